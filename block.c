@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * block.c - the file of a block: its name, its safetensors header.
+ *
+ * OWNS      nothing that outlives a call.
+ *
+ * INVARIANTS
+ *   (1) What kv_block_header_write makes, kv_block_parse takes.
+ *   (2) Nothing in a header is used as a size or an offset before it is
+ * bounded.
+ *
+ * LOCKING   none: no state.
+ */
+#include "block.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <jansson.h>
+
+#define PREFIX 8 /* little-endian length of the JSON */
+#define METADATA                                                       \
+	"{\"__metadata__\":{\"kvfs\":\"%u\",\"key\":\"%s\","           \
+	"\"parent\":\"%s\",\"position\":\"%" PRIu32 "\",\"tokens\":\"" \
+	"%" PRIu32 "\"},"
+#define METADATA_MAX (sizeof(METADATA) + 2 * KV_NAME_MAX + 3 * 10)
+/* JSON values in a header; bounds the memory that parsing one takes. */
+#define VALUES_MAX (1u << 17)
+
+/* One tensor of a file's header; the pointers are into its JSON. */
+struct entry {
+	const char *name, *dtype;
+	const json_t *shape;
+	uint64_t begin, end;
+};
+
+void kv_key_name(const struct kv_key *key, char *name)
+{
+	static const char digits[] = "0123456789abcdef";
+
+	for (unsigned i = 0; i < key->len; i++) {
+		*name++ = digits[key->b[i] >> 4];
+		*name++ = digits[key->b[i] & 15];
+	}
+	*name = '\0';
+}
+
+static int parse_nibble(char digit)
+{
+	if (digit >= '0' && digit <= '9')
+		return digit - '0';
+	if (digit >= 'a' && digit <= 'f')
+		return digit - 'a' + 10;
+	return -1;
+}
+
+int kv_key_parse(const char *name, struct kv_key *ret_key)
+{
+	struct kv_key key = {0};
+	size_t digits = strnlen(name, KV_NAME_MAX + 1);
+
+	if (digits != 32 && digits != 64)
+		return -EINVAL;
+	key.len = (uint8_t)(digits / 2);
+	for (unsigned i = 0; i < key.len; i++) {
+		int high = parse_nibble(name[2 * i]);
+		int low = parse_nibble(name[2 * i + 1]);
+
+		if (high < 0 || low < 0)
+			return -EINVAL;
+		key.b[i] = (uint8_t)(high << 4 | low);
+	}
+	*ret_key = key;
+	return 0;
+}
+
+uint64_t kv_block_header_bytes(const struct kv_layout *layout)
+{
+	return kv_round_up(PREFIX + METADATA_MAX + layout->header_len, KV_PAGE);
+}
+
+static void put_le64(uint8_t *at, uint64_t value)
+{
+	for (int i = 0; i < PREFIX; i++)
+		at[i] = (uint8_t)(value >> (8 * i));
+}
+
+static uint64_t get_le64(const uint8_t *at)
+{
+	uint64_t value = 0;
+
+	for (int i = PREFIX - 1; i >= 0; i--)
+		value = value << 8 | at[i];
+	return value;
+}
+
+static bool good_len(uint8_t len)
+{
+	return len == 16 || len == 32;
+}
+
+int kv_block_header_write(const struct kv_layout *layout,
+			  const struct kv_key *key, const struct kv_meta *meta,
+			  void *header)
+{
+	char key_name[KV_NAME_MAX + 1], parent_name[KV_NAME_MAX + 1];
+	uint64_t bytes = kv_block_header_bytes(layout);
+	char *text = (char *)header + PREFIX;
+	int n;
+
+	if (!good_len(key->len) ||
+	    (meta->parent.len != 0 && !good_len(meta->parent.len)))
+		return -EINVAL;
+	kv_key_name(key, key_name);
+	kv_key_name(&meta->parent, parent_name);
+	n = snprintf(text, METADATA_MAX, METADATA, KV_BLOCK_FORMAT, key_name,
+		     parent_name, meta->position, meta->tokens);
+	assert(n > 0 && (size_t)n < METADATA_MAX);
+
+	memcpy(text + n, layout->header, layout->header_len);
+	memset(text + n + layout->header_len, ' ',
+	       bytes - PREFIX - (size_t)n - layout->header_len);
+	put_le64(header, bytes - PREFIX);
+	return 0;
+}
+
+/*
+ * Each value of JSON but the first follows one of these; those that strings
+ * contain are counted in, which no real header minds.
+ */
+static bool too_many_values(const char *text, size_t len)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < len; i++)
+		n += text[i] == ',' || text[i] == '[' || text[i] == '{';
+	return n > VALUES_MAX;
+}
+
+/* The decimal number @json is, as kvfs writes it; 0 for anything else. */
+static uint32_t number_of(const json_t *json)
+{
+	const char *text = json_string_value(json);
+	unsigned long long value;
+	char *end;
+
+	if (!text || text[0] < '0' || text[0] > '9' || strlen(text) > 10)
+		return 0;
+	value = strtoull(text, &end, 10);
+	return *end == '\0' && value <= UINT32_MAX ? (uint32_t)value : 0;
+}
+
+static int parse_metadata(json_t *json, struct kv_meta *meta)
+{
+	const char *name, *parent;
+	json_t *value;
+
+	if (!json)
+		return 0;
+	if (!json_is_object(json))
+		return -EINVAL;
+	json_object_foreach(json, name, value)
+	{
+		if (!json_is_string(value))
+			return -EINVAL;
+	}
+	parent = json_string_value(json_object_get(json, "parent"));
+	if (parent)
+		(void)kv_key_parse(parent, &meta->parent);
+	meta->position = number_of(json_object_get(json, "position"));
+	meta->tokens = number_of(json_object_get(json, "tokens"));
+	return 0;
+}
+
+/* Bytes of a tensor; 0 is possible, as safetensors has empty ones. */
+static int tensor_bytes(const struct entry *entry, uint64_t *ret_bytes)
+{
+	uint64_t bytes = kv_dtype_bytes(entry->dtype);
+
+	if (bytes == 0)
+		return -EINVAL;
+	for (size_t i = 0; i < json_array_size(entry->shape); i++) {
+		const json_t *dim = json_array_get(entry->shape, i);
+		json_int_t value = json_integer_value(dim);
+
+		if (!json_is_integer(dim) || value < 0)
+			return -EINVAL;
+		if (__builtin_mul_overflow(bytes, (uint64_t)value, &bytes))
+			return -EINVAL;
+	}
+	*ret_bytes = bytes;
+	return 0;
+}
+
+static int parse_entry(const char *name, const json_t *json,
+		       struct entry *ret_entry)
+{
+	const json_t *offsets = json_object_get(json, "data_offsets");
+	const json_t *begin = json_array_get(offsets, 0);
+	const json_t *end = json_array_get(offsets, 1);
+	struct entry entry = {
+		.name = name,
+		.dtype = json_string_value(json_object_get(json, "dtype")),
+		.shape = json_object_get(json, "shape"),
+	};
+	uint64_t bytes;
+	int r;
+
+	if (json_object_size(json) != 3 || !entry.dtype ||
+	    !json_is_array(entry.shape))
+		return -EINVAL;
+	if (json_array_size(offsets) != 2 || !json_is_integer(begin) ||
+	    !json_is_integer(end) || json_integer_value(begin) < 0 ||
+	    json_integer_value(end) < json_integer_value(begin))
+		return -EINVAL;
+	entry.begin = (uint64_t)json_integer_value(begin);
+	entry.end = (uint64_t)json_integer_value(end);
+
+	r = tensor_bytes(&entry, &bytes);
+	if (r < 0)
+		return r;
+	if (bytes != entry.end - entry.begin)
+		return -EINVAL;
+	*ret_entry = entry;
+	return 0;
+}
+
+static int by_offsets(const void *a, const void *b)
+{
+	const struct entry *x = a, *y = b;
+
+	if (x->begin != y->begin)
+		return x->begin < y->begin ? -1 : 1;
+	return (x->end > y->end) - (x->end < y->end);
+}
+
+/* The tensors in file order, tiling @ret_payload bytes without hole or overlap.
+ */
+static int parse_entries(json_t *json, struct entry *entries, size_t *ret_n,
+			 uint64_t *ret_payload)
+{
+	uint64_t at = 0;
+	const char *name;
+	json_t *value;
+	size_t n = 0;
+	int r;
+
+	json_object_foreach(json, name, value)
+	{
+		if (strcmp(name, "__metadata__") == 0)
+			continue;
+		r = parse_entry(name, value, &entries[n++]);
+		if (r < 0)
+			return r;
+	}
+	qsort(entries, n, sizeof(*entries), by_offsets);
+	for (size_t i = 0; i < n; i++) {
+		if (entries[i].begin != at)
+			return -EINVAL;
+		at = entries[i].end;
+	}
+	if (at == 0)
+		return -EINVAL;
+	*ret_n = n;
+	*ret_payload = at;
+	return 0;
+}
+
+static bool same_shape(const struct kv_tensor *tensor, const json_t *shape)
+{
+	if (json_array_size(shape) != tensor->ndim)
+		return false;
+	for (uint32_t i = 0; i < tensor->ndim; i++) {
+		const json_t *dim = json_array_get(shape, i);
+
+		if ((uint64_t)json_integer_value(dim) != tensor->shape[i])
+			return false;
+	}
+	return true;
+}
+
+static bool fits(const struct kv_layout *layout, const struct entry *entries,
+		 size_t n)
+{
+	if (layout->n_tensors != n)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		const struct kv_tensor *tensor = &layout->tensors[i];
+
+		if (strcmp(tensor->name, entries[i].name) != 0 ||
+		    strcmp(tensor->dtype, entries[i].dtype) != 0 ||
+		    !same_shape(tensor, entries[i].shape))
+			return false;
+	}
+	return true;
+}
+
+static int parse_header(const char *text, size_t len,
+			const struct kv_layout *layout, uint64_t *ret_payload,
+			struct kv_meta *meta)
+{
+	_cleanup_(json_decrefp) json_t *json = NULL;
+	_cleanup_(kv_freep) struct entry *entries = NULL;
+	json_error_t error;
+	size_t n;
+	int r;
+
+	while (len > 0 && text[len - 1] == ' ') /* jansson is slow in padding */
+		len--;
+	if (too_many_values(text, len))
+		return -EINVAL;
+	json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
+	if (!json)
+		return json_error_code(&error) == json_error_out_of_memory
+			       ? -ENOMEM
+			       : -EINVAL;
+	r = parse_metadata(json_object_get(json, "__metadata__"), meta);
+	if (r < 0)
+		return r;
+	entries = calloc(json_object_size(json) + 1, sizeof(*entries));
+	if (!entries)
+		return -ENOMEM;
+	r = parse_entries(json, entries, &n, ret_payload);
+	if (r < 0)
+		return r;
+	return layout && !fits(layout, entries, n) ? -EBADMSG : 0;
+}
+
+int kv_block_parse(const void *head, size_t have,
+		   const struct kv_layout *layout, uint64_t *ret_length,
+		   uint64_t *ret_payload, struct kv_meta *ret_meta)
+{
+	const uint8_t *bytes = head;
+	struct kv_meta meta = {0};
+	uint64_t len, payload;
+	int r;
+
+	if (have <= PREFIX)
+		return -EAGAIN;
+	len = get_le64(bytes);
+	if (bytes[PREFIX] != '{' || len < 2)
+		return -EINVAL;
+	if (len > KV_HEADER_MAX)
+		return -EFBIG;
+	if (have - PREFIX < len)
+		return -EAGAIN;
+	r = parse_header((const char *)bytes + PREFIX, len, layout, &payload,
+			 &meta);
+	if (r < 0)
+		return r;
+	*ret_length = PREFIX + len + payload;
+	*ret_payload = PREFIX + len;
+	*ret_meta = meta;
+	return 0;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * block.h - the file of a block: safetensors, and the key in its name.
+ *
+ * Shared by the daemon and libkvfs.
+ */
+#ifndef KV_BLOCK_H
+#define KV_BLOCK_H
+
+#include "kv.h"
+#include "layout.h"
+
+#define KV_BLOCK_FORMAT 1	 /* `kvfs` in __metadata__ */
+#define KV_HEADER_MAX (8u << 20) /* a longer JSON header is refused */
+
+/* Lowercase hex of @key; @name has room for KV_NAME_MAX + 1. */
+void kv_key_name(const struct kv_key *key, char *name);
+
+/* The reverse; exact form only: 32 or 64 digits of 0-9a-f, else -EINVAL. */
+int kv_key_parse(const char *name, struct kv_key *ret_key);
+
+/*
+ * Bytes before the payload in a file that kvfs itself makes for @layout: a
+ * multiple of KV_PAGE, the same for every block of the space, whatever its
+ * key, parent (both up to 32 bytes), position and tokens.
+ */
+uint64_t kv_block_header_bytes(const struct kv_layout *layout);
+
+/*
+ * Write those bytes for the block @key to @header.  Deterministic: the same
+ * arguments give the same bytes.
+ */
+int kv_block_header_write(const struct kv_layout *layout,
+			  const struct kv_key *key, const struct kv_meta *meta,
+			  void *header);
+
+/*
+ * How long the file that begins with the @have bytes at @head must be.
+ * Returns -EAGAIN if the header is not complete yet, -EINVAL if this is not
+ * the beginning of a safetensors file, -EFBIG if the header is longer than
+ * KV_HEADER_MAX, and -EBADMSG if @layout (may be NULL: any) is not its layout:
+ * tensor names, dtypes, shapes and file order must all be equal.
+ *
+ * @ret_payload gets the offset of the payload, @ret_meta parent, position and
+ * tokens where __metadata__ says them in kvfs's form, else zeros.  Nothing that
+ * @head says is trusted: every length is checked before use.
+ */
+int kv_block_parse(const void *head, size_t have,
+		   const struct kv_layout *layout, uint64_t *ret_length,
+		   uint64_t *ret_payload, struct kv_meta *ret_meta);
+
+#endif

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cache.c - the cache as a whole: opened, described, closed.
+ *
+ * OWNS       the kv_cache.  Order of start: store, ring, arena, readers,
+ *            writers, housekeeper; the end goes the other way round.
+ *
+ * LOCKING    see core.h.
+ */
+#include "cache/core.h"
+
+#include <search.h>
+#include <stdio.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+
+#define RING_DEPTH 32u
+
+static void free_extras(struct kv_cache *cache)
+{
+	kv_spaces_free(cache);
+	kv_table_fini(&cache->table);
+	free(cache->ssd.deletions.items);
+	free(cache->ssd.updates);
+	while (!LIST_EMPTY(&cache->ssd.orphans)) {
+		struct kv_orphan *orphan = LIST_FIRST(&cache->ssd.orphans);
+
+		LIST_REMOVE(orphan, link);
+		free(orphan);
+	}
+	free(cache->due.gone);
+	free(cache->due.retired);
+	free(cache->notes);
+	free(cache->store);
+	pthread_mutex_destroy(&cache->lock);
+	free(cache);
+}
+
+/* What found no room is lost, and is as if it had been evicted. */
+static bool all_is_written(const struct kv_ssd *ssd)
+{
+	return !ssd->deletions.n && !ssd->n_updates &&
+	       (TAILQ_EMPTY(&ssd->undone) || ssd->error == -ENOSPC);
+}
+
+static void close_parts(struct kv_cache *cache, bool clean)
+{
+	kv_housekeeper_stop(cache);
+	if (clean)
+		kv_store_before_stop(cache);
+	kv_writer_stop(cache);
+	kv_reader_stop(cache);
+	kv_arena_close(cache);
+	kv_ring_free(cache->ring);
+	kv_bounce_free(cache->bounce);
+	kv_store_close(cache, clean && all_is_written(&cache->ssd));
+	free_extras(cache);
+}
+
+static int new_cache(const struct kv_cache_config *config,
+		     struct kv_cache **ret_cache)
+{
+	struct kv_cache *cache = calloc(1, sizeof(*cache));
+
+	if (!cache)
+		return -ENOMEM;
+	pthread_mutex_init(&cache->lock, NULL);
+	cache->config = *config;
+	cache->store = strdup(config->store ? config->store : "");
+	cache->store_fd = cache->lock_fd = cache->ssd.dir = -1;
+	TAILQ_INIT(&cache->ssd.queue);
+	TAILQ_INIT(&cache->ssd.undone);
+	TAILQ_INIT(&cache->ssd.written);
+	LIST_INIT(&cache->ssd.classes);
+	LIST_INIT(&cache->ssd.orphans);
+	kv_cond_init(&cache->ssd.write);
+	kv_cond_init(&cache->ssd.commit);
+	kv_cond_init(&cache->ssd.done);
+	cache->info.next_space = 1;
+	if (getrandom(&cache->epoch, sizeof(cache->epoch), 0) < 0 ||
+	    kv_table_init(&cache->table) < 0 || !cache->store) {
+		free_extras(cache);
+		return -EIO;
+	}
+	*ret_cache = cache;
+	return 0;
+}
+
+static void raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static int start(struct kv_cache *cache, char **ret_why)
+{
+	const struct kv_cache_config *config = &cache->config;
+	struct kv_policy probe;
+	int r;
+
+	if (kv_policy_init(&probe, config->evict, &cache->clock, NULL, NULL))
+		return kv_why(ret_why, -EINVAL, "evict=%s: no such policy",
+			      config->evict);
+	raise_descriptor_limit();
+	if (config->store) {
+		r = kv_store_open(cache, ret_why);
+		if (r < 0)
+			return r;
+	}
+	r = kv_ring_new(RING_DEPTH, (unsigned)(config->dram >> 23) + 1,
+			config->force_threads, &cache->ring);
+	if (r < 0)
+		return kv_why(ret_why, r, "cannot start I/O: %s", strerror(-r));
+	r = kv_arena_open(cache);
+	if (r < 0)
+		return kv_why(ret_why, r, "dram=%llu: cannot get memory: %s",
+			      (unsigned long long)config->dram, strerror(-r));
+	r = kv_bounce_new(&cache->bounce);
+	if (r == 0)
+		r = kv_reader_start(cache);
+	if (r == 0 && cache->ssd.on && !config->read_only)
+		r = kv_writer_start(cache);
+	if (r == 0)
+		r = kv_housekeeper_start(cache);
+	if (r < 0)
+		return kv_why(ret_why, r, "cannot start: %s", strerror(-r));
+	return 0;
+}
+
+int kv_cache_open(const struct kv_cache_config *config,
+		  struct kv_cache **ret_cache, char **ret_why)
+{
+	struct kv_cache *cache;
+	int r = new_cache(config, &cache);
+
+	*ret_why = NULL;
+	if (r < 0)
+		return r;
+	r = start(cache, ret_why);
+	if (r < 0) {
+		close_parts(cache, false);
+		return r;
+	}
+	*ret_cache = cache;
+	return 0;
+}
+
+void kv_cache_close(struct kv_cache *cache)
+{
+	close_parts(cache, true);
+}
+
+const uint8_t *kv_cache_store_id(struct kv_cache *cache)
+{
+	return cache->info.store;
+}
+
+uint64_t kv_cache_epoch(struct kv_cache *cache)
+{
+	return cache->epoch;
+}
+
+static void count_blocks(struct kv_cache *cache, struct kv_cache_stats *s)
+{
+	struct kv_segment *segment;
+	struct kv_class *class;
+
+	s->dram_blocks = 0;
+	LIST_FOREACH(class, &cache->arena.classes, link)
+	TAILQ_FOREACH(segment, &class->segments, link)
+	s->dram_blocks += segment->slots - segment->free;
+	for (uint32_t id = 0; id < cache->n_spaces; id++)
+		if (cache->spaces[id] && !cache->spaces[id]->removed)
+			s->blocks += cache->spaces[id]->blocks;
+	for (uint32_t id = 0; id < cache->ssd.n_files; id++)
+		if (cache->ssd.files[id])
+			s->ssd_blocks += cache->ssd.files[id]->used;
+}
+
+void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
+{
+	const struct kv_arena *arena = &cache->arena;
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_slot *slot;
+
+	kv_lock(cache);
+	*ret_stats = cache->stats;
+	ret_stats->dram_total = arena->max * arena->segment_bytes;
+	ret_stats->dram_used = arena->used;
+	ret_stats->dram_segments = arena->made - arena->retired_count;
+	ret_stats->dram_segments_max = arena->max;
+	ret_stats->dram_retired = arena->retired_count;
+	ret_stats->dram_huge = arena->huge;
+	ret_stats->ssd_total = ssd->cap;
+	ret_stats->ssd_used = ssd->used;
+	ret_stats->ssd_files = ssd->live_files;
+	ret_stats->spaces = cache->live_spaces;
+	count_blocks(cache, ret_stats);
+	TAILQ_FOREACH(slot, &ssd->undone, undone)
+	ret_stats->dirty_blocks++;
+	ret_stats->ssd_degraded =
+		ssd->error || ssd->full || kv_ring_failed(cache->ring);
+	ret_stats->ssd_state = !ssd->on	    ? "off"
+			       : ssd->error ? strerror(-ssd->error)
+			       : ssd->full  ? "no room on the disk for more"
+			       : kv_ring_failed(cache->ring) ? "ring failed"
+							     : "online";
+	kv_unlock(cache);
+	if (cache->index)
+		ret_stats->index_bytes = kv_index_bytes(cache->index);
+}
+
+char *kv_cache_describe(struct kv_cache *cache)
+{
+	const struct kv_cache_config *config = &cache->config;
+	struct kv_arena *arena = &cache->arena;
+	static const char *const writeback[] = {"all", "reuse", "none"};
+	static const char *const huge[] = {"auto", "on", "off"};
+	char *text = NULL;
+	int n;
+
+	kv_lock(cache);
+	n = asprintf(&text,
+		     "store=%s\ndram=%llu\nssd=%llu\nsegment=%llu\n"
+		     "segment_dram=%llu\nsegment_ssd=%llu\nhugepages=%s\n"
+		     "hugepage_segments=%u of %u\nlocked_segments=%u of %u%s\n"
+		     "writeback=%s\nevict=%s\nscrub=%llu\nssd_write=%llu\n"
+		     "arena=%s\nro=%d\nio=%s\n%s%s%s%s",
+		     cache->store, (unsigned long long)config->dram,
+		     (unsigned long long)config->ssd,
+		     (unsigned long long)config->segment,
+		     (unsigned long long)arena->segment_bytes,
+		     (unsigned long long)cache->ssd.segment_bytes,
+		     huge[config->hugepages], arena->huge, arena->made,
+		     arena->made - arena->unlocked, arena->made,
+		     arena->unlocked ? " (RLIMIT_MEMLOCK is too low)" : "",
+		     writeback[config->writeback], config->evict,
+		     (unsigned long long)config->scrub,
+		     (unsigned long long)config->ssd_write,
+		     config->rw_arena ? "rw" : "sealed", config->read_only,
+		     kv_ring_describe(cache->ring),
+		     cache->notes ? cache->notes : "",
+		     arena->grow_error ? "dram_short=" : "",
+		     arena->grow_error ? strerror(-arena->grow_error) : "",
+		     arena->grow_error ? "\n" : "");
+	kv_unlock(cache);
+	return n < 0 ? NULL : text;
+}

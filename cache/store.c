@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store.c - the STORE directory: made, locked, read at mount, left clean.
+ *
+ *   STORE/lock        an OFD lock, never unlinked; the owner's pid in it, and
+ *                     what overcommit.c keeps there
+ *   STORE/index/      LMDB
+ *   STORE/segments/   NNNNNN.seg
+ *
+ * OWNS       the lock, the index handle, the store's description.
+ *
+ * LOCKING    none needed: it runs before the threads start and after they end.
+ */
+#include "cache/core.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#define GENERATIONS_A_MOUNT (1ull << 32)
+/* Of the index's map, for each record that a commit writes: each may take three
+ * pages, twice, and an eighth of the map is kept back (batch.c). */
+#define ROUND_SHARE (256u << 10)
+
+int kv_why(char **ret_why, int r, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	if (vasprintf(ret_why, format, args) < 0)
+		*ret_why = NULL;
+	va_end(args);
+	return r;
+}
+
+/* 1 it is empty, 0 a store, -EEXIST something else. */
+static int look_at(const char *path)
+{
+	DIR *dir = opendir(path);
+	struct dirent *entry;
+	bool empty = true, index = false;
+
+	if (!dir)
+		return -errno;
+	while ((entry = readdir(dir))) {
+		const char *name = entry->d_name;
+
+		if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+		    strcmp(name, "lost+found") == 0)
+			continue;
+		empty &= strcmp(name, "lock") == 0;
+		index |= strcmp(name, "index") == 0;
+	}
+	closedir(dir);
+	if (empty)
+		return 1;
+	return index ? 0 : -EEXIST;
+}
+
+static int take_lock(struct kv_cache *cache, char **ret_why)
+{
+	struct flock lock = {.l_type = F_WRLCK};
+	char pid[32] = {0};
+	int fd = openat(cache->store_fd, "lock",
+			O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+	if (fd < 0)
+		return kv_why(ret_why, -errno, "%s: cannot lock it: %s",
+			      cache->store, strerror(errno));
+	if (fcntl(fd, F_OFD_SETLK, &lock) < 0) {
+		if (pread(fd, pid, sizeof(pid) - 1, 0) < 0)
+			pid[0] = 0;
+		close(fd);
+		pid[strcspn(pid, "\n")] = 0;
+		return kv_why(ret_why, -EBUSY,
+			      "%s: in use by another kvfs (pid %s)",
+			      cache->store, pid[0] ? pid : "unknown");
+	}
+	cache->lock_fd = fd;
+	kv_overcommit_recover(fd);
+	snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
+	if (ftruncate(fd, 0) < 0 || pwrite(fd, pid, strlen(pid), 0) < 0)
+		return kv_why(ret_why, -errno, "%s: cannot lock it: %s",
+			      cache->store, strerror(errno));
+	return 0;
+}
+
+static int open_dir(struct kv_cache *cache, char **ret_why)
+{
+	bool made = mkdir(cache->store, 0700) == 0;
+	int r;
+
+	if (!made && errno != EEXIST)
+		return kv_why(ret_why, -errno, "%s: cannot make it: %s",
+			      cache->store, strerror(errno));
+	r = look_at(cache->store);
+	if (r == -EEXIST)
+		return kv_why(ret_why, r, "%s: not empty, and not a kvfs store",
+			      cache->store);
+	if (r < 0)
+		return kv_why(ret_why, r, "%s: %s", cache->store, strerror(-r));
+	if (r == 1 && cache->config.read_only)
+		return kv_why(ret_why, -ENOENT,
+			      "%s: no store there, and ro makes none",
+			      cache->store);
+	cache->store_fd =
+		open(cache->store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (cache->store_fd < 0)
+		return kv_why(ret_why, -errno, "%s: %s", cache->store,
+			      strerror(errno));
+	r = take_lock(cache, ret_why);
+	if (r < 0)
+		return r;
+	mkdirat(cache->store_fd, "index", 0700);
+	mkdirat(cache->store_fd, "segments", 0700);
+	fsync(cache->store_fd);
+	cache->ssd.dir = openat(cache->store_fd, "segments",
+				O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (cache->ssd.dir < 0)
+		return kv_why(ret_why, -errno, "%s/segments: %s", cache->store,
+			      strerror(errno));
+	return 0;
+}
+
+/* Twice the map is kept back from the files: the index, and its compaction. */
+static uint64_t map_bytes(uint64_t cap)
+{
+	uint64_t bytes = KV_MAX(cap / 48, 2ull << 20);
+
+	return kv_round_up(cap ? bytes : 64ull << 20, 1u << 20);
+}
+
+static void describe_fresh(const struct kv_cache *cache,
+			   struct kv_store_info *info)
+{
+	const struct kv_cache_config *config = &cache->config;
+	uint64_t segment = KV_MIN(config->segment, config->ssd / 64);
+
+	memset(info, 0, sizeof(*info));
+	if (getrandom(info->store, sizeof(info->store), 0) < 0)
+		memcpy(info->store, &cache->epoch, sizeof(cache->epoch));
+	segment = KV_MAX(segment / (2u << 20) * (2u << 20), 8ull << 20);
+	info->cap = config->ssd;
+	info->segment_bytes = KV_MIN(segment, 2ull << 30);
+	info->next_generation = 1;
+	info->next_space = 1;
+	info->clean = true;
+}
+
+static int open_index(struct kv_cache *cache, char **ret_why)
+{
+	struct kv_store_info fresh;
+	char *path;
+	int r;
+
+	if (asprintf(&path, "%s/index", cache->store) < 0)
+		return -ENOMEM;
+	describe_fresh(cache, &fresh);
+	r = kv_index_open(path, map_bytes(cache->config.ssd),
+			  cache->config.read_only, &fresh, &cache->info,
+			  &cache->index);
+	if (r == 0 && !cache->config.read_only) {
+		r = kv_index_compact(&cache->index, path,
+				     map_bytes(cache->config.ssd));
+		r = KV_MIN(r, 0);
+	}
+	if (r == -ENOTSUP)
+		kv_why(ret_why, r,
+		       "%s: made by a newer kvfs, in a format this one does "
+		       "not know",
+		       cache->store);
+	else if (r < 0)
+		kv_why(ret_why, r, "%s: cannot read the index: %s", path,
+		       strerror(-r));
+	free(path);
+	return r;
+}
+
+static int visit_space(void *arg, const struct kv_space_record *record,
+		       const char *name, const char *layout)
+{
+	int r = kv_space_adopt(arg, record, name, layout);
+
+	return r == -ENOMEM ? r : 0;
+}
+
+static int visit_segment(void *arg, const struct kv_segment_record *record)
+{
+	struct kv_cache *cache = arg;
+
+	if (kv_file_adopt(cache, record) == 0)
+		kv_size_used(cache, record->slot_bytes);
+	return 0;
+}
+
+static int visit_slot(void *arg, uint64_t slot_id,
+		      const struct kv_slot_record *record)
+{
+	struct kv_cache *cache = arg;
+	struct kv_key key = {.len = record->key_len};
+	struct kv_space *space = record->space < cache->n_spaces
+					 ? cache->spaces[record->space]
+					 : NULL;
+	struct kv_block *block;
+	int r;
+
+	if (!space || (key.len != 16 && key.len != 32) || record->length == 0 ||
+	    record->length > UINT32_MAX)
+		return 0;
+	memcpy(key.b, record->key, sizeof(key.b));
+	if (kv_table_find(cache, space, &key))
+		return 0;
+	r = kv_table_insert(cache, space, &key, &block);
+	if (r < 0)
+		return r;
+	block->length = (uint32_t)record->length;
+	block->mtime_ns = record->mtime_ns;
+	block->atime = record->atime;
+	block->hits = record->hits;
+	block->flags |= record->pinned ? BLOCK_PINNED : 0;
+	cache->stats.pinned += record->pinned;
+	r = kv_extent_adopt(cache, block, (uint32_t)(slot_id >> 32),
+			    (uint32_t)slot_id);
+	if (r < 0) {
+		space->loose++;
+		kv_block_remove_locked(cache, block);
+	}
+	return 0;
+}
+
+struct age {
+	uint32_t atime, block;
+};
+
+static int by_age(const void *a, const void *b)
+{
+	const struct age *x = a, *y = b;
+
+	if (x->atime != y->atime)
+		return x->atime < y->atime ? -1 : 1;
+	/* Of one second: the one that was put in last is the deeper one. */
+	return x->block < y->block ? 1 : -1;
+}
+
+static int order_blocks(struct kv_cache *cache)
+{
+	_cleanup_(kv_freep) struct age *ages = NULL;
+	size_t n = 0;
+
+	ages = malloc((cache->table.used + 1) * sizeof(*ages));
+	if (!ages)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < cache->table.used; i++) {
+		struct kv_block *block = kv_table_at(&cache->table, i);
+
+		if (block->flags & BLOCK_REMOVED)
+			continue;
+		ages[n].atime = block->atime;
+		ages[n++].block = i;
+	}
+	qsort(ages, n, sizeof(*ages), by_age);
+	for (size_t i = 0; i < n; i++)
+		kv_extent_order(cache,
+				kv_table_at(&cache->table, ages[i].block));
+	return 0;
+}
+
+static int read_index(struct kv_cache *cache, char **ret_why)
+{
+	const struct kv_index_visitor visitor = {
+		.arg = cache,
+		.space = visit_space,
+		.segment = visit_segment,
+		.slot = visit_slot,
+	};
+	uint64_t damaged = 0;
+	int r;
+
+	kv_lock(cache);
+	r = kv_index_walk(cache->index, &visitor, &damaged);
+	if (r == 0)
+		r = order_blocks(cache);
+	kv_unlock(cache);
+	if (r < 0)
+		return kv_why(ret_why, r, "%s: cannot read the index: %s",
+			      cache->store, strerror(-r));
+	cache->stats.corrupt += damaged;
+	if (damaged)
+		kv_note(cache, "index_damaged=%llu records passed over",
+			(unsigned long long)damaged);
+	return 0;
+}
+
+static void probe_direct(struct kv_cache *cache)
+{
+	int fd = openat(cache->ssd.dir, ".", O_TMPFILE | O_RDWR | O_DIRECT,
+			0600);
+
+	if (fd >= 0 || errno != EINVAL) {
+		kv_note(cache, "direct_io=on");
+		if (fd >= 0)
+			close(fd);
+		return;
+	}
+	cache->ssd.buffered = true;
+	kv_note(cache, "direct_io=off (%s refuses O_DIRECT)", cache->store);
+}
+
+static int settle_cap(struct kv_cache *cache, char **ret_why)
+{
+	uint64_t cap =
+		cache->config.ssd_given ? cache->config.ssd : cache->info.cap;
+	uint64_t back;
+
+	if (cache->config.ssd_given && cache->config.ssd == 0)
+		cap = 0;
+	cache->config.ssd = cap;
+	cache->info.cap = cap;
+	cache->ssd.cap = cap;
+	cache->ssd.segment_bytes = cache->info.segment_bytes;
+	back = 2 * map_bytes(cap);
+	cache->ssd.on = cap > 0;
+	cache->ssd.round_max = (uint32_t)KV_MIN(
+		KV_MAX(map_bytes(cap) / ROUND_SHARE, 32), 65536);
+	if (!cap)
+		return 0;
+	if (cap < back + cache->ssd.segment_bytes)
+		return kv_why(ret_why, -EINVAL,
+			      "ssd=%llu: too small: %llu for the index and one "
+			      "segment of %llu are needed",
+			      (unsigned long long)cap, (unsigned long long)back,
+			      (unsigned long long)cache->ssd.segment_bytes);
+	cache->ssd.file_budget = cap - back;
+	return 0;
+}
+
+static int put_info(struct kv_cache *cache)
+{
+	struct kv_batch *batch;
+	int r = kv_batch_begin(cache->index, &batch);
+
+	if (r < 0)
+		return r;
+	r = kv_batch_put_info(batch, &cache->info);
+	if (r < 0) {
+		kv_batch_abort(batch);
+		return r;
+	}
+	return kv_batch_commit(batch);
+}
+
+int kv_store_open(struct kv_cache *cache, char **ret_why)
+{
+	int r = open_dir(cache, ret_why);
+
+	if (r == 0)
+		r = open_index(cache, ret_why);
+	if (r == 0)
+		r = settle_cap(cache, ret_why);
+	if (r < 0)
+		return r;
+	probe_direct(cache);
+	cache->after_crash = !cache->info.clean;
+	kv_note(cache, "last_end=%s", cache->after_crash ? "crash" : "clean");
+	cache->generation = cache->info.next_generation;
+	r = read_index(cache, ret_why);
+	if (r < 0 || cache->config.read_only)
+		return r;
+	kv_files_sweep(cache);
+	kv_lock(cache);
+	r = kv_files_shrink(cache);
+	kv_unlock(cache);
+	cache->info.next_generation += GENERATIONS_A_MOUNT;
+	cache->info.mounts++;
+	cache->info.clean = false;
+	if (r == 0)
+		r = put_info(cache);
+	if (r < 0)
+		return kv_why(ret_why, r, "%s: cannot write the index: %s",
+			      cache->store, strerror(-r));
+	return 0;
+}
+
+static void checkpoint_uses(struct kv_cache *cache)
+{
+	kv_lock(cache);
+	for (uint32_t i = 0; i < cache->table.used; i++) {
+		struct kv_block *block = kv_table_at(&cache->table, i);
+
+		if ((block->flags & BLOCK_USED) && block->file != KV_NONE)
+			kv_update_locked(cache, block);
+	}
+	kv_unlock(cache);
+}
+
+void kv_store_before_stop(struct kv_cache *cache)
+{
+	if (cache->index && !cache->config.read_only)
+		checkpoint_uses(cache);
+}
+
+void kv_store_close(struct kv_cache *cache, bool clean)
+{
+	if (cache->index && clean && !cache->config.read_only) {
+		cache->info.clean = true;
+		put_info(cache);
+	}
+	kv_index_close(cache->index);
+	kv_files_close(cache);
+	if (cache->ssd.dir >= 0)
+		close(cache->ssd.dir);
+	if (cache->lock_fd >= 0)
+		close(cache->lock_fd);
+	if (cache->store_fd >= 0)
+		close(cache->store_fd);
+}

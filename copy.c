@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * copy.c - non-temporal copies, and hashing on the way.
+ *
+ * OWNS      a kv_hash: its XXH3 state and its piece buffer.
+ *
+ * INVARIANTS
+ *   (1) kv_hash_copy hashes and stores the same reading of each source byte.
+ *   (2) Non-temporal stores are fenced before a public function returns.
+ *
+ * LOCKING   a kv_hash belongs to one thread at a time.  The choice of the copy
+ *           loop is made from the CPU alone, so that racing on it is harmless.
+ */
+#include "copy.h"
+
+#include <stdatomic.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <xxh_x86dispatch.h>
+#else
+#include <xxhash.h>
+#endif
+
+#define LINE 64
+#define RUN (4 * LINE)	    /* copied at once */
+#define GROUP (4 * KV_PAGE) /* pages copied side by side */
+#define PIECE GROUP	    /* hashed at once; stays in the first-level cache */
+#define AHEAD (8 * LINE)    /* fetched of each page of the next piece */
+#define STREAM_MIN 1024	    /* below, non-temporal stores gain nothing */
+
+/*
+ * Copy RUN bytes from @src to @dst, which is at the start of a line, and to
+ * @keep unless that is NULL.
+ */
+typedef void (*run_fn)(uint8_t *dst, const uint8_t *src, uint8_t *keep);
+
+/* The same for @n bytes, a multiple of RUN. */
+typedef void (*runs_fn)(uint8_t *dst, const uint8_t *src, size_t n,
+			uint8_t *keep);
+
+struct kv_hash {
+	XXH3_state_t *state;
+	uint8_t *piece;
+};
+
+/*
+ * Four pages side by side: the CPU's prefetchers work page by page, so that
+ * four streams keep more of the memory busy than one (measured: 1.2 times).
+ */
+static inline __attribute__((always_inline)) void
+each_run(run_fn run, uint8_t *dst, const uint8_t *src, size_t n, uint8_t *keep)
+{
+	size_t at = 0;
+
+	for (; n - at >= GROUP; at += GROUP)
+		for (size_t off = 0; off < KV_PAGE; off += RUN)
+			for (size_t i = at + off; i < at + GROUP; i += KV_PAGE)
+				run(dst + i, src + i, keep ? keep + i : NULL);
+	for (; at < n; at += RUN)
+		run(dst + at, src + at, keep ? keep + at : NULL);
+}
+
+#if defined(__x86_64__)
+#define AVX512 __attribute__((target("avx512f")))
+#define AVX2 __attribute__((target("avx2")))
+
+static inline AVX512 void run_avx512(uint8_t *dst, const uint8_t *src,
+				     uint8_t *keep)
+{
+	__m512i a = _mm512_loadu_si512(src);
+	__m512i b = _mm512_loadu_si512(src + LINE);
+	__m512i c = _mm512_loadu_si512(src + 2 * LINE);
+	__m512i d = _mm512_loadu_si512(src + 3 * LINE);
+
+	if (keep) {
+		_mm512_storeu_si512(keep, a);
+		_mm512_storeu_si512(keep + LINE, b);
+		_mm512_storeu_si512(keep + 2 * LINE, c);
+		_mm512_storeu_si512(keep + 3 * LINE, d);
+	}
+	_mm512_stream_si512((__m512i *)dst, a);
+	_mm512_stream_si512((__m512i *)(dst + LINE), b);
+	_mm512_stream_si512((__m512i *)(dst + 2 * LINE), c);
+	_mm512_stream_si512((__m512i *)(dst + 3 * LINE), d);
+}
+
+static AVX512 void runs_avx512(uint8_t *dst, const uint8_t *src, size_t n,
+			       uint8_t *keep)
+{
+	each_run(run_avx512, dst, src, n, keep);
+}
+
+static inline AVX2 void run_avx2(uint8_t *dst, const uint8_t *src,
+				 uint8_t *keep)
+{
+	__m256i v[RUN / sizeof(__m256i)];
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(v); i++)
+		v[i] = _mm256_loadu_si256((const __m256i *)src + i);
+	for (size_t i = 0; keep && i < KV_ARRAY_LEN(v); i++)
+		_mm256_storeu_si256((__m256i *)keep + i, v[i]);
+	for (size_t i = 0; i < KV_ARRAY_LEN(v); i++)
+		_mm256_stream_si256((__m256i *)dst + i, v[i]);
+}
+
+static AVX2 void runs_avx2(uint8_t *dst, const uint8_t *src, size_t n,
+			   uint8_t *keep)
+{
+	each_run(run_avx2, dst, src, n, keep);
+}
+
+static void fence(void)
+{
+	_mm_sfence();
+}
+
+static runs_fn fastest(void)
+{
+	if (__builtin_cpu_supports("avx512f"))
+		return runs_avx512;
+	if (__builtin_cpu_supports("avx2"))
+		return runs_avx2;
+	return NULL;
+}
+#else
+static void fence(void)
+{
+}
+
+static runs_fn fastest(void)
+{
+	return NULL;
+}
+#endif
+
+/* By way of @keep: @src may change between two readings of it. */
+static void copy_plain(uint8_t *dst, const uint8_t *src, size_t n,
+		       uint8_t *keep)
+{
+	if (keep) {
+		src = memcpy(keep, src, n);
+		/* Or the compiler makes both copies from the first source. */
+		atomic_signal_fence(memory_order_seq_cst);
+	}
+	memcpy(dst, src, n);
+}
+
+static runs_fn runs(void)
+{
+	static _Atomic(runs_fn) chosen;
+	runs_fn fn = atomic_load_explicit(&chosen, memory_order_relaxed);
+
+	if (!fn) {
+		fn = fastest();
+		if (!fn)
+			fn = copy_plain;
+		atomic_store_explicit(&chosen, fn, memory_order_relaxed);
+	}
+	return fn;
+}
+
+/* Copy to @dst and, unless it is NULL, to @keep.  Without the fence. */
+static void stream(uint8_t *dst, const uint8_t *src, size_t n, uint8_t *keep)
+{
+	size_t head = -(uintptr_t)dst % LINE, body, tail;
+
+	if (n < STREAM_MIN) {
+		copy_plain(dst, src, n, keep);
+		return;
+	}
+	body = (n - head) / RUN * RUN;
+	tail = head + body;
+	copy_plain(dst, src, head, keep);
+	runs()(dst + head, src + head, body, keep ? keep + head : NULL);
+	copy_plain(dst + tail, src + tail, n - tail, keep ? keep + tail : NULL);
+}
+
+void kv_copy_stream(void *dst, const void *src, size_t n)
+{
+	stream(dst, src, n, NULL);
+	fence();
+}
+
+int kv_hash_new(struct kv_hash **ret_hash)
+{
+	struct kv_hash *hash = calloc(1, sizeof(*hash));
+
+	if (!hash)
+		return -ENOMEM;
+	hash->state = XXH3_createState();
+	hash->piece = aligned_alloc(KV_PAGE, PIECE);
+	if (!hash->state || !hash->piece) {
+		kv_hash_free(hash);
+		return -ENOMEM;
+	}
+	kv_hash_begin(hash);
+	*ret_hash = hash;
+	return 0;
+}
+
+void kv_hash_free(struct kv_hash *hash)
+{
+	if (!hash)
+		return;
+	XXH3_freeState(hash->state);
+	free(hash->piece);
+	free(hash);
+}
+
+void kv_hash_begin(struct kv_hash *hash)
+{
+	XXH3_128bits_reset(hash->state);
+}
+
+void kv_hash_update(struct kv_hash *hash, const void *data, size_t n)
+{
+	XXH3_128bits_update(hash->state, data, n);
+}
+
+/* Memory works on the next piece while this one is hashed. */
+static void fetch_ahead(const uint8_t *next)
+{
+	for (size_t page = 0; page < PIECE; page += KV_PAGE)
+		for (size_t off = 0; off < AHEAD; off += LINE)
+			__builtin_prefetch(next + page + off);
+}
+
+void kv_hash_copy(struct kv_hash *hash, void *dst, const void *src, size_t n)
+{
+	uint8_t *to = dst;
+	const uint8_t *from = src;
+
+	while (n > 0) {
+		size_t piece = KV_MIN(n, (size_t)PIECE);
+
+		stream(to, from, piece, hash->piece);
+		to += piece;
+		from += piece;
+		n -= piece;
+		if (n >= PIECE)
+			fetch_ahead(from);
+		kv_hash_update(hash, hash->piece, piece);
+	}
+	fence();
+}
+
+static struct kv_digest canonical(XXH128_hash_t value)
+{
+	XXH128_canonical_t text;
+	struct kv_digest digest;
+
+	XXH128_canonicalFromHash(&text, value);
+	memcpy(digest.b, text.digest, sizeof(digest.b));
+	return digest;
+}
+
+struct kv_digest kv_hash_end(struct kv_hash *hash)
+{
+	return canonical(XXH3_128bits_digest(hash->state));
+}
+
+struct kv_digest kv_digest_of(const void *data, size_t n)
+{
+	return canonical(XXH3_128bits(data, n));
+}

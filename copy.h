@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * copy.h - copies that do not go through the cache.
+ *
+ * Shared by the daemon and libkvfs.  Chosen at run time by what the CPU has
+ * (AVX-512, AVX2, else memcpy).  Regions must not overlap.
+ */
+#ifndef KV_COPY_H
+#define KV_COPY_H
+
+#include "kv.h"
+
+/* Copy with non-temporal stores; fenced on return.  Any alignment, any size. */
+void kv_copy_stream(void *dst, const void *src, size_t n);
+
+/*
+ * Copy and hash in one pass.  The digest is that of the bytes written to @dst
+ * even while somebody else changes @src: each piece is taken once, into a
+ * private buffer that stays in the cache, and hashed and stored from there.
+ * @state is an XXH3_state_t begun by kv_hash_begin.
+ */
+struct kv_hash;
+int kv_hash_new(struct kv_hash **ret_hash); /* -ENOMEM */
+void kv_hash_free(struct kv_hash *hash);
+void kv_hash_begin(struct kv_hash *hash);
+void kv_hash_update(struct kv_hash *hash, const void *data, size_t n);
+void kv_hash_copy(struct kv_hash *hash, void *dst, const void *src, size_t n);
+struct kv_digest kv_hash_end(struct kv_hash *hash);
+
+/* Digest of a whole region. */
+struct kv_digest kv_digest_of(const void *data, size_t n);
+
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * control.h - the daemon's control socket: wire.h's messages, served from the
+ * cache by one thread (and a few that copy saves).
+ *
+ * Who: a connection acts with the user id and all groups its process had when
+ * it connected.  Each message is checked against the space's mode of that
+ * moment.  A space is readable over the socket (PROBE, ACQUIRE, SPACE) with
+ * read and search permission, writable (RESERVE, SAVE, EVICT, PIN, CLEAR) with
+ * write and search permission; FLUSH takes either.  To one who may not, every
+ * block of a space is absent.
+ *
+ * How long: what a connection holds (leases, reservations, segments handed out)
+ * ends when the socket is closed by every process that has it, or when the
+ * process that connected is dead, whichever is first.
+ *
+ * Protocol errors: a message that is not exactly as wire.h says, a tag in use,
+ * a RELEASE or UNMAPPED of what was never had, a descriptor where none belongs.
+ * The offender sees the end of its connection, its reservations and pending
+ * requests are gone at once; but its leases hold until it closes its end or
+ * dies, since a copy may be under way from them.  Nobody else notices.
+ *
+ * Tags: an acquire none of whose blocks is held (status 0) needs no RELEASE; a
+ * RELEASE of it, or a second one, does nothing and is counted.  A RELEASE of an
+ * acquire that has no reply yet cancels it first.
+ *
+ * Limits, beyond which an item fails with -ENOSPC (connections are closed):
+ */
+#ifndef KV_FS_CONTROL_H
+#define KV_FS_CONTROL_H
+
+#include "cache/cache.h"
+
+#define KV_CONTROL_CLIENTS 1024
+#define KV_CONTROL_CLIENTS_PER_UID 256 /* of all but root */
+#define KV_CLIENT_REQUESTS 4096	       /* without a reply yet, or leases */
+#define KV_CLIENT_WANTS 65536	       /* blocks leased or being acquired */
+#define KV_CLIENT_RESERVATIONS 4096
+
+struct kv_control;
+
+struct kv_control_counts {
+	uint64_t connections;	    /* now */
+	uint64_t accepted, refused; /* refused: over a limit */
+	uint64_t messages;
+	uint64_t protocol_errors; /* connections cut off for one */
+	uint64_t slow;		  /* connections cut off for not reading */
+	uint64_t stray_releases;
+	uint64_t forced_releases;      /* leased blocks whose holder did not */
+	uint64_t dropped_reservations; /* the same for reservations */
+	uint64_t saved, saved_bytes;   /* blocks sealed from here */
+};
+
+/*
+ * Listen at @path, with mode 0666: permission is checked per space.  Missing
+ * parent directories are made (0755).  A socket that nobody serves any more is
+ * swept away.  On failure *@ret_why is a message for the user (caller frees):
+ * -EADDRINUSE somebody answers at @path, -EEXIST there is something else,
+ * -ENAMETOOLONG, -EACCES and the other errors of the calls made.
+ */
+int kv_control_start(struct kv_cache *cache, const char *path,
+		     struct kv_control **ret_control, char **ret_why);
+
+/* Finishes the saves being copied, answers and cancels what waits, closes all
+ * connections and removes the socket.  Takes NULL. */
+void kv_control_stop(struct kv_control *control);
+
+/*
+ * Tell the clients that have segment @segment to unmap it.  Any thread; never
+ * blocks.  Takes NULL.  Not during or after kv_control_stop: the listener of
+ * the cache's retire callback sees to that.
+ */
+void kv_control_retire(struct kv_control *control, uint32_t segment);
+
+void kv_control_counts(struct kv_control *control,
+		       struct kv_control_counts *ret_counts);
+
+#endif

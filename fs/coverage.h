@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * coverage.h - which bytes of a file have been written.
+ */
+#ifndef KV_FS_COVERAGE_H
+#define KV_FS_COVERAGE_H
+
+#include "kv.h"
+
+#define KV_COVERAGE_MAX \
+	4096 /* separate ranges; a writer leaves no more holes */
+
+struct kv_range {
+	uint64_t start, end; /* end exclusive */
+};
+
+/* In the owner's memory; zeroed, it covers nothing. */
+struct kv_coverage {
+	struct kv_range *ranges; /* ascending, with gaps between them */
+	size_t n, room;
+};
+
+void kv_coverage_fini(struct kv_coverage *coverage); /* and it covers nothing */
+
+/* Add [start, end).  -ENOMEM, -EFBIG (too many holes); nothing changed then. */
+int kv_coverage_add(struct kv_coverage *coverage, uint64_t start, uint64_t end);
+
+/* How many bytes from 0 on are there without a hole. */
+uint64_t kv_coverage_prefix(const struct kv_coverage *coverage);
+
+/* The end of the last range. */
+uint64_t kv_coverage_end(const struct kv_coverage *coverage);
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * guard.c - SIGBUS as a return value.
+ *
+ * OWNS      the process's SIGBUS handler.
+ *
+ * INVARIANTS
+ *   (1) `waiting` is set only while its thread is inside kv_hash_copy, which
+ *       takes no lock and owns nothing: jumping out of it leaks nothing.
+ *
+ * LOCKING   none; the jump buffer is the thread's own.
+ */
+#include <setjmp.h>
+#include <signal.h>
+
+#include "fs/guard.h"
+
+static _Thread_local sigjmp_buf *volatile waiting;
+
+static void on_sigbus(int number)
+{
+	sigjmp_buf *jump = waiting;
+
+	if (jump) {
+		waiting = NULL;
+		siglongjmp(*jump, 1);
+	}
+	/* Not ours: the access is repeated, and kills the process. */
+	signal(number, SIG_DFL);
+}
+
+void kv_guard_install(void)
+{
+	struct sigaction action = {.sa_handler = on_sigbus};
+
+	sigemptyset(&action.sa_mask);
+	sigaction(SIGBUS, &action, NULL);
+}
+
+int kv_guard_hash_copy(struct kv_hash *hash, void *dst, const void *src,
+		       size_t n)
+{
+	sigjmp_buf jump;
+
+	if (sigsetjmp(jump, 1))
+		return -EFAULT;
+	waiting = &jump;
+	kv_hash_copy(hash, dst, src, n);
+	waiting = NULL;
+	return 0;
+}

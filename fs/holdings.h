@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * holdings.h - what one client holds besides leases: reserved blocks, and the
+ * arena segments whose descriptors it was given.
+ */
+#ifndef KV_FS_HOLDINGS_H
+#define KV_FS_HOLDINGS_H
+
+#include "cache/cache.h"
+
+struct kv_reservations {
+	struct kv_reservation *buckets[256];
+	size_t n;
+	uint64_t seed;
+};
+
+/* Remember @fill as the reservation of @key in the space with the id @space;
+ * also a removed space's can be taken.  -ENOMEM (the fill is
+ * still the caller's). */
+int kv_reservations_add(struct kv_reservations *table, uint32_t space,
+			const struct kv_key *key, struct kv_fill *fill);
+/* Forget and return it; NULL if there is none. */
+struct kv_fill *kv_reservations_take(struct kv_reservations *table,
+				     uint32_t space, const struct kv_key *key);
+/* Drop every one; returns how many there were. */
+size_t kv_reservations_drop(struct kv_reservations *table,
+			    struct kv_cache *cache);
+
+/* Ids, ascending. */
+struct kv_segments {
+	uint32_t *ids;
+	size_t n, room;
+};
+
+bool kv_segments_has(const struct kv_segments *set, uint32_t id);
+int kv_segments_add(struct kv_segments *set, uint32_t id);     /* -ENOMEM */
+bool kv_segments_remove(struct kv_segments *set, uint32_t id); /* was it in? */
+/* Give all back to the cache. */
+void kv_segments_return(struct kv_segments *set, struct kv_cache *cache);
+
+#endif

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * main.c - the daemon: parse, check, open the store, mount, serve, close.
+ *
+ * OWNS      the process: its two halves while it becomes a daemon, and its
+ *           standard descriptors.
+ *
+ * STATES    parent -> waits for one byte: the exit status, sent by the child
+ *           once the mount answers, or when it fails.
+ *
+ * LOCKING   none: forks before any thread.
+ */
+#include <fcntl.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include "fs/mountpoint.h"
+#include "fs/session.h"
+
+static int complain(const char *why, int error)
+{
+	fprintf(stderr, "kvfs: %s\n", why != NULL ? why : strerror(-error));
+	return 1;
+}
+
+struct daemon {
+	int to_parent; /* -1: none, or it has been told */
+};
+
+static void quiet(void)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	if (null < 0)
+		return;
+	for (int fd = 0; fd <= 2; fd++)
+		dup2(null, fd);
+	if (null > 2)
+		close(null);
+}
+
+/* The mount answers: from here on nobody reads what we print. */
+static void on_ready(void *arg)
+{
+	struct daemon *d = arg;
+	char status = 0;
+
+	if (d->to_parent < 0)
+		return;
+	quiet();
+	if (write(d->to_parent, &status, 1) != 1)
+		(void)status; /* nobody waits */
+	close(d->to_parent);
+	d->to_parent = -1;
+}
+
+/* Segments, clients and connections each take descriptors. */
+static void raise_limits(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+	/* Each arena of malloc keeps what its busiest moment took. */
+	mallopt(M_ARENA_MAX, 4);
+}
+
+static int serve(const struct kv_options *options, const char *mountpoint,
+		 struct daemon *d)
+{
+	_cleanup_(kv_freep) char *why = NULL;
+	struct kv_mount *mount;
+	int r, status = 0;
+
+	raise_limits();
+	kv_session_block_signals();
+	r = kv_mount_open(options, &mount, &why);
+	if (r < 0)
+		return complain(why, r);
+	r = kv_session_run(mount, mountpoint, on_ready, d, &why);
+	if (r < 0)
+		status = complain(why, r);
+	kv_mount_close(mount);
+	return status;
+}
+
+/* Only the exit status: the child has printed what there is to say. */
+static int wait_for_child(int from_child)
+{
+	char status;
+	ssize_t n;
+
+	do
+		n = read(from_child, &status, 1);
+	while (n < 0 && errno == EINTR);
+	if (n == 1)
+		return status;
+	return complain("the daemon died while it started", 0);
+}
+
+static int serve_in_background(const struct kv_options *options,
+			       const char *mountpoint)
+{
+	struct daemon d = {.to_parent = -1};
+	char status;
+	int pipes[2];
+	pid_t pid;
+
+	if (pipe2(pipes, O_CLOEXEC) < 0)
+		return complain(NULL, -errno);
+	pid = fork();
+	if (pid < 0)
+		return complain(NULL, -errno);
+	if (pid > 0) {
+		close(pipes[1]);
+		return wait_for_child(pipes[0]);
+	}
+	close(pipes[0]);
+	setsid();
+	if (chdir("/") < 0)
+		return complain(NULL, -errno);
+	d.to_parent = pipes[1];
+	status = (char)serve(options, mountpoint, &d);
+	if (d.to_parent >= 0 && write(d.to_parent, &status, 1) != 1)
+		return 1;
+	return status;
+}
+
+static int run(const struct kv_options *options)
+{
+	_cleanup_(kv_freep) char *mountpoint = NULL, *why = NULL;
+	struct daemon none = {.to_parent = -1};
+	int r;
+
+	if (options->mountpoint != NULL) {
+		r = kv_mountpoint_check(options->mountpoint, options->store,
+					&mountpoint, &why);
+		if (r < 0)
+			return complain(why, r);
+	}
+	if (options->action == KV_FAKE)
+		return 0;
+	if (options->foreground)
+		return serve(options, mountpoint, &none);
+	return serve_in_background(options, mountpoint);
+}
+
+int main(int argc, char **argv)
+{
+	_cleanup_(kv_freep) char *why = NULL;
+	struct kv_options options;
+	int r;
+
+	r = kv_options_parse(argc, argv, &options, &why);
+	if (r < 0) {
+		complain(why, r);
+		return 2;
+	}
+	switch (options.action) {
+	case KV_SHOW_HELP:
+		fputs(kv_options_help, stdout);
+		break;
+	case KV_SHOW_VERSION:
+		printf("kvfs %s\n", KV_VERSION);
+		break;
+	default:
+		r = run(&options);
+	}
+	kv_options_fini(&options);
+	return r;
+}

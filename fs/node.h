@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * node.h - what a node id (inode number) stands for.
+ *
+ * The id says everything: type, space, directory, block.  So nothing is kept
+ * per inode, the kernel's forgets need no answer, and no id is used twice.
+ */
+#ifndef KV_FS_NODE_H
+#define KV_FS_NODE_H
+
+#include "kv.h"
+
+enum kv_node_type {
+	KV_NODE_FIXED, /* the root and .kvfs; value: one of KV_NODE_ROOT... */
+	KV_NODE_BLOCK, /* value: kv_block_info.id */
+	KV_NODE_SPACE,
+	KV_NODE_DIR, /* two hex digits; byte, and life */
+	KV_NODE_LAYOUT,
+	KV_NODE_UPLOAD, /* a file being written; value: its serial */
+};
+
+enum {
+	KV_NODE_ROOT = 1,
+	KV_NODE_KVFS, /* .kvfs */
+	KV_NODE_CONTROL,
+	KV_NODE_CONFIG,
+	KV_NODE_STATS,
+	KV_NODE_METRICS,
+	KV_NODE_FIXED_END,
+};
+
+struct kv_node {
+	enum kv_node_type type;
+	uint64_t value;
+	uint32_t space;
+	uint8_t byte;
+	uint32_t life;
+};
+
+uint64_t kv_node_of_block(uint64_t id);
+uint64_t kv_node_of_space(uint32_t space);
+uint64_t kv_node_of_dir(uint32_t space, uint8_t byte, uint32_t life);
+uint64_t kv_node_of_layout(uint32_t space);
+uint64_t kv_node_of_upload(uint64_t serial);
+struct kv_node kv_node_decode(uint64_t ino);
+
+/* "ab" to 0xab; exact form only, else -EINVAL. */
+int kv_dir_parse(const char *name, uint8_t *ret_byte);
+
+/*
+ * How often each two-digit directory was removed: one made again is another
+ * inode, or whoever still stands in the old one would break the new one.
+ */
+struct kv_lives;
+int kv_lives_new(struct kv_lives **ret_lives); /* -ENOMEM */
+void kv_lives_free(struct kv_lives *lives);    /* takes NULL */
+uint32_t kv_lives_get(struct kv_lives *lives, uint32_t space, uint8_t byte);
+void kv_lives_end(struct kv_lives *lives, uint32_t space, uint8_t byte);
+void kv_lives_forget(struct kv_lives *lives, uint32_t space);
+
+#endif

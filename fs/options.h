@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * options.h - the daemon's command line, as typed and as settled.
+ */
+#ifndef KV_FS_OPTIONS_H
+#define KV_FS_OPTIONS_H
+
+#include "cache/cache.h"
+
+enum kv_action { KV_RUN, KV_SHOW_HELP, KV_SHOW_VERSION, KV_FAKE };
+
+struct kv_options {
+	enum kv_action action;
+	char *store;	  /* absolute */
+	char *mountpoint; /* as given; NULL: the word `none` */
+	char *control;	  /* absolute; NULL: the default place */
+	bool foreground, debug;
+	bool allow_other, read_only, noexec;
+	bool uid_given, gid_given;
+	uint32_t uid, gid, umask;
+	uint64_t dram, ssd, segment, scrub, ssd_write;
+	bool ssd_given;
+	enum kv_hugepages hugepages;
+	enum kv_writeback writeback;
+	const char *evict;
+	bool rw_arena;
+};
+
+/*
+ * Parse the command line and fill in every default.  Called as mount.kvfs (the
+ * last part of argv[0]) it understands what mount(8) passes.  Nothing on disk
+ * is touched.  On failure -EINVAL or -ENOMEM, and *@ret_why is one line for the
+ * user that names the option (caller frees; may be NULL without memory).
+ */
+int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
+		     char **ret_why);
+void kv_options_fini(struct kv_options *options);
+
+/* The part that concerns the cache; it borrows the options' strings. */
+struct kv_cache_config kv_options_cache(const struct kv_options *options);
+
+extern const char kv_options_help[];
+
+#endif

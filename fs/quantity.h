@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * quantity.h - numbers as people type them: "64M", "25%", "1000".
+ */
+#ifndef KV_FS_QUANTITY_H
+#define KV_FS_QUANTITY_H
+
+#include "kv.h"
+
+struct kv_quantity {
+	uint64_t value; /* bytes, or 1..100 */
+	bool percent;
+};
+
+/*
+ * Digits, then at most one of K M G T (powers of 1024) or %.  Nothing else:
+ * -EINVAL for a sign, a blank, a fraction, hexadecimal, "MB", an empty text, a
+ * percentage outside 1..100; -ERANGE above INT64_MAX.
+ */
+int kv_quantity_parse(const char *text, struct kv_quantity *ret_quantity);
+
+/* The same without %: that is -EINVAL. */
+int kv_bytes_parse(const char *text, uint64_t *ret_bytes);
+
+/* A plain number of @base 8 or 10, at most @max; -EINVAL, -ERANGE. */
+int kv_number_parse(const char *text, unsigned base, uint64_t max,
+		    uint64_t *ret_number);
+
+#endif

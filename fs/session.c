@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * session.c - one FUSE session, from mount(2) to unmount.
+ *
+ * OWNS      the session, the notifier, and the thread that waits for the first
+ *           answer and then for signals (the warden).
+ *
+ * INVARIANTS
+ *   (1) The notifier is stopped while requests are still being answered, or
+ *       after the mount is gone: it may be waiting for a lock that only an
+ *       answer frees.
+ *   (2) The warden ends before the session is destroyed.
+ *
+ * LOCKING   none; flags are atomic.
+ */
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/statvfs.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include "fs/notify.h"
+#include "fs/ops.h"
+#include "fs/session.h"
+
+#define THREADS_MAX 24 /* some wait for the SSD */
+#define THREADS_IDLE 8
+#define READAHEAD (1u << 20)
+#define SIGNAL_WAKE SIGUSR1 /* to the main thread: look at the exit flag */
+
+struct session {
+	struct kv_mount *mount;
+	const char *path;
+	void (*ready)(void *arg);
+	void *arg;
+	struct fuse_session *fuse;
+	struct kv_notify *notify;
+	pthread_t main, warden;
+	_Atomic bool ended;	 /* the loop is over */
+	_Atomic bool unanswered; /* the mount did not answer */
+};
+
+/* What libfuse says when it fails; one line of it is ours to show. */
+static char last_words[256];
+
+static void listen_to_libfuse(enum fuse_log_level level, const char *format,
+			      va_list args)
+{
+	if (level <= FUSE_LOG_ERR)
+		vsnprintf(last_words, sizeof(last_words), format, args);
+}
+
+static void wake(int signal)
+{
+	(void)signal;
+}
+
+static sigset_t ending_signals(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	return set;
+}
+
+void kv_session_block_signals(void)
+{
+	struct sigaction act = {.sa_handler = wake};
+	sigset_t set = ending_signals();
+
+	sigaction(SIGNAL_WAKE, &act, NULL); /* no SA_RESTART: it interrupts */
+	signal(SIGPIPE, SIG_IGN);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
+static void init(void *userdata, struct fuse_conn_info *conn)
+{
+	struct kv_mount *mount = userdata;
+
+	/* Readdirplus always: du of a million blocks needs it. */
+	conn->want &= ~(unsigned)(FUSE_CAP_READDIRPLUS_AUTO |
+				  FUSE_CAP_AUTO_INVAL_DATA |
+				  FUSE_CAP_WRITEBACK_CACHE);
+	conn->want |= conn->capable &
+		      (FUSE_CAP_READDIRPLUS | FUSE_CAP_ATOMIC_O_TRUNC |
+		       FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS);
+	conn->max_readahead = READAHEAD;
+	conn->max_background = 64;
+	conn->congestion_threshold = 48;
+	conn->time_gran = 1;
+	mount->max_write = conn->max_write;
+	mount->max_readahead = conn->max_readahead;
+}
+
+static const struct fuse_lowlevel_ops operations = {
+	.init = init,
+	.lookup = kv_fs_lookup,
+	.getattr = kv_fs_getattr,
+	.setattr = kv_fs_setattr,
+	.readlink = kv_fs_readlink,
+	.mknod = kv_fs_mknod,
+	.mkdir = kv_fs_mkdir,
+	.unlink = kv_fs_unlink,
+	.rmdir = kv_fs_rmdir,
+	.symlink = kv_fs_symlink,
+	.rename = kv_fs_rename,
+	.link = kv_fs_link,
+	.open = kv_fs_open,
+	.read = kv_fs_read,
+	.write = kv_fs_write,
+	.flush = kv_fs_flush,
+	.release = kv_fs_release,
+	.fsync = kv_fs_fsync,
+	.opendir = kv_fs_opendir,
+	.readdir = kv_fs_readdir,
+	.readdirplus = kv_fs_readdirplus,
+	.releasedir = kv_fs_releasedir,
+	.fsyncdir = kv_fs_fsyncdir,
+	.statfs = kv_fs_statfs,
+	.setxattr = kv_fs_setxattr,
+	.getxattr = kv_fs_getxattr,
+	.listxattr = kv_fs_listxattr,
+	.removexattr = kv_fs_removexattr,
+	.create = kv_fs_create,
+	.fallocate = kv_fs_fallocate,
+	.lseek = kv_fs_lseek,
+};
+
+static int add_options(const struct kv_options *o, struct fuse_args *args)
+{
+	_cleanup_(kv_freep) char *source = NULL, *words = NULL;
+
+	if (asprintf(&source, "fsname=%s", o->store) < 0 ||
+	    fuse_opt_add_opt(&words, "default_permissions,subtype=kvfs") < 0 ||
+	    fuse_opt_add_opt_escaped(&words, source) < 0 ||
+	    fuse_opt_add_opt(&words, "nosuid,nodev") < 0 ||
+	    (o->allow_other && fuse_opt_add_opt(&words, "allow_other") < 0) ||
+	    (o->read_only && fuse_opt_add_opt(&words, "ro") < 0) ||
+	    (o->noexec && fuse_opt_add_opt(&words, "noexec") < 0) ||
+	    fuse_opt_add_arg(args, "kvfs") < 0 ||
+	    fuse_opt_add_arg(args, "-o") < 0 ||
+	    fuse_opt_add_arg(args, words) < 0 ||
+	    (o->debug && fuse_opt_add_arg(args, "-d") < 0))
+		return -ENOMEM;
+	return 0;
+}
+
+static int fail(char **ret_why, const char *path, const char *what)
+{
+	last_words[strcspn(last_words, "\n")] = '\0';
+	if (asprintf(ret_why, "%s: %s%s%s", path, what,
+		     last_words[0] != '\0' ? ": " : "", last_words) < 0)
+		*ret_why = NULL;
+	return -EIO;
+}
+
+static int open_session(struct session *s, char **ret_why)
+{
+	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
+	int r;
+
+	if (!s->mount->options->debug)
+		fuse_set_log_func(listen_to_libfuse);
+	r = add_options(s->mount->options, &args);
+	if (r == 0)
+		s->fuse = fuse_session_new(&args, &operations,
+					   sizeof(operations), s->mount);
+	fuse_opt_free_args(&args);
+	if (r < 0)
+		return r;
+	if (s->fuse == NULL)
+		return fail(ret_why, s->path, "cannot make a FUSE session");
+	if (fuse_session_mount(s->fuse, s->path) < 0) {
+		fuse_session_destroy(kv_steal(s->fuse));
+		return fail(ret_why, s->path, "cannot mount");
+	}
+	return 0;
+}
+
+/* The kernel reads ahead 128 KiB on FUSE; blocks are larger.  Only root can
+ * say so, and it works without. */
+static void raise_readahead(const char *path)
+{
+	_cleanup_(kv_freep) char *name = NULL;
+	struct stat st;
+	FILE *f;
+
+	if (stat(path, &st) < 0 ||
+	    asprintf(&name, "/sys/class/bdi/%u:%u/read_ahead_kb",
+		     major(st.st_dev), minor(st.st_dev)) < 0)
+		return;
+	f = fopen(name, "we");
+	if (f == NULL)
+		return;
+	fprintf(f, "%u\n", READAHEAD / 1024);
+	fclose(f);
+}
+
+/* The signal may come before the main thread waits: repeat it. */
+static void end_loop(struct session *s)
+{
+	const struct timespec pause = {.tv_nsec = 20000000};
+
+	kv_mount_listen(s->mount, NULL);
+	kv_notify_stop(kv_steal(s->notify));
+	fuse_session_exit(s->fuse);
+	while (!s->ended) {
+		pthread_kill(s->main, SIGNAL_WAKE);
+		nanosleep(&pause, NULL);
+	}
+}
+
+static void *guard(void *arg)
+{
+	struct session *s = arg;
+	sigset_t set = ending_signals();
+	struct statvfs fs;
+	int signal_number;
+
+	if (statvfs(s->path, &fs) < 0) {
+		s->unanswered = !s->ended;
+		end_loop(s);
+		return NULL;
+	}
+	raise_readahead(s->path);
+	s->ready(s->arg);
+	sigwait(&set, &signal_number);
+	if (!s->ended)
+		end_loop(s);
+	return NULL;
+}
+
+static int serve(struct session *s)
+{
+	struct fuse_loop_config *config = fuse_loop_cfg_create();
+	int r;
+
+	if (config == NULL)
+		return -ENOMEM;
+	fuse_loop_cfg_set_clone_fd(config, 1);
+	fuse_loop_cfg_set_max_threads(config, THREADS_MAX);
+	fuse_loop_cfg_set_idle_threads(config, THREADS_IDLE);
+	r = fuse_session_loop_mt(s->fuse, config);
+	fuse_loop_cfg_destroy(config);
+	s->ended = true;
+	pthread_kill(s->warden, SIGTERM); /* blocked: it ends sigwait */
+	pthread_join(s->warden, NULL);
+	/* A positive number is the signal; the end of the mount is no error. */
+	return s->unanswered ? -EIO : KV_MIN(r, 0);
+}
+
+static int run_mounted(struct session *s, char **ret_why)
+{
+	int r;
+
+	s->main = pthread_self();
+	r = open_session(s, ret_why);
+	if (r < 0)
+		return r;
+	r = kv_notify_start(s->mount, s->fuse, &s->notify);
+	if (r == 0) {
+		kv_mount_listen(s->mount, s->notify);
+		r = -pthread_create(&s->warden, NULL, guard, s);
+	}
+	if (r == 0)
+		r = serve(s);
+	kv_mount_listen(s->mount, NULL);
+	fuse_session_unmount(s->fuse);
+	kv_notify_stop(s->notify);
+	fuse_session_destroy(s->fuse);
+	if (s->unanswered)
+		return fail(ret_why, s->path, "the mount does not answer");
+	return r == -ENODEV ? 0 : r;
+}
+
+int kv_session_run(struct kv_mount *mount, const char *path,
+		   void (*ready)(void *arg), void *arg, char **ret_why)
+{
+	struct session s = {
+		.mount = mount, .path = path, .ready = ready, .arg = arg};
+	sigset_t set = ending_signals();
+	int signal_number;
+
+	*ret_why = NULL;
+	if (path != NULL)
+		return run_mounted(&s, ret_why);
+	ready(arg);
+	sigwait(&set, &signal_number);
+	return 0;
+}

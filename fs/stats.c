@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stats.c - the cache's figures as text.
+ *
+ * OWNS      nothing.
+ *
+ * LOCKING   none: the cache answers with a copy.
+ */
+#include <stdio.h>
+
+#include "fs/stats.h"
+
+typedef unsigned long long ull; /* what %llu wants */
+
+static double mib(uint64_t bytes)
+{
+	return (double)bytes / (1 << 20);
+}
+
+static double percent(uint64_t part, uint64_t whole)
+{
+	return whole > 0 ? 100.0 * (double)part / (double)whole : 0.0;
+}
+
+static void write_tiers(FILE *f, const struct kv_cache_stats *s)
+{
+	fprintf(f, "dram      %10.1f of %.1f MiB (%.0f%%), %llu blocks\n",
+		mib(s->dram_used), mib(s->dram_total),
+		percent(s->dram_used, s->dram_total), (ull)s->dram_blocks);
+	fprintf(f,
+		"          %llu of %llu segments, %llu in 2 MiB pages, %llu "
+		"retired\n",
+		(ull)s->dram_segments, (ull)s->dram_segments_max,
+		(ull)s->dram_huge, (ull)s->dram_retired);
+	fprintf(f, "ssd       %10.1f of %.1f MiB (%.0f%%), %llu blocks, %s\n",
+		mib(s->ssd_used), mib(s->ssd_total),
+		percent(s->ssd_used, s->ssd_total), (ull)s->ssd_blocks,
+		s->ssd_state != NULL ? s->ssd_state : "off");
+	fprintf(f, "          %llu segment files, index %.1f MiB\n",
+		(ull)s->ssd_files, mib(s->index_bytes));
+}
+
+char *kv_stats_text(struct kv_cache *cache)
+{
+	struct kv_cache_stats s;
+	char *text = NULL;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+
+	if (f == NULL)
+		return NULL;
+	kv_cache_stats(cache, &s);
+	write_tiers(f, &s);
+	fprintf(f, "blocks    %llu in %llu spaces; %llu not yet on SSD\n",
+		(ull)s.blocks, (ull)s.spaces, (ull)s.dirty_blocks);
+	fprintf(f, "held      %llu leased, %llu pinned, %llu being saved\n",
+		(ull)s.leases, (ull)s.pinned, (ull)s.saving);
+	fprintf(f, "hits      %llu from dram, %llu from ssd; %llu misses\n",
+		(ull)s.hits_dram, (ull)s.hits_ssd, (ull)s.misses);
+	fprintf(f, "sealed    %llu; %llu conflicts, %llu saves dropped\n",
+		(ull)s.sealed, (ull)s.conflicts, (ull)s.dropped_saves);
+	fprintf(f,
+		"gone      %llu removed; evicted: %llu from dram, %llu from "
+		"ssd\n",
+		(ull)s.removed, (ull)s.evicted_dram, (ull)s.evicted_ssd);
+	fprintf(f, "ssd i/o   %.1f MiB read, %.1f MiB written, %llu commits\n",
+		mib(s.bytes_read_ssd), mib(s.bytes_written_ssd),
+		(ull)s.commits);
+	fprintf(f,
+		"health    %llu I/O errors, %llu corrupt blocks, %.1f MiB "
+		"scrubbed\n",
+		(ull)s.io_errors, (ull)s.corrupt, mib(s.scrubbed));
+	if (fclose(f) != 0) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+static void head(FILE *f, const char *name, const char *type, const char *help)
+{
+	fprintf(f, "# HELP kvfs_%s %s\n# TYPE kvfs_%s %s\n", name, help, name,
+		type);
+}
+
+static void one(FILE *f, const char *name, const char *type, const char *help,
+		uint64_t value)
+{
+	head(f, name, type, help);
+	fprintf(f, "kvfs_%s %llu\n", name, (ull)value);
+}
+
+static void both(FILE *f, const char *name, const char *type, const char *help,
+		 uint64_t dram, uint64_t ssd)
+{
+	head(f, name, type, help);
+	fprintf(f, "kvfs_%s{tier=\"dram\"} %llu\n", name, (ull)dram);
+	fprintf(f, "kvfs_%s{tier=\"ssd\"} %llu\n", name, (ull)ssd);
+}
+
+static void write_gauges(FILE *f, const struct kv_cache_stats *s)
+{
+	both(f, "blocks", "gauge", "Blocks in a tier.", s->dram_blocks,
+	     s->ssd_blocks);
+	both(f, "bytes", "gauge", "Bytes that blocks hold in a tier.",
+	     s->dram_used, s->ssd_used);
+	both(f, "capacity_bytes", "gauge", "Size of a tier.", s->dram_total,
+	     s->ssd_total);
+	one(f, "spaces", "gauge", "Spaces.", s->spaces);
+	one(f, "leases", "gauge", "Blocks leased by clients.", s->leases);
+	one(f, "pinned_blocks", "gauge", "Blocks pinned by users.", s->pinned);
+	one(f, "saving_blocks", "gauge", "Blocks being saved.", s->saving);
+	one(f, "dirty_blocks", "gauge", "Sealed blocks not yet on SSD.",
+	    s->dirty_blocks);
+	one(f, "segments", "gauge", "DRAM segments in use.", s->dram_segments);
+	one(f, "retired_segments", "gauge",
+	    "DRAM segments that clients still have mapped.", s->dram_retired);
+	one(f, "index_bytes", "gauge", "Size of the index.", s->index_bytes);
+	one(f, "ssd_degraded", "gauge", "1 while the SSD tier is degraded.",
+	    s->ssd_degraded);
+}
+
+static void write_counters(FILE *f, const struct kv_cache_stats *s)
+{
+	both(f, "hits_total", "counter", "Look-ups that found a block.",
+	     s->hits_dram, s->hits_ssd);
+	one(f, "misses_total", "counter", "Look-ups that found none.",
+	    s->misses);
+	one(f, "sealed_total", "counter", "Blocks sealed.", s->sealed);
+	one(f, "conflicts_total", "counter",
+	    "Saves of a present key with other bytes.", s->conflicts);
+	one(f, "corrupt_blocks_total", "counter",
+	    "Blocks that failed their digest.", s->corrupt);
+	head(f, "evictions_total", "counter", "Blocks evicted from a tier.");
+	fprintf(f,
+		"kvfs_evictions_total{tier=\"dram\",reason=\"space\"} %llu\n",
+		(ull)s->evicted_dram);
+	fprintf(f, "kvfs_evictions_total{tier=\"ssd\",reason=\"space\"} %llu\n",
+		(ull)s->evicted_ssd);
+	one(f, "removed_total", "counter", "Blocks removed by users.",
+	    s->removed);
+	one(f, "dropped_saves_total", "counter",
+	    "Saves refused for want of room.", s->dropped_saves);
+	one(f, "ssd_read_bytes_total", "counter", "Bytes read from SSD.",
+	    s->bytes_read_ssd);
+	one(f, "ssd_written_bytes_total", "counter", "Bytes written to SSD.",
+	    s->bytes_written_ssd);
+	one(f, "commits_total", "counter", "Index transactions.", s->commits);
+	one(f, "io_errors_total", "counter", "Failed SSD requests.",
+	    s->io_errors);
+	one(f, "scrubbed_bytes_total", "counter", "Bytes re-read by the scrub.",
+	    s->scrubbed);
+}
+
+static void write_control(FILE *f, const struct kv_control_counts *c)
+{
+	one(f, "connections", "gauge", "Clients on the control socket.",
+	    c->connections);
+	one(f, "connections_refused_total", "counter",
+	    "Connections over a limit.", c->refused);
+	one(f, "messages_total", "counter", "Control messages.", c->messages);
+	one(f, "protocol_errors_total", "counter",
+	    "Connections closed for a bad message.", c->protocol_errors);
+	one(f, "stray_releases_total", "counter",
+	    "Releases of what was not held.", c->stray_releases);
+	one(f, "forced_releases_total", "counter",
+	    "Leases of clients that ended without a release.",
+	    c->forced_releases);
+}
+
+char *kv_metrics_text(struct kv_cache *cache, struct kv_control *control)
+{
+	struct kv_control_counts counts;
+	struct kv_cache_stats s;
+	char *text = NULL;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+
+	if (f == NULL)
+		return NULL;
+	kv_cache_stats(cache, &s);
+	write_gauges(f, &s);
+	write_counters(f, &s);
+	if (control != NULL) {
+		kv_control_counts(control, &counts);
+		write_control(f, &counts);
+	}
+	if (fclose(f) != 0) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}

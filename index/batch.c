@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * batch.c - write transactions of the index.
+ *
+ * OWNS      the write transaction of a batch.
+ *
+ * STATES    of a batch, and the function that makes each step:
+ *
+ *             OPEN -> FAILED   any put or delete that returns an error
+ *             OPEN -> gone     kv_batch_commit, kv_batch_abort
+ *           FAILED -> gone     the same; commit returns the first error
+ *
+ * INVARIANTS
+ *   (1) Puts never take the last RESERVE of the map: a deletion copies pages
+ *       before it can free any, and must still find some.  What one
+ *       transaction frees, only the next but one can use: the reserve is
+ *       enough for batches of 300 deletions that each have their own leaf.
+ *   (2) Nothing of a FAILED batch reaches the disk.
+ *
+ * LOCKING   LMDB lets one writer in at a time; a batch belongs to the thread
+ *           that began it.
+ */
+#include "index/env.h"
+#include "index/record.h"
+
+#define RESERVE 8	 /* one part in so many of the map's pages */
+#define RESERVE_MIN 1024 /* pages */
+#define FAR_PAGES 3	 /* a leaf copied, split, and its parent's share */
+#define NEAR_IDS 8	 /* so many further on is the same leaf, mostly */
+#define NEAR_FULL 16384	 /* pages; with more room nobody counts */
+
+struct kv_batch {
+	struct kv_index *index;
+	MDB_txn *txn;
+	int failed;	   /* first error */
+	uint64_t puttable; /* bytes of the map that puts may still take */
+	uint64_t last_id;  /* put into last_dbi */
+	MDB_dbi last_dbi;
+};
+
+static void batch_abortp(struct kv_batch **batch)
+{
+	kv_batch_abort(*batch);
+}
+
+/*
+ * Pages never used yet are cheap to count; the free list is only walked when
+ * those come to an end.
+ */
+static int count_room(struct kv_batch *batch)
+{
+	uint64_t total, reserve, room, free_pages;
+	MDB_envinfo info;
+	MDB_stat stat;
+	int r;
+
+	mdb_env_info(batch->index->env, &info);
+	mdb_env_stat(batch->index->env, &stat);
+	total = info.me_mapsize / stat.ms_psize;
+	reserve = KV_MIN(KV_MAX(total / RESERVE, RESERVE_MIN), total / 2);
+	room = total - KV_MIN(total, info.me_last_pgno + 1);
+	if (room < reserve + NEAR_FULL) {
+		r = kv_env_free_pages(batch->index->env, &free_pages);
+		if (r < 0)
+			return r;
+		room += free_pages;
+	}
+	batch->puttable = (room - KV_MIN(room, reserve)) * stat.ms_psize;
+	return 0;
+}
+
+int kv_batch_begin(struct kv_index *index, struct kv_batch **ret_batch)
+{
+	_cleanup_(batch_abortp) struct kv_batch *batch = NULL;
+	int r;
+
+	if (index->read_only)
+		return -EROFS;
+	batch = calloc(1, sizeof(*batch));
+	if (!batch)
+		return -ENOMEM;
+	batch->index = index;
+	r = kv_env_errno(mdb_txn_begin(index->env, NULL, 0, &batch->txn));
+	if (r < 0)
+		return r;
+	r = count_room(batch);
+	if (r < 0)
+		return r;
+	*ret_batch = kv_steal(batch);
+	return 0;
+}
+
+static int note(struct kv_batch *batch, int r)
+{
+	if (r < 0 && batch->failed == 0)
+		batch->failed = r;
+	return r;
+}
+
+/*
+ * What a put may take, at worst: LMDB does not tell before the commit.  Leaves
+ * are at least half full, so that records in a row cost twice their bytes.
+ */
+static uint64_t cost_of(struct kv_batch *batch, MDB_dbi dbi, uint64_t id,
+			size_t bytes)
+{
+	const bool near =
+		dbi == batch->last_dbi && id - batch->last_id <= NEAR_IDS;
+
+	batch->last_dbi = dbi;
+	batch->last_id = id;
+	return 2 * (bytes + 2 * sizeof(id)) + (near ? 0 : FAR_PAGES * KV_PAGE);
+}
+
+static int put(struct kv_batch *batch, MDB_dbi dbi, uint64_t id, MDB_val value)
+{
+	const uint64_t cost = cost_of(batch, dbi, id, value.mv_size);
+	MDB_val key = {sizeof(id), &id};
+
+	if (batch->puttable < cost)
+		return note(batch, -ENOSPC);
+	batch->puttable -= cost;
+	return note(batch,
+		    kv_env_errno(mdb_put(batch->txn, dbi, &key, &value, 0)));
+}
+
+static int drop(struct kv_batch *batch, MDB_dbi dbi, uint64_t id)
+{
+	MDB_val key = {sizeof(id), &id};
+	int rc;
+
+	rc = mdb_del(batch->txn, dbi, &key, NULL);
+	return rc == MDB_NOTFOUND ? 0 : note(batch, kv_env_errno(rc));
+}
+
+int kv_batch_put_slot(struct kv_batch *batch, uint64_t slot_id,
+		      const struct kv_slot_record *record)
+{
+	struct kv_slot_record copy = *record;
+
+	kv_slot_record_seal(&copy, slot_id);
+	return put(batch, batch->index->slots, slot_id,
+		   (MDB_val){sizeof(copy), &copy});
+}
+
+int kv_batch_delete_slot(struct kv_batch *batch, uint64_t slot_id)
+{
+	return drop(batch, batch->index->slots, slot_id);
+}
+
+int kv_batch_put_space(struct kv_batch *batch,
+		       const struct kv_space_record *record, const char *name,
+		       const char *layout)
+{
+	_cleanup_(kv_freep) char *value = NULL;
+	struct kv_space_record copy = *record;
+	size_t bytes;
+	char *texts;
+
+	if (!layout)
+		layout = "";
+	copy.name_len = (uint32_t)strlen(name);
+	copy.layout_len = (uint32_t)strlen(layout);
+	bytes = sizeof(copy) + copy.name_len + copy.layout_len;
+	value = malloc(bytes);
+	if (!value)
+		return note(batch, -ENOMEM);
+
+	texts = value + sizeof(copy);
+	memcpy(texts, name, copy.name_len);
+	memcpy(texts + copy.name_len, layout, copy.layout_len);
+	kv_space_record_seal(&copy, texts);
+	memcpy(value, &copy, sizeof(copy));
+	return put(batch, batch->index->spaces, copy.id,
+		   (MDB_val){bytes, value});
+}
+
+int kv_batch_delete_space(struct kv_batch *batch, uint32_t id)
+{
+	return drop(batch, batch->index->spaces, id);
+}
+
+int kv_batch_put_segment(struct kv_batch *batch,
+			 const struct kv_segment_record *record)
+{
+	struct kv_segment_record copy = *record;
+
+	kv_segment_record_seal(&copy);
+	return put(batch, batch->index->segments, copy.id,
+		   (MDB_val){sizeof(copy), &copy});
+}
+
+int kv_batch_delete_segment(struct kv_batch *batch, uint32_t id)
+{
+	return drop(batch, batch->index->segments, id);
+}
+
+/* Replaces a record of the same size, so it goes by the rule for deletions. */
+int kv_batch_put_info(struct kv_batch *batch, const struct kv_store_info *info)
+{
+	return note(batch,
+		    kv_store_info_put(batch->txn, batch->index->meta, info));
+}
+
+int kv_batch_commit(struct kv_batch *batch)
+{
+	int r = batch->failed;
+
+	if (r == 0)
+		r = kv_env_errno(mdb_txn_commit(kv_steal(batch->txn)));
+	/* LMDB calls a write that a full disk cut short an I/O error. */
+	if (r == -EIO && kv_env_disk_full(batch->index->env))
+		r = -ENOSPC;
+	kv_batch_abort(batch);
+	return r;
+}
+
+void kv_batch_abort(struct kv_batch *batch)
+{
+	if (!batch)
+		return;
+	if (batch->txn)
+		mdb_txn_abort(batch->txn);
+	free(batch);
+}

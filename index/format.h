@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * format.h - bytes on disk: the index's records and a slot's prologue.
+ *
+ * All little-endian (the build refuses another machine), fixed size, packed by
+ * construction, each with a checksum over everything before it.  Change
+ * anything here and KV_FORMAT_VERSION goes up.  man/kvfs-store.5 tells the
+ * same.
+ */
+#ifndef KV_FORMAT_H
+#define KV_FORMAT_H
+
+#include "kv.h"
+
+#define KV_FORMAT_VERSION 1
+#define KV_PROLOGUE_MAGIC 0x314b434f4c42564bull /* "KVBLOCK1" */
+#define KV_STORE_MAGIC 0x3145524f5453564bull	/* "KVSTORE1" */
+
+/* What LMDB's `slots` holds for one durable block; key: kv_slot_id. */
+struct kv_slot_record {
+	uint8_t key[32];
+	uint8_t parent[32];
+	uint8_t digest[16];
+	uint64_t generation; /* never given twice in a store */
+	uint64_t length;     /* of the file */
+	int64_t mtime_ns;
+	uint32_t space;
+	uint32_t position;
+	uint32_t tokens;
+	uint32_t atime;	  /* seconds of wall time, as checkpointed */
+	uint32_t hits;	  /* as checkpointed */
+	uint32_t payload; /* offset of the tensors in the file */
+	uint8_t key_len, parent_len;
+	uint8_t pinned;
+	uint8_t reserved[5];
+	uint64_t checksum; /* XXH3-64 of all before, seeded with the slot id */
+};
+
+/* First page of a slot, on SSD and in DRAM; the file's bytes follow. */
+struct kv_prologue {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t reserved;
+	uint8_t store[16];
+	struct kv_slot_record
+		record; /* atime, hits, pinned: 0; checksum: seed 0 */
+};
+
+struct kv_space_record {
+	uint32_t id;
+	uint32_t uid, gid, mode;
+	int64_t mtime_ns;
+	uint64_t quota_dram, quota_ssd; /* 0: none */
+	uint64_t reserve_dram, reserve_ssd;
+	uint32_t name_len, layout_len; /* the texts follow the record */
+	uint64_t checksum; /* of the record before it and of the texts */
+};
+
+struct kv_segment_record {
+	uint32_t id; /* NNNNNN of the file's name */
+	uint32_t slots;
+	uint64_t slot_bytes; /* prologue included */
+	uint64_t checksum;
+};
+
+/* What `meta` holds under "store".  The first two stay where they are. */
+struct kv_store_record {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t mounts;
+	uint8_t store[16];
+	uint64_t cap, segment_bytes, next_generation;
+	uint32_t next_space;
+	uint32_t clean; /* 0 or 1 */
+	uint64_t checksum;
+};
+
+_Static_assert(sizeof(struct kv_store_record) == 72, "on disk");
+_Static_assert(sizeof(struct kv_slot_record) == 144, "on disk");
+_Static_assert(sizeof(struct kv_space_record) == 72, "on disk");
+_Static_assert(sizeof(struct kv_segment_record) == 24, "on disk");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "little-endian only");
+
+#endif

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * index.h - LMDB: what is where, and what survives.
+ *
+ * One environment in STORE/index, one process.  The cache reads everything
+ * once at mount and from then on only writes, in batches; kv_index_get is for
+ * the rare question that the in-memory table cannot answer.
+ *
+ * Threads: one writer at a time (a batch belongs to the thread that began it);
+ * kv_index_get may be called from any thread at any time.
+ * Errors everywhere: -ENOSPC (disk or map full: deletions still work, in
+ * batches of up to 300 where they are scattered), -EIO, -EBADMSG (damaged),
+ * -ENOMEM.
+ */
+#ifndef KV_INDEX_H
+#define KV_INDEX_H
+
+#include "index/format.h"
+
+struct kv_index;
+struct kv_batch;
+
+/* What `meta` holds. */
+struct kv_store_info {
+	uint8_t store[16];	  /* random, made at creation */
+	uint64_t cap;		  /* ssd=, bytes below STORE */
+	uint64_t segment_bytes;	  /* of a segment file */
+	uint64_t next_generation; /* none above it was ever used */
+	uint32_t next_space;
+	uint32_t mounts; /* times mounted for writing */
+	bool clean;	 /* the last mount ended in order */
+};
+
+/*
+ * Open the index in the directory @path (made by the caller), creating it with
+ * @fresh if it is empty.  The map is @map_bytes, fixed.  @ret_info tells what
+ * the store holds (@fresh, if just made).
+ * -ENOTSUP: a newer format, left untouched.  -EBADMSG: not an index.
+ */
+int kv_index_open(const char *path, uint64_t map_bytes, bool read_only,
+		  const struct kv_store_info *fresh,
+		  struct kv_store_info *ret_info, struct kv_index **ret_index);
+void kv_index_close(struct kv_index *index); /* takes NULL */
+
+/*
+ * Read everything, in key order; a callback that returns non-zero ends the
+ * walk with that value.  Records with a bad checksum are passed over and
+ * counted in @ret_damaged.  Afterwards LMDB's pages are dropped from memory.
+ * @name, @layout ("" if the space has none) and @record are valid during the
+ * callback only.
+ */
+struct kv_index_visitor {
+	void *arg;
+	int (*space)(void *arg, const struct kv_space_record *record,
+		     const char *name, const char *layout);
+	int (*segment)(void *arg, const struct kv_segment_record *record);
+	int (*slot)(void *arg, uint64_t slot_id,
+		    const struct kv_slot_record *record);
+};
+int kv_index_walk(struct kv_index *index,
+		  const struct kv_index_visitor *visitor,
+		  uint64_t *ret_damaged);
+
+/* A slot's id orders the records as the SSD does. */
+static inline uint64_t kv_slot_id(uint32_t segment, uint32_t slot)
+{
+	return (uint64_t)segment << 32 | slot;
+}
+
+/* The record of one slot: -ENOENT, -EBADMSG. */
+int kv_index_get(struct kv_index *index, uint64_t slot_id,
+		 struct kv_slot_record *ret_record);
+
+/*
+ * One transaction.  Nothing is durable before kv_batch_commit returns 0; then
+ * all of it is.  Each of the calls may fail, and then the batch can only be
+ * aborted.  commit and abort free the batch; abort takes NULL.
+ * Checksums are filled in here, not by the caller.
+ */
+int kv_batch_begin(struct kv_index *index, struct kv_batch **ret_batch);
+int kv_batch_put_slot(struct kv_batch *batch, uint64_t slot_id,
+		      const struct kv_slot_record *record);
+int kv_batch_delete_slot(struct kv_batch *batch,
+			 uint64_t slot_id); /* absent is no error */
+int kv_batch_put_space(struct kv_batch *batch,
+		       const struct kv_space_record *record, const char *name,
+		       const char *layout);
+int kv_batch_delete_space(struct kv_batch *batch, uint32_t id);
+int kv_batch_put_segment(struct kv_batch *batch,
+			 const struct kv_segment_record *record);
+int kv_batch_delete_segment(struct kv_batch *batch, uint32_t id);
+int kv_batch_put_info(struct kv_batch *batch, const struct kv_store_info *info);
+int kv_batch_commit(struct kv_batch *batch);
+void kv_batch_abort(struct kv_batch *batch);
+
+/* Bytes of the environment's file. */
+uint64_t kv_index_bytes(struct kv_index *index);
+
+/*
+ * Write a compacted copy beside the index, sync it and put it in its place, if
+ * that would at least halve the file.  Only while nobody else uses @index
+ * (at mount).  1 done, 0 not worth it.
+ */
+int kv_index_compact(struct kv_index **index, const char *path,
+		     uint64_t map_bytes);
+
+/* Checksum and check a prologue; -EBADMSG if it is not one of this store. */
+void kv_prologue_seal(struct kv_prologue *prologue, const uint8_t store[16]);
+int kv_prologue_check(const struct kv_prologue *prologue,
+		      const uint8_t store[16]);
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ask.h - one question and its answer, on the look-up connection.
+ */
+#ifndef KV_ASK_H
+#define KV_ASK_H
+
+#include "kv.h"
+#include "wire.h"
+
+struct kvfs_session;
+
+/*
+ * Send @request with @bytes of @items, wait at most a second for the reply, and
+ * put its items in @reply, which has room for @room bytes.  Returns how many
+ * bytes came, or the reply's status if that is an error.  @request gets the
+ * reply's header.
+ * -ENOTCONN: no daemon.  -ETIMEDOUT: it did not answer; for a second after that
+ * nobody is kept waiting for it again.
+ */
+struct kv_question {
+	struct wire_header header;
+	const void *items;
+	size_t bytes;
+	void *reply;
+	size_t room;
+};
+long kv_ask(struct kvfs_session *session, struct kv_question *question);
+
+#endif

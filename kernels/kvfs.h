@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvfs.h - libkvfs: an engine's KV blocks in and out of the kvfs cache.
+ *
+ * Every function returns 0 or a count on success and -errno on failure.
+ * Common errors, not repeated below: -EINVAL (an argument), -ENOMEM, -EBADF
+ * (the handle was made before a fork, in the parent).  A daemon that is not
+ * there is not an error: look-ups miss, saves end with -ENOTCONN per block, and
+ * the library reconnects by itself.  A lease from before then keeps its
+ * statuses and pointers, but a load from it ends with -ESTALE.
+ *
+ * Nothing but the _wait functions blocks for payload: look-ups wait for one
+ * round trip to the daemon (about 20 microseconds, at most one second, then
+ * they miss), everything else only starts work.  Payload is copied by the
+ * library's own threads.
+ *
+ * Threads: a session and all its objects may be used from several threads, but
+ * an object must not be freed while another thread uses it.  Arrays passed in
+ * (keys, pages, meta, views) are copied before the call returns.
+ *
+ * Times are nanoseconds.  A deadline is relative to the call; KVFS_FOREVER
+ * waits as long as it takes, 0 not at all.
+ */
+#ifndef KVFS_H
+#define KVFS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVFS_KEY_MAX 32
+#define KVFS_FOREVER UINT64_MAX
+
+/* Bytes past @len are zero. */
+typedef struct kvfs_key {
+	uint8_t bytes[KVFS_KEY_MAX];
+	uint32_t len; /* 16 or 32 */
+} kvfs_key;
+
+typedef struct kvfs_session kvfs_session;
+typedef struct kvfs_space kvfs_space;
+typedef struct kvfs_lease kvfs_lease;
+typedef struct kvfs_pool kvfs_pool;
+typedef struct kvfs_xfer kvfs_xfer;
+
+/* ---- sessions ---- */
+
+/*
+ * Open a session with the daemon at @path: a mount point or a control socket.
+ * Succeeds without either; everything is a miss until one appears.
+ */
+int kvfs_open(const char *path, kvfs_session **ret_session);
+
+/* Waits for transfers under way, then frees.  Spaces, leases, pools and
+ * transfers of the session must have been closed before.  Takes NULL. */
+void kvfs_close(kvfs_session *session);
+
+/*
+ * A descriptor that polls readable when something of this session has
+ * completed since the last kvfs_process, which clears it and returns how many
+ * leases and transfers have.  The library needs neither to make progress.
+ */
+int kvfs_fd(kvfs_session *session);
+int kvfs_process(kvfs_session *session);
+
+/* Whether a daemon is connected: 1, 0. */
+int kvfs_connected(kvfs_session *session);
+
+/* The daemon's statistics, as in .kvfs/stats, in *@ret_text (caller frees).
+ * -ENOTCONN. */
+int kvfs_stats(kvfs_session *session, char **ret_text);
+
+/* ---- spaces ---- */
+
+#define KVFS_CREATE 01000u /* or'ed with the mode of a new space; 0: 0700 */
+
+/*
+ * Open the space @name.  @layout is the JSON of its `.layout` (kvfs(1)), or
+ * NULL to take it as it is.  With KVFS_CREATE it is made if absent.
+ * -ENOENT, -EACCES, -EEXIST (it has another layout), -EROFS, -ENOTCONN (no
+ * daemon, and @layout is NULL).  With a layout it succeeds without a daemon,
+ * and is opened when one appears.
+ */
+int kvfs_space_open(kvfs_session *session, const char *name, const char *layout,
+		    unsigned flags, kvfs_space **ret_space);
+void kvfs_space_close(kvfs_space *space); /* takes NULL */
+
+/* Drop every block.  A save begun before never seals: its blocks end with
+ * -ESTALE.  -EACCES, -ENOTCONN. */
+int kvfs_space_clear(kvfs_space *space);
+
+/* The canonical layout, valid until the space is closed; NULL: untyped. */
+const char *kvfs_space_layout(kvfs_space *space);
+/* Bytes of a block's tensors; 0: untyped. */
+uint64_t kvfs_space_payload(kvfs_space *space);
+
+/* ---- keys ---- */
+
+/* One more thing that the KV depends on: an adapter, a salt, a media hash.
+ * Tagged and length-prefixed, so that no two sets of extras meet. */
+typedef struct kvfs_extra {
+	const char *tag;
+	const void *data;
+	size_t len;
+} kvfs_extra;
+
+/*
+ * Keys of the full blocks of @tokens: XXH3-128, chained from @parent (NULL: the
+ * beginning), seeded and fingerprinted by the space's layout, with its salt and
+ * @extras in every block.  Deterministic across processes and machines.
+ * Returns how many keys: @n_tokens / tokens per block, at most @max.
+ * -EINVAL: the layout does not say how many tokens a block has.
+ * XXH3 guards against accidents, not attackers: libkvfs(3).
+ */
+long kvfs_key_chain(kvfs_space *space, const kvfs_key *parent,
+		    const uint32_t *tokens, size_t n_tokens,
+		    const kvfs_extra *extras, size_t n_extras,
+		    kvfs_key *ret_keys, size_t max);
+
+void kvfs_key_name(const kvfs_key *key, char name[65]);	 /* lowercase hex */
+int kvfs_key_parse(const char *name, kvfs_key *ret_key); /* 32 or 64 digits */
+/* A longer engine key, by SHA-256. */
+int kvfs_key_fold(const void *data, size_t len, kvfs_key *ret_key);
+/* Bytes of a 16 or 32 byte hash. */
+int kvfs_key_set(const void *data, size_t len, kvfs_key *ret_key);
+
+/* ---- look-up ---- */
+
+/* Keys in chain order, position 0 first, in one space; one per rank or layer
+ * group of a model. */
+typedef struct kvfs_query {
+	kvfs_space *space;
+	const kvfs_key *keys;
+	size_t n;
+} kvfs_query;
+
+enum kvfs_state {
+	KVFS_ABSENT,
+	KVFS_SAVING,
+	KVFS_REMOTE,
+	KVFS_SSD,
+	KVFS_DRAM,
+};
+
+/*
+ * States of all keys, query after query, into @ret_states (one byte a key).
+ * Returns how many are in SSD or DRAM.  A space that may not be read and a
+ * daemon that is not there give KVFS_ABSENT.
+ */
+long kvfs_probe(const kvfs_query *queries, size_t n_queries,
+		uint8_t *ret_states);
+
+/*
+ * The usable prefix in blocks: the longest p such that every query's space can
+ * go on from there under its layout's reuse rule: `prefix` needs keys 0..p-1,
+ * `window:N` the last N of them, `last` only key p-1.
+ */
+long kvfs_match(const kvfs_query *queries, size_t n_queries);
+
+#define KVFS_WAIT_SAVING 1u /* wait for saves under way, too */
+
+/*
+ * Bring the keys into DRAM and hold them there.  The lease is made at once and
+ * settles within @deadline: its blocks' statuses then are 0, -ENOENT,
+ * -ETIMEDOUT, -ENOSPC (no room in DRAM), -EIO, -EBADMSG (damaged, now a miss),
+ * -ECANCELED, -ENOTCONN, -ESTALE (the daemon went away).
+ * Indices run through all keys, query after query.
+ */
+int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
+		 uint64_t deadline, kvfs_lease **ret_lease);
+int kvfs_lease_poll(kvfs_lease *lease); /* 1 settled, 0 not yet */
+/* Blocks.  Returns how many blocks are held, or -ETIMEDOUT. */
+long kvfs_lease_wait(kvfs_lease *lease, uint64_t deadline);
+/* -EINPROGRESS until settled; -EINVAL: no such index. */
+int kvfs_lease_status(kvfs_lease *lease, size_t i);
+/*
+ * The block's tensors in the arena, zero copy, read-only; NULL unless its
+ * status is 0.  Valid until kvfs_release, also if the daemon dies.
+ */
+const void *kvfs_lease_data(kvfs_lease *lease, size_t i, uint64_t *ret_bytes);
+/* The whole file, safetensors header included. */
+const void *kvfs_lease_file(kvfs_lease *lease, size_t i, uint64_t *ret_bytes);
+/* Stop waiting: what is not there settles with -ECANCELED. */
+void kvfs_lease_cancel(kvfs_lease *lease);
+/* Give back and free, settled or not.  A load that uses it goes on, and
+ * really releases when it ends.  Takes NULL. */
+void kvfs_release(kvfs_lease *lease);
+
+/* ---- pools: the engine's pages ---- */
+
+/*
+ * One strided piece of a pool.  Page p of the view has @count segments of
+ * @bytes each, segment s at base + p * block_stride + s * segment_stride.
+ * The views of one tensor, in the order given, cover it without gaps: a view
+ * holds pages_per_block * count * bytes of it, page by page.
+ */
+typedef struct kvfs_view {
+	const char *tensor; /* as in the layout */
+	void *base;
+	uint64_t block_stride;
+	uint64_t bytes;
+	uint64_t count;
+	uint64_t segment_stride; /* 0 if count is 1 */
+} kvfs_view;
+
+typedef struct kvfs_pool_desc {
+	const char *device; /* "host" */
+	kvfs_space *space;  /* typed: gives the tensors */
+	const kvfs_view *views;
+	size_t n_views;
+	uint64_t pages;		  /* in each view */
+	uint32_t pages_per_block; /* >= 1 */
+	/* The memory the views lie in; each must end inside.  Optional: NULL
+	 * and 0 check only against overflow. */
+	const void *memory;
+	uint64_t memory_bytes;
+} kvfs_pool_desc;
+
+/*
+ * Register the engine's own memory, which stays the engine's and must outlive
+ * the pool.  -EINVAL: null, zero, overlap within a view, overflow, an end
+ * outside @memory, a tensor that the views do not cover exactly; -ENODEV: no
+ * such device; -EMEDIUMTYPE: the space is untyped.
+ */
+int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
+		       kvfs_pool **ret_pool);
+/* Waits for its transfers, then frees.  Takes NULL. */
+void kvfs_pool_close(kvfs_pool *pool);
+
+struct kvfs_pool_info {
+	const char *device;
+	const char *path; /* how bytes travel, e.g. "arena, streaming stores" */
+	uint64_t bytes_staging;		      /* pinned for saves */
+	uint64_t pages_loading, pages_saving; /* held by transfers under way */
+	uint64_t staging_huge;		      /* 1: staging is in 2 MiB pages */
+};
+int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info);
+
+/* ---- transfers ---- */
+
+enum kvfs_stage { KVFS_COPIED = 1, KVFS_SEALED, KVFS_DURABLE };
+
+typedef struct kvfs_opts {
+	uint64_t first;	   /* load: index of the first block in the lease */
+	uint64_t deadline; /* 0: for ever; what is not begun by then ends with
+			      -ETIMEDOUT */
+} kvfs_opts;
+
+/*
+ * Copy blocks @opts->first .. +@n of @lease to @pages (n * pages_per_block,
+ * -1 skips one).  @opts may be NULL.  The lease may be released at once, the
+ * pages must not be touched until COPIED.  A block whose lease status is not 0
+ * keeps that status; its pages are not touched.  If the lease has not settled
+ * the load begins when it has.
+ * -EINVAL: a page outside the pool, a page twice, a range outside the lease.
+ */
+int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
+	      const int64_t *pages, const kvfs_opts *opts,
+	      kvfs_xfer **ret_xfer);
+
+#define KVFS_CHAIN UINT32_MAX /* kvfs_meta.parent_len: the key before it */
+
+typedef struct kvfs_meta {
+	kvfs_key parent; /* len 0: unknown; KVFS_CHAIN: the key before it in
+			    this call, for the first one: none */
+	uint32_t position;
+	uint32_t tokens; /* 0: as the layout says */
+} kvfs_meta;
+
+/*
+ * Save @n blocks from @pages under @keys.  @meta has @n items, or is NULL: a
+ * chain from position 0.  Keys that are present or being saved are skipped
+ * before anything is copied, with status 1 (KVFS_PRESENT), which is success.
+ * The pages are reusable when COPIED, others find the blocks when SEALED, they
+ * survive power loss when DURABLE.
+ * Statuses: 0, KVFS_PRESENT, -ENOSPC, -EFBIG, -EACCES, -EROFS, -ESTALE (the
+ * space was cleared), -ENOTCONN, -ECANCELED, -EIO, -ENOENT (removed or
+ * evicted before it was durable).
+ * -EINVAL: a page outside the pool or missing (-1), another space's layout.
+ */
+#define KVFS_PRESENT 1
+int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
+	      const kvfs_meta *meta, size_t n, const int64_t *pages,
+	      const kvfs_opts *opts, kvfs_xfer **ret_xfer);
+
+/* 1 once every block has reached @stage or failed, else 0. */
+int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage);
+/* Blocks.  Returns how many blocks got there, or -ETIMEDOUT. */
+long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline);
+/* -EINPROGRESS, 0, KVFS_PRESENT or why it failed. */
+int kvfs_xfer_status(kvfs_xfer *xfer, size_t i);
+/* Stop what has not begun (-ECANCELED).  Pages stay the transfer's until it is
+ * COPIED all the same. */
+void kvfs_xfer_cancel(kvfs_xfer *xfer);
+/* Free; a transfer under way goes on by itself.  Takes NULL. */
+void kvfs_xfer_free(kvfs_xfer *xfer);
+
+/*
+ * A barrier: reaches @stage when every save begun in @space before, by this
+ * session, is sealed (KVFS_SEALED), or everything sealed and removed in it so
+ * far, by anyone, is durable (KVFS_DURABLE).  Status 0 is -ENOSPC, -EIO,
+ * -EOPNOTSUPP (no SSD tier) otherwise.
+ */
+int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer);
+
+/* ---- housekeeping ---- */
+
+/* Remove from all tiers.  Goes on past missing keys; @ret_statuses (may be
+ * NULL) gets 0, -ENOENT or -EACCES a key.  Returns how many went. */
+long kvfs_evict(kvfs_space *space, const kvfs_key *keys, size_t n,
+		int *ret_statuses);
+/* Pin or unpin keys[first] .. keys[end - 1] of a chain; the same results, and
+ * -ENOSPC where too few evictable blocks would remain. */
+long kvfs_pin(kvfs_space *space, const kvfs_key *keys, size_t first, size_t end,
+	      int *ret_statuses);
+long kvfs_unpin(kvfs_space *space, const kvfs_key *keys, size_t first,
+		size_t end, int *ret_statuses);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lookup.h - queries: the checks and conversions that look-ups and leases
+ * share.
+ */
+#ifndef KV_LOOKUP_H
+#define KV_LOOKUP_H
+
+#include "kernels/kvfs.h"
+#include "kv.h"
+#include "wire.h"
+
+#define KV_QUERY_KEYS_MAX ((size_t)1 << 24) /* in one call */
+
+/*
+ * All keys of @queries, and their session in *@ret_session (NULL if there is no
+ * query).  -EINVAL: a null, a key of another length than 16 or 32, spaces of
+ * different sessions, too many; -EBADF.
+ */
+long kv_queries_check(const kvfs_query *queries, size_t n_queries,
+		      kvfs_session **ret_session);
+
+bool kv_wire_keys_are_valid(const kvfs_key *keys, size_t n);
+
+/* @n keys as messages have them, bytes past the length zero. */
+void kv_wire_keys(const kvfs_key *keys, size_t n, struct wire_key *ret_keys);
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stage.h - the memory that blocks are gathered in for the daemon to take:
+ * a memfd of ours, sealed against shrinking, used as a ring of extents.
+ *
+ * Belongs to one connection: when that breaks, the daemon may still be reading
+ * what was sent, so the memory is never written again but left to it.
+ *
+ * Threads: new on any thread; all else with session->lock held.
+ */
+#ifndef KV_STAGE_H
+#define KV_STAGE_H
+
+#include <sys/queue.h>
+
+#include "kv.h"
+
+#define KV_STAGE_BYTES ((uint64_t)64 << 20)
+
+struct kv_extent {
+	TAILQ_ENTRY(kv_extent) others;
+	uint64_t offset, bytes;
+	bool free;
+};
+
+struct kv_stage;
+
+/* At least @bytes, touched and zero.  -ENOMEM (also for more than a quarter of
+ * the machine's memory) and errors of memfd_create. */
+int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage);
+/* With its last extent at the latest: nobody must be writing to it. */
+void kv_stage_free(struct kv_stage *stage); /* takes NULL */
+
+uint8_t *kv_stage_data(struct kv_stage *stage);
+uint64_t kv_stage_bytes(const struct kv_stage *stage);
+bool kv_stage_is_huge(const struct kv_stage *stage);
+int kv_stage_fd(const struct kv_stage *stage);
+
+/* Whether no extent is in use. */
+bool kv_stage_is_idle(const struct kv_stage *stage);
+
+/* The next @bytes of the ring; -EAGAIN until older extents are put back,
+ * -ENOMEM. */
+int kv_stage_get(struct kv_stage *stage, uint64_t bytes,
+		 struct kv_extent **ret_extent);
+void kv_stage_put(struct kv_stage *stage, struct kv_extent *extent);
+
+/* Free it now, or when its last extent is put back. */
+void kv_stage_abandon(struct kv_stage *stage); /* takes NULL */
+
+/* In the child of a fork: the descriptor is not ours.  Takes NULL. */
+void kv_stage_forked(struct kv_stage *stage);
+
+#endif

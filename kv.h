@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kv.h - the few words that every part of the daemon shares.  It has no .c.
+ *
+ * In-tree functions return 0 or a count, or -errno.
+ */
+#ifndef KV_H
+#define KV_H
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KV_PAGE 4096u /* unit of O_DIRECT, of slots and of block headers */
+#define KV_KEY_MAX 32
+#define KV_NAME_MAX 64 /* hex digits of the longest key, without the NUL */
+#define KV_SPACE_NAME_MAX 255
+
+#define KV_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+#define KV_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define KV_MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* Run @f on the variable's address when it leaves scope. */
+#define _cleanup_(f) __attribute__((cleanup(f)))
+
+/* Hand over an owning pointer: the variable becomes NULL. */
+#define kv_steal(p)                         \
+	({                                  \
+		__typeof__(p) stolen = (p); \
+		(p) = NULL;                 \
+		stolen;                     \
+	})
+
+/* Fails if nobody holds @mutex; TSan finds the case of the wrong holder. */
+#define kv_assert_locked(mutex) assert(pthread_mutex_trylock(mutex) == EBUSY)
+
+/* A block's key: 16 or 32 bytes; bytes past @len are zero. */
+struct kv_key {
+	uint8_t b[KV_KEY_MAX];
+	uint8_t len;
+};
+
+/* XXH3-128 of a block's file, in canonical (big-endian) order. */
+struct kv_digest {
+	uint8_t b[16];
+};
+
+static inline bool kv_key_equal(const struct kv_key *a, const struct kv_key *b)
+{
+	return a->len == b->len && memcmp(a->b, b->b, sizeof(a->b)) == 0;
+}
+
+/* What is known of a block besides its bytes. */
+struct kv_meta {
+	struct kv_key parent; /* len 0: none or unknown */
+	uint32_t position;    /* place in its chain, from 0 */
+	uint32_t tokens;      /* how many it holds; 0: not said */
+	int64_t mtime_ns; /* CLOCK_REALTIME when sealed, or as utimens set it */
+};
+
+static inline void kv_freep(void *p)
+{
+	free(*(void **)p);
+}
+
+static inline void kv_closep(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+}
+
+static inline uint64_t kv_round_up(uint64_t n, uint64_t unit)
+{
+	return (n + unit - 1) / unit * unit;
+}
+
+static inline uint64_t kv_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static inline int64_t kv_wall_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+#endif

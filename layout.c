@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * layout.c - the layout of a space, from its JSON and back.
+ *
+ * OWNS      a kv_layout: its tensors, their names and its two texts.
+ *
+ * INVARIANTS
+ *   (1) A layout that is handed out is complete and never changes.
+ *   (2) Its canonical text parses to an equal layout.
+ *   (3) Offsets and sizes of its tensors do not overflow, and tile the payload.
+ *
+ * LOCKING   none: see (1).
+ */
+#include "layout.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/random.h>
+#include <jansson.h>
+
+#define TENSORS_MAX 4096
+#define PAYLOAD_MAX ((uint64_t)1 << 40)
+#define SEED_DIGITS 16
+#define REUSE_TEXT_MAX 24 /* "window:4294967295" */
+
+/* The optional members that a text has, as bits. */
+enum given {
+	GIVEN_TOKENS = 1,
+	GIVEN_REUSE = 2,
+	GIVEN_FINGERPRINT = 4,
+	GIVEN_SEED = 8,
+	GIVEN_SALT = 16,
+};
+
+uint32_t kv_dtype_bytes(const char *dtype)
+{
+	static const struct {
+		char name[12];
+		uint32_t bytes;
+	} known[] = {
+		{"BOOL", 1},	{"U8", 1},	{"I8", 1},  {"F8_E5M2", 1},
+		{"F8_E4M3", 1}, {"F8_E8M0", 1}, {"I16", 2}, {"U16", 2},
+		{"F16", 2},	{"BF16", 2},	{"I32", 4}, {"U32", 4},
+		{"F32", 4},	{"F64", 8},	{"I64", 8}, {"U64", 8},
+		{"C64", 8},
+	};
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(known); i++)
+		if (strcmp(known[i].name, dtype) == 0)
+			return known[i].bytes;
+	return 0;
+}
+
+void kv_layout_free(struct kv_layout *layout)
+{
+	if (!layout)
+		return;
+	for (uint32_t i = 0; layout->tensors && i < layout->n_tensors; i++)
+		free(layout->tensors[i].name);
+	free(layout->tensors);
+	free(layout->json);
+	free(layout->header);
+	free(layout);
+}
+
+void kv_layout_freep(struct kv_layout **layout)
+{
+	kv_layout_free(*layout);
+}
+
+static int parse_shape(const json_t *json, struct kv_tensor *tensor)
+{
+	size_t n = json_array_size(json);
+
+	if (!json_is_array(json) || n > KV_DIM_MAX)
+		return -EINVAL;
+	for (size_t i = 0; i < n; i++) {
+		const json_t *dim = json_array_get(json, i);
+		json_int_t value = json_integer_value(dim);
+
+		if (!json_is_integer(dim) || value < 1)
+			return -EINVAL;
+		tensor->shape[i] = (uint64_t)value;
+		if (__builtin_mul_overflow(tensor->bytes, (uint64_t)value,
+					   &tensor->bytes))
+			return -EINVAL;
+	}
+	tensor->ndim = (uint32_t)n;
+	return 0;
+}
+
+static int parse_tensor(const json_t *json, struct kv_tensor *tensor)
+{
+	const json_t *name = json_object_get(json, "name");
+	const json_t *dtype = json_object_get(json, "dtype");
+	size_t len = json_string_length(name);
+
+	if (json_object_size(json) != 3 || !json_is_string(name) ||
+	    !json_is_string(dtype))
+		return -EINVAL;
+	if (len < 1 || len > KV_TENSOR_NAME_MAX ||
+	    strcmp(json_string_value(name), "__metadata__") == 0)
+		return -EINVAL;
+	tensor->bytes = kv_dtype_bytes(json_string_value(dtype));
+	if (tensor->bytes == 0)
+		return -EINVAL;
+	strcpy(tensor->dtype, json_string_value(dtype));
+	tensor->name = strdup(json_string_value(name));
+	if (!tensor->name)
+		return -ENOMEM;
+	return parse_shape(json_object_get(json, "shape"), tensor);
+}
+
+static int parse_tensors(const json_t *json, struct kv_layout *layout)
+{
+	size_t n = json_array_size(json);
+	int r;
+
+	if (!json_is_array(json) || n < 1 || n > TENSORS_MAX)
+		return -EINVAL;
+	layout->tensors = calloc(n, sizeof(*layout->tensors));
+	if (!layout->tensors)
+		return -ENOMEM;
+	layout->n_tensors = (uint32_t)n;
+
+	for (size_t i = 0; i < n; i++) {
+		struct kv_tensor *tensor = &layout->tensors[i];
+
+		r = parse_tensor(json_array_get(json, i), tensor);
+		if (r < 0)
+			return r;
+		tensor->offset = layout->payload;
+		if (tensor->bytes > PAYLOAD_MAX - layout->payload)
+			return -EINVAL;
+		layout->payload += tensor->bytes;
+	}
+	return 0;
+}
+
+static int parse_tokens(const json_t *json, struct kv_layout *layout)
+{
+	json_int_t value = json_integer_value(json);
+
+	if (!json_is_integer(json) || value < 0 || value > UINT32_MAX)
+		return -EINVAL;
+	layout->tokens = (uint32_t)value;
+	return 0;
+}
+
+/* The decimal number @text, 1 to UINT32_MAX, without sign or leading zero. */
+static int parse_count(const char *text, uint32_t *ret_count)
+{
+	unsigned long long value;
+	char *end;
+
+	if (text[0] < '1' || text[0] > '9' || strlen(text) > 10)
+		return -EINVAL;
+	value = strtoull(text, &end, 10);
+	if (*end != '\0' || value > UINT32_MAX)
+		return -EINVAL;
+	*ret_count = (uint32_t)value;
+	return 0;
+}
+
+static int parse_reuse(const json_t *json, struct kv_layout *layout)
+{
+	const char *text = json_string_value(json);
+
+	if (!text)
+		return -EINVAL;
+	if (strcmp(text, "prefix") == 0) {
+		layout->reuse = KV_REUSE_PREFIX;
+		return 0;
+	}
+	if (strcmp(text, "last") == 0) {
+		layout->reuse = KV_REUSE_LAST;
+		return 0;
+	}
+	if (strncmp(text, "window:", 7) != 0)
+		return -EINVAL;
+	layout->reuse = KV_REUSE_WINDOW;
+	return parse_count(text + 7, &layout->window);
+}
+
+static int parse_nibble(char digit)
+{
+	if (digit >= '0' && digit <= '9')
+		return digit - '0';
+	if (digit >= 'a' && digit <= 'f')
+		return digit - 'a' + 10;
+	if (digit >= 'A' && digit <= 'F')
+		return digit - 'A' + 10;
+	return -1;
+}
+
+/* Bytes of the hex string @json into @blob, which has room for KV_BLOB_MAX. */
+static int parse_blob(const json_t *json, uint8_t *blob, uint32_t *ret_len)
+{
+	const char *text = json_string_value(json);
+	size_t digits = json_string_length(json);
+
+	if (!text || digits % 2 || digits > 2 * KV_BLOB_MAX)
+		return -EINVAL;
+	for (size_t i = 0; i < digits; i += 2) {
+		int high = parse_nibble(text[i]);
+		int low = parse_nibble(text[i + 1]);
+
+		if (high < 0 || low < 0)
+			return -EINVAL;
+		blob[i / 2] = (uint8_t)(high << 4 | low);
+	}
+	*ret_len = (uint32_t)(digits / 2);
+	return 0;
+}
+
+static int parse_seed(const json_t *json, struct kv_layout *layout)
+{
+	uint8_t bytes[KV_BLOB_MAX];
+	uint32_t len;
+	int r;
+
+	if (json_string_length(json) != SEED_DIGITS)
+		return -EINVAL;
+	r = parse_blob(json, bytes, &len);
+	if (r < 0)
+		return r;
+	layout->seed = 0;
+	for (uint32_t i = 0; i < len; i++)
+		layout->seed = layout->seed << 8 | bytes[i];
+	return 0;
+}
+
+static int draw_seed(uint64_t *ret_seed)
+{
+	ssize_t n;
+
+	do
+		n = getrandom(ret_seed, sizeof(*ret_seed), 0);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
+	return n == sizeof(*ret_seed) ? 0 : -EIO;
+}
+
+static int parse_member(const char *name, const json_t *value,
+			struct kv_layout *layout, unsigned *given)
+{
+	if (strcmp(name, "tensors") == 0)
+		return 0; /* comes first, in parse_object */
+	if (strcmp(name, "tokens") == 0) {
+		*given |= GIVEN_TOKENS;
+		return parse_tokens(value, layout);
+	}
+	if (strcmp(name, "reuse") == 0) {
+		*given |= GIVEN_REUSE;
+		return parse_reuse(value, layout);
+	}
+	if (strcmp(name, "fingerprint") == 0) {
+		*given |= GIVEN_FINGERPRINT;
+		return parse_blob(value, layout->fingerprint,
+				  &layout->fingerprint_len);
+	}
+	if (strcmp(name, "seed") == 0) {
+		*given |= GIVEN_SEED;
+		return parse_seed(value, layout);
+	}
+	if (strcmp(name, "salt") == 0) {
+		*given |= GIVEN_SALT;
+		return parse_blob(value, layout->salt, &layout->salt_len);
+	}
+	return -EINVAL;
+}
+
+static int parse_object(json_t *json, struct kv_layout *layout, unsigned *given)
+{
+	const char *name;
+	json_t *value;
+	int r;
+
+	*given = 0;
+	r = parse_tensors(json_object_get(json, "tensors"), layout);
+	if (r < 0)
+		return r;
+	json_object_foreach(json, name, value)
+	{
+		r = parse_member(name, value, layout, given);
+		if (r < 0)
+			return r;
+	}
+	return *given & GIVEN_SEED ? 0 : draw_seed(&layout->seed);
+}
+
+static json_t *shape_json(const struct kv_tensor *tensor)
+{
+	_cleanup_(json_decrefp) json_t *json = json_array();
+
+	for (uint32_t i = 0; i < tensor->ndim; i++)
+		if (json_array_append_new(
+			    json, json_integer((json_int_t)tensor->shape[i])) <
+		    0)
+			return NULL;
+	return kv_steal(json);
+}
+
+/*
+ * The part of a block's safetensors header that is the same for every block,
+ * ready to be put behind `{"__metadata__":{...},`.
+ */
+static int make_header(struct kv_layout *layout)
+{
+	_cleanup_(json_decrefp) json_t *all = json_object();
+
+	for (uint32_t i = 0; i < layout->n_tensors; i++) {
+		const struct kv_tensor *t = &layout->tensors[i];
+		json_t *tensor;
+
+		if (json_object_get(all, t->name))
+			return -EINVAL;
+		tensor = json_pack(
+			"{s:s, s:o, s:[I, I]}", "dtype", t->dtype, "shape",
+			shape_json(t), "data_offsets", (json_int_t)t->offset,
+			(json_int_t)t->offset + (json_int_t)t->bytes);
+		if (json_object_set_new(all, t->name, tensor) < 0)
+			return -ENOMEM;
+	}
+	layout->header = json_dumps(all, JSON_COMPACT);
+	if (!layout->header)
+		return -ENOMEM;
+	layout->header_len = strlen(layout->header) - 1;
+	memmove(layout->header, layout->header + 1, layout->header_len + 1);
+	return 0;
+}
+
+static json_t *blob_json(const uint8_t *blob, uint32_t len)
+{
+	char text[2 * KV_BLOB_MAX + 1] = "";
+
+	for (uint32_t i = 0; i < len; i++)
+		sprintf(text + 2 * i, "%02x", blob[i]);
+	return json_string(text);
+}
+
+static json_t *reuse_json(const struct kv_layout *layout)
+{
+	char text[REUSE_TEXT_MAX];
+
+	if (layout->reuse == KV_REUSE_PREFIX)
+		return json_string("prefix");
+	if (layout->reuse == KV_REUSE_LAST)
+		return json_string("last");
+	snprintf(text, sizeof(text), "window:%" PRIu32, layout->window);
+	return json_string(text);
+}
+
+static json_t *tensors_json(const struct kv_layout *layout)
+{
+	_cleanup_(json_decrefp) json_t *json = json_array();
+
+	for (uint32_t i = 0; i < layout->n_tensors; i++) {
+		const struct kv_tensor *t = &layout->tensors[i];
+		json_t *tensor =
+			json_pack("{s:s, s:s, s:o}", "name", t->name, "dtype",
+				  t->dtype, "shape", shape_json(t));
+
+		if (json_array_append_new(json, tensor) < 0)
+			return NULL;
+	}
+	return kv_steal(json);
+}
+
+/* jansson keeps the order in which members were added. */
+static int make_text(struct kv_layout *layout)
+{
+	_cleanup_(json_decrefp) json_t *json = NULL;
+	_cleanup_(kv_freep) char *text = NULL;
+	char seed[SEED_DIGITS + 1];
+
+	snprintf(seed, sizeof(seed), "%016" PRIx64, layout->seed);
+	json = json_pack(
+		"{s:o, s:I, s:o, s:o, s:s, s:o}", "tensors",
+		tensors_json(layout), "tokens", (json_int_t)layout->tokens,
+		"reuse", reuse_json(layout), "fingerprint",
+		blob_json(layout->fingerprint, layout->fingerprint_len), "seed",
+		seed, "salt", blob_json(layout->salt, layout->salt_len));
+	if (!json)
+		return -ENOMEM;
+	text = json_dumps(json, 0);
+	if (!text)
+		return -ENOMEM;
+	if (strlen(text) + 1 > KV_LAYOUT_TEXT_MAX)
+		return -EFBIG;
+	if (asprintf(&layout->json, "%s\n", text) < 0) {
+		layout->json = NULL;
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+static int parse(const char *text, size_t len, unsigned *given,
+		 struct kv_layout **ret_layout)
+{
+	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
+	_cleanup_(json_decrefp) json_t *json = NULL;
+	json_error_t error;
+	int r;
+
+	if (len > KV_LAYOUT_TEXT_MAX)
+		return -EFBIG;
+	json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
+	if (!json)
+		return json_error_code(&error) == json_error_out_of_memory
+			       ? -ENOMEM
+			       : -EINVAL;
+	layout = calloc(1, sizeof(*layout));
+	if (!layout)
+		return -ENOMEM;
+	r = parse_object(json, layout, given);
+	if (r < 0)
+		return r;
+	r = make_header(layout);
+	if (r < 0)
+		return r;
+	r = make_text(layout);
+	if (r < 0)
+		return r;
+	*ret_layout = kv_steal(layout);
+	return 0;
+}
+
+int kv_layout_parse(const char *text, size_t len, struct kv_layout **ret_layout)
+{
+	unsigned given;
+
+	return parse(text, len, &given, ret_layout);
+}
+
+/* Offsets and sizes follow from the rest. */
+static bool same_tensors(const struct kv_layout *a, const struct kv_layout *b)
+{
+	if (a->n_tensors != b->n_tensors)
+		return false;
+	for (uint32_t i = 0; i < a->n_tensors; i++) {
+		const struct kv_tensor *s = &a->tensors[i], *t = &b->tensors[i];
+
+		if (strcmp(s->name, t->name) != 0 ||
+		    strcmp(s->dtype, t->dtype) != 0 || s->ndim != t->ndim ||
+		    memcmp(s->shape, t->shape, sizeof(s->shape)) != 0)
+			return false;
+	}
+	return true;
+}
+
+int kv_layout_agrees(const struct kv_layout *layout, const char *text,
+		     size_t len)
+{
+	_cleanup_(kv_layout_freep) struct kv_layout *other = NULL;
+	unsigned given;
+	int r;
+
+	r = parse(text, len, &given, &other);
+	if (r < 0)
+		return r;
+	if (!same_tensors(layout, other))
+		return 0;
+	if (given & GIVEN_TOKENS && layout->tokens != other->tokens)
+		return 0;
+	if (given & GIVEN_REUSE &&
+	    (layout->reuse != other->reuse || layout->window != other->window))
+		return 0;
+	if (given & GIVEN_FINGERPRINT &&
+	    (layout->fingerprint_len != other->fingerprint_len ||
+	     memcmp(layout->fingerprint, other->fingerprint, KV_BLOB_MAX) != 0))
+		return 0;
+	if (given & GIVEN_SEED && layout->seed != other->seed)
+		return 0;
+	if (given & GIVEN_SALT &&
+	    (layout->salt_len != other->salt_len ||
+	     memcmp(layout->salt, other->salt, KV_BLOB_MAX) != 0))
+		return 0;
+	return 1;
+}

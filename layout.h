@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * layout.h - the layout of a space: which tensors its blocks hold.
+ *
+ * Shared by the daemon and libkvfs.  The text form is the JSON of a space's
+ * `.layout` file; the text in @json is canonical: members in a fixed order,
+ * every optional member filled in, one newline at the end.
+ */
+#ifndef KV_LAYOUT_H
+#define KV_LAYOUT_H
+
+#include "kv.h"
+
+#define KV_LAYOUT_TEXT_MAX 60000 /* bytes of JSON; fits one control message */
+#define KV_TENSOR_NAME_MAX 255
+#define KV_DIM_MAX 8
+#define KV_BLOB_MAX 64 /* bytes of fingerprint and of salt */
+
+enum kv_reuse { KV_REUSE_PREFIX, KV_REUSE_WINDOW, KV_REUSE_LAST };
+
+struct kv_tensor {
+	char *name;
+	char dtype[12]; /* as safetensors spells it: "BF16" */
+	uint32_t ndim;
+	uint64_t shape[KV_DIM_MAX];
+	uint64_t offset, bytes; /* in the payload */
+};
+
+struct kv_layout {
+	struct kv_tensor *tensors; /* in file order, without gaps */
+	uint32_t n_tensors;
+	uint64_t payload; /* bytes of all tensors: > 0 */
+	uint32_t tokens;  /* per block; 0: not said */
+	enum kv_reuse reuse;
+	uint32_t window; /* N of "window:N" */
+	uint8_t fingerprint[KV_BLOB_MAX], salt[KV_BLOB_MAX];
+	uint32_t fingerprint_len, salt_len;
+	uint64_t seed;
+	char *json;   /* canonical text */
+	char *header; /* the tensors as a block's header has them (block.c) */
+	size_t header_len;
+};
+
+/*
+ * Parse @text (@len bytes, need not end in NUL).  A missing seed is drawn at
+ * random, the other optional members take their defaults (tokens 0, reuse
+ * "prefix", empty fingerprint and salt).
+ * Errors: -EINVAL for anything that is not exactly a layout (unknown or
+ * repeated member, bad dtype, zero or overflowing shape, repeated tensor name),
+ * -EFBIG above KV_LAYOUT_TEXT_MAX, -ENOMEM.
+ */
+int kv_layout_parse(const char *text, size_t len,
+		    struct kv_layout **ret_layout);
+void kv_layout_free(struct kv_layout *layout);
+void kv_layout_freep(struct kv_layout **layout);
+
+/*
+ * Whether writing @text over @layout changes nothing: each member that @text
+ * gives has the value @layout has.  1 yes, 0 no, or an error of _parse.
+ */
+int kv_layout_agrees(const struct kv_layout *layout, const char *text,
+		     size_t len);
+
+/* Bytes of one element; 0 for a dtype that kvfs does not know. */
+uint32_t kv_dtype_bytes(const char *dtype);
+
+#endif

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_ring.c - the disk ring: the same tests on io_uring and on threads.
+ *
+ * OWNS      nothing but its fixture.
+ *
+ * LOCKING   none: what callbacks write is read after kv_ring_free.
+ */
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "tests/cache/ring_fixture.h"
+
+/* ---- failures ---- */
+
+static void a_read_past_the_end_is_eio(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_io io = request(f, KV_IO_READ, 0, 4);
+
+	io.offset = (uint64_t)FILE_PAGES * KV_PAGE;
+	assert_int_equal(kv_ring_wait(f->ring, &io), -EIO);
+}
+
+static void a_read_across_the_end_is_eio(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_io io = request(f, KV_IO_READ, 0, 4);
+
+	io.offset = (uint64_t)(FILE_PAGES - 2) * KV_PAGE;
+	assert_int_equal(kv_ring_wait(f->ring, &io), -EIO);
+}
+
+static void a_read_of_a_page_that_is_cut_off_is_eio(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_io io = request(f, KV_IO_READ, 0, 2);
+
+	assert_int_equal(ftruncate(f->fd, KV_PAGE + 100), 0);
+	assert_int_equal(kv_ring_wait(f->ring, &io), -EIO);
+}
+
+static void a_descriptor_that_is_not_open_is_ebadf(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_io io = request(f, KV_IO_READ, 0, 1);
+
+	io.fd = 1 << 20;
+	assert_int_equal(kv_ring_wait(f->ring, &io), -EBADF);
+	io.op = KV_IO_WRITE;
+	assert_int_equal(kv_ring_wait(f->ring, &io), -EBADF);
+	io.op = KV_IO_SYNC;
+	assert_int_equal(kv_ring_wait(f->ring, &io), -EBADF);
+}
+
+static void a_write_to_a_read_only_descriptor_is_ebadf(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_io io = request(f, KV_IO_WRITE, 0, 1);
+
+	io.fd = open_direct(f->path, O_RDONLY);
+	assert_int_equal(kv_ring_wait(f->ring, &io), -EBADF);
+	close(io.fd);
+}
+
+static void a_short_write_goes_on_and_ends_with_the_true_error(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_io io = request(f, KV_IO_WRITE, 0, 4);
+	struct rlimit before, limit;
+	int status;
+
+	assert_int_equal(ftruncate(f->fd, 0), 0);
+	getrlimit(RLIMIT_FSIZE, &before);
+	limit = (struct rlimit){2 * KV_PAGE, before.rlim_max};
+	signal(SIGXFSZ, SIG_IGN);
+	setrlimit(RLIMIT_FSIZE, &limit);
+	status = kv_ring_wait(f->ring, &io);
+	setrlimit(RLIMIT_FSIZE, &before);
+	assert_int_equal(status, -EFBIG);
+	assert_int_equal(lseek(f->fd, 0, SEEK_END), 2 * KV_PAGE);
+}
+
+/* ---- what works ---- */
+
+static void what_is_written_is_read_back(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_io write = request(f, KV_IO_WRITE, 3, 5);
+	struct kv_io sync = request(f, KV_IO_SYNC, 0, 0);
+	struct kv_io read = request(f, KV_IO_READ, 0, FILE_PAGES);
+
+	memset(write.data, 0xab, write.bytes);
+	assert_int_equal(kv_ring_wait(f->ring, &write), 0);
+	assert_int_equal(kv_ring_wait(f->ring, &sync), 0);
+	memset(f->memory, 0xff, FILE_PAGES * KV_PAGE);
+	assert_int_equal(kv_ring_wait(f->ring, &read), 0);
+	for (unsigned i = 0; i < FILE_PAGES; i++)
+		assert_page(f->memory + (size_t)i * KV_PAGE,
+			    i >= 3 && i < 8 ? 0xab : (int)i);
+	assert_false(kv_ring_failed(f->ring));
+}
+
+struct ordered {
+	struct kv_io io;
+	struct order *order;
+	char name;
+};
+
+struct order {
+	struct kv_ring *ring;
+	struct ordered first, rest[6];
+	char seen[8];
+	unsigned n, running;
+	pthread_t caller;
+};
+
+static void note_order(struct kv_io *io, int status)
+{
+	struct ordered *o = (struct ordered *)io;
+	struct order *order = o->order;
+
+	assert(status == 0 && order->running++ == 0);
+	assert(!pthread_equal(pthread_self(), order->caller));
+	order->seen[order->n++] = o->name;
+	if (o->name == '0')
+		for (unsigned i = 0; i < 6; i++)
+			kv_ring_submit(order->ring, &order->rest[i].io);
+	order->running--;
+}
+
+static struct ordered ordered(struct fixture *f, struct order *order, char name,
+			      enum kv_io_op op)
+{
+	struct ordered o = {.io = request(f, op, (unsigned)name % 8, 1),
+			    .order = order,
+			    .name = name};
+
+	o.io.done = note_order;
+	return o;
+}
+
+static void reads_go_before_writes_and_each_in_order(void **state)
+{
+	static const char names[] = "aAbBcC";
+	struct fixture *f = *state;
+	struct order order = {.caller = pthread_self()};
+
+	assert_int_equal(kv_ring_new(1, 0, f->threads, &order.ring), 0);
+	order.first = ordered(f, &order, '0', KV_IO_READ);
+	for (unsigned i = 0; i < 6; i++)
+		order.rest[i] =
+			ordered(f, &order, names[i],
+				names[i] >= 'a' ? KV_IO_WRITE : KV_IO_READ);
+	order.rest[4].io.op = KV_IO_SYNC;
+	kv_ring_submit(order.ring, &order.first.io);
+	kv_ring_free(order.ring);
+	assert_string_equal(order.seen, "0ABCabc");
+}
+
+static void free_waits_for_everything_and_done_runs_alone(void **state)
+{
+	struct fixture *f = *state;
+	struct order order = {.caller = pthread_self()};
+	struct counted io[40];
+	struct count count = {0};
+
+	sem_init(&count.each, 0, 0);
+	assert_int_equal(kv_ring_new(DEPTH, 0, f->threads, &order.ring), 0);
+	for (unsigned i = 0; i < KV_ARRAY_LEN(io); i++) {
+		io[i].io = request(f, KV_IO_READ, i, 1);
+		io[i].io.done = count_it;
+		io[i].count = &count;
+		kv_ring_submit(order.ring, &io[i].io);
+	}
+	kv_ring_free(order.ring);
+	assert_int_equal(count.done, KV_ARRAY_LEN(io));
+	assert_int_equal(count.failed, 0);
+	for (unsigned i = 0; i < KV_ARRAY_LEN(io); i++)
+		assert_page(f->memory + (size_t)i * KV_PAGE, (int)i);
+	sem_destroy(&count.each);
+}
+
+struct hammer {
+	struct fixture *f;
+	unsigned page;
+	int failures;
+};
+
+/* Each thread has eight pages of the file and of memory to itself. */
+static void *hammer(void *arg)
+{
+	struct hammer *h = arg;
+	struct kv_io write = request(h->f, KV_IO_WRITE, h->page, 8);
+	struct kv_io read = request(h->f, KV_IO_READ, h->page, 8);
+	uint8_t *data = write.data;
+
+	for (unsigned i = 0; i < 25; i++) {
+		memset(data, (int)(h->page + i), write.bytes);
+		h->failures += kv_ring_wait(h->f->ring, &write) != 0;
+		memset(data, 0xee, write.bytes);
+		h->failures += kv_ring_wait(h->f->ring, &read) != 0;
+		h->failures += data[0] != (uint8_t)(h->page + i) ||
+			       data[8 * KV_PAGE - 1] != (uint8_t)(h->page + i);
+	}
+	return NULL;
+}
+
+static void threads_do_not_get_each_others_bytes(void **state)
+{
+	struct hammer hammers[6];
+	pthread_t threads[6];
+
+	for (unsigned i = 0; i < 6; i++) {
+		hammers[i] = (struct hammer){*state, i * 8, 0};
+		pthread_create(&threads[i], NULL, hammer, &hammers[i]);
+	}
+	for (unsigned i = 0; i < 6; i++) {
+		pthread_join(threads[i], NULL);
+		assert_int_equal(hammers[i].failures, 0);
+	}
+}
+
+static void free_takes_null(void **state)
+{
+	(void)state;
+	kv_ring_free(NULL);
+}
+
+static void threads_register_no_buffers_and_say_so(void **state)
+{
+	struct fixture *f = *state;
+
+	assert_int_equal(kv_ring_add_buffer(f->ring, f->memory, KV_PAGE),
+			 -EOPNOTSUPP);
+	assert_string_equal(kv_ring_describe(f->ring), "threads (as asked)");
+}
+
+static bool with_threads = true, with_uring = false;
+
+#define BOTH(f)                                                    \
+	{#f " (io_uring)", f, setup, teardown, &with_uring},       \
+	{                                                          \
+#f " (threads)", f, setup, teardown, &with_threads \
+	}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		BOTH(a_read_past_the_end_is_eio),
+		BOTH(a_read_across_the_end_is_eio),
+		BOTH(a_read_of_a_page_that_is_cut_off_is_eio),
+		BOTH(a_descriptor_that_is_not_open_is_ebadf),
+		BOTH(a_write_to_a_read_only_descriptor_is_ebadf),
+		BOTH(a_short_write_goes_on_and_ends_with_the_true_error),
+		BOTH(what_is_written_is_read_back),
+		BOTH(reads_go_before_writes_and_each_in_order),
+		BOTH(free_waits_for_everything_and_done_runs_alone),
+		BOTH(threads_do_not_get_each_others_bytes),
+		{"threads_register_no_buffers_and_say_so",
+		 threads_register_no_buffers_and_say_so, setup, teardown,
+		 &with_threads},
+		cmocka_unit_test(free_takes_null),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

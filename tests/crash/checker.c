@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * checker.c - compares a store, just mounted, with the journal.
+ *
+ *   checker SOCKET MOUNT JOURNAL     compare; then the journal says what is
+ *   checker - - JOURNAL              only print the totals
+ *   checker - - JOURNAL plant        claim a generation that was never saved
+ *
+ * Prints blocks present, acknowledged ones, and how many of these are lost, of
+ * wrong bytes, damaged (the daemon says so), returned from the dead.  Exits 1
+ * if one of the last four is not 0.
+ *
+ * OWNS      nothing.
+ *
+ * INVARIANTS
+ *   (1) Every block is looked at in both ways, by libkvfs and by the mount, and
+ *       both must say the same.
+ *
+ * LOCKING   none: one thread.
+ */
+#include "tests/crash/client.h"
+#include "tests/crash/journal.h"
+
+#define BATCH 16
+_Static_assert(JOURNAL_ITEMS % BATCH == 0, "whole batches");
+
+static struct {
+	unsigned present, must, lost, wrong, damaged, returned;
+} tally;
+static uint8_t bytes[CONTENT_MAX];
+
+/* Returns the length, 0: absent, or why not. */
+static ssize_t read_file(const char *mount, uint64_t id)
+{
+	char path[512];
+	ssize_t n, total = 0;
+	int fd;
+
+	content_path(mount, id, path);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	do {
+		n = pread(fd, bytes + total, sizeof(bytes) - (size_t)total,
+			  total);
+		if (n < 0)
+			total = -errno;
+		else
+			total += n;
+	} while (n > 0);
+	close(fd);
+	return total;
+}
+
+/* A generation, 0: absent, or -errno.  @length 0: absent. */
+static int64_t generation(const void *file, int64_t length, uint64_t id)
+{
+	uint64_t gen;
+
+	if (length <= 0)
+		return length;
+	if (content_check_file(file, (uint64_t)length, id, &gen) < 0)
+		return -EILSEQ;
+	return (int64_t)gen;
+}
+
+static int64_t generation_leased(kvfs_lease *lease, unsigned i, uint64_t id)
+{
+	int status = kvfs_lease_status(lease, i);
+	uint64_t length = 0;
+	const void *file = kvfs_lease_file(lease, i, &length);
+
+	if (status != 0)
+		return status == -ENOENT ? 0 : status;
+	return generation(file, (int64_t)length, id);
+}
+
+static void judge(struct journal_entry e, int64_t gen, uint64_t id)
+{
+	const char *verdict = NULL;
+
+	tally.must += e.must;
+	tally.present += gen > 0;
+	if (gen == -EBADMSG) {
+		tally.damaged++;
+		verdict = "damaged, says the daemon";
+	} else if (gen < 0) {
+		tally.wrong++;
+		verdict = strerror((int)-gen);
+	} else if (gen == 0 && e.must) {
+		tally.lost++;
+		verdict = "lost";
+	} else if (gen > 0 && (uint64_t)gen < e.min) {
+		tally.returned++;
+		verdict = "returned after its removal was acknowledged";
+	} else if (gen > 0 && (uint64_t)gen > e.gen) {
+		tally.wrong++;
+		verdict = "of a generation that was never saved";
+	}
+	if (verdict != NULL)
+		printf("block %llx: %s; found generation %lld, allowed %llu to "
+		       "%llu%s\n",
+		       (unsigned long long)id, verdict, (long long)gen,
+		       (unsigned long long)e.min, (unsigned long long)e.gen,
+		       e.must ? ", must be there" : "");
+}
+
+/* From now on what was found is what there is. */
+static void settle(struct journal *j, unsigned writer, unsigned index,
+		   int64_t gen)
+{
+	struct journal_entry e = journal_get(j, writer, index);
+
+	e.must = gen > 0;
+	e.min = gen > 0 ? (uint64_t)gen : e.gen + 1;
+	e.gen = gen > 0 ? (uint64_t)gen : e.gen;
+	journal_put(j, writer, index, e);
+}
+
+static void check_block(struct journal *j, const char *mount, unsigned writer,
+			unsigned index, int64_t gen)
+{
+	uint64_t id = journal_id(writer, index);
+	int64_t by_mount = generation(bytes, read_file(mount, id), id);
+
+	judge(journal_get(j, writer, index), gen, id);
+	if (by_mount != gen && gen >= 0) {
+		tally.wrong++;
+		printf("block %llx: %lld by the mount, %lld by libkvfs\n",
+		       (unsigned long long)id, (long long)by_mount,
+		       (long long)gen);
+	}
+	settle(j, writer, index, gen);
+}
+
+static void check_writer(struct journal *j, const char *socket,
+			 const char *mount, unsigned writer)
+{
+	uint64_t ids[BATCH];
+	kvfs_lease *lease;
+	struct client c;
+
+	client_open(&c, socket, journal_space[writer]);
+	for (unsigned first = 0; first < JOURNAL_ITEMS; first += BATCH) {
+		for (unsigned i = 0; i < BATCH; i++)
+			ids[i] = journal_id(writer, first + i);
+		client_must(client_acquire(&c, ids, BATCH, &lease), "acquire");
+		kvfs_lease_wait(lease, KVFS_FOREVER);
+		for (unsigned i = 0; i < BATCH; i++)
+			check_block(j, mount, writer, first + i,
+				    generation_leased(lease, i, ids[i]));
+		kvfs_release(lease);
+	}
+	client_close(&c);
+}
+
+static void plant(struct journal *j)
+{
+	for (unsigned i = 0; i < JOURNAL_ITEMS; i++) {
+		struct journal_entry e = journal_get(j, 0, i);
+
+		if (!e.must)
+			continue;
+		e.min = ++e.gen;
+		journal_put(j, 0, i, e);
+		return;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct journal *j;
+
+	if (argc < 4)
+		return 2;
+	j = journal_open(argv[3]);
+	if (argc == 5) {
+		plant(j);
+		return 0;
+	}
+	if (strcmp(argv[1], "-") == 0) {
+		printf("sealed %llu acknowledged %llu removed %llu read %llu "
+		       "faults %llu\n",
+		       (unsigned long long)j->sealed,
+		       (unsigned long long)j->acknowledged,
+		       (unsigned long long)j->removed,
+		       (unsigned long long)j->read,
+		       (unsigned long long)j->faults);
+		return j->faults != 0;
+	}
+	for (unsigned i = 0; i < JOURNAL_WRITERS; i++)
+		check_writer(j, argv[1], argv[2], i);
+	printf("present %u acknowledged %u lost %u wrong %u damaged %u "
+	       "returned %u\n",
+	       tally.present, tally.must, tally.lost, tally.wrong,
+	       tally.damaged, tally.returned);
+	return tally.lost + tally.wrong + tally.damaged + tally.returned != 0;
+}

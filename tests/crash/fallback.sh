@@ -1,0 +1,92 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# fallback.sh - what the system refuses: io_uring, O_DIRECT, huge pages, locked
+# memory, root.  kvfs goes on without it, says so, and blocks are exact.
+. "$(dirname "$0")/lib"
+BASE=dram=32M,ssd=64M,segment=8M,scrub=0
+config() { sed -n "s/^$1=//p" "$M/.kvfs/config"; }
+# says WHAT NAME PATTERN: .kvfs/config has it.
+says() { grep -qE "^$2=$3" "$M/.kvfs/config" || fail "$1: config says '$2=$(config "$2")'"; }
+blocks() { "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*"; }
+# Save, from a cold cache read, through the mount too, and evict from both tiers.
+exact() { # WHAT COMMAND...: the command starts a daemon on $S
+	local what=$1 out
+	shift
+	out=$(blocks durable 0 64)
+	[[ $out == "done 64 "* ]] || fail "$what: $out"
+	out=$(blocks durable 1000 600)
+	[[ $out == "done 600 "* ]] || fail "$what: $out"
+	out=$(blocks check 1500 96)
+	[[ $out == "done 96 "* ]] || fail "$what: $out"
+	kill_daemon
+	"$@" || fail "$what: a second start"
+	out=$(blocks check 1500 96)
+	[[ $out == "done 96 "* ]] || fail "$what, after a crash: $out"
+	out=$(blocks check 1000 600)
+	[[ $out == *"refused 0 "* ]] || fail "$what, older ones: $out"
+	find "$M/a" -type f ! -name .layout | tail -n 50 | xargs cat > /dev/null || fail "$what: the mount"
+	eq "$what: damaged blocks" "$(metric kvfs_corrupt_blocks_total)" 0
+	eq "$what: I/O errors" "$(metric kvfs_io_errors_total)" 0
+	stop
+	rm -rf "$S"
+	echo "ok: $what"
+}
+
+# io_uring refused
+no_uring() { "$H/nouring" "$B/kvfs" -o "$BASE,hugepages=off,control=$SOCK" "$S" "$M"; }
+if "$H/nouring" true; then
+	no_uring || fail "io_uring refused: kvfs does not start"
+	says "io_uring refused" io '.*thread'
+	exact "io_uring refused" no_uring
+fi
+
+# huge pages: not wanted
+no_huge() { start hugepages=off; }
+no_huge
+says "hugepages=off" hugepage_segments '0 of '
+says "hugepages=off" io 'io_uring'
+exact "hugepages=off" no_huge
+
+# O_DIRECT refused: ramfs knows none
+if [ "$(id -u)" = 0 ] && mkdir "$T/ram" && mount -t ramfs ramfs "$T/ram" 2> /dev/null; then
+	S=$T/ram/store
+	no_direct() { start hugepages=off; }
+	no_direct
+	says "O_DIRECT refused" direct_io 'off'
+	exact "O_DIRECT refused" no_direct
+	umount "$T/ram" || fail "umount of the ramfs"
+	S=$T/store
+fi
+
+# A user without rights: 64 KiB of locked memory, no huge pages of his own.
+[ "$(id -u)" = 0 ] || exit 0
+command -v setpriv > /dev/null || exit 0
+U=$T/user
+mkdir "$U" "$U/mnt" && chown -R 65534:65534 "$U" || fail "a directory for the user"
+as_user() { setpriv --reuid 65534 --regid 65534 --clear-groups prlimit --memlock=65536 "$@"; }
+M=$U/mnt S=$U/store SOCK=$U/sock
+by_user() { as_user "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M"; }
+if ! by_user 2> "$T/why"; then
+	grep -qi 'fuse\|mount' "$T/why" || fail "a user's daemon: $(cat "$T/why")"
+	echo "a user may not mount here, so without: $(cat "$T/why")"
+	M=none
+	by_user || fail "a user's daemon without a mount"
+fi
+[ "$M" = none ] || as_user grep -q '^locked_segments=0 of' "$M/.kvfs/config" ||
+	fail "a user's daemon: config says $(as_user grep locked "$M/.kvfs/config")"
+for range in "0 64" "1000 600"; do
+	out=$(as_user "$H/blocks" durable "$SOCK" $range) || fail "a user's blocks"
+	[[ $out == *"refused 0 "* ]] || fail "a user's blocks: $out"
+done
+kill_daemon
+by_user || fail "a user's second start, over the dead mount"
+out=$(as_user "$H/blocks" check "$SOCK" 1500 96) || fail "a user's blocks"
+[[ $out == "done 96 "* ]] || fail "a user's blocks after a crash: $out"
+if [ "$M" = none ]; then
+	kill -TERM "$(daemon_pids)"
+else
+	as_user fusermount3 -u "$M" || fail "fusermount3 -u"
+fi
+gone
+[ ! -e "$SOCK" ] || fail "the socket is left behind"
+echo "ok: a user with 64 KiB of locked memory"

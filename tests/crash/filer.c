@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * filer.c - writes and removes blocks as files in the mount until it is told to
+ * stop, and writes down what was acknowledged.
+ *
+ *   filer MOUNT JOURNAL WRITER SEED
+ *
+ * OWNS      the journal's words of its writer.
+ *
+ * INVARIANTS
+ *   (1) As in saver.c: words are widened before, narrowed after.
+ *   (2) A file that was not written to its end never makes a block.
+ *
+ * LOCKING   none: one thread.
+ */
+#include <sys/stat.h>
+
+#include "tests/crash/client.h"
+#include "tests/crash/journal.h"
+
+static struct journal *journal;
+static unsigned writer;
+static const char *mount;
+static uint64_t seed;
+static uint8_t bytes[CONTENT_MAX];
+
+static bool gone[JOURNAL_ITEMS], sealed[JOURNAL_ITEMS];
+
+static bool daemon_died(int error)
+{
+	return error == ENOTCONN || error == ECONNABORTED || error == EIO ||
+	       error == EINTR;
+}
+
+static void make_directories(const char *path)
+{
+	char copy[512];
+	size_t n = strlen(mount) + 1;
+
+	snprintf(copy, sizeof(copy), "%s", path);
+	copy[n + 1] = '\0';
+	mkdir(copy, 0755);
+	copy[n + 1] = '/';
+	copy[n + 4] = '\0';
+	mkdir(copy, 0755);
+}
+
+/* As `sync SPACE` does it. */
+static void sync_space(void)
+{
+	char path[512];
+	int fd, r;
+
+	snprintf(path, sizeof(path), "%s/%c", mount, journal_space[writer]);
+	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	r = fsync(fd);
+	close(fd);
+	if (r < 0)
+		return;
+	for (unsigned i = 0; i < JOURNAL_ITEMS; i++) {
+		if (sealed[i])
+			journal_save_acknowledged(journal, writer, i);
+		if (gone[i])
+			journal_remove_acknowledged(journal, writer, i);
+		sealed[i] = gone[i] = false;
+	}
+}
+
+/* Returns 0 once all is written. */
+static int write_bytes(int fd, size_t n)
+{
+	for (size_t at = 0; at < n;) {
+		size_t step = KV_MIN(n - at, 50000u);
+		ssize_t r = write(fd, bytes + at, step);
+
+		if (r < 0)
+			return -errno;
+		at += (size_t)r;
+	}
+	return 0;
+}
+
+/* Cut off: close must refuse it. */
+static void write_part(int fd, unsigned index, size_t n)
+{
+	if (write_bytes(fd, n / 2) == 0 && close(fd) == 0)
+		journal_fault(journal, "half a file could be closed",
+			      journal_id(writer, index));
+}
+
+static void write_whole(int fd, unsigned index, size_t n)
+{
+	bool durable;
+	int r = write_bytes(fd, n);
+
+	durable = r == 0 && client_random(&seed, 2) == 0 && fsync(fd) == 0;
+	if (close(fd) < 0 && r == 0)
+		r = -errno;
+	if (r < 0 && !daemon_died(-r))
+		journal_fault(journal, strerror(-r), journal_id(writer, index));
+	if (durable)
+		journal_save_acknowledged(journal, writer, index);
+	else
+		sealed[index] = r == 0;
+	atomic_fetch_add(&journal->sealed, r == 0);
+}
+
+/* By a staging name, as rsync does it. */
+static void write_renamed(const char *path, unsigned index, size_t n)
+{
+	const char *name = strrchr(path, '/') + 1;
+	char staging[600];
+	int fd, r;
+
+	snprintf(staging, sizeof(staging), "%.*s.%s.Xa3f", (int)(name - path),
+		 path, name);
+	fd = open(staging, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	if (fd < 0)
+		return;
+	r = write_bytes(fd, n);
+	if (close(fd) < 0 && r == 0)
+		r = -errno;
+	if (r == 0)
+		r = rename(staging, path) < 0 ? -errno : 0;
+	if (r < 0 && !daemon_died(-r))
+		journal_fault(journal, strerror(-r), journal_id(writer, index));
+	sealed[index] = r == 0;
+	atomic_fetch_add(&journal->sealed, r == 0);
+}
+
+static void save(unsigned index)
+{
+	uint64_t id = journal_id(writer, index), n;
+	bool part = client_random(&seed, 8) == 0;
+	char path[512];
+	int fd;
+
+	content_path(mount, id, path);
+	make_directories(path);
+	n = content_file(bytes, id,
+			 journal_get(journal, writer, index).gen + 1);
+	if (!part) {
+		gone[index] = false;
+		journal_save_begun(journal, writer, index);
+	}
+	if (!part && client_random(&seed, 4) == 0) {
+		write_renamed(path, index, n);
+		return;
+	}
+	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	if (fd < 0 && errno == EEXIST)
+		journal_fault(journal, "there before it was made", id);
+	if (fd < 0)
+		return;
+	if (part)
+		write_part(fd, index, n);
+	else
+		write_whole(fd, index, n);
+}
+
+static void evict(unsigned index)
+{
+	uint64_t id = journal_id(writer, index);
+	char path[512];
+
+	content_path(mount, id, path);
+	journal_remove_begun(journal, writer, index);
+	sealed[index] = false;
+	if (unlink(path) == 0)
+		gone[index] = true;
+	else if (errno == ENOENT)
+		journal_fault(journal, "lost before it was removed", id);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 5)
+		return 2;
+	client_until_term();
+	mount = argv[1];
+	journal = journal_open(argv[2]);
+	writer = (unsigned)atoi(argv[3]);
+	seed = strtoull(argv[4], NULL, 0) * JOURNAL_WRITERS + writer;
+	while (!client_stop) {
+		unsigned index = (unsigned)client_random(&seed, JOURNAL_ITEMS);
+		struct journal_entry e = journal_get(journal, writer, index);
+		struct stat st;
+
+		if (journal_nothing(e) || gone[index])
+			save(index);
+		else if ((e.must || sealed[index]) &&
+			 client_random(&seed, 2) == 0)
+			evict(index);
+		if (client_random(&seed, 16) == 0)
+			sync_space();
+		if (stat(mount, &st) < 0)
+			usleep(10000);
+	}
+	return 0;
+}

@@ -1,0 +1,112 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# fulldisk.sh - STORE on a disk that is full, that fills up, that has room again:
+# the SSD tier says so, fsync fails and does not hang, reads go on, and the tier
+# comes back.  And on a disk with room, the store never exceeds ssd=.
+. "$(dirname "$0")/lib"
+[ "$(id -u)" = 0 ] || { echo "needs root for a loop device"; exit 77; }
+command -v mkfs.ext4 > /dev/null || { echo "no mkfs.ext4"; exit 77; }
+D=$T/disk
+mkdir "$D"
+truncate -s 96M "$T/image"
+mkfs.ext4 -q -m 0 "$T/image" || fail mkfs
+mount -o loop "$T/image" "$D" 2> /dev/null || { echo "no loop devices"; exit 77; }
+S=$D/store
+BASE=dram=32M,ssd=256M,segment=8M,hugepages=off,scrub=0
+blocks() { "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*"; }
+figure() { awk -v n="$1" '{ for (i = 1; i < NF; i++) if ($i == n) print $(i + 1) }' <<< "$2"; }
+degraded() { [ "$(metric kvfs_ssd_degraded)" = "$1" ]; }
+# balloon KIB: leave that much on the disk
+balloon() {
+	local room
+	room=$(df -k --output=avail "$D" | tail -n 1)
+	dd if=/dev/zero of="$D/balloon" bs=1K count=$((room - $1)) oflag=append conv=notrunc status=none 2> /dev/null
+	sync "$D/balloon"
+}
+B1=$T/b1
+"$H/blocks" file 5000 "$B1"
+
+# Full from the beginning: there is room for the index, not for one segment.
+balloon 6000
+start
+out=$(blocks save 0 64)
+eq "sealed in DRAM" "$(figure done "$out")" 64
+out=$(blocks flush)
+grep -q "refused 1 .*No space left" <<< "$out" || fail "a flush on a full disk: $out"
+[ "$(figure slowest "$out")" -lt 10000 ] || fail "a flush on a full disk took long: $out"
+degraded 1 || fail "kvfs_ssd_degraded is 0 on a full disk"
+grep '^ssd .*online' "$M/.kvfs/stats" && fail "stats says online on a full disk"
+out=$(blocks check 0 64)
+eq "read on a full disk" "$(figure done "$out")" 64
+mkdir "$M/files" "$M/files/00"
+key=00000000000000000000000000000001
+cp "$B1" "$M/files/00/$key" || fail "cp on a full disk"
+not "fsync on a full disk" "No space left" timeout 20 sync "$M/files/00/$key"
+same "after the failed fsync" "$B1" "$M/files/00/$key"
+# More than DRAM holds: old ones go, the daemon does not.
+out=$(blocks save 64 512)
+eq "saved while older ones give way" "$(figure done "$out")" 512
+[ "$(figure slowest "$out")" -lt 10000 ] || fail "a save on a full disk took long: $out"
+blocks check 0 600 > /dev/null
+
+# Room again.
+rm "$D/balloon"
+wait_until 30 degraded 0 || fail "still degraded with room on the disk"
+eq "flush with room again" "$(figure done "$(blocks flush)")" 1
+out=$(blocks durable 1000 32)
+eq "durable with room again" "$(figure done "$out")" 32
+ok "fsync with room again" timeout 20 sync "$M/files/00/$key"
+wait_until 30 degraded 0 || fail "degraded with room on the disk"
+
+# Twice what the disk holds, although ssd= would allow it.
+out=$(blocks durable 2000 1600)
+[ "$(figure slowest "$out")" -lt 20000 ] || fail "saves on a small disk: $out"
+[ "$(figure done "$out")" -gt 200 ] || fail "saves on a small disk: $out"
+out=$(blocks check 3200 400)
+[ "$(figure done "$out")" -gt 200 ] || fail "the latest blocks are gone: $out"
+grep -q 'no room on the disk' "$M/.kvfs/stats" || fail "stats does not tell that the disk is full"
+same "a file on a full disk" "$B1" "$M/files/00/$key"
+
+# Filled up by somebody else while it runs: not even the index can grow.
+balloon 0
+out=$(blocks save 6000 256)
+[ "$(figure slowest "$out")" -lt 10000 ] || fail "saves on a full disk: $out"
+blocks flush > /dev/null
+ok "rm on a full disk" rm "$M/files/00/$key"
+rm "$D/balloon"
+out=$(blocks durable 7000 32)
+eq "durable after all" "$(figure done "$out")" 32
+stop
+start
+eq "the end was clean" "$(grep ^last_end= "$M/.kvfs/config")" last_end=clean
+out=$(blocks check 7000 32)
+eq "after a restart" "$(figure done "$out")" 32
+absent "removed on a full disk" "$M/files/00/$key"
+eq "damaged blocks" "$(metric kvfs_corrupt_blocks_total)" 0
+kill_daemon
+start
+out=$(blocks check 7000 32)
+eq "after a crash" "$(figure done "$out")" 32
+stop
+umount "$D" || fail "umount of the disk"
+
+# The cap: three times as much as ssd=, in files and by libkvfs.
+S=$T/store
+CAP=$((64 << 20))
+BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
+start
+(blocks durable 10000 1536 > "$T/saved") & workers+=($!)
+most=0
+while kill -0 "${workers[0]}" 2>/dev/null; do
+	held=$(du -sB1 "$S" | cut -f1)
+	[ "$held" -le "$most" ] || most=$held
+	sleep 0.05
+done
+wait "${workers[0]}" || fail "saving"
+workers=()
+[ "$most" -le $CAP ] || fail "the store had $most bytes of $CAP"
+[ "$most" -ge $((CAP / 2)) ] || fail "the store had only $most bytes of $CAP"
+out=$(blocks check 10000 1536)
+echo "cap: at most $most of $CAP bytes; saved: $(cat "$T/saved"); kept: $out"
+[ "$(figure done "$out")" -ge 256 ] || fail "too little is kept: $out"
+stop

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon.h - a real cache and its control socket, in the test's own process
+ * and a directory of its own.
+ */
+#ifndef KV_TESTS_DAEMON_H
+#define KV_TESTS_DAEMON_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <cmocka.h>
+
+#include "fs/control.h"
+#include "tests/fs/peer.h"
+
+#define DAEMON_LAYOUT \
+	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[65536]}]}"
+#define DAEMON_OTHER \
+	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[65535]}]}"
+#define DAEMON_PAYLOAD 65536u
+
+struct daemon {
+	char dir[64], store[80], path[80];
+	struct kv_cache *cache;
+	pthread_mutex_t lock;
+	struct kv_control *control; /* lock, for daemon_retire */
+};
+
+static inline void daemon_retire(void *arg, uint32_t id)
+{
+	struct daemon *d = arg;
+
+	pthread_mutex_lock(&d->lock);
+	kv_control_retire(d->control, id);
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* @ssd 0: DRAM only. */
+static inline void daemon_start(struct daemon *d, uint64_t ssd)
+{
+	struct kv_cache_config config = {
+		.store = d->store,
+		.dram = 32 << 20,
+		.ssd = ssd,
+		.ssd_given = true,
+		.segment = 8 << 20,
+		.hugepages = KV_HUGE_OFF,
+		.evict = "lru",
+		.retire = daemon_retire,
+		.arg = d,
+	};
+	struct kv_control *control;
+	char *why = NULL;
+	int r;
+
+	memset(d, 0, sizeof(*d));
+	pthread_mutex_init(&d->lock, NULL);
+	strcpy(d->dir, "/tmp/kvfs-control-XXXXXX");
+	assert_non_null(mkdtemp(d->dir));
+	assert_int_equal(chmod(d->dir, 0755), 0);
+	snprintf(d->store, sizeof(d->store), "%s/store", d->dir);
+	snprintf(d->path, sizeof(d->path), "%s/control", d->dir);
+	r = kv_cache_open(&config, &d->cache, &why);
+	if (r < 0)
+		fail_msg("kv_cache_open: %s (%d)", why ? why : "?", r);
+	r = kv_control_start(d->cache, d->path, &control, &why);
+	if (r < 0)
+		fail_msg("kv_control_start: %s (%d)", why ? why : "?", r);
+	pthread_mutex_lock(&d->lock);
+	d->control = control;
+	pthread_mutex_unlock(&d->lock);
+}
+
+static inline void daemon_stop_control(struct daemon *d)
+{
+	struct kv_control *control;
+
+	pthread_mutex_lock(&d->lock);
+	control = kv_steal(d->control);
+	pthread_mutex_unlock(&d->lock);
+	kv_control_stop(control);
+}
+
+static inline void daemon_stop(struct daemon *d)
+{
+	char command[100];
+
+	daemon_stop_control(d);
+	kv_cache_close(d->cache);
+	pthread_mutex_destroy(&d->lock);
+	assert_int_not_equal(access(d->path, F_OK), 0);
+	snprintf(command, sizeof(command), "rm -rf %s", d->dir);
+	assert_int_equal(system(command), 0);
+}
+
+static inline struct kv_control_counts daemon_counts(struct daemon *d)
+{
+	struct kv_control_counts counts;
+
+	kv_control_counts(d->control, &counts);
+	return counts;
+}
+
+static inline struct kv_cache_stats daemon_stats(struct daemon *d)
+{
+	struct kv_cache_stats stats;
+
+	kv_cache_stats(d->cache, &stats);
+	return stats;
+}
+
+/* A client that has said hello and has the space "s", with the layout above and
+ * @mode if it makes it, and room for 16 blocks in its staging. */
+static inline void daemon_peer(struct daemon *d, struct peer *p, uint32_t mode)
+{
+	assert_true(peer_connect(p, d->path));
+	assert_int_equal(peer_hello(p), 0);
+	assert_int_equal(
+		peer_space(p, "s", DAEMON_LAYOUT, WIRE_SPACE_CREATE, mode), 0);
+	assert_int_equal(peer_staging(p, 16 * DAEMON_PAYLOAD), 0);
+}
+
+/* Wait until nothing is leased and nothing is being saved: milliseconds, or -1
+ * after two seconds. */
+static inline long daemon_wait_idle(struct daemon *d)
+{
+	uint64_t start = kv_now_ns();
+	struct kv_cache_stats stats;
+
+	do {
+		stats = daemon_stats(d);
+		if (stats.leases == 0 && stats.saving == 0)
+			return (long)((kv_now_ns() - start) / 1000000);
+		usleep(2000);
+	} while (kv_now_ns() - start < 2000000000u);
+	return -1;
+}
+
+#endif

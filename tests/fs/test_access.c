@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_access.c - who may use a space.
+ *
+ * OWNS      nothing.
+ *
+ * LOCKING   none.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "fs/access.h"
+
+enum { OWNER = 1001, GROUP = 2001, OTHER = 1002, EXTRA = 2002 };
+
+static bool may(uint32_t mode, uint32_t uid, uint32_t gid, int want)
+{
+	const gid_t groups[] = {5, EXTRA};
+	struct kv_space_info space = {.uid = OWNER, .gid = GROUP, .mode = mode};
+	struct kv_caller caller = {uid, gid, groups, KV_ARRAY_LEN(groups)};
+
+	return kv_access_ok(&space, &caller, want);
+}
+
+static void the_owner_has_the_owners_bits_only(void **state)
+{
+	(void)state;
+	assert_false(may(0077, OWNER, GROUP, R_OK));
+	assert_false(may(0300, OWNER, GROUP, R_OK));
+	assert_false(may(0300, OWNER, GROUP, R_OK | X_OK));
+	assert_true(may(0300, OWNER, GROUP, W_OK | X_OK));
+	assert_true(may(0400, OWNER, 1, R_OK));
+}
+
+static void the_group_has_the_groups_bits_only(void **state)
+{
+	(void)state;
+	assert_false(may(0707, OTHER, GROUP, R_OK));
+	assert_false(may(0707, OTHER, GROUP, X_OK));
+	assert_true(may(0050, OTHER, GROUP, R_OK | X_OK));
+	assert_false(may(0050, OTHER, GROUP, W_OK));
+}
+
+static void a_supplementary_group_counts_as_the_group(void **state)
+{
+	const gid_t groups[] = {5, GROUP};
+	struct kv_space_info space = {.uid = OWNER, .gid = GROUP, .mode = 0040};
+	struct kv_caller caller = {OTHER, EXTRA, groups, 2};
+
+	(void)state;
+	assert_true(kv_access_ok(&space, &caller, R_OK));
+	caller.n_groups = 1;
+	assert_false(kv_access_ok(&space, &caller, R_OK));
+	caller.groups = NULL;
+	caller.n_groups = 0;
+	assert_false(kv_access_ok(&space, &caller, R_OK));
+}
+
+static void others_have_the_others_bits(void **state)
+{
+	(void)state;
+	assert_false(may(0770, OTHER, EXTRA, X_OK));
+	assert_true(may(0005, OTHER, EXTRA, R_OK | X_OK));
+	assert_false(may(0005, OTHER, EXTRA, R_OK | W_OK));
+}
+
+static void root_may_do_everything(void **state)
+{
+	(void)state;
+	assert_true(may(0, 0, 0, R_OK | W_OK | X_OK));
+}
+
+static void special_bits_of_the_mode_give_no_rights(void **state)
+{
+	(void)state;
+	assert_false(may(07000, OWNER, GROUP, R_OK));
+	assert_false(may(07000, OTHER, EXTRA, X_OK));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_owner_has_the_owners_bits_only),
+		cmocka_unit_test(the_group_has_the_groups_bits_only),
+		cmocka_unit_test(a_supplementary_group_counts_as_the_group),
+		cmocka_unit_test(others_have_the_others_bits),
+		cmocka_unit_test(special_bits_of_the_mode_give_no_rights),
+		cmocka_unit_test(root_may_do_everything),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

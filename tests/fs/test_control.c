@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_control.c - every message of the control socket, by clients that behave.
+ *
+ * OWNS      a daemon and two of its clients a test.
+ *
+ * LOCKING   none.
+ */
+#include "tests/fs/daemon.h"
+
+static struct daemon d;
+static struct peer a, b;
+
+static int with_ssd(void **state)
+{
+	(void)state;
+	daemon_start(&d, 128 << 20);
+	daemon_peer(&d, &a, 0);
+	daemon_peer(&d, &b, 0);
+	return 0;
+}
+
+static int without_ssd(void **state)
+{
+	(void)state;
+	daemon_start(&d, 0);
+	daemon_peer(&d, &a, 0);
+	daemon_peer(&d, &b, 0);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	peer_close(&a);
+	peer_close(&b);
+	daemon_stop(&d);
+	return 0;
+}
+
+static void hello_tells_the_version_the_epoch_and_the_store(void **state)
+{
+	struct peer p;
+	struct wire_hello *hello = PEER_ITEMS(&p, struct wire_hello);
+
+	(void)state;
+	assert_true(peer_connect(&p, d.path));
+	assert_int_equal(peer_hello(&p), 0);
+	assert_int_equal(hello->version, WIRE_VERSION);
+	assert_int_equal(hello->epoch, kv_cache_epoch(d.cache));
+	assert_memory_equal(hello->store, kv_cache_store_id(d.cache), 16);
+	peer_close(&p);
+}
+
+static void a_space_that_is_not_there_is_not_found(void **state)
+{
+	(void)state;
+	assert_int_equal(peer_space(&a, "none", "", 0, 0), -ENOENT);
+	assert_int_equal(peer_space(&a, "none", DAEMON_LAYOUT, 0, 0), -ENOENT);
+}
+
+static void a_bad_name_or_layout_leaves_no_space_behind(void **state)
+{
+	const uint32_t create = WIRE_SPACE_CREATE;
+
+	(void)state;
+	assert_int_equal(peer_space(&a, "x", "{", create, 0), -EINVAL);
+	assert_int_equal(peer_space(&a, "x", "", 0, 0), -ENOENT);
+	assert_int_equal(peer_space(&a, "", "", create, 0), -EINVAL);
+	assert_int_equal(peer_space(&a, "a/b", "", create, 0), -EINVAL);
+	assert_int_equal(peer_space(&a, ".kvfs", "", create, 0), -EINVAL);
+	assert_int_equal(peer_space(&a, "x", "", 2, 0), -EINVAL);
+}
+
+static void a_space_opened_again_is_the_same_and_keeps_its_layout(void **state)
+{
+	struct wire_space *reply = PEER_ITEMS(&a, struct wire_space);
+	uint32_t id = b.space;
+
+	(void)state;
+	assert_int_equal(peer_space(&a, "s", DAEMON_OTHER, 0, 0), -EEXIST);
+	assert_int_equal(peer_space(&a, "s", "{", 0, 0), -EINVAL);
+	assert_int_equal(peer_space(&a, "s", "", 0, 0), 0);
+	assert_int_equal(reply->id, id);
+	assert_int_equal(reply->writable, 1);
+	assert_int_equal(reply->mode, 0700);
+	assert_int_equal(reply->payload, DAEMON_PAYLOAD);
+	assert_int_equal(reply->header % KV_PAGE, 0);
+	assert_string_equal((char *)(reply + 1), "s");
+	assert_int_equal(((char *)(reply + 1))[2], '{');
+}
+
+static void an_untyped_space_gets_its_layout_once(void **state)
+{
+	(void)state;
+	assert_int_equal(peer_space(&a, "u", "", WIRE_SPACE_CREATE, 0750), 0);
+	assert_int_equal(a.payload, 0);
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 1, 2), -EINVAL);
+	assert_int_equal(peer_space(&b, "u", DAEMON_OTHER, 0, 0), 0);
+	assert_int_equal(b.payload, 65535);
+	assert_int_equal(peer_space(&a, "u", DAEMON_LAYOUT, 0, 0), -EEXIST);
+}
+
+static void a_saved_block_is_found_and_read_by_another_client(void **state)
+{
+	uint64_t tag;
+
+	(void)state;
+	assert_int_equal(peer_probe(&b, 1), WIRE_ABSENT);
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 1, 8), 0);
+	assert_int_equal(peer_probe(&b, 1), WIRE_SAVING);
+	assert_int_equal(peer_saved(&a, peer_send_saves(&a, 1, 8)), 0);
+	assert_int_equal(peer_probe(&b, 1), WIRE_DRAM);
+
+	tag = peer_send_acquire(&b, 0, 10, 0, 0);
+	assert_int_equal(peer_acquired(&b, tag), 8);
+	assert_int_equal(PEER_ITEMS(&b, struct wire_place)[0].status, -ENOENT);
+	for (uint32_t i = 1; i <= 8; i++)
+		assert_true(peer_right(&b, i, i));
+	assert_int_equal(daemon_stats(&d).leases, 8);
+	assert_true(peer_release(&b, tag));
+	/* Segments are sent once. */
+	assert_int_equal(peer_acquire(&b, 1, 8), 8);
+	assert_int_equal(b.n_segments, 1);
+	assert_int_equal(daemon_stats(&d).leases, 8);
+	assert_int_equal(daemon_counts(&d).saved, 8);
+}
+
+static void a_key_is_reserved_by_one_client_at_a_time(void **state)
+{
+	(void)state;
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 1, 1), 0);
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 1, 1), -EALREADY);
+	assert_int_equal(peer_do(&b, WIRE_RESERVE, 1, 1), -EALREADY);
+	assert_int_equal(peer_do(&b, WIRE_DROP, 1, 1), -ENOENT);
+	assert_int_equal(peer_do(&a, WIRE_DROP, 1, 1), 0);
+	assert_int_equal(peer_do(&a, WIRE_DROP, 1, 1), -ENOENT);
+	assert_int_equal(peer_save(&b, 1, 1), 0);
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 1, 1), -EEXIST);
+}
+
+static void a_bad_key_cannot_be_reserved_and_others_can(void **state)
+{
+	struct wire_status *statuses = PEER_ITEMS(&a, struct wire_status);
+	struct wire_key keys[3];
+
+	(void)state;
+	peer_keys(keys, 1, 3);
+	keys[1].len = 31;
+	assert_int_equal(peer_call(&a,
+				   &(struct wire_header){.type = WIRE_RESERVE,
+							 .count = 3},
+				   keys, sizeof(keys), -1),
+			 0);
+	assert_int_equal(statuses[0].status, 0);
+	assert_int_equal(statuses[1].status, -EINVAL);
+	assert_int_equal(statuses[2].status, 0);
+}
+
+static void a_save_that_cannot_be_gives_its_reservation_back(void **state)
+{
+	(void)state;
+	assert_int_equal(peer_saved(&a, peer_send_saves(&a, 1, 1)), -ENOENT);
+	/* The 17th is beyond the staging. */
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 1, 17), 0);
+	assert_int_equal(peer_saved(&a, peer_send_saves(&a, 1, 17)), -EINVAL);
+	assert_int_equal(peer_probe(&b, 16), WIRE_DRAM);
+	assert_int_equal(peer_probe(&b, 17), WIRE_ABSENT);
+	assert_int_equal(peer_do(&a, WIRE_DROP, 17, 1), -ENOENT);
+	assert_int_equal(daemon_wait_idle(&d), 0);
+}
+
+static void a_parent_of_another_length_is_refused(void **state)
+{
+	struct wire_save save = {.len = 32, .parent_len = 16};
+	struct wire_key key;
+
+	(void)state;
+	peer_keys(&key, 1, 1);
+	memcpy(save.key, key.key, 32);
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 1, 1), 0);
+	assert_int_equal(
+		peer_call(&a,
+			  &(struct wire_header){.type = WIRE_SAVE, .count = 1},
+			  &save, sizeof(save), -1),
+		0);
+	assert_int_equal(PEER_ITEMS(&a, struct wire_status)->status, -EINVAL);
+}
+
+static void evicting_goes_on_past_missing_keys(void **state)
+{
+	struct wire_status *statuses = PEER_ITEMS(&a, struct wire_status);
+
+	(void)state;
+	assert_int_equal(peer_save(&a, 2, 1), 0);
+	assert_int_equal(peer_do(&a, WIRE_EVICT, 1, 3), -ENOENT);
+	assert_int_equal(statuses[1].status, 0);
+	assert_int_equal(statuses[2].status, -ENOENT);
+	assert_int_equal(peer_probe(&a, 2), WIRE_ABSENT);
+}
+
+static void pins_are_set_and_taken_off(void **state)
+{
+	struct wire_header pin = {.type = WIRE_PIN, .arg = 1};
+
+	(void)state;
+	assert_int_equal(peer_each(&a, &pin, 1, 1), -ENOENT);
+	assert_int_equal(peer_save(&a, 1, 1), 0);
+	assert_int_equal(peer_each(&a, &pin, 1, 1), 0);
+	assert_int_equal(daemon_stats(&d).pinned, 1);
+	pin.arg = 0;
+	assert_int_equal(peer_each(&b, &pin, 1, 1), 0);
+	assert_int_equal(daemon_stats(&d).pinned, 0);
+}
+
+static void what_was_reserved_before_a_clear_never_seals(void **state)
+{
+	(void)state;
+	assert_int_equal(peer_save(&a, 1, 1), 0);
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 2, 1), 0);
+	assert_int_equal(peer_call(&b,
+				   &(struct wire_header){.type = WIRE_CLEAR},
+				   NULL, 0, -1),
+			 0);
+	assert_int_equal(peer_probe(&a, 1), WIRE_ABSENT);
+	assert_int_equal(peer_saved(&a, peer_send_saves(&a, 2, 1)), -ESTALE);
+	assert_int_equal(peer_save(&a, 2, 1), 0);
+}
+
+static void a_flush_waits_until_blocks_are_durable(void **state)
+{
+	struct wire_status *statuses = PEER_ITEMS(&a, struct wire_status);
+
+	(void)state;
+	assert_int_equal(peer_save(&a, 1, 4), 0);
+	assert_int_equal(peer_do(&a, WIRE_FLUSH, 1, 5), -ENOENT);
+	assert_int_equal(statuses[3].status, 0);
+	assert_int_equal(statuses[4].status, -ENOENT);
+	assert_int_equal(daemon_stats(&d).dirty_blocks, 0);
+	assert_int_equal(peer_do(&a, WIRE_FLUSH, 0, 0), 0);
+}
+
+static void a_flush_without_a_tier_says_so(void **state)
+{
+	(void)state;
+	assert_int_equal(peer_save(&a, 1, 1), 0);
+	assert_int_equal(peer_do(&a, WIRE_FLUSH, 1, 1), -EOPNOTSUPP);
+	assert_int_equal(peer_do(&a, WIRE_FLUSH, 0, 0), -EOPNOTSUPP);
+}
+
+static void an_acquire_can_wait_for_a_save_under_way(void **state)
+{
+	uint64_t tag;
+
+	(void)state;
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 1, 2), 0);
+	assert_int_equal(peer_acquire(&b, 1, 2), 0);
+	tag = peer_send_acquire(&b, 1, 2, WIRE_WAIT_SAVING, 0);
+	assert_int_equal(peer_reply(&b, tag, 100), -ETIMEDOUT);
+	assert_int_equal(peer_saved(&a, peer_send_saves(&a, 1, 2)), 0);
+	assert_int_equal(peer_acquired(&b, tag), 2);
+	assert_true(peer_right(&b, 0, 1));
+	assert_true(peer_right(&b, 1, 2));
+}
+
+static void an_acquire_ends_at_its_deadline(void **state)
+{
+	uint64_t tag, start = kv_now_ns();
+
+	(void)state;
+	assert_int_equal(peer_save(&a, 1, 1), 0);
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 2, 1), 0);
+	tag = peer_send_acquire(&b, 1, 2, WIRE_WAIT_SAVING, 50000000);
+	assert_int_equal(peer_acquired(&b, tag), 1);
+	assert_int_equal(PEER_ITEMS(&b, struct wire_place)[1].status,
+			 -ETIMEDOUT);
+	assert_in_range(kv_now_ns() - start, 50000000, 1000000000);
+	/* A later one is not held up by an earlier one's longer deadline. */
+	peer_send_acquire(&b, 2, 1, WIRE_WAIT_SAVING, 100000000000);
+	tag = peer_send_acquire(&b, 2, 1, WIRE_WAIT_SAVING, 1);
+	assert_int_equal(peer_acquired(&b, tag), 0);
+}
+
+static void a_cancelled_acquire_is_answered_now(void **state)
+{
+	uint64_t tag;
+
+	(void)state;
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 1, 1), 0);
+	tag = peer_send_acquire(&b, 1, 1, WIRE_WAIT_SAVING, 0);
+	assert_int_equal(peer_reply(&b, tag, 50), -ETIMEDOUT);
+	assert_true(peer_cancel(&b, tag));
+	assert_int_equal(peer_acquired(&b, tag), 0);
+	assert_int_equal(PEER_ITEMS(&b, struct wire_place)->status, -ECANCELED);
+	/* The reply and a second cancel may meet. */
+	assert_true(peer_cancel(&b, tag));
+	assert_int_equal(peer_probe(&b, 1), WIRE_SAVING);
+}
+
+static void a_release_before_the_reply_cancels(void **state)
+{
+	uint64_t tag;
+
+	(void)state;
+	assert_int_equal(peer_save(&a, 1, 1), 0);
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 2, 1), 0);
+	tag = peer_send_acquire(&b, 1, 2, WIRE_WAIT_SAVING, 0);
+	assert_true(peer_release(&b, tag));
+	assert_int_equal(peer_acquired(&b, tag), 1);
+	assert_int_equal(peer_probe(&b, 1), WIRE_DRAM);
+	assert_int_equal(daemon_stats(&d).leases, 0);
+}
+
+static void a_release_of_a_miss_or_twice_does_nothing(void **state)
+{
+	uint64_t tag;
+
+	(void)state;
+	tag = peer_send_acquire(&b, 1, 1, 0, 0);
+	assert_int_equal(peer_acquired(&b, tag), 0);
+	assert_true(peer_release(&b, tag));
+	assert_int_equal(peer_save(&a, 1, 1), 0);
+	tag = peer_send_acquire(&b, 1, 1, 0, 0);
+	assert_int_equal(peer_acquired(&b, tag), 1);
+	assert_true(peer_release(&b, tag));
+	assert_true(peer_release(&b, tag));
+	assert_int_equal(peer_probe(&b, 1), WIRE_DRAM);
+	assert_int_equal(daemon_counts(&d).stray_releases, 2);
+}
+
+/* All of DRAM is of one access class, and client b has all of it mapped. */
+static void fill_dram(void)
+{
+	for (uint32_t i = 0; i < 512; i += 16) {
+		assert_int_equal(peer_save(&a, i, 16), 0);
+		assert_int_equal(peer_acquire(&b, i, 16), 16);
+		assert_true(peer_release(&b, b.tag));
+	}
+	assert_int_equal(b.n_segments, daemon_stats(&d).dram_segments_max);
+}
+
+static void a_segment_that_others_need_is_unmapped_by_who_has_it(void **state)
+{
+	unsigned before;
+	int r = -ENOSPC;
+
+	(void)state;
+	fill_dram();
+	before = b.n_segments;
+	assert_int_equal(
+		peer_space(&a, "t", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0755), 0);
+	/* Not before b has answered; it takes notice while it waits for the
+	 * reply to something else. */
+	assert_int_equal(peer_save(&a, 1, 1), -ENOSPC);
+	assert_int_equal(daemon_stats(&d).dram_retired, 1);
+	for (int i = 0; i < 500 && r == -ENOSPC; i++) {
+		assert_true(peer_probe(&b, 1) >= 0);
+		r = peer_save(&a, 1, 1);
+		usleep(2000);
+	}
+	assert_int_equal(r, 0);
+	assert_int_equal(b.n_retired, 1);
+	assert_int_equal(a.n_retired, 0);
+	assert_int_equal(daemon_stats(&d).dram_retired, 0);
+	/* Its id is not used again. */
+	assert_int_equal(peer_space(&b, "t", "", 0, 0), 0);
+	assert_int_equal(peer_acquire(&b, 1, 1), 1);
+	assert_true(peer_right(&b, 0, 1));
+	assert_int_equal(b.n_segments, before + 1);
+}
+
+static void
+one_that_hoards_retired_segments_gives_them_back_by_going(void **state)
+{
+	int r = -ENOSPC;
+
+	(void)state;
+	fill_dram();
+	assert_int_equal(
+		peer_space(&a, "t", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0755), 0);
+	assert_int_equal(peer_save(&a, 1, 1), -ENOSPC);
+	peer_close(&b);
+	for (int i = 0; i < 500 && r == -ENOSPC; i++) {
+		r = peer_save(&a, 1, 1);
+		usleep(2000);
+	}
+	assert_int_equal(r, 0);
+	daemon_peer(&d, &b, 0);
+}
+
+static void stats_are_text(void **state)
+{
+	(void)state;
+	assert_int_equal(peer_call(&a,
+				   &(struct wire_header){.type = WIRE_STATS},
+				   NULL, 0, -1),
+			 0);
+	assert_true(PEER_HEADER(&a)->count > 0);
+	assert_null(memchr(PEER_ITEMS(&a, char), 0, PEER_HEADER(&a)->count));
+}
+
+static void what_does_not_fit_in_dram_is_refused_not_waited_for(void **state)
+{
+	int r = 0;
+
+	(void)state;
+	for (uint32_t i = 0; i < 64 && r == 0; i++)
+		r = peer_do(&a, WIRE_RESERVE, i * 16, 16);
+	assert_int_equal(r, -ENOSPC);
+}
+
+static void stopping_finishes_saves_and_answers_what_waits(void **state)
+{
+	uint64_t save, wait;
+
+	(void)state;
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 1, 17), 0);
+	wait = peer_send_acquire(&b, 17, 1, WIRE_WAIT_SAVING, 0);
+	assert_int_equal(peer_reply(&b, wait, 50), -ETIMEDOUT);
+	save = peer_send_saves(&a, 1, 16);
+	/* So that it has been read. */
+	assert_int_equal(peer_saved(&a, save), 0);
+	save = peer_send_saves(&a, 17, 1);
+	daemon_stop_control(&d);
+	assert_true(peer_acquired(&b, wait) >= 0);
+	assert_true(peer_at_end(&a));
+	assert_true(peer_at_end(&b));
+	assert_int_equal(daemon_wait_idle(&d), 0);
+	assert_int_equal(access(d.path, F_OK), -1);
+}
+
+#define CONTROL_TEST(f) cmocka_unit_test_setup_teardown(f, with_ssd, tear_down)
+#define DRAM_TEST(f) cmocka_unit_test_setup_teardown(f, without_ssd, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CONTROL_TEST(a_space_that_is_not_there_is_not_found),
+		CONTROL_TEST(a_bad_name_or_layout_leaves_no_space_behind),
+		CONTROL_TEST(a_key_is_reserved_by_one_client_at_a_time),
+		CONTROL_TEST(a_bad_key_cannot_be_reserved_and_others_can),
+		CONTROL_TEST(a_save_that_cannot_be_gives_its_reservation_back),
+		CONTROL_TEST(a_parent_of_another_length_is_refused),
+		CONTROL_TEST(evicting_goes_on_past_missing_keys),
+		CONTROL_TEST(what_was_reserved_before_a_clear_never_seals),
+		DRAM_TEST(a_flush_without_a_tier_says_so),
+		DRAM_TEST(what_does_not_fit_in_dram_is_refused_not_waited_for),
+		CONTROL_TEST(an_acquire_ends_at_its_deadline),
+		CONTROL_TEST(a_cancelled_acquire_is_answered_now),
+		CONTROL_TEST(a_release_before_the_reply_cancels),
+		CONTROL_TEST(a_release_of_a_miss_or_twice_does_nothing),
+		CONTROL_TEST(hello_tells_the_version_the_epoch_and_the_store),
+		CONTROL_TEST(
+			a_space_opened_again_is_the_same_and_keeps_its_layout),
+		CONTROL_TEST(an_untyped_space_gets_its_layout_once),
+		CONTROL_TEST(a_saved_block_is_found_and_read_by_another_client),
+		CONTROL_TEST(pins_are_set_and_taken_off),
+		CONTROL_TEST(a_flush_waits_until_blocks_are_durable),
+		CONTROL_TEST(an_acquire_can_wait_for_a_save_under_way),
+		DRAM_TEST(a_segment_that_others_need_is_unmapped_by_who_has_it),
+		DRAM_TEST(
+			one_that_hoards_retired_segments_gives_them_back_by_going),
+		CONTROL_TEST(stats_are_text),
+		CONTROL_TEST(stopping_finishes_saves_and_answers_what_waits),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_control_death.c - clients in processes of their own: killed with leases
+ * and saves in flight, survived by a child, or of another user.
+ *
+ * OWNS      a daemon a test and the processes it starts: this program again,
+ *           with an argument that says what to be.
+ *
+ * LOCKING   none.
+ */
+#include <grp.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tests/fs/daemon.h"
+
+static struct daemon d;
+static struct peer good;
+
+enum { STRANGER = 65534 };
+
+/* ---- what the other processes do ---- */
+
+#define EXPECT(condition)                                          \
+	do {                                                       \
+		if (!(condition)) {                                \
+			fprintf(stderr, "line %d: %s\n", __LINE__, \
+				#condition);                       \
+			return 1;                                  \
+		}                                                  \
+	} while (0)
+
+static int ready(void)
+{
+	return write(STDOUT_FILENO, "+", 1) == 1 ? 0 : 1;
+}
+
+/* Blocks 1..4 are saved and leased, 5..8 reserved, 9 waited for. */
+static int load_up(struct peer *p, const char *path)
+{
+	EXPECT(peer_connect(p, path));
+	EXPECT(peer_hello(p) == 0);
+	EXPECT(peer_space(p, "s", "", 0, 0) == 0);
+	EXPECT(peer_staging(p, 16 * DAEMON_PAYLOAD) == 0);
+	EXPECT(peer_save(p, 1, 4) == 0);
+	EXPECT(peer_acquire(p, 1, 4) == 4);
+	EXPECT(peer_do(p, WIRE_RESERVE, 5, 5) == 0);
+	EXPECT(peer_send_acquire(p, 9, 1, WIRE_WAIT_SAVING, 0));
+	EXPECT(peer_probe(p, 9) == WIRE_SAVING);
+	return 0;
+}
+
+static int be_holder(const char *path)
+{
+	struct peer p;
+
+	EXPECT(load_up(&p, path) == 0);
+	EXPECT(ready() == 0);
+	pause();
+	return 0;
+}
+
+/* Saves as fast as it can until it is killed. */
+static int be_saver(const char *path)
+{
+	struct peer p;
+
+	EXPECT(peer_connect(&p, path));
+	EXPECT(peer_hello(&p) == 0);
+	EXPECT(peer_space(&p, "s", "", 0, 0) == 0);
+	EXPECT(peer_staging(&p, 16 * DAEMON_PAYLOAD) == 0);
+	EXPECT(ready() == 0);
+	for (uint32_t i = 1;; i += 16) {
+		(void)peer_do(&p, WIRE_RESERVE, i, 16);
+		(void)peer_saved(&p, peer_send_saves(&p, i, 16));
+		(void)peer_acquire(&p, i, 16);
+		if (i % 64 == 1)
+			(void)peer_do(&p, WIRE_EVICT, i, 16);
+	}
+}
+
+/* A child that outlives it has copies of all its descriptors. */
+static int be_parent(const char *path)
+{
+	struct peer p;
+	pid_t child;
+
+	EXPECT(load_up(&p, path) == 0);
+	child = fork();
+	EXPECT(child >= 0);
+	if (child == 0) {
+		sleep(20);
+		_exit(0);
+	}
+	/* The test ends the child by this number. */
+	EXPECT(write(STDOUT_FILENO, &child, sizeof(child)) == sizeof(child));
+	pause();
+	return 0;
+}
+
+static int be_stranger(const char *path)
+{
+	struct wire_space *space;
+	struct peer p;
+
+	EXPECT(setgroups(0, NULL) == 0);
+	EXPECT(setgid(STRANGER) == 0 && setuid(STRANGER) == 0);
+	EXPECT(peer_connect(&p, path));
+	EXPECT(peer_hello(&p) == 0);
+	EXPECT(peer_staging(&p, 16 * DAEMON_PAYLOAD) == 0);
+
+	/* "s" has mode 0700: its id may be guessed, and helps nothing. */
+	EXPECT(peer_space(&p, "s", "", 0, 0) == -EACCES);
+	EXPECT(peer_space(&p, "s", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0) ==
+	       -EACCES);
+	p.space = 1;
+	EXPECT(peer_probe(&p, 1) == WIRE_ABSENT);
+	EXPECT(peer_acquire(&p, 1, 1) == 0);
+	EXPECT(PEER_ITEMS(&p, struct wire_place)->status == -ENOENT);
+	EXPECT(peer_do(&p, WIRE_RESERVE, 2, 1) == -EACCES);
+	EXPECT(peer_do(&p, WIRE_EVICT, 1, 1) == -EACCES);
+	EXPECT(peer_do(&p, WIRE_EVICT, 99, 1) == -EACCES);
+	EXPECT(peer_each(&p, &(struct wire_header){.type = WIRE_PIN, .arg = 1},
+			 1, 1) == -EACCES);
+	EXPECT(peer_do(&p, WIRE_FLUSH, 1, 1) == -EACCES);
+	EXPECT(peer_call(&p, &(struct wire_header){.type = WIRE_CLEAR}, NULL, 0,
+			 -1) == -EACCES);
+	EXPECT(peer_saved(&p, peer_send_saves(&p, 1, 1)) == -ENOENT);
+
+	/* "open" may be read and not written. */
+	EXPECT(peer_space(&p, "open", "", 0, 0) == 0);
+	space = PEER_ITEMS(&p, struct wire_space);
+	EXPECT(space->writable == 0);
+	EXPECT(peer_acquire(&p, 1, 1) == 1);
+	EXPECT(peer_right(&p, 0, 1));
+	EXPECT(peer_do(&p, WIRE_RESERVE, 2, 1) == -EACCES);
+	EXPECT(peer_do(&p, WIRE_EVICT, 1, 1) == -EACCES);
+
+	/* One of its own: the daemon is root, so anybody may. */
+	EXPECT(peer_space(&p, "own", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0) == 0);
+	EXPECT(peer_save(&p, 1, 1) == 0);
+	EXPECT(peer_acquire(&p, 1, 1) == 1);
+	return 0;
+}
+
+/* Reserves in "open", waits until told that its mode has changed, saves. */
+static int be_writer(const char *path)
+{
+	struct peer p;
+	char go;
+
+	EXPECT(setgroups(0, NULL) == 0);
+	EXPECT(setgid(STRANGER) == 0 && setuid(STRANGER) == 0);
+	EXPECT(peer_connect(&p, path));
+	EXPECT(peer_hello(&p) == 0);
+	EXPECT(peer_staging(&p, 16 * DAEMON_PAYLOAD) == 0);
+	EXPECT(peer_space(&p, "open", "", 0, 0) == 0);
+	EXPECT(peer_do(&p, WIRE_RESERVE, 7, 1) == 0);
+	EXPECT(ready() == 0);
+	EXPECT(read(STDIN_FILENO, &go, 1) == 1);
+	EXPECT(peer_saved(&p, peer_send_saves(&p, 7, 1)) == -EACCES);
+	EXPECT(peer_probe(&p, 1) == WIRE_ABSENT);
+	return 0;
+}
+
+/* ---- the tests ---- */
+
+struct process {
+	pid_t pid;
+	int in, out; /* its standard input and output */
+};
+
+static struct process run(const char *role)
+{
+	int in[2], out[2];
+	struct process p;
+
+	assert_int_equal(pipe2(in, O_CLOEXEC), 0);
+	assert_int_equal(pipe2(out, O_CLOEXEC), 0);
+	p.pid = fork();
+	assert_true(p.pid >= 0);
+	if (p.pid == 0) {
+		dup2(in[0], STDIN_FILENO);
+		dup2(out[1], STDOUT_FILENO);
+		execl("/proc/self/exe", "peer", role, d.path, NULL);
+		_exit(127);
+	}
+	close(in[0]);
+	close(out[1]);
+	p.in = in[1];
+	p.out = out[0];
+	return p;
+}
+
+static void wait_until_ready(struct process *p)
+{
+	char c = 0;
+
+	assert_int_equal(read(p->out, &c, 1), 1);
+	assert_int_equal(c, '+');
+}
+
+static int end_of(struct process *p)
+{
+	int status;
+
+	assert_int_equal(waitpid(p->pid, &status, 0), p->pid);
+	close(p->in);
+	close(p->out);
+	return status;
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	daemon_start(&d, 0);
+	daemon_peer(&d, &good, 0700);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	peer_close(&good);
+	daemon_stop(&d);
+	return 0;
+}
+
+static void a_killed_client_gives_everything_back_within_a_second(void **state)
+{
+	struct process p = run("holder");
+	uint64_t used;
+
+	(void)state;
+	wait_until_ready(&p);
+	assert_int_equal(daemon_stats(&d).leases, 4);
+	assert_int_equal(daemon_stats(&d).saving, 5);
+	assert_int_equal(peer_probe(&good, 5), WIRE_SAVING);
+	used = daemon_stats(&d).dram_used;
+	kill(p.pid, SIGKILL);
+	end_of(&p);
+	assert_in_range(daemon_wait_idle(&d), 0, 1000);
+	assert_int_equal(peer_probe(&good, 5), WIRE_ABSENT);
+	assert_int_equal(peer_probe(&good, 1), WIRE_DRAM);
+	assert_true(daemon_stats(&d).dram_used < used);
+	assert_int_equal(daemon_counts(&d).forced_releases, 4);
+	assert_int_equal(daemon_counts(&d).dropped_reservations, 5);
+	assert_int_equal(daemon_counts(&d).connections, 1);
+	/* Nothing of the slots is lost: they can be filled again. */
+	assert_int_equal(peer_save(&good, 5, 5), 0);
+}
+
+static void clients_killed_at_any_moment_leak_nothing(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 20; i++) {
+		struct process p = run("saver");
+
+		wait_until_ready(&p);
+		usleep((useconds_t)(i * 1500));
+		kill(p.pid, SIGKILL);
+		end_of(&p);
+		assert_in_range(daemon_wait_idle(&d), 0, 1000);
+	}
+	assert_int_equal(peer_call(&good,
+				   &(struct wire_header){.type = WIRE_CLEAR},
+				   NULL, 0, -1),
+			 0);
+	assert_int_equal(daemon_stats(&d).dram_blocks, 0);
+	assert_int_equal(peer_save(&good, 1, 16), 0);
+}
+
+static void a_child_that_keeps_the_socket_keeps_nothing_else(void **state)
+{
+	struct process p = run("parent");
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(read(p.out, &child, sizeof(child)), sizeof(child));
+	assert_int_equal(daemon_stats(&d).leases, 4);
+	kill(p.pid, SIGKILL);
+	end_of(&p);
+	assert_in_range(daemon_wait_idle(&d), 0, 1000);
+	assert_int_equal(kill(child, 0), 0);
+	assert_int_equal(daemon_counts(&d).connections, 1);
+	kill(child, SIGKILL);
+}
+
+static void another_user_finds_nothing_and_is_refused(void **state)
+{
+	struct process p;
+	struct peer open;
+
+	(void)state;
+	if (getuid() != 0)
+		skip();
+	assert_int_equal(good.space, 1);
+	assert_int_equal(peer_save(&good, 1, 1), 0);
+	daemon_peer(&d, &open, 0);
+	assert_int_equal(peer_space(&open, "open", DAEMON_LAYOUT,
+				    WIRE_SPACE_CREATE, 0755),
+			 0);
+	assert_int_equal(peer_save(&open, 1, 1), 0);
+	p = run("stranger");
+	assert_int_equal(end_of(&p), 0);
+	/* Its space and blocks are its own. */
+	assert_int_equal(
+		kv_space_stat(d.cache, kv_space_find(d.cache, "own")).uid,
+		STRANGER);
+	peer_close(&open);
+}
+
+static void a_mode_changed_later_counts_from_then_on(void **state)
+{
+	struct process p;
+	struct peer open;
+
+	(void)state;
+	if (getuid() != 0)
+		skip();
+	daemon_peer(&d, &open, 0);
+	assert_int_equal(peer_space(&open, "open", DAEMON_LAYOUT,
+				    WIRE_SPACE_CREATE, 0777),
+			 0);
+	assert_int_equal(peer_save(&open, 1, 1), 0);
+	p = run("writer");
+	wait_until_ready(&p);
+	assert_int_equal(kv_space_chown(d.cache, kv_space_find(d.cache, "open"),
+					0, 0, 0700),
+			 0);
+	assert_int_equal(write(p.in, "+", 1), 1);
+	assert_int_equal(end_of(&p), 0);
+	peer_close(&open);
+}
+
+#define DEATH_TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		int (*be)(const char *path);
+	} roles[] = {
+		{"holder", be_holder}, {"saver", be_saver},
+		{"parent", be_parent}, {"stranger", be_stranger},
+		{"writer", be_writer},
+	};
+	const struct CMUnitTest tests[] = {
+		DEATH_TEST(
+			a_killed_client_gives_everything_back_within_a_second),
+		DEATH_TEST(clients_killed_at_any_moment_leak_nothing),
+		DEATH_TEST(a_child_that_keeps_the_socket_keeps_nothing_else),
+		DEATH_TEST(another_user_finds_nothing_and_is_refused),
+		DEATH_TEST(a_mode_changed_later_counts_from_then_on),
+	};
+
+	for (size_t i = 0; argc > 2 && i < KV_ARRAY_LEN(roles); i++)
+		if (strcmp(argv[1], roles[i].name) == 0)
+			return roles[i].be(argv[2]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

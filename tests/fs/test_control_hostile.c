@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_control_hostile.c - clients that send garbage, hoard or never read. Only
+ * they notice: after each test a client that behaves still works.
+ *
+ * OWNS      a daemon for all tests, and in it the good client.
+ *
+ * LOCKING   none.
+ */
+#include <dirent.h>
+#include <sys/resource.h>
+
+#include "tests/fs/daemon.h"
+
+static struct daemon d;
+static struct peer good;
+static uint32_t next_key = 1000;
+
+static int start(void **state)
+{
+	(void)state;
+	daemon_start(&d, 0);
+	daemon_peer(&d, &good, 0);
+	return 0;
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	peer_close(&good);
+	daemon_stop(&d);
+	return 0;
+}
+
+static size_t open_fds(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	size_t n = 0;
+
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+static void wait_until_alone(void)
+{
+	for (int i = 0; i < 2000 && daemon_counts(&d).connections > 1; i++)
+		usleep(1000);
+	assert_int_equal(daemon_counts(&d).connections, 1);
+}
+
+/* The good client saves a block, finds it, reads it and lets it go. */
+static int good_still_works(void **state)
+{
+	uint32_t key = next_key++;
+
+	(void)state;
+	assert_int_equal(peer_save(&good, key, 1), 0);
+	assert_int_equal(peer_acquire(&good, key, 1), 1);
+	assert_true(peer_right(&good, 0, key));
+	assert_true(peer_release(&good, good.tag));
+	assert_int_equal(peer_do(&good, WIRE_EVICT, key, 1), 0);
+	return daemon_wait_idle(&d) < 0;
+}
+
+/* Whether these bytes, with these descriptors, end a connection. */
+static void ends(bool greet, const void *data, size_t n, size_t n_fds)
+{
+	uint64_t errors = daemon_counts(&d).protocol_errors;
+	struct peer p;
+
+	assert_true(peer_connect(&p, d.path));
+	if (greet)
+		assert_int_equal(peer_hello(&p), 0);
+	assert_true(peer_raw(&p, data, n, STDERR_FILENO, n_fds));
+	assert_true(peer_at_end(&p));
+	peer_close(&p);
+	assert_int_equal(daemon_counts(&d).protocol_errors, errors + 1);
+}
+
+static void before_hello_everything_else_ends_the_connection(void **state)
+{
+	struct wire_header m = {0};
+
+	(void)state;
+	for (m.type = 0; m.type < WIRE_TYPE_END + 2; m.type++)
+		if (m.type != WIRE_HELLO)
+			ends(false, &m, sizeof(m), 0);
+}
+
+static void a_wrong_version_is_told_the_right_one_and_ends(void **state)
+{
+	struct wire_hello hello = {.version = WIRE_VERSION + 1};
+	struct peer p;
+
+	(void)state;
+	assert_true(peer_connect(&p, d.path));
+	assert_int_equal(
+		peer_call(&p,
+			  &(struct wire_header){.type = WIRE_HELLO, .count = 1},
+			  &hello, sizeof(hello), -1),
+		-EPROTONOSUPPORT);
+	assert_int_equal(PEER_ITEMS(&p, struct wire_hello)->version,
+			 WIRE_VERSION);
+	assert_true(peer_at_end(&p));
+	peer_close(&p);
+}
+
+static void a_second_hello_ends_the_connection(void **state)
+{
+	struct {
+		struct wire_header header;
+		struct wire_hello hello;
+	} m = {{.type = WIRE_HELLO, .count = 1}, {.version = WIRE_VERSION}};
+
+	(void)state;
+	ends(true, &m, sizeof(m), 0);
+}
+
+static void an_unknown_type_or_a_reply_ends_the_connection(void **state)
+{
+	struct wire_header m = {.type = WIRE_TYPE_END};
+	struct wire_header s = {.type = WIRE_STATS, .flags = WIRE_REPLY};
+
+	(void)state;
+	ends(true, &m, sizeof(m), 0);
+	m.type = 0xffff;
+	ends(true, &m, sizeof(m), 0);
+	m.type = WIRE_SEGMENT;
+	ends(true, &m, sizeof(m), 0);
+	m.type = WIRE_RETIRE;
+	ends(true, &m, sizeof(m), 0);
+	ends(true, &s, sizeof(s), 0);
+	s.flags = 0x8000;
+	ends(true, &s, sizeof(s), 0);
+}
+
+static void a_length_that_is_not_exact_ends_the_connection(void **state)
+{
+	static struct peer_message m;
+	size_t item;
+
+	(void)state;
+	for (size_t n = 1; n < sizeof(m.header); n++)
+		ends(true, &m, n, 0);
+	for (uint16_t type = WIRE_HELLO; type < WIRE_SEGMENT; type++) {
+		m.header = (struct wire_header){.type = type, .count = 2};
+		item = type == WIRE_SAVE ? sizeof(struct wire_save)
+					 : sizeof(struct wire_key);
+		ends(true, &m, sizeof(m.header), 0);
+		ends(true, &m, sizeof(m.header) + 2 * item - 1, 0);
+		ends(true, &m, sizeof(m.header) + 2 * item + 1, 0);
+		m.header.count = UINT32_MAX;
+		ends(true, &m, sizeof(m.header) + 2 * item, 0);
+		ends(true, &m, sizeof(m), 0);
+	}
+}
+
+static void more_items_than_a_batch_end_the_connection(void **state)
+{
+	static struct peer_message m;
+	size_t n = WIRE_BATCH + 1;
+
+	(void)state;
+	m.header =
+		(struct wire_header){.type = WIRE_PROBE, .count = (uint32_t)n};
+	peer_keys((struct wire_key *)m.items, 0, WIRE_BATCH + 1);
+	ends(true, &m, sizeof(m.header) + n * sizeof(struct wire_key), 0);
+}
+
+static void a_message_that_is_too_long_ends_the_connection(void **state)
+{
+	static uint8_t m[WIRE_MAX * 2];
+
+	(void)state;
+	((struct wire_header *)m)->type = WIRE_SPACE;
+	((struct wire_header *)m)->count = WIRE_MAX;
+	ends(true, m, WIRE_MAX + 1, 0);
+	ends(true, m, sizeof(m), 0);
+}
+
+static void a_key_of_a_wrong_length_ends_the_connection(void **state)
+{
+	static const uint16_t types[] = {WIRE_PROBE, WIRE_ACQUIRE, WIRE_EVICT,
+					 WIRE_PIN,   WIRE_FLUSH,   WIRE_DROP};
+	static const uint32_t lengths[] = {0, 1, 15, 17, 31, 33, UINT32_MAX};
+	struct {
+		struct wire_header header;
+		struct wire_key key;
+	} m = {0};
+
+	(void)state;
+	for (size_t i = 0; i < KV_ARRAY_LEN(types); i++)
+		for (size_t j = 0; j < KV_ARRAY_LEN(lengths); j++) {
+			m.header.type = types[i];
+			m.header.count = 1;
+			m.header.space = good.space;
+			m.key.len = lengths[j];
+			ends(true, &m, sizeof(m), 0);
+		}
+}
+
+static void descriptors_where_none_belong_are_closed(void **state)
+{
+	struct wire_header stats = {.type = WIRE_STATS};
+	struct {
+		struct wire_header header;
+		struct wire_staging staging;
+	} staging = {{.type = WIRE_STAGING, .count = 1}, {4096}};
+	size_t before = open_fds();
+
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		ends(true, &stats, sizeof(stats), 1);
+		ends(true, &stats, sizeof(stats), 253);
+		ends(true, &staging, sizeof(staging), 0);
+		ends(true, &staging, sizeof(staging), 2);
+		ends(true, &staging, sizeof(staging), 253);
+		ends(false, &stats, 1, 100);
+	}
+	wait_until_alone();
+	/* A leak would be of hundreds; the arena may have grown meanwhile. */
+	assert_true(open_fds() < before + 8);
+}
+
+static void a_staging_that_is_none_is_refused(void **state)
+{
+	struct wire_header like = {.type = WIRE_STAGING, .count = 1};
+	struct wire_staging bytes = {4096};
+	int unsealed = memfd_create("unsealed", MFD_ALLOW_SEALING);
+	int file = open("/proc/self/exe", O_RDONLY);
+	int dir = open("/", O_RDONLY | O_DIRECTORY);
+	size_t before = open_fds();
+
+	(void)state;
+	assert_int_equal(ftruncate(unsealed, 4096), 0);
+	assert_int_equal(peer_call(&good, &like, &bytes, sizeof(bytes), file),
+			 -EINVAL);
+	assert_int_equal(peer_call(&good, &like, &bytes, sizeof(bytes), dir),
+			 -EINVAL);
+	assert_int_equal(
+		peer_call(&good, &like, &bytes, sizeof(bytes), unsealed),
+		-EPERM);
+	assert_true(open_fds() <= before + 4);
+	close(unsealed);
+	close(file);
+	close(dir);
+}
+
+static void a_tag_in_use_ends_the_connection(void **state)
+{
+	struct wire_header m = {.type = WIRE_STATS};
+	struct peer p;
+
+	(void)state;
+	assert_int_equal(peer_save(&good, 1, 1), 0);
+	daemon_peer(&d, &p, 0);
+	assert_int_equal(peer_acquire(&p, 1, 1), 1);
+	m.tag = p.tag;
+	assert_true(peer_raw(&p, &m, sizeof(m), -1, 0));
+	assert_true(peer_at_end(&p));
+	peer_close(&p);
+	assert_int_equal(peer_do(&good, WIRE_EVICT, 1, 1), 0);
+}
+
+static void releasing_what_was_never_had_ends_the_connection(void **state)
+{
+	struct wire_header m = {.type = WIRE_RELEASE, .tag = 77};
+	struct {
+		struct wire_header header;
+		struct wire_segment segment;
+	} u = {{.type = WIRE_UNMAPPED, .count = 1}, {.id = 1}};
+
+	(void)state;
+	ends(true, &m, sizeof(m), 0);
+	ends(true, &u, sizeof(u), 0);
+}
+
+static void one_that_is_cut_off_keeps_its_leases_until_it_goes(void **state)
+{
+	struct wire_header bad = {.type = WIRE_TYPE_END};
+	struct peer p;
+
+	(void)state;
+	assert_int_equal(peer_save(&good, 1, 2), 0);
+	daemon_peer(&d, &p, 0);
+	assert_int_equal(peer_do(&p, WIRE_RESERVE, 3, 1), 0);
+	assert_int_equal(peer_acquire(&p, 1, 2), 2);
+	assert_true(peer_raw(&p, &bad, sizeof(bad), -1, 0));
+	assert_true(peer_at_end(&p));
+	/* Its reservation is gone, its leases are not: it may be copying. */
+	assert_int_equal(peer_probe(&good, 3), WIRE_ABSENT);
+	assert_int_equal(daemon_stats(&d).leases, 2);
+	/* What it still sends goes nowhere. */
+	for (int i = 0; i < 100; i++)
+		assert_true(peer_raw(&p, &bad, sizeof(bad), STDERR_FILENO, 1));
+	peer_close(&p);
+	assert_in_range(daemon_wait_idle(&d), 0, 1000);
+	assert_int_equal(peer_do(&good, WIRE_EVICT, 1, 2), 0);
+}
+
+static void one_that_never_reads_is_cut_off(void **state)
+{
+	struct wire_header m = {.type = WIRE_STATS};
+	uint64_t slow = daemon_counts(&d).slow;
+	struct pollfd writable = {.events = POLLOUT};
+	struct peer p;
+
+	(void)state;
+	daemon_peer(&d, &p, 0);
+	writable.fd = p.fd;
+	for (int i = 0; i < 100000 && daemon_counts(&d).slow == slow; i++) {
+		m.tag = 1000 + (uint64_t)i;
+		(void)poll(&writable, 1, 1000);
+		if (!peer_raw(&p, &m, sizeof(m), -1, 0))
+			break;
+	}
+	assert_int_equal(daemon_counts(&d).slow, slow + 1);
+	peer_close(&p);
+}
+
+static void waiting_acquires_are_limited(void **state)
+{
+	struct peer p;
+	struct wire_place *places = PEER_ITEMS(&p, struct wire_place);
+	uint64_t tag = 0;
+
+	(void)state;
+	daemon_peer(&d, &p, 0);
+	assert_int_equal(peer_do(&good, WIRE_RESERVE, 1, 1), 0);
+	for (int i = 0; i <= KV_CLIENT_REQUESTS; i++)
+		tag = peer_send_acquire(&p, 1, 1, WIRE_WAIT_SAVING, 0);
+	assert_int_equal(peer_acquired(&p, tag), 0);
+	assert_int_equal(places[0].status, -ENOSPC);
+	peer_close(&p);
+	assert_int_equal(peer_do(&good, WIRE_DROP, 1, 1), 0);
+}
+
+static void a_flood_of_connections_is_refused_beyond_the_limit(void **state)
+{
+	static struct peer peers[KV_CONTROL_CLIENTS + 8];
+	struct rlimit limit;
+	size_t n = KV_ARRAY_LEN(peers), served = 0;
+
+	(void)state;
+	getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = KV_MIN(limit.rlim_max, 8192);
+	setrlimit(RLIMIT_NOFILE, &limit);
+	if (limit.rlim_cur < 8192)
+		skip();
+	for (size_t i = 0; i < n; i++)
+		assert_true(peer_connect(&peers[i], d.path));
+	for (size_t i = 0; i < n; i++)
+		served += peer_hello(&peers[i]) == 0;
+	assert_in_range(served, KV_CONTROL_CLIENTS_PER_UID - 8,
+			KV_CONTROL_CLIENTS - 1);
+	for (size_t i = 0; i < n; i++)
+		peer_close(&peers[i]);
+	wait_until_alone();
+}
+
+#define HOSTILE_TEST(f) cmocka_unit_test_teardown(f, good_still_works)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		HOSTILE_TEST(before_hello_everything_else_ends_the_connection),
+		HOSTILE_TEST(a_wrong_version_is_told_the_right_one_and_ends),
+		HOSTILE_TEST(a_second_hello_ends_the_connection),
+		HOSTILE_TEST(an_unknown_type_or_a_reply_ends_the_connection),
+		HOSTILE_TEST(a_length_that_is_not_exact_ends_the_connection),
+		HOSTILE_TEST(more_items_than_a_batch_end_the_connection),
+		HOSTILE_TEST(a_message_that_is_too_long_ends_the_connection),
+		HOSTILE_TEST(a_key_of_a_wrong_length_ends_the_connection),
+		HOSTILE_TEST(descriptors_where_none_belong_are_closed),
+		HOSTILE_TEST(a_staging_that_is_none_is_refused),
+		HOSTILE_TEST(a_tag_in_use_ends_the_connection),
+		HOSTILE_TEST(releasing_what_was_never_had_ends_the_connection),
+		HOSTILE_TEST(
+			one_that_is_cut_off_keeps_its_leases_until_it_goes),
+		HOSTILE_TEST(one_that_never_reads_is_cut_off),
+		HOSTILE_TEST(waiting_acquires_are_limited),
+		HOSTILE_TEST(
+			a_flood_of_connections_is_refused_beyond_the_limit),
+	};
+
+	return cmocka_run_group_tests(tests, start, stop);
+}

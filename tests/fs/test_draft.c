@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_draft.c - the content of a file being written, over a real cache without
+ * a store; and the names of such files.
+ *
+ * OWNS      one cache for each test.
+ *
+ * LOCKING   none.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+
+#include "copy.h"
+#include "fs/upload.h"
+
+#define FILE_BYTES 300000u
+#define KEY_TEXT "ab000000000000000000000000000001"
+
+struct fixture {
+	struct kv_cache *cache;
+	struct kv_space *space;
+	struct kv_uploads *uploads;
+	struct kv_key key;
+	_Atomic uint64_t heads;
+	uint8_t file[FILE_BYTES]; /* a valid block */
+};
+
+/* A header of one U8 tensor, and bytes that are not zero. */
+static void make_file(uint8_t *file, uint64_t bytes)
+{
+	char header[200];
+	uint64_t n = 128;
+
+	memset(header, ' ', sizeof(header));
+	n = (uint64_t)snprintf(header, sizeof(header),
+			       "{\"kv\":{\"dtype\":\"U8\",\"shape\":[%u],"
+			       "\"data_offsets\":[0,%u]}}",
+			       (unsigned)(bytes - 136),
+			       (unsigned)(bytes - 136));
+	header[n] = ' ';
+	n = 128;
+	memcpy(file, &n, 8);
+	memcpy(file + 8, header, 128);
+	for (uint64_t i = 136; i < bytes; i++)
+		file[i] = (uint8_t)(i * 7 + 1);
+}
+
+static int setup(void **state)
+{
+	struct kv_cache_config config = {.dram = 64u << 20,
+					 .segment = 8u << 20,
+					 .hugepages = KV_HUGE_OFF,
+					 .evict = "lru"};
+	struct fixture *f = calloc(1, sizeof(*f));
+	char *why = NULL;
+
+	if (kv_cache_open(&config, &f->cache, &why) < 0) {
+		fprintf(stderr, "%s\n", why);
+		return -1;
+	}
+	assert_int_equal(kv_space_create(f->cache, "s", 1, 1, 0700, &f->space),
+			 0);
+	assert_int_equal(kv_uploads_new(f->cache, &f->uploads), 0);
+	assert_int_equal(kv_key_parse(KEY_TEXT, &f->key), 0);
+	make_file(f->file, FILE_BYTES);
+	*state = f;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct fixture *f = *state;
+
+	kv_uploads_free(f->uploads);
+	assert_int_equal(f->heads, 0);
+	kv_cache_close(f->cache);
+	free(f);
+	return 0;
+}
+
+static struct kv_draft *new_draft(struct fixture *f)
+{
+	struct kv_draft *draft;
+
+	assert_int_equal(
+		kv_draft_new(f->cache, f->space, &f->key, &f->heads, &draft),
+		0);
+	return draft;
+}
+
+static void what_is_no_safetensors_file_fails_and_goes_on_failing(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_draft *draft = new_draft(f);
+	bool is_new;
+
+	assert_int_equal(kv_draft_write(draft, "not a file at all", 17, 0),
+			 -EINVAL);
+	assert_int_equal(kv_draft_write(draft, f->file, 1000, 0), -EINVAL);
+	assert_int_equal(kv_draft_check(draft), -EINVAL);
+	assert_int_equal(kv_draft_seal(draft, 0, &is_new), -EINVAL);
+	assert_int_equal(kv_draft_reset(draft), 0);
+	assert_int_equal(kv_draft_check(draft), 0);
+	assert_int_equal(kv_draft_write(draft, f->file, FILE_BYTES, 0), 0);
+	assert_int_equal(kv_draft_check(draft), 1);
+	kv_draft_free(draft);
+}
+
+static void a_byte_past_the_end_is_too_big(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_draft *draft = new_draft(f);
+
+	assert_int_equal(kv_draft_write(draft, f->file, FILE_BYTES, 0), 0);
+	assert_int_equal(kv_draft_write(draft, "x", 1, FILE_BYTES), -EFBIG);
+	assert_int_equal(kv_draft_check(draft), -EFBIG);
+	kv_draft_reset(draft);
+	assert_int_equal(kv_draft_write(draft, "x", 1, INT64_MAX), -EFBIG);
+	assert_int_equal(kv_draft_write(draft, "x", 1, UINT64_MAX), -EFBIG);
+	kv_draft_free(draft);
+}
+
+static void a_hole_never_seals(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_draft *draft = new_draft(f);
+	bool is_new;
+
+	kv_draft_write(draft, f->file, 5000, 0);
+	kv_draft_write(draft, f->file + 5001, FILE_BYTES - 5001, 5001);
+	assert_int_equal(kv_draft_seal(draft, 0, &is_new), -EINVAL);
+	assert_int_equal(kv_draft_write(draft, f->file + 5000, 1, 5000), 0);
+	assert_int_equal(kv_draft_seal(draft, 0, &is_new), 1);
+	assert_true(is_new);
+	kv_draft_free(draft);
+}
+
+static void heads_are_bounded_over_all_drafts(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_draft *drafts[32] = {0};
+	uint64_t at = (UINT64_C(4) << 20) - 1;
+	int r = 0;
+	size_t n;
+
+	/* Bytes far from the header must wait in memory. */
+	for (n = 0; n < KV_ARRAY_LEN(drafts) && r == 0; n++) {
+		drafts[n] = new_draft(f);
+		r = kv_draft_write(drafts[n], "x", 1, at);
+	}
+	assert_int_equal(r, -ENOSPC);
+	assert_true(f->heads <= KV_DRAFT_HEADS);
+	assert_int_equal(n, KV_DRAFT_HEADS / (4 << 20) + 1);
+	for (size_t i = 0; i < n; i++)
+		kv_draft_free(drafts[i]);
+	assert_int_equal(f->heads, 0);
+}
+
+static void
+a_header_written_over_before_the_seal_is_looked_at_again(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_draft *draft = new_draft(f);
+	bool is_new;
+
+	kv_draft_write(draft, f->file, FILE_BYTES, 0);
+	kv_draft_write(draft, "\1", 1, 0);
+	assert_int_equal(kv_draft_seal(draft, 0, &is_new), -EINVAL);
+	kv_draft_free(draft);
+}
+
+static void order_and_size_of_writes_do_not_matter(void **state)
+{
+	static const size_t steps[] = {1 << 20, 65536, 4096, 1000, 7777};
+	struct fixture *f = *state;
+	struct kv_digest want = kv_digest_of(f->file, FILE_BYTES), digest;
+	struct kv_block *block;
+	struct kv_meta meta;
+	bool is_new;
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(steps) * 2; i++) {
+		size_t step = steps[i / 2], n = FILE_BYTES / step + 1;
+		struct kv_draft *draft = new_draft(f);
+
+		for (size_t k = 0; k < n; k++) {
+			size_t at = (i % 2 ? n - 1 - k : k) * step;
+
+			assert_int_equal(
+				kv_draft_write(draft, f->file + at,
+					       KV_MIN(step, FILE_BYTES - at),
+					       at),
+				0);
+		}
+		assert_int_equal(kv_draft_size(draft), FILE_BYTES);
+		assert_int_equal(kv_draft_seal(draft, 99, &is_new), 1);
+		assert_int_equal(is_new, i == 0);
+		block = kv_draft_block(draft);
+		assert_non_null(block);
+		assert_int_equal(kv_block_meta(f->cache, block, &meta, &digest),
+				 0);
+		assert_memory_equal(&digest, &want, sizeof(want));
+		assert_int_equal(meta.mtime_ns, 99);
+		kv_block_put(f->cache, block);
+		kv_draft_free(draft);
+	}
+}
+
+static void other_bytes_of_a_sealed_key_are_refused(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_draft *draft = new_draft(f), *other = new_draft(f);
+	bool is_new;
+
+	kv_draft_write(draft, f->file, FILE_BYTES, 0);
+	assert_int_equal(kv_draft_seal(draft, 0, &is_new), 1);
+	f->file[FILE_BYTES - 1] ^= 1;
+	kv_draft_write(other, f->file, FILE_BYTES, 0);
+	assert_int_equal(kv_draft_seal(other, 0, &is_new), -EEXIST);
+	assert_int_equal(kv_draft_write(draft, "x", 1, 0), -EPERM);
+	assert_int_equal(kv_draft_reset(draft), -EPERM);
+	kv_draft_free(draft);
+	kv_draft_free(other);
+}
+
+static void what_was_written_reads_back_before_and_after_the_seal(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_draft *draft = new_draft(f);
+	uint8_t got[1000];
+	bool is_new;
+
+	kv_draft_write(draft, f->file, 100, 0);
+	kv_draft_write(draft, f->file + 200, 100, 200);
+	memset(got, 0xff, sizeof(got));
+	assert_int_equal(kv_draft_read(draft, got, 1000, 50), 250);
+	assert_memory_equal(got, f->file + 50, 50);
+	assert_int_equal(got[50], 0); /* the hole */
+	assert_memory_equal(got + 150, f->file + 200, 100);
+	kv_draft_write(draft, f->file, FILE_BYTES, 0);
+	assert_int_equal(kv_draft_read(draft, got, 1000, FILE_BYTES - 10), 10);
+	kv_draft_seal(draft, 0, &is_new);
+	assert_int_equal(kv_draft_read(draft, got, 1000, 5000), 1000);
+	assert_memory_equal(got, f->file + 5000, 1000);
+	assert_int_equal(kv_draft_read(draft, got, 1000, FILE_BYTES), 0);
+	kv_draft_free(draft);
+}
+
+static struct kv_upload *create(struct fixture *f, const char *text, uid_t uid,
+				int expected)
+{
+	struct fuse_ctx ctx = {.uid = uid, .gid = uid, .pid = getpid()};
+	struct kv_upload *upload = NULL;
+	struct kv_name name;
+
+	assert_int_equal(kv_name_parse(text, 0xab, &name), 0);
+	assert_int_equal(kv_upload_create(f->uploads, f->space, text, &name,
+					  &ctx, 0644, &upload),
+			 expected);
+	return upload;
+}
+
+static void an_upload_resolves_for_its_maker_alone(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_upload *mine = create(f, KEY_TEXT, 7, 0), *found;
+
+	create(f, KEY_TEXT, 7, -EEXIST);
+	assert_int_equal(
+		kv_upload_find(f->uploads, f->space, KEY_TEXT, 8, &found),
+		-ENOENT);
+	assert_int_equal(
+		kv_upload_find(f->uploads, f->space, KEY_TEXT, 7, &found), 0);
+	assert_ptr_equal(found, mine);
+	kv_upload_put(found);
+	kv_upload_closed(create(f, KEY_TEXT, 8, 0));
+	kv_upload_closed(mine);
+	assert_int_equal(
+		kv_upload_find(f->uploads, f->space, KEY_TEXT, 7, &found),
+		-ENOENT);
+}
+
+static void a_restart_takes_the_name_and_leaves_the_old_bytes(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_upload *old = create(f, KEY_TEXT, 7, 0), *fresh, *found;
+	bool is_new;
+
+	kv_draft_write(kv_upload_draft(old), f->file, 1000, 0);
+	assert_int_equal(kv_upload_restart(old, &fresh), 0);
+	assert_int_equal(
+		kv_upload_get(f->uploads, kv_upload_serial(old), &found), 0);
+	assert_ptr_equal(found, fresh);
+	kv_upload_put(found);
+	assert_int_equal(kv_draft_size(kv_upload_draft(fresh)), 0);
+	kv_draft_write(kv_upload_draft(old), f->file + 1000, FILE_BYTES - 1000,
+		       1000);
+	assert_int_equal(kv_upload_seal(old, &is_new), 1);
+	assert_int_equal(kv_upload_restart(old, &found), -ESTALE);
+	kv_upload_closed(old);
+	kv_upload_closed(fresh);
+}
+
+static void an_unlinked_upload_seals_nothing(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_upload *upload = create(f, KEY_TEXT, 7, 0);
+	struct kv_block *block;
+	bool is_new;
+
+	kv_draft_write(kv_upload_draft(upload), f->file, FILE_BYTES, 0);
+	kv_upload_unlink(upload);
+	assert_int_equal(kv_upload_seal(upload, &is_new), 0);
+	assert_int_equal(kv_block_get(f->cache, f->space, &f->key, &block),
+			 -ENOENT);
+	kv_upload_closed(upload);
+}
+
+static void only_a_complete_staging_file_outlives_its_close(void **state)
+{
+	static const char temp[] = "." KEY_TEXT ".x";
+	struct fixture *f = *state;
+	struct kv_upload *upload = create(f, temp, 7, 0);
+	bool is_new;
+
+	kv_draft_write(kv_upload_draft(upload), f->file, 1000, 0);
+	kv_upload_closed(upload);
+	assert_int_equal(kv_upload_find(f->uploads, f->space, temp, 7, &upload),
+			 -ENOENT);
+	upload = create(f, temp, 7, 0);
+	kv_draft_write(kv_upload_draft(upload), f->file, FILE_BYTES, 0);
+	kv_upload_closed(upload);
+	assert_int_equal(kv_upload_find(f->uploads, f->space, temp, 7, &upload),
+			 0);
+	assert_int_equal(kv_upload_seal(upload, &is_new), 1);
+	kv_upload_unlink(upload);
+	kv_upload_put(upload);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(what_is_no_safetensors_file_fails_and_goes_on_failing),
+		TEST(a_byte_past_the_end_is_too_big),
+		TEST(a_hole_never_seals),
+		TEST(heads_are_bounded_over_all_drafts),
+		TEST(a_header_written_over_before_the_seal_is_looked_at_again),
+		TEST(order_and_size_of_writes_do_not_matter),
+		TEST(other_bytes_of_a_sealed_key_are_refused),
+		TEST(what_was_written_reads_back_before_and_after_the_seal),
+		TEST(an_upload_resolves_for_its_maker_alone),
+		TEST(a_restart_takes_the_name_and_leaves_the_old_bytes),
+		TEST(an_unlinked_upload_seals_nothing),
+		TEST(only_a_complete_staging_file_outlives_its_close),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * impostor.h - a daemon that does what no daemon should: answers wrongly, late
+ * or not at all.  One thread, as many connections as come.
+ */
+#ifndef KV_TESTS_IMPOSTOR_H
+#define KV_TESTS_IMPOSTOR_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <cmocka.h>
+
+#include "kernels/kvfs.h"
+#include "kernels/link.h"
+
+#define IMPOSTOR_SLOTS 32
+
+struct impostor {
+	char dir[64], path[96];
+	int listener, stop[2];
+	pthread_t thread;
+	/* Answers @packet on @fd, or does not; packet->fd is closed then. */
+	void (*answer)(struct impostor *i, int fd, struct kv_packet *packet);
+	_Atomic uint32_t version; /* for HELLO */
+	atomic_int connections;	  /* accepted so far */
+	atomic_int mode;	  /* for answer() */
+	bool hang_up;		  /* answer()'s: close this connection now */
+	_Atomic uint64_t seen;	  /* by answer(), for the test */
+	int other;		  /* answer()'s: a connection to remember */
+};
+
+static inline void impostor_reply(int fd, const struct kv_packet *request,
+				  void *items, size_t bytes, uint32_t count)
+{
+	struct kv_packet reply = {.header = request->header,
+				  .items = items,
+				  .bytes = bytes,
+				  .fd = -1};
+
+	reply.header.flags |= WIRE_REPLY;
+	reply.header.count = count;
+	kv_link_send(fd, &reply, 0);
+}
+
+/* A space that can be read, numbered 1, without a layout. */
+static inline void impostor_space(int fd, const struct kv_packet *request)
+{
+	struct wire_space space = {.id = 1, .writable = 1};
+
+	impostor_reply(fd, request, &space, sizeof(space), 0);
+}
+
+static inline bool impostor_serve(struct impostor *i, int fd)
+{
+	static uint8_t items[WIRE_MAX];
+	struct kv_packet packet = {.items = items, .bytes = sizeof(items)};
+	struct wire_hello hello = {.version = i->version, .epoch = 1};
+
+	if (kv_link_receive(fd, &packet, 0) < 0)
+		return false;
+	i->hang_up = false;
+	if (packet.header.type == WIRE_HELLO)
+		impostor_reply(fd, &packet, &hello, sizeof(hello), 1);
+	else
+		i->answer(i, fd, &packet);
+	kv_closep(&packet.fd);
+	return !i->hang_up;
+}
+
+static inline void *impostor_run(void *arg)
+{
+	struct impostor *i = arg;
+	struct pollfd fds[IMPOSTOR_SLOTS];
+	int n = 2, k;
+
+	fds[0] = (struct pollfd){.fd = i->stop[0], .events = POLLIN};
+	fds[1] = (struct pollfd){.fd = i->listener, .events = POLLIN};
+	while (poll(fds, (nfds_t)n, -1) > 0 && fds[0].revents == 0) {
+		for (k = 2; k < n; k++)
+			if (fds[k].revents && !impostor_serve(i, fds[k].fd)) {
+				close(fds[k].fd);
+				fds[k] = fds[--n];
+			}
+		if (fds[1].revents && n < IMPOSTOR_SLOTS) {
+			fds[n++] = (struct pollfd){
+				.fd = accept(i->listener, NULL, NULL),
+				.events = POLLIN};
+			i->connections++;
+		}
+	}
+	while (n > 2)
+		close(fds[--n].fd);
+	return NULL;
+}
+
+static inline int impostor_setup(void **state)
+{
+	struct impostor *i = calloc(1, sizeof(*i));
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+
+	*state = i;
+	i->version = WIRE_VERSION;
+	strcpy(i->dir, "/tmp/kvfs-impostor-XXXXXX");
+	assert_non_null(mkdtemp(i->dir));
+	snprintf(i->path, sizeof(i->path), "%s/control", i->dir);
+	strcpy(a.sun_path, i->path);
+	i->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(i->listener, (struct sockaddr *)&a, sizeof(a)),
+			 0);
+	assert_int_equal(listen(i->listener, 16), 0);
+	assert_int_equal(pipe(i->stop), 0);
+	return 0;
+}
+
+static inline void impostor_start(struct impostor *i,
+				  void (*answer)(struct impostor *i, int fd,
+						 struct kv_packet *packet))
+{
+	i->answer = answer;
+	pthread_create(&i->thread, NULL, impostor_run, i);
+}
+
+static inline int impostor_teardown(void **state)
+{
+	struct impostor *i = *state;
+
+	if (i->answer != NULL) {
+		assert_int_equal(write(i->stop[1], "", 1), 1);
+		pthread_join(i->thread, NULL);
+	}
+	close(i->listener);
+	close(i->stop[0]);
+	close(i->stop[1]);
+	unlink(i->path);
+	rmdir(i->dir);
+	free(i);
+	return 0;
+}
+
+#endif

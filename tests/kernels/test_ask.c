@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Questions whose answers are wrong, late or missing. */
+#include "tests/kernels/impostor.h"
+
+enum mode { HONEST, GONE, LATE, WRONG_TAG, TOO_SHORT, TOO_LONG, NONSENSE };
+
+static void answer(struct impostor *i, int fd, struct kv_packet *packet)
+{
+	uint8_t states[600] = {0};
+	uint32_t count = packet->header.count;
+
+	if (packet->header.type == WIRE_SPACE) {
+		impostor_space(fd, packet);
+		return;
+	}
+	if (packet->header.type != WIRE_PROBE)
+		return;
+	memset(states, i->mode == NONSENSE ? 200 : WIRE_DRAM, sizeof(states));
+	i->hang_up = i->mode == GONE;
+	if (i->mode == LATE)
+		usleep(1300000);
+	if (i->mode == WRONG_TAG)
+		packet->header.tag++;
+	if (i->mode == TOO_SHORT)
+		count--;
+	if (i->mode == TOO_LONG)
+		count++;
+	impostor_reply(fd, packet, states, count, count);
+}
+
+static long probe(struct impostor *i, kvfs_space *space, uint8_t *ret_state)
+{
+	kvfs_key keys[2] = {{.len = 16}, {.len = 32}};
+	kvfs_query query = {space, keys, 2};
+	uint8_t states[2] = {9, 9};
+	long n = kvfs_probe(&query, 1, states);
+
+	(void)i;
+	*ret_state = states[1];
+	return n;
+}
+
+static void misses_then_recovers(struct impostor *i, enum mode mode)
+{
+	kvfs_session *session;
+	kvfs_space *space;
+	uint8_t state;
+
+	i->mode = HONEST;
+	impostor_start(i, answer);
+	assert_int_equal(kvfs_open(i->path, &session), 0);
+	assert_int_equal(kvfs_space_open(session, "s", NULL, 0, &space), 0);
+	assert_int_equal(probe(i, space, &state), 2);
+	assert_int_equal(state, KVFS_DRAM);
+	i->mode = (int)mode;
+	assert_int_equal(probe(i, space, &state), 0);
+	assert_int_equal(state, KVFS_ABSENT);
+	i->mode = HONEST;
+	if (mode == LATE)
+		usleep(1500000);
+	assert_int_equal(probe(i, space, &state), 2);
+	kvfs_space_close(space);
+	kvfs_close(session);
+}
+
+static void a_connection_closed_in_between_is_made_anew(void **state)
+{
+	struct impostor *i = *state;
+	kvfs_session *session;
+	kvfs_space *space;
+	uint8_t now;
+
+	i->mode = GONE;
+	impostor_start(i, answer);
+	assert_int_equal(kvfs_open(i->path, &session), 0);
+	assert_int_equal(kvfs_space_open(session, "s", NULL, 0, &space), 0);
+	assert_int_equal(probe(i, space, &now), 2);
+	assert_int_equal(probe(i, space, &now), 2);
+	assert_int_equal(kvfs_connected(session), 1);
+	kvfs_space_close(space);
+	kvfs_close(session);
+}
+
+static void a_late_reply_is_not_taken_for_the_next_one(void **state)
+{
+	misses_then_recovers(*state, LATE);
+}
+
+static void a_reply_with_another_tag_is_a_miss(void **state)
+{
+	misses_then_recovers(*state, WRONG_TAG);
+}
+
+static void a_reply_with_too_few_states_is_a_miss(void **state)
+{
+	misses_then_recovers(*state, TOO_SHORT);
+}
+
+static void a_reply_with_too_many_states_is_a_miss(void **state)
+{
+	misses_then_recovers(*state, TOO_LONG);
+}
+
+static void a_state_that_there_is_not_is_a_miss(void **state)
+{
+	misses_then_recovers(*state, NONSENSE);
+}
+
+#define test(name) \
+	cmocka_unit_test_setup_teardown(name, impostor_setup, impostor_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(a_connection_closed_in_between_is_made_anew),
+		test(a_late_reply_is_not_taken_for_the_next_one),
+		test(a_reply_with_another_tag_is_a_miss),
+		test(a_reply_with_too_few_states_is_a_miss),
+		test(a_reply_with_too_many_states_is_a_miss),
+		test(a_state_that_there_is_not_is_a_miss),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Saves to a daemon that stops half-way: whose the staging memory is then. */
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include "tests/kernels/impostor.h"
+
+#define LAYOUT \
+	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[4096]}]}"
+#define BLOCK 4096
+#define SECOND 1000000000u
+
+/* What it does with a SAVE or, REFUSING, with the staging memory. */
+enum mode { SEALING, HANGING_UP, SILENT, REFUSING, BUSY };
+
+static uint8_t pages[8 * BLOCK];
+static int stages[2]; /* descriptors of the staging memory got so far */
+static atomic_int n_stages, n_drops;
+static _Atomic uint64_t offset; /* of the last block to save */
+
+static void take_space(int fd, struct kv_packet *packet)
+{
+	char text[sizeof(struct wire_space) + 2 + sizeof(LAYOUT)];
+	struct wire_space space = {.id = 1, .writable = 1, .payload = BLOCK};
+
+	memcpy(text, &space, sizeof(space));
+	memcpy(text + sizeof(space), "s\0" LAYOUT, 2 + sizeof(LAYOUT) - 1);
+	impostor_reply(fd, packet, text, sizeof(text) - 1,
+		       2 + sizeof(LAYOUT) - 1);
+}
+
+static void take_stage(struct impostor *i, int fd, struct kv_packet *packet)
+{
+	packet->header.status = i->mode == REFUSING ? -EPERM : 0;
+	if (n_stages < 2)
+		stages[n_stages++] = dup(packet->fd);
+	impostor_reply(fd, packet, NULL, 0, 0);
+}
+
+static void take_blocks(struct impostor *i, int fd, struct kv_packet *packet)
+{
+	struct wire_status statuses[WIRE_BATCH] = {0};
+	uint32_t n = packet->header.count;
+
+	if (packet->header.type == WIRE_SAVE) {
+		offset = ((struct wire_save *)packet->items)->offset;
+		i->seen |= 1;
+		i->hang_up = i->mode == HANGING_UP;
+		if (i->mode == HANGING_UP || i->mode == SILENT)
+			return;
+	}
+	if (packet->header.type == WIRE_RESERVE && i->mode == BUSY) {
+		i->seen |= 2;
+		usleep(300000);
+	}
+	impostor_reply(fd, packet, statuses, n * sizeof(statuses[0]), n);
+}
+
+static void answer(struct impostor *i, int fd, struct kv_packet *packet)
+{
+	if (packet->header.type == WIRE_SPACE)
+		take_space(fd, packet);
+	else if (packet->header.type == WIRE_STAGING)
+		take_stage(i, fd, packet);
+	else
+		take_blocks(i, fd, packet);
+	n_drops += packet->header.type == WIRE_DROP;
+}
+
+struct client {
+	kvfs_session *session;
+	kvfs_space *space;
+	kvfs_pool *pool;
+};
+
+static void enter(struct impostor *i, struct client *c)
+{
+	kvfs_view view = {"k", pages, BLOCK, BLOCK, 1, 0};
+	kvfs_pool_desc desc = {.device = "host",
+			       .views = &view,
+			       .n_views = 1,
+			       .pages = 8,
+			       .pages_per_block = 1};
+
+	n_stages = n_drops = 0;
+	impostor_start(i, answer);
+	assert_int_equal(kvfs_open(i->path, &c->session), 0);
+	assert_int_equal(kvfs_space_open(c->session, "s", NULL, 0, &c->space),
+			 0);
+	desc.space = c->space;
+	assert_int_equal(kvfs_pool_register(c->session, &desc, &c->pool), 0);
+}
+
+static void leave(struct client *c)
+{
+	int i;
+
+	kvfs_pool_close(c->pool);
+	kvfs_space_close(c->space);
+	kvfs_close(c->session);
+	for (i = 0; i < n_stages; i++)
+		close(stages[i]);
+}
+
+static kvfs_xfer *save(struct client *c, int64_t page, const kvfs_opts *opts)
+{
+	kvfs_key key = {.bytes = {(uint8_t)(page + 1)}, .len = 16};
+	kvfs_xfer *xfer;
+
+	assert_int_equal(
+		kvfs_save(c->pool, c->space, &key, NULL, 1, &page, opts, &xfer),
+		0);
+	return xfer;
+}
+
+static int sealed_status(kvfs_xfer *xfer)
+{
+	int status;
+
+	kvfs_xfer_wait(xfer, KVFS_SEALED, 5ull * SECOND);
+	status = kvfs_xfer_status(xfer, 0);
+	kvfs_xfer_free(xfer);
+	return status;
+}
+
+static void wait_seen(struct impostor *i, uint64_t seen)
+{
+	int k;
+
+	for (k = 0; k < 300 && (i->seen & seen) != seen; k++)
+		usleep(10000);
+	assert_int_equal(i->seen & seen, seen);
+}
+
+/* R2: the daemon may still be reading what it has not answered. */
+static void staging_of_a_lost_connection_is_never_written_again(void **state)
+{
+	struct impostor *i = *state;
+	struct client c;
+	uint8_t byte = 0;
+	off_t at;
+	int k;
+
+	enter(i, &c);
+	i->mode = HANGING_UP;
+	memset(pages, 11, sizeof(pages));
+	assert_int_equal(sealed_status(save(&c, 0, NULL)), -ENOTCONN);
+	at = (off_t)offset;
+	i->mode = SEALING;
+	for (k = 0; k < 300 && !kvfs_connected(c.session); k++)
+		usleep(10000);
+	memset(pages, 22, sizeof(pages));
+	assert_int_equal(sealed_status(save(&c, 1, NULL)), 0);
+	assert_int_equal(n_stages, 2);
+	assert_int_equal(pread(stages[0], &byte, 1, at), 1);
+	assert_int_equal(byte, 11);
+	assert_int_equal(pread(stages[1], &byte, 1, (off_t)offset), 1);
+	assert_int_equal(byte, 22);
+	leave(&c);
+}
+
+static void staging_that_the_daemon_refuses_fails_the_save(void **state)
+{
+	struct impostor *i = *state;
+	struct client c;
+	kvfs_xfer *xfers[2];
+	int k, status;
+
+	enter(i, &c);
+	i->mode = REFUSING;
+	for (k = 0; k < 2; k++)
+		xfers[k] = save(&c, k, NULL);
+	for (k = 0; k < 2; k++) {
+		status = sealed_status(xfers[k]);
+		assert_true(status == -EPERM || status == 0);
+	}
+	leave(&c);
+}
+
+/* R3: the source is read before COPIED, and never after. */
+static void pages_are_the_engines_again_when_copied(void **state)
+{
+	struct impostor *i = *state;
+	struct kvfs_pool_info info;
+	struct client c;
+	kvfs_xfer *xfer;
+	uint8_t byte = 0;
+
+	enter(i, &c);
+	i->mode = SILENT;
+	memset(pages, 33, sizeof(pages));
+	xfer = save(&c, 2, NULL);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 5ull * SECOND), 1);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_SEALED), 0);
+	assert_int_equal(kvfs_xfer_status(xfer, 0), -EINPROGRESS);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, SECOND / 100),
+			 -ETIMEDOUT);
+	assert_int_equal(kvfs_pool_info(c.pool, &info), 0);
+	assert_int_equal(info.pages_saving, 0);
+	memset(pages, 44, sizeof(pages));
+	wait_seen(i, 1);
+	assert_int_equal(pread(stages[0], &byte, 1, (off_t)offset), 1);
+	assert_int_equal(byte, 33);
+	/* The connection has to end for the save to: nobody will answer. */
+	i->mode = HANGING_UP;
+	kvfs_xfer_free(save(&c, 3, NULL));
+	assert_int_equal(sealed_status(xfer), -ENOTCONN);
+	leave(&c);
+}
+
+/* R1, R15 */
+static void what_was_reserved_is_dropped_when_it_is_cancelled(void **state)
+{
+	struct impostor *i = *state;
+	struct client c;
+	kvfs_xfer *xfer;
+	int k;
+
+	enter(i, &c);
+	i->mode = BUSY;
+	xfer = save(&c, 0, NULL);
+	wait_seen(i, 2);
+	kvfs_xfer_cancel(xfer);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 0);
+	assert_int_equal(sealed_status(xfer), -ECANCELED);
+	leave(&c);
+	for (k = 0; k < 300 && n_drops == 0; k++)
+		usleep(10000);
+	assert_int_equal(n_drops, 1);
+	assert_int_equal(i->seen & 1, 0);
+}
+
+/* R4: the first to be done leaves what the second has. */
+static void pages_of_saves_under_way_are_counted_not_flagged(void **state)
+{
+	struct impostor *i = *state;
+	struct kvfs_pool_info info;
+	struct client c;
+	kvfs_xfer *a, *b;
+
+	enter(i, &c);
+	i->mode = BUSY;
+	a = save(&c, 0, NULL);
+	b = save(&c, 1, NULL);
+	assert_int_equal(kvfs_pool_info(c.pool, &info), 0);
+	assert_int_equal(info.pages_saving, 2);
+	assert_int_equal(kvfs_xfer_wait(a, KVFS_COPIED, 5ull * SECOND), 1);
+	assert_int_equal(kvfs_pool_info(c.pool, &info), 0);
+	assert_int_equal(info.pages_saving, 1);
+	assert_int_equal(sealed_status(b), 0);
+	assert_int_equal(sealed_status(a), 0);
+	assert_int_equal(kvfs_pool_info(c.pool, &info), 0);
+	assert_int_equal(info.pages_saving, 0);
+	leave(&c);
+}
+
+static void a_save_not_begun_by_its_deadline_times_out(void **state)
+{
+	struct impostor *i = *state;
+	kvfs_opts opts = {.deadline = SECOND / 20};
+	struct client c;
+
+	enter(i, &c);
+	i->mode = BUSY;
+	assert_int_equal(sealed_status(save(&c, 0, &opts)), -ETIMEDOUT);
+	leave(&c);
+	assert_int_equal(i->seen & 1, 0);
+}
+
+#define test(name) \
+	cmocka_unit_test_setup_teardown(name, impostor_setup, impostor_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(staging_of_a_lost_connection_is_never_written_again),
+		test(staging_that_the_daemon_refuses_fails_the_save),
+		test(pages_are_the_engines_again_when_copied),
+		test(what_was_reserved_is_dropped_when_it_is_cancelled),
+		test(pages_of_saves_under_way_are_counted_not_flagged),
+		test(a_save_not_begun_by_its_deadline_times_out),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Replies that belong to nothing, and requests whose connection breaks. */
+#include "tests/kernels/impostor.h"
+
+enum mode { ABSENT, WRONG_TAG, TOO_MANY, WRONG_TYPE, UNASKED, SHORT, HANG_UP };
+
+static void acquired(struct impostor *i, int fd, struct kv_packet *packet)
+{
+	struct wire_place places[2] = {{.status = -ENOENT}};
+	uint32_t count = 1;
+
+	if (i->mode == WRONG_TAG)
+		packet->header.tag += 1000;
+	if (i->mode == WRONG_TYPE)
+		packet->header.type = WIRE_PROBE;
+	if (i->mode == TOO_MANY)
+		count = 2;
+	if (i->mode == UNASKED) {
+		packet->header.type = WIRE_FLUSH;
+		kv_link_send(fd, packet, 0);
+		return;
+	}
+	if (i->mode == SHORT) {
+		impostor_reply(fd, packet, places, sizeof(places[0]) - 1, 1);
+		return;
+	}
+	if (i->mode == HANG_UP) {
+		i->hang_up = true;
+		return;
+	}
+	impostor_reply(fd, packet, places, count * sizeof(places[0]), count);
+}
+
+static void answer(struct impostor *i, int fd, struct kv_packet *packet)
+{
+	if (packet->header.type == WIRE_SPACE)
+		impostor_space(fd, packet);
+	else if (packet->header.type == WIRE_ACQUIRE)
+		acquired(i, fd, packet);
+}
+
+static int acquire(kvfs_space *space)
+{
+	kvfs_key key = {.len = 16};
+	kvfs_query query = {space, &key, 1};
+	kvfs_lease *lease;
+	int status;
+
+	assert_int_equal(kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease), 0);
+	assert_int_equal(kvfs_lease_wait(lease, 5000000000u), 0);
+	status = kvfs_lease_status(lease, 0);
+	kvfs_release(lease);
+	return status;
+}
+
+/* Whatever comes, the request ends, and the next one goes by a new
+ * connection. */
+static void ends_and_recovers(struct impostor *i, enum mode mode, int status)
+{
+	kvfs_session *session;
+	kvfs_space *space;
+	int k, before;
+
+	impostor_start(i, answer);
+	assert_int_equal(kvfs_open(i->path, &session), 0);
+	assert_int_equal(kvfs_space_open(session, "s", NULL, 0, &space), 0);
+	assert_int_equal(acquire(space), -ENOENT);
+	before = i->connections;
+	i->mode = (int)mode;
+	assert_int_equal(acquire(space), status);
+	i->mode = ABSENT;
+	for (k = 0; k < 300 && i->connections == before; k++)
+		usleep(10000);
+	assert_true(i->connections > before);
+	for (k = 0; k < 300 && !kvfs_connected(session); k++)
+		usleep(10000);
+	assert_int_equal(acquire(space), -ENOENT);
+	kvfs_space_close(space);
+	kvfs_close(session);
+}
+
+static void a_reply_to_nothing_ends_the_connection(void **state)
+{
+	ends_and_recovers(*state, WRONG_TAG, -ENOTCONN);
+}
+
+static void a_reply_of_another_length_ends_the_connection(void **state)
+{
+	ends_and_recovers(*state, TOO_MANY, -EPROTO);
+}
+
+static void a_reply_of_another_type_ends_the_connection(void **state)
+{
+	ends_and_recovers(*state, WRONG_TYPE, -ENOTCONN);
+}
+
+static void a_request_from_the_daemon_ends_the_connection(void **state)
+{
+	ends_and_recovers(*state, UNASKED, -ENOTCONN);
+}
+
+static void a_cut_off_reply_ends_the_connection(void **state)
+{
+	ends_and_recovers(*state, SHORT, -ENOTCONN);
+}
+
+static void a_daemon_that_hangs_up_is_found_again(void **state)
+{
+	ends_and_recovers(*state, HANG_UP, -ENOTCONN);
+}
+
+#define test(name) \
+	cmocka_unit_test_setup_teardown(name, impostor_setup, impostor_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(a_reply_to_nothing_ends_the_connection),
+		test(a_reply_of_another_length_ends_the_connection),
+		test(a_reply_of_another_type_ends_the_connection),
+		test(a_request_from_the_daemon_ends_the_connection),
+		test(a_cut_off_reply_ends_the_connection),
+		test(a_daemon_that_hangs_up_is_found_again),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

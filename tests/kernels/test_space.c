@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Spaces: opening, layouts, and a daemon that has forgotten them. */
+#include "tests/kernels/world.h"
+
+#define OTHER "{\"tensors\":[{\"name\":\"x\",\"dtype\":\"F32\",\"shape\":[8]}]}"
+
+static int try_open(struct world *w, const char *name, const char *layout,
+		    unsigned flags)
+{
+	kvfs_space *space;
+	int r = kvfs_space_open(w->session, name, layout, flags, &space);
+
+	if (r == 0)
+		kvfs_space_close(space);
+	return r;
+}
+
+static void names_and_flags_that_cannot_be_are_refused(void **state)
+{
+	struct world *w = *state;
+	char name[300];
+
+	memset(name, 'n', sizeof(name));
+	name[256] = '\0';
+	assert_int_equal(try_open(w, NULL, NULL, 0), -EINVAL);
+	assert_int_equal(try_open(w, "", NULL, 0), -EINVAL);
+	assert_int_equal(try_open(w, ".kvfs", NULL, 0), -EINVAL);
+	assert_int_equal(try_open(w, "a/b", NULL, 0), -EINVAL);
+	assert_int_equal(try_open(w, name, NULL, 0), -EINVAL);
+	assert_int_equal(try_open(w, "a", NULL, 01777 | KVFS_CREATE), 0);
+	assert_int_equal(try_open(w, "a", NULL, 02000), -EINVAL);
+	assert_int_equal(kvfs_space_open(w->session, "a", NULL, 0, NULL),
+			 -EINVAL);
+}
+
+static void what_the_daemon_refuses_is_refused(void **state)
+{
+	struct world *w = *state;
+
+	assert_int_equal(try_open(w, "absent", NULL, 0), -ENOENT);
+	assert_int_equal(try_open(w, "absent", OTHER, 0), -ENOENT);
+	assert_int_equal(try_open(w, w->space_name, OTHER, 0), -EEXIST);
+	assert_int_equal(try_open(w, "new", "{}", KVFS_CREATE), -EINVAL);
+	assert_int_equal(try_open(w, w->space_name, NULL, 0), 0);
+	assert_int_equal(try_open(w, w->space_name, WORLD_LAYOUT, KVFS_CREATE),
+			 0);
+}
+
+static void the_layout_is_canonical_and_the_same_for_all(void **state)
+{
+	struct world *w = *state;
+	kvfs_space *again;
+
+	assert_int_equal(kvfs_space_payload(w->space), PAYLOAD);
+	assert_non_null(strstr(kvfs_space_layout(w->space), "\"seed\""));
+	assert_int_equal(
+		kvfs_space_open(w->session, w->space_name, NULL, 0, &again), 0);
+	assert_string_equal(kvfs_space_layout(again),
+			    kvfs_space_layout(w->space));
+	kvfs_space_close(again);
+}
+
+static void an_untyped_space_has_no_layout_and_no_pool(void **state)
+{
+	struct world *w = *state;
+	kvfs_view view = {"k", w->memory, 8, 8, 1, 0};
+	kvfs_pool_desc desc = {.device = "host",
+			       .views = &view,
+			       .n_views = 1,
+			       .pages = 1,
+			       .pages_per_block = 1};
+	kvfs_pool *pool;
+	kvfs_space *space;
+	kvfs_key key;
+	uint32_t token = 1;
+
+	assert_int_equal(kvfs_space_open(w->session, "untyped", NULL,
+					 KVFS_CREATE, &space),
+			 0);
+	assert_null(kvfs_space_layout(space));
+	assert_int_equal(kvfs_space_payload(space), 0);
+	assert_int_equal(
+		kvfs_key_chain(space, NULL, &token, 1, NULL, 0, &key, 1),
+		-EINVAL);
+	desc.space = space;
+	assert_int_equal(kvfs_pool_register(w->session, &desc, &pool),
+			 -EMEDIUMTYPE);
+	kvfs_space_close(space);
+}
+
+static void the_seed_is_the_daemons_and_keys_agree_between_sessions(void **s)
+{
+	struct world *w = *s;
+	const uint32_t tokens[4] = {1, 2, 3, 4};
+	kvfs_session *session;
+	kvfs_space *space;
+	kvfs_key a, b;
+
+	assert_int_equal(
+		kvfs_key_chain(w->space, NULL, tokens, 4, NULL, 0, &a, 1), 1);
+	assert_int_equal(kvfs_open(w->path, &session), 0);
+	assert_int_equal(kvfs_space_open(session, w->space_name, WORLD_LAYOUT,
+					 0, &space),
+			 0);
+	assert_int_equal(kvfs_key_chain(space, NULL, tokens, 4, NULL, 0, &b, 1),
+			 1);
+	assert_memory_equal(&a, &b, sizeof(a));
+	kvfs_space_close(space);
+	kvfs_close(session);
+}
+
+static void a_space_opened_before_is_known_after_a_restart(void **state)
+{
+	struct world *w = *state;
+	char *layout = strdup(kvfs_space_layout(w->space));
+
+	world_save(w, 2);
+	world_stop_daemon(w, SIGTERM);
+	world_wait_connected(w->session, 0);
+	world_start_daemon(w);
+	world_wait_connected(w->session, 1);
+	kvfs_release(world_acquire(w, 2, 2));
+	assert_string_equal(kvfs_space_layout(w->space), layout);
+	free(layout);
+}
+
+static void a_space_closed_early_stays_for_what_uses_it(void **state)
+{
+	struct world *w = *state;
+	int64_t page = 0;
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+
+	world_save(w, 1);
+	lease = world_acquire(w, 1, 1);
+	assert_int_equal(kvfs_load(w->pool, lease, 1, &page, NULL, &xfer), 0);
+	kvfs_space_close(kv_steal(w->space));
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SECOND), 1);
+	kvfs_xfer_free(xfer);
+	kvfs_release(lease);
+	kvfs_space_close(NULL);
+}
+
+#define test(name) \
+	cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(names_and_flags_that_cannot_be_are_refused),
+		test(what_the_daemon_refuses_is_refused),
+		test(an_untyped_space_has_no_layout_and_no_pool),
+		test(the_layout_is_canonical_and_the_same_for_all),
+		test(the_seed_is_the_daemons_and_keys_agree_between_sessions),
+		test(a_space_opened_before_is_known_after_a_restart),
+		test(a_space_closed_early_stays_for_what_uses_it),
+	};
+
+	return cmocka_run_group_tests(tests, world_group_setup,
+				      world_group_teardown);
+}

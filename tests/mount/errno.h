@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * errno.h - what the errno programs share: paths, and a table of calls with the
+ * errno each must answer.
+ */
+#ifndef KV_TESTS_ERRNO_H
+#define KV_TESTS_ERRNO_H
+
+#include <fcntl.h>
+#include <stdio.h>
+
+#include "kv.h"
+
+/* Fixed after kv_case_paths: the arguments SPACE KEY FILE, and what follows. */
+static char space[2048], dir[2048], block[2048];
+static char absent[2048]; /* a name for another block */
+static char other_dir[2048];
+static const char *sample; /* FILE, which has the bytes of the block KEY */
+
+struct kv_case {
+	const char *name;
+	int (*call)(void); /* returns an errno */
+	int error;
+};
+
+#define CASE(call, error)          \
+	{                          \
+#call, call, error \
+	}
+
+static int err(long r)
+{
+	return r < 0 ? errno : 0;
+}
+
+static int run_cases(int argc, char **argv, const struct kv_case *cases,
+		     size_t n)
+{
+	int failed = 0, got;
+
+	assert(argc == 4 && strlen(argv[2]) == 32);
+	sample = argv[3];
+	snprintf(space, sizeof(space), "%s", argv[1]);
+	snprintf(dir, sizeof(dir), "%.1900s/%.2s", argv[1], argv[2]);
+	snprintf(other_dir, sizeof(other_dir), "%.1900s/02", argv[1]);
+	snprintf(block, sizeof(block), "%.1900s/%s", dir, argv[2]);
+	snprintf(absent, sizeof(absent), "%.1900s/%.2s%030x", dir, argv[2],
+		 0xabcdef);
+	for (size_t i = 0; i < n; i++) {
+		got = cases[i].call();
+		if (got == cases[i].error)
+			continue;
+		printf("%s: got %s, expected %s\n", cases[i].name,
+		       strerrorname_np(got), strerrorname_np(cases[i].error));
+		failed = 1;
+	}
+	return failed;
+}
+
+#endif

@@ -1,0 +1,78 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# lifecycle.sh - umount, SIGTERM, -f, mount.kvfs, ro, none: beginning and end.
+. "$(dirname "$0")/lib"
+block "$T/b"
+start
+ok "write" put s 1 "$T/b"
+F=$M/s/$(place 1)
+if [ "$(id -u)" = 0 ]; then
+	eq "mounted nosuid,nodev as fuse.kvfs" \
+		"$(awk -v m="$M" '$5 == m { print $6 ~ /nosuid/ && $6 ~ /nodev/, $0 ~ / - fuse.kvfs / }' /proc/self/mountinfo)" "1 1"
+	grep " $M " /proc/self/mountinfo | grep -q default_permissions || fail "default_permissions"
+fi
+stop
+absent "the socket is gone" "$SOCK"
+eq "the mount point is empty" "$(ls -A "$M")" ""
+
+start
+same "a block that was never synced is there after umount" "$T/b" "$F"
+block "$T/b2" --seed 2
+ok "write" put s 2 "$T/b2"
+exec 5< "$F"
+not "umount while a file is open" "busy" umount "$M"
+same "and it goes on" "$T/b" "$F"
+pid=$(daemon_pids)
+kill -TERM "$pid"
+gone
+eq "SIGTERM unmounts, also with a file open" "$(grep -c " $M " /proc/self/mountinfo)" 0
+absent "the socket is gone" "$SOCK"
+exec 5<&-
+start
+same "after SIGTERM" "$T/b2" "$M/s/$(place 2)"
+kill -INT "$(daemon_pids)"
+gone
+
+"$B/kvfs" -f -o "$BASE,control=$SOCK" "$S" "$M" > "$T/log" 2>&1 &
+front=$!
+for _ in $(seq 200); do [ -e "$M/.kvfs" ] && break; sleep 0.05; done
+same "in the foreground" "$T/b" "$F"
+ok "umount" unmount "$M"
+wait $front || fail "-f: the status is $?"
+eq "-f says nothing" "$(cat "$T/log")" ""
+
+ln -s "$B/kvfs" "$T/mount.kvfs"
+ok "mount.kvfs -f is fake" "$T/mount.kvfs" "$S" "$M" -f -o "$BASE"
+eq "nothing is mounted" "$(grep -c " $M " /proc/self/mountinfo)" 0
+ok "mount.kvfs" "$T/mount.kvfs" "$S" "$M" -n -v -s -t kvfs -o "rw,nofail,_netdev,noatime,nosuid,nodev,user,$BASE,control=$SOCK"
+same "mount.kvfs" "$T/b" "$F"
+stop
+not "mount.kvfs with a bad option" bogus "$T/mount.kvfs" "$S" "$M" -o "bogus,$BASE"
+
+start ro
+same "ro: read" "$T/b" "$F"
+R="Read-only file system"
+not "ro: write" "$R" cp "$T/b" "$M/s/$(place 257)"
+not "ro: rm" "$R" rm -f "$F"
+not "ro: mkdir" "$R" mkdir "$M/new"
+not "ro: mkdir" "$R" mkdir "$M/s/cc"
+not "ro: rmdir" "$R" rmdir "$M/s"
+not "ro: chmod" "$R" chmod 700 "$M/s"
+not "ro: pin" "$R" setfattr -n user.kvfs.pin -v 1 "$F"
+not "ro: touch" "$R" touch "$F"
+not "ro: mv" "$R" mv -T "$F" "$F.x"
+not "ro: layout" "$R" sh -c "echo {} > $M/s/.layout"
+grep -qx ro=1 "$M/.kvfs/config" || fail "config does not say ro"
+stop
+
+"$B/kvfs" -o "$BASE,control=$SOCK" "$S" none || fail "MOUNTPOINT none"
+[ -S "$SOCK" ] || fail "none: no socket"
+eq "none: nothing is mounted" "$(grep -c " $T/" /proc/self/mountinfo)" 0
+kill -TERM "$(daemon_pids)"
+gone
+absent "none: the socket is gone" "$SOCK"
+
+start "ssd=0"
+total=$(df -k --output=size "$M" | tail -n 1)
+eq "ssd=0: df's total is dram=" $((total)) $((64 * 1024))
+stop

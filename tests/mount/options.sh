@@ -1,0 +1,44 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# options.sh - bad options at the command line: refused in one line that names
+# the option, with a status, and no STORE is made.
+. "$(dirname "$0")/lib"
+refused() { # WORD ARGUMENTS...
+	local word=$1
+	shift
+	"$B/kvfs" "$@" > "$T/out" 2> "$T/err" < /dev/null && fail "kvfs $* succeeds"
+	eq "kvfs $*: nothing on stdout" "$(cat "$T/out")" ""
+	eq "kvfs $*: one line" "$(wc -l < "$T/err")" 1
+	grep -qF -e "$word" "$T/err" || fail "kvfs $*: '$(cat "$T/err")' does not name '$word'"
+	absent "kvfs $*" "$S"
+	eq "kvfs $*: nothing is mounted" "$(grep -c " $M " /proc/self/mountinfo)" 0
+}
+for v in "" -1 -64M 0 +64M 64MB 1.5G 0x10M 15M 99999999999999999999 18446744073709551616 17179869184G \
+	0% 101% ' 64M' 64m abc 1000T; do
+	refused dram -o "dram=$v" "$S" "$M"
+done
+for v in "" -1 +1G 1GB 1.5G 0x1 1M 99999999999999999999 200% -5%; do refused ssd -o "ssd=$v" "$S" "$M"; done
+for v in "" 0 -1 7M 10% 64MB; do refused segment -o "segment=$v" "$S" "$M"; done
+for v in "" -1 5% 1M/s; do refused scrub -o "scrub=$v" "$S" "$M"; done
+for v in "" -1 5%; do refused ssd_write -o "ssd_write=$v" "$S" "$M"; done
+refused hugepages -o hugepages=maybe "$S" "$M"
+refused writeback -o writeback=some "$S" "$M"
+refused evict -o evict=arc "$S" "$M"
+refused arena -o arena=open "$S" "$M"
+refused remote -o remote=file:///x "$S" "$M"
+refused control -o control= "$S" "$M"
+refused control -o "control=$T/$(printf 'x%.0s' $(seq 120))" "$S" "$M"
+refused uid -o uid=-1 "$S" "$M"
+refused gid -o gid=users "$S" "$M"
+refused umask -o umask=999 "$S" "$M"
+refused ro -o ro=1 "$S" "$M"
+refused bogus -o bogus "$S" "$M"
+refused bogus -o dram=64M,bogus=1,ro "$S" "$M"
+refused -x -x "$S" "$M"
+refused MOUNTPOINT "$S"
+refused STORE
+refused "$T/x" "$S" "$M" "$T/x"
+ok "help" "$B/kvfs" --help
+ok "version" "$B/kvfs" -V
+stdout=$("$B/kvfs" -V)
+case $stdout in "kvfs "[0-9]*) ;; *) fail "version: $stdout" ;; esac

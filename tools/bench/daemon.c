@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon.c - the daemon under test, on a fresh store.
+ *
+ * OWNS      the daemon's process, its store and mount point.
+ *
+ * LOCKING   none.
+ */
+#include "tools/bench/daemon.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tools/bench/clock.h"
+#include "tools/bench/workdir.h"
+
+#define TIMEOUT_MS 20000
+
+static void show_last_words(const struct kv_bench_daemon *daemon)
+{
+	char line[512];
+	FILE *f = fopen(daemon->log, "re");
+
+	while (f && fgets(line, sizeof(line), f))
+		fprintf(stderr, "kvfs: %s", line);
+	if (f)
+		fclose(f);
+}
+
+static int wait_for_mount(struct kv_bench_daemon *daemon)
+{
+	char control[PATH_MAX + 16];
+	unsigned waited;
+
+	snprintf(control, sizeof(control), "%s/.kvfs/control", daemon->mount);
+	for (waited = 0; waited < TIMEOUT_MS; waited += 10) {
+		if (access(control, F_OK) == 0)
+			return 0;
+		if (!kv_bench_child_alive(daemon->children, daemon->pid)) {
+			show_last_words(daemon);
+			return -EIO;
+		}
+		kv_bench_sleep_ms(10);
+	}
+	return -ETIMEDOUT;
+}
+
+int kv_bench_daemon_start(struct kv_bench_children *children, const char *build,
+			  const char *dir, const char *options,
+			  struct kv_bench_daemon *ret_daemon)
+{
+	struct kv_bench_daemon *daemon = ret_daemon;
+	char program[PATH_MAX];
+	char *argv[] = {program,       "-f",	      "-o", (char *)options,
+			daemon->store, daemon->mount, NULL};
+	int r;
+
+	*daemon = (struct kv_bench_daemon){.children = children};
+	snprintf(program, sizeof(program), "%s/kvfs", build);
+	snprintf(daemon->store, sizeof(daemon->store), "%s/store", dir);
+	snprintf(daemon->mount, sizeof(daemon->mount), "%s/mnt", dir);
+	snprintf(daemon->log, sizeof(daemon->log), "%s/kvfs.log", dir);
+	if (mkdir(daemon->mount, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	unlink(daemon->log);
+	r = kv_bench_child_start(children, argv, daemon->log, &daemon->pid);
+	if (r == 0)
+		r = wait_for_mount(daemon);
+	return r;
+}
+
+void kv_bench_daemon_stop(struct kv_bench_daemon *daemon)
+{
+	if (daemon->pid <= 0)
+		return;
+	kv_bench_child_end(daemon->children, daemon->pid);
+	kv_bench_remove(daemon->store);
+	*daemon = (struct kv_bench_daemon){0};
+}
+
+/* Processor time of all its threads, in clock ticks; -1: gone. */
+static long ticks_of(const struct kv_bench_daemon *daemon)
+{
+	long user = -1, kernel = -1;
+	char path[64];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)daemon->pid);
+	f = fopen(path, "re");
+	if (!f)
+		return -1;
+	if (fscanf(f,
+		   "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %ld "
+		   "%ld",
+		   &user, &kernel) != 2)
+		user = kernel = -1;
+	fclose(f);
+	return user < 0 ? -1 : user + kernel;
+}
+
+/* The line @name of /proc/PID/status, in bytes; -errno. */
+static long status_of(const struct kv_bench_daemon *daemon, const char *name)
+{
+	char path[64], line[256];
+	long kib = 0;
+	bool found = false;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)daemon->pid);
+	f = fopen(path, "re");
+	if (!f)
+		return -errno;
+	while (!found && fgets(line, sizeof(line), f))
+		found = strncmp(line, name, strlen(name)) == 0 &&
+			sscanf(line + strlen(name), ": %ld", &kib) == 1;
+	fclose(f);
+	return found ? kib * 1024 : -EIO;
+}
+
+void kv_bench_daemon_settle(const struct kv_bench_daemon *daemon,
+			    uint64_t arena)
+{
+	long before = ticks_of(daemon), now, shared;
+	unsigned waited, quiet = 0;
+
+	for (waited = 0; waited < TIMEOUT_MS && quiet < 3; waited += 100) {
+		kv_bench_sleep_ms(100);
+		now = ticks_of(daemon);
+		shared = status_of(daemon, "RssShmem") +
+			 status_of(daemon, "HugetlbPages");
+		quiet = now - before <= 1 && shared >= (long)arena ? quiet + 1
+								   : 0;
+		before = now;
+	}
+}
+
+long kv_bench_daemon_anonymous(const struct kv_bench_daemon *daemon)
+{
+	return status_of(daemon, "RssAnon");
+}

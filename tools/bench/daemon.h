@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon.h - the daemon under test, on a fresh store.
+ */
+#ifndef KV_BENCH_DAEMON_H
+#define KV_BENCH_DAEMON_H
+
+#include <limits.h>
+#include <stdint.h>
+
+#include "tools/bench/child.h"
+
+struct kv_bench_daemon {
+	struct kv_bench_children *children;
+	pid_t pid;
+	char mount[PATH_MAX], store[PATH_MAX], log[PATH_MAX];
+};
+
+/*
+ * Start @build's kvfs with @options on the store @dir/store, mounted at
+ * @dir/mnt.  Returns when the mount answers.  -EIO: the daemon ended, its last
+ * words are on stderr; -ETIMEDOUT: it does not answer.
+ */
+int kv_bench_daemon_start(struct kv_bench_children *children, const char *build,
+			  const char *dir, const char *options,
+			  struct kv_bench_daemon *ret_daemon);
+
+/* Unmount, end, remove the store.  Takes one that was not started. */
+void kv_bench_daemon_stop(struct kv_bench_daemon *daemon);
+
+/*
+ * Wait until its arena of @arena bytes is there and it does no more work of its
+ * own, such as writing back.  Gives up after 20 s.
+ */
+void kv_bench_daemon_settle(const struct kv_bench_daemon *daemon,
+			    uint64_t arena);
+
+/* Bytes of its anonymous memory; the arena is not among it.  -errno. */
+long kv_bench_daemon_anonymous(const struct kv_bench_daemon *daemon);
+
+#endif

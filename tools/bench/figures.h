@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * figures.h - what is measured.  Each function measures its figures on @rig,
+ * reports them, and leaves rig->keys durable; -errno if it could not.
+ */
+#ifndef KV_BENCH_FIGURES_H
+#define KV_BENCH_FIGURES_H
+
+#include "tools/bench/rig.h"
+
+int kv_bench_load(struct kv_bench_rig *rig);	    /* load_dram */
+int kv_bench_load_layers(struct kv_bench_rig *rig); /* load_dram_layers */
+int kv_bench_lease(struct kv_bench_rig *rig);	    /* lease */
+int kv_bench_mount(struct kv_bench_rig *rig); /* read_mount_second, _first */
+int kv_bench_cold(struct kv_bench_rig *rig);  /* load_ssd_cold */
+int kv_bench_save(struct kv_bench_rig *rig);  /* save_sealed, save_durable */
+int kv_bench_probe(struct kv_bench_rig *rig); /* probe128_p50, _p99 */
+int kv_bench_anonymous(struct kv_bench_rig *rig); /* memory_anon */
+
+#endif

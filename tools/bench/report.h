@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * report.h - figures as a table for people and as JSON lines for programs.
+ */
+#ifndef KV_BENCH_REPORT_H
+#define KV_BENCH_REPORT_H
+
+#include <stdbool.h>
+
+struct kv_bench_figure {
+	const char *name; /* with its suffix */
+	double value, reference;
+	const char *unit;    /* of both */
+	const char *against; /* what the reference is */
+	double ratio;	  /* how many times as good as the reference; 0: none */
+	const char *goal; /* in words; "" if it has none */
+	bool met;
+};
+
+struct kv_bench_report;
+
+/* @only: figures whose names begin otherwise are left out; NULL: none are.
+ * -ENOMEM. */
+int kv_bench_report_new(const char *path, const char *only,
+			struct kv_bench_report **ret_report);
+
+/* Write the file @path, and free.  Takes NULL.  Why it cannot be written. */
+int kv_bench_report_close(struct kv_bench_report *report);
+
+/* Whether a figure of this name is asked for. */
+bool kv_bench_report_wants(struct kv_bench_report *report, const char *name);
+
+void kv_bench_report_add(struct kv_bench_report *report,
+			 const struct kv_bench_figure *figure);
+
+/* A line that stands below the figure before it, in the table only. */
+void kv_bench_report_note(struct kv_bench_report *report, const char *format,
+			  ...) __attribute__((format(printf, 2, 3)));
+
+/* A figure that is missing, and why. */
+void kv_bench_report_skip(struct kv_bench_report *report, const char *name,
+			  const char *why);
+/* How many figures there are, and how many of them met their goals. */
+void kv_bench_report_sum(struct kv_bench_report *report);
+
+#endif

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rig.c - what a figure is measured on: a daemon with one space of blocks, and
+ * an engine's pool.
+ *
+ * OWNS      the daemon, the session and all opened on it, the pool's memory.
+ *
+ * INVARIANTS
+ *   (1) Block i of rig->keys holds the words that word() gives for it, so that
+ *       every tier's answer can be checked, not only timed.
+ *   (2) The pool's memory is mapped before the daemon starts: as root that one
+ *       makes 2 MiB pages for its arena, and they are not ours to take.
+ *
+ * LOCKING   none: one thread measures.
+ */
+#include "tools/bench/rig.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/xattr.h>
+
+#include "tools/bench/clock.h"
+
+#define TOKENS 16 /* per block */
+#define OPTIONS "dram=1G,ssd=4G"
+#define ARENA (1ull << 30)
+
+static uint64_t word(uint64_t block, uint64_t i)
+{
+	uint64_t x = (block << 32 | i) * 0x9e3779b97f4a7c15u;
+
+	x ^= x >> 31;
+	x *= 0xbf58476d1ce4e5b9u;
+	return x ^ x >> 29;
+}
+
+static void fill_pages(struct kv_bench_rig *rig)
+{
+	uint64_t words = kv_bench_payload(rig->size) / 8, block, i;
+	uint64_t *page = rig->pages.base;
+
+	for (block = 0; block < rig->size->blocks; block++, page += words)
+		for (i = 0; i < words; i++)
+			page[i] = word(block, i);
+}
+
+int kv_bench_rig_verify(struct kv_bench_rig *rig, kvfs_lease *lease)
+{
+	uint64_t words = kv_bench_payload(rig->size) / 8, block, i, bytes;
+	const uint64_t *data;
+
+	for (block = 0; block < rig->size->blocks; block++) {
+		data = kvfs_lease_data(lease, block, &bytes);
+		if (!data || bytes != words * 8)
+			return -EBADMSG;
+		for (i = 0; i < words; i++)
+			if (data[i] != word(block, i))
+				return -EBADMSG;
+	}
+	return 0;
+}
+
+/* Views of tensors k and v: runs of @run bytes, @count of them @stride apart,
+ * the next page @next further; v begins at @second. */
+static int register_pool(struct kv_bench_rig *rig, uint64_t run, uint64_t count,
+			 uint64_t stride, uint64_t next, uint64_t second,
+			 kvfs_pool **ret_pool)
+{
+	char *base = rig->pages.base;
+	kvfs_view views[2] = {
+		{"k", base, next, run, count, stride},
+		{"v", base + second, next, run, count, stride},
+	};
+	kvfs_pool_desc desc = {
+		.device = "host",
+		.space = rig->space,
+		.views = views,
+		.n_views = 2,
+		.pages = rig->size->blocks,
+		.pages_per_block = 1,
+		.memory = base,
+		.memory_bytes = rig->pages.bytes,
+	};
+
+	return kvfs_pool_register(rig->session, &desc, ret_pool);
+}
+
+static int register_pools(struct kv_bench_rig *rig)
+{
+	uint64_t payload = kv_bench_payload(rig->size);
+	uint64_t layer = rig->size->blocks * KV_BENCH_LAYER;
+	int r;
+
+	r = register_pool(rig, payload / 2, 1, 0, payload, payload / 2,
+			  &rig->page_first);
+	if (r < 0)
+		return r;
+	return register_pool(rig, KV_BENCH_LAYER, rig->size->layers, layer,
+			     KV_BENCH_LAYER, rig->size->layers * layer,
+			     &rig->layer_first);
+}
+
+static int map_memory(struct kv_bench_rig *rig)
+{
+	size_t bytes = rig->size->blocks * kv_bench_payload(rig->size);
+	int r;
+
+	rig->keys = calloc(rig->size->blocks, sizeof(*rig->keys));
+	r = rig->keys ? kv_bench_memory_map(bytes, &rig->pages) : -ENOMEM;
+	if (r == 0)
+		r = kv_bench_memory_map(bytes, &rig->spare);
+	if (r == 0)
+		r = kv_bench_crew_new(rig->bench->threads, &rig->crew);
+	return r;
+}
+
+static int open_space(struct kv_bench_rig *rig)
+{
+	int r;
+
+	r = kvfs_open(rig->daemon.mount, &rig->session);
+	if (r < 0)
+		return r;
+	r = kvfs_space_open(rig->session, KV_BENCH_SPACE, rig->size->layout,
+			    KVFS_CREATE | 0755, &rig->space);
+	if (r < 0)
+		return r;
+	return kvfs_connected(rig->session) == 1 ? 0 : -ENOTCONN;
+}
+
+void kv_bench_rig_settle(struct kv_bench_rig *rig)
+{
+	kv_bench_daemon_settle(&rig->daemon, ARENA);
+}
+
+int kv_bench_rig_open(struct kv_bench *bench, const struct kv_bench_size *size,
+		      struct kv_bench_rig *rig)
+{
+	uint64_t sealed, durable;
+	int r;
+
+	*rig = (struct kv_bench_rig){.bench = bench, .size = size};
+	r = map_memory(rig);
+	if (r == 0)
+		r = kv_bench_daemon_start(&bench->children, bench->build,
+					  bench->dir, OPTIONS, &rig->daemon);
+	if (r == 0)
+		r = open_space(rig);
+	if (r == 0)
+		r = register_pools(rig);
+	if (r == 0)
+		r = kv_bench_rig_keys(rig, rig->keys, size->blocks);
+	if (r < 0)
+		return r;
+	fill_pages(rig);
+	kv_bench_rig_settle(rig);
+	r = kv_bench_rig_save(rig, rig->keys, &sealed, &durable);
+	kv_bench_rig_settle(rig);
+	return r;
+}
+
+void kv_bench_rig_close(struct kv_bench_rig *rig)
+{
+	kvfs_pool_close(rig->layer_first);
+	kvfs_pool_close(rig->page_first);
+	kvfs_space_close(rig->space);
+	kvfs_close(rig->session);
+	kv_bench_daemon_stop(&rig->daemon);
+	kv_bench_crew_free(rig->crew);
+	kv_bench_memory_unmap(&rig->pages);
+	kv_bench_memory_unmap(&rig->spare);
+	free(rig->keys);
+	*rig = (struct kv_bench_rig){0};
+}
+
+int kv_bench_rig_keys(struct kv_bench_rig *rig, kvfs_key *ret_keys, size_t n)
+{
+	uint32_t *tokens = malloc(n * TOKENS * sizeof(*tokens));
+	size_t i;
+	long r;
+
+	if (!tokens)
+		return -ENOMEM;
+	for (i = 0; i < n * TOKENS; i++)
+		tokens[i] = rig->next_token++;
+	r = kvfs_key_chain(rig->space, NULL, tokens, n * TOKENS, NULL, 0,
+			   ret_keys, n);
+	free(tokens);
+	if (r < 0)
+		return (int)r;
+	return (size_t)r == n ? 0 : -EIO;
+}
+
+static int all_sealed_anew(kvfs_xfer *xfer, size_t n)
+{
+	size_t i;
+	int r;
+
+	for (i = 0; i < n; i++) {
+		r = kvfs_xfer_status(xfer, i);
+		if (r != 0)
+			return r < 0 ? r : -EEXIST;
+	}
+	return 0;
+}
+
+int kv_bench_rig_save(struct kv_bench_rig *rig, const kvfs_key *keys,
+		      uint64_t *ret_sealed, uint64_t *ret_durable)
+{
+	size_t n = rig->size->blocks, i;
+	int64_t *pages = malloc(n * sizeof(*pages));
+	kvfs_xfer *xfer = NULL;
+	uint64_t begin;
+	int r;
+
+	if (!pages)
+		return -ENOMEM;
+	for (i = 0; i < n; i++)
+		pages[i] = (int64_t)i;
+	begin = kv_bench_now();
+	r = kvfs_save(rig->page_first, rig->space, keys, NULL, n, pages, NULL,
+		      &xfer);
+	if (r == 0) {
+		kvfs_xfer_wait(xfer, KVFS_SEALED, KVFS_FOREVER);
+		*ret_sealed = kv_bench_now() - begin;
+		kvfs_xfer_wait(xfer, KVFS_DURABLE, KVFS_FOREVER);
+		*ret_durable = kv_bench_now() - begin;
+		r = all_sealed_anew(xfer, n);
+		rig->saved += n;
+	}
+	kvfs_xfer_free(xfer);
+	free(pages);
+	return r;
+}
+
+int kv_bench_rig_acquire(struct kv_bench_rig *rig, size_t first, size_t n,
+			 kvfs_lease **ret_lease)
+{
+	kvfs_query query = {rig->space, rig->keys + first, n};
+	kvfs_lease *lease;
+	int r;
+
+	r = kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease);
+	if (r < 0)
+		return r;
+	if (kvfs_lease_wait(lease, KVFS_FOREVER) != (long)n) {
+		kvfs_release(lease);
+		return -EIO;
+	}
+	*ret_lease = lease;
+	return 0;
+}
+
+void kv_bench_rig_path(const char *root, const kvfs_key *key, char *ret_path,
+		       size_t room)
+{
+	char name[65];
+
+	kvfs_key_name(key, name);
+	snprintf(ret_path, room, "%s/%.2s/%s", root, name, name);
+}
+
+/* How many of the keys are still in DRAM, after asking for them to go. */
+static size_t drop_from_dram(struct kv_bench_rig *rig, uint8_t *states)
+{
+	kvfs_query query = {rig->space, rig->keys, rig->size->blocks};
+	char root[PATH_MAX], path[PATH_MAX];
+	size_t i, left = 0;
+
+	snprintf(root, sizeof(root), "%.4000s/" KV_BENCH_SPACE,
+		 rig->daemon.mount);
+	kvfs_probe(&query, 1, states);
+	for (i = 0; i < query.n; i++) {
+		if (states[i] == KVFS_SSD)
+			continue;
+		kv_bench_rig_path(root, &rig->keys[i], path, sizeof(path));
+		setxattr(path, "user.kvfs.tier", "ssd", 3, 0);
+		left++;
+	}
+	return left;
+}
+
+int kv_bench_rig_chill(struct kv_bench_rig *rig)
+{
+	uint8_t *states = malloc(rig->size->blocks);
+	unsigned tries = 0;
+
+	if (!states)
+		return -ENOMEM;
+	while (drop_from_dram(rig, states) && ++tries < 100)
+		kv_bench_sleep_ms(20);
+	free(states);
+	/* Emptied segments are retired and new ones made in the background. */
+	kv_bench_rig_settle(rig);
+	return tries < 100 ? 0 : -EBUSY;
+}

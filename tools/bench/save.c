@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * save.c - pool to sealed against memcpy, and to durable against fio's writes
+ * into extents as fresh as the daemon's.
+ *
+ * OWNS      the keys of each round and the list of what memcpy copies.
+ *
+ * INVARIANTS
+ *   (1) Nothing is being written to SSD while a reference is taken: a round's
+ *       save is durable before it.
+ *   (2) Each begins after a pause as long as fio needs to start: a disk with a
+ *       cache, or a limit that allows bursts, is as fresh for both.
+ *
+ * LOCKING   none.
+ */
+#include "tools/bench/figures.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tools/bench/clock.h"
+#include "tools/bench/fio.h"
+#include "tools/bench/sample.h"
+
+#define ROUNDS 7
+#define ROUNDS_QUICK 5
+
+enum { SEALED, DURABLE, COPY, FIO, SERIES };
+
+struct run {
+	struct kv_bench_rig *rig;
+	uint64_t payload, bytes;
+	kvfs_key *keys;
+	struct kv_bench_piece *pieces;
+	bool has_fio;
+	struct kv_bench_sample series[SERIES]; /* GB/s */
+};
+
+static uint64_t copy_pages(struct run *run)
+{
+	size_t n = run->rig->size->blocks, i;
+	char *from = run->rig->pages.base, *to = run->rig->spare.base;
+	uint64_t begin;
+
+	for (i = 0; i < n; i++)
+		run->pieces[i] = (struct kv_bench_piece){
+			to + i * run->payload, from + i * run->payload,
+			run->payload};
+	begin = kv_bench_now();
+	kv_bench_crew_copy(run->rig->crew, run->pieces, n);
+	return kv_bench_now() - begin;
+}
+
+static int measure_round(struct run *run, double *speeds)
+{
+	struct kv_bench_rig *rig = run->rig;
+	uint64_t sealed = 1, durable = 1;
+	char path[PATH_MAX];
+	int r;
+
+	r = kv_bench_rig_keys(rig, run->keys, rig->size->blocks);
+	kv_bench_rig_settle(rig);
+	if (r == 0)
+		r = kv_bench_rig_save(rig, run->keys, &sealed, &durable);
+	if (r < 0)
+		return r;
+	speeds[SEALED] = (double)run->bytes / (double)sealed;
+	speeds[DURABLE] = (double)run->bytes / (double)durable;
+	speeds[COPY] = (double)run->bytes / (double)copy_pages(run);
+	if (!run->has_fio)
+		return 0;
+	snprintf(path, sizeof(path), "%s/fio", rig->bench->dir);
+	return kv_bench_fio_write(&rig->bench->children, path, run->payload,
+				  run->bytes, &speeds[FIO]);
+}
+
+static void report(struct run *run, const char *figure_name, int value,
+		   int reference, const char *against)
+{
+	struct kv_bench_report *to = run->rig->bench->report;
+	struct kv_bench_sample *series = run->series;
+	char name[64];
+	struct kv_bench_figure figure = {
+		.name = name,
+		.value = kv_bench_sample_median(&series[value]),
+		.reference = kv_bench_sample_median(&series[reference]),
+		.unit = "GB/s",
+		.against = against,
+		.goal = "ratio >= 0.9",
+	};
+
+	snprintf(name, sizeof(name), "%s_%s", figure_name,
+		 run->rig->size->suffix);
+	if (reference == FIO && !run->has_fio) {
+		kv_bench_report_skip(to, name, "fio is not installed");
+		return;
+	}
+	figure.ratio = figure.value / figure.reference;
+	figure.met = figure.ratio >= 0.9;
+	kv_bench_report_add(to, &figure);
+	kv_bench_report_note(
+		to, "kvfs p10 %.2f, p90 %.2f; reference p10 %.2f, p90 %.2f",
+		kv_bench_sample_percentile(&series[value], 10),
+		kv_bench_sample_percentile(&series[value], 90),
+		kv_bench_sample_percentile(&series[reference], 10),
+		kv_bench_sample_percentile(&series[reference], 90));
+}
+
+static int measure(struct run *run)
+{
+	unsigned rounds = run->rig->bench->quick ? ROUNDS_QUICK : ROUNDS;
+	double speeds[SERIES];
+	unsigned round;
+	int r = 0, i;
+
+	for (round = 0; round <= rounds && r == 0; round++) {
+		r = measure_round(run, speeds);
+		for (i = 0; i < SERIES && round > 0; i++)
+			kv_bench_sample_add(&run->series[i], speeds[i]);
+	}
+	return r;
+}
+
+int kv_bench_save(struct kv_bench_rig *rig)
+{
+	struct run run = {.rig = rig};
+	char against[64];
+	int r = -ENOMEM, i;
+
+	run.payload = kv_bench_payload(rig->size);
+	run.bytes = rig->size->blocks * run.payload;
+	run.has_fio = kv_bench_program_found("fio");
+	run.keys = calloc(rig->size->blocks, sizeof(*run.keys));
+	run.pieces = calloc(rig->size->blocks, sizeof(*run.pieces));
+	if (run.keys && run.pieces)
+		r = measure(&run);
+	snprintf(against, sizeof(against), "memcpy, %u threads",
+		 rig->bench->threads);
+	if (r == 0) {
+		report(&run, "save_sealed", SEALED, COPY, against);
+		report(&run, "save_durable", DURABLE, FIO,
+		       "fio write, O_DIRECT, depth 32, fsync");
+	}
+	for (i = 0; i < SERIES; i++)
+		kv_bench_sample_fini(&run.series[i]);
+	free(run.pieces);
+	free(run.keys);
+	return r;
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * wire.h - messages on the control socket.
+ *
+ * SOCK_SEQPACKET, one message a packet, at most WIRE_MAX bytes, fixed structs
+ * in the machine's own byte order (both ends are on one machine), no pointers.
+ * A message is a wire_header and then @count items of its type's struct, and
+ * its length is exactly that; anything else closes the connection.
+ *
+ * The client sends requests; each gets exactly one reply of the same type and
+ * tag, with WIRE_REPLY set in @flags.  Replies come in any order.  The daemon
+ * also sends WIRE_SEGMENT and WIRE_RETIRE by itself (tag 0): a WIRE_SEGMENT
+ * always goes out before the reply that names its segment for the first time.
+ *
+ * @status is 0 or -errno for the request as a whole; per-item results are in
+ * the items of the reply, in the order asked.  A space that is unknown or not
+ * permitted makes each of its keys absent.
+ */
+#ifndef KV_WIRE_H
+#define KV_WIRE_H
+
+#include <stdint.h>
+
+#define WIRE_VERSION 1
+#define WIRE_MAX 65536
+#define WIRE_BATCH 512 /* items a message, at most */
+
+enum wire_type {
+	WIRE_HELLO =
+		1,    /* first message of a connection: wire_hello both ways */
+	WIRE_SPACE,   /* wire_space + text; reply: wire_space + layout text */
+	WIRE_PROBE,   /* wire_key[]; reply: wire_state[] */
+	WIRE_ACQUIRE, /* wire_key[]; reply: wire_place[] */
+	WIRE_RELEASE, /* no items; @tag of the acquire; it has no reply */
+	WIRE_CANCEL,  /* no items; @tag of an acquire or flush; it has no reply:
+			 that one is answered now */
+	WIRE_STAGING, /* wire_staging, one descriptor; reply: no items */
+	WIRE_RESERVE, /* wire_key[]; reply: wire_status[] */
+	WIRE_SAVE,    /* wire_save[]; reply: wire_status[] */
+	WIRE_DROP,  /* wire_key[]: give reservations up; reply: wire_status[] */
+	WIRE_FLUSH, /* wire_key[], none: the whole space; reply: wire_status[]
+		     */
+	WIRE_EVICT, /* wire_key[]; reply: wire_status[] */
+	WIRE_PIN,   /* wire_key[], @arg 1 pin, 0 unpin; reply: wire_status[] */
+	WIRE_CLEAR, /* no items: drop every block of the space; reply: no items
+		     */
+	WIRE_STATS, /* no items; reply: text of @count bytes */
+	WIRE_SEGMENT,  /* daemon: wire_segment, one descriptor */
+	WIRE_RETIRE,   /* daemon: wire_segment; client answers WIRE_UNMAPPED */
+	WIRE_UNMAPPED, /* wire_segment; it has no reply */
+	WIRE_TYPE_END,
+};
+
+#define WIRE_REPLY 1u	    /* flags */
+#define WIRE_WAIT_SAVING 2u /* WIRE_ACQUIRE: wait for saves under way */
+
+struct wire_header {
+	uint16_t type;
+	uint16_t flags;
+	uint32_t count; /* items (bytes, where the payload is text) */
+	uint64_t tag; /* chosen by the client; unique among its open requests */
+	uint32_t space; /* from WIRE_SPACE; 0 where it does not matter */
+	int32_t status;
+	uint64_t arg; /* WIRE_ACQUIRE, _FLUSH: ns to wait at most, 0 for ever */
+};
+
+struct wire_hello {
+	uint32_t version;
+	uint32_t reserved;
+	uint64_t epoch;	   /* reply: differs each time the daemon starts */
+	uint8_t store[16]; /* reply: store id */
+};
+
+#define WIRE_SPACE_CREATE 1u
+
+/*
+ * Followed by header.count bytes of text: the name, a NUL, then the layout's
+ * JSON (may be empty).  Reply: the same, with the canonical layout.
+ * -ENOENT no such space (and not WIRE_SPACE_CREATE), -EACCES, -EEXIST another
+ * layout, -EINVAL bad name or layout, -EROFS.
+ */
+struct wire_space {
+	uint32_t id; /* reply */
+	uint32_t flags;
+	uint32_t mode;	   /* permission bits of a space made new */
+	uint32_t writable; /* reply: 1 if this client may save and evict */
+	uint64_t payload;  /* reply: bytes of a block's tensors, 0 untyped */
+	uint64_t header;   /* reply: bytes before them in blocks saved here */
+};
+
+struct wire_key {
+	uint8_t key[32];
+	uint32_t len; /* 16 or 32 */
+	uint32_t reserved;
+};
+
+/* The order is fixed: kvfs.h shows the same numbers. */
+enum wire_state_value {
+	WIRE_ABSENT,
+	WIRE_SAVING,
+	WIRE_REMOTE,
+	WIRE_SSD,
+	WIRE_DRAM,
+};
+
+struct wire_state {
+	uint8_t state;
+};
+
+struct wire_status {
+	int32_t status;
+};
+
+/*
+ * Where an acquired block is.  status 0, or -ENOENT (absent), -ETIMEDOUT,
+ * -ECANCELED, -ENOSPC (no slot), -EIO, -EBADMSG (damaged: now a miss).
+ * @offset is that of the file's first byte in the segment.
+ */
+struct wire_place {
+	int32_t status;
+	uint32_t segment;
+	uint64_t offset;
+	uint64_t length;  /* of the file */
+	uint64_t payload; /* offset of the tensors in the file */
+};
+
+/* The memfd must have F_SEAL_SHRINK; it replaces the one given before. */
+struct wire_staging {
+	uint64_t bytes;
+};
+
+/*
+ * One reserved block: its tensors are at @offset of the staging memfd, which
+ * must stay unchanged until the reply.
+ * RESERVE status: 0 reserved, -EEXIST present, -EALREADY being saved,
+ * -ENOSPC, -EACCES, -EROFS, -EINVAL (untyped space, bad key), -EFBIG.
+ * SAVE status: 0 sealed, -EEXIST present meanwhile, -ESTALE the space was
+ * cleared, -ENOENT not reserved.
+ */
+struct wire_save {
+	uint8_t key[32];
+	uint8_t parent[32];
+	uint32_t len; /* of both; parent_len 0: unknown */
+	uint32_t parent_len;
+	uint32_t position;
+	uint32_t tokens;
+	uint64_t offset;
+};
+
+/* Segment ids are never reused within an epoch. */
+struct wire_segment {
+	uint32_t id;
+	uint32_t reserved;
+	uint64_t bytes;
+};
+
+#endif
