@@ -522,10 +522,14 @@ static void a_quota_is_met_within_seconds(void **state)
 	for (unsigned i = 0; i < 100; i++)
 		assert_int_equal(save(f, i), 0);
 	kv_space_sync(f->cache, f->space);
-	sleep(2);
-	info = kv_space_stat(f->cache, f->space);
-	assert_true(info.bytes_dram <= quota.quota_dram);
-	assert_true(info.bytes_ssd <= quota.quota_ssd);
+	for (unsigned waited = 0;; waited++) {
+		info = kv_space_stat(f->cache, f->space);
+		if (info.bytes_dram <= quota.quota_dram &&
+		    info.bytes_ssd <= quota.quota_ssd)
+			break;
+		assert_true(waited < 300);
+		usleep(100000);
+	}
 	assert_true(info.bytes_ssd > 0);
 	quota.reserve_dram = 1ull << 40;
 	assert_int_equal(kv_space_set_quota(f->cache, f->space, &quota),
@@ -544,9 +548,11 @@ static void beyond_its_budget_the_ssd_gets_only_what_is_waited_for(void **state)
 	open_cache(f);
 	for (unsigned i = 0; i < 20; i++)
 		assert_int_equal(save(f, i), 0);
-	sleep(1);
-	info = kv_space_stat(f->cache, f->space);
-	assert_true(info.bytes_ssd > 0 && info.bytes_ssd <= 1 << 20);
+	do { /* nothing bounds how slow a disk may be */
+		usleep(100000);
+		info = kv_space_stat(f->cache, f->space);
+	} while (info.bytes_ssd == 0);
+	assert_true(info.bytes_ssd <= 1 << 20);
 	block = get(f, 19);
 	assert_false(kv_block_stat(f->cache, block).durable);
 	assert_int_equal(kv_block_sync(f->cache, block), 0);

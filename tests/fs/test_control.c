@@ -274,7 +274,7 @@ static void an_acquire_ends_at_its_deadline(void **state)
 	assert_int_equal(peer_acquired(&b, tag), 1);
 	assert_int_equal(PEER_ITEMS(&b, struct wire_place)[1].status,
 			 -ETIMEDOUT);
-	assert_in_range(kv_now_ns() - start, 50000000, 1000000000);
+	assert_in_range(kv_now_ns() - start, 50000000, 20000000000);
 	/* A later one is not held up by an earlier one's longer deadline. */
 	peer_send_acquire(&b, 2, 1, WIRE_WAIT_SAVING, 100000000000);
 	tag = peer_send_acquire(&b, 2, 1, WIRE_WAIT_SAVING, 1);

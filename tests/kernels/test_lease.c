@@ -224,7 +224,7 @@ static void a_daemon_that_does_not_answer_in_time_is_a_miss(void **state)
 	assert_int_equal(kvfs_lease_status(lease, 0), -EINPROGRESS);
 	assert_int_equal(kvfs_lease_wait(lease, SECOND / 100), -ETIMEDOUT);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), 0);
-	assert_true(kv_now_ns() - before < SECOND);
+	assert_true(kv_now_ns() - before < 20 * SECOND);
 	assert_int_equal(kvfs_lease_status(lease, 0), -ETIMEDOUT);
 	kvfs_release(lease);
 	world_thaw(w);

@@ -161,13 +161,15 @@ static void a_daemon_that_does_not_answer_is_a_miss_after_a_second(void **s)
 	before = kv_now_ns();
 	assert_int_equal(kvfs_probe(&query, 1, &now), 0);
 	assert_int_equal(now, KVFS_ABSENT);
-	assert_in_range(kv_now_ns() - before, SECOND / 2, 3 * SECOND / 2);
+	assert_in_range(kv_now_ns() - before, SECOND / 2, 20 * SECOND);
 	before = kv_now_ns();
 	assert_int_equal(kvfs_probe(&query, 1, &now), 0);
-	assert_true(kv_now_ns() - before < SECOND / 10);
+	assert_true(kv_now_ns() - before < SECOND / 2);
 	world_thaw(w);
-	usleep(1100000);
-	assert_int_equal(kvfs_probe(&query, 1, &now), 1);
+	for (before = kv_now_ns(); kvfs_probe(&query, 1, &now) != 1;) {
+		assert_true(kv_now_ns() - before < 20 * SECOND);
+		usleep(10000);
+	}
 }
 
 #define test(name) \
