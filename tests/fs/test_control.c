@@ -353,7 +353,7 @@ static void a_segment_that_others_need_is_unmapped_by_who_has_it(void **state)
 	 * reply to something else. */
 	assert_int_equal(peer_save(&a, 1, 1), -ENOSPC);
 	assert_int_equal(daemon_stats(&d).dram_retired, 1);
-	for (int i = 0; i < 500 && r == -ENOSPC; i++) {
+	for (int i = 0; i < 15000 && r == -ENOSPC; i++) {
 		assert_true(peer_probe(&b, 1) >= 0);
 		r = peer_save(&a, 1, 1);
 		usleep(2000);
@@ -380,7 +380,7 @@ one_that_hoards_retired_segments_gives_them_back_by_going(void **state)
 		peer_space(&a, "t", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0755), 0);
 	assert_int_equal(peer_save(&a, 1, 1), -ENOSPC);
 	peer_close(&b);
-	for (int i = 0; i < 500 && r == -ENOSPC; i++) {
+	for (int i = 0; i < 15000 && r == -ENOSPC; i++) {
 		r = peer_save(&a, 1, 1);
 		usleep(2000);
 	}

@@ -45,7 +45,7 @@ static size_t open_fds(void)
 
 static void wait_until_alone(void)
 {
-	for (int i = 0; i < 2000 && daemon_counts(&d).connections > 1; i++)
+	for (int i = 0; i < 30000 && daemon_counts(&d).connections > 1; i++)
 		usleep(1000);
 	assert_int_equal(daemon_counts(&d).connections, 1);
 }

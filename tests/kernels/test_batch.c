@@ -127,7 +127,7 @@ static void wait_seen(struct impostor *i, uint64_t seen)
 {
 	int k;
 
-	for (k = 0; k < 300 && (i->seen & seen) != seen; k++)
+	for (k = 0; k < 3000 && (i->seen & seen) != seen; k++)
 		usleep(10000);
 	assert_int_equal(i->seen & seen, seen);
 }
@@ -147,7 +147,7 @@ static void staging_of_a_lost_connection_is_never_written_again(void **state)
 	assert_int_equal(sealed_status(save(&c, 0, NULL)), -ENOTCONN);
 	at = (off_t)offset;
 	i->mode = SEALING;
-	for (k = 0; k < 300 && !kvfs_connected(c.session); k++)
+	for (k = 0; k < 3000 && !kvfs_connected(c.session); k++)
 		usleep(10000);
 	memset(pages, 22, sizeof(pages));
 	assert_int_equal(sealed_status(save(&c, 1, NULL)), 0);
@@ -224,7 +224,7 @@ static void what_was_reserved_is_dropped_when_it_is_cancelled(void **state)
 	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 0);
 	assert_int_equal(sealed_status(xfer), -ECANCELED);
 	leave(&c);
-	for (k = 0; k < 300 && n_drops == 0; k++)
+	for (k = 0; k < 3000 && n_drops == 0; k++)
 		usleep(10000);
 	assert_int_equal(n_drops, 1);
 	assert_int_equal(i->seen & 1, 0);

@@ -117,7 +117,7 @@ static void durable_can_be_asked_for_later(void **state)
 		kvfs_save(w->pool, w->space, keys, NULL, 5, pages, NULL, &xfer),
 		0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 20 * SECOND), 5);
-	for (i = 0; i < 1000 && !kvfs_xfer_poll(xfer, KVFS_DURABLE); i++)
+	for (i = 0; i < 3000 && !kvfs_xfer_poll(xfer, KVFS_DURABLE); i++)
 		usleep(10000);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, 0), 5);
 	kvfs_xfer_free(xfer);

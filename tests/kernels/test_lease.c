@@ -20,7 +20,7 @@ static void wait_for_no_leases(struct world *w)
 {
 	int i;
 
-	for (i = 0; i < 100 && leases(w) > 0; i++)
+	for (i = 0; i < 3000 && leases(w) > 0; i++)
 		usleep(10000);
 	assert_int_equal(leases(w), 0);
 }

@@ -157,7 +157,7 @@ static void wait_seen(struct impostor *i, uint64_t seen)
 {
 	int k;
 
-	for (k = 0; k < 200 && (i->seen & seen) != seen; k++)
+	for (k = 0; k < 3000 && (i->seen & seen) != seen; k++)
 		usleep(10000);
 	assert_int_equal(i->seen & seen, seen);
 }

@@ -69,10 +69,10 @@ static void ends_and_recovers(struct impostor *i, enum mode mode, int status)
 	i->mode = (int)mode;
 	assert_int_equal(acquire(space), status);
 	i->mode = ABSENT;
-	for (k = 0; k < 300 && i->connections == before; k++)
+	for (k = 0; k < 3000 && i->connections == before; k++)
 		usleep(10000);
 	assert_true(i->connections > before);
-	for (k = 0; k < 300 && !kvfs_connected(session); k++)
+	for (k = 0; k < 3000 && !kvfs_connected(session); k++)
 		usleep(10000);
 	assert_int_equal(acquire(space), -ENOENT);
 	kvfs_space_close(space);

@@ -174,7 +174,7 @@ static void a_descriptor_tells_of_what_has_completed(void **state)
 	assert_int_equal(kvfs_save(w->pool, w->space, keys, NULL, 30, pages,
 				   NULL, &xfer),
 			 0);
-	for (i = 0; i < 100 && !kvfs_xfer_poll(xfer, KVFS_SEALED); i++) {
+	for (i = 0; i < 3000 && !kvfs_xfer_poll(xfer, KVFS_SEALED); i++) {
 		assert_int_equal(poll(&fd, 1, 10000), 1);
 		n += kvfs_process(w->session);
 	}

@@ -77,7 +77,7 @@ static inline void world_start_daemon(struct world *w)
 	w->daemon = fork();
 	if (w->daemon == 0)
 		world_exec(w);
-	for (i = 0; i < 1000 && !world_answers(w->path); i++) {
+	for (i = 0; i < 3000 && !world_answers(w->path); i++) {
 		if (waitpid(w->daemon, NULL, WNOHANG) != 0) {
 			w->daemon = 0;
 			fail_msg("the daemon did not start");
@@ -120,7 +120,7 @@ static inline void world_wait_connected(kvfs_session *session, int connected)
 {
 	int i;
 
-	for (i = 0; i < 500 && kvfs_connected(session) != connected; i++)
+	for (i = 0; i < 3000 && kvfs_connected(session) != connected; i++)
 		usleep(10000);
 	assert_int_equal(kvfs_connected(session), connected);
 }
