@@ -4,11 +4,11 @@ CC       ?= cc
 PREFIX   ?= /usr/local
 VERSION  := 0.1.0
 comma    := ,
-B        := build$(addprefix -,$(subst $(comma),-,$(SAN)))
+B        := build$(addprefix -,$(subst $(comma),-,$(SAN)))$(addprefix -,$(POINTS:1=points))
 PKGS_D   := fuse3 liburing lmdb jansson libxxhash
 PKGS_L   := jansson libxxhash libcrypto
 DEPS     := libfuse3-dev fuse3 liburing-dev liblmdb-dev libxxhash-dev libcmocka-dev \
-            libjansson-dev libssl-dev pkg-config gcc make attr rsync xxhash e2fsprogs procps \
+            libjansson-dev libssl-dev zlib1g-dev pkg-config gcc make attr rsync xxhash e2fsprogs xfsprogs procps \
             python3 python3-venv
 DEPS_CHECK := clang clang-format clang-tidy groff man-db
 DEPS_BENCH := fio redis-server
@@ -19,26 +19,31 @@ CFLAGS   += -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmiss
             -fstack-protector-strong -U_FORTIFY_SOURCE $(if $(SAN),,-D_FORTIFY_SOURCE=2) 
 LDFLAGS  += -pthread -Wl,-z,relro,-z,now
 ifdef SAN   # make SAN=address,undefined test   or   SAN=thread
-CFLAGS   += -fsanitize=$(SAN) -fno-omit-frame-pointer
+CFLAGS   += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
 LDFLAGS  += -fsanitize=$(SAN)
+endif
+ifdef POINTS  # make POINTS=1: the daemon with kill points, for tests/crash/kill.sh
+CFLAGS   += -DKV_POINTS
 endif
 LIBS_D    = $(shell pkg-config --libs $(PKGS_D))
 LIBS_L    = $(shell pkg-config --libs $(PKGS_L))
-SHARED   := $(wildcard *.c)
+SHARED   := $(filter-out $(if $(POINTS),,point.c),$(wildcard *.c))
 DAEMON   := $(filter-out fs/main.c,$(wildcard fs/*.c cache/*.c index/*.c))
 LIB      := $(wildcard kernels/*.c)
 TOOLDIRS := $(patsubst tools/%/,%,$(wildcard tools/*/))
 TOOLS    := $(addprefix $B/kvfs-,$(TOOLDIRS))
 UNIT     := $(patsubst %.c,$B/%,$(wildcard tests/*/test_*.c))
 HELPERS  := $(patsubst %.c,$B/%,$(filter-out $(wildcard tests/*/test_*.c),$(wildcard tests/*/*.c)))
-SCRIPTS  := $(wildcard tests/mount/*.sh tests/crash/*.sh)
+SCRIPTS  := $(wildcard tests/mount/*.sh tests/crash/*.sh tests/fuzz/*.sh)
 PAGES    := $(wildcard man/*.[1-9])
 SOURCES  := $(SHARED) $(DAEMON) $(LIB) fs/main.c $(wildcard tools/*/*.c tests/*/*.c)
+TOOL_fsck = $B/daemon.a
+TOOL_replay = $B/daemon.a
 objs      = $(patsubst %.c,$B/%.o,$(1))
 
 all: $B/kvfs $B/libkvfs.so $B/libkvfs.a $B/kvfs.pc $(TOOLS)  ## build everything
 help:                                   ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
+	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 26
 deps:                                   ## install the Debian packages that build and tests need
 	@tests/need.sh $(DEPS) $(if $(filter check,$(FOR)),$(DEPS_CHECK)) $(if $(filter bench,$(FOR)),$(DEPS_BENCH))
 
@@ -52,21 +57,24 @@ $B/libkvfs.so: $(call objs,$(LIB) $(SHARED)) kernels/libkvfs.map
 	  $(filter %.o,$^) $(LIBS_L) -o $@ && ln -sf libkvfs.so $B/libkvfs.so.0
 $B/kvfs.pc: Makefile ; @printf 'prefix=%s\nName: kvfs\nDescription: KV cache blocks in and out of kvfs\nVersion: %s\nLibs: -L$${prefix}/lib -lkvfs\nLibs.private: -ljansson -lxxhash -lcrypto -pthread\nCflags: -I$${prefix}/include\n' '$(PREFIX)' '$(VERSION)' > $@
 .SECONDEXPANSION:
-$(TOOLS): $B/kvfs-%: $$(call objs,$$(wildcard tools/$$*/*.c)) $B/libkvfs.a
-	$(CC) $(LDFLAGS) $^ $(LIBS_L) -lm -ldl -o $@
+$(TOOLS): $B/kvfs-%: $$(call objs,$$(wildcard tools/$$*/*.c)) $$(TOOL_$$*) $B/libkvfs.a
+	$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz) -lm -ldl -o $@
 $(UNIT) $(HELPERS): $B/%: $B/%.o $B/daemon.a $B/libkvfs.a
 	$(CC) $(LDFLAGS) $^ $(LIBS_D) $(LIBS_L) -lcmocka -o $@
 
 test: deps                              ## everything that needs no GPU
 	@$(MAKE) --no-print-directory all test-run
-test-run: $(UNIT) $(HELPERS)
+test-run: $(UNIT) $(HELPERS) $(if $(filter %/kill.sh,$(SCRIPTS)),points)
 	@B=$B tests/run.sh $(UNIT) $(SCRIPTS)
+points: ; @$(MAKE) --no-print-directory POINTS=1 B=$B-points $B-points/kvfs
+soak: deps                              ## hours: 10,000 kills, 1,000 power cuts, everything at once
+	@$(MAKE) --no-print-directory all $(HELPERS) points && B=$(abspath $B) tests/soak.sh
 check: FOR := check
 check: deps                             ## layers, format, man pages, two compilers, static analysis
 	@tests/need.sh $(DEPS) $(DEPS_CHECK)
 	@$(MAKE) --no-print-directory check-format check-man check-tidy
 	@$(MAKE) --no-print-directory CC=gcc all $(UNIT) $(HELPERS)
-	@$(MAKE) --no-print-directory CC=clang B=build-clang all $(subst $B/,build-clang/,$(UNIT) $(HELPERS))
+	@$(MAKE) --no-print-directory CC=clang B=build-clang all points $(subst $B/,build-clang/,$(UNIT) $(HELPERS))
 	@B=$B tests/layers.sh
 check-layers:                           ## a lower folder never includes or links a higher one
 	@tests/layers.sh
@@ -76,21 +84,15 @@ check-tidy:                             ## static analysis
 	@printf '%s\n' $(SHARED) $(DAEMON) $(LIB) fs/main.c $(wildcard tools/*/*.c) | \
 	  xargs -P 2 -n 6 sh -c 'clang-tidy --quiet "$$@" -- $(TIDY) 2>/dev/null' sh
 check-man:                              ## groff and man accept every page silently
-	@for p in $(PAGES); do e=$$( (groff -man -ww -Tutf8 -z $$p; man --warnings=all -l $$p >/dev/null) 2>&1); test -z "$$e" || { echo "$$p: $$e"; exit 1; }; done
+	@tests/man.sh $(PAGES)
+fuzz coverage valgrind: deps            ## every parser, 20 s each; branches taken; memcheck
+	@tests/$@.sh
 demo:                                   ## save and restore a real model's KV blocks, and verify every byte
 	@tests/need.sh $(DEPS) && $(MAKE) --no-print-directory all && B=$B tools/demo/demo.sh
-bench:                                  ## every figure, against a reference of the same run
-	@tests/need.sh $(DEPS) $(DEPS_BENCH) && $(MAKE) --no-print-directory all && $B/kvfs-bench --build $B
+bench:                                  ## every figure, against a reference of the same run; TRACE=FILE
+	@tests/need.sh $(DEPS) $(DEPS_BENCH) && $(MAKE) --no-print-directory all && $B/kvfs-bench --build $B && $B/kvfs-replay --bench $B/bench.json $(TRACE)
 install: all                            ## DESTDIR= PREFIX=
-	install -D -m 755 $B/kvfs $(DESTDIR)$(PREFIX)/bin/kvfs
-	for t in $(filter-out $B/kvfs-demo,$(TOOLS)); do install -m 755 $$t $(DESTDIR)$(PREFIX)/bin/; done
-	install -d $(DESTDIR)/sbin && ln -sf $(PREFIX)/bin/kvfs $(DESTDIR)/sbin/mount.kvfs  # mount(8) looks nowhere else
-	install -D -m 644 kernels/kvfs.h $(DESTDIR)$(PREFIX)/include/kvfs.h
-	install -D -m 644 $B/libkvfs.a $(DESTDIR)$(PREFIX)/lib/libkvfs.a
-	install -m 755 $B/libkvfs.so $(DESTDIR)$(PREFIX)/lib/libkvfs.so.0 && ln -sf libkvfs.so.0 $(DESTDIR)$(PREFIX)/lib/libkvfs.so
-	install -D -m 644 $B/kvfs.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/kvfs.pc
-	for p in $(PAGES); do install -D -m 644 $$p $(DESTDIR)$(PREFIX)/share/man/man$${p##*.}/$${p##*/}; done
-	for f in $$(sed -n '/^.SH NAME/,/^.SH SYN/p' man/libkvfs.3 | grep -o 'kvfs_[a-z_]*' | sort -u); do echo '.so man3/libkvfs.3' >$(DESTDIR)$(PREFIX)/share/man/man3/$$f.3; done
+	@B=$B DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) tools/install.sh
 clean: ; rm -rf build build-*
-.PHONY: all help deps test test-run check check-layers check-format check-man demo bench install clean
+.PHONY: all help deps test test-run points soak check check-layers check-format check-man fuzz coverage valgrind demo bench install clean
 -include $(patsubst %.c,$B/%.d,$(SOURCES))

@@ -310,9 +310,7 @@ static int parse_header(const char *text, size_t len,
 		return -EINVAL;
 	json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
 	if (!json)
-		return json_error_code(&error) == json_error_out_of_memory
-			       ? -ENOMEM
-			       : -EINVAL;
+		return kv_json_no_memory(&error) ? -ENOMEM : -EINVAL;
 	r = parse_metadata(json_object_get(json, "__metadata__"), meta);
 	if (r < 0)
 		return r;

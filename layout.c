@@ -396,6 +396,12 @@ static int make_text(struct kv_layout *layout)
 	return 0;
 }
 
+bool kv_json_no_memory(const struct json_error_t *error)
+{
+	return error->text[0] == '\0' ||
+	       json_error_code(error) == json_error_out_of_memory;
+}
+
 static int parse(const char *text, size_t len, unsigned *given,
 		 struct kv_layout **ret_layout)
 {
@@ -408,9 +414,7 @@ static int parse(const char *text, size_t len, unsigned *given,
 		return -EFBIG;
 	json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
 	if (!json)
-		return json_error_code(&error) == json_error_out_of_memory
-			       ? -ENOMEM
-			       : -EINVAL;
+		return kv_json_no_memory(&error) ? -ENOMEM : -EINVAL;
 	layout = calloc(1, sizeof(*layout));
 	if (!layout)
 		return -ENOMEM;

@@ -61,6 +61,13 @@ void kv_layout_freep(struct kv_layout **layout);
 int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 		     size_t len);
 
+/*
+ * Whether json_load failed for want of memory: then it often says nothing at
+ * all.  (For a string, it does not tell that from a bad one.)
+ */
+struct json_error_t;
+bool kv_json_no_memory(const struct json_error_t *error);
+
 /* Bytes of one element; 0 for a dtype that kvfs does not know. */
 uint32_t kv_dtype_bytes(const char *dtype);
 

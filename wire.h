@@ -32,8 +32,8 @@ enum wire_type {
 	WIRE_PROBE,   /* wire_key[]; reply: wire_state[] */
 	WIRE_ACQUIRE, /* wire_key[]; reply: wire_place[] */
 	WIRE_RELEASE, /* no items; @tag of the acquire; it has no reply */
-	WIRE_CANCEL,  /* no items; @tag of an acquire or flush; it has no reply:
-			 that one is answered now */
+	WIRE_CANCEL,  /* no items; @tag of an acquire, flush or prefetch; it has
+			 no reply: that one is answered now */
 	WIRE_STAGING, /* wire_staging, one descriptor; reply: no items */
 	WIRE_RESERVE, /* wire_key[]; reply: wire_status[] */
 	WIRE_SAVE,    /* wire_save[]; reply: wire_status[] */
@@ -48,6 +48,16 @@ enum wire_type {
 	WIRE_SEGMENT,  /* daemon: wire_segment, one descriptor */
 	WIRE_RETIRE,   /* daemon: wire_segment; client answers WIRE_UNMAPPED */
 	WIRE_UNMAPPED, /* wire_segment; it has no reply */
+	WIRE_PREFETCH, /* wire_key[]; reply, once all are settled: wire_status[]
+			*/
+	WIRE_ENDED,    /* wire_key[]: of a conversation that is over; it has no
+			  reply */
+	WIRE_PICK,     /* wire_pick[], @arg: of which set; reply: no items */
+	WIRE_SNAPSHOT, /* wire_snapshot + name; reply: wire_snapshot */
+	WIRE_SNAPSHOT_DROP, /* name; reply: no items */
+	WIRE_SNAPSHOT_READ, /* wire_snapshot + name; reply: wire_snapshot +
+			       wire_pick[] */
+	WIRE_SNAPSHOT_LIST, /* @arg: after which; reply: wire_snapshot + text */
 	WIRE_TYPE_END,
 };
 
@@ -61,7 +71,8 @@ struct wire_header {
 	uint64_t tag; /* chosen by the client; unique among its open requests */
 	uint32_t space; /* from WIRE_SPACE; 0 where it does not matter */
 	int32_t status;
-	uint64_t arg; /* WIRE_ACQUIRE, _FLUSH: ns to wait at most, 0 for ever */
+	uint64_t arg; /* WIRE_ACQUIRE, _FLUSH, _PREFETCH: ns to wait at most, 0
+			 for ever */
 };
 
 struct wire_hello {
@@ -145,6 +156,39 @@ struct wire_save {
 	uint32_t position;
 	uint32_t tokens;
 	uint64_t offset;
+};
+
+/*
+ * One block of a snapshot.  The picks of a set come in any number of messages,
+ * positions ascending, and count for nothing until the WIRE_SNAPSHOT that names
+ * the set.  A set ends with that, or with the connection.  -ENOSPC too many.
+ */
+struct wire_pick {
+	uint8_t key[32];
+	uint32_t len; /* 16 or 32 */
+	uint32_t position;
+};
+
+/*
+ * Followed by header.count bytes of text.
+ *
+ * WIRE_SNAPSHOT: make one, with the name in the text, of the set @id, which
+ * must have @blocks picks (-ESTALE: it has others, so the connection is a new
+ * one).  Reply, also with -ENOENT and -ENOSPC: @blocks is the index of the pick
+ * that was not here, or did not fit.  -EEXIST, -EINVAL, -EACCES, -EROFS.
+ *
+ * WIRE_SNAPSHOT_READ: its picks from position @from on.  @id 0, or as the reply
+ * to the first message said: -ESTALE if another has that name by now.  Reply:
+ * @id, @blocks in all, then header.count picks, fewer than WIRE_BATCH only at
+ * the end.
+ *
+ * WIRE_SNAPSHOT_LIST: reply: names, each with its NUL, of those made after the
+ * one with the id @arg; @id is that of the last; no text: there are no more.
+ */
+struct wire_snapshot {
+	uint64_t id;
+	uint32_t blocks;
+	uint32_t from;
 };
 
 /* Segment ids are never reused within an epoch. */

@@ -17,7 +17,9 @@
  *
  * LOCKING    cache->lock.
  */
-#include "cache/core.h"
+#include "cache/blocks.h"
+#include "cache/dram.h"
+#include "cache/ssd.h"
 
 void kv_want_link(struct kv_want **list, struct kv_want *want)
 {
@@ -39,24 +41,54 @@ static void want_unlink(struct kv_want *want)
 	want->next = NULL;
 }
 
+/* How many of the wants are of use: of a chain, those before the first that is
+ * missing. */
+static size_t usable(const struct kv_acquire *acquire)
+{
+	const struct kv_layout *layout = acquire->space->layout;
+	size_t n = 0;
+
+	if (!layout || layout->reuse != KV_REUSE_PREFIX)
+		return acquire->n;
+	while (n < acquire->n && acquire->wants[n].status == 0)
+		n++;
+	return n;
+}
+
+/* From the tail, whatever came first: so a parent is never older than its
+ * child. */
+static void touch_all(struct kv_cache *cache, struct kv_acquire *acquire)
+{
+	for (size_t i = usable(acquire); i-- > 0;)
+		if (acquire->wants[i].slot)
+			kv_block_touch_locked(cache, acquire->wants[i].block);
+}
+
+static void one_settled(struct kv_cache *cache, struct kv_acquire *acquire)
+{
+	if (--acquire->pending)
+		return;
+	touch_all(cache, acquire);
+	kv_due_settled(cache, acquire);
+}
+
 void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
 			   int status)
 {
-	struct kv_acquire *acquire = want->acquire;
-
 	want->status = status;
-	if (--acquire->pending == 0)
-		kv_due_settled(cache, acquire);
+	one_settled(cache, want->acquire);
 }
 
+/* @paid: its slot was taken for this want, and has been charged all along. */
 static int lease_locked(struct kv_cache *cache, struct kv_block *block,
-			struct kv_want *want)
+			struct kv_want *want, bool paid)
 {
 	struct kv_slot *slot = block->slot;
 	struct kv_segment *segment = slot->segment;
 
-	if (kv_slot_idle(slot) &&
-	    kv_arena_over_floor(cache, segment->class->slot_bytes))
+	if (!paid && kv_slot_idle(slot) &&
+	    kv_arena_over_floor(cache, slot->shelf->space,
+				segment->class->slot_bytes))
 		return -ENOSPC;
 	/* Its segment may hold others' blocks that this client may not read. */
 	if (!kv_class_fits(segment->class, kv_block_space(cache, block)))
@@ -69,7 +101,6 @@ static int lease_locked(struct kv_cache *cache, struct kv_block *block,
 	want->offset = (uint64_t)(kv_slot_file(slot) - segment->base);
 	want->length = block->length;
 	want->payload = slot->payload;
-	kv_block_touch_locked(cache, block);
 	return 0;
 }
 
@@ -85,9 +116,19 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first)
 	    !block->slot->leases && !block->slot->holds &&
 	    !kv_class_fits(block->slot->segment->class, space))
 		kv_slot_give_locked(cache, block->slot);
+	if (acquire->hint && block && block->slot) {
+		if (!first)
+			kv_prefetch_landed_locked(cache, acquire->hint,
+						  block->slot);
+		return 0;
+	}
+	if (acquire->hint && !block)
+		return -ENOENT;
+	if (acquire->hint)
+		return kv_read_join_locked(cache, block, want);
 	if (block && block->slot) {
 		cache->stats.hits_dram += first;
-		return lease_locked(cache, block, want);
+		return lease_locked(cache, block, want, !first);
 	}
 	if (block) {
 		cache->stats.hits_ssd += first;
@@ -131,8 +172,7 @@ void kv_want_start_locked(struct kv_cache *cache, struct kv_want *want)
 	} else if (r != -EINPROGRESS) {
 		kv_want_settle_locked(cache, want, r);
 	}
-	if (--acquire->pending == 0)
-		kv_due_settled(cache, acquire);
+	one_settled(cache, acquire);
 }
 
 void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list)
@@ -152,7 +192,8 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 	kv_lock(cache);
 	/* One more than there are, so that nothing settles before all began. */
 	acquire->pending = acquire->n + 1;
-	for (size_t i = acquire->n; i-- > 0;) {
+	/* From the head: if there is not room for all, a prefix is got. */
+	for (size_t i = 0; i < acquire->n; i++) {
 		struct kv_want *want = &acquire->wants[i];
 
 		want->acquire = acquire;
@@ -165,6 +206,8 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 			kv_want_start_locked(cache, want);
 	}
 	pending = --acquire->pending;
+	if (!pending)
+		touch_all(cache, acquire);
 	kv_unlock(cache);
 	return pending;
 }
@@ -190,8 +233,10 @@ void kv_acquire_release(struct kv_cache *cache, struct kv_acquire *acquire)
 	for (size_t i = acquire->n; i-- > 0;) {
 		struct kv_want *want = &acquire->wants[i];
 
-		if (want->status == 0)
+		if (want->status == 0) {
+			kv_block_renew_locked(cache, want->block);
 			unlease(cache, want);
+		}
 	}
 	kv_unlock(cache);
 }
@@ -199,14 +244,19 @@ void kv_acquire_release(struct kv_cache *cache, struct kv_acquire *acquire)
 void kv_probe(struct kv_cache *cache, struct kv_space *space,
 	      const struct kv_key *keys, size_t n, uint8_t *ret_states)
 {
+	bool offline;
+
 	kv_lock(cache);
+	offline = kv_health_offline_locked(cache);
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block =
 			space->removed ? NULL
 				       : kv_table_find(cache, space, &keys[i]);
 
 		if (block)
-			ret_states[i] = block->slot ? KV_DRAM : KV_SSD;
+			ret_states[i] = block->slot ? KV_DRAM
+					: offline   ? KV_ABSENT
+						    : KV_SSD;
 		else if (kv_fill_find_locked(cache, space, &keys[i]))
 			ret_states[i] = KV_SAVING;
 		else

@@ -15,16 +15,23 @@
  * INVARIANTS, asserted by kv_arena_check_locked
  *   (1) A READY slot and its block point at each other; a slot of another state
  *       has no block.
- *   (2) Exactly the READY slots are on their class's policy.
- *   (3) class->idle counts the slots for which kv_slot_idle holds, arena->idle
- *       their bytes.
+ *   (2) Exactly the READY slots that are not pinned are on their shelf.
+ *   (3) class->idle counts the slots for which kv_slot_idle holds, as do the
+ *       segments' and the shelves' idle, arena->idle their bytes.
  *   (4) Only idle slots are evicted: never one that is leased, held by a reader
  *       or a write, waiting to be written, or pinned.
+ *   (5) space->busy_dram are the bytes of its slots that are neither FREE nor
+ *       idle, arena->owed what all spaces are guaranteed beyond these.  A byte
+ *       is charged once, from kv_slot_take_locked to kv_slot_give_locked,
+ *       whoever waits for it.
  *
  * LOCKING  cache->lock.  slot data belongs to whoever fills, holds or leases
  * it.
  */
-#include "cache/core.h"
+#include "cache/blocks.h"
+#include "cache/dram.h"
+#include "cache/ssd.h"
+#include "point.h"
 
 #include <sys/stat.h>
 
@@ -54,24 +61,61 @@ bool kv_block_dirty(const struct kv_block *block)
 bool kv_slot_idle(const struct kv_slot *slot)
 {
 	return slot->state == SLOT_READY && !slot->leases && !slot->holds &&
-	       !(slot->block->flags & BLOCK_PINNED) &&
-	       !kv_block_dirty(slot->block);
+	       !slot->pinned && !kv_block_dirty(slot->block);
+}
+
+/* What @space is guaranteed and does not hold fast already. */
+static uint64_t owed(const struct kv_space *space)
+{
+	return space->owed_dram > space->busy_dram
+		       ? space->owed_dram - space->busy_dram
+		       : 0;
+}
+
+bool kv_owed_dram(const struct kv_space *space, uint64_t bytes)
+{
+	return space->bytes_dram + space->filling_dram + bytes <=
+	       space->owed_dram;
+}
+
+static void add_busy(struct kv_cache *cache, struct kv_space *space,
+		     uint64_t bytes)
+{
+	cache->arena.owed -= owed(space);
+	space->busy_dram += bytes;
+	cache->arena.owed += owed(space);
+}
+
+void kv_owe_dram_locked(struct kv_cache *cache, struct kv_space *space,
+			uint64_t bytes)
+{
+	cache->arena.owed -= owed(space);
+	space->owed_dram = bytes;
+	cache->arena.owed += owed(space);
+}
+
+static void add_idle(struct kv_cache *cache, struct kv_slot *slot, int by)
+{
+	struct kv_class *class = slot->segment->class;
+	uint64_t bytes = class->slot_bytes;
+
+	class->idle += (uint32_t)by;
+	slot->segment->idle += (uint32_t)by;
+	slot->shelf->idle += (uint32_t)by;
+	cache->arena.idle += by > 0 ? bytes : -bytes;
+	add_busy(cache, slot->shelf->space, by > 0 ? -bytes : bytes);
 }
 
 void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot)
 {
-	if (!kv_slot_idle(slot))
-		return;
-	slot->segment->class->idle--;
-	cache->arena.idle -= slot->segment->class->slot_bytes;
+	if (kv_slot_idle(slot))
+		add_idle(cache, slot, -1);
 }
 
 void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot)
 {
-	if (!kv_slot_idle(slot))
-		return;
-	slot->segment->class->idle++;
-	cache->arena.idle += slot->segment->class->slot_bytes;
+	if (kv_slot_idle(slot))
+		add_idle(cache, slot, 1);
 }
 
 void kv_slot_lease_locked(struct kv_cache *cache, struct kv_slot *slot, int by)
@@ -88,12 +132,18 @@ void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by)
 	kv_slot_after(cache, slot);
 }
 
-bool kv_arena_over_floor(const struct kv_cache *cache, uint64_t bytes)
+bool kv_arena_over_floor(const struct kv_cache *cache,
+			 const struct kv_space *space, uint64_t bytes)
 {
 	const struct kv_arena *arena = &cache->arena;
 	uint64_t total = arena->max * arena->segment_bytes;
+	uint64_t busy = arena->used - arena->idle + bytes;
 
-	return arena->used - arena->idle + bytes > total - total / 16;
+	if (busy > total - total / 16)
+		return true;
+	/* Its own guarantee is there for it, that of others is not. */
+	return space->busy_dram + bytes > space->owed_dram &&
+	       busy + arena->owed - owed(space) > total;
 }
 
 static struct kv_node *node_of(void *arg, uint32_t block)
@@ -101,6 +151,12 @@ static struct kv_node *node_of(void *arg, uint32_t block)
 	struct kv_cache *cache = arg;
 
 	return &kv_table_at(&cache->table, block)->slot->node;
+}
+
+int kv_arena_eviction_init(struct kv_cache *cache)
+{
+	return kv_eviction_init(&cache->arena.eviction, cache->config.evict,
+				&cache->clock, node_of, cache);
 }
 
 static struct kv_class *class_get(struct kv_cache *cache,
@@ -125,14 +181,14 @@ static struct kv_class *class_get(struct kv_cache *cache,
 		if (!class)
 			return NULL;
 		TAILQ_INIT(&class->segments);
+		TAILQ_INIT(&class->shelves);
 		LIST_INSERT_HEAD(&cache->arena.classes, class, link);
 	}
 	class->uid = space->uid;
 	class->gid = space->gid;
 	class->read_bits = bits;
 	class->slot_bytes = slot_bytes;
-	kv_policy_init(&class->policy, cache->config.evict, &cache->clock,
-		       node_of, cache);
+	kv_shelves_free(&class->shelves); /* of those it served before */
 	return class;
 }
 
@@ -142,203 +198,6 @@ bool kv_class_fits(const struct kv_class *class, const struct kv_space *space)
 	       class->read_bits == (space->mode & 0444);
 }
 
-static bool same_access(const struct kv_class *a, const struct kv_class *b)
-{
-	return a->uid == b->uid && a->gid == b->gid &&
-	       a->read_bits == b->read_bits;
-}
-
-/* Cut @segment into slots for @class. */
-static int segment_use(struct kv_cache *cache, struct kv_segment *segment,
-		       struct kv_class *class)
-{
-	uint32_t n = (uint32_t)(cache->arena.segment_bytes / class->slot_bytes);
-	struct kv_slot *slots = calloc(n, sizeof(*slots));
-
-	if (!slots)
-		return -ENOMEM;
-	free(segment->slot);
-	segment->slot = slots;
-	segment->slots = n;
-	kv_segment_slots(segment, class);
-	return 0;
-}
-
-static bool may_evict(void *arg, uint32_t number)
-{
-	struct kv_cache *cache = arg;
-	struct kv_block *block = kv_table_at(&cache->table, number);
-	struct kv_space *space = kv_block_space(cache, block);
-
-	/* A removed one goes by itself when its last reader does. */
-	if (!kv_slot_idle(block->slot) || (block->flags & BLOCK_REMOVED))
-		return false;
-	/* An open file holds its bytes. */
-	if (block->refs && block->file == KV_NONE)
-		return false;
-	return !space->quota.reserve_dram ||
-	       space->bytes_dram > space->quota.reserve_dram;
-}
-
-void kv_block_drop_dram_locked(struct kv_cache *cache, struct kv_block *block)
-{
-	cache->stats.evicted_dram++;
-	if (block->file == KV_NONE) {
-		kv_block_remove_locked(cache, block);
-		return;
-	}
-	kv_slot_give_locked(cache, block->slot);
-}
-
-static bool evict_one(struct kv_cache *cache, struct kv_class *class)
-{
-	uint32_t victim;
-
-	if (!class->idle)
-		return false;
-	victim = kv_policy_victim(&class->policy, may_evict, cache);
-	if (victim == KV_NONE)
-		return false;
-	kv_block_drop_dram_locked(cache, kv_table_at(&cache->table, victim));
-	return true;
-}
-
-static bool may_empty(struct kv_cache *cache, const struct kv_segment *segment)
-{
-	for (uint32_t i = 0; i < segment->slots; i++) {
-		const struct kv_slot *slot = &segment->slot[i];
-
-		if (slot->state == SLOT_FILLING ||
-		    (slot->state == SLOT_READY &&
-		     !may_evict(cache, slot->block->number)))
-			return false;
-	}
-	return true;
-}
-
-static void empty_segment(struct kv_cache *cache, struct kv_segment *segment)
-{
-	for (uint32_t i = 0; i < segment->slots; i++)
-		if (segment->slot[i].state == SLOT_READY)
-			kv_block_drop_dram_locked(cache,
-						  segment->slot[i].block);
-}
-
-/* The class that has gone longest without a use of its oldest block. */
-static struct kv_class *coldest_class(struct kv_cache *cache,
-				      const struct kv_class *but)
-{
-	struct kv_class *class, *best = NULL;
-	uint32_t best_age = 0;
-
-	LIST_FOREACH(class, &cache->arena.classes, link)
-	{
-		uint32_t age = kv_policy_age(&class->policy);
-
-		if (class == but || !class->n_segments || !class->idle)
-			continue;
-		if (!best || age > best_age) {
-			best = class;
-			best_age = age;
-		}
-	}
-	return best;
-}
-
-/* A segment of another class: an empty one, or the coldest class's. */
-static struct kv_segment *segment_to_steal(struct kv_cache *cache,
-					   const struct kv_class *thief)
-{
-	struct kv_segment *segment;
-	struct kv_class *class;
-
-	LIST_FOREACH(class, &cache->arena.classes, link)
-	TAILQ_FOREACH(segment, &class->segments, link)
-	if (class != thief && segment->free == segment->slots)
-		return segment;
-	class = coldest_class(cache, thief);
-	if (!class)
-		return NULL;
-	TAILQ_FOREACH_REVERSE(segment, &class->segments, kv_segments, link)
-	if (may_empty(cache, segment))
-		return segment;
-	return NULL;
-}
-
-static bool steal(struct kv_cache *cache, struct kv_class *class)
-{
-	struct kv_segment *segment = segment_to_steal(cache, class);
-
-	if (!segment)
-		return false;
-	empty_segment(cache, segment);
-	if (segment->free != segment->slots)
-		return true; /* an open file kept one: look again */
-	if (!same_access(segment->class, class)) {
-		kv_segment_retire_locked(cache, segment);
-		return true;
-	}
-	TAILQ_REMOVE(&segment->class->segments, segment, link);
-	segment->class->n_segments--;
-	return segment_use(cache, segment, class) == 0;
-}
-
-/* While the SSD takes nothing, what waits for it is not worth more than what
- * comes: give the oldest up. */
-static bool shed_queued(struct kv_cache *cache)
-{
-	struct kv_slot *slot;
-
-	if (!cache->ssd.error)
-		return false;
-	TAILQ_FOREACH(slot, &cache->ssd.queue, link)
-	{
-		if (slot->must)
-			continue;
-		kv_write_unqueue_locked(cache, slot->block);
-		cache->stats.dropped_saves++;
-		return true;
-	}
-	return false;
-}
-
-static struct kv_slot *free_slot(struct kv_class *class)
-{
-	struct kv_segment *segment = TAILQ_FIRST(&class->segments);
-
-	/* Segments with free slots are kept in front. */
-	return segment && segment->free ? TAILQ_FIRST(&segment->free_list)
-					: NULL;
-}
-
-static struct kv_slot *make_room(struct kv_cache *cache, struct kv_class *class)
-{
-	struct kv_arena *arena = &cache->arena;
-	struct kv_segment *spare = TAILQ_FIRST(&arena->spare);
-	struct kv_slot *slot = free_slot(class);
-	struct kv_class *cold;
-
-	if (slot)
-		return slot;
-	if (spare) {
-		TAILQ_REMOVE(&arena->spare, spare, link);
-		if (segment_use(cache, spare, class) < 0)
-			TAILQ_INSERT_TAIL(&arena->spare, spare, link);
-		return free_slot(class);
-	}
-	if (arena->growing)
-		return NULL;
-	cold = coldest_class(cache, class);
-	if (cold && class->n_segments < cold->n_segments &&
-	    kv_policy_age(&cold->policy) / 2 > kv_policy_age(&class->policy) &&
-	    steal(cache, class))
-		return free_slot(class);
-	if (evict_one(cache, class) || steal(cache, class) ||
-	    (shed_queued(cache) && evict_one(cache, class)))
-		return free_slot(class);
-	return NULL;
-}
-
 int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 			uint64_t length, bool wait, struct kv_slot **ret_slot)
 {
@@ -346,6 +205,7 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 	uint64_t slot_bytes = kv_size_class(cache, length);
 	struct kv_segment *segment;
 	struct kv_class *class;
+	struct kv_shelf *shelf;
 	struct kv_slot *slot = NULL;
 	int tries = wait ? TRIES_PATIENT : TRIES_HASTY;
 
@@ -355,7 +215,9 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 		class = class_get(cache, space, slot_bytes);
 		if (!class)
 			return -ENOMEM;
-		slot = make_room(cache, class);
+		if (!kv_quota_dram_locked(cache, space, slot_bytes))
+			return -ENOSPC;
+		slot = kv_room_make_locked(cache, class, space);
 		if (slot || (!arena->growing && !arena->retired_count) ||
 		    (!wait && !arena->growing))
 			break;
@@ -363,11 +225,18 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 	}
 	if (!slot)
 		return -ENOSPC;
+	shelf = kv_shelf_make(space, &space->dram_shelves, class,
+			      &class->shelves, &arena->eviction);
+	if (!shelf)
+		return -ENOMEM;
 
 	segment = slot->segment;
 	TAILQ_REMOVE(&segment->free_list, slot, link);
 	slot->state = SLOT_FILLING;
+	slot->shelf = shelf;
 	arena->used += slot_bytes;
+	space->filling_dram += slot_bytes;
+	add_busy(cache, space, slot_bytes);
 	if (--segment->free == 0) {
 		TAILQ_REMOVE(&class->segments, segment, link);
 		TAILQ_INSERT_TAIL(&class->segments, segment, link);
@@ -380,14 +249,19 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 			    struct kv_block *block)
 {
 	struct kv_class *class = slot->segment->class;
+	struct kv_space *space = slot->shelf->space;
 
 	assert(slot->state == SLOT_FILLING && !block->slot);
+	assert(space->id == block->space);
 	slot->state = SLOT_READY;
 	slot->block = block;
 	block->slot = slot;
 	slot->payload = kv_slot_prologue(slot)->record.payload;
-	kv_block_space(cache, block)->bytes_dram += class->slot_bytes;
-	kv_policy_insert(&class->policy, block->number, kv_now_ns());
+	kv_pin_slot_locked(cache, slot);
+	space->filling_dram -= class->slot_bytes;
+	space->bytes_dram += class->slot_bytes;
+	if (!slot->pinned)
+		kv_shelf_add(cache, slot->shelf, block, block->file != KV_NONE);
 	kv_slot_after(cache, slot);
 }
 
@@ -395,18 +269,26 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
 	struct kv_segment *segment = slot->segment;
 	struct kv_class *class = segment->class;
+	struct kv_space *space = slot->shelf->space;
 
 	assert(slot->state != SLOT_FREE && !slot->leases && !slot->holds);
 	kv_slot_before(cache, slot);
+	add_busy(cache, space, -class->slot_bytes);
 	if (slot->state == SLOT_READY) {
-		kv_policy_remove(&class->policy, slot->block->number);
-		kv_block_space(cache, slot->block)->bytes_dram -=
-			class->slot_bytes;
+		kv_orphan_unlink_locked(slot);
+		kv_shelf_drop(slot->shelf, slot->block->number);
+		space->bytes_dram -= class->slot_bytes;
 		slot->block->slot = NULL;
 		slot->block = NULL;
+	} else {
+		space->filling_dram -= class->slot_bytes;
 	}
+	kv_prefetch_settled_locked(cache, slot, false);
 	slot->state = SLOT_FREE;
-	slot->must = false;
+	slot->shelf = NULL;
+	if (slot->pinned)
+		cache->pins.bytes -= class->slot_bytes;
+	slot->must = slot->pinned = slot->alone = slot->denied = false;
 	cache->arena.used -= class->slot_bytes;
 	TAILQ_INSERT_HEAD(&segment->free_list, slot, link);
 	if (segment->free++ == 0) {
@@ -418,15 +300,18 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 
 void kv_arena_check_locked(struct kv_cache *cache)
 {
-	uint64_t used = 0, idle_bytes = 0;
+	uint64_t used = 0, idle_bytes = 0, busy = 0, promised = 0;
 	struct kv_segment *segment;
 	struct kv_class *class;
+	struct kv_shelf *shelf;
 
 	kv_assert_locked(&cache->lock);
 	LIST_FOREACH(class, &cache->arena.classes, link)
 	{
-		uint32_t idle = 0;
+		uint32_t idle = 0, on_shelves = 0;
 
+		TAILQ_FOREACH(shelf, &class->shelves, link)
+		on_shelves += shelf->idle;
 		TAILQ_FOREACH(segment, &class->segments, link)
 		for (uint32_t i = 0; i < segment->slots; i++) {
 			struct kv_slot *slot = &segment->slot[i];
@@ -434,15 +319,26 @@ void kv_arena_check_locked(struct kv_cache *cache)
 
 			assert(ready == (slot->block != NULL));
 			assert(!ready || slot->block->slot == slot);
-			assert(ready == slot->node.linked);
+			assert((ready && !slot->pinned) == slot->node.linked);
+			assert((slot->state != SLOT_FREE) ==
+			       (slot->shelf != NULL));
+			assert(!ready ||
+			       slot->shelf->space->id == slot->block->space);
 			assert(ready || !slot->leases);
 			idle += kv_slot_idle(slot);
 			if (slot->state != SLOT_FREE)
 				used += class->slot_bytes;
 		}
-		assert(idle == class->idle);
+		assert(idle == class->idle && idle == on_shelves);
 		idle_bytes += idle * class->slot_bytes;
 	}
 	assert(used == cache->arena.used);
 	assert(idle_bytes == cache->arena.idle);
+	for (uint32_t id = 0; id < cache->n_spaces; id++)
+		if (cache->spaces[id]) {
+			busy += cache->spaces[id]->busy_dram;
+			promised += owed(cache->spaces[id]);
+		}
+	assert(busy == used - idle_bytes);
+	assert(promised == cache->arena.owed);
 }

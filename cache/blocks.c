@@ -12,8 +12,11 @@
  *
  * LOCKING    cache->lock.
  */
-#include "cache/core.h"
+#include "cache/blocks.h"
+#include "cache/dram.h"
+#include "cache/ssd.h"
 #include "cache/waiter.h"
+#include "point.h"
 
 bool kv_block_loose(const struct kv_block *block)
 {
@@ -54,37 +57,24 @@ void kv_block_settle_locked(struct kv_cache *cache, struct kv_block *block)
 	kv_table_free(cache, block);
 }
 
-static void set_pinned(struct kv_cache *cache, struct kv_block *block, bool pin)
-{
-	if (block->slot)
-		kv_slot_before(cache, block->slot);
-	if (pin)
-		block->flags |= BLOCK_PINNED;
-	else
-		block->flags &= ~BLOCK_PINNED & 0xff;
-	if (block->slot)
-		kv_slot_after(cache, block->slot);
-}
-
 void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_space *space = kv_block_space(cache, block);
 
-	if (block->flags & BLOCK_PINNED) {
-		set_pinned(cache, block, false);
-		cache->stats.pinned--;
-	}
+	kv_pin_block_gone_locked(cache, block);
 	if (block->flags & BLOCK_QUEUED)
 		kv_write_unqueue_locked(cache, block);
 	if (kv_block_loose(block))
 		space->loose--;
 	kv_due_gone(cache, block);
+	KV_POINT("remove.unlinked");
 	kv_table_unlink(cache, block);
 	space->mtime_ns = kv_wall_ns();
 	/* Its record must not outlive the next sync, open or not. */
 	if (block->file != KV_NONE &&
 	    (block->refs || (block->slot && !kv_slot_idle(block->slot))))
 		kv_extent_delete_locked(cache, slot_id_of(block), false);
+	KV_POINT("remove.queued");
 	kv_block_settle_locked(cache, block);
 }
 
@@ -200,29 +190,72 @@ int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 	return 0;
 }
 
+static void ask_contest(struct kv_contest *contest, uint64_t hash,
+			const struct kv_block *block)
+{
+	if (!contest || !kv_contest_follows(contest, hash))
+		return;
+	kv_contest_ask(contest, hash,
+		       block->slot
+			       ? kv_slot_prologue(block->slot)->record.position
+			       : 0);
+}
+
+void kv_block_asked_locked(struct kv_cache *cache, const struct kv_block *block)
+{
+	const struct kv_space *space = kv_block_space(cache, block);
+	uint64_t hash = kv_key_hash(cache, space, block->key);
+
+	kv_monitor_use(cache->monitor, hash, KV_PAGE + block->length,
+		       cache->arena.max * cache->arena.segment_bytes);
+	ask_contest(cache->arena.eviction.contest, hash, block);
+	ask_contest(cache->ssd.eviction.contest, hash, block);
+}
+
 void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 {
-	struct kv_class *class;
+	struct kv_slot *slot = block->slot;
 
 	if (block->flags & BLOCK_REMOVED)
 		return;
 	block->hits++;
 	block->atime = (uint32_t)time(NULL);
 	block->flags |= BLOCK_USED;
-	if (block->slot) {
-		class = block->slot->segment->class;
-		kv_policy_touch(&class->policy, block->number, block->hits);
+	kv_block_asked_locked(cache, block);
+	if (slot) {
+		kv_policy_touch(&slot->shelf->policy, block->number);
+		kv_prefetch_settled_locked(cache, slot, true);
 	}
 	if (block->file != KV_NONE)
 		kv_extent_touch_locked(cache, block);
-	else if (cache->config.writeback == KV_WRITEBACK_REUSE)
+	else if (cache->config.writeback != KV_WRITEBACK_NONE)
 		kv_write_queue_locked(cache, block, false);
+}
+
+void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	if (block->slot)
+		kv_policy_renew(&block->slot->shelf->policy, block->number);
+	if (block->file != KV_NONE)
+		kv_policy_renew(&kv_extent_shelf(cache, block)->policy,
+				block->number);
 }
 
 void kv_block_touch(struct kv_cache *cache, struct kv_block *block)
 {
 	kv_lock(cache);
 	kv_block_touch_locked(cache, block);
+	kv_unlock(cache);
+}
+
+void kv_block_end(struct kv_cache *cache, struct kv_block *block)
+{
+	kv_lock(cache);
+	if (block->slot)
+		kv_policy_end(&block->slot->shelf->policy, block->number);
+	if (block->file != KV_NONE)
+		kv_policy_end(&kv_extent_shelf(cache, block)->policy,
+			      block->number);
 	kv_unlock(cache);
 }
 
@@ -240,23 +273,51 @@ int kv_block_set_mtime(struct kv_cache *cache, struct kv_block *block,
 
 int kv_block_pin(struct kv_cache *cache, struct kv_block *block, bool pin)
 {
-	bool pinned;
 	int r = 0;
 
 	if (cache->config.read_only)
 		return -EROFS;
 	kv_lock(cache);
-	pinned = block->flags & BLOCK_PINNED;
 	if (block->flags & BLOCK_REMOVED)
 		r = -ENOENT;
-	else if (pin && !pinned && block->slot && kv_slot_idle(block->slot) &&
-		 kv_arena_over_floor(cache,
-				     block->slot->segment->class->slot_bytes))
+	else if (pin && !kv_pin_fits_locked(cache, block))
 		r = -ENOSPC;
-	if (r == 0 && pin != pinned) {
-		set_pinned(cache, block, pin);
-		cache->stats.pinned += pin ? 1 : (uint64_t)-1;
+	if (r == 0 && pin != kv_block_pinned_by_user(cache, block)) {
+		kv_pin_by_user_locked(cache, block, pin);
 		kv_update_locked(cache, block);
+	}
+	kv_unlock(cache);
+	return r;
+}
+
+int kv_block_sync(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	uint64_t failures;
+	int r = 0;
+
+	kv_lock(cache);
+	failures = ssd->failures;
+	if (block->file == KV_NONE && cache->config.read_only)
+		r = -EROFS;
+	else if (!ssd->on)
+		r = -EOPNOTSUPP;
+	while (r == 0 && block->file == KV_NONE) {
+		if (block->flags & BLOCK_REMOVED) {
+			r = -ENOENT;
+			break;
+		}
+		if (block->slot && block->slot->denied) {
+			block->slot->denied = false;
+			r = -ENOSPC;
+			break;
+		}
+		kv_write_queue_locked(cache, block, true);
+		kv_commit_kick_locked(cache, true);
+		if (failures != ssd->failures && ssd->error)
+			r = ssd->error;
+		else
+			kv_cond_wait(cache, &ssd->done, kv_health_retry(cache));
 	}
 	kv_unlock(cache);
 	return r;

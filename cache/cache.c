@@ -7,7 +7,10 @@
  *
  * LOCKING    see core.h.
  */
-#include "cache/core.h"
+#include "cache/blocks.h"
+#include "cache/dram.h"
+#include "cache/ssd.h"
+#include "point.h"
 
 #include <search.h>
 #include <stdio.h>
@@ -18,8 +21,14 @@
 
 static void free_extras(struct kv_cache *cache)
 {
+	kv_snapshots_fini(cache);
+	kv_pins_fini(cache);
 	kv_spaces_free(cache);
 	kv_table_fini(&cache->table);
+	kv_eviction_fini(&cache->arena.eviction);
+	kv_eviction_fini(&cache->ssd.eviction);
+	kv_ghost_fini(&cache->ghost);
+	kv_monitor_free(cache->monitor);
 	free(cache->ssd.deletions.items);
 	free(cache->ssd.updates);
 	while (!LIST_EMPTY(&cache->ssd.orphans)) {
@@ -40,27 +49,41 @@ static void free_extras(struct kv_cache *cache)
 static bool all_is_written(const struct kv_ssd *ssd)
 {
 	return !ssd->deletions.n && !ssd->n_updates &&
-	       (TAILQ_EMPTY(&ssd->undone) || ssd->error == -ENOSPC);
+	       (!ssd->undone || ssd->error == -ENOSPC);
 }
 
-static void close_parts(struct kv_cache *cache, bool clean)
+static int close_parts(struct kv_cache *cache, bool clean)
 {
+	int r;
+
+	kv_scrubber_stop(cache);
+	kv_prefetcher_stop(cache); /* the housekeeper ends what is stuck */
 	kv_housekeeper_stop(cache);
 	if (clean)
 		kv_store_before_stop(cache);
-	kv_writer_stop(cache);
-	kv_reader_stop(cache);
+	KV_POINT("unmount.begin");
+	r = kv_writer_stop(cache);
+	KV_POINT("unmount.written");
+	if (r == 0)
+		r = kv_reader_stop(cache);
+	if (r == 0 && cache->ring)
+		r = kv_ring_drain(cache->ring);
+	if (r < 0)
+		return r;
 	kv_arena_close(cache);
 	kv_ring_free(cache->ring);
 	kv_bounce_free(cache->bounce);
 	kv_store_close(cache, clean && all_is_written(&cache->ssd));
+	kv_pages_free(cache->health.page, KV_PAGE);
 	free_extras(cache);
+	return 0;
 }
 
 static int new_cache(const struct kv_cache_config *config,
 		     struct kv_cache **ret_cache)
 {
 	struct kv_cache *cache = calloc(1, sizeof(*cache));
+	int r = 0;
 
 	if (!cache)
 		return -ENOMEM;
@@ -68,22 +91,26 @@ static int new_cache(const struct kv_cache_config *config,
 	cache->config = *config;
 	cache->store = strdup(config->store ? config->store : "");
 	cache->store_fd = cache->lock_fd = cache->ssd.dir = -1;
-	TAILQ_INIT(&cache->ssd.queue);
-	TAILQ_INIT(&cache->ssd.undone);
+	cache->spaces_dir = -1;
+	kv_lanes_init(cache);
+	kv_prefetcher_init(cache);
 	TAILQ_INIT(&cache->ssd.written);
 	LIST_INIT(&cache->ssd.classes);
 	LIST_INIT(&cache->ssd.orphans);
+	TAILQ_INIT(&cache->snapshots.dirty);
 	kv_cond_init(&cache->ssd.write);
 	kv_cond_init(&cache->ssd.commit);
 	kv_cond_init(&cache->ssd.done);
 	cache->info.next_space = 1;
-	if (getrandom(&cache->epoch, sizeof(cache->epoch), 0) < 0 ||
-	    kv_table_init(&cache->table) < 0 || !cache->store) {
+	if (getrandom(&cache->epoch, sizeof(cache->epoch), 0) < 0)
+		r = -EIO;
+	else if (kv_table_init(&cache->table) < 0 || !cache->store)
+		r = -ENOMEM;
+	if (r < 0)
 		free_extras(cache);
-		return -EIO;
-	}
-	*ret_cache = cache;
-	return 0;
+	else
+		*ret_cache = cache;
+	return r;
 }
 
 static void raise_descriptor_limit(void)
@@ -99,33 +126,54 @@ static void raise_descriptor_limit(void)
 static int start(struct kv_cache *cache, char **ret_why)
 {
 	const struct kv_cache_config *config = &cache->config;
-	struct kv_policy probe;
+	const struct kv_ring_config ring = {
+		.depth = RING_DEPTH,
+		.buffers = (unsigned)(config->dram >> 23) + 1,
+		.patience = config->io_patience,
+		.backend = config->io,
+	};
 	int r;
 
-	if (kv_policy_init(&probe, config->evict, &cache->clock, NULL, NULL))
-		return kv_why(ret_why, -EINVAL, "evict=%s: no such policy",
-			      config->evict);
+	r = kv_arena_eviction_init(cache);
+	if (r == 0)
+		r = kv_extent_eviction_init(cache);
+	if (r < 0)
+		return kv_why(ret_why, r, "evict=%s: %s", config->evict,
+			      r == -EINVAL ? "no such policy" : strerror(-r));
+	/* For blocks of 64 KiB; of what is not used, no page is touched. */
+	r = kv_ghost_init(&cache->ghost, KV_MAX(config->dram >> 16, 1u << 14) *
+						 KV_GHOST_FOR_A_BLOCK);
+	if (r == 0)
+		r = kv_monitor_new(&cache->monitor);
+	if (r < 0)
+		return kv_why(ret_why, r, "out of memory");
 	raise_descriptor_limit();
 	if (config->store) {
 		r = kv_store_open(cache, ret_why);
 		if (r < 0)
 			return r;
 	}
-	r = kv_ring_new(RING_DEPTH, (unsigned)(config->dram >> 23) + 1,
-			config->force_threads, &cache->ring);
+	r = kv_ring_new(&ring, &cache->ring);
 	if (r < 0)
 		return kv_why(ret_why, r, "cannot start I/O: %s", strerror(-r));
 	r = kv_arena_open(cache);
 	if (r < 0)
 		return kv_why(ret_why, r, "dram=%llu: cannot get memory: %s",
 			      (unsigned long long)config->dram, strerror(-r));
+	kv_quotas_settle(cache);
 	r = kv_bounce_new(&cache->bounce);
+	if (r == 0)
+		r = kv_health_init(cache);
 	if (r == 0)
 		r = kv_reader_start(cache);
 	if (r == 0 && cache->ssd.on && !config->read_only)
 		r = kv_writer_start(cache);
 	if (r == 0)
+		r = kv_prefetcher_start(cache);
+	if (r == 0)
 		r = kv_housekeeper_start(cache);
+	if (r == 0 && cache->ssd.on && config->scrub)
+		r = kv_scrubber_start(cache);
 	if (r < 0)
 		return kv_why(ret_why, r, "cannot start: %s", strerror(-r));
 	return 0;
@@ -149,9 +197,9 @@ int kv_cache_open(const struct kv_cache_config *config,
 	return 0;
 }
 
-void kv_cache_close(struct kv_cache *cache)
+int kv_cache_close(struct kv_cache *cache)
 {
-	close_parts(cache, true);
+	return close_parts(cache, true);
 }
 
 const uint8_t *kv_cache_store_id(struct kv_cache *cache)
@@ -181,11 +229,58 @@ static void count_blocks(struct kv_cache *cache, struct kv_cache_stats *s)
 			s->ssd_blocks += cache->ssd.files[id]->used;
 }
 
+static const char *ssd_state(struct kv_cache *cache)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+
+	if (!ssd->on)
+		return "off";
+	if (kv_ring_failed(cache->ring))
+		return "ring failed";
+	if (cache->health.why)
+		return cache->health.why;
+	if (ssd->error == -ETIMEDOUT)
+		return "writes do not end";
+	if (ssd->error)
+		return strerror(-ssd->error);
+	return ssd->full ? "no room on the disk for more" : "online";
+}
+
+static void scrub_stats(struct kv_cache *cache, struct kv_cache_stats *s)
+{
+	const struct kv_scrubber *scrubber = &cache->scrubber;
+	const uint64_t total = KV_MAX(scrubber->pass_total, 1u);
+
+	s->scrub_passes = scrubber->passes;
+	s->scrub_corrupt = scrubber->corrupt;
+	s->scrub_ended_ns = scrubber->pass_ended_ns;
+	s->scrub_percent = KV_MIN(scrubber->pass_bytes * 100 / total, 100u);
+}
+
+static void eviction_stats(const struct kv_cache *cache,
+			   struct kv_cache_stats *s)
+{
+	const struct kv_eviction *dram = &cache->arena.eviction;
+	const struct kv_eviction *ssd = &cache->ssd.eviction;
+
+	static const char *const ways[] = {[KV_WEIGH_LEARNED] = "as learned",
+					   [KV_WEIGH_AGE] = "by age",
+					   [KV_WEIGH_USES] = "by uses"};
+
+	s->evict = cache->config.evict;
+	s->evict_weighs = dram->contest ? ways[kv_contest_winner(dram->contest)]
+					: "as it does";
+	s->victims_ended = dram->ended + ssd->ended;
+	s->victims_refused = dram->refused + ssd->refused;
+	s->remembered = dram->remembered;
+	kv_monitor_estimate(cache->monitor, s->estimated);
+}
+
 void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 {
 	const struct kv_arena *arena = &cache->arena;
 	struct kv_ssd *ssd = &cache->ssd;
-	struct kv_slot *slot;
+	struct kv_ring_stuck stuck;
 
 	kv_lock(cache);
 	*ret_stats = cache->stats;
@@ -200,15 +295,14 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 	ret_stats->ssd_files = ssd->live_files;
 	ret_stats->spaces = cache->live_spaces;
 	count_blocks(cache, ret_stats);
-	TAILQ_FOREACH(slot, &ssd->undone, undone)
-	ret_stats->dirty_blocks++;
+	ret_stats->dirty_blocks = ssd->undone;
+	stuck = kv_health_stuck_locked(cache);
+	ret_stats->stuck = stuck.reads + stuck.writes;
+	ret_stats->ssd_state = ssd_state(cache);
 	ret_stats->ssd_degraded =
-		ssd->error || ssd->full || kv_ring_failed(cache->ring);
-	ret_stats->ssd_state = !ssd->on	    ? "off"
-			       : ssd->error ? strerror(-ssd->error)
-			       : ssd->full  ? "no room on the disk for more"
-			       : kv_ring_failed(cache->ring) ? "ring failed"
-							     : "online";
+		ssd->on && strcmp(ret_stats->ssd_state, "online") != 0;
+	scrub_stats(cache, ret_stats);
+	eviction_stats(cache, ret_stats);
 	kv_unlock(cache);
 	if (cache->index)
 		ret_stats->index_bytes = kv_index_bytes(cache->index);

@@ -10,11 +10,14 @@
 #ifndef KV_CACHE_H
 #define KV_CACHE_H
 
+#include <sys/queue.h>
+
 #include "block.h"
 #include "kv.h"
 #include "layout.h"
 
 struct kv_cache;
+struct kv_ring_backend;
 struct kv_space; /* valid until kv_cache_close, even when removed */
 struct kv_block; /* valid between a get and its put */
 struct kv_fill;	 /* a slot being filled; belongs to who began it */
@@ -30,12 +33,15 @@ struct kv_cache_config {
 	uint64_t segment;  /* bytes */
 	enum kv_hugepages hugepages;
 	enum kv_writeback writeback;
-	const char *evict;  /* policy name: "lru", "flru" */
+	const char *evict;  /* policy name: "lhd", "flru", "lru" */
 	uint64_t scrub;	    /* bytes a second */
 	uint64_t ssd_write; /* bytes a day */
 	bool read_only;
-	bool rw_arena;	    /* arena=rw */
-	bool force_threads; /* no io_uring */
+	bool rw_arena;	      /* arena=rw */
+	uint64_t io_patience; /* ns until a request is stuck; 0: 30 s */
+	uint64_t io_retry;    /* ns between tries of what failed; 0: 1 s */
+	/* Who carries out disk requests; NULL: io_uring, else threads. */
+	const struct kv_ring_backend *io;
 
 	/* A block that was visible is gone; @id is kv_block_info.id.  May be
 	 * NULL.  The listener queues, and tells the kernel from a thread of
@@ -53,8 +59,12 @@ struct kv_cache_config {
  */
 int kv_cache_open(const struct kv_cache_config *config,
 		  struct kv_cache **ret_cache, char **ret_why);
-/* Waits: writes out what is to be written, commits, marks the store clean. */
-void kv_cache_close(struct kv_cache *cache);
+/*
+ * Waits: writes out what is to be written, commits, marks the store clean.
+ * -ETIMEDOUT: the SSD does not answer.  Then memory that it may still write to,
+ * and all else of the cache, is left as it is until the process ends.
+ */
+int kv_cache_close(struct kv_cache *cache);
 
 const uint8_t *kv_cache_store_id(struct kv_cache *cache); /* 16 bytes */
 uint64_t kv_cache_epoch(struct kv_cache *cache);
@@ -63,6 +73,7 @@ uint64_t kv_cache_epoch(struct kv_cache *cache);
 
 struct kv_quota {
 	uint64_t quota_dram, quota_ssd, reserve_dram, reserve_ssd;
+	uint64_t rate_put; /* bytes a second that may be saved; 0: any */
 };
 
 struct kv_space_info {
@@ -88,7 +99,8 @@ struct kv_space *kv_space_next(struct kv_cache *cache, uint32_t after);
  * -EEXIST (then *@ret_space is the one there), -ENOSPC, -EROFS. */
 int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		    uint32_t gid, uint32_t mode, struct kv_space **ret_space);
-/* -ENOTEMPTY with blocks in it, -ESTALE removed already.  Waits. */
+/* Its snapshots, whose blocks are all gone, go with it.
+ * -ENOTEMPTY with blocks in it, -ESTALE removed already.  Waits. */
 int kv_space_remove(struct kv_cache *cache, struct kv_space *space);
 /* Take its blocks out of the old access class, then change it.  Waits. */
 int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
@@ -148,8 +160,15 @@ int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 		  struct kv_meta *ret_meta, struct kv_digest *ret_digest);
 
 void kv_block_touch(struct kv_cache *cache, struct kv_block *block); /* a use */
+/* A hint: its conversation is over, it goes first.  Call for a chain from its
+ * tail, and not for what others share.  A use takes it back. */
+void kv_block_end(struct kv_cache *cache, struct kv_block *block);
 int kv_block_set_mtime(struct kv_cache *cache, struct kv_block *block,
 		       int64_t mtime_ns);
+/* A hint: the conversation with these blocks, in chain order, is over, so that
+ * they go before others.  Pinned ones do not; a use takes the hint back. */
+void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
+		     const struct kv_key *keys, size_t n);
 /* Evict from all tiers; -ENOENT if it is gone already, -EROFS. */
 int kv_block_remove(struct kv_cache *cache, struct kv_block *block);
 int kv_block_pin(struct kv_cache *cache, struct kv_block *block,
@@ -177,6 +196,52 @@ struct kv_view {
 int kv_view_get(struct kv_cache *cache, struct kv_block *block,
 		struct kv_view *ret_view);
 void kv_view_put(struct kv_cache *cache, struct kv_view *view);
+
+/* ---- snapshots: blocks of a chain, pinned under a name ---- */
+
+#define KV_SNAPSHOT_BLOCKS (1u << 17)  /* in one, at most */
+#define KV_SNAPSHOT_POSITION 99999999u /* the last: links have eight digits */
+
+struct kv_pick {
+	struct kv_key key;
+	uint32_t position; /* in its chain */
+};
+
+struct kv_snapshot_info {
+	uint64_t id;	 /* 32 bits, never reused while mounted */
+	uint32_t space;	 /* id */
+	uint32_t blocks; /* listed in it, whether they are there or not */
+	int64_t mtime_ns;
+	char name[KV_SPACE_NAME_MAX + 1];
+};
+
+/*
+ * Pin the blocks of @picks, whose positions ascend, under @name; no byte is
+ * copied.  All of them or none; durable with the next flush of the space.
+ * -ENOENT: block *@ret_missing is not here; -ENOSPC: too little could be
+ * evicted then (*@ret_missing: the first that did not fit, or @n), -EEXIST the
+ * name is taken, -EINVAL a name as no space could have it, no picks, too many,
+ * or out of order; -ESTALE space removed, -EROFS.
+ */
+int kv_snapshot_create(struct kv_cache *cache, struct kv_space *space,
+		       const char *name, const struct kv_pick *picks, size_t n,
+		       size_t *ret_missing);
+/* Unpin all at once.  A block that its user pinned, or another snapshot has,
+ * stays pinned.  -ENOENT, -EROFS. */
+int kv_snapshot_drop(struct kv_cache *cache, uint64_t id);
+/* Unpin the block at @position; the snapshot stays, if empty.  -ENOENT. */
+int kv_snapshot_unlink(struct kv_cache *cache, uint64_t id, uint32_t position);
+
+int kv_snapshot_find(struct kv_cache *cache, struct kv_space *space,
+		     const char *name, struct kv_snapshot_info *ret_info);
+int kv_snapshot_stat(struct kv_cache *cache, uint64_t id,
+		     struct kv_snapshot_info *ret_info); /* -ENOENT */
+/* The first of its blocks, at most @max, from position @from on.  -ENOENT. */
+long kv_snapshot_read(struct kv_cache *cache, uint64_t id, uint32_t from,
+		      struct kv_pick *ret_picks, size_t max);
+/* Ids of the space's snapshots; caller frees. */
+int kv_snapshot_list(struct kv_cache *cache, struct kv_space *space,
+		     uint64_t **ret_ids, size_t *ret_n);
 
 /* ---- fills: a block on its way in ---- */
 
@@ -230,7 +295,9 @@ struct kv_acquire {
 	/* Every want is settled; runs once, unless submit returned 0. */
 	void (*done)(struct kv_acquire *acquire, void *arg);
 	void *arg;
-	size_t pending; /* the cache's own */
+	/* The cache's own. */
+	struct kv_prefetch *hint; /* bring to DRAM for it, lease nothing */
+	size_t pending;
 	struct kv_acquire *next_due;
 	struct kv_want wants[];
 };
@@ -244,6 +311,37 @@ void kv_acquire_cancel(struct kv_cache *cache, struct kv_acquire *acquire,
 /* Give the leases back; only once settled.  The caller frees @acquire. */
 void kv_acquire_release(struct kv_cache *cache, struct kv_acquire *acquire);
 
+/* ---- prefetch: brought to DRAM on a hint, and not leased ---- */
+
+/*
+ * Blocks wanted in DRAM soon.  They come in the order of @keys, a few at a
+ * time: all prefetches together have no more than a fixed share of the arena
+ * under way, and wait for each other.  What came and was evicted before its
+ * first use is counted (kv_cache_stats.prefetch_unused).
+ */
+struct kv_prefetch {
+	struct kv_space *space;	   /* in, and the next four */
+	const struct kv_key *keys; /* valid until @done */
+	size_t n;
+	uint64_t deadline_ns; /* kv_now_ns; what has not begun by then does not
+				 begin.  0: none */
+	/* Every key is settled; runs once, and never from within submit. */
+	void (*done)(struct kv_prefetch *prefetch, void *arg);
+	void *arg;
+	uint64_t bytes; /* out: read from SSD for it */
+	size_t next;	/* the cache's own: first key that has not begun */
+	size_t under_way;
+	bool cancelled;
+	TAILQ_ENTRY(kv_prefetch) link;
+	int status[]; /* out, by key: 0 in DRAM, or why not: -ENOENT, -EIO,
+			 -ENOSPC, -ETIMEDOUT (deadline), -ECANCELED */
+};
+
+void kv_prefetch_submit(struct kv_cache *cache, struct kv_prefetch *prefetch);
+/* What has not begun is settled with -ECANCELED; @done runs, unless it has,
+ * when what is under way has landed. */
+void kv_prefetch_cancel(struct kv_cache *cache, struct kv_prefetch *prefetch);
+
 /* Waiting for durability, without a thread of one's own. */
 struct kv_flush {
 	void (*done)(struct kv_flush *flush, int status);
@@ -252,6 +350,8 @@ struct kv_flush {
 	struct kv_flush *next;
 	uint64_t ticket;
 	uint64_t commit;
+	uint64_t change; /* of snapshots, in the space with the id @space */
+	uint32_t space;
 	int status;
 	bool pending;
 };
@@ -284,8 +384,26 @@ struct kv_cache_stats {
 	uint64_t blocks, spaces, leases, pinned, saving, dirty_blocks;
 	uint64_t hits_dram, hits_ssd, misses, sealed, conflicts, corrupt;
 	uint64_t evicted_dram, evicted_ssd, removed, dropped_saves;
+	/* Not written to SSD, for want of their parent there, of budget
+	 * (ssd_write=), of quota. */
+	uint64_t unwritten_orphans, unwritten_budget, unwritten_quota;
+	uint64_t refused_rate; /* saves beyond their space's rate */
+	/* Bytes read by prefetches; of these used, and evicted before use. */
+	uint64_t prefetched, prefetch_used, prefetch_unused;
 	uint64_t bytes_read_ssd, bytes_written_ssd, commits, io_errors;
-	uint64_t index_bytes, scrubbed;
+	uint64_t index_bytes;
+	uint64_t stuck;	      /* requests that do not end */
+	uint64_t ssd_outages; /* times that reads went offline */
+	uint64_t bad_slots;   /* on SSD, unusable until the next mount */
+	uint64_t scrubbed;    /* bytes */
+	uint64_t scrub_passes, scrub_percent, scrub_corrupt;
+	int64_t scrub_ended_ns;		  /* the last whole pass; 0: none yet */
+	const char *evict, *evict_weighs; /* the policy, and lhd's choice */
+	/* Victims of chains that had ended; blocks passed over because they
+	 * were in use; blocks that came in and were known from before. */
+	uint64_t victims_ended, victims_refused, remembered;
+	/* Hit rates that 1, 2, 4 times the DRAM and any amount would give. */
+	double estimated[4];
 	bool ssd_degraded;
 	const char *ssd_state; /* "online", "off", or why it is degraded */
 };

@@ -3,9 +3,11 @@
  * commit.c - the group commit: what was written becomes durable, what was
  * removed is gone for good.
  *
- * One round, of no more than the index surely has room for: zero the prologues
- * of the slots that are given back, fdatasync the files, one LMDB transaction,
- * and only then tell anybody.
+ * One round, of no more than the index surely has room for: fdatasync the
+ * files, one LMDB transaction, zero the prologues of the slots that are given
+ * back and sync those, and only then tell anybody.  A record thus never leads
+ * to zeros, whenever the daemon dies; prologues without a record are swept at
+ * mount.
  *
  * OWNS       the committer thread and what it took from the lists for a round.
  *
@@ -22,10 +24,11 @@
  *
  * LOCKING    cache->lock for the lists; none during I/O.
  */
-#include "cache/core.h"
+#include "cache/blocks.h"
+#include "cache/ssd.h"
+#include "point.h"
 
-#include <stdio.h>
-
+#define GIVE_UP 3	    /* rounds in which a slot could not be zeroed */
 #define LINGER_NS 20000000u /* collect a little, when nobody waits */
 
 struct put {
@@ -39,6 +42,7 @@ struct update {
 	uint64_t slot_id;
 	int64_t mtime_ns;
 	uint32_t atime, hits;
+	uint32_t block; /* its number */
 	bool pinned;
 };
 
@@ -52,6 +56,7 @@ struct round {
 	size_t n_files;
 	int *fds; /* to be synced */
 	size_t n_fds;
+	size_t n_deletion_fds; /* those in front have deletions */
 	uint64_t number;
 };
 
@@ -114,7 +119,8 @@ static void add_fd(struct kv_cache *cache, struct round *round, uint32_t id)
 	}
 }
 
-static struct kv_slot_record record_of(const struct kv_slot *slot)
+static struct kv_slot_record record_of(struct kv_cache *cache,
+				       const struct kv_slot *slot)
 {
 	const struct kv_block *block = slot->block;
 	struct kv_slot_record record = kv_slot_prologue(slot)->record;
@@ -122,7 +128,7 @@ static struct kv_slot_record record_of(const struct kv_slot *slot)
 	record.mtime_ns = block->mtime_ns;
 	record.atime = block->atime;
 	record.hits = block->hits;
-	record.pinned = (block->flags & BLOCK_PINNED) != 0;
+	record.pinned = kv_block_pinned_by_user(cache, block);
 	return record;
 }
 
@@ -145,7 +151,7 @@ static void take_puts(struct kv_cache *cache, struct round *round)
 		TAILQ_REMOVE(&ssd->written, slot, link);
 		put->slot = slot;
 		put->removed = slot->block->flags & BLOCK_REMOVED;
-		put->record = record_of(slot);
+		put->record = record_of(cache, slot);
 		put->slot_id = kv_slot_id(slot->file, slot->place);
 		add_fd(cache, round, slot->file);
 	}
@@ -164,9 +170,8 @@ static void take_deletions(struct kv_cache *cache, struct round *round)
 	memmove(all->items, all->items + n, all->n * sizeof(*items));
 	round->deletions.n = n;
 	for (size_t i = 0; i < n; i++)
-		if (items[i].reuse)
-			add_fd(cache, round,
-			       (uint32_t)(items[i].slot_id >> 32));
+		add_fd(cache, round, (uint32_t)(items[i].slot_id >> 32));
+	round->n_deletion_fds = round->n_fds;
 }
 
 static void take_updates(struct kv_cache *cache, struct round *round)
@@ -182,11 +187,12 @@ static void take_updates(struct kv_cache *cache, struct round *round)
 		if (block->file == KV_NONE || (block->flags & BLOCK_REMOVED))
 			continue;
 		round->updates[round->n_updates++] = (struct update){
+			.block = block->number,
 			.slot_id = kv_slot_id(block->file, block->place),
 			.mtime_ns = block->mtime_ns,
 			.atime = block->atime,
 			.hits = block->hits,
-			.pinned = block->flags & BLOCK_PINNED,
+			.pinned = kv_block_pinned_by_user(cache, block),
 		};
 	}
 	if (!n)
@@ -234,108 +240,6 @@ uint64_t kv_commits_needed_locked(const struct kv_cache *cache)
 	return ssd->commits_begun + (n + ssd->round_max - 1) / ssd->round_max;
 }
 
-struct tombstones {
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
-	size_t left;
-	int status;
-};
-
-struct tombstone {
-	struct kv_io io; /* first */
-	struct tombstones *all;
-};
-
-static void tombstone_done(struct kv_io *io, int status)
-{
-	struct tombstones *all = ((struct tombstone *)io)->all;
-
-	pthread_mutex_lock(&all->lock);
-	if (status < 0)
-		all->status = status;
-	if (--all->left == 0)
-		pthread_cond_signal(&all->cond);
-	pthread_mutex_unlock(&all->lock);
-	free(io);
-}
-
-/* All at once: the file system then makes one journal commit of them. */
-static int sync_files(struct kv_cache *cache, const struct round *round)
-{
-	struct tombstones all = {PTHREAD_MUTEX_INITIALIZER,
-				 PTHREAD_COND_INITIALIZER, 0, 0};
-
-	for (size_t i = 0; i < round->n_fds; i++) {
-		struct tombstone *one = calloc(1, sizeof(*one));
-
-		if (!one) {
-			all.status = -ENOMEM;
-			break;
-		}
-		one->io.op = KV_IO_SYNC;
-		one->io.fd = round->fds[i];
-		one->io.buffer = -1;
-		one->io.done = tombstone_done;
-		one->all = &all;
-		pthread_mutex_lock(&all.lock);
-		all.left++;
-		pthread_mutex_unlock(&all.lock);
-		kv_ring_submit(cache->ring, &one->io);
-	}
-	pthread_mutex_lock(&all.lock);
-	while (all.left)
-		pthread_cond_wait(&all.cond, &all.lock);
-	pthread_mutex_unlock(&all.lock);
-	if (all.status == 0 && round->n_files && fsync(cache->ssd.dir) < 0)
-		all.status = -errno;
-	return all.status;
-}
-
-static uint8_t zero_page[KV_PAGE] __attribute__((aligned(KV_PAGE)));
-
-static void tombstone_submit(struct kv_cache *cache, struct tombstones *all,
-			     uint64_t slot_id)
-{
-	struct tombstone *one = calloc(1, sizeof(*one));
-	struct kv_file *file;
-
-	if (!one) {
-		all->status = -ENOMEM;
-		return;
-	}
-	kv_lock(cache);
-	file = kv_file_at(cache, (uint32_t)(slot_id >> 32));
-	one->io.fd = file->fd;
-	one->io.offset = (uint32_t)slot_id * file->slot_bytes;
-	kv_unlock(cache);
-	one->all = all;
-	one->io.op = KV_IO_WRITE;
-	one->io.buffer = -1;
-	one->io.data = zero_page;
-	one->io.bytes = KV_PAGE;
-	one->io.done = tombstone_done;
-	pthread_mutex_lock(&all->lock);
-	all->left++;
-	pthread_mutex_unlock(&all->lock);
-	kv_ring_submit(cache->ring, &one->io);
-}
-
-static int zero_prologues(struct kv_cache *cache, const struct round *round)
-{
-	struct tombstones all = {PTHREAD_MUTEX_INITIALIZER,
-				 PTHREAD_COND_INITIALIZER, 0, 0};
-
-	for (size_t i = 0; i < round->deletions.n; i++)
-		if (round->deletions.items[i].reuse)
-			tombstone_submit(cache, &all,
-					 round->deletions.items[i].slot_id);
-	pthread_mutex_lock(&all.lock);
-	while (all.left)
-		pthread_cond_wait(&all.cond, &all.lock);
-	pthread_mutex_unlock(&all.lock);
-	return all.status;
-}
-
 static int put_update(struct kv_cache *cache, struct kv_batch *batch,
 		      const struct update *update)
 {
@@ -346,6 +250,7 @@ static int put_update(struct kv_cache *cache, struct kv_batch *batch,
 		return 0;
 	if (r < 0)
 		return r;
+	KV_POINT("update.put");
 	record.mtime_ns = update->mtime_ns;
 	record.atime = update->atime;
 	record.hits = update->hits;
@@ -373,16 +278,18 @@ static int fill_batch(struct kv_cache *cache, struct kv_batch *batch,
 	return r;
 }
 
-static int write_round(struct kv_cache *cache, const struct round *round)
+static void index_busy(struct kv_cache *cache, bool busy)
+{
+	kv_lock(cache);
+	cache->health.commit_since = busy ? kv_now_ns() : 0;
+	kv_unlock(cache);
+}
+
+static int write_index(struct kv_cache *cache, const struct round *round)
 {
 	struct kv_batch *batch;
-	int r = zero_prologues(cache, round);
+	int r = kv_batch_begin(cache->index, &batch);
 
-	if (r == 0)
-		r = sync_files(cache, round);
-	if (r < 0)
-		return r;
-	r = kv_batch_begin(cache->index, &batch);
 	if (r < 0)
 		return r;
 	r = fill_batch(cache, batch, round);
@@ -390,27 +297,68 @@ static int write_round(struct kv_cache *cache, const struct round *round)
 		kv_batch_abort(batch);
 		return r;
 	}
-	return kv_batch_commit(batch);
+	KV_POINT("commit.before");
+	r = kv_batch_commit(batch);
+	KV_POINT("commit.after");
+	return r;
+}
+
+/* What was put is durable already: then a slot whose prologue cannot be zeroed
+ * stays taken, and that is all. */
+static int zero_deleted(struct kv_cache *cache, const struct round *round)
+{
+	const bool others_work = round->n_puts > 0;
+	struct kv_deletion *items = round->deletions.items;
+	int r = kv_prologues_zero(cache, items, round->deletions.n,
+				  others_work);
+
+	if (r == 0)
+		r = kv_files_sync(cache, round->fds, round->n_deletion_fds);
+	KV_POINT("tombstone.synced");
+	if (r == 0 || !others_work)
+		return r;
+	for (size_t i = 0; i < round->deletions.n; i++)
+		items[i].bad = items[i].reuse;
+	return 0;
+}
+
+static int write_round(struct kv_cache *cache, const struct round *round)
+{
+	int r = 0;
+
+	KV_POINT("commit.begin");
+	if (round->n_puts)
+		r = kv_files_sync(cache, round->fds, round->n_fds);
+	KV_POINT("sync.data");
+	if (r == 0 && round->n_files && fsync(cache->ssd.dir) < 0)
+		r = -errno;
+	KV_POINT("sync.names");
+	if (r < 0)
+		return r;
+	index_busy(cache, true);
+	r = write_index(cache, round);
+	index_busy(cache, false);
+	return r < 0 ? r : zero_deleted(cache, round);
 }
 
 static void put_ended(struct kv_cache *cache, struct put *put, int status)
 {
-	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_slot *slot = put->slot;
 	struct kv_block *block = slot->block;
 
 	kv_slot_before(cache, slot);
 	block->flags &= ~BLOCK_WRITING & 0xff;
-	TAILQ_REMOVE(&ssd->undone, slot, undone);
+	kv_undone_drop_locked(cache, slot);
 	slot->must = false;
 	if (status == 0 && !(block->flags & BLOCK_REMOVED)) {
 		kv_extent_attach_locked(cache, block, slot->file, slot->place);
 		if (put->record.pinned !=
-			    ((block->flags & BLOCK_PINNED) != 0) ||
+			    kv_block_pinned_by_user(cache, block) ||
 		    put->record.mtime_ns != block->mtime_ns)
 			kv_update_locked(cache, block);
 	} else {
-		kv_extent_delete_locked(cache, put->slot_id, true);
+		kv_extent_give_up_locked(cache, slot->shelf->space,
+					 put->slot_id);
 		kv_flushes_prolong_locked(cache, slot->seq);
 		if (!(block->flags & BLOCK_REMOVED))
 			kv_block_space(cache, block)->loose++;
@@ -421,6 +369,31 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 	kv_block_settle_locked(cache, block);
 }
 
+static void delete_again(struct kv_cache *cache,
+			 const struct kv_deletion *deletion)
+{
+	struct kv_deletions *list = &cache->ssd.deletions;
+	size_t n = list->n;
+
+	if (deletion->reuse)
+		kv_extent_undelete_locked(cache, deletion->slot_id);
+	kv_extent_delete_locked(cache, deletion->slot_id, deletion->reuse);
+	if (list->n > n)
+		list->items[n].failed = deletion->failed;
+}
+
+/* Others work, but this slot's prologue could not be zeroed. */
+static void zero_again(struct kv_cache *cache, struct kv_deletion *deletion)
+{
+	cache->stats.io_errors++;
+	if (++deletion->failed < GIVE_UP) {
+		delete_again(cache, deletion);
+		return;
+	}
+	kv_extent_undelete_locked(cache, deletion->slot_id);
+	cache->stats.bad_slots++; /* it stays taken */
+}
+
 static void deletions_ended(struct kv_cache *cache, struct round *round,
 			    int status)
 {
@@ -428,15 +401,21 @@ static void deletions_ended(struct kv_cache *cache, struct round *round,
 		struct kv_deletion *deletion = &round->deletions.items[i];
 
 		if (status < 0) {
-			if (deletion->reuse)
-				kv_extent_undelete_locked(cache,
-							  deletion->slot_id);
-			kv_extent_delete_locked(cache, deletion->slot_id,
-						deletion->reuse);
+			delete_again(cache, deletion);
+		} else if (deletion->bad && deletion->reuse) {
+			zero_again(cache, deletion);
 		} else if (deletion->reuse) {
 			kv_extent_left_locked(cache, deletion->slot_id);
 		}
 	}
+}
+
+/* What was not recorded is to be recorded still. */
+static void updates_failed(struct kv_cache *cache, const struct round *round)
+{
+	for (size_t i = 0; i < round->n_updates; i++)
+		kv_update_locked(cache, kv_table_at(&cache->table,
+						    round->updates[i].block));
 }
 
 static void round_end(struct kv_cache *cache, struct round *round, int status)
@@ -450,10 +429,13 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 		kv_file_at(cache, round->files[i].id)->recorded = false;
 	ssd->commits_done = round->number;
 	cache->stats.commits += status == 0;
-	if (status < 0)
+	if (status < 0) {
+		updates_failed(cache, round);
 		kv_write_failed_locked(cache, status);
-	else if (!ssd->writing && TAILQ_EMPTY(&ssd->queue))
+	} else if (round->n_puts || (!ssd->writing && !ssd->queued)) {
 		ssd->error = 0;
+	}
+	KV_POINT("commit.before_telling");
 	kv_flushes_settle_locked(cache, 0);
 	pthread_cond_broadcast(&ssd->done);
 	pthread_cond_signal(&ssd->write);
@@ -464,16 +446,24 @@ void *kv_committer(void *arg)
 	struct kv_cache *cache = arg;
 	struct kv_ssd *ssd = &cache->ssd;
 	struct round round;
-	int r;
+	int r, failed = 0; /* while stopping */
 
+	if (ssd->unswept)
+		kv_sweep(cache);
 	kv_lock(cache);
-	while (!ssd->stop_commits || (anything(ssd) && !ssd->error)) {
-		if (!anything(ssd)) {
+	while (!ssd->stop_commits || (anything(ssd) && failed < 2) ||
+	       kv_snapshots_due_locked(cache)) {
+		if (!anything(ssd) && !kv_snapshots_due_locked(cache)) {
 			kv_cond_wait(cache, &ssd->commit, 1000000000u);
 			continue;
 		}
 		if (!ssd->urgent && !ssd->stop)
 			kv_cond_wait(cache, &ssd->commit, LINGER_NS);
+		kv_snapshots_write_locked(cache);
+		if (!anything(ssd)) {
+			ssd->urgent = false;
+			continue;
+		}
 		r = round_begin(cache, &round);
 		if (r == 0) {
 			kv_unlock(cache);
@@ -481,10 +471,16 @@ void *kv_committer(void *arg)
 			kv_lock(cache);
 			round_end(cache, &round, r);
 			round_free(&round);
+		} else {
+			kv_write_failed_locked(cache, r);
 		}
-		if (r < 0 && !ssd->stop)
-			kv_cond_wait(cache, &ssd->commit, 1000000000u);
+		failed += r < 0 && ssd->stop_commits;
+		if (r < 0)
+			kv_cond_wait(cache, &ssd->commit,
+				     kv_health_retry(cache));
 	}
+	ssd->committer_ended = true;
+	pthread_cond_broadcast(&ssd->done);
 	kv_unlock(cache);
 	return NULL;
 }

@@ -5,7 +5,9 @@
  * OWNS       nothing of its own.
  * LOCKING    cache->lock, let go of between blocks; a block is held meanwhile.
  */
-#include "cache/core.h"
+#include "cache/blocks.h"
+#include "cache/dram.h"
+#include "cache/ssd.h"
 
 /* Call @each on every block, held, without the lock, until one returns != 0. */
 static int for_each_block(struct kv_cache *cache, struct kv_space *space,
@@ -145,6 +147,7 @@ static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 		return -EBUSY;
 	}
 	kv_slot_give_locked(cache, old);
+	new->alone = true;
 	kv_slot_publish_locked(cache, new, block);
 	if (cache->config.writeback == KV_WRITEBACK_ALL)
 		kv_write_queue_locked(cache, block, false);
@@ -189,4 +192,22 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	kv_unlock(cache);
 	r = same ? 0 : for_each_block(cache, space, move_or_drop, NULL);
 	return r < 0 ? r : kv_space_persist(cache, space);
+}
+
+/* From the tail, so that it is the tail that goes first. */
+void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
+		     const struct kv_key *keys, size_t n)
+{
+	kv_lock(cache);
+	for (size_t i = n; i-- > 0 && !space->removed;) {
+		struct kv_block *block = kv_table_find(cache, space, &keys[i]);
+
+		if (block && block->slot)
+			kv_policy_end(&block->slot->shelf->policy,
+				      block->number);
+		if (block && block->file != KV_NONE)
+			kv_policy_end(&kv_extent_shelf(cache, block)->policy,
+				      block->number);
+	}
+	kv_unlock(cache);
 }

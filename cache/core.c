@@ -8,7 +8,7 @@
  * LOCKING  defines cache->lock.  The callbacks of what is due run on the thread
  *          that unlocks, after it has.
  */
-#include "cache/core.h"
+#include "cache/blocks.h"
 
 #include <signal.h>
 #include <stdarg.h>
@@ -135,6 +135,7 @@ int kv_thread(pthread_t *ret_thread, const char *name, void *(*run)(void *),
 	int r;
 
 	sigfillset(&all);
+	sigdelset(&all, SIGBUS); /* index/fault.c waits for it */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	r = -pthread_create(ret_thread, NULL, run, arg);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);

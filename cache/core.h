@@ -14,8 +14,12 @@
 #include <sys/queue.h>
 
 #include "cache/cache.h"
+#include "cache/ghost.h"
+#include "cache/monitor.h"
 #include "cache/policy.h"
 #include "cache/ring.h"
+#include "cache/shelf.h"
+#include "cache/snapshot.h"
 #include "index/index.h"
 
 /* ---- blocks ---- */
@@ -60,6 +64,9 @@ struct kv_dir {
 	bool made; /* by mkdir; stays when empty */
 };
 
+struct kv_slot;
+TAILQ_HEAD(kv_slots, kv_slot);
+
 struct kv_space {
 	uint32_t id;			  /* fixed */
 	char name[KV_SPACE_NAME_MAX + 1]; /* fixed */
@@ -67,11 +74,27 @@ struct kv_space {
 	int64_t mtime_ns;
 	bool removed;
 	struct kv_quota quota;
+	uint64_t file_bytes;	  /* of its file in STORE/spaces */
 	struct kv_layout *layout; /* set once */
 	struct kv_dir *dirs[256]; /* NULL: not there */
 	uint64_t blocks, bytes_dram, bytes_ssd;
-	uint64_t loose;	 /* blocks neither durable nor on their way there */
+	uint64_t loose; /* blocks neither durable nor on their way there */
+	/* What it is guaranteed: its reserves, or less if the tiers shrank. */
+	uint64_t owed_dram, owed_ssd;
+	uint64_t filling_dram; /* bytes of slots being filled for it */
+	uint64_t writing_ssd;  /* bytes of slots being written for it */
+	uint64_t short_since;  /* it finds no slot on SSD, though owed one */
+	uint64_t busy_dram;    /* bytes of its slots that may not be evicted */
+	uint64_t pinned_ssd;   /* bytes of its pinned blocks */
+	uint64_t leaving;      /* scratch of room.c and reclaim.c */
+	struct kv_shelf_list dram_shelves, ssd_shelves;
+	struct kv_slots undone;	   /* its dirty slots, by seq */
+	struct kv_slots under_way; /* those being written, as they began */
+	double put_credit;	   /* bytes it may save now; of rate_put */
+	uint64_t put_ns;
 	uint32_t clears; /* counts kv_space_clear */
+	struct kv_snapshot_list snapshots;
+	uint32_t n_snapshots;
 };
 
 struct kv_table {
@@ -85,29 +108,35 @@ struct kv_table {
 enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY };
 
 struct kv_slot {
-	struct kv_segment *segment;  /* fixed */
-	struct kv_block *block;	     /* READY */
-	uint64_t seq;		     /* order of becoming dirty */
-	TAILQ_ENTRY(kv_slot) link;   /* free list; queue of writes */
-	TAILQ_ENTRY(kv_slot) undone; /* dirty, by seq */
+	struct kv_segment *segment; /* fixed */
+	struct kv_shelf *shelf;	    /* unless FREE: its space's */
+	struct kv_block *block;	    /* READY */
+	uint64_t seq;		    /* order of becoming dirty */
+	struct kv_slots *queue;	    /* what @link is on, if dirty or orphaned */
+	TAILQ_ENTRY(kv_slot) link;  /* free list; queue of writes */
+	TAILQ_ENTRY(kv_slot) undone; /* dirty, by seq; of its space */
 	struct kv_node node;	     /* DRAM policy */
 	uint32_t leases;	     /* clients' */
 	uint32_t holds;		     /* views, writes */
 	uint32_t file, place;	     /* SSD extent while it is being written */
 	uint32_t payload;	     /* offset of the tensors in the file */
 	uint8_t state;
-	bool must; /* somebody waits for its durability */
+	bool must;    /* somebody waits for its durability */
+	bool hinted;  /* prefetched, and not used yet */
+	bool alone;   /* came as a file: needs no parent on SSD */
+	bool written; /* its bytes; those begun before it are not */
+	bool pulled;  /* to the front of its lane, for the sake of a child */
+	bool denied;  /* its space's quota had no room for it */
+	bool pinned;  /* its block is, and the floor allows it */
 };
-TAILQ_HEAD(kv_slots, kv_slot);
-
 struct kv_segment {
-	uint32_t id;		/* fixed; never reused */
-	int fd;			/* fixed */
-	int buffer;		/* fixed; of the ring, or -1 */
-	uint8_t *base;		/* fixed */
-	bool huge, locked;	/* fixed */
-	struct kv_class *class; /* NULL: spare or retired */
-	uint32_t slots, free;
+	uint32_t id;		    /* fixed; never reused */
+	int fd;			    /* fixed */
+	int buffer;		    /* fixed; of the ring, or -1 */
+	uint8_t *base;		    /* fixed */
+	bool huge, locked;	    /* fixed */
+	struct kv_class *class;	    /* NULL: spare or retired */
+	uint32_t slots, free, idle; /* idle: slots that may be evicted */
 	struct kv_slots free_list;
 	struct kv_slot *slot;	      /* array */
 	uint32_t holders;	      /* clients that got it */
@@ -121,7 +150,7 @@ struct kv_class {
 	uint64_t slot_bytes;
 	struct kv_segments segments;
 	uint32_t n_segments, idle; /* idle: slots that may be evicted */
-	struct kv_policy policy;
+	struct kv_shelves shelves;
 	LIST_ENTRY(kv_class) link;
 };
 LIST_HEAD(kv_classes, kv_class);
@@ -135,6 +164,9 @@ struct kv_arena {
 	struct kv_classes classes;
 	uint64_t idle; /* bytes of slots that may be evicted */
 	uint64_t used; /* bytes of slots not free */
+	struct kv_eviction eviction;
+	uint64_t hinted; /* bytes prefetched and not used yet */
+	uint64_t owed;	 /* bytes that spaces are guaranteed and do not hold */
 	bool growing, stop, running;
 	uint32_t unlocked; /* segments that could not be locked */
 	int grow_error;
@@ -154,6 +186,7 @@ struct kv_file {
 	uint32_t hint; /* no free slot below it */
 	uint64_t *bitmap;
 	bool recorded;		   /* the index has it as it is */
+	bool trailer;		   /* its last page tells its slots */
 	TAILQ_ENTRY(kv_file) link; /* of its class; those with room in front */
 };
 TAILQ_HEAD(kv_files, kv_file);
@@ -165,14 +198,16 @@ struct kv_ssd_class {
 	struct kv_files files;
 	uint32_t n_files;
 	uint32_t leaving; /* slots whose deletion waits for the commit */
-	struct kv_policy policy;
+	struct kv_shelves shelves;
 	LIST_ENTRY(kv_ssd_class) link;
 };
 
 /* A slot whose record is to be deleted. */
 struct kv_deletion {
 	uint64_t slot_id;
-	bool reuse; /* zero its prologue and give the slot back */
+	bool reuse;	/* give the slot back, when its prologue is zeroed */
+	bool bad;	/* it could not be zeroed */
+	uint8_t failed; /* so many times */
 };
 
 struct kv_deletions {
@@ -187,6 +222,18 @@ struct kv_orphan {
 	LIST_ENTRY(kv_orphan) link;
 };
 
+/*
+ * The writes of some users.  The lanes take turns, so that nobody's flood keeps
+ * the others' blocks from the SSD.
+ */
+struct kv_lane {
+	struct kv_slots queue;
+	int64_t credit; /* bytes left of its turn */
+	TAILQ_ENTRY(kv_lane) link;
+};
+TAILQ_HEAD(kv_lanes, kv_lane);
+#define KV_LANES 64
+
 struct kv_ssd {
 	bool on;				  /* fixed */
 	bool buffered;				  /* fixed: no O_DIRECT here */
@@ -196,13 +243,20 @@ struct kv_ssd {
 	struct kv_file **files; /* by id; NULL: none */
 	uint32_t n_files, live_files;
 	LIST_HEAD(, kv_ssd_class) classes;
-	uint64_t used;		 /* bytes of slots in use */
-	struct kv_slots queue;	 /* sealed, not yet being written */
-	struct kv_slots undone;	 /* queue and being written, by seq */
-	struct kv_slots written; /* waiting for the commit */
+	struct kv_eviction eviction;
+	uint64_t beside; /* bytes of STORE/spaces */
+	bool unswept;	 /* free slots may hold prologues: take none */
+	uint64_t used;	 /* bytes of slots in use */
+	struct kv_lane lanes[KV_LANES]; /* sealed, not yet being written */
+	struct kv_lanes busy_lanes;	/* those with slots, by turn */
+	uint32_t queued, undone;	/* slots on lanes; and being written */
+	struct kv_slots written;	/* waiting for the commit */
 	uint64_t seq;
-	uint64_t day_ns, day_bytes; /* queued since the day began */
-	uint32_t writing;	    /* being written now */
+	uint64_t pinned; /* bytes that pinned blocks hold, or will */
+	uint64_t owed; /* bytes that spaces are guaranteed beyond their pins */
+	double write_credit; /* bytes that ssd_write= allows now */
+	uint64_t credit_ns;
+	uint32_t writing; /* being written now */
 	struct kv_deletions deletions;
 	LIST_HEAD(, kv_orphan) orphans;
 	uint32_t *updates; /* block numbers whose record changed */
@@ -215,6 +269,7 @@ struct kv_ssd {
 	bool urgent; /* somebody waits for the next commit */
 	bool stop;
 	bool stop_commits, running;
+	bool writer_ended, committer_ended;
 	pthread_t writer, committer;
 	pthread_cond_t write, commit, done;
 };
@@ -241,19 +296,52 @@ struct kv_fill {
 	uint64_t length;
 	uint32_t clears;	 /* of the space, when it began */
 	struct kv_want *waiters; /* acquires that wait for it */
+	struct kv_slots orphans; /* blocks whose parent it will be */
 	struct kv_fill *next;	 /* bucket of cache->saving */
 };
 
 #define SAVING_BUCKETS 4096
 #define READ_BUCKETS 1024
 
+struct kv_prefetch_batch;
+
+struct kv_prefetcher {
+	pthread_t thread;
+	pthread_cond_t wake;
+	bool running, stop;
+	TAILQ_HEAD(, kv_prefetch) list;
+	TAILQ_HEAD(, kv_prefetch_batch) landed;
+	uint64_t bytes, budget; /* under way; budget: fixed */
+};
+
 struct kv_housekeeper {
 	pthread_t thread;
 	pthread_cond_t wake;
 	bool running;
 	_Atomic bool stop;
-	uint32_t at;	/* the thread's own: next block to scrub */
-	int64_t credit; /* bytes it may still read */
+};
+
+/* Whether the SSD answers; health.c. */
+struct kv_health {
+	struct kv_io probe;	/* first */
+	struct kv_cache *cache; /* fixed */
+	uint8_t *page;		/* fixed; the probe's */
+	bool probing;
+	uint32_t turn;	       /* the probe's next place */
+	uint32_t errors;       /* reads that failed in a row */
+	unsigned stuck;	       /* requests, when last looked */
+	const char *why;       /* reads are refused; NULL: online */
+	uint64_t commit_since; /* when the index's began; 0: none */
+};
+
+/* The walk through the store; scrub.c. */
+struct kv_scrubber {
+	pthread_t thread;
+	pthread_cond_t wake;
+	bool running, stop;
+	uint64_t pass_bytes, pass_total; /* of this pass: read, in use */
+	uint64_t passes, corrupt;
+	int64_t pass_ended_ns; /* wall time; 0: never yet */
 };
 
 struct kv_cache {
@@ -261,14 +349,20 @@ struct kv_cache {
 	struct kv_cache_config config; /* fixed */
 	char *store;		       /* fixed */
 	int store_fd, lock_fd;	       /* fixed */
+	int spaces_dir;		       /* fixed: STORE/spaces */
 	struct kv_store_info info;
-	uint64_t epoch;		/* fixed */
-	bool after_crash;	/* fixed: the last end was not a clean one */
-	uint64_t generation;	/* next */
-	uint32_t clock;		/* touches, for the policies */
+	uint64_t epoch;	       /* fixed */
+	bool after_crash;      /* fixed: the last end was not a clean one */
+	uint64_t generation;   /* next */
+	uint32_t clock;	       /* touches, for the policies */
+	struct kv_ghost ghost; /* of blocks evicted from all tiers */
+	struct kv_monitor *monitor;
 	struct kv_index *index; /* fixed; NULL without a store */
 	struct kv_ring *ring;	/* fixed */
 	struct kv_housekeeper housekeeper;
+	struct kv_prefetcher prefetcher;
+	struct kv_health health;
+	struct kv_scrubber scrubber;
 
 	struct kv_table table;
 	struct kv_space **spaces; /* by id */
@@ -277,6 +371,8 @@ struct kv_cache {
 	uint64_t sizes[64][SIZE_CLASSES]; /* slot sizes in use, by octave */
 
 	struct kv_arena arena;
+	struct kv_pins pins;
+	struct kv_snapshots snapshots;
 	struct kv_ssd ssd;
 	struct kv_fill *saving[SAVING_BUCKETS]; /* fills that have a key */
 	struct kv_read *reads[READ_BUCKETS];	/* under way, by block */
@@ -303,146 +399,25 @@ int kv_thread(pthread_t *ret_thread, const char *name, void *(*run)(void *),
 void kv_note(struct kv_cache *cache, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* table.c; all with the lock held */
-int kv_table_init(struct kv_table *table);
-void kv_table_fini(struct kv_table *table);
-struct kv_block *kv_table_at(const struct kv_table *table, uint32_t number);
-struct kv_block *kv_table_find(struct kv_cache *cache, struct kv_space *space,
-			       const struct kv_key *key);
-/* A new block in its directory, which is made; -ENOMEM. */
-int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
-		    const struct kv_key *key, struct kv_block **ret_block);
-void kv_table_unlink(struct kv_cache *cache, struct kv_block *block);
-void kv_table_free(struct kv_cache *cache, struct kv_block *block);
-struct kv_key kv_block_key(const struct kv_block *block);
-uint64_t kv_block_id(const struct kv_block *block);
-struct kv_space *kv_block_space(struct kv_cache *cache,
-				const struct kv_block *block);
-void kv_dirs_free(struct kv_space *space);
-
-/* blocks.c; with the lock held */
-/* Free what nothing needs any more of a removed block; maybe the block. */
-void kv_block_settle_locked(struct kv_cache *cache, struct kv_block *block);
-void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block);
-void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block);
-bool kv_block_dirty(const struct kv_block *block);
-/* Is its slot such that it may be evicted right now? */
-bool kv_slot_idle(const struct kv_slot *slot);
-/* Call around every change that kv_slot_idle depends on. */
-void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot);
-void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot);
-void kv_slot_lease_locked(struct kv_cache *cache, struct kv_slot *slot, int by);
-void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by);
-/* Take a READY block out of DRAM: it stays on SSD or is gone. */
-void kv_block_drop_dram_locked(struct kv_cache *cache, struct kv_block *block);
-struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot);
-uint8_t *kv_slot_file(const struct kv_slot *slot);
-
-/* arena.c */
-int kv_arena_open(struct kv_cache *cache);
-void kv_arena_close(struct kv_cache *cache);
-/* A FILLING slot; evicts as needed.  -ENOSPC, -EFBIG.  Lock held; @wait lets
- * it wait for segments that are being made. */
-int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
-			uint64_t length, bool wait, struct kv_slot **ret_slot);
-void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot);
-/* FILLING to READY, for @block. */
-void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
-			    struct kv_block *block);
-/* Would holding @bytes more leave too little to evict? */
-bool kv_arena_over_floor(const struct kv_cache *cache, uint64_t bytes);
-/* Is this the access class that the space's blocks belong in now? */
-bool kv_class_fits(const struct kv_class *class, const struct kv_space *space);
-void kv_arena_check_locked(struct kv_cache *cache);
-
-/* size.c: the slot sizes in use */
-uint64_t kv_size_class(struct kv_cache *cache,
-		       uint64_t length); /* 0: too big */
-void kv_size_used(struct kv_cache *cache, uint64_t slot_bytes);
-
-/* segment.c */
-void kv_segment_slots(struct kv_segment *segment, struct kv_class *class);
-void kv_segment_retire_locked(struct kv_cache *cache,
-			      struct kv_segment *segment);
-
-/* memory.c: one segment's memory */
-struct kv_memory {
-	int fd;
-	uint8_t *base;
-	bool huge, locked;
-};
-int kv_memory_new(uint64_t bytes, enum kv_hugepages huge, bool seal,
-		  struct kv_memory *ret_memory);
-void kv_memory_free(struct kv_memory *memory, uint64_t bytes);
-
-/* overcommit.c: the limit of huge pages.  Recover: what the last owner of this
- * lock file raised it by and did not live to lower. */
-void kv_overcommit_recover(int lock_fd);
-void kv_overcommit_raise(struct kv_cache *cache, int64_t pages);
-void kv_overcommit_lower(struct kv_cache *cache);
-
-/* extent.c; lock held */
-struct kv_file *kv_file_at(struct kv_cache *cache, uint32_t id);
-/* A file that the index knows; -ENOENT: it is not there. */
-int kv_file_adopt(struct kv_cache *cache, const struct kv_segment_record *r);
-/* A new file for slots of this size; lets go of the lock meanwhile. */
-int kv_file_create(struct kv_cache *cache, uint64_t slot_bytes);
-/* Remove files that the index does not know. */
-void kv_files_sweep(struct kv_cache *cache);
-/* Give up whole files until the cap is kept; commits by itself. */
-int kv_files_shrink(struct kv_cache *cache);
-void kv_files_close(struct kv_cache *cache);
-/*
- * A free slot.  -ENOENT: a file must be created first; -EAGAIN: deletions must
- * be committed first; -ENOSPC: nothing may be evicted.
- */
-int kv_extent_take_locked(struct kv_cache *cache, uint64_t slot_bytes,
-			  uint32_t *ret_file, uint32_t *ret_place);
-void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id);
-/* It holds the block's bytes now; at mount: the slot is taken by this. */
-int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
-		    uint32_t file, uint32_t place);
-void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
-			     uint32_t file, uint32_t place);
-/* It is the block's no more: delete the record, zero the prologue, reuse. */
-void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block);
-void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,
-			     bool reuse);
-void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block);
-uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block);
-/* As detach, but the slot stays taken until the next mount (quarantine). */
-void kv_extent_forget_locked(struct kv_cache *cache, struct kv_block *block);
-/* The deletion of a slot that was detached is durable. */
-void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id);
-/* The commit that should have deleted it failed. */
-void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id);
-/* At mount: the most recent block so far, oldest first. */
-void kv_extent_order(struct kv_cache *cache, struct kv_block *block);
-/* At mount: the block goes with its file. */
-void kv_extent_drop(struct kv_cache *cache, struct kv_block *block);
-int kv_extents_add_file(struct kv_cache *cache, struct kv_file *file);
-void kv_extents_remove_file(struct kv_cache *cache, struct kv_file *file);
-
-/* writer.c, commit.c */
-int kv_writer_start(struct kv_cache *cache);
-void kv_writer_stop(struct kv_cache *cache); /* writes everything out first */
-void kv_write_queue_locked(struct kv_cache *cache, struct kv_block *block,
-			   bool must);
-void kv_write_unqueue_locked(struct kv_cache *cache, struct kv_block *block);
-void kv_write_failed_locked(struct kv_cache *cache, int error);
-void kv_commit_kick_locked(struct kv_cache *cache, bool urgent);
-/* The number of the commit after which what is deleted now is durably so. */
-uint64_t kv_commits_needed_locked(const struct kv_cache *cache);
-void *kv_committer(void *cache);
-bool kv_block_loose(const struct kv_block *block);
-void kv_update_locked(struct kv_cache *cache, struct kv_block *block);
-void kv_flushes_settle_locked(struct kv_cache *cache, int error);
-/* Flushes that wait for the slot of @seq wait for its deletion, too. */
-void kv_flushes_prolong_locked(struct kv_cache *cache, uint64_t seq);
+/* prefetch.c */
+void kv_prefetcher_init(struct kv_cache *cache);
+int kv_prefetcher_start(struct kv_cache *cache);
+void kv_prefetcher_stop(
+	struct kv_cache *cache); /* cancels what has not begun */
+/* Its read has ended. */
+void kv_prefetch_landed_locked(struct kv_cache *cache,
+			       struct kv_prefetch *prefetch,
+			       struct kv_slot *slot);
+/* The slot is used, or leaves; if a prefetch filled it, that is counted. */
+void kv_prefetch_settled_locked(struct kv_cache *cache, struct kv_slot *slot,
+				bool used);
 
 /* acquire.c, read.c */
 int kv_reader_start(struct kv_cache *cache);
-void kv_reader_stop(struct kv_cache *cache);
+int kv_reader_stop(struct kv_cache *cache); /* -ETIMEDOUT: a read is stuck */
+/* Those who wait for reads that have been under way for too long wait no more.
+ */
+void kv_reads_expire_locked(struct kv_cache *cache);
 /* Read @block into DRAM, or join who does; @want is started again then. */
 int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 			struct kv_want *want);
@@ -463,9 +438,6 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
  * was removed. */
 int kv_block_verify(struct kv_cache *cache, struct kv_block *block,
 		    const uint8_t *slot_bytes);
-/* It is damaged: forget it, and never use its extent again. */
-void kv_block_quarantine(struct kv_cache *cache, struct kv_block *block);
-void kv_io_failed(struct kv_cache *cache);
 
 /* view.c */
 int kv_bounce_new(struct kv_bounce **ret_bounce);
@@ -480,7 +452,19 @@ void kv_store_before_stop(struct kv_cache *cache);
 void kv_store_close(struct kv_cache *cache, bool clean);
 int kv_housekeeper_start(struct kv_cache *cache);
 void kv_housekeeper_stop(struct kv_cache *cache);
+int kv_scrubber_start(struct kv_cache *cache);
+void kv_scrubber_stop(struct kv_cache *cache);
 int kv_space_persist(struct kv_cache *cache, struct kv_space *space);
+struct kv_space_record kv_space_record_of(const struct kv_space *space);
+
+/* spacefile.c: STORE/spaces */
+int kv_space_file_put(struct kv_cache *cache, struct kv_space *space,
+		      const struct kv_space_record *record, const char *layout);
+int kv_space_file_drop(struct kv_cache *cache, struct kv_space *space);
+void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space);
+int kv_space_files_check(struct kv_cache *cache);
+/* Bytes of them beyond their share. */
+uint64_t kv_beside_over(const struct kv_cache *cache);
 int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 		   const char *name, const char *layout);
 void kv_spaces_free(struct kv_cache *cache);

@@ -20,13 +20,21 @@
  *
  * LOCKING    cache->lock.
  */
-#include "cache/core.h"
+#include "cache/blocks.h"
+#include "cache/ssd.h"
+#include "point.h"
 
 static struct kv_node *node_of(void *arg, uint32_t block)
 {
 	struct kv_cache *cache = arg;
 
 	return &kv_table_at(&cache->table, block)->node;
+}
+
+int kv_extent_eviction_init(struct kv_cache *cache)
+{
+	return kv_eviction_init(&cache->ssd.eviction, cache->config.evict,
+				&cache->clock, node_of, cache);
 }
 
 static struct kv_ssd_class *class_find(struct kv_cache *cache,
@@ -52,10 +60,27 @@ static struct kv_ssd_class *class_get(struct kv_cache *cache,
 		return NULL;
 	class->slot_bytes = slot_bytes;
 	TAILQ_INIT(&class->files);
-	kv_policy_init(&class->policy, cache->config.evict, &cache->clock,
-		       node_of, cache);
+	TAILQ_INIT(&class->shelves);
 	LIST_INSERT_HEAD(&cache->ssd.classes, class, link);
 	return class;
+}
+
+static struct kv_shelf *shelf_make(struct kv_cache *cache,
+				   struct kv_space *space,
+				   struct kv_ssd_class *class)
+{
+	return kv_shelf_make(space, &space->ssd_shelves, class, &class->shelves,
+			     &cache->ssd.eviction);
+}
+
+struct kv_shelf *kv_extent_shelf(struct kv_cache *cache,
+				 const struct kv_block *block)
+{
+	if (block->file == KV_NONE)
+		return NULL;
+	return kv_shelf_find(
+		&kv_block_space(cache, block)->ssd_shelves,
+		class_find(cache, kv_file_at(cache, block->file)->slot_bytes));
 }
 
 int kv_extents_add_file(struct kv_cache *cache, struct kv_file *file)
@@ -122,73 +147,8 @@ static uint32_t first_free(struct kv_file *file)
 	return KV_NONE;
 }
 
-static bool may_evict(void *arg, uint32_t number)
-{
-	struct kv_cache *cache = arg;
-	struct kv_block *block = kv_table_at(&cache->table, number);
-	struct kv_space *space = kv_block_space(cache, block);
-
-	if (block->refs || (block->flags & BLOCK_PINNED) ||
-	    (block->slot && !kv_slot_idle(block->slot)))
-		return false;
-	return !space->quota.reserve_ssd ||
-	       space->bytes_ssd > space->quota.reserve_ssd;
-}
-
-static void evict(struct kv_cache *cache, struct kv_block *block)
-{
-	cache->stats.evicted_ssd++;
-	if (block->slot) {
-		kv_extent_detach_locked(cache, block);
-		kv_block_space(cache, block)->loose++;
-	} else {
-		kv_block_remove_locked(cache, block);
-	}
-}
-
-static bool evict_one(struct kv_cache *cache, struct kv_ssd_class *class)
-{
-	uint32_t victim = kv_policy_victim(&class->policy, may_evict, cache);
-
-	if (victim == KV_NONE)
-		return false;
-	evict(cache, kv_table_at(&cache->table, victim));
-	return true;
-}
-
-/* Empty the class that has gone longest without a use, a file's worth. */
-static bool evict_others(struct kv_cache *cache,
-			 const struct kv_ssd_class *thief)
-{
-	struct kv_ssd_class *class, *coldest = NULL;
-	struct kv_file *file;
-	uint32_t n;
-	bool any = false;
-
-	LIST_FOREACH(class, &cache->ssd.classes, link)
-	if (class != thief && class->n_files &&
-	    (!coldest ||
-	     kv_policy_age(&class->policy) > kv_policy_age(&coldest->policy)))
-		coldest = class;
-	if (!coldest)
-		return false;
-	file = TAILQ_LAST(&coldest->files, kv_files);
-	n = cache->table.used;
-	/* Finding a file's blocks takes a walk; giving a file up is rare. */
-	for (uint32_t i = 0; i < n; i++) {
-		struct kv_block *block = kv_table_at(&cache->table, i);
-
-		if (block->file == file->id &&
-		    !(block->flags & BLOCK_REMOVED) && may_evict(cache, i)) {
-			evict(cache, block);
-			any = true;
-		}
-	}
-	return any;
-}
-
-static struct kv_file *empty_file(struct kv_cache *cache,
-				  const struct kv_ssd_class *but)
+struct kv_file *kv_extents_empty_file(struct kv_cache *cache,
+				      uint64_t slot_bytes)
 {
 	struct kv_ssd_class *class;
 
@@ -196,7 +156,7 @@ static struct kv_file *empty_file(struct kv_cache *cache,
 	{
 		struct kv_file *file;
 
-		if (class == but)
+		if (class->slot_bytes == slot_bytes)
 			continue;
 		TAILQ_FOREACH(file, &class->files, link)
 		if (file->used == 0)
@@ -217,54 +177,58 @@ static void evict_ahead(struct kv_cache *cache, struct kv_ssd_class *class)
 {
 	uint64_t want = class->total / 50 + 1;
 
-	while (class->free + class->leaving < want && evict_one(cache, class))
+	while (class->free + class->leaving < want &&
+	       kv_reclaim_one_locked(cache, class, NULL))
 		continue;
 	if (class->leaving)
 		kv_commit_kick_locked(cache, false);
 }
 
-static bool room_for_file(const struct kv_cache *cache)
+/* 0: there may be room now, or soon. */
+static int make_room(struct kv_cache *cache, struct kv_ssd_class *class,
+		     struct kv_space *space)
 {
-	const struct kv_ssd *ssd = &cache->ssd;
-
-	return (ssd->live_files + 1) * ssd->segment_bytes <= ssd->file_budget;
+	if (class->leaving || kv_reclaim_one_locked(cache, class, space) ||
+	    kv_reclaim_file(cache, class, space))
+		return 0;
+	/* What others have too much is in use: not for ever. */
+	if (kv_reclaim_later_locked(cache, space, class->slot_bytes))
+		return 0;
+	/* What it is owed is taken up by others' pins: it gives way itself. */
+	if (kv_reclaim_own_locked(cache, space) || cache->ssd.deletions.n)
+		return 0;
+	return -ENOSPC;
 }
 
-int kv_extent_take_locked(struct kv_cache *cache, uint64_t slot_bytes,
-			  uint32_t *ret_file, uint32_t *ret_place)
+int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t slot_bytes, uint32_t *ret_file,
+			  uint32_t *ret_place)
 {
 	struct kv_ssd_class *class = class_get(cache, slot_bytes);
 	struct kv_file *file;
 	uint32_t place;
 
-	if (!class)
+	if (!class || !shelf_make(cache, space, class))
 		return -ENOMEM;
+	if (!kv_quota_ssd_locked(cache, space, slot_bytes))
+		return space->writing_ssd && !cache->ssd.stop ? -EBUSY
+							      : -EDQUOT;
 	file = file_with_room(class);
-	if (!file && room_for_file(cache) && !cache->ssd.full)
+	if (!file &&
+	    (kv_file_room(cache) || kv_extents_empty_file(cache, slot_bytes)))
 		return -ENOENT;
-	if (!file) {
-		file = empty_file(cache, class);
-		if (file) {
-			kv_extents_remove_file(cache, file);
-			file->slot_bytes = slot_bytes;
-			file->recorded = false;
-			if (kv_extents_add_file(cache, file) < 0)
-				return -ENOMEM;
-		}
-	}
 	if (!file)
-		return class->leaving || evict_one(cache, class) ||
-				       evict_others(cache, class) ||
-				       cache->ssd.deletions.n
-			       ? -EAGAIN
-			       : -ENOSPC;
+		return make_room(cache, class, space) < 0 ? -ENOSPC : -EAGAIN;
 	place = first_free(file);
 	if (place == KV_NONE)
 		return -EIO;
 	set_taken(cache, file, place);
+	space->short_since = 0;
+	space->writing_ssd += slot_bytes;
 	*ret_file = file->id;
 	*ret_place = place;
-	if (!room_for_file(cache) || cache->ssd.full)
+	KV_POINT("extent.taken");
+	if (!kv_file_room(cache))
 		evict_ahead(cache, class);
 	return 0;
 }
@@ -289,12 +253,33 @@ void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 			     uint32_t file, uint32_t place)
 {
 	struct kv_file *f = kv_file_at(cache, file);
-	struct kv_ssd_class *class = class_find(cache, f->slot_bytes);
+	struct kv_space *space = kv_block_space(cache, block);
 
 	block->file = file;
 	block->place = place;
-	kv_block_space(cache, block)->bytes_ssd += f->slot_bytes;
-	kv_policy_insert(&class->policy, block->number, kv_now_ns());
+	space->bytes_ssd += f->slot_bytes;
+	space->writing_ssd -= f->slot_bytes;
+	if (!(block->flags & BLOCK_PINNED))
+		kv_shelf_add(cache, kv_extent_shelf(cache, block), block,
+			     false);
+}
+
+void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
+			      uint64_t slot_id)
+{
+	space->writing_ssd -=
+		kv_file_at(cache, (uint32_t)(slot_id >> 32))->slot_bytes;
+	kv_extent_delete_locked(cache, slot_id, true);
+}
+
+void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
+			  bool pin)
+{
+	struct kv_shelf *shelf = kv_extent_shelf(cache, block);
+
+	kv_shelf_drop(shelf, block->number);
+	if (!pin)
+		kv_shelf_add_plain(shelf, block);
 }
 
 int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
@@ -306,6 +291,9 @@ int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
 	    (f->bitmap[place / 64] & 1ull << place % 64) ||
 	    KV_PAGE + kv_round_up(block->length, KV_PAGE) > f->slot_bytes)
 		return -EBADMSG;
+	if (!shelf_make(cache, kv_block_space(cache, block),
+			class_find(cache, f->slot_bytes)))
+		return -ENOMEM;
 	set_taken(cache, f, place);
 	block->file = file;
 	block->place = place;
@@ -330,8 +318,10 @@ void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,
 	}
 	if (reuse)
 		class_find(cache, file->slot_bytes)->leaving++;
-	list->items[list->n].slot_id = slot_id;
-	list->items[list->n++].reuse = reuse;
+	list->items[list->n++] = (struct kv_deletion){
+		.slot_id = slot_id,
+		.reuse = reuse,
+	};
 	kv_commit_kick_locked(cache, false);
 }
 
@@ -339,10 +329,13 @@ void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,
 static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_file *file = kv_file_at(cache, block->file);
-	struct kv_ssd_class *class = class_find(cache, file->slot_bytes);
 	uint64_t id = kv_slot_id(block->file, block->place);
 
-	kv_policy_remove(&class->policy, block->number);
+	/* What is in DRAM, too, will come back. */
+	if ((block->flags & BLOCK_PINNED) && !block->slot)
+		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
+				     -file->slot_bytes);
+	kv_shelf_drop(kv_extent_shelf(cache, block), block->number);
 	kv_block_space(cache, block)->bytes_ssd -= file->slot_bytes;
 	block->file = block->place = KV_NONE;
 	return id;
@@ -351,6 +344,7 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	kv_extent_delete_locked(cache, take_off(cache, block), true);
+	KV_POINT("extent.leaving");
 }
 
 void kv_extent_forget_locked(struct kv_cache *cache, struct kv_block *block)
@@ -364,6 +358,7 @@ void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id)
 
 	class_find(cache, file->slot_bytes)->leaving--;
 	kv_extent_free_locked(cache, slot_id);
+	KV_POINT("extent.reusable");
 }
 
 void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id)
@@ -375,20 +370,16 @@ void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id)
 
 void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block)
 {
-	struct kv_file *file = kv_file_at(cache, block->file);
-
-	kv_policy_touch(&class_find(cache, file->slot_bytes)->policy,
-			block->number, block->hits);
+	kv_policy_touch(&kv_extent_shelf(cache, block)->policy, block->number);
 }
 
 void kv_extent_order(struct kv_cache *cache, struct kv_block *block)
 {
-	struct kv_file *file = kv_file_at(cache, block->file);
-	struct kv_policy *policy = &class_find(cache, file->slot_bytes)->policy;
+	struct kv_shelf *shelf = kv_extent_shelf(cache, block);
 
-	policy->burst = KV_NONE;
-	kv_policy_insert(policy, block->number, 0);
-	kv_policy_touch(policy, block->number, block->hits);
+	if (block->flags & BLOCK_PINNED)
+		return;
+	kv_shelf_add_plain(shelf, block);
 }
 
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block)

@@ -11,7 +11,10 @@
  *
  * LOCKING    cache->lock; the bytes of a FILLING slot belong to the fill.
  */
-#include "cache/core.h"
+#include "cache/blocks.h"
+#include "cache/dram.h"
+#include "cache/ssd.h"
+#include "point.h"
 
 /* A writer through the mount waits this long for room. */
 #define WRITER_PATIENCE_NS 30000000000u
@@ -63,16 +66,55 @@ static int slot_for(struct kv_cache *cache, struct kv_space *space,
 
 		if (!bytes)
 			return -EFBIG;
-		r = kv_arena_over_floor(cache, bytes) && !cache->ssd.error &&
-				    !TAILQ_EMPTY(&cache->ssd.undone)
+		r = kv_arena_over_floor(cache, space, bytes) &&
+				    !kv_owed_dram(space, bytes) &&
+				    !cache->ssd.error && cache->ssd.undone
 			    ? -ENOSPC
 			    : kv_slot_take_locked(cache, space, length, !key,
 						  ret_slot);
-		if (r != -ENOSPC || key || TAILQ_EMPTY(&cache->ssd.undone))
+		if (r != -ENOSPC || key || !cache->ssd.undone)
 			break;
 		kv_commit_kick_locked(cache, true);
 		kv_cond_wait(cache, &cache->ssd.done, 50000000u);
 	} while (kv_now_ns() < until);
+	return r;
+}
+
+/* Here, too, a file's writer waits, and a save is told at once. */
+static int within_rate(struct kv_cache *cache, struct kv_space *space,
+		       const struct kv_key *key, uint64_t length)
+{
+	uint64_t until = kv_now_ns() + WRITER_PATIENCE_NS;
+	int r;
+
+	while ((r = kv_rate_take_locked(space, length)) < 0 && !key &&
+	       kv_now_ns() < until)
+		kv_cond_wait(cache, &cache->ssd.done, 50000000u);
+	if (r < 0)
+		cache->stats.refused_rate++;
+	return r;
+}
+
+/* A slot that the fill may have, and has paid for. */
+static int reserve_locked(struct kv_cache *cache, struct kv_space *space,
+			  const struct kv_key *key, uint64_t length,
+			  struct kv_slot **ret_slot)
+{
+	int r = may_begin(cache, space, key);
+
+	if (r == 0)
+		r = within_rate(cache, space, key, length);
+	if (r < 0)
+		return r;
+	r = slot_for(cache, space, key, length, ret_slot);
+	if (r == 0) {
+		/* The lock may have been let go: look again. */
+		r = may_begin(cache, space, key);
+		if (r < 0)
+			kv_slot_give_locked(cache, *ret_slot);
+	}
+	if (r < 0)
+		kv_rate_return_locked(space, length);
 	return r;
 }
 
@@ -88,19 +130,13 @@ int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 	if (!fill)
 		return -ENOMEM;
 	kv_lock(cache);
-	r = may_begin(cache, space, key);
-	if (r == 0)
-		r = slot_for(cache, space, key, length, &slot);
-	if (r == 0) {
-		/* The lock may have been let go: look again. */
-		r = may_begin(cache, space, key);
-		if (r < 0)
-			kv_slot_give_locked(cache, slot);
-	}
+	r = reserve_locked(cache, space, key, length, &slot);
 	if (r == 0) {
 		fill->space = space;
 		fill->slot = slot;
 		fill->length = length;
+		slot->alone = !key;
+		TAILQ_INIT(&fill->orphans);
 		fill->clears = space->clears;
 		if (key) {
 			fill->key = *key;
@@ -141,6 +177,7 @@ static void unreserve(struct kv_cache *cache, struct kv_fill *fill)
 static void end_locked(struct kv_cache *cache, struct kv_fill *fill)
 {
 	unreserve(cache, fill);
+	kv_orphans_adopt_locked(cache, fill);
 	kv_wants_restart_locked(cache, &fill->waiters);
 	free(fill);
 }
@@ -149,6 +186,7 @@ void kv_fill_drop(struct kv_cache *cache, struct kv_fill *fill)
 {
 	kv_lock(cache);
 	kv_slot_give_locked(cache, fill->slot);
+	kv_rate_return_locked(fill->space, fill->length);
 	end_locked(cache, fill);
 	kv_unlock(cache);
 }
@@ -188,6 +226,8 @@ static int insert_locked(struct kv_cache *cache, struct kv_fill *fill,
 	fill->space->loose++;
 	fill->space->mtime_ns = kv_wall_ns();
 	kv_slot_publish_locked(cache, fill->slot, block);
+	kv_pin_block_new_locked(cache, block);
+	kv_block_asked_locked(cache, block);
 	cache->stats.sealed++;
 	if (cache->config.writeback == KV_WRITEBACK_ALL)
 		kv_write_queue_locked(cache, block, false);
@@ -231,6 +271,7 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 	struct kv_block *there;
 	int r;
 
+	KV_POINT("seal.begin");
 	memcpy(record.digest, digest->b, sizeof(record.digest));
 	memset(kv_fill_data(fill) + fill->length, 0, padded - fill->length);
 	kv_lock(cache);
@@ -241,10 +282,14 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 		r = compare_locked(cache, there, digest);
 	} else {
 		write_prologue(cache, fill, key, meta, &record);
+		KV_POINT("seal.before_publish");
 		r = insert_locked(cache, fill, key, meta);
+		KV_POINT("seal.after_publish");
 	}
-	if (r != 0)
+	if (r != 0) {
 		kv_slot_give_locked(cache, fill->slot);
+		kv_rate_return_locked(fill->space, fill->length);
+	}
 	end_locked(cache, fill);
 	kv_unlock(cache);
 	return r;

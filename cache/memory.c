@@ -10,7 +10,7 @@
  * OWNS     nothing; a kv_memory is its caller's.
  * LOCKING  none.
  */
-#include "cache/core.h"
+#include "cache/dram.h"
 
 #include <fcntl.h>
 #include <linux/memfd.h>

@@ -14,7 +14,7 @@
  * LOCKING    none: it runs before the threads start and after they end.  The
  *            limit is read and written under flock, for the other daemons.
  */
-#include "cache/core.h"
+#include "cache/dram.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

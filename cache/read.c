@@ -8,6 +8,8 @@
  *            SUBMITTED -> READ      read_done        (reactor thread)
  *                 READ -> ENDED     read_verified    (verifier thread)
  *                 READ -> SUBMITTED once more, if it was damaged or failed
+ *            A read that is stuck is SUBMITTED for as long as it takes, but
+ *            nobody waits for it any more: kv_reads_expire_locked.
  *
  * INVARIANTS
  *   (1) While a block is BLOCK_READING exactly one read has it, holds a
@@ -17,8 +19,11 @@
  *
  * LOCKING    cache->lock; verifier->lock for the queue, a leaf.
  */
-#include "cache/core.h"
+#include "cache/blocks.h"
+#include "cache/dram.h"
+#include "cache/ssd.h"
 #include "copy.h"
+#include "point.h"
 
 #define VERIFIERS 2
 
@@ -28,8 +33,10 @@ struct kv_read {
 	struct kv_block *block;
 	struct kv_slot *slot;
 	struct kv_want *wants;
+	uint64_t since; /* when somebody first waited for it */
 	int status;
-	bool again; /* the second try */
+	bool again;   /* the second try */
+	bool expired; /* nobody may wait for it */
 	struct kv_read *bucket;
 	STAILQ_ENTRY(kv_read) link;
 };
@@ -49,22 +56,26 @@ static struct kv_read **bucket_of(struct kv_cache *cache,
 	return &cache->reads[block->number % READ_BUCKETS];
 }
 
-/*
- * Prologues are zeroed before the deletion is committed.  After a crash between
- * the two a record may lead to zeros: the block was being removed.
- */
-static bool is_tombstone(const struct kv_cache *cache, const uint8_t *page)
+/* No record: it was removed meanwhile, or the index has lost it. */
+static int absent(struct kv_cache *cache, const struct kv_block *block)
 {
-	return cache->after_crash && page[0] == 0 &&
-	       memcmp(page, page + 1, KV_PAGE - 1) == 0;
+	bool removed;
+
+	kv_lock(cache);
+	removed = block->flags & BLOCK_REMOVED;
+	kv_unlock(cache);
+	return removed ? -ENOENT : -EBADMSG;
 }
 
-static void bury(struct kv_cache *cache, struct kv_block *block)
+static int digest_agrees(const uint8_t *slot_bytes,
+			 const struct kv_slot_record *record)
 {
-	kv_lock(cache);
-	if (!(block->flags & BLOCK_REMOVED))
-		kv_block_remove_locked(cache, block);
-	kv_unlock(cache);
+	struct kv_digest digest =
+		kv_digest_of(slot_bytes + KV_PAGE, record->length);
+
+	return memcmp(digest.b, record->digest, sizeof(digest.b)) == 0
+		       ? 0
+		       : -EBADMSG;
 }
 
 int kv_block_verify(struct kv_cache *cache, struct kv_block *block,
@@ -72,20 +83,20 @@ int kv_block_verify(struct kv_cache *cache, struct kv_block *block,
 {
 	const struct kv_prologue *prologue = (const void *)slot_bytes;
 	struct kv_slot_record record;
-	struct kv_digest digest;
 	uint32_t space;
+	bool removed;
 	int r;
 
 	kv_lock(cache);
 	space = block->space; /* shares a word with the flags */
+	removed = block->flags & BLOCK_REMOVED;
 	kv_unlock(cache);
 	r = kv_block_record(cache, block, &record);
 	if (r < 0)
-		return r;
-	if (is_tombstone(cache, slot_bytes)) {
-		bury(cache, block);
-		return -ENOENT;
-	}
+		return r == -ENOENT ? absent(cache, block) : r;
+	/* A reader has it open; its prologue is zeroed already. */
+	if (removed)
+		return digest_agrees(slot_bytes, &record);
 	r = kv_prologue_check(prologue, cache->info.store);
 	if (r < 0)
 		return r;
@@ -98,29 +109,7 @@ int kv_block_verify(struct kv_cache *cache, struct kv_block *block,
 	    memcmp(record.digest, prologue->record.digest,
 		   sizeof(record.digest)) != 0)
 		return -EBADMSG;
-	digest = kv_digest_of(slot_bytes + KV_PAGE, record.length);
-	return memcmp(digest.b, record.digest, sizeof(digest.b)) == 0
-		       ? 0
-		       : -EBADMSG;
-}
-
-void kv_block_quarantine(struct kv_cache *cache, struct kv_block *block)
-{
-	kv_lock(cache);
-	cache->stats.corrupt++;
-	if (!(block->flags & BLOCK_REMOVED) && block->file != KV_NONE) {
-		kv_extent_forget_locked(cache, block);
-		kv_block_space(cache, block)->loose++;
-		kv_block_remove_locked(cache, block);
-	}
-	kv_unlock(cache);
-}
-
-void kv_io_failed(struct kv_cache *cache)
-{
-	kv_lock(cache);
-	cache->stats.io_errors++;
-	kv_unlock(cache);
+	return digest_agrees(slot_bytes, &record);
 }
 
 static void read_done(struct kv_io *io, int status)
@@ -135,11 +124,10 @@ static void read_done(struct kv_io *io, int status)
 	pthread_mutex_unlock(&verifier->lock);
 }
 
-static void submit(struct kv_read *read)
+static void prepare(struct kv_read *read)
 {
 	const struct kv_file *file = kv_file_at(read->cache, read->block->file);
 
-	memset(&read->io, 0, sizeof(read->io));
 	read->io.op = KV_IO_READ;
 	read->io.fd = file->fd;
 	read->io.buffer = read->slot->segment->buffer;
@@ -147,12 +135,11 @@ static void submit(struct kv_read *read)
 	read->io.offset = read->block->place * file->slot_bytes;
 	read->io.bytes = KV_PAGE + kv_round_up(read->block->length, KV_PAGE);
 	read->io.done = read_done;
-	kv_ring_submit(read->cache->ring, &read->io);
 }
 
 static void settle_all(struct kv_cache *cache, struct kv_read *read, int status)
 {
-	if (status == 0) {
+	if (status == 0 || status == -ENOENT) { /* removed: look again */
 		kv_wants_restart_locked(cache, &read->wants);
 		return;
 	}
@@ -165,6 +152,21 @@ static void settle_all(struct kv_cache *cache, struct kv_read *read, int status)
 		want->prev = NULL;
 		kv_want_settle_locked(cache, want, status);
 	}
+}
+
+void kv_reads_expire_locked(struct kv_cache *cache)
+{
+	const uint64_t patience = kv_health_patience(cache);
+	const uint64_t now = kv_now_ns();
+	struct kv_read *read;
+
+	for (unsigned i = 0; i < READ_BUCKETS; i++)
+		for (read = cache->reads[i]; read; read = read->bucket) {
+			if (now - read->since < patience)
+				continue;
+			read->expired = true;
+			settle_all(cache, read, -ETIMEDOUT);
+		}
 }
 
 static void end(struct kv_read *read, int status)
@@ -198,19 +200,16 @@ static void verify(struct kv_read *read)
 	struct kv_cache *cache = read->cache;
 	int r = read->status;
 
+	kv_health_note(cache, r);
 	if (r == 0)
 		r = kv_block_verify(cache, read->block, read->io.data);
-	else
-		kv_io_failed(cache);
-	if (r == -ENOENT) /* removed meanwhile */
-		r = 0;
-	if (r < 0 && !read->again) {
+	if (r < 0 && r != -ENOENT && !read->again) {
 		read->again = true;
-		submit(read);
+		kv_ring_submit(cache->ring, &read->io);
 		return;
 	}
-	if (r == -EBADMSG)
-		kv_block_quarantine(cache, read->block);
+	if (r < 0)
+		r = kv_block_judge(cache, read->block, read->status, r);
 	end(read, r);
 }
 
@@ -255,26 +254,30 @@ int kv_reader_start(struct kv_cache *cache)
 	return 0;
 }
 
-static bool reads_under_way(struct kv_cache *cache)
+static bool reads_under_way(struct kv_cache *cache, bool *ret_stuck)
 {
 	bool any = false;
 
 	kv_lock(cache);
 	for (unsigned i = 0; i < READ_BUCKETS && !any; i++)
 		any = cache->reads[i] != NULL;
+	*ret_stuck = kv_health_stuck_locked(cache).reads > 0;
 	kv_unlock(cache);
 	return any;
 }
 
-void kv_reader_stop(struct kv_cache *cache)
+int kv_reader_stop(struct kv_cache *cache)
 {
 	struct kv_verifier *verifier = cache->verifier;
+	bool stuck = false;
 
 	if (!verifier)
-		return;
+		return 0;
 	/* Nobody begins one any more; let those that were abandoned land. */
-	while (reads_under_way(cache))
+	while (reads_under_way(cache, &stuck) && !stuck)
 		usleep(1000);
+	if (stuck)
+		return -ETIMEDOUT;
 	pthread_mutex_lock(&verifier->lock);
 	verifier->stop = true;
 	pthread_cond_broadcast(&verifier->cond);
@@ -283,6 +286,7 @@ void kv_reader_stop(struct kv_cache *cache)
 		pthread_join(verifier->threads[i], NULL);
 	free(verifier);
 	cache->verifier = NULL;
+	return 0;
 }
 
 static int begin(struct kv_cache *cache, struct kv_block *block,
@@ -293,21 +297,28 @@ static int begin(struct kv_cache *cache, struct kv_block *block,
 	struct kv_read *read;
 	int r;
 
-	if (kv_arena_over_floor(cache, kv_extent_bytes(cache, block)))
+	if (kv_health_offline_locked(cache))
+		return -EIO;
+	if (kv_arena_over_floor(cache, space, kv_extent_bytes(cache, block)))
 		return -ENOSPC;
 	r = kv_slot_take_locked(cache, space, block->length, false, &slot);
 	if (r < 0)
 		return r;
-	read = block->slot || (block->flags & (BLOCK_READING | BLOCK_REMOVED))
-		       ? NULL
-		       : calloc(1, sizeof(*read));
-	if (!read) {
+	read = calloc(1, sizeof(*read));
+	/* -EAGAIN: somebody else was faster. */
+	r = block->slot || (block->flags & (BLOCK_READING | BLOCK_REMOVED))
+		    ? -EAGAIN
+		    : 0;
+	if (!read || r < 0) {
 		kv_slot_give_locked(cache, slot);
-		return -EAGAIN; /* somebody else was faster, or no memory */
+		free(read);
+		return r < 0 ? r : -ENOMEM;
 	}
 	read->cache = cache;
 	read->block = block;
 	read->slot = slot;
+	read->since = kv_now_ns();
+	prepare(read);
 	read->bucket = *bucket_of(cache, block);
 	*bucket_of(cache, block) = read;
 	block->flags |= BLOCK_READING;
@@ -324,6 +335,8 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 
 	while (read && read->block != block)
 		read = read->bucket;
+	if (read && read->expired)
+		return -ETIMEDOUT;
 	if (read) {
 		kv_want_link(&read->wants, want);
 		return -EINPROGRESS;
@@ -335,6 +348,6 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 	if (r < 0)
 		return r;
 	kv_want_link(&read->wants, want);
-	submit(read);
+	kv_ring_submit(cache->ring, &read->io);
 	return -EINPROGRESS;
 }

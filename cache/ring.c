@@ -17,11 +17,12 @@
  *   (3) sleepers is not below the number of threads that wait and that nobody
  *       is about to wake; one too many costs a system call, no more.
  *   (4) A buffer without data is never used, whoever has taken it.
+ *   (5) flying has the requests at the device, the one that has been there
+ *       longest first.
  *
  * LOCKING   ring->lock guards every field marked so.  It is a leaf: no other
  *           lock is taken, no system call made and no done run under it.
  */
-#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 
@@ -32,29 +33,27 @@ static void check_locked(struct kv_ring *ring)
 	kv_assert_locked(&ring->lock);
 	assert(ring->queued <= ring->pending);
 	assert((ring->queued == 0) ==
-	       (!ring->reads.head && !ring->others.head));
-	assert(ring->reads.head || ring->reads.tail == &ring->reads.head);
-	assert(ring->others.head || ring->others.tail == &ring->others.head);
+	       (TAILQ_EMPTY(&ring->reads) && TAILQ_EMPTY(&ring->others)));
 }
 
-static struct kv_ring_queue *queue_of(struct kv_ring *ring, enum kv_io_op op)
+static struct kv_ios *queue_of(struct kv_ring *ring, enum kv_io_op op)
 {
 	return op == KV_IO_READ ? &ring->reads : &ring->others;
 }
 
 struct kv_io *kv_ring_next_locked(struct kv_ring *ring)
 {
-	struct kv_ring_queue *queue;
+	struct kv_ios *queue;
 	struct kv_io *io;
 
 	kv_assert_locked(&ring->lock);
-	queue = ring->reads.head ? &ring->reads : &ring->others;
-	io = queue->head;
+	queue = TAILQ_EMPTY(&ring->reads) ? &ring->others : &ring->reads;
+	io = TAILQ_FIRST(queue);
 	if (!io)
 		return NULL;
-	queue->head = io->next;
-	if (!queue->head)
-		queue->tail = &queue->head;
+	TAILQ_REMOVE(queue, io, link);
+	io->since = kv_now_ns();
+	TAILQ_INSERT_TAIL(&ring->flying, io, link);
 	ring->queued--;
 	check_locked(ring);
 	return io;
@@ -76,7 +75,7 @@ bool kv_ring_fixed_locked(struct kv_ring *ring, const struct kv_io *io)
 
 /*
  * O_DIRECT goes on only from whole pages.  Less than one at a time is the end
- * of the file, or of the room for it.
+ * of the file, which was longer when it was written, or of the room for it.
  */
 int kv_io_advance(struct kv_io *io, int64_t res)
 {
@@ -91,14 +90,31 @@ int kv_io_advance(struct kv_io *io, int64_t res)
 		return 0;
 	}
 	if (res < KV_PAGE)
-		return io->op == KV_IO_READ ? -EIO : -ENOSPC;
+		return io->op == KV_IO_READ ? -ENODATA : -ENOSPC;
 	io->moved += (uint64_t)res & ~(uint64_t)(KV_PAGE - 1);
 	return 1;
 }
 
+struct kv_io_waiter {
+	bool ended;
+	int status;
+};
+
 void kv_ring_finish(struct kv_ring *ring, struct kv_io *io, int status)
 {
-	io->done(io, status);
+	struct kv_io_waiter *waiter;
+
+	pthread_mutex_lock(&ring->lock);
+	TAILQ_REMOVE(&ring->flying, io, link);
+	waiter = io->waiter;
+	if (waiter) {
+		waiter->status = status;
+		waiter->ended = true;
+		pthread_cond_broadcast(&ring->ended);
+	}
+	pthread_mutex_unlock(&ring->lock);
+	if (!waiter)
+		io->done(io, status);
 
 	pthread_mutex_lock(&ring->lock);
 	if (--ring->pending == 0)
@@ -107,16 +123,15 @@ void kv_ring_finish(struct kv_ring *ring, struct kv_io *io, int status)
 	pthread_mutex_unlock(&ring->lock);
 }
 
-void kv_ring_submit(struct kv_ring *ring, struct kv_io *io)
+static void submit(struct kv_ring *ring, struct kv_io *io,
+		   struct kv_io_waiter *waiter)
 {
-	struct kv_ring_queue *queue = queue_of(ring, io->op);
 	bool wake = false;
 
-	io->next = NULL;
 	io->moved = 0;
+	io->waiter = waiter;
 	pthread_mutex_lock(&ring->lock);
-	*queue->tail = io;
-	queue->tail = &io->next;
+	TAILQ_INSERT_TAIL(queue_of(ring, io->op), io, link);
 	ring->queued++;
 	ring->pending++;
 	if (ring->sleepers > 0) {
@@ -129,31 +144,89 @@ void kv_ring_submit(struct kv_ring *ring, struct kv_io *io)
 		ring->backend->wake(ring);
 }
 
-struct waiter {
-	struct kv_io io; /* first, so that the cast in wake_waiter holds */
-	sem_t done;
-	int status;
-};
-
-static void wake_waiter(struct kv_io *io, int status)
+void kv_ring_submit(struct kv_ring *ring, struct kv_io *io)
 {
-	struct waiter *waiter = (struct waiter *)io;
+	submit(ring, io, NULL);
+}
 
-	waiter->status = status;
-	sem_post(&waiter->done);
+static struct kv_ring_stuck stuck_locked(struct kv_ring *ring)
+{
+	const uint64_t now = kv_now_ns();
+	struct kv_ring_stuck stuck = {0};
+	struct kv_io *io;
+
+	TAILQ_FOREACH(io, &ring->flying, link)
+	{
+		if (now - io->since < ring->patience)
+			break;
+		if (io->op == KV_IO_READ)
+			stuck.reads++;
+		else
+			stuck.writes++;
+	}
+	return stuck;
+}
+
+struct kv_ring_stuck kv_ring_stuck(struct kv_ring *ring)
+{
+	struct kv_ring_stuck stuck;
+
+	pthread_mutex_lock(&ring->lock);
+	stuck = stuck_locked(ring);
+	pthread_mutex_unlock(&ring->lock);
+	return stuck;
+}
+
+static bool any_stuck_locked(struct kv_ring *ring)
+{
+	const struct kv_ring_stuck stuck = stuck_locked(ring);
+
+	return stuck.reads || stuck.writes;
+}
+
+static void wait_a_little(struct kv_ring *ring, pthread_cond_t *cond)
+{
+	const uint64_t until =
+		kv_now_ns() + KV_MIN(ring->patience, 1000000000u);
+	const struct timespec at = {
+		.tv_sec = (time_t)(until / 1000000000u),
+		.tv_nsec = (long)(until % 1000000000u),
+	};
+
+	pthread_cond_timedwait(cond, &ring->lock, &at);
 }
 
 int kv_ring_wait(struct kv_ring *ring, struct kv_io *io)
 {
-	struct waiter waiter = {.io = *io};
+	const uint64_t begun = kv_now_ns();
+	struct kv_io_waiter waiter = {.status = -ETIMEDOUT};
 
-	waiter.io.done = wake_waiter;
-	sem_init(&waiter.done, 0, 0);
-	kv_ring_submit(ring, &waiter.io);
-	while (sem_wait(&waiter.done) < 0)
-		;
-	sem_destroy(&waiter.done);
+	submit(ring, io, &waiter);
+	pthread_mutex_lock(&ring->lock);
+	while (!waiter.ended) {
+		wait_a_little(ring, &ring->ended);
+		if (!waiter.ended && kv_now_ns() - begun >= ring->patience &&
+		    any_stuck_locked(ring)) {
+			io->waiter = NULL;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&ring->lock);
 	return waiter.status;
+}
+
+int kv_ring_drain(struct kv_ring *ring)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&ring->lock);
+	while (ring->pending > 0 && r == 0) {
+		wait_a_little(ring, &ring->idle);
+		if (ring->pending > 0 && any_stuck_locked(ring))
+			r = -ETIMEDOUT;
+	}
+	pthread_mutex_unlock(&ring->lock);
+	return r;
 }
 
 /* Returns the index of a buffer taken, -ENOSPC if all are. */
@@ -256,6 +329,7 @@ static void destroy(struct kv_ring *ring)
 {
 	pthread_cond_destroy(&ring->work);
 	pthread_cond_destroy(&ring->idle);
+	pthread_cond_destroy(&ring->ended);
 	pthread_mutex_destroy(&ring->lock);
 	free(ring->buffers);
 	free(ring);
@@ -267,28 +341,35 @@ static void destroyp(struct kv_ring **ring)
 		destroy(*ring);
 }
 
-static int start(struct kv_ring *ring, bool force_threads)
+static int start(struct kv_ring *ring, const struct kv_ring_backend *asked)
 {
-	const char *why = "as asked";
 	int r;
 
-	if (!force_threads) {
-		ring->backend = &kv_ring_uring;
-		snprintf(ring->working, sizeof(ring->working),
-			 "io_uring, fixed buffers");
-		r = ring->backend->start(ring);
-		if (r == 0)
-			return 0;
-		why = strerrordesc_np(-r);
-	}
+	ring->backend = asked ? asked : &kv_ring_uring;
+	snprintf(ring->working, sizeof(ring->working), "%s",
+		 asked ? "threads (as asked)" : "io_uring, fixed buffers");
+	r = ring->backend->start(ring);
+	if (r == 0 || asked)
+		return r;
 	ring->backend = &kv_ring_threads;
-	snprintf(ring->working, sizeof(ring->working), "threads (%s%s)",
-		 force_threads ? "" : "io_uring_setup: ", why);
+	snprintf(ring->working, sizeof(ring->working),
+		 "threads (io_uring_setup: %s)", strerrordesc_np(-r));
 	return ring->backend->start(ring) < 0 ? -ENOMEM : 0;
 }
 
-int kv_ring_new(unsigned depth, unsigned buffers, bool force_threads,
-		struct kv_ring **ret_ring)
+static void conds_init(struct kv_ring *ring)
+{
+	pthread_condattr_t monotonic;
+
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&ring->work, NULL);
+	pthread_cond_init(&ring->idle, &monotonic);
+	pthread_cond_init(&ring->ended, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+}
+
+int kv_ring_new(const struct kv_ring_config *config, struct kv_ring **ret_ring)
 {
 	_cleanup_(destroyp) struct kv_ring *ring = NULL;
 	int r;
@@ -297,17 +378,19 @@ int kv_ring_new(unsigned depth, unsigned buffers, bool force_threads,
 	if (!ring)
 		return -ENOMEM;
 	pthread_mutex_init(&ring->lock, NULL);
-	pthread_cond_init(&ring->work, NULL);
-	pthread_cond_init(&ring->idle, NULL);
-	ring->depth = KV_MAX(depth, 1u);
-	ring->max_buffers = buffers;
-	ring->reads.tail = &ring->reads.head;
-	ring->others.tail = &ring->others.head;
+	conds_init(ring);
+	ring->depth = KV_MAX(config->depth, 1u);
+	ring->max_buffers = config->buffers;
+	ring->patience = config->patience ? config->patience : KV_IO_PATIENCE;
+	TAILQ_INIT(&ring->reads);
+	TAILQ_INIT(&ring->others);
+	TAILQ_INIT(&ring->flying);
 	ring->describe = ring->working;
-	ring->buffers = calloc(KV_MAX(buffers, 1u), sizeof(*ring->buffers));
+	ring->buffers =
+		calloc(KV_MAX(config->buffers, 1u), sizeof(*ring->buffers));
 	if (!ring->buffers)
 		return -ENOMEM;
-	r = start(ring, force_threads);
+	r = start(ring, config->backend);
 	if (r < 0)
 		return r;
 	*ret_ring = kv_steal(ring);

@@ -4,21 +4,30 @@
  * a few threads with pread/pwrite where io_uring is refused.
  *
  * Whole requests only: a short completion is continued from where it stopped
- * and a request ends with 0 when its every byte moved, else with -errno.  Reads
- * go before writes.  At most @depth requests are at the device, the rest wait
- * in the queue, in order.
+ * and a request ends with 0 when its every byte moved, else with -errno, which
+ * is -ENODATA where the file ends too early.  Reads go before writes.  At most
+ * @depth requests are at the device, the rest wait in the queue, in order.
+ *
+ * A request ends when its bytes are the device's no more, and never before,
+ * however long that takes: whoever waits may give up, the memory stays lent.
  *
  * Threads: submit from any thread.  @done runs on the reactor thread, with no
  * lock held; it must not block, and may submit.  If the ring itself fails,
- * everything pending ends with -EIO and every later submit too; kv_ring_failed
- * then says so.
+ * everything that is not at the device ends with -EIO and every later submit
+ * too; kv_ring_failed then says so.
  */
 #ifndef KV_RING_H
 #define KV_RING_H
 
+#include <sys/queue.h>
+
 #include "kv.h"
 
 struct kv_ring;
+struct kv_ring_backend; /* ring_backend.h */
+
+/* A request that is at the device for longer is stuck. */
+#define KV_IO_PATIENCE 30000000000ull /* ns */
 
 enum kv_io_op { KV_IO_READ, KV_IO_WRITE, KV_IO_SYNC /* fdatasync */ };
 
@@ -32,18 +41,22 @@ struct kv_io {
 	uint64_t bytes; /* multiple of KV_PAGE */
 	void (*done)(struct kv_io *io, int status);
 	/* the ring's own */
-	struct kv_io *next;
-	uint64_t moved;
+	TAILQ_ENTRY(kv_io) link;
+	struct kv_io_waiter *waiter;
+	uint64_t moved, since;
 };
 
-/*
- * @depth requests in flight; @buffers is the most that will ever be registered
- * at a time.  @force_threads: do not try io_uring (tests, fallback).
- * Falls back to threads by itself and says why in kv_ring_describe.
- * -ENOMEM.
- */
-int kv_ring_new(unsigned depth, unsigned buffers, bool force_threads,
-		struct kv_ring **ret_ring);
+struct kv_ring_config {
+	unsigned depth;	   /* requests at the device */
+	unsigned buffers;  /* the most ever registered at a time */
+	uint64_t patience; /* ns; 0: KV_IO_PATIENCE */
+	/* NULL: io_uring, or threads where that is refused, and then
+	 * kv_ring_describe says why. */
+	const struct kv_ring_backend *backend;
+};
+
+/* -ENOMEM. */
+int kv_ring_new(const struct kv_ring_config *config, struct kv_ring **ret_ring);
 
 /* Waits for everything submitted, then frees.  Takes NULL. */
 void kv_ring_free(struct kv_ring *ring);
@@ -58,8 +71,21 @@ void kv_ring_remove_buffer(struct kv_ring *ring,
 
 void kv_ring_submit(struct kv_ring *ring, struct kv_io *io);
 
-/* Submit and wait, on the caller's thread (not the reactor's). */
+/*
+ * Submit and wait, on the caller's thread (not the reactor's); @done does not
+ * run.  -ETIMEDOUT: it waited for the ring's patience, and something is stuck.
+ * Then @io, too, is not the caller's before @done has run after all.
+ */
 int kv_ring_wait(struct kv_ring *ring, struct kv_io *io);
+
+/* How many requests are stuck; syncs count as writes. */
+struct kv_ring_stuck {
+	unsigned reads, writes;
+};
+struct kv_ring_stuck kv_ring_stuck(struct kv_ring *ring);
+
+/* Wait until nothing is pending; -ETIMEDOUT: something is stuck. */
+int kv_ring_drain(struct kv_ring *ring);
 
 bool kv_ring_failed(struct kv_ring *ring);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ring_backend.h - between the ring's queue and what carries it out; for
- * cache/ring*.c only.
+ * cache/ring*.c and for tests that carry it out badly.
  */
 #ifndef KV_RING_BACKEND_H
 #define KV_RING_BACKEND_H
@@ -29,20 +29,21 @@ struct kv_ring_buffer {
 	uint64_t bytes;
 };
 
-struct kv_ring_queue {
-	struct kv_io *head, **tail;
-};
+TAILQ_HEAD(kv_ios, kv_io);
 
 struct kv_ring {
 	const struct kv_ring_backend *backend; /* fixed after new */
 	void *state;		     /* the backend's; fixed after start */
 	unsigned depth, max_buffers; /* fixed after new */
+	uint64_t patience;	     /* fixed after new */
 
 	pthread_mutex_t lock;
-	pthread_cond_t work;		    /* queued, or stopping */
-	pthread_cond_t idle;		    /* pending is 0 */
-	struct kv_ring_queue reads, others; /* lock */
-	uint64_t queued, pending;	    /* lock; pending: not yet done */
+	pthread_cond_t work;		/* queued, or stopping */
+	pthread_cond_t idle;		/* pending is 0 */
+	pthread_cond_t ended;		/* somebody's wait is over */
+	struct kv_ios reads, others;	/* lock; queued */
+	struct kv_ios flying;		/* lock; at the device, by since */
+	uint64_t queued, pending;	/* lock; pending: not yet done */
 	unsigned sleepers;		/* lock; threads that wait for work */
 	bool stopping, failed;		/* lock */
 	struct kv_ring_buffer *buffers; /* lock */

@@ -24,7 +24,8 @@ struct workers {
 
 static int64_t once(const struct kv_io *io)
 {
-	uint8_t *data = (uint8_t *)io->data + io->moved;
+	/* A sync has none. */
+	uint8_t *data = io->data ? (uint8_t *)io->data + io->moved : NULL;
 	const off_t offset = (off_t)(io->offset + io->moved);
 	ssize_t n;
 

@@ -7,9 +7,9 @@
  *
  * STATES    of the reactor, and the function that makes each step:
  *
- *             RUNNING -> FAILED   fail    (io_uring_enter refuses for good)
+ *             RUNNING -> FAILED   react   (io_uring_enter refuses for good)
  *             RUNNING -> ended    react   (stopping)
- *              FAILED -> ended    refuse_all (stopping)
+ *              FAILED -> ended    carry_on_failed (stopping)
  *
  * INVARIANTS
  *   (1) flying[i] is a request or NULL; n_flying counts them, free_at[] lists
@@ -17,8 +17,8 @@
  *       completion entry under way, whose user_data is i + 1.
  *   (2) There is an entry for every flying request and one for the eventfd, so
  *       io_uring_get_sqe never fails.
- *   (3) A request whose memory the kernel may still write is not ended: fail
- *       waits for what was submitted, as long as PATIENCE.
+ *   (3) A request whose memory the kernel may still write is not ended, even
+ *       if the ring has failed.
  *
  * LOCKING   ring->lock, by ring.c's rules.  Everything in struct uring but the
  *           eventfd and the registration of buffers (the kernel locks that) is
@@ -31,7 +31,6 @@
 
 #include "cache/ring_backend.h"
 
-#define PATIENCE 10000000000ull /* ns */
 #define WAKE_TAG 0
 
 struct flight {
@@ -63,7 +62,7 @@ static void prepare(struct uring *u, unsigned at)
 {
 	const struct kv_io *io = u->flying[at].io;
 	struct io_uring_sqe *sqe = next_sqe(u);
-	uint8_t *data = (uint8_t *)io->data + io->moved;
+	uint8_t *data = io->data ? (uint8_t *)io->data + io->moved : NULL;
 	const uint64_t offset = io->offset + io->moved;
 
 	if (io->op == KV_IO_SYNC)
@@ -164,9 +163,9 @@ static void awake(struct kv_ring *ring)
 	pthread_mutex_unlock(&ring->lock);
 }
 
-static void nap(void)
+static void nap(long ms)
 {
-	nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
 }
 
 static void ring_event(struct uring *u)
@@ -177,44 +176,49 @@ static void ring_event(struct uring *u)
 		return; /* the counter is full: it is readable, then */
 }
 
-/* The eventfd's read is made to end, too, so that all that is left is known. */
-static void fail(struct kv_ring *ring, struct uring *u)
+/* What the kernel has not taken from the submission queue goes nowhere. */
+static void land_unsubmitted(struct kv_ring *ring, struct uring *u)
 {
-	const uint64_t deadline = kv_now_ns() + PATIENCE;
+	const struct io_uring_sq *sq = &u->uring.sq;
 
-	pthread_mutex_lock(&ring->lock);
-	ring->failed = true;
-	pthread_mutex_unlock(&ring->lock);
-	u->failed = true;
-	ring_event(u);
-	reap(ring, u);
-	while (u->n_flying + u->event_armed > io_uring_sq_ready(&u->uring) &&
-	       kv_now_ns() < deadline) {
-		nap();
-		reap(ring, u);
+	for (unsigned head = *sq->khead; head != sq->sqe_tail; head++) {
+		const uint64_t tag = sq->sqes[head & sq->ring_mask].user_data;
+
+		if (tag != WAKE_TAG)
+			land(ring, u, (unsigned)tag - 1, -EIO);
 	}
-	for (unsigned at = 0; at < ring->depth; at++)
-		if (u->flying[at].io)
-			land(ring, u, at, -EIO);
 }
 
-static void refuse_all(struct kv_ring *ring)
+static bool refuse_queued(struct kv_ring *ring)
 {
 	struct kv_io *io;
+	bool go;
 
 	pthread_mutex_lock(&ring->lock);
-	while (!ring->stopping) {
-		io = kv_ring_next_locked(ring);
-		if (!io) {
-			ring->sleepers = 1;
-			pthread_cond_wait(&ring->work, &ring->lock);
-			continue;
-		}
+	while ((io = kv_ring_next_locked(ring))) {
 		pthread_mutex_unlock(&ring->lock);
 		kv_ring_finish(ring, io, -EIO);
 		pthread_mutex_lock(&ring->lock);
 	}
+	go = !ring->stopping;
 	pthread_mutex_unlock(&ring->lock);
+	return go;
+}
+
+/* Nothing can be submitted any more.  What is at the device will still end,
+ * when it pleases, and is looked for; the rest ends now. */
+static void carry_on_failed(struct kv_ring *ring, struct uring *u)
+{
+	pthread_mutex_lock(&ring->lock);
+	ring->failed = true;
+	pthread_mutex_unlock(&ring->lock);
+	u->failed = true;
+	reap(ring, u);
+	land_unsubmitted(ring, u);
+	while (refuse_queued(ring)) {
+		nap(10);
+		reap(ring, u);
+	}
 }
 
 static void *react(void *arg)
@@ -227,21 +231,18 @@ static void *react(void *arg)
 	while (passing(r) && launch(ring, u)) {
 		r = io_uring_submit_and_wait(&u->uring, 1);
 		if (r == -EAGAIN)
-			nap(); /* the kernel is short of memory */
+			nap(1); /* the kernel is short of memory */
 		awake(ring);
 		reap(ring, u);
 		arm_event(u);
 	}
-	if (!passing(r)) {
-		fail(ring, u);
-		refuse_all(ring);
-	}
+	if (!passing(r))
+		carry_on_failed(ring, u);
 	return NULL;
 }
 
 static void uring_wake(struct kv_ring *ring)
 {
-	pthread_cond_signal(&ring->work); /* heard only once it has failed */
 	ring_event(ring->state);
 }
 

@@ -19,7 +19,7 @@
  *
  * LOCKING  cache->lock; memory is made and unmapped without it.
  */
-#include "cache/core.h"
+#include "cache/dram.h"
 
 #include <stdio.h>
 
@@ -298,6 +298,7 @@ void kv_arena_close(struct kv_cache *cache)
 	while ((class = LIST_FIRST(&arena->classes))) {
 		LIST_REMOVE(class, link);
 		free_all(cache, &class->segments);
+		kv_shelves_free(&class->shelves);
 		free(class);
 	}
 	free_all(cache, &arena->spare);

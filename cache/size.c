@@ -10,7 +10,7 @@
  * OWNS     cache->sizes.
  * LOCKING  cache->lock.
  */
-#include "cache/core.h"
+#include "cache/dram.h"
 
 static unsigned octave(uint64_t n)
 {

@@ -8,7 +8,9 @@
  * LOCKING    cache->lock for the fields; a change is written to the index
  *            without it, by the thread that made it.
  */
-#include "cache/core.h"
+#include "cache/blocks.h"
+#include "cache/dram.h"
+#include "point.h"
 
 #include <search.h>
 #include <stdio.h>
@@ -127,6 +129,10 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	if (!space)
 		return -ENOMEM;
 	space->id = id;
+	TAILQ_INIT(&space->undone);
+	TAILQ_INIT(&space->under_way);
+	LIST_INIT(&space->dram_shelves);
+	LIST_INIT(&space->ssd_shelves);
 	strcpy(space->name, name);
 	if (!tsearch(space, &cache->names, by_name)) {
 		free(space);
@@ -143,15 +149,55 @@ static void forget_locked(struct kv_cache *cache, struct kv_space *space)
 	tdelete(space, &cache->names, by_name);
 	cache->live_spaces--;
 	space->removed = true;
+	kv_owe_dram_locked(cache, space, 0);
+	kv_owe_ssd_locked(cache, space, 0);
 	kv_dirs_free(space);
+}
+
+struct kv_space_record kv_space_record_of(const struct kv_space *space)
+{
+	const struct kv_quota *quota = &space->quota;
+
+	return (struct kv_space_record){
+		.id = space->id,
+		.uid = space->uid,
+		.gid = space->gid,
+		.mode = space->mode,
+		.mtime_ns = space->mtime_ns,
+		.quota_dram = quota->quota_dram,
+		.quota_ssd = quota->quota_ssd,
+		.reserve_dram = quota->reserve_dram,
+		.reserve_ssd = quota->reserve_ssd,
+		.rate_put = quota->rate_put,
+	};
+}
+
+/* Its file first: nothing of the space may be durable before that is. */
+static int put_or_delete(struct kv_cache *cache, struct kv_batch *batch,
+			 struct kv_space *space)
+{
+	struct kv_space_record record;
+	const char *layout;
+	bool removed;
+	int r;
+
+	kv_lock(cache);
+	removed = space->removed;
+	record = kv_space_record_of(space);
+	layout = space->layout ? space->layout->json : "";
+	kv_unlock(cache);
+	r = removed ? kv_space_file_drop(cache, space)
+		    : kv_space_file_put(cache, space, &record, layout);
+	if (r < 0)
+		return r;
+	return removed ? kv_batch_delete_space(batch, space->id)
+		       : kv_batch_put_space(batch, &record, space->name,
+					    layout);
 }
 
 int kv_space_persist(struct kv_cache *cache, struct kv_space *space)
 {
-	struct kv_space_record record = {.id = space->id};
-	const char *layout;
 	struct kv_batch *batch;
-	bool removed;
 	int r;
 
 	if (!cache->index)
@@ -160,22 +206,7 @@ int kv_space_persist(struct kv_cache *cache, struct kv_space *space)
 	if (r < 0)
 		return r;
 	/* Read after the transaction began: the last one to begin wins. */
-	kv_lock(cache);
-	removed = space->removed;
-	record.uid = space->uid;
-	record.gid = space->gid;
-	record.mode = space->mode;
-	record.mtime_ns = space->mtime_ns;
-	record.quota_dram = space->quota.quota_dram;
-	record.quota_ssd = space->quota.quota_ssd;
-	record.reserve_dram = space->quota.reserve_dram;
-	record.reserve_ssd = space->quota.reserve_ssd;
-	layout = space->layout ? space->layout->json : "";
-	kv_unlock(cache);
-	record.name_len = (uint32_t)strlen(space->name);
-	record.layout_len = (uint32_t)strlen(layout);
-	r = removed ? kv_batch_delete_space(batch, space->id)
-		    : kv_batch_put_space(batch, &record, space->name, layout);
+	r = put_or_delete(cache, batch, space);
 	if (r == 0) {
 		kv_lock(cache);
 		struct kv_store_info info = cache->info;
@@ -186,7 +217,10 @@ int kv_space_persist(struct kv_cache *cache, struct kv_space *space)
 		kv_batch_abort(batch);
 		return r;
 	}
-	return kv_batch_commit(batch);
+	KV_POINT("space.before_commit");
+	r = kv_batch_commit(batch);
+	KV_POINT("space.committed");
+	return r;
 }
 
 int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
@@ -209,8 +243,10 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	space->quota.quota_ssd = record->quota_ssd;
 	space->quota.reserve_dram = record->reserve_dram;
 	space->quota.reserve_ssd = record->reserve_ssd;
+	space->quota.rate_put = record->rate_put;
 	if (*layout)
 		r = kv_layout_parse(layout, strlen(layout), &space->layout);
+	kv_space_file_adopt(cache, space);
 	cache->info.next_space = KV_MAX(cache->info.next_space, space->id + 1);
 	return r;
 }
@@ -260,10 +296,13 @@ int kv_space_remove(struct kv_cache *cache, struct kv_space *space)
 
 	if (cache->config.read_only)
 		return -EROFS;
+	/* Without blocks its snapshots are of no more use. */
+	if (kv_space_stat(cache, space).blocks == 0)
+		kv_snapshots_drop(cache, space);
 	kv_lock(cache);
 	if (space->removed)
 		r = -ESTALE;
-	else if (space->blocks)
+	else if (space->blocks || space->n_snapshots)
 		r = -ENOTEMPTY;
 	else
 		forget_locked(cache, space);
@@ -295,30 +334,4 @@ int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
 	space->mtime_ns = mtime_ns;
 	kv_unlock(cache);
 	return kv_space_persist(cache, space);
-}
-
-int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
-		       const struct kv_quota *quota)
-{
-	uint64_t dram = quota->reserve_dram, ssd = quota->reserve_ssd;
-	int r = 0;
-
-	if (cache->config.read_only)
-		return -EROFS;
-	kv_lock(cache);
-	for (uint32_t id = 0; id < cache->n_spaces; id++) {
-		struct kv_space *other = cache->spaces[id];
-
-		if (!other || other == space || other->removed)
-			continue;
-		dram += other->quota.reserve_dram;
-		ssd += other->quota.reserve_ssd;
-	}
-	if (dram > cache->arena.max * cache->arena.segment_bytes ||
-	    (quota->reserve_ssd && ssd > cache->ssd.file_budget))
-		r = -ENOSPC;
-	else
-		space->quota = *quota;
-	kv_unlock(cache);
-	return r < 0 ? r : kv_space_persist(cache, space);
 }

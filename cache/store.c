@@ -3,20 +3,28 @@
  * store.c - the STORE directory: made, locked, read at mount, left clean.
  *
  *   STORE/lock        an OFD lock, never unlinked; the owner's pid in it, and
- *                     what overcommit.c keeps there
+ *                     what overcommit.c keeps there.  STORE itself is locked
+ *                     by flock(2) besides
+ *   STORE/store       the store record, as of the last mount
  *   STORE/index/      LMDB
+ *   STORE/spaces/     NNNNNN, one for each space
  *   STORE/segments/   NNNNNN.seg
  *
  * OWNS       the lock, the index handle, the store's description.
  *
  * LOCKING    none needed: it runs before the threads start and after they end.
  */
-#include "cache/core.h"
+#include "cache/blocks.h"
+#include "cache/dram.h"
+#include "cache/ssd.h"
+#include "index/beside.h"
+#include "point.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -55,6 +63,8 @@ static int look_at(const char *path)
 		empty &= strcmp(name, "lock") == 0;
 		index |= strcmp(name, "index") == 0;
 	}
+	/* Who has lost the whole index has this still. */
+	index |= kv_store_file_there(dirfd(dir));
 	closedir(dir);
 	if (empty)
 		return 1;
@@ -71,7 +81,10 @@ static int take_lock(struct kv_cache *cache, char **ret_why)
 	if (fd < 0)
 		return kv_why(ret_why, -errno, "%s: cannot lock it: %s",
 			      cache->store, strerror(errno));
-	if (fcntl(fd, F_OFD_SETLK, &lock) < 0) {
+	/* The directory, too: a file may be deleted by whoever should not. */
+	if (fcntl(fd, F_OFD_SETLK, &lock) < 0 ||
+	    (flock(cache->store_fd, LOCK_EX | LOCK_NB) < 0 &&
+	     errno == EWOULDBLOCK)) {
 		if (pread(fd, pid, sizeof(pid) - 1, 0) < 0)
 			pid[0] = 0;
 		close(fd);
@@ -115,7 +128,9 @@ static int open_dir(struct kv_cache *cache, char **ret_why)
 	r = take_lock(cache, ret_why);
 	if (r < 0)
 		return r;
+	KV_POINT("mount.locked");
 	mkdirat(cache->store_fd, "index", 0700);
+	KV_POINT("mount.half_made");
 	mkdirat(cache->store_fd, "segments", 0700);
 	fsync(cache->store_fd);
 	cache->ssd.dir = openat(cache->store_fd, "segments",
@@ -124,14 +139,6 @@ static int open_dir(struct kv_cache *cache, char **ret_why)
 		return kv_why(ret_why, -errno, "%s/segments: %s", cache->store,
 			      strerror(errno));
 	return 0;
-}
-
-/* Twice the map is kept back from the files: the index, and its compaction. */
-static uint64_t map_bytes(uint64_t cap)
-{
-	uint64_t bytes = KV_MAX(cap / 48, 2ull << 20);
-
-	return kv_round_up(cap ? bytes : 64ull << 20, 1u << 20);
 }
 
 static void describe_fresh(const struct kv_cache *cache,
@@ -144,6 +151,7 @@ static void describe_fresh(const struct kv_cache *cache,
 	if (getrandom(info->store, sizeof(info->store), 0) < 0)
 		memcpy(info->store, &cache->epoch, sizeof(cache->epoch));
 	segment = KV_MAX(segment / (2u << 20) * (2u << 20), 8ull << 20);
+	info->version = KV_FORMAT_VERSION;
 	info->cap = config->ssd;
 	info->segment_bytes = KV_MIN(segment, 2ull << 30);
 	info->next_generation = 1;
@@ -160,20 +168,21 @@ static int open_index(struct kv_cache *cache, char **ret_why)
 	if (asprintf(&path, "%s/index", cache->store) < 0)
 		return -ENOMEM;
 	describe_fresh(cache, &fresh);
-	r = kv_index_open(path, map_bytes(cache->config.ssd),
-			  cache->config.read_only, &fresh, &cache->info,
-			  &cache->index);
-	if (r == 0 && !cache->config.read_only) {
-		r = kv_index_compact(&cache->index, path,
-				     map_bytes(cache->config.ssd));
-		r = KV_MIN(r, 0);
+	r = kv_index_open_or_remake(cache, path, &fresh, ret_why);
+	/* Only now it is known for what cap the store was made. */
+	if (r == 0 && !cache->config.ssd_given &&
+	    cache->info.cap != cache->config.ssd) {
+		kv_index_close(kv_steal(cache->index));
+		r = kv_index_open(path, kv_index_map_bytes(cache->info.cap),
+				  cache->config.read_only, &fresh, &cache->info,
+				  &cache->index);
 	}
-	if (r == -ENOTSUP)
+	if (r == -ENOTSUP && !*ret_why)
 		kv_why(ret_why, r,
 		       "%s: made by a newer kvfs, in a format this one does "
 		       "not know",
 		       cache->store);
-	else if (r < 0)
+	else if (r < 0 && !*ret_why)
 		kv_why(ret_why, r, "%s: cannot read the index: %s", path,
 		       strerror(-r));
 	free(path);
@@ -188,12 +197,26 @@ static int visit_space(void *arg, const struct kv_space_record *record,
 	return r == -ENOMEM ? r : 0;
 }
 
+/* No reason to forget what is on disk: better no mount. */
+static bool is_shortage(int r)
+{
+	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
+}
+
 static int visit_segment(void *arg, const struct kv_segment_record *record)
 {
 	struct kv_cache *cache = arg;
+	int r = kv_file_adopt(cache, record);
 
-	if (kv_file_adopt(cache, record) == 0)
+	if (r == 0)
 		kv_size_used(cache, record->slot_bytes);
+	return is_shortage(r) ? r : 0;
+}
+
+/* Its slot is free, and holds what must not come back. */
+static int left_out(struct kv_cache *cache)
+{
+	cache->ssd.unswept = true;
 	return 0;
 }
 
@@ -210,25 +233,26 @@ static int visit_slot(void *arg, uint64_t slot_id,
 
 	if (!space || (key.len != 16 && key.len != 32) || record->length == 0 ||
 	    record->length > UINT32_MAX)
-		return 0;
+		return left_out(cache);
 	memcpy(key.b, record->key, sizeof(key.b));
-	if (kv_table_find(cache, space, &key))
-		return 0;
 	r = kv_table_insert(cache, space, &key, &block);
 	if (r < 0)
-		return r;
+		return r == -EEXIST ? left_out(cache) : r;
 	block->length = (uint32_t)record->length;
 	block->mtime_ns = record->mtime_ns;
 	block->atime = record->atime;
 	block->hits = record->hits;
-	block->flags |= record->pinned ? BLOCK_PINNED : 0;
-	cache->stats.pinned += record->pinned;
 	r = kv_extent_adopt(cache, block, (uint32_t)(slot_id >> 32),
 			    (uint32_t)slot_id);
+	if (is_shortage(r))
+		return r;
 	if (r < 0) {
 		space->loose++;
 		kv_block_remove_locked(cache, block);
+		return left_out(cache);
 	}
+	if (record->pinned)
+		kv_pin_by_user_locked(cache, block, true);
 	return 0;
 }
 
@@ -276,6 +300,7 @@ static int read_index(struct kv_cache *cache, char **ret_why)
 		.space = visit_space,
 		.segment = visit_segment,
 		.slot = visit_slot,
+		.snapshot = kv_snapshot_adopt,
 	};
 	uint64_t damaged = 0;
 	int r;
@@ -289,6 +314,7 @@ static int read_index(struct kv_cache *cache, char **ret_why)
 		return kv_why(ret_why, r, "%s: cannot read the index: %s",
 			      cache->store, strerror(-r));
 	cache->stats.corrupt += damaged;
+	cache->ssd.unswept |= damaged > 0;
 	if (damaged)
 		kv_note(cache, "index_damaged=%llu records passed over",
 			(unsigned long long)damaged);
@@ -322,10 +348,12 @@ static int settle_cap(struct kv_cache *cache, char **ret_why)
 	cache->info.cap = cap;
 	cache->ssd.cap = cap;
 	cache->ssd.segment_bytes = cache->info.segment_bytes;
-	back = 2 * map_bytes(cap);
+	/* The index, half of it again while it is compacted; the other half is
+	 * for trailers, STORE/spaces and an old index. */
+	back = 2 * kv_index_map_bytes(cap);
 	cache->ssd.on = cap > 0;
 	cache->ssd.round_max = (uint32_t)KV_MIN(
-		KV_MAX(map_bytes(cap) / ROUND_SHARE, 32), 65536);
+		KV_MAX(kv_index_map_bytes(cap) / ROUND_SHARE, 32), 65536);
 	if (!cap)
 		return 0;
 	if (cap < back + cache->ssd.segment_bytes)
@@ -336,6 +364,21 @@ static int settle_cap(struct kv_cache *cache, char **ret_why)
 			      (unsigned long long)cache->ssd.segment_bytes);
 	cache->ssd.file_budget = cap - back;
 	return 0;
+}
+
+/* Once what a smaller cap has no room for is gone from the index. */
+static int compact_index(struct kv_cache *cache)
+{
+	char *path;
+	int r;
+
+	if (asprintf(&path, "%s/index", cache->store) < 0)
+		return -ENOMEM;
+	r = kv_index_compact(&cache->index, path,
+			     kv_index_map_bytes(cache->ssd.cap));
+	free(path);
+	/* It is whole without: a full disk is no reason not to start. */
+	return cache->index ? 0 : r;
 }
 
 static int put_info(struct kv_cache *cache)
@@ -353,12 +396,26 @@ static int put_info(struct kv_cache *cache)
 	return kv_batch_commit(batch);
 }
 
+/* Only now: a store of a newer format is left as it is. */
+static int open_spaces(struct kv_cache *cache, char **ret_why)
+{
+	if (cache->config.read_only)
+		return 0;
+	cache->spaces_dir = kv_spaces_dir(cache->store_fd, true);
+	return cache->spaces_dir < 0
+		       ? kv_why(ret_why, cache->spaces_dir, "%s/spaces: %s",
+				cache->store, strerror(-cache->spaces_dir))
+		       : 0;
+}
+
 int kv_store_open(struct kv_cache *cache, char **ret_why)
 {
 	int r = open_dir(cache, ret_why);
 
 	if (r == 0)
 		r = open_index(cache, ret_why);
+	if (r == 0)
+		r = open_spaces(cache, ret_why);
 	if (r == 0)
 		r = settle_cap(cache, ret_why);
 	if (r < 0)
@@ -370,15 +427,24 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	r = read_index(cache, ret_why);
 	if (r < 0 || cache->config.read_only)
 		return r;
+	KV_POINT("mount.read");
 	kv_files_sweep(cache);
 	kv_lock(cache);
 	r = kv_files_shrink(cache);
 	kv_unlock(cache);
+	if (r == 0)
+		r = kv_store_recover(cache);
+	if (r == 0)
+		r = compact_index(cache);
 	cache->info.next_generation += GENERATIONS_A_MOUNT;
 	cache->info.mounts++;
 	cache->info.clean = false;
+	KV_POINT("mount.before_dirty");
 	if (r == 0)
 		r = put_info(cache);
+	KV_POINT("mount.dirty");
+	if (r == 0)
+		r = kv_store_file_write(cache->store_fd, &cache->info);
 	if (r < 0)
 		return kv_why(ret_why, r, "%s: cannot write the index: %s",
 			      cache->store, strerror(-r));
@@ -394,6 +460,7 @@ static void checkpoint_uses(struct kv_cache *cache)
 		if ((block->flags & BLOCK_USED) && block->file != KV_NONE)
 			kv_update_locked(cache, block);
 	}
+	KV_POINT("checkpoint.queued");
 	kv_unlock(cache);
 }
 
@@ -407,12 +474,16 @@ void kv_store_close(struct kv_cache *cache, bool clean)
 {
 	if (cache->index && clean && !cache->config.read_only) {
 		cache->info.clean = true;
+		KV_POINT("unmount.before_clean");
 		put_info(cache);
+		KV_POINT("unmount.clean");
 	}
 	kv_index_close(cache->index);
 	kv_files_close(cache);
 	if (cache->ssd.dir >= 0)
 		close(cache->ssd.dir);
+	if (cache->spaces_dir >= 0)
+		close(cache->spaces_dir);
 	if (cache->lock_fd >= 0)
 		close(cache->lock_fd);
 	if (cache->store_fd >= 0)

@@ -14,7 +14,7 @@
  *
  * LOCKING    cache->lock, for everything.
  */
-#include "cache/core.h"
+#include "cache/blocks.h"
 
 #include <sys/random.h>
 #include <xxhash.h>
@@ -87,6 +87,13 @@ static uint32_t hash(const struct kv_table *table, const uint8_t *key)
 	return (uint32_t)XXH3_64bits_withSeed(key, KV_KEY_MAX, table->seed);
 }
 
+uint64_t kv_key_hash(const struct kv_cache *cache, const struct kv_space *space,
+		     const uint8_t *key)
+{
+	return XXH3_64bits_withSeed(key, KV_KEY_MAX,
+				    cache->table.seed + space->id);
+}
+
 struct kv_key kv_block_key(const struct kv_block *block)
 {
 	struct kv_key key;
@@ -113,15 +120,14 @@ static bool is_key(const struct kv_block *block, const struct kv_key *key)
 	       !(block->flags & BLOCK_LONG_KEY) == (key->len == 16);
 }
 
-struct kv_block *kv_table_find(struct kv_cache *cache, struct kv_space *space,
-			       const struct kv_key *key)
+static struct kv_block *find(struct kv_cache *cache, const struct kv_dir *dir,
+			     const struct kv_key *key, uint32_t h)
 {
-	struct kv_dir *dir = space->dirs[key->b[0]];
 	uint32_t number;
 
 	if (!dir || !dir->buckets)
 		return NULL;
-	number = dir->buckets[hash(&cache->table, key->b) & dir->mask];
+	number = dir->buckets[h & dir->mask];
 	while (number != KV_NONE) {
 		struct kv_block *block = kv_table_at(&cache->table, number);
 
@@ -130,6 +136,13 @@ struct kv_block *kv_table_find(struct kv_cache *cache, struct kv_space *space,
 		number = block->next;
 	}
 	return NULL;
+}
+
+struct kv_block *kv_table_find(struct kv_cache *cache, struct kv_space *space,
+			       const struct kv_key *key)
+{
+	return find(cache, space->dirs[key->b[0]], key,
+		    hash(&cache->table, key->b));
 }
 
 static int rehash(struct kv_cache *cache, struct kv_dir *dir)
@@ -168,10 +181,13 @@ int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 		    const struct kv_key *key, struct kv_block **ret_block)
 {
 	struct kv_dir *dir = space->dirs[key->b[0]];
+	const uint32_t h = hash(&cache->table, key->b);
 	struct kv_block *block;
 	uint32_t number, generation, *bucket;
 	int r;
 
+	if (find(cache, dir, key, h))
+		return -EEXIST;
 	if (!dir) {
 		dir = space->dirs[key->b[0]] = calloc(1, sizeof(*dir));
 		if (!dir)
@@ -193,7 +209,7 @@ int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 	block->flags = key->len == 32 ? BLOCK_LONG_KEY : 0;
 	block->space = space->id;
 	block->file = block->place = KV_NONE;
-	bucket = &dir->buckets[hash(&cache->table, key->b) & dir->mask];
+	bucket = &dir->buckets[h & dir->mask];
 	block->next = *bucket;
 	*bucket = number;
 	dir->blocks++;

@@ -17,9 +17,8 @@
  * LOCKING    bounce->lock for the buffers; a buffer that is being filled
  *            belongs to who fills it.  Never taken together with cache->lock.
  */
-#include "cache/core.h"
-
-#include <sys/mman.h>
+#include "cache/blocks.h"
+#include "cache/ssd.h"
 
 #define BUFFERS 16u
 #define LIMIT (32u << 20)
@@ -54,8 +53,7 @@ int kv_bounce_new(struct kv_bounce **ret_bounce)
 
 static void release(struct kv_bounce *bounce, struct buffer *buffer)
 {
-	if (buffer->data)
-		munmap(buffer->data, buffer->room);
+	kv_pages_free(buffer->data, buffer->room);
 	bounce->bytes -= buffer->room;
 	memset(buffer, 0, sizeof(*buffer));
 }
@@ -92,92 +90,74 @@ static struct buffer *oldest(struct kv_bounce *bounce)
 	return best;
 }
 
-/* Room for @bytes within the limit; NULL: somebody must be done first. */
-static struct buffer *take(struct kv_bounce *bounce, uint64_t bytes)
+/* Room for @bytes within the limit.  -EAGAIN: somebody must be done first. */
+static int take(struct kv_bounce *bounce, uint64_t bytes,
+		struct buffer **ret_buffer)
 {
 	struct buffer *buffer = oldest(bounce);
 
 	if (!buffer)
-		return NULL;
+		return -EAGAIN;
 	buffer->id = 0;
+	*ret_buffer = buffer;
 	if (buffer->room >= bytes)
-		return buffer;
+		return 0;
 	release(bounce, buffer);
 	for (unsigned i = 0; i < BUFFERS && bounce->bytes + bytes > LIMIT; i++)
 		if (!bounce->buffers[i].users && !bounce->buffers[i].filling)
 			release(bounce, &bounce->buffers[i]);
 	if (bounce->bytes && bounce->bytes + bytes > LIMIT)
-		return NULL;
-	buffer->data = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (buffer->data == MAP_FAILED) {
-		buffer->data = NULL;
-		return NULL;
-	}
+		return -EAGAIN;
+	buffer->data = kv_pages_new(bytes);
+	if (!buffer->data)
+		return -ENOMEM;
 	buffer->room = bytes;
 	bounce->bytes += bytes;
-	return buffer;
+	return 0;
 }
 
-static int fill(struct kv_cache *cache, struct kv_block *block,
-		struct buffer *buffer)
+/* The buffer that has block @id, or one to be filled with it. */
+static int find_or_take(struct kv_bounce *bounce, uint64_t id, uint64_t bytes,
+			struct buffer **ret_buffer)
 {
-	struct kv_io io = {.op = KV_IO_READ, .buffer = -1};
-	const struct kv_file *file;
-	int r = -EIO;
+	struct buffer *buffer = find(bounce, id);
 
-	kv_lock(cache);
-	if (block->file == KV_NONE) {
-		kv_unlock(cache);
-		return -ENOENT;
-	}
-	file = kv_file_at(cache, block->file);
-	io.fd = file->fd;
-	io.offset = block->place * file->slot_bytes;
-	kv_unlock(cache);
-	for (int try = 0; try < 2 && r < 0; try++) {
-		struct kv_io one = io;
+	if (!buffer)
+		return take(bounce, bytes, ret_buffer);
+	*ret_buffer = buffer;
+	return buffer->filling ? -EAGAIN : 0;
+}
 
-		one.data = buffer->data;
-		one.bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
-		r = kv_ring_wait(cache->ring, &one);
-		if (r == 0)
-			r = kv_block_verify(cache, block, buffer->data);
-		else
-			kv_io_failed(cache);
+static void filled(struct kv_bounce *bounce, struct buffer *buffer, int r)
+{
+	buffer->filling = false;
+	if (r < 0)
+		buffer->id = 0;
+	if (!buffer->data) { /* a request has it that does not end */
+		bounce->bytes -= buffer->room;
+		buffer->room = 0;
 	}
-	if (r == -EBADMSG)
-		kv_block_quarantine(cache, block);
-	return r;
 }
 
 static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 		      struct buffer **ret_buffer)
 {
 	struct kv_bounce *bounce = cache->bounce;
+	uint64_t bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
 	uint64_t id = kv_block_id(block);
 	struct buffer *buffer = NULL;
-	int r = 0;
+	int r;
 
 	pthread_mutex_lock(&bounce->lock);
-	while (!(buffer = find(bounce, id)) || buffer->filling) {
-		if (!buffer)
-			buffer = take(
-				bounce,
-				KV_PAGE + kv_round_up(block->length, KV_PAGE));
-		if (buffer && !buffer->filling)
-			break;
+	while ((r = find_or_take(bounce, id, bytes, &buffer)) == -EAGAIN)
 		pthread_cond_wait(&bounce->changed, &bounce->lock);
-	}
-	if (buffer->id != id) {
+	if (r == 0 && buffer->id != id) {
 		buffer->id = id;
 		buffer->filling = true;
 		pthread_mutex_unlock(&bounce->lock);
-		r = fill(cache, block, buffer);
+		r = kv_block_fetch(cache, block, &buffer->data, buffer->room);
 		pthread_mutex_lock(&bounce->lock);
-		buffer->filling = false;
-		if (r < 0)
-			buffer->id = 0;
+		filled(bounce, buffer, r);
 		pthread_cond_broadcast(&bounce->changed);
 	}
 	if (r == 0) {

@@ -14,19 +14,24 @@
  *           WRITTEN -> DURABLE   commit.c
  *
  * INVARIANTS
- *   (1) QUEUED and WRITING slots are on ssd->undone, by seq, and not idle: a
+ *   (1) QUEUED and WRITING slots are on their space's undone, by seq, QUEUED
+ *       ones on a lane, too (lane.c); ssd->undone counts them.  Neither is
+ *       idle: a
  *       block that is being written keeps its bytes (R5).
- *   (2) A flush with ticket t is done when no slot with seq <= t is undone and
+ *   (2) A flush with ticket t is done when no slot of its space with seq <= t
+ *       is undone and
  *       the commit that covers earlier deletions has been made, those included
  *       that were found to be needed only when a slot's write had ended.
  *
  * LOCKING    cache->lock.
  */
-#include "cache/core.h"
+#include "cache/blocks.h"
+#include "cache/ssd.h"
 #include "cache/waiter.h"
+#include "point.h"
 
 #define WRITES_AT_ONCE 32u
-#define RETRY_NS 1000000000u
+#define QUOTA_NS 1000000u
 #define FULL_NS 5000000000u /* then it looks whether there is room again */
 
 struct write {
@@ -43,22 +48,6 @@ static void set_flags(struct kv_cache *cache, struct kv_block *block,
 	kv_slot_after(cache, block->slot);
 }
 
-#define DAY_NS (86400ull * 1000000000u)
-
-/* Of ssd_write=, which counts days from the mount on. */
-static bool within_budget(struct kv_cache *cache, uint64_t bytes)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-	uint64_t now = kv_now_ns();
-
-	if (now - ssd->day_ns >= DAY_NS) {
-		ssd->day_ns = now;
-		ssd->day_bytes = 0;
-	}
-	return !cache->config.ssd_write ||
-	       ssd->day_bytes + bytes <= cache->config.ssd_write;
-}
-
 void kv_write_queue_locked(struct kv_cache *cache, struct kv_block *block,
 			   bool must)
 {
@@ -68,30 +57,85 @@ void kv_write_queue_locked(struct kv_cache *cache, struct kv_block *block,
 	if (!ssd->on || cache->config.read_only || !slot ||
 	    block->file != KV_NONE || (block->flags & BLOCK_REMOVED))
 		return;
-	if (!must && !kv_block_dirty(block) &&
-	    !within_budget(cache, slot->segment->class->slot_bytes))
-		return;
 	slot->must |= must;
 	if (!kv_block_dirty(block)) {
-		ssd->day_bytes += slot->segment->class->slot_bytes;
-		kv_block_space(cache, block)->loose--;
+		kv_orphan_unlink_locked(slot);
+		slot->pulled = slot->denied = false;
+		slot->shelf->space->loose--;
 		set_flags(cache, block, BLOCK_QUEUED, 0);
 		slot->seq = ++ssd->seq;
-		TAILQ_INSERT_TAIL(&ssd->queue, slot, link);
-		TAILQ_INSERT_TAIL(&ssd->undone, slot, undone);
+		kv_lane_push_locked(cache, slot);
+		TAILQ_INSERT_TAIL(&slot->shelf->space->undone, slot, undone);
+		ssd->undone++;
+		KV_POINT("write.queued");
 	}
 	pthread_cond_signal(&ssd->write);
 }
 
 void kv_write_unqueue_locked(struct kv_cache *cache, struct kv_block *block)
 {
-	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_slot *slot = block->slot;
 
-	TAILQ_REMOVE(&ssd->queue, block->slot, link);
-	TAILQ_REMOVE(&ssd->undone, block->slot, undone);
+	kv_lane_drop_locked(cache, slot);
+	kv_undone_drop_locked(cache, slot);
 	set_flags(cache, block, 0, BLOCK_QUEUED);
-	kv_block_space(cache, block)->loose++;
+	slot->shelf->space->loose++;
+	slot->must = false;
 	kv_flushes_settle_locked(cache, 0);
+}
+
+void kv_undone_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
+{
+	TAILQ_REMOVE(&slot->shelf->space->undone, slot, undone);
+	cache->ssd.undone--;
+}
+
+static bool flushed(const struct kv_cache *cache, const struct kv_flush *flush)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+	const struct kv_slot *first =
+		TAILQ_FIRST(&cache->spaces[flush->space]->undone);
+
+	return (!first || first->seq > flush->ticket) &&
+	       ssd->commits_done >= flush->commit &&
+	       kv_snapshots_written_locked(cache, flush->space, flush->change);
+}
+
+static void settle(struct kv_cache *cache, const struct kv_space *space,
+		   int error)
+{
+	struct kv_flush **link = &cache->flushes;
+
+	while (*link) {
+		struct kv_flush *flush = *link;
+		bool fails = error && (!space || space->id == flush->space);
+
+		if (!fails && !flushed(cache, flush)) {
+			link = &flush->next;
+			continue;
+		}
+		*link = flush->next;
+		kv_due_flushed(cache, flush, fails ? error : 0);
+	}
+}
+
+void kv_flushes_settle_locked(struct kv_cache *cache, int error)
+{
+	settle(cache, NULL, error);
+}
+
+/* Its space is at its quota and has nothing to give: whoever waits is told. */
+static void deny(struct kv_cache *cache, struct kv_slot *slot)
+{
+	struct kv_space *space = slot->shelf->space;
+	bool must = slot->must;
+
+	cache->stats.unwritten_quota++;
+	if (must)
+		settle(cache, space, -ENOSPC);
+	kv_write_unqueue_locked(cache, slot->block);
+	slot->denied = must;
+	pthread_cond_broadcast(&cache->ssd.done);
 }
 
 void kv_write_failed_locked(struct kv_cache *cache, int error)
@@ -103,25 +147,41 @@ void kv_write_failed_locked(struct kv_cache *cache, int error)
 	pthread_cond_broadcast(&cache->ssd.done);
 }
 
+/* In the order in which they began: no child becomes durable before its
+ * parent. */
+static void pass_on(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_slot *slot;
+
+	while ((slot = TAILQ_FIRST(&space->under_way)) && slot->written) {
+		TAILQ_REMOVE(&space->under_way, slot, link);
+		slot->written = false;
+		TAILQ_INSERT_TAIL(&cache->ssd.written, slot, link);
+		pthread_cond_signal(&cache->ssd.commit);
+	}
+}
+
 static void write_done(struct kv_io *io, int status)
 {
 	struct write *write = (struct write *)io;
 	struct kv_cache *cache = write->cache;
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_slot *slot = write->slot;
+	struct kv_space *space = slot->shelf->space;
 	struct kv_block *block = slot->block;
 
 	kv_lock(cache);
 	ssd->writing--;
 	if (status == 0) {
+		KV_POINT("write.done");
 		cache->stats.bytes_written_ssd += io->bytes;
-		TAILQ_INSERT_TAIL(&ssd->written, slot, link);
-		pthread_cond_signal(&ssd->commit);
+		slot->written = true;
 	} else {
-		kv_extent_delete_locked(
-			cache, kv_slot_id(slot->file, slot->place), true);
+		TAILQ_REMOVE(&space->under_way, slot, link);
+		kv_extent_give_up_locked(cache, space,
+					 kv_slot_id(slot->file, slot->place));
 		set_flags(cache, block, BLOCK_QUEUED, BLOCK_WRITING);
-		TAILQ_INSERT_HEAD(&ssd->queue, slot, link);
+		kv_lane_push_front_locked(cache, slot);
 		kv_write_failed_locked(cache, status);
 		if (block->flags & BLOCK_REMOVED) {
 			kv_write_unqueue_locked(cache, block);
@@ -129,6 +189,7 @@ static void write_done(struct kv_io *io, int status)
 		}
 		kv_block_settle_locked(cache, block);
 	}
+	pass_on(cache, space);
 	pthread_cond_signal(&ssd->write);
 	kv_unlock(cache);
 	free(write);
@@ -143,15 +204,19 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 
 	if (!write)
 		return -ENOMEM;
-	r = kv_extent_take_locked(cache, slot->segment->class->slot_bytes,
-				  &slot->file, &slot->place);
+	r = kv_extent_take_locked(cache, slot->shelf->space,
+				  slot->segment->class->slot_bytes, &slot->file,
+				  &slot->place);
 	if (r < 0) {
 		free(write);
 		return r;
 	}
 	file = kv_file_at(cache, slot->file);
-	TAILQ_REMOVE(&ssd->queue, slot, link);
+	kv_admit_charge_locked(cache, slot);
+	kv_lane_charge_locked(slot);
+	kv_lane_drop_locked(cache, slot);
 	set_flags(cache, slot->block, BLOCK_WRITING, BLOCK_QUEUED);
+	TAILQ_INSERT_TAIL(&slot->shelf->space->under_way, slot, link);
 	write->cache = cache;
 	write->slot = slot;
 	write->io.op = KV_IO_WRITE;
@@ -162,24 +227,55 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 	write->io.bytes = KV_PAGE + kv_round_up(slot->block->length, KV_PAGE);
 	write->io.done = write_done;
 	ssd->writing++;
+	KV_POINT("write.before_submit");
 	kv_ring_submit(cache->ring, &write->io);
+	KV_POINT("write.submitted");
 	return 0;
+}
+
+/* The write of @slot did not begin, by @r: what is to be done about it. Returns
+ * what is left of @r. */
+static int see_to(struct kv_cache *cache, struct kv_slot *slot, int r)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+
+	switch (r) {
+	case -EDQUOT:
+		deny(cache, slot);
+		return 0;
+	case -EBUSY:
+		kv_lane_yield_locked(cache);
+		kv_commit_kick_locked(cache, true);
+		kv_cond_wait(cache, &ssd->done, QUOTA_NS);
+		return 0;
+	case -EAGAIN:
+		kv_commit_kick_locked(cache, true);
+		kv_cond_wait(cache, &ssd->done, kv_health_retry(cache));
+		return 0;
+	case -ENOSPC:
+		kv_lane_yield_locked(cache); /* others may be owed room */
+		return r;
+	default:
+		return r;
+	}
 }
 
 /* Returns 0 if the next turn may begin at once. */
 static int turn(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
-	struct kv_slot *slot = TAILQ_FIRST(&ssd->queue);
+	struct kv_slot *slot = kv_lane_next_locked(cache);
 	uint64_t slot_bytes;
 	int r;
 
 	if (ssd->full && kv_now_ns() > ssd->full_until)
 		ssd->full = false;
 	if (!slot || ssd->writing >= WRITES_AT_ONCE) {
-		kv_cond_wait(cache, &ssd->write, RETRY_NS);
+		kv_cond_wait(cache, &ssd->write, kv_health_retry(cache));
 		return 0;
 	}
+	if (kv_admit_locked(cache, slot) == KV_ADMIT_LATER)
+		return 0;
 	slot_bytes = slot->segment->class->slot_bytes;
 	r = start_write(cache, slot);
 	if (r == -ENOENT) {
@@ -190,14 +286,9 @@ static int turn(struct kv_cache *cache)
 			ssd->full_until = kv_now_ns() + FULL_NS;
 			r = 0;
 		}
-	} else if (r == -EAGAIN) {
-		kv_commit_kick_locked(cache, true);
-		kv_cond_wait(cache, &ssd->done, RETRY_NS);
-		r = 0;
-	} else if (r == 0 && ssd->error) {
-		ssd->error = 0;
+		return r;
 	}
-	return r;
+	return see_to(cache, slot, r);
 }
 
 static void *writer(void *arg)
@@ -207,7 +298,10 @@ static void *writer(void *arg)
 	int tries = 0;
 
 	kv_lock(cache);
-	while (!ssd->stop || (!TAILQ_EMPTY(&ssd->undone) && tries < 2)) {
+	while (ssd->unswept)
+		kv_cond_wait(cache, &ssd->write, kv_health_retry(cache));
+	while (!ssd->stop || (ssd->undone && tries < 2 &&
+			      !kv_health_stuck_locked(cache).writes)) {
 		uint64_t failures = ssd->failures;
 		int r = turn(cache);
 
@@ -217,8 +311,10 @@ static void *writer(void *arg)
 			continue;
 		/* It failed: wait a little, then look whether it still does. */
 		tries += ssd->stop;
-		kv_cond_wait(cache, &ssd->write, RETRY_NS);
+		kv_cond_wait(cache, &ssd->write, kv_health_retry(cache));
 	}
+	ssd->writer_ended = true;
+	pthread_cond_broadcast(&ssd->done);
 	kv_unlock(cache);
 	return NULL;
 }
@@ -239,30 +335,6 @@ static void queue_loose(struct kv_cache *cache, struct kv_space *space)
 				n = block->next;
 				kv_write_queue_locked(cache, block, true);
 			}
-}
-
-static bool flushed(const struct kv_ssd *ssd, const struct kv_flush *flush)
-{
-	const struct kv_slot *first = TAILQ_FIRST(&ssd->undone);
-
-	return (!first || first->seq > flush->ticket) &&
-	       ssd->commits_done >= flush->commit;
-}
-
-void kv_flushes_settle_locked(struct kv_cache *cache, int error)
-{
-	struct kv_flush **link = &cache->flushes;
-
-	while (*link) {
-		struct kv_flush *flush = *link;
-
-		if (!error && !flushed(&cache->ssd, flush)) {
-			link = &flush->next;
-			continue;
-		}
-		*link = flush->next;
-		kv_due_flushed(cache, flush, error);
-	}
 }
 
 void kv_flushes_prolong_locked(struct kv_cache *cache, uint64_t seq)
@@ -290,9 +362,17 @@ void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 		return;
 	}
 	queue_loose(cache, space);
+	if (KV_LIE("ack")) {
+		kv_due_flushed(cache, flush, 0);
+		kv_unlock(cache);
+		return;
+	}
 	flush->pending = true;
 	flush->ticket = ssd->seq;
 	flush->commit = kv_commits_needed_locked(cache);
+	flush->space = space->id;
+	flush->change = cache->snapshots.changes;
+	cache->snapshots.retry_at = 0;
 	flush->next = cache->flushes;
 	cache->flushes = flush;
 	kv_flushes_settle_locked(cache, 0);
@@ -331,34 +411,6 @@ int kv_space_sync(struct kv_cache *cache, struct kv_space *space)
 	return flush.status;
 }
 
-int kv_block_sync(struct kv_cache *cache, struct kv_block *block)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-	uint64_t failures;
-	int r = 0;
-
-	kv_lock(cache);
-	failures = ssd->failures;
-	if (block->file == KV_NONE && cache->config.read_only)
-		r = -EROFS;
-	else if (!ssd->on)
-		r = -EOPNOTSUPP;
-	while (r == 0 && block->file == KV_NONE) {
-		if (block->flags & BLOCK_REMOVED) {
-			r = -ENOENT;
-			break;
-		}
-		kv_write_queue_locked(cache, block, true);
-		kv_commit_kick_locked(cache, true);
-		if (failures != ssd->failures && ssd->error)
-			r = ssd->error;
-		else
-			kv_cond_wait(cache, &ssd->done, RETRY_NS);
-	}
-	kv_unlock(cache);
-	return r;
-}
-
 int kv_writer_start(struct kv_cache *cache)
 {
 	int r = kv_thread(&cache->ssd.writer, "kvfs-write", writer, cache);
@@ -368,15 +420,42 @@ int kv_writer_start(struct kv_cache *cache)
 	r = kv_thread(&cache->ssd.committer, "kvfs-commit", kv_committer,
 		      cache);
 	cache->ssd.running = r == 0;
+	if (r == 0)
+		return 0;
+	kv_lock(cache);
+	cache->ssd.stop = true;
+	pthread_cond_broadcast(&cache->ssd.write);
+	kv_unlock(cache);
+	pthread_join(cache->ssd.writer, NULL);
 	return r;
 }
 
-void kv_writer_stop(struct kv_cache *cache)
+/* -ETIMEDOUT: the thread waits for what is stuck. */
+static int join(struct kv_cache *cache, pthread_t thread, const bool *ended)
+{
+	int r = 0;
+
+	kv_lock(cache);
+	while (!*ended && r == 0) {
+		kv_cond_wait(cache, &cache->ssd.done, kv_health_retry(cache));
+		if (!*ended && kv_health_stuck_locked(cache).writes > 0)
+			r = -ETIMEDOUT;
+	}
+	kv_unlock(cache);
+	if (r == 0)
+		pthread_join(thread, NULL);
+	else
+		pthread_detach(thread);
+	return r;
+}
+
+int kv_writer_stop(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
+	int r, e;
 
 	if (!ssd->running)
-		return;
+		return 0;
 	kv_lock(cache);
 	for (uint32_t id = 0; id < cache->n_spaces; id++)
 		if (cache->spaces[id] && !cache->spaces[id]->removed)
@@ -384,11 +463,12 @@ void kv_writer_stop(struct kv_cache *cache)
 	ssd->stop = true;
 	pthread_cond_broadcast(&ssd->write);
 	kv_unlock(cache);
-	pthread_join(ssd->writer, NULL);
+	r = join(cache, ssd->writer, &ssd->writer_ended);
 	kv_lock(cache);
 	ssd->stop_commits = true;
 	pthread_cond_broadcast(&ssd->commit);
 	kv_unlock(cache);
-	pthread_join(ssd->committer, NULL);
+	e = join(cache, ssd->committer, &ssd->committer_ended);
 	ssd->running = false;
+	return r < 0 ? r : e;
 }

@@ -12,6 +12,7 @@
  * LOCKING   none: the cache answers with copies.
  */
 #include "fs/attr.h"
+#include "fs/snapshots.h"
 #include "fs/upload.h"
 
 #define BLOCK_IO_BYTES (1 << 20) /* st_blksize: what cp should use */
@@ -28,7 +29,7 @@ struct timespec kv_attr_time(int64_t ns)
 	return t;
 }
 
-static void set_times(struct stat *st, int64_t mtime_ns, int64_t atime_ns)
+void kv_attr_times(struct stat *st, int64_t mtime_ns, int64_t atime_ns)
 {
 	st->st_mtim = st->st_ctim = kv_attr_time(mtime_ns);
 	st->st_atim = kv_attr_time(KV_MAX(atime_ns, mtime_ns));
@@ -37,9 +38,14 @@ static void set_times(struct stat *st, int64_t mtime_ns, int64_t atime_ns)
 int kv_attr_space(struct kv_mount *mount, const struct kv_node *node,
 		  struct kv_space **ret_space, struct kv_space_info *ret_info)
 {
-	struct kv_space *space = kv_space_by_id(mount->cache, node->space);
+	struct kv_snapshot_info snapshot = {.space = node->space};
 	struct kv_space_info info;
+	struct kv_space *space;
 
+	if ((node->type == KV_NODE_SNAPSHOT || node->type == KV_NODE_LINK) &&
+	    kv_snapshot_stat(mount->cache, node->value, &snapshot) < 0)
+		return -ESTALE;
+	space = kv_space_by_id(mount->cache, snapshot.space);
 	if (space == NULL)
 		return -ESTALE;
 	info = kv_space_stat(mount->cache, space);
@@ -75,7 +81,7 @@ int kv_attr_block(struct kv_mount *mount, struct kv_block *block,
 		.st_blksize = BLOCK_IO_BYTES,
 		.st_blocks = (blkcnt_t)KV_MAX(info.held / 512, 1),
 	};
-	set_times(ret_attr, meta.mtime_ns, info.atime_ns);
+	kv_attr_times(ret_attr, meta.mtime_ns, info.atime_ns);
 	return 0;
 }
 
@@ -87,7 +93,7 @@ static int attr_fixed(const struct kv_mount *mount, uint64_t ino,
 			    .st_uid = mount->uid,
 			    .st_gid = mount->gid,
 			    .st_blksize = KV_PAGE};
-	set_times(st, mount->started_ns, 0);
+	kv_attr_times(st, mount->started_ns, 0);
 	switch (ino) {
 	case KV_NODE_ROOT:
 		st->st_mode = S_IFDIR | mount->mode;
@@ -126,7 +132,9 @@ static int attr_in_space(struct kv_mount *mount, uint64_t ino,
 			    .st_uid = info.uid,
 			    .st_gid = info.gid,
 			    .st_blksize = KV_PAGE};
-	set_times(st, info.mtime_ns, 0);
+	kv_attr_times(st, info.mtime_ns, 0);
+	if (node->type == KV_NODE_SNAPSHOT || node->type == KV_NODE_LINK)
+		return kv_snapshots_attr(mount, node, st);
 	if (node->type != KV_NODE_LAYOUT)
 		return 0;
 	if (info.layout == NULL)
@@ -153,7 +161,10 @@ static int attr_of_block_id(struct kv_mount *mount, uint64_t id,
 
 double kv_name_timeout(uint64_t ino, double attr_timeout)
 {
-	return kv_node_decode(ino).type == KV_NODE_SPACE ? 0 : attr_timeout;
+	enum kv_node_type type = kv_node_decode(ino).type;
+
+	return type == KV_NODE_SPACE || type == KV_NODE_SNAPSHOT ? 0
+								 : attr_timeout;
 }
 
 int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
@@ -174,6 +185,9 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 		r = attr_of_block_id(mount, node.value, ret_attr);
 		break;
 	case KV_NODE_DIR:
+	case KV_NODE_SNAPSHOTS:
+	case KV_NODE_SNAPSHOT:
+	case KV_NODE_LINK:
 		timeout = KV_TIMEOUT_BLOCK;
 		r = attr_in_space(mount, ino, &node, ret_attr);
 		break;

@@ -221,6 +221,7 @@ static void forget_unread(struct kv_client *client)
 	kv_requests_abandon(client);
 	server->tally.dropped_reservations +=
 		kv_reservations_drop(&client->reservations, server->cache);
+	kv_sets_drop(&client->sets);
 	kv_staging_put(kv_steal(client->staging));
 	kv_outbox_fini(&client->outbox);
 	kv_outbox_init(&client->outbox);

@@ -40,6 +40,7 @@ struct kv_client {
 	uint64_t last_acquire; /* highest tag of an acquire so far */
 	struct kv_reservations reservations;
 	struct kv_segments segments;
+	struct kv_sets sets;
 };
 
 /*

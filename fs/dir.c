@@ -17,6 +17,7 @@
 #include "fs/handle.h"
 #include "fs/ops.h"
 #include "fs/permit.h"
+#include "fs/snapshots.h"
 
 #define DOTS 2 /* "." and ".." have the offsets 1 and 2 */
 
@@ -111,6 +112,9 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 		return r;
 	if (node.type == KV_NODE_SPACE)
 		return list_space(mount, space, &info, dir);
+	if (node.type != KV_NODE_DIR)
+		return kv_snapshots_list(mount, space, &node, &dir->nodes,
+					 &dir->n);
 	return list_blocks(mount, space, node.byte, dir);
 }
 
@@ -174,6 +178,8 @@ static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 		strcpy(name, ".layout");
 	} else if (node.type == KV_NODE_DIR) {
 		snprintf(name, 3, "%02x", node.byte);
+	} else if (node.type == KV_NODE_SNAPSHOT || node.type == KV_NODE_LINK) {
+		kv_snapshots_name(mount, &node, name);
 	} else {
 		space = kv_space_by_id(mount->cache, node.space);
 		if (space == NULL)
@@ -192,7 +198,8 @@ static void describe_dots(fuse_ino_t ino, off_t off,
 {
 	struct kv_node node = kv_node_decode(ino);
 
-	if (off == 1 && node.type == KV_NODE_DIR)
+	if (off == 1 &&
+	    (node.type == KV_NODE_DIR || node.type == KV_NODE_SNAPSHOTS))
 		ino = kv_node_of_space(node.space);
 	else if (off == 1)
 		ino = KV_NODE_ROOT;
@@ -283,6 +290,7 @@ void kv_fs_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync,
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_node node = kv_node_decode(ino);
+	struct kv_space_info info;
 	struct kv_space *space;
 	int r = 0;
 
@@ -291,9 +299,8 @@ void kv_fs_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync,
 	if (ino == KV_NODE_ROOT) {
 		r = sync_all(mount);
 	} else if (node.type != KV_NODE_FIXED) {
-		space = kv_space_by_id(mount->cache, node.space);
-		r = space == NULL ? -ESTALE
-				  : kv_space_sync(mount->cache, space);
+		r = kv_attr_space(mount, &node, &space, &info);
+		r = r < 0 ? r : kv_space_sync(mount->cache, space);
 	}
 	fuse_reply_err(req, -r);
 }

@@ -2,7 +2,7 @@
 /*
  * guard.c - SIGBUS as a return value.
  *
- * OWNS      the process's SIGBUS handler.
+ * OWNS      the process's SIGBUS handler, and hands on what is not its own.
  *
  * INVARIANTS
  *   (1) `waiting` is set only while its thread is inside kv_hash_copy, which
@@ -16,6 +16,7 @@
 #include "fs/guard.h"
 
 static _Thread_local sigjmp_buf *volatile waiting;
+static struct sigaction before;
 
 static void on_sigbus(int number)
 {
@@ -25,16 +26,26 @@ static void on_sigbus(int number)
 		waiting = NULL;
 		siglongjmp(*jump, 1);
 	}
-	/* Not ours: the access is repeated, and kills the process. */
-	signal(number, SIG_DFL);
+	/* Not ours: the index's, or the access is repeated, and kills. */
+	if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
+		before.sa_handler(number);
+	else
+		signal(number, SIG_DFL);
 }
 
-void kv_guard_install(void)
+static void install(void)
 {
 	struct sigaction action = {.sa_handler = on_sigbus};
 
 	sigemptyset(&action.sa_mask);
-	sigaction(SIGBUS, &action, NULL);
+	sigaction(SIGBUS, &action, &before);
+}
+
+void kv_guard_install(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, install);
 }
 
 int kv_guard_hash_copy(struct kv_hash *hash, void *dst, const void *src,

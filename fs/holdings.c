@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * holdings.c - a hash table of reservations and a sorted array of segments.
+ * holdings.c - a hash table of reservations, a sorted array of segments, and
+ * sets of picks.
  *
- * OWNS      the fills of reservations until they are taken or dropped, and the
- *           count that the cache keeps for each segment in the set.
+ * OWNS      the fills of reservations until they are taken or dropped, the
+ *           count that the cache keeps for each segment in the set, and the
+ *           picks.
  *
  * INVARIANTS
  *   (1) A key is in the table at most once: the cache gives a second fill for
@@ -142,4 +144,87 @@ void kv_segments_return(struct kv_segments *set, struct kv_cache *cache)
 		kv_segment_returned(cache, set->ids[i]);
 	free(set->ids);
 	*set = (struct kv_segments){0};
+}
+
+#define SETS_MAX 16
+
+static struct kv_set **set_find(struct kv_sets *sets, uint64_t id)
+{
+	struct kv_set **link = &sets->first;
+
+	while (*link && (*link)->id != id)
+		link = &(*link)->next;
+	return link;
+}
+
+static int set_get(struct kv_sets *sets, uint64_t id, struct kv_set **ret_set)
+{
+	struct kv_set *set = *set_find(sets, id);
+
+	if (!set) {
+		if (sets->n >= SETS_MAX)
+			return -ENOSPC;
+		set = calloc(1, sizeof(*set));
+		if (!set)
+			return -ENOMEM;
+		set->id = id;
+		set->next = sets->first;
+		sets->first = set;
+		sets->n++;
+	}
+	*ret_set = set;
+	return 0;
+}
+
+int kv_sets_add(struct kv_sets *sets, uint64_t id, const struct kv_pick *picks,
+		size_t n)
+{
+	struct kv_pick *more;
+	struct kv_set *set;
+	size_t room;
+	int r;
+
+	if (sets->picks + n > KV_SNAPSHOT_BLOCKS)
+		return -ENOSPC;
+	r = set_get(sets, id, &set);
+	if (r < 0)
+		return r;
+	if (set->n + n > set->room) {
+		room = KV_MAX(set->n + n, 2 * set->room);
+		more = reallocarray(set->picks, room, sizeof(*more));
+		if (!more)
+			return -ENOMEM;
+		set->picks = more;
+		set->room = room;
+	}
+	memcpy(set->picks + set->n, picks, n * sizeof(*picks));
+	set->n += n;
+	sets->picks += n;
+	return 0;
+}
+
+struct kv_set *kv_sets_take(struct kv_sets *sets, uint64_t id)
+{
+	struct kv_set **link = set_find(sets, id), *set = *link;
+
+	if (!set)
+		return NULL;
+	*link = set->next;
+	sets->n--;
+	sets->picks -= set->n;
+	return set;
+}
+
+void kv_set_free(struct kv_set *set)
+{
+	if (!set)
+		return;
+	free(set->picks);
+	free(set);
+}
+
+void kv_sets_drop(struct kv_sets *sets)
+{
+	while (sets->first)
+		kv_set_free(kv_sets_take(sets, sets->first->id));
 }

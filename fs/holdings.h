@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * holdings.h - what one client holds besides leases: reserved blocks, and the
- * arena segments whose descriptors it was given.
+ * holdings.h - what one client holds besides leases: reserved blocks, the arena
+ * segments whose descriptors it was given, and what it has picked for snapshots
+ * that it has not made yet.
  */
 #ifndef KV_FS_HOLDINGS_H
 #define KV_FS_HOLDINGS_H
@@ -37,5 +38,27 @@ int kv_segments_add(struct kv_segments *set, uint32_t id);     /* -ENOMEM */
 bool kv_segments_remove(struct kv_segments *set, uint32_t id); /* was it in? */
 /* Give all back to the cache. */
 void kv_segments_return(struct kv_segments *set, struct kv_cache *cache);
+
+/* Picks of one snapshot to be. */
+struct kv_set {
+	uint64_t id;
+	struct kv_pick *picks;
+	size_t n, room;
+	struct kv_set *next;
+};
+
+struct kv_sets {
+	struct kv_set *first;
+	size_t n, picks; /* sets, and picks in all of them */
+};
+
+/* Add to the set @id, made by its first picks.  -ENOSPC: more than a snapshot
+ * may have, or too many sets; -ENOMEM. */
+int kv_sets_add(struct kv_sets *sets, uint64_t id, const struct kv_pick *picks,
+		size_t n);
+/* Forget and return it, the caller's now; NULL if there is none. */
+struct kv_set *kv_sets_take(struct kv_sets *sets, uint64_t id);
+void kv_set_free(struct kv_set *set); /* takes NULL */
+void kv_sets_drop(struct kv_sets *sets);
 
 #endif

@@ -172,8 +172,11 @@ void kv_mount_close(struct kv_mount *mount)
 		free(mount->handles);
 	}
 	kv_uploads_free(mount->uploads);
-	if (mount->cache != NULL)
-		kv_cache_close(mount->cache);
+	if (mount->cache != NULL && kv_cache_close(mount->cache) < 0) {
+		fprintf(stderr, "kvfs: the SSD does not answer: the store is "
+				"left as after a crash\n");
+		return; /* requests that end after all may still call back */
+	}
 	kv_lives_free(mount->lives);
 	free(mount->control_path);
 	pthread_rwlock_destroy(&mount->listeners);

@@ -8,8 +8,9 @@
  * INVARIANTS
  *   (1) The top four bits are the type.  Fixed nodes have none set, so that
  *       the root is FUSE's 1.
- *   (2) Below them: a block's 60-bit id; an upload's serial; or a space's id in
- *       the bits 8 to 39, a directory's byte below and its life above.
+ *   (2) Below them: a block's 60-bit id; an upload's serial; a snapshot's
+ *       32-bit id, above it in a link a position of 27 bits; or a space's id
+ *       in the bits 8 to 39, a directory's byte below and its life above.
  *
  * LOCKING   lives->lock guards the list and the counts.  It is a leaf.
  */
@@ -19,6 +20,7 @@
 #define VALUE_MASK ((UINT64_C(1) << TYPE_SHIFT) - 1)
 #define LIFE_SHIFT 40
 #define LIFE_MASK ((1u << 20) - 1)
+#define POSITION_SHIFT 32
 
 static uint64_t node(enum kv_node_type type, uint64_t value)
 {
@@ -51,11 +53,31 @@ uint64_t kv_node_of_upload(uint64_t serial)
 	return node(KV_NODE_UPLOAD, serial);
 }
 
+uint64_t kv_node_of_snapshots(uint32_t space)
+{
+	return node(KV_NODE_SNAPSHOTS, (uint64_t)space << 8);
+}
+
+uint64_t kv_node_of_snapshot(uint64_t id)
+{
+	return node(KV_NODE_SNAPSHOT, id);
+}
+
+uint64_t kv_node_of_link(uint64_t snapshot, uint32_t position)
+{
+	return node(KV_NODE_LINK,
+		    (uint64_t)position << POSITION_SHIFT | snapshot);
+}
+
 struct kv_node kv_node_decode(uint64_t ino)
 {
+	enum kv_node_type type = (enum kv_node_type)(ino >> TYPE_SHIFT);
+	uint64_t value = ino & VALUE_MASK;
+
 	return (struct kv_node){
-		.type = (enum kv_node_type)(ino >> TYPE_SHIFT),
-		.value = ino & VALUE_MASK,
+		.type = type,
+		.value = type == KV_NODE_LINK ? (uint32_t)value : value,
+		.position = (uint32_t)(value >> POSITION_SHIFT),
 		.space = (uint32_t)(ino >> 8),
 		.byte = (uint8_t)ino,
 		.life = (uint32_t)(ino >> LIFE_SHIFT) & LIFE_MASK,

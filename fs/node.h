@@ -16,7 +16,10 @@ enum kv_node_type {
 	KV_NODE_SPACE,
 	KV_NODE_DIR, /* two hex digits; byte, and life */
 	KV_NODE_LAYOUT,
-	KV_NODE_UPLOAD, /* a file being written; value: its serial */
+	KV_NODE_UPLOAD,	   /* a file being written; value: its serial */
+	KV_NODE_SNAPSHOTS, /* a space's .snapshots */
+	KV_NODE_SNAPSHOT,  /* value: kv_snapshot_info.id */
+	KV_NODE_LINK,	   /* to a block; value: the snapshot's, and position */
 };
 
 enum {
@@ -35,6 +38,7 @@ struct kv_node {
 	uint32_t space;
 	uint8_t byte;
 	uint32_t life;
+	uint32_t position;
 };
 
 uint64_t kv_node_of_block(uint64_t id);
@@ -42,6 +46,9 @@ uint64_t kv_node_of_space(uint32_t space);
 uint64_t kv_node_of_dir(uint32_t space, uint8_t byte, uint32_t life);
 uint64_t kv_node_of_layout(uint32_t space);
 uint64_t kv_node_of_upload(uint64_t serial);
+uint64_t kv_node_of_snapshots(uint32_t space);
+uint64_t kv_node_of_snapshot(uint64_t id);
+uint64_t kv_node_of_link(uint64_t snapshot, uint32_t position);
 struct kv_node kv_node_decode(uint64_t ino);
 
 /* "ab" to 0xab; exact form only, else -EINVAL. */

@@ -27,7 +27,8 @@ const char kv_options_help[] =
 	"  -h  this help                 -V  version\n"
 	"\n"
 	"options: dram=SIZE ssd=SIZE segment=SIZE hugepages=auto|on|off\n"
-	"  writeback=all|reuse|none evict=flru|lru scrub=RATE ssd_write=SIZE\n"
+	"  writeback=all|reuse|none evict=lhd|flru|lru scrub=RATE "
+	"ssd_write=SIZE\n"
 	"  arena=sealed|rw control=PATH allow_other uid=N gid=N umask=OCTAL "
 	"ro\n"
 	"SIZE: digits with K, M, G, T, or % of memory (dram) or disk (ssd).\n"
@@ -195,6 +196,10 @@ static int parse_letters(int argc, char **argv, struct kv_options *o,
 		case ':':
 			return refuse(ret_why, "-%c: needs a value", optopt);
 		default:
+			/* In "-xf" the x is told by optopt only. */
+			if (optopt && strncmp(argv[optind - 1], "--", 2) != 0)
+				return refuse(ret_why, "-%c: unknown option",
+					      optopt);
 			return refuse(ret_why, "%s: unknown option",
 				      argv[optind - 1]);
 		}
@@ -243,7 +248,7 @@ int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 {
 	struct kv_options o = {
 		.segment = 256u << 20,
-		.evict = "flru",
+		.evict = "lhd",
 		.scrub = 20u << 20,
 		.allow_other = geteuid() == 0,
 	};

@@ -39,6 +39,13 @@ int kv_permit(fuse_req_t req, const struct kv_space_info *info, int want)
 	return kv_access_ok(info, &caller, want) ? 0 : -EACCES;
 }
 
+int kv_permit_operator(fuse_req_t req)
+{
+	uid_t uid = fuse_req_ctx(req)->uid;
+
+	return uid == 0 || uid == geteuid() ? 0 : -EPERM;
+}
+
 int kv_permit_owner(fuse_req_t req, const struct kv_space_info *info)
 {
 	uid_t uid = fuse_req_ctx(req)->uid;

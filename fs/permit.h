@@ -12,6 +12,9 @@
  * space: 0, -EACCES. */
 int kv_permit(fuse_req_t req, const struct kv_space_info *info, int want);
 
+/* Whether the caller is root, or who the daemon runs as: 0, -EPERM. */
+int kv_permit_operator(fuse_req_t req);
+
 /* Whether the caller owns the space, or is root: 0, -EPERM. */
 int kv_permit_owner(fuse_req_t req, const struct kv_space_info *info);
 

@@ -16,6 +16,7 @@
 #include "fs/attr.h"
 #include "fs/ops.h"
 #include "fs/permit.h"
+#include "fs/snapshots.h"
 #include "fs/upload.h"
 
 /* A directory in which files are written, and a name in it. */
@@ -34,7 +35,7 @@ static int find_place(fuse_req_t req, fuse_ino_t parent, const char *text,
 	struct place place = {.text = text};
 	int r;
 
-	if (node.type == KV_NODE_FIXED)
+	if (node.type != KV_NODE_SPACE && node.type != KV_NODE_DIR)
 		return -EPERM;
 	r = kv_attr_space(mount, &node, &place.space, &place.info);
 	if (r < 0)
@@ -158,12 +159,31 @@ static int unlink_file(fuse_req_t req, const struct place *place)
 	return r;
 }
 
+static int unlink_link(fuse_req_t req, const struct kv_node *node,
+		       const char *text)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_space_info info;
+	struct kv_space *space;
+	int r;
+
+	r = kv_attr_space(mount, node, &space, &info);
+	if (r == 0)
+		r = kv_permit(req, &info, W_OK | X_OK);
+	return r < 0 ? r : kv_snapshots_unlink(mount, node, text);
+}
+
 /* Valid replies: fuse_reply_err. */
 void kv_fs_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
+	struct kv_node node = kv_node_decode(parent);
 	struct place place;
 	int r;
 
+	if (node.type == KV_NODE_SNAPSHOT) {
+		fuse_reply_err(req, -unlink_link(req, &node, name));
+		return;
+	}
 	r = find_place(req, parent, name, &place);
 	if (r == 0)
 		r = unlink_file(req, &place);

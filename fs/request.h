@@ -102,6 +102,16 @@ int kv_request_evict(struct kv_client *client, const struct kv_message *m);
 int kv_request_pin(struct kv_client *client, const struct kv_message *m);
 int kv_request_clear(struct kv_client *client, const struct kv_message *m);
 int kv_request_stats(struct kv_client *client, const struct kv_message *m);
+int kv_request_prefetch(struct kv_client *client, const struct kv_message *m);
+int kv_request_ended(struct kv_client *client, const struct kv_message *m);
+int kv_request_pick(struct kv_client *client, const struct kv_message *m);
+int kv_request_snapshot(struct kv_client *client, const struct kv_message *m);
+int kv_request_snapshot_drop(struct kv_client *client,
+			     const struct kv_message *m);
+int kv_request_snapshot_read(struct kv_client *client,
+			     const struct kv_message *m);
+int kv_request_snapshot_list(struct kv_client *client,
+			     const struct kv_message *m);
 int kv_request_unmapped(struct kv_client *client, const struct kv_message *m);
 
 #endif

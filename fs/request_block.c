@@ -100,6 +100,23 @@ int kv_request_pin(struct kv_client *client, const struct kv_message *m)
 	return m->header->arg > 1 ? -EPROTO : kv_request_evict(client, m);
 }
 
+int kv_request_ended(struct kv_client *client, const struct kv_message *m)
+{
+	struct kv_server *server = client->server;
+	struct kv_space_info info;
+	struct kv_space *space;
+	int r;
+
+	r = kv_request_keys(client, m);
+	if (r < 0)
+		return r;
+	if (kv_client_space(client, m->header->space, W_OK | X_OK, &space,
+			    &info) == 0)
+		kv_blocks_ended(server->cache, space, server->keys,
+				m->header->count);
+	return 0;
+}
+
 int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_space_info info;

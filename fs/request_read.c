@@ -55,6 +55,20 @@ static const struct shape {
 	[WIRE_STATS] = {0, 0, 0, 0, 0, false, false, kv_request_stats},
 	[WIRE_UNMAPPED] = {0, sizeof(struct wire_segment), 1, 1, 0, false, true,
 			   kv_request_unmapped},
+	[WIRE_PREFETCH] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
+			   false, kv_request_prefetch},
+	[WIRE_ENDED] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
+			true, kv_request_ended},
+	[WIRE_PICK] = {0, sizeof(struct wire_pick), 1, WIRE_BATCH, 0, false,
+		       false, kv_request_pick},
+	[WIRE_SNAPSHOT] = {sizeof(struct wire_snapshot), 1, 0, WIRE_MAX, 0,
+			   false, false, kv_request_snapshot},
+	[WIRE_SNAPSHOT_DROP] = {0, 1, 0, WIRE_MAX, 0, false, false,
+				kv_request_snapshot_drop},
+	[WIRE_SNAPSHOT_READ] = {sizeof(struct wire_snapshot), 1, 0, WIRE_MAX, 0,
+				false, false, kv_request_snapshot_read},
+	[WIRE_SNAPSHOT_LIST] = {0, 0, 0, 0, 0, false, false,
+				kv_request_snapshot_list},
 };
 
 static int dispatch(struct kv_client *client, size_t n, int fd)

@@ -74,6 +74,7 @@ void kv_session_block_signals(void)
 
 	sigaction(SIGNAL_WAKE, &act, NULL); /* no SA_RESTART: it interrupts */
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE: EFBIG says it, too */
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 

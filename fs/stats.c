@@ -40,6 +40,21 @@ static void write_tiers(FILE *f, const struct kv_cache_stats *s)
 		(ull)s->ssd_files, mib(s->index_bytes));
 }
 
+static void write_scrub(FILE *f, const struct kv_cache_stats *s)
+{
+	const time_t at = (time_t)(s->scrub_ended_ns / 1000000000);
+	char ended[32] = "never";
+	struct tm tm;
+
+	if (at && gmtime_r(&at, &tm))
+		strftime(ended, sizeof(ended), "%FT%TZ", &tm);
+	fprintf(f,
+		"scrub     %.1f MiB, %llu passes, the last ended: %s; this one "
+		"%llu%%; %llu corrupt\n",
+		mib(s->scrubbed), (ull)s->scrub_passes, ended,
+		(ull)s->scrub_percent, (ull)s->scrub_corrupt);
+}
+
 char *kv_stats_text(struct kv_cache *cache)
 {
 	struct kv_cache_stats s;
@@ -63,13 +78,34 @@ char *kv_stats_text(struct kv_cache *cache)
 		"gone      %llu removed; evicted: %llu from dram, %llu from "
 		"ssd\n",
 		(ull)s.removed, (ull)s.evicted_dram, (ull)s.evicted_ssd);
+	fprintf(f,
+		"evict     %s: weighs %s; %llu known from before, %llu of "
+		"ended chains, %llu passed over\n",
+		s.evict, s.evict_weighs, (ull)s.remembered,
+		(ull)s.victims_ended, (ull)s.victims_refused);
+	fprintf(f,
+		"estimate  hit rate with this much dram %.3f, twice %.3f, 4 "
+		"times %.3f, any %.3f\n",
+		s.estimated[0], s.estimated[1], s.estimated[2], s.estimated[3]);
+	fprintf(f,
+		"not on ssd %llu for want of their parent, %llu of budget, "
+		"%llu of quota\n",
+		(ull)s.unwritten_orphans, (ull)s.unwritten_budget,
+		(ull)s.unwritten_quota);
+	fprintf(f,
+		"prefetch  %.1f MiB, used %.1f, evicted unused %.1f; %llu "
+		"saves beyond their rate\n",
+		mib(s.prefetched), mib(s.prefetch_used), mib(s.prefetch_unused),
+		(ull)s.refused_rate);
 	fprintf(f, "ssd i/o   %.1f MiB read, %.1f MiB written, %llu commits\n",
 		mib(s.bytes_read_ssd), mib(s.bytes_written_ssd),
 		(ull)s.commits);
 	fprintf(f,
-		"health    %llu I/O errors, %llu corrupt blocks, %.1f MiB "
-		"scrubbed\n",
-		(ull)s.io_errors, (ull)s.corrupt, mib(s.scrubbed));
+		"health    %llu I/O errors, %llu stuck, %llu outages, %llu "
+		"corrupt blocks, %llu bad slots\n",
+		(ull)s.io_errors, (ull)s.stuck, (ull)s.ssd_outages,
+		(ull)s.corrupt, (ull)s.bad_slots);
+	write_scrub(f, &s);
 	if (fclose(f) != 0) {
 		free(text);
 		return NULL;
@@ -118,6 +154,38 @@ static void write_gauges(FILE *f, const struct kv_cache_stats *s)
 	one(f, "index_bytes", "gauge", "Size of the index.", s->index_bytes);
 	one(f, "ssd_degraded", "gauge", "1 while the SSD tier is degraded.",
 	    s->ssd_degraded);
+	one(f, "stuck_requests", "gauge", "SSD requests that do not end.",
+	    s->stuck);
+	one(f, "bad_slots", "gauge",
+	    "SSD slots out of use until the next mount.", s->bad_slots);
+	one(f, "scrub_percent", "gauge", "How far this pass of the scrub is.",
+	    s->scrub_percent);
+	one(f, "scrub_ended_seconds", "gauge",
+	    "When its last whole pass ended, in Unix time; 0: never.",
+	    (uint64_t)(s->scrub_ended_ns / 1000000000));
+}
+
+static void write_admission(FILE *f, const struct kv_cache_stats *s)
+{
+	head(f, "unwritten_total", "counter",
+	     "Times a block was not written to SSD unasked.");
+	fprintf(f, "kvfs_unwritten_total{reason=\"parent\"} %llu\n",
+		(ull)s->unwritten_orphans);
+	fprintf(f, "kvfs_unwritten_total{reason=\"budget\"} %llu\n",
+		(ull)s->unwritten_budget);
+	fprintf(f, "kvfs_unwritten_total{reason=\"quota\"} %llu\n",
+		(ull)s->unwritten_quota);
+	fprintf(f, "kvfs_unwritten_total{reason=\"shed\"} %llu\n",
+		(ull)s->dropped_saves);
+	one(f, "refused_rate_total", "counter",
+	    "Saves refused because their space was beyond its rate.",
+	    s->refused_rate);
+	one(f, "prefetched_bytes_total", "counter",
+	    "Bytes that prefetches read from SSD.", s->prefetched);
+	one(f, "prefetch_used_bytes_total", "counter",
+	    "Prefetched bytes that were used.", s->prefetch_used);
+	one(f, "prefetch_unused_bytes_total", "counter",
+	    "Prefetched bytes that were evicted unused.", s->prefetch_unused);
 }
 
 static void write_counters(FILE *f, const struct kv_cache_stats *s)
@@ -148,8 +216,36 @@ static void write_counters(FILE *f, const struct kv_cache_stats *s)
 	one(f, "commits_total", "counter", "Index transactions.", s->commits);
 	one(f, "io_errors_total", "counter", "Failed SSD requests.",
 	    s->io_errors);
+	one(f, "ssd_outages_total", "counter", "Times the SSD went offline.",
+	    s->ssd_outages);
+	write_admission(f, s);
 	one(f, "scrubbed_bytes_total", "counter", "Bytes re-read by the scrub.",
 	    s->scrubbed);
+	one(f, "scrub_passes_total", "counter", "Whole passes of the scrub.",
+	    s->scrub_passes);
+	one(f, "scrub_corrupt_total", "counter",
+	    "Corrupt blocks that the scrub found.", s->scrub_corrupt);
+}
+
+static void write_eviction(FILE *f, const struct kv_cache_stats *s)
+{
+	static const char *const sizes[] = {"1x", "2x", "4x", "inf"};
+
+	head(f, "eviction_policy", "gauge", "1 for the policy in use.");
+	fprintf(f, "kvfs_eviction_policy{name=\"%s\"} 1\n", s->evict);
+	one(f, "remembered_total", "counter",
+	    "Blocks that came in and were known from before.", s->remembered);
+	one(f, "victims_ended_total", "counter",
+	    "Evicted blocks of conversations that had ended.",
+	    s->victims_ended);
+	one(f, "victims_refused_total", "counter",
+	    "Blocks passed over at eviction because they were in use.",
+	    s->victims_refused);
+	head(f, "estimated_hit_rate", "gauge",
+	     "What so many times the DRAM would give.");
+	for (unsigned i = 0; i < KV_ARRAY_LEN(sizes); i++)
+		fprintf(f, "kvfs_estimated_hit_rate{dram=\"%s\"} %.4f\n",
+			sizes[i], s->estimated[i]);
 }
 
 static void write_control(FILE *f, const struct kv_control_counts *c)
@@ -181,6 +277,7 @@ char *kv_metrics_text(struct kv_cache *cache, struct kv_control *control)
 	kv_cache_stats(cache, &s);
 	write_gauges(f, &s);
 	write_counters(f, &s);
+	write_eviction(f, &s);
 	if (control != NULL) {
 		kv_control_counts(control, &counts);
 		write_control(f, &counts);

@@ -17,6 +17,7 @@
 #include "fs/attr.h"
 #include "fs/ops.h"
 #include "fs/permit.h"
+#include "fs/snapshots.h"
 #include "fs/upload.h"
 
 static int find_fixed(const char *name, uint64_t *ret_node)
@@ -80,6 +81,10 @@ static int find_in_space(fuse_req_t req, struct kv_space *space,
 		*ret_node = kv_node_of_layout(info->id);
 		return 0;
 	}
+	if (strcmp(name, KV_SNAPSHOTS) == 0) {
+		*ret_node = kv_node_of_snapshots(info->id);
+		return 0;
+	}
 	if (kv_dir_parse(name, &byte) < 0)
 		return find_upload(req, space, name, ret_node);
 	if (!kv_dir_exists(mount->cache, space, byte))
@@ -133,6 +138,9 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 		return r;
 	if (node.type == KV_NODE_SPACE)
 		return find_in_space(req, space, &info, name, &entry->ino);
+	if (node.type != KV_NODE_DIR)
+		return kv_snapshots_find(mount, space, &node, name,
+					 &entry->ino);
 	r = find_block(mount, space, node.byte, name, entry);
 	if (r == -ENOENT)
 		r = find_upload(req, space, name, &entry->ino);
@@ -266,6 +274,9 @@ static int remove_dir(fuse_req_t req, const struct kv_node *parent,
 	r = kv_permit(req, &info, W_OK | X_OK);
 	if (r < 0)
 		return r;
+	if (parent->type == KV_NODE_SNAPSHOTS ||
+	    strcmp(name, KV_SNAPSHOTS) == 0)
+		return kv_snapshots_rmdir(mount, space, parent, name);
 	if (kv_dir_parse(name, &byte) < 0)
 		return -ENOENT;
 	r = kv_dir_remove(mount->cache, space, byte);
@@ -282,7 +293,7 @@ void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 	if (parent == KV_NODE_ROOT)
 		r = remove_space(req, name);
-	else if (node.type == KV_NODE_SPACE)
+	else if (node.type == KV_NODE_SPACE || node.type == KV_NODE_SNAPSHOTS)
 		r = remove_dir(req, &node, name);
 	fuse_reply_err(req, -r);
 }
@@ -291,11 +302,20 @@ void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 void kv_fs_readlink(fuse_req_t req, fuse_ino_t ino)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_node node = kv_node_decode(ino);
+	char target[KV_SNAPSHOT_TARGET_MAX];
+	int r = -EINVAL;
 
-	if (ino == KV_NODE_CONTROL)
+	if (ino == KV_NODE_CONTROL) {
 		fuse_reply_readlink(req, mount->control_path);
+		return;
+	}
+	if (node.type == KV_NODE_LINK)
+		r = kv_snapshots_target(mount, &node, target);
+	if (r < 0)
+		fuse_reply_err(req, -r);
 	else
-		fuse_reply_err(req, EINVAL);
+		fuse_reply_readlink(req, target);
 }
 
 /* Valid replies: fuse_reply_statfs. */

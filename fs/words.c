@@ -138,11 +138,11 @@ static int take_writeback(struct kv_words *words, struct kv_options *options,
 static int take_evict(struct kv_words *words, struct kv_options *options,
 		      const char *value, const char **ret_why)
 {
-	static const char *const choices[] = {"flru", "lru"};
+	static const char *const choices[] = {"lhd", "flru", "lru"};
 	int i = choose(value, choices, KV_ARRAY_LEN(choices));
 
 	(void)words;
-	*ret_why = "not one of flru, lru";
+	*ret_why = "not one of lhd, flru, lru";
 	if (i < 0)
 		return i;
 	options->evict = choices[i];

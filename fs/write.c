@@ -56,7 +56,7 @@ static int create(fuse_req_t req, fuse_ino_t parent, const char *text,
 	struct kv_name name;
 	int r;
 
-	if (node.type == KV_NODE_FIXED)
+	if (node.type != KV_NODE_SPACE && node.type != KV_NODE_DIR)
 		return -EPERM;
 	r = kv_attr_space(mount, &node, &space, &info);
 	if (r < 0)

@@ -114,7 +114,9 @@ static uint64_t *quota_of(struct kv_quota *quota, const char *name)
 		return &quota->quota_ssd;
 	if (strcmp(name, "reserve.dram") == 0)
 		return &quota->reserve_dram;
-	return strcmp(name, "reserve.ssd") == 0 ? &quota->reserve_ssd : NULL;
+	if (strcmp(name, "reserve.ssd") == 0)
+		return &quota->reserve_ssd;
+	return strcmp(name, "rate.put") == 0 ? &quota->rate_put : NULL;
 }
 
 /* ---- finding the block of a node ---- */
@@ -268,6 +270,12 @@ static int set_on_block(struct kv_mount *mount, struct kv_block *block,
 			return kv_block_demote(mount->cache, block);
 		return -EINVAL;
 	}
+	if (strcmp(name, "ended") == 0) {
+		if (strcmp(value, "1") != 0)
+			return -EINVAL;
+		kv_block_end(mount->cache, block);
+		return 0;
+	}
 	info = kv_block_stat(mount->cache, block);
 	if (is_stored(name) || quick_value(&info, name, now) >= 0)
 		return -EPERM;
@@ -308,13 +316,21 @@ static int set_on_file(struct kv_mount *mount, const struct kv_node *node,
 	return r;
 }
 
+/* A limit that is lifted, a guarantee that is raised: at others' cost. */
+static bool grants(const char *name, uint64_t old, uint64_t new)
+{
+	if (strncmp(name, "reserve.", 8) == 0)
+		return new > old;
+	return old != 0 && (new == 0 || new > old);
+}
+
 static int set_on_space(fuse_req_t req, const struct kv_node *node,
 			const char *name, const char *value)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_space_info info;
 	struct kv_space *space;
-	uint64_t *quota;
+	uint64_t *quota, old;
 	int r;
 
 	r = kv_attr_space(mount, node, &space, &info);
@@ -329,10 +345,11 @@ static int set_on_space(fuse_req_t req, const struct kv_node *node,
 	if (quota == NULL)
 		return kv_space_set_layout(mount->cache, space, value,
 					   strlen(value));
-	r = kv_bytes_parse(value, quota);
-	if (r < 0)
+	old = *quota;
+	if (kv_bytes_parse(value, quota) < 0)
 		return -EINVAL;
-	return kv_space_set_quota(mount->cache, space, &info.quota);
+	r = grants(name, old, *quota) ? kv_permit_operator(req) : 0;
+	return r < 0 ? r : kv_space_set_quota(mount->cache, space, &info.quota);
 }
 
 static int set(fuse_req_t req, const struct kv_node *node, const char *name,

@@ -20,7 +20,7 @@
  * LOCKING   LMDB lets one writer in at a time; a batch belongs to the thread
  *           that began it.
  */
-#include "index/env.h"
+#include "index/fault.h"
 #include "index/record.h"
 
 #define RESERVE 8	 /* one part in so many of the map's pages */
@@ -32,6 +32,7 @@
 struct kv_batch {
 	struct kv_index *index;
 	MDB_txn *txn;
+	bool entered;	   /* the gate */
 	int failed;	   /* first error */
 	uint64_t puttable; /* bytes of the map that puts may still take */
 	uint64_t last_id;  /* put into last_dbi */
@@ -47,8 +48,9 @@ static void batch_abortp(struct kv_batch **batch)
  * Pages never used yet are cheap to count; the free list is only walked when
  * those come to an end.
  */
-static int count_room(struct kv_batch *batch)
+static int count_room(void *arg)
 {
+	struct kv_batch *batch = arg;
 	uint64_t total, reserve, room, free_pages;
 	MDB_envinfo info;
 	MDB_stat stat;
@@ -69,6 +71,18 @@ static int count_room(struct kv_batch *batch)
 	return 0;
 }
 
+/* Call LMDB.  MDB_PANIC: the transaction is lost, and the batch with it. */
+static int guarded(struct kv_batch *batch, int (*call)(void *arg), void *arg)
+{
+	int rc = MDB_PANIC;
+
+	if (batch->txn)
+		rc = kv_fault_guard(batch->index, call, arg);
+	if (rc == MDB_PANIC)
+		batch->txn = NULL;
+	return rc;
+}
+
 int kv_batch_begin(struct kv_index *index, struct kv_batch **ret_batch)
 {
 	_cleanup_(batch_abortp) struct kv_batch *batch = NULL;
@@ -80,12 +94,13 @@ int kv_batch_begin(struct kv_index *index, struct kv_batch **ret_batch)
 	if (!batch)
 		return -ENOMEM;
 	batch->index = index;
-	r = kv_env_errno(mdb_txn_begin(index->env, NULL, 0, &batch->txn));
+	r = kv_gate_enter(index, 0, &batch->txn);
 	if (r < 0)
 		return r;
-	r = count_room(batch);
+	batch->entered = true;
+	r = guarded(batch, count_room, batch);
 	if (r < 0)
-		return r;
+		return r == MDB_PANIC ? -EIO : r;
 	*ret_batch = kv_steal(batch);
 	return 0;
 }
@@ -112,24 +127,45 @@ static uint64_t cost_of(struct kv_batch *batch, MDB_dbi dbi, uint64_t id,
 	return 2 * (bytes + 2 * sizeof(id)) + (near ? 0 : FAR_PAGES * KV_PAGE);
 }
 
+struct change {
+	MDB_txn *txn;
+	MDB_dbi dbi;
+	uint64_t id;
+	MDB_val value;
+};
+
+static int do_put(void *arg)
+{
+	struct change *c = arg;
+	MDB_val key = {sizeof(c->id), &c->id};
+
+	return mdb_put(c->txn, c->dbi, &key, &c->value, 0);
+}
+
+static int do_delete(void *arg)
+{
+	struct change *c = arg;
+	MDB_val key = {sizeof(c->id), &c->id};
+
+	return mdb_del(c->txn, c->dbi, &key, NULL);
+}
+
 static int put(struct kv_batch *batch, MDB_dbi dbi, uint64_t id, MDB_val value)
 {
 	const uint64_t cost = cost_of(batch, dbi, id, value.mv_size);
-	MDB_val key = {sizeof(id), &id};
+	struct change c = {batch->txn, dbi, id, value};
 
 	if (batch->puttable < cost)
 		return note(batch, -ENOSPC);
 	batch->puttable -= cost;
-	return note(batch,
-		    kv_env_errno(mdb_put(batch->txn, dbi, &key, &value, 0)));
+	return note(batch, kv_env_errno(guarded(batch, do_put, &c)));
 }
 
 static int drop(struct kv_batch *batch, MDB_dbi dbi, uint64_t id)
 {
-	MDB_val key = {sizeof(id), &id};
-	int rc;
+	struct change c = {.txn = batch->txn, .dbi = dbi, .id = id};
+	int rc = guarded(batch, do_delete, &c);
 
-	rc = mdb_del(batch->txn, dbi, &key, NULL);
 	return rc == MDB_NOTFOUND ? 0 : note(batch, kv_env_errno(rc));
 }
 
@@ -153,31 +189,48 @@ int kv_batch_put_space(struct kv_batch *batch,
 		       const char *layout)
 {
 	_cleanup_(kv_freep) char *value = NULL;
-	struct kv_space_record copy = *record;
 	size_t bytes;
-	char *texts;
+	int r = kv_space_pack(record, name, layout ? layout : "", &value,
+			      &bytes);
 
-	if (!layout)
-		layout = "";
-	copy.name_len = (uint32_t)strlen(name);
-	copy.layout_len = (uint32_t)strlen(layout);
-	bytes = sizeof(copy) + copy.name_len + copy.layout_len;
-	value = malloc(bytes);
-	if (!value)
-		return note(batch, -ENOMEM);
-
-	texts = value + sizeof(copy);
-	memcpy(texts, name, copy.name_len);
-	memcpy(texts + copy.name_len, layout, copy.layout_len);
-	kv_space_record_seal(&copy, texts);
-	memcpy(value, &copy, sizeof(copy));
-	return put(batch, batch->index->spaces, copy.id,
+	if (r < 0)
+		return note(batch, r);
+	return put(batch, batch->index->spaces, record->id,
 		   (MDB_val){bytes, value});
 }
 
 int kv_batch_delete_space(struct kv_batch *batch, uint32_t id)
 {
 	return drop(batch, batch->index->spaces, id);
+}
+
+int kv_batch_put_snapshot(struct kv_batch *batch,
+			  const struct kv_snapshot_record *record,
+			  const char *name,
+			  const struct kv_snapshot_item *items)
+{
+	_cleanup_(kv_freep) char *value = NULL;
+	struct kv_snapshot_record copy = *record;
+	const size_t bytes = copy.count * sizeof(*items);
+	char *tail;
+
+	copy.name_len = (uint32_t)strlen(name);
+	value = malloc(sizeof(copy) + copy.name_len + bytes);
+	if (!value)
+		return note(batch, -ENOMEM);
+
+	tail = value + sizeof(copy);
+	memcpy(tail, name, copy.name_len);
+	memcpy(tail + copy.name_len, items, bytes);
+	kv_snapshot_record_seal(&copy, tail);
+	memcpy(value, &copy, sizeof(copy));
+	return put(batch, batch->index->snapshots, copy.id,
+		   (MDB_val){sizeof(copy) + copy.name_len + bytes, value});
+}
+
+int kv_batch_delete_snapshot(struct kv_batch *batch, uint64_t id)
+{
+	return drop(batch, batch->index->snapshots, id);
 }
 
 int kv_batch_put_segment(struct kv_batch *batch,
@@ -195,11 +248,31 @@ int kv_batch_delete_segment(struct kv_batch *batch, uint32_t id)
 	return drop(batch, batch->index->segments, id);
 }
 
+struct info_put {
+	struct kv_batch *batch;
+	const struct kv_store_info *info;
+};
+
+static int put_info(void *arg)
+{
+	struct info_put *put = arg;
+
+	return kv_store_info_put(put->batch->txn, put->batch->index->meta,
+				 put->info);
+}
+
 /* Replaces a record of the same size, so it goes by the rule for deletions. */
 int kv_batch_put_info(struct kv_batch *batch, const struct kv_store_info *info)
 {
-	return note(batch,
-		    kv_store_info_put(batch->txn, batch->index->meta, info));
+	struct info_put put = {batch, info};
+	int r = guarded(batch, put_info, &put);
+
+	return note(batch, r == MDB_PANIC ? -EIO : r);
+}
+
+static int do_commit(void *txn)
+{
+	return mdb_txn_commit(txn);
 }
 
 int kv_batch_commit(struct kv_batch *batch)
@@ -207,7 +280,9 @@ int kv_batch_commit(struct kv_batch *batch)
 	int r = batch->failed;
 
 	if (r == 0)
-		r = kv_env_errno(mdb_txn_commit(kv_steal(batch->txn)));
+		r = kv_env_errno(guarded(batch, do_commit, batch->txn));
+	if (batch->failed == 0)
+		batch->txn = NULL;
 	/* LMDB calls a write that a full disk cut short an I/O error. */
 	if (r == -EIO && kv_env_disk_full(batch->index->env))
 		r = -ENOSPC;
@@ -221,5 +296,7 @@ void kv_batch_abort(struct kv_batch *batch)
 		return;
 	if (batch->txn)
 		mdb_txn_abort(batch->txn);
+	if (batch->entered)
+		kv_gate_leave(batch->index);
 	free(batch);
 }

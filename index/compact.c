@@ -15,9 +15,11 @@
 #include <stdio.h>
 
 #include "index/env.h"
+#include "point.h"
 
 #define COPY_NAME "compact.tmp"
-#define SMALL (4u << 20) /* bytes; not worth the trouble below */
+/* Bytes; not worth the trouble below. */
+#define SMALL KV_POINTS_OR(128u << 10, 4u << 20)
 
 static uint64_t pages_of(const MDB_stat *stat)
 {
@@ -61,6 +63,7 @@ static int copy_to(struct kv_index *index, const char *path)
 	r = kv_env_errno(mdb_env_copyfd2(index->env, fd, MDB_CP_COMPACT));
 	if (r < 0)
 		return r;
+	KV_POINT("compact.copied");
 	return fsync(fd) < 0 ? -errno : 0;
 }
 
@@ -68,8 +71,10 @@ static int take_name(const char *directory, const char *from, const char *to)
 {
 	_cleanup_(kv_closep) int fd = -1;
 
+	KV_POINT("compact.before_rename");
 	if (rename(from, to) < 0)
 		return -errno;
+	KV_POINT("compact.renamed");
 	fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
@@ -82,8 +87,9 @@ int kv_index_compact(struct kv_index **index, const char *path,
 {
 	char from[PATH_MAX], to[PATH_MAX];
 	struct kv_store_info info;
-	uint64_t live;
+	uint64_t live, bytes;
 	int r, renamed;
+	bool over;
 
 	if (snprintf(from, sizeof(from), "%s/" COPY_NAME, path) >= PATH_MAX ||
 	    snprintf(to, sizeof(to), "%s/data.mdb", path) >= PATH_MAX)
@@ -92,7 +98,10 @@ int kv_index_compact(struct kv_index **index, const char *path,
 	r = live_bytes(*index, &live);
 	if (r < 0)
 		return r;
-	if (kv_index_bytes(*index) < SMALL || live * 2 > kv_index_bytes(*index))
+	bytes = kv_index_bytes(*index);
+	/* Larger than its map: the cap was lowered, and has no room for it. */
+	over = bytes > map_bytes;
+	if (over ? live >= bytes : bytes < SMALL || live * 2 > bytes)
 		return 0;
 	r = copy_to(*index, from);
 	if (r < 0) {

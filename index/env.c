@@ -21,6 +21,7 @@
 #include <sys/statvfs.h>
 
 #include "index/env.h"
+#include "index/fault.h"
 
 #define SPARE (1u << 20)
 #define DISK_FULL (1u << 20) /* less than one batch may need */
@@ -175,6 +176,7 @@ int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
 	r = kv_env_errno(mdb_env_create(&env));
 	if (r < 0)
 		return r;
+	mdb_env_set_assert(env, kv_fault_assert);
 	mdb_env_set_maxdbs(env, DATABASES);
 	mdb_env_set_maxreaders(env, READERS);
 	mdb_env_set_mapsize(env, kv_round_up(map_bytes, KV_PAGE));

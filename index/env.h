@@ -6,12 +6,17 @@
 #define KV_ENV_H
 
 #include <lmdb.h>
+#include <stdatomic.h>
 
 #include "index/index.h"
 
 struct kv_index {
-	MDB_env *env;
-	MDB_dbi meta, spaces, segments, slots;
+	pthread_rwlock_t gate; /* gate.c */
+	MDB_env *env;	       /* NULL: it could not be opened anew */
+	atomic_bool broken;    /* fault.c: env is of no more use */
+	char *path;
+	uint64_t map_bytes;
+	MDB_dbi meta, spaces, snapshots, segments, slots;
 	bool read_only;
 };
 
@@ -25,6 +30,15 @@ int kv_env_errno(int rc);
  */
 int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
 		MDB_env **ret_env);
+
+/*
+ * Begin a transaction.  0: it is also the caller's to leave, after its end.
+ */
+int kv_gate_enter(struct kv_index *index, unsigned flags, MDB_txn **ret_txn);
+void kv_gate_leave(struct kv_index *index);
+
+/* Open index->env and its databases again.  Fails: index->env is NULL. */
+int kv_index_reopen(struct kv_index *index);
 
 /* The store record of `meta`, written in @txn. */
 int kv_store_info_put(MDB_txn *txn, MDB_dbi meta,

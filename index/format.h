@@ -12,9 +12,13 @@
 
 #include "kv.h"
 
-#define KV_FORMAT_VERSION 1
+#define KV_FORMAT_VERSION 2
+#define KV_PROLOGUE_VERSION 1 /* a prologue is the same in both formats */
 #define KV_PROLOGUE_MAGIC 0x314b434f4c42564bull /* "KVBLOCK1" */
 #define KV_STORE_MAGIC 0x3145524f5453564bull	/* "KVSTORE1" */
+#define KV_TRAILER_MAGIC 0x314c49415254564bull	/* "KVTRAIL1" */
+#define KV_SEGMENT_UNIT (2u << 20) /* segment files are multiples of it */
+#define KV_SEGMENT_MAX (2ull << 30)
 
 /* What LMDB's `slots` holds for one durable block; key: kv_slot_id. */
 struct kv_slot_record {
@@ -52,8 +56,28 @@ struct kv_space_record {
 	int64_t mtime_ns;
 	uint64_t quota_dram, quota_ssd; /* 0: none */
 	uint64_t reserve_dram, reserve_ssd;
+	uint64_t rate_put; /* bytes a second that may be saved; 0: any */
 	uint32_t name_len, layout_len; /* the texts follow the record */
 	uint64_t checksum; /* of the record before it and of the texts */
+};
+
+/* One block of a snapshot.  In memory it is the same. */
+struct kv_snapshot_item {
+	uint8_t key[32]; /* bytes past the length are zero */
+	uint32_t position;
+	uint8_t key_len;
+	uint8_t reserved[3];
+};
+
+/* What LMDB's `snapshots` holds; key: @id. */
+struct kv_snapshot_record {
+	uint64_t id;
+	uint32_t space;
+	uint32_t name_len;
+	uint32_t count; /* the name follows, then so many items */
+	uint32_t reserved;
+	int64_t mtime_ns;
+	uint64_t checksum; /* of the record before it, the name, the items */
 };
 
 struct kv_segment_record {
@@ -63,7 +87,25 @@ struct kv_segment_record {
 	uint64_t checksum;
 };
 
-/* What `meta` holds under "store".  The first two stay where they are. */
+/*
+ * The last page of a segment file, behind its segment_bytes: what a reader
+ * without an index needs to find the slots.  Blocks are their owners' bytes and
+ * may imitate a prologue: only a multiple of slot_bytes may be looked at.
+ */
+struct kv_trailer {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t id; /* NNNNNN of the file's name */
+	uint8_t store[16];
+	uint64_t segment_bytes; /* of the file, the trailer left out */
+	uint64_t slot_bytes;
+	uint32_t slots;
+	uint32_t reserved;
+	uint64_t checksum;
+};
+
+/* What `meta` holds under "store", and STORE/store.  The first two stay where
+ * they are. */
 struct kv_store_record {
 	uint64_t magic;
 	uint32_t version;
@@ -77,8 +119,11 @@ struct kv_store_record {
 
 _Static_assert(sizeof(struct kv_store_record) == 72, "on disk");
 _Static_assert(sizeof(struct kv_slot_record) == 144, "on disk");
-_Static_assert(sizeof(struct kv_space_record) == 72, "on disk");
+_Static_assert(sizeof(struct kv_space_record) == 80, "on disk");
+_Static_assert(sizeof(struct kv_snapshot_item) == 40, "on disk");
+_Static_assert(sizeof(struct kv_snapshot_record) == 40, "on disk");
 _Static_assert(sizeof(struct kv_segment_record) == 24, "on disk");
+_Static_assert(sizeof(struct kv_trailer) == 64, "on disk");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "little-endian only");
 
 #endif

@@ -2,8 +2,9 @@
 /*
  * index.c - the index: opening it, and reading all of it or one record.
  *
- * OWNS      the LMDB environment and the handles of its four databases: meta,
- *           spaces, segments, slots.  Transactions that write are batch.c's.
+ * OWNS      the LMDB environment and the handles of its five databases: meta,
+ *           spaces, snapshots, segments, slots.  Transactions that write are
+ * batch.c's.
  *
  * INVARIANTS
  *   (1) Either `meta` has a whole store record of this format version, or
@@ -14,8 +15,9 @@
  * LOCKING   none of its own.  Everything in struct kv_index is fixed after
  *           open; readers and the one writer meet in LMDB.
  */
-#include "index/env.h"
+#include "index/fault.h"
 #include "index/record.h"
+#include "point.h"
 
 static MDB_val store_key(void)
 {
@@ -27,60 +29,25 @@ static MDB_val store_key(void)
 int kv_store_info_put(MDB_txn *txn, MDB_dbi meta,
 		      const struct kv_store_info *info)
 {
-	struct kv_store_record record = {
-		.magic = KV_STORE_MAGIC,
-		.version = KV_FORMAT_VERSION,
-		.mounts = info->mounts,
-		.cap = info->cap,
-		.segment_bytes = info->segment_bytes,
-		.next_generation = info->next_generation,
-		.next_space = info->next_space,
-		.clean = info->clean,
-	};
+	struct kv_store_record record;
 	MDB_val key = store_key(), value = {sizeof(record), &record};
 
-	memcpy(record.store, info->store, sizeof(record.store));
-	kv_store_record_seal(&record);
+	kv_store_info_pack(info, &record);
 	return kv_env_errno(mdb_put(txn, meta, &key, &value, 0));
 }
 
-/* The version is looked at first: a newer record may have another size. */
 static int read_info(MDB_txn *txn, MDB_dbi meta, struct kv_store_info *ret_info)
 {
-	const size_t head = offsetof(struct kv_store_record, mounts);
-	struct kv_store_record record;
 	MDB_val key = store_key(), value;
-	int r;
+	int r = kv_env_errno(mdb_get(txn, meta, &key, &value));
 
-	r = kv_env_errno(mdb_get(txn, meta, &key, &value));
 	if (r < 0)
 		return r == -ENOENT ? -EBADMSG : r;
-	if (value.mv_size < head)
-		return -EBADMSG;
-	memcpy(&record, value.mv_data, head);
-	if (record.magic != KV_STORE_MAGIC)
-		return -EBADMSG;
-	if (record.version > KV_FORMAT_VERSION)
-		return -ENOTSUP;
-	if (value.mv_size != sizeof(record))
-		return -EBADMSG;
-	memcpy(&record, value.mv_data, sizeof(record));
-	if (!kv_store_record_whole(&record))
-		return -EBADMSG;
-
-	*ret_info = (struct kv_store_info){
-		.cap = record.cap,
-		.segment_bytes = record.segment_bytes,
-		.next_generation = record.next_generation,
-		.next_space = record.next_space,
-		.mounts = record.mounts,
-		.clean = record.clean,
-	};
-	memcpy(ret_info->store, record.store, sizeof(record.store));
-	return 0;
+	return kv_store_info_unpack(value.mv_data, value.mv_size, ret_info);
 }
 
-static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags)
+static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags,
+			  bool old)
 {
 	const unsigned numeric = flags | (flags ? MDB_INTEGERKEY : 0);
 	int rc;
@@ -90,7 +57,25 @@ static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags)
 		rc = mdb_dbi_open(txn, "segments", numeric, &index->segments);
 	if (rc == 0)
 		rc = mdb_dbi_open(txn, "slots", numeric, &index->slots);
+	if (rc == 0) {
+		rc = mdb_dbi_open(txn, "snapshots", numeric, &index->snapshots);
+		if (rc == MDB_NOTFOUND && old)
+			rc = 0;
+	}
 	return rc == MDB_NOTFOUND ? -EBADMSG : kv_env_errno(rc);
+}
+
+/* Format 1 had none; index->snapshots is 0 until there is one. */
+static int add_snapshots(struct kv_index *index)
+{
+	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
+	int r = kv_env_errno(mdb_txn_begin(index->env, NULL, 0, &txn));
+
+	if (r == 0)
+		r = kv_env_errno(mdb_dbi_open(txn, "snapshots",
+					      MDB_CREATE | MDB_INTEGERKEY,
+					      &index->snapshots));
+	return r < 0 ? r : kv_env_errno(mdb_txn_commit(kv_steal(txn)));
 }
 
 /* -ENODATA: an environment without anything in it. */
@@ -113,12 +98,15 @@ static int open_existing(struct kv_index *index, struct kv_store_info *ret_info)
 	r = read_info(txn, index->meta, ret_info);
 	if (r < 0)
 		return r;
-	r = open_databases(index, txn, 0);
+	r = open_databases(index, txn, 0, ret_info->version == 1);
 	if (r < 0)
 		return r;
 
 	/* Only a transaction that commits keeps the handles open. */
-	return kv_env_errno(mdb_txn_commit(kv_steal(txn)));
+	r = kv_env_errno(mdb_txn_commit(kv_steal(txn)));
+	return r == 0 && !index->snapshots && !index->read_only
+		       ? add_snapshots(index)
+		       : r;
 }
 
 static int create(struct kv_index *index, const struct kv_store_info *fresh)
@@ -132,13 +120,16 @@ static int create(struct kv_index *index, const struct kv_store_info *fresh)
 	r = kv_env_errno(mdb_dbi_open(txn, "meta", MDB_CREATE, &index->meta));
 	if (r < 0)
 		return r;
-	r = open_databases(index, txn, MDB_CREATE);
+	r = open_databases(index, txn, MDB_CREATE, false);
 	if (r < 0)
 		return r;
 	r = kv_store_info_put(txn, index->meta, fresh);
 	if (r < 0)
 		return r;
-	return kv_env_errno(mdb_txn_commit(kv_steal(txn)));
+	KV_POINT("create.before_commit");
+	r = kv_env_errno(mdb_txn_commit(kv_steal(txn)));
+	KV_POINT("create.committed");
+	return r;
 }
 
 static void index_closep(struct kv_index **index)
@@ -158,6 +149,11 @@ int kv_index_open(const char *path, uint64_t map_bytes, bool read_only,
 	if (!index)
 		return -ENOMEM;
 	index->read_only = read_only;
+	index->map_bytes = map_bytes;
+	index->path = strdup(path);
+	pthread_rwlock_init(&index->gate, NULL);
+	if (!index->path)
+		return -ENOMEM;
 	r = kv_env_open(path, map_bytes, read_only, &index->env);
 	if (r < 0)
 		return r;
@@ -181,33 +177,78 @@ void kv_index_close(struct kv_index *index)
 		return;
 	if (index->env)
 		mdb_env_close(index->env);
+	pthread_rwlock_destroy(&index->gate);
+	free(index->path);
 	free(index);
+}
+
+int kv_index_reopen(struct kv_index *index)
+{
+	struct kv_store_info info;
+	int r = kv_env_open(index->path, index->map_bytes, index->read_only,
+			    &index->env);
+
+	if (r == 0)
+		r = open_existing(index, &info);
+	if (r < 0 && index->env)
+		mdb_env_close(kv_steal(index->env));
+	return r;
+}
+
+uint64_t kv_index_map_bytes(uint64_t cap)
+{
+	uint64_t bytes = KV_MAX(cap / 48, 2ull << 20);
+
+	return kv_round_up(cap ? bytes : 64ull << 20, 1u << 20);
 }
 
 uint64_t kv_index_bytes(struct kv_index *index)
 {
-	return kv_env_file_bytes(index->env);
+	uint64_t bytes;
+
+	pthread_rwlock_rdlock(&index->gate);
+	bytes = index->env ? kv_env_file_bytes(index->env) : 0;
+	pthread_rwlock_unlock(&index->gate);
+	return bytes;
+}
+
+struct getting {
+	struct kv_index *index;
+	MDB_txn *txn;
+	uint64_t slot_id;
+	struct kv_slot_record record;
+};
+
+static int get(void *arg)
+{
+	struct getting *g = arg;
+	MDB_val key = {sizeof(g->slot_id), &g->slot_id}, value;
+	int rc = mdb_get(g->txn, g->index->slots, &key, &value);
+
+	if (rc != 0)
+		return rc;
+	if (value.mv_size != sizeof(g->record))
+		return MDB_CORRUPTED;
+	memcpy(&g->record, value.mv_data, sizeof(g->record));
+	return 0;
 }
 
 int kv_index_get(struct kv_index *index, uint64_t slot_id,
 		 struct kv_slot_record *ret_record)
 {
-	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
-	MDB_val key = {sizeof(slot_id), &slot_id}, value;
-	struct kv_slot_record record;
-	int r;
+	struct getting g = {.index = index, .slot_id = slot_id};
+	int r = kv_gate_enter(index, MDB_RDONLY, &g.txn), rc;
 
-	r = kv_env_errno(mdb_txn_begin(index->env, NULL, MDB_RDONLY, &txn));
 	if (r < 0)
 		return r;
-	r = kv_env_errno(mdb_get(txn, index->slots, &key, &value));
-	if (r < 0)
-		return r;
-	if (value.mv_size != sizeof(record))
+	rc = kv_fault_guard(index, get, &g);
+	if (rc != MDB_PANIC)
+		mdb_txn_abort(g.txn);
+	kv_gate_leave(index);
+	if (rc != 0)
+		return kv_env_errno(rc);
+	if (!kv_slot_record_whole(&g.record, slot_id))
 		return -EBADMSG;
-	memcpy(&record, value.mv_data, sizeof(record));
-	if (!kv_slot_record_whole(&record, slot_id))
-		return -EBADMSG;
-	*ret_record = record;
+	*ret_record = g.record;
 	return 0;
 }

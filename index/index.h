@@ -27,8 +27,9 @@ struct kv_store_info {
 	uint64_t segment_bytes;	  /* of a segment file */
 	uint64_t next_generation; /* none above it was ever used */
 	uint32_t next_space;
-	uint32_t mounts; /* times mounted for writing */
-	bool clean;	 /* the last mount ended in order */
+	uint32_t version; /* of the format; 0 is written as this build's */
+	uint32_t mounts;  /* times mounted for writing */
+	bool clean;	  /* the last mount ended in order */
 };
 
 /*
@@ -42,13 +43,22 @@ int kv_index_open(const char *path, uint64_t map_bytes, bool read_only,
 		  struct kv_store_info *ret_info, struct kv_index **ret_index);
 void kv_index_close(struct kv_index *index); /* takes NULL */
 
+/* How large the map is in a store with this cap; the file is never larger. */
+uint64_t kv_index_map_bytes(uint64_t cap);
+
 /*
  * Read everything, in key order; a callback that returns non-zero ends the
  * walk with that value.  Records with a bad checksum are passed over and
  * counted in @ret_damaged.  Afterwards LMDB's pages are dropped from memory.
- * @name, @layout ("" if the space has none) and @record are valid during the
- * callback only.
+ * Spaces come first, snapshots last.  @name, @layout ("" if the space has
+ * none), @items and @record are valid during the callback only.
  */
+enum kv_index_part {
+	KV_PART_SPACES,
+	KV_PART_SEGMENTS,
+	KV_PART_SLOTS,
+	KV_PART_SNAPSHOTS,
+};
 struct kv_index_visitor {
 	void *arg;
 	int (*space)(void *arg, const struct kv_space_record *record,
@@ -56,6 +66,10 @@ struct kv_index_visitor {
 	int (*segment)(void *arg, const struct kv_segment_record *record);
 	int (*slot)(void *arg, uint64_t slot_id,
 		    const struct kv_slot_record *record);
+	int (*snapshot)(void *arg, const struct kv_snapshot_record *record,
+			const char *name, const struct kv_snapshot_item *items);
+	/* may be NULL: a record that was passed over */
+	void (*damaged)(void *arg, enum kv_index_part part, uint64_t id);
 };
 int kv_index_walk(struct kv_index *index,
 		  const struct kv_index_visitor *visitor,
@@ -86,6 +100,11 @@ int kv_batch_put_space(struct kv_batch *batch,
 		       const struct kv_space_record *record, const char *name,
 		       const char *layout);
 int kv_batch_delete_space(struct kv_batch *batch, uint32_t id);
+int kv_batch_put_snapshot(struct kv_batch *batch,
+			  const struct kv_snapshot_record *record,
+			  const char *name,
+			  const struct kv_snapshot_item *items);
+int kv_batch_delete_snapshot(struct kv_batch *batch, uint64_t id);
 int kv_batch_put_segment(struct kv_batch *batch,
 			 const struct kv_segment_record *record);
 int kv_batch_delete_segment(struct kv_batch *batch, uint32_t id);
@@ -98,7 +117,8 @@ uint64_t kv_index_bytes(struct kv_index *index);
 
 /*
  * Write a compacted copy beside the index, sync it and put it in its place, if
- * that would at least halve the file.  Only while nobody else uses @index
+ * that would at least halve the file, or if the file is larger than @map_bytes
+ * and would be smaller.  Only while nobody else uses @index
  * (at mount).  1 done, 0 not worth it.
  */
 int kv_index_compact(struct kv_index **index, const char *path,

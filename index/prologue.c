@@ -23,7 +23,7 @@ static uint64_t sum(const struct kv_prologue *prologue)
 void kv_prologue_seal(struct kv_prologue *prologue, const uint8_t store[16])
 {
 	prologue->magic = KV_PROLOGUE_MAGIC;
-	prologue->version = KV_FORMAT_VERSION;
+	prologue->version = KV_PROLOGUE_VERSION;
 	prologue->reserved = 0;
 	memcpy(prologue->store, store, sizeof(prologue->store));
 	prologue->record.atime = 0;
@@ -36,7 +36,7 @@ int kv_prologue_check(const struct kv_prologue *prologue,
 		      const uint8_t store[16])
 {
 	if (prologue->magic != KV_PROLOGUE_MAGIC ||
-	    prologue->version != KV_FORMAT_VERSION ||
+	    prologue->version != KV_PROLOGUE_VERSION ||
 	    memcmp(prologue->store, store, sizeof(prologue->store)) != 0 ||
 	    prologue->record.checksum != sum(prologue))
 		return -EBADMSG;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * record.c - checksums of the index's records.
+ * record.c - the records: their checksums, and to and from what memory has.
  *
  * OWNS      nothing.
  *
@@ -51,6 +51,34 @@ bool kv_space_record_whole(const struct kv_space_record *record, uint64_t id,
 	return record->id == id && record->checksum == space_sum(record, texts);
 }
 
+static uint64_t snapshot_sum(const struct kv_snapshot_record *record,
+			     const void *tail)
+{
+	XXH3_state_t state;
+
+	XXH3_64bits_reset(&state);
+	XXH3_64bits_update(&state, record,
+			   offsetof(struct kv_snapshot_record, checksum));
+	XXH3_64bits_update(&state, tail,
+			   record->name_len +
+				   (size_t)record->count *
+					   sizeof(struct kv_snapshot_item));
+	return XXH3_64bits_digest(&state);
+}
+
+void kv_snapshot_record_seal(struct kv_snapshot_record *record,
+			     const void *tail)
+{
+	record->checksum = snapshot_sum(record, tail);
+}
+
+bool kv_snapshot_record_whole(const struct kv_snapshot_record *record,
+			      uint64_t id, const void *tail)
+{
+	return record->id == id &&
+	       record->checksum == snapshot_sum(record, tail);
+}
+
 static uint64_t segment_sum(const struct kv_segment_record *record)
 {
 	return XXH3_64bits(record,
@@ -81,4 +109,149 @@ void kv_store_record_seal(struct kv_store_record *record)
 bool kv_store_record_whole(const struct kv_store_record *record)
 {
 	return record->checksum == store_sum(record);
+}
+
+int kv_space_pack(const struct kv_space_record *record, const char *name,
+		  const char *layout, char **ret_value, size_t *ret_bytes)
+{
+	struct kv_space_record copy = *record;
+	char *value, *texts;
+
+	copy.name_len = (uint32_t)strlen(name);
+	copy.layout_len = (uint32_t)strlen(layout);
+	*ret_bytes = sizeof(copy) + copy.name_len + copy.layout_len;
+	value = malloc(*ret_bytes);
+	if (!value)
+		return -ENOMEM;
+	texts = value + sizeof(copy);
+	memcpy(texts, name, copy.name_len);
+	memcpy(texts + copy.name_len, layout, copy.layout_len);
+	kv_space_record_seal(&copy, texts);
+	memcpy(value, &copy, sizeof(copy));
+	*ret_value = value;
+	return 0;
+}
+
+/* As format 1 had it: the same up to `rate_put`, which it did not have. */
+struct space_record_1 {
+	uint8_t head[offsetof(struct kv_space_record, rate_put)];
+	uint32_t name_len, layout_len;
+	uint64_t checksum;
+};
+
+static uint64_t space_sum_1(const struct space_record_1 *record,
+			    const char *texts)
+{
+	XXH3_state_t state;
+
+	XXH3_64bits_reset(&state);
+	XXH3_64bits_update(&state, record,
+			   offsetof(struct space_record_1, checksum));
+	XXH3_64bits_update(&state, texts,
+			   (size_t)record->name_len + record->layout_len);
+	return XXH3_64bits_digest(&state);
+}
+
+/* The record of a whole value and where its texts begin; NULL: it is none. */
+static const char *space_parse(const char *value, size_t bytes, uint64_t id,
+			       struct kv_space_record *ret_record)
+{
+	const char *texts = value + sizeof(*ret_record);
+	struct space_record_1 old;
+
+	if (bytes >= sizeof(*ret_record)) {
+		memcpy(ret_record, value, sizeof(*ret_record));
+		if (bytes == (uint64_t)sizeof(*ret_record) +
+				     ret_record->name_len +
+				     ret_record->layout_len &&
+		    kv_space_record_whole(ret_record, id, texts))
+			return texts;
+	}
+	texts = value + sizeof(old);
+	if (bytes < sizeof(old))
+		return NULL;
+	memcpy(&old, value, sizeof(old));
+	memset(ret_record, 0, sizeof(*ret_record));
+	memcpy(ret_record, old.head, sizeof(old.head));
+	ret_record->name_len = old.name_len;
+	ret_record->layout_len = old.layout_len;
+	if (bytes != (uint64_t)sizeof(old) + old.name_len + old.layout_len ||
+	    ret_record->id != id || old.checksum != space_sum_1(&old, texts))
+		return NULL;
+	return texts;
+}
+
+int kv_space_unpack(const void *value, size_t bytes, uint64_t id,
+		    struct kv_space_record *ret_record, char **ret_name,
+		    char **ret_layout)
+{
+	struct kv_space_record record;
+	const char *texts = space_parse(value, bytes, id, &record);
+	char *name, *layout;
+
+	if (!texts)
+		return -EBADMSG;
+	name = strndup(texts, record.name_len);
+	layout = strndup(texts + record.name_len, record.layout_len);
+	if (!name || !layout) {
+		free(name);
+		free(layout);
+		return -ENOMEM;
+	}
+	*ret_record = record;
+	*ret_name = name;
+	*ret_layout = layout;
+	return 0;
+}
+
+void kv_store_info_pack(const struct kv_store_info *info,
+			struct kv_store_record *ret_record)
+{
+	*ret_record = (struct kv_store_record){
+		.magic = KV_STORE_MAGIC,
+		.version = info->version ? info->version : KV_FORMAT_VERSION,
+		.mounts = info->mounts,
+		.cap = info->cap,
+		.segment_bytes = info->segment_bytes,
+		.next_generation = info->next_generation,
+		.next_space = info->next_space,
+		.clean = info->clean,
+	};
+	memcpy(ret_record->store, info->store, sizeof(ret_record->store));
+	kv_store_record_seal(ret_record);
+}
+
+/* The version is looked at first: a newer record may have another size. */
+int kv_store_info_unpack(const void *value, size_t bytes,
+			 struct kv_store_info *ret_info)
+{
+	const size_t head = offsetof(struct kv_store_record, mounts);
+	struct kv_store_record record;
+
+	if (bytes < head)
+		return -EBADMSG;
+	memcpy(&record, value, head);
+	if (record.magic != KV_STORE_MAGIC)
+		return -EBADMSG;
+	if (record.version > KV_FORMAT_VERSION)
+		return -ENOTSUP;
+	if (bytes != sizeof(record))
+		return -EBADMSG;
+	memcpy(&record, value, sizeof(record));
+	if (!kv_store_record_whole(&record) || record.version == 0 ||
+	    record.segment_bytes == 0 ||
+	    record.segment_bytes % KV_SEGMENT_UNIT ||
+	    record.segment_bytes > KV_SEGMENT_MAX)
+		return -EBADMSG;
+	*ret_info = (struct kv_store_info){
+		.version = record.version,
+		.cap = record.cap,
+		.segment_bytes = record.segment_bytes,
+		.next_generation = record.next_generation,
+		.next_space = record.next_space,
+		.mounts = record.mounts,
+		.clean = record.clean,
+	};
+	memcpy(ret_info->store, record.store, sizeof(record.store));
+	return 0;
 }

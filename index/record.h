@@ -8,7 +8,7 @@
 #ifndef KV_RECORD_H
 #define KV_RECORD_H
 
-#include "index/format.h"
+#include "index/index.h"
 
 void kv_slot_record_seal(struct kv_slot_record *record, uint64_t slot_id);
 bool kv_slot_record_whole(const struct kv_slot_record *record,
@@ -19,11 +19,31 @@ void kv_space_record_seal(struct kv_space_record *record, const char *texts);
 bool kv_space_record_whole(const struct kv_space_record *record, uint64_t id,
 			   const char *texts);
 
+/* @tail: name_len bytes of name, then the items. */
+void kv_snapshot_record_seal(struct kv_snapshot_record *record,
+			     const void *tail);
+bool kv_snapshot_record_whole(const struct kv_snapshot_record *record,
+			      uint64_t id, const void *tail);
+
 void kv_segment_record_seal(struct kv_segment_record *record);
 bool kv_segment_record_whole(const struct kv_segment_record *record,
 			     uint64_t id);
 
 void kv_store_record_seal(struct kv_store_record *record);
 bool kv_store_record_whole(const struct kv_store_record *record);
+
+/* The value of a space: its record, sealed, and the texts; caller frees. */
+int kv_space_pack(const struct kv_space_record *record, const char *name,
+		  const char *layout, char **ret_value, size_t *ret_bytes);
+/* -EBADMSG: not the whole value of space @id.  Caller frees both texts. */
+int kv_space_unpack(const void *value, size_t bytes, uint64_t id,
+		    struct kv_space_record *ret_record, char **ret_name,
+		    char **ret_layout);
+
+void kv_store_info_pack(const struct kv_store_info *info,
+			struct kv_store_record *ret_record);
+/* -EBADMSG damaged, -ENOTSUP a newer format. */
+int kv_store_info_unpack(const void *value, size_t bytes,
+			 struct kv_store_info *ret_info);
 
 #endif

@@ -48,46 +48,67 @@ static int visit_segment(struct walk *walk, uint64_t id, const MDB_val *value)
 	return 0;
 }
 
-static bool space_whole(const MDB_val *value, uint64_t id,
-			struct kv_space_record *ret_record)
+static int visit_space(struct walk *walk, uint64_t id, const MDB_val *value)
 {
-	const char *texts = (const char *)value->mv_data + sizeof(*ret_record);
+	const struct kv_index_visitor *visitor = walk->visitor;
+	_cleanup_(kv_freep) char *name = NULL;
+	_cleanup_(kv_freep) char *layout = NULL;
+	struct kv_space_record record;
+	int r = kv_space_unpack(value->mv_data, value->mv_size, id, &record,
+				&name, &layout);
+
+	if (r == -EBADMSG) {
+		walk->damaged++;
+		return 0;
+	}
+	return r < 0 ? r : visitor->space(visitor->arg, &record, name, layout);
+}
+
+static bool snapshot_whole(const MDB_val *value, uint64_t id,
+			   struct kv_snapshot_record *ret_record)
+{
+	const char *tail = (const char *)value->mv_data + sizeof(*ret_record);
 
 	if (value->mv_size < sizeof(*ret_record))
 		return false;
 	memcpy(ret_record, value->mv_data, sizeof(*ret_record));
-	return value->mv_size == (uint64_t)sizeof(*ret_record) +
-					 ret_record->name_len +
-					 ret_record->layout_len &&
-	       kv_space_record_whole(ret_record, id, texts);
+	return value->mv_size ==
+		       (uint64_t)sizeof(*ret_record) + ret_record->name_len +
+			       (uint64_t)ret_record->count *
+				       sizeof(struct kv_snapshot_item) &&
+	       kv_snapshot_record_whole(ret_record, id, tail);
 }
 
-static int visit_space(struct walk *walk, uint64_t id, const MDB_val *value)
+static int visit_snapshot(struct walk *walk, uint64_t id, const MDB_val *value)
 {
 	const struct kv_index_visitor *visitor = walk->visitor;
-	const char *texts =
-		(const char *)value->mv_data + sizeof(struct kv_space_record);
+	const char *tail = (const char *)value->mv_data +
+			   sizeof(struct kv_snapshot_record);
 	_cleanup_(kv_freep) char *name = NULL;
-	_cleanup_(kv_freep) char *layout = NULL;
-	struct kv_space_record record;
+	_cleanup_(kv_freep) struct kv_snapshot_item *items = NULL;
+	struct kv_snapshot_record record;
+	size_t bytes;
 
-	if (!space_whole(value, id, &record)) {
+	if (!snapshot_whole(value, id, &record)) {
 		walk->damaged++;
 		return 0;
 	}
-	name = strndup(texts, record.name_len);
-	layout = strndup(texts + record.name_len, record.layout_len);
-	if (!name || !layout)
+	bytes = record.count * sizeof(*items);
+	name = strndup(tail, record.name_len);
+	items = malloc(bytes + 1);
+	if (!name || !items)
 		return -ENOMEM;
-	return visitor->space(visitor->arg, &record, name, layout);
+	memcpy(items, tail + record.name_len, bytes);
+	return visitor->snapshot(visitor->arg, &record, name, items);
 }
 
 static int visit_all(MDB_txn *txn, MDB_dbi dbi, struct walk *walk,
-		     visit_fn visit)
+		     enum kv_index_part part, visit_fn visit)
 {
+	const struct kv_index_visitor *visitor = walk->visitor;
 	_cleanup_(kv_cursor_closep) MDB_cursor *cursor = NULL;
 	MDB_val key, value;
-	uint64_t id;
+	uint64_t id, before;
 	int r, rc;
 
 	rc = mdb_cursor_open(txn, dbi, &cursor);
@@ -99,9 +120,12 @@ static int visit_all(MDB_txn *txn, MDB_dbi dbi, struct walk *walk,
 			continue;
 		}
 		memcpy(&id, key.mv_data, sizeof(id));
+		before = walk->damaged;
 		r = visit(walk, id, &value);
 		if (r != 0)
 			return r;
+		if (walk->damaged != before && visitor->damaged)
+			visitor->damaged(visitor->arg, part, id);
 	}
 	return rc == MDB_NOTFOUND ? 0 : kv_env_errno(rc);
 }
@@ -113,11 +137,17 @@ static int walk_all(struct kv_index *index, struct walk *walk)
 
 	r = kv_env_errno(mdb_txn_begin(index->env, NULL, MDB_RDONLY, &txn));
 	if (r == 0 && walk->visitor->space)
-		r = visit_all(txn, index->spaces, walk, visit_space);
+		r = visit_all(txn, index->spaces, walk, KV_PART_SPACES,
+			      visit_space);
 	if (r == 0 && walk->visitor->segment)
-		r = visit_all(txn, index->segments, walk, visit_segment);
+		r = visit_all(txn, index->segments, walk, KV_PART_SEGMENTS,
+			      visit_segment);
 	if (r == 0 && walk->visitor->slot)
-		r = visit_all(txn, index->slots, walk, visit_slot);
+		r = visit_all(txn, index->slots, walk, KV_PART_SLOTS,
+			      visit_slot);
+	if (r == 0 && walk->visitor->snapshot && index->snapshots)
+		r = visit_all(txn, index->snapshots, walk, KV_PART_SNAPSHOTS,
+			      visit_snapshot);
 	return r;
 }
 

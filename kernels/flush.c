@@ -114,7 +114,7 @@ void kv_flush_begin_locked(struct kvfs_xfer *xfer)
 	size_t at = 0;
 	int r;
 
-	if (xfer->kind == KV_XFER_LOAD || !xfer->flush_asked ||
+	if (kv_xfer_brings_in(xfer->kind) || !xfer->flush_asked ||
 	    xfer->flush_sent || xfer->left[KVFS_SEALED] > 0 ||
 	    xfer->left[KVFS_DURABLE] == 0)
 		return;
@@ -136,7 +136,7 @@ void kv_flush_begin_locked(struct kvfs_xfer *xfer)
 
 void kv_flush_ask_locked(struct kvfs_xfer *xfer)
 {
-	if (xfer->kind == KV_XFER_LOAD || xfer->flush_asked ||
+	if (kv_xfer_brings_in(xfer->kind) || xfer->flush_asked ||
 	    xfer->left[KVFS_DURABLE] == 0)
 		return;
 	xfer->flush_asked = true;

@@ -73,6 +73,47 @@ long kvfs_evict(kvfs_space *space, const kvfs_key *keys, size_t n,
 	return change(space, header, keys, n, ret_statuses);
 }
 
+static void post_ended_locked(kvfs_space *space, uint32_t id,
+			      const kvfs_key *keys, size_t n)
+{
+	struct wire_key items[WIRE_BATCH];
+	struct kv_packet packet = {
+		.header = {.type = WIRE_ENDED,
+			   .count = (uint32_t)n,
+			   .space = id},
+		.items = items,
+		.bytes = n * sizeof(items[0]),
+		.fd = -1,
+	};
+
+	kv_wire_keys(keys, n, items);
+	kv_rpc_post_locked(space->session, &packet);
+}
+
+/* The tail's message first: the daemon goes through each from its end. */
+int kvfs_ended(kvfs_space *space, const kvfs_key *keys, size_t n)
+{
+	struct kvfs_session *session = space == NULL ? NULL : space->session;
+	uint64_t generation;
+	size_t batch;
+	uint32_t id;
+	int r = kv_session_check(session);
+
+	if (r < 0)
+		return r;
+	if (!kv_wire_keys_are_valid(keys, n))
+		return -EINVAL;
+	if (kv_lib_space_id(space, &id, &generation) < 0)
+		return 0;
+	pthread_mutex_lock(&session->lock);
+	for (; n > 0 && kv_session_is_live(session, generation); n -= batch) {
+		batch = KV_MIN(n, (size_t)WIRE_BATCH);
+		post_ended_locked(space, id, keys + n - batch, batch);
+	}
+	pthread_mutex_unlock(&session->lock);
+	return 0;
+}
+
 static long pin(kvfs_space *space, uint64_t arg, const kvfs_key *keys, size_t n,
 		int *ret_statuses)
 {

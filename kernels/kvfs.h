@@ -247,6 +247,8 @@ typedef struct kvfs_opts {
 	uint64_t first;	   /* load: index of the first block in the lease */
 	uint64_t deadline; /* 0: for ever; what is not begun by then ends with
 			      -ETIMEDOUT */
+	uint64_t head;	   /* restore: these many of the first blocks come */
+	uint64_t tail;	   /* before all others, then these of the last */
 } kvfs_opts;
 
 /*
@@ -276,9 +278,9 @@ typedef struct kvfs_meta {
  * before anything is copied, with status 1 (KVFS_PRESENT), which is success.
  * The pages are reusable when COPIED, others find the blocks when SEALED, they
  * survive power loss when DURABLE.
- * Statuses: 0, KVFS_PRESENT, -ENOSPC, -EFBIG, -EACCES, -EROFS, -ESTALE (the
- * space was cleared), -ENOTCONN, -ECANCELED, -EIO, -ENOENT (removed or
- * evicted before it was durable).
+ * Statuses: 0, KVFS_PRESENT, -ENOSPC, -EAGAIN (beyond the space's rate),
+ * -EFBIG, -EACCES, -EROFS, -ESTALE (the space was cleared), -ENOTCONN,
+ * -ECANCELED, -EIO, -ENOENT (removed or evicted before it was durable).
  * -EINVAL: a page outside the pool or missing (-1), another space's layout.
  */
 #define KVFS_PRESENT 1
@@ -290,6 +292,9 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage);
 /* Blocks.  Returns how many blocks got there, or -ETIMEDOUT. */
 long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline);
+/* Blocks until @n blocks at least are COPIED or have failed, in the order in
+ * which they come.  Returns how many are by now, or -ETIMEDOUT. */
+long kvfs_xfer_wait_some(kvfs_xfer *xfer, size_t n, uint64_t deadline);
 /* -EINPROGRESS, 0, KVFS_PRESENT or why it failed. */
 int kvfs_xfer_status(kvfs_xfer *xfer, size_t i);
 /* Stop what has not begun (-ECANCELED).  Pages stay the transfer's until it is
@@ -306,12 +311,76 @@ void kvfs_xfer_free(kvfs_xfer *xfer);
  */
 int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer);
 
+/*
+ * A hint: these keys will be wanted soon.  They come from SSD into DRAM, in
+ * order, within the daemon's budget for such things, and are not held there.
+ * The transfer is COPIED when every key is in DRAM or has failed: statuses 0,
+ * -ENOENT, -ENOSPC, -ETIMEDOUT (not begun within @deadline), -ECANCELED (by
+ * kvfs_xfer_cancel: what had begun still lands), -EIO, -EBADMSG, -ENOTCONN.
+ */
+int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
+		  uint64_t deadline, kvfs_xfer **ret_xfer);
+
+/* ---- snapshots: a long context, kept under a name ---- */
+
+#define KVFS_SNAPSHOT_MAX 131072u   /* blocks */
+#define KVFS_POSITION_MAX 99999999u /* of a block in its chain */
+
+/*
+ * Pin the blocks @keys under @name: all of them, or none.  No byte is copied;
+ * until the snapshot is dropped they stay in the cache, in DRAM as far as the
+ * pins' share goes.  It shows as <space>/.snapshots/<name>/, and is durable
+ * with the next kvfs_flush.  @positions are the blocks' places in their chain,
+ * ascending; NULL: 0, 1, ...
+ * -ENOENT: block *@ret_missing is not there; -ENOSPC: from there on too little
+ * could be evicted, or there are too many snapshots (@ret_missing may be NULL);
+ * -EEXIST: the name is taken; -EINVAL: a name that is empty, longer than 255
+ * bytes, begins with a dot or has a slash, no keys, too many; -EACCES, -EROFS,
+ * -ENOTCONN.
+ */
+int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
+		  const uint32_t *positions, size_t n, size_t *ret_missing);
+
+/* Its keys and positions in order, at most @max; each may be NULL.  Returns how
+ * many it has.  -ENOENT, -ENOTCONN. */
+long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
+			uint32_t *ret_positions, size_t max);
+
+/* The names, oldest first, each with its NUL, in *@ret_names (caller frees).
+ * Returns how many.  -ENOENT (no such space, or it may not be read),
+ * -ENOTCONN. */
+long kvfs_snapshot_list(kvfs_space *space, char **ret_names);
+
+/* Unpin all at once; what kvfs_pin or another snapshot has stays pinned.
+ * -ENOENT, -EACCES, -EROFS, -ENOTCONN. */
+int kvfs_snapshot_drop(kvfs_space *space, const char *name);
+
+/*
+ * Bring the blocks at @positions (ascending; NULL: 0 .. @n - 1) of a snapshot
+ * to @pages, as kvfs_load does: first @opts->head of them (0: one), then
+ * @opts->tail of the end, then the rest in order.  Nothing else is touched, and
+ * no more is held in DRAM at a time than a few batches.  The pool may be
+ * smaller than the context, and its pages others than those saved from.
+ * kvfs_xfer_status tells a block's end, kvfs_xfer_wait_some that of the first
+ * few, kvfs_xfer_wait(KVFS_COPIED) that of all.
+ * Statuses: as kvfs_load's; -ENOENT also: no such snapshot or position in it.
+ * -EINVAL: as kvfs_load; positions that do not ascend.
+ */
+int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
+		 const uint32_t *positions, size_t n, const int64_t *pages,
+		 const kvfs_opts *opts, kvfs_xfer **ret_xfer);
+
 /* ---- housekeeping ---- */
 
 /* Remove from all tiers.  Goes on past missing keys; @ret_statuses (may be
  * NULL) gets 0, -ENOENT or -EACCES a key.  Returns how many went. */
 long kvfs_evict(kvfs_space *space, const kvfs_key *keys, size_t n,
 		int *ret_statuses);
+/*
+ * A hint: the conversation with these blocks, in chain order, is over: they may
+ * go before others.  What is pinned, or used again, stays as it was.
+ */
+int kvfs_ended(kvfs_space *space, const kvfs_key *keys, size_t n);
 /* Pin or unpin keys[first] .. keys[end - 1] of a chain; the same results, and
  * -ENOSPC where too few evictable blocks would remain. */
 long kvfs_pin(kvfs_space *space, const kvfs_key *keys, size_t first, size_t end,

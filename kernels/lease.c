@@ -279,14 +279,6 @@ static void ask_part_locked(struct kv_lease_part *part,
 	lease->unsettled++;
 }
 
-/* Absent and not to be read look the same. */
-static int asking_status(int r)
-{
-	if (r >= 0 || r == -ENOTCONN || r == -ENOMEM)
-		return KV_MIN(r, 0);
-	return r == -ETIMEDOUT ? -ENOTCONN : -ENOENT;
-}
-
 static void ask_query(struct kvfs_lease *lease, const struct asking *asking,
 		      size_t *part_at, size_t *item_at)
 {
@@ -334,7 +326,7 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
 		return r;
 	for (i = 0; i < n_queries; i++) {
 		asking.query = &queries[i];
-		asking.status = asking_status(kv_lib_space_id(
+		asking.status = kv_lib_space_miss(kv_lib_space_id(
 			queries[i].space, &asking.space, &asking.generation));
 		ask_query(lease, &asking, &part, &item);
 	}

@@ -27,7 +27,7 @@
 #include "kernels/session.h"
 #include "kernels/stage.h"
 
-#define RETRY_FIRST_NS 20000000u
+#define RETRY_FIRST_NS 5000000u
 #define RETRY_LAST_NS 1000000000u
 
 struct retry {

@@ -35,6 +35,7 @@ static const size_t reply_bytes[WIRE_TYPE_END] = {
 	[WIRE_SAVE] = sizeof(struct wire_status),
 	[WIRE_DROP] = sizeof(struct wire_status),
 	[WIRE_FLUSH] = sizeof(struct wire_status),
+	[WIRE_PREFETCH] = sizeof(struct wire_status),
 };
 
 void kv_rpc_init(struct kv_rpc *rpc)

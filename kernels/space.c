@@ -231,6 +231,13 @@ int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 	return known ? 0 : -ENOTCONN;
 }
 
+int kv_lib_space_miss(int r)
+{
+	if (r >= 0 || r == -ENOTCONN || r == -ENOMEM)
+		return KV_MIN(r, 0);
+	return r == -ETIMEDOUT ? -ENOTCONN : -ENOENT;
+}
+
 void kv_lib_space_forget_locked(struct kvfs_space *space)
 {
 	kv_assert_locked(&space->session->lock);

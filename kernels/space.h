@@ -29,6 +29,10 @@ struct kvfs_space {
 int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 		    uint64_t *ret_generation);
 
+/* What its error @r means to one who asks for blocks: absent and not to be read
+ * look the same. */
+int kv_lib_space_miss(int r);
+
 /* The number is of no more use (the space was removed, say): ask again. */
 void kv_lib_space_forget_locked(struct kvfs_space *space);
 

@@ -27,6 +27,7 @@
 #include "kernels/lease.h"
 #include "kernels/load.h"
 #include "kernels/pool.h"
+#include "kernels/prefetch.h"
 #include "kernels/save.h"
 #include "kernels/space.h"
 #include "kernels/xfer.h"
@@ -49,6 +50,7 @@ void kv_xfer_free(struct kvfs_xfer *xfer)
 	free(xfer->pages);
 	free(xfer->blocks);
 	free(xfer->jobs);
+	free(xfer->parts);
 	free(xfer);
 }
 
@@ -101,8 +103,8 @@ static void time_is_up_locked(struct kv_timer *timer)
 
 static uint64_t *pages_counter(struct kvfs_xfer *xfer)
 {
-	return xfer->kind == KV_XFER_LOAD ? &xfer->pool->pages_loading
-					  : &xfer->pool->pages_saving;
+	return kv_xfer_brings_in(xfer->kind) ? &xfer->pool->pages_loading
+					     : &xfer->pool->pages_saving;
 }
 
 void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
@@ -172,7 +174,7 @@ void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 	check_locked(xfer);
 	if (n > 0 && xfer->left[stage] == 0) {
 		stage_over_locked(xfer, stage);
-		if (stage == KVFS_COPIED || xfer->kind != KV_XFER_LOAD)
+		if (stage == KVFS_COPIED || !kv_xfer_brings_in(xfer->kind))
 			kv_session_completed_locked(xfer->session);
 	}
 	rest_locked(xfer);
@@ -215,7 +217,9 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 		kv_load_stopped_locked(xfer);
 	else if (xfer->kind == KV_XFER_SAVE)
 		kv_save_stopped_locked(xfer);
-	else
+	else if (xfer->kind == KV_XFER_PREFETCH)
+		kv_prefetch_stopped_locked(xfer);
+	else if (xfer->kind == KV_XFER_BARRIER)
 		kv_barriers_look_locked(xfer->session);
 }
 
@@ -258,6 +262,24 @@ long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline)
 		r = kv_session_wait_locked(xfer->session, at);
 	if (xfer->left[stage] == 0)
 		r = (long)xfer->got[stage];
+	pthread_mutex_unlock(&xfer->session->lock);
+	return r;
+}
+
+long kvfs_xfer_wait_some(kvfs_xfer *xfer, size_t n, uint64_t deadline)
+{
+	uint64_t at = kv_time_after(deadline);
+	long r = check_xfer(xfer, KVFS_COPIED);
+
+	if (r < 0)
+		return r;
+	if (n > xfer->n)
+		return -EINVAL;
+	pthread_mutex_lock(&xfer->session->lock);
+	while (xfer->n - xfer->left[KVFS_COPIED] < n && r == 0)
+		r = kv_session_wait_locked(xfer->session, at);
+	if (xfer->n - xfer->left[KVFS_COPIED] >= n)
+		r = (long)(xfer->n - xfer->left[KVFS_COPIED]);
 	pthread_mutex_unlock(&xfer->session->lock);
 	return r;
 }

@@ -17,9 +17,22 @@
 #include "kernels/timer.h"
 #include "wire.h"
 
-enum kv_xfer_kind { KV_XFER_LOAD, KV_XFER_SAVE, KV_XFER_BARRIER };
+/* The first three bring blocks in: they are over when that is done. */
+enum kv_xfer_kind {
+	KV_XFER_LOAD,
+	KV_XFER_RESTORE,
+	KV_XFER_PREFETCH,
+	KV_XFER_SAVE,
+	KV_XFER_BARRIER,
+};
 
-struct kv_load_job; /* load.c */
+static inline bool kv_xfer_brings_in(enum kv_xfer_kind kind)
+{
+	return kind <= KV_XFER_PREFETCH;
+}
+
+struct kv_load_job;	 /* load.c */
+struct kv_prefetch_part; /* prefetch.c */
 
 struct kvfs_xfer {
 	/* fixed after start */
@@ -54,6 +67,10 @@ struct kvfs_xfer {
 	size_t first;		  /* in the lease */
 	atomic_size_t next;	  /* block that the next free job takes */
 	struct kv_load_job *jobs;
+
+	/* prefetch */
+	struct kv_prefetch_part *parts;
+	size_t n_parts;
 
 	/* save; lock */
 	size_t reserved; /* blocks that are in batches, or past them */

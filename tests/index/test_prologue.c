@@ -68,7 +68,7 @@ a_sealed_prologue_is_good_and_says_nothing_that_changes(void **state)
 	assert_int_equal(prologue.record.atime, 0);
 	assert_int_equal(prologue.record.hits, 0);
 	assert_int_equal(prologue.record.pinned, 0);
-	assert_int_equal(prologue.version, KV_FORMAT_VERSION);
+	assert_int_equal(prologue.version, KV_PROLOGUE_VERSION);
 	assert_int_equal(prologue.reserved, 0);
 }
 

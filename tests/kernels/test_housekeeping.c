@@ -66,7 +66,7 @@ static void without_a_daemon_every_key_says_so(void **state)
 	world_wait_connected(w->session, 1);
 }
 
-static void pins_are_of_a_half_open_range(void **state)
+static void R28_pins_are_of_a_half_open_range(void **state)
 {
 	struct world *w = *state;
 	kvfs_key keys[4];
@@ -86,6 +86,14 @@ static void pins_are_of_a_half_open_range(void **state)
 	assert_non_null(strstr(text, " 0 pinned"));
 	free(text);
 	assert_int_equal(kvfs_pin(w->space, keys, 2, 2, NULL), 0);
+	/* The first block alone, the last alone. */
+	assert_int_equal(kvfs_pin(w->space, keys, 0, 1, NULL), 1);
+	assert_int_equal(kvfs_unpin(w->space, keys, 1, 3, NULL), 2);
+	assert_int_equal(kvfs_pin(w->space, keys, 2, 3, NULL), 1);
+	assert_int_equal(kvfs_stats(w->session, &text), 0);
+	assert_non_null(strstr(text, " 2 pinned"));
+	free(text);
+	assert_int_equal(kvfs_unpin(w->space, keys, 0, 3, NULL), 3);
 }
 
 static void a_cleared_space_has_no_blocks(void **state)
@@ -145,7 +153,7 @@ int main(void)
 		test(without_a_daemon_every_key_says_so),
 		test(eviction_goes_on_past_missing_keys),
 		test(eviction_takes_more_keys_than_a_message),
-		test(pins_are_of_a_half_open_range),
+		test(R28_pins_are_of_a_half_open_range),
 		test(a_cleared_space_has_no_blocks),
 		test(saves_begun_before_a_clear_never_seal),
 	};

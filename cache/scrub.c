@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * scrub.c - the store is read through, over and over, at a bounded rate, so
+ * that damage is found before somebody asks for the block.
+ *
+ * One pass takes the segment files one after the other, and each from its
+ * beginning to its end, as the device likes it.
+ *
+ * OWNS       the scrubber thread, and what it has planned to read of a file.
+ *
+ * INVARIANTS
+ *   (1) After each block it rests for as long as the block's bytes take at the
+ *       given rate: it never reads more than rate * time and one block.
+ *   (2) While blocks are being written it rests up to BUSY times as long and no
+ *       longer, so that a tier that is always busy is scrubbed, too.
+ *
+ * LOCKING    cache->lock, for AT_ONCE blocks of the table at a time.
+ */
+#include "cache/blocks.h"
+#include "cache/ssd.h"
+
+#define AT_ONCE 4096u
+#define BUSY 10u
+#define SECOND 1000000000u
+
+struct target {
+	uint32_t place, number;
+	uint64_t id;
+};
+
+struct plan {
+	struct target *targets;
+	size_t n, room;
+	uint8_t *data;
+	uint64_t data_room;
+};
+
+static void plan_fini(struct plan *plan)
+{
+	free(plan->targets);
+	kv_pages_free(plan->data, plan->data_room);
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct target *x = a, *y = b;
+
+	return x->place < y->place ? -1 : x->place > y->place;
+}
+
+static bool add(struct plan *plan, const struct kv_block *block)
+{
+	size_t room = plan->room ? plan->room * 2 : 256;
+	struct target *more;
+
+	if (plan->n == plan->room) {
+		more = realloc(plan->targets, room * sizeof(*more));
+		if (!more)
+			return false;
+		plan->targets = more;
+		plan->room = room;
+	}
+	plan->targets[plan->n++] = (struct target){
+		.place = block->place,
+		.number = block->number,
+		.id = kv_block_id(block),
+	};
+	return true;
+}
+
+/* The blocks of one file, in its order. */
+static void plan_file(struct kv_cache *cache, struct plan *plan, uint32_t file)
+{
+	bool more = true;
+	uint32_t i = 0;
+
+	plan->n = 0;
+	while (more && !cache->scrubber.stop) {
+		uint32_t end = KV_MIN(i + AT_ONCE, cache->table.used);
+
+		for (; i < end; i++) {
+			struct kv_block *b = kv_table_at(&cache->table, i);
+
+			if (b->file == file && b->length &&
+			    !(b->flags & BLOCK_REMOVED) && !add(plan, b))
+				break;
+		}
+		more = i == end && i < cache->table.used;
+		kv_unlock(cache);
+		kv_lock(cache);
+	}
+	qsort(plan->targets, plan->n, sizeof(*plan->targets), by_place);
+}
+
+static void rest(struct kv_cache *cache, uint64_t ns)
+{
+	const uint64_t until = kv_now_ns() + ns;
+	struct kv_scrubber *scrubber = &cache->scrubber;
+	uint64_t now;
+
+	while (!scrubber->stop && (now = kv_now_ns()) < until)
+		kv_cond_wait(cache, &scrubber->wake,
+			     KV_MIN(until - now, SECOND));
+}
+
+/* Leave the device to those who write, for a while. */
+static void yield(struct kv_cache *cache, uint64_t ns)
+{
+	for (unsigned i = 1; i < BUSY && cache->ssd.writing; i++)
+		rest(cache, ns);
+}
+
+/* Returns the bytes that reading the block took. */
+static uint64_t scrub_block(struct kv_cache *cache, struct plan *plan,
+			    struct kv_block *block)
+{
+	uint64_t bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
+	int r;
+
+	if (plan->data_room < bytes) {
+		kv_pages_free(plan->data, plan->data_room);
+		plan->data = kv_pages_new(bytes);
+		plan->data_room = plan->data ? bytes : 0;
+	}
+	if (!plan->data)
+		return 0;
+	r = kv_block_fetch(cache, block, &plan->data, plan->data_room);
+	plan->data_room = plan->data ? plan->data_room : 0;
+	kv_lock(cache);
+	cache->stats.scrubbed += bytes;
+	cache->scrubber.pass_bytes += bytes;
+	cache->scrubber.corrupt += r == -EBADMSG;
+	kv_unlock(cache);
+	return bytes;
+}
+
+static void scrub_target(struct kv_cache *cache, struct plan *plan,
+			 const struct target *target)
+{
+	const uint64_t rate = cache->config.scrub;
+	struct kv_block *block = kv_table_at(&cache->table, target->number);
+	uint64_t bytes, ns, begun;
+
+	if (kv_block_id(block) != target->id || block->file == KV_NONE ||
+	    block->place != target->place ||
+	    (block->flags & (BLOCK_REMOVED | BLOCK_READING)))
+		return;
+	block->refs++;
+	begun = kv_now_ns();
+	kv_unlock(cache);
+	bytes = scrub_block(cache, plan, block);
+	kv_block_put(cache, block);
+	kv_lock(cache);
+	ns = (uint64_t)((double)bytes / (double)rate * SECOND);
+	rest(cache, ns - KV_MIN(ns, kv_now_ns() - begun));
+	yield(cache, ns);
+}
+
+static void scrub_file(struct kv_cache *cache, struct plan *plan, uint32_t file)
+{
+	struct kv_scrubber *scrubber = &cache->scrubber;
+
+	plan_file(cache, plan, file);
+	for (size_t i = 0; i < plan->n && !scrubber->stop; i++) {
+		while (kv_health_offline_locked(cache) && !scrubber->stop)
+			rest(cache, SECOND);
+		if (!scrubber->stop)
+			scrub_target(cache, plan, &plan->targets[i]);
+	}
+}
+
+static void *scrubber_run(void *arg)
+{
+	struct kv_cache *cache = arg;
+	struct kv_scrubber *scrubber = &cache->scrubber;
+	struct plan plan = {0};
+
+	kv_lock(cache);
+	while (!scrubber->stop) {
+		scrubber->pass_bytes = 0;
+		scrubber->pass_total = cache->ssd.used;
+		for (uint32_t file = 0; file < cache->ssd.n_files; file++)
+			if (kv_file_at(cache, file) && !scrubber->stop)
+				scrub_file(cache, &plan, file);
+		if (scrubber->stop)
+			break;
+		if (scrubber->pass_bytes) {
+			scrubber->passes++;
+			scrubber->pass_ended_ns = kv_wall_ns();
+		}
+		rest(cache, SECOND);
+	}
+	kv_unlock(cache);
+	plan_fini(&plan);
+	return NULL;
+}
+
+int kv_scrubber_start(struct kv_cache *cache)
+{
+	struct kv_scrubber *scrubber = &cache->scrubber;
+	int r;
+
+	kv_cond_init(&scrubber->wake);
+	r = kv_thread(&scrubber->thread, "kvfs-scrub", scrubber_run, cache);
+	scrubber->running = r == 0;
+	return r;
+}
+
+void kv_scrubber_stop(struct kv_cache *cache)
+{
+	struct kv_scrubber *scrubber = &cache->scrubber;
+
+	if (!scrubber->running)
+		return;
+	kv_lock(cache);
+	scrubber->stop = true;
+	pthread_cond_signal(&scrubber->wake);
+	kv_unlock(cache);
+	pthread_join(scrubber->thread, NULL);
+	scrubber->running = false;
+}

@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rebuild.c - making a lost index anew.
+ *
+ * OWNS      STORE/index.new while it is being made.
+ *
+ * INVARIANTS
+ *   (1) Of two records with one key the one with the higher generation stays.
+ *   (2) A block of a space that is not known is left out; every length was
+ *       compared with the size of its slot.
+ *   (3) No generation and no number of a space that was seen is given again.
+ *
+ * LOCKING   none: the caller has locked STORE, and no cache is open.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include "index/beside.h"
+#include "index/rebuild.h"
+#include "index/segfile.h"
+
+#define NEW_DIR "index.new"
+#define A_BATCH 8192u
+#define GENERATIONS (1ull << 40) /* left out, more than any mount takes */
+
+/* One block that was put, to find those of one key. */
+struct item {
+	XXH128_hash_t hash; /* of space and key */
+	uint64_t generation, slot_id;
+};
+
+struct file {
+	uint32_t id;
+	struct kv_trailer trailer;
+};
+
+struct work {
+	struct kv_rebuild *out;
+	struct kv_index *index;
+	int segments; /* directory */
+	struct file *files;
+	size_t n_files;
+	bool *known; /* spaces, by id */
+	uint32_t n_known;
+	struct item *items;
+	size_t n_items, room_items;
+	struct kv_found *found;
+	struct kv_batch *batch;
+	size_t in_batch;
+	uint64_t slots, slots_done;
+	uint64_t seed; /* so that nobody can aim at another's hash */
+};
+
+static void work_fini(struct work *work)
+{
+	kv_batch_abort(work->batch);
+	kv_index_close(work->index);
+	if (work->segments >= 0)
+		close(work->segments);
+	free(work->files);
+	free(work->known);
+	free(work->items);
+	free(work->found);
+}
+
+/* @data with room for one more. */
+static int more(void **data, size_t n, size_t size)
+{
+	size_t room = n ? n * 2 : 64;
+	void *bigger;
+
+	if (n & (n - 1) || (n && n < 64))
+		return 0;
+	bigger = realloc(*data, room * size);
+	if (!bigger)
+		return -ENOMEM;
+	*data = bigger;
+	return 0;
+}
+
+/* ---- the segment files ---- */
+
+static int by_id(const void *a, const void *b)
+{
+	const struct file *x = a, *y = b;
+
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static int segment_open(const struct work *work, uint32_t id)
+{
+	char name[KV_SEGMENT_NAME];
+	int fd;
+
+	kv_segment_name(id, name);
+	fd = openat(work->segments, name,
+		    O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	return fd < 0 ? -errno : fd;
+}
+
+static int add_file(struct work *work, uint32_t id)
+{
+	_cleanup_(kv_closep) int fd = segment_open(work, id);
+	struct file file = {.id = id};
+	int r;
+
+	r = fd < 0 ? fd : kv_trailer_read(fd, id, &file.trailer);
+	if (r == -ENOTSUP)
+		return r;
+	if (r < 0) {
+		work->out->odd_files++;
+		return 0;
+	}
+	r = more((void **)&work->files, work->n_files, sizeof(file));
+	if (r == 0)
+		work->files[work->n_files++] = file;
+	return r;
+}
+
+static int find_files(struct work *work)
+{
+	DIR *dir;
+	struct dirent *entry;
+	uint32_t id;
+	int r = 0;
+
+	work->segments =
+		openat(work->out->store_fd, "segments",
+		       O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	if (work->segments < 0)
+		return errno == ENOENT ? 0 : -errno;
+	dir = fdopendir(dup(work->segments));
+	if (!dir)
+		return -errno;
+	rewinddir(dir);
+	while (r == 0 && (entry = readdir(dir)))
+		if (kv_segment_parse(entry->d_name, &id))
+			r = add_file(work, id);
+	closedir(dir);
+	if (work->n_files)
+		qsort(work->files, work->n_files, sizeof(*work->files), by_id);
+	return r;
+}
+
+/* What the store is: from STORE/store, or else from the first trailer. */
+static int know_store(struct work *work)
+{
+	struct kv_store_info *info = &work->out->info;
+	size_t n = 0;
+	int r = kv_store_file_read(work->out->store_fd, info);
+
+	if (r == -ENOTSUP || r == -ENOMEM || r == -EIO)
+		return r;
+	if (r < 0) {
+		*info = (struct kv_store_info){.cap = work->out->cap,
+					       .next_generation = 1,
+					       .next_space = 1};
+		if (!work->n_files)
+			return -ENODATA;
+		info->segment_bytes = work->files[0].trailer.segment_bytes;
+		memcpy(info->store, work->files[0].trailer.store,
+		       sizeof(info->store));
+	}
+	for (size_t i = 0; i < work->n_files; i++) {
+		const struct kv_trailer *trailer = &work->files[i].trailer;
+
+		if (memcmp(trailer->store, info->store, sizeof(info->store)) !=
+			    0 ||
+		    trailer->segment_bytes != info->segment_bytes) {
+			work->out->odd_files++;
+			continue;
+		}
+		work->files[n++] = work->files[i];
+		work->slots += trailer->slots;
+	}
+	work->n_files = n;
+	info->version = KV_FORMAT_VERSION;
+	info->clean = false;
+	return 0;
+}
+
+/* ---- spaces ---- */
+
+static int batch_of(struct work *work, struct kv_batch **ret_batch)
+{
+	int r = 0;
+
+	if (work->batch && work->in_batch >= A_BATCH) {
+		r = kv_batch_commit(kv_steal(work->batch));
+		work->in_batch = 0;
+	}
+	if (r == 0 && !work->batch)
+		r = kv_batch_begin(work->index, &work->batch);
+	work->in_batch++;
+	*ret_batch = work->batch;
+	return r;
+}
+
+static int add_space(struct work *work, int dir, uint32_t id)
+{
+	_cleanup_(kv_freep) char *name = NULL;
+	_cleanup_(kv_freep) char *layout = NULL;
+	struct kv_space_record record;
+	struct kv_batch *batch;
+	int r = kv_space_file_read(dir, id, &record, &name, &layout);
+
+	if (r == -ENOMEM)
+		return r;
+	if (r < 0 || id >= 1u << 24)
+		return 0;
+	if (id >= work->n_known) {
+		bool *known = realloc(work->known, id + 1);
+
+		if (!known)
+			return -ENOMEM;
+		memset(known + work->n_known, 0, id + 1 - work->n_known);
+		work->known = known;
+		work->n_known = id + 1;
+	}
+	r = batch_of(work, &batch);
+	if (r == 0)
+		r = kv_batch_put_space(batch, &record, name, layout);
+	if (r < 0)
+		return r;
+	work->known[id] = true;
+	work->out->spaces++;
+	work->out->info.next_space = KV_MAX(work->out->info.next_space, id + 1);
+	return 0;
+}
+
+static int add_spaces(struct work *work)
+{
+	int dir = kv_spaces_dir(work->out->store_fd, false), r = 0;
+	struct dirent *entry;
+	uint32_t id;
+	DIR *list;
+
+	if (dir < 0)
+		return dir == -ENOENT ? 0 : dir;
+	list = fdopendir(dir);
+	if (!list) {
+		close(dir);
+		return -errno;
+	}
+	while (r == 0 && (entry = readdir(list)))
+		if (kv_space_file_parse(entry->d_name, &id))
+			r = add_space(work, dir, id);
+	closedir(list);
+	return r;
+}
+
+/* ---- blocks ---- */
+
+static int add_block(struct work *work, uint64_t slot_id,
+		     const struct kv_slot_record *record)
+{
+	struct kv_rebuild *out = work->out;
+	uint8_t name[sizeof(record->key) + 5];
+	struct kv_slot_record copy = *record;
+	struct kv_batch *batch;
+	int r = more((void **)&work->items, work->n_items,
+		     sizeof(*work->items));
+
+	if (r == 0)
+		r = batch_of(work, &batch);
+	copy.atime = (uint32_t)(record->mtime_ns / 1000000000);
+	if (r == 0)
+		r = kv_batch_put_slot(batch, slot_id, &copy);
+	if (r < 0)
+		return r;
+	memcpy(name, record->key, sizeof(record->key));
+	memcpy(name + 32, &record->space, 4);
+	name[36] = record->key_len;
+	work->items[work->n_items++] = (struct item){
+		XXH3_128bits_withSeed(name, sizeof(name), work->seed),
+		record->generation, slot_id};
+	out->blocks++;
+	return 0;
+}
+
+static int consider(struct work *work, const struct file *file, uint32_t place,
+		    const struct kv_found *found)
+{
+	struct kv_rebuild *out = work->out;
+	const struct kv_slot_record *record = &found->record;
+
+	out->unreadable += found->state == KV_FOUND_UNREADABLE;
+	if (found->state != KV_FOUND_BLOCK)
+		return 0;
+	if (!kv_record_fits(record, file->trailer.slot_bytes)) {
+		out->strays++;
+		return 0;
+	}
+	out->info.next_generation =
+		KV_MAX(out->info.next_generation, record->generation + 1);
+	if (record->space < 1u << 24)
+		out->info.next_space =
+			KV_MAX(out->info.next_space, record->space + 1);
+	if (record->space >= work->n_known || !work->known[record->space]) {
+		out->strays++;
+		return 0;
+	}
+	return add_block(work, kv_slot_id(file->id, place), record);
+}
+
+static int add_file_blocks(struct work *work, const struct file *file)
+{
+	const struct kv_trailer *trailer = &file->trailer;
+	const struct kv_segment_record record = {.id = file->id,
+						 .slots = trailer->slots,
+						 .slot_bytes =
+							 trailer->slot_bytes};
+	_cleanup_(kv_closep) int fd = segment_open(work, file->id);
+	struct kv_rebuild *out = work->out;
+	struct kv_batch *batch;
+	int r = fd < 0 ? fd : batch_of(work, &batch);
+
+	if (r == 0)
+		r = kv_batch_put_segment(batch, &record);
+	for (uint32_t at = 0; r == 0 && at < trailer->slots;
+	     at += KV_SCAN_MAX) {
+		uint32_t n = KV_MIN(KV_SCAN_MAX, trailer->slots - at);
+
+		kv_segment_scan(fd, out->info.store, trailer->slot_bytes, at, n,
+				NULL, work->found);
+		for (uint32_t i = 0; r == 0 && i < n; i++)
+			r = consider(work, file, at + i, &work->found[i]);
+		work->slots_done += n;
+		if (out->progress)
+			out->progress(out->arg, work->slots_done, work->slots);
+	}
+	out->files++;
+	return r;
+}
+
+static int by_key(const void *a, const void *b)
+{
+	const struct item *x = a, *y = b;
+	int r = XXH128_cmp(&x->hash, &y->hash);
+
+	return r			       ? r
+	       : x->generation < y->generation ? -1
+					       : x->generation > y->generation;
+}
+
+static int drop_duplicates(struct work *work)
+{
+	struct item *items = work->items;
+	int r = 0;
+
+	if (work->n_items)
+		qsort(items, work->n_items, sizeof(*items), by_key);
+	for (size_t i = 0; r == 0 && i + 1 < work->n_items; i++) {
+		struct kv_batch *batch;
+
+		if (!XXH128_isEqual(items[i].hash, items[i + 1].hash))
+			continue;
+		r = batch_of(work, &batch);
+		if (r == 0)
+			r = kv_batch_delete_slot(batch, items[i].slot_id);
+		work->out->duplicates++;
+		work->out->blocks--;
+	}
+	return r;
+}
+
+static int add_blocks(struct work *work)
+{
+	int r = 0;
+
+	work->found = malloc(KV_SCAN_MAX * sizeof(*work->found));
+	if (!work->found)
+		return -ENOMEM;
+	for (size_t i = 0; r == 0 && i < work->n_files; i++)
+		r = add_file_blocks(work, &work->files[i]);
+	return r < 0 ? r : drop_duplicates(work);
+}
+
+/* ---- the new index ---- */
+
+static void remove_new(int store_fd)
+{
+	unlinkat(store_fd, NEW_DIR "/data.mdb", 0);
+	unlinkat(store_fd, NEW_DIR "/lock.mdb", 0);
+	unlinkat(store_fd, NEW_DIR, AT_REMOVEDIR);
+}
+
+static int fill_new(struct work *work, const char *path)
+{
+	struct kv_store_info *info = &work->out->info;
+	struct kv_store_info ignored;
+	struct kv_batch *batch;
+	int r = kv_index_open(path, kv_index_map_bytes(info->cap), false, info,
+			      &ignored, &work->index);
+
+	if (r == 0)
+		r = add_spaces(work);
+	if (r == 0)
+		r = add_blocks(work);
+	info->next_generation += GENERATIONS;
+	if (r == 0)
+		r = batch_of(work, &batch);
+	if (r == 0)
+		r = kv_batch_put_info(batch, info);
+	if (r == 0)
+		r = kv_batch_commit(kv_steal(work->batch));
+	kv_batch_abort(kv_steal(work->batch)); /* of the index, so before it */
+	kv_index_close(kv_steal(work->index));
+	return r;
+}
+
+static int sync_dir(int at, const char *name)
+{
+	_cleanup_(kv_closep) int fd =
+		openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
+}
+
+static int take_place(int store_fd)
+{
+	if (mkdirat(store_fd, "index", 0700) < 0 && errno != EEXIST)
+		return -errno;
+	unlinkat(store_fd, "index/lock.mdb", 0);
+	if (renameat(store_fd, NEW_DIR "/data.mdb", store_fd,
+		     "index/data.mdb") < 0)
+		return -errno;
+	remove_new(store_fd);
+	return KV_MIN(sync_dir(store_fd, "index"), sync_dir(store_fd, "."));
+}
+
+/* For whoever wants to know what happened; there is room for a small one. */
+static bool keep_old(const struct kv_rebuild *rebuild)
+{
+	const int at = rebuild->store_fd;
+	struct stat st;
+
+	unlinkat(at, KV_DAMAGED_NAME, 0);
+	return rebuild->keep &&
+	       fstatat(at, "index/data.mdb", &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       S_ISREG(st.st_mode) &&
+	       (uint64_t)st.st_size <=
+		       kv_index_map_bytes(rebuild->info.cap) / 8 &&
+	       renameat(at, "index/data.mdb", at, KV_DAMAGED_NAME) == 0;
+}
+
+bool kv_rebuild_possible(int store_fd)
+{
+	int fd = openat(store_fd, "segments",
+			O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	bool any = kv_store_file_there(store_fd);
+	struct dirent *entry;
+	uint32_t id;
+
+	while (dir && !any && (entry = readdir(dir)))
+		any = kv_segment_parse(entry->d_name, &id);
+	if (dir)
+		closedir(dir);
+	else if (fd >= 0)
+		close(fd);
+	return any;
+}
+
+int kv_rebuild(struct kv_rebuild *rebuild)
+{
+	_cleanup_(work_fini) struct work work = {.out = rebuild,
+						 .segments = -1};
+	char path[PATH_MAX];
+	int r;
+
+	if (snprintf(path, sizeof(path), "%s/" NEW_DIR, rebuild->path) >=
+	    PATH_MAX)
+		return -ENAMETOOLONG;
+	if (getrandom(&work.seed, sizeof(work.seed), 0) < 0)
+		return -errno;
+	r = find_files(&work);
+	if (r == 0)
+		r = know_store(&work);
+	if (r < 0)
+		return r;
+	remove_new(rebuild->store_fd);
+	/* Two whole indexes might not have room within the cap. */
+	if (!keep_old(rebuild))
+		unlinkat(rebuild->store_fd, "index/data.mdb", 0);
+	unlinkat(rebuild->store_fd, "index/compact.tmp", 0);
+	if (mkdirat(rebuild->store_fd, NEW_DIR, 0700) < 0)
+		return -errno;
+	r = fill_new(&work, path);
+	if (r == 0)
+		r = take_place(rebuild->store_fd);
+	if (r < 0)
+		remove_new(rebuild->store_fd);
+	return r;
+}

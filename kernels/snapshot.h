@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * snapshot.h - reading a snapshot's keys from the daemon.
+ */
+#ifndef KV_LIB_SNAPSHOT_H
+#define KV_LIB_SNAPSHOT_H
+
+#include "kernels/kvfs.h"
+#include "wire.h"
+
+/* A stretch of one snapshot's keys. */
+struct kv_snapshot_part {
+	uint64_t id;	 /* of the snapshot; 0 before the first read */
+	uint32_t blocks; /* in all of it */
+	size_t n;	 /* fewer than WIRE_BATCH only at its end */
+	struct wire_pick picks[WIRE_BATCH];
+};
+
+/* The picks from position @from on.  -ESTALE: part->id is not 0, and another
+ * snapshot has that name by now; -ENOENT, -ENOTCONN, -EPROTO. */
+int kv_snapshot_part_read(kvfs_space *space, const char *name, uint32_t from,
+			  struct kv_snapshot_part *part);
+
+/* -EINVAL: no snapshot can have that name. */
+int kv_snapshot_name_check(const char *name);
+
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * point.c - kill points; only in a build with POINTS=1.
+ *
+ * OWNS      the table of points, in memory that may be shared with a test, and
+ *           what the environment says.
+ *
+ * LOCKING   none: all is fixed before main, but for the counters.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "point.h"
+
+extern struct kv_point __start_kv_points[], __stop_kv_points[];
+
+static struct kv_point_table own, *table = &own;
+static uint32_t deadly = UINT32_MAX; /* number of the point */
+static uint64_t deadly_hit;
+static const char *lie;
+
+static void share(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	void *at;
+
+	if (fd < 0)
+		return;
+	at = mmap(NULL, sizeof(*table), PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+		  0);
+	close(fd);
+	if (at != MAP_FAILED)
+		table = at;
+}
+
+/* A name that stands in two places is one point. */
+static uint32_t number_of(const char *name, uint32_t n)
+{
+	uint32_t i = 0;
+
+	while (i < n && strcmp(table->entry[i].name, name) != 0)
+		i++;
+	if (i == KV_POINTS_MAX || strlen(name) >= KV_POINT_NAME)
+		abort();
+	strcpy(table->entry[i].name, name);
+	return i;
+}
+
+static void choose(const char *which, uint32_t n)
+{
+	const char *colon = strrchr(which, ':');
+
+	if (colon == NULL)
+		abort();
+	for (uint32_t i = 0; i < n; i++)
+		if (strncmp(table->entry[i].name, which,
+			    (size_t)(colon - which)) == 0 &&
+		    table->entry[i].name[colon - which] == '\0')
+			deadly = i;
+	if (deadly == UINT32_MAX)
+		abort();
+	deadly_hit = strtoull(colon + 1, NULL, 10);
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+	const char *path = getenv("KVFS_POINTS"), *which = getenv("KVFS_POINT");
+	uint32_t n = 0;
+
+	lie = getenv("KVFS_LIE");
+	if (path != NULL)
+		share(path);
+	for (struct kv_point *p = __start_kv_points; p < __stop_kv_points;
+	     p++) {
+		p->number = number_of(p->name, n);
+		if (p->number == n)
+			n++;
+	}
+	atomic_store(&table->n, n);
+	if (which != NULL)
+		choose(which, n);
+}
+
+void kv_point_pass(const struct kv_point *point)
+{
+	uint64_t hit = atomic_fetch_add(&table->entry[point->number].hits, 1);
+
+	if (point->number == deadly && hit + 1 >= deadly_hit)
+		raise(SIGKILL);
+}
+
+bool kv_point_lies(const char *what)
+{
+	return lie != NULL && strcmp(lie, what) == 0;
+}

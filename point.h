@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * point.h - named places at which a test can kill the daemon.
+ *
+ * They are there only in a build with POINTS=1; otherwise nothing is compiled.
+ * In that build, and in no other, the environment is looked at:
+ *
+ *   KVFS_POINT=NAME:N     SIGKILL at the N-th time that NAME is passed
+ *   KVFS_POINTS=FILE      count there how often each point is passed
+ *   KVFS_LIE=WHAT         break a promise, to show that a test notices
+ */
+#ifndef KV_POINT_H
+#define KV_POINT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define KV_POINTS_MAX 256
+#define KV_POINT_NAME 40
+
+/* What KVFS_POINTS names: made, and filled with zeros, by whoever reads it. */
+struct kv_point_table {
+	_Atomic uint32_t n; /* of entries; all points that there are */
+	struct {
+		char name[KV_POINT_NAME];
+		_Atomic uint64_t hits;
+	} entry[KV_POINTS_MAX];
+};
+
+#ifdef KV_POINTS
+
+struct kv_point {
+	const char *name;
+	uint32_t number; /* its entry */
+};
+
+void kv_point_pass(const struct kv_point *point);
+bool kv_point_lies(const char *what);
+
+/* The section lets point.c find those, too, that were never passed. */
+#define KV_POINT(text)                                                   \
+	do {                                                             \
+		static struct kv_point kv_point_here __attribute__((     \
+			section("kv_points"), used)) = {.name = (text)}; \
+		kv_point_pass(&kv_point_here);                           \
+	} while (0)
+#define KV_LIE(what) kv_point_lies(what)
+#define KV_POINTS_OR(tested, real) (tested)
+
+#else
+
+#define KV_POINT(text) ((void)0)
+#define KV_LIE(what) false
+/* A threshold that a test could not reach. */
+#define KV_POINTS_OR(tested, real) (real)
+
+#endif
+#endif

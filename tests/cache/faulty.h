@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * faulty.h - a disk that misbehaves: a backend of the ring that carries
+ * requests out with pread and pwrite, but those that are chosen badly.
+ *
+ * OWNS      `disk`, of which there is one, as tests open one cache at a time;
+ *           and requests that are being held back.
+ *
+ * LOCKING   disk.lock, and ring->lock by its rules; never both.
+ */
+#ifndef KV_FAULTY_H
+#define KV_FAULTY_H
+
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "cache/ring_backend.h"
+
+enum fault {
+	FAULT_NONE,
+	FAULT_EIO,
+	FAULT_ENOSPC,
+	FAULT_EDQUOT,
+	FAULT_EAGAIN,
+	FAULT_ENODEV,
+	FAULT_EINTR,
+	FAULT_TORN, /* half of it, then EIO */
+	FAULT_SHORT_0,
+	FAULT_SHORT_1,
+	FAULT_SHORT_511,
+	FAULT_SHORT_512_LESS,
+	FAULT_GARBAGE, /* a read: success, with other bytes */
+	FAULT_LATE,    /* after some more have ended */
+	FAULT_REORDER, /* after the next one */
+	FAULT_NEVER,   /* until disk_release */
+	FAULTS
+};
+
+static const char *const fault_names[FAULTS] = {
+	"none",	   "EIO",  "ENOSPC",  "EDQUOT",	 "EAGAIN",    "ENODEV",
+	"EINTR",   "torn", "short 0", "short 1", "short 511", "short -512",
+	"garbage", "late", "reorder", "never",
+};
+
+#define HELD_MAX 64
+
+static struct {
+	pthread_mutex_t lock;
+	unsigned seen;		    /* calls so far */
+	_Atomic unsigned reads;	    /* among all that there ever were */
+	_Atomic unsigned backwards; /* reads before the one before */
+	uint64_t last_read;
+	unsigned from, before; /* these misbehave */
+	unsigned percent;      /* so many of them; 0: all */
+	int only;	       /* kind of request; -1: any */
+	enum fault fault;
+	uint64_t random;
+	struct {
+		struct kv_io *io;
+		int status;
+		unsigned due; /* when so many have been seen */
+	} held[HELD_MAX];
+	unsigned n_held;
+	bool release;
+	bool freed;
+} disk = {.lock = PTHREAD_MUTEX_INITIALIZER, .only = -1};
+
+static _Thread_local bool disk_thread __attribute__((unused));
+
+static inline void disk_behave(void)
+{
+	pthread_mutex_lock(&disk.lock);
+	disk.from = disk.before = 0;
+	disk.release = true;
+	pthread_mutex_unlock(&disk.lock);
+}
+
+/* Calls @from and on, @n of them, misbehave; counts from 1, from now on. */
+static inline void disk_misbehave(enum fault fault, unsigned from, unsigned n)
+{
+	pthread_mutex_lock(&disk.lock);
+	disk.seen = 0;
+	disk.fault = fault;
+	disk.from = from;
+	disk.before = from + n;
+	disk.percent = 0;
+	disk.only = -1;
+	disk.release = false;
+	pthread_mutex_unlock(&disk.lock);
+}
+
+static inline unsigned disk_seen(void)
+{
+	unsigned seen;
+
+	pthread_mutex_lock(&disk.lock);
+	seen = disk.seen;
+	pthread_mutex_unlock(&disk.lock);
+	return seen;
+}
+
+static inline uint64_t disk_random(void)
+{
+	disk.random =
+		disk.random * 6364136223846793005ull + 1442695040888963407ull;
+	return disk.random >> 33;
+}
+
+static inline enum fault disk_next(const struct kv_io *io)
+{
+	enum fault fault = FAULT_NONE;
+
+	pthread_mutex_lock(&disk.lock);
+	if (io->op == KV_IO_READ) {
+		disk.reads++;
+		disk.backwards += io->offset < disk.last_read;
+		disk.last_read = io->offset;
+	}
+	if (disk.only < 0 || disk.only == (int)io->op)
+		disk.seen++;
+	if (disk.seen >= disk.from && disk.seen < disk.before &&
+	    (disk.only < 0 || disk.only == (int)io->op) &&
+	    (!disk.percent || disk_random() % 100 < disk.percent))
+		fault = disk.fault == FAULTS
+				? (enum fault)(1 +
+					       disk_random() % FAULT_REORDER)
+				: disk.fault;
+	pthread_mutex_unlock(&disk.lock);
+	return fault;
+}
+
+static inline int64_t disk_do(const struct kv_io *io, uint64_t bytes)
+{
+	uint8_t *data = (uint8_t *)io->data + io->moved;
+	const off_t offset = (off_t)(io->offset + io->moved);
+	ssize_t n = 0;
+
+	if (io->op == KV_IO_READ)
+		n = pread(io->fd, data, bytes, offset);
+	else if (io->op == KV_IO_WRITE)
+		n = pwrite(io->fd, data, bytes, offset);
+	else if (io->op == KV_IO_SYNC)
+		n = fdatasync(io->fd);
+	return n < 0 ? -errno : n;
+}
+
+static inline int64_t disk_short(const struct kv_io *io, uint64_t bytes)
+{
+	/* In whole sectors, as a device would, whatever it then reports. */
+	if (io->op != KV_IO_SYNC)
+		disk_do(io, bytes / KV_PAGE * KV_PAGE);
+	return (int64_t)bytes;
+}
+
+/* Only what no checksum but the digest covers. */
+static inline int64_t disk_garbage(const struct kv_io *io, uint64_t bytes)
+{
+	int64_t res = disk_do(io, bytes);
+	uint8_t *data = (uint8_t *)io->data + io->moved;
+
+	if (io->op == KV_IO_READ && res > KV_PAGE)
+		memset(data + KV_PAGE, 0xa5, (size_t)res - KV_PAGE);
+	return res;
+}
+
+static inline int64_t disk_badly(const struct kv_io *io, enum fault fault)
+{
+	static const int errors[] = {
+		[FAULT_EIO] = EIO,	 [FAULT_ENOSPC] = ENOSPC,
+		[FAULT_EDQUOT] = EDQUOT, [FAULT_EAGAIN] = EAGAIN,
+		[FAULT_ENODEV] = ENODEV, [FAULT_EINTR] = EINTR,
+	};
+	uint64_t left = kv_io_left(io);
+
+	switch (fault) {
+	case FAULT_TORN:
+		disk_short(io, left / 2);
+		return -EIO;
+	case FAULT_SHORT_0:
+		return 0;
+	case FAULT_SHORT_1:
+		return disk_short(io, 1);
+	case FAULT_SHORT_511:
+		return disk_short(io, 511);
+	case FAULT_SHORT_512_LESS:
+		return disk_short(io, left > 512 ? left - 512 : 0);
+	case FAULT_GARBAGE:
+		return disk_garbage(io, left);
+	default:
+		return -errors[fault];
+	}
+}
+
+static inline void disk_hold(struct kv_io *io, int status, enum fault fault)
+{
+	pthread_mutex_lock(&disk.lock);
+	assert(disk.n_held < HELD_MAX);
+	disk.held[disk.n_held].io = io;
+	disk.held[disk.n_held].status = status;
+	disk.held[disk.n_held++].due = fault == FAULT_NEVER  ? UINT32_MAX
+				       : fault == FAULT_LATE ? disk.seen + 4
+							     : disk.seen + 1;
+	pthread_mutex_unlock(&disk.lock);
+}
+
+/* End what was held back long enough; with @idle, all but what never ends. */
+static inline bool disk_end_held(struct kv_ring *ring, bool idle)
+{
+	struct kv_io *io = NULL;
+	int status = 0;
+
+	pthread_mutex_lock(&disk.lock);
+	for (unsigned i = 0; i < disk.n_held && !io; i++) {
+		if (!disk.release && disk.held[i].due > disk.seen &&
+		    (!idle || disk.held[i].due == UINT32_MAX))
+			continue;
+		io = disk.held[i].io;
+		status = disk.held[i].status;
+		disk.held[i] = disk.held[--disk.n_held];
+	}
+	pthread_mutex_unlock(&disk.lock);
+	if (io)
+		kv_ring_finish(ring, io, status);
+	return io != NULL;
+}
+
+static inline void disk_carry_out(struct kv_ring *ring, struct kv_io *io)
+{
+	enum fault fault = disk_next(io);
+	const bool held = fault >= FAULT_LATE;
+	int r = 1;
+
+	while (r > 0) {
+		int64_t res = fault && !held ? disk_badly(io, fault)
+					     : disk_do(io, kv_io_left(io));
+
+		r = kv_io_advance(io, res);
+		if (r > 0)
+			fault = disk_next(io);
+		if (fault >= FAULT_LATE && !held)
+			fault = FAULT_NONE;
+	}
+	if (held)
+		disk_hold(io, r, fault);
+	else
+		kv_ring_finish(ring, io, r);
+}
+
+static inline struct kv_io *disk_wait(struct kv_ring *ring, bool *ret_stop)
+{
+	struct timespec until;
+	struct kv_io *io;
+
+	pthread_mutex_lock(&ring->lock);
+	io = kv_ring_next_locked(ring);
+	if (!io && !ring->stopping) {
+		ring->sleepers++;
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_nsec += 2000000;
+		until.tv_sec += until.tv_nsec / 1000000000;
+		until.tv_nsec %= 1000000000;
+		pthread_cond_timedwait(&ring->work, &ring->lock, &until);
+		ring->sleepers = 0;
+		io = kv_ring_next_locked(ring);
+	}
+	*ret_stop = ring->stopping;
+	pthread_mutex_unlock(&ring->lock);
+	return io;
+}
+
+static inline void *disk_run(void *arg)
+{
+	struct kv_ring *ring = arg;
+	bool stop = false;
+
+	disk_thread = true;
+	while (!stop) {
+		struct kv_io *io = disk_wait(ring, &stop);
+
+		if (io)
+			disk_carry_out(ring, io);
+		while (disk_end_held(ring, io == NULL))
+			continue;
+	}
+	return NULL;
+}
+
+static inline int disk_start(struct kv_ring *ring)
+{
+	pthread_t *thread = calloc(1, sizeof(*thread));
+
+	ring->state = thread;
+	return kv_ring_spawn(thread, disk_run, ring);
+}
+
+static inline void disk_wake(struct kv_ring *ring)
+{
+	pthread_cond_signal(&ring->work);
+}
+
+static inline void disk_stop(struct kv_ring *ring)
+{
+	pthread_mutex_lock(&ring->lock);
+	ring->stopping = true;
+	pthread_cond_signal(&ring->work);
+	pthread_mutex_unlock(&ring->lock);
+	pthread_join(*(pthread_t *)ring->state, NULL);
+	free(ring->state);
+}
+
+static const struct kv_ring_backend disk_backend = {
+	.start = disk_start,
+	.wake = disk_wake,
+	.stop = disk_stop,
+};
+
+#endif

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cache without memory, on a real store: what a call cannot do it says,
+ * what was durable stays, and no byte is wrong.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <ftw.h>
+#include <cmocka.h>
+
+#include "cache/cache.h"
+#include "copy.h"
+#include "tests/alloc.h"
+
+#define BYTES 20000u
+#define OLD 4 /* blocks durable before each run; new ones come after them */
+#define ALL 8
+
+static const char text[] =
+	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[19992]}]}";
+
+struct fixture {
+	char path[64];
+	struct kv_cache_config config;
+	struct kv_cache *cache;
+	struct kv_space *space;
+	bool durable[ALL]; /* acknowledged */
+	bool removed[ALL]; /* by us, whether or not that was acknowledged */
+};
+
+static int unlink_one(const char *path, const struct stat *st, int flag,
+		      struct FTW *ftw)
+{
+	(void)st;
+	(void)flag;
+	(void)ftw;
+	return remove(path);
+}
+
+static struct kv_key key_of(unsigned n)
+{
+	struct kv_key key = {.len = 16};
+
+	memset(key.b, (int)n + 1, 16);
+	return key;
+}
+
+static uint8_t byte_of(unsigned n, size_t i)
+{
+	return (uint8_t)(n * 31 + i * 7 + (i >> 9));
+}
+
+/* ---- calls, as they end without memory ---- */
+
+static int save(struct fixture *f, unsigned n)
+{
+	struct kv_key key = key_of(n);
+	struct kv_meta meta = {.position = n, .mtime_ns = 77};
+	struct kv_digest digest;
+	struct kv_fill *fill;
+	uint8_t *data;
+	int r = kv_fill_begin(f->cache, f->space, &key, BYTES, &fill);
+
+	alloc_among(r, 0, -ENOMEM, -ENOSPC, -EEXIST);
+	if (r < 0)
+		return r;
+	data = kv_fill_data(fill);
+	for (size_t i = 0; i < BYTES; i++)
+		data[i] = byte_of(n, i);
+	digest = kv_digest_of(data, BYTES);
+	r = kv_fill_seal(f->cache, fill, &key, &meta, 8, &digest);
+	alloc_among(r, 0, 1, -ENOMEM);
+	return r;
+}
+
+/* 1: it is there, and right; 0: a miss. */
+static int look(struct fixture *f, unsigned n)
+{
+	struct kv_key key = key_of(n);
+	struct kv_block *block;
+	struct kv_view view;
+	int r = kv_block_get(f->cache, f->space, &key, &block);
+
+	alloc_among(r, 0, -ENOENT);
+	if (r < 0)
+		return 0;
+	r = kv_view_get(f->cache, block, &view);
+	alloc_among(r, 0, -ENOMEM);
+	if (r == 0) {
+		alloc_must(view.length == BYTES);
+		for (size_t i = 0; i < BYTES; i++)
+			alloc_must(view.data[i] == byte_of(n, i));
+		kv_view_put(f->cache, &view);
+	}
+	kv_block_put(f->cache, block);
+	return r == 0;
+}
+
+static void sync_all(struct fixture *f)
+{
+	int r = kv_space_sync(f->cache, f->space);
+
+	alloc_among(r, 0, -ENOMEM);
+	for (unsigned n = 0; r == 0 && n < ALL; n++)
+		if (!f->removed[n] && look(f, n))
+			f->durable[n] = true;
+}
+
+/* ---- before and after ---- */
+
+static void open_cache(void *arg)
+{
+	struct fixture *f = arg;
+	char *why = NULL;
+	int r = kv_cache_open(&f->config, &f->cache, &why);
+
+	if (r < 0)
+		print_error("%s\n", why ? why : "?");
+	assert_int_equal(r, 0);
+	f->space = kv_space_find(f->cache, "s");
+	if (!f->space)
+		assert_int_equal(
+			kv_space_create(f->cache, "s", 0, 0, 0755, &f->space),
+			0);
+}
+
+/* What was acknowledged is there, in memory and on disk; as it was before. */
+static void restore(struct fixture *f)
+{
+	struct kv_key key;
+	struct kv_block *block;
+
+	for (unsigned n = 0; n < ALL; n++) {
+		if (f->durable[n] && !f->removed[n])
+			assert_int_equal(look(f, n), 1);
+		look(f, n);
+		key = key_of(n);
+		if (n >= OLD &&
+		    kv_block_get(f->cache, f->space, &key, &block) == 0) {
+			assert_int_equal(kv_block_remove(f->cache, block), 0);
+			kv_block_put(f->cache, block);
+		} else if (n < OLD && f->removed[n]) {
+			alloc_must(save(f, n) >= 0);
+		}
+	}
+	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
+	for (unsigned n = 0; n < ALL; n++) {
+		f->durable[n] = n < OLD;
+		f->removed[n] = false;
+	}
+}
+
+static void check_and_close(void *arg)
+{
+	struct fixture *f = arg;
+
+	restore(f);
+	kv_cache_close(kv_steal(f->cache));
+}
+
+static int set_up(void **state)
+{
+	struct fixture *f = calloc(1, sizeof(*f));
+
+	strcpy(f->path, "kvfs-alloc-XXXXXX");
+	assert_non_null(mkdtemp(f->path));
+	f->config.store = f->path;
+	f->config.dram = 16 << 20;
+	f->config.ssd = 64 << 20;
+	f->config.ssd_given = true;
+	f->config.segment = 8 << 20;
+	f->config.hugepages = KV_HUGE_OFF;
+	f->config.evict = "flru";
+	f->config.io_retry = 5000000; /* ns */
+	open_cache(f);
+	for (unsigned n = 0; n < OLD; n++)
+		f->removed[n] = true; /* so that they are made */
+	check_and_close(f);
+	*state = f;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct fixture *f = *state;
+
+	if (f->cache)
+		kv_cache_close(f->cache);
+	nftw(f->path, unlink_one, 16, FTW_DEPTH | FTW_PHYS);
+	free(f);
+	return 0;
+}
+
+static void every(struct fixture *f, const struct alloc_script *script)
+{
+	long one = alloc_every(script, f, 1);
+	long many = alloc_every(script, f, 1000);
+
+	print_message("%ld + %ld runs with a fault\n", one, many);
+	assert_true(one > 0 && many > 0);
+}
+
+/* ---- scripts ---- */
+
+static void opens(void *arg)
+{
+	struct fixture *f = arg;
+	char *why = NULL;
+	int r = kv_cache_open(&f->config, &f->cache, &why);
+
+	alloc_among(r, 0, -ENOMEM, -EAGAIN /* pthread_create */);
+	alloc_must(r < 0 || !why);
+	free(why);
+}
+
+static void opened(void *arg)
+{
+	struct fixture *f = arg;
+
+	if (!f->cache)
+		open_cache(f);
+	f->space = kv_space_find(f->cache, "s");
+	assert_non_null(f->space);
+	check_and_close(f);
+}
+
+static void a_store_opens_whole_or_not_at_all(void **state)
+{
+	const struct alloc_script script = {opens, NULL, opened};
+
+	every(*state, &script);
+}
+
+static void closes(void *arg)
+{
+	struct fixture *f = arg;
+
+	save(f, OLD);
+	kv_cache_close(kv_steal(f->cache));
+}
+
+static void a_store_closes_whatever_happens(void **state)
+{
+	const struct alloc_script script = {closes, open_cache, opened};
+
+	every(*state, &script);
+}
+
+static void saves(void *arg)
+{
+	struct fixture *f = arg;
+
+	for (unsigned n = OLD; n < OLD + 2; n++)
+		save(f, n);
+	sync_all(f);
+	look(f, 0);
+	look(f, OLD);
+}
+
+static void blocks_are_saved_or_not(void **state)
+{
+	const struct alloc_script script = {saves, open_cache, check_and_close};
+
+	every(*state, &script);
+}
+
+static void changes(void *arg)
+{
+	struct fixture *f = arg;
+	struct kv_key key = key_of(1);
+	struct kv_block *block;
+	int r = kv_block_get(f->cache, f->space, &key, &block);
+
+	alloc_among(r, 0);
+	r = kv_block_pin(f->cache, block, true);
+	alloc_among(r, 0, -ENOMEM);
+	r = kv_block_promote(f->cache, block);
+	alloc_among(r, 0, -ENOMEM, -ENOSPC);
+	r = kv_block_set_mtime(f->cache, block, 5);
+	alloc_among(r, 0, -ENOMEM);
+	r = kv_block_sync(f->cache, block);
+	alloc_among(r, 0, -ENOMEM);
+	r = kv_block_demote(f->cache, block);
+	alloc_among(r, 0, -ENOMEM);
+	r = kv_block_pin(f->cache, block, false);
+	alloc_among(r, 0, -ENOMEM);
+	kv_block_touch(f->cache, block);
+	f->removed[1] = true;
+	r = kv_block_remove(f->cache, block);
+	alloc_among(r, 0, -ENOMEM);
+	kv_block_put(f->cache, block);
+	sync_all(f);
+}
+
+static void blocks_change_tier_or_say_why_not(void **state)
+{
+	const struct alloc_script script = {changes, open_cache,
+					    check_and_close};
+
+	every(*state, &script);
+}
+
+static void settled(struct kv_acquire *acquire, void *arg)
+{
+	(void)acquire;
+	*(_Atomic bool *)arg = true;
+}
+
+static void acquires(void *arg)
+{
+	struct fixture *f = arg;
+	_Alignas(struct kv_acquire) static char
+		room[sizeof(struct kv_acquire) + OLD * sizeof(struct kv_want)];
+	struct kv_acquire *acquire = (void *)room;
+	_Atomic bool done = false;
+
+	memset(room, 0, sizeof(room));
+	acquire->space = f->space;
+	acquire->n = OLD;
+	acquire->done = settled;
+	acquire->arg = &done;
+	for (unsigned n = 0; n < OLD; n++)
+		acquire->wants[n].key = key_of(n);
+	if (kv_acquire_submit(f->cache, acquire) > 0)
+		while (!done)
+			usleep(100);
+	for (unsigned n = 0; n < OLD; n++)
+		alloc_among(acquire->wants[n].status, 0, -ENOMEM, -ENOENT,
+			    -ENOSPC);
+	kv_acquire_release(f->cache, acquire);
+}
+
+static void blocks_are_leased_or_missed(void **state)
+{
+	const struct alloc_script script = {acquires, open_cache,
+					    check_and_close};
+
+	every(*state, &script);
+}
+
+static void spaces(void *arg)
+{
+	struct fixture *f = arg;
+	const struct kv_quota quota = {.quota_ssd = 32 << 20};
+	struct kv_space *space;
+	uint64_t *ids;
+	char *said;
+	size_t n;
+	int r = kv_space_create(f->cache, "new", 1, 2, 0700, &space);
+
+	said = kv_cache_describe(f->cache);
+	free(said);
+	alloc_among(r, 0, -ENOMEM);
+	if (r < 0)
+		return;
+	r = kv_space_set_layout(f->cache, space, text, strlen(text));
+	alloc_among(r, 0, -ENOMEM, -EINVAL);
+	r = kv_space_set_quota(f->cache, space, &quota);
+	alloc_among(r, 0, -ENOMEM);
+	r = kv_space_chown(f->cache, space, 3, 4, 0750);
+	alloc_among(r, 0, -ENOMEM);
+	r = kv_dir_make(f->cache, space, 7);
+	alloc_among(r, 0, -ENOMEM);
+	r = kv_dir_list(f->cache, f->space, 1, &ids, &n);
+	alloc_among(r, 0, -ENOMEM);
+	if (r == 0)
+		free(ids);
+	r = kv_space_remove(f->cache, space);
+	alloc_among(r, 0, -ENOMEM, -ENOTEMPTY);
+}
+
+static void forget_space(struct fixture *f)
+{
+	struct kv_space *space = kv_space_find(f->cache, "new");
+	int r = space ? kv_dir_remove(f->cache, space, 7) : 0;
+
+	assert_true(r == 0 || r == -ENOENT);
+	if (space)
+		assert_int_equal(kv_space_remove(f->cache, space), 0);
+}
+
+/* A removal that failed may have been undone by the restart. */
+static void open_without_space(void *arg)
+{
+	open_cache(arg);
+	forget_space(arg);
+}
+
+static void forget_and_close(void *arg)
+{
+	forget_space(arg);
+	check_and_close(arg);
+}
+
+static void a_space_is_made_changed_and_removed_or_not(void **state)
+{
+	const struct alloc_script script = {spaces, open_without_space,
+					    forget_and_close};
+
+	every(*state, &script);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_store_opens_whole_or_not_at_all),
+		TEST(a_store_closes_whatever_happens),
+		TEST(blocks_are_saved_or_not),
+		TEST(blocks_change_tier_or_say_why_not),
+		TEST(blocks_are_leased_or_missed),
+		TEST(a_space_is_made_changed_and_removed_or_not),
+	};
+
+	if (alloc_skip())
+		return 77;
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_calls.c - every call fails once that a short life of a store makes, from
+ * open to close, of LMDB and of the system below it and the arena; and from
+ * each on, all of them, until the fault is over.
+ *
+ * The calls are interposed: what is defined here is what the daemon and LMDB
+ * call.  Requests to the disk go by io_uring, past all this: test_faults.c.
+ */
+#include <dlfcn.h>
+#include <lmdb.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+#include "tests/cache/script.h"
+
+static struct {
+	_Atomic unsigned seen;
+	_Atomic unsigned from, before; /* these fail */
+	_Atomic int error; /* errno; LMDB's own where it fits better */
+	_Atomic unsigned failed;
+} calls;
+
+static bool fails(void)
+{
+	unsigned n = ++calls.seen;
+
+	if (n < calls.from || n >= calls.before)
+		return false;
+	calls.failed++;
+	errno = calls.error;
+	return true;
+}
+
+static int lmdb_error(void)
+{
+	return calls.error == ENOSPC ? MDB_MAP_FULL : calls.error;
+}
+
+#define REAL(name)                     \
+	static __typeof__(&name) real; \
+	if (!real)                     \
+	real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
+
+int mdb_env_open(MDB_env *env, const char *path, unsigned flags, mode_t mode)
+{
+	REAL(mdb_env_open);
+	return fails() ? calls.error : real(env, path, flags, mode);
+}
+
+int mdb_txn_begin(MDB_env *env, MDB_txn *parent, unsigned flags, MDB_txn **txn)
+{
+	REAL(mdb_txn_begin);
+	return fails() ? calls.error : real(env, parent, flags, txn);
+}
+
+int mdb_dbi_open(MDB_txn *txn, const char *name, unsigned flags, MDB_dbi *dbi)
+{
+	REAL(mdb_dbi_open);
+	return fails() ? calls.error : real(txn, name, flags, dbi);
+}
+
+int mdb_get(MDB_txn *txn, MDB_dbi dbi, MDB_val *key, MDB_val *data)
+{
+	REAL(mdb_get);
+	return fails() ? calls.error : real(txn, dbi, key, data);
+}
+
+int mdb_put(MDB_txn *txn, MDB_dbi dbi, MDB_val *key, MDB_val *data,
+	    unsigned flags)
+{
+	REAL(mdb_put);
+	return fails() ? lmdb_error() : real(txn, dbi, key, data, flags);
+}
+
+int mdb_del(MDB_txn *txn, MDB_dbi dbi, MDB_val *key, MDB_val *data)
+{
+	REAL(mdb_del);
+	return fails() ? lmdb_error() : real(txn, dbi, key, data);
+}
+
+int mdb_txn_commit(MDB_txn *txn)
+{
+	REAL(mdb_txn_commit);
+	if (fails()) {
+		mdb_txn_abort(txn);
+		return lmdb_error();
+	}
+	return real(txn);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
+{
+	REAL(pwrite);
+	return fails() ? -1 : real(fd, data, n, offset);
+}
+
+ssize_t pwritev(int fd, const struct iovec *v, int n, off_t offset)
+{
+	REAL(pwritev);
+	return fails() ? -1 : real(fd, v, n, offset);
+}
+
+int fdatasync(int fd)
+{
+	REAL(fdatasync);
+	return fails() ? -1 : real(fd);
+}
+
+int fsync(int fd)
+{
+	REAL(fsync);
+	return fails() ? -1 : real(fd);
+}
+
+int ftruncate(int fd, off_t n)
+{
+	REAL(ftruncate);
+	return fails() ? -1 : real(fd, n);
+}
+
+int posix_fallocate(int fd, off_t offset, off_t n)
+{
+	REAL(posix_fallocate);
+	return fails() ? calls.error : real(fd, offset, n);
+}
+
+int fallocate(int fd, int mode, off_t offset, off_t n)
+{
+	REAL(fallocate);
+	return fails() ? -1 : real(fd, mode, offset, n);
+}
+
+int memfd_create(const char *name, unsigned flags)
+{
+	REAL(memfd_create);
+	return fails() ? -1 : real(name, flags);
+}
+
+/* ---- ---- */
+
+static void arm(int error, unsigned from, unsigned n)
+{
+	calls.error = error;
+	calls.seen = 0;
+	calls.from = from;
+	calls.before = from + n;
+}
+
+/* True: it was opened, and closed again. */
+static bool live(struct script *t)
+{
+	int r = small_open(&t->s);
+
+	if (r == 0)
+		script_steps(t);
+	else
+		must(t->s.cache || t->s.why);
+	if (t->s.cache)
+		must(small_close(&t->s) == 0);
+	return r == 0;
+}
+
+static void run(int error, unsigned from, unsigned n)
+{
+	int fds = small_fds();
+	struct script t;
+
+	memset(&t, 0, sizeof(t));
+	small_new(&t.s);
+	t.s.config.io_retry = 5000000;
+	arm(error, from, n);
+	live(&t);
+	arm(0, 0, 0);
+	must(small_fds() == fds);
+	small_must_open(&t.s);
+	script_verify(&t);
+	/* What never was durable is lost with the process: saves, removals. */
+	for (unsigned i = 0; i < BLOCKS; i++) {
+		t.saved[i] = small_view(&t.s, i, BYTES) == 0;
+		t.removed[i] = t.gone[i];
+	}
+	script_recovers(&t);
+	script_end(&t);
+	exit(0);
+}
+
+/* The same, but the fault ends before the store is closed. */
+static void outage(int error, unsigned from, unsigned n)
+{
+	struct script t;
+
+	memset(&t, 0, sizeof(t));
+	small_new(&t.s);
+	t.s.config.io_retry = 5000000;
+	small_must_open(&t.s);
+	arm(error, from, n);
+	script_steps(&t);
+	arm(0, 0, 0);
+	script_recovers(&t);
+	script_end(&t);
+	exit(0);
+}
+
+static unsigned sites(void)
+{
+	struct script t;
+	int pipes[2];
+	unsigned n = 0;
+	pid_t pid;
+
+	assert_int_equal(pipe(pipes), 0);
+	pid = fork();
+	if (pid == 0) {
+		memset(&t, 0, sizeof(t));
+		small_new(&t.s);
+		arm(0, 0, 0);
+		must(live(&t));
+		n = calls.seen;
+		small_remove(&t.s);
+		exit(write(pipes[1], &n, sizeof(n)) != sizeof(n));
+	}
+	assert_int_equal(read(pipes[0], &n, sizeof(n)), sizeof(n));
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	close(pipes[0]);
+	close(pipes[1]);
+	return n;
+}
+
+static void each_call_fails_once(void **state)
+{
+	const unsigned end = sites();
+	struct batch batch = {0};
+
+	(void)state;
+	assert_true(end > 100);
+	for (unsigned n = 1; n <= end; n++) {
+		if (batch_fork(&batch, "ENOSPC,", n))
+			run(ENOSPC, n, 1);
+		if (batch_fork(&batch, "EIO, without a restart,", n))
+			outage(EIO, n, 1);
+	}
+	batch_end(&batch);
+	print_message("F1: %u calls x 2 errors = %u runs\n", end, batch.runs);
+}
+
+static void from_each_call_on_all_fail_until_the_fault_ends(void **state)
+{
+	const unsigned end = sites();
+	struct batch batch = {0};
+
+	(void)state;
+	for (unsigned n = 1; n <= end; n += 8) {
+		if (batch_fork(&batch, "outage, EIO,", n))
+			outage(EIO, n, UINT32_MAX / 2);
+		if (batch_fork(&batch, "outage, ENOSPC,", n + 1))
+			outage(ENOSPC, n + 1, UINT32_MAX / 2);
+		if (batch_fork(&batch, "to the end, EIO,", n + 2))
+			run(EIO, n + 2, UINT32_MAX / 2);
+	}
+	batch_end(&batch);
+	print_message("F8: %u outages\n", batch.runs);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_call_fails_once),
+		cmocka_unit_test(
+			from_each_call_on_all_fail_until_the_fault_ends),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

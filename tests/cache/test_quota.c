@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Quotas, reserves, rates; and one tenant's flood against another's reserve. */
+#include "cache/ssd.h"
+#include "tests/cache/tiers.h"
+
+#define MIB (1ull << 20)
+
+static void set_quota(struct tiers *t, struct kv_space *space,
+		      struct kv_quota quota)
+{
+	assert_int_equal(kv_space_set_quota(t->cache, space, &quota), 0);
+}
+
+static void a_quota_of_dram_is_met_by_every_save(void **state)
+{
+	struct tiers *t = *state;
+
+	set_quota(t, t->space, (struct kv_quota){.quota_dram = 2 * MIB});
+	for (unsigned i = 0; i < 100; i++) {
+		tiers_must_save(t, t->space, i, 0);
+		assert_true(kv_space_stat(t->cache, t->space).bytes_dram <=
+			    2 * MIB);
+	}
+	assert_true(tiers_of(t, t->space, 99, 0) & KV_TIER_DRAM);
+	/* What was driven out is on SSD. */
+	assert_int_equal(tiers_of(t, t->space, 0, 0), KV_TIER_SSD);
+}
+
+static void a_quota_below_one_block_refuses_every_save(void **state)
+{
+	struct tiers *t = *state;
+
+	set_quota(t, t->space, (struct kv_quota){.quota_dram = 4096});
+	assert_int_equal(tiers_save(t, t->space, 0, 0), -ENOSPC);
+}
+
+static void a_quota_of_ssd_is_never_exceeded(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_space_info info;
+
+	set_quota(t, t->space, (struct kv_quota){.quota_ssd = 2 * MIB});
+	for (unsigned i = 0; i < 100; i++) {
+		tiers_must_save(t, t->space, i, 0);
+		info = kv_space_stat(t->cache, t->space);
+		assert_true(info.bytes_ssd <= 2 * MIB);
+	}
+	tiers_quiet(t);
+	info = kv_space_stat(t->cache, t->space);
+	assert_true(info.bytes_ssd > MIB && info.bytes_ssd <= 2 * MIB);
+	assert_true(tiers_stats(t).evicted_ssd >= 50);
+}
+
+static void a_sync_beyond_a_quota_of_pinned_blocks_fails(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_block *block;
+
+	for (unsigned i = 0; i < 10; i++) {
+		tiers_must_save(t, t->space, i, 0);
+		block = tiers_get(t, t->space, i, 0);
+		assert_int_equal(kv_block_sync(t->cache, block), 0);
+		assert_int_equal(kv_block_pin(t->cache, block, true), 0);
+		kv_block_put(t->cache, block);
+	}
+	set_quota(t, t->space, (struct kv_quota){.quota_ssd = MIB});
+	tiers_must_save(t, t->space, 10, 0);
+	block = tiers_get(t, t->space, 10, 0);
+	assert_int_equal(kv_block_sync(t->cache, block), -ENOSPC);
+	kv_block_put(t->cache, block);
+	assert_int_equal(kv_space_sync(t->cache, t->space), -ENOSPC);
+	assert_true(tiers_stats(t).unwritten_quota >= 2);
+	assert_false(tiers_stats(t).ssd_degraded);
+}
+
+static void a_smaller_quota_is_met_soon(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_space_info info;
+
+	for (unsigned i = 0; i < 100; i++)
+		tiers_must_save(t, t->space, i, 0);
+	tiers_quiet(t);
+	set_quota(t, t->space,
+		  (struct kv_quota){.quota_dram = MIB, .quota_ssd = 2 * MIB});
+	do {
+		usleep(1000);
+		info = kv_space_stat(t->cache, t->space);
+	} while (info.bytes_dram > MIB || info.bytes_ssd > 2 * MIB);
+	assert_true(info.blocks > 0);
+}
+
+static void reserves_cannot_exceed_the_tier(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_space *b = tiers_space(t, "b", 2, NULL);
+	struct kv_quota quota = {.reserve_dram = 40 * MIB};
+
+	set_quota(t, t->space, quota);
+	assert_int_equal(kv_space_set_quota(t->cache, b, &quota), -ENOSPC);
+	quota.reserve_dram = 24 * MIB;
+	set_quota(t, b, quota);
+	quota = (struct kv_quota){.reserve_ssd = 1ull << 62};
+	assert_int_equal(kv_space_set_quota(t->cache, b, &quota), -ENOSPC);
+	/* Mounted with less, each is owed its share; less can be asked for. */
+	t->config.dram = 32 * MIB;
+	tiers_reopen(t);
+	b = tiers_space(t, "b", 2, NULL);
+	assert_int_equal(kv_space_stat(t->cache, b).quota.reserve_dram,
+			 24 * MIB);
+	assert_int_equal(b->owed_dram, 12 * MIB);
+	assert_int_equal(t->space->owed_dram, 20 * MIB);
+	quota = (struct kv_quota){.reserve_dram = 10 * MIB};
+	set_quota(t, b, quota);
+}
+
+static void all_of_them_persist(void **state)
+{
+	struct tiers *t = *state;
+	const struct kv_quota quota = {1 * MIB, 2 * MIB, 3 * MIB, 4 * MIB,
+				       5 * MIB};
+	struct kv_space_info info;
+
+	set_quota(t, t->space, quota);
+	tiers_reopen(t);
+	info = kv_space_stat(t->cache, t->space);
+	assert_memory_equal(&info.quota, &quota, sizeof(quota));
+}
+
+static void saves_beyond_the_rate_are_refused(void **state)
+{
+	struct tiers *t = *state;
+	unsigned n = 0;
+	int r;
+
+	set_quota(t, t->space, (struct kv_quota){.rate_put = 500000});
+	while ((r = tiers_save(t, t->space, n, 0)) == 0)
+		n++;
+	assert_int_equal(r, -EAGAIN);
+	assert_true(n >= 5);
+	assert_int_equal(tiers_stats(t).refused_rate, 1);
+	/* Not for ever, and not for others. */
+	assert_int_equal(tiers_save(t, tiers_space(t, "b", 1, NULL), 0, 0), 0);
+	while ((r = tiers_save(t, t->space, n, 0)) == -EAGAIN)
+		usleep(10000);
+	assert_int_equal(r, 0);
+}
+
+static void what_was_not_sealed_costs_no_rate(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_fill *fill;
+
+	set_quota(t, t->space, (struct kv_quota){.rate_put = 100000});
+	for (unsigned i = 0; i < 100; i++) {
+		assert_int_equal(tiers_begin(t, t->space, i, 0, &fill), 0);
+		kv_fill_drop(t->cache, fill);
+	}
+}
+
+/* ---- the flood ---- */
+
+#define WORK 24 /* chains of A, of DEPTH blocks each */
+#define DEPTH 16
+#define FLOOD 40 /* blocks of B between two uses by A */
+
+static void flood(struct tiers *t, struct kv_space *b, unsigned *n)
+{
+	for (unsigned i = 0; i < FLOOD; i++)
+		tiers_must_save(t, b, 1000 + (*n)++, 0);
+}
+
+/* Hits of @rounds rounds over A's working set; @b: NULL for peace. */
+static unsigned replay(struct tiers *t, struct kv_space *b, unsigned rounds)
+{
+	unsigned hits = 0, n = 0;
+
+	/* B was there first, and has all there is. */
+	for (unsigned i = 0; b && i < 40; i++)
+		flood(t, b, &n);
+	for (unsigned chain = 0; chain < WORK; chain++)
+		for (unsigned i = 0; i < DEPTH; i++)
+			tiers_must_save(t, t->space, chain, i);
+	if (t->cache->ssd.on)
+		tiers_quiet(t);
+	for (unsigned i = 0; i < rounds * WORK; i++) {
+		unsigned chain = i % WORK;
+
+		if (b)
+			flood(t, b, &n);
+		hits += tiers_use(t, t->space, chain, DEPTH);
+		/* What it lost it computes and saves anew. */
+		for (unsigned j = 0; j < DEPTH; j++)
+			if (!tiers_of(t, t->space, chain, j))
+				(void)tiers_save(t, t->space, chain, j);
+	}
+	return hits;
+}
+
+static unsigned asked(unsigned rounds)
+{
+	return rounds * WORK * DEPTH;
+}
+
+static void in_peace_everything_is_a_hit(void **state)
+{
+	assert_int_equal(replay(*state, NULL, 3), asked(3));
+}
+
+static void dram_only(struct tiers *t)
+{
+	kv_cache_close(t->cache);
+	nftw(t->path, tiers_unlink, 16, FTW_DEPTH | FTW_PHYS);
+	assert_int_equal(mkdir(t->path, 0700), 0);
+	t->config.ssd = 0;
+	tiers_open(t);
+}
+
+static void a_flood_costs_a_reserve_in_dram_no_hits(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_space *b;
+
+	dram_only(t);
+	b = tiers_space(t, "b", 2, PREFIX_LAYOUT);
+	set_quota(t, t->space, (struct kv_quota){.reserve_dram = 46 * MIB});
+	assert_true(replay(t, b, 4) >= asked(4) * 98 / 100);
+}
+
+static void nor_does_one_by_another_space_of_the_same_user(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_space *c;
+
+	dram_only(t);
+	c = tiers_space(t, "c", 1, PREFIX_LAYOUT);
+	set_quota(t, t->space, (struct kv_quota){.reserve_dram = 46 * MIB});
+	assert_true(replay(t, c, 4) >= asked(4) * 98 / 100);
+}
+
+static void without_a_reserve_it_costs_many(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_space *b;
+
+	dram_only(t);
+	b = tiers_space(t, "b", 2, PREFIX_LAYOUT);
+	assert_true(replay(t, b, 4) < asked(4) * 90 / 100);
+}
+
+/* A has nothing in DRAM but what it has just used: all must come from SSD. */
+static unsigned replay_from_ssd(struct tiers *t, struct kv_space *b)
+{
+	set_quota(t, b, (struct kv_quota){.quota_dram = 8 * MIB});
+	return replay(t, b, 3);
+}
+
+static void a_flood_costs_a_reserve_on_ssd_no_hits(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_space *b = tiers_space(t, "b", 2, PREFIX_LAYOUT);
+
+	set_quota(t, t->space,
+		  (struct kv_quota){.quota_dram = 4 * MIB,
+				    .reserve_dram = 4 * MIB,
+				    .reserve_ssd = 46 * MIB});
+	assert_true(replay_from_ssd(t, b) >= asked(3) * 98 / 100);
+}
+
+static void without_one_it_costs_many_there_too(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_space *b = tiers_space(t, "b", 2, PREFIX_LAYOUT);
+
+	set_quota(t, t->space,
+		  (struct kv_quota){.quota_dram = 4 * MIB,
+				    .reserve_dram = 4 * MIB});
+	assert_true(replay_from_ssd(t, b) < asked(3) * 90 / 100);
+}
+
+static void writes_of_two_users_take_turns(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_space *b = tiers_space(t, "b", 2, PREFIX_LAYOUT);
+	struct kv_slot *slot;
+	unsigned first_of_a = 0;
+
+	/* Nothing is written while the lock is held: look at the order. */
+	for (unsigned i = 0; i < 300; i++)
+		assert_int_equal(tiers_save(t, b, i, 0), 0);
+	tiers_quiet(t);
+	kv_lock(t->cache);
+	kv_unlock(t->cache);
+	t->cache->ssd.writing += 32; /* as if all writes were under way */
+	for (unsigned i = 300; i < 500; i++)
+		assert_int_equal(tiers_save(t, b, i, 0), 0);
+	assert_int_equal(tiers_save(t, t->space, 0, 0), 0);
+	kv_lock(t->cache);
+	while ((slot = kv_lane_next_locked(t->cache)) &&
+	       slot->shelf->space == b) {
+		first_of_a++;
+		kv_lane_charge_locked(slot);
+		kv_lane_drop_locked(t->cache, slot);
+		slot->must = false;
+		kv_lane_push_locked(t->cache, slot);
+	}
+	t->cache->ssd.writing -= 32;
+	pthread_cond_signal(&t->cache->ssd.write);
+	kv_unlock(t->cache);
+	assert_non_null(slot);
+	assert_true(first_of_a < 170); /* two turns of 8 MiB, of 500 blocks */
+	tiers_quiet(t);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_quota_of_dram_is_met_by_every_save),
+		TEST(a_quota_below_one_block_refuses_every_save),
+		TEST(a_quota_of_ssd_is_never_exceeded),
+		TEST(a_sync_beyond_a_quota_of_pinned_blocks_fails),
+		TEST(a_smaller_quota_is_met_soon),
+		TEST(reserves_cannot_exceed_the_tier),
+		TEST(all_of_them_persist),
+		TEST(saves_beyond_the_rate_are_refused),
+		TEST(what_was_not_sealed_costs_no_rate),
+		TEST(in_peace_everything_is_a_hit),
+		TEST(a_flood_costs_a_reserve_in_dram_no_hits),
+		TEST(nor_does_one_by_another_space_of_the_same_user),
+		TEST(without_a_reserve_it_costs_many),
+		TEST(a_flood_costs_a_reserve_on_ssd_no_hits),
+		TEST(without_one_it_costs_many_there_too),
+		TEST(writes_of_two_users_take_turns),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

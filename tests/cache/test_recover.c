@@ -1,0 +1,563 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_recover.c - stores whose index is lost, damaged or of a crash: all that
+ * was durable is back, nothing that was removed is, and no byte is wrong.
+ */
+#include "cache/ssd.h"
+#include "small_store.h"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "index/beside.h"
+#include "index/segfile.h"
+
+#define BLOCKS 24u
+#define ROUNDS 300u
+
+static int set_up(void **state)
+{
+	struct small *s = calloc(1, sizeof(*s));
+
+	small_new(s);
+	small_must_open(s);
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct small *s = *state;
+
+	if (s->cache)
+		small_close(s);
+	small_remove(s);
+	free(s->why);
+	free(s);
+	return 0;
+}
+
+static void save_all(struct small *s)
+{
+	for (unsigned n = 0; n < BLOCKS; n++)
+		assert_int_equal(small_save(s, n), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+}
+
+static unsigned present(struct small *s)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < BLOCKS; i++)
+		n += small_view(s, i, BYTES) == 0;
+	return n;
+}
+
+/* Go on with the store as a SIGKILL would leave it. */
+static void crash(struct small *s)
+{
+	char copy[72], command[200];
+
+	snprintf(copy, sizeof(copy), "%s.copy", s->path);
+	snprintf(command, sizeof(command), "cp -a --sparse=always %s %s",
+		 s->path, copy);
+	assert_int_equal(system(command), 0);
+	small_close(s);
+	small_remove(s);
+	assert_int_equal(rename(copy, s->path), 0);
+}
+
+static int store_file(struct small *s, const char *name, int flags)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", s->path, name);
+	return open(path, flags | O_CLOEXEC);
+}
+
+static void lose_index(struct small *s)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/index/data.mdb", s->path);
+	assert_int_equal(unlink(path), 0);
+}
+
+static bool says(struct small *s, const char *what)
+{
+	_cleanup_(kv_freep) char *text = kv_cache_describe(s->cache);
+
+	return strstr(text, what) != NULL;
+}
+
+static void a_lost_index_is_made_anew(void **state)
+{
+	struct small *s = *state;
+	struct kv_meta meta;
+	struct kv_digest digest;
+	struct kv_block *block;
+
+	save_all(s);
+	assert_int_equal(kv_space_chown(s->cache, s->space, 12, 34, 0750), 0);
+	small_close(s);
+	lose_index(s);
+	small_must_open(s);
+	assert_true(says(s, "index=rebuilt (missing): 24 blocks, 1 spaces"));
+	assert_int_equal(present(s), BLOCKS);
+	assert_int_equal(kv_space_stat(s->cache, s->space).uid, 12);
+	assert_int_equal(kv_space_stat(s->cache, s->space).mode, 0750);
+	block = small_get(s, 3);
+	assert_int_equal(kv_block_meta(s->cache, block, &meta, &digest), 0);
+	assert_int_equal(meta.position, 3);
+	assert_int_equal(meta.tokens, 16);
+	assert_int_equal(meta.mtime_ns, 77);
+	kv_block_put(s->cache, block);
+	/* And it is a store like any other from then on. */
+	assert_int_equal(small_remove_block(s, 3), 0);
+	assert_int_equal(small_save(s, 3), 0);
+	small_close(s);
+	small_must_open(s);
+	assert_false(says(s, "index=rebuilt"));
+	assert_int_equal(present(s), BLOCKS);
+}
+
+static void the_whole_directory_may_be_lost(void **state)
+{
+	struct small *s = *state;
+	char command[128];
+
+	save_all(s);
+	small_close(s);
+	snprintf(command, sizeof(command), "rm -r %s/index", s->path);
+	assert_int_equal(system(command), 0);
+	small_must_open(s);
+	assert_int_equal(present(s), BLOCKS);
+}
+
+static void without_anything_to_make_it_from_it_begins_anew(void **state)
+{
+	struct small *s = *state;
+	char command[256];
+	int fd;
+
+	save_all(s);
+	small_close(s);
+	snprintf(command, sizeof(command),
+		 "rm -r %s/store %s/segments/* %s/spaces/*", s->path, s->path,
+		 s->path);
+	assert_int_equal(system(command), 0);
+	fd = store_file(s, "index/data.mdb", O_WRONLY | O_TRUNC);
+	assert_int_equal(write(fd, "no index", 8), 8);
+	close(fd);
+	small_must_open(s);
+	assert_true(says(s, "index=begun anew"));
+	assert_int_equal(present(s), 0);
+	save_all(s);
+	assert_int_equal(present(s), BLOCKS);
+}
+
+static void read_only_refuses_and_names_fsck(void **state)
+{
+	struct small *s = *state;
+
+	save_all(s);
+	small_close(s);
+	lose_index(s);
+	s->config.read_only = true;
+	assert_int_equal(small_open(s), -EBADMSG);
+	assert_non_null(strstr(s->why, "kvfs-fsck"));
+	s->cache = NULL;
+	s->config.read_only = false;
+}
+
+static void what_was_removed_and_synced_stays_away(void **state)
+{
+	struct small *s = *state;
+
+	save_all(s);
+	for (unsigned n = 0; n < BLOCKS / 2; n++)
+		assert_int_equal(small_remove_block(s, n), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	crash(s);
+	lose_index(s);
+	small_must_open(s);
+	assert_int_equal(present(s), BLOCKS / 2);
+	assert_int_equal(small_view(s, 0, BYTES), -ENOENT);
+}
+
+/* Where the block is, and the page that its slot begins with. */
+static int take_page(struct small *s, unsigned n, uint8_t *page, char *name,
+		     off_t *ret_offset)
+{
+	struct kv_block *block = small_get(s, n);
+	char file[KV_SEGMENT_NAME];
+	int fd, r;
+
+	kv_segment_name(block->file, file);
+	sprintf(name, "segments/%s", file);
+	*ret_offset = (off_t)block->place *
+		      (off_t)kv_file_at(s->cache, block->file)->slot_bytes;
+	kv_block_put(s->cache, block);
+	fd = store_file(s, name, O_RDONLY);
+	r = pread(fd, page, KV_PAGE, *ret_offset) == KV_PAGE ? 0 : -EIO;
+	close(fd);
+	return r;
+}
+
+/* A write that was never committed leaves its prologue in a free slot. */
+static void what_was_never_committed_is_swept(void **state)
+{
+	struct small *s = *state;
+	uint8_t page[KV_PAGE];
+	char name[40];
+	off_t offset;
+	int fd;
+
+	save_all(s);
+	assert_int_equal(take_page(s, 5, page, name, &offset), 0);
+	assert_int_equal(small_remove_block(s, 5), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	crash(s);
+	fd = store_file(s, name, O_WRONLY);
+	assert_int_equal(pwrite(fd, page, KV_PAGE, offset), KV_PAGE);
+	close(fd);
+	small_must_open(s);
+	assert_int_equal(small_save(s, 100), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_true(says(s, "swept=1 "));
+	crash(s);
+	lose_index(s);
+	small_must_open(s);
+	assert_int_equal(small_view(s, 5, BYTES), -ENOENT);
+	assert_int_equal(present(s), BLOCKS - 1);
+}
+
+/* An open reader keeps the bytes, not the right to come back. */
+static void what_a_reader_holds_open_stays_away(void **state)
+{
+	struct small *s = *state;
+	_cleanup_(kv_freep) uint8_t *want = malloc(BYTES);
+	struct kv_block *block;
+	struct kv_view view;
+
+	save_all(s);
+	small_close(s);
+	small_must_open(s); /* now it is on SSD alone */
+	block = small_get(s, 7);
+	assert_null(block->slot);
+	assert_int_equal(kv_block_remove(s->cache, block), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(kv_view_get(s->cache, block, &view), 0);
+	small_content(want, BYTES, 7);
+	assert_memory_equal(view.data, want, BYTES);
+	kv_view_put(s->cache, &view);
+	kv_block_put(s->cache, block);
+	assert_int_equal(small_stats(s).corrupt, 0);
+
+	block = small_get(s, 8);
+	assert_int_equal(kv_block_remove(s->cache, block), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	{
+		char copy[72], command[200]; /* as crash(), with it open */
+
+		snprintf(copy, sizeof(copy), "%s.copy", s->path);
+		snprintf(command, sizeof(command), "cp -a %s %s", s->path,
+			 copy);
+		assert_int_equal(system(command), 0);
+		kv_block_put(s->cache, block);
+		small_close(s);
+		small_remove(s);
+		assert_int_equal(rename(copy, s->path), 0);
+	}
+	lose_index(s);
+	small_must_open(s);
+	assert_int_equal(small_view(s, 8, BYTES), -ENOENT);
+	assert_int_equal(small_view(s, 7, BYTES), -ENOENT);
+	assert_int_equal(present(s), BLOCKS - 2);
+}
+
+static void what_was_found_damaged_stays_away(void **state)
+{
+	struct small *s = *state;
+	uint8_t page[KV_PAGE];
+	char name[40];
+	off_t offset;
+	int fd;
+
+	save_all(s);
+	assert_int_equal(take_page(s, 9, page, name, &offset), 0);
+	small_close(s);
+	fd = store_file(s, name, O_WRONLY);
+	assert_int_equal(pwrite(fd, "x", 1, offset + KV_PAGE + 100), 1);
+	close(fd);
+	small_must_open(s);
+	assert_int_equal(small_view(s, 9, BYTES), -EBADMSG);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	crash(s);
+	lose_index(s);
+	small_must_open(s);
+	assert_null(small_get(s, 9));
+	assert_int_equal(present(s), BLOCKS - 1);
+}
+
+/* A block full of prologues, as its owner can write them. */
+static int save_forged(struct small *s, size_t bytes)
+{
+	struct kv_prologue prologue = {.record = {.generation = 1,
+						  .length = BYTES,
+						  .space = s->space->id,
+						  .key_len = 16}};
+	struct kv_key key = small_key(1000), forged = small_key(666);
+	struct kv_meta meta = {.tokens = 16};
+	struct kv_digest digest;
+	struct kv_fill *fill;
+	int r = kv_fill_begin(s->cache, s->space, NULL, bytes, &fill);
+
+	if (r < 0)
+		return r;
+	memcpy(prologue.record.key, forged.b, sizeof(forged.b));
+	kv_prologue_seal(&prologue, kv_cache_store_id(s->cache));
+	for (size_t at = 0; at + sizeof(prologue) <= bytes; at += KV_PAGE)
+		memcpy(kv_fill_data(fill) + at, &prologue, sizeof(prologue));
+	digest = kv_digest_of(kv_fill_data(fill), bytes);
+	return kv_fill_seal(s->cache, fill, &key, &meta, 8, &digest);
+}
+
+static void a_forged_prologue_brings_nothing(void **state)
+{
+	struct small *s = *state;
+
+	assert_int_equal(save_forged(s, 3 << 20), 0);
+	save_all(s);
+	small_close(s);
+	lose_index(s);
+	small_must_open(s);
+	assert_null(small_get(s, 666));
+	assert_non_null(small_get(s, 1000));
+	assert_int_equal(present(s), BLOCKS);
+	kv_block_put(s->cache, small_get(s, 1000));
+}
+
+/* The file's slots become smaller, and lie where the forged prologues were. */
+static void nor_after_the_slots_have_changed(void **state)
+{
+	struct small *s = *state;
+	struct kv_block *block;
+
+	small_close(s);
+	small_remove(s);
+	mkdir(s->path, 0700);
+	s->config.ssd = 16 << 20; /* one segment file */
+	small_must_open(s);
+	assert_int_equal(save_forged(s, 3 << 20), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	block = small_get(s, 1000);
+	assert_non_null(block);
+	assert_int_equal(kv_block_remove(s->cache, block), 0);
+	kv_block_put(s->cache, block);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	save_all(s);
+	assert_int_equal(small_stats(s).ssd_files, 1);
+	crash(s);
+	lose_index(s);
+	small_must_open(s);
+	assert_true(says(s, "24 blocks, 1 spaces, 0 left out"));
+	assert_null(small_get(s, 666));
+	assert_int_equal(present(s), BLOCKS);
+}
+
+static void a_space_is_gone_with_its_file(void **state)
+{
+	struct small *s = *state;
+	struct kv_space *other;
+
+	assert_int_equal(kv_space_create(s->cache, "other", 0, 0, 0755, &other),
+			 0);
+	save_all(s);
+	assert_int_equal(kv_space_remove(s->cache, other), 0);
+	crash(s);
+	lose_index(s);
+	small_must_open(s);
+	assert_null(kv_space_find(s->cache, "other"));
+	assert_int_equal(present(s), BLOCKS);
+}
+
+/* After a crash the files are as the index has the spaces. */
+static void files_of_spaces_are_put_right(void **state)
+{
+	struct small *s = *state;
+	_cleanup_(kv_freep) char *name = NULL;
+	_cleanup_(kv_freep) char *layout = NULL;
+	struct kv_space_record record = {.id = 9, .mode = 0777};
+	int store, dir;
+
+	save_all(s);
+	crash(s);
+	store = store_file(s, ".", O_RDONLY | O_DIRECTORY);
+	dir = kv_spaces_dir(store, false);
+	assert_int_equal(kv_space_file_remove(dir, 1), 0);
+	assert_int_equal(kv_space_file_write(dir, &record, "stray", ""), 0);
+	small_must_open(s);
+	assert_int_equal(kv_space_file_read(dir, 1, &record, &name, &layout),
+			 0);
+	assert_string_equal(name, "s");
+	assert_int_equal(record.mode, 0755);
+	assert_int_equal(faccessat(dir, "000009", F_OK, 0), -1);
+	close(dir);
+	close(store);
+}
+
+/* The space's record in the index is damaged: its file has it still. */
+static void a_damaged_space_record_costs_no_block(void **state)
+{
+	struct small *s = *state;
+	_cleanup_(kv_freep) uint8_t *data = NULL;
+	struct kv_space_record record;
+	struct stat st;
+	unsigned hits = 0;
+	int fd;
+
+	assert_int_equal(
+		kv_space_chown(s->cache, s->space, 0x5ace5ace, 7, 0700), 0);
+	save_all(s);
+	small_close(s);
+	fd = store_file(s, "index/data.mdb", O_RDWR);
+	assert_int_equal(fstat(fd, &st), 0);
+	data = malloc((size_t)st.st_size);
+	assert_int_equal(pread(fd, data, (size_t)st.st_size, 0), st.st_size);
+	record.uid = 0x5ace5ace;
+	for (off_t at = 0; at + 4 < st.st_size; at += 2)
+		if (memcmp(data + at, &record.uid, 4) == 0)
+			hits += pwrite(fd, "\1", 1, at + 8) == 1;
+	assert_true(hits > 0);
+	close(fd);
+	small_must_open(s);
+	assert_true(says(s, "index=rebuilt (damaged records)"));
+	assert_int_equal(present(s), BLOCKS);
+	assert_int_equal(kv_space_stat(s->cache, s->space).mode, 0700);
+}
+
+static void many_spaces_keep_within_the_cap(void **state)
+{
+	struct small *s = *state;
+	char name[32], command[128], out[64] = "";
+	struct kv_space *space;
+	unsigned made = 0;
+	FILE *du;
+	int r = 0;
+
+	for (unsigned n = 0; n < 16 && r == 0; n++)
+		r = small_save_seed(s, 2000 + n, n, 2 << 20);
+	kv_space_sync(s->cache, s->space);
+	while (made < 5000) {
+		snprintf(name, sizeof(name), "space%u", made);
+		r = kv_space_create(s->cache, name, 0, 0, 0755, &space);
+		if (r < 0)
+			break;
+		made++;
+	}
+	assert_int_equal(r, -ENOSPC);
+	assert_true(made > 100);
+	snprintf(command, sizeof(command), "du -sB1 %s | cut -f1", s->path);
+	du = popen(command, "r");
+	assert_non_null(fgets(out, sizeof(out), du));
+	pclose(du);
+	assert_true(strtoull(out, NULL, 10) <= s->config.ssd);
+	/* And one can be removed and made again. */
+	space = kv_space_find(s->cache, "space3");
+	assert_int_equal(kv_space_remove(s->cache, space), 0);
+	assert_int_equal(kv_space_create(s->cache, "new", 0, 0, 0755, &space),
+			 0);
+}
+
+/* ---- anything in place of the index ---- */
+
+static void damage(uint8_t *b, size_t bytes, unsigned round)
+{
+	unsigned n = 1 + (unsigned)random() % (round % 4 ? 4 : 300);
+
+	for (unsigned i = 0; i < n; i++) {
+		size_t at = (size_t)random() % bytes;
+		const size_t length = (size_t)random() % 5000;
+
+		if (random() % 2)
+			at = at / 4096 * 4096 + (size_t)random() % 80;
+		if (random() % 8)
+			b[at] = (uint8_t)random();
+		else
+			memset(b + at, (int)random() % 256,
+			       KV_MIN(bytes - at, length));
+	}
+}
+
+/* In a process of its own: 0 or how it ended. */
+static int try_it(struct small *s)
+{
+	pid_t pid = fork();
+	int status = -1;
+
+	if (pid == 0) {
+		alarm(120);
+		small_must_open(s);
+		for (unsigned i = 0; i < BLOCKS; i++)
+			small_view(s, i, BYTES); /* exact or a miss */
+		must(small_save(s, 200) >= -ENOSPC);
+		must(kv_space_sync(s->cache, s->space) == 0);
+		small_close(s);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return status;
+}
+
+static void any_bytes_in_the_index_give_exact_blocks_or_none(void **state)
+{
+	struct small *s = *state;
+	_cleanup_(kv_freep) uint8_t *image = NULL, *copy = NULL;
+	struct stat st;
+	int fd;
+
+	save_all(s);
+	small_close(s);
+	fd = store_file(s, "index/data.mdb", O_RDONLY);
+	assert_int_equal(fstat(fd, &st), 0);
+	image = malloc((size_t)st.st_size);
+	copy = malloc((size_t)st.st_size);
+	assert_int_equal(pread(fd, image, (size_t)st.st_size, 0), st.st_size);
+	close(fd);
+	srandom(11);
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		memcpy(copy, image, (size_t)st.st_size);
+		damage(copy, (size_t)st.st_size, i);
+		fd = store_file(s, "index/data.mdb", O_WRONLY | O_TRUNC);
+		assert_int_equal(write(fd, copy, (size_t)st.st_size),
+				 st.st_size);
+		close(fd);
+		assert_int_equal(try_it(s), 0);
+	}
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_lost_index_is_made_anew),
+		TEST(the_whole_directory_may_be_lost),
+		TEST(without_anything_to_make_it_from_it_begins_anew),
+		TEST(read_only_refuses_and_names_fsck),
+		TEST(what_was_removed_and_synced_stays_away),
+		TEST(what_was_never_committed_is_swept),
+		TEST(what_a_reader_holds_open_stays_away),
+		TEST(what_was_found_damaged_stays_away),
+		TEST(a_forged_prologue_brings_nothing),
+		TEST(nor_after_the_slots_have_changed),
+		TEST(a_space_is_gone_with_its_file),
+		TEST(files_of_spaces_are_put_right),
+		TEST(a_damaged_space_record_costs_no_block),
+		TEST(many_spaces_keep_within_the_cap),
+		TEST(any_bytes_in_the_index_give_exact_blocks_or_none),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

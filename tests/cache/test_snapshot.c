@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Snapshots and pins, as the cache keeps them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <ftw.h>
+#include <cmocka.h>
+
+#include "cache/dram.h"
+#include "copy.h"
+
+#define BYTES 100000u
+#define HUGE_ONE                                                    \
+	60000u /* items: more than the index of a small store takes \
+		*/
+
+struct fixture {
+	char path[64];
+	struct kv_cache_config config;
+	struct kv_cache *cache;
+	struct kv_space *space;
+};
+
+static int unlink_one(const char *path, const struct stat *st, int flag,
+		      struct FTW *ftw)
+{
+	(void)st;
+	(void)flag;
+	(void)ftw;
+	return remove(path);
+}
+
+static void open_cache(struct fixture *f)
+{
+	char *why = NULL;
+	int r = kv_cache_open(&f->config, &f->cache, &why);
+
+	if (r < 0)
+		print_error("%s\n", why ? why : "?");
+	assert_int_equal(r, 0);
+	f->space = kv_space_find(f->cache, "s");
+	if (!f->space && !f->config.read_only)
+		assert_int_equal(
+			kv_space_create(f->cache, "s", 0, 0, 0755, &f->space),
+			0);
+}
+
+static void reopen(struct fixture *f)
+{
+	kv_cache_close(f->cache);
+	open_cache(f);
+}
+
+static int set_up(void **state)
+{
+	struct fixture *f = calloc(1, sizeof(*f));
+
+	strcpy(f->path, "kvfs-test-XXXXXX");
+	assert_non_null(mkdtemp(f->path));
+	f->config.store = f->path;
+	f->config.dram = 32 << 20;
+	f->config.ssd = 64 << 20;
+	f->config.ssd_given = true;
+	f->config.segment = 8 << 20;
+	f->config.evict = "flru";
+	open_cache(f);
+	*state = f;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct fixture *f = *state;
+
+	kv_lock(f->cache);
+	kv_arena_check_locked(f->cache);
+	kv_unlock(f->cache);
+	kv_cache_close(f->cache);
+	nftw(f->path, unlink_one, 16, FTW_DEPTH | FTW_PHYS);
+	free(f);
+	return 0;
+}
+
+static struct kv_key key_of(unsigned n)
+{
+	struct kv_key key = {.len = 16};
+
+	memset(key.b, 0x5a, 12);
+	memcpy(key.b + 12, &n, sizeof(n));
+	key.b[0] = (uint8_t)n;
+	return key;
+}
+
+static int save(struct fixture *f, unsigned n)
+{
+	struct kv_key key = key_of(n);
+	struct kv_meta meta = {.tokens = 16, .mtime_ns = 77};
+	struct kv_digest digest;
+	struct kv_fill *fill;
+	int r = kv_fill_begin(f->cache, f->space, NULL, BYTES, &fill);
+
+	if (r < 0)
+		return r;
+	memset(kv_fill_data(fill), (int)n, BYTES);
+	digest = kv_digest_of(kv_fill_data(fill), BYTES);
+	return kv_fill_seal(f->cache, fill, &key, &meta, 8, &digest);
+}
+
+static struct kv_block *get(struct fixture *f, unsigned n)
+{
+	struct kv_key key = key_of(n);
+	struct kv_block *block;
+
+	return kv_block_get(f->cache, f->space, &key, &block) == 0 ? block
+								   : NULL;
+}
+
+static bool pinned(struct fixture *f, unsigned n)
+{
+	struct kv_block *block = get(f, n);
+	bool yes = block && kv_block_stat(f->cache, block).pinned;
+
+	if (block)
+		kv_block_put(f->cache, block);
+	return yes;
+}
+
+static void user_pin(struct fixture *f, unsigned n, bool pin)
+{
+	struct kv_block *block = get(f, n);
+
+	assert_int_equal(kv_block_pin(f->cache, block, pin), 0);
+	kv_block_put(f->cache, block);
+}
+
+static void remove_block(struct fixture *f, unsigned n)
+{
+	struct kv_block *block = get(f, n);
+
+	assert_int_equal(kv_block_remove(f->cache, block), 0);
+	kv_block_put(f->cache, block);
+}
+
+static int take(struct fixture *f, const char *name, unsigned first, size_t n,
+		size_t *ret_missing)
+{
+	_cleanup_(kv_freep) struct kv_pick *picks = calloc(n, sizeof(*picks));
+	size_t missing;
+
+	for (size_t i = 0; i < n; i++)
+		picks[i] = (struct kv_pick){key_of(first + (unsigned)i),
+					    (uint32_t)i};
+	return kv_snapshot_create(f->cache, f->space, name, picks, n,
+				  ret_missing ? ret_missing : &missing);
+}
+
+static uint64_t id_of(struct fixture *f, const char *name)
+{
+	struct kv_snapshot_info info;
+
+	return kv_snapshot_find(f->cache, f->space, name, &info) == 0 ? info.id
+								      : 0;
+}
+
+static uint64_t pinned_blocks(struct fixture *f)
+{
+	struct kv_cache_stats stats;
+
+	kv_cache_stats(f->cache, &stats);
+	return stats.pinned;
+}
+
+static void pins_of_snapshots_and_of_users_add_up(void **state)
+{
+	struct fixture *f = *state;
+
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(save(f, i), 0);
+	user_pin(f, 0, true);
+	assert_int_equal(take(f, "a", 0, 3, NULL), 0);
+	assert_int_equal(take(f, "b", 2, 2, NULL), 0);
+	assert_int_equal(pinned_blocks(f), 4);
+	user_pin(f, 1, true);
+	user_pin(f, 1, false);
+	assert_true(pinned(f, 1));
+	assert_int_equal(kv_snapshot_drop(f->cache, id_of(f, "a")), 0);
+	assert_true(pinned(f, 0)); /* by its user */
+	assert_false(pinned(f, 1));
+	assert_true(pinned(f, 2)); /* by b */
+	assert_int_equal(kv_snapshot_unlink(f->cache, id_of(f, "b"), 0), 0);
+	assert_false(pinned(f, 2));
+	assert_int_equal(kv_snapshot_unlink(f->cache, id_of(f, "b"), 0),
+			 -ENOENT);
+	assert_true(pinned(f, 3));
+	assert_int_equal(kv_snapshot_drop(f->cache, id_of(f, "b")), 0);
+	user_pin(f, 0, false);
+	assert_int_equal(pinned_blocks(f), 0);
+}
+
+/* The user's pin alone is in the block's record: it must not become one. */
+static void a_restart_keeps_both_kinds_apart(void **state)
+{
+	struct fixture *f = *state;
+
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(save(f, i), 0);
+	user_pin(f, 0, true);
+	assert_int_equal(take(f, "a", 0, 3, NULL), 0);
+	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
+	assert_int_equal(kv_snapshot_unlink(f->cache, id_of(f, "a"), 2), 0);
+	reopen(f);
+	assert_true(pinned(f, 0));
+	assert_true(pinned(f, 1));
+	assert_false(pinned(f, 2));
+	assert_int_equal(kv_snapshot_drop(f->cache, id_of(f, "a")), 0);
+	assert_true(pinned(f, 0));
+	assert_false(pinned(f, 1));
+	reopen(f);
+	assert_int_equal(id_of(f, "a"), 0);
+	assert_true(pinned(f, 0));
+	assert_int_equal(pinned_blocks(f), 1);
+}
+
+static void
+a_lost_block_stays_listed_and_is_pinned_when_it_returns(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_snapshot_info info;
+	struct kv_pick pick;
+
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(save(f, i), 0);
+	assert_int_equal(take(f, "a", 0, 2, NULL), 0);
+	remove_block(f, 1);
+	assert_int_equal(pinned_blocks(f), 1);
+	assert_int_equal(kv_snapshot_find(f->cache, f->space, "a", &info), 0);
+	assert_int_equal(info.blocks, 2);
+	assert_int_equal(kv_snapshot_read(f->cache, info.id, 1, &pick, 1), 1);
+	reopen(f); /* not there at mount, either */
+	assert_int_equal(save(f, 1), 0);
+	assert_true(pinned(f, 1));
+	remove_block(f, 1);
+	assert_int_equal(kv_snapshot_drop(f->cache, id_of(f, "a")), 0);
+	assert_int_equal(save(f, 1), 0);
+	assert_false(pinned(f, 1));
+}
+
+/* R27: pins are refused, not granted until nothing moves any more. */
+static void R27_snapshots_leave_room_to_work(void **state)
+{
+	struct fixture *f = *state;
+	size_t missing, fit;
+	unsigned n = 0;
+
+	kv_cache_close(f->cache);
+	nftw(f->path, unlink_one, 16, FTW_DEPTH | FTW_PHYS);
+	f->config.ssd = 0; /* nothing is safe but in DRAM */
+	open_cache(f);
+	while (n < 300)
+		assert_int_equal(save(f, n++), 0);
+	assert_int_equal(take(f, "all", 0, n, &missing), -ENOSPC);
+	assert_true(missing > n / 2 && missing < n);
+	assert_int_equal(pinned_blocks(f), 0);
+	assert_int_equal(id_of(f, "all"), 0);
+	fit = missing;
+	assert_int_equal(take(f, "most", 0, fit, &missing), 0);
+	/* Another snapshot of the same costs nothing more. */
+	assert_int_equal(take(f, "same", 0, fit, &missing), 0);
+	for (unsigned i = 0; i < 500; i++) {
+		struct kv_acquire *a =
+			calloc(1, sizeof(*a) + sizeof(*a->wants));
+
+		assert_int_equal(save(f, 1000 + i), 0);
+		a->space = f->space;
+		a->n = 1;
+		a->wants[0].key = key_of(1000 + i);
+		assert_int_equal(kv_acquire_submit(f->cache, a), 0);
+		assert_int_equal(a->wants[0].status, 0);
+		kv_acquire_release(f->cache, a);
+		free(a);
+	}
+	for (unsigned i = 0; i < fit; i++)
+		assert_true(pinned(f, i));
+}
+
+/* On SSD it is safe: that is pinned there, and DRAM stays free. */
+static void a_snapshot_may_be_larger_than_dram(void **state)
+{
+	struct fixture *f = *state;
+	const unsigned n = 400; /* 40 MB */
+
+	f->config.ssd = 128 << 20;
+	reopen(f);
+	for (unsigned i = 0; i < n; i++) {
+		assert_int_equal(save(f, i), 0);
+		if (i % 50 == 49)
+			assert_int_equal(kv_space_sync(f->cache, f->space), 0);
+	}
+	assert_int_equal(take(f, "a", 0, n, NULL), 0);
+	assert_int_equal(pinned_blocks(f), n);
+	for (unsigned i = n; i < 3 * n; i++) {
+		assert_int_equal(save(f, i), 0);
+		if (i % 50 == 49)
+			assert_int_equal(kv_space_sync(f->cache, f->space), 0);
+	}
+	for (unsigned i = 0; i < n; i++) {
+		struct kv_block *block = get(f, i);
+		struct kv_view view;
+
+		assert_non_null(block);
+		assert_int_equal(kv_view_get(f->cache, block, &view), 0);
+		assert_int_equal(view.data[BYTES / 2], (uint8_t)i);
+		kv_view_put(f->cache, &view);
+		kv_block_put(f->cache, block);
+	}
+}
+
+static void a_space_without_blocks_takes_its_snapshots_along(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_snapshot_info info;
+	uint64_t id;
+
+	assert_int_equal(save(f, 0), 0);
+	assert_int_equal(take(f, "a", 0, 1, NULL), 0);
+	id = id_of(f, "a");
+	assert_int_equal(kv_space_remove(f->cache, f->space), -ENOTEMPTY);
+	assert_int_equal(id_of(f, "a"), id);
+	remove_block(f, 0);
+	assert_int_equal(kv_space_remove(f->cache, f->space), 0);
+	assert_int_equal(kv_snapshot_stat(f->cache, id, &info), -ENOENT);
+	assert_int_equal(take(f, "a", 0, 1, NULL), -ESTALE);
+	reopen(f);
+	assert_int_equal(id_of(f, "a"), 0);
+}
+
+/* Two records of one name, or of a space that is gone, as a crash leaves them.
+ */
+static void records_that_a_crash_left_behind_go(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_snapshot_item item = {.key_len = 16, .position = 5};
+	struct kv_snapshot_record record = {
+		.id = 90, .space = f->space->id, .count = 1};
+	struct kv_key key = key_of(0);
+	struct kv_snapshot_info info;
+	struct kv_batch *batch;
+
+	assert_int_equal(save(f, 0), 0);
+	assert_int_equal(save(f, 1), 0);
+	assert_int_equal(take(f, "a", 0, 2, NULL), 0);
+	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
+	memcpy(item.key, key.b, sizeof(item.key));
+	assert_int_equal(kv_batch_begin(f->cache->index, &batch), 0);
+	assert_int_equal(kv_batch_put_snapshot(batch, &record, "a", &item), 0);
+	record.id = 91;
+	record.space = 4000;
+	assert_int_equal(kv_batch_put_snapshot(batch, &record, "b", &item), 0);
+	assert_int_equal(kv_batch_commit(batch), 0);
+	for (int i = 0; i < 2; i++) {
+		reopen(f);
+		assert_int_equal(
+			kv_snapshot_find(f->cache, f->space, "a", &info), 0);
+		assert_int_equal(info.id, 90);
+		assert_int_equal(info.blocks, 1);
+		assert_true(pinned(f, 0));
+		assert_false(pinned(f, 1));
+		assert_int_equal(f->cache->snapshots.next_id, 91 - (i > 0));
+		assert_int_equal(kv_space_sync(f->cache, f->space), 0);
+	}
+}
+
+/* It finds no room in the index: its own space's flush says so, and nothing
+ * else suffers. */
+static void a_snapshot_without_room_in_the_index_fails_the_flush(void **state)
+{
+	struct fixture *f = *state;
+	_cleanup_(kv_freep) struct kv_pick *picks =
+		calloc(HUGE_ONE, sizeof(*picks));
+	struct kv_space *other, *space;
+	size_t missing;
+
+	assert_int_equal(kv_space_create(f->cache, "o", 0, 0, 0755, &other), 0);
+	assert_int_equal(save(f, 0), 0);
+	for (uint32_t i = 0; i < HUGE_ONE; i++)
+		picks[i] = (struct kv_pick){key_of(0), i};
+	assert_int_equal(kv_snapshot_create(f->cache, f->space, "huge", picks,
+					    HUGE_ONE, &missing),
+			 0);
+	assert_int_equal(kv_space_sync(f->cache, f->space), -ENOSPC);
+	space = f->space;
+	f->space = other;
+	for (unsigned i = 0; i < 5; i++) {
+		assert_int_equal(save(f, i), 0);
+		assert_int_equal(kv_space_sync(f->cache, other), 0);
+	}
+	f->space = space;
+	assert_int_equal(kv_space_sync(f->cache, f->space), -ENOSPC);
+	/* No more than some times what there is, all together. */
+	assert_int_equal(kv_snapshot_create(f->cache, f->space, "huge 2", picks,
+					    HUGE_ONE, &missing),
+			 -ENOSPC);
+	assert_int_equal(missing, HUGE_ONE);
+	assert_int_equal(kv_snapshot_drop(f->cache, id_of(f, "huge")), 0);
+	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
+	assert_int_equal(pinned_blocks(f), 0);
+}
+
+static void a_read_only_mount_shows_them_and_changes_nothing(void **state)
+{
+	struct fixture *f = *state;
+
+	assert_int_equal(save(f, 0), 0);
+	assert_int_equal(take(f, "a", 0, 1, NULL), 0);
+	f->config.read_only = true;
+	reopen(f);
+	assert_true(pinned(f, 0));
+	assert_int_equal(take(f, "b", 0, 1, NULL), -EROFS);
+	assert_int_equal(kv_snapshot_unlink(f->cache, id_of(f, "a"), 0),
+			 -EROFS);
+	assert_int_equal(kv_snapshot_drop(f->cache, id_of(f, "a")), -EROFS);
+	f->config.read_only = false;
+	reopen(f);
+	assert_int_equal(kv_snapshot_drop(f->cache, id_of(f, "a")), 0);
+}
+
+struct racer {
+	struct fixture *f;
+	const char *name;
+	unsigned made;
+};
+
+static void *race(void *arg)
+{
+	struct racer *r = arg;
+
+	for (int i = 0; i < 200; i++) {
+		uint64_t id;
+
+		if (take(r->f, r->name, 0, 300, NULL) < 0)
+			continue;
+		r->made++;
+		id = id_of(r->f, r->name);
+		kv_snapshot_unlink(r->f->cache, id, (uint32_t)i);
+		kv_snapshot_drop(r->f->cache, id);
+	}
+	return NULL;
+}
+
+/* Two threads want the same name, a third another one. */
+static void threads_do_not_undo_each_other(void **state)
+{
+	struct fixture *f = *state;
+	struct racer racers[3] = {{f, "x", 0}, {f, "x", 0}, {f, "y", 0}};
+	pthread_t threads[3];
+
+	for (unsigned i = 0; i < 300; i++)
+		assert_int_equal(save(f, i), 0);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(
+			pthread_create(&threads[i], NULL, race, &racers[i]), 0);
+	for (int i = 0; i < 3; i++)
+		pthread_join(threads[i], NULL);
+	assert_true(racers[0].made + racers[1].made > 0);
+	assert_int_equal(racers[2].made, 200);
+	assert_int_equal(pinned_blocks(f), 0);
+	assert_int_equal(f->cache->pins.n, 0);
+	assert_int_equal(f->cache->pins.bytes, 0);
+	assert_int_equal(f->cache->snapshots.cost, 0);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(pins_of_snapshots_and_of_users_add_up),
+		TEST(a_restart_keeps_both_kinds_apart),
+		TEST(a_lost_block_stays_listed_and_is_pinned_when_it_returns),
+		TEST(R27_snapshots_leave_room_to_work),
+		TEST(a_snapshot_may_be_larger_than_dram),
+		TEST(a_space_without_blocks_takes_its_snapshots_along),
+		TEST(records_that_a_crash_left_behind_go),
+		TEST(a_snapshot_without_room_in_the_index_fails_the_flush),
+		TEST(a_read_only_mount_shows_them_and_changes_nothing),
+		TEST(threads_do_not_undo_each_other),
+	};
+
+	return cmocka_run_group_tests_name("snapshot", tests, NULL, NULL);
+}

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_stuck.c - disk requests that do not end: nobody waits for ever, and
+ * nothing of theirs is used for something else before they have.
+ */
+#include <dlfcn.h>
+
+#include "tests/cache/faulty.h"
+#include "tests/cache/script.h"
+
+#define PATIENCE 300000000u /* ns */
+
+/* ---- an index whose fdatasync does not return ---- */
+
+static _Atomic bool index_hangs, index_hung;
+
+int fdatasync(int fd)
+{
+	static int (*real)(int);
+
+	if (!real)
+		real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+	while (index_hangs && !disk_thread) {
+		index_hung = true;
+		usleep(10000);
+	}
+	return real(fd);
+}
+
+/* ---- ---- */
+
+static int set_up(void **state)
+{
+	struct small *s = malloc(sizeof(*s));
+
+	small_new(s);
+	s->config.io = &disk_backend;
+	s->config.io_retry = 5000000;
+	s->config.io_patience = PATIENCE;
+	small_must_open(s);
+	for (unsigned i = 0; i < 6; i++)
+		must(small_save(s, i) == 0);
+	must(kv_space_sync(s->cache, s->space) == 0);
+	for (unsigned i = 0; i < 6; i++)
+		must(small_demote(s, i) == 0);
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct small *s = *state;
+
+	disk_behave();
+	must(small_close(s) == 0);
+	free(s->why);
+	small_remove(s);
+	free(s);
+	return 0;
+}
+
+/* Poll, however slow the machine is; alarm() has the last word. */
+#define wait_until(x)                 \
+	do {                          \
+		while (!(x))          \
+			usleep(5000); \
+	} while (0)
+
+static void a_read_that_does_not_end_is_a_miss(void **state)
+{
+	struct small *s = *state;
+	struct kv_key key = small_key(1);
+	int status[6];
+	uint8_t probe;
+
+	disk_misbehave(FAULT_NEVER, 1, 1);
+	disk.only = KV_IO_READ;
+	assert_int_equal(small_acquire(s, 1, 1, BYTES, status), 0);
+	assert_int_equal(status[0], -ETIMEDOUT);
+	assert_int_equal(small_stats(s).stuck, 1);
+	/* Nobody waits for it a second time. */
+	assert_int_equal(small_acquire(s, 1, 1, BYTES, status), 0);
+
+	/* A page can be read: the others come back, it does not. */
+	wait_until(!small_stats(s).ssd_degraded);
+	assert_int_equal(small_stats(s).ssd_outages, 1);
+	assert_int_equal(small_acquire(s, 0, 6, BYTES, status), 5);
+	assert_int_equal(status[1], -ETIMEDOUT);
+	kv_probe(s->cache, s->space, &key, 1, &probe);
+	assert_int_equal(probe, KV_SSD);
+
+	disk_behave();
+	wait_until(small_stats(s).stuck == 0);
+	wait_until(small_acquire(s, 0, 6, BYTES, status) == 6);
+	small_check(s);
+}
+
+static void its_slot_is_not_used_for_anything_else(void **state)
+{
+	struct small *s = *state;
+	uint64_t before = small_stats(s).dram_used;
+
+	disk_misbehave(FAULT_NEVER, 1, 1);
+	disk.only = KV_IO_READ;
+	assert_int_equal(small_acquire(s, 1, 1, BYTES, NULL), 0);
+	assert_true(small_stats(s).dram_used > before);
+	assert_int_equal(small_remove_block(s, 1), 0);
+	for (unsigned i = 100; i < 1200; i++)
+		small_save(s, i);
+	assert_int_equal(disk.n_held, 1);
+	/* What it reads lands where nobody is. */
+	memset(disk.held[0].io->data, 0x66, disk.held[0].io->bytes);
+	for (unsigned i = 100; i < 1200; i++)
+		small_view(s, i, BYTES);
+	disk_behave();
+	wait_until(small_stats(s).stuck == 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	wait_until(!small_busy(s));
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	small_check(s);
+}
+
+static void a_reader_through_the_mount_waits_no_longer_either(void **state)
+{
+	struct small *s = *state;
+
+	disk_misbehave(FAULT_NEVER, 1, 1);
+	disk.only = KV_IO_READ;
+	assert_int_equal(small_view(s, 2, BYTES), -ETIMEDOUT);
+	wait_until(!small_stats(s).ssd_degraded);
+	assert_int_equal(small_view(s, 2, BYTES), 0);
+	assert_int_equal(small_view(s, 3, BYTES), 0);
+	disk_behave();
+	wait_until(small_stats(s).stuck == 0);
+	small_check(s);
+}
+
+static void while_reads_are_offline_nothing_is_asked_of_the_disk(void **state)
+{
+	struct small *s = *state;
+	struct kv_key key = small_key(3);
+	int status[6];
+	uint8_t probe;
+
+	disk_misbehave(FAULT_EIO, 1, UINT32_MAX / 2);
+	disk.only = KV_IO_READ;
+	wait_until(small_acquire(s, 0, 6, BYTES, status) == 0 &&
+		   small_stats(s).ssd_degraded);
+	assert_string_equal(small_stats(s).ssd_state, "offline: reads fail");
+	assert_true(small_stats(s).io_errors >= 8);
+	assert_int_equal(small_acquire(s, 0, 6, BYTES, status), 0);
+	assert_int_equal(status[0], -EIO);
+	assert_int_equal(small_view(s, 3, BYTES), -EIO);
+	kv_probe(s->cache, s->space, &key, 1, &probe);
+	assert_int_equal(probe, KV_ABSENT);
+	/* DRAM works as ever, and saves do. */
+	assert_int_equal(small_save(s, 7), 0);
+	assert_int_equal(small_view(s, 7, BYTES), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+
+	disk_behave();
+	wait_until(!small_stats(s).ssd_degraded);
+	assert_int_equal(small_stats(s).corrupt, 0);
+	assert_int_equal(small_acquire(s, 0, 6, BYTES, status), 6);
+	small_check(s);
+}
+
+static void
+one_block_that_cannot_be_read_is_a_miss_and_can_be_saved(void **state)
+{
+	struct small *s = *state;
+	int status[6];
+
+	disk_misbehave(FAULT_EIO, 1, 2);
+	disk.only = KV_IO_READ;
+	assert_int_equal(small_acquire(s, 2, 1, BYTES, status), 0);
+	assert_int_equal(status[0], -EBADMSG);
+	assert_int_equal(small_view(s, 2, BYTES), -ENOENT);
+	assert_int_equal(small_stats(s).corrupt, 1);
+	assert_int_equal(small_save(s, 2), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_acquire(s, 0, 6, BYTES, status), 6);
+	small_check(s);
+}
+
+static void a_write_that_does_not_end_fails_those_who_wait_for_it(void **state)
+{
+	struct small *s = *state;
+	struct kv_block *block;
+
+	disk_misbehave(FAULT_NEVER, 1, 1);
+	disk.only = KV_IO_WRITE;
+	assert_int_equal(small_save(s, 7), 0);
+	block = small_get(s, 7);
+	assert_int_equal(kv_block_sync(s->cache, block), -ETIMEDOUT);
+	assert_int_equal(kv_space_sync(s->cache, s->space), -ETIMEDOUT);
+	assert_false(kv_block_stat(s->cache, block).durable);
+	assert_int_equal(small_view(s, 7, BYTES), 0);
+	assert_true(small_stats(s).ssd_degraded);
+	assert_int_equal(small_stats(s).stuck, 1);
+
+	disk_behave();
+	wait_until(kv_block_sync(s->cache, block) == 0);
+	kv_block_put(s->cache, block);
+	wait_until(!small_stats(s).ssd_degraded);
+	small_check(s);
+}
+
+static void a_sync_that_does_not_end_holds_up_nobody_else(void **state)
+{
+	struct small *s = *state;
+
+	disk_misbehave(FAULT_NEVER, 1, 1);
+	disk.only = KV_IO_SYNC;
+	assert_int_equal(small_save(s, 7), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), -ETIMEDOUT);
+	wait_until(small_acquire(s, 0, 6, BYTES, NULL) == 6);
+	disk_behave();
+	wait_until(kv_space_sync(s->cache, s->space) == 0);
+	wait_until(!small_stats(s).ssd_degraded);
+	small_check(s);
+}
+
+static void an_index_that_does_not_return_fails_those_who_wait(void **state)
+{
+	struct small *s = *state;
+
+	index_hangs = true;
+	assert_int_equal(small_save(s, 7), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), -ETIMEDOUT);
+	assert_true(index_hung);
+	index_hangs = false;
+	wait_until(kv_space_sync(s->cache, s->space) == 0);
+	wait_until(!small_stats(s).ssd_degraded);
+	small_check(s);
+}
+
+/* ---- the end, each in a process of its own ---- */
+
+static void close_with(enum kv_io_op op)
+{
+	struct small *s;
+
+	set_up((void **)&s);
+	disk_misbehave(FAULT_NEVER, 1, 1);
+	disk.only = op;
+	if (op == KV_IO_READ) {
+		small_acquire(s, 1, 1, BYTES, NULL);
+	} else {
+		small_save(s, 7);
+		kv_space_sync(s->cache, s->space);
+	}
+	must(kv_cache_close(s->cache) == -ETIMEDOUT);
+	must(disk.n_held == 1);
+	if (op == KV_IO_READ) /* still its own */
+		memset(disk.held[0].io->data, 0x66, disk.held[0].io->bytes);
+	disk_behave();
+	usleep(50000);
+	small_remove(s);
+	_exit(0); /* with what the cache has left */
+}
+
+static void closing_gives_up_and_leaves_everything_as_it_is(void **state)
+{
+	struct batch batch = {0};
+
+	(void)state;
+	for (enum kv_io_op op = KV_IO_READ; op <= KV_IO_SYNC; op++)
+		if (batch_fork(&batch, "close", op))
+			close_with(op);
+	batch_end(&batch);
+}
+
+static void never(unsigned n)
+{
+	struct script t;
+
+	memset(&t, 0, sizeof(t));
+	small_new(&t.s);
+	t.s.config.io = &disk_backend;
+	t.s.config.io_retry = 5000000;
+	t.s.config.io_patience = PATIENCE;
+	small_must_open(&t.s);
+	disk_misbehave(FAULT_NEVER, n, 1);
+	script_steps(&t);
+	disk_behave();
+	script_recovers(&t);
+	script_end(&t);
+	exit(0);
+}
+
+static void each_request_never_ends(void **state)
+{
+	struct batch batch = {0};
+
+	(void)state;
+	for (unsigned n = 1; n <= 34; n++)
+		if (batch_fork(&batch, "never", n))
+			never(n);
+	batch_end(&batch);
+	print_message("F1: %u runs, each with one request that never ends\n",
+		      batch.runs);
+}
+
+#define TEST(t) cmocka_unit_test_setup_teardown(t, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		/* These fork, so they come before any thread. */
+		cmocka_unit_test(each_request_never_ends),
+		cmocka_unit_test(
+			closing_gives_up_and_leaves_everything_as_it_is),
+		TEST(a_read_that_does_not_end_is_a_miss),
+		TEST(its_slot_is_not_used_for_anything_else),
+		TEST(a_reader_through_the_mount_waits_no_longer_either),
+		TEST(while_reads_are_offline_nothing_is_asked_of_the_disk),
+		TEST(one_block_that_cannot_be_read_is_a_miss_and_can_be_saved),
+		TEST(a_write_that_does_not_end_fails_those_who_wait_for_it),
+		TEST(a_sync_that_does_not_end_holds_up_nobody_else),
+		TEST(an_index_that_does_not_return_fails_those_who_wait),
+	};
+
+	alarm(550);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tiers.h - a cache with both tiers, and spaces whose chains are saved as
+ * libkvfs saves them.
+ */
+#ifndef KV_TESTS_TIERS_H
+#define KV_TESTS_TIERS_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <ftw.h>
+#include <cmocka.h>
+
+#include "cache/dram.h"
+#include "cache/waiter.h"
+#include "copy.h"
+
+#define BYTES 100000u
+#define PREFIX_LAYOUT \
+	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[95904]}]}"
+#define WINDOW_LAYOUT                                                      \
+	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[95904]" \
+	"}],\"reuse\":\"window:4\"}"
+
+struct tiers {
+	char path[64];
+	struct kv_cache_config config;
+	struct kv_cache *cache;
+	struct kv_space *space; /* "a": typed, prefix; of user 1 */
+};
+
+static inline int tiers_unlink(const char *path, const struct stat *st,
+			       int flag, struct FTW *ftw)
+{
+	(void)st;
+	(void)flag;
+	(void)ftw;
+	return remove(path);
+}
+
+static inline struct kv_space *tiers_space(struct tiers *t, const char *name,
+					   uint32_t uid, const char *layout)
+{
+	struct kv_space *space = kv_space_find(t->cache, name);
+
+	if (space)
+		return space;
+	assert_int_equal(
+		kv_space_create(t->cache, name, uid, uid, 0755, &space), 0);
+	if (layout)
+		assert_int_equal(kv_space_set_layout(t->cache, space, layout,
+						     strlen(layout)),
+				 0);
+	return space;
+}
+
+static inline void tiers_open(struct tiers *t)
+{
+	char *why = NULL;
+	int r = kv_cache_open(&t->config, &t->cache, &why);
+
+	if (r < 0)
+		print_error("%s\n", why ? why : "?");
+	assert_int_equal(r, 0);
+	t->space = tiers_space(t, "a", 1, PREFIX_LAYOUT);
+}
+
+static inline void tiers_reopen(struct tiers *t)
+{
+	kv_cache_close(t->cache);
+	tiers_open(t);
+}
+
+static inline int tiers_set_up(void **state)
+{
+	struct tiers *t = calloc(1, sizeof(*t));
+
+	strcpy(t->path, "kvfs-test-XXXXXX");
+	assert_non_null(mkdtemp(t->path));
+	t->config.store = t->path;
+	t->config.dram = 64 << 20;
+	t->config.ssd = 128 << 20;
+	t->config.ssd_given = true;
+	t->config.segment = 8 << 20;
+	t->config.evict = "lru";
+	tiers_open(t);
+	*state = t;
+	return 0;
+}
+
+static inline int tiers_tear_down(void **state)
+{
+	struct tiers *t = *state;
+
+	kv_lock(t->cache);
+	kv_arena_check_locked(t->cache);
+	kv_unlock(t->cache);
+	kv_cache_close(t->cache);
+	nftw(t->path, tiers_unlink, 16, FTW_DEPTH | FTW_PHYS);
+	free(t);
+	return 0;
+}
+
+/* Block @position of chain @chain. */
+static inline struct kv_key tiers_key(unsigned chain, unsigned position)
+{
+	struct kv_key key = {.len = 16};
+
+	memcpy(key.b + 4, &chain, sizeof(chain));
+	memcpy(key.b + 8, &position, sizeof(position));
+	key.b[0] = (uint8_t)(position * 7 + chain);
+	return key;
+}
+
+static inline int tiers_begin(struct tiers *t, struct kv_space *space,
+			      unsigned chain, unsigned position,
+			      struct kv_fill **ret_fill)
+{
+	struct kv_key key = tiers_key(chain, position);
+
+	return kv_fill_begin(t->cache, space, &key, BYTES, ret_fill);
+}
+
+static inline int tiers_seal(struct tiers *t, struct kv_fill *fill,
+			     unsigned chain, unsigned position)
+{
+	struct kv_key key = tiers_key(chain, position);
+	struct kv_meta meta = {.position = position, .mtime_ns = 77};
+	struct kv_digest digest;
+
+	if (position)
+		meta.parent = tiers_key(chain, position - 1);
+	memset(kv_fill_data(fill), (int)(chain + position), BYTES);
+	digest = kv_digest_of(kv_fill_data(fill), BYTES);
+	return kv_fill_seal(t->cache, fill, &key, &meta, 4096, &digest);
+}
+
+static inline int tiers_save(struct tiers *t, struct kv_space *space,
+			     unsigned chain, unsigned position)
+{
+	struct kv_fill *fill;
+	int r = tiers_begin(t, space, chain, position, &fill);
+
+	return r < 0 ? r : tiers_seal(t, fill, chain, position);
+}
+
+/* Waits for room, as a client does that must. */
+static inline void tiers_must_save(struct tiers *t, struct kv_space *space,
+				   unsigned chain, unsigned position)
+{
+	int r;
+
+	while ((r = tiers_save(t, space, chain, position)) == -ENOSPC)
+		usleep(1000);
+	assert_int_equal(r, 0);
+}
+
+static inline struct kv_block *tiers_get(struct tiers *t,
+					 struct kv_space *space, unsigned chain,
+					 unsigned position)
+{
+	struct kv_key key = tiers_key(chain, position);
+	struct kv_block *block;
+
+	return kv_block_get(t->cache, space, &key, &block) == 0 ? block : NULL;
+}
+
+/* KV_TIER_*, 0 if it is not there. */
+static inline unsigned tiers_of(struct tiers *t, struct kv_space *space,
+				unsigned chain, unsigned position)
+{
+	struct kv_block *block = tiers_get(t, space, chain, position);
+	unsigned tiers = 0;
+
+	if (block) {
+		tiers = kv_block_stat(t->cache, block).tiers;
+		kv_block_put(t->cache, block);
+	}
+	return tiers;
+}
+
+static inline struct kv_cache_stats tiers_stats(struct tiers *t)
+{
+	struct kv_cache_stats stats;
+
+	kv_cache_stats(t->cache, &stats);
+	return stats;
+}
+
+/* Until everything that may be written has been. */
+static inline void tiers_quiet(struct tiers *t)
+{
+	while (tiers_stats(t).dirty_blocks)
+		usleep(1000);
+}
+
+static inline void tiers_wake(struct kv_acquire *acquire, void *arg)
+{
+	(void)acquire;
+	kv_waiter_wake(arg);
+}
+
+/* Acquire @n blocks of a chain; the caller releases and frees. */
+static inline struct kv_acquire *tiers_acquire(struct tiers *t,
+					       struct kv_space *space,
+					       unsigned chain, unsigned n)
+{
+	struct kv_waiter waiter = KV_WAITER_INIT;
+	struct kv_acquire *acquire =
+		calloc(1, sizeof(*acquire) + n * sizeof(struct kv_want));
+
+	acquire->space = space;
+	acquire->n = n;
+	acquire->done = tiers_wake;
+	acquire->arg = &waiter;
+	for (unsigned i = 0; i < n; i++)
+		acquire->wants[i].key = tiers_key(chain, i);
+	if (kv_acquire_submit(t->cache, acquire))
+		kv_waiter_wait(&waiter);
+	return acquire;
+}
+
+static inline void tiers_release(struct tiers *t, struct kv_acquire *acquire)
+{
+	kv_acquire_release(t->cache, acquire);
+	free(acquire);
+}
+
+/* How many of the first @n blocks of a chain can be used. */
+static inline unsigned tiers_use(struct tiers *t, struct kv_space *space,
+				 unsigned chain, unsigned n)
+{
+	struct kv_acquire *acquire = tiers_acquire(t, space, chain, n);
+	unsigned hits = 0;
+
+	while (hits < n && acquire->wants[hits].status == 0)
+		hits++;
+	tiers_release(t, acquire);
+	return hits;
+}
+
+/* Out of DRAM, onto SSD. */
+static inline void tiers_demote(struct tiers *t, struct kv_space *space,
+				unsigned chain, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		struct kv_block *block = tiers_get(t, space, chain, i);
+
+		assert_non_null(block);
+		assert_int_equal(kv_block_demote(t->cache, block), 0);
+		kv_block_put(t->cache, block);
+	}
+}
+
+#define TEST(t) \
+	cmocka_unit_test_setup_teardown(t, tiers_set_up, tiers_tear_down)
+
+#endif

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libkvfs without memory, against a real daemon, which has enough: a call fails
+ * or misses, and what arrives is right.
+ */
+#include "tests/alloc.h"
+#include "tests/kernels/world.h"
+
+#define BLOCKS 4
+
+/* The world's own session, without the assertions. */
+struct client {
+	struct world *w;
+	kvfs_session *session;
+	kvfs_space *space;
+	kvfs_pool *pool;
+};
+
+/* ENOMEM, or what a library that cannot say more makes of it: a daemon that is
+ * not there, a thread or a mapping that cannot be had. */
+#define ALLOC_MISS(r)                                                    \
+	alloc_among(r, 0, -ENOMEM, -ENOENT, -ENOTCONN, -EAGAIN, -ENOSPC, \
+		    -ESTALE)
+
+static kvfs_pool *make_pool(struct client *c)
+{
+	struct world *w = c->w;
+	kvfs_view views[] = {
+		{"k", w->memory, PAYLOAD, TENSOR, 1, 0},
+		{"v", w->memory + TENSOR, PAYLOAD, TENSOR, 1, 0},
+	};
+	kvfs_pool_desc desc = {
+		.device = "host",
+		.space = c->space,
+		.views = views,
+		.n_views = 2,
+		.pages = PAGES,
+		.pages_per_block = 1,
+	};
+	kvfs_pool *pool = NULL;
+	int r = kvfs_pool_register(c->session, &desc, &pool);
+
+	alloc_among(r, 0, -ENOMEM, -EAGAIN);
+	return pool;
+}
+
+static void save(struct client *c)
+{
+	kvfs_key keys[BLOCKS];
+	int64_t pages[BLOCKS];
+	kvfs_xfer *xfer;
+	int r;
+
+	world_chain(0, BLOCKS, keys, pages);
+	r = kvfs_save(c->pool, c->space, keys, NULL, BLOCKS, pages, NULL,
+		      &xfer);
+	ALLOC_MISS(r);
+	if (r < 0)
+		return;
+	alloc_must(kvfs_xfer_wait(xfer, KVFS_SEALED, 20 * SECOND) >= 0);
+	for (size_t i = 0; i < BLOCKS; i++) {
+		r = kvfs_xfer_status(xfer, i);
+		if (r != KVFS_PRESENT)
+			ALLOC_MISS(r);
+	}
+	kvfs_xfer_free(xfer);
+}
+
+static void load(struct client *c)
+{
+	kvfs_key keys[BLOCKS];
+	int64_t pages[BLOCKS];
+	kvfs_query query = {c->space, keys, BLOCKS};
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+	const void *data;
+	uint64_t bytes;
+	int r;
+
+	world_chain(0, BLOCKS, keys, pages);
+	for (size_t i = 0; i < BLOCKS; i++)
+		pages[i] += BLOCKS;
+	r = kvfs_acquire(&query, 1, 0, 10 * SECOND, &lease);
+	ALLOC_MISS(r);
+	if (r < 0)
+		return;
+	alloc_must(kvfs_lease_wait(lease, 20 * SECOND) >= 0);
+	for (size_t i = 0; i < BLOCKS; i++) {
+		data = kvfs_lease_data(lease, i, &bytes);
+		if (data)
+			alloc_must(bytes == PAYLOAD &&
+				   world_is(data, (uint32_t)i));
+	}
+	r = kvfs_load(c->pool, lease, BLOCKS, pages, NULL, &xfer);
+	ALLOC_MISS(r);
+	if (r == 0) {
+		alloc_must(kvfs_xfer_wait(xfer, KVFS_COPIED, 20 * SECOND) >= 0);
+		for (size_t i = 0; i < BLOCKS; i++)
+			if (kvfs_xfer_status(xfer, i) == 0)
+				alloc_must(world_page_is(c->w, pages[i],
+							 (uint32_t)i));
+		kvfs_xfer_free(xfer);
+	}
+	kvfs_release(lease);
+}
+
+static void ask(struct client *c)
+{
+	kvfs_key keys[BLOCKS];
+	int64_t pages[BLOCKS];
+	kvfs_query query = {c->space, keys, BLOCKS};
+	uint8_t states[BLOCKS];
+	int statuses[BLOCKS];
+	kvfs_xfer *xfer;
+	char *text;
+	int r;
+
+	world_chain(0, BLOCKS, keys, pages);
+	alloc_must(kvfs_probe(&query, 1, states) <= BLOCKS);
+	alloc_must(kvfs_match(&query, 1) <= BLOCKS);
+	r = kvfs_stats(c->session, &text);
+	ALLOC_MISS(r);
+	if (r == 0)
+		free(text);
+	r = kvfs_flush(c->space, KVFS_DURABLE, &xfer);
+	ALLOC_MISS(r);
+	if (r == 0) {
+		alloc_must(kvfs_xfer_wait(xfer, KVFS_DURABLE, 20 * SECOND) >=
+			   0);
+		kvfs_xfer_free(xfer);
+	}
+	kvfs_pin(c->space, keys, 0, BLOCKS, statuses);
+	kvfs_unpin(c->space, keys, 0, BLOCKS, statuses);
+	kvfs_evict(c->space, keys, BLOCKS, statuses);
+}
+
+static void use(void *arg)
+{
+	struct client *c = arg;
+	int r = kvfs_open(c->w->path, &c->session);
+
+	alloc_among(r, 0, -ENOMEM, -EAGAIN);
+	if (r < 0)
+		return;
+	r = kvfs_space_open(c->session, c->w->space_name, WORLD_LAYOUT,
+			    KVFS_CREATE | 0700, &c->space);
+	alloc_among(r, 0, -ENOMEM, -EINVAL /* jansson: see layout.h */);
+	if (r == 0) {
+		c->pool = make_pool(c);
+		if (c->pool) {
+			save(c);
+			load(c);
+		}
+		ask(c);
+		kvfs_pool_close(kv_steal(c->pool));
+		kvfs_space_close(kv_steal(c->space));
+	}
+	kvfs_close(kv_steal(c->session));
+}
+
+/* Blocks 0.. on pages 0.., and other bytes where they are to be loaded. */
+static void fill(void *arg)
+{
+	struct client *c = arg;
+
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		world_fill(c->w, i, i);
+	memset(c->w->memory + (size_t)BLOCKS * PAYLOAD, 0xee,
+	       (size_t)BLOCKS * PAYLOAD);
+}
+
+static void a_session_goes_on_or_misses(void **state)
+{
+	const struct alloc_script script = {use, fill, NULL};
+	struct client c = {.w = *state};
+	long one, many;
+
+	one = alloc_every(&script, &c, 1);
+	many = alloc_every(&script, &c, 1000);
+	print_message("%ld + %ld runs with a fault\n", one, many);
+	assert_true(one > 10 && many > 3);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_session_goes_on_or_misses,
+						world_setup, world_teardown),
+	};
+
+	if (alloc_skip())
+		return 77;
+	return cmocka_run_group_tests(tests, world_group_setup,
+				      world_group_teardown);
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hints: blocks that will be wanted, and blocks that will not. */
+#include "tests/kernels/world.h"
+
+#define FLOOD 900u /* blocks: more than fit into DRAM, fewer than on SSD */
+
+static void save_from(struct world *w, uint32_t first, size_t n)
+{
+	kvfs_key keys[PAGES];
+	int64_t pages[PAGES];
+	kvfs_xfer *xfer;
+	size_t i;
+
+	world_chain(first, n, keys, pages);
+	for (i = 0; i < n; i++)
+		world_fill(w, pages[i], first + (uint32_t)i);
+	assert_int_equal(
+		kvfs_save(w->pool, w->space, keys, NULL, n, pages, NULL, &xfer),
+		0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, 120 * SECOND), n);
+	kvfs_xfer_free(xfer);
+}
+
+static size_t count(struct world *w, uint32_t first, size_t n, uint8_t state)
+{
+	kvfs_key keys[PAGES];
+	int64_t pages[PAGES];
+	uint8_t states[PAGES];
+	kvfs_query query = {w->space, keys, n};
+	size_t i, found = 0;
+
+	world_chain(first, n, keys, pages);
+	assert_true(kvfs_probe(&query, 1, states) >= 0);
+	for (i = 0; i < n; i++)
+		found += states[i] == state;
+	return found;
+}
+
+/* Save other blocks until these @n are on SSD only. */
+static void drive_out(struct world *w, uint32_t first, size_t n)
+{
+	kvfs_key keys[PAGES];
+	int64_t pages[PAGES];
+	uint32_t i;
+
+	world_chain(first, n, keys, pages);
+	assert_int_equal(kvfs_ended(w->space, keys, n), 0);
+	for (i = 0; i < FLOOD && count(w, first, n, KVFS_SSD) < n; i += 50)
+		save_from(w, 1000 + i, 50);
+	assert_int_equal(count(w, first, n, KVFS_SSD), n);
+}
+
+static void arguments_that_cannot_be_are_refused(void **state)
+{
+	struct world *w = *state;
+	kvfs_key key = world_key(0), bad = {.len = 1};
+	kvfs_query query = {w->space, &key, 1}, wrong = {w->space, &bad, 1};
+	kvfs_xfer *xfer;
+
+	assert_int_equal(kvfs_prefetch(NULL, 1, 0, &xfer), -EINVAL);
+	assert_int_equal(kvfs_prefetch(NULL, 0, 0, &xfer), -EINVAL);
+	assert_int_equal(kvfs_prefetch(&wrong, 1, 0, &xfer), -EINVAL);
+	assert_int_equal(kvfs_prefetch(&query, 1, 0, NULL), -EINVAL);
+	assert_int_equal(kvfs_ended(NULL, &key, 1), -EINVAL);
+	assert_int_equal(kvfs_ended(w->space, &bad, 1), -EINVAL);
+	assert_int_equal(kvfs_ended(w->space, &key, 0), 0);
+	query.n = 0;
+	assert_int_equal(kvfs_prefetch(&query, 1, 0, &xfer), 0);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 1);
+	kvfs_xfer_free(xfer);
+}
+
+static void blocks_come_back_to_dram(void **state)
+{
+	struct world *w = *state;
+	kvfs_key keys[11];
+	int64_t pages[11];
+	kvfs_query query = {w->space, keys, 11};
+	kvfs_xfer *xfer;
+	size_t i;
+
+	save_from(w, 0, 10);
+	drive_out(w, 0, 10);
+	world_chain(0, 11, keys, pages); /* the last one is not there */
+	assert_int_equal(kvfs_prefetch(&query, 1, KVFS_FOREVER, &xfer), 0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 10);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, 60 * SECOND), 10);
+	for (i = 0; i < 10; i++)
+		assert_int_equal(kvfs_xfer_status(xfer, i), 0);
+	assert_int_equal(kvfs_xfer_status(xfer, 10), -ENOENT);
+	assert_int_equal(kvfs_xfer_status(xfer, 11), -EINVAL);
+	kvfs_xfer_free(xfer);
+	assert_int_equal(count(w, 0, 10, KVFS_DRAM), 10);
+}
+
+static void more_keys_than_a_message_and_more_spaces_than_one(void **state)
+{
+	static kvfs_key keys[1200];
+	struct world *w = *state;
+	kvfs_query queries[2] = {{w->space, keys, 1200}, {NULL, keys, 3}};
+	kvfs_space *other;
+	kvfs_xfer *xfer;
+	size_t i;
+
+	assert_int_equal(kvfs_space_open(w->session, "prefetched", WORLD_LAYOUT,
+					 KVFS_CREATE | 0700, &other),
+			 0);
+	save_from(w, 1190, 10);
+	for (i = 0; i < 1200; i++)
+		keys[i] = world_key((uint32_t)i);
+	queries[1].space = other;
+	assert_int_equal(kvfs_prefetch(queries, 2, KVFS_FOREVER, &xfer), 0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 10);
+	assert_int_equal(kvfs_xfer_status(xfer, 1189), -ENOENT);
+	assert_int_equal(kvfs_xfer_status(xfer, 1190), 0);
+	assert_int_equal(kvfs_xfer_status(xfer, 1199), 0);
+	assert_int_equal(kvfs_xfer_status(xfer, 1202), -ENOENT);
+	kvfs_xfer_free(xfer);
+	kvfs_space_close(other);
+}
+
+static void a_prefetch_can_be_cancelled_or_forgotten(void **state)
+{
+	struct world *w = *state;
+	kvfs_key keys[PAGES];
+	int64_t pages[PAGES];
+	kvfs_query query = {w->space, keys, PAGES};
+	kvfs_xfer *xfer;
+	size_t i;
+	int s;
+
+	save_from(w, 0, PAGES);
+	drive_out(w, 0, PAGES);
+	world_chain(0, PAGES, keys, pages);
+	assert_int_equal(kvfs_prefetch(&query, 1, KVFS_FOREVER, &xfer), 0);
+	kvfs_xfer_cancel(xfer);
+	assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND) >= 0);
+	for (i = 0; i < PAGES; i++) {
+		s = kvfs_xfer_status(xfer, i);
+		assert_true(s == 0 || s == -ECANCELED || s == -ENOSPC);
+	}
+	kvfs_xfer_free(xfer);
+	assert_int_equal(kvfs_prefetch(&query, 1, KVFS_FOREVER, &xfer), 0);
+	kvfs_xfer_free(xfer);
+}
+
+static void what_cannot_begin_in_time_does_not(void **state)
+{
+	struct world *w = *state;
+	kvfs_key key = world_key(0);
+	kvfs_query query = {w->space, &key, 1};
+	kvfs_xfer *xfer;
+
+	save_from(w, 0, 1);
+	drive_out(w, 0, 1);
+	world_freeze(w);
+	/* A nanosecond is over before the daemon reads of it. */
+	assert_int_equal(kvfs_prefetch(&query, 1, 1, &xfer), 0);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 0);
+	world_thaw(w);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 0);
+	assert_int_equal(kvfs_xfer_status(xfer, 0), -ETIMEDOUT);
+	kvfs_xfer_free(xfer);
+	assert_int_equal(count(w, 0, 1, KVFS_SSD), 1);
+}
+
+static void without_a_daemon_nothing_comes(void **state)
+{
+	struct world *w = *state;
+	kvfs_key key = world_key(0);
+	kvfs_query query = {w->space, &key, 1};
+	kvfs_xfer *xfer, *under_way;
+
+	world_freeze(w);
+	assert_int_equal(kvfs_prefetch(&query, 1, KVFS_FOREVER, &under_way), 0);
+	world_stop_daemon(w, SIGKILL);
+	world_wait_connected(w->session, 0);
+	assert_int_equal(kvfs_xfer_wait(under_way, KVFS_COPIED, 60 * SECOND),
+			 0);
+	assert_int_equal(kvfs_xfer_status(under_way, 0), -ENOTCONN);
+	kvfs_xfer_free(under_way);
+	assert_int_equal(kvfs_prefetch(&query, 1, KVFS_FOREVER, &xfer), 0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 0);
+	assert_int_equal(kvfs_xfer_status(xfer, 0), -ENOTCONN);
+	kvfs_xfer_free(xfer);
+	assert_int_equal(kvfs_ended(w->space, &key, 1), 0);
+	world_start_daemon(w);
+	world_wait_connected(w->session, 1);
+}
+
+/* The newer conversation goes first, because it is over. */
+static void what_has_ended_goes_first(void **state)
+{
+	struct world *w = *state;
+	kvfs_key keys[100];
+	int64_t pages[100];
+	size_t n = 0;
+
+	save_from(w, 0, 100);
+	save_from(w, 200, 100);
+	world_chain(200, 100, keys, pages);
+	assert_int_equal(kvfs_ended(w->space, keys, 100), 0);
+	while (count(w, 0, 100, KVFS_DRAM) == 100 &&
+	       count(w, 200, 100, KVFS_DRAM) > 50 && n < FLOOD) {
+		save_from(w, 1000 + (uint32_t)n, 20);
+		n += 20;
+	}
+	assert_int_equal(count(w, 0, 100, KVFS_DRAM), 100);
+	assert_true(count(w, 200, 100, KVFS_DRAM) <= 50);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, world_setup, world_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(arguments_that_cannot_be_are_refused),
+		TEST(blocks_come_back_to_dram),
+		TEST(more_keys_than_a_message_and_more_spaces_than_one),
+		TEST(a_prefetch_can_be_cancelled_or_forgotten),
+		TEST(what_cannot_begin_in_time_does_not),
+		TEST(without_a_daemon_nothing_comes),
+		TEST(what_has_ended_goes_first),
+	};
+
+	return cmocka_run_group_tests_name("prefetch", tests, world_group_setup,
+					   world_group_teardown);
+}
