@@ -28,6 +28,7 @@ struct kv_bench_size {
 	const char *layout;
 	unsigned layers;
 	size_t blocks; /* how many to fill about 280 MiB */
+	bool context;  /* a long context, for its own figures only */
 };
 
 #define KV_BENCH_LAYER 32768u /* 16 tokens, 8 heads, 128, BF16 */

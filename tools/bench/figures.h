@@ -8,6 +8,8 @@
 
 #include "tools/bench/rig.h"
 
+/* snapshot_8192, restore_first, restore_all */
+int kv_bench_context(struct kv_bench_rig *rig);
 int kv_bench_load(struct kv_bench_rig *rig);	    /* load_dram */
 int kv_bench_load_layers(struct kv_bench_rig *rig); /* load_dram_layers */
 int kv_bench_lease(struct kv_bench_rig *rig);	    /* lease */

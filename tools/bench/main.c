@@ -25,34 +25,46 @@
 #define LIBRARY_THREADS 4 /* libkvfs copies with at most so many */
 
 static const struct kv_bench_size sizes[] = {
+	/* 128 K tokens, in blocks that let it fit into DRAM. */
+	{"64k",
+	 "{\"tensors\": ["
+	 "{\"name\": \"k\", \"dtype\": \"BF16\", \"shape\": [1, 16, 8, 128]},"
+	 "{\"name\": \"v\", \"dtype\": \"BF16\", \"shape\": [1, 16, 8, 128]}],"
+	 "\"tokens\": 16}",
+	 1, 8192, true},
 	{"2304k",
 	 "{\"tensors\": ["
 	 "{\"name\": \"k\", \"dtype\": \"BF16\", \"shape\": [36, 16, 8, 128]},"
 	 "{\"name\": \"v\", \"dtype\": \"BF16\", \"shape\": [36, 16, 8, 128]}],"
 	 "\"tokens\": 16}",
-	 36, KV_BENCH_GROUP},
+	 36, KV_BENCH_GROUP, false},
 	{"128k",
 	 "{\"tensors\": ["
 	 "{\"name\": \"k\", \"dtype\": \"BF16\", \"shape\": [2, 16, 8, 128]},"
 	 "{\"name\": \"v\", \"dtype\": \"BF16\", \"shape\": [2, 16, 8, 128]}],"
 	 "\"tokens\": 16}",
-	 2, 16 * KV_BENCH_GROUP},
+	 2, 16 * KV_BENCH_GROUP, false},
 };
 
 /* In an order in which none takes from DRAM what the next one needs there. */
 static const struct measurement {
-	const char *figures[2];
-	bool once; /* the same for all sizes: no suffix, the last size only */
+	const char *figures[3];
+	/* The same for all sizes: no suffix, the last size only; or of the long
+	 * context, whose size has no other figures. */
+	enum { EACH, ONCE, CONTEXT } of;
 	int (*measure)(struct kv_bench_rig *rig);
 } measurements[] = {
-	{{"load_dram"}, false, kv_bench_load},
-	{{"load_dram_layers"}, false, kv_bench_load_layers},
-	{{"lease"}, false, kv_bench_lease},
-	{{"probe128_p50", "probe128_p99"}, true, kv_bench_probe},
-	{{"read_mount_second", "read_mount_first"}, false, kv_bench_mount},
-	{{"load_ssd_cold"}, false, kv_bench_cold},
-	{{"save_sealed", "save_durable"}, false, kv_bench_save},
-	{{"memory_anon"}, false, kv_bench_anonymous},
+	{{"snapshot_8192", "restore_first", "restore_all"},
+	 CONTEXT,
+	 kv_bench_context},
+	{{"load_dram"}, EACH, kv_bench_load},
+	{{"load_dram_layers"}, EACH, kv_bench_load_layers},
+	{{"lease"}, EACH, kv_bench_lease},
+	{{"probe128_p50", "probe128_p99"}, ONCE, kv_bench_probe},
+	{{"read_mount_second", "read_mount_first"}, EACH, kv_bench_mount},
+	{{"load_ssd_cold"}, EACH, kv_bench_cold},
+	{{"save_sealed", "save_durable"}, EACH, kv_bench_save},
+	{{"memory_anon"}, EACH, kv_bench_anonymous},
 };
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
@@ -64,11 +76,12 @@ static bool wanted(struct kv_bench *bench, const struct kv_bench_size *size,
 	char name[64];
 	size_t i;
 
+	if ((m->of == CONTEXT) != size->context || (m->of == ONCE && !last))
+		return false;
 	for (i = 0; i < COUNT(m->figures) && m->figures[i]; i++) {
-		snprintf(name, sizeof(name), m->once ? "%s" : "%s_%s",
+		snprintf(name, sizeof(name), m->of == EACH ? "%s_%s" : "%s",
 			 m->figures[i], size->suffix);
-		if (kv_bench_report_wants(bench->report, name) &&
-		    (last || !m->once))
+		if (kv_bench_report_wants(bench->report, name))
 			return true;
 	}
 	return false;

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * index.c - what the index says, once its pages were found sound.
+ *
+ * OWNS     entries, segments and spaces of struct fsck.
+ * LOCKING  one thread.
+ */
+#include "tools/fsck/fsck.h"
+#include "index/pages.h"
+#include "index/rebuild.h"
+
+#include <xxhash.h>
+
+uint64_t fsck_content(const struct kv_slot_record *record)
+{
+	struct kv_slot_record fixed = *record;
+
+	fixed.mtime_ns = 0;
+	fixed.atime = fixed.hits = 0;
+	fixed.pinned = 0;
+	fixed.checksum = 0;
+	return XXH3_64bits(&fixed, sizeof(fixed));
+}
+
+static int see_space(void *arg, const struct kv_space_record *record,
+		     const char *name, const char *layout)
+{
+	struct fsck *f = arg;
+	struct space *space;
+	int r = fsck_more(&f->spaces, f->n_spaces, sizeof(*f->spaces));
+
+	if (r < 0)
+		return r;
+	space = &f->spaces[f->n_spaces++];
+	*space = (struct space){.id = record->id, .record = *record};
+	space->name = strdup(name);
+	space->layout = strdup(layout);
+	return space->name && space->layout ? 0 : -ENOMEM;
+}
+
+static int see_segment(void *arg, const struct kv_segment_record *record)
+{
+	struct fsck *f = arg;
+	struct segment *segment;
+	int r = fsck_more(&f->segments, f->n_segments, sizeof(*f->segments));
+
+	if (r < 0)
+		return r;
+	segment = &f->segments[f->n_segments++];
+	*segment = (struct segment){.id = record->id,
+				    .slot_bytes = record->slot_bytes,
+				    .recorded = true};
+	if (record->slot_bytes < 2 * KV_PAGE || record->slot_bytes % KV_PAGE ||
+	    record->slot_bytes > f->info.segment_bytes)
+		segment->slot_bytes = 0; /* impossible */
+	else
+		segment->slots = kv_segment_slots_of(f->info.segment_bytes,
+						     record->slot_bytes);
+	return 0;
+}
+
+static int see_slot(void *arg, uint64_t slot_id,
+		    const struct kv_slot_record *record)
+{
+	struct fsck *f = arg;
+	uint8_t name[sizeof(record->key) + 5];
+	XXH128_hash_t hash;
+	int r = fsck_more(&f->entries, f->n_entries, sizeof(*f->entries));
+
+	if (r < 0)
+		return r;
+	memcpy(name, record->key, sizeof(record->key));
+	memcpy(name + 32, &record->space, 4);
+	name[36] = record->key_len;
+	hash = XXH3_128bits(name, sizeof(name));
+	f->entries[f->n_entries++] = (struct entry){
+		.slot_id = slot_id,
+		.generation = record->generation,
+		.name = hash.low64,
+		.name2 = hash.high64,
+		.content = fsck_content(record),
+		.space = kv_record_fits(record, UINT64_MAX) ? record->space : 0,
+	};
+	return 0;
+}
+
+static int see_snapshot(void *arg, const struct kv_snapshot_record *record,
+			const char *name, const struct kv_snapshot_item *items)
+{
+	(void)record;
+	(void)name;
+	(void)items;
+	((struct fsck *)arg)->snapshots++;
+	return 0;
+}
+
+static void see_damaged(void *arg, enum kv_index_part part, uint64_t id)
+{
+	struct fsck *f = arg;
+
+	if (part == KV_PART_SLOTS) {
+		fsck_found(f, FAULT_RECORD_DAMAGED,
+			   "slot %u of file %u: its record is damaged",
+			   (unsigned)id, (unsigned)(id >> 32));
+		if (fsck_more(&f->bad_slots, f->n_bad_slots,
+			      sizeof(*f->bad_slots)) == 0)
+			f->bad_slots[f->n_bad_slots++] = id;
+	} else if (part == KV_PART_SPACES) {
+		fsck_found(f, FAULT_SPACE_RECORD,
+			   "space %u: its record is damaged", (unsigned)id);
+		if (fsck_more(&f->spaces, f->n_spaces, sizeof(*f->spaces)) == 0)
+			f->spaces[f->n_spaces++] =
+				(struct space){.id = (uint32_t)id, .put = true};
+	} else if (part == KV_PART_SEGMENTS) {
+		fsck_found(f, FAULT_SEGMENT_RECORD,
+			   "file %u: its record is damaged", (unsigned)id);
+		if (fsck_more(&f->segments, f->n_segments,
+			      sizeof(*f->segments)) == 0)
+			f->segments[f->n_segments++] = (struct segment){
+				.id = (uint32_t)id, .put = true};
+	} else {
+		fsck_found(f, FAULT_RECORD_DAMAGED,
+			   "snapshot %llu: its record is damaged",
+			   (unsigned long long)id);
+	}
+}
+
+static int read_index(struct fsck *f)
+{
+	const struct kv_index_visitor visitor = {
+		.arg = f,
+		.space = see_space,
+		.segment = see_segment,
+		.slot = see_slot,
+		.snapshot = see_snapshot,
+		.damaged = see_damaged,
+	};
+	struct kv_index *index;
+	uint64_t damaged;
+	int r = kv_index_open(f->index_path, 0, true, NULL, &f->info, &index);
+
+	if (r < 0)
+		return r;
+	f->known = true;
+	r = kv_index_walk(index, &visitor, &damaged);
+	kv_index_close(index);
+	return r;
+}
+
+int fsck_index(struct fsck *f)
+{
+	char why[KV_WHY_MAX];
+	int r = kv_pages_check(f->index_path, 1u << 30, why);
+
+	if (r == -ENOENT) {
+		if (kv_rebuild_possible(f->store))
+			fsck_found(f, FAULT_INDEX_MISSING,
+				   "the index is missing: --rebuild makes it "
+				   "anew");
+		return 0;
+	}
+	if (r == 0)
+		r = read_index(f);
+	if (r == -ENOTSUP)
+		return fsck_error("%s: made by a newer kvfs, in a format this "
+				  "one does not know",
+				  f->path);
+	if (r == -EBADMSG) {
+		fsck_found(f, FAULT_INDEX_DAMAGED,
+			   "the index is damaged (%s): --rebuild makes it anew",
+			   why[0] ? why : "no store record");
+		return 0;
+	}
+	if (r < 0)
+		return fsck_error("%s: cannot read it: %s", f->index_path,
+				  strerror(-r));
+	f->readable = true;
+	return 0;
+}
+
+struct space *fsck_space(const struct fsck *f, uint32_t id)
+{
+	size_t low = 0, high = f->n_spaces;
+
+	while (low < high) {
+		size_t mid = (low + high) / 2;
+
+		if (f->spaces[mid].id == id)
+			return &f->spaces[mid];
+		if (f->spaces[mid].id < id)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return NULL;
+}
+
+struct segment *fsck_segment(const struct fsck *f, uint32_t id)
+{
+	size_t low = 0, high = f->n_segments;
+
+	while (low < high) {
+		size_t mid = (low + high) / 2;
+
+		if (f->segments[mid].id == id)
+			return &f->segments[mid];
+		if (f->segments[mid].id < id)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return NULL;
+}

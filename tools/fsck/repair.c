@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * repair.c - putting right what was found, and making the index anew.
+ *
+ * OWNS     the index, while it is open for writing.
+ *
+ * INVARIANTS
+ *   (1) A prologue is zeroed only when its record is gone for good.
+ *
+ * LOCKING  one thread; STORE is locked for writing.
+ */
+#include "tools/fsck/fsck.h"
+#include "index/beside.h"
+#include "index/rebuild.h"
+
+#include <fcntl.h>
+
+#define A_BATCH 256 /* deletions that find room in any index */
+
+struct writer {
+	struct kv_index *index;
+	struct kv_batch *batch;
+	unsigned in_batch;
+	int r; /* the first error; nothing is done after it */
+};
+
+static struct kv_batch *batch_of(struct writer *w)
+{
+	if (w->r == 0 && w->batch && w->in_batch >= A_BATCH) {
+		w->r = kv_batch_commit(kv_steal(w->batch));
+		w->in_batch = 0;
+	}
+	if (w->r == 0 && !w->batch)
+		w->r = kv_batch_begin(w->index, &w->batch);
+	w->in_batch++;
+	return w->r == 0 ? w->batch : NULL;
+}
+
+static void delete_slot(struct writer *w, uint64_t slot_id)
+{
+	struct kv_batch *batch = batch_of(w);
+
+	if (batch)
+		w->r = kv_batch_delete_slot(batch, slot_id);
+}
+
+static void mend_spaces(struct fsck *f, struct writer *w)
+{
+	for (size_t i = 0; i < f->n_spaces; i++) {
+		const struct space *space = &f->spaces[i];
+		struct kv_batch *batch = space->put ? batch_of(w) : NULL;
+
+		if (batch)
+			w->r = space->name ? kv_batch_put_space(
+						     batch, &space->record,
+						     space->name, space->layout)
+					   : kv_batch_delete_space(batch,
+								   space->id);
+	}
+}
+
+static void mend_segments(struct fsck *f, struct writer *w)
+{
+	for (size_t i = 0; i < f->n_segments; i++) {
+		const struct segment *segment = &f->segments[i];
+		const struct kv_segment_record record = {
+			.id = segment->id,
+			.slots = segment->slots,
+			.slot_bytes = segment->slot_bytes};
+		const bool lost = !segment->present || !segment->slot_bytes;
+		struct kv_batch *batch =
+			lost || segment->put ? batch_of(w) : NULL;
+
+		if (batch)
+			w->r = lost ? kv_batch_delete_segment(batch,
+							      segment->id)
+				    : kv_batch_put_segment(batch, &record);
+	}
+}
+
+static int mend_index(struct fsck *f)
+{
+	struct kv_store_info info;
+	struct writer w = {0};
+
+	unlinkat(f->store, "index/lock.mdb", 0);
+	w.r = kv_index_open(f->index_path, kv_index_map_bytes(f->info.cap),
+			    false, NULL, &info, &w.index);
+	if (w.r < 0)
+		return w.r;
+	for (size_t i = 0; i < f->n_bad_slots; i++)
+		delete_slot(&w, f->bad_slots[i]);
+	for (size_t i = 0; i < f->n_entries; i++)
+		if (f->entries[i].drop)
+			delete_slot(&w, f->entries[i].slot_id);
+	mend_spaces(f, &w);
+	mend_segments(f, &w);
+	if (w.r == 0 && w.batch)
+		w.r = kv_batch_commit(kv_steal(w.batch));
+	kv_batch_abort(w.batch);
+	kv_index_close(w.index);
+	return w.r;
+}
+
+static int open_segment(const struct fsck *f, uint32_t id)
+{
+	char name[KV_SEGMENT_NAME];
+	int fd;
+
+	kv_segment_name(id, name);
+	fd = openat(f->segments_dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	return fd < 0 ? -errno : fd;
+}
+
+static int zero_stale(struct fsck *f)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < f->n_stale;) {
+		const uint32_t id = (uint32_t)(f->stale[i] >> 32);
+		const struct segment *segment = fsck_segment(f, id);
+		_cleanup_(kv_closep) int fd = open_segment(f, id);
+
+		if (fd < 0)
+			return fd;
+		for (; r == 0 && i < f->n_stale &&
+		       (uint32_t)(f->stale[i] >> 32) == id;
+		     i++)
+			r = kv_segment_zero(fd, segment->slot_bytes,
+					    (uint32_t)f->stale[i]);
+		if (r == 0 && fdatasync(fd) < 0)
+			r = -errno;
+	}
+	return r;
+}
+
+/* After the free slots were zeroed: the trailer makes them be looked at. */
+static int write_trailers(struct fsck *f)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < f->n_segments; i++) {
+		const struct segment *segment = &f->segments[i];
+		_cleanup_(kv_closep) int fd = -1;
+
+		if (segment->trailer || !segment->present ||
+		    !segment->slot_bytes)
+			continue;
+		fd = open_segment(f, segment->id);
+		r = fd < 0 ? fd
+			   : kv_trailer_write(fd, segment->id, f->info.store,
+					      f->info.segment_bytes,
+					      segment->slot_bytes);
+	}
+	return r;
+}
+
+static int write_beside(struct fsck *f)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < f->n_spaces; i++)
+		if (f->spaces[i].write)
+			r = kv_space_file_write(
+				f->spaces_dir, &f->spaces[i].record,
+				f->spaces[i].name, f->spaces[i].layout);
+	for (size_t i = 0; r == 0 && i < f->n_stray_files; i++)
+		r = kv_space_file_remove(f->spaces_dir, f->stray_files[i]);
+	if (r == 0 && f->write_store_file)
+		r = kv_store_file_write(f->store, &f->info);
+	return r;
+}
+
+static int remove_unknown(struct fsck *f)
+{
+	for (size_t i = 0; i < f->n_unknown; i++) {
+		char name[KV_SEGMENT_NAME];
+
+		kv_segment_name(f->unknown[i], name);
+		if (unlinkat(f->segments_dir, name, 0) < 0)
+			return -errno;
+	}
+	return f->n_unknown && fsync(f->segments_dir) < 0 ? -errno : 0;
+}
+
+/* All that was found is put right, but for what cannot be. */
+static void count_fixed(struct fsck *f)
+{
+	for (unsigned i = 0; i < N_FAULTS; i++)
+		if (i != FAULT_SLOT_UNREADABLE && i != FAULT_STRANGER)
+			f->fixed[i] = f->count[i];
+}
+
+int fsck_repair(struct fsck *f)
+{
+	int r;
+
+	if (!f->readable)
+		return 0;
+	r = mend_index(f);
+	if (r == 0)
+		r = zero_stale(f);
+	if (r == 0)
+		r = write_trailers(f);
+	if (r == 0)
+		r = write_beside(f);
+	if (r == 0)
+		r = remove_unknown(f);
+	if (r < 0)
+		return fsck_error("%s: cannot repair it: %s", f->path,
+				  strerror(-r));
+	count_fixed(f);
+	return 0;
+}
+
+static void progress(void *arg, uint64_t done, uint64_t of)
+{
+	(void)arg;
+	fsck_progress("rebuilding", done, of);
+}
+
+int fsck_rebuild(struct fsck *f)
+{
+	struct kv_rebuild rebuild = {
+		.store_fd = f->store, .path = f->path, .progress = progress};
+	int r = kv_rebuild(&rebuild);
+
+	if (r == -ENODATA)
+		return fsck_error("%s: nothing to rebuild it from: no `store`, "
+				  "and no segment file with a trailer",
+				  f->path);
+	if (r == -ENOTSUP)
+		return fsck_error("%s: made by a newer kvfs, in a format this "
+				  "one does not know",
+				  f->path);
+	if (r < 0)
+		return fsck_error("%s: cannot rebuild it: %s", f->path,
+				  strerror(-r));
+	f->rebuilt = true;
+	f->rebuilt_blocks = rebuild.blocks;
+	f->rebuilt_out =
+		rebuild.strays + rebuild.duplicates + rebuild.unreadable;
+	return 0;
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * args.c - kvfs-replay's command line.
+ *
+ * OWNS      the names of the policies asked for.
+ *
+ * LOCKING   none: one thread; getopt's state is the process's.
+ */
+#include "tools/replay/args.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/replay/sim.h"
+
+static const char help[] =
+	"usage: kvfs-replay [--policy P[,P...]] [--blocks N[,N...] | --bytes "
+	"SIZE]\n"
+	"  [--token-bytes N] [--block-size TOKENS] [--bound] [--csv | "
+	"--json]\n"
+	"  [--plot FILE] [--mount PATH] TRACE[.gz]\n"
+	"policies: lru flru lhd (the daemon's), arc s3fifo sieve\n"
+	"See kvfs-replay(1).\n";
+
+enum { BOUND = 256, BENCH, HELP, CSV, JSON };
+
+static int refuse(const char *format, ...)
+	__attribute__((format(printf, 1, 2)));
+
+static int refuse(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	fprintf(stderr, "kvfs-replay: ");
+	vfprintf(stderr, format, args);
+	fprintf(stderr, "\n");
+	va_end(args);
+	return -EINVAL;
+}
+
+static int number(const char *name, const char *text, uint64_t most,
+		  uint64_t *ret_value)
+{
+	char *end;
+	unsigned long long value;
+	static const char units[] = "KMGT";
+	const char *unit;
+
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	if (end == text || text[0] == '-' || errno)
+		return refuse("%s %s: not a number", name, text);
+	unit = *end ? strchr(units, *end) : NULL;
+	if (unit && most > UINT32_MAX) {
+		value <<= 10 * (unit - units + 1);
+		end++;
+	}
+	if (*end || value == 0 || value > most)
+		return refuse("%s %s: not a number from 1 to %llu", name, text,
+			      (unsigned long long)most);
+	*ret_value = value;
+	return 0;
+}
+
+static bool known(const char *name)
+{
+	for (size_t i = 0; kv_replay_names[i]; i++)
+		if (strcmp(name, kv_replay_names[i]) == 0)
+			return true;
+	return strcmp(name, "bound") == 0;
+}
+
+static int take_policies(struct kv_args *args, const char *text)
+{
+	char *save, *word;
+
+	free(args->words);
+	args->words = strdup(text);
+	args->n_policies = 0;
+	if (!args->words)
+		return -ENOMEM;
+	for (word = strtok_r(args->words, ",", &save); word;
+	     word = strtok_r(NULL, ",", &save)) {
+		if (!known(word))
+			return refuse("--policy %s: there is no such policy",
+				      word);
+		if (args->n_policies == KV_ARGS_POLICIES - 1)
+			return refuse("--policy: too many");
+		args->policies[args->n_policies++] = word;
+	}
+	return args->n_policies ? 0 : refuse("--policy: none is named");
+}
+
+static int by_size(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static int take_blocks(struct kv_args *args, const char *text)
+{
+	char *words = strdup(text), *save, *word;
+	int r = words ? 0 : -ENOMEM;
+
+	args->n_capacities = 0;
+	for (word = words ? strtok_r(words, ",", &save) : NULL; r == 0 && word;
+	     word = strtok_r(NULL, ",", &save)) {
+		uint64_t value = 0;
+
+		if (args->n_capacities == KV_ARGS_CAPACITIES)
+			r = refuse("--blocks: too many");
+		else
+			r = number("--blocks", word, UINT32_MAX / 8, &value);
+		if (r == 0)
+			args->capacities[args->n_capacities++] =
+				(uint32_t)value;
+	}
+	free(words);
+	if (r == 0 && args->n_capacities == 0)
+		r = refuse("--blocks: no number");
+	qsort(args->capacities, args->n_capacities, sizeof(args->capacities[0]),
+	      by_size);
+	return r;
+}
+
+static int take(struct kv_args *args, int c, const char *value)
+{
+	uint64_t n = args->block_size;
+	int r = 0;
+
+	switch (c) {
+	case 'p':
+		return take_policies(args, value);
+	case 'b':
+		return take_blocks(args, value);
+	case 'B':
+		return number("--bytes", value, UINT64_MAX >> 1, &args->bytes);
+	case 't':
+		return number("--token-bytes", value, UINT64_MAX >> 1,
+			      &args->token_bytes);
+	case 's':
+		r = number("--block-size", value, UINT32_MAX / 2, &n);
+		args->block_size = (uint32_t)n;
+		return r;
+	case 'o':
+		args->plot = value;
+		return 0;
+	case 'm':
+		args->mount = value;
+		return 0;
+	case BOUND:
+		args->bound = true;
+		return 0;
+	case BENCH:
+		args->bench = value;
+		return 0;
+	case CSV:
+	case JSON:
+		args->format = c == CSV ? KV_FORMAT_CSV : KV_FORMAT_JSON;
+		return 0;
+	case HELP:
+		fputs(help, stdout);
+		return 1;
+	default:
+		fputs(help, stderr);
+		return -EINVAL;
+	}
+}
+
+static int take_all(int argc, char **argv, struct kv_args *args)
+{
+	static const struct option longs[] = {
+		{"policy", required_argument, NULL, 'p'},
+		{"blocks", required_argument, NULL, 'b'},
+		{"bytes", required_argument, NULL, 'B'},
+		{"token-bytes", required_argument, NULL, 't'},
+		{"block-size", required_argument, NULL, 's'},
+		{"plot", required_argument, NULL, 'o'},
+		{"mount", required_argument, NULL, 'm'},
+		{"bound", no_argument, NULL, BOUND},
+		{"csv", no_argument, NULL, CSV},
+		{"json", no_argument, NULL, JSON},
+		{"bench", required_argument, NULL, BENCH},
+		{"help", no_argument, NULL, HELP},
+		{NULL, 0, NULL, 0}};
+	int c, r = 0;
+
+	while (r == 0 && (c = getopt_long(argc, argv, "", longs, NULL)) != -1)
+		r = take(args, c, optarg);
+	return r;
+}
+
+int kv_args_parse(int argc, char **argv, struct kv_args *ret_args)
+{
+	struct kv_args args = {.block_size = 512, .token_bytes = 128 << 10};
+	int r = take_all(argc, argv, &args);
+
+	if (r == 0 && optind < argc)
+		args.trace = argv[optind++];
+	if (r == 0 && !args.trace && !args.bench)
+		r = refuse("TRACE is missing; see --help");
+	if (r == 0 && optind < argc)
+		r = refuse("%s: one argument too many", argv[optind]);
+	if (r == 0 && args.bytes && args.n_capacities)
+		r = refuse("--blocks and --bytes exclude each other");
+	if (r != 0) {
+		kv_args_fini(&args);
+		return r;
+	}
+	for (size_t i = 0; !args.words && kv_replay_names[i]; i++)
+		args.policies[args.n_policies++] = kv_replay_names[i];
+	if (args.bound)
+		args.policies[args.n_policies++] = "bound";
+	*ret_args = args;
+	return 0;
+}
+
+void kv_args_settle(struct kv_args *args, const struct kv_trace *trace)
+{
+	static const uint32_t parts[] = {100, 50, 20, 10, 5, 2, 1};
+	uint64_t block = args->token_bytes * trace->block_size;
+
+	if (args->bytes) {
+		uint64_t n = args->bytes / block;
+
+		n = n > UINT32_MAX / 8 ? UINT32_MAX / 8 : n;
+		args->capacities[0] = n ? (uint32_t)n : 1;
+		args->n_capacities = 1;
+	}
+	if (args->n_capacities || args->mount)
+		return;
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		uint32_t n = trace->unique / parts[i];
+		size_t had = args->n_capacities;
+
+		n = n ? n : 1;
+		if (!had || args->capacities[had - 1] != n)
+			args->capacities[args->n_capacities++] = n;
+	}
+}
+
+void kv_args_fini(struct kv_args *args)
+{
+	free(args->words);
+	args->words = NULL;
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench.c - figures of the eviction policies.
+ *
+ * OWNS      nothing beyond a run.
+ *
+ * LOCKING   none: one thread.
+ */
+#include "tools/replay/bench.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "cache/policy.h"
+#include "tools/replay/generate.h"
+#include "tools/replay/sim.h"
+
+#define BLOCKS (1u << 20)
+#define TURNS (4u << 20)
+
+struct figure {
+	char name[64];
+	double value, reference;
+	const char *unit, *goal;
+	bool higher; /* is better */
+};
+
+static void print(FILE *json, const struct figure *f, bool met)
+{
+	double ratio = 0;
+
+	if (f->reference > 0 && f->value > 0)
+		ratio = f->higher ? f->value / f->reference
+				  : f->reference / f->value;
+	printf("%-28s %11.4f %-5s %11.4f  %9.2f  %s%s%s\n", f->name, f->value,
+	       f->unit, f->reference, ratio, f->goal ? f->goal : "",
+	       f->goal ? ": " : "",
+	       !f->goal ? ""
+	       : met	? "met"
+			: "MISSED");
+	fprintf(json,
+		"{\"figure\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", "
+		"\"reference\": %.6g, \"ratio\": %.6g, ",
+		f->name, f->value, f->unit, f->reference, ratio);
+	if (f->goal)
+		fprintf(json, "\"goal\": \"%s\", \"met\": %s}\n", f->goal,
+			met ? "true" : "false");
+	else
+		fprintf(json, "\"goal\": null, \"met\": null}\n");
+}
+
+/* One policy at a part of the trace's blocks, against lru there. */
+static int hit_rate(FILE *json, const struct kv_trace *trace, const char *name,
+		    uint32_t part)
+{
+	struct kv_replay_result result = {0}, lru = {0};
+	struct figure f = {.unit = "rate", .higher = true};
+	uint32_t capacity = trace->unique / part ? trace->unique / part : 1;
+	int r = kv_replay_run(trace, "lru", capacity, NULL, &lru);
+
+	if (r == 0 && strcmp(name, "bound") == 0)
+		r = kv_replay_bound(trace, capacity, NULL, &result);
+	else if (r == 0)
+		r = kv_replay_run(trace, name, capacity, NULL, &result);
+	if (r < 0)
+		return r;
+	snprintf(f.name, sizeof(f.name), "hit_rate_%s_1/%u", name, part);
+	f.value = (double)result.hits / (double)kv_trace_asked(trace);
+	f.reference = (double)lru.hits / (double)kv_trace_asked(trace);
+	if (strcmp(name, "lhd") == 0)
+		f.goal = "ratio >= 0.99";
+	print(json, &f, f.value >= 0.99 * f.reference);
+	return 0;
+}
+
+static struct kv_node *node_of(void *arg, uint32_t block)
+{
+	return (struct kv_node *)arg + block;
+}
+
+static bool any(void *arg, uint32_t block)
+{
+	(void)arg;
+	(void)block;
+	return true;
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static uint32_t random_block(uint32_t *seed)
+{
+	*seed = *seed * 1664525 + 1013904223;
+	return *seed >> 12;
+}
+
+static void time_touches(FILE *json, struct kv_policy *policy, const char *name)
+{
+	struct figure f = {.unit = "ns", .goal = "<= 1000"};
+	double since = now();
+	uint32_t seed = 1;
+
+	for (uint32_t i = 0; i < TURNS; i++)
+		kv_policy_touch(policy, random_block(&seed));
+	f.value = (now() - since) / TURNS;
+	snprintf(f.name, sizeof(f.name), "policy_touch_%s", name);
+	print(json, &f, f.value <= 1000);
+}
+
+static void time_victims(FILE *json, struct kv_policy *policy, const char *name)
+{
+	struct kv_arrival arrival = {.parent = KV_NONE};
+	struct figure f = {.unit = "ns", .goal = "<= 1000"};
+	double since = now();
+
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		uint32_t victim = kv_policy_victim(policy, any, NULL);
+
+		kv_policy_remove(policy, victim);
+		arrival.now_ns += 1000000000;
+		kv_policy_insert(policy, victim, &arrival);
+	}
+	f.value = (now() - since) / BLOCKS;
+	snprintf(f.name, sizeof(f.name), "policy_victim_%s", name);
+	print(json, &f, f.value <= 1000);
+}
+
+/* A million blocks: what a touch costs, and a victim and who comes for it. */
+static int costs(FILE *json, const char *name)
+{
+	struct kv_arrival arrival = {.parent = KV_NONE};
+	struct kv_eviction *eviction = malloc(sizeof(*eviction));
+	struct kv_node *nodes = calloc(BLOCKS, sizeof(*nodes));
+	struct kv_policy policy;
+	uint32_t clock = 0;
+	int r = eviction && nodes ? 0 : -ENOMEM;
+
+	if (r == 0)
+		r = kv_eviction_init(eviction, name, &clock, node_of, nodes);
+	if (r == 0) {
+		kv_policy_init(&policy, eviction);
+		for (uint32_t i = 0; i < BLOCKS; i++) {
+			arrival.now_ns += 1000000000;
+			kv_policy_insert(&policy, i, &arrival);
+		}
+		time_touches(json, &policy, name);
+		time_victims(json, &policy, name);
+	}
+	free(eviction);
+	free(nodes);
+	return r;
+}
+
+static int figures(FILE *json, const struct kv_trace *trace)
+{
+	static const uint32_t parts[] = {50, 20, 10, 5};
+	static const char *const own[] = {"lru", "flru", "lhd"};
+	struct figure bytes = {.name = "policy_bytes_block",
+			       .value = sizeof(struct kv_node),
+			       .unit = "bytes"};
+	int r = 0;
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(parts); i++) {
+		for (size_t p = 0; r == 0 && kv_replay_names[p]; p++)
+			r = hit_rate(json, trace, kv_replay_names[p], parts[i]);
+		if (r == 0)
+			r = hit_rate(json, trace, "bound", parts[i]);
+	}
+	for (size_t i = 0; r == 0 && i < KV_ARRAY_LEN(own); i++)
+		r = costs(json, own[i]);
+	print(json, &bytes, true);
+	return r;
+}
+
+int kv_replay_bench(const struct kv_args *args)
+{
+	struct kv_trace *trace = NULL;
+	char *why = NULL;
+	FILE *json = NULL;
+	int r = args->trace ? kv_trace_read(args->trace, args->block_size,
+					    &trace, &why)
+			    : kv_trace_generate(1, &trace);
+
+	if (r == 0) {
+		json = fopen(args->bench, "ae");
+		r = json ? figures(json, trace) : -errno;
+	}
+	if (r < 0)
+		fprintf(stderr, "%s\n", why ? why : strerror(-r));
+	if (json && fclose(json) != 0 && r == 0)
+		r = -EIO;
+	kv_trace_free(trace);
+	free(why);
+	return r;
+}

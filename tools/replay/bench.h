@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench.h - figures of the eviction policies, as `make bench` prints them.
+ */
+#ifndef KV_REPLAY_BENCH_H
+#define KV_REPLAY_BENCH_H
+
+#include "tools/replay/args.h"
+
+/* Hit rates on args->trace, or a generated one; nanoseconds for a touch and for
+ * a victim, bytes for a block.  Printed, and appended to the file args->bench
+ * as lines of JSON.  Says on stderr why it failed. */
+int kv_replay_bench(const struct kv_args *args);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim.h - a trace against a policy and a capacity.
+ *
+ * How a hit is counted: a request's blocks are looked up from its head, and
+ * those count that are resident without a gap.  Then all its blocks are used,
+ * from the tail; it keeps them from being evicted meanwhile.  If it has more
+ * blocks than there is room, only its head stays.  Nothing is left out as
+ * warm-up.
+ */
+#ifndef KV_REPLAY_SIM_H
+#define KV_REPLAY_SIM_H
+
+#include <stdbool.h>
+
+#include "tools/replay/trace.h"
+
+#define KV_REPLAY_NONE UINT32_MAX
+
+/* What a policy sees of a simulation. */
+struct kv_sim {
+	uint32_t unique, capacity;
+	uint32_t used;
+	const bool *resident;
+	const uint32_t *asked; /* by block: the last request that has it */
+	uint32_t request;      /* the one under way, from 1 */
+};
+
+static inline bool kv_sim_pinned(const struct kv_sim *sim, uint32_t block)
+{
+	return sim->asked[block] == sim->request;
+}
+
+/* A policy; its state is made for one simulation. */
+struct kv_replay_policy {
+	const char *name;
+	void *(*begin)(const struct kv_sim *sim,
+		       const char *name); /* or NULL */
+	void (*end)(void *state);
+	/* @position: in its request. */
+	void (*touch)(void *state, uint32_t block, uint32_t position);
+	void (*insert)(void *state, uint32_t block, uint32_t position);
+	/* For @block to come in: one that is not pinned, which is forgotten;
+	 * KV_REPLAY_NONE. */
+	uint32_t (*victim)(void *state, uint32_t block);
+};
+
+extern const struct kv_replay_policy kv_replay_daemon; /* by name */
+extern const struct kv_replay_policy kv_replay_arc, kv_replay_s3fifo,
+	kv_replay_sieve;
+
+struct kv_replay_result {
+	uint64_t hits;
+	double seconds;
+};
+
+/* All policies by name, NULL-terminated; the daemon's come first. */
+extern const char *const kv_replay_names[];
+
+/* @step, if not NULL, is called now and then with the part that is done.
+ * -ENOMEM, -EINVAL: no such policy. */
+int kv_replay_run(const struct kv_trace *trace, const char *policy,
+		  uint32_t capacity, void (*step)(double part),
+		  struct kv_replay_result *ret_result);
+
+/* The most that any policy could reach that knew the future. */
+int kv_replay_bound(const struct kv_trace *trace, uint32_t capacity,
+		    void (*step)(double part),
+		    struct kv_replay_result *ret_result);
+
+#endif

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * trace.c - reading a trace.
+ *
+ * OWNS      the trace; while it is read, the table from id to number.
+ *
+ * LOCKING   none: one thread.
+ */
+#include "tools/replay/trace.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+/* Ids to numbers: open addressing. */
+struct ids {
+	int64_t *id;
+	uint32_t *number; /* 0: vacant, else one more */
+	size_t mask;
+	uint32_t n;
+};
+
+struct reader {
+	const char *path;
+	unsigned long line;
+	gzFile file;
+	char *text;
+	size_t room;
+	struct ids ids;
+	struct kv_trace *trace;
+	size_t room_blocks, room_requests;
+	char *why;
+};
+
+static int refuse(struct reader *reader, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static int refuse(struct reader *reader, const char *format, ...)
+{
+	char reason[256];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(reason, sizeof(reason), format, args);
+	va_end(args);
+	if (asprintf(&reader->why, "%s:%lu: %s", reader->path, reader->line,
+		     reason) < 0)
+		reader->why = NULL;
+	return -EINVAL;
+}
+
+static size_t spread(int64_t id)
+{
+	uint64_t x = (uint64_t)id * 0x9e3779b97f4a7c15u;
+
+	return (size_t)(x ^ x >> 29);
+}
+
+static size_t slot_of(const struct ids *ids, int64_t id)
+{
+	size_t i = spread(id) & ids->mask;
+
+	while (ids->number[i] && ids->id[i] != id)
+		i = (i + 1) & ids->mask;
+	return i;
+}
+
+static int ids_grow(struct ids *ids)
+{
+	struct ids old = *ids;
+	size_t n = old.number ? (old.mask + 1) * 2 : 1024;
+
+	if (old.number && old.n * 2u <= old.mask)
+		return 0;
+	ids->id = calloc(n, sizeof(*ids->id));
+	ids->number = calloc(n, sizeof(*ids->number));
+	if (!ids->id || !ids->number) {
+		free(ids->id);
+		free(ids->number);
+		*ids = old;
+		return -ENOMEM;
+	}
+	ids->mask = n - 1;
+	for (size_t i = 0; old.number && i <= old.mask; i++) {
+		size_t to;
+
+		if (!old.number[i])
+			continue;
+		to = slot_of(ids, old.id[i]);
+		ids->id[to] = old.id[i];
+		ids->number[to] = old.number[i];
+	}
+	free(old.id);
+	free(old.number);
+	return 0;
+}
+
+static int number_of(struct ids *ids, int64_t id, uint32_t *ret_number)
+{
+	size_t i;
+	int r = ids_grow(ids);
+
+	if (r < 0)
+		return r;
+	i = slot_of(ids, id);
+	if (!ids->number[i]) {
+		ids->id[i] = id;
+		ids->number[i] = ++ids->n;
+	}
+	*ret_number = ids->number[i] - 1;
+	return 0;
+}
+
+static int make_room(void **items, size_t *room, size_t n, size_t size)
+{
+	size_t more = *room ? *room : 4096;
+	void *p;
+
+	if (n <= *room)
+		return 0;
+	while (more < n)
+		more *= 2;
+	p = realloc(*items, more * size);
+	if (!p)
+		return -ENOMEM;
+	*items = p;
+	*room = more;
+	return 0;
+}
+
+/* A whole number of @line that is at least @least; @otherwise if absent and
+ * that is not negative. */
+static int whole(struct reader *reader, const json_t *line, const char *name,
+		 int64_t least, int64_t otherwise, int64_t *ret_value)
+{
+	const json_t *value = json_object_get(line, name);
+
+	if (!value && otherwise >= 0) {
+		*ret_value = otherwise;
+		return 0;
+	}
+	if (!value)
+		return refuse(reader, "%s is missing", name);
+	if (!json_is_integer(value) || json_integer_value(value) < least ||
+	    json_integer_value(value) > UINT32_MAX)
+		return refuse(reader, "%s is not a number of at least %lld",
+			      name, (long long)least);
+	*ret_value = json_integer_value(value);
+	return 0;
+}
+
+static int take_ids(struct reader *reader, const json_t *ids, size_t full)
+{
+	struct kv_trace *trace = reader->trace;
+	size_t at = trace->start[trace->n];
+	int r = make_room((void **)&trace->blocks, &reader->room_blocks,
+			  at + full, sizeof(*trace->blocks));
+
+	for (size_t i = 0; r == 0 && i < full; i++) {
+		const json_t *id = json_array_get(ids, i);
+
+		if (!json_is_integer(id))
+			return refuse(reader, "hash_ids[%zu] is not a number",
+				      i);
+		r = number_of(&reader->ids, json_integer_value(id),
+			      &trace->blocks[at + i]);
+	}
+	if (r == 0)
+		r = make_room((void **)&trace->start, &reader->room_requests,
+			      trace->n + 2, sizeof(*trace->start));
+	if (r < 0)
+		return r;
+	trace->start[++trace->n] = at + full;
+	return 0;
+}
+
+static int take_line(struct reader *reader, const json_t *line,
+		     uint32_t block_size)
+{
+	const json_t *ids = json_object_get(line, "hash_ids");
+	int64_t length = 0, tokens = 1;
+	size_t full;
+	int r;
+
+	if (!json_is_object(line))
+		return refuse(reader, "not a JSON object");
+	r = whole(reader, line, "input_length", 0, -1, &length);
+	if (r == 0)
+		r = whole(reader, line, "block_size", 1, block_size, &tokens);
+	if (r < 0)
+		return r;
+	if (!json_is_array(ids))
+		return refuse(reader, "hash_ids is missing, or not an array");
+	full = (size_t)(length / tokens);
+	if (json_array_size(ids) < full)
+		return refuse(reader, "%zu hash_ids for %zu full blocks",
+			      json_array_size(ids), full);
+	reader->trace->block_size = (uint32_t)tokens;
+	return take_ids(reader, ids, full);
+}
+
+/* One line, without its end; 0 at the end of the file. */
+static int next_line(struct reader *reader, size_t *ret_n)
+{
+	size_t n = 0;
+
+	reader->line++;
+	for (;;) {
+		int r = make_room((void **)&reader->text, &reader->room,
+				  n + 4096, 1);
+
+		if (r < 0)
+			return r;
+		if (!gzgets(reader->file, reader->text + n,
+			    (int)(reader->room - n)))
+			break;
+		n += strlen(reader->text + n);
+		if (n && reader->text[n - 1] == '\n')
+			break;
+	}
+	*ret_n = n;
+	return n > 0;
+}
+
+static int read_lines(struct reader *reader, uint32_t block_size)
+{
+	json_error_t error;
+	json_t *line;
+	size_t n;
+	int r, z;
+
+	while ((r = next_line(reader, &n)) > 0) {
+		if (strspn(reader->text, " \t\r\n") == n)
+			continue;
+		line = json_loadb(reader->text, n, 0, &error);
+		r = line ? take_line(reader, line, block_size)
+			 : refuse(reader, "%s", error.text);
+		json_decref(line);
+		if (r < 0)
+			return r;
+	}
+	gzerror(reader->file, &z);
+	if (r == 0 && z != Z_OK && z != Z_STREAM_END)
+		r = refuse(reader, "the file is damaged or cut short");
+	if (r == 0 && reader->trace->n == 0)
+		r = refuse(reader, "no requests");
+	return r;
+}
+
+static void close_reader(struct reader *reader)
+{
+	if (reader->file)
+		gzclose(reader->file);
+	free(reader->text);
+	free(reader->ids.id);
+	free(reader->ids.number);
+}
+
+int kv_trace_read(const char *path, uint32_t block_size,
+		  struct kv_trace **ret_trace, char **ret_why)
+{
+	struct reader reader = {.path = path};
+	int r;
+
+	*ret_why = NULL;
+	reader.trace = calloc(1, sizeof(*reader.trace));
+	if (!reader.trace)
+		return -ENOMEM;
+	r = make_room((void **)&reader.trace->start, &reader.room_requests, 1,
+		      sizeof(*reader.trace->start));
+	if (r == 0) {
+		reader.trace->start[0] = 0;
+		reader.file = gzopen(path, "rb");
+		r = reader.file ? read_lines(&reader, block_size)
+				: refuse(&reader, "%s", strerror(errno));
+	}
+	reader.trace->unique = reader.ids.n;
+	close_reader(&reader);
+	if (r < 0) {
+		kv_trace_free(reader.trace);
+		*ret_why = reader.why;
+		return r;
+	}
+	*ret_trace = reader.trace;
+	return 0;
+}
+
+void kv_trace_free(struct kv_trace *trace)
+{
+	if (!trace)
+		return;
+	free(trace->blocks);
+	free(trace->start);
+	free(trace);
+}
