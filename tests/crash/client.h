@@ -72,34 +72,37 @@ static inline void client_open_pool(struct client *c)
 	client_must(kvfs_pool_register(c->session, &desc, &c->pool), "pool");
 }
 
-/* Space @letter, made if it is not there, at @path (a socket or a mount). */
-static inline void client_open(struct client *c, const char *path, char letter)
-{
-	const char name[2] = {letter, '\0'};
-	char layout[256];
-
-	memset(c, 0, sizeof(*c));
-	c->payload = content_payload(content_id(letter, 0, 0), 0);
-	content_layout_text(c->payload, layout);
-	client_must(kvfs_open(path, &c->session), "session");
-	for (int i = 0; i < 500 && kvfs_connected(c->session) != 1; i++) {
-		client_must(client_stop ? -ENOTCONN : 0, "session");
-		usleep(10000);
-	}
-	client_must(kvfs_space_open(c->session, name,
-				    letter == 'c' ? NULL : layout,
-				    KVFS_CREATE | 0777, &c->space),
-		    "space");
-	if (letter != 'c')
-		client_open_pool(c);
-}
-
 static inline void client_close(struct client *c)
 {
 	kvfs_pool_close(c->pool);
 	kvfs_space_close(c->space);
 	kvfs_close(c->session);
 	free(c->memory);
+}
+
+/* Space @letter, made if it is not there, at @path (a socket or a mount). */
+static inline void client_open(struct client *c, const char *path, char letter)
+{
+	const char name[2] = {letter, '\0'};
+	char layout[256];
+	int r = -ENOTCONN;
+
+	memset(c, 0, sizeof(*c));
+	c->payload = content_payload(content_id(letter, 0, 0), 0);
+	content_layout_text(c->payload, layout);
+	client_must(kvfs_open(path, &c->session), "session");
+	for (int i = 0; i < 1000 && r == -ENOTCONN; i++) {
+		client_must(client_stop ? -ENOTCONN : 0, "session");
+		if (kvfs_connected(c->session) == 1)
+			r = kvfs_space_open(c->session, name,
+					    letter == 'c' ? NULL : layout,
+					    KVFS_CREATE | 0777, &c->space);
+		if (r == -ENOTCONN)
+			usleep(10000);
+	}
+	client_must(r, "space");
+	if (letter != 'c')
+		client_open_pool(c);
 }
 
 static inline uint8_t *client_page(struct client *c, size_t page)

@@ -34,7 +34,7 @@ static inline uint64_t content_mix(uint64_t x)
 	return x ^ (x >> 31);
 }
 
-/* @space: its one-letter name; a, b, d typed, c untyped. */
+/* @space: its one-letter name; a, b, d, e typed, c untyped. */
 static inline uint64_t content_id(char space, unsigned writer, unsigned index)
 {
 	return (uint64_t)space << 32 | (uint64_t)writer << 16 | index;
@@ -62,6 +62,8 @@ static inline uint64_t content_payload(uint64_t id, uint64_t gen)
 		return 40064;
 	case 'd':
 		return 1 << 20;
+	case 'e':
+		return 16384;
 	default:
 		return sizes[content_mix(id ^ gen << 48) % 4];
 	}

@@ -33,12 +33,45 @@ exact() { # WHAT COMMAND...: the command starts a daemon on $S
 }
 
 # io_uring refused
-no_uring() { "$H/nouring" "$B/kvfs" -o "$BASE,hugepages=off,control=$SOCK" "$S" "$M"; }
-if "$H/nouring" true; then
+no_uring() { "$H/without" uring "$B/kvfs" -o "$BASE,hugepages=off,control=$SOCK" "$S" "$M"; }
+if "$H/without" uring true; then
 	no_uring || fail "io_uring refused: kvfs does not start"
 	says "io_uring refused" io '.*thread'
 	exact "io_uring refused" no_uring
 fi
+
+# huge pages refused by the kernel
+if "$H/without" hugetlb true; then
+	no_hugetlb() { "$H/without" hugetlb "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M"; }
+	no_hugetlb || fail "hugetlb refused: kvfs does not start"
+	says "hugetlb refused" hugepage_segments '0 of '
+	exact "hugetlb refused" no_hugetlb
+fi
+
+# clean WHAT PATTERN COMMAND...: it does not start, says why, and leaves nothing.
+clean() {
+	local what=$1 pattern=$2 rc
+	shift 2
+	timeout 60 "$@" "$B/kvfs" -o "$BASE,hugepages=off,control=$SOCK" "$S" "$M" > "$T/why" 2>&1
+	rc=$?
+	[ $rc = 1 ] || fail "$what: status $rc: $(cat "$T/why")"
+	grep -qE "$pattern" "$T/why" || fail "$what: it says '$(cat "$T/why")'"
+	[ -z "$(daemon_pids)" ] && ! mountpoint -q "$M" || fail "$what: something is left"
+	rm -rf "$S"
+	echo "ok: $what: $(cat "$T/why")"
+}
+if "$H/without" memfd true; then
+	clean "memfd_create refused" 'dram=.*(not permitted)' "$H/without" memfd
+	clean "fallocate refused" 'dram=.*(not supported)' "$H/without" fallocate
+fi
+clean "files of 1 MiB at most" '(too large|SSD|index|dram)' prlimit --fsize=1048576
+clean "16 descriptors" '(Too many open files|descriptors)' prlimit --nofile=16
+
+# 64 descriptors do, for a few clients; a file limit that only the SSD meets
+# leaves it without.
+few() { prlimit --nofile=64 "$B/kvfs" -o "$BASE,hugepages=off,control=$SOCK" "$S" "$M"; }
+few || fail "64 descriptors: kvfs does not start"
+exact "64 descriptors" few
 
 # huge pages: not wanted
 no_huge() { start hugepages=off; }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * filer.c - writes and removes blocks as files in the mount until it is told to
- * stop, and writes down what was acknowledged.
+ * stop, and writes down what was acknowledged.  Where mounts come and go, what
+ * each next one has is first compared with what was written down.
  *
  *   filer MOUNT JOURNAL WRITER SEED
  *
@@ -10,18 +11,23 @@
  * INVARIANTS
  *   (1) As in saver.c: words are widened before, narrowed after.
  *   (2) A file that was not written to its end never makes a block.
+ *   (3) All paths begin at a descriptor of the mount, and so lead nowhere once
+ *       its daemon is dead, whatever is mounted there next.
  *
  * LOCKING   none: one thread.
  */
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include "tests/crash/client.h"
 #include "tests/crash/journal.h"
 
 static struct journal *journal;
 static unsigned writer;
-static const char *mount;
+static char mount[64]; /* /proc/self/fd/N */
 static uint64_t seed;
+static struct journal_era era;
 static uint8_t bytes[CONTENT_MAX];
 
 static bool gone[JOURNAL_ITEMS], sealed[JOURNAL_ITEMS];
@@ -30,6 +36,12 @@ static bool daemon_died(int error)
 {
 	return error == ENOTCONN || error == ECONNABORTED || error == EIO ||
 	       error == EINTR;
+}
+
+/* All of DRAM is leased, or the daemon has gone. */
+static bool excused(int error)
+{
+	return error == ENOSPC || daemon_died(error);
 }
 
 static void make_directories(const char *path)
@@ -66,6 +78,7 @@ static void sync_space(void)
 			journal_remove_acknowledged(journal, writer, i);
 		sealed[i] = gone[i] = false;
 	}
+	journal_flushed(journal, writer);
 }
 
 /* Returns 0 once all is written. */
@@ -98,7 +111,7 @@ static void write_whole(int fd, unsigned index, size_t n)
 	durable = r == 0 && client_random(&seed, 2) == 0 && fsync(fd) == 0;
 	if (close(fd) < 0 && r == 0)
 		r = -errno;
-	if (r < 0 && !daemon_died(-r))
+	if (r < 0 && !excused(-r))
 		journal_fault(journal, strerror(-r), journal_id(writer, index));
 	if (durable)
 		journal_save_acknowledged(journal, writer, index);
@@ -124,7 +137,7 @@ static void write_renamed(const char *path, unsigned index, size_t n)
 		r = -errno;
 	if (r == 0)
 		r = rename(staging, path) < 0 ? -errno : 0;
-	if (r < 0 && !daemon_died(-r))
+	if (r < 0 && !excused(-r))
 		journal_fault(journal, strerror(-r), journal_id(writer, index));
 	sealed[index] = r == 0;
 	atomic_fetch_add(&journal->sealed, r == 0);
@@ -163,40 +176,113 @@ static void save(unsigned index)
 static void evict(unsigned index)
 {
 	uint64_t id = journal_id(writer, index);
+	bool known = journal_get(journal, writer, index).must;
 	char path[512];
 
 	content_path(mount, id, path);
 	journal_remove_begun(journal, writer, index);
 	sealed[index] = false;
+	/* One that was only sealed may not have found room on the SSD. */
 	if (unlink(path) == 0)
 		gone[index] = true;
-	else if (errno == ENOENT)
+	else if (errno == ENOENT && known)
 		journal_fault(journal, "lost before it was removed", id);
 }
 
-int main(int argc, char **argv)
+/* A generation, 0: absent, or -errno. */
+static int64_t generation(uint64_t id)
 {
-	if (argc != 5)
-		return 2;
-	client_until_term();
-	mount = argv[1];
-	journal = journal_open(argv[2]);
-	writer = (unsigned)atoi(argv[3]);
-	seed = strtoull(argv[4], NULL, 0) * JOURNAL_WRITERS + writer;
-	while (!client_stop) {
+	char path[512];
+	ssize_t n, total = 0;
+	uint64_t gen;
+	int fd;
+
+	content_path(mount, id, path);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	do {
+		n = pread(fd, bytes + total, sizeof(bytes) - (size_t)total,
+			  total);
+		total = n < 0 ? -errno : total + n;
+	} while (n > 0);
+	close(fd);
+	if (total < 0)
+		return total;
+	return content_check_file(bytes, (uint64_t)total, id, &gen) < 0
+		       ? -EILSEQ
+		       : (int64_t)gen;
+}
+
+/* What is there, compared with the words.  False: the daemon died. */
+static bool settle(void)
+{
+	for (unsigned i = 0; i < JOURNAL_ITEMS; i++) {
+		int64_t gen = generation(journal_id(writer, i));
+
+		if (gen < 0 && daemon_died((int)-gen))
+			return false;
+		journal_judge(journal, journal_get(journal, writer, i), gen,
+			      journal_id(writer, i));
+		journal_settle(journal, writer, i, gen);
+	}
+	return true;
+}
+
+static bool alive(void)
+{
+	struct stat st;
+
+	return stat(mount, &st) == 0;
+}
+
+static void work(void)
+{
+	memset(gone, 0, sizeof(gone));
+	memset(sealed, 0, sizeof(sealed));
+	journal_begin(journal, writer, &era);
+	if (!settle())
+		return;
+	atomic_store(&journal->settled[writer], journal->ready);
+	while (!client_stop && alive()) {
 		unsigned index = (unsigned)client_random(&seed, JOURNAL_ITEMS);
 		struct journal_entry e = journal_get(journal, writer, index);
-		struct stat st;
 
 		if (journal_nothing(e) || gone[index])
 			save(index);
 		else if ((e.must || sealed[index]) &&
 			 client_random(&seed, 2) == 0)
 			evict(index);
+		else
+			usleep(100);
 		if (client_random(&seed, 16) == 0)
 			sync_space();
-		if (stat(mount, &st) < 0)
-			usleep(10000);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct statfs fs;
+	int fd;
+
+	if (argc != 5)
+		return 2;
+	client_until_term();
+	journal = journal_open(argv[2]);
+	writer = (unsigned)atoi(argv[3]);
+	seed = strtoull(argv[4], NULL, 0) * JOURNAL_WRITERS + writer;
+	atomic_fetch_or(&journal->active, 1u << writer);
+	while (!client_stop) {
+		if (journal->mounts == journal->ready &&
+		    journal->ready == journal->mounted) {
+			fd = open(argv[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+			snprintf(mount, sizeof(mount), "/proc/self/fd/%d", fd);
+			if (fd >= 0 && fstatfs(fd, &fs) == 0 &&
+			    fs.f_type == FUSE_SUPER_MAGIC)
+				work();
+			close(fd);
+		}
+		usleep(2000);
 	}
 	return 0;
 }

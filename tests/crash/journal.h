@@ -22,22 +22,55 @@
 
 #include "tests/crash/content.h"
 
-#define JOURNAL_WRITERS 5
+#define JOURNAL_WRITERS 6
 #define JOURNAL_ITEMS 96
+#define JOURNAL_TIMES (1u << 16)
+
+/* How long something took, again and again. */
+struct journal_times {
+	_Atomic uint32_t n;
+	_Atomic uint32_t us[JOURNAL_TIMES];
+};
 
 struct journal {
 	_Atomic uint64_t acknowledged, removed, sealed, read, faults;
 	_Atomic uint64_t word[JOURNAL_WRITERS][JOURNAL_ITEMS];
+
+	/* Where killer.c drives the daemon; else all of it stays 0. */
+	_Atomic uint64_t mounts;   /* daemons that were begun */
+	_Atomic uint64_t ready;	   /* the last of them that answers, */
+	_Atomic uint64_t ready_ns; /* since then */
+	_Atomic uint64_t mounted;  /* the last one that is a FUSE mount, too */
+	_Atomic uint64_t stores;   /* begun anew: nothing of the last is left */
+	_Atomic uint64_t forgiven; /* times that blocks could be given up */
+	_Atomic uint64_t rebuilt;  /* times that the index was lost */
+	_Atomic uint64_t snapshot; /* enum journal_snapshot */
+	/* Not there when it was looked for, but no flush has been answered
+	 * since: a rebuild of the index may find it. */
+	_Atomic uint8_t seen[JOURNAL_WRITERS][JOURNAL_ITEMS];
+	_Atomic uint32_t active; /* bits of the writers that take part */
+	_Atomic uint64_t settled[JOURNAL_WRITERS]; /* the mount looked at */
+	_Atomic uint64_t lost, wrong, damaged, returned, checked;
+
+	struct journal_times reconnect, recovery;
+	_Atomic uint64_t pointers; /* times that leased blocks were reread */
+	_Atomic uint64_t maps, sigbus, notconn; /* see mapper.c */
 };
+
+/* The one snapshot that saver.c makes and drops. */
+enum journal_snapshot { SNAPSHOT_NEVER, SNAPSHOT_MAYBE, SNAPSHOT_MUST };
 
 struct journal_entry {
 	uint64_t min, gen;
 	bool must;
 };
 
-/* The space of each writer's blocks; the last two write by the mount. */
-static const char journal_space[JOURNAL_WRITERS] = {'a', 'a', 'b', 'b', 'c'};
-#define JOURNAL_SAVERS 3
+/* The space of each writer's blocks; the last two write by the mount.  What is
+ * in `d` may be evicted at any time. */
+static const char journal_space[JOURNAL_WRITERS] = {'e', 'e', 'b',
+						    'd', 'b', 'c'};
+#define JOURNAL_SAVERS 4
+#define JOURNAL_CHURN 3
 
 static inline struct journal *journal_open(const char *path)
 {
@@ -71,11 +104,27 @@ static inline struct journal_entry journal_get(const struct journal *j,
 	return e;
 }
 
+/* The directory of a disk.c, whose log gets every word, too; or NULL. */
+static const char *journal_mirror;
+
+static inline void journal_tell(unsigned writer, unsigned index, uint64_t word)
+{
+	char path[512];
+
+	if (journal_mirror == NULL)
+		return;
+	snprintf(path, sizeof(path), "%s/word.%u.%u.%llx", journal_mirror,
+		 writer, index, (unsigned long long)word);
+	access(path, F_OK);
+}
+
 static inline void journal_put(struct journal *j, unsigned writer,
 			       unsigned index, struct journal_entry e)
 {
-	atomic_store(&j->word[writer][index],
-		     e.gen << 32 | (e.min - 1) << 1 | e.must);
+	uint64_t word = e.gen << 32 | (e.min - 1) << 1 | e.must;
+
+	atomic_store(&j->word[writer][index], word);
+	journal_tell(writer, index, word);
 }
 
 static inline bool journal_nothing(struct journal_entry e)
@@ -100,9 +149,10 @@ static inline void journal_save_acknowledged(struct journal *j, unsigned writer,
 	struct journal_entry e = journal_get(j, writer, index);
 
 	e.min = e.gen;
-	e.must = true;
+	e.must = writer != JOURNAL_CHURN;
+	j->seen[writer][index] = false;
 	journal_put(j, writer, index, e);
-	atomic_fetch_add(&j->acknowledged, 1);
+	atomic_fetch_add(&j->acknowledged, e.must);
 }
 
 static inline void journal_remove_begun(struct journal *j, unsigned writer,
@@ -124,11 +174,126 @@ static inline void journal_remove_acknowledged(struct journal *j,
 	atomic_fetch_add(&j->removed, 1);
 }
 
+static inline void journal_took(struct journal_times *times, uint64_t ns)
+{
+	uint32_t i = atomic_fetch_add(&times->n, 1);
+
+	if (i < JOURNAL_TIMES)
+		times->us[i] = (uint32_t)(ns / 1000);
+}
+
+/* Is the daemon still the one that was asked?  Only then its answer counts. */
+static inline bool journal_same(const struct journal *j, uint64_t mount)
+{
+	return atomic_load(&j->mounts) == mount;
+}
+
+/* Compare what was found, a generation, 0: absent or -errno, with the word. */
+static inline void journal_judge(struct journal *j, struct journal_entry e,
+				 int64_t gen, uint64_t id)
+{
+	const char *verdict = NULL;
+
+	atomic_fetch_add(&j->checked, 1);
+	if (gen == -EBADMSG) {
+		atomic_fetch_add(&j->damaged, 1);
+		verdict = "damaged, says the daemon";
+	} else if (gen < 0) {
+		atomic_fetch_add(&j->wrong, 1);
+		verdict = strerror((int)-gen);
+	} else if (gen == 0 && e.must) {
+		atomic_fetch_add(&j->lost, 1);
+		verdict = "lost";
+	} else if (gen > 0 && (uint64_t)gen < e.min) {
+		atomic_fetch_add(&j->returned, 1);
+		verdict = "returned after its removal was acknowledged";
+	} else if (gen > 0 && (uint64_t)gen > e.gen) {
+		atomic_fetch_add(&j->wrong, 1);
+		verdict = "of a generation that was never saved";
+	}
+	if (verdict != NULL)
+		printf("block %llx: %s; found generation %lld, allowed %llu to "
+		       "%llu%s; mount %llu\n",
+		       (unsigned long long)id, verdict, (long long)gen,
+		       (unsigned long long)e.min, (unsigned long long)e.gen,
+		       e.must ? ", must be there" : "",
+		       (unsigned long long)j->mounts);
+}
+
+/* From now on what was found is what there is. */
+static inline void journal_settle(struct journal *j, unsigned writer,
+				  unsigned index, int64_t gen)
+{
+	struct journal_entry e = journal_get(j, writer, index);
+
+	/* Evicted, and not yet durably so: it may be seen once more. */
+	if (gen == 0 && writer == JOURNAL_CHURN)
+		return;
+	j->seen[writer][index] = gen == 0;
+	e.must = gen > 0 && writer != JOURNAL_CHURN;
+	e.min = gen > 0 ? (uint64_t)gen : e.gen + 1;
+	e.gen = gen > 0 ? (uint64_t)gen : e.gen;
+	journal_put(j, writer, index, e);
+}
+
+/* Another store, or one that may have given blocks up: the words that were. */
+static inline void journal_forget(struct journal *j, unsigned writer,
+				  bool everything)
+{
+	for (unsigned i = 0; i < JOURNAL_ITEMS; i++) {
+		struct journal_entry e = journal_get(j, writer, i);
+
+		e.must = false;
+		if (everything)
+			e.min = e.gen + 1;
+		journal_put(j, writer, i, e);
+	}
+}
+
+/* A flush was answered: what is not there by now stays away. */
+static inline void journal_flushed(struct journal *j, unsigned writer)
+{
+	for (unsigned i = 0; i < JOURNAL_ITEMS; i++)
+		j->seen[writer][i] = false;
+}
+
+static inline void journal_rebuilt(struct journal *j, unsigned writer)
+{
+	for (unsigned i = 0; i < JOURNAL_ITEMS; i++) {
+		struct journal_entry e = journal_get(j, writer, i);
+
+		if (j->seen[writer][i])
+			e.min = 1;
+		journal_put(j, writer, i, e);
+	}
+}
+
+/* What the words of a writer were written about. */
+struct journal_era {
+	uint64_t stores, forgiven, rebuilt;
+};
+
+/* True if the words were changed: that is something else now. */
+static inline bool journal_begin(struct journal *j, unsigned writer,
+				 struct journal_era *era)
+{
+	struct journal_era now = {j->stores, j->forgiven, j->rebuilt};
+	bool same = memcmp(&now, era, sizeof(now)) == 0;
+
+	if (now.rebuilt != era->rebuilt)
+		journal_rebuilt(j, writer);
+	if (now.stores != era->stores || now.forgiven != era->forgiven)
+		journal_forget(j, writer, now.stores != era->stores);
+	*era = now;
+	return !same;
+}
+
 static inline void journal_fault(struct journal *j, const char *what,
 				 uint64_t id)
 {
 	atomic_fetch_add(&j->faults, 1);
-	printf("FAULT: %s, block %llx\n", what, (unsigned long long)id);
+	printf("FAULT: %s, block %llx, mount %llu\n", what,
+	       (unsigned long long)id, (unsigned long long)j->mounts);
 }
 
 #endif

@@ -1,147 +1,226 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reader.c - reads blocks by libkvfs and by the mount until it is told to stop:
- * every byte must be that of a generation which the journal allows.
+ * reader.c - holds leases of blocks and rereads their bytes in place until it
+ * is told to stop, whether the daemon that gave them lives or not.  With every
+ * next daemon it leases anew, and only then lets go of what it had.
  *
- *   reader SOCKET MOUNT JOURNAL SEED
+ *   reader SOCKET JOURNAL SEED
  *
- * OWNS      nothing.
+ * OWNS      its session, which it never opens again.
  *
  * INVARIANTS
- *   (1) What is allowed is what the journal said at some moment of the read:
- *       from the lowest generation before it to the highest after it.
+ *   (1) A leased block's bytes are those of one generation, and stay so until
+ *       it is released: after its removal, and after its daemon's death.
+ *   (2) That generation is one that the journal allowed at some moment between
+ *       the question and the answer.
  *
  * LOCKING   none: one thread.
  */
 #include "tests/crash/client.h"
 #include "tests/crash/journal.h"
 
-#define BATCH 16
+#define HELD 4
+#define BATCH 12
+#define SPACES 4
+
+struct held {
+	kvfs_lease *lease; /* NULL: none yet */
+	uint64_t mount;	   /* of the daemon that gave it */
+	unsigned n;
+	struct {
+		const void *file;
+		uint64_t length, id, gen;
+	} block[BATCH];
+};
 
 static struct journal *journal;
+static kvfs_session *session;
+static kvfs_space *spaces[SPACES];
+static const char letters[SPACES] = {'e', 'b', 'd', 'c'};
 static uint64_t seed;
-static uint8_t bytes[CONTENT_MAX];
+static uint64_t answered; /* the last daemon that gave an answer */
+
+static kvfs_space *space_of(unsigned writer)
+{
+	for (unsigned i = 0; i < SPACES; i++)
+		if (letters[i] == journal_space[writer])
+			return spaces[i];
+	return NULL;
+}
 
 static bool same_entry(struct journal_entry a, struct journal_entry b)
 {
 	return a.min == b.min && a.gen == b.gen && a.must == b.must;
 }
 
-static void check(const void *file, uint64_t length, unsigned writer,
-		  unsigned index, struct journal_entry before)
+/* Did the answer come from this very daemon, which its writers know well? */
+static bool certain(unsigned writer, uint64_t mount)
 {
-	uint64_t id = journal_id(writer, index), gen;
-	struct journal_entry after;
+	return kvfs_connected(session) == 1 && journal_same(journal, mount) &&
+	       journal->settled[writer] == mount;
+}
 
-	if (content_check_file(file, length, id, &gen) < 0) {
+/* The bytes that a lease gave: they are looked at for the first time. */
+static void meet(struct held *held, uint64_t id, const void *file,
+		 uint64_t length)
+{
+	unsigned i = held->n;
+
+	held->block[i].file = file;
+	held->block[i].length = length;
+	held->block[i].id = id;
+	if (content_check_file(file, length, id, &held->block[i].gen) < 0)
 		journal_fault(journal, "other bytes", id);
+	else
+		held->n++;
+}
+
+static void check_entry(const struct held *held, unsigned writer,
+			unsigned index, struct journal_entry before, int status)
+{
+	struct journal_entry after = journal_get(journal, writer, index);
+	uint64_t id = journal_id(writer, index), gen;
+
+	if (status == -EBADMSG)
+		journal_fault(journal, "damaged", id);
+	if (!certain(writer, held->mount))
 		return;
-	}
-	after = journal_get(journal, writer, index);
+	if (status == -ENOENT && before.must && same_entry(before, after))
+		journal_fault(journal, "lost while the daemon runs", id);
+	if (status != 0 || held->n == 0)
+		return;
+	gen = held->block[held->n - 1].gen;
 	if (gen < before.min || gen > after.gen)
 		journal_fault(journal, "a generation that was removed", id);
-	atomic_fetch_add(&journal->read, 1);
 }
 
-/* It was there all the time, and was not found: again, to see whether it is
- * the daemon that has just died. */
-static void check_miss(struct client *c, unsigned writer, unsigned index,
-		       struct journal_entry before)
+static void connected_again(uint64_t mount)
 {
-	uint64_t id = journal_id(writer, index);
-	kvfs_lease *lease;
-	int status;
-
-	usleep(200000);
-	if (client_acquire(c, &id, 1, &lease) < 0)
+	if (mount == answered || !journal_same(journal, mount) ||
+	    kvfs_connected(session) != 1)
 		return;
-	kvfs_lease_wait(lease, KVFS_FOREVER);
-	status = kvfs_lease_status(lease, 0);
-	kvfs_release(lease);
-	if (status == -ENOENT && kvfs_connected(c->session) == 1 &&
-	    same_entry(before, journal_get(journal, writer, index)))
-		journal_fault(journal, "lost while the daemon runs", id);
+	if (answered != 0)
+		journal_took(&journal->reconnect,
+			     kv_now_ns() - journal->ready_ns);
+	answered = mount;
 }
 
-static void read_leased(struct client *c, unsigned writer)
+/* Lease some blocks of @writer.  False: there is nobody to answer. */
+static bool lease(struct held *held, unsigned writer)
 {
 	unsigned at = (unsigned)client_random(&seed, JOURNAL_ITEMS);
+	kvfs_query query = {space_of(writer), (kvfs_key[BATCH]){}, BATCH};
+	kvfs_key *keys = (kvfs_key *)query.keys;
 	struct journal_entry before[BATCH];
-	uint64_t ids[BATCH], length;
-	kvfs_lease *lease;
+	bool any = false;
 
-	for (unsigned i = 0; i < BATCH; i++) {
-		ids[i] = journal_id(writer, (at + i) % JOURNAL_ITEMS);
-		before[i] =
-			journal_get(journal, writer, (at + i) % JOURNAL_ITEMS);
-	}
-	if (client_acquire(c, ids, BATCH, &lease) < 0)
-		return;
-	kvfs_lease_wait(lease, KVFS_FOREVER);
+	memset(held, 0, sizeof(*held));
+	held->mount = journal->ready;
 	for (unsigned i = 0; i < BATCH; i++) {
 		unsigned index = (at + i) % JOURNAL_ITEMS;
-		const void *file = kvfs_lease_file(lease, i, &length);
+
+		keys[i] = content_key(journal_id(writer, index));
+		before[i] = journal_get(journal, writer, index);
+	}
+	if (kvfs_acquire(&query, 1, 0, 5 * SECOND, &held->lease) < 0)
+		return false;
+	kvfs_lease_wait(held->lease, KVFS_FOREVER);
+	for (unsigned i = 0; i < BATCH; i++) {
+		unsigned index = (at + i) % JOURNAL_ITEMS;
+		int status = kvfs_lease_status(held->lease, i);
+		uint64_t length = 0;
+		const void *file = kvfs_lease_file(held->lease, i, &length);
 
 		if (file != NULL)
-			check(file, length, writer, index, before[i]);
-		else if (kvfs_lease_status(lease, i) == -EBADMSG)
-			journal_fault(journal, "damaged", ids[i]);
-		else if (kvfs_lease_status(lease, i) == -ENOENT &&
-			 before[i].must &&
-			 same_entry(before[i],
-				    journal_get(journal, writer, index)))
-			check_miss(c, writer, index, before[i]);
+			meet(held, journal_id(writer, index), file, length);
+		if (status != 0 || file != NULL)
+			check_entry(held, writer, index, before[i], status);
+		any |= status == 0 || status == -ENOENT;
 	}
-	kvfs_release(lease);
+	if (any)
+		connected_again(held->mount);
+	return any;
 }
 
-static void read_file(const char *mount, unsigned writer)
+static void reread(const struct held *held)
 {
-	unsigned index = (unsigned)client_random(&seed, JOURNAL_ITEMS);
-	struct journal_entry before = journal_get(journal, writer, index);
-	ssize_t n, total = 0;
-	char path[512];
-	int fd;
+	uint64_t gen;
 
-	content_path(mount, journal_id(writer, index), path);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return;
-	do {
-		n = pread(fd, bytes + total, sizeof(bytes) - (size_t)total,
-			  total);
-		total += KV_MAX(n, 0);
-	} while (n > 0);
-	close(fd);
-	if (n == 0)
-		check(bytes, (uint64_t)total, writer, index, before);
-	else if (errno == EBADMSG)
-		journal_fault(journal, "damaged", journal_id(writer, index));
+	for (unsigned i = 0; i < held->n; i++)
+		if (content_check_file(held->block[i].file,
+				       held->block[i].length, held->block[i].id,
+				       &gen) < 0 ||
+		    gen != held->block[i].gen)
+			journal_fault(journal, "leased bytes changed",
+				      held->block[i].id);
+	atomic_fetch_add(&journal->pointers, held->n);
+}
+
+/* The old lease is kept until there is a new one. */
+static void replace(struct held *held)
+{
+	struct held next;
+	/* The last one's are many sizes, for which DRAM is made larger. */
+	bool mounted = journal->mounted == journal->mounts;
+	unsigned writer = (unsigned)client_random(
+		&seed, JOURNAL_WRITERS - (mounted ? 0 : 1));
+
+	if (lease(&next, writer)) {
+		kvfs_release(held->lease);
+		*held = next;
+	} else if (next.lease != NULL) {
+		kvfs_release(next.lease);
+	}
+}
+
+static void open_space(unsigned i)
+{
+	const char name[2] = {letters[i], '\0'};
+	char layout[256];
+	int r;
+
+	content_layout_text(content_payload(content_id(letters[i], 0, 0), 0),
+			    layout);
+	do
+		r = kvfs_space_open(session, name,
+				    letters[i] == 'c' ? NULL : layout,
+				    KVFS_CREATE | 0777, &spaces[i]);
+	while (r == -ENOTCONN && !client_stop && usleep(1000) == 0);
+	client_must(r, "space");
+}
+
+static void open_all(const char *path)
+{
+	client_must(kvfs_open(path, &session), "session");
+	for (unsigned i = 0; i < SPACES; i++)
+		open_space(i);
 }
 
 int main(int argc, char **argv)
 {
-	struct client spaces[JOURNAL_WRITERS];
+	struct held held[HELD] = {{0}};
 
-	if (argc != 5)
+	if (argc != 4)
 		return 2;
 	client_until_term();
-	journal = journal_open(argv[3]);
-	seed = strtoull(argv[4], NULL, 0) * 1000003;
-	for (unsigned i = 0; i < JOURNAL_WRITERS; i++)
-		client_open(&spaces[i], argv[1], journal_space[i]);
+	journal = journal_open(argv[2]);
+	seed = strtoull(argv[3], NULL, 0) * 1000003;
+	while (!client_stop && journal->ready == 0)
+		usleep(1000);
+	open_all(argv[1]);
 	while (!client_stop) {
-		unsigned writer =
-			(unsigned)client_random(&seed, JOURNAL_WRITERS);
-
-		if (client_random(&seed, 8) == 0)
-			read_leased(&spaces[writer], writer);
-		else
-			read_file(argv[2], writer);
-		if (kvfs_connected(spaces[writer].session) != 1)
-			usleep(10000);
+		for (unsigned i = 0; i < HELD; i++) {
+			reread(&held[i]);
+			if (held[i].mount != journal->ready ||
+			    client_random(&seed, 8) == 0)
+				replace(&held[i]);
+			usleep(2000);
+		}
 	}
-	for (unsigned i = 0; i < JOURNAL_WRITERS; i++)
-		client_close(&spaces[i]);
+	for (unsigned i = 0; i < HELD; i++)
+		kvfs_release(held[i].lease);
+	for (unsigned i = 0; i < SPACES; i++)
+		kvfs_space_close(spaces[i]);
+	kvfs_close(session);
 	return 0;
 }

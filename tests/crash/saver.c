@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * saver.c - saves and removes blocks by libkvfs until it is told to stop, and
- * writes down what was acknowledged.
+ * writes down what was acknowledged.  Daemons come and go meanwhile: what each
+ * next one has is first compared with what was written down.
  *
- *   saver SOCKET JOURNAL WRITER SEED
+ *   saver SOCKET JOURNAL WRITER SEED [DISK]
+ *
+ * DISK: the directory of a disk.c, into whose log the journal's words go, too.
  *
  * OWNS      the journal's words of its writer.
  *
@@ -12,6 +15,8 @@
  *       narrowed only after the daemon has answered that it is durable.
  *   (2) A block is saved only when its last removal was answered: that it is
  *       still present is a fault.
+ *   (3) An answer counts only if no other daemon was begun since the block was
+ *       saved or removed: that one would not know of it.
  *
  * LOCKING   none: one thread.
  */
@@ -19,11 +24,18 @@
 #include "tests/crash/journal.h"
 
 #define BATCH 8
+#define LOOK_AGAIN 3 /* batches of unchanged blocks, for each daemon */
 
 static struct journal *journal;
 static unsigned writer;
 static uint64_t seed;
+static uint64_t mount;	/* the daemon that is being asked */
+static uint64_t worked; /* the last one that was given blocks */
+static bool churn;	/* others evict these blocks, too */
+static struct journal_era era;
 
+/* Changed since the block was last compared. */
+static bool touched[JOURNAL_ITEMS];
 /* Removed, but not yet known to be durably so. */
 static bool gone[JOURNAL_ITEMS];
 /* Sealed, but not yet known to be durable. */
@@ -50,7 +62,7 @@ static void pick(struct batch *b, bool present)
 	for (unsigned i = 0; i < JOURNAL_ITEMS && b->n < BATCH; i++) {
 		unsigned index = (at + i) % JOURNAL_ITEMS;
 		struct journal_entry e = journal_get(journal, writer, index);
-		bool absent = journal_nothing(e) || gone[index];
+		bool absent = churn || journal_nothing(e) || gone[index];
 
 		if (present ? e.must || sealed[index] : absent)
 			batch_add(b, index);
@@ -60,7 +72,7 @@ static void pick(struct batch *b, bool present)
 /* Everything sealed and removed so far is durable. */
 static void flush(struct client *c)
 {
-	if (client_flush(c) != 0)
+	if (client_flush(c) != 0 || !journal_same(journal, mount))
 		return;
 	for (unsigned i = 0; i < JOURNAL_ITEMS; i++) {
 		if (sealed[i])
@@ -69,11 +81,13 @@ static void flush(struct client *c)
 			journal_remove_acknowledged(journal, writer, i);
 		sealed[i] = gone[i] = false;
 	}
+	journal_flushed(journal, writer);
 }
 
 static void wait_durable(struct batch *b, kvfs_xfer *xfer)
 {
-	if (kvfs_xfer_wait(xfer, KVFS_DURABLE, 20 * SECOND) != (long)b->n)
+	if (kvfs_xfer_wait(xfer, KVFS_DURABLE, 20 * SECOND) != (long)b->n ||
+	    !journal_same(journal, mount))
 		return;
 	for (size_t i = 0; i < b->n; i++) {
 		if (kvfs_xfer_status(xfer, i) != 0 || !sealed[b->index[i]])
@@ -90,10 +104,11 @@ static void evict(struct client *c, struct batch *b)
 	bool known[BATCH];
 
 	for (size_t i = 0; i < b->n; i++) {
-		known[i] = sealed[b->index[i]] ||
-			   journal_get(journal, writer, b->index[i]).must;
+		/* One only sealed may not have found room on the SSD. */
+		known[i] = journal_get(journal, writer, b->index[i]).must;
 		journal_remove_begun(journal, writer, b->index[i]);
 		sealed[b->index[i]] = false;
+		touched[b->index[i]] = true;
 		keys[i] = content_key(b->ids[i]);
 		statuses[i] = -EINPROGRESS;
 	}
@@ -101,11 +116,35 @@ static void evict(struct client *c, struct batch *b)
 		return;
 	for (size_t i = 0; i < b->n; i++) {
 		bool absent = statuses[i] == -ENOENT &&
-			      kvfs_connected(c->session) == 1;
+			      kvfs_connected(c->session) == 1 &&
+			      journal_same(journal, mount);
 
 		gone[b->index[i]] = statuses[i] == 0 || absent;
-		if (absent && known[i])
+		if (absent && known[i] && !churn)
 			journal_fault(journal, "lost before it was removed",
+				      b->ids[i]);
+	}
+}
+
+static bool all_gone(const struct batch *b)
+{
+	bool all = true;
+
+	for (size_t i = 0; i < b->n; i++)
+		all &= gone[b->index[i]];
+	return all;
+}
+
+static void look_at_statuses(struct batch *b, kvfs_xfer *xfer)
+{
+	for (size_t i = 0; i < b->n; i++) {
+		int status = kvfs_xfer_status(xfer, i);
+
+		sealed[b->index[i]] = status == 0;
+		atomic_fetch_add(&journal->sealed, status == 0);
+		if ((status == KVFS_PRESENT && journal_same(journal, mount)) ||
+		    status == -EINPROGRESS)
+			journal_fault(journal, "present, or never sealed",
 				      b->ids[i]);
 	}
 }
@@ -116,23 +155,18 @@ static void save(struct client *c)
 	kvfs_xfer *xfer;
 
 	pick(&b, false);
-	if (b.n == 0)
+	if (churn)
+		evict(c, &b);
+	if (b.n == 0 || (churn && !all_gone(&b)))
 		return;
 	for (size_t i = 0; i < b.n; i++) {
 		gone[b.index[i]] = false;
+		touched[b.index[i]] = true;
 		b.gens[i] = journal_save_begun(journal, writer, b.index[i]);
 	}
 	client_must(client_save(c, b.ids, b.gens, b.n, &xfer), "save");
 	kvfs_xfer_wait(xfer, KVFS_SEALED, 20 * SECOND);
-	for (size_t i = 0; i < b.n; i++) {
-		int status = kvfs_xfer_status(xfer, i);
-
-		sealed[b.index[i]] = status == 0;
-		atomic_fetch_add(&journal->sealed, status == 0);
-		if (status == KVFS_PRESENT || status == -EINPROGRESS)
-			journal_fault(journal, "present, or never sealed",
-				      b.ids[i]);
-	}
+	look_at_statuses(&b, xfer);
 	switch (client_random(&seed, 4)) {
 	case 0: /* while they are on their way to SSD */
 		usleep((useconds_t)client_random(&seed, 10000));
@@ -161,24 +195,195 @@ static void evict_some(struct client *c)
 		flush(c);
 }
 
+/* Some blocks under a name, or no longer: durably so with the flush. */
+static void snapshot(struct client *c)
+{
+	bool drop = journal->snapshot == SNAPSHOT_MUST;
+	kvfs_key keys[BATCH];
+	struct batch b;
+	int r;
+
+	pick(&b, true);
+	for (size_t i = 0; i < b.n; i++)
+		keys[i] = content_key(b.ids[i]);
+	if (!drop && b.n == 0)
+		return;
+	journal->snapshot = SNAPSHOT_MAYBE;
+	r = drop ? kvfs_snapshot_drop(c->space, "kept")
+		 : kvfs_snapshot(c->space, "kept", keys, NULL, b.n, NULL);
+	if (r == 0 && client_flush(c) == 0 && journal_same(journal, mount))
+		journal->snapshot = drop ? SNAPSHOT_NEVER : SNAPSHOT_MUST;
+}
+
+/* ---- what a daemon has, compared with what it should have ---- */
+
+static void compare_snapshot(struct client *c)
+{
+	long n = kvfs_snapshot_keys(c->space, "kept", NULL, NULL, 0);
+
+	if ((n < 0 && n != -ENOENT) || kvfs_connected(c->session) != 1 ||
+	    !journal_same(journal, mount))
+		return;
+	if (n > 0 && journal->snapshot == SNAPSHOT_NEVER)
+		journal_fault(journal, "a snapshot returned", 0);
+	if (n <= 0 && journal->snapshot == SNAPSHOT_MUST)
+		journal_fault(journal, "a snapshot is lost", 0);
+	journal->snapshot = n > 0 ? SNAPSHOT_MUST : SNAPSHOT_NEVER;
+}
+
+/* A generation, 0: absent, or -errno; -EAGAIN: not known. */
+static int64_t generation(kvfs_lease *lease, unsigned i, uint64_t id)
+{
+	int status = kvfs_lease_status(lease, i);
+	uint64_t length = 0, gen;
+	const void *file = kvfs_lease_file(lease, i, &length);
+
+	if (status == 0 && file != NULL)
+		return content_check_file(file, length, id, &gen) < 0
+			       ? -EILSEQ
+			       : (int64_t)gen;
+	return status == -ENOENT ? 0 : status == -EBADMSG ? status : -EAGAIN;
+}
+
+/* Read the blocks of @b.  False: the daemon has gone, or cannot answer now. */
+static bool compare(struct client *c, const struct batch *b)
+{
+	kvfs_lease *lease;
+	bool all = true;
+
+	if (client_acquire(c, b->ids, b->n, &lease) < 0)
+		return false;
+	kvfs_lease_wait(lease, KVFS_FOREVER);
+	for (unsigned i = 0; i < b->n; i++) {
+		int64_t gen = generation(lease, i, b->ids[i]);
+
+		if (gen == -EAGAIN || kvfs_connected(c->session) != 1 ||
+		    !journal_same(journal, mount)) {
+			all = false;
+			continue;
+		}
+		journal_judge(journal,
+			      journal_get(journal, writer, b->index[i]), gen,
+			      b->ids[i]);
+		if (worked == mount)
+			continue; /* what is not durable says nothing */
+		journal_settle(journal, writer, b->index[i], gen);
+		touched[b->index[i]] = false;
+	}
+	kvfs_release(lease);
+	return all;
+}
+
+/* Is everything there that must be, without reading it? */
+static void probe(struct client *c)
+{
+	uint8_t states[JOURNAL_ITEMS];
+	kvfs_key keys[JOURNAL_ITEMS];
+	kvfs_query query = {c->space, keys, JOURNAL_ITEMS};
+
+	for (unsigned i = 0; i < JOURNAL_ITEMS; i++)
+		keys[i] = content_key(journal_id(writer, i));
+	if (kvfs_probe(&query, 1, states) < 0 ||
+	    kvfs_connected(c->session) != 1 || !journal_same(journal, mount))
+		return;
+	for (unsigned i = 0; i < JOURNAL_ITEMS; i++) {
+		struct journal_entry e = journal_get(journal, writer, i);
+		bool there = states[i] != KVFS_ABSENT;
+
+		touched[i] |= there ? journal_nothing(e) : e.must;
+	}
+}
+
+static bool compare_some(struct client *c)
+{
+	unsigned at = (unsigned)client_random(&seed, JOURNAL_ITEMS);
+	struct batch b = {.n = 0};
+
+	while (b.n < BATCH)
+		batch_add(&b, at++ % JOURNAL_ITEMS);
+	return compare(c, &b);
+}
+
+/* All that changed, all that looks odd, and a few others. */
+static bool settle(struct client *c)
+{
+	struct batch b = {.n = 0};
+	bool all = true;
+
+	probe(c);
+	if (writer == 0)
+		compare_snapshot(c);
+	for (unsigned i = 0; i < JOURNAL_ITEMS && all; i++) {
+		if (touched[i])
+			batch_add(&b, i);
+		if (b.n == BATCH || (b.n && i == JOURNAL_ITEMS - 1)) {
+			all = compare(c, &b);
+			b.n = 0;
+		}
+	}
+	for (unsigned n = 0; n < LOOK_AGAIN && all; n++)
+		all = compare_some(c);
+	return all;
+}
+
+/* Nothing is known of what was neither durable nor answered. */
+static void begin(void)
+{
+	if (journal_begin(journal, writer, &era)) {
+		memset(touched, 1, sizeof(touched));
+		if (writer == 0)
+			journal->snapshot = SNAPSHOT_MAYBE;
+	}
+	memset(gone, 0, sizeof(gone));
+	memset(sealed, 0, sizeof(sealed));
+}
+
+static void work(struct client *c)
+{
+	/* Now and then nothing is saved: only read, removed, flushed. */
+	bool settled, saves = client_random(&seed, 3) != 0;
+
+	begin();
+	settled = journal->mounts == 0 || settle(c);
+	if (settled)
+		atomic_store(&journal->settled[writer], mount);
+	worked = settled ? mount : worked;
+	while (settled && !client_stop && journal_same(journal, mount) &&
+	       kvfs_connected(c->session) == 1) {
+		if (writer == 0 && client_random(&seed, 8) == 0)
+			snapshot(c);
+		else if (saves && client_random(&seed, 3) != 0)
+			save(c);
+		else if (saves || client_random(&seed, 8) == 0)
+			evict_some(c);
+		else
+			compare_some(c), usleep(2000);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	struct client c;
 
-	if (argc != 5)
+	if (argc < 5)
 		return 2;
 	client_until_term();
+	journal_mirror = argv[5]; /* NULL: none */
 	journal = journal_open(argv[2]);
 	writer = (unsigned)atoi(argv[3]);
 	seed = strtoull(argv[4], NULL, 0) * JOURNAL_WRITERS + writer;
+	churn = writer == JOURNAL_CHURN;
+	memset(touched, 1, sizeof(touched));
+	atomic_fetch_or(&journal->active, 1u << writer);
 	client_open(&c, argv[1], journal_space[writer]);
 	while (!client_stop) {
-		if (client_random(&seed, 3) != 0)
-			save(&c);
+		mount = journal->ready;
+		if (kvfs_connected(c.session) == 1 &&
+		    (journal->mounts == 0 ||
+		     (mount != worked && journal_same(journal, mount))))
+			work(&c);
 		else
-			evict_some(&c);
-		if (kvfs_connected(c.session) != 1)
-			usleep(10000);
+			usleep(1000);
 	}
 	client_close(&c);
 	return 0;

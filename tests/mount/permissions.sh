@@ -32,6 +32,15 @@ not "C renames the space" "Operation not permitted" $C mv -T "$M/a" "$M/c"
 not "C changes its mode" "Operation not permitted" $C chmod 777 "$M/a"
 not "C changes its owner" "Operation not permitted" $C chown 1002 "$M/a"
 not "C sets a quota" "$E" $C setfattr -n user.kvfs.quota.ssd -v 1M "$M/a"
+ok "A sets a quota" $A setfattr -n user.kvfs.quota.ssd -v 64M "$M/a"
+ok "A lowers it" $A setfattr -n user.kvfs.quota.ssd -v 32M "$M/a"
+for v in 33M 0; do
+	not "A raises it" "Operation not permitted" $A setfattr -n user.kvfs.quota.ssd -v $v "$M/a"
+done
+not "A takes a reserve" "Operation not permitted" $A setfattr -n user.kvfs.reserve.dram -v 1M "$M/a"
+ok "root gives one" setfattr -n user.kvfs.reserve.dram -v 2M "$M/a"
+ok "A lowers it" $A setfattr -n user.kvfs.reserve.dram -v 1M "$M/a"
+ok "root lifts the quota" setfattr -n user.kvfs.quota.ssd -v 0 "$M/a"
 not "G, of A's group, may not either" "$E" $G ls "$M/a"
 
 ok "A opens it to its group" $A chmod 750 "$M/a"

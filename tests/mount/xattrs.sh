@@ -37,6 +37,9 @@ not "another attribute" "Operation not supported" setfattr -n user.other -v 1 "$
 not "another of ours" "Operation not supported" set_ "$F" other 1
 not "reading another" "No such attribute" getfattr -n user.other "$F"
 not "reading another of ours" "No such attribute" getfattr -n user.kvfs.other "$F"
+ok "a conversation is over" set_ "$F" ended 1
+for v in "" 0 2 yes; do not "ended=$v" "Invalid argument" set_ "$F" ended "$v"; done
+not "ended is not kept" "No such attribute" getfattr -n user.kvfs.ended "$F"
 hits=$(xattr "$F" hits)
 cat "$F" > /dev/null
 [ "$(xattr "$F" hits)" -gt "$hits" ] || fail "hits do not grow by a read"
@@ -45,13 +48,14 @@ touch -a "$F"
 [ "$(xattr "$F" hits)" -gt "$hits" ] || fail "hits do not grow by touch -a"
 ok "pin" set_ "$F" pin 1
 eq "pin" "$(xattr "$F" pin)" 1
+eq "getfattr -R finds it" "$(getfattr -R -d -m '^user.kvfs' --absolute-names "$M/s" | grep -B1 '^user.kvfs.pin="1"$' | head -1)" "# file: $F"
 cp -a "$M/s" "$M/copy" || fail "cp -a"
 eq "cp -a carries the pin" "$(xattr "$M/copy/$(place 1)" pin)" 1
 rsync -aX "$M/s/" "$M/copy2/" || fail "rsync -aX"
 eq "rsync -aX carries the pin" "$(xattr "$M/copy2/$(place 1)" pin)" 1
 touch -d '2023-02-03 04:05:06.5' "$F"
 
-for q in quota.dram quota.ssd reserve.dram reserve.ssd; do
+for q in quota.dram quota.ssd reserve.dram reserve.ssd rate.put; do
 	eq "$q is 0" "$(xattr "$M/s" $q)" 0
 	ok "$q" set_ "$M/s" $q 8M
 	eq "$q in bytes" "$(xattr "$M/s" $q)" $((8 << 20))

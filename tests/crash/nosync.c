@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nouring.c - run a program for which io_uring_setup(2) fails with EPERM, as
- * under a container's seccomp profile.
+ * nosync.c - run a program whose syncs do nothing and say that they worked:
+ * what a test of power cuts must find.
  *
- *   nouring PROGRAM [ARGUMENT...]
+ *   nosync PROGRAM [ARGUMENT...]
+ *
+ * io_uring is refused, because what it syncs would pass by.
  *
  * OWNS      nothing.
  *
@@ -19,13 +21,19 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define IF_CALL(number, then)                                    \
+	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##number, 0, 1), \
+		BPF_STMT(BPF_RET | BPF_K, then)
+
 int main(int argc, char **argv)
 {
 	struct sock_filter code[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
 			 offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		IF_CALL(io_uring_setup, SECCOMP_RET_ERRNO | EPERM),
+		IF_CALL(fsync, SECCOMP_RET_ERRNO),
+		IF_CALL(fdatasync, SECCOMP_RET_ERRNO),
+		IF_CALL(msync, SECCOMP_RET_ERRNO),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
 	struct sock_fprog program = {sizeof(code) / sizeof(code[0]), code};

@@ -1,0 +1,54 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# cap.sh - the store is measured all the time while it works: it never has one
+# byte more than ssd=, whatever is saved, removed, compacted, killed, started
+# again with a smaller cap, or done to its disk by others.
+. "$(dirname "$0")/lib"
+M1=$((1 << 20))
+seed=${KVFS_SEED:-$RANDOM}
+echo "seed $seed"
+cap() { timeout 120 "$H/cap" "$1" "$S" "${@:2}" || fail "cap $*"; }
+
+# Blocks of all sizes, twice as much as there is room for.  The cap is such that
+# the files could fill it without a gap.
+cap churn $((68 * M1)) 0 2 "$seed"
+"$H/cap" churn "$S" $((68 * M1)) 0 60 $((seed + 1)) & workers+=($!)
+sleep 1.5
+end_workers
+cap churn $((68 * M1)) 0 2 $((seed + 2))
+cap open $((52 * M1)) $((68 * M1))
+cap churn $((52 * M1)) 0 2 $((seed + 3))
+rm -rf "$S"
+
+# An index that has to be compacted, because of removals and because the cap is
+# too small for it.
+cap fill $((1024 * M1)) 0 24000 4000
+cap thin $((1024 * M1)) 0 3
+cap open $((60 * M1)) $((1024 * M1))
+[ "$(stat -c %s "$S/index/data.mdb")" -le $((2 * M1)) ] || fail "the index was not compacted"
+cap churn $((60 * M1)) 0 2 $((seed + 4))
+rm -rf "$S"
+
+# A daemon whose disk is filled up by others, and freed again.
+disk=$T/disk
+mkdir "$disk"
+truncate -s 96M "$T/image"
+mkfs.ext4 -q -m 0 "$T/image" && mount -o loop "$T/image" "$disk" 2> /dev/null ||
+	{ echo "no loop devices, the rest is left out"; exit 0; }
+S=$disk/store
+BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
+start
+"$H/cap" watch "$S" $((64 * M1)) > "$T/watched" & watch=$!
+blocks() { timeout 60 "$H/blocks" "$1" "$SOCK" "${@:2}" > /dev/null || fail "blocks $*"; }
+blocks save 0 100
+dd if=/dev/zero of="$disk/balloon" bs=1M status=none 2> /dev/null
+blocks durable 1000 300
+rm "$disk/balloon"
+blocks durable 2000 600
+rm -rf "$M/a"/*
+blocks durable 3000 300
+stop
+kill -TERM $watch
+wait $watch || fail "watched: $(cat "$T/watched")"
+cat "$T/watched"
+umount "$disk"

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cutlog.h - the ordered log that disk.c writes and cuts.c reads: what reached
+ * the disk, when it was told to flush, and what its user had been promised by
+ * then.
+ *
+ * The log begins with the disk's contents as writes, then a flush; so a reader
+ * needs nothing else.  A record's bytes follow it.
+ */
+#ifndef KV_TESTS_CUTLOG_H
+#define KV_TESTS_CUTLOG_H
+
+#include <stdint.h>
+
+#define CUT_MAGIC 0x3147534bu
+#define CUT_SECTOR 512u
+
+enum cut_type { CUT_WRITE = 1, CUT_FLUSH, CUT_WORD };
+
+struct cut_record {
+	uint32_t magic, type;
+	uint32_t bytes;		/* WRITE */
+	uint32_t writer, index; /* WORD: of the journal */
+	uint32_t reserved;
+	uint64_t at; /* WRITE: offset; WORD: the word */
+};
+
+#endif

@@ -1,0 +1,160 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# diskfaults.sh - the disk below the store fails: single reads and writes of
+# blocks, then everything, and then it is gone.  No wrong byte is served, the
+# daemon stays, what is in DRAM is served on, the state can be seen, and it ends
+# when the fault does.  KVFS_FAULTS=N: that many faults instead of 900.
+. "$(dirname "$(realpath "$0")")/disks"
+want=${KVFS_FAULTS:-900}
+S=$F/store
+BASE=dram=32M,ssd=128M,segment=8M,hugepages=off,scrub=0
+N=200 # blocks that fit into DRAM
+blocks() { timeout 120 "$H/blocks" "$1" "$SOCK" "${@:2}" || fail "blocks $*: $?"; }
+figure() { awk -v n="$1" '{ for (i = 1; i < NF; i++) if ($i == n) print $(i + 1) }' <<< "$2"; }
+degraded() { [ "$(metric kvfs_ssd_degraded)" = "$1" ]; }
+online() { grep -q '^ssd  .*online' "$M/.kvfs/stats"; }
+alive() { [ -n "$(daemon_pids)" ] && [ -e "$M/.kvfs/stats" ]; }
+# fail_data OPS ERRNO PERMILLE: requests for what is in the segment files
+fail_data() {
+	local from n
+	while read -r from n; do
+		tell "fail.$1.$2.$3.$((from * 4096)).$(((from + n) * 4096))"
+	done < <(filefrag -v "$S"/segments/*.seg |
+		awk '$1 ~ /^[0-9]+:$/ { gsub(/[.:]/, " "); print $4, $6 }')
+}
+# again COUNT COMMAND...: until so many more requests failed
+again() {
+	local end=$(($(faults) + $1)) i
+	shift
+	for ((i = 0; i < 400 && $(faults) < end; i++)); do "$@" "$i"; done
+	[ "$(faults)" -ge "$end" ] || fail "$*: only $(faults) of $end requests failed"
+}
+
+disk_begin ext4 $((256 << 20))
+start
+saved=0 # blocks 0 to here are durable
+add() {
+	eq "saved" "$(figure done "$(blocks durable $saved "$1")")" "$1"
+	saved=$((saved + $1))
+}
+add 400
+
+# Reads of blocks that are only on SSD fail now and then, and then do not.  What
+# failed twice is a miss from then on, and can be saved again.
+read_some() {
+	blocks check $(($1 % 4 * 100)) 100 > /dev/null
+	[ $(($1 % 4)) != 3 ] || blocks durable 0 400 > /dev/null
+}
+fail_data r 5 300
+again $((want / 3)) read_some
+alive || fail "the daemon is gone after failed reads"
+[ "$(metric kvfs_io_errors_total)" -gt 0 ] || fail "failed reads are not counted"
+tell heal
+wait_until 60 degraded 0 || fail "still degraded after failed reads"
+eq "failures after failed reads" "$(figure refused "$(blocks check 0 400)")" 0
+eq "saved again" "$(figure done "$(blocks durable 0 400)")" 400
+eq "after failed reads" "$(figure done "$(blocks check 0 400)")" 400
+
+# So do writes, for two reasons.
+fresh=10000
+write_some() {
+	blocks save $fresh 16 > /dev/null
+	blocks flush > /dev/null
+	fresh=$((fresh + 16))
+}
+for error in 5 28; do
+	fail_data w $error 500
+	again $((want / 3)) write_some
+	alive || fail "the daemon is gone after failed writes"
+	blocks check $((fresh - 64)) 64 > /dev/null
+	tell heal
+	wait_until 60 degraded 0 || fail "still degraded after error $error"
+	wait_until 60 online || fail "not online after error $error: $(cat "$M/.kvfs/stats")"
+	eq "a flush after error $error" "$(figure done "$(blocks flush)")" 1
+	add 16
+done
+fail_data w 5 1000
+out=$(blocks save 20000 8)
+eq "sealed while nothing can be written" "$(figure done "$out")" 8
+eq "a flush while nothing can be written" "$(figure refused "$(blocks flush)")" 1
+degraded 1 || fail "the state cannot be seen"
+online && fail "stats says online"
+eq "read from DRAM" "$(figure done "$(blocks check 20000 8)")" 8
+tell heal
+wait_until 60 degraded 0 || fail "still degraded"
+stop
+start
+out=$(blocks check 20000 8)
+eq "written in the end" "$(figure done "$out")" 8
+blocks check 0 400 > /dev/null
+eq "corrupt blocks" "$(metric kvfs_corrupt_blocks_total)" 0
+echo "data: $(faults) requests failed"
+
+seen_or_dead() { ! alive || degraded 1; }
+# The daemon while its disk is worth nothing; begun: when that was
+dram_only() { # WHAT FIRST
+	wait_until 60 seen_or_dead
+	alive || fail "$1: the daemon is gone"
+	degraded 1 || fail "$1: the state cannot be seen"
+	stop_load # it would crowd out what is read below
+	echo "$1: seen in $(((${EPOCHREALTIME/./} - begun) / 1000)) ms: $(grep '^ssd  ' "$M/.kvfs/stats")"
+	online && fail "$1: stats says online"
+	eq "$1: sealed in DRAM" "$(figure done "$(blocks save "$2" 8)")" 8
+	eq "$1: read from DRAM" "$(figure done "$(blocks check "$2" 8)")" 8
+	blocks check 0 400 > /dev/null # on SSD: exact or not at all
+	eq "$1: a flush" "$(figure refused "$(blocks flush)")" 1
+	alive || fail "$1: the daemon is gone"
+}
+begin_load() {
+	"$H/blocks" durable "$SOCK" 100000 100000 > "$T/load" 2>&1 & workers+=($!)
+	sleep 0.5
+}
+stop_load() {
+	[ ${#workers[@]} != 0 ] || return
+	kill "${workers[@]}"
+	wait "${workers[@]}" 2> /dev/null
+	workers=()
+}
+
+# Nothing can be read or written any more: the filesystem gives up.
+add 32
+begin_load
+begun=${EPOCHREALTIME/./}
+tell fail.rwf.5.1000.0.$((1 << 40))
+dram_only "the disk fails" 30000
+bounded unmount "$M"
+gone
+tell heal
+bounded umount "$F"
+mount -t ext4 -o noatime "$loop" "$F" || fail "mount after the fault"
+start
+eq "last end" "$(grep ^last_end= "$M/.kvfs/config")" last_end=crash
+eq "durable before the fault" "$(figure done "$(blocks check $((saved - 32)) 32)")" 32
+eq "corrupt blocks" "$(metric kvfs_corrupt_blocks_total)" 0
+add 32
+
+# It is gone, in the middle of everything.
+begin_load
+begun=${EPOCHREALTIME/./}
+kill -KILL "$disk_pid"
+dram_only "the disk is gone" 31000
+bounded unmount "$M"
+gone
+disk_lost
+
+# It is gone, and with it what the index has not in memory.
+disk_begin ext4 $((256 << 20))
+saved=0
+start
+add 400
+stop
+start
+dd if="$S/index/data.mdb" of=/dev/null iflag=nocache count=0 status=none
+begun=${EPOCHREALTIME/./}
+kill -KILL "$disk_pid"
+rm -f "$M"/a/0*/*
+timeout 60 "$H/blocks" flush "$SOCK" > /dev/null
+dram_only "the disk is gone, and the index" 32000
+bounded unmount "$M"
+gone
+disk_lost

@@ -1,0 +1,177 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# fsck.sh - kvfs-fsck and the daemon on stores that were killed, lost their index,
+# or are anybody's: good blocks come back, removed ones do not, nothing dies.
+. "$(dirname "$0")/lib"
+BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
+F=$B/kvfs-fsck
+block() { python3 "$here/../mount/mkblock.py" "$@" || fail mkblock.py; }
+key_path() { printf '%s/s/%s' "$M" "$(place "$1")"; }
+# fsck STATUS WORDS [OPTIONS]: it ends with STATUS and says WORDS.
+fsck() {
+	local out rc
+	out=$("$F" "${@:3}" "$S" 2>&1)
+	rc=$?
+	[ $rc = "$1" ] || fail "kvfs-fsck ${*:3}: status $rc, not $1: $out"
+	[[ $out == *"$2"* ]] || fail "kvfs-fsck ${*:3}: does not say '$2': $out"
+}
+state() { tar -C "$S" --sort=name -cf - . | xxh128sum; }
+save_all() {
+	local i
+	mkdir -p "$M/s"
+	for i in {1..20}; do
+		block "$T/b$i" --seed "$i" --bytes $((6000 * (i % 3 + 1)))
+		put s "$i" "$T/b$i" || fail "put $i"
+	done
+	sync "$M/s"
+}
+# all_there FROM TO: those blocks, byte for byte, and no other.
+all_there() {
+	local i
+	for ((i = $1; i <= $2; i++)); do same "block $i" "$T/b$i" "$(key_path "$i")"; done
+	eq "blocks" "$(find "$M/s" -type f ! -name .layout | wc -l)" $(($2 - $1 + 1))
+}
+index_lost() { rm -f "$S/index/data.mdb"; start; }
+
+start
+save_all
+fsck 8 "in use by a daemon (pid $(daemon_pids))"
+kill_daemon
+umount -l "$M"
+before=$(state)
+fsck 0 "20 blocks"
+fsck 0 clean --data
+eq "a check changes the store" "$(state)" "$before"
+python3 - "$("$F" --json --data "$S")" <<'P' || fail "JSON"
+import json, sys
+o = json.loads(sys.argv[1])
+assert o["status"] == 0 and o["blocks"] == 20 and not o["clean"] and o["version"] == 2, o
+assert o["bytes_accounted"] == o["bytes_held"] > 20 * 4096, o
+P
+
+# The index is lost, and is made anew.
+index_lost
+grep -q '^index=rebuilt (missing): 20 blocks, 1 spaces, 0 left out' "$M/.kvfs/config" || fail "config does not tell of the rebuilt index"
+all_there 1 20
+stop
+fsck 0 clean --data
+rm "$S/index/data.mdb"
+fsck 4 "the index is missing"
+fsck 4 "the index is missing" --repair
+fsck 1 "20 blocks" --rebuild
+fsck 0 "last end a crash" --data
+start
+all_there 1 20
+
+# What was removed stays removed: also what somebody still has open.
+rm "$(key_path 1)"
+exec 9< "$(key_path 2)"
+rm "$(key_path 2)"
+sync "$M/s"
+cmp - "$T/b2" <&9 || fail "an open file that was removed changed"
+kill_daemon
+exec 9<&-
+umount -l "$M"
+fsck 0 clean
+index_lost
+all_there 3 20
+kill_daemon
+umount -l "$M"
+fsck 1 "18 blocks" --rebuild
+start
+all_there 3 20
+stop
+
+# One byte of one block.
+python3 - "$S"/segments/*.seg <<'P' || fail "changing a byte"
+import random, sys
+want = random.Random(7).randbytes(12000)[5000:5100]
+for name in sys.argv[1:]:
+    with open(name, "r+b") as f:
+        at = f.read().find(want)
+        if at >= 0:
+            f.seek(at)
+            f.write(bytes([want[0] ^ 1]))
+            sys.exit(0)
+sys.exit(1)
+P
+fsck 0 clean
+fsck 4 "1 blocks with other bytes than sealed" --data
+fsck 1 "put right" --data --repair
+fsck 0 "17 blocks" --data
+start
+absent "the damaged block" "$(key_path 7)"
+same "another one" "$T/b8" "$(key_path 8)"
+stop
+
+# What lies beside the index.
+rm "$S/store" "$S/spaces/000001"
+truncate -s 8M "$S/segments/000000.seg"
+touch "$S/odd" "$S/spaces/odd"
+cp "$S/segments/000000.seg" "$S/segments/000099.seg"
+fsck 4 "./odd: not the store's"
+fsck 4 "000099.seg: the index does not have it"
+fsck 1 "put right" --repair
+fsck 0 "2 files that are not the store's"
+rm "$S/odd" "$S/spaces/odd" "$S/index/data.mdb"
+start
+eq "blocks after all that" "$(find "$M/s" -type f ! -name .layout | wc -l)" 17
+stop
+
+# Who asks wrongly.
+"$F" > /dev/null 2>&1
+eq "no store" $? 16
+"$F" --odd "$S" > /dev/null 2>&1
+eq "an unknown option" $? 16
+"$F" --repair --rebuild "$S" > /dev/null 2>&1
+eq "both" $? 16
+not "not a store" "not a kvfs store" "$F" "$T"
+not "not there" "No such file" "$F" "$T/nowhere"
+mv "$S/index" "$T/index"
+ln -s "$T/index" "$S/index"
+not "a symbolic link" "must be directories" "$F" --repair "$S"
+rm "$S/index" && mv "$T/index" "$S/index"
+fsck 0 clean
+
+# Anything: it may find errors, it may not die.
+python3 - "$F" "$S" "$T/hostile" 100 <<'P' || fail "a hostile store"
+import os, random, shutil, subprocess, sys
+tool, store, copy, rounds = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+r = random.Random(5)
+drop = (lambda: (os.setgid(65534), os.setuid(65534))) if os.getuid() == 0 else None
+status = {}
+def damage(path):
+    size = os.path.getsize(path)
+    with open(path, "r+b") as f:
+        for _ in range(r.choice([1, 3, 50])):
+            at = r.randrange(size + 1)
+            at = r.choice([at, at // 4096 * 4096 + r.randrange(200), size - 4096 + r.randrange(64)])
+            if at < 0 or at >= size:
+                continue
+            f.seek(at)
+            f.write(r.choice([r.randbytes(r.randrange(1, 40)), b"\xff" * 8, b"\0" * 8]))
+    if r.random() < 0.1:
+        os.truncate(path, r.randrange(size + 1))
+for n in range(rounds):
+    shutil.rmtree(copy, ignore_errors=True)
+    subprocess.run(["cp", "-a", "--sparse=always", store, copy], check=True)
+    files = [os.path.join(d, f) for d, _, fs in os.walk(copy) for f in fs if f != "lock" and f != "lock.mdb"]
+    for path in r.sample(files, r.randrange(1, 3)):
+        damage(path)
+    if r.random() < 0.1:
+        path = r.choice(files)
+        os.unlink(path)
+        r.choice([lambda: os.symlink("/dev/zero", path), lambda: os.mkfifo(path), lambda: os.mkdir(path), lambda: None])()
+    if drop:
+        for d, ds, fs in os.walk(copy):
+            for f in [d] + [os.path.join(d, f) for f in fs]:
+                os.chown(f, 65534, 65534, follow_symlinks=False)
+        os.chmod(os.path.dirname(copy), 0o755)
+    for options in (["--data"], ["--repair", "--json"], ["--rebuild"], ["--data", "--quiet"]):
+        p = subprocess.run([tool, *options, copy], capture_output=True, timeout=60, preexec_fn=drop)
+        status[p.returncode] = status.get(p.returncode, 0) + 1
+        if p.returncode not in (0, 1, 4, 8):
+            print(n, options, p.returncode, p.stdout, p.stderr)
+            sys.exit(1)
+print("%d hostile stores, four runs each; status: %s" % (rounds, status))
+P

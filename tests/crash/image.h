@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * image.h - what a disk holds after a power cut: made from the log of disk.c,
+ * in memory, and mounted.
+ *
+ * Everything up to `base` is kept; of the writes from there to `cut` a random
+ * part is, in any order, some of them torn into sectors.
+ *
+ * One thread; one image at a time.
+ */
+#ifndef KV_TESTS_IMAGE_H
+#define KV_TESTS_IMAGE_H
+
+#include <fcntl.h>
+#include <linux/loop.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include "tests/crash/client.h"
+#include "tests/crash/cutlog.h"
+
+struct image_log {
+	const struct cut_record **record;
+	size_t n, first; /* first: after the disk's contents */
+};
+
+struct image_maker {
+	struct image_log log;
+	uint8_t *disk; /* everything up to `base` */
+	bool *used;    /* of its pages: was written */
+	uint64_t bytes;
+	size_t base;
+};
+
+struct image {
+	int memory, loop;
+	unsigned unflushed; /* writes that may be there or not */
+};
+
+static inline void image_must(bool good, const char *what)
+{
+	if (good)
+		return;
+	printf("FAILED: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static inline void image_read_log(const char *path, struct image_log *log)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	const uint8_t *map;
+	size_t at = 0, room = 0;
+	struct stat st;
+
+	image_must(fd >= 0 && fstat(fd, &st) == 0, path);
+	map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+	image_must(map != MAP_FAILED, path);
+	close(fd);
+	memset(log, 0, sizeof(*log));
+	while (at + sizeof(struct cut_record) <= (size_t)st.st_size) {
+		const struct cut_record *r = (const void *)(map + at);
+
+		image_must(r->magic == CUT_MAGIC, "the log");
+		if (log->n == room) {
+			room = room == 0 ? 4096 : room * 2;
+			log->record = realloc((void *)log->record,
+					      room * sizeof(*log->record));
+			image_must(log->record != NULL, "memory");
+		}
+		log->record[log->n++] = r;
+		if (log->first == 0 && r->type == CUT_FLUSH)
+			log->first = log->n;
+		at += sizeof(*r) + r->bytes;
+	}
+}
+
+static inline void image_maker_open(struct image_maker *m, const char *path,
+				    uint64_t bytes)
+{
+	memset(m, 0, sizeof(*m));
+	image_read_log(path, &m->log);
+	m->bytes = bytes;
+	m->disk = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	m->used = calloc(bytes / KV_PAGE, 1);
+	image_must(m->disk != MAP_FAILED && m->used != NULL, "memory");
+}
+
+/* Move what is surely kept forward, to record @base. */
+static inline void image_advance(struct image_maker *m, size_t base)
+{
+	for (; m->base < base; m->base++) {
+		const struct cut_record *r = m->log.record[m->base];
+
+		if (r->type != CUT_WRITE)
+			continue;
+		memcpy(m->disk + r->at, r + 1, r->bytes);
+		for (uint64_t p = r->at / KV_PAGE;
+		     p <= (r->at + r->bytes - 1) / KV_PAGE; p++)
+			m->used[p] = true;
+	}
+}
+
+static inline void image_copy_base(const struct image_maker *m, int memory)
+{
+	const uint64_t pages = m->bytes / KV_PAGE;
+
+	for (uint64_t p = 0, n; p < pages; p += n + 1) {
+		for (n = 0; p + n < pages && m->used[p + n]; n++)
+			;
+		if (n > 0)
+			image_must(pwrite(memory, m->disk + p * KV_PAGE,
+					  n * KV_PAGE, (off_t)(p * KV_PAGE)) ==
+					   (ssize_t)(n * KV_PAGE),
+				   "copying the image");
+	}
+}
+
+/* Each sector is there or not. */
+static inline void image_tear(int memory, const struct cut_record *r,
+			      uint64_t *seed)
+{
+	for (uint32_t at = 0; at < r->bytes; at += CUT_SECTOR)
+		if (client_random(seed, 2) == 0)
+			image_must(pwrite(memory, (const uint8_t *)(r + 1) + at,
+					  CUT_SECTOR,
+					  (off_t)(r->at + at)) == CUT_SECTOR,
+				   "tearing a write");
+}
+
+/* Of the writes after the base some, in any order. */
+static inline unsigned image_scatter(const struct image_maker *m, int memory,
+				     size_t cut, uint64_t *seed)
+{
+	const struct cut_record **late;
+	long keep = client_random(seed, 5); /* of 4: none to all */
+	size_t n = 0;
+
+	late = malloc((cut - m->base + 1) * sizeof(*late));
+	image_must(late != NULL, "memory");
+	for (size_t i = m->base; i < cut; i++)
+		if (m->log.record[i]->type == CUT_WRITE)
+			late[n++] = m->log.record[i];
+	for (size_t i = 0; i < n; i++) {
+		size_t j = i + (size_t)client_random(seed, (long)(n - i));
+		const struct cut_record *r = late[j];
+
+		late[j] = late[i];
+		if (client_random(seed, 4) >= keep)
+			continue;
+		if (client_random(seed, 4) == 0)
+			image_tear(memory, r, seed);
+		else
+			image_must(pwrite(memory, r + 1, r->bytes,
+					  (off_t)r->at) == (ssize_t)r->bytes,
+				   "writing the image");
+	}
+	free((void *)late);
+	return (unsigned)n;
+}
+
+/* 0, or -errno if there are no loop devices. */
+static inline int image_attach(struct image *image)
+{
+	struct loop_config config = {.fd = (uint32_t)image->memory,
+				     .info.lo_flags = LO_FLAGS_AUTOCLEAR};
+	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC), r = -EBUSY;
+	char path[32];
+
+	image->loop = -1;
+	if (control < 0)
+		return -errno;
+	for (int i = 0; i < 100 && r == -EBUSY; i++) {
+		int number = ioctl(control, LOOP_CTL_GET_FREE);
+
+		snprintf(path, sizeof(path), "/dev/loop%d", number);
+		image->loop = open(path, O_RDWR | O_CLOEXEC);
+		if (image->loop < 0) {
+			r = -errno;
+			break;
+		}
+		r = ioctl(image->loop, LOOP_CONFIGURE, &config) < 0 ? -errno
+								    : 0;
+		if (r < 0)
+			close(image->loop);
+	}
+	close(control);
+	return r;
+}
+
+/* The disk as a cut before record @cut leaves it, behind a loop device. */
+static inline void image_make(struct image_maker *m, size_t cut, uint64_t seed,
+			      struct image *image)
+{
+	image->memory = memfd_create("image", MFD_CLOEXEC);
+	image_must(image->memory >= 0 &&
+			   ftruncate(image->memory, (off_t)m->bytes) == 0,
+		   "memory");
+	image_copy_base(m, image->memory);
+	image->unflushed = image_scatter(m, image->memory, cut, &seed);
+	errno = -image_attach(image);
+	image_must(errno == 0, "a loop device");
+}
+
+static inline int image_mount(const struct image *image, const char *type,
+			      const char *at)
+{
+	const char *options = strcmp(type, "xfs") == 0 ? "nouuid" : "";
+	struct loop_info64 info;
+	char path[32];
+
+	if (ioctl(image->loop, LOOP_GET_STATUS64, &info) < 0)
+		return -errno;
+	snprintf(path, sizeof(path), "/dev/loop%u", info.lo_number);
+	return mount(path, at, type, MS_NOATIME, options) < 0 ? -errno : 0;
+}
+
+/* The device goes with its last user. */
+static inline void image_free(struct image *image, const char *at)
+{
+	if (umount(at) < 0 && errno == EBUSY)
+		umount2(at, MNT_DETACH);
+	close(image->loop);
+	close(image->memory);
+}
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * points.h - which kill point comes next, and what each has seen so far.
+ *
+ * The daemon's table tells their names and how often each was passed; killer.c
+ * adds what it needs to choose: a point is armed at a hit number that was
+ * reached before, those that killed least first.
+ */
+#ifndef KV_TESTS_POINTS_H
+#define KV_TESTS_POINTS_H
+
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "point.h"
+#include "tests/crash/client.h"
+
+struct points {
+	struct kv_point_table *table; /* shared with the daemon */
+	uint64_t most[KV_POINTS_MAX]; /* hits in one life of a daemon */
+	uint64_t kills[KV_POINTS_MAX], armed[KV_POINTS_MAX];
+};
+
+/* What a round must be like for a point to be passed. */
+static const struct {
+	const char *prefix;
+	bool fresh, shrink, clean, lose, old, mounted;
+} points_need[] = {
+	{"create.", .fresh = true},
+	{"mount.half", .fresh = true},
+	{"space.", .fresh = true},
+	{"beside.", .fresh = true},
+	{"shrink.", .shrink = true},
+	{"unmount.", .clean = true},
+	{"checkpoint.", .clean = true},
+	{"rebuild.", .lose = true},
+	/* Files have blocks of so many sizes that others give way. */
+	{"file.reclass", .mounted = true},
+	{"file.cleared", .mounted = true},
+	{"file.trailer", .mounted = true},
+	{"migrate.", .fresh = true, .old = true},
+};
+
+static inline void points_open(struct points *p, const char *path)
+{
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+	memset(p, 0, sizeof(*p));
+	if (fd < 0 || ftruncate(fd, sizeof(*p->table)) < 0)
+		abort();
+	p->table = mmap(NULL, sizeof(*p->table), PROT_READ | PROT_WRITE,
+			MAP_SHARED, fd, 0);
+	close(fd);
+	if (p->table == MAP_FAILED)
+		abort();
+}
+
+/* A daemon's life is over: what it passed is possible. */
+static inline void points_learn(struct points *p)
+{
+	for (uint32_t i = 0; i < p->table->n; i++) {
+		uint64_t hits = atomic_exchange(&p->table->entry[i].hits, 0);
+
+		p->most[i] = KV_MAX(p->most[i], hits);
+	}
+}
+
+/* -1: none is known yet. */
+static inline int points_choose(struct points *p, uint64_t *seed)
+{
+	uint32_t n = p->table->n, best = 0;
+	bool rare = client_random(seed, 2) == 0;
+
+	if (n == 0)
+		return -1;
+	best = (uint32_t)client_random(seed, n);
+	for (uint32_t i = 0; rare && i < n; i++) {
+		uint32_t at = (best + i) % n;
+
+		if (p->kills[at] < p->kills[best] ||
+		    (p->kills[at] == p->kills[best] &&
+		     p->armed[at] < p->armed[best]))
+			best = at;
+	}
+	p->armed[best]++;
+	return (int)best;
+}
+
+static inline uint64_t points_hit(const struct points *p, int point,
+				  uint64_t *seed)
+{
+	uint64_t most = KV_MIN(p->most[point], 200u);
+
+	return most < 2 || client_random(seed, 3) == 0
+		       ? 1
+		       : 1 + (uint64_t)client_random(seed, (long)most);
+}
+
+static inline const char *points_name(const struct points *p, int point)
+{
+	return p->table->entry[point].name;
+}
+
+/* Prints the table; returns how many killed nobody. */
+static inline unsigned points_print(const struct points *p)
+{
+	unsigned never = 0;
+
+	for (uint32_t i = 0; i < p->table->n; i++) {
+		printf("  %-24s passed at most %llu times in a life, killed "
+		       "%llu of %llu\n",
+		       p->table->entry[i].name, (unsigned long long)p->most[i],
+		       (unsigned long long)p->kills[i],
+		       (unsigned long long)p->armed[i]);
+		never += p->kills[i] == 0;
+	}
+	return never;
+}
+
+#endif

@@ -1,0 +1,59 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# powercut.sh [ext4|xfs] - the power of the disk below a store is cut, at many
+# points of its life.  What reached the disk is logged in order; a cut keeps what
+# was flushed, and any part of what was not, in any order, torn into sectors.
+# What was acknowledged as durable by then is there byte for byte, what was
+# removed and flushed stays away, and the store opens and goes on.
+#
+# The same with a disk that lies about flushes: blocks may be lost, nothing wrong
+# is served.  And with a daemon whose syncs do nothing: that must be found.
+# KVFS_IMAGES=1000: that many instead of 200; KVFS_SEED=N: the same again.
+. "$(dirname "$(realpath "$0")")/disks"
+type=${1:-ext4}
+images=${KVFS_IMAGES:-200}
+seed=${KVFS_SEED:-$((RANDOM << 15 | RANDOM))}
+RANDOM=$seed
+case $type in
+ext4) bytes=$((96 << 20)) ;;
+xfs) bytes=$((320 << 20)) ;; # mkfs makes no smaller ones
+esac
+S=$F/store
+J=$T/journal
+
+# life SECONDS [RUNNER]: a daemon and its clients; then it is killed
+life() {
+	local i
+	${2:+"$2"} "$B/kvfs" -o "dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0,control=$SOCK" "$S" none ||
+		fail "kvfs does not start"
+	for i in 0 1 2; do "$H/saver" "$SOCK" "$J" $i $RANDOM "$D" & workers+=($!); done
+	sleep "$1"
+	end_load 0
+}
+end_daemon() { kill -TERM $(daemon_pids) && gone; }
+cut_power() { # IMAGES LOG [lies]
+	nice "$H/cuts" "$2" $bytes "$type" "$F" "$1" "$seed" "$B/kvfs-fsck" ${3:+"$3"}
+}
+
+disk_begin "$type" $bytes "$T/log"
+life 1.5
+kill_daemon
+life 1
+end_daemon
+life 1
+kill_daemon
+disk_end
+cut_power "$images" "$T/log" || fail "a promise is broken"
+out=$(cut_power $((images > 160 ? images / 8 : 20)) "$T/log" lies) || fail "a disk that lies makes us lie: $out"
+echo "$out" | tail -n 1
+[[ $out == *"lost 0 "* ]] && fail "a disk that forgets what was flushed is not found"
+
+"$H/nosync" true || { echo "no seccomp: not tried without syncs"; exit 0; }
+rm "$T/log" "$J"
+disk_begin "$type" $bytes "$T/log"
+life 1.5 "$H/nosync"
+kill_daemon
+disk_end
+out=$(cut_power 20 "$T/log")
+[[ $out == *"lost 0 "* ]] && fail "a daemon that does not sync is not found: $out"
+echo "without syncs: $(tail -n 1 <<< "$out")"

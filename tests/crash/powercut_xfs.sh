@@ -1,0 +1,4 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# powercut_xfs.sh - as powercut.sh, on XFS.
+exec "$(dirname "$(realpath "$0")")/powercut.sh" xfs

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The head of a block's file, as anybody may write it. */
+#include "block.h"
+#include "tests/fuzz/fuzz.h"
+
+static const char text[] =
+	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"BF16\",\"shape\":[2,3]},"
+	"{\"name\":\"v\",\"dtype\":\"U8\",\"shape\":[5]}],\"tokens\":4}";
+
+struct verdict {
+	int r;
+	uint64_t length, payload;
+	struct kv_meta meta;
+};
+
+static struct verdict parse(const uint8_t *data, size_t n,
+			    const struct kv_layout *layout)
+{
+	struct fuzz f = {data, n};
+	_cleanup_(kv_freep) uint8_t *exact = fuzz_take(&f, n, &n);
+	struct verdict v = {0};
+
+	v.r = kv_block_parse(exact, n, layout, &v.length, &v.payload, &v.meta);
+	if (v.r == 0) {
+		fuzz_must(v.payload > 8 && v.payload <= v.length);
+		fuzz_must(v.meta.parent.len == 0 || v.meta.parent.len == 16 ||
+			  v.meta.parent.len == 32);
+	}
+	return v;
+}
+
+/* A writer's bytes come piece by piece: what is said of fewer of them holds. */
+static void check(const uint8_t *data, size_t n, size_t fewer,
+		  const struct kv_layout *layout)
+{
+	struct verdict all = parse(data, n, layout);
+	struct verdict part = parse(data, KV_MIN(fewer, n), layout);
+
+	if (part.r == -EAGAIN)
+		return;
+	fuzz_must(part.r == all.r && part.length == all.length &&
+		  part.payload == all.payload);
+}
+
+/* How many bytes come first, then the file. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static struct kv_layout *layout;
+	struct fuzz f = {data, size};
+	size_t fewer = fuzz_u16(&f);
+
+	if (!layout)
+		fuzz_must(kv_layout_parse(text, strlen(text), &layout) == 0);
+	check(f.at, f.left, fewer, NULL);
+	check(f.at, f.left, fewer, layout);
+	return 0;
+}

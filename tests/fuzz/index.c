@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The index's records: any bytes under any key, as if a disk or a bug had put
+ * them there.  Not LMDB's own pages: those are LMDB's.
+ */
+#include <unistd.h>
+
+#include "index/env.h"
+#include "index/record.h"
+#include "tests/fuzz/fuzz.h"
+
+#define MAP (16u << 20)
+
+enum database { META, SPACES, SEGMENTS, SLOTS, SNAPSHOTS, DATABASES };
+
+static char directory[] = "/tmp/kvfs-fuzz-index-XXXXXX";
+static const struct kv_store_info fresh = {.store = "0123456789abcde",
+					   .next_space = 1};
+static struct kv_index *handle;
+
+static void reopen(void)
+{
+	struct kv_store_info info;
+
+	kv_index_close(kv_steal(handle));
+	fuzz_must(kv_index_open(directory, MAP, false, &fresh, &info,
+				&handle) == 0);
+	mdb_env_set_flags(handle->env, MDB_NOSYNC, 1);
+}
+
+static void remove_files(void)
+{
+	char path[64];
+
+	kv_index_close(kv_steal(handle));
+	snprintf(path, sizeof(path), "%s/data.mdb", directory);
+	unlink(path);
+	snprintf(path, sizeof(path), "%s/lock.mdb", directory);
+	unlink(path);
+}
+
+static void clean_up(void)
+{
+	remove_files();
+	rmdir(directory);
+}
+
+/* With the right checksum a record comes as far as what uses it. */
+static void seal(enum database database, uint64_t id, uint8_t *value, size_t n)
+{
+	struct kv_space_record *space = (void *)value;
+	struct kv_snapshot_record *snapshot = (void *)value;
+
+	if (database == META && n == sizeof(struct kv_store_record))
+		kv_store_record_seal((void *)value);
+	if (database == SLOTS && n == sizeof(struct kv_slot_record))
+		kv_slot_record_seal((void *)value, id);
+	if (database == SEGMENTS && n == sizeof(struct kv_segment_record))
+		kv_segment_record_seal((void *)value);
+	if (database == SNAPSHOTS && n >= sizeof(*snapshot)) {
+		n -= sizeof(*snapshot);
+		snapshot->id = id;
+		snapshot->count =
+			(uint32_t)(snapshot->count %
+				   (n / sizeof(struct kv_snapshot_item) + 1));
+		snapshot->name_len =
+			(uint32_t)(n - snapshot->count *
+					       sizeof(struct kv_snapshot_item));
+		kv_snapshot_record_seal(snapshot, snapshot + 1);
+	}
+	if (database != SPACES || n < sizeof(*space))
+		return;
+	space->id = (uint32_t)id;
+	space->layout_len =
+		(uint32_t)KV_MIN(space->layout_len, n - sizeof(*space));
+	space->name_len = (uint32_t)(n - sizeof(*space)) - space->layout_len;
+	kv_space_record_seal(space, (const char *)(space + 1));
+}
+
+/* The database (16: seal it); then the key, the length, the value. */
+static int put_one(MDB_txn *txn, struct fuzz *f, size_t key_len)
+{
+	const MDB_dbi dbis[] = {handle->meta, handle->spaces, handle->segments,
+				handle->slots, handle->snapshots};
+	unsigned how = fuzz_byte(f);
+	enum database database = (how & 15) % DATABASES;
+	uint64_t id = fuzz_byte(f) | (uint64_t)fuzz_byte(f) << 32;
+	size_t n = fuzz_u16(f) % 4096;
+	_cleanup_(kv_freep) uint8_t *bytes = fuzz_take(f, n, &n);
+	MDB_val key = {key_len, &id}, value = {n, bytes};
+	static char name[] = "store";
+
+	if (how & 16)
+		seal(database, id, bytes, n);
+	if (database == META)
+		key = (MDB_val){5, name};
+	return mdb_put(txn, dbis[database], &key, &value, 0);
+}
+
+static unsigned put_all(struct fuzz *f, size_t key_len)
+{
+	unsigned puts = 0;
+	MDB_txn *txn;
+	int rc = 0;
+
+	fuzz_must(mdb_txn_begin(handle->env, NULL, 0, &txn) == 0);
+	while (f->left && puts < 32 && rc == 0) {
+		rc = put_one(txn, f, key_len);
+		puts++;
+	}
+	if (rc == 0)
+		fuzz_must(mdb_txn_commit(txn) == 0);
+	else
+		mdb_txn_abort(txn);
+	return rc == 0 ? puts : 0;
+}
+
+struct seen {
+	uint64_t n, sum;
+};
+
+static int see_space(void *arg, const struct kv_space_record *record,
+		     const char *name, const char *layout)
+{
+	struct seen *seen = arg;
+
+	fuzz_must(strlen(name) <= record->name_len);
+	fuzz_must(strlen(layout) <= record->layout_len);
+	seen->n++;
+	return 0;
+}
+
+static int see_snapshot(void *arg, const struct kv_snapshot_record *record,
+			const char *name, const struct kv_snapshot_item *items)
+{
+	struct seen *seen = arg;
+
+	fuzz_must(strlen(name) <= record->name_len);
+	for (uint32_t i = 0; i < record->count; i++)
+		seen->sum += items[i].position;
+	seen->n++;
+	return 0;
+}
+
+static int see_segment(void *arg, const struct kv_segment_record *record)
+{
+	struct seen *seen = arg;
+
+	seen->n++;
+	seen->sum += record->slot_bytes;
+	return 0;
+}
+
+static int see_slot(void *arg, uint64_t id, const struct kv_slot_record *record)
+{
+	struct kv_slot_record again;
+	struct seen *seen = arg;
+
+	fuzz_must(kv_index_get(handle, id, &again) == 0);
+	fuzz_must(memcmp(&again, record, sizeof(again)) == 0);
+	seen->n++;
+	return 0;
+}
+
+static void walk(unsigned puts)
+{
+	struct seen seen = {0};
+	const struct kv_index_visitor visitor = {.arg = &seen,
+						 .space = see_space,
+						 .segment = see_segment,
+						 .slot = see_slot,
+						 .snapshot = see_snapshot};
+	uint64_t damaged;
+
+	fuzz_must(kv_index_walk(handle, &visitor, &damaged) == 0);
+	fuzz_must(seen.n + damaged <= puts);
+}
+
+static void empty(void)
+{
+	const MDB_dbi dbis[] = {handle->spaces, handle->segments, handle->slots,
+				handle->snapshots};
+	MDB_txn *txn;
+
+	fuzz_must(mdb_txn_begin(handle->env, NULL, 0, &txn) == 0);
+	for (size_t i = 0; i < KV_ARRAY_LEN(dbis); i++)
+		fuzz_must(mdb_drop(txn, dbis[i], 0) == 0);
+	fuzz_must(kv_store_info_put(txn, handle->meta, &fresh) == 0);
+	fuzz_must(mdb_txn_commit(txn) == 0);
+}
+
+/* A store record of another hand is refused, not followed. */
+static void open_again(void)
+{
+	struct kv_store_info info;
+	int r;
+
+	kv_index_close(kv_steal(handle));
+	r = kv_index_open(directory, MAP, true, NULL, &info, &handle);
+	fuzz_must(r == 0 || r == -EBADMSG || r == -ENOTSUP);
+	remove_files();
+	reopen();
+}
+
+/* How: 1 open again, 2 keys of another length (LMDB wants them all the same);
+ * then the records. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct fuzz f = {data, size};
+	unsigned how = fuzz_byte(&f);
+	unsigned puts;
+
+	if (!handle) {
+		fuzz_must(mkdtemp(directory));
+		atexit(clean_up);
+		reopen();
+	}
+	puts = put_all(&f, how & 2 ? 4 : 8);
+	walk(puts);
+	if (how & 1)
+		open_again();
+	else
+		empty();
+	return 0;
+}

@@ -1,0 +1,63 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Two tenants, each a user of his own: A uses a working set, B writes as fast as
+# it can.  Within its guarantees A loses at most 2 % of its hits; without them,
+# many.
+. "$(dirname "$0")/lib"
+if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null; then
+	echo "not root, or no setpriv"
+	exit 77
+fi
+A="setpriv --reuid=4001 --regid=4001 --clear-groups"
+C="setpriv --reuid=4002 --regid=4002 --clear-groups"
+# Who may not read the build gets a copy.
+cp "$B/tests/mount/flood" "$T/flood"
+chmod 755 "$T/flood"
+BASE=dram=64M,ssd=144M,segment=8M,hugepages=off,scrub=0
+STEP=40
+
+begin() {
+	start
+	ok "A's space" $A mkdir "$M/a"
+	ok "B's space" $C mkdir "$M/b"
+}
+# hits STEP: A's, of 1152.
+hits() {
+	local out
+	out=$($A "$T/flood" "$M" a replay "$1") || fail "replay: $out"
+	echo "$out" >&2
+	echo "${out%% of*}"
+}
+flooded() {
+	local n
+	$C "$T/flood" "$M" b flood &
+	n=$(hits $STEP) || exit 1
+	kill $! 2>/dev/null
+	wait $! 2>/dev/null
+	echo "$n"
+}
+end() {
+	stop
+	rm -rf "$S"
+}
+
+begin
+ok "A saves" $A "$T/flood" "$M" a save
+peace=$(hits 0) || exit 1
+eq "hits in peace" "$peace" 1152
+end
+
+begin
+setfattr -n user.kvfs.reserve.dram -v 24M "$M/a" || fail "reserve.dram"
+setfattr -n user.kvfs.reserve.ssd -v 64M "$M/a" || fail "reserve.ssd"
+ok "A saves" $A "$T/flood" "$M" a save
+with=$(flooded) || exit 1
+[ "$with" -ge $((peace * 98 / 100)) ] || fail "with a reserve A has $with hits of $peace"
+
+end
+
+begin
+ok "A saves" $A "$T/flood" "$M" a save
+without=$(flooded) || exit 1
+[ "$without" -lt $((peace * 90 / 100)) ] || fail "without a reserve A has $without hits of $peace: no flood"
+end

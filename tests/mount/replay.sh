@@ -1,0 +1,144 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# replay.sh - kvfs-replay: hits counted by hand, every form of output, what is
+# refused, and a live mount that has the hit rate that was computed.
+. "$(dirname "$0")/lib"
+R=$B/kvfs-replay
+# line LENGTH ID...: a request.
+line() {
+	local length=$1 ids
+	shift
+	ids=$(printf '%s, ' "$@")
+	echo "{\"timestamp\": 0, \"input_length\": $length, \"output_length\": 1, \"hash_ids\": [${ids%, }]}"
+}
+# rate POLICY BLOCKS FILE: hits and blocks asked for.
+rate() { "$R" --policy "$1" --blocks "$2" --block-size 10 "$3" | sed -E 's/.*hits=([0-9]+) blocks_asked=([0-9]+) .*/\1 \2/'; }
+
+# A chain, the same again, one that shares its first block: 3 + 1 hits of 8; the
+# last id of each is of a block that is not full.
+{ line 35 1 2 3 4; line 35 1 2 3 4; line 29 1 5 6; } > "$T/a"
+for p in lru flru lhd arc s3fifo sieve bound; do
+	eq "$p: all fits" "$(rate $p 100 "$T/a")" "4 8"
+done
+# Room for two: of a longer request the head stays, so 2 hits come again; then
+# 7, 8 displace 1, 2 and the chain is lost.  Who knows the future keeps 1, 2.
+{ line 30 1 2 3; line 30 1 2 3; line 20 7 8; line 30 1 2 3; } > "$T/b"
+eq "lru: the head stays" "$(rate lru 2 "$T/b")" "2 11"
+eq "bound: the new one is not let in" "$(rate bound 2 "$T/b")" "4 11"
+# A gap: block 2 of the chain was never asked for as 9, so nothing after it hits.
+{ line 30 1 2 3; line 30 1 9 3; } > "$T/c"
+eq "a hit is a prefix" "$(rate lru 100 "$T/c")" "1 6"
+# Leaf-first: 3 leaves before 1 and 2, which are hits when they come again.
+{ line 30 1 2 3; line 10 4; line 30 1 2 3; } > "$T/d"
+eq "leaf-first" "$(rate lru 3 "$T/d")" "2 7"
+echo '{"input_length": 40, "block_size": 20, "hash_ids": [1, 2, 3]}' > "$T/e"
+eq "the line's own block size" "$(rate lru 9 "$T/e")" "0 2"
+eq "the fixed line" "$("$R" --policy flru --blocks 100 --block-size 10 "$T/a")" \
+	"policy=flru blocks=100 requests=3 hits=4 blocks_asked=8 hit_rate=0.5000"
+gzip -k "$T/a"
+eq "gzip" "$(rate lru 100 "$T/a.gz")" "4 8"
+eq "bytes" "$("$R" --policy lru --bytes 60K --token-bytes 1K --block-size 10 "$T/b" | cut -d' ' -f2)" blocks=6
+"$R" --csv --bound --block-size 10 --blocks 2,3 "$T/b" > "$T/csv" || fail csv
+eq "csv: a head and 7 by 2 rows" "$(grep -c '^[a-z0-9]*,[a-z0-9]*,[a-z0-9]*,[a-z0-9_]*,[a-z0-9_]*,[a-z0-9_.]*$' "$T/csv")" 15
+"$R" --json --plot "$T/svg" --block-size 10 --blocks 2,3 "$T/b" > "$T/json" || fail json
+python3 - "$T/json" "$T/svg" <<'P' || fail "json, svg"
+import json, sys, xml.dom.minidom
+rows = json.load(open(sys.argv[1]))
+assert len(rows) == 12 and {r["policy"] for r in rows} == {"lru", "flru", "lhd", "arc", "s3fifo", "sieve"}
+assert all(0 <= r["hits"] <= r["blocks_asked"] == 11 for r in rows)
+svg = xml.dom.minidom.parse(sys.argv[2])
+assert len(svg.getElementsByTagName("polyline")) == 6
+P
+# refused WHAT FILE LINE REASON
+refused() {
+	local out rc
+	out=$("$R" --policy lru "$2" 2>&1 > "$T/out")
+	rc=$?
+	eq "$1: exit status" $rc 1
+	case $out in
+	"$2:$3: "*"$4"*) ;;
+	*) fail "$1: says '$out'" ;;
+	esac
+	[ -s "$T/out" ] && fail "$1: prints a result"
+}
+bad() { { line 512 1; echo "$2"; } > "$T/bad"; refused "$1" "$T/bad" 2 "$3"; }
+bad "no JSON" 'nonsense' "expected near"
+bad "half a line" '{"input_length": 3' "expected"
+bad "no object" '[1]' "not a JSON object"
+bad "no length" '{"hash_ids": []}' "input_length is missing"
+bad "a negative length" '{"input_length": -1, "hash_ids": []}' "input_length is not a number"
+bad "a length in words" '{"input_length": "x", "hash_ids": []}' "input_length is not a number"
+bad "no ids" '{"input_length": 1}' "hash_ids is missing"
+bad "ids in words" '{"input_length": 512, "hash_ids": ["x"]}' "hash_ids[0] is not a number"
+bad "too few ids" '{"input_length": 1024, "hash_ids": [1]}' "1 hash_ids for 2 full blocks"
+bad "block size 0" '{"input_length": 1, "block_size": 0, "hash_ids": []}' "block_size is not a number"
+refused "no such file" "$T/none" 0 "No such file"
+: > "$T/empty"
+refused "an empty file" "$T/empty" 1 "no requests"
+head -c 60 "$T/a.gz" > "$T/cut.gz"
+out=$("$R" "$T/cut.gz" 2>&1) && fail "a file cut short: accepted"
+for o in "--policy mru" "--blocks 0" "--blocks x" "--bytes 1K --blocks 1" --nonsense ""; do
+	# shellcheck disable=SC2086
+	"$R" $o ${o:+"$T/a"} > "$T/out" 2>&1
+	eq "refused: '$o'" $? 2
+done
+
+# The live mount, against the computation, with chats over shared prompts.
+python3 - > "$T/chats" <<'P'
+import random
+r = random.Random(5)
+n = 0
+def new(k):
+    global n
+    n += k
+    return list(range(n - k, n))
+systems = [new(r.randint(2, 8)) for _ in range(8)]
+talks = []
+for _ in range(1500):
+    if talks and r.random() < 0.6:
+        t = r.choice(talks)
+        t += new(r.randint(1, 4))
+        if r.random() < 0.3:
+            talks.remove(t)
+    else:
+        t = r.choice(systems) + new(r.randint(2, 20))
+        talks.append(t)
+        if len(talks) > 60:
+            talks.pop(0)
+    print('{"input_length": %d, "block_size": 1, "hash_ids": %s}' % (len(t), t))
+P
+# lhd has as many hits as lru where nothing but the last use tells who comes
+# back, and more where much is asked for once.
+rates() { "$R" --csv --policy lru,lhd --blocks "$2" "$1" | awk -F, -v least="$3" '
+	$1 == "lru" { lru[$2] = $4 }
+	$1 == "lhd" && $4 < least * lru[$2] { print $2 " blocks: " $4 " hits, lru " lru[$2]; bad = 1 }
+	END { exit bad }'; }
+rates "$T/chats" 300,1000,1180,1364,2000,4000,8000 0.99 || fail "lhd is worse than lru"
+python3 - > "$T/once" <<'P'
+n = 100000
+for i in range(4000):
+    ids = [i % 50 * 10 + k for k in range(10)]
+    if i % 2:
+        ids = list(range(n, n + 12))
+        n += 12
+    print('{"input_length": %d, "block_size": 1, "hash_ids": %s}' % (len(ids), ids))
+P
+eq "lru: all is displaced before it comes again" "$(rate lru 300 "$T/once")" "0 44000"
+[ "$(rate lhd 300 "$T/once" | cut -d' ' -f1)" -gt 15000 ] || fail "lhd learns nothing"
+
+for p in lhd flru lru; do
+	start "dram=16M,ssd=0,evict=$p"
+	"$R" --mount "$M" "$T/chats" > "$T/live" || fail "live replay: $p"
+	grep -q "^evict  *$p: " "$M/.kvfs/stats" || fail "stats do not show the policy"
+	eq "the policy's metric" "$(metric "kvfs_eviction_policy{name=\"$p\"}")" 1
+	awk -F'[ =]' -v p="$p" '{ rate[NR] = $12; name[NR] = $2; blocks = $4 }
+		END { d = rate[2] - rate[1]; if (d < 0) d = -d
+		exit !(NR == 2 && name[1] == p && name[2] == p "-live" && blocks > 500 && rate[1] > 0.05 && d <= 0.01) }' "$T/live" ||
+		fail "live and computed differ: $(cat "$T/live")"
+	for x in 1x 2x 4x inf; do
+		awk "BEGIN { exit !($(metric "kvfs_estimated_hit_rate{dram=\"$x\"}") > 0.05) }" || fail "estimate $x"
+	done
+	[ "$(metric kvfs_remembered_total)" -gt 0 ] || fail "nothing is remembered"
+	stop
+	rm -rf "$S"
+done

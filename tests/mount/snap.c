@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * snap.c - snapshots from a shell script.
+ *
+ *   snap MOUNT SPACE make NAME KEY...   of these blocks, positions 0, 1, ...
+ *   snap MOUNT SPACE drop NAME
+ *   snap MOUNT SPACE list               a name a line
+ *   snap MOUNT SPACE keys NAME          a position and a key a line
+ *   snap MOUNT SPACE flush              until all is durable
+ *
+ * Exits 0, or 1 and says why.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "kernels/kvfs.h"
+#include "kv.h"
+
+#define KEYS 4096
+
+static kvfs_key keys[KEYS];
+static uint32_t positions[KEYS];
+
+static int make(kvfs_space *space, const char *name, char **texts, int n)
+{
+	size_t missing = 0;
+	int r;
+
+	for (int i = 0; i < n && i < KEYS; i++) {
+		r = kvfs_key_parse(texts[i], &keys[i]);
+		if (r < 0)
+			return r;
+	}
+	r = kvfs_snapshot(space, name, keys, NULL, (size_t)n, &missing);
+	if (r < 0)
+		printf("key %zu: ", missing);
+	return r;
+}
+
+static int list(kvfs_space *space)
+{
+	_cleanup_(kv_freep) char *names = NULL;
+	long n = kvfs_snapshot_list(space, &names);
+	const char *name = names;
+
+	for (long i = 0; i < n; i++) {
+		puts(name);
+		name += strlen(name) + 1;
+	}
+	return n < 0 ? (int)n : 0;
+}
+
+static int show_keys(kvfs_space *space, const char *name)
+{
+	long n = kvfs_snapshot_keys(space, name, keys, positions, KEYS);
+	char hex[65];
+
+	for (long i = 0; i < n && i < KEYS; i++) {
+		kvfs_key_name(&keys[i], hex);
+		printf("%08" PRIu32 " %s\n", positions[i], hex);
+	}
+	return n < 0 ? (int)n : 0;
+}
+
+static int flush_all(kvfs_space *space)
+{
+	kvfs_xfer *xfer;
+	int r = kvfs_flush(space, KVFS_DURABLE, &xfer);
+
+	if (r < 0)
+		return r;
+	kvfs_xfer_wait(xfer, KVFS_DURABLE, KVFS_FOREVER);
+	r = kvfs_xfer_status(xfer, 0);
+	kvfs_xfer_free(xfer);
+	return r;
+}
+
+static int act(kvfs_space *space, int argc, char **argv)
+{
+	if (argc >= 2 && strcmp(argv[0], "make") == 0)
+		return make(space, argv[1], argv + 2, argc - 2);
+	if (argc == 2 && strcmp(argv[0], "drop") == 0)
+		return kvfs_snapshot_drop(space, argv[1]);
+	if (argc == 2 && strcmp(argv[0], "keys") == 0)
+		return show_keys(space, argv[1]);
+	if (argc == 1 && strcmp(argv[0], "list") == 0)
+		return list(space);
+	if (argc == 1 && strcmp(argv[0], "flush") == 0)
+		return flush_all(space);
+	return -EINVAL;
+}
+
+int main(int argc, char **argv)
+{
+	kvfs_session *session;
+	kvfs_space *space;
+	int r;
+
+	if (argc < 4)
+		return 2;
+	r = kvfs_open(argv[1], &session);
+	if (r < 0)
+		return 1;
+	r = kvfs_space_open(session, argv[2], NULL, 0, &space);
+	if (r == 0) {
+		r = act(space, argc - 3, argv + 3);
+		kvfs_space_close(space);
+	}
+	kvfs_close(session);
+	if (r < 0)
+		printf("%s\n", strerror(-r));
+	return r < 0;
+}
