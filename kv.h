@@ -65,6 +65,12 @@ struct kv_meta {
 	int64_t mtime_ns; /* CLOCK_REALTIME when sealed, or as utimens set it */
 };
 
+/* We are short of something: no reason to forget what is on disk. */
+static inline bool kv_is_shortage(int r)
+{
+	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
+}
+
 static inline void kv_freep(void *p)
 {
 	free(*(void **)p);

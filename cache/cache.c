@@ -187,7 +187,7 @@ int kv_cache_open(const struct kv_cache_config *config,
 
 	*ret_why = NULL;
 	if (r < 0)
-		return r;
+		return kv_why(ret_why, r, "cannot start: %s", strerror(-r));
 	r = start(cache, ret_why);
 	if (r < 0) {
 		close_parts(cache, false);

@@ -279,12 +279,15 @@ int kv_files_shrink(struct kv_cache *cache)
 
 void kv_files_sweep(struct kv_cache *cache)
 {
-	DIR *dir = fdopendir(dup(cache->ssd.dir));
+	int copy = dup(cache->ssd.dir);
+	DIR *dir = copy < 0 ? NULL : fdopendir(copy);
 	struct dirent *entry;
 	uint32_t id;
 
-	if (!dir)
+	if (!dir) {
+		kv_closep(&copy);
 		return;
+	}
 	rewinddir(dir);
 	while ((entry = readdir(dir))) {
 		if (kv_segment_parse(entry->d_name, &id) &&

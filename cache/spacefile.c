@@ -83,12 +83,15 @@ void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space)
 /* Remove what belongs to no space; half-written ones, too. */
 static void remove_strays(struct kv_cache *cache)
 {
-	DIR *dir = fdopendir(dup(cache->spaces_dir));
+	int copy = dup(cache->spaces_dir);
+	DIR *dir = copy < 0 ? NULL : fdopendir(copy);
 	struct dirent *entry;
 	uint32_t id;
 
-	if (!dir)
+	if (!dir) {
+		kv_closep(&copy);
 		return;
+	}
 	rewinddir(dir);
 	while ((entry = readdir(dir))) {
 		if (entry->d_name[0] == '.' ||

@@ -102,6 +102,14 @@ static int take_lock(struct kv_cache *cache, char **ret_why)
 	return 0;
 }
 
+static int make_dir(struct kv_cache *cache, const char *name)
+{
+	if (mkdirat(cache->store_fd, name, 0700) < 0 && errno != EEXIST &&
+	    !cache->config.read_only)
+		return -errno;
+	return 0;
+}
+
 static int open_dir(struct kv_cache *cache, char **ret_why)
 {
 	bool made = mkdir(cache->store, 0700) == 0;
@@ -129,9 +137,13 @@ static int open_dir(struct kv_cache *cache, char **ret_why)
 	if (r < 0)
 		return r;
 	KV_POINT("mount.locked");
-	mkdirat(cache->store_fd, "index", 0700);
+	r = make_dir(cache, "index");
 	KV_POINT("mount.half_made");
-	mkdirat(cache->store_fd, "segments", 0700);
+	if (r == 0)
+		r = make_dir(cache, "segments");
+	if (r < 0)
+		return kv_why(ret_why, r, "%s: cannot make it: %s",
+			      cache->store, strerror(-r));
 	fsync(cache->store_fd);
 	cache->ssd.dir = openat(cache->store_fd, "segments",
 				O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -197,12 +209,6 @@ static int visit_space(void *arg, const struct kv_space_record *record,
 	return r == -ENOMEM ? r : 0;
 }
 
-/* No reason to forget what is on disk: better no mount. */
-static bool is_shortage(int r)
-{
-	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
-}
-
 static int visit_segment(void *arg, const struct kv_segment_record *record)
 {
 	struct kv_cache *cache = arg;
@@ -210,7 +216,7 @@ static int visit_segment(void *arg, const struct kv_segment_record *record)
 
 	if (r == 0)
 		kv_size_used(cache, record->slot_bytes);
-	return is_shortage(r) ? r : 0;
+	return kv_is_shortage(r) ? r : 0;
 }
 
 /* Its slot is free, and holds what must not come back. */
@@ -244,7 +250,7 @@ static int visit_slot(void *arg, uint64_t slot_id,
 	block->hits = record->hits;
 	r = kv_extent_adopt(cache, block, (uint32_t)(slot_id >> 32),
 			    (uint32_t)slot_id);
-	if (is_shortage(r))
+	if (kv_is_shortage(r))
 		return r;
 	if (r < 0) {
 		space->loose++;

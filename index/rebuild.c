@@ -110,7 +110,7 @@ static int add_file(struct work *work, uint32_t id)
 	int r;
 
 	r = fd < 0 ? fd : kv_trailer_read(fd, id, &file.trailer);
-	if (r == -ENOTSUP)
+	if (r == -ENOTSUP || kv_is_shortage(r))
 		return r;
 	if (r < 0) {
 		work->out->odd_files++;
@@ -127,16 +127,20 @@ static int find_files(struct work *work)
 	DIR *dir;
 	struct dirent *entry;
 	uint32_t id;
-	int r = 0;
+	int copy, r = 0;
 
 	work->segments =
 		openat(work->out->store_fd, "segments",
 		       O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	if (work->segments < 0)
 		return errno == ENOENT ? 0 : -errno;
-	dir = fdopendir(dup(work->segments));
-	if (!dir)
-		return -errno;
+	copy = dup(work->segments);
+	dir = copy < 0 ? NULL : fdopendir(copy);
+	if (!dir) {
+		r = -errno;
+		kv_closep(&copy);
+		return r;
+	}
 	rewinddir(dir);
 	while (r == 0 && (entry = readdir(dir)))
 		if (kv_segment_parse(entry->d_name, &id))
@@ -154,7 +158,7 @@ static int know_store(struct work *work)
 	size_t n = 0;
 	int r = kv_store_file_read(work->out->store_fd, info);
 
-	if (r == -ENOTSUP || r == -ENOMEM || r == -EIO)
+	if (r == -ENOTSUP || r == -EIO || kv_is_shortage(r))
 		return r;
 	if (r < 0) {
 		*info = (struct kv_store_info){.cap = work->out->cap,
@@ -209,7 +213,7 @@ static int add_space(struct work *work, int dir, uint32_t id)
 	struct kv_batch *batch;
 	int r = kv_space_file_read(dir, id, &record, &name, &layout);
 
-	if (r == -ENOMEM)
+	if (kv_is_shortage(r))
 		return r;
 	if (r < 0 || id >= 1u << 24)
 		return 0;
@@ -244,8 +248,9 @@ static int add_spaces(struct work *work)
 		return dir == -ENOENT ? 0 : dir;
 	list = fdopendir(dir);
 	if (!list) {
+		r = -errno;
 		close(dir);
-		return -errno;
+		return r;
 	}
 	while (r == 0 && (entry = readdir(list)))
 		if (kv_space_file_parse(entry->d_name, &id))

@@ -1,6 +1,6 @@
 #!/bin/bash
 # coverage.sh - which branches of the index and of the SSD tier the unit tests
-# take.  Fails below COVERAGE_GOAL percent (90) of them all.
+# and the fuzzers' corpus take.  Fails below COVERAGE_GOAL percent (90) of them all.
 #
 # Not counted: the branch out of an assert, which a test cannot take and pass,
 # and lines marked as never reached.
@@ -15,9 +15,10 @@ tier="$tier scrub settle spacefile store sweep view writer"
 # Without optimization, so that each branch is one of the source; and with exit
 # for _exit, or what a child did is not counted.
 export CFLAGS="-O0 -g -w --coverage -D_exit=exit" LDFLAGS=--coverage
-make --no-print-directory -s -j2 B="$B" $(printf "$B/%s " ${tests//.c/}) || exit 1
+make --no-print-directory -s -j2 B="$B" \
+	$(printf "$B/%s " ${tests//.c/} $(ls tests/fuzz/*.c | sed 's/\.c$//')) || exit 1
 find "$B" -name '*.gcda' -delete
-B=$B tests/run.sh $(printf "$B/%s " ${tests//.c/}) || exit 1
+B=$B tests/run.sh $(printf "$B/%s " ${tests//.c/}) tests/fuzz/replay.sh || exit 1
 
 gcovr --root . --object-directory "$B" --branches \
 	--filter 'index/' $(printf -- '--filter cache/%s\\.c ' $tier) \

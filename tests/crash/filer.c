@@ -143,6 +143,17 @@ static void write_renamed(const char *path, unsigned index, size_t n)
 	atomic_fetch_add(&journal->sealed, r == 0);
 }
 
+/* The kernel may know the name of an evicted block for a second. */
+static int create(const char *path)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+
+	if (fd >= 0 || errno != EEXIST)
+		return fd;
+	usleep(1500000);
+	return open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+}
+
 static void save(unsigned index)
 {
 	uint64_t id = journal_id(writer, index), n;
@@ -162,7 +173,7 @@ static void save(unsigned index)
 		write_renamed(path, index, n);
 		return;
 	}
-	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	fd = create(path);
 	if (fd < 0 && errno == EEXIST)
 		journal_fault(journal, "there before it was made", id);
 	if (fd < 0)
