@@ -51,7 +51,7 @@ fsck_clean() { [ -z "$fsck" ] || "$fsck" "$S" > "$T/fsck" 2>&1 || fail "kvfs-fsc
 
 begin_load "$T"
 "$H/killer" "$T" "$B/kvfs" "$P" "$rounds" "$seconds" "$seed" "$here/../golden/v1.tar.xz" $fsck > "$T/out" ||
-	fail "$(tail -n 90 "$T/out" "$T/log" "$T/fsck" 2>/dev/null)"
+	fail "$(tail -qn 8 "$T/out" "$T/log" "$T/fsck" 2>/dev/null)"
 cat "$T/out"
 end_load 0 3 # 3: was opening a session when it was told to end
 [ ! -s "$T/log" ] || fail "a daemon said: $(cat "$T/log")"
