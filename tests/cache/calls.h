@@ -155,6 +155,9 @@ int memfd_create(const char *name, unsigned flags)
 
 /* ---- ---- */
 
+#ifdef __clang__ /* glibc declares pread inline */
+#pragma clang diagnostic ignored "-Wstatic-in-inline"
+#endif
 ssize_t pread(int fd, void *data, size_t n, off_t offset)
 {
 	REAL(pread);
