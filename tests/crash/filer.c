@@ -233,6 +233,14 @@ static bool settle(void)
 
 		if (gen < 0 && daemon_died((int)-gen))
 			return false;
+		/* An errno is no byte: it is counted, and told. */
+		if (gen < 0 && gen != -EILSEQ && gen != -EBADMSG) {
+			atomic_fetch_add(&journal->refused, 1);
+			printf("block %llx: not read: %s\n",
+			       (unsigned long long)journal_id(writer, i),
+			       strerror((int)-gen));
+			continue;
+		}
 		journal_judge(journal, journal_get(journal, writer, i), gen,
 			      journal_id(writer, i));
 		journal_settle(journal, writer, i, gen);

@@ -51,6 +51,7 @@ struct journal {
 	_Atomic uint32_t active; /* bits of the writers that take part */
 	_Atomic uint64_t settled[JOURNAL_WRITERS]; /* the mount looked at */
 	_Atomic uint64_t lost, wrong, damaged, returned, checked;
+	_Atomic uint64_t refused; /* reads of files that ended with an errno */
 
 	struct journal_times reconnect, recovery;
 	_Atomic uint64_t pointers; /* times that leased blocks were reread */

@@ -31,13 +31,15 @@ static inline void report_times(const char *what, struct journal_times *times)
 static inline void report_totals(struct journal *j, unsigned faults)
 {
 	printf("acknowledged %llu removed %llu sealed %llu compared %llu: "
-	       "lost %llu wrong %llu damaged %llu returned %llu faults %llu\n",
+	       "lost %llu wrong %llu damaged %llu returned %llu faults %llu "
+	       "refused %llu\n",
 	       (unsigned long long)j->acknowledged,
 	       (unsigned long long)j->removed, (unsigned long long)j->sealed,
 	       (unsigned long long)j->checked, (unsigned long long)j->lost,
 	       (unsigned long long)j->wrong, (unsigned long long)j->damaged,
 	       (unsigned long long)j->returned,
-	       (unsigned long long)j->faults + faults);
+	       (unsigned long long)j->faults + faults,
+	       (unsigned long long)j->refused);
 	report_times("recovery, from exec to the first answer", &j->recovery);
 	report_times("readers' reconnection, from the first answer to a lease",
 		     &j->reconnect);
