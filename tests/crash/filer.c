@@ -197,7 +197,7 @@ static void evict(unsigned index)
 	if (unlink(path) == 0)
 		gone[index] = true;
 	else if (errno == ENOENT && known)
-		journal_fault(journal, "lost before it was removed", id);
+		journal_missed(journal, "missed before it was removed", id);
 }
 
 /* A generation, 0: absent, or -errno. */

@@ -51,7 +51,7 @@ struct journal {
 	_Atomic uint32_t active; /* bits of the writers that take part */
 	_Atomic uint64_t settled[JOURNAL_WRITERS]; /* the mount looked at */
 	_Atomic uint64_t lost, wrong, damaged, returned, checked;
-	_Atomic uint64_t refused; /* reads of files that ended with an errno */
+	_Atomic uint64_t refused; /* misses and errnos that should not be */
 
 	struct journal_times reconnect, recovery;
 	_Atomic uint64_t pointers; /* times that leased blocks were reread */
@@ -295,6 +295,16 @@ static inline void journal_fault(struct journal *j, const char *what,
 	atomic_fetch_add(&j->faults, 1);
 	printf("FAULT: %s, block %llx, mount %llu\n", what,
 	       (unsigned long long)id, (unsigned long long)j->mounts);
+}
+
+/* It was said not to be there, once: a miss, and told.  Whether it is lost is
+ * seen at the next start and at the end. */
+static inline void journal_missed(struct journal *j, const char *what,
+				  uint64_t id)
+{
+	atomic_fetch_add(&j->refused, 1);
+	printf("block %llx: %s; mount %llu\n", (unsigned long long)id, what,
+	       (unsigned long long)j->mounts);
 }
 
 #endif

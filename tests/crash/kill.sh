@@ -10,7 +10,7 @@
 # KVFS_ROUNDS=10000 KVFS_SECONDS=3600: the long form.  KVFS_SEED: the same again.
 . "$(dirname "$0")/lib"
 rounds=${KVFS_ROUNDS:-2000}
-seconds=${KVFS_SECONDS:-225}
+seconds=${KVFS_SECONDS:-150}
 seed=${KVFS_SEED:-$$}
 J=$T/journal
 SSD=$((96 << 20))

@@ -86,7 +86,7 @@ static void check_entry(const struct held *held, unsigned writer,
 	if (!certain(writer, held->mount))
 		return;
 	if (status == -ENOENT && before.must && same_entry(before, after))
-		journal_fault(journal, "lost while the daemon runs", id);
+		journal_missed(journal, "missed while the daemon runs", id);
 	if (status != 0 || held->n == 0)
 		return;
 	gen = held->block[held->n - 1].gen;

@@ -121,8 +121,8 @@ static void evict(struct client *c, struct batch *b)
 
 		gone[b->index[i]] = statuses[i] == 0 || absent;
 		if (absent && known[i] && !churn)
-			journal_fault(journal, "lost before it was removed",
-				      b->ids[i]);
+			journal_missed(journal, "missed before it was removed",
+				       b->ids[i]);
 	}
 }
 
