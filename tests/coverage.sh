@@ -1,6 +1,7 @@
 #!/bin/bash
 # coverage.sh - which branches of the index and of the SSD tier the unit tests
-# and the fuzzers' corpus take.  Fails below COVERAGE_GOAL percent (90) of them all.
+# take, with the fuzzers' corpus and the scripts about stores of other formats and
+# kvfs-fsck.  Fails below COVERAGE_GOAL percent (90) of them all.
 #
 # Not counted: the branch out of an assert, which a test cannot take and pass,
 # and lines marked as never reached.
@@ -9,16 +10,18 @@ tests/need.sh gcovr || exit 1
 B=${B:-build-coverage}
 goal=${COVERAGE_GOAL:-90}
 tests=$(ls tests/index/test_*.c tests/cache/test_*.c)
+scripts="tests/fuzz/replay.sh tests/crash/golden.sh tests/crash/upgrade.sh tests/crash/fsck.sh"
+helpers=$(ls tests/fuzz/*.c tests/crash/*.c)
 tier="commit extent fetch file health read reclaim recover ring ring_threads ring_uring"
 tier="$tier scrub settle spacefile store sweep view writer"
 
 # Without optimization, so that each branch is one of the source; and with exit
 # for _exit, or what a child did is not counted.
 export CFLAGS="-O0 -g -w --coverage -D_exit=exit" LDFLAGS=--coverage
-make --no-print-directory -s -j2 B="$B" \
-	$(printf "$B/%s " ${tests//.c/} $(ls tests/fuzz/*.c | sed 's/\.c$//')) || exit 1
+make --no-print-directory -s -j2 B="$B" all \
+	$(printf "$B/%s " ${tests//.c/} ${helpers//.c/}) || exit 1
 find "$B" -name '*.gcda' -delete
-B=$B tests/run.sh $(printf "$B/%s " ${tests//.c/}) tests/fuzz/replay.sh || exit 1
+B=$B tests/run.sh $(printf "$B/%s " ${tests//.c/}) $scripts || exit 1
 
 gcovr --root . --object-directory "$B" --branches \
 	--filter 'index/' $(printf -- '--filter cache/%s\\.c ' $tier) \

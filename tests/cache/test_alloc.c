@@ -174,6 +174,7 @@ static int set_up(void **state)
 	f->config.hugepages = KV_HUGE_OFF;
 	f->config.evict = "flru";
 	f->config.io_retry = 5000000; /* ns */
+	f->config.scrub = 100 << 20;
 	open_cache(f);
 	for (unsigned n = 0; n < OLD; n++)
 		f->removed[n] = true; /* so that they are made */

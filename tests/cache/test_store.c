@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_store.c - what a STORE is taken for, and what becomes of records in its
+ * index that do not agree with its files.
+ */
+#include <sys/file.h>
+
+#include "index/index.h"
+#include "tests/cache/small_store.h"
+
+#define BLOCK (1u << 20)
+#define MANY 32
+
+static int set_up(void **state)
+{
+	struct small *s = malloc(sizeof(*s));
+
+	small_new(s);
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct small *s = *state;
+
+	if (s->cache)
+		assert_int_equal(small_close(s), 0);
+	small_remove(s);
+	free(s->why);
+	free(s);
+	return 0;
+}
+
+static void touch(struct small *s, const char *name)
+{
+	char path[128];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/%s", s->path, name);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	assert_true(fd >= 0);
+	close(fd);
+}
+
+/* Refused with @error, and the reason names the store. */
+static void refused(struct small *s, int error)
+{
+	assert_int_equal(small_open(s), error);
+	assert_non_null(s->why);
+	assert_non_null(strstr(s->why, s->config.store));
+}
+
+static void what_holds_something_else_is_refused(void **state)
+{
+	struct small *s = *state;
+	char path[128];
+
+	touch(s, "thesis.tex");
+	refused(s, -EEXIST);
+	snprintf(path, sizeof(path), "%s/thesis.tex", s->path);
+	assert_int_equal(access(path, F_OK), 0);
+	s->config.store = path;
+	refused(s, -ENOTDIR);
+	s->config.store = "/nonexistent/store";
+	refused(s, -ENOENT);
+	s->config.store = s->path;
+}
+
+static void an_empty_filesystem_is_taken(void **state)
+{
+	struct small *s = *state;
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/lost+found", s->path);
+	assert_int_equal(mkdir(path, 0700), 0);
+	touch(s, "lock"); /* of one that did not get far */
+	small_must_open(s);
+}
+
+static void read_only_makes_nothing(void **state)
+{
+	struct small *s = *state;
+
+	s->config.read_only = true;
+	refused(s, -ENOENT);
+	assert_int_equal(rmdir(s->path), 0); /* it is empty */
+	refused(s, -ENOENT);
+	assert_int_equal(mkdir(s->path, 0700) == 0 || errno == EEXIST, 1);
+}
+
+static void a_store_in_use_is_busy_and_names_its_owner(void **state)
+{
+	struct small *s = *state, other;
+	char pid[32];
+
+	small_must_open(s);
+	other = *s;
+	other.why = NULL;
+	snprintf(pid, sizeof(pid), "%d", (int)getpid());
+	assert_int_equal(small_open(&other), -EBUSY);
+	assert_non_null(strstr(other.why, pid));
+	free(other.why);
+}
+
+/* ---- a smaller cap ---- */
+
+static void save_many(struct small *s)
+{
+	for (unsigned n = 0; n < MANY; n++) {
+		assert_int_equal(small_save_seed(s, n, n, BLOCK), 0);
+		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	}
+}
+
+static unsigned there(struct small *s, unsigned from, unsigned to)
+{
+	unsigned found = 0;
+
+	for (unsigned n = from; n < to; n++)
+		found += small_view(s, n, BLOCK) == 0;
+	return found;
+}
+
+static void a_smaller_cap_gives_files_up_and_keeps_the_rest(void **state)
+{
+	struct small *s = *state;
+	struct kv_cache_stats before, after;
+
+	s->config.ssd = 64 << 20;
+	small_must_open(s);
+	save_many(s);
+	assert_int_equal(there(s, 0, MANY), MANY);
+	before = small_stats(s);
+	assert_int_equal(small_close(s), 0);
+
+	s->config.ssd = 32 << 20;
+	small_must_open(s);
+	after = small_stats(s);
+	assert_true(after.ssd_files < before.ssd_files);
+	assert_true(after.ssd_used <= s->config.ssd);
+	assert_in_range(there(s, 0, MANY), 1, MANY - 1);
+	assert_int_equal(there(s, 0, MANY), after.blocks);
+	assert_int_equal(small_close(s), 0);
+
+	s->config.ssd_given = false; /* as it was made last */
+	small_must_open(s);
+	assert_int_equal(there(s, 0, MANY), after.blocks);
+	assert_int_equal(small_stats(s).ssd_total, after.ssd_total);
+}
+
+static void without_the_tier_what_is_on_ssd_waits(void **state)
+{
+	struct small *s = *state;
+
+	small_must_open(s);
+	assert_int_equal(small_save(s, 1), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_close(s), 0);
+	s->config.read_only = true;
+	small_must_open(s);
+	assert_int_equal(small_view(s, 1, BYTES), 0);
+	assert_int_equal(small_save(s, 2), -EROFS);
+	assert_int_equal(small_close(s), 0);
+	s->config.read_only = false;
+	small_must_open(s);
+	assert_int_equal(small_view(s, 1, BYTES), 0);
+}
+
+/* ---- an index that does not agree with the files ---- */
+
+static struct kv_index *open_index(struct small *s)
+{
+	struct kv_store_info info;
+	struct kv_index *index;
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/index", s->path);
+	assert_int_equal(kv_index_open(path, kv_index_map_bytes(32 << 20),
+				       false, NULL, &info, &index),
+			 0);
+	return index;
+}
+
+static int see_slot(void *arg, uint64_t id, const struct kv_slot_record *record)
+{
+	struct kv_slot_record *first = arg;
+
+	(void)id;
+	if (!first->length)
+		*first = *record;
+	return 0;
+}
+
+static struct kv_slot_record first_slot(struct kv_index *index)
+{
+	struct kv_slot_record record = {0};
+	const struct kv_index_visitor visitor = {.arg = &record,
+						 .slot = see_slot};
+	uint64_t damaged;
+
+	assert_int_equal(kv_index_walk(index, &visitor, &damaged), 0);
+	assert_true(record.length > 0);
+	return record;
+}
+
+/* Records that no daemon writes, beside those of blocks 0 .. 3. */
+static void add_odd_slots(struct kv_batch *batch,
+			  const struct kv_slot_record *good)
+{
+	struct kv_slot_record odd[7];
+	uint64_t ids[7];
+
+	for (unsigned i = 0; i < KV_ARRAY_LEN(odd); i++) {
+		odd[i] = *good;
+		odd[i].key[5] = (uint8_t)(i + 1); /* another block */
+		ids[i] = kv_slot_id(0, 100 + i);
+	}
+	odd[0].space = 77;
+	odd[1].key_len = 20;
+	odd[2].length = 0;
+	odd[3].length = 1ull << 40;
+	ids[4] = kv_slot_id(55, 0);	  /* no such file */
+	ids[5] = kv_slot_id(0, 1u << 30); /* no such slot */
+	odd[6] = *good;			  /* a key twice */
+	for (unsigned i = 0; i < KV_ARRAY_LEN(odd); i++)
+		assert_int_equal(kv_batch_put_slot(batch, ids[i], &odd[i]), 0);
+}
+
+static void add_odd_segments(struct kv_batch *batch)
+{
+	static const struct kv_segment_record odd[] = {
+		{.id = 20, .slots = 9, .slot_bytes = 4096}, /* too small */
+		{.id = 21, .slots = 9, .slot_bytes = 12345},
+		{.id = 22, .slots = 9, .slot_bytes = 1ull << 40},
+		{.id = UINT32_MAX, .slots = 9, .slot_bytes = 65536},
+		{.id = 23, .slots = 9, .slot_bytes = 65536}, /* not there */
+	};
+
+	for (unsigned i = 0; i < KV_ARRAY_LEN(odd); i++)
+		assert_int_equal(kv_batch_put_segment(batch, &odd[i]), 0);
+}
+
+static void odd_records_cost_nothing_but_themselves(void **state)
+{
+	struct small *s = *state;
+	struct kv_slot_record good;
+	struct kv_index *index;
+	struct kv_batch *batch;
+
+	small_must_open(s);
+	for (unsigned n = 0; n < 4; n++)
+		assert_int_equal(small_save(s, n), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_close(s), 0);
+	index = open_index(s);
+	good = first_slot(index);
+	assert_int_equal(kv_batch_begin(index, &batch), 0);
+	add_odd_slots(batch, &good);
+	add_odd_segments(batch);
+	assert_int_equal(kv_batch_commit(batch), 0);
+	kv_index_close(index);
+
+	small_must_open(s);
+	assert_int_equal(small_stats(s).blocks, 4);
+	for (unsigned n = 0; n < 4; n++)
+		assert_int_equal(small_view(s, n, BYTES), 0);
+	assert_int_equal(small_save(s, 4), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_close(s), 0);
+	small_must_open(s);
+	assert_int_equal(small_view(s, 4, BYTES), 0);
+}
+
+static void blocks_of_a_file_that_is_gone_or_short_are_misses(void **state)
+{
+	struct small *s = *state;
+	char path[128];
+
+	for (unsigned round = 0; round < 2; round++) {
+		small_must_open(s);
+		assert_int_equal(small_save(s, 0), 0);
+		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+		assert_int_equal(small_close(s), 0);
+		snprintf(path, sizeof(path), "%s/segments/000000.seg", s->path);
+		assert_int_equal(round ? truncate(path, KV_PAGE) : unlink(path),
+				 0);
+		small_must_open(s);
+		assert_int_equal(small_view(s, 0, BYTES), -ENOENT);
+		assert_int_equal(small_close(s), 0);
+	}
+}
+
+/* ---- a prologue that agrees with itself, but not with the index ---- */
+
+static void change_prologue(struct kv_slot_record *record, unsigned n)
+{
+	switch (n) {
+	case 0:
+		record->generation++;
+		break;
+	case 1:
+		record->length--;
+		break;
+	case 2:
+		record->space++;
+		break;
+	case 3:
+		record->key[9] ^= 1;
+		break;
+	case 4:
+		record->digest[3] ^= 1;
+		break;
+	default: /* as it was */
+		break;
+	}
+}
+
+#define CHANGES 5
+
+/* Seal the prologues of blocks 0 .. CHANGES anew, with one thing changed. */
+static void change_prologues(struct small *s, uint64_t slot_bytes)
+{
+	struct kv_prologue prologue;
+	uint8_t store[16];
+	char path[128];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/segments/000000.seg", s->path);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	assert_true(fd >= 0);
+	for (unsigned i = 0; i <= CHANGES; i++) {
+		off_t at = (off_t)(i * slot_bytes);
+
+		assert_int_equal(pread(fd, &prologue, sizeof(prologue), at),
+				 sizeof(prologue));
+		assert_int_equal(prologue.record.position, i);
+		memcpy(store, prologue.store, sizeof(store));
+		change_prologue(&prologue.record, i);
+		kv_prologue_seal(&prologue, store);
+		assert_int_equal(pwrite(fd, &prologue, sizeof(prologue), at),
+				 sizeof(prologue));
+	}
+	close(fd);
+}
+
+static void a_prologue_says_what_the_index_says_or_it_is_a_miss(void **state)
+{
+	struct small *s = *state;
+	uint64_t slot_bytes;
+
+	small_must_open(s);
+	for (unsigned n = 0; n <= CHANGES; n++) {
+		assert_int_equal(small_save(s, n), 0);
+		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	}
+	slot_bytes = s->cache->ssd.files[0]->slot_bytes;
+	assert_int_equal(small_close(s), 0);
+	change_prologues(s, slot_bytes);
+	small_must_open(s);
+	for (unsigned n = 0; n < CHANGES; n++)
+		assert_true(small_view(s, n, BYTES) < 0);
+	assert_int_equal(small_stats(s).corrupt, CHANGES);
+	assert_int_equal(small_view(s, CHANGES, BYTES), 0);
+	for (unsigned n = 0; n < CHANGES; n++)
+		assert_int_equal(small_save(s, n), 0);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(what_holds_something_else_is_refused),
+		TEST(an_empty_filesystem_is_taken),
+		TEST(read_only_makes_nothing),
+		TEST(a_store_in_use_is_busy_and_names_its_owner),
+		TEST(a_smaller_cap_gives_files_up_and_keeps_the_rest),
+		TEST(without_the_tier_what_is_on_ssd_waits),
+		TEST(odd_records_cost_nothing_but_themselves),
+		TEST(blocks_of_a_file_that_is_gone_or_short_are_misses),
+		TEST(a_prologue_says_what_the_index_says_or_it_is_a_miss),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
