@@ -13,7 +13,7 @@ rounds=${KVFS_ROUNDS:-2000}
 seconds=${KVFS_SECONDS:-150}
 seed=${KVFS_SEED:-$$}
 J=$T/journal
-SSD=$((96 << 20))
+SSD=$((160 << 20))
 BASE=dram=64M,ssd=$SSD,segment=8M,hugepages=off,scrub=0
 P=$B-points/kvfs
 [ -x "$P" ] || fail "$P is not built: make POINTS=1"

@@ -89,8 +89,8 @@ static pid_t daemon_begin(const struct round *round)
 	pid_t pid;
 
 	snprintf(options, sizeof(options), OPTIONS ",dram=%s,ssd=%s,control=%s",
-		 round->mounted ? "64M" : "40M", round->shrink ? "80M" : "96M",
-		 control);
+		 round->mounted ? "64M" : "40M",
+		 round->shrink ? "128M" : "160M", control);
 	if (round->point >= 0)
 		snprintf(point, sizeof(point), "%s:%llu",
 			 points_name(&points, round->point),
@@ -177,6 +177,11 @@ static bool set_up(void)
 			     strlen(reserve[i][1]), 0) < 0)
 			return false;
 	}
+	/* What is evicted is of the space that nobody looks at. */
+	snprintf(path, sizeof(path), "%s/d", mountpoint);
+	if ((mkdir(path, 0777) < 0 && errno != EEXIST) ||
+	    setxattr(path, "user.kvfs.quota.ssd", "40M", 3, 0) < 0)
+		return false;
 	return true;
 }
 
