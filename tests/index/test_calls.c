@@ -12,10 +12,11 @@
 #include "store_fixture.h"
 
 static struct {
-	bool on;
-	unsigned seen, from, before; /* these fail */
+	_Atomic bool on;
+	_Atomic unsigned seen; /* a scan has threads */
+	unsigned from, before; /* these fail */
 	int error;
-	unsigned failed;
+	_Atomic unsigned failed;
 } calls;
 
 static bool fails(void)
