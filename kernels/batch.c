@@ -179,15 +179,19 @@ static void copy(struct kv_job *job)
 	struct kvfs_session *session = xfer->session;
 	const struct kvfs_pool *pool = xfer->pool;
 	uint8_t *at = kv_stage_data(batch->stage) + batch->extent->offset;
+	struct kv_copy copies[WIRE_BATCH];
+	const struct kv_batch on_device = {
+		.pieces = &pool->pieces, .copies = copies, .n = batch->n};
 	size_t i;
 	int r;
 
-	for (i = 0; i < batch->n; i++)
-		pool->device->save(&pool->pieces,
-				   xfer->pages +
-					   (size_t)batch->block[i] *
-						   pool->pieces.pages_per_block,
-				   at + i * batch->stride);
+	for (i = 0; i < batch->n; i++) {
+		copies[i].tensors = at + i * batch->stride;
+		copies[i].pages =
+			xfer->pages +
+			(size_t)batch->block[i] * pool->pieces.pages_per_block;
+	}
+	(void)pool->device->save(pool->on_device, &on_device);
 	pthread_mutex_lock(&session->lock);
 	r = send_blocks_locked(batch);
 	kv_xfer_reach_locked(xfer, KVFS_COPIED, batch->n);

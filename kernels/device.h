@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * device.h - where a pool's pages live: a device is a table of calls.
+ *
+ * The library calls load and save on its copy threads, several at a time; they
+ * return when the bytes are there, so whatever a device has under way ends
+ * with the call that began it.  The other calls are short.  A member that is
+ * NULL is one that the device has no need of, except where it says otherwise.
  */
 #ifndef KV_DEVICE_H
 #define KV_DEVICE_H
 
 #include "kv.h"
+
+struct kvfs_pool_desc;
+struct kvfs_pool_info;
 
 /*
  * A strided piece of a block.  Its bytes are, for each of the block's pages in
@@ -29,21 +37,76 @@ struct kv_pieces {
 	struct kv_piece *piece;
 };
 
-struct kv_device {
-	const char *name; /* as in kvfs_pool_desc */
-	const char *path; /* for kvfs_pool_info: how bytes travel */
+/* Bytes of a block's tensors, from..to. */
+struct kv_range {
+	uint64_t from, to;
+};
 
-	/* One block from @tensors to its @pages, or back; any thread, returns
-	 * when done.  A page of -1 is passed over. */
-	void (*load)(const struct kv_pieces *pieces, const int64_t *pages,
-		     const uint8_t *tensors);
-	void (*save)(const struct kv_pieces *pieces, const int64_t *pages,
-		     uint8_t *tensors);
+/* One block: its tensors in host memory, and its pages_per_block pages. */
+struct kv_copy {
+	uint8_t *tensors;     /* a load does not write to it */
+	const int64_t *pages; /* -1: passed over */
+};
+
+/* Blocks that are copied in one go, and what of each. */
+struct kv_batch {
+	const struct kv_pieces *pieces;
+	const struct kv_range *ranges; /* ascending, apart; none: all of it */
+	size_t n_ranges;
+	const struct kv_copy *copies;
+	size_t n;
+	void *mark; /* what must be over before; NULL: nothing */
+	int priority;
+};
+
+#define KV_DEVICE_VERSION 1u
+
+struct kv_device {
+	uint32_t version; /* KV_DEVICE_VERSION: what this table looks like */
+	const char *name; /* as in kvfs_pool_desc, before any colon */
+	uint64_t batch_bytes; /* that a thread best takes at once; 0: a block */
+
+	/* A pool of this device; -EINVAL: its memory is not there, -ENODEV. */
+	int (*open)(const struct kvfs_pool_desc *desc, void **ret_pool);
+	void (*close)(void *pool);
+	/* Fill in what the device knows: path, reason and the like.  Needed. */
+	void (*info)(void *pool, struct kvfs_pool_info *ret_info);
+
+	/* Needed.  0, or why none of the batch counts as copied (-EIO). */
+	int (*load)(void *pool, const struct kv_batch *batch);
+	int (*save)(void *pool, const struct kv_batch *batch);
+
+	/* Host memory that loads come from, or (@writable) saves go to: about
+	 * to be used, and about to be unmapped.  No batch uses it when it is
+	 * detached. */
+	void (*attach)(void *base, uint64_t bytes, bool writable);
+	void (*detach)(void *base);
+
+	/* What @stream has been given so far (or what @event stands for): a
+	 * mark is done when that is over. */
+	int (*mark)(void *pool, void *stream, void *event, void **ret_mark);
+	bool (*mark_is_done)(void *mark);
+	void (*mark_free)(void *mark);
+
+	/* A gate holds streams up until it is opened; freed only when open,
+	 * and at once if no stream waits any more, later otherwise. */
+	int (*gate_new)(void *pool, void **ret_gate);
+	int (*gate_wait)(void *gate, void *stream);
+	void (*gate_open)(void *gate);
+	void (*gate_free)(void *gate);
+
+	/* Memory of the device that is the library's own: @bytes of it now at
+	 * *ret_base, and room for @max_bytes there.  @name: "cuda:1".  Needed.
+	 * -ENOMEM. */
+	int (*reserve)(const char *name, uint64_t bytes, uint64_t max_bytes,
+		       void **ret_memory, void **ret_base);
+	int (*grow)(void *memory, uint64_t bytes); /* to @bytes; -ENOMEM */
+	void (*release)(void *memory);
 };
 
 extern const struct kv_device kv_device_host;
 
-/* NULL: there is none of that name. */
+/* "host", or "cuda[:N]" by its plug-in; NULL: there is none of that name. */
 const struct kv_device *kv_device_find(const char *name);
 
 #endif

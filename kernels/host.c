@@ -11,6 +11,7 @@
  */
 #include "copy.h"
 #include "kernels/device.h"
+#include "kernels/kvfs.h"
 
 /* How many of the @n pages from @pages on lie one behind the other. */
 static uint32_t run_of(const struct kv_piece *piece, const int64_t *pages,
@@ -51,10 +52,11 @@ static void save_page(const struct kv_piece *piece, int64_t page, uint8_t *dst)
 	}
 }
 
-static void host_load(const struct kv_pieces *pieces, const int64_t *pages,
-		      const uint8_t *tensors)
+static void load_block(const struct kv_pieces *pieces,
+		       const struct kv_copy *copy)
 {
 	const struct kv_piece *piece;
+	const int64_t *pages = copy->pages;
 	uint32_t p, run;
 
 	for (piece = pieces->piece; piece < pieces->piece + pieces->n; piece++)
@@ -66,16 +68,17 @@ static void host_load(const struct kv_pieces *pieces, const int64_t *pages,
 			whole.bytes *= run;
 			if (pages[p] >= 0)
 				load_page(&whole, pages[p],
-					  tensors + piece->offset +
+					  copy->tensors + piece->offset +
 						  p * piece->bytes *
 							  piece->count);
 		}
 }
 
-static void host_save(const struct kv_pieces *pieces, const int64_t *pages,
-		      uint8_t *tensors)
+static void save_block(const struct kv_pieces *pieces,
+		       const struct kv_copy *copy)
 {
 	const struct kv_piece *piece;
+	const int64_t *pages = copy->pages;
 	uint32_t p, run;
 
 	for (piece = pieces->piece; piece < pieces->piece + pieces->n; piece++)
@@ -86,14 +89,41 @@ static void host_save(const struct kv_pieces *pieces, const int64_t *pages,
 				     pieces->pages_per_block - p);
 			whole.bytes *= run;
 			save_page(&whole, pages[p],
-				  tensors + piece->offset +
+				  copy->tensors + piece->offset +
 					  p * piece->bytes * piece->count);
 		}
 }
 
+static int host_load(void *pool, const struct kv_batch *batch)
+{
+	size_t i;
+
+	(void)pool;
+	for (i = 0; i < batch->n; i++)
+		load_block(batch->pieces, &batch->copies[i]);
+	return 0;
+}
+
+static int host_save(void *pool, const struct kv_batch *batch)
+{
+	size_t i;
+
+	(void)pool;
+	for (i = 0; i < batch->n; i++)
+		save_block(batch->pieces, &batch->copies[i]);
+	return 0;
+}
+
+static void host_info(void *pool, struct kvfs_pool_info *ret_info)
+{
+	(void)pool;
+	ret_info->path = "arena, streaming stores";
+}
+
 const struct kv_device kv_device_host = {
+	.version = KV_DEVICE_VERSION,
 	.name = "host",
-	.path = "arena, streaming stores",
+	.info = host_info,
 	.load = host_load,
 	.save = host_save,
 };

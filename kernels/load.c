@@ -68,15 +68,16 @@ static int copy_block(struct kv_load_job *job, size_t i)
 	const struct kvfs_xfer *xfer = job->xfer;
 	const struct kvfs_pool *pool = xfer->pool;
 	const struct kv_held *held = &xfer->lease->items[xfer->first + i];
+	const struct kv_copy copy = {
+		.tensors = (uint8_t *)held->file + held->payload,
+		.pages = xfer->pages + i * pool->pieces.pages_per_block,
+	};
+	const struct kv_batch batch = {
+		.pieces = &pool->pieces, .copies = &copy, .n = 1};
 	int r;
 
 	r = check_block(job, xfer->first + i);
-	if (r < 0)
-		return r;
-	pool->device->load(&pool->pieces,
-			   xfer->pages + i * pool->pieces.pages_per_block,
-			   held->file + held->payload);
-	return 0;
+	return r < 0 ? r : pool->device->load(pool->on_device, &batch);
 }
 
 static void run(struct kv_job *job)

@@ -151,10 +151,8 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 	if (ret_info == NULL)
 		return -EINVAL;
 	session = pool->session;
-	*ret_info = (struct kvfs_pool_info){
-		.device = pool->device->name,
-		.path = pool->device->path,
-	};
+	*ret_info = (struct kvfs_pool_info){.device = pool->device->name};
+	pool->device->info(pool->on_device, ret_info);
 	pthread_mutex_lock(&session->lock);
 	ret_info->pages_loading = pool->pages_loading;
 	ret_info->pages_saving = pool->pages_saving;

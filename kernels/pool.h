@@ -14,6 +14,7 @@ struct kvfs_pool {
 	/* fixed after register */
 	struct kvfs_session *session;
 	const struct kv_device *device;
+	void *on_device;	  /* what its open made of this pool */
 	struct kvfs_space *space; /* held: its layout is this pool's */
 	const struct kv_layout *layout;
 	uint64_t pages;

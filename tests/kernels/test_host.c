@@ -14,6 +14,26 @@
 static uint8_t pool[PAGES * PAGE_BYTES], block[2 * PAGE_BYTES];
 static uint8_t back[sizeof(block)];
 
+static void host_load(const struct kv_pieces *pieces, const int64_t *pages,
+		      uint8_t *tensors)
+{
+	const struct kv_copy copy = {tensors, pages};
+	const struct kv_batch batch = {
+		.pieces = pieces, .copies = &copy, .n = 1};
+
+	assert_int_equal(kv_device_host.load(NULL, &batch), 0);
+}
+
+static void host_save(const struct kv_pieces *pieces, const int64_t *pages,
+		      uint8_t *tensors)
+{
+	const struct kv_copy copy = {tensors, pages};
+	const struct kv_batch batch = {
+		.pieces = pieces, .copies = &copy, .n = 1};
+
+	assert_int_equal(kv_device_host.save(NULL, &batch), 0);
+}
+
 static void fill(void)
 {
 	size_t i;
@@ -42,10 +62,10 @@ static void a_page_that_is_skipped_is_not_touched_nor_the_first_one(void **s)
 
 	(void)s;
 	fill();
-	kv_device_host.load(&two_pages, first, block);
+	host_load(&two_pages, first, block);
 	assert_memory_equal(pool, block + PAGE_BYTES, PAGE_BYTES);
 	assert_true(untouched(pool + PAGE_BYTES, (PAGES - 1) * PAGE_BYTES));
-	kv_device_host.load(&two_pages, second, block);
+	host_load(&two_pages, second, block);
 	assert_memory_equal(pool + 3 * PAGE_BYTES, block, PAGE_BYTES);
 	assert_true(untouched(pool + 4 * PAGE_BYTES, 4 * PAGE_BYTES));
 }
@@ -56,8 +76,8 @@ static void pages_in_a_row_and_apart_get_the_same_bytes(void **state)
 
 	(void)state;
 	fill();
-	kv_device_host.load(&two_pages, row, block);
-	kv_device_host.load(&two_pages, apart, block);
+	host_load(&two_pages, row, block);
+	host_load(&two_pages, apart, block);
 	assert_memory_equal(pool + 2 * PAGE_BYTES, block, sizeof(block));
 	assert_memory_equal(pool + 6 * PAGE_BYTES, block, PAGE_BYTES);
 	assert_memory_equal(pool + 4 * PAGE_BYTES, block + PAGE_BYTES,
@@ -77,13 +97,13 @@ static void strided_segments_go_there_and_back(void **state)
 
 	(void)state;
 	fill();
-	kv_device_host.load(&strided, pages, block);
+	host_load(&strided, pages, block);
 	assert_memory_equal(pool + 5 * 256, block, 256);
 	assert_memory_equal(pool + PAGES * 256 + 5 * 256, block + 256, 256);
 	assert_memory_equal(pool + 1 * 256, block + 512, 256);
 	assert_memory_equal(pool + 2 * PAGES * 256 + 500, block + 1024, 100);
 	assert_memory_equal(pool + 2 * PAGES * 256 + 100, block + 1124, 100);
-	kv_device_host.save(&strided, pages, back);
+	host_save(&strided, pages, back);
 	assert_memory_equal(back, block, 1224);
 }
 
@@ -93,8 +113,8 @@ static void a_saved_row_of_pages_is_what_was_loaded(void **state)
 
 	(void)state;
 	fill();
-	kv_device_host.load(&two_pages, row, block);
-	kv_device_host.save(&two_pages, row, back);
+	host_load(&two_pages, row, block);
+	host_save(&two_pages, row, back);
 	assert_memory_equal(back, block, sizeof(block));
 }
 
