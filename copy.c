@@ -6,7 +6,8 @@
  *
  * INVARIANTS
  *   (1) kv_hash_copy hashes and stores the same reading of each source byte.
- *   (2) Non-temporal stores are fenced before a public function returns.
+ *   (2) Non-temporal stores are fenced before a public function returns, but
+ *       for kv_copy_rows, whose caller does it.
  *
  * LOCKING   a kv_hash belongs to one thread at a time.  The choice of the copy
  *           loop is made from the CPU alone, so that racing on it is harmless.
@@ -22,11 +23,12 @@
 #endif
 
 #define LINE 64
-#define RUN (4 * LINE)	    /* copied at once */
-#define GROUP (4 * KV_PAGE) /* pages copied side by side */
-#define PIECE GROUP	    /* hashed at once; stays in the first-level cache */
-#define AHEAD (8 * LINE)    /* fetched of each page of the next piece */
-#define STREAM_MIN 1024	    /* below, non-temporal stores gain nothing */
+#define RUN (4 * LINE) /* copied at once */
+#define SIDE 4	       /* rows copied side by side */
+#define GROUP (SIDE * KV_PAGE)
+#define PIECE GROUP	 /* hashed at once; stays in the first-level cache */
+#define AHEAD (8 * LINE) /* fetched of each page of the next piece */
+#define STREAM_MIN 1024	 /* below, non-temporal stores gain nothing */
 
 /*
  * Copy RUN bytes from @src to @dst, which is at the start of a line, and to
@@ -37,6 +39,14 @@ typedef void (*run_fn)(uint8_t *dst, const uint8_t *src, uint8_t *keep);
 /* The same for @n bytes, a multiple of RUN. */
 typedef void (*runs_fn)(uint8_t *dst, const uint8_t *src, size_t n,
 			uint8_t *keep);
+
+/* Runs of @n bytes each, a multiple of RUN, that begin so far apart. */
+struct rows {
+	uint8_t *dst;
+	const uint8_t *src;
+	size_t dst_next, src_next, n, rows;
+};
+typedef void (*rows_fn)(const struct rows *rows);
 
 struct kv_hash {
 	XXH3_state_t *state;
@@ -58,6 +68,39 @@ each_run(run_fn run, uint8_t *dst, const uint8_t *src, size_t n, uint8_t *keep)
 				run(dst + i, src + i, keep ? keep + i : NULL);
 	for (; at < n; at += RUN)
 		run(dst + at, src + at, keep ? keep + at : NULL);
+}
+
+/*
+ * Rows that lie apart are read side by side, as pages are.  Those that follow
+ * each other are one stream to read, which is fetched further ahead than the
+ * CPU would (measured: 1.3 and 1.1 times).
+ */
+static inline __attribute__((always_inline)) void
+each_row(run_fn run, const struct rows *rows)
+{
+	const struct rows r = *rows;
+	const bool apart = r.src_next != r.n;
+	uint8_t *dst = r.dst;
+	const uint8_t *src = r.src;
+	size_t left = r.rows;
+
+	for (; apart && left >= SIDE; left -= SIDE) {
+		for (size_t off = 0; off < r.n; off += RUN)
+			for (size_t i = 0; i < SIDE; i++)
+				run(dst + i * r.dst_next + off,
+				    src + i * r.src_next + off, NULL);
+		dst += SIDE * r.dst_next;
+		src += SIDE * r.src_next;
+	}
+	for (; left > 0; left--) {
+		for (size_t off = 0; off < r.n; off += RUN) {
+			for (size_t i = 0; i < RUN; i += LINE)
+				__builtin_prefetch(src + off + KV_PAGE + i);
+			run(dst + off, src + off, NULL);
+		}
+		dst += r.dst_next;
+		src += r.src_next;
+	}
 }
 
 #if defined(__x86_64__)
@@ -90,6 +133,11 @@ static AVX512 void runs_avx512(uint8_t *dst, const uint8_t *src, size_t n,
 	each_run(run_avx512, dst, src, n, keep);
 }
 
+static AVX512 void rows_avx512(const struct rows *rows)
+{
+	each_row(run_avx512, rows);
+}
+
 static inline AVX2 void run_avx2(uint8_t *dst, const uint8_t *src,
 				 uint8_t *keep)
 {
@@ -109,7 +157,12 @@ static AVX2 void runs_avx2(uint8_t *dst, const uint8_t *src, size_t n,
 	each_run(run_avx2, dst, src, n, keep);
 }
 
-static void fence(void)
+static AVX2 void rows_avx2(const struct rows *rows)
+{
+	each_row(run_avx2, rows);
+}
+
+void kv_copy_fence(void)
 {
 	_mm_sfence();
 }
@@ -123,7 +176,7 @@ static runs_fn fastest(void)
 	return NULL;
 }
 #else
-static void fence(void)
+void kv_copy_fence(void)
 {
 }
 
@@ -178,7 +231,37 @@ static void stream(uint8_t *dst, const uint8_t *src, size_t n, uint8_t *keep)
 void kv_copy_stream(void *dst, const void *src, size_t n)
 {
 	stream(dst, src, n, NULL);
-	fence();
+	kv_copy_fence();
+}
+
+/* Those whose every row is made of whole runs from a line on. */
+static rows_fn fast_rows(const struct rows *r)
+{
+#if defined(__x86_64__)
+	if (((uintptr_t)r->dst | r->dst_next) % LINE || r->n % RUN)
+		return NULL;
+	if (runs() == runs_avx512)
+		return rows_avx512;
+	if (runs() == runs_avx2)
+		return rows_avx2;
+#else
+	(void)r;
+#endif
+	return NULL;
+}
+
+void kv_copy_rows(void *dst, size_t dst_next, const void *src, size_t src_next,
+		  size_t n, size_t rows)
+{
+	const struct rows all = {dst, src, dst_next, src_next, n, rows};
+	const rows_fn fn = rows > 1 ? fast_rows(&all) : NULL;
+
+	if (fn) {
+		fn(&all);
+		return;
+	}
+	for (size_t i = 0; i < rows; i++)
+		stream(all.dst + i * dst_next, all.src + i * src_next, n, NULL);
 }
 
 int kv_hash_new(struct kv_hash **ret_hash)
@@ -241,7 +324,7 @@ void kv_hash_copy(struct kv_hash *hash, void *dst, const void *src, size_t n)
 			fetch_ahead(from);
 		kv_hash_update(hash, hash->piece, piece);
 	}
-	fence();
+	kv_copy_fence();
 }
 
 static struct kv_digest canonical(XXH128_hash_t value)

@@ -14,6 +14,15 @@
 void kv_copy_stream(void *dst, const void *src, size_t n);
 
 /*
+ * The same for @rows runs of @n bytes, each @dst_next and @src_next bytes after
+ * the one before, and not fenced: call kv_copy_fence() before anybody is told.
+ * Small runs cost little so: several are copied side by side.
+ */
+void kv_copy_rows(void *dst, size_t dst_next, const void *src, size_t src_next,
+		  size_t n, size_t rows);
+void kv_copy_fence(void);
+
+/*
  * Copy and hash in one pass.  The digest is that of the bytes written to @dst
  * even while somebody else changes @src: each piece is taken once, into a
  * private buffer that stays in the cache, and hashed and stored from there.

@@ -31,7 +31,8 @@ enum wire_type {
 	WIRE_SPACE,   /* wire_space + text; reply: wire_space + layout text */
 	WIRE_PROBE,   /* wire_key[]; reply: wire_state[] */
 	WIRE_ACQUIRE, /* wire_key[]; reply: wire_place[] */
-	WIRE_RELEASE, /* no items; @tag of the acquire; it has no reply */
+	WIRE_RELEASE, /* no items; @tag of the acquire, or of the save that
+			 sealed blocks reserved with WIRE_HOLD; no reply */
 	WIRE_CANCEL,  /* no items; @tag of an acquire, flush or prefetch; it has
 			 no reply: that one is answered now */
 	WIRE_STAGING, /* wire_staging, one descriptor; reply: no items */
@@ -58,11 +59,23 @@ enum wire_type {
 	WIRE_SNAPSHOT_READ, /* wire_snapshot + name; reply: wire_snapshot +
 			       wire_pick[] */
 	WIRE_SNAPSHOT_LIST, /* @arg: after which; reply: wire_snapshot + text */
+	WIRE_SAVE_PART,	    /* wire_part[]; reply: wire_status[] */
 	WIRE_TYPE_END,
 };
 
 #define WIRE_REPLY 1u	    /* flags */
 #define WIRE_WAIT_SAVING 2u /* WIRE_ACQUIRE: wait for saves under way */
+#define WIRE_RESIDENT 32u   /* WIRE_ACQUIRE: of what is in DRAM; else -EAGAIN */
+/* WIRE_PREFETCH: only behind a head of WIRE_AHEAD_MIN keys or more that is in
+ * DRAM; else -EAGAIN, all. */
+#define WIRE_AHEAD 64u
+#define WIRE_AHEAD_MIN 4u
+/* WIRE_RESERVE, of all its keys: */
+#define WIRE_MUST 4u /* once sealed, not evicted before it is durable */
+#define WIRE_HOLD 8u /* leased when it seals; -ENOSPC: no room for that */
+/* It comes by WIRE_SAVE_PART; this connection may ask again for one that has
+ * not sealed: 0, and nothing changed. */
+#define WIRE_PART 16u
 
 struct wire_header {
 	uint16_t type;
@@ -145,8 +158,10 @@ struct wire_staging {
  * must stay unchanged until the reply.
  * RESERVE status: 0 reserved, -EEXIST present, -EALREADY being saved,
  * -ENOSPC, -EACCES, -EROFS, -EINVAL (untyped space, bad key), -EFBIG.
- * SAVE status: 0 sealed, -EEXIST present meanwhile, -ESTALE the space was
- * cleared, -ENOENT not reserved.
+ * SAVE status: 0 sealed (and leased under this message's tag, if it was
+ * reserved with WIRE_HOLD), -EEXIST present meanwhile, -ESTALE the space was
+ * cleared, -ENOENT not reserved, -EINVAL (also: more tokens than the layout
+ * says), -EFAULT the staging cannot be read.  It uses the reservation up.
  */
 struct wire_save {
 	uint8_t key[32];
@@ -156,6 +171,28 @@ struct wire_save {
 	uint32_t position;
 	uint32_t tokens;
 	uint64_t offset;
+};
+
+/*
+ * The bytes @at .. + @bytes of a block's tensors, which are at block.offset of
+ * the staging memfd.  The block seals when every byte has come, in whatever
+ * order and messages; each may come once.  All parts say the same of parent,
+ * position and tokens.
+ *
+ * Status: 0 this was what was missing: sealed, as for WIRE_SAVE; 1 (WIRE_TAKEN)
+ * it is in the block's slot, but others are missing or still under way.  After
+ * these nothing was changed and the reservation stays: -EEXIST every byte of it
+ * came before, -EINVAL some did, or it is empty or ends outside, or it says
+ * other things of the block, -EFBIG too many holes, -ENOMEM, -ENOSPC.  After
+ * these the block is gone with all its parts: -ENOENT not reserved, -EFAULT,
+ * -ESTALE, -EEXIST where this was its last byte (present meanwhile).
+ *
+ * A block that is not complete is dropped by WIRE_DROP, or with the connection.
+ */
+#define WIRE_TAKEN 1
+struct wire_part {
+	struct wire_save block;
+	uint64_t at, bytes;
 };
 
 /*

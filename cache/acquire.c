@@ -79,6 +79,28 @@ void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
 	one_settled(cache, want->acquire);
 }
 
+static void lend(struct kv_cache *cache, struct kv_block *block,
+		 struct kv_want *want)
+{
+	struct kv_slot *slot = block->slot;
+
+	kv_slot_lease_locked(cache, slot, 1);
+	cache->stats.leases++;
+	want->slot = slot;
+	want->block = block;
+	want->segment = slot->segment->id;
+	want->offset = (uint64_t)(kv_slot_file(slot) - slot->segment->base);
+	want->length = block->length;
+	want->payload = slot->payload;
+}
+
+void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
+			 struct kv_block *block)
+{
+	lend(cache, block, want);
+	want->status = 0;
+}
+
 /* @paid: its slot was taken for this want, and has been charged all along. */
 static int lease_locked(struct kv_cache *cache, struct kv_block *block,
 			struct kv_want *want, bool paid)
@@ -93,14 +115,7 @@ static int lease_locked(struct kv_cache *cache, struct kv_block *block,
 	/* Its segment may hold others' blocks that this client may not read. */
 	if (!kv_class_fits(segment->class, kv_block_space(cache, block)))
 		return -ENOSPC;
-	kv_slot_lease_locked(cache, slot, 1);
-	cache->stats.leases++;
-	want->slot = slot;
-	want->block = block;
-	want->segment = segment->id;
-	want->offset = (uint64_t)(kv_slot_file(slot) - segment->base);
-	want->length = block->length;
-	want->payload = slot->payload;
+	lend(cache, block, want);
 	return 0;
 }
 
@@ -130,6 +145,8 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first)
 		cache->stats.hits_dram += first;
 		return lease_locked(cache, block, want, !first);
 	}
+	if (block && acquire->resident)
+		return -EAGAIN;
 	if (block) {
 		cache->stats.hits_ssd += first;
 		return kv_read_join_locked(cache, block, want);
@@ -182,6 +199,17 @@ void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list)
 
 		want_unlink(want);
 		kv_want_start_locked(cache, want);
+	}
+}
+
+void kv_wants_miss_locked(struct kv_cache *cache, struct kv_want **list)
+{
+	while (*list) {
+		struct kv_want *want = *list;
+
+		want_unlink(want);
+		cache->stats.misses++;
+		kv_want_settle_locked(cache, want, -ENOENT);
 	}
 }
 

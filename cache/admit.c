@@ -115,7 +115,7 @@ enum kv_verdict kv_admit_locked(struct kv_cache *cache, struct kv_slot *slot)
 	struct kv_block *parent;
 	struct kv_fill *fill;
 
-	if (slot->must)
+	if (kv_write_must(slot))
 		return KV_ADMIT_NOW;
 	if (!needs_parent(slot, &key))
 		goto budget;

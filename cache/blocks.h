@@ -16,6 +16,13 @@ struct kv_block *kv_table_find(struct kv_cache *cache, struct kv_space *space,
 /* A new block in its directory, which is made; -EEXIST, -ENOMEM. */
 int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 		    const struct kv_key *key, struct kv_block **ret_block);
+/* Have the processor fetch what an insert of @key will look at: the bucket,
+ * and when that has come, the block in it.  @key is KV_KEY_MAX bytes. */
+enum kv_table_ahead { KV_AHEAD_BUCKET, KV_AHEAD_BLOCK };
+void kv_table_look_ahead(const struct kv_cache *cache,
+			 const struct kv_space *space, const uint8_t *key,
+			 enum kv_table_ahead what);
+void kv_table_fetch(const struct kv_table *table, uint32_t number);
 void kv_table_unlink(struct kv_cache *cache, struct kv_block *block);
 void kv_table_free(struct kv_cache *cache, struct kv_block *block);
 /* Of a space's key, of all its 32 bytes; seeded. */

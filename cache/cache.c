@@ -17,7 +17,8 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 
-#define RING_DEPTH 32u
+#define RING_DEPTH 128u
+#define RING_BYTES (96u << 20)
 
 static void free_extras(struct kv_cache *cache)
 {
@@ -128,6 +129,7 @@ static int start(struct kv_cache *cache, char **ret_why)
 	const struct kv_cache_config *config = &cache->config;
 	const struct kv_ring_config ring = {
 		.depth = RING_DEPTH,
+		.bytes = RING_BYTES,
 		.buffers = (unsigned)(config->dram >> 23) + 1,
 		.patience = config->io_patience,
 		.backend = config->io,
@@ -222,8 +224,11 @@ static void count_blocks(struct kv_cache *cache, struct kv_cache_stats *s)
 	TAILQ_FOREACH(segment, &class->segments, link)
 	s->dram_blocks += segment->slots - segment->free;
 	for (uint32_t id = 0; id < cache->n_spaces; id++)
-		if (cache->spaces[id] && !cache->spaces[id]->removed)
+		if (cache->spaces[id] && !cache->spaces[id]->removed) {
 			s->blocks += cache->spaces[id]->blocks;
+			s->snapshots += cache->spaces[id]->n_snapshots;
+		}
+	s->pinned_bytes = cache->pins.bytes;
 	for (uint32_t id = 0; id < cache->ssd.n_files; id++)
 		if (cache->ssd.files[id])
 			s->ssd_blocks += cache->ssd.files[id]->used;

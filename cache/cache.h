@@ -21,6 +21,7 @@ struct kv_ring_backend;
 struct kv_space; /* valid until kv_cache_close, even when removed */
 struct kv_block; /* valid between a get and its put */
 struct kv_fill;	 /* a slot being filled; belongs to who began it */
+struct kv_want;
 
 enum kv_hugepages { KV_HUGE_AUTO, KV_HUGE_ON, KV_HUGE_OFF };
 enum kv_writeback { KV_WRITEBACK_ALL, KV_WRITEBACK_REUSE, KV_WRITEBACK_NONE };
@@ -114,7 +115,8 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 /* -ENOSPC: the guarantees exceed the tier. */
 int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
 		       const struct kv_quota *quota);
-/* Drop every block; saves begun before never seal (-ESTALE). */
+/* Drop every block; saves begun before never seal (-ESTALE), and are in
+ * nobody's way from now on. */
 int kv_space_clear(struct kv_cache *cache, struct kv_space *space);
 
 /* The two-digit directories. @byte: the first byte of the keys in it. */
@@ -247,7 +249,8 @@ int kv_snapshot_list(struct kv_cache *cache, struct kv_space *space,
 
 /*
  * Reserve a slot for a file of @length bytes.  With @key it is shown as SAVING,
- * and only one such may exist: -EEXIST present, -EALREADY being saved.
+ * and only one such may exist: -EEXIST present, -EALREADY being saved (by a
+ * fill that may still seal).
  * -EFBIG larger than a segment can hold, -ENOSPC no slot can be had now,
  * -ESTALE space removed, -EROFS.
  */
@@ -255,6 +258,18 @@ int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 		  const struct kv_key *key, uint64_t length,
 		  struct kv_fill **ret_fill);
 uint8_t *kv_fill_data(struct kv_fill *fill); /* @length writable bytes */
+/* Once sealed, its block is not evicted before it is durable, where there is an
+ * SSD tier with room for it. */
+void kv_fill_must(struct kv_fill *fill);
+/*
+ * When sealed, lease its block for @want, of an acquire that kv_acquire_release
+ * ends: at no moment can it be evicted.  The status of @want, -errno before, is
+ * 0 then.
+ */
+void kv_fill_hold(struct kv_fill *fill, struct kv_want *want);
+/* Whether one more block of @length bytes may be held: 0, -ENOSPC, -EFBIG. */
+int kv_fill_may_hold(struct kv_cache *cache, struct kv_space *space,
+		     uint64_t length);
 
 /*
  * Make it visible as @key; consumes the fill, whatever is returned.
@@ -289,9 +304,11 @@ struct kv_want {
 };
 
 struct kv_acquire {
-	struct kv_space *space; /* in, with n, wait_saving, done, arg */
+	/* In, with what follows up to arg. */
+	struct kv_space *space;
 	size_t n;
 	bool wait_saving;
+	bool resident; /* what is not in DRAM is -EAGAIN, and not waited for */
 	/* Every want is settled; runs once, unless submit returned 0. */
 	void (*done)(struct kv_acquire *acquire, void *arg);
 	void *arg;
@@ -349,6 +366,7 @@ struct kv_flush {
 	/* the cache's own */
 	struct kv_flush *next;
 	uint64_t ticket;
+	uint64_t unwritten; /* slots it waits for, not all in files yet */
 	uint64_t commit;
 	uint64_t change; /* of snapshots, in the space with the id @space */
 	uint32_t space;
@@ -366,12 +384,14 @@ void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush,
 /* ---- the arena's segments, for clients ---- */
 
 /*
- * Count a client in as a holder of segment @id and return the descriptor to
- * send (the cache's own; do not close) and the segment's size.
+ * Count a client of the user @uid in as a holder of segment @id and return the
+ * descriptor to send (the cache's own; do not close) and the segment's size.
+ * It lets nobody write; with arena=rw only those who do not own the segment's
+ * blocks.
  * -ENOENT: retired meanwhile.
  */
-int kv_segment_give(struct kv_cache *cache, uint32_t id, int *ret_fd,
-		    uint64_t *ret_bytes);
+int kv_segment_give(struct kv_cache *cache, uint32_t id, uint32_t uid,
+		    int *ret_fd, uint64_t *ret_bytes);
 /* That client has unmapped it, or is dead. */
 void kv_segment_returned(struct kv_cache *cache, uint32_t id);
 
@@ -382,6 +402,8 @@ struct kv_cache_stats {
 	uint64_t dram_segments, dram_segments_max, dram_retired, dram_huge;
 	uint64_t ssd_total, ssd_used, ssd_blocks, ssd_files;
 	uint64_t blocks, spaces, leases, pinned, saving, dirty_blocks;
+	uint64_t pinned_bytes; /* of DRAM */
+	uint64_t snapshots;
 	uint64_t hits_dram, hits_ssd, misses, sealed, conflicts, corrupt;
 	uint64_t evicted_dram, evicted_ssd, removed, dropped_saves;
 	/* Not written to SSD, for want of their parent there, of budget

@@ -28,8 +28,7 @@
 #include "cache/ssd.h"
 #include "point.h"
 
-#define GIVE_UP 3	    /* rounds in which a slot could not be zeroed */
-#define LINGER_NS 20000000u /* collect a little, when nobody waits */
+#define GIVE_UP 3 /* rounds in which a slot could not be zeroed */
 
 struct put {
 	struct kv_slot *slot;
@@ -139,16 +138,25 @@ static int by_slot(const void *a, const void *b)
 	return x->slot_id < y->slot_id ? -1 : x->slot_id > y->slot_id;
 }
 
+/* As many as the index surely has room for; with none, it has to say so. */
+static size_t puts_max(const struct kv_cache *cache)
+{
+	uint64_t n = kv_index_room(cache->index) / KV_PUT_FAR;
+
+	return KV_MIN(KV_MAX(n, 1u), cache->ssd.round_max);
+}
+
 static void take_puts(struct kv_cache *cache, struct round *round)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_slot *slot;
 
-	while (round->n_puts < ssd->round_max &&
+	while (round->n_puts < puts_max(cache) &&
 	       (slot = TAILQ_FIRST(&ssd->written))) {
 		struct put *put = &round->puts[round->n_puts++];
 
 		TAILQ_REMOVE(&ssd->written, slot, link);
+		ssd->written_bytes -= slot->segment->class->slot_bytes;
 		put->slot = slot;
 		put->removed = slot->block->flags & BLOCK_REMOVED;
 		put->record = record_of(cache, slot);
@@ -177,7 +185,9 @@ static void take_deletions(struct kv_cache *cache, struct round *round)
 static void take_updates(struct kv_cache *cache, struct round *round)
 {
 	struct kv_ssd *ssd = &cache->ssd;
-	size_t n = KV_MIN(ssd->n_updates, (size_t)ssd->round_max);
+	/* They are puts, too. */
+	size_t most = puts_max(cache) - KV_MIN(round->n_puts, puts_max(cache));
+	size_t n = KV_MIN(ssd->n_updates, most);
 
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block =
@@ -345,6 +355,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 {
 	struct kv_slot *slot = put->slot;
 	struct kv_block *block = slot->block;
+	bool must = slot->must;
 
 	kv_slot_before(cache, slot);
 	block->flags &= ~BLOCK_WRITING & 0xff;
@@ -365,7 +376,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 	}
 	kv_slot_after(cache, slot);
 	if (status < 0)
-		kv_write_queue_locked(cache, block, false);
+		kv_write_queue_locked(cache, block, must);
 	kv_block_settle_locked(cache, block);
 }
 
@@ -457,8 +468,7 @@ void *kv_committer(void *arg)
 			kv_cond_wait(cache, &ssd->commit, 1000000000u);
 			continue;
 		}
-		if (!ssd->urgent && !ssd->stop)
-			kv_cond_wait(cache, &ssd->commit, LINGER_NS);
+		kv_commit_gather(cache);
 		kv_snapshots_write_locked(cache);
 		if (!anything(ssd)) {
 			ssd->urgent = false;

@@ -97,6 +97,7 @@ int kv_space_clear(struct kv_cache *cache, struct kv_space *space)
 		return -EROFS;
 	kv_lock(cache);
 	space->clears++;
+	kv_fills_stale_locked(cache, space);
 	kv_unlock(cache);
 	return for_each_block(cache, space, drop, NULL);
 }

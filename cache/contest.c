@@ -14,6 +14,7 @@
 
 #define ENTRIES 1024u /* of a small cache at most */
 #define NODES (ENTRIES + 1)
+#define MARGIN 1.002	 /* by which age alone must be beaten */
 #define FADE_ASKS 16384u /* after which what was counted halves */
 
 struct side {
@@ -193,10 +194,13 @@ void kv_contest_ask(struct kv_contest *contest, uint64_t hash,
 
 enum kv_weigh kv_contest_winner(const struct kv_contest *contest)
 {
-	unsigned best = KV_WEIGH_LEARNED;
+	unsigned best = KV_WEIGH_AGE;
+	double most = contest->side[best].hits * MARGIN;
 
 	for (unsigned i = 0; i < KV_WEIGHS; i++)
-		if (contest->side[i].hits > contest->side[best].hits)
+		if (contest->side[i].hits > most) {
 			best = i;
+			most = contest->side[i].hits;
+		}
 	return (enum kv_weigh)best;
 }

@@ -78,15 +78,18 @@ struct kv_space {
 	struct kv_layout *layout; /* set once */
 	struct kv_dir *dirs[256]; /* NULL: not there */
 	uint64_t blocks, bytes_dram, bytes_ssd;
-	uint64_t loose; /* blocks neither durable nor on their way there */
+	uint64_t loose;	    /* blocks neither durable nor on their way there */
+	uint64_t unwritten; /* of those on their way, not all in files yet */
 	/* What it is guaranteed: its reserves, or less if the tiers shrank. */
 	uint64_t owed_dram, owed_ssd;
 	uint64_t filling_dram; /* bytes of slots being filled for it */
 	uint64_t writing_ssd;  /* bytes of slots being written for it */
-	uint64_t short_since;  /* it finds no slot on SSD, though owed one */
-	uint64_t busy_dram;    /* bytes of its slots that may not be evicted */
-	uint64_t pinned_ssd;   /* bytes of its pinned blocks */
-	uint64_t leaving;      /* scratch of room.c and reclaim.c */
+	/* It finds no slot on SSD: since when, and when it last did not. */
+	uint64_t short_since, short_seen;
+	uint64_t must_seq;   /* its dirty slots up to this are waited for */
+	uint64_t busy_dram;  /* bytes of its slots that may not be evicted */
+	uint64_t pinned_ssd; /* bytes of its pinned blocks */
+	uint64_t leaving;    /* scratch of room.c and reclaim.c */
 	struct kv_shelf_list dram_shelves, ssd_shelves;
 	struct kv_slots undone;	   /* its dirty slots, by seq */
 	struct kv_slots under_way; /* those being written, as they began */
@@ -131,7 +134,7 @@ struct kv_slot {
 };
 struct kv_segment {
 	uint32_t id;		    /* fixed; never reused */
-	int fd;			    /* fixed */
+	int fd, read_fd;	    /* fixed */
 	int buffer;		    /* fixed; of the ring, or -1 */
 	uint8_t *base;		    /* fixed */
 	bool huge, locked;	    /* fixed */
@@ -198,6 +201,7 @@ struct kv_ssd_class {
 	struct kv_files files;
 	uint32_t n_files;
 	uint32_t leaving; /* slots whose deletion waits for the commit */
+	uint32_t tried;	  /* files that could not be emptied; reclaim.c */
 	struct kv_shelves shelves;
 	LIST_ENTRY(kv_ssd_class) link;
 };
@@ -239,14 +243,18 @@ struct kv_ssd {
 	bool buffered;				  /* fixed: no O_DIRECT here */
 	int dir;				  /* fixed: STORE/segments */
 	uint64_t cap, segment_bytes, file_budget; /* fixed: bytes for files */
-	uint32_t round_max;	/* fixed: puts, or deletions, in one commit */
+	uint32_t round_max;   /* fixed: puts, or deletions, in one commit */
+	uint64_t records_max; /* fixed: slots in use that the index can hold */
+	uint64_t index_reserve; /* fixed: bytes of it for what is under way */
+	uint64_t records;	/* slots in use */
 	struct kv_file **files; /* by id; NULL: none */
 	uint32_t n_files, live_files;
 	LIST_HEAD(, kv_ssd_class) classes;
 	struct kv_eviction eviction;
-	uint64_t beside; /* bytes of STORE/spaces */
-	bool unswept;	 /* free slots may hold prologues: take none */
-	uint64_t used;	 /* bytes of slots in use */
+	uint64_t beside;   /* bytes of STORE/spaces */
+	bool unswept;	   /* free slots may hold prologues: take none */
+	bool tried_in_use; /* blocks of the files tried were; reclaim.c */
+	uint64_t used;	   /* bytes of slots in use */
 	struct kv_lane lanes[KV_LANES]; /* sealed, not yet being written */
 	struct kv_lanes busy_lanes;	/* those with slots, by turn */
 	uint32_t queued, undone;	/* slots on lanes; and being written */
@@ -256,7 +264,9 @@ struct kv_ssd {
 	uint64_t owed; /* bytes that spaces are guaranteed beyond their pins */
 	double write_credit; /* bytes that ssd_write= allows now */
 	uint64_t credit_ns;
-	uint32_t writing; /* being written now */
+	uint32_t writing;	/* being written now */
+	uint64_t writing_bytes; /* of their slots */
+	uint64_t written_bytes; /* of slots that wait for the commit */
 	struct kv_deletions deletions;
 	LIST_HEAD(, kv_orphan) orphans;
 	uint32_t *updates; /* block numbers whose record changed */
@@ -295,6 +305,8 @@ struct kv_fill {
 	struct kv_key key; /* len 0: none reserved */
 	uint64_t length;
 	uint32_t clears;	 /* of the space, when it began */
+	bool must;		 /* its block stays until it is durable */
+	struct kv_want *holder;	 /* that shall lease its block; or NULL */
 	struct kv_want *waiters; /* acquires that wait for it */
 	struct kv_slots orphans; /* blocks whose parent it will be */
 	struct kv_fill *next;	 /* bucket of cache->saving */
@@ -426,10 +438,16 @@ void kv_want_start_locked(struct kv_cache *cache, struct kv_want *want);
 void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
 			   int status);
 void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list);
+void kv_wants_miss_locked(struct kv_cache *cache, struct kv_want **list);
 void kv_want_link(struct kv_want **list, struct kv_want *want);
 struct kv_fill *kv_fill_find_locked(struct kv_cache *cache,
 				    struct kv_space *space,
 				    const struct kv_key *key);
+/* Saves in @space that will never seal from now on: nobody waits for them. */
+void kv_fills_stale_locked(struct kv_cache *cache, struct kv_space *space);
+/* Lease the block just published from a slot that is charged already. */
+void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
+			 struct kv_block *block);
 /* What the index (or the slot) says of a block one holds; not under the lock.
  */
 int kv_block_record(struct kv_cache *cache, struct kv_block *block,
@@ -442,6 +460,9 @@ int kv_block_verify(struct kv_cache *cache, struct kv_block *block,
 /* view.c */
 int kv_bounce_new(struct kv_bounce **ret_bounce);
 void kv_bounce_free(struct kv_bounce *bounce);
+
+/* adopt.c */
+int kv_index_adopt(struct kv_cache *cache, char **ret_why);
 
 /* store.c */
 int kv_store_open(struct kv_cache *cache, char **ret_why);

@@ -56,9 +56,12 @@ void kv_segment_retire_locked(struct kv_cache *cache,
 /* memory.c: one segment's memory */
 struct kv_memory {
 	int fd;
+	int read_fd; /* -1: fd is sealed, nobody can map it for writing */
 	uint8_t *base;
 	bool huge, locked;
 };
+/* Not @seal: whoever gets fd can map it for writing, who gets read_fd cannot
+ * unless he is the daemon's own user or root. */
 int kv_memory_new(uint64_t bytes, enum kv_hugepages huge, bool seal,
 		  struct kv_memory *ret_memory);
 void kv_memory_free(struct kv_memory *memory, uint64_t bytes);

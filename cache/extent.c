@@ -17,6 +17,7 @@
  * INVARIANTS
  *   (1) A bit is set exactly while its slot is not FREE.
  *   (2) A slot that is being written, read or held open is never LEAVING.
+ *   (3) No more slots are in use than the index has room for records.
  *
  * LOCKING    cache->lock.
  */
@@ -124,6 +125,7 @@ static void set_taken(struct kv_cache *cache, struct kv_file *file,
 	file->bitmap[place / 64] |= 1ull << place % 64;
 	file->used++;
 	class->free--;
+	cache->ssd.records++;
 	cache->ssd.used += file->slot_bytes;
 	if (file->used == file->slots) {
 		TAILQ_REMOVE(&class->files, file, link);
@@ -172,32 +174,33 @@ static struct kv_file *file_with_room(struct kv_ssd_class *class)
 	return file && file->used < file->slots ? file : NULL;
 }
 
+static uint64_t records_free(const struct kv_ssd *ssd)
+{
+	return ssd->records_max - KV_MIN(ssd->records, ssd->records_max);
+}
+
+/* Small blocks fill the index before they fill the files. */
+static bool index_is_full(const struct kv_cache *cache)
+{
+	return !records_free(&cache->ssd) ||
+	       kv_index_room(cache->index) < cache->ssd.index_reserve;
+}
+
 /* Keep about 2 % free, so that saves need not wait for a deletion. */
 static void evict_ahead(struct kv_cache *cache, struct kv_ssd_class *class)
 {
-	uint64_t want = class->total / 50 + 1;
+	const struct kv_ssd *ssd = &cache->ssd;
+	uint64_t want = kv_file_room(cache) ? 0 : class->total / 50 + 1;
+	uint64_t want_records = ssd->records_max / 50 + 1;
 
 	while (class->free + class->leaving < want &&
 	       kv_reclaim_one_locked(cache, class, NULL))
 		continue;
+	while (records_free(ssd) + kv_leaving_locked(cache) < want_records &&
+	       kv_reclaim_record_locked(cache, NULL))
+		continue;
 	if (class->leaving)
 		kv_commit_kick_locked(cache, false);
-}
-
-/* 0: there may be room now, or soon. */
-static int make_room(struct kv_cache *cache, struct kv_ssd_class *class,
-		     struct kv_space *space)
-{
-	if (class->leaving || kv_reclaim_one_locked(cache, class, space) ||
-	    kv_reclaim_file(cache, class, space))
-		return 0;
-	/* What others have too much is in use: not for ever. */
-	if (kv_reclaim_later_locked(cache, space, class->slot_bytes))
-		return 0;
-	/* What it is owed is taken up by others' pins: it gives way itself. */
-	if (kv_reclaim_own_locked(cache, space) || cache->ssd.deletions.n)
-		return 0;
-	return -ENOSPC;
 }
 
 int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
@@ -213,23 +216,28 @@ int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
 	if (!kv_quota_ssd_locked(cache, space, slot_bytes))
 		return space->writing_ssd && !cache->ssd.stop ? -EBUSY
 							      : -EDQUOT;
+	if (index_is_full(cache))
+		return kv_leaving_locked(cache) ||
+				       kv_reclaim_record_locked(cache, space)
+			       ? -EAGAIN
+			       : -ENOSPC;
 	file = file_with_room(class);
 	if (!file &&
 	    (kv_file_room(cache) || kv_extents_empty_file(cache, slot_bytes)))
 		return -ENOENT;
 	if (!file)
-		return make_room(cache, class, space) < 0 ? -ENOSPC : -EAGAIN;
+		return kv_reclaim_for(cache, class, space) < 0 ? -ENOSPC
+							       : -EAGAIN;
 	place = first_free(file);
 	if (place == KV_NONE)
 		return -EIO;
 	set_taken(cache, file, place);
-	space->short_since = 0;
+	space->short_seen = 0;
 	space->writing_ssd += slot_bytes;
 	*ret_file = file->id;
 	*ret_place = place;
 	KV_POINT("extent.taken");
-	if (!kv_file_room(cache))
-		evict_ahead(cache, class);
+	evict_ahead(cache, class);
 	return 0;
 }
 
@@ -243,6 +251,7 @@ void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
 	file->hint = KV_MIN(file->hint, place);
 	cache->ssd.used -= file->slot_bytes;
 	class->free++;
+	cache->ssd.records--;
 	if (file->used-- == file->slots) {
 		TAILQ_REMOVE(&class->files, file, link);
 		TAILQ_INSERT_HEAD(&class->files, file, link);

@@ -5,7 +5,7 @@
  * OWNS       every kv_fill, and the table of the keys that are being saved.
  *
  * INVARIANTS
- *   (1) At most one fill reserves a given key of a space.
+ *   (1) At most one fill that may still seal reserves a given key of a space.
  *   (2) A name resolves only after kv_fill_seal: the slot is FILLING until
  * then. (3) The first to seal a key wins; what it sealed never changes.
  *
@@ -28,15 +28,35 @@ static struct kv_fill **bucket_of(struct kv_cache *cache,
 	return &cache->saving[hash % SAVING_BUCKETS];
 }
 
+static bool stale(const struct kv_fill *fill)
+{
+	const struct kv_space *space = fill->space;
+
+	/* Changing hands counts: its bytes would be in the wrong segment. */
+	return space->removed || space->clears != fill->clears ||
+	       !kv_class_fits(fill->slot->segment->class, space);
+}
+
 struct kv_fill *kv_fill_find_locked(struct kv_cache *cache,
 				    struct kv_space *space,
 				    const struct kv_key *key)
 {
 	struct kv_fill *fill = *bucket_of(cache, key);
 
-	while (fill && (fill->space != space || !kv_key_equal(&fill->key, key)))
+	while (fill && (fill->space != space ||
+			!kv_key_equal(&fill->key, key) || stale(fill)))
 		fill = fill->next;
 	return fill;
+}
+
+void kv_fills_stale_locked(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_fill *fill;
+
+	for (size_t i = 0; i < SAVING_BUCKETS; i++)
+		for (fill = cache->saving[i]; fill; fill = fill->next)
+			if (fill->space == space && stale(fill))
+				kv_wants_miss_locked(cache, &fill->waiters);
 }
 
 static int may_begin(struct kv_cache *cache, struct kv_space *space,
@@ -160,6 +180,29 @@ uint8_t *kv_fill_data(struct kv_fill *fill)
 	return kv_slot_file(fill->slot);
 }
 
+void kv_fill_must(struct kv_fill *fill)
+{
+	fill->must = true;
+}
+
+void kv_fill_hold(struct kv_fill *fill, struct kv_want *want)
+{
+	fill->holder = want;
+}
+
+int kv_fill_may_hold(struct kv_cache *cache, struct kv_space *space,
+		     uint64_t length)
+{
+	uint64_t bytes;
+	bool over;
+
+	kv_lock(cache);
+	bytes = kv_size_class(cache, length);
+	over = bytes && kv_arena_over_floor(cache, space, bytes);
+	kv_unlock(cache);
+	return !bytes ? -EFBIG : over ? -ENOSPC : 0;
+}
+
 static void unreserve(struct kv_cache *cache, struct kv_fill *fill)
 {
 	struct kv_fill **link;
@@ -229,18 +272,11 @@ static int insert_locked(struct kv_cache *cache, struct kv_fill *fill,
 	kv_pin_block_new_locked(cache, block);
 	kv_block_asked_locked(cache, block);
 	cache->stats.sealed++;
-	if (cache->config.writeback == KV_WRITEBACK_ALL)
-		kv_write_queue_locked(cache, block, false);
+	if (fill->must || cache->config.writeback == KV_WRITEBACK_ALL)
+		kv_write_queue_locked(cache, block, fill->must);
+	if (fill->holder)
+		kv_want_hold_locked(cache, fill->holder, block);
 	return 0;
-}
-
-static bool stale(const struct kv_fill *fill)
-{
-	const struct kv_space *space = fill->space;
-
-	/* Changing hands counts: its bytes would be in the wrong segment. */
-	return space->removed || space->clears != fill->clears ||
-	       !kv_class_fits(fill->slot->segment->class, space);
 }
 
 /* The key is there: is it the same file?  Unlocks and locks again. */

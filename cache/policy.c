@@ -16,8 +16,8 @@
  */
 #include "cache/policy.h"
 
-/* One burst of seals whose parents are not known: each is taken for the child
- * of the one before. */
+/* One burst of seals whose parents are not known: one is taken for the child of
+ * the one before if its place in the chain is the next. */
 #define BURST_NS 200000000u
 #define SORT 64		  /* steps to a block's place on its list */
 #define AGEING_MIN 65536u /* touches after which uses count for half; */
@@ -178,8 +178,10 @@ static uint32_t parent_of(struct kv_policy *policy,
 	if (arrival->parent != KV_NONE &&
 	    node_of(policy, arrival->parent)->linked)
 		return arrival->parent;
-	return burst && !arrival->promoted && !arrival->same ? policy->burst
-							     : KV_NONE;
+	return burst && !arrival->promoted && !arrival->same &&
+			       arrival->position == policy->burst_position + 1
+		       ? policy->burst
+		       : KV_NONE;
 }
 
 /* Where on @list a block of @age belongs: before whom. */
@@ -249,6 +251,7 @@ void kv_policy_insert(struct kv_policy *policy, uint32_t block,
 	else
 		join_parent(policy, block, parent, parent == arrival->parent);
 	policy->burst = arrival->promoted || arrival->same ? KV_NONE : block;
+	policy->burst_position = arrival->position;
 	eviction->blocks++;
 	learn_entry(eviction, node->list);
 }

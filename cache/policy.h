@@ -81,6 +81,7 @@ struct kv_policy {
 	struct kv_eviction *eviction;
 	uint32_t oldest[KV_DENSITY_LISTS], newest[KV_DENSITY_LISTS];
 	uint32_t burst; /* last block put in, while its burst lasts */
+	uint32_t burst_position;
 	uint64_t burst_ns;
 };
 

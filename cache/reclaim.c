@@ -3,12 +3,17 @@
  * reclaim.c - who makes place on SSD: a victim of the same size of slots, or a
  * whole file of another size.
  *
- * OWNS       nothing; it decides.
+ * OWNS       nothing; it decides.  It keeps count of the files it has tried.
  *
  * INVARIANTS
  *   (1) Nobody's need takes a space below what it is owed but its own.
- *   (2) A space that has less than it is owed takes from others before it gives
- *       anything up.
+ *   (2) A space that has less than it is owed takes from others, and gives
+ *       nothing up while others have more than they are owed, be it in use for
+ *       the moment.  It does when all that others have is theirs by right:
+ *       owed, pinned, or in one file with such.
+ *   (3) Of blocks that may go, those that are in DRAM, too, are passed over
+ *       unless they are many: what goes is to be gone from all tiers, and not
+ *       to be there still, but no longer durable.
  *
  * LOCKING    cache->lock; let go of only to ask the index what a file holds.
  */
@@ -17,17 +22,36 @@
 #include "cache/ssd.h"
 #include "point.h"
 
-#define FILES_TRIED 4
+#define FILES_TRIED 4 /* at once */
 #define PATIENCE_NS 5000000000u
+#define PASSED_OVER 64 /* blocks in DRAM, for one victim */
 
-static bool may_evict(void *arg, uint32_t number)
+/* How the emptying of a file may end. */
+enum outcome { EMPTIED, IN_USE, KEPT };
+
+/* Not this file, but there are more. */
+#define MORE 2
+
+struct search {
+	struct kv_cache *cache;
+	unsigned passed_over;
+};
+
+static bool may_go(const struct kv_block *block)
 {
-	struct kv_cache *cache = arg;
-	struct kv_block *block = kv_table_at(&cache->table, number);
-
 	return !block->refs &&
 	       !(block->flags & (BLOCK_PINNED | BLOCK_REMOVED)) &&
 	       (!block->slot || kv_slot_idle(block->slot));
+}
+
+static bool is_victim(void *arg, uint32_t number)
+{
+	struct search *search = arg;
+	struct kv_block *block = kv_table_at(&search->cache->table, number);
+
+	if (!may_go(block))
+		return false;
+	return !block->slot || search->passed_over++ >= PASSED_OVER;
 }
 
 static void evict(struct kv_cache *cache, struct kv_block *block)
@@ -43,10 +67,25 @@ static void evict(struct kv_cache *cache, struct kv_block *block)
 	}
 }
 
+/* Where most of what a space has on SSD is in DRAM, too, its order counts. */
+static bool passes_over(const struct kv_space *space)
+{
+	return space->bytes_ssd / 2 > space->bytes_dram;
+}
+
 static bool evict_from(struct kv_cache *cache, struct kv_shelf *shelf)
 {
-	uint32_t victim = kv_policy_victim(&shelf->policy, may_evict, cache);
+	struct search search = {
+		.cache = cache,
+		.passed_over = passes_over(shelf->space) ? 0 : PASSED_OVER,
+	};
+	uint32_t victim = kv_policy_victim(&shelf->policy, is_victim, &search);
 
+	/* There are few, and all of them are in DRAM. */
+	if (victim == KV_NONE && search.passed_over) {
+		search.passed_over = PASSED_OVER;
+		victim = kv_policy_victim(&shelf->policy, is_victim, &search);
+	}
 	if (victim == KV_NONE)
 		return false;
 	evict(cache, kv_table_at(&cache->table, victim));
@@ -191,11 +230,12 @@ static size_t blocks_in(struct kv_cache *cache, const struct kv_file *file,
 	return n;
 }
 
-static bool may_all_go(struct kv_cache *cache, const struct kv_file *file,
-		       const struct kv_space *taker, const uint32_t *numbers,
-		       size_t n)
+static enum outcome may_all_go(struct kv_cache *cache,
+			       const struct kv_file *file,
+			       const struct kv_space *taker,
+			       const uint32_t *numbers, size_t n)
 {
-	bool may = true;
+	enum outcome outcome = EMPTIED;
 
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
@@ -204,30 +244,33 @@ static bool may_all_go(struct kv_cache *cache, const struct kv_file *file,
 		if (block->file != file->id)
 			continue; /* gone meanwhile */
 		space->leaving += file->slot_bytes;
-		may = may && may_evict(cache, numbers[i]) &&
-		      (space == taker || !space->owed_ssd ||
-		       space->bytes_ssd >= space->owed_ssd + space->leaving);
+		if ((space != taker && space->owed_ssd &&
+		     space->bytes_ssd < space->owed_ssd + space->leaving) ||
+		    (block->flags & BLOCK_PINNED))
+			outcome = KEPT;
+		else if (!may_go(block))
+			outcome = KV_MAX(outcome, IN_USE);
 	}
 	for (size_t i = 0; i < n; i++)
 		kv_block_space(cache, kv_table_at(&cache->table, numbers[i]))
 			->leaving = 0;
-	return may;
+	return outcome;
 }
 
-static bool empty_file(struct kv_cache *cache, struct kv_file *file,
-		       const struct kv_space *taker)
+static enum outcome empty_file(struct kv_cache *cache, struct kv_file *file,
+			       const struct kv_space *taker)
 {
 	_cleanup_(kv_freep) uint32_t *numbers =
 		malloc(file->slots * sizeof(*numbers));
+	enum outcome outcome;
 	bool any = false;
 	size_t n;
 
 	if (!numbers)
-		return false;
+		return KEPT;
 	n = blocks_in(cache, file, numbers);
-	if (!may_all_go(cache, file, taker, numbers, n))
-		return false;
-	for (size_t i = 0; i < n; i++) {
+	outcome = may_all_go(cache, file, taker, numbers, n);
+	for (size_t i = 0; outcome == EMPTIED && i < n; i++) {
 		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
 
 		if (block->file != file->id)
@@ -235,7 +278,8 @@ static bool empty_file(struct kv_cache *cache, struct kv_file *file,
 		evict(cache, block);
 		any = true;
 	}
-	return any;
+	/* What is being written to it is not known to the index yet. */
+	return outcome == EMPTIED && !any && file->used ? IN_USE : outcome;
 }
 
 /* Even with @bytes more it has no more than it is owed: others give first. */
@@ -245,66 +289,138 @@ static bool entitled(const struct kv_space *taker, uint64_t bytes)
 	       taker->bytes_ssd + taker->writing_ssd + bytes <= taker->owed_ssd;
 }
 
-bool kv_reclaim_file(struct kv_cache *cache, const struct kv_ssd_class *but,
-		     const struct kv_space *taker)
+/* The class whose files are tried next; NULL: all have been. */
+static struct kv_ssd_class *class_to_try(const struct kv_cache *cache,
+					 const struct kv_ssd_class *but,
+					 const struct kv_space *taker,
+					 const struct kv_space *spared)
 {
-	const bool spared = entitled(taker, but->slot_bytes);
 	struct kv_ssd_class *class, *coldest = NULL;
-	uint32_t ids[FILES_TRIED], coldest_age = 0;
-	struct kv_file *file;
-	unsigned n = 0;
+	uint32_t age, coldest_age = 0;
 
 	LIST_FOREACH(class, &cache->ssd.classes, link)
 	{
-		uint32_t age;
-
-		if (class == but || !class->n_files ||
-		    !coldest_shelf(class, taker, spared ? taker : NULL, &age))
+		if (class == but || class->tried >= class->n_files ||
+		    !coldest_shelf(class, taker, spared, &age))
 			continue;
 		if (coldest && age <= coldest_age)
 			continue;
 		coldest = class;
 		coldest_age = age;
 	}
-	if (!coldest)
-		return false;
-	/* Those with room are in front: least is lost with them. */
-	TAILQ_FOREACH(file, &coldest->files, link)
-	if (n < FILES_TRIED)
-		ids[n++] = file->id;
-	for (unsigned i = 0; i < n; i++) {
-		file = kv_file_at(cache, ids[i]);
-		if (file && empty_file(cache, file, spared ? NULL : taker))
-			return true;
-	}
-	return false;
+	return coldest;
 }
 
-/* Is there a space that has, unpinned, more than it is owed? */
-static bool others_could(const struct kv_cache *cache,
-			 const struct kv_space *taker)
+/* Those with room are in front: least is lost with them. */
+static unsigned files_to_try(const struct kv_ssd_class *class, uint32_t *ids)
 {
-	for (uint32_t id = 0; id < cache->n_spaces; id++) {
-		const struct kv_space *space = cache->spaces[id];
+	const struct kv_file *file;
+	unsigned n = 0, at = 0;
 
-		if (space && space != taker && !space->removed &&
-		    space->bytes_ssd >
-			    KV_MAX(space->owed_ssd, space->pinned_ssd))
-			return true;
+	TAILQ_FOREACH(file, &class->files, link)
+	{
+		if (n == FILES_TRIED)
+			break;
+		if (at++ >= class->tried)
+			ids[n++] = file->id;
 	}
-	return false;
+	return n;
 }
 
-bool kv_reclaim_later_locked(const struct kv_cache *cache,
-			     struct kv_space *taker, uint64_t bytes)
+static void begin_anew(struct kv_cache *cache)
+{
+	struct kv_ssd_class *class;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+	class->tried = 0;
+	cache->ssd.tried_in_use = false;
+}
+
+/*
+ * Empty a file of another class than @but; lets go of the lock.  1: done; MORE;
+ * 0: none can be; -EBUSY: none now, for what is in use.
+ */
+static int reclaim_file(struct kv_cache *cache, const struct kv_ssd_class *but,
+			const struct kv_space *taker,
+			const struct kv_space *spared)
+{
+	struct kv_ssd_class *class = class_to_try(cache, but, taker, spared);
+	uint32_t ids[FILES_TRIED];
+	unsigned n;
+	int r;
+
+	if (!class) {
+		r = cache->ssd.tried_in_use ? -EBUSY : 0;
+		begin_anew(cache);
+		return r;
+	}
+	n = files_to_try(class, ids);
+	class->tried += FILES_TRIED;
+	for (unsigned i = 0; i < n; i++) {
+		struct kv_file *file = kv_file_at(cache, ids[i]);
+		enum outcome outcome =
+			file ? empty_file(cache, file, spared ? NULL : taker)
+			     : KEPT;
+
+		if (outcome == EMPTIED) {
+			begin_anew(cache);
+			return 1;
+		}
+		cache->ssd.tried_in_use |= outcome == IN_USE;
+	}
+	return MORE;
+}
+
+/* Is it a moment, not more, that @taker is short of room? */
+static bool patient(struct kv_space *taker)
 {
 	uint64_t now = kv_now_ns();
 
-	if (!entitled(taker, bytes) || !others_could(cache, taker))
-		return false;
-	if (!taker->short_since)
+	if (now - taker->short_seen > PATIENCE_NS)
 		taker->short_since = now;
+	taker->short_seen = now;
 	return now - taker->short_since < PATIENCE_NS;
+}
+
+uint64_t kv_leaving_locked(const struct kv_cache *cache)
+{
+	const struct kv_ssd_class *class;
+	uint64_t n = 0;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+	n += class->leaving;
+	return n;
+}
+
+static bool evict_coldest(struct kv_cache *cache, const struct kv_space *taker,
+			  const struct kv_space *but)
+{
+	struct kv_ssd_class *class, *coldest = NULL;
+	uint32_t age, coldest_age = 0;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+	{
+		if (!coldest_shelf(class, taker, but, &age) ||
+		    (coldest && age <= coldest_age))
+			continue;
+		coldest = class;
+		coldest_age = age;
+	}
+	if (coldest && evict_one(cache, coldest, taker, but))
+		return true;
+	/* All of it is in use. */
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+	if (class != coldest && evict_one(cache, class, taker, but))
+		return true;
+	return false;
+}
+
+bool kv_reclaim_record_locked(struct kv_cache *cache, struct kv_space *taker)
+{
+	const struct kv_space *spared = entitled(taker, 0) ? taker : NULL;
+
+	return evict_coldest(cache, taker, spared) ||
+	       (spared && evict_coldest(cache, taker, NULL));
 }
 
 bool kv_reclaim_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
@@ -312,4 +428,54 @@ bool kv_reclaim_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 {
 	return evict_one(cache, class, taker,
 			 entitled(taker, class->slot_bytes) ? taker : NULL);
+}
+
+/* Has anybody else more than he is owed? */
+static bool others_could(const struct kv_cache *cache,
+			 const struct kv_space *taker)
+{
+	const struct kv_ssd_class *class;
+	uint32_t age;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+	if (coldest_shelf(class, taker, taker, &age))
+		return true;
+	return false;
+}
+
+/* @taker gives up what is its own.  If others' blocks fill a file but for some
+ * of its own, that file is what costs it least. */
+static bool give_way(struct kv_cache *cache, struct kv_ssd_class *class,
+		     const struct kv_space *taker)
+{
+	int r;
+
+	if (!others_could(cache, taker) && evict_one(cache, class, taker, NULL))
+		return true;
+	do
+		r = reclaim_file(cache, class, taker, NULL);
+	while (r == MORE);
+	return r > 0 || evict_one(cache, class, taker, NULL);
+}
+
+int kv_reclaim_for(struct kv_cache *cache, struct kv_ssd_class *class,
+		   struct kv_space *taker)
+{
+	const bool due = entitled(taker, class->slot_bytes);
+	uint32_t age;
+	int r;
+
+	if (class->leaving || kv_reclaim_one_locked(cache, class, taker))
+		return 0;
+	r = reclaim_file(cache, class, taker, due ? taker : NULL);
+	if (r > 0)
+		return 0;
+	/* Others of its size have more than is theirs, but in use. */
+	if (due && coldest_shelf(class, taker, taker, &age))
+		r = -EBUSY;
+	if ((r < 0 || kv_leaving_locked(cache)) && patient(taker))
+		return 0;
+	if (r < 0 || !due)
+		return -ENOSPC;
+	return give_way(cache, class, taker) ? 0 : -ENOSPC;
 }

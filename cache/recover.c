@@ -17,9 +17,22 @@
 #include <fcntl.h>
 #include <stdio.h>
 
-/* Nothing left to make one from: the store begins anew, empty. */
-static int begin_anew(struct kv_cache *cache, const char *why)
+/*
+ * There is nothing to make one from.  Where there are no segment files either,
+ * nothing is lost: the store begins anew.  Those of format 1 hold blocks that
+ * only the index could name, and removed ones besides: they are left alone.
+ */
+static int begin_anew(struct kv_cache *cache, const char *why, char **ret_why)
 {
+	if (kv_rebuild_possible(cache->store_fd))
+		return kv_why(
+			ret_why, -EBADMSG,
+			"%s: the index is damaged (%s), and these segment "
+			"files, of format 1, say too little to rebuild it "
+			"from; nothing was changed: kvfs-fsck says more, a "
+			"copy of index/data.mdb would do, an empty "
+			"directory begins anew",
+			cache->store, why);
 	unlinkat(cache->store_fd, "index/data.mdb", 0);
 	unlinkat(cache->store_fd, "index/lock.mdb", 0);
 	kv_note(cache, "index=begun anew (%s; nothing to rebuild it from)",
@@ -46,7 +59,7 @@ static int remake(struct kv_cache *cache, const char *why, char **ret_why)
 			      cache->store, why);
 	r = kv_rebuild(&rebuild);
 	if (r == -ENODATA)
-		return begin_anew(cache, why);
+		return begin_anew(cache, why, ret_why);
 	if (r == -ENOTSUP)
 		return kv_why(ret_why, r,
 			      "%s: made by a newer kvfs, in a format this one "

@@ -18,7 +18,7 @@
  *       is about to wake; one too many costs a system call, no more.
  *   (4) A buffer without data is never used, whoever has taken it.
  *   (5) flying has the requests at the device, the one that has been there
- *       longest first.
+ *       longest first; bytes is their sum.
  *
  * LOCKING   ring->lock guards every field marked so.  It is a leaf: no other
  *           lock is taken, no system call made and no done run under it.
@@ -49,9 +49,12 @@ struct kv_io *kv_ring_next_locked(struct kv_ring *ring)
 	kv_assert_locked(&ring->lock);
 	queue = TAILQ_EMPTY(&ring->reads) ? &ring->others : &ring->reads;
 	io = TAILQ_FIRST(queue);
-	if (!io)
+	if (!io || (!TAILQ_EMPTY(&ring->flying) &&
+		    io->bytes > ring->max_bytes -
+					KV_MIN(ring->bytes, ring->max_bytes)))
 		return NULL;
 	TAILQ_REMOVE(queue, io, link);
+	ring->bytes += io->bytes;
 	io->since = kv_now_ns();
 	TAILQ_INSERT_TAIL(&ring->flying, io, link);
 	ring->queued--;
@@ -106,6 +109,7 @@ void kv_ring_finish(struct kv_ring *ring, struct kv_io *io, int status)
 
 	pthread_mutex_lock(&ring->lock);
 	TAILQ_REMOVE(&ring->flying, io, link);
+	ring->bytes -= io->bytes;
 	waiter = io->waiter;
 	if (waiter) {
 		waiter->status = status;
@@ -380,6 +384,7 @@ int kv_ring_new(const struct kv_ring_config *config, struct kv_ring **ret_ring)
 	pthread_mutex_init(&ring->lock, NULL);
 	conds_init(ring);
 	ring->depth = KV_MAX(config->depth, 1u);
+	ring->max_bytes = config->bytes ? config->bytes : UINT64_MAX;
 	ring->max_buffers = config->buffers;
 	ring->patience = config->patience ? config->patience : KV_IO_PATIENCE;
 	TAILQ_INIT(&ring->reads);

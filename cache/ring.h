@@ -6,7 +6,8 @@
  * Whole requests only: a short completion is continued from where it stopped
  * and a request ends with 0 when its every byte moved, else with -errno, which
  * is -ENODATA where the file ends too early.  Reads go before writes.  At most
- * @depth requests are at the device, the rest wait in the queue, in order.
+ * @depth requests of @bytes in all are at the device, or a single larger one;
+ * the rest wait in the queue, in order.
  *
  * A request ends when its bytes are the device's no more, and never before,
  * however long that takes: whoever waits may give up, the memory stays lent.
@@ -48,6 +49,7 @@ struct kv_io {
 
 struct kv_ring_config {
 	unsigned depth;	   /* requests at the device */
+	uint64_t bytes;	   /* of these requests; 0: any */
 	unsigned buffers;  /* the most ever registered at a time */
 	uint64_t patience; /* ns; 0: KV_IO_PATIENCE */
 	/* NULL: io_uring, or threads where that is refused, and then

@@ -107,7 +107,7 @@ static bool launch(struct kv_ring *ring, struct uring *u)
 		u->flying[at].fixed = kv_ring_fixed_locked(ring, io);
 		prepare(u, at);
 	}
-	ring->sleepers = u->n_flying < ring->depth;
+	ring->sleepers = u->n_flying < ring->depth && ring->queued == 0;
 	go = !ring->stopping;
 	pthread_mutex_unlock(&ring->lock);
 	return go;

@@ -19,6 +19,7 @@
 
 /* Segments that are looked through for one that can be emptied. */
 #define SEGMENTS_TRIED 8
+#define QUEUED_TRIED 64 /* blocks, for one that need not be written */
 
 /* For whom place is made, and how much. */
 struct need {
@@ -29,6 +30,7 @@ struct need {
 	/* To get a segment, these give way, too: pins that are on SSD, and
 	 * what waits to be written. */
 	bool over_pins, over_queued;
+	bool sheds; /* it is what waits to be written that gives */
 };
 
 static bool same_access(const struct kv_class *a, const struct kv_class *b)
@@ -92,7 +94,7 @@ static bool gives(const struct kv_shelf *shelf, const struct need *need)
 	const struct kv_space *space = shelf->space;
 	const struct kv_class *class = shelf->class;
 
-	if (!shelf->idle)
+	if (need->sheds ? !shelf->blocks : !shelf->idle)
 		return false;
 	return space == need->space ||
 	       space->bytes_dram >= space->owed_dram + class->slot_bytes;
@@ -169,8 +171,40 @@ static bool pin_gives_way(const struct kv_slot *slot)
 
 static bool queued_gives_way(const struct kv_slot *slot)
 {
-	return !slot->pinned && !slot->leases && !slot->holds && !slot->must &&
-	       !slot->block->refs && (slot->block->flags & BLOCK_QUEUED);
+	return !slot->pinned && !slot->leases && !slot->holds &&
+	       !slot->block->refs && (slot->block->flags & BLOCK_QUEUED) &&
+	       !kv_write_must(slot);
+}
+
+struct shedding {
+	struct kv_cache *cache;
+	unsigned tried;
+};
+
+/* After so many, any will do: it ends the search, and is left alone. */
+static bool may_shed(void *arg, uint32_t number)
+{
+	struct shedding *shedding = arg;
+	struct kv_block *block = kv_table_at(&shedding->cache->table, number);
+
+	return queued_gives_way(block->slot) ||
+	       ++shedding->tried > QUEUED_TRIED;
+}
+
+/* What waits to be written leaves in the order in which all blocks do. */
+static bool shed_from(struct kv_cache *cache, struct kv_shelf *shelf)
+{
+	struct shedding shedding = {.cache = cache};
+	uint32_t victim = kv_policy_victim(&shelf->policy, may_shed, &shedding);
+	struct kv_block *block;
+
+	if (victim == KV_NONE || shedding.tried > QUEUED_TRIED)
+		return false;
+	block = kv_table_at(&cache->table, victim);
+	kv_write_unqueue_locked(cache, block);
+	cache->stats.dropped_saves++;
+	kv_block_drop_dram_locked(cache, block);
+	return true;
 }
 
 static bool may_leave(const struct need *need, const struct kv_slot *slot)
@@ -179,6 +213,23 @@ static bool may_leave(const struct need *need, const struct kv_slot *slot)
 	       (may_evict(need->cache, slot->block->number) ||
 		(need->over_pins && pin_gives_way(slot)) ||
 		(need->over_queued && queued_gives_way(slot)));
+}
+
+static bool shed_one(const struct need *for_whom)
+{
+	struct need need = *for_whom;
+	struct kv_shelf *shelf, *best;
+	uint32_t age;
+
+	need.sheds = true;
+	best = coldest_shelf(need.class, &need, NULL, &age);
+	if (best && shed_from(need.cache, best))
+		return true;
+	TAILQ_FOREACH(shelf, &need.class->shelves, link)
+	if (shelf != best && gives(shelf, &need) &&
+	    shed_from(need.cache, shelf))
+		return true;
+	return false;
 }
 
 static bool forces(const struct need *need)
@@ -363,9 +414,7 @@ static bool make(struct need *need)
 	/* While the SSD takes nothing, what waits for it is not worth more
 	 * than what comes, and never more than a guarantee. */
 	need->over_queued = need->cache->ssd.error || need->entitled;
-	if (need->over_queued &&
-	    kv_write_shed_locked(need->cache, need->class) &&
-	    evict_one(need, NULL))
+	if (need->over_queued && shed_one(need))
 		return true;
 	need->over_pins = need->class->n_segments == 0;
 	return forces(need) && steal(need);

@@ -89,7 +89,9 @@ static void plan_file(struct kv_cache *cache, struct plan *plan, uint32_t file)
 		kv_unlock(cache);
 		kv_lock(cache);
 	}
-	qsort(plan->targets, plan->n, sizeof(*plan->targets), by_place);
+	if (plan->n)
+		qsort(plan->targets, plan->n, sizeof(*plan->targets),
+		      by_place);
 }
 
 static void rest(struct kv_cache *cache, uint64_t ns)

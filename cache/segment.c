@@ -60,6 +60,7 @@ static int segment_new(struct kv_cache *cache, struct kv_segment **ret_segment)
 		return r;
 	}
 	segment->fd = memory.fd;
+	segment->read_fd = memory.read_fd;
 	segment->base = memory.base;
 	segment->huge = memory.huge;
 	segment->locked = memory.locked;
@@ -73,7 +74,9 @@ static int segment_new(struct kv_cache *cache, struct kv_segment **ret_segment)
 
 static void segment_free(struct kv_cache *cache, struct kv_segment *segment)
 {
-	struct kv_memory memory = {.fd = segment->fd, .base = segment->base};
+	struct kv_memory memory = {.fd = segment->fd,
+				   .read_fd = segment->read_fd,
+				   .base = segment->base};
 
 	if (segment->buffer >= 0)
 		kv_ring_remove_buffer(cache->ring, segment->buffer);
@@ -195,8 +198,8 @@ static struct kv_segment *segment_find(struct kv_arena *arena, uint32_t id)
 	return NULL;
 }
 
-int kv_segment_give(struct kv_cache *cache, uint32_t id, int *ret_fd,
-		    uint64_t *ret_bytes)
+int kv_segment_give(struct kv_cache *cache, uint32_t id, uint32_t uid,
+		    int *ret_fd, uint64_t *ret_bytes)
 {
 	struct kv_segment *segment;
 
@@ -204,7 +207,9 @@ int kv_segment_give(struct kv_cache *cache, uint32_t id, int *ret_fd,
 	segment = segment_find(&cache->arena, id);
 	if (segment && segment->class) {
 		segment->holders++;
-		*ret_fd = segment->fd;
+		*ret_fd = segment->read_fd < 0 || segment->class->uid == uid
+				  ? segment->fd
+				  : segment->read_fd;
 		*ret_bytes = cache->arena.segment_bytes;
 	} else {
 		segment = NULL;

@@ -306,6 +306,8 @@ int kv_space_remove(struct kv_cache *cache, struct kv_space *space)
 		r = -ENOTEMPTY;
 	else
 		forget_locked(cache, space);
+	if (r == 0)
+		kv_fills_stale_locked(cache, space);
 	kv_unlock(cache);
 	return r < 0 ? r : kv_space_persist(cache, space);
 }

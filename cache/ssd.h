@@ -12,19 +12,22 @@
 /* Evict for @taker, from @class: what is nobody's guarantee but its own. */
 bool kv_reclaim_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 			   struct kv_space *taker);
-/* Empty a file of another class; lets go of the lock.  False: none. */
-bool kv_reclaim_file(struct kv_cache *cache, const struct kv_ssd_class *but,
-		     const struct kv_space *taker);
+/*
+ * There is no slot of @class: see to it that there will be one for @taker, and
+ * return 0.  -ENOSPC: nothing may be evicted, or nothing has been for seconds.
+ * Lets go of the lock.
+ */
+int kv_reclaim_for(struct kv_cache *cache, struct kv_ssd_class *class,
+		   struct kv_space *taker);
 /* Is it safe to pin @bytes more of @space, which no write can take then? */
 bool kv_ssd_over_floor(const struct kv_cache *cache,
 		       const struct kv_space *space, uint64_t bytes);
 void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t bytes);
+/* Evict for @taker, of whatever size: the index has no room for its record. */
+bool kv_reclaim_record_locked(struct kv_cache *cache, struct kv_space *taker);
+uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */
 bool kv_reclaim_own_locked(struct kv_cache *cache, struct kv_space *space);
-/* Is @taker owed @bytes more, which others can give, if not at this moment?
- * After some seconds of that it is told no. */
-bool kv_reclaim_later_locked(const struct kv_cache *cache,
-			     struct kv_space *taker, uint64_t bytes);
 
 /* extent.c; lock held */
 struct kv_file *kv_file_at(struct kv_cache *cache, uint32_t id);
@@ -99,8 +102,6 @@ struct kv_slot *kv_lane_next_locked(struct kv_cache *cache);
 void kv_lane_charge_locked(struct kv_slot *slot);
 /* The lane whose turn it is comes last. */
 void kv_lane_yield_locked(struct kv_cache *cache);
-/* Give a queued block in a slot of @class up, so that it may be evicted. */
-bool kv_write_shed_locked(struct kv_cache *cache, const struct kv_class *class);
 
 /* admit.c; lock held */
 enum kv_verdict { KV_ADMIT_NOW, KV_ADMIT_LATER };
@@ -120,6 +121,8 @@ int kv_writer_stop(struct kv_cache *cache);
 void kv_write_queue_locked(struct kv_cache *cache, struct kv_block *block,
 			   bool must);
 void kv_write_unqueue_locked(struct kv_cache *cache, struct kv_block *block);
+/* Does somebody wait for the durability of this dirty slot? */
+bool kv_write_must(const struct kv_slot *slot);
 void kv_undone_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_write_failed_locked(struct kv_cache *cache, int error);
 void kv_commit_kick_locked(struct kv_cache *cache, bool urgent);
@@ -128,9 +131,23 @@ uint64_t kv_commits_needed_locked(const struct kv_cache *cache);
 void *kv_committer(void *cache);
 bool kv_block_loose(const struct kv_block *block);
 void kv_update_locked(struct kv_cache *cache, struct kv_block *block);
+
+/* Queue what of @space was not written unasked, or not because of a fault. */
+void kv_write_queue_loose_locked(struct kv_cache *cache,
+				 struct kv_space *space);
+
+/* flush.c */
 void kv_flushes_settle_locked(struct kv_cache *cache, int error);
+/* All flushes of @space (NULL: of all) end with @error. */
+void kv_flushes_fail_locked(struct kv_cache *cache,
+			    const struct kv_space *space, int error);
+/* @slot is all in its file, or will not be written. */
+void kv_flushes_written_locked(struct kv_cache *cache,
+			       const struct kv_slot *slot);
 /* Flushes that wait for the slot of @seq wait for its deletion, too. */
 void kv_flushes_prolong_locked(struct kv_cache *cache, uint64_t seq);
+/* Wait, lock held, until a commit is of use to somebody, or is due. */
+void kv_commit_gather(struct kv_cache *cache);
 
 /* settle.c; not under the lock */
 /* Zero the prologues of those to be reused.  Where some can be written to, or

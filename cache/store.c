@@ -201,132 +201,6 @@ static int open_index(struct kv_cache *cache, char **ret_why)
 	return r;
 }
 
-static int visit_space(void *arg, const struct kv_space_record *record,
-		       const char *name, const char *layout)
-{
-	int r = kv_space_adopt(arg, record, name, layout);
-
-	return r == -ENOMEM ? r : 0;
-}
-
-static int visit_segment(void *arg, const struct kv_segment_record *record)
-{
-	struct kv_cache *cache = arg;
-	int r = kv_file_adopt(cache, record);
-
-	if (r == 0)
-		kv_size_used(cache, record->slot_bytes);
-	return kv_is_shortage(r) ? r : 0;
-}
-
-/* Its slot is free, and holds what must not come back. */
-static int left_out(struct kv_cache *cache)
-{
-	cache->ssd.unswept = true;
-	return 0;
-}
-
-static int visit_slot(void *arg, uint64_t slot_id,
-		      const struct kv_slot_record *record)
-{
-	struct kv_cache *cache = arg;
-	struct kv_key key = {.len = record->key_len};
-	struct kv_space *space = record->space < cache->n_spaces
-					 ? cache->spaces[record->space]
-					 : NULL;
-	struct kv_block *block;
-	int r;
-
-	if (!space || (key.len != 16 && key.len != 32) || record->length == 0 ||
-	    record->length > UINT32_MAX)
-		return left_out(cache);
-	memcpy(key.b, record->key, sizeof(key.b));
-	r = kv_table_insert(cache, space, &key, &block);
-	if (r < 0)
-		return r == -EEXIST ? left_out(cache) : r;
-	block->length = (uint32_t)record->length;
-	block->mtime_ns = record->mtime_ns;
-	block->atime = record->atime;
-	block->hits = record->hits;
-	r = kv_extent_adopt(cache, block, (uint32_t)(slot_id >> 32),
-			    (uint32_t)slot_id);
-	if (kv_is_shortage(r))
-		return r;
-	if (r < 0) {
-		space->loose++;
-		kv_block_remove_locked(cache, block);
-		return left_out(cache);
-	}
-	if (record->pinned)
-		kv_pin_by_user_locked(cache, block, true);
-	return 0;
-}
-
-struct age {
-	uint32_t atime, block;
-};
-
-static int by_age(const void *a, const void *b)
-{
-	const struct age *x = a, *y = b;
-
-	if (x->atime != y->atime)
-		return x->atime < y->atime ? -1 : 1;
-	/* Of one second: the one that was put in last is the deeper one. */
-	return x->block < y->block ? 1 : -1;
-}
-
-static int order_blocks(struct kv_cache *cache)
-{
-	_cleanup_(kv_freep) struct age *ages = NULL;
-	size_t n = 0;
-
-	ages = malloc((cache->table.used + 1) * sizeof(*ages));
-	if (!ages)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < cache->table.used; i++) {
-		struct kv_block *block = kv_table_at(&cache->table, i);
-
-		if (block->flags & BLOCK_REMOVED)
-			continue;
-		ages[n].atime = block->atime;
-		ages[n++].block = i;
-	}
-	qsort(ages, n, sizeof(*ages), by_age);
-	for (size_t i = 0; i < n; i++)
-		kv_extent_order(cache,
-				kv_table_at(&cache->table, ages[i].block));
-	return 0;
-}
-
-static int read_index(struct kv_cache *cache, char **ret_why)
-{
-	const struct kv_index_visitor visitor = {
-		.arg = cache,
-		.space = visit_space,
-		.segment = visit_segment,
-		.slot = visit_slot,
-		.snapshot = kv_snapshot_adopt,
-	};
-	uint64_t damaged = 0;
-	int r;
-
-	kv_lock(cache);
-	r = kv_index_walk(cache->index, &visitor, &damaged);
-	if (r == 0)
-		r = order_blocks(cache);
-	kv_unlock(cache);
-	if (r < 0)
-		return kv_why(ret_why, r, "%s: cannot read the index: %s",
-			      cache->store, strerror(-r));
-	cache->stats.corrupt += damaged;
-	cache->ssd.unswept |= damaged > 0;
-	if (damaged)
-		kv_note(cache, "index_damaged=%llu records passed over",
-			(unsigned long long)damaged);
-	return 0;
-}
-
 static void probe_direct(struct kv_cache *cache)
 {
 	int fd = openat(cache->ssd.dir, ".", O_TMPFILE | O_RDWR | O_DIRECT,
@@ -360,6 +234,8 @@ static int settle_cap(struct kv_cache *cache, char **ret_why)
 	cache->ssd.on = cap > 0;
 	cache->ssd.round_max = (uint32_t)KV_MIN(
 		KV_MAX(kv_index_map_bytes(cap) / ROUND_SHARE, 32), 65536);
+	cache->ssd.records_max = kv_index_records_max(cap);
+	cache->ssd.index_reserve = kv_index_map_bytes(cap) / 32;
 	if (!cap)
 		return 0;
 	if (cap < back + cache->ssd.segment_bytes)
@@ -430,7 +306,7 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	cache->after_crash = !cache->info.clean;
 	kv_note(cache, "last_end=%s", cache->after_crash ? "crash" : "clean");
 	cache->generation = cache->info.next_generation;
-	r = read_index(cache, ret_why);
+	r = kv_index_adopt(cache, ret_why);
 	if (r < 0 || cache->config.read_only)
 		return r;
 	KV_POINT("mount.read");

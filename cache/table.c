@@ -21,6 +21,8 @@
 
 #define CHUNK 4096u
 #define FIRST_BUCKETS 4u
+#define AHEAD 16u /* buckets, when they are gone through */
+#define LINE 64u  /* the processor's */
 
 int kv_table_init(struct kv_table *table)
 {
@@ -145,6 +147,33 @@ struct kv_block *kv_table_find(struct kv_cache *cache, struct kv_space *space,
 		    hash(&cache->table, key->b));
 }
 
+void kv_table_fetch(const struct kv_table *table, uint32_t number)
+{
+	const uint8_t *block;
+
+	if (number == KV_NONE)
+		return;
+	block = (const uint8_t *)kv_table_at(table, number);
+	__builtin_prefetch(block, 1);
+	__builtin_prefetch(block + LINE, 1);
+}
+
+void kv_table_look_ahead(const struct kv_cache *cache,
+			 const struct kv_space *space, const uint8_t *key,
+			 enum kv_table_ahead what)
+{
+	const struct kv_dir *dir = space->dirs[key[0]];
+	const uint32_t *bucket;
+
+	if (!dir || !dir->buckets)
+		return;
+	bucket = &dir->buckets[hash(&cache->table, key) & dir->mask];
+	if (what == KV_AHEAD_BUCKET)
+		__builtin_prefetch(bucket, 1);
+	else
+		kv_table_fetch(&cache->table, *bucket);
+}
+
 static int rehash(struct kv_cache *cache, struct kv_dir *dir)
 {
 	uint32_t old_n = dir->buckets ? dir->mask + 1 : 0;
@@ -160,6 +189,8 @@ static int rehash(struct kv_cache *cache, struct kv_dir *dir)
 	for (uint32_t i = 0; i < old_n; i++) {
 		uint32_t number = dir->buckets[i];
 
+		if (i + AHEAD < old_n)
+			kv_table_fetch(&cache->table, dir->buckets[i + AHEAD]);
 		while (number != KV_NONE) {
 			struct kv_block *block =
 				kv_table_at(&cache->table, number);

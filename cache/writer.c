@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * writer.c - sealed blocks on their way to SSD, and who waits for them.
+ * writer.c - sealed blocks on their way to SSD.
  *
  * OWNS       the queue of blocks to be written, and the writer thread.
  *
@@ -18,19 +18,17 @@
  *       ones on a lane, too (lane.c); ssd->undone counts them.  Neither is
  *       idle: a
  *       block that is being written keeps its bytes (R5).
- *   (2) A flush with ticket t is done when no slot of its space with seq <= t
- *       is undone and
- *       the commit that covers earlier deletions has been made, those included
- *       that were found to be needed only when a slot's write had ended.
  *
  * LOCKING    cache->lock.
  */
 #include "cache/blocks.h"
 #include "cache/ssd.h"
-#include "cache/waiter.h"
 #include "point.h"
 
-#define WRITES_AT_ONCE 32u
+#define WRITES_AT_ONCE 128u
+/* The device is busy with that, and a sync or a read behind it waits for no
+ * more than that. */
+#define WRITING_BYTES (48u << 20)
 #define QUOTA_NS 1000000u
 #define FULL_NS 5000000000u /* then it looks whether there is room again */
 
@@ -66,10 +64,16 @@ void kv_write_queue_locked(struct kv_cache *cache, struct kv_block *block,
 		slot->seq = ++ssd->seq;
 		kv_lane_push_locked(cache, slot);
 		TAILQ_INSERT_TAIL(&slot->shelf->space->undone, slot, undone);
+		slot->shelf->space->unwritten++;
 		ssd->undone++;
 		KV_POINT("write.queued");
 	}
 	pthread_cond_signal(&ssd->write);
+}
+
+bool kv_write_must(const struct kv_slot *slot)
+{
+	return slot->must || slot->seq <= slot->shelf->space->must_seq;
 }
 
 void kv_write_unqueue_locked(struct kv_cache *cache, struct kv_block *block)
@@ -80,6 +84,7 @@ void kv_write_unqueue_locked(struct kv_cache *cache, struct kv_block *block)
 	kv_undone_drop_locked(cache, slot);
 	set_flags(cache, block, 0, BLOCK_QUEUED);
 	slot->shelf->space->loose++;
+	kv_flushes_written_locked(cache, slot);
 	slot->must = false;
 	kv_flushes_settle_locked(cache, 0);
 }
@@ -90,49 +95,15 @@ void kv_undone_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 	cache->ssd.undone--;
 }
 
-static bool flushed(const struct kv_cache *cache, const struct kv_flush *flush)
-{
-	const struct kv_ssd *ssd = &cache->ssd;
-	const struct kv_slot *first =
-		TAILQ_FIRST(&cache->spaces[flush->space]->undone);
-
-	return (!first || first->seq > flush->ticket) &&
-	       ssd->commits_done >= flush->commit &&
-	       kv_snapshots_written_locked(cache, flush->space, flush->change);
-}
-
-static void settle(struct kv_cache *cache, const struct kv_space *space,
-		   int error)
-{
-	struct kv_flush **link = &cache->flushes;
-
-	while (*link) {
-		struct kv_flush *flush = *link;
-		bool fails = error && (!space || space->id == flush->space);
-
-		if (!fails && !flushed(cache, flush)) {
-			link = &flush->next;
-			continue;
-		}
-		*link = flush->next;
-		kv_due_flushed(cache, flush, fails ? error : 0);
-	}
-}
-
-void kv_flushes_settle_locked(struct kv_cache *cache, int error)
-{
-	settle(cache, NULL, error);
-}
-
 /* Its space is at its quota and has nothing to give: whoever waits is told. */
 static void deny(struct kv_cache *cache, struct kv_slot *slot)
 {
 	struct kv_space *space = slot->shelf->space;
-	bool must = slot->must;
+	bool must = kv_write_must(slot);
 
 	cache->stats.unwritten_quota++;
 	if (must)
-		settle(cache, space, -ENOSPC);
+		kv_flushes_fail_locked(cache, space, -ENOSPC);
 	kv_write_unqueue_locked(cache, slot->block);
 	slot->denied = must;
 	pthread_cond_broadcast(&cache->ssd.done);
@@ -156,6 +127,8 @@ static void pass_on(struct kv_cache *cache, struct kv_space *space)
 	while ((slot = TAILQ_FIRST(&space->under_way)) && slot->written) {
 		TAILQ_REMOVE(&space->under_way, slot, link);
 		slot->written = false;
+		kv_flushes_written_locked(cache, slot);
+		cache->ssd.written_bytes += slot->segment->class->slot_bytes;
 		TAILQ_INSERT_TAIL(&cache->ssd.written, slot, link);
 		pthread_cond_signal(&cache->ssd.commit);
 	}
@@ -172,6 +145,7 @@ static void write_done(struct kv_io *io, int status)
 
 	kv_lock(cache);
 	ssd->writing--;
+	ssd->writing_bytes -= slot->segment->class->slot_bytes;
 	if (status == 0) {
 		KV_POINT("write.done");
 		cache->stats.bytes_written_ssd += io->bytes;
@@ -227,6 +201,7 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 	write->io.bytes = KV_PAGE + kv_round_up(slot->block->length, KV_PAGE);
 	write->io.done = write_done;
 	ssd->writing++;
+	ssd->writing_bytes += slot->segment->class->slot_bytes;
 	KV_POINT("write.before_submit");
 	kv_ring_submit(cache->ring, &write->io);
 	KV_POINT("write.submitted");
@@ -270,7 +245,8 @@ static int turn(struct kv_cache *cache)
 
 	if (ssd->full && kv_now_ns() > ssd->full_until)
 		ssd->full = false;
-	if (!slot || ssd->writing >= WRITES_AT_ONCE) {
+	if (!slot || ssd->writing >= WRITES_AT_ONCE ||
+	    ssd->writing_bytes >= WRITING_BYTES) {
 		kv_cond_wait(cache, &ssd->write, kv_health_retry(cache));
 		return 0;
 	}
@@ -320,7 +296,7 @@ static void *writer(void *arg)
 }
 
 /* What was not written unasked, because of writeback= or a fault, is now. */
-static void queue_loose(struct kv_cache *cache, struct kv_space *space)
+void kv_write_queue_loose_locked(struct kv_cache *cache, struct kv_space *space)
 {
 	for (unsigned d = 0; space->loose && d < KV_ARRAY_LEN(space->dirs); d++)
 		for (uint32_t i = 0;
@@ -335,80 +311,6 @@ static void queue_loose(struct kv_cache *cache, struct kv_space *space)
 				n = block->next;
 				kv_write_queue_locked(cache, block, true);
 			}
-}
-
-void kv_flushes_prolong_locked(struct kv_cache *cache, uint64_t seq)
-{
-	struct kv_flush *flush;
-
-	for (flush = cache->flushes; flush; flush = flush->next) {
-		if (flush->ticket < seq)
-			continue;
-		flush->commit = kv_commits_needed_locked(cache);
-		kv_commit_kick_locked(cache, true);
-	}
-}
-
-void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
-		     struct kv_flush *flush)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-
-	kv_lock(cache);
-	if (!ssd->on || cache->config.read_only) {
-		kv_due_flushed(cache, flush,
-			       cache->config.read_only ? 0 : -EOPNOTSUPP);
-		kv_unlock(cache);
-		return;
-	}
-	queue_loose(cache, space);
-	if (KV_LIE("ack")) {
-		kv_due_flushed(cache, flush, 0);
-		kv_unlock(cache);
-		return;
-	}
-	flush->pending = true;
-	flush->ticket = ssd->seq;
-	flush->commit = kv_commits_needed_locked(cache);
-	flush->space = space->id;
-	flush->change = cache->snapshots.changes;
-	cache->snapshots.retry_at = 0;
-	flush->next = cache->flushes;
-	cache->flushes = flush;
-	kv_flushes_settle_locked(cache, 0);
-	if (flush->pending)
-		kv_commit_kick_locked(cache, true);
-	kv_unlock(cache);
-}
-
-void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush, int status)
-{
-	struct kv_flush **link;
-
-	kv_lock(cache);
-	for (link = &cache->flushes; *link; link = &(*link)->next)
-		if (*link == flush) {
-			*link = flush->next;
-			kv_due_flushed(cache, flush, status);
-			break;
-		}
-	kv_unlock(cache);
-}
-
-static void wake(struct kv_flush *flush, int status)
-{
-	(void)status;
-	kv_waiter_wake(flush->arg);
-}
-
-int kv_space_sync(struct kv_cache *cache, struct kv_space *space)
-{
-	struct kv_waiter waiter = KV_WAITER_INIT;
-	struct kv_flush flush = {.done = wake, .arg = &waiter};
-
-	kv_flush_submit(cache, space, &flush);
-	kv_waiter_wait(&waiter);
-	return flush.status;
 }
 
 int kv_writer_start(struct kv_cache *cache)
@@ -459,7 +361,7 @@ int kv_writer_stop(struct kv_cache *cache)
 	kv_lock(cache);
 	for (uint32_t id = 0; id < cache->n_spaces; id++)
 		if (cache->spaces[id] && !cache->spaces[id]->removed)
-			queue_loose(cache, cache->spaces[id]);
+			kv_write_queue_loose_locked(cache, cache->spaces[id]);
 	ssd->stop = true;
 	pthread_cond_broadcast(&ssd->write);
 	kv_unlock(cache);

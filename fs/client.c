@@ -330,7 +330,7 @@ int kv_client_give_segment(struct kv_client *client, uint32_t id)
 
 	if (kv_segments_has(&client->segments, id))
 		return 0;
-	r = kv_segment_give(cache, id, &fd, &bytes);
+	r = kv_segment_give(cache, id, client->caller.uid, &fd, &bytes);
 	if (r < 0)
 		return r;
 	r = kv_segments_add(&client->segments, id);

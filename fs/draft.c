@@ -25,7 +25,7 @@
 #include <stdatomic.h>
 
 #include "copy.h"
-#include "fs/coverage.h"
+#include "coverage.h"
 #include "fs/draft.h"
 
 #define HEAD_MAX (KV_HEADER_MAX + KV_PAGE)
@@ -156,7 +156,7 @@ static int take_length_locked(struct kv_draft *draft)
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < draft->coverage.n; i++) {
-		struct kv_range range = draft->coverage.ranges[i];
+		struct kv_span range = draft->coverage.ranges[i];
 
 		memcpy(kv_fill_data(draft->fill) + range.start,
 		       draft->head + range.start, range.end - range.start);

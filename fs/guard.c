@@ -5,8 +5,9 @@
  * OWNS      the process's SIGBUS handler, and hands on what is not its own.
  *
  * INVARIANTS
- *   (1) `waiting` is set only while its thread is inside kv_hash_copy, which
- *       takes no lock and owns nothing: jumping out of it leaks nothing.
+ *   (1) `waiting` is set only while its thread is inside kv_hash_copy or
+ *       kv_copy_stream, which take no lock and own nothing: jumping out of them
+ *       leaks nothing.
  *
  * LOCKING   none; the jump buffer is the thread's own.
  */
@@ -57,6 +58,18 @@ int kv_guard_hash_copy(struct kv_hash *hash, void *dst, const void *src,
 		return -EFAULT;
 	waiting = &jump;
 	kv_hash_copy(hash, dst, src, n);
+	waiting = NULL;
+	return 0;
+}
+
+int kv_guard_copy(void *dst, const void *src, size_t n)
+{
+	sigjmp_buf jump;
+
+	if (sigsetjmp(jump, 1))
+		return -EFAULT;
+	waiting = &jump;
+	kv_copy_stream(dst, src, n);
 	waiting = NULL;
 	return 0;
 }

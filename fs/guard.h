@@ -20,4 +20,7 @@ void kv_guard_install(void);
 int kv_guard_hash_copy(struct kv_hash *hash, void *dst, const void *src,
 		       size_t n);
 
+/* kv_copy_stream, or -EFAULT in the same way. */
+int kv_guard_copy(void *dst, const void *src, size_t n);
+
 #endif

@@ -3,7 +3,7 @@
  * holdings.c - a hash table of reservations, a sorted array of segments, and
  * sets of picks.
  *
- * OWNS      the fills of reservations until they are taken or dropped, the
+ * OWNS      the reservations until they are taken or dropped, the
  *           count that the cache keeps for each segment in the set, and the
  *           picks.
  *
@@ -20,7 +20,7 @@
 
 struct kv_reservation {
 	struct kv_reservation *next;
-	struct kv_fill *fill;
+	struct kv_booking what;
 	uint32_t space;
 	struct kv_key key;
 };
@@ -35,7 +35,7 @@ static struct kv_reservation **bucket(struct kv_reservations *table,
 }
 
 int kv_reservations_add(struct kv_reservations *table, uint32_t space,
-			const struct kv_key *key, struct kv_fill *fill)
+			const struct kv_key *key, const struct kv_booking *what)
 {
 	struct kv_reservation **at = bucket(table, key), *r;
 
@@ -43,29 +43,53 @@ int kv_reservations_add(struct kv_reservations *table, uint32_t space,
 	if (!r)
 		return -ENOMEM;
 	*r = (struct kv_reservation){
-		.next = *at, .fill = fill, .space = space, .key = *key};
+		.next = *at, .what = *what, .space = space, .key = *key};
 	*at = r;
 	table->n++;
+	table->holds += what->hold;
 	return 0;
 }
 
-struct kv_fill *kv_reservations_take(struct kv_reservations *table,
-				     uint32_t space, const struct kv_key *key)
+/* The link to it, or to NULL. */
+static struct kv_reservation **link_to(struct kv_reservations *table,
+				       uint32_t space, const struct kv_key *key)
 {
-	struct kv_reservation **at = bucket(table, key), *r;
-	struct kv_fill *fill;
+	struct kv_reservation **at = bucket(table, key);
 
 	while (*at &&
 	       ((*at)->space != space || !kv_key_equal(&(*at)->key, key)))
 		at = &(*at)->next;
-	r = *at;
-	if (!r)
-		return NULL;
+	return at;
+}
+
+const struct kv_booking *kv_reservations_find(struct kv_reservations *table,
+					      uint32_t space,
+					      const struct kv_key *key)
+{
+	struct kv_reservation *r = *link_to(table, space, key);
+
+	return r ? &r->what : NULL;
+}
+
+struct kv_booking kv_reservations_take(struct kv_reservations *table,
+				       uint32_t space, const struct kv_key *key)
+{
+	struct kv_reservation **at = link_to(table, space, key), *r = *at;
+	struct kv_booking what = r->what;
+
 	*at = r->next;
-	fill = r->fill;
 	free(r);
 	table->n--;
-	return fill;
+	table->holds -= what.hold;
+	return what;
+}
+
+void kv_booking_drop(struct kv_cache *cache, struct kv_booking what)
+{
+	if (what.partial)
+		kv_partial_put(what.partial);
+	else
+		kv_fill_drop(cache, what.fill);
 }
 
 size_t kv_reservations_drop(struct kv_reservations *table,
@@ -77,12 +101,12 @@ size_t kv_reservations_drop(struct kv_reservations *table,
 	for (size_t i = 0; i < KV_ARRAY_LEN(table->buckets); i++) {
 		for (r = table->buckets[i]; r; r = next) {
 			next = r->next;
-			kv_fill_drop(cache, r->fill);
+			kv_booking_drop(cache, r->what);
 			free(r);
 		}
 		table->buckets[i] = NULL;
 	}
-	table->n = 0;
+	table->n = table->holds = 0;
 	return n;
 }
 

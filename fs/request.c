@@ -7,7 +7,7 @@
  * STATES    of a request:
  *
  *             (new) -> PENDING   kv_request_pend   (its mail will come)
- *           PENDING -> HELD      finish            (an acquire with leases)
+ *           PENDING -> HELD      finish            (with leases)
  *           PENDING -> (freed)   finish
  *              HELD -> (freed)   release
  *
@@ -159,7 +159,7 @@ static void release_one(struct kv_request *request, int status)
 {
 	(void)status;
 	if (!request->pending)
-		request->kind->release(request);
+		request->kind->release(request, true);
 }
 
 void kv_requests_cancel(struct kv_client *client, int status)

@@ -25,8 +25,9 @@ struct kv_request_kind {
 	void (*finish)(struct kv_request *request);
 	/* Make its mail come soon; NULL: that cannot be hurried. */
 	void (*cancel)(struct kv_request *request, int status);
-	/* Give back what it holds and end it; NULL: this kind never holds. */
-	void (*release)(struct kv_request *request);
+	/* Give back what it holds and end it; @forced: its holder did not ask
+	 * for that.  NULL: this kind never holds. */
+	void (*release)(struct kv_request *request, bool forced);
 };
 
 struct kv_request {
@@ -38,6 +39,7 @@ struct kv_request {
 	struct kv_deadline deadline;
 	struct wire_header header; /* of the message */
 	bool pending;		   /* its mail is still to come */
+	bool release;		   /* asked for meanwhile: hold nothing */
 };
 
 /*
@@ -93,6 +95,7 @@ int kv_request_release(struct kv_client *client, const struct kv_message *m);
 int kv_request_staging(struct kv_client *client, const struct kv_message *m);
 int kv_request_reserve(struct kv_client *client, const struct kv_message *m);
 int kv_request_save(struct kv_client *client, const struct kv_message *m);
+int kv_request_save_part(struct kv_client *client, const struct kv_message *m);
 int kv_request_drop(struct kv_client *client, const struct kv_message *m);
 int kv_request_flush(struct kv_client *client, const struct kv_message *m);
 int kv_request_hello(struct kv_client *client, const struct kv_message *m);

@@ -17,7 +17,6 @@
 
 struct acquire {
 	struct kv_request request; /* first */
-	bool release;		   /* asked for before it had settled */
 	struct kv_acquire leases;  /* last: has its wants behind it */
 };
 
@@ -49,12 +48,12 @@ static void give_back(struct acquire *acquire)
 	kv_request_free(request);
 }
 
-/* The holder is gone. */
-static void release(struct kv_request *request)
+static void release(struct kv_request *request, bool forced)
 {
 	struct acquire *acquire = (struct acquire *)request;
 
-	request->server->tally.forced_releases += held(acquire);
+	if (forced)
+		request->server->tally.forced_releases += held(acquire);
 	give_back(acquire);
 }
 
@@ -96,7 +95,7 @@ static void finish(struct kv_request *request)
 		leased += places[i].status == 0;
 	}
 	kv_reply(client, &request->header, 0, (uint32_t)n, n * sizeof(*places));
-	if (!leased || acquire->release)
+	if (!leased || request->release)
 		give_back(acquire);
 }
 
@@ -120,6 +119,7 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 	acquire->leases.space = space;
 	acquire->leases.n = n;
 	acquire->leases.wait_saving = m->header->flags & WIRE_WAIT_SAVING;
+	acquire->leases.resident = m->header->flags & WIRE_RESIDENT;
 	acquire->leases.done = acquired;
 	acquire->leases.arg = acquire;
 	for (size_t i = 0; i < n; i++)
@@ -164,13 +164,14 @@ int kv_request_release(struct kv_client *client, const struct kv_message *m)
 		client->server->tally.stray_releases++;
 		return m->header->tag <= client->last_acquire ? 0 : -EPROTO;
 	}
-	if (request->kind != &kind)
+	if (!request->kind->release)
 		return -EPROTO;
-	if (request->pending) {
-		((struct acquire *)request)->release = true;
-		cancel(request, -ECANCELED);
+	if (!request->pending) {
+		request->kind->release(request, false);
 		return 0;
 	}
-	give_back((struct acquire *)request);
+	request->release = true;
+	if (request->kind->cancel)
+		request->kind->cancel(request, -ECANCELED);
 	return 0;
 }

@@ -84,6 +84,22 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 	return 0;
 }
 
+/* Few of them in DRAM are no sign that the rest will be of use. */
+static bool has_head(struct kv_client *client, const struct kv_message *m,
+		     struct kv_space *space)
+{
+	uint8_t states[WIRE_AHEAD_MIN];
+	size_t i = 0;
+
+	if (m->header->count < WIRE_AHEAD_MIN)
+		return false;
+	kv_probe(client->server->cache, space, client->server->keys,
+		 WIRE_AHEAD_MIN, states);
+	while (i < WIRE_AHEAD_MIN && states[i] == KV_DRAM)
+		i++;
+	return i == WIRE_AHEAD_MIN;
+}
+
 int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_space_info info;
@@ -95,7 +111,12 @@ int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 		return r;
 	r = kv_client_space(client, m->header->space, R_OK | X_OK, &space,
 			    &info);
-	r = r < 0 ? -ENOENT : begin(client, m, space);
+	if (r < 0)
+		r = -ENOENT;
+	else if (m->header->flags & WIRE_AHEAD && !has_head(client, m, space))
+		r = -EAGAIN;
+	else
+		r = begin(client, m, space);
 	if (r < 0)
 		kv_reply_all(client, m->header, r);
 	return 0;

@@ -68,8 +68,11 @@ char *kv_stats_text(struct kv_cache *cache)
 	write_tiers(f, &s);
 	fprintf(f, "blocks    %llu in %llu spaces; %llu not yet on SSD\n",
 		(ull)s.blocks, (ull)s.spaces, (ull)s.dirty_blocks);
-	fprintf(f, "held      %llu leased, %llu pinned, %llu being saved\n",
-		(ull)s.leases, (ull)s.pinned, (ull)s.saving);
+	fprintf(f,
+		"held      %llu leased, %llu pinned (%.1f MiB of dram) with "
+		"%llu snapshots, %llu being saved\n",
+		(ull)s.leases, (ull)s.pinned, mib(s.pinned_bytes),
+		(ull)s.snapshots, (ull)s.saving);
 	fprintf(f, "hits      %llu from dram, %llu from ssd; %llu misses\n",
 		(ull)s.hits_dram, (ull)s.hits_ssd, (ull)s.misses);
 	fprintf(f, "sealed    %llu; %llu conflicts, %llu saves dropped\n",
@@ -145,6 +148,9 @@ static void write_gauges(FILE *f, const struct kv_cache_stats *s)
 	one(f, "spaces", "gauge", "Spaces.", s->spaces);
 	one(f, "leases", "gauge", "Blocks leased by clients.", s->leases);
 	one(f, "pinned_blocks", "gauge", "Blocks pinned by users.", s->pinned);
+	one(f, "pinned_bytes", "gauge", "Bytes of DRAM that pins hold.",
+	    s->pinned_bytes);
+	one(f, "snapshots", "gauge", "Snapshots.", s->snapshots);
 	one(f, "saving_blocks", "gauge", "Blocks being saved.", s->saving);
 	one(f, "dirty_blocks", "gauge", "Sealed blocks not yet on SSD.",
 	    s->dirty_blocks);

@@ -25,7 +25,6 @@
 
 #define RESERVE 8	 /* one part in so many of the map's pages */
 #define RESERVE_MIN 1024 /* pages */
-#define FAR_PAGES 3	 /* a leaf copied, split, and its parent's share */
 #define NEAR_IDS 8	 /* so many further on is the same leaf, mostly */
 #define NEAR_FULL 16384	 /* pages; with more room nobody counts */
 
@@ -44,6 +43,19 @@ static void batch_abortp(struct kv_batch **batch)
 	kv_batch_abort(*batch);
 }
 
+static uint64_t reserve_of(uint64_t pages)
+{
+	return KV_MIN(KV_MAX(pages / RESERVE, RESERVE_MIN), pages / 2);
+}
+
+uint64_t kv_index_records_max(uint64_t cap)
+{
+	uint64_t pages = kv_index_map_bytes(cap) / KV_PAGE;
+
+	/* A share for the other databases, and for pages of the last commit. */
+	return (pages - reserve_of(pages) - pages / 16) * KV_PAGE / KV_PUT_NEAR;
+}
+
 /*
  * Pages never used yet are cheap to count; the free list is only walked when
  * those come to an end.
@@ -59,7 +71,7 @@ static int count_room(void *arg)
 	mdb_env_info(batch->index->env, &info);
 	mdb_env_stat(batch->index->env, &stat);
 	total = info.me_mapsize / stat.ms_psize;
-	reserve = KV_MIN(KV_MAX(total / RESERVE, RESERVE_MIN), total / 2);
+	reserve = reserve_of(total);
 	room = total - KV_MIN(total, info.me_last_pgno + 1);
 	if (room < reserve + NEAR_FULL) {
 		r = kv_env_free_pages(batch->index->env, &free_pages);
@@ -68,6 +80,7 @@ static int count_room(void *arg)
 		room += free_pages;
 	}
 	batch->puttable = (room - KV_MIN(room, reserve)) * stat.ms_psize;
+	atomic_store(&batch->index->room, batch->puttable);
 	return 0;
 }
 
@@ -124,7 +137,9 @@ static uint64_t cost_of(struct kv_batch *batch, MDB_dbi dbi, uint64_t id,
 
 	batch->last_dbi = dbi;
 	batch->last_id = id;
-	return 2 * (bytes + 2 * sizeof(id)) + (near ? 0 : FAR_PAGES * KV_PAGE);
+	/* Far: a leaf copied, split, and its parent's share. */
+	return 2 * (bytes + 2 * sizeof(id)) +
+	       (near ? 0 : KV_PUT_FAR - KV_PUT_NEAR);
 }
 
 struct change {

@@ -16,6 +16,7 @@ struct kv_index {
 	atomic_bool broken;    /* fault.c: env is of no more use */
 	char *path;
 	uint64_t map_bytes;
+	_Atomic uint64_t room; /* for puts, when the last batch began */
 	MDB_dbi meta, spaces, snapshots, segments, slots;
 	bool read_only;
 };

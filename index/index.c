@@ -150,6 +150,7 @@ int kv_index_open(const char *path, uint64_t map_bytes, bool read_only,
 		return -ENOMEM;
 	index->read_only = read_only;
 	index->map_bytes = map_bytes;
+	index->room = map_bytes; /* until somebody counts */
 	index->path = strdup(path);
 	pthread_rwlock_init(&index->gate, NULL);
 	if (!index->path)
@@ -193,6 +194,11 @@ int kv_index_reopen(struct kv_index *index)
 	if (r < 0 && index->env)
 		mdb_env_close(kv_steal(index->env));
 	return r;
+}
+
+uint64_t kv_index_room(const struct kv_index *index)
+{
+	return atomic_load(&index->room);
 }
 
 uint64_t kv_index_map_bytes(uint64_t cap)

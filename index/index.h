@@ -47,6 +47,16 @@ void kv_index_close(struct kv_index *index); /* takes NULL */
 uint64_t kv_index_map_bytes(uint64_t cap);
 
 /*
+ * So many slots' records have room in it, whatever was deleted before; bytes
+ * that puts may still take, as of the beginning of the last batch; and what one
+ * put may take, in a row of them and at worst.
+ */
+uint64_t kv_index_records_max(uint64_t cap);
+uint64_t kv_index_room(const struct kv_index *index);
+#define KV_PUT_NEAR (2 * (sizeof(struct kv_slot_record) + 16))
+#define KV_PUT_FAR (KV_PUT_NEAR + 3 * KV_PAGE)
+
+/*
  * Read everything, in key order; a callback that returns non-zero ends the
  * walk with that value.  Records with a bad checksum are passed over and
  * counted in @ret_damaged.  Afterwards LMDB's pages are dropped from memory.

@@ -207,10 +207,18 @@ static int big_value(struct tree *tree, struct span key, uint64_t number,
 /* Mark a node's bytes, two to a bit; false: another node has them. */
 static bool cover(uint64_t *covered, size_t from, size_t to)
 {
-	for (size_t i = from / 2; i < (to + 1) / 2; i++) {
-		if (covered[i / 64] & 1ull << i % 64)
+	const size_t end = (to + 1) / 2;
+	size_t i = from / 2, n;
+
+	for (; i < end; i += n) {
+		uint64_t bits;
+
+		n = KV_MIN(end - i, 64 - i % 64);
+		bits = (n == 64 ? 0 : 1ull << n) - 1;
+		bits <<= i % 64;
+		if (covered[i / 64] & bits)
 			return false;
-		covered[i / 64] |= 1ull << i % 64;
+		covered[i / 64] |= bits;
 	}
 	return true;
 }

@@ -1,85 +1,100 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * batch.c - a few blocks of a save that go the way together.
+ * batch.c - a few blocks of a save, or parts of blocks, that go the way
+ * together.
  *
  * OWNS      a batch's extent of the staging memory, and the daemon's
- *           reservations for its blocks.
+ *           reservations for its blocks, but for those in parts (parts.c).
  *
  * STATES    of a batch:
  *
+ *               (new) -> RESERVING kv_save_batch_locked
+ *               (new) -> COPYING   the same: parts of blocks that are reserved
  *           RESERVING -> COPYING   reserved: for blocks that are not there yet
  *           RESERVING -> over      reserved: none of them is to be saved
  *             COPYING -> SAVING    copy: pages are in staging
- *             COPYING -> over      copy: the connection is gone
- *              SAVING -> over      saved
+ *             COPYING -> over      copy: the connection is gone, or the
+ *                                  device failed: then none of it is sent
+ *              SAVING -> over      submit.c: the daemon has answered
  *
  * INVARIANTS
  *   (1) A block's status is final before it is counted as failed or sealed.
  *   (2) Pages are read between RESERVING and the end of copy, whatever happens
  *       to the connection or the transfer meanwhile.
- *   (3) An extent is put back only by the reply that says the daemon is done
+ *   (3) A block for which there is no room goes back to its transfer's todo, if
+ *       that has KVFS_MUST: nothing waits here.
+ *   (4) An extent is put back only by the reply that says the daemon is done
  *       with it; if that cannot come, its staging is abandoned as a whole.
  *
  * LOCKING   session->lock, but for copy, which has the extent for itself.
  */
 #include "kernels/batch.h"
+#include "kernels/hold.h"
+#include "kernels/parts.h"
 #include "kernels/pool.h"
 #include "kernels/save.h"
 #include "kernels/space.h"
 
-struct batch {
-	struct kv_call call; /* first */
-	struct kv_job job;
-	struct kvfs_xfer *xfer;
-	struct kv_stage *stage;
-	struct kv_extent *extent;
-	uint64_t stride;
-	size_t n;
-	uint32_t block[]; /* of the transfer */
-};
-
-/* What has become of a batch's blocks. */
-struct tally {
-	size_t good, present, bad;
-};
-
-static void end_locked(struct batch *batch)
+void kv_save_batch_end_locked(struct kv_save_batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct kvfs_session *session = xfer->session;
 
 	kv_stage_put(batch->stage, batch->extent);
+	kv_hold_put_locked(batch->hold);
 	free(batch);
 	kv_save_pump_locked(session);
 	kv_xfer_put_locked(xfer);
 }
 
 /* The status that a caller sees for what the daemon said of a block. */
-static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
-		  struct tally *tally)
+int kv_save_batch_status(struct kvfs_xfer *xfer, int status)
 {
+	if (status == -ESTALE || status == -ENOENT)
+		kv_lib_space_forget_locked(xfer->space);
 	if (status == -EEXIST || status == -EALREADY)
-		status = KVFS_PRESENT;
-	else if (status > 0)
-		status = -EPROTO;
+		return KVFS_PRESENT;
+	return status > 0 ? -EPROTO : status;
+}
+
+void kv_save_batch_count(struct kvfs_xfer *xfer, uint32_t block, int status,
+			 struct kv_save_tally *tally)
+{
+	status = kv_save_batch_status(xfer, status);
 	if (status == KVFS_PRESENT)
 		tally->present++;
 	else if (status == 0)
 		tally->good++;
 	else
 		tally->bad++;
-	if (status == -ESTALE || status == -ENOENT)
-		kv_lib_space_forget_locked(xfer->space);
 	atomic_store(&xfer->status[block], status);
 }
 
-static void fail_locked(struct batch *batch, enum kvfs_stage stage, int status)
+static void fail_parts_locked(struct kv_save_batch *batch, int status)
 {
-	struct tally tally = {0};
+	struct kv_part *part;
 	size_t i;
 
+	for (i = 0; i < batch->n; i++) {
+		part = kv_save_batch_part(batch, i);
+		if (part->state != KV_PART_NONE)
+			kv_part_fail_locked(part, status);
+	}
+}
+
+void kv_save_batch_fail_locked(struct kv_save_batch *batch,
+			       enum kvfs_stage stage, int status)
+{
+	struct kv_save_tally tally = {0};
+	size_t i;
+
+	if (batch->xfer->part != NULL) {
+		fail_parts_locked(batch, status);
+		return;
+	}
 	for (i = 0; i < batch->n; i++)
-		count(batch->xfer, batch->block[i], status, &tally);
+		kv_save_batch_count(batch->xfer, batch->block[i], status,
+				    &tally);
 	kv_xfer_fail_locked(batch->xfer, stage, batch->n);
 }
 
@@ -90,8 +105,19 @@ static void add_key(struct wire_key *key, const struct wire_save *block)
 	key->len = block->len;
 }
 
+static uint16_t reserve_flags(const struct kvfs_xfer *xfer)
+{
+	unsigned flags = xfer->part == NULL ? 0 : WIRE_PART;
+
+	if (xfer->flags & KVFS_MUST)
+		flags |= WIRE_MUST;
+	if (xfer->flags & KVFS_HOLD)
+		flags |= WIRE_HOLD;
+	return (uint16_t)flags;
+}
+
 /* Reserve or drop: the batch's keys, and its call for the reply. */
-static int send_keys_locked(struct batch *batch, enum wire_type type)
+static int send_keys_locked(struct kv_save_batch *batch, enum wire_type type)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct wire_key keys[WIRE_BATCH];
@@ -105,6 +131,8 @@ static int send_keys_locked(struct batch *batch, enum wire_type type)
 	};
 	size_t i;
 
+	if (type == WIRE_RESERVE)
+		packet.header.flags = reserve_flags(xfer);
 	for (i = 0; i < batch->n; i++)
 		add_key(&keys[i], &xfer->blocks[batch->block[i]]);
 	batch->call.count = (uint32_t)batch->n;
@@ -115,107 +143,195 @@ static void dropped(struct kv_call *call, int status, const void *items)
 {
 	(void)status;
 	(void)items;
-	end_locked((struct batch *)call);
+	kv_save_batch_end_locked((struct kv_save_batch *)call);
 }
 
 /* Give the reservations back and end. */
-static void drop_locked(struct batch *batch)
+void kv_save_batch_drop_locked(struct kv_save_batch *batch)
 {
 	batch->call.done = dropped;
-	if (batch->n == 0 || send_keys_locked(batch, WIRE_DROP) < 0)
-		end_locked(batch);
+	if (batch->n == 0 || batch->xfer->part != NULL ||
+	    send_keys_locked(batch, WIRE_DROP) < 0)
+		kv_save_batch_end_locked(batch);
 }
 
-static void saved(struct kv_call *call, int status, const void *items)
+/* ---- copying ---- */
+
+uint64_t kv_save_stride(const struct kvfs_xfer *xfer)
 {
-	struct batch *batch = (struct batch *)call;
-	const struct wire_status *statuses = items;
-	struct tally tally = {0};
+	uint64_t bytes = 0;
 	size_t i;
 
-	if (status < 0) {
-		fail_locked(batch, KVFS_SEALED, status);
-		drop_locked(batch);
-		return;
-	}
-	for (i = 0; i < batch->n; i++)
-		count(batch->xfer, batch->block[i], statuses[i].status, &tally);
-	kv_xfer_fail_locked(batch->xfer, KVFS_SEALED, tally.bad);
-	kv_xfer_reach_locked(batch->xfer, KVFS_SEALED,
-			     tally.good + tally.present);
-	end_locked(batch);
+	if (xfer->part == NULL)
+		return kv_round_up(xfer->pool->layout->payload, KV_SAVE_ALIGN);
+	for (i = 0; i < xfer->n_ranges; i++)
+		bytes += kv_round_up(kv_save_range_bytes(&xfer->ranges[i]),
+				     KV_SAVE_ALIGN);
+	return bytes;
 }
 
-static int send_blocks_locked(struct batch *batch)
+/* Those whose block has ended meanwhile go no further. */
+static void keep_wanted_locked(struct kv_save_batch *batch)
+{
+	size_t i, kept = 0;
+
+	for (i = 0; i < batch->n; i++)
+		if (kv_part_copied_locked(kv_save_batch_part(batch, i)))
+			batch->block[kept++] = batch->block[i];
+	batch->n = kept;
+}
+
+static void parts_copied_locked(struct kv_save_batch *batch)
+{
+	int r;
+
+	kv_xfer_reach_locked(batch->xfer, KVFS_COPIED, batch->n);
+	keep_wanted_locked(batch);
+	r = batch->n > 0 ? kv_save_batch_send_locked(batch) : 0;
+	if (r < 0)
+		kv_save_batch_fail_locked(batch, KVFS_SEALED, r);
+	if (r < 0 || batch->n == 0)
+		kv_save_batch_end_locked(batch);
+}
+
+static void copied_locked(struct kv_save_batch *batch)
+{
+	int r = kv_save_batch_send_locked(batch);
+
+	kv_xfer_reach_locked(batch->xfer, KVFS_COPIED, batch->n);
+	if (r < 0) {
+		kv_save_batch_fail_locked(batch, KVFS_SEALED, r);
+		kv_save_batch_end_locked(batch);
+	}
+}
+
+/* From pages to the extent: where byte @from of a block's tensors goes to
+ * @skip bytes behind its place. */
+static int copy_range(struct kv_save_batch *batch, const struct kv_range *range,
+		      uint64_t skip)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
-	struct wire_save blocks[WIRE_BATCH];
-	struct kv_packet packet = {
-		.header = {.type = WIRE_SAVE,
-			   .count = (uint32_t)batch->n,
-			   .space = xfer->space_id},
-		.items = blocks,
-		.bytes = batch->n * sizeof(blocks[0]),
-		.fd = -1,
+	const struct kvfs_pool *pool = xfer->pool;
+	uintptr_t at = (uintptr_t)kv_stage_data(batch->stage) +
+		       batch->extent->offset + skip;
+	struct kv_copy copies[WIRE_BATCH];
+	const struct kv_batch on_device = {
+		.pieces = &pool->pieces,
+		.ranges = range,
+		.n_ranges = range == NULL ? 0 : 1,
+		.copies = copies,
+		.n = batch->n,
+		.mark = xfer->mark,
+		.priority = xfer->priority,
 	};
 	size_t i;
 
-	if (!kv_session_is_live(xfer->session, xfer->generation))
-		return -ENOTCONN;
+	if (range != NULL)
+		at -= range->from;
 	for (i = 0; i < batch->n; i++) {
-		blocks[i] = xfer->blocks[batch->block[i]];
-		blocks[i].offset = batch->extent->offset + i * batch->stride;
-	}
-	batch->call.count = (uint32_t)batch->n;
-	batch->call.done = saved;
-	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
-}
-
-static void copy(struct kv_job *job)
-{
-	struct batch *batch =
-		(struct batch *)((char *)job - offsetof(struct batch, job));
-	struct kvfs_xfer *xfer = batch->xfer;
-	struct kvfs_session *session = xfer->session;
-	const struct kvfs_pool *pool = xfer->pool;
-	uint8_t *at = kv_stage_data(batch->stage) + batch->extent->offset;
-	struct kv_copy copies[WIRE_BATCH];
-	const struct kv_batch on_device = {
-		.pieces = &pool->pieces, .copies = copies, .n = batch->n};
-	size_t i;
-	int r;
-
-	for (i = 0; i < batch->n; i++) {
-		copies[i].tensors = at + i * batch->stride;
+		copies[i].tensors = (uint8_t *)(at + i * batch->stride);
 		copies[i].pages =
 			xfer->pages +
 			(size_t)batch->block[i] * pool->pieces.pages_per_block;
 	}
-	(void)pool->device->save(pool->on_device, &on_device);
+	return pool->device->save(pool->on_device, &on_device);
+}
+
+/* The ranges of a part lie one behind the other. */
+static int copy_pages(struct kv_save_batch *batch)
+{
+	struct kvfs_xfer *xfer = batch->xfer;
+	uint64_t skip = 0;
+	size_t i;
+	int r = 0;
+
+	if (xfer->part == NULL)
+		return copy_range(batch, NULL, 0);
+	for (i = 0; i < xfer->n_ranges && r == 0; i++) {
+		r = copy_range(batch, &xfer->ranges[i], skip);
+		skip += kv_round_up(kv_save_range_bytes(&xfer->ranges[i]),
+				    KV_SAVE_ALIGN);
+	}
+	return r;
+}
+
+static void copy(struct kv_job *job)
+{
+	struct kv_save_batch *batch =
+		(struct kv_save_batch *)((char *)job -
+					 offsetof(struct kv_save_batch, job));
+	struct kvfs_session *session = batch->xfer->session;
+	bool parts = batch->xfer->part != NULL;
+	int r = copy_pages(batch);
+
 	pthread_mutex_lock(&session->lock);
-	r = send_blocks_locked(batch);
-	kv_xfer_reach_locked(xfer, KVFS_COPIED, batch->n);
 	if (r < 0) {
-		fail_locked(batch, KVFS_SEALED, r);
-		end_locked(batch);
+		kv_save_batch_fail_locked(batch, KVFS_COPIED, r);
+		kv_save_batch_drop_locked(batch);
+	} else if (parts) {
+		parts_copied_locked(batch);
+	} else {
+		copied_locked(batch);
 	}
 	pthread_mutex_unlock(&session->lock);
 }
 
-/* Keep the blocks that were reserved; settle the others. */
-static void sort_out_locked(struct batch *batch,
-			    const struct wire_status *statuses)
+/* ---- reserving ---- */
+
+/* There is no room now, which is no answer to one that waits for it. */
+static bool is_full(const struct kvfs_xfer *xfer, int status)
+{
+	return (xfer->flags & KVFS_MUST) &&
+	       (status == -ENOSPC || status == -EAGAIN);
+}
+
+/* What the daemon said, or -EINPROGRESS: ask again some time. */
+static int answer(struct kvfs_xfer *xfer, int status)
+{
+	int stopped = atomic_load(&xfer->stopped);
+
+	if (!is_full(xfer, status))
+		return status;
+	return stopped != 0 ? stopped : -EINPROGRESS;
+}
+
+static void sort_out_parts_locked(struct kv_save_batch *batch,
+				  const struct wire_status *statuses)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
-	struct tally tally = {0};
 	size_t i, kept = 0;
 
 	for (i = 0; i < batch->n; i++) {
-		if (statuses[i].status == 0)
+		struct kv_part *part = kv_save_batch_part(batch, i);
+		int status = answer(xfer, statuses[i].status);
+
+		if (status == -EINPROGRESS && kv_part_again_locked(part))
+			kv_save_again_locked(xfer, batch->block[i]);
+		else if (kv_part_reserved_locked(
+				 part, kv_save_batch_status(xfer, status)))
 			batch->block[kept++] = batch->block[i];
+	}
+	batch->n = kept;
+}
+
+/* Keep the blocks that were reserved; settle the others. */
+static void sort_out_locked(struct kv_save_batch *batch,
+			    const struct wire_status *statuses)
+{
+	struct kvfs_xfer *xfer = batch->xfer;
+	struct kv_save_tally tally = {0};
+	size_t i, kept = 0;
+
+	for (i = 0; i < batch->n; i++) {
+		int status = answer(xfer, statuses[i].status);
+
+		if (status == 0)
+			batch->block[kept++] = batch->block[i];
+		else if (status == -EINPROGRESS)
+			kv_save_again_locked(xfer, batch->block[i]);
 		else
-			count(xfer, batch->block[i], statuses[i].status,
-			      &tally);
+			kv_save_batch_count(xfer, batch->block[i], status,
+					    &tally);
 	}
 	batch->n = kept;
 	kv_xfer_fail_locked(xfer, KVFS_COPIED, tally.bad);
@@ -225,54 +341,104 @@ static void sort_out_locked(struct batch *batch,
 
 static void reserved(struct kv_call *call, int status, const void *items)
 {
-	struct batch *batch = (struct batch *)call;
+	struct kv_save_batch *batch = (struct kv_save_batch *)call;
 	struct kvfs_xfer *xfer = batch->xfer;
 	int stopped = atomic_load(&xfer->stopped);
 
 	if (status < 0) {
-		fail_locked(batch, KVFS_COPIED, status);
-		end_locked(batch);
+		kv_save_batch_fail_locked(batch, KVFS_COPIED, status);
+		kv_save_batch_end_locked(batch);
 		return;
 	}
-	sort_out_locked(batch, items);
-	if (stopped != 0) {
-		fail_locked(batch, KVFS_COPIED, stopped);
-		drop_locked(batch);
+	if (xfer->part != NULL)
+		sort_out_parts_locked(batch, items);
+	else
+		sort_out_locked(batch, items);
+	if (batch->n > 0)
+		xfer->pause = 0;
+	if (stopped != 0 && xfer->part == NULL) {
+		kv_save_batch_fail_locked(batch, KVFS_COPIED, stopped);
+		kv_save_batch_drop_locked(batch);
 	} else if (batch->n == 0) {
-		end_locked(batch);
+		kv_save_batch_end_locked(batch);
 	} else {
 		kv_copier_submit(xfer->session->copier, &batch->job);
 	}
 }
 
-int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
-			 size_t n, uint64_t stride)
+/* Parts of blocks that have been reserved for others go straight on. */
+static int begin_locked(struct kv_save_batch *batch)
 {
-	_cleanup_(kv_freep) struct batch *batch = NULL;
+	struct kvfs_xfer *xfer = batch->xfer;
 	size_t i;
-	int r;
+
+	for (i = 0; i < batch->n; i++)
+		if (xfer->part == NULL ||
+		    !kv_part_is_reserved(kv_save_batch_part(batch, i)))
+			return send_keys_locked(batch, WIRE_RESERVE);
+	kv_copier_submit(xfer->session->copier, &batch->job);
+	return 0;
+}
+
+static int batch_new(struct kvfs_xfer *xfer, struct kv_stage *stage, size_t n,
+		     struct kv_save_batch **ret_batch)
+{
+	struct kv_save_batch *batch;
+	int r = 0;
 
 	batch = calloc(1, sizeof(*batch) + n * sizeof(batch->block[0]));
 	if (batch == NULL)
 		return -ENOMEM;
 	batch->call.done = reserved;
 	batch->job.run = copy;
+	batch->job.kind = KV_JOB_SAVE;
+	batch->job.priority = xfer->priority;
 	batch->xfer = xfer;
 	batch->stage = stage;
-	batch->stride = stride;
+	batch->stride = kv_save_stride(xfer);
 	batch->n = n;
-	for (i = 0; i < n; i++)
-		batch->block[i] = (uint32_t)(xfer->reserved + i);
-	r = kv_stage_get(stage, n * stride, &batch->extent);
+	if (xfer->flags & KVFS_HOLD)
+		r = kv_hold_new(xfer, &batch->hold);
+	if (r < 0)
+		free(batch);
+	else
+		*ret_batch = batch;
+	return r;
+}
+
+/* Nothing has begun. */
+static void undo_locked(struct kv_save_batch *batch)
+{
+	if (batch->extent != NULL)
+		kv_stage_put(batch->stage, batch->extent);
+	kv_hold_put_locked(batch->hold);
+	free(batch);
+}
+
+int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
+			 size_t n)
+{
+	struct kv_save_batch *batch;
+	size_t i;
+	int r;
+
+	r = batch_new(xfer, stage, n, &batch);
 	if (r < 0)
 		return r;
-	r = send_keys_locked(batch, WIRE_RESERVE);
+	r = kv_stage_get(stage, n * batch->stride, &batch->extent);
 	if (r < 0) {
-		kv_stage_put(stage, batch->extent);
+		undo_locked(batch);
 		return r;
 	}
 	kv_xfer_get_locked(xfer);
-	xfer->reserved += n;
-	batch = NULL;
-	return 0;
+	kv_save_take_locked(xfer, batch->block, n);
+	for (i = 0; i < n && xfer->part != NULL; i++)
+		xfer->part[batch->block[i]].state = KV_PART_BATCH;
+	r = begin_locked(batch);
+	if (r < 0) {
+		kv_save_batch_fail_locked(batch, KVFS_COPIED, r);
+		undo_locked(batch);
+		kv_xfer_put_locked(xfer);
+	}
+	return r;
 }

@@ -6,9 +6,13 @@
  *
  * INVARIANTS
  *   (1) Every job submitted is run, once, also when the copier is freed.
+ *   (2) Jobs are in the queue in the order in which they came; a job with k
+ *       older ones begins after KV_COPIER_FAIR * (k + 1) others at the latest.
+ *   (3) best is the highest rank in the queue, INT64_MIN if that is empty.
  *
  * LOCKING   copier->lock guards the queue; a leaf, not held while a job runs.
  */
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "kernels/copier.h"
@@ -19,11 +23,45 @@
 struct kv_copier {
 	pthread_mutex_t lock;
 	pthread_cond_t work;
-	STAILQ_HEAD(, kv_job) jobs;	/* lock */
+	TAILQ_HEAD(, kv_job) jobs;	/* lock */
+	_Atomic int64_t best;		/* written with lock */
+	unsigned picks;			/* lock: since the oldest was taken */
 	bool stop;			/* lock */
 	unsigned n_threads;		/* fixed after new */
 	pthread_t threads[THREADS_MAX]; /* fixed after new */
 };
+
+static int64_t rank(const struct kv_job *job)
+{
+	return (job->kind == KV_JOB_LOAD ? (int64_t)1 << 32 : 0) +
+	       job->priority;
+}
+
+static struct kv_job *first_of_best_locked(const struct kv_copier *copier)
+{
+	struct kv_job *job, *best = TAILQ_FIRST(&copier->jobs);
+
+	TAILQ_FOREACH(job, &copier->jobs, others)
+	if (rank(job) > rank(best))
+		best = job;
+	return best;
+}
+
+static struct kv_job *take_locked(struct kv_copier *copier)
+{
+	struct kv_job *job = first_of_best_locked(copier), *best;
+
+	if (job == NULL)
+		return NULL;
+	if (++copier->picks >= KV_COPIER_FAIR) {
+		job = TAILQ_FIRST(&copier->jobs);
+		copier->picks = 0;
+	}
+	TAILQ_REMOVE(&copier->jobs, job, others);
+	best = first_of_best_locked(copier);
+	atomic_store(&copier->best, best == NULL ? INT64_MIN : rank(best));
+	return job;
+}
 
 static void *run_jobs(void *arg)
 {
@@ -32,14 +70,13 @@ static void *run_jobs(void *arg)
 
 	pthread_mutex_lock(&copier->lock);
 	for (;;) {
-		job = STAILQ_FIRST(&copier->jobs);
+		job = take_locked(copier);
 		if (job == NULL && copier->stop)
 			break;
 		if (job == NULL) {
 			pthread_cond_wait(&copier->work, &copier->lock);
 			continue;
 		}
-		STAILQ_REMOVE_HEAD(&copier->jobs, next);
 		pthread_mutex_unlock(&copier->lock);
 		job->run(job);
 		pthread_mutex_lock(&copier->lock);
@@ -66,7 +103,8 @@ int kv_copier_new(struct kv_copier **ret_copier)
 		return -ENOMEM;
 	pthread_mutex_init(&copier->lock, NULL);
 	pthread_cond_init(&copier->work, NULL);
-	STAILQ_INIT(&copier->jobs);
+	TAILQ_INIT(&copier->jobs);
+	atomic_init(&copier->best, INT64_MIN);
 	for (i = 0; i < want; i++) {
 		snprintf(name, sizeof(name), "kvfs-copy%u", i);
 		r = kv_lib_thread_start(&copier->threads[i], name, run_jobs,
@@ -104,7 +142,14 @@ unsigned kv_copier_threads(const struct kv_copier *copier)
 void kv_copier_submit(struct kv_copier *copier, struct kv_job *job)
 {
 	pthread_mutex_lock(&copier->lock);
-	STAILQ_INSERT_TAIL(&copier->jobs, job, next);
+	TAILQ_INSERT_TAIL(&copier->jobs, job, others);
+	if (rank(job) > atomic_load(&copier->best))
+		atomic_store(&copier->best, rank(job));
 	pthread_cond_signal(&copier->work);
 	pthread_mutex_unlock(&copier->lock);
+}
+
+bool kv_copier_presses(struct kv_copier *copier, const struct kv_job *job)
+{
+	return atomic_load(&copier->best) > rank(job);
 }

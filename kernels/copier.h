@@ -11,10 +11,14 @@
 
 struct kv_copier;
 
+enum kv_job_kind { KV_JOB_LOAD, KV_JOB_SAVE };
+
 /* Part of whatever is to be done.  @run has no lock held, and may free it. */
 struct kv_job {
-	STAILQ_ENTRY(kv_job) next;
+	TAILQ_ENTRY(kv_job) others;
 	void (*run)(struct kv_job *job);
+	enum kv_job_kind kind;
+	int priority;
 };
 
 int kv_copier_new(struct kv_copier **ret_copier); /* -ENOMEM, -EAGAIN */
@@ -24,7 +28,16 @@ void kv_copier_free(struct kv_copier *copier);
 
 unsigned kv_copier_threads(const struct kv_copier *copier);
 
-/* Jobs begin in the order they come.  Any thread, any lock held. */
+/*
+ * Jobs for loads begin before those for saves, higher priorities before lower
+ * ones, else in the order they come; but one in KV_COPIER_FAIR is the one that
+ * has waited longest, so that none waits for ever.  Any thread, any lock held.
+ */
+#define KV_COPIER_FAIR 8u
 void kv_copier_submit(struct kv_copier *copier, struct kv_job *job);
+
+/* Whether a job waits that comes before @job.  If that is a long one, it makes
+ * way: it submits itself again and returns. */
+bool kv_copier_presses(struct kv_copier *copier, const struct kv_job *job);
 
 #endif

@@ -7,6 +7,7 @@
  * LOCKING   none.
  */
 #include "kernels/device.h"
+#include "kernels/plugin.h"
 
 static const struct kv_device *const devices[] = {&kv_device_host};
 
@@ -17,5 +18,5 @@ const struct kv_device *kv_device_find(const char *name)
 	for (i = 0; i < KV_ARRAY_LEN(devices); i++)
 		if (strcmp(devices[i]->name, name) == 0)
 			return devices[i];
-	return NULL;
+	return kv_plugin_find(name);
 }

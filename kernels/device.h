@@ -42,7 +42,8 @@ struct kv_range {
 	uint64_t from, to;
 };
 
-/* One block: its tensors in host memory, and its pages_per_block pages. */
+/* One block: its tensors in host memory, and its pages_per_block pages.  Of a
+ * batch with ranges only their bytes of the tensors need be there. */
 struct kv_copy {
 	uint8_t *tensors;     /* a load does not write to it */
 	const int64_t *pages; /* -1: passed over */
@@ -78,7 +79,8 @@ struct kv_device {
 
 	/* Host memory that loads come from, or (@writable) saves go to: about
 	 * to be used, and about to be unmapped.  No batch uses it when it is
-	 * detached. */
+	 * detached.  attach only takes note, a lock may be held; detach, which
+	 * goes with it, may take its time. */
 	void (*attach)(void *base, uint64_t bytes, bool writable);
 	void (*detach)(void *base);
 
@@ -102,6 +104,10 @@ struct kv_device {
 		       void **ret_memory, void **ret_base);
 	int (*grow)(void *memory, uint64_t bytes); /* to @bytes; -ENOMEM */
 	void (*release)(void *memory);
+
+	/* What loads of this pool are staged in, where they are: @buffers of
+	 * @bytes each from now on.  -ENOMEM, and nothing has changed. */
+	int (*staging)(void *pool, uint64_t bytes, unsigned buffers);
 };
 
 extern const struct kv_device kv_device_host;

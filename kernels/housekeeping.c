@@ -9,6 +9,7 @@
  */
 #include "kernels/ask.h"
 #include "kernels/lookup.h"
+#include "kernels/reserve.h"
 #include "kernels/session.h"
 #include "kernels/space.h"
 #include "kernels/xfer.h"
@@ -166,6 +167,15 @@ static void stop_saves(kvfs_space *space)
 	pthread_mutex_unlock(&session->lock);
 }
 
+static void forget_pages(kvfs_space *space)
+{
+	struct kvfs_session *session = space->session;
+
+	pthread_mutex_lock(&session->lock);
+	kv_reserved_forget_locked(session, space->name);
+	pthread_mutex_unlock(&session->lock);
+}
+
 int kvfs_space_clear(kvfs_space *space)
 {
 	struct kv_question question = {.header = {.type = WIRE_CLEAR}};
@@ -178,6 +188,8 @@ int kvfs_space_clear(kvfs_space *space)
 	r = kv_lib_space_id(space, &question.header.space, &generation);
 	if (r == 0)
 		r = (int)kv_ask(space->session, &question);
+	if (r >= 0)
+		forget_pages(space);
 	return r == -ETIMEDOUT ? -ENOTCONN : KV_MIN(r, 0);
 }
 

@@ -45,6 +45,8 @@ typedef struct kvfs_space kvfs_space;
 typedef struct kvfs_lease kvfs_lease;
 typedef struct kvfs_pool kvfs_pool;
 typedef struct kvfs_xfer kvfs_xfer;
+typedef struct kvfs_mapping kvfs_mapping;
+typedef struct kvfs_pages kvfs_pages;
 
 /* ---- sessions ---- */
 
@@ -88,8 +90,13 @@ int kvfs_space_open(kvfs_session *session, const char *name, const char *layout,
 		    unsigned flags, kvfs_space **ret_space);
 void kvfs_space_close(kvfs_space *space); /* takes NULL */
 
-/* Drop every block.  A save begun before never seals: its blocks end with
- * -ESTALE.  -EACCES, -ENOTCONN. */
+/*
+ * Drop every block, leased and held ones too (their bytes stay until they are
+ * released).  A save begun before never seals: its blocks end with -ESTALE, at
+ * whatever stage, parts and those that wait for room included.  Of other
+ * sessions that is said of blocks that the daemon has reserved for them.
+ * -EACCES, -ENOTCONN.
+ */
 int kvfs_space_clear(kvfs_space *space);
 
 /* The canonical layout, valid until the space is closed; NULL: untyped. */
@@ -161,6 +168,7 @@ long kvfs_probe(const kvfs_query *queries, size_t n_queries,
 long kvfs_match(const kvfs_query *queries, size_t n_queries);
 
 #define KVFS_WAIT_SAVING 1u /* wait for saves under way, too */
+#define KVFS_READ_AHEAD 2u  /* hold what is in DRAM, read the rest meanwhile */
 
 /*
  * Bring the keys into DRAM and hold them there.  The lease is made at once and
@@ -168,6 +176,11 @@ long kvfs_match(const kvfs_query *queries, size_t n_queries);
  * -ETIMEDOUT, -ENOSPC (no room in DRAM), -EIO, -EBADMSG (damaged, now a miss),
  * -ECANCELED, -ENOTCONN, -ESTALE (the daemon went away).
  * Indices run through all keys, query after query.
+ *
+ * KVFS_READ_AHEAD, which goes with no other flag (-EINVAL), waits for no SSD:
+ * blocks that are there alone have the status -EAGAIN, and are brought to DRAM
+ * by themselves, as kvfs_prefetch does within @deadline, to be acquired later.
+ * Of each 512 keys of a query that is done if the first four are in DRAM.
  */
 int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
 		 uint64_t deadline, kvfs_lease **ret_lease);
@@ -207,7 +220,7 @@ typedef struct kvfs_view {
 } kvfs_view;
 
 typedef struct kvfs_pool_desc {
-	const char *device; /* "host" */
+	const char *device; /* "host", or "cuda", "cuda:N" */
 	kvfs_space *space;  /* typed: gives the tensors */
 	const kvfs_view *views;
 	size_t n_views;
@@ -227,15 +240,31 @@ typedef struct kvfs_pool_desc {
  */
 int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 		       kvfs_pool **ret_pool);
-/* Waits for its transfers, then frees.  Takes NULL. */
+/* Waits for its transfers, then frees; nobody touches its pages any more.
+ * Transfers and leases may be freed before or after.  Takes NULL. */
 void kvfs_pool_close(kvfs_pool *pool);
 
 struct kvfs_pool_info {
 	const char *device;
 	const char *path; /* how bytes travel, e.g. "arena, streaming stores" */
-	uint64_t bytes_staging;		      /* pinned for saves */
-	uint64_t pages_loading, pages_saving; /* held by transfers under way */
-	uint64_t staging_huge;		      /* 1: staging is in 2 MiB pages */
+	const char *reason; /* why that way; valid until the pool is closed */
+	uint64_t bytes_pinned;	   /* by the device, for its pools */
+	uint64_t bytes_registered; /* of arena and staging, with the device */
+	uint64_t bytes_refused;	   /* of them, which it would not have */
+	uint64_t threads;	   /* that copy */
+	uint64_t bytes_staging;	   /* pinned for saves */
+	/* That transfers under way have, each counted once, however many have
+	 * it: an engine takes pages_saving off what it can give out. */
+	uint64_t pages_loading, pages_saving;
+	uint64_t staging_huge; /* 1: staging is in 2 MiB pages */
+	/* Reserved pages; all 0 for a pool of the engine's memory. */
+	void *base;	     /* page p is at base + p * page_bytes */
+	uint64_t page_bytes; /* a block's tensors, and up to 4096 */
+	uint64_t pages, pages_max;
+	uint64_t pages_free;
+	uint64_t pages_cached; /* hold a block that nobody has mapped */
+	uint64_t pages_mapped; /* and those on their way */
+	uint64_t pages_taken;
 };
 int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info);
 
@@ -243,12 +272,35 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info);
 
 enum kvfs_stage { KVFS_COPIED = 1, KVFS_SEALED, KVFS_DURABLE };
 
+#define KVFS_MUST 1u	 /* save: wait for room, never end with -ENOSPC */
+#define KVFS_HOLD 2u	 /* save: hold what it sealed until kvfs_xfer_free */
+#define KVFS_BY_LAYER 4u /* load: all blocks layer by layer */
+
+/*
+ * How a transfer is to go; NULL is all zero: everything, at once, in its turn.
+ *
+ * Layers.  If all tensors of the layout have the same first dimension, layer l
+ * is index l of it in each; else tensor l, in file order.  A load or save of
+ * some layers touches no byte of the others.
+ *
+ * Order.  @stream and @event are the device's (CUstream, CUevent; the legacy
+ * default stream is (void *)1).  No byte of the pages is read or written before
+ * all that @stream has been given by the time of the call, and what @event
+ * stands for, is over.  At most one of them may be given (-EINVAL); the device
+ * "host" has neither (-EOPNOTSUPP).  The event may be destroyed after the call.
+ */
 typedef struct kvfs_opts {
 	uint64_t first;	   /* load: index of the first block in the lease */
 	uint64_t deadline; /* 0: for ever; what is not begun by then ends with
 			      -ETIMEDOUT */
 	uint64_t head;	   /* restore: these many of the first blocks come */
 	uint64_t tail;	   /* before all others, then these of the last */
+	uint32_t first_layer, layers; /* only these layers; 0 layers: all */
+	uint32_t flags;		      /* KVFS_MUST and the like */
+	int priority; /* among loads, or among saves: higher ones first; loads
+			 come before saves, but none waits for ever */
+	void *stream; /* NULL: none */
+	void *event;  /* NULL: none */
 } kvfs_opts;
 
 /*
@@ -256,8 +308,13 @@ typedef struct kvfs_opts {
  * -1 skips one).  @opts may be NULL.  The lease may be released at once, the
  * pages must not be touched until COPIED.  A block whose lease status is not 0
  * keeps that status; its pages are not touched.  If the lease has not settled
- * the load begins when it has.
- * -EINVAL: a page outside the pool, a page twice, a range outside the lease.
+ * the load begins when it has.  Statuses: 0, the lease's, -ETIMEDOUT and
+ * -ECANCELED (not begun), -ESTALE (the daemon went away since), -EBADMSG
+ * (another layout than the pool's), -EIO (the device: the pages' bytes are
+ * undefined, as they are if a load layer by layer ends half-way).
+ * -EINVAL: a page outside the pool, a page twice, a range outside the lease,
+ * layers that are not there, flags other than KVFS_BY_LAYER; -EOPNOTSUPP: a
+ * stream or event on a device without; errors of the device.
  */
 int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 	      const int64_t *pages, const kvfs_opts *opts,
@@ -278,10 +335,39 @@ typedef struct kvfs_meta {
  * before anything is copied, with status 1 (KVFS_PRESENT), which is success.
  * The pages are reusable when COPIED, others find the blocks when SEALED, they
  * survive power loss when DURABLE.
+ *
+ * A block with fewer tokens than its layout says has what its pages have: what
+ * it lacks is zero if the caller made it so, since a layout does not tell which
+ * bytes are a token's.
+ *
+ * Parts.  With @opts->layers only these layers are saved.  A block is sealed
+ * when every byte of it has come, in whatever order and calls; until then it is
+ * being saved for everyone.  All its parts are SEALED, and have their final
+ * status, at that moment, or when the block fails, whichever of them is to
+ * blame: one part that is cancelled, late (@opts->deadline counts until SEALED
+ * here) or refused ends them all, also those begun later, until every byte has
+ * been offered once.  Bytes that are offered again before are not read; they
+ * wait with the first.  A part of which some bytes came before, or that says
+ * something else of parent, position, tokens or KVFS_HOLD, ends with -EINVAL
+ * alone.  Blocks that lack a part are dropped by kvfs_close and with the
+ * process, and hold up a kvfs_flush.
+ *
+ * KVFS_MUST: what finds no room (-ENOSPC, -EAGAIN otherwise) waits for it, as
+ * long as @opts->deadline allows, in nobody's way; and once sealed it is not
+ * evicted before it is durable, if there is an SSD tier and its space's quota
+ * allows it.  The wait also holds up kvfs_close.
+ *
+ * KVFS_HOLD: what this call seals (not what was present) is leased until
+ * kvfs_xfer_free, from its seal on; of a block in parts, until all of them are
+ * freed.  A sixteenth of DRAM cannot be held: -ENOSPC.
+ *
  * Statuses: 0, KVFS_PRESENT, -ENOSPC, -EAGAIN (beyond the space's rate),
  * -EFBIG, -EACCES, -EROFS, -ESTALE (the space was cleared), -ENOTCONN,
- * -ECANCELED, -EIO, -ENOENT (removed or evicted before it was durable).
- * -EINVAL: a page outside the pool or missing (-1), another space's layout.
+ * -ECANCELED, -ETIMEDOUT, -EINVAL (a part), -EIO, -ENOENT (removed or evicted
+ * before it was durable).
+ * -EINVAL: a page outside the pool or missing (-1), another space's layout,
+ * layers that are not there, more tokens than the layout's; -EFBIG: layers in
+ * more than 512 pieces.
  */
 #define KVFS_PRESENT 1
 int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
@@ -297,6 +383,17 @@ long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline);
 long kvfs_xfer_wait_some(kvfs_xfer *xfer, size_t n, uint64_t deadline);
 /* -EINPROGRESS, 0, KVFS_PRESENT or why it failed. */
 int kvfs_xfer_status(kvfs_xfer *xfer, size_t i);
+/*
+ * Work given to @stream from now on waits, on the device, until @xfer is
+ * COPIED, failed blocks included; or until its layer @layer is, if it was begun
+ * with KVFS_BY_LAYER (else that is the same).  Nobody is blocked.  Whether the
+ * blocks are good is in their statuses: look before relying on the pages.  The
+ * transfer may be freed afterwards.
+ * -EOPNOTSUPP: the device has no streams (host); -EINVAL: a layer that is not
+ * among those of @xfer, a transfer without pages.
+ */
+int kvfs_xfer_order(kvfs_xfer *xfer, void *stream);
+int kvfs_xfer_order_layer(kvfs_xfer *xfer, uint32_t layer, void *stream);
 /* Stop what has not begun (-ECANCELED).  Pages stay the transfer's until it is
  * COPIED all the same. */
 void kvfs_xfer_cancel(kvfs_xfer *xfer);
@@ -320,6 +417,106 @@ int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer);
  */
 int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
 		  uint64_t deadline, kvfs_xfer **ret_xfer);
+
+/* ---- reserved pages: the library's own ---- */
+
+/*
+ * A pool of @pages pages that the library allocates on @device ("host"), each
+ * for the tensors of one block of @space, one behind the other, and rounded up
+ * to 4096 bytes.  It grows up to @max_pages when no page is free; addresses
+ * stay.  Whatever makes it grow takes as long as the device needs for the
+ * memory (host: about a millisecond for 4 MiB): @pages == @max_pages never
+ * does.  kvfs_pool_info tells where the pages are and how many are free.
+ * kvfs_load, kvfs_save and kvfs_restore refuse such a pool (-EINVAL).
+ * kvfs_pool_close also ends what is still mapped or taken, and frees it.
+ * -EINVAL: no pages, fewer at most than at once; -ENODEV, -EMEDIUMTYPE (the
+ * space is untyped), -ENOMEM.
+ */
+int kvfs_pool_reserve(kvfs_session *session, const char *device,
+		      kvfs_space *space, uint64_t pages, uint64_t max_pages,
+		      kvfs_pool **ret_pool);
+
+/*
+ * The pinned memory that copies of a pool, also of one of the engine's memory,
+ * go through where they cannot go straight: @buffers of @bytes each.  The
+ * session's saves get a ring of at least that much altogether; it is made now,
+ * in the background, or else by the first save.  -ENOMEM: more than a quarter
+ * of the machine's memory.
+ */
+int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers);
+
+/*
+ * Have the blocks @keys of @space, whose tensors must be those of the pool's
+ * layout, in pages: for reading, until kvfs_unmap.  A block has one page in a
+ * pool, however many map it, and one that is there is not copied again; also
+ * not if it was evicted from the cache meanwhile, as its bytes cannot change.
+ * (kvfs_space_clear by this session makes the pool forget the space's blocks.)
+ * Looks up those that are not there, as kvfs_probe does, then only starts work.
+ *
+ * A block that must come takes a page that is free, or else is made by growing,
+ * or else holds the block that has been unmapped for longest.  Pages are given
+ * to the first keys first.  What was got stays mapped whatever becomes of the
+ * rest.  Statuses: 0, -ENOENT, -ENOSPC (no page, or no room in DRAM),
+ * -ETIMEDOUT (not there within @opts->deadline), -ECANCELED, and those of a
+ * lease and a load.  A block that fails leaves nothing behind.
+ *
+ * @opts may be NULL; of it deadline, priority, stream and event (for the copies
+ * to wait for) are obeyed; layers and flags are -EINVAL.
+ */
+int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
+	     const kvfs_opts *opts, kvfs_mapping **ret_map);
+/* 1 once every block is there or has failed, else 0. */
+int kvfs_map_poll(kvfs_mapping *map);
+/* Blocks.  Returns how many blocks are there, or -ETIMEDOUT. */
+long kvfs_map_wait(kvfs_mapping *map, uint64_t deadline);
+/* 0, -EINPROGRESS or why it failed; -EINVAL: no such index. */
+int kvfs_map_status(kvfs_mapping *map, size_t i);
+/* As kvfs_xfer_order: work given to @stream from now on comes after all blocks.
+ * From then on pages and addresses are given for blocks under way, too; they
+ * are good if the status turns out 0. */
+int kvfs_map_order(kvfs_mapping *map, void *stream);
+/* What is not there fails with -ECANCELED. */
+void kvfs_map_cancel(kvfs_mapping *map);
+/* The block's page, or its status, as long as that is not 0. */
+int64_t kvfs_map_page(kvfs_mapping *map, size_t i);
+/* Where a tensor of the block is, or with NULL the first one; NULL as long as
+ * the status is not 0.  Valid until kvfs_unmap. */
+void *kvfs_map_addr(kvfs_mapping *map, size_t i, const char *tensor);
+/*
+ * Give back and free, settled or not.  Pages that nobody else has mapped stay
+ * matchable until they are taken for something else; with a @stream (NULL:
+ * none) that is not before everything it was given so far is over.  Takes NULL.
+ * -EOPNOTSUPP (no streams on this device), -ENOMEM: still mapped.
+ */
+int kvfs_unmap(kvfs_mapping *map, void *stream);
+
+/*
+ * Take @n pages to write to: schedule; compute; then kvfs_pages_seal or
+ * kvfs_pages_drop; then kvfs_pages_free.  Their bytes are whatever they are.
+ * All or none: -ENOSPC.
+ */
+int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages);
+/* Page @i of them; -EINVAL: no such page, or sealed or dropped. */
+int64_t kvfs_pages_page(kvfs_pages *pages, size_t i);
+void *kvfs_pages_addr(kvfs_pages *pages, size_t i, const char *tensor);
+/*
+ * The first @n of the pages hold the blocks @keys, and do not change any more:
+ * save them, as kvfs_save does, after @opts->stream or event.  The others are
+ * dropped.  The blocks can be mapped from now on without a copy, for as long as
+ * their pages are not taken for something else, whatever becomes of the save
+ * (but kvfs_space_clear); who goes on using them maps them before anything else
+ * is taken or mapped.  If a key has a page by now, it keeps that one.
+ * -EINVAL, and nothing changed: sealed or dropped before, more than were taken,
+ * what kvfs_save refuses; -EOPNOTSUPP, -ENOMEM.
+ */
+int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
+		    const kvfs_meta *meta, size_t n, const kvfs_opts *opts,
+		    kvfs_xfer **ret_xfer);
+/* Give all back unsealed, after what @stream (NULL: none) was given so far.
+ * -EINVAL, and nothing changed: sealed or dropped before. */
+int kvfs_pages_drop(kvfs_pages *pages, void *stream);
+/* Free; drops what is neither sealed nor dropped.  Takes NULL. */
+void kvfs_pages_free(kvfs_pages *pages);
 
 /* ---- snapshots: a long context, kept under a name ---- */
 
@@ -364,7 +561,8 @@ int kvfs_snapshot_drop(kvfs_space *space, const char *name);
  * kvfs_xfer_status tells a block's end, kvfs_xfer_wait_some that of the first
  * few, kvfs_xfer_wait(KVFS_COPIED) that of all.
  * Statuses: as kvfs_load's; -ENOENT also: no such snapshot or position in it.
- * -EINVAL: as kvfs_load; positions that do not ascend.
+ * Of @opts, layers, priority and order are obeyed as by kvfs_load, too.
+ * -EINVAL: as kvfs_load; any flag; positions that do not ascend.
  */
 int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
 		 const uint32_t *positions, size_t n, const int64_t *pages,

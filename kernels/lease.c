@@ -27,6 +27,7 @@
 #include "kernels/lease.h"
 #include "kernels/load.h"
 #include "kernels/lookup.h"
+#include "kernels/prefetch.h"
 #include "kernels/space.h"
 
 #define SPIN_NS 50000u /* longer than the daemon takes for a resident batch */
@@ -57,7 +58,9 @@ static void lease_free_locked(struct kvfs_lease *lease)
 	for (i = 0; i < lease->n; i++)
 		if (lease->items[i].mapping != NULL)
 			kv_mapping_put_locked(session, lease->items[i].mapping);
-	for (i = 0; i < lease->n_parts; i++) {
+	/* From the tail: what is given back last leaves the cache last, and a
+	 * chain is of use from its head. */
+	for (i = lease->n_parts; i-- > 0;) {
 		if (lease->parts[i].state == PART_HELD &&
 		    kv_session_is_live(session, lease->generation))
 			kv_rpc_post_tag_locked(session, WIRE_RELEASE,
@@ -258,6 +261,8 @@ static void ask_part_locked(struct kv_lease_part *part,
 	kv_wire_keys(keys, part->n, items);
 	if (asking->flags & KVFS_WAIT_SAVING)
 		packet.header.flags |= WIRE_WAIT_SAVING;
+	if (asking->flags & KVFS_READ_AHEAD)
+		packet.header.flags |= WIRE_RESIDENT;
 	if (asking->deadline != KVFS_FOREVER)
 		packet.header.arg = KV_MAX(asking->deadline, 1u);
 	part->call.count = (uint32_t)part->n;
@@ -317,8 +322,7 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
 	n = kv_queries_check(queries, n_queries, &session);
 	if (n < 0)
 		return (int)n;
-	if (session == NULL || ret_lease == NULL ||
-	    (flags & ~KVFS_WAIT_SAVING) != 0)
+	if (session == NULL || ret_lease == NULL || flags > KVFS_READ_AHEAD)
 		return -EINVAL;
 	r = lease_new(session, (size_t)n, count_parts(queries, n_queries),
 		      &lease);
@@ -337,6 +341,8 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
 				      kv_time_after(deadline + GRACE_NS));
 	part_settled_locked(lease);
 	pthread_mutex_unlock(&session->lock);
+	if (flags & KVFS_READ_AHEAD)
+		kv_prefetch_ahead(queries, n_queries, deadline);
 	*ret_lease = kv_steal(lease);
 	return 0;
 }
@@ -457,6 +463,13 @@ void kvfs_lease_cancel(kvfs_lease *lease)
 	pthread_mutex_unlock(&lease->session->lock);
 }
 
+void kv_lease_release_locked(struct kvfs_lease *lease)
+{
+	if (lease->loads == 0)
+		cancel_locked(lease);
+	unref_locked(lease);
+}
+
 void kvfs_release(kvfs_lease *lease)
 {
 	struct kvfs_session *session;
@@ -465,8 +478,6 @@ void kvfs_release(kvfs_lease *lease)
 		return;
 	session = lease->session;
 	pthread_mutex_lock(&session->lock);
-	if (lease->loads == 0)
-		cancel_locked(lease);
-	unref_locked(lease);
+	kv_lease_release_locked(lease);
 	pthread_mutex_unlock(&session->lock);
 }

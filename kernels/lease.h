@@ -42,6 +42,9 @@ struct kvfs_lease {
 void kv_lease_get_locked(struct kvfs_lease *lease);
 void kv_lease_put_locked(struct kvfs_lease *lease);
 
+/* kvfs_release. */
+void kv_lease_release_locked(struct kvfs_lease *lease);
+
 /* The space that block @i was asked in; valid as the lease is. */
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i);
 

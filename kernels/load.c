@@ -6,34 +6,64 @@
  *
  * STATES    of a load:
  *
- *              WAITING -> COPYING   kv_load_begin_locked, when the lease
- * settles WAITING -> over      kv_load_stopped_locked COPYING -> over      run,
- * with the last job's last block
+ *           WAITING -> MARKING   kv_load_begin_locked, when the lease settles
+ *           WAITING -> COPYING   the same, if no mark is to be waited for
+ *           MARKING -> COPYING   the same, when the mark is done
+ *           WAITING -> over      kv_load_stopped_locked
+ *           MARKING -> over      kv_load_stopped_locked
+ *           COPYING -> over      end, with the last job
+ *
+ *           Its work is cut in units, a few blocks each; one that goes layer by
+ *           layer has all units of its first step, then all of the second ...
  *
  * INVARIANTS
- *   (1) A block is taken by one job, by counting up xfer->next; its status is
- *       set, and its pages touched, by that job alone.
+ *   (1) A unit is taken by one job, by counting up load->next, and its blocks'
+ *       pages are touched for it by that job alone.
  *   (2) The lease and the pool are held until every block is copied or failed.
  *   (3) Each job has a reference to the transfer, from begin to its end.
+ *   (4) The first error of a block stays; it is 0 only after its last unit.
  *
  * LOCKING   session->lock to begin and to account for blocks; none while
  *           copying.
  */
+#include "kernels/layers.h"
 #include "kernels/lease.h"
 #include "kernels/load.h"
+#include "kernels/opts.h"
+#include "kernels/order.h"
 #include "kernels/pool.h"
 #include "kernels/space.h"
 #include "kernels/xfer.h"
 
-struct kv_load_job {
+#define UNIT_MAX 512u /* blocks */
+
+struct load_job {
 	struct kv_job job; /* first */
 	struct kvfs_xfer *xfer;
 	const struct kvfs_space *looked_at; /* the last block's space */
 	bool fits;			    /* its layout is the pool's */
+	size_t good, bad;		    /* blocks; of loads in one step */
+	size_t step;			    /* that ranges are of */
+	struct kv_range *ranges;	    /* of loads layer by layer */
+	size_t n_ranges;
+	struct kv_copy *copies; /* room for a unit, and which blocks they are */
+	size_t *blocks;
+};
+
+struct kv_load {
+	/* fixed after begin */
+	size_t steps, units_a_step, unit;
+	size_t n_jobs;
+	struct load_job *jobs;
+
+	atomic_size_t next;  /* unit that the next free job takes */
+	atomic_size_t *left; /* units, by step */
+	atomic_size_t units_left;
+	size_t jobs_left; /* lock */
 };
 
 /* Neighbours are mostly of one space: look again only when it changes. */
-static bool fits(struct kv_load_job *job, size_t i)
+static bool fits(struct load_job *job, size_t i)
 {
 	struct kvfs_space *space = kv_lease_space(job->xfer->lease, i);
 
@@ -45,7 +75,7 @@ static bool fits(struct kv_load_job *job, size_t i)
 }
 
 /* Why block @i of the lease cannot be copied, or 0. */
-static int check_block(struct kv_load_job *job, size_t i)
+static int check_block(struct load_job *job, size_t i)
 {
 	const struct kvfs_xfer *xfer = job->xfer;
 	const struct kv_held *held = &xfer->lease->items[i];
@@ -63,47 +93,152 @@ static int check_block(struct kv_load_job *job, size_t i)
 	return 0;
 }
 
-static int copy_block(struct kv_load_job *job, size_t i)
+static void end_block(struct load_job *job, size_t i, int status)
 {
-	const struct kvfs_xfer *xfer = job->xfer;
-	const struct kvfs_pool *pool = xfer->pool;
-	const struct kv_held *held = &xfer->lease->items[xfer->first + i];
-	const struct kv_copy copy = {
-		.tensors = (uint8_t *)held->file + held->payload,
-		.pages = xfer->pages + i * pool->pieces.pages_per_block,
-	};
-	const struct kv_batch batch = {
-		.pieces = &pool->pieces, .copies = &copy, .n = 1};
-	int r;
+	int running = -EINPROGRESS;
 
-	r = check_block(job, xfer->first + i);
-	return r < 0 ? r : pool->device->load(pool->on_device, &batch);
+	if (status == 0 && job->xfer->steps > 1)
+		return;
+	if (!atomic_compare_exchange_strong(&job->xfer->status[i], &running,
+					    status))
+		return;
+	if (job->xfer->steps > 1)
+		return;
+	if (status == 0)
+		job->good++;
+	else
+		job->bad++;
 }
 
-static void run(struct kv_job *job)
+/* Those of the @n blocks from @first on that can be copied, into job->copies.
+ */
+static size_t gather(struct load_job *job, size_t first, size_t n)
 {
-	struct kv_load_job *load = (struct kv_load_job *)job;
-	struct kvfs_xfer *xfer = load->xfer;
-	struct kvfs_session *session = xfer->session;
-	size_t i, good = 0, bad = 0;
+	struct kvfs_xfer *xfer = job->xfer;
+	size_t i, k = 0;
 	int r;
 
-	while ((i = atomic_fetch_add(&xfer->next, 1)) < xfer->n) {
-		r = copy_block(load, i);
-		atomic_store(&xfer->status[i], r);
-		if (r == 0)
-			good++;
-		else
-			bad++;
+	for (i = first; i < first + n; i++) {
+		const struct kv_held *held =
+			&xfer->lease->items[xfer->first + i];
+
+		if (atomic_load(&xfer->status[i]) != -EINPROGRESS)
+			continue;
+		r = check_block(job, xfer->first + i);
+		if (r < 0) {
+			end_block(job, i, r);
+			continue;
+		}
+		job->blocks[k] = i;
+		job->copies[k++] = (struct kv_copy){
+			.tensors = (uint8_t *)held->file + held->payload,
+			.pages = xfer->pages +
+				 i * xfer->pool->pieces.pages_per_block,
+		};
 	}
+	return k;
+}
+
+static void set_ranges(struct load_job *job, size_t step)
+{
+	const struct kvfs_xfer *xfer = job->xfer;
+	uint32_t first = (uint32_t)step * xfer->layers_a_step;
+	uint32_t n = KV_MIN(xfer->layers - first, xfer->layers_a_step);
+
+	if (job->n_ranges == 0 || job->step != step)
+		job->n_ranges = kv_layout_ranges(xfer->pool->layout,
+						 xfer->first_layer + first, n,
+						 job->ranges);
+	job->step = step;
+}
+
+static void copy_unit(struct load_job *job, size_t unit)
+{
+	struct kvfs_xfer *xfer = job->xfer;
+	struct kv_load *load = xfer->load;
+	const struct kvfs_pool *pool = xfer->pool;
+	struct kv_batch batch = {
+		.pieces = &pool->pieces,
+		.ranges = xfer->ranges,
+		.n_ranges = xfer->n_ranges,
+		.copies = job->copies,
+		.mark = xfer->mark,
+		.priority = xfer->priority,
+	};
+	size_t first = unit % load->units_a_step * load->unit, i;
+	int r = 0;
+
+	if (xfer->steps > 1) {
+		set_ranges(job, unit / load->units_a_step);
+		batch.ranges = job->ranges;
+		batch.n_ranges = job->n_ranges;
+	}
+	batch.n = gather(job, first, KV_MIN(xfer->n - first, load->unit));
+	if (batch.n > 0)
+		r = pool->device->load(pool->on_device, &batch);
+	for (i = 0; i < batch.n; i++)
+		end_block(job, job->blocks[i], r);
+}
+
+/* Blocks of a load layer by layer count when all of them are over. */
+static void count_all(struct load_job *job)
+{
+	struct kvfs_xfer *xfer = job->xfer;
+	size_t i;
+	int running;
+
+	for (i = 0; i < xfer->n; i++) {
+		running = -EINPROGRESS;
+		if (atomic_compare_exchange_strong(&xfer->status[i], &running,
+						   0))
+			job->good++;
+		else
+			job->bad++;
+	}
+}
+
+static void end(struct load_job *job)
+{
+	struct kvfs_xfer *xfer = job->xfer;
+	struct kvfs_session *session = xfer->session;
+
 	pthread_mutex_lock(&session->lock);
-	kv_xfer_fail_locked(xfer, KVFS_COPIED, bad);
-	kv_xfer_reach_locked(xfer, KVFS_COPIED, good);
-	kv_xfer_reach_locked(xfer, KVFS_SEALED, good);
-	kv_xfer_reach_locked(xfer, KVFS_DURABLE, good);
+	if (--xfer->load->jobs_left == 0 && xfer->steps > 1)
+		count_all(job);
+	kv_xfer_fail_locked(xfer, KVFS_COPIED, job->bad);
+	kv_xfer_reach_locked(xfer, KVFS_COPIED, job->good);
+	kv_xfer_reach_locked(xfer, KVFS_SEALED, job->good);
+	kv_xfer_reach_locked(xfer, KVFS_DURABLE, job->good);
 	kv_xfer_put_locked(xfer);
 	pthread_mutex_unlock(&session->lock);
 }
+
+static void run(struct kv_job *kv_job)
+{
+	struct load_job *job = (struct load_job *)kv_job;
+	struct kvfs_xfer *xfer = job->xfer;
+	struct kv_load *load = xfer->load;
+	struct kv_copier *copier; /* there as long as blocks are left */
+	size_t unit, step;
+
+	while ((unit = atomic_fetch_add(&load->next, 1)) <
+	       load->steps * load->units_a_step) {
+		copy_unit(job, unit);
+		step = unit / load->units_a_step;
+		if (atomic_fetch_sub(&load->left[step], 1) == 1)
+			kv_order_step_over(xfer, step);
+		if (atomic_fetch_sub(&load->units_left, 1) == 1)
+			kv_order_step_over(xfer, load->steps);
+		copier = xfer->session->copier;
+		if (kv_copier_presses(copier, kv_job)) {
+			kv_copier_submit(copier, kv_job);
+			return;
+		}
+	}
+	end(job);
+}
+
+/* ---- beginning and stopping ---- */
 
 static void unqueue_locked(struct kvfs_xfer *xfer)
 {
@@ -115,14 +250,16 @@ static void unqueue_locked(struct kvfs_xfer *xfer)
 void kv_load_begin_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_copier *copier = xfer->session->copier;
-	size_t i, jobs = KV_MIN(xfer->n, (size_t)kv_copier_threads(copier));
+	struct kv_load *load = xfer->load;
+	size_t i;
 
 	unqueue_locked(xfer);
-	for (i = 0; i < jobs; i++) {
-		xfer->jobs[i].job.run = run;
-		xfer->jobs[i].xfer = xfer;
+	if (kv_order_waits_locked(xfer))
+		return;
+	load->jobs_left = load->n_jobs;
+	for (i = 0; i < load->n_jobs; i++) {
 		kv_xfer_get_locked(xfer);
-		kv_copier_submit(copier, &xfer->jobs[i].job);
+		kv_copier_submit(copier, &load->jobs[i].job);
 	}
 }
 
@@ -130,12 +267,85 @@ void kv_load_stopped_locked(struct kvfs_xfer *xfer)
 {
 	size_t i;
 
-	if (!xfer->queued)
+	if (!kv_order_stop_locked(xfer) && !xfer->queued)
 		return;
 	unqueue_locked(xfer);
 	for (i = 0; i < xfer->n; i++)
 		atomic_store(&xfer->status[i], atomic_load(&xfer->stopped));
 	kv_xfer_fail_locked(xfer, KVFS_COPIED, xfer->n);
+}
+
+void kv_load_free(struct kv_load *load)
+{
+	size_t i;
+
+	for (i = 0; load != NULL && i < load->n_jobs; i++) {
+		free(load->jobs[i].ranges);
+		free(load->jobs[i].copies);
+		free(load->jobs[i].blocks);
+	}
+	if (load != NULL) {
+		free(load->jobs);
+		free(load->left);
+	}
+	free(load);
+}
+
+static int job_init(struct load_job *job, struct kvfs_xfer *xfer,
+		    const struct kvfs_pool *pool)
+{
+	job->job.run = run;
+	job->job.kind = KV_JOB_LOAD;
+	job->job.priority = xfer->priority;
+	job->xfer = xfer;
+	job->copies = calloc(xfer->load->unit, sizeof(*job->copies));
+	job->blocks = calloc(xfer->load->unit, sizeof(*job->blocks));
+	if (xfer->steps > 1)
+		job->ranges =
+			calloc(pool->layout->n_tensors, sizeof(*job->ranges));
+	return job->copies == NULL || job->blocks == NULL ||
+			       (xfer->steps > 1 && job->ranges == NULL)
+		       ? -ENOMEM
+		       : 0;
+}
+
+/* As many blocks at a time as the device likes, but something for everyone. */
+static size_t unit_blocks(const struct kvfs_xfer *xfer,
+			  const struct kvfs_pool *pool, size_t threads)
+{
+	uint64_t bytes = pool->layout->payload / kv_layout_layers(pool->layout);
+	uint64_t n;
+
+	bytes *= xfer->steps > 1 ? xfer->layers_a_step : xfer->layers;
+	n = pool->device->batch_bytes / KV_MAX(bytes, (uint64_t)1);
+	n = KV_MIN(n, (xfer->n + threads - 1) / threads);
+	return (size_t)KV_MAX(KV_MIN(n, UNIT_MAX), (uint64_t)1);
+}
+
+/* What the copying takes, so that it cannot fail for want of memory. */
+static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
+{
+	size_t threads = kv_copier_threads(xfer->session->copier), i;
+	struct kv_load *load = calloc(1, sizeof(*load));
+	int r = 0;
+
+	xfer->load = load;
+	if (load == NULL)
+		return -ENOMEM;
+	load->steps = KV_MAX(xfer->steps, (size_t)1);
+	load->unit = unit_blocks(xfer, pool, threads);
+	load->units_a_step = (xfer->n + load->unit - 1) / load->unit;
+	load->left = calloc(load->steps, sizeof(*load->left));
+	load->jobs = calloc(threads, sizeof(*load->jobs));
+	if (load->left == NULL || load->jobs == NULL)
+		return -ENOMEM;
+	for (i = 0; i < load->steps; i++)
+		atomic_init(&load->left[i], load->units_a_step);
+	atomic_init(&load->units_left, load->steps * load->units_a_step);
+	load->n_jobs = KV_MIN(threads, load->steps * load->units_a_step);
+	for (i = 0; i < load->n_jobs && r == 0; i++)
+		r = job_init(&load->jobs[i], xfer, pool);
+	return r;
 }
 
 static int check_load(const kvfs_pool *pool, const kvfs_lease *lease, size_t n,
@@ -145,7 +355,8 @@ static int check_load(const kvfs_pool *pool, const kvfs_lease *lease, size_t n,
 
 	if (r < 0)
 		return r;
-	if (lease == NULL || lease->session != pool->session)
+	if (lease == NULL || lease->session != pool->session ||
+	    pool->reserved != NULL)
 		return -EINVAL;
 	if (n > lease->n || (opts != NULL && opts->first > lease->n - n))
 		return -EINVAL;
@@ -158,7 +369,7 @@ static void freep(struct kvfs_xfer **xfer)
 }
 
 static int load_new(kvfs_pool *pool, size_t n, const int64_t *pages,
-		    struct kvfs_xfer **ret_xfer)
+		    const kvfs_opts *opts, struct kvfs_xfer **ret_xfer)
 {
 	_cleanup_(freep) struct kvfs_xfer *xfer = NULL;
 	size_t n_pages, bytes;
@@ -171,13 +382,18 @@ static int load_new(kvfs_pool *pool, size_t n, const int64_t *pages,
 	r = kv_xfer_new(pool->session, KV_XFER_LOAD, n, &xfer);
 	if (r < 0)
 		return r;
+	xfer->first = opts == NULL ? 0 : opts->first;
+	xfer->n_pages = n_pages;
 	xfer->pages = malloc(bytes + 1);
-	xfer->jobs = calloc(kv_copier_threads(pool->session->copier),
-			    sizeof(*xfer->jobs));
-	if (xfer->pages == NULL || xfer->jobs == NULL)
+	if (xfer->pages == NULL)
 		return -ENOMEM;
 	if (bytes > 0)
 		memcpy(xfer->pages, pages, bytes);
+	r = kv_opts_take(xfer, pool, opts, KVFS_BY_LAYER);
+	if (r == 0)
+		r = make_jobs(xfer, pool);
+	if (r < 0)
+		return r;
 	*ret_xfer = kv_steal(xfer);
 	return 0;
 }
@@ -211,18 +427,12 @@ int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 		return r;
 	if (ret_xfer == NULL)
 		return -EINVAL;
-	r = load_new(pool, n, pages, &xfer);
+	r = load_new(pool, n, pages, opts, &xfer);
 	if (r < 0)
 		return r;
-	if (opts != NULL) {
-		xfer->first = opts->first;
-		if (opts->deadline != 0)
-			xfer->deadline_at = kv_time_after(opts->deadline);
-	}
 	pthread_mutex_lock(&pool->session->lock);
-	used = kv_lib_pool_check_pages_locked(
-		pool, xfer->pages, n * pool->pieces.pages_per_block, true);
-	xfer->n_pages = (uint64_t)KV_MAX(used, 0);
+	used = kv_lib_pool_check_pages_locked(pool, xfer->pages, xfer->n_pages,
+					      true);
 	if (used >= 0)
 		start_locked(xfer, pool, lease);
 	pthread_mutex_unlock(&pool->session->lock);

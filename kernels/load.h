@@ -7,10 +7,14 @@
 
 struct kvfs_xfer;
 
-/* Its lease has settled: start copying. */
+struct kv_load; /* what its jobs share */
+
+void kv_load_free(struct kv_load *load); /* takes NULL */
+
+/* Its lease has settled, or its mark is done: start copying if both are. */
 void kv_load_begin_locked(struct kvfs_xfer *xfer);
 
-/* xfer->stopped was set: if it still waits for its lease, end it now. */
+/* xfer->stopped was set: if it still waits, end it now. */
 void kv_load_stopped_locked(struct kvfs_xfer *xfer);
 
 #endif

@@ -9,7 +9,8 @@
  *
  *              MAPPED -> RETIRED   kv_mapping_retire_locked (by the daemon) or
  *                                  kv_mapping_retire_all_locked (it is gone)
- *             RETIRED -> unmapped  with the last reference; the daemon is told
+ *             RETIRED -> unmapped  with the last reference, once no device
+ *                                  knows of it (attach.c); the daemon is told
  *                                  if it is still there
  *
  * INVARIANTS
@@ -115,6 +116,7 @@ void kv_mapping_add_locked(struct kvfs_session *session,
 	m->base = base;
 	m->bytes = segment->bytes;
 	TAILQ_INSERT_HEAD(&session->mappings, m, others);
+	kv_attach_locked(session, &m->attached, base, m->bytes, false);
 	populate_locked(session, m);
 	m = NULL;
 }
@@ -132,13 +134,32 @@ static void tell_unmapped_locked(struct kvfs_session *session, uint32_t id)
 	kv_rpc_post_locked(session, &packet);
 }
 
-static void unmap_locked(struct kvfs_session *session, struct kv_mapping *m)
+static void gone_locked(struct kvfs_session *session, struct kv_mapping *m)
 {
-	TAILQ_REMOVE(&session->mappings, m, others);
-	munmap((void *)m->base, m->bytes);
 	if (kv_session_is_live(session, m->generation))
 		tell_unmapped_locked(session, m->id);
 	free(m);
+}
+
+static void detached(struct kvfs_session *session, struct kv_attached *attached)
+{
+	struct kv_mapping *m =
+		(struct kv_mapping *)((char *)attached -
+				      offsetof(struct kv_mapping, attached));
+
+	munmap((void *)m->base, m->bytes);
+	pthread_mutex_lock(&session->lock);
+	gone_locked(session, m);
+	pthread_mutex_unlock(&session->lock);
+}
+
+static void unmap_locked(struct kvfs_session *session, struct kv_mapping *m)
+{
+	TAILQ_REMOVE(&session->mappings, m, others);
+	if (kv_detach_locked(session, &m->attached, detached))
+		return;
+	munmap((void *)m->base, m->bytes);
+	gone_locked(session, m);
 }
 
 void kv_mapping_retire_locked(struct kvfs_session *session, uint32_t id)

@@ -10,6 +10,7 @@
 
 #include <sys/queue.h>
 
+#include "kernels/attach.h"
 #include "kv.h"
 #include "wire.h"
 
@@ -23,6 +24,7 @@ struct kv_mapping {
 	uint64_t bytes;
 	unsigned refs; /* held blocks in it, and work on it */
 	bool retired;  /* goes with its last reference */
+	struct kv_attached attached;
 };
 TAILQ_HEAD(kv_mappings, kv_mapping);
 

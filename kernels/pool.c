@@ -5,14 +5,18 @@
  * OWNS      struct kvfs_pool.  The pages stay the engine's.
  *
  * INVARIANTS
- *   (1) pages_loading and pages_saving are the sums over the transfers counted
- *       in busy; xfer.c adds and subtracts them in one place each.
+ *   (1) loads and saves have, for each page, how many transfers under way have
+ *       it; pages_loading and pages_saving how many pages have any: a page that
+ *       two transfers have is charged once, until both have let go of it.
  *   (2) A pool with busy transfers is not freed.
  *
  * LOCKING   session->lock for what pool.h marks so; the rest is fixed.
  */
+#include "kernels/attach.h"
 #include "kernels/copier.h"
+#include "kernels/order.h"
 #include "kernels/pool.h"
+#include "kernels/reserve.h"
 #include "kernels/session.h"
 #include "kernels/space.h"
 #include "kernels/stage.h"
@@ -53,12 +57,42 @@ long kv_lib_pool_check_pages_locked(struct kvfs_pool *pool,
 	return bad ? -EINVAL : used;
 }
 
+void kv_lib_pool_hold_locked(struct kvfs_pool *pool, const int64_t *pages,
+			     size_t n, bool loads)
+{
+	uint32_t *uses = loads ? pool->loads : pool->saves;
+	uint64_t *held = loads ? &pool->pages_loading : &pool->pages_saving;
+	size_t i;
+
+	kv_assert_locked(&pool->session->lock);
+	for (i = 0; i < n; i++)
+		if (pages[i] != SKIP && uses[pages[i]]++ == 0)
+			(*held)++;
+}
+
+void kv_lib_pool_let_go_locked(struct kvfs_pool *pool, const int64_t *pages,
+			       size_t n, bool loads)
+{
+	uint32_t *uses = loads ? pool->loads : pool->saves;
+	uint64_t *held = loads ? &pool->pages_loading : &pool->pages_saving;
+	size_t i;
+
+	kv_assert_locked(&pool->session->lock);
+	for (i = 0; i < n; i++)
+		if (pages[i] != SKIP && --uses[pages[i]] == 0)
+			(*held)--;
+}
+
 static void pool_free(struct kvfs_pool *pool)
 {
 	if (pool == NULL)
 		return;
+	if (pool->opened && pool->device->close != NULL)
+		pool->device->close(pool->on_device);
 	free(pool->pieces.piece);
 	free(pool->seen);
+	free(pool->loads);
+	free(pool->saves);
 	free(pool);
 }
 
@@ -81,23 +115,41 @@ static int check_desc(kvfs_session *session, const kvfs_pool_desc *desc)
 	return 0;
 }
 
-static int start_copier_locked(struct kvfs_session *session)
+/* The threads that its transfers need. */
+static int start_threads_locked(struct kvfs_session *session,
+				const struct kv_device *device)
 {
-	return session->copier != NULL ? 0 : kv_copier_new(&session->copier);
+	int r = 0;
+
+	if (session->copier == NULL)
+		r = kv_copier_new(&session->copier);
+	if (r == 0 && (device->mark != NULL || device->gate_new != NULL ||
+		       device->attach != NULL))
+		r = kv_order_start_locked(session);
+	if (r == 0)
+		kv_attach_device_locked(session, device);
+	return r;
 }
 
-int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
-		       kvfs_pool **ret_pool)
+static int open_on_device(struct kvfs_pool *pool, const kvfs_pool_desc *desc,
+			  uint64_t there)
 {
-	_cleanup_(pool_freep) struct kvfs_pool *pool = NULL;
+	kvfs_pool_desc now = *desc;
+	int r = 0;
+
+	now.pages = there;
+	if (pool->device->open != NULL)
+		r = pool->device->open(&now, &pool->on_device);
+	pool->opened = r == 0;
+	return r;
+}
+
+static int pool_new(kvfs_session *session, const kvfs_pool_desc *desc,
+		    uint64_t there, struct kvfs_pool **ret_pool)
+{
+	_cleanup_(pool_freep) struct kvfs_pool *pool = calloc(1, sizeof(*pool));
 	int r;
 
-	r = check_desc(session, desc);
-	if (r < 0)
-		return r;
-	if (ret_pool == NULL)
-		return -EINVAL;
-	pool = calloc(1, sizeof(*pool));
 	if (pool == NULL)
 		return -ENOMEM;
 	pool->session = session;
@@ -113,10 +165,28 @@ int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 	if (r < 0)
 		return r;
 	pool->seen = calloc(pool->pages / 8 + 1, 1);
-	if (pool->seen == NULL)
+	pool->loads = calloc(pool->pages, sizeof(*pool->loads));
+	pool->saves = calloc(pool->pages, sizeof(*pool->saves));
+	if (pool->seen == NULL || pool->loads == NULL || pool->saves == NULL)
 		return -ENOMEM;
+	r = open_on_device(pool, desc, there);
+	if (r < 0)
+		return r;
+	*ret_pool = kv_steal(pool);
+	return 0;
+}
+
+int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
+			 uint64_t there, kvfs_pool **ret_pool)
+{
+	_cleanup_(pool_freep) struct kvfs_pool *pool = NULL;
+	int r;
+
+	r = pool_new(session, desc, there, &pool);
+	if (r < 0)
+		return r;
 	pthread_mutex_lock(&session->lock);
-	r = start_copier_locked(session);
+	r = start_threads_locked(session, pool->device);
 	if (r == 0)
 		kv_lib_space_get_locked(pool->space);
 	pthread_mutex_unlock(&session->lock);
@@ -126,6 +196,18 @@ int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 	return 0;
 }
 
+int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
+		       kvfs_pool **ret_pool)
+{
+	int r = check_desc(session, desc);
+
+	if (r < 0)
+		return r;
+	if (ret_pool == NULL)
+		return -EINVAL;
+	return kv_lib_pool_register(session, desc, desc->pages, ret_pool);
+}
+
 void kvfs_pool_close(kvfs_pool *pool)
 {
 	struct kvfs_session *session;
@@ -133,6 +215,7 @@ void kvfs_pool_close(kvfs_pool *pool)
 	if (pool == NULL || kv_session_check(pool->session) < 0)
 		return;
 	session = pool->session;
+	kv_reserved_close(pool->reserved);
 	pthread_mutex_lock(&session->lock);
 	while (pool->busy > 0)
 		kv_session_wait_locked(session, UINT64_MAX);
@@ -150,10 +233,13 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 		return r;
 	if (ret_info == NULL)
 		return -EINVAL;
+	if (pool->reserved != NULL)
+		return kv_reserved_info(pool->reserved, ret_info);
 	session = pool->session;
 	*ret_info = (struct kvfs_pool_info){.device = pool->device->name};
 	pool->device->info(pool->on_device, ret_info);
 	pthread_mutex_lock(&session->lock);
+	ret_info->threads = kv_copier_threads(session->copier);
 	ret_info->pages_loading = pool->pages_loading;
 	ret_info->pages_saving = pool->pages_saving;
 	if (session->stage != NULL) {

@@ -50,13 +50,20 @@ static void part_done(struct kv_call *call, int status, const void *items)
 	over_locked((struct kv_prefetch_part *)call, status, items);
 }
 
+/* What all of one prefetch is asked with. */
+struct asking {
+	uint64_t deadline;
+	uint16_t flags; /* WIRE_ */
+};
+
 static void ask_locked(struct kv_prefetch_part *part, uint32_t space,
-		       const kvfs_key *keys, uint64_t deadline)
+		       const kvfs_key *keys, const struct asking *asking)
 {
 	struct kvfs_xfer *xfer = part->xfer;
 	struct wire_key items[WIRE_BATCH];
 	struct kv_packet packet = {
 		.header = {.type = WIRE_PREFETCH,
+			   .flags = asking->flags,
 			   .count = (uint32_t)part->n,
 			   .space = space},
 		.items = items,
@@ -66,8 +73,8 @@ static void ask_locked(struct kv_prefetch_part *part, uint32_t space,
 	int r;
 
 	kv_wire_keys(keys, part->n, items);
-	if (deadline != KVFS_FOREVER)
-		packet.header.arg = KV_MAX(deadline, 1u);
+	if (asking->deadline != KVFS_FOREVER)
+		packet.header.arg = KV_MAX(asking->deadline, 1u);
 	part->call.count = (uint32_t)part->n;
 	part->call.done = part_done;
 	kv_xfer_get_locked(xfer);
@@ -78,7 +85,8 @@ static void ask_locked(struct kv_prefetch_part *part, uint32_t space,
 }
 
 static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
-		      size_t *part_at, size_t *key_at, uint64_t deadline)
+		      size_t *part_at, size_t *key_at,
+		      const struct asking *asking)
 {
 	struct kvfs_session *session = xfer->session;
 	uint64_t generation;
@@ -101,7 +109,7 @@ static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
 			kv_xfer_get_locked(xfer);
 			over_locked(part, kv_lib_space_miss(r), NULL);
 		} else {
-			ask_locked(part, space, query->keys + i, deadline);
+			ask_locked(part, space, query->keys + i, asking);
 		}
 	}
 	pthread_mutex_unlock(&session->lock);
@@ -122,8 +130,8 @@ static void freep(struct kvfs_xfer **xfer)
 	kv_xfer_free(*xfer);
 }
 
-int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
-		  uint64_t deadline, kvfs_xfer **ret_xfer)
+static int begin(const kvfs_query *queries, size_t n_queries,
+		 const struct asking *asking, kvfs_xfer **ret_xfer)
 {
 	_cleanup_(freep) struct kvfs_xfer *xfer = NULL;
 	size_t i, part = 0, key = 0;
@@ -149,7 +157,26 @@ int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
 		kv_xfer_activate_locked(xfer);
 	pthread_mutex_unlock(&session->lock);
 	for (i = 0; i < n_queries; i++)
-		ask_query(xfer, &queries[i], &part, &key, deadline);
+		ask_query(xfer, &queries[i], &part, &key, asking);
 	*ret_xfer = kv_steal(xfer);
 	return 0;
+}
+
+int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
+		  uint64_t deadline, kvfs_xfer **ret_xfer)
+{
+	const struct asking asking = {.deadline = deadline};
+
+	return begin(queries, n_queries, &asking, ret_xfer);
+}
+
+void kv_prefetch_ahead(const kvfs_query *queries, size_t n_queries,
+		       uint64_t deadline)
+{
+	const struct asking asking = {deadline, WIRE_AHEAD};
+	kvfs_xfer *xfer;
+
+	/* A hint that cannot be given is none. */
+	if (begin(queries, n_queries, &asking, &xfer) == 0)
+		kvfs_xfer_free(xfer);
 }

@@ -23,6 +23,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
+#include "kernels/parts.h"
 #include "kernels/save.h"
 #include "kernels/session.h"
 #include "kernels/stage.h"
@@ -45,6 +46,7 @@ static void disconnect(struct kvfs_session *session)
 	kv_stage_abandon(kv_steal(session->stage));
 	kv_rpc_break_locked(session);
 	kv_mapping_retire_all_locked(session);
+	kv_parts_break_locked(session);
 	kv_save_pump_locked(session);
 	pthread_cond_broadcast(&session->changed);
 	pthread_mutex_unlock(&session->lock);

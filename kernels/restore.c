@@ -21,6 +21,8 @@
  * LOCKING   session->lock to account for blocks; else the restore is its
  *           thread's.
  */
+#include "kernels/opts.h"
+#include "kernels/order.h"
 #include "kernels/pool.h"
 #include "kernels/snapshot.h"
 #include "kernels/space.h"
@@ -31,6 +33,7 @@
 #define PIECE_BLOCKS 256u
 #define PIECE_BYTES ((uint64_t)32 << 20)
 #define LOOK_NS 50000000u /* so often for a cancel */
+#define MARK_NS 50000	  /* so often at a mark that is not done */
 
 struct piece {
 	kvfs_lease *lease;
@@ -135,6 +138,9 @@ static int lease_and_load(struct restore *restore, struct piece *piece,
 	struct kvfs_xfer *xfer = restore->xfer;
 	const size_t per_block = xfer->pool->pieces.pages_per_block;
 	const kvfs_query query = {restore->space, keys, n};
+	const kvfs_opts opts = {.first_layer = xfer->first_layer,
+				.layers = xfer->layers,
+				.priority = xfer->priority};
 	_cleanup_(kv_freep) int64_t *pages = NULL;
 	uint64_t now = kv_now_ns(), deadline = KVFS_FOREVER;
 	size_t i, at = 0;
@@ -153,7 +159,7 @@ static int lease_and_load(struct restore *restore, struct piece *piece,
 	r = kvfs_acquire(&query, 1, 0, deadline, &piece->lease);
 	if (r < 0)
 		return r;
-	return kvfs_load(xfer->pool, piece->lease, n, pages, NULL,
+	return kvfs_load(xfer->pool, piece->lease, n, pages, &opts,
 			 &piece->load);
 }
 
@@ -258,6 +264,14 @@ static void end_piece(struct restore *restore)
 	account(restore, piece);
 }
 
+static void wait_for_mark(const struct kvfs_xfer *xfer)
+{
+	const struct timespec pause = {.tv_nsec = MARK_NS};
+
+	while (!kv_order_is_marked(xfer) && atomic_load(&xfer->stopped) == 0)
+		nanosleep(&pause, NULL);
+}
+
 static void *run(void *arg)
 {
 	struct restore *restore = arg;
@@ -267,6 +281,7 @@ static void *run(void *arg)
 	pthread_mutex_lock(&session->lock);
 	pthread_mutex_unlock(&session->lock);
 	pthread_detach(pthread_self());
+	wait_for_mark(restore->xfer);
 	while (restore->at < restore->n || restore->ended < restore->begun) {
 		/* The head has the daemon to itself. */
 		size_t depth = restore->ended == 0 ? 1 : restore->depth;
@@ -293,7 +308,8 @@ static int check(const kvfs_pool *pool, const kvfs_space *space,
 	if (r < 0)
 		return r;
 	if (space == NULL || space->session != pool->session ||
-	    (pages == NULL && n > 0) || n > KVFS_SNAPSHOT_MAX)
+	    pool->reserved != NULL || (pages == NULL && n > 0) ||
+	    n > KVFS_SNAPSHOT_MAX)
 		return -EINVAL;
 	for (i = 1; positions != NULL && i < n; i++)
 		if (positions[i] <= positions[i - 1])
@@ -396,8 +412,9 @@ int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
 	r = kv_xfer_new(pool->session, KV_XFER_RESTORE, n, &xfer);
 	if (r < 0)
 		return r;
-	if (opts != NULL && opts->deadline != 0)
-		xfer->deadline_at = kv_time_after(opts->deadline);
+	r = kv_opts_take(xfer, pool, opts, 0);
+	if (r < 0)
+		return r;
 	if (n > 0) {
 		r = restore_new(pool, name, positions, n, pages, &restore);
 		if (r < 0)

@@ -33,6 +33,7 @@ static const size_t reply_bytes[WIRE_TYPE_END] = {
 	[WIRE_STAGING] = 1,
 	[WIRE_RESERVE] = sizeof(struct wire_status),
 	[WIRE_SAVE] = sizeof(struct wire_status),
+	[WIRE_SAVE_PART] = sizeof(struct wire_status),
 	[WIRE_DROP] = sizeof(struct wire_status),
 	[WIRE_FLUSH] = sizeof(struct wire_status),
 	[WIRE_PREFETCH] = sizeof(struct wire_status),

@@ -5,13 +5,19 @@
  *
  * OWNS      session->stage, and the queue of saves with blocks in no batch yet.
  *
- * STATES    of a save:
+ * STATES    of a save with blocks to do:
  *
+ *             MARKING -> QUEUED      kv_save_begin_locked  (order.c)
  *              QUEUED -> UNDER WAY   advance_locked, with its last batch
- *              QUEUED -> UNDER WAY   fail_rest_locked: the rest has failed
+ *              QUEUED -> RESTING     kv_save_again_locked: there is no room
+ *           UNDER WAY -> RESTING     the same
+ *             RESTING -> QUEUED      rested_locked, some milliseconds later
+ *                   * -> UNDER WAY   kv_save_less_todo_locked: nothing to do
  *
  * INVARIANTS
- *   (1) A save is in session->saves if and only if reserved < n.
+ *   (1) A save is MARKING, QUEUED or RESTING if and only if it has something to
+ *       do, and in session->saves when it is QUEUED: one that waits for room
+ *       (KVFS_MUST) is in nobody's way.
  *   (2) Reservations are asked for only when their extent is at hand: what the
  *       daemon keeps for us is bounded by the staging memory.
  *   (3) The staging memory is made by a copy thread: it takes tens of
@@ -21,6 +27,9 @@
  */
 #include "kernels/batch.h"
 #include "kernels/lookup.h"
+#include "kernels/opts.h"
+#include "kernels/order.h"
+#include "kernels/parts.h"
 #include "kernels/pool.h"
 #include "kernels/save.h"
 #include "kernels/space.h"
@@ -29,6 +38,8 @@
 
 #define BATCH_BYTES ((uint64_t)4 << 20)
 #define ALIGN 64u
+#define PAUSE_FIRST_NS 2000000u
+#define PAUSE_LAST_NS 100000000u
 
 struct make_stage {
 	struct kv_job job; /* first */
@@ -37,6 +48,8 @@ struct make_stage {
 	uint64_t generation, bytes;
 };
 
+/* ---- what is to be done ---- */
+
 static void unqueue_locked(struct kvfs_xfer *xfer)
 {
 	if (xfer->queued)
@@ -44,16 +57,106 @@ static void unqueue_locked(struct kvfs_xfer *xfer)
 	xfer->queued = false;
 }
 
-static void fail_rest_locked(struct kvfs_xfer *xfer, int status)
+static void queue_locked(struct kvfs_xfer *xfer)
 {
-	size_t i, n = xfer->n - xfer->reserved;
+	if (!xfer->queued)
+		TAILQ_INSERT_TAIL(&xfer->session->saves, xfer, queue);
+	xfer->queued = true;
+}
 
+static void add_todo(struct kvfs_xfer *xfer, uint32_t block)
+{
+	xfer->todo[(xfer->todo_at + xfer->todo_n++) % xfer->n] = block;
+	xfer->todo_left++;
+}
+
+/* Parts that ended with their block stay in the ring, and are passed over. */
+static uint32_t next_todo(struct kvfs_xfer *xfer)
+{
+	uint32_t block;
+
+	assert(xfer->n > 0 && xfer->todo_left > 0);
+	do {
+		block = xfer->todo[xfer->todo_at];
+		xfer->todo_at = (xfer->todo_at + 1) % xfer->n;
+		xfer->todo_n--;
+	} while (xfer->part != NULL && xfer->part[block].state != KV_PART_TODO);
+	return block;
+}
+
+void kv_save_less_todo_locked(struct kvfs_xfer *xfer)
+{
+	if (--xfer->todo_left > 0)
+		return;
+	xfer->todo_n = 0;
 	unqueue_locked(xfer);
-	for (i = xfer->reserved; i < xfer->n; i++)
-		atomic_store(&xfer->status[i], status);
-	xfer->reserved = xfer->n;
+	kv_order_stop_locked(xfer);
+	kv_timer_stop_locked(xfer->session, &xfer->again);
+}
+
+void kv_save_take_locked(struct kvfs_xfer *xfer, uint32_t *ret_blocks, size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++) {
+		ret_blocks[i] = next_todo(xfer);
+		kv_save_less_todo_locked(xfer);
+	}
+}
+
+static void rested_locked(struct kv_timer *timer)
+{
+	struct kvfs_xfer *xfer =
+		(struct kvfs_xfer *)((char *)timer -
+				     offsetof(struct kvfs_xfer, again));
+
+	queue_locked(xfer);
+	kv_save_pump_locked(xfer->session);
+}
+
+/* Those of its blocks that have not been asked for would find no room,
+ * either. */
+void kv_save_again_locked(struct kvfs_xfer *xfer, uint32_t block)
+{
+	add_todo(xfer, block);
+	unqueue_locked(xfer);
+	if (xfer->again.at != 0)
+		return;
+	xfer->pause =
+		KV_MAX(KV_MIN(2 * xfer->pause, PAUSE_LAST_NS), PAUSE_FIRST_NS);
+	xfer->again.fire = rested_locked;
+	kv_timer_start_locked(xfer->session, &xfer->again,
+			      kv_time_after(xfer->pause));
+}
+
+static void fail_todo_locked(struct kvfs_xfer *xfer, int status)
+{
+	size_t n = 0;
+
+	while (xfer->todo_left > 0) {
+		atomic_store(&xfer->status[next_todo(xfer)], status);
+		kv_save_less_todo_locked(xfer);
+		n++;
+	}
 	kv_xfer_fail_locked(xfer, KVFS_COPIED, n);
 }
+
+static void fail_rest_locked(struct kvfs_xfer *xfer, int status)
+{
+	struct kv_part *part;
+
+	if (xfer->part == NULL) {
+		fail_todo_locked(xfer, status);
+		return;
+	}
+	kv_xfer_get_locked(xfer);
+	for (part = xfer->part; part < xfer->part + xfer->n; part++)
+		if (part->state == KV_PART_TODO)
+			kv_part_fail_locked(part, status);
+	kv_xfer_put_locked(xfer);
+}
+
+/* ---- staging ---- */
 
 static void fail_all_locked(struct kvfs_session *session, int status)
 {
@@ -106,6 +209,7 @@ static void make_stage(struct kv_job *job)
 		r = offer_locked(make, stage);
 	if (r == 0) {
 		session->stage = stage;
+		kv_stage_attach_locked(stage, session);
 	} else {
 		kv_stage_free(stage);
 		free(make);
@@ -125,7 +229,8 @@ static int need_stage_locked(struct kvfs_session *session, uint64_t stride)
 	if (session->stage_making)
 		return -EAGAIN;
 	if (session->stage != NULL) {
-		if (kv_stage_bytes(session->stage) >= 2 * stride)
+		if (kv_stage_bytes(session->stage) >=
+		    KV_MAX(session->staging_bytes, 2 * stride))
 			return 0;
 		if (!kv_stage_is_idle(session->stage))
 			return -EAGAIN;
@@ -135,30 +240,39 @@ static int need_stage_locked(struct kvfs_session *session, uint64_t stride)
 	if (make == NULL)
 		return -ENOMEM;
 	make->job.run = make_stage;
+	make->job.kind = KV_JOB_SAVE;
 	make->session = session;
 	make->generation = atomic_load(&session->live);
-	make->bytes = KV_MAX(KV_STAGE_BYTES, 2 * stride);
+	make->bytes = KV_MAX(session->staging_bytes, 2 * stride);
 	session->stage_making = true;
 	kv_copier_submit(session->copier, &make->job);
 	return -EAGAIN;
+}
+
+int kv_save_prepare_locked(struct kvfs_session *session, uint64_t payload)
+{
+	int r = need_stage_locked(session, kv_round_up(payload, ALIGN));
+
+	return r == -EAGAIN ? 0 : r;
 }
 
 /* Small saves are spread over the copy threads, large ones cut so that the
  * daemon takes one batch while the next is being gathered. */
 static size_t batch_blocks(const struct kvfs_xfer *xfer, uint64_t stride)
 {
+	size_t items = KV_MAX(xfer->n_ranges, (size_t)1);
 	size_t threads = kv_copier_threads(xfer->session->copier);
 	size_t n = KV_MAX(BATCH_BYTES / stride, 1u);
 
 	n = KV_MIN(n, (xfer->n + threads - 1) / threads);
-	n = KV_MIN(n, (size_t)WIRE_BATCH);
-	return KV_MIN(n, xfer->n - xfer->reserved);
+	n = KV_MIN(n, WIRE_BATCH / items);
+	return KV_MIN(n, xfer->todo_left);
 }
 
 static int advance_locked(struct kvfs_xfer *xfer)
 {
-	uint64_t stride = kv_round_up(xfer->pool->layout->payload, ALIGN);
 	struct kvfs_session *session = xfer->session;
+	uint64_t stride = kv_save_stride(xfer);
 	int r;
 
 	if (!kv_session_is_live(session, xfer->generation))
@@ -166,31 +280,39 @@ static int advance_locked(struct kvfs_xfer *xfer)
 	r = need_stage_locked(session, stride);
 	if (r == 0)
 		r = kv_save_batch_locked(xfer, session->stage,
-					 batch_blocks(xfer, stride), stride);
-	if (r == 0 && xfer->reserved == xfer->n)
-		unqueue_locked(xfer);
+					 batch_blocks(xfer, stride));
 	return r;
 }
 
 void kv_save_pump_locked(struct kvfs_session *session)
 {
 	struct kvfs_xfer *xfer;
-	int r;
+	int r = 0;
 
 	kv_assert_locked(&session->lock);
-	while ((xfer = TAILQ_FIRST(&session->saves)) != NULL) {
+	while (r != -EAGAIN && (xfer = TAILQ_FIRST(&session->saves)) != NULL) {
+		kv_xfer_get_locked(xfer);
 		r = advance_locked(xfer);
-		if (r == -EAGAIN)
-			return;
-		if (r < 0)
+		if (r < 0 && r != -EAGAIN)
 			fail_rest_locked(xfer, r);
+		kv_xfer_put_locked(xfer);
 	}
+}
+
+void kv_save_begin_locked(struct kvfs_xfer *xfer)
+{
+	if (kv_order_waits_locked(xfer))
+		return;
+	queue_locked(xfer);
+	kv_save_pump_locked(xfer->session);
 }
 
 void kv_save_stopped_locked(struct kvfs_xfer *xfer)
 {
-	if (xfer->queued)
-		fail_rest_locked(xfer, atomic_load(&xfer->stopped));
+	if (xfer->part != NULL)
+		kv_parts_stop_locked(xfer);
+	else
+		fail_todo_locked(xfer, atomic_load(&xfer->stopped));
 }
 
 /* ---- starting one ---- */
@@ -203,7 +325,8 @@ static int check_save(const kvfs_pool *pool, kvfs_space *space,
 	if (r < 0)
 		return r;
 	if (space == NULL || space->session != pool->session ||
-	    n > UINT32_MAX || !kv_wire_keys_are_valid(keys, n) ||
+	    pool->reserved != NULL || n > UINT32_MAX ||
+	    !kv_wire_keys_are_valid(keys, n) ||
 	    !kv_lib_layout_same_tensors(kv_lib_space_layout(space),
 					pool->layout))
 		return -EINVAL;
@@ -253,6 +376,8 @@ static int set_blocks(struct kvfs_xfer *xfer, const kvfs_key *keys,
 			return r;
 		if (xfer->blocks[i].tokens == 0)
 			xfer->blocks[i].tokens = tokens;
+		if (tokens != 0 && xfer->blocks[i].tokens > tokens)
+			return -EINVAL;
 	}
 	return 0;
 }
@@ -280,6 +405,7 @@ static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
 		 int status)
 {
 	struct kvfs_session *session = xfer->session;
+	size_t i;
 	long used;
 
 	pthread_mutex_lock(&session->lock);
@@ -290,15 +416,32 @@ static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
 		xfer->space = space;
 		xfer->pool = pool;
 		kv_xfer_activate_locked(xfer);
-		xfer->queued = true;
-		TAILQ_INSERT_TAIL(&session->saves, xfer, queue);
+		for (i = 0; i < xfer->n; i++)
+			if (xfer->part == NULL || kv_part_join_locked(xfer, i))
+				add_todo(xfer, (uint32_t)i);
 		if (status < 0)
 			fail_rest_locked(xfer, status);
-		else
-			kv_save_pump_locked(session);
+		else if (xfer->todo_left > 0)
+			kv_save_begin_locked(xfer);
 	}
 	pthread_mutex_unlock(&session->lock);
 	return used < 0 ? (int)used : 0;
+}
+
+/* What it needs on its way, so that it cannot fail for want of memory. */
+static int make_room(struct kvfs_xfer *xfer)
+{
+	if (xfer->n_ranges > WIRE_BATCH)
+		return -EFBIG;
+	xfer->todo = calloc(xfer->n + 1, sizeof(*xfer->todo));
+	if (xfer->ranges != NULL && kv_parts_new(xfer) < 0)
+		return -ENOMEM;
+	if (xfer->flags & KVFS_HOLD)
+		xfer->held = calloc(xfer->n + 1, sizeof(struct kv_hold *));
+	if (xfer->todo == NULL ||
+	    ((xfer->flags & KVFS_HOLD) && xfer->held == NULL))
+		return -ENOMEM;
+	return 0;
 }
 
 static void freep(struct kvfs_xfer **xfer)
@@ -325,8 +468,11 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		r = set_pages(xfer, pool, pages);
 	if (r < 0)
 		return r;
-	if (opts != NULL && opts->deadline != 0)
-		xfer->deadline_at = kv_time_after(opts->deadline);
+	r = kv_opts_take(xfer, pool, opts, KVFS_MUST | KVFS_HOLD);
+	if (r == 0)
+		r = make_room(xfer);
+	if (r < 0)
+		return r;
 	status = kv_lib_space_id(space, &xfer->space_id, &xfer->generation);
 	r = start(xfer, pool, space, status == -ETIMEDOUT ? -ENOTCONN : status);
 	if (r < 0)

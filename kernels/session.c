@@ -15,6 +15,8 @@
 
 #include "kernels/copier.h"
 #include "kernels/fork.h"
+#include "kernels/order.h"
+#include "kernels/parts.h"
 #include "kernels/session.h"
 #include "kernels/stage.h"
 #include "kernels/thread.h"
@@ -111,8 +113,11 @@ static int session_new(const char *path, struct kvfs_session **ret_session)
 	kv_rpc_init(&session->rpc);
 	LIST_INIT(&session->timers);
 	TAILQ_INIT(&session->mappings);
+	TAILQ_INIT(&session->detaching);
 	TAILQ_INIT(&session->active);
 	TAILQ_INIT(&session->saves);
+	LIST_INIT(&session->reserved);
+	session->staging_bytes = KV_STAGE_BYTES;
 	session->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (session->wake_fd < 0)
 		return -errno;
@@ -158,8 +163,10 @@ void kvfs_close(kvfs_session *session)
 	if (kv_session_check(session) < 0)
 		return;
 	pthread_mutex_lock(&session->lock);
+	kv_parts_close_locked(session);
 	while (!TAILQ_EMPTY(&session->active))
 		kv_session_wait_locked(session, UINT64_MAX);
+	kv_parts_free_locked(session);
 	copier = kv_steal(session->copier);
 	pthread_mutex_unlock(&session->lock);
 
@@ -169,6 +176,7 @@ void kvfs_close(kvfs_session *session)
 	pthread_mutex_unlock(&session->lock);
 	kv_session_wake(session);
 	pthread_join(session->reader, NULL);
+	kv_order_free(kv_steal(session->order));
 	kv_fork_forget(session);
 	session_free(session);
 }

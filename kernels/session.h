@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
+#include "kernels/attach.h"
 #include "kernels/kvfs.h"
 #include "kernels/link.h"
 #include "kernels/mapping.h"
@@ -17,6 +18,9 @@
 #include "kernels/timer.h"
 
 struct kv_copier;
+struct kv_order;
+struct kv_parts;
+struct kv_reserved;
 struct kv_stage;
 
 TAILQ_HEAD(kv_xfers, kvfs_xfer);
@@ -57,11 +61,17 @@ struct kvfs_session {
 	struct kv_rpc rpc;
 	struct kv_timers timers;
 	struct kv_mappings mappings;
-	struct kv_copier *copier; /* NULL until the first pool */
-	struct kv_stage *stage;	  /* of this connection, or NULL */
+	const struct kv_device *attacher;  /* attach.c; or NULL */
+	struct kv_attached_list detaching; /* attach.c */
+	struct kv_copier *copier;	   /* NULL until the first pool */
+	struct kv_order *order; /* NULL until the first pool with streams */
+	struct kv_stage *stage; /* of this connection, or NULL */
 	bool stage_making;
+	uint64_t staging_bytes; /* that it has at least */
 	struct kv_xfers active; /* under way, oldest first */
 	struct kv_xfers saves;	/* with blocks still to reserve, oldest first */
+	struct kv_parts *parts; /* NULL until a block is saved in parts */
+	LIST_HEAD(, kv_reserved) reserved; /* pools with pages of our own */
 };
 
 /* 0; -EINVAL: NULL; -EBADF: a handle of the parent, used after fork. */

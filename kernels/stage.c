@@ -21,6 +21,7 @@
 #include <linux/memfd.h>
 #include <sys/mman.h>
 
+#include "kernels/attach.h"
 #include "kernels/stage.h"
 
 #define HUGE_PAGE ((uint64_t)2 << 20)
@@ -31,6 +32,8 @@ struct kv_stage {
 	uint64_t bytes;
 	bool huge;
 	bool abandoned;
+	struct kvfs_session *session; /* whose device knows of it, or NULL */
+	struct kv_attached attached;
 	uint64_t head;			 /* end of the youngest extent */
 	TAILQ_HEAD(, kv_extent) extents; /* oldest first */
 };
@@ -83,6 +86,11 @@ static uint64_t memory_bytes(void)
 	       (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+bool kv_stage_may_be(uint64_t bytes)
+{
+	return bytes <= memory_bytes() / 4;
+}
+
 static void freep(struct kv_stage **stage)
 {
 	kv_stage_free(*stage);
@@ -93,7 +101,7 @@ int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage)
 	_cleanup_(freep) struct kv_stage *stage = NULL;
 	int r;
 
-	if (bytes > memory_bytes() / 4)
+	if (!kv_stage_may_be(bytes))
 		return -ENOMEM;
 	stage = calloc(1, sizeof(*stage));
 	if (stage == NULL)
@@ -112,6 +120,25 @@ int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage)
 	return 0;
 }
 
+void kv_stage_attach_locked(struct kv_stage *stage,
+			    struct kvfs_session *session)
+{
+	stage->session = session;
+	kv_attach_locked(session, &stage->attached, stage->base, stage->bytes,
+			 true);
+}
+
+static void detached(struct kvfs_session *session, struct kv_attached *attached)
+{
+	struct kv_stage *stage =
+		(struct kv_stage *)((char *)attached -
+				    offsetof(struct kv_stage, attached));
+
+	(void)session;
+	unmap(stage);
+	free(stage);
+}
+
 void kv_stage_free(struct kv_stage *stage)
 {
 	struct kv_extent *extent;
@@ -122,6 +149,9 @@ void kv_stage_free(struct kv_stage *stage)
 		TAILQ_REMOVE(&stage->extents, extent, others);
 		free(extent);
 	}
+	if (stage->session != NULL &&
+	    kv_detach_locked(stage->session, &stage->attached, detached))
+		return;
 	unmap(stage);
 	free(stage);
 }

@@ -24,12 +24,20 @@ struct kv_extent {
 };
 
 struct kv_stage;
+struct kvfs_session;
+
+/* Whether that much is in proportion to the machine. */
+bool kv_stage_may_be(uint64_t bytes);
 
 /* At least @bytes, touched and zero.  -ENOMEM (also for more than a quarter of
  * the machine's memory) and errors of memfd_create. */
 int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage);
 /* With its last extent at the latest: nobody must be writing to it. */
 void kv_stage_free(struct kv_stage *stage); /* takes NULL */
+
+/* It is @session's from now on: its device is told of it. */
+void kv_stage_attach_locked(struct kv_stage *stage,
+			    struct kvfs_session *session);
 
 uint8_t *kv_stage_data(struct kv_stage *stage);
 uint64_t kv_stage_bytes(const struct kv_stage *stage);

@@ -24,8 +24,13 @@
  *           read without the lock.
  */
 #include "kernels/flush.h"
+#include "kernels/hold.h"
 #include "kernels/lease.h"
+#include "kernels/leave.h"
 #include "kernels/load.h"
+#include "kernels/map.h"
+#include "kernels/order.h"
+#include "kernels/parts.h"
 #include "kernels/pool.h"
 #include "kernels/prefetch.h"
 #include "kernels/save.h"
@@ -49,7 +54,13 @@ void kv_xfer_free(struct kvfs_xfer *xfer)
 		return;
 	free(xfer->pages);
 	free(xfer->blocks);
-	free(xfer->jobs);
+	free(xfer->todo);
+	kv_parts_drop(xfer);
+	free(xfer->held);
+	kv_load_free(xfer->load);
+	free(xfer->ranges);
+	kv_order_drop(xfer);
+	free(xfer->gates);
 	free(xfer->parts);
 	free(xfer);
 }
@@ -101,12 +112,6 @@ static void time_is_up_locked(struct kv_timer *timer)
 	kv_xfer_stop_locked(xfer, -ETIMEDOUT);
 }
 
-static uint64_t *pages_counter(struct kvfs_xfer *xfer)
-{
-	return kv_xfer_brings_in(xfer->kind) ? &xfer->pool->pages_loading
-					     : &xfer->pool->pages_saving;
-}
-
 void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 {
 	kv_xfer_get_locked(xfer);
@@ -114,7 +119,8 @@ void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 	TAILQ_INSERT_TAIL(&xfer->session->active, xfer, others);
 	if (xfer->pool != NULL) {
 		xfer->pool->busy++;
-		*pages_counter(xfer) += xfer->n_pages;
+		kv_lib_pool_hold_locked(xfer->pool, xfer->pages, xfer->n_pages,
+					kv_xfer_brings_in(xfer->kind));
 	}
 	xfer->timer.fire = time_is_up_locked;
 	if (xfer->left[KVFS_COPIED] > 0 && xfer->deadline_at != 0)
@@ -125,10 +131,15 @@ void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 /* The one place where pages go back to the engine. */
 static void copied_locked(struct kvfs_xfer *xfer)
 {
-	kv_timer_stop_locked(xfer->session, &xfer->timer);
+	/* Parts of blocks wait for each other. */
+	if (xfer->part == NULL)
+		kv_timer_stop_locked(xfer->session, &xfer->timer);
 	if (xfer->pool != NULL) {
-		*pages_counter(xfer) -= xfer->n_pages;
-		xfer->pool->busy--;
+		kv_lib_pool_let_go_locked(xfer->pool, xfer->pages,
+					  xfer->n_pages,
+					  kv_xfer_brings_in(xfer->kind));
+		if (!kv_order_over_locked(xfer, xfer->pool))
+			xfer->pool->busy--;
 		xfer->pool = NULL;
 	}
 	if (xfer->lease != NULL)
@@ -159,10 +170,13 @@ static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 	if (stage == KVFS_COPIED)
 		copied_locked(xfer);
 	if (stage == KVFS_SEALED) {
+		kv_timer_stop_locked(session, &xfer->timer);
 		if (xfer->kind == KV_XFER_SAVE)
 			kv_barriers_look_locked(session);
 		kv_flush_begin_locked(xfer);
 	}
+	if (xfer->over != NULL)
+		xfer->over(xfer, stage);
 }
 
 void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
@@ -206,6 +220,16 @@ void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 	kv_xfer_put_locked(xfer);
 }
 
+void kv_xfer_marked_locked(struct kvfs_xfer *xfer)
+{
+	if (xfer->kind == KV_XFER_LOAD)
+		kv_load_begin_locked(xfer);
+	else if (xfer->kind == KV_XFER_LEAVE)
+		kv_leave_marked_locked(xfer);
+	else
+		kv_save_begin_locked(xfer);
+}
+
 void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 {
 	int running = 0;
@@ -219,6 +243,8 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 		kv_save_stopped_locked(xfer);
 	else if (xfer->kind == KV_XFER_PREFETCH)
 		kv_prefetch_stopped_locked(xfer);
+	else if (xfer->kind == KV_XFER_MAP)
+		kv_map_stopped_locked(xfer);
 	else if (xfer->kind == KV_XFER_BARRIER)
 		kv_barriers_look_locked(xfer->session);
 }
@@ -310,6 +336,7 @@ void kvfs_xfer_free(kvfs_xfer *xfer)
 		return;
 	session = xfer->session;
 	pthread_mutex_lock(&session->lock);
+	kv_holds_end_locked(xfer);
 	kv_xfer_put_locked(xfer);
 	pthread_mutex_unlock(&session->lock);
 }

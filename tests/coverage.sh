@@ -12,7 +12,7 @@ goal=${COVERAGE_GOAL:-90}
 tests=$(ls tests/index/test_*.c tests/cache/test_*.c)
 scripts="tests/fuzz/replay.sh tests/crash/golden.sh tests/crash/upgrade.sh tests/crash/fsck.sh"
 helpers=$(ls tests/fuzz/*.c tests/crash/*.c)
-tier="commit extent fetch file health read reclaim recover ring ring_threads ring_uring"
+tier="adopt admit commit extent fetch file health lane quota read reclaim recover ring ring_threads ring_uring"
 tier="$tier scrub settle spacefile store sweep view writer"
 
 # Without optimization, so that each branch is one of the source; and with exit

@@ -13,7 +13,8 @@ forbid '*.[ch]' 'fs|cache|index|kernels|tools|tests)/'
 forbid 'index/*.[ch]' 'fs|cache|kernels|tools|tests)/'
 forbid 'cache/*.[ch]' 'fs|kernels|tools|tests)/'
 forbid 'fs/*.[ch]' 'index|kernels|tools|tests)/'
-forbid 'kernels/*.[ch]' 'fs|cache|index|tools|tests)/'
+forbid 'kernels/*.[ch]' 'fs|cache|index|tools|tests)/|"kernels/cuda/'
+forbid 'kernels/cuda/*.[ch]' 'fs|cache|index|tools|tests)/'
 for tool in tools/*/; do
 	case $tool in
 	tools/fsck/) forbid "$tool*.[ch]" 'fs|cache|kernels|tests)/' ;;

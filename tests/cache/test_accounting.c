@@ -187,7 +187,7 @@ static void R29_a_block_being_written_is_never_a_victim(void **state)
 
 	/* As if all the writes there may be were under way, and stay so. */
 	kv_lock(t->cache);
-	t->cache->ssd.writing += 32;
+	t->cache->ssd.writing += 1000;
 	kv_unlock(t->cache);
 	while (tiers_save(t, t->space, 0, sealed) == 0)
 		sealed++;
@@ -195,7 +195,7 @@ static void R29_a_block_being_written_is_never_a_victim(void **state)
 	for (unsigned i = 0; i < before; i++)
 		assert_int_equal(tiers_of(t, t->space, 0, i), KV_TIER_DRAM);
 	kv_lock(t->cache);
-	t->cache->ssd.writing -= 32;
+	t->cache->ssd.writing -= 1000;
 	pthread_cond_signal(&t->cache->ssd.write);
 	kv_unlock(t->cache);
 	tiers_quiet(t);
@@ -232,7 +232,7 @@ static void R31_what_waits_to_be_written_gives_way_to_a_guarantee(void **state)
 	unsigned n = 0, of_a = 0;
 
 	kv_lock(t->cache);
-	t->cache->ssd.writing += 32;
+	t->cache->ssd.writing += 1000;
 	kv_unlock(t->cache);
 	while (tiers_save(t, b, n, 0) == 0)
 		n++;
@@ -242,12 +242,50 @@ static void R31_what_waits_to_be_written_gives_way_to_a_guarantee(void **state)
 		of_a++;
 	print_message("%u of B, %u of A\n", n, of_a);
 	kv_lock(t->cache);
-	t->cache->ssd.writing -= 32;
+	t->cache->ssd.writing -= 1000;
 	pthread_cond_signal(&t->cache->ssd.write);
 	kv_unlock(t->cache);
 	tiers_quiet(t);
 	assert_int_equal(of_a, 50);
 	assert_true(tiers_stats(t).dropped_saves > 0);
+}
+
+/* While the disk takes nothing, memory is a cache by itself. */
+static void newest_stay(struct tiers *t, const char *evict, unsigned chain)
+{
+	unsigned sealed = 0, kept = 0, oldest;
+
+	kv_cache_close(t->cache);
+	t->config.evict = evict;
+	tiers_open(t);
+	kv_lock(t->cache);
+	while (t->cache->arena.growing)
+		kv_cond_wait(t->cache, &t->cache->arena.grown, 10000000u);
+	t->cache->ssd.writing += 1000; /* as if all writes were under way */
+	t->cache->ssd.error = -EIO;
+	kv_unlock(t->cache);
+	for (unsigned i = 0; i < 900; i++)
+		sealed += tiers_save(t, t->space, chain + i / 32, i % 32) == 0;
+	for (unsigned i = 800; i < 900; i++)
+		kept += tiers_of(t, t->space, chain + i / 32, i % 32) ==
+			KV_TIER_DRAM;
+	oldest = tiers_of(t, t->space, chain, 31);
+	kv_lock(t->cache);
+	t->cache->ssd.writing -= 1000;
+	t->cache->ssd.error = 0;
+	pthread_cond_signal(&t->cache->ssd.write);
+	kv_unlock(t->cache);
+	tiers_quiet(t);
+	assert_int_equal(sealed, 900);
+	assert_int_equal(kept, 100);
+	assert_int_equal(oldest, 0);
+	assert_true(tiers_stats(t).dropped_saves > 200);
+}
+
+static void R31_while_the_disk_fails_the_newest_stay(void **state)
+{
+	newest_stay(*state, "lru", 0);
+	newest_stay(*state, "lhd", 100);
 }
 
 static void R32_capacity_is_rounded_down(void **state)
@@ -347,6 +385,7 @@ int main(void)
 		TEST(R29_a_block_being_written_is_never_a_victim),
 		TEST(R30_only_what_nobody_holds_is_evicted),
 		TEST(R31_what_waits_to_be_written_gives_way_to_a_guarantee),
+		TEST(R31_while_the_disk_fails_the_newest_stay),
 		TEST(R32_capacity_is_rounded_down),
 		TEST(R33_under_pressure_the_prefix_is_kept),
 		TEST(R34_a_burst_of_evictions_is_told_and_committed_in_batches),

@@ -133,14 +133,30 @@ static void an_older_burst_leaves_before_a_newer_one(void **state)
 {
 	(void)state;
 	start("lru");
-	put(0, 0);
-	put(1, 0);
-	put(2, 5000000000);
-	put(3, 5000000000);
+	put_under(0, KV_NONE, 0, 0);
+	put_under(1, KV_NONE, 1, 0);
+	put_under(2, KV_NONE, 0, 5000000000);
+	put_under(3, KV_NONE, 1, 5000000000);
 	assert_int_equal(pop(), 1);
 	assert_int_equal(pop(), 0);
 	assert_int_equal(pop(), 3);
 	assert_int_equal(pop(), 2);
+}
+
+static void chains_that_begin_in_one_burst_are_not_one(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < KV_ARRAY_LEN(names); i++) {
+		start(names[i]);
+		put_under(0, KV_NONE, 0, 0);
+		put_under(1, KV_NONE, 1, 0);
+		put_under(2, KV_NONE, 0, 0);
+		put_under(3, KV_NONE, 1, 0);
+		assert_int_equal(pop(), 1);
+		assert_int_equal(pop(), 0);
+		assert_int_equal(pop(), 3);
+		assert_int_equal(pop(), 2);
+	}
 }
 
 static void a_chain_touched_from_its_tail_leaves_from_its_leaf(void **state)
@@ -415,6 +431,7 @@ int main(void)
 		cmocka_unit_test(
 			a_child_leaves_before_its_parent_whenever_it_was_sealed),
 		cmocka_unit_test(an_older_burst_leaves_before_a_newer_one),
+		cmocka_unit_test(chains_that_begin_in_one_burst_are_not_one),
 		cmocka_unit_test(
 			a_chain_touched_from_its_tail_leaves_from_its_leaf),
 		cmocka_unit_test(

@@ -26,7 +26,7 @@ fail_data() {
 again() {
 	local end=$(($(faults) + $1)) i
 	shift
-	for ((i = 0; i < 400 && $(faults) < end; i++)); do "$@" "$i"; done
+	for ((i = 0; i < 2000 && $(faults) < end; i++)); do "$@" "$i"; done
 	[ "$(faults)" -ge "$end" ] || fail "$*: only $(faults) of $end requests failed"
 }
 
@@ -99,14 +99,22 @@ dram_only() { # WHAT FIRST
 	stop_load # it would crowd out what is read below
 	echo "$1: seen in $(((${EPOCHREALTIME/./} - begun) / 1000)) ms: $(grep '^ssd  ' "$M/.kvfs/stats")"
 	online && fail "$1: stats says online"
-	eq "$1: sealed in DRAM" "$(figure done "$(blocks save "$2" 8)")" 8
-	eq "$1: read from DRAM" "$(figure done "$(blocks check "$2" 8)")" 8
+	eq "$1: sealed in DRAM" "$(figure done "$(blocks save "$2" 32)")" 32
+	eq "$1: read from DRAM" "$(figure done "$(blocks check "$2" 32)")" 32
 	blocks check 0 400 > /dev/null # on SSD: exact or not at all
 	eq "$1: a flush" "$(figure refused "$(blocks flush)")" 1
 	alive || fail "$1: the daemon is gone"
 }
+# Slow enough that it does not drive what was durable before off the SSD.
 begin_load() {
-	"$H/blocks" durable "$SOCK" 100000 100000 > "$T/load" 2>&1 & workers+=($!)
+	(
+		trap 'kill "$p" 2> /dev/null; exit' TERM
+		for ((i = 100000; ; i += 8)); do
+			"$H/blocks" durable "$SOCK" $i 8 & p=$!
+			wait "$p"
+			sleep 0.02
+		done
+	) > "$T/load" 2>&1 & workers+=($!)
 	sleep 0.5
 }
 stop_load() {

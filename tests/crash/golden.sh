@@ -66,6 +66,20 @@ if [ -x "$P" ]; then
 fi
 echo "killed $kills times while migrating: nothing lost"
 
+# Without its index a store of format 1 cannot be read: it is refused, and kept.
+for damage in 'rm "$S/index/data.mdb"' 'truncate -s 20000 "$S/index/data.mdb"' \
+	'dd if=/dev/zero of="$S/index/data.mdb" bs=4096 count=60 conv=notrunc status=none'; do
+	unpack v1
+	eval "$damage"
+	before=$(state)
+	for options in "" ,ro; do
+		not "format 1, $damage$options" "damaged" "$B/kvfs" -o "$BASE$options,control=$SOCK" "$S" "$M"
+	done
+	not "format 1, kvfs-fsck --rebuild" "nothing to rebuild it from" "$F" --rebuild "$S"
+	eq "format 1, $damage: the store" "$(state)" "$before"
+done
+echo "format 1 without its index: refused, and untouched"
+
 # A format to come: in the index, and where the index is lost.
 refused() { # WHAT
 	local before

@@ -19,6 +19,8 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
 
 #include "tests/crash/content.h"
 
@@ -72,6 +74,30 @@ static const char journal_space[JOURNAL_WRITERS] = {'e', 'e', 'b',
 						    'd', 'b', 'c'};
 #define JOURNAL_SAVERS 4
 #define JOURNAL_CHURN 3
+
+/* Make the spaces so that nothing is evicted of those that are looked at. */
+static inline bool journal_set_up(const char *mountpoint)
+{
+	static const char *const reserve[][2] = {
+		{"e", "8M"}, {"b", "12M"}, {"c", "16M"}};
+	char path[600];
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(reserve); i++) {
+		snprintf(path, sizeof(path), "%s/%s", mountpoint,
+			 reserve[i][0]);
+		if (mkdir(path, 0777) < 0 && errno != EEXIST)
+			return false;
+		if (setxattr(path, "user.kvfs.reserve.ssd", reserve[i][1],
+			     strlen(reserve[i][1]), 0) < 0)
+			return false;
+	}
+	/* What is evicted is of the space that nobody looks at. */
+	snprintf(path, sizeof(path), "%s/d", mountpoint);
+	if ((mkdir(path, 0777) < 0 && errno != EEXIST) ||
+	    setxattr(path, "user.kvfs.quota.ssd", "40M", 3, 0) < 0)
+		return false;
+	return true;
+}
 
 static inline struct journal *journal_open(const char *path)
 {

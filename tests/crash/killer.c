@@ -6,10 +6,10 @@
  *   killer DIR DAEMON POINTS-DAEMON ROUNDS SECONDS SEED [OLD-STORE [FSCK]]
  *
  * DIR has the journal, the store, a mount point and the control socket;
- * OLD-STORE is a tar of a store of format 1.  Half of the daemons die at a kill
- * point, the others at any time; one in twenty is a FUSE mount; one in eight is
- * asked to end, and often killed meanwhile.  The last is left running, mounted.
- * Ends after ROUNDS, or SECONDS if those are over sooner.
+ * OLD-STORE is a tar of a store of format 1.  Two of three daemons are to die
+ * at a kill point, the others at any time; one in twenty is a FUSE mount; one
+ * in eight is asked to end, and often killed meanwhile.  The last is left
+ * running, mounted. Ends after ROUNDS, or SECONDS if those are over sooner.
  *
  * OWNS      the daemon, DIR/store, and of the journal what says which daemon
  *           there is.
@@ -28,7 +28,6 @@
 #include <sys/un.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
-#include <sys/xattr.h>
 
 #include "tests/crash/journal.h"
 #include "tests/crash/points.h"
@@ -59,6 +58,7 @@ static bool stale; /* a dead mount lies over the mount point */
 static bool made;  /* the store has its spaces and reserves */
 static unsigned faults, point_kills, mounts, stale_starts, ends, stores, fscks,
 	losses;
+static struct report_phases phases;
 
 static void fault(const char *what, const char *detail)
 {
@@ -89,7 +89,7 @@ static pid_t daemon_begin(const struct round *round)
 	pid_t pid;
 
 	snprintf(options, sizeof(options), OPTIONS ",dram=%s,ssd=%s,control=%s",
-		 round->mounted ? "64M" : "40M",
+		 round->mounted ? "64M" : "32M",
 		 round->shrink ? "128M" : "160M", control);
 	if (round->point >= 0)
 		snprintf(point, sizeof(point), "%s:%llu",
@@ -161,30 +161,6 @@ static bool becomes_ready(pid_t pid, const struct round *round, int *ret_status)
 	return true;
 }
 
-/* What evicts nothing of the spaces that are looked at. */
-static bool set_up(void)
-{
-	static const char *const reserve[][2] = {
-		{"e", "8M"}, {"b", "12M"}, {"c", "16M"}};
-	char path[600];
-
-	for (size_t i = 0; i < KV_ARRAY_LEN(reserve); i++) {
-		snprintf(path, sizeof(path), "%s/%s", mountpoint,
-			 reserve[i][0]);
-		if (mkdir(path, 0777) < 0 && errno != EEXIST)
-			return false;
-		if (setxattr(path, "user.kvfs.reserve.ssd", reserve[i][1],
-			     strlen(reserve[i][1]), 0) < 0)
-			return false;
-	}
-	/* What is evicted is of the space that nobody looks at. */
-	snprintf(path, sizeof(path), "%s/d", mountpoint);
-	if ((mkdir(path, 0777) < 0 && errno != EEXIST) ||
-	    setxattr(path, "user.kvfs.quota.ssd", "40M", 3, 0) < 0)
-		return false;
-	return true;
-}
-
 /* Everybody who works with it has compared what it has. */
 static bool settled(bool mounted)
 {
@@ -215,6 +191,14 @@ static bool wait_settled(pid_t pid, bool mounted, int *ret_status)
 	return true;
 }
 
+/* A point that has killed before is not waited for as long. */
+static uint64_t patience(const struct round *round)
+{
+	bool known = points.kills[round->point] > 0;
+
+	return (round->mounted ? 240 : 80) * MS / (known ? 3 : 1);
+}
+
 static int end_daemon(pid_t pid, const struct round *round)
 {
 	int status;
@@ -227,8 +211,7 @@ static int end_daemon(pid_t pid, const struct round *round)
 		if (dies(pid, chance(2) ? PATIENCE_NS : round->delay_ns / 2,
 			 &status))
 			return status;
-	} else if (round->point >= 0 &&
-		   dies(pid, (round->mounted ? 500 : 100) * MS, &status)) {
+	} else if (round->point >= 0 && dies(pid, patience(round), &status)) {
 		return status;
 	}
 	kill(pid, SIGKILL);
@@ -243,11 +226,11 @@ static struct round plan(unsigned number)
 	struct round r = {.point = -1};
 	const char *name;
 
-	r.points = number % 2;
+	r.points = number % 3 != 0;
 	r.mounted = number % 20 == 0 || !made;
 	r.clean = chance(8);
 	r.settle = !chance(4);
-	r.delay_ns = (uint64_t)client_random(&seed, 60 * MS);
+	r.delay_ns = (uint64_t)client_random(&seed, (chance(4) ? 80 : 20) * MS);
 	r.lose = chance(50);
 	if (r.points)
 		r.point = points_choose(&points, &seed);
@@ -255,6 +238,7 @@ static struct round plan(unsigned number)
 		r.mounted |= r.lose;
 		return r;
 	}
+	r.settle = true; /* most are passed only then */
 	r.hit = points_hit(&points, r.point, &seed);
 	name = points_name(&points, r.point);
 	for (size_t i = 0; i < KV_ARRAY_LEN(points_need); i++) {
@@ -293,14 +277,19 @@ static void new_store(bool old)
 	atomic_fetch_add(&journal->stores, 1);
 }
 
-/* Nothing is left of the index, and with it of reserves. */
+/* Nothing is left of the index, and with it of reserves.  A store of format 1,
+ * killed before it was migrated, is of no use without. */
 static void lose_index(void)
 {
 	char path[600];
 
+	snprintf(path, sizeof(path), "%s/store", store);
+	if (access(path, F_OK) < 0)
+		return;
 	snprintf(path, sizeof(path), "%s/index/data.mdb", store);
 	unlink(path);
 	losses++;
+	made = false;
 	atomic_fetch_add(&journal->rebuilt, 1);
 }
 
@@ -310,10 +299,8 @@ static void prepare(const struct round *round)
 		new_store(round->old);
 	if (round->shrink)
 		atomic_fetch_add(&journal->forgiven, 1);
-	if (round->lose) {
+	if (round->lose)
 		lose_index();
-		made = false;
-	}
 	atomic_fetch_add(&journal->mounts, 1);
 }
 
@@ -376,23 +363,29 @@ static void play(unsigned number)
 	int status = 0;
 	pid_t pid;
 
+	phases.began = kv_now_ns();
 	prepare(&round);
+	report_phase_over(&phases, REPORT_PREPARING);
 	stale_starts += round.mounted && stale;
 	mounts += round.mounted;
 	pid = daemon_begin(&round);
 	note(&round);
 	if (becomes_ready(pid, &round, &status)) {
-		made |= round.mounted && set_up();
+		made |= round.mounted && journal_set_up(mountpoint);
 		if (made) {
 			journal->ready_ns = kv_now_ns();
 			if (round.mounted)
 				journal->mounted = journal->mounts;
 			atomic_store(&journal->ready, journal->mounts);
 		}
+		report_phase_over(&phases, REPORT_STARTING);
 		if (!made || !round.settle ||
-		    wait_settled(pid, round.mounted, &status))
+		    wait_settled(pid, round.mounted, &status)) {
+			report_phase_over(&phases, REPORT_COMPARING);
 			status = end_daemon(pid, &round);
+		}
 	}
+	report_phase_over(&phases, REPORT_LIVING);
 	if (round.mounted)
 		after_mount();
 	judge_end(&round, status);
@@ -404,6 +397,7 @@ static void play(unsigned number)
 	points_learn(&points);
 	if (fsck != NULL && number % FSCK_EVERY == 0)
 		check_store(WIFEXITED(status));
+	report_phase_over(&phases, REPORT_CHECKING);
 }
 
 /* The last one stays. */
@@ -415,7 +409,8 @@ static void last(void)
 
 	atomic_fetch_add(&journal->mounts, 1);
 	pid = daemon_begin(&round);
-	if (!becomes_ready(pid, &round, &status) || !set_up()) {
+	if (!becomes_ready(pid, &round, &status) ||
+	    !journal_set_up(mountpoint)) {
 		fault("the last daemon", "does not answer");
 		return;
 	}
@@ -436,6 +431,7 @@ static unsigned report(unsigned rounds, uint64_t ns)
 	       rounds, (double)ns / 1e9, (double)ns / 1e6 / rounds, point_kills,
 	       points.table->n, mounts, stale_starts, ends, stores, losses,
 	       fscks);
+	report_phases(&phases, rounds);
 	report_totals(journal, faults);
 	return never;
 }
@@ -475,6 +471,9 @@ int main(int argc, char **argv)
 	from = kv_now_ns() - from;
 	last();
 	never = report(number, from);
+	if (number < rounds)
+		printf("the time was over after %u of %u rounds\n", number,
+		       rounds);
 	if (number == rounds && rounds >= 2000 && never > 0)
 		fault("kill points", "some killed nobody");
 	if (number == rounds && rounds >= 2000 && stale_starts < 50)

@@ -28,6 +28,42 @@ static inline void report_times(const char *what, struct journal_times *times)
 	       us[n / 2] / 1e3, us[n - 1 - n / 100] / 1e3, us[n - 1] / 1e3);
 }
 
+/* What the time of rounds went into. */
+enum report_phase {
+	REPORT_PREPARING,
+	REPORT_STARTING,
+	REPORT_COMPARING,
+	REPORT_LIVING,
+	REPORT_CHECKING,
+	REPORT_PHASES
+};
+struct report_phases {
+	uint64_t spent[REPORT_PHASES], began;
+};
+
+static inline void report_phase_over(struct report_phases *p,
+				     enum report_phase phase)
+{
+	uint64_t now = kv_now_ns();
+
+	p->spent[phase] += now - p->began;
+	p->began = now;
+}
+
+static inline void report_phases(const struct report_phases *p, unsigned rounds)
+{
+	static const char *const what[REPORT_PHASES] = {
+		"to prepare it", "until the daemon answers",
+		"until all have compared", "until it is dead",
+		"to check the store"};
+
+	printf("of a round, in ms:");
+	for (unsigned i = 0; i < REPORT_PHASES; i++)
+		printf("%s %s %.1f", i ? "," : "", what[i],
+		       (double)p->spent[i] / 1e6 / KV_MAX(rounds, 1u));
+	printf("\n");
+}
+
 static inline void report_totals(struct journal *j, unsigned faults)
 {
 	printf("acknowledged %llu removed %llu sealed %llu compared %llu: "

@@ -66,6 +66,64 @@ static void save(struct client *c)
 	kvfs_xfer_free(xfer);
 }
 
+static kvfs_xfer *save_layers(struct client *c, const kvfs_opts *opts)
+{
+	kvfs_key keys[BLOCKS];
+	int64_t pages[BLOCKS];
+	kvfs_xfer *xfer;
+	int r;
+
+	world_chain(100, BLOCKS, keys, pages);
+	r = kvfs_save(c->pool, c->space, keys, NULL, BLOCKS, pages, opts,
+		      &xfer);
+	ALLOC_MISS(r);
+	return r < 0 ? NULL : xfer;
+}
+
+static void end_layers(kvfs_xfer *xfer, bool alone)
+{
+	int r;
+
+	if (xfer == NULL)
+		return;
+	if (alone)
+		kvfs_xfer_cancel(xfer);
+	alloc_must(kvfs_xfer_wait(xfer, KVFS_SEALED, 20 * SECOND) >= 0);
+	for (size_t i = 0; i < BLOCKS; i++) {
+		r = kvfs_xfer_status(xfer, i);
+		if (r != KVFS_PRESENT && r != -ECANCELED)
+			ALLOC_MISS(r);
+	}
+	kvfs_xfer_free(xfer);
+}
+
+/* A block in two parts is whole, or is not there. */
+static void save_in_parts(struct client *c)
+{
+	kvfs_opts opts = {.layers = 30000, .flags = KVFS_HOLD};
+	kvfs_key keys[BLOCKS];
+	int64_t pages[BLOCKS];
+	kvfs_query query = {c->space, keys, 1};
+	kvfs_xfer *a = save_layers(c, &opts), *b;
+	kvfs_lease *lease;
+	const void *data;
+
+	opts.first_layer = 30000;
+	opts.layers = TENSOR - 30000;
+	b = save_layers(c, &opts);
+	end_layers(a, b == NULL);
+	end_layers(b, a == NULL);
+	world_chain(100, BLOCKS, keys, pages);
+	if (kvfs_acquire(&query, 1, 0, 10 * SECOND, &lease) < 0)
+		return;
+	alloc_must(kvfs_lease_wait(lease, 20 * SECOND) >= 0);
+	data = kvfs_lease_data(lease, 0, NULL);
+	if (data)
+		alloc_must(world_is(data, 0));
+	kvfs_release(lease);
+	kvfs_evict(c->space, keys, BLOCKS, NULL);
+}
+
 static void load(struct client *c)
 {
 	kvfs_key keys[BLOCKS];
@@ -102,6 +160,72 @@ static void load(struct client *c)
 		kvfs_xfer_free(xfer);
 	}
 	kvfs_release(lease);
+}
+
+static void map_pages(struct client *c, kvfs_pool *pool)
+{
+	kvfs_key keys[BLOCKS];
+	int64_t pages[BLOCKS];
+	kvfs_mapping *map;
+	int r;
+
+	world_chain(0, BLOCKS, keys, pages);
+	r = kvfs_map(pool, c->space, keys, BLOCKS, NULL, &map);
+	ALLOC_MISS(r);
+	if (r < 0)
+		return;
+	alloc_must(kvfs_map_wait(map, 20 * SECOND) >= 0);
+	for (size_t i = 0; i < BLOCKS; i++) {
+		r = kvfs_map_status(map, i);
+		if (r != -EIO) /* its segment could not be mapped */
+			ALLOC_MISS(r);
+		if (kvfs_map_addr(map, i, NULL))
+			alloc_must(world_is(kvfs_map_addr(map, i, NULL),
+					    (uint32_t)i));
+	}
+	alloc_must(kvfs_unmap(map, NULL) == 0);
+}
+
+static void seal_pages(struct client *c, kvfs_pool *pool)
+{
+	const kvfs_key key = world_key(BLOCKS);
+	kvfs_pages *pages;
+	kvfs_xfer *xfer;
+	int r = kvfs_pages_take(pool, 2, &pages);
+
+	ALLOC_MISS(r);
+	if (r < 0)
+		return;
+	for (size_t i = 0; i < PAYLOAD; i++)
+		((uint8_t *)kvfs_pages_addr(pages, 0, NULL))[i] =
+			world_byte(BLOCKS, i);
+	r = kvfs_pages_seal(pages, c->space, &key, NULL, 1, NULL, &xfer);
+	ALLOC_MISS(r);
+	if (r == 0) {
+		alloc_must(kvfs_xfer_wait(xfer, KVFS_SEALED, 20 * SECOND) >= 0);
+		kvfs_xfer_free(xfer);
+	}
+	kvfs_pages_free(pages);
+}
+
+/* Whatever fails, no page is lost. */
+static void reserve(struct client *c)
+{
+	kvfs_pages *all;
+	kvfs_pool *pool;
+	int r = kvfs_pool_reserve(c->session, "host", c->space, 2, BLOCKS,
+				  &pool);
+
+	ALLOC_MISS(r);
+	if (r < 0)
+		return;
+	map_pages(c, pool);
+	seal_pages(c, pool);
+	r = kvfs_pages_take(pool, BLOCKS, &all);
+	alloc_among(r, 0, -ENOMEM);
+	if (r == 0)
+		kvfs_pages_free(all);
+	kvfs_pool_close(pool);
 }
 
 static void ask(struct client *c)
@@ -149,7 +273,9 @@ static void use(void *arg)
 		c->pool = make_pool(c);
 		if (c->pool) {
 			save(c);
+			save_in_parts(c);
 			load(c);
+			reserve(c);
 		}
 		ask(c);
 		kvfs_pool_close(kv_steal(c->pool));

@@ -77,6 +77,116 @@ static void its_threads_are_named_and_leave_signals_to_the_program(void **s)
 	assert_false(sigismember(&mask, SIGTERM));
 }
 
+/* ---- whose turn it is ---- */
+
+#define MANY 40
+
+static atomic_int blocked;
+static atomic_bool blocking, last_blocking;
+static struct kv_job *ran[MANY + 8];
+static atomic_int n_ran;
+
+static void block(struct kv_job *job)
+{
+	(void)job;
+	blocked++;
+	while (blocking)
+		usleep(1000);
+}
+
+static void block_one(struct kv_job *job)
+{
+	(void)job;
+	blocked++;
+	while (last_blocking)
+		usleep(1000);
+}
+
+static void note(struct kv_job *job)
+{
+	ran[n_ran] = job; /* one thread runs */
+	n_ran++;
+}
+
+/* A copier all of whose threads are held; release_one lets one go. */
+static struct kv_copier *held_copier(void)
+{
+	static struct kv_job blockers[4];
+	struct kv_copier *copier;
+	unsigned i;
+
+	assert_int_equal(kv_copier_new(&copier), 0);
+	blocking = last_blocking = true;
+	blocked = n_ran = 0;
+	for (i = 0; i < kv_copier_threads(copier); i++) {
+		blockers[i].run = i == 0 ? block_one : block;
+		kv_copier_submit(copier, &blockers[i]);
+	}
+	for (i = 0; i < 60000 && blocked < (int)kv_copier_threads(copier); i++)
+		usleep(1000);
+	return copier;
+}
+
+static void release_one(int jobs)
+{
+	int i;
+
+	last_blocking = false;
+	for (i = 0; i < 60000 && n_ran < jobs; i++)
+		usleep(1000);
+	assert_int_equal(n_ran, jobs);
+	blocking = false;
+}
+
+static void loads_go_before_saves_and_higher_priorities_before_lower(void **s)
+{
+	struct kv_job save = {.run = note, .kind = KV_JOB_SAVE, .priority = 9};
+	struct kv_job low = {.run = note, .kind = KV_JOB_LOAD, .priority = -1};
+	struct kv_job high = {.run = note, .kind = KV_JOB_LOAD, .priority = 1};
+	struct kv_copier *copier = held_copier();
+
+	(void)s;
+	assert_false(kv_copier_presses(copier, &save));
+	kv_copier_submit(copier, &save);
+	assert_false(kv_copier_presses(copier, &low));
+	kv_copier_submit(copier, &low);
+	assert_true(kv_copier_presses(copier, &save));
+	assert_false(kv_copier_presses(copier, &low));
+	kv_copier_submit(copier, &high);
+	assert_true(kv_copier_presses(copier, &low));
+	release_one(3);
+	assert_ptr_equal(ran[0], &high);
+	assert_ptr_equal(ran[1], &low);
+	assert_ptr_equal(ran[2], &save);
+	assert_false(kv_copier_presses(copier, &save));
+	kv_copier_free(copier);
+}
+
+/* The save is passed over, but not for long; loads keep their order. */
+static void no_job_waits_for_ever(void **state)
+{
+	struct kv_job save = {.run = note, .kind = KV_JOB_SAVE};
+	struct kv_job loads[MANY];
+	struct kv_copier *copier = held_copier();
+	int i, at = 0, next = 0;
+
+	(void)state;
+	kv_copier_submit(copier, &save);
+	for (i = 0; i < MANY; i++) {
+		loads[i] = (struct kv_job){.run = note, .kind = KV_JOB_LOAD};
+		kv_copier_submit(copier, &loads[i]);
+	}
+	release_one(MANY + 1);
+	for (i = 0; i <= MANY; i++) {
+		if (ran[i] == &save)
+			at = i;
+		else
+			assert_ptr_equal(ran[i], &loads[next++]);
+	}
+	assert_in_range(at, 1, KV_COPIER_FAIR);
+	kv_copier_free(copier);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -84,6 +194,9 @@ int main(void)
 		cmocka_unit_test(there_are_one_to_four_threads),
 		cmocka_unit_test(
 			its_threads_are_named_and_leave_signals_to_the_program),
+		cmocka_unit_test(
+			loads_go_before_saves_and_higher_priorities_before_lower),
+		cmocka_unit_test(no_job_waits_for_ever),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

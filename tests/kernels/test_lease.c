@@ -34,7 +34,7 @@ static void arguments_that_cannot_be_are_refused(void **state)
 
 	assert_int_equal(kvfs_acquire(NULL, 1, 0, 0, &lease), -EINVAL);
 	assert_int_equal(kvfs_acquire(&query, 0, 0, 0, &lease), -EINVAL);
-	assert_int_equal(kvfs_acquire(&query, 1, 2, 0, &lease), -EINVAL);
+	assert_int_equal(kvfs_acquire(&query, 1, 4, 0, &lease), -EINVAL);
 	assert_int_equal(kvfs_acquire(&query, 1, 0, 0, NULL), -EINVAL);
 	query.keys = &bad;
 	assert_int_equal(kvfs_acquire(&query, 1, 0, 0, &lease), -EINVAL);

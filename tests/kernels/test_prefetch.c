@@ -188,6 +188,67 @@ static void without_a_daemon_nothing_comes(void **state)
 	world_wait_connected(w->session, 1);
 }
 
+/* Hold the first @n blocks, and give them back. */
+static void use(struct world *w, const kvfs_key *keys, size_t n)
+{
+	kvfs_query query = {w->space, keys, n};
+	kvfs_lease *lease;
+
+	assert_int_equal(kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease), 0);
+	assert_int_equal(kvfs_lease_wait(lease, 60 * SECOND), n);
+	kvfs_release(lease);
+}
+
+static void ahead(struct world *w, const kvfs_key *keys, size_t all, size_t n)
+{
+	kvfs_query query = {w->space, keys, all};
+	kvfs_lease *lease;
+	size_t i;
+
+	assert_int_equal(
+		kvfs_acquire(&query, 1, KVFS_READ_AHEAD, 60 * SECOND, &lease),
+		0);
+	assert_int_equal(kvfs_lease_wait(lease, 60 * SECOND), n);
+	for (i = 0; i < all; i++)
+		assert_int_equal(kvfs_lease_status(lease, i),
+				 i < n ? 0 : -EAGAIN);
+	kvfs_release(lease);
+}
+
+static void R26_the_rest_of_a_chain_comes_behind_its_head_if_asked(void **state)
+{
+	struct world *w = *state;
+	kvfs_key keys[10];
+	int64_t pages[10];
+	kvfs_query query = {w->space, keys, 10};
+	kvfs_query last = {w->space, keys + 9, 1};
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+
+	world_chain(0, 10, keys, pages);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_READ_AHEAD | KVFS_WAIT_SAVING, 1,
+				      &lease),
+			 -EINVAL);
+	save_from(w, 0, 10);
+	drive_out(w, 0, 10);
+	/* A short head: nothing is read.  What is asked for next comes after
+	 * that was decided. */
+	use(w, keys, 3);
+	ahead(w, keys, 10, 3);
+	assert_int_equal(kvfs_prefetch(&last, 1, KVFS_FOREVER, &xfer), 0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 1);
+	kvfs_xfer_free(xfer);
+	assert_int_equal(count(w, 3, 6, KVFS_SSD), 6);
+	/* Nor without the flag. */
+	use(w, keys, 6);
+	assert_int_equal(count(w, 6, 3, KVFS_SSD), 3);
+	query.n = 9;
+	ahead(w, keys, 9, 6);
+	while (count(w, 0, 10, KVFS_DRAM) < 10)
+		usleep(1000);
+}
+
 /* The newer conversation goes first, because it is over. */
 static void what_has_ended_goes_first(void **state)
 {
@@ -220,6 +281,7 @@ int main(void)
 		TEST(a_prefetch_can_be_cancelled_or_forgotten),
 		TEST(what_cannot_begin_in_time_does_not),
 		TEST(without_a_daemon_nothing_comes),
+		TEST(R26_the_rest_of_a_chain_comes_behind_its_head_if_asked),
 		TEST(what_has_ended_goes_first),
 	};
 

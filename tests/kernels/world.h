@@ -34,7 +34,8 @@
 
 struct world {
 	char dir[64], store[96], path[96];
-	pid_t daemon; /* 0: none */
+	const char *options; /* of the daemon */
+	pid_t daemon;	     /* 0: none */
 	unsigned spaces;
 	kvfs_session *session;
 	kvfs_space *space;
@@ -52,8 +53,8 @@ static inline void world_exec(const struct world *w)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	dup2(null, 0);
 	snprintf(program, sizeof(program), "%s/kvfs", b ? b : "build");
-	snprintf(options, sizeof(options),
-		 "dram=64M,ssd=256M,segment=8M,control=%s", w->path);
+	snprintf(options, sizeof(options), "%s,control=%s", w->options,
+		 w->path);
 	execl(program, "kvfs", "-f", "-o", options, w->store, "none", NULL);
 	_exit(127);
 }
@@ -125,11 +126,12 @@ static inline void world_wait_connected(kvfs_session *session, int connected)
 	assert_int_equal(kvfs_connected(session), connected);
 }
 
-static inline int world_group_setup(void **state)
+static inline int world_begin(void **state, const char *options)
 {
 	struct world *w = calloc(1, sizeof(*w));
 
 	*state = w;
+	w->options = options;
 	strcpy(w->dir, "/tmp/kvfs-world-XXXXXX");
 	if (mkdtemp(w->dir) == NULL)
 		return -1;
@@ -137,6 +139,11 @@ static inline int world_group_setup(void **state)
 	snprintf(w->path, sizeof(w->path), "%s/control", w->dir);
 	world_start_daemon(w);
 	return 0;
+}
+
+static inline int world_group_setup(void **state)
+{
+	return world_begin(state, "dram=64M,ssd=256M,segment=8M");
 }
 
 static inline int world_group_teardown(void **state)

@@ -22,6 +22,9 @@ not "again" "File exists" snap s make "turn 1" "${keys[@]}"
 not "of a block that is not there" "key 1: No such file" snap s make x "${keys[0]}" "$(key 99)"
 ok "another" snap s make b "${keys[@]:2}"
 eq "names" "$(ls "$D")" $'b\nturn 1'
+eq "how many" "$(metric kvfs_snapshots)" 2
+[ "$(metric kvfs_pinned_bytes)" -gt 0 ] || fail "pinned bytes"
+grep -q '^held .* MiB of dram) with 2 snapshots' "$M/.kvfs/stats" || fail "not in stats"
 eq "names by the library" "$(snap s list)" $'turn 1\nb'
 eq "hidden" "$(ls -A "$M/s" | grep -c snap)" 0
 A=$D/turn\ 1

@@ -214,6 +214,42 @@ the_digest_is_of_what_was_stored_while_the_source_changes(void **state)
 	assert_true(raced > 0);
 }
 
+/* Rows, what lies between them, and what is before and behind. */
+static void copy_rows_once(struct buffers *b, size_t n, size_t rows,
+			   size_t dst_next, size_t src_next, size_t shift)
+{
+	uint8_t *dst = b->dst + GUARD + shift;
+	const uint8_t *src = b->src + shift / 2;
+	size_t end = (rows - 1) * dst_next + n;
+
+	memset(dst - GUARD, FILL, end + 2 * GUARD);
+	kv_copy_rows(dst, dst_next, src, src_next, n, rows);
+	kv_copy_fence();
+	assert_untouched(dst - GUARD, GUARD);
+	for (size_t i = 0; i < rows; i++) {
+		assert_memory_equal(dst + i * dst_next, src + i * src_next, n);
+		if (i + 1 < rows)
+			assert_untouched(dst + i * dst_next + n, dst_next - n);
+	}
+	assert_untouched(dst + end, GUARD);
+}
+
+static void rows_of_every_size_and_distance_are_copied_exactly(void **state)
+{
+	static const size_t widths[] = {64,   100,  256,  512,	1024,
+					1280, 4000, 4096, 8192, 32768};
+	static const size_t counts[] = {1, 2, 3, 4, 5, 9};
+	static const size_t gaps[] = {0, 1, 64, 4096};
+
+	for (size_t w = 0; w < KV_ARRAY_LEN(widths); w++)
+		for (size_t c = 0; c < KV_ARRAY_LEN(counts); c++)
+			for (size_t g = 0; g < 16; g++)
+				copy_rows_once(*state, widths[w], counts[c],
+					       widths[w] + gaps[g % 4],
+					       widths[w] + gaps[g / 4],
+					       g % 3 ? 0 : 34);
+}
+
 static void free_takes_null(void **state)
 {
 	(void)state;
@@ -230,6 +266,8 @@ int main(void)
 		cmocka_unit_test(a_digest_is_as_xxh128sum_prints_it),
 		cmocka_unit_test(
 			the_digest_is_of_what_was_stored_while_the_source_changes),
+		cmocka_unit_test(
+			rows_of_every_size_and_distance_are_copied_exactly),
 		cmocka_unit_test(free_takes_null),
 	};
 

@@ -47,10 +47,12 @@ static void touch(void *arg, uint32_t block, uint32_t position)
 	kv_queues_add(&s->q, OFTEN, block);
 }
 
-static void insert(void *arg, uint32_t block, uint32_t position)
+static void insert(void *arg, uint32_t block, uint32_t position,
+		   uint32_t parent)
 {
 	struct state *s = arg;
 
+	(void)parent;
 	(void)position;
 	kv_queues_add(&s->q, s->q.links[block].queue ? OFTEN : ONCE, block);
 }

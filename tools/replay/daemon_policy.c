@@ -89,18 +89,27 @@ static void touch(void *arg, uint32_t block, uint32_t position)
 	kv_policy_touch(&state->policy, block);
 }
 
-static void insert(void *arg, uint32_t block, uint32_t position)
+static void insert(void *arg, uint32_t block, uint32_t position,
+		   uint32_t parent)
 {
 	struct state *state = arg;
-	/* A request's blocks come from its tail: no parent is there yet. */
 	struct kv_arrival arrival = {
 		.parent = KV_NONE,
 		.position = position,
 		.past = kv_ghost_take(&state->ghost, hash_of(block))};
 
+	if (parent != KV_REPLAY_NONE && kv_policy_has(&state->policy, parent))
+		arrival.parent = parent;
 	ask(state, block, position);
 	state->policy.burst = KV_NONE;
 	kv_policy_insert(&state->policy, block, &arrival);
+}
+
+static void over(void *arg, uint32_t block)
+{
+	struct state *state = arg;
+
+	kv_policy_renew(&state->policy, block);
 }
 
 static bool may_go(void *arg, uint32_t block)
@@ -129,5 +138,6 @@ const struct kv_replay_policy kv_replay_daemon = {
 	.end = end,
 	.touch = touch,
 	.insert = insert,
+	.over = over,
 	.victim = victim,
 };

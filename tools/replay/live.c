@@ -34,6 +34,8 @@ struct live {
 	kvfs_key *keys; /* of one request */
 	kvfs_meta *metas;
 	int64_t *pages;
+	kvfs_xfer **saves; /* of one request */
+	size_t n_saves;
 	uint64_t hits;
 	const char *why;
 };
@@ -80,7 +82,8 @@ static int open_live(struct live *live, const char *path, size_t longest)
 	live->keys = malloc((longest + 1) * sizeof(*live->keys));
 	live->metas = malloc(PAGES * sizeof(*live->metas));
 	live->pages = malloc(PAGES * sizeof(*live->pages));
-	if (!live->keys || !live->metas || !live->pages ||
+	live->saves = malloc((longest / PAGES + 1) * sizeof(*live->saves));
+	if (!live->keys || !live->metas || !live->pages || !live->saves ||
 	    posix_memalign((void **)&live->memory, 4096, PAGES * PAYLOAD))
 		return -ENOMEM;
 	memset(live->memory, 0, PAGES * PAYLOAD);
@@ -109,6 +112,7 @@ static void close_live(struct live *live)
 	free(live->keys);
 	free(live->metas);
 	free(live->pages);
+	free(live->saves);
 }
 
 /* Its bytes are those of the block. */
@@ -144,6 +148,8 @@ static int acquire(struct live *live, const uint32_t *blocks, size_t n,
 static int save(struct live *live, const uint32_t *blocks, size_t from,
 		size_t to)
 {
+	/* A request keeps its own blocks while it is handled. */
+	const kvfs_opts opts = {.flags = KVFS_HOLD};
 	kvfs_xfer *xfer;
 	long r;
 
@@ -159,12 +165,12 @@ static int save(struct live *live, const uint32_t *blocks, size_t from,
 		live->pages[i - from] = (int64_t)(i - from);
 	}
 	r = kvfs_save(live->pool, live->space, live->keys + from, live->metas,
-		      to - from, live->pages, NULL, &xfer);
+		      to - from, live->pages, &opts, &xfer);
 	if (r < 0)
 		return (int)r;
+	live->saves[live->n_saves++] = xfer;
 	/* What finds no room is not there, as in the simulation. */
 	r = kvfs_xfer_wait(xfer, KVFS_SEALED, PATIENCE);
-	kvfs_xfer_free(xfer);
 	return r < 0 ? (int)r : 0;
 }
 
@@ -185,6 +191,8 @@ static int request(struct live *live, const uint32_t *blocks, size_t n)
 		r = acquire(live, blocks, (size_t)hits, &lease);
 	for (size_t at = (size_t)hits; r == 0 && at < n; at += PAGES)
 		r = save(live, blocks, at, at + PAGES < n ? at + PAGES : n);
+	while (live->n_saves) /* from the tail */
+		kvfs_xfer_free(live->saves[--live->n_saves]);
 	kvfs_release(lease);
 	return r;
 }

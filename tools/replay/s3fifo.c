@@ -48,11 +48,13 @@ static void touch(void *arg, uint32_t block, uint32_t position)
 		++*uses;
 }
 
-static void insert(void *arg, uint32_t block, uint32_t position)
+static void insert(void *arg, uint32_t block, uint32_t position,
+		   uint32_t parent)
 {
 	struct state *s = arg;
 	bool again = s->q.links[block].queue == GONE;
 
+	(void)parent;
 	(void)position;
 	s->q.links[block].mark = 0;
 	kv_queues_add(&s->q, again ? MAIN : SMALL, block);

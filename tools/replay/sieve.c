@@ -48,10 +48,12 @@ static void touch(void *arg, uint32_t block, uint32_t position)
 	s->q.links[block].mark = 1;
 }
 
-static void insert(void *arg, uint32_t block, uint32_t position)
+static void insert(void *arg, uint32_t block, uint32_t position,
+		   uint32_t parent)
 {
 	struct state *s = arg;
 
+	(void)parent;
 	(void)position;
 	s->q.links[block].mark = 0;
 	kv_queues_add(&s->q, QUEUE, block);

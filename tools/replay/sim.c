@@ -58,22 +58,25 @@ static bool make_room(struct sim *sim, uint32_t block)
 	return true;
 }
 
-static void use(struct sim *sim, uint32_t block, uint32_t position)
+static void use(struct sim *sim, const uint32_t *blocks, size_t at)
 {
+	uint32_t block = blocks[at];
+
 	if (sim->resident[block]) {
-		sim->policy->touch(sim->state, block, position);
+		sim->policy->touch(sim->state, block, (uint32_t)at);
 		return;
 	}
 	if (!make_room(sim, block))
 		return;
-	sim->policy->insert(sim->state, block, position);
+	sim->policy->insert(sim->state, block, (uint32_t)at,
+			    at ? blocks[at - 1] : KV_REPLAY_NONE);
 	sim->resident[block] = true;
 	sim->pub.used++;
 }
 
 static void request(struct sim *sim, const uint32_t *blocks, size_t n)
 {
-	size_t hits = 0;
+	size_t hits = 0, first = n;
 
 	sim->pub.request++;
 	while (hits < n && sim->resident[blocks[hits]])
@@ -83,8 +86,16 @@ static void request(struct sim *sim, const uint32_t *blocks, size_t n)
 		sim->asked[blocks[i]] = sim->pub.request;
 	if (n > sim->pub.capacity)
 		n = sim->pub.capacity;
-	while (n-- > 0)
-		use(sim, blocks[n], (uint32_t)n);
+	if (sim->policy->over)
+		first = hits;
+	first = first < n ? first : n;
+	for (size_t i = first; i-- > 0;)
+		use(sim, blocks, i);
+	for (size_t i = first; i < n; i++)
+		use(sim, blocks, i);
+	while (sim->policy->over && n-- > 0)
+		if (sim->resident[blocks[n]])
+			sim->policy->over(sim->state, blocks[n]);
 }
 
 static int begin(struct sim *sim, const struct kv_trace *trace,

@@ -39,7 +39,13 @@ struct kv_replay_policy {
 	void (*end)(void *state);
 	/* @position: in its request. */
 	void (*touch)(void *state, uint32_t block, uint32_t position);
-	void (*insert)(void *state, uint32_t block, uint32_t position);
+	/* @parent: KV_REPLAY_NONE: of the head. */
+	void (*insert)(void *state, uint32_t block, uint32_t position,
+		       uint32_t parent);
+	/* The request is over; called for its blocks from the tail, if what is
+	 * there is used first and the rest put in from the head, as the daemon
+	 * does; NULL: all are used or put in from the tail. */
+	void (*over)(void *state, uint32_t block);
 	/* For @block to come in: one that is not pinned, which is forgotten;
 	 * KV_REPLAY_NONE. */
 	uint32_t (*victim)(void *state, uint32_t block);

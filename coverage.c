@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coverage.c - which bytes of a file have been written.
+ * coverage.c - which bytes of a block have come.
  *
  * OWNS      the array of ranges.
  *
@@ -9,7 +9,7 @@
  *
  * LOCKING   the owner's.
  */
-#include "fs/coverage.h"
+#include "coverage.h"
 
 void kv_coverage_fini(struct kv_coverage *coverage)
 {
@@ -20,7 +20,7 @@ void kv_coverage_fini(struct kv_coverage *coverage)
 static int make_room(struct kv_coverage *c)
 {
 	size_t room = KV_MAX(c->room * 2, 8u);
-	struct kv_range *ranges;
+	struct kv_span *ranges;
 
 	if (c->n < c->room)
 		return 0;
@@ -52,17 +52,41 @@ int kv_coverage_add(struct kv_coverage *c, uint64_t start, uint64_t end)
 			return r;
 		memmove(c->ranges + first + 1, c->ranges + first,
 			(c->n - first) * sizeof(*c->ranges));
-		c->ranges[first] = (struct kv_range){start, end};
+		c->ranges[first] = (struct kv_span){start, end};
 		c->n++;
 		return 0;
 	}
 	start = KV_MIN(start, c->ranges[first].start);
 	end = KV_MAX(end, c->ranges[last - 1].end);
-	c->ranges[first] = (struct kv_range){start, end};
+	c->ranges[first] = (struct kv_span){start, end};
 	memmove(c->ranges + first + 1, c->ranges + last,
 		(c->n - last) * sizeof(*c->ranges));
 	c->n -= last - first - 1;
 	return 0;
+}
+
+int kv_coverage_look(const struct kv_coverage *c, uint64_t start, uint64_t end)
+{
+	size_t i = c->n;
+
+	if (start >= end)
+		return -EINVAL;
+	while (i > 0 && c->ranges[i - 1].end > start) {
+		const struct kv_span *span = &c->ranges[--i];
+
+		if (span->start <= start && span->end >= end)
+			return -EEXIST;
+		if (span->start < end)
+			return -EINVAL;
+	}
+	return 0;
+}
+
+int kv_coverage_claim(struct kv_coverage *c, uint64_t start, uint64_t end)
+{
+	int r = kv_coverage_look(c, start, end);
+
+	return r < 0 ? r : kv_coverage_add(c, start, end);
 }
 
 uint64_t kv_coverage_prefix(const struct kv_coverage *c)

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coverage.h - which bytes of a file have been written.
+ * coverage.h - which bytes of a block have come.
+ *
+ * Shared by the daemon and libkvfs.
  */
-#ifndef KV_FS_COVERAGE_H
-#define KV_FS_COVERAGE_H
+#ifndef KV_COVERAGE_H
+#define KV_COVERAGE_H
 
 #include "kv.h"
 
 #define KV_COVERAGE_MAX \
 	4096 /* separate ranges; a writer leaves no more holes */
 
-struct kv_range {
+struct kv_span {
 	uint64_t start, end; /* end exclusive */
 };
 
 /* In the owner's memory; zeroed, it covers nothing. */
 struct kv_coverage {
-	struct kv_range *ranges; /* ascending, with gaps between them */
+	struct kv_span *ranges; /* ascending, with gaps between them */
 	size_t n, room;
 };
 
@@ -24,6 +26,15 @@ void kv_coverage_fini(struct kv_coverage *coverage); /* and it covers nothing */
 
 /* Add [start, end).  -ENOMEM, -EFBIG (too many holes); nothing changed then. */
 int kv_coverage_add(struct kv_coverage *coverage, uint64_t start, uint64_t end);
+
+/* Which of [start, end) are covered: 0 none, -EEXIST all, -EINVAL some, or
+ * it is empty. */
+int kv_coverage_look(const struct kv_coverage *coverage, uint64_t start,
+		     uint64_t end);
+
+/* Add what may come only once: the errors of both. */
+int kv_coverage_claim(struct kv_coverage *coverage, uint64_t start,
+		      uint64_t end);
 
 /* How many bytes from 0 on are there without a hole. */
 uint64_t kv_coverage_prefix(const struct kv_coverage *coverage);

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_reserve.c - an SSD that is full: what was acknowledged as durable is
+ * what is durable, and who gives up what, when nobody has room.
+ *
+ * Three segment files: one is full of small blocks of space "s", which has a
+ * reserve for them and a little more, two are full of large blocks of "t".
+ */
+#include "cache/ssd.h"
+#include <sys/stat.h>
+
+#include "tests/cache/small_store.h"
+
+#define SMALL 341 /* a file's worth, and */
+#define LARGE 14  /* two files' worth */
+#define LARGE_BYTES (1u << 20)
+#define MIB (1ull << 20)
+
+static int set_up(void **state)
+{
+	struct small *s = malloc(sizeof(*s));
+
+	small_new(s);
+	s->config.dram = 64 << 20;
+	small_must_open(s);
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct small *s = *state;
+
+	if (s->cache)
+		assert_int_equal(small_close(s), 0);
+	small_remove(s);
+	free(s->why);
+	free(s);
+	return 0;
+}
+
+static struct kv_space *space_of(struct small *s, const char *name,
+				 uint64_t reserve)
+{
+	struct kv_quota quota = {.reserve_ssd = reserve};
+	struct kv_space *space = kv_space_find(s->cache, name);
+
+	if (!space)
+		assert_int_equal(
+			kv_space_create(s->cache, name, 0, 0, 0755, &space), 0);
+	assert_int_equal(kv_space_set_quota(s->cache, space, &quota), 0);
+	return space;
+}
+
+static bool durable(struct small *s, unsigned n)
+{
+	struct kv_block *block = small_get(s, n);
+	bool is = block && kv_block_stat(s->cache, block).durable;
+
+	if (block)
+		kv_block_put(s->cache, block);
+	return is;
+}
+
+static unsigned how_many_durable(struct small *s, unsigned from, unsigned n)
+{
+	unsigned is = 0;
+
+	for (unsigned i = from; i < from + n; i++)
+		is += durable(s, i);
+	return is;
+}
+
+static int sync_block(struct small *s, unsigned n)
+{
+	struct kv_block *block = small_get(s, n);
+	int r;
+
+	assert_non_null(block);
+	r = kv_block_sync(s->cache, block);
+	kv_block_put(s->cache, block);
+	return r;
+}
+
+/* "s" as current space, and "t". */
+static struct kv_space *fill(struct small *s, uint64_t reserve_s,
+			     uint64_t reserve_t)
+{
+	struct kv_space *small = space_of(s, "s", reserve_s);
+	struct kv_space *large = space_of(s, "t", reserve_t);
+
+	for (unsigned i = 0; i < SMALL; i++)
+		assert_int_equal(small_save(s, i), 0);
+	assert_int_equal(kv_space_sync(s->cache, small), 0);
+	s->space = large;
+	for (unsigned i = 0; i < LARGE; i++)
+		assert_int_equal(small_save_seed(s, i, i, LARGE_BYTES), 0);
+	assert_int_equal(kv_space_sync(s->cache, large), 0);
+	s->space = small;
+	assert_int_equal(how_many_durable(s, 0, SMALL), SMALL);
+	return large;
+}
+
+static void hold(struct small *s, struct kv_space *space,
+		 struct kv_block *blocks[LARGE])
+{
+	struct kv_space *mine = s->space;
+
+	s->space = space;
+	for (unsigned i = 0; i < LARGE; i++)
+		blocks[i] = small_get(s, i);
+	s->space = mine;
+}
+
+static void let_go(struct small *s, struct kv_block *blocks[LARGE])
+{
+	for (unsigned i = 0; i < LARGE; i++)
+		if (blocks[i])
+			kv_block_put(s->cache, blocks[i]);
+}
+
+static void
+within_its_reserve_a_space_gives_nothing_up_for_what_is_in_use(void **state)
+{
+	struct small *s = *state;
+	struct kv_space *large = fill(s, 9 * MIB, 0);
+	struct kv_block *blocks[LARGE];
+
+	hold(s, large, blocks);
+	assert_int_equal(small_save(s, SMALL), 0);
+	assert_int_equal(sync_block(s, SMALL), -ENOSPC);
+	assert_int_equal(how_many_durable(s, 0, SMALL + 1), SMALL);
+	let_go(s, blocks);
+	/* It was told no; the daemon goes on trying by itself. */
+	while (!durable(s, SMALL))
+		usleep(10000);
+	assert_int_equal(how_many_durable(s, 0, SMALL + 1), SMALL + 1);
+}
+
+static void it_gives_up_its_own_when_others_have_but_their_due(void **state)
+{
+	struct small *s = *state;
+	struct kv_space *large = fill(s, 9 * MIB, 15 * MIB);
+
+	assert_int_equal(small_save(s, SMALL), 0);
+	assert_int_equal(sync_block(s, SMALL), 0);
+	assert_in_range(how_many_durable(s, 0, SMALL), SMALL - 8, SMALL - 1);
+	s->space = large;
+	assert_in_range(how_many_durable(s, 0, LARGE), LARGE - 1, LARGE);
+}
+
+static void nor_does_it_wait_for_files_that_hold_pinned_blocks(void **state)
+{
+	struct small *s = *state;
+	struct kv_space *small = s->space, *large = fill(s, 9 * MIB, 0);
+
+	s->space = large;
+	for (unsigned i = 0; i < LARGE; i++) {
+		struct kv_block *block = small_get(s, i);
+
+		if (block && block->place == 3)
+			assert_int_equal(kv_block_pin(s->cache, block, true),
+					 0);
+		if (block)
+			kv_block_put(s->cache, block);
+	}
+	s->space = small;
+	assert_int_equal(small_save(s, SMALL), 0);
+	assert_int_equal(sync_block(s, SMALL), 0);
+	assert_in_range(how_many_durable(s, 0, SMALL), SMALL - 8, SMALL - 1);
+	s->space = large;
+	assert_in_range(how_many_durable(s, 0, LARGE), LARGE - 1, LARGE);
+}
+
+static void who_has_more_than_his_due_gives_a_whole_file(void **state)
+{
+	struct small *s = *state;
+	struct kv_space *large = fill(s, 9 * MIB, 7 * MIB);
+
+	assert_int_equal(small_save(s, SMALL), 0);
+	assert_int_equal(sync_block(s, SMALL), 0);
+	assert_int_equal(how_many_durable(s, 0, SMALL + 1), SMALL + 1);
+	s->space = large;
+	assert_in_range(how_many_durable(s, 0, LARGE), 6, LARGE - 6);
+}
+
+static void what_is_in_dram_too_leaves_the_ssd_last(void **state)
+{
+	struct small *s = *state;
+	unsigned n = 0, lost = 0;
+
+	while (small_stats(s).evicted_ssd < 150) {
+		assert_int_equal(small_save(s, n), 0);
+		assert_int_equal(sync_block(s, n), 0);
+		if (n >= 60)
+			small_demote(s, n);
+		n++;
+	}
+	for (unsigned i = 0; i < 60; i++)
+		lost += !durable(s, i);
+	assert_int_equal(lost, 0);
+	assert_true(how_many_durable(s, 60, 150) < 10);
+}
+
+/* ---- flushes ---- */
+
+static void stall(struct small *s, int by)
+{
+	kv_lock(s->cache);
+	s->cache->ssd.writing += (uint32_t)by;
+	pthread_cond_signal(&s->cache->ssd.write);
+	kv_unlock(s->cache);
+}
+
+static void flushed(struct kv_flush *flush, int status)
+{
+	(void)status;
+	atomic_store((_Atomic bool *)flush->arg, true);
+}
+
+/* What would not be written unasked is, for a flush, also if it was queued
+ * before. */
+static void a_flush_gets_what_is_queued_past_the_budget(void **state)
+{
+	struct small *s = *state;
+	_Atomic bool done = false;
+	struct kv_flush flush = {.done = flushed, .arg = &done};
+
+	assert_int_equal(small_close(s), 0);
+	s->config.ssd_write = 4096;
+	small_must_open(s);
+	stall(s, 32); /* as if all writes were under way */
+	assert_int_equal(small_save(s, 1), 0);
+	kv_flush_submit(s->cache, s->space, &flush);
+	assert_int_equal(small_save(s, 2), 0);
+	stall(s, -32);
+	while (!done || small_busy(s))
+		usleep(1000);
+	assert_int_equal(flush.status, 0);
+	assert_true(durable(s, 1));
+	assert_false(durable(s, 2));
+	assert_int_equal(small_stats(s).unwritten_budget, 1);
+}
+
+/* A space beyond its quota tells who waits, whenever the block was queued. */
+static void a_flush_is_told_what_a_quota_refuses(void **state)
+{
+	struct small *s = *state;
+	struct kv_quota quota = {.quota_ssd = 4096};
+	_Atomic bool done = false;
+	struct kv_flush flush = {.done = flushed, .arg = &done};
+
+	assert_int_equal(kv_space_set_quota(s->cache, s->space, &quota), 0);
+	stall(s, 32);
+	assert_int_equal(small_save(s, 1), 0);
+	kv_flush_submit(s->cache, s->space, &flush);
+	stall(s, -32);
+	while (!done)
+		usleep(1000);
+	assert_int_equal(flush.status, -ENOSPC);
+	assert_false(durable(s, 1));
+}
+
+/* ---- very small blocks: the index is full before the segment files ---- */
+
+#define TINY 4000
+#define TINY_BLOCKS 9000u
+
+static void open_wide(struct small *s)
+{
+	assert_int_equal(small_close(s), 0);
+	small_remove(s);
+	assert_int_equal(mkdir(s->path, 0700), 0);
+	s->config.dram = 16 << 20;
+	s->config.ssd = 64 << 20;
+	small_must_open(s);
+}
+
+static void
+blocks_so_small_that_the_index_fills_drive_each_other_out(void **state)
+{
+	struct small *s = *state;
+	unsigned n, stay;
+
+	open_wide(s);
+	for (n = 0; n < TINY_BLOCKS; n++) {
+		assert_int_equal(small_save_seed(s, n, n, TINY), 0);
+		if (n % 50 == 49)
+			assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	}
+	stay = how_many_durable(s, 0, TINY_BLOCKS);
+	assert_in_range(stay, 1000, TINY_BLOCKS - 1000);
+	assert_int_equal(how_many_durable(s, TINY_BLOCKS - 500, 500), 500);
+	assert_int_equal(small_stats(s).io_errors, 0);
+	assert_false(small_stats(s).ssd_degraded);
+	assert_int_equal(small_close(s), 0);
+	small_must_open(s);
+	assert_int_equal(how_many_durable(s, 0, TINY_BLOCKS), stay);
+	for (n = TINY_BLOCKS - 500; n < TINY_BLOCKS; n++)
+		assert_int_equal(small_view(s, n, TINY), 0);
+}
+
+/* A size that comes new then gets whole files of the other. */
+static void larger_ones_find_room_in_an_index_full_of_small_ones(void **state)
+{
+	struct small *s = *state;
+	unsigned n;
+
+	open_wide(s);
+	for (n = 0; n < TINY_BLOCKS; n++) {
+		assert_int_equal(small_save_seed(s, n, n, TINY), 0);
+		if (n % 100 == 99)
+			assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	}
+	for (n = 0; n < 400; n++) {
+		assert_int_equal(small_save(s, 100000 + n), 0);
+		assert_int_equal(sync_block(s, 100000 + n), 0);
+	}
+	assert_int_equal(how_many_durable(s, 100300, 100), 100);
+	assert_int_equal(small_stats(s).io_errors, 0);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(within_its_reserve_a_space_gives_nothing_up_for_what_is_in_use),
+		TEST(it_gives_up_its_own_when_others_have_but_their_due),
+		TEST(nor_does_it_wait_for_files_that_hold_pinned_blocks),
+		TEST(who_has_more_than_his_due_gives_a_whole_file),
+		TEST(what_is_in_dram_too_leaves_the_ssd_last),
+		TEST(a_flush_gets_what_is_queued_past_the_budget),
+		TEST(a_flush_is_told_what_a_quota_refuses),
+		TEST(blocks_so_small_that_the_index_fills_drive_each_other_out),
+		TEST(larger_ones_find_room_in_an_index_full_of_small_ones),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

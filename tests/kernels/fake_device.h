@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fake_device.h - a device whose streams are the test's: a mark is done when
+ * the test says so, copies can be held up or fail, and what the library must
+ * not do is counted.
+ *
+ * Its pages are plain memory.  A stream is a pointer to a struct fake_stream.
+ * It takes the place of kernels/device.c in a test that includes it.
+ */
+#ifndef KV_TESTS_FAKE_DEVICE_H
+#define KV_TESTS_FAKE_DEVICE_H
+
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#include "kernels/device.h"
+#include "kernels/kvfs.h"
+#include "kernels/session.h"
+
+struct fake_stream {
+	atomic_bool quiet; /* what it was given is over */
+	atomic_int waits;  /* gates that it waits for, open ones included */
+	atomic_int held;   /* of them, shut */
+};
+
+struct fake_gate {
+	bool open;
+	struct fake_stream *waiting[8];
+	int n_waiting;
+};
+
+static struct {
+	struct kvfs_session *session; /* whose lock no call is made with */
+	pthread_t caller;	      /* that no copy is made on */
+	atomic_int on_caller;
+	atomic_int one_load_error; /* of the next load only */
+	atomic_int open_error, load_error, save_error, mark_error, gate_error;
+	/* loads of bytes from there on are held up; 0: all, UINT64_MAX: none */
+	_Atomic uint64_t held_from;
+	atomic_bool saves_held;
+	atomic_int loads, saves;
+	atomic_uint batch_max, ranges_max;
+	atomic_int pools, marks, gates; /* that there are */
+	atomic_int early;		/* copies before their mark was done */
+	atomic_int locked;		/* calls with the session's lock held */
+	atomic_int wrong; /* a shut gate freed, one opened twice, ... */
+	int priorities[64];
+	atomic_int attached, writable; /* memory that it knows of */
+	atomic_int attached_ever;
+	void *memory[64]; /* fake_gates: that memory */
+} fake;
+
+static pthread_mutex_t fake_gates = PTHREAD_MUTEX_INITIALIZER;
+
+static inline void fake_check_lock(void)
+{
+	struct timespec until;
+
+	if (fake.session == NULL)
+		return;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 20;
+	if (pthread_mutex_timedlock(&fake.session->lock, &until) != 0)
+		fake.locked++;
+	else
+		pthread_mutex_unlock(&fake.session->lock);
+}
+
+static int fake_open(const struct kvfs_pool_desc *desc, void **ret_pool)
+{
+	(void)desc;
+	if (fake.open_error != 0)
+		return fake.open_error;
+	fake.pools++;
+	*ret_pool = &fake;
+	return 0;
+}
+
+static void fake_close(void *pool)
+{
+	fake_check_lock();
+	fake.wrong += pool != &fake || fake.marks != 0 || fake.gates != 0;
+	fake.pools--;
+}
+
+static void fake_info(void *pool, struct kvfs_pool_info *ret_info)
+{
+	fake.wrong += pool != &fake;
+	ret_info->path = "none";
+	ret_info->reason = "a fake";
+}
+
+static bool fake_mark_is_done(void *mark)
+{
+	const struct fake_stream *stream = *(struct fake_stream **)mark;
+
+	fake_check_lock();
+	return stream->quiet;
+}
+
+static void fake_look(void *pool, const struct kv_batch *batch)
+{
+	fake_check_lock();
+	fake.on_caller += pthread_equal(pthread_self(), fake.caller);
+	fake.wrong += pool != &fake || batch->n == 0;
+	if (batch->mark != NULL && !fake_mark_is_done(batch->mark))
+		fake.early++;
+	if (batch->n > fake.batch_max)
+		fake.batch_max = (unsigned)batch->n;
+	if (batch->n_ranges > fake.ranges_max)
+		fake.ranges_max = (unsigned)batch->n_ranges;
+}
+
+static int fake_load(void *pool, const struct kv_batch *batch)
+{
+	size_t me = (size_t)fake.loads++;
+	int error = atomic_exchange(&fake.one_load_error, 0);
+
+	fake_look(pool, batch);
+	if (me < KV_ARRAY_LEN(fake.priorities))
+		fake.priorities[me] = batch->priority;
+	while ((batch->n_ranges > 0 ? batch->ranges[0].from : 0) >=
+	       fake.held_from)
+		usleep(1000);
+	if (error != 0)
+		return error;
+	return fake.load_error != 0 ? fake.load_error
+				    : kv_device_host.load(NULL, batch);
+}
+
+static int fake_save(void *pool, const struct kv_batch *batch)
+{
+	fake.saves++;
+	fake_look(pool, batch);
+	while (fake.saves_held)
+		usleep(1000);
+	kv_device_host.save(NULL, batch);
+	return fake.save_error;
+}
+
+static int fake_mark(void *pool, void *stream, void *event, void **ret_mark)
+{
+	struct fake_stream **mark;
+
+	fake_check_lock();
+	fake.wrong += pool != &fake || (stream == NULL) == (event == NULL);
+	if (fake.mark_error != 0)
+		return fake.mark_error;
+	mark = malloc(sizeof(*mark));
+	*mark = stream != NULL ? stream : event;
+	fake.marks++;
+	*ret_mark = mark;
+	return 0;
+}
+
+static void fake_mark_free(void *mark)
+{
+	fake_check_lock();
+	fake.marks--;
+	free(mark);
+}
+
+static int fake_gate_new(void *pool, void **ret_gate)
+{
+	fake_check_lock();
+	fake.wrong += pool != &fake;
+	if (fake.gate_error != 0)
+		return fake.gate_error;
+	fake.gates++;
+	*ret_gate = calloc(1, sizeof(struct fake_gate));
+	return 0;
+}
+
+static int fake_gate_wait(void *gate, void *stream)
+{
+	struct fake_gate *g = gate;
+	struct fake_stream *s = stream;
+
+	fake_check_lock();
+	pthread_mutex_lock(&fake_gates);
+	s->waits++;
+	s->held += !g->open;
+	g->waiting[g->n_waiting++] = s;
+	pthread_mutex_unlock(&fake_gates);
+	return 0;
+}
+
+static void fake_gate_open(void *gate)
+{
+	struct fake_gate *g = gate;
+	int i;
+
+	fake_check_lock();
+	pthread_mutex_lock(&fake_gates);
+	fake.wrong += g->open;
+	g->open = true;
+	for (i = 0; i < g->n_waiting; i++)
+		g->waiting[i]->held--;
+	pthread_mutex_unlock(&fake_gates);
+}
+
+static void fake_gate_free(void *gate)
+{
+	struct fake_gate *g = gate;
+
+	fake_check_lock();
+	fake.wrong += !g->open;
+	fake.gates--;
+	free(g);
+}
+
+static void fake_attach(void *base, uint64_t bytes, bool writable)
+{
+	int i;
+
+	fake.wrong += base == NULL || bytes == 0;
+	pthread_mutex_lock(&fake_gates);
+	for (i = 0; fake.memory[i] != NULL; i++)
+		fake.wrong += fake.memory[i] == base;
+	fake.memory[i] = base;
+	pthread_mutex_unlock(&fake_gates);
+	fake.attached++;
+	fake.attached_ever++;
+	fake.writable += writable;
+}
+
+/* What is detached is still mapped: one byte of it is looked at. */
+static void fake_detach(void *base)
+{
+	int i, last;
+
+	fake_check_lock();
+	fake.wrong += msync(base, 1, MS_ASYNC) != 0;
+	pthread_mutex_lock(&fake_gates);
+	for (last = 0; fake.memory[last + 1] != NULL; last++)
+		continue;
+	for (i = 0; i < last && fake.memory[i] != base; i++)
+		continue;
+	fake.wrong += fake.memory[i] != base;
+	fake.memory[i] = fake.memory[last];
+	fake.memory[last] = NULL;
+	pthread_mutex_unlock(&fake_gates);
+	fake.attached--;
+}
+
+static const struct kv_device fake_device = {
+	.version = KV_DEVICE_VERSION,
+	.name = "fake",
+	.batch_bytes = 1u << 20,
+	.open = fake_open,
+	.close = fake_close,
+	.info = fake_info,
+	.load = fake_load,
+	.save = fake_save,
+	.attach = fake_attach,
+	.detach = fake_detach,
+	.mark = fake_mark,
+	.mark_is_done = fake_mark_is_done,
+	.mark_free = fake_mark_free,
+	.gate_new = fake_gate_new,
+	.gate_wait = fake_gate_wait,
+	.gate_open = fake_gate_open,
+	.gate_free = fake_gate_free,
+};
+
+const struct kv_device *kv_device_find(const char *name)
+{
+	if (strcmp(name, "fake") == 0)
+		return &fake_device;
+	return strcmp(name, "host") == 0 ? &kv_device_host : NULL;
+}
+
+/* What every test must leave behind. */
+static inline void fake_assert_clean(void)
+{
+	assert_int_equal(fake.early, 0);
+	assert_int_equal(fake.on_caller, 0);
+	assert_int_equal(fake.locked, 0);
+	assert_int_equal(fake.wrong, 0);
+	assert_int_equal(fake.pools, 0);
+	assert_int_equal(fake.marks, 0);
+	assert_int_equal(fake.gates, 0);
+}
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reserved.h - a world with a slow device, and pools of reserved pages in it.
+ */
+#ifndef KV_TESTS_RESERVED_H
+#define KV_TESTS_RESERVED_H
+
+#include "tests/kernels/slow.h"
+#include "tests/kernels/world.h"
+
+#define LONG (20 * SECOND)
+
+static inline kvfs_pool *reserve(struct world *w, uint64_t pages, uint64_t max)
+{
+	kvfs_pool *pool;
+
+	assert_int_equal(kvfs_pool_reserve(w->session, "host", w->space, pages,
+					   max, &pool),
+			 0);
+	return pool;
+}
+
+static inline struct kvfs_pool_info info_of(kvfs_pool *pool)
+{
+	struct kvfs_pool_info info;
+
+	assert_int_equal(kvfs_pool_info(pool, &info), 0);
+	assert_int_equal(info.pages_free + info.pages_cached +
+				 info.pages_mapped + info.pages_taken,
+			 info.pages);
+	return info;
+}
+
+/* Pages come back when copies have ended, which is soon. */
+static inline void wait_for_mapped(kvfs_pool *pool, uint64_t n)
+{
+	int i;
+
+	for (i = 0; i < 2000 && info_of(pool).pages_mapped != n; i++)
+		usleep(10000);
+	assert_int_equal(info_of(pool).pages_mapped, n);
+}
+
+/* Blocks @first .. + @n of the test's space, begun. */
+static inline kvfs_mapping *begin(struct world *w, kvfs_pool *pool,
+				  uint32_t first, size_t n,
+				  const kvfs_opts *opts)
+{
+	kvfs_key keys[PAGES];
+	int64_t pages[PAGES];
+	kvfs_mapping *map;
+
+	world_chain(first, n, keys, pages);
+	assert_int_equal(kvfs_map(pool, w->space, keys, n, opts, &map), 0);
+	return map;
+}
+
+static inline kvfs_mapping *map(struct world *w, kvfs_pool *pool,
+				uint32_t first, size_t n, long there)
+{
+	kvfs_mapping *m = begin(w, pool, first, n, NULL);
+
+	assert_int_equal(kvfs_map_wait(m, LONG), there);
+	assert_int_equal(kvfs_map_poll(m), 1);
+	return m;
+}
+
+static inline void unmap(kvfs_mapping *m)
+{
+	assert_int_equal(kvfs_unmap(m, NULL), 0);
+}
+
+static inline bool is_block(kvfs_mapping *m, size_t i, uint32_t block)
+{
+	const uint8_t *at = kvfs_map_addr(m, i, NULL);
+
+	return at != NULL && world_is(at, block);
+}
+
+static inline void wait_for_loads(size_t n)
+{
+	int i;
+
+	for (i = 0; i < 2000 && slow.loads < n; i++)
+		usleep(10000);
+	assert_true(slow.loads >= n);
+}
+
+static inline int setup(void **state)
+{
+	slow_shut(false);
+	slow.fail = 0;
+	slow.full = false;
+	slow.loads = slow.saves = 0;
+	return world_setup(state);
+}
+
+static inline int setup_plain(void **state)
+{
+	slow.plain = true;
+	return setup(state);
+}
+
+static inline int teardown_plain(void **state)
+{
+	slow.plain = false;
+	return world_teardown(state);
+}
+
+/* Nothing is left behind, of pages as of what the device made. */
+static inline int teardown(void **state)
+{
+	int r;
+
+	slow_shut(false);
+	r = world_teardown(state);
+	assert_int_equal(slow.marks, 0);
+	assert_int_equal(slow.gates, 0);
+	return r;
+}
+
+#endif

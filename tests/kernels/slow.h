@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * slow.h - a device of plain memory whose copies are counted, and wait or fail
+ * as the test wants; with streams that are over when the test says so.
+ *
+ * It is every device there is: include this once, in the test's program.
+ */
+#ifndef KV_TESTS_SLOW_H
+#define KV_TESTS_SLOW_H
+
+#include <stdatomic.h>
+
+#include "kernels/device.h"
+#include "kv.h"
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t opened;
+	bool shut;		 /* copies wait */
+	atomic_size_t loads;	 /* blocks, begun */
+	atomic_size_t saves;	 /* blocks, begun */
+	atomic_int fail;	 /* what copies end with */
+	atomic_bool full;	 /* no more memory */
+	atomic_int marks, gates; /* that are there */
+	bool plain;		 /* no streams */
+} slow = {.lock = PTHREAD_MUTEX_INITIALIZER,
+	  .opened = PTHREAD_COND_INITIALIZER};
+
+struct slow_stream {
+	atomic_bool over;   /* all it was given */
+	atomic_bool *waits; /* for this to be true */
+};
+
+static void slow_shut(bool shut)
+{
+	pthread_mutex_lock(&slow.lock);
+	slow.shut = shut;
+	pthread_cond_broadcast(&slow.opened);
+	pthread_mutex_unlock(&slow.lock);
+}
+
+static void slow_pass(void)
+{
+	pthread_mutex_lock(&slow.lock);
+	while (slow.shut)
+		pthread_cond_wait(&slow.opened, &slow.lock);
+	pthread_mutex_unlock(&slow.lock);
+}
+
+static int slow_load(void *pool, const struct kv_batch *batch)
+{
+	int r;
+
+	slow.loads += batch->n;
+	slow_pass();
+	r = slow.fail;
+	return r < 0 ? r : kv_device_host.load(pool, batch);
+}
+
+static int slow_save(void *pool, const struct kv_batch *batch)
+{
+	int r;
+
+	slow.saves += batch->n;
+	slow_pass();
+	r = slow.fail;
+	return r < 0 ? r : kv_device_host.save(pool, batch);
+}
+
+static int slow_grow(void *memory, uint64_t bytes)
+{
+	return slow.full ? -ENOMEM : kv_device_host.grow(memory, bytes);
+}
+
+static int slow_reserve(const char *name, uint64_t bytes, uint64_t max_bytes,
+			void **ret_memory, void **ret_base)
+{
+	return slow.full ? -ENOMEM
+			 : kv_device_host.reserve(name, bytes, max_bytes,
+						  ret_memory, ret_base);
+}
+
+static void slow_release(void *memory)
+{
+	kv_device_host.release(memory);
+}
+
+static void slow_info(void *pool, struct kvfs_pool_info *ret_info)
+{
+	kv_device_host.info(pool, ret_info);
+}
+
+static int slow_mark(void *pool, void *stream, void *event, void **ret_mark)
+{
+	(void)pool;
+	*ret_mark = stream != NULL ? stream : event;
+	slow.marks++;
+	return 0;
+}
+
+static bool slow_mark_is_done(void *mark)
+{
+	return ((struct slow_stream *)mark)->over;
+}
+
+static void slow_mark_free(void *mark)
+{
+	(void)mark;
+	slow.marks--;
+}
+
+static int slow_gate_new(void *pool, void **ret_gate)
+{
+	static atomic_bool gates[4096];
+	static atomic_size_t used;
+	size_t i = used++;
+
+	(void)pool;
+	slow.gates++;
+	*ret_gate = &gates[i % KV_ARRAY_LEN(gates)];
+	*(atomic_bool *)*ret_gate = false;
+	return 0;
+}
+
+static int slow_gate_wait(void *gate, void *stream)
+{
+	((struct slow_stream *)stream)->waits = gate;
+	return 0;
+}
+
+static void slow_gate_open(void *gate)
+{
+	*(atomic_bool *)gate = true;
+}
+
+static void slow_gate_free(void *gate)
+{
+	(void)gate;
+	slow.gates--;
+}
+
+#define SLOW_DEVICE                                                      \
+	.version = KV_DEVICE_VERSION, .name = "host", .info = slow_info, \
+	.load = slow_load, .save = slow_save, .reserve = slow_reserve,   \
+	.grow = slow_grow, .release = slow_release
+
+const struct kv_device *kv_device_find(const char *name)
+{
+	static const struct kv_device plain = {SLOW_DEVICE};
+	static const struct kv_device device = {
+		SLOW_DEVICE,
+		.mark = slow_mark,
+		.mark_is_done = slow_mark_is_done,
+		.mark_free = slow_mark_free,
+		.gate_new = slow_gate_new,
+		.gate_wait = slow_gate_wait,
+		.gate_open = slow_gate_open,
+		.gate_free = slow_gate_free,
+	};
+
+	if (strcmp(name, "host") != 0)
+		return NULL;
+	return slow.plain ? &plain : &device;
+}
+
+#endif

@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a device is asked to do, when it fails, and when it is slow. */
+#include "tests/kernels/fake_world.h"
+
+#include <stdio.h>
+
+static void *close_pool(void *pool)
+{
+	kvfs_pool_close(pool);
+	return NULL;
+}
+
+static void assert_pages_saving(struct world *w, uint64_t n)
+{
+	struct kvfs_pool_info info;
+
+	assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
+	assert_int_equal(info.pages_saving, n);
+}
+
+static void a_pool_is_opened_and_closed_on_its_device(void **state)
+{
+	struct world *w = *state;
+	kvfs_view view = {"k", w->memory, PAYLOAD, TENSOR, 1, 0};
+	kvfs_pool_desc desc = {
+		.device = "fake",
+		.space = w->space,
+		.views = &view,
+		.n_views = 1,
+		.pages = PAGES,
+		.pages_per_block = 1,
+	};
+	struct kvfs_pool_info info;
+	kvfs_pool *pool;
+
+	assert_int_equal(fake.pools, 1);
+	assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
+	assert_string_equal(info.device, "fake");
+	assert_string_equal(info.reason, "a fake");
+	fake.open_error = -ENODEV;
+	assert_int_equal(kvfs_pool_register(w->session, &desc, &pool), -EINVAL);
+	assert_int_equal(fake.pools, 1); /* not before the views are checked */
+	kvfs_pool_close(kv_steal(w->pool));
+	assert_int_equal(fake.pools, 0);
+	fake.open_error = 0;
+	w->pool = fake_pool(w);
+}
+
+static void what_the_device_cannot_open_is_not_registered(void **state)
+{
+	struct world *w = *state;
+	kvfs_view views[] = {
+		{"k", w->memory, PAYLOAD, TENSOR, 1, 0},
+		{"v", w->memory + TENSOR, PAYLOAD, TENSOR, 1, 0},
+	};
+	kvfs_pool_desc desc = {
+		.device = "fake",
+		.space = w->space,
+		.views = views,
+		.n_views = 2,
+		.pages = PAGES,
+		.pages_per_block = 1,
+	};
+	kvfs_pool *pool = NULL;
+
+	fake.open_error = -ENODEV;
+	assert_int_equal(kvfs_pool_register(w->session, &desc, &pool), -ENODEV);
+	assert_null(pool);
+	assert_int_equal(fake.pools, 1);
+}
+
+/* Arena and staging: told once, whatever comes first, and let go of before it
+ * is unmapped (fake_detach looks). */
+static void a_device_knows_of_memory_while_it_is_mapped(void **state)
+{
+	struct world *w = *state;
+	kvfs_pool *other = fake_pool(w);
+	kvfs_lease *lease;
+	int attached;
+
+	world_save(w, 8);
+	lease = world_acquire(w, 8, 8);
+	assert_int_equal(fake.writable, 1);
+	assert_true(fake.attached >= 2);
+	attached = fake.attached_ever;
+	kvfs_pool_close(other);
+	other = fake_pool(w);
+	assert_int_equal(fake.attached_ever, attached);
+	world_stop_daemon(w, SIGTERM);
+	world_wait_connected(w->session, 0);
+	kvfs_release(lease);
+	wait_until(&fake.attached, 0);
+	world_start_daemon(w);
+	world_wait_connected(w->session, 1);
+	world_save(w, 8);
+	kvfs_release(world_acquire(w, 8, 8));
+	assert_true(fake.attached >= 2);
+	kvfs_pool_close(other);
+}
+
+/* This session's first pool is on the host: what it has saved and leased is
+ * there when the device comes. */
+static void memory_of_before_the_pool_is_told_of(void **state)
+{
+	struct world other = *(struct world *)*state;
+
+	assert_int_equal(kvfs_open(other.path, &other.session), 0);
+	world_wait_connected(other.session, 1);
+	assert_int_equal(kvfs_space_open(other.session, other.space_name, NULL,
+					 0, &other.space),
+			 0);
+	fake.session = other.session;
+	other.pool = world_pool(&other, other.space);
+	world_save(&other, 4);
+	kvfs_release(world_acquire(&other, 4, 4));
+	assert_int_equal(fake.attached, 0);
+	kvfs_pool_close(other.pool);
+	other.pool = fake_pool(&other);
+	assert_true(fake.attached >= 2);
+	assert_int_equal(fake.writable, 1);
+	kvfs_pool_close(other.pool);
+	kvfs_space_close(other.space);
+	kvfs_close(other.session);
+	assert_int_equal(fake.attached, 0);
+	fake.session = ((struct world *)*state)->session;
+}
+
+/* R36, R38: what did not come is no block, and where it came from it still is.
+ */
+static void R38_a_failed_load_fails_its_blocks_and_no_others(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *xfer;
+	size_t i;
+
+	world_save(w, 40);
+	fake.load_error = -EIO;
+	xfer = begin_load(w, 40, NULL);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 0);
+	for (i = 0; i < 40; i++)
+		assert_int_equal(kvfs_xfer_status(xfer, i), -EIO);
+	assert_pages_loading(w, 0);
+	kvfs_xfer_free(xfer);
+	fake.load_error = 0;
+	xfer = begin_load(w, 40, NULL);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 40);
+	assert_blocks_are_there(w, 40);
+	kvfs_xfer_free(xfer);
+}
+
+/* One copy of the first step fails: its blocks stay failed, whatever comes in
+ * the second, and their pages stay the load's until all of it is over. */
+static void R38_a_block_that_failed_in_one_layer_has_failed(void **state)
+{
+	struct world *w = *state;
+	kvfs_opts opts = {.flags = KVFS_BY_LAYER};
+	kvfs_xfer *xfer;
+	size_t i, failed = 0;
+
+	world_save(w, BLOCKS);
+	fake.held_from = 1; /* the second step */
+	fake.one_load_error = -EIO;
+	xfer = begin_load(w, BLOCKS, &opts);
+	wait_until(&fake.one_load_error, 0);
+	for (i = 0; i < BLOCKS; i++)
+		assert_true(kvfs_xfer_status(xfer, i) != 0);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 0);
+	assert_pages_loading(w, BLOCKS);
+	fake.held_from = UINT64_MAX;
+	assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND) > 0);
+	for (i = 0; i < BLOCKS; i++) {
+		failed += kvfs_xfer_status(xfer, i) == -EIO;
+		if (kvfs_xfer_status(xfer, i) == 0)
+			assert_true(world_page_is(w, (int64_t)i, (uint32_t)i));
+	}
+	assert_in_range(failed, 1, BLOCKS - 1);
+	kvfs_xfer_free(xfer);
+}
+
+/* R37, R38: nothing of it is sealed, and neither reservations nor staging are
+ * kept: more is tried than staging holds. */
+static void R37_a_failed_save_leaves_nothing_behind(void **state)
+{
+	struct world *w = *state;
+	kvfs_key keys[PAGES];
+	int64_t pages[PAGES];
+	kvfs_query query = {w->space, keys, 128};
+	uint8_t states[128];
+	kvfs_xfer *xfer;
+	int i;
+
+	world_chain(0, 128, keys, pages);
+	fake.save_error = -EIO;
+	for (i = 0; i < 10; i++) {
+		xfer = begin_save(w, 0, 128, NULL);
+		assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND),
+				 0);
+		assert_int_equal(kvfs_xfer_status(xfer, 127), -EIO);
+		kvfs_xfer_free(xfer);
+	}
+	assert_pages_saving(w, 0);
+	assert_int_equal(kvfs_probe(&query, 1, states), 0);
+	assert_int_equal(kvfs_match(&query, 1), 0);
+	fake.save_error = 0;
+	xfer = begin_save(w, 0, 128, NULL);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 128);
+	for (i = 0; i < 128; i++) /* not KVFS_PRESENT: it was not */
+		assert_int_equal(kvfs_xfer_status(xfer, (size_t)i), 0);
+	kvfs_xfer_free(xfer);
+}
+
+/* R1, R2: neither a cancel nor a deadline gives back what is being written. */
+static void R1_pages_stay_the_loads_until_the_device_is_done(void **state)
+{
+	struct world *w = *state;
+	kvfs_opts soon = {.deadline = SECOND / 50};
+	kvfs_xfer *a, *b;
+
+	world_save(w, 2);
+	fake.held_from = 0;
+	a = begin_load(w, 1, NULL);
+	wait_for_some(&fake.loads);
+	b = begin_load(w, 1, &soon);
+	kvfs_xfer_cancel(a);
+	usleep(50000);
+	assert_int_equal(kvfs_xfer_poll(a, KVFS_COPIED), 0);
+	assert_true(kvfs_xfer_status(a, 0) == -EINPROGRESS);
+	assert_pages_loading(w, 1);
+	fake.held_from = UINT64_MAX;
+	assert_int_equal(kvfs_xfer_wait(a, KVFS_COPIED, 60 * SECOND), 1);
+	assert_true(kvfs_xfer_wait(b, KVFS_COPIED, 60 * SECOND) >= 0);
+	assert_blocks_are_there(w, 1);
+	assert_pages_loading(w, 0);
+	kvfs_xfer_free(a);
+	kvfs_xfer_free(b);
+}
+
+static void R3_pages_stay_the_saves_until_the_device_is_done(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *xfer;
+
+	fake.saves_held = true;
+	xfer = begin_save(w, 0, 4, NULL);
+	wait_for_some(&fake.saves);
+	kvfs_xfer_cancel(xfer);
+	usleep(10000);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 0);
+	assert_pages_saving(w, 4);
+	fake.saves_held = false;
+	assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND) >= 0);
+	assert_pages_saving(w, 0);
+	kvfs_xfer_free(xfer);
+}
+
+/* R4: what the first gives back is its own. */
+static void R4_transfers_are_counted_by_their_owner(void **state)
+{
+	struct world *w = *state;
+	kvfs_opts opts = {.stream = &slow};
+	kvfs_xfer *waits, *other;
+
+	world_save(w, 8);
+	waits = begin_load(w, 8, &opts);
+	assert_pages_loading(w, 8);
+	other = begin_load(w, 4, &opts);
+	assert_pages_loading(w, 8); /* the same pages */
+	kvfs_xfer_cancel(other);
+	assert_pages_loading(w, 8);
+	kvfs_xfer_free(other);
+	kvfs_xfer_free(waits); /* nobody waits for it: it still has its pages */
+	assert_pages_loading(w, 8);
+	slow.quiet = true;
+	kvfs_pool_close(kv_steal(w->pool));
+	assert_blocks_are_there(w, 8);
+}
+
+/* R23 to R26: an engine that gives out what is neither its requests' nor in
+ * flight never counts a page twice, and gets back each when nobody has it. */
+static void R23_pages_in_flight_are_charged_once(void **state)
+{
+	struct world *w = *state;
+	kvfs_opts opts = {.stream = &slow};
+	kvfs_xfer *a, *b, *load;
+
+	world_save(w, 6);
+	/* Two requests with the same first pages save their conversations. */
+	a = begin_save(w, 100, 8, &opts);
+	b = begin_save(w, 200, 12, &opts);
+	assert_pages_saving(w, 12);
+	kvfs_xfer_cancel(b);
+	assert_pages_saving(w, 8); /* the first eight are still a's */
+	load = begin_load(w, 6, &opts);
+	assert_pages_loading(w, 6); /* loads and saves are told apart */
+	assert_pages_saving(w, 8);
+	kvfs_xfer_cancel(a);
+	assert_pages_saving(w, 0);
+	slow.quiet = true;
+	assert_int_equal(kvfs_xfer_wait(load, KVFS_COPIED, 60 * SECOND), 6);
+	assert_pages_loading(w, 0);
+	kvfs_xfer_free(a);
+	kvfs_xfer_free(b);
+	kvfs_xfer_free(load);
+}
+
+/* The pages cannot even be looked at while the calls are made. */
+static void R75_no_call_touches_a_page(void **state)
+{
+	struct world *w = *state;
+	const size_t bytes = (size_t)PAGES * PAYLOAD;
+	kvfs_opts opts = {.stream = &slow};
+	int64_t pages[64];
+	kvfs_lease *lease;
+	kvfs_xfer *load, *save;
+	void *old = w->memory;
+	size_t i;
+
+	for (i = 0; i < 64; i++)
+		pages[i] = (int64_t)i;
+	world_save(w, 64);
+	kvfs_pool_close(w->pool);
+	w->memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS,
+			 -1, 0);
+	assert_ptr_not_equal(w->memory, MAP_FAILED);
+	w->pool = fake_pool(w);
+	lease = world_acquire(w, 64, 64);
+	assert_int_equal(kvfs_load(w->pool, lease, 64, pages, &opts, &load), 0);
+	for (i = 0; i < 64; i++)
+		pages[i] += 64;
+	save = begin_save_pages(w, 300, 64, pages, &opts);
+	assert_int_equal(kvfs_xfer_poll(load, KVFS_COPIED), 0);
+	assert_int_equal(kvfs_xfer_status(save, 0), -EINPROGRESS);
+	assert_int_equal(mprotect(w->memory, bytes, PROT_READ | PROT_WRITE), 0);
+	slow.quiet = true;
+	assert_int_equal(kvfs_xfer_wait(load, KVFS_COPIED, 60 * SECOND), 64);
+	assert_int_equal(kvfs_xfer_wait(save, KVFS_SEALED, 60 * SECOND), 64);
+	assert_blocks_are_there(w, 64);
+	kvfs_xfer_free(load);
+	kvfs_xfer_free(save);
+	kvfs_release(lease);
+	kvfs_pool_close(kv_steal(w->pool));
+	munmap(w->memory, bytes);
+	w->memory = old;
+}
+
+static void R9_closing_a_pool_waits_for_what_is_in_flight(void **state)
+{
+	struct world *w = *state;
+	pthread_t thread;
+	kvfs_xfer *xfer;
+
+	world_save(w, 4);
+	fake.held_from = 0;
+	xfer = begin_load(w, 4, NULL);
+	wait_for_some(&fake.loads);
+	pthread_create(&thread, NULL, close_pool, w->pool);
+	usleep(50000);
+	assert_int_equal(fake.pools, 1);
+	fake.held_from = UINT64_MAX;
+	pthread_join(thread, NULL);
+	w->pool = NULL;
+	assert_int_equal(fake.pools, 0);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 1);
+	assert_blocks_are_there(w, 4);
+	kvfs_xfer_free(xfer);
+}
+
+static void a_device_gets_as_many_blocks_as_it_likes(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *xfer;
+
+	world_save(w, 100);
+	fake.batch_max = 0;
+	xfer = begin_load(w, 100, NULL);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 100);
+	assert_int_equal(fake.batch_max, (1u << 20) / PAYLOAD);
+	assert_int_equal(fake.ranges_max, 0);
+	assert_blocks_are_there(w, 100);
+	kvfs_xfer_free(xfer);
+}
+
+static void flags_and_layers_that_are_not_there_are_refused(void **state)
+{
+	struct world *w = *state;
+	const kvfs_opts bad[] = {
+		{.first_layer = LAST_LAYER + 1, .layers = 1},
+		{.first_layer = LAST_LAYER, .layers = 2},
+		{.first_layer = 1, .layers = UINT32_MAX},
+		{.first_layer = 1},
+		{.flags = KVFS_MUST},
+		{.flags = KVFS_HOLD},
+		{.flags = 1u << 31},
+	};
+	int64_t page = 0;
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+	size_t i;
+
+	world_save(w, 1);
+	lease = world_acquire(w, 1, 1);
+	for (i = 0; i < KV_ARRAY_LEN(bad); i++)
+		assert_int_equal(
+			kvfs_load(w->pool, lease, 1, &page, &bad[i], &xfer),
+			-EINVAL);
+	kvfs_release(lease);
+}
+
+/* Layers of the first dimension: bytes 100 .. 149 of each tensor. */
+static void a_load_of_some_layers_touches_no_others(void **state)
+{
+	struct world *w = *state;
+	kvfs_opts opts = {.first_layer = 100, .layers = 50};
+	const uint8_t *k = w->memory, *v = w->memory + TENSOR;
+	kvfs_xfer *xfer;
+	size_t i;
+
+	world_save(w, 1);
+	xfer = begin_load(w, 1, &opts);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 1);
+	assert_int_equal(fake.ranges_max, 2);
+	for (i = 0; i < TENSOR; i++) {
+		bool in = i >= 100 && i < 150;
+
+		assert_int_equal(k[i], in ? world_byte(0, i) : 0xee);
+		assert_int_equal(v[i], in ? world_byte(0, TENSOR + i) : 0xee);
+	}
+	kvfs_xfer_free(xfer);
+}
+
+/* All threads are held, then the order in which loads begin is looked at. */
+static void a_load_of_higher_priority_goes_first(void **state)
+{
+	struct world *w = *state;
+	kvfs_opts low = {.priority = -1}, high = {.priority = 7};
+	kvfs_xfer *xfers[10];
+	struct kvfs_pool_info info;
+	unsigned i, k, first_high = 0, last_low = 0;
+
+	world_save(w, BLOCKS);
+	fake.held_from = 0;
+	assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
+	xfers[0] = begin_load(w, BLOCKS, NULL);
+	wait_until(&fake.loads, (int)info.threads); /* each has some of it */
+	for (i = 1; i < 5; i++)
+		xfers[i] = begin_load(w, 1, &low);
+	for (; i < 10; i++)
+		xfers[i] = begin_load(w, 1, &high);
+	fake.held_from = UINT64_MAX;
+	for (i = 0; i < 10; i++) {
+		assert_true(kvfs_xfer_wait(xfers[i], KVFS_COPIED, 60 * SECOND) >
+			    0);
+		kvfs_xfer_free(xfers[i]);
+	}
+	for (k = 0;
+	     k < (unsigned)fake.loads && k < KV_ARRAY_LEN(fake.priorities);
+	     k++) {
+		if (fake.priorities[k] == 7 && first_high == 0)
+			first_high = k;
+		if (fake.priorities[k] == -1)
+			last_low = k;
+	}
+	/* The long one makes way as soon as it can; it is fair to one. */
+	assert_in_range(first_high, info.threads, info.threads + 1);
+	assert_true(last_low > first_high);
+}
+
+#define test(name) \
+	cmocka_unit_test_setup_teardown(name, fake_setup, fake_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(a_pool_is_opened_and_closed_on_its_device),
+		test(what_the_device_cannot_open_is_not_registered),
+		test(a_device_knows_of_memory_while_it_is_mapped),
+		test(memory_of_before_the_pool_is_told_of),
+		test(R38_a_failed_load_fails_its_blocks_and_no_others),
+		test(R38_a_block_that_failed_in_one_layer_has_failed),
+		test(R37_a_failed_save_leaves_nothing_behind),
+		test(R1_pages_stay_the_loads_until_the_device_is_done),
+		test(R3_pages_stay_the_saves_until_the_device_is_done),
+		test(R4_transfers_are_counted_by_their_owner),
+		test(R23_pages_in_flight_are_charged_once),
+		test(R75_no_call_touches_a_page),
+		test(R9_closing_a_pool_waits_for_what_is_in_flight),
+		test(a_device_gets_as_many_blocks_as_it_likes),
+		test(flags_and_layers_that_are_not_there_are_refused),
+		test(a_load_of_some_layers_touches_no_others),
+		test(a_load_of_higher_priority_goes_first),
+	};
+
+	return cmocka_run_group_tests(tests, world_group_setup,
+				      world_group_teardown);
+}
