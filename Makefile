@@ -62,6 +62,7 @@ $(TOOLS): $B/kvfs-%: $$(call objs,$$(wildcard tools/$$*/*.c)) $$(TOOL_$$*) $B/li
 $(UNIT) $(HELPERS): $B/%: $B/%.o $B/daemon.a $B/libkvfs.a
 	$(CC) $(LDFLAGS) $^ $(LIBS_D) $(LIBS_L) -lcmocka -o $@
 
+include $(wildcard */*/gpu.mk)
 test: deps                              ## everything that needs no GPU
 	@$(MAKE) --no-print-directory all test-run
 test-run: $(UNIT) $(HELPERS) $(if $(filter %/kill.sh,$(SCRIPTS)),points)
@@ -81,7 +82,7 @@ check-layers:                           ## a lower folder never includes or link
 check-format:                           ## clang-format changes nothing
 	@clang-format --dry-run -Werror $(wildcard *.[ch] */*.[ch] */*/*.[ch])
 check-tidy:                             ## static analysis
-	@printf '%s\n' $(SHARED) $(DAEMON) $(LIB) fs/main.c $(wildcard tools/*/*.c) | \
+	@printf '%s\n' $(SHARED) $(DAEMON) $(LIB) $(CUDA) fs/main.c $(wildcard tools/*/*.c) | \
 	  xargs -P 2 -n 6 sh -c 'clang-tidy --quiet "$$@" -- $(TIDY) 2>/dev/null' sh
 check-man:                              ## groff and man accept every page silently
 	@tests/man.sh $(PAGES)

@@ -13,12 +13,11 @@ install -m 644 kernels/kvfs.h "$to/include/"
 install -m 644 "$B/libkvfs.a" "$to/lib/"
 install -m 755 "$B/libkvfs.so" "$to/lib/libkvfs.so.0"
 ln -sf libkvfs.so.0 "$to/lib/libkvfs.so"
+# Only where there is a CUDA compiler.
+if [ -e "$B/libkvfs-cuda.so" ]; then
+	install -m 755 "$B/libkvfs-cuda.so" "$to/lib/libkvfs-cuda.so.0"
+fi
 install -m 644 "$B/kvfs.pc" "$to/lib/pkgconfig/"
 for page in man/*.[1-9]; do
 	install -D -m 644 "$page" "$to/share/man/man${page##*.}/${page##*/}"
-done
-# Each function of the library is a name of its page.
-sed -n '/^.SH NAME/,/^.SH SYN/p' man/libkvfs.3 | grep -o 'kvfs_[a-z_]*' | sort -u |
-while read -r name; do
-	echo '.so man3/libkvfs.3' > "$to/share/man/man3/$name.3"
 done

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * driver.h - the calls of the CUDA driver that are used, found at run time.
+ *
+ * The types and numbers are those of the driver's binary interface, as far as
+ * it is used here, so that no CUDA header is needed; abi.cu compares them with
+ * the real ones wherever there are any.  The names are the driver's, too.
+ */
+#ifndef KV_CUDA_DRIVER_H
+#define KV_CUDA_DRIVER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef unsigned long long CUmemGenericAllocationHandle;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef void (*CUhostFn)(void *arg);
+
+enum {
+	CUDA_SUCCESS = 0,
+	CUDA_ERROR_INVALID_VALUE = 1,
+	CUDA_ERROR_OUT_OF_MEMORY = 2,
+	CUDA_ERROR_NOT_INITIALIZED = 3,
+	CUDA_ERROR_DEINITIALIZED = 4,
+	CUDA_ERROR_STUB_LIBRARY = 34,
+	CUDA_ERROR_NO_DEVICE = 100,
+	CUDA_ERROR_INVALID_DEVICE = 101,
+	CUDA_ERROR_INVALID_CONTEXT = 201,
+	CUDA_ERROR_INVALID_HANDLE = 400,
+	CUDA_ERROR_NOT_READY = 600,
+	CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
+	CUDA_ERROR_LAUNCH_FAILED = 719,
+	CUDA_ERROR_NOT_PERMITTED = 800,
+	CUDA_ERROR_NOT_SUPPORTED = 801,
+	CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
+};
+
+enum { /* cuDeviceGetAttribute */
+       CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
+       CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+       CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED = 113,
+};
+
+enum { /* cuPointerGetAttribute */
+       CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+       CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+};
+
+enum { CU_MEMORYTYPE_DEVICE = 2 };
+enum { CU_STREAM_NON_BLOCKING = 1 };
+enum { CU_STREAM_WAIT_VALUE_GEQ = 0 };
+enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
+enum { CU_EVENT_BLOCKING_SYNC = 1, CU_EVENT_DISABLE_TIMING = 2 };
+enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2 };
+enum { CU_MEMHOSTREGISTER_PORTABLE = 1, CU_MEMHOSTREGISTER_READ_ONLY = 8 };
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
+enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+enum { CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0 };
+enum { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
+
+typedef struct CUmemLocation {
+	int type;
+	int id;
+} CUmemLocation;
+
+typedef struct CUmemAllocationProp {
+	int type;
+	int requestedHandleTypes;
+	CUmemLocation location;
+	void *win32HandleMetaData;
+	struct {
+		unsigned char compressionType;
+		unsigned char gpuDirectRDMACapable;
+		unsigned short usage;
+		unsigned char reserved[4];
+	} allocFlags;
+} CUmemAllocationProp;
+
+typedef struct CUmemAccessDesc {
+	CUmemLocation location;
+	int flags;
+} CUmemAccessDesc;
+
+/*
+ * X(member, symbol, parameters): one a call.  The symbol's version is the one
+ * whose parameters these are.
+ */
+#define KV_CUDA_CALLS(X)                                                       \
+	X(init, cuInit, (unsigned flags))                                      \
+	X(get_error_name, cuGetErrorName, (CUresult error, const char **name)) \
+	X(device_count, cuDeviceGetCount, (int *count))                        \
+	X(device_get, cuDeviceGet, (CUdevice * device, int ordinal))           \
+	X(device_attribute, cuDeviceGetAttribute,                              \
+	  (int *value, int attribute, CUdevice device))                        \
+	X(context_state, cuDevicePrimaryCtxGetState,                           \
+	  (CUdevice device, unsigned *flags, int *active))                     \
+	X(context_retain, cuDevicePrimaryCtxRetain,                            \
+	  (CUcontext * context, CUdevice device))                              \
+	X(context_release, cuDevicePrimaryCtxRelease_v2, (CUdevice device))    \
+	X(context_push, cuCtxPushCurrent_v2, (CUcontext context))              \
+	X(context_pop, cuCtxPopCurrent_v2, (CUcontext * context))              \
+	X(priority_range, cuCtxGetStreamPriorityRange,                         \
+	  (int *least, int *greatest))                                         \
+	X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode,            \
+	  (int *mode))                                                         \
+	X(pointer_attribute, cuPointerGetAttribute,                            \
+	  (void *data, int attribute, CUdeviceptr pointer))                    \
+	X(module_load, cuModuleLoadData,                                       \
+	  (CUmodule * module, const void *image))                              \
+	X(module_unload, cuModuleUnload, (CUmodule module))                    \
+	X(module_function, cuModuleGetFunction,                                \
+	  (CUfunction * function, CUmodule module, const char *name))          \
+	X(launch, cuLaunchKernel,                                              \
+	  (CUfunction function, unsigned grid_x, unsigned grid_y,              \
+	   unsigned grid_z, unsigned block_x, unsigned block_y,                \
+	   unsigned block_z, unsigned shared_bytes, CUstream stream,           \
+	   void **parameters, void **extra))                                   \
+	X(stream_new, cuStreamCreateWithPriority,                              \
+	  (CUstream * stream, unsigned flags, int priority))                   \
+	X(stream_free, cuStreamDestroy_v2, (CUstream stream))                  \
+	X(stream_sync, cuStreamSynchronize, (CUstream stream))                 \
+	X(stream_wait_event, cuStreamWaitEvent,                                \
+	  (CUstream stream, CUevent event, unsigned flags))                    \
+	X(stream_wait_value, cuStreamWaitValue32_v2,                           \
+	  (CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags))   \
+	X(launch_host, cuLaunchHostFunc,                                       \
+	  (CUstream stream, CUhostFn function, void *arg))                     \
+	X(event_new, cuEventCreate, (CUevent * event, unsigned flags))         \
+	X(event_free, cuEventDestroy_v2, (CUevent event))                      \
+	X(event_record, cuEventRecord, (CUevent event, CUstream stream))       \
+	X(event_query, cuEventQuery, (CUevent event))                          \
+	X(event_sync, cuEventSynchronize, (CUevent event))                     \
+	X(mem_alloc, cuMemAlloc_v2, (CUdeviceptr * at, size_t bytes))          \
+	X(mem_free, cuMemFree_v2, (CUdeviceptr at))                            \
+	X(host_alloc, cuMemHostAlloc,                                          \
+	  (void **at, size_t bytes, unsigned flags))                           \
+	X(host_free, cuMemFreeHost, (void *at))                                \
+	X(host_register, cuMemHostRegister_v2,                                 \
+	  (void *at, size_t bytes, unsigned flags))                            \
+	X(host_unregister, cuMemHostUnregister, (void *at))                    \
+	X(host_device_pointer, cuMemHostGetDevicePointer_v2,                   \
+	  (CUdeviceptr * at, void *host, unsigned flags))                      \
+	X(copy_to_device, cuMemcpyHtoDAsync_v2,                                \
+	  (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream))   \
+	X(copy_to_host, cuMemcpyDtoHAsync_v2,                                  \
+	  (void *dst, CUdeviceptr src, size_t bytes, CUstream stream))         \
+	X(address_reserve, cuMemAddressReserve,                                \
+	  (CUdeviceptr * at, size_t bytes, size_t alignment, CUdeviceptr hint, \
+	   unsigned long long flags))                                          \
+	X(address_free, cuMemAddressFree, (CUdeviceptr at, size_t bytes))      \
+	X(memory_new, cuMemCreate,                                             \
+	  (CUmemGenericAllocationHandle * handle, size_t bytes,                \
+	   const CUmemAllocationProp *properties, unsigned long long flags))   \
+	X(memory_free, cuMemRelease, (CUmemGenericAllocationHandle handle))    \
+	X(memory_map, cuMemMap,                                                \
+	  (CUdeviceptr at, size_t bytes, size_t offset,                        \
+	   CUmemGenericAllocationHandle handle, unsigned long long flags))     \
+	X(memory_unmap, cuMemUnmap, (CUdeviceptr at, size_t bytes))            \
+	X(memory_access, cuMemSetAccess,                                       \
+	  (CUdeviceptr at, size_t bytes, const CUmemAccessDesc *descs,         \
+	   size_t n))                                                          \
+	X(memory_granularity, cuMemGetAllocationGranularity,                   \
+	  (size_t * bytes, const CUmemAllocationProp *properties, int option))
+
+struct kv_driver {
+#define KV_CUDA_MEMBER(member, symbol, parameters) CUresult(*member) parameters;
+	KV_CUDA_CALLS(KV_CUDA_MEMBER)
+#undef KV_CUDA_MEMBER
+};
+
+/*
+ * The driver, loaded and initialised with the first call that succeeds, and
+ * never unloaded: it does not survive that.  -ENODEV: no driver, one that
+ * lacks a call or has no device, or this is the child of a fork of the process
+ * that loaded it.
+ */
+int kv_driver_get(const struct kv_driver **ret_driver);
+
+/* The one place where the driver's numbers become ours: -ENOMEM, -ENODEV,
+ * -EINVAL (a handle that is none), -EAGAIN (not ready), else -EIO. */
+int kv_driver_errno(CUresult result);
+
+/* The driver's name for @result, for people. */
+const char *kv_driver_name(const struct kv_driver *driver, CUresult result);
+
+#endif

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu.c - a GPU in use.
+ *
+ * OWNS      the list of GPUs in use, their contexts' references, their modules,
+ *           and through the parts named in gpu.h what those keep for later.
+ *
+ * INVARIANTS
+ *   (1) A GPU is in the list from the first get to the put with which nobody
+ *       uses any GPU: memory registered in one context may be used by all.
+ *   (2) While the list is not empty attached memory is being registered.
+ *
+ * LOCKING   opening, around a get and a put as a whole: they make and end
+ *           contexts, which takes long, and nothing else waits for them.
+ *           gpu->lock: see gpu.h.
+ */
+#include "kernels/cuda/pinned.h"
+#include "kernels/cuda/gate.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/image.h"
+#include "kernels/cuda/lane.h"
+#include "kernels/cuda/mark.h"
+
+/*
+ * A kernel gets a thread block (KV_SPREAD_THREADS) on every 32nd
+ * multiprocessor. Each of them has 128 KiB on their way at a time, so that
+ * four, on the largest parts, are ten times as fast as the bus; and the four
+ * lanes that a direction has together never take more than an eighth of the
+ * multiprocessors.
+ */
+#define GRID_SHARE 32
+
+struct in_use {
+	LIST_ENTRY(in_use) others;
+	struct kv_gpu gpu;
+};
+
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static LIST_HEAD(, in_use) all = LIST_HEAD_INITIALIZER(all);
+static unsigned users; /* of any of them */
+
+int kv_gpu_enter_to_free(struct kv_gpu *gpu, struct kv_gpu_entry *entry)
+{
+	CUcontext before;
+
+	entry->gpu = gpu;
+	entry->capture_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	if (gpu->driver->context_push(gpu->context) != CUDA_SUCCESS)
+		return -EIO;
+	if (gpu->driver->exchange_capture_mode(&entry->capture_mode) ==
+	    CUDA_SUCCESS)
+		return 0;
+	gpu->driver->context_pop(&before);
+	return -EIO;
+}
+
+int kv_gpu_enter(struct kv_gpu *gpu, struct kv_gpu_entry *entry)
+{
+	if (atomic_load(&gpu->broken) != 0)
+		return -EIO;
+	return kv_gpu_enter_to_free(gpu, entry);
+}
+
+void kv_gpu_leave(struct kv_gpu_entry *entry)
+{
+	const struct kv_driver *driver = entry->gpu->driver;
+	CUcontext context;
+
+	driver->exchange_capture_mode(&entry->capture_mode);
+	driver->context_pop(&context);
+}
+
+void kv_gpu_break(struct kv_gpu *gpu)
+{
+	atomic_store(&gpu->broken, -EIO);
+}
+
+int kv_gpu_host_alloc(struct kv_gpu *gpu, uint64_t bytes, void **ret_host)
+{
+	int r = kv_driver_errno(gpu->driver->host_alloc(
+		ret_host, bytes,
+		CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+
+	if (r == 0)
+		atomic_fetch_add(&gpu->bytes_pinned, bytes);
+	return r;
+}
+
+void kv_gpu_host_free(struct kv_gpu *gpu, void *host, uint64_t bytes)
+{
+	if (host == NULL)
+		return;
+	gpu->driver->host_free(host);
+	atomic_fetch_sub(&gpu->bytes_pinned, bytes);
+}
+
+static int attribute(struct kv_gpu *gpu, int which)
+{
+	int value = 0;
+
+	if (gpu->driver->device_attribute(&value, which, gpu->device) !=
+	    CUDA_SUCCESS)
+		return 0;
+	return value;
+}
+
+/* An image that has nothing for this GPU is a device that there is not. */
+static int load_kernels(struct kv_gpu *gpu)
+{
+	const struct kv_driver *driver = gpu->driver;
+
+	if (driver->module_load(&gpu->module, kv_cuda_image) != CUDA_SUCCESS) {
+		gpu->module = NULL;
+		return -ENODEV;
+	}
+	if (driver->module_function(&gpu->scatter, gpu->module, "kv_scatter") !=
+		    CUDA_SUCCESS ||
+	    driver->module_function(&gpu->gather, gpu->module, "kv_gather") !=
+		    CUDA_SUCCESS)
+		return -ENODEV;
+	return 0;
+}
+
+static int prepare(struct kv_gpu *gpu)
+{
+	struct kv_gpu_entry entry;
+	int r, processors;
+
+	r = kv_gpu_enter(gpu, &entry);
+	if (r < 0)
+		return r;
+	processors = attribute(gpu, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+	gpu->grid = (unsigned)KV_MAX(processors / GRID_SHARE, 1);
+	gpu->maps_read_only = attribute(
+		gpu, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
+	r = kv_driver_errno(
+		gpu->driver->priority_range(&gpu->patient, &gpu->urgent));
+	if (r == 0)
+		r = load_kernels(gpu);
+	kv_gpu_leave(&entry);
+	return r;
+}
+
+static void in_use_free(struct in_use *in_use)
+{
+	struct kv_gpu *gpu;
+	struct kv_gpu_entry entry;
+
+	if (in_use == NULL)
+		return;
+	gpu = &in_use->gpu;
+	if (gpu->context != NULL && kv_gpu_enter_to_free(gpu, &entry) == 0) {
+		kv_lanes_free(gpu);
+		kv_marks_free(gpu);
+		kv_gates_free(gpu);
+		if (gpu->module != NULL)
+			gpu->driver->module_unload(gpu->module);
+		kv_gpu_leave(&entry);
+	}
+	if (gpu->context != NULL)
+		gpu->driver->context_release(gpu->device);
+	pthread_mutex_destroy(&gpu->lock);
+	free(in_use);
+}
+
+static void freep(struct in_use **in_use)
+{
+	in_use_free(*in_use);
+}
+
+static int make(const struct kv_driver *driver, int ordinal,
+		struct in_use **ret_in_use)
+{
+	_cleanup_(freep) struct in_use *in_use = calloc(1, sizeof(*in_use));
+	struct kv_gpu *gpu;
+	int r;
+
+	if (in_use == NULL)
+		return -ENOMEM;
+	gpu = &in_use->gpu;
+	gpu->driver = driver;
+	gpu->ordinal = ordinal;
+	pthread_mutex_init(&gpu->lock, NULL);
+	if (driver->device_get(&gpu->device, ordinal) != CUDA_SUCCESS)
+		return -ENODEV;
+	r = kv_driver_errno(driver->context_retain(&gpu->context, gpu->device));
+	if (r < 0) {
+		gpu->context = NULL;
+		return r;
+	}
+	r = prepare(gpu);
+	if (r == 0 && LIST_EMPTY(&all))
+		r = kv_pinned_start(gpu);
+	if (r < 0)
+		return r;
+	*ret_in_use = kv_steal(in_use);
+	return 0;
+}
+
+static struct in_use *find(int ordinal)
+{
+	struct in_use *in_use;
+
+	LIST_FOREACH(in_use, &all, others)
+	if (in_use->gpu.ordinal == ordinal)
+		return in_use;
+	return NULL;
+}
+
+int kv_gpu_get(int ordinal, struct kv_gpu **ret_gpu)
+{
+	const struct kv_driver *driver;
+	struct in_use *in_use;
+	int r = kv_driver_get(&driver);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&opening);
+	in_use = find(ordinal);
+	if (in_use == NULL) {
+		r = make(driver, ordinal, &in_use);
+		if (r == 0)
+			LIST_INSERT_HEAD(&all, in_use, others);
+	}
+	if (r == 0) {
+		users++;
+		*ret_gpu = &in_use->gpu;
+	}
+	pthread_mutex_unlock(&opening);
+	return r;
+}
+
+void kv_gpu_put(struct kv_gpu *gpu)
+{
+	struct in_use *in_use;
+
+	(void)gpu;
+	pthread_mutex_lock(&opening);
+	if (--users == 0) {
+		kv_pinned_stop();
+		while ((in_use = LIST_FIRST(&all)) != NULL) {
+			LIST_REMOVE(in_use, others);
+			in_use_free(in_use);
+		}
+	}
+	pthread_mutex_unlock(&opening);
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu.h - a GPU in use: its context, its kernels, what threads of ours need to
+ * make calls, and what its errors mean.
+ */
+#ifndef KV_CUDA_GPU_H
+#define KV_CUDA_GPU_H
+
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "kernels/cuda/driver.h"
+#include "kv.h"
+
+struct kv_lane;
+struct kv_gate;
+struct kv_gate_page;
+struct kv_mark;
+
+LIST_HEAD(kv_lanes, kv_lane);
+LIST_HEAD(kv_gates, kv_gate);
+LIST_HEAD(kv_gate_pages, kv_gate_page);
+LIST_HEAD(kv_marks, kv_mark);
+
+struct kv_gpu {
+	/* fixed after get */
+	const struct kv_driver *driver;
+	int ordinal;
+	CUdevice device;
+	CUcontext context;
+	CUmodule module;
+	CUfunction scatter, gather;
+	unsigned grid;	     /* thread blocks of a kernel */
+	int urgent, patient; /* priorities of streams */
+	bool maps_read_only; /* says it can register read-only memory */
+
+	_Atomic int broken; /* -errno once the context is of no more use */
+	_Atomic uint64_t bytes_pinned;
+
+	pthread_mutex_t lock;	    /* a leaf */
+	struct kv_lanes lanes[2];   /* lock: nobody's, [1] urgent ones */
+	struct kv_gates gates;	    /* lock: nobody's, maybe still waited on */
+	struct kv_gate_pages pages; /* lock */
+	struct kv_marks marks;	    /* lock: nobody's */
+};
+
+/*
+ * The GPU @ordinal, made ready with the first get and given up, all of them
+ * together, with the last put: so registered memory outlives no context.
+ * -ENODEV: no driver, no such device, or one that the kernels are not for;
+ * -ENOMEM, -EIO.
+ */
+int kv_gpu_get(int ordinal, struct kv_gpu **ret_gpu);
+void kv_gpu_put(struct kv_gpu *gpu);
+
+/*
+ * Around every use of the driver's calls: @gpu's context is this thread's, and
+ * a capture by any other thread is not disturbed.  -EIO: broken.
+ */
+struct kv_gpu_entry {
+	struct kv_gpu *gpu;
+	int capture_mode;
+};
+int kv_gpu_enter(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
+/* Also if it is broken: to clean up. */
+int kv_gpu_enter_to_free(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
+void kv_gpu_leave(struct kv_gpu_entry *entry);
+
+/* Nothing that was given to the context will do any more. */
+void kv_gpu_break(struct kv_gpu *gpu);
+
+/* Memory that the GPU reads and writes in place.  -ENOMEM, -EIO. */
+int kv_gpu_host_alloc(struct kv_gpu *gpu, uint64_t bytes, void **ret_host);
+void kv_gpu_host_free(struct kv_gpu *gpu, void *host, uint64_t bytes);
+
+#endif

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# The CUDA plug-in.  Its C part needs no CUDA and is always built, for the tests
+# with the stand-in driver; the kernels, and with them the plug-in, need nvcc.
+NVCC      := $(shell command -v nvcc || ls $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc 2>/dev/null | head -n 1)
+CUDA_ARCH := 75 80 86 89 90
+CUDA_GEN  := $(foreach n,$(CUDA_ARCH),-gencode arch=compute_$n,code=sm_$n) \
+             -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
+CUDA      := $(filter-out kernels/cuda/image.c,$(wildcard kernels/cuda/*.c))
+CUDA_OBJS  = $(call objs,$(CUDA) kernels/thread.c copy.c)
+CUDA_MAP  := kernels/cuda/libkvfs-cuda.map
+LINK_CUDA  = $(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs-cuda.so.0 -Wl,--version-script=$(CUDA_MAP) \
+             $(filter %.o,$^) $(shell pkg-config --libs libxxhash)
+
+all: $(if $(NVCC),$B/libkvfs-cuda.so,cuda-skipped)
+cuda-skipped: ; @echo 'libkvfs-cuda.so: skipped, there is no nvcc'
+$B/kernels/cuda/kernels.fatbin: kernels/cuda/kernels.cu kernels/cuda/abi.cu kernels/spread.h kernels/cuda/driver.h
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -I. -c kernels/cuda/abi.cu -o $(@D)/abi.o
+	$(NVCC) -std=c++17 -O3 -I. $(CUDA_GEN) -fatbin kernels/cuda/kernels.cu -o $@
+$B/kernels/cuda/image.o: kernels/cuda/image.c $B/kernels/cuda/kernels.fatbin
+	$(CC) $(CFLAGS) -DKV_CUDA_IMAGE='"$B/kernels/cuda/kernels.fatbin"' -c $< -o $@
+$B/kernels/cuda/no-image.o: kernels/cuda/image.c ; @mkdir -p $(@D)
+	$(CC) $(CFLAGS) -c $< -o $@
+$B/libkvfs-cuda.so: $(CUDA_OBJS) $B/kernels/cuda/image.o $(CUDA_MAP)
+	$(LINK_CUDA) -o $@ && ln -sf libkvfs-cuda.so $B/libkvfs-cuda.so.0
+$B/tests/gpu/libkvfs-cuda.so.0: $(CUDA_OBJS) $B/kernels/cuda/$(if $(NVCC),image,no-image).o $(CUDA_MAP) ; @mkdir -p $(@D)
+	$(LINK_CUDA) -Wl,-rpath,'$$ORIGIN' -o $@
+$(filter $B/tests/gpu/%,$(UNIT)): | $B/tests/gpu/libkvfs-cuda.so.0
+$B/tests/kernels/test_spread: $B/kernels/cuda/plan.o
+.PHONY: cuda-skipped
+SOURCES  += $(CUDA)

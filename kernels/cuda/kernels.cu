@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kernels.cu - the two kernels: staging memory to pages, and pages to staging.
+ *
+ * What they do is in spread.h, which is tested on the host; here is only who
+ * does which part of it.
+ */
+#include "kernels/spread.h"
+
+extern "C" __global__ void __launch_bounds__(KV_SPREAD_THREADS)
+	kv_scatter(const __grid_constant__ struct kv_spread spread)
+{
+	kv_spread_scatter(&spread, blockIdx.x * blockDim.x + threadIdx.x,
+			  gridDim.x * blockDim.x);
+}
+
+extern "C" __global__ void __launch_bounds__(KV_SPREAD_THREADS)
+	kv_gather(const __grid_constant__ struct kv_spread spread)
+{
+	kv_spread_gather(&spread, blockIdx.x * blockDim.x + threadIdx.x,
+			 gridDim.x * blockDim.x);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plan.h - how the bytes of a batch's blocks travel: which ones by a copy each,
+ * and which ones through staging memory on the device, by a kernel.
+ *
+ * Depends on the layout alone, not on blocks and pages.
+ */
+#ifndef KV_CUDA_PLAN_H
+#define KV_CUDA_PLAN_H
+
+#include "kernels/device.h"
+#include "kernels/spread.h"
+
+/*
+ * Runs at least as long as this are copied one by one.  A copy costs a
+ * microsecond or two to begin, in which the bus moves about 64 KiB; four times
+ * that is where going through device memory, which costs some hundredths of
+ * the time of the bus, is no longer the better bargain.
+ */
+#define KV_PLAN_DIRECT ((uint64_t)256 << 10)
+
+/* Neighbouring bytes of a block, in host memory and in staging. */
+struct kv_run {
+	uint64_t from, bytes; /* of the block's tensors */
+	uint64_t at;	      /* in staging */
+};
+
+/* As much of a block as fits in staging at once; mostly all of it. */
+struct kv_pass {
+	size_t section, n_sections;
+	size_t run, n_runs;
+	uint64_t stride; /* staging bytes a block */
+	uint32_t units;	 /* of work a block */
+};
+
+struct kv_plan {
+	struct kv_section *sections; /* scattered, in the passes' order */
+	struct kv_run *runs;
+	struct kv_pass *passes;
+	struct kv_section *direct; /* at: offset in the block's tensors */
+	size_t n_sections, n_runs, n_passes, n_direct;
+	size_t room; /* items in each of the arrays */
+	uint32_t lanes;
+};
+
+/* Whether a plan for @pieces has passes, and so needs staging memory. */
+bool kv_plan_scatters(const struct kv_pieces *pieces);
+
+/* For @ranges of @pieces (none: all), with @staging bytes for a block at most.
+ * -ENOMEM. */
+int kv_plan_init(struct kv_plan *plan, const struct kv_pieces *pieces,
+		 const struct kv_range *ranges, size_t n_ranges,
+		 uint64_t staging);
+void kv_plan_fini(struct kv_plan *plan);
+
+/*
+ * Call @copy for every run of a direct section of one block, from first to
+ * last, pages that follow each other in memory as one.  Stops at the first
+ * negative result, and returns it.
+ */
+typedef int (*kv_plan_copy)(void *arg, uint64_t pool, uint64_t offset,
+			    uint64_t bytes);
+int kv_plan_each_run(const struct kv_section *section, const int64_t *pages,
+		     kv_plan_copy copy, void *arg);
+
+#endif

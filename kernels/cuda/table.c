@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * table.c - the device "cuda": what device.h asks for, by the parts that do it.
+ *
+ * OWNS      a pool's hold on its GPU.
+ *
+ * INVARIANTS
+ *   (1) A pool's views lie in memory of its own GPU's primary context, or in
+ *       memory that belongs to no context.
+ *
+ * LOCKING   none.
+ */
+#include "kernels/cuda/pinned.h"
+#include "kernels/cuda/gate.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/lane.h"
+#include "kernels/cuda/mark.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/cuda/transfer.h"
+#include "kernels/device.h"
+#include "kernels/kvfs.h"
+
+#define ANY (-1)
+#define ORDINAL_MAX 1024
+
+/* "cuda" or "cuda:N": N, ANY; -ENODEV: neither. */
+static int parse(const char *name, int *ret_ordinal)
+{
+	const char *digits = name + strlen("cuda:");
+	char *end;
+	long n;
+
+	if (strcmp(name, "cuda") == 0) {
+		*ret_ordinal = ANY;
+		return 0;
+	}
+	if (strncmp(name, "cuda:", strlen("cuda:")) != 0 || digits[0] < '0' ||
+	    digits[0] > '9')
+		return -ENODEV;
+	errno = 0;
+	n = strtol(digits, &end, 10);
+	if (errno != 0 || *end != '\0' || n > ORDINAL_MAX)
+		return -ENODEV;
+	*ret_ordinal = (int)n;
+	return 0;
+}
+
+static bool is_memory_of(const struct kv_driver *driver, CUcontext context,
+			 int ordinal, CUdeviceptr at)
+{
+	CUcontext owner = NULL;
+	int found = ANY;
+	unsigned type = 0;
+
+	if (driver->pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+				      at) != CUDA_SUCCESS ||
+	    type != CU_MEMORYTYPE_DEVICE ||
+	    driver->pointer_attribute(&found,
+				      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+				      at) != CUDA_SUCCESS ||
+	    found != ordinal)
+		return false;
+	/* Memory that was mapped (cuMemMap) has no context. */
+	return driver->pointer_attribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT,
+					 at) != CUDA_SUCCESS ||
+	       owner == NULL || owner == context;
+}
+
+static int check_views(struct kv_gpu *gpu, const kvfs_pool_desc *desc)
+{
+	const kvfs_view *view;
+	struct kv_gpu_entry entry;
+	uint64_t base, last;
+	int r = kv_gpu_enter(gpu, &entry);
+
+	if (r < 0)
+		return r;
+	for (view = desc->views; view < desc->views + desc->n_views && r == 0;
+	     view++) {
+		base = (uintptr_t)view->base;
+		last = base + (desc->pages - 1) * view->block_stride +
+		       (view->count - 1) * view->segment_stride + view->bytes -
+		       1;
+		if (!is_memory_of(gpu->driver, gpu->context, gpu->ordinal,
+				  base) ||
+		    !is_memory_of(gpu->driver, gpu->context, gpu->ordinal,
+				  last))
+			r = -EINVAL;
+	}
+	kv_gpu_leave(&entry);
+	return r;
+}
+
+/* Whether @at is memory of the device @ordinal, whose context is in use: none
+ * is made to find out. */
+static bool has_memory(const struct kv_driver *driver, int ordinal,
+		       CUdeviceptr at)
+{
+	CUcontext context, before;
+	CUdevice device;
+	unsigned flags;
+	int active = 0;
+	bool has = false;
+
+	if (driver->device_get(&device, ordinal) != CUDA_SUCCESS ||
+	    driver->context_state(device, &flags, &active) != CUDA_SUCCESS ||
+	    !active || driver->context_retain(&context, device) != CUDA_SUCCESS)
+		return false;
+	if (driver->context_push(context) == CUDA_SUCCESS) {
+		has = is_memory_of(driver, context, ordinal, at);
+		driver->context_pop(&before);
+	}
+	driver->context_release(device);
+	return has;
+}
+
+static int find_ordinal(const kvfs_pool_desc *desc, int *ret_ordinal)
+{
+	const struct kv_driver *driver;
+	int n = 0, i, r = kv_driver_get(&driver);
+
+	if (r < 0)
+		return r;
+	if (driver->device_count(&n) != CUDA_SUCCESS)
+		return -EIO;
+	for (i = 0; i < n; i++)
+		if (has_memory(driver, i, (uintptr_t)desc->views[0].base)) {
+			*ret_ordinal = i;
+			return 0;
+		}
+	return -EINVAL;
+}
+
+static int cuda_open(const struct kvfs_pool_desc *desc, void **ret_pool)
+{
+	struct kv_gpu *gpu = NULL;
+	int ordinal, r = parse(desc->device, &ordinal);
+
+	if (r == 0 && ordinal == ANY)
+		r = find_ordinal(desc, &ordinal);
+	if (r == 0)
+		r = kv_gpu_get(ordinal, &gpu);
+	if (r < 0)
+		return r;
+	r = check_views(gpu, desc);
+	if (r < 0)
+		kv_gpu_put(gpu);
+	else
+		*ret_pool = gpu;
+	return r;
+}
+
+static void cuda_close(void *pool)
+{
+	kv_gpu_put(pool);
+}
+
+static const char *reason_for(const struct kv_gpu *gpu, enum kv_pinned_way way)
+{
+	switch (way) {
+	case KV_PINNED_READ_ONLY:
+		return "the device registers read-only memory";
+	case KV_PINNED_WRITABLE:
+		return "arena=rw: registered while it was writable";
+	case KV_PINNED_REFUSED:
+		return gpu->maps_read_only
+			       ? "the driver refused to register the arena"
+			       : "the device does not register read-only "
+				 "memory";
+	default:
+		return "nothing of the arena has been registered yet";
+	}
+}
+
+static void cuda_info(void *pool, struct kvfs_pool_info *ret_info)
+{
+	struct kv_gpu *gpu = pool;
+	struct kv_pinned_info attached;
+
+	kv_pinned_get_info(&attached);
+	ret_info->path = attached.way == KV_PINNED_READ_ONLY ||
+					 attached.way == KV_PINNED_WRITABLE
+				 ? "registered arena, DMA"
+				 : "pinned staging, DMA";
+	ret_info->reason = reason_for(gpu, attached.way);
+	if (atomic_load(&gpu->broken) != 0)
+		ret_info->reason = "the GPU's context has failed";
+	ret_info->bytes_pinned = atomic_load(&gpu->bytes_pinned);
+	ret_info->bytes_registered = attached.bytes_registered;
+	ret_info->bytes_refused = attached.bytes_refused;
+}
+
+static int cuda_load(void *pool, const struct kv_batch *batch)
+{
+	return kv_transfer(pool, batch, true);
+}
+
+static int cuda_save(void *pool, const struct kv_batch *batch)
+{
+	return kv_transfer(pool, batch, false);
+}
+
+static int cuda_mark(void *pool, void *stream, void *event, void **ret_mark)
+{
+	struct kv_mark *mark;
+	int r = kv_mark_new(pool, stream, event, &mark);
+
+	if (r == 0)
+		*ret_mark = mark;
+	return r;
+}
+
+static bool cuda_mark_is_done(void *mark)
+{
+	return kv_mark_is_done(mark);
+}
+
+static void cuda_mark_free(void *mark)
+{
+	kv_mark_free(mark);
+}
+
+static int cuda_gate_new(void *pool, void **ret_gate)
+{
+	struct kv_gate *gate;
+	int r = kv_gate_new(pool, &gate);
+
+	if (r == 0)
+		*ret_gate = gate;
+	return r;
+}
+
+static int cuda_gate_wait(void *gate, void *stream)
+{
+	return kv_gate_wait(gate, stream);
+}
+
+static void cuda_gate_open(void *gate)
+{
+	kv_gate_open(gate);
+}
+
+static void cuda_gate_free(void *gate)
+{
+	kv_gate_free(gate);
+}
+
+static int cuda_reserve(const char *name, uint64_t bytes, uint64_t max_bytes,
+			void **ret_memory, void **ret_base)
+{
+	struct kv_gpu_memory *memory;
+	struct kv_gpu *gpu;
+	int ordinal, r = parse(name, &ordinal);
+
+	if (r == 0)
+		r = kv_gpu_get(ordinal == ANY ? 0 : ordinal, &gpu);
+	if (r < 0)
+		return r;
+	r = kv_gpu_memory_new(gpu, bytes, max_bytes, &memory, ret_base);
+	if (r < 0)
+		kv_gpu_put(gpu);
+	else
+		*ret_memory = memory;
+	return r;
+}
+
+static int cuda_grow(void *memory, uint64_t bytes)
+{
+	return kv_gpu_memory_grow(memory, bytes);
+}
+
+static void cuda_release(void *memory)
+{
+	kv_gpu_memory_free(memory);
+}
+
+extern const struct kv_device kv_device_cuda;
+const struct kv_device kv_device_cuda = {
+	.version = KV_DEVICE_VERSION,
+	.name = "cuda",
+	.batch_bytes = KV_LANE_STAGING,
+	.open = cuda_open,
+	.close = cuda_close,
+	.info = cuda_info,
+	.load = cuda_load,
+	.save = cuda_save,
+	.attach = kv_pinned_add,
+	.detach = kv_pinned_remove,
+	.mark = cuda_mark,
+	.mark_is_done = cuda_mark_is_done,
+	.mark_free = cuda_mark_free,
+	.gate_new = cuda_gate_new,
+	.gate_wait = cuda_gate_wait,
+	.gate_open = cuda_gate_open,
+	.gate_free = cuda_gate_free,
+	.reserve = cuda_reserve,
+	.grow = cuda_grow,
+	.release = cuda_release,
+};

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * transfer.c - a batch's way from host memory to pages and back.
+ *
+ * OWNS      nothing beyond a call.
+ *
+ * INVARIANTS
+ *   (1) Everything of a batch is given to one stream, behind its mark, and is
+ *       over when kv_transfer returns, however it ends.
+ *
+ * LOCKING   none: the batch is the caller's while it runs.
+ */
+#include "kernels/cuda/lane.h"
+#include "kernels/cuda/mark.h"
+#include "kernels/cuda/plan.h"
+#include "kernels/cuda/transfer.h"
+
+struct transfer {
+	const struct kv_batch *batch;
+	struct kv_lane *lane;
+	struct kv_plan plan;
+	uint64_t pages_at; /* of the tables */
+	uint8_t *tensors;  /* of the block being copied run by run */
+};
+
+static bool is_skipped(const struct kv_batch *batch, size_t i)
+{
+	uint32_t p, n = batch->pieces->pages_per_block;
+
+	for (p = 0; p < n; p++)
+		if (batch->copies[i].pages[p] >= 0)
+			return false;
+	return true;
+}
+
+/* Sections, then all blocks' pages, where the kernels can read them. */
+static int upload_tables(struct transfer *t)
+{
+	const struct kv_batch *batch = t->batch;
+	size_t a_block = batch->pieces->pages_per_block * sizeof(int64_t);
+	uint64_t bytes;
+	uint8_t *tables;
+	void *at;
+	size_t i;
+	int r;
+
+	t->pages_at = t->plan.n_sections * sizeof(*t->plan.sections);
+	bytes = t->pages_at + batch->n * a_block;
+	r = kv_lane_tables(t->lane, bytes, &at);
+	if (r < 0)
+		return r;
+	tables = at;
+	memcpy(tables, t->plan.sections, t->pages_at);
+	for (i = 0; i < batch->n; i++)
+		memcpy(tables + t->pages_at + i * a_block,
+		       batch->copies[i].pages, a_block);
+	return kv_lane_upload(t->lane, bytes);
+}
+
+/* Between a block's tensors and its place in the device's staging memory. */
+static int copy_runs(struct transfer *t, const struct kv_pass *pass, size_t i,
+		     CUdeviceptr staging)
+{
+	uint8_t *tensors = t->batch->copies[i].tensors;
+	const struct kv_run *run = t->plan.runs + pass->run;
+	const struct kv_run *end = run + pass->n_runs;
+	int r = 0;
+
+	if (is_skipped(t->batch, i))
+		return 0;
+	for (; run < end && r == 0; run++)
+		r = t->lane->loads
+			    ? kv_lane_load(t->lane, staging + run->at,
+					   tensors + run->from, run->bytes)
+			    : kv_lane_save(t->lane, tensors + run->from,
+					   staging + run->at, run->bytes);
+	return r;
+}
+
+static int copy_all_runs(struct transfer *t, const struct kv_pass *pass,
+			 size_t first, size_t n)
+{
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i < n && r == 0; i++)
+		r = copy_runs(t, pass, first + i,
+			      t->lane->staging + i * pass->stride);
+	return r;
+}
+
+static int launch(struct transfer *t, const struct kv_pass *pass, size_t first,
+		  size_t n)
+{
+	uint32_t ppb = t->batch->pieces->pages_per_block;
+	CUdeviceptr sections =
+		t->lane->tables + pass->section * sizeof(struct kv_section);
+	CUdeviceptr pages =
+		t->lane->tables + t->pages_at + first * ppb * sizeof(int64_t);
+	const struct kv_spread what = {
+		.sections = (const void *)(uintptr_t)sections,
+		.pages = (const void *)(uintptr_t)pages,
+		.staging = t->lane->staging,
+		.stride = pass->stride,
+		.n_sections = (uint32_t)pass->n_sections,
+		.pages_per_block = ppb,
+		.block_units = pass->units,
+		.units = (uint32_t)(pass->units * n),
+		.lanes = t->plan.lanes,
+	};
+
+	return kv_lane_spread(t->lane, &what);
+}
+
+/* The part @pass of all blocks, as many at a time as staging holds. */
+static int do_pass(struct transfer *t, const struct kv_pass *pass)
+{
+	size_t i, n, at_once = t->lane->staging_bytes / pass->stride;
+	int r = 0;
+
+	for (i = 0; i < t->batch->n && r == 0; i += n) {
+		n = KV_MIN(t->batch->n - i, at_once);
+		if (t->lane->loads) {
+			r = copy_all_runs(t, pass, i, n);
+			if (r == 0)
+				r = launch(t, pass, i, n);
+		} else {
+			r = launch(t, pass, i, n);
+			if (r == 0)
+				r = copy_all_runs(t, pass, i, n);
+		}
+	}
+	return r;
+}
+
+static int copy_run(void *arg, uint64_t pool, uint64_t offset, uint64_t bytes)
+{
+	struct transfer *t = arg;
+
+	return t->lane->loads
+		       ? kv_lane_load(t->lane, pool, t->tensors + offset, bytes)
+		       : kv_lane_save(t->lane, t->tensors + offset, pool,
+				      bytes);
+}
+
+static int do_direct(struct transfer *t)
+{
+	size_t i, s;
+	int r = 0;
+
+	for (i = 0; i < t->batch->n && r == 0; i++) {
+		t->tensors = t->batch->copies[i].tensors;
+		for (s = 0; s < t->plan.n_direct && r == 0; s++)
+			r = kv_plan_each_run(&t->plan.direct[s],
+					     t->batch->copies[i].pages,
+					     copy_run, t);
+	}
+	return r;
+}
+
+/* Give all of it to the lane's stream. */
+static int submit(struct transfer *t)
+{
+	const struct kv_batch *batch = t->batch;
+	size_t i;
+	int r;
+
+	r = kv_plan_scatters(batch->pieces) ? kv_lane_need_staging(t->lane) : 0;
+	if (r == 0)
+		r = kv_plan_init(&t->plan, batch->pieces, batch->ranges,
+				 batch->n_ranges, t->lane->staging_bytes);
+	if (r == 0 && t->plan.n_passes > 0)
+		r = upload_tables(t);
+	for (i = 0; i < t->plan.n_passes && r == 0; i++)
+		r = do_pass(t, &t->plan.passes[i]);
+	return r == 0 ? do_direct(t) : r;
+}
+
+int kv_transfer(struct kv_gpu *gpu, const struct kv_batch *batch, bool loads)
+{
+	struct transfer t = {.batch = batch};
+	bool urgent = loads ? batch->priority >= 0 : batch->priority > 0;
+	CUevent after = batch->mark == NULL ? NULL : kv_mark_event(batch->mark);
+	struct kv_gpu_entry entry;
+	int r;
+
+	r = kv_gpu_enter(gpu, &entry);
+	if (r < 0)
+		return r;
+	r = kv_lane_get(gpu, urgent, loads, after, &t.lane);
+	if (r == 0)
+		r = kv_lane_put(t.lane, submit(&t));
+	kv_plan_fini(&t.plan);
+	kv_gpu_leave(&entry);
+	return r;
+}

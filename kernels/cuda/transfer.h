@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * transfer.h - a batch's way from host memory to pages and back.
+ */
+#ifndef KV_CUDA_TRANSFER_H
+#define KV_CUDA_TRANSFER_H
+
+#include "kernels/cuda/gpu.h"
+#include "kernels/device.h"
+
+/* device.h's load and save.  -ENOMEM: no room for staging; -EIO. */
+int kv_transfer(struct kv_gpu *gpu, const struct kv_batch *batch, bool loads);
+
+#endif

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * abi.h - the calls of the CUDA driver that tests and their stand-in know, as
+ * its binary interface has them.  No header of CUDA's is needed.
+ */
+#ifndef KV_TESTS_GPU_ABI_H
+#define KV_TESTS_GPU_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef unsigned long long CUmemHandle;
+typedef void CUhostFn(void *arg);
+
+enum {
+	CU_OK = 0,
+	CU_INVALID_VALUE = 1,
+	CU_OUT_OF_MEMORY = 2,
+	CU_NOT_INITIALIZED = 3,
+	CU_NO_DEVICE = 100,
+	CU_INVALID_DEVICE = 101,
+	CU_INVALID_IMAGE = 200,
+	CU_INVALID_CONTEXT = 201,
+	CU_INVALID_HANDLE = 400,
+	CU_NOT_FOUND = 500,
+	CU_NOT_READY = 600,
+	CU_ILLEGAL_ADDRESS = 700,
+	CU_ALREADY_REGISTERED = 712,
+	CU_NOT_REGISTERED = 713,
+	CU_NOT_PERMITTED = 800,
+	CU_NOT_SUPPORTED = 801,
+};
+
+enum { /* attributes of a device */
+       CU_MAX_BLOCK_DIM_X = 2,
+       CU_WARP_SIZE = 10,
+       CU_MULTIPROCESSORS = 16,
+       CU_PCI_BUS_ID = 33,
+       CU_PCI_DEVICE_ID = 34,
+       CU_ASYNC_ENGINES = 40,
+       CU_UNIFIED_ADDRESSING = 41,
+       CU_PCI_DOMAIN_ID = 50,
+       CU_CAPABILITY_MAJOR = 75,
+       CU_CAPABILITY_MINOR = 76,
+       CU_STREAM_MEM_OPS_V1 = 92,
+       CU_HOST_REGISTER = 99,
+       CU_VIRTUAL_MEMORY = 102,
+       CU_READ_ONLY_HOST_REGISTER = 113,
+       CU_STREAM_WAIT_64 = 122,
+       CU_STREAM_WAIT_NOR = 123,
+};
+
+enum { /* attributes of a pointer */
+       CU_PTR_CONTEXT = 1,
+       CU_PTR_MEMORY_TYPE = 2, /* 1: host, 2: device */
+       CU_PTR_DEVICE_POINTER = 3,
+       CU_PTR_HOST_POINTER = 4,
+       CU_PTR_IS_MANAGED = 8,
+       CU_PTR_DEVICE_ORDINAL = 9,
+       CU_PTR_RANGE_START = 11,
+       CU_PTR_RANGE_SIZE = 12,
+};
+
+enum {
+	CU_REGISTER_PORTABLE = 1,
+	CU_REGISTER_MAPPED = 2,
+	CU_REGISTER_READ_ONLY = 8,
+	CU_STREAM_NONBLOCKING = 1,
+	CU_EVENT_BLOCKING = 1,
+	CU_EVENT_NO_TIMING = 2,
+};
+
+#define CU_LEGACY ((CUstream)1)
+#define CU_PER_THREAD ((CUstream)2)
+
+typedef struct CUmemProp {
+	int type;	  /* 1: pinned, the only one */
+	int handle_types; /* 0: none */
+	struct {
+		int type; /* 1: a device */
+		int id;
+	} location;
+	void *win32;
+	struct {
+		unsigned char compression, rdma;
+		unsigned short usage;
+		unsigned char reserved[4];
+	} flags;
+} CUmemProp;
+
+typedef struct CUmemAccess {
+	struct {
+		int type;
+		int id;
+	} location;
+	int flags; /* 1: read, 3: read and write */
+} CUmemAccess;
+
+CUresult cuInit(unsigned flags);
+CUresult cuDriverGetVersion(int *version);
+CUresult cuGetErrorName(CUresult error, const char **name);
+CUresult cuGetErrorString(CUresult error, const char **text);
+CUresult cuGetProcAddress_v2(const char *name, void **fn, int version,
+			     uint64_t flags, int *status);
+
+CUresult cuDeviceGetCount(int *count);
+CUresult cuDeviceGet(CUdevice *device, int ordinal);
+CUresult cuDeviceGetName(char *name, int len, CUdevice device);
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
+CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice device);
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total);
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags,
+				    int *active);
+CUresult cuThreadExchangeStreamCaptureMode(int *mode);
+CUresult cuCtxSetCurrent(CUcontext ctx);
+CUresult cuCtxGetCurrent(CUcontext *ctx);
+CUresult cuCtxPushCurrent_v2(CUcontext ctx);
+CUresult cuCtxPopCurrent_v2(CUcontext *ctx);
+CUresult cuCtxGetDevice(CUdevice *device);
+CUresult cuCtxSynchronize(void);
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest);
+
+CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes);
+CUresult cuMemFree_v2(CUdeviceptr ptr);
+CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags);
+CUresult cuMemFreeHost(void *ptr);
+CUresult cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned flags);
+CUresult cuMemHostUnregister(void *ptr);
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *ret, void *ptr,
+				      unsigned flags);
+CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr ptr);
+CUresult cuPointerGetAttributes(unsigned n, int *attributes, void **data,
+				CUdeviceptr ptr);
+
+CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t align,
+			     CUdeviceptr hint, unsigned long long flags);
+CUresult cuMemAddressFree(CUdeviceptr ptr, size_t bytes);
+CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUmemProp *prop,
+		     unsigned long long flags);
+CUresult cuMemRelease(CUmemHandle handle);
+CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset,
+		  CUmemHandle handle, unsigned long long flags);
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes);
+CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes,
+			const CUmemAccess *access, size_t n);
+CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemProp *prop,
+				       int option);
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t bytes);
+CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes);
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes,
+			      CUstream stream);
+CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes,
+			      CUstream stream);
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
+			      CUstream stream);
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
+		       CUstream stream);
+CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n,
+			 CUstream stream);
+CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t n,
+			  CUstream stream);
+
+CUresult cuStreamCreate(CUstream *stream, unsigned flags);
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags,
+				    int priority);
+CUresult cuStreamDestroy_v2(CUstream stream);
+CUresult cuStreamSynchronize(CUstream stream);
+CUresult cuStreamQuery(CUstream stream);
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, uint32_t value,
+				unsigned flags);
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at,
+				 uint32_t value, unsigned flags);
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn *fn, void *arg);
+
+CUresult cuEventCreate(CUevent *event, unsigned flags);
+CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuEventQuery(CUevent event);
+CUresult cuEventSynchronize(CUevent event);
+CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end);
+CUresult cuEventDestroy_v2(CUevent event);
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
+CUresult cuModuleUnload(CUmodule module);
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module,
+			     const char *name);
+CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function);
+CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value);
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
+			unsigned grid_z, unsigned block_x, unsigned block_y,
+			unsigned block_z, unsigned shared, CUstream stream,
+			void **parameters, void **extra);
+
+#endif

@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench.c - what loads and saves to a GPU cost, against one pinned
+ * cuMemcpyAsync of the same bytes in one piece, taken in turn with them.
+ *
+ *   bench WAY JSON [quick]   WAY: registered, staged or rw
+ *   bench probe              whether there is a GPU
+ *
+ * With the stand-in driver the figures mean nothing; that it runs is all.  With
+ * a real one, staged and rw want a driver that will not register read-only
+ * memory (denied.c).
+ *
+ * OWNS      its daemon, its report.
+ *
+ * LOCKING   none: the loads beside a kernel are a thread's of their own.
+ */
+#include <stdatomic.h>
+
+#include "tests/gpu/bench.h"
+
+static struct dims qwen3 = {36, 8, 128, 16};
+static unsigned rounds = 9, multiplies = 1500;
+static const char *way;
+static struct kv_bench_report *report;
+static struct world *world;
+
+/* Layouts, and what is asked of the registered ways. */
+static const struct {
+	const char *name;
+	unsigned shape;
+	uint64_t piece; /* bytes */
+	double load, save;
+} layouts[] = {
+	{"contiguous", 0, 2359296, 0.95, 0.90},
+	{"32k", 2, 32768, 0.90, 0.85},
+	{"4k", 7, 4096, 0.80, 0.75},
+};
+
+static bool is_staged(void)
+{
+	return strcmp(way, "staged") == 0;
+}
+
+/* @seconds for @bytes, beside the reference's. */
+static void add(const char *what, const char *layout, uint64_t bytes,
+		struct kv_bench_sample *seconds,
+		struct kv_bench_sample *reference, double asked)
+{
+	char name[64], goal[32];
+	double s = kv_bench_sample_median(seconds);
+	double r = kv_bench_sample_median(reference);
+	struct kv_bench_figure figure = {
+		.name = name,
+		.value = (double)bytes / s / 1e9,
+		.reference = (double)bytes / r / 1e9,
+		.unit = "GB/s",
+		.against = "one pinned cuMemcpyAsync",
+		.ratio = r / s,
+		.goal = goal,
+	};
+
+	if (is_staged())
+		asked = asked > 0.6 ? 0.6 : asked;
+	snprintf(name, sizeof(name), "gpu_%s_%s_%s", what, layout, way);
+	snprintf(goal, sizeof(goal), "ratio >= %.2f", asked);
+	if (asked == 0)
+		figure.goal = "";
+	figure.met = figure.ratio >= asked;
+	kv_bench_report_add(report, &figure);
+}
+
+static void note_pool(struct engine *e, double cpu, uint64_t bytes)
+{
+	struct kvfs_pool_info info;
+
+	if (kvfs_pool_info(e->pool, &info) < 0)
+		return;
+	kv_bench_report_note(report,
+			     "%s (%s); %lu threads, %.3f s of processors a "
+			     "GB, daemon's included",
+			     info.path, info.reason, info.threads,
+			     cpu * 1e9 / (double)bytes);
+}
+
+/* Wait for what is registered in the background. */
+static void settle(struct engine *e)
+{
+	struct kvfs_pool_info info;
+	uint64_t before = UINT64_MAX;
+	unsigned i;
+
+	for (i = 0; i < 600; i++) {
+		if (kvfs_pool_info(e->pool, &info) < 0 ||
+		    info.bytes_registered + info.bytes_refused == before)
+			return;
+		before = info.bytes_registered + info.bytes_refused;
+		usleep(200000);
+	}
+}
+
+static double load_once(struct engine *e, kvfs_lease *lease,
+			const int64_t *pages)
+{
+	uint64_t start = kv_bench_now();
+	kvfs_xfer *xfer;
+
+	assert_int_equal(kvfs_load(e->pool, lease, BLOCKS, pages, NULL, &xfer),
+			 0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND),
+			 BLOCKS);
+	kvfs_xfer_free(xfer);
+	return (double)(kv_bench_now() - start) / 1e9;
+}
+
+static void bench_load(struct engine *e, struct reference *ref, unsigned l,
+		       const int64_t *pages)
+{
+	_cleanup_(kv_bench_sample_fini) struct kv_bench_sample seconds = {0};
+	_cleanup_(kv_bench_sample_fini) struct kv_bench_sample one = {0};
+	_cleanup_(kv_bench_sample_fini) struct kv_bench_sample each = {0};
+	kvfs_lease *lease = engine_acquire(e, BLOCKS);
+	double cpu = 0, before;
+	unsigned i;
+
+	load_once(e, lease, pages);
+	settle(e);
+	for (i = 0; i < rounds; i++) {
+		kv_bench_sample_add(&one,
+				    reference_copy(ref, true, ref->bytes));
+		before = processors(world->daemon);
+		kv_bench_sample_add(&seconds, load_once(e, lease, pages));
+		cpu += processors(world->daemon) - before;
+	}
+	add("load", layouts[l].name, ref->bytes, &seconds, &one,
+	    layouts[l].load);
+	note_pool(e, cpu, rounds * ref->bytes);
+	kv_bench_sample_add(&each, reference_copy(ref, true,
+						  KV_MIN(layouts[l].piece,
+							 e->shape.block)));
+	add("load_by_piece", layouts[l].name, ref->bytes, &each, &one, 0);
+	kvfs_release(lease);
+}
+
+/* Seconds until COPIED and until SEALED. */
+static void save_once(struct engine *e, const int64_t *pages,
+		      double *ret_copied, double *ret_sealed)
+{
+	kvfs_key *keys = engine_keys(BLOCKS);
+	kvfs_xfer *xfer;
+	uint64_t start;
+
+	assert_int_equal(kvfs_space_clear(e->space), 0);
+	start = kv_bench_now();
+	assert_int_equal(kvfs_save(e->pool, e->space, keys, NULL, BLOCKS, pages,
+				   NULL, &xfer),
+			 0);
+	kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND);
+	*ret_copied = (double)(kv_bench_now() - start) / 1e9;
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND),
+			 BLOCKS);
+	*ret_sealed = (double)(kv_bench_now() - start) / 1e9;
+	kvfs_xfer_free(xfer);
+	free(keys);
+}
+
+static void bench_save(struct engine *e, struct reference *ref, unsigned l,
+		       const int64_t *pages)
+{
+	_cleanup_(kv_bench_sample_fini) struct kv_bench_sample copied = {0};
+	_cleanup_(kv_bench_sample_fini) struct kv_bench_sample sealed = {0};
+	_cleanup_(kv_bench_sample_fini) struct kv_bench_sample one = {0};
+	_cleanup_(kv_bench_sample_fini) struct kv_bench_sample each = {0};
+	double cpu = 0, before, c, s;
+	unsigned i;
+
+	save_once(e, pages, &c, &s);
+	settle(e);
+	for (i = 0; i < rounds; i++) {
+		kv_bench_sample_add(&one,
+				    reference_copy(ref, false, ref->bytes));
+		before = processors(world->daemon);
+		save_once(e, pages, &c, &s);
+		cpu += processors(world->daemon) - before;
+		kv_bench_sample_add(&copied, c);
+		kv_bench_sample_add(&sealed, s);
+	}
+	add("save", layouts[l].name, ref->bytes, &copied, &one,
+	    layouts[l].save);
+	note_pool(e, cpu, rounds * ref->bytes);
+	add("save_sealed", layouts[l].name, ref->bytes, &sealed, &one, 0);
+	kv_bench_sample_add(&each, reference_copy(ref, false,
+						  KV_MIN(layouts[l].piece,
+							 e->shape.block)));
+	add("save_by_piece", layouts[l].name, ref->bytes, &each, &one, 0);
+}
+
+/* ---- harm to a kernel that runs all the time ---- */
+
+#define MATRIX 1024u
+
+struct loading {
+	struct engine *e;
+	const int64_t *pages;
+	atomic_bool stop;
+	uint64_t loads;
+};
+
+static void *load_on(void *arg)
+{
+	struct loading *loading = arg;
+	kvfs_lease *lease;
+
+	GPU_OK(cuCtxSetCurrent, gpu.ctx);
+	lease = engine_acquire(loading->e, BLOCKS);
+	while (!atomic_load(&loading->stop)) {
+		load_once(loading->e, lease, loading->pages);
+		loading->loads++;
+	}
+	kvfs_release(lease);
+	return NULL;
+}
+
+/* Milliseconds of each product, as the device tells. */
+static void multiply(CUdeviceptr matrices, struct kv_bench_sample *ms)
+{
+	unsigned grid = MATRIX / 16, n = MATRIX, i;
+	void *parameters[] = {&matrices, &n};
+	CUstream stream = gpu_stream();
+	CUevent begin, end;
+	float took;
+
+	GPU_OK(cuEventCreate, &begin, 0);
+	GPU_OK(cuEventCreate, &end, 0);
+	for (i = 0; i < multiplies; i++) {
+		GPU_OK(cuEventRecord, begin, stream);
+		GPU_OK(cuLaunchKernel, gpu.multiply, grid, grid, 1, 16, 16, 1,
+		       0, stream, parameters, NULL);
+		GPU_OK(cuEventRecord, end, stream);
+		GPU_OK(cuEventSynchronize, end);
+		GPU_OK(cuEventElapsedTime, &took, begin, end);
+		if (i >= multiplies / 30)
+			kv_bench_sample_add(ms, (double)took);
+	}
+	GPU_OK(cuEventDestroy_v2, begin);
+	GPU_OK(cuEventDestroy_v2, end);
+	GPU_OK(cuStreamDestroy_v2, stream);
+}
+
+static void bench_harm(struct engine *e, unsigned l, const int64_t *pages)
+{
+	_cleanup_(kv_bench_sample_fini) struct kv_bench_sample alone = {0};
+	_cleanup_(kv_bench_sample_fini) struct kv_bench_sample beside = {0};
+	CUdeviceptr matrices = gpu_alloc(12ull * MATRIX * MATRIX);
+	struct loading loading = {.e = e, .pages = pages};
+	double longer, p99, p99_alone;
+	char name[64];
+	struct kv_bench_figure figure = {
+		.name = name,
+		.unit = "ms",
+		.against = "the same with nothing beside it",
+		.goal = "ratio >= 0.95 (5 % longer)",
+	};
+	pthread_t thread;
+	uint64_t start;
+
+	GPU_OK(cuMemsetD8Async, matrices, 0, 12ull * MATRIX * MATRIX,
+	       CU_LEGACY);
+	GPU_OK(cuCtxSynchronize);
+	multiply(matrices, &alone);
+	assert_int_equal(pthread_create(&thread, NULL, load_on, &loading), 0);
+	usleep(50000);
+	start = kv_bench_now();
+	multiply(matrices, &beside);
+	longer = (double)(kv_bench_now() - start) / 1e9;
+	atomic_store(&loading.stop, true);
+	pthread_join(thread, NULL);
+	p99 = kv_bench_sample_percentile(&beside, 99);
+	p99_alone = kv_bench_sample_percentile(&alone, 99);
+	snprintf(name, sizeof(name), "gpu_harm_p99_%s_%s", layouts[l].name,
+		 way);
+	figure.value = p99;
+	figure.reference = p99_alone;
+	figure.ratio = p99_alone / p99;
+	figure.met = p99 <= 1.05 * p99_alone;
+	kv_bench_report_add(report, &figure);
+	kv_bench_report_note(
+		report, "p50 %.4f ms, alone %.4f; loads at %.1f GB/s meanwhile",
+		kv_bench_sample_median(&beside), kv_bench_sample_median(&alone),
+		(double)loading.loads * BLOCKS * (double)e->shape.block /
+			longer / 1e9);
+	gpu_free(matrices);
+}
+
+/* ---- one layout ---- */
+
+static void bench_layout(unsigned l)
+{
+	uint64_t pages = BLOCKS + BLOCKS / 4;
+	int64_t *from = engine_pages(BLOCKS, pages, 1);
+	int64_t *to = engine_pages(BLOCKS, pages, 2);
+	struct reference ref;
+	struct engine e;
+
+	engine_open(&e, world, "cuda", &shapes[layouts[l].shape], &qwen3,
+		    pages);
+	reference_open(&ref, BLOCKS * e.shape.block);
+	engine_fill(&e, l + 1);
+	bench_save(&e, &ref, l, from);
+	bench_load(&e, &ref, l, to);
+	bench_harm(&e, l, to);
+	reference_close(&ref);
+	engine_close(&e);
+	free(from);
+	free(to);
+}
+
+/* ---- registering much ---- */
+
+/* Fill the daemon with @n times BLOCKS blocks, which the space keeps. */
+static void fill(struct engine *e, unsigned n, const int64_t *pages)
+{
+	kvfs_key *keys = calloc(BLOCKS, sizeof(*keys));
+	kvfs_xfer *xfer;
+	unsigned i, k;
+
+	for (i = 0; i < n; i++) {
+		for (k = 0; k < BLOCKS; k++)
+			keys[k] = world_key(i * BLOCKS + k);
+		assert_int_equal(kvfs_save(e->pool, e->space, keys, NULL,
+					   BLOCKS, pages, NULL, &xfer),
+				 0);
+		kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND);
+		kvfs_xfer_free(xfer);
+	}
+	free(keys);
+}
+
+/* How long until all that is there is registered or refused, from @start. */
+static double wait_registered(struct engine *e, uint64_t bytes, uint64_t start)
+{
+	struct kvfs_pool_info info = {0};
+	unsigned i;
+
+	for (i = 0; i < 12000; i++) {
+		if (kvfs_pool_info(e->pool, &info) < 0 ||
+		    info.bytes_registered + info.bytes_refused >= bytes)
+			break;
+		usleep(10000);
+	}
+	return (double)(kv_bench_now() - start) / 1e9;
+}
+
+static void report_register(uint64_t bytes, double all, double first,
+			    double later)
+{
+	char name[64];
+	struct kv_bench_figure figure = {
+		.name = name,
+		.value = all * 1e3,
+		.unit = "ms",
+		.against = "",
+		.goal = "",
+	};
+
+	snprintf(name, sizeof(name), "gpu_register_%luM_%s", bytes >> 20, way);
+	kv_bench_report_add(report, &figure);
+	kv_bench_report_note(report,
+			     "the first load meanwhile took %.1f ms, later "
+			     "ones %.1f",
+			     first * 1e3, later * 1e3);
+}
+
+/*
+ * A client that comes to a daemon full of blocks: it leases all, so that all of
+ * the arena is mapped, and loads at once.
+ */
+static void bench_register(void)
+{
+	uint64_t bytes = memory_to_register();
+	unsigned n = (unsigned)KV_MAX(1, bytes / (BLOCKS * 2359296ull));
+	int64_t *pages = engine_pages(BLOCKS, BLOCKS, 1);
+	kvfs_lease *lease;
+	struct engine e;
+	double first, all;
+	uint64_t start;
+
+	engine_open(&e, world, "cuda", &shapes[0], &qwen3, BLOCKS);
+	fill(&e, n, pages);
+	/* Another session has nothing mapped. */
+	kvfs_pool_close(e.pool);
+	kvfs_space_close(e.space);
+	kvfs_close(e.session);
+	assert_int_equal(kvfs_open(world->path, &e.session), 0);
+	world_wait_connected(e.session, 1);
+	snprintf(world->space_name, sizeof(world->space_name), "e%u",
+		 world->spaces - 1);
+	assert_int_equal(kvfs_space_open(e.session, world->space_name, NULL, 0,
+					 &e.space),
+			 0);
+	assert_int_equal(engine_register(&e), 0);
+	start = kv_bench_now();
+	lease = engine_acquire(&e, (size_t)n * BLOCKS);
+	first = load_once(&e, lease, pages);
+	all = wait_registered(&e, n * BLOCKS * e.shape.block, start);
+	report_register(n * BLOCKS * e.shape.block, all, first,
+			load_once(&e, lease, pages));
+	kvfs_release(lease);
+	engine_close(&e);
+	free(pages);
+}
+
+/* ---- the run ---- */
+
+static void begin_world(uint64_t dram)
+{
+	char *options;
+
+	if (asprintf(&options, "dram=%luM,ssd=0,scrub=0%s%s", dram >> 20,
+		     strcmp(way, "rw") == 0 ? ",arena=rw" : "",
+		     gpu_is_real() ? "" : ",hugepages=off") < 0 ||
+	    world_begin((void **)&world, options) < 0)
+		exit(1);
+}
+
+static void end_world(void)
+{
+	char *options = (char *)world->options;
+
+	world_group_teardown((void **)&world);
+	free(options);
+}
+
+static void say_where(void)
+{
+	time_t now = time(NULL);
+	char date[32];
+
+	strftime(date, sizeof(date), "%Y-%m-%d", gmtime(&now));
+	if (!gpu_is_real())
+		puts("THE STAND-IN DRIVER: these figures mean nothing, only "
+		     "that the run ends");
+	printf("%s, %ld processors, %s: %u blocks of %.2f MiB\n", date,
+	       sysconf(_SC_NPROCESSORS_ONLN), way, BLOCKS,
+	       (double)qwen3.layers / 16);
+}
+
+static int probe(void)
+{
+	char name[128] = "";
+
+	if (gpu_open() < 0) {
+		fputs("no NVIDIA GPU here: the driver finds none\n", stderr);
+		return 1;
+	}
+	GPU_OK(cuDeviceGetName, name, sizeof(name), 0);
+	puts(name);
+	return 0;
+}
+
+static void run(void)
+{
+	unsigned l;
+
+	begin_world(gpu_is_real() ? 4ull << 30 : 512ull << 20);
+	for (l = 0; l < KV_ARRAY_LEN(layouts); l++)
+		bench_layout(l);
+	end_world();
+	begin_world(memory_to_register() / 8 * 9 + (512ull << 20));
+	bench_register();
+	end_world();
+}
+
+int main(int argc, char **argv)
+{
+	gpu_begin(argv);
+	if (argc == 2 && strcmp(argv[1], "probe") == 0)
+		return probe();
+	if (argc < 3 || argc > 4) {
+		fputs("usage: bench registered|staged|rw JSON [quick]\n",
+		      stderr);
+		return 2;
+	}
+	way = argv[1];
+	if (argc == 4) {
+		qwen3.layers = 2;
+		rounds = 1;
+		multiplies = 30;
+	}
+	if (probe() != 0)
+		return 1;
+	if (strcmp(way, "registered") != 0)
+		gpu_set("readonly=0");
+	gpu_set("delay=0");
+	say_where();
+	if (kv_bench_report_new(argv[2], NULL, &report) < 0)
+		return 1;
+	run();
+	kv_bench_report_sum(report);
+	return kv_bench_report_close(report) < 0;
+}

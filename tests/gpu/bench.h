@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench.h - what the GPU figures measure with.
+ */
+#ifndef KV_TESTS_GPU_BENCH_H
+#define KV_TESTS_GPU_BENCH_H
+
+#include <sys/resource.h>
+
+#include "tests/gpu/memory.h"
+#include "tools/bench/clock.h"
+#include "tools/bench/report.h"
+#include "tools/bench/sample.h"
+
+#define BLOCKS 127u
+
+/* Pinned memory on the host, and as much of the device. */
+struct reference {
+	uint64_t bytes;
+	uint8_t *host;
+	CUdeviceptr device;
+	CUstream stream;
+};
+
+static inline void reference_open(struct reference *ref, uint64_t bytes)
+{
+	ref->bytes = bytes;
+	GPU_OK(cuMemHostAlloc, (void **)&ref->host, bytes, 0);
+	memset(ref->host, 7, bytes);
+	ref->device = gpu_alloc(bytes);
+	ref->stream = gpu_stream();
+}
+
+static inline void reference_close(struct reference *ref)
+{
+	GPU_OK(cuStreamDestroy_v2, ref->stream);
+	gpu_free(ref->device);
+	GPU_OK(cuMemFreeHost, ref->host);
+}
+
+/* Seconds for all of it in copies of @piece bytes. */
+static inline double reference_copy(struct reference *ref, bool to_device,
+				    uint64_t piece)
+{
+	uint64_t start = kv_bench_now(), at;
+
+	for (at = 0; at < ref->bytes; at += piece)
+		if (to_device)
+			GPU_OK(cuMemcpyHtoDAsync_v2, ref->device + at,
+			       ref->host + at, piece, ref->stream);
+		else
+			GPU_OK(cuMemcpyDtoHAsync_v2, ref->host + at,
+			       ref->device + at, piece, ref->stream);
+	GPU_OK(cuStreamSynchronize, ref->stream);
+	return (double)(kv_bench_now() - start) / 1e9;
+}
+
+/* Seconds of processors that this process, and @daemon, have used. */
+static inline double processors(pid_t daemon)
+{
+	struct rusage usage;
+	char path[40], line[1024];
+	unsigned long user = 0, system = 0;
+	FILE *f;
+
+	getrusage(RUSAGE_SELF, &usage);
+	snprintf(path, sizeof(path), "/proc/%d/stat", daemon);
+	f = fopen(path, "re");
+	if (f != NULL && fgets(line, sizeof(line), f) != NULL)
+		sscanf(strrchr(line, ')') + 1,
+		       " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu",
+		       &user, &system);
+	if (f != NULL)
+		fclose(f);
+	return (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
+	       (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6 +
+	       (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
+}
+
+/* Bytes of arena to register: 32 GiB, or what this machine has for that. */
+static inline uint64_t memory_to_register(void)
+{
+	uint64_t most = gpu_is_real() ? 32ull << 30 : 512ull << 20, kib = 0;
+	char line[128];
+	FILE *f = fopen("/proc/meminfo", "re");
+
+	while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+		if (sscanf(line, "MemAvailable: %lu kB", &kib) == 1)
+			break;
+	if (f != NULL)
+		fclose(f);
+	return KV_MIN(most, kib * 1024 / 3);
+}
+
+#endif

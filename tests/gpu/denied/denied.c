@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * denied.c - a real driver that will not register read-only memory: as
+ * libcuda.so.1 found before the real one, it hands every call on but says so of
+ * the device, so that both other ways of copying are tried on a GPU that could
+ * do better.
+ *
+ * OWNS      the addresses of the real driver's calls, fixed after loading.  The
+ *           environment's KVFS_DENIED says where that is.
+ *
+ * LOCKING   none.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/driver.h"
+
+/* cuDeviceGetAttribute is changed on its way, and goes by another name. */
+#define cuDeviceGetAttribute denied_handed_on
+
+#define HAND_ON(member, symbol, parameters) HAND_ON_(member, symbol)
+#define HAND_ON_(member, symbol)                                     \
+	__attribute__((visibility("hidden"))) void *denied_##member; \
+	__asm__(".text\n.globl " #symbol "\n.type " #symbol          \
+		",@function\n" #symbol ":\n\tjmp *denied_" #member   \
+		"(%rip)\n");
+KV_CUDA_CALLS(HAND_ON)
+#undef cuDeviceGetAttribute
+
+/* The real driver, for tests. */
+void *denied_driver(void);
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
+
+static void *real;
+
+void *denied_driver(void)
+{
+	return real;
+}
+
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
+{
+	CUresult (*ask)(int *, int, CUdevice) = denied_device_attribute;
+	CUresult r = ask(value, attribute, device);
+
+	if (r == CUDA_SUCCESS &&
+	    attribute == CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)
+		*value = 0;
+	return r;
+}
+
+__attribute__((constructor)) static void find(void)
+{
+	const char *path = getenv("KVFS_DENIED");
+
+	real = dlopen(path ? path : "", RTLD_NOW | RTLD_LOCAL);
+	if (real == NULL || path == NULL) {
+		fprintf(stderr, "KVFS_DENIED=%s: %s\n", path ? path : "",
+			path ? dlerror() : "not set");
+		abort();
+	}
+#define FIND(member, symbol, parameters) denied_##member = dlsym(real, #symbol);
+	KV_CUDA_CALLS(FIND)
+#undef FIND
+}

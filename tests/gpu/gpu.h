@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gpu.h - a GPU for tests: the stand-in driver, or with KVFS_GPU=1 in the
+ * environment a real one.
+ *
+ * A program that begins with gpu_begin() runs itself again with the folder of
+ * the stand-in before all others where libraries are looked for, so that the
+ * plug-in finds it, too.
+ */
+#ifndef KV_TESTS_GPU_GPU_H
+#define KV_TESTS_GPU_GPU_H
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "kv.h"
+#include "tests/gpu/abi.h"
+#include "tests/gpu/hooks.h"
+
+#define GPU_CALLS(X)                    \
+	X(cuInit)                       \
+	X(cuGetErrorName)               \
+	X(cuDeviceGetCount)             \
+	X(cuDeviceGet)                  \
+	X(cuDeviceGetName)              \
+	X(cuDeviceGetAttribute)         \
+	X(cuDevicePrimaryCtxRetain)     \
+	X(cuDevicePrimaryCtxRelease_v2) \
+	X(cuCtxSetCurrent)              \
+	X(cuCtxSynchronize)             \
+	X(cuMemAlloc_v2)                \
+	X(cuMemFree_v2)                 \
+	X(cuMemHostAlloc)               \
+	X(cuMemFreeHost)                \
+	X(cuMemHostRegister_v2)         \
+	X(cuMemHostUnregister)          \
+	X(cuMemcpyHtoD_v2)              \
+	X(cuMemcpyDtoH_v2)              \
+	X(cuMemcpyHtoDAsync_v2)         \
+	X(cuMemcpyDtoHAsync_v2)         \
+	X(cuMemcpyDtoDAsync_v2)         \
+	X(cuMemsetD8Async)              \
+	X(cuMemsetD32Async)             \
+	X(cuStreamCreateWithPriority)   \
+	X(cuStreamDestroy_v2)           \
+	X(cuStreamSynchronize)          \
+	X(cuStreamQuery)                \
+	X(cuStreamWaitEvent)            \
+	X(cuLaunchHostFunc)             \
+	X(cuEventCreate)                \
+	X(cuEventRecord)                \
+	X(cuEventQuery)                 \
+	X(cuEventSynchronize)           \
+	X(cuEventElapsedTime)           \
+	X(cuEventDestroy_v2)            \
+	X(cuModuleLoadData)             \
+	X(cuModuleUnload)               \
+	X(cuModuleGetFunction)          \
+	X(cuLaunchKernel)
+
+struct gpu {
+#define GPU_MEMBER(call) __typeof__(&call) call;
+	GPU_CALLS(GPU_MEMBER)
+#undef GPU_MEMBER
+	/* The stand-in's; NULL: the driver is a real one. */
+	__typeof__(&standin_set) set;
+	__typeof__(&standin_hold) hold;
+	__typeof__(&standin_pending) pending;
+	__typeof__(&standin_alive) alive;
+	__typeof__(&standin_bugs) bugs;
+	__typeof__(&standin_forgive) forgive;
+	__typeof__(&standin_calls) calls;
+	__typeof__(&standin_copied) copied;
+	void *library;
+	CUcontext ctx;
+	CUmodule module; /* kernels.ptx */
+	CUfunction spin, multiply;
+};
+
+static struct gpu gpu;
+
+/* The tests' own kernels, as text that the driver compiles. */
+extern const char gpu_kernels[], gpu_kernels_end[];
+__asm__(".pushsection .rodata\n"
+	".globl gpu_kernels\n"
+	"gpu_kernels: .incbin \"tests/gpu/kernels.ptx\"\n"
+	".byte 0\n"
+	".globl gpu_kernels_end\n"
+	"gpu_kernels_end:\n"
+	".popsection\n");
+
+static inline bool gpu_is_real(void)
+{
+	return getenv("KVFS_GPU") != NULL;
+}
+
+/* First of all in main: where the stand-in is found from now on. */
+static inline void gpu_begin(char **argv)
+{
+	const char *b = getenv("B"), *path = getenv("LD_LIBRARY_PATH");
+	char *all, *standin;
+
+	if (gpu_is_real() || getenv("KVFS_STANDIN_PATH") != NULL)
+		return;
+	if (asprintf(&standin, "%s/tests/gpu", b ? b : "build") < 0 ||
+	    asprintf(&all, "%s%s%s", standin, path ? ":" : "",
+		     path ? path : "") < 0)
+		exit(1);
+	setenv("LD_LIBRARY_PATH", all, 1);
+	setenv("KVFS_STANDIN_PATH", standin, 1);
+	execv("/proc/self/exe", argv);
+	exit(1);
+}
+
+static inline void gpu_find_calls(void)
+{
+#define GPU_FIND(call)                                   \
+	*(void **)&gpu.call = dlsym(gpu.library, #call); \
+	if (gpu.call == NULL)                            \
+		abort();
+	GPU_CALLS(GPU_FIND)
+#undef GPU_FIND
+	*(void **)&gpu.set = dlsym(gpu.library, "standin_set");
+	*(void **)&gpu.hold = dlsym(gpu.library, "standin_hold");
+	*(void **)&gpu.pending = dlsym(gpu.library, "standin_pending");
+	*(void **)&gpu.alive = dlsym(gpu.library, "standin_alive");
+	*(void **)&gpu.bugs = dlsym(gpu.library, "standin_bugs");
+	*(void **)&gpu.forgive = dlsym(gpu.library, "standin_forgive");
+	*(void **)&gpu.calls = dlsym(gpu.library, "standin_calls");
+	*(void **)&gpu.copied = dlsym(gpu.library, "standin_copied");
+}
+
+static inline void gpu_check(CUresult r, const char *call)
+{
+	const char *name = NULL;
+
+	if (r == CU_OK)
+		return;
+	gpu.cuGetErrorName(r, &name);
+	fprintf(stderr, "%s: %s (%d)\n", call, name ? name : "unknown", r);
+	abort();
+}
+#define GPU_OK(call, ...) gpu_check(gpu.call(__VA_ARGS__), #call)
+
+/* The first device, current in this thread.  -1: there is none. */
+static inline int gpu_open(void)
+{
+	void *(*behind)(void);
+	CUdevice device;
+
+	gpu.library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	if (gpu.library == NULL)
+		return -1;
+	/* denied.c knows the plug-in's calls only. */
+	*(void **)&behind = dlsym(gpu.library, "denied_driver");
+	if (behind != NULL)
+		gpu.library = behind();
+	gpu_find_calls();
+	if (gpu.cuInit(0) != CU_OK || gpu.cuDeviceGet(&device, 0) != CU_OK)
+		return -1;
+	if (gpu_is_real() == (gpu.set != NULL)) {
+		fputs("KVFS_GPU is set, and the driver is the stand-in\n",
+		      stderr);
+		abort();
+	}
+	GPU_OK(cuDevicePrimaryCtxRetain, &gpu.ctx, device);
+	GPU_OK(cuCtxSetCurrent, gpu.ctx);
+	GPU_OK(cuModuleLoadData, &gpu.module, gpu_kernels);
+	GPU_OK(cuModuleGetFunction, &gpu.spin, gpu.module, "test_spin");
+	GPU_OK(cuModuleGetFunction, &gpu.multiply, gpu.module, "test_multiply");
+	return 0;
+}
+
+/* Settings of the stand-in; nothing where the GPU is real. */
+static inline void gpu_set(const char *settings)
+{
+	if (gpu.set != NULL && gpu.set(settings) != 0)
+		abort();
+}
+
+static inline CUdeviceptr gpu_alloc(size_t bytes)
+{
+	CUdeviceptr at;
+
+	GPU_OK(cuMemAlloc_v2, &at, bytes);
+	return at;
+}
+
+static inline void gpu_free(CUdeviceptr at)
+{
+	GPU_OK(cuCtxSynchronize);
+	GPU_OK(cuMemFree_v2, at);
+}
+
+static inline CUstream gpu_stream(void)
+{
+	CUstream stream;
+
+	GPU_OK(cuStreamCreateWithPriority, &stream, CU_STREAM_NONBLOCKING, 0);
+	return stream;
+}
+
+static inline CUevent gpu_event(void)
+{
+	CUevent event;
+
+	GPU_OK(cuEventCreate, &event, CU_EVENT_NO_TIMING);
+	return event;
+}
+
+/* @stream does nothing for a while. */
+static inline void gpu_spin(CUstream stream, uint64_t ns)
+{
+	void *parameters[] = {&ns};
+
+	GPU_OK(cuLaunchKernel, gpu.spin, 1, 1, 1, 1, 1, 1, 0, stream,
+	       parameters, NULL);
+}
+
+/* Nothing of the library's is left, and nobody misused the driver.  @before:
+ * what was alive when the test began. */
+static inline struct standin_alive gpu_alive(void)
+{
+	struct standin_alive alive = {0};
+
+	if (gpu.alive != NULL)
+		gpu.alive(&alive);
+	return alive;
+}
+
+static inline void gpu_assert_same(const struct standin_alive *before)
+{
+	struct standin_alive now = gpu_alive();
+
+	assert_int_equal(now.streams, before->streams);
+	assert_int_equal(now.events, before->events);
+	assert_int_equal(now.device, before->device);
+	assert_int_equal(now.host, before->host);
+	assert_int_equal(now.registered, before->registered);
+	assert_int_equal(now.reserved, before->reserved);
+	if (gpu.bugs != NULL)
+		assert_int_equal(gpu.bugs(), 0);
+}
+
+#endif

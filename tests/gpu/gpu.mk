@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+# Tests of the CUDA device: a driver for machines without one (never installed),
+# and what is needed to run the same on a machine with a GPU.
+STANDIN    := $(wildcard tests/gpu/standin/*.c)
+GPU_UNIT   := $(filter $B/tests/gpu/%,$(UNIT)) $B/tests/gpu/bench
+GPU_MAP    := tests/gpu/standin/standin.map
+GPU_BUNDLE := $B/kvfs-gpu.tar.xz
+GPU_DENIED := $B/tests/gpu/denied/libcuda.so.1
+SCRIPTS    += tests/gpu/test_bundle.sh
+SOURCES    += $(STANDIN) tests/gpu/denied/denied.c
+
+$B/tests/gpu/libcuda.so.1: $(call objs,$(STANDIN)) $(GPU_MAP)
+	$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=$(GPU_MAP) $(filter %.o,$^) -ldl -o $@
+$(GPU_DENIED): $B/tests/gpu/denied/denied.o ; $(CC) $(LDFLAGS) -shared $^ -ldl -o $@
+$(GPU_UNIT:=.o): tests/gpu/kernels.ptx
+$(GPU_UNIT): | $B/tests/gpu/libcuda.so.1
+$B/tests/gpu/bench: $(call objs,tools/bench/report.c tools/bench/sample.c)
+test-run: $(GPU_DENIED)
+gpu-bundle: all $(GPU_UNIT) $(GPU_DENIED)  ## what a machine with a GPU needs, in one file
+	@tests/gpu/bundle.sh $B $(GPU_BUNDLE) && ls -l $(GPU_BUNDLE)
+gpu-test gpu-bench:                     ## on an NVIDIA GPU, from the bundle: tests; figures
+	@tests/gpu/gpu.sh $(GPU_BUNDLE) $@
+.PHONY: gpu-bundle gpu-test gpu-bench

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hooks.h - what the stand-in driver offers beside the driver's own calls.
+ * Tests find them by dlsym(3); a real driver has none of them.
+ */
+#ifndef KV_TESTS_GPU_HOOKS_H
+#define KV_TESTS_GPU_HOOKS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * Settings, as NAME=VALUE[,NAME=VALUE...]; also taken from the environment's
+ * KVFS_STANDIN when the driver is initialised.  Returns 0, or -1: unknown.
+ *
+ *   delay=USEC    longest pause before an operation begins (default 100)
+ *   seed=N        of the pauses
+ *   devices=N     how many there are (default 1, at most 2)
+ *   readonly=0|1  whether read-only memory can be registered (default 1)
+ *   memops=0|1    whether streams can wait for values (default 1)
+ *   pageable=0|1  whether asynchronous copies take memory that is not
+ *                 registered, and are synchronous then (default 1)
+ *   memory=BYTES  of a device (default 8 GiB)
+ *   fail=CALL:N:CODE  the N-th call of CALL from now on fails (1: the next)
+ */
+int standin_set(const char *settings);
+
+/* Copies, fills and kernels of all streams wait until it is false again. */
+void standin_hold(bool held);
+
+/* Operations given to streams and not over yet. */
+uint64_t standin_pending(void);
+
+struct standin_alive {
+	uint64_t streams, events, modules, contexts;
+	uint64_t device, host, registered, reserved; /* pieces of memory */
+	uint64_t device_bytes, host_bytes, registered_bytes;
+};
+void standin_alive(struct standin_alive *ret_alive);
+
+/*
+ * Uses that a real device punishes late or not at all: copies that touch memory
+ * which is no longer there, handles used after they were destroyed, calls from
+ * a stream's own host function, calls in a fork's child.  Each is also said on
+ * stderr.
+ */
+uint64_t standin_bugs(void);
+/* The device works again, and the bugs so far were meant. */
+void standin_forgive(void);
+
+/* How often @call was called. */
+uint64_t standin_calls(const char *call);
+/* Bytes that copies moved: in one go, and by kernels. */
+uint64_t standin_copied(bool by_kernel);
+
+#endif

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * event.c - the stand-in's events: moments in streams.
+ *
+ * OWNS      the events; a reference to the stream that each was recorded in.
+ *
+ * LOCKING   big_lock.
+ */
+#include "tests/gpu/standin/standin.h"
+
+struct CUevent_st {
+	struct CUevent_st *next;
+	struct moment moment;
+	struct timespec over; /* only with timing; set by its stream */
+	bool timing;
+};
+
+static struct CUevent_st *events; /* big_lock */
+
+static struct CUevent_st **find_locked(CUevent handle)
+{
+	struct CUevent_st **at;
+
+	for (at = &events; *at != NULL && *at != handle; at = &(*at)->next)
+		;
+	return at;
+}
+
+CUresult event_moment_locked(CUevent handle, struct moment *ret)
+{
+	struct CUevent_st *event = *find_locked(handle);
+
+	if (event == NULL)
+		return bug(CU_INVALID_HANDLE, "no such event");
+	*ret = event->moment;
+	if (ret->stream != NULL) {
+		uint64_t seq = ret->seq;
+
+		*ret = now_in_locked(ret->stream);
+		ret->seq = seq;
+	}
+	return CU_OK;
+}
+
+CUresult cuEventCreate(CUevent *ret, unsigned flags)
+{
+	CUresult r = enter("cuEventCreate", CONTEXT);
+	struct CUevent_st *event;
+
+	if (r != CU_OK)
+		return r;
+	if ((flags & ~3u) != 0)
+		return CU_INVALID_VALUE;
+	event = calloc(1, sizeof(*event));
+	if (event == NULL)
+		return CU_OUT_OF_MEMORY;
+	event->timing = (flags & CU_EVENT_NO_TIMING) == 0;
+	pthread_mutex_lock(&big_lock);
+	event->next = events;
+	events = event;
+	alive.events++;
+	pthread_mutex_unlock(&big_lock);
+	*ret = event;
+	return CU_OK;
+}
+
+CUresult cuEventDestroy_v2(CUevent handle)
+{
+	CUresult r = enter("cuEventDestroy_v2", CONTEXT);
+	struct CUevent_st **at, *event;
+
+	if (r != CU_OK)
+		return r;
+	pthread_mutex_lock(&big_lock);
+	at = find_locked(handle);
+	event = *at;
+	if (event != NULL) {
+		*at = event->next;
+		moment_put_locked(&event->moment);
+		alive.events--;
+	}
+	pthread_mutex_unlock(&big_lock);
+	if (event == NULL)
+		return bug(CU_INVALID_HANDLE, "destroyed no event");
+	free(event);
+	return CU_OK;
+}
+
+/* The event may be gone by the time its stream comes here. */
+static void stamp(struct op *op)
+{
+	struct CUevent_st *event;
+
+	pthread_mutex_lock(&big_lock);
+	event = *find_locked(op->arg);
+	if (event != NULL)
+		clock_gettime(CLOCK_MONOTONIC, &event->over);
+	pthread_mutex_unlock(&big_lock);
+}
+
+CUresult cuEventRecord(CUevent handle, CUstream stream)
+{
+	CUresult r = enter("cuEventRecord", CONTEXT);
+	struct CUevent_st *event;
+	struct moment moment;
+	struct op *op;
+
+	if (r != CU_OK)
+		return r;
+	op = op_new(stamp);
+	op->arg = handle;
+	r = give(stream, op, &moment);
+	if (r != CU_OK)
+		return r;
+	pthread_mutex_lock(&big_lock);
+	event = *find_locked(handle);
+	if (event != NULL) {
+		struct moment old = event->moment;
+
+		event->moment = moment;
+		moment = old;
+	}
+	moment_put_locked(&moment);
+	pthread_mutex_unlock(&big_lock);
+	return event != NULL ? CU_OK
+			     : bug(CU_INVALID_HANDLE, "recorded no event");
+}
+
+static CUresult look(CUevent handle, bool wait)
+{
+	struct moment moment = {0};
+	CUresult r;
+
+	pthread_mutex_lock(&big_lock);
+	r = event_moment_locked(handle, &moment);
+	if (wait)
+		wait_until_past_locked(&moment);
+	if (!moment_is_past_locked(&moment))
+		r = CU_NOT_READY;
+	moment_put_locked(&moment);
+	pthread_mutex_unlock(&big_lock);
+	return r == CU_OK ? enter("(an event's end)", CONTEXT) : r;
+}
+
+CUresult cuEventQuery(CUevent event)
+{
+	CUresult r = enter("cuEventQuery", CONTEXT);
+
+	return r == CU_OK ? look(event, false) : r;
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+	CUresult r = enter("cuEventSynchronize", CONTEXT);
+
+	return r == CU_OK ? look(event, true) : r;
+}
+
+CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end)
+{
+	CUresult r = enter("cuEventElapsedTime", CONTEXT);
+	struct CUevent_st *a, *b;
+
+	if (r != CU_OK)
+		return r;
+	pthread_mutex_lock(&big_lock);
+	a = *find_locked(begin);
+	b = *find_locked(end);
+	if (a == NULL || b == NULL || !a->timing || !b->timing)
+		r = CU_INVALID_HANDLE;
+	else if (!moment_is_past_locked(&a->moment) ||
+		 !moment_is_past_locked(&b->moment))
+		r = CU_NOT_READY;
+	else
+		*ms = (float)(b->over.tv_sec - a->over.tv_sec) * 1e3f +
+		      (float)(b->over.tv_nsec - a->over.tv_nsec) / 1e6f;
+	pthread_mutex_unlock(&big_lock);
+	return r;
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host.c - host memory that the stand-in's device can reach.
+ *
+ * OWNS      memory from cuMemHostAlloc; registrations.
+ *
+ * INVARIANTS
+ *   (1) Memory that may not be written is registered only as read-only, where
+ *       the device can do that; registered as read-only it takes no writes.
+ *   (2) No byte is registered twice.
+ *
+ * LOCKING   big_lock.
+ */
+#include <stdio.h>
+#include <sys/mman.h>
+
+#include "tests/gpu/standin/standin.h"
+
+/* Whether all of it is mapped; and may be written. */
+static bool is_mapped(uintptr_t at, size_t n, bool *ret_writable)
+{
+	FILE *maps = fopen("/proc/self/maps", "re");
+	uintptr_t from, to, end = at + n;
+	char rights[5], line[512];
+
+	*ret_writable = true;
+	if (maps == NULL)
+		return false;
+	while (at < end && fgets(line, sizeof(line), maps) != NULL) {
+		if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) != 3 ||
+		    to <= at)
+			continue;
+		if (from > at || rights[0] != 'r')
+			break;
+		if (rights[1] != 'w')
+			*ret_writable = false;
+		at = to;
+	}
+	fclose(maps);
+	return at >= end;
+}
+
+CUresult cuMemHostRegister_v2(void *ptr, size_t n, unsigned flags)
+{
+	CUresult r = enter("cuMemHostRegister_v2", CONTEXT);
+	uintptr_t at = (uintptr_t)ptr;
+	bool writable;
+
+	if (r != CU_OK)
+		return r;
+	if (n == 0 || (flags & ~15u) != 0 || !is_mapped(at, n, &writable))
+		return CU_INVALID_VALUE;
+	if ((flags & CU_REGISTER_READ_ONLY) != 0 && !settings.read_only)
+		return CU_NOT_SUPPORTED;
+	if ((flags & CU_REGISTER_READ_ONLY) == 0 && !writable)
+		return CU_INVALID_VALUE;
+	pthread_mutex_lock(&big_lock);
+	if (range_touches_locked(at, n))
+		r = CU_ALREADY_REGISTERED;
+	else if (range_add_locked(REGISTERED, at, n, flags) == NULL)
+		r = CU_OUT_OF_MEMORY;
+	pthread_mutex_unlock(&big_lock);
+	return r;
+}
+
+CUresult cuMemHostUnregister(void *ptr)
+{
+	CUresult r = enter("cuMemHostUnregister", CONTEXT);
+	size_t n;
+
+	if (r != CU_OK)
+		return r;
+	pthread_mutex_lock(&big_lock);
+	if (!range_remove_locked(REGISTERED, (uintptr_t)ptr, &n))
+		r = CU_NOT_REGISTERED;
+	pthread_mutex_unlock(&big_lock);
+	return r == CU_OK ? r : bug(r, "unregistered what is not registered");
+}
+
+CUresult cuMemHostAlloc(void **ptr, size_t n, unsigned flags)
+{
+	CUresult r = enter("cuMemHostAlloc", CONTEXT);
+	void *at;
+
+	if (r != CU_OK)
+		return r;
+	if (n == 0 || (flags & ~7u) != 0)
+		return CU_INVALID_VALUE;
+	at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+		  -1, 0);
+	if (at == MAP_FAILED)
+		return CU_OUT_OF_MEMORY;
+	memset(at, DEVICE_POISON_NEW, n);
+	pthread_mutex_lock(&big_lock);
+	if (range_add_locked(HOST, (uintptr_t)at, n, flags) == NULL)
+		r = CU_OUT_OF_MEMORY;
+	pthread_mutex_unlock(&big_lock);
+	*ptr = at;
+	return r;
+}
+
+CUresult cuMemFreeHost(void *ptr)
+{
+	CUresult r = enter("cuMemFreeHost", CONTEXT);
+	size_t n;
+
+	if (r != CU_OK)
+		return r;
+	pthread_mutex_lock(&big_lock);
+	if (range_remove_locked(HOST, (uintptr_t)ptr, &n))
+		munmap(ptr, n);
+	else
+		r = CU_INVALID_VALUE;
+	pthread_mutex_unlock(&big_lock);
+	return r == CU_OK ? r : bug(r, "freed host memory that is none");
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *ret, void *ptr,
+				      unsigned flags)
+{
+	CUresult r = enter("cuMemHostGetDevicePointer_v2", CONTEXT);
+	const struct range *range;
+
+	if (r != CU_OK)
+		return r;
+	if (flags != 0)
+		return CU_INVALID_VALUE;
+	pthread_mutex_lock(&big_lock);
+	range = range_of_locked((uintptr_t)ptr, 1);
+	if (range == NULL || range->kind == DEVICE)
+		r = CU_INVALID_VALUE;
+	else
+		*ret = (uintptr_t)ptr;
+	pthread_mutex_unlock(&big_lock);
+	return r;
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * standin.h - a driver for tests: what its files share.
+ *
+ * Device memory is host memory.  A device address is in a range of its own
+ * where nothing can be read or written; the bytes are at a fixed distance from
+ * it (DEVICE_SHIFT below), so that a program that takes a device address for
+ * one of the host dies at once, as it would.
+ *
+ * A stream is a thread that takes its operations one after the other, each
+ * after a random pause and after what it depends on.  So streams overtake each
+ * other wherever nothing keeps them from it, and copies read and write what is
+ * there late.
+ */
+#ifndef KV_STANDIN_H
+#define KV_STANDIN_H
+
+#include <pthread.h>
+#include <string.h>
+
+#include "kv.h"
+#include "tests/gpu/abi.h"
+#include "tests/gpu/hooks.h"
+
+/* ---- state.c ---- */
+
+#define MAX_DEVICES 2
+
+struct settings {
+	unsigned delay_us, seed;
+	int devices;
+	bool read_only, mem_ops, pageable;
+	uint64_t memory;
+};
+extern struct settings settings;
+
+/* Over everything that changes, but the counters. */
+extern pthread_mutex_t big_lock;
+/* Something is over, or has been given. */
+extern pthread_cond_t changed;
+
+enum needs { NOTHING, INIT, CONTEXT };
+
+/* Every call begins with this: 0, or what it must return. */
+CUresult enter(const char *call, enum needs needs);
+/* This thread's, inside a call that needs one. */
+CUcontext current_context(void);
+/* Say it, and count it.  Returns @code, for convenience. */
+CUresult bug(CUresult code, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+/* Where an operation of a stream went wrong: from now on all calls say so. */
+void break_device(CUresult code);
+extern __thread bool in_host_function;
+extern uint64_t copied[2];
+
+/* ---- device.c ---- */
+
+struct CUctx_st {
+	int device;
+	unsigned refs; /* big_lock */
+};
+bool context_is_live(CUcontext ctx);
+CUcontext context_of(int device);
+
+/* ---- memory.c ---- */
+
+extern struct standin_alive alive; /* big_lock */
+
+#define DEVICE_POISON_NEW 0xcd
+#define DEVICE_POISON_OLD 0xdd
+
+enum range_kind { DEVICE, RESERVED, HOST, REGISTERED };
+
+struct range {
+	struct range *next;
+	enum range_kind kind;
+	uintptr_t base;
+	size_t bytes;
+	int device;
+	unsigned flags;
+};
+
+/* What a copy may touch: the live piece of memory that has all of @at ..
+ * + @bytes, or NULL. */
+const struct range *range_of_locked(uintptr_t at, size_t bytes);
+/* Whether any byte of it is in a live piece of memory. */
+bool range_touches_locked(uintptr_t at, size_t bytes);
+/* Where the bytes of an address, device or host, are. */
+void *bytes_at(uintptr_t at);
+bool is_device_address(uintptr_t at);
+/* Addresses that no other piece has ever had; 0: there are none left. */
+uintptr_t device_addresses_locked(size_t bytes, size_t align);
+const struct range *range_add_locked(enum range_kind kind, uintptr_t base,
+				     size_t bytes, unsigned flags);
+/* The piece of this kind that begins at @base is no more; NULL: there was none,
+ * else its size. */
+bool range_remove_locked(enum range_kind kind, uintptr_t base,
+			 size_t *ret_bytes);
+
+/* ---- stream.c ---- */
+
+struct op;
+
+/* A moment in a stream: when its first @seq operations are over. */
+struct moment {
+	struct CUstream_st *stream; /* a reference; NULL: long past */
+	uint64_t seq;
+};
+
+#define MAX_DEPENDENCIES 64
+
+struct op {
+	struct op *next;
+	void (*run)(struct op *op); /* without big_lock; may be NULL */
+	bool is_work;		    /* held by standin_hold */
+	struct moment after[MAX_DEPENDENCIES];
+	unsigned n_after;
+	/* What @run needs. */
+	uintptr_t dst, src;
+	size_t bytes;
+	uint32_t value;
+	unsigned flags;
+	CUhostFn *fn;
+	void *arg;
+	void *parameters; /* freed with it */
+};
+
+struct op *op_new(void (*run)(struct op *op));
+/* Takes @op.  @ret, unless NULL, is when it will be over. */
+CUresult give(CUstream stream, struct op *op, struct moment *ret);
+CUresult give_and_wait(CUstream stream, struct op *op);
+/* The stream behind a handle, 0 and the legacy one included; NULL: none. */
+struct CUstream_st *stream_of_locked(CUstream handle);
+void moment_put_locked(struct moment *moment);
+bool moment_is_past_locked(const struct moment *moment);
+struct moment now_in_locked(struct CUstream_st *stream);
+void wait_for_all(void);
+void wait_until_past_locked(const struct moment *moment);
+
+/* ---- event.c ---- */
+
+/* What @event stands for, as a reference; @ret: {NULL} if nothing. */
+CUresult event_moment_locked(CUevent event, struct moment *ret);
+
+/* ---- copy.c ---- */
+
+/* An operation is about to touch these bytes of the device: false, and the
+ * device is broken, if they are not there. */
+bool may_touch(uintptr_t at, size_t bytes, const char *what);
+
+#endif

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_faults.c - the driver fails, the daemon dies, there is no GPU: a status
+ * for each block, nothing kept, and nobody else hurt.
+ */
+#include "tests/gpu/memory.h"
+
+#define BLOCKS 32u
+
+static const struct dims dims = {2, 4, 64, 8};
+static struct engine e;
+static struct standin_alive before;
+static int64_t pages[BLOCKS];
+
+static int setup(void **state)
+{
+	size_t i;
+
+	before = gpu_alive();
+	engine_open(&e, *state, "cuda", &shapes[2], &dims, BLOCKS);
+	engine_fill(&e, 7);
+	for (i = 0; i < BLOCKS; i++)
+		pages[i] = (int64_t)i;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct world *w = *state;
+
+	gpu.hold(false);
+	if (w->daemon == 0)
+		world_start_daemon(w);
+	engine_close(&e);
+	gpu_assert_same(&before);
+	return 0;
+}
+
+static void assert_nothing_held(void)
+{
+	struct kvfs_pool_info info;
+
+	assert_int_equal(kvfs_pool_info(e.pool, &info), 0);
+	assert_int_equal(info.pages_loading, 0);
+	assert_int_equal(info.pages_saving, 0);
+}
+
+/* The first call of @call from now on fails. */
+static void fail_one(const char *call)
+{
+	char text[64];
+
+	snprintf(text, sizeof(text), "fail=%s:1:1", call);
+	gpu_set(text);
+}
+
+/* Some blocks failed; what has not is right, and all are the next time. */
+static void a_load_that_fails(const char *call)
+{
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+	unsigned failed = 0, i;
+
+	engine_save(&e, BLOCKS, pages, KVFS_SEALED);
+	lease = engine_acquire(&e, BLOCKS);
+	fail_one(call);
+	assert_int_equal(kvfs_load(e.pool, lease, BLOCKS, pages, NULL, &xfer),
+			 0);
+	assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND) >= 0);
+	for (i = 0; i < BLOCKS; i++) {
+		int status = kvfs_xfer_status(xfer, i);
+
+		assert_true(status == 0 || status == -EIO);
+		failed += status != 0;
+	}
+	assert_in_range(failed, 1, BLOCKS);
+	kvfs_xfer_free(xfer);
+	assert_nothing_held();
+	assert_int_equal(kvfs_load(e.pool, lease, BLOCKS, pages, NULL, &xfer),
+			 0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND),
+			 BLOCKS);
+	kvfs_xfer_free(xfer);
+	engine_assert_is_image(&e,
+			       "after a load that failed, one that did not");
+	kvfs_release(lease);
+}
+
+static void R38_a_load_whose_copy_fails_says_so_of_its_blocks(void **state)
+{
+	(void)state;
+	a_load_that_fails("cuMemcpyHtoDAsync_v2");
+}
+
+static void R38_a_load_whose_kernel_fails_says_so_of_its_blocks(void **state)
+{
+	(void)state;
+	a_load_that_fails("cuLaunchKernel");
+}
+
+/* What failed is nowhere, and can be saved again. */
+static void R37_a_save_whose_copy_fails_leaves_nothing(void **state)
+{
+	kvfs_key *keys = engine_keys(BLOCKS);
+	kvfs_query query = {e.space, keys, BLOCKS};
+	uint8_t states[BLOCKS];
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+	unsigned failed = 0, i;
+
+	(void)state;
+	fail_one("cuMemcpyDtoHAsync_v2");
+	assert_int_equal(kvfs_save(e.pool, e.space, keys, NULL, BLOCKS, pages,
+				   NULL, &xfer),
+			 0);
+	assert_true(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND) >= 0);
+	assert_true(kvfs_probe(&query, 1, states) >= 0);
+	for (i = 0; i < BLOCKS; i++) {
+		bool bad = kvfs_xfer_status(xfer, i) == -EIO;
+
+		assert_int_equal(states[i] == KVFS_ABSENT, bad);
+		failed += bad;
+	}
+	assert_in_range(failed, 1, BLOCKS);
+	kvfs_xfer_free(xfer);
+	assert_nothing_held();
+	assert_int_equal(kvfs_save(e.pool, e.space, keys, NULL, BLOCKS, pages,
+				   NULL, &xfer),
+			 0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND),
+			 BLOCKS);
+	kvfs_xfer_free(xfer);
+	lease = engine_acquire(&e, BLOCKS);
+	kvfs_release(lease);
+	free(keys);
+}
+
+/* Its slots stay mapped, so that what was under way is right to the end. */
+static void a_daemon_that_dies_under_a_copy_does_no_harm(void **state)
+{
+	struct world *w = *state;
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+	unsigned i;
+
+	engine_save(&e, BLOCKS, pages, KVFS_SEALED);
+	lease = engine_acquire(&e, BLOCKS);
+	GPU_OK(cuMemsetD8Async, e.shape.base, 0xe1, e.shape.bytes, CU_LEGACY);
+	GPU_OK(cuCtxSynchronize);
+	gpu.hold(true);
+	assert_int_equal(kvfs_load(e.pool, lease, BLOCKS, pages, NULL, &xfer),
+			 0);
+	for (i = 0; i < 20000 && gpu.pending() == 0; i++)
+		usleep(1000);
+	world_stop_daemon(w, SIGKILL);
+	gpu.hold(false);
+	assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND) > 0);
+	for (i = 0; i < BLOCKS; i++)
+		assert_true(kvfs_xfer_status(xfer, i) == 0 ||
+			    kvfs_xfer_status(xfer, i) == -ESTALE);
+	kvfs_xfer_free(xfer);
+	kvfs_release(lease);
+	assert_nothing_held();
+}
+
+static int register_as(const char *device, uint64_t base)
+{
+	struct pool_shape shape = e.shape;
+	kvfs_pool_desc desc = {
+		.device = device,
+		.space = e.space,
+		.views = shape.views,
+		.n_views = shape.n_views,
+		.pages = BLOCKS,
+		.pages_per_block = 1,
+	};
+	kvfs_pool *pool = NULL;
+	size_t i;
+	int r;
+
+	for (i = 0; i < shape.n_views; i++)
+		shape.views[i].base =
+			(uint8_t *)shape.views[i].base - shape.base + base;
+	r = kvfs_pool_register(e.session, &desc, &pool);
+	kvfs_pool_close(pool);
+	return r;
+}
+
+static void a_pool_of_no_device_memory_is_refused(void **state)
+{
+	void *host = malloc(e.shape.bytes);
+
+	(void)state;
+	assert_int_equal(register_as("cuda", e.shape.base), 0);
+	assert_int_equal(register_as("cuda:0", e.shape.base), 0);
+	assert_int_equal(register_as("cuda:7", e.shape.base), -ENODEV);
+	assert_int_equal(register_as("cuda:", e.shape.base), -ENODEV);
+	assert_int_equal(register_as("cudas", e.shape.base), -ENODEV);
+	assert_true(register_as("cuda", (uintptr_t)host) < 0);
+	assert_int_equal(register_as("cuda:0", (uintptr_t)host), -EINVAL);
+	free(host);
+}
+
+/* In a process of its own, which finds a driver without a device. */
+static int no_device(void)
+{
+	struct world *w = NULL;
+	int r;
+
+	setenv("KVFS_STANDIN", "devices=0", 1);
+	if (world_begin((void **)&w, "dram=64M,ssd=0,hugepages=off") < 0)
+		return 1;
+	engine_open(&e, w, "host", &shapes[0], &dims, 4);
+	r = register_as("cuda", e.shape.base) == -ENODEV &&
+			    register_as("cuda:0", e.shape.base) == -ENODEV
+		    ? 0
+		    : 1;
+	engine_close(&e);
+	world_group_teardown((void **)&w);
+	return r;
+}
+
+static void without_a_device_there_is_none(void **state)
+{
+	char *const argv[] = {"test_faults", "no-device", NULL};
+	int status;
+	pid_t pid = fork();
+
+	(void)state;
+	if (pid == 0) {
+		execv("/proc/self/exe", argv);
+		_exit(127);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+static int group(void **state)
+{
+	return world_begin(state, "dram=64M,ssd=0,segment=8M,hugepages=off");
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+		TEST(R38_a_load_whose_copy_fails_says_so_of_its_blocks),
+		TEST(R38_a_load_whose_kernel_fails_says_so_of_its_blocks),
+		TEST(R37_a_save_whose_copy_fails_leaves_nothing),
+		TEST(a_daemon_that_dies_under_a_copy_does_no_harm),
+		TEST(a_pool_of_no_device_memory_is_refused),
+		TEST(without_a_device_there_is_none),
+	};
+
+	gpu_begin(argv);
+	if (argc > 1 && strcmp(argv[1], "no-device") == 0)
+		return no_device();
+	if (gpu_is_real())
+		return 77;
+	if (gpu_open() < 0)
+		return 1;
+	return cmocka_run_group_tests(tests, group, world_group_teardown);
+}

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_layouts.c - every layout, there and back bit for bit, on the host and on
+ * the GPU, by each way that bytes can take.
+ */
+#include "tests/gpu/memory.h"
+
+static const struct dims middle = {2, 4, 64, 8};   /* pieces of 4 KiB */
+static const struct dims small = {2, 1, 32, 4};	   /* of 256 bytes */
+static const struct dims qwen3 = {36, 8, 128, 16}; /* of 32 KiB */
+
+/* Where the pages of a load go that is to skip some. */
+static void skip_some(int64_t *pages, size_t n)
+{
+	size_t i;
+
+	for (i = 3; i < n; i += 5)
+		pages[i] = -1;
+}
+
+/* The lease's bytes are those of the pages, in the order of the tensors. */
+static void assert_blocks_are(struct engine *e, kvfs_lease *lease, size_t n,
+			      const int64_t *pages)
+{
+	uint8_t *block = malloc(e->shape.block);
+	const void *data;
+	uint64_t bytes;
+	size_t i;
+
+	for (i = 0; i < n; i += n / 3 + 1) {
+		shape_block(&e->shape, e->image,
+			    pages + i * e->shape.pages_per_block, block);
+		data = kvfs_lease_data(lease, i, &bytes);
+		assert_int_equal(bytes, e->shape.block);
+		assert_memory_equal(data, block, bytes);
+	}
+	free(block);
+}
+
+/* From pages @from to pages @to of an image that is all 0xa5 else. */
+static void expect_moved(struct engine *e, size_t n_pages, const int64_t *from,
+			 const int64_t *to)
+{
+	uint8_t *image = malloc(e->shape.bytes);
+	uint8_t *page = malloc(shape_page_bytes(&e->shape));
+	size_t i;
+
+	memset(image, 0xa5, e->shape.bytes);
+	for (i = 0; i < n_pages; i++) {
+		if (to[i] < 0)
+			continue;
+		shape_page_out(&e->shape, e->image, (uint64_t)from[i], page);
+		shape_page_in(&e->shape, image, (uint64_t)to[i], page);
+	}
+	free(page);
+	free(e->image);
+	e->image = image;
+}
+
+static void load(struct engine *e, kvfs_lease *lease, size_t n,
+		 const int64_t *pages)
+{
+	kvfs_xfer *xfer;
+	size_t i;
+
+	assert_int_equal(kvfs_load(e->pool, lease, n, pages, NULL, &xfer), 0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 120 * SECOND), n);
+	for (i = 0; i < n; i++)
+		assert_int_equal(kvfs_xfer_status(xfer, i), 0);
+	kvfs_xfer_free(xfer);
+}
+
+static void there_and_back(struct world *w, const char *device,
+			   const struct shape *shape, const struct dims *dims,
+			   size_t n)
+{
+	size_t n_pages = n * shape->pages_per_block;
+	uint64_t pages = n_pages + n_pages / 4 + 3;
+	int64_t *from = engine_pages(n_pages, pages, 1);
+	int64_t *to = engine_pages(n_pages, pages, 2);
+	struct engine e;
+	kvfs_lease *lease;
+
+	engine_open(&e, w, device, shape, dims, pages);
+	engine_fill(&e, n);
+	engine_save(&e, n, from, KVFS_SEALED);
+	engine_assert_is_image(&e, "a save leaves the pages as they are");
+	lease = engine_acquire(&e, n);
+	assert_blocks_are(&e, lease, n, from);
+
+	skip_some(to, n_pages);
+	expect_moved(&e, n_pages, from, to);
+	if (engine_is_host(&e))
+		memset((void *)e.shape.base, 0xa5, e.shape.bytes);
+	else
+		GPU_OK(cuMemsetD8Async, e.shape.base, 0xa5, e.shape.bytes,
+		       CU_LEGACY);
+	if (!engine_is_host(&e))
+		GPU_OK(cuCtxSynchronize);
+	load(&e, lease, n, to);
+	engine_assert_is_image(&e, "a load writes these pages and no others");
+	kvfs_release(lease);
+	engine_close(&e);
+	free(from);
+	free(to);
+}
+
+/* @n of every @step-th layout. */
+static void layouts(struct world *w, const char *device,
+		    const struct dims *dims, size_t n, size_t step)
+{
+	struct standin_alive before = gpu_alive();
+	size_t i;
+
+	for (i = 0; i < KV_ARRAY_LEN(shapes); i += step) {
+		print_message("%s, %s, %zu\n", device, shapes[i].name, n);
+		there_and_back(w, device, &shapes[i], dims, n);
+	}
+	if (strcmp(device, "host") != 0)
+		gpu_assert_same(&before);
+}
+
+static void on_the_host_each_layout_comes_back_bit_for_bit(void **state)
+{
+	layouts(*state, "host", &middle, 1, 1);
+	layouts(*state, "host", &middle, 127, 1);
+}
+
+static void on_the_host_4096_blocks_come_back(void **state)
+{
+	layouts(*state, "host", &small, 4096, 5);
+}
+
+static void one_block_comes_back_from_the_device(void **state)
+{
+	layouts(*state, "cuda", &middle, 1, 1);
+}
+
+static void each_layout_comes_back_from_the_device(void **state)
+{
+	layouts(*state, "cuda", &middle, 127, 1);
+}
+
+static void from_the_device_4096_blocks_come_back(void **state)
+{
+	layouts(*state, "cuda", &small, 4096, 1);
+}
+
+static void some_layouts_come_back_from_the_device(void **state)
+{
+	layouts(*state, "cuda", &middle, 127, 2);
+	layouts(*state, "cuda", &small, 4096, 7);
+}
+
+/* 286 MiB; the stand-in has nothing to learn from so much. */
+static void qwen3_comes_back_from_the_device(void **state)
+{
+	struct dims dims = qwen3;
+
+	if (!gpu_is_real())
+		dims.layers = 2;
+	there_and_back(*state, "cuda", &shapes[0], &dims, 127);
+	there_and_back(*state, "cuda", &shapes[2], &dims, 127);
+}
+
+/* How the bytes went, as the pool says; registration may take a moment. */
+static void assert_path(struct world *w, const char *path, const char *reason)
+{
+	struct kvfs_pool_info info;
+	int64_t page = 0;
+	struct engine e;
+	unsigned i;
+
+	if (gpu_is_real())
+		skip();
+	engine_open(&e, w, "cuda", &shapes[0], &middle, 1);
+	engine_save(&e, 1, &page, KVFS_SEALED);
+	kvfs_release(engine_acquire(&e, 1));
+	for (i = 0; i < 3000; i++) {
+		assert_int_equal(kvfs_pool_info(e.pool, &info), 0);
+		if (strstr(info.reason, reason) != NULL)
+			break;
+		usleep(10000);
+	}
+	assert_non_null(strstr(info.reason, reason));
+	assert_non_null(strstr(info.path, path));
+	engine_close(&e);
+}
+
+static void the_arena_is_registered(void **state)
+{
+	assert_path(*state, "registered", "read-only memory");
+}
+
+static void what_cannot_be_registered_is_staged(void **state)
+{
+	assert_path(*state, "staging", "does not register");
+}
+
+static void the_arena_is_registered_while_it_is_writable(void **state)
+{
+	assert_path(*state, "registered", "arena=rw");
+}
+
+/* One session for all: what it stages saves in is made only once. */
+static int begin(void **state, const char *arena)
+{
+	static char options[128];
+	struct world *w;
+	int r;
+
+	snprintf(options, sizeof(options), "dram=%s,ssd=0,scrub=0,arena=%s",
+		 gpu_is_real() ? "2G" : "128M,segment=8M,hugepages=off", arena);
+	r = world_begin(state, options);
+	w = *state;
+	return r < 0 ? r : kvfs_open(w->path, &w->session);
+}
+
+static int sealed(void **state)
+{
+	return begin(state, "sealed");
+}
+
+static int writable(void **state)
+{
+	return begin(state, "rw");
+}
+
+static int end(void **state)
+{
+	struct world *w = *state;
+
+	kvfs_close(w->session);
+	return world_group_teardown(state);
+}
+
+static int run_host(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(
+			on_the_host_each_layout_comes_back_bit_for_bit),
+		cmocka_unit_test(on_the_host_4096_blocks_come_back),
+	};
+
+	return cmocka_run_group_tests_name("host", tests, sealed, end);
+}
+
+static int run_cuda(const char *name, CMFixtureFunction setup)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(one_block_comes_back_from_the_device),
+		cmocka_unit_test(each_layout_comes_back_from_the_device),
+		cmocka_unit_test(from_the_device_4096_blocks_come_back),
+		cmocka_unit_test(qwen3_comes_back_from_the_device),
+		cmocka_unit_test(the_arena_is_registered),
+	};
+
+	return cmocka_run_group_tests_name(name, tests, setup, end);
+}
+
+/* What the way of the bytes changes. */
+static int run_other_way(const char *name, CMFixtureFunction setup,
+			 struct CMUnitTest is_so)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(some_layouts_come_back_from_the_device),
+		cmocka_unit_test(qwen3_comes_back_from_the_device),
+		is_so,
+	};
+
+	return cmocka_run_group_tests_name(name, tests, setup, end);
+}
+
+static void a_few_layouts_come_back_from_the_device(void **state)
+{
+	layouts(*state, "cuda", &middle, 9, 1);
+}
+
+/* `test_layouts quick`: for tools that make everything slow. */
+static int run_quick(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_few_layouts_come_back_from_the_device),
+	};
+
+	if (gpu_open() < 0)
+		return 1;
+	return cmocka_run_group_tests_name("quick", tests, sealed, end);
+}
+
+int main(int argc, char **argv)
+{
+	int failed;
+
+	gpu_begin(argv);
+	if (argc > 1)
+		return run_quick();
+	failed = run_host();
+	if (gpu_open() < 0)
+		return 1;
+	gpu_set("delay=20,pageable=0");
+	failed += run_cuda("cuda, as the device is", sealed);
+	gpu_set("readonly=0");
+	if (!gpu_is_real())
+		failed += run_other_way(
+			"cuda, staged", sealed,
+			(struct CMUnitTest)cmocka_unit_test(
+				what_cannot_be_registered_is_staged));
+	return failed +
+	       run_other_way(
+		       "cuda, arena=rw", writable,
+		       (struct CMUnitTest)cmocka_unit_test(
+			       the_arena_is_registered_while_it_is_writable));
+}

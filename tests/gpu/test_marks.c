@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Order on the device: marks, gates; and memory of our own. */
+#include <pthread.h>
+
+#include "tests/gpu/rig.h"
+
+static struct rig rig;
+static struct standin_alive before;
+
+static int set_up(void **state)
+{
+	(void)state;
+	gpu_set("readonly=1,memops=1,delay=100");
+	before = gpu_alive();
+	rig_open(&rig);
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	rig_staging(&rig);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	rig_close(&rig);
+	gpu_assert_same(&before);
+	return 0;
+}
+
+/* ---- marks ---- */
+
+/* A compute stream that goes on writing the pages for a while. */
+static void write_late(CUstream stream, unsigned char value)
+{
+	gpu_spin(stream, 30000000);
+	GPU_OK(cuMemsetD8Async, rig.memory, value, RIG_BYTES, stream);
+}
+
+static void load_behind(void *mark, uint64_t seed)
+{
+	struct rig_batch b;
+	size_t i;
+
+	for (i = 0; i < RIG_BLOCKS; i++)
+		rig_fill(rig.alias + i * RIG_BLOCK, seed + i);
+	rig_make(&rig, &b, rig.arena, RIG_BLOCK, 3, RIG_BLOCKS);
+	b.batch.mark = mark;
+	assert_int_equal(rig.device->load(rig.pool, &b.batch), 0);
+	rig_on_image(&rig, &b, true);
+}
+
+/* Nothing of the load is overwritten by what the stream had been given. */
+static void R7_a_load_comes_after_what_the_stream_was_given(void **state)
+{
+	CUstream stream = gpu_stream();
+	void *mark;
+
+	(void)state;
+	write_late(stream, 0x5a);
+	assert_int_equal(rig.device->mark(rig.pool, stream, NULL, &mark), 0);
+	memset(rig.image, 0x5a, RIG_BYTES);
+	load_behind(mark, 1);
+	assert_true(rig.device->mark_is_done(mark));
+	rig.device->mark_free(mark);
+	rig_assert_is_image(&rig);
+	GPU_OK(cuStreamDestroy_v2, stream);
+}
+
+static void R6_a_save_has_what_the_stream_wrote_before(void **state)
+{
+	CUstream stream = gpu_stream();
+	struct rig_batch b;
+	void *mark;
+	uint64_t i;
+
+	(void)state;
+	write_late(stream, 0x6b);
+	assert_int_equal(rig.device->mark(rig.pool, stream, NULL, &mark), 0);
+	rig_make(&rig, &b, rig.staging, RIG_BLOCK, 0, RIG_BLOCKS);
+	b.batch.mark = mark;
+	assert_int_equal(rig.device->save(rig.pool, &b.batch), 0);
+	for (i = 0; i < rig.staging_bytes; i++)
+		if (rig.staging[i] != 0x6b)
+			fail_msg("byte %lu is %02x", i, rig.staging[i]);
+	rig.device->mark_free(mark);
+	GPU_OK(cuStreamDestroy_v2, stream);
+}
+
+/* The event may go, and come to stand for something else, at once. */
+static void R8_an_event_is_taken_as_it_is_at_the_call(void **state)
+{
+	CUstream stream = gpu_stream(), other = gpu_stream();
+	CUevent event = gpu_event();
+	void *mark;
+
+	(void)state;
+	write_late(stream, 0x7c);
+	GPU_OK(cuEventRecord, event, stream);
+	assert_int_equal(rig.device->mark(rig.pool, NULL, event, &mark), 0);
+	GPU_OK(cuEventRecord, event, other);
+	GPU_OK(cuEventDestroy_v2, event);
+	assert_false(rig.device->mark_is_done(mark));
+	memset(rig.image, 0x7c, RIG_BYTES);
+	load_behind(mark, 2);
+	rig.device->mark_free(mark);
+	rig_assert_is_image(&rig);
+	GPU_OK(cuStreamDestroy_v2, stream);
+	GPU_OK(cuStreamDestroy_v2, other);
+}
+
+static void a_mark_does_not_wait_for_another_one(void **state)
+{
+	CUstream slow = gpu_stream(), idle = gpu_stream();
+	CUevent late = gpu_event(), now = gpu_event();
+	void *first, *second;
+	int i;
+
+	(void)state;
+	gpu_spin(slow, 3000000000u);
+	GPU_OK(cuEventRecord, late, slow);
+	GPU_OK(cuEventRecord, now, idle);
+	assert_int_equal(rig.device->mark(rig.pool, NULL, late, &first), 0);
+	assert_int_equal(rig.device->mark(rig.pool, NULL, now, &second), 0);
+	for (i = 0; i < 2000 && !rig.device->mark_is_done(second); i++)
+		usleep(1000);
+	assert_true(rig.device->mark_is_done(second));
+	assert_false(rig.device->mark_is_done(first));
+	/* One that is not done may be freed, too. */
+	rig.device->mark_free(first);
+	rig.device->mark_free(second);
+	GPU_OK(cuStreamSynchronize, slow);
+	GPU_OK(cuStreamDestroy_v2, slow);
+	GPU_OK(cuStreamDestroy_v2, idle);
+	GPU_OK(cuEventDestroy_v2, late);
+	GPU_OK(cuEventDestroy_v2, now);
+}
+
+static void a_mark_of_nothing_is_refused(void **state)
+{
+	void *mark;
+
+	(void)state;
+	assert_int_equal(rig.device->mark(rig.pool, NULL, NULL, &mark),
+			 -EINVAL);
+}
+
+/* ---- gates ---- */
+
+static void *load_then_open(void *gate)
+{
+	usleep(20000);
+	load_behind(NULL, 3);
+	rig.device->gate_open(gate);
+	return NULL;
+}
+
+/* Work behind the gate sees what was loaded before it was opened. */
+static void pass_a_gate(void)
+{
+	CUdeviceptr copy = gpu_alloc(RIG_BYTES);
+	CUstream stream = gpu_stream();
+	pthread_t loader;
+	void *gate;
+
+	assert_int_equal(rig.device->gate_new(rig.pool, &gate), 0);
+	assert_int_equal(rig.device->gate_wait(gate, stream), 0);
+	GPU_OK(cuMemcpyDtoDAsync_v2, copy, rig.memory, RIG_BYTES, stream);
+	pthread_create(&loader, NULL, load_then_open, gate);
+	GPU_OK(cuStreamSynchronize, stream);
+	pthread_join(loader, NULL);
+	rig.device->gate_free(gate);
+	GPU_OK(cuMemcpyDtoH_v2, rig.now, copy, RIG_BYTES);
+	assert_true(memcmp(rig.now, rig.image, RIG_BYTES) == 0);
+	gpu_free(copy);
+	GPU_OK(cuStreamDestroy_v2, stream);
+}
+
+static void a_gate_holds_a_stream_until_it_is_opened(void **state)
+{
+	(void)state;
+	pass_a_gate();
+	pass_a_gate();
+}
+
+static void a_gate_works_where_streams_cannot_wait_for_memory(void **state)
+{
+	(void)state;
+	rig_needs_faults();
+	gpu_set("memops=0");
+	pass_a_gate();
+	pass_a_gate();
+}
+
+/* More gates than a page has, used again before streams have come to them. */
+static void a_gate_is_free_before_its_stream_has_passed(void **state)
+{
+	CUstream stream = gpu_stream();
+	void *gates[100];
+	size_t i, round;
+
+	(void)state;
+	gpu_spin(stream, 50000000);
+	for (round = 0; round < 3; round++) {
+		for (i = 0; i < KV_ARRAY_LEN(gates); i++) {
+			assert_int_equal(
+				rig.device->gate_new(rig.pool, &gates[i]), 0);
+			assert_int_equal(
+				rig.device->gate_wait(gates[i], stream), 0);
+		}
+		for (i = 0; i < KV_ARRAY_LEN(gates); i++) {
+			rig.device->gate_open(gates[i]);
+			rig.device->gate_free(gates[i]);
+		}
+	}
+	assert_int_equal(rig.device->gate_new(rig.pool, &gates[0]), 0);
+	GPU_OK(cuStreamSynchronize, stream);
+	rig.device->gate_open(gates[0]);
+	rig.device->gate_free(gates[0]);
+	GPU_OK(cuStreamDestroy_v2, stream);
+}
+
+static void a_gate_for_no_stream_is_refused(void **state)
+{
+	void *gate;
+
+	(void)state;
+	assert_int_equal(rig.device->gate_new(rig.pool, &gate), 0);
+	assert_int_equal(rig.device->gate_wait(gate, NULL), -EINVAL);
+	rig.device->gate_open(gate);
+	rig.device->gate_free(gate);
+}
+
+/* ---- memory of our own ---- */
+
+#define UNIT ((uint64_t)2 << 20)
+
+static void memory_grows_in_place_and_keeps_its_bytes(void **state)
+{
+	uint8_t mark[64], back[64];
+	struct kvfs_pool_info info;
+	void *memory, *base;
+
+	(void)state;
+	memset(mark, 0x42, sizeof(mark));
+	assert_int_equal(
+		rig.device->reserve("cuda", UNIT, 16 * UNIT, &memory, &base),
+		0);
+	GPU_OK(cuMemcpyHtoD_v2, (uintptr_t)base, mark, sizeof(mark));
+	assert_int_equal(rig.device->grow(memory, 5 * UNIT), 0);
+	assert_int_equal(rig.device->grow(memory, 5 * UNIT - 7), 0);
+	GPU_OK(cuMemcpyHtoD_v2, (uintptr_t)base + 5 * UNIT - 64, mark, 64);
+	GPU_OK(cuMemcpyDtoH_v2, back, (uintptr_t)base, sizeof(back));
+	assert_memory_equal(back, mark, sizeof(back));
+	assert_int_equal(rig.device->grow(memory, 17 * UNIT), -ENOMEM);
+	rig.device->info(rig.pool, &info);
+	rig.device->release(memory);
+}
+
+static void memory_that_cannot_be_had_leaves_nothing(void **state)
+{
+	static const char *const faults[] = {
+		"fail=cuMemCreate:1:2",
+		"fail=cuMemMap:1:2",
+		"fail=cuMemSetAccess:1:2",
+		"fail=cuMemAddressReserve:1:2",
+	};
+	struct standin_alive now, then = gpu_alive();
+	void *memory, *base;
+	size_t i;
+
+	(void)state;
+	rig_needs_faults();
+	for (i = 0; i < KV_ARRAY_LEN(faults); i++) {
+		gpu_set(faults[i]);
+		assert_int_equal(rig.device->reserve("cuda:0", UNIT, 4 * UNIT,
+						     &memory, &base),
+				 -ENOMEM);
+		now = gpu_alive();
+		assert_int_equal(now.reserved, then.reserved);
+		assert_int_equal(now.device_bytes, then.device_bytes);
+	}
+	assert_int_equal(
+		rig.device->reserve("cuda:0", UNIT, 4 * UNIT, &memory, &base),
+		0);
+	gpu_set("fail=cuMemMap:1:2");
+	assert_int_equal(rig.device->grow(memory, 3 * UNIT), -ENOMEM);
+	assert_int_equal(rig.device->grow(memory, 3 * UNIT), 0);
+	rig.device->release(memory);
+}
+
+static void memory_of_a_wrong_size_or_device_is_refused(void **state)
+{
+	void *memory, *base;
+
+	(void)state;
+	assert_int_equal(rig.device->reserve("cuda", 0, UNIT, &memory, &base),
+			 -EINVAL);
+	assert_int_equal(
+		rig.device->reserve("cuda", 2 * UNIT, UNIT, &memory, &base),
+		-EINVAL);
+	assert_int_equal(
+		rig.device->reserve("cuda:77", UNIT, UNIT, &memory, &base),
+		-ENODEV);
+}
+
+/* It outlives every pool, and is a pool's memory as any other. */
+static void memory_holds_its_device(void **state)
+{
+	kvfs_pool_desc desc = rig.desc;
+	kvfs_view view = {"t", NULL, UNIT, UNIT, 1, 0};
+	void *memory, *base, *pool;
+
+	(void)state;
+	assert_int_equal(
+		rig.device->reserve("cuda", 4 * UNIT, 4 * UNIT, &memory, &base),
+		0);
+	rig.device->close(rig.pool);
+	view.base = base;
+	desc.views = &view;
+	desc.n_views = 1;
+	desc.pages = 4;
+	assert_int_equal(rig.device->open(&desc, &pool), 0);
+	rig.device->close(pool);
+	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
+	rig.device->release(memory);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(R7_a_load_comes_after_what_the_stream_was_given),
+		TEST(R6_a_save_has_what_the_stream_wrote_before),
+		TEST(R8_an_event_is_taken_as_it_is_at_the_call),
+		TEST(a_mark_does_not_wait_for_another_one),
+		TEST(a_mark_of_nothing_is_refused),
+		TEST(a_gate_holds_a_stream_until_it_is_opened),
+		TEST(a_gate_works_where_streams_cannot_wait_for_memory),
+		TEST(a_gate_is_free_before_its_stream_has_passed),
+		TEST(a_gate_for_no_stream_is_refused),
+		TEST(memory_grows_in_place_and_keeps_its_bytes),
+		TEST(memory_that_cannot_be_had_leaves_nothing),
+		TEST(memory_of_a_wrong_size_or_device_is_refused),
+		TEST(memory_holds_its_device),
+	};
+
+	(void)argc;
+	gpu_begin(argv);
+	if (gpu_open() < 0)
+		return 77;
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

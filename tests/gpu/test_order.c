@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_order.c - loads and saves, and an engine's compute stream that goes on.
+ *
+ * All memory of a pool is one value at a time: what a block or a page must be
+ * is that value, in every byte.
+ */
+#include "tests/gpu/memory.h"
+
+#define BLOCKS 64u
+#define ROUNDS 6u
+#define A_WHILE 150000000u /* ns that a kernel takes */
+
+static const struct dims dims = {4, 4, 64, 8}; /* pieces of 4 KiB */
+static CUstream compute;
+static struct engine e;
+static struct standin_alive before;
+static int64_t pages[BLOCKS];
+
+static int setup(void **state)
+{
+	size_t i;
+
+	before = gpu_alive();
+	compute = gpu_stream();
+	engine_open(&e, *state, "cuda", &shapes[2], &dims, BLOCKS);
+	for (i = 0; i < BLOCKS; i++)
+		pages[i] = (int64_t)i;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (gpu.hold != NULL)
+		gpu.hold(false);
+	engine_close(&e);
+	GPU_OK(cuStreamDestroy_v2, compute);
+	gpu_assert_same(&before);
+	return 0;
+}
+
+/* In @stream, after a while: all of the pool's memory is @value. */
+static void write_later(CUstream stream, uint8_t value)
+{
+	gpu_spin(stream, A_WHILE);
+	GPU_OK(cuMemsetD8Async, e.shape.base, value, e.shape.bytes, stream);
+}
+
+/* Round @round's blocks. */
+static void keys_of(unsigned round, kvfs_key *keys)
+{
+	uint32_t i;
+
+	for (i = 0; i < BLOCKS; i++)
+		keys[i] = world_key(round * BLOCKS + i);
+}
+
+static kvfs_xfer *save(unsigned round, const kvfs_opts *opts)
+{
+	kvfs_key keys[BLOCKS];
+	kvfs_xfer *xfer;
+
+	keys_of(round, keys);
+	assert_int_equal(kvfs_save(e.pool, e.space, keys, NULL, BLOCKS, pages,
+				   opts, &xfer),
+			 0);
+	return xfer;
+}
+
+static kvfs_xfer *load(kvfs_lease *lease, const kvfs_opts *opts)
+{
+	kvfs_xfer *xfer;
+
+	assert_int_equal(kvfs_load(e.pool, lease, BLOCKS, pages, opts, &xfer),
+			 0);
+	return xfer;
+}
+
+static void finish(kvfs_xfer *xfer, enum kvfs_stage stage)
+{
+	assert_int_equal(kvfs_xfer_wait(xfer, stage, 120 * SECOND), BLOCKS);
+	kvfs_xfer_free(xfer);
+}
+
+static kvfs_lease *acquire(unsigned round)
+{
+	kvfs_key keys[BLOCKS];
+	kvfs_query query = {e.space, keys, BLOCKS};
+	kvfs_lease *lease;
+
+	keys_of(round, keys);
+	assert_int_equal(kvfs_acquire(&query, 1, 0, 60 * SECOND, &lease), 0);
+	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), BLOCKS);
+	return lease;
+}
+
+static void assert_all(const uint8_t *at, uint64_t bytes, uint8_t value,
+		       const char *what)
+{
+	uint64_t i;
+
+	for (i = 0; i < bytes; i++)
+		if (at[i] != value)
+			fail_msg("%s: byte %lu is %02x, not %02x", what, i,
+				 at[i], value);
+}
+
+static void assert_saved(unsigned round, uint8_t value)
+{
+	kvfs_lease *lease = acquire(round);
+	uint64_t bytes;
+	size_t i;
+
+	for (i = 0; i < BLOCKS; i++) {
+		const void *data = kvfs_lease_data(lease, i, &bytes);
+
+		assert_all(data, bytes, value, "a block");
+	}
+	kvfs_release(lease);
+}
+
+static void assert_device(CUdeviceptr at, uint64_t bytes, uint8_t value,
+			  const char *what)
+{
+	uint8_t *now = malloc(bytes);
+
+	GPU_OK(cuMemcpyDtoH_v2, now, at, bytes);
+	assert_all(now, bytes, value, what);
+	free(now);
+}
+
+/* Every page of the pool, or of a copy of it at @at; not the gaps between its
+ * tensors. */
+static void assert_pages_at(CUdeviceptr at, uint8_t value, const char *what)
+{
+	uint8_t *image = malloc(e.shape.bytes);
+	uint8_t *page = malloc(shape_page_bytes(&e.shape));
+	unsigned i;
+
+	GPU_OK(cuMemcpyDtoH_v2, image, at, e.shape.bytes);
+	for (i = 0; i < BLOCKS; i++) {
+		shape_page_out(&e.shape, image, i, page);
+		assert_all(page, shape_page_bytes(&e.shape), value, what);
+	}
+	free(page);
+	free(image);
+}
+
+static void assert_pages(uint8_t value, const char *what)
+{
+	assert_pages_at(e.shape.base, value, what);
+}
+
+static void fill_now(uint8_t value)
+{
+	GPU_OK(cuMemsetD8Async, e.shape.base, value, e.shape.bytes, compute);
+	GPU_OK(cuStreamSynchronize, compute);
+}
+
+static void
+R6_a_save_waits_for_the_event_of_what_computes_its_pages(void **state)
+{
+	CUevent written = gpu_event();
+	kvfs_opts opts = {.event = written};
+	kvfs_xfer *xfer;
+
+	(void)state;
+	fill_now(1);
+	finish(save(1, NULL), KVFS_SEALED); /* the first one takes longer */
+	write_later(compute, 2);
+	GPU_OK(cuEventRecord, written, compute);
+	xfer = save(0, &opts);
+	/* The event is looked at during the call only. */
+	GPU_OK(cuEventDestroy_v2, written);
+	finish(xfer, KVFS_SEALED);
+	assert_saved(0, 2);
+}
+
+static void R6_a_save_waits_for_the_stream_that_computes_its_pages(void **state)
+{
+	kvfs_opts opts = {.stream = compute};
+
+	(void)state;
+	fill_now(1);
+	write_later(compute, 2);
+	finish(save(0, &opts), KVFS_SEALED);
+	assert_saved(0, 2);
+}
+
+static void R6_a_save_waits_for_the_legacy_stream(void **state)
+{
+	kvfs_opts opts = {.stream = CU_LEGACY};
+
+	(void)state;
+	fill_now(1);
+	write_later(CU_LEGACY, 2);
+	finish(save(0, &opts), KVFS_SEALED);
+	assert_saved(0, 2);
+}
+
+static void R7_a_load_waits_for_what_still_reads_its_pages(void **state)
+{
+	CUdeviceptr seen = gpu_alloc(e.shape.bytes);
+	kvfs_opts opts = {.stream = compute};
+	kvfs_lease *lease;
+
+	(void)state;
+	fill_now(2);
+	finish(save(0, NULL), KVFS_SEALED);
+	lease = acquire(0);
+	fill_now(1);
+	gpu_spin(compute, A_WHILE);
+	GPU_OK(cuMemcpyDtoDAsync_v2, seen, e.shape.base, e.shape.bytes,
+	       compute);
+	finish(load(lease, &opts), KVFS_COPIED);
+	GPU_OK(cuStreamSynchronize, compute);
+	assert_device(seen, e.shape.bytes, 1, "what was read");
+	assert_pages(2, "the pages");
+	kvfs_release(lease);
+	gpu_free(seen);
+}
+
+/* Round by round, given all at once and waited for nowhere: the stream writes,
+ * the save comes after that, and the next write after the save. */
+static void
+R8_a_stream_that_goes_on_writing_is_saved_round_by_round(void **state)
+{
+	kvfs_opts opts = {.stream = compute};
+	kvfs_xfer *xfers[ROUNDS];
+	unsigned round;
+
+	(void)state;
+	for (round = 0; round < ROUNDS; round++) {
+		if (round % 2 == 0)
+			gpu_spin(compute, A_WHILE / 20);
+		GPU_OK(cuMemsetD8Async, e.shape.base, (uint8_t)(round + 1),
+		       e.shape.bytes, compute);
+		xfers[round] = save(round, &opts);
+		assert_int_equal(kvfs_xfer_order(xfers[round], compute), 0);
+	}
+	GPU_OK(cuMemsetD8Async, e.shape.base, 0xff, e.shape.bytes, compute);
+	for (round = 0; round < ROUNDS; round++)
+		finish(xfers[round], KVFS_SEALED);
+	for (round = 0; round < ROUNDS; round++)
+		assert_saved(round, (uint8_t)(round + 1));
+}
+
+/* The same for loads: load, then the stream reads, then the next load. */
+static void R12_a_stream_reads_what_each_load_brought(void **state)
+{
+	CUdeviceptr seen = gpu_alloc(ROUNDS * e.shape.bytes);
+	kvfs_opts opts = {.stream = compute};
+	kvfs_lease *leases[ROUNDS];
+	kvfs_xfer *xfers[ROUNDS];
+	unsigned round;
+
+	(void)state;
+	for (round = 0; round < ROUNDS; round++) {
+		fill_now((uint8_t)(round + 1));
+		finish(save(round, NULL), KVFS_SEALED);
+		leases[round] = acquire(round);
+	}
+	for (round = 0; round < ROUNDS; round++) {
+		xfers[round] = load(leases[round], &opts);
+		kvfs_release(leases[round]);
+		assert_int_equal(kvfs_xfer_order(xfers[round], compute), 0);
+		GPU_OK(cuMemcpyDtoDAsync_v2, seen + round * e.shape.bytes,
+		       e.shape.base, e.shape.bytes, compute);
+	}
+	/* It may be freed, and the order stays. */
+	for (round = 0; round < ROUNDS; round++)
+		kvfs_xfer_free(xfers[round]);
+	GPU_OK(cuStreamSynchronize, compute);
+	for (round = 0; round < ROUNDS; round++)
+		assert_pages_at(seen + round * e.shape.bytes,
+				(uint8_t)(round + 1), "what a load brought");
+	gpu_free(seen);
+}
+
+/* Layer by layer, each as soon as it is there. */
+static void a_layer_is_ordered_before_what_reads_it(void **state)
+{
+	uint64_t bytes = e.shape.views[0].bytes * BLOCKS;
+	CUdeviceptr seen = gpu_alloc(2 * dims.layers * bytes);
+	kvfs_opts opts = {.flags = KVFS_BY_LAYER};
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+	uint32_t l, v;
+
+	(void)state;
+	fill_now(5);
+	finish(save(0, NULL), KVFS_SEALED);
+	fill_now(1);
+	lease = acquire(0);
+	xfer = load(lease, &opts);
+	for (l = 0; l < dims.layers; l++) {
+		assert_int_equal(kvfs_xfer_order_layer(xfer, l, compute), 0);
+		for (v = 0; v < 2; v++)
+			GPU_OK(cuMemcpyDtoDAsync_v2, seen + (2 * l + v) * bytes,
+			       (CUdeviceptr)e.shape.views[v * dims.layers + l]
+				       .base,
+			       bytes, compute);
+	}
+	assert_int_equal(
+		kvfs_xfer_order_layer(xfer, (uint32_t)dims.layers, compute),
+		-EINVAL);
+	GPU_OK(cuStreamSynchronize, compute);
+	assert_device(seen, 2 * dims.layers * bytes, 5, "the layers");
+	finish(xfer, KVFS_COPIED);
+	kvfs_release(lease);
+	gpu_free(seen);
+}
+
+static void an_order_after_the_end_holds_nothing_up(void **state)
+{
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+
+	(void)state;
+	fill_now(3);
+	finish(save(0, NULL), KVFS_SEALED);
+	lease = acquire(0);
+	xfer = load(lease, NULL);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND),
+			 BLOCKS);
+	assert_int_equal(kvfs_xfer_order(xfer, compute), 0);
+	GPU_OK(cuStreamSynchronize, compute);
+	kvfs_xfer_free(xfer);
+	kvfs_release(lease);
+}
+
+/* Cancelled in the middle: whoever waits for COPIED and takes the pages at once
+ * for something else finds that in them for ever. */
+static void
+R1_pages_of_a_cancelled_load_are_not_written_once_it_is_copied(void **state)
+{
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+	struct kvfs_pool_info info;
+	unsigned round;
+
+	(void)state;
+	fill_now(2);
+	finish(save(0, NULL), KVFS_SEALED);
+	lease = acquire(0);
+	for (round = 0; round < 20; round++) {
+		fill_now(1);
+		xfer = load(lease, NULL);
+		usleep(round * 50);
+		kvfs_xfer_cancel(xfer);
+		assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND) >=
+			    0);
+		assert_int_equal(kvfs_pool_info(e.pool, &info), 0);
+		assert_int_equal(info.pages_loading, 0);
+		fill_now(3);
+		kvfs_xfer_free(xfer);
+		usleep(2000);
+		assert_pages(3, "pages that are another's by now");
+	}
+	kvfs_release(lease);
+}
+
+/* While the copy is under way, a cancel gives nothing back. */
+static void
+R1_a_cancelled_load_keeps_its_pages_until_the_copy_is_over(void **state)
+{
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+	struct kvfs_pool_info info;
+	unsigned i;
+
+	(void)state;
+	if (gpu.hold == NULL)
+		skip();
+	fill_now(2);
+	finish(save(0, NULL), KVFS_SEALED);
+	lease = acquire(0);
+	fill_now(1);
+	gpu.hold(true);
+	xfer = load(lease, NULL);
+	for (i = 0; i < 20000 && gpu.pending() == 0; i++)
+		usleep(1000);
+	assert_true(gpu.pending() > 0);
+	kvfs_xfer_cancel(xfer);
+	kvfs_release(lease);
+	usleep(20000);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 0);
+	assert_int_equal(kvfs_pool_info(e.pool, &info), 0);
+	assert_true(info.pages_loading > 0);
+	gpu.hold(false);
+	assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND) >= 0);
+	assert_int_equal(kvfs_pool_info(e.pool, &info), 0);
+	assert_int_equal(info.pages_loading, 0);
+	kvfs_xfer_free(xfer);
+}
+
+static void *let_go(void *arg)
+{
+	(void)arg;
+	usleep(50000);
+	gpu.hold(false);
+	return NULL;
+}
+
+/* The memory is the engine's again, and goes, right after. */
+static void R9_closing_a_pool_waits_for_its_copies(void **state)
+{
+	kvfs_xfer *loading, *saving;
+	kvfs_lease *lease;
+	pthread_t thread;
+
+	(void)state;
+	fill_now(2);
+	finish(save(0, NULL), KVFS_SEALED);
+	lease = acquire(0);
+	if (gpu.hold != NULL)
+		gpu.hold(true);
+	loading = load(lease, NULL);
+	saving = save(1, NULL);
+	kvfs_release(lease);
+	if (gpu.hold != NULL)
+		assert_int_equal(pthread_create(&thread, NULL, let_go, NULL),
+				 0);
+	kvfs_pool_close(kv_steal(e.pool));
+	assert_int_equal(kvfs_xfer_poll(loading, KVFS_COPIED), 1);
+	assert_int_equal(kvfs_xfer_poll(saving, KVFS_COPIED), 1);
+	GPU_OK(cuMemFree_v2, e.shape.base);
+	if (gpu.hold != NULL)
+		pthread_join(thread, NULL);
+	kvfs_xfer_free(loading);
+	kvfs_xfer_free(saving);
+	e.shape.base = gpu_alloc(e.shape.bytes);
+}
+
+static int group(void **state)
+{
+	return world_begin(state, "dram=128M,ssd=0,segment=8M,"
+				  "hugepages=off,scrub=0");
+}
+
+static int run(const char *name)
+{
+	const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+		TEST(R6_a_save_waits_for_the_event_of_what_computes_its_pages),
+		TEST(R6_a_save_waits_for_the_stream_that_computes_its_pages),
+		TEST(R6_a_save_waits_for_the_legacy_stream),
+		TEST(R7_a_load_waits_for_what_still_reads_its_pages),
+		TEST(R8_a_stream_that_goes_on_writing_is_saved_round_by_round),
+		TEST(R12_a_stream_reads_what_each_load_brought),
+		TEST(a_layer_is_ordered_before_what_reads_it),
+		TEST(an_order_after_the_end_holds_nothing_up),
+		TEST(R1_pages_of_a_cancelled_load_are_not_written_once_it_is_copied),
+		TEST(R1_a_cancelled_load_keeps_its_pages_until_the_copy_is_over),
+		TEST(R9_closing_a_pool_waits_for_its_copies),
+	};
+
+	return cmocka_run_group_tests_name(name, tests, group,
+					   world_group_teardown);
+}
+
+int main(int argc, char **argv)
+{
+	int failed;
+
+	gpu_begin(argv);
+	if (gpu_open() < 0)
+		return 1;
+	failed = run("registered");
+	if (!gpu_is_real() && argc == 1) {
+		gpu_set("readonly=0");
+		failed += run("staged");
+		gpu_set("readonly=1,memops=0");
+		failed += run("no values to wait for");
+	}
+	return failed;
+}

@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ways between host memory and pages, and what becomes of failures. */
+#include <sys/wait.h>
+
+#include "tests/gpu/rig.h"
+
+#define CHUNK ((uint64_t)64 << 20)
+
+static struct rig rig;
+static struct standin_alive before;
+
+static int set_up(void **state)
+{
+	(void)state;
+	gpu_set("readonly=1,memops=1,delay=100");
+	before = gpu_alive();
+	rig_open(&rig);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	rig_close(&rig);
+	gpu_assert_same(&before);
+	return 0;
+}
+
+static void fill_pool(uint64_t seed)
+{
+	uint64_t at;
+
+	for (at = 0; at < RIG_BYTES; at += RIG_BLOCK)
+		rig_fill(rig.image + at, seed + at);
+	GPU_OK(cuMemcpyHtoD_v2, rig.memory, rig.image, RIG_BYTES);
+}
+
+/* Whether @at can only be read, as the kernel has it. */
+static bool is_read_only(const void *at)
+{
+	FILE *maps = fopen("/proc/self/maps", "re");
+	uintptr_t from, to;
+	char rights[5], line[512];
+	bool is = false;
+
+	while (fgets(line, sizeof(line), maps) != NULL)
+		if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3 &&
+		    (uintptr_t)at >= from && (uintptr_t)at < to)
+			is = strcmp(rights, "r--s") == 0;
+	fclose(maps);
+	return is;
+}
+
+/* ---- which way ---- */
+
+static void memory_that_is_not_attached_goes_through_staging(void **state)
+{
+	(void)state;
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	rig_staging(&rig);
+	rig_check_load(&rig, 0, RIG_BLOCKS, 1);
+	fill_pool(2);
+	rig_check_save(&rig, RIG_BLOCKS);
+	assert_string_equal(rig_info(&rig).path, "pinned staging, DMA");
+	assert_true(rig_info(&rig).bytes_pinned >= 16 << 20);
+}
+
+static void an_arena_that_is_registered_needs_no_staging(void **state)
+{
+	struct kvfs_pool_info info;
+
+	(void)state;
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	rig_staging(&rig);
+	rig.device->attach(rig.arena, rig.arena_bytes, false);
+	rig.device->attach(rig.staging, rig.staging_bytes, true);
+	rig_wait_tried(&rig, rig.arena_bytes + rig.staging_bytes);
+	info = rig_info(&rig);
+	if (info.bytes_refused > 0)
+		skip(); /* a real device that cannot */
+	rig_check_load(&rig, 0, RIG_BLOCKS, 3);
+	fill_pool(4);
+	rig_check_save(&rig, RIG_BLOCKS);
+	info = rig_info(&rig);
+	assert_string_equal(info.path, "registered arena, DMA");
+	assert_true(info.bytes_pinned < 1 << 20);
+}
+
+static void a_device_that_cannot_register_it_uses_staging_and_says_so(void **s)
+{
+	struct kvfs_pool_info info;
+
+	(void)s;
+	rig_needs_faults();
+	rig.device->close(rig.pool);
+	gpu_set("readonly=0");
+	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	rig.device->attach(rig.arena, rig.arena_bytes, false);
+	rig_wait_tried(&rig, rig.arena_bytes);
+	rig_check_load(&rig, 0, RIG_BLOCKS, 5);
+	info = rig_info(&rig);
+	assert_int_equal(info.bytes_refused, rig.arena_bytes);
+	assert_string_equal(info.path, "pinned staging, DMA");
+	assert_string_equal(info.reason,
+			    "the device does not register read-only memory");
+	assert_true(is_read_only(rig.arena));
+}
+
+static void with_arena_rw_it_is_registered_and_read_only_again(void **state)
+{
+	struct kvfs_pool_info info;
+
+	(void)state;
+	rig_needs_faults();
+	rig.device->close(rig.pool);
+	gpu_set("readonly=0");
+	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, false);
+	rig.device->attach(rig.arena, rig.arena_bytes, false);
+	rig_wait_tried(&rig, rig.arena_bytes);
+	rig_check_load(&rig, 0, RIG_BLOCKS, 6);
+	info = rig_info(&rig);
+	assert_int_equal(info.bytes_registered, rig.arena_bytes);
+	assert_string_equal(info.path, "registered arena, DMA");
+	assert_string_equal(info.reason,
+			    "arena=rw: registered while it was writable");
+	assert_true(is_read_only(rig.arena));
+}
+
+static void a_load_does_not_wait_for_the_registration(void **state)
+{
+	size_t i;
+
+	(void)state;
+	rig_arena(&rig, 3 * CHUNK, true);
+	rig.device->attach(rig.arena, rig.arena_bytes, false);
+	for (i = 0; i < 8; i++)
+		rig_check_load(&rig, i * RIG_BLOCK, 4, 10 * i);
+}
+
+/* Also where a block lies on both sides of it. */
+static void a_chunk_that_is_refused_goes_through_staging(void **state)
+{
+	(void)state;
+	rig_needs_faults();
+	gpu_set("fail=cuMemHostRegister_v2:2:801");
+	rig_arena(&rig, 2 * CHUNK + 4 * RIG_BLOCK, true);
+	rig.device->attach(rig.arena, rig.arena_bytes, false);
+	rig_wait_tried(&rig, rig.arena_bytes);
+	assert_int_equal(rig_info(&rig).bytes_refused, CHUNK);
+	rig_check_load(&rig, 0, 4, 20);
+	rig_check_load(&rig, CHUNK - 2 * RIG_BLOCK - 4096, 6, 30);
+	rig_check_load(&rig, 2 * CHUNK - 3 * RIG_BLOCK - 8192, 6, 40);
+	rig_check_load(&rig, 2 * CHUNK, 4, 50);
+	assert_string_equal(rig_info(&rig).path, "registered arena, DMA");
+}
+
+static void a_block_may_lie_in_two_chunks(void **state)
+{
+	(void)state;
+	rig_arena(&rig, 2 * CHUNK, true);
+	rig.device->attach(rig.arena, rig.arena_bytes, false);
+	rig_wait_tried(&rig, rig.arena_bytes);
+	rig_check_load(&rig, CHUNK - RIG_BLOCK / 2, 1, 55);
+	rig_check_load(&rig, CHUNK - RIG_BLOCK + 4096, 3, 56);
+	rig_check_load(&rig, CHUNK - 2 * RIG_PIECE, 3, 57);
+}
+
+/* Whatever the thread that registers is just doing. */
+static void what_is_detached_is_registered_no_more(void **state)
+{
+	unsigned i;
+
+	(void)state;
+	rig_arena(&rig, 64 * CHUNK, true);
+	for (i = 0; i < 40; i++) {
+		rig.device->attach(rig.arena, rig.arena_bytes, false);
+		usleep(i * 50);
+		rig.device->detach(rig.arena);
+		if (gpu.alive != NULL)
+			assert_int_equal(gpu_alive().registered,
+					 before.registered);
+		assert_int_equal(rig_info(&rig).bytes_registered, 0);
+	}
+	rig_check_load(&rig, 0, 2, 60);
+}
+
+/* ---- failures ---- */
+
+static void load_fails(const char *fault, int error)
+{
+	struct rig_batch b;
+	size_t i;
+
+	rig_read(&rig);
+	rig_make(&rig, &b, rig.arena, RIG_BLOCK, 3, RIG_BLOCKS);
+	for (i = 0; i < RIG_BLOCKS; i++)
+		rig_fill(rig.alias + i * RIG_BLOCK, 99 + i);
+	gpu_set(fault);
+	assert_int_equal(rig.device->load(rig.pool, &b.batch), error);
+}
+
+/* R1, R2: what was begun is over when the failure is told. */
+static void R1_nothing_lands_after_a_load_has_failed(void **state)
+{
+	(void)state;
+	rig_needs_faults();
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	gpu_set("delay=3000");
+	load_fails("fail=cuMemcpyHtoDAsync_v2:4:1", -EIO);
+	assert_int_equal(gpu.pending(), 0);
+	rig_read(&rig);
+	memcpy(rig.image, rig.now, RIG_BYTES);
+	usleep(20000);
+	rig_assert_is_image(&rig);
+	/* And the lane is as good as before. */
+	rig_check_load(&rig, 0, RIG_BLOCKS, 70);
+}
+
+static void a_save_that_failed_writes_nothing_afterwards(void **state)
+{
+	struct rig_batch b;
+
+	(void)state;
+	rig_needs_faults();
+	rig_staging(&rig);
+	fill_pool(7);
+	gpu_set("delay=3000,fail=cuMemcpyDtoHAsync_v2:3:1");
+	rig_make(&rig, &b, rig.staging, RIG_BLOCK, 0, RIG_BLOCKS);
+	assert_int_equal(rig.device->save(rig.pool, &b.batch), -EIO);
+	assert_int_equal(gpu.pending(), 0);
+	memset(rig.staging, 0x11, rig.staging_bytes);
+	usleep(20000);
+	assert_int_equal(rig.staging[0], 0x11);
+	assert_int_equal(rig.staging[rig.staging_bytes - 1], 0x11);
+	rig_check_save(&rig, RIG_BLOCKS);
+}
+
+static void every_call_that_fails_fails_the_batch_and_no_other(void **state)
+{
+	static const char *const faults[] = {
+		"fail=cuStreamCreateWithPriority:1:2",
+		"fail=cuEventCreate:1:2",
+		"fail=cuEventCreate:2:2",
+		"fail=cuMemHostAlloc:1:2",
+		"fail=cuMemHostAlloc:2:2",
+		"fail=cuMemcpyHtoDAsync_v2:1:1",
+		"fail=cuLaunchKernel:1:1",
+		"fail=cuEventRecord:1:1",
+		"fail=cuEventSynchronize:1:1",
+	};
+	struct rig_batch b;
+	size_t i;
+	int r;
+
+	(void)state;
+	rig_needs_faults();
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	for (i = 0; i < KV_ARRAY_LEN(faults); i++) {
+		rig.device->close(rig.pool);
+		assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
+		rig_make(&rig, &b, rig.arena, RIG_BLOCK, 3, RIG_BLOCKS);
+		gpu_set(faults[i]);
+		r = rig.device->load(rig.pool, &b.batch);
+		if (r != -EIO && r != -ENOMEM)
+			fail_msg("%s: %d", faults[i], r);
+		assert_int_equal(gpu.pending(), 0);
+		rig_read(&rig);
+		memcpy(rig.image, rig.now, RIG_BYTES);
+		rig_check_load(&rig, 0, RIG_BLOCKS, 100 * i);
+	}
+}
+
+static void with_little_memory_left_staging_is_smaller(void **state)
+{
+	char memory[64];
+
+	(void)state;
+	rig_needs_faults();
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	snprintf(memory, sizeof(memory), "memory=%lu",
+		 gpu_alive().device_bytes + (3 << 20));
+	gpu_set(memory);
+	rig_check_load(&rig, 0, RIG_BLOCKS, 80);
+	assert_true(gpu_alive().device_bytes >=
+		    before.device_bytes + (2 << 20));
+	gpu_set("memory=8589934592");
+}
+
+static void without_any_memory_a_load_fails_and_later_ones_work(void **state)
+{
+	char memory[64];
+
+	(void)state;
+	rig_needs_faults();
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	snprintf(memory, sizeof(memory), "memory=%lu",
+		 gpu_alive().device_bytes);
+	load_fails(memory, -ENOMEM);
+	gpu_set("memory=8589934592");
+	rig_assert_is_image(&rig);
+	rig_check_load(&rig, 0, RIG_BLOCKS, 81);
+}
+
+/* In a process of its own, as there is no way back. */
+static int use_a_broken_context(void)
+{
+	struct rig_batch b;
+	uint64_t calls;
+
+	rig_open(&rig);
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	rig_make(&rig, &b, rig.arena, RIG_BLOCK, 3, RIG_BLOCKS);
+	gpu_set("fail=cuEventSynchronize:1:700");
+	gpu_set("fail=cuStreamSynchronize:1:700");
+	if (rig.device->load(rig.pool, &b.batch) != -EIO)
+		return 1;
+	/* At once, without trying. */
+	calls = gpu.calls("cuCtxPushCurrent_v2");
+	if (rig.device->load(rig.pool, &b.batch) != -EIO ||
+	    rig.device->save(rig.pool, &b.batch) != -EIO ||
+	    gpu.calls("cuCtxPushCurrent_v2") != calls)
+		return 2;
+	if (strcmp(rig_info(&rig).reason, "the GPU's context has failed") != 0)
+		return 3;
+	/* The stand-in is not really broken, and goes on. */
+	while (gpu.pending() > 0)
+		usleep(1000);
+	rig.device->close(rig.pool);
+	return 0;
+}
+
+static void a_context_that_has_failed_answers_at_once(void **state)
+{
+	int status = -1;
+	pid_t child;
+
+	(void)state;
+	rig_needs_faults();
+	child = fork();
+	if (child == 0) {
+		setenv("KVFS_RIG_BROKEN", "1", 1);
+		execl("/proc/self/exe", "test_paths", NULL);
+		_exit(127);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+}
+
+/* ---- opening ---- */
+
+static void memory_of_the_host_is_no_pool_of_the_device(void **state)
+{
+	kvfs_pool_desc desc = rig.desc;
+	kvfs_view view = rig.views[0];
+	void *pool;
+
+	(void)state;
+	desc.views = &view;
+	desc.n_views = 1;
+	view.base = rig.image;
+	assert_int_equal(rig.device->open(&desc, &pool), -EINVAL);
+	desc.device = "cuda:0";
+	assert_int_equal(rig.device->open(&desc, &pool), -EINVAL);
+	/* Its end is none of the device's. */
+	view = rig.views[0];
+	view.bytes = (uint64_t)1 << 40;
+	assert_int_equal(rig.device->open(&desc, &pool), -EINVAL);
+}
+
+static void a_device_that_is_not_there_is_not_opened(void **state)
+{
+	kvfs_pool_desc desc = rig.desc;
+	void *pool;
+
+	(void)state;
+	desc.device = "cuda:99";
+	assert_int_equal(rig.device->open(&desc, &pool), -ENODEV);
+	desc.device = "cuda:";
+	assert_int_equal(rig.device->open(&desc, &pool), -ENODEV);
+	desc.device = "cuda:0x";
+	assert_int_equal(rig.device->open(&desc, &pool), -ENODEV);
+	desc.device = "cuda:-1";
+	assert_int_equal(rig.device->open(&desc, &pool), -ENODEV);
+	desc.device = "cuda:0";
+	assert_int_equal(rig.device->open(&desc, &pool), 0);
+	rig.device->close(pool);
+	assert_null(kv_device_find("cudax"));
+	assert_null(kv_device_find("../cuda"));
+}
+
+static void an_open_that_fails_leaves_nothing(void **state)
+{
+	static const char *const faults[] = {
+		"fail=cuDevicePrimaryCtxRetain:1:2",
+		"fail=cuModuleLoadData:1:200",
+		"fail=cuModuleGetFunction:2:500",
+		"fail=cuCtxGetStreamPriorityRange:1:1",
+	};
+	struct standin_alive now;
+	size_t i;
+	void *pool;
+
+	(void)state;
+	rig_needs_faults();
+	rig.device->close(rig.pool);
+	for (i = 0; i < KV_ARRAY_LEN(faults); i++) {
+		rig.desc.device = "cuda:0";
+		gpu_set(faults[i]);
+		assert_true(rig.device->open(&rig.desc, &pool) < 0);
+		now = gpu_alive();
+		assert_int_equal(now.modules, before.modules);
+	}
+	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
+}
+
+static void a_child_never_touches_the_driver(void **state)
+{
+	int status = -1;
+	void *pool;
+	pid_t child = fork();
+
+	(void)state;
+	if (child == 0)
+		_exit(rig.device->open(&rig.desc, &pool) == -ENODEV ? 0 : 1);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(memory_that_is_not_attached_goes_through_staging),
+		TEST(an_arena_that_is_registered_needs_no_staging),
+		TEST(a_device_that_cannot_register_it_uses_staging_and_says_so),
+		TEST(with_arena_rw_it_is_registered_and_read_only_again),
+		TEST(a_load_does_not_wait_for_the_registration),
+		TEST(a_chunk_that_is_refused_goes_through_staging),
+		TEST(a_block_may_lie_in_two_chunks),
+		TEST(what_is_detached_is_registered_no_more),
+		TEST(R1_nothing_lands_after_a_load_has_failed),
+		TEST(a_save_that_failed_writes_nothing_afterwards),
+		TEST(every_call_that_fails_fails_the_batch_and_no_other),
+		TEST(with_little_memory_left_staging_is_smaller),
+		TEST(without_any_memory_a_load_fails_and_later_ones_work),
+		TEST(a_context_that_has_failed_answers_at_once),
+		TEST(memory_of_the_host_is_no_pool_of_the_device),
+		TEST(a_device_that_is_not_there_is_not_opened),
+		TEST(an_open_that_fails_leaves_nothing),
+		TEST(a_child_never_touches_the_driver),
+	};
+
+	(void)argc;
+	gpu_begin(argv);
+	if (gpu_open() < 0)
+		return 77;
+	if (getenv("KVFS_RIG_BROKEN") != NULL)
+		return use_a_broken_context();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

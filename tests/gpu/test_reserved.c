@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_reserved.c - reserved pages on the GPU: mapped, made, and given back
+ * while a compute stream works with them.
+ */
+#include "tests/kernels/world.h"
+#include "tests/gpu/gpu.h"
+
+#define A_WHILE 30000000u /* ns that a kernel takes */
+#define MANY 12u
+
+static CUstream compute;
+static CUdeviceptr copy; /* device memory that streams copy a page to */
+static struct standin_alive before;
+static kvfs_pool *pool;
+
+static int setup(void **state)
+{
+	struct world *w = *state;
+	int r;
+
+	before = gpu_alive();
+	compute = gpu_stream();
+	copy = gpu_alloc(PAYLOAD);
+	r = world_setup(state);
+	assert_int_equal(
+		kvfs_pool_reserve(w->session, "cuda", w->space, 4, MANY, &pool),
+		0);
+	return r;
+}
+
+static int teardown(void **state)
+{
+	int r;
+
+	kvfs_pool_close(kv_steal(pool));
+	r = world_teardown(state);
+	gpu_free(copy);
+	GPU_OK(cuStreamDestroy_v2, compute);
+	gpu_assert_same(&before);
+	return r;
+}
+
+static struct kvfs_pool_info info_of(kvfs_pool *p)
+{
+	struct kvfs_pool_info info;
+
+	assert_int_equal(kvfs_pool_info(p, &info), 0);
+	return info;
+}
+
+static kvfs_mapping *begin(struct world *w, kvfs_pool *p, uint32_t first,
+			   size_t n)
+{
+	kvfs_key keys[PAGES];
+	int64_t unused[PAGES];
+	kvfs_mapping *map;
+
+	world_chain(first, n, keys, unused);
+	assert_int_equal(kvfs_map(p, w->space, keys, n, NULL, &map), 0);
+	return map;
+}
+
+static bool holds_block(CUdeviceptr at, uint32_t block)
+{
+	static uint8_t bytes[PAYLOAD];
+
+	GPU_OK(cuMemcpyDtoH_v2, bytes, at, PAYLOAD);
+	return world_is(bytes, block);
+}
+
+static bool is_all(CUdeviceptr at, uint8_t value)
+{
+	static uint8_t bytes[PAYLOAD];
+	size_t i;
+
+	GPU_OK(cuMemcpyDtoH_v2, bytes, at, PAYLOAD);
+	for (i = 0; i < PAYLOAD; i++)
+		if (bytes[i] != value)
+			return false;
+	return true;
+}
+
+static CUdeviceptr addr_of(kvfs_mapping *map, size_t i)
+{
+	void *at = kvfs_map_addr(map, i, NULL);
+
+	assert_non_null(at);
+	return (CUdeviceptr)(uintptr_t)at;
+}
+
+/* In the compute stream, after a while. */
+static void copy_later(CUdeviceptr from)
+{
+	gpu_spin(compute, A_WHILE);
+	GPU_OK(cuMemcpyDtoDAsync_v2, copy, from, PAYLOAD, compute);
+}
+
+static void blocks_are_mapped_and_the_pool_grows(void **state)
+{
+	struct world *w = *state;
+	const void *base = info_of(pool).base;
+	kvfs_mapping *first, *all;
+	CUdeviceptr at;
+	size_t i;
+
+	world_save(w, MANY);
+	first = begin(w, pool, 0, 3);
+	assert_int_equal(kvfs_map_wait(first, 60 * SECOND), 3);
+	at = addr_of(first, 2);
+	all = begin(w, pool, 0, MANY);
+	assert_int_equal(kvfs_map_wait(all, 60 * SECOND), MANY);
+	assert_int_equal(addr_of(first, 2), at);
+	assert_int_equal(addr_of(all, 2), at);
+	for (i = 0; i < MANY; i++)
+		assert_true(holds_block(addr_of(all, i), (uint32_t)i));
+	assert_int_equal(info_of(pool).pages, MANY);
+	assert_ptr_equal(info_of(pool).base, base);
+	assert_int_equal(kvfs_unmap(first, NULL), 0);
+	assert_int_equal(kvfs_unmap(all, NULL), 0);
+}
+
+/* R6: the save comes after what the stream was given, and so does who maps. */
+static void R6_what_a_stream_computes_is_sealed_when_it_is_done(void **state)
+{
+	struct world *w = *state;
+	const kvfs_opts opts = {.stream = compute};
+	const kvfs_key keys[] = {world_key(0), world_key(1)};
+	kvfs_pages *pages;
+	kvfs_pool *host;
+	kvfs_mapping *here, *there;
+	kvfs_xfer *xfer;
+	size_t i, k;
+
+	assert_int_equal(kvfs_pages_take(pool, 2, &pages), 0);
+	gpu_spin(compute, A_WHILE);
+	for (i = 0; i < 2; i++)
+		GPU_OK(cuMemsetD8Async,
+		       (CUdeviceptr)(uintptr_t)kvfs_pages_addr(pages, i, NULL),
+		       (unsigned char)(0x51 + i), PAYLOAD, compute);
+	assert_int_equal(
+		kvfs_pages_seal(pages, w->space, keys, NULL, 2, &opts, &xfer),
+		0);
+	here = begin(w, pool, 0, 2);
+	assert_int_equal(kvfs_map_wait(here, 60 * SECOND), 2);
+	for (i = 0; i < 2; i++)
+		assert_true(is_all(addr_of(here, i), (uint8_t)(0x51 + i)));
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 2);
+	kvfs_xfer_free(xfer);
+	kvfs_pages_free(pages);
+	assert_int_equal(
+		kvfs_pool_reserve(w->session, "host", w->space, 2, 2, &host),
+		0);
+	there = begin(w, host, 0, 2);
+	assert_int_equal(kvfs_map_wait(there, 60 * SECOND), 2);
+	for (i = 0; i < 2; i++) {
+		const uint8_t *at = kvfs_map_addr(there, i, NULL);
+
+		for (k = 0; k < PAYLOAD; k++)
+			assert_int_equal(at[k], 0x51 + i);
+	}
+	assert_int_equal(kvfs_unmap(there, NULL), 0);
+	assert_int_equal(kvfs_unmap(here, NULL), 0);
+	kvfs_pool_close(host);
+}
+
+/* R7: whoever wants the pages has to wait until the stream has read them. */
+static void R7_what_a_stream_reads_is_not_overwritten(void **state)
+{
+	struct world *w = *state;
+	kvfs_mapping *map, *next;
+	int i;
+
+	world_save(w, 2 * MANY);
+	map = begin(w, pool, 0, MANY);
+	assert_int_equal(kvfs_map_wait(map, 60 * SECOND), MANY);
+	copy_later(addr_of(map, 5));
+	assert_int_equal(kvfs_unmap(map, compute), 0);
+	for (i = 0; i < 60000; i++) {
+		next = begin(w, pool, MANY, MANY);
+		if (kvfs_map_wait(next, 60 * SECOND) == MANY)
+			break;
+		assert_int_equal(kvfs_map_status(next, 0), -ENOSPC);
+		assert_int_equal(kvfs_unmap(next, NULL), 0);
+		usleep(1000);
+	}
+	assert_true(i > 0 && i < 60000);
+	GPU_OK(cuStreamSynchronize, compute);
+	assert_true(holds_block(copy, 5));
+	assert_true(holds_block(addr_of(next, 5), MANY + 5));
+	assert_int_equal(kvfs_unmap(next, NULL), 0);
+}
+
+/* R12: the host waits for nothing; the stream does. */
+static void R12_a_stream_waits_for_the_map(void **state)
+{
+	struct world *w = *state;
+	kvfs_mapping *map;
+
+	world_save(w, MANY);
+	map = begin(w, pool, 0, MANY);
+	assert_int_equal(kvfs_map_order(map, compute), 0);
+	GPU_OK(cuMemcpyDtoDAsync_v2, copy, addr_of(map, MANY - 1), PAYLOAD,
+	       compute);
+	GPU_OK(cuStreamSynchronize, compute);
+	assert_true(holds_block(copy, MANY - 1));
+	assert_int_equal(kvfs_map_wait(map, 60 * SECOND), MANY);
+	assert_int_equal(kvfs_unmap(map, NULL), 0);
+}
+
+static void a_pool_is_closed_when_its_streams_are_done(void **state)
+{
+	struct world *w = *state;
+	kvfs_pages *pages;
+	kvfs_mapping *map;
+
+	world_save(w, 1);
+	map = begin(w, pool, 0, 1);
+	assert_int_equal(kvfs_map_wait(map, 60 * SECOND), 1);
+	assert_int_equal(kvfs_pages_take(pool, 1, &pages), 0);
+	copy_later(addr_of(map, 0));
+	GPU_OK(cuMemsetD8Async,
+	       (CUdeviceptr)(uintptr_t)kvfs_pages_addr(pages, 0, NULL), 1,
+	       PAYLOAD, compute);
+	assert_int_equal(kvfs_unmap(map, compute), 0);
+	assert_int_equal(kvfs_pages_drop(pages, compute), 0);
+	kvfs_pages_free(pages);
+	kvfs_pool_close(kv_steal(pool));
+	GPU_OK(cuStreamSynchronize, compute);
+	assert_true(holds_block(copy, 0));
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+		TEST(blocks_are_mapped_and_the_pool_grows),
+		TEST(R6_what_a_stream_computes_is_sealed_when_it_is_done),
+		TEST(R7_what_a_stream_reads_is_not_overwritten),
+		TEST(R12_a_stream_waits_for_the_map),
+		TEST(a_pool_is_closed_when_its_streams_are_done),
+	};
+
+	(void)argc;
+	gpu_begin(argv);
+	if (gpu_open() < 0)
+		return 77;
+	return cmocka_run_group_tests(tests, world_group_setup,
+				      world_group_teardown);
+}

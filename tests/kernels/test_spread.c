@@ -1,0 +1,527 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernels' arithmetic: the same bytes as the device "host", all layouts. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "kernels/cuda/plan.h"
+#include "kernels/device.h"
+
+#define PIECES_MAX 64
+#define BLOCKS_MAX 8
+#define PPB_MAX 4
+
+struct layout {
+	const char *name;
+	uint32_t ppb;
+	uint64_t pages;
+	size_t n;
+	uint64_t memory;		   /* bytes of the pool */
+	struct kv_piece piece[PIECES_MAX]; /* base: offset in the memory */
+};
+
+static void add(struct layout *l, uint64_t base, uint64_t block_stride,
+		uint64_t bytes, uint64_t count, uint64_t segment_stride)
+{
+	struct kv_piece *last = &l->piece[l->n - (l->n > 0)];
+	uint64_t offset =
+		l->n == 0 ? 0
+			  : last->offset + last->bytes * last->count * l->ppb;
+
+	assert_true(l->n < PIECES_MAX);
+	l->piece[l->n++] = (struct kv_piece){
+		.offset = offset,
+		.base = (uint8_t *)(uintptr_t)base,
+		.block_stride = block_stride,
+		.bytes = bytes,
+		.count = count,
+		.segment_stride = segment_stride,
+	};
+	l->memory =
+		KV_MAX(l->memory, base + (l->pages - 1) * block_stride +
+					  (count - 1) * segment_stride + bytes);
+}
+
+static struct layout begin(const char *name, uint64_t pages, uint32_t ppb)
+{
+	return (struct layout){.name = name, .pages = pages, .ppb = ppb};
+}
+
+/* A layer's pages of @bytes behind the other's, @n such layers. */
+static struct layout layer_first(const char *name, size_t n, uint64_t bytes,
+				 uint32_t ppb)
+{
+	struct layout l = begin(name, 16, ppb);
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		add(&l, i * l.pages * bytes, bytes, bytes, 1, 0);
+	return l;
+}
+
+/* K and V of a layer apart, page by page: two runs a page. */
+static struct layout split(size_t n, uint64_t bytes)
+{
+	struct layout l = begin("K/V split", 16, 1);
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		add(&l, i * 2 * l.pages * bytes, bytes, bytes, 2,
+		    l.pages * bytes);
+	return l;
+}
+
+/* Pages interleave within each head. */
+static struct layout head_first(size_t n, uint64_t heads, uint64_t bytes)
+{
+	struct layout l = begin("head-first", 16, 2);
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		add(&l, i * heads * l.pages * bytes, bytes, bytes, heads,
+		    l.pages * bytes);
+	return l;
+}
+
+static struct layout page_first(void)
+{
+	struct layout l = begin("page-first", 8, 2);
+
+	add(&l, 0, 300 << 10, 300 << 10, 1, 0);
+	return l;
+}
+
+/* Runs of sizes and places that fit no vector. */
+static struct layout odd(void)
+{
+	struct layout l = begin("odd", 16, 3);
+
+	add(&l, 1, 4099, 4097, 1, 0);
+	add(&l, 70003, 13, 7, 1, 0);
+	add(&l, 71000, 40, 18, 2, 20);
+	add(&l, 72000, 64, 1, 3, 5);
+	return l;
+}
+
+/* Large tensors go by themselves, their scales by kernel. */
+static struct layout mixed(void)
+{
+	struct layout l = begin("fp8 and scales", 8, 1);
+
+	add(&l, 0, 256 << 10, 256 << 10, 1, 0);
+	add(&l, 2 << 20, 128, 128, 1, 0);
+	add(&l, 3 << 20, 256 << 10, 256 << 10, 1, 0);
+	add(&l, 5 << 20, 128, 128, 1, 0);
+	return l;
+}
+
+struct world {
+	struct layout l;
+	struct kv_pieces mine, theirs; /* the same pieces, of two pools */
+	uint8_t *pool, *other, *staging;
+	uint8_t *tensors[BLOCKS_MAX], *back[BLOCKS_MAX];
+	int64_t pages[BLOCKS_MAX][PPB_MAX];
+	struct kv_copy copies[BLOCKS_MAX];
+	size_t n;
+	uint64_t block;
+};
+
+static uint8_t *memory(uint64_t bytes, uint8_t value)
+{
+	uint8_t *at = aligned_alloc(KV_PAGE, kv_round_up(bytes, KV_PAGE));
+
+	assert_non_null(at);
+	memset(at, value, bytes);
+	return at;
+}
+
+static struct kv_pieces pieces_at(const struct layout *l, uint8_t *pool)
+{
+	struct kv_pieces pieces = {l->ppb, l->n, NULL};
+	size_t i;
+
+	pieces.piece = calloc(l->n, sizeof(*pieces.piece));
+	assert_non_null(pieces.piece);
+	for (i = 0; i < l->n; i++) {
+		pieces.piece[i] = l->piece[i];
+		pieces.piece[i].base = pool + (uintptr_t)l->piece[i].base;
+	}
+	return pieces;
+}
+
+static void world_new(struct world *w, struct layout l, size_t n, bool skips)
+{
+	const struct kv_piece *last = &l.piece[l.n - 1];
+	size_t i, p, next = l.pages;
+
+	memset(w, 0, sizeof(*w));
+	w->l = l;
+	w->n = n;
+	w->block = last->offset + last->bytes * last->count * l.ppb;
+	w->pool = memory(l.memory, 0xee);
+	w->other = memory(l.memory, 0xee);
+	w->mine = pieces_at(&l, w->pool);
+	w->theirs = pieces_at(&l, w->other);
+	for (i = 0; i < n; i++) {
+		w->tensors[i] = memory(w->block, 0);
+		w->back[i] = memory(w->block, 0);
+		for (p = 0; p < w->block; p++)
+			w->tensors[i][p] =
+				(uint8_t)((p * 7 + p / 251 + i * 31) | 1);
+		for (p = 0; p < l.ppb; p++)
+			w->pages[i][p] = skips && (i + p) % 3 == 1
+						 ? -1
+						 : (int64_t)--next;
+		w->copies[i] = (struct kv_copy){w->tensors[i], w->pages[i]};
+	}
+}
+
+static void world_free(struct world *w)
+{
+	size_t i;
+
+	for (i = 0; i < w->n; i++) {
+		free(w->tensors[i]);
+		free(w->back[i]);
+	}
+	free(w->pool);
+	free(w->other);
+	free(w->mine.piece);
+	free(w->theirs.piece);
+}
+
+static struct kv_spread spread_of(const struct world *w,
+				  const struct kv_plan *plan,
+				  const struct kv_pass *pass, size_t i,
+				  uint8_t *staging)
+{
+	return (struct kv_spread){
+		.sections = plan->sections + pass->section,
+		.pages = w->pages[i],
+		.staging = (uintptr_t)staging,
+		.stride = pass->stride,
+		.n_sections = (uint32_t)pass->n_sections,
+		.pages_per_block = w->l.ppb,
+		.block_units = pass->units,
+		.units = pass->units,
+		.lanes = plan->lanes,
+	};
+}
+
+static void move(uint8_t *staging, const struct kv_run *run, uint8_t *tensors,
+		 bool loads)
+{
+	if (loads)
+		memcpy(staging + run->at, tensors + run->from, run->bytes);
+	else
+		memcpy(tensors + run->from, staging + run->at, run->bytes);
+}
+
+/* What a launch does, one thread after the other. */
+static void launch(const struct kv_spread *spread, bool loads)
+{
+	uint32_t thread, threads = 4 * spread->lanes;
+
+	for (thread = 0; thread < threads; thread++)
+		if (loads)
+			kv_spread_scatter(spread, thread, threads);
+		else
+			kv_spread_gather(spread, thread, threads);
+}
+
+/* One pass of block @i through staging that ends where it says it does. */
+static void pass_block(struct world *w, const struct kv_plan *plan,
+		       const struct kv_pass *pass, size_t i, bool loads)
+{
+	uint8_t *staging = memory(pass->stride + 64, 0xcc);
+	struct kv_spread spread = spread_of(w, plan, pass, i, staging);
+	uint8_t *tensors = loads ? w->tensors[i] : w->back[i];
+	size_t r;
+
+	if (!loads)
+		launch(&spread, false);
+	for (r = 0; r < pass->n_runs; r++)
+		move(staging, &plan->runs[pass->run + r], tensors, loads);
+	if (loads)
+		launch(&spread, true);
+	for (r = 0; r < 64; r++)
+		assert_int_equal(staging[pass->stride + r], 0xcc);
+	free(staging);
+}
+
+struct run_copy {
+	uint8_t *tensors;
+	bool loads;
+	size_t n;
+};
+
+static int copy_run(void *arg, uint64_t pool, uint64_t offset, uint64_t bytes)
+{
+	struct run_copy *c = arg;
+	uint8_t *at = (uint8_t *)(uintptr_t)pool;
+
+	if (c->loads)
+		memcpy(at, c->tensors + offset, bytes);
+	else
+		memcpy(c->tensors + offset, at, bytes);
+	c->n++;
+	return 0;
+}
+
+static void direct_block(struct world *w, const struct kv_plan *plan, size_t i,
+			 bool loads)
+{
+	struct run_copy c = {loads ? w->tensors[i] : w->back[i], loads, 0};
+	size_t s;
+
+	for (s = 0; s < plan->n_direct; s++)
+		assert_int_equal(kv_plan_each_run(&plan->direct[s], w->pages[i],
+						  copy_run, &c),
+				 0);
+}
+
+static void do_plan(struct world *w, const struct kv_plan *plan, bool loads)
+{
+	size_t i, p;
+
+	for (i = 0; i < w->n; i++) {
+		for (p = 0; p < plan->n_passes; p++)
+			pass_block(w, plan, &plan->passes[p], i, loads);
+		direct_block(w, plan, i, loads);
+	}
+}
+
+/* Load by us and by the host device, and save what the latter has loaded. */
+static void compare(struct layout l, const struct kv_range *ranges,
+		    size_t n_ranges, uint64_t staging, bool skips)
+{
+	struct kv_batch batch = {.ranges = ranges, .n_ranges = n_ranges};
+	struct kv_copy saves[BLOCKS_MAX];
+	struct kv_plan plan;
+	struct world w;
+	uint8_t *saved;
+	size_t i;
+
+	world_new(&w, l, 16 / l.ppb > BLOCKS_MAX ? BLOCKS_MAX : l.pages / l.ppb,
+		  skips);
+	assert_int_equal(
+		kv_plan_init(&plan, &w.mine, ranges, n_ranges, staging), 0);
+	for (i = 0; i < plan.n_passes; i++)
+		assert_true(plan.passes[i].stride <= staging);
+	batch.copies = w.copies;
+	batch.n = w.n;
+	batch.pieces = &w.theirs;
+	assert_int_equal(kv_device_host.load(NULL, &batch), 0);
+	do_plan(&w, &plan, true);
+	if (memcmp(w.pool, w.other, l.memory) != 0)
+		fail_msg("%s: loaded otherwise", l.name);
+
+	for (i = 0; i < w.n; i++) {
+		saved = memory(w.block, 0);
+		saves[i] = (struct kv_copy){saved, w.pages[i]};
+	}
+	batch.copies = saves;
+	if (!skips) {
+		assert_int_equal(kv_device_host.save(NULL, &batch), 0);
+		do_plan(&w, &plan, false);
+	}
+	for (i = 0; i < w.n; i++) {
+		if (memcmp(saves[i].tensors, w.back[i], w.block) != 0)
+			fail_msg("%s: saved otherwise", l.name);
+		free(saves[i].tensors);
+	}
+	kv_plan_fini(&plan);
+	world_free(&w);
+}
+
+static size_t all_layouts(struct layout *l)
+{
+	size_t n = 0;
+
+	l[n++] = layer_first("layer-first, 32 KiB", 6, 32 << 10, 1);
+	l[n++] = layer_first("layer-first, 4 KiB, four pages a block", 9, 4096,
+			     4);
+	l[n++] = layer_first("MLA, 18 KiB", 5, 576 * 2 * 16, 1);
+	l[n++] = layer_first("indexer, 132 bytes", 7, 132, 2);
+	l[n++] = layer_first("runs of 8 bytes", 3, 8, 2);
+	l[n++] = split(4, 16 << 10);
+	l[n++] = head_first(3, 8, 4096);
+	l[n++] = head_first(2, 4, 100);
+	l[n++] = page_first();
+	l[n++] = odd();
+	l[n++] = mixed();
+	return n;
+}
+
+static void every_layout_gets_the_bytes_that_the_host_device_gives(void **s)
+{
+	struct layout l[16];
+	size_t i, n = all_layouts(l);
+
+	(void)s;
+	for (i = 0; i < n; i++) {
+		compare(l[i], NULL, 0, 16 << 20, false);
+		compare(l[i], NULL, 0, 16 << 20, true);
+	}
+}
+
+static void blocks_larger_than_staging_go_in_passes(void **state)
+{
+	struct layout l[16];
+	size_t i, n = all_layouts(l);
+
+	(void)state;
+	for (i = 0; i < n; i++) {
+		compare(l[i], NULL, 0, 4096, false);
+		compare(l[i], NULL, 0, 10000, true);
+		compare(l[i], NULL, 0, 64, false);
+	}
+}
+
+static void ranges_touch_no_other_byte(void **state)
+{
+	struct layout l[16];
+	size_t i, n = all_layouts(l);
+
+	(void)state;
+	for (i = 0; i < n; i++) {
+		const struct kv_piece *last = &l[i].piece[l[i].n - 1];
+		uint64_t block =
+			last->offset + last->bytes * last->count * l[i].ppb;
+		const struct kv_range two[] = {{block / 7, block / 3},
+					       {block / 2 + 1, block - 1}};
+		const struct kv_range one = {block / 2, block / 2 + 1};
+
+		compare(l[i], two, 2, 16 << 20, false);
+		compare(l[i], two, 2, 4096, true);
+		compare(l[i], &one, 1, 16 << 20, false);
+	}
+}
+
+static void a_unit_of_a_skipped_page_has_no_bytes(void **state)
+{
+	const int64_t pages[] = {-1, 3};
+	const struct kv_section section = {
+		.base = 1 << 20,
+		.block_stride = 512,
+		.bytes = 512,
+		.count = 1,
+		.length = 1024,
+	};
+	const struct kv_spread spread = {
+		.sections = &section,
+		.pages = pages,
+		.staging = 4096,
+		.n_sections = 1,
+		.pages_per_block = 2,
+		.block_units = 2,
+		.units = 2,
+		.lanes = 32,
+	};
+	struct kv_unit unit = kv_spread_unit(&spread, 0);
+
+	(void)state;
+	assert_int_equal(unit.bytes, 0);
+	unit = kv_spread_unit(&spread, 1);
+	assert_int_equal(unit.bytes, 512);
+	assert_int_equal(unit.pool, (1 << 20) + 3 * 512);
+	assert_int_equal(unit.staging, 4096 + 512);
+}
+
+static void accesses_are_as_wide_as_both_addresses_allow(void **state)
+{
+	(void)state;
+	assert_int_equal(kv_spread_width(4096, 16), 16);
+	assert_int_equal(kv_spread_width(4096 + 8, 16), 8);
+	assert_int_equal(kv_spread_width(4096 + 8, 24), 16);
+	assert_int_equal(kv_spread_width(4096 + 4, 16), 4);
+	assert_int_equal(kv_spread_width(4096 + 2, 16), 2);
+	assert_int_equal(kv_spread_width(4096 + 1, 16), 1);
+}
+
+static int note_run(void *arg, uint64_t pool, uint64_t offset, uint64_t bytes)
+{
+	uint64_t *sizes = arg;
+
+	(void)pool;
+	(void)offset;
+	sizes[++sizes[0]] = bytes;
+	return 0;
+}
+
+static void pages_in_a_row_are_one_copy(void **state)
+{
+	const int64_t pages[] = {4, 5, 6, 2};
+	const struct kv_section section = {
+		.block_stride = 1 << 20,
+		.bytes = 1 << 20,
+		.count = 1,
+		.length = 4 << 20,
+	};
+	uint64_t sizes[8] = {0};
+
+	(void)state;
+	assert_int_equal(kv_plan_each_run(&section, pages, note_run, sizes), 0);
+	assert_int_equal(sizes[0], 2);
+	assert_int_equal(sizes[1], 3 << 20);
+	assert_int_equal(sizes[2], 1 << 20);
+}
+
+/* Only what has long runs is copied run by run. */
+static void the_way_of_a_piece_follows_from_the_length_of_its_runs(void **state)
+{
+	struct layout l = mixed();
+	struct kv_pieces pieces = pieces_at(&l, NULL);
+	struct kv_plan plan;
+
+	(void)state;
+	assert_true(kv_plan_scatters(&pieces));
+	assert_int_equal(kv_plan_init(&plan, &pieces, NULL, 0, 1 << 20), 0);
+	assert_int_equal(plan.n_direct, 2);
+	assert_int_equal(plan.n_sections, 2);
+	assert_int_equal(plan.n_passes, 1);
+	assert_int_equal(plan.lanes, 8);
+	kv_plan_fini(&plan);
+	free(pieces.piece);
+	l = page_first();
+	pieces = pieces_at(&l, NULL);
+	assert_false(kv_plan_scatters(&pieces));
+	free(pieces.piece);
+}
+
+/* Neighbours of a block travel together, and as a whole. */
+static void a_layer_first_block_is_one_run_of_staging(void **state)
+{
+	struct layout l = layer_first("layers", 36, 32 << 10, 1);
+	struct kv_pieces pieces = pieces_at(&l, NULL);
+	struct kv_plan plan;
+
+	(void)state;
+	assert_int_equal(kv_plan_init(&plan, &pieces, NULL, 0, 16 << 20), 0);
+	assert_int_equal(plan.n_passes, 1);
+	assert_int_equal(plan.n_runs, 1);
+	assert_int_equal(plan.runs[0].bytes, 36 * (32 << 10));
+	assert_int_equal(plan.lanes, 32);
+	kv_plan_fini(&plan);
+	free(pieces.piece);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(
+			every_layout_gets_the_bytes_that_the_host_device_gives),
+		cmocka_unit_test(blocks_larger_than_staging_go_in_passes),
+		cmocka_unit_test(ranges_touch_no_other_byte),
+		cmocka_unit_test(a_unit_of_a_skipped_page_has_no_bytes),
+		cmocka_unit_test(accesses_are_as_wide_as_both_addresses_allow),
+		cmocka_unit_test(pages_in_a_row_are_one_copy),
+		cmocka_unit_test(
+			the_way_of_a_piece_follows_from_the_length_of_its_runs),
+		cmocka_unit_test(a_layer_first_block_is_one_run_of_staging),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
