@@ -90,8 +90,7 @@ static void plan_file(struct kv_cache *cache, struct plan *plan, uint32_t file)
 		kv_lock(cache);
 	}
 	if (plan->n)
-		qsort(plan->targets, plan->n, sizeof(*plan->targets),
-		      by_place);
+		qsort(plan->targets, plan->n, sizeof(*plan->targets), by_place);
 }
 
 static void rest(struct kv_cache *cache, uint64_t ns)
