@@ -4,6 +4,7 @@
  *
  *   blocks save SOCKET FIRST N       save, and wait until sealed
  *   blocks durable SOCKET FIRST N    save, and wait until durable
+ *   blocks pin SOCKET FIRST N        so that they leave no tier
  *   blocks flush SOCKET              wait until the space is durable
  *   blocks check SOCKET FIRST N      acquire and compare
  *   blocks file FIRST PATH           write the block's file
@@ -73,12 +74,27 @@ static void check(struct client *c, unsigned first, unsigned n)
 	kvfs_release(lease);
 }
 
+static void pin(struct client *c, unsigned first, unsigned n)
+{
+	kvfs_key keys[BATCH];
+	int statuses[BATCH];
+
+	for (unsigned i = 0; i < n; i++)
+		keys[i] = content_key(content_id('a', 0, first + i));
+	client_must((int)KV_MIN(kvfs_pin(c->space, keys, 0, n, statuses), 0),
+		    "pin");
+	for (unsigned i = 0; i < n; i++)
+		count(statuses[i]);
+}
+
 static void run(struct client *c, const char *verb, unsigned first, unsigned n)
 {
 	uint64_t begun = kv_now_ns();
 
 	if (strcmp(verb, "check") == 0)
 		check(c, first, n);
+	else if (strcmp(verb, "pin") == 0)
+		pin(c, first, n);
 	else if (strcmp(verb, "flush") == 0)
 		count(client_flush(c));
 	else

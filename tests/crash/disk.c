@@ -42,7 +42,7 @@
 
 #define DISK 2
 #define FAULTS 3
-#define RULES 64
+#define RULES 1024
 #define RUN (1u << 20)
 
 struct rule {

@@ -14,7 +14,7 @@ rounds=${KVFS_ROUNDS:-2000}
 seconds=${KVFS_SECONDS:-280}
 seed=${KVFS_SEED:-$$}
 J=$T/journal
-SSD=$((160 << 20))
+SSD=$((112 << 20)) # short of room: files change their size of slots
 BASE=dram=64M,ssd=$SSD,segment=8M,hugepages=off,scrub=0
 P=$B-points/kvfs
 [ -x "$P" ] || fail "$P is not built: make POINTS=1"

@@ -89,8 +89,8 @@ static pid_t daemon_begin(const struct round *round)
 	pid_t pid;
 
 	snprintf(options, sizeof(options), OPTIONS ",dram=%s,ssd=%s,control=%s",
-		 round->mounted ? "64M" : "32M",
-		 round->shrink ? "128M" : "160M", control);
+		 round->mounted ? "64M" : "32M", round->shrink ? "92M" : "112M",
+		 control);
 	if (round->point >= 0)
 		snprintf(point, sizeof(point), "%s:%llu",
 			 points_name(&points, round->point),

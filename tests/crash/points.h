@@ -31,8 +31,10 @@ static const struct {
 	{"space.", .fresh = true},
 	{"beside.", .fresh = true},
 	{"shrink.", .shrink = true},
+	{"compact.", .shrink = true},
 	{"unmount.", .clean = true},
 	{"checkpoint.", .clean = true},
+	{"update.", .clean = true},
 	{"rebuild.", .lose = true},
 	/* Files have blocks of so many sizes that others give way. */
 	{"file.reclass", .mounted = true},
