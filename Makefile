@@ -37,8 +37,7 @@ HELPERS  := $(patsubst %.c,$B/%,$(filter-out $(wildcard tests/*/test_*.c),$(wild
 SCRIPTS  := $(wildcard tests/mount/*.sh tests/crash/*.sh tests/fuzz/*.sh)
 PAGES    := $(wildcard man/*.[1-9])
 SOURCES  := $(SHARED) $(DAEMON) $(LIB) fs/main.c $(wildcard tools/*/*.c tests/*/*.c)
-TOOL_fsck = $B/daemon.a
-TOOL_replay = $B/daemon.a
+$(foreach tool,bench fsck replay,$(eval TOOL_$(tool) = $$B/daemon.a))
 objs      = $(patsubst %.c,$B/%.o,$(1))
 
 all: $B/kvfs $B/libkvfs.so $B/libkvfs.a $B/kvfs.pc $(TOOLS)  ## build everything
@@ -80,9 +79,9 @@ check: deps                             ## layers, format, man pages, two compil
 check-layers:                           ## a lower folder never includes or links a higher one
 	@tests/layers.sh
 check-format:                           ## clang-format changes nothing
-	@clang-format --dry-run -Werror $(wildcard *.[ch] */*.[ch] */*/*.[ch])
+	@clang-format --dry-run -Werror $(wildcard *.[ch] */*.[ch] */*/*.[ch] */*/*/*.[ch])
 check-tidy:                             ## static analysis
-	@printf '%s\n' $(SHARED) $(DAEMON) $(LIB) $(CUDA) fs/main.c $(wildcard tools/*/*.c) | \
+	@printf '%s\n' $(SHARED) $(DAEMON) $(LIB) $(CUDA) fs/main.c $(wildcard tools/*/*.c tests/gpu/*/*.c) | \
 	  xargs -P 2 -n 6 sh -c 'clang-tidy --quiet "$$@" -- $(TIDY) 2>/dev/null' sh
 check-man:                              ## groff and man accept every page silently
 	@tests/man.sh $(PAGES)

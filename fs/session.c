@@ -13,12 +13,14 @@
  *
  * LOCKING   none; flags are atomic.
  */
+#include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/statvfs.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 
 #include "fs/notify.h"
 #include "fs/ops.h"
@@ -215,19 +217,49 @@ static void end_loop(struct session *s)
 	}
 }
 
+static bool answers(const char *path)
+{
+	struct statvfs fs;
+
+	if (statvfs(path, &fs) < 0)
+		return false;
+	raise_readahead(path);
+	return true;
+}
+
+/*
+ * A process that waits for its own answer, and is killed, never ends: the
+ * kernel waits for the answer, and holds the mount until the process has ended.
+ * So another one asks, which has nothing of ours open.
+ */
+static bool first_answer(const char *path)
+{
+	pid_t child = fork();
+	int status = 0;
+
+	if (child < 0)
+		return answers(path);
+	if (child == 0) {
+		close_range(STDERR_FILENO + 1, UINT_MAX, 0);
+		_exit(answers(path) ? 0 : 1);
+	}
+	while (waitpid(child, &status, 0) < 0)
+		if (errno != EINTR)
+			return false;
+	return status == 0;
+}
+
 static void *guard(void *arg)
 {
 	struct session *s = arg;
 	sigset_t set = ending_signals();
-	struct statvfs fs;
 	int signal_number;
 
-	if (statvfs(s->path, &fs) < 0) {
+	if (!first_answer(s->path)) {
 		s->unanswered = !s->ended;
 		end_loop(s);
 		return NULL;
 	}
-	raise_readahead(s->path);
 	s->ready(s->arg);
 	sigwait(&set, &signal_number);
 	if (!s->ended)

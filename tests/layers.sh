@@ -1,8 +1,8 @@
 #!/bin/sh
 # layers.sh - fail on an #include or a link dependency that goes up:
 #   fs -> cache -> index -> the shared files at the root;  kernels -> the shared
-#   files;  tools -> kvfs.h alone, but kvfs-fsck -> index and
-#   kvfs-replay -> the policies in cache.
+#   files;  tools -> kvfs.h alone, but kvfs-fsck, kvfs-bench -> index and
+#   kvfs-replay -> the policies and the monitor in cache.
 cd "$(dirname "$0")/.." || exit 1
 bad=0
 forbid() { # FOLDER/GLOB PATTERN, whose group is open
@@ -18,7 +18,8 @@ forbid 'kernels/cuda/*.[ch]' 'fs|cache|index|tools|tests)/'
 for tool in tools/*/; do
 	case $tool in
 	tools/fsck/) forbid "$tool*.[ch]" 'fs|cache|kernels|tests)/' ;;
-	tools/replay/) forbid "$tool*.[ch]" 'fs|index|tests)/|"cache/[^dgp]' ;;
+	tools/bench/) forbid "$tool*.[ch]" 'fs|cache|tests)/' ;;
+	tools/replay/) forbid "$tool*.[ch]" 'fs|index|tests)/|"cache/[^dgmp]' ;;
 	*) forbid "$tool*.[ch]" 'fs|cache|index|tests)/' ;;
 	esac
 done

@@ -32,6 +32,7 @@ struct kv_bench_size {
 };
 
 #define KV_BENCH_LAYER 32768u /* 16 tokens, 8 heads, 128, BF16 */
+#define KV_BENCH_HEAD 4096u   /* of these, one head's */
 #define KV_BENCH_GROUP 127u   /* blocks of one load or lease */
 
 /* Bytes of a block's tensors. */

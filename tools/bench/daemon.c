@@ -9,6 +9,7 @@
 #include "tools/bench/daemon.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -72,11 +73,25 @@ int kv_bench_daemon_start(struct kv_bench_children *children, const char *build,
 	return r;
 }
 
+void kv_bench_daemon_end(struct kv_bench_daemon *daemon)
+{
+	kv_bench_child_end(daemon->children, daemon->pid);
+	daemon->pid = 0;
+}
+
+void kv_bench_daemon_kill(struct kv_bench_daemon *daemon)
+{
+	kill(daemon->pid, SIGKILL);
+	kv_bench_child_wait(daemon->children, daemon->pid);
+	kv_bench_unmount(daemon->mount);
+	daemon->pid = 0;
+}
+
 void kv_bench_daemon_stop(struct kv_bench_daemon *daemon)
 {
 	if (daemon->pid <= 0)
 		return;
-	kv_bench_child_end(daemon->children, daemon->pid);
+	kv_bench_daemon_end(daemon);
 	kv_bench_remove(daemon->store);
 	*daemon = (struct kv_bench_daemon){0};
 }

@@ -25,6 +25,10 @@ int kv_bench_daemon_start(struct kv_bench_children *children, const char *build,
 			  const char *dir, const char *options,
 			  struct kv_bench_daemon *ret_daemon);
 
+/* End it, in order or by SIGKILL; the store stays. */
+void kv_bench_daemon_end(struct kv_bench_daemon *daemon);
+void kv_bench_daemon_kill(struct kv_bench_daemon *daemon);
+
 /* Unmount, end, remove the store.  Takes one that was not started. */
 void kv_bench_daemon_stop(struct kv_bench_daemon *daemon);
 

@@ -103,10 +103,15 @@ static int run_fio(struct kv_bench_children *children, char *const argv[],
 	return r;
 }
 
+/* @writers: 0 reads. */
 static int fio(struct kv_bench_children *children, const char *path,
-	       uint64_t block, uint64_t bytes, bool writing, double *ret_speed)
+	       uint64_t block, uint64_t bytes, unsigned writers,
+	       double *ret_speed)
 {
-	char name[PATH_MAX + 16], bs[32], size[32];
+	const bool writing = writers > 0;
+	const unsigned n = writing ? writers : 1;
+	const uint64_t part = bytes / n;
+	char name[PATH_MAX + 16], bs[32], size[32], jobs[32], next[48];
 	char *argv[] = {"env",
 			"GLIBC_TUNABLES=glibc.malloc.hugetlb=1",
 			"fio",
@@ -119,6 +124,9 @@ static int fio(struct kv_bench_children *children, const char *path,
 			name,
 			bs,
 			size,
+			jobs,
+			next,
+			"--group_reporting",
 			writing ? "--rw=write" : "--rw=read",
 			writing ? "--end_fsync=1" : "--end_fsync=0",
 			"--fixedbufs=1",
@@ -129,7 +137,10 @@ static int fio(struct kv_bench_children *children, const char *path,
 
 	snprintf(name, sizeof(name), "--filename=%s", path);
 	snprintf(bs, sizeof(bs), "--bs=%llu", (unsigned long long)block);
-	snprintf(size, sizeof(size), "--size=%llu", (unsigned long long)bytes);
+	snprintf(size, sizeof(size), "--size=%llu", (unsigned long long)part);
+	snprintf(jobs, sizeof(jobs), "--numjobs=%u", n);
+	snprintf(next, sizeof(next), "--offset_increment=%llu",
+		 (unsigned long long)part);
 	r = run_fio(children, argv, path, section, ret_speed);
 	if (r != -EIO)
 		return r;
@@ -141,11 +152,12 @@ static int fio(struct kv_bench_children *children, const char *path,
 int kv_bench_fio_read(struct kv_bench_children *children, const char *path,
 		      uint64_t block, uint64_t bytes, double *ret_speed)
 {
-	return fio(children, path, block, bytes, false, ret_speed);
+	return fio(children, path, block, bytes, 0, ret_speed);
 }
 
 int kv_bench_fio_write(struct kv_bench_children *children, const char *path,
-		       uint64_t block, uint64_t bytes, double *ret_speed)
+		       uint64_t block, uint64_t bytes, unsigned writers,
+		       double *ret_speed)
 {
 	int r = 0, fd;
 
@@ -156,7 +168,7 @@ int kv_bench_fio_write(struct kv_bench_children *children, const char *path,
 		r = -errno;
 	close(fd);
 	if (r == 0)
-		r = fio(children, path, block, bytes, true, ret_speed);
+		r = fio(children, path, block, bytes, writers, ret_speed);
 	unlink(path);
 	return r;
 }

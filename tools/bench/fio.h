@@ -19,8 +19,10 @@ int kv_bench_fio_read(struct kv_bench_children *children, const char *path,
 		      uint64_t block, uint64_t bytes, double *ret_speed);
 
 /* GB/s of writing @bytes to a new file @path, allocated but never written
- * before, fsync at the end included.  The file is removed. */
+ * before, by @writers at a time, each its part and fsync at the end.  The file
+ * is removed. */
 int kv_bench_fio_write(struct kv_bench_children *children, const char *path,
-		       uint64_t block, uint64_t bytes, double *ret_speed);
+		       uint64_t block, uint64_t bytes, unsigned writers,
+		       double *ret_speed);
 
 #endif

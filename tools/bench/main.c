@@ -59,11 +59,15 @@ static const struct measurement {
 	 kv_bench_context},
 	{{"load_dram"}, EACH, kv_bench_load},
 	{{"load_dram_layers"}, EACH, kv_bench_load_layers},
+	{{"load_dram_split"}, EACH, kv_bench_load_split},
+	{{"load_dram_4k"}, EACH, kv_bench_load_heads},
 	{{"lease"}, EACH, kv_bench_lease},
 	{{"probe128_p50", "probe128_p99"}, ONCE, kv_bench_probe},
 	{{"read_mount_second", "read_mount_first"}, EACH, kv_bench_mount},
 	{{"load_ssd_cold"}, EACH, kv_bench_cold},
 	{{"save_sealed", "save_durable"}, EACH, kv_bench_save},
+	{{"save_sealed_4k"}, EACH, kv_bench_save_heads},
+	{{"save_durable_4w"}, EACH, kv_bench_writers},
 	{{"memory_anon"}, EACH, kv_bench_anonymous},
 };
 
@@ -119,6 +123,19 @@ static int measure_size(struct kv_bench *bench,
 	}
 	kv_bench_rig_close(&rig);
 	return failed;
+}
+
+static int measure_million(struct kv_bench *bench)
+{
+	int r = 0;
+
+	if (kv_bench_report_wants(bench->report, "mount_clean_1m") ||
+	    kv_bench_report_wants(bench->report, "mount_killed_1m"))
+		r = kv_bench_million(bench);
+	if (r < 0)
+		fprintf(stderr, "kvfs-bench: mount_clean_1m: %s\n",
+			strerror(-r));
+	return r < 0;
 }
 
 /* Whoever begins to clean ends the process: the lock is never given back. */
@@ -253,6 +270,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "kvfs-bench: cannot begin: %s\n", strerror(-r));
 	for (i = 0; i < COUNT(sizes) && r == 0; i++)
 		failed |= measure_size(&bench, &sizes[i]);
+	if (r == 0)
+		failed |= measure_million(&bench);
 	if (r == 0) {
 		kv_bench_report_sum(bench.report);
 		r = kv_bench_report_close(bench.report);

@@ -24,7 +24,7 @@
 #include "tools/bench/clock.h"
 
 #define TOKENS 16 /* per block */
-#define OPTIONS "dram=1G,ssd=4G"
+#define OPTIONS "dram=1G,ssd=16G"
 #define ARENA (1ull << 30)
 
 static uint64_t word(uint64_t block, uint64_t i)
@@ -87,19 +87,28 @@ static int register_pool(struct kv_bench_rig *rig, uint64_t run, uint64_t count,
 	return kvfs_pool_register(rig->session, &desc, ret_pool);
 }
 
-static int register_pools(struct kv_bench_rig *rig)
+int kv_bench_rig_open_pools(struct kv_bench_rig *rig)
 {
 	uint64_t payload = kv_bench_payload(rig->size);
 	uint64_t layer = rig->size->blocks * KV_BENCH_LAYER;
+	uint64_t all = rig->size->blocks * payload;
 	int r;
 
 	r = register_pool(rig, payload / 2, 1, 0, payload, payload / 2,
 			  &rig->page_first);
 	if (r < 0)
 		return r;
-	return register_pool(rig, KV_BENCH_LAYER, rig->size->layers, layer,
-			     KV_BENCH_LAYER, rig->size->layers * layer,
-			     &rig->layer_first);
+	r = register_pool(rig, payload / 2, 1, 0, payload / 2, all / 2,
+			  &rig->split);
+	if (r < 0)
+		return r;
+	r = register_pool(rig, KV_BENCH_LAYER, rig->size->layers, layer,
+			  KV_BENCH_LAYER, all / 2, &rig->layer_first);
+	if (r < 0)
+		return r;
+	return register_pool(rig, KV_BENCH_HEAD, payload / 2 / KV_BENCH_HEAD,
+			     rig->size->blocks * KV_BENCH_HEAD, KV_BENCH_HEAD,
+			     all / 2, &rig->head_first);
 }
 
 static int map_memory(struct kv_bench_rig *rig)
@@ -116,14 +125,14 @@ static int map_memory(struct kv_bench_rig *rig)
 	return r;
 }
 
-static int open_space(struct kv_bench_rig *rig)
+int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name)
 {
 	int r;
 
 	r = kvfs_open(rig->daemon.mount, &rig->session);
 	if (r < 0)
 		return r;
-	r = kvfs_space_open(rig->session, KV_BENCH_SPACE, rig->size->layout,
+	r = kvfs_space_open(rig->session, name, rig->size->layout,
 			    KVFS_CREATE | 0755, &rig->space);
 	if (r < 0)
 		return r;
@@ -147,26 +156,34 @@ int kv_bench_rig_open(struct kv_bench *bench, const struct kv_bench_size *size,
 		r = kv_bench_daemon_start(&bench->children, bench->build,
 					  bench->dir, OPTIONS, &rig->daemon);
 	if (r == 0)
-		r = open_space(rig);
+		r = kv_bench_rig_open_space(rig, KV_BENCH_SPACE);
 	if (r == 0)
-		r = register_pools(rig);
+		r = kv_bench_rig_open_pools(rig);
 	if (r == 0)
 		r = kv_bench_rig_keys(rig, rig->keys, size->blocks);
 	if (r < 0)
 		return r;
 	fill_pages(rig);
 	kv_bench_rig_settle(rig);
-	r = kv_bench_rig_save(rig, rig->keys, &sealed, &durable);
+	r = kv_bench_rig_save(rig, rig->page_first, rig->keys, &sealed,
+			      &durable);
 	kv_bench_rig_settle(rig);
 	return r;
 }
 
-void kv_bench_rig_close(struct kv_bench_rig *rig)
+void kv_bench_rig_close_space(struct kv_bench_rig *rig)
 {
+	kvfs_pool_close(rig->head_first);
 	kvfs_pool_close(rig->layer_first);
+	kvfs_pool_close(rig->split);
 	kvfs_pool_close(rig->page_first);
 	kvfs_space_close(rig->space);
 	kvfs_close(rig->session);
+}
+
+void kv_bench_rig_close(struct kv_bench_rig *rig)
+{
+	kv_bench_rig_close_space(rig);
 	kv_bench_daemon_stop(&rig->daemon);
 	kv_bench_crew_free(rig->crew);
 	kv_bench_memory_unmap(&rig->pages);
@@ -206,8 +223,9 @@ static int all_sealed_anew(kvfs_xfer *xfer, size_t n)
 	return 0;
 }
 
-int kv_bench_rig_save(struct kv_bench_rig *rig, const kvfs_key *keys,
-		      uint64_t *ret_sealed, uint64_t *ret_durable)
+int kv_bench_rig_save(struct kv_bench_rig *rig, kvfs_pool *pool,
+		      const kvfs_key *keys, uint64_t *ret_sealed,
+		      uint64_t *ret_durable)
 {
 	size_t n = rig->size->blocks, i;
 	int64_t *pages = malloc(n * sizeof(*pages));
@@ -220,8 +238,7 @@ int kv_bench_rig_save(struct kv_bench_rig *rig, const kvfs_key *keys,
 	for (i = 0; i < n; i++)
 		pages[i] = (int64_t)i;
 	begin = kv_bench_now();
-	r = kvfs_save(rig->page_first, rig->space, keys, NULL, n, pages, NULL,
-		      &xfer);
+	r = kvfs_save(pool, rig->space, keys, NULL, n, pages, NULL, &xfer);
 	if (r == 0) {
 		kvfs_xfer_wait(xfer, KVFS_SEALED, KVFS_FOREVER);
 		*ret_sealed = kv_bench_now() - begin;

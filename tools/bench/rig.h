@@ -21,7 +21,9 @@ struct kv_bench_rig {
 	kvfs_session *session;
 	kvfs_space *space;
 	kvfs_pool *page_first;	/* a block is one run of bytes */
+	kvfs_pool *split;	/* one for K, one for V */
 	kvfs_pool *layer_first; /* a block has a run a layer, as in vLLM */
+	kvfs_pool *head_first;	/* and one a head of each layer: 4 KiB */
 	kvfs_key *keys;		/* size->blocks of them, durable */
 	uint32_t next_token;
 	uint64_t saved; /* blocks in the store */
@@ -32,12 +34,18 @@ int kv_bench_rig_open(struct kv_bench *bench, const struct kv_bench_size *size,
 		      struct kv_bench_rig *rig);
 void kv_bench_rig_close(struct kv_bench_rig *rig); /* takes half-open ones */
 
+/* A session, and the space @name on it; pools of it over rig->pages. */
+int kv_bench_rig_open_space(struct kv_bench_rig *rig, const char *name);
+int kv_bench_rig_open_pools(struct kv_bench_rig *rig);
+void kv_bench_rig_close_space(struct kv_bench_rig *rig); /* all of these */
+
 /* Keys of a chain of @n blocks that nobody has used. */
 int kv_bench_rig_keys(struct kv_bench_rig *rig, kvfs_key *ret_keys, size_t n);
 
-/* Save all pages, page first, under @keys; times until the stages, in ns. */
-int kv_bench_rig_save(struct kv_bench_rig *rig, const kvfs_key *keys,
-		      uint64_t *ret_sealed, uint64_t *ret_durable);
+/* Save all pages of @pool under @keys; times until the stages, in ns. */
+int kv_bench_rig_save(struct kv_bench_rig *rig, kvfs_pool *pool,
+		      const kvfs_key *keys, uint64_t *ret_sealed,
+		      uint64_t *ret_durable);
 
 /* Hold rig->keys[first] .. + n.  -EIO if one of them is not held. */
 int kv_bench_rig_acquire(struct kv_bench_rig *rig, size_t first, size_t n,

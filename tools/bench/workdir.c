@@ -65,7 +65,7 @@ static int is_mounted(const char *mount, const char *path)
 	return stat(path, &above) == 0 && at.st_dev != above.st_dev;
 }
 
-static void unmount(const char *mount)
+void kv_bench_unmount(const char *mount)
 {
 	pid_t pid;
 
@@ -86,7 +86,7 @@ void kv_bench_workdir_remove(const char *path)
 
 	snprintf(mount, sizeof(mount), "%s/mnt", path);
 	if (is_mounted(mount, path))
-		unmount(mount);
+		kv_bench_unmount(mount);
 	kv_bench_remove(path);
 }
 
