@@ -214,10 +214,10 @@ struct wire_pick {
  * one).  Reply, also with -ENOENT and -ENOSPC: @blocks is the index of the pick
  * that was not here, or did not fit.  -EEXIST, -EINVAL, -EACCES, -EROFS.
  *
- * WIRE_SNAPSHOT_READ: its picks from position @from on.  @id 0, or as the reply
- * to the first message said: -ESTALE if another has that name by now.  Reply:
- * @id, @blocks in all, then header.count picks, fewer than WIRE_BATCH only at
- * the end.
+ * WIRE_SNAPSHOT_READ: its picks from position @from on, header.arg of them (0:
+ * WIRE_BATCH, the most).  @id 0, or as the reply to the first message said:
+ * -ESTALE if another has that name by now.  Reply: @id, @blocks in all, then
+ * header.count picks, fewer than asked for only at the end.
  *
  * WIRE_SNAPSHOT_LIST: reply: names, each with its NUL, of those made after the
  * one with the id @arg; @id is that of the last; no text: there are no more.

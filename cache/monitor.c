@@ -17,7 +17,7 @@
 #define KEYS 8192u	  /* followed at most */
 #define SLOTS (2u * KEYS) /* of the table of keys */
 #define MOMENTS (4u * KEYS)
-#define FIRST_PART 8u	     /* of all keys one in so many, to begin with */
+#define FIRST_PART 12u	     /* of all keys one in so many, to begin with */
 #define FADE_USES (4u << 20) /* after which what was counted halves */
 
 struct key {

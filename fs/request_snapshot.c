@@ -177,11 +177,12 @@ int kv_request_snapshot_read(struct kv_client *client,
 	struct wire_pick *out = (struct wire_pick *)(reply + 1);
 	struct kv_pick picks[WIRE_BATCH];
 	struct kv_snapshot_info info;
+	size_t max = KV_MIN(m->header->arg, (uint64_t)WIRE_BATCH);
 	long n = find(client, m, &info);
 
 	if (n == 0)
 		n = kv_snapshot_read(client->server->cache, info.id, wire->from,
-				     picks, WIRE_BATCH);
+				     picks, max > 0 ? max : WIRE_BATCH);
 	if (n < 0) {
 		kv_reply(client, m->header, (int)n, 0, 0);
 		return 0;

@@ -3,7 +3,7 @@
  * restore.c - blocks of a snapshot back into pages: the head and the tail
  * first, and the rest in the background.
  *
- * OWNS      the thread of a restore, and the leases and loads it has under way.
+ * OWNS      the leases and loads that a restore has under way.
  *
  * STATES    of a block:
  *
@@ -16,17 +16,18 @@
  *       they are wanted.
  *   (2) Pieces end in the order in which they began, PIECES under way at most:
  *       so much is leased at a time, however long the context.
- *   (3) The thread touches nothing of the session after the last block is over.
+ *   (3) The worker touches nothing of the transfer after the last block is
+ *       over.
  *
  * LOCKING   session->lock to account for blocks; else the restore is its
- *           thread's.
+ *           worker's.
  */
 #include "kernels/opts.h"
 #include "kernels/order.h"
 #include "kernels/pool.h"
 #include "kernels/snapshot.h"
 #include "kernels/space.h"
-#include "kernels/thread.h"
+#include "kernels/worker.h"
 #include "kernels/xfer.h"
 
 #define PIECES 3u
@@ -99,11 +100,14 @@ static int key_at(struct restore *restore, uint32_t position, kvfs_key *ret_key)
 {
 	struct kv_snapshot_part *part = &restore->part;
 	const struct wire_pick *pick = find_pick(part, position);
+	/* The head is not to wait for what comes behind it. */
+	size_t max = restore->begun > 1 ? WIRE_BATCH : restore->urgent;
 	int r;
 
 	if (pick == NULL) {
-		r = kv_snapshot_part_read(restore->space, restore->name,
-					  position, part);
+		r = kv_snapshot_part_read(
+			restore->space, restore->name, position,
+			KV_MIN(max, (size_t)WIRE_BATCH), part);
 		if (r < 0) {
 			part->n = 0;
 			return r == -ESTALE ? -ENOENT : r;
@@ -272,15 +276,10 @@ static void wait_for_mark(const struct kvfs_xfer *xfer)
 		nanosleep(&pause, NULL);
 }
 
-static void *run(void *arg)
+static void run(void *arg)
 {
 	struct restore *restore = arg;
-	struct kvfs_session *session = restore->xfer->session;
 
-	/* Whoever started us has the lock until our name is set. */
-	pthread_mutex_lock(&session->lock);
-	pthread_mutex_unlock(&session->lock);
-	pthread_detach(pthread_self());
 	wait_for_mark(restore->xfer);
 	while (restore->at < restore->n || restore->ended < restore->begun) {
 		/* The head has the daemon to itself. */
@@ -293,7 +292,6 @@ static void *run(void *arg)
 			end_piece(restore);
 	}
 	restore_free(restore);
-	return NULL;
 }
 
 /* ---- beginning ---- */
@@ -371,7 +369,6 @@ static int start_locked(struct kvfs_xfer *xfer, kvfs_pool *pool,
 			kvfs_space *space, struct restore *restore)
 {
 	const size_t n = xfer->n * pool->pieces.pages_per_block;
-	pthread_t thread;
 	long used;
 	int r;
 
@@ -381,7 +378,7 @@ static int start_locked(struct kvfs_xfer *xfer, kvfs_pool *pool,
 	xfer->pool = pool;
 	restore->xfer = xfer;
 	restore->space = space;
-	r = kv_lib_thread_start(&thread, "kvfs-restore", run, restore);
+	r = kv_worker_start_locked(xfer->session, run, restore);
 	if (r < 0) {
 		xfer->pool = NULL;
 		return r;

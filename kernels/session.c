@@ -166,6 +166,7 @@ void kvfs_close(kvfs_session *session)
 	kv_parts_close_locked(session);
 	while (!TAILQ_EMPTY(&session->active))
 		kv_session_wait_locked(session, UINT64_MAX);
+	kv_workers_end_locked(session);
 	kv_parts_free_locked(session);
 	copier = kv_steal(session->copier);
 	pthread_mutex_unlock(&session->lock);

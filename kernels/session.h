@@ -16,6 +16,7 @@
 #include "kernels/mapping.h"
 #include "kernels/rpc.h"
 #include "kernels/timer.h"
+#include "kernels/worker.h"
 
 struct kv_copier;
 struct kv_order;
@@ -68,6 +69,7 @@ struct kvfs_session {
 	struct kv_stage *stage; /* of this connection, or NULL */
 	bool stage_making;
 	uint64_t staging_bytes; /* that it has at least */
+	struct kv_workers workers;
 	struct kv_xfers active; /* under way, oldest first */
 	struct kv_xfers saves;	/* with blocks still to reserve, oldest first */
 	struct kv_parts *parts; /* NULL until a block is saved in parts */

@@ -144,7 +144,7 @@ int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
 /* ---- reading ---- */
 
 int kv_snapshot_part_read(kvfs_space *space, const char *name, uint32_t from,
-			  struct kv_snapshot_part *part)
+			  size_t max, struct kv_snapshot_part *part)
 {
 	struct named message = {.head = {.id = part->id, .from = from}};
 	struct {
@@ -153,7 +153,8 @@ int kv_snapshot_part_read(kvfs_space *space, const char *name, uint32_t from,
 	} reply;
 	struct kv_question question = {
 		.header = {.type = WIRE_SNAPSHOT_READ,
-			   .count = (uint32_t)strlen(name)},
+			   .count = (uint32_t)strlen(name),
+			   .arg = max},
 		.items = &message,
 		.bytes = sizeof(message.head) + strlen(name),
 		.reply = &reply,
@@ -203,7 +204,7 @@ long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
 	if (r < 0)
 		return r;
 	do {
-		r = kv_snapshot_part_read(space, name, from, &part);
+		r = kv_snapshot_part_read(space, name, from, WIRE_BATCH, &part);
 		if (r == -ESTALE) { /* made anew meanwhile: so do we */
 			part.id = 0;
 			from = 0;

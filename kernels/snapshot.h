@@ -12,14 +12,15 @@
 struct kv_snapshot_part {
 	uint64_t id;	 /* of the snapshot; 0 before the first read */
 	uint32_t blocks; /* in all of it */
-	size_t n;	 /* fewer than WIRE_BATCH only at its end */
+	size_t n;	 /* fewer than asked for only at its end */
 	struct wire_pick picks[WIRE_BATCH];
 };
 
-/* The picks from position @from on.  -ESTALE: part->id is not 0, and another
- * snapshot has that name by now; -ENOENT, -ENOTCONN, -EPROTO. */
+/* The picks from position @from on, @max (up to WIRE_BATCH) of them.  -ESTALE:
+ * part->id is not 0, and another snapshot has that name by now; -ENOENT,
+ * -ENOTCONN, -EPROTO. */
 int kv_snapshot_part_read(kvfs_space *space, const char *name, uint32_t from,
-			  struct kv_snapshot_part *part);
+			  size_t max, struct kv_snapshot_part *part);
 
 /* -EINVAL: no snapshot can have that name. */
 int kv_snapshot_name_check(const char *name);

@@ -8,10 +8,10 @@
  * STATES    of a transfer:
  *
  *                NEW -> ACTIVE   kv_xfer_activate_locked
- *             ACTIVE -> ACTIVE   copied_locked: its pages are the engine's
- * again ACTIVE -> REST     rest_locked: nothing is under way any more REST ->
- * ACTIVE   kv_flush_ask_locked: DURABLE is asked for now REST -> freed   with
- * the caller's reference
+ *             ACTIVE -> ACTIVE   copied_locked: the pages are the engine's
+ *             ACTIVE -> REST     rest_locked: nothing is under way any more
+ *               REST -> ACTIVE   kv_flush_ask_locked: DURABLE is asked for
+ *               REST -> freed    with the caller's reference
  *
  * INVARIANTS
  *   (1) left[s] + got[s] only counts blocks that have not failed before stage

@@ -59,6 +59,11 @@ static int named(struct peer *p, enum wire_type type, const char *name,
 static void picks_of_several_messages_make_one_snapshot(void **state)
 {
 	struct wire_snapshot *reply = PEER_ITEMS(&a, struct wire_snapshot);
+	struct wire_header header;
+	struct {
+		struct wire_snapshot head;
+		char name;
+	} m;
 
 	(void)state;
 	assert_int_equal(peer_save(&a, 1, 8), 0);
@@ -71,6 +76,16 @@ static void picks_of_several_messages_make_one_snapshot(void **state)
 	assert_int_equal(reply->blocks, 8);
 	assert_int_equal(PEER_HEADER(&b)->count, 8);
 	assert_int_equal(((struct wire_pick *)(reply + 1))[7].position, 8);
+	/* A few of them come by themselves. */
+	memset(&m, 0, sizeof(m));
+	m.head.from = 3;
+	m.name = 'x';
+	header = (struct wire_header){
+		.type = WIRE_SNAPSHOT_READ, .count = 1, .arg = 2};
+	assert_int_equal(peer_call(&b, &header, &m, sizeof(m.head) + 1, -1), 0);
+	assert_int_equal(PEER_HEADER(&b)->count, 2);
+	assert_int_equal(reply->blocks, 8);
+	assert_int_equal(((struct wire_pick *)(reply + 1))[1].position, 4);
 	/* Its set has ended. */
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, "y", 5, 8), -ESTALE);
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, "y", 6, 1), 0);

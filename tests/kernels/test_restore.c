@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks of a snapshot back into pages. */
+#include <dirent.h>
+
 #include "tests/kernels/world.h"
 
 #define BIG 600u /* blocks: more than fit into DRAM */
@@ -196,6 +198,79 @@ static void a_restore_can_be_cancelled_and_freed(void **state)
 	assert_int_equal(kvfs_snapshot_drop(w->space, "a"), 0);
 }
 
+static unsigned workers(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	struct dirent *task;
+	char path[300], name[32];
+	unsigned n = 0;
+	FILE *f;
+
+	while ((task = readdir(tasks)) != NULL) {
+		snprintf(path, sizeof(path), "/proc/self/task/%s/comm",
+			 task->d_name);
+		f = fopen(path, "re");
+		if (f == NULL)
+			continue;
+		if (fgets(name, sizeof(name), f) != NULL)
+			n += strcmp(name, "kvfs-worker\n") == 0;
+		fclose(f);
+	}
+	closedir(tasks);
+	return n;
+}
+
+static void wait_for_workers(unsigned n)
+{
+	int i;
+
+	for (i = 0; i < 3000 && workers() != n; i++)
+		usleep(10000);
+	assert_int_equal(workers(), n);
+}
+
+/* A thread each; one stays for the next, and ends with the session. */
+static void restores_at_the_same_time_have_threads_of_their_own(void **state)
+{
+	struct world *w = *state;
+	int64_t pages[3] = {0, 1, 2};
+	kvfs_session *session;
+	kvfs_space *space;
+	kvfs_pool *pool;
+	kvfs_xfer *xfers[3];
+	int round, i;
+
+	world_save(w, 3);
+	take(w, "a", 3);
+	wait_for_workers(0);
+	for (round = 0; round < 3; round++) {
+		world_freeze(w);
+		for (i = 0; i < 3; i++)
+			xfers[i] = restore(w, "a", NULL, 1, pages + i, NULL);
+		wait_for_workers(3);
+		world_thaw(w);
+		for (i = 0; i < 3; i++) {
+			kvfs_xfer_wait(xfers[i], KVFS_COPIED, 20 * SECOND);
+			kvfs_xfer_free(xfers[i]);
+		}
+		wait_for_workers(1);
+	}
+	session = w->session;
+	space = w->space;
+	pool = w->pool;
+	assert_int_equal(kvfs_open(w->path, &w->session), 0);
+	world_wait_connected(w->session, 1);
+	kvfs_pool_close(pool);
+	kvfs_space_close(space);
+	kvfs_close(session);
+	wait_for_workers(0);
+	assert_int_equal(kvfs_space_open(w->session, w->space_name,
+					 WORLD_LAYOUT, 0, &w->space),
+			 0);
+	w->pool = world_pool(w, w->space);
+	assert_int_equal(kvfs_snapshot_drop(w->space, "a"), 0);
+}
+
 static void a_daemon_that_is_gone_ends_it(void **state)
 {
 	const kvfs_opts opts = {.deadline = SECOND / 10};
@@ -367,6 +442,7 @@ int main(void)
 		TEST(the_head_and_the_tail_come_first),
 		TEST(what_is_missing_fails_by_itself),
 		TEST(a_restore_can_be_cancelled_and_freed),
+		TEST(restores_at_the_same_time_have_threads_of_their_own),
 		TEST(a_daemon_that_is_gone_ends_it),
 		TEST(three_turns_in_a_row),
 		TEST(a_context_larger_than_dram),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench.c - figures of the eviction policies.
+ * bench.c - figures of the eviction policies and of the monitor.
  *
  * OWNS      nothing beyond a run.
  *
@@ -13,12 +13,16 @@
 #include <string.h>
 #include <time.h>
 
+#include "cache/monitor.h"
 #include "cache/policy.h"
 #include "tools/replay/generate.h"
 #include "tools/replay/sim.h"
 
 #define BLOCKS (1u << 20)
 #define TURNS (4u << 20)
+#define PAIRS 31u /* of runs with the monitor and without */
+#define USES 100000u
+#define USE_NS 7.0 /* one in a hundred of what it takes to lease a block */
 
 struct figure {
 	char name[64];
@@ -158,6 +162,58 @@ static int costs(FILE *json, const char *name)
 	return r;
 }
 
+/* Nanoseconds for the keys of some uses, and what the monitor does with them,
+ * if there is one. */
+static double time_uses(struct kv_monitor *monitor, uint32_t keys,
+			uint32_t *seed)
+{
+	const uint64_t bytes = 65536;
+	volatile uint64_t last;
+	double since = now();
+
+	for (uint32_t i = 0; i < USES; i++) {
+		uint64_t hash = random_block(seed) % keys + 1;
+
+		hash *= 0x9e3779b97f4a7c15u;
+		hash = (hash ^ hash >> 32) * 0xbf58476d1ce4e5b9u;
+		last = hash;
+		if (monitor)
+			kv_monitor_use(monitor, last, bytes, keys / 4 * bytes);
+	}
+	return (now() - since) / USES;
+}
+
+static int ascending(const void *a, const void *b)
+{
+	const double *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
+static int monitor_cost(FILE *json, const char *name, uint32_t keys)
+{
+	struct figure f = {.unit = "ns", .goal = "<= 7: 1 % of a lease's"};
+	double more[PAIRS];
+	struct kv_monitor *monitor;
+	uint32_t seed = 1;
+	int r = kv_monitor_new(&monitor);
+
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < 4 * keys; i += USES) /* until it knows them */
+		time_uses(monitor, keys, &seed);
+	for (uint32_t i = 0; i < PAIRS; i++) {
+		more[i] = -time_uses(NULL, keys, &seed);
+		more[i] += time_uses(monitor, keys, &seed);
+	}
+	qsort(more, PAIRS, sizeof(more[0]), ascending);
+	kv_monitor_free(monitor);
+	f.value = more[PAIRS / 2];
+	snprintf(f.name, sizeof(f.name), "monitor_use_%s", name);
+	print(json, &f, f.value <= USE_NS);
+	return 0;
+}
+
 static int figures(FILE *json, const struct kv_trace *trace)
 {
 	static const uint32_t parts[] = {50, 20, 10, 5};
@@ -176,6 +232,12 @@ static int figures(FILE *json, const struct kv_trace *trace)
 	for (size_t i = 0; r == 0 && i < KV_ARRAY_LEN(own); i++)
 		r = costs(json, own[i]);
 	print(json, &bytes, true);
+	if (r == 0)
+		r = monitor_cost(json, "2k", 2000);
+	if (r == 0)
+		r = monitor_cost(json, "20k", 20000);
+	if (r == 0)
+		r = monitor_cost(json, "1m", BLOCKS);
 	return r;
 }
 
