@@ -105,8 +105,9 @@ struct kv_device {
 	int (*grow)(void *memory, uint64_t bytes); /* to @bytes; -ENOMEM */
 	void (*release)(void *memory);
 
-	/* What loads of this pool are staged in, where they are: @buffers of
-	 * @bytes each from now on.  -ENOMEM, and nothing has changed. */
+	/* What copies of this pool are staged in, where they are: @buffers of
+	 * @bytes each for a copy thread, as far as is good, from the next batch
+	 * on; others' pools may have it so, too.  -ENOMEM: nothing changed. */
 	int (*staging)(void *pool, uint64_t bytes, unsigned buffers);
 };
 

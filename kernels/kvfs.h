@@ -257,6 +257,8 @@ struct kvfs_pool_info {
 	 * it: an engine takes pages_saving off what it can give out. */
 	uint64_t pages_loading, pages_saving;
 	uint64_t staging_huge; /* 1: staging is in 2 MiB pages */
+	/* Pinned, that each copy thread has for what cannot go straight. */
+	uint64_t buffers, buffer_bytes;
 	/* Reserved pages; all 0 for a pool of the engine's memory. */
 	void *base;	     /* page p is at base + p * page_bytes */
 	uint64_t page_bytes; /* a block's tensors, and up to 4096 */
@@ -440,8 +442,9 @@ int kvfs_pool_reserve(kvfs_session *session, const char *device,
  * The pinned memory that copies of a pool, also of one of the engine's memory,
  * go through where they cannot go straight: @buffers of @bytes each.  The
  * session's saves get a ring of at least that much altogether; it is made now,
- * in the background, or else by the first save.  -ENOMEM: more than a quarter
- * of the machine's memory.
+ * in the background, or else by the first save.  A GPU's copy threads have as
+ * many, within limits (libkvfs-cuda(7)), from their next copy on.  -ENOMEM:
+ * more than a quarter of the machine's memory.
  */
 int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers);
 

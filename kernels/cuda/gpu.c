@@ -180,6 +180,7 @@ static int make(const struct kv_driver *driver, int ordinal,
 	gpu = &in_use->gpu;
 	gpu->driver = driver;
 	gpu->ordinal = ordinal;
+	gpu->buffers = (struct kv_gpu_buffers){KV_LANE_BUFFER, KV_LANE_BUFFERS};
 	pthread_mutex_init(&gpu->lock, NULL);
 	if (driver->device_get(&gpu->device, ordinal) != CUDA_SUCCESS)
 		return -ENODEV;

@@ -22,6 +22,12 @@ LIST_HEAD(kv_gates, kv_gate);
 LIST_HEAD(kv_gate_pages, kv_gate_page);
 LIST_HEAD(kv_marks, kv_mark);
 
+/* Pinned host buffers of a lane. */
+struct kv_gpu_buffers {
+	uint64_t bytes; /* each */
+	unsigned n;
+};
+
 struct kv_gpu {
 	/* fixed after get */
 	const struct kv_driver *driver;
@@ -37,8 +43,9 @@ struct kv_gpu {
 	_Atomic int broken; /* -errno once the context is of no more use */
 	_Atomic uint64_t bytes_pinned;
 
-	pthread_mutex_t lock;	    /* a leaf */
-	struct kv_lanes lanes[2];   /* lock: nobody's, [1] urgent ones */
+	pthread_mutex_t lock;	       /* a leaf */
+	struct kv_lanes lanes[2];      /* lock: nobody's, [1] urgent ones */
+	struct kv_gpu_buffers buffers; /* lock: that lanes are to have */
 	struct kv_gates gates;	    /* lock: nobody's, maybe still waited on */
 	struct kv_gate_pages pages; /* lock */
 	struct kv_marks marks;	    /* lock: nobody's */

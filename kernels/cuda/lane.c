@@ -4,21 +4,24 @@
  *
  * OWNS      the lane's stream, events and memory.
  *
- * STATES    of a half of the host buffer:
+ * STATES    of a host buffer; they take turns:
  *
- *              FREE -> FILLED   room_in_half, flush (copies from or to it)
- *            FILLED -> BUSY     turn, finish        (over is recorded)
- *              BUSY -> FREE     empty               (over has been waited for)
+ *              FREE -> FILLED   room_in_buffer, flush (copies from or to it)
+ *            FILLED -> BUSY     turn, finish          (over is recorded)
+ *              BUSY -> FREE     empty                 (over was waited for)
  *
  * INVARIANTS
- *   (1) A half is written, by us or by the device, only while nothing that was
- *       given to the stream before uses it for something else.
+ *   (1) A buffer is written, by us or by the device, only while nothing that
+ *       was given to the stream before uses it for something else.
  *   (2) When a lane is given back nothing is under way on its stream, unless
  *       the context is broken: then nothing will ever be.
  *   (3) A copy that is given to the stream lies within one chunk of attached
- *       memory or one half.
+ *       memory or one buffer.
+ *   (4) A lane that nobody has keeps nothing in its buffers, so that they may
+ *       be exchanged for others.
  *
- * LOCKING   gpu->lock for the list of free lanes; else its user's thread.
+ * LOCKING   gpu->lock for the list of free lanes, and for the buffers that they
+ *           are to have; else its user's thread.
  */
 #include "copy.h"
 #include "kernels/cuda/pinned.h"
@@ -33,20 +36,28 @@ static const struct kv_driver *driver_of(const struct kv_lane *lane)
 
 /* ---- making and freeing ---- */
 
+static void free_buffers(struct kv_lane *lane)
+{
+	struct kv_lane_buffer *buffer = lane->buffer;
+
+	for (; buffer < lane->buffer + lane->buffers.n; buffer++) {
+		kv_gpu_host_free(lane->gpu, buffer->host, lane->buffers.bytes);
+		if (buffer->over != NULL)
+			driver_of(lane)->event_free(buffer->over);
+		free(buffer->items);
+		*buffer = (struct kv_lane_buffer){0};
+	}
+	lane->current = 0;
+}
+
 static void lane_free(struct kv_lane *lane)
 {
 	const struct kv_driver *driver;
-	size_t i;
 
 	if (lane == NULL)
 		return;
 	driver = driver_of(lane);
-	for (i = 0; i < KV_ARRAY_LEN(lane->half); i++) {
-		kv_gpu_host_free(lane->gpu, lane->half[i].host, KV_LANE_HALF);
-		if (lane->half[i].over != NULL)
-			driver->event_free(lane->half[i].over);
-		free(lane->half[i].items);
-	}
+	free_buffers(lane);
 	kv_gpu_host_free(lane->gpu, lane->tables_host, lane->tables_bytes);
 	if (lane->tables != 0)
 		driver->mem_free(lane->tables);
@@ -104,11 +115,14 @@ void kv_lanes_free(struct kv_gpu *gpu)
 		}
 }
 
-static struct kv_lane *take_free(struct kv_gpu *gpu, bool urgent)
+/* A lane that nobody has; *@ret_buffers: the buffers that it is to have. */
+static struct kv_lane *take_free(struct kv_gpu *gpu, bool urgent,
+				 struct kv_gpu_buffers *ret_buffers)
 {
 	struct kv_lane *lane;
 
 	pthread_mutex_lock(&gpu->lock);
+	*ret_buffers = gpu->buffers;
 	lane = LIST_FIRST(&gpu->lanes[urgent]);
 	if (lane != NULL)
 		LIST_REMOVE(lane, others);
@@ -116,14 +130,24 @@ static struct kv_lane *take_free(struct kv_gpu *gpu, bool urgent)
 	return lane;
 }
 
+/* Those it has may be of another kind. */
+static void set_buffers(struct kv_lane *lane, struct kv_gpu_buffers buffers)
+{
+	if (lane->buffers.n == buffers.n &&
+	    lane->buffers.bytes == buffers.bytes)
+		return;
+	free_buffers(lane);
+	lane->buffers = buffers;
+}
+
 static void give_back(struct kv_lane *lane)
 {
 	struct kv_gpu *gpu = lane->gpu;
-	size_t i;
+	unsigned i;
 
-	for (i = 0; i < KV_ARRAY_LEN(lane->half); i++) {
-		lane->half[i].used = lane->half[i].n_items = 0;
-		lane->half[i].busy = false;
+	for (i = 0; i < lane->buffers.n; i++) {
+		lane->buffer[i].used = lane->buffer[i].n_items = 0;
+		lane->buffer[i].busy = false;
 	}
 	lane->copy.bytes = 0;
 	pthread_mutex_lock(&gpu->lock);
@@ -134,7 +158,8 @@ static void give_back(struct kv_lane *lane)
 int kv_lane_get(struct kv_gpu *gpu, bool urgent, bool loads, CUevent after,
 		struct kv_lane **ret_lane)
 {
-	struct kv_lane *lane = take_free(gpu, urgent);
+	struct kv_gpu_buffers buffers;
+	struct kv_lane *lane = take_free(gpu, urgent, &buffers);
 	int r = 0;
 
 	if (lane == NULL)
@@ -142,6 +167,7 @@ int kv_lane_get(struct kv_gpu *gpu, bool urgent, bool loads, CUevent after,
 	if (r < 0)
 		return r;
 	lane->loads = loads;
+	set_buffers(lane, buffers);
 	if (after != NULL)
 		r = kv_driver_errno(
 			gpu->driver->stream_wait_event(lane->stream, after, 0));
@@ -149,6 +175,19 @@ int kv_lane_get(struct kv_gpu *gpu, bool urgent, bool loads, CUevent after,
 		return kv_lane_put(lane, r);
 	*ret_lane = lane;
 	return 0;
+}
+
+void kv_lanes_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n)
+{
+	struct kv_gpu_buffers buffers = {0};
+
+	buffers.n = KV_MIN(KV_MAX(n, 2u), KV_LANE_BUFFERS_MAX);
+	bytes = KV_MIN(bytes, KV_LANE_BUFFERED_MAX / buffers.n);
+	bytes = KV_MAX(bytes, KV_LANE_BUFFER_MIN);
+	buffers.bytes = bytes / 4096 * 4096;
+	pthread_mutex_lock(&gpu->lock);
+	gpu->buffers = buffers;
+	pthread_mutex_unlock(&gpu->lock);
 }
 
 int kv_lane_need_staging(struct kv_lane *lane)
@@ -172,38 +211,40 @@ int kv_lane_need_staging(struct kv_lane *lane)
 
 /* ---- the host buffers ---- */
 
-static int make_half(struct kv_lane *lane, struct kv_lane_half *half)
+static int make_buffer(struct kv_lane *lane, struct kv_lane_buffer *buffer)
 {
 	void *host;
 	int r = 0;
 
-	if (half->over == NULL)
-		r = event_new(lane->gpu, &half->over);
-	if (r == 0 && half->items == NULL) {
-		half->items = calloc(KV_LANE_ITEMS, sizeof(*half->items));
-		r = half->items == NULL ? -ENOMEM : 0;
+	if (buffer->over == NULL)
+		r = event_new(lane->gpu, &buffer->over);
+	if (r == 0 && buffer->items == NULL) {
+		buffer->items = calloc(KV_LANE_ITEMS, sizeof(*buffer->items));
+		r = buffer->items == NULL ? -ENOMEM : 0;
 	}
-	if (r == 0 && half->host == NULL) {
-		r = kv_gpu_host_alloc(lane->gpu, KV_LANE_HALF, &host);
-		half->host = r < 0 ? NULL : host;
+	if (r == 0 && buffer->host == NULL) {
+		r = kv_gpu_host_alloc(lane->gpu, lane->buffers.bytes, &host);
+		buffer->host = r < 0 ? NULL : host;
 	}
 	return r;
 }
 
-/* Wait until what @half was given to is done, and take its bytes out. */
-static int empty(struct kv_lane *lane, struct kv_lane_half *half)
+/* Wait until what @buffer was given to is done, and take its bytes out. */
+static int empty(struct kv_lane *lane, struct kv_lane_buffer *buffer)
 {
 	struct kv_lane_item *item;
 	int r = 0;
 
-	if (half->busy)
-		r = kv_driver_errno(driver_of(lane)->event_sync(half->over));
+	if (buffer->busy)
+		r = kv_driver_errno(driver_of(lane)->event_sync(buffer->over));
 	if (r < 0)
 		return r;
-	half->busy = false;
-	for (item = half->items; item < half->items + half->n_items; item++)
-		kv_copy_stream(item->to, half->host + item->from, item->bytes);
-	half->used = half->n_items = 0;
+	buffer->busy = false;
+	for (item = buffer->items; item < buffer->items + buffer->n_items;
+	     item++)
+		kv_copy_stream(item->to, buffer->host + item->from,
+			       item->bytes);
+	buffer->used = buffer->n_items = 0;
 	return 0;
 }
 
@@ -223,39 +264,40 @@ static int flush(struct kv_lane *lane)
 						   copy.bytes, lane->stream));
 }
 
-/* Hand the current half over to the stream and go on with the other one. */
+/* Hand the current buffer over to the stream and go on with the next one, the
+ * one that was handed over first. */
 static int turn(struct kv_lane *lane)
 {
-	struct kv_lane_half *half = &lane->half[lane->current];
+	struct kv_lane_buffer *buffer = &lane->buffer[lane->current];
 	int r = flush(lane);
 
 	if (r == 0)
 		r = kv_driver_errno(driver_of(lane)->event_record(
-			half->over, lane->stream));
+			buffer->over, lane->stream));
 	if (r < 0)
 		return r;
-	half->busy = true;
-	lane->current = !lane->current;
-	half = &lane->half[lane->current];
-	r = make_half(lane, half);
-	return r < 0 ? r : empty(lane, half);
+	buffer->busy = true;
+	lane->current = (lane->current + 1) % lane->buffers.n;
+	buffer = &lane->buffer[lane->current];
+	r = make_buffer(lane, buffer);
+	return r < 0 ? r : empty(lane, buffer);
 }
 
-/* A half that has room, for as much as @bytes if it can be. */
-static int room_in_half(struct kv_lane *lane, uint64_t *bytes,
-			struct kv_lane_half **ret_half)
+/* A buffer that has room, for as much as @bytes if it can be. */
+static int room_in_buffer(struct kv_lane *lane, uint64_t *bytes,
+			  struct kv_lane_buffer **ret_buffer)
 {
-	struct kv_lane_half *half = &lane->half[lane->current];
-	int r = make_half(lane, half);
+	struct kv_lane_buffer *buffer = &lane->buffer[lane->current];
+	int r = make_buffer(lane, buffer);
 
-	if (r == 0 &&
-	    (half->used == KV_LANE_HALF || half->n_items == KV_LANE_ITEMS))
+	if (r == 0 && (buffer->used == lane->buffers.bytes ||
+		       buffer->n_items == KV_LANE_ITEMS))
 		r = turn(lane);
 	if (r < 0)
 		return r;
-	half = &lane->half[lane->current];
-	*bytes = KV_MIN(*bytes, KV_LANE_HALF - half->used);
-	*ret_half = half;
+	buffer = &lane->buffer[lane->current];
+	*bytes = KV_MIN(*bytes, lane->buffers.bytes - buffer->used);
+	*ret_buffer = buffer;
 	return 0;
 }
 
@@ -282,32 +324,32 @@ static int add_copy(struct kv_lane *lane, uint8_t *host, CUdeviceptr device,
 static int load_staged(struct kv_lane *lane, CUdeviceptr dst, const void *host,
 		       uint64_t *bytes)
 {
-	struct kv_lane_half *half;
+	struct kv_lane_buffer *buffer;
 	uint8_t *at;
-	int r = room_in_half(lane, bytes, &half);
+	int r = room_in_buffer(lane, bytes, &buffer);
 
 	if (r < 0)
 		return r;
-	at = half->host + half->used;
+	at = buffer->host + buffer->used;
 	kv_copy_stream(at, host, *bytes);
-	r = add_copy(lane, at, dst, *bytes, KV_LANE_HALF - half->used);
-	half->used += *bytes;
+	r = add_copy(lane, at, dst, *bytes, lane->buffers.bytes - buffer->used);
+	buffer->used += *bytes;
 	return r;
 }
 
 static int save_staged(struct kv_lane *lane, void *host, CUdeviceptr src,
 		       uint64_t *bytes)
 {
-	struct kv_lane_half *half;
-	int r = room_in_half(lane, bytes, &half);
+	struct kv_lane_buffer *buffer;
+	int r = room_in_buffer(lane, bytes, &buffer);
 
 	if (r < 0)
 		return r;
-	half->items[half->n_items++] =
-		(struct kv_lane_item){host, half->used, *bytes};
-	r = add_copy(lane, half->host + half->used, src, *bytes,
-		     KV_LANE_HALF - half->used);
-	half->used += *bytes;
+	buffer->items[buffer->n_items++] =
+		(struct kv_lane_item){host, buffer->used, *bytes};
+	r = add_copy(lane, buffer->host + buffer->used, src, *bytes,
+		     lane->buffers.bytes - buffer->used);
+	buffer->used += *bytes;
 	return r;
 }
 
@@ -417,18 +459,18 @@ int kv_lane_spread(struct kv_lane *lane, const struct kv_spread *spread)
 static int finish(struct kv_lane *lane)
 {
 	const struct kv_driver *driver = driver_of(lane);
-	struct kv_lane_half *older = &lane->half[!lane->current];
+	unsigned i, n = lane->buffers.n;
 	int r = flush(lane);
 
 	if (r == 0)
 		r = kv_driver_errno(
 			driver->event_record(lane->end, lane->stream));
-	if (r == 0)
-		r = empty(lane, older);
+	for (i = 1; i < n && r == 0; i++)
+		r = empty(lane, &lane->buffer[(lane->current + i) % n]);
 	if (r == 0)
 		r = kv_driver_errno(driver->event_sync(lane->end));
 	if (r == 0)
-		r = empty(lane, &lane->half[lane->current]);
+		r = empty(lane, &lane->buffer[lane->current]);
 	return r;
 }
 

@@ -19,8 +19,13 @@
  * the minimum. */
 #define KV_LANE_STAGING ((uint64_t)16 << 20)
 #define KV_LANE_STAGING_MIN ((uint64_t)1 << 20)
-/* Each of two host buffers: one is filled or emptied while the other travels.*/
-#define KV_LANE_HALF ((uint64_t)8 << 20)
+/* Host buffers of a lane, so many and so large if nobody says otherwise: one is
+ * filled or emptied while the others travel. */
+#define KV_LANE_BUFFERS 2u
+#define KV_LANE_BUFFER ((uint64_t)8 << 20)
+#define KV_LANE_BUFFERS_MAX 8u
+#define KV_LANE_BUFFER_MIN ((uint64_t)64 << 10)
+#define KV_LANE_BUFFERED_MAX ((uint64_t)64 << 20) /* all together */
 /* Copies out of a host buffer that are waiting for it to arrive. */
 #define KV_LANE_ITEMS 1024u
 
@@ -29,7 +34,7 @@ struct kv_lane_item {
 	uint64_t from, bytes;
 };
 
-struct kv_lane_half {
+struct kv_lane_buffer {
 	uint8_t *host;
 	uint64_t used;
 	CUevent over; /* what it was last given to has been done */
@@ -58,7 +63,8 @@ struct kv_lane {
 	uint8_t *tables_host;
 	CUdeviceptr tables;
 	uint64_t tables_bytes;
-	struct kv_lane_half half[2];
+	struct kv_lane_buffer buffer[KV_LANE_BUFFERS_MAX];
+	struct kv_gpu_buffers buffers; /* how many are in use, how large */
 	unsigned current;
 	struct kv_lane_copy copy;
 };
@@ -77,6 +83,10 @@ int kv_lane_put(struct kv_lane *lane, int r);
 
 /* With every lane put. */
 void kv_lanes_free(struct kv_gpu *gpu);
+
+/* Host buffers are as many of as many bytes each from the next batch on, as far
+ * as the limits above allow. */
+void kv_lanes_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n);
 
 /* Device memory for staging: lane->staging.  -ENOMEM, -EIO. */
 int kv_lane_need_staging(struct kv_lane *lane);

@@ -172,6 +172,13 @@ static const char *reason_for(const struct kv_gpu *gpu, enum kv_pinned_way way)
 	}
 }
 
+/* Lanes are the GPU's, and so is this. */
+static int cuda_staging(void *pool, uint64_t bytes, unsigned buffers)
+{
+	kv_lanes_set_buffers(pool, bytes, buffers);
+	return 0;
+}
+
 static void cuda_info(void *pool, struct kvfs_pool_info *ret_info)
 {
 	struct kv_gpu *gpu = pool;
@@ -186,6 +193,10 @@ static void cuda_info(void *pool, struct kvfs_pool_info *ret_info)
 	if (atomic_load(&gpu->broken) != 0)
 		ret_info->reason = "the GPU's context has failed";
 	ret_info->bytes_pinned = atomic_load(&gpu->bytes_pinned);
+	pthread_mutex_lock(&gpu->lock);
+	ret_info->buffers = gpu->buffers.n;
+	ret_info->buffer_bytes = gpu->buffers.bytes;
+	pthread_mutex_unlock(&gpu->lock);
 	ret_info->bytes_registered = attached.bytes_registered;
 	ret_info->bytes_refused = attached.bytes_refused;
 }
@@ -282,6 +293,7 @@ const struct kv_device kv_device_cuda = {
 	.open = cuda_open,
 	.close = cuda_close,
 	.info = cuda_info,
+	.staging = cuda_staging,
 	.load = cuda_load,
 	.save = cuda_save,
 	.attach = kv_pinned_add,

@@ -3,10 +3,15 @@
 # bundle.sh BUILD FILE [any] - pack what a machine with an NVIDIA GPU needs to
 # run the GPU's tests and figures into one FILE: programs, the plug-in, and the
 # libraries that they need but that machine's own C library and driver.
-# With `any` also without the kernels, for the stand-in driver.
+# With `any` also without the kernels, for the stand-in driver, and packed fast.
 set -eu
+[ "$(uname -m)" = x86_64 ] || {
+	echo "gpu-bundle: only for x86-64" >&2
+	exit 1
+}
 b=$(realpath "$1") file=$(realpath "$2") here=$(dirname "$(realpath "$0")")
-plugin=$b/libkvfs-cuda.so
+plugin=$b/libkvfs-cuda.so level=3
+[ "${3:-}" != any ] || level=0
 if [ ! -e "$plugin" ]; then
 	plugin=$b/tests/gpu/libkvfs-cuda.so.0
 	[ "${3:-}" = any ] || {
@@ -25,6 +30,7 @@ for program in "$b"/tests/gpu/test_* "$b/tests/gpu/bench"; do
 	case $program in *.[od] | *.sh) continue ;; esac
 	cp "$program" "$to/tests/gpu/"
 done
+cp -a "$b"/tests/gpu/libkvfs-{past,present,future}.so.0 "$to/tests/gpu/"
 cp "$b/tests/gpu/denied/libcuda.so.1" "$to/tests/gpu/denied/"
 cp "$here/run.sh" "$to/"
 [ ! -e "$here/ttft.py" ] || cp "$here/ttft.py" "$to/"
@@ -40,7 +46,7 @@ find "$to" -type f -exec ldd {} + 2>/dev/null |
 		esac
 	done
 find "$to" -type f ! -name '*.sh' ! -name '*.py' -exec strip --strip-debug {} + 2>/dev/null || true
-tar -C "$work" -cf - kvfs-gpu | xz -T0 -3 >"$file.new"
+tar -C "$work" -cf - kvfs-gpu | xz -T0 "-$level" >"$file.new"
 mv "$file.new" "$file"
 size=$(stat -c %s "$file")
 [ "$size" -lt $((48 << 20)) ] || {

@@ -3,13 +3,14 @@
  * denied.c - a real driver that will not register read-only memory: as
  * libcuda.so.1 found before the real one, it hands every call on but says so of
  * the device, so that both other ways of copying are tried on a GPU that could
- * do better.
+ * do better.  Empty elsewhere than on x86-64, which the bundle is for.
  *
  * OWNS      the addresses of the real driver's calls, fixed after loading.  The
  *           environment's KVFS_DENIED says where that is.
  *
  * LOCKING   none.
  */
+#ifdef __x86_64__
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,3 +65,4 @@ __attribute__((constructor)) static void find(void)
 	KV_CUDA_CALLS(FIND)
 #undef FIND
 }
+#endif

@@ -260,7 +260,7 @@ CUresult give(CUstream handle, struct op *op, struct moment *ret)
 
 CUresult give_and_wait(CUstream handle, struct op *op)
 {
-	struct moment moment;
+	struct moment moment = {0};
 	CUresult r = give(handle, op, &moment);
 
 	if (r != CU_OK)

@@ -201,8 +201,10 @@ static size_t unmap_one_locked(uintptr_t at)
 		}
 	if (n == 0 && !range_remove_locked(DEVICE, at, &n))
 		return 0;
-	mmap(bytes_at(at), n, PROT_NONE,
-	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	if (mmap(bytes_at(at), n, PROT_NONE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+		 0) == MAP_FAILED)
+		abort();
 	return n;
 }
 

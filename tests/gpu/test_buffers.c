@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pinned buffers of a lane, as kvfs_pool_staging sets them. */
+#include "tests/gpu/rig.h"
+
+static struct rig rig;
+static struct standin_alive before;
+
+static int set_up(void **state)
+{
+	(void)state;
+	gpu_set("readonly=1,memops=1,delay=100");
+	before = gpu_alive();
+	rig_open(&rig);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	rig_close(&rig);
+	gpu_assert_same(&before);
+	return 0;
+}
+
+static void fill_pool(uint64_t seed)
+{
+	uint64_t at;
+
+	for (at = 0; at < RIG_BYTES; at += RIG_BLOCK)
+		rig_fill(rig.image + at, seed + at);
+	GPU_OK(cuMemcpyHtoD_v2, rig.memory, rig.image, RIG_BYTES);
+}
+
+static void assert_buffers(unsigned n, uint64_t bytes)
+{
+	struct kvfs_pool_info info = rig_info(&rig);
+
+	assert_int_equal(info.buffers, n);
+	assert_int_equal(info.buffer_bytes, bytes);
+}
+
+static void set_buffers(uint64_t bytes, unsigned n)
+{
+	assert_int_equal(rig.device->staging(rig.pool, bytes, n), 0);
+}
+
+/* The same two lanes, one a direction, take the new ones each time. */
+static void the_buffers_are_as_many_and_as_large_as_was_asked(void **state)
+{
+	static const struct {
+		uint64_t bytes;
+		unsigned n;
+	} some[] = {{64 << 10, 3}, {4 << 20, 8}, {1 << 20, 2}, {100 << 10, 5}};
+	uint64_t i, pinned, all, tables = 0;
+
+	(void)state;
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	rig_staging(&rig);
+	assert_buffers(2, 8 << 20);
+	for (i = 0; i < KV_ARRAY_LEN(some); i++) {
+		all = some[i].n * some[i].bytes;
+		set_buffers(some[i].bytes, some[i].n);
+		assert_buffers(some[i].n, some[i].bytes);
+		rig_check_load(&rig, 0, RIG_BLOCKS, 100 * i);
+		fill_pool(100 * i + 50);
+		rig_check_save(&rig, RIG_BLOCKS);
+		pinned = rig_info(&rig).bytes_pinned;
+		if (all > RIG_BLOCKS * RIG_BLOCK)
+			continue; /* not all of them were needed */
+		if (tables == 0)
+			tables = pinned - 2 * all;
+		assert_int_equal(pinned, tables + 2 * all);
+		assert_true(tables < 1 << 20);
+	}
+}
+
+static void the_buffers_of_a_lane_are_never_too_many_nor_too_small(void **state)
+{
+	(void)state;
+	set_buffers(1 << 20, 1);
+	assert_buffers(2, 1 << 20);
+	set_buffers(1 << 20, UINT32_MAX);
+	assert_buffers(8, 1 << 20);
+	set_buffers(UINT64_MAX, 2);
+	assert_buffers(2, 32 << 20);
+	set_buffers(UINT64_MAX, 7);
+	assert_buffers(7, (64 << 20) / 7 / 4096 * 4096);
+	set_buffers(1, 4);
+	assert_buffers(4, 64 << 10);
+	set_buffers((64 << 10) + 4095, 4);
+	assert_buffers(4, 64 << 10);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(int argc, char **argv)
+{
+	static const struct CMUnitTest tests[] = {
+		TEST(the_buffers_are_as_many_and_as_large_as_was_asked),
+		TEST(the_buffers_of_a_lane_are_never_too_many_nor_too_small),
+	};
+
+	(void)argc;
+	gpu_begin(argv);
+	if (gpu_open() < 0)
+		return 77;
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
