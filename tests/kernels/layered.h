@@ -106,7 +106,9 @@ static inline kvfs_xfer *layered_save_by(kvfs_pool *pool, kvfs_space *space,
 static inline kvfs_xfer *layered_save(struct world *w, size_t n, uint32_t layer,
 				      uint32_t layers)
 {
-	const kvfs_opts opts = {.first_layer = layer, .layers = layers};
+	/* Memory that the daemon is still making is no reason to fail. */
+	const kvfs_opts opts = {
+		.first_layer = layer, .layers = layers, .flags = KVFS_MUST};
 
 	return layered_save_by(w->pool, w->space, 0, n, &opts);
 }
