@@ -41,29 +41,6 @@ static int load_cold(struct kv_bench_rig *rig, bool verify, double *ret_speed)
 	return r;
 }
 
-static void report(struct kv_bench_rig *rig, const char *name,
-		   struct kv_bench_sample *cold, struct kv_bench_sample *fio)
-{
-	struct kv_bench_figure figure = {
-		.name = name,
-		.value = kv_bench_sample_median(cold),
-		.reference = kv_bench_sample_median(fio),
-		.unit = "GB/s",
-		.against = "fio read, O_DIRECT, depth 32",
-		.goal = "ratio >= 0.95",
-	};
-
-	figure.ratio = figure.value / figure.reference;
-	figure.met = figure.ratio >= 0.95;
-	kv_bench_report_add(rig->bench->report, &figure);
-	kv_bench_report_note(rig->bench->report,
-			     "kvfs p10 %.2f, p90 %.2f; fio p10 %.2f, p90 %.2f",
-			     kv_bench_sample_percentile(cold, 10),
-			     kv_bench_sample_percentile(cold, 90),
-			     kv_bench_sample_percentile(fio, 10),
-			     kv_bench_sample_percentile(fio, 90));
-}
-
 int kv_bench_cold(struct kv_bench_rig *rig)
 {
 	uint64_t payload = kv_bench_payload(rig->size);
@@ -93,7 +70,8 @@ int kv_bench_cold(struct kv_bench_rig *rig)
 			kv_bench_sample_add(&fio, speed);
 	}
 	if (r == 0)
-		report(rig, name, &cold, &fio);
+		kv_bench_report_speeds(rig->bench->report, name, &cold, &fio,
+				       "fio read, O_DIRECT, depth 32", 0.95);
 	kv_bench_remove(path);
 	kv_bench_sample_fini(&cold);
 	kv_bench_sample_fini(&fio);

@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "tools/bench/clock.h"
@@ -59,6 +60,24 @@ static int read_index(const char *store, struct kv_bench_sample *read_s)
 	return n < 0 ? -EIO : 0;
 }
 
+/* What is mounted is all of it. */
+static int count_blocks(const struct kv_bench_daemon *daemon)
+{
+	static const char what[] = "kvfs_blocks{tier=\"ssd\"} ";
+	char path[PATH_MAX + 32], line[256];
+	unsigned long blocks = 0;
+	FILE *metrics;
+
+	snprintf(path, sizeof(path), "%s/.kvfs/metrics", daemon->mount);
+	metrics = fopen(path, "re");
+	while (metrics && fgets(line, sizeof(line), metrics))
+		if (strncmp(line, what, strlen(what)) == 0)
+			blocks = strtoul(line + strlen(what), NULL, 10);
+	if (metrics)
+		fclose(metrics);
+	return blocks == BLOCKS ? 0 : -EIO;
+}
+
 static int start(struct kv_bench *bench, const char *options,
 		 struct kv_bench_daemon *daemon, struct kv_bench_sample *s)
 {
@@ -74,7 +93,7 @@ static int start(struct kv_bench *bench, const char *options,
 	r = kv_bench_daemon_start(&bench->children, bench->build, bench->dir,
 				  options, daemon);
 	kv_bench_sample_add(s, (double)(kv_bench_now() - begin) / 1e9);
-	return r;
+	return r < 0 ? r : count_blocks(daemon);
 }
 
 /* Clean, killed, and again: each end is the other's beginning. */

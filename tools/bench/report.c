@@ -133,6 +133,33 @@ void kv_bench_report_note(struct kv_bench_report *report, const char *format,
 	fflush(stdout);
 }
 
+void kv_bench_report_speeds(struct kv_bench_report *report, const char *name,
+			    struct kv_bench_sample *speeds,
+			    struct kv_bench_sample *references,
+			    const char *against, double goal)
+{
+	char words[32];
+	struct kv_bench_figure figure = {
+		.name = name,
+		.value = kv_bench_sample_median(speeds),
+		.reference = kv_bench_sample_median(references),
+		.unit = "GB/s",
+		.against = against,
+		.goal = words,
+	};
+
+	snprintf(words, sizeof(words), "ratio >= %g", goal);
+	figure.ratio = figure.value / figure.reference;
+	figure.met = figure.ratio >= goal;
+	kv_bench_report_add(report, &figure);
+	kv_bench_report_note(
+		report, "kvfs p10 %.2f, p90 %.2f; reference p10 %.2f, p90 %.2f",
+		kv_bench_sample_percentile(speeds, 10),
+		kv_bench_sample_percentile(speeds, 90),
+		kv_bench_sample_percentile(references, 10),
+		kv_bench_sample_percentile(references, 90));
+}
+
 void kv_bench_report_skip(struct kv_bench_report *report, const char *name,
 			  const char *why)
 {

@@ -7,6 +7,8 @@
 
 #include <stdbool.h>
 
+#include "tools/bench/sample.h"
+
 struct kv_bench_figure {
 	const char *name; /* with its suffix */
 	double value, reference;
@@ -36,6 +38,13 @@ void kv_bench_report_add(struct kv_bench_report *report,
 /* A line that stands below the figure before it, in the table only. */
 void kv_bench_report_note(struct kv_bench_report *report, const char *format,
 			  ...) __attribute__((format(printf, 2, 3)));
+
+/* Medians of what was measured, GB/s, that meet their goal if their ratio is
+ * @goal at least; with their spread below. */
+void kv_bench_report_speeds(struct kv_bench_report *report, const char *name,
+			    struct kv_bench_sample *speeds,
+			    struct kv_bench_sample *references,
+			    const char *against, double goal);
 
 /* A figure that is missing, and why. */
 void kv_bench_report_skip(struct kv_bench_report *report, const char *name,

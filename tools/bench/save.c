@@ -85,33 +85,15 @@ static void report(struct run *run, const char *figure_name, int value,
 		   int reference, const char *against, double goal)
 {
 	struct kv_bench_report *to = run->rig->bench->report;
-	struct kv_bench_sample *series = run->series;
-	char name[64], goal_text[32];
-	struct kv_bench_figure figure = {
-		.name = name,
-		.value = kv_bench_sample_median(&series[value]),
-		.reference = kv_bench_sample_median(&series[reference]),
-		.unit = "GB/s",
-		.against = against,
-		.goal = goal_text,
-	};
+	char name[64];
 
-	snprintf(goal_text, sizeof(goal_text), "ratio >= %.1f", goal);
 	snprintf(name, sizeof(name), "%s_%s", figure_name,
 		 run->rig->size->suffix);
-	if (reference == FIO && !run->has_fio) {
+	if (reference == FIO && !run->has_fio)
 		kv_bench_report_skip(to, name, "fio is not installed");
-		return;
-	}
-	figure.ratio = figure.value / figure.reference;
-	figure.met = figure.ratio >= goal;
-	kv_bench_report_add(to, &figure);
-	kv_bench_report_note(
-		to, "kvfs p10 %.2f, p90 %.2f; reference p10 %.2f, p90 %.2f",
-		kv_bench_sample_percentile(&series[value], 10),
-		kv_bench_sample_percentile(&series[value], 90),
-		kv_bench_sample_percentile(&series[reference], 10),
-		kv_bench_sample_percentile(&series[reference], 90));
+	else
+		kv_bench_report_speeds(to, name, &run->series[value],
+				       &run->series[reference], against, goal);
 }
 
 static int measure(struct run *run)

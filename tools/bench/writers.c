@@ -139,29 +139,6 @@ static int measure_round(struct kv_bench_rig *rig, struct writer *writers,
 				  WRITERS, ret_fio);
 }
 
-static void report(struct kv_bench_rig *rig, const char *name,
-		   struct kv_bench_sample *durable, struct kv_bench_sample *fio)
-{
-	struct kv_bench_figure figure = {
-		.name = name,
-		.value = kv_bench_sample_median(durable),
-		.reference = kv_bench_sample_median(fio),
-		.unit = "GB/s",
-		.against = "fio write, O_DIRECT, 4 jobs, fsync",
-		.goal = "ratio >= 0.95",
-	};
-
-	figure.ratio = figure.value / figure.reference;
-	figure.met = figure.ratio >= 0.95;
-	kv_bench_report_add(rig->bench->report, &figure);
-	kv_bench_report_note(rig->bench->report,
-			     "kvfs p10 %.2f, p90 %.2f; fio p10 %.2f, p90 %.2f",
-			     kv_bench_sample_percentile(durable, 10),
-			     kv_bench_sample_percentile(durable, 90),
-			     kv_bench_sample_percentile(fio, 10),
-			     kv_bench_sample_percentile(fio, 90));
-}
-
 int kv_bench_writers(struct kv_bench_rig *rig)
 {
 	struct writer writers[WRITERS] = {0};
@@ -187,7 +164,9 @@ int kv_bench_writers(struct kv_bench_rig *rig)
 		kv_bench_sample_add(&fio, fio_speed);
 	}
 	if (r == 0)
-		report(rig, name, &durable, &fio);
+		kv_bench_report_speeds(rig->bench->report, name, &durable, &fio,
+				       "fio write, O_DIRECT, 4 jobs, fsync",
+				       0.95);
 	for (i = 0; i < WRITERS; i++)
 		close_writer(&writers[i]);
 	kv_bench_sample_fini(&durable);
