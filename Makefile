@@ -27,7 +27,7 @@ CFLAGS   += -DKV_POINTS
 endif
 LIBS_D    = $(shell pkg-config --libs $(PKGS_D))
 LIBS_L    = $(shell pkg-config --libs $(PKGS_L))
-SHARED   := $(filter-out $(if $(POINTS),,point.c),$(wildcard *.c))
+SHARED   := $(filter-out $(if $(POINTS),,common/crash_point.c),$(wildcard common/*.c))
 DAEMON   := $(filter-out fs/main.c,$(wildcard fs/*.c cache/*.c index/*.c))
 LIB      := $(wildcard kernels/*.c)
 TOOLDIRS := $(patsubst tools/%/,%,$(wildcard tools/*/))
@@ -75,11 +75,11 @@ check: deps                             ## layers, format, man pages, two compil
 	@$(MAKE) --no-print-directory check-format check-man check-tidy
 	@$(MAKE) --no-print-directory CC=gcc all $(UNIT) $(HELPERS)
 	@$(MAKE) --no-print-directory CC=clang B=build-clang all points $(subst $B/,build-clang/,$(UNIT) $(HELPERS))
-	@B=$B tests/layers.sh
+	@B=$B tests/layers.py
 check-layers:                           ## a lower folder never includes or links a higher one
-	@tests/layers.sh
+	@tests/layers.py
 check-format:                           ## clang-format changes nothing
-	@clang-format --dry-run -Werror $(wildcard *.[ch] */*.[ch] */*/*.[ch] */*/*/*.[ch])
+	@clang-format --dry-run -Werror $(shell git ls-files "*.c" "*.h")
 check-tidy:                             ## static analysis
 	@printf '%s\n' $(SHARED) $(DAEMON) $(LIB) $(CUDA) fs/main.c $(wildcard tools/*/*.c tests/gpu/*/*.c) | \
 	  xargs -P 2 -n 6 sh -c 'clang-tidy --quiet "$$@" -- $(TIDY) 2>/dev/null' sh

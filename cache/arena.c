@@ -31,7 +31,7 @@
 #include "cache/blocks.h"
 #include "cache/dram.h"
 #include "cache/ssd.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 #include <sys/stat.h>
 

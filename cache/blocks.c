@@ -16,7 +16,7 @@
 #include "cache/dram.h"
 #include "cache/ssd.h"
 #include "cache/waiter.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 bool kv_block_loose(const struct kv_block *block)
 {

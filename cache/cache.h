@@ -12,9 +12,9 @@
 
 #include <sys/queue.h>
 
-#include "block.h"
-#include "kv.h"
-#include "layout.h"
+#include "common/block.h"
+#include "common/kv.h"
+#include "common/layout.h"
 
 struct kv_cache;
 struct kv_ring_backend;

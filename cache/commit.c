@@ -26,7 +26,7 @@
  */
 #include "cache/blocks.h"
 #include "cache/ssd.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 #define GIVE_UP 3 /* rounds in which a slot could not be zeroed */
 

@@ -23,7 +23,7 @@
  */
 #include "cache/blocks.h"
 #include "cache/ssd.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 static struct kv_node *node_of(void *arg, uint32_t block)
 {

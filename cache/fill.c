@@ -14,7 +14,7 @@
 #include "cache/blocks.h"
 #include "cache/dram.h"
 #include "cache/ssd.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 /* A writer through the mount waits this long for room. */
 #define WRITER_PATIENCE_NS 30000000000u

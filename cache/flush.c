@@ -20,7 +20,7 @@
 #include "cache/blocks.h"
 #include "cache/ssd.h"
 #include "cache/waiter.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 #define LINGER_NS 100000000u /* collect, while that helps nobody */
 #define LINGER_SHARE 8u	     /* but not more than this part of the arena */

@@ -13,7 +13,7 @@
 #ifndef KV_MONITOR_H
 #define KV_MONITOR_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 /* Of the cache's memory: 1, 2, 4 times, and any. */
 #define KV_MONITOR_SIZES 4

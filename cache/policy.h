@@ -21,7 +21,7 @@
 
 #include "cache/density.h"
 #include "cache/contest.h"
-#include "kv.h"
+#include "common/kv.h"
 
 #define KV_NONE UINT32_MAX
 #define KV_LIST_ENDED 0 /* of conversations that are over: these go first */

@@ -22,8 +22,8 @@
 #include "cache/blocks.h"
 #include "cache/dram.h"
 #include "cache/ssd.h"
-#include "copy.h"
-#include "point.h"
+#include "common/copy.h"
+#include "common/crash_point.h"
 
 #define VERIFIERS 2
 

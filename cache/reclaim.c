@@ -20,7 +20,7 @@
 #include "cache/blocks.h"
 #include "cache/dram.h"
 #include "cache/ssd.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 #define FILES_TRIED 4 /* at once */
 #define PATIENCE_NS 5000000000u

@@ -22,7 +22,7 @@
 
 #include <sys/queue.h>
 
-#include "kv.h"
+#include "common/kv.h"
 
 struct kv_ring;
 struct kv_ring_backend; /* ring_backend.h */

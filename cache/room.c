@@ -15,7 +15,7 @@
 #include "cache/blocks.h"
 #include "cache/dram.h"
 #include "cache/ssd.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 /* Segments that are looked through for one that can be emptied. */
 #define SEGMENTS_TRIED 8

@@ -10,7 +10,7 @@
  * LOCKING    group->lock, a leaf, for how many are left.
  */
 #include "cache/ssd.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 #define TRIES 2
 

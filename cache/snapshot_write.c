@@ -15,7 +15,7 @@
  *            committer does.  What is on the list is freed by nobody else.
  */
 #include "cache/ssd.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 #define RETRY_NS 1000000000u
 

@@ -10,7 +10,7 @@
  */
 #include "cache/blocks.h"
 #include "cache/dram.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 #include <search.h>
 #include <stdio.h>

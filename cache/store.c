@@ -18,7 +18,7 @@
 #include "cache/dram.h"
 #include "cache/ssd.h"
 #include "index/beside.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -16,7 +16,7 @@
  */
 #include "cache/ssd.h"
 #include "index/segfile.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 struct sweep {
 	int fd;

@@ -5,7 +5,7 @@
 #ifndef KV_WAITER_H
 #define KV_WAITER_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 struct kv_waiter {
 	pthread_mutex_t lock;

@@ -23,7 +23,7 @@
  */
 #include "cache/blocks.h"
 #include "cache/ssd.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 #define WRITES_AT_ONCE 128u
 /* The device is busy with that, and a sync or a read behind it waits for no

@@ -5,7 +5,7 @@
 #ifndef KV_FS_DEADLINE_H
 #define KV_FS_DEADLINE_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 /* In the owner's memory, zeroed at first; in at most one list. */
 struct kv_deadline {

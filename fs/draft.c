@@ -24,8 +24,8 @@
  */
 #include <stdatomic.h>
 
-#include "copy.h"
-#include "coverage.h"
+#include "common/copy.h"
+#include "common/coverage.h"
 #include "fs/draft.h"
 
 #define HEAD_MAX (KV_HEADER_MAX + KV_PAGE)

@@ -9,7 +9,7 @@
 #ifndef KV_FS_GUARD_H
 #define KV_FS_GUARD_H
 
-#include "copy.h"
+#include "common/copy.h"
 
 /* Take SIGBUS for the process; one that no guard waits for still kills it.
  * More than once is fine. */

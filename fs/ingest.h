@@ -6,7 +6,7 @@
 #ifndef KV_FS_INGEST_H
 #define KV_FS_INGEST_H
 
-#include "copy.h"
+#include "common/copy.h"
 
 #define KV_INGEST_THREADS 4 /* or as many as there are CPUs, if fewer */
 

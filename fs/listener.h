@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 
-#include "kv.h"
+#include "common/kv.h"
 
 struct kv_listener {
 	int fd; /* non-blocking, listening; -1: closed */

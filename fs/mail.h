@@ -5,7 +5,7 @@
 #ifndef KV_FS_MAIL_H
 #define KV_FS_MAIL_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 /* In the sender's memory; the control thread's from post until @run. */
 struct kv_mail {

@@ -5,7 +5,7 @@
 #ifndef KV_FS_MOUNTPOINT_H
 #define KV_FS_MOUNTPOINT_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 /*
  * Check @path before anything is made on disk, and give its absolute form in

@@ -6,7 +6,7 @@
 #ifndef KV_FS_NAME_H
 #define KV_FS_NAME_H
 
-#include "block.h"
+#include "common/block.h"
 
 enum kv_name_kind {
 	KV_NAME_KEY,

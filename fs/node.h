@@ -8,7 +8,7 @@
 #ifndef KV_FS_NODE_H
 #define KV_FS_NODE_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 enum kv_node_type {
 	KV_NODE_FIXED, /* the root and .kvfs; value: one of KV_NODE_ROOT... */

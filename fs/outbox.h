@@ -5,7 +5,7 @@
 #ifndef KV_FS_OUTBOX_H
 #define KV_FS_OUTBOX_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 #define KV_OUTBOX_BYTES (4u << 20) /* waiting for one client, at most */
 #define KV_OUTBOX_FDS 256	   /* of them with a descriptor, at most */

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 #include "cache/cache.h"
-#include "coverage.h"
+#include "common/coverage.h"
 
 struct kv_partial {
 	struct kv_cache *cache; /* fixed */

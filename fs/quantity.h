@@ -5,7 +5,7 @@
 #ifndef KV_FS_QUANTITY_H
 #define KV_FS_QUANTITY_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 struct kv_quantity {
 	uint64_t value; /* bytes, or 1..100 */

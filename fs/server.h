@@ -15,7 +15,7 @@
 #include "fs/deadline.h"
 #include "fs/ingest.h"
 #include "fs/mail.h"
-#include "wire.h"
+#include "common/wire.h"
 
 #define kv_container(pointer, type, member) \
 	((type *)((char *)(pointer)-offsetof(type, member)))

@@ -5,7 +5,7 @@
 #ifndef KV_FS_STAGING_H
 #define KV_FS_STAGING_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 struct kv_staging {
 	const uint8_t *data;

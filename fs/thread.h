@@ -7,7 +7,7 @@
 
 #include <signal.h>
 
-#include "kv.h"
+#include "common/kv.h"
 
 /* As pthread_create; faults of the thread itself still arrive.  @name: at most
  * 15 bytes, seen by ps -T.  -EAGAIN. */

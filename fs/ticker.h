@@ -5,7 +5,7 @@
 #ifndef KV_FS_TICKER_H
 #define KV_FS_TICKER_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 struct kv_ticker;
 

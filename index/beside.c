@@ -16,7 +16,7 @@
 
 #include "index/beside.h"
 #include "index/record.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 #define STORE_NAME "store"
 #define FILE_MAX (1u << 20)

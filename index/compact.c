@@ -15,7 +15,7 @@
 #include <stdio.h>
 
 #include "index/env.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 #define COPY_NAME "compact.tmp"
 /* Bytes; not worth the trouble below. */

@@ -10,7 +10,7 @@
 #ifndef KV_FORMAT_H
 #define KV_FORMAT_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 #define KV_FORMAT_VERSION 2
 #define KV_PROLOGUE_VERSION 1 /* a prologue is the same in both formats */

@@ -17,7 +17,7 @@
  */
 #include "index/fault.h"
 #include "index/record.h"
-#include "point.h"
+#include "common/crash_point.h"
 
 static MDB_val store_key(void)
 {

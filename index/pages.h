@@ -9,7 +9,7 @@
 #ifndef KV_PAGES_H
 #define KV_PAGES_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 #define KV_WHY_MAX 160
 

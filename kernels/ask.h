@@ -5,8 +5,8 @@
 #ifndef KV_ASK_H
 #define KV_ASK_H
 
-#include "kv.h"
-#include "wire.h"
+#include "common/kv.h"
+#include "common/wire.h"
 
 struct kvfs_session;
 

@@ -9,7 +9,7 @@
 
 #include <sys/queue.h>
 
-#include "kv.h"
+#include "common/kv.h"
 
 struct kv_device;
 struct kvfs_session;

@@ -7,7 +7,7 @@
 
 #include <sys/queue.h>
 
-#include "kv.h"
+#include "common/kv.h"
 
 struct kv_copier;
 

@@ -10,7 +10,7 @@
 #ifndef KV_DEVICE_H
 #define KV_DEVICE_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 struct kvfs_pool_desc;
 struct kvfs_pool_info;

@@ -9,7 +9,7 @@
  *
  * LOCKING   none: pages and tensors are the transfer's while it runs.
  */
-#include "copy.h"
+#include "common/copy.h"
 #include "kernels/device.h"
 #include "kernels/hostmem.h"
 #include "kernels/kvfs.h"

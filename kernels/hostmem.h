@@ -9,7 +9,7 @@
 #ifndef KV_HOSTMEM_H
 #define KV_HOSTMEM_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 int kv_hostmem_reserve(const char *name, uint64_t bytes, uint64_t max_bytes,
 		       void **ret_memory, void **ret_base);

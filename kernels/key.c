@@ -19,7 +19,7 @@
 #include <openssl/evp.h>
 #include <xxhash.h>
 
-#include "block.h"
+#include "common/block.h"
 #include "kernels/session.h"
 #include "kernels/space.h"
 

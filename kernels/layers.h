@@ -6,7 +6,7 @@
 #define KV_LAYERS_H
 
 #include "kernels/device.h"
-#include "layout.h"
+#include "common/layout.h"
 
 /*
  * How many layers a block of @layout has.  Layer l is index l of the first

@@ -7,8 +7,8 @@
 
 #include <sys/types.h>
 
-#include "kv.h"
-#include "wire.h"
+#include "common/kv.h"
+#include "common/wire.h"
 
 #define KV_SOCKET_PATH_MAX 4096
 

@@ -7,8 +7,8 @@
 #define KV_LOOKUP_H
 
 #include "kernels/kvfs.h"
-#include "kv.h"
-#include "wire.h"
+#include "common/kv.h"
+#include "common/wire.h"
 
 #define KV_QUERY_KEYS_MAX ((size_t)1 << 24) /* in one call */
 

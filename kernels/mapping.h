@@ -11,8 +11,8 @@
 #include <sys/queue.h>
 
 #include "kernels/attach.h"
-#include "kv.h"
-#include "wire.h"
+#include "common/kv.h"
+#include "common/wire.h"
 
 struct kvfs_session;
 

@@ -6,7 +6,7 @@
 #define KV_ORDER_H
 
 #include "kernels/kvfs.h"
-#include "kv.h"
+#include "common/kv.h"
 
 struct kv_order;
 struct kvfs_session;

@@ -8,7 +8,7 @@
 #ifndef KV_PARTS_H
 #define KV_PARTS_H
 
-#include "coverage.h"
+#include "common/coverage.h"
 #include "kernels/hold.h"
 #include "kernels/xfer.h"
 

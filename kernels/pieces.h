@@ -7,7 +7,7 @@
 
 #include "kernels/device.h"
 #include "kernels/kvfs.h"
-#include "layout.h"
+#include "common/layout.h"
 
 /*
  * Check @desc against @layout and make the pieces; caller frees

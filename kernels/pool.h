@@ -8,7 +8,7 @@
 #include "kernels/device.h"
 #include "kernels/kvfs.h"
 #include "kernels/pieces.h"
-#include "layout.h"
+#include "common/layout.h"
 
 struct kvfs_pool {
 	/* fixed after register */

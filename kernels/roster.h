@@ -11,7 +11,7 @@
 #include <sys/queue.h>
 
 #include "kernels/kvfs.h"
-#include "kv.h"
+#include "common/kv.h"
 
 struct kv_bring; /* bring.h */
 struct kv_use;	 /* map.h */

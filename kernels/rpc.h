@@ -8,7 +8,7 @@
 #include <sys/queue.h>
 
 #include "kernels/link.h"
-#include "kv.h"
+#include "common/kv.h"
 
 struct kvfs_session;
 

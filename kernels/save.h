@@ -5,7 +5,7 @@
 #ifndef KV_SAVE_H
 #define KV_SAVE_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 #include <stdint.h>
 

@@ -6,7 +6,7 @@
 #define KV_LIB_SNAPSHOT_H
 
 #include "kernels/kvfs.h"
-#include "wire.h"
+#include "common/wire.h"
 
 /* A stretch of one snapshot's keys. */
 struct kv_snapshot_part {

@@ -6,8 +6,8 @@
 #define KV_LIB_SPACE_H
 
 #include "kernels/kvfs.h"
-#include "kv.h"
-#include "layout.h"
+#include "common/kv.h"
+#include "common/layout.h"
 
 struct kv_layout_seen; /* a layout that callers may still look at */
 

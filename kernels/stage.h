@@ -13,7 +13,7 @@
 
 #include <sys/queue.h>
 
-#include "kv.h"
+#include "common/kv.h"
 
 #define KV_STAGE_BYTES ((uint64_t)64 << 20)
 

@@ -5,7 +5,7 @@
 #ifndef KV_LIB_THREAD_H
 #define KV_LIB_THREAD_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 /* Start a thread that leaves all signals to the program's.  @name: at most 15
  * bytes.  -EAGAIN and other errors of pthread_create. */

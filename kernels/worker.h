@@ -7,7 +7,7 @@
 
 #include <sys/queue.h>
 
-#include "kv.h"
+#include "common/kv.h"
 
 struct kvfs_session;
 struct kv_worker;

@@ -15,7 +15,7 @@
 #include "kernels/rpc.h"
 #include "kernels/session.h"
 #include "kernels/timer.h"
-#include "wire.h"
+#include "common/wire.h"
 
 /* Up to KV_XFER_LEAVE they are over when COPIED. */
 enum kv_xfer_kind {

@@ -17,7 +17,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-#include "kv.h"
+#include "common/kv.h"
 
 static _Atomic long alloc_left;	  /* how many succeed before one fails */
 static _Atomic long alloc_burst;  /* how many fail then */

@@ -10,7 +10,7 @@
 #include <dlfcn.h>
 
 #include "kernels/cuda/driver.h"
-#include "kv.h"
+#include "common/kv.h"
 
 #define LIBRARY "libcuda.so.1"
 

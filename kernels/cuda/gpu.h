@@ -10,7 +10,7 @@
 #include <sys/queue.h>
 
 #include "kernels/cuda/driver.h"
-#include "kv.h"
+#include "common/kv.h"
 
 struct kv_lane;
 struct kv_gate;

@@ -23,7 +23,7 @@
  * LOCKING   gpu->lock for the list of free lanes, and for the buffers that they
  *           are to have; else its user's thread.
  */
-#include "copy.h"
+#include "common/copy.h"
 #include "kernels/cuda/pinned.h"
 #include "kernels/cuda/lane.h"
 

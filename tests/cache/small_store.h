@@ -21,7 +21,7 @@
 
 #include "cache/blocks.h"
 #include "cache/dram.h"
-#include "copy.h"
+#include "common/copy.h"
 
 #define BYTES 20000u
 

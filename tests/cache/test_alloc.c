@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "cache/cache.h"
-#include "copy.h"
+#include "common/copy.h"
 #include "tests/alloc.h"
 
 #define BYTES 20000u

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "cache/dram.h"
-#include "copy.h"
+#include "common/copy.h"
 
 #define BYTES 100000u
 

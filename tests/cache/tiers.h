@@ -15,7 +15,7 @@
 
 #include "cache/dram.h"
 #include "cache/waiter.h"
-#include "copy.h"
+#include "common/copy.h"
 
 #define BYTES 100000u
 #define PREFIX_LAYOUT \

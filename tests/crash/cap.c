@@ -23,7 +23,7 @@
 #include <stdatomic.h>
 
 #include "cache/cache.h"
-#include "copy.h"
+#include "common/copy.h"
 #include "tests/crash/client.h"
 
 #define SAMPLE_US 2000

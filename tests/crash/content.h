@@ -12,10 +12,10 @@
 
 #include <stdio.h>
 
-#include "block.h"
+#include "common/block.h"
 #include "kernels/kvfs.h"
-#include "kv.h"
-#include "layout.h"
+#include "common/kv.h"
+#include "common/layout.h"
 
 #define CONTENT_MAGIC 0x4b56465354455354ull
 #define CONTENT_MAX (2u << 20) /* of a file */

@@ -23,7 +23,7 @@
 #include <sys/wait.h>
 
 #include "cache/cache.h"
-#include "copy.h"
+#include "common/copy.h"
 #include "tests/crash/image.h"
 #include "tests/crash/journal.h"
 

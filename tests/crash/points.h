@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include "point.h"
+#include "common/crash_point.h"
 #include "tests/crash/client.h"
 
 struct points {

@@ -15,8 +15,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "kv.h"
-#include "wire.h"
+#include "common/kv.h"
+#include "common/wire.h"
 
 #define PEER_SEGMENTS 64
 #define PEER_WAIT_MS 10000

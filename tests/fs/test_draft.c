@@ -14,7 +14,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 
-#include "copy.h"
+#include "common/copy.h"
 #include "fs/upload.h"
 
 #define FILE_BYTES 300000u

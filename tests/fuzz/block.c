@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The head of a block's file, as anybody may write it. */
-#include "block.h"
+#include "common/block.h"
 #include "tests/fuzz/fuzz.h"
 
 static const char text[] =

@@ -12,7 +12,7 @@
 
 #include <stdio.h>
 
-#include "kv.h"
+#include "common/kv.h"
 
 #define FUZZ_INPUT_MAX (1u << 20)
 

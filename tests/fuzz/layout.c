@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A space's `.layout`: what is taken has a canonical text that means the same.
  */
-#include "layout.h"
+#include "common/layout.h"
 #include "tests/fuzz/fuzz.h"
 
 /* Two texts, a newline apart: the second is written over the first. */

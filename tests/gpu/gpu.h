@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-#include "kv.h"
+#include "common/kv.h"
 #include "tests/gpu/abi.h"
 #include "tests/gpu/hooks.h"
 

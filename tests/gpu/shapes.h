@@ -12,7 +12,7 @@
 #include <stdio.h>
 
 #include "kernels/kvfs.h"
-#include "kv.h"
+#include "common/kv.h"
 
 #define SHAPE_VIEWS 160
 #define SHAPE_GAP 768u /* bytes between an engine's tensors */

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 
 #include "kernels/device.h"
-#include "kv.h"
+#include "common/kv.h"
 
 static struct {
 	pthread_mutex_t lock;

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "kernels/kvfs.h"
-#include "kv.h"
+#include "common/kv.h"
 
 #define TENSORS "\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[64]}]"
 #define LAYOUT                                                             \

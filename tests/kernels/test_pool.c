@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "kernels/kvfs.h"
-#include "kv.h"
+#include "common/kv.h"
 
 #define LAYOUT \
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[4096]}]}"

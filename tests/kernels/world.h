@@ -22,7 +22,7 @@
 #include <cmocka.h>
 
 #include "kernels/kvfs.h"
-#include "kv.h"
+#include "common/kv.h"
 
 #define TENSOR 65536u
 #define PAYLOAD (2 * TENSOR)

@@ -9,7 +9,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 
-#include "kv.h"
+#include "common/kv.h"
 
 /* Fixed after kv_case_paths: the arguments SPACE KEY FILE, and what follows. */
 static char space[2048], dir[2048], block[2048];

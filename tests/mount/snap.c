@@ -14,7 +14,7 @@
 #include <stdio.h>
 
 #include "kernels/kvfs.h"
-#include "kv.h"
+#include "common/kv.h"
 
 #define KEYS 4096
 

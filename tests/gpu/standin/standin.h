@@ -18,7 +18,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "kv.h"
+#include "common/kv.h"
 #include "tests/gpu/abi.h"
 #include "tests/gpu/hooks.h"
 

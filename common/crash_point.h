@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * point.h - named places at which a test can kill the daemon.
+ * crash_point.h - named places at which a test can kill the daemon.
  *
  * They are there only in a build with POINTS=1; otherwise nothing is compiled.
  * In that build, and in no other, the environment is looked at:

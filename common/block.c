@@ -11,7 +11,7 @@
  *
  * LOCKING   none: no state.
  */
-#include "block.h"
+#include "common/block.h"
 
 #include <inttypes.h>
 #include <stdio.h>

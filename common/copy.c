@@ -12,7 +12,7 @@
  * LOCKING   a kv_hash belongs to one thread at a time.  The choice of the copy
  *           loop is made from the CPU alone, so that racing on it is harmless.
  */
-#include "copy.h"
+#include "common/copy.h"
 
 #include <stdatomic.h>
 #if defined(__x86_64__)

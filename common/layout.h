@@ -9,7 +9,7 @@
 #ifndef KV_LAYOUT_H
 #define KV_LAYOUT_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 #define KV_LAYOUT_TEXT_MAX 60000 /* bytes of JSON; fits one control message */
 #define KV_TENSOR_NAME_MAX 255

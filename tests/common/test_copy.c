@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-#include "copy.h"
+#include "common/copy.h"
 
 #define BYTES (3u << 20)
 #define GUARD 256

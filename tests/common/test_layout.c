@@ -14,7 +14,7 @@
 
 #include <stdio.h>
 
-#include "layout.h"
+#include "common/layout.h"
 
 #define ONE "{\"tensors\":[{\"name\":\"k\",\"dtype\":\"BF16\",\"shape\":[2,3]}]"
 #define SHAPE(s) \

@@ -8,7 +8,7 @@
 #ifndef KV_COPY_H
 #define KV_COPY_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 /* Copy with non-temporal stores; fenced on return.  Any alignment, any size. */
 void kv_copy_stream(void *dst, const void *src, size_t n);

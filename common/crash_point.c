@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * point.c - kill points; only in a build with POINTS=1.
+ * crash_point.c - kill points; only in a build with POINTS=1.
  *
  * OWNS      the table of points, in memory that may be shared with a test, and
  *           what the environment says.
@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "point.h"
+#include "common/crash_point.h"
 
 extern struct kv_point __start_kv_points[], __stop_kv_points[];
 

@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include <sys/random.h>
 
-#include "block.h"
+#include "common/block.h"
 
 #define ROUNDS 20000
 #define TEXT_MAX 4096

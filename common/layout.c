@@ -11,7 +11,7 @@
  *
  * LOCKING   none: see (1).
  */
-#include "layout.h"
+#include "common/layout.h"
 
 #include <inttypes.h>
 #include <stdio.h>

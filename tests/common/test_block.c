@@ -14,7 +14,7 @@
 
 #include <stdio.h>
 
-#include "block.h"
+#include "common/block.h"
 
 #define HEX16 "00112233445566778899aabbccddeeff"
 #define K "\"k\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]}"

@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <jansson.h>
 
-#include "block.h"
+#include "common/block.h"
 
 #define HEX16 "00112233445566778899aabbccddeeff"
 struct parsed {

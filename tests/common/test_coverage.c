@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "coverage.h"
+#include "common/coverage.h"
 
 static void too_many_holes_are_refused_and_change_nothing(void **state)
 {

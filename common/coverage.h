@@ -7,7 +7,7 @@
 #ifndef KV_COVERAGE_H
 #define KV_COVERAGE_H
 
-#include "kv.h"
+#include "common/kv.h"
 
 #define KV_COVERAGE_MAX \
 	4096 /* separate ranges; a writer leaves no more holes */

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "block.h"
+#include "common/block.h"
 #include "fs/options.h"
 #include "tests/alloc.h"
 

@@ -9,7 +9,7 @@
  *
  * LOCKING   the owner's.
  */
-#include "coverage.h"
+#include "common/coverage.h"
 
 void kv_coverage_fini(struct kv_coverage *coverage)
 {

@@ -7,8 +7,8 @@
 #ifndef KV_BLOCK_H
 #define KV_BLOCK_H
 
-#include "kv.h"
-#include "layout.h"
+#include "common/kv.h"
+#include "common/layout.h"
 
 #define KV_BLOCK_FORMAT 1	 /* `kvfs` in __metadata__ */
 #define KV_HEADER_MAX (8u << 20) /* a longer JSON header is refused */

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""layers.py [BUILD] - the folders are the architecture: fail on an #include or a
+link that goes up.
+
+ORDER is written once, here: each folder may use itself and what stands before it
+in its tree's list.  Links are read from the objects (nm), so that no declaration
+hides one.  HOOKS are the only names that a lower folder calls in a higher one.
+"""
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+
+B = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("B", "build")
+
+DAEMON = ["common", "index", "cache", "fs"]
+LIBRARY = ["common", "kernels"]
+INNER = {
+    "cache": [],
+    "kernels": [],
+    "fs": [],
+}
+HOOKS = {}
+# What a tool may include besides common/ and kvfs.h: it judges that.
+TOOLS = {
+    "fsck": ["index/"],
+    "bench": ["index/"],
+    "replay": ["cache/evict/"],
+}
+# A library, and the only folders that know it.
+HEADERS = {
+    r"fuse(_lowlevel|3/.*)?\.h": ["fs/mount", "fs"],
+    r"lmdb\.h": ["index", "tools/fsck"],
+    r"liburing\.h": ["cache/io"],
+}
+
+
+def folder(path):
+    return os.path.dirname(path)
+
+
+def allowed(user, used):
+    """Whether a file in the folder `user` may use one in the folder `used`."""
+    top, below = user.split("/")[0], used.split("/")[0]
+    if top == "tools":
+        return below in ("tools", "common")
+    if top == below:
+        order = INNER[top] if top in INNER else []
+        if user == used or not order:
+            return True
+        # A file of the top folder itself stands above its sub-folders.
+        rank = {f"{top}/{name}": i for i, name in enumerate(order)}
+        return rank.get(used, len(order)) <= rank.get(user, len(order))
+    for tree in (DAEMON, LIBRARY):
+        if top in tree and below in tree:
+            return tree.index(below) < tree.index(top)
+    return False
+
+
+def tracked(pattern):
+    out = subprocess.run(["git", "ls-files", *pattern], capture_output=True, text=True)
+    return [path for path in out.stdout.split() if os.path.exists(path)]
+
+
+def includes():
+    for path in tracked(["*.c", "*.h", "*.cu"]):
+        user = folder(path)
+        if user.split("/")[0] == "tests":
+            continue
+        for line in open(path):
+            local = re.match(r'#include "([^"]+)"', line)
+            system = re.match(r"#include <([^>]+)>", line)
+            if local and not include_ok(user, local.group(1)):
+                yield f"{path} includes {local.group(1)}"
+            for pattern, users in HEADERS.items():
+                if system and re.fullmatch(pattern, system.group(1)) and user not in users:
+                    yield f"{path} includes <{system.group(1)}>"
+
+
+def include_ok(user, name):
+    if user.startswith("tools/"):
+        tool = user.split("/")[1]
+        own = ["tools/", "common/", "kernels/kvfs.h"] + TOOLS.get(tool, [])
+        return any(name.startswith(prefix) for prefix in own)
+    if name == "kernels/kvfs.h":
+        return user.startswith("kernels") or user == "common"
+    return allowed(user, folder(name))
+
+
+def symbols(path):
+    out = subprocess.run(["nm", "-g", path], capture_output=True, text=True).stdout
+    words = [line.split() for line in out.splitlines()]
+    defined = {w[2] for w in words if len(w) == 3 and w[1] in "TDBRVWC"}
+    return defined, {w[1] for w in words if len(w) == 2 and w[0] == "U"}
+
+
+def objects():
+    for top in {*DAEMON, *LIBRARY}:
+        for path, _, names in os.walk(f"{B}/{top}"):
+            yield from (f"{path}/{n}" for n in names if n.endswith(".o"))
+
+
+def links():
+    sym = {path: symbols(path) for path in objects()}
+    # fs/ and kernels/ may have functions of one name: look in one's own program.
+    home = defaultdict(list)
+    for path, (defined, _) in sym.items():
+        for name in defined:
+            home[name].append(folder(path)[len(B) + 1:])
+    for path, (_, wanted) in sorted(sym.items()):
+        user = folder(path)[len(B) + 1:]
+        for name in sorted(wanted & home.keys()):
+            if name in HOOKS or any(allowed(user, used) for used in home[name]):
+                continue
+            yield f"{path[len(B) + 1:-2]}.c calls {name} in {home[name][0]}/"
+
+
+wrong = [*includes(), *links()]
+print("\n".join(wrong), end="\n" if wrong else "")
+sys.exit(bool(wrong))
