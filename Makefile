@@ -28,7 +28,7 @@ endif
 LIBS_D    = $(shell pkg-config --libs $(PKGS_D))
 LIBS_L    = $(shell pkg-config --libs $(PKGS_L))
 SHARED   := $(filter-out $(if $(POINTS),,common/crash_point.c),$(wildcard common/*.c))
-DAEMON   := $(filter-out fs/main.c,$(wildcard fs/*.c cache/*.c index/*.c))
+DAEMON   := $(filter-out fs/main.c,$(wildcard fs/*.c fs/*/*.c cache/*.c cache/*/*.c index/*.c))
 LIB      := $(wildcard kernels/*.c)
 TOOLDIRS := $(patsubst tools/%/,%,$(wildcard tools/*/))
 TOOLS    := $(addprefix $B/kvfs-,$(TOOLDIRS))

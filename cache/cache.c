@@ -7,9 +7,9 @@
  *
  * LOCKING    see core.h.
  */
-#include "cache/blocks.h"
-#include "cache/dram.h"
-#include "cache/ssd.h"
+#include "cache/block/block.h"
+#include "cache/dram/dram.h"
+#include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
 
 #include <search.h>

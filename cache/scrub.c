@@ -16,8 +16,8 @@
  *
  * LOCKING    cache->lock, for AT_ONCE blocks of the table at a time.
  */
-#include "cache/blocks.h"
-#include "cache/ssd.h"
+#include "cache/block/block.h"
+#include "cache/ssd/ssd.h"
 
 #define AT_ONCE 4096u
 #define BUSY 10u

@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-#include "cache/ring_backend.h"
+#include "cache/io/ring_backend.h"
 
 enum fault {
 	FAULT_NONE,

@@ -11,7 +11,7 @@
 
 #include <sys/wait.h>
 
-#include "cache/ssd.h"
+#include "cache/ssd/ssd.h"
 #include "tests/cache/small_store.h"
 
 #define BLOCKS 12

@@ -19,8 +19,8 @@
 #include <sys/statvfs.h>
 #include <cmocka.h>
 
-#include "cache/blocks.h"
-#include "cache/dram.h"
+#include "cache/block/block.h"
+#include "cache/dram/dram.h"
 #include "common/copy.h"
 
 #define BYTES 20000u

@@ -7,7 +7,7 @@
 #include <ftw.h>
 #include <cmocka.h>
 
-#include "cache/dram.h"
+#include "cache/dram/dram.h"
 #include "common/copy.h"
 
 #define BYTES 100000u

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-#include "cache/monitor.h"
+#include "cache/evict/miss_curve.h"
 
 #define BLOCK 65536u
 #define CHAINS 2500u

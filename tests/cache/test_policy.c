@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-#include "cache/ghost.h"
-#include "cache/policy.h"
+#include "cache/evict/ghost.h"
+#include "cache/evict/policy.h"
 
 #define N 4096
 

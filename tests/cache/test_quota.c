@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Quotas, reserves, rates; and one tenant's flood against another's reserve. */
-#include "cache/ssd.h"
+#include "cache/ssd/ssd.h"
 #include "tests/cache/tiers.h"
 
 #define MIB (1ull << 20)

@@ -3,7 +3,7 @@
  * test_recover.c - stores whose index is lost, damaged or of a crash: all that
  * was durable is back, nothing that was removed is, and no byte is wrong.
  */
-#include "cache/ssd.h"
+#include "cache/ssd/ssd.h"
 #include "small_store.h"
 
 #include <sys/stat.h>

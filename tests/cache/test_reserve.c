@@ -6,7 +6,7 @@
  * Three segment files: one is full of small blocks of space "s", which has a
  * reserve for them and a little more, two are full of large blocks of "t".
  */
-#include "cache/ssd.h"
+#include "cache/ssd/ssd.h"
 #include <sys/stat.h>
 
 #include "tests/cache/small_store.h"

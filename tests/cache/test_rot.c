@@ -7,7 +7,7 @@
  * one way or another, read all.  Each damage must be found, each block be gone,
  * and it must be possible to save it again.
  */
-#include "cache/ssd.h"
+#include "cache/ssd/ssd.h"
 #include "index/env.h"
 #include "tests/cache/small_store.h"
 

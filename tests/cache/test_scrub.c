@@ -3,7 +3,7 @@
  * test_scrub.c - the scrub finds damage that nobody asks for, at its rate, in
  * the order of the disk, and also while there is always something to write.
  */
-#include "cache/ssd.h"
+#include "cache/ssd/ssd.h"
 #include "tests/cache/faulty.h"
 #include "tests/cache/small_store.h"
 

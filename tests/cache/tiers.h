@@ -13,8 +13,8 @@
 #include <ftw.h>
 #include <cmocka.h>
 
-#include "cache/dram.h"
-#include "cache/waiter.h"
+#include "cache/dram/dram.h"
+#include "cache/block/waiter.h"
 #include "common/copy.h"
 
 #define BYTES 100000u

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "cache/cache.h"
-#include "cache/ring_backend.h"
+#include "cache/io/ring_backend.h"
 #include "index/beside.h"
 #include "index/rebuild.h"
 #include "index/record.h"

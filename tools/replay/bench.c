@@ -13,8 +13,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "cache/monitor.h"
-#include "cache/policy.h"
+#include "cache/evict/miss_curve.h"
+#include "cache/evict/policy.h"
 #include "tools/replay/generate.h"
 #include "tools/replay/sim.h"
 

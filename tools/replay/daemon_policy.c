@@ -10,8 +10,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "cache/ghost.h"
-#include "cache/policy.h"
+#include "cache/evict/ghost.h"
+#include "cache/evict/policy.h"
 #include "tools/replay/sim.h"
 
 struct state {

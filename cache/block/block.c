@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * block.c - what can be asked of a block, and done to it.
+ *
+ * OWNS       the life of a block: who still needs it, and what is freed when.
+ *
+ * INVARIANTS
+ *   (1) A removed block keeps its slot while it is leased or held, its extent
+ *       while it is open (refs), and itself while it has either.
+ *   (2) space->loose counts the blocks that are neither durable nor on their
+ *       way to the SSD.
+ *
+ * LOCKING    cache->lock.
+ */
+#include "cache/block/block.h"
+#include "cache/dram/dram.h"
+#include "cache/ssd/ssd.h"
+#include "cache/block/waiter.h"
+#include "common/crash_point.h"
+
+bool kv_block_loose(const struct kv_block *block)
+{
+	return block->file == KV_NONE && !kv_block_dirty(block) &&
+	       !(block->flags & BLOCK_REMOVED);
+}
+
+static uint64_t slot_id_of(const struct kv_block *block)
+{
+	return kv_slot_id(block->file, block->place);
+}
+
+static void orphan_free(struct kv_cache *cache, const struct kv_block *block)
+{
+	struct kv_orphan *orphan;
+
+	LIST_FOREACH(orphan, &cache->ssd.orphans, link)
+	if (orphan->block == block->number) {
+		LIST_REMOVE(orphan, link);
+		free(orphan);
+		return;
+	}
+}
+
+void kv_block_settle_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_slot *slot = block->slot;
+
+	if (!(block->flags & BLOCK_REMOVED) || block->refs)
+		return;
+	if (slot && (slot->leases || slot->holds || kv_block_dirty(block)))
+		return;
+	if (slot)
+		kv_slot_give_locked(cache, slot);
+	if (block->file != KV_NONE)
+		kv_extent_detach_locked(cache, block);
+	orphan_free(cache, block);
+	kv_table_free(cache, block);
+}
+
+void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_space *space = kv_block_space(cache, block);
+
+	kv_pin_block_gone_locked(cache, block);
+	if (block->flags & BLOCK_QUEUED)
+		kv_write_unqueue_locked(cache, block);
+	if (kv_block_loose(block))
+		space->loose--;
+	kv_due_gone(cache, block);
+	KV_POINT("remove.unlinked");
+	kv_table_unlink(cache, block);
+	space->mtime_ns = kv_wall_ns();
+	/* Its record must not outlive the next sync, open or not. */
+	if (block->file != KV_NONE &&
+	    (block->refs || (block->slot && !kv_slot_idle(block->slot))))
+		kv_extent_delete_locked(cache, slot_id_of(block), false);
+	KV_POINT("remove.queued");
+	kv_block_settle_locked(cache, block);
+}
+
+/* An open file that is removed keeps its extent, and needs its record. */
+static struct kv_orphan *orphan_of(struct kv_cache *cache,
+				   struct kv_block *block)
+{
+	struct kv_orphan *orphan = calloc(1, sizeof(*orphan));
+
+	if (orphan && kv_block_record(cache, block, &orphan->record) < 0) {
+		free(orphan);
+		return NULL;
+	}
+	return orphan;
+}
+
+int kv_block_remove(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_orphan *orphan = orphan_of(cache, block);
+	int r = 0;
+
+	kv_lock(cache);
+	if (cache->config.read_only)
+		r = -EROFS;
+	else if (block->flags & BLOCK_REMOVED)
+		r = -ENOENT;
+	if (r == 0 && orphan && block->file != KV_NONE) {
+		orphan->block = block->number;
+		LIST_INSERT_HEAD(&cache->ssd.orphans, orphan, link);
+		orphan = NULL;
+	}
+	if (r == 0) {
+		cache->stats.removed++;
+		kv_block_remove_locked(cache, block);
+	}
+	kv_unlock(cache);
+	free(orphan);
+	return r;
+}
+
+int kv_block_record(struct kv_cache *cache, struct kv_block *block,
+		    struct kv_slot_record *ret_record)
+{
+	struct kv_orphan *orphan;
+	struct kv_slot *slot;
+	uint64_t id;
+
+	kv_lock(cache);
+	slot = block->slot;
+	id = slot_id_of(block);
+	if (slot) {
+		*ret_record = kv_slot_prologue(slot)->record;
+		kv_unlock(cache);
+		return 0;
+	}
+	LIST_FOREACH(orphan, &cache->ssd.orphans, link)
+	if (orphan->block == block->number) {
+		*ret_record = orphan->record;
+		kv_unlock(cache);
+		return 0;
+	}
+	kv_unlock(cache);
+	return cache->index ? kv_index_get(cache->index, id, ret_record)
+			    : -ENOENT;
+}
+
+struct kv_block_info kv_block_stat(struct kv_cache *cache,
+				   struct kv_block *block)
+{
+	struct kv_block_info info = {0};
+	uint64_t ssd;
+
+	kv_lock(cache);
+	ssd = kv_extent_bytes(cache, block);
+	info.id = kv_block_id(block);
+	info.space = kv_block_space(cache, block);
+	info.key = kv_block_key(block);
+	info.length = block->length;
+	info.held = ssd;
+	info.hits = block->hits;
+	info.durable = ssd != 0;
+	info.pinned = block->flags & BLOCK_PINNED;
+	info.removed = block->flags & BLOCK_REMOVED;
+	info.atime_ns = (int64_t)block->atime * 1000000000;
+	info.tiers = ssd ? KV_TIER_SSD : 0;
+	if (block->slot) {
+		info.held += block->slot->segment->class->slot_bytes;
+		info.leases = block->slot->leases;
+		info.tiers |= KV_TIER_DRAM;
+	}
+	kv_unlock(cache);
+	return info;
+}
+
+int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
+		  struct kv_meta *ret_meta, struct kv_digest *ret_digest)
+{
+	struct kv_slot_record record;
+	struct kv_meta meta = {0};
+	int r = kv_block_record(cache, block, &record);
+
+	if (r < 0)
+		return r;
+	meta.parent.len = record.parent_len;
+	memcpy(meta.parent.b, record.parent, sizeof(record.parent));
+	meta.position = record.position;
+	meta.tokens = record.tokens;
+	kv_lock(cache);
+	meta.mtime_ns = block->mtime_ns;
+	kv_unlock(cache);
+	*ret_meta = meta;
+	memcpy(ret_digest->b, record.digest, sizeof(record.digest));
+	return 0;
+}
+
+static void ask_contest(struct kv_contest *contest, uint64_t hash,
+			const struct kv_block *block)
+{
+	if (!contest || !kv_contest_follows(contest, hash))
+		return;
+	kv_contest_ask(contest, hash,
+		       block->slot
+			       ? kv_slot_prologue(block->slot)->record.position
+			       : 0);
+}
+
+void kv_block_asked_locked(struct kv_cache *cache, const struct kv_block *block)
+{
+	const struct kv_space *space = kv_block_space(cache, block);
+	uint64_t hash = kv_key_hash(cache, space, block->key);
+
+	kv_monitor_use(cache->monitor, hash, KV_PAGE + block->length,
+		       cache->arena.max * cache->arena.segment_bytes);
+	ask_contest(cache->arena.eviction.contest, hash, block);
+	ask_contest(cache->ssd.eviction.contest, hash, block);
+}
+
+void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_slot *slot = block->slot;
+
+	if (block->flags & BLOCK_REMOVED)
+		return;
+	block->hits++;
+	block->atime = (uint32_t)time(NULL);
+	block->flags |= BLOCK_USED;
+	kv_block_asked_locked(cache, block);
+	if (slot) {
+		kv_policy_touch(&slot->shelf->policy, block->number);
+		kv_prefetch_settled_locked(cache, slot, true);
+	}
+	if (block->file != KV_NONE)
+		kv_extent_touch_locked(cache, block);
+	else if (cache->config.writeback != KV_WRITEBACK_NONE)
+		kv_write_queue_locked(cache, block, false);
+}
+
+void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	if (block->slot)
+		kv_policy_renew(&block->slot->shelf->policy, block->number);
+	if (block->file != KV_NONE)
+		kv_policy_renew(&kv_extent_shelf(cache, block)->policy,
+				block->number);
+}
+
+void kv_block_touch(struct kv_cache *cache, struct kv_block *block)
+{
+	kv_lock(cache);
+	kv_block_touch_locked(cache, block);
+	kv_unlock(cache);
+}
+
+void kv_block_end(struct kv_cache *cache, struct kv_block *block)
+{
+	kv_lock(cache);
+	if (block->slot)
+		kv_policy_end(&block->slot->shelf->policy, block->number);
+	if (block->file != KV_NONE)
+		kv_policy_end(&kv_extent_shelf(cache, block)->policy,
+			      block->number);
+	kv_unlock(cache);
+}
+
+int kv_block_set_mtime(struct kv_cache *cache, struct kv_block *block,
+		       int64_t mtime_ns)
+{
+	if (cache->config.read_only)
+		return -EROFS;
+	kv_lock(cache);
+	block->mtime_ns = mtime_ns;
+	kv_update_locked(cache, block);
+	kv_unlock(cache);
+	return 0;
+}
+
+int kv_block_pin(struct kv_cache *cache, struct kv_block *block, bool pin)
+{
+	int r = 0;
+
+	if (cache->config.read_only)
+		return -EROFS;
+	kv_lock(cache);
+	if (block->flags & BLOCK_REMOVED)
+		r = -ENOENT;
+	else if (pin && !kv_pin_fits_locked(cache, block))
+		r = -ENOSPC;
+	if (r == 0 && pin != kv_block_pinned_by_user(cache, block)) {
+		kv_pin_by_user_locked(cache, block, pin);
+		kv_update_locked(cache, block);
+	}
+	kv_unlock(cache);
+	return r;
+}
+
+int kv_block_sync(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	uint64_t failures;
+	int r = 0;
+
+	kv_lock(cache);
+	failures = ssd->failures;
+	if (block->file == KV_NONE && cache->config.read_only)
+		r = -EROFS;
+	else if (!ssd->on)
+		r = -EOPNOTSUPP;
+	while (r == 0 && block->file == KV_NONE) {
+		if (block->flags & BLOCK_REMOVED) {
+			r = -ENOENT;
+			break;
+		}
+		if (block->slot && block->slot->denied) {
+			block->slot->denied = false;
+			r = -ENOSPC;
+			break;
+		}
+		kv_write_queue_locked(cache, block, true);
+		kv_commit_kick_locked(cache, true);
+		if (failures != ssd->failures && ssd->error)
+			r = ssd->error;
+		else
+			kv_cond_wait(cache, &ssd->done, kv_health_retry(cache));
+	}
+	kv_unlock(cache);
+	return r;
+}
+
+int kv_block_demote(struct kv_cache *cache, struct kv_block *block)
+{
+	int r = kv_block_sync(cache, block);
+
+	if (r < 0)
+		return r;
+	kv_lock(cache);
+	if (block->slot && (block->slot->leases || block->slot->holds))
+		r = -EBUSY;
+	else if (block->slot && block->file != KV_NONE)
+		kv_slot_give_locked(cache, block->slot);
+	kv_unlock(cache);
+	return r;
+}
+
+static void wake(struct kv_acquire *acquire, void *arg)
+{
+	(void)acquire;
+	kv_waiter_wake(arg);
+}
+
+int kv_block_promote(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_waiter waiter = KV_WAITER_INIT;
+	_cleanup_(kv_freep) struct kv_acquire *acquire =
+		calloc(1, sizeof(*acquire) + sizeof(struct kv_want));
+	int r;
+
+	if (!acquire)
+		return -ENOMEM;
+	acquire->space = kv_block_space(cache, block);
+	acquire->n = 1;
+	acquire->done = wake;
+	acquire->arg = &waiter;
+	acquire->wants[0].key = kv_block_key(block);
+	if (kv_acquire_submit(cache, acquire))
+		kv_waiter_wait(&waiter);
+	r = acquire->wants[0].status;
+	kv_acquire_release(cache, acquire);
+	return r;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * block.h - blocks inside the cache: the table, their states, pins, quotas.
+ */
+#ifndef KV_BLOCKS_H
+#define KV_BLOCKS_H
+
+#include "cache/core/core.h"
+
+/* table.c; all with the lock held */
+int kv_table_init(struct kv_table *table);
+void kv_table_fini(struct kv_table *table);
+struct kv_block *kv_table_at(const struct kv_table *table, uint32_t number);
+struct kv_block *kv_table_find(struct kv_cache *cache, struct kv_space *space,
+			       const struct kv_key *key);
+/* A new block in its directory, which is made; -EEXIST, -ENOMEM. */
+int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
+		    const struct kv_key *key, struct kv_block **ret_block);
+/* Have the processor fetch what an insert of @key will look at: the bucket,
+ * and when that has come, the block in it.  @key is KV_KEY_MAX bytes. */
+enum kv_table_ahead { KV_AHEAD_BUCKET, KV_AHEAD_BLOCK };
+void kv_table_look_ahead(const struct kv_cache *cache,
+			 const struct kv_space *space, const uint8_t *key,
+			 enum kv_table_ahead what);
+void kv_table_fetch(const struct kv_table *table, uint32_t number);
+void kv_table_unlink(struct kv_cache *cache, struct kv_block *block);
+void kv_table_free(struct kv_cache *cache, struct kv_block *block);
+/* Of a space's key, of all its 32 bytes; seeded. */
+uint64_t kv_key_hash(const struct kv_cache *cache, const struct kv_space *space,
+		     const uint8_t *key);
+struct kv_key kv_block_key(const struct kv_block *block);
+uint64_t kv_block_id(const struct kv_block *block);
+struct kv_space *kv_block_space(struct kv_cache *cache,
+				const struct kv_block *block);
+void kv_dirs_free(struct kv_space *space);
+
+/* blocks.c; with the lock held */
+/* Free what nothing needs any more of a removed block; maybe the block. */
+void kv_block_settle_locked(struct kv_cache *cache, struct kv_block *block);
+void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block);
+void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block);
+/* It was asked for, and found or saved: count that in the monitor. */
+void kv_block_asked_locked(struct kv_cache *cache,
+			   const struct kv_block *block);
+/* A use ends: blocks of a chain come back from the tail, and leave so. */
+void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block);
+bool kv_block_dirty(const struct kv_block *block);
+/* Is its slot such that it may be evicted right now? */
+bool kv_slot_idle(const struct kv_slot *slot);
+/* Call around every change that kv_slot_idle depends on. */
+void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot);
+void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot);
+void kv_slot_lease_locked(struct kv_cache *cache, struct kv_slot *slot, int by);
+void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by);
+/* Take a READY block out of DRAM: it stays on SSD or is gone. */
+void kv_block_drop_dram_locked(struct kv_cache *cache, struct kv_block *block);
+struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot);
+uint8_t *kv_slot_file(const struct kv_slot *slot);
+
+/* How the tiers evict.  -EINVAL: no such policy. */
+int kv_arena_eviction_init(struct kv_cache *cache);
+int kv_extent_eviction_init(struct kv_cache *cache);
+
+/* Is @space owed @bytes more? */
+bool kv_owed_dram(const struct kv_space *space, uint64_t bytes);
+
+/* pins.c; with the lock held */
+/* A READY slot keeps its place if its block is pinned and there is room for
+ * that.  Between kv_slot_before and kv_slot_after. */
+void kv_pin_slot_locked(struct kv_cache *cache, struct kv_slot *slot);
+/* Would enough to evict remain if it were pinned? */
+bool kv_pin_fits_locked(struct kv_cache *cache, const struct kv_block *block);
+
+/* quota.c; lock held */
+/* Evict of @space until @bytes more are within its quota; false: they cannot
+ * be. */
+bool kv_quota_dram_locked(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t bytes);
+bool kv_quota_ssd_locked(struct kv_cache *cache, struct kv_space *space,
+			 uint64_t bytes);
+/* Bring every space within its quotas; lets go of the lock now and then. */
+void kv_quotas_keep(struct kv_cache *cache);
+/* Work out what is owed to whom; at mount. */
+void kv_quotas_settle(struct kv_cache *cache);
+/* @bytes are about to be saved: 0, or -EAGAIN beyond the space's rate. */
+int kv_rate_take_locked(struct kv_space *space, uint64_t bytes);
+void kv_rate_return_locked(struct kv_space *space, uint64_t bytes);
+
+#endif

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fill.c - a block on its way in: reserve, fill, seal.
+ *
+ * OWNS       every kv_fill, and the table of the keys that are being saved.
+ *
+ * INVARIANTS
+ *   (1) At most one fill that may still seal reserves a given key of a space.
+ *   (2) A name resolves only after kv_fill_seal: the slot is FILLING until
+ * then. (3) The first to seal a key wins; what it sealed never changes.
+ *
+ * LOCKING    cache->lock; the bytes of a FILLING slot belong to the fill.
+ */
+#include "cache/block/block.h"
+#include "cache/dram/dram.h"
+#include "cache/ssd/ssd.h"
+#include "common/crash_point.h"
+
+/* A writer through the mount waits this long for room. */
+#define WRITER_PATIENCE_NS 30000000000u
+
+static struct kv_fill **bucket_of(struct kv_cache *cache,
+				  const struct kv_key *key)
+{
+	uint32_t hash;
+
+	memcpy(&hash, key->b + 1, sizeof(hash));
+	return &cache->saving[hash % SAVING_BUCKETS];
+}
+
+static bool stale(const struct kv_fill *fill)
+{
+	const struct kv_space *space = fill->space;
+
+	/* Changing hands counts: its bytes would be in the wrong segment. */
+	return space->removed || space->clears != fill->clears ||
+	       !kv_class_fits(fill->slot->segment->class, space);
+}
+
+struct kv_fill *kv_fill_find_locked(struct kv_cache *cache,
+				    struct kv_space *space,
+				    const struct kv_key *key)
+{
+	struct kv_fill *fill = *bucket_of(cache, key);
+
+	while (fill && (fill->space != space ||
+			!kv_key_equal(&fill->key, key) || stale(fill)))
+		fill = fill->next;
+	return fill;
+}
+
+void kv_fills_stale_locked(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_fill *fill;
+
+	for (size_t i = 0; i < SAVING_BUCKETS; i++)
+		for (fill = cache->saving[i]; fill; fill = fill->next)
+			if (fill->space == space && stale(fill))
+				kv_wants_miss_locked(cache, &fill->waiters);
+}
+
+static int may_begin(struct kv_cache *cache, struct kv_space *space,
+		     const struct kv_key *key)
+{
+	if (cache->config.read_only)
+		return -EROFS;
+	if (space->removed)
+		return -ESTALE;
+	if (key && kv_table_find(cache, space, key))
+		return -EEXIST;
+	if (key && kv_fill_find_locked(cache, space, key))
+		return -EALREADY;
+	return 0;
+}
+
+/* A file's writer can wait for the SSD; a save is told at once. */
+static int slot_for(struct kv_cache *cache, struct kv_space *space,
+		    const struct kv_key *key, uint64_t length,
+		    struct kv_slot **ret_slot)
+{
+	uint64_t until = kv_now_ns() + WRITER_PATIENCE_NS;
+	int r;
+
+	do {
+		uint64_t bytes = kv_size_class(cache, length);
+
+		if (!bytes)
+			return -EFBIG;
+		r = kv_arena_over_floor(cache, space, bytes) &&
+				    !kv_owed_dram(space, bytes) &&
+				    !cache->ssd.error && cache->ssd.undone
+			    ? -ENOSPC
+			    : kv_slot_take_locked(cache, space, length, !key,
+						  ret_slot);
+		if (r != -ENOSPC || key || !cache->ssd.undone)
+			break;
+		kv_commit_kick_locked(cache, true);
+		kv_cond_wait(cache, &cache->ssd.done, 50000000u);
+	} while (kv_now_ns() < until);
+	return r;
+}
+
+/* Here, too, a file's writer waits, and a save is told at once. */
+static int within_rate(struct kv_cache *cache, struct kv_space *space,
+		       const struct kv_key *key, uint64_t length)
+{
+	uint64_t until = kv_now_ns() + WRITER_PATIENCE_NS;
+	int r;
+
+	while ((r = kv_rate_take_locked(space, length)) < 0 && !key &&
+	       kv_now_ns() < until)
+		kv_cond_wait(cache, &cache->ssd.done, 50000000u);
+	if (r < 0)
+		cache->stats.refused_rate++;
+	return r;
+}
+
+/* A slot that the fill may have, and has paid for. */
+static int reserve_locked(struct kv_cache *cache, struct kv_space *space,
+			  const struct kv_key *key, uint64_t length,
+			  struct kv_slot **ret_slot)
+{
+	int r = may_begin(cache, space, key);
+
+	if (r == 0)
+		r = within_rate(cache, space, key, length);
+	if (r < 0)
+		return r;
+	r = slot_for(cache, space, key, length, ret_slot);
+	if (r == 0) {
+		/* The lock may have been let go: look again. */
+		r = may_begin(cache, space, key);
+		if (r < 0)
+			kv_slot_give_locked(cache, *ret_slot);
+	}
+	if (r < 0)
+		kv_rate_return_locked(space, length);
+	return r;
+}
+
+int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
+		  const struct kv_key *key, uint64_t length,
+		  struct kv_fill **ret_fill)
+{
+	struct kv_fill *fill = calloc(1, sizeof(*fill));
+	struct kv_fill **bucket;
+	struct kv_slot *slot;
+	int r;
+
+	if (!fill)
+		return -ENOMEM;
+	kv_lock(cache);
+	r = reserve_locked(cache, space, key, length, &slot);
+	if (r == 0) {
+		fill->space = space;
+		fill->slot = slot;
+		fill->length = length;
+		slot->alone = !key;
+		TAILQ_INIT(&fill->orphans);
+		fill->clears = space->clears;
+		if (key) {
+			fill->key = *key;
+			bucket = bucket_of(cache, key);
+			fill->next = *bucket;
+			*bucket = fill;
+			cache->stats.saving++;
+		}
+	}
+	kv_unlock(cache);
+	if (r < 0) {
+		free(fill);
+		return r;
+	}
+	*ret_fill = fill;
+	return 0;
+}
+
+uint8_t *kv_fill_data(struct kv_fill *fill)
+{
+	return kv_slot_file(fill->slot);
+}
+
+void kv_fill_must(struct kv_fill *fill)
+{
+	fill->must = true;
+}
+
+void kv_fill_hold(struct kv_fill *fill, struct kv_want *want)
+{
+	fill->holder = want;
+}
+
+int kv_fill_may_hold(struct kv_cache *cache, struct kv_space *space,
+		     uint64_t length)
+{
+	uint64_t bytes;
+	bool over;
+
+	kv_lock(cache);
+	bytes = kv_size_class(cache, length);
+	over = bytes && kv_arena_over_floor(cache, space, bytes);
+	kv_unlock(cache);
+	return !bytes ? -EFBIG : over ? -ENOSPC : 0;
+}
+
+static void unreserve(struct kv_cache *cache, struct kv_fill *fill)
+{
+	struct kv_fill **link;
+
+	if (!fill->key.len)
+		return;
+	link = bucket_of(cache, &fill->key);
+	while (*link != fill)
+		link = &(*link)->next;
+	*link = fill->next;
+	cache->stats.saving--;
+}
+
+/* The fill is over; whoever waited for it looks again. */
+static void end_locked(struct kv_cache *cache, struct kv_fill *fill)
+{
+	unreserve(cache, fill);
+	kv_orphans_adopt_locked(cache, fill);
+	kv_wants_restart_locked(cache, &fill->waiters);
+	free(fill);
+}
+
+void kv_fill_drop(struct kv_cache *cache, struct kv_fill *fill)
+{
+	kv_lock(cache);
+	kv_slot_give_locked(cache, fill->slot);
+	kv_rate_return_locked(fill->space, fill->length);
+	end_locked(cache, fill);
+	kv_unlock(cache);
+}
+
+static void write_prologue(struct kv_cache *cache, struct kv_fill *fill,
+			   const struct kv_key *key, const struct kv_meta *meta,
+			   struct kv_slot_record *record)
+{
+	struct kv_prologue *prologue = kv_slot_prologue(fill->slot);
+
+	record->key_len = key->len;
+	memcpy(record->key, key->b, sizeof(record->key));
+	record->parent_len = meta->parent.len;
+	memcpy(record->parent, meta->parent.b, sizeof(record->parent));
+	record->position = meta->position;
+	record->tokens = meta->tokens;
+	record->mtime_ns = meta->mtime_ns;
+	record->space = fill->space->id;
+	record->length = fill->length;
+	record->generation = cache->generation++;
+	memset(prologue, 0, KV_PAGE);
+	prologue->record = *record;
+	kv_prologue_seal(prologue, cache->info.store);
+}
+
+static int insert_locked(struct kv_cache *cache, struct kv_fill *fill,
+			 const struct kv_key *key, const struct kv_meta *meta)
+{
+	struct kv_block *block;
+	int r = kv_table_insert(cache, fill->space, key, &block);
+
+	if (r < 0)
+		return r;
+	block->length = (uint32_t)fill->length;
+	block->mtime_ns = meta->mtime_ns;
+	block->atime = (uint32_t)(kv_wall_ns() / 1000000000);
+	fill->space->loose++;
+	fill->space->mtime_ns = kv_wall_ns();
+	kv_slot_publish_locked(cache, fill->slot, block);
+	kv_pin_block_new_locked(cache, block);
+	kv_block_asked_locked(cache, block);
+	cache->stats.sealed++;
+	if (fill->must || cache->config.writeback == KV_WRITEBACK_ALL)
+		kv_write_queue_locked(cache, block, fill->must);
+	if (fill->holder)
+		kv_want_hold_locked(cache, fill->holder, block);
+	return 0;
+}
+
+/* The key is there: is it the same file?  Unlocks and locks again. */
+static int compare_locked(struct kv_cache *cache, struct kv_block *block,
+			  const struct kv_digest *digest)
+{
+	struct kv_slot_record record;
+	int r;
+
+	block->refs++;
+	kv_unlock(cache);
+	r = kv_block_record(cache, block, &record);
+	kv_lock(cache);
+	block->refs--;
+	kv_block_settle_locked(cache, block);
+	if (r == 0 && memcmp(record.digest, digest->b, sizeof(digest->b)) == 0)
+		return 1;
+	cache->stats.conflicts++;
+	return -EEXIST;
+}
+
+int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
+		 const struct kv_key *key, const struct kv_meta *meta,
+		 uint64_t payload, const struct kv_digest *digest)
+{
+	struct kv_slot_record record = {.payload = (uint32_t)payload};
+	uint64_t padded = kv_round_up(fill->length, KV_PAGE);
+	struct kv_block *there;
+	int r;
+
+	KV_POINT("seal.begin");
+	memcpy(record.digest, digest->b, sizeof(record.digest));
+	memset(kv_fill_data(fill) + fill->length, 0, padded - fill->length);
+	kv_lock(cache);
+	there = kv_table_find(cache, fill->space, key);
+	if (stale(fill)) {
+		r = -ESTALE;
+	} else if (there) {
+		r = compare_locked(cache, there, digest);
+	} else {
+		write_prologue(cache, fill, key, meta, &record);
+		KV_POINT("seal.before_publish");
+		r = insert_locked(cache, fill, key, meta);
+		KV_POINT("seal.after_publish");
+	}
+	if (r != 0) {
+		kv_slot_give_locked(cache, fill->slot);
+		kv_rate_return_locked(fill->space, fill->length);
+	}
+	end_locked(cache, fill);
+	kv_unlock(cache);
+	return r;
+}

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pins.c - which blocks are pinned, and by whom.
+ *
+ * OWNS       a record for each key that a snapshot has, whether its block is
+ *            there or not; BLOCK_PINNED and slot->pinned.
+ *
+ * INVARIANTS
+ *   (1) A block is BLOCK_PINNED if its user pinned it or a snapshot has its
+ *       key: neither undoes the other.
+ *   (2) What its user wants is in the key's record if there is one, else it is
+ *       BLOCK_PINNED itself.
+ *   (3) Only slots of pinned blocks are pinned, and pins.bytes counts them.
+ *       They leave a part of the arena to others.  A block that is pinned when
+ *       that is reached is on SSD, or new: its slot may go.
+ *
+ * LOCKING    cache->lock.
+ */
+#include "cache/block/block.h"
+#include "cache/dram/dram.h"
+#include "cache/ssd/ssd.h"
+
+#include <xxhash.h>
+
+struct kv_pin {
+	struct kv_pin *next; /* in its bucket */
+	uint8_t key[KV_KEY_MAX];
+	uint32_t space; /* id */
+	uint32_t count; /* snapshots that have it */
+	uint8_t len;
+	bool user;
+};
+
+#define FIRST_BUCKETS 64u
+#define NOT_PINNED 8u /* one part in so many of the arena is never pinned */
+
+/* May pins hold one more slot, this one?  @charged: it is not counted as idle
+ * any more. */
+static bool room_for(const struct kv_cache *cache, const struct kv_space *space,
+		     const struct kv_slot *slot, bool charged)
+{
+	const struct kv_arena *arena = &cache->arena;
+	uint64_t total = arena->max * arena->segment_bytes;
+	uint64_t bytes = slot->segment->class->slot_bytes;
+
+	return cache->pins.bytes + bytes <= total - total / NOT_PINNED &&
+	       !(kv_slot_idle(slot) &&
+		 kv_arena_over_floor(cache, space, charged ? 0 : bytes));
+}
+
+void kv_pin_slot_locked(struct kv_cache *cache, struct kv_slot *slot)
+{
+	const struct kv_block *block = slot->block;
+
+	if (slot->pinned || !(block->flags & BLOCK_PINNED) ||
+	    !room_for(cache, kv_block_space(cache, block), slot, true))
+		return;
+	slot->pinned = true;
+	kv_shelf_drop(slot->shelf, block->number);
+	cache->pins.bytes += slot->segment->class->slot_bytes;
+}
+
+static void unpin_slot(struct kv_cache *cache, struct kv_slot *slot)
+{
+	if (!slot->pinned)
+		return;
+	slot->pinned = false;
+	kv_shelf_add(cache, slot->shelf, slot->block, false);
+	cache->pins.bytes -= slot->segment->class->slot_bytes;
+}
+
+/* What it holds on SSD, or will. */
+static uint64_t ssd_bytes(struct kv_cache *cache, const struct kv_block *block)
+{
+	if (block->file != KV_NONE)
+		return kv_extent_bytes(cache, block);
+	return block->slot ? block->slot->segment->class->slot_bytes : 0;
+}
+
+static bool fits_ssd(struct kv_cache *cache, const struct kv_block *block)
+{
+	return (block->flags & BLOCK_PINNED) ||
+	       !kv_ssd_over_floor(cache, kv_block_space(cache, block),
+				  ssd_bytes(cache, block));
+}
+
+static void set_pinned(struct kv_cache *cache, struct kv_block *block, bool pin)
+{
+	struct kv_slot *slot = block->slot;
+	const bool news = pin != ((block->flags & BLOCK_PINNED) != 0);
+
+	if (news)
+		cache->stats.pinned += pin ? 1 : (uint64_t)-1;
+	if (slot)
+		kv_slot_before(cache, slot);
+	if (pin)
+		block->flags |= BLOCK_PINNED;
+	else
+		block->flags &= ~BLOCK_PINNED & 0xff;
+	if (slot && pin)
+		kv_pin_slot_locked(cache, slot);
+	else if (slot)
+		unpin_slot(cache, slot);
+	if (slot)
+		kv_slot_after(cache, slot);
+	if (news)
+		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
+				     pin ? ssd_bytes(cache, block)
+					 : -ssd_bytes(cache, block));
+	if (news && block->file != KV_NONE)
+		kv_extent_pin_locked(cache, block, pin);
+}
+
+static struct kv_pin **bucket_of(struct kv_cache *cache, uint32_t space,
+				 const struct kv_key *key)
+{
+	uint64_t hash = XXH3_64bits_withSeed(key->b, sizeof(key->b),
+					     cache->table.seed ^ space);
+
+	return &cache->pins.buckets[hash & (cache->pins.room - 1)];
+}
+
+/* The link to the key's record, or to NULL. */
+static struct kv_pin **find(struct kv_cache *cache, uint32_t space,
+			    const struct kv_key *key)
+{
+	struct kv_pin **link = bucket_of(cache, space, key);
+
+	while (*link && ((*link)->space != space || (*link)->len != key->len ||
+			 memcmp((*link)->key, key->b, sizeof(key->b)) != 0))
+		link = &(*link)->next;
+	return link;
+}
+
+static struct kv_pin *of_block(struct kv_cache *cache,
+			       const struct kv_block *block)
+{
+	struct kv_key key = kv_block_key(block);
+
+	return cache->pins.n ? *find(cache, block->space, &key) : NULL;
+}
+
+static int grow(struct kv_cache *cache)
+{
+	struct kv_pins *pins = &cache->pins;
+	struct kv_pin **old = pins->buckets, *pin, *next;
+	size_t n = pins->room;
+
+	if (pins->n < n)
+		return 0;
+	pins->buckets = calloc(n ? 2 * n : FIRST_BUCKETS, sizeof(*old));
+	if (!pins->buckets) {
+		pins->buckets = old;
+		return -ENOMEM;
+	}
+	pins->room = n ? 2 * n : FIRST_BUCKETS;
+	for (size_t i = 0; i < n; i++)
+		for (pin = old[i]; pin; pin = next) {
+			struct kv_key key = {.len = pin->len};
+			struct kv_pin **to;
+
+			memcpy(key.b, pin->key, sizeof(key.b));
+			to = bucket_of(cache, pin->space, &key);
+			next = pin->next;
+			pin->next = *to;
+			*to = pin;
+		}
+	free(old);
+	return 0;
+}
+
+/* The key's record, made if it is not there; @block may be NULL. */
+static int get(struct kv_cache *cache, struct kv_space *space,
+	       const struct kv_key *key, const struct kv_block *block,
+	       struct kv_pin **ret_pin)
+{
+	struct kv_pin **link, *pin;
+	int r = grow(cache);
+
+	if (r < 0)
+		return r;
+	link = find(cache, space->id, key);
+	if (!*link) {
+		pin = calloc(1, sizeof(*pin));
+		if (!pin)
+			return -ENOMEM;
+		memcpy(pin->key, key->b, sizeof(pin->key));
+		pin->len = key->len;
+		pin->space = space->id;
+		pin->user = block && (block->flags & BLOCK_PINNED);
+		*link = pin;
+		cache->pins.n++;
+	}
+	*ret_pin = *link;
+	return 0;
+}
+
+bool kv_pin_fits_locked(struct kv_cache *cache, const struct kv_block *block)
+{
+	const struct kv_slot *slot = block->slot;
+
+	if (!fits_ssd(cache, block))
+		return false;
+	return (block->flags & BLOCK_PINNED) || !slot || slot->pinned ||
+	       room_for(cache, kv_block_space(cache, block), slot, false);
+}
+
+int kv_pin_take_locked(struct kv_cache *cache, struct kv_space *space,
+		       const struct kv_key *key)
+{
+	struct kv_block *block = kv_table_find(cache, space, key);
+	struct kv_pin *pin;
+	int r;
+
+	if (!block)
+		return -ENOENT;
+	/* What is on SSD, or on its way there, need not stay in DRAM. */
+	if (kv_block_loose(block) ? !kv_pin_fits_locked(cache, block)
+				  : !fits_ssd(cache, block))
+		return -ENOSPC;
+	r = get(cache, space, key, block, &pin);
+	if (r < 0)
+		return r;
+	pin->count++;
+	set_pinned(cache, block, true);
+	return 0;
+}
+
+int kv_pin_adopt_locked(struct kv_cache *cache, struct kv_space *space,
+			const struct kv_key *key)
+{
+	struct kv_block *block = kv_table_find(cache, space, key);
+	struct kv_pin *pin;
+	int r = get(cache, space, key, block, &pin);
+
+	if (r < 0)
+		return r;
+	pin->count++;
+	if (block)
+		set_pinned(cache, block, true);
+	return 0;
+}
+
+void kv_pin_give_locked(struct kv_cache *cache, struct kv_space *space,
+			const struct kv_key *key)
+{
+	struct kv_block *block = kv_table_find(cache, space, key);
+	struct kv_pin **link = find(cache, space->id, key), *pin = *link;
+
+	if (--pin->count)
+		return;
+	if (block && !pin->user)
+		set_pinned(cache, block, false);
+	*link = pin->next;
+	cache->pins.n--;
+	free(pin);
+}
+
+/* Named by a snapshot before it was there, or after it was lost. */
+void kv_pin_block_new_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	if (of_block(cache, block))
+		set_pinned(cache, block, true);
+}
+
+void kv_pin_block_gone_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_pin *pin = of_block(cache, block);
+
+	if (pin)
+		pin->user = false;
+	if (block->flags & BLOCK_PINNED)
+		set_pinned(cache, block, false);
+}
+
+bool kv_block_pinned_by_user(struct kv_cache *cache,
+			     const struct kv_block *block)
+{
+	const struct kv_pin *pin;
+
+	if (!(block->flags & BLOCK_PINNED))
+		return false;
+	pin = of_block(cache, block);
+	return !pin || pin->user;
+}
+
+void kv_pin_by_user_locked(struct kv_cache *cache, struct kv_block *block,
+			   bool pin)
+{
+	struct kv_pin *of = of_block(cache, block);
+
+	if (of)
+		of->user = pin;
+	else
+		set_pinned(cache, block, pin);
+}
+
+void kv_pins_fini(struct kv_cache *cache)
+{
+	struct kv_pin *next;
+
+	for (size_t i = 0; i < cache->pins.room; i++)
+		for (struct kv_pin *pin = cache->pins.buckets[i]; pin;
+		     pin = next) {
+			next = pin->next;
+			free(pin);
+		}
+	free(cache->pins.buckets);
+}

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * read.c - blocks from SSD into their slots: read, verified, then shown.
+ *
+ * OWNS       every kv_read, and the threads that verify what was read.
+ *
+ * STATES     of a read:
+ *            SUBMITTED -> READ      read_done        (reactor thread)
+ *                 READ -> ENDED     read_verified    (verifier thread)
+ *                 READ -> SUBMITTED once more, if it was damaged or failed
+ *            A read that is stuck is SUBMITTED for as long as it takes, but
+ *            nobody waits for it any more: kv_reads_expire_locked.
+ *
+ * INVARIANTS
+ *   (1) While a block is BLOCK_READING exactly one read has it, holds a
+ *       reference to it and has its FILLING slot.
+ *   (2) Nobody sees the slot before digest, key, generation and length agree
+ *       with the index.
+ *
+ * LOCKING    cache->lock; verifier->lock for the queue, a leaf.
+ */
+#include "cache/block/block.h"
+#include "cache/dram/dram.h"
+#include "cache/ssd/ssd.h"
+#include "common/copy.h"
+#include "common/crash_point.h"
+
+#define VERIFIERS 2
+
+struct kv_read {
+	struct kv_io io; /* first, so that read_of is a cast */
+	struct kv_cache *cache;
+	struct kv_block *block;
+	struct kv_slot *slot;
+	struct kv_want *wants;
+	uint64_t since; /* when somebody first waited for it */
+	int status;
+	bool again;   /* the second try */
+	bool expired; /* nobody may wait for it */
+	struct kv_read *bucket;
+	STAILQ_ENTRY(kv_read) link;
+};
+
+struct kv_verifier {
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	STAILQ_HEAD(, kv_read) queue;
+	bool stop;
+	unsigned n;
+	pthread_t threads[VERIFIERS];
+};
+
+static struct kv_read **bucket_of(struct kv_cache *cache,
+				  const struct kv_block *block)
+{
+	return &cache->reads[block->number % READ_BUCKETS];
+}
+
+/* No record: it was removed meanwhile, or the index has lost it. */
+static int absent(struct kv_cache *cache, const struct kv_block *block)
+{
+	bool removed;
+
+	kv_lock(cache);
+	removed = block->flags & BLOCK_REMOVED;
+	kv_unlock(cache);
+	return removed ? -ENOENT : -EBADMSG;
+}
+
+static int digest_agrees(const uint8_t *slot_bytes,
+			 const struct kv_slot_record *record)
+{
+	struct kv_digest digest =
+		kv_digest_of(slot_bytes + KV_PAGE, record->length);
+
+	return memcmp(digest.b, record->digest, sizeof(digest.b)) == 0
+		       ? 0
+		       : -EBADMSG;
+}
+
+int kv_block_verify(struct kv_cache *cache, struct kv_block *block,
+		    const uint8_t *slot_bytes)
+{
+	const struct kv_prologue *prologue = (const void *)slot_bytes;
+	struct kv_slot_record record;
+	uint32_t space;
+	bool removed;
+	int r;
+
+	kv_lock(cache);
+	space = block->space; /* shares a word with the flags */
+	removed = block->flags & BLOCK_REMOVED;
+	kv_unlock(cache);
+	r = kv_block_record(cache, block, &record);
+	if (r < 0)
+		return r == -ENOENT ? absent(cache, block) : r;
+	/* A reader has it open; its prologue is zeroed already. */
+	if (removed)
+		return digest_agrees(slot_bytes, &record);
+	r = kv_prologue_check(prologue, cache->info.store);
+	if (r < 0)
+		return r;
+	if (record.generation != prologue->record.generation ||
+	    record.length != prologue->record.length ||
+	    record.length != block->length || record.space != space ||
+	    record.space != prologue->record.space ||
+	    memcmp(record.key, block->key, sizeof(record.key)) != 0 ||
+	    memcmp(record.key, prologue->record.key, sizeof(record.key)) != 0 ||
+	    memcmp(record.digest, prologue->record.digest,
+		   sizeof(record.digest)) != 0)
+		return -EBADMSG;
+	return digest_agrees(slot_bytes, &record);
+}
+
+static void read_done(struct kv_io *io, int status)
+{
+	struct kv_read *read = (struct kv_read *)io;
+	struct kv_verifier *verifier = read->cache->verifier;
+
+	read->status = status;
+	pthread_mutex_lock(&verifier->lock);
+	STAILQ_INSERT_TAIL(&verifier->queue, read, link);
+	pthread_cond_signal(&verifier->cond);
+	pthread_mutex_unlock(&verifier->lock);
+}
+
+static void prepare(struct kv_read *read)
+{
+	const struct kv_file *file = kv_file_at(read->cache, read->block->file);
+
+	read->io.op = KV_IO_READ;
+	read->io.fd = file->fd;
+	read->io.buffer = read->slot->segment->buffer;
+	read->io.data = kv_slot_prologue(read->slot);
+	read->io.offset = read->block->place * file->slot_bytes;
+	read->io.bytes = KV_PAGE + kv_round_up(read->block->length, KV_PAGE);
+	read->io.done = read_done;
+}
+
+static void settle_all(struct kv_cache *cache, struct kv_read *read, int status)
+{
+	if (status == 0 || status == -ENOENT) { /* removed: look again */
+		kv_wants_restart_locked(cache, &read->wants);
+		return;
+	}
+	while (read->wants) {
+		struct kv_want *want = read->wants;
+
+		read->wants = want->next;
+		if (want->next)
+			want->next->prev = &read->wants;
+		want->prev = NULL;
+		kv_want_settle_locked(cache, want, status);
+	}
+}
+
+void kv_reads_expire_locked(struct kv_cache *cache)
+{
+	const uint64_t patience = kv_health_patience(cache);
+	const uint64_t now = kv_now_ns();
+	struct kv_read *read;
+
+	for (unsigned i = 0; i < READ_BUCKETS; i++)
+		for (read = cache->reads[i]; read; read = read->bucket) {
+			if (now - read->since < patience)
+				continue;
+			read->expired = true;
+			settle_all(cache, read, -ETIMEDOUT);
+		}
+}
+
+static void end(struct kv_read *read, int status)
+{
+	struct kv_cache *cache = read->cache;
+	struct kv_block *block = read->block;
+	struct kv_read **link;
+
+	kv_lock(cache);
+	link = bucket_of(cache, block);
+	while (*link != read)
+		link = &(*link)->bucket;
+	*link = read->bucket;
+	block->flags &= ~BLOCK_READING & 0xff;
+	cache->stats.bytes_read_ssd += status == 0 ? read->io.bytes : 0;
+	if (status == 0 && !(block->flags & BLOCK_REMOVED) && !block->slot &&
+	    kv_class_fits(read->slot->segment->class,
+			  kv_block_space(cache, block)))
+		kv_slot_publish_locked(cache, read->slot, block);
+	else
+		kv_slot_give_locked(cache, read->slot);
+	settle_all(cache, read, status);
+	block->refs--;
+	kv_block_settle_locked(cache, block);
+	kv_unlock(cache);
+	free(read);
+}
+
+static void verify(struct kv_read *read)
+{
+	struct kv_cache *cache = read->cache;
+	int r = read->status;
+
+	kv_health_note(cache, r);
+	if (r == 0)
+		r = kv_block_verify(cache, read->block, read->io.data);
+	if (r < 0 && r != -ENOENT && !read->again) {
+		read->again = true;
+		kv_ring_submit(cache->ring, &read->io);
+		return;
+	}
+	if (r < 0)
+		r = kv_block_judge(cache, read->block, read->status, r);
+	end(read, r);
+}
+
+static void *verifier_run(void *arg)
+{
+	struct kv_verifier *verifier = arg;
+	struct kv_read *read;
+
+	pthread_mutex_lock(&verifier->lock);
+	for (;;) {
+		while (STAILQ_EMPTY(&verifier->queue) && !verifier->stop)
+			pthread_cond_wait(&verifier->cond, &verifier->lock);
+		read = STAILQ_FIRST(&verifier->queue);
+		if (!read)
+			break;
+		STAILQ_REMOVE_HEAD(&verifier->queue, link);
+		pthread_mutex_unlock(&verifier->lock);
+		verify(read);
+		pthread_mutex_lock(&verifier->lock);
+	}
+	pthread_mutex_unlock(&verifier->lock);
+	return NULL;
+}
+
+int kv_reader_start(struct kv_cache *cache)
+{
+	struct kv_verifier *verifier = calloc(1, sizeof(*verifier));
+	int r;
+
+	if (!verifier)
+		return -ENOMEM;
+	pthread_mutex_init(&verifier->lock, NULL);
+	pthread_cond_init(&verifier->cond, NULL);
+	STAILQ_INIT(&verifier->queue);
+	cache->verifier = verifier;
+	for (; verifier->n < VERIFIERS; verifier->n++) {
+		r = kv_thread(&verifier->threads[verifier->n], "kvfs-verify",
+			      verifier_run, verifier);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static bool reads_under_way(struct kv_cache *cache, bool *ret_stuck)
+{
+	bool any = false;
+
+	kv_lock(cache);
+	for (unsigned i = 0; i < READ_BUCKETS && !any; i++)
+		any = cache->reads[i] != NULL;
+	*ret_stuck = kv_health_stuck_locked(cache).reads > 0;
+	kv_unlock(cache);
+	return any;
+}
+
+int kv_reader_stop(struct kv_cache *cache)
+{
+	struct kv_verifier *verifier = cache->verifier;
+	bool stuck = false;
+
+	if (!verifier)
+		return 0;
+	/* Nobody begins one any more; let those that were abandoned land. */
+	while (reads_under_way(cache, &stuck) && !stuck)
+		usleep(1000);
+	if (stuck)
+		return -ETIMEDOUT;
+	pthread_mutex_lock(&verifier->lock);
+	verifier->stop = true;
+	pthread_cond_broadcast(&verifier->cond);
+	pthread_mutex_unlock(&verifier->lock);
+	for (unsigned i = 0; i < verifier->n; i++)
+		pthread_join(verifier->threads[i], NULL);
+	free(verifier);
+	cache->verifier = NULL;
+	return 0;
+}
+
+static int begin(struct kv_cache *cache, struct kv_block *block,
+		 struct kv_read **ret_read)
+{
+	struct kv_space *space = kv_block_space(cache, block);
+	struct kv_slot *slot;
+	struct kv_read *read;
+	int r;
+
+	if (kv_health_offline_locked(cache))
+		return -EIO;
+	if (kv_arena_over_floor(cache, space, kv_extent_bytes(cache, block)))
+		return -ENOSPC;
+	r = kv_slot_take_locked(cache, space, block->length, false, &slot);
+	if (r < 0)
+		return r;
+	read = calloc(1, sizeof(*read));
+	/* -EAGAIN: somebody else was faster. */
+	r = block->slot || (block->flags & (BLOCK_READING | BLOCK_REMOVED))
+		    ? -EAGAIN
+		    : 0;
+	if (!read || r < 0) {
+		kv_slot_give_locked(cache, slot);
+		free(read);
+		return r < 0 ? r : -ENOMEM;
+	}
+	read->cache = cache;
+	read->block = block;
+	read->slot = slot;
+	read->since = kv_now_ns();
+	prepare(read);
+	read->bucket = *bucket_of(cache, block);
+	*bucket_of(cache, block) = read;
+	block->flags |= BLOCK_READING;
+	block->refs++;
+	*ret_read = read;
+	return 0;
+}
+
+int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
+			struct kv_want *want)
+{
+	struct kv_read *read = *bucket_of(cache, block);
+	int r;
+
+	while (read && read->block != block)
+		read = read->bucket;
+	if (read && read->expired)
+		return -ETIMEDOUT;
+	if (read) {
+		kv_want_link(&read->wants, want);
+		return -EINPROGRESS;
+	}
+	block->refs++;
+	r = begin(cache, block, &read);
+	block->refs--;
+	kv_block_settle_locked(cache, block);
+	if (r < 0)
+		return r;
+	kv_want_link(&read->wants, want);
+	kv_ring_submit(cache->ring, &read->io);
+	return -EINPROGRESS;
+}

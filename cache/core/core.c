@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * core.c - the cache's lock, and what is put off until it is let go.
+ *
+ * OWNS     cache->due: names that are gone, waits that are settled, segments
+ *          that clients must unmap.
+ *
+ * LOCKING  defines cache->lock.  The callbacks of what is due run on the thread
+ *          that unlocks, after it has.
+ */
+#include "cache/block/block.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+void kv_lock(struct kv_cache *cache)
+{
+	pthread_mutex_lock(&cache->lock);
+}
+
+static void run_due(struct kv_cache *cache, struct kv_due *due)
+{
+	const struct kv_cache_config *config = &cache->config;
+
+	for (size_t i = 0; i < due->n_gone && config->gone; i++)
+		config->gone(config->arg, due->gone[i]);
+	for (size_t i = 0; i < due->n_retired && config->retire; i++)
+		config->retire(config->arg, due->retired[i]);
+	while (due->settled) {
+		struct kv_acquire *acquire = due->settled;
+
+		due->settled = acquire->next_due;
+		acquire->done(acquire, acquire->arg);
+	}
+	while (due->flushed) {
+		struct kv_flush *flush = due->flushed;
+
+		due->flushed = flush->next;
+		flush->done(flush, flush->status);
+	}
+	free(due->gone);
+	free(due->retired);
+}
+
+void kv_unlock(struct kv_cache *cache)
+{
+	struct kv_due due = cache->due;
+
+	memset(&cache->due, 0, sizeof(cache->due));
+	pthread_mutex_unlock(&cache->lock);
+	run_due(cache, &due);
+}
+
+void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns)
+{
+	struct timespec until;
+	uint64_t at = kv_now_ns() + ns;
+
+	if (cache->due.n_gone || cache->due.n_retired || cache->due.settled ||
+	    cache->due.flushed) {
+		kv_unlock(cache);
+		kv_lock(cache);
+		return; /* what was waited for may have happened meanwhile */
+	}
+	until.tv_sec = (time_t)(at / 1000000000u);
+	until.tv_nsec = (long)(at % 1000000000u);
+	pthread_cond_timedwait(cond, &cache->lock, &until);
+}
+
+void kv_cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(cond, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
+/* Room for one more; a hint that cannot be stored is lost, which only means
+ * that the kernel's cached name lives out its second. */
+static bool more(void **items, size_t n, size_t *room, size_t size)
+{
+	size_t want = *room ? *room * 2 : 64;
+	void *bigger;
+
+	if (n < *room)
+		return true;
+	bigger = realloc(*items, want * size);
+	if (!bigger)
+		return false;
+	*items = bigger;
+	*room = want;
+	return true;
+}
+
+void kv_due_gone(struct kv_cache *cache, const struct kv_block *block)
+{
+	struct kv_due *due = &cache->due;
+
+	if (!cache->config.gone || !more((void **)&due->gone, due->n_gone,
+					 &due->room_gone, sizeof(*due->gone)))
+		return;
+	due->gone[due->n_gone++] = kv_block_id(block);
+}
+
+void kv_due_settled(struct kv_cache *cache, struct kv_acquire *acquire)
+{
+	acquire->next_due = cache->due.settled;
+	cache->due.settled = acquire;
+}
+
+void kv_due_flushed(struct kv_cache *cache, struct kv_flush *flush, int status)
+{
+	flush->status = status;
+	flush->pending = false;
+	flush->next = cache->due.flushed;
+	cache->due.flushed = flush;
+}
+
+void kv_due_retired(struct kv_cache *cache, uint32_t segment)
+{
+	struct kv_due *due = &cache->due;
+
+	if (more((void **)&due->retired, due->n_retired, &due->room_retired,
+		 sizeof(*due->retired)))
+		due->retired[due->n_retired++] = segment;
+}
+
+int kv_thread(pthread_t *ret_thread, const char *name, void *(*run)(void *),
+	      void *arg)
+{
+	sigset_t all, old;
+	int r;
+
+	sigfillset(&all);
+	sigdelset(&all, SIGBUS); /* index/fault.c waits for it */
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	r = -pthread_create(ret_thread, NULL, run, arg);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (r == 0)
+		pthread_setname_np(*ret_thread, name);
+	return r;
+}
+
+void kv_note(struct kv_cache *cache, const char *format, ...)
+{
+	_cleanup_(kv_freep) char *line = NULL;
+	char *all;
+	va_list args;
+
+	va_start(args, format);
+	if (vasprintf(&line, format, args) < 0)
+		line = NULL;
+	va_end(args);
+	if (!line || asprintf(&all, "%s%s\n", cache->notes ? cache->notes : "",
+			      line) < 0)
+		return;
+	free(cache->notes);
+	cache->notes = all;
+}

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * core.h - what the files of cache/ share: the structures and the one lock.
+ *
+ * LOCKING  cache->lock guards every field here that is not marked otherwise.
+ *          It is held for short, bounded stretches, never across I/O or a
+ *          callback: kv_unlock() runs, after it has let go, whatever became due
+ *          meanwhile (names that are gone, waits that are settled).
+ *          "fixed": set before others can see the object.
+ */
+#ifndef KV_CORE_H
+#define KV_CORE_H
+
+#include <sys/queue.h>
+
+#include "cache/cache.h"
+#include "cache/evict/ghost.h"
+#include "cache/evict/miss_curve.h"
+#include "cache/evict/policy.h"
+#include "cache/io/ring.h"
+#include "cache/core/list.h"
+#include "cache/space/snapshot.h"
+#include "index/index.h"
+
+/* ---- blocks ---- */
+
+enum block_flag {
+	BLOCK_LONG_KEY = 1, /* 32 bytes, not 16 */
+	BLOCK_PINNED = 2,
+	BLOCK_REMOVED = 4,  /* in no directory any more */
+	BLOCK_READING = 8,  /* SSD to DRAM */
+	BLOCK_QUEUED = 16,  /* to be written, slot->link */
+	BLOCK_WRITING = 32, /* being written or waiting for its commit */
+	BLOCK_USED = 64,    /* atime, hits newer than the index has them */
+	BLOCK_UPDATE = 128, /* in cache->updates */
+};
+
+/*
+ * One block, in DRAM, on SSD or both.  Everything else that is known of it is
+ * in its slot's prologue or in the index: there are millions of these.
+ */
+struct kv_block {
+	uint8_t key[KV_KEY_MAX];
+	uint32_t next;	     /* in its bucket, or in the free list */
+	uint32_t number;     /* its own; fixed */
+	uint32_t generation; /* of this number: makes the id unique */
+	uint32_t space : 24; /* id */
+	uint32_t flags : 8;
+	uint32_t length;
+	uint32_t file, place; /* SSD: segment file and slot; KV_NONE */
+	uint32_t refs;	      /* gets, reads under way */
+	uint32_t hits;
+	uint32_t atime; /* seconds of wall time */
+	int64_t mtime_ns;
+	struct kv_slot *slot; /* DRAM, READY; or NULL */
+	struct kv_node node;  /* SSD policy */
+};
+
+_Static_assert(sizeof(struct kv_block) == 104, "112 bytes with its bucket");
+
+struct kv_dir {
+	uint32_t *buckets;
+	uint32_t mask, blocks;
+	bool made; /* by mkdir; stays when empty */
+};
+
+struct kv_slot;
+TAILQ_HEAD(kv_slots, kv_slot);
+
+struct kv_space {
+	uint32_t id;			  /* fixed */
+	char name[KV_SPACE_NAME_MAX + 1]; /* fixed */
+	uint32_t uid, gid, mode;
+	int64_t mtime_ns;
+	bool removed;
+	struct kv_quota quota;
+	uint64_t file_bytes;	  /* of its file in STORE/spaces */
+	struct kv_layout *layout; /* set once */
+	struct kv_dir *dirs[256]; /* NULL: not there */
+	uint64_t blocks, bytes_dram, bytes_ssd;
+	uint64_t loose;	    /* blocks neither durable nor on their way there */
+	uint64_t unwritten; /* of those on their way, not all in files yet */
+	/* What it is guaranteed: its reserves, or less if the tiers shrank. */
+	uint64_t owed_dram, owed_ssd;
+	uint64_t filling_dram; /* bytes of slots being filled for it */
+	uint64_t writing_ssd;  /* bytes of slots being written for it */
+	/* It finds no slot on SSD: since when, and when it last did not. */
+	uint64_t short_since, short_seen;
+	uint64_t must_seq;   /* its dirty slots up to this are waited for */
+	uint64_t busy_dram;  /* bytes of its slots that may not be evicted */
+	uint64_t pinned_ssd; /* bytes of its pinned blocks */
+	uint64_t leaving;    /* scratch of room.c and reclaim.c */
+	struct kv_shelf_list dram_shelves, ssd_shelves;
+	struct kv_slots undone;	   /* its dirty slots, by seq */
+	struct kv_slots under_way; /* those being written, as they began */
+	double put_credit;	   /* bytes it may save now; of rate_put */
+	uint64_t put_ns;
+	uint32_t clears; /* counts kv_space_clear */
+	struct kv_snapshot_list snapshots;
+	uint32_t n_snapshots;
+};
+
+struct kv_table {
+	struct kv_block **chunks;
+	uint32_t n_chunks, used, free; /* free: list of numbers */
+	uint64_t seed;		       /* fixed */
+};
+
+/* ---- DRAM ---- */
+
+enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY };
+
+struct kv_slot {
+	struct kv_segment *segment; /* fixed */
+	struct kv_shelf *shelf;	    /* unless FREE: its space's */
+	struct kv_block *block;	    /* READY */
+	uint64_t seq;		    /* order of becoming dirty */
+	struct kv_slots *queue;	    /* what @link is on, if dirty or orphaned */
+	TAILQ_ENTRY(kv_slot) link;  /* free list; queue of writes */
+	TAILQ_ENTRY(kv_slot) undone; /* dirty, by seq; of its space */
+	struct kv_node node;	     /* DRAM policy */
+	uint32_t leases;	     /* clients' */
+	uint32_t holds;		     /* views, writes */
+	uint32_t file, place;	     /* SSD extent while it is being written */
+	uint32_t payload;	     /* offset of the tensors in the file */
+	uint8_t state;
+	bool must;    /* somebody waits for its durability */
+	bool hinted;  /* prefetched, and not used yet */
+	bool alone;   /* came as a file: needs no parent on SSD */
+	bool written; /* its bytes; those begun before it are not */
+	bool pulled;  /* to the front of its lane, for the sake of a child */
+	bool denied;  /* its space's quota had no room for it */
+	bool pinned;  /* its block is, and the floor allows it */
+};
+struct kv_segment {
+	uint32_t id;		    /* fixed; never reused */
+	int fd, read_fd;	    /* fixed */
+	int buffer;		    /* fixed; of the ring, or -1 */
+	uint8_t *base;		    /* fixed */
+	bool huge, locked;	    /* fixed */
+	struct kv_class *class;	    /* NULL: spare or retired */
+	uint32_t slots, free, idle; /* idle: slots that may be evicted */
+	struct kv_slots free_list;
+	struct kv_slot *slot;	      /* array */
+	uint32_t holders;	      /* clients that got it */
+	TAILQ_ENTRY(kv_segment) link; /* of its class, or of the arena */
+};
+TAILQ_HEAD(kv_segments, kv_segment);
+
+/* Segments of one access class and one slot class. */
+struct kv_class {
+	uint32_t uid, gid, read_bits;
+	uint64_t slot_bytes;
+	struct kv_segments segments;
+	uint32_t n_segments, idle; /* idle: slots that may be evicted */
+	struct kv_shelves shelves;
+	LIST_ENTRY(kv_class) link;
+};
+LIST_HEAD(kv_classes, kv_class);
+
+struct kv_arena {
+	uint64_t segment_bytes; /* fixed */
+	uint32_t max;		/* fixed: segments, retired ones included */
+	uint32_t made, retired_count, huge;
+	uint32_t next_id;
+	struct kv_segments spare, retired, dead; /* dead: to be unmapped */
+	struct kv_classes classes;
+	uint64_t idle; /* bytes of slots that may be evicted */
+	uint64_t used; /* bytes of slots not free */
+	struct kv_eviction eviction;
+	uint64_t hinted; /* bytes prefetched and not used yet */
+	uint64_t owed;	 /* bytes that spaces are guaranteed and do not hold */
+	bool growing, stop, running;
+	uint32_t unlocked; /* segments that could not be locked */
+	int grow_error;
+	pthread_t grower;
+	pthread_cond_t grow, grown;
+	uint64_t overcommit; /* hugepages we raised the limit by */
+};
+
+/* ---- SSD ---- */
+
+/* One segment file. */
+struct kv_file {
+	uint32_t id;	     /* fixed */
+	int fd;		     /* fixed while it lives */
+	uint64_t slot_bytes; /* changes only while it is empty */
+	uint32_t slots, used;
+	uint32_t hint; /* no free slot below it */
+	uint64_t *bitmap;
+	bool recorded;		   /* the index has it as it is */
+	bool trailer;		   /* its last page tells its slots */
+	TAILQ_ENTRY(kv_file) link; /* of its class; those with room in front */
+};
+TAILQ_HEAD(kv_files, kv_file);
+
+/* SSD slots of one size. */
+struct kv_ssd_class {
+	uint64_t slot_bytes;
+	uint64_t free, total;
+	struct kv_files files;
+	uint32_t n_files;
+	uint32_t leaving; /* slots whose deletion waits for the commit */
+	uint32_t tried;	  /* files that could not be emptied; reclaim.c */
+	struct kv_shelves shelves;
+	LIST_ENTRY(kv_ssd_class) link;
+};
+
+/* A slot whose record is to be deleted. */
+struct kv_deletion {
+	uint64_t slot_id;
+	bool reuse;	/* give the slot back, when its prologue is zeroed */
+	bool bad;	/* it could not be zeroed */
+	uint8_t failed; /* so many times */
+};
+
+struct kv_deletions {
+	struct kv_deletion *items;
+	size_t n, room;
+};
+
+/* A removed block that a reader still has open: what to check its bytes by. */
+struct kv_orphan {
+	uint32_t block;
+	struct kv_slot_record record;
+	LIST_ENTRY(kv_orphan) link;
+};
+
+/*
+ * The writes of some users.  The lanes take turns, so that nobody's flood keeps
+ * the others' blocks from the SSD.
+ */
+struct kv_lane {
+	struct kv_slots queue;
+	int64_t credit; /* bytes left of its turn */
+	TAILQ_ENTRY(kv_lane) link;
+};
+TAILQ_HEAD(kv_lanes, kv_lane);
+#define KV_LANES 64
+
+struct kv_ssd {
+	bool on;				  /* fixed */
+	bool buffered;				  /* fixed: no O_DIRECT here */
+	int dir;				  /* fixed: STORE/segments */
+	uint64_t cap, segment_bytes, file_budget; /* fixed: bytes for files */
+	uint32_t round_max;   /* fixed: puts, or deletions, in one commit */
+	uint64_t records_max; /* fixed: slots in use that the index can hold */
+	uint64_t index_reserve; /* fixed: bytes of it for what is under way */
+	uint64_t records;	/* slots in use */
+	struct kv_file **files; /* by id; NULL: none */
+	uint32_t n_files, live_files;
+	LIST_HEAD(, kv_ssd_class) classes;
+	struct kv_eviction eviction;
+	uint64_t beside;   /* bytes of STORE/spaces */
+	bool unswept;	   /* free slots may hold prologues: take none */
+	bool tried_in_use; /* blocks of the files tried were; reclaim.c */
+	uint64_t used;	   /* bytes of slots in use */
+	struct kv_lane lanes[KV_LANES]; /* sealed, not yet being written */
+	struct kv_lanes busy_lanes;	/* those with slots, by turn */
+	uint32_t queued, undone;	/* slots on lanes; and being written */
+	struct kv_slots written;	/* waiting for the commit */
+	uint64_t seq;
+	uint64_t pinned; /* bytes that pinned blocks hold, or will */
+	uint64_t owed; /* bytes that spaces are guaranteed beyond their pins */
+	double write_credit; /* bytes that ssd_write= allows now */
+	uint64_t credit_ns;
+	uint32_t writing;	/* being written now */
+	uint64_t writing_bytes; /* of their slots */
+	uint64_t written_bytes; /* of slots that wait for the commit */
+	struct kv_deletions deletions;
+	LIST_HEAD(, kv_orphan) orphans;
+	uint32_t *updates; /* block numbers whose record changed */
+	size_t n_updates, room_updates;
+	uint64_t commits_begun, commits_done;
+	uint64_t failures; /* counts; waiters look for a change */
+	int error;	   /* why it is degraded; 0: online */
+	bool full;	   /* the filesystem gave no room for another file */
+	uint64_t full_until;
+	bool urgent; /* somebody waits for the next commit */
+	bool stop;
+	bool stop_commits, running;
+	bool writer_ended, committer_ended;
+	pthread_t writer, committer;
+	pthread_cond_t write, commit, done;
+};
+
+/* ---- the rest ---- */
+
+#define SIZE_CLASSES 4
+struct kv_bounce;
+
+/* What kv_unlock has to do. */
+struct kv_due {
+	uint64_t *gone; /* ids */
+	size_t n_gone, room_gone;
+	struct kv_acquire *settled;
+	struct kv_flush *flushed;
+	uint32_t *retired;
+	size_t n_retired, room_retired;
+};
+
+struct kv_fill {
+	struct kv_space *space;
+	struct kv_slot *slot;
+	struct kv_key key; /* len 0: none reserved */
+	uint64_t length;
+	uint32_t clears;	 /* of the space, when it began */
+	bool must;		 /* its block stays until it is durable */
+	struct kv_want *holder;	 /* that shall lease its block; or NULL */
+	struct kv_want *waiters; /* acquires that wait for it */
+	struct kv_slots orphans; /* blocks whose parent it will be */
+	struct kv_fill *next;	 /* bucket of cache->saving */
+};
+
+#define SAVING_BUCKETS 4096
+#define READ_BUCKETS 1024
+
+struct kv_prefetch_batch;
+
+struct kv_prefetcher {
+	pthread_t thread;
+	pthread_cond_t wake;
+	bool running, stop;
+	TAILQ_HEAD(, kv_prefetch) list;
+	TAILQ_HEAD(, kv_prefetch_batch) landed;
+	uint64_t bytes, budget; /* under way; budget: fixed */
+};
+
+struct kv_housekeeper {
+	pthread_t thread;
+	pthread_cond_t wake;
+	bool running;
+	_Atomic bool stop;
+};
+
+/* Whether the SSD answers; health.c. */
+struct kv_health {
+	struct kv_io probe;	/* first */
+	struct kv_cache *cache; /* fixed */
+	uint8_t *page;		/* fixed; the probe's */
+	bool probing;
+	uint32_t turn;	       /* the probe's next place */
+	uint32_t errors;       /* reads that failed in a row */
+	unsigned stuck;	       /* requests, when last looked */
+	const char *why;       /* reads are refused; NULL: online */
+	uint64_t commit_since; /* when the index's began; 0: none */
+};
+
+/* The walk through the store; scrub.c. */
+struct kv_scrubber {
+	pthread_t thread;
+	pthread_cond_t wake;
+	bool running, stop;
+	uint64_t pass_bytes, pass_total; /* of this pass: read, in use */
+	uint64_t passes, corrupt;
+	int64_t pass_ended_ns; /* wall time; 0: never yet */
+};
+
+struct kv_cache {
+	pthread_mutex_t lock;
+	struct kv_cache_config config; /* fixed */
+	char *store;		       /* fixed */
+	int store_fd, lock_fd;	       /* fixed */
+	int spaces_dir;		       /* fixed: STORE/spaces */
+	struct kv_store_info info;
+	uint64_t epoch;	       /* fixed */
+	bool after_crash;      /* fixed: the last end was not a clean one */
+	uint64_t generation;   /* next */
+	uint32_t clock;	       /* touches, for the policies */
+	struct kv_ghost ghost; /* of blocks evicted from all tiers */
+	struct kv_monitor *monitor;
+	struct kv_index *index; /* fixed; NULL without a store */
+	struct kv_ring *ring;	/* fixed */
+	struct kv_housekeeper housekeeper;
+	struct kv_prefetcher prefetcher;
+	struct kv_health health;
+	struct kv_scrubber scrubber;
+
+	struct kv_table table;
+	struct kv_space **spaces; /* by id */
+	uint32_t n_spaces, live_spaces;
+	void *names;			  /* tsearch tree of kv_space by name */
+	uint64_t sizes[64][SIZE_CLASSES]; /* slot sizes in use, by octave */
+
+	struct kv_arena arena;
+	struct kv_pins pins;
+	struct kv_snapshots snapshots;
+	struct kv_ssd ssd;
+	struct kv_fill *saving[SAVING_BUCKETS]; /* fills that have a key */
+	struct kv_read *reads[READ_BUCKETS];	/* under way, by block */
+	struct kv_flush *flushes;
+	struct kv_bounce *bounce;     /* own lock */
+	struct kv_verifier *verifier; /* own lock */
+	struct kv_due due;
+	struct kv_cache_stats stats; /* the counters; gauges are derived */
+	char *notes; /* fallbacks taken and why, "key=value\n" */
+};
+
+/* core.c */
+void kv_lock(struct kv_cache *cache);
+void kv_unlock(struct kv_cache *cache);
+/* Wait on @cond up to @ns; what is due runs first, unlocked. */
+void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns);
+void kv_cond_init(pthread_cond_t *cond);
+void kv_due_gone(struct kv_cache *cache, const struct kv_block *block);
+void kv_due_settled(struct kv_cache *cache, struct kv_acquire *acquire);
+void kv_due_flushed(struct kv_cache *cache, struct kv_flush *flush, int status);
+void kv_due_retired(struct kv_cache *cache, uint32_t segment);
+int kv_thread(pthread_t *ret_thread, const char *name, void *(*run)(void *),
+	      void *arg);
+void kv_note(struct kv_cache *cache, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* prefetch.c */
+void kv_prefetcher_init(struct kv_cache *cache);
+int kv_prefetcher_start(struct kv_cache *cache);
+void kv_prefetcher_stop(
+	struct kv_cache *cache); /* cancels what has not begun */
+/* Its read has ended. */
+void kv_prefetch_landed_locked(struct kv_cache *cache,
+			       struct kv_prefetch *prefetch,
+			       struct kv_slot *slot);
+/* The slot is used, or leaves; if a prefetch filled it, that is counted. */
+void kv_prefetch_settled_locked(struct kv_cache *cache, struct kv_slot *slot,
+				bool used);
+
+/* acquire.c, read.c */
+int kv_reader_start(struct kv_cache *cache);
+int kv_reader_stop(struct kv_cache *cache); /* -ETIMEDOUT: a read is stuck */
+/* Those who wait for reads that have been under way for too long wait no more.
+ */
+void kv_reads_expire_locked(struct kv_cache *cache);
+/* Read @block into DRAM, or join who does; @want is started again then. */
+int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
+			struct kv_want *want);
+/* Look the want's block up and lease it, or see to it that it comes. */
+void kv_want_start_locked(struct kv_cache *cache, struct kv_want *want);
+void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
+			   int status);
+void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list);
+void kv_wants_miss_locked(struct kv_cache *cache, struct kv_want **list);
+void kv_want_link(struct kv_want **list, struct kv_want *want);
+struct kv_fill *kv_fill_find_locked(struct kv_cache *cache,
+				    struct kv_space *space,
+				    const struct kv_key *key);
+/* Saves in @space that will never seal from now on: nobody waits for them. */
+void kv_fills_stale_locked(struct kv_cache *cache, struct kv_space *space);
+/* Lease the block just published from a slot that is charged already. */
+void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
+			 struct kv_block *block);
+/* What the index (or the slot) says of a block one holds; not under the lock.
+ */
+int kv_block_record(struct kv_cache *cache, struct kv_block *block,
+		    struct kv_slot_record *ret_record);
+/* Are these bytes, read from its extent, the block's?  0, -EBADMSG, -ENOENT: it
+ * was removed. */
+int kv_block_verify(struct kv_cache *cache, struct kv_block *block,
+		    const uint8_t *slot_bytes);
+
+/* view.c */
+int kv_bounce_new(struct kv_bounce **ret_bounce);
+void kv_bounce_free(struct kv_bounce *bounce);
+
+/* adopt.c */
+int kv_index_adopt(struct kv_cache *cache, char **ret_why);
+
+/* store.c */
+int kv_store_open(struct kv_cache *cache, char **ret_why);
+/* A line for the user in *@ret_why; returns @r. */
+int kv_why(char **ret_why, int r, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+void kv_store_before_stop(struct kv_cache *cache);
+void kv_store_close(struct kv_cache *cache, bool clean);
+int kv_housekeeper_start(struct kv_cache *cache);
+void kv_housekeeper_stop(struct kv_cache *cache);
+int kv_scrubber_start(struct kv_cache *cache);
+void kv_scrubber_stop(struct kv_cache *cache);
+int kv_space_persist(struct kv_cache *cache, struct kv_space *space);
+struct kv_space_record kv_space_record_of(const struct kv_space *space);
+
+/* spacefile.c: STORE/spaces */
+int kv_space_file_put(struct kv_cache *cache, struct kv_space *space,
+		      const struct kv_space_record *record, const char *layout);
+int kv_space_file_drop(struct kv_cache *cache, struct kv_space *space);
+void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space);
+int kv_space_files_check(struct kv_cache *cache);
+/* Bytes of them beyond their share. */
+uint64_t kv_beside_over(const struct kv_cache *cache);
+int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
+		   const char *name, const char *layout);
+void kv_spaces_free(struct kv_cache *cache);
+
+#endif

@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * table.c - key to block, in memory.
+ *
+ * OWNS       the blocks, in chunks that never move, and the directories: per
+ *            space 256 hash tables by the key's first byte, which are the
+ *            two-digit directories of the mount.
+ *
+ * INVARIANTS
+ *   (1) A block that is not BLOCK_REMOVED is in exactly one bucket of its
+ *       space's directory; a removed or free one in none.
+ *   (2) A number is given out again only with a higher generation, so an id
+ *       never comes back.
+ *
+ * LOCKING    cache->lock, for everything.
+ */
+#include "cache/block/block.h"
+
+#include <sys/random.h>
+#include <xxhash.h>
+
+#define CHUNK 4096u
+#define FIRST_BUCKETS 4u
+#define AHEAD 16u /* buckets, when they are gone through */
+#define LINE 64u  /* the processor's */
+
+int kv_table_init(struct kv_table *table)
+{
+	memset(table, 0, sizeof(*table));
+	table->free = KV_NONE;
+	return getrandom(&table->seed, sizeof(table->seed), 0) ==
+			       sizeof(table->seed)
+		       ? 0
+		       : -EIO;
+}
+
+void kv_table_fini(struct kv_table *table)
+{
+	for (uint32_t i = 0; i < table->n_chunks; i++)
+		free(table->chunks[i]);
+	free(table->chunks);
+}
+
+struct kv_block *kv_table_at(const struct kv_table *table, uint32_t number)
+{
+	return &table->chunks[number / CHUNK][number % CHUNK];
+}
+
+static int grow(struct kv_table *table)
+{
+	struct kv_block **chunks, *chunk;
+
+	if (table->used < table->n_chunks * CHUNK)
+		return 0;
+	if (table->n_chunks >= KV_NONE / CHUNK)
+		return -ENOMEM;
+	chunks = realloc(table->chunks,
+			 (table->n_chunks + 1) * sizeof(struct kv_block *));
+	if (!chunks)
+		return -ENOMEM;
+	table->chunks = chunks;
+	chunk = calloc(CHUNK, sizeof(struct kv_block));
+	if (!chunk)
+		return -ENOMEM;
+	chunks[table->n_chunks++] = chunk;
+	return 0;
+}
+
+static int number_new(struct kv_table *table, uint32_t *ret_number)
+{
+	uint32_t number = table->free;
+	int r;
+
+	if (number != KV_NONE) {
+		table->free = kv_table_at(table, number)->next;
+		*ret_number = number;
+		return 0;
+	}
+	r = grow(table);
+	if (r < 0)
+		return r;
+	*ret_number = table->used++;
+	return 0;
+}
+
+static uint32_t hash(const struct kv_table *table, const uint8_t *key)
+{
+	/* Seeded, so that nobody can aim at one bucket. */
+	return (uint32_t)XXH3_64bits_withSeed(key, KV_KEY_MAX, table->seed);
+}
+
+uint64_t kv_key_hash(const struct kv_cache *cache, const struct kv_space *space,
+		     const uint8_t *key)
+{
+	return XXH3_64bits_withSeed(key, KV_KEY_MAX,
+				    cache->table.seed + space->id);
+}
+
+struct kv_key kv_block_key(const struct kv_block *block)
+{
+	struct kv_key key;
+
+	memcpy(key.b, block->key, sizeof(key.b));
+	key.len = block->flags & BLOCK_LONG_KEY ? 32 : 16;
+	return key;
+}
+
+uint64_t kv_block_id(const struct kv_block *block)
+{
+	return (uint64_t)(block->generation & 0x0fffffff) << 32 | block->number;
+}
+
+struct kv_space *kv_block_space(struct kv_cache *cache,
+				const struct kv_block *block)
+{
+	return cache->spaces[block->space];
+}
+
+static bool is_key(const struct kv_block *block, const struct kv_key *key)
+{
+	return memcmp(block->key, key->b, KV_KEY_MAX) == 0 &&
+	       !(block->flags & BLOCK_LONG_KEY) == (key->len == 16);
+}
+
+static struct kv_block *find(struct kv_cache *cache, const struct kv_dir *dir,
+			     const struct kv_key *key, uint32_t h)
+{
+	uint32_t number;
+
+	if (!dir || !dir->buckets)
+		return NULL;
+	number = dir->buckets[h & dir->mask];
+	while (number != KV_NONE) {
+		struct kv_block *block = kv_table_at(&cache->table, number);
+
+		if (is_key(block, key))
+			return block;
+		number = block->next;
+	}
+	return NULL;
+}
+
+struct kv_block *kv_table_find(struct kv_cache *cache, struct kv_space *space,
+			       const struct kv_key *key)
+{
+	return find(cache, space->dirs[key->b[0]], key,
+		    hash(&cache->table, key->b));
+}
+
+void kv_table_fetch(const struct kv_table *table, uint32_t number)
+{
+	const uint8_t *block;
+
+	if (number == KV_NONE)
+		return;
+	block = (const uint8_t *)kv_table_at(table, number);
+	__builtin_prefetch(block, 1);
+	__builtin_prefetch(block + LINE, 1);
+}
+
+void kv_table_look_ahead(const struct kv_cache *cache,
+			 const struct kv_space *space, const uint8_t *key,
+			 enum kv_table_ahead what)
+{
+	const struct kv_dir *dir = space->dirs[key[0]];
+	const uint32_t *bucket;
+
+	if (!dir || !dir->buckets)
+		return;
+	bucket = &dir->buckets[hash(&cache->table, key) & dir->mask];
+	if (what == KV_AHEAD_BUCKET)
+		__builtin_prefetch(bucket, 1);
+	else
+		kv_table_fetch(&cache->table, *bucket);
+}
+
+static int rehash(struct kv_cache *cache, struct kv_dir *dir)
+{
+	uint32_t old_n = dir->buckets ? dir->mask + 1 : 0;
+	uint32_t n = old_n ? old_n * 2 : FIRST_BUCKETS;
+	uint32_t *buckets;
+
+	if (dir->blocks < old_n)
+		return 0;
+	buckets = malloc(n * sizeof(*buckets));
+	if (!buckets)
+		return -ENOMEM;
+	memset(buckets, 0xff, n * sizeof(*buckets));
+	for (uint32_t i = 0; i < old_n; i++) {
+		uint32_t number = dir->buckets[i];
+
+		if (i + AHEAD < old_n)
+			kv_table_fetch(&cache->table, dir->buckets[i + AHEAD]);
+		while (number != KV_NONE) {
+			struct kv_block *block =
+				kv_table_at(&cache->table, number);
+			uint32_t next = block->next;
+			uint32_t to = hash(&cache->table, block->key) & (n - 1);
+
+			block->next = buckets[to];
+			buckets[to] = number;
+			number = next;
+		}
+	}
+	free(dir->buckets);
+	dir->buckets = buckets;
+	dir->mask = n - 1;
+	return 0;
+}
+
+int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
+		    const struct kv_key *key, struct kv_block **ret_block)
+{
+	struct kv_dir *dir = space->dirs[key->b[0]];
+	const uint32_t h = hash(&cache->table, key->b);
+	struct kv_block *block;
+	uint32_t number, generation, *bucket;
+	int r;
+
+	if (find(cache, dir, key, h))
+		return -EEXIST;
+	if (!dir) {
+		dir = space->dirs[key->b[0]] = calloc(1, sizeof(*dir));
+		if (!dir)
+			return -ENOMEM;
+	}
+	r = rehash(cache, dir);
+	if (r < 0)
+		return r;
+	r = number_new(&cache->table, &number);
+	if (r < 0)
+		return r;
+
+	block = kv_table_at(&cache->table, number);
+	generation = block->generation + 1;
+	memset(block, 0, sizeof(*block));
+	block->generation = generation;
+	block->number = number;
+	memcpy(block->key, key->b, KV_KEY_MAX);
+	block->flags = key->len == 32 ? BLOCK_LONG_KEY : 0;
+	block->space = space->id;
+	block->file = block->place = KV_NONE;
+	bucket = &dir->buckets[h & dir->mask];
+	block->next = *bucket;
+	*bucket = number;
+	dir->blocks++;
+	space->blocks++;
+	*ret_block = block;
+	return 0;
+}
+
+void kv_table_unlink(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_space *space = kv_block_space(cache, block);
+	struct kv_dir *dir = space->dirs[block->key[0]];
+	uint32_t *link =
+		&dir->buckets[hash(&cache->table, block->key) & dir->mask];
+
+	while (*link != block->number)
+		link = &kv_table_at(&cache->table, *link)->next;
+	*link = block->next;
+	dir->blocks--;
+	space->blocks--;
+	block->flags |= BLOCK_REMOVED;
+}
+
+void kv_table_free(struct kv_cache *cache, struct kv_block *block)
+{
+	block->next = cache->table.free;
+	cache->table.free = block->number;
+}
+
+void kv_dirs_free(struct kv_space *space)
+{
+	for (unsigned i = 0; i < KV_ARRAY_LEN(space->dirs); i++) {
+		if (space->dirs[i])
+			free(space->dirs[i]->buckets);
+		free(space->dirs[i]);
+		space->dirs[i] = NULL;
+	}
+}
+
+int kv_block_get(struct kv_cache *cache, struct kv_space *space,
+		 const struct kv_key *key, struct kv_block **ret_block)
+{
+	struct kv_block *block;
+
+	kv_lock(cache);
+	block = space->removed ? NULL : kv_table_find(cache, space, key);
+	if (block) {
+		block->refs++;
+		*ret_block = block;
+	}
+	kv_unlock(cache);
+	return block ? 0 : -ENOENT;
+}
+
+int kv_block_get_id(struct kv_cache *cache, uint64_t id,
+		    struct kv_block **ret_block)
+{
+	uint32_t number = (uint32_t)id;
+	struct kv_block *block = NULL;
+
+	kv_lock(cache);
+	if (number < cache->table.used)
+		block = kv_table_at(&cache->table, number);
+	if (block && (kv_block_id(block) != id ||
+		      ((block->flags & BLOCK_REMOVED) && block->refs == 0)))
+		block = NULL;
+	if (block) {
+		block->refs++;
+		*ret_block = block;
+	}
+	kv_unlock(cache);
+	return block ? 0 : -ENOENT;
+}
+
+void kv_block_hold(struct kv_cache *cache, struct kv_block *block)
+{
+	kv_lock(cache);
+	block->refs++;
+	kv_unlock(cache);
+}
+
+void kv_block_put(struct kv_cache *cache, struct kv_block *block)
+{
+	kv_lock(cache);
+	block->refs--;
+	kv_block_settle_locked(cache, block);
+	kv_unlock(cache);
+}
+
+bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
+{
+	struct kv_dir *dir;
+	bool exists;
+
+	kv_lock(cache);
+	dir = space->dirs[byte];
+	exists = dir != NULL;
+	kv_unlock(cache);
+	return exists;
+}
+
+int kv_dir_make(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
+{
+	struct kv_dir *dir;
+	int r = 0;
+
+	kv_lock(cache);
+	dir = space->dirs[byte];
+	if (space->removed)
+		r = -ENOENT;
+	else if (dir)
+		r = -EEXIST;
+	else
+		dir = space->dirs[byte] = calloc(1, sizeof(*dir));
+	if (r == 0 && !dir)
+		r = -ENOMEM;
+	if (r == 0)
+		dir->made = true;
+	kv_unlock(cache);
+	return r;
+}
+
+int kv_dir_remove(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
+{
+	struct kv_dir *dir;
+	int r = 0;
+
+	kv_lock(cache);
+	dir = space->dirs[byte];
+	if (!dir)
+		r = -ENOENT;
+	else if (dir->blocks)
+		r = -ENOTEMPTY;
+	if (r == 0) {
+		free(dir->buckets);
+		free(dir);
+		space->dirs[byte] = NULL;
+	}
+	kv_unlock(cache);
+	return r;
+}
+
+int kv_dir_list(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
+		uint64_t **ret_ids, size_t *ret_n)
+{
+	struct kv_dir *dir;
+	uint64_t *ids = NULL;
+	size_t n = 0;
+
+	kv_lock(cache);
+	dir = space->dirs[byte];
+	if (dir && dir->blocks)
+		ids = malloc(dir->blocks * sizeof(*ids));
+	for (uint32_t i = 0; ids && i <= dir->mask; i++)
+		for (uint32_t b = dir->buckets[i]; b != KV_NONE;) {
+			struct kv_block *block = kv_table_at(&cache->table, b);
+
+			ids[n++] = kv_block_id(block);
+			b = block->next;
+		}
+	if (dir && dir->blocks && !ids) {
+		kv_unlock(cache);
+		return -ENOMEM;
+	}
+	kv_unlock(cache);
+	*ret_ids = ids;
+	*ret_n = n;
+	return 0;
+}

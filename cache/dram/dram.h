@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dram.h - the DRAM tier inside the cache: segments, slots, who makes room.
+ */
+#ifndef KV_DRAM_H
+#define KV_DRAM_H
+
+#include "cache/core/core.h"
+
+/* arena.c */
+int kv_arena_open(struct kv_cache *cache);
+void kv_arena_close(struct kv_cache *cache);
+/* A FILLING slot; evicts as needed.  -ENOSPC, -EFBIG.  Lock held; @wait lets
+ * it wait for segments that are being made. */
+int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
+			uint64_t length, bool wait, struct kv_slot **ret_slot);
+void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot);
+/* FILLING to READY, for @block. */
+void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
+			    struct kv_block *block);
+/* Would holding @bytes more for @space leave too little to evict, or too little
+ * of what others are guaranteed? */
+bool kv_arena_over_floor(const struct kv_cache *cache,
+			 const struct kv_space *space, uint64_t bytes);
+/* Is this the access class that the space's blocks belong in now? */
+bool kv_class_fits(const struct kv_class *class, const struct kv_space *space);
+void kv_arena_check_locked(struct kv_cache *cache);
+
+/* What @space is guaranteed in DRAM is now @bytes. */
+void kv_owe_dram_locked(struct kv_cache *cache, struct kv_space *space,
+			uint64_t bytes);
+void kv_owe_ssd_locked(struct kv_cache *cache, struct kv_space *space,
+		       uint64_t bytes);
+
+/* room.c: who makes place in DRAM; lock held */
+/* A free slot of @class for @space; evicts, or takes a segment from another
+ * class.  NULL: nothing can be had now. */
+struct kv_slot *kv_room_make_locked(struct kv_cache *cache,
+				    struct kv_class *class,
+				    struct kv_space *space);
+/* Take the space's next victim out of DRAM; false if there is none. */
+bool kv_room_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
+int kv_segment_use(struct kv_cache *cache, struct kv_segment *segment,
+		   struct kv_class *class);
+
+/* size.c: the slot sizes in use */
+uint64_t kv_size_class(struct kv_cache *cache,
+		       uint64_t length); /* 0: too big */
+void kv_size_used(struct kv_cache *cache, uint64_t slot_bytes);
+
+/* segment.c */
+void kv_segment_slots(struct kv_segment *segment, struct kv_class *class);
+void kv_segment_retire_locked(struct kv_cache *cache,
+			      struct kv_segment *segment);
+
+/* memory.c: one segment's memory */
+struct kv_memory {
+	int fd;
+	int read_fd; /* -1: fd is sealed, nobody can map it for writing */
+	uint8_t *base;
+	bool huge, locked;
+};
+/* Not @seal: whoever gets fd can map it for writing, who gets read_fd cannot
+ * unless he is the daemon's own user or root. */
+int kv_memory_new(uint64_t bytes, enum kv_hugepages huge, bool seal,
+		  struct kv_memory *ret_memory);
+void kv_memory_free(struct kv_memory *memory, uint64_t bytes);
+
+/* overcommit.c: the limit of huge pages.  Recover: what the last owner of this
+ * lock file raised it by and did not live to lower. */
+void kv_overcommit_recover(int lock_fd);
+void kv_overcommit_raise(struct kv_cache *cache, int64_t pages);
+void kv_overcommit_lower(struct kv_cache *cache);
+
+#endif

@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * evict.c - who makes place in DRAM: a free slot, a spare segment, a victim, or
+ * another class's segment.
+ *
+ * OWNS       nothing; it decides.
+ *
+ * INVARIANTS
+ *   (1) Nobody's need takes a space below what it is owed but its own.
+ *   (2) A space that has less than it is owed takes from others before it gives
+ *       anything up.
+ *
+ * LOCKING    cache->lock.
+ */
+#include "cache/block/block.h"
+#include "cache/dram/dram.h"
+#include "cache/ssd/ssd.h"
+#include "common/crash_point.h"
+
+/* Segments that are looked through for one that can be emptied. */
+#define SEGMENTS_TRIED 8
+#define QUEUED_TRIED 64 /* blocks, for one that need not be written */
+
+/* For whom place is made, and how much. */
+struct need {
+	struct kv_cache *cache;
+	struct kv_class *class;
+	const struct kv_space *space;
+	bool entitled; /* it is owed this */
+	/* To get a segment, these give way, too: pins that are on SSD, and
+	 * what waits to be written. */
+	bool over_pins, over_queued;
+	bool sheds; /* it is what waits to be written that gives */
+};
+
+static bool same_access(const struct kv_class *a, const struct kv_class *b)
+{
+	return a->uid == b->uid && a->gid == b->gid &&
+	       a->read_bits == b->read_bits;
+}
+
+int kv_segment_use(struct kv_cache *cache, struct kv_segment *segment,
+		   struct kv_class *class)
+{
+	uint32_t n = (uint32_t)(cache->arena.segment_bytes / class->slot_bytes);
+	struct kv_slot *slots = calloc(n, sizeof(*slots));
+
+	if (!slots)
+		return -ENOMEM;
+	free(segment->slot);
+	segment->slot = slots;
+	segment->slots = n;
+	kv_segment_slots(segment, class);
+	return 0;
+}
+
+static bool may_evict(void *arg, uint32_t number)
+{
+	struct kv_cache *cache = arg;
+	struct kv_block *block = kv_table_at(&cache->table, number);
+
+	/* A removed one goes by itself when its last reader does. */
+	if (!kv_slot_idle(block->slot) || (block->flags & BLOCK_REMOVED))
+		return false;
+	/* An open file holds its bytes. */
+	return !block->refs || block->file != KV_NONE;
+}
+
+void kv_block_drop_dram_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	cache->stats.evicted_dram++;
+	KV_POINT("evict.dram");
+	if (block->file == KV_NONE) {
+		kv_shelf_gone(cache, block->slot->shelf, block);
+		kv_block_remove_locked(cache, block);
+		return;
+	}
+	kv_slot_give_locked(cache, block->slot);
+}
+
+static bool evict_from(struct kv_cache *cache, struct kv_shelf *shelf)
+{
+	uint32_t victim = kv_policy_victim(&shelf->policy, may_evict, cache);
+
+	if (victim == KV_NONE)
+		return false;
+	kv_block_drop_dram_locked(cache, kv_table_at(&cache->table, victim));
+	return true;
+}
+
+/* May a slot of @shelf go for the sake of @need? */
+static bool gives(const struct kv_shelf *shelf, const struct need *need)
+{
+	const struct kv_space *space = shelf->space;
+	const struct kv_class *class = shelf->class;
+
+	if (need->sheds ? !shelf->blocks : !shelf->idle)
+		return false;
+	return space == need->space ||
+	       space->bytes_dram >= space->owed_dram + class->slot_bytes;
+}
+
+/* Of those of @class that may give, the one longest without a use. */
+static struct kv_shelf *coldest_shelf(const struct kv_class *class,
+				      const struct need *need,
+				      const struct kv_space *but,
+				      uint32_t *ret_age)
+{
+	struct kv_shelf *shelf, *best = NULL;
+
+	*ret_age = 0;
+	TAILQ_FOREACH(shelf, &class->shelves, link)
+	{
+		uint32_t age;
+
+		if (!shelf->blocks)
+			break;
+		if (shelf->space == but || !gives(shelf, need))
+			continue;
+		age = kv_policy_age(&shelf->policy);
+		if (!best || age > *ret_age) {
+			best = shelf;
+			*ret_age = age;
+		}
+	}
+	return best;
+}
+
+static bool evict_one(const struct need *need, const struct kv_space *but)
+{
+	struct kv_shelf *shelf, *best;
+	uint32_t age;
+
+	if (!need->class->idle)
+		return false;
+	best = coldest_shelf(need->class, need, but, &age);
+	if (best && evict_from(need->cache, best))
+		return true;
+	/* All it has is held by open files. */
+	TAILQ_FOREACH(shelf, &need->class->shelves, link)
+	if (shelf != best && shelf->space != but && gives(shelf, need) &&
+	    evict_from(need->cache, shelf))
+		return true;
+	return false;
+}
+
+bool kv_room_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_shelf *shelf, *best = NULL;
+	uint32_t best_age = 0;
+
+	LIST_FOREACH(shelf, &space->dram_shelves, own)
+	if (shelf->idle) {
+		uint32_t age = kv_policy_age(&shelf->policy);
+
+		if (!best || age > best_age) {
+			best = shelf;
+			best_age = age;
+		}
+	}
+	return best && evict_from(cache, best);
+}
+
+/* Its pin is kept if it stays on SSD alone. */
+static bool pin_gives_way(const struct kv_slot *slot)
+{
+	return slot->pinned && !slot->leases && !slot->holds &&
+	       slot->block->file != KV_NONE &&
+	       !(slot->block->flags & BLOCK_REMOVED);
+}
+
+static bool queued_gives_way(const struct kv_slot *slot)
+{
+	return !slot->pinned && !slot->leases && !slot->holds &&
+	       !slot->block->refs && (slot->block->flags & BLOCK_QUEUED) &&
+	       !kv_write_must(slot);
+}
+
+struct shedding {
+	struct kv_cache *cache;
+	unsigned tried;
+};
+
+/* After so many, any will do: it ends the search, and is left alone. */
+static bool may_shed(void *arg, uint32_t number)
+{
+	struct shedding *shedding = arg;
+	struct kv_block *block = kv_table_at(&shedding->cache->table, number);
+
+	return queued_gives_way(block->slot) ||
+	       ++shedding->tried > QUEUED_TRIED;
+}
+
+/* What waits to be written leaves in the order in which all blocks do. */
+static bool shed_from(struct kv_cache *cache, struct kv_shelf *shelf)
+{
+	struct shedding shedding = {.cache = cache};
+	uint32_t victim = kv_policy_victim(&shelf->policy, may_shed, &shedding);
+	struct kv_block *block;
+
+	if (victim == KV_NONE || shedding.tried > QUEUED_TRIED)
+		return false;
+	block = kv_table_at(&cache->table, victim);
+	kv_write_unqueue_locked(cache, block);
+	cache->stats.dropped_saves++;
+	kv_block_drop_dram_locked(cache, block);
+	return true;
+}
+
+static bool may_leave(const struct need *need, const struct kv_slot *slot)
+{
+	return slot->state == SLOT_READY &&
+	       (may_evict(need->cache, slot->block->number) ||
+		(need->over_pins && pin_gives_way(slot)) ||
+		(need->over_queued && queued_gives_way(slot)));
+}
+
+static bool shed_one(const struct need *for_whom)
+{
+	struct need need = *for_whom;
+	struct kv_shelf *shelf, *best;
+	uint32_t age;
+
+	need.sheds = true;
+	best = coldest_shelf(need.class, &need, NULL, &age);
+	if (best && shed_from(need.cache, best))
+		return true;
+	TAILQ_FOREACH(shelf, &need.class->shelves, link)
+	if (shelf != best && gives(shelf, &need) &&
+	    shed_from(need.cache, shelf))
+		return true;
+	return false;
+}
+
+static bool forces(const struct need *need)
+{
+	return need->over_pins || need->over_queued;
+}
+
+/* May all of it go, with everybody keeping what he is owed? */
+static bool may_empty(const struct need *need, struct kv_segment *segment)
+{
+	uint64_t bytes = segment->class->slot_bytes;
+	bool may = true;
+
+	if (!forces(need) && segment->idle + segment->free < segment->slots)
+		return false;
+	for (uint32_t i = 0; may && i < segment->slots; i++) {
+		struct kv_slot *slot = &segment->slot[i];
+		struct kv_space *space;
+
+		if (slot->state == SLOT_FREE)
+			continue;
+		space = slot->shelf->space;
+		space->leaving += bytes;
+		may = may_leave(need, slot) &&
+		      (space == need->space || !space->owed_dram ||
+		       space->bytes_dram >= space->owed_dram + space->leaving);
+	}
+	for (uint32_t i = 0; i < segment->slots; i++)
+		if (segment->slot[i].state != SLOT_FREE)
+			segment->slot[i].shelf->space->leaving = 0;
+	return may;
+}
+
+static void empty_segment(struct kv_cache *cache, struct kv_segment *segment)
+{
+	for (uint32_t i = 0; i < segment->slots; i++) {
+		struct kv_slot *slot = &segment->slot[i];
+
+		if (slot->state != SLOT_READY)
+			continue;
+		cache->stats.dropped_saves +=
+			(slot->block->flags & BLOCK_QUEUED) != 0;
+		kv_block_drop_dram_locked(cache, slot->block);
+	}
+}
+
+/* The class that has gone longest without a use of what it may give. */
+static struct kv_class *coldest_class(const struct need *need,
+				      struct kv_shelf **ret_shelf,
+				      uint32_t *ret_age)
+{
+	struct kv_class *class, *best = NULL;
+
+	*ret_age = 0;
+	LIST_FOREACH(class, &need->cache->arena.classes, link)
+	{
+		struct kv_shelf *shelf;
+		uint32_t age;
+
+		if (class == need->class || !class->n_segments || !class->idle)
+			continue;
+		shelf = coldest_shelf(class, need, NULL, &age);
+		if (!shelf || (best && age <= *ret_age))
+			continue;
+		best = class;
+		*ret_shelf = shelf;
+		*ret_age = age;
+	}
+	return best;
+}
+
+static struct kv_segment *segment_of(const struct need *need,
+				     struct kv_class *class,
+				     struct kv_shelf *coldest)
+{
+	struct kv_cache *cache = need->cache;
+	struct kv_segment *segment;
+	unsigned tried = 0;
+	uint32_t victim;
+
+	/* Where its coldest block is, or else where all may go. */
+	victim = coldest ? kv_policy_victim(&coldest->policy, may_evict, cache)
+			 : KV_NONE;
+	if (victim != KV_NONE) {
+		segment = kv_table_at(&cache->table, victim)->slot->segment;
+		if (may_empty(need, segment))
+			return segment;
+	}
+	TAILQ_FOREACH_REVERSE(segment, &class->segments, kv_segments, link)
+	{
+		if (!forces(need) &&
+		    segment->idle + segment->free < segment->slots)
+			continue;
+		if (may_empty(need, segment))
+			return segment;
+		if (!forces(need) && ++tried == SEGMENTS_TRIED)
+			break;
+	}
+	return NULL;
+}
+
+/* A segment of another class: an empty one, the coldest class's, or any. */
+static struct kv_segment *segment_to_steal(const struct need *need)
+{
+	struct kv_classes *classes = &need->cache->arena.classes;
+	struct kv_shelf *coldest = NULL;
+	struct kv_segment *segment;
+	struct kv_class *class;
+	uint32_t age;
+
+	LIST_FOREACH(class, classes, link)
+	TAILQ_FOREACH(segment, &class->segments, link)
+	{
+		if (class != need->class && segment->free == segment->slots)
+			return segment;
+		if (!segment->free)
+			break; /* those with free slots are in front */
+	}
+	class = coldest_class(need, &coldest, &age);
+	segment = class ? segment_of(need, class, coldest) : NULL;
+	if (segment)
+		return segment;
+	LIST_FOREACH(class, classes, link)
+	if (class != need->class && (class->idle || forces(need))) {
+		segment = segment_of(need, class, NULL);
+		if (segment)
+			return segment;
+	}
+	return NULL;
+}
+
+static bool steal(const struct need *need)
+{
+	struct kv_cache *cache = need->cache;
+	struct kv_segment *segment = segment_to_steal(need);
+
+	if (!segment)
+		return false;
+	empty_segment(cache, segment);
+	if (segment->free != segment->slots)
+		return true; /* an open file kept one: look again */
+	if (!same_access(segment->class, need->class)) {
+		kv_segment_retire_locked(cache, segment);
+		return true;
+	}
+	TAILQ_REMOVE(&segment->class->segments, segment, link);
+	segment->class->n_segments--;
+	return kv_segment_use(cache, segment, need->class) == 0;
+}
+
+/* A class with few segments, and those in use, takes one of a class with many,
+ * and those cold. */
+static bool balance(const struct need *need)
+{
+	struct kv_shelf *shelf;
+	struct kv_class *cold;
+	uint32_t age, own;
+
+	cold = coldest_class(need, &shelf, &age);
+	if (!cold || need->class->n_segments >= cold->n_segments)
+		return false;
+	coldest_shelf(need->class, need, NULL, &own);
+	return age / 2 > own && steal(need);
+}
+
+static struct kv_slot *free_slot(struct kv_class *class)
+{
+	struct kv_segment *segment = TAILQ_FIRST(&class->segments);
+
+	/* Segments with free slots are kept in front. */
+	return segment && segment->free ? TAILQ_FIRST(&segment->free_list)
+					: NULL;
+}
+
+/* Make some; false if nothing can be had. */
+static bool make(struct need *need)
+{
+	if (need->entitled && (evict_one(need, need->space) || steal(need)))
+		return true;
+	if (balance(need) || evict_one(need, NULL) || steal(need))
+		return true;
+	/* While the SSD takes nothing, what waits for it is not worth more
+	 * than what comes, and never more than a guarantee. */
+	need->over_queued = need->cache->ssd.error || need->entitled;
+	if (need->over_queued && shed_one(need))
+		return true;
+	need->over_pins = need->class->n_segments == 0;
+	return forces(need) && steal(need);
+}
+
+struct kv_slot *kv_room_make_locked(struct kv_cache *cache,
+				    struct kv_class *class,
+				    struct kv_space *space)
+{
+	struct kv_arena *arena = &cache->arena;
+	struct kv_segment *spare = TAILQ_FIRST(&arena->spare);
+	struct kv_slot *slot = free_slot(class);
+	struct need need = {.cache = cache, .class = class, .space = space};
+
+	if (slot)
+		return slot;
+	if (spare) {
+		TAILQ_REMOVE(&arena->spare, spare, link);
+		if (kv_segment_use(cache, spare, class) < 0)
+			TAILQ_INSERT_TAIL(&arena->spare, spare, link);
+		return free_slot(class);
+	}
+	if (arena->growing)
+		return NULL;
+	need.entitled = kv_owed_dram(space, class->slot_bytes);
+	return make(&need) ? free_slot(class) : NULL;
+}

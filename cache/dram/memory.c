@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * memory.c - the memory of one arena segment: a memfd that is allocated in
+ * full, locked, mapped once for writing and then sealed, so that whoever gets
+ * the descriptor can only ever map it for reading.
+ *
+ * With arena=rw it is sealed only against changes of its size.  Others than the
+ * owner's clients then get a second descriptor, open for reading; the file's
+ * mode keeps them from opening it again for writing (/proc/self/fd).
+ *
+ * Huge pages come from overcommit (overcommit.c): the kernel takes pages when a
+ * segment is made and gets them back when it goes, also after SIGKILL.
+ *
+ * OWNS     nothing; a kv_memory is its caller's.
+ * LOCKING  none.
+ */
+#include "cache/dram/dram.h"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+static int map_segment(uint64_t bytes, bool huge, struct kv_memory *m)
+{
+	unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+
+	if (huge)
+		flags |= MFD_HUGETLB | MFD_HUGE_2MB;
+	m->fd = memfd_create("kvfs-arena", flags);
+	if (m->fd < 0)
+		return -errno;
+	if (ftruncate(m->fd, (off_t)bytes) < 0 ||
+	    fallocate(m->fd, 0, 0, (off_t)bytes) < 0)
+		return -errno;
+	m->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_POPULATE, m->fd, 0);
+	if (m->base == MAP_FAILED) {
+		m->base = NULL;
+		return -errno;
+	}
+	m->huge = huge;
+	m->locked = huge || mlock(m->base, bytes) == 0;
+	madvise(m->base, bytes, MADV_DONTDUMP);
+	madvise(m->base, bytes, MADV_DONTFORK);
+	return 0;
+}
+
+void kv_memory_free(struct kv_memory *m, uint64_t bytes)
+{
+	if (m->base)
+		munmap(m->base, bytes);
+	kv_closep(&m->fd);
+	kv_closep(&m->read_fd);
+	m->base = NULL;
+	m->fd = m->read_fd = -1;
+}
+
+/* Where there is no /proc there is no second descriptor, so that all clients
+ * have to do with a sealed one. */
+static void open_for_reading(struct kv_memory *m)
+{
+	char path[64];
+
+	if (fchmod(m->fd, S_IRUSR | S_IWUSR) < 0)
+		return;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", m->fd);
+	m->read_fd = open(path, O_RDONLY | O_CLOEXEC);
+}
+
+static int seal_segment(struct kv_memory *m, bool seal)
+{
+	int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+	if (!seal)
+		open_for_reading(m);
+	if (m->read_fd < 0)
+		seals |= F_SEAL_FUTURE_WRITE;
+	return fcntl(m->fd, F_ADD_SEALS, seals) < 0 ? -errno : 0;
+}
+
+int kv_memory_new(uint64_t bytes, enum kv_hugepages huge, bool seal,
+		  struct kv_memory *ret_memory)
+{
+	struct kv_memory m = {.fd = -1, .read_fd = -1};
+	int r = -ENOMEM;
+
+	if (huge != KV_HUGE_OFF && bytes % (2u << 20) == 0)
+		r = map_segment(bytes, true, &m);
+	if (r < 0 && huge != KV_HUGE_ON) {
+		kv_memory_free(&m, bytes);
+		r = map_segment(bytes, false, &m);
+	}
+	if (r == 0)
+		r = seal_segment(&m, seal);
+	if (r < 0) {
+		kv_memory_free(&m, bytes);
+		return r;
+	}
+	*ret_memory = m;
+	return 0;
+}

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * segment.c - the arena's segments: made in the background, retired when
+ * another access class needs their memory.
+ *
+ * OWNS     every kv_segment, and the thread that makes and unmaps them.
+ *
+ * STATES   of a segment, and the function that makes each step:
+ *
+ *          (made) -> SPARE     grower
+ *           SPARE -> IN USE    kv_segment_slots, for one class
+ *          IN USE -> RETIRED   kv_segment_retire_locked, all its slots free
+ *         RETIRED -> DEAD      kv_segment_returned, by the last holder
+ *            DEAD -> (gone)    grower, which then makes a fresh one
+ *
+ * INVARIANTS
+ *   (1) SPARE, IN USE, RETIRED and DEAD together never exceed arena->max.
+ *   (2) A segment never serves a second access class: no bytes are left over.
+ *
+ * LOCKING  cache->lock; memory is made and unmapped without it.
+ */
+#include "cache/dram/dram.h"
+
+#include <stdio.h>
+
+/* Leave the machine this much when memory is short. */
+#define MEMORY_MARGIN (64ull << 20)
+
+static uint64_t memory_available(void)
+{
+	unsigned long long kib = 0;
+	char line[128];
+	FILE *f = fopen("/proc/meminfo", "re");
+
+	if (!f)
+		return UINT64_MAX;
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+			break;
+	fclose(f);
+	return kib ? kib << 10 : UINT64_MAX;
+}
+
+static int segment_new(struct kv_cache *cache, struct kv_segment **ret_segment)
+{
+	uint64_t bytes = cache->arena.segment_bytes;
+	struct kv_segment *segment;
+	struct kv_memory memory;
+	int r;
+
+	if (memory_available() < bytes + MEMORY_MARGIN)
+		return -ENOMEM;
+	segment = calloc(1, sizeof(*segment));
+	if (!segment)
+		return -ENOMEM;
+	r = kv_memory_new(bytes, cache->config.hugepages,
+			  !cache->config.rw_arena, &memory);
+	if (r < 0) {
+		free(segment);
+		return r;
+	}
+	segment->fd = memory.fd;
+	segment->read_fd = memory.read_fd;
+	segment->base = memory.base;
+	segment->huge = memory.huge;
+	segment->locked = memory.locked;
+	segment->buffer = kv_ring_add_buffer(cache->ring, memory.base, bytes);
+	if (segment->buffer < 0)
+		segment->buffer = -1;
+	TAILQ_INIT(&segment->free_list);
+	*ret_segment = segment;
+	return 0;
+}
+
+static void segment_free(struct kv_cache *cache, struct kv_segment *segment)
+{
+	struct kv_memory memory = {.fd = segment->fd,
+				   .read_fd = segment->read_fd,
+				   .base = segment->base};
+
+	if (segment->buffer >= 0)
+		kv_ring_remove_buffer(cache->ring, segment->buffer);
+	kv_memory_free(&memory, cache->arena.segment_bytes);
+	free(segment->slot);
+	free(segment);
+}
+
+static void bury_dead(struct kv_cache *cache)
+{
+	struct kv_arena *arena = &cache->arena;
+	struct kv_segment *segment;
+
+	while ((segment = TAILQ_FIRST(&arena->dead))) {
+		TAILQ_REMOVE(&arena->dead, segment, link);
+		kv_unlock(cache);
+		segment_free(cache, segment);
+		kv_lock(cache);
+		arena->made--;
+	}
+}
+
+static void grow_one(struct kv_cache *cache)
+{
+	struct kv_arena *arena = &cache->arena;
+	struct kv_segment *segment = NULL;
+	int r;
+
+	kv_unlock(cache);
+	r = segment_new(cache, &segment);
+	kv_lock(cache);
+	arena->grow_error = r;
+	if (r == 0) {
+		segment->id = ++arena->next_id;
+		arena->made++;
+		arena->huge += segment->huge;
+		arena->unlocked += !segment->locked;
+		TAILQ_INSERT_TAIL(&arena->spare, segment, link);
+	}
+	pthread_cond_broadcast(&arena->grown);
+}
+
+static void *grower(void *arg)
+{
+	struct kv_cache *cache = arg;
+	struct kv_arena *arena = &cache->arena;
+
+	kv_lock(cache);
+	while (!arena->stop) {
+		bury_dead(cache);
+		arena->growing = arena->made < arena->max;
+		if (arena->growing)
+			grow_one(cache);
+		if (arena->made < arena->max && arena->grow_error == 0)
+			continue;
+		arena->growing = false;
+		pthread_cond_broadcast(&arena->grown);
+		/* Short of memory: look again in a second. */
+		if (!arena->stop && TAILQ_EMPTY(&arena->dead))
+			kv_cond_wait(cache, &arena->grow, 1000000000u);
+	}
+	bury_dead(cache);
+	kv_unlock(cache);
+	return NULL;
+}
+
+void kv_segment_slots(struct kv_segment *segment, struct kv_class *class)
+{
+	segment->class = class;
+	TAILQ_INIT(&segment->free_list);
+	for (uint32_t i = 0; i < segment->slots; i++) {
+		struct kv_slot *slot = &segment->slot[i];
+
+		memset(slot, 0, sizeof(*slot));
+		slot->segment = segment;
+		TAILQ_INSERT_TAIL(&segment->free_list, slot, link);
+	}
+	segment->free = segment->slots;
+	class->n_segments++;
+	TAILQ_INSERT_HEAD(&class->segments, segment, link);
+}
+
+void kv_segment_retire_locked(struct kv_cache *cache,
+			      struct kv_segment *segment)
+{
+	struct kv_arena *arena = &cache->arena;
+
+	assert(segment->free == segment->slots);
+	TAILQ_REMOVE(&segment->class->segments, segment, link);
+	segment->class->n_segments--;
+	segment->class = NULL;
+	arena->huge -= segment->huge;
+	arena->unlocked -= !segment->locked;
+	if (segment->holders) {
+		TAILQ_INSERT_TAIL(&arena->retired, segment, link);
+		arena->retired_count++;
+		kv_due_retired(cache, segment->id);
+	} else {
+		TAILQ_INSERT_TAIL(&arena->dead, segment, link);
+		arena->growing = true;
+	}
+	pthread_cond_signal(&arena->grow);
+}
+
+/* A linear search: there are at most a few thousand segments, and clients are
+ * given each but once. */
+static struct kv_segment *segment_find(struct kv_arena *arena, uint32_t id)
+{
+	struct kv_segment *segment;
+	struct kv_class *class;
+
+	LIST_FOREACH(class, &arena->classes, link)
+	TAILQ_FOREACH(segment, &class->segments, link)
+	if (segment->id == id)
+		return segment;
+	TAILQ_FOREACH(segment, &arena->retired, link)
+	if (segment->id == id)
+		return segment;
+	return NULL;
+}
+
+int kv_segment_give(struct kv_cache *cache, uint32_t id, uint32_t uid,
+		    int *ret_fd, uint64_t *ret_bytes)
+{
+	struct kv_segment *segment;
+
+	kv_lock(cache);
+	segment = segment_find(&cache->arena, id);
+	if (segment && segment->class) {
+		segment->holders++;
+		*ret_fd = segment->read_fd < 0 || segment->class->uid == uid
+				  ? segment->fd
+				  : segment->read_fd;
+		*ret_bytes = cache->arena.segment_bytes;
+	} else {
+		segment = NULL;
+	}
+	kv_unlock(cache);
+	return segment ? 0 : -ENOENT;
+}
+
+void kv_segment_returned(struct kv_cache *cache, uint32_t id)
+{
+	struct kv_arena *arena = &cache->arena;
+	struct kv_segment *segment;
+
+	kv_lock(cache);
+	segment = segment_find(arena, id);
+	if (segment && segment->holders && --segment->holders == 0 &&
+	    !segment->class) {
+		TAILQ_REMOVE(&arena->retired, segment, link);
+		arena->retired_count--;
+		TAILQ_INSERT_TAIL(&arena->dead, segment, link);
+		arena->growing = true;
+		pthread_cond_signal(&arena->grow);
+	}
+	kv_unlock(cache);
+}
+
+/* As many segments as the budget has, rounded down. */
+static void size_segments(struct kv_cache *cache)
+{
+	uint64_t bytes = KV_MIN(cache->config.segment, cache->config.dram / 64);
+
+	bytes = KV_MAX(bytes / (2u << 20) * (2u << 20), 8ull << 20);
+	bytes = KV_MIN(bytes, 2ull << 30);
+	cache->arena.segment_bytes = bytes;
+	cache->arena.max = (uint32_t)(cache->config.dram / bytes);
+}
+
+int kv_arena_open(struct kv_cache *cache)
+{
+	struct kv_arena *arena = &cache->arena;
+	int r;
+
+	size_segments(cache);
+	if (arena->max < 2)
+		return -EINVAL;
+	TAILQ_INIT(&arena->spare);
+	TAILQ_INIT(&arena->retired);
+	TAILQ_INIT(&arena->dead);
+	LIST_INIT(&arena->classes);
+	kv_cond_init(&arena->grow);
+	kv_cond_init(&arena->grown);
+	if (cache->config.hugepages != KV_HUGE_OFF && geteuid() == 0)
+		kv_overcommit_raise(cache, (int64_t)(cache->config.dram >> 21));
+	arena->growing = true;
+	r = kv_thread(&arena->grower, "kvfs-grow", grower, cache);
+	if (r < 0)
+		return r;
+	arena->running = true;
+	kv_lock(cache);
+	while (arena->made == 0 && arena->growing)
+		kv_cond_wait(cache, &arena->grown, 100000000u);
+	r = arena->made ? 0 : arena->grow_error;
+	kv_unlock(cache);
+	return r;
+}
+
+static void free_all(struct kv_cache *cache, struct kv_segments *segments)
+{
+	struct kv_segment *segment;
+
+	while ((segment = TAILQ_FIRST(segments))) {
+		TAILQ_REMOVE(segments, segment, link);
+		segment_free(cache, segment);
+	}
+}
+
+void kv_arena_close(struct kv_cache *cache)
+{
+	struct kv_arena *arena = &cache->arena;
+	struct kv_class *class;
+
+	if (!arena->max)
+		return;
+	if (arena->running) {
+		kv_lock(cache);
+		arena->stop = true;
+		pthread_cond_signal(&arena->grow);
+		kv_unlock(cache);
+		pthread_join(arena->grower, NULL);
+	}
+	while ((class = LIST_FIRST(&arena->classes))) {
+		LIST_REMOVE(class, link);
+		free_all(cache, &class->segments);
+		kv_shelves_free(&class->shelves);
+		free(class);
+	}
+	free_all(cache, &arena->spare);
+	free_all(cache, &arena->retired);
+	free_all(cache, &arena->dead);
+	kv_overcommit_lower(cache);
+}

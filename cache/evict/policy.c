@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * policy.c - lists of blocks, and which of their heads leaves.
+ *
+ * OWNS       the links between nodes.
+ *
+ * INVARIANTS
+ *   (1) A linked node is on exactly the list its @list names.
+ *   (2) From oldest to newest, ages never go up, but for what was put in
+ *       behind an old parent and did not find its place in SORT steps.
+ *   (3) A parent is newer than its child, or as new and after it on their
+ *       list, or as new and on a higher list: so long as chains are touched
+ *       from their tails, and children put in after their parents.
+ *
+ * LOCKING    the cache's lock, for everything.
+ */
+#include "cache/evict/policy.h"
+
+/* One burst of seals whose parents are not known: one is taken for the child of
+ * the one before if its place in the chain is the next. */
+#define BURST_NS 200000000u
+#define SORT 64		  /* steps to a block's place on its list */
+#define AGEING_MIN 65536u /* touches after which uses count for half; */
+#define AGEING_BLOCKS 16u /* and as many for each block of the tier */
+
+int kv_eviction_init(struct kv_eviction *eviction, const char *name,
+		     uint32_t *clock, struct kv_node *(*node)(void *, uint32_t),
+		     void *arg)
+{
+	static const struct kv_policy_kind *const kinds[] = {
+		&kv_policy_lru, &kv_policy_flru, &kv_policy_lhd};
+
+	memset(eviction, 0, sizeof(*eviction));
+	for (unsigned i = 0; i < KV_ARRAY_LEN(kinds); i++)
+		if (strcmp(name, kinds[i]->name) == 0)
+			eviction->kind = kinds[i];
+	if (!eviction->kind)
+		return -EINVAL;
+	eviction->clock = clock;
+	eviction->node = node;
+	eviction->arg = arg;
+	return eviction->kind->begin ? eviction->kind->begin(eviction) : 0;
+}
+
+void kv_eviction_fini(struct kv_eviction *eviction)
+{
+	kv_contest_free(eviction->contest);
+	eviction->contest = NULL;
+}
+
+void kv_policy_init(struct kv_policy *policy, struct kv_eviction *eviction)
+{
+	memset(policy, 0, sizeof(*policy));
+	policy->eviction = eviction;
+	policy->burst = KV_NONE;
+	for (unsigned i = 0; i < KV_DENSITY_LISTS; i++)
+		policy->oldest[i] = policy->newest[i] = KV_NONE;
+}
+
+static struct kv_node *node_of(const struct kv_policy *policy, uint32_t block)
+{
+	return policy->eviction->node(policy->eviction->arg, block);
+}
+
+static uint32_t age_of(const struct kv_policy *policy,
+		       const struct kv_node *node)
+{
+	return *policy->eviction->clock - node->tick;
+}
+
+static unsigned list_of(const struct kv_policy *policy,
+			const struct kv_node *node)
+{
+	return policy->eviction->kind->list(node->uses, node->depth);
+}
+
+/* Put @block in before (older than) @next; KV_NONE: as the newest. */
+static void link_before(struct kv_policy *policy, uint32_t block, unsigned list,
+			uint32_t next)
+{
+	struct kv_node *node = node_of(policy, block);
+	uint32_t prev = next == KV_NONE ? policy->newest[list]
+					: node_of(policy, next)->prev;
+
+	node->list = (uint8_t)list;
+	node->linked = true;
+	node->prev = prev;
+	node->next = next;
+	if (prev == KV_NONE)
+		policy->oldest[list] = block;
+	else
+		node_of(policy, prev)->next = block;
+	if (next == KV_NONE)
+		policy->newest[list] = block;
+	else
+		node_of(policy, next)->prev = block;
+}
+
+static void unlink_node(struct kv_policy *policy, const struct kv_node *node)
+{
+	if (node->prev == KV_NONE)
+		policy->oldest[node->list] = node->next;
+	else
+		node_of(policy, node->prev)->next = node->next;
+	if (node->next == KV_NONE)
+		policy->newest[node->list] = node->prev;
+	else
+		node_of(policy, node->next)->prev = node->prev;
+}
+
+void kv_policy_remove(struct kv_policy *policy, uint32_t block)
+{
+	struct kv_node *node = node_of(policy, block);
+
+	if (!node->linked)
+		return;
+	if (policy->burst == block)
+		policy->burst = KV_NONE;
+	unlink_node(policy, node);
+	node->linked = false;
+	policy->eviction->blocks--;
+}
+
+bool kv_policy_has(const struct kv_policy *policy, uint32_t block)
+{
+	return node_of(policy, block)->linked;
+}
+
+struct kv_past kv_policy_past(const struct kv_policy *policy, uint32_t block)
+{
+	const struct kv_node *node = node_of(policy, block);
+
+	return (struct kv_past){node->tick, node->uses};
+}
+
+/* By its place from the head of the chain: 0-6, 7-14, 15-30, beyond. */
+static uint8_t depth_of(uint32_t position)
+{
+	if (position >= 31)
+		return 0;
+	return position >= 15 ? 1 : position >= 7 ? 2 : KV_DEPTHS - 1;
+}
+
+/* One more use after @age.  Old uses fade, so that what was used much a day ago
+ * does not stay for ever. */
+static uint8_t one_more(const struct kv_eviction *eviction, unsigned uses,
+			uint32_t age)
+{
+	uint64_t half =
+		KV_MAX((uint64_t)eviction->blocks * AGEING_BLOCKS, AGEING_MIN);
+	uint64_t faded = age / half;
+
+	uses = faded > 7 ? 0 : uses >> faded;
+	return (uint8_t)KV_MIN(uses + 1, KV_USES_MAX);
+}
+
+static void learn_use(struct kv_eviction *eviction, unsigned list, uint32_t age)
+{
+	if (eviction->kind->used)
+		eviction->kind->used(eviction, list, age);
+}
+
+static void learn_entry(struct kv_eviction *eviction, unsigned list)
+{
+	if (eviction->kind->entered)
+		eviction->kind->entered(eviction, list);
+}
+
+/* The block it is to leave before: its parent, or who stands for it. */
+static uint32_t parent_of(struct kv_policy *policy,
+			  const struct kv_arrival *arrival)
+{
+	bool burst = policy->burst != KV_NONE &&
+		     arrival->now_ns - policy->burst_ns <= BURST_NS;
+
+	if (!burst)
+		policy->burst_ns = arrival->now_ns;
+	if (arrival->parent != KV_NONE &&
+	    node_of(policy, arrival->parent)->linked)
+		return arrival->parent;
+	return burst && !arrival->promoted && !arrival->same &&
+			       arrival->position == policy->burst_position + 1
+		       ? policy->burst
+		       : KV_NONE;
+}
+
+/* Where on @list a block of @age belongs: before whom. */
+static uint32_t place_of(const struct kv_policy *policy, unsigned list,
+			 uint32_t age)
+{
+	uint32_t next = KV_NONE, block = policy->newest[list];
+
+	for (unsigned i = 0; i < SORT && block != KV_NONE; i++) {
+		const struct kv_node *node = node_of(policy, block);
+
+		if (age_of(policy, node) > age)
+			break;
+		next = block;
+		block = node->prev;
+	}
+	return next;
+}
+
+static void join_parent(struct kv_policy *policy, uint32_t block,
+			uint32_t parent, bool known)
+{
+	struct kv_node *node = node_of(policy, block);
+	const struct kv_node *above = node_of(policy, parent);
+	unsigned list;
+
+	node->tick = above->tick;
+	if (known) {
+		node->depth = KV_MIN(node->depth, above->depth);
+		node->uses = KV_MIN(node->uses, above->uses);
+	}
+	list = known && above->list == KV_LIST_ENDED ? KV_LIST_ENDED
+						     : list_of(policy, node);
+	link_before(policy, block, list,
+		    list == above->list
+			    ? parent
+			    : place_of(policy, list, age_of(policy, node)));
+}
+
+/* What its past says of its uses, and what is to be learned from that. */
+static uint8_t uses_by_past(struct kv_eviction *eviction, uint8_t depth,
+			    const struct kv_arrival *arrival)
+{
+	const struct kv_past *past = &arrival->past;
+	uint32_t age = *eviction->clock - past->tick;
+
+	if (!past->uses || arrival->same)
+		return KV_MAX(past->uses, 1u);
+	eviction->remembered++;
+	learn_use(eviction, eviction->kind->list(past->uses, depth), age);
+	return one_more(eviction, past->uses, age);
+}
+
+void kv_policy_insert(struct kv_policy *policy, uint32_t block,
+		      const struct kv_arrival *arrival)
+{
+	struct kv_eviction *eviction = policy->eviction;
+	struct kv_node *node = node_of(policy, block);
+	uint32_t parent = parent_of(policy, arrival);
+
+	node->tick = ++*eviction->clock;
+	node->depth = depth_of(arrival->position);
+	node->uses = uses_by_past(eviction, node->depth, arrival);
+	node->promoted = arrival->promoted;
+	if (parent == KV_NONE)
+		link_before(policy, block, list_of(policy, node), KV_NONE);
+	else
+		join_parent(policy, block, parent, parent == arrival->parent);
+	policy->burst = arrival->promoted || arrival->same ? KV_NONE : block;
+	policy->burst_position = arrival->position;
+	eviction->blocks++;
+	learn_entry(eviction, node->list);
+}
+
+static void to_newest(struct kv_policy *policy, uint32_t block, unsigned list)
+{
+	unlink_node(policy, node_of(policy, block));
+	link_before(policy, block, list, KV_NONE);
+}
+
+void kv_policy_touch(struct kv_policy *policy, uint32_t block)
+{
+	struct kv_eviction *eviction = policy->eviction;
+	struct kv_node *node = node_of(policy, block);
+	uint32_t age = age_of(policy, node);
+
+	if (!node->linked)
+		return;
+	if (policy->burst == block)
+		policy->burst = KV_NONE;
+	/* The use for which it was promoted is counted. */
+	if (!node->promoted) {
+		learn_use(eviction, node->list, age);
+		node->uses = one_more(eviction, node->uses, age);
+		learn_entry(eviction, list_of(policy, node));
+	}
+	node->promoted = false;
+	node->tick = ++*eviction->clock;
+	to_newest(policy, block, list_of(policy, node));
+}
+
+void kv_policy_renew(struct kv_policy *policy, uint32_t block)
+{
+	struct kv_node *node = node_of(policy, block);
+
+	if (!node->linked || node->list == KV_LIST_ENDED)
+		return;
+	if (policy->burst == block)
+		policy->burst = KV_NONE;
+	node->tick = ++*policy->eviction->clock;
+	to_newest(policy, block, node->list);
+}
+
+void kv_policy_end(struct kv_policy *policy, uint32_t block)
+{
+	if (!node_of(policy, block)->linked)
+		return;
+	if (policy->burst == block)
+		policy->burst = KV_NONE;
+	to_newest(policy, block, KV_LIST_ENDED);
+}
+
+/* The oldest block of @list that may go; what may not is used now. */
+static uint32_t oldest_allowed(struct kv_policy *policy, unsigned list,
+			       bool (*may)(void *, uint32_t), void *arg)
+{
+	uint32_t block = policy->oldest[list], last = policy->newest[list];
+
+	while (block != KV_NONE && !may(arg, block)) {
+		uint32_t next = node_of(policy, block)->next;
+
+		policy->eviction->refused++;
+		to_newest(policy, block, list);
+		block = block == last ? KV_NONE : next;
+	}
+	return block;
+}
+
+static float worth_of(const struct kv_policy *policy, unsigned list,
+		      uint32_t age)
+{
+	return list == KV_LIST_ENDED ? 0
+				     : policy->eviction->kind->worth(
+					       policy->eviction, list, age);
+}
+
+uint32_t kv_policy_victim(struct kv_policy *policy,
+			  bool (*may)(void *arg, uint32_t block), void *arg)
+{
+	uint32_t best = KV_NONE, oldest = 0;
+	unsigned from = 0;
+	float least = 0;
+
+	for (unsigned i = 0; i < policy->eviction->kind->lists; i++) {
+		uint32_t block = oldest_allowed(policy, i, may, arg), age;
+		float worth;
+
+		if (block == KV_NONE)
+			continue;
+		/* An older one on a lower list may be its child. */
+		age = age_of(policy, node_of(policy, block));
+		if (best != KV_NONE && age <= oldest)
+			continue;
+		oldest = age;
+		worth = worth_of(policy, i, age);
+		if (best == KV_NONE || worth < least) {
+			best = block;
+			least = worth;
+			from = i;
+		}
+	}
+	policy->eviction->victims += best != KV_NONE;
+	policy->eviction->ended += best != KV_NONE && from == KV_LIST_ENDED;
+	return best;
+}
+
+uint32_t kv_policy_age(const struct kv_policy *policy)
+{
+	float least = 1;
+	bool any = false;
+
+	for (unsigned i = 0; i < policy->eviction->kind->lists; i++) {
+		float worth;
+
+		if (policy->oldest[i] == KV_NONE)
+			continue;
+		worth = worth_of(
+			policy, i,
+			age_of(policy, node_of(policy, policy->oldest[i])));
+		least = KV_MIN(least, worth);
+		any = true;
+	}
+	if (least < 1e-9f)
+		return UINT32_MAX;
+	return any ? (uint32_t)(1 / least) : 0;
+}

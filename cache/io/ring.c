@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ring.c - the queue of disk requests, and the choice of who carries them out.
+ *
+ * OWNS      the two queues and the table of registered buffers.  Requests at
+ *           the device are the backend's: ring_uring.c or ring_threads.c.
+ *
+ * STATES    of a request, and the function that makes each step:
+ *
+ *             caller's -> QUEUED     kv_ring_submit
+ *               QUEUED -> FLYING     kv_ring_next_locked
+ *               FLYING -> caller's   kv_ring_finish
+ *
+ * INVARIANTS
+ *   (1) queued is the length of both queues, and at most pending.
+ *   (2) A request is pending until its done has returned.
+ *   (3) sleepers is not below the number of threads that wait and that nobody
+ *       is about to wake; one too many costs a system call, no more.
+ *   (4) A buffer without data is never used, whoever has taken it.
+ *   (5) flying has the requests at the device, the one that has been there
+ *       longest first; bytes is their sum.
+ *
+ * LOCKING   ring->lock guards every field marked so.  It is a leaf: no other
+ *           lock is taken, no system call made and no done run under it.
+ */
+#include <signal.h>
+#include <stdio.h>
+
+#include "cache/io/ring_backend.h"
+
+static void check_locked(struct kv_ring *ring)
+{
+	kv_assert_locked(&ring->lock);
+	assert(ring->queued <= ring->pending);
+	assert((ring->queued == 0) ==
+	       (TAILQ_EMPTY(&ring->reads) && TAILQ_EMPTY(&ring->others)));
+}
+
+static struct kv_ios *queue_of(struct kv_ring *ring, enum kv_io_op op)
+{
+	return op == KV_IO_READ ? &ring->reads : &ring->others;
+}
+
+struct kv_io *kv_ring_next_locked(struct kv_ring *ring)
+{
+	struct kv_ios *queue;
+	struct kv_io *io;
+
+	kv_assert_locked(&ring->lock);
+	queue = TAILQ_EMPTY(&ring->reads) ? &ring->others : &ring->reads;
+	io = TAILQ_FIRST(queue);
+	if (!io || (!TAILQ_EMPTY(&ring->flying) &&
+		    io->bytes > ring->max_bytes -
+					KV_MIN(ring->bytes, ring->max_bytes)))
+		return NULL;
+	TAILQ_REMOVE(queue, io, link);
+	ring->bytes += io->bytes;
+	io->since = kv_now_ns();
+	TAILQ_INSERT_TAIL(&ring->flying, io, link);
+	ring->queued--;
+	check_locked(ring);
+	return io;
+}
+
+bool kv_ring_fixed_locked(struct kv_ring *ring, const struct kv_io *io)
+{
+	const struct kv_ring_buffer *buffer;
+	const uint8_t *data = io->data;
+
+	kv_assert_locked(&ring->lock);
+	if (io->buffer < 0 || (unsigned)io->buffer >= ring->max_buffers)
+		return false;
+	buffer = &ring->buffers[io->buffer];
+	return buffer->data && data >= buffer->data &&
+	       io->bytes <= buffer->bytes &&
+	       (uint64_t)(data - buffer->data) <= buffer->bytes - io->bytes;
+}
+
+/*
+ * O_DIRECT goes on only from whole pages.  Less than one at a time is the end
+ * of the file, which was longer when it was written, or of the room for it.
+ */
+int kv_io_advance(struct kv_io *io, int64_t res)
+{
+	if (res == -EAGAIN || res == -EINTR)
+		return 1;
+	if (res < 0)
+		return (int)res;
+	if (io->op == KV_IO_SYNC)
+		return 0;
+	if ((uint64_t)res >= io->bytes - io->moved) {
+		io->moved = io->bytes;
+		return 0;
+	}
+	if (res < KV_PAGE)
+		return io->op == KV_IO_READ ? -ENODATA : -ENOSPC;
+	io->moved += (uint64_t)res & ~(uint64_t)(KV_PAGE - 1);
+	return 1;
+}
+
+struct kv_io_waiter {
+	bool ended;
+	int status;
+};
+
+void kv_ring_finish(struct kv_ring *ring, struct kv_io *io, int status)
+{
+	struct kv_io_waiter *waiter;
+
+	pthread_mutex_lock(&ring->lock);
+	TAILQ_REMOVE(&ring->flying, io, link);
+	ring->bytes -= io->bytes;
+	waiter = io->waiter;
+	if (waiter) {
+		waiter->status = status;
+		waiter->ended = true;
+		pthread_cond_broadcast(&ring->ended);
+	}
+	pthread_mutex_unlock(&ring->lock);
+	if (!waiter)
+		io->done(io, status);
+
+	pthread_mutex_lock(&ring->lock);
+	if (--ring->pending == 0)
+		pthread_cond_broadcast(&ring->idle);
+	check_locked(ring);
+	pthread_mutex_unlock(&ring->lock);
+}
+
+static void submit(struct kv_ring *ring, struct kv_io *io,
+		   struct kv_io_waiter *waiter)
+{
+	bool wake = false;
+
+	io->moved = 0;
+	io->waiter = waiter;
+	pthread_mutex_lock(&ring->lock);
+	TAILQ_INSERT_TAIL(queue_of(ring, io->op), io, link);
+	ring->queued++;
+	ring->pending++;
+	if (ring->sleepers > 0) {
+		ring->sleepers--;
+		wake = true;
+	}
+	check_locked(ring);
+	pthread_mutex_unlock(&ring->lock);
+	if (wake)
+		ring->backend->wake(ring);
+}
+
+void kv_ring_submit(struct kv_ring *ring, struct kv_io *io)
+{
+	submit(ring, io, NULL);
+}
+
+static struct kv_ring_stuck stuck_locked(struct kv_ring *ring)
+{
+	const uint64_t now = kv_now_ns();
+	struct kv_ring_stuck stuck = {0};
+	struct kv_io *io;
+
+	TAILQ_FOREACH(io, &ring->flying, link)
+	{
+		if (now - io->since < ring->patience)
+			break;
+		if (io->op == KV_IO_READ)
+			stuck.reads++;
+		else
+			stuck.writes++;
+	}
+	return stuck;
+}
+
+struct kv_ring_stuck kv_ring_stuck(struct kv_ring *ring)
+{
+	struct kv_ring_stuck stuck;
+
+	pthread_mutex_lock(&ring->lock);
+	stuck = stuck_locked(ring);
+	pthread_mutex_unlock(&ring->lock);
+	return stuck;
+}
+
+static bool any_stuck_locked(struct kv_ring *ring)
+{
+	const struct kv_ring_stuck stuck = stuck_locked(ring);
+
+	return stuck.reads || stuck.writes;
+}
+
+static void wait_a_little(struct kv_ring *ring, pthread_cond_t *cond)
+{
+	const uint64_t until =
+		kv_now_ns() + KV_MIN(ring->patience, 1000000000u);
+	const struct timespec at = {
+		.tv_sec = (time_t)(until / 1000000000u),
+		.tv_nsec = (long)(until % 1000000000u),
+	};
+
+	pthread_cond_timedwait(cond, &ring->lock, &at);
+}
+
+int kv_ring_wait(struct kv_ring *ring, struct kv_io *io)
+{
+	const uint64_t begun = kv_now_ns();
+	struct kv_io_waiter waiter = {.status = -ETIMEDOUT};
+
+	submit(ring, io, &waiter);
+	pthread_mutex_lock(&ring->lock);
+	while (!waiter.ended) {
+		wait_a_little(ring, &ring->ended);
+		if (!waiter.ended && kv_now_ns() - begun >= ring->patience &&
+		    any_stuck_locked(ring)) {
+			io->waiter = NULL;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&ring->lock);
+	return waiter.status;
+}
+
+int kv_ring_drain(struct kv_ring *ring)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&ring->lock);
+	while (ring->pending > 0 && r == 0) {
+		wait_a_little(ring, &ring->idle);
+		if (ring->pending > 0 && any_stuck_locked(ring))
+			r = -ETIMEDOUT;
+	}
+	pthread_mutex_unlock(&ring->lock);
+	return r;
+}
+
+/* Returns the index of a buffer taken, -ENOSPC if all are. */
+static int take_buffer(struct kv_ring *ring)
+{
+	int index = -ENOSPC;
+
+	pthread_mutex_lock(&ring->lock);
+	for (unsigned i = 0; i < ring->max_buffers && index < 0; i++)
+		if (!ring->buffers[i].taken)
+			index = (int)i;
+	if (index >= 0)
+		ring->buffers[index].taken = true;
+	pthread_mutex_unlock(&ring->lock);
+	return index;
+}
+
+static void set_buffer(struct kv_ring *ring, int index,
+		       struct kv_ring_buffer buffer)
+{
+	pthread_mutex_lock(&ring->lock);
+	ring->buffers[index] = buffer;
+	pthread_mutex_unlock(&ring->lock);
+}
+
+static void note_refused(struct kv_ring *ring, int error)
+{
+	pthread_mutex_lock(&ring->lock);
+	if (ring->describe != ring->refused) {
+		snprintf(ring->refused, sizeof(ring->refused),
+			 "io_uring, not all buffers fixed (%s)",
+			 strerrordesc_np(-error));
+		ring->describe = ring->refused;
+	}
+	pthread_mutex_unlock(&ring->lock);
+}
+
+int kv_ring_add_buffer(struct kv_ring *ring, void *data, uint64_t bytes)
+{
+	int index, r;
+
+	if (!ring->backend->add_buffer)
+		return -EOPNOTSUPP;
+	index = take_buffer(ring);
+	if (index < 0)
+		return index;
+	r = ring->backend->add_buffer(ring, (unsigned)index, data, bytes);
+	if (r < 0) {
+		set_buffer(ring, index, (struct kv_ring_buffer){0});
+		note_refused(ring, r);
+		return r;
+	}
+	set_buffer(ring, index, (struct kv_ring_buffer){true, data, bytes});
+	return index;
+}
+
+void kv_ring_remove_buffer(struct kv_ring *ring, int buffer)
+{
+	set_buffer(ring, buffer, (struct kv_ring_buffer){.taken = true});
+	ring->backend->remove_buffer(ring, (unsigned)buffer);
+	set_buffer(ring, buffer, (struct kv_ring_buffer){0});
+}
+
+bool kv_ring_failed(struct kv_ring *ring)
+{
+	bool failed;
+
+	pthread_mutex_lock(&ring->lock);
+	failed = ring->failed;
+	pthread_mutex_unlock(&ring->lock);
+	return failed;
+}
+
+const char *kv_ring_describe(struct kv_ring *ring)
+{
+	const char *describe;
+
+	pthread_mutex_lock(&ring->lock);
+	describe = ring->describe;
+	pthread_mutex_unlock(&ring->lock);
+	return describe;
+}
+
+int kv_ring_spawn(pthread_t *ret_thread, void *(*run)(void *), void *arg)
+{
+	sigset_t all, before;
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(ret_thread, NULL, run, arg);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (rc != 0)
+		return -rc;
+	pthread_setname_np(*ret_thread, "kvfs-ring");
+	return 0;
+}
+
+static void destroy(struct kv_ring *ring)
+{
+	pthread_cond_destroy(&ring->work);
+	pthread_cond_destroy(&ring->idle);
+	pthread_cond_destroy(&ring->ended);
+	pthread_mutex_destroy(&ring->lock);
+	free(ring->buffers);
+	free(ring);
+}
+
+static void destroyp(struct kv_ring **ring)
+{
+	if (*ring)
+		destroy(*ring);
+}
+
+static int start(struct kv_ring *ring, const struct kv_ring_backend *asked)
+{
+	int r;
+
+	ring->backend = asked ? asked : &kv_ring_uring;
+	snprintf(ring->working, sizeof(ring->working), "%s",
+		 asked ? "threads (as asked)" : "io_uring, fixed buffers");
+	r = ring->backend->start(ring);
+	if (r == 0 || asked)
+		return r;
+	ring->backend = &kv_ring_threads;
+	snprintf(ring->working, sizeof(ring->working),
+		 "threads (io_uring_setup: %s)", strerrordesc_np(-r));
+	return ring->backend->start(ring) < 0 ? -ENOMEM : 0;
+}
+
+static void conds_init(struct kv_ring *ring)
+{
+	pthread_condattr_t monotonic;
+
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&ring->work, NULL);
+	pthread_cond_init(&ring->idle, &monotonic);
+	pthread_cond_init(&ring->ended, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+}
+
+int kv_ring_new(const struct kv_ring_config *config, struct kv_ring **ret_ring)
+{
+	_cleanup_(destroyp) struct kv_ring *ring = NULL;
+	int r;
+
+	ring = calloc(1, sizeof(*ring));
+	if (!ring)
+		return -ENOMEM;
+	pthread_mutex_init(&ring->lock, NULL);
+	conds_init(ring);
+	ring->depth = KV_MAX(config->depth, 1u);
+	ring->max_bytes = config->bytes ? config->bytes : UINT64_MAX;
+	ring->max_buffers = config->buffers;
+	ring->patience = config->patience ? config->patience : KV_IO_PATIENCE;
+	TAILQ_INIT(&ring->reads);
+	TAILQ_INIT(&ring->others);
+	TAILQ_INIT(&ring->flying);
+	ring->describe = ring->working;
+	ring->buffers =
+		calloc(KV_MAX(config->buffers, 1u), sizeof(*ring->buffers));
+	if (!ring->buffers)
+		return -ENOMEM;
+	r = start(ring, config->backend);
+	if (r < 0)
+		return r;
+	*ret_ring = kv_steal(ring);
+	return 0;
+}
+
+void kv_ring_free(struct kv_ring *ring)
+{
+	if (!ring)
+		return;
+	pthread_mutex_lock(&ring->lock);
+	while (ring->pending > 0)
+		pthread_cond_wait(&ring->idle, &ring->lock);
+	ring->stopping = true;
+	pthread_mutex_unlock(&ring->lock);
+	ring->backend->stop(ring);
+	destroy(ring);
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * quota.c - what a space may have at most, and what it is guaranteed.
+ *
+ * OWNS       space->quota, ->owed_dram, ->owed_ssd; the credit of its rate.
+ *
+ * INVARIANTS
+ *   (1) What a space holds, is being filled or written for it and is asked for
+ *       it now together is within its quota: a slot is given only then.
+ *   (2) What all spaces are owed is never more than the tier has.
+ *
+ * LOCKING    cache->lock.
+ */
+#include "cache/block/block.h"
+#include "cache/dram/dram.h"
+#include "cache/ssd/ssd.h"
+
+#define EVICT_AT_ONCE 256u
+
+static uint64_t dram_bytes(const struct kv_cache *cache)
+{
+	return cache->arena.max * cache->arena.segment_bytes;
+}
+
+bool kv_quota_dram_locked(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t bytes)
+{
+	uint64_t most = space->quota.quota_dram;
+
+	while (most && space->bytes_dram + space->filling_dram + bytes > most)
+		if (!kv_room_evict_own_locked(cache, space))
+			return false;
+	return true;
+}
+
+bool kv_quota_ssd_locked(struct kv_cache *cache, struct kv_space *space,
+			 uint64_t bytes)
+{
+	uint64_t most = space->quota.quota_ssd;
+
+	while (most && space->bytes_ssd + space->writing_ssd + bytes > most)
+		/* At the end nothing more comes that is worth a victim. */
+		if (cache->ssd.stop || !kv_reclaim_own_locked(cache, space))
+			return false;
+	return true;
+}
+
+static bool over(const struct kv_space *space, bool dram)
+{
+	const struct kv_quota *quota = &space->quota;
+
+	return dram ? quota->quota_dram && space->bytes_dram > quota->quota_dram
+		    : quota->quota_ssd && space->bytes_ssd > quota->quota_ssd;
+}
+
+static void keep(struct kv_cache *cache, struct kv_space *space, bool dram)
+{
+	unsigned n = 0;
+
+	while (!space->removed && over(space, dram) &&
+	       (dram ? kv_room_evict_own_locked(cache, space)
+		     : kv_reclaim_own_locked(cache, space)))
+		if (++n % EVICT_AT_ONCE == 0) {
+			kv_unlock(cache);
+			kv_lock(cache);
+		}
+}
+
+void kv_quotas_keep(struct kv_cache *cache)
+{
+	for (uint32_t id = 0; id < cache->n_spaces; id++) {
+		struct kv_space *space = cache->spaces[id];
+
+		if (!space || space->removed)
+			continue;
+		keep(cache, space, true);
+		keep(cache, space, false);
+	}
+}
+
+/* All reserves but that of @but. */
+static void reserves(const struct kv_cache *cache, const struct kv_space *but,
+		     uint64_t *ret_dram, uint64_t *ret_ssd)
+{
+	*ret_dram = *ret_ssd = 0;
+	for (uint32_t id = 0; id < cache->n_spaces; id++) {
+		const struct kv_space *space = cache->spaces[id];
+
+		if (!space || space == but || space->removed)
+			continue;
+		*ret_dram += space->quota.reserve_dram;
+		*ret_ssd += space->quota.reserve_ssd;
+	}
+}
+
+static uint64_t share(uint64_t bytes, uint64_t sum, uint64_t tier)
+{
+	return sum <= tier
+		       ? bytes
+		       : (uint64_t)((double)bytes * (double)tier / (double)sum);
+}
+
+/* Mounted with a smaller tier, everybody is owed less. */
+void kv_quotas_settle(struct kv_cache *cache)
+{
+	uint64_t dram, ssd;
+
+	kv_lock(cache);
+	reserves(cache, NULL, &dram, &ssd);
+	for (uint32_t id = 0; id < cache->n_spaces; id++) {
+		struct kv_space *space = cache->spaces[id];
+
+		if (!space || space->removed)
+			continue;
+		kv_owe_dram_locked(cache, space,
+				   share(space->quota.reserve_dram, dram,
+					 dram_bytes(cache)));
+		kv_owe_ssd_locked(cache, space,
+				  share(space->quota.reserve_ssd, ssd,
+					cache->ssd.file_budget));
+	}
+	kv_unlock(cache);
+}
+
+/* A guarantee may always be lowered, and raised while there is enough. */
+static bool can_promise(struct kv_cache *cache, const struct kv_space *space,
+			const struct kv_quota *quota)
+{
+	uint64_t dram, ssd;
+
+	reserves(cache, space, &dram, &ssd);
+	return (quota->reserve_dram <= space->quota.reserve_dram ||
+		(quota->reserve_dram <= dram_bytes(cache) &&
+		 dram + quota->reserve_dram <= dram_bytes(cache))) &&
+	       (quota->reserve_ssd <= space->quota.reserve_ssd ||
+		(quota->reserve_ssd <= cache->ssd.file_budget &&
+		 ssd + quota->reserve_ssd <= cache->ssd.file_budget));
+}
+
+int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
+		       const struct kv_quota *quota)
+{
+	bool may;
+
+	if (cache->config.read_only)
+		return -EROFS;
+	kv_lock(cache);
+	may = !space->removed && can_promise(cache, space, quota);
+	if (may) {
+		space->put_credit = (double)quota->rate_put;
+		space->put_ns = 0;
+		space->quota = *quota;
+	}
+	kv_unlock(cache);
+	if (!may)
+		return -ENOSPC;
+	kv_quotas_settle(cache);
+	kv_lock(cache);
+	pthread_cond_signal(&cache->housekeeper.wake);
+	kv_unlock(cache);
+	return kv_space_persist(cache, space);
+}
+
+/*
+ * A second's worth may come at once; a save may begin while there is any credit
+ * left, and what it takes more than that is waited for before the next.
+ */
+int kv_rate_take_locked(struct kv_space *space, uint64_t bytes)
+{
+	double rate = (double)space->quota.rate_put;
+	uint64_t now = kv_now_ns();
+
+	if (!space->quota.rate_put)
+		return 0;
+	if (space->put_ns)
+		space->put_credit += rate * (double)(now - space->put_ns) / 1e9;
+	else
+		space->put_credit = rate;
+	space->put_credit = KV_MIN(space->put_credit, rate);
+	space->put_ns = now;
+	if (space->put_credit <= 0)
+		return -EAGAIN;
+	space->put_credit -= (double)bytes;
+	return 0;
+}
+
+void kv_rate_return_locked(struct kv_space *space, uint64_t bytes)
+{
+	if (space->quota.rate_put)
+		space->put_credit += (double)bytes;
+}

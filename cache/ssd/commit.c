@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * commit.c - the group commit: what was written becomes durable, what was
+ * removed is gone for good.
+ *
+ * One round, of no more than the index surely has room for: fdatasync the
+ * files, one LMDB transaction, zero the prologues of the slots that are given
+ * back and sync those, and only then tell anybody.  A record thus never leads
+ * to zeros, whenever the daemon dies; prologues without a record are swept at
+ * mount.
+ *
+ * OWNS       the committer thread and what it took from the lists for a round.
+ *
+ * INVARIANTS
+ *   (1) A record is committed only after the data it names was synced.
+ *   (2) A slot is reused only after its prologue was zeroed and the deletion
+ *       of its record is durable.
+ *   (3) At most one record has a given space and key: a block that is removed
+ *       while its round is under way has its record deleted in the next round,
+ *       before which no other block of its key can be committed.  So a round
+ *       has puts only if it has every deletion there is.
+ *   (4) After a failed round everything is as if it had not begun: written
+ *       blocks are queued again, deletions wait for the next round.
+ *
+ * LOCKING    cache->lock for the lists; none during I/O.
+ */
+#include "cache/block/block.h"
+#include "cache/ssd/ssd.h"
+#include "common/crash_point.h"
+
+#define GIVE_UP 3 /* rounds in which a slot could not be zeroed */
+
+struct put {
+	struct kv_slot *slot;
+	bool removed; /* already: it gets no record */
+	struct kv_slot_record record;
+	uint64_t slot_id;
+};
+
+struct update {
+	uint64_t slot_id;
+	int64_t mtime_ns;
+	uint32_t atime, hits;
+	uint32_t block; /* its number */
+	bool pinned;
+};
+
+struct round {
+	struct put *puts;
+	size_t n_puts;
+	struct kv_deletions deletions;
+	struct update *updates;
+	size_t n_updates;
+	struct kv_segment_record *files;
+	size_t n_files;
+	int *fds; /* to be synced */
+	size_t n_fds;
+	size_t n_deletion_fds; /* those in front have deletions */
+	uint64_t number;
+};
+
+void kv_commit_kick_locked(struct kv_cache *cache, bool urgent)
+{
+	cache->ssd.urgent |= urgent;
+	pthread_cond_signal(&cache->ssd.commit);
+}
+
+void kv_update_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+
+	if (!ssd->on || (block->flags & (BLOCK_UPDATE | BLOCK_REMOVED)))
+		return;
+	if (ssd->n_updates == ssd->room_updates) {
+		size_t room = ssd->room_updates ? ssd->room_updates * 2 : 64;
+		uint32_t *more = realloc(ssd->updates, room * sizeof(*more));
+
+		if (!more)
+			return;
+		ssd->updates = more;
+		ssd->room_updates = room;
+	}
+	ssd->updates[ssd->n_updates++] = block->number;
+	block->flags |= BLOCK_UPDATE;
+	kv_commit_kick_locked(cache, false);
+}
+
+static bool anything(const struct kv_ssd *ssd)
+{
+	return !TAILQ_EMPTY(&ssd->written) || ssd->deletions.n ||
+	       ssd->n_updates;
+}
+
+static void round_free(struct round *round)
+{
+	free(round->puts);
+	free(round->deletions.items);
+	free(round->updates);
+	free(round->files);
+	free(round->fds);
+}
+
+static void add_fd(struct kv_cache *cache, struct round *round, uint32_t id)
+{
+	struct kv_file *file = kv_file_at(cache, id);
+
+	for (size_t i = 0; i < round->n_fds; i++)
+		if (round->fds[i] == file->fd)
+			return;
+	round->fds[round->n_fds++] = file->fd;
+	if (!file->recorded) {
+		round->files[round->n_files++] = (struct kv_segment_record){
+			.id = id,
+			.slots = file->slots,
+			.slot_bytes = file->slot_bytes,
+		};
+		file->recorded = true;
+	}
+}
+
+static struct kv_slot_record record_of(struct kv_cache *cache,
+				       const struct kv_slot *slot)
+{
+	const struct kv_block *block = slot->block;
+	struct kv_slot_record record = kv_slot_prologue(slot)->record;
+
+	record.mtime_ns = block->mtime_ns;
+	record.atime = block->atime;
+	record.hits = block->hits;
+	record.pinned = kv_block_pinned_by_user(cache, block);
+	return record;
+}
+
+static int by_slot(const void *a, const void *b)
+{
+	const struct update *x = a, *y = b;
+
+	return x->slot_id < y->slot_id ? -1 : x->slot_id > y->slot_id;
+}
+
+/* As many as the index surely has room for; with none, it has to say so. */
+static size_t puts_max(const struct kv_cache *cache)
+{
+	uint64_t n = kv_index_room(cache->index) / KV_PUT_FAR;
+
+	return KV_MIN(KV_MAX(n, 1u), cache->ssd.round_max);
+}
+
+static void take_puts(struct kv_cache *cache, struct round *round)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_slot *slot;
+
+	while (round->n_puts < puts_max(cache) &&
+	       (slot = TAILQ_FIRST(&ssd->written))) {
+		struct put *put = &round->puts[round->n_puts++];
+
+		TAILQ_REMOVE(&ssd->written, slot, link);
+		ssd->written_bytes -= slot->segment->class->slot_bytes;
+		put->slot = slot;
+		put->removed = slot->block->flags & BLOCK_REMOVED;
+		put->record = record_of(cache, slot);
+		put->slot_id = kv_slot_id(slot->file, slot->place);
+		add_fd(cache, round, slot->file);
+	}
+}
+
+static void take_deletions(struct kv_cache *cache, struct round *round)
+{
+	struct kv_deletions *all = &cache->ssd.deletions;
+	struct kv_deletion *items = round->deletions.items;
+	size_t n = KV_MIN(all->n, (size_t)cache->ssd.round_max);
+
+	if (!n)
+		return;
+	memcpy(items, all->items, n * sizeof(*items));
+	all->n -= n;
+	memmove(all->items, all->items + n, all->n * sizeof(*items));
+	round->deletions.n = n;
+	for (size_t i = 0; i < n; i++)
+		add_fd(cache, round, (uint32_t)(items[i].slot_id >> 32));
+	round->n_deletion_fds = round->n_fds;
+}
+
+static void take_updates(struct kv_cache *cache, struct round *round)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	/* They are puts, too. */
+	size_t most = puts_max(cache) - KV_MIN(round->n_puts, puts_max(cache));
+	size_t n = KV_MIN(ssd->n_updates, most);
+
+	for (size_t i = 0; i < n; i++) {
+		struct kv_block *block =
+			kv_table_at(&cache->table, ssd->updates[i]);
+
+		block->flags &= ~BLOCK_UPDATE & 0xff;
+		if (block->file == KV_NONE || (block->flags & BLOCK_REMOVED))
+			continue;
+		round->updates[round->n_updates++] = (struct update){
+			.block = block->number,
+			.slot_id = kv_slot_id(block->file, block->place),
+			.mtime_ns = block->mtime_ns,
+			.atime = block->atime,
+			.hits = block->hits,
+			.pinned = kv_block_pinned_by_user(cache, block),
+		};
+	}
+	if (!n)
+		return;
+	ssd->n_updates -= n;
+	memmove(ssd->updates, ssd->updates + n,
+		ssd->n_updates * sizeof(*ssd->updates));
+	/* Neighbours share a leaf of the index. */
+	qsort(round->updates, round->n_updates, sizeof(*round->updates),
+	      by_slot);
+}
+
+/* Take what is ready.  -ENOMEM: nothing was taken. */
+static int round_begin(struct kv_cache *cache, struct round *round)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	size_t n = ssd->round_max;
+
+	memset(round, 0, sizeof(*round));
+	round->puts = calloc(n, sizeof(*round->puts));
+	round->deletions.items = calloc(n, sizeof(*round->deletions.items));
+	round->updates = calloc(n, sizeof(*round->updates));
+	round->files = calloc(ssd->live_files + 1, sizeof(*round->files));
+	round->fds = calloc(ssd->live_files + 1, sizeof(*round->fds));
+	if (!round->puts || !round->deletions.items || !round->updates ||
+	    !round->files || !round->fds) {
+		round_free(round);
+		return -ENOMEM;
+	}
+	take_deletions(cache, round);
+	if (!ssd->deletions.n)
+		take_puts(cache, round);
+	take_updates(cache, round);
+	ssd->urgent = ssd->urgent && (ssd->deletions.n || ssd->n_updates ||
+				      !TAILQ_EMPTY(&ssd->written));
+	round->number = ++ssd->commits_begun;
+	return 0;
+}
+
+uint64_t kv_commits_needed_locked(const struct kv_cache *cache)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+	size_t n = KV_MAX(ssd->deletions.n, ssd->n_updates);
+
+	return ssd->commits_begun + (n + ssd->round_max - 1) / ssd->round_max;
+}
+
+static int put_update(struct kv_cache *cache, struct kv_batch *batch,
+		      const struct update *update)
+{
+	struct kv_slot_record record;
+	int r = kv_index_get(cache->index, update->slot_id, &record);
+
+	if (r == -ENOENT || r == -EBADMSG)
+		return 0;
+	if (r < 0)
+		return r;
+	KV_POINT("update.put");
+	record.mtime_ns = update->mtime_ns;
+	record.atime = update->atime;
+	record.hits = update->hits;
+	record.pinned = update->pinned;
+	return kv_batch_put_slot(batch, update->slot_id, &record);
+}
+
+static int fill_batch(struct kv_cache *cache, struct kv_batch *batch,
+		      const struct round *round)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < round->n_files; i++)
+		r = kv_batch_put_segment(batch, &round->files[i]);
+	/* Deletions first: a slot may have been given back and taken again. */
+	for (size_t i = 0; r == 0 && i < round->deletions.n; i++)
+		r = kv_batch_delete_slot(batch,
+					 round->deletions.items[i].slot_id);
+	for (size_t i = 0; r == 0 && i < round->n_updates; i++)
+		r = put_update(cache, batch, &round->updates[i]);
+	for (size_t i = 0; r == 0 && i < round->n_puts; i++)
+		if (!round->puts[i].removed)
+			r = kv_batch_put_slot(batch, round->puts[i].slot_id,
+					      &round->puts[i].record);
+	return r;
+}
+
+static void index_busy(struct kv_cache *cache, bool busy)
+{
+	kv_lock(cache);
+	cache->health.commit_since = busy ? kv_now_ns() : 0;
+	kv_unlock(cache);
+}
+
+static int write_index(struct kv_cache *cache, const struct round *round)
+{
+	struct kv_batch *batch;
+	int r = kv_batch_begin(cache->index, &batch);
+
+	if (r < 0)
+		return r;
+	r = fill_batch(cache, batch, round);
+	if (r < 0) {
+		kv_batch_abort(batch);
+		return r;
+	}
+	KV_POINT("commit.before");
+	r = kv_batch_commit(batch);
+	KV_POINT("commit.after");
+	return r;
+}
+
+/* What was put is durable already: then a slot whose prologue cannot be zeroed
+ * stays taken, and that is all. */
+static int zero_deleted(struct kv_cache *cache, const struct round *round)
+{
+	const bool others_work = round->n_puts > 0;
+	struct kv_deletion *items = round->deletions.items;
+	int r = kv_prologues_zero(cache, items, round->deletions.n,
+				  others_work);
+
+	if (r == 0)
+		r = kv_files_sync(cache, round->fds, round->n_deletion_fds);
+	KV_POINT("tombstone.synced");
+	if (r == 0 || !others_work)
+		return r;
+	for (size_t i = 0; i < round->deletions.n; i++)
+		items[i].bad = items[i].reuse;
+	return 0;
+}
+
+static int write_round(struct kv_cache *cache, const struct round *round)
+{
+	int r = 0;
+
+	KV_POINT("commit.begin");
+	if (round->n_puts)
+		r = kv_files_sync(cache, round->fds, round->n_fds);
+	KV_POINT("sync.data");
+	if (r == 0 && round->n_files && fsync(cache->ssd.dir) < 0)
+		r = -errno;
+	KV_POINT("sync.names");
+	if (r < 0)
+		return r;
+	index_busy(cache, true);
+	r = write_index(cache, round);
+	index_busy(cache, false);
+	return r < 0 ? r : zero_deleted(cache, round);
+}
+
+static void put_ended(struct kv_cache *cache, struct put *put, int status)
+{
+	struct kv_slot *slot = put->slot;
+	struct kv_block *block = slot->block;
+	bool must = slot->must;
+
+	kv_slot_before(cache, slot);
+	block->flags &= ~BLOCK_WRITING & 0xff;
+	kv_undone_drop_locked(cache, slot);
+	slot->must = false;
+	if (status == 0 && !(block->flags & BLOCK_REMOVED)) {
+		kv_extent_attach_locked(cache, block, slot->file, slot->place);
+		if (put->record.pinned !=
+			    kv_block_pinned_by_user(cache, block) ||
+		    put->record.mtime_ns != block->mtime_ns)
+			kv_update_locked(cache, block);
+	} else {
+		kv_extent_give_up_locked(cache, slot->shelf->space,
+					 put->slot_id);
+		kv_flushes_prolong_locked(cache, slot->seq);
+		if (!(block->flags & BLOCK_REMOVED))
+			kv_block_space(cache, block)->loose++;
+	}
+	kv_slot_after(cache, slot);
+	if (status < 0)
+		kv_write_queue_locked(cache, block, must);
+	kv_block_settle_locked(cache, block);
+}
+
+static void delete_again(struct kv_cache *cache,
+			 const struct kv_deletion *deletion)
+{
+	struct kv_deletions *list = &cache->ssd.deletions;
+	size_t n = list->n;
+
+	if (deletion->reuse)
+		kv_extent_undelete_locked(cache, deletion->slot_id);
+	kv_extent_delete_locked(cache, deletion->slot_id, deletion->reuse);
+	if (list->n > n)
+		list->items[n].failed = deletion->failed;
+}
+
+/* Others work, but this slot's prologue could not be zeroed. */
+static void zero_again(struct kv_cache *cache, struct kv_deletion *deletion)
+{
+	cache->stats.io_errors++;
+	if (++deletion->failed < GIVE_UP) {
+		delete_again(cache, deletion);
+		return;
+	}
+	kv_extent_undelete_locked(cache, deletion->slot_id);
+	cache->stats.bad_slots++; /* it stays taken */
+}
+
+static void deletions_ended(struct kv_cache *cache, struct round *round,
+			    int status)
+{
+	for (size_t i = 0; i < round->deletions.n; i++) {
+		struct kv_deletion *deletion = &round->deletions.items[i];
+
+		if (status < 0) {
+			delete_again(cache, deletion);
+		} else if (deletion->bad && deletion->reuse) {
+			zero_again(cache, deletion);
+		} else if (deletion->reuse) {
+			kv_extent_left_locked(cache, deletion->slot_id);
+		}
+	}
+}
+
+/* What was not recorded is to be recorded still. */
+static void updates_failed(struct kv_cache *cache, const struct round *round)
+{
+	for (size_t i = 0; i < round->n_updates; i++)
+		kv_update_locked(cache, kv_table_at(&cache->table,
+						    round->updates[i].block));
+}
+
+static void round_end(struct kv_cache *cache, struct round *round, int status)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+
+	for (size_t i = 0; i < round->n_puts; i++)
+		put_ended(cache, &round->puts[i], status);
+	deletions_ended(cache, round, status);
+	for (size_t i = 0; status < 0 && i < round->n_files; i++)
+		kv_file_at(cache, round->files[i].id)->recorded = false;
+	ssd->commits_done = round->number;
+	cache->stats.commits += status == 0;
+	if (status < 0) {
+		updates_failed(cache, round);
+		kv_write_failed_locked(cache, status);
+	} else if (round->n_puts || (!ssd->writing && !ssd->queued)) {
+		ssd->error = 0;
+	}
+	KV_POINT("commit.before_telling");
+	kv_flushes_settle_locked(cache, 0);
+	pthread_cond_broadcast(&ssd->done);
+	pthread_cond_signal(&ssd->write);
+}
+
+void *kv_committer(void *arg)
+{
+	struct kv_cache *cache = arg;
+	struct kv_ssd *ssd = &cache->ssd;
+	struct round round;
+	int r, failed = 0; /* while stopping */
+
+	if (ssd->unswept)
+		kv_sweep(cache);
+	kv_lock(cache);
+	while (!ssd->stop_commits || (anything(ssd) && failed < 2) ||
+	       kv_snapshots_due_locked(cache)) {
+		if (!anything(ssd) && !kv_snapshots_due_locked(cache)) {
+			kv_cond_wait(cache, &ssd->commit, 1000000000u);
+			continue;
+		}
+		kv_commit_gather(cache);
+		kv_snapshots_write_locked(cache);
+		if (!anything(ssd)) {
+			ssd->urgent = false;
+			continue;
+		}
+		r = round_begin(cache, &round);
+		if (r == 0) {
+			kv_unlock(cache);
+			r = write_round(cache, &round);
+			kv_lock(cache);
+			round_end(cache, &round, r);
+			round_free(&round);
+		} else {
+			kv_write_failed_locked(cache, r);
+		}
+		failed += r < 0 && ssd->stop_commits;
+		if (r < 0)
+			kv_cond_wait(cache, &ssd->commit,
+				     kv_health_retry(cache));
+	}
+	ssd->committer_ended = true;
+	pthread_cond_broadcast(&ssd->done);
+	kv_unlock(cache);
+	return NULL;
+}

@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * evict.c - who makes place on SSD: a victim of the same size of slots, or a
+ * whole file of another size.
+ *
+ * OWNS       nothing; it decides.  It keeps count of the files it has tried.
+ *
+ * INVARIANTS
+ *   (1) Nobody's need takes a space below what it is owed but its own.
+ *   (2) A space that has less than it is owed takes from others, and gives
+ *       nothing up while others have more than they are owed, be it in use for
+ *       the moment.  It does when all that others have is theirs by right:
+ *       owed, pinned, or in one file with such.
+ *   (3) Of blocks that may go, those that are in DRAM, too, are passed over
+ *       unless they are many: what goes is to be gone from all tiers, and not
+ *       to be there still, but no longer durable.
+ *
+ * LOCKING    cache->lock; let go of only to ask the index what a file holds.
+ */
+#include "cache/block/block.h"
+#include "cache/dram/dram.h"
+#include "cache/ssd/ssd.h"
+#include "common/crash_point.h"
+
+#define FILES_TRIED 4 /* at once */
+#define PATIENCE_NS 5000000000u
+#define PASSED_OVER 64 /* blocks in DRAM, for one victim */
+
+/* How the emptying of a file may end. */
+enum outcome { EMPTIED, IN_USE, KEPT };
+
+/* Not this file, but there are more. */
+#define MORE 2
+
+struct search {
+	struct kv_cache *cache;
+	unsigned passed_over;
+};
+
+static bool may_go(const struct kv_block *block)
+{
+	return !block->refs &&
+	       !(block->flags & (BLOCK_PINNED | BLOCK_REMOVED)) &&
+	       (!block->slot || kv_slot_idle(block->slot));
+}
+
+static bool is_victim(void *arg, uint32_t number)
+{
+	struct search *search = arg;
+	struct kv_block *block = kv_table_at(&search->cache->table, number);
+
+	if (!may_go(block))
+		return false;
+	return !block->slot || search->passed_over++ >= PASSED_OVER;
+}
+
+static void evict(struct kv_cache *cache, struct kv_block *block)
+{
+	cache->stats.evicted_ssd++;
+	KV_POINT("evict.ssd");
+	if (block->slot) {
+		kv_extent_detach_locked(cache, block);
+		kv_block_space(cache, block)->loose++;
+	} else {
+		kv_shelf_gone(cache, kv_extent_shelf(cache, block), block);
+		kv_block_remove_locked(cache, block);
+	}
+}
+
+/* Where most of what a space has on SSD is in DRAM, too, its order counts. */
+static bool passes_over(const struct kv_space *space)
+{
+	return space->bytes_ssd / 2 > space->bytes_dram;
+}
+
+static bool evict_from(struct kv_cache *cache, struct kv_shelf *shelf)
+{
+	struct search search = {
+		.cache = cache,
+		.passed_over = passes_over(shelf->space) ? 0 : PASSED_OVER,
+	};
+	uint32_t victim = kv_policy_victim(&shelf->policy, is_victim, &search);
+
+	/* There are few, and all of them are in DRAM. */
+	if (victim == KV_NONE && search.passed_over) {
+		search.passed_over = PASSED_OVER;
+		victim = kv_policy_victim(&shelf->policy, is_victim, &search);
+	}
+	if (victim == KV_NONE)
+		return false;
+	evict(cache, kv_table_at(&cache->table, victim));
+	return true;
+}
+
+/* What @space is guaranteed beyond what it has pinned. */
+static uint64_t owed(const struct kv_space *space)
+{
+	return space->owed_ssd > space->pinned_ssd
+		       ? space->owed_ssd - space->pinned_ssd
+		       : 0;
+}
+
+void kv_owe_ssd_locked(struct kv_cache *cache, struct kv_space *space,
+		       uint64_t bytes)
+{
+	cache->ssd.owed -= owed(space);
+	space->owed_ssd = bytes;
+	cache->ssd.owed += owed(space);
+}
+
+void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t bytes)
+{
+	cache->ssd.owed -= owed(space);
+	space->pinned_ssd += bytes;
+	cache->ssd.owed += owed(space);
+	cache->ssd.pinned += bytes;
+}
+
+bool kv_ssd_over_floor(const struct kv_cache *cache,
+		       const struct kv_space *space, uint64_t bytes)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+
+	if (!ssd->on)
+		return false;
+	if (ssd->pinned + bytes > ssd->file_budget - ssd->file_budget / 16)
+		return true;
+	return space->pinned_ssd + bytes > space->owed_ssd &&
+	       ssd->pinned + bytes + ssd->owed - owed(space) > ssd->file_budget;
+}
+
+static bool gives(const struct kv_space *space, const struct kv_space *taker,
+		  uint64_t bytes)
+{
+	return space == taker || space->bytes_ssd >= space->owed_ssd + bytes;
+}
+
+static struct kv_shelf *coldest_shelf(const struct kv_ssd_class *class,
+				      const struct kv_space *taker,
+				      const struct kv_space *but,
+				      uint32_t *ret_age)
+{
+	struct kv_shelf *shelf, *best = NULL;
+
+	*ret_age = 0;
+	TAILQ_FOREACH(shelf, &class->shelves, link)
+	{
+		uint32_t age;
+
+		if (!shelf->blocks)
+			break;
+		if (shelf->space == but ||
+		    !gives(shelf->space, taker, class->slot_bytes))
+			continue;
+		age = kv_policy_age(&shelf->policy);
+		if (!best || age > *ret_age) {
+			best = shelf;
+			*ret_age = age;
+		}
+	}
+	return best;
+}
+
+static bool evict_one(struct kv_cache *cache, const struct kv_ssd_class *class,
+		      const struct kv_space *taker, const struct kv_space *but)
+{
+	struct kv_shelf *shelf, *best;
+	uint32_t age;
+
+	best = coldest_shelf(class, taker, but, &age);
+	if (best && evict_from(cache, best))
+		return true;
+	/* All it has is in use. */
+	TAILQ_FOREACH(shelf, &class->shelves, link)
+	if (shelf != best && shelf->blocks && shelf->space != but &&
+	    gives(shelf->space, taker, class->slot_bytes) &&
+	    evict_from(cache, shelf))
+		return true;
+	return false;
+}
+
+bool kv_reclaim_own_locked(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_shelf *shelf, *best = NULL;
+	uint32_t best_age = 0;
+
+	LIST_FOREACH(shelf, &space->ssd_shelves, own)
+	if (shelf->blocks) {
+		uint32_t age = kv_policy_age(&shelf->policy);
+
+		if (!best || age > best_age) {
+			best = shelf;
+			best_age = age;
+		}
+	}
+	return best && evict_from(cache, best);
+}
+
+/* The blocks whose records name @file; lets go of the lock. */
+static size_t blocks_in(struct kv_cache *cache, const struct kv_file *file,
+			uint32_t *numbers)
+{
+	uint32_t id = file->id, slots = file->slots;
+	struct kv_slot_record record;
+	size_t n = 0;
+
+	kv_unlock(cache);
+	for (uint32_t place = 0; place < slots; place++) {
+		struct kv_key key = {0};
+		struct kv_block *block;
+
+		if (kv_index_get(cache->index, kv_slot_id(id, place), &record) <
+		    0)
+			continue;
+		key.len = record.key_len;
+		memcpy(key.b, record.key, sizeof(key.b));
+		kv_lock(cache);
+		block = record.space < cache->n_spaces &&
+					cache->spaces[record.space]
+				? kv_table_find(cache,
+						cache->spaces[record.space],
+						&key)
+				: NULL;
+		if (block && block->file == id && block->place == place)
+			numbers[n++] = block->number;
+		kv_unlock(cache);
+	}
+	kv_lock(cache);
+	return n;
+}
+
+static enum outcome may_all_go(struct kv_cache *cache,
+			       const struct kv_file *file,
+			       const struct kv_space *taker,
+			       const uint32_t *numbers, size_t n)
+{
+	enum outcome outcome = EMPTIED;
+
+	for (size_t i = 0; i < n; i++) {
+		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
+		struct kv_space *space = kv_block_space(cache, block);
+
+		if (block->file != file->id)
+			continue; /* gone meanwhile */
+		space->leaving += file->slot_bytes;
+		if ((space != taker && space->owed_ssd &&
+		     space->bytes_ssd < space->owed_ssd + space->leaving) ||
+		    (block->flags & BLOCK_PINNED))
+			outcome = KEPT;
+		else if (!may_go(block))
+			outcome = KV_MAX(outcome, IN_USE);
+	}
+	for (size_t i = 0; i < n; i++)
+		kv_block_space(cache, kv_table_at(&cache->table, numbers[i]))
+			->leaving = 0;
+	return outcome;
+}
+
+static enum outcome empty_file(struct kv_cache *cache, struct kv_file *file,
+			       const struct kv_space *taker)
+{
+	_cleanup_(kv_freep) uint32_t *numbers =
+		malloc(file->slots * sizeof(*numbers));
+	enum outcome outcome;
+	bool any = false;
+	size_t n;
+
+	if (!numbers)
+		return KEPT;
+	n = blocks_in(cache, file, numbers);
+	outcome = may_all_go(cache, file, taker, numbers, n);
+	for (size_t i = 0; outcome == EMPTIED && i < n; i++) {
+		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
+
+		if (block->file != file->id)
+			continue;
+		evict(cache, block);
+		any = true;
+	}
+	/* What is being written to it is not known to the index yet. */
+	return outcome == EMPTIED && !any && file->used ? IN_USE : outcome;
+}
+
+/* Even with @bytes more it has no more than it is owed: others give first. */
+static bool entitled(const struct kv_space *taker, uint64_t bytes)
+{
+	return taker &&
+	       taker->bytes_ssd + taker->writing_ssd + bytes <= taker->owed_ssd;
+}
+
+/* The class whose files are tried next; NULL: all have been. */
+static struct kv_ssd_class *class_to_try(const struct kv_cache *cache,
+					 const struct kv_ssd_class *but,
+					 const struct kv_space *taker,
+					 const struct kv_space *spared)
+{
+	struct kv_ssd_class *class, *coldest = NULL;
+	uint32_t age, coldest_age = 0;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+	{
+		if (class == but || class->tried >= class->n_files ||
+		    !coldest_shelf(class, taker, spared, &age))
+			continue;
+		if (coldest && age <= coldest_age)
+			continue;
+		coldest = class;
+		coldest_age = age;
+	}
+	return coldest;
+}
+
+/* Those with room are in front: least is lost with them. */
+static unsigned files_to_try(const struct kv_ssd_class *class, uint32_t *ids)
+{
+	const struct kv_file *file;
+	unsigned n = 0, at = 0;
+
+	TAILQ_FOREACH(file, &class->files, link)
+	{
+		if (n == FILES_TRIED)
+			break;
+		if (at++ >= class->tried)
+			ids[n++] = file->id;
+	}
+	return n;
+}
+
+static void begin_anew(struct kv_cache *cache)
+{
+	struct kv_ssd_class *class;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+	class->tried = 0;
+	cache->ssd.tried_in_use = false;
+}
+
+/*
+ * Empty a file of another class than @but; lets go of the lock.  1: done; MORE;
+ * 0: none can be; -EBUSY: none now, for what is in use.
+ */
+static int reclaim_file(struct kv_cache *cache, const struct kv_ssd_class *but,
+			const struct kv_space *taker,
+			const struct kv_space *spared)
+{
+	struct kv_ssd_class *class = class_to_try(cache, but, taker, spared);
+	uint32_t ids[FILES_TRIED];
+	unsigned n;
+	int r;
+
+	if (!class) {
+		r = cache->ssd.tried_in_use ? -EBUSY : 0;
+		begin_anew(cache);
+		return r;
+	}
+	n = files_to_try(class, ids);
+	class->tried += FILES_TRIED;
+	for (unsigned i = 0; i < n; i++) {
+		struct kv_file *file = kv_file_at(cache, ids[i]);
+		enum outcome outcome =
+			file ? empty_file(cache, file, spared ? NULL : taker)
+			     : KEPT;
+
+		if (outcome == EMPTIED) {
+			begin_anew(cache);
+			return 1;
+		}
+		cache->ssd.tried_in_use |= outcome == IN_USE;
+	}
+	return MORE;
+}
+
+/* Is it a moment, not more, that @taker is short of room? */
+static bool patient(struct kv_space *taker)
+{
+	uint64_t now = kv_now_ns();
+
+	if (now - taker->short_seen > PATIENCE_NS)
+		taker->short_since = now;
+	taker->short_seen = now;
+	return now - taker->short_since < PATIENCE_NS;
+}
+
+uint64_t kv_leaving_locked(const struct kv_cache *cache)
+{
+	const struct kv_ssd_class *class;
+	uint64_t n = 0;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+	n += class->leaving;
+	return n;
+}
+
+static bool evict_coldest(struct kv_cache *cache, const struct kv_space *taker,
+			  const struct kv_space *but)
+{
+	struct kv_ssd_class *class, *coldest = NULL;
+	uint32_t age, coldest_age = 0;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+	{
+		if (!coldest_shelf(class, taker, but, &age) ||
+		    (coldest && age <= coldest_age))
+			continue;
+		coldest = class;
+		coldest_age = age;
+	}
+	if (coldest && evict_one(cache, coldest, taker, but))
+		return true;
+	/* All of it is in use. */
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+	if (class != coldest && evict_one(cache, class, taker, but))
+		return true;
+	return false;
+}
+
+bool kv_reclaim_record_locked(struct kv_cache *cache, struct kv_space *taker)
+{
+	const struct kv_space *spared = entitled(taker, 0) ? taker : NULL;
+
+	return evict_coldest(cache, taker, spared) ||
+	       (spared && evict_coldest(cache, taker, NULL));
+}
+
+bool kv_reclaim_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
+			   struct kv_space *taker)
+{
+	return evict_one(cache, class, taker,
+			 entitled(taker, class->slot_bytes) ? taker : NULL);
+}
+
+/* Has anybody else more than he is owed? */
+static bool others_could(const struct kv_cache *cache,
+			 const struct kv_space *taker)
+{
+	const struct kv_ssd_class *class;
+	uint32_t age;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+	if (coldest_shelf(class, taker, taker, &age))
+		return true;
+	return false;
+}
+
+/* @taker gives up what is its own.  If others' blocks fill a file but for some
+ * of its own, that file is what costs it least. */
+static bool give_way(struct kv_cache *cache, struct kv_ssd_class *class,
+		     const struct kv_space *taker)
+{
+	int r;
+
+	if (!others_could(cache, taker) && evict_one(cache, class, taker, NULL))
+		return true;
+	do
+		r = reclaim_file(cache, class, taker, NULL);
+	while (r == MORE);
+	return r > 0 || evict_one(cache, class, taker, NULL);
+}
+
+int kv_reclaim_for(struct kv_cache *cache, struct kv_ssd_class *class,
+		   struct kv_space *taker)
+{
+	const bool due = entitled(taker, class->slot_bytes);
+	uint32_t age;
+	int r;
+
+	if (class->leaving || kv_reclaim_one_locked(cache, class, taker))
+		return 0;
+	r = reclaim_file(cache, class, taker, due ? taker : NULL);
+	if (r > 0)
+		return 0;
+	/* Others of its size have more than is theirs, but in use. */
+	if (due && coldest_shelf(class, taker, taker, &age))
+		r = -EBUSY;
+	if ((r < 0 || kv_leaving_locked(cache)) && patient(taker))
+		return 0;
+	if (r < 0 || !due)
+		return -ENOSPC;
+	return give_way(cache, class, taker) ? 0 : -ENOSPC;
+}

@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * extent.c - which block has which slot of which segment file.
+ *
+ * OWNS       the SSD classes (one slot size each), the files' bitmaps, the list
+ *            of deletions that wait for the next commit.
+ *
+ * STATES     of an SSD slot, and the function that makes each step:
+ *
+ *              FREE -> TAKEN     kv_extent_take_locked
+ *             TAKEN -> DURABLE   kv_extent_attach_locked, after the commit
+ *             TAKEN -> FREE      kv_extent_free_locked     (the write failed)
+ *           DURABLE -> LEAVING   kv_extent_detach_locked
+ *           LEAVING -> FREE      kv_extent_free_locked: prologue zeroed and the
+ *                                deletion durable
+ *
+ * INVARIANTS
+ *   (1) A bit is set exactly while its slot is not FREE.
+ *   (2) A slot that is being written, read or held open is never LEAVING.
+ *   (3) No more slots are in use than the index has room for records.
+ *
+ * LOCKING    cache->lock.
+ */
+#include "cache/block/block.h"
+#include "cache/ssd/ssd.h"
+#include "common/crash_point.h"
+
+static struct kv_node *node_of(void *arg, uint32_t block)
+{
+	struct kv_cache *cache = arg;
+
+	return &kv_table_at(&cache->table, block)->node;
+}
+
+int kv_extent_eviction_init(struct kv_cache *cache)
+{
+	return kv_eviction_init(&cache->ssd.eviction, cache->config.evict,
+				&cache->clock, node_of, cache);
+}
+
+static struct kv_ssd_class *class_find(struct kv_cache *cache,
+				       uint64_t slot_bytes)
+{
+	struct kv_ssd_class *class;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+	if (class->slot_bytes == slot_bytes)
+		return class;
+	return NULL;
+}
+
+static struct kv_ssd_class *class_get(struct kv_cache *cache,
+				      uint64_t slot_bytes)
+{
+	struct kv_ssd_class *class = class_find(cache, slot_bytes);
+
+	if (class)
+		return class;
+	class = calloc(1, sizeof(*class));
+	if (!class)
+		return NULL;
+	class->slot_bytes = slot_bytes;
+	TAILQ_INIT(&class->files);
+	TAILQ_INIT(&class->shelves);
+	LIST_INSERT_HEAD(&cache->ssd.classes, class, link);
+	return class;
+}
+
+static struct kv_shelf *shelf_make(struct kv_cache *cache,
+				   struct kv_space *space,
+				   struct kv_ssd_class *class)
+{
+	return kv_shelf_make(space, &space->ssd_shelves, class, &class->shelves,
+			     &cache->ssd.eviction);
+}
+
+struct kv_shelf *kv_extent_shelf(struct kv_cache *cache,
+				 const struct kv_block *block)
+{
+	if (block->file == KV_NONE)
+		return NULL;
+	return kv_shelf_find(
+		&kv_block_space(cache, block)->ssd_shelves,
+		class_find(cache, kv_file_at(cache, block->file)->slot_bytes));
+}
+
+int kv_extents_add_file(struct kv_cache *cache, struct kv_file *file)
+{
+	struct kv_ssd_class *class = class_get(cache, file->slot_bytes);
+	uint64_t *bitmap;
+
+	if (!class)
+		return -ENOMEM;
+	file->slots = (uint32_t)(cache->ssd.segment_bytes / file->slot_bytes);
+	bitmap = calloc((file->slots + 63) / 64, sizeof(*bitmap));
+	if (!bitmap)
+		return -ENOMEM;
+	free(file->bitmap);
+	file->bitmap = bitmap;
+	file->hint = 0;
+	file->used = 0;
+	class->n_files++;
+	class->free += file->slots;
+	class->total += file->slots;
+	TAILQ_INSERT_HEAD(&class->files, file, link);
+	return 0;
+}
+
+void kv_extents_remove_file(struct kv_cache *cache, struct kv_file *file)
+{
+	struct kv_ssd_class *class = class_find(cache, file->slot_bytes);
+
+	assert(file->used == 0);
+	TAILQ_REMOVE(&class->files, file, link);
+	class->n_files--;
+	class->free -= file->slots;
+	class->total -= file->slots;
+}
+
+static void set_taken(struct kv_cache *cache, struct kv_file *file,
+		      uint32_t place)
+{
+	struct kv_ssd_class *class = class_find(cache, file->slot_bytes);
+
+	file->bitmap[place / 64] |= 1ull << place % 64;
+	file->used++;
+	class->free--;
+	cache->ssd.records++;
+	cache->ssd.used += file->slot_bytes;
+	if (file->used == file->slots) {
+		TAILQ_REMOVE(&class->files, file, link);
+		TAILQ_INSERT_TAIL(&class->files, file, link);
+	}
+}
+
+static uint32_t first_free(struct kv_file *file)
+{
+	for (uint32_t word = file->hint / 64; word < (file->slots + 63) / 64;
+	     word++) {
+		uint32_t place;
+
+		if (file->bitmap[word] == UINT64_MAX)
+			continue;
+		place = word * 64 +
+			(uint32_t)__builtin_ctzll(~file->bitmap[word]);
+		file->hint = place;
+		return place < file->slots ? place : KV_NONE;
+	}
+	return KV_NONE;
+}
+
+struct kv_file *kv_extents_empty_file(struct kv_cache *cache,
+				      uint64_t slot_bytes)
+{
+	struct kv_ssd_class *class;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+	{
+		struct kv_file *file;
+
+		if (class->slot_bytes == slot_bytes)
+			continue;
+		TAILQ_FOREACH(file, &class->files, link)
+		if (file->used == 0)
+			return file;
+	}
+	return NULL;
+}
+
+static struct kv_file *file_with_room(struct kv_ssd_class *class)
+{
+	struct kv_file *file = TAILQ_FIRST(&class->files);
+
+	return file && file->used < file->slots ? file : NULL;
+}
+
+static uint64_t records_free(const struct kv_ssd *ssd)
+{
+	return ssd->records_max - KV_MIN(ssd->records, ssd->records_max);
+}
+
+/* Small blocks fill the index before they fill the files. */
+static bool index_is_full(const struct kv_cache *cache)
+{
+	return !records_free(&cache->ssd) ||
+	       kv_index_room(cache->index) < cache->ssd.index_reserve;
+}
+
+/* Keep about 2 % free, so that saves need not wait for a deletion. */
+static void evict_ahead(struct kv_cache *cache, struct kv_ssd_class *class)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+	uint64_t want = kv_file_room(cache) ? 0 : class->total / 50 + 1;
+	uint64_t want_records = ssd->records_max / 50 + 1;
+
+	while (class->free + class->leaving < want &&
+	       kv_reclaim_one_locked(cache, class, NULL))
+		continue;
+	while (records_free(ssd) + kv_leaving_locked(cache) < want_records &&
+	       kv_reclaim_record_locked(cache, NULL))
+		continue;
+	if (class->leaving)
+		kv_commit_kick_locked(cache, false);
+}
+
+int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t slot_bytes, uint32_t *ret_file,
+			  uint32_t *ret_place)
+{
+	struct kv_ssd_class *class = class_get(cache, slot_bytes);
+	struct kv_file *file;
+	uint32_t place;
+
+	if (!class || !shelf_make(cache, space, class))
+		return -ENOMEM;
+	if (!kv_quota_ssd_locked(cache, space, slot_bytes))
+		return space->writing_ssd && !cache->ssd.stop ? -EBUSY
+							      : -EDQUOT;
+	if (index_is_full(cache))
+		return kv_leaving_locked(cache) ||
+				       kv_reclaim_record_locked(cache, space)
+			       ? -EAGAIN
+			       : -ENOSPC;
+	file = file_with_room(class);
+	if (!file &&
+	    (kv_file_room(cache) || kv_extents_empty_file(cache, slot_bytes)))
+		return -ENOENT;
+	if (!file)
+		return kv_reclaim_for(cache, class, space) < 0 ? -ENOSPC
+							       : -EAGAIN;
+	place = first_free(file);
+	if (place == KV_NONE)
+		return -EIO;
+	set_taken(cache, file, place);
+	space->short_seen = 0;
+	space->writing_ssd += slot_bytes;
+	*ret_file = file->id;
+	*ret_place = place;
+	KV_POINT("extent.taken");
+	evict_ahead(cache, class);
+	return 0;
+}
+
+void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
+{
+	struct kv_file *file = kv_file_at(cache, (uint32_t)(slot_id >> 32));
+	uint32_t place = (uint32_t)slot_id;
+	struct kv_ssd_class *class = class_find(cache, file->slot_bytes);
+
+	file->bitmap[place / 64] &= ~(1ull << place % 64);
+	file->hint = KV_MIN(file->hint, place);
+	cache->ssd.used -= file->slot_bytes;
+	class->free++;
+	cache->ssd.records--;
+	if (file->used-- == file->slots) {
+		TAILQ_REMOVE(&class->files, file, link);
+		TAILQ_INSERT_HEAD(&class->files, file, link);
+	}
+}
+
+void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
+			     uint32_t file, uint32_t place)
+{
+	struct kv_file *f = kv_file_at(cache, file);
+	struct kv_space *space = kv_block_space(cache, block);
+
+	block->file = file;
+	block->place = place;
+	space->bytes_ssd += f->slot_bytes;
+	space->writing_ssd -= f->slot_bytes;
+	if (!(block->flags & BLOCK_PINNED))
+		kv_shelf_add(cache, kv_extent_shelf(cache, block), block,
+			     false);
+}
+
+void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
+			      uint64_t slot_id)
+{
+	space->writing_ssd -=
+		kv_file_at(cache, (uint32_t)(slot_id >> 32))->slot_bytes;
+	kv_extent_delete_locked(cache, slot_id, true);
+}
+
+void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
+			  bool pin)
+{
+	struct kv_shelf *shelf = kv_extent_shelf(cache, block);
+
+	kv_shelf_drop(shelf, block->number);
+	if (!pin)
+		kv_shelf_add_plain(shelf, block);
+}
+
+int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
+		    uint32_t file, uint32_t place)
+{
+	struct kv_file *f = kv_file_at(cache, file);
+
+	if (!f || place >= f->slots ||
+	    (f->bitmap[place / 64] & 1ull << place % 64) ||
+	    KV_PAGE + kv_round_up(block->length, KV_PAGE) > f->slot_bytes)
+		return -EBADMSG;
+	if (!shelf_make(cache, kv_block_space(cache, block),
+			class_find(cache, f->slot_bytes)))
+		return -ENOMEM;
+	set_taken(cache, f, place);
+	block->file = file;
+	block->place = place;
+	kv_block_space(cache, block)->bytes_ssd += f->slot_bytes;
+	return 0;
+}
+
+void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,
+			     bool reuse)
+{
+	struct kv_deletions *list = &cache->ssd.deletions;
+	struct kv_file *file = kv_file_at(cache, (uint32_t)(slot_id >> 32));
+
+	if (list->n == list->room) {
+		size_t room = list->room ? list->room * 2 : 64;
+		void *items = realloc(list->items, room * sizeof(*list->items));
+
+		if (!items)
+			return; /* the slot stays taken until the next mount */
+		list->items = items;
+		list->room = room;
+	}
+	if (reuse)
+		class_find(cache, file->slot_bytes)->leaving++;
+	list->items[list->n++] = (struct kv_deletion){
+		.slot_id = slot_id,
+		.reuse = reuse,
+	};
+	kv_commit_kick_locked(cache, false);
+}
+
+/* The block is on SSD no more; returns the slot it had. */
+static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_file *file = kv_file_at(cache, block->file);
+	uint64_t id = kv_slot_id(block->file, block->place);
+
+	/* What is in DRAM, too, will come back. */
+	if ((block->flags & BLOCK_PINNED) && !block->slot)
+		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
+				     -file->slot_bytes);
+	kv_shelf_drop(kv_extent_shelf(cache, block), block->number);
+	kv_block_space(cache, block)->bytes_ssd -= file->slot_bytes;
+	block->file = block->place = KV_NONE;
+	return id;
+}
+
+void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	kv_extent_delete_locked(cache, take_off(cache, block), true);
+	KV_POINT("extent.leaving");
+}
+
+void kv_extent_forget_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	kv_extent_delete_locked(cache, take_off(cache, block), false);
+}
+
+void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id)
+{
+	struct kv_file *file = kv_file_at(cache, (uint32_t)(slot_id >> 32));
+
+	class_find(cache, file->slot_bytes)->leaving--;
+	kv_extent_free_locked(cache, slot_id);
+	KV_POINT("extent.reusable");
+}
+
+void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id)
+{
+	struct kv_file *file = kv_file_at(cache, (uint32_t)(slot_id >> 32));
+
+	class_find(cache, file->slot_bytes)->leaving--;
+}
+
+void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	kv_policy_touch(&kv_extent_shelf(cache, block)->policy, block->number);
+}
+
+void kv_extent_order(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_shelf *shelf = kv_extent_shelf(cache, block);
+
+	if (block->flags & BLOCK_PINNED)
+		return;
+	kv_shelf_add_plain(shelf, block);
+}
+
+void kv_extent_drop(struct kv_cache *cache, struct kv_block *block)
+{
+	kv_extent_free_locked(cache, take_off(cache, block));
+	kv_block_space(cache, block)->loose++;
+	kv_block_remove_locked(cache, block);
+}
+
+uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block)
+{
+	return block->file == KV_NONE
+		       ? 0
+		       : kv_file_at(cache, block->file)->slot_bytes;
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * health.c - whether the SSD answers, and what is done when it does not.
+ *
+ * OWNS       cache->health.
+ *
+ * STATES     of the tier, as readers see it, and what makes each step:
+ *
+ *              ONLINE -> OFFLINE   kv_health_note: ERRORS reads in a row failed
+ *              ONLINE -> OFFLINE   kv_health_check_locked: a request is stuck
+ *             OFFLINE -> ONLINE    probe_done: a page could be read
+ *
+ *            While it is OFFLINE blocks on SSD are misses, without a request
+ *            being made; one page a second is read to see whether that is over.
+ *            Whether it can be written to is ssd->error, and the writer's.
+ *
+ * INVARIANTS
+ *   (1) At most one probe is under way; health->page is its own meanwhile.
+ *   (2) Nobody waits for a request for longer than the ring's patience after
+ *       the device has stopped to answer.  What the request uses is not given
+ *       back for that: slot, buffer and extent are its own until it ends.
+ *
+ * LOCKING    cache->lock.
+ */
+#include "cache/ssd/ssd.h"
+
+#define ERRORS 8u
+
+uint64_t kv_health_patience(const struct kv_cache *cache)
+{
+	return cache->config.io_patience ? cache->config.io_patience
+					 : KV_IO_PATIENCE;
+}
+
+uint64_t kv_health_retry(const struct kv_cache *cache)
+{
+	return cache->config.io_retry ? cache->config.io_retry : 1000000000u;
+}
+
+static bool commit_is_stuck(const struct kv_cache *cache)
+{
+	const uint64_t since = cache->health.commit_since;
+
+	return since && kv_now_ns() - since > kv_health_patience(cache);
+}
+
+struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache)
+{
+	struct kv_ring_stuck stuck = {0};
+
+	if (cache->ring)
+		stuck = kv_ring_stuck(cache->ring);
+	stuck.writes += commit_is_stuck(cache);
+	return stuck;
+}
+
+int kv_health_init(struct kv_cache *cache)
+{
+	cache->health.cache = cache;
+	cache->health.page = kv_pages_new(KV_PAGE);
+	return cache->health.page ? 0 : -ENOMEM;
+}
+
+static void go_offline(struct kv_cache *cache, const char *why)
+{
+	if (!cache->health.why)
+		cache->stats.ssd_outages++;
+	cache->health.why = why;
+}
+
+static void note_locked(struct kv_cache *cache, int status)
+{
+	struct kv_health *health = &cache->health;
+
+	if (status == 0) {
+		health->errors = 0;
+		return;
+	}
+	cache->stats.io_errors++;
+	if (++health->errors >= ERRORS)
+		go_offline(cache, "offline: reads fail");
+}
+
+void kv_health_note(struct kv_cache *cache, int status)
+{
+	kv_lock(cache);
+	note_locked(cache, status);
+	kv_unlock(cache);
+}
+
+bool kv_health_offline_locked(const struct kv_cache *cache)
+{
+	return cache->health.why != NULL;
+}
+
+/* A page of some slot, each time of another; false: there is none. */
+static bool aim(struct kv_cache *cache, struct kv_io *io, uint8_t *page)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+	const uint32_t turn = cache->health.turn++;
+	const struct kv_file *file = NULL;
+
+	for (uint32_t i = 0; i < ssd->n_files && !file; i++)
+		file = ssd->files[(turn + i) % ssd->n_files];
+	if (!file)
+		return false;
+	*io = (struct kv_io){
+		.op = KV_IO_READ,
+		.fd = file->fd,
+		.buffer = -1,
+		.data = page,
+		.offset = turn % file->slots * file->slot_bytes,
+		.bytes = KV_PAGE,
+	};
+	return true;
+}
+
+static void probe_done(struct kv_io *io, int status)
+{
+	struct kv_health *health = (struct kv_health *)io;
+	struct kv_cache *cache = health->cache;
+
+	kv_lock(cache);
+	health->probing = false;
+	health->errors = status == 0 ? 0 : health->errors;
+	if (status == 0)
+		health->why = NULL;
+	kv_unlock(cache);
+}
+
+static void probe_locked(struct kv_cache *cache)
+{
+	struct kv_health *health = &cache->health;
+
+	if (health->probing)
+		return;
+	if (!aim(cache, &health->probe, health->page)) {
+		health->why = NULL;
+		return;
+	}
+	health->probe.done = probe_done;
+	health->probing = true;
+	kv_ring_submit(cache->ring, &health->probe);
+}
+
+/* Those who wait for durability learn that it does not come. */
+static void fail_writes(struct kv_cache *cache)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+
+	ssd->error = -ETIMEDOUT;
+	ssd->failures++;
+	kv_flushes_settle_locked(cache, -ETIMEDOUT);
+	pthread_cond_broadcast(&ssd->done);
+}
+
+void kv_health_check_locked(struct kv_cache *cache)
+{
+	struct kv_health *health = &cache->health;
+	struct kv_ring_stuck stuck = kv_health_stuck_locked(cache);
+	unsigned n = stuck.reads + stuck.writes;
+
+	if (n > health->stuck) {
+		cache->stats.io_errors += n - health->stuck;
+		go_offline(cache, "offline: requests do not end");
+	}
+	health->stuck = n;
+	if (n > 0)
+		kv_reads_expire_locked(cache);
+	if (stuck.writes > 0)
+		fail_writes(cache);
+	if (health->why)
+		probe_locked(cache);
+}
+
+static void free_io(struct kv_io *io, int status)
+{
+	(void)status;
+	free(io);
+}
+
+bool kv_health_probe(struct kv_cache *cache)
+{
+	struct probe {
+		struct kv_io io; /* first: free(io) frees it all */
+		uint8_t page[KV_PAGE] __attribute__((aligned(KV_PAGE)));
+	} *probe = NULL;
+	bool aimed;
+	int r;
+
+	if (posix_memalign((void **)&probe, KV_PAGE, sizeof(*probe)))
+		return false;
+	kv_lock(cache);
+	aimed = aim(cache, &probe->io, probe->page);
+	kv_unlock(cache);
+	probe->io.done = free_io;
+	r = aimed ? kv_ring_wait(cache->ring, &probe->io) : -ENOENT;
+	if (r != -ETIMEDOUT)
+		free(probe);
+	return r == 0;
+}

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * segment_file.c - the segment files below STORE/segments.
+ *
+ * OWNS       every kv_file and its descriptor.
+ *
+ * INVARIANTS
+ *   (1) A file is allocated in full, and its trailer tells the size of its
+ *       slots, before it is used; all files together keep within file_budget.
+ *   (2) A file without a record in the index holds nothing: it is removed at
+ *       mount.
+ *
+ * LOCKING    cache->lock for the table; files are made without it, by the
+ *            writer thread alone.
+ */
+#include "cache/block/block.h"
+#include "cache/ssd/ssd.h"
+#include "index/segfile.h"
+#include "common/crash_point.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+struct kv_file *kv_file_at(struct kv_cache *cache, uint32_t id)
+{
+	return id < cache->ssd.n_files ? cache->ssd.files[id] : NULL;
+}
+
+static int table_room(struct kv_ssd *ssd, uint32_t id)
+{
+	uint32_t n = KV_MAX(ssd->n_files * 2, id + 64);
+	struct kv_file **files;
+
+	if (id < ssd->n_files)
+		return 0;
+	files = realloc(ssd->files, n * sizeof(struct kv_file *));
+	if (!files)
+		return -ENOMEM;
+	memset(files + ssd->n_files, 0,
+	       (n - ssd->n_files) * sizeof(struct kv_file *));
+	ssd->files = files;
+	ssd->n_files = n;
+	return 0;
+}
+
+static int file_open(struct kv_ssd *ssd, uint32_t id, int flags)
+{
+	char name[KV_SEGMENT_NAME];
+	int fd;
+
+	kv_segment_name(id, name);
+	fd = openat(ssd->dir, name,
+		    flags | O_CLOEXEC | O_NOFOLLOW |
+			    (ssd->buffered ? 0 : O_DIRECT),
+		    0600);
+	return fd < 0 ? -errno : fd;
+}
+
+static int add(struct kv_cache *cache, uint32_t id, int fd, uint64_t slot_bytes,
+	       bool recorded, bool trailer)
+{
+	struct kv_file *file = calloc(1, sizeof(*file));
+	int r;
+
+	if (!file)
+		return -ENOMEM;
+	file->id = id;
+	file->fd = fd;
+	file->slot_bytes = slot_bytes;
+	file->recorded = recorded;
+	file->trailer = trailer;
+	r = table_room(&cache->ssd, id);
+	if (r == 0)
+		r = kv_extents_add_file(cache, file);
+	if (r < 0) {
+		free(file);
+		return r;
+	}
+	cache->ssd.files[id] = file;
+	cache->ssd.live_files++;
+	return 0;
+}
+
+/* After a crash, or in a store of format 1, the trailer may be another's. */
+static bool trailer_agrees(struct kv_cache *cache, int fd,
+			   const struct kv_segment_record *record)
+{
+	const struct kv_store_info *info = &cache->info;
+	struct kv_trailer trailer;
+
+	if (info->clean && info->version == KV_FORMAT_VERSION &&
+	    !cache->ssd.unswept)
+		return true;
+	return kv_trailer_read(fd, record->id, &trailer) == 0 &&
+	       trailer.slot_bytes == record->slot_bytes &&
+	       memcmp(trailer.store, info->store, sizeof(info->store)) == 0;
+}
+
+int kv_file_adopt(struct kv_cache *cache,
+		  const struct kv_segment_record *record)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	struct stat st;
+	bool trailer;
+	int fd, r;
+
+	if (record->slot_bytes < 2 * KV_PAGE || record->slot_bytes % KV_PAGE ||
+	    record->slot_bytes > ssd->segment_bytes ||
+	    record->id > UINT32_MAX / 2 || kv_file_at(cache, record->id))
+		return -EBADMSG;
+	fd = file_open(ssd, record->id,
+		       cache->config.read_only ? O_RDONLY : O_RDWR);
+	if (fd < 0)
+		return fd;
+	r = fstat(fd, &st) < 0 ? -errno : 0;
+	if (r == 0 && (uint64_t)st.st_size < ssd->segment_bytes)
+		r = -EBADMSG;
+	if (r == 0) {
+		trailer = trailer_agrees(cache, fd, record);
+		ssd->unswept |= !trailer;
+		r = add(cache, record->id, fd, record->slot_bytes, true,
+			trailer);
+	}
+	if (r < 0)
+		close(fd);
+	return r;
+}
+
+static uint32_t free_id(struct kv_ssd *ssd)
+{
+	uint32_t id = 0;
+
+	while (id < ssd->n_files && ssd->files[id])
+		id++;
+	return id;
+}
+
+bool kv_file_room(const struct kv_cache *cache)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+
+	return !ssd->full && (ssd->live_files + 1) * ssd->segment_bytes +
+					     kv_beside_over(cache) <=
+				     ssd->file_budget;
+}
+
+static int create(struct kv_cache *cache, uint64_t slot_bytes)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	uint32_t id = free_id(ssd);
+	char name[KV_SEGMENT_NAME];
+	int fd, r;
+
+	kv_unlock(cache);
+	fd = file_open(ssd, id, O_RDWR | O_CREAT | O_TRUNC);
+	KV_POINT("file.made");
+	r = fd < 0 ? fd : -posix_fallocate(fd, 0, (off_t)ssd->segment_bytes);
+	KV_POINT("file.allocated");
+	if (r == 0)
+		r = kv_trailer_write(fd, id, cache->info.store,
+				     ssd->segment_bytes, slot_bytes);
+	kv_lock(cache);
+	if (r == 0)
+		r = add(cache, id, fd, slot_bytes, false, true);
+	if (r < 0) {
+		kv_segment_name(id, name);
+		unlinkat(ssd->dir, name, 0);
+		if (fd >= 0)
+			close(fd);
+	}
+	return r;
+}
+
+/*
+ * What the file held under its old slots is its owners' bytes: it goes before
+ * the trailer says that prologues are elsewhere now.  A file that fails here is
+ * of no class, and not used until the next mount.
+ */
+static int convert(struct kv_cache *cache, struct kv_file *file,
+		   uint64_t slot_bytes)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	int r;
+
+	kv_extents_remove_file(cache, file);
+	kv_unlock(cache);
+	KV_POINT("file.reclass");
+	r = kv_segment_clear(file->fd, ssd->segment_bytes, slot_bytes);
+	KV_POINT("file.cleared");
+	if (r == 0)
+		r = kv_trailer_write(file->fd, file->id, cache->info.store,
+				     ssd->segment_bytes, slot_bytes);
+	KV_POINT("file.trailer");
+	kv_lock(cache);
+	if (r < 0)
+		return r;
+	file->slot_bytes = slot_bytes;
+	file->recorded = false;
+	file->trailer = true;
+	return kv_extents_add_file(cache, file);
+}
+
+int kv_file_create(struct kv_cache *cache, uint64_t slot_bytes)
+{
+	struct kv_file *file =
+		kv_file_room(cache) ? NULL
+				    : kv_extents_empty_file(cache, slot_bytes);
+
+	return file ? convert(cache, file, slot_bytes)
+		    : create(cache, slot_bytes);
+}
+
+static void file_free(struct kv_file *file)
+{
+	close(file->fd);
+	free(file->bitmap);
+	free(file);
+}
+
+/* Forget the blocks of one file, and the file. */
+static int give_up(struct kv_cache *cache, struct kv_file *file)
+{
+	struct kv_batch *batch;
+	char name[KV_SEGMENT_NAME];
+	int r = kv_batch_begin(cache->index, &batch);
+
+	for (uint32_t i = 0; r == 0 && i < file->slots; i++)
+		if (file->bitmap[i / 64] & 1ull << i % 64)
+			r = kv_batch_delete_slot(batch,
+						 kv_slot_id(file->id, i));
+	if (r == 0)
+		r = kv_batch_delete_segment(batch, file->id);
+	if (r < 0) {
+		kv_batch_abort(batch);
+		return r;
+	}
+	r = kv_batch_commit(batch);
+	if (r < 0)
+		return r;
+	KV_POINT("shrink.committed");
+	kv_segment_name(file->id, name);
+	unlinkat(cache->ssd.dir, name, 0);
+	KV_POINT("shrink.unlinked");
+	return 0;
+}
+
+int kv_files_shrink(struct kv_cache *cache)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	int r = 0;
+
+	for (uint32_t id = ssd->n_files; r == 0 && id-- > 0;) {
+		struct kv_file *file = ssd->files[id];
+
+		if (ssd->live_files * ssd->segment_bytes +
+			    kv_beside_over(cache) <=
+		    ssd->file_budget)
+			break;
+		if (!file)
+			continue;
+		r = give_up(cache, file);
+		for (uint32_t i = 0; r == 0 && i < cache->table.used; i++) {
+			struct kv_block *block = kv_table_at(&cache->table, i);
+
+			if (block->file == id &&
+			    !(block->flags & BLOCK_REMOVED))
+				kv_extent_drop(cache, block);
+		}
+		if (r == 0) {
+			kv_extents_remove_file(cache, file);
+			ssd->files[id] = NULL;
+			ssd->live_files--;
+			file_free(file);
+		}
+	}
+	return r;
+}
+
+void kv_files_sweep(struct kv_cache *cache)
+{
+	int copy = dup(cache->ssd.dir);
+	DIR *dir = copy < 0 ? NULL : fdopendir(copy);
+	struct dirent *entry;
+	uint32_t id;
+
+	if (!dir) {
+		kv_closep(&copy);
+		return;
+	}
+	rewinddir(dir);
+	while ((entry = readdir(dir))) {
+		if (kv_segment_parse(entry->d_name, &id) &&
+		    !kv_file_at(cache, id))
+			unlinkat(cache->ssd.dir, entry->d_name, 0);
+		KV_POINT("mount.sweep");
+	}
+	closedir(dir);
+}
+
+void kv_files_close(struct kv_cache *cache)
+{
+	struct kv_ssd_class *class;
+
+	for (uint32_t id = 0; id < cache->ssd.n_files; id++)
+		if (cache->ssd.files[id])
+			file_free(cache->ssd.files[id]);
+	free(cache->ssd.files);
+	while ((class = LIST_FIRST(&cache->ssd.classes))) {
+		LIST_REMOVE(class, link);
+		kv_shelves_free(&class->shelves);
+		free(class);
+	}
+}

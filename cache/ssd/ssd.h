@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ssd.h - the SSD tier inside the cache: slots of files, writes, commits,
+ * health.
+ */
+#ifndef KV_SSD_H
+#define KV_SSD_H
+
+#include "cache/core/core.h"
+
+/* reclaim.c: who makes place on SSD; lock held */
+/* Evict for @taker, from @class: what is nobody's guarantee but its own. */
+bool kv_reclaim_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
+			   struct kv_space *taker);
+/*
+ * There is no slot of @class: see to it that there will be one for @taker, and
+ * return 0.  -ENOSPC: nothing may be evicted, or nothing has been for seconds.
+ * Lets go of the lock.
+ */
+int kv_reclaim_for(struct kv_cache *cache, struct kv_ssd_class *class,
+		   struct kv_space *taker);
+/* Is it safe to pin @bytes more of @space, which no write can take then? */
+bool kv_ssd_over_floor(const struct kv_cache *cache,
+		       const struct kv_space *space, uint64_t bytes);
+void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t bytes);
+/* Evict for @taker, of whatever size: the index has no room for its record. */
+bool kv_reclaim_record_locked(struct kv_cache *cache, struct kv_space *taker);
+uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */
+bool kv_reclaim_own_locked(struct kv_cache *cache, struct kv_space *space);
+
+/* extent.c; lock held */
+struct kv_file *kv_file_at(struct kv_cache *cache, uint32_t id);
+/* A file that the index knows; -ENOENT: it is not there. */
+int kv_file_adopt(struct kv_cache *cache, const struct kv_segment_record *r);
+/* A file for slots of this size, a new one or an empty one that had others;
+ * lets go of the lock meanwhile. */
+int kv_file_create(struct kv_cache *cache, uint64_t slot_bytes);
+/* May there be one more? */
+bool kv_file_room(const struct kv_cache *cache);
+/* Remove files that the index does not know. */
+void kv_files_sweep(struct kv_cache *cache);
+/* Give up whole files until the cap is kept; commits by itself. */
+int kv_files_shrink(struct kv_cache *cache);
+void kv_files_close(struct kv_cache *cache);
+/*
+ * A free slot.  -ENOENT: a file must be created first; -EAGAIN: deletions must
+ * be committed first; -ENOSPC: nothing may be evicted; -EDQUOT: nor by the
+ * space, which is at its quota; -EBUSY: it is, by what is being written.  Lets
+ * go of the lock, but not if it returns 0.
+ */
+int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t slot_bytes, uint32_t *ret_file,
+			  uint32_t *ret_place);
+void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id);
+/* What was taken for @space is not attached after all, but deleted. */
+void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
+			      uint64_t slot_id);
+/* The shelf of a block that has an extent, else NULL. */
+struct kv_shelf *kv_extent_shelf(struct kv_cache *cache,
+				 const struct kv_block *block);
+/* The block's pin changed. */
+void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
+			  bool pin);
+/* It holds the block's bytes now; at mount: the slot is taken by this. */
+int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
+		    uint32_t file, uint32_t place);
+void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
+			     uint32_t file, uint32_t place);
+/* It is the block's no more: delete the record, zero the prologue, reuse. */
+void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block);
+void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,
+			     bool reuse);
+void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block);
+uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block);
+/* As detach, but the slot stays taken until the next mount (quarantine). */
+void kv_extent_forget_locked(struct kv_cache *cache, struct kv_block *block);
+/* The deletion of a slot that was detached is durable. */
+void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id);
+/* The commit that should have deleted it failed. */
+void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id);
+/* At mount: the most recent block so far, oldest first. */
+void kv_extent_order(struct kv_cache *cache, struct kv_block *block);
+/* At mount: the block goes with its file. */
+void kv_extent_drop(struct kv_cache *cache, struct kv_block *block);
+int kv_extents_add_file(struct kv_cache *cache, struct kv_file *file);
+void kv_extents_remove_file(struct kv_cache *cache, struct kv_file *file);
+/* An empty file with slots of another size; NULL. */
+struct kv_file *kv_extents_empty_file(struct kv_cache *cache,
+				      uint64_t slot_bytes);
+
+/* lane.c; lock held */
+void kv_lanes_init(struct kv_cache *cache);
+void kv_lane_push_locked(struct kv_cache *cache, struct kv_slot *slot);
+void kv_lane_push_front_locked(struct kv_cache *cache, struct kv_slot *slot);
+void kv_lane_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
+/* A slot on a lane comes next on it. */
+void kv_lane_pull_locked(struct kv_slot *slot);
+/* The first of the lane whose turn it is; NULL: none. */
+struct kv_slot *kv_lane_next_locked(struct kv_cache *cache);
+/* It is being written: that much of its lane's turn is over. */
+void kv_lane_charge_locked(struct kv_slot *slot);
+/* The lane whose turn it is comes last. */
+void kv_lane_yield_locked(struct kv_cache *cache);
+
+/* admit.c; lock held */
+enum kv_verdict { KV_ADMIT_NOW, KV_ADMIT_LATER };
+/* May the block of @slot, next on its lane, be written?  LATER: it is no
+ * longer next. */
+enum kv_verdict kv_admit_locked(struct kv_cache *cache, struct kv_slot *slot);
+void kv_admit_charge_locked(struct kv_cache *cache, const struct kv_slot *slot);
+/* If it waits for its parent: it does so no more. */
+void kv_orphan_unlink_locked(struct kv_slot *slot);
+/* The parent was sealed, or will not be: look at its orphans again. */
+void kv_orphans_adopt_locked(struct kv_cache *cache, struct kv_fill *fill);
+
+/* writer.c, commit.c */
+int kv_writer_start(struct kv_cache *cache);
+/* Writes everything out first.  -ETIMEDOUT: something is stuck. */
+int kv_writer_stop(struct kv_cache *cache);
+void kv_write_queue_locked(struct kv_cache *cache, struct kv_block *block,
+			   bool must);
+void kv_write_unqueue_locked(struct kv_cache *cache, struct kv_block *block);
+/* Does somebody wait for the durability of this dirty slot? */
+bool kv_write_must(const struct kv_slot *slot);
+void kv_undone_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
+void kv_write_failed_locked(struct kv_cache *cache, int error);
+void kv_commit_kick_locked(struct kv_cache *cache, bool urgent);
+/* The number of the commit after which what is deleted now is durably so. */
+uint64_t kv_commits_needed_locked(const struct kv_cache *cache);
+void *kv_committer(void *cache);
+bool kv_block_loose(const struct kv_block *block);
+void kv_update_locked(struct kv_cache *cache, struct kv_block *block);
+
+/* Queue what of @space was not written unasked, or not because of a fault. */
+void kv_write_queue_loose_locked(struct kv_cache *cache,
+				 struct kv_space *space);
+
+/* flush.c */
+void kv_flushes_settle_locked(struct kv_cache *cache, int error);
+/* All flushes of @space (NULL: of all) end with @error. */
+void kv_flushes_fail_locked(struct kv_cache *cache,
+			    const struct kv_space *space, int error);
+/* @slot is all in its file, or will not be written. */
+void kv_flushes_written_locked(struct kv_cache *cache,
+			       const struct kv_slot *slot);
+/* Flushes that wait for the slot of @seq wait for its deletion, too. */
+void kv_flushes_prolong_locked(struct kv_cache *cache, uint64_t seq);
+/* Wait, lock held, until a commit is of use to somebody, or is due. */
+void kv_commit_gather(struct kv_cache *cache);
+
+/* settle.c; not under the lock */
+/* Zero the prologues of those to be reused.  Where some can be written to, or
+ * @others_work, those that cannot are ->bad; else it fails. */
+int kv_prologues_zero(struct kv_cache *cache, struct kv_deletion *items,
+		      size_t n, bool others_work);
+int kv_files_sync(struct kv_cache *cache, const int *fds, size_t n);
+
+/* health.c */
+int kv_health_init(struct kv_cache *cache);
+uint64_t kv_health_patience(const struct kv_cache *cache);
+uint64_t kv_health_retry(const struct kv_cache *cache);
+/* How a read of a block ended. */
+void kv_health_note(struct kv_cache *cache, int status);
+/* Reads are not even tried: what is only on SSD is a miss. */
+bool kv_health_offline_locked(const struct kv_cache *cache);
+/* The ring's, and an index transaction that does not end. */
+struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache);
+void kv_health_check_locked(struct kv_cache *cache); /* once a second */
+/* Can any page be read from the segment files?  Waits. */
+bool kv_health_probe(struct kv_cache *cache);
+
+/* fetch.c */
+uint8_t *kv_pages_new(uint64_t bytes); /* NULL: no memory */
+void kv_pages_free(uint8_t *pages, uint64_t bytes);
+/*
+ * Read what the block has on SSD into *@data, @room bytes from kv_pages_new,
+ * and verify it.  Waits.  -EBADMSG: it was damaged and is a miss from now on;
+ * -ENOENT removed; -EIO; -ETIMEDOUT: the device does not answer, and *@data is
+ * NULL: the request frees it when it ends.
+ */
+int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
+		   uint8_t **data, uint64_t room);
+/* What becomes of a block whose second read ended with @io, or else its
+ * verification with @r; returns what its readers are told. */
+int kv_block_judge(struct kv_cache *cache, struct kv_block *block, int io,
+		   int r);
+
+/* recover.c */
+/* Open the index in @path; if it cannot be used, make it anew and say so. */
+int kv_index_open_or_remake(struct kv_cache *cache, const char *path,
+			    const struct kv_store_info *fresh, char **ret_why);
+/* What a crash or an older format left to be done, once all is read. */
+int kv_store_recover(struct kv_cache *cache);
+
+/* sweep.c: zero the prologues in free slots, write trailers that are missing */
+int kv_sweep(struct kv_cache *cache);
+
+#endif

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * writer.c - sealed blocks on their way to SSD.
+ *
+ * OWNS       the queue of blocks to be written, and the writer thread.
+ *
+ * STATES     of a block, and the function that makes each step:
+ *
+ *             LOOSE -> QUEUED    kv_write_queue_locked
+ *            QUEUED -> LOOSE     kv_write_unqueue_locked  (removed, given up)
+ *            QUEUED -> WRITING   start_write
+ *           WRITING -> WRITTEN   write_done               (reactor thread)
+ *           WRITING -> QUEUED    write_done, when it failed
+ *           WRITTEN -> DURABLE   commit.c
+ *
+ * INVARIANTS
+ *   (1) QUEUED and WRITING slots are on their space's undone, by seq, QUEUED
+ *       ones on a lane, too (lane.c); ssd->undone counts them.  Neither is
+ *       idle: a
+ *       block that is being written keeps its bytes (R5).
+ *
+ * LOCKING    cache->lock.
+ */
+#include "cache/block/block.h"
+#include "cache/ssd/ssd.h"
+#include "common/crash_point.h"
+
+#define WRITES_AT_ONCE 128u
+/* The device is busy with that, and a sync or a read behind it waits for no
+ * more than that. */
+#define WRITING_BYTES (48u << 20)
+#define QUOTA_NS 1000000u
+#define FULL_NS 5000000000u /* then it looks whether there is room again */
+
+struct write {
+	struct kv_io io; /* first */
+	struct kv_cache *cache;
+	struct kv_slot *slot;
+};
+
+static void set_flags(struct kv_cache *cache, struct kv_block *block,
+		      uint8_t set, uint8_t clear)
+{
+	kv_slot_before(cache, block->slot);
+	block->flags = (uint8_t)((block->flags & ~clear) | set);
+	kv_slot_after(cache, block->slot);
+}
+
+void kv_write_queue_locked(struct kv_cache *cache, struct kv_block *block,
+			   bool must)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_slot *slot = block->slot;
+
+	if (!ssd->on || cache->config.read_only || !slot ||
+	    block->file != KV_NONE || (block->flags & BLOCK_REMOVED))
+		return;
+	slot->must |= must;
+	if (!kv_block_dirty(block)) {
+		kv_orphan_unlink_locked(slot);
+		slot->pulled = slot->denied = false;
+		slot->shelf->space->loose--;
+		set_flags(cache, block, BLOCK_QUEUED, 0);
+		slot->seq = ++ssd->seq;
+		kv_lane_push_locked(cache, slot);
+		TAILQ_INSERT_TAIL(&slot->shelf->space->undone, slot, undone);
+		slot->shelf->space->unwritten++;
+		ssd->undone++;
+		KV_POINT("write.queued");
+	}
+	pthread_cond_signal(&ssd->write);
+}
+
+bool kv_write_must(const struct kv_slot *slot)
+{
+	return slot->must || slot->seq <= slot->shelf->space->must_seq;
+}
+
+void kv_write_unqueue_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_slot *slot = block->slot;
+
+	kv_lane_drop_locked(cache, slot);
+	kv_undone_drop_locked(cache, slot);
+	set_flags(cache, block, 0, BLOCK_QUEUED);
+	slot->shelf->space->loose++;
+	kv_flushes_written_locked(cache, slot);
+	slot->must = false;
+	kv_flushes_settle_locked(cache, 0);
+}
+
+void kv_undone_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
+{
+	TAILQ_REMOVE(&slot->shelf->space->undone, slot, undone);
+	cache->ssd.undone--;
+}
+
+/* Its space is at its quota and has nothing to give: whoever waits is told. */
+static void deny(struct kv_cache *cache, struct kv_slot *slot)
+{
+	struct kv_space *space = slot->shelf->space;
+	bool must = kv_write_must(slot);
+
+	cache->stats.unwritten_quota++;
+	if (must)
+		kv_flushes_fail_locked(cache, space, -ENOSPC);
+	kv_write_unqueue_locked(cache, slot->block);
+	slot->denied = must;
+	pthread_cond_broadcast(&cache->ssd.done);
+}
+
+void kv_write_failed_locked(struct kv_cache *cache, int error)
+{
+	cache->ssd.error = error;
+	cache->ssd.failures++;
+	cache->stats.io_errors++;
+	kv_flushes_settle_locked(cache, error);
+	pthread_cond_broadcast(&cache->ssd.done);
+}
+
+/* In the order in which they began: no child becomes durable before its
+ * parent. */
+static void pass_on(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_slot *slot;
+
+	while ((slot = TAILQ_FIRST(&space->under_way)) && slot->written) {
+		TAILQ_REMOVE(&space->under_way, slot, link);
+		slot->written = false;
+		kv_flushes_written_locked(cache, slot);
+		cache->ssd.written_bytes += slot->segment->class->slot_bytes;
+		TAILQ_INSERT_TAIL(&cache->ssd.written, slot, link);
+		pthread_cond_signal(&cache->ssd.commit);
+	}
+}
+
+static void write_done(struct kv_io *io, int status)
+{
+	struct write *write = (struct write *)io;
+	struct kv_cache *cache = write->cache;
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_slot *slot = write->slot;
+	struct kv_space *space = slot->shelf->space;
+	struct kv_block *block = slot->block;
+
+	kv_lock(cache);
+	ssd->writing--;
+	ssd->writing_bytes -= slot->segment->class->slot_bytes;
+	if (status == 0) {
+		KV_POINT("write.done");
+		cache->stats.bytes_written_ssd += io->bytes;
+		slot->written = true;
+	} else {
+		TAILQ_REMOVE(&space->under_way, slot, link);
+		kv_extent_give_up_locked(cache, space,
+					 kv_slot_id(slot->file, slot->place));
+		set_flags(cache, block, BLOCK_QUEUED, BLOCK_WRITING);
+		kv_lane_push_front_locked(cache, slot);
+		kv_write_failed_locked(cache, status);
+		if (block->flags & BLOCK_REMOVED) {
+			kv_write_unqueue_locked(cache, block);
+			kv_block_space(cache, block)->loose--;
+		}
+		kv_block_settle_locked(cache, block);
+	}
+	pass_on(cache, space);
+	pthread_cond_signal(&ssd->write);
+	kv_unlock(cache);
+	free(write);
+}
+
+static int start_write(struct kv_cache *cache, struct kv_slot *slot)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	struct write *write = calloc(1, sizeof(*write));
+	struct kv_file *file;
+	int r;
+
+	if (!write)
+		return -ENOMEM;
+	r = kv_extent_take_locked(cache, slot->shelf->space,
+				  slot->segment->class->slot_bytes, &slot->file,
+				  &slot->place);
+	if (r < 0) {
+		free(write);
+		return r;
+	}
+	file = kv_file_at(cache, slot->file);
+	kv_admit_charge_locked(cache, slot);
+	kv_lane_charge_locked(slot);
+	kv_lane_drop_locked(cache, slot);
+	set_flags(cache, slot->block, BLOCK_WRITING, BLOCK_QUEUED);
+	TAILQ_INSERT_TAIL(&slot->shelf->space->under_way, slot, link);
+	write->cache = cache;
+	write->slot = slot;
+	write->io.op = KV_IO_WRITE;
+	write->io.fd = file->fd;
+	write->io.buffer = slot->segment->buffer;
+	write->io.data = kv_slot_prologue(slot);
+	write->io.offset = slot->place * file->slot_bytes;
+	write->io.bytes = KV_PAGE + kv_round_up(slot->block->length, KV_PAGE);
+	write->io.done = write_done;
+	ssd->writing++;
+	ssd->writing_bytes += slot->segment->class->slot_bytes;
+	KV_POINT("write.before_submit");
+	kv_ring_submit(cache->ring, &write->io);
+	KV_POINT("write.submitted");
+	return 0;
+}
+
+/* The write of @slot did not begin, by @r: what is to be done about it. Returns
+ * what is left of @r. */
+static int see_to(struct kv_cache *cache, struct kv_slot *slot, int r)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+
+	switch (r) {
+	case -EDQUOT:
+		deny(cache, slot);
+		return 0;
+	case -EBUSY:
+		kv_lane_yield_locked(cache);
+		kv_commit_kick_locked(cache, true);
+		kv_cond_wait(cache, &ssd->done, QUOTA_NS);
+		return 0;
+	case -EAGAIN:
+		kv_commit_kick_locked(cache, true);
+		kv_cond_wait(cache, &ssd->done, kv_health_retry(cache));
+		return 0;
+	case -ENOSPC:
+		kv_lane_yield_locked(cache); /* others may be owed room */
+		return r;
+	default:
+		return r;
+	}
+}
+
+/* Returns 0 if the next turn may begin at once. */
+static int turn(struct kv_cache *cache)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_slot *slot = kv_lane_next_locked(cache);
+	uint64_t slot_bytes;
+	int r;
+
+	if (ssd->full && kv_now_ns() > ssd->full_until)
+		ssd->full = false;
+	if (!slot || ssd->writing >= WRITES_AT_ONCE ||
+	    ssd->writing_bytes >= WRITING_BYTES) {
+		kv_cond_wait(cache, &ssd->write, kv_health_retry(cache));
+		return 0;
+	}
+	if (kv_admit_locked(cache, slot) == KV_ADMIT_LATER)
+		return 0;
+	slot_bytes = slot->segment->class->slot_bytes;
+	r = start_write(cache, slot);
+	if (r == -ENOENT) {
+		r = kv_file_create(cache, slot_bytes);
+		/* Full from outside: go on with the files there are. */
+		if (r == -ENOSPC) {
+			ssd->full = true;
+			ssd->full_until = kv_now_ns() + FULL_NS;
+			r = 0;
+		}
+		return r;
+	}
+	return see_to(cache, slot, r);
+}
+
+static void *writer(void *arg)
+{
+	struct kv_cache *cache = arg;
+	struct kv_ssd *ssd = &cache->ssd;
+	int tries = 0;
+
+	kv_lock(cache);
+	while (ssd->unswept)
+		kv_cond_wait(cache, &ssd->write, kv_health_retry(cache));
+	while (!ssd->stop || (ssd->undone && tries < 2 &&
+			      !kv_health_stuck_locked(cache).writes)) {
+		uint64_t failures = ssd->failures;
+		int r = turn(cache);
+
+		if (r < 0)
+			kv_write_failed_locked(cache, r);
+		if (failures == ssd->failures)
+			continue;
+		/* It failed: wait a little, then look whether it still does. */
+		tries += ssd->stop;
+		kv_cond_wait(cache, &ssd->write, kv_health_retry(cache));
+	}
+	ssd->writer_ended = true;
+	pthread_cond_broadcast(&ssd->done);
+	kv_unlock(cache);
+	return NULL;
+}
+
+/* What was not written unasked, because of writeback= or a fault, is now. */
+void kv_write_queue_loose_locked(struct kv_cache *cache, struct kv_space *space)
+{
+	for (unsigned d = 0; space->loose && d < KV_ARRAY_LEN(space->dirs); d++)
+		for (uint32_t i = 0;
+		     space->dirs[d] && space->dirs[d]->buckets &&
+		     i <= space->dirs[d]->mask;
+		     i++)
+			for (uint32_t n = space->dirs[d]->buckets[i];
+			     n != KV_NONE;) {
+				struct kv_block *block =
+					kv_table_at(&cache->table, n);
+
+				n = block->next;
+				kv_write_queue_locked(cache, block, true);
+			}
+}
+
+int kv_writer_start(struct kv_cache *cache)
+{
+	int r = kv_thread(&cache->ssd.writer, "kvfs-write", writer, cache);
+
+	if (r < 0)
+		return r;
+	r = kv_thread(&cache->ssd.committer, "kvfs-commit", kv_committer,
+		      cache);
+	cache->ssd.running = r == 0;
+	if (r == 0)
+		return 0;
+	kv_lock(cache);
+	cache->ssd.stop = true;
+	pthread_cond_broadcast(&cache->ssd.write);
+	kv_unlock(cache);
+	pthread_join(cache->ssd.writer, NULL);
+	return r;
+}
+
+/* -ETIMEDOUT: the thread waits for what is stuck. */
+static int join(struct kv_cache *cache, pthread_t thread, const bool *ended)
+{
+	int r = 0;
+
+	kv_lock(cache);
+	while (!*ended && r == 0) {
+		kv_cond_wait(cache, &cache->ssd.done, kv_health_retry(cache));
+		if (!*ended && kv_health_stuck_locked(cache).writes > 0)
+			r = -ETIMEDOUT;
+	}
+	kv_unlock(cache);
+	if (r == 0)
+		pthread_join(thread, NULL);
+	else
+		pthread_detach(thread);
+	return r;
+}
+
+int kv_writer_stop(struct kv_cache *cache)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	int r, e;
+
+	if (!ssd->running)
+		return 0;
+	kv_lock(cache);
+	for (uint32_t id = 0; id < cache->n_spaces; id++)
+		if (cache->spaces[id] && !cache->spaces[id]->removed)
+			kv_write_queue_loose_locked(cache, cache->spaces[id]);
+	ssd->stop = true;
+	pthread_cond_broadcast(&ssd->write);
+	kv_unlock(cache);
+	r = join(cache, ssd->writer, &ssd->writer_ended);
+	kv_lock(cache);
+	ssd->stop_commits = true;
+	pthread_cond_broadcast(&ssd->commit);
+	kv_unlock(cache);
+	e = join(cache, ssd->committer, &ssd->committer_ended);
+	ssd->running = false;
+	return r < 0 ? r : e;
+}

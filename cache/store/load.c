@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load.c - what the index knows, into memory, at mount.
+ *
+ * A million blocks are a million places in memory that nobody has looked at
+ * for long.  So a record is not taken in when it comes, but when the processor
+ * has had time to fetch what that will touch.
+ *
+ * OWNS       the records that were read and are not taken in yet.
+ *
+ * INVARIANTS
+ *   (1) Records are taken in in the order in which they were read.
+ *   (2) None waits when a snapshot is read, or when the walk is over.
+ *
+ * LOCKING    cache->lock, though the threads have not started yet.
+ */
+#include "cache/block/block.h"
+#include "cache/dram/dram.h"
+#include "cache/ssd/ssd.h"
+
+#define AHEAD 32u /* records that wait; the first half for their buckets */
+#define DIGIT 11u
+#define DIGITS (1u << DIGIT)
+
+struct adoption {
+	struct kv_cache *cache;
+	struct {
+		uint64_t slot_id;
+		struct kv_slot_record record;
+	} waiting[AHEAD];
+	uint64_t come, gone; /* counts */
+};
+
+static int visit_space(void *arg, const struct kv_space_record *record,
+		       const char *name, const char *layout)
+{
+	const struct adoption *adoption = arg;
+	int r = kv_space_adopt(adoption->cache, record, name, layout);
+
+	return r == -ENOMEM ? r : 0;
+}
+
+static int visit_segment(void *arg, const struct kv_segment_record *record)
+{
+	const struct adoption *adoption = arg;
+	int r = kv_file_adopt(adoption->cache, record);
+
+	if (r == 0)
+		kv_size_used(adoption->cache, record->slot_bytes);
+	return kv_is_shortage(r) ? r : 0;
+}
+
+/* Its slot is free, and holds what must not come back. */
+static int left_out(struct kv_cache *cache)
+{
+	cache->ssd.unswept = true;
+	return 0;
+}
+
+/* NULL: no block that there can be. */
+static struct kv_space *space_of(const struct kv_cache *cache,
+				 const struct kv_slot_record *record)
+{
+	if ((record->key_len != 16 && record->key_len != 32) ||
+	    record->length == 0 || record->length > UINT32_MAX ||
+	    record->space >= cache->n_spaces)
+		return NULL;
+	return cache->spaces[record->space];
+}
+
+static int take_in(struct kv_cache *cache, uint64_t slot_id,
+		   const struct kv_slot_record *record)
+{
+	struct kv_space *space = space_of(cache, record);
+	struct kv_key key = {.len = record->key_len};
+	struct kv_block *block;
+	int r;
+
+	if (!space)
+		return left_out(cache);
+	memcpy(key.b, record->key, sizeof(key.b));
+	r = kv_table_insert(cache, space, &key, &block);
+	if (r < 0)
+		return r == -EEXIST ? left_out(cache) : r;
+	block->length = (uint32_t)record->length;
+	block->mtime_ns = record->mtime_ns;
+	block->atime = record->atime;
+	block->hits = record->hits;
+	r = kv_extent_adopt(cache, block, (uint32_t)(slot_id >> 32),
+			    (uint32_t)slot_id);
+	if (kv_is_shortage(r))
+		return r;
+	if (r < 0) {
+		space->loose++;
+		kv_block_remove_locked(cache, block);
+		return left_out(cache);
+	}
+	if (record->pinned)
+		kv_pin_by_user_locked(cache, block, true);
+	return 0;
+}
+
+static int take_in_first(struct adoption *adoption)
+{
+	const unsigned i = adoption->gone++ % AHEAD;
+
+	return take_in(adoption->cache, adoption->waiting[i].slot_id,
+		       &adoption->waiting[i].record);
+}
+
+static int take_in_all(struct adoption *adoption)
+{
+	int r = 0;
+
+	while (r == 0 && adoption->gone < adoption->come)
+		r = take_in_first(adoption);
+	return r;
+}
+
+static void look_ahead(const struct adoption *adoption, uint64_t n,
+		       enum kv_table_ahead what)
+{
+	const struct kv_slot_record *record =
+		&adoption->waiting[n % AHEAD].record;
+	struct kv_space *space = space_of(adoption->cache, record);
+
+	if (space)
+		kv_table_look_ahead(adoption->cache, space, record->key, what);
+}
+
+static int visit_slot(void *arg, uint64_t slot_id,
+		      const struct kv_slot_record *record)
+{
+	struct adoption *adoption = arg;
+	int r = 0;
+
+	if (adoption->come - adoption->gone == AHEAD)
+		r = take_in_first(adoption);
+	adoption->waiting[adoption->come % AHEAD].slot_id = slot_id;
+	adoption->waiting[adoption->come % AHEAD].record = *record;
+	look_ahead(adoption, adoption->come, KV_AHEAD_BUCKET);
+	if (adoption->come - adoption->gone >= AHEAD / 2)
+		look_ahead(adoption, adoption->come - AHEAD / 2,
+			   KV_AHEAD_BLOCK);
+	adoption->come++;
+	return r;
+}
+
+static int visit_snapshot(void *arg, const struct kv_snapshot_record *record,
+			  const char *name,
+			  const struct kv_snapshot_item *items)
+{
+	struct adoption *adoption = arg;
+	int r = take_in_all(adoption);
+
+	return r < 0 ? r
+		     : kv_snapshot_adopt(adoption->cache, record, name, items);
+}
+
+struct age {
+	uint32_t atime, block;
+};
+
+/* Once over the digit of atime at @shift; what is equal keeps its order. */
+static void sort_digit(const struct age *from, struct age *to, size_t n,
+		       unsigned shift)
+{
+	size_t at[DIGITS + 1] = {0};
+
+	for (size_t i = 0; i < n; i++)
+		at[(from[i].atime >> shift) % DIGITS + 1]++;
+	for (unsigned d = 0; d < DIGITS; d++)
+		at[d + 1] += at[d];
+	for (size_t i = 0; i < n; i++)
+		to[at[(from[i].atime >> shift) % DIGITS]++] = from[i];
+}
+
+/* All blocks, the last one first: of one second, the one that was put in last
+ * is the deeper one. */
+static size_t ages_of(struct kv_cache *cache, struct age *ages)
+{
+	size_t n = 0;
+
+	for (uint32_t i = cache->table.used; i-- > 0;) {
+		const struct kv_block *block = kv_table_at(&cache->table, i);
+
+		if (block->flags & BLOCK_REMOVED)
+			continue;
+		ages[n].atime = block->atime;
+		ages[n++].block = i;
+	}
+	return n;
+}
+
+static int order_blocks(struct kv_cache *cache)
+{
+	_cleanup_(kv_freep) struct age *ages = NULL;
+	_cleanup_(kv_freep) struct age *half = NULL;
+	size_t n = 0;
+
+	ages = calloc(cache->table.used + 1, sizeof(*ages));
+	half = calloc(cache->table.used + 1, sizeof(*half));
+	if (!ages || !half)
+		return -ENOMEM;
+	n = ages_of(cache, ages);
+	sort_digit(ages, half, n, 0);
+	sort_digit(half, ages, n, DIGIT);
+	sort_digit(ages, half, n, 2 * DIGIT);
+	for (size_t i = 0; i < n; i++) {
+		if (i + AHEAD < n)
+			kv_table_fetch(&cache->table, half[i + AHEAD].block);
+		kv_extent_order(cache,
+				kv_table_at(&cache->table, half[i].block));
+	}
+	return 0;
+}
+
+int kv_index_adopt(struct kv_cache *cache, char **ret_why)
+{
+	struct adoption adoption = {.cache = cache};
+	const struct kv_index_visitor visitor = {
+		.arg = &adoption,
+		.space = visit_space,
+		.segment = visit_segment,
+		.slot = visit_slot,
+		.snapshot = visit_snapshot,
+	};
+	uint64_t damaged = 0;
+	int r;
+
+	kv_lock(cache);
+	r = kv_index_walk(cache->index, &visitor, &damaged);
+	if (r == 0)
+		r = take_in_all(&adoption);
+	if (r == 0)
+		r = order_blocks(cache);
+	kv_unlock(cache);
+	if (r < 0)
+		return kv_why(ret_why, r, "%s: cannot read the index: %s",
+			      cache->store, strerror(-r));
+	cache->stats.corrupt += damaged;
+	cache->ssd.unswept |= damaged > 0;
+	if (damaged)
+		kv_note(cache, "index_damaged=%llu records passed over",
+			(unsigned long long)damaged);
+	return 0;
+}

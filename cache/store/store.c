@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store.c - the STORE directory: made, locked, read at mount, left clean.
+ *
+ *   STORE/lock        an OFD lock, never unlinked; the owner's pid in it, and
+ *                     what overcommit.c keeps there.  STORE itself is locked
+ *                     by flock(2) besides
+ *   STORE/store       the store record, as of the last mount
+ *   STORE/index/      LMDB
+ *   STORE/spaces/     NNNNNN, one for each space
+ *   STORE/segments/   NNNNNN.seg
+ *
+ * OWNS       the lock, the index handle, the store's description.
+ *
+ * LOCKING    none needed: it runs before the threads start and after they end.
+ */
+#include "cache/block/block.h"
+#include "cache/dram/dram.h"
+#include "cache/ssd/ssd.h"
+#include "index/beside.h"
+#include "common/crash_point.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#define GENERATIONS_A_MOUNT (1ull << 32)
+/* Of the index's map, for each record that a commit writes: each may take three
+ * pages, twice, and an eighth of the map is kept back (batch.c). */
+#define ROUND_SHARE (256u << 10)
+
+int kv_why(char **ret_why, int r, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	if (vasprintf(ret_why, format, args) < 0)
+		*ret_why = NULL;
+	va_end(args);
+	return r;
+}
+
+/* 1 it is empty, 0 a store, -EEXIST something else. */
+static int look_at(const char *path)
+{
+	DIR *dir = opendir(path);
+	struct dirent *entry;
+	bool empty = true, index = false;
+
+	if (!dir)
+		return -errno;
+	while ((entry = readdir(dir))) {
+		const char *name = entry->d_name;
+
+		if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+		    strcmp(name, "lost+found") == 0)
+			continue;
+		empty &= strcmp(name, "lock") == 0;
+		index |= strcmp(name, "index") == 0;
+	}
+	/* Who has lost the whole index has this still. */
+	index |= kv_store_file_there(dirfd(dir));
+	closedir(dir);
+	if (empty)
+		return 1;
+	return index ? 0 : -EEXIST;
+}
+
+static int take_lock(struct kv_cache *cache, char **ret_why)
+{
+	struct flock lock = {.l_type = F_WRLCK};
+	char pid[32] = {0};
+	int fd = openat(cache->store_fd, "lock",
+			O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+	if (fd < 0)
+		return kv_why(ret_why, -errno, "%s: cannot lock it: %s",
+			      cache->store, strerror(errno));
+	/* The directory, too: a file may be deleted by whoever should not. */
+	if (fcntl(fd, F_OFD_SETLK, &lock) < 0 ||
+	    (flock(cache->store_fd, LOCK_EX | LOCK_NB) < 0 &&
+	     errno == EWOULDBLOCK)) {
+		if (pread(fd, pid, sizeof(pid) - 1, 0) < 0)
+			pid[0] = 0;
+		close(fd);
+		pid[strcspn(pid, "\n")] = 0;
+		return kv_why(ret_why, -EBUSY,
+			      "%s: in use by another kvfs (pid %s)",
+			      cache->store, pid[0] ? pid : "unknown");
+	}
+	cache->lock_fd = fd;
+	kv_overcommit_recover(fd);
+	snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
+	if (ftruncate(fd, 0) < 0 || pwrite(fd, pid, strlen(pid), 0) < 0)
+		return kv_why(ret_why, -errno, "%s: cannot lock it: %s",
+			      cache->store, strerror(errno));
+	return 0;
+}
+
+static int make_dir(struct kv_cache *cache, const char *name)
+{
+	if (mkdirat(cache->store_fd, name, 0700) < 0 && errno != EEXIST &&
+	    !cache->config.read_only)
+		return -errno;
+	return 0;
+}
+
+static int open_dir(struct kv_cache *cache, char **ret_why)
+{
+	bool made = mkdir(cache->store, 0700) == 0;
+	int r;
+
+	if (!made && errno != EEXIST)
+		return kv_why(ret_why, -errno, "%s: cannot make it: %s",
+			      cache->store, strerror(errno));
+	r = look_at(cache->store);
+	if (r == -EEXIST)
+		return kv_why(ret_why, r, "%s: not empty, and not a kvfs store",
+			      cache->store);
+	if (r < 0)
+		return kv_why(ret_why, r, "%s: %s", cache->store, strerror(-r));
+	if (r == 1 && cache->config.read_only)
+		return kv_why(ret_why, -ENOENT,
+			      "%s: no store there, and ro makes none",
+			      cache->store);
+	cache->store_fd =
+		open(cache->store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (cache->store_fd < 0)
+		return kv_why(ret_why, -errno, "%s: %s", cache->store,
+			      strerror(errno));
+	r = take_lock(cache, ret_why);
+	if (r < 0)
+		return r;
+	KV_POINT("mount.locked");
+	r = make_dir(cache, "index");
+	KV_POINT("mount.half_made");
+	if (r == 0)
+		r = make_dir(cache, "segments");
+	if (r < 0)
+		return kv_why(ret_why, r, "%s: cannot make it: %s",
+			      cache->store, strerror(-r));
+	fsync(cache->store_fd);
+	cache->ssd.dir = openat(cache->store_fd, "segments",
+				O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (cache->ssd.dir < 0)
+		return kv_why(ret_why, -errno, "%s/segments: %s", cache->store,
+			      strerror(errno));
+	return 0;
+}
+
+static void describe_fresh(const struct kv_cache *cache,
+			   struct kv_store_info *info)
+{
+	const struct kv_cache_config *config = &cache->config;
+	uint64_t segment = KV_MIN(config->segment, config->ssd / 64);
+
+	memset(info, 0, sizeof(*info));
+	if (getrandom(info->store, sizeof(info->store), 0) < 0)
+		memcpy(info->store, &cache->epoch, sizeof(cache->epoch));
+	segment = KV_MAX(segment / (2u << 20) * (2u << 20), 8ull << 20);
+	info->version = KV_FORMAT_VERSION;
+	info->cap = config->ssd;
+	info->segment_bytes = KV_MIN(segment, 2ull << 30);
+	info->next_generation = 1;
+	info->next_space = 1;
+	info->clean = true;
+}
+
+static int open_index(struct kv_cache *cache, char **ret_why)
+{
+	struct kv_store_info fresh;
+	char *path;
+	int r;
+
+	if (asprintf(&path, "%s/index", cache->store) < 0)
+		return -ENOMEM;
+	describe_fresh(cache, &fresh);
+	r = kv_index_open_or_remake(cache, path, &fresh, ret_why);
+	/* Only now it is known for what cap the store was made. */
+	if (r == 0 && !cache->config.ssd_given &&
+	    cache->info.cap != cache->config.ssd) {
+		kv_index_close(kv_steal(cache->index));
+		r = kv_index_open(path, kv_index_map_bytes(cache->info.cap),
+				  cache->config.read_only, &fresh, &cache->info,
+				  &cache->index);
+	}
+	if (r == -ENOTSUP && !*ret_why)
+		kv_why(ret_why, r,
+		       "%s: made by a newer kvfs, in a format this one does "
+		       "not know",
+		       cache->store);
+	else if (r < 0 && !*ret_why)
+		kv_why(ret_why, r, "%s: cannot read the index: %s", path,
+		       strerror(-r));
+	free(path);
+	return r;
+}
+
+static void probe_direct(struct kv_cache *cache)
+{
+	int fd = openat(cache->ssd.dir, ".", O_TMPFILE | O_RDWR | O_DIRECT,
+			0600);
+
+	if (fd >= 0 || errno != EINVAL) {
+		kv_note(cache, "direct_io=on");
+		if (fd >= 0)
+			close(fd);
+		return;
+	}
+	cache->ssd.buffered = true;
+	kv_note(cache, "direct_io=off (%s refuses O_DIRECT)", cache->store);
+}
+
+static int settle_cap(struct kv_cache *cache, char **ret_why)
+{
+	uint64_t cap =
+		cache->config.ssd_given ? cache->config.ssd : cache->info.cap;
+	uint64_t back;
+
+	if (cache->config.ssd_given && cache->config.ssd == 0)
+		cap = 0;
+	cache->config.ssd = cap;
+	cache->info.cap = cap;
+	cache->ssd.cap = cap;
+	cache->ssd.segment_bytes = cache->info.segment_bytes;
+	/* The index, half of it again while it is compacted; the other half is
+	 * for trailers, STORE/spaces and an old index. */
+	back = 2 * kv_index_map_bytes(cap);
+	cache->ssd.on = cap > 0;
+	cache->ssd.round_max = (uint32_t)KV_MIN(
+		KV_MAX(kv_index_map_bytes(cap) / ROUND_SHARE, 32), 65536);
+	cache->ssd.records_max = kv_index_records_max(cap);
+	cache->ssd.index_reserve = kv_index_map_bytes(cap) / 32;
+	if (!cap)
+		return 0;
+	if (cap < back + cache->ssd.segment_bytes)
+		return kv_why(ret_why, -EINVAL,
+			      "ssd=%llu: too small: %llu for the index and one "
+			      "segment of %llu are needed",
+			      (unsigned long long)cap, (unsigned long long)back,
+			      (unsigned long long)cache->ssd.segment_bytes);
+	cache->ssd.file_budget = cap - back;
+	return 0;
+}
+
+/* Once what a smaller cap has no room for is gone from the index. */
+static int compact_index(struct kv_cache *cache)
+{
+	char *path;
+	int r;
+
+	if (asprintf(&path, "%s/index", cache->store) < 0)
+		return -ENOMEM;
+	r = kv_index_compact(&cache->index, path,
+			     kv_index_map_bytes(cache->ssd.cap));
+	free(path);
+	/* It is whole without: a full disk is no reason not to start. */
+	return cache->index ? 0 : r;
+}
+
+static int put_info(struct kv_cache *cache)
+{
+	struct kv_batch *batch;
+	int r = kv_batch_begin(cache->index, &batch);
+
+	if (r < 0)
+		return r;
+	r = kv_batch_put_info(batch, &cache->info);
+	if (r < 0) {
+		kv_batch_abort(batch);
+		return r;
+	}
+	return kv_batch_commit(batch);
+}
+
+/* Only now: a store of a newer format is left as it is. */
+static int open_spaces(struct kv_cache *cache, char **ret_why)
+{
+	if (cache->config.read_only)
+		return 0;
+	cache->spaces_dir = kv_spaces_dir(cache->store_fd, true);
+	return cache->spaces_dir < 0
+		       ? kv_why(ret_why, cache->spaces_dir, "%s/spaces: %s",
+				cache->store, strerror(-cache->spaces_dir))
+		       : 0;
+}
+
+int kv_store_open(struct kv_cache *cache, char **ret_why)
+{
+	int r = open_dir(cache, ret_why);
+
+	if (r == 0)
+		r = open_index(cache, ret_why);
+	if (r == 0)
+		r = open_spaces(cache, ret_why);
+	if (r == 0)
+		r = settle_cap(cache, ret_why);
+	if (r < 0)
+		return r;
+	probe_direct(cache);
+	cache->after_crash = !cache->info.clean;
+	kv_note(cache, "last_end=%s", cache->after_crash ? "crash" : "clean");
+	cache->generation = cache->info.next_generation;
+	r = kv_index_adopt(cache, ret_why);
+	if (r < 0 || cache->config.read_only)
+		return r;
+	KV_POINT("mount.read");
+	kv_files_sweep(cache);
+	kv_lock(cache);
+	r = kv_files_shrink(cache);
+	kv_unlock(cache);
+	if (r == 0)
+		r = kv_store_recover(cache);
+	if (r == 0)
+		r = compact_index(cache);
+	cache->info.next_generation += GENERATIONS_A_MOUNT;
+	cache->info.mounts++;
+	cache->info.clean = false;
+	KV_POINT("mount.before_dirty");
+	if (r == 0)
+		r = put_info(cache);
+	KV_POINT("mount.dirty");
+	if (r == 0)
+		r = kv_store_file_write(cache->store_fd, &cache->info);
+	if (r < 0)
+		return kv_why(ret_why, r, "%s: cannot write the index: %s",
+			      cache->store, strerror(-r));
+	return 0;
+}
+
+static void checkpoint_uses(struct kv_cache *cache)
+{
+	kv_lock(cache);
+	for (uint32_t i = 0; i < cache->table.used; i++) {
+		struct kv_block *block = kv_table_at(&cache->table, i);
+
+		if ((block->flags & BLOCK_USED) && block->file != KV_NONE)
+			kv_update_locked(cache, block);
+	}
+	KV_POINT("checkpoint.queued");
+	kv_unlock(cache);
+}
+
+void kv_store_before_stop(struct kv_cache *cache)
+{
+	if (cache->index && !cache->config.read_only)
+		checkpoint_uses(cache);
+}
+
+void kv_store_close(struct kv_cache *cache, bool clean)
+{
+	if (cache->index && clean && !cache->config.read_only) {
+		cache->info.clean = true;
+		KV_POINT("unmount.before_clean");
+		put_info(cache);
+		KV_POINT("unmount.clean");
+	}
+	kv_index_close(cache->index);
+	kv_files_close(cache);
+	if (cache->ssd.dir >= 0)
+		close(cache->ssd.dir);
+	if (cache->spaces_dir >= 0)
+		close(cache->spaces_dir);
+	if (cache->lock_fd >= 0)
+		close(cache->lock_fd);
+	if (cache->store_fd >= 0)
+		close(cache->store_fd);
+}
