@@ -22,8 +22,8 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
-#include "fs/notify.h"
-#include "fs/ops.h"
+#include "fs/mount/notify.h"
+#include "fs/mount/ops.h"
 #include "fs/session.h"
 
 #define THREADS_MAX 24 /* some wait for the SSD */

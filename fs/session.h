@@ -5,7 +5,7 @@
 #ifndef KV_FS_SESSION_H
 #define KV_FS_SESSION_H
 
-#include "fs/mount.h"
+#include "fs/mount/mount.h"
 
 /*
  * Block the signals that end the daemon, in this thread and those it starts.

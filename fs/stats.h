@@ -6,7 +6,7 @@
 #define KV_FS_STATS_H
 
 #include "cache/cache.h"
-#include "fs/control.h"
+#include "fs/control/control.h"
 
 /* What .kvfs/stats shows; caller frees, NULL: no memory. */
 char *kv_stats_text(struct kv_cache *cache);

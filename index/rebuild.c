@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-#include "index/beside.h"
+#include "index/sidecar.h"
 #include "index/rebuild.h"
 #include "index/segfile.h"
 

@@ -14,7 +14,7 @@
  *          whoever has the index's write transaction.
  */
 #include "cache/core/core.h"
-#include "index/beside.h"
+#include "index/sidecar.h"
 
 #include <dirent.h>
 

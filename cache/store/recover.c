@@ -10,7 +10,7 @@
  * LOCKING  none needed: it runs before the threads start.
  */
 #include "cache/ssd/ssd.h"
-#include "index/beside.h"
+#include "index/sidecar.h"
 #include "index/pages.h"
 #include "index/rebuild.h"
 

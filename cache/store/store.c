@@ -17,7 +17,7 @@
 #include "cache/block/block.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
-#include "index/beside.h"
+#include "index/sidecar.h"
 #include "common/crash_point.h"
 
 #include <dirent.h>

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "index/beside.h"
+#include "index/sidecar.h"
 #include "index/segfile.h"
 
 #define BLOCKS 24u

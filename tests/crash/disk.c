@@ -37,7 +37,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "fs/fuse.h"
+#include "fs/mount/fuse.h"
 #include "tests/crash/cutlog.h"
 
 #define DISK 2

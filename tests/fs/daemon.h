@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <cmocka.h>
 
-#include "fs/control.h"
+#include "fs/control/control.h"
 #include "tests/fs/peer.h"
 
 #define DAEMON_LAYOUT \

@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "fs/deadline.h"
+#include "fs/control/deadline.h"
 
 enum { N = 1000 };
 

@@ -13,8 +13,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "fs/ingest.h"
-#include "fs/mail.h"
+#include "fs/control/ingest.h"
+#include "fs/control/mail.h"
 
 enum { N = 2000 };
 

@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "fs/mountpoint.h"
-#include "fs/name.h"
-#include "fs/node.h"
+#include "fs/mount/name.h"
+#include "fs/mount/node.h"
 
 #define K "ab000000000000000000000000000001"
 

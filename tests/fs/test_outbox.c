@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <cmocka.h>
 
-#include "fs/outbox.h"
+#include "fs/control/send_queue.h"
 
 enum { MESSAGE = 1000 };
 

@@ -16,8 +16,8 @@
 #include <sys/mman.h>
 #include <cmocka.h>
 
-#include "fs/guard.h"
-#include "fs/staging.h"
+#include "fs/control/guard.h"
+#include "fs/control/staging.h"
 
 enum { BYTES = 1 << 20, HUGE_PAGE = 2 << 20 };
 

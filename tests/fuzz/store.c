@@ -9,7 +9,7 @@
 
 #include "cache/cache.h"
 #include "cache/io/ring_backend.h"
-#include "index/beside.h"
+#include "index/sidecar.h"
 #include "index/rebuild.h"
 #include "index/record.h"
 #include "index/segfile.h"

@@ -5,8 +5,8 @@
  */
 #include <sys/epoll.h>
 
-#include "fs/client.h"
-#include "fs/request.h"
+#include "fs/control/client.h"
+#include "fs/control/request.h"
 #include "tests/fs/peer.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -12,7 +12,7 @@
 #include <ftw.h>
 #include <sys/stat.h>
 
-#include "index/beside.h"
+#include "index/sidecar.h"
 #include "index/rebuild.h"
 #include "index/segfile.h"
 

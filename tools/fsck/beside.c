@@ -7,7 +7,7 @@
  * LOCKING  one thread.
  */
 #include "tools/fsck/fsck.h"
-#include "index/beside.h"
+#include "index/sidecar.h"
 #include "index/rebuild.h"
 
 #include <dirent.h>

@@ -9,7 +9,7 @@
  * LOCKING  STORE/lock, as the daemon takes it.
  */
 #include "tools/fsck/fsck.h"
-#include "index/beside.h"
+#include "index/sidecar.h"
 
 #include <fcntl.h>
 #include <stdarg.h>

@@ -10,7 +10,7 @@
  * LOCKING  one thread; STORE is locked for writing.
  */
 #include "tools/fsck/fsck.h"
-#include "index/beside.h"
+#include "index/sidecar.h"
 #include "index/rebuild.h"
 
 #include <fcntl.h>

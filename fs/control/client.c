@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client.c - one connection of the control socket.
+ *
+ * OWNS      the socket, the pidfd of the process that connected, and what the
+ *           client holds: requests, reservations, its count on segments, the
+ *           messages that wait for it, its staging.
+ *
+ * STATES       (new) -> CONNECTED  kv_client_new
+ *          CONNECTED -> CUT        cut_off        (its own fault; has leases)
+ *          CONNECTED -> ENDED      kv_client_end  (gone, or nothing to keep)
+ *                CUT -> ENDED      kv_client_end  (gone)
+ *              ENDED -> (freed)    kv_client_sweep
+ *
+ * INVARIANTS
+ *   (1) Leases and segments end only in kv_client_end, when the peer has closed
+ *       every copy of its socket or its process is dead: until then it may be
+ *       reading the arena.
+ *   (2) A client is freed only between two turns of the loop, so that no event
+ *       of the same turn finds it freed.
+ *
+ * LOCKING   none: control thread only.
+ */
+#include <sys/epoll.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+
+#include "fs/control/request.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+#define TURN_MESSAGES 16 /* before the others have theirs */
+
+static int watch(struct kv_client *client, int op, uint32_t events)
+{
+	struct epoll_event event = {.events = events,
+				    .data.ptr = &client->on_socket};
+
+	client->events = events;
+	if (epoll_ctl(client->server->epoll, op, client->socket, &event) < 0)
+		return -errno;
+	return 0;
+}
+
+static void watch_again(struct kv_client *client)
+{
+	uint32_t events = EPOLLIN;
+
+	if (client->outbox.first)
+		events |= EPOLLOUT;
+	if (client->server->stopping)
+		events = 0; /* but its end, which is always told */
+	if (events != client->events && !client->ended)
+		(void)watch(client, EPOLL_CTL_MOD, events);
+}
+
+/* A client that is cut off is only waited for: what it sends is thrown away,
+ * descriptors too.  Returns false at the end of the stream. */
+static bool discard(struct kv_client *client)
+{
+	ssize_t n = recv(client->socket, client->server->in,
+			 sizeof(client->server->in), MSG_DONTWAIT);
+
+	return n > 0 || (n < 0 && errno == EAGAIN);
+}
+
+static void socket_ready(struct kv_watch *w, uint32_t events)
+{
+	struct kv_client *client = kv_container(w, struct kv_client, on_socket);
+	int turns = TURN_MESSAGES, r;
+
+	if (client->ended)
+		return;
+	if (client->cut || client->server->stopping) {
+		if ((events & (EPOLLHUP | EPOLLERR)) ||
+		    (client->cut && !discard(client)))
+			kv_client_break(client, KV_BREAK_GONE);
+		return;
+	}
+	if (events & EPOLLOUT) {
+		r = kv_outbox_drain(&client->outbox, client->socket);
+		if (r < 0)
+			kv_client_break(client, KV_BREAK_GONE);
+	}
+	while (turns-- && !client->broken && kv_request_read(client))
+		;
+	watch_again(client);
+}
+
+static void process_died(struct kv_watch *w, uint32_t events)
+{
+	struct kv_client *client = kv_container(w, struct kv_client, on_death);
+
+	(void)events;
+	kv_client_break(client, KV_BREAK_GONE);
+}
+
+static int read_groups(struct kv_client *client)
+{
+	socklen_t len = 0;
+
+	/* With no room it tells how much is needed. */
+	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERGROUPS, NULL, &len) <
+		    0 &&
+	    errno != ERANGE)
+		return -errno;
+	if (len == 0)
+		return 0;
+	client->groups = malloc(len);
+	if (!client->groups)
+		return -ENOMEM;
+	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERGROUPS,
+		       client->groups, &len) < 0)
+		return -errno;
+	client->caller.groups = client->groups;
+	client->caller.n_groups = len / sizeof(gid_t);
+	return 0;
+}
+
+/* -ESRCH: dead.  A process of another pid namespace has no pidfd here. */
+static int open_pidfd(struct kv_client *client, pid_t pid)
+{
+	socklen_t len = sizeof(client->pidfd);
+
+	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERPIDFD, &client->pidfd,
+		       &len) == 0)
+		return 0;
+	client->pidfd = -1;
+	if (errno == ESRCH)
+		return -ESRCH;
+	if (pid <= 0)
+		return 0;
+	/* Before Linux 6.5: between connect and now the pid may have been
+	 * given to another process; then only the socket tells the end. */
+	client->pidfd = pidfd_open(pid, 0);
+	if (client->pidfd < 0)
+		return -errno;
+	return 0;
+}
+
+static int identify(struct kv_client *client)
+{
+	struct epoll_event event = {.events = EPOLLIN,
+				    .data.ptr = &client->on_death};
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+	int r;
+
+	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERCRED, &cred, &len) <
+	    0)
+		return -errno;
+	client->caller.uid = cred.uid;
+	client->caller.gid = cred.gid;
+	r = read_groups(client);
+	if (r < 0)
+		return r;
+	r = open_pidfd(client, cred.pid);
+	if (r < 0)
+		return r;
+	if (client->pidfd >= 0 &&
+	    epoll_ctl(client->server->epoll, EPOLL_CTL_ADD, client->pidfd,
+		      &event) < 0)
+		return -errno;
+	return 0;
+}
+
+/* For one that holds nothing (any more). */
+static void client_free(struct kv_client *client)
+{
+	kv_closep(&client->socket);
+	kv_closep(&client->pidfd);
+	free(client->groups);
+	free(client);
+}
+
+int kv_client_new(struct kv_server *server, int socket,
+		  struct kv_client **ret_client)
+{
+	struct kv_client *client = calloc(1, sizeof(*client));
+	int r;
+
+	if (!client) {
+		close(socket);
+		return -ENOMEM;
+	}
+	client->server = server;
+	client->socket = socket;
+	client->pidfd = -1;
+	client->on_socket.ready = socket_ready;
+	client->on_death.ready = process_died;
+	client->reservations.seed = server->seed;
+	kv_outbox_init(&client->outbox);
+	r = identify(client);
+	if (r == 0)
+		r = watch(client, EPOLL_CTL_ADD, EPOLLIN);
+	if (r < 0) {
+		client_free(client);
+		return r;
+	}
+	TAILQ_INSERT_TAIL(&server->clients, client, link);
+	server->tally.connections++;
+	*ret_client = client;
+	return 0;
+}
+
+void kv_client_break(struct kv_client *client, enum kv_break why)
+{
+	/* Gone beats everything: nothing needs to be kept then. */
+	if (!client->broken || why == KV_BREAK_GONE)
+		client->broken = why;
+	client->server->sweep = true;
+}
+
+/* Reservations are the client's promise to save; nobody reads from them. */
+static void forget_unread(struct kv_client *client)
+{
+	struct kv_server *server = client->server;
+
+	kv_requests_abandon(client);
+	server->tally.dropped_reservations +=
+		kv_reservations_drop(&client->reservations, server->cache);
+	kv_sets_drop(&client->sets);
+	kv_staging_put(kv_steal(client->staging));
+	kv_outbox_fini(&client->outbox);
+	kv_outbox_init(&client->outbox);
+}
+
+void kv_client_end(struct kv_client *client)
+{
+	struct kv_server *server = client->server;
+
+	if (client->ended)
+		return;
+	client->ended = true;
+	forget_unread(client);
+	kv_requests_release(client);
+	kv_segments_return(&client->segments, server->cache);
+	/* Closing takes them out of epoll, unless a fork of ours has copies. */
+	epoll_ctl(server->epoll, EPOLL_CTL_DEL, client->socket, NULL);
+	if (client->pidfd >= 0)
+		epoll_ctl(server->epoll, EPOLL_CTL_DEL, client->pidfd, NULL);
+	kv_closep(&client->socket);
+	kv_closep(&client->pidfd);
+	client->socket = client->pidfd = -1;
+	TAILQ_REMOVE(&server->clients, client, link);
+	TAILQ_INSERT_TAIL(&server->ended, client, link);
+	server->tally.connections--;
+}
+
+static void cut_off(struct kv_client *client)
+{
+	struct kv_server *server = client->server;
+
+	if (client->broken == KV_BREAK_PROTOCOL)
+		server->tally.protocol_errors++;
+	else
+		server->tally.slow++;
+	forget_unread(client);
+	if (client->n_requests == 0 && client->segments.n == 0) {
+		kv_client_end(client);
+		return;
+	}
+	/* One half only, so that we still see the peer close its end. */
+	client->cut = true;
+	client->broken = KV_BREAK_NOT;
+	shutdown(client->socket, SHUT_WR);
+	watch_again(client);
+}
+
+void kv_client_sweep(struct kv_server *server)
+{
+	struct kv_client *client, *next;
+
+	if (!server->sweep)
+		return;
+	server->sweep = false;
+	for (client = TAILQ_FIRST(&server->clients); client; client = next) {
+		next = TAILQ_NEXT(client, link);
+		if (client->broken == KV_BREAK_GONE)
+			kv_client_end(client);
+		else if (client->broken)
+			cut_off(client);
+	}
+	while ((client = TAILQ_FIRST(&server->ended))) {
+		TAILQ_REMOVE(&server->ended, client, link);
+		client_free(client);
+	}
+}
+
+void kv_client_quiesce(struct kv_client *client)
+{
+	watch_again(client);
+	kv_requests_cancel(client, -ECANCELED);
+}
+
+void kv_client_send(struct kv_client *client, const void *data, size_t n,
+		    int fd)
+{
+	int r;
+
+	if (client->broken || client->cut || client->ended)
+		return;
+	r = kv_outbox_send(&client->outbox, client->socket, data, n, fd);
+	if (r == -EPIPE || r == -ECONNRESET)
+		kv_client_break(client, KV_BREAK_GONE);
+	else if (r < 0)
+		kv_client_break(client, KV_BREAK_SLOW);
+	watch_again(client);
+}
+
+static void send_segment(struct kv_client *client, enum wire_type type,
+			 uint32_t id, uint64_t bytes, int fd)
+{
+	struct {
+		struct wire_header header;
+		struct wire_segment segment;
+	} m = {.header = {.type = type, .count = 1},
+	       .segment = {.id = id, .bytes = bytes}};
+
+	kv_client_send(client, &m, sizeof(m), fd);
+}
+
+int kv_client_give_segment(struct kv_client *client, uint32_t id)
+{
+	struct kv_cache *cache = client->server->cache;
+	uint64_t bytes;
+	int fd, r;
+
+	if (kv_segments_has(&client->segments, id))
+		return 0;
+	r = kv_segment_give(cache, id, client->caller.uid, &fd, &bytes);
+	if (r < 0)
+		return r;
+	r = kv_segments_add(&client->segments, id);
+	if (r < 0) {
+		kv_segment_returned(cache, id);
+		return r;
+	}
+	send_segment(client, WIRE_SEGMENT, id, bytes, fd);
+	return 0;
+}
+
+void kv_client_retire(struct kv_client *client, uint32_t id)
+{
+	if (kv_segments_has(&client->segments, id))
+		send_segment(client, WIRE_RETIRE, id, 0, -1);
+}
+
+int kv_client_space(struct kv_client *client, uint32_t id, int want,
+		    struct kv_space **ret_space, struct kv_space_info *ret_info)
+{
+	struct kv_cache *cache = client->server->cache;
+	struct kv_space *space = kv_space_by_id(cache, id);
+	struct kv_space_info info;
+
+	if (!space)
+		return -ENOENT;
+	info = kv_space_stat(cache, space);
+	if (info.removed)
+		return -ENOENT;
+	if (!kv_access_ok(&info, &client->caller, want))
+		return -EACCES;
+	*ret_space = space;
+	*ret_info = info;
+	return 0;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client.h - one connection: who it is, and all that it holds.
+ *
+ * Control thread only.
+ */
+#ifndef KV_FS_CLIENT_H
+#define KV_FS_CLIENT_H
+
+#include "fs/access.h"
+#include "fs/control/client_state.h"
+#include "fs/control/send_queue.h"
+#include "fs/control/server.h"
+#include "fs/control/staging.h"
+
+/* Why a connection ends. */
+enum kv_break {
+	KV_BREAK_NOT,
+	KV_BREAK_GONE, /* closed by the peer, or its process is dead */
+	KV_BREAK_PROTOCOL,
+	KV_BREAK_SLOW, /* does not read */
+};
+
+struct kv_client {
+	struct kv_server *server;
+	struct kv_watch on_socket, on_death;
+	TAILQ_ENTRY(kv_client) link; /* in server->clients or ->ended */
+	int socket, pidfd; /* pidfd -1: its process is not visible from here */
+	struct kv_caller caller;
+	gid_t *groups;
+	bool greeted; /* HELLO was seen */
+	bool cut;     /* cut off; only leases and segments are left */
+	bool ended;
+	enum kv_break broken; /* dealt with at the end of the turn */
+	uint32_t events;      /* what epoll watches the socket for */
+	struct kv_outbox outbox;
+	struct kv_staging *staging;	  /* NULL: none given yet */
+	struct kv_request *requests[256]; /* request.c: by tag */
+	size_t n_requests, n_wants;
+	uint64_t last_acquire; /* highest tag of an acquire so far */
+	struct kv_reservations reservations;
+	struct kv_segments segments;
+	struct kv_sets sets;
+};
+
+/*
+ * A client for the connected @socket, which is taken over in any case.
+ * -ENOMEM, -ESRCH its process is dead already, or an error of getsockopt(2).
+ */
+int kv_client_new(struct kv_server *server, int socket,
+		  struct kv_client **ret_client);
+
+/* End this connection when the message at hand is done with. */
+void kv_client_break(struct kv_client *client, enum kv_break why);
+
+/* Carry out kv_client_break of every client, and free what has ended. */
+void kv_client_sweep(struct kv_server *server);
+
+/* Read no more from it, and cancel what it waits for. */
+void kv_client_quiesce(struct kv_client *client);
+
+/* Close it and let go of all that it holds.  Valid until the next sweep. */
+void kv_client_end(struct kv_client *client);
+
+/* Send one message; breaks the client if it cannot be sent or queued. */
+void kv_client_send(struct kv_client *client, const void *data, size_t n,
+		    int fd);
+
+/* Make sure it has been sent the descriptor of segment @id.  -ENOENT the
+ * segment is retired, -ENOMEM. */
+int kv_client_give_segment(struct kv_client *client, uint32_t id);
+/* Ask it to unmap segment @id, if it has that. */
+void kv_client_retire(struct kv_client *client, uint32_t id);
+
+/*
+ * The live space @id with its present state, if the client has the rights
+ * @want in it (access(2)): -ENOENT, -EACCES.
+ */
+int kv_client_space(struct kv_client *client, uint32_t id, int want,
+		    struct kv_space **ret_space,
+		    struct kv_space_info *ret_info);
+
+#endif

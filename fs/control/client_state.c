@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client_state.c - a hash table of reservations, a sorted array of segments, and
+ * sets of picks.
+ *
+ * OWNS      the reservations until they are taken or dropped, the
+ *           count that the cache keeps for each segment in the set, and the
+ *           picks.
+ *
+ * INVARIANTS
+ *   (1) A key is in the table at most once: the cache gives a second fill for
+ *       it only when the first has ended.
+ *   (2) ids[] ascends strictly.
+ *
+ * LOCKING   none: used by the control thread alone.
+ */
+#include <xxhash.h>
+
+#include "fs/control/client_state.h"
+
+struct kv_reservation {
+	struct kv_reservation *next;
+	struct kv_booking what;
+	uint32_t space;
+	struct kv_key key;
+};
+
+/* Seeded: a client that could choose its bucket could make the others wait. */
+static struct kv_reservation **bucket(struct kv_reservations *table,
+				      const struct kv_key *key)
+{
+	uint64_t h = XXH3_64bits_withSeed(key->b, sizeof(key->b), table->seed);
+
+	return &table->buckets[h % KV_ARRAY_LEN(table->buckets)];
+}
+
+int kv_reservations_add(struct kv_reservations *table, uint32_t space,
+			const struct kv_key *key, const struct kv_booking *what)
+{
+	struct kv_reservation **at = bucket(table, key), *r;
+
+	r = malloc(sizeof(*r));
+	if (!r)
+		return -ENOMEM;
+	*r = (struct kv_reservation){
+		.next = *at, .what = *what, .space = space, .key = *key};
+	*at = r;
+	table->n++;
+	table->holds += what->hold;
+	return 0;
+}
+
+/* The link to it, or to NULL. */
+static struct kv_reservation **link_to(struct kv_reservations *table,
+				       uint32_t space, const struct kv_key *key)
+{
+	struct kv_reservation **at = bucket(table, key);
+
+	while (*at &&
+	       ((*at)->space != space || !kv_key_equal(&(*at)->key, key)))
+		at = &(*at)->next;
+	return at;
+}
+
+const struct kv_booking *kv_reservations_find(struct kv_reservations *table,
+					      uint32_t space,
+					      const struct kv_key *key)
+{
+	struct kv_reservation *r = *link_to(table, space, key);
+
+	return r ? &r->what : NULL;
+}
+
+struct kv_booking kv_reservations_take(struct kv_reservations *table,
+				       uint32_t space, const struct kv_key *key)
+{
+	struct kv_reservation **at = link_to(table, space, key), *r = *at;
+	struct kv_booking what = r->what;
+
+	*at = r->next;
+	free(r);
+	table->n--;
+	table->holds -= what.hold;
+	return what;
+}
+
+void kv_booking_drop(struct kv_cache *cache, struct kv_booking what)
+{
+	if (what.partial)
+		kv_partial_put(what.partial);
+	else
+		kv_fill_drop(cache, what.fill);
+}
+
+size_t kv_reservations_drop(struct kv_reservations *table,
+			    struct kv_cache *cache)
+{
+	struct kv_reservation *r, *next;
+	size_t n = table->n;
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(table->buckets); i++) {
+		for (r = table->buckets[i]; r; r = next) {
+			next = r->next;
+			kv_booking_drop(cache, r->what);
+			free(r);
+		}
+		table->buckets[i] = NULL;
+	}
+	table->n = table->holds = 0;
+	return n;
+}
+
+/* Index of the first id that is not below @id. */
+static size_t place(const struct kv_segments *set, uint32_t id)
+{
+	size_t low = 0, high = set->n, mid;
+
+	while (low < high) {
+		mid = low + (high - low) / 2;
+		if (set->ids[mid] < id)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low;
+}
+
+bool kv_segments_has(const struct kv_segments *set, uint32_t id)
+{
+	size_t i = place(set, id);
+
+	return i < set->n && set->ids[i] == id;
+}
+
+int kv_segments_add(struct kv_segments *set, uint32_t id)
+{
+	size_t i = place(set, id), room;
+	uint32_t *ids;
+
+	if (set->n == set->room) {
+		room = KV_MAX(16, set->room * 2);
+		ids = realloc(set->ids, room * sizeof(*ids));
+		if (!ids)
+			return -ENOMEM;
+		set->ids = ids;
+		set->room = room;
+	}
+	memmove(&set->ids[i + 1], &set->ids[i], (set->n - i) * sizeof(id));
+	set->ids[i] = id;
+	set->n++;
+	return 0;
+}
+
+bool kv_segments_remove(struct kv_segments *set, uint32_t id)
+{
+	size_t i = place(set, id);
+
+	if (i == set->n || set->ids[i] != id)
+		return false;
+	set->n--;
+	memmove(&set->ids[i], &set->ids[i + 1], (set->n - i) * sizeof(id));
+	return true;
+}
+
+void kv_segments_return(struct kv_segments *set, struct kv_cache *cache)
+{
+	for (size_t i = 0; i < set->n; i++)
+		kv_segment_returned(cache, set->ids[i]);
+	free(set->ids);
+	*set = (struct kv_segments){0};
+}
+
+#define SETS_MAX 16
+
+static struct kv_set **set_find(struct kv_sets *sets, uint64_t id)
+{
+	struct kv_set **link = &sets->first;
+
+	while (*link && (*link)->id != id)
+		link = &(*link)->next;
+	return link;
+}
+
+static int set_get(struct kv_sets *sets, uint64_t id, struct kv_set **ret_set)
+{
+	struct kv_set *set = *set_find(sets, id);
+
+	if (!set) {
+		if (sets->n >= SETS_MAX)
+			return -ENOSPC;
+		set = calloc(1, sizeof(*set));
+		if (!set)
+			return -ENOMEM;
+		set->id = id;
+		set->next = sets->first;
+		sets->first = set;
+		sets->n++;
+	}
+	*ret_set = set;
+	return 0;
+}
+
+int kv_sets_add(struct kv_sets *sets, uint64_t id, const struct kv_pick *picks,
+		size_t n)
+{
+	struct kv_pick *more;
+	struct kv_set *set;
+	size_t room;
+	int r;
+
+	if (sets->picks + n > KV_SNAPSHOT_BLOCKS)
+		return -ENOSPC;
+	r = set_get(sets, id, &set);
+	if (r < 0)
+		return r;
+	if (set->n + n > set->room) {
+		room = KV_MAX(set->n + n, 2 * set->room);
+		more = reallocarray(set->picks, room, sizeof(*more));
+		if (!more)
+			return -ENOMEM;
+		set->picks = more;
+		set->room = room;
+	}
+	memcpy(set->picks + set->n, picks, n * sizeof(*picks));
+	set->n += n;
+	sets->picks += n;
+	return 0;
+}
+
+struct kv_set *kv_sets_take(struct kv_sets *sets, uint64_t id)
+{
+	struct kv_set **link = set_find(sets, id), *set = *link;
+
+	if (!set)
+		return NULL;
+	*link = set->next;
+	sets->n--;
+	sets->picks -= set->n;
+	return set;
+}
+
+void kv_set_free(struct kv_set *set)
+{
+	if (!set)
+		return;
+	free(set->picks);
+	free(set);
+}
+
+void kv_sets_drop(struct kv_sets *sets)
+{
+	while (sets->first)
+		kv_set_free(kv_sets_take(sets, sets->first->id));
+}

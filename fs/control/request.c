@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * request.c - requests that outlive the call that read them, and replies.
+ *
+ * OWNS      each request's memory, from kv_request_new to kv_request_free.
+ *
+ * STATES    of a request:
+ *
+ *             (new) -> PENDING   kv_request_pend   (its mail will come)
+ *           PENDING -> HELD      finish            (with leases)
+ *           PENDING -> (freed)   finish
+ *              HELD -> (freed)   release
+ *
+ * INVARIANTS
+ *   (1) A request is in its client's table if and only if its client is not
+ *       NULL.
+ *   (2) server->pending counts the PENDING ones, gone clients' too.
+ *   (3) A PENDING request is never freed: a cache or ingest thread has it.
+ *
+ * LOCKING   none: control thread only; others reach a request by its mail.
+ */
+#include <xxhash.h>
+
+#include "fs/control/request.h"
+
+static struct kv_request **bucket(struct kv_client *client, uint64_t tag)
+{
+	uint64_t h =
+		XXH3_64bits_withSeed(&tag, sizeof(tag), client->server->seed);
+
+	return &client->requests[h % KV_ARRAY_LEN(client->requests)];
+}
+
+struct kv_request *kv_request_find(struct kv_client *client, uint64_t tag)
+{
+	struct kv_request *request = *bucket(client, tag);
+
+	while (request && request->header.tag != tag)
+		request = request->next;
+	return request;
+}
+
+static void unlink_request(struct kv_request *request)
+{
+	struct kv_request **at = bucket(request->client, request->header.tag);
+
+	while (*at != request)
+		at = &(*at)->next;
+	*at = request->next;
+	request->client->n_requests--;
+	request->client = NULL;
+}
+
+/* The mail of every request ends up here. */
+static void mail_came(struct kv_mail *mail)
+{
+	struct kv_request *request =
+		kv_container(mail, struct kv_request, mail);
+
+	request->pending = false;
+	request->server->pending--;
+	kv_deadline_clear(&request->server->deadlines, &request->deadline);
+	request->kind->finish(request);
+}
+
+int kv_request_new(struct kv_client *client, const struct wire_header *header,
+		   const struct kv_request_kind *kind, size_t bytes,
+		   void *ret_request)
+{
+	struct kv_request **at = bucket(client, header->tag), *request;
+
+	if (client->n_requests >= KV_CLIENT_REQUESTS)
+		return -ENOSPC;
+	request = calloc(1, bytes);
+	if (!request)
+		return -ENOMEM;
+	request->mail.run = mail_came;
+	request->kind = kind;
+	request->client = client;
+	request->server = client->server;
+	request->header = *header;
+	request->next = *at;
+	*at = request;
+	client->n_requests++;
+	*(struct kv_request **)ret_request = request;
+	return 0;
+}
+
+void kv_request_free(struct kv_request *request)
+{
+	if (request->client)
+		unlink_request(request);
+	free(request);
+}
+
+void kv_request_pend(struct kv_request *request, bool timeout)
+{
+	struct kv_server *server = request->server;
+	uint64_t now, wait = request->header.arg;
+
+	request->pending = true;
+	server->pending++;
+	if (!timeout || !wait)
+		return;
+	now = kv_now_ns();
+	/* Out of memory: better too early than never. */
+	if (kv_deadline_set(&server->deadlines, &request->deadline,
+			    wait > UINT64_MAX - now ? UINT64_MAX : now + wait))
+		request->kind->cancel(request, -ETIMEDOUT);
+}
+
+bool kv_requests_expire(struct kv_server *server, uint64_t *ret_next_ns)
+{
+	struct kv_deadline *first;
+	struct kv_request *request;
+	uint64_t now = kv_now_ns();
+
+	while ((first = kv_deadline_first(&server->deadlines))) {
+		if (first->at_ns > now) {
+			*ret_next_ns = first->at_ns;
+			return true;
+		}
+		kv_deadline_clear(&server->deadlines, first);
+		request = kv_container(first, struct kv_request, deadline);
+		request->kind->cancel(request, -ETIMEDOUT);
+	}
+	return false;
+}
+
+/* Call @each for all requests of @client; it may free the one it is given. */
+static void for_all(struct kv_client *client,
+		    void (*each)(struct kv_request *request, int status),
+		    int status)
+{
+	struct kv_request *request, *next;
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(client->requests); i++)
+		for (request = client->requests[i]; request; request = next) {
+			next = request->next;
+			each(request, status);
+		}
+}
+
+static void cancel_one(struct kv_request *request, int status)
+{
+	if (request->pending && request->kind->cancel)
+		request->kind->cancel(request, status);
+}
+
+static void abandon_one(struct kv_request *request, int status)
+{
+	if (!request->pending)
+		return;
+	unlink_request(request);
+	cancel_one(request, status);
+}
+
+static void release_one(struct kv_request *request, int status)
+{
+	(void)status;
+	if (!request->pending)
+		request->kind->release(request, true);
+}
+
+void kv_requests_cancel(struct kv_client *client, int status)
+{
+	for_all(client, cancel_one, status);
+}
+
+void kv_requests_abandon(struct kv_client *client)
+{
+	for_all(client, abandon_one, -ECANCELED);
+}
+
+void kv_requests_release(struct kv_client *client)
+{
+	for_all(client, release_one, 0);
+}
+
+void *kv_reply_items(struct kv_server *server)
+{
+	return server->out + sizeof(struct wire_header);
+}
+
+void kv_reply(struct kv_client *client, const struct wire_header *header,
+	      int status, uint32_t count, size_t bytes)
+{
+	struct kv_server *server = client->server;
+	struct wire_header reply = {
+		.type = header->type,
+		.flags = WIRE_REPLY,
+		.count = count,
+		.tag = header->tag,
+		.space = header->space,
+		.status = status,
+	};
+
+	memcpy(server->out, &reply, sizeof(reply));
+	kv_client_send(client, server->out, sizeof(reply) + bytes, -1);
+}
+
+void kv_reply_all(struct kv_client *client, const struct wire_header *header,
+		  int status)
+{
+	void *items = kv_reply_items(client->server);
+	struct wire_place *places = items;
+	struct wire_status *statuses = items;
+	uint32_t n = header->count;
+
+	if (n == 0 || header->type == WIRE_SPACE ||
+	    header->type == WIRE_STAGING) {
+		kv_reply(client, header, status, 0, 0);
+	} else if (header->type == WIRE_PROBE) {
+		memset(items, WIRE_ABSENT, n * sizeof(struct wire_state));
+		kv_reply(client, header, 0, n, n * sizeof(struct wire_state));
+	} else if (header->type == WIRE_ACQUIRE) {
+		for (uint32_t i = 0; i < n; i++)
+			places[i] = (struct wire_place){.status = status};
+		kv_reply(client, header, 0, n, n * sizeof(*places));
+	} else {
+		for (uint32_t i = 0; i < n; i++)
+			statuses[i].status = status;
+		kv_reply(client, header, 0, n, n * sizeof(*statuses));
+	}
+}
+
+int kv_wire_key(const uint8_t *bytes, uint32_t len, struct kv_key *ret_key)
+{
+	if (len != 16 && len != 32)
+		return -EINVAL;
+	*ret_key = (struct kv_key){.len = (uint8_t)len};
+	memcpy(ret_key->b, bytes, len);
+	return 0;
+}
+
+int kv_request_keys(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_key *keys = m->items;
+
+	for (uint32_t i = 0; i < m->header->count; i++)
+		if (kv_wire_key(keys[i].key, keys[i].len,
+				&client->server->keys[i]) < 0)
+			return -EPROTO;
+	return 0;
+}

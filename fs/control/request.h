@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * request.h - messages of clients: their handlers, and requests that outlive
+ * the call that read them.
+ *
+ * Control thread only.
+ */
+#ifndef KV_FS_REQUEST_H
+#define KV_FS_REQUEST_H
+
+#include "fs/control/client.h"
+
+/* A checked message: @items are as many as the header says. */
+struct kv_message {
+	const struct wire_header *header;
+	const void *items;
+	int fd; /* -1: none came; closed by the reader of messages */
+};
+
+struct kv_request;
+
+struct kv_request_kind {
+	/* Its mail has come: reply (unless the client is NULL), and end it or
+	 * keep it as held. */
+	void (*finish)(struct kv_request *request);
+	/* Make its mail come soon; NULL: that cannot be hurried. */
+	void (*cancel)(struct kv_request *request, int status);
+	/* Give back what it holds and end it; @forced: its holder did not ask
+	 * for that.  NULL: this kind never holds. */
+	void (*release)(struct kv_request *request, bool forced);
+};
+
+struct kv_request {
+	struct kv_mail mail;	 /* first: posted when the work is done */
+	struct kv_request *next; /* in the client's table */
+	const struct kv_request_kind *kind;
+	struct kv_client *client; /* NULL: gone */
+	struct kv_server *server;
+	struct kv_deadline deadline;
+	struct wire_header header; /* of the message */
+	bool pending;		   /* its mail is still to come */
+	bool release;		   /* asked for meanwhile: hold nothing */
+};
+
+/*
+ * A zeroed request of @bytes that begins with a kv_request, entered under the
+ * tag of @header.  -ENOSPC the client has too many, -ENOMEM.
+ */
+int kv_request_new(struct kv_client *client, const struct wire_header *header,
+		   const struct kv_request_kind *kind, size_t bytes,
+		   void *ret_request);
+/* Forget and free.  It must not be pending. */
+void kv_request_free(struct kv_request *request);
+
+/* Its mail will come; header.arg, if it counts as a timeout, is obeyed. */
+void kv_request_pend(struct kv_request *request, bool timeout);
+
+struct kv_request *kv_request_find(struct kv_client *client, uint64_t tag);
+
+/* Cancel what is pending. */
+void kv_requests_cancel(struct kv_client *client, int status);
+/* The same, and forget the client in it; what is held stays. */
+void kv_requests_abandon(struct kv_client *client);
+/* Release what is held. */
+void kv_requests_release(struct kv_client *client);
+
+/* Cancel what is overdue; returns whether there is a next one, and when. */
+bool kv_requests_expire(struct kv_server *server, uint64_t *ret_next_ns);
+
+/*
+ * Reply to the message @header with @count items, which are the first @bytes of
+ * kv_reply_items(); valid until the next reply.
+ */
+void *kv_reply_items(struct kv_server *server);
+void kv_reply(struct kv_client *client, const struct wire_header *header,
+	      int status, uint32_t count, size_t bytes);
+/* The reply in which every item has @status. */
+void kv_reply_all(struct kv_client *client, const struct wire_header *header,
+		  int status);
+
+/* -EINVAL: not 16 or 32 bytes long. */
+int kv_wire_key(const uint8_t *bytes, uint32_t len, struct kv_key *ret_key);
+
+/* The keys of a message into server->keys; -EPROTO if one is none. */
+int kv_request_keys(struct kv_client *client, const struct kv_message *m);
+
+/* Read one message and deal with it: 1, or 0 if there is none.  The client may
+ * be broken then. */
+int kv_request_read(struct kv_client *client);
+
+/* Handlers, one a message type; -EPROTO: cut the client off. */
+int kv_request_space(struct kv_client *client, const struct kv_message *m);
+int kv_request_acquire(struct kv_client *client, const struct kv_message *m);
+int kv_request_release(struct kv_client *client, const struct kv_message *m);
+int kv_request_staging(struct kv_client *client, const struct kv_message *m);
+int kv_request_reserve(struct kv_client *client, const struct kv_message *m);
+int kv_request_save(struct kv_client *client, const struct kv_message *m);
+int kv_request_save_part(struct kv_client *client, const struct kv_message *m);
+int kv_request_drop(struct kv_client *client, const struct kv_message *m);
+int kv_request_flush(struct kv_client *client, const struct kv_message *m);
+int kv_request_hello(struct kv_client *client, const struct kv_message *m);
+int kv_request_probe(struct kv_client *client, const struct kv_message *m);
+int kv_request_cancel(struct kv_client *client, const struct kv_message *m);
+int kv_request_evict(struct kv_client *client, const struct kv_message *m);
+int kv_request_pin(struct kv_client *client, const struct kv_message *m);
+int kv_request_clear(struct kv_client *client, const struct kv_message *m);
+int kv_request_stats(struct kv_client *client, const struct kv_message *m);
+int kv_request_prefetch(struct kv_client *client, const struct kv_message *m);
+int kv_request_ended(struct kv_client *client, const struct kv_message *m);
+int kv_request_pick(struct kv_client *client, const struct kv_message *m);
+int kv_request_snapshot(struct kv_client *client, const struct kv_message *m);
+int kv_request_snapshot_drop(struct kv_client *client,
+			     const struct kv_message *m);
+int kv_request_snapshot_read(struct kv_client *client,
+			     const struct kv_message *m);
+int kv_request_snapshot_list(struct kv_client *client,
+			     const struct kv_message *m);
+int kv_request_unmapped(struct kv_client *client, const struct kv_message *m);
+
+#endif

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * send_queue.c - a bounded queue of messages in front of a socket.
+ *
+ * OWNS      the copies of the messages that wait, and duplicates of their
+ *           descriptors: the segment behind one may be closed before it is
+ *           sent, and its number then means another file.
+ *
+ * INVARIANTS
+ *   (1) Messages leave in the order of kv_outbox_send.
+ *
+ * LOCKING   none: used by the control thread alone.
+ */
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include "fs/control/send_queue.h"
+
+struct kv_outgoing {
+	struct kv_outgoing *next;
+	size_t n;
+	int fd;
+	uint8_t data[];
+};
+
+void kv_outbox_init(struct kv_outbox *box)
+{
+	*box = (struct kv_outbox){.last = &box->first};
+}
+
+static void forget_first(struct kv_outbox *box)
+{
+	struct kv_outgoing *m = box->first;
+
+	box->first = m->next;
+	if (!box->first)
+		box->last = &box->first;
+	box->bytes -= sizeof(*m) + m->n;
+	if (m->fd >= 0) {
+		close(m->fd);
+		box->fds--;
+	}
+	free(m);
+}
+
+void kv_outbox_fini(struct kv_outbox *box)
+{
+	while (box->first)
+		forget_first(box);
+}
+
+/* 0, or -EAGAIN if the socket is full. */
+static int send_one(int socket, const void *data, size_t n, int fd)
+{
+	union {
+		struct cmsghdr align;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct iovec iov = {.iov_base = (void *)data, .iov_len = n};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+	struct cmsghdr *c;
+
+	if (fd >= 0) {
+		m.msg_control = control.room;
+		m.msg_controllen = sizeof(control.room);
+		c = CMSG_FIRSTHDR(&m);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+	}
+	if (sendmsg(socket, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+		return errno == EWOULDBLOCK ? -EAGAIN : -errno;
+	return 0;
+}
+
+static int wait_in_line(struct kv_outbox *box, const void *data, size_t n,
+			int fd)
+{
+	struct kv_outgoing *m;
+
+	if (box->bytes + sizeof(*m) + n > KV_OUTBOX_BYTES ||
+	    (fd >= 0 && box->fds >= KV_OUTBOX_FDS))
+		return -ENOBUFS;
+	m = malloc(sizeof(*m) + n);
+	if (!m)
+		return -ENOMEM;
+	m->next = NULL;
+	m->n = n;
+	m->fd = -1;
+	if (fd >= 0) {
+		m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+		if (m->fd < 0) {
+			free(m);
+			return -errno;
+		}
+		box->fds++;
+	}
+	memcpy(m->data, data, n);
+	*box->last = m;
+	box->last = &m->next;
+	box->bytes += sizeof(*m) + n;
+	return 0;
+}
+
+int kv_outbox_send(struct kv_outbox *box, int socket, const void *data,
+		   size_t n, int fd)
+{
+	int r = -EAGAIN;
+
+	if (!box->first)
+		r = send_one(socket, data, n, fd);
+	if (r == -EAGAIN)
+		r = wait_in_line(box, data, n, fd);
+	return r;
+}
+
+int kv_outbox_drain(struct kv_outbox *box, int socket)
+{
+	int r;
+
+	while (box->first) {
+		r = send_one(socket, box->first->data, box->first->n,
+			     box->first->fd);
+		if (r == -EAGAIN)
+			return 0;
+		if (r < 0)
+			return r;
+		forget_first(box);
+	}
+	return 1;
+}

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * snapshot.c - snapshots: made of picked blocks, read back, listed,
+ * dropped.
+ *
+ * OWNS      the set that a snapshot is made of, from the message that names it
+ *           to the reply.
+ *
+ * STATES    of a request that makes or drops one: the control thread looks at
+ *           the caller's rights, an ingest thread pins or unpins (work), the
+ *           control thread replies (finish).
+ *
+ * LOCKING   none: a request belongs to one thread at a time.
+ */
+#include "fs/control/request.h"
+
+struct change {
+	struct kv_request request; /* first */
+	struct kv_job job;
+	struct kv_space *space;
+	struct kv_set *set; /* NULL: drop it */
+	size_t missing;
+	int status;
+	char name[KV_SPACE_NAME_MAX + 1];
+};
+
+int kv_request_pick(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_pick *wire = m->items;
+	struct kv_pick picks[WIRE_BATCH];
+	uint32_t n = m->header->count;
+	int r;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (kv_wire_key(wire[i].key, wire[i].len, &picks[i].key) < 0)
+			return -EPROTO;
+		picks[i].position = wire[i].position;
+	}
+	r = kv_sets_add(&client->sets, m->header->arg, picks, n);
+	kv_reply(client, m->header, r, 0, 0);
+	return 0;
+}
+
+/* -EINVAL: no name that there could be. */
+static int copy_name(const char *text, size_t n,
+		     char ret_name[KV_SPACE_NAME_MAX + 1])
+{
+	if (n == 0 || n > KV_SPACE_NAME_MAX || strnlen(text, n) != n)
+		return -EINVAL;
+	memcpy(ret_name, text, n);
+	ret_name[n] = '\0';
+	return 0;
+}
+
+static int drop(struct kv_cache *cache, struct change *change)
+{
+	struct kv_snapshot_info info;
+	int r = kv_snapshot_find(cache, change->space, change->name, &info);
+
+	return r < 0 ? r : kv_snapshot_drop(cache, info.id);
+}
+
+static void work(struct kv_job *job, struct kv_hash *hash)
+{
+	struct change *change = kv_container(job, struct change, job);
+	struct kv_server *server = change->request.server;
+	const struct kv_set *set = change->set;
+
+	(void)hash;
+	change->status = set ? kv_snapshot_create(server->cache, change->space,
+						  change->name, set->picks,
+						  set->n, &change->missing)
+			     : drop(server->cache, change);
+	kv_mailbox_post(&server->mailbox, &change->request.mail);
+}
+
+static void finish(struct kv_request *request)
+{
+	struct change *change = (struct change *)request;
+	struct wire_snapshot *reply = kv_reply_items(request->server);
+
+	if (request->client && change->set) {
+		*reply = (struct wire_snapshot){
+			.blocks = (uint32_t)change->missing};
+		kv_reply(request->client, &request->header, change->status, 0,
+			 sizeof(*reply));
+	} else if (request->client) {
+		kv_reply(request->client, &request->header, change->status, 0,
+			 0);
+	}
+	kv_set_free(change->set);
+	kv_request_free(request);
+}
+
+static const struct kv_request_kind kind = {finish, NULL, NULL};
+
+/* Takes @set over, if it succeeds. */
+static int begin(struct kv_client *client, const struct kv_message *m,
+		 const char *text, struct kv_set *set)
+{
+	char name[KV_SPACE_NAME_MAX + 1];
+	struct kv_space_info info;
+	struct kv_space *space;
+	struct change *change;
+	int r = copy_name(text, m->header->count, name);
+
+	if (r == 0)
+		r = kv_client_space(client, m->header->space, W_OK | X_OK,
+				    &space, &info);
+	if (r == 0)
+		r = kv_request_new(client, m->header, &kind, sizeof(*change),
+				   &change);
+	if (r < 0)
+		return r;
+	change->job.work = work;
+	change->space = space;
+	change->set = set;
+	strcpy(change->name, name);
+	kv_request_pend(&change->request, false);
+	kv_ingest_add(client->server->ingest, &change->job);
+	return 0;
+}
+
+int kv_request_snapshot(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_snapshot *wire = m->items;
+	struct wire_snapshot *reply = kv_reply_items(client->server);
+	struct kv_set *set = kv_sets_take(&client->sets, wire->id);
+	int r = -ESTALE;
+
+	if (set && set->n == wire->blocks)
+		r = begin(client, m, (const char *)(wire + 1), set);
+	if (r == 0)
+		return 0;
+	kv_set_free(set);
+	*reply = (struct wire_snapshot){.blocks = wire->blocks};
+	kv_reply(client, m->header, r, 0, sizeof(*reply));
+	return 0;
+}
+
+int kv_request_snapshot_drop(struct kv_client *client,
+			     const struct kv_message *m)
+{
+	int r = begin(client, m, m->items, NULL);
+
+	if (r < 0)
+		kv_reply(client, m->header, r, 0, 0);
+	return 0;
+}
+
+/* -ENOENT as well where one may not look. */
+static int find(struct kv_client *client, const struct kv_message *m,
+		struct kv_snapshot_info *ret_info)
+{
+	const struct wire_snapshot *wire = m->items;
+	struct kv_cache *cache = client->server->cache;
+	char name[KV_SPACE_NAME_MAX + 1];
+	struct kv_space_info info;
+	struct kv_space *space;
+	int r = copy_name((const char *)(wire + 1), m->header->count, name);
+
+	if (r == 0 && kv_client_space(client, m->header->space, R_OK | X_OK,
+				      &space, &info) < 0)
+		r = -ENOENT;
+	if (r == 0)
+		r = kv_snapshot_find(cache, space, name, ret_info);
+	if (r == 0 && wire->id && wire->id != ret_info->id)
+		r = -ESTALE;
+	return r;
+}
+
+int kv_request_snapshot_read(struct kv_client *client,
+			     const struct kv_message *m)
+{
+	const struct wire_snapshot *wire = m->items;
+	struct wire_snapshot *reply = kv_reply_items(client->server);
+	struct wire_pick *out = (struct wire_pick *)(reply + 1);
+	struct kv_pick picks[WIRE_BATCH];
+	struct kv_snapshot_info info;
+	size_t max = KV_MIN(m->header->arg, (uint64_t)WIRE_BATCH);
+	long n = find(client, m, &info);
+
+	if (n == 0)
+		n = kv_snapshot_read(client->server->cache, info.id, wire->from,
+				     picks, max > 0 ? max : WIRE_BATCH);
+	if (n < 0) {
+		kv_reply(client, m->header, (int)n, 0, 0);
+		return 0;
+	}
+	*reply = (struct wire_snapshot){.id = info.id, .blocks = info.blocks};
+	for (long i = 0; i < n; i++) {
+		out[i] = (struct wire_pick){.len = picks[i].key.len,
+					    .position = picks[i].position};
+		memcpy(out[i].key, picks[i].key.b, sizeof(out[i].key));
+	}
+	kv_reply(client, m->header, 0, (uint32_t)n,
+		 sizeof(*reply) + (size_t)n * sizeof(*out));
+	return 0;
+}
+
+static int by_id(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
+/* As many names as fit, of those after @after; returns their bytes. */
+static size_t put_names(struct kv_cache *cache, const uint64_t *ids, size_t n,
+			uint64_t after, struct wire_snapshot *reply)
+{
+	char *text = (char *)(reply + 1);
+	size_t room = WIRE_MAX - sizeof(struct wire_header) - sizeof(*reply);
+	size_t at = 0, bytes;
+
+	for (size_t i = 0; i < n; i++) {
+		struct kv_snapshot_info info;
+
+		if (ids[i] <= after ||
+		    kv_snapshot_stat(cache, ids[i], &info) < 0)
+			continue;
+		bytes = strlen(info.name) + 1;
+		if (at + bytes > room)
+			break;
+		memcpy(text + at, info.name, bytes);
+		at += bytes;
+		reply->id = ids[i];
+	}
+	return at;
+}
+
+int kv_request_snapshot_list(struct kv_client *client,
+			     const struct kv_message *m)
+{
+	_cleanup_(kv_freep) uint64_t *ids = NULL;
+	struct kv_cache *cache = client->server->cache;
+	struct wire_snapshot *reply = kv_reply_items(client->server);
+	struct kv_space_info info;
+	struct kv_space *space;
+	size_t n = 0;
+	int r;
+
+	r = kv_client_space(client, m->header->space, R_OK | X_OK, &space,
+			    &info);
+	r = r < 0 ? -ENOENT : kv_snapshot_list(cache, space, &ids, &n);
+	if (r < 0) {
+		kv_reply(client, m->header, r, 0, 0);
+		return 0;
+	}
+	qsort(ids, n, sizeof(*ids), by_id);
+	*reply = (struct wire_snapshot){0};
+	n = put_names(cache, ids, n, m->header->arg, reply);
+	kv_reply(client, m->header, 0, (uint32_t)n, sizeof(*reply) + n);
+	return 0;
+}

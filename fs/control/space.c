@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * space.c - WIRE_SPACE: find a space by name, make it, give it a
+ * layout.
+ *
+ * OWNS      the texts of each request.
+ *
+ * STATES    of a request that brings a layout: the control thread looks up the
+ *           space and the caller's rights (begin), an ingest thread does what
+ *           waits for the disk (work), the control thread replies (finish).  If
+ *           somebody else made the space in between it begins again.
+ *
+ * LOCKING   none: a request belongs to one thread at a time.
+ */
+#include "fs/control/request.h"
+
+struct opening {
+	struct kv_request request; /* first */
+	struct kv_job job;
+	struct kv_caller caller; /* its groups are not used */
+	uint32_t flags, mode;
+	struct kv_space *space; /* NULL: to be made */
+	bool again;		/* somebody else made it meanwhile */
+	int status;
+	size_t json_len;
+	const char *json; /* in text; json_len 0: none was given */
+	char text[];	  /* the name, a NUL, the JSON */
+};
+
+static void reply(struct kv_client *client, const struct wire_header *header,
+		  struct kv_space *space)
+{
+	struct kv_space_info info = kv_space_stat(client->server->cache, space);
+	const struct kv_layout *layout = info.layout;
+	struct wire_space *out = kv_reply_items(client->server);
+	const char *name = kv_space_name(space);
+	size_t name_len = strlen(name) + 1;
+	size_t json_len = layout ? strlen(layout->json) : 0;
+	char *text = (char *)(out + 1);
+
+	if (sizeof(*header) + sizeof(*out) + name_len + json_len > WIRE_MAX) {
+		kv_reply_all(client, header, -EFBIG);
+		return;
+	}
+	*out = (struct wire_space){
+		.id = info.id,
+		.mode = info.mode & 0777,
+		.writable = kv_access_ok(&info, &client->caller, W_OK | X_OK),
+		.payload = layout ? layout->payload : 0,
+		.header = layout ? kv_block_header_bytes(layout) : 0,
+	};
+	memcpy(text, name, name_len);
+	if (layout)
+		memcpy(text + name_len, layout->json, json_len);
+	kv_reply(client, header, 0, (uint32_t)(name_len + json_len),
+		 sizeof(*out) + name_len + json_len);
+}
+
+/* Only the daemon's own user makes directories below a mount that is not
+ * root's, whose root is not sticky and writable to all. */
+static bool may_create(const struct kv_caller *caller)
+{
+	uid_t own = geteuid();
+
+	return own == 0 || caller->uid == own || caller->uid == 0;
+}
+
+/* 1: there is work for an ingest thread; 0 or an error: reply with it. */
+static int begin(struct kv_client *client, struct opening *o)
+{
+	struct kv_cache *cache = client->server->cache;
+	struct kv_space_info info;
+
+	o->again = false;
+	o->space = kv_space_find(cache, o->text);
+	if (!o->space) {
+		if (!(o->flags & WIRE_SPACE_CREATE))
+			return -ENOENT;
+		return may_create(&client->caller) ? 1 : -EACCES;
+	}
+	info = kv_space_stat(cache, o->space);
+	if (!kv_access_ok(&info, &client->caller, R_OK | X_OK))
+		return -EACCES;
+	if (o->json_len == 0)
+		return 0;
+	if (!info.layout && !kv_access_ok(&info, &client->caller, W_OK | X_OK))
+		return -EACCES;
+	return 1;
+}
+
+static int create(struct kv_cache *cache, struct opening *o)
+{
+	struct kv_layout *layout;
+	struct kv_space *space;
+	int r;
+
+	/* First, so that a bad one leaves no space behind. */
+	if (o->json_len) {
+		r = kv_layout_parse(o->json, o->json_len, &layout);
+		if (r < 0)
+			return r;
+		kv_layout_free(layout);
+	}
+	r = kv_space_create(cache, o->text, o->caller.uid, o->caller.gid,
+			    o->mode, &space);
+	if (r == -EEXIST)
+		o->again = true;
+	if (r < 0 || o->json_len == 0)
+		return r;
+	r = kv_space_set_layout(cache, space, o->json, o->json_len);
+	if (r < 0)
+		(void)kv_space_remove(cache, space);
+	return r;
+}
+
+static int agree(struct kv_cache *cache, struct opening *o)
+{
+	const struct kv_layout *layout = kv_space_stat(cache, o->space).layout;
+	int r;
+
+	if (!layout)
+		return kv_space_set_layout(cache, o->space, o->json,
+					   o->json_len);
+	r = kv_layout_agrees(layout, o->json, o->json_len);
+	if (r < 0)
+		return r;
+	return r ? 0 : -EEXIST;
+}
+
+static void work(struct kv_job *job, struct kv_hash *hash)
+{
+	struct opening *o = kv_container(job, struct opening, job);
+	struct kv_server *server = o->request.server;
+
+	(void)hash;
+	o->status =
+		o->space ? agree(server->cache, o) : create(server->cache, o);
+	kv_mailbox_post(&server->mailbox, &o->request.mail);
+}
+
+/* Begin, or begin again; replies and frees when there is nothing to wait for.
+ */
+static void go_on(struct opening *o)
+{
+	struct kv_client *client = o->request.client;
+	int r = begin(client, o);
+
+	if (r == 1) {
+		kv_request_pend(&o->request, false);
+		kv_ingest_add(client->server->ingest, &o->job);
+		return;
+	}
+	if (r == 0)
+		reply(client, &o->request.header, o->space);
+	else
+		kv_reply_all(client, &o->request.header, r);
+	kv_request_free(&o->request);
+}
+
+static void finish(struct kv_request *request)
+{
+	struct opening *o = (struct opening *)request;
+
+	if (request->client && o->again) {
+		go_on(o);
+		return;
+	}
+	if (request->client && o->status == 0) {
+		/* The layout is there now; only the reply is left. */
+		o->json_len = 0;
+		o->flags = 0;
+		go_on(o);
+		return;
+	}
+	if (request->client)
+		kv_reply_all(request->client, &request->header, o->status);
+	kv_request_free(request);
+}
+
+static const struct kv_request_kind kind = {finish, NULL, NULL};
+
+int kv_request_space(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_space *wire = m->items;
+	const char *text = (const char *)(wire + 1);
+	size_t n = m->header->count, name_len = strnlen(text, n);
+	struct opening *o;
+	int r;
+
+	r = name_len == 0 || name_len == n || name_len > KV_SPACE_NAME_MAX ||
+			    (wire->flags & ~WIRE_SPACE_CREATE)
+		    ? -EINVAL
+		    : kv_request_new(client, m->header, &kind, sizeof(*o) + n,
+				     &o);
+	if (r < 0) {
+		kv_reply_all(client, m->header, r);
+		return 0;
+	}
+	o->job.work = work;
+	o->caller = client->caller;
+	o->flags = wire->flags;
+	o->mode = wire->mode & 0777 ? wire->mode & 0777 : 0700;
+	memcpy(o->text, text, n);
+	o->json = o->text + name_len + 1;
+	o->json_len = n - name_len - 1;
+	go_on(o);
+	return 0;
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * attr.c - what stat(2) shows of a node.
+ *
+ * OWNS      nothing.
+ *
+ * INVARIANTS
+ *   (1) st_blocks adds up over a space to what its tiers hold: directories have
+ *       none, a block has what it occupies, never 0.
+ *   (2) Directories have one link, which tells find(1) not to count them.
+ *
+ * LOCKING   none: the cache answers with copies.
+ */
+#include "fs/mount/attr.h"
+#include "fs/mount/snapshots.h"
+#include "fs/mount/upload.h"
+
+#define BLOCK_IO_BYTES (1 << 20) /* st_blksize: what cp should use */
+
+struct timespec kv_attr_time(int64_t ns)
+{
+	struct timespec t = {.tv_sec = ns / 1000000000,
+			     .tv_nsec = ns % 1000000000};
+
+	if (t.tv_nsec < 0) {
+		t.tv_sec--;
+		t.tv_nsec += 1000000000;
+	}
+	return t;
+}
+
+void kv_attr_times(struct stat *st, int64_t mtime_ns, int64_t atime_ns)
+{
+	st->st_mtim = st->st_ctim = kv_attr_time(mtime_ns);
+	st->st_atim = kv_attr_time(KV_MAX(atime_ns, mtime_ns));
+}
+
+int kv_attr_space(struct kv_mount *mount, const struct kv_node *node,
+		  struct kv_space **ret_space, struct kv_space_info *ret_info)
+{
+	struct kv_snapshot_info snapshot = {.space = node->space};
+	struct kv_space_info info;
+	struct kv_space *space;
+
+	if ((node->type == KV_NODE_SNAPSHOT || node->type == KV_NODE_LINK) &&
+	    kv_snapshot_stat(mount->cache, node->value, &snapshot) < 0)
+		return -ESTALE;
+	space = kv_space_by_id(mount->cache, snapshot.space);
+	if (space == NULL)
+		return -ESTALE;
+	info = kv_space_stat(mount->cache, space);
+	if (info.removed)
+		return -ESTALE;
+	if (node->type == KV_NODE_DIR &&
+	    (node->life !=
+		     kv_lives_get(mount->lives, node->space, node->byte) ||
+	     !kv_dir_exists(mount->cache, space, node->byte)))
+		return -ESTALE;
+	*ret_space = space;
+	*ret_info = info;
+	return 0;
+}
+
+int kv_attr_block(struct kv_mount *mount, struct kv_block *block,
+		  struct stat *ret_attr)
+{
+	struct kv_block_info info = kv_block_stat(mount->cache, block);
+	struct kv_space_info space = kv_space_stat(mount->cache, info.space);
+	struct kv_meta meta = {.mtime_ns = space.mtime_ns};
+	struct kv_digest digest;
+
+	/* A damaged block can still be looked at and removed. */
+	(void)kv_block_meta(mount->cache, block, &meta, &digest);
+	*ret_attr = (struct stat){
+		.st_ino = kv_node_of_block(info.id),
+		.st_mode = S_IFREG | (0644 & space.mode),
+		.st_nlink = info.removed ? 0 : 1,
+		.st_uid = space.uid,
+		.st_gid = space.gid,
+		.st_size = (off_t)info.length,
+		.st_blksize = BLOCK_IO_BYTES,
+		.st_blocks = (blkcnt_t)KV_MAX(info.held / 512, 1),
+	};
+	kv_attr_times(ret_attr, meta.mtime_ns, info.atime_ns);
+	return 0;
+}
+
+static int attr_fixed(const struct kv_mount *mount, uint64_t ino,
+		      struct stat *st)
+{
+	*st = (struct stat){.st_ino = ino,
+			    .st_nlink = 1,
+			    .st_uid = mount->uid,
+			    .st_gid = mount->gid,
+			    .st_blksize = KV_PAGE};
+	kv_attr_times(st, mount->started_ns, 0);
+	switch (ino) {
+	case KV_NODE_ROOT:
+		st->st_mode = S_IFDIR | mount->mode;
+		return 0;
+	case KV_NODE_KVFS:
+		st->st_mode = S_IFDIR | 0555;
+		return 0;
+	case KV_NODE_CONTROL:
+		st->st_mode = S_IFLNK | 0777;
+		st->st_size = (off_t)strlen(mount->control_path);
+		return 0;
+	case KV_NODE_CONFIG:
+	case KV_NODE_STATS:
+	case KV_NODE_METRICS:
+		/* Made at open, as in /proc: nobody knows its size before. */
+		st->st_mode = S_IFREG | 0444;
+		return 0;
+	default:
+		return -ESTALE;
+	}
+}
+
+static int attr_in_space(struct kv_mount *mount, uint64_t ino,
+			 const struct kv_node *node, struct stat *st)
+{
+	struct kv_space *space;
+	struct kv_space_info info;
+	int r;
+
+	r = kv_attr_space(mount, node, &space, &info);
+	if (r < 0)
+		return r;
+	*st = (struct stat){.st_ino = ino,
+			    .st_mode = S_IFDIR | info.mode,
+			    .st_nlink = 1,
+			    .st_uid = info.uid,
+			    .st_gid = info.gid,
+			    .st_blksize = KV_PAGE};
+	kv_attr_times(st, info.mtime_ns, 0);
+	if (node->type == KV_NODE_SNAPSHOT || node->type == KV_NODE_LINK)
+		return kv_snapshots_attr(mount, node, st);
+	if (node->type != KV_NODE_LAYOUT)
+		return 0;
+	if (info.layout == NULL)
+		return -ESTALE;
+	st->st_mode = S_IFREG | (0644 & info.mode);
+	st->st_size = (off_t)strlen(info.layout->json);
+	st->st_blocks = (st->st_size + 511) / 512;
+	return 0;
+}
+
+static int attr_of_block_id(struct kv_mount *mount, uint64_t id,
+			    struct stat *st)
+{
+	struct kv_block *block;
+	int r;
+
+	r = kv_block_get_id(mount->cache, id, &block);
+	if (r < 0)
+		return -ESTALE;
+	r = kv_attr_block(mount, block, st);
+	kv_block_put(mount->cache, block);
+	return r;
+}
+
+double kv_name_timeout(uint64_t ino, double attr_timeout)
+{
+	enum kv_node_type type = kv_node_decode(ino).type;
+
+	return type == KV_NODE_SPACE || type == KV_NODE_SNAPSHOT ? 0
+								 : attr_timeout;
+}
+
+int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
+	       double *ret_timeout)
+{
+	struct kv_node node = kv_node_decode(ino);
+	double timeout = 0;
+	int r;
+
+	switch (node.type) {
+	case KV_NODE_FIXED:
+		timeout = ino == KV_NODE_ROOT ? KV_TIMEOUT_SPACE
+					      : KV_TIMEOUT_FIXED;
+		r = attr_fixed(mount, ino, ret_attr);
+		break;
+	case KV_NODE_BLOCK:
+		timeout = KV_TIMEOUT_BLOCK;
+		r = attr_of_block_id(mount, node.value, ret_attr);
+		break;
+	case KV_NODE_DIR:
+	case KV_NODE_SNAPSHOTS:
+	case KV_NODE_SNAPSHOT:
+	case KV_NODE_LINK:
+		timeout = KV_TIMEOUT_BLOCK;
+		r = attr_in_space(mount, ino, &node, ret_attr);
+		break;
+	case KV_NODE_SPACE:
+		timeout = KV_TIMEOUT_SPACE;
+		r = attr_in_space(mount, ino, &node, ret_attr);
+		break;
+	case KV_NODE_LAYOUT:
+		r = attr_in_space(mount, ino, &node, ret_attr);
+		break;
+	case KV_NODE_UPLOAD:
+		r = kv_upload_stat(mount->uploads, node.value, ret_attr);
+		break;
+	default:
+		r = -ESTALE;
+	}
+	if (ret_timeout != NULL)
+		*ret_timeout = timeout;
+	return r;
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dir.c - listing directories.
+ *
+ * OWNS      nothing: a listing is a handle's.
+ *
+ * INVARIANTS
+ *   (1) What a directory handle lists was there at opendir; an entry's place in
+ *       it is its offset, so that seekdir and telldir are stable.
+ *   (2) What went meanwhile is passed over.
+ *
+ * LOCKING   none.
+ */
+#include <stdio.h>
+
+#include "fs/mount/attr.h"
+#include "fs/mount/handle.h"
+#include "fs/mount/ops.h"
+#include "fs/mount/permit.h"
+#include "fs/mount/snapshots.h"
+
+#define DOTS 2 /* "." and ".." have the offsets 1 and 2 */
+
+static int add(struct kv_handle *dir, uint64_t node)
+{
+	size_t room = KV_MAX(dir->room * 2, (size_t)64);
+	uint64_t *nodes;
+
+	if (dir->n == dir->room) {
+		nodes = reallocarray(dir->nodes, room, sizeof(*nodes));
+		if (nodes == NULL)
+			return -ENOMEM;
+		dir->nodes = nodes;
+		dir->room = room;
+	}
+	dir->nodes[dir->n++] = node;
+	return 0;
+}
+
+static int list_root(struct kv_mount *mount, struct kv_handle *dir)
+{
+	struct kv_space *space;
+	uint32_t id = 0;
+	int r;
+
+	r = add(dir, KV_NODE_KVFS);
+	while (r == 0 && (space = kv_space_next(mount->cache, id)) != NULL) {
+		id = kv_space_stat(mount->cache, space).id;
+		r = add(dir, kv_node_of_space(id));
+	}
+	return r;
+}
+
+static int list_kvfs(struct kv_handle *dir)
+{
+	int r = 0;
+
+	for (uint64_t node = KV_NODE_CONTROL; node < KV_NODE_FIXED_END; node++)
+		r = r < 0 ? r : add(dir, node);
+	return r;
+}
+
+static int list_space(struct kv_mount *mount, struct kv_space *space,
+		      const struct kv_space_info *info, struct kv_handle *dir)
+{
+	int r = 0;
+
+	/* First, so that cp and tar of a space bring its layout first. */
+	if (info->layout != NULL)
+		r = add(dir, kv_node_of_layout(info->id));
+	for (unsigned byte = 0; byte < 256 && r == 0; byte++)
+		if (kv_dir_exists(mount->cache, space, (uint8_t)byte))
+			r = add(dir,
+				kv_node_of_dir(info->id, (uint8_t)byte,
+					       kv_lives_get(mount->lives,
+							    info->id,
+							    (uint8_t)byte)));
+	return r;
+}
+
+static int list_blocks(struct kv_mount *mount, struct kv_space *space,
+		       uint8_t byte, struct kv_handle *dir)
+{
+	int r;
+
+	r = kv_dir_list(mount->cache, space, byte, &dir->nodes, &dir->n);
+	if (r < 0)
+		return r;
+	dir->room = dir->n;
+	for (size_t i = 0; i < dir->n; i++)
+		dir->nodes[i] = kv_node_of_block(dir->nodes[i]);
+	return 0;
+}
+
+static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_node node = kv_node_decode(ino);
+	struct kv_space_info info;
+	struct kv_space *space;
+	int r;
+
+	if (ino == KV_NODE_ROOT)
+		return list_root(mount, dir);
+	if (ino == KV_NODE_KVFS)
+		return list_kvfs(dir);
+	r = kv_attr_space(mount, &node, &space, &info);
+	if (r < 0)
+		return r;
+	r = kv_permit(req, &info, R_OK);
+	if (r < 0)
+		return r;
+	if (node.type == KV_NODE_SPACE)
+		return list_space(mount, space, &info, dir);
+	if (node.type != KV_NODE_DIR)
+		return kv_snapshots_list(mount, space, &node, &dir->nodes,
+					 &dir->n);
+	return list_blocks(mount, space, node.byte, dir);
+}
+
+/* Valid replies: fuse_reply_open, fuse_reply_err. */
+void kv_fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_handle dir = {.kind = KV_HANDLE_DIR};
+	int r;
+
+	r = list(req, ino, &dir);
+	if (r == 0)
+		r = kv_handle_new(mount, &dir, fi);
+	if (r < 0) {
+		free(dir.nodes);
+		fuse_reply_err(req, -r);
+		return;
+	}
+	if (fuse_reply_open(req, fi) < 0)
+		kv_handle_free(mount, kv_handle_of(fi));
+}
+
+/* Name and attributes of a listed node; @name has room for any. */
+static int describe_block(struct kv_mount *mount, uint64_t id, char *name,
+			  struct stat *st)
+{
+	struct kv_block_info info;
+	struct kv_block *block;
+	int r;
+
+	r = kv_block_get_id(mount->cache, id, &block);
+	if (r < 0)
+		return r;
+	info = kv_block_stat(mount->cache, block);
+	r = info.removed ? -ENOENT : kv_attr_block(mount, block, st);
+	kv_key_name(&info.key, name);
+	kv_block_put(mount->cache, block);
+	return r;
+}
+
+static int describe(struct kv_mount *mount, uint64_t ino, char *name,
+		    struct fuse_entry_param *entry)
+{
+	static const char *const fixed[] = {[KV_NODE_KVFS] = ".kvfs",
+					    [KV_NODE_CONTROL] = "control",
+					    [KV_NODE_CONFIG] = "config",
+					    [KV_NODE_STATS] = "stats",
+					    [KV_NODE_METRICS] = "metrics"};
+	struct kv_node node = kv_node_decode(ino);
+	struct kv_space *space;
+	int r;
+
+	entry->ino = ino;
+	if (node.type == KV_NODE_BLOCK) {
+		entry->attr_timeout = entry->entry_timeout = KV_TIMEOUT_BLOCK;
+		return describe_block(mount, node.value, name, &entry->attr);
+	}
+	if (node.type == KV_NODE_FIXED) {
+		strcpy(name, fixed[ino]);
+	} else if (node.type == KV_NODE_LAYOUT) {
+		strcpy(name, ".layout");
+	} else if (node.type == KV_NODE_DIR) {
+		snprintf(name, 3, "%02x", node.byte);
+	} else if (node.type == KV_NODE_SNAPSHOT || node.type == KV_NODE_LINK) {
+		kv_snapshots_name(mount, &node, name);
+	} else {
+		space = kv_space_by_id(mount->cache, node.space);
+		if (space == NULL)
+			return -ESTALE;
+		snprintf(name, KV_SPACE_NAME_MAX + 1, "%s",
+			 kv_space_name(space));
+	}
+	r = kv_attr_of(mount, ino, &entry->attr, &entry->attr_timeout);
+	entry->entry_timeout = kv_name_timeout(ino, entry->attr_timeout);
+	return r;
+}
+
+/* "." and "..": the kernel knows them already and looks at type and number. */
+static void describe_dots(fuse_ino_t ino, off_t off,
+			  struct fuse_entry_param *entry)
+{
+	struct kv_node node = kv_node_decode(ino);
+
+	if (off == 1 &&
+	    (node.type == KV_NODE_DIR || node.type == KV_NODE_SNAPSHOTS))
+		ino = kv_node_of_space(node.space);
+	else if (off == 1)
+		ino = KV_NODE_ROOT;
+	entry->ino = 0;
+	entry->attr.st_ino = ino;
+	entry->attr.st_mode = S_IFDIR;
+}
+
+static size_t put_entry(fuse_req_t req, char *at, size_t room, const char *name,
+			const struct fuse_entry_param *entry, off_t next,
+			bool plus)
+{
+	if (plus)
+		return fuse_add_direntry_plus(req, at, room, name, entry, next);
+	return fuse_add_direntry(req, at, room, name, &entry->attr, next);
+}
+
+static void reply_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
+			  off_t off, const struct kv_handle *dir, bool plus)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	_cleanup_(kv_freep) char *buffer = malloc(size);
+	char name[KV_SPACE_NAME_MAX + 1];
+	size_t used = 0, n;
+
+	if (buffer == NULL) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	for (; off >= 0 && (uint64_t)off < dir->n + DOTS; off++) {
+		struct fuse_entry_param entry = {0};
+
+		if (off < DOTS) {
+			strcpy(name, off == 0 ? "." : "..");
+			describe_dots(ino, off, &entry);
+		} else if (describe(mount, dir->nodes[off - DOTS], name,
+				    &entry) < 0) {
+			continue;
+		}
+		n = put_entry(req, buffer + used, size - used, name, &entry,
+			      off + 1, plus);
+		if (n > size - used)
+			break;
+		used += n;
+	}
+	fuse_reply_buf(req, buffer, used);
+}
+
+/* Valid replies: fuse_reply_buf, fuse_reply_err. */
+void kv_fs_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+		   struct fuse_file_info *fi)
+{
+	reply_entries(req, ino, size, off, kv_handle_of(fi), false);
+}
+
+/* Valid replies: fuse_reply_buf, fuse_reply_err. */
+void kv_fs_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+		       struct fuse_file_info *fi)
+{
+	reply_entries(req, ino, size, off, kv_handle_of(fi), true);
+}
+
+/* Valid replies: fuse_reply_err. */
+void kv_fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	(void)ino;
+	kv_handle_free(fuse_req_userdata(req), kv_handle_of(fi));
+	fuse_reply_err(req, 0);
+}
+
+static int sync_all(struct kv_mount *mount)
+{
+	struct kv_space *space;
+	uint32_t id = 0;
+	int r = 0, one;
+
+	while ((space = kv_space_next(mount->cache, id)) != NULL) {
+		id = kv_space_stat(mount->cache, space).id;
+		one = kv_space_sync(mount->cache, space);
+		r = r < 0 ? r : one;
+	}
+	return r;
+}
+
+/* Valid replies: fuse_reply_err. */
+void kv_fs_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync,
+		    struct fuse_file_info *fi)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_node node = kv_node_decode(ino);
+	struct kv_space_info info;
+	struct kv_space *space;
+	int r = 0;
+
+	(void)datasync;
+	(void)fi;
+	if (ino == KV_NODE_ROOT) {
+		r = sync_all(mount);
+	} else if (node.type != KV_NODE_FIXED) {
+		r = kv_attr_space(mount, &node, &space, &info);
+		r = r < 0 ? r : kv_space_sync(mount->cache, space);
+	}
+	fuse_reply_err(req, -r);
+}

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dotkvfs.h - the files below .kvfs, made when they are opened.
+ */
+#ifndef KV_FS_VIRTUAL_H
+#define KV_FS_VIRTUAL_H
+
+#include "fs/mount/mount.h"
+
+/* The text of one of the fixed nodes; caller frees.  -ENOMEM, -ESTALE. */
+int kv_virtual_text(struct kv_mount *mount, uint64_t ino, char **ret_text);
+
+#endif

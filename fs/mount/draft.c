@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * draft.c - the content of a file that is being written through the mount.
+ *
+ * OWNS      the head (bytes before the length is known), the fill, and once
+ *           sealed a hold on the block.
+ *
+ * STATES    and the function that makes each step:
+ *
+ *           HEAD -> FILLING          take_length   (the header is complete)
+ *           HEAD, FILLING -> SEALED  seal_block, seal_layout
+ *           HEAD, FILLING -> FAILED  fail_locked   (until begun anew)
+ *           all but SEALED -> HEAD   kv_draft_reset
+ *
+ * INVARIANTS
+ *   (1) A fill exists only in FILLING, a head only in HEAD.
+ *   (2) coverage says which bytes of head or fill were written.
+ *   (3) What is sealed was parsed again from the fill as it is then, since the
+ *       header may have been written over meanwhile.
+ *
+ * LOCKING   draft->lock guards every field not marked fixed.  No other lock of
+ *           fs/ is taken under it.  Hashing happens under it; of what waits,
+ * only kv_space_set_layout, for a layout's draft: its one writer waits too.
+ */
+#include <stdatomic.h>
+
+#include "common/copy.h"
+#include "common/coverage.h"
+#include "fs/mount/draft.h"
+
+#define HEAD_MAX (KV_HEADER_MAX + KV_PAGE)
+#define HEAD_FIRST (64u << 10)
+
+enum state { HEAD, FILLING, SEALED, FAILED };
+
+struct kv_draft {
+	struct kv_cache *cache;	 /* fixed after new */
+	struct kv_space *space;	 /* fixed after new */
+	struct kv_key key;	 /* fixed after new; len 0: a layout */
+	_Atomic uint64_t *heads; /* fixed after new */
+
+	pthread_mutex_t lock;
+	enum state state;
+	int error; /* of FAILED */
+	struct kv_coverage coverage;
+	uint8_t *head;
+	uint64_t head_room;
+	struct kv_fill *fill;
+	uint64_t length;	/* FILLING: of the file */
+	struct kv_block *block; /* SEALED */
+};
+
+int kv_draft_new(struct kv_cache *cache, struct kv_space *space,
+		 const struct kv_key *key, _Atomic uint64_t *heads,
+		 struct kv_draft **ret_draft)
+{
+	struct kv_draft *draft = calloc(1, sizeof(*draft));
+
+	if (draft == NULL)
+		return -ENOMEM;
+	draft->cache = cache;
+	draft->space = space;
+	if (key != NULL)
+		draft->key = *key;
+	draft->heads = heads;
+	pthread_mutex_init(&draft->lock, NULL);
+	*ret_draft = draft;
+	return 0;
+}
+
+static void drop_head_locked(struct kv_draft *draft)
+{
+	free(draft->head);
+	*draft->heads -= draft->head_room;
+	draft->head = NULL;
+	draft->head_room = 0;
+}
+
+static void clear_locked(struct kv_draft *draft)
+{
+	drop_head_locked(draft);
+	if (draft->fill != NULL)
+		kv_fill_drop(draft->cache, kv_steal(draft->fill));
+	kv_coverage_fini(&draft->coverage);
+}
+
+void kv_draft_free(struct kv_draft *draft)
+{
+	if (draft == NULL)
+		return;
+	clear_locked(draft);
+	if (draft->block != NULL)
+		kv_block_put(draft->cache, draft->block);
+	pthread_mutex_destroy(&draft->lock);
+	free(draft);
+}
+
+static int fail_locked(struct kv_draft *draft, int error)
+{
+	clear_locked(draft);
+	draft->state = FAILED;
+	draft->error = error;
+	return error;
+}
+
+/* Room for @end bytes of head, doubled each time, charged to all drafts. */
+static int grow_head_locked(struct kv_draft *draft, uint64_t end)
+{
+	uint64_t room = KV_MAX(draft->head_room, (uint64_t)HEAD_FIRST);
+	uint64_t more;
+	uint8_t *head;
+
+	if (end <= draft->head_room)
+		return 0;
+	if (end > (draft->key.len > 0 ? HEAD_MAX : KV_LAYOUT_TEXT_MAX))
+		return -EFBIG;
+	while (room < end)
+		room *= 2;
+	more = room - draft->head_room;
+	if (atomic_fetch_add(draft->heads, more) + more > KV_DRAFT_HEADS) {
+		*draft->heads -= more;
+		return -ENOSPC;
+	}
+	head = realloc(draft->head, room);
+	if (head == NULL) {
+		*draft->heads -= more;
+		return -ENOMEM;
+	}
+	memset(head + draft->head_room, 0, more);
+	draft->head = head;
+	draft->head_room = room;
+	return 0;
+}
+
+/* Once the header is complete: find the length, and move into a slot. */
+static int take_length_locked(struct kv_draft *draft)
+{
+	struct kv_space_info info;
+	struct kv_meta meta;
+	uint64_t length, payload;
+	int r;
+
+	info = kv_space_stat(draft->cache, draft->space);
+	r = kv_block_parse(draft->head, kv_coverage_prefix(&draft->coverage),
+			   info.layout, &length, &payload, &meta);
+	if (r == -EAGAIN)
+		return 0;
+	if (r < 0)
+		return fail_locked(draft, r);
+	if (kv_coverage_end(&draft->coverage) > length)
+		return fail_locked(draft, -EFBIG);
+	r = kv_fill_begin(draft->cache, draft->space, NULL, length,
+			  &draft->fill);
+	if (r == -EFBIG)
+		return fail_locked(draft, r);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < draft->coverage.n; i++) {
+		struct kv_span range = draft->coverage.ranges[i];
+
+		memcpy(kv_fill_data(draft->fill) + range.start,
+		       draft->head + range.start, range.end - range.start);
+	}
+	drop_head_locked(draft);
+	draft->length = length;
+	draft->state = FILLING;
+	return 0;
+}
+
+static int write_head_locked(struct kv_draft *draft, const void *data, size_t n,
+			     uint64_t end)
+{
+	int r;
+
+	r = grow_head_locked(draft, end);
+	if (r < 0)
+		return r == -EFBIG ? fail_locked(draft, r) : r;
+	r = kv_coverage_add(&draft->coverage, end - n, end);
+	if (r < 0)
+		return r;
+	memcpy(draft->head + end - n, data, n);
+	return draft->key.len > 0 ? take_length_locked(draft) : 0;
+}
+
+static int write_fill_locked(struct kv_draft *draft, const void *data, size_t n,
+			     uint64_t end)
+{
+	int r;
+
+	if (end > draft->length)
+		return fail_locked(draft, -EFBIG);
+	r = kv_coverage_add(&draft->coverage, end - n, end);
+	if (r == 0)
+		memcpy(kv_fill_data(draft->fill) + end - n, data, n);
+	return r;
+}
+
+/*
+ * The first part of a long write may complete the header: then the rest goes to
+ * the slot at once, and the head never grows by a whole write.
+ */
+static int write_locked(struct kv_draft *draft, const uint8_t *data, size_t n,
+			uint64_t offset)
+{
+	int r = 0;
+
+	while (n > 0 && r == 0) {
+		size_t piece = draft->state == HEAD ? KV_MIN(n, HEAD_FIRST) : n;
+
+		if (draft->state == SEALED)
+			return -EPERM;
+		if (draft->state == FAILED)
+			return draft->error;
+		if (draft->state == HEAD)
+			r = write_head_locked(draft, data, piece,
+					      offset + piece);
+		else
+			r = write_fill_locked(draft, data, piece,
+					      offset + piece);
+		data += piece;
+		offset += piece;
+		n -= piece;
+	}
+	return r;
+}
+
+int kv_draft_write(struct kv_draft *draft, const void *data, size_t n,
+		   uint64_t offset)
+{
+	int r;
+
+	if (offset > INT64_MAX - n)
+		return -EFBIG;
+	pthread_mutex_lock(&draft->lock);
+	r = write_locked(draft, data, n, offset);
+	pthread_mutex_unlock(&draft->lock);
+	return r;
+}
+
+static ssize_t read_block(struct kv_draft *draft, struct kv_block *block,
+			  void *data, size_t n, uint64_t offset)
+{
+	struct kv_view view;
+	int r;
+
+	r = kv_view_get(draft->cache, block, &view);
+	if (r < 0)
+		return r;
+	n = offset < view.length ? KV_MIN(n, view.length - offset) : 0;
+	memcpy(data, view.data + offset, n);
+	kv_view_put(draft->cache, &view);
+	return (ssize_t)n;
+}
+
+ssize_t kv_draft_read(struct kv_draft *draft, void *data, size_t n,
+		      uint64_t offset)
+{
+	struct kv_block *block;
+	const uint8_t *from;
+	uint64_t end;
+	ssize_t got;
+
+	block = kv_draft_block(draft);
+	if (block != NULL) {
+		got = read_block(draft, block, data, n, offset);
+		kv_block_put(draft->cache, block);
+		return got;
+	}
+	pthread_mutex_lock(&draft->lock);
+	end = kv_coverage_end(&draft->coverage);
+	n = offset < end ? KV_MIN(n, end - offset) : 0;
+	memset(data, 0, n);
+	from = draft->fill != NULL ? kv_fill_data(draft->fill) : draft->head;
+	for (size_t i = 0; i < draft->coverage.n && n > 0; i++) {
+		uint64_t start = draft->coverage.ranges[i].start;
+		uint64_t stop = draft->coverage.ranges[i].end;
+
+		start = KV_MAX(start, offset);
+		stop = KV_MIN(stop, offset + n);
+		if (start < stop)
+			memcpy((uint8_t *)data + (start - offset), from + start,
+			       stop - start);
+	}
+	pthread_mutex_unlock(&draft->lock);
+	return (ssize_t)n;
+}
+
+uint64_t kv_draft_size(struct kv_draft *draft)
+{
+	uint64_t size;
+
+	pthread_mutex_lock(&draft->lock);
+	size = draft->state == SEALED && draft->key.len > 0
+		       ? draft->length
+		       : kv_coverage_end(&draft->coverage);
+	pthread_mutex_unlock(&draft->lock);
+	return size;
+}
+
+int kv_draft_reset(struct kv_draft *draft)
+{
+	int r = -EPERM;
+
+	pthread_mutex_lock(&draft->lock);
+	if (draft->state != SEALED) {
+		clear_locked(draft);
+		draft->state = HEAD;
+		r = 0;
+	}
+	pthread_mutex_unlock(&draft->lock);
+	return r;
+}
+
+static int check_locked(struct kv_draft *draft)
+{
+	uint64_t prefix = kv_coverage_prefix(&draft->coverage);
+	bool hole = prefix != kv_coverage_end(&draft->coverage);
+	int r;
+
+	if (draft->state == SEALED)
+		return 1;
+	if (draft->state == FAILED)
+		return draft->error;
+	if (draft->coverage.n == 0)
+		return 0;
+	if (draft->key.len == 0)
+		return hole ? -EINVAL : 1;
+	if (draft->state == HEAD) {
+		/* The header may be complete and only the slot missing. */
+		r = take_length_locked(draft);
+		if (r < 0)
+			return r;
+	}
+	return draft->state == FILLING && prefix == draft->length ? 1 : -EINVAL;
+}
+
+int kv_draft_check(struct kv_draft *draft)
+{
+	int r;
+
+	pthread_mutex_lock(&draft->lock);
+	r = check_locked(draft);
+	pthread_mutex_unlock(&draft->lock);
+	return r;
+}
+
+static int seal_layout_locked(struct kv_draft *draft, bool *ret_new)
+{
+	int r;
+
+	r = kv_space_set_layout(draft->cache, draft->space,
+				(const char *)draft->head,
+				kv_coverage_prefix(&draft->coverage));
+	if (r < 0)
+		return fail_locked(draft, r);
+	draft->state = SEALED;
+	*ret_new = true;
+	return 1;
+}
+
+static int seal_block_locked(struct kv_draft *draft, int64_t mtime_ns,
+			     bool *ret_new)
+{
+	const uint8_t *data = kv_fill_data(draft->fill);
+	struct kv_space_info info = kv_space_stat(draft->cache, draft->space);
+	struct kv_digest digest;
+	struct kv_meta meta;
+	uint64_t length, payload;
+	int r;
+
+	r = kv_block_parse(data, draft->length, info.layout, &length, &payload,
+			   &meta);
+	if (r == 0 && length != draft->length)
+		r = -EINVAL;
+	if (r < 0)
+		return fail_locked(draft, r == -EAGAIN ? -EINVAL : r);
+	meta.mtime_ns = mtime_ns != 0 ? mtime_ns : kv_wall_ns();
+	digest = kv_digest_of(data, draft->length);
+	r = kv_fill_seal(draft->cache, kv_steal(draft->fill), &draft->key,
+			 &meta, payload, &digest);
+	if (r < 0)
+		return fail_locked(draft, r);
+	kv_coverage_fini(&draft->coverage);
+	draft->state = SEALED;
+	if (kv_block_get(draft->cache, draft->space, &draft->key,
+			 &draft->block) < 0)
+		draft->block = NULL;
+	*ret_new = r == 0;
+	return 1;
+}
+
+int kv_draft_seal(struct kv_draft *draft, int64_t mtime_ns, bool *ret_new)
+{
+	int r;
+
+	*ret_new = false;
+	pthread_mutex_lock(&draft->lock);
+	r = check_locked(draft);
+	if (r == 1 && draft->state != SEALED)
+		r = draft->key.len > 0
+			    ? seal_block_locked(draft, mtime_ns, ret_new)
+			    : seal_layout_locked(draft, ret_new);
+	pthread_mutex_unlock(&draft->lock);
+	return r;
+}
+
+struct kv_block *kv_draft_block(struct kv_draft *draft)
+{
+	struct kv_block *block;
+
+	pthread_mutex_lock(&draft->lock);
+	block = draft->block;
+	if (block != NULL)
+		kv_block_hold(draft->cache, block);
+	pthread_mutex_unlock(&draft->lock);
+	return block;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * handle.h - what a file or directory that is open through the mount holds.
+ */
+#ifndef KV_FS_HANDLE_H
+#define KV_FS_HANDLE_H
+
+#include <sys/queue.h>
+
+#include "fs/mount/fuse.h"
+#include "fs/mount/mount.h"
+#include "fs/mount/upload.h"
+
+enum kv_handle_kind {
+	KV_HANDLE_BLOCK,  /* block, held */
+	KV_HANDLE_UPLOAD, /* upload, held and counted as opened */
+	KV_HANDLE_TEXT,	  /* text, made at open */
+	KV_HANDLE_DIR,	  /* nodes, as they were at open */
+};
+
+struct kv_handle {
+	enum kv_handle_kind kind;
+	union {
+		struct kv_block *block;
+		struct kv_upload *upload;
+		char *text;
+		struct {
+			uint64_t *nodes;
+			size_t n, room;
+		};
+	};
+	LIST_ENTRY(kv_handle) all; /* mount->handles.lock */
+};
+
+struct kv_handles {
+	pthread_mutex_t lock;
+	LIST_HEAD(, kv_handle) list; /* lock */
+};
+
+/* A copy of @from, which then owns what @from held; -ENOMEM: the caller still
+ * does. */
+int kv_handle_new(struct kv_mount *mount, const struct kv_handle *from,
+		  struct fuse_file_info *fi);
+/* Give back what it holds, in the caller's memory. */
+void kv_handle_drop(struct kv_mount *mount, struct kv_handle *handle);
+void kv_handle_free(struct kv_mount *mount, struct kv_handle *handle);
+/* Those that the kernel had no chance to release. */
+void kv_handles_free_all(struct kv_mount *mount);
+
+static inline struct kv_handle *kv_handle_of(const struct fuse_file_info *fi)
+{
+	return (struct kv_handle *)(uintptr_t)fi->fh;
+}
+
+#endif

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * node.c - what a node id stands for.
+ *
+ * OWNS      the counts of removed directories: one record for each space in
+ *           which one was removed while mounted.
+ *
+ * INVARIANTS
+ *   (1) The top four bits are the type.  Fixed nodes have none set, so that
+ *       the root is FUSE's 1.
+ *   (2) Below them: a block's 60-bit id; an upload's serial; a snapshot's
+ *       32-bit id, above it in a link a position of 27 bits; or a space's id
+ *       in the bits 8 to 39, a directory's byte below and its life above.
+ *
+ * LOCKING   lives->lock guards the list and the counts.  It is a leaf.
+ */
+#include "fs/mount/node.h"
+
+#define TYPE_SHIFT 60
+#define VALUE_MASK ((UINT64_C(1) << TYPE_SHIFT) - 1)
+#define LIFE_SHIFT 40
+#define LIFE_MASK ((1u << 20) - 1)
+#define POSITION_SHIFT 32
+
+static uint64_t node(enum kv_node_type type, uint64_t value)
+{
+	return (uint64_t)type << TYPE_SHIFT | (value & VALUE_MASK);
+}
+
+uint64_t kv_node_of_block(uint64_t id)
+{
+	return node(KV_NODE_BLOCK, id);
+}
+
+uint64_t kv_node_of_space(uint32_t space)
+{
+	return node(KV_NODE_SPACE, (uint64_t)space << 8);
+}
+
+uint64_t kv_node_of_dir(uint32_t space, uint8_t byte, uint32_t life)
+{
+	return node(KV_NODE_DIR, (uint64_t)(life & LIFE_MASK) << LIFE_SHIFT |
+					 (uint64_t)space << 8 | byte);
+}
+
+uint64_t kv_node_of_layout(uint32_t space)
+{
+	return node(KV_NODE_LAYOUT, (uint64_t)space << 8);
+}
+
+uint64_t kv_node_of_upload(uint64_t serial)
+{
+	return node(KV_NODE_UPLOAD, serial);
+}
+
+uint64_t kv_node_of_snapshots(uint32_t space)
+{
+	return node(KV_NODE_SNAPSHOTS, (uint64_t)space << 8);
+}
+
+uint64_t kv_node_of_snapshot(uint64_t id)
+{
+	return node(KV_NODE_SNAPSHOT, id);
+}
+
+uint64_t kv_node_of_link(uint64_t snapshot, uint32_t position)
+{
+	return node(KV_NODE_LINK,
+		    (uint64_t)position << POSITION_SHIFT | snapshot);
+}
+
+struct kv_node kv_node_decode(uint64_t ino)
+{
+	enum kv_node_type type = (enum kv_node_type)(ino >> TYPE_SHIFT);
+	uint64_t value = ino & VALUE_MASK;
+
+	return (struct kv_node){
+		.type = type,
+		.value = type == KV_NODE_LINK ? (uint32_t)value : value,
+		.position = (uint32_t)(value >> POSITION_SHIFT),
+		.space = (uint32_t)(ino >> 8),
+		.byte = (uint8_t)ino,
+		.life = (uint32_t)(ino >> LIFE_SHIFT) & LIFE_MASK,
+	};
+}
+
+static int hex_digit(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	if (c >= 'a' && c <= 'f')
+		return c - 'a' + 10;
+	return -EINVAL;
+}
+
+int kv_dir_parse(const char *name, uint8_t *ret_byte)
+{
+	int high = hex_digit(name[0]), low;
+
+	if (high < 0)
+		return -EINVAL;
+	low = hex_digit(name[1]);
+	if (low < 0 || name[2] != '\0')
+		return -EINVAL;
+	*ret_byte = (uint8_t)(high << 4 | low);
+	return 0;
+}
+
+struct record {
+	struct record *next; /* lock */
+	uint32_t space;	     /* fixed after new */
+	uint32_t ended[256]; /* lock */
+};
+
+struct kv_lives {
+	pthread_mutex_t lock;
+	struct record *records; /* lock */
+};
+
+int kv_lives_new(struct kv_lives **ret_lives)
+{
+	struct kv_lives *lives = calloc(1, sizeof(*lives));
+
+	if (lives == NULL)
+		return -ENOMEM;
+	pthread_mutex_init(&lives->lock, NULL);
+	*ret_lives = lives;
+	return 0;
+}
+
+void kv_lives_free(struct kv_lives *lives)
+{
+	struct record *next;
+
+	if (lives == NULL)
+		return;
+	for (struct record *r = lives->records; r != NULL; r = next) {
+		next = r->next;
+		free(r);
+	}
+	pthread_mutex_destroy(&lives->lock);
+	free(lives);
+}
+
+/* The link that points to the space's record, or to NULL.  A linear scan: few
+ * spaces ever lose a directory. */
+static struct record **find_locked(struct kv_lives *lives, uint32_t space)
+{
+	struct record **link = &lives->records;
+
+	kv_assert_locked(&lives->lock);
+	while (*link != NULL && (*link)->space != space)
+		link = &(*link)->next;
+	return link;
+}
+
+uint32_t kv_lives_get(struct kv_lives *lives, uint32_t space, uint8_t byte)
+{
+	struct record *r;
+	uint32_t life;
+
+	pthread_mutex_lock(&lives->lock);
+	r = *find_locked(lives, space);
+	life = r != NULL ? r->ended[byte] : 0;
+	pthread_mutex_unlock(&lives->lock);
+	return life & LIFE_MASK;
+}
+
+/* Without memory the directory keeps its number: a blemish, not an error. */
+void kv_lives_end(struct kv_lives *lives, uint32_t space, uint8_t byte)
+{
+	struct record **link;
+
+	pthread_mutex_lock(&lives->lock);
+	link = find_locked(lives, space);
+	if (*link == NULL) {
+		*link = calloc(1, sizeof(**link));
+		if (*link != NULL)
+			(*link)->space = space;
+	}
+	if (*link != NULL)
+		(*link)->ended[byte]++;
+	pthread_mutex_unlock(&lives->lock);
+}
+
+void kv_lives_forget(struct kv_lives *lives, uint32_t space)
+{
+	struct record **link, *r;
+
+	pthread_mutex_lock(&lives->lock);
+	link = find_locked(lives, space);
+	r = *link;
+	if (r != NULL)
+		*link = r->next;
+	pthread_mutex_unlock(&lives->lock);
+	free(r);
+}

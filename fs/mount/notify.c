@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * notify.c - tells the kernel which attributes it must forget.
+ *
+ * OWNS      the queues and the thread.
+ *
+ * LOCKING   notify->lock guards the queues.  The thread lets go of it before it
+ *           talks to the kernel.
+ */
+#include "fs/mount/node.h"
+#include "fs/mount/notify.h"
+#include "fs/thread.h"
+
+#define QUEUE 4096u
+#define SPACES 64u
+
+struct kv_notify {
+	struct kv_mount *mount;	      /* fixed after start */
+	struct fuse_session *session; /* fixed after start */
+	pthread_t thread;	      /* fixed after start */
+
+	pthread_mutex_t lock;
+	pthread_cond_t more;
+	bool stop;			 /* lock */
+	unsigned first, n;		 /* lock */
+	uint64_t queue[QUEUE];		 /* lock: blocks */
+	unsigned n_spaces;		 /* lock */
+	struct kv_space *spaces[SPACES]; /* lock */
+};
+
+void kv_notify_gone(struct kv_notify *notify, uint64_t id)
+{
+	pthread_mutex_lock(&notify->lock);
+	if (notify->n < QUEUE)
+		notify->queue[(notify->first + notify->n++) % QUEUE] = id;
+	pthread_cond_signal(&notify->more);
+	pthread_mutex_unlock(&notify->lock);
+}
+
+void kv_notify_space(struct kv_notify *notify, struct kv_space *space)
+{
+	pthread_mutex_lock(&notify->lock);
+	if (notify->n_spaces < SPACES)
+		notify->spaces[notify->n_spaces++] = space;
+	pthread_cond_signal(&notify->more);
+	pthread_mutex_unlock(&notify->lock);
+}
+
+static void forget(struct kv_notify *notify, fuse_ino_t node)
+{
+	/* Attributes only: a block's pages never change. */
+	(void)fuse_lowlevel_notify_inval_inode(notify->session, node, -1, 0);
+}
+
+static void forget_space(struct kv_notify *notify, struct kv_space *space)
+{
+	struct kv_mount *mount = notify->mount;
+	uint32_t id = kv_space_stat(mount->cache, space).id;
+
+	for (unsigned byte = 0; byte < 256; byte++) {
+		_cleanup_(kv_freep) uint64_t *ids = NULL;
+		uint32_t life;
+		size_t n;
+
+		if (!kv_dir_exists(mount->cache, space, (uint8_t)byte))
+			continue;
+		life = kv_lives_get(mount->lives, id, (uint8_t)byte);
+		forget(notify, kv_node_of_dir(id, (uint8_t)byte, life));
+		if (kv_dir_list(mount->cache, space, (uint8_t)byte, &ids, &n) <
+		    0)
+			continue;
+		for (size_t i = 0; i < n; i++)
+			forget(notify, kv_node_of_block(ids[i]));
+	}
+}
+
+/* Take one thing there is, and let go. */
+static void tell_kernel(struct kv_notify *notify)
+{
+	struct kv_space *space = NULL;
+	uint64_t id = 0;
+
+	kv_assert_locked(&notify->lock);
+	if (notify->n_spaces > 0) {
+		space = notify->spaces[--notify->n_spaces];
+	} else {
+		id = notify->queue[notify->first];
+		notify->first = (notify->first + 1) % QUEUE;
+		notify->n--;
+	}
+	pthread_mutex_unlock(&notify->lock);
+	if (space != NULL)
+		forget_space(notify, space);
+	else
+		forget(notify, kv_node_of_block(id));
+	pthread_mutex_lock(&notify->lock);
+}
+
+static void *run(void *arg)
+{
+	struct kv_notify *notify = arg;
+
+	pthread_mutex_lock(&notify->lock);
+	while (!notify->stop) {
+		if (notify->n > 0 || notify->n_spaces > 0)
+			tell_kernel(notify);
+		else
+			pthread_cond_wait(&notify->more, &notify->lock);
+	}
+	pthread_mutex_unlock(&notify->lock);
+	return NULL;
+}
+
+int kv_notify_start(struct kv_mount *mount, struct fuse_session *session,
+		    struct kv_notify **ret_notify)
+{
+	struct kv_notify *notify = calloc(1, sizeof(*notify));
+	int r;
+
+	if (notify == NULL)
+		return -ENOMEM;
+	notify->mount = mount;
+	notify->session = session;
+	pthread_mutex_init(&notify->lock, NULL);
+	pthread_cond_init(&notify->more, NULL);
+	r = kv_thread_start(&notify->thread, "kvfs-notify", run, notify);
+	if (r < 0) {
+		free(notify);
+		return r;
+	}
+	*ret_notify = notify;
+	return 0;
+}
+
+void kv_notify_stop(struct kv_notify *notify)
+{
+	if (notify == NULL)
+		return;
+	pthread_mutex_lock(&notify->lock);
+	notify->stop = true;
+	pthread_cond_signal(&notify->more);
+	pthread_mutex_unlock(&notify->lock);
+	pthread_join(notify->thread, NULL);
+	pthread_cond_destroy(&notify->more);
+	pthread_mutex_destroy(&notify->lock);
+	free(notify);
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * open.c - open, read, release, lseek.
+ *
+ * OWNS      nothing: what is open is a handle's.
+ *
+ * INVARIANTS
+ *   (1) A block's pages may stay in the page cache for as long as the kernel
+ *       likes: a node id never means other bytes.
+ *   (2) A file being written goes around the page cache, since its node may
+ *       begin anew.
+ *
+ * LOCKING   none.
+ */
+#include <fcntl.h>
+
+#include "fs/mount/attr.h"
+#include "fs/mount/handle.h"
+#include "fs/mount/ops.h"
+#include "fs/mount/permit.h"
+#include "fs/mount/dotkvfs.h"
+
+static bool wants_write(const struct fuse_file_info *fi)
+{
+	return (fi->flags & O_ACCMODE) != O_RDONLY ||
+	       (fi->flags & O_TRUNC) != 0;
+}
+
+/* -ESTALE makes the kernel look the name up again: another block may have it.
+ */
+static int open_block(fuse_req_t req, uint64_t id, struct fuse_file_info *fi,
+		      struct kv_handle *handle)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_space_info space;
+	struct kv_block_info info;
+	struct kv_block *block;
+	int r;
+
+	if (kv_block_get_id(mount->cache, id, &block) < 0)
+		return -ESTALE;
+	info = kv_block_stat(mount->cache, block);
+	space = kv_space_stat(mount->cache, info.space);
+	r = info.removed ? -ESTALE : kv_permit(req, &space, R_OK);
+	if (r == 0 && wants_write(fi))
+		r = -EPERM;
+	if (r == 0 && ++mount->opens > KV_OPEN_MAX) {
+		mount->opens--;
+		r = -ENFILE;
+	}
+	if (r < 0) {
+		kv_block_put(mount->cache, block);
+		return r;
+	}
+	kv_block_touch(mount->cache, block);
+	handle->kind = KV_HANDLE_BLOCK;
+	handle->block = block;
+	fi->keep_cache = 1;
+	fi->noflush = 1;
+	return 0;
+}
+
+/* Under its own name a block is read when it is sealed, by anyone or no one. */
+static bool is_unsealed_block(struct kv_mount *mount, struct kv_upload *upload)
+{
+	struct kv_block *block;
+
+	if (kv_upload_name(upload)->kind != KV_NAME_KEY)
+		return false;
+	block = kv_draft_block(kv_upload_draft(upload));
+	if (block != NULL)
+		kv_block_put(mount->cache, block);
+	return block == NULL;
+}
+
+static int open_upload(fuse_req_t req, uint64_t serial,
+		       struct fuse_file_info *fi, struct kv_handle *handle)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_upload *upload, *fresh;
+	int r;
+
+	if (kv_upload_get(mount->uploads, serial, &upload) < 0)
+		return -ESTALE;
+	if (kv_upload_maker(upload) != fuse_req_ctx(req)->uid ||
+	    (!wants_write(fi) && is_unsealed_block(mount, upload))) {
+		r = -ENOENT;
+	} else if (fi->flags & O_TRUNC) {
+		r = kv_upload_restart(upload, &fresh);
+		if (r == 0)
+			handle->upload = fresh;
+	} else {
+		r = 0;
+		kv_upload_opened(upload);
+		handle->upload = upload;
+	}
+	kv_upload_put(upload);
+	handle->kind = KV_HANDLE_UPLOAD;
+	fi->direct_io = 1;
+	return r;
+}
+
+/* To write a layout again is to upload it under a name that nobody can find. */
+static int open_layout_for_write(fuse_req_t req, struct kv_space *space,
+				 const struct kv_space_info *info,
+				 struct kv_handle *handle)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	const struct kv_name name = {.kind = KV_NAME_LAYOUT};
+	struct kv_upload *upload;
+	int r;
+
+	r = kv_permit(req, info, W_OK);
+	if (r < 0)
+		return r;
+	r = kv_upload_create(mount->uploads, space, "", &name,
+			     fuse_req_ctx(req), 0600, &upload);
+	if (r < 0)
+		return r == -EEXIST ? -EBUSY : r;
+	handle->kind = KV_HANDLE_UPLOAD;
+	handle->upload = upload;
+	return 0;
+}
+
+static int open_layout(fuse_req_t req, const struct kv_node *node,
+		       struct fuse_file_info *fi, struct kv_handle *handle)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_space_info info;
+	struct kv_space *space;
+	int r;
+
+	r = kv_attr_space(mount, node, &space, &info);
+	if (r < 0)
+		return r;
+	fi->direct_io = 1;
+	if (wants_write(fi))
+		return open_layout_for_write(req, space, &info, handle);
+	r = kv_permit(req, &info, R_OK);
+	if (r < 0)
+		return r;
+	if (info.layout == NULL)
+		return -ESTALE;
+	handle->kind = KV_HANDLE_TEXT;
+	handle->text = strdup(info.layout->json);
+	return handle->text == NULL ? -ENOMEM : 0;
+}
+
+static int open_virtual(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
+			struct kv_handle *handle)
+{
+	if (wants_write(fi))
+		return -EPERM;
+	fi->direct_io = 1;
+	handle->kind = KV_HANDLE_TEXT;
+	return kv_virtual_text(fuse_req_userdata(req), ino, &handle->text);
+}
+
+static int open_node(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi,
+		     struct kv_handle *handle)
+{
+	struct kv_node node = kv_node_decode(ino);
+
+	switch (node.type) {
+	case KV_NODE_BLOCK:
+		return open_block(req, node.value, fi, handle);
+	case KV_NODE_UPLOAD:
+		return open_upload(req, node.value, fi, handle);
+	case KV_NODE_LAYOUT:
+		return open_layout(req, &node, fi, handle);
+	case KV_NODE_FIXED:
+		return open_virtual(req, ino, fi, handle);
+	default:
+		return -EISDIR;
+	}
+}
+
+/* Valid replies: fuse_reply_open, fuse_reply_err. */
+void kv_fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_handle handle = {0};
+	int r;
+
+	r = open_node(req, ino, fi, &handle);
+	if (r == 0) {
+		r = kv_handle_new(mount, &handle, fi);
+		if (r < 0)
+			kv_handle_drop(mount, &handle);
+	}
+	if (r < 0) {
+		fuse_reply_err(req, -r);
+		return;
+	}
+	/* The caller was interrupted: nobody will release it. */
+	if (fuse_reply_open(req, fi) < 0)
+		kv_handle_free(mount, kv_handle_of(fi));
+}
+
+static void read_block(fuse_req_t req, struct kv_block *block, size_t size,
+		       uint64_t off)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_view view;
+	int r;
+
+	r = kv_view_get(mount->cache, block, &view);
+	if (r < 0) {
+		/* Whatever the cache calls it, a reader sees an I/O error. */
+		fuse_reply_err(req, EIO);
+		return;
+	}
+	size = off < view.length ? KV_MIN(size, view.length - off) : 0;
+	fuse_reply_buf(req, (const char *)view.data + off, size);
+	kv_view_put(mount->cache, &view);
+}
+
+static void read_upload(fuse_req_t req, struct kv_upload *upload, size_t size,
+			uint64_t off)
+{
+	_cleanup_(kv_freep) char *buffer = malloc(KV_MAX(size, 1u));
+	ssize_t n = -ENOMEM;
+
+	if (buffer != NULL)
+		n = kv_draft_read(kv_upload_draft(upload), buffer, size, off);
+	if (n < 0)
+		fuse_reply_err(req, (int)-n);
+	else
+		fuse_reply_buf(req, buffer, (size_t)n);
+}
+
+/* From a copy: when the kernel has the reply it may release the handle, while
+ * we are still in the call that replies. */
+static void read_text(fuse_req_t req, const char *text, size_t size,
+		      uint64_t off)
+{
+	_cleanup_(kv_freep) char *copy = NULL;
+	size_t len = strlen(text);
+
+	size = off < len ? KV_MIN(size, len - off) : 0;
+	copy = malloc(KV_MAX(size, 1u));
+	if (copy == NULL) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	memcpy(copy, text + KV_MIN(off, len), size);
+	fuse_reply_buf(req, copy, size);
+}
+
+/* Valid replies: fuse_reply_buf, fuse_reply_err. */
+void kv_fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+		struct fuse_file_info *fi)
+{
+	struct kv_handle *handle = kv_handle_of(fi);
+
+	(void)ino;
+	if (handle->kind == KV_HANDLE_BLOCK) {
+		read_block(req, handle->block, size, (uint64_t)off);
+	} else if (handle->kind == KV_HANDLE_UPLOAD) {
+		read_upload(req, handle->upload, size, (uint64_t)off);
+	} else {
+		read_text(req, handle->text, size, (uint64_t)off);
+	}
+}
+
+/* Valid replies: fuse_reply_err. */
+void kv_fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	(void)ino;
+	kv_handle_free(fuse_req_userdata(req), kv_handle_of(fi));
+	fuse_reply_err(req, 0);
+}
+
+static uint64_t size_of(struct kv_mount *mount, const struct kv_handle *handle)
+{
+	switch (handle->kind) {
+	case KV_HANDLE_BLOCK:
+		return kv_block_stat(mount->cache, handle->block).length;
+	case KV_HANDLE_UPLOAD:
+		return kv_draft_size(kv_upload_draft(handle->upload));
+	case KV_HANDLE_TEXT:
+		return strlen(handle->text);
+	default:
+		return 0;
+	}
+}
+
+/* A file is one piece of data, without holes.
+ * Valid replies: fuse_reply_lseek, fuse_reply_err. */
+void kv_fs_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
+		 struct fuse_file_info *fi)
+{
+	uint64_t size = size_of(fuse_req_userdata(req), kv_handle_of(fi));
+
+	(void)ino;
+	if (whence != SEEK_DATA && whence != SEEK_HOLE)
+		fuse_reply_err(req, EINVAL);
+	else if (off < 0 || (uint64_t)off >= size)
+		fuse_reply_err(req, ENXIO);
+	else
+		fuse_reply_lseek(req, whence == SEEK_DATA ? off : (off_t)size);
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * permit.h - the daemon's own check of who asks, besides default_permissions.
+ */
+#ifndef KV_FS_PERMIT_H
+#define KV_FS_PERMIT_H
+
+#include "cache/cache.h"
+#include "fs/mount/fuse.h"
+
+/* Whether the caller of @req has the rights @want (R_OK, W_OK, X_OK) in the
+ * space: 0, -EACCES. */
+int kv_permit(fuse_req_t req, const struct kv_space_info *info, int want);
+
+/* Whether the caller is root, or who the daemon runs as: 0, -EPERM. */
+int kv_permit_operator(fuse_req_t req);
+
+/* Whether the caller owns the space, or is root: 0, -EPERM. */
+int kv_permit_owner(fuse_req_t req, const struct kv_space_info *info);
+
+#endif

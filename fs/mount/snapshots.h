@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * snapshots.h - <space>/.snapshots/<name>/<position>: a snapshot is a directory
+ * of symbolic links to its blocks.
+ *
+ * The caller has found the space, and checked the rights in it.
+ */
+#ifndef KV_FS_SNAPSHOTS_H
+#define KV_FS_SNAPSHOTS_H
+
+#include <sys/stat.h>
+
+#include "fs/mount/mount.h"
+#include "fs/mount/node.h"
+
+#define KV_SNAPSHOTS ".snapshots"
+#define KV_SNAPSHOT_TARGET_MAX (sizeof("../../ab/") + KV_NAME_MAX)
+
+/* @name in @parent, a KV_NODE_SNAPSHOTS or KV_NODE_SNAPSHOT; -ENOENT. */
+int kv_snapshots_find(struct kv_mount *mount, struct kv_space *space,
+		      const struct kv_node *parent, const char *name,
+		      uint64_t *ret_node);
+
+/* Where a KV_NODE_LINK points to; -ESTALE. */
+int kv_snapshots_target(struct kv_mount *mount, const struct kv_node *node,
+			char ret_target[KV_SNAPSHOT_TARGET_MAX]);
+
+/* The name of a KV_NODE_SNAPSHOT or KV_NODE_LINK, "" if it is gone. */
+void kv_snapshots_name(struct kv_mount *mount, const struct kv_node *node,
+		       char ret_name[KV_SPACE_NAME_MAX + 1]);
+
+/* Make @st, that of a directory of the space, that of such a node; -ESTALE. */
+int kv_snapshots_attr(struct kv_mount *mount, const struct kv_node *node,
+		      struct stat *st);
+
+/* The nodes in @dir; caller frees. */
+int kv_snapshots_list(struct kv_mount *mount, struct kv_space *space,
+		      const struct kv_node *dir, uint64_t **ret_nodes,
+		      size_t *ret_n);
+
+/* Unpin one block. */
+int kv_snapshots_unlink(struct kv_mount *mount, const struct kv_node *snapshot,
+			const char *name);
+
+/* Drop an empty snapshot; or .snapshots itself, which comes back at once:
+ * -ENOTEMPTY, -ENOENT. */
+int kv_snapshots_rmdir(struct kv_mount *mount, struct kv_space *space,
+		       const struct kv_node *parent, const char *name);
+
+#endif

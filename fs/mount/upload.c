@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * upload.c - names of files that are being written through the mount.
+ *
+ * OWNS      every struct kv_upload and, through it, its draft; the sweeper.
+ *
+ * STATES    of an upload: LINKED (its name resolves, for its uid) -> unlinked,
+ *           by _unlink, _restart, _closed and sweep.  The last hold frees it.
+ *
+ * INVARIANTS
+ *   (1) A linked upload is in the bucket of its serial and holds itself.
+ *   (2) No two linked uploads have the same space, name and uid.
+ *   (3) An upload that nobody has open is linked, or about to be freed.
+ *
+ * LOCKING   uploads->lock guards the buckets and each upload's fields so
+ * marked. Drafts have locks of their own, never taken under it.
+ */
+#include <signal.h>
+
+#include "fs/mount/attr.h"
+#include "fs/mount/node.h"
+#include "fs/ticker.h"
+#include "fs/mount/upload.h"
+
+#define BUCKETS 256u
+#define IDLE_NS                                                                \
+	(UINT64_C(60) * 1000000000)	      /* a staging file nobody renames \
+					       */
+#define ORPHAN_NS (UINT64_C(10) * 1000000000) /* ... whose maker is dead */
+
+struct kv_upload {
+	struct kv_uploads *uploads; /* fixed after new, as are these: */
+	struct kv_space *space;
+	struct kv_name name;
+	char *text;
+	uid_t maker;
+	pid_t pid;
+	uint64_t serial;
+	struct kv_draft *draft;
+
+	struct kv_upload *next;	      /* lock; in the bucket */
+	unsigned refs;		      /* lock */
+	unsigned opens;		      /* lock */
+	bool linked;		      /* lock */
+	bool dropped;		      /* lock; by unlink(2): it never seals */
+	uint64_t used_ns;	      /* lock */
+	struct kv_upload_props props; /* lock */
+};
+
+struct kv_uploads {
+	struct kv_cache *cache; /* fixed after new */
+	_Atomic uint64_t heads;
+	struct kv_ticker *sweeper; /* fixed after new */
+
+	pthread_mutex_t lock;
+	pthread_cond_t stopped;
+	bool stop;			    /* lock */
+	struct kv_upload *buckets[BUCKETS]; /* lock */
+	uint64_t serials;		    /* lock */
+	unsigned n;			    /* lock */
+};
+
+/* The low bits of a serial, too: names and serials share a bucket. */
+static uint8_t bucket_of(const char *text)
+{
+	uint32_t hash = 5381;
+
+	while (*text != '\0')
+		hash = hash * 33 + (uint8_t)*text++;
+	return (uint8_t)(hash ^ hash >> 8);
+}
+
+/* ---- life ---- */
+
+static void free_upload(struct kv_upload *upload)
+{
+	kv_draft_free(upload->draft);
+	free(upload->text);
+	free(upload);
+}
+
+/* Returns what the caller must free once it has let go of the lock. */
+static struct kv_upload *put_locked(struct kv_upload *upload)
+{
+	kv_assert_locked(&upload->uploads->lock);
+	return --upload->refs == 0 ? upload : NULL;
+}
+
+static void unlink_locked(struct kv_upload *upload)
+{
+	struct kv_uploads *uploads = upload->uploads;
+	struct kv_upload **link;
+
+	kv_assert_locked(&uploads->lock);
+	link = &uploads->buckets[(uint8_t)upload->serial];
+	while (*link != upload)
+		link = &(*link)->next;
+	*link = upload->next;
+	upload->linked = false;
+	uploads->n--;
+	upload->refs--; /* its own; the caller has one too */
+}
+
+static void link_locked(struct kv_upload *upload)
+{
+	struct kv_uploads *uploads = upload->uploads;
+	struct kv_upload **bucket;
+
+	kv_assert_locked(&uploads->lock);
+	bucket = &uploads->buckets[(uint8_t)upload->serial];
+	upload->next = *bucket;
+	*bucket = upload;
+	upload->linked = true;
+	uploads->n++;
+	upload->refs++;
+}
+
+void kv_upload_put(struct kv_upload *upload)
+{
+	struct kv_uploads *uploads = upload->uploads;
+	struct kv_upload *dead;
+
+	pthread_mutex_lock(&uploads->lock);
+	dead = put_locked(upload);
+	pthread_mutex_unlock(&uploads->lock);
+	if (dead != NULL)
+		free_upload(dead);
+}
+
+static struct kv_upload *find_locked(struct kv_uploads *uploads,
+				     struct kv_space *space, const char *text,
+				     uid_t uid)
+{
+	struct kv_upload *u = uploads->buckets[bucket_of(text)];
+
+	kv_assert_locked(&uploads->lock);
+	while (u != NULL && (u->space != space || u->maker != uid ||
+			     strcmp(u->text, text) != 0))
+		u = u->next;
+	return u;
+}
+
+int kv_upload_find(struct kv_uploads *uploads, struct kv_space *space,
+		   const char *text, uid_t uid, struct kv_upload **ret_upload)
+{
+	struct kv_upload *u;
+
+	pthread_mutex_lock(&uploads->lock);
+	u = find_locked(uploads, space, text, uid);
+	if (u != NULL) {
+		u->refs++;
+		u->used_ns = kv_now_ns();
+	}
+	pthread_mutex_unlock(&uploads->lock);
+	if (u == NULL)
+		return -ENOENT;
+	*ret_upload = u;
+	return 0;
+}
+
+int kv_upload_get(struct kv_uploads *uploads, uint64_t serial,
+		  struct kv_upload **ret_upload)
+{
+	struct kv_upload *u;
+
+	pthread_mutex_lock(&uploads->lock);
+	u = uploads->buckets[(uint8_t)serial];
+	while (u != NULL && u->serial != serial)
+		u = u->next;
+	if (u != NULL) {
+		u->refs++;
+		u->used_ns = kv_now_ns();
+	}
+	pthread_mutex_unlock(&uploads->lock);
+	if (u == NULL)
+		return -ENOENT;
+	*ret_upload = u;
+	return 0;
+}
+
+static void free_uploadp(struct kv_upload **upload)
+{
+	if (*upload != NULL)
+		free_upload(*upload);
+}
+
+/* Held and opened once by the caller, not linked. */
+static int new_upload(struct kv_uploads *uploads, struct kv_space *space,
+		      const char *text, const struct kv_name *name,
+		      struct kv_upload **ret_upload)
+{
+	_cleanup_(free_uploadp) struct kv_upload *u = calloc(1, sizeof(*u));
+	int r;
+
+	if (u == NULL)
+		return -ENOMEM;
+	u->uploads = uploads;
+	u->space = space;
+	u->name = *name;
+	u->text = strdup(text);
+	if (u->text == NULL)
+		return -ENOMEM;
+	r = kv_draft_new(uploads->cache, space,
+			 name->key.len > 0 ? &name->key : NULL, &uploads->heads,
+			 &u->draft);
+	if (r < 0)
+		return r;
+	u->refs = u->opens = 1;
+	u->used_ns = kv_now_ns();
+	*ret_upload = kv_steal(u);
+	return 0;
+}
+
+int kv_upload_create(struct kv_uploads *uploads, struct kv_space *space,
+		     const char *text, const struct kv_name *name,
+		     const struct fuse_ctx *ctx, mode_t mode,
+		     struct kv_upload **ret_upload)
+{
+	_cleanup_(free_uploadp) struct kv_upload *u = NULL;
+	int r;
+
+	r = new_upload(uploads, space, text, name, &u);
+	if (r < 0)
+		return r;
+	u->maker = ctx->uid;
+	u->pid = ctx->pid;
+	u->props = (struct kv_upload_props){
+		.mode = mode & 07777, .uid = ctx->uid, .gid = ctx->gid};
+	pthread_mutex_lock(&uploads->lock);
+	if (find_locked(uploads, space, text, ctx->uid) != NULL) {
+		r = -EEXIST;
+	} else if (uploads->n >= KV_UPLOADS_MAX) {
+		r = -ENFILE;
+	} else {
+		u->serial = ++uploads->serials << 8 | bucket_of(text);
+		link_locked(u);
+	}
+	pthread_mutex_unlock(&uploads->lock);
+	if (r < 0)
+		return r;
+	*ret_upload = kv_steal(u);
+	return 0;
+}
+
+int kv_upload_restart(struct kv_upload *old, struct kv_upload **ret_upload)
+{
+	struct kv_uploads *uploads = old->uploads;
+	_cleanup_(free_uploadp) struct kv_upload *u = NULL;
+	int r;
+
+	r = new_upload(uploads, old->space, old->text, &old->name, &u);
+	if (r < 0)
+		return r;
+	u->maker = old->maker;
+	u->pid = old->pid;
+	u->serial = old->serial;
+	pthread_mutex_lock(&uploads->lock);
+	u->props = old->props;
+	if (old->linked) {
+		unlink_locked(old);
+		link_locked(u);
+	} else {
+		r = -ESTALE;
+	}
+	pthread_mutex_unlock(&uploads->lock);
+	if (r < 0)
+		return r;
+	*ret_upload = kv_steal(u);
+	return 0;
+}
+
+void kv_upload_opened(struct kv_upload *upload)
+{
+	pthread_mutex_lock(&upload->uploads->lock);
+	upload->opens++;
+	upload->refs++;
+	pthread_mutex_unlock(&upload->uploads->lock);
+}
+
+static void close_upload(struct kv_upload *upload, bool keep)
+{
+	struct kv_uploads *uploads = upload->uploads;
+	struct kv_upload *dead;
+
+	pthread_mutex_lock(&uploads->lock);
+	upload->used_ns = kv_now_ns();
+	if (--upload->opens == 0 && upload->linked && !keep)
+		unlink_locked(upload);
+	dead = put_locked(upload);
+	pthread_mutex_unlock(&uploads->lock);
+	if (dead != NULL)
+		free_upload(dead);
+}
+
+void kv_upload_closed(struct kv_upload *upload)
+{
+	bool temp = upload->name.kind == KV_NAME_TEMP ||
+		    upload->name.kind == KV_NAME_LAYOUT_TEMP;
+
+	close_upload(upload, temp && kv_draft_check(upload->draft) >= 0);
+}
+
+void kv_upload_park(struct kv_upload *upload)
+{
+	close_upload(upload, true);
+}
+
+void kv_upload_unlink(struct kv_upload *upload)
+{
+	pthread_mutex_lock(&upload->uploads->lock);
+	upload->dropped = true;
+	if (upload->linked)
+		unlink_locked(upload);
+	pthread_mutex_unlock(&upload->uploads->lock);
+}
+
+/* ---- what it is ---- */
+
+struct kv_draft *kv_upload_draft(struct kv_upload *upload)
+{
+	return upload->draft;
+}
+
+uint64_t kv_upload_serial(const struct kv_upload *upload)
+{
+	return upload->serial;
+}
+
+const struct kv_name *kv_upload_name(const struct kv_upload *upload)
+{
+	return &upload->name;
+}
+
+struct kv_space *kv_upload_space(const struct kv_upload *upload)
+{
+	return upload->space;
+}
+
+uid_t kv_upload_maker(const struct kv_upload *upload)
+{
+	return upload->maker;
+}
+
+/* Whoever sealed the block first, what this writer set on it is applied: else
+ * rsync would find another time on it and send it again, for ever. */
+int kv_upload_seal(struct kv_upload *upload, bool *ret_new)
+{
+	struct kv_uploads *uploads = upload->uploads;
+	struct kv_upload_props props;
+	struct kv_block *block;
+	bool dropped;
+	int r;
+
+	*ret_new = false;
+	pthread_mutex_lock(&uploads->lock);
+	dropped = upload->dropped;
+	props = upload->props;
+	pthread_mutex_unlock(&uploads->lock);
+	if (dropped)
+		return 0;
+	r = kv_draft_seal(upload->draft, props.mtime_ns, ret_new);
+	if (r != 1)
+		return r;
+	block = kv_draft_block(upload->draft);
+	if (block == NULL)
+		return 1;
+	if (!*ret_new && props.mtime_ns != 0)
+		(void)kv_block_set_mtime(uploads->cache, block, props.mtime_ns);
+	if (props.pin)
+		(void)kv_block_pin(uploads->cache, block, true);
+	kv_block_put(uploads->cache, block);
+	return 1;
+}
+
+int kv_upload_stat(struct kv_uploads *uploads, uint64_t serial,
+		   struct stat *ret_attr)
+{
+	struct kv_upload_props props;
+	struct kv_upload *u;
+	uint64_t size;
+
+	if (kv_upload_get(uploads, serial, &u) < 0)
+		return -ESTALE;
+	props = kv_upload_props(u);
+	size = kv_draft_size(u->draft);
+	kv_upload_put(u);
+	*ret_attr = (struct stat){
+		.st_ino = kv_node_of_upload(serial),
+		.st_mode = S_IFREG | props.mode,
+		.st_nlink = 1,
+		.st_uid = props.uid,
+		.st_gid = props.gid,
+		.st_size = (off_t)size,
+		.st_blksize = 1 << 20,
+		.st_blocks = (blkcnt_t)((size + 511) / 512),
+	};
+	ret_attr->st_mtim = kv_attr_time(props.mtime_ns != 0 ? props.mtime_ns
+							     : kv_wall_ns());
+	ret_attr->st_atim = ret_attr->st_ctim = ret_attr->st_mtim;
+	return 0;
+}
+
+struct kv_upload_props kv_upload_props(struct kv_upload *upload)
+{
+	struct kv_upload_props props;
+
+	pthread_mutex_lock(&upload->uploads->lock);
+	props = upload->props;
+	pthread_mutex_unlock(&upload->uploads->lock);
+	return props;
+}
+
+void kv_upload_set_props(struct kv_upload *upload,
+			 const struct kv_upload_props *props)
+{
+	pthread_mutex_lock(&upload->uploads->lock);
+	upload->props = *props;
+	pthread_mutex_unlock(&upload->uploads->lock);
+}
+
+/* ---- sweeping ---- */
+
+static bool is_left_behind(const struct kv_upload *u, uint64_t now_ns)
+{
+	uint64_t idle = now_ns - u->used_ns;
+
+	if (u->opens > 0 || idle < ORPHAN_NS)
+		return false;
+	if (idle >= IDLE_NS)
+		return true;
+	/* Pid 0: a process of another pid namespace, of which nothing is known.
+	 */
+	return u->pid > 0 && kill(u->pid, 0) < 0 && errno == ESRCH;
+}
+
+/* Take one out of the buckets; NULL: none is left behind. */
+static struct kv_upload *sweep_one_locked(struct kv_uploads *uploads)
+{
+	uint64_t now_ns = kv_now_ns();
+
+	for (unsigned i = 0; i < BUCKETS; i++)
+		for (struct kv_upload *u = uploads->buckets[i]; u != NULL;
+		     u = u->next) {
+			if (!is_left_behind(u, now_ns))
+				continue;
+			u->refs++;
+			unlink_locked(u);
+			return u;
+		}
+	return NULL;
+}
+
+static void sweep(void *arg)
+{
+	struct kv_uploads *uploads = arg;
+	struct kv_upload *u;
+
+	do {
+		pthread_mutex_lock(&uploads->lock);
+		u = sweep_one_locked(uploads);
+		pthread_mutex_unlock(&uploads->lock);
+		if (u != NULL)
+			kv_upload_put(u);
+	} while (u != NULL);
+}
+
+int kv_uploads_new(struct kv_cache *cache, struct kv_uploads **ret_uploads)
+{
+	struct kv_uploads *uploads = calloc(1, sizeof(*uploads));
+	int r;
+
+	if (uploads == NULL)
+		return -ENOMEM;
+	uploads->cache = cache;
+	pthread_mutex_init(&uploads->lock, NULL);
+	r = kv_ticker_start("kvfs-sweep", sweep, uploads, &uploads->sweeper);
+	if (r < 0) {
+		free(uploads);
+		return r;
+	}
+	*ret_uploads = uploads;
+	return 0;
+}
+
+void kv_uploads_free(struct kv_uploads *uploads)
+{
+	struct kv_upload *u;
+
+	if (uploads == NULL)
+		return;
+	kv_ticker_stop(uploads->sweeper);
+	for (unsigned i = 0; i < BUCKETS; i++)
+		while ((u = uploads->buckets[i]) != NULL) {
+			uploads->buckets[i] = u->next;
+			free_upload(u);
+		}
+	pthread_mutex_destroy(&uploads->lock);
+	free(uploads);
+}

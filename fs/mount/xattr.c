@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * xattr.c - the attributes user.kvfs.* of blocks and spaces.
+ *
+ * OWNS      nothing.
+ *
+ * INVARIANTS
+ *   (1) Only user.kvfs.pin is listed, so that cp -a and rsync -X carry what a
+ *       user chose and nothing else.
+ *   (2) What is unknown is not there (ENODATA) and cannot be set (EOPNOTSUPP);
+ *       what is known but only shown cannot be set either (EPERM).
+ *
+ * LOCKING   none.
+ */
+#include <stdio.h>
+#include <sys/xattr.h>
+
+#include "fs/mount/attr.h"
+#include "fs/mount/ops.h"
+#include "fs/mount/permit.h"
+#include "fs/quantity.h"
+#include "fs/mount/upload.h"
+
+#define PREFIX "user.kvfs."
+#define PIN PREFIX "pin"
+#define VALUE_MAX 128 /* of all but the layout */
+
+/* What follows "user.kvfs.", or NULL. */
+static const char *short_name(const char *name)
+{
+	size_t n = strlen(PREFIX);
+
+	return strncmp(name, PREFIX, n) == 0 ? name + n : NULL;
+}
+
+/* ---- values of a block ---- */
+
+static const char *tier_name(unsigned tiers)
+{
+	if (tiers == (KV_TIER_DRAM | KV_TIER_SSD))
+		return "dram+ssd";
+	return tiers == KV_TIER_DRAM ? "dram" : "ssd";
+}
+
+static void digest_name(const struct kv_digest *digest, char *value)
+{
+	for (size_t i = 0; i < sizeof(digest->b); i++)
+		sprintf(value + 2 * i, "%02x", digest->b[i]);
+}
+
+/* From what is in memory; -ENODATA: not there. */
+static int quick_value(const struct kv_block_info *info, const char *name,
+		       char *value)
+{
+	if (strcmp(name, "tier") == 0)
+		return snprintf(value, VALUE_MAX, "%s", tier_name(info->tiers));
+	if (strcmp(name, "hits") == 0)
+		return snprintf(value, VALUE_MAX, "%u", info->hits);
+	if (strcmp(name, "durable") == 0)
+		return snprintf(value, VALUE_MAX, "%d", info->durable);
+	if (strcmp(name, "pin") == 0)
+		return snprintf(value, VALUE_MAX, "%d", info->pinned);
+	if (strcmp(name, "leases") == 0)
+		return snprintf(value, VALUE_MAX, "%u", info->leases);
+	return -ENODATA;
+}
+
+static bool is_stored(const char *name)
+{
+	return strcmp(name, "digest") == 0 || strcmp(name, "parent") == 0 ||
+	       strcmp(name, "position") == 0 || strcmp(name, "tokens") == 0;
+}
+
+static int stored_value(struct kv_mount *mount, struct kv_block *block,
+			const char *name, char *value)
+{
+	struct kv_digest digest;
+	struct kv_meta meta;
+	int r;
+
+	r = kv_block_meta(mount->cache, block, &meta, &digest);
+	if (r < 0)
+		return -EIO;
+	value[0] = '\0';
+	if (strcmp(name, "digest") == 0)
+		digest_name(&digest, value);
+	else if (strcmp(name, "parent") == 0 && meta.parent.len > 0)
+		kv_key_name(&meta.parent, value);
+	else if (strcmp(name, "position") == 0)
+		sprintf(value, "%u", meta.position);
+	else if (strcmp(name, "tokens") == 0)
+		sprintf(value, "%u", meta.tokens);
+	return (int)strlen(value);
+}
+
+static int block_value(struct kv_mount *mount, struct kv_block *block,
+		       const char *name, char *value)
+{
+	struct kv_block_info info;
+
+	if (is_stored(name))
+		return stored_value(mount, block, name, value);
+	info = kv_block_stat(mount->cache, block);
+	return quick_value(&info, name, value);
+}
+
+/* ---- values of a space ---- */
+
+static uint64_t *quota_of(struct kv_quota *quota, const char *name)
+{
+	if (strcmp(name, "quota.dram") == 0)
+		return &quota->quota_dram;
+	if (strcmp(name, "quota.ssd") == 0)
+		return &quota->quota_ssd;
+	if (strcmp(name, "reserve.dram") == 0)
+		return &quota->reserve_dram;
+	if (strcmp(name, "reserve.ssd") == 0)
+		return &quota->reserve_ssd;
+	return strcmp(name, "rate.put") == 0 ? &quota->rate_put : NULL;
+}
+
+/* ---- finding the block of a node ---- */
+
+/* The block, held, or an upload that is not sealed yet, held; one of them. */
+static int find(struct kv_mount *mount, const struct kv_node *node,
+		struct kv_block **ret_block, struct kv_upload **ret_upload)
+{
+	struct kv_upload *upload;
+	int r;
+
+	*ret_block = NULL;
+	*ret_upload = NULL;
+	if (node->type == KV_NODE_BLOCK) {
+		r = kv_block_get_id(mount->cache, node->value, ret_block);
+		return r < 0 ? -ESTALE : 0;
+	}
+	r = kv_upload_get(mount->uploads, node->value, &upload);
+	if (r < 0)
+		return -ESTALE;
+	*ret_block = kv_draft_block(kv_upload_draft(upload));
+	if (*ret_block == NULL)
+		*ret_upload = upload;
+	else
+		kv_upload_put(upload);
+	return 0;
+}
+
+static bool is_file(const struct kv_node *node)
+{
+	return node->type == KV_NODE_BLOCK || node->type == KV_NODE_UPLOAD;
+}
+
+/* ---- get ---- */
+
+static void reply_value(fuse_req_t req, const char *value, size_t n,
+			size_t size)
+{
+	if (size == 0)
+		fuse_reply_xattr(req, n);
+	else if (n > size)
+		fuse_reply_err(req, ERANGE);
+	else
+		fuse_reply_buf(req, value, n);
+}
+
+static int file_value(struct kv_mount *mount, const struct kv_node *node,
+		      const char *name, char *value)
+{
+	struct kv_upload *upload;
+	struct kv_block *block;
+	int r;
+
+	r = find(mount, node, &block, &upload);
+	if (r < 0)
+		return r;
+	if (block != NULL) {
+		r = block_value(mount, block, name, value);
+		kv_block_put(mount->cache, block);
+		return r;
+	}
+	r = -ENODATA;
+	if (strcmp(name, "pin") == 0)
+		r = sprintf(value, "%d", kv_upload_props(upload).pin);
+	kv_upload_put(upload);
+	return r;
+}
+
+static void get_of_space(fuse_req_t req, const struct kv_node *node,
+			 const char *name, size_t size)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_space_info info;
+	struct kv_space *space;
+	char value[VALUE_MAX];
+	uint64_t *quota;
+	int r;
+
+	r = kv_attr_space(mount, node, &space, &info);
+	quota = r < 0 ? NULL : quota_of(&info.quota, name);
+	if (r == 0 && strcmp(name, "layout") == 0 && info.layout != NULL) {
+		reply_value(req, info.layout->json, strlen(info.layout->json),
+			    size);
+	} else if (quota != NULL) {
+		r = sprintf(value, "%llu", (unsigned long long)*quota);
+		reply_value(req, value, (size_t)r, size);
+	} else {
+		fuse_reply_err(req, r < 0 ? -r : ENODATA);
+	}
+}
+
+/* Valid replies: fuse_reply_buf, fuse_reply_xattr, fuse_reply_err. */
+void kv_fs_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
+		    size_t size)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_node node = kv_node_decode(ino);
+	const char *rest = short_name(name);
+	char value[VALUE_MAX];
+	int r = -ENODATA;
+
+	if (rest != NULL && node.type == KV_NODE_SPACE) {
+		get_of_space(req, &node, rest, size);
+		return;
+	}
+	if (rest != NULL && is_file(&node))
+		r = file_value(mount, &node, rest, value);
+	if (r < 0)
+		fuse_reply_err(req, -r);
+	else
+		reply_value(req, value, (size_t)r, size);
+}
+
+/* Valid replies: fuse_reply_buf, fuse_reply_xattr. */
+void kv_fs_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
+{
+	struct kv_node node = kv_node_decode(ino);
+
+	if (is_file(&node))
+		reply_value(req, PIN, sizeof(PIN), size);
+	else
+		reply_value(req, "", 0, size);
+}
+
+/* ---- set ---- */
+
+static int pin_of(const char *value, bool *ret_pin)
+{
+	if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
+		return -EINVAL;
+	*ret_pin = value[0] == '1';
+	return 0;
+}
+
+static int set_on_block(struct kv_mount *mount, struct kv_block *block,
+			const char *name, const char *value)
+{
+	struct kv_block_info info;
+	char now[VALUE_MAX];
+	bool pin;
+	int r;
+
+	if (strcmp(name, "pin") == 0) {
+		r = pin_of(value, &pin);
+		return r < 0 ? r : kv_block_pin(mount->cache, block, pin);
+	}
+	if (strcmp(name, "tier") == 0) {
+		if (strcmp(value, "dram") == 0)
+			return kv_block_promote(mount->cache, block);
+		if (strcmp(value, "ssd") == 0)
+			return kv_block_demote(mount->cache, block);
+		return -EINVAL;
+	}
+	if (strcmp(name, "ended") == 0) {
+		if (strcmp(value, "1") != 0)
+			return -EINVAL;
+		kv_block_end(mount->cache, block);
+		return 0;
+	}
+	info = kv_block_stat(mount->cache, block);
+	if (is_stored(name) || quick_value(&info, name, now) >= 0)
+		return -EPERM;
+	return -EOPNOTSUPP;
+}
+
+static int set_on_upload(struct kv_upload *upload, const char *name,
+			 const char *value)
+{
+	struct kv_upload_props props = kv_upload_props(upload);
+	int r;
+
+	if (strcmp(name, "pin") != 0)
+		return is_stored(name) ? -EPERM : -EOPNOTSUPP;
+	r = pin_of(value, &props.pin);
+	if (r == 0)
+		kv_upload_set_props(upload, &props);
+	return r;
+}
+
+static int set_on_file(struct kv_mount *mount, const struct kv_node *node,
+		       const char *name, const char *value)
+{
+	struct kv_upload *upload;
+	struct kv_block *block;
+	int r;
+
+	r = find(mount, node, &block, &upload);
+	if (r < 0)
+		return r;
+	if (block != NULL) {
+		r = set_on_block(mount, block, name, value);
+		kv_block_put(mount->cache, block);
+	} else {
+		r = set_on_upload(upload, name, value);
+		kv_upload_put(upload);
+	}
+	return r;
+}
+
+/* A limit that is lifted, a guarantee that is raised: at others' cost. */
+static bool grants(const char *name, uint64_t old, uint64_t new)
+{
+	if (strncmp(name, "reserve.", 8) == 0)
+		return new > old;
+	return old != 0 && (new == 0 || new > old);
+}
+
+static int set_on_space(fuse_req_t req, const struct kv_node *node,
+			const char *name, const char *value)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_space_info info;
+	struct kv_space *space;
+	uint64_t *quota, old;
+	int r;
+
+	r = kv_attr_space(mount, node, &space, &info);
+	if (r < 0)
+		return r;
+	quota = quota_of(&info.quota, name);
+	if (quota == NULL && strcmp(name, "layout") != 0)
+		return -EOPNOTSUPP;
+	r = kv_permit_owner(req, &info);
+	if (r < 0)
+		return r;
+	if (quota == NULL)
+		return kv_space_set_layout(mount->cache, space, value,
+					   strlen(value));
+	old = *quota;
+	if (kv_bytes_parse(value, quota) < 0)
+		return -EINVAL;
+	r = grants(name, old, *quota) ? kv_permit_operator(req) : 0;
+	return r < 0 ? r : kv_space_set_quota(mount->cache, space, &info.quota);
+}
+
+static int set(fuse_req_t req, const struct kv_node *node, const char *name,
+	       const char *value)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+
+	if (is_file(node))
+		return set_on_file(mount, node, name, value);
+	if (node->type == KV_NODE_SPACE)
+		return set_on_space(req, node, name, value);
+	return -EOPNOTSUPP;
+}
+
+/* Valid replies: fuse_reply_err. */
+void kv_fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
+		    const char *value, size_t size, int flags)
+{
+	struct kv_node node = kv_node_decode(ino);
+	_cleanup_(kv_freep) char *text = strndup(value, size);
+	int r;
+
+	if (short_name(name) == NULL)
+		r = -EOPNOTSUPP;
+	else if (text == NULL)
+		r = -ENOMEM;
+	else if (strlen(text) != size) /* a NUL in it */
+		r = -EINVAL;
+	else if ((flags & XATTR_CREATE) != 0 && strcmp(name, PIN) == 0)
+		r = -EEXIST; /* every block has one, 0 or 1 */
+	else
+		r = set(req, &node, short_name(name), text);
+	fuse_reply_err(req, -r);
+}
+
+/* To take the pin's attribute away is to unpin: rsync -X does that.
+ * Valid replies: fuse_reply_err. */
+void kv_fs_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_node node = kv_node_decode(ino);
+	const char *rest = short_name(name);
+	int r = -ENODATA;
+
+	if (rest != NULL && is_file(&node)) {
+		r = set_on_file(mount, &node, rest, "0");
+		if (r == -EOPNOTSUPP)
+			r = -ENODATA;
+		if (strcmp(rest, "tier") == 0)
+			r = -EPERM;
+	}
+	fuse_reply_err(req, -r);
+}

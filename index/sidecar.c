@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sidecar.c - the small files from which a lost index is made anew.
+ *
+ * OWNS      nothing that outlives a call.
+ *
+ * INVARIANTS
+ *   (1) Under its name a file is always whole: it takes the name when it is on
+ *       disk.  What a crash leaves is called *.tmp.
+ *
+ * LOCKING   none; nobody writes one file twice at the same time.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "index/sidecar.h"
+#include "index/record.h"
+#include "common/crash_point.h"
+
+#define STORE_NAME "store"
+#define FILE_MAX (1u << 20)
+#define DIRENT_BYTES 512u /* of the directory, generously */
+
+static int write_all(int fd, const char *data, size_t bytes)
+{
+	while (bytes) {
+		ssize_t n = write(fd, data, bytes);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		data += n;
+		bytes -= (size_t)n;
+	}
+	return 0;
+}
+
+static int replace(int dir, const char *name, const void *data, size_t bytes)
+{
+	_cleanup_(kv_closep) int fd = -1;
+	char tmp[32];
+	int r;
+
+	snprintf(tmp, sizeof(tmp), "%s.tmp", name);
+	fd = openat(dir, tmp,
+		    O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
+		    0600);
+	if (fd < 0)
+		return -errno;
+	r = write_all(fd, data, bytes);
+	if (r == 0 && fsync(fd) < 0)
+		r = -errno;
+	KV_POINT("beside.written");
+	if (r == 0 && renameat(dir, tmp, dir, name) < 0)
+		r = -errno;
+	KV_POINT("beside.renamed");
+	if (r < 0)
+		unlinkat(dir, tmp, 0);
+	else if (fsync(dir) < 0)
+		r = -errno;
+	return r;
+}
+
+/* The whole of a small file; caller frees.  -EBADMSG: too large, or no file. */
+static int read_whole(int dir, const char *name, char **ret_data,
+		      size_t *ret_bytes)
+{
+	_cleanup_(kv_closep) int fd = openat(
+		dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	_cleanup_(kv_freep) char *data = NULL;
+	size_t done = 0, bytes;
+	struct stat st;
+
+	if (fd < 0)
+		return errno == ELOOP ? -EBADMSG : -errno;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode) || st.st_size > FILE_MAX)
+		return -EBADMSG;
+	bytes = (size_t)st.st_size;
+	data = malloc(bytes + 1);
+	if (!data)
+		return -ENOMEM;
+	while (done < bytes) {
+		ssize_t n = read(fd, data + done, bytes - done);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -EBADMSG;
+		done += (size_t)n;
+	}
+	*ret_bytes = bytes;
+	*ret_data = kv_steal(data);
+	return 0;
+}
+
+int kv_store_file_read(int store_fd, struct kv_store_info *ret_info)
+{
+	_cleanup_(kv_freep) char *data = NULL;
+	size_t bytes = 0;
+	int r = read_whole(store_fd, STORE_NAME, &data, &bytes);
+
+	return r < 0 ? r : kv_store_info_unpack(data, bytes, ret_info);
+}
+
+bool kv_store_file_there(int store_fd)
+{
+	struct kv_store_info info;
+	int r = kv_store_file_read(store_fd, &info);
+
+	return r == 0 || r == -ENOTSUP;
+}
+
+int kv_store_file_write(int store_fd, const struct kv_store_info *info)
+{
+	struct kv_store_record record;
+
+	kv_store_info_pack(info, &record);
+	return replace(store_fd, STORE_NAME, &record, sizeof(record));
+}
+
+int kv_spaces_dir(int store_fd, bool make)
+{
+	int fd;
+
+	if (make && mkdirat(store_fd, "spaces", 0700) == 0)
+		fsync(store_fd);
+	fd = openat(store_fd, "spaces",
+		    O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	return fd < 0 ? -errno : fd;
+}
+
+void kv_space_file_name(uint32_t id, char name[KV_SPACE_FILE_NAME])
+{
+	snprintf(name, KV_SPACE_FILE_NAME, "%06u", id);
+}
+
+bool kv_space_file_parse(const char *name, uint32_t *ret_id)
+{
+	char again[KV_SPACE_FILE_NAME];
+	unsigned long id = 0;
+
+	for (const char *c = name; *c >= '0' && *c <= '9' && id < UINT32_MAX;
+	     c++)
+		id = id * 10 + (unsigned long)(*c - '0');
+	if (id == 0 || id > UINT32_MAX)
+		return false;
+	kv_space_file_name((uint32_t)id, again);
+	*ret_id = (uint32_t)id;
+	return strcmp(name, again) == 0;
+}
+
+int kv_space_file_write(int dir, const struct kv_space_record *record,
+			const char *name, const char *layout)
+{
+	_cleanup_(kv_freep) char *value = NULL;
+	char file[KV_SPACE_FILE_NAME];
+	size_t bytes = 0;
+	int r = kv_space_pack(record, name, layout, &value, &bytes);
+
+	if (r < 0)
+		return r;
+	kv_space_file_name(record->id, file);
+	return replace(dir, file, value, bytes);
+}
+
+int kv_space_file_read(int dir, uint32_t id, struct kv_space_record *ret_record,
+		       char **ret_name, char **ret_layout)
+{
+	_cleanup_(kv_freep) char *data = NULL;
+	char file[KV_SPACE_FILE_NAME];
+	size_t bytes = 0;
+	int r;
+
+	kv_space_file_name(id, file);
+	r = read_whole(dir, file, &data, &bytes);
+	return r < 0 ? r
+		     : kv_space_unpack(data, bytes, id, ret_record, ret_name,
+				       ret_layout);
+}
+
+int kv_space_file_remove(int dir, uint32_t id)
+{
+	char file[KV_SPACE_FILE_NAME];
+
+	kv_space_file_name(id, file);
+	if (unlinkat(dir, file, 0) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	return fsync(dir) < 0 ? -errno : 0;
+}
+
+uint64_t kv_space_file_bytes(size_t name_len, size_t layout_len)
+{
+	return kv_round_up(sizeof(struct kv_space_record) + name_len +
+				   layout_len,
+			   KV_PAGE) +
+	       DIRENT_BYTES;
+}
