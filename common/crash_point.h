@@ -38,7 +38,7 @@ struct kv_point {
 void kv_point_pass(const struct kv_point *point);
 bool kv_point_lies(const char *what);
 
-/* The section lets point.c find those, too, that were never passed. */
+/* The section lets crash_point.c find those, too, that were never passed. */
 #define KV_POINT(text)                                                   \
 	do {                                                             \
 		static struct kv_point kv_point_here __attribute__((     \

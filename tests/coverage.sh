@@ -12,8 +12,7 @@ goal=${COVERAGE_GOAL:-90}
 tests=$(ls tests/index/test_*.c tests/cache/test_*.c)
 scripts="tests/fuzz/replay.sh tests/crash/golden.sh tests/crash/upgrade.sh tests/crash/fsck.sh"
 helpers=$(ls tests/fuzz/*.c tests/crash/*.c)
-tier="adopt admit commit extent fetch file health lane quota read reclaim recover ring ring_threads ring_uring"
-tier="$tier scrub settle spacefile store sweep view writer"
+tier='(io|ssd|store)/|block/(fetch|read|view)\.c|space/(quota|spacefile)\.c|scrub\.c'
 
 # Without optimization, so that each branch is one of the source; and with exit
 # for _exit, or what a child did is not counted.
@@ -24,7 +23,7 @@ find "$B" -name '*.gcda' -delete
 B=$B tests/run.sh $(printf "$B/%s " ${tests//.c/}) $scripts || exit 1
 
 gcovr --root . --object-directory "$B" --branches \
-	--filter 'index/' $(printf -- '--filter cache/%s\\.c ' $tier) \
+	--filter 'index/' --filter "cache/($tier)" \
 	--exclude-branches-by-pattern '\s*(kv_assert_locked|assert)\(.*' \
 	--exclude-unreachable-branches --fail-under-branch "$goal" \
 	--sort-percentage "$B"

@@ -89,7 +89,7 @@ struct kv_space {
 	uint64_t must_seq;   /* its dirty slots up to this are waited for */
 	uint64_t busy_dram;  /* bytes of its slots that may not be evicted */
 	uint64_t pinned_ssd; /* bytes of its pinned blocks */
-	uint64_t leaving;    /* scratch of room.c and reclaim.c */
+	uint64_t leaving;    /* scratch of dram/evict.c and ssd/evict.c */
 	struct kv_shelf_list dram_shelves, ssd_shelves;
 	struct kv_slots undone;	   /* its dirty slots, by seq */
 	struct kv_slots under_way; /* those being written, as they began */
@@ -201,7 +201,7 @@ struct kv_ssd_class {
 	struct kv_files files;
 	uint32_t n_files;
 	uint32_t leaving; /* slots whose deletion waits for the commit */
-	uint32_t tried;	  /* files that could not be emptied; reclaim.c */
+	uint32_t tried;	  /* files that could not be emptied; ssd/evict.c */
 	struct kv_shelves shelves;
 	LIST_ENTRY(kv_ssd_class) link;
 };
@@ -253,7 +253,7 @@ struct kv_ssd {
 	struct kv_eviction eviction;
 	uint64_t beside;   /* bytes of STORE/spaces */
 	bool unswept;	   /* free slots may hold prologues: take none */
-	bool tried_in_use; /* blocks of the files tried were; reclaim.c */
+	bool tried_in_use; /* blocks of the files tried were; ssd/evict.c */
 	uint64_t used;	   /* bytes of slots in use */
 	struct kv_lane lanes[KV_LANES]; /* sealed, not yet being written */
 	struct kv_lanes busy_lanes;	/* those with slots, by turn */
@@ -461,7 +461,7 @@ int kv_block_verify(struct kv_cache *cache, struct kv_block *block,
 int kv_bounce_new(struct kv_bounce **ret_bounce);
 void kv_bounce_free(struct kv_bounce *bounce);
 
-/* adopt.c */
+/* load.c */
 int kv_index_adopt(struct kv_cache *cache, char **ret_why);
 
 /* store.c */

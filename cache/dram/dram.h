@@ -32,7 +32,7 @@ void kv_owe_dram_locked(struct kv_cache *cache, struct kv_space *space,
 void kv_owe_ssd_locked(struct kv_cache *cache, struct kv_space *space,
 		       uint64_t bytes);
 
-/* room.c: who makes place in DRAM; lock held */
+/* dram/evict.c: who makes place in DRAM; lock held */
 /* A free slot of @class for @space; evicts, or takes a segment from another
  * class.  NULL: nothing can be had now. */
 struct kv_slot *kv_room_make_locked(struct kv_cache *cache,

@@ -8,7 +8,7 @@
 
 #include "cache/core/core.h"
 
-/* reclaim.c: who makes place on SSD; lock held */
+/* ssd/evict.c: who makes place on SSD; lock held */
 /* Evict for @taker, from @class: what is nobody's guarantee but its own. */
 bool kv_reclaim_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 			   struct kv_space *taker);
@@ -89,7 +89,7 @@ void kv_extents_remove_file(struct kv_cache *cache, struct kv_file *file);
 struct kv_file *kv_extents_empty_file(struct kv_cache *cache,
 				      uint64_t slot_bytes);
 
-/* lane.c; lock held */
+/* write_queue.c; lock held */
 void kv_lanes_init(struct kv_cache *cache);
 void kv_lane_push_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_lane_push_front_locked(struct kv_cache *cache, struct kv_slot *slot);

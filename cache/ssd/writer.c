@@ -15,7 +15,7 @@
  *
  * INVARIANTS
  *   (1) QUEUED and WRITING slots are on their space's undone, by seq, QUEUED
- *       ones on a lane, too (lane.c); ssd->undone counts them.  Neither is
+ *       ones on a lane, too (write_queue.c); ssd->undone counts them.  Neither is
  *       idle: a
  *       block that is being written keeps its bytes (R5).
  *

@@ -15,11 +15,11 @@
  *           gpu->lock: see gpu.h.
  */
 #include "kernels/cuda/pinned.h"
-#include "kernels/cuda/gate.h"
+#include "kernels/cuda/semaphore.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/image.h"
-#include "kernels/cuda/lane.h"
-#include "kernels/cuda/mark.h"
+#include "kernels/cuda/copy_stream.h"
+#include "kernels/cuda/event_wait.h"
 
 /*
  * A kernel gets a thread block (KV_SPREAD_THREADS) on every 32nd

@@ -6,14 +6,14 @@ CUDA_ARCH := 75 80 86 89 90
 CUDA_GEN  := $(foreach n,$(CUDA_ARCH),-gencode arch=compute_$n,code=sm_$n) \
              -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
 CUDA      := $(filter-out kernels/cuda/image.c,$(wildcard kernels/cuda/*.c))
-CUDA_OBJS  = $(call objs,$(CUDA) kernels/thread.c copy.c)
+CUDA_OBJS  = $(call objs,$(CUDA) kernels/session/thread.c common/copy.c)
 CUDA_MAP  := kernels/cuda/libkvfs-cuda.map
 LINK_CUDA  = $(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs-cuda.so.0 -Wl,--version-script=$(CUDA_MAP) \
              $(filter %.o,$^) $(shell pkg-config --libs libxxhash)
 
 all: $(if $(NVCC),$B/libkvfs-cuda.so,cuda-skipped)
 cuda-skipped: ; @echo 'libkvfs-cuda.so: skipped, there is no nvcc'
-$B/kernels/cuda/kernels.fatbin: kernels/cuda/kernels.cu kernels/cuda/abi.cu kernels/spread.h kernels/cuda/driver.h
+$B/kernels/cuda/kernels.fatbin: kernels/cuda/kernels.cu kernels/cuda/abi.cu kernels/device/scatter.h kernels/cuda/driver.h
 	@mkdir -p $(@D)
 	$(NVCC) -std=c++17 -I. -c kernels/cuda/abi.cu -o $(@D)/abi.o
 	$(NVCC) -std=c++17 -O3 -I. $(CUDA_GEN) -fatbin kernels/cuda/kernels.cu -o $@

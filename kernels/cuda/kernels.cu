@@ -2,10 +2,10 @@
 /*
  * kernels.cu - the two kernels: staging memory to pages, and pages to staging.
  *
- * What they do is in spread.h, which is tested on the host; here is only who
+ * What they do is in scatter.h, which is tested on the host; here is only who
  * does which part of it.
  */
-#include "kernels/spread.h"
+#include "kernels/device/scatter.h"
 
 extern "C" __global__ void __launch_bounds__(KV_SPREAD_THREADS)
 	kv_scatter(const __grid_constant__ struct kv_spread spread)

@@ -27,7 +27,7 @@
 #include <sys/mman.h>
 
 #include "kernels/cuda/pinned.h"
-#include "kernels/thread.h"
+#include "kernels/session/thread.h"
 
 enum state { WAITING, BUSY, REGISTERED, REFUSED };
 

@@ -8,8 +8,8 @@
 #ifndef KV_CUDA_PLAN_H
 #define KV_CUDA_PLAN_H
 
-#include "kernels/device.h"
-#include "kernels/spread.h"
+#include "kernels/device/device.h"
+#include "kernels/device/scatter.h"
 
 /*
  * Runs at least as long as this are copied one by one.  A copy costs a

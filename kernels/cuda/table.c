@@ -11,13 +11,13 @@
  * LOCKING   none.
  */
 #include "kernels/cuda/pinned.h"
-#include "kernels/cuda/gate.h"
+#include "kernels/cuda/semaphore.h"
 #include "kernels/cuda/gpu.h"
-#include "kernels/cuda/lane.h"
-#include "kernels/cuda/mark.h"
+#include "kernels/cuda/copy_stream.h"
+#include "kernels/cuda/event_wait.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/transfer.h"
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 #include "kernels/kvfs.h"
 
 #define ANY (-1)

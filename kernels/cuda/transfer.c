@@ -10,8 +10,8 @@
  *
  * LOCKING   none: the batch is the caller's while it runs.
  */
-#include "kernels/cuda/lane.h"
-#include "kernels/cuda/mark.h"
+#include "kernels/cuda/copy_stream.h"
+#include "kernels/cuda/event_wait.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/transfer.h"
 

@@ -6,7 +6,7 @@
 #define KV_CUDA_TRANSFER_H
 
 #include "kernels/cuda/gpu.h"
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 /* device.h's load and save.  -ENOMEM: no room for staging; -EIO. */
 int kv_transfer(struct kv_gpu *gpu, const struct kv_batch *batch, bool loads);

@@ -11,7 +11,7 @@
 #include <sys/un.h>
 
 #include "kernels/kvfs.h"
-#include "kernels/link.h"
+#include "kernels/session/link.h"
 #include "tests/fuzz/fuzz.h"
 
 #define SLOTS 8

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <sys/mman.h>
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 #include "kernels/kvfs.h"
 #include "tests/gpu/gpu.h"
 

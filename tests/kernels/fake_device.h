@@ -5,7 +5,7 @@
  * not do is counted.
  *
  * Its pages are plain memory.  A stream is a pointer to a struct fake_stream.
- * It takes the place of kernels/device.c in a test that includes it.
+ * It takes the place of kernels/device/device.c in a test that includes it.
  */
 #ifndef KV_TESTS_FAKE_DEVICE_H
 #define KV_TESTS_FAKE_DEVICE_H
@@ -13,9 +13,9 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 #include "kernels/kvfs.h"
-#include "kernels/session.h"
+#include "kernels/session/session.h"
 
 struct fake_stream {
 	atomic_bool quiet; /* what it was given is over */

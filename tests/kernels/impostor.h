@@ -18,7 +18,7 @@
 #include <cmocka.h>
 
 #include "kernels/kvfs.h"
-#include "kernels/link.h"
+#include "kernels/session/link.h"
 
 #define IMPOSTOR_SLOTS 32
 

@@ -10,7 +10,7 @@
 
 #include <stdatomic.h>
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 #include "common/kv.h"
 
 static struct {

@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <cmocka.h>
 
-#include "kernels/copier.h"
+#include "kernels/device/copier.h"
 
 #define JOBS 1000
 

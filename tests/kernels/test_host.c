@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 #define PAGES 8
 #define PAGE_BYTES 2048

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 
-#include "kernels/hostmem.h"
+#include "kernels/device/hostmem.h"
 
 #define MIB ((uint64_t)1 << 20)
 

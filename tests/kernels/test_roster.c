@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "kernels/roster.h"
+#include "kernels/paged/page_table.h"
 
 static kvfs_key key_of(uint32_t i)
 {

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "kernels/cuda/plan.h"
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 #define PIECES_MAX 64
 #define BLOCKS_MAX 8

@@ -7,7 +7,7 @@
  *
  * LOCKING   none.
  */
-#include "kernels/device.h"
+#include "kernels/device/device.h"
 
 extern const struct kv_device kv_device_past, kv_device_present,
 	kv_device_future;

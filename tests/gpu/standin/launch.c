@@ -12,7 +12,7 @@
  *
  * LOCKING   big_lock for the counts.
  */
-#include "kernels/spread.h"
+#include "kernels/device/scatter.h"
 #include "tests/gpu/standin/standin.h"
 
 struct CUmod_st {

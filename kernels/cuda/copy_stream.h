@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * copy_stream.h - what one copy thread needs to move a batch: a stream, memory on the
+ * device to scatter from and gather in, and pinned host memory for what is not
+ * registered.
+ *
+ * Made when a batch finds none free, and kept until the GPU is given up; each
+ * part of its memory is made when it is first needed.
+ *
+ * Between get and put: on one thread, which has entered the GPU.
+ */
+#ifndef KV_CUDA_LANE_H
+#define KV_CUDA_LANE_H
+
+#include "kernels/cuda/gpu.h"
+#include "kernels/device/scatter.h"
+
+/* On the device.  When it has little room left, half as much is tried, down to
+ * the minimum. */
+#define KV_LANE_STAGING ((uint64_t)16 << 20)
+#define KV_LANE_STAGING_MIN ((uint64_t)1 << 20)
+/* Host buffers of a lane, so many and so large if nobody says otherwise: one is
+ * filled or emptied while the others travel. */
+#define KV_LANE_BUFFERS 2u
+#define KV_LANE_BUFFER ((uint64_t)8 << 20)
+#define KV_LANE_BUFFERS_MAX 8u
+#define KV_LANE_BUFFER_MIN ((uint64_t)64 << 10)
+#define KV_LANE_BUFFERED_MAX ((uint64_t)64 << 20) /* all together */
+/* Copies out of a host buffer that are waiting for it to arrive. */
+#define KV_LANE_ITEMS 1024u
+
+struct kv_lane_item {
+	void *to;
+	uint64_t from, bytes;
+};
+
+struct kv_lane_buffer {
+	uint8_t *host;
+	uint64_t used;
+	CUevent over; /* what it was last given to has been done */
+	bool busy;    /* over has been recorded */
+	struct kv_lane_item *items; /* of a save */
+	size_t n_items;
+};
+
+/* A copy that may still grow before it is given to the stream. */
+struct kv_lane_copy {
+	uint8_t *host;
+	CUdeviceptr device;
+	uint64_t bytes;
+	uint64_t room; /* by how much it may grow */
+};
+
+struct kv_lane {
+	LIST_ENTRY(kv_lane) others;
+	struct kv_gpu *gpu;
+	bool urgent;
+	bool loads; /* this batch's way */
+	CUstream stream;
+	CUevent end;
+	CUdeviceptr staging;
+	uint64_t staging_bytes;
+	uint8_t *tables_host;
+	CUdeviceptr tables;
+	uint64_t tables_bytes;
+	struct kv_lane_buffer buffer[KV_LANE_BUFFERS_MAX];
+	struct kv_gpu_buffers buffers; /* how many are in use, how large */
+	unsigned current;
+	struct kv_lane_copy copy;
+};
+
+/* A lane for a batch, that begins when @after (NULL: at once) is over.
+ * -ENOMEM, -EIO. */
+int kv_lane_get(struct kv_gpu *gpu, bool urgent, bool loads, CUevent after,
+		struct kv_lane **ret_lane);
+
+/*
+ * Wait for all that was given to the lane, and give it back.  @r: 0, or why the
+ * batch has failed: then what was begun still ends, but nothing is copied out
+ * of the host buffers.  Returns @r, or how the batch ended.
+ */
+int kv_lane_put(struct kv_lane *lane, int r);
+
+/* With every lane put. */
+void kv_lanes_free(struct kv_gpu *gpu);
+
+/* Host buffers are as many of as many bytes each from the next batch on, as far
+ * as the limits above allow. */
+void kv_lanes_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n);
+
+/* Device memory for staging: lane->staging.  -ENOMEM, -EIO. */
+int kv_lane_need_staging(struct kv_lane *lane);
+
+/* Host memory for @bytes that a kernel is to read, and its copy on the device,
+ * lane->tables, until the lane is put.  Once a batch.  -ENOMEM, -EIO. */
+int kv_lane_tables(struct kv_lane *lane, uint64_t bytes, void **ret_tables);
+int kv_lane_upload(struct kv_lane *lane, uint64_t bytes);
+
+/*
+ * Copy, in order with what the lane was given before: between host memory,
+ * attached or not, and the device.  @host stays as it is until the lane is put.
+ */
+int kv_lane_load(struct kv_lane *lane, CUdeviceptr dst, const void *host,
+		 uint64_t bytes);
+int kv_lane_save(struct kv_lane *lane, void *host, CUdeviceptr src,
+		 uint64_t bytes);
+
+/* Scatter (in a load) or gather, in order with the copies. */
+int kv_lane_spread(struct kv_lane *lane, const struct kv_spread *spread);
+
+#endif

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host.c - the device "host": pages in plain memory, copied by the processor.
+ *
+ * OWNS      nothing.
+ *
+ * INVARIANTS
+ *   (1) Pages that follow each other in memory are copied as one run.
+ *
+ * LOCKING   none: pages and tensors are the transfer's while it runs.
+ */
+#include "common/copy.h"
+#include "kernels/device/device.h"
+#include "kernels/device/hostmem.h"
+#include "kernels/kvfs.h"
+
+enum way { LOAD, SAVE };
+
+/* How many of the @n pages from @pages on lie one behind the other. */
+static uint32_t run_of(const struct kv_piece *piece, const int64_t *pages,
+		       uint32_t n)
+{
+	uint32_t run = 1;
+
+	if (pages[0] < 0 || piece->count != 1 ||
+	    piece->bytes != piece->block_stride)
+		return 1;
+	while (run < n && pages[run] == pages[0] + (int64_t)run)
+		run++;
+	return run;
+}
+
+/* @rows runs of @n bytes, @next apart in the pool. */
+static void copy_runs(uint8_t *in_pool, uint64_t next, uint8_t *tensors,
+		      uint64_t n, uint64_t rows, enum way way)
+{
+	if (way == LOAD)
+		kv_copy_rows(in_pool, next, tensors, n, n, rows);
+	else
+		kv_copy_rows(tensors, n, in_pool, next, n, rows);
+}
+
+/* The bytes @part of the piece's own, page by page and run by run. */
+static void copy_piece(const struct kv_piece *piece, uint32_t n_pages,
+		       const struct kv_copy *copy, struct kv_range part,
+		       enum way way)
+{
+	uint8_t *tensors = copy->tensors + piece->offset + part.from;
+	uint64_t s = part.from / piece->bytes % piece->count;
+	uint64_t skip = part.from % piece->bytes, left = part.to - part.from;
+	uint64_t n, rows;
+	uint32_t p = (uint32_t)(part.from / piece->bytes / piece->count), run;
+
+	while (left > 0) {
+		run = run_of(piece, copy->pages + p, n_pages - p);
+		n = KV_MIN(run * piece->bytes - skip, left);
+		/* Whole runs of a page go together. */
+		rows = skip ? 1 : KV_MAX(KV_MIN(piece->count - s, left / n), 1);
+		if (copy->pages[p] >= 0)
+			copy_runs(piece->base +
+					  (uint64_t)copy->pages[p] *
+						  piece->block_stride +
+					  s * piece->segment_stride + skip,
+				  piece->segment_stride, tensors, n, rows, way);
+		tensors += n * rows;
+		left -= n * rows;
+		skip = 0;
+		s += rows;
+		if (s == piece->count) {
+			s = 0;
+			p += run;
+		}
+	}
+}
+
+static uint64_t bytes_of(const struct kv_pieces *pieces,
+			 const struct kv_piece *piece)
+{
+	return pieces->pages_per_block * piece->count * piece->bytes;
+}
+
+static struct kv_range clip(struct kv_range range, uint64_t from, uint64_t n)
+{
+	return (struct kv_range){
+		.from = KV_MAX(range.from, from) - from,
+		.to = KV_MIN(range.to - from, n),
+	};
+}
+
+/* Ranges and pieces both ascend: each piece is looked at about once. */
+static void copy_block(const struct kv_batch *batch, const struct kv_copy *copy,
+		       enum way way)
+{
+	static const struct kv_range all = {0, UINT64_MAX};
+	const struct kv_pieces *pieces = batch->pieces;
+	const struct kv_range *ranges =
+		batch->n_ranges > 0 ? batch->ranges : &all;
+	const struct kv_piece *piece, *first = pieces->piece;
+	const struct kv_piece *end = pieces->piece + pieces->n;
+	size_t i, n = KV_MAX(batch->n_ranges, (size_t)1);
+
+	for (i = 0; i < n; i++) {
+		while (first < end && first->offset + bytes_of(pieces, first) <=
+					      ranges[i].from)
+			first++;
+		for (piece = first; piece < end && piece->offset < ranges[i].to;
+		     piece++)
+			copy_piece(piece, pieces->pages_per_block, copy,
+				   clip(ranges[i], piece->offset,
+					bytes_of(pieces, piece)),
+				   way);
+	}
+}
+
+static int host_load(void *pool, const struct kv_batch *batch)
+{
+	size_t i;
+
+	(void)pool;
+	for (i = 0; i < batch->n; i++)
+		copy_block(batch, &batch->copies[i], LOAD);
+	kv_copy_fence();
+	return 0;
+}
+
+static int host_save(void *pool, const struct kv_batch *batch)
+{
+	size_t i;
+
+	(void)pool;
+	for (i = 0; i < batch->n; i++)
+		copy_block(batch, &batch->copies[i], SAVE);
+	kv_copy_fence();
+	return 0;
+}
+
+static void host_info(void *pool, struct kvfs_pool_info *ret_info)
+{
+	(void)pool;
+	ret_info->path = "arena, streaming stores";
+}
+
+const struct kv_device kv_device_host = {
+	.version = KV_DEVICE_VERSION,
+	.name = "host",
+	.info = host_info,
+	.load = host_load,
+	.save = host_save,
+	.reserve = kv_hostmem_reserve,
+	.grow = kv_hostmem_grow,
+	.release = kv_hostmem_release,
+};

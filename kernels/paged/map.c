@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * map.c - blocks in pages of a reserved pool, for as long as somebody uses
+ * them.
+ *
+ * OWNS      maps, and a use of the page of each of their blocks.
+ *
+ * STATES    of a block of a map:
+ *
+ *             (none) -> THERE     join_locked: its page was READY
+ *             (none) -> WAITING   join_locked: its page is COMING, also if it
+ *                                 is this map that began that
+ *             (none) -> FAILED    place_locked: absent, or no page to be had
+ *            WAITING -> THERE     kv_map_page_over_locked
+ *            WAITING -> FAILED    kv_map_page_over_locked, or
+ *                                 kv_map_stopped_locked: its time is up
+ *
+ * INVARIANTS
+ *   (1) A block that is THERE or WAITING has a use of its page, and no other
+ *       has; a block that is WAITING is in page->waiting.
+ *   (2) A block's address is given when it is THERE, or WAITING and a stream
+ *       has been told to wait for the whole map.
+ *   (3) Pages are used in the order of the keys, and let go in the opposite
+ *       one: of a chain, the end is given up first.
+ *
+ * LOCKING   session->lock.
+ */
+#include "kernels/paged/page_fill.h"
+#include "kernels/transfer/stream_fence.h"
+#include "kernels/session/lookup.h"
+#include "kernels/paged/map.h"
+#include "kernels/transfer/opts.h"
+#include "kernels/transfer/stream_sync.h"
+#include "kernels/session/space.h"
+
+/* What a call of kvfs_map works with. */
+struct placing {
+	struct kvfs_mapping *map;
+	kvfs_space *space;
+	struct kv_roster_space *known; /* @space, as the roster has it */
+	const kvfs_key *keys;
+	uint8_t *states;	/* of the blocks: as kvfs_probe says */
+	struct kv_bring *first; /* the last one made is the first here */
+};
+
+static size_t index_of(const struct kv_use *use)
+{
+	return (size_t)(use - use->map->uses);
+}
+
+/* ---- how a block ends ---- */
+
+static void settle_locked(struct kv_use *use, int status)
+{
+	struct kvfs_xfer *xfer = use->map->xfer;
+
+	atomic_store(&xfer->status[index_of(use)], status);
+	if (status < 0) {
+		kv_xfer_fail_locked(xfer, KVFS_COPIED, 1);
+		return;
+	}
+	kv_xfer_reach_locked(xfer, KVFS_DURABLE, 1);
+	kv_xfer_reach_locked(xfer, KVFS_SEALED, 1);
+	kv_xfer_reach_locked(xfer, KVFS_COPIED, 1);
+}
+
+void kv_map_page_over_locked(struct kv_reserved *reserved, struct kv_page *page,
+			     int status)
+{
+	struct kv_roster *roster = reserved->roster;
+	struct kv_use *use;
+
+	if (status == 0)
+		kv_roster_ready(roster, page);
+	while ((use = LIST_FIRST(&page->waiting)) != NULL) {
+		LIST_REMOVE(use, others);
+		if (status < 0) {
+			use->page = NULL;
+			kv_roster_put(roster, page);
+		}
+		settle_locked(use, status);
+	}
+	if (status < 0)
+		kv_roster_give(roster, page);
+}
+
+static void stop_locked(struct kv_use *use, int status)
+{
+	struct kv_page *page = kv_steal(use->page);
+
+	LIST_REMOVE(use, others);
+	kv_roster_put(use->map->reserved->roster, page);
+	if (page->bring != NULL)
+		kv_bring_unwant_locked(page->bring);
+	settle_locked(use, status);
+}
+
+void kv_map_stopped_locked(struct kvfs_xfer *xfer)
+{
+	struct kvfs_mapping *map = xfer->owner;
+	size_t i;
+
+	for (i = 0; i < map->n; i++)
+		if (atomic_load(&xfer->status[i]) == -EINPROGRESS)
+			stop_locked(&map->uses[i], atomic_load(&xfer->stopped));
+}
+
+/* ---- where a block goes ---- */
+
+static void join_locked(struct kv_use *use, struct kv_page *page)
+{
+	use->page = page;
+	kv_roster_get(use->map->reserved->roster, page);
+	if (page->state == KV_PAGE_READY) {
+		settle_locked(use, 0);
+		return;
+	}
+	LIST_INSERT_HEAD(&page->waiting, use, others);
+	if (page->bring != NULL)
+		kv_bring_want_locked(page->bring);
+}
+
+static int need_bring_locked(struct placing *m)
+{
+	struct kv_bring *bring;
+	int r;
+
+	if (m->first != NULL && !kv_bring_is_full(m->first))
+		return 0;
+	r = kv_bring_new_locked(m->map->reserved, m->space, &bring);
+	if (r < 0)
+		return r;
+	bring->next = m->first;
+	m->first = bring;
+	return 0;
+}
+
+/* A page for a block that is in the cache, on its way from here on. */
+static int begin_locked(struct placing *m, const kvfs_key *key,
+			struct kv_page **ret_page)
+{
+	struct kv_roster *roster = m->map->reserved->roster;
+	int r = need_bring_locked(m);
+
+	if (r < 0)
+		return r;
+	*ret_page = kv_roster_take(roster);
+	if (*ret_page == NULL)
+		return -ENOSPC;
+	kv_roster_name(roster, *ret_page, m->known, key);
+	kv_bring_add_locked(m->first, *ret_page);
+	return 0;
+}
+
+static bool is_in_cache(uint8_t state)
+{
+	return state != KVFS_ABSENT && state != KVFS_SAVING;
+}
+
+static void place_locked(struct placing *m, size_t i)
+{
+	struct kv_roster *roster = m->map->reserved->roster;
+	struct kv_page *page = kv_roster_find(roster, m->known, &m->keys[i]);
+	int r = 0;
+
+	if (page == NULL)
+		r = is_in_cache(m->states[i])
+			    ? begin_locked(m, &m->keys[i], &page)
+			    : -ENOENT;
+	if (r < 0)
+		settle_locked(&m->map->uses[i], r);
+	else
+		join_locked(&m->map->uses[i], page);
+}
+
+/*
+ * The map's own blocks are given up for others of it last, those nearest to the
+ * beginning last of all: if pages are short, the prefix is what there is.
+ */
+static void place_all_locked(struct placing *m)
+{
+	struct kv_roster *roster = m->map->reserved->roster;
+	struct kv_page *page;
+	size_t i;
+
+	for (i = m->map->n; i-- > 0;) {
+		page = kv_roster_find(roster, m->known, &m->keys[i]);
+		if (page != NULL)
+			kv_roster_touch(roster, page);
+	}
+	for (i = 0; i < m->map->n; i++)
+		place_locked(m, i);
+}
+
+/* Ask the daemon for those that no page has: how many it has is returned. */
+static long look_up(struct placing *m)
+{
+	struct kvfs_session *session = m->space->session;
+	_cleanup_(kv_freep) kvfs_key *keys = NULL;
+	_cleanup_(kv_freep) uint8_t *states = NULL;
+	size_t i, n = 0, at = 0;
+	long r;
+
+	keys = malloc((m->map->n + 1) * sizeof(*keys));
+	states = malloc(m->map->n + 1);
+	if (keys == NULL || states == NULL)
+		return -ENOMEM;
+	pthread_mutex_lock(&session->lock);
+	for (i = 0; i < m->map->n; i++) {
+		m->states[i] = KVFS_DRAM;
+		if (kv_roster_find(m->map->reserved->roster, m->known,
+				   &m->keys[i]) != NULL)
+			continue;
+		m->states[i] = KVFS_ABSENT;
+		keys[n++] = m->keys[i];
+	}
+	pthread_mutex_unlock(&session->lock);
+	r = n == 0 ? 0
+		   : kvfs_probe(&(kvfs_query){m->space, keys, n}, 1, states);
+	for (i = 0; i < m->map->n && r >= 0; i++)
+		if (m->states[i] == KVFS_ABSENT)
+			m->states[i] = states[at++];
+	return r;
+}
+
+/* ---- mapping ---- */
+
+static void map_freep(struct kvfs_mapping **map)
+{
+	if (*map != NULL)
+		kv_xfer_free((*map)->xfer);
+	free(*map);
+}
+
+static int map_new(kvfs_pool *pool, size_t n, const kvfs_opts *opts,
+		   struct kvfs_mapping **ret_map)
+{
+	struct kvfs_pool *inner = pool->reserved->inner;
+	_cleanup_(map_freep) struct kvfs_mapping *map =
+		calloc(1, sizeof(*map) + n * sizeof(map->uses[0]));
+	size_t i;
+	int r;
+
+	if (map == NULL)
+		return -ENOMEM;
+	map->reserved = pool->reserved;
+	map->n = n;
+	for (i = 0; i < n; i++)
+		map->uses[i].map = map;
+	r = kv_xfer_new(pool->session, KV_XFER_MAP, n, &map->xfer);
+	if (r < 0)
+		return r;
+	map->xfer->owner = map;
+	if (opts != NULL && opts->deadline != 0)
+		map->xfer->deadline_at = kv_time_after(opts->deadline);
+	r = kv_opts_take(map->xfer, inner, NULL, 0);
+	if (r < 0)
+		return r;
+	*ret_map = kv_steal(map);
+	return 0;
+}
+
+static void start_locked(struct placing *m, uint64_t in_cache)
+{
+	struct kvfs_mapping *map = m->map;
+
+	kv_reserved_room_locked(map->reserved, in_cache);
+	if (map->n > 0) {
+		map->xfer->pool = map->reserved->inner;
+		kv_xfer_activate_locked(map->xfer);
+	}
+	LIST_INSERT_HEAD(&map->reserved->maps, map, others);
+	place_all_locked(m);
+}
+
+static int start(struct placing *m, const kvfs_opts *opts)
+{
+	struct kv_reserved *reserved = m->map->reserved;
+	struct kvfs_session *session = m->space->session;
+	struct kv_bring *bring;
+	long in_cache;
+
+	pthread_mutex_lock(&session->lock);
+	m->known = kv_roster_space_get(reserved->roster, m->space->name);
+	pthread_mutex_unlock(&session->lock);
+	if (m->known == NULL)
+		return -ENOMEM;
+	in_cache = look_up(m);
+	pthread_mutex_lock(&session->lock);
+	if (in_cache >= 0)
+		start_locked(m, (uint64_t)in_cache);
+	kv_roster_space_put(reserved->roster, m->known);
+	pthread_mutex_unlock(&session->lock);
+	while ((bring = m->first) != NULL) {
+		m->first = bring->next;
+		kv_bring_start(bring, opts);
+	}
+	return (int)KV_MIN(in_cache, 0);
+}
+
+int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
+	     const kvfs_opts *opts, kvfs_mapping **ret_map)
+{
+	_cleanup_(map_freep) struct kvfs_mapping *map = NULL;
+	_cleanup_(kv_freep) uint8_t *states = calloc(n + 1, 1);
+	struct placing m = {.space = space, .keys = keys, .states = states};
+	int r = kv_reserved_check(pool);
+
+	if (r == 0)
+		r = kv_reserved_check_space(pool, space);
+	if (r == 0)
+		r = kv_reserved_check_opts(pool, opts, 0);
+	if (r < 0)
+		return r;
+	if (ret_map == NULL || n > KV_QUERY_KEYS_MAX ||
+	    !kv_wire_keys_are_valid(keys, n))
+		return -EINVAL;
+	if (states == NULL)
+		return -ENOMEM;
+	r = map_new(pool, n, opts, &map);
+	if (r < 0)
+		return r;
+	m.map = map;
+	r = start(&m, opts);
+	if (r < 0)
+		return r;
+	*ret_map = kv_steal(map);
+	return 0;
+}
+
+/* ---- using ---- */
+
+static int check_map(const struct kvfs_mapping *map)
+{
+	return kv_session_check(map == NULL ? NULL : map->xfer->session);
+}
+
+int kvfs_map_poll(kvfs_mapping *map)
+{
+	int r = check_map(map);
+
+	return r < 0 ? r : kvfs_xfer_poll(map->xfer, KVFS_COPIED);
+}
+
+long kvfs_map_wait(kvfs_mapping *map, uint64_t deadline)
+{
+	int r = check_map(map);
+
+	return r < 0 ? r : kvfs_xfer_wait(map->xfer, KVFS_COPIED, deadline);
+}
+
+int kvfs_map_status(kvfs_mapping *map, size_t i)
+{
+	int r = check_map(map);
+
+	return r < 0 ? r : kvfs_xfer_status(map->xfer, i);
+}
+
+int kvfs_map_order(kvfs_mapping *map, void *stream)
+{
+	int r = check_map(map);
+
+	if (r == 0)
+		r = kvfs_xfer_order(map->xfer, stream);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&map->xfer->session->lock);
+	map->ordered = true;
+	pthread_mutex_unlock(&map->xfer->session->lock);
+	return 0;
+}
+
+void kvfs_map_cancel(kvfs_mapping *map)
+{
+	if (check_map(map) == 0)
+		kvfs_xfer_cancel(map->xfer);
+}
+
+/* The page of block @i, if it may be looked at: else why not. */
+static int page_locked(const struct kvfs_mapping *map, size_t i,
+		       const struct kv_page **ret_page)
+{
+	int status = atomic_load(&map->xfer->status[i]);
+
+	if (status < 0 && (status != -EINPROGRESS || !map->ordered))
+		return status;
+	*ret_page = map->uses[i].page;
+	return 0;
+}
+
+int64_t kvfs_map_page(kvfs_mapping *map, size_t i)
+{
+	const struct kv_page *page;
+	int64_t r = check_map(map);
+
+	if (r < 0)
+		return r;
+	if (i >= map->n)
+		return -EINVAL;
+	pthread_mutex_lock(&map->xfer->session->lock);
+	r = page_locked(map, i, &page);
+	if (r == 0)
+		r = (int64_t)kv_roster_index(map->reserved->roster, page);
+	pthread_mutex_unlock(&map->xfer->session->lock);
+	return r;
+}
+
+void *kvfs_map_addr(kvfs_mapping *map, size_t i, const char *tensor)
+{
+	const struct kv_page *page;
+	void *addr = NULL;
+
+	if (check_map(map) < 0 || i >= map->n)
+		return NULL;
+	pthread_mutex_lock(&map->xfer->session->lock);
+	if (page_locked(map, i, &page) == 0)
+		addr = kv_reserved_addr(map->reserved, page, tensor);
+	pthread_mutex_unlock(&map->xfer->session->lock);
+	return addr;
+}
+
+/* ---- unmapping ---- */
+
+static void gone_locked(void *owner)
+{
+	struct kvfs_mapping *map = owner;
+	size_t i;
+
+	for (i = map->n; i-- > 0;)
+		if (map->uses[i].page != NULL)
+			kv_roster_put(map->reserved->roster, map->uses[i].page);
+	kv_xfer_put_locked(map->xfer);
+	free(map);
+}
+
+static void end_locked(struct kvfs_mapping *map)
+{
+	kv_xfer_stop_locked(map->xfer, -ECANCELED);
+	LIST_REMOVE(map, others);
+}
+
+void kv_maps_end_locked(struct kv_reserved *reserved)
+{
+	struct kvfs_mapping *map;
+
+	while ((map = LIST_FIRST(&reserved->maps)) != NULL) {
+		end_locked(map);
+		gone_locked(map);
+	}
+}
+
+int kvfs_unmap(kvfs_mapping *map, void *stream)
+{
+	struct kvfs_session *session;
+	struct kvfs_xfer *leave = NULL;
+	int r;
+
+	if (map == NULL)
+		return 0;
+	r = check_map(map);
+	if (r < 0)
+		return r;
+	session = map->xfer->session;
+	if (stream != NULL)
+		r = kv_leave_new(map->reserved->inner, stream, NULL, &leave);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&session->lock);
+	end_locked(map);
+	if (leave != NULL)
+		kv_leave_begin_locked(leave, map->reserved->inner, gone_locked,
+				      map);
+	else
+		gone_locked(map);
+	pthread_mutex_unlock(&session->lock);
+	return 0;
+}

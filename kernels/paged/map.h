@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * map.h - blocks in pages of a reserved pool, for as long as somebody uses
+ * them.
+ */
+#ifndef KV_MAP_H
+#define KV_MAP_H
+
+#include "kernels/paged/paged_pool.h"
+#include "kernels/transfer/xfer.h"
+
+/* One block of a map. */
+struct kv_use {
+	LIST_ENTRY(kv_use) others; /* in page->waiting, until it has settled */
+	struct kvfs_mapping *map;
+	struct kv_page *page; /* held; NULL: it has none */
+};
+
+struct kvfs_mapping {
+	struct kv_reserved *reserved;
+	struct kvfs_xfer *xfer; /* its blocks are COPIED when in their pages */
+	LIST_ENTRY(kvfs_mapping)
+	others;	      /* lock: in reserved->maps, until unmapped */
+	bool ordered; /* lock: a stream waits for the bytes */
+	size_t n;
+	struct kv_use uses[]; /* lock */
+};
+
+/* The bytes of a page that was COMING are there, or (@status < 0) will not be:
+ * who waits for it gets to know. */
+void kv_map_page_over_locked(struct kv_reserved *reserved, struct kv_page *page,
+			     int status);
+
+/* xfer->stopped was set: blocks that are not there yet end now. */
+void kv_map_stopped_locked(struct kvfs_xfer *xfer);
+
+/* The pool is being closed: no map of it is one any more. */
+void kv_maps_end_locked(struct kv_reserved *reserved);
+
+#endif

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * paged_pool.c - a pool whose pages are the library's own.
+ *
+ * OWNS      the pages' memory, the roster, and the pool that copies use.  What
+ *           is mapped is map.c's, what is taken is page_set.c's.
+ *
+ * INVARIANTS
+ *   (1) A page of the roster has memory, which stays where it is.
+ *   (2) One thread at a time grows a pool.
+ *   (3) The caller's pool has no pages: no load, save or restore of the
+ * caller's gets at those here.
+ *
+ * LOCKING   session->lock; not held while the device makes memory.
+ */
+#include "kernels/paged/map.h"
+#include "kernels/paged/paged_pool.h"
+#include "kernels/transfer/save.h"
+#include "kernels/session/space.h"
+#include "kernels/transfer/stage.h"
+#include "kernels/paged/page_set.h"
+
+static void reserved_free(struct kv_reserved *reserved)
+{
+	if (reserved == NULL)
+		return;
+	kvfs_pool_close(reserved->inner);
+	if (reserved->memory != NULL)
+		reserved->device->release(reserved->memory);
+	kv_roster_free(reserved->roster);
+	free(reserved);
+}
+
+static void reserved_freep(struct kv_reserved **reserved)
+{
+	reserved_free(*reserved);
+}
+
+/* A page is the tensors one behind the other, as in a block. */
+static int register_inner(struct kv_reserved *reserved, struct kvfs_pool *pool,
+			  const char *device, uint64_t pages)
+{
+	_cleanup_(kv_freep) kvfs_view *views = NULL;
+	const struct kv_layout *layout = pool->layout;
+	kvfs_pool_desc desc = {
+		.device = device,
+		.space = pool->space,
+		.n_views = layout->n_tensors,
+		.pages = reserved->max_pages,
+		.pages_per_block = 1,
+		.memory = reserved->base,
+		.memory_bytes = reserved->max_pages * reserved->stride,
+	};
+	uint32_t i;
+
+	views = calloc(layout->n_tensors, sizeof(*views));
+	if (views == NULL)
+		return -ENOMEM;
+	for (i = 0; i < layout->n_tensors; i++) {
+		views[i].tensor = layout->tensors[i].name;
+		views[i].base = reserved->base + layout->tensors[i].offset;
+		views[i].block_stride = reserved->stride;
+		views[i].bytes = layout->tensors[i].bytes;
+		views[i].count = 1;
+	}
+	desc.views = views;
+	return kv_lib_pool_register(pool->session, &desc, pages,
+				    &reserved->inner);
+}
+
+static int reserved_new(struct kvfs_pool *pool, const char *device,
+			uint64_t pages, uint64_t max_pages,
+			struct kv_reserved **ret_reserved)
+{
+	_cleanup_(reserved_freep) struct kv_reserved *reserved =
+		calloc(1, sizeof(*reserved));
+	uint64_t bytes;
+	void *base;
+	int r;
+
+	if (reserved == NULL)
+		return -ENOMEM;
+	LIST_INIT(&reserved->maps);
+	LIST_INIT(&reserved->sets);
+	reserved->device = pool->device;
+	reserved->max_pages = max_pages;
+	reserved->stride = kv_round_up(pool->layout->payload, KV_PAGE);
+	if (__builtin_mul_overflow(max_pages, reserved->stride, &bytes) ||
+	    bytes > INT64_MAX)
+		return -EINVAL;
+	r = pool->device->reserve(device, pages * reserved->stride, bytes,
+				  &reserved->memory, &base);
+	if (r < 0)
+		return r;
+	reserved->base = base;
+	r = kv_roster_new(max_pages, &reserved->roster);
+	if (r < 0)
+		return r;
+	kv_roster_grow(reserved->roster, pages);
+	r = register_inner(reserved, pool, device, pages);
+	if (r < 0)
+		return r;
+	*ret_reserved = kv_steal(reserved);
+	return 0;
+}
+
+static int check_reserve(kvfs_session *session, const char *device,
+			 const kvfs_space *space, uint64_t pages,
+			 uint64_t max_pages)
+{
+	int r = kv_session_check(session);
+
+	if (r < 0)
+		return r;
+	if (device == NULL || space == NULL || space->session != session ||
+	    pages == 0 || max_pages < pages || max_pages > UINT32_MAX)
+		return -EINVAL;
+	return 0;
+}
+
+int kvfs_pool_reserve(kvfs_session *session, const char *device,
+		      kvfs_space *space, uint64_t pages, uint64_t max_pages,
+		      kvfs_pool **ret_pool)
+{
+	_cleanup_(kv_freep) struct kvfs_pool *pool = NULL;
+	int r = check_reserve(session, device, space, pages, max_pages);
+
+	if (r < 0)
+		return r;
+	if (ret_pool == NULL)
+		return -EINVAL;
+	pool = calloc(1, sizeof(*pool));
+	if (pool == NULL)
+		return -ENOMEM;
+	pool->session = session;
+	pool->space = space;
+	pool->pieces.pages_per_block = 1;
+	pool->device = kv_device_find(device);
+	if (pool->device == NULL)
+		return -ENODEV;
+	pool->layout = kv_lib_space_layout(space);
+	if (pool->layout == NULL)
+		return -EMEDIUMTYPE;
+	r = reserved_new(pool, device, pages, max_pages, &pool->reserved);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&session->lock);
+	kv_lib_space_get_locked(space);
+	LIST_INSERT_HEAD(&session->reserved, pool->reserved, others);
+	pthread_mutex_unlock(&session->lock);
+	*ret_pool = kv_steal(pool);
+	return 0;
+}
+
+void kv_reserved_close(struct kv_reserved *reserved)
+{
+	struct kvfs_session *session;
+
+	if (reserved == NULL)
+		return;
+	session = reserved->inner->session;
+	pthread_mutex_lock(&session->lock);
+	LIST_REMOVE(reserved, others);
+	kv_maps_end_locked(reserved);
+	kv_sets_end_locked(reserved);
+	while (reserved->growing || reserved->inner->busy > 0)
+		kv_session_wait_locked(session, UINT64_MAX);
+	kv_sets_free_locked(reserved);
+	pthread_mutex_unlock(&session->lock);
+	reserved_free(reserved);
+}
+
+int kv_reserved_info(const struct kv_reserved *reserved,
+		     struct kvfs_pool_info *ret_info)
+{
+	pthread_mutex_t *lock = &reserved->inner->session->lock;
+	struct kv_roster_counts counts;
+	int r = kvfs_pool_info(reserved->inner, ret_info);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(lock);
+	counts = kv_roster_count(reserved->roster);
+	pthread_mutex_unlock(lock);
+	ret_info->base = reserved->base;
+	ret_info->page_bytes = reserved->stride;
+	ret_info->pages = counts.pages;
+	ret_info->pages_max = reserved->max_pages;
+	ret_info->pages_free = counts.free;
+	ret_info->pages_cached = counts.cached;
+	ret_info->pages_mapped = counts.mapped;
+	ret_info->pages_taken = counts.taken;
+	return 0;
+}
+
+/* ---- what map.c and page_set.c share ---- */
+
+int kv_reserved_check(const struct kvfs_pool *pool)
+{
+	int r = kv_session_check(pool == NULL ? NULL : pool->session);
+
+	if (r < 0)
+		return r;
+	return pool->reserved == NULL ? -EINVAL : 0;
+}
+
+int kv_reserved_check_space(const struct kvfs_pool *pool,
+			    struct kvfs_space *space)
+{
+	if (space == NULL || space->session != pool->session ||
+	    !kv_lib_layout_same_tensors(kv_lib_space_layout(space),
+					pool->layout))
+		return -EINVAL;
+	return 0;
+}
+
+int kv_reserved_check_opts(const struct kvfs_pool *pool, const kvfs_opts *opts,
+			   unsigned flags)
+{
+	if (opts == NULL)
+		return 0;
+	if (opts->first != 0 || opts->first_layer != 0 || opts->layers != 0 ||
+	    (opts->flags & ~flags) != 0 ||
+	    (opts->stream != NULL && opts->event != NULL))
+		return -EINVAL;
+	if ((opts->stream != NULL || opts->event != NULL) &&
+	    pool->device->mark == NULL)
+		return -EOPNOTSUPP;
+	return 0;
+}
+
+/* To @pages, which are more than there are; without the lock. */
+static int grow_locked(struct kv_reserved *reserved, uint64_t pages)
+{
+	struct kvfs_session *session = reserved->inner->session;
+	int r;
+
+	reserved->growing = true;
+	pthread_mutex_unlock(&session->lock);
+	r = reserved->device->grow(reserved->memory, pages * reserved->stride);
+	pthread_mutex_lock(&session->lock);
+	reserved->growing = false;
+	if (r == 0)
+		kv_roster_grow(reserved->roster, pages);
+	pthread_cond_broadcast(&session->changed);
+	return r;
+}
+
+/* An eighth more than is needed now, so that calls that grow a pool are few. */
+static int grow_for_locked(struct kv_reserved *reserved, uint64_t n)
+{
+	const uint64_t pages = kv_roster_count(reserved->roster).pages;
+	const uint64_t most = reserved->max_pages - pages;
+	const uint64_t need = KV_MIN(n, most);
+	const uint64_t want = KV_MIN(KV_MAX(need, pages / 8), most);
+	int r = grow_locked(reserved, pages + want);
+
+	return r < 0 && want > need ? grow_locked(reserved, pages + need) : r;
+}
+
+void kv_reserved_room_locked(struct kv_reserved *reserved, uint64_t n)
+{
+	struct kvfs_session *session = reserved->inner->session;
+	struct kv_roster_counts counts;
+	int r = 0;
+
+	kv_assert_locked(&session->lock);
+	while (r == 0) {
+		counts = kv_roster_count(reserved->roster);
+		if (counts.free >= n || counts.pages == reserved->max_pages)
+			return;
+		if (reserved->growing)
+			kv_session_wait_locked(session, UINT64_MAX);
+		else
+			r = grow_for_locked(reserved, n - counts.free);
+	}
+}
+
+void *kv_reserved_addr(const struct kv_reserved *reserved,
+		       const struct kv_page *page, const char *tensor)
+{
+	const struct kv_layout *layout = reserved->inner->layout;
+	uint8_t *at = reserved->base + kv_roster_index(reserved->roster, page) *
+					       reserved->stride;
+	uint32_t i;
+
+	if (tensor == NULL)
+		return at;
+	for (i = 0; i < layout->n_tensors; i++)
+		if (strcmp(layout->tensors[i].name, tensor) == 0)
+			return at + layout->tensors[i].offset;
+	return NULL;
+}
+
+void kv_reserved_forget_locked(struct kvfs_session *session, const char *name)
+{
+	struct kv_reserved *reserved;
+
+	kv_assert_locked(&session->lock);
+	LIST_FOREACH(reserved, &session->reserved, others)
+	kv_roster_forget(reserved->roster, name);
+}
+
+int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)
+{
+	struct kvfs_session *session;
+	uint64_t all;
+	int r = kv_session_check(pool == NULL ? NULL : pool->session);
+
+	if (r < 0)
+		return r;
+	if (bytes == 0 || buffers == 0 ||
+	    __builtin_mul_overflow(bytes, (uint64_t)buffers, &all))
+		return -EINVAL;
+	if (!kv_stage_may_be(all))
+		return -ENOMEM;
+	if (pool->reserved != NULL)
+		pool = pool->reserved->inner;
+	if (pool->device->staging != NULL) {
+		r = pool->device->staging(pool->on_device, bytes, buffers);
+		if (r < 0)
+			return r;
+	}
+	session = pool->session;
+	pthread_mutex_lock(&session->lock);
+	session->staging_bytes = all;
+	r = kv_save_prepare_locked(session, pool->layout->payload);
+	pthread_mutex_unlock(&session->lock);
+	return r;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * paged_pool.h - a pool whose pages are the library's own.
+ */
+#ifndef KV_RESERVE_H
+#define KV_RESERVE_H
+
+#include <sys/queue.h>
+
+#include "kernels/kvfs.h"
+#include "kernels/transfer/pool.h"
+#include "kernels/paged/page_table.h"
+#include "kernels/session/session.h"
+
+/*
+ * Of the two pools that there are, the caller has one without pages: what is
+ * copied to and from the pages goes by way of @inner, which only the library
+ * has.
+ */
+struct kv_reserved {
+	/* fixed */
+	struct kvfs_pool *inner;
+	const struct kv_device *device;
+	void *memory;
+	uint8_t *base;
+	uint64_t stride, max_pages;
+
+	/* lock */
+	LIST_ENTRY(kv_reserved) others; /* in session->reserved */
+	struct kv_roster *roster;
+	bool growing;
+	LIST_HEAD(, kvfs_mapping) maps;
+	LIST_HEAD(, kvfs_pages) sets;
+};
+
+/* -EINVAL: not a reserved pool; -EBADF. */
+int kv_reserved_check(const struct kvfs_pool *pool);
+
+/* 0, or why blocks of @space cannot be in pages of @pool. */
+int kv_reserved_check_space(const struct kvfs_pool *pool,
+			    struct kvfs_space *space);
+
+/* 0, or why @opts cannot be: a whole block comes or goes. */
+int kv_reserved_check_opts(const struct kvfs_pool *pool, const kvfs_opts *opts,
+			   unsigned flags);
+
+/*
+ * Grow the pool until @n pages are free, or as far as it goes.  Lets go of the
+ * lock while the device makes the memory.
+ */
+void kv_reserved_room_locked(struct kv_reserved *reserved, uint64_t n);
+
+/* Where a page is; @tensor NULL: its beginning.  NULL: no such tensor. */
+void *kv_reserved_addr(const struct kv_reserved *reserved,
+		       const struct kv_page *page, const char *tensor);
+
+/* This session has cleared the space of that name. */
+void kv_reserved_forget_locked(struct kvfs_session *session, const char *name);
+
+/* For kvfs_pool_close and kvfs_pool_info. */
+void kv_reserved_close(struct kv_reserved *reserved); /* takes NULL */
+int kv_reserved_info(const struct kv_reserved *reserved,
+		     struct kvfs_pool_info *ret_info);
+
+#endif

@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * restore.c - blocks of a snapshot back into pages: the head and the tail
+ * first, and the rest in the background.
+ *
+ * OWNS      the leases and loads that a restore has under way.
+ *
+ * STATES    of a block:
+ *
+ *              TO DO -> UNDER WAY   begin_piece
+ *          UNDER WAY -> over        end_piece: its status is the transfer's
+ *          UNDER WAY -> TO DO       end_piece: DRAM had no room beside others
+ *
+ * INVARIANTS
+ *   (1) todo[at] .. todo[n - 1] are the blocks TO DO, in the order in which
+ *       they are wanted.
+ *   (2) Pieces end in the order in which they began, PIECES under way at most:
+ *       so much is leased at a time, however long the context.
+ *   (3) The worker touches nothing of the transfer after the last block is
+ *       over.
+ *
+ * LOCKING   session->lock to account for blocks; else the restore is its
+ *           worker's.
+ */
+#include "kernels/transfer/opts.h"
+#include "kernels/transfer/stream_sync.h"
+#include "kernels/transfer/pool.h"
+#include "kernels/session/snapshot.h"
+#include "kernels/session/space.h"
+#include "kernels/session/worker.h"
+#include "kernels/transfer/xfer.h"
+
+#define PIECES 3u
+#define PIECE_BLOCKS 256u
+#define PIECE_BYTES ((uint64_t)32 << 20)
+#define LOOK_NS 50000000u /* so often for a cancel */
+#define MARK_NS 50000	  /* so often at a mark that is not done */
+
+struct piece {
+	kvfs_lease *lease;
+	kvfs_xfer *load;
+	size_t n;
+	uint32_t block[PIECE_BLOCKS];
+	int status[PIECE_BLOCKS]; /* 0: as the load says */
+};
+
+struct restore {
+	struct kvfs_xfer *xfer;
+	kvfs_space *space;
+	char *name;
+	uint32_t *positions, *todo;
+	int64_t *pages;
+	size_t n, at;
+	size_t urgent; /* of todo, head: they go by themselves */
+	size_t tail;   /* then these */
+	size_t limit;  /* blocks a piece */
+	size_t depth;  /* pieces under way: PIECES, or 1 where room is short */
+	struct kv_snapshot_part part;
+	struct piece pieces[PIECES];
+	size_t begun, ended; /* pieces */
+};
+
+static void restore_free(struct restore *r)
+{
+	if (r == NULL)
+		return;
+	free(r->name);
+	free(r->positions);
+	free(r->todo);
+	free(r->pages);
+	free(r);
+}
+
+static void restore_freep(struct restore **r)
+{
+	restore_free(*r);
+}
+
+/* ---- what the snapshot says ---- */
+
+static const struct wire_pick *find_pick(const struct kv_snapshot_part *part,
+					 uint32_t position)
+{
+	size_t low = 0, high = part->n;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (part->picks[middle].position < position)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	if (low == part->n || part->picks[low].position != position)
+		return NULL;
+	return &part->picks[low];
+}
+
+static int key_at(struct restore *restore, uint32_t position, kvfs_key *ret_key)
+{
+	struct kv_snapshot_part *part = &restore->part;
+	const struct wire_pick *pick = find_pick(part, position);
+	/* The head is not to wait for what comes behind it. */
+	size_t max = restore->begun > 1 ? WIRE_BATCH : restore->urgent;
+	int r;
+
+	if (pick == NULL) {
+		r = kv_snapshot_part_read(
+			restore->space, restore->name, position,
+			KV_MIN(max, (size_t)WIRE_BATCH), part);
+		if (r < 0) {
+			part->n = 0;
+			return r == -ESTALE ? -ENOENT : r;
+		}
+		pick = find_pick(part, position);
+	}
+	if (pick == NULL)
+		return -ENOENT;
+	memset(ret_key, 0, sizeof(*ret_key));
+	memcpy(ret_key->bytes, pick->key, pick->len);
+	ret_key->len = pick->len;
+	return 0;
+}
+
+/* ---- pieces ---- */
+
+static size_t next_piece(const struct restore *restore)
+{
+	size_t left = restore->n - restore->at, n = restore->limit;
+
+	if (restore->at < restore->urgent)
+		left = restore->urgent - restore->at;
+	else if (restore->at < restore->urgent + restore->tail)
+		left = restore->urgent + restore->tail - restore->at;
+	return KV_MIN(n, left);
+}
+
+/* Lease and load the piece's blocks that have a key. */
+static int lease_and_load(struct restore *restore, struct piece *piece,
+			  const kvfs_key *keys, size_t n)
+{
+	struct kvfs_xfer *xfer = restore->xfer;
+	const size_t per_block = xfer->pool->pieces.pages_per_block;
+	const kvfs_query query = {restore->space, keys, n};
+	const kvfs_opts opts = {.first_layer = xfer->first_layer,
+				.layers = xfer->layers,
+				.priority = xfer->priority};
+	_cleanup_(kv_freep) int64_t *pages = NULL;
+	uint64_t now = kv_now_ns(), deadline = KVFS_FOREVER;
+	size_t i, at = 0;
+	int r;
+
+	pages = malloc((n * per_block + 1) * sizeof(*pages));
+	if (pages == NULL)
+		return -ENOMEM;
+	for (i = 0; i < piece->n; i++)
+		if (piece->status[i] == 0)
+			memcpy(pages + at++ * per_block,
+			       restore->pages + piece->block[i] * per_block,
+			       per_block * sizeof(*pages));
+	if (xfer->deadline_at != 0)
+		deadline = xfer->deadline_at - KV_MIN(now, xfer->deadline_at);
+	r = kvfs_acquire(&query, 1, 0, deadline, &piece->lease);
+	if (r < 0)
+		return r;
+	return kvfs_load(xfer->pool, piece->lease, n, pages, &opts,
+			 &piece->load);
+}
+
+static void begin_piece(struct restore *restore)
+{
+	struct piece *piece = &restore->pieces[restore->begun++ % PIECES];
+	int stopped = atomic_load(&restore->xfer->stopped);
+	kvfs_key keys[PIECE_BLOCKS];
+	size_t i, n = 0;
+	int r = 0;
+
+	piece->n = next_piece(restore);
+	piece->lease = NULL;
+	piece->load = NULL;
+	for (i = 0; i < piece->n; i++) {
+		piece->block[i] = restore->todo[restore->at++];
+		piece->status[i] =
+			stopped != 0
+				? stopped
+				: key_at(restore,
+					 restore->positions[piece->block[i]],
+					 &keys[n]);
+		n += piece->status[i] == 0;
+	}
+	if (n > 0)
+		r = lease_and_load(restore, piece, keys, n);
+	for (i = 0; r < 0 && i < piece->n; i++)
+		if (piece->status[i] == 0)
+			piece->status[i] = r;
+}
+
+static void wait_for(struct restore *restore, struct piece *piece)
+{
+	if (piece->load == NULL)
+		return;
+	/* It takes the reply from the socket itself, if that comes at once. */
+	kvfs_lease_wait(piece->lease, LOOK_NS);
+	while (kvfs_xfer_wait(piece->load, KVFS_COPIED, LOOK_NS) ==
+	       -ETIMEDOUT) {
+		if (atomic_load(&restore->xfer->stopped) == 0)
+			continue;
+		kvfs_xfer_cancel(piece->load);
+		kvfs_lease_cancel(piece->lease);
+	}
+}
+
+/* Statuses of the piece's blocks; those that may fit later are to do again. */
+static void sort_out(struct restore *restore, struct piece *piece)
+{
+	const bool alone = restore->begun == restore->ended + 1;
+	size_t i, at = 0;
+
+	for (i = 0; i < piece->n; i++)
+		if (piece->load != NULL && piece->status[i] == 0)
+			piece->status[i] = kvfs_xfer_status(piece->load, at++);
+	for (i = piece->n; i-- > 0;) {
+		if (piece->status[i] != -ENOSPC || (alone && piece->n == 1))
+			continue;
+		piece->status[i] = -EINPROGRESS;
+		restore->todo[--restore->at] = piece->block[i];
+		restore->urgent = restore->tail = 0;
+		restore->limit = KV_MAX(piece->n / 2, (size_t)1);
+		restore->depth = 1;
+	}
+}
+
+/* The last one that does this ends the transfer: restore->xfer may be gone. */
+static void account(struct restore *restore, const struct piece *piece)
+{
+	struct kvfs_xfer *xfer = restore->xfer;
+	struct kvfs_session *session = xfer->session;
+	size_t i, good = 0, bad = 0;
+
+	pthread_mutex_lock(&session->lock);
+	kv_xfer_get_locked(xfer);
+	for (i = 0; i < piece->n; i++) {
+		if (piece->status[i] == -EINPROGRESS)
+			continue;
+		atomic_store(&xfer->status[piece->block[i]], piece->status[i]);
+		good += piece->status[i] == 0;
+		bad += piece->status[i] < 0;
+	}
+	if (good + bad > 0 && good + bad < xfer->left[KVFS_COPIED])
+		kv_session_completed_locked(session);
+	kv_xfer_fail_locked(xfer, KVFS_COPIED, bad);
+	kv_xfer_reach_locked(xfer, KVFS_DURABLE, good);
+	kv_xfer_reach_locked(xfer, KVFS_SEALED, good);
+	kv_xfer_reach_locked(xfer, KVFS_COPIED, good);
+	kv_xfer_put_locked(xfer);
+	pthread_mutex_unlock(&session->lock);
+}
+
+static void end_piece(struct restore *restore)
+{
+	struct piece *piece = &restore->pieces[restore->ended % PIECES];
+
+	wait_for(restore, piece);
+	sort_out(restore, piece);
+	restore->ended++;
+	kvfs_release(piece->lease);
+	kvfs_xfer_free(piece->load);
+	account(restore, piece);
+}
+
+static void wait_for_mark(const struct kvfs_xfer *xfer)
+{
+	const struct timespec pause = {.tv_nsec = MARK_NS};
+
+	while (!kv_order_is_marked(xfer) && atomic_load(&xfer->stopped) == 0)
+		nanosleep(&pause, NULL);
+}
+
+static void run(void *arg)
+{
+	struct restore *restore = arg;
+
+	wait_for_mark(restore->xfer);
+	while (restore->at < restore->n || restore->ended < restore->begun) {
+		/* The head has the daemon to itself. */
+		size_t depth = restore->ended == 0 ? 1 : restore->depth;
+
+		if (restore->at < restore->n &&
+		    restore->begun - restore->ended < depth)
+			begin_piece(restore);
+		else
+			end_piece(restore);
+	}
+	restore_free(restore);
+}
+
+/* ---- beginning ---- */
+
+static int check(const kvfs_pool *pool, const kvfs_space *space,
+		 const char *name, const uint32_t *positions, size_t n,
+		 const int64_t *pages)
+{
+	int r = kv_session_check(pool == NULL ? NULL : pool->session);
+	size_t i;
+
+	if (r < 0)
+		return r;
+	if (space == NULL || space->session != pool->session ||
+	    pool->reserved != NULL || (pages == NULL && n > 0) ||
+	    n > KVFS_SNAPSHOT_MAX)
+		return -EINVAL;
+	for (i = 1; positions != NULL && i < n; i++)
+		if (positions[i] <= positions[i - 1])
+			return -EINVAL;
+	return kv_snapshot_name_check(name);
+}
+
+/* Head, tail, rest: blocks by their index. */
+static void put_in_order(struct restore *restore, const kvfs_opts *opts)
+{
+	size_t head = opts != NULL ? opts->head : 0, i, at = 0;
+	size_t tail = opts != NULL ? opts->tail : 0;
+
+	head = KV_MIN(KV_MAX(head, (size_t)1), restore->n);
+	tail = KV_MIN(tail, restore->n - head);
+	for (i = 0; i < head; i++)
+		restore->todo[at++] = (uint32_t)i;
+	for (i = restore->n - tail; i < restore->n; i++)
+		restore->todo[at++] = (uint32_t)i;
+	for (i = head; i < restore->n - tail; i++)
+		restore->todo[at++] = (uint32_t)i;
+	restore->urgent = head;
+	restore->tail = tail;
+}
+
+static int restore_new(const kvfs_pool *pool, const char *name,
+		       const uint32_t *positions, size_t n,
+		       const int64_t *pages, struct restore **ret_restore)
+{
+	const size_t per_block = pool->pieces.pages_per_block;
+	_cleanup_(restore_freep) struct restore *restore =
+		calloc(1, sizeof(*restore));
+	uint64_t payload = KV_MAX(pool->layout->payload, 1u);
+	size_t i;
+
+	if (restore == NULL)
+		return -ENOMEM;
+	restore->n = n;
+	restore->depth = PIECES;
+	restore->limit = (size_t)KV_MAX(PIECE_BYTES / payload, 1u);
+	restore->limit = KV_MIN(restore->limit, (size_t)PIECE_BLOCKS);
+	restore->name = strdup(name);
+	restore->positions = malloc((n + 1) * sizeof(*restore->positions));
+	restore->todo = malloc((n + 1) * sizeof(*restore->todo));
+	restore->pages = malloc((n * per_block + 1) * sizeof(*pages));
+	if (restore->name == NULL || restore->positions == NULL ||
+	    restore->todo == NULL || restore->pages == NULL)
+		return -ENOMEM;
+	for (i = 0; i < n; i++)
+		restore->positions[i] =
+			positions != NULL ? positions[i] : (uint32_t)i;
+	memcpy(restore->pages, pages, n * per_block * sizeof(*pages));
+	*ret_restore = kv_steal(restore);
+	return 0;
+}
+
+/* Its pages are the loads' to count; the pool stays for as long as it runs. */
+static int start_locked(struct kvfs_xfer *xfer, kvfs_pool *pool,
+			kvfs_space *space, struct restore *restore)
+{
+	const size_t n = xfer->n * pool->pieces.pages_per_block;
+	long used;
+	int r;
+
+	used = kv_lib_pool_check_pages_locked(pool, restore->pages, n, true);
+	if (used < 0)
+		return (int)used;
+	xfer->pool = pool;
+	restore->xfer = xfer;
+	restore->space = space;
+	r = kv_worker_start_locked(xfer->session, run, restore);
+	if (r < 0) {
+		xfer->pool = NULL;
+		return r;
+	}
+	kv_lib_space_get_locked(space);
+	xfer->space = space;
+	kv_xfer_activate_locked(xfer);
+	return 0;
+}
+
+static void freep(struct kvfs_xfer **xfer)
+{
+	kv_xfer_free(*xfer);
+}
+
+int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
+		 const uint32_t *positions, size_t n, const int64_t *pages,
+		 const kvfs_opts *opts, kvfs_xfer **ret_xfer)
+{
+	_cleanup_(restore_freep) struct restore *restore = NULL;
+	_cleanup_(freep) struct kvfs_xfer *xfer = NULL;
+	int r = check(pool, space, name, positions, n, pages);
+
+	if (r < 0)
+		return r;
+	if (ret_xfer == NULL)
+		return -EINVAL;
+	r = kv_xfer_new(pool->session, KV_XFER_RESTORE, n, &xfer);
+	if (r < 0)
+		return r;
+	r = kv_opts_take(xfer, pool, opts, 0);
+	if (r < 0)
+		return r;
+	if (n > 0) {
+		r = restore_new(pool, name, positions, n, pages, &restore);
+		if (r < 0)
+			return r;
+		put_in_order(restore, opts);
+		pthread_mutex_lock(&pool->session->lock);
+		r = start_locked(xfer, pool, space, restore);
+		if (r == 0)
+			restore = NULL;
+		pthread_mutex_unlock(&pool->session->lock);
+		if (r < 0)
+			return r;
+	}
+	*ret_xfer = kv_steal(xfer);
+	return 0;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * attach.c - host memory that a session's device knows of while it is mapped.
+ *
+ * OWNS      the list of what is to be detached.  Not the memory.
+ *
+ * STATES    of a piece of memory:
+ *
+ *          UNKNOWN -> ATTACHED    kv_attach_locked
+ *         ATTACHED -> DETACHING   kv_detach_locked
+ *        DETACHING -> UNKNOWN     kv_detach_work_locked: it can be unmapped
+ *
+ * INVARIANTS
+ *   (1) Memory is unmapped only when it is UNKNOWN: a device that has pinned
+ *       it must not find other memory at its address.
+ *   (2) A device takes long to let go of memory, so that is the order thread's
+ *       to wait for, with no lock held.
+ *
+ * LOCKING   session->lock.
+ */
+#include "kernels/session/attach.h"
+#include "kernels/device/device.h"
+#include "kernels/session/mapping.h"
+#include "kernels/transfer/stream_sync.h"
+#include "kernels/session/session.h"
+#include "kernels/transfer/stage.h"
+
+void kv_attach_locked(struct kvfs_session *session, struct kv_attached *a,
+		      const void *base, uint64_t bytes, bool writable)
+{
+	kv_assert_locked(&session->lock);
+	if (session->attacher == NULL || a->device != NULL)
+		return;
+	a->device = session->attacher;
+	a->base = (void *)base;
+	a->device->attach(a->base, bytes, writable);
+}
+
+void kv_attach_device_locked(struct kvfs_session *session,
+			     const struct kv_device *device)
+{
+	struct kv_mapping *m;
+
+	kv_assert_locked(&session->lock);
+	if (session->attacher != NULL || device->attach == NULL)
+		return;
+	session->attacher = device;
+	TAILQ_FOREACH(m, &session->mappings, others)
+	kv_attach_locked(session, &m->attached, m->base, m->bytes, false);
+	if (session->stage != NULL)
+		kv_stage_attach_locked(session->stage, session);
+}
+
+bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
+		      void (*detached)(struct kvfs_session *session,
+				       struct kv_attached *a))
+{
+	kv_assert_locked(&session->lock);
+	if (a->device == NULL)
+		return false;
+	a->detached = detached;
+	TAILQ_INSERT_TAIL(&session->detaching, a, others);
+	kv_order_wake_locked(session->order);
+	return true;
+}
+
+bool kv_detach_work_locked(struct kvfs_session *session)
+{
+	struct kv_attached *a;
+	bool any = false;
+
+	while ((a = TAILQ_FIRST(&session->detaching)) != NULL) {
+		TAILQ_REMOVE(&session->detaching, a, others);
+		pthread_mutex_unlock(&session->lock);
+		a->device->detach(a->base);
+		a->device = NULL;
+		a->detached(session, a);
+		pthread_mutex_lock(&session->lock);
+		any = true;
+	}
+	return any;
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * housekeeping.c - evict, pin, clear, statistics: questions to the daemon that
+ * change something or tell of it.
+ *
+ * OWNS      nothing.
+ *
+ * LOCKING   none of its own; see ask.c and space.c.
+ */
+#include "kernels/session/ask.h"
+#include "kernels/session/lookup.h"
+#include "kernels/paged/paged_pool.h"
+#include "kernels/session/session.h"
+#include "kernels/session/space.h"
+#include "kernels/transfer/xfer.h"
+
+/* One message's worth; statuses into @ret_statuses, or why there are none. */
+static int change_batch(kvfs_space *space, const struct wire_header *header,
+			const kvfs_key *keys, struct wire_status *ret_statuses)
+{
+	struct wire_key items[WIRE_BATCH];
+	size_t bytes = header->count * sizeof(*ret_statuses);
+	struct kv_question question = {
+		.header = *header,
+		.items = items,
+		.bytes = header->count * sizeof(items[0]),
+		.reply = ret_statuses,
+		.room = bytes,
+	};
+	long got;
+
+	kv_wire_keys(keys, header->count, items);
+	got = kv_ask(space->session, &question);
+	if (got < 0)
+		return (int)got;
+	return (size_t)got == bytes ? 0 : -EPROTO;
+}
+
+/* Every key is tried; a daemon that is not there is the status of all. */
+static long change(kvfs_space *space, struct wire_header header,
+		   const kvfs_key *keys, size_t n, int *ret_statuses)
+{
+	struct wire_status statuses[WIRE_BATCH] = {0};
+	uint64_t generation;
+	size_t i, j, batch;
+	long done = 0;
+	int status, r = kv_session_check(space == NULL ? NULL : space->session);
+
+	if (r < 0)
+		return r;
+	if (!kv_wire_keys_are_valid(keys, n))
+		return -EINVAL;
+	r = kv_lib_space_id(space, &header.space, &generation);
+	for (i = 0; i < n; i += batch) {
+		batch = KV_MIN(n - i, (size_t)WIRE_BATCH);
+		header.count = (uint32_t)batch;
+		if (r == 0)
+			r = change_batch(space, &header, keys + i, statuses);
+		for (j = 0; j < batch; j++) {
+			status = r < 0 ? r : statuses[j].status;
+			done += status == 0;
+			if (ret_statuses != NULL)
+				ret_statuses[i + j] = status;
+		}
+	}
+	return done;
+}
+
+long kvfs_evict(kvfs_space *space, const kvfs_key *keys, size_t n,
+		int *ret_statuses)
+{
+	struct wire_header header = {.type = WIRE_EVICT};
+
+	return change(space, header, keys, n, ret_statuses);
+}
+
+static void post_ended_locked(kvfs_space *space, uint32_t id,
+			      const kvfs_key *keys, size_t n)
+{
+	struct wire_key items[WIRE_BATCH];
+	struct kv_packet packet = {
+		.header = {.type = WIRE_ENDED,
+			   .count = (uint32_t)n,
+			   .space = id},
+		.items = items,
+		.bytes = n * sizeof(items[0]),
+		.fd = -1,
+	};
+
+	kv_wire_keys(keys, n, items);
+	kv_rpc_post_locked(space->session, &packet);
+}
+
+/* The tail's message first: the daemon goes through each from its end. */
+int kvfs_ended(kvfs_space *space, const kvfs_key *keys, size_t n)
+{
+	struct kvfs_session *session = space == NULL ? NULL : space->session;
+	uint64_t generation;
+	size_t batch;
+	uint32_t id;
+	int r = kv_session_check(session);
+
+	if (r < 0)
+		return r;
+	if (!kv_wire_keys_are_valid(keys, n))
+		return -EINVAL;
+	if (kv_lib_space_id(space, &id, &generation) < 0)
+		return 0;
+	pthread_mutex_lock(&session->lock);
+	for (; n > 0 && kv_session_is_live(session, generation); n -= batch) {
+		batch = KV_MIN(n, (size_t)WIRE_BATCH);
+		post_ended_locked(space, id, keys + n - batch, batch);
+	}
+	pthread_mutex_unlock(&session->lock);
+	return 0;
+}
+
+static long pin(kvfs_space *space, uint64_t arg, const kvfs_key *keys, size_t n,
+		int *ret_statuses)
+{
+	struct wire_header header = {.type = WIRE_PIN, .arg = arg};
+
+	return change(space, header, keys, n, ret_statuses);
+}
+
+long kvfs_pin(kvfs_space *space, const kvfs_key *keys, size_t first, size_t end,
+	      int *ret_statuses)
+{
+	if (keys == NULL || first > end)
+		return -EINVAL;
+	return pin(space, 1, keys + first, end - first, ret_statuses);
+}
+
+long kvfs_unpin(kvfs_space *space, const kvfs_key *keys, size_t first,
+		size_t end, int *ret_statuses)
+{
+	if (keys == NULL || first > end)
+		return -EINVAL;
+	return pin(space, 0, keys + first, end - first, ret_statuses);
+}
+
+/* One that has not been stopped yet.  Stopping may end others, too, so the
+ * search begins anew each time. */
+static struct kvfs_xfer *next_save_locked(kvfs_space *space)
+{
+	struct kvfs_xfer *xfer;
+
+	TAILQ_FOREACH(xfer, &space->session->active, others)
+	if (xfer->kind == KV_XFER_SAVE && xfer->stopped == 0 &&
+	    strcmp(xfer->space->name, space->name) == 0)
+		return xfer;
+	return NULL;
+}
+
+/*
+ * Blocks that the daemon does not know of yet must not come after the clear:
+ * they end here.  What it has reserved for us it ends itself.
+ */
+static void stop_saves(kvfs_space *space)
+{
+	struct kvfs_session *session = space->session;
+	struct kvfs_xfer *xfer;
+
+	pthread_mutex_lock(&session->lock);
+	while ((xfer = next_save_locked(space)) != NULL)
+		kv_xfer_stop_locked(xfer, -ESTALE);
+	pthread_mutex_unlock(&session->lock);
+}
+
+static void forget_pages(kvfs_space *space)
+{
+	struct kvfs_session *session = space->session;
+
+	pthread_mutex_lock(&session->lock);
+	kv_reserved_forget_locked(session, space->name);
+	pthread_mutex_unlock(&session->lock);
+}
+
+int kvfs_space_clear(kvfs_space *space)
+{
+	struct kv_question question = {.header = {.type = WIRE_CLEAR}};
+	uint64_t generation;
+	int r = kv_session_check(space == NULL ? NULL : space->session);
+
+	if (r < 0)
+		return r;
+	stop_saves(space);
+	r = kv_lib_space_id(space, &question.header.space, &generation);
+	if (r == 0)
+		r = (int)kv_ask(space->session, &question);
+	if (r >= 0)
+		forget_pages(space);
+	return r == -ETIMEDOUT ? -ENOTCONN : KV_MIN(r, 0);
+}
+
+int kvfs_stats(kvfs_session *session, char **ret_text)
+{
+	_cleanup_(kv_freep) char *text = NULL;
+	struct kv_question question = {
+		.header = {.type = WIRE_STATS},
+		.room = WIRE_MAX,
+	};
+	long n;
+	int r = kv_session_check(session);
+
+	if (r < 0)
+		return r;
+	if (ret_text == NULL)
+		return -EINVAL;
+	text = malloc(WIRE_MAX + 1);
+	if (text == NULL)
+		return -ENOMEM;
+	question.reply = text;
+	n = kv_ask(session, &question);
+	if (n < 0)
+		return n == -ETIMEDOUT ? -ENOTCONN : (int)n;
+	text[n] = '\0';
+	*ret_text = kv_steal(text);
+	return 0;
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * link.c - one connection to the daemon, and whole messages on it.
+ *
+ * OWNS      the descriptor of a link.  Not what the messages mean (rpc.c,
+ *           ask.c) nor when to connect (reader.c).
+ *
+ * INVARIANTS
+ *   (1) An open link has had its HELLO answered by a daemon of root or of our
+ *       own user, in our version.
+ *   (2) A descriptor that came with a refused message is closed here.
+ *
+ * LOCKING   none; whoever has the link serializes its senders and receivers.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+
+#include "kernels/session/link.h"
+
+/* Hand a descriptor over, so that leaving the scope does not close it. */
+static int steal_fd(int *fd)
+{
+	int stolen = *fd;
+
+	*fd = -1;
+	return stolen;
+}
+
+int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX])
+{
+	char link[KV_SOCKET_PATH_MAX], target[KV_SOCKET_PATH_MAX];
+	ssize_t len;
+	int n;
+
+	n = snprintf(link, sizeof(link), "%s/.kvfs/control", path);
+	if (n < 0 || (size_t)n >= sizeof(link))
+		return -ENAMETOOLONG;
+	len = readlink(link, target, sizeof(target) - 1);
+	if (len < 0) {
+		strcpy(ret_socket, path);
+		return 0;
+	}
+	target[len] = '\0';
+	if (target[0] == '/')
+		n = snprintf(ret_socket, KV_SOCKET_PATH_MAX, "%s", target);
+	else
+		n = snprintf(ret_socket, KV_SOCKET_PATH_MAX, "%s/.kvfs/%s",
+			     path, target);
+	return n < KV_SOCKET_PATH_MAX ? 0 : -ENAMETOOLONG;
+}
+
+/* A socket's address has room for 107 bytes; longer paths go by a descriptor.
+ */
+static int connect_to(int fd, const char *path)
+{
+	_cleanup_(kv_closep) int at = -1;
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+	if (strlen(path) < sizeof(address.sun_path)) {
+		strcpy(address.sun_path, path);
+	} else {
+		at = open(path, O_PATH | O_CLOEXEC);
+		if (at < 0)
+			return -errno;
+		snprintf(address.sun_path, sizeof(address.sun_path),
+			 "/proc/self/fd/%d", at);
+	}
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+		return -errno;
+	return 0;
+}
+
+static int check_daemon(int fd)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
+		return -errno;
+	return cred.uid == 0 || cred.uid == geteuid() ? 0 : -EPERM;
+}
+
+static int say_hello(int fd, uint64_t *ret_epoch)
+{
+	struct wire_hello hello = {.version = WIRE_VERSION};
+	struct kv_packet packet = {
+		.header = {.type = WIRE_HELLO, .count = 1},
+		.items = &hello,
+		.bytes = sizeof(hello),
+		.fd = -1,
+	};
+	int r;
+
+	r = kv_link_send(fd, &packet, 0);
+	if (r < 0)
+		return r;
+	r = kv_link_receive(fd, &packet, 0);
+	if (r < 0)
+		return r;
+	kv_closep(&packet.fd);
+	if (packet.header.type != WIRE_HELLO || packet.header.status < 0 ||
+	    packet.bytes != sizeof(hello) || hello.version != WIRE_VERSION)
+		return -EPROTO;
+	*ret_epoch = hello.epoch;
+	return 0;
+}
+
+int kv_link_open(const char *socket_path, struct kv_link *ret_link)
+{
+	_cleanup_(kv_closep) int fd = -1;
+	struct timeval second = {.tv_sec = 1};
+	uint64_t epoch;
+	int r;
+
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &second, sizeof(second));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &second, sizeof(second));
+	r = connect_to(fd, socket_path);
+	if (r < 0)
+		return r;
+	r = check_daemon(fd);
+	if (r < 0)
+		return r;
+	r = say_hello(fd, &epoch);
+	if (r < 0)
+		return r;
+	*ret_link = (struct kv_link){.fd = steal_fd(&fd), .epoch = epoch};
+	return 0;
+}
+
+void kv_link_close(struct kv_link *link)
+{
+	kv_closep(&link->fd);
+	link->fd = -1;
+}
+
+int kv_link_send(int fd, const struct kv_packet *packet, int flags)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct iovec iov[2] = {
+		{(void *)&packet->header, sizeof(packet->header)},
+		{packet->items, packet->bytes},
+	};
+	struct msghdr message = {.msg_iov = iov, .msg_iovlen = 2};
+	struct cmsghdr *cmsg;
+	ssize_t n;
+
+	if (packet->fd >= 0) {
+		message.msg_control = control.bytes;
+		message.msg_controllen = sizeof(control.bytes);
+		cmsg = CMSG_FIRSTHDR(&message);
+		cmsg->cmsg_level = SOL_SOCKET;
+		cmsg->cmsg_type = SCM_RIGHTS;
+		cmsg->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(cmsg), &packet->fd, sizeof(int));
+	}
+	do
+		n = sendmsg(fd, &message, MSG_NOSIGNAL | flags);
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : 0;
+}
+
+/* The first descriptor is the message's; more than one is nobody's. */
+static int take_descriptors(struct msghdr *message)
+{
+	struct cmsghdr *cmsg;
+	size_t i, n;
+	int fd, first = -1;
+
+	for (cmsg = CMSG_FIRSTHDR(message); cmsg != NULL;
+	     cmsg = CMSG_NXTHDR(message, cmsg)) {
+		if (cmsg->cmsg_level != SOL_SOCKET ||
+		    cmsg->cmsg_type != SCM_RIGHTS)
+			continue;
+		n = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (i = 0; i < n; i++) {
+			memcpy(&fd, CMSG_DATA(cmsg) + i * sizeof(int),
+			       sizeof(int));
+			if (first < 0)
+				first = fd;
+			else
+				close(fd);
+		}
+	}
+	return first;
+}
+
+int kv_link_receive(int fd, struct kv_packet *packet, int flags)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(4 * sizeof(int))];
+	} control;
+	struct iovec iov[2] = {
+		{&packet->header, sizeof(packet->header)},
+		{packet->items, packet->bytes},
+	};
+	struct msghdr message = {
+		.msg_iov = iov,
+		.msg_iovlen = 2,
+		.msg_control = control.bytes,
+		.msg_controllen = sizeof(control.bytes),
+	};
+	_cleanup_(kv_closep) int passed = -1;
+	ssize_t n;
+
+	do
+		n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | flags);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return errno == EAGAIN ? -EAGAIN : -ENOTCONN;
+	passed = take_descriptors(&message);
+	if (n == 0)
+		return -ENOTCONN;
+	if ((size_t)n < sizeof(packet->header) ||
+	    (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+		return -EPROTO;
+	packet->bytes = (size_t)n - sizeof(packet->header);
+	packet->fd = steal_fd(&passed);
+	return 0;
+}

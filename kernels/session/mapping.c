@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mapping.c - the arena segments that the daemon has handed us, mapped for
+ * reading.
+ *
+ * OWNS      the mappings.  Not the descriptors: those are closed once mapped.
+ *
+ * STATES    of a mapping:
+ *
+ *              MAPPED -> RETIRED   kv_mapping_retire_locked (by the daemon) or
+ *                                  kv_mapping_retire_all_locked (it is gone)
+ *             RETIRED -> unmapped  with the last reference, once no device
+ *                                  knows of it (attach.c); the daemon is told
+ *                                  if it is still there
+ *
+ * INVARIANTS
+ *   (1) A mapping with references stays where it is, whatever the daemon does.
+ *   (2) A retired mapping has references.
+ *   (3) Nothing behind a mapping can be taken away: it is sealed against
+ *       shrinking.  (F_SEAL_FUTURE_WRITE protects other clients from us, and is
+ *       absent with arena=rw; it is not ours to insist on.)
+ *
+ * LOCKING   all under session->lock.
+ */
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "kernels/device/copier.h"
+#include "kernels/session/mapping.h"
+#include "kernels/session/session.h"
+
+#define POPULATE_STEP ((uint64_t)8 << 20)
+
+struct populate {
+	struct kv_job job; /* first */
+	struct kvfs_session *session;
+	struct kv_mapping *mapping;
+};
+
+/* Page tables made ahead, so that the first load does not fault its way. */
+static void populate(struct kv_job *job)
+{
+	struct populate *p = (struct populate *)job;
+	struct kv_mapping *m = p->mapping;
+	uint64_t at, bytes;
+
+	for (at = 0; at < m->bytes; at += bytes) {
+		bytes = KV_MIN(POPULATE_STEP, m->bytes - at);
+		if (madvise((void *)(m->base + at), bytes, MADV_POPULATE_READ) <
+		    0)
+			break;
+	}
+	pthread_mutex_lock(&p->session->lock);
+	kv_mapping_put_locked(p->session, m);
+	pthread_mutex_unlock(&p->session->lock);
+	free(p);
+}
+
+static void populate_locked(struct kvfs_session *session,
+			    struct kv_mapping *mapping)
+{
+	struct populate *p;
+
+	if (session->copier == NULL)
+		return;
+	p = malloc(sizeof(*p));
+	if (p == NULL)
+		return;
+	*p = (struct populate){{.run = populate}, session, mapping};
+	mapping->refs++;
+	kv_copier_submit(session->copier, &p->job);
+}
+
+static bool cannot_shrink(int fd, uint64_t bytes)
+{
+	struct stat st;
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	return seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd, &st) == 0 &&
+	       (uint64_t)st.st_size >= bytes;
+}
+
+static struct kv_mapping *find_locked(struct kvfs_session *session, uint32_t id)
+{
+	uint64_t live = atomic_load(&session->live);
+	struct kv_mapping *m;
+
+	kv_assert_locked(&session->lock);
+	TAILQ_FOREACH(m, &session->mappings, others)
+	if (m->id == id && m->generation == live)
+		return m;
+	return NULL;
+}
+
+void kv_mapping_add_locked(struct kvfs_session *session,
+			   const struct wire_segment *segment, int fd)
+{
+	_cleanup_(kv_freep) struct kv_mapping *m = NULL;
+	void *base;
+
+	kv_assert_locked(&session->lock);
+	if (fd < 0 || segment->bytes == 0 ||
+	    !cannot_shrink(fd, segment->bytes) ||
+	    find_locked(session, segment->id) != NULL)
+		return;
+	m = calloc(1, sizeof(*m));
+	if (m == NULL)
+		return;
+	base = mmap(NULL, segment->bytes, PROT_READ, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED)
+		return;
+	madvise(base, segment->bytes, MADV_DONTFORK);
+	m->id = segment->id;
+	m->generation = atomic_load(&session->live);
+	m->base = base;
+	m->bytes = segment->bytes;
+	TAILQ_INSERT_HEAD(&session->mappings, m, others);
+	kv_attach_locked(session, &m->attached, base, m->bytes, false);
+	populate_locked(session, m);
+	m = NULL;
+}
+
+static void tell_unmapped_locked(struct kvfs_session *session, uint32_t id)
+{
+	struct wire_segment segment = {.id = id};
+	struct kv_packet packet = {
+		.header = {.type = WIRE_UNMAPPED, .count = 1},
+		.items = &segment,
+		.bytes = sizeof(segment),
+		.fd = -1,
+	};
+
+	kv_rpc_post_locked(session, &packet);
+}
+
+static void gone_locked(struct kvfs_session *session, struct kv_mapping *m)
+{
+	if (kv_session_is_live(session, m->generation))
+		tell_unmapped_locked(session, m->id);
+	free(m);
+}
+
+static void detached(struct kvfs_session *session, struct kv_attached *attached)
+{
+	struct kv_mapping *m =
+		(struct kv_mapping *)((char *)attached -
+				      offsetof(struct kv_mapping, attached));
+
+	munmap((void *)m->base, m->bytes);
+	pthread_mutex_lock(&session->lock);
+	gone_locked(session, m);
+	pthread_mutex_unlock(&session->lock);
+}
+
+static void unmap_locked(struct kvfs_session *session, struct kv_mapping *m)
+{
+	TAILQ_REMOVE(&session->mappings, m, others);
+	if (kv_detach_locked(session, &m->attached, detached))
+		return;
+	munmap((void *)m->base, m->bytes);
+	gone_locked(session, m);
+}
+
+void kv_mapping_retire_locked(struct kvfs_session *session, uint32_t id)
+{
+	struct kv_mapping *m = find_locked(session, id);
+
+	if (m == NULL) {
+		tell_unmapped_locked(session, id);
+		return;
+	}
+	m->retired = true;
+	if (m->refs == 0)
+		unmap_locked(session, m);
+}
+
+void kv_mapping_retire_all_locked(struct kvfs_session *session)
+{
+	struct kv_mapping *m, *next;
+
+	for (m = TAILQ_FIRST(&session->mappings); m != NULL; m = next) {
+		next = TAILQ_NEXT(m, others);
+		m->retired = true;
+		if (m->refs == 0)
+			unmap_locked(session, m);
+	}
+}
+
+struct kv_mapping *kv_mapping_get_locked(struct kvfs_session *session,
+					 uint32_t id, uint64_t offset,
+					 uint64_t length)
+{
+	struct kv_mapping *m = find_locked(session, id);
+
+	if (m == NULL || length > m->bytes || offset > m->bytes - length)
+		return NULL;
+	m->refs++;
+	return m;
+}
+
+void kv_mapping_put_locked(struct kvfs_session *session,
+			   struct kv_mapping *mapping)
+{
+	kv_assert_locked(&session->lock);
+	assert(mapping->refs > 0);
+	if (--mapping->refs == 0 && mapping->retired)
+		unmap_locked(session, mapping);
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * session.h - what all parts of the library share: one connection's state.
+ *
+ * Lock order: lookup_lock, receive_lock, lock, then the copier's own.
+ */
+#ifndef KV_SESSION_H
+#define KV_SESSION_H
+
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "kernels/session/attach.h"
+#include "kernels/kvfs.h"
+#include "kernels/session/link.h"
+#include "kernels/session/mapping.h"
+#include "kernels/session/rpc.h"
+#include "kernels/session/timer.h"
+#include "kernels/session/worker.h"
+
+struct kv_copier;
+struct kv_order;
+struct kv_parts;
+struct kv_reserved;
+struct kv_stage;
+
+TAILQ_HEAD(kv_xfers, kvfs_xfer);
+
+struct kvfs_session {
+	/* fixed after open */
+	char *path;
+	unsigned fork_count; /* kv_fork_count() when it was made */
+	int wake_fd;	     /* interrupts the reader thread's sleep */
+	pthread_t reader;
+	TAILQ_ENTRY(kvfs_session) siblings; /* fork.c's lock */
+
+	/* The look-up connection, on which the calling thread does it all. */
+	pthread_mutex_t lookup_lock;
+	struct kv_link lookup; /* lookup_lock */
+	uint64_t lookup_tags;  /* lookup_lock */
+	uint64_t quiet_until;  /* lookup_lock: misses after a time-out */
+
+	/* Held from taking a message off the socket until it has had its
+	 * effect, so that messages take effect in order. */
+	pthread_mutex_t receive_lock;
+	uint8_t *received; /* receive_lock: WIRE_MAX bytes */
+	bool broken;	   /* receive_lock: the link is of no more use */
+
+	pthread_mutex_t lock;
+	pthread_cond_t changed; /* something completed, or the link did */
+
+	/* lock, and everything below; link also needs receive_lock to change */
+	struct kv_link link;
+	char socket_path[KV_SOCKET_PATH_MAX];
+	uint64_t generations;  /* connections so far */
+	_Atomic uint64_t live; /* this connection's number, 0: not connected */
+	bool tried;	       /* to connect, at least once */
+	bool closing;
+	uint64_t sleeps_until; /* the reader thread */
+	int event_fd;	       /* -1 until kvfs_fd */
+	unsigned completed;    /* since the last kvfs_process */
+	struct kv_rpc rpc;
+	struct kv_timers timers;
+	struct kv_mappings mappings;
+	const struct kv_device *attacher;  /* attach.c; or NULL */
+	struct kv_attached_list detaching; /* attach.c */
+	struct kv_copier *copier;	   /* NULL until the first pool */
+	struct kv_order *order; /* NULL until the first pool with streams */
+	struct kv_stage *stage; /* of this connection, or NULL */
+	bool stage_making;
+	uint64_t staging_bytes; /* that it has at least */
+	struct kv_workers workers;
+	struct kv_xfers active; /* under way, oldest first */
+	struct kv_xfers saves;	/* with blocks still to reserve, oldest first */
+	struct kv_parts *parts; /* NULL until a block is saved in parts */
+	LIST_HEAD(, kv_reserved) reserved; /* pools with pages of our own */
+};
+
+/* 0; -EINVAL: NULL; -EBADF: a handle of the parent, used after fork. */
+int kv_session_check(const struct kvfs_session *session);
+
+/* Whether the connection numbered @generation is still there; any thread. */
+static inline bool kv_session_is_live(struct kvfs_session *session,
+				      uint64_t generation)
+{
+	return generation != 0 && atomic_load(&session->live) == generation;
+}
+
+/* Make the reader thread look around again; any thread. */
+void kv_session_wake(struct kvfs_session *session);
+
+/* Tell waiters and kvfs_fd that a lease or transfer has got somewhere. */
+void kv_session_completed_locked(struct kvfs_session *session);
+
+/* When @deadline nanoseconds from now are over; UINT64_MAX for ever. */
+uint64_t kv_time_after(uint64_t deadline);
+
+/* Sleep until something changed; -ETIMEDOUT once @at has passed. */
+int kv_session_wait_locked(struct kvfs_session *session, uint64_t at);
+
+/* The reader thread's function. */
+void *kv_reader_run(void *session);
+
+#endif

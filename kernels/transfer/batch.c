@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * batch.c - a few blocks of a save, or parts of blocks, that go the way
+ * together.
+ *
+ * OWNS      a batch's extent of the staging memory, and the daemon's
+ *           reservations for its blocks, but for those in parts (parts.c).
+ *
+ * STATES    of a batch:
+ *
+ *               (new) -> RESERVING kv_save_batch_locked
+ *               (new) -> COPYING   the same: parts of blocks that are reserved
+ *           RESERVING -> COPYING   reserved: for blocks that are not there yet
+ *           RESERVING -> over      reserved: none of them is to be saved
+ *             COPYING -> SAVING    copy: pages are in staging
+ *             COPYING -> over      copy: the connection is gone, or the
+ *                                  device failed: then none of it is sent
+ *              SAVING -> over      submit.c: the daemon has answered
+ *
+ * INVARIANTS
+ *   (1) A block's status is final before it is counted as failed or sealed.
+ *   (2) Pages are read between RESERVING and the end of copy, whatever happens
+ *       to the connection or the transfer meanwhile.
+ *   (3) A block for which there is no room goes back to its transfer's todo, if
+ *       that has KVFS_MUST: nothing waits here.
+ *   (4) An extent is put back only by the reply that says the daemon is done
+ *       with it; if that cannot come, its staging is abandoned as a whole.
+ *
+ * LOCKING   session->lock, but for copy, which has the extent for itself.
+ */
+#include "kernels/transfer/batch.h"
+#include "kernels/transfer/hold.h"
+#include "kernels/transfer/parts.h"
+#include "kernels/transfer/pool.h"
+#include "kernels/transfer/save.h"
+#include "kernels/session/space.h"
+
+void kv_save_batch_end_locked(struct kv_save_batch *batch)
+{
+	struct kvfs_xfer *xfer = batch->xfer;
+	struct kvfs_session *session = xfer->session;
+
+	kv_stage_put(batch->stage, batch->extent);
+	kv_hold_put_locked(batch->hold);
+	free(batch);
+	kv_save_pump_locked(session);
+	kv_xfer_put_locked(xfer);
+}
+
+/* The status that a caller sees for what the daemon said of a block. */
+int kv_save_batch_status(struct kvfs_xfer *xfer, int status)
+{
+	if (status == -ESTALE || status == -ENOENT)
+		kv_lib_space_forget_locked(xfer->space);
+	if (status == -EEXIST || status == -EALREADY)
+		return KVFS_PRESENT;
+	return status > 0 ? -EPROTO : status;
+}
+
+void kv_save_batch_count(struct kvfs_xfer *xfer, uint32_t block, int status,
+			 struct kv_save_tally *tally)
+{
+	status = kv_save_batch_status(xfer, status);
+	if (status == KVFS_PRESENT)
+		tally->present++;
+	else if (status == 0)
+		tally->good++;
+	else
+		tally->bad++;
+	atomic_store(&xfer->status[block], status);
+}
+
+static void fail_parts_locked(struct kv_save_batch *batch, int status)
+{
+	struct kv_part *part;
+	size_t i;
+
+	for (i = 0; i < batch->n; i++) {
+		part = kv_save_batch_part(batch, i);
+		if (part->state != KV_PART_NONE)
+			kv_part_fail_locked(part, status);
+	}
+}
+
+void kv_save_batch_fail_locked(struct kv_save_batch *batch,
+			       enum kvfs_stage stage, int status)
+{
+	struct kv_save_tally tally = {0};
+	size_t i;
+
+	if (batch->xfer->part != NULL) {
+		fail_parts_locked(batch, status);
+		return;
+	}
+	for (i = 0; i < batch->n; i++)
+		kv_save_batch_count(batch->xfer, batch->block[i], status,
+				    &tally);
+	kv_xfer_fail_locked(batch->xfer, stage, batch->n);
+}
+
+static void add_key(struct wire_key *key, const struct wire_save *block)
+{
+	memset(key, 0, sizeof(*key));
+	memcpy(key->key, block->key, block->len);
+	key->len = block->len;
+}
+
+static uint16_t reserve_flags(const struct kvfs_xfer *xfer)
+{
+	unsigned flags = xfer->part == NULL ? 0 : WIRE_PART;
+
+	if (xfer->flags & KVFS_MUST)
+		flags |= WIRE_MUST;
+	if (xfer->flags & KVFS_HOLD)
+		flags |= WIRE_HOLD;
+	return (uint16_t)flags;
+}
+
+/* Reserve or drop: the batch's keys, and its call for the reply. */
+static int send_keys_locked(struct kv_save_batch *batch, enum wire_type type)
+{
+	struct kvfs_xfer *xfer = batch->xfer;
+	struct wire_key keys[WIRE_BATCH];
+	struct kv_packet packet = {
+		.header = {.type = type,
+			   .count = (uint32_t)batch->n,
+			   .space = xfer->space_id},
+		.items = keys,
+		.bytes = batch->n * sizeof(keys[0]),
+		.fd = -1,
+	};
+	size_t i;
+
+	if (type == WIRE_RESERVE)
+		packet.header.flags = reserve_flags(xfer);
+	for (i = 0; i < batch->n; i++)
+		add_key(&keys[i], &xfer->blocks[batch->block[i]]);
+	batch->call.count = (uint32_t)batch->n;
+	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
+}
+
+static void dropped(struct kv_call *call, int status, const void *items)
+{
+	(void)status;
+	(void)items;
+	kv_save_batch_end_locked((struct kv_save_batch *)call);
+}
+
+/* Give the reservations back and end. */
+void kv_save_batch_drop_locked(struct kv_save_batch *batch)
+{
+	batch->call.done = dropped;
+	if (batch->n == 0 || batch->xfer->part != NULL ||
+	    send_keys_locked(batch, WIRE_DROP) < 0)
+		kv_save_batch_end_locked(batch);
+}
+
+/* ---- copying ---- */
+
+uint64_t kv_save_stride(const struct kvfs_xfer *xfer)
+{
+	uint64_t bytes = 0;
+	size_t i;
+
+	if (xfer->part == NULL)
+		return kv_round_up(xfer->pool->layout->payload, KV_SAVE_ALIGN);
+	for (i = 0; i < xfer->n_ranges; i++)
+		bytes += kv_round_up(kv_save_range_bytes(&xfer->ranges[i]),
+				     KV_SAVE_ALIGN);
+	return bytes;
+}
+
+/* Those whose block has ended meanwhile go no further. */
+static void keep_wanted_locked(struct kv_save_batch *batch)
+{
+	size_t i, kept = 0;
+
+	for (i = 0; i < batch->n; i++)
+		if (kv_part_copied_locked(kv_save_batch_part(batch, i)))
+			batch->block[kept++] = batch->block[i];
+	batch->n = kept;
+}
+
+static void parts_copied_locked(struct kv_save_batch *batch)
+{
+	int r;
+
+	kv_xfer_reach_locked(batch->xfer, KVFS_COPIED, batch->n);
+	keep_wanted_locked(batch);
+	r = batch->n > 0 ? kv_save_batch_send_locked(batch) : 0;
+	if (r < 0)
+		kv_save_batch_fail_locked(batch, KVFS_SEALED, r);
+	if (r < 0 || batch->n == 0)
+		kv_save_batch_end_locked(batch);
+}
+
+static void copied_locked(struct kv_save_batch *batch)
+{
+	int r = kv_save_batch_send_locked(batch);
+
+	kv_xfer_reach_locked(batch->xfer, KVFS_COPIED, batch->n);
+	if (r < 0) {
+		kv_save_batch_fail_locked(batch, KVFS_SEALED, r);
+		kv_save_batch_end_locked(batch);
+	}
+}
+
+/* From pages to the extent: where byte @from of a block's tensors goes to
+ * @skip bytes behind its place. */
+static int copy_range(struct kv_save_batch *batch, const struct kv_range *range,
+		      uint64_t skip)
+{
+	struct kvfs_xfer *xfer = batch->xfer;
+	const struct kvfs_pool *pool = xfer->pool;
+	uintptr_t at = (uintptr_t)kv_stage_data(batch->stage) +
+		       batch->extent->offset + skip;
+	struct kv_copy copies[WIRE_BATCH];
+	const struct kv_batch on_device = {
+		.pieces = &pool->pieces,
+		.ranges = range,
+		.n_ranges = range == NULL ? 0 : 1,
+		.copies = copies,
+		.n = batch->n,
+		.mark = xfer->mark,
+		.priority = xfer->priority,
+	};
+	size_t i;
+
+	if (range != NULL)
+		at -= range->from;
+	for (i = 0; i < batch->n; i++) {
+		copies[i].tensors = (uint8_t *)(at + i * batch->stride);
+		copies[i].pages =
+			xfer->pages +
+			(size_t)batch->block[i] * pool->pieces.pages_per_block;
+	}
+	return pool->device->save(pool->on_device, &on_device);
+}
+
+/* The ranges of a part lie one behind the other. */
+static int copy_pages(struct kv_save_batch *batch)
+{
+	struct kvfs_xfer *xfer = batch->xfer;
+	uint64_t skip = 0;
+	size_t i;
+	int r = 0;
+
+	if (xfer->part == NULL)
+		return copy_range(batch, NULL, 0);
+	for (i = 0; i < xfer->n_ranges && r == 0; i++) {
+		r = copy_range(batch, &xfer->ranges[i], skip);
+		skip += kv_round_up(kv_save_range_bytes(&xfer->ranges[i]),
+				    KV_SAVE_ALIGN);
+	}
+	return r;
+}
+
+static void copy(struct kv_job *job)
+{
+	struct kv_save_batch *batch =
+		(struct kv_save_batch *)((char *)job -
+					 offsetof(struct kv_save_batch, job));
+	struct kvfs_session *session = batch->xfer->session;
+	bool parts = batch->xfer->part != NULL;
+	int r = copy_pages(batch);
+
+	pthread_mutex_lock(&session->lock);
+	if (r < 0) {
+		kv_save_batch_fail_locked(batch, KVFS_COPIED, r);
+		kv_save_batch_drop_locked(batch);
+	} else if (parts) {
+		parts_copied_locked(batch);
+	} else {
+		copied_locked(batch);
+	}
+	pthread_mutex_unlock(&session->lock);
+}
+
+/* ---- reserving ---- */
+
+/* There is no room now, which is no answer to one that waits for it. */
+static bool is_full(const struct kvfs_xfer *xfer, int status)
+{
+	return (xfer->flags & KVFS_MUST) &&
+	       (status == -ENOSPC || status == -EAGAIN);
+}
+
+/* What the daemon said, or -EINPROGRESS: ask again some time. */
+static int answer(struct kvfs_xfer *xfer, int status)
+{
+	int stopped = atomic_load(&xfer->stopped);
+
+	if (!is_full(xfer, status))
+		return status;
+	return stopped != 0 ? stopped : -EINPROGRESS;
+}
+
+static void sort_out_parts_locked(struct kv_save_batch *batch,
+				  const struct wire_status *statuses)
+{
+	struct kvfs_xfer *xfer = batch->xfer;
+	size_t i, kept = 0;
+
+	for (i = 0; i < batch->n; i++) {
+		struct kv_part *part = kv_save_batch_part(batch, i);
+		int status = answer(xfer, statuses[i].status);
+
+		if (status == -EINPROGRESS && kv_part_again_locked(part))
+			kv_save_again_locked(xfer, batch->block[i]);
+		else if (kv_part_reserved_locked(
+				 part, kv_save_batch_status(xfer, status)))
+			batch->block[kept++] = batch->block[i];
+	}
+	batch->n = kept;
+}
+
+/* Keep the blocks that were reserved; settle the others. */
+static void sort_out_locked(struct kv_save_batch *batch,
+			    const struct wire_status *statuses)
+{
+	struct kvfs_xfer *xfer = batch->xfer;
+	struct kv_save_tally tally = {0};
+	size_t i, kept = 0;
+
+	for (i = 0; i < batch->n; i++) {
+		int status = answer(xfer, statuses[i].status);
+
+		if (status == 0)
+			batch->block[kept++] = batch->block[i];
+		else if (status == -EINPROGRESS)
+			kv_save_again_locked(xfer, batch->block[i]);
+		else
+			kv_save_batch_count(xfer, batch->block[i], status,
+					    &tally);
+	}
+	batch->n = kept;
+	kv_xfer_fail_locked(xfer, KVFS_COPIED, tally.bad);
+	kv_xfer_reach_locked(xfer, KVFS_COPIED, tally.present);
+	kv_xfer_reach_locked(xfer, KVFS_SEALED, tally.present);
+}
+
+static void reserved(struct kv_call *call, int status, const void *items)
+{
+	struct kv_save_batch *batch = (struct kv_save_batch *)call;
+	struct kvfs_xfer *xfer = batch->xfer;
+	int stopped = atomic_load(&xfer->stopped);
+
+	if (status < 0) {
+		kv_save_batch_fail_locked(batch, KVFS_COPIED, status);
+		kv_save_batch_end_locked(batch);
+		return;
+	}
+	if (xfer->part != NULL)
+		sort_out_parts_locked(batch, items);
+	else
+		sort_out_locked(batch, items);
+	if (batch->n > 0)
+		xfer->pause = 0;
+	if (stopped != 0 && xfer->part == NULL) {
+		kv_save_batch_fail_locked(batch, KVFS_COPIED, stopped);
+		kv_save_batch_drop_locked(batch);
+	} else if (batch->n == 0) {
+		kv_save_batch_end_locked(batch);
+	} else {
+		kv_copier_submit(xfer->session->copier, &batch->job);
+	}
+}
+
+/* Parts of blocks that have been reserved for others go straight on. */
+static int begin_locked(struct kv_save_batch *batch)
+{
+	struct kvfs_xfer *xfer = batch->xfer;
+	size_t i;
+
+	for (i = 0; i < batch->n; i++)
+		if (xfer->part == NULL ||
+		    !kv_part_is_reserved(kv_save_batch_part(batch, i)))
+			return send_keys_locked(batch, WIRE_RESERVE);
+	kv_copier_submit(xfer->session->copier, &batch->job);
+	return 0;
+}
+
+static int batch_new(struct kvfs_xfer *xfer, struct kv_stage *stage, size_t n,
+		     struct kv_save_batch **ret_batch)
+{
+	struct kv_save_batch *batch;
+	int r = 0;
+
+	batch = calloc(1, sizeof(*batch) + n * sizeof(batch->block[0]));
+	if (batch == NULL)
+		return -ENOMEM;
+	batch->call.done = reserved;
+	batch->job.run = copy;
+	batch->job.kind = KV_JOB_SAVE;
+	batch->job.priority = xfer->priority;
+	batch->xfer = xfer;
+	batch->stage = stage;
+	batch->stride = kv_save_stride(xfer);
+	batch->n = n;
+	if (xfer->flags & KVFS_HOLD)
+		r = kv_hold_new(xfer, &batch->hold);
+	if (r < 0)
+		free(batch);
+	else
+		*ret_batch = batch;
+	return r;
+}
+
+/* Nothing has begun. */
+static void undo_locked(struct kv_save_batch *batch)
+{
+	if (batch->extent != NULL)
+		kv_stage_put(batch->stage, batch->extent);
+	kv_hold_put_locked(batch->hold);
+	free(batch);
+}
+
+int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
+			 size_t n)
+{
+	struct kv_save_batch *batch;
+	size_t i;
+	int r;
+
+	r = batch_new(xfer, stage, n, &batch);
+	if (r < 0)
+		return r;
+	r = kv_stage_get(stage, n * batch->stride, &batch->extent);
+	if (r < 0) {
+		undo_locked(batch);
+		return r;
+	}
+	kv_xfer_get_locked(xfer);
+	kv_save_take_locked(xfer, batch->block, n);
+	for (i = 0; i < n && xfer->part != NULL; i++)
+		xfer->part[batch->block[i]].state = KV_PART_BATCH;
+	r = begin_locked(batch);
+	if (r < 0) {
+		kv_save_batch_fail_locked(batch, KVFS_COPIED, r);
+		undo_locked(batch);
+		kv_xfer_put_locked(xfer);
+	}
+	return r;
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * flush.c - waiting for what is sealed to be durable, and barriers.
+ *
+ * OWNS      the requests that flush.
+ *
+ * STATES    of a barrier: WAITING for the session's earlier saves, SEALED
+ *           (kv_barriers_look_locked), and if asked for DURABLE (flushed).
+ *
+ * INVARIANTS
+ *   (1) A transfer is flushed once, and only after every block has sealed or
+ *       failed.
+ *   (2) A block that was present counts as the transfer's: it is flushed, too.
+ *
+ * LOCKING   session->lock.
+ */
+#include "kernels/transfer/flush.h"
+#include "kernels/session/space.h"
+#include "kernels/transfer/xfer.h"
+
+/* The blocks that go in one message. */
+struct flush_part {
+	struct kv_call call; /* first */
+	struct kvfs_xfer *xfer;
+	size_t n;
+	uint32_t block[WIRE_BATCH];
+};
+
+static void part_over_locked(struct flush_part *part, int status,
+			     const struct wire_status *statuses)
+{
+	struct kvfs_xfer *xfer = part->xfer;
+	size_t i, bad = 0;
+	int s;
+
+	for (i = 0; i < part->n; i++) {
+		s = status < 0 || statuses == NULL ? status
+						   : statuses[i].status;
+		bad += s < 0;
+		if (s < 0)
+			atomic_store(&xfer->status[part->block[i]], s);
+		else if (xfer->kind == KV_XFER_BARRIER)
+			atomic_store(&xfer->status[0], 0);
+	}
+	kv_xfer_fail_locked(xfer, KVFS_DURABLE, bad);
+	kv_xfer_reach_locked(xfer, KVFS_DURABLE, part->n - bad);
+	free(part);
+	kv_xfer_put_locked(xfer);
+}
+
+static void flushed(struct kv_call *call, int status, const void *items)
+{
+	struct flush_part *part = (struct flush_part *)call;
+
+	part_over_locked(part, status, part->call.count == 0 ? NULL : items);
+}
+
+static int send_part_locked(struct flush_part *part)
+{
+	struct kvfs_xfer *xfer = part->xfer;
+	struct wire_key keys[WIRE_BATCH];
+	struct kv_packet packet = {
+		.header = {.type = WIRE_FLUSH, .space = xfer->space_id},
+		.items = keys,
+		.fd = -1,
+	};
+	size_t i;
+
+	if (!kv_session_is_live(xfer->session, xfer->generation))
+		return -ENOTCONN;
+	if (xfer->kind == KV_XFER_SAVE) {
+		packet.header.count = (uint32_t)part->n;
+		packet.bytes = part->n * sizeof(keys[0]);
+		memset(keys, 0, packet.bytes);
+	}
+	for (i = 0; i < packet.header.count; i++) {
+		const struct wire_save *block = &xfer->blocks[part->block[i]];
+
+		memcpy(keys[i].key, block->key, block->len);
+		keys[i].len = block->len;
+	}
+	part->call.count = packet.header.count;
+	part->call.done = flushed;
+	return kv_rpc_submit_locked(xfer->session, &part->call, &packet);
+}
+
+/* The next blocks from *@at on that have sealed; none: n is 0. */
+static void fill_part(struct flush_part *part, size_t *at)
+{
+	struct kvfs_xfer *xfer = part->xfer;
+
+	for (; *at < xfer->n && part->n < WIRE_BATCH; (*at)++)
+		if (xfer->kind == KV_XFER_BARRIER ||
+		    atomic_load(&xfer->status[*at]) >= 0)
+			part->block[part->n++] = (uint32_t)*at;
+}
+
+static void fail_from_locked(struct kvfs_xfer *xfer, size_t at, int status)
+{
+	size_t i, n = 0;
+
+	for (i = at; i < xfer->n; i++)
+		if (xfer->kind == KV_XFER_BARRIER ||
+		    atomic_load(&xfer->status[i]) >= 0) {
+			atomic_store(&xfer->status[i], status);
+			n++;
+		}
+	kv_xfer_fail_locked(xfer, KVFS_DURABLE, n);
+}
+
+void kv_flush_begin_locked(struct kvfs_xfer *xfer)
+{
+	struct flush_part *part;
+	size_t at = 0;
+	int r;
+
+	if (kv_xfer_brings_in(xfer->kind) || !xfer->flush_asked ||
+	    xfer->flush_sent || xfer->left[KVFS_SEALED] > 0 ||
+	    xfer->left[KVFS_DURABLE] == 0)
+		return;
+	xfer->flush_sent = true;
+	while (at < xfer->n) {
+		part = calloc(1, sizeof(*part));
+		if (part == NULL) {
+			fail_from_locked(xfer, at, -ENOMEM);
+			return;
+		}
+		part->xfer = xfer;
+		fill_part(part, &at);
+		kv_xfer_get_locked(xfer);
+		r = part->n > 0 ? send_part_locked(part) : -ENOENT;
+		if (r < 0)
+			part_over_locked(part, r, NULL);
+	}
+}
+
+void kv_flush_ask_locked(struct kvfs_xfer *xfer)
+{
+	if (kv_xfer_brings_in(xfer->kind) || xfer->flush_asked ||
+	    xfer->left[KVFS_DURABLE] == 0)
+		return;
+	xfer->flush_asked = true;
+	if (!xfer->active)
+		kv_xfer_activate_locked(xfer);
+	kv_flush_begin_locked(xfer);
+}
+
+/* ---- barriers ---- */
+
+static bool is_past_locked(const struct kvfs_xfer *barrier)
+{
+	const struct kvfs_xfer *x;
+
+	TAILQ_FOREACH(x, &barrier->session->active, others)
+	{
+		if (x == barrier)
+			return true;
+		if (x->kind == KV_XFER_SAVE && x->left[KVFS_SEALED] > 0 &&
+		    strcmp(x->space->name, barrier->space->name) == 0)
+			return false;
+	}
+	return true;
+}
+
+void kv_barriers_look_locked(struct kvfs_session *session)
+{
+	struct kvfs_xfer *x, *next;
+	int stopped;
+
+	kv_assert_locked(&session->lock);
+	for (x = TAILQ_FIRST(&session->active); x != NULL; x = next) {
+		next = TAILQ_NEXT(x, others);
+		if (x->kind != KV_XFER_BARRIER || x->left[KVFS_SEALED] == 0)
+			continue;
+		stopped = atomic_load(&x->stopped);
+		if (stopped != 0) {
+			atomic_store(&x->status[0], stopped);
+			kv_xfer_fail_locked(x, KVFS_COPIED, 1);
+		} else if (is_past_locked(x)) {
+			if (!x->flush_asked)
+				atomic_store(&x->status[0], 0);
+			kv_xfer_reach_locked(x, KVFS_COPIED, 1);
+			kv_xfer_reach_locked(x, KVFS_SEALED, 1);
+		}
+	}
+}
+
+int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer)
+{
+	struct kvfs_xfer *xfer;
+	int r = kv_session_check(space == NULL ? NULL : space->session);
+
+	if (r < 0)
+		return r;
+	if (ret_xfer == NULL || (stage != KVFS_SEALED && stage != KVFS_DURABLE))
+		return -EINVAL;
+	r = kv_xfer_new(space->session, KV_XFER_BARRIER, 1, &xfer);
+	if (r < 0)
+		return r;
+	r = kv_lib_space_id(space, &xfer->space_id, &xfer->generation);
+	pthread_mutex_lock(&space->session->lock);
+	kv_lib_space_get_locked(space);
+	xfer->space = space;
+	if (r < 0)
+		xfer->generation = 0;
+	xfer->flush_asked = stage == KVFS_DURABLE;
+	kv_xfer_activate_locked(xfer);
+	kv_barriers_look_locked(space->session);
+	pthread_mutex_unlock(&space->session->lock);
+	*ret_xfer = xfer;
+	return 0;
+}

@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lease.c - a client's hold on blocks in DRAM.
+ *
+ * OWNS      leases, their parts, and a reference to the mapping of each block
+ *           held.
+ *
+ * STATES    of a part (the keys that went to the daemon in one message):
+ *
+ *               ASKED -> HELD       part_done: the reply settles its blocks
+ *               ASKED -> OVER       part_done: refused, or the connection broke
+ *               ASKED -> ABANDONED  give_up_locked: its time was up here
+ *           ABANDONED -> OVER       part_done: what came late goes back at once
+ *                HELD -> OVER       lease_free_locked: given back
+ *
+ *           A lease is settled once no part is ASKED.
+ *
+ * INVARIANTS
+ *   (1) Blocks do not change after the lease has settled.
+ *   (2) Each part that the daemon has answered is released once, on every path.
+ *   (3) All parts that are ASKED or HELD are of one connection.
+ *   (4) A lease is freed with its last reference; each part that is ASKED or
+ *       ABANDONED holds one.
+ *
+ * LOCKING   session->lock; blocks are read without it once settled is true.
+ */
+#include "kernels/transfer/lease.h"
+#include "kernels/transfer/load.h"
+#include "kernels/session/lookup.h"
+#include "kernels/transfer/prefetch.h"
+#include "kernels/session/space.h"
+
+#define SPIN_NS 50000u /* longer than the daemon takes for a resident batch */
+#define GRACE_NS 50000000u /* the daemon's own time-out comes first */
+
+enum part_state { PART_OVER, PART_ASKED, PART_ABANDONED, PART_HELD };
+
+struct kv_lease_part {
+	struct kv_call call; /* first */
+	struct kvfs_lease *lease;
+	struct kvfs_space *space;
+	enum part_state state;
+	uint64_t tag;
+	size_t first, n;
+};
+
+struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i)
+{
+	return lease->parts[lease->items[i].part].space;
+}
+
+static void lease_free_locked(struct kvfs_lease *lease)
+{
+	struct kvfs_session *session = lease->session;
+	size_t i;
+
+	kv_timer_stop_locked(session, &lease->timer);
+	for (i = 0; i < lease->n; i++)
+		if (lease->items[i].mapping != NULL)
+			kv_mapping_put_locked(session, lease->items[i].mapping);
+	/* From the tail: what is given back last leaves the cache last, and a
+	 * chain is of use from its head. */
+	for (i = lease->n_parts; i-- > 0;) {
+		if (lease->parts[i].state == PART_HELD &&
+		    kv_session_is_live(session, lease->generation))
+			kv_rpc_post_tag_locked(session, WIRE_RELEASE,
+					       lease->parts[i].tag);
+		kv_lib_space_put_locked(lease->parts[i].space);
+	}
+	free(lease->parts);
+	free(lease);
+}
+
+static void unref_locked(struct kvfs_lease *lease)
+{
+	kv_assert_locked(&lease->session->lock);
+	assert(lease->refs > 0);
+	if (--lease->refs == 0)
+		lease_free_locked(lease);
+}
+
+void kv_lease_get_locked(struct kvfs_lease *lease)
+{
+	kv_assert_locked(&lease->session->lock);
+	lease->refs++;
+	lease->loads++;
+}
+
+void kv_lease_put_locked(struct kvfs_lease *lease)
+{
+	lease->loads--;
+	unref_locked(lease);
+}
+
+static void settle_locked(struct kvfs_lease *lease)
+{
+	struct kvfs_xfer *xfer;
+
+	kv_timer_stop_locked(lease->session, &lease->timer);
+	atomic_store_explicit(&lease->settled, true, memory_order_release);
+	kv_session_completed_locked(lease->session);
+	lease->refs++; /* the loads may end right here */
+	while ((xfer = TAILQ_FIRST(&lease->waiting)) != NULL)
+		kv_load_begin_locked(xfer);
+	unref_locked(lease);
+}
+
+static void part_settled_locked(struct kvfs_lease *lease)
+{
+	assert(lease->unsettled > 0);
+	if (--lease->unsettled == 0)
+		settle_locked(lease);
+}
+
+static void fail_part(struct kv_lease_part *part, int status)
+{
+	size_t i;
+
+	for (i = 0; i < part->n; i++)
+		part->lease->items[part->first + i].status = status;
+}
+
+static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
+			const struct wire_place *place)
+{
+	if (place->status != 0)
+		return place->status < 0 ? place->status : -EPROTO;
+	if (place->payload > place->length)
+		return -EBADMSG;
+	held->mapping = kv_mapping_get_locked(lease->session, place->segment,
+					      place->offset, place->length);
+	if (held->mapping == NULL)
+		return -EIO;
+	held->file = held->mapping->base + place->offset;
+	held->length = place->length;
+	held->payload = place->payload;
+	lease->held++;
+	return 0;
+}
+
+static void part_done(struct kv_call *call, int status, const void *items)
+{
+	struct kv_lease_part *part = (struct kv_lease_part *)call;
+	struct kvfs_lease *lease = part->lease;
+	const struct wire_place *places = items;
+	enum part_state was = part->state;
+	size_t i;
+
+	part->state = PART_OVER;
+	if (was == PART_ABANDONED) {
+		if (status == 0)
+			kv_rpc_post_tag_locked(lease->session, WIRE_RELEASE,
+					       part->tag);
+		unref_locked(lease);
+		return;
+	}
+	if (status < 0) {
+		fail_part(part, status);
+	} else {
+		part->state = PART_HELD;
+		for (i = 0; i < part->n; i++) {
+			struct kv_held *held = &lease->items[part->first + i];
+
+			held->status = place_locked(lease, held, &places[i]);
+		}
+	}
+	part_settled_locked(lease);
+	unref_locked(lease);
+}
+
+/* The daemon has not even said in time that it was too late. */
+static void give_up_locked(struct kv_timer *timer)
+{
+	struct kvfs_lease *lease =
+		(struct kvfs_lease *)((char *)timer -
+				      offsetof(struct kvfs_lease, timer));
+	size_t i;
+
+	lease->refs++;
+	for (i = 0; i < lease->n_parts; i++) {
+		struct kv_lease_part *part = &lease->parts[i];
+
+		if (part->state != PART_ASKED)
+			continue;
+		part->state = PART_ABANDONED;
+		fail_part(part, -ETIMEDOUT);
+		kv_rpc_post_tag_locked(lease->session, WIRE_CANCEL, part->tag);
+		part_settled_locked(lease);
+	}
+	unref_locked(lease);
+}
+
+/* ---- asking ---- */
+
+static void freep(struct kvfs_lease **lease)
+{
+	if (*lease != NULL)
+		free((*lease)->parts);
+	free(*lease);
+}
+
+static size_t count_parts(const kvfs_query *queries, size_t n_queries)
+{
+	size_t i, parts = 0;
+
+	for (i = 0; i < n_queries; i++)
+		parts += (queries[i].n + WIRE_BATCH - 1) / WIRE_BATCH;
+	return parts;
+}
+
+static int lease_new(kvfs_session *session, size_t n, size_t n_parts,
+		     struct kvfs_lease **ret_lease)
+{
+	_cleanup_(freep) struct kvfs_lease *lease = NULL;
+	size_t i;
+
+	lease = calloc(1, sizeof(*lease) + n * sizeof(lease->items[0]));
+	if (lease == NULL)
+		return -ENOMEM;
+	lease->parts = calloc(n_parts + 1, sizeof(*lease->parts));
+	if (lease->parts == NULL)
+		return -ENOMEM;
+	lease->session = session;
+	lease->n = n;
+	lease->n_parts = n_parts;
+	lease->refs = 1;
+	lease->unsettled = 1; /* until all parts have been asked */
+	TAILQ_INIT(&lease->waiting);
+	for (i = 0; i < n; i++)
+		lease->items[i].status = -EINPROGRESS;
+	*ret_lease = kv_steal(lease);
+	return 0;
+}
+
+/* What all parts of one query have in common. */
+struct asking {
+	const kvfs_query *query;
+	unsigned flags;
+	uint64_t deadline;
+	int status; /* why not to ask at all */
+	uint32_t space;
+	uint64_t generation;
+};
+
+static void ask_part_locked(struct kv_lease_part *part,
+			    const struct asking *asking, const kvfs_key *keys)
+{
+	struct kvfs_lease *lease = part->lease;
+	struct kvfs_session *session = lease->session;
+	struct wire_key items[WIRE_BATCH];
+	struct kv_packet packet = {
+		.header = {.type = WIRE_ACQUIRE,
+			   .count = (uint32_t)part->n,
+			   .space = asking->space},
+		.items = items,
+		.bytes = part->n * sizeof(items[0]),
+		.fd = -1,
+	};
+	int r = asking->status;
+
+	kv_wire_keys(keys, part->n, items);
+	if (asking->flags & KVFS_WAIT_SAVING)
+		packet.header.flags |= WIRE_WAIT_SAVING;
+	if (asking->flags & KVFS_READ_AHEAD)
+		packet.header.flags |= WIRE_RESIDENT;
+	if (asking->deadline != KVFS_FOREVER)
+		packet.header.arg = KV_MAX(asking->deadline, 1u);
+	part->call.count = (uint32_t)part->n;
+	part->call.done = part_done;
+	if (r == 0 && (!kv_session_is_live(session, asking->generation) ||
+		       (lease->generation != 0 &&
+			lease->generation != asking->generation)))
+		r = -ENOTCONN;
+	if (r == 0)
+		r = kv_rpc_submit_locked(session, &part->call, &packet);
+	if (r < 0) {
+		fail_part(part, r);
+		return;
+	}
+	lease->generation = asking->generation;
+	part->tag = part->call.tag;
+	part->state = PART_ASKED;
+	lease->refs++;
+	lease->unsettled++;
+}
+
+static void ask_query(struct kvfs_lease *lease, const struct asking *asking,
+		      size_t *part_at, size_t *item_at)
+{
+	const kvfs_query *query = asking->query;
+	size_t i, j, n;
+
+	pthread_mutex_lock(&lease->session->lock);
+	for (i = 0; i < query->n; i += n) {
+		struct kv_lease_part *part = &lease->parts[*part_at];
+
+		n = KV_MIN(query->n - i, (size_t)WIRE_BATCH);
+		part->lease = lease;
+		part->space = query->space;
+		part->first = *item_at;
+		part->n = n;
+		kv_lib_space_get_locked(query->space);
+		for (j = 0; j < n; j++)
+			lease->items[*item_at + j].part = (uint32_t)*part_at;
+		ask_part_locked(part, asking, query->keys + i);
+		*item_at += n;
+		(*part_at)++;
+	}
+	pthread_mutex_unlock(&lease->session->lock);
+}
+
+int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
+		 uint64_t deadline, kvfs_lease **ret_lease)
+{
+	_cleanup_(freep) struct kvfs_lease *lease = NULL;
+	struct asking asking = {.flags = flags, .deadline = deadline};
+	size_t i, part = 0, item = 0;
+	kvfs_session *session;
+	long n;
+	int r;
+
+	n = kv_queries_check(queries, n_queries, &session);
+	if (n < 0)
+		return (int)n;
+	if (session == NULL || ret_lease == NULL || flags > KVFS_READ_AHEAD)
+		return -EINVAL;
+	r = lease_new(session, (size_t)n, count_parts(queries, n_queries),
+		      &lease);
+	if (r < 0)
+		return r;
+	for (i = 0; i < n_queries; i++) {
+		asking.query = &queries[i];
+		asking.status = kv_lib_space_miss(kv_lib_space_id(
+			queries[i].space, &asking.space, &asking.generation));
+		ask_query(lease, &asking, &part, &item);
+	}
+	pthread_mutex_lock(&session->lock);
+	lease->timer.fire = give_up_locked;
+	if (deadline < UINT64_MAX - GRACE_NS)
+		kv_timer_start_locked(session, &lease->timer,
+				      kv_time_after(deadline + GRACE_NS));
+	part_settled_locked(lease);
+	pthread_mutex_unlock(&session->lock);
+	if (flags & KVFS_READ_AHEAD)
+		kv_prefetch_ahead(queries, n_queries, deadline);
+	*ret_lease = kv_steal(lease);
+	return 0;
+}
+
+/* ---- using ---- */
+
+static bool is_settled(struct kvfs_lease *lease)
+{
+	return atomic_load_explicit(&lease->settled, memory_order_acquire);
+}
+
+static int check_lease(const struct kvfs_lease *lease)
+{
+	return kv_session_check(lease == NULL ? NULL : lease->session);
+}
+
+int kvfs_lease_poll(kvfs_lease *lease)
+{
+	int r = check_lease(lease);
+
+	return r < 0 ? r : is_settled(lease);
+}
+
+/*
+ * The reply of a resident batch is there sooner than the reader thread would be
+ * awake, so take it from the socket here.
+ */
+static void spin(struct kvfs_lease *lease, uint64_t at)
+{
+	struct kvfs_session *session = lease->session;
+	uint64_t until = KV_MIN(at, kv_now_ns() + SPIN_NS);
+	int r = 0;
+
+	while (r >= 0 && !is_settled(lease) && kv_now_ns() < until) {
+		if (pthread_mutex_trylock(&session->receive_lock) != 0)
+			continue;
+		r = kv_rpc_receive(session);
+		pthread_mutex_unlock(&session->receive_lock);
+	}
+	if (r < 0)
+		kv_session_wake(session);
+}
+
+long kvfs_lease_wait(kvfs_lease *lease, uint64_t deadline)
+{
+	uint64_t at = kv_time_after(deadline);
+	long r = check_lease(lease);
+
+	if (r < 0)
+		return r;
+	spin(lease, at);
+	pthread_mutex_lock(&lease->session->lock);
+	while (!is_settled(lease) && r == 0)
+		r = kv_session_wait_locked(lease->session, at);
+	if (is_settled(lease))
+		r = lease->held;
+	pthread_mutex_unlock(&lease->session->lock);
+	return r;
+}
+
+int kvfs_lease_status(kvfs_lease *lease, size_t i)
+{
+	int r = check_lease(lease);
+
+	if (r < 0)
+		return r;
+	if (i >= lease->n)
+		return -EINVAL;
+	return is_settled(lease) ? lease->items[i].status : -EINPROGRESS;
+}
+
+static const struct kv_held *find_held(struct kvfs_lease *lease, size_t i)
+{
+	if (check_lease(lease) < 0 || i >= lease->n || !is_settled(lease) ||
+	    lease->items[i].status != 0)
+		return NULL;
+	return &lease->items[i];
+}
+
+const void *kvfs_lease_data(kvfs_lease *lease, size_t i, uint64_t *ret_bytes)
+{
+	const struct kv_held *held = find_held(lease, i);
+
+	if (held == NULL)
+		return NULL;
+	if (ret_bytes != NULL)
+		*ret_bytes = held->length - held->payload;
+	return held->file + held->payload;
+}
+
+const void *kvfs_lease_file(kvfs_lease *lease, size_t i, uint64_t *ret_bytes)
+{
+	const struct kv_held *held = find_held(lease, i);
+
+	if (held == NULL)
+		return NULL;
+	if (ret_bytes != NULL)
+		*ret_bytes = held->length;
+	return held->file;
+}
+
+static void cancel_locked(struct kvfs_lease *lease)
+{
+	size_t i;
+
+	for (i = 0; i < lease->n_parts; i++)
+		if (lease->parts[i].state == PART_ASKED)
+			kv_rpc_post_tag_locked(lease->session, WIRE_CANCEL,
+					       lease->parts[i].tag);
+}
+
+void kvfs_lease_cancel(kvfs_lease *lease)
+{
+	if (check_lease(lease) < 0)
+		return;
+	pthread_mutex_lock(&lease->session->lock);
+	cancel_locked(lease);
+	pthread_mutex_unlock(&lease->session->lock);
+}
+
+void kv_lease_release_locked(struct kvfs_lease *lease)
+{
+	if (lease->loads == 0)
+		cancel_locked(lease);
+	unref_locked(lease);
+}
+
+void kvfs_release(kvfs_lease *lease)
+{
+	struct kvfs_session *session;
+
+	if (check_lease(lease) < 0)
+		return;
+	session = lease->session;
+	pthread_mutex_lock(&session->lock);
+	kv_lease_release_locked(lease);
+	pthread_mutex_unlock(&session->lock);
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lease.h - a client's hold on blocks in DRAM.
+ */
+#ifndef KV_LEASE_H
+#define KV_LEASE_H
+
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "kernels/kvfs.h"
+#include "kernels/session/session.h"
+
+struct kv_lease_part; /* the keys that went in one message */
+
+/* One block of a lease; does not change once the lease has settled. */
+struct kv_held {
+	int status;
+	uint32_t part;
+	struct kv_mapping *mapping; /* NULL unless status is 0 */
+	const uint8_t *file;
+	uint64_t length, payload; /* of the file; where its tensors begin */
+};
+
+struct kvfs_lease {
+	struct kvfs_session *session;
+	uint64_t generation; /* of the connection; 0: there was none */
+	size_t n;
+	_Atomic bool settled;
+	unsigned refs;	  /* lock: the caller, loads, parts not answered */
+	unsigned loads;	  /* lock: of them, loads */
+	size_t unsettled; /* lock: parts without an outcome */
+	long held;	  /* lock: blocks with status 0 */
+	struct kv_timer timer;
+	struct kv_xfers waiting; /* lock: loads to begin when it settles */
+	struct kv_lease_part *parts;
+	size_t n_parts;
+	struct kv_held items[];
+};
+
+/* For a load: the lease stays until put. */
+void kv_lease_get_locked(struct kvfs_lease *lease);
+void kv_lease_put_locked(struct kvfs_lease *lease);
+
+/* kvfs_release. */
+void kv_lease_release_locked(struct kvfs_lease *lease);
+
+/* The space that block @i was asked in; valid as the lease is. */
+struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i);
+
+#endif

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load.c - arena to pages.
+ *
+ * OWNS      the jobs of a load, one for each copy thread at most.
+ *
+ * STATES    of a load:
+ *
+ *           WAITING -> MARKING   kv_load_begin_locked, when the lease settles
+ *           WAITING -> COPYING   the same, if no mark is to be waited for
+ *           MARKING -> COPYING   the same, when the mark is done
+ *           WAITING -> over      kv_load_stopped_locked
+ *           MARKING -> over      kv_load_stopped_locked
+ *           COPYING -> over      end, with the last job
+ *
+ *           Its work is cut in units, a few blocks each; one that goes layer by
+ *           layer has all units of its first step, then all of the second ...
+ *
+ * INVARIANTS
+ *   (1) A unit is taken by one job, by counting up load->next, and its blocks'
+ *       pages are touched for it by that job alone.
+ *   (2) The lease and the pool are held until every block is copied or failed.
+ *   (3) Each job has a reference to the transfer, from begin to its end.
+ *   (4) The first error of a block stays; it is 0 only after its last unit.
+ *
+ * LOCKING   session->lock to begin and to account for blocks; none while
+ *           copying.
+ */
+#include "kernels/transfer/layers.h"
+#include "kernels/transfer/lease.h"
+#include "kernels/transfer/load.h"
+#include "kernels/transfer/opts.h"
+#include "kernels/transfer/stream_sync.h"
+#include "kernels/transfer/pool.h"
+#include "kernels/session/space.h"
+#include "kernels/transfer/xfer.h"
+
+#define UNIT_MAX 512u /* blocks */
+
+struct load_job {
+	struct kv_job job; /* first */
+	struct kvfs_xfer *xfer;
+	const struct kvfs_space *looked_at; /* the last block's space */
+	bool fits;			    /* its layout is the pool's */
+	size_t good, bad;		    /* blocks; of loads in one step */
+	size_t step;			    /* that ranges are of */
+	struct kv_range *ranges;	    /* of loads layer by layer */
+	size_t n_ranges;
+	struct kv_copy *copies; /* room for a unit, and which blocks they are */
+	size_t *blocks;
+};
+
+struct kv_load {
+	/* fixed after begin */
+	size_t steps, units_a_step, unit;
+	size_t n_jobs;
+	struct load_job *jobs;
+
+	atomic_size_t next;  /* unit that the next free job takes */
+	atomic_size_t *left; /* units, by step */
+	atomic_size_t units_left;
+	size_t jobs_left; /* lock */
+};
+
+/* Neighbours are mostly of one space: look again only when it changes. */
+static bool fits(struct load_job *job, size_t i)
+{
+	struct kvfs_space *space = kv_lease_space(job->xfer->lease, i);
+
+	if (space != job->looked_at)
+		job->fits = kv_lib_layout_same_tensors(
+			kv_lib_space_layout(space), job->xfer->pool->layout);
+	job->looked_at = space;
+	return job->fits;
+}
+
+/* Why block @i of the lease cannot be copied, or 0. */
+static int check_block(struct load_job *job, size_t i)
+{
+	const struct kvfs_xfer *xfer = job->xfer;
+	const struct kv_held *held = &xfer->lease->items[i];
+	int stopped = atomic_load(&xfer->stopped);
+
+	if (held->status < 0)
+		return held->status;
+	if (stopped != 0)
+		return stopped;
+	if (!kv_session_is_live(xfer->session, xfer->lease->generation))
+		return -ESTALE;
+	if (held->length - held->payload != xfer->pool->layout->payload ||
+	    !fits(job, i))
+		return -EBADMSG;
+	return 0;
+}
+
+static void end_block(struct load_job *job, size_t i, int status)
+{
+	int running = -EINPROGRESS;
+
+	if (status == 0 && job->xfer->steps > 1)
+		return;
+	if (!atomic_compare_exchange_strong(&job->xfer->status[i], &running,
+					    status))
+		return;
+	if (job->xfer->steps > 1)
+		return;
+	if (status == 0)
+		job->good++;
+	else
+		job->bad++;
+}
+
+/* Those of the @n blocks from @first on that can be copied, into job->copies.
+ */
+static size_t gather(struct load_job *job, size_t first, size_t n)
+{
+	struct kvfs_xfer *xfer = job->xfer;
+	size_t i, k = 0;
+	int r;
+
+	for (i = first; i < first + n; i++) {
+		const struct kv_held *held =
+			&xfer->lease->items[xfer->first + i];
+
+		if (atomic_load(&xfer->status[i]) != -EINPROGRESS)
+			continue;
+		r = check_block(job, xfer->first + i);
+		if (r < 0) {
+			end_block(job, i, r);
+			continue;
+		}
+		job->blocks[k] = i;
+		job->copies[k++] = (struct kv_copy){
+			.tensors = (uint8_t *)held->file + held->payload,
+			.pages = xfer->pages +
+				 i * xfer->pool->pieces.pages_per_block,
+		};
+	}
+	return k;
+}
+
+static void set_ranges(struct load_job *job, size_t step)
+{
+	const struct kvfs_xfer *xfer = job->xfer;
+	uint32_t first = (uint32_t)step * xfer->layers_a_step;
+	uint32_t n = KV_MIN(xfer->layers - first, xfer->layers_a_step);
+
+	if (job->n_ranges == 0 || job->step != step)
+		job->n_ranges = kv_layout_ranges(xfer->pool->layout,
+						 xfer->first_layer + first, n,
+						 job->ranges);
+	job->step = step;
+}
+
+static void copy_unit(struct load_job *job, size_t unit)
+{
+	struct kvfs_xfer *xfer = job->xfer;
+	struct kv_load *load = xfer->load;
+	const struct kvfs_pool *pool = xfer->pool;
+	struct kv_batch batch = {
+		.pieces = &pool->pieces,
+		.ranges = xfer->ranges,
+		.n_ranges = xfer->n_ranges,
+		.copies = job->copies,
+		.mark = xfer->mark,
+		.priority = xfer->priority,
+	};
+	size_t first = unit % load->units_a_step * load->unit, i;
+	int r = 0;
+
+	if (xfer->steps > 1) {
+		set_ranges(job, unit / load->units_a_step);
+		batch.ranges = job->ranges;
+		batch.n_ranges = job->n_ranges;
+	}
+	batch.n = gather(job, first, KV_MIN(xfer->n - first, load->unit));
+	if (batch.n > 0)
+		r = pool->device->load(pool->on_device, &batch);
+	for (i = 0; i < batch.n; i++)
+		end_block(job, job->blocks[i], r);
+}
+
+/* Blocks of a load layer by layer count when all of them are over. */
+static void count_all(struct load_job *job)
+{
+	struct kvfs_xfer *xfer = job->xfer;
+	size_t i;
+	int running;
+
+	for (i = 0; i < xfer->n; i++) {
+		running = -EINPROGRESS;
+		if (atomic_compare_exchange_strong(&xfer->status[i], &running,
+						   0))
+			job->good++;
+		else
+			job->bad++;
+	}
+}
+
+static void end(struct load_job *job)
+{
+	struct kvfs_xfer *xfer = job->xfer;
+	struct kvfs_session *session = xfer->session;
+
+	pthread_mutex_lock(&session->lock);
+	if (--xfer->load->jobs_left == 0 && xfer->steps > 1)
+		count_all(job);
+	kv_xfer_fail_locked(xfer, KVFS_COPIED, job->bad);
+	kv_xfer_reach_locked(xfer, KVFS_COPIED, job->good);
+	kv_xfer_reach_locked(xfer, KVFS_SEALED, job->good);
+	kv_xfer_reach_locked(xfer, KVFS_DURABLE, job->good);
+	kv_xfer_put_locked(xfer);
+	pthread_mutex_unlock(&session->lock);
+}
+
+static void run(struct kv_job *kv_job)
+{
+	struct load_job *job = (struct load_job *)kv_job;
+	struct kvfs_xfer *xfer = job->xfer;
+	struct kv_load *load = xfer->load;
+	struct kv_copier *copier; /* there as long as blocks are left */
+	size_t unit, step;
+
+	while ((unit = atomic_fetch_add(&load->next, 1)) <
+	       load->steps * load->units_a_step) {
+		copy_unit(job, unit);
+		step = unit / load->units_a_step;
+		if (atomic_fetch_sub(&load->left[step], 1) == 1)
+			kv_order_step_over(xfer, step);
+		if (atomic_fetch_sub(&load->units_left, 1) == 1)
+			kv_order_step_over(xfer, load->steps);
+		copier = xfer->session->copier;
+		if (kv_copier_presses(copier, kv_job)) {
+			kv_copier_submit(copier, kv_job);
+			return;
+		}
+	}
+	end(job);
+}
+
+/* ---- beginning and stopping ---- */
+
+static void unqueue_locked(struct kvfs_xfer *xfer)
+{
+	if (xfer->queued)
+		TAILQ_REMOVE(&xfer->lease->waiting, xfer, queue);
+	xfer->queued = false;
+}
+
+void kv_load_begin_locked(struct kvfs_xfer *xfer)
+{
+	struct kv_copier *copier = xfer->session->copier;
+	struct kv_load *load = xfer->load;
+	size_t i;
+
+	unqueue_locked(xfer);
+	if (kv_order_waits_locked(xfer))
+		return;
+	load->jobs_left = load->n_jobs;
+	for (i = 0; i < load->n_jobs; i++) {
+		kv_xfer_get_locked(xfer);
+		kv_copier_submit(copier, &load->jobs[i].job);
+	}
+}
+
+void kv_load_stopped_locked(struct kvfs_xfer *xfer)
+{
+	size_t i;
+
+	if (!kv_order_stop_locked(xfer) && !xfer->queued)
+		return;
+	unqueue_locked(xfer);
+	for (i = 0; i < xfer->n; i++)
+		atomic_store(&xfer->status[i], atomic_load(&xfer->stopped));
+	kv_xfer_fail_locked(xfer, KVFS_COPIED, xfer->n);
+}
+
+void kv_load_free(struct kv_load *load)
+{
+	size_t i;
+
+	for (i = 0; load != NULL && i < load->n_jobs; i++) {
+		free(load->jobs[i].ranges);
+		free(load->jobs[i].copies);
+		free(load->jobs[i].blocks);
+	}
+	if (load != NULL) {
+		free(load->jobs);
+		free(load->left);
+	}
+	free(load);
+}
+
+static int job_init(struct load_job *job, struct kvfs_xfer *xfer,
+		    const struct kvfs_pool *pool)
+{
+	job->job.run = run;
+	job->job.kind = KV_JOB_LOAD;
+	job->job.priority = xfer->priority;
+	job->xfer = xfer;
+	job->copies = calloc(xfer->load->unit, sizeof(*job->copies));
+	job->blocks = calloc(xfer->load->unit, sizeof(*job->blocks));
+	if (xfer->steps > 1)
+		job->ranges =
+			calloc(pool->layout->n_tensors, sizeof(*job->ranges));
+	return job->copies == NULL || job->blocks == NULL ||
+			       (xfer->steps > 1 && job->ranges == NULL)
+		       ? -ENOMEM
+		       : 0;
+}
+
+/* As many blocks at a time as the device likes, but something for everyone. */
+static size_t unit_blocks(const struct kvfs_xfer *xfer,
+			  const struct kvfs_pool *pool, size_t threads)
+{
+	uint64_t bytes = pool->layout->payload / kv_layout_layers(pool->layout);
+	uint64_t n;
+
+	bytes *= xfer->steps > 1 ? xfer->layers_a_step : xfer->layers;
+	n = pool->device->batch_bytes / KV_MAX(bytes, (uint64_t)1);
+	n = KV_MIN(n, (xfer->n + threads - 1) / threads);
+	return (size_t)KV_MAX(KV_MIN(n, UNIT_MAX), (uint64_t)1);
+}
+
+/* What the copying takes, so that it cannot fail for want of memory. */
+static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
+{
+	size_t threads = kv_copier_threads(xfer->session->copier), i;
+	struct kv_load *load = calloc(1, sizeof(*load));
+	int r = 0;
+
+	xfer->load = load;
+	if (load == NULL)
+		return -ENOMEM;
+	load->steps = KV_MAX(xfer->steps, (size_t)1);
+	load->unit = unit_blocks(xfer, pool, threads);
+	load->units_a_step = (xfer->n + load->unit - 1) / load->unit;
+	load->left = calloc(load->steps, sizeof(*load->left));
+	load->jobs = calloc(threads, sizeof(*load->jobs));
+	if (load->left == NULL || load->jobs == NULL)
+		return -ENOMEM;
+	for (i = 0; i < load->steps; i++)
+		atomic_init(&load->left[i], load->units_a_step);
+	atomic_init(&load->units_left, load->steps * load->units_a_step);
+	load->n_jobs = KV_MIN(threads, load->steps * load->units_a_step);
+	for (i = 0; i < load->n_jobs && r == 0; i++)
+		r = job_init(&load->jobs[i], xfer, pool);
+	return r;
+}
+
+static int check_load(const kvfs_pool *pool, const kvfs_lease *lease, size_t n,
+		      const kvfs_opts *opts)
+{
+	int r = kv_session_check(pool == NULL ? NULL : pool->session);
+
+	if (r < 0)
+		return r;
+	if (lease == NULL || lease->session != pool->session ||
+	    pool->reserved != NULL)
+		return -EINVAL;
+	if (n > lease->n || (opts != NULL && opts->first > lease->n - n))
+		return -EINVAL;
+	return 0;
+}
+
+static void freep(struct kvfs_xfer **xfer)
+{
+	kv_xfer_free(*xfer);
+}
+
+static int load_new(kvfs_pool *pool, size_t n, const int64_t *pages,
+		    const kvfs_opts *opts, struct kvfs_xfer **ret_xfer)
+{
+	_cleanup_(freep) struct kvfs_xfer *xfer = NULL;
+	size_t n_pages, bytes;
+	int r;
+
+	if (__builtin_mul_overflow(n, pool->pieces.pages_per_block, &n_pages) ||
+	    __builtin_mul_overflow(n_pages, sizeof(*pages), &bytes) ||
+	    (pages == NULL && n > 0))
+		return -EINVAL;
+	r = kv_xfer_new(pool->session, KV_XFER_LOAD, n, &xfer);
+	if (r < 0)
+		return r;
+	xfer->first = opts == NULL ? 0 : opts->first;
+	xfer->n_pages = n_pages;
+	xfer->pages = malloc(bytes + 1);
+	if (xfer->pages == NULL)
+		return -ENOMEM;
+	if (bytes > 0)
+		memcpy(xfer->pages, pages, bytes);
+	r = kv_opts_take(xfer, pool, opts, KVFS_BY_LAYER);
+	if (r == 0)
+		r = make_jobs(xfer, pool);
+	if (r < 0)
+		return r;
+	*ret_xfer = kv_steal(xfer);
+	return 0;
+}
+
+static void start_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool,
+			 struct kvfs_lease *lease)
+{
+	if (xfer->n == 0)
+		return;
+	xfer->pool = pool;
+	xfer->lease = lease;
+	kv_lease_get_locked(lease);
+	kv_xfer_activate_locked(xfer);
+	if (atomic_load(&lease->settled)) {
+		kv_load_begin_locked(xfer);
+		return;
+	}
+	xfer->queued = true;
+	TAILQ_INSERT_TAIL(&lease->waiting, xfer, queue);
+}
+
+int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
+	      const int64_t *pages, const kvfs_opts *opts, kvfs_xfer **ret_xfer)
+{
+	_cleanup_(freep) struct kvfs_xfer *xfer = NULL;
+	long used;
+	int r;
+
+	r = check_load(pool, lease, n, opts);
+	if (r < 0)
+		return r;
+	if (ret_xfer == NULL)
+		return -EINVAL;
+	r = load_new(pool, n, pages, opts, &xfer);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&pool->session->lock);
+	used = kv_lib_pool_check_pages_locked(pool, xfer->pages, xfer->n_pages,
+					      true);
+	if (used >= 0)
+		start_locked(xfer, pool, lease);
+	pthread_mutex_unlock(&pool->session->lock);
+	if (used < 0)
+		return (int)used;
+	*ret_xfer = kv_steal(xfer);
+	return 0;
+}

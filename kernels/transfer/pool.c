@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pool.c - the engine's paged memory, as described once and checked.
+ *
+ * OWNS      struct kvfs_pool.  The pages stay the engine's.
+ *
+ * INVARIANTS
+ *   (1) loads and saves have, for each page, how many transfers under way have
+ *       it; pages_loading and pages_saving how many pages have any: a page that
+ *       two transfers have is charged once, until both have let go of it.
+ *   (2) A pool with busy transfers is not freed.
+ *
+ * LOCKING   session->lock for what pool.h marks so; the rest is fixed.
+ */
+#include "kernels/session/attach.h"
+#include "kernels/device/copier.h"
+#include "kernels/transfer/stream_sync.h"
+#include "kernels/transfer/pool.h"
+#include "kernels/paged/paged_pool.h"
+#include "kernels/session/session.h"
+#include "kernels/session/space.h"
+#include "kernels/transfer/stage.h"
+
+#define SKIP (-1)
+
+static bool see(struct kvfs_pool *pool, int64_t page)
+{
+	uint8_t bit = (uint8_t)(1u << (page % 8)), *at = &pool->seen[page / 8];
+	bool before = *at & bit;
+
+	*at |= bit;
+	return before;
+}
+
+long kv_lib_pool_check_pages_locked(struct kvfs_pool *pool,
+				    const int64_t *pages, size_t n, bool loads)
+{
+	size_t i, end;
+	long used = 0;
+	bool bad = false;
+
+	kv_assert_locked(&pool->session->lock);
+	for (i = 0; i < n && !bad; i++) {
+		if (pages[i] == SKIP && loads)
+			continue;
+		if (pages[i] < 0 || (uint64_t)pages[i] >= pool->pages) {
+			bad = true;
+			break;
+		}
+		bad = see(pool, pages[i]) && loads;
+		used++;
+	}
+	end = i;
+	for (i = 0; i < end; i++)
+		if (pages[i] >= 0)
+			pool->seen[pages[i] / 8] = 0;
+	return bad ? -EINVAL : used;
+}
+
+void kv_lib_pool_hold_locked(struct kvfs_pool *pool, const int64_t *pages,
+			     size_t n, bool loads)
+{
+	uint32_t *uses = loads ? pool->loads : pool->saves;
+	uint64_t *held = loads ? &pool->pages_loading : &pool->pages_saving;
+	size_t i;
+
+	kv_assert_locked(&pool->session->lock);
+	for (i = 0; i < n; i++)
+		if (pages[i] != SKIP && uses[pages[i]]++ == 0)
+			(*held)++;
+}
+
+void kv_lib_pool_let_go_locked(struct kvfs_pool *pool, const int64_t *pages,
+			       size_t n, bool loads)
+{
+	uint32_t *uses = loads ? pool->loads : pool->saves;
+	uint64_t *held = loads ? &pool->pages_loading : &pool->pages_saving;
+	size_t i;
+
+	kv_assert_locked(&pool->session->lock);
+	for (i = 0; i < n; i++)
+		if (pages[i] != SKIP && --uses[pages[i]] == 0)
+			(*held)--;
+}
+
+static void pool_free(struct kvfs_pool *pool)
+{
+	if (pool == NULL)
+		return;
+	if (pool->opened && pool->device->close != NULL)
+		pool->device->close(pool->on_device);
+	free(pool->pieces.piece);
+	free(pool->seen);
+	free(pool->loads);
+	free(pool->saves);
+	free(pool);
+}
+
+static void pool_freep(struct kvfs_pool **pool)
+{
+	pool_free(*pool);
+}
+
+static int check_desc(kvfs_session *session, const kvfs_pool_desc *desc)
+{
+	int r = kv_session_check(session);
+
+	if (r < 0)
+		return r;
+	if (desc == NULL || desc->device == NULL || desc->space == NULL ||
+	    desc->space->session != session || desc->views == NULL ||
+	    desc->n_views == 0 || desc->pages == 0 ||
+	    desc->pages > INT64_MAX / 2 || desc->pages_per_block == 0)
+		return -EINVAL;
+	return 0;
+}
+
+/* The threads that its transfers need. */
+static int start_threads_locked(struct kvfs_session *session,
+				const struct kv_device *device)
+{
+	int r = 0;
+
+	if (session->copier == NULL)
+		r = kv_copier_new(&session->copier);
+	if (r == 0 && (device->mark != NULL || device->gate_new != NULL ||
+		       device->attach != NULL))
+		r = kv_order_start_locked(session);
+	if (r == 0)
+		kv_attach_device_locked(session, device);
+	return r;
+}
+
+static int open_on_device(struct kvfs_pool *pool, const kvfs_pool_desc *desc,
+			  uint64_t there)
+{
+	kvfs_pool_desc now = *desc;
+	int r = 0;
+
+	now.pages = there;
+	if (pool->device->open != NULL)
+		r = pool->device->open(&now, &pool->on_device);
+	pool->opened = r == 0;
+	return r;
+}
+
+static int pool_new(kvfs_session *session, const kvfs_pool_desc *desc,
+		    uint64_t there, struct kvfs_pool **ret_pool)
+{
+	_cleanup_(pool_freep) struct kvfs_pool *pool = calloc(1, sizeof(*pool));
+	int r;
+
+	if (pool == NULL)
+		return -ENOMEM;
+	pool->session = session;
+	pool->pages = desc->pages;
+	pool->space = desc->space;
+	pool->device = kv_device_find(desc->device);
+	if (pool->device == NULL)
+		return -ENODEV;
+	pool->layout = kv_lib_space_layout(desc->space);
+	if (pool->layout == NULL)
+		return -EMEDIUMTYPE;
+	r = kv_pieces_new(desc, pool->layout, &pool->pieces);
+	if (r < 0)
+		return r;
+	pool->seen = calloc(pool->pages / 8 + 1, 1);
+	pool->loads = calloc(pool->pages, sizeof(*pool->loads));
+	pool->saves = calloc(pool->pages, sizeof(*pool->saves));
+	if (pool->seen == NULL || pool->loads == NULL || pool->saves == NULL)
+		return -ENOMEM;
+	r = open_on_device(pool, desc, there);
+	if (r < 0)
+		return r;
+	*ret_pool = kv_steal(pool);
+	return 0;
+}
+
+int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
+			 uint64_t there, kvfs_pool **ret_pool)
+{
+	_cleanup_(pool_freep) struct kvfs_pool *pool = NULL;
+	int r;
+
+	r = pool_new(session, desc, there, &pool);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&session->lock);
+	r = start_threads_locked(session, pool->device);
+	if (r == 0)
+		kv_lib_space_get_locked(pool->space);
+	pthread_mutex_unlock(&session->lock);
+	if (r < 0)
+		return r;
+	*ret_pool = kv_steal(pool);
+	return 0;
+}
+
+int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
+		       kvfs_pool **ret_pool)
+{
+	int r = check_desc(session, desc);
+
+	if (r < 0)
+		return r;
+	if (ret_pool == NULL)
+		return -EINVAL;
+	return kv_lib_pool_register(session, desc, desc->pages, ret_pool);
+}
+
+void kvfs_pool_close(kvfs_pool *pool)
+{
+	struct kvfs_session *session;
+
+	if (pool == NULL || kv_session_check(pool->session) < 0)
+		return;
+	session = pool->session;
+	kv_reserved_close(pool->reserved);
+	pthread_mutex_lock(&session->lock);
+	while (pool->busy > 0)
+		kv_session_wait_locked(session, UINT64_MAX);
+	kv_lib_space_put_locked(pool->space);
+	pthread_mutex_unlock(&session->lock);
+	pool_free(pool);
+}
+
+int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
+{
+	struct kvfs_session *session;
+	int r = kv_session_check(pool == NULL ? NULL : pool->session);
+
+	if (r < 0)
+		return r;
+	if (ret_info == NULL)
+		return -EINVAL;
+	if (pool->reserved != NULL)
+		return kv_reserved_info(pool->reserved, ret_info);
+	session = pool->session;
+	*ret_info = (struct kvfs_pool_info){.device = pool->device->name};
+	pool->device->info(pool->on_device, ret_info);
+	pthread_mutex_lock(&session->lock);
+	ret_info->threads = kv_copier_threads(session->copier);
+	ret_info->pages_loading = pool->pages_loading;
+	ret_info->pages_saving = pool->pages_saving;
+	if (session->stage != NULL) {
+		ret_info->bytes_staging = kv_stage_bytes(session->stage);
+		ret_info->staging_huge = kv_stage_is_huge(session->stage);
+	}
+	pthread_mutex_unlock(&session->lock);
+	return 0;
+}

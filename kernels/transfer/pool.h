@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pool.h - the engine's paged memory, as described once and checked.
+ */
+#ifndef KV_LIB_POOL_H
+#define KV_LIB_POOL_H
+
+#include "kernels/device/device.h"
+#include "kernels/kvfs.h"
+#include "kernels/device/strides.h"
+#include "common/layout.h"
+
+struct kvfs_pool {
+	/* fixed after register */
+	struct kvfs_session *session;
+	const struct kv_device *device;
+	void *on_device;	  /* what its open made of this pool */
+	bool opened;		  /* there: close it */
+	struct kvfs_space *space; /* held: its layout is this pool's */
+	const struct kv_layout *layout;
+	uint64_t pages;
+	struct kv_pieces pieces;
+
+	/* lock */
+	uint8_t *seen;		 /* a bit a page, all clear between calls */
+	size_t busy;		 /* transfers that still use pages */
+	uint32_t *loads, *saves; /* of each page */
+	uint64_t pages_loading, pages_saving; /* that have any */
+
+	/* What kvfs_pool_reserve gave: it has no pages of its own that a caller
+	 * could name, but these.  NULL: the engine's memory. */
+	struct kv_reserved *reserved; /* fixed */
+};
+
+/* kvfs_pool_register, of a descriptor that is right, and of whose pages only
+ * the first @there have memory by now. */
+int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
+			 uint64_t there, kvfs_pool **ret_pool);
+
+/*
+ * Check the @n pages of a transfer: each inside the pool; for one that @loads
+ * none twice, but it may have -1.  Returns how many are not -1, or -EINVAL.
+ */
+long kv_lib_pool_check_pages_locked(struct kvfs_pool *pool,
+				    const int64_t *pages, size_t n, bool loads);
+
+/* A transfer has these pages, which were checked, from now on; no more. */
+void kv_lib_pool_hold_locked(struct kvfs_pool *pool, const int64_t *pages,
+			     size_t n, bool loads);
+void kv_lib_pool_let_go_locked(struct kvfs_pool *pool, const int64_t *pages,
+			       size_t n, bool loads);
+
+#endif

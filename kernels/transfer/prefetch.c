@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * prefetch.c - blocks brought to DRAM on a hint.
+ *
+ * OWNS      the requests of a prefetch, one for each message's worth of keys.
+ *
+ * STATES    of a part: ASKED (ask_locked), over (part_done, or it could not be
+ *           asked).
+ *
+ * INVARIANTS
+ *   (1) Every key's status is set before it is counted.
+ *   (2) Each part that is ASKED has a reference to the transfer.
+ *
+ * LOCKING   session->lock.
+ */
+#include "kernels/transfer/prefetch.h"
+#include "kernels/session/lookup.h"
+#include "kernels/session/space.h"
+#include "kernels/transfer/xfer.h"
+
+struct kv_prefetch_part {
+	struct kv_call call; /* first */
+	struct kvfs_xfer *xfer;
+	size_t first, n;
+	bool asked;
+};
+
+static void over_locked(struct kv_prefetch_part *part, int status,
+			const struct wire_status *statuses)
+{
+	struct kvfs_xfer *xfer = part->xfer;
+	size_t i, bad = 0;
+	int s;
+
+	part->asked = false;
+	for (i = 0; i < part->n; i++) {
+		s = status < 0 ? status : KV_MIN(statuses[i].status, 0);
+		bad += s < 0;
+		atomic_store(&xfer->status[part->first + i], s);
+	}
+	kv_xfer_fail_locked(xfer, KVFS_COPIED, bad);
+	kv_xfer_reach_locked(xfer, KVFS_COPIED, part->n - bad);
+	kv_xfer_reach_locked(xfer, KVFS_SEALED, part->n - bad);
+	kv_xfer_reach_locked(xfer, KVFS_DURABLE, part->n - bad);
+	kv_xfer_put_locked(xfer);
+}
+
+static void part_done(struct kv_call *call, int status, const void *items)
+{
+	over_locked((struct kv_prefetch_part *)call, status, items);
+}
+
+/* What all of one prefetch is asked with. */
+struct asking {
+	uint64_t deadline;
+	uint16_t flags; /* WIRE_ */
+};
+
+static void ask_locked(struct kv_prefetch_part *part, uint32_t space,
+		       const kvfs_key *keys, const struct asking *asking)
+{
+	struct kvfs_xfer *xfer = part->xfer;
+	struct wire_key items[WIRE_BATCH];
+	struct kv_packet packet = {
+		.header = {.type = WIRE_PREFETCH,
+			   .flags = asking->flags,
+			   .count = (uint32_t)part->n,
+			   .space = space},
+		.items = items,
+		.bytes = part->n * sizeof(items[0]),
+		.fd = -1,
+	};
+	int r;
+
+	kv_wire_keys(keys, part->n, items);
+	if (asking->deadline != KVFS_FOREVER)
+		packet.header.arg = KV_MAX(asking->deadline, 1u);
+	part->call.count = (uint32_t)part->n;
+	part->call.done = part_done;
+	kv_xfer_get_locked(xfer);
+	part->asked = true;
+	r = kv_rpc_submit_locked(xfer->session, &part->call, &packet);
+	if (r < 0)
+		over_locked(part, r, NULL);
+}
+
+static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
+		      size_t *part_at, size_t *key_at,
+		      const struct asking *asking)
+{
+	struct kvfs_session *session = xfer->session;
+	uint64_t generation;
+	uint32_t space;
+	size_t i, n;
+	int r = kv_lib_space_id(query->space, &space, &generation);
+
+	pthread_mutex_lock(&session->lock);
+	if (r == 0 && !kv_session_is_live(session, generation))
+		r = -ENOTCONN;
+	for (i = 0; i < query->n; i += n) {
+		struct kv_prefetch_part *part = &xfer->parts[(*part_at)++];
+
+		n = KV_MIN(query->n - i, (size_t)WIRE_BATCH);
+		part->xfer = xfer;
+		part->first = *key_at;
+		part->n = n;
+		*key_at += n;
+		if (r < 0) {
+			kv_xfer_get_locked(xfer);
+			over_locked(part, kv_lib_space_miss(r), NULL);
+		} else {
+			ask_locked(part, space, query->keys + i, asking);
+		}
+	}
+	pthread_mutex_unlock(&session->lock);
+}
+
+void kv_prefetch_stopped_locked(struct kvfs_xfer *xfer)
+{
+	size_t i;
+
+	for (i = 0; i < xfer->n_parts; i++)
+		if (xfer->parts[i].asked)
+			kv_rpc_post_tag_locked(xfer->session, WIRE_CANCEL,
+					       xfer->parts[i].call.tag);
+}
+
+static void freep(struct kvfs_xfer **xfer)
+{
+	kv_xfer_free(*xfer);
+}
+
+static int begin(const kvfs_query *queries, size_t n_queries,
+		 const struct asking *asking, kvfs_xfer **ret_xfer)
+{
+	_cleanup_(freep) struct kvfs_xfer *xfer = NULL;
+	size_t i, part = 0, key = 0;
+	kvfs_session *session;
+	long n;
+	int r;
+
+	n = kv_queries_check(queries, n_queries, &session);
+	if (n < 0)
+		return (int)n;
+	if (session == NULL || ret_xfer == NULL)
+		return -EINVAL;
+	r = kv_xfer_new(session, KV_XFER_PREFETCH, (size_t)n, &xfer);
+	if (r < 0)
+		return r;
+	for (i = 0; i < n_queries; i++)
+		xfer->n_parts += (queries[i].n + WIRE_BATCH - 1) / WIRE_BATCH;
+	xfer->parts = calloc(xfer->n_parts + 1, sizeof(*xfer->parts));
+	if (xfer->parts == NULL)
+		return -ENOMEM;
+	pthread_mutex_lock(&session->lock);
+	if (n > 0)
+		kv_xfer_activate_locked(xfer);
+	pthread_mutex_unlock(&session->lock);
+	for (i = 0; i < n_queries; i++)
+		ask_query(xfer, &queries[i], &part, &key, asking);
+	*ret_xfer = kv_steal(xfer);
+	return 0;
+}
+
+int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
+		  uint64_t deadline, kvfs_xfer **ret_xfer)
+{
+	const struct asking asking = {.deadline = deadline};
+
+	return begin(queries, n_queries, &asking, ret_xfer);
+}
+
+void kv_prefetch_ahead(const kvfs_query *queries, size_t n_queries,
+		       uint64_t deadline)
+{
+	const struct asking asking = {deadline, WIRE_AHEAD};
+	kvfs_xfer *xfer;
+
+	/* A hint that cannot be given is none. */
+	if (begin(queries, n_queries, &asking, &xfer) == 0)
+		kvfs_xfer_free(xfer);
+}

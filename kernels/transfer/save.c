@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * save.c - pages to staging to sealed: checking a save, and cutting it in
+ * batches as the staging memory has room.
+ *
+ * OWNS      session->stage, and the queue of saves with blocks in no batch yet.
+ *
+ * STATES    of a save with blocks to do:
+ *
+ *             MARKING -> QUEUED      kv_save_begin_locked  (stream_sync.c)
+ *              QUEUED -> UNDER WAY   advance_locked, with its last batch
+ *              QUEUED -> RESTING     kv_save_again_locked: there is no room
+ *           UNDER WAY -> RESTING     the same
+ *             RESTING -> QUEUED      rested_locked, some milliseconds later
+ *                   * -> UNDER WAY   kv_save_less_todo_locked: nothing to do
+ *
+ * INVARIANTS
+ *   (1) A save is MARKING, QUEUED or RESTING if and only if it has something to
+ *       do, and in session->saves when it is QUEUED: one that waits for room
+ *       (KVFS_MUST) is in nobody's way.
+ *   (2) Reservations are asked for only when their extent is at hand: what the
+ *       daemon keeps for us is bounded by the staging memory.
+ *   (3) The staging memory is made by a copy thread: it takes tens of
+ *       milliseconds.
+ *
+ * LOCKING   session->lock.
+ */
+#include "kernels/transfer/batch.h"
+#include "kernels/session/lookup.h"
+#include "kernels/transfer/opts.h"
+#include "kernels/transfer/stream_sync.h"
+#include "kernels/transfer/parts.h"
+#include "kernels/transfer/pool.h"
+#include "kernels/transfer/save.h"
+#include "kernels/session/space.h"
+#include "kernels/transfer/stage.h"
+#include "kernels/transfer/xfer.h"
+
+#define BATCH_BYTES ((uint64_t)4 << 20)
+#define ALIGN 64u
+#define PAUSE_FIRST_NS 2000000u
+#define PAUSE_LAST_NS 100000000u
+
+struct make_stage {
+	struct kv_job job; /* first */
+	struct kv_call call;
+	struct kvfs_session *session;
+	uint64_t generation, bytes;
+};
+
+/* ---- what is to be done ---- */
+
+static void unqueue_locked(struct kvfs_xfer *xfer)
+{
+	if (xfer->queued)
+		TAILQ_REMOVE(&xfer->session->saves, xfer, queue);
+	xfer->queued = false;
+}
+
+static void queue_locked(struct kvfs_xfer *xfer)
+{
+	if (!xfer->queued)
+		TAILQ_INSERT_TAIL(&xfer->session->saves, xfer, queue);
+	xfer->queued = true;
+}
+
+static void add_todo(struct kvfs_xfer *xfer, uint32_t block)
+{
+	xfer->todo[(xfer->todo_at + xfer->todo_n++) % xfer->n] = block;
+	xfer->todo_left++;
+}
+
+/* Parts that ended with their block stay in the ring, and are passed over. */
+static uint32_t next_todo(struct kvfs_xfer *xfer)
+{
+	uint32_t block;
+
+	assert(xfer->n > 0 && xfer->todo_left > 0);
+	do {
+		block = xfer->todo[xfer->todo_at];
+		xfer->todo_at = (xfer->todo_at + 1) % xfer->n;
+		xfer->todo_n--;
+	} while (xfer->part != NULL && xfer->part[block].state != KV_PART_TODO);
+	return block;
+}
+
+void kv_save_less_todo_locked(struct kvfs_xfer *xfer)
+{
+	if (--xfer->todo_left > 0)
+		return;
+	xfer->todo_n = 0;
+	unqueue_locked(xfer);
+	kv_order_stop_locked(xfer);
+	kv_timer_stop_locked(xfer->session, &xfer->again);
+}
+
+void kv_save_take_locked(struct kvfs_xfer *xfer, uint32_t *ret_blocks, size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++) {
+		ret_blocks[i] = next_todo(xfer);
+		kv_save_less_todo_locked(xfer);
+	}
+}
+
+static void rested_locked(struct kv_timer *timer)
+{
+	struct kvfs_xfer *xfer =
+		(struct kvfs_xfer *)((char *)timer -
+				     offsetof(struct kvfs_xfer, again));
+
+	queue_locked(xfer);
+	kv_save_pump_locked(xfer->session);
+}
+
+/* Those of its blocks that have not been asked for would find no room,
+ * either. */
+void kv_save_again_locked(struct kvfs_xfer *xfer, uint32_t block)
+{
+	add_todo(xfer, block);
+	unqueue_locked(xfer);
+	if (xfer->again.at != 0)
+		return;
+	xfer->pause =
+		KV_MAX(KV_MIN(2 * xfer->pause, PAUSE_LAST_NS), PAUSE_FIRST_NS);
+	xfer->again.fire = rested_locked;
+	kv_timer_start_locked(xfer->session, &xfer->again,
+			      kv_time_after(xfer->pause));
+}
+
+static void fail_todo_locked(struct kvfs_xfer *xfer, int status)
+{
+	size_t n = 0;
+
+	while (xfer->todo_left > 0) {
+		atomic_store(&xfer->status[next_todo(xfer)], status);
+		kv_save_less_todo_locked(xfer);
+		n++;
+	}
+	kv_xfer_fail_locked(xfer, KVFS_COPIED, n);
+}
+
+static void fail_rest_locked(struct kvfs_xfer *xfer, int status)
+{
+	struct kv_part *part;
+
+	if (xfer->part == NULL) {
+		fail_todo_locked(xfer, status);
+		return;
+	}
+	kv_xfer_get_locked(xfer);
+	for (part = xfer->part; part < xfer->part + xfer->n; part++)
+		if (part->state == KV_PART_TODO)
+			kv_part_fail_locked(part, status);
+	kv_xfer_put_locked(xfer);
+}
+
+/* ---- staging ---- */
+
+static void fail_all_locked(struct kvfs_session *session, int status)
+{
+	struct kvfs_xfer *xfer;
+
+	while ((xfer = TAILQ_FIRST(&session->saves)) != NULL)
+		fail_rest_locked(xfer, status);
+}
+
+static void staging_taken(struct kv_call *call, int status, const void *items)
+{
+	struct make_stage *make =
+		(struct make_stage *)((char *)call -
+				      offsetof(struct make_stage, call));
+
+	(void)items;
+	if (status < 0)
+		fail_all_locked(make->session, status);
+	free(make);
+}
+
+/* 0, and @make belongs to the reply; or why the daemon cannot have it. */
+static int offer_locked(struct make_stage *make, struct kv_stage *stage)
+{
+	struct wire_staging item = {.bytes = kv_stage_bytes(stage)};
+	struct kv_packet packet = {
+		.header = {.type = WIRE_STAGING, .count = 1},
+		.items = &item,
+		.bytes = sizeof(item),
+		.fd = kv_stage_fd(stage),
+	};
+
+	make->call.done = staging_taken;
+	if (!kv_session_is_live(make->session, make->generation))
+		return -ENOTCONN;
+	return kv_rpc_submit_locked(make->session, &make->call, &packet);
+}
+
+static void make_stage(struct kv_job *job)
+{
+	struct make_stage *make = (struct make_stage *)job;
+	struct kvfs_session *session = make->session;
+	struct kv_stage *stage = NULL;
+	int r;
+
+	r = kv_stage_new(make->bytes, &stage);
+	pthread_mutex_lock(&session->lock);
+	session->stage_making = false;
+	if (r == 0)
+		r = offer_locked(make, stage);
+	if (r == 0) {
+		session->stage = stage;
+		kv_stage_attach_locked(stage, session);
+	} else {
+		kv_stage_free(stage);
+		free(make);
+		if (r != -ENOTCONN)
+			fail_all_locked(session, r);
+	}
+	kv_save_pump_locked(session);
+	pthread_mutex_unlock(&session->lock);
+}
+
+/* 0: session->stage will do for blocks of @stride; -EAGAIN: it will be there
+ * or drained some time. */
+static int need_stage_locked(struct kvfs_session *session, uint64_t stride)
+{
+	struct make_stage *make;
+
+	if (session->stage_making)
+		return -EAGAIN;
+	if (session->stage != NULL) {
+		if (kv_stage_bytes(session->stage) >=
+		    KV_MAX(session->staging_bytes, 2 * stride))
+			return 0;
+		if (!kv_stage_is_idle(session->stage))
+			return -EAGAIN;
+		kv_stage_abandon(kv_steal(session->stage));
+	}
+	make = calloc(1, sizeof(*make));
+	if (make == NULL)
+		return -ENOMEM;
+	make->job.run = make_stage;
+	make->job.kind = KV_JOB_SAVE;
+	make->session = session;
+	make->generation = atomic_load(&session->live);
+	make->bytes = KV_MAX(session->staging_bytes, 2 * stride);
+	session->stage_making = true;
+	kv_copier_submit(session->copier, &make->job);
+	return -EAGAIN;
+}
+
+int kv_save_prepare_locked(struct kvfs_session *session, uint64_t payload)
+{
+	int r = need_stage_locked(session, kv_round_up(payload, ALIGN));
+
+	return r == -EAGAIN ? 0 : r;
+}
+
+/* Small saves are spread over the copy threads, large ones cut so that the
+ * daemon takes one batch while the next is being gathered. */
+static size_t batch_blocks(const struct kvfs_xfer *xfer, uint64_t stride)
+{
+	size_t items = KV_MAX(xfer->n_ranges, (size_t)1);
+	size_t threads = kv_copier_threads(xfer->session->copier);
+	size_t n = KV_MAX(BATCH_BYTES / stride, 1u);
+
+	n = KV_MIN(n, (xfer->n + threads - 1) / threads);
+	n = KV_MIN(n, WIRE_BATCH / items);
+	return KV_MIN(n, xfer->todo_left);
+}
+
+static int advance_locked(struct kvfs_xfer *xfer)
+{
+	struct kvfs_session *session = xfer->session;
+	uint64_t stride = kv_save_stride(xfer);
+	int r;
+
+	if (!kv_session_is_live(session, xfer->generation))
+		return -ENOTCONN;
+	r = need_stage_locked(session, stride);
+	if (r == 0)
+		r = kv_save_batch_locked(xfer, session->stage,
+					 batch_blocks(xfer, stride));
+	return r;
+}
+
+void kv_save_pump_locked(struct kvfs_session *session)
+{
+	struct kvfs_xfer *xfer;
+	int r = 0;
+
+	kv_assert_locked(&session->lock);
+	while (r != -EAGAIN && (xfer = TAILQ_FIRST(&session->saves)) != NULL) {
+		kv_xfer_get_locked(xfer);
+		r = advance_locked(xfer);
+		if (r < 0 && r != -EAGAIN)
+			fail_rest_locked(xfer, r);
+		kv_xfer_put_locked(xfer);
+	}
+}
+
+void kv_save_begin_locked(struct kvfs_xfer *xfer)
+{
+	if (kv_order_waits_locked(xfer))
+		return;
+	queue_locked(xfer);
+	kv_save_pump_locked(xfer->session);
+}
+
+void kv_save_stopped_locked(struct kvfs_xfer *xfer)
+{
+	if (xfer->part != NULL)
+		kv_parts_stop_locked(xfer);
+	else
+		fail_todo_locked(xfer, atomic_load(&xfer->stopped));
+}
+
+/* ---- starting one ---- */
+
+static int check_save(const kvfs_pool *pool, kvfs_space *space,
+		      const kvfs_key *keys, size_t n)
+{
+	int r = kv_session_check(pool == NULL ? NULL : pool->session);
+
+	if (r < 0)
+		return r;
+	if (space == NULL || space->session != pool->session ||
+	    pool->reserved != NULL || n > UINT32_MAX ||
+	    !kv_wire_keys_are_valid(keys, n) ||
+	    !kv_lib_layout_same_tensors(kv_lib_space_layout(space),
+					pool->layout))
+		return -EINVAL;
+	return 0;
+}
+
+/* The block's parent as @meta gives it; @before: the key before it, or NULL. */
+static int set_parent(struct wire_save *block, const kvfs_meta *meta,
+		      const kvfs_key *before)
+{
+	const kvfs_key *parent = before;
+
+	if (meta != NULL && meta->parent.len != KVFS_CHAIN)
+		parent = meta->parent.len == 0 ? NULL : &meta->parent;
+	if (parent == NULL)
+		return 0;
+	if (parent->len != block->len)
+		return -EINVAL;
+	memcpy(block->parent, parent->bytes, parent->len);
+	block->parent_len = parent->len;
+	return 0;
+}
+
+static int set_block(struct wire_save *block, const kvfs_key *keys,
+		     const kvfs_meta *meta, size_t i)
+{
+	memcpy(block->key, keys[i].bytes, keys[i].len);
+	block->len = keys[i].len;
+	block->position = meta == NULL ? (uint32_t)i : meta[i].position;
+	block->tokens = meta == NULL ? 0 : meta[i].tokens;
+	return set_parent(block, meta == NULL ? NULL : &meta[i],
+			  i == 0 ? NULL : &keys[i - 1]);
+}
+
+static int set_blocks(struct kvfs_xfer *xfer, const kvfs_key *keys,
+		      const kvfs_meta *meta, uint32_t tokens)
+{
+	size_t i;
+	int r;
+
+	xfer->blocks = calloc(xfer->n + 1, sizeof(*xfer->blocks));
+	if (xfer->blocks == NULL)
+		return -ENOMEM;
+	for (i = 0; i < xfer->n; i++) {
+		r = set_block(&xfer->blocks[i], keys, meta, i);
+		if (r < 0)
+			return r;
+		if (xfer->blocks[i].tokens == 0)
+			xfer->blocks[i].tokens = tokens;
+		if (tokens != 0 && xfer->blocks[i].tokens > tokens)
+			return -EINVAL;
+	}
+	return 0;
+}
+
+static int set_pages(struct kvfs_xfer *xfer, const kvfs_pool *pool,
+		     const int64_t *pages)
+{
+	size_t n, bytes;
+
+	if (__builtin_mul_overflow(xfer->n, pool->pieces.pages_per_block, &n) ||
+	    __builtin_mul_overflow(n, sizeof(*pages), &bytes) ||
+	    (pages == NULL && n > 0))
+		return -EINVAL;
+	xfer->pages = malloc(bytes + 1);
+	if (xfer->pages == NULL)
+		return -ENOMEM;
+	if (bytes > 0)
+		memcpy(xfer->pages, pages, bytes);
+	xfer->n_pages = n;
+	return 0;
+}
+
+/* @status: why none of it can be saved, or 0. */
+static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
+		 int status)
+{
+	struct kvfs_session *session = xfer->session;
+	size_t i;
+	long used;
+
+	pthread_mutex_lock(&session->lock);
+	used = kv_lib_pool_check_pages_locked(pool, xfer->pages, xfer->n_pages,
+					      false);
+	if (used >= 0 && xfer->n > 0) {
+		kv_lib_space_get_locked(space);
+		xfer->space = space;
+		xfer->pool = pool;
+		kv_xfer_activate_locked(xfer);
+		for (i = 0; i < xfer->n; i++)
+			if (xfer->part == NULL || kv_part_join_locked(xfer, i))
+				add_todo(xfer, (uint32_t)i);
+		if (status < 0)
+			fail_rest_locked(xfer, status);
+		else if (xfer->todo_left > 0)
+			kv_save_begin_locked(xfer);
+	}
+	pthread_mutex_unlock(&session->lock);
+	return used < 0 ? (int)used : 0;
+}
+
+/* What it needs on its way, so that it cannot fail for want of memory. */
+static int make_room(struct kvfs_xfer *xfer)
+{
+	if (xfer->n_ranges > WIRE_BATCH)
+		return -EFBIG;
+	xfer->todo = calloc(xfer->n + 1, sizeof(*xfer->todo));
+	if (xfer->ranges != NULL && kv_parts_new(xfer) < 0)
+		return -ENOMEM;
+	if (xfer->flags & KVFS_HOLD)
+		xfer->held = calloc(xfer->n + 1, sizeof(struct kv_hold *));
+	if (xfer->todo == NULL ||
+	    ((xfer->flags & KVFS_HOLD) && xfer->held == NULL))
+		return -ENOMEM;
+	return 0;
+}
+
+static void freep(struct kvfs_xfer **xfer)
+{
+	kv_xfer_free(*xfer);
+}
+
+int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
+	      const kvfs_meta *meta, size_t n, const int64_t *pages,
+	      const kvfs_opts *opts, kvfs_xfer **ret_xfer)
+{
+	_cleanup_(freep) struct kvfs_xfer *xfer = NULL;
+	int r, status;
+
+	r = check_save(pool, space, keys, n);
+	if (r < 0)
+		return r;
+	if (ret_xfer == NULL)
+		return -EINVAL;
+	r = kv_xfer_new(pool->session, KV_XFER_SAVE, n, &xfer);
+	if (r == 0)
+		r = set_blocks(xfer, keys, meta, pool->layout->tokens);
+	if (r == 0)
+		r = set_pages(xfer, pool, pages);
+	if (r < 0)
+		return r;
+	r = kv_opts_take(xfer, pool, opts, KVFS_MUST | KVFS_HOLD);
+	if (r == 0)
+		r = make_room(xfer);
+	if (r < 0)
+		return r;
+	status = kv_lib_space_id(space, &xfer->space_id, &xfer->generation);
+	r = start(xfer, pool, space, status == -ETIMEDOUT ? -ENOTCONN : status);
+	if (r < 0)
+		return r;
+	*ret_xfer = kv_steal(xfer);
+	return 0;
+}

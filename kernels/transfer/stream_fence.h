@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stream_fence.h - something that ends when what a stream was given so far is over.
+ */
+#ifndef KV_LEAVE_H
+#define KV_LEAVE_H
+
+#include "kernels/transfer/xfer.h"
+
+/*
+ * Mark what @stream was given so far, or what @event stands for; neither:
+ * nothing.  Without a lock held.  -EINVAL: both, -EOPNOTSUPP, -ENOMEM, errors
+ * of the device.
+ */
+int kv_leave_new(struct kvfs_pool *pool, void *stream, void *event,
+		 struct kvfs_xfer **ret_leave);
+/* One that has not begun; takes NULL. */
+void kv_leave_free(struct kvfs_xfer *leave);
+
+/* Call @gone with @owner when that is over, with session->lock held; that may
+ * be now.  The pool is busy until then. */
+void kv_leave_begin_locked(struct kvfs_xfer *leave, struct kvfs_pool *pool,
+			   void (*gone)(void *owner), void *owner);
+
+/* For xfer.c: its mark is done. */
+void kv_leave_marked_locked(struct kvfs_xfer *leave);
+
+#endif

@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stream_sync.c - copies after the caller's work on the device, and that after them.
+ *
+ * OWNS      the session's order thread; a transfer's mark (what must be over
+ *           before its pages are touched) and its gates (what others wait for).
+ *
+ * STATES    of a mark:
+ *
+ *              MADE -> WAITING   kv_order_waits_locked
+ *           WAITING -> DONE      look_at: the device says so
+ *           WAITING -> STOPPED   kv_order_stop_locked
+ *                 * -> freed     give_back, once the transfer is COPIED
+ *
+ *           of a gate, one for each step of the transfer and one for all of it:
+ *
+ *              none -> SHUT      find_gate: somebody wants to wait for it
+ *              SHUT -> OPEN      kv_order_step_over, or give_back
+ *              OPEN -> freed     give_back
+ *
+ * INVARIANTS
+ *   (1) No call of the device is made with a lock held: those that cannot be
+ *       made by whoever causes them are made by the order thread.  (It also
+ *       waits for devices to let go of memory: attach.c.)
+ *   (2) Marks and gates are freed before their pool stops being busy, and so
+ *       before the device closes it.
+ *   (3) A gate is opened once, and not freed while somebody is at it (users).
+ *   (4) A transfer in one of the order's lists has a reference.
+ *   (5) While a transfer waits for its mark no copy thread has to do with it.
+ *
+ * LOCKING   session->lock for all but the calls of the device.
+ */
+#include "kernels/session/attach.h"
+#include "kernels/transfer/stream_sync.h"
+#include "kernels/transfer/pool.h"
+#include "kernels/session/thread.h"
+#include "kernels/transfer/xfer.h"
+
+#define LOOK_NS 30000u /* so often at marks that are not done */
+
+struct gate {
+	void *gate;
+	bool over, open;
+};
+
+struct kv_gates {
+	struct kvfs_pool *pool; /* busy while this is not NULL */
+	unsigned users;		/* callers that are about to wait */
+	bool any;		/* gate was made */
+	size_t n;		/* steps; one gate more is for all of it */
+	struct gate gate[];
+};
+
+struct kv_order {
+	struct kvfs_session *session; /* fixed */
+	pthread_t thread;	      /* fixed */
+	pthread_cond_t work;
+	struct kv_xfers waiting; /* lock: for their marks */
+	struct kv_xfers over;	 /* lock: to give back */
+	bool stop;		 /* lock */
+};
+
+/* ---- marks ---- */
+
+static int make_mark(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
+		     const kvfs_opts *opts)
+{
+	int r;
+
+	if (opts == NULL || (opts->stream == NULL && opts->event == NULL))
+		return 0;
+	if (opts->stream != NULL && opts->event != NULL)
+		return -EINVAL;
+	if (xfer->device->mark == NULL)
+		return -EOPNOTSUPP;
+	if (xfer->n == 0)
+		return 0;
+	r = xfer->device->mark(pool->on_device, opts->stream, opts->event,
+			       &xfer->mark);
+	if (r < 0) {
+		xfer->mark = NULL;
+		return r;
+	}
+	if (kv_order_is_marked(xfer))
+		kv_order_drop(xfer);
+	return 0;
+}
+
+int kv_order_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
+		  const kvfs_opts *opts)
+{
+	size_t n = KV_MAX(xfer->steps, (size_t)1);
+
+	if (xfer->device->gate_new != NULL || xfer->device->mark != NULL) {
+		xfer->gates = calloc(1, sizeof(*xfer->gates) +
+						(n + 1) * sizeof(struct gate));
+		if (xfer->gates == NULL)
+			return -ENOMEM;
+		xfer->gates->n = n;
+	}
+	return make_mark(xfer, pool, opts);
+}
+
+void kv_order_drop(struct kvfs_xfer *xfer)
+{
+	void *mark = kv_steal(xfer->mark);
+
+	if (mark != NULL)
+		xfer->device->mark_free(mark);
+}
+
+bool kv_order_is_marked(const struct kvfs_xfer *xfer)
+{
+	return xfer->mark == NULL || xfer->device->mark_is_done(xfer->mark);
+}
+
+bool kv_order_waits_locked(struct kvfs_xfer *xfer)
+{
+	struct kv_order *order = xfer->session->order;
+
+	kv_assert_locked(&xfer->session->lock);
+	if (xfer->mark == NULL || xfer->marked)
+		return false;
+	kv_xfer_get_locked(xfer);
+	xfer->waits_for_mark = true;
+	TAILQ_INSERT_TAIL(&order->waiting, xfer, ordered);
+	pthread_cond_signal(&order->work);
+	return true;
+}
+
+bool kv_order_stop_locked(struct kvfs_xfer *xfer)
+{
+	kv_assert_locked(&xfer->session->lock);
+	if (!xfer->waits_for_mark)
+		return false;
+	xfer->waits_for_mark = false;
+	TAILQ_REMOVE(&xfer->session->order->waiting, xfer, ordered);
+	kv_xfer_put_locked(xfer);
+	return true;
+}
+
+/* Its mark is looked at without the lock; who stopped it meanwhile wins. */
+static bool look_at_locked(struct kvfs_xfer *xfer)
+{
+	struct kvfs_session *session = xfer->session;
+	struct kv_xfers *waiting = &session->order->waiting;
+	bool done;
+
+	kv_xfer_get_locked(xfer);
+	pthread_mutex_unlock(&session->lock);
+	done = kv_order_is_marked(xfer);
+	pthread_mutex_lock(&session->lock);
+	if (xfer->waits_for_mark && done) {
+		xfer->marked = true;
+		kv_order_stop_locked(xfer);
+		kv_xfer_marked_locked(xfer);
+	} else if (xfer->waits_for_mark) {
+		TAILQ_REMOVE(waiting, xfer, ordered);
+		TAILQ_INSERT_TAIL(waiting, xfer, ordered);
+	}
+	kv_xfer_put_locked(xfer);
+	return done;
+}
+
+/* ---- gates ---- */
+
+static bool is_over_locked(const struct kvfs_xfer *xfer, size_t i)
+{
+	return xfer->left[KVFS_COPIED] == 0 || xfer->gates->gate[i].over;
+}
+
+/* Gate @i, made by now and to be opened by us; or NULL. */
+static void *take_to_open_locked(struct kvfs_xfer *xfer, size_t i)
+{
+	struct gate *gate = &xfer->gates->gate[i];
+	bool was = gate->open;
+
+	gate->over = gate->open = true;
+	return was ? NULL : gate->gate;
+}
+
+void kv_order_step_over(struct kvfs_xfer *xfer, size_t step)
+{
+	struct kvfs_session *session = xfer->session;
+	void *gate;
+
+	if (xfer->gates == NULL)
+		return;
+	pthread_mutex_lock(&session->lock);
+	gate = take_to_open_locked(xfer, step);
+	pthread_mutex_unlock(&session->lock);
+	if (gate != NULL)
+		xfer->device->gate_open(gate);
+}
+
+static void give_back_later_locked(struct kvfs_xfer *xfer)
+{
+	struct kv_order *order = xfer->session->order;
+
+	kv_xfer_get_locked(xfer);
+	TAILQ_INSERT_TAIL(&order->over, xfer, ordered);
+	pthread_cond_signal(&order->work);
+}
+
+bool kv_order_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
+{
+	struct kv_gates *gates = xfer->gates;
+
+	kv_assert_locked(&xfer->session->lock);
+	if (gates == NULL)
+		return false;
+	if (xfer->mark == NULL && !gates->any && gates->users == 0)
+		return false;
+	gates->pool = pool;
+	if (gates->users == 0)
+		give_back_later_locked(xfer);
+	return true;
+}
+
+/* Nobody is at its gates any more, and nobody will be. */
+static void give_back_locked(struct kvfs_xfer *xfer)
+{
+	struct kvfs_session *session = xfer->session;
+	struct kv_gates *gates = xfer->gates;
+	size_t i;
+	void *gate;
+
+	for (i = 0; i <= gates->n && gates->any; i++) {
+		gate = take_to_open_locked(xfer, i);
+		pthread_mutex_unlock(&session->lock);
+		if (gate != NULL)
+			xfer->device->gate_open(gate);
+		if (gates->gate[i].gate != NULL)
+			xfer->device->gate_free(gates->gate[i].gate);
+		pthread_mutex_lock(&session->lock);
+	}
+	pthread_mutex_unlock(&session->lock);
+	kv_order_drop(xfer);
+	pthread_mutex_lock(&session->lock);
+	kv_steal(gates->pool)->busy--;
+	pthread_cond_broadcast(&session->changed);
+	kv_xfer_put_locked(xfer);
+}
+
+/* ---- the thread ---- */
+
+static void give_all_back_locked(struct kv_order *order)
+{
+	struct kvfs_xfer *xfer;
+
+	while ((xfer = TAILQ_FIRST(&order->over)) != NULL) {
+		TAILQ_REMOVE(&order->over, xfer, ordered);
+		give_back_locked(xfer);
+	}
+}
+
+static size_t count_locked(const struct kv_xfers *xfers)
+{
+	struct kvfs_xfer *xfer;
+	size_t n = 0;
+
+	TAILQ_FOREACH(xfer, xfers, ordered)
+	n++;
+	return n;
+}
+
+/* Each of those that wait now; true if that brought something. */
+static bool look_around_locked(struct kv_order *order)
+{
+	size_t n = count_locked(&order->waiting);
+	bool any = false;
+
+	while (n-- > 0 && !TAILQ_EMPTY(&order->waiting))
+		any |= look_at_locked(TAILQ_FIRST(&order->waiting));
+	return any;
+}
+
+static void *run(void *arg)
+{
+	const struct timespec pause = {.tv_nsec = LOOK_NS};
+	struct kv_order *order = arg;
+	pthread_mutex_t *lock = &order->session->lock;
+
+	pthread_mutex_lock(lock);
+	for (;;) {
+		give_all_back_locked(order);
+		if (kv_detach_work_locked(order->session))
+			continue;
+		if (!TAILQ_EMPTY(&order->waiting)) {
+			if (look_around_locked(order))
+				continue;
+			pthread_mutex_unlock(lock);
+			nanosleep(&pause, NULL);
+			pthread_mutex_lock(lock);
+			continue;
+		}
+		if (!TAILQ_EMPTY(&order->over))
+			continue;
+		if (order->stop)
+			break;
+		pthread_cond_wait(&order->work, lock);
+	}
+	pthread_mutex_unlock(lock);
+	return NULL;
+}
+
+int kv_order_start_locked(struct kvfs_session *session)
+{
+	struct kv_order *order;
+	int r;
+
+	if (session->order != NULL)
+		return 0;
+	order = calloc(1, sizeof(*order));
+	if (order == NULL)
+		return -ENOMEM;
+	order->session = session;
+	pthread_cond_init(&order->work, NULL);
+	TAILQ_INIT(&order->waiting);
+	TAILQ_INIT(&order->over);
+	r = kv_lib_thread_start(&order->thread, "kvfs-order", run, order);
+	if (r < 0) {
+		pthread_cond_destroy(&order->work);
+		free(order);
+		return r;
+	}
+	session->order = order;
+	return 0;
+}
+
+void kv_order_wake_locked(struct kv_order *order)
+{
+	pthread_cond_signal(&order->work);
+}
+
+void kv_order_free(struct kv_order *order)
+{
+	if (order == NULL)
+		return;
+	pthread_mutex_lock(&order->session->lock);
+	order->stop = true;
+	pthread_cond_signal(&order->work);
+	pthread_mutex_unlock(&order->session->lock);
+	pthread_join(order->thread, NULL);
+	pthread_cond_destroy(&order->work);
+	free(order);
+}
+
+/* ---- for callers ---- */
+
+/* Make gate @i if there is none, for a caller that is among its users. */
+static int find_gate(struct kvfs_xfer *xfer, size_t i, void *on_device,
+		     void **ret_gate)
+{
+	struct kvfs_session *session = xfer->session;
+	struct gate *gate = &xfer->gates->gate[i];
+	void *made = NULL;
+	int r = xfer->device->gate_new(on_device, &made);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&session->lock);
+	if (!is_over_locked(xfer, i) && gate->gate == NULL) {
+		gate->gate = kv_steal(made);
+		xfer->gates->any = true;
+	}
+	*ret_gate = is_over_locked(xfer, i) ? NULL : gate->gate;
+	pthread_mutex_unlock(&session->lock);
+	if (made != NULL) {
+		xfer->device->gate_open(made);
+		xfer->device->gate_free(made);
+	}
+	return 0;
+}
+
+static void leave_locked(struct kvfs_xfer *xfer)
+{
+	struct kv_gates *gates = xfer->gates;
+
+	gates->users--;
+	if (gates->users == 0 && gates->pool != NULL)
+		give_back_later_locked(xfer);
+}
+
+static int wait_at(struct kvfs_xfer *xfer, size_t i, void *stream)
+{
+	struct kvfs_session *session = xfer->session;
+	void *gate = NULL, *on_device;
+	int r = 0;
+
+	pthread_mutex_lock(&session->lock);
+	if (is_over_locked(xfer, i)) {
+		pthread_mutex_unlock(&session->lock);
+		return 0;
+	}
+	xfer->gates->users++;
+	on_device = xfer->pool->on_device;
+	gate = xfer->gates->gate[i].gate;
+	pthread_mutex_unlock(&session->lock);
+	if (gate == NULL)
+		r = find_gate(xfer, i, on_device, &gate);
+	if (r == 0 && gate != NULL)
+		r = xfer->device->gate_wait(gate, stream);
+	pthread_mutex_lock(&session->lock);
+	leave_locked(xfer);
+	pthread_mutex_unlock(&session->lock);
+	return r;
+}
+
+static int check(const struct kvfs_xfer *xfer)
+{
+	int r = kv_session_check(xfer == NULL ? NULL : xfer->session);
+
+	if (r < 0)
+		return r;
+	if (xfer->device == NULL)
+		return -EINVAL;
+	return xfer->device->gate_new == NULL ? -EOPNOTSUPP : 0;
+}
+
+int kvfs_xfer_order(kvfs_xfer *xfer, void *stream)
+{
+	int r = check(xfer);
+
+	return r < 0 ? r : wait_at(xfer, xfer->gates->n, stream);
+}
+
+int kvfs_xfer_order_layer(kvfs_xfer *xfer, uint32_t layer, void *stream)
+{
+	int r = kv_session_check(xfer == NULL ? NULL : xfer->session);
+
+	if (r < 0)
+		return r;
+	if (xfer->device == NULL || layer < xfer->first_layer ||
+	    layer - xfer->first_layer >= xfer->layers)
+		return -EINVAL;
+	r = check(xfer);
+	if (r < 0 || xfer->steps <= 1)
+		return r < 0 ? r : wait_at(xfer, xfer->gates->n, stream);
+	return wait_at(xfer, (layer - xfer->first_layer) / xfer->layers_a_step,
+		       stream);
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stream_sync.h - copies after the caller's work on the device, and that after them.
+ */
+#ifndef KV_ORDER_H
+#define KV_ORDER_H
+
+#include "kernels/kvfs.h"
+#include "common/kv.h"
+
+struct kv_order;
+struct kvfs_session;
+struct kvfs_xfer;
+
+/* The session's order thread, if it has none yet.  -ENOMEM, -EAGAIN. */
+int kv_order_start_locked(struct kvfs_session *session);
+/* There is something for it in another list than its own. */
+void kv_order_wake_locked(struct kv_order *order);
+/* No transfer is under way any more; memory is still detached.  Takes NULL. */
+void kv_order_free(struct kv_order *order);
+
+/*
+ * Mark what @opts says @xfer comes after, and make it ready for being waited
+ * for.  On the caller's thread, no lock held, before it is activated.
+ * -EINVAL: a stream and an event; -EOPNOTSUPP: the device has neither; -ENOMEM,
+ * errors of the device.
+ */
+int kv_order_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
+		  const kvfs_opts *opts);
+/* One that was never activated.  No lock held. */
+void kv_order_drop(struct kvfs_xfer *xfer);
+
+/*
+ * Whether @xfer has to wait for its mark: then kv_xfer_marked_locked is called
+ * when that is done.  kv_order_stop_locked: it no longer waits; true if it did.
+ */
+bool kv_order_waits_locked(struct kvfs_xfer *xfer);
+bool kv_order_stop_locked(struct kvfs_xfer *xfer);
+/* The same for a thread that has nothing else to do; no lock held. */
+bool kv_order_is_marked(const struct kvfs_xfer *xfer);
+
+/* Step @step of @xfer (all of it: its number of steps) is copied or has failed:
+ * who waits for it goes on.  No lock held. */
+void kv_order_step_over(struct kvfs_xfer *xfer, size_t step);
+
+/*
+ * All of @xfer is copied or has failed: who waits for it goes on, and what the
+ * device made for it is given back, soon.  Until then @pool is busy; false if
+ * there is nothing to give back.
+ */
+bool kv_order_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool);
+
+#endif

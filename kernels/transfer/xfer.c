@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * xfer.c - a transfer: blocks on their way, and how far each has got.
+ *
+ * OWNS      struct kvfs_xfer and the counts of pages in use of pools.  How
+ *           blocks get on is in load.c, save.c and flush.c.
+ *
+ * STATES    of a transfer:
+ *
+ *                NEW -> ACTIVE   kv_xfer_activate_locked
+ *             ACTIVE -> ACTIVE   copied_locked: the pages are the engine's
+ *             ACTIVE -> REST     rest_locked: nothing is under way any more
+ *               REST -> ACTIVE   kv_flush_ask_locked: DURABLE is asked for
+ *               REST -> freed    with the caller's reference
+ *
+ * INVARIANTS
+ *   (1) left[s] + got[s] only counts blocks that have not failed before stage
+ *       s; a block is counted in left[s] until it got there or failed.
+ *   (2) Pages belong to the transfer until left[COPIED] is 0, and nothing but
+ *       that gives them back: not a cancel, a time-out or a lost connection.
+ *   (3) An active transfer has a reference, and is in session->active.
+ *
+ * LOCKING   session->lock.  status[] is written by whoever has the block, and
+ *           read without the lock.
+ */
+#include "kernels/transfer/flush.h"
+#include "kernels/transfer/hold.h"
+#include "kernels/transfer/lease.h"
+#include "kernels/transfer/stream_fence.h"
+#include "kernels/transfer/load.h"
+#include "kernels/paged/map.h"
+#include "kernels/transfer/stream_sync.h"
+#include "kernels/transfer/parts.h"
+#include "kernels/transfer/pool.h"
+#include "kernels/transfer/prefetch.h"
+#include "kernels/transfer/save.h"
+#include "kernels/session/space.h"
+#include "kernels/transfer/xfer.h"
+
+static void check_locked(const struct kvfs_xfer *xfer)
+{
+	int s;
+
+	kv_assert_locked(&xfer->session->lock);
+	for (s = KVFS_COPIED; s <= KVFS_DURABLE; s++)
+		assert(xfer->left[s] + xfer->got[s] <= xfer->n);
+	assert(!xfer->active || xfer->refs > 0);
+	assert(xfer->pool == NULL || xfer->pool->busy > 0 || !xfer->active);
+}
+
+void kv_xfer_free(struct kvfs_xfer *xfer)
+{
+	if (xfer == NULL)
+		return;
+	free(xfer->pages);
+	free(xfer->blocks);
+	free(xfer->todo);
+	kv_parts_drop(xfer);
+	free(xfer->held);
+	kv_load_free(xfer->load);
+	free(xfer->ranges);
+	kv_order_drop(xfer);
+	free(xfer->gates);
+	free(xfer->parts);
+	free(xfer);
+}
+
+int kv_xfer_new(struct kvfs_session *session, enum kv_xfer_kind kind, size_t n,
+		struct kvfs_xfer **ret_xfer)
+{
+	struct kvfs_xfer *xfer;
+	size_t i;
+
+	xfer = calloc(1, sizeof(*xfer) + n * sizeof(xfer->status[0]));
+	if (xfer == NULL)
+		return -ENOMEM;
+	xfer->session = session;
+	xfer->kind = kind;
+	xfer->n = n;
+	xfer->refs = 1;
+	for (i = KVFS_COPIED; i <= KVFS_DURABLE; i++)
+		xfer->left[i] = n;
+	for (i = 0; i < n; i++)
+		atomic_init(&xfer->status[i], -EINPROGRESS);
+	*ret_xfer = xfer;
+	return 0;
+}
+
+void kv_xfer_get_locked(struct kvfs_xfer *xfer)
+{
+	kv_assert_locked(&xfer->session->lock);
+	xfer->refs++;
+}
+
+void kv_xfer_put_locked(struct kvfs_xfer *xfer)
+{
+	kv_assert_locked(&xfer->session->lock);
+	assert(xfer->refs > 0);
+	if (--xfer->refs > 0)
+		return;
+	if (xfer->space != NULL)
+		kv_lib_space_put_locked(xfer->space);
+	kv_xfer_free(xfer);
+}
+
+static void time_is_up_locked(struct kv_timer *timer)
+{
+	struct kvfs_xfer *xfer =
+		(struct kvfs_xfer *)((char *)timer -
+				     offsetof(struct kvfs_xfer, timer));
+
+	kv_xfer_stop_locked(xfer, -ETIMEDOUT);
+}
+
+void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
+{
+	kv_xfer_get_locked(xfer);
+	xfer->active = true;
+	TAILQ_INSERT_TAIL(&xfer->session->active, xfer, others);
+	if (xfer->pool != NULL) {
+		xfer->pool->busy++;
+		kv_lib_pool_hold_locked(xfer->pool, xfer->pages, xfer->n_pages,
+					kv_xfer_brings_in(xfer->kind));
+	}
+	xfer->timer.fire = time_is_up_locked;
+	if (xfer->left[KVFS_COPIED] > 0 && xfer->deadline_at != 0)
+		kv_timer_start_locked(xfer->session, &xfer->timer,
+				      xfer->deadline_at);
+}
+
+/* The one place where pages go back to the engine. */
+static void copied_locked(struct kvfs_xfer *xfer)
+{
+	/* Parts of blocks wait for each other. */
+	if (xfer->part == NULL)
+		kv_timer_stop_locked(xfer->session, &xfer->timer);
+	if (xfer->pool != NULL) {
+		kv_lib_pool_let_go_locked(xfer->pool, xfer->pages,
+					  xfer->n_pages,
+					  kv_xfer_brings_in(xfer->kind));
+		if (!kv_order_over_locked(xfer, xfer->pool))
+			xfer->pool->busy--;
+		xfer->pool = NULL;
+	}
+	if (xfer->lease != NULL)
+		kv_lease_put_locked(kv_steal(xfer->lease));
+}
+
+static bool is_over(const struct kvfs_xfer *xfer)
+{
+	return xfer->left[KVFS_COPIED] == 0 && xfer->left[KVFS_SEALED] == 0 &&
+	       (!xfer->flush_asked || xfer->left[KVFS_DURABLE] == 0);
+}
+
+static void rest_locked(struct kvfs_xfer *xfer)
+{
+	if (!xfer->active || !is_over(xfer))
+		return;
+	xfer->active = false;
+	TAILQ_REMOVE(&xfer->session->active, xfer, others);
+	pthread_cond_broadcast(&xfer->session->changed);
+	kv_xfer_put_locked(xfer);
+}
+
+/* What follows from a stage that every block has reached, or failed. */
+static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
+{
+	struct kvfs_session *session = xfer->session;
+
+	if (stage == KVFS_COPIED)
+		copied_locked(xfer);
+	if (stage == KVFS_SEALED) {
+		kv_timer_stop_locked(session, &xfer->timer);
+		if (xfer->kind == KV_XFER_SAVE)
+			kv_barriers_look_locked(session);
+		kv_flush_begin_locked(xfer);
+	}
+	if (xfer->over != NULL)
+		xfer->over(xfer, stage);
+}
+
+void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
+			  size_t n)
+{
+	kv_xfer_get_locked(xfer);
+	xfer->left[stage] -= n;
+	xfer->got[stage] += n;
+	check_locked(xfer);
+	if (n > 0 && xfer->left[stage] == 0) {
+		stage_over_locked(xfer, stage);
+		if (stage == KVFS_COPIED || !kv_xfer_brings_in(xfer->kind))
+			kv_session_completed_locked(xfer->session);
+	}
+	rest_locked(xfer);
+	kv_xfer_put_locked(xfer);
+}
+
+void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
+			 size_t n)
+{
+	bool over[KVFS_DURABLE + 1] = {false};
+	bool any = false;
+	int s;
+
+	if (n == 0)
+		return;
+	kv_xfer_get_locked(xfer);
+	for (s = (int)stage; s <= KVFS_DURABLE; s++) {
+		xfer->left[s] -= n;
+		over[s] = xfer->left[s] == 0;
+		any |= over[s];
+	}
+	check_locked(xfer);
+	for (s = (int)stage; s <= KVFS_DURABLE; s++)
+		if (over[s])
+			stage_over_locked(xfer, (enum kvfs_stage)s);
+	if (any)
+		kv_session_completed_locked(xfer->session);
+	rest_locked(xfer);
+	kv_xfer_put_locked(xfer);
+}
+
+void kv_xfer_marked_locked(struct kvfs_xfer *xfer)
+{
+	if (xfer->kind == KV_XFER_LOAD)
+		kv_load_begin_locked(xfer);
+	else if (xfer->kind == KV_XFER_LEAVE)
+		kv_leave_marked_locked(xfer);
+	else
+		kv_save_begin_locked(xfer);
+}
+
+void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
+{
+	int running = 0;
+
+	kv_assert_locked(&xfer->session->lock);
+	if (!atomic_compare_exchange_strong(&xfer->stopped, &running, status))
+		return;
+	if (xfer->kind == KV_XFER_LOAD)
+		kv_load_stopped_locked(xfer);
+	else if (xfer->kind == KV_XFER_SAVE)
+		kv_save_stopped_locked(xfer);
+	else if (xfer->kind == KV_XFER_PREFETCH)
+		kv_prefetch_stopped_locked(xfer);
+	else if (xfer->kind == KV_XFER_MAP)
+		kv_map_stopped_locked(xfer);
+	else if (xfer->kind == KV_XFER_BARRIER)
+		kv_barriers_look_locked(xfer->session);
+}
+
+/* ---- for callers ---- */
+
+static int check_xfer(const struct kvfs_xfer *xfer, enum kvfs_stage stage)
+{
+	int r = kv_session_check(xfer == NULL ? NULL : xfer->session);
+
+	if (r < 0)
+		return r;
+	return stage < KVFS_COPIED || stage > KVFS_DURABLE ? -EINVAL : 0;
+}
+
+int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage)
+{
+	int r = check_xfer(xfer, stage);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&xfer->session->lock);
+	if (stage == KVFS_DURABLE)
+		kv_flush_ask_locked(xfer);
+	r = xfer->left[stage] == 0;
+	pthread_mutex_unlock(&xfer->session->lock);
+	return r;
+}
+
+long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline)
+{
+	uint64_t at = kv_time_after(deadline);
+	long r = check_xfer(xfer, stage);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&xfer->session->lock);
+	if (stage == KVFS_DURABLE)
+		kv_flush_ask_locked(xfer);
+	while (xfer->left[stage] > 0 && r == 0)
+		r = kv_session_wait_locked(xfer->session, at);
+	if (xfer->left[stage] == 0)
+		r = (long)xfer->got[stage];
+	pthread_mutex_unlock(&xfer->session->lock);
+	return r;
+}
+
+long kvfs_xfer_wait_some(kvfs_xfer *xfer, size_t n, uint64_t deadline)
+{
+	uint64_t at = kv_time_after(deadline);
+	long r = check_xfer(xfer, KVFS_COPIED);
+
+	if (r < 0)
+		return r;
+	if (n > xfer->n)
+		return -EINVAL;
+	pthread_mutex_lock(&xfer->session->lock);
+	while (xfer->n - xfer->left[KVFS_COPIED] < n && r == 0)
+		r = kv_session_wait_locked(xfer->session, at);
+	if (xfer->n - xfer->left[KVFS_COPIED] >= n)
+		r = (long)(xfer->n - xfer->left[KVFS_COPIED]);
+	pthread_mutex_unlock(&xfer->session->lock);
+	return r;
+}
+
+int kvfs_xfer_status(kvfs_xfer *xfer, size_t i)
+{
+	int r = check_xfer(xfer, KVFS_COPIED);
+
+	if (r < 0)
+		return r;
+	return i < xfer->n ? atomic_load(&xfer->status[i]) : -EINVAL;
+}
+
+void kvfs_xfer_cancel(kvfs_xfer *xfer)
+{
+	if (check_xfer(xfer, KVFS_COPIED) < 0)
+		return;
+	pthread_mutex_lock(&xfer->session->lock);
+	kv_xfer_stop_locked(xfer, -ECANCELED);
+	pthread_mutex_unlock(&xfer->session->lock);
+}
+
+void kvfs_xfer_free(kvfs_xfer *xfer)
+{
+	struct kvfs_session *session;
+
+	if (check_xfer(xfer, KVFS_COPIED) < 0)
+		return;
+	session = xfer->session;
+	pthread_mutex_lock(&session->lock);
+	kv_holds_end_locked(xfer);
+	kv_xfer_put_locked(xfer);
+	pthread_mutex_unlock(&session->lock);
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * xfer.h - a transfer: blocks on their way, and how far each has got.
+ *
+ * All calls with session->lock held.
+ */
+#ifndef KV_XFER_H
+#define KV_XFER_H
+
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "kernels/device/copier.h"
+#include "kernels/kvfs.h"
+#include "kernels/session/rpc.h"
+#include "kernels/session/session.h"
+#include "kernels/session/timer.h"
+#include "common/wire.h"
+
+/* Up to KV_XFER_LEAVE they are over when COPIED. */
+enum kv_xfer_kind {
+	KV_XFER_LOAD,
+	KV_XFER_RESTORE,
+	KV_XFER_PREFETCH,
+	KV_XFER_MAP,   /* map.h: its bytes come by loads of their own */
+	KV_XFER_LEAVE, /* stream_fence.h: of no bytes */
+	KV_XFER_SAVE,
+	KV_XFER_BARRIER,
+};
+
+static inline bool kv_xfer_brings_in(enum kv_xfer_kind kind)
+{
+	return kind <= KV_XFER_LEAVE;
+}
+
+struct kv_device;
+struct kv_gates; /* stream_sync.c */
+struct kv_hold;	 /* hold.c */
+struct kv_part;	 /* parts.c */
+struct kv_load;	 /* load.c */
+struct kv_range;
+struct kv_prefetch_part; /* prefetch.c */
+
+struct kvfs_xfer {
+	/* fixed after start */
+	struct kvfs_session *session;
+	enum kv_xfer_kind kind;
+	size_t n;		  /* blocks; 1 for a barrier */
+	struct kvfs_pool *pool;	  /* load, save: until COPIED */
+	struct kvfs_space *space; /* save, barrier: held */
+	uint32_t space_id;
+	uint64_t generation; /* of the connection it began on */
+	int64_t *pages;
+	size_t n_pages;			/* -1 included */
+	const struct kv_device *device; /* the pool's; NULL: no pages */
+	uint32_t first_layer, layers;	/* of the layout; all, if not said */
+	struct kv_range *ranges;	/* of those layers; NULL: all of it */
+	size_t n_ranges;
+	size_t steps; /* it goes layer by layer in so many; else 0 */
+	uint32_t layers_a_step;
+	unsigned flags; /* of kvfs_opts */
+	int priority;
+	struct wire_save *blocks; /* save: offsets are filled in as they go */
+	uint64_t deadline_at;
+
+	/* lock */
+	TAILQ_ENTRY(kvfs_xfer) others; /* in session->active */
+	TAILQ_ENTRY(kvfs_xfer) queue;  /* in session->saves, lease->waiting */
+	bool active, queued;
+	unsigned refs; /* the caller's; being active; jobs, batches, calls */
+	size_t left[KVFS_DURABLE + 1]; /* by stage: blocks neither there nor
+					  failed */
+	size_t got[KVFS_DURABLE + 1];  /* by stage: blocks that are there */
+	struct kv_timer timer;
+	/* For whoever built on it, once a stage: every block has reached it, or
+	 * failed.  NULL: nobody. */
+	void (*over)(struct kvfs_xfer *xfer, enum kvfs_stage stage);
+	void *owner;		   /* over's, a map's, gone's */
+	void (*gone)(void *owner); /* stream_fence.c */
+
+	/* Order, stream_sync.c */
+	void *mark;	     /* fixed until COPIED; NULL: nothing to wait for */
+	bool marked;	     /* lock: the mark is done */
+	bool waits_for_mark; /* lock: in order->waiting */
+	struct kv_gates *gates;		/* lock; NULL: its device has none */
+	TAILQ_ENTRY(kvfs_xfer) ordered; /* in one of order's lists */
+
+	/* Flushing, flush.c */
+	bool flush_asked; /* lock: somebody waits for DURABLE */
+	bool flush_sent;  /* lock */
+
+	/* load */
+	struct kvfs_lease *lease; /* until COPIED */
+	size_t first;		  /* in the lease */
+	struct kv_load *load;
+
+	/* prefetch */
+	struct kv_prefetch_part *parts;
+	size_t n_parts;
+
+	/* save; lock */
+	uint32_t *todo;		/* ring of blocks that are in no batch yet */
+	size_t todo_at, todo_n; /* its first entry, and how many it has */
+	size_t todo_left;	/* of these, blocks that are still to do */
+	struct kv_timer again;	/* runs while it waits for room */
+	uint64_t pause;		/* before it tries again; 0: there was room */
+	struct kv_part *part;	/* by block; NULL: they are saved whole */
+	struct kv_hold **held;	/* by block; NULL: nothing is to be held */
+
+	_Atomic int stopped;  /* 0, or why blocks not begun yet shall fail */
+	_Atomic int status[]; /* of the blocks; written by who has them */
+};
+
+/* A transfer of @n blocks that nothing has happened to; the caller's
+ * reference only.  -ENOMEM. */
+int kv_xfer_new(struct kvfs_session *session, enum kv_xfer_kind kind, size_t n,
+		struct kvfs_xfer **ret_xfer);
+/* One that was never activated.  Takes NULL. */
+void kv_xfer_free(struct kvfs_xfer *xfer);
+
+/* It is under way from here on.  Pages are counted as the pool's here. */
+void kv_xfer_activate_locked(struct kvfs_xfer *xfer);
+
+void kv_xfer_get_locked(struct kvfs_xfer *xfer);
+void kv_xfer_put_locked(struct kvfs_xfer *xfer);
+
+/* @n more blocks have come to @stage; their statuses are set. */
+void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
+			  size_t n);
+/* @n blocks will never come to @stage or a later one; their statuses are set.
+ */
+void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
+			 size_t n);
+
+/* What it waited for, as stream_sync.h says, is over. */
+void kv_xfer_marked_locked(struct kvfs_xfer *xfer);
+
+/* Blocks not begun end with @status. */
+void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status);
+
+#endif
