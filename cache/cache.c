@@ -221,8 +221,8 @@ static void count_blocks(struct kv_cache *cache, struct kv_cache_stats *s)
 
 	s->dram_blocks = 0;
 	LIST_FOREACH(class, &cache->arena.classes, link)
-	TAILQ_FOREACH(segment, &class->segments, link)
-	s->dram_blocks += segment->slots - segment->free;
+		TAILQ_FOREACH(segment, &class->segments, link)
+			s->dram_blocks += segment->slots - segment->free;
 	for (uint32_t id = 0; id < cache->n_spaces; id++)
 		if (cache->spaces[id] && !cache->spaces[id]->removed) {
 			s->blocks += cache->spaces[id]->blocks;

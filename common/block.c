@@ -158,8 +158,7 @@ static int parse_metadata(json_t *json, struct kv_meta *meta)
 		return 0;
 	if (!json_is_object(json))
 		return -EINVAL;
-	json_object_foreach(json, name, value)
-	{
+	json_object_foreach(json, name, value) {
 		if (!json_is_string(value))
 			return -EINVAL;
 	}
@@ -244,8 +243,7 @@ static int parse_entries(json_t *json, struct entry *entries, size_t *ret_n,
 	size_t n = 0;
 	int r;
 
-	json_object_foreach(json, name, value)
-	{
+	json_object_foreach(json, name, value) {
 		if (strcmp(name, "__metadata__") == 0)
 			continue;
 		r = parse_entry(name, value, &entries[n++]);

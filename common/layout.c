@@ -281,8 +281,7 @@ static int parse_object(json_t *json, struct kv_layout *layout, unsigned *given)
 	r = parse_tensors(json_object_get(json, "tensors"), layout);
 	if (r < 0)
 		return r;
-	json_object_foreach(json, name, value)
-	{
+	json_object_foreach(json, name, value) {
 		r = parse_member(name, value, layout, given);
 		if (r < 0)
 			return r;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * txn_guard.c - transactions begin here, so that the environment can be opened anew.
+ * txn_guard.c - transactions begin here, so that the environment can be opened
+ * anew.
  *
  * Once a write of its meta page has failed, LMDB refuses every transaction of
  * the environment, for good; after a fault (fault.c) nobody may use it.  The

@@ -34,11 +34,11 @@ static void orphan_free(struct kv_cache *cache, const struct kv_block *block)
 	struct kv_orphan *orphan;
 
 	LIST_FOREACH(orphan, &cache->ssd.orphans, link)
-	if (orphan->block == block->number) {
-		LIST_REMOVE(orphan, link);
-		free(orphan);
-		return;
-	}
+		if (orphan->block == block->number) {
+			LIST_REMOVE(orphan, link);
+			free(orphan);
+			return;
+		}
 }
 
 void kv_block_settle_locked(struct kv_cache *cache, struct kv_block *block)
@@ -131,11 +131,11 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 		return 0;
 	}
 	LIST_FOREACH(orphan, &cache->ssd.orphans, link)
-	if (orphan->block == block->number) {
-		*ret_record = orphan->record;
-		kv_unlock(cache);
-		return 0;
-	}
+		if (orphan->block == block->number) {
+			*ret_record = orphan->record;
+			kv_unlock(cache);
+			return 0;
+		}
 	kv_unlock(cache);
 	return cache->index ? kv_index_get(cache->index, id, ret_record)
 			    : -ENOENT;

@@ -154,8 +154,7 @@ static bool turn(struct kv_cache *cache)
 		batch_end(cache, batch);
 		return true;
 	}
-	TAILQ_FOREACH(prefetch, &all->list, link)
-	{
+	TAILQ_FOREACH(prefetch, &all->list, link) {
 		batch = gather(cache, prefetch);
 		if (!batch &&
 		    (prefetch->next < prefetch->n || prefetch->under_way))

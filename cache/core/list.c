@@ -19,8 +19,8 @@ struct kv_shelf *kv_shelf_find(const struct kv_shelf_list *own,
 
 	/* As many as the space has sizes of blocks: one, as a rule. */
 	LIST_FOREACH(shelf, own, own)
-	if (shelf->class == class)
-		return shelf;
+		if (shelf->class == class)
+			return shelf;
 	return NULL;
 }
 

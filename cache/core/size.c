@@ -23,11 +23,11 @@ static bool in_use(struct kv_cache *cache, uint64_t slot_bytes)
 	struct kv_ssd_class *ssd;
 
 	LIST_FOREACH(class, &cache->arena.classes, link)
-	if (class->slot_bytes == slot_bytes && class->n_segments)
-		return true;
+		if (class->slot_bytes == slot_bytes && class->n_segments)
+			return true;
 	LIST_FOREACH(ssd, &cache->ssd.classes, link)
-	if (ssd->slot_bytes == slot_bytes && ssd->total)
-		return true;
+		if (ssd->slot_bytes == slot_bytes && ssd->total)
+			return true;
 	return false;
 }
 

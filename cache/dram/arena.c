@@ -166,8 +166,7 @@ static struct kv_class *class_get(struct kv_cache *cache,
 	uint32_t bits = space->mode & (S_IRUSR | S_IRGRP | S_IROTH);
 	struct kv_class *class, *vacant = NULL;
 
-	LIST_FOREACH(class, &cache->arena.classes, link)
-	{
+	LIST_FOREACH(class, &cache->arena.classes, link) {
 		if (class->slot_bytes == slot_bytes &&
 		    class->uid == space->uid && class->gid == space->gid &&
 		    class->read_bits == bits)
@@ -306,29 +305,29 @@ void kv_arena_check_locked(struct kv_cache *cache)
 	struct kv_shelf *shelf;
 
 	kv_assert_locked(&cache->lock);
-	LIST_FOREACH(class, &cache->arena.classes, link)
-	{
+	LIST_FOREACH(class, &cache->arena.classes, link) {
 		uint32_t idle = 0, on_shelves = 0;
 
 		TAILQ_FOREACH(shelf, &class->shelves, link)
-		on_shelves += shelf->idle;
+			on_shelves += shelf->idle;
 		TAILQ_FOREACH(segment, &class->segments, link)
-		for (uint32_t i = 0; i < segment->slots; i++) {
-			struct kv_slot *slot = &segment->slot[i];
-			bool ready = slot->state == SLOT_READY;
+			for (uint32_t i = 0; i < segment->slots; i++) {
+				struct kv_slot *slot = &segment->slot[i];
+				bool ready = slot->state == SLOT_READY;
 
-			assert(ready == (slot->block != NULL));
-			assert(!ready || slot->block->slot == slot);
-			assert((ready && !slot->pinned) == slot->node.linked);
-			assert((slot->state != SLOT_FREE) ==
-			       (slot->shelf != NULL));
-			assert(!ready ||
-			       slot->shelf->space->id == slot->block->space);
-			assert(ready || !slot->leases);
-			idle += kv_slot_idle(slot);
-			if (slot->state != SLOT_FREE)
-				used += class->slot_bytes;
-		}
+				assert(ready == (slot->block != NULL));
+				assert(!ready || slot->block->slot == slot);
+				assert((ready && !slot->pinned) ==
+				       slot->node.linked);
+				assert((slot->state != SLOT_FREE) ==
+				       (slot->shelf != NULL));
+				assert(!ready || slot->shelf->space->id ==
+							 slot->block->space);
+				assert(ready || !slot->leases);
+				idle += kv_slot_idle(slot);
+				if (slot->state != SLOT_FREE)
+					used += class->slot_bytes;
+			}
 		assert(idle == class->idle && idle == on_shelves);
 		idle_bytes += idle * class->slot_bytes;
 	}

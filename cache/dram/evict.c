@@ -109,8 +109,7 @@ static struct kv_shelf *coldest_shelf(const struct kv_class *class,
 	struct kv_shelf *shelf, *best = NULL;
 
 	*ret_age = 0;
-	TAILQ_FOREACH(shelf, &class->shelves, link)
-	{
+	TAILQ_FOREACH(shelf, &class->shelves, link) {
 		uint32_t age;
 
 		if (!shelf->blocks)
@@ -138,9 +137,9 @@ static bool evict_one(const struct need *need, const struct kv_space *but)
 		return true;
 	/* All it has is held by open files. */
 	TAILQ_FOREACH(shelf, &need->class->shelves, link)
-	if (shelf != best && shelf->space != but && gives(shelf, need) &&
-	    evict_from(need->cache, shelf))
-		return true;
+		if (shelf != best && shelf->space != but &&
+		    gives(shelf, need) && evict_from(need->cache, shelf))
+			return true;
 	return false;
 }
 
@@ -150,14 +149,14 @@ bool kv_room_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
 	uint32_t best_age = 0;
 
 	LIST_FOREACH(shelf, &space->dram_shelves, own)
-	if (shelf->idle) {
-		uint32_t age = kv_policy_age(&shelf->policy);
+		if (shelf->idle) {
+			uint32_t age = kv_policy_age(&shelf->policy);
 
-		if (!best || age > best_age) {
-			best = shelf;
-			best_age = age;
+			if (!best || age > best_age) {
+				best = shelf;
+				best_age = age;
+			}
 		}
-	}
 	return best && evict_from(cache, best);
 }
 
@@ -226,9 +225,9 @@ static bool shed_one(const struct need *for_whom)
 	if (best && shed_from(need.cache, best))
 		return true;
 	TAILQ_FOREACH(shelf, &need.class->shelves, link)
-	if (shelf != best && gives(shelf, &need) &&
-	    shed_from(need.cache, shelf))
-		return true;
+		if (shelf != best && gives(shelf, &need) &&
+		    shed_from(need.cache, shelf))
+			return true;
 	return false;
 }
 
@@ -284,8 +283,7 @@ static struct kv_class *coldest_class(const struct need *need,
 	struct kv_class *class, *best = NULL;
 
 	*ret_age = 0;
-	LIST_FOREACH(class, &need->cache->arena.classes, link)
-	{
+	LIST_FOREACH(class, &need->cache->arena.classes, link) {
 		struct kv_shelf *shelf;
 		uint32_t age;
 
@@ -318,8 +316,7 @@ static struct kv_segment *segment_of(const struct need *need,
 		if (may_empty(need, segment))
 			return segment;
 	}
-	TAILQ_FOREACH_REVERSE(segment, &class->segments, kv_segments, link)
-	{
+	TAILQ_FOREACH_REVERSE(segment, &class->segments, kv_segments, link) {
 		if (!forces(need) &&
 		    segment->idle + segment->free < segment->slots)
 			continue;
@@ -341,23 +338,23 @@ static struct kv_segment *segment_to_steal(const struct need *need)
 	uint32_t age;
 
 	LIST_FOREACH(class, classes, link)
-	TAILQ_FOREACH(segment, &class->segments, link)
-	{
-		if (class != need->class && segment->free == segment->slots)
-			return segment;
-		if (!segment->free)
-			break; /* those with free slots are in front */
-	}
+		TAILQ_FOREACH(segment, &class->segments, link) {
+			if (class != need->class &&
+			    segment->free == segment->slots)
+				return segment;
+			if (!segment->free)
+				break; /* those with free slots are in front */
+		}
 	class = coldest_class(need, &coldest, &age);
 	segment = class ? segment_of(need, class, coldest) : NULL;
 	if (segment)
 		return segment;
 	LIST_FOREACH(class, classes, link)
-	if (class != need->class && (class->idle || forces(need))) {
-		segment = segment_of(need, class, NULL);
-		if (segment)
-			return segment;
-	}
+		if (class != need->class && (class->idle || forces(need))) {
+			segment = segment_of(need, class, NULL);
+			if (segment)
+				return segment;
+		}
 	return NULL;
 }
 

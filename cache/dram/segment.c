@@ -189,12 +189,12 @@ static struct kv_segment *segment_find(struct kv_arena *arena, uint32_t id)
 	struct kv_class *class;
 
 	LIST_FOREACH(class, &arena->classes, link)
-	TAILQ_FOREACH(segment, &class->segments, link)
-	if (segment->id == id)
-		return segment;
+		TAILQ_FOREACH(segment, &class->segments, link)
+			if (segment->id == id)
+				return segment;
 	TAILQ_FOREACH(segment, &arena->retired, link)
-	if (segment->id == id)
-		return segment;
+		if (segment->id == id)
+			return segment;
 	return NULL;
 }
 

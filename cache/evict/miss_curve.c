@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * miss_curve.c - hit rates of caches of other sizes, from sampled reuse distances.
+ * miss_curve.c - hit rates of caches of other sizes, from sampled reuse
+ * distances.
  *
  * OWNS       the keys that are followed, and when each was used last.
  *

@@ -159,8 +159,7 @@ static struct kv_ring_stuck stuck_locked(struct kv_ring *ring)
 	struct kv_ring_stuck stuck = {0};
 	struct kv_io *io;
 
-	TAILQ_FOREACH(io, &ring->flying, link)
-	{
+	TAILQ_FOREACH(io, &ring->flying, link) {
 		if (now - io->since < ring->patience)
 			break;
 		if (io->op == KV_IO_READ)

@@ -143,8 +143,7 @@ static void reap(struct kv_ring *ring, struct uring *u)
 	struct io_uring_cqe *cqe;
 	unsigned head, n = 0;
 
-	io_uring_for_each_cqe(&u->uring, head, cqe)
-	{
+	io_uring_for_each_cqe(&u->uring, head, cqe) {
 		completed(ring, u, cqe->user_data, cqe->res);
 		n++;
 	}

@@ -192,8 +192,8 @@ int kv_snapshot_list(struct kv_cache *cache, struct kv_space *space,
 	ids = malloc((space->n_snapshots + 1) * sizeof(*ids));
 	if (ids)
 		LIST_FOREACH(snapshot, &space->snapshots, link)
-	if (snapshot->ready)
-		ids[n++] = snapshot->id;
+			if (snapshot->ready)
+				ids[n++] = snapshot->id;
 	kv_unlock(cache);
 	if (!ids)
 		return -ENOMEM;

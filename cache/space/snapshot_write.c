@@ -57,8 +57,8 @@ bool kv_snapshots_written_locked(const struct kv_cache *cache, uint32_t space,
 	const struct kv_snapshot *snapshot;
 
 	TAILQ_FOREACH(snapshot, &cache->snapshots.dirty, due)
-	if (snapshot->space == space && snapshot->change <= change)
-		return false;
+		if (snapshot->space == space && snapshot->change <= change)
+			return false;
 	return true;
 }
 

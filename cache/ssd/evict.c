@@ -144,8 +144,7 @@ static struct kv_shelf *coldest_shelf(const struct kv_ssd_class *class,
 	struct kv_shelf *shelf, *best = NULL;
 
 	*ret_age = 0;
-	TAILQ_FOREACH(shelf, &class->shelves, link)
-	{
+	TAILQ_FOREACH(shelf, &class->shelves, link) {
 		uint32_t age;
 
 		if (!shelf->blocks)
@@ -173,10 +172,10 @@ static bool evict_one(struct kv_cache *cache, const struct kv_ssd_class *class,
 		return true;
 	/* All it has is in use. */
 	TAILQ_FOREACH(shelf, &class->shelves, link)
-	if (shelf != best && shelf->blocks && shelf->space != but &&
-	    gives(shelf->space, taker, class->slot_bytes) &&
-	    evict_from(cache, shelf))
-		return true;
+		if (shelf != best && shelf->blocks && shelf->space != but &&
+		    gives(shelf->space, taker, class->slot_bytes) &&
+		    evict_from(cache, shelf))
+			return true;
 	return false;
 }
 
@@ -186,14 +185,14 @@ bool kv_reclaim_own_locked(struct kv_cache *cache, struct kv_space *space)
 	uint32_t best_age = 0;
 
 	LIST_FOREACH(shelf, &space->ssd_shelves, own)
-	if (shelf->blocks) {
-		uint32_t age = kv_policy_age(&shelf->policy);
+		if (shelf->blocks) {
+			uint32_t age = kv_policy_age(&shelf->policy);
 
-		if (!best || age > best_age) {
-			best = shelf;
-			best_age = age;
+			if (!best || age > best_age) {
+				best = shelf;
+				best_age = age;
+			}
 		}
-	}
 	return best && evict_from(cache, best);
 }
 
@@ -298,8 +297,7 @@ static struct kv_ssd_class *class_to_try(const struct kv_cache *cache,
 	struct kv_ssd_class *class, *coldest = NULL;
 	uint32_t age, coldest_age = 0;
 
-	LIST_FOREACH(class, &cache->ssd.classes, link)
-	{
+	LIST_FOREACH(class, &cache->ssd.classes, link) {
 		if (class == but || class->tried >= class->n_files ||
 		    !coldest_shelf(class, taker, spared, &age))
 			continue;
@@ -317,8 +315,7 @@ static unsigned files_to_try(const struct kv_ssd_class *class, uint32_t *ids)
 	const struct kv_file *file;
 	unsigned n = 0, at = 0;
 
-	TAILQ_FOREACH(file, &class->files, link)
-	{
+	TAILQ_FOREACH(file, &class->files, link) {
 		if (n == FILES_TRIED)
 			break;
 		if (at++ >= class->tried)
@@ -332,7 +329,7 @@ static void begin_anew(struct kv_cache *cache)
 	struct kv_ssd_class *class;
 
 	LIST_FOREACH(class, &cache->ssd.classes, link)
-	class->tried = 0;
+		class->tried = 0;
 	cache->ssd.tried_in_use = false;
 }
 
@@ -388,7 +385,7 @@ uint64_t kv_leaving_locked(const struct kv_cache *cache)
 	uint64_t n = 0;
 
 	LIST_FOREACH(class, &cache->ssd.classes, link)
-	n += class->leaving;
+		n += class->leaving;
 	return n;
 }
 
@@ -398,8 +395,7 @@ static bool evict_coldest(struct kv_cache *cache, const struct kv_space *taker,
 	struct kv_ssd_class *class, *coldest = NULL;
 	uint32_t age, coldest_age = 0;
 
-	LIST_FOREACH(class, &cache->ssd.classes, link)
-	{
+	LIST_FOREACH(class, &cache->ssd.classes, link) {
 		if (!coldest_shelf(class, taker, but, &age) ||
 		    (coldest && age <= coldest_age))
 			continue;
@@ -410,8 +406,8 @@ static bool evict_coldest(struct kv_cache *cache, const struct kv_space *taker,
 		return true;
 	/* All of it is in use. */
 	LIST_FOREACH(class, &cache->ssd.classes, link)
-	if (class != coldest && evict_one(cache, class, taker, but))
-		return true;
+		if (class != coldest && evict_one(cache, class, taker, but))
+			return true;
 	return false;
 }
 
@@ -438,8 +434,8 @@ static bool others_could(const struct kv_cache *cache,
 	uint32_t age;
 
 	LIST_FOREACH(class, &cache->ssd.classes, link)
-	if (coldest_shelf(class, taker, taker, &age))
-		return true;
+		if (coldest_shelf(class, taker, taker, &age))
+			return true;
 	return false;
 }
 

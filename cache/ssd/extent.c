@@ -44,8 +44,8 @@ static struct kv_ssd_class *class_find(struct kv_cache *cache,
 	struct kv_ssd_class *class;
 
 	LIST_FOREACH(class, &cache->ssd.classes, link)
-	if (class->slot_bytes == slot_bytes)
-		return class;
+		if (class->slot_bytes == slot_bytes)
+			return class;
 	return NULL;
 }
 
@@ -154,15 +154,14 @@ struct kv_file *kv_extents_empty_file(struct kv_cache *cache,
 {
 	struct kv_ssd_class *class;
 
-	LIST_FOREACH(class, &cache->ssd.classes, link)
-	{
+	LIST_FOREACH(class, &cache->ssd.classes, link) {
 		struct kv_file *file;
 
 		if (class->slot_bytes == slot_bytes)
 			continue;
 		TAILQ_FOREACH(file, &class->files, link)
-		if (file->used == 0)
-			return file;
+			if (file->used == 0)
+				return file;
 	}
 	return NULL;
 }

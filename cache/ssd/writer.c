@@ -15,9 +15,8 @@
  *
  * INVARIANTS
  *   (1) QUEUED and WRITING slots are on their space's undone, by seq, QUEUED
- *       ones on a lane, too (write_queue.c); ssd->undone counts them.  Neither is
- *       idle: a
- *       block that is being written keeps its bytes (R5).
+ *       ones on a lane, too (write_queue.c); ssd->undone counts them.  Neither
+ * is idle: a block that is being written keeps its bytes (R5).
  *
  * LOCKING    cache->lock.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client_state.c - a hash table of reservations, a sorted array of segments, and
- * sets of picks.
+ * client_state.c - a hash table of reservations, a sorted array of segments,
+ * and sets of picks.
  *
  * OWNS      the reservations until they are taken or dropped, the
  *           count that the cache keeps for each segment in the set, and the

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client_state.h - what one client holds besides leases: reserved blocks, the arena
- * segments whose descriptors it was given, and what it has picked for snapshots
- * that it has not made yet.
+ * client_state.h - what one client holds besides leases: reserved blocks, the
+ * arena segments whose descriptors it was given, and what it has picked for
+ * snapshots that it has not made yet.
  */
 #ifndef KV_FS_HOLDINGS_H
 #define KV_FS_HOLDINGS_H

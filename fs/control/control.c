@@ -53,8 +53,7 @@ static bool over_limit(struct kv_server *server, uint32_t uid)
 	struct kv_client *client;
 	size_t all = 0, same = 0;
 
-	TAILQ_FOREACH(client, &server->clients, link)
-	{
+	TAILQ_FOREACH(client, &server->clients, link) {
 		all++;
 		same += client->caller.uid == uid;
 	}
@@ -123,7 +122,7 @@ static void begin_stop(struct kv_mail *mail)
 	server->stopping = true;
 	epoll_ctl(server->epoll, EPOLL_CTL_DEL, control->listener.fd, NULL);
 	TAILQ_FOREACH(client, &server->clients, link)
-	kv_client_quiesce(client);
+		kv_client_quiesce(client);
 }
 
 /* Wait for the next events, or for the next deadline. */
@@ -272,7 +271,7 @@ static void retire(struct kv_mail *mail)
 	struct kv_client *client;
 
 	TAILQ_FOREACH(client, &r->server->clients, link)
-	kv_client_retire(client, r->segment);
+		kv_client_retire(client, r->segment);
 	free(r);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * copy_stream.h - what one copy thread needs to move a batch: a stream, memory on the
- * device to scatter from and gather in, and pinned host memory for what is not
- * registered.
+ * copy_stream.h - what one copy thread needs to move a batch: a stream, memory
+ * on the device to scatter from and gather in, and pinned host memory for what
+ * is not registered.
  *
  * Made when a batch finds none free, and kept until the GPU is given up; each
  * part of its memory is made when it is first needed.

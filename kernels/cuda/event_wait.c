@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * event_wait.c - what the caller's stream had been given when a transfer was begun.
+ * event_wait.c - what the caller's stream had been given when a transfer was
+ * begun.
  *
  * OWNS      an event for each mark, and where a mark stands for the caller's
  *           event, a stream: what an event stands for can only be taken over by

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * event_wait.h - what the caller's stream had been given when a transfer was begun.
+ * event_wait.h - what the caller's stream had been given when a transfer was
+ * begun.
  */
 #ifndef KV_CUDA_MARK_H
 #define KV_CUDA_MARK_H

@@ -203,8 +203,8 @@ static struct in_use *find(int ordinal)
 	struct in_use *in_use;
 
 	LIST_FOREACH(in_use, &all, others)
-	if (in_use->gpu.ordinal == ordinal)
-		return in_use;
+		if (in_use->gpu.ordinal == ordinal)
+			return in_use;
 	return NULL;
 }
 

@@ -119,11 +119,11 @@ static struct attached *first_locked(enum state state, size_t *ret_i)
 	size_t i;
 
 	TAILQ_FOREACH(a, &list, others)
-	for (i = 0; i < a->n && !a->going; i++)
-		if (a->state[i] == state) {
-			*ret_i = i;
-			return a;
-		}
+		for (i = 0; i < a->n && !a->going; i++)
+			if (a->state[i] == state) {
+				*ret_i = i;
+				return a;
+			}
 	return NULL;
 }
 
@@ -226,9 +226,9 @@ static struct attached *find_locked(const void *at)
 	struct attached *a;
 
 	TAILQ_FOREACH(a, &list, others)
-	if ((const uint8_t *)at >= a->base &&
-	    (const uint8_t *)at < a->base + a->bytes)
-		return a;
+		if ((const uint8_t *)at >= a->base &&
+		    (const uint8_t *)at < a->base + a->bytes)
+			return a;
 	return NULL;
 }
 
@@ -295,13 +295,13 @@ void kv_pinned_get_info(struct kv_pinned_info *ret_info)
 	pthread_mutex_lock(&lock);
 	ret_info->way = way_taken;
 	TAILQ_FOREACH(a, &list, others)
-	for (i = 0; i < a->n; i++) {
-		if (a->state[i] == REGISTERED)
-			ret_info->bytes_registered += chunk_bytes(a, i);
-		else if (a->state[i] == REFUSED)
-			ret_info->bytes_refused += chunk_bytes(a, i);
-		else
-			ret_info->bytes_waiting += chunk_bytes(a, i);
-	}
+		for (i = 0; i < a->n; i++) {
+			if (a->state[i] == REGISTERED)
+				ret_info->bytes_registered += chunk_bytes(a, i);
+			else if (a->state[i] == REFUSED)
+				ret_info->bytes_refused += chunk_bytes(a, i);
+			else
+				ret_info->bytes_waiting += chunk_bytes(a, i);
+		}
 	pthread_mutex_unlock(&lock);
 }

@@ -42,8 +42,8 @@ static struct kv_job *first_of_best_locked(const struct kv_copier *copier)
 	struct kv_job *job, *best = TAILQ_FIRST(&copier->jobs);
 
 	TAILQ_FOREACH(job, &copier->jobs, others)
-	if (rank(job) > rank(best))
-		best = job;
+		if (rank(job) > rank(best))
+			best = job;
 	return best;
 }
 

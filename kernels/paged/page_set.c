@@ -201,10 +201,10 @@ void kv_sets_end_locked(struct kv_reserved *reserved)
 	struct kvfs_pages *set;
 
 	LIST_FOREACH(set, &reserved->sets, others)
-	if (set->state == SET_TAKEN) {
-		set->state = SET_DROPPED;
-		give_back_locked(set);
-	}
+		if (set->state == SET_TAKEN) {
+			set->state = SET_DROPPED;
+			give_back_locked(set);
+		}
 }
 
 void kv_sets_free_locked(struct kv_reserved *reserved)

@@ -126,8 +126,8 @@ static struct kv_roster_space *find_space(struct kv_roster *roster,
 	struct kv_roster_space *space;
 
 	LIST_FOREACH(space, &roster->spaces, others)
-	if (strcmp(space->name, name) == 0)
-		return space;
+		if (strcmp(space->name, name) == 0)
+			return space;
 	return NULL;
 }
 
@@ -189,9 +189,9 @@ struct kv_page *kv_roster_find(struct kv_roster *roster,
 	struct kv_page *page;
 
 	LIST_FOREACH(page, bucket_of(roster, space, key), bucket)
-	if (page->space == space && page->key.len == key->len &&
-	    memcmp(page->key.bytes, key->bytes, key->len) == 0)
-		return page;
+		if (page->space == space && page->key.len == key->len &&
+		    memcmp(page->key.bytes, key->bytes, key->len) == 0)
+			return page;
 	return NULL;
 }
 

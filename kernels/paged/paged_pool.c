@@ -298,7 +298,7 @@ void kv_reserved_forget_locked(struct kvfs_session *session, const char *name)
 
 	kv_assert_locked(&session->lock);
 	LIST_FOREACH(reserved, &session->reserved, others)
-	kv_roster_forget(reserved->roster, name);
+		kv_roster_forget(reserved->roster, name);
 }
 
 int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)

@@ -46,7 +46,8 @@ void kv_attach_device_locked(struct kvfs_session *session,
 		return;
 	session->attacher = device;
 	TAILQ_FOREACH(m, &session->mappings, others)
-	kv_attach_locked(session, &m->attached, m->base, m->bytes, false);
+		kv_attach_locked(session, &m->attached, m->base, m->bytes,
+				 false);
 	if (session->stage != NULL)
 		kv_stage_attach_locked(session->stage, session);
 }

@@ -40,8 +40,7 @@ static void in_child(void)
 	struct kvfs_session *s;
 
 	atomic_fetch_add(&forks, 1);
-	TAILQ_FOREACH(s, &sessions, siblings)
-	{
+	TAILQ_FOREACH(s, &sessions, siblings) {
 		kv_link_close(&s->link);
 		kv_link_close(&s->lookup);
 		kv_stage_forked(s->stage);

@@ -146,9 +146,9 @@ static struct kvfs_xfer *next_save_locked(kvfs_space *space)
 	struct kvfs_xfer *xfer;
 
 	TAILQ_FOREACH(xfer, &space->session->active, others)
-	if (xfer->kind == KV_XFER_SAVE && xfer->stopped == 0 &&
-	    strcmp(xfer->space->name, space->name) == 0)
-		return xfer;
+		if (xfer->kind == KV_XFER_SAVE && xfer->stopped == 0 &&
+		    strcmp(xfer->space->name, space->name) == 0)
+			return xfer;
 	return NULL;
 }
 

@@ -88,8 +88,8 @@ static struct kv_mapping *find_locked(struct kvfs_session *session, uint32_t id)
 
 	kv_assert_locked(&session->lock);
 	TAILQ_FOREACH(m, &session->mappings, others)
-	if (m->id == id && m->generation == live)
-		return m;
+		if (m->id == id && m->generation == live)
+			return m;
 	return NULL;
 }
 

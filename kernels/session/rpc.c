@@ -135,10 +135,10 @@ static struct kv_call *take_locked(struct kvfs_session *session, uint64_t tag)
 
 	LIST_FOREACH(call, &rpc->pending[tag % KV_ARRAY_LEN(rpc->pending)],
 		     others)
-	if (call->tag == tag) {
-		LIST_REMOVE(call, others);
-		return call;
-	}
+		if (call->tag == tag) {
+			LIST_REMOVE(call, others);
+			return call;
+		}
 	return NULL;
 }
 

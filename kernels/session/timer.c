@@ -41,8 +41,8 @@ static struct kv_timer *earliest_locked(struct kvfs_session *session)
 	struct kv_timer *t, *first = NULL;
 
 	LIST_FOREACH(t, &session->timers, others)
-	if (first == NULL || t->at < first->at)
-		first = t;
+		if (first == NULL || t->at < first->at)
+			first = t;
 	return first;
 }
 

@@ -103,7 +103,7 @@ void kv_workers_end_locked(struct kvfs_session *session)
 	kv_assert_locked(&session->lock);
 	workers->stop = true;
 	SLIST_FOREACH(worker, &workers->idle, others)
-	pthread_cond_signal(&worker->wake);
+		pthread_cond_signal(&worker->wake);
 	while (workers->n > 0)
 		kv_session_wait_locked(session, UINT64_MAX);
 }

@@ -151,8 +151,7 @@ static bool is_past_locked(const struct kvfs_xfer *barrier)
 {
 	const struct kvfs_xfer *x;
 
-	TAILQ_FOREACH(x, &barrier->session->active, others)
-	{
+	TAILQ_FOREACH(x, &barrier->session->active, others) {
 		if (x == barrier)
 			return true;
 		if (x->kind == KV_XFER_SAVE && x->left[KVFS_SEALED] > 0 &&

@@ -41,10 +41,10 @@ struct kv_parted *kv_parts_find(struct kv_parts *parts,
 	struct kv_parted *parted;
 
 	LIST_FOREACH(parted, &parts->buckets[kv_parts_bucket(block)], others)
-	if (parted->block.len == block->len &&
-	    memcmp(parted->block.key, block->key, block->len) == 0 &&
-	    strcmp(parted->space->name, space->name) == 0)
-		return parted;
+		if (parted->block.len == block->len &&
+		    memcmp(parted->block.key, block->key, block->len) == 0 &&
+		    strcmp(parted->space->name, space->name) == 0)
+			return parted;
 	return NULL;
 }
 
@@ -110,8 +110,8 @@ static void settle_all_locked(struct kv_parted *parted)
 
 	do {
 		TAILQ_FOREACH(part, &parted->parts, others)
-		if (part->state != KV_PART_BATCH)
-			break;
+			if (part->state != KV_PART_BATCH)
+				break;
 		if (part != NULL)
 			settle_locked(part, parted->status);
 	} while (part != NULL);
@@ -239,8 +239,8 @@ void kv_part_sealed_locked(struct kv_part *part, struct kv_hold *hold)
 	struct kv_parted *parted = part->of;
 
 	TAILQ_FOREACH(part, &parted->parts, others)
-	kv_hold_block_locked(part->xfer, (size_t)(part - part->xfer->part),
-			     hold);
+		kv_hold_block_locked(part->xfer,
+				     (size_t)(part - part->xfer->part), hold);
 	kv_parted_end_locked(parted, 0);
 }
 
@@ -281,9 +281,9 @@ static struct kv_parted *next_live(struct kv_parts *parts, size_t bucket,
 	struct kv_parted *parted;
 
 	LIST_FOREACH(parted, &parts->buckets[bucket], others)
-	if (kv_parted_is_live(parted) &&
-	    !(lacking && kv_parted_is_whole(parted)))
-		return parted;
+		if (kv_parted_is_live(parted) &&
+		    !(lacking && kv_parted_is_whole(parted)))
+			return parted;
 	return NULL;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stream_fence.c - something that ends when what a stream was given so far is over.
+ * stream_fence.c - something that ends when what a stream was given so far is
+ * over.
  *
  * OWNS      nothing of its own: it is a transfer of no bytes that waits for its
  *           mark, as stream_sync.c has it.

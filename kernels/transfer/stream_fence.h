@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stream_fence.h - something that ends when what a stream was given so far is over.
+ * stream_fence.h - something that ends when what a stream was given so far is
+ * over.
  */
 #ifndef KV_LEAVE_H
 #define KV_LEAVE_H

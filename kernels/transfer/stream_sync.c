@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stream_sync.c - copies after the caller's work on the device, and that after them.
+ * stream_sync.c - copies after the caller's work on the device, and that after
+ * them.
  *
  * OWNS      the session's order thread; a transfer's mark (what must be over
  *           before its pages are touched) and its gates (what others wait for).
@@ -260,7 +261,7 @@ static size_t count_locked(const struct kv_xfers *xfers)
 	size_t n = 0;
 
 	TAILQ_FOREACH(xfer, xfers, ordered)
-	n++;
+		n++;
 	return n;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stream_sync.h - copies after the caller's work on the device, and that after them.
+ * stream_sync.h - copies after the caller's work on the device, and that after
+ * them.
  */
 #ifndef KV_ORDER_H
 #define KV_ORDER_H

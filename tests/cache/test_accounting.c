@@ -300,9 +300,9 @@ static void R32_capacity_is_rounded_down(void **state)
 	assert_true(t->cache->arena.max * t->cache->arena.segment_bytes <=
 		    t->config.dram);
 	LIST_FOREACH(class, &t->cache->arena.classes, link)
-	TAILQ_FOREACH(segment, &class->segments, link)
-	assert_true(segment->slots * class->slot_bytes <=
-		    t->cache->arena.segment_bytes);
+		TAILQ_FOREACH(segment, &class->segments, link)
+			assert_true(segment->slots * class->slot_bytes <=
+				    t->cache->arena.segment_bytes);
 	kv_unlock(t->cache);
 }
 

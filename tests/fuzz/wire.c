@@ -150,8 +150,8 @@ static void retire(size_t i, uint32_t segment)
 	struct kv_client *client;
 
 	TAILQ_FOREACH(client, &server.clients, link)
-	if (client == clients[i])
-		kv_client_retire(client, segment);
+		if (client == clients[i])
+			kv_client_retire(client, segment);
 }
 
 /*
