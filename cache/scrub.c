@@ -181,7 +181,7 @@ static void *scrubber_run(void *arg)
 		scrubber->pass_bytes = 0;
 		scrubber->pass_total = cache->ssd.used;
 		for (uint32_t file = 0; file < cache->ssd.n_files; file++)
-			if (kv_file_at(cache, file) && !scrubber->stop)
+			if (kv_segfile_at(cache, file) && !scrubber->stop)
 				scrub_file(cache, &plan, file);
 		if (scrubber->stop)
 			break;

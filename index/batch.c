@@ -248,17 +248,17 @@ int kv_batch_delete_snapshot(struct kv_batch *batch, uint64_t id)
 	return drop(batch, batch->index->snapshots, id);
 }
 
-int kv_batch_put_segment(struct kv_batch *batch,
-			 const struct kv_segment_record *record)
+int kv_batch_put_segfile(struct kv_batch *batch,
+			 const struct kv_segfile_record *record)
 {
-	struct kv_segment_record copy = *record;
+	struct kv_segfile_record copy = *record;
 
-	kv_segment_record_seal(&copy);
+	kv_segfile_record_seal(&copy);
 	return put(batch, batch->index->segments, copy.id,
 		   (MDB_val){sizeof(copy), &copy});
 }
 
-int kv_batch_delete_segment(struct kv_batch *batch, uint32_t id)
+int kv_batch_delete_segfile(struct kv_batch *batch, uint32_t id)
 {
 	return drop(batch, batch->index->segments, id);
 }

@@ -80,7 +80,7 @@ struct kv_snapshot_record {
 	uint64_t checksum; /* of the record before it, the name, the items */
 };
 
-struct kv_segment_record {
+struct kv_segfile_record {
 	uint32_t id; /* NNNNNN of the file's name */
 	uint32_t slots;
 	uint64_t slot_bytes; /* prologue included */
@@ -122,7 +122,7 @@ _Static_assert(sizeof(struct kv_slot_record) == 144, "on disk");
 _Static_assert(sizeof(struct kv_space_record) == 80, "on disk");
 _Static_assert(sizeof(struct kv_snapshot_item) == 40, "on disk");
 _Static_assert(sizeof(struct kv_snapshot_record) == 40, "on disk");
-_Static_assert(sizeof(struct kv_segment_record) == 24, "on disk");
+_Static_assert(sizeof(struct kv_segfile_record) == 24, "on disk");
 _Static_assert(sizeof(struct kv_trailer) == 64, "on disk");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "little-endian only");
 

@@ -73,7 +73,7 @@ struct kv_index_visitor {
 	void *arg;
 	int (*space)(void *arg, const struct kv_space_record *record,
 		     const char *name, const char *layout);
-	int (*segment)(void *arg, const struct kv_segment_record *record);
+	int (*segment)(void *arg, const struct kv_segfile_record *record);
 	int (*slot)(void *arg, uint64_t slot_id,
 		    const struct kv_slot_record *record);
 	int (*snapshot)(void *arg, const struct kv_snapshot_record *record,
@@ -115,9 +115,9 @@ int kv_batch_put_snapshot(struct kv_batch *batch,
 			  const char *name,
 			  const struct kv_snapshot_item *items);
 int kv_batch_delete_snapshot(struct kv_batch *batch, uint64_t id);
-int kv_batch_put_segment(struct kv_batch *batch,
-			 const struct kv_segment_record *record);
-int kv_batch_delete_segment(struct kv_batch *batch, uint32_t id);
+int kv_batch_put_segfile(struct kv_batch *batch,
+			 const struct kv_segfile_record *record);
+int kv_batch_delete_segfile(struct kv_batch *batch, uint32_t id);
 int kv_batch_put_info(struct kv_batch *batch, const struct kv_store_info *info);
 int kv_batch_commit(struct kv_batch *batch);
 void kv_batch_abort(struct kv_batch *batch);

@@ -94,10 +94,10 @@ static int by_id(const void *a, const void *b)
 
 static int segment_open(const struct work *work, uint32_t id)
 {
-	char name[KV_SEGMENT_NAME];
+	char name[KV_SEGFILE_NAME];
 	int fd;
 
-	kv_segment_name(id, name);
+	kv_segfile_name(id, name);
 	fd = openat(work->segments, name,
 		    O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	return fd < 0 ? -errno : fd;
@@ -143,7 +143,7 @@ static int find_files(struct work *work)
 	}
 	rewinddir(dir);
 	while (r == 0 && (entry = readdir(dir)))
-		if (kv_segment_parse(entry->d_name, &id))
+		if (kv_segfile_parse(entry->d_name, &id))
 			r = add_file(work, id);
 	closedir(dir);
 	if (work->n_files)
@@ -316,7 +316,7 @@ static int consider(struct work *work, const struct file *file, uint32_t place,
 static int add_file_blocks(struct work *work, const struct file *file)
 {
 	const struct kv_trailer *trailer = &file->trailer;
-	const struct kv_segment_record record = {.id = file->id,
+	const struct kv_segfile_record record = {.id = file->id,
 						 .slots = trailer->slots,
 						 .slot_bytes =
 							 trailer->slot_bytes};
@@ -326,12 +326,12 @@ static int add_file_blocks(struct work *work, const struct file *file)
 	int r = fd < 0 ? fd : batch_of(work, &batch);
 
 	if (r == 0)
-		r = kv_batch_put_segment(batch, &record);
+		r = kv_batch_put_segfile(batch, &record);
 	for (uint32_t at = 0; r == 0 && at < trailer->slots;
 	     at += KV_SCAN_MAX) {
 		uint32_t n = KV_MIN(KV_SCAN_MAX, trailer->slots - at);
 
-		kv_segment_scan(fd, out->info.store, trailer->slot_bytes, at, n,
+		kv_segfile_scan(fd, out->info.store, trailer->slot_bytes, at, n,
 				NULL, work->found);
 		for (uint32_t i = 0; r == 0 && i < n; i++)
 			r = consider(work, file, at + i, &work->found[i]);
@@ -464,7 +464,7 @@ bool kv_rebuild_possible(int store_fd)
 	uint32_t id;
 
 	while (dir && !any && (entry = readdir(dir)))
-		any = kv_segment_parse(entry->d_name, &id);
+		any = kv_segfile_parse(entry->d_name, &id);
 	if (dir)
 		closedir(dir);
 	else if (fd >= 0)

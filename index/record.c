@@ -79,18 +79,18 @@ bool kv_snapshot_record_whole(const struct kv_snapshot_record *record,
 	       record->checksum == snapshot_sum(record, tail);
 }
 
-static uint64_t segment_sum(const struct kv_segment_record *record)
+static uint64_t segment_sum(const struct kv_segfile_record *record)
 {
 	return XXH3_64bits(record,
-			   offsetof(struct kv_segment_record, checksum));
+			   offsetof(struct kv_segfile_record, checksum));
 }
 
-void kv_segment_record_seal(struct kv_segment_record *record)
+void kv_segfile_record_seal(struct kv_segfile_record *record)
 {
 	record->checksum = segment_sum(record);
 }
 
-bool kv_segment_record_whole(const struct kv_segment_record *record,
+bool kv_segfile_record_whole(const struct kv_segfile_record *record,
 			     uint64_t id)
 {
 	return record->id == id && record->checksum == segment_sum(record);

@@ -25,8 +25,8 @@ void kv_snapshot_record_seal(struct kv_snapshot_record *record,
 bool kv_snapshot_record_whole(const struct kv_snapshot_record *record,
 			      uint64_t id, const void *tail);
 
-void kv_segment_record_seal(struct kv_segment_record *record);
-bool kv_segment_record_whole(const struct kv_segment_record *record,
+void kv_segfile_record_seal(struct kv_segfile_record *record);
+bool kv_segfile_record_whole(const struct kv_segfile_record *record,
 			     uint64_t id);
 
 void kv_store_record_seal(struct kv_store_record *record);

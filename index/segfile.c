@@ -26,14 +26,14 @@
 
 static uint8_t zero_page[KV_PAGE] __attribute__((aligned(KV_PAGE)));
 
-void kv_segment_name(uint32_t id, char name[KV_SEGMENT_NAME])
+void kv_segfile_name(uint32_t id, char name[KV_SEGFILE_NAME])
 {
-	snprintf(name, KV_SEGMENT_NAME, "%06u.seg", id);
+	snprintf(name, KV_SEGFILE_NAME, "%06u.seg", id);
 }
 
-bool kv_segment_parse(const char *name, uint32_t *ret_id)
+bool kv_segfile_parse(const char *name, uint32_t *ret_id)
 {
-	char again[KV_SEGMENT_NAME];
+	char again[KV_SEGFILE_NAME];
 	unsigned long id = 0;
 	const char *c;
 
@@ -41,7 +41,7 @@ bool kv_segment_parse(const char *name, uint32_t *ret_id)
 		id = id * 10 + (unsigned long)(*c - '0');
 	if (id > UINT32_MAX / 2)
 		return false;
-	kv_segment_name((uint32_t)id, again);
+	kv_segfile_name((uint32_t)id, again);
 	*ret_id = (uint32_t)id;
 	return strcmp(name, again) == 0;
 }
@@ -85,7 +85,7 @@ static int check(const struct kv_trailer *trailer, uint32_t id,
 	    trailer->slot_bytes < 2 * KV_PAGE ||
 	    trailer->slot_bytes % KV_PAGE ||
 	    trailer->slot_bytes > trailer->segment_bytes ||
-	    trailer->slots != kv_segment_slots_of(trailer->segment_bytes,
+	    trailer->slots != kv_segfile_slots_of(trailer->segment_bytes,
 						  trailer->slot_bytes))
 		return -EBADMSG;
 	return 0;
@@ -124,7 +124,7 @@ int kv_trailer_write(int fd, uint32_t id, const uint8_t store[16],
 		.id = id,
 		.segment_bytes = segment_bytes,
 		.slot_bytes = slot_bytes,
-		.slots = kv_segment_slots_of(segment_bytes, slot_bytes),
+		.slots = kv_segfile_slots_of(segment_bytes, slot_bytes),
 	};
 	int r;
 
@@ -190,7 +190,7 @@ static void *scan_some(void *arg)
 	return NULL;
 }
 
-void kv_segment_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
+void kv_segfile_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
 		     uint32_t from, uint32_t n, const uint64_t *skip,
 		     struct kv_found *ret_found)
 {
@@ -207,21 +207,21 @@ void kv_segment_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
 		pthread_join(threads[i], NULL);
 }
 
-int kv_segment_zero(int fd, uint64_t slot_bytes, uint32_t place)
+int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t place)
 {
 	return write_page(fd, place * slot_bytes, zero_page);
 }
 
-int kv_segment_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes)
+int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes)
 {
-	const uint32_t slots = kv_segment_slots_of(segment_bytes, slot_bytes);
+	const uint32_t slots = kv_segfile_slots_of(segment_bytes, slot_bytes);
 	/* ZERO_RANGE is not to be had everywhere. */
 	const bool all = fallocate(fd, FALLOC_FL_ZERO_RANGE, 0,
 				   (off_t)segment_bytes) == 0;
 	int r = 0;
 
 	for (uint32_t i = 0; !all && r == 0 && i < slots; i++)
-		r = kv_segment_zero(fd, slot_bytes, i);
+		r = kv_segfile_zero(fd, slot_bytes, i);
 	if (r == 0 && fdatasync(fd) < 0)
 		r = -errno;
 	return r;

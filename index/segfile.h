@@ -10,14 +10,14 @@
 
 #include "index/format.h"
 
-#define KV_SEGMENT_NAME 16
+#define KV_SEGFILE_NAME 16
 
-void kv_segment_name(uint32_t id, char name[KV_SEGMENT_NAME]);
-/* Only the very name that kv_segment_name makes. */
-bool kv_segment_parse(const char *name, uint32_t *ret_id);
+void kv_segfile_name(uint32_t id, char name[KV_SEGFILE_NAME]);
+/* Only the very name that kv_segfile_name makes. */
+bool kv_segfile_parse(const char *name, uint32_t *ret_id);
 
 /* Slots of this size in a file of @segment_bytes. */
-static inline uint32_t kv_segment_slots_of(uint64_t segment_bytes,
+static inline uint32_t kv_segfile_slots_of(uint64_t segment_bytes,
 					   uint64_t slot_bytes)
 {
 	return (uint32_t)(segment_bytes / slot_bytes);
@@ -52,7 +52,7 @@ struct kv_found {
  * Read the first pages of the slots @from .. @from + @n, some at the same time;
  * slots whose bit is set in @skip (NULL: none) are left out, NOTHING.
  */
-void kv_segment_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
+void kv_segfile_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
 		     uint32_t from, uint32_t n, const uint64_t *skip,
 		     struct kv_found *ret_found);
 
@@ -60,12 +60,12 @@ void kv_segment_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
 bool kv_record_fits(const struct kv_slot_record *record, uint64_t slot_bytes);
 
 /* Make the first page of a slot zeros. */
-int kv_segment_zero(int fd, uint64_t slot_bytes, uint32_t place);
+int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t place);
 
 /*
  * The file changes its size of slots: make everything zero that could be taken
  * for a prologue, and sync it.
  */
-int kv_segment_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes);
+int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes);
 
 #endif

@@ -37,11 +37,11 @@ static int visit_slot(struct walk *walk, uint64_t id, const MDB_val *value)
 static int visit_segment(struct walk *walk, uint64_t id, const MDB_val *value)
 {
 	const struct kv_index_visitor *visitor = walk->visitor;
-	struct kv_segment_record record;
+	struct kv_segfile_record record;
 
 	if (value->mv_size == sizeof(record)) {
 		memcpy(&record, value->mv_data, sizeof(record));
-		if (kv_segment_record_whole(&record, id))
+		if (kv_segfile_record_whole(&record, id))
 			return visitor->segment(visitor->arg, &record);
 	}
 	walk->damaged++;

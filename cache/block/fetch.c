@@ -48,7 +48,7 @@ static int aim(struct fetch *fetch, uint8_t *data)
 {
 	struct kv_cache *cache = fetch->cache;
 	struct kv_block *block = fetch->block;
-	const struct kv_file *file;
+	const struct kv_segfile *file;
 	int r = 0;
 
 	kv_lock(cache);
@@ -57,7 +57,7 @@ static int aim(struct fetch *fetch, uint8_t *data)
 	} else if (kv_health_offline_locked(cache)) {
 		r = -EIO;
 	} else {
-		file = kv_file_at(cache, block->file);
+		file = kv_segfile_at(cache, block->file);
 		fetch->io = (struct kv_io){
 			.op = KV_IO_READ,
 			.fd = file->fd,

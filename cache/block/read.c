@@ -126,7 +126,8 @@ static void read_done(struct kv_io *io, int status)
 
 static void prepare(struct kv_read *read)
 {
-	const struct kv_file *file = kv_file_at(read->cache, read->block->file);
+	const struct kv_segfile *file =
+		kv_segfile_at(read->cache, read->block->file);
 
 	read->io.op = KV_IO_READ;
 	read->io.fd = file->fd;

@@ -181,24 +181,25 @@ struct kv_arena {
 /* ---- SSD ---- */
 
 /* One segment file. */
-struct kv_file {
+struct kv_segfile {
 	uint32_t id;	     /* fixed */
 	int fd;		     /* fixed while it lives */
 	uint64_t slot_bytes; /* changes only while it is empty */
 	uint32_t slots, used;
 	uint32_t hint; /* no free slot below it */
 	uint64_t *bitmap;
-	bool recorded;		   /* the index has it as it is */
-	bool trailer;		   /* its last page tells its slots */
-	TAILQ_ENTRY(kv_file) link; /* of its class; those with room in front */
+	bool recorded; /* the index has it as it is */
+	bool trailer;  /* its last page tells its slots */
+	TAILQ_ENTRY(kv_segfile)
+	link; /* of its class; those with room in front */
 };
-TAILQ_HEAD(kv_files, kv_file);
+TAILQ_HEAD(kv_segfiles, kv_segfile);
 
 /* SSD slots of one size. */
 struct kv_ssd_class {
 	uint64_t slot_bytes;
 	uint64_t free, total;
-	struct kv_files files;
+	struct kv_segfiles files;
 	uint32_t n_files;
 	uint32_t leaving; /* slots whose deletion waits for the commit */
 	uint32_t tried;	  /* files that could not be emptied; ssd/evict.c */
@@ -247,7 +248,7 @@ struct kv_ssd {
 	uint64_t records_max; /* fixed: slots in use that the index can hold */
 	uint64_t index_reserve; /* fixed: bytes of it for what is under way */
 	uint64_t records;	/* slots in use */
-	struct kv_file **files; /* by id; NULL: none */
+	struct kv_segfile **files; /* by id; NULL: none */
 	uint32_t n_files, live_files;
 	LIST_HEAD(, kv_ssd_class) classes;
 	struct kv_eviction eviction;

@@ -51,7 +51,7 @@ struct round {
 	struct kv_deletions deletions;
 	struct update *updates;
 	size_t n_updates;
-	struct kv_segment_record *files;
+	struct kv_segfile_record *files;
 	size_t n_files;
 	int *fds; /* to be synced */
 	size_t n_fds;
@@ -102,14 +102,14 @@ static void round_free(struct round *round)
 
 static void add_fd(struct kv_cache *cache, struct round *round, uint32_t id)
 {
-	struct kv_file *file = kv_file_at(cache, id);
+	struct kv_segfile *file = kv_segfile_at(cache, id);
 
 	for (size_t i = 0; i < round->n_fds; i++)
 		if (round->fds[i] == file->fd)
 			return;
 	round->fds[round->n_fds++] = file->fd;
 	if (!file->recorded) {
-		round->files[round->n_files++] = (struct kv_segment_record){
+		round->files[round->n_files++] = (struct kv_segfile_record){
 			.id = id,
 			.slots = file->slots,
 			.slot_bytes = file->slot_bytes,
@@ -274,7 +274,7 @@ static int fill_batch(struct kv_cache *cache, struct kv_batch *batch,
 	int r = 0;
 
 	for (size_t i = 0; r == 0 && i < round->n_files; i++)
-		r = kv_batch_put_segment(batch, &round->files[i]);
+		r = kv_batch_put_segfile(batch, &round->files[i]);
 	/* Deletions first: a slot may have been given back and taken again. */
 	for (size_t i = 0; r == 0 && i < round->deletions.n; i++)
 		r = kv_batch_delete_slot(batch,
@@ -323,7 +323,7 @@ static int zero_deleted(struct kv_cache *cache, const struct round *round)
 				  others_work);
 
 	if (r == 0)
-		r = kv_files_sync(cache, round->fds, round->n_deletion_fds);
+		r = kv_segfiles_sync(cache, round->fds, round->n_deletion_fds);
 	KV_POINT("tombstone.synced");
 	if (r == 0 || !others_work)
 		return r;
@@ -338,7 +338,7 @@ static int write_round(struct kv_cache *cache, const struct round *round)
 
 	KV_POINT("commit.begin");
 	if (round->n_puts)
-		r = kv_files_sync(cache, round->fds, round->n_fds);
+		r = kv_segfiles_sync(cache, round->fds, round->n_fds);
 	KV_POINT("sync.data");
 	if (r == 0 && round->n_files && fsync(cache->ssd.dir) < 0)
 		r = -errno;
@@ -437,7 +437,7 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 		put_ended(cache, &round->puts[i], status);
 	deletions_ended(cache, round, status);
 	for (size_t i = 0; status < 0 && i < round->n_files; i++)
-		kv_file_at(cache, round->files[i].id)->recorded = false;
+		kv_segfile_at(cache, round->files[i].id)->recorded = false;
 	ssd->commits_done = round->number;
 	cache->stats.commits += status == 0;
 	if (status < 0) {

@@ -197,7 +197,7 @@ bool kv_reclaim_own_locked(struct kv_cache *cache, struct kv_space *space)
 }
 
 /* The blocks whose records name @file; lets go of the lock. */
-static size_t blocks_in(struct kv_cache *cache, const struct kv_file *file,
+static size_t blocks_in(struct kv_cache *cache, const struct kv_segfile *file,
 			uint32_t *numbers)
 {
 	uint32_t id = file->id, slots = file->slots;
@@ -230,7 +230,7 @@ static size_t blocks_in(struct kv_cache *cache, const struct kv_file *file,
 }
 
 static enum outcome may_all_go(struct kv_cache *cache,
-			       const struct kv_file *file,
+			       const struct kv_segfile *file,
 			       const struct kv_space *taker,
 			       const uint32_t *numbers, size_t n)
 {
@@ -256,7 +256,7 @@ static enum outcome may_all_go(struct kv_cache *cache,
 	return outcome;
 }
 
-static enum outcome empty_file(struct kv_cache *cache, struct kv_file *file,
+static enum outcome empty_file(struct kv_cache *cache, struct kv_segfile *file,
 			       const struct kv_space *taker)
 {
 	_cleanup_(kv_freep) uint32_t *numbers =
@@ -312,7 +312,7 @@ static struct kv_ssd_class *class_to_try(const struct kv_cache *cache,
 /* Those with room are in front: least is lost with them. */
 static unsigned files_to_try(const struct kv_ssd_class *class, uint32_t *ids)
 {
-	const struct kv_file *file;
+	const struct kv_segfile *file;
 	unsigned n = 0, at = 0;
 
 	TAILQ_FOREACH(file, &class->files, link) {
@@ -354,7 +354,7 @@ static int reclaim_file(struct kv_cache *cache, const struct kv_ssd_class *but,
 	n = files_to_try(class, ids);
 	class->tried += FILES_TRIED;
 	for (unsigned i = 0; i < n; i++) {
-		struct kv_file *file = kv_file_at(cache, ids[i]);
+		struct kv_segfile *file = kv_segfile_at(cache, ids[i]);
 		enum outcome outcome =
 			file ? empty_file(cache, file, spared ? NULL : taker)
 			     : KEPT;

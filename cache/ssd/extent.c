@@ -81,10 +81,11 @@ struct kv_shelf *kv_extent_shelf(struct kv_cache *cache,
 		return NULL;
 	return kv_shelf_find(
 		&kv_block_space(cache, block)->ssd_shelves,
-		class_find(cache, kv_file_at(cache, block->file)->slot_bytes));
+		class_find(cache,
+			   kv_segfile_at(cache, block->file)->slot_bytes));
 }
 
-int kv_extents_add_file(struct kv_cache *cache, struct kv_file *file)
+int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file)
 {
 	struct kv_ssd_class *class = class_get(cache, file->slot_bytes);
 	uint64_t *bitmap;
@@ -106,7 +107,7 @@ int kv_extents_add_file(struct kv_cache *cache, struct kv_file *file)
 	return 0;
 }
 
-void kv_extents_remove_file(struct kv_cache *cache, struct kv_file *file)
+void kv_extents_remove_file(struct kv_cache *cache, struct kv_segfile *file)
 {
 	struct kv_ssd_class *class = class_find(cache, file->slot_bytes);
 
@@ -117,7 +118,7 @@ void kv_extents_remove_file(struct kv_cache *cache, struct kv_file *file)
 	class->total -= file->slots;
 }
 
-static void set_taken(struct kv_cache *cache, struct kv_file *file,
+static void set_taken(struct kv_cache *cache, struct kv_segfile *file,
 		      uint32_t place)
 {
 	struct kv_ssd_class *class = class_find(cache, file->slot_bytes);
@@ -133,7 +134,7 @@ static void set_taken(struct kv_cache *cache, struct kv_file *file,
 	}
 }
 
-static uint32_t first_free(struct kv_file *file)
+static uint32_t first_free(struct kv_segfile *file)
 {
 	for (uint32_t word = file->hint / 64; word < (file->slots + 63) / 64;
 	     word++) {
@@ -149,13 +150,13 @@ static uint32_t first_free(struct kv_file *file)
 	return KV_NONE;
 }
 
-struct kv_file *kv_extents_empty_file(struct kv_cache *cache,
-				      uint64_t slot_bytes)
+struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
+					 uint64_t slot_bytes)
 {
 	struct kv_ssd_class *class;
 
 	LIST_FOREACH(class, &cache->ssd.classes, link) {
-		struct kv_file *file;
+		struct kv_segfile *file;
 
 		if (class->slot_bytes == slot_bytes)
 			continue;
@@ -166,9 +167,9 @@ struct kv_file *kv_extents_empty_file(struct kv_cache *cache,
 	return NULL;
 }
 
-static struct kv_file *file_with_room(struct kv_ssd_class *class)
+static struct kv_segfile *file_with_room(struct kv_ssd_class *class)
 {
-	struct kv_file *file = TAILQ_FIRST(&class->files);
+	struct kv_segfile *file = TAILQ_FIRST(&class->files);
 
 	return file && file->used < file->slots ? file : NULL;
 }
@@ -189,7 +190,7 @@ static bool index_is_full(const struct kv_cache *cache)
 static void evict_ahead(struct kv_cache *cache, struct kv_ssd_class *class)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
-	uint64_t want = kv_file_room(cache) ? 0 : class->total / 50 + 1;
+	uint64_t want = kv_segfile_room(cache) ? 0 : class->total / 50 + 1;
 	uint64_t want_records = ssd->records_max / 50 + 1;
 
 	while (class->free + class->leaving < want &&
@@ -207,7 +208,7 @@ int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
 			  uint32_t *ret_place)
 {
 	struct kv_ssd_class *class = class_get(cache, slot_bytes);
-	struct kv_file *file;
+	struct kv_segfile *file;
 	uint32_t place;
 
 	if (!class || !shelf_make(cache, space, class))
@@ -221,8 +222,8 @@ int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
 			       ? -EAGAIN
 			       : -ENOSPC;
 	file = file_with_room(class);
-	if (!file &&
-	    (kv_file_room(cache) || kv_extents_empty_file(cache, slot_bytes)))
+	if (!file && (kv_segfile_room(cache) ||
+		      kv_extents_empty_file(cache, slot_bytes)))
 		return -ENOENT;
 	if (!file)
 		return kv_reclaim_for(cache, class, space) < 0 ? -ENOSPC
@@ -242,7 +243,8 @@ int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
 
 void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
 {
-	struct kv_file *file = kv_file_at(cache, (uint32_t)(slot_id >> 32));
+	struct kv_segfile *file =
+		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 	uint32_t place = (uint32_t)slot_id;
 	struct kv_ssd_class *class = class_find(cache, file->slot_bytes);
 
@@ -260,7 +262,7 @@ void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
 void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 			     uint32_t file, uint32_t place)
 {
-	struct kv_file *f = kv_file_at(cache, file);
+	struct kv_segfile *f = kv_segfile_at(cache, file);
 	struct kv_space *space = kv_block_space(cache, block);
 
 	block->file = file;
@@ -276,7 +278,7 @@ void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t slot_id)
 {
 	space->writing_ssd -=
-		kv_file_at(cache, (uint32_t)(slot_id >> 32))->slot_bytes;
+		kv_segfile_at(cache, (uint32_t)(slot_id >> 32))->slot_bytes;
 	kv_extent_delete_locked(cache, slot_id, true);
 }
 
@@ -293,7 +295,7 @@ void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
 		    uint32_t file, uint32_t place)
 {
-	struct kv_file *f = kv_file_at(cache, file);
+	struct kv_segfile *f = kv_segfile_at(cache, file);
 
 	if (!f || place >= f->slots ||
 	    (f->bitmap[place / 64] & 1ull << place % 64) ||
@@ -313,7 +315,8 @@ void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,
 			     bool reuse)
 {
 	struct kv_deletions *list = &cache->ssd.deletions;
-	struct kv_file *file = kv_file_at(cache, (uint32_t)(slot_id >> 32));
+	struct kv_segfile *file =
+		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 
 	if (list->n == list->room) {
 		size_t room = list->room ? list->room * 2 : 64;
@@ -336,7 +339,7 @@ void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,
 /* The block is on SSD no more; returns the slot it had. */
 static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 {
-	struct kv_file *file = kv_file_at(cache, block->file);
+	struct kv_segfile *file = kv_segfile_at(cache, block->file);
 	uint64_t id = kv_slot_id(block->file, block->place);
 
 	/* What is in DRAM, too, will come back. */
@@ -362,7 +365,8 @@ void kv_extent_forget_locked(struct kv_cache *cache, struct kv_block *block)
 
 void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id)
 {
-	struct kv_file *file = kv_file_at(cache, (uint32_t)(slot_id >> 32));
+	struct kv_segfile *file =
+		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 
 	class_find(cache, file->slot_bytes)->leaving--;
 	kv_extent_free_locked(cache, slot_id);
@@ -371,7 +375,8 @@ void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id)
 
 void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id)
 {
-	struct kv_file *file = kv_file_at(cache, (uint32_t)(slot_id >> 32));
+	struct kv_segfile *file =
+		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 
 	class_find(cache, file->slot_bytes)->leaving--;
 }
@@ -401,5 +406,5 @@ uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block)
 {
 	return block->file == KV_NONE
 		       ? 0
-		       : kv_file_at(cache, block->file)->slot_bytes;
+		       : kv_segfile_at(cache, block->file)->slot_bytes;
 }

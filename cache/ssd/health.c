@@ -98,7 +98,7 @@ static bool aim(struct kv_cache *cache, struct kv_io *io, uint8_t *page)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
 	const uint32_t turn = cache->health.turn++;
-	const struct kv_file *file = NULL;
+	const struct kv_segfile *file = NULL;
 
 	for (uint32_t i = 0; i < ssd->n_files && !file; i++)
 		file = ssd->files[(turn + i) % ssd->n_files];

@@ -70,7 +70,7 @@ static int wait_for_all(struct group *group)
 	return group->status;
 }
 
-int kv_files_sync(struct kv_cache *cache, const int *fds, size_t n)
+int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n)
 {
 	struct group group = GROUP_INIT;
 	bool short_of_memory = false;
@@ -97,12 +97,12 @@ static int zero_one(struct kv_cache *cache, struct group *group,
 		    struct kv_deletion *deletion)
 {
 	struct member *one = calloc(1, sizeof(*one));
-	struct kv_file *file;
+	struct kv_segfile *file;
 
 	if (!one)
 		return -ENOMEM;
 	kv_lock(cache);
-	file = kv_file_at(cache, (uint32_t)(deletion->slot_id >> 32));
+	file = kv_segfile_at(cache, (uint32_t)(deletion->slot_id >> 32));
 	one->io.fd = file->fd;
 	one->io.offset = (uint32_t)deletion->slot_id * file->slot_bytes;
 	kv_unlock(cache);

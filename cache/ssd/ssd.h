@@ -30,19 +30,19 @@ uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */
 bool kv_reclaim_own_locked(struct kv_cache *cache, struct kv_space *space);
 
 /* extent.c; lock held */
-struct kv_file *kv_file_at(struct kv_cache *cache, uint32_t id);
+struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id);
 /* A file that the index knows; -ENOENT: it is not there. */
-int kv_file_adopt(struct kv_cache *cache, const struct kv_segment_record *r);
+int kv_segfile_adopt(struct kv_cache *cache, const struct kv_segfile_record *r);
 /* A file for slots of this size, a new one or an empty one that had others;
  * lets go of the lock meanwhile. */
-int kv_file_create(struct kv_cache *cache, uint64_t slot_bytes);
+int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes);
 /* May there be one more? */
-bool kv_file_room(const struct kv_cache *cache);
+bool kv_segfile_room(const struct kv_cache *cache);
 /* Remove files that the index does not know. */
-void kv_files_sweep(struct kv_cache *cache);
+void kv_segfiles_sweep(struct kv_cache *cache);
 /* Give up whole files until the cap is kept; commits by itself. */
-int kv_files_shrink(struct kv_cache *cache);
-void kv_files_close(struct kv_cache *cache);
+int kv_segfiles_shrink(struct kv_cache *cache);
+void kv_segfiles_close(struct kv_cache *cache);
 /*
  * A free slot.  -ENOENT: a file must be created first; -EAGAIN: deletions must
  * be committed first; -ENOSPC: nothing may be evicted; -EDQUOT: nor by the
@@ -83,11 +83,11 @@ void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id);
 void kv_extent_order(struct kv_cache *cache, struct kv_block *block);
 /* At mount: the block goes with its file. */
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block);
-int kv_extents_add_file(struct kv_cache *cache, struct kv_file *file);
-void kv_extents_remove_file(struct kv_cache *cache, struct kv_file *file);
+int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file);
+void kv_extents_remove_file(struct kv_cache *cache, struct kv_segfile *file);
 /* An empty file with slots of another size; NULL. */
-struct kv_file *kv_extents_empty_file(struct kv_cache *cache,
-				      uint64_t slot_bytes);
+struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
+					 uint64_t slot_bytes);
 
 /* write_queue.c; lock held */
 void kv_lanes_init(struct kv_cache *cache);
@@ -154,7 +154,7 @@ void kv_commit_gather(struct kv_cache *cache);
  * @others_work, those that cannot are ->bad; else it fails. */
 int kv_prologues_zero(struct kv_cache *cache, struct kv_deletion *items,
 		      size_t n, bool others_work);
-int kv_files_sync(struct kv_cache *cache, const int *fds, size_t n);
+int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n);
 
 /* health.c */
 int kv_health_init(struct kv_cache *cache);

@@ -31,12 +31,12 @@ struct sweep {
 /* -ENOENT: there is no such file. */
 static int describe(struct kv_cache *cache, uint32_t id, struct sweep *sweep)
 {
-	struct kv_file *file;
+	struct kv_segfile *file;
 	size_t words;
 	int r = -ENOENT;
 
 	kv_lock(cache);
-	file = kv_file_at(cache, id);
+	file = kv_segfile_at(cache, id);
 	if (file) {
 		sweep->fd = file->fd;
 		sweep->slot_bytes = file->slot_bytes;
@@ -61,14 +61,14 @@ static int zero_strays(struct kv_cache *cache, struct sweep *sweep)
 	for (uint32_t at = 0; r == 0 && at < sweep->slots; at += KV_SCAN_MAX) {
 		uint32_t n = KV_MIN(KV_SCAN_MAX, sweep->slots - at);
 
-		kv_segment_scan(sweep->fd, cache->info.store, sweep->slot_bytes,
+		kv_segfile_scan(sweep->fd, cache->info.store, sweep->slot_bytes,
 				at, n, sweep->taken, sweep->found);
 		for (uint32_t i = 0; r == 0 && i < n; i++) {
 			sweep->unreadable +=
 				sweep->found[i].state == KV_FOUND_UNREADABLE;
 			if (sweep->found[i].state != KV_FOUND_BLOCK)
 				continue;
-			r = kv_segment_zero(sweep->fd, sweep->slot_bytes,
+			r = kv_segfile_zero(sweep->fd, sweep->slot_bytes,
 					    at + i);
 			sweep->zeroed++;
 		}
@@ -95,7 +95,7 @@ static int sweep_file(struct kv_cache *cache, uint32_t id, struct sweep *sweep)
 	if (r < 0)
 		return r;
 	kv_lock(cache);
-	kv_file_at(cache, id)->trailer = true;
+	kv_segfile_at(cache, id)->trailer = true;
 	kv_unlock(cache);
 	return 0;
 }

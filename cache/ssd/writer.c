@@ -172,7 +172,7 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 	struct write *write = calloc(1, sizeof(*write));
-	struct kv_file *file;
+	struct kv_segfile *file;
 	int r;
 
 	if (!write)
@@ -184,7 +184,7 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 		free(write);
 		return r;
 	}
-	file = kv_file_at(cache, slot->file);
+	file = kv_segfile_at(cache, slot->file);
 	kv_admit_charge_locked(cache, slot);
 	kv_lane_charge_locked(slot);
 	kv_lane_drop_locked(cache, slot);
@@ -254,7 +254,7 @@ static int turn(struct kv_cache *cache)
 	slot_bytes = slot->segment->class->slot_bytes;
 	r = start_write(cache, slot);
 	if (r == -ENOENT) {
-		r = kv_file_create(cache, slot_bytes);
+		r = kv_segfile_create(cache, slot_bytes);
 		/* Full from outside: go on with the files there are. */
 		if (r == -ENOSPC) {
 			ssd->full = true;

@@ -40,10 +40,10 @@ static int visit_space(void *arg, const struct kv_space_record *record,
 	return r == -ENOMEM ? r : 0;
 }
 
-static int visit_segment(void *arg, const struct kv_segment_record *record)
+static int visit_segment(void *arg, const struct kv_segfile_record *record)
 {
 	const struct adoption *adoption = arg;
-	int r = kv_file_adopt(adoption->cache, record);
+	int r = kv_segfile_adopt(adoption->cache, record);
 
 	if (r == 0)
 		kv_size_used(adoption->cache, record->slot_bytes);

@@ -105,7 +105,7 @@ static int pass_space(void *arg, const struct kv_space_record *record,
 	return 0;
 }
 
-static int pass_segment(void *arg, const struct kv_segment_record *record)
+static int pass_segment(void *arg, const struct kv_segfile_record *record)
 {
 	(void)arg;
 	(void)record;

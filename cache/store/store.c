@@ -310,9 +310,9 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	if (r < 0 || cache->config.read_only)
 		return r;
 	KV_POINT("mount.read");
-	kv_files_sweep(cache);
+	kv_segfiles_sweep(cache);
 	kv_lock(cache);
-	r = kv_files_shrink(cache);
+	r = kv_segfiles_shrink(cache);
 	kv_unlock(cache);
 	if (r == 0)
 		r = kv_store_recover(cache);
@@ -361,7 +361,7 @@ void kv_store_close(struct kv_cache *cache, bool clean)
 		KV_POINT("unmount.clean");
 	}
 	kv_index_close(cache->index);
-	kv_files_close(cache);
+	kv_segfiles_close(cache);
 	if (cache->ssd.dir >= 0)
 		close(cache->ssd.dir);
 	if (cache->spaces_dir >= 0)

@@ -268,7 +268,7 @@ static inline struct kv_cache_stats small_stats(struct small *s)
 	return stats;
 }
 
-static inline uint64_t small_taken(const struct kv_file *file)
+static inline uint64_t small_taken(const struct kv_segfile *file)
 {
 	uint64_t n = 0;
 

@@ -190,13 +190,13 @@ static int take_page(struct small *s, unsigned n, uint8_t *page, char *name,
 		     off_t *ret_offset)
 {
 	struct kv_block *block = small_get(s, n);
-	char file[KV_SEGMENT_NAME];
+	char file[KV_SEGFILE_NAME];
 	int fd, r;
 
-	kv_segment_name(block->file, file);
+	kv_segfile_name(block->file, file);
 	sprintf(name, "segments/%s", file);
 	*ret_offset = (off_t)block->place *
-		      (off_t)kv_file_at(s->cache, block->file)->slot_bytes;
+		      (off_t)kv_segfile_at(s->cache, block->file)->slot_bytes;
 	kv_block_put(s->cache, block);
 	fd = store_file(s, name, O_RDONLY);
 	r = pread(fd, page, KV_PAGE, *ret_offset) == KV_PAGE ? 0 : -EIO;

@@ -54,7 +54,7 @@ static void damage_while_closed(struct small *s, unsigned n)
 {
 	struct kv_block *block = small_get(s, n);
 	uint64_t at =
-		block->place * kv_file_at(s->cache, block->file)->slot_bytes;
+		block->place * kv_segfile_at(s->cache, block->file)->slot_bytes;
 	char path[128];
 	int fd;
 

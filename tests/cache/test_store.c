@@ -229,7 +229,7 @@ static void add_odd_slots(struct kv_batch *batch,
 
 static void add_odd_segments(struct kv_batch *batch)
 {
-	static const struct kv_segment_record odd[] = {
+	static const struct kv_segfile_record odd[] = {
 		{.id = 20, .slots = 9, .slot_bytes = 4096}, /* too small */
 		{.id = 21, .slots = 9, .slot_bytes = 12345},
 		{.id = 22, .slots = 9, .slot_bytes = 1ull << 40},
@@ -238,7 +238,7 @@ static void add_odd_segments(struct kv_batch *batch)
 	};
 
 	for (unsigned i = 0; i < KV_ARRAY_LEN(odd); i++)
-		assert_int_equal(kv_batch_put_segment(batch, &odd[i]), 0);
+		assert_int_equal(kv_batch_put_segfile(batch, &odd[i]), 0);
 }
 
 static void odd_records_cost_nothing_but_themselves(void **state)

@@ -55,8 +55,8 @@ static void seal(enum database database, uint64_t id, uint8_t *value, size_t n)
 		kv_store_record_seal((void *)value);
 	if (database == SLOTS && n == sizeof(struct kv_slot_record))
 		kv_slot_record_seal((void *)value, id);
-	if (database == SEGMENTS && n == sizeof(struct kv_segment_record))
-		kv_segment_record_seal((void *)value);
+	if (database == SEGMENTS && n == sizeof(struct kv_segfile_record))
+		kv_segfile_record_seal((void *)value);
 	if (database == SNAPSHOTS && n >= sizeof(*snapshot)) {
 		n -= sizeof(*snapshot);
 		snapshot->id = id;
@@ -142,7 +142,7 @@ static int see_snapshot(void *arg, const struct kv_snapshot_record *record,
 	return 0;
 }
 
-static int see_segment(void *arg, const struct kv_segment_record *record)
+static int see_segment(void *arg, const struct kv_segfile_record *record)
 {
 	struct seen *seen = arg;
 

@@ -47,13 +47,13 @@ static int open_below(int store_fd, const char *name)
 
 static void make_files(int store_fd)
 {
-	char name[KV_SEGMENT_NAME], below[40];
+	char name[KV_SEGFILE_NAME], below[40];
 
 	fuzz_must(mkdirat(store_fd, "index", 0700) == 0);
 	fuzz_must(mkdirat(store_fd, "segments", 0700) == 0);
 	fuzz_must(mkdirat(store_fd, "spaces", 0700) == 0);
 	for (uint32_t i = 0; i < FILES; i++) {
-		kv_segment_name(i, name);
+		kv_segfile_name(i, name);
 		snprintf(below, sizeof(below), "segments/%s", name);
 		segments[i] = open_below(store_fd, below);
 		fuzz_must(kv_trailer_write(segments[i], i, store_id, SEGMENT,

@@ -131,7 +131,7 @@ static inline int commit_info(struct fixture *f,
 struct seen {
 	uint64_t slots, spaces, segments, last, damaged;
 	struct kv_space_record space;
-	struct kv_segment_record segment;
+	struct kv_segfile_record segment;
 	char name[300], layout[70000];
 	bool disorder;
 	int stop;
@@ -149,7 +149,7 @@ static inline int see_space(void *arg, const struct kv_space_record *record,
 	return 0;
 }
 
-static inline int see_segment(void *arg, const struct kv_segment_record *record)
+static inline int see_segment(void *arg, const struct kv_segfile_record *record)
 {
 	struct seen *seen = arg;
 

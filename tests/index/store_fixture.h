@@ -87,9 +87,9 @@ static inline int store_teardown(void **state)
 
 static inline int store_open_file(struct store *s, uint32_t id)
 {
-	char name[KV_SEGMENT_NAME], path[40];
+	char name[KV_SEGFILE_NAME], path[40];
 
-	kv_segment_name(id, name);
+	kv_segfile_name(id, name);
 	snprintf(path, sizeof(path), "segments/%s", name);
 	return openat(s->fd, path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 }

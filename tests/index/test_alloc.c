@@ -7,7 +7,7 @@
 static int write_batch(struct fixture *f, uint64_t first)
 {
 	struct kv_space_record space = {.id = 2};
-	struct kv_segment_record segment = {.id = 7, .slots = 3};
+	struct kv_segfile_record segment = {.id = 7, .slots = 3};
 	struct kv_slot_record slot = slot_record(first);
 	struct kv_batch *batch = NULL;
 	int r = kv_batch_begin(f->index, &batch);
@@ -15,7 +15,7 @@ static int write_batch(struct fixture *f, uint64_t first)
 	if (r == 0)
 		r = kv_batch_put_space(batch, &space, "name", "{}");
 	if (r == 0)
-		r = kv_batch_put_segment(batch, &segment);
+		r = kv_batch_put_segfile(batch, &segment);
 	if (r == 0)
 		r = kv_batch_put_slot(batch, first, &slot);
 	if (r == 0)

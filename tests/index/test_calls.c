@@ -302,14 +302,14 @@ static int use_segment(void *arg)
 	if (r == 0)
 		r = kv_trailer_read(fd, 0, &trailer);
 	if (r == 0)
-		kv_segment_scan(fd, store_info.store, SLOT, 0, 4, NULL, found);
+		kv_segfile_scan(fd, store_info.store, SLOT, 0, 4, NULL, found);
 	for (unsigned i = 0; r == 0 && i < 4; i++)
 		assert_true(found[i].state == KV_FOUND_UNREADABLE ||
 			    (found[i].state == KV_FOUND_BLOCK) == (i == 1));
 	if (r == 0)
-		r = kv_segment_zero(fd, SLOT, 1);
+		r = kv_segfile_zero(fd, SLOT, 1);
 	if (r == 0)
-		r = kv_segment_clear(fd, SEGMENT, SLOT);
+		r = kv_segfile_clear(fd, SEGMENT, SLOT);
 	return r;
 }
 
@@ -324,7 +324,7 @@ static void gone_or_said(void *arg, int r)
 	_cleanup_(kv_closep) int fd = store_open_file(s, 0);
 	struct kv_found found;
 
-	kv_segment_scan(fd, store_info.store, SLOT, 1, 1, NULL, &found);
+	kv_segfile_scan(fd, store_info.store, SLOT, 1, 1, NULL, &found);
 	assert_true(r < 0 || found.state == KV_FOUND_ZERO);
 }
 

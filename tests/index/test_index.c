@@ -243,7 +243,7 @@ static void spaces_and_segments_come_back_whole(void **state)
 	struct fixture *f = *state;
 	struct kv_space_record space = {
 		.id = 300, .uid = 5, .mode = 0750, .quota_ssd = 1ull << 40};
-	struct kv_segment_record segment = {
+	struct kv_segfile_record segment = {
 		.id = 9, .slots = 100, .slot_bytes = 4096 * 577};
 	struct seen seen = {0};
 	struct kv_batch *batch;
@@ -251,7 +251,7 @@ static void spaces_and_segments_come_back_whole(void **state)
 	memset(f->text, 'j', 60000);
 	assert_int_equal(kv_batch_begin(f->index, &batch), 0);
 	assert_int_equal(kv_batch_put_space(batch, &space, "name", f->text), 0);
-	assert_int_equal(kv_batch_put_segment(batch, &segment), 0);
+	assert_int_equal(kv_batch_put_segfile(batch, &segment), 0);
 	assert_int_equal(kv_batch_commit(batch), 0);
 	assert_int_equal(walk(f, &seen), 0);
 	assert_int_equal(seen.spaces, 1);
@@ -264,7 +264,7 @@ static void spaces_and_segments_come_back_whole(void **state)
 
 	assert_int_equal(kv_batch_begin(f->index, &batch), 0);
 	assert_int_equal(kv_batch_put_space(batch, &space, "other", NULL), 0);
-	assert_int_equal(kv_batch_delete_segment(batch, 9), 0);
+	assert_int_equal(kv_batch_delete_segfile(batch, 9), 0);
 	assert_int_equal(kv_batch_commit(batch), 0);
 	seen = (struct seen){0};
 	assert_int_equal(walk(f, &seen), 0);

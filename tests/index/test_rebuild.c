@@ -66,7 +66,7 @@ static void a_prologue_of_zeros_stays_away(void **state)
 	store_put(s, 0, 1, store_record(1, 1, 10));
 	store_put(s, 0, 2, store_record(1, 2, 11));
 	fd = store_open_file(s, 0);
-	assert_int_equal(kv_segment_zero(fd, SLOT, 1), 0);
+	assert_int_equal(kv_segfile_zero(fd, SLOT, 1), 0);
 	close(fd);
 	assert_int_equal(store_rebuild(s), 0);
 	assert_int_equal(s->rebuild.blocks, 1);
@@ -289,8 +289,8 @@ static void a_cleared_file_has_no_prologue_left(void **state)
 	for (unsigned page = 0; page < SEGMENT / KV_PAGE; page++)
 		store_write_at(s, 0, (off_t)page * KV_PAGE, &forged);
 	fd = store_open_file(s, 0);
-	assert_int_equal(kv_segment_clear(fd, SEGMENT, 8 * KV_PAGE), 0);
-	kv_segment_scan(fd, store_info.store, 8 * KV_PAGE, 0, 64, NULL, found);
+	assert_int_equal(kv_segfile_clear(fd, SEGMENT, 8 * KV_PAGE), 0);
+	kv_segfile_scan(fd, store_info.store, 8 * KV_PAGE, 0, 64, NULL, found);
 	for (unsigned i = 0; i < 64; i++)
 		assert_int_equal(found[i].state, KV_FOUND_ZERO);
 	close(fd);
@@ -306,10 +306,10 @@ static void only_the_very_names_are_names(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < KV_ARRAY_LEN(odd); i++)
-		assert_false(kv_segment_parse(odd[i], &id));
-	assert_true(kv_segment_parse("000012.seg", &id));
+		assert_false(kv_segfile_parse(odd[i], &id));
+	assert_true(kv_segfile_parse("000012.seg", &id));
 	assert_int_equal(id, 12);
-	assert_true(kv_segment_parse("1234567.seg", &id));
+	assert_true(kv_segfile_parse("1234567.seg", &id));
 	assert_int_equal(id, 1234567);
 	assert_false(kv_space_file_parse("000000", &id));
 	assert_false(kv_space_file_parse("000001.tmp", &id));

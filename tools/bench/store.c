@@ -73,7 +73,7 @@ static int make_file(const char *dir, const struct kv_store_info *info,
 /* Records of the blocks @from .. @to, in one transaction. */
 static int put(struct kv_index *index, uint64_t from, uint64_t to)
 {
-	const uint32_t slots = kv_segment_slots_of(SEGMENT, SLOT);
+	const uint32_t slots = kv_segfile_slots_of(SEGMENT, SLOT);
 	const struct kv_space_record space = {.id = 1, .mode = 0755};
 	struct kv_batch *batch;
 	uint64_t n;
@@ -85,13 +85,13 @@ static int put(struct kv_index *index, uint64_t from, uint64_t to)
 		r = kv_batch_put_space(batch, &space, "million", "");
 	for (n = from; n < to && r == 0; n++) {
 		const struct kv_slot_record record = record_of(n);
-		const struct kv_segment_record file = {
+		const struct kv_segfile_record file = {
 			.id = (uint32_t)(n / slots),
 			.slots = slots,
 			.slot_bytes = SLOT};
 
 		if (n % slots == 0)
-			r = kv_batch_put_segment(batch, &file);
+			r = kv_batch_put_segfile(batch, &file);
 		if (r == 0)
 			r = kv_batch_put_slot(
 				batch,
@@ -122,7 +122,7 @@ static int fill(const char *path, const struct kv_store_info *info,
 
 int kv_bench_store_make(const char *dir, uint64_t blocks, uint64_t *ret_ssd)
 {
-	const uint32_t slots = kv_segment_slots_of(SEGMENT, SLOT);
+	const uint32_t slots = kv_segfile_slots_of(SEGMENT, SLOT);
 	const uint32_t files = (uint32_t)((blocks + slots - 1) / slots);
 	struct kv_store_info info = {
 		.store = "a million blocks",

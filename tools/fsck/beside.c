@@ -42,7 +42,7 @@ static bool known_name(struct fsck *f, const char *dir, const char *name)
 	if (strcmp(dir, "index") == 0)
 		return is_in(name, own_index, KV_ARRAY_LEN(own_index));
 	if (strcmp(dir, "segments") == 0)
-		return kv_segment_parse(name, &id);
+		return kv_segfile_parse(name, &id);
 	return kv_space_file_parse(name, &id);
 }
 

@@ -38,7 +38,7 @@ static int see_space(void *arg, const struct kv_space_record *record,
 	return space->name && space->layout ? 0 : -ENOMEM;
 }
 
-static int see_segment(void *arg, const struct kv_segment_record *record)
+static int see_segment(void *arg, const struct kv_segfile_record *record)
 {
 	struct fsck *f = arg;
 	struct segment *segment;
@@ -54,7 +54,7 @@ static int see_segment(void *arg, const struct kv_segment_record *record)
 	    record->slot_bytes > f->info.segment_bytes)
 		segment->slot_bytes = 0; /* impossible */
 	else
-		segment->slots = kv_segment_slots_of(f->info.segment_bytes,
+		segment->slots = kv_segfile_slots_of(f->info.segment_bytes,
 						     record->slot_bytes);
 	return 0;
 }

@@ -63,7 +63,7 @@ static void mend_segments(struct fsck *f, struct writer *w)
 {
 	for (size_t i = 0; i < f->n_segments; i++) {
 		const struct segment *segment = &f->segments[i];
-		const struct kv_segment_record record = {
+		const struct kv_segfile_record record = {
 			.id = segment->id,
 			.slots = segment->slots,
 			.slot_bytes = segment->slot_bytes};
@@ -72,9 +72,9 @@ static void mend_segments(struct fsck *f, struct writer *w)
 			lost || segment->put ? batch_of(w) : NULL;
 
 		if (batch)
-			w->r = lost ? kv_batch_delete_segment(batch,
+			w->r = lost ? kv_batch_delete_segfile(batch,
 							      segment->id)
-				    : kv_batch_put_segment(batch, &record);
+				    : kv_batch_put_segfile(batch, &record);
 	}
 }
 
@@ -104,10 +104,10 @@ static int mend_index(struct fsck *f)
 
 static int open_segment(const struct fsck *f, uint32_t id)
 {
-	char name[KV_SEGMENT_NAME];
+	char name[KV_SEGFILE_NAME];
 	int fd;
 
-	kv_segment_name(id, name);
+	kv_segfile_name(id, name);
 	fd = openat(f->segments_dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 	return fd < 0 ? -errno : fd;
 }
@@ -126,7 +126,7 @@ static int zero_stale(struct fsck *f)
 		for (; r == 0 && i < f->n_stale &&
 		       (uint32_t)(f->stale[i] >> 32) == id;
 		     i++)
-			r = kv_segment_zero(fd, segment->slot_bytes,
+			r = kv_segfile_zero(fd, segment->slot_bytes,
 					    (uint32_t)f->stale[i]);
 		if (r == 0 && fdatasync(fd) < 0)
 			r = -errno;
@@ -174,9 +174,9 @@ static int write_beside(struct fsck *f)
 static int remove_unknown(struct fsck *f)
 {
 	for (size_t i = 0; i < f->n_unknown; i++) {
-		char name[KV_SEGMENT_NAME];
+		char name[KV_SEGFILE_NAME];
 
-		kv_segment_name(f->unknown[i], name);
+		kv_segfile_name(f->unknown[i], name);
 		if (unlinkat(f->segments_dir, name, 0) < 0)
 			return -errno;
 	}

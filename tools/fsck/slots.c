@@ -4,7 +4,7 @@
  * segment file with both?
  *
  * OWNS     what is to be dropped and zeroed, in struct fsck.
- * LOCKING  one thread; kv_segment_scan has its own.
+ * LOCKING  one thread; kv_segfile_scan has its own.
  */
 #include "tools/fsck/fsck.h"
 
@@ -26,11 +26,11 @@ struct pass {
 
 static int open_segment(const struct fsck *f, uint32_t id)
 {
-	char name[KV_SEGMENT_NAME];
+	char name[KV_SEGFILE_NAME];
 	struct stat st;
 	int fd;
 
-	kv_segment_name(id, name);
+	kv_segfile_name(id, name);
 	fd = openat(f->segments_dir, name,
 		    O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
@@ -201,7 +201,7 @@ static int check_slots(struct fsck *f, struct segment *segment, int fd)
 	     at += KV_SCAN_MAX) {
 		uint32_t n = KV_MIN(KV_SCAN_MAX, segment->slots - at);
 
-		kv_segment_scan(fd, f->info.store, segment->slot_bytes, at, n,
+		kv_segfile_scan(fd, f->info.store, segment->slot_bytes, at, n,
 				NULL, pass.found);
 		for (uint32_t i = 0; r == 0 && i < n; i++) {
 			r = check_slot(&pass, at + i, &pass.found[i]);
@@ -324,7 +324,7 @@ static int find_unknown(struct fsck *f)
 		return 0;
 	rewinddir(list);
 	while (r == 0 && (entry = readdir(list)))
-		if (kv_segment_parse(entry->d_name, &id))
+		if (kv_segfile_parse(entry->d_name, &id))
 			r = unknown_file(f, id);
 	closedir(list);
 	return r;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * segment_file.c - the segment files below STORE/segments.
+ * segfile.c - the segment files below STORE/segments.
  *
- * OWNS       every kv_file and its descriptor.
+ * OWNS       every kv_segfile and its descriptor.
  *
  * INVARIANTS
  *   (1) A file is allocated in full, and its trailer tells the size of its
@@ -22,7 +22,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-struct kv_file *kv_file_at(struct kv_cache *cache, uint32_t id)
+struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id)
 {
 	return id < cache->ssd.n_files ? cache->ssd.files[id] : NULL;
 }
@@ -30,15 +30,15 @@ struct kv_file *kv_file_at(struct kv_cache *cache, uint32_t id)
 static int table_room(struct kv_ssd *ssd, uint32_t id)
 {
 	uint32_t n = KV_MAX(ssd->n_files * 2, id + 64);
-	struct kv_file **files;
+	struct kv_segfile **files;
 
 	if (id < ssd->n_files)
 		return 0;
-	files = realloc(ssd->files, n * sizeof(struct kv_file *));
+	files = realloc(ssd->files, n * sizeof(struct kv_segfile *));
 	if (!files)
 		return -ENOMEM;
 	memset(files + ssd->n_files, 0,
-	       (n - ssd->n_files) * sizeof(struct kv_file *));
+	       (n - ssd->n_files) * sizeof(struct kv_segfile *));
 	ssd->files = files;
 	ssd->n_files = n;
 	return 0;
@@ -46,10 +46,10 @@ static int table_room(struct kv_ssd *ssd, uint32_t id)
 
 static int file_open(struct kv_ssd *ssd, uint32_t id, int flags)
 {
-	char name[KV_SEGMENT_NAME];
+	char name[KV_SEGFILE_NAME];
 	int fd;
 
-	kv_segment_name(id, name);
+	kv_segfile_name(id, name);
 	fd = openat(ssd->dir, name,
 		    flags | O_CLOEXEC | O_NOFOLLOW |
 			    (ssd->buffered ? 0 : O_DIRECT),
@@ -60,7 +60,7 @@ static int file_open(struct kv_ssd *ssd, uint32_t id, int flags)
 static int add(struct kv_cache *cache, uint32_t id, int fd, uint64_t slot_bytes,
 	       bool recorded, bool trailer)
 {
-	struct kv_file *file = calloc(1, sizeof(*file));
+	struct kv_segfile *file = calloc(1, sizeof(*file));
 	int r;
 
 	if (!file)
@@ -84,7 +84,7 @@ static int add(struct kv_cache *cache, uint32_t id, int fd, uint64_t slot_bytes,
 
 /* After a crash, or in a store of format 1, the trailer may be another's. */
 static bool trailer_agrees(struct kv_cache *cache, int fd,
-			   const struct kv_segment_record *record)
+			   const struct kv_segfile_record *record)
 {
 	const struct kv_store_info *info = &cache->info;
 	struct kv_trailer trailer;
@@ -97,8 +97,8 @@ static bool trailer_agrees(struct kv_cache *cache, int fd,
 	       memcmp(trailer.store, info->store, sizeof(info->store)) == 0;
 }
 
-int kv_file_adopt(struct kv_cache *cache,
-		  const struct kv_segment_record *record)
+int kv_segfile_adopt(struct kv_cache *cache,
+		     const struct kv_segfile_record *record)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 	struct stat st;
@@ -107,7 +107,7 @@ int kv_file_adopt(struct kv_cache *cache,
 
 	if (record->slot_bytes < 2 * KV_PAGE || record->slot_bytes % KV_PAGE ||
 	    record->slot_bytes > ssd->segment_bytes ||
-	    record->id > UINT32_MAX / 2 || kv_file_at(cache, record->id))
+	    record->id > UINT32_MAX / 2 || kv_segfile_at(cache, record->id))
 		return -EBADMSG;
 	fd = file_open(ssd, record->id,
 		       cache->config.read_only ? O_RDONLY : O_RDWR);
@@ -136,7 +136,7 @@ static uint32_t free_id(struct kv_ssd *ssd)
 	return id;
 }
 
-bool kv_file_room(const struct kv_cache *cache)
+bool kv_segfile_room(const struct kv_cache *cache)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
 
@@ -149,7 +149,7 @@ static int create(struct kv_cache *cache, uint64_t slot_bytes)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 	uint32_t id = free_id(ssd);
-	char name[KV_SEGMENT_NAME];
+	char name[KV_SEGFILE_NAME];
 	int fd, r;
 
 	kv_unlock(cache);
@@ -164,7 +164,7 @@ static int create(struct kv_cache *cache, uint64_t slot_bytes)
 	if (r == 0)
 		r = add(cache, id, fd, slot_bytes, false, true);
 	if (r < 0) {
-		kv_segment_name(id, name);
+		kv_segfile_name(id, name);
 		unlinkat(ssd->dir, name, 0);
 		if (fd >= 0)
 			close(fd);
@@ -177,7 +177,7 @@ static int create(struct kv_cache *cache, uint64_t slot_bytes)
  * the trailer says that prologues are elsewhere now.  A file that fails here is
  * of no class, and not used until the next mount.
  */
-static int convert(struct kv_cache *cache, struct kv_file *file,
+static int convert(struct kv_cache *cache, struct kv_segfile *file,
 		   uint64_t slot_bytes)
 {
 	struct kv_ssd *ssd = &cache->ssd;
@@ -186,7 +186,7 @@ static int convert(struct kv_cache *cache, struct kv_file *file,
 	kv_extents_remove_file(cache, file);
 	kv_unlock(cache);
 	KV_POINT("file.reclass");
-	r = kv_segment_clear(file->fd, ssd->segment_bytes, slot_bytes);
+	r = kv_segfile_clear(file->fd, ssd->segment_bytes, slot_bytes);
 	KV_POINT("file.cleared");
 	if (r == 0)
 		r = kv_trailer_write(file->fd, file->id, cache->info.store,
@@ -201,17 +201,18 @@ static int convert(struct kv_cache *cache, struct kv_file *file,
 	return kv_extents_add_file(cache, file);
 }
 
-int kv_file_create(struct kv_cache *cache, uint64_t slot_bytes)
+int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 {
-	struct kv_file *file =
-		kv_file_room(cache) ? NULL
-				    : kv_extents_empty_file(cache, slot_bytes);
+	struct kv_segfile *file =
+		kv_segfile_room(cache)
+			? NULL
+			: kv_extents_empty_file(cache, slot_bytes);
 
 	return file ? convert(cache, file, slot_bytes)
 		    : create(cache, slot_bytes);
 }
 
-static void file_free(struct kv_file *file)
+static void file_free(struct kv_segfile *file)
 {
 	close(file->fd);
 	free(file->bitmap);
@@ -219,10 +220,10 @@ static void file_free(struct kv_file *file)
 }
 
 /* Forget the blocks of one file, and the file. */
-static int give_up(struct kv_cache *cache, struct kv_file *file)
+static int give_up(struct kv_cache *cache, struct kv_segfile *file)
 {
 	struct kv_batch *batch;
-	char name[KV_SEGMENT_NAME];
+	char name[KV_SEGFILE_NAME];
 	int r = kv_batch_begin(cache->index, &batch);
 
 	for (uint32_t i = 0; r == 0 && i < file->slots; i++)
@@ -230,7 +231,7 @@ static int give_up(struct kv_cache *cache, struct kv_file *file)
 			r = kv_batch_delete_slot(batch,
 						 kv_slot_id(file->id, i));
 	if (r == 0)
-		r = kv_batch_delete_segment(batch, file->id);
+		r = kv_batch_delete_segfile(batch, file->id);
 	if (r < 0) {
 		kv_batch_abort(batch);
 		return r;
@@ -239,19 +240,19 @@ static int give_up(struct kv_cache *cache, struct kv_file *file)
 	if (r < 0)
 		return r;
 	KV_POINT("shrink.committed");
-	kv_segment_name(file->id, name);
+	kv_segfile_name(file->id, name);
 	unlinkat(cache->ssd.dir, name, 0);
 	KV_POINT("shrink.unlinked");
 	return 0;
 }
 
-int kv_files_shrink(struct kv_cache *cache)
+int kv_segfiles_shrink(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 	int r = 0;
 
 	for (uint32_t id = ssd->n_files; r == 0 && id-- > 0;) {
-		struct kv_file *file = ssd->files[id];
+		struct kv_segfile *file = ssd->files[id];
 
 		if (ssd->live_files * ssd->segment_bytes +
 			    kv_beside_over(cache) <=
@@ -277,7 +278,7 @@ int kv_files_shrink(struct kv_cache *cache)
 	return r;
 }
 
-void kv_files_sweep(struct kv_cache *cache)
+void kv_segfiles_sweep(struct kv_cache *cache)
 {
 	int copy = dup(cache->ssd.dir);
 	DIR *dir = copy < 0 ? NULL : fdopendir(copy);
@@ -290,15 +291,15 @@ void kv_files_sweep(struct kv_cache *cache)
 	}
 	rewinddir(dir);
 	while ((entry = readdir(dir))) {
-		if (kv_segment_parse(entry->d_name, &id) &&
-		    !kv_file_at(cache, id))
+		if (kv_segfile_parse(entry->d_name, &id) &&
+		    !kv_segfile_at(cache, id))
 			unlinkat(cache->ssd.dir, entry->d_name, 0);
 		KV_POINT("mount.sweep");
 	}
 	closedir(dir);
 }
 
-void kv_files_close(struct kv_cache *cache)
+void kv_segfiles_close(struct kv_cache *cache)
 {
 	struct kv_ssd_class *class;
 
