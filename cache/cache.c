@@ -32,8 +32,8 @@ static void free_extras(struct kv_cache *cache)
 	kv_monitor_free(cache->monitor);
 	free(cache->ssd.deletions.items);
 	free(cache->ssd.updates);
-	while (!LIST_EMPTY(&cache->ssd.orphans)) {
-		struct kv_orphan *orphan = LIST_FIRST(&cache->ssd.orphans);
+	while (!LIST_EMPTY(&cache->ssd.unlinked)) {
+		struct kv_unlinked *orphan = LIST_FIRST(&cache->ssd.unlinked);
 
 		LIST_REMOVE(orphan, link);
 		free(orphan);
@@ -97,7 +97,7 @@ static int new_cache(const struct kv_cache_config *config,
 	kv_prefetcher_init(cache);
 	TAILQ_INIT(&cache->ssd.written);
 	LIST_INIT(&cache->ssd.classes);
-	LIST_INIT(&cache->ssd.orphans);
+	LIST_INIT(&cache->ssd.unlinked);
 	TAILQ_INIT(&cache->snapshots.dirty);
 	kv_cond_init(&cache->ssd.write);
 	kv_cond_init(&cache->ssd.commit);

@@ -29,14 +29,14 @@ static uint64_t slot_id_of(const struct kv_block *block)
 	return kv_slot_id(block->file, block->place);
 }
 
-static void orphan_free(struct kv_cache *cache, const struct kv_block *block)
+static void unlinked_free(struct kv_cache *cache, const struct kv_block *block)
 {
-	struct kv_orphan *orphan;
+	struct kv_unlinked *unlinked;
 
-	LIST_FOREACH(orphan, &cache->ssd.orphans, link)
-		if (orphan->block == block->number) {
-			LIST_REMOVE(orphan, link);
-			free(orphan);
+	LIST_FOREACH(unlinked, &cache->ssd.unlinked, link)
+		if (unlinked->block == block->number) {
+			LIST_REMOVE(unlinked, link);
+			free(unlinked);
 			return;
 		}
 }
@@ -53,7 +53,7 @@ void kv_block_settle_locked(struct kv_cache *cache, struct kv_block *block)
 		kv_slot_give_locked(cache, slot);
 	if (block->file != KV_NONE)
 		kv_extent_detach_locked(cache, block);
-	orphan_free(cache, block);
+	unlinked_free(cache, block);
 	kv_table_free(cache, block);
 }
 
@@ -79,21 +79,21 @@ void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
 }
 
 /* An open file that is removed keeps its extent, and needs its record. */
-static struct kv_orphan *orphan_of(struct kv_cache *cache,
-				   struct kv_block *block)
+static struct kv_unlinked *unlinked_of(struct kv_cache *cache,
+				       struct kv_block *block)
 {
-	struct kv_orphan *orphan = calloc(1, sizeof(*orphan));
+	struct kv_unlinked *unlinked = calloc(1, sizeof(*unlinked));
 
-	if (orphan && kv_block_record(cache, block, &orphan->record) < 0) {
-		free(orphan);
+	if (unlinked && kv_block_record(cache, block, &unlinked->record) < 0) {
+		free(unlinked);
 		return NULL;
 	}
-	return orphan;
+	return unlinked;
 }
 
 int kv_block_remove(struct kv_cache *cache, struct kv_block *block)
 {
-	struct kv_orphan *orphan = orphan_of(cache, block);
+	struct kv_unlinked *unlinked = unlinked_of(cache, block);
 	int r = 0;
 
 	kv_lock(cache);
@@ -101,24 +101,24 @@ int kv_block_remove(struct kv_cache *cache, struct kv_block *block)
 		r = -EROFS;
 	else if (block->flags & BLOCK_REMOVED)
 		r = -ENOENT;
-	if (r == 0 && orphan && block->file != KV_NONE) {
-		orphan->block = block->number;
-		LIST_INSERT_HEAD(&cache->ssd.orphans, orphan, link);
-		orphan = NULL;
+	if (r == 0 && unlinked && block->file != KV_NONE) {
+		unlinked->block = block->number;
+		LIST_INSERT_HEAD(&cache->ssd.unlinked, unlinked, link);
+		unlinked = NULL;
 	}
 	if (r == 0) {
 		cache->stats.removed++;
 		kv_block_remove_locked(cache, block);
 	}
 	kv_unlock(cache);
-	free(orphan);
+	free(unlinked);
 	return r;
 }
 
 int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 		    struct kv_slot_record *ret_record)
 {
-	struct kv_orphan *orphan;
+	struct kv_unlinked *unlinked;
 	struct kv_slot *slot;
 	uint64_t id;
 
@@ -130,9 +130,9 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 		kv_unlock(cache);
 		return 0;
 	}
-	LIST_FOREACH(orphan, &cache->ssd.orphans, link)
-		if (orphan->block == block->number) {
-			*ret_record = orphan->record;
+	LIST_FOREACH(unlinked, &cache->ssd.unlinked, link)
+		if (unlinked->block == block->number) {
+			*ret_record = unlinked->record;
 			kv_unlock(cache);
 			return 0;
 		}

@@ -221,10 +221,10 @@ struct kv_deletions {
 };
 
 /* A removed block that a reader still has open: what to check its bytes by. */
-struct kv_orphan {
+struct kv_unlinked {
 	uint32_t block;
 	struct kv_slot_record record;
-	LIST_ENTRY(kv_orphan) link;
+	LIST_ENTRY(kv_unlinked) link;
 };
 
 /*
@@ -269,7 +269,7 @@ struct kv_ssd {
 	uint64_t writing_bytes; /* of their slots */
 	uint64_t written_bytes; /* of slots that wait for the commit */
 	struct kv_deletions deletions;
-	LIST_HEAD(, kv_orphan) orphans;
+	LIST_HEAD(, kv_unlinked) unlinked;
 	uint32_t *updates; /* block numbers whose record changed */
 	size_t n_updates, room_updates;
 	uint64_t commits_begun, commits_done;
