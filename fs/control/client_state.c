@@ -87,7 +87,7 @@ struct kv_booking kv_reservations_take(struct kv_reservations *table,
 void kv_booking_drop(struct kv_cache *cache, struct kv_booking what)
 {
 	if (what.partial)
-		kv_partial_put(what.partial);
+		kv_partial_fill_put(what.partial);
 	else
 		kv_fill_drop(cache, what.fill);
 }

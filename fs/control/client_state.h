@@ -8,13 +8,13 @@
 #define KV_FS_HOLDINGS_H
 
 #include "cache/cache.h"
-#include "fs/control/partial.h"
+#include "fs/control/partial_fill.h"
 
 /* A block to be saved: whole, or in parts. */
 struct kv_booking {
-	struct kv_fill *fill;	    /* or NULL, and */
-	struct kv_partial *partial; /* a reference to it */
-	bool hold;		    /* to be leased when it seals */
+	struct kv_fill *fill;		 /* or NULL, and */
+	struct kv_partial_fill *partial; /* a reference to it */
+	bool hold;			 /* to be leased when it seals */
 };
 
 struct kv_reservations {

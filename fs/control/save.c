@@ -49,8 +49,8 @@ static int new_booking(struct kv_client *client, uint16_t flags,
 	if (flags & WIRE_MUST)
 		kv_fill_must(fill);
 	if (flags & WIRE_PART)
-		r = kv_partial_new(client->server->cache, fill, layout->payload,
-				   &booking.partial);
+		r = kv_partial_fill_new(client->server->cache, fill,
+					layout->payload, &booking.partial);
 	else
 		booking.fill = fill;
 	if (r < 0)
@@ -284,15 +284,15 @@ static void prepare_part(struct kv_saving *saving, const struct wire_part *wire,
 	item->status = there ? check(saving, &wire->block, wire->bytes, item)
 			     : -ENOENT;
 	if (item->status == 0)
-		item->status = kv_partial_claim(there->partial, &item->meta,
-						wire->at, wire->bytes);
+		item->status = kv_partial_fill_claim(
+			there->partial, &item->meta, wire->at, wire->bytes);
 	if (item->status < 0)
 		return;
 	item->partial = there->partial;
 	item->hold = there->hold;
 	item->at = wire->at;
 	item->bytes = wire->bytes;
-	if (kv_partial_is_whole(item->partial))
+	if (kv_partial_fill_is_whole(item->partial))
 		all_claimed(client, space, &item->key);
 }
 

@@ -98,7 +98,7 @@ static int seal_parts(struct kv_saving_item *item, struct kv_hash *hash)
 
 static int copy_part(struct kv_saving_item *item, struct kv_hash *hash)
 {
-	struct kv_partial *partial = item->partial;
+	struct kv_partial_fill *partial = item->partial;
 	uint8_t *tensors =
 		kv_fill_data(partial->fill) + item->saving->header_bytes;
 	int r;
@@ -106,7 +106,7 @@ static int copy_part(struct kv_saving_item *item, struct kv_hash *hash)
 	r = kv_guard_copy(tensors + item->at, item->from, item->bytes);
 	if (r < 0)
 		return r;
-	if (!kv_partial_landed(partial, item->bytes))
+	if (!kv_partial_fill_landed(partial, item->bytes))
 		return WIRE_TAKEN;
 	return seal_parts(item, hash);
 }
@@ -205,7 +205,7 @@ static void put_parts(struct kv_saving *saving)
 			continue;
 		if (item->status < 0)
 			forget_partial(saving, item);
-		kv_partial_put(kv_steal(item->partial));
+		kv_partial_fill_put(kv_steal(item->partial));
 	}
 }
 

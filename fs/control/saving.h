@@ -21,7 +21,7 @@ struct kv_saving_item {
 	struct kv_fill *fill;
 	bool hold;
 	/* Or a part of this one: a reference, and which bytes. */
-	struct kv_partial *partial;
+	struct kv_partial_fill *partial;
 	uint64_t at, bytes;
 };
 

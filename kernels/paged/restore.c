@@ -55,7 +55,7 @@ struct restore {
 	size_t tail;   /* then these */
 	size_t limit;  /* blocks a piece */
 	size_t depth;  /* pieces under way: PIECES, or 1 where room is short */
-	struct kv_snapshot_part part;
+	struct kv_snapshot_chunk part;
 	struct piece pieces[PIECES];
 	size_t begun, ended; /* pieces */
 };
@@ -78,7 +78,7 @@ static void restore_freep(struct restore **r)
 
 /* ---- what the snapshot says ---- */
 
-static const struct wire_pick *find_pick(const struct kv_snapshot_part *part,
+static const struct wire_pick *find_pick(const struct kv_snapshot_chunk *part,
 					 uint32_t position)
 {
 	size_t low = 0, high = part->n;
@@ -98,14 +98,14 @@ static const struct wire_pick *find_pick(const struct kv_snapshot_part *part,
 
 static int key_at(struct restore *restore, uint32_t position, kvfs_key *ret_key)
 {
-	struct kv_snapshot_part *part = &restore->part;
+	struct kv_snapshot_chunk *part = &restore->part;
 	const struct wire_pick *pick = find_pick(part, position);
 	/* The head is not to wait for what comes behind it. */
 	size_t max = restore->begun > 1 ? WIRE_BATCH : restore->urgent;
 	int r;
 
 	if (pick == NULL) {
-		r = kv_snapshot_part_read(
+		r = kv_snapshot_chunk_read(
 			restore->space, restore->name, position,
 			KV_MIN(max, (size_t)WIRE_BATCH), part);
 		if (r < 0) {

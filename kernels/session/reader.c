@@ -23,7 +23,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
-#include "kernels/transfer/parts.h"
+#include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/save.h"
 #include "kernels/session/session.h"
 #include "kernels/transfer/stage.h"

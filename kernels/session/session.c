@@ -16,7 +16,7 @@
 #include "kernels/device/copier.h"
 #include "kernels/session/fork.h"
 #include "kernels/transfer/stream_sync.h"
-#include "kernels/transfer/parts.h"
+#include "kernels/transfer/partial_block.h"
 #include "kernels/session/session.h"
 #include "kernels/transfer/stage.h"
 #include "kernels/session/thread.h"

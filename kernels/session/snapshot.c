@@ -143,8 +143,8 @@ int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
 
 /* ---- reading ---- */
 
-int kv_snapshot_part_read(kvfs_space *space, const char *name, uint32_t from,
-			  size_t max, struct kv_snapshot_part *part)
+int kv_snapshot_chunk_read(kvfs_space *space, const char *name, uint32_t from,
+			   size_t max, struct kv_snapshot_chunk *part)
 {
 	struct named message = {.head = {.id = part->id, .from = from}};
 	struct {
@@ -196,7 +196,7 @@ static void hand_out(const struct wire_pick *pick, kvfs_key *ret_key,
 long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
 			uint32_t *ret_positions, size_t max)
 {
-	struct kv_snapshot_part part = {.id = 0};
+	struct kv_snapshot_chunk part = {.id = 0};
 	uint32_t from = 0;
 	size_t i, n = 0;
 	int r = check(space, name);
@@ -204,7 +204,8 @@ long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
 	if (r < 0)
 		return r;
 	do {
-		r = kv_snapshot_part_read(space, name, from, WIRE_BATCH, &part);
+		r = kv_snapshot_chunk_read(space, name, from, WIRE_BATCH,
+					   &part);
 		if (r == -ESTALE) { /* made anew meanwhile: so do we */
 			part.id = 0;
 			from = 0;

@@ -9,7 +9,7 @@
 #include "common/wire.h"
 
 /* A stretch of one snapshot's keys. */
-struct kv_snapshot_part {
+struct kv_snapshot_chunk {
 	uint64_t id;	 /* of the snapshot; 0 before the first read */
 	uint32_t blocks; /* in all of it */
 	size_t n;	 /* fewer than asked for only at its end */
@@ -19,8 +19,8 @@ struct kv_snapshot_part {
 /* The picks from position @from on, @max (up to WIRE_BATCH) of them.  -ESTALE:
  * part->id is not 0, and another snapshot has that name by now; -ENOENT,
  * -ENOTCONN, -EPROTO. */
-int kv_snapshot_part_read(kvfs_space *space, const char *name, uint32_t from,
-			  size_t max, struct kv_snapshot_part *part);
+int kv_snapshot_chunk_read(kvfs_space *space, const char *name, uint32_t from,
+			   size_t max, struct kv_snapshot_chunk *part);
 
 /* -EINVAL: no snapshot can have that name. */
 int kv_snapshot_name_check(const char *name);

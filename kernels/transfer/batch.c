@@ -4,7 +4,7 @@
  * together.
  *
  * OWNS      a batch's extent of the staging memory, and the daemon's
- *           reservations for its blocks, but for those in parts (parts.c).
+ *           reservations for its blocks, but for those in parts (partial_block.c).
  *
  * STATES    of a batch:
  *
@@ -30,7 +30,7 @@
  */
 #include "kernels/transfer/batch.h"
 #include "kernels/transfer/hold.h"
-#include "kernels/transfer/parts.h"
+#include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
 #include "kernels/session/space.h"

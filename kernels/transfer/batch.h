@@ -10,7 +10,7 @@
 
 #include "kernels/device/device.h"
 #include "kernels/transfer/hold.h"
-#include "kernels/transfer/parts.h"
+#include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/stage.h"
 #include "kernels/transfer/xfer.h"
 

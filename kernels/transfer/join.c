@@ -10,29 +10,30 @@
  *
  * LOCKING   session->lock.
  */
-#include "kernels/transfer/parts.h"
+#include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/session/space.h"
 
-static struct kv_parted *parted_new(struct kvfs_xfer *xfer, size_t i)
+static struct kv_partial_block *partial_block_new(struct kvfs_xfer *xfer,
+						  size_t i)
 {
 	struct kv_parts *parts = xfer->session->parts;
-	struct kv_parted *parted = kv_steal(xfer->part[i].spare);
+	struct kv_partial_block *partial = kv_steal(xfer->part[i].spare);
 
 	kv_lib_space_get_locked(xfer->space);
-	parted->session = xfer->session;
-	parted->space = xfer->space;
-	parted->block = xfer->blocks[i];
-	parted->flags = xfer->flags;
-	parted->generation = xfer->generation;
-	parted->space_id = xfer->space_id;
-	parted->payload = xfer->pool->layout->payload;
-	parted->status = -EINPROGRESS;
-	parted->listed = true;
-	TAILQ_INIT(&parted->parts);
-	LIST_INSERT_HEAD(&parts->buckets[kv_parts_bucket(&parted->block)],
-			 parted, others);
-	return parted;
+	partial->session = xfer->session;
+	partial->space = xfer->space;
+	partial->block = xfer->blocks[i];
+	partial->flags = xfer->flags;
+	partial->generation = xfer->generation;
+	partial->space_id = xfer->space_id;
+	partial->payload = xfer->pool->layout->payload;
+	partial->status = -EINPROGRESS;
+	partial->listed = true;
+	TAILQ_INIT(&partial->parts);
+	LIST_INSERT_HEAD(&parts->buckets[kv_parts_bucket(&partial->block)],
+			 partial, others);
+	return partial;
 }
 
 static int make_table(struct kvfs_session *session)
@@ -58,7 +59,8 @@ int kv_parts_new(struct kvfs_xfer *xfer)
 	if (xfer->part == NULL)
 		return -ENOMEM;
 	for (i = 0; i < xfer->n; i++) {
-		xfer->part[i].spare = calloc(1, sizeof(struct kv_parted));
+		xfer->part[i].spare =
+			calloc(1, sizeof(struct kv_partial_block));
 		if (xfer->part[i].spare == NULL)
 			return -ENOMEM;
 	}
@@ -76,13 +78,14 @@ void kv_parts_drop(struct kvfs_xfer *xfer)
 
 /* How the bytes of @xfer meet those spoken for: 0 not at all, -EEXIST all of
  * them are, -EINVAL some. */
-static int meet(const struct kv_parted *parted, const struct kvfs_xfer *xfer)
+static int meet(const struct kv_partial_block *partial,
+		const struct kvfs_xfer *xfer)
 {
 	size_t i, there = 0;
 	int r;
 
 	for (i = 0; i < xfer->n_ranges; i++) {
-		r = kv_coverage_look(&parted->claimed, xfer->ranges[i].from,
+		r = kv_coverage_look(&partial->claimed, xfer->ranges[i].from,
 				     xfer->ranges[i].to);
 		if (r == -EINVAL)
 			return r;
@@ -93,24 +96,24 @@ static int meet(const struct kv_parted *parted, const struct kvfs_xfer *xfer)
 	return there == xfer->n_ranges ? -EEXIST : -EINVAL;
 }
 
-static bool same(const struct kv_parted *parted, const struct kvfs_xfer *xfer,
-		 size_t i)
+static bool same(const struct kv_partial_block *partial,
+		 const struct kvfs_xfer *xfer, size_t i)
 {
-	const struct wire_save *a = &parted->block, *b = &xfer->blocks[i];
+	const struct wire_save *a = &partial->block, *b = &xfer->blocks[i];
 
 	return a->parent_len == b->parent_len && a->position == b->position &&
 	       a->tokens == b->tokens &&
 	       memcmp(a->parent, b->parent, sizeof(a->parent)) == 0 &&
-	       (parted->flags & KVFS_HOLD) == (xfer->flags & KVFS_HOLD);
+	       (partial->flags & KVFS_HOLD) == (xfer->flags & KVFS_HOLD);
 }
 
-static int claim(struct kv_parted *parted, const struct kvfs_xfer *xfer)
+static int claim(struct kv_partial_block *partial, const struct kvfs_xfer *xfer)
 {
 	size_t i;
 	int r = 0;
 
 	for (i = 0; i < xfer->n_ranges && r == 0; i++)
-		r = kv_coverage_claim(&parted->claimed, xfer->ranges[i].from,
+		r = kv_coverage_claim(&partial->claimed, xfer->ranges[i].from,
 				      xfer->ranges[i].to);
 	return r;
 }
@@ -118,25 +121,25 @@ static int claim(struct kv_parted *parted, const struct kvfs_xfer *xfer)
 /* The block that block @i of @xfer is a part of, made if need be; how their
  * bytes meet. */
 static int find_block(struct kvfs_xfer *xfer, size_t i,
-		      struct kv_parted **ret_parted)
+		      struct kv_partial_block **ret_block)
 {
-	struct kv_parted *parted = kv_parts_find(xfer->session->parts,
-						 xfer->space, &xfer->blocks[i]);
+	struct kv_partial_block *partial = kv_parts_find(
+		xfer->session->parts, xfer->space, &xfer->blocks[i]);
 	int r = 0;
 
-	if (parted != NULL)
-		r = meet(parted, xfer);
-	if (parted != NULL && !kv_parted_is_live(parted) && r < 0) {
-		kv_parted_forget_locked(parted);
-		parted = NULL;
+	if (partial != NULL)
+		r = meet(partial, xfer);
+	if (partial != NULL && !kv_partial_block_is_live(partial) && r < 0) {
+		kv_partial_block_forget_locked(partial);
+		partial = NULL;
 	}
-	if (parted == NULL) {
-		parted = parted_new(xfer, i);
+	if (partial == NULL) {
+		partial = partial_block_new(xfer, i);
 		r = 0;
-	} else if (!same(parted, xfer, i)) {
+	} else if (!same(partial, xfer, i)) {
 		r = -EINVAL;
 	}
-	*ret_parted = parted;
+	*ret_block = partial;
 	return r;
 }
 
@@ -155,30 +158,30 @@ static void refuse_locked(struct kvfs_xfer *xfer, size_t i, int status)
 bool kv_part_join_locked(struct kvfs_xfer *xfer, size_t i)
 {
 	struct kv_part *part = &xfer->part[i];
-	struct kv_parted *parted = NULL;
-	int r = find_block(xfer, i, &parted), status;
+	struct kv_partial_block *partial = NULL;
+	int r = find_block(xfer, i, &partial), status;
 
 	free(kv_steal(part->spare));
 	if (r == 0) {
-		r = claim(parted, xfer);
+		r = claim(partial, xfer);
 		if (r < 0)
-			kv_parted_end_locked(parted, r);
+			kv_partial_block_end_locked(partial, r);
 	}
 	if (r < 0 && r != -EEXIST) {
 		refuse_locked(xfer, i, r);
 		return false;
 	}
-	if (!kv_parted_is_live(parted)) {
-		status = parted->status;
-		if (kv_parted_is_whole(parted))
-			kv_parted_forget_locked(parted);
+	if (!kv_partial_block_is_live(partial)) {
+		status = partial->status;
+		if (kv_partial_block_is_whole(partial))
+			kv_partial_block_forget_locked(partial);
 		refuse_locked(xfer, i, status);
 		return false;
 	}
-	part->of = parted;
+	part->of = partial;
 	part->xfer = xfer;
 	part->state = r == 0 ? KV_PART_TODO : KV_PART_COPIED;
-	TAILQ_INSERT_TAIL(&parted->parts, part, others);
+	TAILQ_INSERT_TAIL(&partial->parts, part, others);
 	if (r == -EEXIST)
 		kv_xfer_reach_locked(xfer, KVFS_COPIED, 1);
 	return r == 0;

@@ -35,7 +35,7 @@
 
 enum part_state { PART_OVER, PART_ASKED, PART_ABANDONED, PART_HELD };
 
-struct kv_lease_part {
+struct kv_lease_chunk {
 	struct kv_call call; /* first */
 	struct kvfs_lease *lease;
 	struct kvfs_space *space;
@@ -112,7 +112,7 @@ static void part_settled_locked(struct kvfs_lease *lease)
 		settle_locked(lease);
 }
 
-static void fail_part(struct kv_lease_part *part, int status)
+static void fail_part(struct kv_lease_chunk *part, int status)
 {
 	size_t i;
 
@@ -140,7 +140,7 @@ static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
 
 static void part_done(struct kv_call *call, int status, const void *items)
 {
-	struct kv_lease_part *part = (struct kv_lease_part *)call;
+	struct kv_lease_chunk *part = (struct kv_lease_chunk *)call;
 	struct kvfs_lease *lease = part->lease;
 	const struct wire_place *places = items;
 	enum part_state was = part->state;
@@ -178,7 +178,7 @@ static void give_up_locked(struct kv_timer *timer)
 
 	lease->refs++;
 	for (i = 0; i < lease->n_parts; i++) {
-		struct kv_lease_part *part = &lease->parts[i];
+		struct kv_lease_chunk *part = &lease->parts[i];
 
 		if (part->state != PART_ASKED)
 			continue;
@@ -242,7 +242,7 @@ struct asking {
 	uint64_t generation;
 };
 
-static void ask_part_locked(struct kv_lease_part *part,
+static void ask_part_locked(struct kv_lease_chunk *part,
 			    const struct asking *asking, const kvfs_key *keys)
 {
 	struct kvfs_lease *lease = part->lease;
@@ -292,7 +292,7 @@ static void ask_query(struct kvfs_lease *lease, const struct asking *asking,
 
 	pthread_mutex_lock(&lease->session->lock);
 	for (i = 0; i < query->n; i += n) {
-		struct kv_lease_part *part = &lease->parts[*part_at];
+		struct kv_lease_chunk *part = &lease->parts[*part_at];
 
 		n = KV_MIN(query->n - i, (size_t)WIRE_BATCH);
 		part->lease = lease;

@@ -11,7 +11,7 @@
 #include "kernels/kvfs.h"
 #include "kernels/session/session.h"
 
-struct kv_lease_part; /* the keys that went in one message */
+struct kv_lease_chunk; /* the keys that went in one message */
 
 /* One block of a lease; does not change once the lease has settled. */
 struct kv_held {
@@ -33,7 +33,7 @@ struct kvfs_lease {
 	long held;	  /* lock: blocks with status 0 */
 	struct kv_timer timer;
 	struct kv_xfers waiting; /* lock: loads to begin when it settles */
-	struct kv_lease_part *parts;
+	struct kv_lease_chunk *parts;
 	size_t n_parts;
 	struct kv_held items[];
 };

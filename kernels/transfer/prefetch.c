@@ -18,14 +18,14 @@
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 
-struct kv_prefetch_part {
+struct kv_prefetch_chunk {
 	struct kv_call call; /* first */
 	struct kvfs_xfer *xfer;
 	size_t first, n;
 	bool asked;
 };
 
-static void over_locked(struct kv_prefetch_part *part, int status,
+static void over_locked(struct kv_prefetch_chunk *part, int status,
 			const struct wire_status *statuses)
 {
 	struct kvfs_xfer *xfer = part->xfer;
@@ -47,7 +47,7 @@ static void over_locked(struct kv_prefetch_part *part, int status,
 
 static void part_done(struct kv_call *call, int status, const void *items)
 {
-	over_locked((struct kv_prefetch_part *)call, status, items);
+	over_locked((struct kv_prefetch_chunk *)call, status, items);
 }
 
 /* What all of one prefetch is asked with. */
@@ -56,7 +56,7 @@ struct asking {
 	uint16_t flags; /* WIRE_ */
 };
 
-static void ask_locked(struct kv_prefetch_part *part, uint32_t space,
+static void ask_locked(struct kv_prefetch_chunk *part, uint32_t space,
 		       const kvfs_key *keys, const struct asking *asking)
 {
 	struct kvfs_xfer *xfer = part->xfer;
@@ -98,7 +98,7 @@ static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
 	if (r == 0 && !kv_session_is_live(session, generation))
 		r = -ENOTCONN;
 	for (i = 0; i < query->n; i += n) {
-		struct kv_prefetch_part *part = &xfer->parts[(*part_at)++];
+		struct kv_prefetch_chunk *part = &xfer->parts[(*part_at)++];
 
 		n = KV_MIN(query->n - i, (size_t)WIRE_BATCH);
 		part->xfer = xfer;

@@ -29,7 +29,7 @@
 #include "kernels/session/lookup.h"
 #include "kernels/transfer/opts.h"
 #include "kernels/transfer/stream_sync.h"
-#include "kernels/transfer/parts.h"
+#include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
 #include "kernels/session/space.h"

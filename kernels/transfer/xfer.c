@@ -30,7 +30,7 @@
 #include "kernels/transfer/load.h"
 #include "kernels/paged/map.h"
 #include "kernels/transfer/stream_sync.h"
-#include "kernels/transfer/parts.h"
+#include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/prefetch.h"
 #include "kernels/transfer/save.h"

@@ -36,10 +36,10 @@ static inline bool kv_xfer_brings_in(enum kv_xfer_kind kind)
 struct kv_device;
 struct kv_gates; /* stream_sync.c */
 struct kv_hold;	 /* hold.c */
-struct kv_part;	 /* parts.c */
+struct kv_part;	 /* partial_block.c */
 struct kv_load;	 /* load.c */
 struct kv_range;
-struct kv_prefetch_part; /* prefetch.c */
+struct kv_prefetch_chunk; /* prefetch.c */
 
 struct kvfs_xfer {
 	/* fixed after start */
@@ -95,7 +95,7 @@ struct kvfs_xfer {
 	struct kv_load *load;
 
 	/* prefetch */
-	struct kv_prefetch_part *parts;
+	struct kv_prefetch_chunk *parts;
 	size_t n_parts;
 
 	/* save; lock */

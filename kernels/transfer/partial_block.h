@@ -12,7 +12,7 @@
 #include "kernels/transfer/hold.h"
 #include "kernels/transfer/xfer.h"
 
-struct kv_parted;
+struct kv_partial_block;
 
 enum kv_part_state {
 	KV_PART_NONE,	/* not a part, or over */
@@ -23,8 +23,9 @@ enum kv_part_state {
 
 /* What one transfer brings of one block. */
 struct kv_part {
-	struct kv_parted *of;
-	struct kv_parted *spare; /* if it is the first one; until it joins */
+	struct kv_partial_block *of;
+	struct kv_partial_block
+		*spare; /* if it is the first one; until it joins */
 	struct kvfs_xfer *xfer;
 	enum kv_part_state state;
 	TAILQ_ENTRY(kv_part) others; /* in of->parts, unless NONE */
@@ -76,13 +77,13 @@ void kv_parts_close_locked(struct kvfs_session *session);
 /* Nothing is under way. */
 void kv_parts_free_locked(struct kvfs_session *session);
 
-/* ---- parts.c and join.c ---- */
+/* ---- partial_block.c and join.c ---- */
 
 #define KV_PARTS_BUCKETS 1024u
 
-struct kv_parted {
-	LIST_ENTRY(kv_parted) others; /* in its bucket, if listed */
-	TAILQ_ENTRY(kv_parted) dead;  /* if DEAD and listed */
+struct kv_partial_block {
+	LIST_ENTRY(kv_partial_block) others; /* in its bucket, if listed */
+	TAILQ_ENTRY(kv_partial_block) dead;  /* if DEAD and listed */
 	bool listed;
 	struct kvfs_session *session;
 	struct kvfs_space *space; /* held */
@@ -97,19 +98,21 @@ struct kv_parted {
 };
 
 struct kv_parts {
-	LIST_HEAD(, kv_parted) buckets[KV_PARTS_BUCKETS];
-	TAILQ_HEAD(, kv_parted) dead; /* oldest first */
+	LIST_HEAD(, kv_partial_block) buckets[KV_PARTS_BUCKETS];
+	TAILQ_HEAD(, kv_partial_block) dead; /* oldest first */
 	size_t n_dead;
 };
 
-static inline bool kv_parted_is_live(const struct kv_parted *parted)
+static inline bool
+kv_partial_block_is_live(const struct kv_partial_block *partial)
 {
-	return parted->status == -EINPROGRESS;
+	return partial->status == -EINPROGRESS;
 }
 
-static inline bool kv_parted_is_whole(const struct kv_parted *parted)
+static inline bool
+kv_partial_block_is_whole(const struct kv_partial_block *partial)
 {
-	return kv_coverage_prefix(&parted->claimed) == parted->payload;
+	return kv_coverage_prefix(&partial->claimed) == partial->payload;
 }
 
 static inline unsigned kv_parts_bucket(const struct wire_save *block)
@@ -121,12 +124,12 @@ static inline unsigned kv_parts_bucket(const struct wire_save *block)
 }
 
 /* The one in the table, or NULL. */
-struct kv_parted *kv_parts_find(struct kv_parts *parts,
-				const struct kvfs_space *space,
-				const struct wire_save *block);
+struct kv_partial_block *kv_parts_find(struct kv_parts *parts,
+				       const struct kvfs_space *space,
+				       const struct wire_save *block);
 /* Out of the table; freed now, or with its last part. */
-void kv_parted_forget_locked(struct kv_parted *parted);
+void kv_partial_block_forget_locked(struct kv_partial_block *partial);
 /* If it is LIVE: all its parts that are in no batch end with @status. */
-void kv_parted_end_locked(struct kv_parted *parted, int status);
+void kv_partial_block_end_locked(struct kv_partial_block *partial, int status);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * partial.h - a reserved block that comes in parts.
+ * partial_fill.h - a reserved block that comes in parts.
  *
- * Control thread only, but for kv_partial_landed.
+ * Control thread only, but for kv_partial_fill_landed.
  */
 #ifndef KV_FS_PARTIAL_H
 #define KV_FS_PARTIAL_H
@@ -12,7 +12,7 @@
 #include "cache/cache.h"
 #include "common/coverage.h"
 
-struct kv_partial {
+struct kv_partial_fill {
 	struct kv_cache *cache; /* fixed */
 	struct kv_fill *fill;	/* until sealed or dropped */
 	uint64_t payload;	/* fixed: bytes of the tensors */
@@ -23,8 +23,8 @@ struct kv_partial {
 };
 
 /* Takes @fill over, with one reference.  -ENOMEM: it is still the caller's. */
-int kv_partial_new(struct kv_cache *cache, struct kv_fill *fill,
-		   uint64_t payload, struct kv_partial **ret_partial);
+int kv_partial_fill_new(struct kv_cache *cache, struct kv_fill *fill,
+			uint64_t payload, struct kv_partial_fill **ret_partial);
 
 /*
  * The bytes @at .. + @bytes of the tensors are about to be copied, by whoever
@@ -33,19 +33,20 @@ int kv_partial_new(struct kv_cache *cache, struct kv_fill *fill,
  * came before; -EEXIST all of it came before; -EFBIG too many holes; -ENOMEM.
  * Nothing changed then.
  */
-int kv_partial_claim(struct kv_partial *partial, const struct kv_meta *meta,
-		     uint64_t at, uint64_t bytes);
+int kv_partial_fill_claim(struct kv_partial_fill *partial,
+			  const struct kv_meta *meta, uint64_t at,
+			  uint64_t bytes);
 
 /* Every byte has been claimed. */
-bool kv_partial_is_whole(const struct kv_partial *partial);
+bool kv_partial_fill_is_whole(const struct kv_partial_fill *partial);
 
 /*
  * @bytes that were claimed are in the slot; any thread.  True for the call
  * after which nothing is missing: the fill is that caller's now.
  */
-bool kv_partial_landed(struct kv_partial *partial, uint64_t bytes);
+bool kv_partial_fill_landed(struct kv_partial_fill *partial, uint64_t bytes);
 
 /* With the last reference the fill, if it did not seal, is dropped. */
-void kv_partial_put(struct kv_partial *partial);
+void kv_partial_fill_put(struct kv_partial_fill *partial);
 
 #endif

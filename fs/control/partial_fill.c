@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * partial.c - a reserved block that comes in parts.
+ * partial_fill.c - a reserved block that comes in parts.
  *
  * OWNS      the fill, until every byte has landed, and the map of what has been
  *           claimed.
  *
  * STATES    of a byte of the tensors:
  *
- *            MISSING -> CLAIMED   kv_partial_claim    (control thread)
- *            CLAIMED -> LANDED    kv_partial_landed   (an ingest thread)
+ *            MISSING -> CLAIMED   kv_partial_fill_claim    (control thread)
+ *            CLAIMED -> LANDED    kv_partial_fill_landed   (an ingest thread)
  *
  * INVARIANTS
  *   (1) A byte is claimed once, so that no two parts are written to one place
@@ -20,12 +20,12 @@
  * LOCKING   none: control thread only; `landed` is atomic, and the fill goes
  *           over to the thread that finds it complete.
  */
-#include "fs/control/partial.h"
+#include "fs/control/partial_fill.h"
 
-int kv_partial_new(struct kv_cache *cache, struct kv_fill *fill,
-		   uint64_t payload, struct kv_partial **ret_partial)
+int kv_partial_fill_new(struct kv_cache *cache, struct kv_fill *fill,
+			uint64_t payload, struct kv_partial_fill **ret_partial)
 {
-	struct kv_partial *partial = calloc(1, sizeof(*partial));
+	struct kv_partial_fill *partial = calloc(1, sizeof(*partial));
 
 	if (!partial)
 		return -ENOMEM;
@@ -43,8 +43,9 @@ static bool same_meta(const struct kv_meta *a, const struct kv_meta *b)
 	       a->position == b->position && a->tokens == b->tokens;
 }
 
-int kv_partial_claim(struct kv_partial *partial, const struct kv_meta *meta,
-		     uint64_t at, uint64_t bytes)
+int kv_partial_fill_claim(struct kv_partial_fill *partial,
+			  const struct kv_meta *meta, uint64_t at,
+			  uint64_t bytes)
 {
 	bool first = partial->claimed.n == 0;
 	int r;
@@ -61,18 +62,18 @@ int kv_partial_claim(struct kv_partial *partial, const struct kv_meta *meta,
 	return 0;
 }
 
-bool kv_partial_is_whole(const struct kv_partial *partial)
+bool kv_partial_fill_is_whole(const struct kv_partial_fill *partial)
 {
 	return kv_coverage_prefix(&partial->claimed) == partial->payload;
 }
 
-bool kv_partial_landed(struct kv_partial *partial, uint64_t bytes)
+bool kv_partial_fill_landed(struct kv_partial_fill *partial, uint64_t bytes)
 {
 	return atomic_fetch_add(&partial->landed, bytes) + bytes ==
 	       partial->payload;
 }
 
-void kv_partial_put(struct kv_partial *partial)
+void kv_partial_fill_put(struct kv_partial_fill *partial)
 {
 	if (--partial->refs > 0)
 		return;
