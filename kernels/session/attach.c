@@ -20,7 +20,7 @@
  */
 #include "kernels/session/attach.h"
 #include "kernels/device/device.h"
-#include "kernels/session/mapping.h"
+#include "kernels/session/mapped_segment.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/session/session.h"
 #include "kernels/transfer/stage.h"
@@ -39,7 +39,7 @@ void kv_attach_locked(struct kvfs_session *session, struct kv_attached *a,
 void kv_attach_device_locked(struct kvfs_session *session,
 			     const struct kv_device *device)
 {
-	struct kv_mapping *m;
+	struct kv_mapped_segment *m;
 
 	kv_assert_locked(&session->lock);
 	if (session->attacher != NULL || device->attach == NULL)

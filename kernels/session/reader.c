@@ -45,7 +45,7 @@ static void disconnect(struct kvfs_session *session)
 	session->broken = false;
 	kv_stage_abandon(kv_steal(session->stage));
 	kv_rpc_break_locked(session);
-	kv_mapping_retire_all_locked(session);
+	kv_mapped_segment_retire_all_locked(session);
 	kv_parts_break_locked(session);
 	kv_save_pump_locked(session);
 	pthread_cond_broadcast(&session->changed);

@@ -17,7 +17,7 @@
  */
 #include <sys/socket.h>
 
-#include "kernels/session/mapping.h"
+#include "kernels/session/mapped_segment.h"
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
 
@@ -188,9 +188,9 @@ static int take_segment_locked(struct kvfs_session *session,
 	if (packet->header.count != 1 || packet->bytes != sizeof(*segment))
 		return -EPROTO;
 	if (packet->header.type == WIRE_RETIRE)
-		kv_mapping_retire_locked(session, segment->id);
+		kv_mapped_segment_retire_locked(session, segment->id);
 	else
-		kv_mapping_add_locked(session, segment, packet->fd);
+		kv_mapped_segment_add_locked(session, segment, packet->fd);
 	return 0;
 }
 

@@ -13,7 +13,7 @@
 #include "kernels/session/attach.h"
 #include "kernels/kvfs.h"
 #include "kernels/session/link.h"
-#include "kernels/session/mapping.h"
+#include "kernels/session/mapped_segment.h"
 #include "kernels/session/rpc.h"
 #include "kernels/session/timer.h"
 #include "kernels/session/worker.h"
@@ -61,7 +61,7 @@ struct kvfs_session {
 	unsigned completed;    /* since the last kvfs_process */
 	struct kv_rpc rpc;
 	struct kv_timers timers;
-	struct kv_mappings mappings;
+	struct kv_mapped_segments mappings;
 	const struct kv_device *attacher;  /* attach.c; or NULL */
 	struct kv_attached_list detaching; /* attach.c */
 	struct kv_copier *copier;	   /* NULL until the first pool */

@@ -57,7 +57,8 @@ static void lease_free_locked(struct kvfs_lease *lease)
 	kv_timer_stop_locked(session, &lease->timer);
 	for (i = 0; i < lease->n; i++)
 		if (lease->items[i].mapping != NULL)
-			kv_mapping_put_locked(session, lease->items[i].mapping);
+			kv_mapped_segment_put_locked(session,
+						     lease->items[i].mapping);
 	/* From the tail: what is given back last leaves the cache last, and a
 	 * chain is of use from its head. */
 	for (i = lease->n_parts; i-- > 0;) {
@@ -127,8 +128,8 @@ static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
 		return place->status < 0 ? place->status : -EPROTO;
 	if (place->payload > place->length)
 		return -EBADMSG;
-	held->mapping = kv_mapping_get_locked(lease->session, place->segment,
-					      place->offset, place->length);
+	held->mapping = kv_mapped_segment_get_locked(
+		lease->session, place->segment, place->offset, place->length);
 	if (held->mapping == NULL)
 		return -EIO;
 	held->file = held->mapping->base + place->offset;

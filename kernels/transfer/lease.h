@@ -17,7 +17,7 @@ struct kv_lease_chunk; /* the keys that went in one message */
 struct kv_held {
 	int status;
 	uint32_t part;
-	struct kv_mapping *mapping; /* NULL unless status is 0 */
+	struct kv_mapped_segment *mapping; /* NULL unless status is 0 */
 	const uint8_t *file;
 	uint64_t length, payload; /* of the file; where its tensors begin */
 };

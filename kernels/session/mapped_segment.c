@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mapping.c - the arena segments that the daemon has handed us, mapped for
- * reading.
+ * mapped_segment.c - the arena segments that the daemon has handed us, mapped
+ * for reading.
  *
  * OWNS      the mappings.  Not the descriptors: those are closed once mapped.
  *
  * STATES    of a mapping:
  *
- *              MAPPED -> RETIRED   kv_mapping_retire_locked (by the daemon) or
- *                                  kv_mapping_retire_all_locked (it is gone)
- *             RETIRED -> unmapped  with the last reference, once no device
- *                                  knows of it (attach.c); the daemon is told
- *                                  if it is still there
+ *              MAPPED -> RETIRED   kv_mapped_segment_retire_locked (by the
+ * daemon) or kv_mapped_segment_retire_all_locked (it is gone) RETIRED ->
+ * unmapped  with the last reference, once no device knows of it (attach.c); the
+ * daemon is told if it is still there
  *
  * INVARIANTS
  *   (1) A mapping with references stays where it is, whatever the daemon does.
@@ -27,7 +26,7 @@
 #include <sys/stat.h>
 
 #include "kernels/device/copier.h"
-#include "kernels/session/mapping.h"
+#include "kernels/session/mapped_segment.h"
 #include "kernels/session/session.h"
 
 #define POPULATE_STEP ((uint64_t)8 << 20)
@@ -35,14 +34,14 @@
 struct populate {
 	struct kv_job job; /* first */
 	struct kvfs_session *session;
-	struct kv_mapping *mapping;
+	struct kv_mapped_segment *mapping;
 };
 
 /* Page tables made ahead, so that the first load does not fault its way. */
 static void populate(struct kv_job *job)
 {
 	struct populate *p = (struct populate *)job;
-	struct kv_mapping *m = p->mapping;
+	struct kv_mapped_segment *m = p->mapping;
 	uint64_t at, bytes;
 
 	for (at = 0; at < m->bytes; at += bytes) {
@@ -52,13 +51,13 @@ static void populate(struct kv_job *job)
 			break;
 	}
 	pthread_mutex_lock(&p->session->lock);
-	kv_mapping_put_locked(p->session, m);
+	kv_mapped_segment_put_locked(p->session, m);
 	pthread_mutex_unlock(&p->session->lock);
 	free(p);
 }
 
 static void populate_locked(struct kvfs_session *session,
-			    struct kv_mapping *mapping)
+			    struct kv_mapped_segment *mapping)
 {
 	struct populate *p;
 
@@ -81,10 +80,11 @@ static bool cannot_shrink(int fd, uint64_t bytes)
 	       (uint64_t)st.st_size >= bytes;
 }
 
-static struct kv_mapping *find_locked(struct kvfs_session *session, uint32_t id)
+static struct kv_mapped_segment *find_locked(struct kvfs_session *session,
+					     uint32_t id)
 {
 	uint64_t live = atomic_load(&session->live);
-	struct kv_mapping *m;
+	struct kv_mapped_segment *m;
 
 	kv_assert_locked(&session->lock);
 	TAILQ_FOREACH(m, &session->mappings, others)
@@ -93,10 +93,10 @@ static struct kv_mapping *find_locked(struct kvfs_session *session, uint32_t id)
 	return NULL;
 }
 
-void kv_mapping_add_locked(struct kvfs_session *session,
-			   const struct wire_segment *segment, int fd)
+void kv_mapped_segment_add_locked(struct kvfs_session *session,
+				  const struct wire_segment *segment, int fd)
 {
-	_cleanup_(kv_freep) struct kv_mapping *m = NULL;
+	_cleanup_(kv_freep) struct kv_mapped_segment *m = NULL;
 	void *base;
 
 	kv_assert_locked(&session->lock);
@@ -134,7 +134,8 @@ static void tell_unmapped_locked(struct kvfs_session *session, uint32_t id)
 	kv_rpc_post_locked(session, &packet);
 }
 
-static void gone_locked(struct kvfs_session *session, struct kv_mapping *m)
+static void gone_locked(struct kvfs_session *session,
+			struct kv_mapped_segment *m)
 {
 	if (kv_session_is_live(session, m->generation))
 		tell_unmapped_locked(session, m->id);
@@ -143,9 +144,10 @@ static void gone_locked(struct kvfs_session *session, struct kv_mapping *m)
 
 static void detached(struct kvfs_session *session, struct kv_attached *attached)
 {
-	struct kv_mapping *m =
-		(struct kv_mapping *)((char *)attached -
-				      offsetof(struct kv_mapping, attached));
+	struct kv_mapped_segment *m =
+		(struct kv_mapped_segment *)((char *)attached -
+					     offsetof(struct kv_mapped_segment,
+						      attached));
 
 	munmap((void *)m->base, m->bytes);
 	pthread_mutex_lock(&session->lock);
@@ -153,7 +155,8 @@ static void detached(struct kvfs_session *session, struct kv_attached *attached)
 	pthread_mutex_unlock(&session->lock);
 }
 
-static void unmap_locked(struct kvfs_session *session, struct kv_mapping *m)
+static void unmap_locked(struct kvfs_session *session,
+			 struct kv_mapped_segment *m)
 {
 	TAILQ_REMOVE(&session->mappings, m, others);
 	if (kv_detach_locked(session, &m->attached, detached))
@@ -162,9 +165,9 @@ static void unmap_locked(struct kvfs_session *session, struct kv_mapping *m)
 	gone_locked(session, m);
 }
 
-void kv_mapping_retire_locked(struct kvfs_session *session, uint32_t id)
+void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id)
 {
-	struct kv_mapping *m = find_locked(session, id);
+	struct kv_mapped_segment *m = find_locked(session, id);
 
 	if (m == NULL) {
 		tell_unmapped_locked(session, id);
@@ -175,9 +178,9 @@ void kv_mapping_retire_locked(struct kvfs_session *session, uint32_t id)
 		unmap_locked(session, m);
 }
 
-void kv_mapping_retire_all_locked(struct kvfs_session *session)
+void kv_mapped_segment_retire_all_locked(struct kvfs_session *session)
 {
-	struct kv_mapping *m, *next;
+	struct kv_mapped_segment *m, *next;
 
 	for (m = TAILQ_FIRST(&session->mappings); m != NULL; m = next) {
 		next = TAILQ_NEXT(m, others);
@@ -187,11 +190,11 @@ void kv_mapping_retire_all_locked(struct kvfs_session *session)
 	}
 }
 
-struct kv_mapping *kv_mapping_get_locked(struct kvfs_session *session,
-					 uint32_t id, uint64_t offset,
-					 uint64_t length)
+struct kv_mapped_segment *
+kv_mapped_segment_get_locked(struct kvfs_session *session, uint32_t id,
+			     uint64_t offset, uint64_t length)
 {
-	struct kv_mapping *m = find_locked(session, id);
+	struct kv_mapped_segment *m = find_locked(session, id);
 
 	if (m == NULL || length > m->bytes || offset > m->bytes - length)
 		return NULL;
@@ -199,8 +202,8 @@ struct kv_mapping *kv_mapping_get_locked(struct kvfs_session *session,
 	return m;
 }
 
-void kv_mapping_put_locked(struct kvfs_session *session,
-			   struct kv_mapping *mapping)
+void kv_mapped_segment_put_locked(struct kvfs_session *session,
+				  struct kv_mapped_segment *mapping)
 {
 	kv_assert_locked(&session->lock);
 	assert(mapping->refs > 0);
