@@ -31,7 +31,7 @@
 struct kv_batch {
 	struct kv_index *index;
 	MDB_txn *txn;
-	bool entered;	   /* the gate */
+	bool entered;	   /* the guard */
 	int failed;	   /* first error */
 	uint64_t puttable; /* bytes of the map that puts may still take */
 	uint64_t last_id;  /* put into last_dbi */
@@ -107,7 +107,7 @@ int kv_batch_begin(struct kv_index *index, struct kv_batch **ret_batch)
 	if (!batch)
 		return -ENOMEM;
 	batch->index = index;
-	r = kv_gate_enter(index, 0, &batch->txn);
+	r = kv_txn_guard_enter(index, 0, &batch->txn);
 	if (r < 0)
 		return r;
 	batch->entered = true;
@@ -312,6 +312,6 @@ void kv_batch_abort(struct kv_batch *batch)
 	if (batch->txn)
 		mdb_txn_abort(batch->txn);
 	if (batch->entered)
-		kv_gate_leave(batch->index);
+		kv_txn_guard_leave(batch->index);
 	free(batch);
 }

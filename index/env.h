@@ -11,9 +11,9 @@
 #include "index/index.h"
 
 struct kv_index {
-	pthread_rwlock_t gate; /* txn_guard.c */
-	MDB_env *env;	       /* NULL: it could not be opened anew */
-	atomic_bool broken;    /* fault.c: env is of no more use */
+	pthread_rwlock_t guard; /* txn_guard.c */
+	MDB_env *env;		/* NULL: it could not be opened anew */
+	atomic_bool broken;	/* fault.c: env is of no more use */
 	char *path;
 	uint64_t map_bytes;
 	_Atomic uint64_t room; /* for puts, when the last batch began */
@@ -35,8 +35,9 @@ int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
 /*
  * Begin a transaction.  0: it is also the caller's to leave, after its end.
  */
-int kv_gate_enter(struct kv_index *index, unsigned flags, MDB_txn **ret_txn);
-void kv_gate_leave(struct kv_index *index);
+int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
+		       MDB_txn **ret_txn);
+void kv_txn_guard_leave(struct kv_index *index);
 
 /* Open index->env and its databases again.  Fails: index->env is NULL. */
 int kv_index_reopen(struct kv_index *index);

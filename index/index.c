@@ -152,7 +152,7 @@ int kv_index_open(const char *path, uint64_t map_bytes, bool read_only,
 	index->map_bytes = map_bytes;
 	index->room = map_bytes; /* until somebody counts */
 	index->path = strdup(path);
-	pthread_rwlock_init(&index->gate, NULL);
+	pthread_rwlock_init(&index->guard, NULL);
 	if (!index->path)
 		return -ENOMEM;
 	r = kv_env_open(path, map_bytes, read_only, &index->env);
@@ -178,7 +178,7 @@ void kv_index_close(struct kv_index *index)
 		return;
 	if (index->env)
 		mdb_env_close(index->env);
-	pthread_rwlock_destroy(&index->gate);
+	pthread_rwlock_destroy(&index->guard);
 	free(index->path);
 	free(index);
 }
@@ -212,9 +212,9 @@ uint64_t kv_index_bytes(struct kv_index *index)
 {
 	uint64_t bytes;
 
-	pthread_rwlock_rdlock(&index->gate);
+	pthread_rwlock_rdlock(&index->guard);
 	bytes = index->env ? kv_env_file_bytes(index->env) : 0;
-	pthread_rwlock_unlock(&index->gate);
+	pthread_rwlock_unlock(&index->guard);
 	return bytes;
 }
 
@@ -243,14 +243,14 @@ int kv_index_get(struct kv_index *index, uint64_t slot_id,
 		 struct kv_slot_record *ret_record)
 {
 	struct getting g = {.index = index, .slot_id = slot_id};
-	int r = kv_gate_enter(index, MDB_RDONLY, &g.txn), rc;
+	int r = kv_txn_guard_enter(index, MDB_RDONLY, &g.txn), rc;
 
 	if (r < 0)
 		return r;
 	rc = kv_fault_guard(index, get, &g);
 	if (rc != MDB_PANIC)
 		mdb_txn_abort(g.txn);
-	kv_gate_leave(index);
+	kv_txn_guard_leave(index);
 	if (rc != 0)
 		return kv_env_errno(rc);
 	if (!kv_slot_record_whole(&g.record, slot_id))

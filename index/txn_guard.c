@@ -10,11 +10,11 @@
  * OWNS      index->env, from open to close.
  *
  * INVARIANTS
- *   (1) Whoever has a transaction holds the gate, shared; the environment is
+ *   (1) Whoever has a transaction holds the guard, shared; the environment is
  *       changed by who holds it alone.
  *
- * LOCKING   index->gate.  A thread with a transaction may begin another: the
- *           gate lets readers in while somebody waits to have it alone.
+ * LOCKING   index->guard.  A thread with a transaction may begin another: the
+ *           guard lets readers in while somebody waits to have it alone.
  */
 #include "index/fault.h"
 
@@ -53,7 +53,7 @@ static void renew(struct kv_index *index)
 	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
 	int rc;
 
-	pthread_rwlock_wrlock(&index->gate);
+	pthread_rwlock_wrlock(&index->guard);
 	rc = begin_txn(index, MDB_RDONLY, &txn);
 	if (rc == MDB_PANIC) { /* else somebody was faster */
 		if (index->env)
@@ -63,19 +63,20 @@ static void renew(struct kv_index *index)
 	}
 	if (txn)
 		mdb_txn_abort(kv_steal(txn));
-	pthread_rwlock_unlock(&index->gate);
+	pthread_rwlock_unlock(&index->guard);
 }
 
-int kv_gate_enter(struct kv_index *index, unsigned flags, MDB_txn **ret_txn)
+int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
+		       MDB_txn **ret_txn)
 {
 	int rc = MDB_PANIC;
 
 	for (int try = 0; try < 2; try++) {
-		pthread_rwlock_rdlock(&index->gate);
+		pthread_rwlock_rdlock(&index->guard);
 		rc = begin_txn(index, flags, ret_txn);
 		if (rc == 0)
 			return 0;
-		pthread_rwlock_unlock(&index->gate);
+		pthread_rwlock_unlock(&index->guard);
 		if (rc != MDB_PANIC)
 			break;
 		if (try == 0)
@@ -84,7 +85,7 @@ int kv_gate_enter(struct kv_index *index, unsigned flags, MDB_txn **ret_txn)
 	return kv_env_errno(rc);
 }
 
-void kv_gate_leave(struct kv_index *index)
+void kv_txn_guard_leave(struct kv_index *index)
 {
-	pthread_rwlock_unlock(&index->gate);
+	pthread_rwlock_unlock(&index->guard);
 }
