@@ -152,7 +152,7 @@ static void in_use_free(struct in_use *in_use)
 	if (gpu->context != NULL && kv_gpu_enter_to_free(gpu, &entry) == 0) {
 		kv_lanes_free(gpu);
 		kv_marks_free(gpu);
-		kv_gates_free(gpu);
+		kv_semaphores_free(gpu);
 		if (gpu->module != NULL)
 			gpu->driver->module_unload(gpu->module);
 		kv_gpu_leave(&entry);

@@ -13,13 +13,13 @@
 #include "common/kv.h"
 
 struct kv_lane;
-struct kv_gate;
-struct kv_gate_page;
+struct kv_semaphore;
+struct kv_semaphore_page;
 struct kv_mark;
 
 LIST_HEAD(kv_lanes, kv_lane);
-LIST_HEAD(kv_gates, kv_gate);
-LIST_HEAD(kv_gate_pages, kv_gate_page);
+LIST_HEAD(kv_semaphores, kv_semaphore);
+LIST_HEAD(kv_semaphore_pages, kv_semaphore_page);
 LIST_HEAD(kv_marks, kv_mark);
 
 /* Pinned host buffers of a lane. */
@@ -46,9 +46,10 @@ struct kv_gpu {
 	pthread_mutex_t lock;	       /* a leaf */
 	struct kv_lanes lanes[2];      /* lock: nobody's, [1] urgent ones */
 	struct kv_gpu_buffers buffers; /* lock: that lanes are to have */
-	struct kv_gates gates;	    /* lock: nobody's, maybe still waited on */
-	struct kv_gate_pages pages; /* lock */
-	struct kv_marks marks;	    /* lock: nobody's */
+	struct kv_semaphores
+		semaphores; /* lock: nobody's, maybe still waited on */
+	struct kv_semaphore_pages pages; /* lock */
+	struct kv_marks marks;		 /* lock: nobody's */
 };
 
 /*

@@ -2,34 +2,35 @@
 /*
  * semaphore.c - holds the caller's streams up until a transfer is over.
  *
- * OWNS      pages of pinned words, one word a gate, and events that tell when a
- *           stream has passed.  Gates are kept for later ones.
+ * OWNS      pages of pinned words, one word a semaphore, and events that tell
+ * when a stream has passed.  Semaphores are kept for later ones.
  *
- * STATES    of a gate:
+ * STATES    of a semaphore:
  *
- *               FREE -> SHUT   kv_gate_new: to be opened with a new value
- *               SHUT -> OPEN   kv_gate_open
- *               OPEN -> FREE   kv_gate_free
+ *               FREE -> SHUT   kv_semaphore_new: to be opened with a new value
+ *               SHUT -> OPEN   kv_semaphore_open
+ *               OPEN -> FREE   kv_semaphore_free
  *
  * INVARIANTS
- *   (1) A word only grows.  A stream waits for the value its gate opens with or
- *       a later one, so that a gate can be used again while streams still wait
- *       for its use before.
- *   (2) A page is freed only when no stream can look at it any more; one that
- *       a stream may yet look at is left to the context's end.
+ *   (1) A word only grows.  A stream waits for the value its semaphore opens
+ * with or a later one, so that a semaphore can be used again while streams
+ * still wait for its use before. (2) A page is freed only when no stream can
+ * look at it any more; one that a stream may yet look at is left to the
+ * context's end.
  *
- * LOCKING   gpu->lock for the lists of pages and of free gates, and for a
- * gate's events.  host_lock, a leaf, for the functions that wait on the host:
- * they may outlive the GPU's use.
+ * LOCKING   gpu->lock for the lists of pages and of free semaphores, and for a
+ * semaphore's events.  host_lock, a leaf, for the functions that wait on the
+ * host: they may outlive the GPU's use.
  */
 #include "kernels/cuda/semaphore.h"
 
 #define PAGE_BYTES 4096u
-#define WORD_BYTES 64u /* a cache line, so that gates do not disturb others */
+#define WORD_BYTES \
+	64u /* a cache line, so that semaphores do not disturb others */
 #define PAGE_GATES (PAGE_BYTES / WORD_BYTES)
 
-struct kv_gate {
-	LIST_ENTRY(kv_gate) others;
+struct kv_semaphore {
+	LIST_ENTRY(kv_semaphore) others;
 	struct kv_gpu *gpu;
 	_Atomic uint32_t *word;
 	CUdeviceptr on_device;
@@ -40,10 +41,10 @@ struct kv_gate {
 	bool lost; /* a stream waits, and no event tells how long */
 };
 
-struct kv_gate_page {
-	LIST_ENTRY(kv_gate_page) others;
+struct kv_semaphore_page {
+	LIST_ENTRY(kv_semaphore_page) others;
 	void *words;
-	struct kv_gate gates[PAGE_GATES];
+	struct kv_semaphore semaphores[PAGE_GATES];
 };
 
 static pthread_mutex_t host_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -55,9 +56,9 @@ struct wait {
 	uint32_t value;
 };
 
-static int page_new(struct kv_gpu *gpu, struct kv_gate_page **ret_page)
+static int page_new(struct kv_gpu *gpu, struct kv_semaphore_page **ret_page)
 {
-	_cleanup_(kv_freep) struct kv_gate_page *page = NULL;
+	_cleanup_(kv_freep) struct kv_semaphore_page *page = NULL;
 	CUdeviceptr on_device;
 	size_t i;
 	int r;
@@ -76,31 +77,33 @@ static int page_new(struct kv_gpu *gpu, struct kv_gate_page **ret_page)
 	}
 	memset(page->words, 0, PAGE_BYTES);
 	for (i = 0; i < PAGE_GATES; i++) {
-		struct kv_gate *gate = &page->gates[i];
+		struct kv_semaphore *semaphore = &page->semaphores[i];
 
-		gate->gpu = gpu;
-		gate->word = (void *)((char *)page->words + i * WORD_BYTES);
-		gate->on_device = on_device + i * WORD_BYTES;
+		semaphore->gpu = gpu;
+		semaphore->word =
+			(void *)((char *)page->words + i * WORD_BYTES);
+		semaphore->on_device = on_device + i * WORD_BYTES;
 	}
 	*ret_page = kv_steal(page);
 	return 0;
 }
 
-static void add_page(struct kv_gpu *gpu, struct kv_gate_page *page)
+static void add_page(struct kv_gpu *gpu, struct kv_semaphore_page *page)
 {
 	size_t i;
 
 	pthread_mutex_lock(&gpu->lock);
 	LIST_INSERT_HEAD(&gpu->pages, page, others);
 	for (i = 0; i < PAGE_GATES; i++)
-		LIST_INSERT_HEAD(&gpu->gates, &page->gates[i], others);
+		LIST_INSERT_HEAD(&gpu->semaphores, &page->semaphores[i],
+				 others);
 	pthread_mutex_unlock(&gpu->lock);
 }
 
-static int add_gates(struct kv_gpu *gpu)
+static int add_semaphores(struct kv_gpu *gpu)
 {
 	struct kv_gpu_entry entry;
-	struct kv_gate_page *page;
+	struct kv_semaphore_page *page;
 	int r = kv_gpu_enter(gpu, &entry);
 
 	if (r < 0)
@@ -112,24 +115,24 @@ static int add_gates(struct kv_gpu *gpu)
 	return r;
 }
 
-int kv_gate_new(struct kv_gpu *gpu, struct kv_gate **ret_gate)
+int kv_semaphore_new(struct kv_gpu *gpu, struct kv_semaphore **ret_semaphore)
 {
-	struct kv_gate *gate = NULL;
+	struct kv_semaphore *semaphore = NULL;
 	int r = 0;
 
-	while (gate == NULL && r == 0) {
+	while (semaphore == NULL && r == 0) {
 		pthread_mutex_lock(&gpu->lock);
-		gate = LIST_FIRST(&gpu->gates);
-		if (gate != NULL)
-			LIST_REMOVE(gate, others);
+		semaphore = LIST_FIRST(&gpu->semaphores);
+		if (semaphore != NULL)
+			LIST_REMOVE(semaphore, others);
 		pthread_mutex_unlock(&gpu->lock);
-		if (gate == NULL)
-			r = add_gates(gpu);
+		if (semaphore == NULL)
+			r = add_semaphores(gpu);
 	}
 	if (r < 0)
 		return r;
-	gate->value = atomic_load(gate->word) + 1;
-	*ret_gate = gate;
+	semaphore->value = atomic_load(semaphore->word) + 1;
+	*ret_semaphore = semaphore;
 	return 0;
 }
 
@@ -150,144 +153,145 @@ static void wait_on_host(void *arg)
 	pthread_mutex_unlock(&host_lock);
 }
 
-static int launch_wait(struct kv_gate *gate, CUstream stream)
+static int launch_wait(struct kv_semaphore *semaphore, CUstream stream)
 {
 	struct wait *wait = malloc(sizeof(*wait));
 	int r;
 
 	if (wait == NULL)
 		return -ENOMEM;
-	*wait = (struct wait){gate->word, gate->value};
-	r = kv_driver_errno(
-		gate->gpu->driver->launch_host(stream, wait_on_host, wait));
+	*wait = (struct wait){semaphore->word, semaphore->value};
+	r = kv_driver_errno(semaphore->gpu->driver->launch_host(
+		stream, wait_on_host, wait));
 	if (r < 0)
 		free(wait);
 	return r;
 }
 
-static int give_wait(struct kv_gate *gate, CUstream stream)
+static int give_wait(struct kv_semaphore *semaphore, CUstream stream)
 {
-	CUresult result = gate->gpu->driver->stream_wait_value(
-		stream, gate->on_device, gate->value, CU_STREAM_WAIT_VALUE_GEQ);
+	CUresult result = semaphore->gpu->driver->stream_wait_value(
+		stream, semaphore->on_device, semaphore->value,
+		CU_STREAM_WAIT_VALUE_GEQ);
 
 	if (result == CUDA_ERROR_NOT_SUPPORTED)
-		return launch_wait(gate, stream);
+		return launch_wait(semaphore, stream);
 	return kv_driver_errno(result);
 }
 
-static bool add_passed(struct kv_gate *gate, CUevent event)
+static bool add_passed(struct kv_semaphore *semaphore, CUevent event)
 {
 	CUevent *passed;
 
-	pthread_mutex_lock(&gate->gpu->lock);
-	passed =
-		reallocarray(gate->passed, gate->n_passed + 1, sizeof(*passed));
+	pthread_mutex_lock(&semaphore->gpu->lock);
+	passed = reallocarray(semaphore->passed, semaphore->n_passed + 1,
+			      sizeof(*passed));
 	if (passed != NULL) {
-		gate->passed = passed;
-		passed[gate->n_passed++] = event;
+		semaphore->passed = passed;
+		passed[semaphore->n_passed++] = event;
 	}
-	pthread_mutex_unlock(&gate->gpu->lock);
+	pthread_mutex_unlock(&semaphore->gpu->lock);
 	return passed != NULL;
 }
 
 /* Remember how far @stream is, for the page's sake. */
-static void follow(struct kv_gate *gate, CUstream stream)
+static void follow(struct kv_semaphore *semaphore, CUstream stream)
 {
-	const struct kv_driver *driver = gate->gpu->driver;
+	const struct kv_driver *driver = semaphore->gpu->driver;
 	CUevent event = NULL;
 
 	if (driver->event_new(&event, CU_EVENT_DISABLE_TIMING) ==
 		    CUDA_SUCCESS &&
 	    driver->event_record(event, stream) == CUDA_SUCCESS &&
-	    add_passed(gate, event))
+	    add_passed(semaphore, event))
 		return;
 	if (event != NULL)
 		driver->event_free(event);
-	pthread_mutex_lock(&gate->gpu->lock);
-	gate->lost = true;
-	pthread_mutex_unlock(&gate->gpu->lock);
+	pthread_mutex_lock(&semaphore->gpu->lock);
+	semaphore->lost = true;
+	pthread_mutex_unlock(&semaphore->gpu->lock);
 }
 
-int kv_gate_wait(struct kv_gate *gate, CUstream stream)
+int kv_semaphore_wait(struct kv_semaphore *semaphore, CUstream stream)
 {
 	struct kv_gpu_entry entry;
 	int r;
 
 	if (stream == NULL)
 		return -EINVAL;
-	r = kv_gpu_enter(gate->gpu, &entry);
+	r = kv_gpu_enter(semaphore->gpu, &entry);
 	if (r < 0)
 		return r;
-	r = give_wait(gate, stream);
+	r = give_wait(semaphore, stream);
 	if (r == 0)
-		follow(gate, stream);
+		follow(semaphore, stream);
 	kv_gpu_leave(&entry);
 	return r;
 }
 
-void kv_gate_open(struct kv_gate *gate)
+void kv_semaphore_open(struct kv_semaphore *semaphore)
 {
 	pthread_mutex_lock(&host_lock);
-	atomic_store(gate->word, gate->value);
+	atomic_store(semaphore->word, semaphore->value);
 	pthread_cond_broadcast(&opened);
 	pthread_mutex_unlock(&host_lock);
 }
 
 /* Forget the streams that have come past. */
-static void settle(struct kv_gate *gate)
+static void settle(struct kv_semaphore *semaphore)
 {
-	const struct kv_driver *driver = gate->gpu->driver;
+	const struct kv_driver *driver = semaphore->gpu->driver;
 	size_t i, kept = 0;
 
-	for (i = 0; i < gate->n_passed; i++) {
-		if (driver->event_query(gate->passed[i]) ==
+	for (i = 0; i < semaphore->n_passed; i++) {
+		if (driver->event_query(semaphore->passed[i]) ==
 		    CUDA_ERROR_NOT_READY)
-			gate->passed[kept++] = gate->passed[i];
+			semaphore->passed[kept++] = semaphore->passed[i];
 		else
-			driver->event_free(gate->passed[i]);
+			driver->event_free(semaphore->passed[i]);
 	}
-	gate->n_passed = kept;
+	semaphore->n_passed = kept;
 }
 
-void kv_gate_free(struct kv_gate *gate)
+void kv_semaphore_free(struct kv_semaphore *semaphore)
 {
 	struct kv_gpu_entry entry;
 
-	assert(is_open(gate->word, gate->value));
-	if (gate->n_passed > 0 &&
-	    kv_gpu_enter_to_free(gate->gpu, &entry) == 0) {
-		settle(gate);
+	assert(is_open(semaphore->word, semaphore->value));
+	if (semaphore->n_passed > 0 &&
+	    kv_gpu_enter_to_free(semaphore->gpu, &entry) == 0) {
+		settle(semaphore);
 		kv_gpu_leave(&entry);
 	}
-	pthread_mutex_lock(&gate->gpu->lock);
-	LIST_INSERT_HEAD(&gate->gpu->gates, gate, others);
-	pthread_mutex_unlock(&gate->gpu->lock);
+	pthread_mutex_lock(&semaphore->gpu->lock);
+	LIST_INSERT_HEAD(&semaphore->gpu->semaphores, semaphore, others);
+	pthread_mutex_unlock(&semaphore->gpu->lock);
 }
 
 /* Free its events; false if a stream may still come to look at its word. */
-static bool finish(struct kv_gate *gate)
+static bool finish(struct kv_semaphore *semaphore)
 {
 	bool over;
 	size_t i;
 
-	settle(gate);
-	over = gate->n_passed == 0 && !gate->lost;
-	for (i = 0; i < gate->n_passed; i++)
-		gate->gpu->driver->event_free(gate->passed[i]);
-	free(gate->passed);
+	settle(semaphore);
+	over = semaphore->n_passed == 0 && !semaphore->lost;
+	for (i = 0; i < semaphore->n_passed; i++)
+		semaphore->gpu->driver->event_free(semaphore->passed[i]);
+	free(semaphore->passed);
 	return over;
 }
 
-void kv_gates_free(struct kv_gpu *gpu)
+void kv_semaphores_free(struct kv_gpu *gpu)
 {
-	struct kv_gate_page *page;
+	struct kv_semaphore_page *page;
 	bool over;
 	size_t i;
 
 	while ((page = LIST_FIRST(&gpu->pages)) != NULL) {
 		LIST_REMOVE(page, others);
 		for (i = 0, over = true; i < PAGE_GATES; i++)
-			over &= finish(&page->gates[i]);
+			over &= finish(&page->semaphores[i]);
 		if (over)
 			kv_gpu_host_free(gpu, page->words, PAGE_BYTES);
 		free(page);

@@ -7,21 +7,22 @@
 
 #include "kernels/cuda/gpu.h"
 
-struct kv_gate;
+struct kv_semaphore;
 
-int kv_gate_new(struct kv_gpu *gpu, struct kv_gate **ret_gate); /* -ENOMEM */
+int kv_semaphore_new(struct kv_gpu *gpu,
+		     struct kv_semaphore **ret_semaphore); /* -ENOMEM */
 /*
- * Work given to @stream from now on waits until the gate is open: on the
+ * Work given to @stream from now on waits until the semaphore is open: on the
  * device, or where that cannot wait for memory, in a function that the driver
  * calls on a thread of its own.  -EINVAL, -ENOMEM, -EIO.
  */
-int kv_gate_wait(struct kv_gate *gate, CUstream stream);
+int kv_semaphore_wait(struct kv_semaphore *semaphore, CUstream stream);
 /* Takes no time, and works on a GPU that is broken, too. */
-void kv_gate_open(struct kv_gate *gate);
+void kv_semaphore_open(struct kv_semaphore *semaphore);
 /* It is open; streams that wait for it may not have noticed yet. */
-void kv_gate_free(struct kv_gate *gate);
+void kv_semaphore_free(struct kv_semaphore *semaphore);
 
-/* With every gate freed; the GPU is entered. */
-void kv_gates_free(struct kv_gpu *gpu);
+/* With every semaphore freed; the GPU is entered. */
+void kv_semaphores_free(struct kv_gpu *gpu);
 
 #endif

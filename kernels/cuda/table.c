@@ -231,29 +231,29 @@ static void cuda_mark_free(void *mark)
 	kv_mark_free(mark);
 }
 
-static int cuda_gate_new(void *pool, void **ret_gate)
+static int cuda_semaphore_new(void *pool, void **ret_semaphore)
 {
-	struct kv_gate *gate;
-	int r = kv_gate_new(pool, &gate);
+	struct kv_semaphore *semaphore;
+	int r = kv_semaphore_new(pool, &semaphore);
 
 	if (r == 0)
-		*ret_gate = gate;
+		*ret_semaphore = semaphore;
 	return r;
 }
 
-static int cuda_gate_wait(void *gate, void *stream)
+static int cuda_semaphore_wait(void *semaphore, void *stream)
 {
-	return kv_gate_wait(gate, stream);
+	return kv_semaphore_wait(semaphore, stream);
 }
 
-static void cuda_gate_open(void *gate)
+static void cuda_semaphore_open(void *semaphore)
 {
-	kv_gate_open(gate);
+	kv_semaphore_open(semaphore);
 }
 
-static void cuda_gate_free(void *gate)
+static void cuda_semaphore_free(void *semaphore)
 {
-	kv_gate_free(gate);
+	kv_semaphore_free(semaphore);
 }
 
 static int cuda_reserve(const char *name, uint64_t bytes, uint64_t max_bytes,
@@ -301,10 +301,10 @@ const struct kv_device kv_device_cuda = {
 	.mark = cuda_mark,
 	.mark_is_done = cuda_mark_is_done,
 	.mark_free = cuda_mark_free,
-	.gate_new = cuda_gate_new,
-	.gate_wait = cuda_gate_wait,
-	.gate_open = cuda_gate_open,
-	.gate_free = cuda_gate_free,
+	.semaphore_new = cuda_semaphore_new,
+	.semaphore_wait = cuda_semaphore_wait,
+	.semaphore_open = cuda_semaphore_open,
+	.semaphore_free = cuda_semaphore_free,
 	.reserve = cuda_reserve,
 	.grow = cuda_grow,
 	.release = cuda_release,

@@ -90,12 +90,12 @@ struct kv_device {
 	bool (*mark_is_done)(void *mark);
 	void (*mark_free)(void *mark);
 
-	/* A gate holds streams up until it is opened; freed only when open,
-	 * and at once if no stream waits any more, later otherwise. */
-	int (*gate_new)(void *pool, void **ret_gate);
-	int (*gate_wait)(void *gate, void *stream);
-	void (*gate_open)(void *gate);
-	void (*gate_free)(void *gate);
+	/* A semaphore holds streams up until it is opened; freed only when
+	 * open, and at once if no stream waits any more, later otherwise. */
+	int (*semaphore_new)(void *pool, void **ret_semaphore);
+	int (*semaphore_wait)(void *semaphore, void *stream);
+	void (*semaphore_open)(void *semaphore);
+	void (*semaphore_free)(void *semaphore);
 
 	/* Memory of the device that is the library's own: @bytes of it now at
 	 * *ret_base, and room for @max_bytes there.  @name: "cuda:1".  Needed.

@@ -123,7 +123,7 @@ static int start_threads_locked(struct kvfs_session *session,
 
 	if (session->copier == NULL)
 		r = kv_copier_new(&session->copier);
-	if (r == 0 && (device->mark != NULL || device->gate_new != NULL ||
+	if (r == 0 && (device->mark != NULL || device->semaphore_new != NULL ||
 		       device->attach != NULL))
 		r = kv_order_start_locked(session);
 	if (r == 0)

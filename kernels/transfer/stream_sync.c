@@ -4,7 +4,8 @@
  * them.
  *
  * OWNS      the session's order thread; a transfer's mark (what must be over
- *           before its pages are touched) and its gates (what others wait for).
+ *           before its pages are touched) and its semaphores (what others wait
+ * for).
  *
  * STATES    of a mark:
  *
@@ -13,9 +14,10 @@
  *           WAITING -> STOPPED   kv_order_stop_locked
  *                 * -> freed     give_back, once the transfer is COPIED
  *
- *           of a gate, one for each step of the transfer and one for all of it:
+ *           of a semaphore, one for each step of the transfer and one for all
+ * of it:
  *
- *              none -> SHUT      find_gate: somebody wants to wait for it
+ *              none -> SHUT      find_semaphore: somebody wants to wait for it
  *              SHUT -> OPEN      kv_order_step_over, or give_back
  *              OPEN -> freed     give_back
  *
@@ -23,11 +25,11 @@
  *   (1) No call of the device is made with a lock held: those that cannot be
  *       made by whoever causes them are made by the order thread.  (It also
  *       waits for devices to let go of memory: attach.c.)
- *   (2) Marks and gates are freed before their pool stops being busy, and so
- *       before the device closes it.
- *   (3) A gate is opened once, and not freed while somebody is at it (users).
- *   (4) A transfer in one of the order's lists has a reference.
- *   (5) While a transfer waits for its mark no copy thread has to do with it.
+ *   (2) Marks and semaphores are freed before their pool stops being busy, and
+ * so before the device closes it. (3) A semaphore is opened once, and not freed
+ * while somebody is at it (users). (4) A transfer in one of the order's lists
+ * has a reference. (5) While a transfer waits for its mark no copy thread has
+ * to do with it.
  *
  * LOCKING   session->lock for all but the calls of the device.
  */
@@ -39,17 +41,17 @@
 
 #define LOOK_NS 30000u /* so often at marks that are not done */
 
-struct gate {
-	void *gate;
+struct semaphore {
+	void *semaphore;
 	bool over, open;
 };
 
-struct kv_gates {
+struct kv_semaphores {
 	struct kvfs_pool *pool; /* busy while this is not NULL */
 	unsigned users;		/* callers that are about to wait */
-	bool any;		/* gate was made */
-	size_t n;		/* steps; one gate more is for all of it */
-	struct gate gate[];
+	bool any;		/* semaphore was made */
+	size_t n;		/* steps; one semaphore more is for all of it */
+	struct semaphore semaphore[];
 };
 
 struct kv_order {
@@ -92,12 +94,13 @@ int kv_order_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 {
 	size_t n = KV_MAX(xfer->steps, (size_t)1);
 
-	if (xfer->device->gate_new != NULL || xfer->device->mark != NULL) {
-		xfer->gates = calloc(1, sizeof(*xfer->gates) +
-						(n + 1) * sizeof(struct gate));
-		if (xfer->gates == NULL)
+	if (xfer->device->semaphore_new != NULL || xfer->device->mark != NULL) {
+		xfer->semaphores =
+			calloc(1, sizeof(*xfer->semaphores) +
+					  (n + 1) * sizeof(struct semaphore));
+		if (xfer->semaphores == NULL)
 			return -ENOMEM;
-		xfer->gates->n = n;
+		xfer->semaphores->n = n;
 	}
 	return make_mark(xfer, pool, opts);
 }
@@ -163,35 +166,36 @@ static bool look_at_locked(struct kvfs_xfer *xfer)
 	return done;
 }
 
-/* ---- gates ---- */
+/* ---- semaphores ---- */
 
 static bool is_over_locked(const struct kvfs_xfer *xfer, size_t i)
 {
-	return xfer->left[KVFS_COPIED] == 0 || xfer->gates->gate[i].over;
+	return xfer->left[KVFS_COPIED] == 0 ||
+	       xfer->semaphores->semaphore[i].over;
 }
 
-/* Gate @i, made by now and to be opened by us; or NULL. */
+/* Semaphore @i, made by now and to be opened by us; or NULL. */
 static void *take_to_open_locked(struct kvfs_xfer *xfer, size_t i)
 {
-	struct gate *gate = &xfer->gates->gate[i];
-	bool was = gate->open;
+	struct semaphore *semaphore = &xfer->semaphores->semaphore[i];
+	bool was = semaphore->open;
 
-	gate->over = gate->open = true;
-	return was ? NULL : gate->gate;
+	semaphore->over = semaphore->open = true;
+	return was ? NULL : semaphore->semaphore;
 }
 
 void kv_order_step_over(struct kvfs_xfer *xfer, size_t step)
 {
 	struct kvfs_session *session = xfer->session;
-	void *gate;
+	void *semaphore;
 
-	if (xfer->gates == NULL)
+	if (xfer->semaphores == NULL)
 		return;
 	pthread_mutex_lock(&session->lock);
-	gate = take_to_open_locked(xfer, step);
+	semaphore = take_to_open_locked(xfer, step);
 	pthread_mutex_unlock(&session->lock);
-	if (gate != NULL)
-		xfer->device->gate_open(gate);
+	if (semaphore != NULL)
+		xfer->device->semaphore_open(semaphore);
 }
 
 static void give_back_later_locked(struct kvfs_xfer *xfer)
@@ -205,40 +209,41 @@ static void give_back_later_locked(struct kvfs_xfer *xfer)
 
 bool kv_order_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
 {
-	struct kv_gates *gates = xfer->gates;
+	struct kv_semaphores *semaphores = xfer->semaphores;
 
 	kv_assert_locked(&xfer->session->lock);
-	if (gates == NULL)
+	if (semaphores == NULL)
 		return false;
-	if (xfer->mark == NULL && !gates->any && gates->users == 0)
+	if (xfer->mark == NULL && !semaphores->any && semaphores->users == 0)
 		return false;
-	gates->pool = pool;
-	if (gates->users == 0)
+	semaphores->pool = pool;
+	if (semaphores->users == 0)
 		give_back_later_locked(xfer);
 	return true;
 }
 
-/* Nobody is at its gates any more, and nobody will be. */
+/* Nobody is at its semaphores any more, and nobody will be. */
 static void give_back_locked(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
-	struct kv_gates *gates = xfer->gates;
+	struct kv_semaphores *semaphores = xfer->semaphores;
 	size_t i;
-	void *gate;
+	void *semaphore;
 
-	for (i = 0; i <= gates->n && gates->any; i++) {
-		gate = take_to_open_locked(xfer, i);
+	for (i = 0; i <= semaphores->n && semaphores->any; i++) {
+		semaphore = take_to_open_locked(xfer, i);
 		pthread_mutex_unlock(&session->lock);
-		if (gate != NULL)
-			xfer->device->gate_open(gate);
-		if (gates->gate[i].gate != NULL)
-			xfer->device->gate_free(gates->gate[i].gate);
+		if (semaphore != NULL)
+			xfer->device->semaphore_open(semaphore);
+		if (semaphores->semaphore[i].semaphore != NULL)
+			xfer->device->semaphore_free(
+				semaphores->semaphore[i].semaphore);
 		pthread_mutex_lock(&session->lock);
 	}
 	pthread_mutex_unlock(&session->lock);
 	kv_order_drop(xfer);
 	pthread_mutex_lock(&session->lock);
-	kv_steal(gates->pool)->busy--;
+	kv_steal(semaphores->pool)->busy--;
 	pthread_cond_broadcast(&session->changed);
 	kv_xfer_put_locked(xfer);
 }
@@ -349,44 +354,44 @@ void kv_order_free(struct kv_order *order)
 
 /* ---- for callers ---- */
 
-/* Make gate @i if there is none, for a caller that is among its users. */
-static int find_gate(struct kvfs_xfer *xfer, size_t i, void *on_device,
-		     void **ret_gate)
+/* Make semaphore @i if there is none, for a caller that is among its users. */
+static int find_semaphore(struct kvfs_xfer *xfer, size_t i, void *on_device,
+			  void **ret_semaphore)
 {
 	struct kvfs_session *session = xfer->session;
-	struct gate *gate = &xfer->gates->gate[i];
+	struct semaphore *semaphore = &xfer->semaphores->semaphore[i];
 	void *made = NULL;
-	int r = xfer->device->gate_new(on_device, &made);
+	int r = xfer->device->semaphore_new(on_device, &made);
 
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&session->lock);
-	if (!is_over_locked(xfer, i) && gate->gate == NULL) {
-		gate->gate = kv_steal(made);
-		xfer->gates->any = true;
+	if (!is_over_locked(xfer, i) && semaphore->semaphore == NULL) {
+		semaphore->semaphore = kv_steal(made);
+		xfer->semaphores->any = true;
 	}
-	*ret_gate = is_over_locked(xfer, i) ? NULL : gate->gate;
+	*ret_semaphore = is_over_locked(xfer, i) ? NULL : semaphore->semaphore;
 	pthread_mutex_unlock(&session->lock);
 	if (made != NULL) {
-		xfer->device->gate_open(made);
-		xfer->device->gate_free(made);
+		xfer->device->semaphore_open(made);
+		xfer->device->semaphore_free(made);
 	}
 	return 0;
 }
 
 static void leave_locked(struct kvfs_xfer *xfer)
 {
-	struct kv_gates *gates = xfer->gates;
+	struct kv_semaphores *semaphores = xfer->semaphores;
 
-	gates->users--;
-	if (gates->users == 0 && gates->pool != NULL)
+	semaphores->users--;
+	if (semaphores->users == 0 && semaphores->pool != NULL)
 		give_back_later_locked(xfer);
 }
 
 static int wait_at(struct kvfs_xfer *xfer, size_t i, void *stream)
 {
 	struct kvfs_session *session = xfer->session;
-	void *gate = NULL, *on_device;
+	void *semaphore = NULL, *on_device;
 	int r = 0;
 
 	pthread_mutex_lock(&session->lock);
@@ -394,14 +399,14 @@ static int wait_at(struct kvfs_xfer *xfer, size_t i, void *stream)
 		pthread_mutex_unlock(&session->lock);
 		return 0;
 	}
-	xfer->gates->users++;
+	xfer->semaphores->users++;
 	on_device = xfer->pool->on_device;
-	gate = xfer->gates->gate[i].gate;
+	semaphore = xfer->semaphores->semaphore[i].semaphore;
 	pthread_mutex_unlock(&session->lock);
-	if (gate == NULL)
-		r = find_gate(xfer, i, on_device, &gate);
-	if (r == 0 && gate != NULL)
-		r = xfer->device->gate_wait(gate, stream);
+	if (semaphore == NULL)
+		r = find_semaphore(xfer, i, on_device, &semaphore);
+	if (r == 0 && semaphore != NULL)
+		r = xfer->device->semaphore_wait(semaphore, stream);
 	pthread_mutex_lock(&session->lock);
 	leave_locked(xfer);
 	pthread_mutex_unlock(&session->lock);
@@ -416,14 +421,14 @@ static int check(const struct kvfs_xfer *xfer)
 		return r;
 	if (xfer->device == NULL)
 		return -EINVAL;
-	return xfer->device->gate_new == NULL ? -EOPNOTSUPP : 0;
+	return xfer->device->semaphore_new == NULL ? -EOPNOTSUPP : 0;
 }
 
 int kvfs_xfer_order(kvfs_xfer *xfer, void *stream)
 {
 	int r = check(xfer);
 
-	return r < 0 ? r : wait_at(xfer, xfer->gates->n, stream);
+	return r < 0 ? r : wait_at(xfer, xfer->semaphores->n, stream);
 }
 
 int kvfs_xfer_order_layer(kvfs_xfer *xfer, uint32_t layer, void *stream)
@@ -437,7 +442,7 @@ int kvfs_xfer_order_layer(kvfs_xfer *xfer, uint32_t layer, void *stream)
 		return -EINVAL;
 	r = check(xfer);
 	if (r < 0 || xfer->steps <= 1)
-		return r < 0 ? r : wait_at(xfer, xfer->gates->n, stream);
+		return r < 0 ? r : wait_at(xfer, xfer->semaphores->n, stream);
 	return wait_at(xfer, (layer - xfer->first_layer) / xfer->layers_a_step,
 		       stream);
 }

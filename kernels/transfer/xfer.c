@@ -60,7 +60,7 @@ void kv_xfer_free(struct kvfs_xfer *xfer)
 	kv_load_free(xfer->load);
 	free(xfer->ranges);
 	kv_order_drop(xfer);
-	free(xfer->gates);
+	free(xfer->semaphores);
 	free(xfer->parts);
 	free(xfer);
 }

@@ -34,10 +34,10 @@ static inline bool kv_xfer_brings_in(enum kv_xfer_kind kind)
 }
 
 struct kv_device;
-struct kv_gates; /* stream_sync.c */
-struct kv_hold;	 /* hold.c */
-struct kv_part;	 /* partial_block.c */
-struct kv_load;	 /* load.c */
+struct kv_semaphores; /* stream_sync.c */
+struct kv_hold;	      /* hold.c */
+struct kv_part;	      /* partial_block.c */
+struct kv_load;	      /* load.c */
 struct kv_range;
 struct kv_prefetch_chunk; /* prefetch.c */
 
@@ -82,8 +82,8 @@ struct kvfs_xfer {
 	void *mark;	     /* fixed until COPIED; NULL: nothing to wait for */
 	bool marked;	     /* lock: the mark is done */
 	bool waits_for_mark; /* lock: in order->waiting */
-	struct kv_gates *gates;		/* lock; NULL: its device has none */
-	TAILQ_ENTRY(kvfs_xfer) ordered; /* in one of order's lists */
+	struct kv_semaphores *semaphores; /* lock; NULL: its device has none */
+	TAILQ_ENTRY(kvfs_xfer) ordered;	  /* in one of order's lists */
 
 	/* Flushing, flush.c */
 	bool flush_asked; /* lock: somebody waits for DURABLE */

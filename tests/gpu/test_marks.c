@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Order on the device: marks, gates; and memory of our own. */
+/* Order on the device: marks, semaphores; and memory of our own. */
 #include <pthread.h>
 
 #include "tests/gpu/rig.h"
@@ -143,31 +143,31 @@ static void a_mark_of_nothing_is_refused(void **state)
 			 -EINVAL);
 }
 
-/* ---- gates ---- */
+/* ---- semaphores ---- */
 
-static void *load_then_open(void *gate)
+static void *load_then_open(void *semaphore)
 {
 	usleep(20000);
 	load_behind(NULL, 3);
-	rig.device->gate_open(gate);
+	rig.device->semaphore_open(semaphore);
 	return NULL;
 }
 
-/* Work behind the gate sees what was loaded before it was opened. */
+/* Work behind the semaphore sees what was loaded before it was opened. */
 static void pass_a_gate(void)
 {
 	CUdeviceptr copy = gpu_alloc(RIG_BYTES);
 	CUstream stream = gpu_stream();
 	pthread_t loader;
-	void *gate;
+	void *semaphore;
 
-	assert_int_equal(rig.device->gate_new(rig.pool, &gate), 0);
-	assert_int_equal(rig.device->gate_wait(gate, stream), 0);
+	assert_int_equal(rig.device->semaphore_new(rig.pool, &semaphore), 0);
+	assert_int_equal(rig.device->semaphore_wait(semaphore, stream), 0);
 	GPU_OK(cuMemcpyDtoDAsync_v2, copy, rig.memory, RIG_BYTES, stream);
-	pthread_create(&loader, NULL, load_then_open, gate);
+	pthread_create(&loader, NULL, load_then_open, semaphore);
 	GPU_OK(cuStreamSynchronize, stream);
 	pthread_join(loader, NULL);
-	rig.device->gate_free(gate);
+	rig.device->semaphore_free(semaphore);
 	GPU_OK(cuMemcpyDtoH_v2, rig.now, copy, RIG_BYTES);
 	assert_true(memcmp(rig.now, rig.image, RIG_BYTES) == 0);
 	gpu_free(copy);
@@ -190,43 +190,47 @@ static void a_gate_works_where_streams_cannot_wait_for_memory(void **state)
 	pass_a_gate();
 }
 
-/* More gates than a page has, used again before streams have come to them. */
+/* More semaphores than a page has, used again before streams have come to them.
+ */
 static void a_gate_is_free_before_its_stream_has_passed(void **state)
 {
 	CUstream stream = gpu_stream();
-	void *gates[100];
+	void *semaphores[100];
 	size_t i, round;
 
 	(void)state;
 	gpu_spin(stream, 50000000);
 	for (round = 0; round < 3; round++) {
-		for (i = 0; i < KV_ARRAY_LEN(gates); i++) {
-			assert_int_equal(
-				rig.device->gate_new(rig.pool, &gates[i]), 0);
-			assert_int_equal(
-				rig.device->gate_wait(gates[i], stream), 0);
+		for (i = 0; i < KV_ARRAY_LEN(semaphores); i++) {
+			assert_int_equal(rig.device->semaphore_new(
+						 rig.pool, &semaphores[i]),
+					 0);
+			assert_int_equal(rig.device->semaphore_wait(
+						 semaphores[i], stream),
+					 0);
 		}
-		for (i = 0; i < KV_ARRAY_LEN(gates); i++) {
-			rig.device->gate_open(gates[i]);
-			rig.device->gate_free(gates[i]);
+		for (i = 0; i < KV_ARRAY_LEN(semaphores); i++) {
+			rig.device->semaphore_open(semaphores[i]);
+			rig.device->semaphore_free(semaphores[i]);
 		}
 	}
-	assert_int_equal(rig.device->gate_new(rig.pool, &gates[0]), 0);
+	assert_int_equal(rig.device->semaphore_new(rig.pool, &semaphores[0]),
+			 0);
 	GPU_OK(cuStreamSynchronize, stream);
-	rig.device->gate_open(gates[0]);
-	rig.device->gate_free(gates[0]);
+	rig.device->semaphore_open(semaphores[0]);
+	rig.device->semaphore_free(semaphores[0]);
 	GPU_OK(cuStreamDestroy_v2, stream);
 }
 
 static void a_gate_for_no_stream_is_refused(void **state)
 {
-	void *gate;
+	void *semaphore;
 
 	(void)state;
-	assert_int_equal(rig.device->gate_new(rig.pool, &gate), 0);
-	assert_int_equal(rig.device->gate_wait(gate, NULL), -EINVAL);
-	rig.device->gate_open(gate);
-	rig.device->gate_free(gate);
+	assert_int_equal(rig.device->semaphore_new(rig.pool, &semaphore), 0);
+	assert_int_equal(rig.device->semaphore_wait(semaphore, NULL), -EINVAL);
+	rig.device->semaphore_open(semaphore);
+	rig.device->semaphore_free(semaphore);
 }
 
 /* ---- memory of our own ---- */

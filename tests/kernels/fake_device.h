@@ -19,8 +19,8 @@
 
 struct fake_stream {
 	atomic_bool quiet; /* what it was given is over */
-	atomic_int waits;  /* gates that it waits for, open ones included */
-	atomic_int held;   /* of them, shut */
+	atomic_int waits; /* semaphores that it waits for, open ones included */
+	atomic_int held;  /* of them, shut */
 };
 
 struct fake_gate {
@@ -40,10 +40,10 @@ static struct {
 	atomic_bool saves_held;
 	atomic_int loads, saves;
 	atomic_uint batch_max, ranges_max;
-	atomic_int pools, marks, gates; /* that there are */
-	atomic_int early;		/* copies before their mark was done */
-	atomic_int locked;		/* calls with the session's lock held */
-	atomic_int wrong; /* a shut gate freed, one opened twice, ... */
+	atomic_int pools, marks, semaphores; /* that there are */
+	atomic_int early;  /* copies before their mark was done */
+	atomic_int locked; /* calls with the session's lock held */
+	atomic_int wrong;  /* a shut semaphore freed, one opened twice, ... */
 	int priorities[64];
 	atomic_int attached, writable; /* memory that it knows of */
 	atomic_int attached_ever;
@@ -79,7 +79,7 @@ static int fake_open(const struct kvfs_pool_desc *desc, void **ret_pool)
 static void fake_close(void *pool)
 {
 	fake_check_lock();
-	fake.wrong += pool != &fake || fake.marks != 0 || fake.gates != 0;
+	fake.wrong += pool != &fake || fake.marks != 0 || fake.semaphores != 0;
 	fake.pools--;
 }
 
@@ -160,20 +160,20 @@ static void fake_mark_free(void *mark)
 	free(mark);
 }
 
-static int fake_gate_new(void *pool, void **ret_gate)
+static int fake_gate_new(void *pool, void **ret_semaphore)
 {
 	fake_check_lock();
 	fake.wrong += pool != &fake;
 	if (fake.gate_error != 0)
 		return fake.gate_error;
-	fake.gates++;
-	*ret_gate = calloc(1, sizeof(struct fake_gate));
+	fake.semaphores++;
+	*ret_semaphore = calloc(1, sizeof(struct fake_gate));
 	return 0;
 }
 
-static int fake_gate_wait(void *gate, void *stream)
+static int fake_gate_wait(void *semaphore, void *stream)
 {
-	struct fake_gate *g = gate;
+	struct fake_gate *g = semaphore;
 	struct fake_stream *s = stream;
 
 	fake_check_lock();
@@ -185,9 +185,9 @@ static int fake_gate_wait(void *gate, void *stream)
 	return 0;
 }
 
-static void fake_gate_open(void *gate)
+static void fake_gate_open(void *semaphore)
 {
-	struct fake_gate *g = gate;
+	struct fake_gate *g = semaphore;
 	int i;
 
 	fake_check_lock();
@@ -199,13 +199,13 @@ static void fake_gate_open(void *gate)
 	pthread_mutex_unlock(&fake_gates);
 }
 
-static void fake_gate_free(void *gate)
+static void fake_gate_free(void *semaphore)
 {
-	struct fake_gate *g = gate;
+	struct fake_gate *g = semaphore;
 
 	fake_check_lock();
 	fake.wrong += !g->open;
-	fake.gates--;
+	fake.semaphores--;
 	free(g);
 }
 
@@ -257,10 +257,10 @@ static const struct kv_device fake_device = {
 	.mark = fake_mark,
 	.mark_is_done = fake_mark_is_done,
 	.mark_free = fake_mark_free,
-	.gate_new = fake_gate_new,
-	.gate_wait = fake_gate_wait,
-	.gate_open = fake_gate_open,
-	.gate_free = fake_gate_free,
+	.semaphore_new = fake_gate_new,
+	.semaphore_wait = fake_gate_wait,
+	.semaphore_open = fake_gate_open,
+	.semaphore_free = fake_gate_free,
 };
 
 const struct kv_device *kv_device_find(const char *name)
@@ -279,7 +279,7 @@ static inline void fake_assert_clean(void)
 	assert_int_equal(fake.wrong, 0);
 	assert_int_equal(fake.pools, 0);
 	assert_int_equal(fake.marks, 0);
-	assert_int_equal(fake.gates, 0);
+	assert_int_equal(fake.semaphores, 0);
 }
 
 #endif

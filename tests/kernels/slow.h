@@ -16,13 +16,13 @@
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t opened;
-	bool shut;		 /* copies wait */
-	atomic_size_t loads;	 /* blocks, begun */
-	atomic_size_t saves;	 /* blocks, begun */
-	atomic_int fail;	 /* what copies end with */
-	atomic_bool full;	 /* no more memory */
-	atomic_int marks, gates; /* that are there */
-	bool plain;		 /* no streams */
+	bool shut;		      /* copies wait */
+	atomic_size_t loads;	      /* blocks, begun */
+	atomic_size_t saves;	      /* blocks, begun */
+	atomic_int fail;	      /* what copies end with */
+	atomic_bool full;	      /* no more memory */
+	atomic_int marks, semaphores; /* that are there */
+	bool plain;		      /* no streams */
 } slow = {.lock = PTHREAD_MUTEX_INITIALIZER,
 	  .opened = PTHREAD_COND_INITIALIZER};
 
@@ -109,34 +109,34 @@ static void slow_mark_free(void *mark)
 	slow.marks--;
 }
 
-static int slow_gate_new(void *pool, void **ret_gate)
+static int slow_gate_new(void *pool, void **ret_semaphore)
 {
-	static atomic_bool gates[4096];
+	static atomic_bool semaphores[4096];
 	static atomic_size_t used;
 	size_t i = used++;
 
 	(void)pool;
-	slow.gates++;
-	*ret_gate = &gates[i % KV_ARRAY_LEN(gates)];
-	*(atomic_bool *)*ret_gate = false;
+	slow.semaphores++;
+	*ret_semaphore = &semaphores[i % KV_ARRAY_LEN(semaphores)];
+	*(atomic_bool *)*ret_semaphore = false;
 	return 0;
 }
 
-static int slow_gate_wait(void *gate, void *stream)
+static int slow_gate_wait(void *semaphore, void *stream)
 {
-	((struct slow_stream *)stream)->waits = gate;
+	((struct slow_stream *)stream)->waits = semaphore;
 	return 0;
 }
 
-static void slow_gate_open(void *gate)
+static void slow_gate_open(void *semaphore)
 {
-	*(atomic_bool *)gate = true;
+	*(atomic_bool *)semaphore = true;
 }
 
-static void slow_gate_free(void *gate)
+static void slow_gate_free(void *semaphore)
 {
-	(void)gate;
-	slow.gates--;
+	(void)semaphore;
+	slow.semaphores--;
 }
 
 #define SLOW_DEVICE                                                      \
@@ -152,10 +152,10 @@ const struct kv_device *kv_device_find(const char *name)
 		.mark = slow_mark,
 		.mark_is_done = slow_mark_is_done,
 		.mark_free = slow_mark_free,
-		.gate_new = slow_gate_new,
-		.gate_wait = slow_gate_wait,
-		.gate_open = slow_gate_open,
-		.gate_free = slow_gate_free,
+		.semaphore_new = slow_gate_new,
+		.semaphore_wait = slow_gate_wait,
+		.semaphore_open = slow_gate_open,
+		.semaphore_free = slow_gate_free,
 	};
 
 	if (strcmp(name, "host") != 0)

@@ -157,7 +157,7 @@ static void work_after_a_load_waits_until_it_is_copied(void **state)
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
 	assert_int_equal(kvfs_xfer_order_layer(xfer, 7, &compute), 0);
-	assert_int_equal(fake.gates, 1); /* of all of it, once */
+	assert_int_equal(fake.semaphores, 1); /* of all of it, once */
 	assert_int_equal(compute.waits, 3);
 	assert_int_equal(compute.held, 3);
 	kvfs_xfer_free(xfer); /* it goes on by itself */
@@ -166,7 +166,7 @@ static void work_after_a_load_waits_until_it_is_copied(void **state)
 	slow.quiet = true;
 	wait_until(&compute.held, 0);
 	assert_blocks_are_there(w, 4);
-	wait_until(&fake.gates, 0);
+	wait_until(&fake.semaphores, 0);
 	wait_until(&fake.marks, 0);
 }
 
@@ -216,7 +216,7 @@ static void R12_a_layer_is_waited_for_by_itself(void **state)
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
 	assert_int_equal(kvfs_xfer_order_layer(xfer, LAST_LAYER + 1, &late),
 			 -EINVAL);
-	assert_int_equal(fake.gates, 3);
+	assert_int_equal(fake.semaphores, 3);
 	fake.held_from = 1; /* not the first layer's */
 	slow.quiet = true;
 	wait_until(&early.held, 0);
