@@ -93,7 +93,7 @@ static int new_cache(const struct kv_cache_config *config,
 	cache->store = strdup(config->store ? config->store : "");
 	cache->store_fd = cache->lock_fd = cache->ssd.dir = -1;
 	cache->spaces_dir = -1;
-	kv_lanes_init(cache);
+	kv_write_queues_init(cache);
 	kv_prefetcher_init(cache);
 	TAILQ_INIT(&cache->ssd.written);
 	LIST_INIT(&cache->ssd.classes);

@@ -63,7 +63,7 @@ void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
 
 	kv_pin_block_gone_locked(cache, block);
 	if (block->flags & BLOCK_QUEUED)
-		kv_write_unqueue_locked(cache, block);
+		kv_write_dequeue_locked(cache, block);
 	if (kv_block_loose(block))
 		space->loose--;
 	kv_due_gone(cache, block);
@@ -229,7 +229,7 @@ void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 	if (block->file != KV_NONE)
 		kv_extent_touch_locked(cache, block);
 	else if (cache->config.writeback != KV_WRITEBACK_NONE)
-		kv_write_queue_locked(cache, block, false);
+		kv_write_enqueue_locked(cache, block, false);
 }
 
 void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block)
@@ -312,7 +312,7 @@ int kv_block_sync(struct kv_cache *cache, struct kv_block *block)
 			r = -ENOSPC;
 			break;
 		}
-		kv_write_queue_locked(cache, block, true);
+		kv_write_enqueue_locked(cache, block, true);
 		kv_commit_kick_locked(cache, true);
 		if (failures != ssd->failures && ssd->error)
 			r = ssd->error;

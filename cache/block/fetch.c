@@ -126,7 +126,7 @@ static void quarantine(struct kv_cache *cache, struct kv_block *block)
 		cache->stats.bad_slots++;
 		kv_block_space(cache, block)->loose++;
 		if (block->slot) /* it is whole there: write it elsewhere */
-			kv_write_queue_locked(cache, block, false);
+			kv_write_enqueue_locked(cache, block, false);
 		else
 			kv_block_remove_locked(cache, block);
 	}

@@ -273,7 +273,7 @@ static int insert_locked(struct kv_cache *cache, struct kv_fill *fill,
 	kv_block_asked_locked(cache, block);
 	cache->stats.sealed++;
 	if (fill->must || cache->config.writeback == KV_WRITEBACK_ALL)
-		kv_write_queue_locked(cache, block, fill->must);
+		kv_write_enqueue_locked(cache, block, fill->must);
 	if (fill->holder)
 		kv_want_hold_locked(cache, fill->holder, block);
 	return 0;

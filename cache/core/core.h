@@ -128,9 +128,10 @@ struct kv_slot {
 	bool hinted;  /* prefetched, and not used yet */
 	bool alone;   /* came as a file: needs no parent on SSD */
 	bool written; /* its bytes; those begun before it are not */
-	bool pulled;  /* to the front of its lane, for the sake of a child */
-	bool denied;  /* its space's quota had no room for it */
-	bool pinned;  /* its block is, and the floor allows it */
+	bool pulled; /* to the front of its write queue, for the sake of a child
+		      */
+	bool denied; /* its space's quota had no room for it */
+	bool pinned; /* its block is, and the floor allows it */
 };
 struct kv_segment {
 	uint32_t id;		    /* fixed; never reused */
@@ -228,16 +229,16 @@ struct kv_unlinked {
 };
 
 /*
- * The writes of some users.  The lanes take turns, so that nobody's flood keeps
- * the others' blocks from the SSD.
+ * The writes of some users.  The write queues take turns, so that nobody's
+ * flood keeps the others' blocks from the SSD.
  */
-struct kv_lane {
+struct kv_write_queue {
 	struct kv_slots queue;
 	int64_t credit; /* bytes left of its turn */
-	TAILQ_ENTRY(kv_lane) link;
+	TAILQ_ENTRY(kv_write_queue) link;
 };
-TAILQ_HEAD(kv_lanes, kv_lane);
-#define KV_LANES 64
+TAILQ_HEAD(kv_write_queues, kv_write_queue);
+#define KV_WRITE_QUEUES 64
 
 struct kv_ssd {
 	bool on;				  /* fixed */
@@ -256,10 +257,12 @@ struct kv_ssd {
 	bool unswept;	   /* free slots may hold prologues: take none */
 	bool tried_in_use; /* blocks of the files tried were; ssd/evict.c */
 	uint64_t used;	   /* bytes of slots in use */
-	struct kv_lane lanes[KV_LANES]; /* sealed, not yet being written */
-	struct kv_lanes busy_lanes;	/* those with slots, by turn */
-	uint32_t queued, undone;	/* slots on lanes; and being written */
-	struct kv_slots written;	/* waiting for the commit */
+	struct kv_write_queue write_queues[KV_WRITE_QUEUES]; /* sealed, not yet
+								being written */
+	struct kv_write_queues
+		busy_write_queues; /* those with slots, by turn */
+	uint32_t queued, undone; /* slots on write queues; and being written */
+	struct kv_slots written; /* waiting for the commit */
 	uint64_t seq;
 	uint64_t pinned; /* bytes that pinned blocks hold, or will */
 	uint64_t owed; /* bytes that spaces are guaranteed beyond their pins */

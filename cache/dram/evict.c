@@ -200,7 +200,7 @@ static bool shed_from(struct kv_cache *cache, struct kv_shelf *shelf)
 	if (victim == KV_NONE || shedding.tried > QUEUED_TRIED)
 		return false;
 	block = kv_table_at(&cache->table, victim);
-	kv_write_unqueue_locked(cache, block);
+	kv_write_dequeue_locked(cache, block);
 	cache->stats.dropped_saves++;
 	kv_block_drop_dram_locked(cache, block);
 	return true;

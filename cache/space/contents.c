@@ -140,7 +140,7 @@ static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 	kv_lock(cache);
 	kv_slot_hold_locked(cache, old, -1);
 	if (block->flags & BLOCK_QUEUED)
-		kv_write_unqueue_locked(cache, block);
+		kv_write_dequeue_locked(cache, block);
 	if (block->slot != old || (block->flags & BLOCK_REMOVED) ||
 	    old->leases || old->holds || kv_block_dirty(block)) {
 		kv_slot_give_locked(cache, new);
@@ -151,7 +151,7 @@ static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 	new->alone = true;
 	kv_slot_publish_locked(cache, new, block);
 	if (cache->config.writeback == KV_WRITEBACK_ALL)
-		kv_write_queue_locked(cache, block, false);
+		kv_write_enqueue_locked(cache, block, false);
 	kv_unlock(cache);
 	return 0;
 }

@@ -65,7 +65,7 @@ static bool affordable(struct kv_cache *cache, const struct kv_slot *slot,
 static void wait_for(struct kv_cache *cache, struct kv_fill *fill,
 		     struct kv_slot *slot)
 {
-	kv_write_unqueue_locked(cache, slot->block);
+	kv_write_dequeue_locked(cache, slot->block);
 	TAILQ_INSERT_TAIL(&fill->orphans, slot, link);
 	slot->queue = &fill->orphans;
 }
@@ -83,14 +83,14 @@ void kv_orphans_adopt_locked(struct kv_cache *cache, struct kv_fill *fill)
 	struct kv_slot *slot;
 
 	while ((slot = TAILQ_FIRST(&fill->orphans)))
-		kv_write_queue_locked(cache, slot->block, false);
+		kv_write_enqueue_locked(cache, slot->block, false);
 }
 
 static enum kv_verdict refuse(struct kv_cache *cache, struct kv_slot *slot,
 			      uint64_t *count)
 {
 	++*count;
-	kv_write_unqueue_locked(cache, slot->block);
+	kv_write_dequeue_locked(cache, slot->block);
 	return KV_ADMIT_LATER;
 }
 
@@ -129,7 +129,7 @@ enum kv_verdict kv_admit_locked(struct kv_cache *cache, struct kv_slot *slot)
 		return KV_ADMIT_LATER;
 	}
 	if ((parent->flags & BLOCK_QUEUED) && !parent->slot->pulled) {
-		kv_lane_pull_locked(parent->slot);
+		kv_write_queue_pull_locked(parent->slot);
 		return KV_ADMIT_LATER;
 	}
 	if (parent->file == KV_NONE && !kv_block_dirty(parent))

@@ -376,7 +376,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 	}
 	kv_slot_after(cache, slot);
 	if (status < 0)
-		kv_write_queue_locked(cache, block, must);
+		kv_write_enqueue_locked(cache, block, must);
 	kv_block_settle_locked(cache, block);
 }
 

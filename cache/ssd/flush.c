@@ -138,7 +138,7 @@ void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 		kv_unlock(cache);
 		return;
 	}
-	kv_write_queue_loose_locked(cache, space);
+	kv_write_enqueue_loose_locked(cache, space);
 	if (KV_LIE("ack")) {
 		kv_due_flushed(cache, flush, 0);
 		kv_unlock(cache);

@@ -90,22 +90,23 @@ struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
 					 uint64_t slot_bytes);
 
 /* write_queue.c; lock held */
-void kv_lanes_init(struct kv_cache *cache);
-void kv_lane_push_locked(struct kv_cache *cache, struct kv_slot *slot);
-void kv_lane_push_front_locked(struct kv_cache *cache, struct kv_slot *slot);
-void kv_lane_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
-/* A slot on a lane comes next on it. */
-void kv_lane_pull_locked(struct kv_slot *slot);
-/* The first of the lane whose turn it is; NULL: none. */
-struct kv_slot *kv_lane_next_locked(struct kv_cache *cache);
-/* It is being written: that much of its lane's turn is over. */
-void kv_lane_charge_locked(struct kv_slot *slot);
-/* The lane whose turn it is comes last. */
-void kv_lane_yield_locked(struct kv_cache *cache);
+void kv_write_queues_init(struct kv_cache *cache);
+void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot);
+void kv_write_queue_push_front_locked(struct kv_cache *cache,
+				      struct kv_slot *slot);
+void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
+/* A slot on a write queue comes next on it. */
+void kv_write_queue_pull_locked(struct kv_slot *slot);
+/* The first of the write queue whose turn it is; NULL: none. */
+struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache);
+/* It is being written: that much of its write queue's turn is over. */
+void kv_write_queue_charge_locked(struct kv_slot *slot);
+/* The write queue whose turn it is comes last. */
+void kv_write_queue_yield_locked(struct kv_cache *cache);
 
 /* admit.c; lock held */
 enum kv_verdict { KV_ADMIT_NOW, KV_ADMIT_LATER };
-/* May the block of @slot, next on its lane, be written?  LATER: it is no
+/* May the block of @slot, next on its write queue, be written?  LATER: it is no
  * longer next. */
 enum kv_verdict kv_admit_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_admit_charge_locked(struct kv_cache *cache, const struct kv_slot *slot);
@@ -118,9 +119,9 @@ void kv_orphans_adopt_locked(struct kv_cache *cache, struct kv_fill *fill);
 int kv_writer_start(struct kv_cache *cache);
 /* Writes everything out first.  -ETIMEDOUT: something is stuck. */
 int kv_writer_stop(struct kv_cache *cache);
-void kv_write_queue_locked(struct kv_cache *cache, struct kv_block *block,
-			   bool must);
-void kv_write_unqueue_locked(struct kv_cache *cache, struct kv_block *block);
+void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
+			     bool must);
+void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block);
 /* Does somebody wait for the durability of this dirty slot? */
 bool kv_write_must(const struct kv_slot *slot);
 void kv_undone_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
@@ -133,8 +134,8 @@ bool kv_block_loose(const struct kv_block *block);
 void kv_update_locked(struct kv_cache *cache, struct kv_block *block);
 
 /* Queue what of @space was not written unasked, or not because of a fault. */
-void kv_write_queue_loose_locked(struct kv_cache *cache,
-				 struct kv_space *space);
+void kv_write_enqueue_loose_locked(struct kv_cache *cache,
+				   struct kv_space *space);
 
 /* flush.c */
 void kv_flushes_settle_locked(struct kv_cache *cache, int error);

@@ -6,8 +6,8 @@
  *
  * STATES     of a block, and the function that makes each step:
  *
- *             LOOSE -> QUEUED    kv_write_queue_locked
- *            QUEUED -> LOOSE     kv_write_unqueue_locked  (removed, given up)
+ *             LOOSE -> QUEUED    kv_write_enqueue_locked
+ *            QUEUED -> LOOSE     kv_write_dequeue_locked  (removed, given up)
  *            QUEUED -> WRITING   start_write
  *           WRITING -> WRITTEN   write_done               (reactor thread)
  *           WRITING -> QUEUED    write_done, when it failed
@@ -15,8 +15,8 @@
  *
  * INVARIANTS
  *   (1) QUEUED and WRITING slots are on their space's undone, by seq, QUEUED
- *       ones on a lane, too (write_queue.c); ssd->undone counts them.  Neither
- * is idle: a block that is being written keeps its bytes (R5).
+ *       ones on a write queue, too (write_queue.c); ssd->undone counts them.
+ * Neither is idle: a block that is being written keeps its bytes (R5).
  *
  * LOCKING    cache->lock.
  */
@@ -45,8 +45,8 @@ static void set_flags(struct kv_cache *cache, struct kv_block *block,
 	kv_slot_after(cache, block->slot);
 }
 
-void kv_write_queue_locked(struct kv_cache *cache, struct kv_block *block,
-			   bool must)
+void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
+			     bool must)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_slot *slot = block->slot;
@@ -61,7 +61,7 @@ void kv_write_queue_locked(struct kv_cache *cache, struct kv_block *block,
 		slot->shelf->space->loose--;
 		set_flags(cache, block, BLOCK_QUEUED, 0);
 		slot->seq = ++ssd->seq;
-		kv_lane_push_locked(cache, slot);
+		kv_write_queue_push_locked(cache, slot);
 		TAILQ_INSERT_TAIL(&slot->shelf->space->undone, slot, undone);
 		slot->shelf->space->unwritten++;
 		ssd->undone++;
@@ -75,11 +75,11 @@ bool kv_write_must(const struct kv_slot *slot)
 	return slot->must || slot->seq <= slot->shelf->space->must_seq;
 }
 
-void kv_write_unqueue_locked(struct kv_cache *cache, struct kv_block *block)
+void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_slot *slot = block->slot;
 
-	kv_lane_drop_locked(cache, slot);
+	kv_write_queue_drop_locked(cache, slot);
 	kv_undone_drop_locked(cache, slot);
 	set_flags(cache, block, 0, BLOCK_QUEUED);
 	slot->shelf->space->loose++;
@@ -103,7 +103,7 @@ static void deny(struct kv_cache *cache, struct kv_slot *slot)
 	cache->stats.unwritten_quota++;
 	if (must)
 		kv_flushes_fail_locked(cache, space, -ENOSPC);
-	kv_write_unqueue_locked(cache, slot->block);
+	kv_write_dequeue_locked(cache, slot->block);
 	slot->denied = must;
 	pthread_cond_broadcast(&cache->ssd.done);
 }
@@ -154,10 +154,10 @@ static void write_done(struct kv_io *io, int status)
 		kv_extent_give_up_locked(cache, space,
 					 kv_slot_id(slot->file, slot->place));
 		set_flags(cache, block, BLOCK_QUEUED, BLOCK_WRITING);
-		kv_lane_push_front_locked(cache, slot);
+		kv_write_queue_push_front_locked(cache, slot);
 		kv_write_failed_locked(cache, status);
 		if (block->flags & BLOCK_REMOVED) {
-			kv_write_unqueue_locked(cache, block);
+			kv_write_dequeue_locked(cache, block);
 			kv_block_space(cache, block)->loose--;
 		}
 		kv_block_settle_locked(cache, block);
@@ -186,8 +186,8 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 	}
 	file = kv_segfile_at(cache, slot->file);
 	kv_admit_charge_locked(cache, slot);
-	kv_lane_charge_locked(slot);
-	kv_lane_drop_locked(cache, slot);
+	kv_write_queue_charge_locked(slot);
+	kv_write_queue_drop_locked(cache, slot);
 	set_flags(cache, slot->block, BLOCK_WRITING, BLOCK_QUEUED);
 	TAILQ_INSERT_TAIL(&slot->shelf->space->under_way, slot, link);
 	write->cache = cache;
@@ -218,7 +218,7 @@ static int see_to(struct kv_cache *cache, struct kv_slot *slot, int r)
 		deny(cache, slot);
 		return 0;
 	case -EBUSY:
-		kv_lane_yield_locked(cache);
+		kv_write_queue_yield_locked(cache);
 		kv_commit_kick_locked(cache, true);
 		kv_cond_wait(cache, &ssd->done, QUOTA_NS);
 		return 0;
@@ -227,7 +227,8 @@ static int see_to(struct kv_cache *cache, struct kv_slot *slot, int r)
 		kv_cond_wait(cache, &ssd->done, kv_health_retry(cache));
 		return 0;
 	case -ENOSPC:
-		kv_lane_yield_locked(cache); /* others may be owed room */
+		kv_write_queue_yield_locked(
+			cache); /* others may be owed room */
 		return r;
 	default:
 		return r;
@@ -238,7 +239,7 @@ static int see_to(struct kv_cache *cache, struct kv_slot *slot, int r)
 static int turn(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
-	struct kv_slot *slot = kv_lane_next_locked(cache);
+	struct kv_slot *slot = kv_write_queue_next_locked(cache);
 	uint64_t slot_bytes;
 	int r;
 
@@ -295,7 +296,8 @@ static void *writer(void *arg)
 }
 
 /* What was not written unasked, because of writeback= or a fault, is now. */
-void kv_write_queue_loose_locked(struct kv_cache *cache, struct kv_space *space)
+void kv_write_enqueue_loose_locked(struct kv_cache *cache,
+				   struct kv_space *space)
 {
 	for (unsigned d = 0; space->loose && d < KV_ARRAY_LEN(space->dirs); d++)
 		for (uint32_t i = 0;
@@ -308,7 +310,7 @@ void kv_write_queue_loose_locked(struct kv_cache *cache, struct kv_space *space)
 					kv_table_at(&cache->table, n);
 
 				n = block->next;
-				kv_write_queue_locked(cache, block, true);
+				kv_write_enqueue_locked(cache, block, true);
 			}
 }
 
@@ -360,7 +362,7 @@ int kv_writer_stop(struct kv_cache *cache)
 	kv_lock(cache);
 	for (uint32_t id = 0; id < cache->n_spaces; id++)
 		if (cache->spaces[id] && !cache->spaces[id]->removed)
-			kv_write_queue_loose_locked(cache, cache->spaces[id]);
+			kv_write_enqueue_loose_locked(cache, cache->spaces[id]);
 	ssd->stop = true;
 	pthread_cond_broadcast(&ssd->write);
 	kv_unlock(cache);

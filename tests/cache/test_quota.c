@@ -296,13 +296,13 @@ static void writes_of_two_users_take_turns(void **state)
 		assert_int_equal(tiers_save(t, b, i, 0), 0);
 	assert_int_equal(tiers_save(t, t->space, 0, 0), 0);
 	kv_lock(t->cache);
-	while ((slot = kv_lane_next_locked(t->cache)) &&
+	while ((slot = kv_write_queue_next_locked(t->cache)) &&
 	       slot->shelf->space == b) {
 		first_of_a++;
-		kv_lane_charge_locked(slot);
-		kv_lane_drop_locked(t->cache, slot);
+		kv_write_queue_charge_locked(slot);
+		kv_write_queue_drop_locked(t->cache, slot);
 		slot->must = false;
-		kv_lane_push_locked(t->cache, slot);
+		kv_write_queue_push_locked(t->cache, slot);
 	}
 	t->cache->ssd.writing -= 1000;
 	pthread_cond_signal(&t->cache->ssd.write);
