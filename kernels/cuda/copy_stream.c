@@ -2,7 +2,7 @@
 /*
  * copy_stream.c - what one copy thread needs to move a batch.
  *
- * OWNS      the lane's stream, events and memory.
+ * OWNS      the copy stream's stream, events and memory.
  *
  * STATES    of a host buffer; they take turns:
  *
@@ -13,15 +13,14 @@
  * INVARIANTS
  *   (1) A buffer is written, by us or by the device, only while nothing that
  *       was given to the stream before uses it for something else.
- *   (2) When a lane is given back nothing is under way on its stream, unless
- *       the context is broken: then nothing will ever be.
- *   (3) A copy that is given to the stream lies within one chunk of attached
- *       memory or one buffer.
- *   (4) A lane that nobody has keeps nothing in its buffers, so that they may
- *       be exchanged for others.
+ *   (2) When a copy stream is given back nothing is under way on its stream,
+ * unless the context is broken: then nothing will ever be. (3) A copy that is
+ * given to the stream lies within one chunk of attached memory or one buffer.
+ *   (4) A copy stream that nobody has keeps nothing in its buffers, so that
+ * they may be exchanged for others.
  *
- * LOCKING   gpu->lock for the list of free lanes, and for the buffers that they
- *           are to have; else its user's thread.
+ * LOCKING   gpu->lock for the list of free copy streams, and for the buffers
+ * that they are to have; else its user's thread.
  */
 #include "common/copy.h"
 #include "kernels/cuda/pinned.h"
@@ -29,214 +28,232 @@
 
 #define TABLES_MIN ((uint64_t)64 << 10)
 
-static const struct kv_driver *driver_of(const struct kv_lane *lane)
+static const struct kv_driver *
+driver_of(const struct kv_copy_stream *copy_stream)
 {
-	return lane->gpu->driver;
+	return copy_stream->gpu->driver;
 }
 
 /* ---- making and freeing ---- */
 
-static void free_buffers(struct kv_lane *lane)
+static void free_buffers(struct kv_copy_stream *copy_stream)
 {
-	struct kv_lane_buffer *buffer = lane->buffer;
+	struct kv_copy_stream_buffer *buffer = copy_stream->buffer;
 
-	for (; buffer < lane->buffer + lane->buffers.n; buffer++) {
-		kv_gpu_host_free(lane->gpu, buffer->host, lane->buffers.bytes);
+	for (; buffer < copy_stream->buffer + copy_stream->buffers.n;
+	     buffer++) {
+		kv_gpu_host_free(copy_stream->gpu, buffer->host,
+				 copy_stream->buffers.bytes);
 		if (buffer->over != NULL)
-			driver_of(lane)->event_free(buffer->over);
+			driver_of(copy_stream)->event_free(buffer->over);
 		free(buffer->items);
-		*buffer = (struct kv_lane_buffer){0};
+		*buffer = (struct kv_copy_stream_buffer){0};
 	}
-	lane->current = 0;
+	copy_stream->current = 0;
 }
 
-static void lane_free(struct kv_lane *lane)
+static void copy_stream_free(struct kv_copy_stream *copy_stream)
 {
 	const struct kv_driver *driver;
 
-	if (lane == NULL)
+	if (copy_stream == NULL)
 		return;
-	driver = driver_of(lane);
-	free_buffers(lane);
-	kv_gpu_host_free(lane->gpu, lane->tables_host, lane->tables_bytes);
-	if (lane->tables != 0)
-		driver->mem_free(lane->tables);
-	if (lane->staging != 0)
-		driver->mem_free(lane->staging);
-	if (lane->end != NULL)
-		driver->event_free(lane->end);
-	if (lane->stream != NULL)
-		driver->stream_free(lane->stream);
-	free(lane);
+	driver = driver_of(copy_stream);
+	free_buffers(copy_stream);
+	kv_gpu_host_free(copy_stream->gpu, copy_stream->tables_host,
+			 copy_stream->tables_bytes);
+	if (copy_stream->tables != 0)
+		driver->mem_free(copy_stream->tables);
+	if (copy_stream->staging != 0)
+		driver->mem_free(copy_stream->staging);
+	if (copy_stream->end != NULL)
+		driver->event_free(copy_stream->end);
+	if (copy_stream->stream != NULL)
+		driver->stream_free(copy_stream->stream);
+	free(copy_stream);
 }
 
-static void freep(struct kv_lane **lane)
+static void freep(struct kv_copy_stream **copy_stream)
 {
-	lane_free(*lane);
+	copy_stream_free(*copy_stream);
 }
 
 /* Who waits for it sleeps: the last copy of a batch ends some microseconds
- * later for that, in which the other lanes' copies keep the bus busy. */
+ * later for that, in which the other copy streams' copies keep the bus busy. */
 static int event_new(struct kv_gpu *gpu, CUevent *ret_event)
 {
 	return kv_driver_errno(gpu->driver->event_new(
 		ret_event, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING));
 }
 
-static int lane_new(struct kv_gpu *gpu, bool urgent, struct kv_lane **ret_lane)
+static int copy_stream_new(struct kv_gpu *gpu, bool urgent,
+			   struct kv_copy_stream **ret_copy_stream)
 {
-	_cleanup_(freep) struct kv_lane *lane = calloc(1, sizeof(*lane));
+	_cleanup_(freep) struct kv_copy_stream *copy_stream =
+		calloc(1, sizeof(*copy_stream));
 	int r;
 
-	if (lane == NULL)
+	if (copy_stream == NULL)
 		return -ENOMEM;
-	lane->gpu = gpu;
-	lane->urgent = urgent;
-	r = kv_driver_errno(
-		gpu->driver->stream_new(&lane->stream, CU_STREAM_NON_BLOCKING,
-					urgent ? gpu->urgent : gpu->patient));
+	copy_stream->gpu = gpu;
+	copy_stream->urgent = urgent;
+	r = kv_driver_errno(gpu->driver->stream_new(
+		&copy_stream->stream, CU_STREAM_NON_BLOCKING,
+		urgent ? gpu->urgent : gpu->patient));
 	if (r == 0)
-		r = event_new(gpu, &lane->end);
+		r = event_new(gpu, &copy_stream->end);
 	if (r < 0)
 		return r;
-	*ret_lane = kv_steal(lane);
+	*ret_copy_stream = kv_steal(copy_stream);
 	return 0;
 }
 
-void kv_lanes_free(struct kv_gpu *gpu)
+void kv_copy_streams_free(struct kv_gpu *gpu)
 {
-	struct kv_lane *lane;
+	struct kv_copy_stream *copy_stream;
 	int urgent;
 
 	for (urgent = 0; urgent < 2; urgent++)
-		while ((lane = LIST_FIRST(&gpu->lanes[urgent])) != NULL) {
-			LIST_REMOVE(lane, others);
-			lane_free(lane);
+		while ((copy_stream = LIST_FIRST(&gpu->copy_streams[urgent])) !=
+		       NULL) {
+			LIST_REMOVE(copy_stream, others);
+			copy_stream_free(copy_stream);
 		}
 }
 
-/* A lane that nobody has; *@ret_buffers: the buffers that it is to have. */
-static struct kv_lane *take_free(struct kv_gpu *gpu, bool urgent,
-				 struct kv_gpu_buffers *ret_buffers)
+/* A copy stream that nobody has; *@ret_buffers: the buffers that it is to have.
+ */
+static struct kv_copy_stream *take_free(struct kv_gpu *gpu, bool urgent,
+					struct kv_gpu_buffers *ret_buffers)
 {
-	struct kv_lane *lane;
+	struct kv_copy_stream *copy_stream;
 
 	pthread_mutex_lock(&gpu->lock);
 	*ret_buffers = gpu->buffers;
-	lane = LIST_FIRST(&gpu->lanes[urgent]);
-	if (lane != NULL)
-		LIST_REMOVE(lane, others);
+	copy_stream = LIST_FIRST(&gpu->copy_streams[urgent]);
+	if (copy_stream != NULL)
+		LIST_REMOVE(copy_stream, others);
 	pthread_mutex_unlock(&gpu->lock);
-	return lane;
+	return copy_stream;
 }
 
 /* Those it has may be of another kind. */
-static void set_buffers(struct kv_lane *lane, struct kv_gpu_buffers buffers)
+static void set_buffers(struct kv_copy_stream *copy_stream,
+			struct kv_gpu_buffers buffers)
 {
-	if (lane->buffers.n == buffers.n &&
-	    lane->buffers.bytes == buffers.bytes)
+	if (copy_stream->buffers.n == buffers.n &&
+	    copy_stream->buffers.bytes == buffers.bytes)
 		return;
-	free_buffers(lane);
-	lane->buffers = buffers;
+	free_buffers(copy_stream);
+	copy_stream->buffers = buffers;
 }
 
-static void give_back(struct kv_lane *lane)
+static void give_back(struct kv_copy_stream *copy_stream)
 {
-	struct kv_gpu *gpu = lane->gpu;
+	struct kv_gpu *gpu = copy_stream->gpu;
 	unsigned i;
 
-	for (i = 0; i < lane->buffers.n; i++) {
-		lane->buffer[i].used = lane->buffer[i].n_items = 0;
-		lane->buffer[i].busy = false;
+	for (i = 0; i < copy_stream->buffers.n; i++) {
+		copy_stream->buffer[i].used = copy_stream->buffer[i].n_items =
+			0;
+		copy_stream->buffer[i].busy = false;
 	}
-	lane->copy.bytes = 0;
+	copy_stream->copy.bytes = 0;
 	pthread_mutex_lock(&gpu->lock);
-	LIST_INSERT_HEAD(&gpu->lanes[lane->urgent], lane, others);
+	LIST_INSERT_HEAD(&gpu->copy_streams[copy_stream->urgent], copy_stream,
+			 others);
 	pthread_mutex_unlock(&gpu->lock);
 }
 
-int kv_lane_get(struct kv_gpu *gpu, bool urgent, bool loads, CUevent after,
-		struct kv_lane **ret_lane)
+int kv_copy_stream_get(struct kv_gpu *gpu, bool urgent, bool loads,
+		       CUevent after, struct kv_copy_stream **ret_copy_stream)
 {
 	struct kv_gpu_buffers buffers;
-	struct kv_lane *lane = take_free(gpu, urgent, &buffers);
+	struct kv_copy_stream *copy_stream = take_free(gpu, urgent, &buffers);
 	int r = 0;
 
-	if (lane == NULL)
-		r = lane_new(gpu, urgent, &lane);
+	if (copy_stream == NULL)
+		r = copy_stream_new(gpu, urgent, &copy_stream);
 	if (r < 0)
 		return r;
-	lane->loads = loads;
-	set_buffers(lane, buffers);
+	copy_stream->loads = loads;
+	set_buffers(copy_stream, buffers);
 	if (after != NULL)
-		r = kv_driver_errno(
-			gpu->driver->stream_wait_event(lane->stream, after, 0));
+		r = kv_driver_errno(gpu->driver->stream_wait_event(
+			copy_stream->stream, after, 0));
 	if (r < 0)
-		return kv_lane_put(lane, r);
-	*ret_lane = lane;
+		return kv_copy_stream_put(copy_stream, r);
+	*ret_copy_stream = copy_stream;
 	return 0;
 }
 
-void kv_lanes_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n)
+void kv_copy_streams_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n)
 {
 	struct kv_gpu_buffers buffers = {0};
 
-	buffers.n = KV_MIN(KV_MAX(n, 2u), KV_LANE_BUFFERS_MAX);
-	bytes = KV_MIN(bytes, KV_LANE_BUFFERED_MAX / buffers.n);
-	bytes = KV_MAX(bytes, KV_LANE_BUFFER_MIN);
+	buffers.n = KV_MIN(KV_MAX(n, 2u), KV_COPY_STREAM_BUFFERS_MAX);
+	bytes = KV_MIN(bytes, KV_COPY_STREAM_BUFFERED_MAX / buffers.n);
+	bytes = KV_MAX(bytes, KV_COPY_STREAM_BUFFER_MIN);
 	buffers.bytes = bytes / 4096 * 4096;
 	pthread_mutex_lock(&gpu->lock);
 	gpu->buffers = buffers;
 	pthread_mutex_unlock(&gpu->lock);
 }
 
-int kv_lane_need_staging(struct kv_lane *lane)
+int kv_copy_stream_need_staging(struct kv_copy_stream *copy_stream)
 {
 	uint64_t bytes;
 	int r = 0;
 
-	for (bytes = KV_LANE_STAGING;
-	     lane->staging == 0 && bytes >= KV_LANE_STAGING_MIN; bytes /= 2) {
+	for (bytes = KV_COPY_STREAM_STAGING;
+	     copy_stream->staging == 0 && bytes >= KV_COPY_STREAM_STAGING_MIN;
+	     bytes /= 2) {
 		r = kv_driver_errno(
-			driver_of(lane)->mem_alloc(&lane->staging, bytes));
+			driver_of(copy_stream)
+				->mem_alloc(&copy_stream->staging, bytes));
 		if (r < 0)
-			lane->staging = 0;
+			copy_stream->staging = 0;
 		else
-			lane->staging_bytes = bytes;
+			copy_stream->staging_bytes = bytes;
 		if (r < 0 && r != -ENOMEM)
 			break;
 	}
-	return lane->staging != 0 ? 0 : r;
+	return copy_stream->staging != 0 ? 0 : r;
 }
 
 /* ---- the host buffers ---- */
 
-static int make_buffer(struct kv_lane *lane, struct kv_lane_buffer *buffer)
+static int make_buffer(struct kv_copy_stream *copy_stream,
+		       struct kv_copy_stream_buffer *buffer)
 {
 	void *host;
 	int r = 0;
 
 	if (buffer->over == NULL)
-		r = event_new(lane->gpu, &buffer->over);
+		r = event_new(copy_stream->gpu, &buffer->over);
 	if (r == 0 && buffer->items == NULL) {
-		buffer->items = calloc(KV_LANE_ITEMS, sizeof(*buffer->items));
+		buffer->items =
+			calloc(KV_COPY_STREAM_ITEMS, sizeof(*buffer->items));
 		r = buffer->items == NULL ? -ENOMEM : 0;
 	}
 	if (r == 0 && buffer->host == NULL) {
-		r = kv_gpu_host_alloc(lane->gpu, lane->buffers.bytes, &host);
+		r = kv_gpu_host_alloc(copy_stream->gpu,
+				      copy_stream->buffers.bytes, &host);
 		buffer->host = r < 0 ? NULL : host;
 	}
 	return r;
 }
 
 /* Wait until what @buffer was given to is done, and take its bytes out. */
-static int empty(struct kv_lane *lane, struct kv_lane_buffer *buffer)
+static int empty(struct kv_copy_stream *copy_stream,
+		 struct kv_copy_stream_buffer *buffer)
 {
-	struct kv_lane_item *item;
+	struct kv_copy_stream_item *item;
 	int r = 0;
 
 	if (buffer->busy)
-		r = kv_driver_errno(driver_of(lane)->event_sync(buffer->over));
+		r = kv_driver_errno(
+			driver_of(copy_stream)->event_sync(buffer->over));
 	if (r < 0)
 		return r;
 	buffer->busy = false;
@@ -249,54 +266,62 @@ static int empty(struct kv_lane *lane, struct kv_lane_buffer *buffer)
 }
 
 /* Give the copy that has been growing to the stream. */
-static int flush(struct kv_lane *lane)
+static int flush(struct kv_copy_stream *copy_stream)
 {
-	struct kv_lane_copy copy = lane->copy;
-	const struct kv_driver *driver = driver_of(lane);
+	struct kv_copy_stream_copy copy = copy_stream->copy;
+	const struct kv_driver *driver = driver_of(copy_stream);
 
 	if (copy.bytes == 0)
 		return 0;
-	lane->copy.bytes = 0;
+	copy_stream->copy.bytes = 0;
 	return kv_driver_errno(
-		lane->loads ? driver->copy_to_device(copy.device, copy.host,
-						     copy.bytes, lane->stream)
-			    : driver->copy_to_host(copy.host, copy.device,
-						   copy.bytes, lane->stream));
+		copy_stream->loads
+			? driver->copy_to_device(copy.device, copy.host,
+						 copy.bytes,
+						 copy_stream->stream)
+			: driver->copy_to_host(copy.host, copy.device,
+					       copy.bytes,
+					       copy_stream->stream));
 }
 
 /* Hand the current buffer over to the stream and go on with the next one, the
  * one that was handed over first. */
-static int turn(struct kv_lane *lane)
+static int turn(struct kv_copy_stream *copy_stream)
 {
-	struct kv_lane_buffer *buffer = &lane->buffer[lane->current];
-	int r = flush(lane);
+	struct kv_copy_stream_buffer *buffer =
+		&copy_stream->buffer[copy_stream->current];
+	int r = flush(copy_stream);
 
 	if (r == 0)
-		r = kv_driver_errno(driver_of(lane)->event_record(
-			buffer->over, lane->stream));
+		r = kv_driver_errno(
+			driver_of(copy_stream)
+				->event_record(buffer->over,
+					       copy_stream->stream));
 	if (r < 0)
 		return r;
 	buffer->busy = true;
-	lane->current = (lane->current + 1) % lane->buffers.n;
-	buffer = &lane->buffer[lane->current];
-	r = make_buffer(lane, buffer);
-	return r < 0 ? r : empty(lane, buffer);
+	copy_stream->current =
+		(copy_stream->current + 1) % copy_stream->buffers.n;
+	buffer = &copy_stream->buffer[copy_stream->current];
+	r = make_buffer(copy_stream, buffer);
+	return r < 0 ? r : empty(copy_stream, buffer);
 }
 
 /* A buffer that has room, for as much as @bytes if it can be. */
-static int room_in_buffer(struct kv_lane *lane, uint64_t *bytes,
-			  struct kv_lane_buffer **ret_buffer)
+static int room_in_buffer(struct kv_copy_stream *copy_stream, uint64_t *bytes,
+			  struct kv_copy_stream_buffer **ret_buffer)
 {
-	struct kv_lane_buffer *buffer = &lane->buffer[lane->current];
-	int r = make_buffer(lane, buffer);
+	struct kv_copy_stream_buffer *buffer =
+		&copy_stream->buffer[copy_stream->current];
+	int r = make_buffer(copy_stream, buffer);
 
-	if (r == 0 && (buffer->used == lane->buffers.bytes ||
-		       buffer->n_items == KV_LANE_ITEMS))
-		r = turn(lane);
+	if (r == 0 && (buffer->used == copy_stream->buffers.bytes ||
+		       buffer->n_items == KV_COPY_STREAM_ITEMS))
+		r = turn(copy_stream);
 	if (r < 0)
 		return r;
-	buffer = &lane->buffer[lane->current];
-	*bytes = KV_MIN(*bytes, lane->buffers.bytes - buffer->used);
+	buffer = &copy_stream->buffer[copy_stream->current];
+	*bytes = KV_MIN(*bytes, copy_stream->buffers.bytes - buffer->used);
 	*ret_buffer = buffer;
 	return 0;
 }
@@ -304,10 +329,10 @@ static int room_in_buffer(struct kv_lane *lane, uint64_t *bytes,
 /* ---- copies ---- */
 
 /* @room: bytes from @host on to which one copy may go. */
-static int add_copy(struct kv_lane *lane, uint8_t *host, CUdeviceptr device,
-		    uint64_t bytes, uint64_t room)
+static int add_copy(struct kv_copy_stream *copy_stream, uint8_t *host,
+		    CUdeviceptr device, uint64_t bytes, uint64_t room)
 {
-	struct kv_lane_copy *copy = &lane->copy;
+	struct kv_copy_stream_copy *copy = &copy_stream->copy;
 	int r;
 
 	if (copy->bytes > 0 && copy->host + copy->bytes == host &&
@@ -316,174 +341,185 @@ static int add_copy(struct kv_lane *lane, uint8_t *host, CUdeviceptr device,
 		copy->room -= bytes;
 		return 0;
 	}
-	r = flush(lane);
-	*copy = (struct kv_lane_copy){host, device, bytes, room - bytes};
+	r = flush(copy_stream);
+	*copy = (struct kv_copy_stream_copy){host, device, bytes, room - bytes};
 	return r;
 }
 
-static int load_staged(struct kv_lane *lane, CUdeviceptr dst, const void *host,
-		       uint64_t *bytes)
+static int load_staged(struct kv_copy_stream *copy_stream, CUdeviceptr dst,
+		       const void *host, uint64_t *bytes)
 {
-	struct kv_lane_buffer *buffer;
+	struct kv_copy_stream_buffer *buffer;
 	uint8_t *at;
-	int r = room_in_buffer(lane, bytes, &buffer);
+	int r = room_in_buffer(copy_stream, bytes, &buffer);
 
 	if (r < 0)
 		return r;
 	at = buffer->host + buffer->used;
 	kv_copy_stream(at, host, *bytes);
-	r = add_copy(lane, at, dst, *bytes, lane->buffers.bytes - buffer->used);
+	r = add_copy(copy_stream, at, dst, *bytes,
+		     copy_stream->buffers.bytes - buffer->used);
 	buffer->used += *bytes;
 	return r;
 }
 
-static int save_staged(struct kv_lane *lane, void *host, CUdeviceptr src,
-		       uint64_t *bytes)
+static int save_staged(struct kv_copy_stream *copy_stream, void *host,
+		       CUdeviceptr src, uint64_t *bytes)
 {
-	struct kv_lane_buffer *buffer;
-	int r = room_in_buffer(lane, bytes, &buffer);
+	struct kv_copy_stream_buffer *buffer;
+	int r = room_in_buffer(copy_stream, bytes, &buffer);
 
 	if (r < 0)
 		return r;
 	buffer->items[buffer->n_items++] =
-		(struct kv_lane_item){host, buffer->used, *bytes};
-	r = add_copy(lane, buffer->host + buffer->used, src, *bytes,
-		     lane->buffers.bytes - buffer->used);
+		(struct kv_copy_stream_item){host, buffer->used, *bytes};
+	r = add_copy(copy_stream, buffer->host + buffer->used, src, *bytes,
+		     copy_stream->buffers.bytes - buffer->used);
 	buffer->used += *bytes;
 	return r;
 }
 
 /* As much of a copy as goes in one way. */
-static int copy_some(struct kv_lane *lane, uint8_t *host, CUdeviceptr device,
-		     uint64_t *bytes)
+static int copy_some(struct kv_copy_stream *copy_stream, uint8_t *host,
+		     CUdeviceptr device, uint64_t *bytes)
 {
 	bool direct;
 	uint64_t alike = kv_pinned_look(host, UINT64_MAX, &direct);
 
 	*bytes = KV_MIN(*bytes, alike);
 	if (direct)
-		return add_copy(lane, host, device, *bytes, alike);
-	return lane->loads ? load_staged(lane, device, host, bytes)
-			   : save_staged(lane, host, device, bytes);
+		return add_copy(copy_stream, host, device, *bytes, alike);
+	return copy_stream->loads
+		       ? load_staged(copy_stream, device, host, bytes)
+		       : save_staged(copy_stream, host, device, bytes);
 }
 
-static int copy_all(struct kv_lane *lane, uint8_t *host, CUdeviceptr device,
-		    uint64_t bytes)
+static int copy_all(struct kv_copy_stream *copy_stream, uint8_t *host,
+		    CUdeviceptr device, uint64_t bytes)
 {
 	uint64_t done, n;
 	int r = 0;
 
 	for (done = 0; done < bytes && r == 0; done += n) {
 		n = bytes - done;
-		r = copy_some(lane, host + done, device + done, &n);
+		r = copy_some(copy_stream, host + done, device + done, &n);
 	}
 	return r;
 }
 
-int kv_lane_load(struct kv_lane *lane, CUdeviceptr dst, const void *host,
-		 uint64_t bytes)
+int kv_copy_stream_load(struct kv_copy_stream *copy_stream, CUdeviceptr dst,
+			const void *host, uint64_t bytes)
 {
-	assert(lane->loads);
-	return copy_all(lane, (uint8_t *)(uintptr_t)host, dst, bytes);
+	assert(copy_stream->loads);
+	return copy_all(copy_stream, (uint8_t *)(uintptr_t)host, dst, bytes);
 }
 
-int kv_lane_save(struct kv_lane *lane, void *host, CUdeviceptr src,
-		 uint64_t bytes)
+int kv_copy_stream_save(struct kv_copy_stream *copy_stream, void *host,
+			CUdeviceptr src, uint64_t bytes)
 {
-	assert(!lane->loads);
-	return copy_all(lane, host, src, bytes);
+	assert(!copy_stream->loads);
+	return copy_all(copy_stream, host, src, bytes);
 }
 
 /* ---- kernels ---- */
 
-static int make_tables(struct kv_lane *lane, uint64_t bytes)
+static int make_tables(struct kv_copy_stream *copy_stream, uint64_t bytes)
 {
-	const struct kv_driver *driver = driver_of(lane);
+	const struct kv_driver *driver = driver_of(copy_stream);
 	void *host = NULL;
 	int r;
 
-	if (bytes <= lane->tables_bytes)
+	if (bytes <= copy_stream->tables_bytes)
 		return 0;
-	kv_gpu_host_free(lane->gpu, lane->tables_host, lane->tables_bytes);
-	if (lane->tables != 0)
-		driver->mem_free(lane->tables);
-	lane->tables_host = NULL;
-	lane->tables = 0;
-	lane->tables_bytes = 0;
+	kv_gpu_host_free(copy_stream->gpu, copy_stream->tables_host,
+			 copy_stream->tables_bytes);
+	if (copy_stream->tables != 0)
+		driver->mem_free(copy_stream->tables);
+	copy_stream->tables_host = NULL;
+	copy_stream->tables = 0;
+	copy_stream->tables_bytes = 0;
 	bytes = KV_MAX(kv_round_up(bytes, TABLES_MIN), TABLES_MIN);
-	r = kv_gpu_host_alloc(lane->gpu, bytes, &host);
+	r = kv_gpu_host_alloc(copy_stream->gpu, bytes, &host);
 	if (r < 0)
 		return r;
-	r = kv_driver_errno(driver->mem_alloc(&lane->tables, bytes));
+	r = kv_driver_errno(driver->mem_alloc(&copy_stream->tables, bytes));
 	if (r < 0) {
-		lane->tables = 0;
-		kv_gpu_host_free(lane->gpu, host, bytes);
+		copy_stream->tables = 0;
+		kv_gpu_host_free(copy_stream->gpu, host, bytes);
 		return r;
 	}
-	lane->tables_host = host;
-	lane->tables_bytes = bytes;
+	copy_stream->tables_host = host;
+	copy_stream->tables_bytes = bytes;
 	return 0;
 }
 
-int kv_lane_tables(struct kv_lane *lane, uint64_t bytes, void **ret_tables)
+int kv_copy_stream_tables(struct kv_copy_stream *copy_stream, uint64_t bytes,
+			  void **ret_tables)
 {
-	int r = make_tables(lane, bytes);
+	int r = make_tables(copy_stream, bytes);
 
-	*ret_tables = lane->tables_host;
+	*ret_tables = copy_stream->tables_host;
 	return r;
 }
 
-int kv_lane_upload(struct kv_lane *lane, uint64_t bytes)
+int kv_copy_stream_upload(struct kv_copy_stream *copy_stream, uint64_t bytes)
 {
-	return kv_driver_errno(driver_of(lane)->copy_to_device(
-		lane->tables, lane->tables_host, bytes, lane->stream));
+	return kv_driver_errno(
+		driver_of(copy_stream)
+			->copy_to_device(copy_stream->tables,
+					 copy_stream->tables_host, bytes,
+					 copy_stream->stream));
 }
 
-int kv_lane_spread(struct kv_lane *lane, const struct kv_spread *spread)
+int kv_copy_stream_spread(struct kv_copy_stream *copy_stream,
+			  const struct kv_spread *spread)
 {
-	struct kv_gpu *gpu = lane->gpu;
+	struct kv_gpu *gpu = copy_stream->gpu;
 	struct kv_spread copy = *spread;
 	void *parameters[] = {&copy};
-	int r = flush(lane);
+	int r = flush(copy_stream);
 
 	if (r < 0)
 		return r;
 	return kv_driver_errno(gpu->driver->launch(
-		lane->loads ? gpu->scatter : gpu->gather, gpu->grid, 1, 1,
-		KV_SPREAD_THREADS, 1, 1, 0, lane->stream, parameters, NULL));
+		copy_stream->loads ? gpu->scatter : gpu->gather, gpu->grid, 1,
+		1, KV_SPREAD_THREADS, 1, 1, 0, copy_stream->stream, parameters,
+		NULL));
 }
 
 /* ---- the end ---- */
 
 /* Wait for all of it, and take out what has come into the host buffers. */
-static int finish(struct kv_lane *lane)
+static int finish(struct kv_copy_stream *copy_stream)
 {
-	const struct kv_driver *driver = driver_of(lane);
-	unsigned i, n = lane->buffers.n;
-	int r = flush(lane);
+	const struct kv_driver *driver = driver_of(copy_stream);
+	unsigned i, n = copy_stream->buffers.n;
+	int r = flush(copy_stream);
 
 	if (r == 0)
-		r = kv_driver_errno(
-			driver->event_record(lane->end, lane->stream));
+		r = kv_driver_errno(driver->event_record(copy_stream->end,
+							 copy_stream->stream));
 	for (i = 1; i < n && r == 0; i++)
-		r = empty(lane, &lane->buffer[(lane->current + i) % n]);
+		r = empty(copy_stream,
+			  &copy_stream->buffer[(copy_stream->current + i) % n]);
 	if (r == 0)
-		r = kv_driver_errno(driver->event_sync(lane->end));
+		r = kv_driver_errno(driver->event_sync(copy_stream->end));
 	if (r == 0)
-		r = empty(lane, &lane->buffer[lane->current]);
+		r = empty(copy_stream,
+			  &copy_stream->buffer[copy_stream->current]);
 	return r;
 }
 
-int kv_lane_put(struct kv_lane *lane, int r)
+int kv_copy_stream_put(struct kv_copy_stream *copy_stream, int r)
 {
 	if (r == 0)
-		r = finish(lane);
+		r = finish(copy_stream);
 	/* No copy may land after we have said that it failed. */
-	if (r < 0 &&
-	    driver_of(lane)->stream_sync(lane->stream) != CUDA_SUCCESS) {
-		kv_gpu_break(lane->gpu);
+	if (r < 0 && driver_of(copy_stream)->stream_sync(copy_stream->stream) !=
+			     CUDA_SUCCESS) {
+		kv_gpu_break(copy_stream->gpu);
 		r = -EIO;
 	}
-	give_back(lane);
+	give_back(copy_stream);
 	return r == -EAGAIN || r == -EINVAL ? -EIO : r;
 }

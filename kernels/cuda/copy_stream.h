@@ -17,42 +17,42 @@
 
 /* On the device.  When it has little room left, half as much is tried, down to
  * the minimum. */
-#define KV_LANE_STAGING ((uint64_t)16 << 20)
-#define KV_LANE_STAGING_MIN ((uint64_t)1 << 20)
-/* Host buffers of a lane, so many and so large if nobody says otherwise: one is
- * filled or emptied while the others travel. */
-#define KV_LANE_BUFFERS 2u
-#define KV_LANE_BUFFER ((uint64_t)8 << 20)
-#define KV_LANE_BUFFERS_MAX 8u
-#define KV_LANE_BUFFER_MIN ((uint64_t)64 << 10)
-#define KV_LANE_BUFFERED_MAX ((uint64_t)64 << 20) /* all together */
+#define KV_COPY_STREAM_STAGING ((uint64_t)16 << 20)
+#define KV_COPY_STREAM_STAGING_MIN ((uint64_t)1 << 20)
+/* Host buffers of a copy stream, so many and so large if nobody says otherwise:
+ * one is filled or emptied while the others travel. */
+#define KV_COPY_STREAM_BUFFERS 2u
+#define KV_COPY_STREAM_BUFFER ((uint64_t)8 << 20)
+#define KV_COPY_STREAM_BUFFERS_MAX 8u
+#define KV_COPY_STREAM_BUFFER_MIN ((uint64_t)64 << 10)
+#define KV_COPY_STREAM_BUFFERED_MAX ((uint64_t)64 << 20) /* all together */
 /* Copies out of a host buffer that are waiting for it to arrive. */
-#define KV_LANE_ITEMS 1024u
+#define KV_COPY_STREAM_ITEMS 1024u
 
-struct kv_lane_item {
+struct kv_copy_stream_item {
 	void *to;
 	uint64_t from, bytes;
 };
 
-struct kv_lane_buffer {
+struct kv_copy_stream_buffer {
 	uint8_t *host;
 	uint64_t used;
 	CUevent over; /* what it was last given to has been done */
 	bool busy;    /* over has been recorded */
-	struct kv_lane_item *items; /* of a save */
+	struct kv_copy_stream_item *items; /* of a save */
 	size_t n_items;
 };
 
 /* A copy that may still grow before it is given to the stream. */
-struct kv_lane_copy {
+struct kv_copy_stream_copy {
 	uint8_t *host;
 	CUdeviceptr device;
 	uint64_t bytes;
 	uint64_t room; /* by how much it may grow */
 };
 
-struct kv_lane {
-	LIST_ENTRY(kv_lane) others;
+struct kv_copy_stream {
+	LIST_ENTRY(kv_copy_stream) others;
 	struct kv_gpu *gpu;
 	bool urgent;
 	bool loads; /* this batch's way */
@@ -63,49 +63,54 @@ struct kv_lane {
 	uint8_t *tables_host;
 	CUdeviceptr tables;
 	uint64_t tables_bytes;
-	struct kv_lane_buffer buffer[KV_LANE_BUFFERS_MAX];
+	struct kv_copy_stream_buffer buffer[KV_COPY_STREAM_BUFFERS_MAX];
 	struct kv_gpu_buffers buffers; /* how many are in use, how large */
 	unsigned current;
-	struct kv_lane_copy copy;
+	struct kv_copy_stream_copy copy;
 };
 
-/* A lane for a batch, that begins when @after (NULL: at once) is over.
+/* A copy stream for a batch, that begins when @after (NULL: at once) is over.
  * -ENOMEM, -EIO. */
-int kv_lane_get(struct kv_gpu *gpu, bool urgent, bool loads, CUevent after,
-		struct kv_lane **ret_lane);
+int kv_copy_stream_get(struct kv_gpu *gpu, bool urgent, bool loads,
+		       CUevent after, struct kv_copy_stream **ret_copy_stream);
 
 /*
- * Wait for all that was given to the lane, and give it back.  @r: 0, or why the
- * batch has failed: then what was begun still ends, but nothing is copied out
- * of the host buffers.  Returns @r, or how the batch ended.
+ * Wait for all that was given to the copy stream, and give it back.  @r: 0, or
+ * why the batch has failed: then what was begun still ends, but nothing is
+ * copied out of the host buffers.  Returns @r, or how the batch ended.
  */
-int kv_lane_put(struct kv_lane *lane, int r);
+int kv_copy_stream_put(struct kv_copy_stream *copy_stream, int r);
 
-/* With every lane put. */
-void kv_lanes_free(struct kv_gpu *gpu);
+/* With every copy stream put. */
+void kv_copy_streams_free(struct kv_gpu *gpu);
 
 /* Host buffers are as many of as many bytes each from the next batch on, as far
  * as the limits above allow. */
-void kv_lanes_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n);
+void kv_copy_streams_set_buffers(struct kv_gpu *gpu, uint64_t bytes,
+				 unsigned n);
 
-/* Device memory for staging: lane->staging.  -ENOMEM, -EIO. */
-int kv_lane_need_staging(struct kv_lane *lane);
+/* Device memory for staging: copy stream->staging.  -ENOMEM, -EIO. */
+int kv_copy_stream_need_staging(struct kv_copy_stream *copy_stream);
 
 /* Host memory for @bytes that a kernel is to read, and its copy on the device,
- * lane->tables, until the lane is put.  Once a batch.  -ENOMEM, -EIO. */
-int kv_lane_tables(struct kv_lane *lane, uint64_t bytes, void **ret_tables);
-int kv_lane_upload(struct kv_lane *lane, uint64_t bytes);
+ * copy stream->tables, until the copy stream is put.  Once a batch.  -ENOMEM,
+ * -EIO. */
+int kv_copy_stream_tables(struct kv_copy_stream *copy_stream, uint64_t bytes,
+			  void **ret_tables);
+int kv_copy_stream_upload(struct kv_copy_stream *copy_stream, uint64_t bytes);
 
 /*
- * Copy, in order with what the lane was given before: between host memory,
- * attached or not, and the device.  @host stays as it is until the lane is put.
+ * Copy, in order with what the copy stream was given before: between host
+ * memory, attached or not, and the device.  @host stays as it is until the copy
+ * stream is put.
  */
-int kv_lane_load(struct kv_lane *lane, CUdeviceptr dst, const void *host,
-		 uint64_t bytes);
-int kv_lane_save(struct kv_lane *lane, void *host, CUdeviceptr src,
-		 uint64_t bytes);
+int kv_copy_stream_load(struct kv_copy_stream *copy_stream, CUdeviceptr dst,
+			const void *host, uint64_t bytes);
+int kv_copy_stream_save(struct kv_copy_stream *copy_stream, void *host,
+			CUdeviceptr src, uint64_t bytes);
 
 /* Scatter (in a load) or gather, in order with the copies. */
-int kv_lane_spread(struct kv_lane *lane, const struct kv_spread *spread);
+int kv_copy_stream_spread(struct kv_copy_stream *copy_stream,
+			  const struct kv_spread *spread);
 
 #endif

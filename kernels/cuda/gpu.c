@@ -25,8 +25,8 @@
  * A kernel gets a thread block (KV_SPREAD_THREADS) on every 32nd
  * multiprocessor. Each of them has 128 KiB on their way at a time, so that
  * four, on the largest parts, are ten times as fast as the bus; and the four
- * lanes that a direction has together never take more than an eighth of the
- * multiprocessors.
+ * copy streams that a direction has together never take more than an eighth of
+ * the multiprocessors.
  */
 #define GRID_SHARE 32
 
@@ -150,7 +150,7 @@ static void in_use_free(struct in_use *in_use)
 		return;
 	gpu = &in_use->gpu;
 	if (gpu->context != NULL && kv_gpu_enter_to_free(gpu, &entry) == 0) {
-		kv_lanes_free(gpu);
+		kv_copy_streams_free(gpu);
 		kv_marks_free(gpu);
 		kv_semaphores_free(gpu);
 		if (gpu->module != NULL)
@@ -180,7 +180,8 @@ static int make(const struct kv_driver *driver, int ordinal,
 	gpu = &in_use->gpu;
 	gpu->driver = driver;
 	gpu->ordinal = ordinal;
-	gpu->buffers = (struct kv_gpu_buffers){KV_LANE_BUFFER, KV_LANE_BUFFERS};
+	gpu->buffers = (struct kv_gpu_buffers){KV_COPY_STREAM_BUFFER,
+					       KV_COPY_STREAM_BUFFERS};
 	pthread_mutex_init(&gpu->lock, NULL);
 	if (driver->device_get(&gpu->device, ordinal) != CUDA_SUCCESS)
 		return -ENODEV;

@@ -12,17 +12,17 @@
 #include "kernels/cuda/driver.h"
 #include "common/kv.h"
 
-struct kv_lane;
+struct kv_copy_stream;
 struct kv_semaphore;
 struct kv_semaphore_page;
 struct kv_mark;
 
-LIST_HEAD(kv_lanes, kv_lane);
+LIST_HEAD(kv_copy_streams, kv_copy_stream);
 LIST_HEAD(kv_semaphores, kv_semaphore);
 LIST_HEAD(kv_semaphore_pages, kv_semaphore_page);
 LIST_HEAD(kv_marks, kv_mark);
 
-/* Pinned host buffers of a lane. */
+/* Pinned host buffers of a copy stream. */
 struct kv_gpu_buffers {
 	uint64_t bytes; /* each */
 	unsigned n;
@@ -43,9 +43,10 @@ struct kv_gpu {
 	_Atomic int broken; /* -errno once the context is of no more use */
 	_Atomic uint64_t bytes_pinned;
 
-	pthread_mutex_t lock;	       /* a leaf */
-	struct kv_lanes lanes[2];      /* lock: nobody's, [1] urgent ones */
-	struct kv_gpu_buffers buffers; /* lock: that lanes are to have */
+	pthread_mutex_t lock; /* a leaf */
+	struct kv_copy_streams
+		copy_streams[2];       /* lock: nobody's, [1] urgent ones */
+	struct kv_gpu_buffers buffers; /* lock: that copy streams are to have */
 	struct kv_semaphores
 		semaphores; /* lock: nobody's, maybe still waited on */
 	struct kv_semaphore_pages pages; /* lock */

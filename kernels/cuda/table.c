@@ -175,7 +175,7 @@ static const char *reason_for(const struct kv_gpu *gpu, enum kv_pinned_way way)
 /* Lanes are the GPU's, and so is this. */
 static int cuda_staging(void *pool, uint64_t bytes, unsigned buffers)
 {
-	kv_lanes_set_buffers(pool, bytes, buffers);
+	kv_copy_streams_set_buffers(pool, bytes, buffers);
 	return 0;
 }
 
@@ -289,7 +289,7 @@ extern const struct kv_device kv_device_cuda;
 const struct kv_device kv_device_cuda = {
 	.version = KV_DEVICE_VERSION,
 	.name = "cuda",
-	.batch_bytes = KV_LANE_STAGING,
+	.batch_bytes = KV_COPY_STREAM_STAGING,
 	.open = cuda_open,
 	.close = cuda_close,
 	.info = cuda_info,

@@ -17,7 +17,7 @@
 
 struct transfer {
 	const struct kv_batch *batch;
-	struct kv_lane *lane;
+	struct kv_copy_stream *copy_stream;
 	struct kv_plan plan;
 	uint64_t pages_at; /* of the tables */
 	uint8_t *tensors;  /* of the block being copied run by run */
@@ -46,7 +46,7 @@ static int upload_tables(struct transfer *t)
 
 	t->pages_at = t->plan.n_sections * sizeof(*t->plan.sections);
 	bytes = t->pages_at + batch->n * a_block;
-	r = kv_lane_tables(t->lane, bytes, &at);
+	r = kv_copy_stream_tables(t->copy_stream, bytes, &at);
 	if (r < 0)
 		return r;
 	tables = at;
@@ -54,7 +54,7 @@ static int upload_tables(struct transfer *t)
 	for (i = 0; i < batch->n; i++)
 		memcpy(tables + t->pages_at + i * a_block,
 		       batch->copies[i].pages, a_block);
-	return kv_lane_upload(t->lane, bytes);
+	return kv_copy_stream_upload(t->copy_stream, bytes);
 }
 
 /* Between a block's tensors and its place in the device's staging memory. */
@@ -69,11 +69,13 @@ static int copy_runs(struct transfer *t, const struct kv_pass *pass, size_t i,
 	if (is_skipped(t->batch, i))
 		return 0;
 	for (; run < end && r == 0; run++)
-		r = t->lane->loads
-			    ? kv_lane_load(t->lane, staging + run->at,
-					   tensors + run->from, run->bytes)
-			    : kv_lane_save(t->lane, tensors + run->from,
-					   staging + run->at, run->bytes);
+		r = t->copy_stream->loads
+			    ? kv_copy_stream_load(
+				      t->copy_stream, staging + run->at,
+				      tensors + run->from, run->bytes)
+			    : kv_copy_stream_save(
+				      t->copy_stream, tensors + run->from,
+				      staging + run->at, run->bytes);
 	return r;
 }
 
@@ -85,7 +87,7 @@ static int copy_all_runs(struct transfer *t, const struct kv_pass *pass,
 
 	for (i = 0; i < n && r == 0; i++)
 		r = copy_runs(t, pass, first + i,
-			      t->lane->staging + i * pass->stride);
+			      t->copy_stream->staging + i * pass->stride);
 	return r;
 }
 
@@ -93,14 +95,14 @@ static int launch(struct transfer *t, const struct kv_pass *pass, size_t first,
 		  size_t n)
 {
 	uint32_t ppb = t->batch->pieces->pages_per_block;
-	CUdeviceptr sections =
-		t->lane->tables + pass->section * sizeof(struct kv_section);
-	CUdeviceptr pages =
-		t->lane->tables + t->pages_at + first * ppb * sizeof(int64_t);
+	CUdeviceptr sections = t->copy_stream->tables +
+			       pass->section * sizeof(struct kv_section);
+	CUdeviceptr pages = t->copy_stream->tables + t->pages_at +
+			    first * ppb * sizeof(int64_t);
 	const struct kv_spread what = {
 		.sections = (const void *)(uintptr_t)sections,
 		.pages = (const void *)(uintptr_t)pages,
-		.staging = t->lane->staging,
+		.staging = t->copy_stream->staging,
 		.stride = pass->stride,
 		.n_sections = (uint32_t)pass->n_sections,
 		.pages_per_block = ppb,
@@ -109,18 +111,18 @@ static int launch(struct transfer *t, const struct kv_pass *pass, size_t first,
 		.lanes = t->plan.lanes,
 	};
 
-	return kv_lane_spread(t->lane, &what);
+	return kv_copy_stream_spread(t->copy_stream, &what);
 }
 
 /* The part @pass of all blocks, as many at a time as staging holds. */
 static int do_pass(struct transfer *t, const struct kv_pass *pass)
 {
-	size_t i, n, at_once = t->lane->staging_bytes / pass->stride;
+	size_t i, n, at_once = t->copy_stream->staging_bytes / pass->stride;
 	int r = 0;
 
 	for (i = 0; i < t->batch->n && r == 0; i += n) {
 		n = KV_MIN(t->batch->n - i, at_once);
-		if (t->lane->loads) {
+		if (t->copy_stream->loads) {
 			r = copy_all_runs(t, pass, i, n);
 			if (r == 0)
 				r = launch(t, pass, i, n);
@@ -137,10 +139,11 @@ static int copy_run(void *arg, uint64_t pool, uint64_t offset, uint64_t bytes)
 {
 	struct transfer *t = arg;
 
-	return t->lane->loads
-		       ? kv_lane_load(t->lane, pool, t->tensors + offset, bytes)
-		       : kv_lane_save(t->lane, t->tensors + offset, pool,
-				      bytes);
+	return t->copy_stream->loads
+		       ? kv_copy_stream_load(t->copy_stream, pool,
+					     t->tensors + offset, bytes)
+		       : kv_copy_stream_save(t->copy_stream,
+					     t->tensors + offset, pool, bytes);
 }
 
 static int do_direct(struct transfer *t)
@@ -158,17 +161,20 @@ static int do_direct(struct transfer *t)
 	return r;
 }
 
-/* Give all of it to the lane's stream. */
+/* Give all of it to the copy stream's stream. */
 static int submit(struct transfer *t)
 {
 	const struct kv_batch *batch = t->batch;
 	size_t i;
 	int r;
 
-	r = kv_plan_scatters(batch->pieces) ? kv_lane_need_staging(t->lane) : 0;
+	r = kv_plan_scatters(batch->pieces)
+		    ? kv_copy_stream_need_staging(t->copy_stream)
+		    : 0;
 	if (r == 0)
 		r = kv_plan_init(&t->plan, batch->pieces, batch->ranges,
-				 batch->n_ranges, t->lane->staging_bytes);
+				 batch->n_ranges,
+				 t->copy_stream->staging_bytes);
 	if (r == 0 && t->plan.n_passes > 0)
 		r = upload_tables(t);
 	for (i = 0; i < t->plan.n_passes && r == 0; i++)
@@ -187,9 +193,9 @@ int kv_transfer(struct kv_gpu *gpu, const struct kv_batch *batch, bool loads)
 	r = kv_gpu_enter(gpu, &entry);
 	if (r < 0)
 		return r;
-	r = kv_lane_get(gpu, urgent, loads, after, &t.lane);
+	r = kv_copy_stream_get(gpu, urgent, loads, after, &t.copy_stream);
 	if (r == 0)
-		r = kv_lane_put(t.lane, submit(&t));
+		r = kv_copy_stream_put(t.copy_stream, submit(&t));
 	kv_plan_fini(&t.plan);
 	kv_gpu_leave(&entry);
 	return r;

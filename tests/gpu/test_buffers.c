@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pinned buffers of a lane, as kvfs_pool_staging sets them. */
+/* The pinned buffers of a copy stream, as kvfs_pool_staging sets them. */
 #include "tests/gpu/rig.h"
 
 static struct rig rig;

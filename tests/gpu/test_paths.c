@@ -214,7 +214,7 @@ static void R1_nothing_lands_after_a_load_has_failed(void **state)
 	memcpy(rig.image, rig.now, RIG_BYTES);
 	usleep(20000);
 	rig_assert_is_image(&rig);
-	/* And the lane is as good as before. */
+	/* And the copy stream is as good as before. */
 	rig_check_load(&rig, 0, RIG_BLOCKS, 70);
 }
 
