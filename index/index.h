@@ -18,7 +18,7 @@
 #include "index/format.h"
 
 struct kv_index;
-struct kv_batch;
+struct kv_txn;
 
 /* What `meta` holds. */
 struct kv_store_info {
@@ -96,31 +96,29 @@ int kv_index_get(struct kv_index *index, uint64_t slot_id,
 		 struct kv_slot_record *ret_record);
 
 /*
- * One transaction.  Nothing is durable before kv_batch_commit returns 0; then
+ * One transaction.  Nothing is durable before kv_txn_commit returns 0; then
  * all of it is.  Each of the calls may fail, and then the batch can only be
  * aborted.  commit and abort free the batch; abort takes NULL.
  * Checksums are filled in here, not by the caller.
  */
-int kv_batch_begin(struct kv_index *index, struct kv_batch **ret_batch);
-int kv_batch_put_slot(struct kv_batch *batch, uint64_t slot_id,
-		      const struct kv_slot_record *record);
-int kv_batch_delete_slot(struct kv_batch *batch,
-			 uint64_t slot_id); /* absent is no error */
-int kv_batch_put_space(struct kv_batch *batch,
-		       const struct kv_space_record *record, const char *name,
-		       const char *layout);
-int kv_batch_delete_space(struct kv_batch *batch, uint32_t id);
-int kv_batch_put_snapshot(struct kv_batch *batch,
-			  const struct kv_snapshot_record *record,
-			  const char *name,
-			  const struct kv_snapshot_item *items);
-int kv_batch_delete_snapshot(struct kv_batch *batch, uint64_t id);
-int kv_batch_put_segfile(struct kv_batch *batch,
-			 const struct kv_segfile_record *record);
-int kv_batch_delete_segfile(struct kv_batch *batch, uint32_t id);
-int kv_batch_put_info(struct kv_batch *batch, const struct kv_store_info *info);
-int kv_batch_commit(struct kv_batch *batch);
-void kv_batch_abort(struct kv_batch *batch);
+int kv_txn_begin(struct kv_index *index, struct kv_txn **ret_txn);
+int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
+		    const struct kv_slot_record *record);
+int kv_txn_delete_slot(struct kv_txn *batch,
+		       uint64_t slot_id); /* absent is no error */
+int kv_txn_put_space(struct kv_txn *batch, const struct kv_space_record *record,
+		     const char *name, const char *layout);
+int kv_txn_delete_space(struct kv_txn *batch, uint32_t id);
+int kv_txn_put_snapshot(struct kv_txn *batch,
+			const struct kv_snapshot_record *record,
+			const char *name, const struct kv_snapshot_item *items);
+int kv_txn_delete_snapshot(struct kv_txn *batch, uint64_t id);
+int kv_txn_put_segfile(struct kv_txn *batch,
+		       const struct kv_segfile_record *record);
+int kv_txn_delete_segfile(struct kv_txn *batch, uint32_t id);
+int kv_txn_put_info(struct kv_txn *batch, const struct kv_store_info *info);
+int kv_txn_commit(struct kv_txn *batch);
+void kv_txn_abort(struct kv_txn *batch);
 
 /* Bytes of the environment's file. */
 uint64_t kv_index_bytes(struct kv_index *index);

@@ -50,7 +50,7 @@ struct work {
 	struct item *items;
 	size_t n_items, room_items;
 	struct kv_found *found;
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	size_t in_batch;
 	uint64_t slots, slots_done;
 	uint64_t seed; /* so that nobody can aim at another's hash */
@@ -58,7 +58,7 @@ struct work {
 
 static void work_fini(struct work *work)
 {
-	kv_batch_abort(work->batch);
+	kv_txn_abort(work->batch);
 	kv_index_close(work->index);
 	if (work->segments >= 0)
 		close(work->segments);
@@ -190,18 +190,18 @@ static int know_store(struct work *work)
 
 /* ---- spaces ---- */
 
-static int batch_of(struct work *work, struct kv_batch **ret_batch)
+static int batch_of(struct work *work, struct kv_txn **ret_txn)
 {
 	int r = 0;
 
 	if (work->batch && work->in_batch >= A_BATCH) {
-		r = kv_batch_commit(kv_steal(work->batch));
+		r = kv_txn_commit(kv_steal(work->batch));
 		work->in_batch = 0;
 	}
 	if (r == 0 && !work->batch)
-		r = kv_batch_begin(work->index, &work->batch);
+		r = kv_txn_begin(work->index, &work->batch);
 	work->in_batch++;
-	*ret_batch = work->batch;
+	*ret_txn = work->batch;
 	return r;
 }
 
@@ -210,7 +210,7 @@ static int add_space(struct work *work, int dir, uint32_t id)
 	_cleanup_(kv_freep) char *name = NULL;
 	_cleanup_(kv_freep) char *layout = NULL;
 	struct kv_space_record record;
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	int r = kv_space_file_read(dir, id, &record, &name, &layout);
 
 	if (kv_is_shortage(r))
@@ -228,7 +228,7 @@ static int add_space(struct work *work, int dir, uint32_t id)
 	}
 	r = batch_of(work, &batch);
 	if (r == 0)
-		r = kv_batch_put_space(batch, &record, name, layout);
+		r = kv_txn_put_space(batch, &record, name, layout);
 	if (r < 0)
 		return r;
 	work->known[id] = true;
@@ -267,7 +267,7 @@ static int add_block(struct work *work, uint64_t slot_id,
 	struct kv_rebuild *out = work->out;
 	uint8_t name[sizeof(record->key) + 5];
 	struct kv_slot_record copy = *record;
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	int r = more((void **)&work->items, work->n_items,
 		     sizeof(*work->items));
 
@@ -275,7 +275,7 @@ static int add_block(struct work *work, uint64_t slot_id,
 		r = batch_of(work, &batch);
 	copy.atime = (uint32_t)(record->mtime_ns / 1000000000);
 	if (r == 0)
-		r = kv_batch_put_slot(batch, slot_id, &copy);
+		r = kv_txn_put_slot(batch, slot_id, &copy);
 	if (r < 0)
 		return r;
 	memcpy(name, record->key, sizeof(record->key));
@@ -322,11 +322,11 @@ static int add_file_blocks(struct work *work, const struct file *file)
 							 trailer->slot_bytes};
 	_cleanup_(kv_closep) int fd = segment_open(work, file->id);
 	struct kv_rebuild *out = work->out;
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	int r = fd < 0 ? fd : batch_of(work, &batch);
 
 	if (r == 0)
-		r = kv_batch_put_segfile(batch, &record);
+		r = kv_txn_put_segfile(batch, &record);
 	for (uint32_t at = 0; r == 0 && at < trailer->slots;
 	     at += KV_SCAN_MAX) {
 		uint32_t n = KV_MIN(KV_SCAN_MAX, trailer->slots - at);
@@ -361,13 +361,13 @@ static int drop_duplicates(struct work *work)
 	if (work->n_items)
 		qsort(items, work->n_items, sizeof(*items), by_key);
 	for (size_t i = 0; r == 0 && i + 1 < work->n_items; i++) {
-		struct kv_batch *batch;
+		struct kv_txn *batch;
 
 		if (!XXH128_isEqual(items[i].hash, items[i + 1].hash))
 			continue;
 		r = batch_of(work, &batch);
 		if (r == 0)
-			r = kv_batch_delete_slot(batch, items[i].slot_id);
+			r = kv_txn_delete_slot(batch, items[i].slot_id);
 		work->out->duplicates++;
 		work->out->blocks--;
 	}
@@ -399,7 +399,7 @@ static int fill_new(struct work *work, const char *path)
 {
 	struct kv_store_info *info = &work->out->info;
 	struct kv_store_info ignored;
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	int r = kv_index_open(path, kv_index_map_bytes(info->cap), false, info,
 			      &ignored, &work->index);
 
@@ -411,10 +411,10 @@ static int fill_new(struct work *work, const char *path)
 	if (r == 0)
 		r = batch_of(work, &batch);
 	if (r == 0)
-		r = kv_batch_put_info(batch, info);
+		r = kv_txn_put_info(batch, info);
 	if (r == 0)
-		r = kv_batch_commit(kv_steal(work->batch));
-	kv_batch_abort(kv_steal(work->batch)); /* of the index, so before it */
+		r = kv_txn_commit(kv_steal(work->batch));
+	kv_txn_abort(kv_steal(work->batch)); /* of the index, so before it */
 	kv_index_close(kv_steal(work->index));
 	return r;
 }

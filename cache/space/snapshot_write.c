@@ -90,20 +90,19 @@ static int write_one(struct kv_cache *cache, const struct kv_snapshot *snapshot,
 		     bool dropped, const struct kv_snapshot_record *record,
 		     const struct kv_snapshot_item *items)
 {
-	struct kv_batch *batch;
-	int r = kv_batch_begin(cache->index, &batch);
+	struct kv_txn *batch;
+	int r = kv_txn_begin(cache->index, &batch);
 
 	if (r < 0)
 		return r;
-	r = dropped ? kv_batch_delete_snapshot(batch, snapshot->id)
-		    : kv_batch_put_snapshot(batch, record, snapshot->name,
-					    items);
+	r = dropped ? kv_txn_delete_snapshot(batch, snapshot->id)
+		    : kv_txn_put_snapshot(batch, record, snapshot->name, items);
 	if (r < 0) {
-		kv_batch_abort(batch);
+		kv_txn_abort(batch);
 		return r;
 	}
 	KV_POINT("snapshot.before_commit");
-	r = kv_batch_commit(batch);
+	r = kv_txn_commit(batch);
 	KV_POINT("snapshot.committed");
 	return r;
 }

@@ -173,7 +173,7 @@ struct kv_space_record kv_space_record_of(const struct kv_space *space)
 }
 
 /* Its file first: nothing of the space may be durable before that is. */
-static int put_or_delete(struct kv_cache *cache, struct kv_batch *batch,
+static int put_or_delete(struct kv_cache *cache, struct kv_txn *batch,
 			 struct kv_space *space)
 {
 	struct kv_space_record record;
@@ -190,19 +190,18 @@ static int put_or_delete(struct kv_cache *cache, struct kv_batch *batch,
 		    : kv_space_file_put(cache, space, &record, layout);
 	if (r < 0)
 		return r;
-	return removed ? kv_batch_delete_space(batch, space->id)
-		       : kv_batch_put_space(batch, &record, space->name,
-					    layout);
+	return removed ? kv_txn_delete_space(batch, space->id)
+		       : kv_txn_put_space(batch, &record, space->name, layout);
 }
 
 int kv_space_persist(struct kv_cache *cache, struct kv_space *space)
 {
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	int r;
 
 	if (!cache->index)
 		return 0;
-	r = kv_batch_begin(cache->index, &batch);
+	r = kv_txn_begin(cache->index, &batch);
 	if (r < 0)
 		return r;
 	/* Read after the transaction began: the last one to begin wins. */
@@ -211,14 +210,14 @@ int kv_space_persist(struct kv_cache *cache, struct kv_space *space)
 		kv_lock(cache);
 		struct kv_store_info info = cache->info;
 		kv_unlock(cache);
-		r = kv_batch_put_info(batch, &info);
+		r = kv_txn_put_info(batch, &info);
 	}
 	if (r < 0) {
-		kv_batch_abort(batch);
+		kv_txn_abort(batch);
 		return r;
 	}
 	KV_POINT("space.before_commit");
-	r = kv_batch_commit(batch);
+	r = kv_txn_commit(batch);
 	KV_POINT("space.committed");
 	return r;
 }

@@ -250,7 +250,7 @@ uint64_t kv_commits_needed_locked(const struct kv_cache *cache)
 	return ssd->commits_begun + (n + ssd->round_max - 1) / ssd->round_max;
 }
 
-static int put_update(struct kv_cache *cache, struct kv_batch *batch,
+static int put_update(struct kv_cache *cache, struct kv_txn *batch,
 		      const struct update *update)
 {
 	struct kv_slot_record record;
@@ -265,26 +265,26 @@ static int put_update(struct kv_cache *cache, struct kv_batch *batch,
 	record.atime = update->atime;
 	record.hits = update->hits;
 	record.pinned = update->pinned;
-	return kv_batch_put_slot(batch, update->slot_id, &record);
+	return kv_txn_put_slot(batch, update->slot_id, &record);
 }
 
-static int fill_batch(struct kv_cache *cache, struct kv_batch *batch,
+static int fill_batch(struct kv_cache *cache, struct kv_txn *batch,
 		      const struct round *round)
 {
 	int r = 0;
 
 	for (size_t i = 0; r == 0 && i < round->n_files; i++)
-		r = kv_batch_put_segfile(batch, &round->files[i]);
+		r = kv_txn_put_segfile(batch, &round->files[i]);
 	/* Deletions first: a slot may have been given back and taken again. */
 	for (size_t i = 0; r == 0 && i < round->deletions.n; i++)
-		r = kv_batch_delete_slot(batch,
-					 round->deletions.items[i].slot_id);
+		r = kv_txn_delete_slot(batch,
+				       round->deletions.items[i].slot_id);
 	for (size_t i = 0; r == 0 && i < round->n_updates; i++)
 		r = put_update(cache, batch, &round->updates[i]);
 	for (size_t i = 0; r == 0 && i < round->n_puts; i++)
 		if (!round->puts[i].removed)
-			r = kv_batch_put_slot(batch, round->puts[i].slot_id,
-					      &round->puts[i].record);
+			r = kv_txn_put_slot(batch, round->puts[i].slot_id,
+					    &round->puts[i].record);
 	return r;
 }
 
@@ -297,18 +297,18 @@ static void index_busy(struct kv_cache *cache, bool busy)
 
 static int write_index(struct kv_cache *cache, const struct round *round)
 {
-	struct kv_batch *batch;
-	int r = kv_batch_begin(cache->index, &batch);
+	struct kv_txn *batch;
+	int r = kv_txn_begin(cache->index, &batch);
 
 	if (r < 0)
 		return r;
 	r = fill_batch(cache, batch, round);
 	if (r < 0) {
-		kv_batch_abort(batch);
+		kv_txn_abort(batch);
 		return r;
 	}
 	KV_POINT("commit.before");
-	r = kv_batch_commit(batch);
+	r = kv_txn_commit(batch);
 	KV_POINT("commit.after");
 	return r;
 }

@@ -222,21 +222,20 @@ static void file_free(struct kv_segfile *file)
 /* Forget the blocks of one file, and the file. */
 static int give_up(struct kv_cache *cache, struct kv_segfile *file)
 {
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	char name[KV_SEGFILE_NAME];
-	int r = kv_batch_begin(cache->index, &batch);
+	int r = kv_txn_begin(cache->index, &batch);
 
 	for (uint32_t i = 0; r == 0 && i < file->slots; i++)
 		if (file->bitmap[i / 64] & 1ull << i % 64)
-			r = kv_batch_delete_slot(batch,
-						 kv_slot_id(file->id, i));
+			r = kv_txn_delete_slot(batch, kv_slot_id(file->id, i));
 	if (r == 0)
-		r = kv_batch_delete_segfile(batch, file->id);
+		r = kv_txn_delete_segfile(batch, file->id);
 	if (r < 0) {
-		kv_batch_abort(batch);
+		kv_txn_abort(batch);
 		return r;
 	}
-	r = kv_batch_commit(batch);
+	r = kv_txn_commit(batch);
 	if (r < 0)
 		return r;
 	KV_POINT("shrink.committed");

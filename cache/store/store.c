@@ -265,17 +265,17 @@ static int compact_index(struct kv_cache *cache)
 
 static int put_info(struct kv_cache *cache)
 {
-	struct kv_batch *batch;
-	int r = kv_batch_begin(cache->index, &batch);
+	struct kv_txn *batch;
+	int r = kv_txn_begin(cache->index, &batch);
 
 	if (r < 0)
 		return r;
-	r = kv_batch_put_info(batch, &cache->info);
+	r = kv_txn_put_info(batch, &cache->info);
 	if (r < 0) {
-		kv_batch_abort(batch);
+		kv_txn_abort(batch);
 		return r;
 	}
-	return kv_batch_commit(batch);
+	return kv_txn_commit(batch);
 }
 
 /* Only now: a store of a newer format is left as it is. */

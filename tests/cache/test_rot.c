@@ -204,16 +204,16 @@ static void damage_record(struct rotting *t, enum rot rot, unsigned n)
 	struct kv_index *index = t->s.cache->index;
 	uint64_t id = slot_of(t, n), other = slot_of(t, (n + 1) % BLOCKS);
 	struct kv_slot_record record;
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	MDB_val key = {sizeof(id), &id}, value = {sizeof(record), &record};
 	MDB_txn *txn;
 
 	must(kv_index_get(index, rot == ROT_RECORD_LIES ? other : id,
 			  &record) == 0);
 	if (rot == ROT_RECORD_LIES) {
-		must(kv_batch_begin(index, &batch) == 0);
-		must(kv_batch_put_slot(batch, id, &record) == 0);
-		must(kv_batch_commit(batch) == 0);
+		must(kv_txn_begin(index, &batch) == 0);
+		must(kv_txn_put_slot(batch, id, &record) == 0);
+		must(kv_txn_commit(batch) == 0);
 		return;
 	}
 	must(mdb_txn_begin(index->env, NULL, 0, &txn) == 0);

@@ -344,19 +344,19 @@ static void records_that_a_crash_left_behind_go(void **state)
 		.id = 90, .space = f->space->id, .count = 1};
 	struct kv_key key = key_of(0);
 	struct kv_snapshot_info info;
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 
 	assert_int_equal(save(f, 0), 0);
 	assert_int_equal(save(f, 1), 0);
 	assert_int_equal(take(f, "a", 0, 2, NULL), 0);
 	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
 	memcpy(item.key, key.b, sizeof(item.key));
-	assert_int_equal(kv_batch_begin(f->cache->index, &batch), 0);
-	assert_int_equal(kv_batch_put_snapshot(batch, &record, "a", &item), 0);
+	assert_int_equal(kv_txn_begin(f->cache->index, &batch), 0);
+	assert_int_equal(kv_txn_put_snapshot(batch, &record, "a", &item), 0);
 	record.id = 91;
 	record.space = 4000;
-	assert_int_equal(kv_batch_put_snapshot(batch, &record, "b", &item), 0);
-	assert_int_equal(kv_batch_commit(batch), 0);
+	assert_int_equal(kv_txn_put_snapshot(batch, &record, "b", &item), 0);
+	assert_int_equal(kv_txn_commit(batch), 0);
 	for (int i = 0; i < 2; i++) {
 		reopen(f);
 		assert_int_equal(

@@ -205,7 +205,7 @@ static struct kv_slot_record first_slot(struct kv_index *index)
 }
 
 /* Records that no daemon writes, beside those of blocks 0 .. 3. */
-static void add_odd_slots(struct kv_batch *batch,
+static void add_odd_slots(struct kv_txn *batch,
 			  const struct kv_slot_record *good)
 {
 	struct kv_slot_record odd[7];
@@ -224,10 +224,10 @@ static void add_odd_slots(struct kv_batch *batch,
 	ids[5] = kv_slot_id(0, 1u << 30); /* no such slot */
 	odd[6] = *good;			  /* a key twice */
 	for (unsigned i = 0; i < KV_ARRAY_LEN(odd); i++)
-		assert_int_equal(kv_batch_put_slot(batch, ids[i], &odd[i]), 0);
+		assert_int_equal(kv_txn_put_slot(batch, ids[i], &odd[i]), 0);
 }
 
-static void add_odd_segments(struct kv_batch *batch)
+static void add_odd_segments(struct kv_txn *batch)
 {
 	static const struct kv_segfile_record odd[] = {
 		{.id = 20, .slots = 9, .slot_bytes = 4096}, /* too small */
@@ -238,7 +238,7 @@ static void add_odd_segments(struct kv_batch *batch)
 	};
 
 	for (unsigned i = 0; i < KV_ARRAY_LEN(odd); i++)
-		assert_int_equal(kv_batch_put_segfile(batch, &odd[i]), 0);
+		assert_int_equal(kv_txn_put_segfile(batch, &odd[i]), 0);
 }
 
 static void odd_records_cost_nothing_but_themselves(void **state)
@@ -246,7 +246,7 @@ static void odd_records_cost_nothing_but_themselves(void **state)
 	struct small *s = *state;
 	struct kv_slot_record good;
 	struct kv_index *index;
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 
 	small_must_open(s);
 	for (unsigned n = 0; n < 4; n++)
@@ -255,10 +255,10 @@ static void odd_records_cost_nothing_but_themselves(void **state)
 	assert_int_equal(small_close(s), 0);
 	index = open_index(s);
 	good = first_slot(index);
-	assert_int_equal(kv_batch_begin(index, &batch), 0);
+	assert_int_equal(kv_txn_begin(index, &batch), 0);
 	add_odd_slots(batch, &good);
 	add_odd_segments(batch);
-	assert_int_equal(kv_batch_commit(batch), 0);
+	assert_int_equal(kv_txn_commit(batch), 0);
 	kv_index_close(index);
 
 	small_must_open(s);

@@ -25,16 +25,16 @@ static void put_all(struct kv_index *index, unsigned step)
 {
 	struct kv_space_record space = {.id = 3};
 	struct kv_slot_record slot = {.key_len = 16};
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	char layout[6000];
 
 	memset(layout, 'x', sizeof(layout) - 1);
 	layout[sizeof(layout) - 1] = 0;
-	fuzz_must(kv_batch_begin(index, &batch) == 0);
-	fuzz_must(kv_batch_put_space(batch, &space, "name", layout) == 0);
+	fuzz_must(kv_txn_begin(index, &batch) == 0);
+	fuzz_must(kv_txn_put_space(batch, &space, "name", layout) == 0);
 	for (uint64_t id = 0; id < RECORDS; id += step)
-		fuzz_must(kv_batch_put_slot(batch, id, &slot) == 0);
-	fuzz_must(kv_batch_commit(batch) == 0);
+		fuzz_must(kv_txn_put_slot(batch, id, &slot) == 0);
+	fuzz_must(kv_txn_commit(batch) == 0);
 }
 
 /* An index with pages of every kind: branches, leaves, long values, a list of
@@ -88,15 +88,15 @@ static void use(void)
 						 .slot = see_slot};
 	struct kv_store_info info;
 	struct kv_index *index;
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 
 	unlink(lock_file);
 	if (kv_index_open(directory, MAP, false, NULL, &info, &index) < 0)
 		return;
 	kv_index_walk(index, &visitor, &damaged);
-	if (kv_batch_begin(index, &batch) == 0) {
-		kv_batch_delete_slot(batch, 5);
-		kv_batch_commit(batch);
+	if (kv_txn_begin(index, &batch) == 0) {
+		kv_txn_delete_slot(batch, 5);
+		kv_txn_commit(batch);
 	}
 	kv_index_close(index);
 }

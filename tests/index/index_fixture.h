@@ -86,46 +86,46 @@ static inline struct kv_slot_record slot_record(uint64_t id)
 
 static inline int put_slots(struct fixture *f, uint64_t from, uint64_t n)
 {
-	struct kv_batch *batch = NULL;
+	struct kv_txn *batch = NULL;
 	struct kv_slot_record record;
 	int r;
 
-	r = kv_batch_begin(f->index, &batch);
+	r = kv_txn_begin(f->index, &batch);
 	for (uint64_t id = from; r == 0 && id < from + n; id++) {
 		record = slot_record(id);
-		r = kv_batch_put_slot(batch, id, &record);
+		r = kv_txn_put_slot(batch, id, &record);
 	}
 	if (r < 0) {
-		kv_batch_abort(batch);
+		kv_txn_abort(batch);
 		return r;
 	}
-	return kv_batch_commit(batch);
+	return kv_txn_commit(batch);
 }
 
 static inline int delete_slots(struct fixture *f, uint64_t from, uint64_t n,
 			       uint64_t step)
 {
-	struct kv_batch *batch = NULL;
+	struct kv_txn *batch = NULL;
 	int r;
 
-	r = kv_batch_begin(f->index, &batch);
+	r = kv_txn_begin(f->index, &batch);
 	for (uint64_t i = 0; r == 0 && i < n; i++)
-		r = kv_batch_delete_slot(batch, from + i * step);
+		r = kv_txn_delete_slot(batch, from + i * step);
 	if (r < 0) {
-		kv_batch_abort(batch);
+		kv_txn_abort(batch);
 		return r;
 	}
-	return kv_batch_commit(batch);
+	return kv_txn_commit(batch);
 }
 
 static inline int commit_info(struct fixture *f,
 			      const struct kv_store_info *info)
 {
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 
-	assert_int_equal(kv_batch_begin(f->index, &batch), 0);
-	assert_int_equal(kv_batch_put_info(batch, info), 0);
-	return kv_batch_commit(batch);
+	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
+	assert_int_equal(kv_txn_put_info(batch, info), 0);
+	return kv_txn_commit(batch);
 }
 
 struct seen {

@@ -9,22 +9,22 @@ static int write_batch(struct fixture *f, uint64_t first)
 	struct kv_space_record space = {.id = 2};
 	struct kv_segfile_record segment = {.id = 7, .slots = 3};
 	struct kv_slot_record slot = slot_record(first);
-	struct kv_batch *batch = NULL;
-	int r = kv_batch_begin(f->index, &batch);
+	struct kv_txn *batch = NULL;
+	int r = kv_txn_begin(f->index, &batch);
 
 	if (r == 0)
-		r = kv_batch_put_space(batch, &space, "name", "{}");
+		r = kv_txn_put_space(batch, &space, "name", "{}");
 	if (r == 0)
-		r = kv_batch_put_segfile(batch, &segment);
+		r = kv_txn_put_segfile(batch, &segment);
 	if (r == 0)
-		r = kv_batch_put_slot(batch, first, &slot);
+		r = kv_txn_put_slot(batch, first, &slot);
 	if (r == 0)
-		r = kv_batch_put_info(batch, &f->info);
+		r = kv_txn_put_info(batch, &f->info);
 	if (r < 0) {
-		kv_batch_abort(batch);
+		kv_txn_abort(batch);
 		return r;
 	}
-	return kv_batch_commit(batch);
+	return kv_txn_commit(batch);
 }
 
 static void use(void *arg)

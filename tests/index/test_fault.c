@@ -69,7 +69,7 @@ static void get_from_what_is_cut_off(struct fixture *f)
 
 static void change_what_is_cut_off(struct fixture *f)
 {
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	struct saved saved;
 
 	saved = cut_off(f);
@@ -77,11 +77,11 @@ static void change_what_is_cut_off(struct fixture *f)
 	assert_true(put_slots(f, SLOTS, 10) < 0);
 	restore(f, saved);
 
-	assert_int_equal(kv_batch_begin(f->index, &batch), 0);
+	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
 	saved = cut_off(f);
-	assert_int_equal(kv_batch_delete_slot(batch, 10000), -EIO);
-	assert_int_equal(kv_batch_delete_slot(batch, 1), -EIO);
-	assert_true(kv_batch_commit(batch) < 0);
+	assert_int_equal(kv_txn_delete_slot(batch, 10000), -EIO);
+	assert_int_equal(kv_txn_delete_slot(batch, 1), -EIO);
+	assert_true(kv_txn_commit(batch) < 0);
 	restore(f, saved);
 }
 

@@ -246,13 +246,13 @@ static void spaces_and_segments_come_back_whole(void **state)
 	struct kv_segfile_record segment = {
 		.id = 9, .slots = 100, .slot_bytes = 4096 * 577};
 	struct seen seen = {0};
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 
 	memset(f->text, 'j', 60000);
-	assert_int_equal(kv_batch_begin(f->index, &batch), 0);
-	assert_int_equal(kv_batch_put_space(batch, &space, "name", f->text), 0);
-	assert_int_equal(kv_batch_put_segfile(batch, &segment), 0);
-	assert_int_equal(kv_batch_commit(batch), 0);
+	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
+	assert_int_equal(kv_txn_put_space(batch, &space, "name", f->text), 0);
+	assert_int_equal(kv_txn_put_segfile(batch, &segment), 0);
+	assert_int_equal(kv_txn_commit(batch), 0);
 	assert_int_equal(walk(f, &seen), 0);
 	assert_int_equal(seen.spaces, 1);
 	assert_int_equal(seen.space.uid, 5);
@@ -262,19 +262,19 @@ static void spaces_and_segments_come_back_whole(void **state)
 	assert_int_equal(seen.segments, 1);
 	assert_int_equal(seen.segment.slots, 100);
 
-	assert_int_equal(kv_batch_begin(f->index, &batch), 0);
-	assert_int_equal(kv_batch_put_space(batch, &space, "other", NULL), 0);
-	assert_int_equal(kv_batch_delete_segfile(batch, 9), 0);
-	assert_int_equal(kv_batch_commit(batch), 0);
+	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
+	assert_int_equal(kv_txn_put_space(batch, &space, "other", NULL), 0);
+	assert_int_equal(kv_txn_delete_segfile(batch, 9), 0);
+	assert_int_equal(kv_txn_commit(batch), 0);
 	seen = (struct seen){0};
 	assert_int_equal(walk(f, &seen), 0);
 	assert_string_equal(seen.name, "other");
 	assert_string_equal(seen.layout, "");
 	assert_int_equal(seen.segments, 0);
 
-	assert_int_equal(kv_batch_begin(f->index, &batch), 0);
-	assert_int_equal(kv_batch_delete_space(batch, 300), 0);
-	assert_int_equal(kv_batch_commit(batch), 0);
+	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
+	assert_int_equal(kv_txn_delete_space(batch, 300), 0);
+	assert_int_equal(kv_txn_commit(batch), 0);
 	seen = (struct seen){0};
 	assert_int_equal(walk(f, &seen), 0);
 	assert_int_equal(seen.spaces, 0);
@@ -286,7 +286,7 @@ static void read_only_reads_and_changes_nothing(void **state)
 {
 	struct fixture *f = *state;
 	struct seen seen = {0};
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	uint64_t before;
 
 	assert_int_equal(put_slots(f, 0, 100), 0);
@@ -294,7 +294,7 @@ static void read_only_reads_and_changes_nothing(void **state)
 	unlink(f->lock);
 	before = sum_of_file(f->data);
 	assert_int_equal(open_again(f, true), 0);
-	assert_int_equal(kv_batch_begin(f->index, &batch), -EROFS);
+	assert_int_equal(kv_txn_begin(f->index, &batch), -EROFS);
 	assert_int_equal(walk(f, &seen), 0);
 	assert_int_equal(seen.slots, 100);
 	assert_true(sum_of_file(f->data) == before);

@@ -22,14 +22,14 @@ static void expect_sound(const struct fixture *f)
 static int put_space(struct fixture *f, uint32_t id, size_t layout_len)
 {
 	const struct kv_space_record record = {.id = id};
-	struct kv_batch *batch;
-	int r = kv_batch_begin(f->index, &batch);
+	struct kv_txn *batch;
+	int r = kv_txn_begin(f->index, &batch);
 
 	memset(f->text, 'x', layout_len);
 	f->text[layout_len] = 0;
 	if (r == 0)
-		r = kv_batch_put_space(batch, &record, "space", f->text);
-	return r < 0 ? r : kv_batch_commit(batch);
+		r = kv_txn_put_space(batch, &record, "space", f->text);
+	return r < 0 ? r : kv_txn_commit(batch);
 }
 
 static void every_index_that_lmdb_makes_is_sound(void **state)

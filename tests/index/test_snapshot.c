@@ -54,19 +54,19 @@ static void put(struct fixture *f, uint64_t id, const char *name,
 		calloc(count + 1, sizeof(*items));
 	struct kv_snapshot_record record = {
 		.id = id, .space = 7, .count = count, .mtime_ns = 5};
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 
 	for (uint32_t i = 0; i < count; i++)
 		items[i] = item(i);
-	assert_int_equal(kv_batch_begin(f->index, &batch), 0);
-	assert_int_equal(kv_batch_put_snapshot(batch, &record, name, items), 0);
-	assert_int_equal(kv_batch_commit(batch), 0);
+	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
+	assert_int_equal(kv_txn_put_snapshot(batch, &record, name, items), 0);
+	assert_int_equal(kv_txn_commit(batch), 0);
 }
 
 static void what_was_put_is_seen_and_what_was_deleted_is_not(void **state)
 {
 	struct fixture *f = *state;
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	uint64_t damaged;
 	struct found found;
 
@@ -74,10 +74,10 @@ static void what_was_put_is_seen_and_what_was_deleted_is_not(void **state)
 	put(f, 1, "empty", 0);
 	put(f, 2, "gone", 3);
 	put(f, 3, "long", LONG_ONE - 1); /* a link less */
-	assert_int_equal(kv_batch_begin(f->index, &batch), 0);
-	assert_int_equal(kv_batch_delete_snapshot(batch, 2), 0);
-	assert_int_equal(kv_batch_delete_snapshot(batch, 99), 0);
-	assert_int_equal(kv_batch_commit(batch), 0);
+	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
+	assert_int_equal(kv_txn_delete_snapshot(batch, 2), 0);
+	assert_int_equal(kv_txn_delete_snapshot(batch, 99), 0);
+	assert_int_equal(kv_txn_commit(batch), 0);
 	assert_int_equal(open_again(f, false), 0);
 	found = find_all(f, &damaged);
 	assert_int_equal(damaged, 0);

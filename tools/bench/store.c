@@ -75,14 +75,14 @@ static int put(struct kv_index *index, uint64_t from, uint64_t to)
 {
 	const uint32_t slots = kv_segfile_slots_of(SEGMENT, SLOT);
 	const struct kv_space_record space = {.id = 1, .mode = 0755};
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	uint64_t n;
-	int r = kv_batch_begin(index, &batch);
+	int r = kv_txn_begin(index, &batch);
 
 	if (r < 0)
 		return r;
 	if (from == 0)
-		r = kv_batch_put_space(batch, &space, "million", "");
+		r = kv_txn_put_space(batch, &space, "million", "");
 	for (n = from; n < to && r == 0; n++) {
 		const struct kv_slot_record record = record_of(n);
 		const struct kv_segfile_record file = {
@@ -91,16 +91,16 @@ static int put(struct kv_index *index, uint64_t from, uint64_t to)
 			.slot_bytes = SLOT};
 
 		if (n % slots == 0)
-			r = kv_batch_put_segfile(batch, &file);
+			r = kv_txn_put_segfile(batch, &file);
 		if (r == 0)
-			r = kv_batch_put_slot(
+			r = kv_txn_put_slot(
 				batch,
 				kv_slot_id(file.id, (uint32_t)(n % slots)),
 				&record);
 	}
 	if (r == 0)
-		return kv_batch_commit(batch);
-	kv_batch_abort(batch);
+		return kv_txn_commit(batch);
+	kv_txn_abort(batch);
 	return r;
 }
 

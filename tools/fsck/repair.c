@@ -19,43 +19,43 @@
 
 struct writer {
 	struct kv_index *index;
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	unsigned in_batch;
 	int r; /* the first error; nothing is done after it */
 };
 
-static struct kv_batch *batch_of(struct writer *w)
+static struct kv_txn *batch_of(struct writer *w)
 {
 	if (w->r == 0 && w->batch && w->in_batch >= A_BATCH) {
-		w->r = kv_batch_commit(kv_steal(w->batch));
+		w->r = kv_txn_commit(kv_steal(w->batch));
 		w->in_batch = 0;
 	}
 	if (w->r == 0 && !w->batch)
-		w->r = kv_batch_begin(w->index, &w->batch);
+		w->r = kv_txn_begin(w->index, &w->batch);
 	w->in_batch++;
 	return w->r == 0 ? w->batch : NULL;
 }
 
 static void delete_slot(struct writer *w, uint64_t slot_id)
 {
-	struct kv_batch *batch = batch_of(w);
+	struct kv_txn *batch = batch_of(w);
 
 	if (batch)
-		w->r = kv_batch_delete_slot(batch, slot_id);
+		w->r = kv_txn_delete_slot(batch, slot_id);
 }
 
 static void mend_spaces(struct fsck *f, struct writer *w)
 {
 	for (size_t i = 0; i < f->n_spaces; i++) {
 		const struct space *space = &f->spaces[i];
-		struct kv_batch *batch = space->put ? batch_of(w) : NULL;
+		struct kv_txn *batch = space->put ? batch_of(w) : NULL;
 
 		if (batch)
-			w->r = space->name ? kv_batch_put_space(
-						     batch, &space->record,
-						     space->name, space->layout)
-					   : kv_batch_delete_space(batch,
-								   space->id);
+			w->r = space->name
+				       ? kv_txn_put_space(batch, &space->record,
+							  space->name,
+							  space->layout)
+				       : kv_txn_delete_space(batch, space->id);
 	}
 }
 
@@ -68,13 +68,12 @@ static void mend_segments(struct fsck *f, struct writer *w)
 			.slots = segment->slots,
 			.slot_bytes = segment->slot_bytes};
 		const bool lost = !segment->present || !segment->slot_bytes;
-		struct kv_batch *batch =
+		struct kv_txn *batch =
 			lost || segment->put ? batch_of(w) : NULL;
 
 		if (batch)
-			w->r = lost ? kv_batch_delete_segfile(batch,
-							      segment->id)
-				    : kv_batch_put_segfile(batch, &record);
+			w->r = lost ? kv_txn_delete_segfile(batch, segment->id)
+				    : kv_txn_put_segfile(batch, &record);
 	}
 }
 
@@ -96,8 +95,8 @@ static int mend_index(struct fsck *f)
 	mend_spaces(f, &w);
 	mend_segments(f, &w);
 	if (w.r == 0 && w.batch)
-		w.r = kv_batch_commit(kv_steal(w.batch));
-	kv_batch_abort(w.batch);
+		w.r = kv_txn_commit(kv_steal(w.batch));
+	kv_txn_abort(w.batch);
 	kv_index_close(w.index);
 	return w.r;
 }

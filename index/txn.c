@@ -7,7 +7,7 @@
  * STATES    of a batch, and the function that makes each step:
  *
  *             OPEN -> FAILED   any put or delete that returns an error
- *             OPEN -> gone     kv_batch_commit, kv_batch_abort
+ *             OPEN -> gone     kv_txn_commit, kv_txn_abort
  *           FAILED -> gone     the same; commit returns the first error
  *
  * INVARIANTS
@@ -28,7 +28,7 @@
 #define NEAR_IDS 8	 /* so many further on is the same leaf, mostly */
 #define NEAR_FULL 16384	 /* pages; with more room nobody counts */
 
-struct kv_batch {
+struct kv_txn {
 	struct kv_index *index;
 	MDB_txn *txn;
 	bool entered;	   /* the guard */
@@ -38,9 +38,9 @@ struct kv_batch {
 	MDB_dbi last_dbi;
 };
 
-static void batch_abortp(struct kv_batch **batch)
+static void txn_abortp(struct kv_txn **batch)
 {
-	kv_batch_abort(*batch);
+	kv_txn_abort(*batch);
 }
 
 static uint64_t reserve_of(uint64_t pages)
@@ -62,7 +62,7 @@ uint64_t kv_index_records_max(uint64_t cap)
  */
 static int count_room(void *arg)
 {
-	struct kv_batch *batch = arg;
+	struct kv_txn *batch = arg;
 	uint64_t total, reserve, room, free_pages;
 	MDB_envinfo info;
 	MDB_stat stat;
@@ -85,7 +85,7 @@ static int count_room(void *arg)
 }
 
 /* Call LMDB.  MDB_PANIC: the transaction is lost, and the batch with it. */
-static int guarded(struct kv_batch *batch, int (*call)(void *arg), void *arg)
+static int guarded(struct kv_txn *batch, int (*call)(void *arg), void *arg)
 {
 	int rc = MDB_PANIC;
 
@@ -96,9 +96,9 @@ static int guarded(struct kv_batch *batch, int (*call)(void *arg), void *arg)
 	return rc;
 }
 
-int kv_batch_begin(struct kv_index *index, struct kv_batch **ret_batch)
+int kv_txn_begin(struct kv_index *index, struct kv_txn **ret_txn)
 {
-	_cleanup_(batch_abortp) struct kv_batch *batch = NULL;
+	_cleanup_(txn_abortp) struct kv_txn *batch = NULL;
 	int r;
 
 	if (index->read_only)
@@ -114,11 +114,11 @@ int kv_batch_begin(struct kv_index *index, struct kv_batch **ret_batch)
 	r = guarded(batch, count_room, batch);
 	if (r < 0)
 		return r == MDB_PANIC ? -EIO : r;
-	*ret_batch = kv_steal(batch);
+	*ret_txn = kv_steal(batch);
 	return 0;
 }
 
-static int note(struct kv_batch *batch, int r)
+static int note(struct kv_txn *batch, int r)
 {
 	if (r < 0 && batch->failed == 0)
 		batch->failed = r;
@@ -129,7 +129,7 @@ static int note(struct kv_batch *batch, int r)
  * What a put may take, at worst: LMDB does not tell before the commit.  Leaves
  * are at least half full, so that records in a row cost twice their bytes.
  */
-static uint64_t cost_of(struct kv_batch *batch, MDB_dbi dbi, uint64_t id,
+static uint64_t cost_of(struct kv_txn *batch, MDB_dbi dbi, uint64_t id,
 			size_t bytes)
 {
 	const bool near =
@@ -165,7 +165,7 @@ static int do_delete(void *arg)
 	return mdb_del(c->txn, c->dbi, &key, NULL);
 }
 
-static int put(struct kv_batch *batch, MDB_dbi dbi, uint64_t id, MDB_val value)
+static int put(struct kv_txn *batch, MDB_dbi dbi, uint64_t id, MDB_val value)
 {
 	const uint64_t cost = cost_of(batch, dbi, id, value.mv_size);
 	struct change c = {batch->txn, dbi, id, value};
@@ -176,7 +176,7 @@ static int put(struct kv_batch *batch, MDB_dbi dbi, uint64_t id, MDB_val value)
 	return note(batch, kv_env_errno(guarded(batch, do_put, &c)));
 }
 
-static int drop(struct kv_batch *batch, MDB_dbi dbi, uint64_t id)
+static int drop(struct kv_txn *batch, MDB_dbi dbi, uint64_t id)
 {
 	struct change c = {.txn = batch->txn, .dbi = dbi, .id = id};
 	int rc = guarded(batch, do_delete, &c);
@@ -184,8 +184,8 @@ static int drop(struct kv_batch *batch, MDB_dbi dbi, uint64_t id)
 	return rc == MDB_NOTFOUND ? 0 : note(batch, kv_env_errno(rc));
 }
 
-int kv_batch_put_slot(struct kv_batch *batch, uint64_t slot_id,
-		      const struct kv_slot_record *record)
+int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
+		    const struct kv_slot_record *record)
 {
 	struct kv_slot_record copy = *record;
 
@@ -194,14 +194,13 @@ int kv_batch_put_slot(struct kv_batch *batch, uint64_t slot_id,
 		   (MDB_val){sizeof(copy), &copy});
 }
 
-int kv_batch_delete_slot(struct kv_batch *batch, uint64_t slot_id)
+int kv_txn_delete_slot(struct kv_txn *batch, uint64_t slot_id)
 {
 	return drop(batch, batch->index->slots, slot_id);
 }
 
-int kv_batch_put_space(struct kv_batch *batch,
-		       const struct kv_space_record *record, const char *name,
-		       const char *layout)
+int kv_txn_put_space(struct kv_txn *batch, const struct kv_space_record *record,
+		     const char *name, const char *layout)
 {
 	_cleanup_(kv_freep) char *value = NULL;
 	size_t bytes;
@@ -214,15 +213,14 @@ int kv_batch_put_space(struct kv_batch *batch,
 		   (MDB_val){bytes, value});
 }
 
-int kv_batch_delete_space(struct kv_batch *batch, uint32_t id)
+int kv_txn_delete_space(struct kv_txn *batch, uint32_t id)
 {
 	return drop(batch, batch->index->spaces, id);
 }
 
-int kv_batch_put_snapshot(struct kv_batch *batch,
-			  const struct kv_snapshot_record *record,
-			  const char *name,
-			  const struct kv_snapshot_item *items)
+int kv_txn_put_snapshot(struct kv_txn *batch,
+			const struct kv_snapshot_record *record,
+			const char *name, const struct kv_snapshot_item *items)
 {
 	_cleanup_(kv_freep) char *value = NULL;
 	struct kv_snapshot_record copy = *record;
@@ -243,13 +241,13 @@ int kv_batch_put_snapshot(struct kv_batch *batch,
 		   (MDB_val){sizeof(copy) + copy.name_len + bytes, value});
 }
 
-int kv_batch_delete_snapshot(struct kv_batch *batch, uint64_t id)
+int kv_txn_delete_snapshot(struct kv_txn *batch, uint64_t id)
 {
 	return drop(batch, batch->index->snapshots, id);
 }
 
-int kv_batch_put_segfile(struct kv_batch *batch,
-			 const struct kv_segfile_record *record)
+int kv_txn_put_segfile(struct kv_txn *batch,
+		       const struct kv_segfile_record *record)
 {
 	struct kv_segfile_record copy = *record;
 
@@ -258,13 +256,13 @@ int kv_batch_put_segfile(struct kv_batch *batch,
 		   (MDB_val){sizeof(copy), &copy});
 }
 
-int kv_batch_delete_segfile(struct kv_batch *batch, uint32_t id)
+int kv_txn_delete_segfile(struct kv_txn *batch, uint32_t id)
 {
 	return drop(batch, batch->index->segments, id);
 }
 
 struct info_put {
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	const struct kv_store_info *info;
 };
 
@@ -277,7 +275,7 @@ static int put_info(void *arg)
 }
 
 /* Replaces a record of the same size, so it goes by the rule for deletions. */
-int kv_batch_put_info(struct kv_batch *batch, const struct kv_store_info *info)
+int kv_txn_put_info(struct kv_txn *batch, const struct kv_store_info *info)
 {
 	struct info_put put = {batch, info};
 	int r = guarded(batch, put_info, &put);
@@ -290,7 +288,7 @@ static int do_commit(void *txn)
 	return mdb_txn_commit(txn);
 }
 
-int kv_batch_commit(struct kv_batch *batch)
+int kv_txn_commit(struct kv_txn *batch)
 {
 	int r = batch->failed;
 
@@ -301,11 +299,11 @@ int kv_batch_commit(struct kv_batch *batch)
 	/* LMDB calls a write that a full disk cut short an I/O error. */
 	if (r == -EIO && kv_env_disk_full(batch->index->env))
 		r = -ENOSPC;
-	kv_batch_abort(batch);
+	kv_txn_abort(batch);
 	return r;
 }
 
-void kv_batch_abort(struct kv_batch *batch)
+void kv_txn_abort(struct kv_txn *batch)
 {
 	if (!batch)
 		return;

@@ -12,12 +12,12 @@ static void what_was_aborted_or_failed_is_not_there(void **state)
 {
 	struct fixture *f = *state;
 	struct kv_slot_record record = slot_record(1);
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 
-	assert_int_equal(kv_batch_begin(f->index, &batch), 0);
-	assert_int_equal(kv_batch_put_slot(batch, 1, &record), 0);
-	kv_batch_abort(batch);
-	kv_batch_abort(NULL);
+	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
+	assert_int_equal(kv_txn_put_slot(batch, 1, &record), 0);
+	kv_txn_abort(batch);
+	kv_txn_abort(NULL);
 	assert_int_equal(kv_index_get(f->index, 1, &record), -ENOENT);
 }
 
@@ -55,14 +55,14 @@ static void a_failed_batch_does_not_commit(void **state)
 {
 	struct fixture *f = *state;
 	struct kv_slot_record record = slot_record(1 << 20);
-	struct kv_batch *batch;
+	struct kv_txn *batch;
 	int r = 0;
 
-	assert_int_equal(kv_batch_begin(f->index, &batch), 0);
+	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
 	for (uint64_t id = 0; r == 0; id++)
-		r = kv_batch_put_slot(batch, id, &record);
+		r = kv_txn_put_slot(batch, id, &record);
 	assert_int_equal(r, -ENOSPC);
-	assert_int_equal(kv_batch_commit(batch), -ENOSPC);
+	assert_int_equal(kv_txn_commit(batch), -ENOSPC);
 	assert_int_equal(kv_index_get(f->index, 0, &record), -ENOENT);
 }
 
