@@ -3,113 +3,116 @@
  * event_wait.c - what the caller's stream had been given when a transfer was
  * begun.
  *
- * OWNS      an event for each mark, and where a mark stands for the caller's
- *           event, a stream: what an event stands for can only be taken over by
- *           a stream that waits for it.  Kept for later marks.
+ * OWNS      an event for each event wait, and where a event wait stands for the
+ * caller's event, a stream: what an event stands for can only be taken over by
+ *           a stream that waits for it.  Kept for later event waits.
  *
  * INVARIANTS
- *   (1) A mark's stream has nothing to do but wait for its own mark, so that
- *       marks do not wait for each other.
+ *   (1) A event wait's stream has nothing to do but wait for its own event
+ * wait, so that event waits do not wait for each other.
  *
- * LOCKING   gpu->lock for the list of free marks.
+ * LOCKING   gpu->lock for the list of free event waits.
  */
 #include "kernels/cuda/event_wait.h"
 
-struct kv_mark {
-	LIST_ENTRY(kv_mark) others;
+struct kv_event_wait {
+	LIST_ENTRY(kv_event_wait) others;
 	struct kv_gpu *gpu;
 	CUevent event;
 	CUstream stream; /* NULL until it is needed */
 };
 
-static void destroy(struct kv_mark *mark)
+static void destroy(struct kv_event_wait *event_wait)
 {
-	const struct kv_driver *driver = mark->gpu->driver;
+	const struct kv_driver *driver = event_wait->gpu->driver;
 
-	if (mark->stream != NULL)
-		driver->stream_free(mark->stream);
-	if (mark->event != NULL)
-		driver->event_free(mark->event);
-	free(mark);
+	if (event_wait->stream != NULL)
+		driver->stream_free(event_wait->stream);
+	if (event_wait->event != NULL)
+		driver->event_free(event_wait->event);
+	free(event_wait);
 }
 
-static struct kv_mark *take_free(struct kv_gpu *gpu)
+static struct kv_event_wait *take_free(struct kv_gpu *gpu)
 {
-	struct kv_mark *mark;
+	struct kv_event_wait *event_wait;
 
 	pthread_mutex_lock(&gpu->lock);
-	mark = LIST_FIRST(&gpu->marks);
-	if (mark != NULL)
-		LIST_REMOVE(mark, others);
+	event_wait = LIST_FIRST(&gpu->event_waits);
+	if (event_wait != NULL)
+		LIST_REMOVE(event_wait, others);
 	pthread_mutex_unlock(&gpu->lock);
-	return mark;
+	return event_wait;
 }
 
-static int find_or_make(struct kv_gpu *gpu, struct kv_mark **ret_mark)
+static int find_or_make(struct kv_gpu *gpu,
+			struct kv_event_wait **ret_event_wait)
 {
-	struct kv_mark *mark = take_free(gpu);
+	struct kv_event_wait *event_wait = take_free(gpu);
 	int r;
 
-	if (mark == NULL) {
-		mark = calloc(1, sizeof(*mark));
-		if (mark == NULL)
+	if (event_wait == NULL) {
+		event_wait = calloc(1, sizeof(*event_wait));
+		if (event_wait == NULL)
 			return -ENOMEM;
-		mark->gpu = gpu;
+		event_wait->gpu = gpu;
 		r = kv_driver_errno(gpu->driver->event_new(
-			&mark->event, CU_EVENT_DISABLE_TIMING));
+			&event_wait->event, CU_EVENT_DISABLE_TIMING));
 		if (r < 0) {
-			mark->event = NULL;
-			destroy(mark);
+			event_wait->event = NULL;
+			destroy(event_wait);
 			return r;
 		}
 	}
-	*ret_mark = mark;
+	*ret_event_wait = event_wait;
 	return 0;
 }
 
-/* The mark's own stream, waiting for @event. */
-static int wait_for(struct kv_mark *mark, CUevent event)
+/* The event wait's own stream, waiting for @event. */
+static int wait_for(struct kv_event_wait *event_wait, CUevent event)
 {
-	const struct kv_driver *driver = mark->gpu->driver;
+	const struct kv_driver *driver = event_wait->gpu->driver;
 	int r = 0;
 
-	if (mark->stream == NULL)
-		r = kv_driver_errno(driver->stream_new(&mark->stream,
-						       CU_STREAM_NON_BLOCKING,
-						       mark->gpu->urgent));
+	if (event_wait->stream == NULL)
+		r = kv_driver_errno(driver->stream_new(
+			&event_wait->stream, CU_STREAM_NON_BLOCKING,
+			event_wait->gpu->urgent));
 	if (r < 0) {
-		mark->stream = NULL;
+		event_wait->stream = NULL;
 		return r;
 	}
 	return kv_driver_errno(
-		driver->stream_wait_event(mark->stream, event, 0));
+		driver->stream_wait_event(event_wait->stream, event, 0));
 }
 
-static int record(struct kv_mark *mark, CUstream stream, CUevent event)
+static int record(struct kv_event_wait *event_wait, CUstream stream,
+		  CUevent event)
 {
-	const struct kv_driver *driver = mark->gpu->driver;
+	const struct kv_driver *driver = event_wait->gpu->driver;
 	CUresult result;
 	int r = 0;
 
 	if (event != NULL) {
-		r = wait_for(mark, event);
-		stream = mark->stream;
+		r = wait_for(event_wait, event);
+		stream = event_wait->stream;
 	}
 	if (r == 0)
-		r = kv_driver_errno(driver->event_record(mark->event, stream));
+		r = kv_driver_errno(
+			driver->event_record(event_wait->event, stream));
 	if (r < 0)
 		return r;
 	/* A stream that is being captured does nothing, and so is never done:
 	 * its events stand for nothing that could be waited for. */
-	result = driver->event_query(mark->event);
+	result = driver->event_query(event_wait->event);
 	return result == CUDA_ERROR_NOT_READY ? 0 : kv_driver_errno(result);
 }
 
-int kv_mark_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
-		struct kv_mark **ret_mark)
+int kv_event_wait_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
+		      struct kv_event_wait **ret_event_wait)
 {
 	struct kv_gpu_entry entry;
-	struct kv_mark *mark;
+	struct kv_event_wait *event_wait;
 	int r;
 
 	if (stream == NULL && event == NULL)
@@ -117,59 +120,59 @@ int kv_mark_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
 	r = kv_gpu_enter(gpu, &entry);
 	if (r < 0)
 		return r;
-	r = find_or_make(gpu, &mark);
+	r = find_or_make(gpu, &event_wait);
 	if (r == 0) {
-		r = record(mark, stream, event);
+		r = record(event_wait, stream, event);
 		if (r < 0)
-			destroy(mark);
+			destroy(event_wait);
 		else
-			*ret_mark = mark;
+			*ret_event_wait = event_wait;
 	}
 	kv_gpu_leave(&entry);
 	return r;
 }
 
-bool kv_mark_is_done(struct kv_mark *mark)
+bool kv_event_wait_is_done(struct kv_event_wait *event_wait)
 {
 	struct kv_gpu_entry entry;
 	CUresult result;
 
-	if (kv_gpu_enter(mark->gpu, &entry) < 0)
+	if (kv_gpu_enter(event_wait->gpu, &entry) < 0)
 		return true;
-	result = mark->gpu->driver->event_query(mark->event);
+	result = event_wait->gpu->driver->event_query(event_wait->event);
 	kv_gpu_leave(&entry);
 	return result != CUDA_ERROR_NOT_READY;
 }
 
-void kv_mark_free(struct kv_mark *mark)
+void kv_event_wait_free(struct kv_event_wait *event_wait)
 {
-	struct kv_gpu *gpu = mark->gpu;
+	struct kv_gpu *gpu = event_wait->gpu;
 	struct kv_gpu_entry entry;
 
-	if (kv_mark_is_done(mark)) {
+	if (kv_event_wait_is_done(event_wait)) {
 		pthread_mutex_lock(&gpu->lock);
-		LIST_INSERT_HEAD(&gpu->marks, mark, others);
+		LIST_INSERT_HEAD(&gpu->event_waits, event_wait, others);
 		pthread_mutex_unlock(&gpu->lock);
 		return;
 	}
 	/* The driver ends both when they have nothing left to wait for. */
 	if (kv_gpu_enter_to_free(gpu, &entry) < 0)
 		return;
-	destroy(mark);
+	destroy(event_wait);
 	kv_gpu_leave(&entry);
 }
 
-CUevent kv_mark_event(const struct kv_mark *mark)
+CUevent kv_event_wait_event(const struct kv_event_wait *event_wait)
 {
-	return mark->event;
+	return event_wait->event;
 }
 
-void kv_marks_free(struct kv_gpu *gpu)
+void kv_event_waits_free(struct kv_gpu *gpu)
 {
-	struct kv_mark *mark;
+	struct kv_event_wait *event_wait;
 
-	while ((mark = LIST_FIRST(&gpu->marks)) != NULL) {
-		LIST_REMOVE(mark, others);
-		destroy(mark);
+	while ((event_wait = LIST_FIRST(&gpu->event_waits)) != NULL) {
+		LIST_REMOVE(event_wait, others);
+		destroy(event_wait);
 	}
 }

@@ -8,23 +8,23 @@
 
 #include "kernels/cuda/gpu.h"
 
-struct kv_mark;
+struct kv_event_wait;
 
 /*
  * What @stream has been given by now, or what @event stands for by now: either
  * may be destroyed or used again afterwards.  -EINVAL: not handles of this
  * GPU's context, or none; -ENOMEM, -EIO.
  */
-int kv_mark_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
-		struct kv_mark **ret_mark);
+int kv_event_wait_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
+		      struct kv_event_wait **ret_event_wait);
 /* Also if it failed: the copies that come after it will, too. */
-bool kv_mark_is_done(struct kv_mark *mark);
-void kv_mark_free(struct kv_mark *mark);
+bool kv_event_wait_is_done(struct kv_event_wait *event_wait);
+void kv_event_wait_free(struct kv_event_wait *event_wait);
 
 /* For streams to wait for. */
-CUevent kv_mark_event(const struct kv_mark *mark);
+CUevent kv_event_wait_event(const struct kv_event_wait *event_wait);
 
-/* With every mark freed; the GPU is entered. */
-void kv_marks_free(struct kv_gpu *gpu);
+/* With every event wait freed; the GPU is entered. */
+void kv_event_waits_free(struct kv_gpu *gpu);
 
 #endif

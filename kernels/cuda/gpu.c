@@ -151,7 +151,7 @@ static void in_use_free(struct in_use *in_use)
 	gpu = &in_use->gpu;
 	if (gpu->context != NULL && kv_gpu_enter_to_free(gpu, &entry) == 0) {
 		kv_copy_streams_free(gpu);
-		kv_marks_free(gpu);
+		kv_event_waits_free(gpu);
 		kv_semaphores_free(gpu);
 		if (gpu->module != NULL)
 			gpu->driver->module_unload(gpu->module);

@@ -15,12 +15,12 @@
 struct kv_copy_stream;
 struct kv_semaphore;
 struct kv_semaphore_page;
-struct kv_mark;
+struct kv_event_wait;
 
 LIST_HEAD(kv_copy_streams, kv_copy_stream);
 LIST_HEAD(kv_semaphores, kv_semaphore);
 LIST_HEAD(kv_semaphore_pages, kv_semaphore_page);
-LIST_HEAD(kv_marks, kv_mark);
+LIST_HEAD(kv_event_waits, kv_event_wait);
 
 /* Pinned host buffers of a copy stream. */
 struct kv_gpu_buffers {
@@ -49,8 +49,8 @@ struct kv_gpu {
 	struct kv_gpu_buffers buffers; /* lock: that copy streams are to have */
 	struct kv_semaphores
 		semaphores; /* lock: nobody's, maybe still waited on */
-	struct kv_semaphore_pages pages; /* lock */
-	struct kv_marks marks;		 /* lock: nobody's */
+	struct kv_semaphore_pages pages;   /* lock */
+	struct kv_event_waits event_waits; /* lock: nobody's */
 };
 
 /*

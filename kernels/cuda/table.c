@@ -211,24 +211,25 @@ static int cuda_save(void *pool, const struct kv_batch *batch)
 	return kv_transfer(pool, batch, false);
 }
 
-static int cuda_mark(void *pool, void *stream, void *event, void **ret_mark)
+static int cuda_event_wait(void *pool, void *stream, void *event,
+			   void **ret_event_wait)
 {
-	struct kv_mark *mark;
-	int r = kv_mark_new(pool, stream, event, &mark);
+	struct kv_event_wait *event_wait;
+	int r = kv_event_wait_new(pool, stream, event, &event_wait);
 
 	if (r == 0)
-		*ret_mark = mark;
+		*ret_event_wait = event_wait;
 	return r;
 }
 
-static bool cuda_mark_is_done(void *mark)
+static bool cuda_event_wait_is_done(void *event_wait)
 {
-	return kv_mark_is_done(mark);
+	return kv_event_wait_is_done(event_wait);
 }
 
-static void cuda_mark_free(void *mark)
+static void cuda_event_wait_free(void *event_wait)
 {
-	kv_mark_free(mark);
+	kv_event_wait_free(event_wait);
 }
 
 static int cuda_semaphore_new(void *pool, void **ret_semaphore)
@@ -298,9 +299,9 @@ const struct kv_device kv_device_cuda = {
 	.save = cuda_save,
 	.attach = kv_pinned_add,
 	.detach = kv_pinned_remove,
-	.mark = cuda_mark,
-	.mark_is_done = cuda_mark_is_done,
-	.mark_free = cuda_mark_free,
+	.event_wait = cuda_event_wait,
+	.event_wait_is_done = cuda_event_wait_is_done,
+	.event_wait_free = cuda_event_wait_free,
 	.semaphore_new = cuda_semaphore_new,
 	.semaphore_wait = cuda_semaphore_wait,
 	.semaphore_open = cuda_semaphore_open,

@@ -5,8 +5,8 @@
  * OWNS      nothing beyond a call.
  *
  * INVARIANTS
- *   (1) Everything of a batch is given to one stream, behind its mark, and is
- *       over when kv_transfer returns, however it ends.
+ *   (1) Everything of a batch is given to one stream, behind its event wait,
+ * and is over when kv_transfer returns, however it ends.
  *
  * LOCKING   none: the batch is the caller's while it runs.
  */
@@ -186,7 +186,9 @@ int kv_transfer(struct kv_gpu *gpu, const struct kv_batch *batch, bool loads)
 {
 	struct transfer t = {.batch = batch};
 	bool urgent = loads ? batch->priority >= 0 : batch->priority > 0;
-	CUevent after = batch->mark == NULL ? NULL : kv_mark_event(batch->mark);
+	CUevent after = batch->event_wait == NULL
+				? NULL
+				: kv_event_wait_event(batch->event_wait);
 	struct kv_gpu_entry entry;
 	int r;
 

@@ -56,7 +56,7 @@ struct kv_batch {
 	size_t n_ranges;
 	const struct kv_copy *copies;
 	size_t n;
-	void *mark; /* what must be over before; NULL: nothing */
+	void *event_wait; /* what must be over before; NULL: nothing */
 	int priority;
 };
 
@@ -85,10 +85,11 @@ struct kv_device {
 	void (*detach)(void *base);
 
 	/* What @stream has been given so far (or what @event stands for): a
-	 * mark is done when that is over. */
-	int (*mark)(void *pool, void *stream, void *event, void **ret_mark);
-	bool (*mark_is_done)(void *mark);
-	void (*mark_free)(void *mark);
+	 * event wait is done when that is over. */
+	int (*event_wait)(void *pool, void *stream, void *event,
+			  void **ret_event_wait);
+	bool (*event_wait_is_done)(void *event_wait);
+	void (*event_wait_free)(void *event_wait);
 
 	/* A semaphore holds streams up until it is opened; freed only when
 	 * open, and at once if no stream waits any more, later otherwise. */

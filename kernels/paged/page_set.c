@@ -41,8 +41,8 @@ struct kvfs_pages {
 	LIST_ENTRY(kvfs_pages) others; /* in reserved->sets */
 	unsigned refs;
 	enum set_state state;
-	size_t sealed;		/* of the pages, those that have a key */
-	unsigned pending;	/* until they are let go: the save, the mark */
+	size_t sealed;	  /* of the pages, those that have a key */
+	unsigned pending; /* until they are let go: the save, the event wait */
 	struct kvfs_xfer *save; /* not over; or NULL */
 	struct kv_page *page[];
 };
@@ -221,7 +221,8 @@ void kv_sets_free_locked(struct kv_reserved *reserved)
 
 /* ---- sealing ---- */
 
-/* The save is over, or the mark is done: after both the pages are the pool's.
+/* The save is over, or the event wait is done: after both the pages are the
+ * pool's.
  */
 static void pending_over_locked(struct kvfs_pages *set)
 {
@@ -240,7 +241,7 @@ static void pending_over_locked(struct kvfs_pages *set)
 	put_locked(set);
 }
 
-static void marked_locked(void *owner)
+static void event_over_locked(void *owner)
 {
 	struct kvfs_pages *set = owner;
 	size_t i;
@@ -285,9 +286,9 @@ static void seal_locked(struct kvfs_pages *set, struct kv_roster_space *space,
 	name_locked(set, space, keys, save->n);
 	if (leave != NULL)
 		kv_leave_begin_locked(leave, set->reserved->inner,
-				      marked_locked, set);
+				      event_over_locked, set);
 	else
-		marked_locked(set);
+		event_over_locked(set);
 	if (save->left[KVFS_SEALED] == 0) {
 		pending_over_locked(set);
 	} else {

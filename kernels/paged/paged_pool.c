@@ -224,7 +224,7 @@ int kv_reserved_check_opts(const struct kvfs_pool *pool, const kvfs_opts *opts,
 	    (opts->stream != NULL && opts->event != NULL))
 		return -EINVAL;
 	if ((opts->stream != NULL || opts->event != NULL) &&
-	    pool->device->mark == NULL)
+	    pool->device->event_wait == NULL)
 		return -EOPNOTSUPP;
 	return 0;
 }

@@ -34,7 +34,7 @@
 #define PIECE_BLOCKS 256u
 #define PIECE_BYTES ((uint64_t)32 << 20)
 #define LOOK_NS 50000000u /* so often for a cancel */
-#define MARK_NS 50000	  /* so often at a mark that is not done */
+#define MARK_NS 50000	  /* so often at a event wait that is not done */
 
 struct piece {
 	kvfs_lease *lease;
@@ -268,7 +268,7 @@ static void end_piece(struct restore *restore)
 	account(restore, piece);
 }
 
-static void wait_for_mark(const struct kvfs_xfer *xfer)
+static void wait_for_event(const struct kvfs_xfer *xfer)
 {
 	const struct timespec pause = {.tv_nsec = MARK_NS};
 
@@ -280,7 +280,7 @@ static void run(void *arg)
 {
 	struct restore *restore = arg;
 
-	wait_for_mark(restore->xfer);
+	wait_for_event(restore->xfer);
 	while (restore->at < restore->n || restore->ended < restore->begun) {
 		/* The head has the daemon to itself. */
 		size_t depth = restore->ended == 0 ? 1 : restore->depth;

@@ -4,7 +4,8 @@
  * together.
  *
  * OWNS      a batch's extent of the staging memory, and the daemon's
- *           reservations for its blocks, but for those in parts (partial_block.c).
+ *           reservations for its blocks, but for those in parts
+ * (partial_block.c).
  *
  * STATES    of a batch:
  *
@@ -221,7 +222,7 @@ static int copy_range(struct kv_save_batch *batch, const struct kv_range *range,
 		.n_ranges = range == NULL ? 0 : 1,
 		.copies = copies,
 		.n = batch->n,
-		.mark = xfer->mark,
+		.event_wait = xfer->event_wait,
 		.priority = xfer->priority,
 	};
 	size_t i;

@@ -7,8 +7,8 @@
  * STATES    of a load:
  *
  *           WAITING -> MARKING   kv_load_begin_locked, when the lease settles
- *           WAITING -> COPYING   the same, if no mark is to be waited for
- *           MARKING -> COPYING   the same, when the mark is done
+ *           WAITING -> COPYING   the same, if no event wait is to be waited for
+ *           MARKING -> COPYING   the same, when the event wait is done
  *           WAITING -> over      kv_load_stopped_locked
  *           MARKING -> over      kv_load_stopped_locked
  *           COPYING -> over      end, with the last job
@@ -162,7 +162,7 @@ static void copy_unit(struct load_job *job, size_t unit)
 		.ranges = xfer->ranges,
 		.n_ranges = xfer->n_ranges,
 		.copies = job->copies,
-		.mark = xfer->mark,
+		.event_wait = xfer->event_wait,
 		.priority = xfer->priority,
 	};
 	size_t first = unit % load->units_a_step * load->unit, i;

@@ -10,7 +10,7 @@
  *       two transfers have is charged once, until both have let go of it.
  *   (2) A pool with busy transfers is not freed.
  *
- * LOCKING   session->lock for what pool.h marks so; the rest is fixed.
+ * LOCKING   session->lock for what pool.h event waits so; the rest is fixed.
  */
 #include "kernels/session/attach.h"
 #include "kernels/device/copier.h"
@@ -123,8 +123,8 @@ static int start_threads_locked(struct kvfs_session *session,
 
 	if (session->copier == NULL)
 		r = kv_copier_new(&session->copier);
-	if (r == 0 && (device->mark != NULL || device->semaphore_new != NULL ||
-		       device->attach != NULL))
+	if (r == 0 && (device->event_wait != NULL ||
+		       device->semaphore_new != NULL || device->attach != NULL))
 		r = kv_order_start_locked(session);
 	if (r == 0)
 		kv_attach_device_locked(session, device);

@@ -19,7 +19,7 @@ void kv_save_pump_locked(struct kvfs_session *session);
  * -ENOMEM. */
 int kv_save_prepare_locked(struct kvfs_session *session, uint64_t payload);
 
-/* Its mark, if it has one, is done: queue it. */
+/* Its event wait, if it has one, is done: queue it. */
 void kv_save_begin_locked(struct kvfs_xfer *xfer);
 
 /* The next @n blocks that are to do, which are there: no longer. */

@@ -4,7 +4,7 @@
  * over.
  *
  * OWNS      nothing of its own: it is a transfer of no bytes that waits for its
- *           mark, as stream_sync.c has it.
+ *           event wait, as stream_sync.c has it.
  *
  * LOCKING   session->lock.
  */
@@ -36,7 +36,7 @@ void kv_leave_free(struct kvfs_xfer *leave)
 	kv_xfer_free(leave);
 }
 
-void kv_leave_marked_locked(struct kvfs_xfer *leave)
+void kv_leave_event_over_locked(struct kvfs_xfer *leave)
 {
 	atomic_store(&leave->status[0], 0);
 	leave->gone(leave->owner);
@@ -55,6 +55,6 @@ void kv_leave_begin_locked(struct kvfs_xfer *leave, struct kvfs_pool *pool,
 	leave->owner = owner;
 	kv_xfer_activate_locked(leave);
 	if (!kv_order_waits_locked(leave))
-		kv_leave_marked_locked(leave);
+		kv_leave_event_over_locked(leave);
 	kv_xfer_put_locked(leave);
 }

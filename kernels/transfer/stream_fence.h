@@ -23,7 +23,7 @@ void kv_leave_free(struct kvfs_xfer *leave);
 void kv_leave_begin_locked(struct kvfs_xfer *leave, struct kvfs_pool *pool,
 			   void (*gone)(void *owner), void *owner);
 
-/* For xfer.c: its mark is done. */
-void kv_leave_marked_locked(struct kvfs_xfer *leave);
+/* For xfer.c: its event wait is done. */
+void kv_leave_event_over_locked(struct kvfs_xfer *leave);
 
 #endif

@@ -3,11 +3,10 @@
  * stream_sync.c - copies after the caller's work on the device, and that after
  * them.
  *
- * OWNS      the session's order thread; a transfer's mark (what must be over
- *           before its pages are touched) and its semaphores (what others wait
- * for).
+ * OWNS      the session's order thread; a transfer's event wait (what must be
+ * over before its pages are touched) and its semaphores (what others wait for).
  *
- * STATES    of a mark:
+ * STATES    of a event wait:
  *
  *              MADE -> WAITING   kv_order_waits_locked
  *           WAITING -> DONE      look_at: the device says so
@@ -28,8 +27,8 @@
  *   (2) Marks and semaphores are freed before their pool stops being busy, and
  * so before the device closes it. (3) A semaphore is opened once, and not freed
  * while somebody is at it (users). (4) A transfer in one of the order's lists
- * has a reference. (5) While a transfer waits for its mark no copy thread has
- * to do with it.
+ * has a reference. (5) While a transfer waits for its event wait no copy thread
+ * has to do with it.
  *
  * LOCKING   session->lock for all but the calls of the device.
  */
@@ -39,7 +38,7 @@
 #include "kernels/session/thread.h"
 #include "kernels/transfer/xfer.h"
 
-#define LOOK_NS 30000u /* so often at marks that are not done */
+#define LOOK_NS 30000u /* so often at event waits that are not done */
 
 struct semaphore {
 	void *semaphore;
@@ -58,15 +57,15 @@ struct kv_order {
 	struct kvfs_session *session; /* fixed */
 	pthread_t thread;	      /* fixed */
 	pthread_cond_t work;
-	struct kv_xfers waiting; /* lock: for their marks */
+	struct kv_xfers waiting; /* lock: for their event waits */
 	struct kv_xfers over;	 /* lock: to give back */
 	bool stop;		 /* lock */
 };
 
-/* ---- marks ---- */
+/* ---- event waits ---- */
 
-static int make_mark(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
-		     const kvfs_opts *opts)
+static int make_event_wait(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
+			   const kvfs_opts *opts)
 {
 	int r;
 
@@ -74,14 +73,14 @@ static int make_mark(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 		return 0;
 	if (opts->stream != NULL && opts->event != NULL)
 		return -EINVAL;
-	if (xfer->device->mark == NULL)
+	if (xfer->device->event_wait == NULL)
 		return -EOPNOTSUPP;
 	if (xfer->n == 0)
 		return 0;
-	r = xfer->device->mark(pool->on_device, opts->stream, opts->event,
-			       &xfer->mark);
+	r = xfer->device->event_wait(pool->on_device, opts->stream, opts->event,
+				     &xfer->event_wait);
 	if (r < 0) {
-		xfer->mark = NULL;
+		xfer->event_wait = NULL;
 		return r;
 	}
 	if (kv_order_is_marked(xfer))
@@ -94,7 +93,8 @@ int kv_order_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 {
 	size_t n = KV_MAX(xfer->steps, (size_t)1);
 
-	if (xfer->device->semaphore_new != NULL || xfer->device->mark != NULL) {
+	if (xfer->device->semaphore_new != NULL ||
+	    xfer->device->event_wait != NULL) {
 		xfer->semaphores =
 			calloc(1, sizeof(*xfer->semaphores) +
 					  (n + 1) * sizeof(struct semaphore));
@@ -102,20 +102,21 @@ int kv_order_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 			return -ENOMEM;
 		xfer->semaphores->n = n;
 	}
-	return make_mark(xfer, pool, opts);
+	return make_event_wait(xfer, pool, opts);
 }
 
 void kv_order_drop(struct kvfs_xfer *xfer)
 {
-	void *mark = kv_steal(xfer->mark);
+	void *event_wait = kv_steal(xfer->event_wait);
 
-	if (mark != NULL)
-		xfer->device->mark_free(mark);
+	if (event_wait != NULL)
+		xfer->device->event_wait_free(event_wait);
 }
 
 bool kv_order_is_marked(const struct kvfs_xfer *xfer)
 {
-	return xfer->mark == NULL || xfer->device->mark_is_done(xfer->mark);
+	return xfer->event_wait == NULL ||
+	       xfer->device->event_wait_is_done(xfer->event_wait);
 }
 
 bool kv_order_waits_locked(struct kvfs_xfer *xfer)
@@ -123,10 +124,10 @@ bool kv_order_waits_locked(struct kvfs_xfer *xfer)
 	struct kv_order *order = xfer->session->order;
 
 	kv_assert_locked(&xfer->session->lock);
-	if (xfer->mark == NULL || xfer->marked)
+	if (xfer->event_wait == NULL || xfer->event_over)
 		return false;
 	kv_xfer_get_locked(xfer);
-	xfer->waits_for_mark = true;
+	xfer->waits_for_event = true;
 	TAILQ_INSERT_TAIL(&order->waiting, xfer, ordered);
 	pthread_cond_signal(&order->work);
 	return true;
@@ -135,15 +136,16 @@ bool kv_order_waits_locked(struct kvfs_xfer *xfer)
 bool kv_order_stop_locked(struct kvfs_xfer *xfer)
 {
 	kv_assert_locked(&xfer->session->lock);
-	if (!xfer->waits_for_mark)
+	if (!xfer->waits_for_event)
 		return false;
-	xfer->waits_for_mark = false;
+	xfer->waits_for_event = false;
 	TAILQ_REMOVE(&xfer->session->order->waiting, xfer, ordered);
 	kv_xfer_put_locked(xfer);
 	return true;
 }
 
-/* Its mark is looked at without the lock; who stopped it meanwhile wins. */
+/* Its event wait is looked at without the lock; who stopped it meanwhile wins.
+ */
 static bool look_at_locked(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
@@ -154,11 +156,11 @@ static bool look_at_locked(struct kvfs_xfer *xfer)
 	pthread_mutex_unlock(&session->lock);
 	done = kv_order_is_marked(xfer);
 	pthread_mutex_lock(&session->lock);
-	if (xfer->waits_for_mark && done) {
-		xfer->marked = true;
+	if (xfer->waits_for_event && done) {
+		xfer->event_over = true;
 		kv_order_stop_locked(xfer);
-		kv_xfer_marked_locked(xfer);
-	} else if (xfer->waits_for_mark) {
+		kv_xfer_event_over_locked(xfer);
+	} else if (xfer->waits_for_event) {
 		TAILQ_REMOVE(waiting, xfer, ordered);
 		TAILQ_INSERT_TAIL(waiting, xfer, ordered);
 	}
@@ -214,7 +216,8 @@ bool kv_order_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
 	kv_assert_locked(&xfer->session->lock);
 	if (semaphores == NULL)
 		return false;
-	if (xfer->mark == NULL && !semaphores->any && semaphores->users == 0)
+	if (xfer->event_wait == NULL && !semaphores->any &&
+	    semaphores->users == 0)
 		return false;
 	semaphores->pool = pool;
 	if (semaphores->users == 0)

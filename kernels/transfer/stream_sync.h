@@ -32,8 +32,9 @@ int kv_order_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 void kv_order_drop(struct kvfs_xfer *xfer);
 
 /*
- * Whether @xfer has to wait for its mark: then kv_xfer_marked_locked is called
- * when that is done.  kv_order_stop_locked: it no longer waits; true if it did.
+ * Whether @xfer has to wait for its event wait: then kv_xfer_event_over_locked
+ * is called when that is done.  kv_order_stop_locked: it no longer waits; true
+ * if it did.
  */
 bool kv_order_waits_locked(struct kvfs_xfer *xfer);
 bool kv_order_stop_locked(struct kvfs_xfer *xfer);

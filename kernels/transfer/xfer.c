@@ -220,12 +220,12 @@ void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 	kv_xfer_put_locked(xfer);
 }
 
-void kv_xfer_marked_locked(struct kvfs_xfer *xfer)
+void kv_xfer_event_over_locked(struct kvfs_xfer *xfer)
 {
 	if (xfer->kind == KV_XFER_LOAD)
 		kv_load_begin_locked(xfer);
 	else if (xfer->kind == KV_XFER_LEAVE)
-		kv_leave_marked_locked(xfer);
+		kv_leave_event_over_locked(xfer);
 	else
 		kv_save_begin_locked(xfer);
 }

@@ -79,9 +79,9 @@ struct kvfs_xfer {
 	void (*gone)(void *owner); /* stream_fence.c */
 
 	/* Order, stream_sync.c */
-	void *mark;	     /* fixed until COPIED; NULL: nothing to wait for */
-	bool marked;	     /* lock: the mark is done */
-	bool waits_for_mark; /* lock: in order->waiting */
+	void *event_wait; /* fixed until COPIED; NULL: nothing to wait for */
+	bool event_over;  /* lock: the event wait is done */
+	bool waits_for_event;		  /* lock: in order->waiting */
 	struct kv_semaphores *semaphores; /* lock; NULL: its device has none */
 	TAILQ_ENTRY(kvfs_xfer) ordered;	  /* in one of order's lists */
 
@@ -133,7 +133,7 @@ void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 			 size_t n);
 
 /* What it waited for, as stream_sync.h says, is over. */
-void kv_xfer_marked_locked(struct kvfs_xfer *xfer);
+void kv_xfer_event_over_locked(struct kvfs_xfer *xfer);
 
 /* Blocks not begun end with @status. */
 void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status);

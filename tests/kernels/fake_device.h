@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fake_device.h - a device whose streams are the test's: a mark is done when
- * the test says so, copies can be held up or fail, and what the library must
- * not do is counted.
+ * fake_device.h - a device whose streams are the test's: a event wait is done
+ * when the test says so, copies can be held up or fail, and what the library
+ * must not do is counted.
  *
  * Its pages are plain memory.  A stream is a pointer to a struct fake_stream.
  * It takes the place of kernels/device/device.c in a test that includes it.
@@ -34,14 +34,15 @@ static struct {
 	pthread_t caller;	      /* that no copy is made on */
 	atomic_int on_caller;
 	atomic_int one_load_error; /* of the next load only */
-	atomic_int open_error, load_error, save_error, mark_error, gate_error;
+	atomic_int open_error, load_error, save_error, event_wait_error,
+		gate_error;
 	/* loads of bytes from there on are held up; 0: all, UINT64_MAX: none */
 	_Atomic uint64_t held_from;
 	atomic_bool saves_held;
 	atomic_int loads, saves;
 	atomic_uint batch_max, ranges_max;
-	atomic_int pools, marks, semaphores; /* that there are */
-	atomic_int early;  /* copies before their mark was done */
+	atomic_int pools, event_waits, semaphores; /* that there are */
+	atomic_int early;  /* copies before their event wait was done */
 	atomic_int locked; /* calls with the session's lock held */
 	atomic_int wrong;  /* a shut semaphore freed, one opened twice, ... */
 	int priorities[64];
@@ -79,7 +80,8 @@ static int fake_open(const struct kvfs_pool_desc *desc, void **ret_pool)
 static void fake_close(void *pool)
 {
 	fake_check_lock();
-	fake.wrong += pool != &fake || fake.marks != 0 || fake.semaphores != 0;
+	fake.wrong +=
+		pool != &fake || fake.event_waits != 0 || fake.semaphores != 0;
 	fake.pools--;
 }
 
@@ -90,9 +92,9 @@ static void fake_info(void *pool, struct kvfs_pool_info *ret_info)
 	ret_info->reason = "a fake";
 }
 
-static bool fake_mark_is_done(void *mark)
+static bool fake_mark_is_done(void *event_wait)
 {
-	const struct fake_stream *stream = *(struct fake_stream **)mark;
+	const struct fake_stream *stream = *(struct fake_stream **)event_wait;
 
 	fake_check_lock();
 	return stream->quiet;
@@ -103,7 +105,7 @@ static void fake_look(void *pool, const struct kv_batch *batch)
 	fake_check_lock();
 	fake.on_caller += pthread_equal(pthread_self(), fake.caller);
 	fake.wrong += pool != &fake || batch->n == 0;
-	if (batch->mark != NULL && !fake_mark_is_done(batch->mark))
+	if (batch->event_wait != NULL && !fake_mark_is_done(batch->event_wait))
 		fake.early++;
 	if (batch->n > fake.batch_max)
 		fake.batch_max = (unsigned)batch->n;
@@ -138,26 +140,27 @@ static int fake_save(void *pool, const struct kv_batch *batch)
 	return fake.save_error;
 }
 
-static int fake_mark(void *pool, void *stream, void *event, void **ret_mark)
+static int fake_mark(void *pool, void *stream, void *event,
+		     void **ret_event_wait)
 {
-	struct fake_stream **mark;
+	struct fake_stream **event_wait;
 
 	fake_check_lock();
 	fake.wrong += pool != &fake || (stream == NULL) == (event == NULL);
-	if (fake.mark_error != 0)
-		return fake.mark_error;
-	mark = malloc(sizeof(*mark));
-	*mark = stream != NULL ? stream : event;
-	fake.marks++;
-	*ret_mark = mark;
+	if (fake.event_wait_error != 0)
+		return fake.event_wait_error;
+	event_wait = malloc(sizeof(*event_wait));
+	*event_wait = stream != NULL ? stream : event;
+	fake.event_waits++;
+	*ret_event_wait = event_wait;
 	return 0;
 }
 
-static void fake_mark_free(void *mark)
+static void fake_mark_free(void *event_wait)
 {
 	fake_check_lock();
-	fake.marks--;
-	free(mark);
+	fake.event_waits--;
+	free(event_wait);
 }
 
 static int fake_gate_new(void *pool, void **ret_semaphore)
@@ -254,9 +257,9 @@ static const struct kv_device fake_device = {
 	.save = fake_save,
 	.attach = fake_attach,
 	.detach = fake_detach,
-	.mark = fake_mark,
-	.mark_is_done = fake_mark_is_done,
-	.mark_free = fake_mark_free,
+	.event_wait = fake_mark,
+	.event_wait_is_done = fake_mark_is_done,
+	.event_wait_free = fake_mark_free,
 	.semaphore_new = fake_gate_new,
 	.semaphore_wait = fake_gate_wait,
 	.semaphore_open = fake_gate_open,
@@ -278,7 +281,7 @@ static inline void fake_assert_clean(void)
 	assert_int_equal(fake.locked, 0);
 	assert_int_equal(fake.wrong, 0);
 	assert_int_equal(fake.pools, 0);
-	assert_int_equal(fake.marks, 0);
+	assert_int_equal(fake.event_waits, 0);
 	assert_int_equal(fake.semaphores, 0);
 }
 

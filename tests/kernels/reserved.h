@@ -113,7 +113,7 @@ static inline int teardown(void **state)
 
 	slow_shut(false);
 	r = world_teardown(state);
-	assert_int_equal(slow.marks, 0);
+	assert_int_equal(slow.event_waits, 0);
 	assert_int_equal(slow.semaphores, 0);
 	return r;
 }

@@ -16,13 +16,13 @@
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t opened;
-	bool shut;		      /* copies wait */
-	atomic_size_t loads;	      /* blocks, begun */
-	atomic_size_t saves;	      /* blocks, begun */
-	atomic_int fail;	      /* what copies end with */
-	atomic_bool full;	      /* no more memory */
-	atomic_int marks, semaphores; /* that are there */
-	bool plain;		      /* no streams */
+	bool shut;			    /* copies wait */
+	atomic_size_t loads;		    /* blocks, begun */
+	atomic_size_t saves;		    /* blocks, begun */
+	atomic_int fail;		    /* what copies end with */
+	atomic_bool full;		    /* no more memory */
+	atomic_int event_waits, semaphores; /* that are there */
+	bool plain;			    /* no streams */
 } slow = {.lock = PTHREAD_MUTEX_INITIALIZER,
 	  .opened = PTHREAD_COND_INITIALIZER};
 
@@ -90,23 +90,24 @@ static void slow_info(void *pool, struct kvfs_pool_info *ret_info)
 	kv_device_host.info(pool, ret_info);
 }
 
-static int slow_mark(void *pool, void *stream, void *event, void **ret_mark)
+static int slow_mark(void *pool, void *stream, void *event,
+		     void **ret_event_wait)
 {
 	(void)pool;
-	*ret_mark = stream != NULL ? stream : event;
-	slow.marks++;
+	*ret_event_wait = stream != NULL ? stream : event;
+	slow.event_waits++;
 	return 0;
 }
 
-static bool slow_mark_is_done(void *mark)
+static bool slow_mark_is_done(void *event_wait)
 {
-	return ((struct slow_stream *)mark)->over;
+	return ((struct slow_stream *)event_wait)->over;
 }
 
-static void slow_mark_free(void *mark)
+static void slow_mark_free(void *event_wait)
 {
-	(void)mark;
-	slow.marks--;
+	(void)event_wait;
+	slow.event_waits--;
 }
 
 static int slow_gate_new(void *pool, void **ret_semaphore)
@@ -149,9 +150,9 @@ const struct kv_device *kv_device_find(const char *name)
 	static const struct kv_device plain = {SLOW_DEVICE};
 	static const struct kv_device device = {
 		SLOW_DEVICE,
-		.mark = slow_mark,
-		.mark_is_done = slow_mark_is_done,
-		.mark_free = slow_mark_free,
+		.event_wait = slow_mark,
+		.event_wait_is_done = slow_mark_is_done,
+		.event_wait_free = slow_mark_free,
 		.semaphore_new = slow_gate_new,
 		.semaphore_wait = slow_gate_wait,
 		.semaphore_open = slow_gate_open,

@@ -58,7 +58,8 @@ static void R8_an_event_says_when_pages_are_quiet(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Nobody looks at a stream that was over at the call; its mark is gone. */
+/* Nobody looks at a stream that was over at the call; its event wait is gone.
+ */
 static void a_stream_that_is_done_holds_nothing_up(void **state)
 {
 	struct world *w = *state;
@@ -68,7 +69,7 @@ static void a_stream_that_is_done_holds_nothing_up(void **state)
 	world_save(w, 4);
 	slow.quiet = true;
 	xfer = begin_load(w, 4, &opts);
-	assert_int_equal(fake.marks, 0);
+	assert_int_equal(fake.event_waits, 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 4);
 	kvfs_xfer_free(xfer);
 }
@@ -167,7 +168,7 @@ static void work_after_a_load_waits_until_it_is_copied(void **state)
 	wait_until(&compute.held, 0);
 	assert_blocks_are_there(w, 4);
 	wait_until(&fake.semaphores, 0);
-	wait_until(&fake.marks, 0);
+	wait_until(&fake.event_waits, 0);
 }
 
 static void work_after_a_save_waits_until_it_is_copied(void **state)
@@ -300,11 +301,11 @@ static void what_cannot_be_ordered_is_refused(void **state)
 			 -EINVAL);
 	assert_int_equal(kvfs_load(host, lease, 1, &page, &one, &xfer),
 			 -EOPNOTSUPP);
-	fake.mark_error = -ENOMEM;
+	fake.event_wait_error = -ENOMEM;
 	assert_int_equal(kvfs_load(w->pool, lease, 1, &page, &one, &xfer),
 			 -ENOMEM);
-	fake.mark_error = 0;
-	page = PAGES; /* the mark is made, and given back */
+	fake.event_wait_error = 0;
+	page = PAGES; /* the event wait is made, and given back */
 	assert_int_equal(kvfs_load(w->pool, lease, 1, &page, &one, &xfer),
 			 -EINVAL);
 	page = 0;

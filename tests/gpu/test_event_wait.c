@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Order on the device: marks, semaphores; and memory of our own. */
+/* Order on the device: event waits, semaphores; and memory of our own. */
 #include <pthread.h>
 
 #include "tests/gpu/rig.h"
@@ -26,7 +26,7 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* ---- marks ---- */
+/* ---- event waits ---- */
 
 /* A compute stream that goes on writing the pages for a while. */
 static void write_late(CUstream stream, unsigned char value)
@@ -35,7 +35,7 @@ static void write_late(CUstream stream, unsigned char value)
 	GPU_OK(cuMemsetD8Async, rig.memory, value, RIG_BYTES, stream);
 }
 
-static void load_behind(void *mark, uint64_t seed)
+static void load_behind(void *event_wait, uint64_t seed)
 {
 	struct rig_batch b;
 	size_t i;
@@ -43,7 +43,7 @@ static void load_behind(void *mark, uint64_t seed)
 	for (i = 0; i < RIG_BLOCKS; i++)
 		rig_fill(rig.alias + i * RIG_BLOCK, seed + i);
 	rig_make(&rig, &b, rig.arena, RIG_BLOCK, 3, RIG_BLOCKS);
-	b.batch.mark = mark;
+	b.batch.event_wait = event_wait;
 	assert_int_equal(rig.device->load(rig.pool, &b.batch), 0);
 	rig_on_image(&rig, &b, true);
 }
@@ -52,15 +52,16 @@ static void load_behind(void *mark, uint64_t seed)
 static void R7_a_load_comes_after_what_the_stream_was_given(void **state)
 {
 	CUstream stream = gpu_stream();
-	void *mark;
+	void *event_wait;
 
 	(void)state;
 	write_late(stream, 0x5a);
-	assert_int_equal(rig.device->mark(rig.pool, stream, NULL, &mark), 0);
+	assert_int_equal(
+		rig.device->event_wait(rig.pool, stream, NULL, &event_wait), 0);
 	memset(rig.image, 0x5a, RIG_BYTES);
-	load_behind(mark, 1);
-	assert_true(rig.device->mark_is_done(mark));
-	rig.device->mark_free(mark);
+	load_behind(event_wait, 1);
+	assert_true(rig.device->event_wait_is_done(event_wait));
+	rig.device->event_wait_free(event_wait);
 	rig_assert_is_image(&rig);
 	GPU_OK(cuStreamDestroy_v2, stream);
 }
@@ -69,19 +70,20 @@ static void R6_a_save_has_what_the_stream_wrote_before(void **state)
 {
 	CUstream stream = gpu_stream();
 	struct rig_batch b;
-	void *mark;
+	void *event_wait;
 	uint64_t i;
 
 	(void)state;
 	write_late(stream, 0x6b);
-	assert_int_equal(rig.device->mark(rig.pool, stream, NULL, &mark), 0);
+	assert_int_equal(
+		rig.device->event_wait(rig.pool, stream, NULL, &event_wait), 0);
 	rig_make(&rig, &b, rig.staging, RIG_BLOCK, 0, RIG_BLOCKS);
-	b.batch.mark = mark;
+	b.batch.event_wait = event_wait;
 	assert_int_equal(rig.device->save(rig.pool, &b.batch), 0);
 	for (i = 0; i < rig.staging_bytes; i++)
 		if (rig.staging[i] != 0x6b)
 			fail_msg("byte %lu is %02x", i, rig.staging[i]);
-	rig.device->mark_free(mark);
+	rig.device->event_wait_free(event_wait);
 	GPU_OK(cuStreamDestroy_v2, stream);
 }
 
@@ -90,18 +92,19 @@ static void R8_an_event_is_taken_as_it_is_at_the_call(void **state)
 {
 	CUstream stream = gpu_stream(), other = gpu_stream();
 	CUevent event = gpu_event();
-	void *mark;
+	void *event_wait;
 
 	(void)state;
 	write_late(stream, 0x7c);
 	GPU_OK(cuEventRecord, event, stream);
-	assert_int_equal(rig.device->mark(rig.pool, NULL, event, &mark), 0);
+	assert_int_equal(
+		rig.device->event_wait(rig.pool, NULL, event, &event_wait), 0);
 	GPU_OK(cuEventRecord, event, other);
 	GPU_OK(cuEventDestroy_v2, event);
-	assert_false(rig.device->mark_is_done(mark));
+	assert_false(rig.device->event_wait_is_done(event_wait));
 	memset(rig.image, 0x7c, RIG_BYTES);
-	load_behind(mark, 2);
-	rig.device->mark_free(mark);
+	load_behind(event_wait, 2);
+	rig.device->event_wait_free(event_wait);
 	rig_assert_is_image(&rig);
 	GPU_OK(cuStreamDestroy_v2, stream);
 	GPU_OK(cuStreamDestroy_v2, other);
@@ -118,15 +121,17 @@ static void a_mark_does_not_wait_for_another_one(void **state)
 	gpu_spin(slow, 3000000000u);
 	GPU_OK(cuEventRecord, late, slow);
 	GPU_OK(cuEventRecord, now, idle);
-	assert_int_equal(rig.device->mark(rig.pool, NULL, late, &first), 0);
-	assert_int_equal(rig.device->mark(rig.pool, NULL, now, &second), 0);
-	for (i = 0; i < 2000 && !rig.device->mark_is_done(second); i++)
+	assert_int_equal(rig.device->event_wait(rig.pool, NULL, late, &first),
+			 0);
+	assert_int_equal(rig.device->event_wait(rig.pool, NULL, now, &second),
+			 0);
+	for (i = 0; i < 2000 && !rig.device->event_wait_is_done(second); i++)
 		usleep(1000);
-	assert_true(rig.device->mark_is_done(second));
-	assert_false(rig.device->mark_is_done(first));
+	assert_true(rig.device->event_wait_is_done(second));
+	assert_false(rig.device->event_wait_is_done(first));
 	/* One that is not done may be freed, too. */
-	rig.device->mark_free(first);
-	rig.device->mark_free(second);
+	rig.device->event_wait_free(first);
+	rig.device->event_wait_free(second);
 	GPU_OK(cuStreamSynchronize, slow);
 	GPU_OK(cuStreamDestroy_v2, slow);
 	GPU_OK(cuStreamDestroy_v2, idle);
@@ -136,11 +141,12 @@ static void a_mark_does_not_wait_for_another_one(void **state)
 
 static void a_mark_of_nothing_is_refused(void **state)
 {
-	void *mark;
+	void *event_wait;
 
 	(void)state;
-	assert_int_equal(rig.device->mark(rig.pool, NULL, NULL, &mark),
-			 -EINVAL);
+	assert_int_equal(
+		rig.device->event_wait(rig.pool, NULL, NULL, &event_wait),
+		-EINVAL);
 }
 
 /* ---- semaphores ---- */
@@ -239,21 +245,23 @@ static void a_gate_for_no_stream_is_refused(void **state)
 
 static void memory_grows_in_place_and_keeps_its_bytes(void **state)
 {
-	uint8_t mark[64], back[64];
+	uint8_t event_wait[64], back[64];
 	struct kvfs_pool_info info;
 	void *memory, *base;
 
 	(void)state;
-	memset(mark, 0x42, sizeof(mark));
+	memset(event_wait, 0x42, sizeof(event_wait));
 	assert_int_equal(
 		rig.device->reserve("cuda", UNIT, 16 * UNIT, &memory, &base),
 		0);
-	GPU_OK(cuMemcpyHtoD_v2, (uintptr_t)base, mark, sizeof(mark));
+	GPU_OK(cuMemcpyHtoD_v2, (uintptr_t)base, event_wait,
+	       sizeof(event_wait));
 	assert_int_equal(rig.device->grow(memory, 5 * UNIT), 0);
 	assert_int_equal(rig.device->grow(memory, 5 * UNIT - 7), 0);
-	GPU_OK(cuMemcpyHtoD_v2, (uintptr_t)base + 5 * UNIT - 64, mark, 64);
+	GPU_OK(cuMemcpyHtoD_v2, (uintptr_t)base + 5 * UNIT - 64, event_wait,
+	       64);
 	GPU_OK(cuMemcpyDtoH_v2, back, (uintptr_t)base, sizeof(back));
-	assert_memory_equal(back, mark, sizeof(back));
+	assert_memory_equal(back, event_wait, sizeof(back));
 	assert_int_equal(rig.device->grow(memory, 17 * UNIT), -ENOMEM);
 	rig.device->info(rig.pool, &info);
 	rig.device->release(memory);
