@@ -272,7 +272,8 @@ static void wait_for_event(const struct kvfs_xfer *xfer)
 {
 	const struct timespec pause = {.tv_nsec = MARK_NS};
 
-	while (!kv_order_is_marked(xfer) && atomic_load(&xfer->stopped) == 0)
+	while (!kv_stream_sync_is_marked(xfer) &&
+	       atomic_load(&xfer->stopped) == 0)
 		nanosleep(&pause, NULL);
 }
 

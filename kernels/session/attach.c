@@ -61,7 +61,7 @@ bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
 		return false;
 	a->detached = detached;
 	TAILQ_INSERT_TAIL(&session->detaching, a, others);
-	kv_order_wake_locked(session->order);
+	kv_stream_sync_wake_locked(session->stream_sync);
 	return true;
 }
 

@@ -177,7 +177,7 @@ void kvfs_close(kvfs_session *session)
 	pthread_mutex_unlock(&session->lock);
 	kv_session_wake(session);
 	pthread_join(session->reader, NULL);
-	kv_order_free(kv_steal(session->order));
+	kv_stream_sync_free(kv_steal(session->stream_sync));
 	kv_fork_forget(session);
 	session_free(session);
 }

@@ -19,7 +19,7 @@
 #include "kernels/session/worker.h"
 
 struct kv_copier;
-struct kv_order;
+struct kv_stream_sync;
 struct kv_parts;
 struct kv_reserved;
 struct kv_stage;
@@ -65,7 +65,8 @@ struct kvfs_session {
 	const struct kv_device *attacher;  /* attach.c; or NULL */
 	struct kv_attached_list detaching; /* attach.c */
 	struct kv_copier *copier;	   /* NULL until the first pool */
-	struct kv_order *order; /* NULL until the first pool with streams */
+	struct kv_stream_sync
+		*stream_sync;	/* NULL until the first pool with streams */
 	struct kv_stage *stage; /* of this connection, or NULL */
 	bool stage_making;
 	uint64_t staging_bytes; /* that it has at least */

@@ -226,9 +226,9 @@ static void run(struct kv_job *kv_job)
 		copy_unit(job, unit);
 		step = unit / load->units_a_step;
 		if (atomic_fetch_sub(&load->left[step], 1) == 1)
-			kv_order_step_over(xfer, step);
+			kv_stream_sync_step_over(xfer, step);
 		if (atomic_fetch_sub(&load->units_left, 1) == 1)
-			kv_order_step_over(xfer, load->steps);
+			kv_stream_sync_step_over(xfer, load->steps);
 		copier = xfer->session->copier;
 		if (kv_copier_presses(copier, kv_job)) {
 			kv_copier_submit(copier, kv_job);
@@ -254,7 +254,7 @@ void kv_load_begin_locked(struct kvfs_xfer *xfer)
 	size_t i;
 
 	unqueue_locked(xfer);
-	if (kv_order_waits_locked(xfer))
+	if (kv_stream_sync_waits_locked(xfer))
 		return;
 	load->jobs_left = load->n_jobs;
 	for (i = 0; i < load->n_jobs; i++) {
@@ -267,7 +267,7 @@ void kv_load_stopped_locked(struct kvfs_xfer *xfer)
 {
 	size_t i;
 
-	if (!kv_order_stop_locked(xfer) && !xfer->queued)
+	if (!kv_stream_sync_stop_locked(xfer) && !xfer->queued)
 		return;
 	unqueue_locked(xfer);
 	for (i = 0; i < xfer->n; i++)

@@ -64,5 +64,5 @@ int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 		if (opts->flags & KVFS_BY_LAYER)
 			make_steps(xfer, pool->layout);
 	}
-	return kv_order_take(xfer, pool, opts);
+	return kv_stream_sync_take(xfer, pool, opts);
 }

@@ -12,7 +12,8 @@
  * Take over @opts (NULL: none) for a transfer of @pool: deadline, layers,
  * priority, flags (of which it knows @flags) and order.  On the caller's
  * thread, no lock held, before the transfer is activated.
- * -EINVAL: layers that are not there, other flags; errors of kv_order_take.
+ * -EINVAL: layers that are not there, other flags; errors of
+ * kv_stream_sync_take.
  */
 int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 		 const kvfs_opts *opts, unsigned flags);

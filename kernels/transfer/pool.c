@@ -125,7 +125,7 @@ static int start_threads_locked(struct kvfs_session *session,
 		r = kv_copier_new(&session->copier);
 	if (r == 0 && (device->event_wait != NULL ||
 		       device->semaphore_new != NULL || device->attach != NULL))
-		r = kv_order_start_locked(session);
+		r = kv_stream_sync_start_locked(session);
 	if (r == 0)
 		kv_attach_device_locked(session, device);
 	return r;

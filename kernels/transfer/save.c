@@ -90,7 +90,7 @@ void kv_save_less_todo_locked(struct kvfs_xfer *xfer)
 		return;
 	xfer->todo_n = 0;
 	unqueue_locked(xfer);
-	kv_order_stop_locked(xfer);
+	kv_stream_sync_stop_locked(xfer);
 	kv_timer_stop_locked(xfer->session, &xfer->again);
 }
 
@@ -301,7 +301,7 @@ void kv_save_pump_locked(struct kvfs_session *session)
 
 void kv_save_begin_locked(struct kvfs_xfer *xfer)
 {
-	if (kv_order_waits_locked(xfer))
+	if (kv_stream_sync_waits_locked(xfer))
 		return;
 	queue_locked(xfer);
 	kv_save_pump_locked(xfer->session);

@@ -22,7 +22,7 @@ int kv_leave_new(struct kvfs_pool *pool, void *stream, void *event,
 	if (r < 0)
 		return r;
 	leave->device = pool->device;
-	r = kv_order_take(leave, pool, &opts);
+	r = kv_stream_sync_take(leave, pool, &opts);
 	if (r < 0) {
 		kv_xfer_free(leave);
 		return r;
@@ -54,7 +54,7 @@ void kv_leave_begin_locked(struct kvfs_xfer *leave, struct kvfs_pool *pool,
 	leave->gone = gone;
 	leave->owner = owner;
 	kv_xfer_activate_locked(leave);
-	if (!kv_order_waits_locked(leave))
+	if (!kv_stream_sync_waits_locked(leave))
 		kv_leave_event_over_locked(leave);
 	kv_xfer_put_locked(leave);
 }

@@ -3,30 +3,30 @@
  * stream_sync.c - copies after the caller's work on the device, and that after
  * them.
  *
- * OWNS      the session's order thread; a transfer's event wait (what must be
+ * OWNS      the session's sync thread; a transfer's event wait (what must be
  * over before its pages are touched) and its semaphores (what others wait for).
  *
  * STATES    of a event wait:
  *
- *              MADE -> WAITING   kv_order_waits_locked
+ *              MADE -> WAITING   kv_stream_sync_waits_locked
  *           WAITING -> DONE      look_at: the device says so
- *           WAITING -> STOPPED   kv_order_stop_locked
+ *           WAITING -> STOPPED   kv_stream_sync_stop_locked
  *                 * -> freed     give_back, once the transfer is COPIED
  *
  *           of a semaphore, one for each step of the transfer and one for all
  * of it:
  *
  *              none -> SHUT      find_semaphore: somebody wants to wait for it
- *              SHUT -> OPEN      kv_order_step_over, or give_back
+ *              SHUT -> OPEN      kv_stream_sync_step_over, or give_back
  *              OPEN -> freed     give_back
  *
  * INVARIANTS
  *   (1) No call of the device is made with a lock held: those that cannot be
- *       made by whoever causes them are made by the order thread.  (It also
+ *       made by whoever causes them are made by the sync thread.  (It also
  *       waits for devices to let go of memory: attach.c.)
  *   (2) Marks and semaphores are freed before their pool stops being busy, and
  * so before the device closes it. (3) A semaphore is opened once, and not freed
- * while somebody is at it (users). (4) A transfer in one of the order's lists
+ * while somebody is at it (users). (4) A transfer in one of the sync's lists
  * has a reference. (5) While a transfer waits for its event wait no copy thread
  * has to do with it.
  *
@@ -53,7 +53,7 @@ struct kv_semaphores {
 	struct semaphore semaphore[];
 };
 
-struct kv_order {
+struct kv_stream_sync {
 	struct kvfs_session *session; /* fixed */
 	pthread_t thread;	      /* fixed */
 	pthread_cond_t work;
@@ -83,13 +83,13 @@ static int make_event_wait(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 		xfer->event_wait = NULL;
 		return r;
 	}
-	if (kv_order_is_marked(xfer))
-		kv_order_drop(xfer);
+	if (kv_stream_sync_is_marked(xfer))
+		kv_stream_sync_drop(xfer);
 	return 0;
 }
 
-int kv_order_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
-		  const kvfs_opts *opts)
+int kv_stream_sync_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
+			const kvfs_opts *opts)
 {
 	size_t n = KV_MAX(xfer->steps, (size_t)1);
 
@@ -105,7 +105,7 @@ int kv_order_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 	return make_event_wait(xfer, pool, opts);
 }
 
-void kv_order_drop(struct kvfs_xfer *xfer)
+void kv_stream_sync_drop(struct kvfs_xfer *xfer)
 {
 	void *event_wait = kv_steal(xfer->event_wait);
 
@@ -113,33 +113,33 @@ void kv_order_drop(struct kvfs_xfer *xfer)
 		xfer->device->event_wait_free(event_wait);
 }
 
-bool kv_order_is_marked(const struct kvfs_xfer *xfer)
+bool kv_stream_sync_is_marked(const struct kvfs_xfer *xfer)
 {
 	return xfer->event_wait == NULL ||
 	       xfer->device->event_wait_is_done(xfer->event_wait);
 }
 
-bool kv_order_waits_locked(struct kvfs_xfer *xfer)
+bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer)
 {
-	struct kv_order *order = xfer->session->order;
+	struct kv_stream_sync *sync = xfer->session->stream_sync;
 
 	kv_assert_locked(&xfer->session->lock);
 	if (xfer->event_wait == NULL || xfer->event_over)
 		return false;
 	kv_xfer_get_locked(xfer);
 	xfer->waits_for_event = true;
-	TAILQ_INSERT_TAIL(&order->waiting, xfer, ordered);
-	pthread_cond_signal(&order->work);
+	TAILQ_INSERT_TAIL(&sync->waiting, xfer, synced);
+	pthread_cond_signal(&sync->work);
 	return true;
 }
 
-bool kv_order_stop_locked(struct kvfs_xfer *xfer)
+bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer)
 {
 	kv_assert_locked(&xfer->session->lock);
 	if (!xfer->waits_for_event)
 		return false;
 	xfer->waits_for_event = false;
-	TAILQ_REMOVE(&xfer->session->order->waiting, xfer, ordered);
+	TAILQ_REMOVE(&xfer->session->stream_sync->waiting, xfer, synced);
 	kv_xfer_put_locked(xfer);
 	return true;
 }
@@ -149,20 +149,20 @@ bool kv_order_stop_locked(struct kvfs_xfer *xfer)
 static bool look_at_locked(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
-	struct kv_xfers *waiting = &session->order->waiting;
+	struct kv_xfers *waiting = &session->stream_sync->waiting;
 	bool done;
 
 	kv_xfer_get_locked(xfer);
 	pthread_mutex_unlock(&session->lock);
-	done = kv_order_is_marked(xfer);
+	done = kv_stream_sync_is_marked(xfer);
 	pthread_mutex_lock(&session->lock);
 	if (xfer->waits_for_event && done) {
 		xfer->event_over = true;
-		kv_order_stop_locked(xfer);
+		kv_stream_sync_stop_locked(xfer);
 		kv_xfer_event_over_locked(xfer);
 	} else if (xfer->waits_for_event) {
-		TAILQ_REMOVE(waiting, xfer, ordered);
-		TAILQ_INSERT_TAIL(waiting, xfer, ordered);
+		TAILQ_REMOVE(waiting, xfer, synced);
+		TAILQ_INSERT_TAIL(waiting, xfer, synced);
 	}
 	kv_xfer_put_locked(xfer);
 	return done;
@@ -186,7 +186,7 @@ static void *take_to_open_locked(struct kvfs_xfer *xfer, size_t i)
 	return was ? NULL : semaphore->semaphore;
 }
 
-void kv_order_step_over(struct kvfs_xfer *xfer, size_t step)
+void kv_stream_sync_step_over(struct kvfs_xfer *xfer, size_t step)
 {
 	struct kvfs_session *session = xfer->session;
 	void *semaphore;
@@ -202,14 +202,14 @@ void kv_order_step_over(struct kvfs_xfer *xfer, size_t step)
 
 static void give_back_later_locked(struct kvfs_xfer *xfer)
 {
-	struct kv_order *order = xfer->session->order;
+	struct kv_stream_sync *sync = xfer->session->stream_sync;
 
 	kv_xfer_get_locked(xfer);
-	TAILQ_INSERT_TAIL(&order->over, xfer, ordered);
-	pthread_cond_signal(&order->work);
+	TAILQ_INSERT_TAIL(&sync->over, xfer, synced);
+	pthread_cond_signal(&sync->work);
 }
 
-bool kv_order_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
+bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
 {
 	struct kv_semaphores *semaphores = xfer->semaphores;
 
@@ -244,7 +244,7 @@ static void give_back_locked(struct kvfs_xfer *xfer)
 		pthread_mutex_lock(&session->lock);
 	}
 	pthread_mutex_unlock(&session->lock);
-	kv_order_drop(xfer);
+	kv_stream_sync_drop(xfer);
 	pthread_mutex_lock(&session->lock);
 	kv_steal(semaphores->pool)->busy--;
 	pthread_cond_broadcast(&session->changed);
@@ -253,12 +253,12 @@ static void give_back_locked(struct kvfs_xfer *xfer)
 
 /* ---- the thread ---- */
 
-static void give_all_back_locked(struct kv_order *order)
+static void give_all_back_locked(struct kv_stream_sync *sync)
 {
 	struct kvfs_xfer *xfer;
 
-	while ((xfer = TAILQ_FIRST(&order->over)) != NULL) {
-		TAILQ_REMOVE(&order->over, xfer, ordered);
+	while ((xfer = TAILQ_FIRST(&sync->over)) != NULL) {
+		TAILQ_REMOVE(&sync->over, xfer, synced);
 		give_back_locked(xfer);
 	}
 }
@@ -268,91 +268,91 @@ static size_t count_locked(const struct kv_xfers *xfers)
 	struct kvfs_xfer *xfer;
 	size_t n = 0;
 
-	TAILQ_FOREACH(xfer, xfers, ordered)
+	TAILQ_FOREACH(xfer, xfers, synced)
 		n++;
 	return n;
 }
 
 /* Each of those that wait now; true if that brought something. */
-static bool look_around_locked(struct kv_order *order)
+static bool look_around_locked(struct kv_stream_sync *sync)
 {
-	size_t n = count_locked(&order->waiting);
+	size_t n = count_locked(&sync->waiting);
 	bool any = false;
 
-	while (n-- > 0 && !TAILQ_EMPTY(&order->waiting))
-		any |= look_at_locked(TAILQ_FIRST(&order->waiting));
+	while (n-- > 0 && !TAILQ_EMPTY(&sync->waiting))
+		any |= look_at_locked(TAILQ_FIRST(&sync->waiting));
 	return any;
 }
 
 static void *run(void *arg)
 {
 	const struct timespec pause = {.tv_nsec = LOOK_NS};
-	struct kv_order *order = arg;
-	pthread_mutex_t *lock = &order->session->lock;
+	struct kv_stream_sync *sync = arg;
+	pthread_mutex_t *lock = &sync->session->lock;
 
 	pthread_mutex_lock(lock);
 	for (;;) {
-		give_all_back_locked(order);
-		if (kv_detach_work_locked(order->session))
+		give_all_back_locked(sync);
+		if (kv_detach_work_locked(sync->session))
 			continue;
-		if (!TAILQ_EMPTY(&order->waiting)) {
-			if (look_around_locked(order))
+		if (!TAILQ_EMPTY(&sync->waiting)) {
+			if (look_around_locked(sync))
 				continue;
 			pthread_mutex_unlock(lock);
 			nanosleep(&pause, NULL);
 			pthread_mutex_lock(lock);
 			continue;
 		}
-		if (!TAILQ_EMPTY(&order->over))
+		if (!TAILQ_EMPTY(&sync->over))
 			continue;
-		if (order->stop)
+		if (sync->stop)
 			break;
-		pthread_cond_wait(&order->work, lock);
+		pthread_cond_wait(&sync->work, lock);
 	}
 	pthread_mutex_unlock(lock);
 	return NULL;
 }
 
-int kv_order_start_locked(struct kvfs_session *session)
+int kv_stream_sync_start_locked(struct kvfs_session *session)
 {
-	struct kv_order *order;
+	struct kv_stream_sync *sync;
 	int r;
 
-	if (session->order != NULL)
+	if (session->stream_sync != NULL)
 		return 0;
-	order = calloc(1, sizeof(*order));
-	if (order == NULL)
+	sync = calloc(1, sizeof(*sync));
+	if (sync == NULL)
 		return -ENOMEM;
-	order->session = session;
-	pthread_cond_init(&order->work, NULL);
-	TAILQ_INIT(&order->waiting);
-	TAILQ_INIT(&order->over);
-	r = kv_lib_thread_start(&order->thread, "kvfs-order", run, order);
+	sync->session = session;
+	pthread_cond_init(&sync->work, NULL);
+	TAILQ_INIT(&sync->waiting);
+	TAILQ_INIT(&sync->over);
+	r = kv_lib_thread_start(&sync->thread, "kvfs-order", run, sync);
 	if (r < 0) {
-		pthread_cond_destroy(&order->work);
-		free(order);
+		pthread_cond_destroy(&sync->work);
+		free(sync);
 		return r;
 	}
-	session->order = order;
+	session->stream_sync = sync;
 	return 0;
 }
 
-void kv_order_wake_locked(struct kv_order *order)
+void kv_stream_sync_wake_locked(struct kv_stream_sync *sync)
 {
-	pthread_cond_signal(&order->work);
+	pthread_cond_signal(&sync->work);
 }
 
-void kv_order_free(struct kv_order *order)
+void kv_stream_sync_free(struct kv_stream_sync *sync)
 {
-	if (order == NULL)
+	if (sync == NULL)
 		return;
-	pthread_mutex_lock(&order->session->lock);
-	order->stop = true;
-	pthread_cond_signal(&order->work);
-	pthread_mutex_unlock(&order->session->lock);
-	pthread_join(order->thread, NULL);
-	pthread_cond_destroy(&order->work);
-	free(order);
+	pthread_mutex_lock(&sync->session->lock);
+	sync->stop = true;
+	pthread_cond_signal(&sync->work);
+	pthread_mutex_unlock(&sync->session->lock);
+	pthread_join(sync->thread, NULL);
+	pthread_cond_destroy(&sync->work);
+	free(sync);
 }
 
 /* ---- for callers ---- */

@@ -3,22 +3,22 @@
  * stream_sync.h - copies after the caller's work on the device, and that after
  * them.
  */
-#ifndef KV_ORDER_H
-#define KV_ORDER_H
+#ifndef KV_STREAM_SYNC_H
+#define KV_STREAM_SYNC_H
 
 #include "kernels/kvfs.h"
 #include "common/kv.h"
 
-struct kv_order;
+struct kv_stream_sync;
 struct kvfs_session;
 struct kvfs_xfer;
 
-/* The session's order thread, if it has none yet.  -ENOMEM, -EAGAIN. */
-int kv_order_start_locked(struct kvfs_session *session);
+/* The session's sync thread, if it has none yet.  -ENOMEM, -EAGAIN. */
+int kv_stream_sync_start_locked(struct kvfs_session *session);
 /* There is something for it in another list than its own. */
-void kv_order_wake_locked(struct kv_order *order);
+void kv_stream_sync_wake_locked(struct kv_stream_sync *sync);
 /* No transfer is under way any more; memory is still detached.  Takes NULL. */
-void kv_order_free(struct kv_order *order);
+void kv_stream_sync_free(struct kv_stream_sync *sync);
 
 /*
  * Mark what @opts says @xfer comes after, and make it ready for being waited
@@ -26,30 +26,30 @@ void kv_order_free(struct kv_order *order);
  * -EINVAL: a stream and an event; -EOPNOTSUPP: the device has neither; -ENOMEM,
  * errors of the device.
  */
-int kv_order_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
-		  const kvfs_opts *opts);
+int kv_stream_sync_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
+			const kvfs_opts *opts);
 /* One that was never activated.  No lock held. */
-void kv_order_drop(struct kvfs_xfer *xfer);
+void kv_stream_sync_drop(struct kvfs_xfer *xfer);
 
 /*
  * Whether @xfer has to wait for its event wait: then kv_xfer_event_over_locked
- * is called when that is done.  kv_order_stop_locked: it no longer waits; true
- * if it did.
+ * is called when that is done.  kv_stream_sync_stop_locked: it no longer waits;
+ * true if it did.
  */
-bool kv_order_waits_locked(struct kvfs_xfer *xfer);
-bool kv_order_stop_locked(struct kvfs_xfer *xfer);
+bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer);
+bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer);
 /* The same for a thread that has nothing else to do; no lock held. */
-bool kv_order_is_marked(const struct kvfs_xfer *xfer);
+bool kv_stream_sync_is_marked(const struct kvfs_xfer *xfer);
 
 /* Step @step of @xfer (all of it: its number of steps) is copied or has failed:
  * who waits for it goes on.  No lock held. */
-void kv_order_step_over(struct kvfs_xfer *xfer, size_t step);
+void kv_stream_sync_step_over(struct kvfs_xfer *xfer, size_t step);
 
 /*
  * All of @xfer is copied or has failed: who waits for it goes on, and what the
  * device made for it is given back, soon.  Until then @pool is busy; false if
  * there is nothing to give back.
  */
-bool kv_order_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool);
+bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool);
 
 #endif

@@ -59,7 +59,7 @@ void kv_xfer_free(struct kvfs_xfer *xfer)
 	free(xfer->held);
 	kv_load_free(xfer->load);
 	free(xfer->ranges);
-	kv_order_drop(xfer);
+	kv_stream_sync_drop(xfer);
 	free(xfer->semaphores);
 	free(xfer->parts);
 	free(xfer);
@@ -138,7 +138,7 @@ static void copied_locked(struct kvfs_xfer *xfer)
 		kv_lib_pool_let_go_locked(xfer->pool, xfer->pages,
 					  xfer->n_pages,
 					  kv_xfer_brings_in(xfer->kind));
-		if (!kv_order_over_locked(xfer, xfer->pool))
+		if (!kv_stream_sync_over_locked(xfer, xfer->pool))
 			xfer->pool->busy--;
 		xfer->pool = NULL;
 	}

@@ -83,7 +83,7 @@ struct kvfs_xfer {
 	bool event_over;  /* lock: the event wait is done */
 	bool waits_for_event;		  /* lock: in order->waiting */
 	struct kv_semaphores *semaphores; /* lock; NULL: its device has none */
-	TAILQ_ENTRY(kvfs_xfer) ordered;	  /* in one of order's lists */
+	TAILQ_ENTRY(kvfs_xfer) synced;	  /* in one of order's lists */
 
 	/* Flushing, flush.c */
 	bool flush_asked; /* lock: somebody waits for DURABLE */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_order.c - loads and saves, and an engine's compute stream that goes on.
+ * test_stream_sync.c - loads and saves, and an engine's compute stream that goes on.
  *
  * All memory of a pool is one value at a time: what a block or a page must be
  * is that value, in every byte.
