@@ -452,7 +452,7 @@ void kv_maps_end_locked(struct kv_reserved *reserved)
 int kvfs_unmap(kvfs_mapping *map, void *stream)
 {
 	struct kvfs_session *session;
-	struct kvfs_xfer *leave = NULL;
+	struct kvfs_xfer *fence = NULL;
 	int r;
 
 	if (map == NULL)
@@ -462,14 +462,15 @@ int kvfs_unmap(kvfs_mapping *map, void *stream)
 		return r;
 	session = map->xfer->session;
 	if (stream != NULL)
-		r = kv_leave_new(map->reserved->inner, stream, NULL, &leave);
+		r = kv_stream_fence_new(map->reserved->inner, stream, NULL,
+					&fence);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&session->lock);
 	end_locked(map);
-	if (leave != NULL)
-		kv_leave_begin_locked(leave, map->reserved->inner, gone_locked,
-				      map);
+	if (fence != NULL)
+		kv_stream_fence_begin_locked(fence, map->reserved->inner,
+					     gone_locked, map);
 	else
 		gone_locked(map);
 	pthread_mutex_unlock(&session->lock);

@@ -155,11 +155,12 @@ static void dropped_locked(void *owner)
 
 int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 {
-	struct kvfs_xfer *leave = NULL;
+	struct kvfs_xfer *fence = NULL;
 	int r = check_set(pages);
 
 	if (r == 0 && stream != NULL)
-		r = kv_leave_new(pages->reserved->inner, stream, NULL, &leave);
+		r = kv_stream_fence_new(pages->reserved->inner, stream, NULL,
+					&fence);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&pages->session->lock);
@@ -168,15 +169,15 @@ int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 	} else {
 		pages->state = SET_DROPPED;
 		pages->refs++;
-		if (leave != NULL)
-			kv_leave_begin_locked(kv_steal(leave),
-					      pages->reserved->inner,
-					      dropped_locked, pages);
+		if (fence != NULL)
+			kv_stream_fence_begin_locked(kv_steal(fence),
+						     pages->reserved->inner,
+						     dropped_locked, pages);
 		else
 			dropped_locked(pages);
 	}
 	pthread_mutex_unlock(&pages->session->lock);
-	kv_leave_free(leave);
+	kv_stream_fence_free(fence);
 	return r;
 }
 
@@ -278,15 +279,15 @@ static void name_locked(struct kvfs_pages *set, struct kv_roster_space *space,
 
 static void seal_locked(struct kvfs_pages *set, struct kv_roster_space *space,
 			const kvfs_key *keys, struct kvfs_xfer *save,
-			struct kvfs_xfer *leave)
+			struct kvfs_xfer *fence)
 {
 	set->state = SET_SEALED;
 	set->refs++;
 	set->pending = 2;
 	name_locked(set, space, keys, save->n);
-	if (leave != NULL)
-		kv_leave_begin_locked(leave, set->reserved->inner,
-				      event_over_locked, set);
+	if (fence != NULL)
+		kv_stream_fence_begin_locked(fence, set->reserved->inner,
+					     event_over_locked, set);
 	else
 		event_over_locked(set);
 	if (save->left[KVFS_SEALED] == 0) {
@@ -337,7 +338,7 @@ static int begin(struct kvfs_pages *set, const kvfs_space *space,
 
 static int seal(struct kvfs_pages *set, kvfs_space *space, const kvfs_key *keys,
 		const kvfs_meta *meta, size_t n, const kvfs_opts *opts,
-		struct kvfs_xfer **leave, kvfs_xfer **ret_xfer)
+		struct kvfs_xfer **fence, kvfs_xfer **ret_xfer)
 {
 	struct kv_roster_space *known;
 	int r = begin(set, space, &known);
@@ -349,7 +350,7 @@ static int seal(struct kvfs_pages *set, kvfs_space *space, const kvfs_key *keys,
 	if (r < 0)
 		set->state = SET_TAKEN;
 	else
-		seal_locked(set, known, keys, *ret_xfer, kv_steal(*leave));
+		seal_locked(set, known, keys, *ret_xfer, kv_steal(*fence));
 	kv_roster_space_put(set->reserved->roster, known);
 	pthread_mutex_unlock(&set->session->lock);
 	return r;
@@ -359,7 +360,7 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 		    const kvfs_meta *meta, size_t n, const kvfs_opts *opts,
 		    kvfs_xfer **ret_xfer)
 {
-	struct kvfs_xfer *leave = NULL;
+	struct kvfs_xfer *fence = NULL;
 	const struct kvfs_pool *inner;
 	int r = check_set(pages);
 
@@ -374,10 +375,10 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 	if (ret_xfer == NULL || n > pages->n)
 		return -EINVAL;
 	if (opts != NULL && (opts->stream != NULL || opts->event != NULL))
-		r = kv_leave_new(pages->reserved->inner, opts->stream,
-				 opts->event, &leave);
+		r = kv_stream_fence_new(pages->reserved->inner, opts->stream,
+					opts->event, &fence);
 	if (r == 0)
-		r = seal(pages, space, keys, meta, n, opts, &leave, ret_xfer);
-	kv_leave_free(leave);
+		r = seal(pages, space, keys, meta, n, opts, &fence, ret_xfer);
+	kv_stream_fence_free(fence);
 	return r;
 }

@@ -224,8 +224,8 @@ void kv_xfer_event_over_locked(struct kvfs_xfer *xfer)
 {
 	if (xfer->kind == KV_XFER_LOAD)
 		kv_load_begin_locked(xfer);
-	else if (xfer->kind == KV_XFER_LEAVE)
-		kv_leave_event_over_locked(xfer);
+	else if (xfer->kind == KV_XFER_FENCE)
+		kv_stream_fence_event_over_locked(xfer);
 	else
 		kv_save_begin_locked(xfer);
 }

@@ -17,20 +17,20 @@
 #include "kernels/session/timer.h"
 #include "common/wire.h"
 
-/* Up to KV_XFER_LEAVE they are over when COPIED. */
+/* Up to KV_XFER_FENCE they are over when COPIED. */
 enum kv_xfer_kind {
 	KV_XFER_LOAD,
 	KV_XFER_RESTORE,
 	KV_XFER_PREFETCH,
 	KV_XFER_MAP,   /* map.h: its bytes come by loads of their own */
-	KV_XFER_LEAVE, /* stream_fence.h: of no bytes */
+	KV_XFER_FENCE, /* stream_fence.h: of no bytes */
 	KV_XFER_SAVE,
 	KV_XFER_BARRIER,
 };
 
 static inline bool kv_xfer_brings_in(enum kv_xfer_kind kind)
 {
-	return kind <= KV_XFER_LEAVE;
+	return kind <= KV_XFER_FENCE;
 }
 
 struct kv_device;
