@@ -37,7 +37,8 @@
 struct placing {
 	struct kvfs_mapping *map;
 	kvfs_space *space;
-	struct kv_roster_space *known; /* @space, as the roster has it */
+	struct kv_page_table_space
+		*known; /* @space, as the page table has it */
 	const kvfs_key *keys;
 	uint8_t *states;	/* of the blocks: as kvfs_probe says */
 	struct kv_bring *first; /* the last one made is the first here */
@@ -67,21 +68,21 @@ static void settle_locked(struct kv_use *use, int status)
 void kv_map_page_over_locked(struct kv_reserved *reserved, struct kv_page *page,
 			     int status)
 {
-	struct kv_roster *roster = reserved->roster;
+	struct kv_page_table *page_table = reserved->page_table;
 	struct kv_use *use;
 
 	if (status == 0)
-		kv_roster_ready(roster, page);
+		kv_page_table_ready(page_table, page);
 	while ((use = LIST_FIRST(&page->waiting)) != NULL) {
 		LIST_REMOVE(use, others);
 		if (status < 0) {
 			use->page = NULL;
-			kv_roster_put(roster, page);
+			kv_page_table_put(page_table, page);
 		}
 		settle_locked(use, status);
 	}
 	if (status < 0)
-		kv_roster_give(roster, page);
+		kv_page_table_give(page_table, page);
 }
 
 static void stop_locked(struct kv_use *use, int status)
@@ -89,7 +90,7 @@ static void stop_locked(struct kv_use *use, int status)
 	struct kv_page *page = kv_steal(use->page);
 
 	LIST_REMOVE(use, others);
-	kv_roster_put(use->map->reserved->roster, page);
+	kv_page_table_put(use->map->reserved->page_table, page);
 	if (page->bring != NULL)
 		kv_bring_unwant_locked(page->bring);
 	settle_locked(use, status);
@@ -110,7 +111,7 @@ void kv_map_stopped_locked(struct kvfs_xfer *xfer)
 static void join_locked(struct kv_use *use, struct kv_page *page)
 {
 	use->page = page;
-	kv_roster_get(use->map->reserved->roster, page);
+	kv_page_table_get(use->map->reserved->page_table, page);
 	if (page->state == KV_PAGE_READY) {
 		settle_locked(use, 0);
 		return;
@@ -139,15 +140,15 @@ static int need_bring_locked(struct placing *m)
 static int begin_locked(struct placing *m, const kvfs_key *key,
 			struct kv_page **ret_page)
 {
-	struct kv_roster *roster = m->map->reserved->roster;
+	struct kv_page_table *page_table = m->map->reserved->page_table;
 	int r = need_bring_locked(m);
 
 	if (r < 0)
 		return r;
-	*ret_page = kv_roster_take(roster);
+	*ret_page = kv_page_table_take(page_table);
 	if (*ret_page == NULL)
 		return -ENOSPC;
-	kv_roster_name(roster, *ret_page, m->known, key);
+	kv_page_table_name(page_table, *ret_page, m->known, key);
 	kv_bring_add_locked(m->first, *ret_page);
 	return 0;
 }
@@ -159,8 +160,9 @@ static bool is_in_cache(uint8_t state)
 
 static void place_locked(struct placing *m, size_t i)
 {
-	struct kv_roster *roster = m->map->reserved->roster;
-	struct kv_page *page = kv_roster_find(roster, m->known, &m->keys[i]);
+	struct kv_page_table *page_table = m->map->reserved->page_table;
+	struct kv_page *page =
+		kv_page_table_find(page_table, m->known, &m->keys[i]);
 	int r = 0;
 
 	if (page == NULL)
@@ -179,14 +181,14 @@ static void place_locked(struct placing *m, size_t i)
  */
 static void place_all_locked(struct placing *m)
 {
-	struct kv_roster *roster = m->map->reserved->roster;
+	struct kv_page_table *page_table = m->map->reserved->page_table;
 	struct kv_page *page;
 	size_t i;
 
 	for (i = m->map->n; i-- > 0;) {
-		page = kv_roster_find(roster, m->known, &m->keys[i]);
+		page = kv_page_table_find(page_table, m->known, &m->keys[i]);
 		if (page != NULL)
-			kv_roster_touch(roster, page);
+			kv_page_table_touch(page_table, page);
 	}
 	for (i = 0; i < m->map->n; i++)
 		place_locked(m, i);
@@ -208,8 +210,8 @@ static long look_up(struct placing *m)
 	pthread_mutex_lock(&session->lock);
 	for (i = 0; i < m->map->n; i++) {
 		m->states[i] = KVFS_DRAM;
-		if (kv_roster_find(m->map->reserved->roster, m->known,
-				   &m->keys[i]) != NULL)
+		if (kv_page_table_find(m->map->reserved->page_table, m->known,
+				       &m->keys[i]) != NULL)
 			continue;
 		m->states[i] = KVFS_ABSENT;
 		keys[n++] = m->keys[i];
@@ -281,7 +283,8 @@ static int start(struct placing *m, const kvfs_opts *opts)
 	long in_cache;
 
 	pthread_mutex_lock(&session->lock);
-	m->known = kv_roster_space_get(reserved->roster, m->space->name);
+	m->known =
+		kv_page_table_space_get(reserved->page_table, m->space->name);
 	pthread_mutex_unlock(&session->lock);
 	if (m->known == NULL)
 		return -ENOMEM;
@@ -289,7 +292,7 @@ static int start(struct placing *m, const kvfs_opts *opts)
 	pthread_mutex_lock(&session->lock);
 	if (in_cache >= 0)
 		start_locked(m, (uint64_t)in_cache);
-	kv_roster_space_put(reserved->roster, m->known);
+	kv_page_table_space_put(reserved->page_table, m->known);
 	pthread_mutex_unlock(&session->lock);
 	while ((bring = m->first) != NULL) {
 		m->first = bring->next;
@@ -400,7 +403,8 @@ int64_t kvfs_map_page(kvfs_mapping *map, size_t i)
 	pthread_mutex_lock(&map->xfer->session->lock);
 	r = page_locked(map, i, &page);
 	if (r == 0)
-		r = (int64_t)kv_roster_index(map->reserved->roster, page);
+		r = (int64_t)kv_page_table_index(map->reserved->page_table,
+						 page);
 	pthread_mutex_unlock(&map->xfer->session->lock);
 	return r;
 }
@@ -428,7 +432,8 @@ static void gone_locked(void *owner)
 
 	for (i = map->n; i-- > 0;)
 		if (map->uses[i].page != NULL)
-			kv_roster_put(map->reserved->roster, map->uses[i].page);
+			kv_page_table_put(map->reserved->page_table,
+					  map->uses[i].page);
 	kv_xfer_put_locked(map->xfer);
 	free(map);
 }

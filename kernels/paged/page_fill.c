@@ -97,8 +97,8 @@ static int lease_and_load(struct kv_bring *bring, const kvfs_opts *opts,
 
 	for (i = 0; i < bring->n; i++) {
 		keys[i] = bring->page[i]->key;
-		pages[i] = (int64_t)kv_roster_index(reserved->roster,
-						    bring->page[i]);
+		pages[i] = (int64_t)kv_page_table_index(reserved->page_table,
+							bring->page[i]);
 	}
 	how.deadline = 0;
 	r = kvfs_acquire(&query, 1, 0, KVFS_FOREVER, ret_lease);

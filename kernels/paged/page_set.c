@@ -61,7 +61,7 @@ static void give_back_locked(struct kvfs_pages *set)
 	size_t i;
 
 	for (i = set->n; i-- > 0;)
-		kv_roster_give(set->reserved->roster, set->page[i]);
+		kv_page_table_give(set->reserved->page_table, set->page[i]);
 }
 
 /* ---- taking ---- */
@@ -69,8 +69,8 @@ static void give_back_locked(struct kvfs_pages *set)
 int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages)
 {
 	_cleanup_(kv_freep) struct kvfs_pages *set = NULL;
-	struct kv_roster_counts counts;
-	struct kv_roster *roster;
+	struct kv_page_table_counts counts;
+	struct kv_page_table *page_table;
 	size_t i;
 	int r = kv_reserved_check(pool);
 
@@ -85,15 +85,15 @@ int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages)
 	set->reserved = pool->reserved;
 	set->n = n;
 	set->refs = 1;
-	roster = pool->reserved->roster;
+	page_table = pool->reserved->page_table;
 	pthread_mutex_lock(&pool->session->lock);
 	kv_reserved_room_locked(pool->reserved, n);
-	counts = kv_roster_count(roster);
+	counts = kv_page_table_count(page_table);
 	if (counts.free + counts.cached < n) {
 		r = -ENOSPC;
 	} else {
 		for (i = 0; i < n; i++)
-			set->page[i] = kv_roster_take(roster);
+			set->page[i] = kv_page_table_take(page_table);
 		LIST_INSERT_HEAD(&pool->reserved->sets, set, others);
 	}
 	pthread_mutex_unlock(&pool->session->lock);
@@ -123,8 +123,8 @@ int64_t kvfs_pages_page(kvfs_pages *pages, size_t i)
 	r = -EINVAL;
 	pthread_mutex_lock(&pages->session->lock);
 	if (has_page_locked(pages, i))
-		r = (int64_t)kv_roster_index(pages->reserved->roster,
-					     pages->page[i]);
+		r = (int64_t)kv_page_table_index(pages->reserved->page_table,
+						 pages->page[i]);
 	pthread_mutex_unlock(&pages->session->lock);
 	return r;
 }
@@ -227,7 +227,7 @@ void kv_sets_free_locked(struct kv_reserved *reserved)
  */
 static void pending_over_locked(struct kvfs_pages *set)
 {
-	struct kv_roster *roster = set->reserved->roster;
+	struct kv_page_table *page_table = set->reserved->page_table;
 	size_t i;
 
 	assert(set->pending > 0);
@@ -235,9 +235,9 @@ static void pending_over_locked(struct kvfs_pages *set)
 		return;
 	for (i = set->n; i-- > 0;) {
 		if (set->page[i]->state == KV_PAGE_TAKEN)
-			kv_roster_give(roster, set->page[i]);
+			kv_page_table_give(page_table, set->page[i]);
 		else
-			kv_roster_put(roster, set->page[i]);
+			kv_page_table_put(page_table, set->page[i]);
 	}
 	put_locked(set);
 }
@@ -263,23 +263,24 @@ static void saved(struct kvfs_xfer *save, enum kvfs_stage stage)
 	pending_over_locked(set);
 }
 
-static void name_locked(struct kvfs_pages *set, struct kv_roster_space *space,
-			const kvfs_key *keys, size_t n)
+static void name_locked(struct kvfs_pages *set,
+			struct kv_page_table_space *space, const kvfs_key *keys,
+			size_t n)
 {
-	struct kv_roster *roster = set->reserved->roster;
+	struct kv_page_table *page_table = set->reserved->page_table;
 	size_t i;
 
 	for (i = 0; i < n; i++) {
-		if (kv_roster_find(roster, space, &keys[i]) != NULL)
+		if (kv_page_table_find(page_table, space, &keys[i]) != NULL)
 			continue;
-		kv_roster_name(roster, set->page[i], space, &keys[i]);
-		kv_roster_get(roster, set->page[i]);
+		kv_page_table_name(page_table, set->page[i], space, &keys[i]);
+		kv_page_table_get(page_table, set->page[i]);
 	}
 }
 
-static void seal_locked(struct kvfs_pages *set, struct kv_roster_space *space,
-			const kvfs_key *keys, struct kvfs_xfer *save,
-			struct kvfs_xfer *fence)
+static void seal_locked(struct kvfs_pages *set,
+			struct kv_page_table_space *space, const kvfs_key *keys,
+			struct kvfs_xfer *save, struct kvfs_xfer *fence)
 {
 	set->state = SET_SEALED;
 	set->refs++;
@@ -309,15 +310,15 @@ static int save_pages(struct kvfs_pages *set, kvfs_space *space,
 	if (pages == NULL)
 		return -ENOMEM;
 	for (i = 0; i < n; i++)
-		pages[i] = (int64_t)kv_roster_index(set->reserved->roster,
-						    set->page[i]);
+		pages[i] = (int64_t)kv_page_table_index(
+			set->reserved->page_table, set->page[i]);
 	return kvfs_save(set->reserved->inner, space, keys, meta, n, pages,
 			 opts, ret_xfer);
 }
 
-/* TAKEN to SEALING, and the space as the roster has it. */
+/* TAKEN to SEALING, and the space as the page table has it. */
 static int begin(struct kvfs_pages *set, const kvfs_space *space,
-		 struct kv_roster_space **ret_known)
+		 struct kv_page_table_space **ret_known)
 {
 	int r = 0;
 
@@ -325,8 +326,8 @@ static int begin(struct kvfs_pages *set, const kvfs_space *space,
 	if (set->state != SET_TAKEN) {
 		r = -EINVAL;
 	} else {
-		*ret_known =
-			kv_roster_space_get(set->reserved->roster, space->name);
+		*ret_known = kv_page_table_space_get(set->reserved->page_table,
+						     space->name);
 		if (*ret_known == NULL)
 			r = -ENOMEM;
 		else
@@ -340,7 +341,7 @@ static int seal(struct kvfs_pages *set, kvfs_space *space, const kvfs_key *keys,
 		const kvfs_meta *meta, size_t n, const kvfs_opts *opts,
 		struct kvfs_xfer **fence, kvfs_xfer **ret_xfer)
 {
-	struct kv_roster_space *known;
+	struct kv_page_table_space *known;
 	int r = begin(set, space, &known);
 
 	if (r < 0)
@@ -351,7 +352,7 @@ static int seal(struct kvfs_pages *set, kvfs_space *space, const kvfs_key *keys,
 		set->state = SET_TAKEN;
 	else
 		seal_locked(set, known, keys, *ret_xfer, kv_steal(*fence));
-	kv_roster_space_put(set->reserved->roster, known);
+	kv_page_table_space_put(set->reserved->page_table, known);
 	pthread_mutex_unlock(&set->session->lock);
 	return r;
 }

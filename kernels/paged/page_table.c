@@ -7,13 +7,13 @@
  *
  * STATES    of a page:
  *
- *                FREE -> TAKEN    kv_roster_take
- *               READY -> TAKEN    kv_roster_take (nobody uses it)
- *               TAKEN -> COMING   kv_roster_name
- *              COMING -> READY    kv_roster_ready
- *              COMING -> FREE     kv_roster_give (it did not come)
- *               TAKEN -> FREE     kv_roster_give
- *               READY -> FREE     kv_roster_put (its space was forgotten)
+ *                FREE -> TAKEN    kv_page_table_take
+ *               READY -> TAKEN    kv_page_table_take (nobody uses it)
+ *               TAKEN -> COMING   kv_page_table_name
+ *              COMING -> READY    kv_page_table_ready
+ *              COMING -> FREE     kv_page_table_give (it did not come)
+ *               TAKEN -> FREE     kv_page_table_give
+ *               READY -> FREE     kv_page_table_put (its space was forgotten)
  *
  * INVARIANTS
  *   (1) A page has a key, and is in the table, if and only if it is COMING or
@@ -31,8 +31,8 @@
 
 #include "kernels/paged/page_table.h"
 
-struct kv_roster_space {
-	LIST_ENTRY(kv_roster_space) others;
+struct kv_page_table_space {
+	LIST_ENTRY(kv_page_table_space) others;
 	bool forgotten;
 	size_t holders;
 	char name[];
@@ -41,100 +41,104 @@ struct kv_roster_space {
 LIST_HEAD(bucket, kv_page);
 TAILQ_HEAD(idle, kv_page);
 
-struct kv_roster {
+struct kv_page_table {
 	uint64_t max, pages;
 	uint64_t unused; /* from here to pages they are FREE, in no list */
 	struct kv_page *page;
 	struct bucket *table;
 	uint64_t mask;
 	struct idle free, cached;
-	uint64_t n_free, n_cached, n_taken;  /* n_free: of the list */
-	LIST_HEAD(, kv_roster_space) spaces; /* an engine has a few */
+	uint64_t n_free, n_cached, n_taken;	 /* n_free: of the list */
+	LIST_HEAD(, kv_page_table_space) spaces; /* an engine has a few */
 };
 
-static void check(const struct kv_roster *roster, const struct kv_page *page)
+static void check(const struct kv_page_table *page_table,
+		  const struct kv_page *page)
 {
 	const bool keyed =
 		page->state == KV_PAGE_COMING || page->state == KV_PAGE_READY;
 
 	assert(keyed == (page->space != NULL));
 	assert(keyed || page->refs == 0);
-	assert(roster->n_free + roster->n_cached + roster->n_taken <=
-	       roster->unused);
-	assert(roster->unused <= roster->pages);
+	assert(page_table->n_free + page_table->n_cached +
+		       page_table->n_taken <=
+	       page_table->unused);
+	assert(page_table->unused <= page_table->pages);
 }
 
-void kv_roster_free(struct kv_roster *roster)
+void kv_page_table_free(struct kv_page_table *page_table)
 {
-	struct kv_roster_space *space;
+	struct kv_page_table_space *space;
 	uint64_t i;
 
-	if (roster == NULL)
+	if (page_table == NULL)
 		return;
-	for (i = 0; i < roster->unused; i++)
-		if (roster->page[i].space != NULL)
-			kv_roster_space_put(roster, roster->page[i].space);
-	while ((space = LIST_FIRST(&roster->spaces)) != NULL) {
+	for (i = 0; i < page_table->unused; i++)
+		if (page_table->page[i].space != NULL)
+			kv_page_table_space_put(page_table,
+						page_table->page[i].space);
+	while ((space = LIST_FIRST(&page_table->spaces)) != NULL) {
 		LIST_REMOVE(space, others);
 		free(space);
 	}
-	free(roster->page);
-	free(roster->table);
-	free(roster);
+	free(page_table->page);
+	free(page_table->table);
+	free(page_table);
 }
 
-static void freep(struct kv_roster **roster)
+static void freep(struct kv_page_table **page_table)
 {
-	kv_roster_free(*roster);
+	kv_page_table_free(*page_table);
 }
 
 /* Memory that is not touched costs nothing: all is made for the largest size.
  */
-int kv_roster_new(uint64_t max, struct kv_roster **ret_roster)
+int kv_page_table_new(uint64_t max, struct kv_page_table **ret_page_table)
 {
-	_cleanup_(freep) struct kv_roster *roster = calloc(1, sizeof(*roster));
+	_cleanup_(freep) struct kv_page_table *page_table =
+		calloc(1, sizeof(*page_table));
 	uint64_t buckets = 1;
 
-	if (roster == NULL || max > UINT32_MAX)
+	if (page_table == NULL || max > UINT32_MAX)
 		return -ENOMEM;
 	while (buckets < max)
 		buckets *= 2;
-	roster->max = max;
-	roster->mask = buckets - 1;
-	roster->page = calloc(max, sizeof(*roster->page));
-	roster->table = calloc(buckets, sizeof(*roster->table));
-	if (roster->page == NULL || roster->table == NULL)
+	page_table->max = max;
+	page_table->mask = buckets - 1;
+	page_table->page = calloc(max, sizeof(*page_table->page));
+	page_table->table = calloc(buckets, sizeof(*page_table->table));
+	if (page_table->page == NULL || page_table->table == NULL)
 		return -ENOMEM;
-	TAILQ_INIT(&roster->free);
-	TAILQ_INIT(&roster->cached);
-	LIST_INIT(&roster->spaces);
-	*ret_roster = kv_steal(roster);
+	TAILQ_INIT(&page_table->free);
+	TAILQ_INIT(&page_table->cached);
+	LIST_INIT(&page_table->spaces);
+	*ret_page_table = kv_steal(page_table);
 	return 0;
 }
 
-void kv_roster_grow(struct kv_roster *roster, uint64_t pages)
+void kv_page_table_grow(struct kv_page_table *page_table, uint64_t pages)
 {
-	assert(pages >= roster->pages && pages <= roster->max);
-	roster->pages = pages;
+	assert(pages >= page_table->pages && pages <= page_table->max);
+	page_table->pages = pages;
 }
 
 /* ---- spaces ---- */
 
-static struct kv_roster_space *find_space(struct kv_roster *roster,
-					  const char *name)
+static struct kv_page_table_space *find_space(struct kv_page_table *page_table,
+					      const char *name)
 {
-	struct kv_roster_space *space;
+	struct kv_page_table_space *space;
 
-	LIST_FOREACH(space, &roster->spaces, others)
+	LIST_FOREACH(space, &page_table->spaces, others)
 		if (strcmp(space->name, name) == 0)
 			return space;
 	return NULL;
 }
 
-struct kv_roster_space *kv_roster_space_get(struct kv_roster *roster,
-					    const char *name)
+struct kv_page_table_space *
+kv_page_table_space_get(struct kv_page_table *page_table, const char *name)
 {
-	struct kv_roster_space *space = find_space(roster, name);
+	struct kv_page_table_space *space = find_space(page_table, name);
 	const size_t len = strlen(name) + 1;
 
 	if (space == NULL) {
@@ -142,16 +146,16 @@ struct kv_roster_space *kv_roster_space_get(struct kv_roster *roster,
 		if (space == NULL)
 			return NULL;
 		memcpy(space->name, name, len);
-		LIST_INSERT_HEAD(&roster->spaces, space, others);
+		LIST_INSERT_HEAD(&page_table->spaces, space, others);
 	}
 	space->holders++;
 	return space;
 }
 
-void kv_roster_space_put(struct kv_roster *roster,
-			 struct kv_roster_space *space)
+void kv_page_table_space_put(struct kv_page_table *page_table,
+			     struct kv_page_table_space *space)
 {
-	(void)roster;
+	(void)page_table;
 	assert(space->holders > 0);
 	if (--space->holders > 0)
 		return;
@@ -160,9 +164,9 @@ void kv_roster_space_put(struct kv_roster *roster,
 	free(space);
 }
 
-void kv_roster_forget(struct kv_roster *roster, const char *name)
+void kv_page_table_forget(struct kv_page_table *page_table, const char *name)
 {
-	struct kv_roster_space *space = find_space(roster, name);
+	struct kv_page_table_space *space = find_space(page_table, name);
 
 	if (space == NULL)
 		return;
@@ -172,150 +176,153 @@ void kv_roster_forget(struct kv_roster *roster, const char *name)
 
 /* ---- keys ---- */
 
-static struct bucket *bucket_of(const struct kv_roster *roster,
-				const struct kv_roster_space *space,
+static struct bucket *bucket_of(const struct kv_page_table *page_table,
+				const struct kv_page_table_space *space,
 				const kvfs_key *key)
 {
 	uint64_t hash = XXH3_64bits_withSeed(key->bytes, sizeof(key->bytes),
 					     (uintptr_t)space ^ key->len);
 
-	return &roster->table[hash & roster->mask];
+	return &page_table->table[hash & page_table->mask];
 }
 
-struct kv_page *kv_roster_find(struct kv_roster *roster,
-			       const struct kv_roster_space *space,
-			       const kvfs_key *key)
+struct kv_page *kv_page_table_find(struct kv_page_table *page_table,
+				   const struct kv_page_table_space *space,
+				   const kvfs_key *key)
 {
 	struct kv_page *page;
 
-	LIST_FOREACH(page, bucket_of(roster, space, key), bucket)
+	LIST_FOREACH(page, bucket_of(page_table, space, key), bucket)
 		if (page->space == space && page->key.len == key->len &&
 		    memcmp(page->key.bytes, key->bytes, key->len) == 0)
 			return page;
 	return NULL;
 }
 
-static void unname(struct kv_roster *roster, struct kv_page *page)
+static void unname(struct kv_page_table *page_table, struct kv_page *page)
 {
 	LIST_REMOVE(page, bucket);
-	kv_roster_space_put(roster, kv_steal(page->space));
+	kv_page_table_space_put(page_table, kv_steal(page->space));
 }
 
-void kv_roster_name(struct kv_roster *roster, struct kv_page *page,
-		    struct kv_roster_space *space, const kvfs_key *key)
+void kv_page_table_name(struct kv_page_table *page_table, struct kv_page *page,
+			struct kv_page_table_space *space, const kvfs_key *key)
 {
 	assert(page->state == KV_PAGE_TAKEN);
-	assert(kv_roster_find(roster, space, key) == NULL);
-	roster->n_taken--;
+	assert(kv_page_table_find(page_table, space, key) == NULL);
+	page_table->n_taken--;
 	page->state = KV_PAGE_COMING;
 	page->space = space;
 	space->holders++;
 	memset(&page->key, 0, sizeof(page->key));
 	memcpy(page->key.bytes, key->bytes, key->len);
 	page->key.len = key->len;
-	LIST_INSERT_HEAD(bucket_of(roster, space, &page->key), page, bucket);
-	check(roster, page);
+	LIST_INSERT_HEAD(bucket_of(page_table, space, &page->key), page,
+			 bucket);
+	check(page_table, page);
 }
 
 /* ---- pages ---- */
 
-static void to_free(struct kv_roster *roster, struct kv_page *page)
+static void to_free(struct kv_page_table *page_table, struct kv_page *page)
 {
 	assert(page->refs == 0);
 	if (page->space != NULL)
-		unname(roster, page);
+		unname(page_table, page);
 	page->state = KV_PAGE_FREE;
-	TAILQ_INSERT_HEAD(&roster->free, page, idle);
-	roster->n_free++;
-	check(roster, page);
+	TAILQ_INSERT_HEAD(&page_table->free, page, idle);
+	page_table->n_free++;
+	check(page_table, page);
 }
 
-static void from_cached(struct kv_roster *roster, struct kv_page *page)
+static void from_cached(struct kv_page_table *page_table, struct kv_page *page)
 {
-	TAILQ_REMOVE(&roster->cached, page, idle);
-	roster->n_cached--;
+	TAILQ_REMOVE(&page_table->cached, page, idle);
+	page_table->n_cached--;
 }
 
 /* READY, and nobody uses it. */
-static void to_rest(struct kv_roster *roster, struct kv_page *page)
+static void to_rest(struct kv_page_table *page_table, struct kv_page *page)
 {
 	if (page->space->forgotten) {
-		to_free(roster, page);
+		to_free(page_table, page);
 		return;
 	}
-	TAILQ_INSERT_TAIL(&roster->cached, page, idle);
-	roster->n_cached++;
-	check(roster, page);
+	TAILQ_INSERT_TAIL(&page_table->cached, page, idle);
+	page_table->n_cached++;
+	check(page_table, page);
 }
 
-void kv_roster_touch(struct kv_roster *roster, struct kv_page *page)
+void kv_page_table_touch(struct kv_page_table *page_table, struct kv_page *page)
 {
 	if (page->state != KV_PAGE_READY || page->refs > 0)
 		return;
-	from_cached(roster, page);
-	to_rest(roster, page);
+	from_cached(page_table, page);
+	to_rest(page_table, page);
 }
 
-struct kv_page *kv_roster_take(struct kv_roster *roster)
+struct kv_page *kv_page_table_take(struct kv_page_table *page_table)
 {
-	struct kv_page *page = TAILQ_FIRST(&roster->free);
+	struct kv_page *page = TAILQ_FIRST(&page_table->free);
 
 	if (page != NULL) {
-		TAILQ_REMOVE(&roster->free, page, idle);
-		roster->n_free--;
-	} else if (roster->unused < roster->pages) {
-		page = &roster->page[roster->unused++];
+		TAILQ_REMOVE(&page_table->free, page, idle);
+		page_table->n_free--;
+	} else if (page_table->unused < page_table->pages) {
+		page = &page_table->page[page_table->unused++];
 	} else {
-		page = TAILQ_FIRST(&roster->cached);
+		page = TAILQ_FIRST(&page_table->cached);
 		if (page == NULL)
 			return NULL;
-		from_cached(roster, page);
-		unname(roster, page);
+		from_cached(page_table, page);
+		unname(page_table, page);
 	}
 	page->state = KV_PAGE_TAKEN;
-	roster->n_taken++;
-	check(roster, page);
+	page_table->n_taken++;
+	check(page_table, page);
 	return page;
 }
 
-void kv_roster_give(struct kv_roster *roster, struct kv_page *page)
+void kv_page_table_give(struct kv_page_table *page_table, struct kv_page *page)
 {
 	assert(page->state == KV_PAGE_TAKEN || page->state == KV_PAGE_COMING);
 	if (page->state == KV_PAGE_TAKEN)
-		roster->n_taken--;
-	to_free(roster, page);
+		page_table->n_taken--;
+	to_free(page_table, page);
 }
 
-void kv_roster_ready(struct kv_roster *roster, struct kv_page *page)
+void kv_page_table_ready(struct kv_page_table *page_table, struct kv_page *page)
 {
 	assert(page->state == KV_PAGE_COMING);
 	page->state = KV_PAGE_READY;
 	if (page->refs == 0)
-		to_rest(roster, page);
+		to_rest(page_table, page);
 }
 
-void kv_roster_get(struct kv_roster *roster, struct kv_page *page)
+void kv_page_table_get(struct kv_page_table *page_table, struct kv_page *page)
 {
 	if (page->state == KV_PAGE_READY && page->refs == 0)
-		from_cached(roster, page);
+		from_cached(page_table, page);
 	page->refs++;
-	check(roster, page);
+	check(page_table, page);
 }
 
-void kv_roster_put(struct kv_roster *roster, struct kv_page *page)
+void kv_page_table_put(struct kv_page_table *page_table, struct kv_page *page)
 {
 	assert(page->refs > 0);
 	if (--page->refs == 0 && page->state == KV_PAGE_READY)
-		to_rest(roster, page);
+		to_rest(page_table, page);
 }
 
-struct kv_roster_counts kv_roster_count(const struct kv_roster *roster)
+struct kv_page_table_counts
+kv_page_table_count(const struct kv_page_table *page_table)
 {
-	struct kv_roster_counts counts = {
-		.pages = roster->pages,
-		.free = roster->n_free + roster->pages - roster->unused,
-		.cached = roster->n_cached,
-		.taken = roster->n_taken,
+	struct kv_page_table_counts counts = {
+		.pages = page_table->pages,
+		.free = page_table->n_free + page_table->pages -
+			page_table->unused,
+		.cached = page_table->n_cached,
+		.taken = page_table->n_taken,
 	};
 
 	counts.mapped =
@@ -323,8 +330,8 @@ struct kv_roster_counts kv_roster_count(const struct kv_roster *roster)
 	return counts;
 }
 
-uint64_t kv_roster_index(const struct kv_roster *roster,
-			 const struct kv_page *page)
+uint64_t kv_page_table_index(const struct kv_page_table *page_table,
+			     const struct kv_page *page)
 {
-	return (uint64_t)(page - roster->page);
+	return (uint64_t)(page - page_table->page);
 }

@@ -2,11 +2,11 @@
 /*
  * paged_pool.c - a pool whose pages are the library's own.
  *
- * OWNS      the pages' memory, the roster, and the pool that copies use.  What
- *           is mapped is map.c's, what is taken is page_set.c's.
+ * OWNS      the pages' memory, the page table, and the pool that copies use.
+ * What is mapped is map.c's, what is taken is page_set.c's.
  *
  * INVARIANTS
- *   (1) A page of the roster has memory, which stays where it is.
+ *   (1) A page of the page table has memory, which stays where it is.
  *   (2) One thread at a time grows a pool.
  *   (3) The caller's pool has no pages: no load, save or restore of the
  * caller's gets at those here.
@@ -27,7 +27,7 @@ static void reserved_free(struct kv_reserved *reserved)
 	kvfs_pool_close(reserved->inner);
 	if (reserved->memory != NULL)
 		reserved->device->release(reserved->memory);
-	kv_roster_free(reserved->roster);
+	kv_page_table_free(reserved->page_table);
 	free(reserved);
 }
 
@@ -93,10 +93,10 @@ static int reserved_new(struct kvfs_pool *pool, const char *device,
 	if (r < 0)
 		return r;
 	reserved->base = base;
-	r = kv_roster_new(max_pages, &reserved->roster);
+	r = kv_page_table_new(max_pages, &reserved->page_table);
 	if (r < 0)
 		return r;
-	kv_roster_grow(reserved->roster, pages);
+	kv_page_table_grow(reserved->page_table, pages);
 	r = register_inner(reserved, pool, device, pages);
 	if (r < 0)
 		return r;
@@ -174,13 +174,13 @@ int kv_reserved_info(const struct kv_reserved *reserved,
 		     struct kvfs_pool_info *ret_info)
 {
 	pthread_mutex_t *lock = &reserved->inner->session->lock;
-	struct kv_roster_counts counts;
+	struct kv_page_table_counts counts;
 	int r = kvfs_pool_info(reserved->inner, ret_info);
 
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(lock);
-	counts = kv_roster_count(reserved->roster);
+	counts = kv_page_table_count(reserved->page_table);
 	pthread_mutex_unlock(lock);
 	ret_info->base = reserved->base;
 	ret_info->page_bytes = reserved->stride;
@@ -241,7 +241,7 @@ static int grow_locked(struct kv_reserved *reserved, uint64_t pages)
 	pthread_mutex_lock(&session->lock);
 	reserved->growing = false;
 	if (r == 0)
-		kv_roster_grow(reserved->roster, pages);
+		kv_page_table_grow(reserved->page_table, pages);
 	pthread_cond_broadcast(&session->changed);
 	return r;
 }
@@ -249,7 +249,7 @@ static int grow_locked(struct kv_reserved *reserved, uint64_t pages)
 /* An eighth more than is needed now, so that calls that grow a pool are few. */
 static int grow_for_locked(struct kv_reserved *reserved, uint64_t n)
 {
-	const uint64_t pages = kv_roster_count(reserved->roster).pages;
+	const uint64_t pages = kv_page_table_count(reserved->page_table).pages;
 	const uint64_t most = reserved->max_pages - pages;
 	const uint64_t need = KV_MIN(n, most);
 	const uint64_t want = KV_MIN(KV_MAX(need, pages / 8), most);
@@ -261,12 +261,12 @@ static int grow_for_locked(struct kv_reserved *reserved, uint64_t n)
 void kv_reserved_room_locked(struct kv_reserved *reserved, uint64_t n)
 {
 	struct kvfs_session *session = reserved->inner->session;
-	struct kv_roster_counts counts;
+	struct kv_page_table_counts counts;
 	int r = 0;
 
 	kv_assert_locked(&session->lock);
 	while (r == 0) {
-		counts = kv_roster_count(reserved->roster);
+		counts = kv_page_table_count(reserved->page_table);
 		if (counts.free >= n || counts.pages == reserved->max_pages)
 			return;
 		if (reserved->growing)
@@ -280,8 +280,9 @@ void *kv_reserved_addr(const struct kv_reserved *reserved,
 		       const struct kv_page *page, const char *tensor)
 {
 	const struct kv_layout *layout = reserved->inner->layout;
-	uint8_t *at = reserved->base + kv_roster_index(reserved->roster, page) *
-					       reserved->stride;
+	uint8_t *at = reserved->base +
+		      kv_page_table_index(reserved->page_table, page) *
+			      reserved->stride;
 	uint32_t i;
 
 	if (tensor == NULL)
@@ -298,7 +299,7 @@ void kv_reserved_forget_locked(struct kvfs_session *session, const char *name)
 
 	kv_assert_locked(&session->lock);
 	LIST_FOREACH(reserved, &session->reserved, others)
-		kv_roster_forget(reserved->roster, name);
+		kv_page_table_forget(reserved->page_table, name);
 }
 
 int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)

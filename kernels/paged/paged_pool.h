@@ -27,7 +27,7 @@ struct kv_reserved {
 
 	/* lock */
 	LIST_ENTRY(kv_reserved) others; /* in session->reserved */
-	struct kv_roster *roster;
+	struct kv_page_table *page_table;
 	bool growing;
 	LIST_HEAD(, kvfs_mapping) maps;
 	LIST_HEAD(, kvfs_pages) sets;
