@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * map.c - blocks in pages of a reserved pool, for as long as somebody uses
+ * map.c - blocks in pages of a paged pool, for as long as somebody uses
  * them.
  *
  * OWNS      maps, and a use of the page of each of their blocks.
@@ -40,8 +40,8 @@ struct placing {
 	struct kv_page_table_space
 		*known; /* @space, as the page table has it */
 	const kvfs_key *keys;
-	uint8_t *states;	/* of the blocks: as kvfs_probe says */
-	struct kv_bring *first; /* the last one made is the first here */
+	uint8_t *states;	    /* of the blocks: as kvfs_probe says */
+	struct kv_page_fill *first; /* the last one made is the first here */
 };
 
 static size_t index_of(const struct kv_use *use)
@@ -65,10 +65,10 @@ static void settle_locked(struct kv_use *use, int status)
 	kv_xfer_reach_locked(xfer, KVFS_COPIED, 1);
 }
 
-void kv_map_page_over_locked(struct kv_reserved *reserved, struct kv_page *page,
+void kv_map_page_over_locked(struct kv_paged_pool *paged, struct kv_page *page,
 			     int status)
 {
-	struct kv_page_table *page_table = reserved->page_table;
+	struct kv_page_table *page_table = paged->page_table;
 	struct kv_use *use;
 
 	if (status == 0)
@@ -90,9 +90,9 @@ static void stop_locked(struct kv_use *use, int status)
 	struct kv_page *page = kv_steal(use->page);
 
 	LIST_REMOVE(use, others);
-	kv_page_table_put(use->map->reserved->page_table, page);
-	if (page->bring != NULL)
-		kv_bring_unwant_locked(page->bring);
+	kv_page_table_put(use->map->paged->page_table, page);
+	if (page->fill != NULL)
+		kv_page_fill_unwant_locked(page->fill);
 	settle_locked(use, status);
 }
 
@@ -111,28 +111,28 @@ void kv_map_stopped_locked(struct kvfs_xfer *xfer)
 static void join_locked(struct kv_use *use, struct kv_page *page)
 {
 	use->page = page;
-	kv_page_table_get(use->map->reserved->page_table, page);
+	kv_page_table_get(use->map->paged->page_table, page);
 	if (page->state == KV_PAGE_READY) {
 		settle_locked(use, 0);
 		return;
 	}
 	LIST_INSERT_HEAD(&page->waiting, use, others);
-	if (page->bring != NULL)
-		kv_bring_want_locked(page->bring);
+	if (page->fill != NULL)
+		kv_page_fill_want_locked(page->fill);
 }
 
-static int need_bring_locked(struct placing *m)
+static int need_fill_locked(struct placing *m)
 {
-	struct kv_bring *bring;
+	struct kv_page_fill *fill;
 	int r;
 
-	if (m->first != NULL && !kv_bring_is_full(m->first))
+	if (m->first != NULL && !kv_page_fill_is_full(m->first))
 		return 0;
-	r = kv_bring_new_locked(m->map->reserved, m->space, &bring);
+	r = kv_page_fill_new_locked(m->map->paged, m->space, &fill);
 	if (r < 0)
 		return r;
-	bring->next = m->first;
-	m->first = bring;
+	fill->next = m->first;
+	m->first = fill;
 	return 0;
 }
 
@@ -140,8 +140,8 @@ static int need_bring_locked(struct placing *m)
 static int begin_locked(struct placing *m, const kvfs_key *key,
 			struct kv_page **ret_page)
 {
-	struct kv_page_table *page_table = m->map->reserved->page_table;
-	int r = need_bring_locked(m);
+	struct kv_page_table *page_table = m->map->paged->page_table;
+	int r = need_fill_locked(m);
 
 	if (r < 0)
 		return r;
@@ -149,7 +149,7 @@ static int begin_locked(struct placing *m, const kvfs_key *key,
 	if (*ret_page == NULL)
 		return -ENOSPC;
 	kv_page_table_name(page_table, *ret_page, m->known, key);
-	kv_bring_add_locked(m->first, *ret_page);
+	kv_page_fill_add_locked(m->first, *ret_page);
 	return 0;
 }
 
@@ -160,7 +160,7 @@ static bool is_in_cache(uint8_t state)
 
 static void place_locked(struct placing *m, size_t i)
 {
-	struct kv_page_table *page_table = m->map->reserved->page_table;
+	struct kv_page_table *page_table = m->map->paged->page_table;
 	struct kv_page *page =
 		kv_page_table_find(page_table, m->known, &m->keys[i]);
 	int r = 0;
@@ -181,7 +181,7 @@ static void place_locked(struct placing *m, size_t i)
  */
 static void place_all_locked(struct placing *m)
 {
-	struct kv_page_table *page_table = m->map->reserved->page_table;
+	struct kv_page_table *page_table = m->map->paged->page_table;
 	struct kv_page *page;
 	size_t i;
 
@@ -210,7 +210,7 @@ static long look_up(struct placing *m)
 	pthread_mutex_lock(&session->lock);
 	for (i = 0; i < m->map->n; i++) {
 		m->states[i] = KVFS_DRAM;
-		if (kv_page_table_find(m->map->reserved->page_table, m->known,
+		if (kv_page_table_find(m->map->paged->page_table, m->known,
 				       &m->keys[i]) != NULL)
 			continue;
 		m->states[i] = KVFS_ABSENT;
@@ -237,7 +237,7 @@ static void map_freep(struct kvfs_mapping **map)
 static int map_new(kvfs_pool *pool, size_t n, const kvfs_opts *opts,
 		   struct kvfs_mapping **ret_map)
 {
-	struct kvfs_pool *inner = pool->reserved->inner;
+	struct kvfs_pool *inner = pool->paged->inner;
 	_cleanup_(map_freep) struct kvfs_mapping *map =
 		calloc(1, sizeof(*map) + n * sizeof(map->uses[0]));
 	size_t i;
@@ -245,7 +245,7 @@ static int map_new(kvfs_pool *pool, size_t n, const kvfs_opts *opts,
 
 	if (map == NULL)
 		return -ENOMEM;
-	map->reserved = pool->reserved;
+	map->paged = pool->paged;
 	map->n = n;
 	for (i = 0; i < n; i++)
 		map->uses[i].map = map;
@@ -266,25 +266,24 @@ static void start_locked(struct placing *m, uint64_t in_cache)
 {
 	struct kvfs_mapping *map = m->map;
 
-	kv_reserved_room_locked(map->reserved, in_cache);
+	kv_paged_pool_room_locked(map->paged, in_cache);
 	if (map->n > 0) {
-		map->xfer->pool = map->reserved->inner;
+		map->xfer->pool = map->paged->inner;
 		kv_xfer_activate_locked(map->xfer);
 	}
-	LIST_INSERT_HEAD(&map->reserved->maps, map, others);
+	LIST_INSERT_HEAD(&map->paged->maps, map, others);
 	place_all_locked(m);
 }
 
 static int start(struct placing *m, const kvfs_opts *opts)
 {
-	struct kv_reserved *reserved = m->map->reserved;
+	struct kv_paged_pool *paged = m->map->paged;
 	struct kvfs_session *session = m->space->session;
-	struct kv_bring *bring;
+	struct kv_page_fill *fill;
 	long in_cache;
 
 	pthread_mutex_lock(&session->lock);
-	m->known =
-		kv_page_table_space_get(reserved->page_table, m->space->name);
+	m->known = kv_page_table_space_get(paged->page_table, m->space->name);
 	pthread_mutex_unlock(&session->lock);
 	if (m->known == NULL)
 		return -ENOMEM;
@@ -292,11 +291,11 @@ static int start(struct placing *m, const kvfs_opts *opts)
 	pthread_mutex_lock(&session->lock);
 	if (in_cache >= 0)
 		start_locked(m, (uint64_t)in_cache);
-	kv_page_table_space_put(reserved->page_table, m->known);
+	kv_page_table_space_put(paged->page_table, m->known);
 	pthread_mutex_unlock(&session->lock);
-	while ((bring = m->first) != NULL) {
-		m->first = bring->next;
-		kv_bring_start(bring, opts);
+	while ((fill = m->first) != NULL) {
+		m->first = fill->next;
+		kv_page_fill_start(fill, opts);
 	}
 	return (int)KV_MIN(in_cache, 0);
 }
@@ -307,12 +306,12 @@ int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 	_cleanup_(map_freep) struct kvfs_mapping *map = NULL;
 	_cleanup_(kv_freep) uint8_t *states = calloc(n + 1, 1);
 	struct placing m = {.space = space, .keys = keys, .states = states};
-	int r = kv_reserved_check(pool);
+	int r = kv_paged_pool_check(pool);
 
 	if (r == 0)
-		r = kv_reserved_check_space(pool, space);
+		r = kv_paged_pool_check_space(pool, space);
 	if (r == 0)
-		r = kv_reserved_check_opts(pool, opts, 0);
+		r = kv_paged_pool_check_opts(pool, opts, 0);
 	if (r < 0)
 		return r;
 	if (ret_map == NULL || n > KV_QUERY_KEYS_MAX ||
@@ -403,8 +402,7 @@ int64_t kvfs_map_page(kvfs_mapping *map, size_t i)
 	pthread_mutex_lock(&map->xfer->session->lock);
 	r = page_locked(map, i, &page);
 	if (r == 0)
-		r = (int64_t)kv_page_table_index(map->reserved->page_table,
-						 page);
+		r = (int64_t)kv_page_table_index(map->paged->page_table, page);
 	pthread_mutex_unlock(&map->xfer->session->lock);
 	return r;
 }
@@ -418,7 +416,7 @@ void *kvfs_map_addr(kvfs_mapping *map, size_t i, const char *tensor)
 		return NULL;
 	pthread_mutex_lock(&map->xfer->session->lock);
 	if (page_locked(map, i, &page) == 0)
-		addr = kv_reserved_addr(map->reserved, page, tensor);
+		addr = kv_paged_pool_addr(map->paged, page, tensor);
 	pthread_mutex_unlock(&map->xfer->session->lock);
 	return addr;
 }
@@ -432,7 +430,7 @@ static void gone_locked(void *owner)
 
 	for (i = map->n; i-- > 0;)
 		if (map->uses[i].page != NULL)
-			kv_page_table_put(map->reserved->page_table,
+			kv_page_table_put(map->paged->page_table,
 					  map->uses[i].page);
 	kv_xfer_put_locked(map->xfer);
 	free(map);
@@ -444,11 +442,11 @@ static void end_locked(struct kvfs_mapping *map)
 	LIST_REMOVE(map, others);
 }
 
-void kv_maps_end_locked(struct kv_reserved *reserved)
+void kv_maps_end_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_mapping *map;
 
-	while ((map = LIST_FIRST(&reserved->maps)) != NULL) {
+	while ((map = LIST_FIRST(&paged->maps)) != NULL) {
 		end_locked(map);
 		gone_locked(map);
 	}
@@ -467,14 +465,14 @@ int kvfs_unmap(kvfs_mapping *map, void *stream)
 		return r;
 	session = map->xfer->session;
 	if (stream != NULL)
-		r = kv_stream_fence_new(map->reserved->inner, stream, NULL,
+		r = kv_stream_fence_new(map->paged->inner, stream, NULL,
 					&fence);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&session->lock);
 	end_locked(map);
 	if (fence != NULL)
-		kv_stream_fence_begin_locked(fence, map->reserved->inner,
+		kv_stream_fence_begin_locked(fence, map->paged->inner,
 					     gone_locked, map);
 	else
 		gone_locked(map);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * map.h - blocks in pages of a reserved pool, for as long as somebody uses
+ * map.h - blocks in pages of a paged pool, for as long as somebody uses
  * them.
  */
 #ifndef KV_MAP_H
@@ -17,7 +17,7 @@ struct kv_use {
 };
 
 struct kvfs_mapping {
-	struct kv_reserved *reserved;
+	struct kv_paged_pool *paged;
 	struct kvfs_xfer *xfer; /* its blocks are COPIED when in their pages */
 	LIST_ENTRY(kvfs_mapping)
 	others;	      /* lock: in reserved->maps, until unmapped */
@@ -28,13 +28,13 @@ struct kvfs_mapping {
 
 /* The bytes of a page that was COMING are there, or (@status < 0) will not be:
  * who waits for it gets to know. */
-void kv_map_page_over_locked(struct kv_reserved *reserved, struct kv_page *page,
+void kv_map_page_over_locked(struct kv_paged_pool *paged, struct kv_page *page,
 			     int status);
 
 /* xfer->stopped was set: blocks that are not there yet end now. */
 void kv_map_stopped_locked(struct kvfs_xfer *xfer);
 
 /* The pool is being closed: no map of it is one any more. */
-void kv_maps_end_locked(struct kv_reserved *reserved);
+void kv_maps_end_locked(struct kv_paged_pool *paged);
 
 #endif

@@ -3,7 +3,8 @@
  * page_fill.c - a few blocks on their way from the cache to pages of a reserved
  * pool.
  *
- * OWNS      a lease and a load, from kv_bring_start until the load is COPIED.
+ * OWNS      a lease and a load, from kv_page_fill_start until the load is
+ * COPIED.
  *
  * INVARIANTS
  *   (1) Its pages are COMING for as long as it is there: nobody takes them,
@@ -18,64 +19,65 @@
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 
-int kv_bring_new_locked(struct kv_reserved *reserved, struct kvfs_space *space,
-			struct kv_bring **ret_bring)
+int kv_page_fill_new_locked(struct kv_paged_pool *paged,
+			    struct kvfs_space *space,
+			    struct kv_page_fill **ret_fill)
 {
-	struct kv_bring *bring = calloc(1, sizeof(*bring));
+	struct kv_page_fill *fill = calloc(1, sizeof(*fill));
 
-	if (bring == NULL)
+	if (fill == NULL)
 		return -ENOMEM;
-	bring->reserved = reserved;
-	bring->space = space;
-	bring->limit = (size_t)KV_MAX(KV_BRING_BYTES / reserved->stride, 1u);
-	bring->limit = KV_MIN(bring->limit, (size_t)KV_BRING_PAGES);
+	fill->paged = paged;
+	fill->space = space;
+	fill->limit = (size_t)KV_MAX(KV_PAGE_FILL_BYTES / paged->stride, 1u);
+	fill->limit = KV_MIN(fill->limit, (size_t)KV_PAGE_FILL_PAGES);
 	kv_lib_space_get_locked(space);
-	*ret_bring = bring;
+	*ret_fill = fill;
 	return 0;
 }
 
-bool kv_bring_is_full(const struct kv_bring *bring)
+bool kv_page_fill_is_full(const struct kv_page_fill *fill)
 {
-	return bring->n == bring->limit;
+	return fill->n == fill->limit;
 }
 
-void kv_bring_add_locked(struct kv_bring *bring, struct kv_page *page)
+void kv_page_fill_add_locked(struct kv_page_fill *fill, struct kv_page *page)
 {
-	page->bring = bring;
-	bring->page[bring->n++] = page;
+	page->fill = fill;
+	fill->page[fill->n++] = page;
 }
 
-void kv_bring_want_locked(struct kv_bring *bring)
+void kv_page_fill_want_locked(struct kv_page_fill *fill)
 {
-	bring->wanted++;
+	fill->wanted++;
 }
 
-void kv_bring_unwant_locked(struct kv_bring *bring)
+void kv_page_fill_unwant_locked(struct kv_page_fill *fill)
 {
-	assert(bring->wanted > 0);
-	if (--bring->wanted == 0 && bring->load != NULL)
-		kv_xfer_stop_locked(bring->load, -ECANCELED);
+	assert(fill->wanted > 0);
+	if (--fill->wanted == 0 && fill->load != NULL)
+		kv_xfer_stop_locked(fill->load, -ECANCELED);
 }
 
 /* @status: why nothing was loaded, or 0. */
-static void over_locked(struct kv_bring *bring, int status)
+static void over_locked(struct kv_page_fill *fill, int status)
 {
 	size_t i;
 	int r;
 
-	for (i = 0; i < bring->n; i++) {
+	for (i = 0; i < fill->n; i++) {
 		r = status;
 		if (r == 0)
-			r = atomic_load(&bring->load->status[i]);
-		bring->page[i]->bring = NULL;
-		kv_map_page_over_locked(bring->reserved, bring->page[i], r);
+			r = atomic_load(&fill->load->status[i]);
+		fill->page[i]->fill = NULL;
+		kv_map_page_over_locked(fill->paged, fill->page[i], r);
 	}
-	if (bring->load != NULL)
-		kv_xfer_put_locked(bring->load);
-	if (bring->lease != NULL)
-		kv_lease_release_locked(bring->lease);
-	kv_lib_space_put_locked(bring->space);
-	free(bring);
+	if (fill->load != NULL)
+		kv_xfer_put_locked(fill->load);
+	if (fill->lease != NULL)
+		kv_lease_release_locked(fill->lease);
+	kv_lib_space_put_locked(fill->space);
+	free(fill);
 }
 
 static void load_over(struct kvfs_xfer *load, enum kvfs_stage stage)
@@ -84,46 +86,46 @@ static void load_over(struct kvfs_xfer *load, enum kvfs_stage stage)
 		over_locked(load->owner, 0);
 }
 
-static int lease_and_load(struct kv_bring *bring, const kvfs_opts *opts,
+static int lease_and_load(struct kv_page_fill *fill, const kvfs_opts *opts,
 			  kvfs_lease **ret_lease, kvfs_xfer **ret_load)
 {
-	const struct kv_reserved *reserved = bring->reserved;
-	int64_t pages[KV_BRING_PAGES];
-	kvfs_key keys[KV_BRING_PAGES];
-	const kvfs_query query = {bring->space, keys, bring->n};
+	const struct kv_paged_pool *paged = fill->paged;
+	int64_t pages[KV_PAGE_FILL_PAGES];
+	kvfs_key keys[KV_PAGE_FILL_PAGES];
+	const kvfs_query query = {fill->space, keys, fill->n};
 	kvfs_opts how = opts == NULL ? (kvfs_opts){0} : *opts;
 	size_t i;
 	int r;
 
-	for (i = 0; i < bring->n; i++) {
-		keys[i] = bring->page[i]->key;
-		pages[i] = (int64_t)kv_page_table_index(reserved->page_table,
-							bring->page[i]);
+	for (i = 0; i < fill->n; i++) {
+		keys[i] = fill->page[i]->key;
+		pages[i] = (int64_t)kv_page_table_index(paged->page_table,
+							fill->page[i]);
 	}
 	how.deadline = 0;
 	r = kvfs_acquire(&query, 1, 0, KVFS_FOREVER, ret_lease);
 	if (r < 0)
 		return r;
-	return kvfs_load(reserved->inner, *ret_lease, bring->n, pages, &how,
+	return kvfs_load(paged->inner, *ret_lease, fill->n, pages, &how,
 			 ret_load);
 }
 
-void kv_bring_start(struct kv_bring *bring, const kvfs_opts *opts)
+void kv_page_fill_start(struct kv_page_fill *fill, const kvfs_opts *opts)
 {
-	struct kvfs_session *session = bring->reserved->inner->session;
+	struct kvfs_session *session = fill->paged->inner->session;
 	kvfs_lease *lease = NULL;
 	kvfs_xfer *load = NULL;
-	int r = lease_and_load(bring, opts, &lease, &load);
+	int r = lease_and_load(fill, opts, &lease, &load);
 
 	pthread_mutex_lock(&session->lock);
-	bring->lease = lease;
-	bring->load = load;
+	fill->lease = lease;
+	fill->load = load;
 	if (r < 0 || load->left[KVFS_COPIED] == 0) {
-		over_locked(bring, r);
+		over_locked(fill, r);
 	} else {
-		load->owner = bring;
+		load->owner = fill;
 		load->over = load_over;
-		if (bring->wanted == 0)
+		if (fill->wanted == 0)
 			kv_xfer_stop_locked(load, -ECANCELED);
 	}
 	pthread_mutex_unlock(&session->lock);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * page_set.c - pages of a reserved pool that the engine writes to: schedule
+ * page_set.c - pages of a paged pool that the engine writes to: schedule
  * (take), compute, apply (seal, or drop).
  *
  * OWNS      sets of pages, and the pages of those that are not over.
@@ -34,7 +34,7 @@ enum set_state { SET_TAKEN, SET_SEALING, SET_SEALED, SET_DROPPED };
 
 struct kvfs_pages {
 	struct kvfs_session *session; /* fixed */
-	struct kv_reserved *reserved; /* fixed */
+	struct kv_paged_pool *paged;  /* fixed */
 	size_t n;		      /* fixed */
 
 	/* lock */
@@ -61,7 +61,7 @@ static void give_back_locked(struct kvfs_pages *set)
 	size_t i;
 
 	for (i = set->n; i-- > 0;)
-		kv_page_table_give(set->reserved->page_table, set->page[i]);
+		kv_page_table_give(set->paged->page_table, set->page[i]);
 }
 
 /* ---- taking ---- */
@@ -72,7 +72,7 @@ int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages)
 	struct kv_page_table_counts counts;
 	struct kv_page_table *page_table;
 	size_t i;
-	int r = kv_reserved_check(pool);
+	int r = kv_paged_pool_check(pool);
 
 	if (r < 0)
 		return r;
@@ -82,19 +82,19 @@ int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages)
 	if (set == NULL)
 		return -ENOMEM;
 	set->session = pool->session;
-	set->reserved = pool->reserved;
+	set->paged = pool->paged;
 	set->n = n;
 	set->refs = 1;
-	page_table = pool->reserved->page_table;
+	page_table = pool->paged->page_table;
 	pthread_mutex_lock(&pool->session->lock);
-	kv_reserved_room_locked(pool->reserved, n);
+	kv_paged_pool_room_locked(pool->paged, n);
 	counts = kv_page_table_count(page_table);
 	if (counts.free + counts.cached < n) {
 		r = -ENOSPC;
 	} else {
 		for (i = 0; i < n; i++)
 			set->page[i] = kv_page_table_take(page_table);
-		LIST_INSERT_HEAD(&pool->reserved->sets, set, others);
+		LIST_INSERT_HEAD(&pool->paged->sets, set, others);
 	}
 	pthread_mutex_unlock(&pool->session->lock);
 	if (r < 0)
@@ -123,7 +123,7 @@ int64_t kvfs_pages_page(kvfs_pages *pages, size_t i)
 	r = -EINVAL;
 	pthread_mutex_lock(&pages->session->lock);
 	if (has_page_locked(pages, i))
-		r = (int64_t)kv_page_table_index(pages->reserved->page_table,
+		r = (int64_t)kv_page_table_index(pages->paged->page_table,
 						 pages->page[i]);
 	pthread_mutex_unlock(&pages->session->lock);
 	return r;
@@ -137,8 +137,7 @@ void *kvfs_pages_addr(kvfs_pages *pages, size_t i, const char *tensor)
 		return NULL;
 	pthread_mutex_lock(&pages->session->lock);
 	if (has_page_locked(pages, i))
-		addr = kv_reserved_addr(pages->reserved, pages->page[i],
-					tensor);
+		addr = kv_paged_pool_addr(pages->paged, pages->page[i], tensor);
 	pthread_mutex_unlock(&pages->session->lock);
 	return addr;
 }
@@ -159,7 +158,7 @@ int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 	int r = check_set(pages);
 
 	if (r == 0 && stream != NULL)
-		r = kv_stream_fence_new(pages->reserved->inner, stream, NULL,
+		r = kv_stream_fence_new(pages->paged->inner, stream, NULL,
 					&fence);
 	if (r < 0)
 		return r;
@@ -171,7 +170,7 @@ int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 		pages->refs++;
 		if (fence != NULL)
 			kv_stream_fence_begin_locked(kv_steal(fence),
-						     pages->reserved->inner,
+						     pages->paged->inner,
 						     dropped_locked, pages);
 		else
 			dropped_locked(pages);
@@ -197,22 +196,22 @@ void kvfs_pages_free(kvfs_pages *pages)
 	pthread_mutex_unlock(&session->lock);
 }
 
-void kv_sets_end_locked(struct kv_reserved *reserved)
+void kv_sets_end_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_pages *set;
 
-	LIST_FOREACH(set, &reserved->sets, others)
+	LIST_FOREACH(set, &paged->sets, others)
 		if (set->state == SET_TAKEN) {
 			set->state = SET_DROPPED;
 			give_back_locked(set);
 		}
 }
 
-void kv_sets_free_locked(struct kv_reserved *reserved)
+void kv_sets_free_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_pages *set;
 
-	while ((set = LIST_FIRST(&reserved->sets)) != NULL) {
+	while ((set = LIST_FIRST(&paged->sets)) != NULL) {
 		if (set->save != NULL)
 			set->save->over = NULL;
 		LIST_REMOVE(set, others);
@@ -227,7 +226,7 @@ void kv_sets_free_locked(struct kv_reserved *reserved)
  */
 static void pending_over_locked(struct kvfs_pages *set)
 {
-	struct kv_page_table *page_table = set->reserved->page_table;
+	struct kv_page_table *page_table = set->paged->page_table;
 	size_t i;
 
 	assert(set->pending > 0);
@@ -249,7 +248,7 @@ static void event_over_locked(void *owner)
 
 	for (i = 0; i < set->n; i++)
 		if (set->page[i]->state == KV_PAGE_COMING)
-			kv_map_page_over_locked(set->reserved, set->page[i], 0);
+			kv_map_page_over_locked(set->paged, set->page[i], 0);
 	pending_over_locked(set);
 }
 
@@ -267,7 +266,7 @@ static void name_locked(struct kvfs_pages *set,
 			struct kv_page_table_space *space, const kvfs_key *keys,
 			size_t n)
 {
-	struct kv_page_table *page_table = set->reserved->page_table;
+	struct kv_page_table *page_table = set->paged->page_table;
 	size_t i;
 
 	for (i = 0; i < n; i++) {
@@ -287,7 +286,7 @@ static void seal_locked(struct kvfs_pages *set,
 	set->pending = 2;
 	name_locked(set, space, keys, save->n);
 	if (fence != NULL)
-		kv_stream_fence_begin_locked(fence, set->reserved->inner,
+		kv_stream_fence_begin_locked(fence, set->paged->inner,
 					     event_over_locked, set);
 	else
 		event_over_locked(set);
@@ -310,10 +309,10 @@ static int save_pages(struct kvfs_pages *set, kvfs_space *space,
 	if (pages == NULL)
 		return -ENOMEM;
 	for (i = 0; i < n; i++)
-		pages[i] = (int64_t)kv_page_table_index(
-			set->reserved->page_table, set->page[i]);
-	return kvfs_save(set->reserved->inner, space, keys, meta, n, pages,
-			 opts, ret_xfer);
+		pages[i] = (int64_t)kv_page_table_index(set->paged->page_table,
+							set->page[i]);
+	return kvfs_save(set->paged->inner, space, keys, meta, n, pages, opts,
+			 ret_xfer);
 }
 
 /* TAKEN to SEALING, and the space as the page table has it. */
@@ -326,7 +325,7 @@ static int begin(struct kvfs_pages *set, const kvfs_space *space,
 	if (set->state != SET_TAKEN) {
 		r = -EINVAL;
 	} else {
-		*ret_known = kv_page_table_space_get(set->reserved->page_table,
+		*ret_known = kv_page_table_space_get(set->paged->page_table,
 						     space->name);
 		if (*ret_known == NULL)
 			r = -ENOMEM;
@@ -352,7 +351,7 @@ static int seal(struct kvfs_pages *set, kvfs_space *space, const kvfs_key *keys,
 		set->state = SET_TAKEN;
 	else
 		seal_locked(set, known, keys, *ret_xfer, kv_steal(*fence));
-	kv_page_table_space_put(set->reserved->page_table, known);
+	kv_page_table_space_put(set->paged->page_table, known);
 	pthread_mutex_unlock(&set->session->lock);
 	return r;
 }
@@ -367,16 +366,17 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 
 	if (r < 0)
 		return r;
-	inner = pages->reserved->inner;
-	r = kv_reserved_check_space(inner, space);
+	inner = pages->paged->inner;
+	r = kv_paged_pool_check_space(inner, space);
 	if (r == 0)
-		r = kv_reserved_check_opts(inner, opts, KVFS_MUST | KVFS_HOLD);
+		r = kv_paged_pool_check_opts(inner, opts,
+					     KVFS_MUST | KVFS_HOLD);
 	if (r < 0)
 		return r;
 	if (ret_xfer == NULL || n > pages->n)
 		return -EINVAL;
 	if (opts != NULL && (opts->stream != NULL || opts->event != NULL))
-		r = kv_stream_fence_new(pages->reserved->inner, opts->stream,
+		r = kv_stream_fence_new(pages->paged->inner, opts->stream,
 					opts->event, &fence);
 	if (r == 0)
 		r = seal(pages, space, keys, meta, n, opts, &fence, ret_xfer);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * page_set.h - pages of a reserved pool that the engine writes to.
+ * page_set.h - pages of a paged pool that the engine writes to.
  */
 #ifndef KV_TAKEN_H
 #define KV_TAKEN_H
@@ -9,7 +9,7 @@
 
 /* The pool is being closed: what is still taken is dropped; and, when nobody
  * reads or writes its pages any more, all sets are freed. */
-void kv_sets_end_locked(struct kv_reserved *reserved);
-void kv_sets_free_locked(struct kv_reserved *reserved);
+void kv_sets_end_locked(struct kv_paged_pool *paged);
+void kv_sets_free_locked(struct kv_paged_pool *paged);
 
 #endif

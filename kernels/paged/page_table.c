@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * page_table.c - which page of a reserved pool holds which block.
+ * page_table.c - which page of a paged pool holds which block.
  *
  * OWNS      the pages' records, the table of keys, the names of spaces.  Not
  *           the pages' bytes.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * page_table.h - which page of a reserved pool holds which block.
+ * page_table.h - which page of a paged pool holds which block.
  *
  * It knows nothing of bytes: who moves them tells it.  All calls with
  * session->lock held, none of them costs more in a larger pool.
@@ -13,8 +13,8 @@
 #include "kernels/kvfs.h"
 #include "common/kv.h"
 
-struct kv_bring; /* page_fill.h */
-struct kv_use;	 /* map.h */
+struct kv_page_fill; /* page_fill.h */
+struct kv_use;	     /* map.h */
 
 enum kv_page_state {
 	KV_PAGE_FREE,
@@ -34,7 +34,7 @@ struct kv_page {
 	LIST_ENTRY(kv_page) bucket;	   /* if it has a key */
 	TAILQ_ENTRY(kv_page) idle;	   /* if nobody has it */
 	LIST_HEAD(, kv_use) waiting;	   /* map.c: for its bytes */
-	struct kv_bring *bring; /* page_fill.c: brings them; or NULL */
+	struct kv_page_fill *fill; /* page_fill.c: brings them; or NULL */
 };
 
 struct kv_page_table;

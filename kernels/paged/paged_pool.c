@@ -20,24 +20,24 @@
 #include "kernels/transfer/stage.h"
 #include "kernels/paged/page_set.h"
 
-static void reserved_free(struct kv_reserved *reserved)
+static void paged_pool_free(struct kv_paged_pool *paged)
 {
-	if (reserved == NULL)
+	if (paged == NULL)
 		return;
-	kvfs_pool_close(reserved->inner);
-	if (reserved->memory != NULL)
-		reserved->device->release(reserved->memory);
-	kv_page_table_free(reserved->page_table);
-	free(reserved);
+	kvfs_pool_close(paged->inner);
+	if (paged->memory != NULL)
+		paged->device->release(paged->memory);
+	kv_page_table_free(paged->page_table);
+	free(paged);
 }
 
-static void reserved_freep(struct kv_reserved **reserved)
+static void paged_pool_freep(struct kv_paged_pool **paged)
 {
-	reserved_free(*reserved);
+	paged_pool_free(*paged);
 }
 
 /* A page is the tensors one behind the other, as in a block. */
-static int register_inner(struct kv_reserved *reserved, struct kvfs_pool *pool,
+static int register_inner(struct kv_paged_pool *paged, struct kvfs_pool *pool,
 			  const char *device, uint64_t pages)
 {
 	_cleanup_(kv_freep) kvfs_view *views = NULL;
@@ -46,10 +46,10 @@ static int register_inner(struct kv_reserved *reserved, struct kvfs_pool *pool,
 		.device = device,
 		.space = pool->space,
 		.n_views = layout->n_tensors,
-		.pages = reserved->max_pages,
+		.pages = paged->max_pages,
 		.pages_per_block = 1,
-		.memory = reserved->base,
-		.memory_bytes = reserved->max_pages * reserved->stride,
+		.memory = paged->base,
+		.memory_bytes = paged->max_pages * paged->stride,
 	};
 	uint32_t i;
 
@@ -58,49 +58,48 @@ static int register_inner(struct kv_reserved *reserved, struct kvfs_pool *pool,
 		return -ENOMEM;
 	for (i = 0; i < layout->n_tensors; i++) {
 		views[i].tensor = layout->tensors[i].name;
-		views[i].base = reserved->base + layout->tensors[i].offset;
-		views[i].block_stride = reserved->stride;
+		views[i].base = paged->base + layout->tensors[i].offset;
+		views[i].block_stride = paged->stride;
 		views[i].bytes = layout->tensors[i].bytes;
 		views[i].count = 1;
 	}
 	desc.views = views;
-	return kv_lib_pool_register(pool->session, &desc, pages,
-				    &reserved->inner);
+	return kv_lib_pool_register(pool->session, &desc, pages, &paged->inner);
 }
 
-static int reserved_new(struct kvfs_pool *pool, const char *device,
-			uint64_t pages, uint64_t max_pages,
-			struct kv_reserved **ret_reserved)
+static int paged_pool_new(struct kvfs_pool *pool, const char *device,
+			  uint64_t pages, uint64_t max_pages,
+			  struct kv_paged_pool **ret_paged)
 {
-	_cleanup_(reserved_freep) struct kv_reserved *reserved =
-		calloc(1, sizeof(*reserved));
+	_cleanup_(paged_pool_freep) struct kv_paged_pool *paged =
+		calloc(1, sizeof(*paged));
 	uint64_t bytes;
 	void *base;
 	int r;
 
-	if (reserved == NULL)
+	if (paged == NULL)
 		return -ENOMEM;
-	LIST_INIT(&reserved->maps);
-	LIST_INIT(&reserved->sets);
-	reserved->device = pool->device;
-	reserved->max_pages = max_pages;
-	reserved->stride = kv_round_up(pool->layout->payload, KV_PAGE);
-	if (__builtin_mul_overflow(max_pages, reserved->stride, &bytes) ||
+	LIST_INIT(&paged->maps);
+	LIST_INIT(&paged->sets);
+	paged->device = pool->device;
+	paged->max_pages = max_pages;
+	paged->stride = kv_round_up(pool->layout->payload, KV_PAGE);
+	if (__builtin_mul_overflow(max_pages, paged->stride, &bytes) ||
 	    bytes > INT64_MAX)
 		return -EINVAL;
-	r = pool->device->reserve(device, pages * reserved->stride, bytes,
-				  &reserved->memory, &base);
+	r = pool->device->reserve(device, pages * paged->stride, bytes,
+				  &paged->memory, &base);
 	if (r < 0)
 		return r;
-	reserved->base = base;
-	r = kv_page_table_new(max_pages, &reserved->page_table);
+	paged->base = base;
+	r = kv_page_table_new(max_pages, &paged->page_table);
 	if (r < 0)
 		return r;
-	kv_page_table_grow(reserved->page_table, pages);
-	r = register_inner(reserved, pool, device, pages);
+	kv_page_table_grow(paged->page_table, pages);
+	r = register_inner(paged, pool, device, pages);
 	if (r < 0)
 		return r;
-	*ret_reserved = kv_steal(reserved);
+	*ret_paged = kv_steal(paged);
 	return 0;
 }
 
@@ -141,51 +140,51 @@ int kvfs_pool_reserve(kvfs_session *session, const char *device,
 	pool->layout = kv_lib_space_layout(space);
 	if (pool->layout == NULL)
 		return -EMEDIUMTYPE;
-	r = reserved_new(pool, device, pages, max_pages, &pool->reserved);
+	r = paged_pool_new(pool, device, pages, max_pages, &pool->paged);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&session->lock);
 	kv_lib_space_get_locked(space);
-	LIST_INSERT_HEAD(&session->reserved, pool->reserved, others);
+	LIST_INSERT_HEAD(&session->paged, pool->paged, others);
 	pthread_mutex_unlock(&session->lock);
 	*ret_pool = kv_steal(pool);
 	return 0;
 }
 
-void kv_reserved_close(struct kv_reserved *reserved)
+void kv_paged_pool_close(struct kv_paged_pool *paged)
 {
 	struct kvfs_session *session;
 
-	if (reserved == NULL)
+	if (paged == NULL)
 		return;
-	session = reserved->inner->session;
+	session = paged->inner->session;
 	pthread_mutex_lock(&session->lock);
-	LIST_REMOVE(reserved, others);
-	kv_maps_end_locked(reserved);
-	kv_sets_end_locked(reserved);
-	while (reserved->growing || reserved->inner->busy > 0)
+	LIST_REMOVE(paged, others);
+	kv_maps_end_locked(paged);
+	kv_sets_end_locked(paged);
+	while (paged->growing || paged->inner->busy > 0)
 		kv_session_wait_locked(session, UINT64_MAX);
-	kv_sets_free_locked(reserved);
+	kv_sets_free_locked(paged);
 	pthread_mutex_unlock(&session->lock);
-	reserved_free(reserved);
+	paged_pool_free(paged);
 }
 
-int kv_reserved_info(const struct kv_reserved *reserved,
-		     struct kvfs_pool_info *ret_info)
+int kv_paged_pool_info(const struct kv_paged_pool *paged,
+		       struct kvfs_pool_info *ret_info)
 {
-	pthread_mutex_t *lock = &reserved->inner->session->lock;
+	pthread_mutex_t *lock = &paged->inner->session->lock;
 	struct kv_page_table_counts counts;
-	int r = kvfs_pool_info(reserved->inner, ret_info);
+	int r = kvfs_pool_info(paged->inner, ret_info);
 
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(lock);
-	counts = kv_page_table_count(reserved->page_table);
+	counts = kv_page_table_count(paged->page_table);
 	pthread_mutex_unlock(lock);
-	ret_info->base = reserved->base;
-	ret_info->page_bytes = reserved->stride;
+	ret_info->base = paged->base;
+	ret_info->page_bytes = paged->stride;
 	ret_info->pages = counts.pages;
-	ret_info->pages_max = reserved->max_pages;
+	ret_info->pages_max = paged->max_pages;
 	ret_info->pages_free = counts.free;
 	ret_info->pages_cached = counts.cached;
 	ret_info->pages_mapped = counts.mapped;
@@ -195,17 +194,17 @@ int kv_reserved_info(const struct kv_reserved *reserved,
 
 /* ---- what map.c and page_set.c share ---- */
 
-int kv_reserved_check(const struct kvfs_pool *pool)
+int kv_paged_pool_check(const struct kvfs_pool *pool)
 {
 	int r = kv_session_check(pool == NULL ? NULL : pool->session);
 
 	if (r < 0)
 		return r;
-	return pool->reserved == NULL ? -EINVAL : 0;
+	return pool->paged == NULL ? -EINVAL : 0;
 }
 
-int kv_reserved_check_space(const struct kvfs_pool *pool,
-			    struct kvfs_space *space)
+int kv_paged_pool_check_space(const struct kvfs_pool *pool,
+			      struct kvfs_space *space)
 {
 	if (space == NULL || space->session != pool->session ||
 	    !kv_lib_layout_same_tensors(kv_lib_space_layout(space),
@@ -214,8 +213,8 @@ int kv_reserved_check_space(const struct kvfs_pool *pool,
 	return 0;
 }
 
-int kv_reserved_check_opts(const struct kvfs_pool *pool, const kvfs_opts *opts,
-			   unsigned flags)
+int kv_paged_pool_check_opts(const struct kvfs_pool *pool,
+			     const kvfs_opts *opts, unsigned flags)
 {
 	if (opts == NULL)
 		return 0;
@@ -230,59 +229,59 @@ int kv_reserved_check_opts(const struct kvfs_pool *pool, const kvfs_opts *opts,
 }
 
 /* To @pages, which are more than there are; without the lock. */
-static int grow_locked(struct kv_reserved *reserved, uint64_t pages)
+static int grow_locked(struct kv_paged_pool *paged, uint64_t pages)
 {
-	struct kvfs_session *session = reserved->inner->session;
+	struct kvfs_session *session = paged->inner->session;
 	int r;
 
-	reserved->growing = true;
+	paged->growing = true;
 	pthread_mutex_unlock(&session->lock);
-	r = reserved->device->grow(reserved->memory, pages * reserved->stride);
+	r = paged->device->grow(paged->memory, pages * paged->stride);
 	pthread_mutex_lock(&session->lock);
-	reserved->growing = false;
+	paged->growing = false;
 	if (r == 0)
-		kv_page_table_grow(reserved->page_table, pages);
+		kv_page_table_grow(paged->page_table, pages);
 	pthread_cond_broadcast(&session->changed);
 	return r;
 }
 
 /* An eighth more than is needed now, so that calls that grow a pool are few. */
-static int grow_for_locked(struct kv_reserved *reserved, uint64_t n)
+static int grow_for_locked(struct kv_paged_pool *paged, uint64_t n)
 {
-	const uint64_t pages = kv_page_table_count(reserved->page_table).pages;
-	const uint64_t most = reserved->max_pages - pages;
+	const uint64_t pages = kv_page_table_count(paged->page_table).pages;
+	const uint64_t most = paged->max_pages - pages;
 	const uint64_t need = KV_MIN(n, most);
 	const uint64_t want = KV_MIN(KV_MAX(need, pages / 8), most);
-	int r = grow_locked(reserved, pages + want);
+	int r = grow_locked(paged, pages + want);
 
-	return r < 0 && want > need ? grow_locked(reserved, pages + need) : r;
+	return r < 0 && want > need ? grow_locked(paged, pages + need) : r;
 }
 
-void kv_reserved_room_locked(struct kv_reserved *reserved, uint64_t n)
+void kv_paged_pool_room_locked(struct kv_paged_pool *paged, uint64_t n)
 {
-	struct kvfs_session *session = reserved->inner->session;
+	struct kvfs_session *session = paged->inner->session;
 	struct kv_page_table_counts counts;
 	int r = 0;
 
 	kv_assert_locked(&session->lock);
 	while (r == 0) {
-		counts = kv_page_table_count(reserved->page_table);
-		if (counts.free >= n || counts.pages == reserved->max_pages)
+		counts = kv_page_table_count(paged->page_table);
+		if (counts.free >= n || counts.pages == paged->max_pages)
 			return;
-		if (reserved->growing)
+		if (paged->growing)
 			kv_session_wait_locked(session, UINT64_MAX);
 		else
-			r = grow_for_locked(reserved, n - counts.free);
+			r = grow_for_locked(paged, n - counts.free);
 	}
 }
 
-void *kv_reserved_addr(const struct kv_reserved *reserved,
-		       const struct kv_page *page, const char *tensor)
+void *kv_paged_pool_addr(const struct kv_paged_pool *paged,
+			 const struct kv_page *page, const char *tensor)
 {
-	const struct kv_layout *layout = reserved->inner->layout;
-	uint8_t *at = reserved->base +
-		      kv_page_table_index(reserved->page_table, page) *
-			      reserved->stride;
+	const struct kv_layout *layout = paged->inner->layout;
+	uint8_t *at =
+		paged->base +
+		kv_page_table_index(paged->page_table, page) * paged->stride;
 	uint32_t i;
 
 	if (tensor == NULL)
@@ -293,13 +292,13 @@ void *kv_reserved_addr(const struct kv_reserved *reserved,
 	return NULL;
 }
 
-void kv_reserved_forget_locked(struct kvfs_session *session, const char *name)
+void kv_paged_pool_forget_locked(struct kvfs_session *session, const char *name)
 {
-	struct kv_reserved *reserved;
+	struct kv_paged_pool *paged;
 
 	kv_assert_locked(&session->lock);
-	LIST_FOREACH(reserved, &session->reserved, others)
-		kv_page_table_forget(reserved->page_table, name);
+	LIST_FOREACH(paged, &session->paged, others)
+		kv_page_table_forget(paged->page_table, name);
 }
 
 int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)
@@ -315,8 +314,8 @@ int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)
 		return -EINVAL;
 	if (!kv_stage_may_be(all))
 		return -ENOMEM;
-	if (pool->reserved != NULL)
-		pool = pool->reserved->inner;
+	if (pool->paged != NULL)
+		pool = pool->paged->inner;
 	if (pool->device->staging != NULL) {
 		r = pool->device->staging(pool->on_device, bytes, buffers);
 		if (r < 0)

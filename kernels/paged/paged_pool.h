@@ -17,7 +17,7 @@
  * copied to and from the pages goes by way of @inner, which only the library
  * has.
  */
-struct kv_reserved {
+struct kv_paged_pool {
 	/* fixed */
 	struct kvfs_pool *inner;
 	const struct kv_device *device;
@@ -26,40 +26,41 @@ struct kv_reserved {
 	uint64_t stride, max_pages;
 
 	/* lock */
-	LIST_ENTRY(kv_reserved) others; /* in session->reserved */
+	LIST_ENTRY(kv_paged_pool) others; /* in session->reserved */
 	struct kv_page_table *page_table;
 	bool growing;
 	LIST_HEAD(, kvfs_mapping) maps;
 	LIST_HEAD(, kvfs_pages) sets;
 };
 
-/* -EINVAL: not a reserved pool; -EBADF. */
-int kv_reserved_check(const struct kvfs_pool *pool);
+/* -EINVAL: not a paged pool; -EBADF. */
+int kv_paged_pool_check(const struct kvfs_pool *pool);
 
 /* 0, or why blocks of @space cannot be in pages of @pool. */
-int kv_reserved_check_space(const struct kvfs_pool *pool,
-			    struct kvfs_space *space);
+int kv_paged_pool_check_space(const struct kvfs_pool *pool,
+			      struct kvfs_space *space);
 
 /* 0, or why @opts cannot be: a whole block comes or goes. */
-int kv_reserved_check_opts(const struct kvfs_pool *pool, const kvfs_opts *opts,
-			   unsigned flags);
+int kv_paged_pool_check_opts(const struct kvfs_pool *pool,
+			     const kvfs_opts *opts, unsigned flags);
 
 /*
  * Grow the pool until @n pages are free, or as far as it goes.  Lets go of the
  * lock while the device makes the memory.
  */
-void kv_reserved_room_locked(struct kv_reserved *reserved, uint64_t n);
+void kv_paged_pool_room_locked(struct kv_paged_pool *paged, uint64_t n);
 
 /* Where a page is; @tensor NULL: its beginning.  NULL: no such tensor. */
-void *kv_reserved_addr(const struct kv_reserved *reserved,
-		       const struct kv_page *page, const char *tensor);
+void *kv_paged_pool_addr(const struct kv_paged_pool *paged,
+			 const struct kv_page *page, const char *tensor);
 
 /* This session has cleared the space of that name. */
-void kv_reserved_forget_locked(struct kvfs_session *session, const char *name);
+void kv_paged_pool_forget_locked(struct kvfs_session *session,
+				 const char *name);
 
 /* For kvfs_pool_close and kvfs_pool_info. */
-void kv_reserved_close(struct kv_reserved *reserved); /* takes NULL */
-int kv_reserved_info(const struct kv_reserved *reserved,
-		     struct kvfs_pool_info *ret_info);
+void kv_paged_pool_close(struct kv_paged_pool *paged); /* takes NULL */
+int kv_paged_pool_info(const struct kv_paged_pool *paged,
+		       struct kvfs_pool_info *ret_info);
 
 #endif

@@ -307,7 +307,7 @@ static int check(const kvfs_pool *pool, const kvfs_space *space,
 	if (r < 0)
 		return r;
 	if (space == NULL || space->session != pool->session ||
-	    pool->reserved != NULL || (pages == NULL && n > 0) ||
+	    pool->paged != NULL || (pages == NULL && n > 0) ||
 	    n > KVFS_SNAPSHOT_MAX)
 		return -EINVAL;
 	for (i = 1; positions != NULL && i < n; i++)

@@ -172,7 +172,7 @@ static void forget_pages(kvfs_space *space)
 	struct kvfs_session *session = space->session;
 
 	pthread_mutex_lock(&session->lock);
-	kv_reserved_forget_locked(session, space->name);
+	kv_paged_pool_forget_locked(session, space->name);
 	pthread_mutex_unlock(&session->lock);
 }
 

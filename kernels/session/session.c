@@ -116,7 +116,7 @@ static int session_new(const char *path, struct kvfs_session **ret_session)
 	TAILQ_INIT(&session->detaching);
 	TAILQ_INIT(&session->active);
 	TAILQ_INIT(&session->saves);
-	LIST_INIT(&session->reserved);
+	LIST_INIT(&session->paged);
 	session->staging_bytes = KV_STAGE_BYTES;
 	session->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (session->wake_fd < 0)

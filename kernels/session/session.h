@@ -21,7 +21,7 @@
 struct kv_copier;
 struct kv_stream_sync;
 struct kv_parts;
-struct kv_reserved;
+struct kv_paged_pool;
 struct kv_stage;
 
 TAILQ_HEAD(kv_xfers, kvfs_xfer);
@@ -74,7 +74,7 @@ struct kvfs_session {
 	struct kv_xfers active; /* under way, oldest first */
 	struct kv_xfers saves;	/* with blocks still to reserve, oldest first */
 	struct kv_parts *parts; /* NULL until a block is saved in parts */
-	LIST_HEAD(, kv_reserved) reserved; /* pools with pages of our own */
+	LIST_HEAD(, kv_paged_pool) paged; /* pools with pages of our own */
 };
 
 /* 0; -EINVAL: NULL; -EBADF: a handle of the parent, used after fork. */

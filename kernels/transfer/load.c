@@ -356,7 +356,7 @@ static int check_load(const kvfs_pool *pool, const kvfs_lease *lease, size_t n,
 	if (r < 0)
 		return r;
 	if (lease == NULL || lease->session != pool->session ||
-	    pool->reserved != NULL)
+	    pool->paged != NULL)
 		return -EINVAL;
 	if (n > lease->n || (opts != NULL && opts->first > lease->n - n))
 		return -EINVAL;

@@ -215,7 +215,7 @@ void kvfs_pool_close(kvfs_pool *pool)
 	if (pool == NULL || kv_session_check(pool->session) < 0)
 		return;
 	session = pool->session;
-	kv_reserved_close(pool->reserved);
+	kv_paged_pool_close(pool->paged);
 	pthread_mutex_lock(&session->lock);
 	while (pool->busy > 0)
 		kv_session_wait_locked(session, UINT64_MAX);
@@ -233,8 +233,8 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 		return r;
 	if (ret_info == NULL)
 		return -EINVAL;
-	if (pool->reserved != NULL)
-		return kv_reserved_info(pool->reserved, ret_info);
+	if (pool->paged != NULL)
+		return kv_paged_pool_info(pool->paged, ret_info);
 	session = pool->session;
 	*ret_info = (struct kvfs_pool_info){.device = pool->device->name};
 	pool->device->info(pool->on_device, ret_info);

@@ -29,7 +29,7 @@ struct kvfs_pool {
 
 	/* What kvfs_pool_reserve gave: it has no pages of its own that a caller
 	 * could name, but these.  NULL: the engine's memory. */
-	struct kv_reserved *reserved; /* fixed */
+	struct kv_paged_pool *paged; /* fixed */
 };
 
 /* kvfs_pool_register, of a descriptor that is right, and of whose pages only

@@ -325,7 +325,7 @@ static int check_save(const kvfs_pool *pool, kvfs_space *space,
 	if (r < 0)
 		return r;
 	if (space == NULL || space->session != pool->session ||
-	    pool->reserved != NULL || n > UINT32_MAX ||
+	    pool->paged != NULL || n > UINT32_MAX ||
 	    !kv_wire_keys_are_valid(keys, n) ||
 	    !kv_lib_layout_same_tensors(kv_lib_space_layout(space),
 					pool->layout))
