@@ -205,7 +205,7 @@ void kvfs_release(kvfs_lease *lease);
 /* ---- pools: the engine's pages ---- */
 
 /*
- * One strided piece of a pool.  Page p of the view has @count segments of
+ * One strided stride of a pool.  Page p of the view has @count segments of
  * @bytes each, segment s at base + p * block_stride + s * segment_stride.
  * The views of one tensor, in the order given, cover it without gaps: a view
  * holds pages_per_block * count * bytes of it, page by page.
@@ -369,7 +369,7 @@ typedef struct kvfs_meta {
  * before it was durable).
  * -EINVAL: a page outside the pool or missing (-1), another space's layout,
  * layers that are not there, more tokens than the layout's; -EFBIG: layers in
- * more than 512 pieces.
+ * more than 512 strides.
  */
 #define KVFS_PRESENT 1
 int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,

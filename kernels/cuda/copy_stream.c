@@ -471,11 +471,11 @@ int kv_copy_stream_upload(struct kv_copy_stream *copy_stream, uint64_t bytes)
 					 copy_stream->stream));
 }
 
-int kv_copy_stream_spread(struct kv_copy_stream *copy_stream,
-			  const struct kv_spread *spread)
+int kv_copy_stream_scatter(struct kv_copy_stream *copy_stream,
+			   const struct kv_scatter_args *scatter)
 {
 	struct kv_gpu *gpu = copy_stream->gpu;
-	struct kv_spread copy = *spread;
+	struct kv_scatter_args copy = *scatter;
 	void *parameters[] = {&copy};
 	int r = flush(copy_stream);
 
@@ -483,7 +483,7 @@ int kv_copy_stream_spread(struct kv_copy_stream *copy_stream,
 		return r;
 	return kv_driver_errno(gpu->driver->launch(
 		copy_stream->loads ? gpu->scatter : gpu->gather, gpu->grid, 1,
-		1, KV_SPREAD_THREADS, 1, 1, 0, copy_stream->stream, parameters,
+		1, KV_SCATTER_THREADS, 1, 1, 0, copy_stream->stream, parameters,
 		NULL));
 }
 

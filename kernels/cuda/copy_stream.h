@@ -110,7 +110,7 @@ int kv_copy_stream_save(struct kv_copy_stream *copy_stream, void *host,
 			CUdeviceptr src, uint64_t bytes);
 
 /* Scatter (in a load) or gather, in order with the copies. */
-int kv_copy_stream_spread(struct kv_copy_stream *copy_stream,
-			  const struct kv_spread *spread);
+int kv_copy_stream_scatter(struct kv_copy_stream *copy_stream,
+			   const struct kv_scatter_args *scatter);
 
 #endif

@@ -22,7 +22,7 @@
 #include "kernels/cuda/event_wait.h"
 
 /*
- * A kernel gets a thread block (KV_SPREAD_THREADS) on every 32nd
+ * A kernel gets a thread block (KV_SCATTER_THREADS) on every 32nd
  * multiprocessor. Each of them has 128 KiB on their way at a time, so that
  * four, on the largest parts, are ten times as fast as the bus; and the four
  * copy streams that a direction has together never take more than an eighth of

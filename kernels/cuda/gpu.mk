@@ -26,6 +26,6 @@ $B/libkvfs-cuda.so: $(CUDA_OBJS) $B/kernels/cuda/image.o $(CUDA_MAP)
 $B/tests/gpu/libkvfs-cuda.so.0: $(CUDA_OBJS) $B/kernels/cuda/$(if $(NVCC),image,no-image).o $(CUDA_MAP) ; @mkdir -p $(@D)
 	$(LINK_CUDA) -Wl,-rpath,'$$ORIGIN' -o $@
 $(filter $B/tests/gpu/%,$(UNIT)): | $B/tests/gpu/libkvfs-cuda.so.0
-$B/tests/kernels/test_spread: $B/kernels/cuda/plan.o
+$B/tests/kernels/test_scatter: $B/kernels/cuda/plan.o
 .PHONY: cuda-skipped
 SOURCES  += $(CUDA)

@@ -7,16 +7,16 @@
  */
 #include "kernels/device/scatter.h"
 
-extern "C" __global__ void __launch_bounds__(KV_SPREAD_THREADS)
-	kv_scatter(const __grid_constant__ struct kv_spread spread)
+extern "C" __global__ void __launch_bounds__(KV_SCATTER_THREADS)
+	kv_scatter(const __grid_constant__ struct kv_scatter_args scatter)
 {
-	kv_spread_scatter(&spread, blockIdx.x * blockDim.x + threadIdx.x,
+	kv_scatter_run(&scatter, blockIdx.x * blockDim.x + threadIdx.x,
 			  gridDim.x * blockDim.x);
 }
 
-extern "C" __global__ void __launch_bounds__(KV_SPREAD_THREADS)
-	kv_gather(const __grid_constant__ struct kv_spread spread)
+extern "C" __global__ void __launch_bounds__(KV_SCATTER_THREADS)
+	kv_gather(const __grid_constant__ struct kv_scatter_args scatter)
 {
-	kv_spread_gather(&spread, blockIdx.x * blockDim.x + threadIdx.x,
+	kv_gather_run(&scatter, blockIdx.x * blockDim.x + threadIdx.x,
 			 gridDim.x * blockDim.x);
 }

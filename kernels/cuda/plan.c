@@ -99,7 +99,7 @@ static uint64_t fit(const struct kv_section *section, uint64_t first,
 {
 	uint64_t n = KV_MIN(left, room), units;
 
-	units = kv_spread_units(section->bytes, first, n);
+	units = kv_scatter_units(section->bytes, first, n);
 	if (units <= UNITS_MAX)
 		return n;
 	/* Runs of less than a unit: so many of them. */
@@ -125,8 +125,8 @@ static int add_scattered(struct kv_plan *plan, const struct kv_section *section,
 				  : fit(section, section->first + done,
 					section->length - done, staging - at);
 		units = n == 0 ? 0
-			       : kv_spread_units(section->bytes,
-						 section->first + done, n);
+			       : kv_scatter_units(section->bytes,
+						  section->first + done, n);
 		if (n == 0 || pass->units + units > UNITS_MAX) {
 			next_pass(plan);
 			continue;
@@ -156,27 +156,27 @@ static int add_direct(struct kv_plan *plan, const struct kv_section *section,
 	return 0;
 }
 
-/* The part of @piece that lies in @range. */
-static int add_part(struct kv_plan *plan, const struct kv_pieces *pieces,
-		    const struct kv_piece *piece, const struct kv_range *range,
-		    uint64_t staging)
+/* The part of @stride that lies in @range. */
+static int add_part(struct kv_plan *plan, const struct kv_strides *strides,
+		    const struct kv_stride *stride,
+		    const struct kv_range *range, uint64_t staging)
 {
-	uint64_t all = piece->bytes * piece->count * pieces->pages_per_block;
-	uint64_t from = KV_MAX(range->from, piece->offset);
-	uint64_t to = KV_MIN(range->to, piece->offset + all);
+	uint64_t all = stride->bytes * stride->count * strides->pages_per_block;
+	uint64_t from = KV_MAX(range->from, stride->offset);
+	uint64_t to = KV_MIN(range->to, stride->offset + all);
 	struct kv_section section = {
-		.base = (uintptr_t)piece->base,
-		.block_stride = piece->block_stride,
-		.segment_stride = piece->segment_stride,
-		.bytes = piece->bytes,
-		.count = piece->count,
-		.first = from - piece->offset,
+		.base = (uintptr_t)stride->base,
+		.block_stride = stride->block_stride,
+		.segment_stride = stride->segment_stride,
+		.bytes = stride->bytes,
+		.count = stride->count,
+		.first = from - stride->offset,
 		.length = to - from,
 	};
 
 	if (from >= to)
 		return 0;
-	if (piece->bytes >= KV_PLAN_DIRECT)
+	if (stride->bytes >= KV_PLAN_DIRECT)
 		return add_direct(plan, &section, from);
 	return add_scattered(plan, &section, from, staging);
 }
@@ -195,17 +195,17 @@ static uint32_t copy_streams_for(const struct kv_plan *plan)
 	return lanes;
 }
 
-bool kv_plan_scatters(const struct kv_pieces *pieces)
+bool kv_plan_scatters(const struct kv_strides *strides)
 {
 	size_t p;
 
-	for (p = 0; p < pieces->n; p++)
-		if (pieces->piece[p].bytes < KV_PLAN_DIRECT)
+	for (p = 0; p < strides->n; p++)
+		if (strides->stride[p].bytes < KV_PLAN_DIRECT)
 			return true;
 	return false;
 }
 
-int kv_plan_init(struct kv_plan *plan, const struct kv_pieces *pieces,
+int kv_plan_init(struct kv_plan *plan, const struct kv_strides *strides,
 		 const struct kv_range *ranges, size_t n_ranges,
 		 uint64_t staging)
 {
@@ -220,8 +220,8 @@ int kv_plan_init(struct kv_plan *plan, const struct kv_pieces *pieces,
 	}
 	/* Both ascend, and are few. */
 	for (i = 0; i < n_ranges && r == 0; i++)
-		for (p = 0; p < pieces->n && r == 0; p++)
-			r = add_part(plan, pieces, &pieces->piece[p],
+		for (p = 0; p < strides->n && r == 0; p++)
+			r = add_part(plan, strides, &strides->stride[p],
 				     &ranges[i], staging);
 	if (r < 0) {
 		kv_plan_fini(plan);

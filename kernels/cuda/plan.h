@@ -43,12 +43,12 @@ struct kv_plan {
 	uint32_t lanes;
 };
 
-/* Whether a plan for @pieces has passes, and so needs staging memory. */
-bool kv_plan_scatters(const struct kv_pieces *pieces);
+/* Whether a plan for @strides has passes, and so needs staging memory. */
+bool kv_plan_scatters(const struct kv_strides *strides);
 
-/* For @ranges of @pieces (none: all), with @staging bytes for a block at most.
+/* For @ranges of @strides (none: all), with @staging bytes for a block at most.
  * -ENOMEM. */
-int kv_plan_init(struct kv_plan *plan, const struct kv_pieces *pieces,
+int kv_plan_init(struct kv_plan *plan, const struct kv_strides *strides,
 		 const struct kv_range *ranges, size_t n_ranges,
 		 uint64_t staging);
 void kv_plan_fini(struct kv_plan *plan);

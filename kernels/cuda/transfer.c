@@ -25,7 +25,7 @@ struct transfer {
 
 static bool is_skipped(const struct kv_batch *batch, size_t i)
 {
-	uint32_t p, n = batch->pieces->pages_per_block;
+	uint32_t p, n = batch->strides->pages_per_block;
 
 	for (p = 0; p < n; p++)
 		if (batch->copies[i].pages[p] >= 0)
@@ -37,7 +37,7 @@ static bool is_skipped(const struct kv_batch *batch, size_t i)
 static int upload_tables(struct transfer *t)
 {
 	const struct kv_batch *batch = t->batch;
-	size_t a_block = batch->pieces->pages_per_block * sizeof(int64_t);
+	size_t a_block = batch->strides->pages_per_block * sizeof(int64_t);
 	uint64_t bytes;
 	uint8_t *tables;
 	void *at;
@@ -94,12 +94,12 @@ static int copy_all_runs(struct transfer *t, const struct kv_pass *pass,
 static int launch(struct transfer *t, const struct kv_pass *pass, size_t first,
 		  size_t n)
 {
-	uint32_t ppb = t->batch->pieces->pages_per_block;
+	uint32_t ppb = t->batch->strides->pages_per_block;
 	CUdeviceptr sections = t->copy_stream->tables +
 			       pass->section * sizeof(struct kv_section);
 	CUdeviceptr pages = t->copy_stream->tables + t->pages_at +
 			    first * ppb * sizeof(int64_t);
-	const struct kv_spread what = {
+	const struct kv_scatter_args what = {
 		.sections = (const void *)(uintptr_t)sections,
 		.pages = (const void *)(uintptr_t)pages,
 		.staging = t->copy_stream->staging,
@@ -111,7 +111,7 @@ static int launch(struct transfer *t, const struct kv_pass *pass, size_t first,
 		.lanes = t->plan.lanes,
 	};
 
-	return kv_copy_stream_spread(t->copy_stream, &what);
+	return kv_copy_stream_scatter(t->copy_stream, &what);
 }
 
 /* The part @pass of all blocks, as many at a time as staging holds. */
@@ -168,11 +168,11 @@ static int submit(struct transfer *t)
 	size_t i;
 	int r;
 
-	r = kv_plan_scatters(batch->pieces)
+	r = kv_plan_scatters(batch->strides)
 		    ? kv_copy_stream_need_staging(t->copy_stream)
 		    : 0;
 	if (r == 0)
-		r = kv_plan_init(&t->plan, batch->pieces, batch->ranges,
+		r = kv_plan_init(&t->plan, batch->strides, batch->ranges,
 				 batch->n_ranges,
 				 t->copy_stream->staging_bytes);
 	if (r == 0 && t->plan.n_passes > 0)

@@ -16,12 +16,12 @@ struct kvfs_pool_desc;
 struct kvfs_pool_info;
 
 /*
- * A strided piece of a block.  Its bytes are, for each of the block's pages in
+ * A strided stride of a block.  Its bytes are, for each of the block's pages in
  * order, @count runs of @bytes: run s of page p is at
- * base + p * block_stride + s * segment_stride in the pool, and the piece
+ * base + p * block_stride + s * segment_stride in the pool, and the stride
  * begins at @offset of the block's tensors.
  */
-struct kv_piece {
+struct kv_stride {
 	uint64_t offset;
 	uint8_t *base;
 	uint64_t block_stride;
@@ -31,10 +31,10 @@ struct kv_piece {
 };
 
 /* All of a block, in the order of its tensors' bytes. */
-struct kv_pieces {
+struct kv_strides {
 	uint32_t pages_per_block;
 	size_t n;
-	struct kv_piece *piece;
+	struct kv_stride *stride;
 };
 
 /* Bytes of a block's tensors, from..to. */
@@ -51,7 +51,7 @@ struct kv_copy {
 
 /* Blocks that are copied in one go, and what of each. */
 struct kv_batch {
-	const struct kv_pieces *pieces;
+	const struct kv_strides *strides;
 	const struct kv_range *ranges; /* ascending, apart; none: all of it */
 	size_t n_ranges;
 	const struct kv_copy *copies;

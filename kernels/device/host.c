@@ -17,13 +17,13 @@
 enum way { LOAD, SAVE };
 
 /* How many of the @n pages from @pages on lie one behind the other. */
-static uint32_t run_of(const struct kv_piece *piece, const int64_t *pages,
+static uint32_t run_of(const struct kv_stride *stride, const int64_t *pages,
 		       uint32_t n)
 {
 	uint32_t run = 1;
 
-	if (pages[0] < 0 || piece->count != 1 ||
-	    piece->bytes != piece->block_stride)
+	if (pages[0] < 0 || stride->count != 1 ||
+	    stride->bytes != stride->block_stride)
 		return 1;
 	while (run < n && pages[run] == pages[0] + (int64_t)run)
 		run++;
@@ -40,43 +40,45 @@ static void copy_runs(uint8_t *in_pool, uint64_t next, uint8_t *tensors,
 		kv_copy_rows(tensors, n, in_pool, next, n, rows);
 }
 
-/* The bytes @part of the piece's own, page by page and run by run. */
-static void copy_piece(const struct kv_piece *piece, uint32_t n_pages,
+/* The bytes @part of the stride's own, page by page and run by run. */
+static void copy_piece(const struct kv_stride *stride, uint32_t n_pages,
 		       const struct kv_copy *copy, struct kv_range part,
 		       enum way way)
 {
-	uint8_t *tensors = copy->tensors + piece->offset + part.from;
-	uint64_t s = part.from / piece->bytes % piece->count;
-	uint64_t skip = part.from % piece->bytes, left = part.to - part.from;
+	uint8_t *tensors = copy->tensors + stride->offset + part.from;
+	uint64_t s = part.from / stride->bytes % stride->count;
+	uint64_t skip = part.from % stride->bytes, left = part.to - part.from;
 	uint64_t n, rows;
-	uint32_t p = (uint32_t)(part.from / piece->bytes / piece->count), run;
+	uint32_t p = (uint32_t)(part.from / stride->bytes / stride->count), run;
 
 	while (left > 0) {
-		run = run_of(piece, copy->pages + p, n_pages - p);
-		n = KV_MIN(run * piece->bytes - skip, left);
+		run = run_of(stride, copy->pages + p, n_pages - p);
+		n = KV_MIN(run * stride->bytes - skip, left);
 		/* Whole runs of a page go together. */
-		rows = skip ? 1 : KV_MAX(KV_MIN(piece->count - s, left / n), 1);
+		rows = skip ? 1
+			    : KV_MAX(KV_MIN(stride->count - s, left / n), 1);
 		if (copy->pages[p] >= 0)
-			copy_runs(piece->base +
+			copy_runs(stride->base +
 					  (uint64_t)copy->pages[p] *
-						  piece->block_stride +
-					  s * piece->segment_stride + skip,
-				  piece->segment_stride, tensors, n, rows, way);
+						  stride->block_stride +
+					  s * stride->segment_stride + skip,
+				  stride->segment_stride, tensors, n, rows,
+				  way);
 		tensors += n * rows;
 		left -= n * rows;
 		skip = 0;
 		s += rows;
-		if (s == piece->count) {
+		if (s == stride->count) {
 			s = 0;
 			p += run;
 		}
 	}
 }
 
-static uint64_t bytes_of(const struct kv_pieces *pieces,
-			 const struct kv_piece *piece)
+static uint64_t bytes_of(const struct kv_strides *strides,
+			 const struct kv_stride *stride)
 {
-	return pieces->pages_per_block * piece->count * piece->bytes;
+	return strides->pages_per_block * stride->count * stride->bytes;
 }
 
 static struct kv_range clip(struct kv_range range, uint64_t from, uint64_t n)
@@ -87,27 +89,28 @@ static struct kv_range clip(struct kv_range range, uint64_t from, uint64_t n)
 	};
 }
 
-/* Ranges and pieces both ascend: each piece is looked at about once. */
+/* Ranges and strides both ascend: each stride is looked at about once. */
 static void copy_block(const struct kv_batch *batch, const struct kv_copy *copy,
 		       enum way way)
 {
 	static const struct kv_range all = {0, UINT64_MAX};
-	const struct kv_pieces *pieces = batch->pieces;
+	const struct kv_strides *strides = batch->strides;
 	const struct kv_range *ranges =
 		batch->n_ranges > 0 ? batch->ranges : &all;
-	const struct kv_piece *piece, *first = pieces->piece;
-	const struct kv_piece *end = pieces->piece + pieces->n;
+	const struct kv_stride *stride, *first = strides->stride;
+	const struct kv_stride *end = strides->stride + strides->n;
 	size_t i, n = KV_MAX(batch->n_ranges, (size_t)1);
 
 	for (i = 0; i < n; i++) {
-		while (first < end && first->offset + bytes_of(pieces, first) <=
-					      ranges[i].from)
+		while (first < end &&
+		       first->offset + bytes_of(strides, first) <=
+			       ranges[i].from)
 			first++;
-		for (piece = first; piece < end && piece->offset < ranges[i].to;
-		     piece++)
-			copy_piece(piece, pieces->pages_per_block, copy,
-				   clip(ranges[i], piece->offset,
-					bytes_of(pieces, piece)),
+		for (stride = first;
+		     stride < end && stride->offset < ranges[i].to; stride++)
+			copy_piece(stride, strides->pages_per_block, copy,
+				   clip(ranges[i], stride->offset,
+					bytes_of(strides, stride)),
 				   way);
 	}
 }

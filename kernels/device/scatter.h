@@ -4,31 +4,31 @@
  * the device and for the host, which tests it.
  *
  * A block's bytes lie end to end in staging memory, and in runs all over the
- * pool.  A section is a part of a piece of a block (device.h); its work is cut
- * in units of KV_SPREAD_UNIT bytes of one run at most, numbered through all
+ * pool.  A section is a part of a stride of a block (device.h); its work is cut
+ * in units of KV_SCATTER_UNIT bytes of one run at most, numbered through all
  * sections and then through all blocks.  A unit is done by @lanes threads.
  */
-#ifndef KV_SPREAD_H
-#define KV_SPREAD_H
+#ifndef KV_SCATTER_H
+#define KV_SCATTER_H
 
 #include <stdint.h>
 
 #ifdef __CUDACC__
-#define KV_SPREAD_FN static __host__ __device__ __forceinline__
-#define KV_SPREAD_ALIAS
+#define KV_SCATTER_FN static __host__ __device__ __forceinline__
+#define KV_SCATTER_ALIAS
 #else
-#define KV_SPREAD_FN static inline
-#define KV_SPREAD_ALIAS __attribute__((__may_alias__))
+#define KV_SCATTER_FN static inline
+#define KV_SCATTER_ALIAS __attribute__((__may_alias__))
 #endif
 
 /* Eight accesses of 16 bytes by each of 32 threads: enough of them on their
  * way at a time to keep the memory busy, and small enough to share evenly. */
-#define KV_SPREAD_UNIT 4096u
-#define KV_SPREAD_THREADS \
+#define KV_SCATTER_UNIT 4096u
+#define KV_SCATTER_THREADS \
 	1024u /* of a thread block: all a multiprocessor has */
 
 /*
- * Bytes first .. first + length of a piece, whose runs are counted end to end,
+ * Bytes first .. first + length of a stride, whose runs are counted end to end,
  * page by page: run r is segment r % count of page r / count.
  */
 struct kv_section {
@@ -42,7 +42,7 @@ struct kv_section {
 	uint32_t reserved;
 };
 
-struct kv_spread {
+struct kv_scatter_args {
 	const struct kv_section *sections; /* device memory, as are pages */
 	const int64_t *pages; /* pages_per_block for each block; -1: skip */
 	uint64_t staging;     /* address of the first block's bytes */
@@ -61,16 +61,16 @@ struct kv_unit {
 };
 
 /* Units of a section with these runs and this length. */
-KV_SPREAD_FN uint64_t kv_spread_units(uint64_t bytes, uint64_t first,
-				      uint64_t length)
+KV_SCATTER_FN uint64_t kv_scatter_units(uint64_t bytes, uint64_t first,
+					uint64_t length)
 {
 	uint64_t runs = (first + length - 1) / bytes - first / bytes + 1;
 
-	return runs * ((bytes + KV_SPREAD_UNIT - 1) / KV_SPREAD_UNIT);
+	return runs * ((bytes + KV_SCATTER_UNIT - 1) / KV_SCATTER_UNIT);
 }
 
-KV_SPREAD_FN uint32_t kv_spread_find(const struct kv_section *sections,
-				     uint32_t n, uint32_t unit)
+KV_SCATTER_FN uint32_t kv_scatter_find(const struct kv_section *sections,
+				       uint32_t n, uint32_t unit)
 {
 	uint32_t low = 0, high = n;
 
@@ -85,25 +85,25 @@ KV_SPREAD_FN uint32_t kv_spread_find(const struct kv_section *sections,
 	return low;
 }
 
-/* Unit @number, below @spread->units. */
-KV_SPREAD_FN struct kv_unit kv_spread_unit(const struct kv_spread *spread,
-					   uint32_t number)
+/* Unit @number, below @scatter->units. */
+KV_SCATTER_FN struct kv_unit
+kv_scatter_unit(const struct kv_scatter_args *scatter, uint32_t number)
 {
-	uint32_t block = number / spread->block_units;
-	uint32_t in_block = number - block * spread->block_units;
-	const struct kv_section *s = &spread->sections[kv_spread_find(
-		spread->sections, spread->n_sections, in_block)];
+	uint32_t block = number / scatter->block_units;
+	uint32_t in_block = number - block * scatter->block_units;
+	const struct kv_section *s = &scatter->sections[kv_scatter_find(
+		scatter->sections, scatter->n_sections, in_block)];
 	uint32_t a_run =
-		(uint32_t)((s->bytes + KV_SPREAD_UNIT - 1) / KV_SPREAD_UNIT);
+		(uint32_t)((s->bytes + KV_SCATTER_UNIT - 1) / KV_SCATTER_UNIT);
 	uint32_t n = in_block - s->unit;
 	uint64_t run = s->first / s->bytes + n / a_run;
-	uint64_t from = (uint64_t)(n % a_run) * KV_SPREAD_UNIT;
-	uint64_t to = from + KV_SPREAD_UNIT < s->bytes ? from + KV_SPREAD_UNIT
-						       : s->bytes;
+	uint64_t from = (uint64_t)(n % a_run) * KV_SCATTER_UNIT;
+	uint64_t to = from + KV_SCATTER_UNIT < s->bytes ? from + KV_SCATTER_UNIT
+							: s->bytes;
 	uint64_t begin = run * s->bytes, end = s->first + s->length;
 	uint32_t page = (uint32_t)(run / s->count);
-	int64_t at =
-		spread->pages[(uint64_t)block * spread->pages_per_block + page];
+	int64_t at = scatter->pages[(uint64_t)block * scatter->pages_per_block +
+				    page];
 	struct kv_unit unit = {0, 0, 0};
 
 	/* The first and the last run may be in the section only partly. */
@@ -115,7 +115,7 @@ KV_SPREAD_FN struct kv_unit kv_spread_unit(const struct kv_spread *spread,
 		return unit;
 	unit.pool = s->base + (uint64_t)at * s->block_stride +
 		    (run - page * s->count) * s->segment_stride + from;
-	unit.staging = spread->staging + block * spread->stride + s->at +
+	unit.staging = scatter->staging + block * scatter->stride + s->at +
 		       (begin + from - s->first);
 	unit.bytes = to - from;
 	return unit;
@@ -123,24 +123,24 @@ KV_SPREAD_FN struct kv_unit kv_spread_unit(const struct kv_spread *spread,
 
 /* The widest access, up to 16 bytes, that both addresses come to be aligned
  * for: they must be off by the same. */
-KV_SPREAD_FN uint32_t kv_spread_width(uint64_t a, uint64_t b)
+KV_SCATTER_FN uint32_t kv_scatter_width(uint64_t a, uint64_t b)
 {
 	uint64_t differ = (a ^ b) | 16u;
 
 	return (uint32_t)(differ & (~differ + 1));
 }
 
-struct kv_spread_16 {
+struct kv_scatter_16 {
 	uint64_t half[2];
-} __attribute__((aligned(16))) KV_SPREAD_ALIAS;
-typedef uint64_t kv_spread_8 KV_SPREAD_ALIAS;
-typedef uint32_t kv_spread_4 KV_SPREAD_ALIAS;
-typedef uint16_t kv_spread_2 KV_SPREAD_ALIAS;
-typedef uint8_t kv_spread_1 KV_SPREAD_ALIAS;
+} __attribute__((aligned(16))) KV_SCATTER_ALIAS;
+typedef uint64_t kv_scatter_8 KV_SCATTER_ALIAS;
+typedef uint32_t kv_scatter_4 KV_SCATTER_ALIAS;
+typedef uint16_t kv_scatter_2 KV_SCATTER_ALIAS;
+typedef uint8_t kv_scatter_1 KV_SCATTER_ALIAS;
 
 /* Every @lanes-th of @n items from @lane on; eight are read before the first is
  * written, as the device waits for no read before it needs the value. */
-#define KV_SPREAD_LOOP(type, dst, src, n, lane, lanes)                 \
+#define KV_SCATTER_LOOP(type, dst, src, n, lane, lanes)                \
 	do {                                                           \
 		type *to_ = (type *)(uintptr_t)(dst);                  \
 		const type *from_ = (const type *)(uintptr_t)(src);    \
@@ -159,64 +159,68 @@ typedef uint8_t kv_spread_1 KV_SPREAD_ALIAS;
 	} while (0)
 
 /* @lane's share of copying @bytes. */
-KV_SPREAD_FN void kv_spread_copy(uint64_t dst, uint64_t src, uint64_t bytes,
-				 uint32_t lane, uint32_t lanes)
+KV_SCATTER_FN void kv_scatter_copy(uint64_t dst, uint64_t src, uint64_t bytes,
+				   uint32_t lane, uint32_t lanes)
 {
-	uint32_t width = kv_spread_width(dst, src);
+	uint32_t width = kv_scatter_width(dst, src);
 	uint64_t head = (0 - dst) & (width - 1), body;
 
 	if (head > bytes)
 		head = bytes;
 	body = (bytes - head) / width;
-	KV_SPREAD_LOOP(kv_spread_1, dst, src, head, lane, lanes);
+	KV_SCATTER_LOOP(kv_scatter_1, dst, src, head, lane, lanes);
 	dst += head;
 	src += head;
 	if (width == 16)
-		KV_SPREAD_LOOP(struct kv_spread_16, dst, src, body, lane,
-			       lanes);
+		KV_SCATTER_LOOP(struct kv_scatter_16, dst, src, body, lane,
+				lanes);
 	else if (width == 8)
-		KV_SPREAD_LOOP(kv_spread_8, dst, src, body, lane, lanes);
+		KV_SCATTER_LOOP(kv_scatter_8, dst, src, body, lane, lanes);
 	else if (width == 4)
-		KV_SPREAD_LOOP(kv_spread_4, dst, src, body, lane, lanes);
+		KV_SCATTER_LOOP(kv_scatter_4, dst, src, body, lane, lanes);
 	else if (width == 2)
-		KV_SPREAD_LOOP(kv_spread_2, dst, src, body, lane, lanes);
+		KV_SCATTER_LOOP(kv_scatter_2, dst, src, body, lane, lanes);
 	else
-		KV_SPREAD_LOOP(kv_spread_1, dst, src, body, lane, lanes);
+		KV_SCATTER_LOOP(kv_scatter_1, dst, src, body, lane, lanes);
 	dst += body * width;
 	src += body * width;
-	KV_SPREAD_LOOP(kv_spread_1, dst, src, bytes - head - body * width, lane,
-		       lanes);
+	KV_SCATTER_LOOP(kv_scatter_1, dst, src, bytes - head - body * width,
+			lane, lanes);
 }
 
 /* Thread @thread of @threads, of one launch: from staging to the pool. */
-KV_SPREAD_FN void kv_spread_scatter(const struct kv_spread *spread,
-				    uint32_t thread, uint32_t threads)
+KV_SCATTER_FN void kv_scatter_run(const struct kv_scatter_args *scatter,
+				  uint32_t thread, uint32_t threads)
 {
-	uint32_t group = thread / spread->lanes, lane = thread % spread->lanes;
+	uint32_t group = thread / scatter->lanes,
+		 lane = thread % scatter->lanes;
 	uint64_t number;
 
-	for (number = group; number < spread->units;
-	     number += threads / spread->lanes) {
-		struct kv_unit unit = kv_spread_unit(spread, (uint32_t)number);
+	for (number = group; number < scatter->units;
+	     number += threads / scatter->lanes) {
+		struct kv_unit unit =
+			kv_scatter_unit(scatter, (uint32_t)number);
 
-		kv_spread_copy(unit.pool, unit.staging, unit.bytes, lane,
-			       spread->lanes);
+		kv_scatter_copy(unit.pool, unit.staging, unit.bytes, lane,
+				scatter->lanes);
 	}
 }
 
 /* The same, from the pool to staging. */
-KV_SPREAD_FN void kv_spread_gather(const struct kv_spread *spread,
-				   uint32_t thread, uint32_t threads)
+KV_SCATTER_FN void kv_gather_run(const struct kv_scatter_args *scatter,
+				 uint32_t thread, uint32_t threads)
 {
-	uint32_t group = thread / spread->lanes, lane = thread % spread->lanes;
+	uint32_t group = thread / scatter->lanes,
+		 lane = thread % scatter->lanes;
 	uint64_t number;
 
-	for (number = group; number < spread->units;
-	     number += threads / spread->lanes) {
-		struct kv_unit unit = kv_spread_unit(spread, (uint32_t)number);
+	for (number = group; number < scatter->units;
+	     number += threads / scatter->lanes) {
+		struct kv_unit unit =
+			kv_scatter_unit(scatter, (uint32_t)number);
 
-		kv_spread_copy(unit.staging, unit.pool, unit.bytes, lane,
-			       spread->lanes);
+		kv_scatter_copy(unit.staging, unit.pool, unit.bytes, lane,
+				scatter->lanes);
 	}
 }
 

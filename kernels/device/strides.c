@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * strides.c - from the views of a pool's descriptor to the pieces of a block.
+ * strides.c - from the views of a pool's descriptor to the strides of a block.
  *
- * OWNS      nothing: the pieces made belong to the caller.
+ * OWNS      nothing: the strides made belong to the caller.
  *
  * INVARIANTS
  *   (1) Pieces are in the order of the block's bytes, without gaps, and cover
  *       each of them once.
- *   (2) Every byte of every page of a piece lies in the memory described.
- *   (3) Within a piece no two bytes of the pool are the same.
+ *   (2) Every byte of every page of a stride lies in the memory described.
+ *   (3) Within a stride no two bytes of the pool are the same.
  *
  * LOCKING   none.
  */
@@ -66,9 +66,9 @@ static int check_view(const kvfs_pool_desc *desc, const kvfs_view *view)
 }
 
 /* Runs without gaps between them are one. */
-static struct kv_piece piece_of(const kvfs_view *view, uint64_t offset)
+static struct kv_stride piece_of(const kvfs_view *view, uint64_t offset)
 {
-	struct kv_piece piece = {
+	struct kv_stride stride = {
 		.offset = offset,
 		.base = view->base,
 		.block_stride = view->block_stride,
@@ -78,21 +78,21 @@ static struct kv_piece piece_of(const kvfs_view *view, uint64_t offset)
 	};
 
 	if (view->count > 1 && view->segment_stride == view->bytes) {
-		piece.bytes *= view->count;
-		piece.count = 1;
+		stride.bytes *= view->count;
+		stride.count = 1;
 	}
-	return piece;
+	return stride;
 }
 
-/* A piece that goes on where the last one ends, page for page, is part of it;
+/* A stride that goes on where the last one ends, page for page, is part of it;
  * only with one page a block, as otherwise the pages come in between. */
-static bool join(struct kv_pieces *pieces, const struct kv_piece *next)
+static bool join(struct kv_strides *strides, const struct kv_stride *next)
 {
-	struct kv_piece *last;
+	struct kv_stride *last;
 
-	if (pieces->n == 0 || pieces->pages_per_block != 1)
+	if (strides->n == 0 || strides->pages_per_block != 1)
 		return false;
-	last = &pieces->piece[pieces->n - 1];
+	last = &strides->stride[strides->n - 1];
 	if (last->count != 1 || next->count != 1 ||
 	    last->block_stride != next->block_stride ||
 	    last->base + last->bytes != next->base)
@@ -103,14 +103,15 @@ static bool join(struct kv_pieces *pieces, const struct kv_piece *next)
 
 /* The views of @tensor, in their order, must be its bytes exactly. */
 static int add_tensor(const kvfs_pool_desc *desc,
-		      const struct kv_tensor *tensor, struct kv_pieces *pieces)
+		      const struct kv_tensor *tensor,
+		      struct kv_strides *strides)
 {
 	uint64_t at = 0, bytes;
 	size_t i;
 
 	for (i = 0; i < desc->n_views; i++) {
 		const kvfs_view *view = &desc->views[i];
-		struct kv_piece piece;
+		struct kv_stride stride;
 
 		if (strcmp(view->tensor, tensor->name) != 0)
 			continue;
@@ -118,9 +119,9 @@ static int add_tensor(const kvfs_pool_desc *desc,
 		    !mul_add(bytes, desc->pages_per_block, 0, &bytes) ||
 		    bytes > tensor->bytes - at)
 			return -EINVAL;
-		piece = piece_of(view, tensor->offset + at);
-		if (!join(pieces, &piece))
-			pieces->piece[pieces->n++] = piece;
+		stride = piece_of(view, tensor->offset + at);
+		if (!join(strides, &stride))
+			strides->stride[strides->n++] = stride;
 		at += bytes;
 	}
 	return at == tensor->bytes ? 0 : -EINVAL;
@@ -136,11 +137,11 @@ static bool has_tensor(const struct kv_layout *layout, const char *name)
 	return false;
 }
 
-int kv_pieces_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
-		  struct kv_pieces *ret_pieces)
+int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
+		   struct kv_strides *ret_strides)
 {
-	_cleanup_(kv_freep) struct kv_piece *piece = NULL;
-	struct kv_pieces pieces = {.pages_per_block = desc->pages_per_block};
+	_cleanup_(kv_freep) struct kv_stride *stride = NULL;
+	struct kv_strides strides = {.pages_per_block = desc->pages_per_block};
 	size_t i;
 	int r;
 
@@ -151,16 +152,16 @@ int kv_pieces_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
 		if (!has_tensor(layout, desc->views[i].tensor))
 			return -EINVAL;
 	}
-	piece = calloc(desc->n_views + 1, sizeof(*piece));
-	if (piece == NULL)
+	stride = calloc(desc->n_views + 1, sizeof(*stride));
+	if (stride == NULL)
 		return -ENOMEM;
-	pieces.piece = piece;
+	strides.stride = stride;
 	for (i = 0; i < layout->n_tensors; i++) {
-		r = add_tensor(desc, &layout->tensors[i], &pieces);
+		r = add_tensor(desc, &layout->tensors[i], &strides);
 		if (r < 0)
 			return r;
 	}
-	piece = NULL;
-	*ret_pieces = pieces;
+	stride = NULL;
+	*ret_strides = strides;
 	return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * strides.h - from the views of a pool's descriptor to the pieces of a block.
+ * strides.h - from the views of a pool's descriptor to the strides of a block.
  */
 #ifndef KV_PIECES_H
 #define KV_PIECES_H
@@ -10,10 +10,10 @@
 #include "common/layout.h"
 
 /*
- * Check @desc against @layout and make the pieces; caller frees
- * ret_pieces->piece.  -EINVAL as kvfs_pool_register says, -ENOMEM.
+ * Check @desc against @layout and make the strides; caller frees
+ * ret_strides->stride.  -EINVAL as kvfs_pool_register says, -ENOMEM.
  */
-int kv_pieces_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
-		  struct kv_pieces *ret_pieces);
+int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
+		   struct kv_strides *ret_strides);
 
 #endif

@@ -133,7 +133,7 @@ int kvfs_pool_reserve(kvfs_session *session, const char *device,
 		return -ENOMEM;
 	pool->session = session;
 	pool->space = space;
-	pool->pieces.pages_per_block = 1;
+	pool->strides.pages_per_block = 1;
 	pool->device = kv_device_find(device);
 	if (pool->device == NULL)
 		return -ENODEV;

@@ -36,7 +36,7 @@
 #define LOOK_NS 50000000u /* so often for a cancel */
 #define MARK_NS 50000	  /* so often at a event wait that is not done */
 
-struct piece {
+struct stride {
 	kvfs_lease *lease;
 	kvfs_xfer *load;
 	size_t n;
@@ -53,11 +53,11 @@ struct restore {
 	size_t n, at;
 	size_t urgent; /* of todo, head: they go by themselves */
 	size_t tail;   /* then these */
-	size_t limit;  /* blocks a piece */
-	size_t depth;  /* pieces under way: PIECES, or 1 where room is short */
+	size_t limit;  /* blocks a stride */
+	size_t depth;  /* strides under way: PIECES, or 1 where room is short */
 	struct kv_snapshot_chunk part;
-	struct piece pieces[PIECES];
-	size_t begun, ended; /* pieces */
+	struct stride strides[PIECES];
+	size_t begun, ended; /* strides */
 };
 
 static void restore_free(struct restore *r)
@@ -122,7 +122,7 @@ static int key_at(struct restore *restore, uint32_t position, kvfs_key *ret_key)
 	return 0;
 }
 
-/* ---- pieces ---- */
+/* ---- strides ---- */
 
 static size_t next_piece(const struct restore *restore)
 {
@@ -135,12 +135,12 @@ static size_t next_piece(const struct restore *restore)
 	return KV_MIN(n, left);
 }
 
-/* Lease and load the piece's blocks that have a key. */
-static int lease_and_load(struct restore *restore, struct piece *piece,
+/* Lease and load the stride's blocks that have a key. */
+static int lease_and_load(struct restore *restore, struct stride *stride,
 			  const kvfs_key *keys, size_t n)
 {
 	struct kvfs_xfer *xfer = restore->xfer;
-	const size_t per_block = xfer->pool->pieces.pages_per_block;
+	const size_t per_block = xfer->pool->strides.pages_per_block;
 	const kvfs_query query = {restore->space, keys, n};
 	const kvfs_opts opts = {.first_layer = xfer->first_layer,
 				.layers = xfer->layers,
@@ -153,85 +153,86 @@ static int lease_and_load(struct restore *restore, struct piece *piece,
 	pages = malloc((n * per_block + 1) * sizeof(*pages));
 	if (pages == NULL)
 		return -ENOMEM;
-	for (i = 0; i < piece->n; i++)
-		if (piece->status[i] == 0)
+	for (i = 0; i < stride->n; i++)
+		if (stride->status[i] == 0)
 			memcpy(pages + at++ * per_block,
-			       restore->pages + piece->block[i] * per_block,
+			       restore->pages + stride->block[i] * per_block,
 			       per_block * sizeof(*pages));
 	if (xfer->deadline_at != 0)
 		deadline = xfer->deadline_at - KV_MIN(now, xfer->deadline_at);
-	r = kvfs_acquire(&query, 1, 0, deadline, &piece->lease);
+	r = kvfs_acquire(&query, 1, 0, deadline, &stride->lease);
 	if (r < 0)
 		return r;
-	return kvfs_load(xfer->pool, piece->lease, n, pages, &opts,
-			 &piece->load);
+	return kvfs_load(xfer->pool, stride->lease, n, pages, &opts,
+			 &stride->load);
 }
 
 static void begin_piece(struct restore *restore)
 {
-	struct piece *piece = &restore->pieces[restore->begun++ % PIECES];
+	struct stride *stride = &restore->strides[restore->begun++ % PIECES];
 	int stopped = atomic_load(&restore->xfer->stopped);
 	kvfs_key keys[PIECE_BLOCKS];
 	size_t i, n = 0;
 	int r = 0;
 
-	piece->n = next_piece(restore);
-	piece->lease = NULL;
-	piece->load = NULL;
-	for (i = 0; i < piece->n; i++) {
-		piece->block[i] = restore->todo[restore->at++];
-		piece->status[i] =
+	stride->n = next_piece(restore);
+	stride->lease = NULL;
+	stride->load = NULL;
+	for (i = 0; i < stride->n; i++) {
+		stride->block[i] = restore->todo[restore->at++];
+		stride->status[i] =
 			stopped != 0
 				? stopped
 				: key_at(restore,
-					 restore->positions[piece->block[i]],
+					 restore->positions[stride->block[i]],
 					 &keys[n]);
-		n += piece->status[i] == 0;
+		n += stride->status[i] == 0;
 	}
 	if (n > 0)
-		r = lease_and_load(restore, piece, keys, n);
-	for (i = 0; r < 0 && i < piece->n; i++)
-		if (piece->status[i] == 0)
-			piece->status[i] = r;
+		r = lease_and_load(restore, stride, keys, n);
+	for (i = 0; r < 0 && i < stride->n; i++)
+		if (stride->status[i] == 0)
+			stride->status[i] = r;
 }
 
-static void wait_for(struct restore *restore, struct piece *piece)
+static void wait_for(struct restore *restore, struct stride *stride)
 {
-	if (piece->load == NULL)
+	if (stride->load == NULL)
 		return;
 	/* It takes the reply from the socket itself, if that comes at once. */
-	kvfs_lease_wait(piece->lease, LOOK_NS);
-	while (kvfs_xfer_wait(piece->load, KVFS_COPIED, LOOK_NS) ==
+	kvfs_lease_wait(stride->lease, LOOK_NS);
+	while (kvfs_xfer_wait(stride->load, KVFS_COPIED, LOOK_NS) ==
 	       -ETIMEDOUT) {
 		if (atomic_load(&restore->xfer->stopped) == 0)
 			continue;
-		kvfs_xfer_cancel(piece->load);
-		kvfs_lease_cancel(piece->lease);
+		kvfs_xfer_cancel(stride->load);
+		kvfs_lease_cancel(stride->lease);
 	}
 }
 
-/* Statuses of the piece's blocks; those that may fit later are to do again. */
-static void sort_out(struct restore *restore, struct piece *piece)
+/* Statuses of the stride's blocks; those that may fit later are to do again. */
+static void sort_out(struct restore *restore, struct stride *stride)
 {
 	const bool alone = restore->begun == restore->ended + 1;
 	size_t i, at = 0;
 
-	for (i = 0; i < piece->n; i++)
-		if (piece->load != NULL && piece->status[i] == 0)
-			piece->status[i] = kvfs_xfer_status(piece->load, at++);
-	for (i = piece->n; i-- > 0;) {
-		if (piece->status[i] != -ENOSPC || (alone && piece->n == 1))
+	for (i = 0; i < stride->n; i++)
+		if (stride->load != NULL && stride->status[i] == 0)
+			stride->status[i] =
+				kvfs_xfer_status(stride->load, at++);
+	for (i = stride->n; i-- > 0;) {
+		if (stride->status[i] != -ENOSPC || (alone && stride->n == 1))
 			continue;
-		piece->status[i] = -EINPROGRESS;
-		restore->todo[--restore->at] = piece->block[i];
+		stride->status[i] = -EINPROGRESS;
+		restore->todo[--restore->at] = stride->block[i];
 		restore->urgent = restore->tail = 0;
-		restore->limit = KV_MAX(piece->n / 2, (size_t)1);
+		restore->limit = KV_MAX(stride->n / 2, (size_t)1);
 		restore->depth = 1;
 	}
 }
 
 /* The last one that does this ends the transfer: restore->xfer may be gone. */
-static void account(struct restore *restore, const struct piece *piece)
+static void account(struct restore *restore, const struct stride *stride)
 {
 	struct kvfs_xfer *xfer = restore->xfer;
 	struct kvfs_session *session = xfer->session;
@@ -239,12 +240,13 @@ static void account(struct restore *restore, const struct piece *piece)
 
 	pthread_mutex_lock(&session->lock);
 	kv_xfer_get_locked(xfer);
-	for (i = 0; i < piece->n; i++) {
-		if (piece->status[i] == -EINPROGRESS)
+	for (i = 0; i < stride->n; i++) {
+		if (stride->status[i] == -EINPROGRESS)
 			continue;
-		atomic_store(&xfer->status[piece->block[i]], piece->status[i]);
-		good += piece->status[i] == 0;
-		bad += piece->status[i] < 0;
+		atomic_store(&xfer->status[stride->block[i]],
+			     stride->status[i]);
+		good += stride->status[i] == 0;
+		bad += stride->status[i] < 0;
 	}
 	if (good + bad > 0 && good + bad < xfer->left[KVFS_COPIED])
 		kv_session_completed_locked(session);
@@ -258,14 +260,14 @@ static void account(struct restore *restore, const struct piece *piece)
 
 static void end_piece(struct restore *restore)
 {
-	struct piece *piece = &restore->pieces[restore->ended % PIECES];
+	struct stride *stride = &restore->strides[restore->ended % PIECES];
 
-	wait_for(restore, piece);
-	sort_out(restore, piece);
+	wait_for(restore, stride);
+	sort_out(restore, stride);
 	restore->ended++;
-	kvfs_release(piece->lease);
-	kvfs_xfer_free(piece->load);
-	account(restore, piece);
+	kvfs_release(stride->lease);
+	kvfs_xfer_free(stride->load);
+	account(restore, stride);
 }
 
 static void wait_for_event(const struct kvfs_xfer *xfer)
@@ -338,7 +340,7 @@ static int restore_new(const kvfs_pool *pool, const char *name,
 		       const uint32_t *positions, size_t n,
 		       const int64_t *pages, struct restore **ret_restore)
 {
-	const size_t per_block = pool->pieces.pages_per_block;
+	const size_t per_block = pool->strides.pages_per_block;
 	_cleanup_(restore_freep) struct restore *restore =
 		calloc(1, sizeof(*restore));
 	uint64_t payload = KV_MAX(pool->layout->payload, 1u);
@@ -369,7 +371,7 @@ static int restore_new(const kvfs_pool *pool, const char *name,
 static int start_locked(struct kvfs_xfer *xfer, kvfs_pool *pool,
 			kvfs_space *space, struct restore *restore)
 {
-	const size_t n = xfer->n * pool->pieces.pages_per_block;
+	const size_t n = xfer->n * pool->strides.pages_per_block;
 	long used;
 	int r;
 

@@ -4,7 +4,7 @@
  *
  * OWNS      the list of what is to be detached.  Not the memory.
  *
- * STATES    of a piece of memory:
+ * STATES    of a stride of memory:
  *
  *          UNKNOWN -> ATTACHED    kv_attach_locked
  *         ATTACHED -> DETACHING   kv_detach_locked

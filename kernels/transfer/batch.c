@@ -217,7 +217,7 @@ static int copy_range(struct kv_save_batch *batch, const struct kv_range *range,
 		       batch->extent->offset + skip;
 	struct kv_copy copies[WIRE_BATCH];
 	const struct kv_batch on_device = {
-		.pieces = &pool->pieces,
+		.strides = &pool->strides,
 		.ranges = range,
 		.n_ranges = range == NULL ? 0 : 1,
 		.copies = copies,
@@ -233,7 +233,7 @@ static int copy_range(struct kv_save_batch *batch, const struct kv_range *range,
 		copies[i].tensors = (uint8_t *)(at + i * batch->stride);
 		copies[i].pages =
 			xfer->pages +
-			(size_t)batch->block[i] * pool->pieces.pages_per_block;
+			(size_t)batch->block[i] * pool->strides.pages_per_block;
 	}
 	return pool->device->save(pool->on_device, &on_device);
 }

@@ -133,7 +133,7 @@ static size_t gather(struct load_job *job, size_t first, size_t n)
 		job->copies[k++] = (struct kv_copy){
 			.tensors = (uint8_t *)held->file + held->payload,
 			.pages = xfer->pages +
-				 i * xfer->pool->pieces.pages_per_block,
+				 i * xfer->pool->strides.pages_per_block,
 		};
 	}
 	return k;
@@ -158,7 +158,7 @@ static void copy_unit(struct load_job *job, size_t unit)
 	struct kv_load *load = xfer->load;
 	const struct kvfs_pool *pool = xfer->pool;
 	struct kv_batch batch = {
-		.pieces = &pool->pieces,
+		.strides = &pool->strides,
 		.ranges = xfer->ranges,
 		.n_ranges = xfer->n_ranges,
 		.copies = job->copies,
@@ -375,7 +375,8 @@ static int load_new(kvfs_pool *pool, size_t n, const int64_t *pages,
 	size_t n_pages, bytes;
 	int r;
 
-	if (__builtin_mul_overflow(n, pool->pieces.pages_per_block, &n_pages) ||
+	if (__builtin_mul_overflow(n, pool->strides.pages_per_block,
+				   &n_pages) ||
 	    __builtin_mul_overflow(n_pages, sizeof(*pages), &bytes) ||
 	    (pages == NULL && n > 0))
 		return -EINVAL;

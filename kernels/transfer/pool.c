@@ -89,7 +89,7 @@ static void pool_free(struct kvfs_pool *pool)
 		return;
 	if (pool->opened && pool->device->close != NULL)
 		pool->device->close(pool->on_device);
-	free(pool->pieces.piece);
+	free(pool->strides.stride);
 	free(pool->seen);
 	free(pool->loads);
 	free(pool->saves);
@@ -161,7 +161,7 @@ static int pool_new(kvfs_session *session, const kvfs_pool_desc *desc,
 	pool->layout = kv_lib_space_layout(desc->space);
 	if (pool->layout == NULL)
 		return -EMEDIUMTYPE;
-	r = kv_pieces_new(desc, pool->layout, &pool->pieces);
+	r = kv_strides_new(desc, pool->layout, &pool->strides);
 	if (r < 0)
 		return r;
 	pool->seen = calloc(pool->pages / 8 + 1, 1);

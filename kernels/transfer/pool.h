@@ -19,7 +19,7 @@ struct kvfs_pool {
 	struct kvfs_space *space; /* held: its layout is this pool's */
 	const struct kv_layout *layout;
 	uint64_t pages;
-	struct kv_pieces pieces;
+	struct kv_strides strides;
 
 	/* lock */
 	uint8_t *seen;		 /* a bit a page, all clear between calls */

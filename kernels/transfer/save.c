@@ -256,7 +256,7 @@ int kv_save_prepare_locked(struct kvfs_session *session, uint64_t payload)
 	return r == -EAGAIN ? 0 : r;
 }
 
-/* Small saves are spread over the copy threads, large ones cut so that the
+/* Small saves are scatter over the copy threads, large ones cut so that the
  * daemon takes one batch while the next is being gathered. */
 static size_t batch_blocks(const struct kvfs_xfer *xfer, uint64_t stride)
 {
@@ -387,7 +387,8 @@ static int set_pages(struct kvfs_xfer *xfer, const kvfs_pool *pool,
 {
 	size_t n, bytes;
 
-	if (__builtin_mul_overflow(xfer->n, pool->pieces.pages_per_block, &n) ||
+	if (__builtin_mul_overflow(xfer->n, pool->strides.pages_per_block,
+				   &n) ||
 	    __builtin_mul_overflow(n, sizeof(*pages), &bytes) ||
 	    (pages == NULL && n > 0))
 		return -EINVAL;

@@ -21,7 +21,7 @@ static void seal_holds(struct kv_save_batch *batch)
 		batch->hold->tag = batch->call.tag;
 }
 
-/* What was said of the pieces of a part: an error, 0 if its block is sealed,
+/* What was said of the strides of a part: an error, 0 if its block is sealed,
  * or WIRE_TAKEN. */
 static int verdict(const struct wire_status *statuses, size_t n)
 {

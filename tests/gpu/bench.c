@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench.c - what loads and saves to a GPU cost, against one pinned
- * cuMemcpyAsync of the same bytes in one piece, taken in turn with them.
+ * cuMemcpyAsync of the same bytes in one stride, taken in turn with them.
  *
  *   bench WAY JSON [quick]   WAY: registered, staged or rw
  *   bench probe              whether there is a GPU
@@ -28,7 +28,7 @@ static struct world *world;
 static const struct {
 	const char *name;
 	unsigned shape;
-	uint64_t piece; /* bytes */
+	uint64_t stride; /* bytes */
 	double load, save;
 } layouts[] = {
 	{"contiguous", 0, 2359296, 0.95, 0.90},
@@ -135,7 +135,7 @@ static void bench_load(struct engine *e, struct reference *ref, unsigned l,
 	    layouts[l].load);
 	note_pool(e, cpu, rounds * ref->bytes);
 	kv_bench_sample_add(&each, reference_copy(ref, true,
-						  KV_MIN(layouts[l].piece,
+						  KV_MIN(layouts[l].stride,
 							 e->shape.block)));
 	add("load_by_piece", layouts[l].name, ref->bytes, &each, &one, 0);
 	kvfs_release(lease);
@@ -189,7 +189,7 @@ static void bench_save(struct engine *e, struct reference *ref, unsigned l,
 	note_pool(e, cpu, rounds * ref->bytes);
 	add("save_sealed", layouts[l].name, ref->bytes, &sealed, &one, 0);
 	kv_bench_sample_add(&each, reference_copy(ref, false,
-						  KV_MIN(layouts[l].piece,
+						  KV_MIN(layouts[l].stride,
 							 e->shape.block)));
 	add("save_by_piece", layouts[l].name, ref->bytes, &each, &one, 0);
 }

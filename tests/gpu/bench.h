@@ -38,19 +38,19 @@ static inline void reference_close(struct reference *ref)
 	GPU_OK(cuMemFreeHost, ref->host);
 }
 
-/* Seconds for all of it in copies of @piece bytes. */
+/* Seconds for all of it in copies of @stride bytes. */
 static inline double reference_copy(struct reference *ref, bool to_device,
-				    uint64_t piece)
+				    uint64_t stride)
 {
 	uint64_t start = kv_bench_now(), at;
 
-	for (at = 0; at < ref->bytes; at += piece)
+	for (at = 0; at < ref->bytes; at += stride)
 		if (to_device)
 			GPU_OK(cuMemcpyHtoDAsync_v2, ref->device + at,
-			       ref->host + at, piece, ref->stream);
+			       ref->host + at, stride, ref->stream);
 		else
 			GPU_OK(cuMemcpyDtoHAsync_v2, ref->host + at,
-			       ref->device + at, piece, ref->stream);
+			       ref->device + at, stride, ref->stream);
 	GPU_OK(cuStreamSynchronize, ref->stream);
 	return (double)(kv_bench_now() - start) / 1e9;
 }

@@ -33,7 +33,7 @@ uint64_t standin_pending(void);
 
 struct standin_alive {
 	uint64_t streams, events, modules, contexts;
-	uint64_t device, host, registered, reserved; /* pieces of memory */
+	uint64_t device, host, registered, reserved; /* strides of memory */
 	uint64_t device_bytes, host_bytes, registered_bytes;
 };
 void standin_alive(struct standin_alive *ret_alive);

@@ -32,7 +32,7 @@ struct rig {
 	CUdeviceptr memory;
 	kvfs_view views[RIG_LAYERS + 1];
 	kvfs_pool_desc desc;
-	struct kv_piece pieces[RIG_LAYERS + 1], on_host[RIG_LAYERS + 1];
+	struct kv_stride strides[RIG_LAYERS + 1], on_host[RIG_LAYERS + 1];
 	uint8_t *image, *now; /* what the pool should hold, and does */
 	uint8_t *arena;	      /* mapped for reading */
 	uint8_t *alias;	      /* the daemon's mapping of it */
@@ -84,9 +84,9 @@ static inline void rig_layout(struct rig *rig)
 		bytes = i < RIG_LAYERS ? RIG_PIECE : RIG_LONG;
 		rig->views[i] = (kvfs_view){
 			"t", (void *)(rig->memory + at), bytes, bytes, 1, 0};
-		rig->pieces[i] = (struct kv_piece){
+		rig->strides[i] = (struct kv_stride){
 			offset, (void *)(rig->memory + at), bytes, bytes, 1, 0};
-		rig->on_host[i] = rig->pieces[i];
+		rig->on_host[i] = rig->strides[i];
 		rig->on_host[i].base = rig->image + at;
 		offset += bytes;
 		at += RIG_PAGES * bytes;
@@ -174,7 +174,7 @@ static inline void rig_wait_tried(struct rig *rig, uint64_t bytes)
 struct rig_batch {
 	struct kv_copy copies[RIG_BLOCKS];
 	int64_t pages[RIG_BLOCKS];
-	struct kv_pieces pieces;
+	struct kv_strides strides;
 	struct kv_batch batch;
 };
 
@@ -188,19 +188,19 @@ static inline void rig_make(struct rig *rig, struct rig_batch *b, uint8_t *host,
 		b->copies[i] =
 			(struct kv_copy){host + i * stride, &b->pages[i]};
 	}
-	b->pieces = (struct kv_pieces){1, RIG_LAYERS + 1, rig->pieces};
+	b->strides = (struct kv_strides){1, RIG_LAYERS + 1, rig->strides};
 	b->batch = (struct kv_batch){
-		.pieces = &b->pieces, .copies = b->copies, .n = n};
+		.strides = &b->strides, .copies = b->copies, .n = n};
 }
 
 /* What the host device does with the same batch, to or from the image. */
 static inline void rig_on_image(struct rig *rig, const struct rig_batch *b,
 				bool loads)
 {
-	const struct kv_pieces pieces = {1, RIG_LAYERS + 1, rig->on_host};
+	const struct kv_strides strides = {1, RIG_LAYERS + 1, rig->on_host};
 	struct kv_batch batch = b->batch;
 
-	batch.pieces = &pieces;
+	batch.strides = &strides;
 	assert_int_equal(loads ? kv_device_host.load(NULL, &batch)
 			       : kv_device_host.save(NULL, &batch),
 			 0);

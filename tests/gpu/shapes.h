@@ -3,7 +3,7 @@
  * shapes.h - the ways in which engines lay their pages out: for each the layout
  * of a space, and the views of a pool of it.
  *
- * A pool's memory is one piece, in which the engine's tensors lie with gaps
+ * A pool's memory is one stride, in which the engine's tensors lie with gaps
  * between them, so that what is written beside a page shows.
  */
 #ifndef KV_TESTS_GPU_SHAPES_H
@@ -93,7 +93,7 @@ static inline void shape_by_layer(struct pool_shape *pool, const char *name,
 
 /* ---- the shapes; names are the tests' ---- */
 
-/* Everything of a block in one piece. */
+/* Everything of a block in one stride. */
 static inline void page_first(struct pool_shape *pool, const struct dims *d)
 {
 	uint64_t page = 4 * d->layers * d->heads * d->dim * d->tokens /
@@ -105,7 +105,7 @@ static inline void page_first(struct pool_shape *pool, const struct dims *d)
 	shape_view(pool, &view);
 }
 
-/* K and V a tensor each, for each layer: pieces of 32 KiB with Qwen3-4B. */
+/* K and V a tensor each, for each layer: strides of 32 KiB with Qwen3-4B. */
 static inline void layer_first(struct pool_shape *pool, const struct dims *d)
 {
 	uint64_t page =

@@ -5,7 +5,7 @@
  */
 #include "tests/gpu/memory.h"
 
-static const struct dims middle = {2, 4, 64, 8};   /* pieces of 4 KiB */
+static const struct dims middle = {2, 4, 64, 8};   /* strides of 4 KiB */
 static const struct dims small = {2, 1, 32, 4};	   /* of 256 bytes */
 static const struct dims qwen3 = {36, 8, 128, 16}; /* of 32 KiB */
 

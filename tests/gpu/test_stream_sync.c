@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_stream_sync.c - loads and saves, and an engine's compute stream that goes on.
+ * test_stream_sync.c - loads and saves, and an engine's compute stream that
+ * goes on.
  *
  * All memory of a pool is one value at a time: what a block or a page must be
  * is that value, in every byte.
@@ -11,7 +12,7 @@
 #define ROUNDS 6u
 #define A_WHILE 150000000u /* ns that a kernel takes */
 
-static const struct dims dims = {4, 4, 64, 8}; /* pieces of 4 KiB */
+static const struct dims dims = {4, 4, 64, 8}; /* strides of 4 KiB */
 static CUstream compute;
 static struct engine e;
 static struct standin_alive before;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registering pools.  What views may be is in test_pieces.c. */
+/* Registering pools.  What views may be is in test_strides.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -7,7 +7,7 @@
  * INVARIANTS
  *   (1) What a copy touches is looked up when it is given, and again when it
  *       runs: memory that went in between is a bug of the caller's.
- *   (2) A copy lies within one piece of memory on each side: two registrations
+ *   (2) A copy lies within one stride of memory on each side: two registrations
  *       beside each other are two.
  *   (3) Memory of the host that is not registered is copied while the caller
  *       waits, or not at all.

@@ -28,18 +28,19 @@ struct CUfunc_st {
 /* ---- the plug-in's ---- */
 
 /* The arrays are the device's: read them where their bytes are. */
-static bool take_arrays(struct kv_spread *spread)
+static bool take_arrays(struct kv_scatter_args *scatter)
 {
-	uint64_t blocks = spread->units / spread->block_units;
-	uintptr_t sections = (uintptr_t)spread->sections;
-	uintptr_t pages = (uintptr_t)spread->pages;
+	uint64_t blocks = scatter->units / scatter->block_units;
+	uintptr_t sections = (uintptr_t)scatter->sections;
+	uintptr_t pages = (uintptr_t)scatter->pages;
 
-	if (!may_touch(sections, spread->n_sections * sizeof(struct kv_section),
+	if (!may_touch(sections,
+		       scatter->n_sections * sizeof(struct kv_section),
 		       "sections") ||
-	    !may_touch(pages, blocks * spread->pages_per_block * 8, "pages"))
+	    !may_touch(pages, blocks * scatter->pages_per_block * 8, "pages"))
 		return false;
-	spread->sections = bytes_at(sections);
-	spread->pages = bytes_at(pages);
+	scatter->sections = bytes_at(sections);
+	scatter->pages = bytes_at(pages);
 	return true;
 }
 
@@ -55,28 +56,30 @@ static bool do_unit(const struct kv_unit *unit, bool gather)
 	return true;
 }
 
-static void run_spread(struct op *op, bool gather)
+static void run_scatter_args(struct op *op, bool gather)
 {
-	struct kv_spread spread = *(struct kv_spread *)op->parameters;
+	struct kv_scatter_args scatter =
+		*(struct kv_scatter_args *)op->parameters;
 	uint32_t number, n;
 
-	if (spread.units == 0 || spread.block_units == 0 || spread.lanes == 0 ||
-	    spread.lanes > 32 || (spread.lanes & (spread.lanes - 1)) != 0 ||
-	    spread.units % spread.block_units != 0) {
+	if (scatter.units == 0 || scatter.block_units == 0 ||
+	    scatter.lanes == 0 || scatter.lanes > 32 ||
+	    (scatter.lanes & (scatter.lanes - 1)) != 0 ||
+	    scatter.units % scatter.block_units != 0) {
 		break_device(bug(CU_ILLEGAL_ADDRESS,
 				 "a launch of %u units by "
 				 "%u lanes",
-				 spread.units, spread.lanes));
+				 scatter.units, scatter.lanes));
 		return;
 	}
-	if (!take_arrays(&spread))
+	if (!take_arrays(&scatter))
 		return;
-	for (n = 0; n < spread.units; n++) {
+	for (n = 0; n < scatter.units; n++) {
 		struct kv_unit unit;
 
 		/* The last ones first. */
-		number = spread.units - 1 - n;
-		unit = kv_spread_unit(&spread, number);
+		number = scatter.units - 1 - n;
+		unit = kv_scatter_unit(&scatter, number);
 		if (unit.bytes > 0 && !do_unit(&unit, gather))
 			return;
 	}
@@ -84,12 +87,12 @@ static void run_spread(struct op *op, bool gather)
 
 static void run_scatter(struct op *op)
 {
-	run_spread(op, false);
+	run_scatter_args(op, false);
 }
 
 static void run_gather(struct op *op)
 {
-	run_spread(op, true);
+	run_scatter_args(op, true);
 }
 
 /* ---- the tests' (kernels.ptx) ---- */
@@ -111,8 +114,8 @@ static void run_multiply(struct op *op)
 }
 
 static struct CUfunc_st functions[] = {
-	{"kv_scatter", sizeof(struct kv_spread), run_scatter},
-	{"kv_gather", sizeof(struct kv_spread), run_gather},
+	{"kv_scatter", sizeof(struct kv_scatter_args), run_scatter},
+	{"kv_gather", sizeof(struct kv_scatter_args), run_gather},
 	{"test_spin", sizeof(uint64_t), run_spin},
 	{"test_multiply", sizeof(uint64_t), run_multiply},
 };

@@ -5,7 +5,7 @@
  *
  * OWNS      two reserved ranges of addresses, one for the device's, in which
  *           nothing is ever accessible, and one of the same size for the
- *           bytes; and the list of all live pieces.
+ *           bytes; and the list of all live strides.
  *
  * INVARIANTS
  *   (1) No device address is given out twice: what is kept too long never looks

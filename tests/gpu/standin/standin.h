@@ -80,20 +80,20 @@ struct range {
 	unsigned flags;
 };
 
-/* What a copy may touch: the live piece of memory that has all of @at ..
+/* What a copy may touch: the live stride of memory that has all of @at ..
  * + @bytes, or NULL. */
 const struct range *range_of_locked(uintptr_t at, size_t bytes);
-/* Whether any byte of it is in a live piece of memory. */
+/* Whether any byte of it is in a live stride of memory. */
 bool range_touches_locked(uintptr_t at, size_t bytes);
 /* Where the bytes of an address, device or host, are. */
 void *bytes_at(uintptr_t at);
 bool is_device_address(uintptr_t at);
-/* Addresses that no other piece has ever had; 0: there are none left. */
+/* Addresses that no other stride has ever had; 0: there are none left. */
 uintptr_t device_addresses_locked(size_t bytes, size_t align);
 const struct range *range_add_locked(enum range_kind kind, uintptr_t base,
 				     size_t bytes, unsigned flags);
-/* The piece of this kind that begins at @base is no more; NULL: there was none,
- * else its size. */
+/* The stride of this kind that begins at @base is no more; NULL: there was
+ * none, else its size. */
 bool range_remove_locked(enum range_kind kind, uintptr_t base,
 			 size_t *ret_bytes);
 

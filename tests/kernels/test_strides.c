@@ -47,10 +47,10 @@ static int make(const kvfs_view *views, size_t n, uint64_t pages,
 		.memory = memory,
 		.memory_bytes = sizeof(memory),
 	};
-	struct kv_pieces pieces = {0};
-	int r = kv_pieces_new(&desc, layout, &pieces);
+	struct kv_strides strides = {0};
+	int r = kv_strides_new(&desc, layout, &strides);
 
-	free(pieces.piece);
+	free(strides.stride);
 	return r;
 }
 
@@ -161,13 +161,13 @@ static void views_that_follow_each_other_become_one_piece(void **state)
 			       .n_views = 2,
 			       .pages = PAGES,
 			       .pages_per_block = 1};
-	struct kv_pieces pieces;
+	struct kv_strides strides;
 
 	(void)state;
-	assert_int_equal(kv_pieces_new(&desc, layout, &pieces), 0);
-	assert_int_equal(pieces.n, 1);
-	assert_int_equal(pieces.piece[0].bytes, 8192);
-	free(pieces.piece);
+	assert_int_equal(kv_strides_new(&desc, layout, &strides), 0);
+	assert_int_equal(strides.n, 1);
+	assert_int_equal(strides.stride[0].bytes, 8192);
+	free(strides.stride);
 }
 
 static void views_are_put_in_the_order_of_the_tensors(void **state)
@@ -179,18 +179,18 @@ static void views_are_put_in_the_order_of_the_tensors(void **state)
 	};
 	kvfs_pool_desc desc = {
 		.views = views, .n_views = 3, .pages = 2, .pages_per_block = 1};
-	struct kv_pieces pieces;
+	struct kv_strides strides;
 
 	(void)state;
-	assert_int_equal(kv_pieces_new(&desc, layout, &pieces), 0);
-	assert_int_equal(pieces.n, 3);
-	assert_int_equal(pieces.piece[0].offset, 0);
-	assert_int_equal(pieces.piece[0].count, 2);
-	assert_int_equal(pieces.piece[1].offset, 2048);
-	assert_ptr_equal(pieces.piece[1].base, memory + 10000);
-	assert_int_equal(pieces.piece[2].offset, 4096);
-	assert_ptr_equal(pieces.piece[2].base, memory);
-	free(pieces.piece);
+	assert_int_equal(kv_strides_new(&desc, layout, &strides), 0);
+	assert_int_equal(strides.n, 3);
+	assert_int_equal(strides.stride[0].offset, 0);
+	assert_int_equal(strides.stride[0].count, 2);
+	assert_int_equal(strides.stride[1].offset, 2048);
+	assert_ptr_equal(strides.stride[1].base, memory + 10000);
+	assert_int_equal(strides.stride[2].offset, 4096);
+	assert_ptr_equal(strides.stride[2].base, memory);
+	free(strides.stride);
 }
 
 int main(void)

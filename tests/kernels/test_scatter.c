@@ -18,20 +18,20 @@ struct layout {
 	uint32_t ppb;
 	uint64_t pages;
 	size_t n;
-	uint64_t memory;		   /* bytes of the pool */
-	struct kv_piece piece[PIECES_MAX]; /* base: offset in the memory */
+	uint64_t memory;		     /* bytes of the pool */
+	struct kv_stride stride[PIECES_MAX]; /* base: offset in the memory */
 };
 
 static void add(struct layout *l, uint64_t base, uint64_t block_stride,
 		uint64_t bytes, uint64_t count, uint64_t segment_stride)
 {
-	struct kv_piece *last = &l->piece[l->n - (l->n > 0)];
+	struct kv_stride *last = &l->stride[l->n - (l->n > 0)];
 	uint64_t offset =
 		l->n == 0 ? 0
 			  : last->offset + last->bytes * last->count * l->ppb;
 
 	assert_true(l->n < PIECES_MAX);
-	l->piece[l->n++] = (struct kv_piece){
+	l->stride[l->n++] = (struct kv_stride){
 		.offset = offset,
 		.base = (uint8_t *)(uintptr_t)base,
 		.block_stride = block_stride,
@@ -119,7 +119,7 @@ static struct layout mixed(void)
 
 struct world {
 	struct layout l;
-	struct kv_pieces mine, theirs; /* the same pieces, of two pools */
+	struct kv_strides mine, theirs; /* the same strides, of two pools */
 	uint8_t *pool, *other, *staging;
 	uint8_t *tensors[BLOCKS_MAX], *back[BLOCKS_MAX];
 	int64_t pages[BLOCKS_MAX][PPB_MAX];
@@ -137,23 +137,23 @@ static uint8_t *memory(uint64_t bytes, uint8_t value)
 	return at;
 }
 
-static struct kv_pieces pieces_at(const struct layout *l, uint8_t *pool)
+static struct kv_strides pieces_at(const struct layout *l, uint8_t *pool)
 {
-	struct kv_pieces pieces = {l->ppb, l->n, NULL};
+	struct kv_strides strides = {l->ppb, l->n, NULL};
 	size_t i;
 
-	pieces.piece = calloc(l->n, sizeof(*pieces.piece));
-	assert_non_null(pieces.piece);
+	strides.stride = calloc(l->n, sizeof(*strides.stride));
+	assert_non_null(strides.stride);
 	for (i = 0; i < l->n; i++) {
-		pieces.piece[i] = l->piece[i];
-		pieces.piece[i].base = pool + (uintptr_t)l->piece[i].base;
+		strides.stride[i] = l->stride[i];
+		strides.stride[i].base = pool + (uintptr_t)l->stride[i].base;
 	}
-	return pieces;
+	return strides;
 }
 
 static void world_new(struct world *w, struct layout l, size_t n, bool skips)
 {
-	const struct kv_piece *last = &l.piece[l.n - 1];
+	const struct kv_stride *last = &l.stride[l.n - 1];
 	size_t i, p, next = l.pages;
 
 	memset(w, 0, sizeof(*w));
@@ -188,16 +188,16 @@ static void world_free(struct world *w)
 	}
 	free(w->pool);
 	free(w->other);
-	free(w->mine.piece);
-	free(w->theirs.piece);
+	free(w->mine.stride);
+	free(w->theirs.stride);
 }
 
-static struct kv_spread spread_of(const struct world *w,
-				  const struct kv_plan *plan,
-				  const struct kv_pass *pass, size_t i,
-				  uint8_t *staging)
+static struct kv_scatter_args spread_of(const struct world *w,
+					const struct kv_plan *plan,
+					const struct kv_pass *pass, size_t i,
+					uint8_t *staging)
 {
-	return (struct kv_spread){
+	return (struct kv_scatter_args){
 		.sections = plan->sections + pass->section,
 		.pages = w->pages[i],
 		.staging = (uintptr_t)staging,
@@ -220,15 +220,15 @@ static void move(uint8_t *staging, const struct kv_run *run, uint8_t *tensors,
 }
 
 /* What a launch does, one thread after the other. */
-static void launch(const struct kv_spread *spread, bool loads)
+static void launch(const struct kv_scatter_args *scatter, bool loads)
 {
-	uint32_t thread, threads = 4 * spread->lanes;
+	uint32_t thread, threads = 4 * scatter->lanes;
 
 	for (thread = 0; thread < threads; thread++)
 		if (loads)
-			kv_spread_scatter(spread, thread, threads);
+			kv_scatter_run(scatter, thread, threads);
 		else
-			kv_spread_gather(spread, thread, threads);
+			kv_gather_run(scatter, thread, threads);
 }
 
 /* One pass of block @i through staging that ends where it says it does. */
@@ -236,16 +236,16 @@ static void pass_block(struct world *w, const struct kv_plan *plan,
 		       const struct kv_pass *pass, size_t i, bool loads)
 {
 	uint8_t *staging = memory(pass->stride + 64, 0xcc);
-	struct kv_spread spread = spread_of(w, plan, pass, i, staging);
+	struct kv_scatter_args scatter = spread_of(w, plan, pass, i, staging);
 	uint8_t *tensors = loads ? w->tensors[i] : w->back[i];
 	size_t r;
 
 	if (!loads)
-		launch(&spread, false);
+		launch(&scatter, false);
 	for (r = 0; r < pass->n_runs; r++)
 		move(staging, &plan->runs[pass->run + r], tensors, loads);
 	if (loads)
-		launch(&spread, true);
+		launch(&scatter, true);
 	for (r = 0; r < 64; r++)
 		assert_int_equal(staging[pass->stride + r], 0xcc);
 	free(staging);
@@ -312,7 +312,7 @@ static void compare(struct layout l, const struct kv_range *ranges,
 		assert_true(plan.passes[i].stride <= staging);
 	batch.copies = w.copies;
 	batch.n = w.n;
-	batch.pieces = &w.theirs;
+	batch.strides = &w.theirs;
 	assert_int_equal(kv_device_host.load(NULL, &batch), 0);
 	do_plan(&w, &plan, true);
 	if (memcmp(w.pool, w.other, l.memory) != 0)
@@ -387,7 +387,7 @@ static void ranges_touch_no_other_byte(void **state)
 
 	(void)state;
 	for (i = 0; i < n; i++) {
-		const struct kv_piece *last = &l[i].piece[l[i].n - 1];
+		const struct kv_stride *last = &l[i].stride[l[i].n - 1];
 		uint64_t block =
 			last->offset + last->bytes * last->count * l[i].ppb;
 		const struct kv_range two[] = {{block / 7, block / 3},
@@ -410,7 +410,7 @@ static void a_unit_of_a_skipped_page_has_no_bytes(void **state)
 		.count = 1,
 		.length = 1024,
 	};
-	const struct kv_spread spread = {
+	const struct kv_scatter_args scatter = {
 		.sections = &section,
 		.pages = pages,
 		.staging = 4096,
@@ -420,11 +420,11 @@ static void a_unit_of_a_skipped_page_has_no_bytes(void **state)
 		.units = 2,
 		.lanes = 32,
 	};
-	struct kv_unit unit = kv_spread_unit(&spread, 0);
+	struct kv_unit unit = kv_scatter_unit(&scatter, 0);
 
 	(void)state;
 	assert_int_equal(unit.bytes, 0);
-	unit = kv_spread_unit(&spread, 1);
+	unit = kv_scatter_unit(&scatter, 1);
 	assert_int_equal(unit.bytes, 512);
 	assert_int_equal(unit.pool, (1 << 20) + 3 * 512);
 	assert_int_equal(unit.staging, 4096 + 512);
@@ -433,12 +433,12 @@ static void a_unit_of_a_skipped_page_has_no_bytes(void **state)
 static void accesses_are_as_wide_as_both_addresses_allow(void **state)
 {
 	(void)state;
-	assert_int_equal(kv_spread_width(4096, 16), 16);
-	assert_int_equal(kv_spread_width(4096 + 8, 16), 8);
-	assert_int_equal(kv_spread_width(4096 + 8, 24), 16);
-	assert_int_equal(kv_spread_width(4096 + 4, 16), 4);
-	assert_int_equal(kv_spread_width(4096 + 2, 16), 2);
-	assert_int_equal(kv_spread_width(4096 + 1, 16), 1);
+	assert_int_equal(kv_scatter_width(4096, 16), 16);
+	assert_int_equal(kv_scatter_width(4096 + 8, 16), 8);
+	assert_int_equal(kv_scatter_width(4096 + 8, 24), 16);
+	assert_int_equal(kv_scatter_width(4096 + 4, 16), 4);
+	assert_int_equal(kv_scatter_width(4096 + 2, 16), 2);
+	assert_int_equal(kv_scatter_width(4096 + 1, 16), 1);
 }
 
 static int note_run(void *arg, uint64_t pool, uint64_t offset, uint64_t bytes)
@@ -473,39 +473,39 @@ static void pages_in_a_row_are_one_copy(void **state)
 static void the_way_of_a_piece_follows_from_the_length_of_its_runs(void **state)
 {
 	struct layout l = mixed();
-	struct kv_pieces pieces = pieces_at(&l, NULL);
+	struct kv_strides strides = pieces_at(&l, NULL);
 	struct kv_plan plan;
 
 	(void)state;
-	assert_true(kv_plan_scatters(&pieces));
-	assert_int_equal(kv_plan_init(&plan, &pieces, NULL, 0, 1 << 20), 0);
+	assert_true(kv_plan_scatters(&strides));
+	assert_int_equal(kv_plan_init(&plan, &strides, NULL, 0, 1 << 20), 0);
 	assert_int_equal(plan.n_direct, 2);
 	assert_int_equal(plan.n_sections, 2);
 	assert_int_equal(plan.n_passes, 1);
 	assert_int_equal(plan.lanes, 8);
 	kv_plan_fini(&plan);
-	free(pieces.piece);
+	free(strides.stride);
 	l = page_first();
-	pieces = pieces_at(&l, NULL);
-	assert_false(kv_plan_scatters(&pieces));
-	free(pieces.piece);
+	strides = pieces_at(&l, NULL);
+	assert_false(kv_plan_scatters(&strides));
+	free(strides.stride);
 }
 
 /* Neighbours of a block travel together, and as a whole. */
 static void a_layer_first_block_is_one_run_of_staging(void **state)
 {
 	struct layout l = layer_first("layers", 36, 32 << 10, 1);
-	struct kv_pieces pieces = pieces_at(&l, NULL);
+	struct kv_strides strides = pieces_at(&l, NULL);
 	struct kv_plan plan;
 
 	(void)state;
-	assert_int_equal(kv_plan_init(&plan, &pieces, NULL, 0, 16 << 20), 0);
+	assert_int_equal(kv_plan_init(&plan, &strides, NULL, 0, 16 << 20), 0);
 	assert_int_equal(plan.n_passes, 1);
 	assert_int_equal(plan.n_runs, 1);
 	assert_int_equal(plan.runs[0].bytes, 36 * (32 << 10));
 	assert_int_equal(plan.lanes, 32);
 	kv_plan_fini(&plan);
-	free(pieces.piece);
+	free(strides.stride);
 }
 
 int main(void)
