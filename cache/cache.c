@@ -29,7 +29,7 @@ static void free_extras(struct kv_cache *cache)
 	kv_eviction_fini(&cache->arena.eviction);
 	kv_eviction_fini(&cache->ssd.eviction);
 	kv_ghost_fini(&cache->ghost);
-	kv_monitor_free(cache->monitor);
+	kv_miss_curve_free(cache->curve);
 	free(cache->ssd.deletions.items);
 	free(cache->ssd.updates);
 	while (!LIST_EMPTY(&cache->ssd.unlinked)) {
@@ -146,7 +146,7 @@ static int start(struct kv_cache *cache, char **ret_why)
 	r = kv_ghost_init(&cache->ghost, KV_MAX(config->dram >> 16, 1u << 14) *
 						 KV_GHOST_FOR_A_BLOCK);
 	if (r == 0)
-		r = kv_monitor_new(&cache->monitor);
+		r = kv_miss_curve_new(&cache->curve);
 	if (r < 0)
 		return kv_why(ret_why, r, "out of memory");
 	raise_descriptor_limit();
@@ -273,12 +273,13 @@ static void eviction_stats(const struct kv_cache *cache,
 					   [KV_WEIGH_USES] = "by uses"};
 
 	s->evict = cache->config.evict;
-	s->evict_weighs = dram->contest ? ways[kv_contest_winner(dram->contest)]
-					: "as it does";
+	s->evict_weighs = dram->shadow
+				  ? ways[kv_shadow_cache_winner(dram->shadow)]
+				  : "as it does";
 	s->victims_ended = dram->ended + ssd->ended;
 	s->victims_refused = dram->refused + ssd->refused;
 	s->remembered = dram->remembered;
-	kv_monitor_estimate(cache->monitor, s->estimated);
+	kv_miss_curve_estimate(cache->curve, s->estimated);
 }
 
 void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)

@@ -16,7 +16,7 @@ a page cannot be read; what LMDB had allocated stays" ;;
 	tests/cache/test_ring_uring) echo "valgrind does not see what the kernel \
 writes by io_uring" ;;
 	tests/*/test_calls) echo "calls fail that valgrind itself makes" ;;
-	tests/cache/test_policy | tests/cache/test_monitor) ;;
+	tests/cache/test_policy | tests/cache/test_miss_curve) ;;
 	tests/cache/* | tests/kernels/*) echo "too slow: its threads take turns; \
 ASan and TSan run it" ;;
 	esac

@@ -190,15 +190,15 @@ int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 	return 0;
 }
 
-static void ask_contest(struct kv_contest *contest, uint64_t hash,
-			const struct kv_block *block)
+static void ask_shadow(struct kv_shadow_cache *shadow, uint64_t hash,
+		       const struct kv_block *block)
 {
-	if (!contest || !kv_contest_follows(contest, hash))
+	if (!shadow || !kv_shadow_cache_follows(shadow, hash))
 		return;
-	kv_contest_ask(contest, hash,
-		       block->slot
-			       ? kv_slot_prologue(block->slot)->record.position
-			       : 0);
+	kv_shadow_cache_ask(
+		shadow, hash,
+		block->slot ? kv_slot_prologue(block->slot)->record.position
+			    : 0);
 }
 
 void kv_block_asked_locked(struct kv_cache *cache, const struct kv_block *block)
@@ -206,10 +206,10 @@ void kv_block_asked_locked(struct kv_cache *cache, const struct kv_block *block)
 	const struct kv_space *space = kv_block_space(cache, block);
 	uint64_t hash = kv_key_hash(cache, space, block->key);
 
-	kv_monitor_use(cache->monitor, hash, KV_PAGE + block->length,
-		       cache->arena.max * cache->arena.segment_bytes);
-	ask_contest(cache->arena.eviction.contest, hash, block);
-	ask_contest(cache->ssd.eviction.contest, hash, block);
+	kv_miss_curve_use(cache->curve, hash, KV_PAGE + block->length,
+			  cache->arena.max * cache->arena.segment_bytes);
+	ask_shadow(cache->arena.eviction.shadow, hash, block);
+	ask_shadow(cache->ssd.eviction.shadow, hash, block);
 }
 
 void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)

@@ -39,7 +39,7 @@ void kv_dirs_free(struct kv_space *space);
 void kv_block_settle_locked(struct kv_cache *cache, struct kv_block *block);
 void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block);
 void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block);
-/* It was asked for, and found or saved: count that in the monitor. */
+/* It was asked for, and found or saved: count that in the miss curve. */
 void kv_block_asked_locked(struct kv_cache *cache,
 			   const struct kv_block *block);
 /* A use ends: blocks of a chain come back from the tail, and leave so. */

@@ -372,7 +372,7 @@ struct kv_cache {
 	uint64_t generation;   /* next */
 	uint32_t clock;	       /* touches, for the policies */
 	struct kv_ghost ghost; /* of blocks evicted from all tiers */
-	struct kv_monitor *monitor;
+	struct kv_miss_curve *curve;
 	struct kv_index *index; /* fixed; NULL without a store */
 	struct kv_ring *ring;	/* fixed */
 	struct kv_housekeeper housekeeper;

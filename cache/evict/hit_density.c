@@ -2,7 +2,7 @@
 /*
  * hit_density.c - learned hit density.
  *
- * OWNS       nothing beyond the caller's struct kv_density.
+ * OWNS       nothing beyond the caller's struct kv_hit_density.
  * LOCKING    the caller's.
  */
 #include "cache/evict/hit_density.h"
@@ -14,7 +14,7 @@
 #define FIRST 1024u /* entries until it is worked out for the first time */
 #define HORIZON 32  /* ages ahead: eight octaves */
 
-unsigned kv_density_age(uint32_t age)
+unsigned kv_hit_density_age(uint32_t age)
 {
 	unsigned octave;
 
@@ -37,24 +37,25 @@ static float assumed(unsigned age)
 	return 1 / (lowest(age) + 1);
 }
 
-void kv_density_init(struct kv_density *density)
+void kv_hit_density_init(struct kv_hit_density *density)
 {
 	memset(density, 0, sizeof(*density));
-	for (unsigned i = 0; i < KV_DENSITY_LISTS; i++)
-		for (unsigned a = 0; a < KV_DENSITY_AGES; a++)
+	for (unsigned i = 0; i < KV_HIT_DENSITY_LISTS; i++)
+		for (unsigned a = 0; a < KV_HIT_DENSITY_AGES; a++)
 			density->worth[i][a] = assumed(a);
 }
 
-void kv_density_entered(struct kv_density *density, unsigned list)
+void kv_hit_density_entered(struct kv_hit_density *density, unsigned list)
 {
 	density->entered[list]++;
 	density->events++;
 	density->entries++;
 }
 
-void kv_density_used(struct kv_density *density, unsigned list, uint32_t age)
+void kv_hit_density_used(struct kv_hit_density *density, unsigned list,
+			 uint32_t age)
 {
-	density->used[list][kv_density_age(age)]++;
+	density->used[list][kv_hit_density_age(age)]++;
 }
 
 /* The best rate of hits from age @from on, looking any time ahead. */
@@ -62,8 +63,8 @@ static float best_rate(const float *hits, const float *left, unsigned from)
 {
 	float sum = 0, time = 0, best = 0;
 
-	for (unsigned a = from; a < from + HORIZON && a + 1 < KV_DENSITY_AGES;
-	     a++) {
+	for (unsigned a = from;
+	     a < from + HORIZON && a + 1 < KV_HIT_DENSITY_AGES; a++) {
 		sum += hits[a];
 		time += (left[a] + left[a + 1]) / 2 *
 			(lowest(a + 1) - lowest(a));
@@ -73,35 +74,35 @@ static float best_rate(const float *hits, const float *left, unsigned from)
 	return best;
 }
 
-static void learn_list(struct kv_density *density, unsigned list)
+static void learn_list(struct kv_hit_density *density, unsigned list)
 {
-	float hits[KV_DENSITY_AGES], left[KV_DENSITY_AGES + 1];
+	float hits[KV_HIT_DENSITY_AGES], left[KV_HIT_DENSITY_AGES + 1];
 	const float *used = density->used[list];
 
 	left[0] = density->entered[list] + 1;
-	for (unsigned a = 0; a < KV_DENSITY_AGES; a++) {
+	for (unsigned a = 0; a < KV_HIT_DENSITY_AGES; a++) {
 		/* Neighbours share: few events must not make a cliff. */
 		hits[a] = (used[a ? a - 1 : 0] + 2 * used[a] +
-			   used[a + 1 < KV_DENSITY_AGES ? a + 1 : a]) /
+			   used[a + 1 < KV_HIT_DENSITY_AGES ? a + 1 : a]) /
 			  4;
 		left[a + 1] =
 			left[a] - hits[a] > 0.5f ? left[a] - hits[a] : 0.5f;
 	}
-	for (unsigned a = 0; a < KV_DENSITY_AGES; a++)
+	for (unsigned a = 0; a < KV_HIT_DENSITY_AGES; a++)
 		density->worth[list][a] = (best_rate(hits, left, a) * left[a] +
 					   DOUBT * assumed(a)) /
 					  (left[a] + DOUBT);
 }
 
-void kv_density_settle(struct kv_density *density, uint32_t period)
+void kv_hit_density_settle(struct kv_hit_density *density, uint32_t period)
 {
 	if (density->events < period &&
 	    (density->events < FIRST || density->events < density->entries / 2))
 		return;
-	for (unsigned i = 0; i < KV_DENSITY_LISTS; i++) {
+	for (unsigned i = 0; i < KV_HIT_DENSITY_LISTS; i++) {
 		learn_list(density, i);
 		density->entered[i] *= FADE;
-		for (unsigned a = 0; a < KV_DENSITY_AGES; a++)
+		for (unsigned a = 0; a < KV_HIT_DENSITY_AGES; a++)
 			density->used[i][a] *= FADE;
 	}
 	density->events = 0;

@@ -27,7 +27,7 @@ struct key {
 	uint32_t pages; /* of its block, 4 KiB each */
 };
 
-struct kv_monitor {
+struct kv_miss_curve {
 	uint64_t threshold;
 	struct key keys[SLOTS];	    /* open addressing */
 	uint32_t n, now;	    /* now: the next moment */
@@ -35,157 +35,158 @@ struct kv_monitor {
 	uint64_t tree[MOMENTS + 1]; /* Fenwick's: pages by moment */
 	/* All uses; those that were followed, each for as many as it stands
 	 * for; and of these the hits by size. */
-	double uses, followed, hits[KV_MONITOR_SIZES];
+	double uses, followed, hits[KV_MISS_CURVE_SIZES];
 };
 
-int kv_monitor_new(struct kv_monitor **ret_monitor)
+int kv_miss_curve_new(struct kv_miss_curve **ret_curve)
 {
-	struct kv_monitor *monitor = calloc(1, sizeof(*monitor));
+	struct kv_miss_curve *curve = calloc(1, sizeof(*curve));
 
-	if (!monitor)
+	if (!curve)
 		return -ENOMEM;
-	monitor->threshold = UINT64_MAX / FIRST_PART;
-	*ret_monitor = monitor;
+	curve->threshold = UINT64_MAX / FIRST_PART;
+	*ret_curve = curve;
 	return 0;
 }
 
-void kv_monitor_free(struct kv_monitor *monitor)
+void kv_miss_curve_free(struct kv_miss_curve *curve)
 {
-	free(monitor);
+	free(curve);
 }
 
-static void tree_add(struct kv_monitor *monitor, uint32_t moment, uint64_t by)
+static void tree_add(struct kv_miss_curve *curve, uint32_t moment, uint64_t by)
 {
 	for (uint32_t i = moment + 1; i <= MOMENTS; i += i & -i)
-		monitor->tree[i] += by;
+		curve->tree[i] += by;
 }
 
 /* Pages of the moments up to and including @moment. */
-static uint64_t tree_sum(const struct kv_monitor *monitor, uint32_t moment)
+static uint64_t tree_sum(const struct kv_miss_curve *curve, uint32_t moment)
 {
 	uint64_t sum = 0;
 
 	for (uint32_t i = moment + 1; i > 0; i -= i & -i)
-		sum += monitor->tree[i];
+		sum += curve->tree[i];
 	return sum;
 }
 
-static uint32_t slot_of(const struct kv_monitor *monitor, uint64_t hash)
+static uint32_t slot_of(const struct kv_miss_curve *curve, uint64_t hash)
 {
 	uint32_t i = (uint32_t)hash % SLOTS;
 
-	while (monitor->keys[i].hash && monitor->keys[i].hash != hash)
+	while (curve->keys[i].hash && curve->keys[i].hash != hash)
 		i = (i + 1) % SLOTS;
 	return i;
 }
 
 /* Begin the moments anew, with those keys that are still to be followed. */
-static void compact(struct kv_monitor *monitor)
+static void compact(struct kv_miss_curve *curve)
 {
-	struct key *old = malloc(sizeof(monitor->keys));
+	struct key *old = malloc(sizeof(curve->keys));
 	uint32_t n = 0;
 
 	if (!old)
 		return; /* the next use tries again */
-	memcpy(old, monitor->keys, sizeof(monitor->keys));
-	memset(monitor->keys, 0, sizeof(monitor->keys));
-	memset(monitor->tree, 0, sizeof(monitor->tree));
+	memcpy(old, curve->keys, sizeof(curve->keys));
+	memset(curve->keys, 0, sizeof(curve->keys));
+	memset(curve->tree, 0, sizeof(curve->tree));
 	for (uint32_t i = 0; i < MOMENTS; i++) {
 		const struct key *key;
 		uint32_t slot;
 
-		if (!monitor->at[i])
+		if (!curve->at[i])
 			continue;
-		key = &old[monitor->at[i] - 1];
-		monitor->at[i] = 0;
-		if (key->hash >= monitor->threshold)
+		key = &old[curve->at[i] - 1];
+		curve->at[i] = 0;
+		if (key->hash >= curve->threshold)
 			continue;
-		slot = slot_of(monitor, key->hash);
-		monitor->keys[slot] = *key;
-		monitor->keys[slot].moment = n;
-		monitor->at[n] = slot + 1;
-		tree_add(monitor, n++, key->pages);
+		slot = slot_of(curve, key->hash);
+		curve->keys[slot] = *key;
+		curve->keys[slot].moment = n;
+		curve->at[n] = slot + 1;
+		tree_add(curve, n++, key->pages);
 	}
-	monitor->n = monitor->now = n;
+	curve->n = curve->now = n;
 	free(old);
 }
 
-static bool make_room(struct kv_monitor *monitor)
+static bool make_room(struct kv_miss_curve *curve)
 {
-	if (monitor->n == KEYS)
-		monitor->threshold /= 2;
-	if (monitor->n == KEYS || monitor->now == MOMENTS)
-		compact(monitor);
-	return monitor->n < KEYS && monitor->now < MOMENTS;
+	if (curve->n == KEYS)
+		curve->threshold /= 2;
+	if (curve->n == KEYS || curve->now == MOMENTS)
+		compact(curve);
+	return curve->n < KEYS && curve->now < MOMENTS;
 }
 
-static void fade(struct kv_monitor *monitor)
+static void fade(struct kv_miss_curve *curve)
 {
-	if (monitor->uses < FADE_USES)
+	if (curve->uses < FADE_USES)
 		return;
-	monitor->uses /= 2;
-	monitor->followed /= 2;
-	for (unsigned i = 0; i < KV_MONITOR_SIZES; i++)
-		monitor->hits[i] /= 2;
+	curve->uses /= 2;
+	curve->followed /= 2;
+	for (unsigned i = 0; i < KV_MISS_CURVE_SIZES; i++)
+		curve->hits[i] /= 2;
 }
 
 /* The key was used before: which caches would have had it still? */
-static void count_hit(struct kv_monitor *monitor, const struct key *key,
+static void count_hit(struct kv_miss_curve *curve, const struct key *key,
 		      double part, double capacity)
 {
 	uint64_t since =
-		tree_sum(monitor, MOMENTS - 1) - tree_sum(monitor, key->moment);
+		tree_sum(curve, MOMENTS - 1) - tree_sum(curve, key->moment);
 	double bytes = ((double)since * part + key->pages) * 4096;
 
-	for (unsigned i = 0; i < KV_MONITOR_SIZES; i++)
-		if (i == KV_MONITOR_SIZES - 1 || bytes <= capacity * (1 << i))
-			monitor->hits[i] += part;
+	for (unsigned i = 0; i < KV_MISS_CURVE_SIZES; i++)
+		if (i == KV_MISS_CURVE_SIZES - 1 ||
+		    bytes <= capacity * (1 << i))
+			curve->hits[i] += part;
 }
 
-static void follow(struct kv_monitor *monitor, uint64_t hash, uint32_t pages,
+static void follow(struct kv_miss_curve *curve, uint64_t hash, uint32_t pages,
 		   uint64_t capacity)
 {
-	double part = (double)UINT64_MAX / (double)monitor->threshold;
-	uint32_t slot = slot_of(monitor, hash);
-	struct key *key = &monitor->keys[slot];
+	double part = (double)UINT64_MAX / (double)curve->threshold;
+	uint32_t slot = slot_of(curve, hash);
+	struct key *key = &curve->keys[slot];
 
-	monitor->followed += part;
+	curve->followed += part;
 	if (key->hash) {
-		count_hit(monitor, key, part, (double)capacity);
-		monitor->at[key->moment] = 0;
-		tree_add(monitor, key->moment, -(uint64_t)key->pages);
+		count_hit(curve, key, part, (double)capacity);
+		curve->at[key->moment] = 0;
+		tree_add(curve, key->moment, -(uint64_t)key->pages);
 	} else {
-		monitor->n++;
+		curve->n++;
 	}
-	*key = (struct key){hash, monitor->now, pages};
-	monitor->at[monitor->now] = slot + 1;
-	tree_add(monitor, monitor->now++, pages);
+	*key = (struct key){hash, curve->now, pages};
+	curve->at[curve->now] = slot + 1;
+	tree_add(curve, curve->now++, pages);
 }
 
-void kv_monitor_use(struct kv_monitor *monitor, uint64_t hash, uint64_t bytes,
-		    uint64_t capacity)
+void kv_miss_curve_use(struct kv_miss_curve *curve, uint64_t hash,
+		       uint64_t bytes, uint64_t capacity)
 {
-	monitor->uses++;
-	fade(monitor);
-	if (hash >= monitor->threshold || !hash)
+	curve->uses++;
+	fade(curve);
+	if (hash >= curve->threshold || !hash)
 		return;
-	if (!make_room(monitor) || hash >= monitor->threshold)
+	if (!make_room(curve) || hash >= curve->threshold)
 		return;
-	follow(monitor, hash, (uint32_t)(kv_round_up(bytes, 4096) / 4096),
+	follow(curve, hash, (uint32_t)(kv_round_up(bytes, 4096) / 4096),
 	       capacity);
 }
 
-void kv_monitor_estimate(const struct kv_monitor *monitor,
-			 double ret_rates[KV_MONITOR_SIZES])
+void kv_miss_curve_estimate(const struct kv_miss_curve *curve,
+			    double ret_rates[KV_MISS_CURVE_SIZES])
 {
 	/* By chance more uses were followed than was their part, or fewer:
 	 * that comes from the few keys that are used most, which are hits. */
-	double more = monitor->uses - monitor->followed;
+	double more = curve->uses - curve->followed;
 
-	for (unsigned i = 0; i < KV_MONITOR_SIZES; i++) {
-		double rate = monitor->uses > 0 ? (monitor->hits[i] + more) /
-							  monitor->uses
-						: 0;
+	for (unsigned i = 0; i < KV_MISS_CURVE_SIZES; i++) {
+		double rate = curve->uses > 0
+				      ? (curve->hits[i] + more) / curve->uses
+				      : 0;
 
 		ret_rates[i] = KV_MIN(KV_MAX(rate, 0.0), 1.0);
 	}

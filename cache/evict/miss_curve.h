@@ -10,24 +10,24 @@
  *
  * All calls under the cache's lock.
  */
-#ifndef KV_MONITOR_H
-#define KV_MONITOR_H
+#ifndef KV_MISS_CURVE_H
+#define KV_MISS_CURVE_H
 
 #include "common/kv.h"
 
 /* Of the cache's memory: 1, 2, 4 times, and any. */
-#define KV_MONITOR_SIZES 4
+#define KV_MISS_CURVE_SIZES 4
 
-struct kv_monitor;
+struct kv_miss_curve;
 
-int kv_monitor_new(struct kv_monitor **ret_monitor); /* -ENOMEM */
-void kv_monitor_free(struct kv_monitor *monitor);    /* takes NULL */
+int kv_miss_curve_new(struct kv_miss_curve **ret_curve); /* -ENOMEM */
+void kv_miss_curve_free(struct kv_miss_curve *curve);	 /* takes NULL */
 /* A block is used, or comes in because it was asked for and not there.
  * @hash: of its key, seeded; @capacity: of the memory there is. */
-void kv_monitor_use(struct kv_monitor *monitor, uint64_t hash, uint64_t bytes,
-		    uint64_t capacity);
+void kv_miss_curve_use(struct kv_miss_curve *curve, uint64_t hash,
+		       uint64_t bytes, uint64_t capacity);
 /* Between 0 and 1; 0 where nothing was used yet. */
-void kv_monitor_estimate(const struct kv_monitor *monitor,
-			 double ret_rates[KV_MONITOR_SIZES]);
+void kv_miss_curve_estimate(const struct kv_miss_curve *curve,
+			    double ret_rates[KV_MISS_CURVE_SIZES]);
 
 #endif

@@ -44,8 +44,8 @@ int kv_eviction_init(struct kv_eviction *eviction, const char *name,
 
 void kv_eviction_fini(struct kv_eviction *eviction)
 {
-	kv_contest_free(eviction->contest);
-	eviction->contest = NULL;
+	kv_shadow_cache_free(eviction->shadow);
+	eviction->shadow = NULL;
 }
 
 void kv_policy_init(struct kv_policy *policy, struct kv_eviction *eviction)
@@ -53,7 +53,7 @@ void kv_policy_init(struct kv_policy *policy, struct kv_eviction *eviction)
 	memset(policy, 0, sizeof(*policy));
 	policy->eviction = eviction;
 	policy->burst = KV_NONE;
-	for (unsigned i = 0; i < KV_DENSITY_LISTS; i++)
+	for (unsigned i = 0; i < KV_HIT_DENSITY_LISTS; i++)
 		policy->oldest[i] = policy->newest[i] = KV_NONE;
 }
 

@@ -53,13 +53,14 @@ struct kv_eviction {
 	uint32_t blocks;		       /* on all lists */
 	uint64_t victims, refused, remembered; /* remembered: known by a past */
 	uint64_t ended;			       /* victims of ended chains */
-	struct kv_density density;	       /* what lhd learned */
-	struct kv_contest *contest; /* lhd: is that better than simple ones? */
+	struct kv_hit_density density;	       /* what lhd learned */
+	struct kv_shadow_cache
+		*shadow; /* lhd: is that better than simple ones? */
 };
 
 struct kv_policy_kind {
 	const char *name;
-	unsigned lists; /* with KV_LIST_ENDED; at most KV_DENSITY_LISTS */
+	unsigned lists; /* with KV_LIST_ENDED; at most KV_HIT_DENSITY_LISTS */
 	/* Of a block: monotone in @uses, and in @depth for equal uses. */
 	unsigned (*list)(unsigned uses, unsigned depth);
 	/* Falls with age, or else only as the heads of lists may. */
@@ -79,7 +80,7 @@ unsigned kv_lhd_uses(unsigned list);
 
 struct kv_policy {
 	struct kv_eviction *eviction;
-	uint32_t oldest[KV_DENSITY_LISTS], newest[KV_DENSITY_LISTS];
+	uint32_t oldest[KV_HIT_DENSITY_LISTS], newest[KV_HIT_DENSITY_LISTS];
 	uint32_t burst; /* last block put in, while its burst lasts */
 	uint32_t burst_position;
 	uint64_t burst_ns;

@@ -28,36 +28,36 @@ unsigned kv_lhd_uses(unsigned which)
 static float worth(const struct kv_eviction *eviction, unsigned which,
 		   uint32_t age)
 {
-	enum kv_weigh how = kv_contest_winner(eviction->contest);
+	enum kv_weigh how = kv_shadow_cache_winner(eviction->shadow);
 
 	if (how != KV_WEIGH_LEARNED)
 		return kv_weigh_simply(how, which, age);
-	return kv_density_worth(&eviction->density, which, age);
+	return kv_hit_density_worth(&eviction->density, which, age);
 }
 
 static int begin(struct kv_eviction *eviction)
 {
-	kv_density_init(&eviction->density);
-	eviction->contest = kv_contest_new(eviction);
-	return eviction->contest ? 0 : -ENOMEM;
+	kv_hit_density_init(&eviction->density);
+	eviction->shadow = kv_shadow_cache_new(eviction);
+	return eviction->shadow ? 0 : -ENOMEM;
 }
 
 static void entered(struct kv_eviction *eviction, unsigned which)
 {
-	struct kv_density *density = &eviction->density;
+	struct kv_hit_density *density = &eviction->density;
 
-	kv_density_entered(density, which);
-	kv_density_settle(density, KV_MAX(PERIOD, eviction->blocks));
+	kv_hit_density_entered(density, which);
+	kv_hit_density_settle(density, KV_MAX(PERIOD, eviction->blocks));
 }
 
 static void used(struct kv_eviction *eviction, unsigned which, uint32_t age)
 {
-	kv_density_used(&eviction->density, which, age);
+	kv_hit_density_used(&eviction->density, which, age);
 }
 
 const struct kv_policy_kind kv_policy_lhd = {
 	.name = "lhd",
-	.lists = KV_DENSITY_LISTS,
+	.lists = KV_HIT_DENSITY_LISTS,
 	.list = list,
 	.worth = worth,
 	.begin = begin,

@@ -18,7 +18,7 @@
 #define FADE_ASKS 16384u /* after which what was counted halves */
 
 struct side {
-	struct kv_contest *contest;
+	struct kv_shadow_cache *shadow;
 	enum kv_weigh how;
 	struct kv_eviction eviction;
 	struct kv_policy policy;
@@ -31,7 +31,7 @@ struct side {
 	double hits;
 };
 
-struct kv_contest {
+struct kv_shadow_cache {
 	const struct kv_eviction *tier;
 	struct kv_policy_kind kind;
 	uint32_t clock; /* the tier's, while an ask is handled */
@@ -58,17 +58,17 @@ static float worth(const struct kv_eviction *eviction, unsigned list,
 
 	if (side->how != KV_WEIGH_LEARNED)
 		return kv_weigh_simply(side->how, list, age);
-	return kv_density_worth(&side->contest->tier->density, list, age);
+	return kv_hit_density_worth(&side->shadow->tier->density, list, age);
 }
 
-static int side_init(struct kv_contest *contest, enum kv_weigh how)
+static int side_init(struct kv_shadow_cache *shadow, enum kv_weigh how)
 {
-	struct side *side = &contest->side[how];
+	struct side *side = &shadow->side[how];
 
-	side->contest = contest;
+	side->shadow = shadow;
 	side->how = how;
-	side->eviction.kind = &contest->kind;
-	side->eviction.clock = &contest->clock;
+	side->eviction.kind = &shadow->kind;
+	side->eviction.clock = &shadow->clock;
 	side->eviction.node = node_of;
 	side->eviction.arg = side;
 	kv_policy_init(&side->policy, &side->eviction);
@@ -77,48 +77,49 @@ static int side_init(struct kv_contest *contest, enum kv_weigh how)
 	return kv_ghost_init(&side->ghost, ENTRIES * KV_GHOST_FOR_A_BLOCK);
 }
 
-struct kv_contest *kv_contest_new(const struct kv_eviction *eviction)
+struct kv_shadow_cache *kv_shadow_cache_new(const struct kv_eviction *eviction)
 {
-	struct kv_contest *contest = calloc(1, sizeof(*contest));
-	int r = contest ? 0 : -ENOMEM;
+	struct kv_shadow_cache *shadow = calloc(1, sizeof(*shadow));
+	int r = shadow ? 0 : -ENOMEM;
 
-	if (!contest)
+	if (!shadow)
 		return NULL;
-	contest->tier = eviction;
+	shadow->tier = eviction;
 	/* As the tier's, but it learns nothing itself. */
-	contest->kind = (struct kv_policy_kind){.lists = eviction->kind->lists,
-						.list = eviction->kind->list,
-						.worth = worth};
+	shadow->kind = (struct kv_policy_kind){.lists = eviction->kind->lists,
+					       .list = eviction->kind->list,
+					       .worth = worth};
 	for (unsigned i = 0; r == 0 && i < KV_WEIGHS; i++)
-		r = side_init(contest, (enum kv_weigh)i);
+		r = side_init(shadow, (enum kv_weigh)i);
 	if (r == 0)
-		return contest;
-	kv_contest_free(contest);
+		return shadow;
+	kv_shadow_cache_free(shadow);
 	return NULL;
 }
 
-void kv_contest_free(struct kv_contest *contest)
+void kv_shadow_cache_free(struct kv_shadow_cache *shadow)
 {
-	if (!contest)
+	if (!shadow)
 		return;
 	for (unsigned i = 0; i < KV_WEIGHS; i++)
-		kv_ghost_fini(&contest->side[i].ghost);
-	free(contest);
+		kv_ghost_fini(&shadow->side[i].ghost);
+	free(shadow);
 }
 
 /* One key in so many, as a power of two. */
-static unsigned part_of(const struct kv_contest *contest)
+static unsigned part_of(const struct kv_shadow_cache *shadow)
 {
 	unsigned shift = 0;
 
-	while (contest->tier->blocks >> shift > ENTRIES)
+	while (shadow->tier->blocks >> shift > ENTRIES)
 		shift++;
 	return shift;
 }
 
-bool kv_contest_follows(const struct kv_contest *contest, uint64_t hash)
+bool kv_shadow_cache_follows(const struct kv_shadow_cache *shadow,
+			     uint64_t hash)
 {
-	return (hash >> 20 & ((1u << part_of(contest)) - 1)) == 0;
+	return (hash >> 20 & ((1u << part_of(shadow)) - 1)) == 0;
 }
 
 static uint32_t *find(struct side *side, uint64_t hash)
@@ -174,33 +175,33 @@ static void ask(struct side *side, uint64_t hash, uint32_t position,
 	kv_policy_insert(&side->policy, node, &arrival);
 }
 
-void kv_contest_ask(struct kv_contest *contest, uint64_t hash,
-		    uint32_t position)
+void kv_shadow_cache_ask(struct kv_shadow_cache *shadow, uint64_t hash,
+			 uint32_t position)
 {
-	uint32_t room = contest->tier->blocks >> part_of(contest);
+	uint32_t room = shadow->tier->blocks >> part_of(shadow);
 
-	if (!kv_contest_follows(contest, hash))
+	if (!kv_shadow_cache_follows(shadow, hash))
 		return;
 	for (unsigned i = 0; i < KV_WEIGHS; i++) {
-		contest->clock = *contest->tier->clock;
-		ask(&contest->side[i], hash, position, KV_MAX(room, 1u));
+		shadow->clock = *shadow->tier->clock;
+		ask(&shadow->side[i], hash, position, KV_MAX(room, 1u));
 	}
-	if (++contest->asks < FADE_ASKS)
+	if (++shadow->asks < FADE_ASKS)
 		return;
-	contest->asks = 0;
+	shadow->asks = 0;
 	for (unsigned i = 0; i < KV_WEIGHS; i++)
-		contest->side[i].hits /= 2;
+		shadow->side[i].hits /= 2;
 }
 
-enum kv_weigh kv_contest_winner(const struct kv_contest *contest)
+enum kv_weigh kv_shadow_cache_winner(const struct kv_shadow_cache *shadow)
 {
 	unsigned best = KV_WEIGH_AGE;
-	double most = contest->side[best].hits * MARGIN;
+	double most = shadow->side[best].hits * MARGIN;
 
 	for (unsigned i = 0; i < KV_WEIGHS; i++)
-		if (contest->side[i].hits > most) {
+		if (shadow->side[i].hits > most) {
 			best = i;
-			most = contest->side[i].hits;
+			most = shadow->side[i].hits;
 		}
 	return (enum kv_weigh)best;
 }

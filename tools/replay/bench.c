@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench.c - figures of the eviction policies and of the monitor.
+ * bench.c - figures of the eviction policies and of the miss curve.
  *
  * OWNS      nothing beyond a run.
  *
@@ -20,7 +20,7 @@
 
 #define BLOCKS (1u << 20)
 #define TURNS (4u << 20)
-#define PAIRS 31u /* of runs with the monitor and without */
+#define PAIRS 31u /* of runs with the miss curve and without */
 #define USES 100000u
 #define USE_NS 7.0 /* one in a hundred of what it takes to lease a block */
 
@@ -162,9 +162,9 @@ static int costs(FILE *json, const char *name)
 	return r;
 }
 
-/* Nanoseconds for the keys of some uses, and what the monitor does with them,
- * if there is one. */
-static double time_uses(struct kv_monitor *monitor, uint32_t keys,
+/* Nanoseconds for the keys of some uses, and what the miss curve does with
+ * them, if there is one. */
+static double time_uses(struct kv_miss_curve *curve, uint32_t keys,
 			uint32_t *seed)
 {
 	const uint64_t bytes = 65536;
@@ -177,8 +177,8 @@ static double time_uses(struct kv_monitor *monitor, uint32_t keys,
 		hash *= 0x9e3779b97f4a7c15u;
 		hash = (hash ^ hash >> 32) * 0xbf58476d1ce4e5b9u;
 		last = hash;
-		if (monitor)
-			kv_monitor_use(monitor, last, bytes, keys / 4 * bytes);
+		if (curve)
+			kv_miss_curve_use(curve, last, bytes, keys / 4 * bytes);
 	}
 	return (now() - since) / USES;
 }
@@ -194,20 +194,20 @@ static int monitor_cost(FILE *json, const char *name, uint32_t keys)
 {
 	struct figure f = {.unit = "ns", .goal = "<= 7: 1 % of a lease's"};
 	double more[PAIRS];
-	struct kv_monitor *monitor;
+	struct kv_miss_curve *curve;
 	uint32_t seed = 1;
-	int r = kv_monitor_new(&monitor);
+	int r = kv_miss_curve_new(&curve);
 
 	if (r < 0)
 		return r;
 	for (uint32_t i = 0; i < 4 * keys; i += USES) /* until it knows them */
-		time_uses(monitor, keys, &seed);
+		time_uses(curve, keys, &seed);
 	for (uint32_t i = 0; i < PAIRS; i++) {
 		more[i] = -time_uses(NULL, keys, &seed);
-		more[i] += time_uses(monitor, keys, &seed);
+		more[i] += time_uses(curve, keys, &seed);
 	}
 	qsort(more, PAIRS, sizeof(more[0]), ascending);
-	kv_monitor_free(monitor);
+	kv_miss_curve_free(curve);
 	f.value = more[PAIRS / 2];
 	snprintf(f.name, sizeof(f.name), "monitor_use_%s", name);
 	print(json, &f, f.value <= USE_NS);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench.h - figures of the eviction policies and the monitor, as `make bench`
- * prints them.
+ * bench.h - figures of the eviction policies and the miss curve, as `make
+ * bench` prints them.
  */
 #ifndef KV_REPLAY_BENCH_H
 #define KV_REPLAY_BENCH_H
@@ -9,7 +9,7 @@
 #include "tools/replay/args.h"
 
 /* Hit rates on args->trace, or a generated one; nanoseconds for a touch and for
- * a victim, bytes for a block; those of the monitor for a use.  Printed, and
+ * a victim, bytes for a block; those of the miss curve for a use.  Printed, and
  * appended to the file args->bench as lines of JSON.  Says on stderr why it
  * failed. */
 int kv_replay_bench(const struct kv_args *args);

@@ -76,9 +76,9 @@ static uint64_t hash_of(uint32_t block)
 
 static void ask(struct state *state, uint32_t block, uint32_t position)
 {
-	if (state->eviction.contest)
-		kv_contest_ask(state->eviction.contest, hash_of(block),
-			       position);
+	if (state->eviction.shadow)
+		kv_shadow_cache_ask(state->eviction.shadow, hash_of(block),
+				    position);
 }
 
 static void touch(void *arg, uint32_t block, uint32_t position)

@@ -65,18 +65,18 @@ static double uniform(uint64_t *seed)
 
 static void it_says_what_more_memory_would_give(void **state)
 {
-	static struct lru lru[KV_MONITOR_SIZES];
-	struct kv_monitor *monitor;
-	double rates[KV_MONITOR_SIZES];
+	static struct lru lru[KV_MISS_CURVE_SIZES];
+	struct kv_miss_curve *curve;
+	double rates[KV_MISS_CURVE_SIZES];
 	uint64_t seed = 7, asked = 0;
 
 	(void)state;
-	assert_int_equal(kv_monitor_new(&monitor), 0);
-	for (unsigned i = 0; i < KV_MONITOR_SIZES; i++) {
+	assert_int_equal(kv_miss_curve_new(&curve), 0);
+	for (unsigned i = 0; i < KV_MISS_CURVE_SIZES; i++) {
 		memset(&lru[i], 0, sizeof(lru[i]));
 		lru[i].oldest = lru[i].newest = NONE;
-		lru[i].capacity =
-			i == KV_MONITOR_SIZES - 1 ? CHAINS * LENGTH : FITS << i;
+		lru[i].capacity = i == KV_MISS_CURVE_SIZES - 1 ? CHAINS * LENGTH
+							       : FITS << i;
 	}
 	for (unsigned r = 0; r < REQUESTS; r++) {
 		double u = uniform(&seed) * uniform(&seed) * uniform(&seed);
@@ -90,55 +90,55 @@ static void it_says_what_more_memory_would_give(void **state)
 			uint32_t b = chain * LENGTH + n;
 
 			asked++;
-			kv_monitor_use(monitor, mix(b), BLOCK,
-				       (uint64_t)FITS * BLOCK);
-			for (unsigned i = 0; i < KV_MONITOR_SIZES; i++)
+			kv_miss_curve_use(curve, mix(b), BLOCK,
+					  (uint64_t)FITS * BLOCK);
+			for (unsigned i = 0; i < KV_MISS_CURVE_SIZES; i++)
 				lru_use(&lru[i], b);
 		}
 	}
-	kv_monitor_estimate(monitor, rates);
-	for (unsigned i = 0; i < KV_MONITOR_SIZES; i++) {
+	kv_miss_curve_estimate(curve, rates);
+	for (unsigned i = 0; i < KV_MISS_CURVE_SIZES; i++) {
 		double real = (double)lru[i].hits / (double)asked;
 
 		print_message("%u: %.3f, in truth %.3f\n", i, rates[i], real);
 		assert_true(rates[i] - real < 0.03 && real - rates[i] < 0.03);
 	}
 	assert_true(rates[0] + 0.05 < rates[2]); /* or it shows nothing */
-	kv_monitor_free(monitor);
+	kv_miss_curve_free(curve);
 }
 
 static void blocks_that_never_come_back_are_no_hits(void **state)
 {
-	struct kv_monitor *monitor;
-	double rates[KV_MONITOR_SIZES];
+	struct kv_miss_curve *curve;
+	double rates[KV_MISS_CURVE_SIZES];
 
 	(void)state;
-	assert_int_equal(kv_monitor_new(&monitor), 0);
-	kv_monitor_estimate(monitor, rates);
+	assert_int_equal(kv_miss_curve_new(&curve), 0);
+	kv_miss_curve_estimate(curve, rates);
 	assert_true(rates[3] == 0);
 	for (uint64_t i = 0; i < 1000000; i++)
-		kv_monitor_use(monitor, mix(i), BLOCK, 1 << 30);
-	kv_monitor_estimate(monitor, rates);
+		kv_miss_curve_use(curve, mix(i), BLOCK, 1 << 30);
+	kv_miss_curve_estimate(curve, rates);
 	assert_true(rates[3] < 0.02);
-	kv_monitor_free(monitor);
+	kv_miss_curve_free(curve);
 }
 
 static void blocks_of_other_sizes_count_by_bytes(void **state)
 {
-	struct kv_monitor *monitor;
-	double rates[KV_MONITOR_SIZES];
+	struct kv_miss_curve *curve;
+	double rates[KV_MISS_CURVE_SIZES];
 
 	(void)state;
-	assert_int_equal(kv_monitor_new(&monitor), 0);
+	assert_int_equal(kv_miss_curve_new(&curve), 0);
 	/* 3,000 MiB in turn, in blocks of 1 and 2 MiB. */
 	for (unsigned turn = 0; turn < 20; turn++)
 		for (uint64_t i = 0; i < 2000; i++)
-			kv_monitor_use(monitor, mix(i), (1 + i % 2) << 20,
-				       1000ull << 20);
-	kv_monitor_estimate(monitor, rates);
+			kv_miss_curve_use(curve, mix(i), (1 + i % 2) << 20,
+					  1000ull << 20);
+	kv_miss_curve_estimate(curve, rates);
 	assert_true(rates[0] < 0.1 && rates[1] < 0.1);
 	assert_true(rates[2] > 0.9 && rates[3] > 0.9);
-	kv_monitor_free(monitor);
+	kv_miss_curve_free(curve);
 }
 
 int main(void)
