@@ -223,7 +223,7 @@ void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 	block->flags |= BLOCK_USED;
 	kv_block_asked_locked(cache, block);
 	if (slot) {
-		kv_policy_touch(&slot->shelf->policy, block->number);
+		kv_policy_touch(&slot->list->policy, block->number);
 		kv_prefetch_settled_locked(cache, slot, true);
 	}
 	if (block->file != KV_NONE)
@@ -235,9 +235,9 @@ void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	if (block->slot)
-		kv_policy_renew(&block->slot->shelf->policy, block->number);
+		kv_policy_renew(&block->slot->list->policy, block->number);
 	if (block->file != KV_NONE)
-		kv_policy_renew(&kv_extent_shelf(cache, block)->policy,
+		kv_policy_renew(&kv_extent_list(cache, block)->policy,
 				block->number);
 }
 
@@ -252,9 +252,9 @@ void kv_block_end(struct kv_cache *cache, struct kv_block *block)
 {
 	kv_lock(cache);
 	if (block->slot)
-		kv_policy_end(&block->slot->shelf->policy, block->number);
+		kv_policy_end(&block->slot->list->policy, block->number);
 	if (block->file != KV_NONE)
-		kv_policy_end(&kv_extent_shelf(cache, block)->policy,
+		kv_policy_end(&kv_extent_list(cache, block)->policy,
 			      block->number);
 	kv_unlock(cache);
 }

@@ -109,7 +109,7 @@ static int lease_locked(struct kv_cache *cache, struct kv_block *block,
 	struct kv_segment *segment = slot->segment;
 
 	if (!paid && kv_slot_idle(slot) &&
-	    kv_arena_over_floor(cache, slot->shelf->space,
+	    kv_arena_over_floor(cache, slot->list->space,
 				segment->class->slot_bytes))
 		return -ENOSPC;
 	/* Its segment may hold others' blocks that this client may not read. */

@@ -56,7 +56,7 @@ void kv_pin_slot_locked(struct kv_cache *cache, struct kv_slot *slot)
 	    !room_for(cache, kv_block_space(cache, block), slot, true))
 		return;
 	slot->pinned = true;
-	kv_shelf_drop(slot->shelf, block->number);
+	kv_evict_list_drop(slot->list, block->number);
 	cache->pins.bytes += slot->segment->class->slot_bytes;
 }
 
@@ -65,7 +65,7 @@ static void unpin_slot(struct kv_cache *cache, struct kv_slot *slot)
 	if (!slot->pinned)
 		return;
 	slot->pinned = false;
-	kv_shelf_add(cache, slot->shelf, slot->block, false);
+	kv_evict_list_add(cache, slot->list, slot->block, false);
 	cache->pins.bytes -= slot->segment->class->slot_bytes;
 }
 

@@ -90,7 +90,7 @@ struct kv_space {
 	uint64_t busy_dram;  /* bytes of its slots that may not be evicted */
 	uint64_t pinned_ssd; /* bytes of its pinned blocks */
 	uint64_t leaving;    /* scratch of dram/evict.c and ssd/evict.c */
-	struct kv_shelf_list dram_shelves, ssd_shelves;
+	struct kv_evict_list_list dram_lists, ssd_lists;
 	struct kv_slots undone;	   /* its dirty slots, by seq */
 	struct kv_slots under_way; /* those being written, as they began */
 	double put_credit;	   /* bytes it may save now; of rate_put */
@@ -112,7 +112,7 @@ enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY };
 
 struct kv_slot {
 	struct kv_segment *segment; /* fixed */
-	struct kv_shelf *shelf;	    /* unless FREE: its space's */
+	struct kv_evict_list *list; /* unless FREE: its space's */
 	struct kv_block *block;	    /* READY */
 	uint64_t seq;		    /* order of becoming dirty */
 	struct kv_slots *queue;	    /* what @link is on, if dirty or orphaned */
@@ -154,7 +154,7 @@ struct kv_class {
 	uint64_t slot_bytes;
 	struct kv_segments segments;
 	uint32_t n_segments, idle; /* idle: slots that may be evicted */
-	struct kv_shelves shelves;
+	struct kv_evict_lists lists;
 	LIST_ENTRY(kv_class) link;
 };
 LIST_HEAD(kv_classes, kv_class);
@@ -204,7 +204,7 @@ struct kv_ssd_class {
 	uint32_t n_files;
 	uint32_t leaving; /* slots whose deletion waits for the commit */
 	uint32_t tried;	  /* files that could not be emptied; ssd/evict.c */
-	struct kv_shelves shelves;
+	struct kv_evict_lists lists;
 	LIST_ENTRY(kv_ssd_class) link;
 };
 

@@ -2,61 +2,63 @@
 /*
  * list.c - one order of leaving per space and class.
  *
- * OWNS       the shelves.
+ * OWNS       the lists.
  *
  * INVARIANTS
- *   (1) In a class's list, shelves with blocks come before those without.
+ *   (1) In a class's list, lists with blocks come before those without.
  *
  * LOCKING    the cache's lock.
  */
 #include "cache/block/block.h"
 #include "cache/ssd/ssd.h"
 
-struct kv_shelf *kv_shelf_find(const struct kv_shelf_list *own,
-			       const void *class)
+struct kv_evict_list *kv_evict_list_find(const struct kv_evict_list_list *own,
+					 const void *class)
 {
-	struct kv_shelf *shelf;
+	struct kv_evict_list *list;
 
 	/* As many as the space has sizes of blocks: one, as a rule. */
-	LIST_FOREACH(shelf, own, own)
-		if (shelf->class == class)
-			return shelf;
+	LIST_FOREACH(list, own, own)
+		if (list->class == class)
+			return list;
 	return NULL;
 }
 
-struct kv_shelf *kv_shelf_make(struct kv_space *space,
-			       struct kv_shelf_list *own, const void *class,
-			       struct kv_shelves *beside,
-			       struct kv_eviction *eviction)
+struct kv_evict_list *kv_evict_list_make(struct kv_space *space,
+					 struct kv_evict_list_list *own,
+					 const void *class,
+					 struct kv_evict_lists *beside,
+					 struct kv_eviction *eviction)
 {
-	struct kv_shelf *shelf = kv_shelf_find(own, class);
+	struct kv_evict_list *list = kv_evict_list_find(own, class);
 
-	if (shelf)
-		return shelf;
-	shelf = calloc(1, sizeof(*shelf));
-	if (!shelf)
+	if (list)
+		return list;
+	list = calloc(1, sizeof(*list));
+	if (!list)
 		return NULL;
-	shelf->space = space;
-	shelf->class = class;
-	shelf->beside = beside;
-	shelf->ssd = own == &space->ssd_shelves;
-	kv_policy_init(&shelf->policy, eviction);
-	TAILQ_INSERT_TAIL(beside, shelf, link);
-	LIST_INSERT_HEAD(own, shelf, own);
-	return shelf;
+	list->space = space;
+	list->class = class;
+	list->beside = beside;
+	list->ssd = own == &space->ssd_lists;
+	kv_policy_init(&list->policy, eviction);
+	TAILQ_INSERT_TAIL(beside, list, link);
+	LIST_INSERT_HEAD(own, list, own);
+	return list;
 }
 
-static void add(struct kv_shelf *shelf, uint32_t block,
+static void add(struct kv_evict_list *list, uint32_t block,
 		const struct kv_arrival *arrival)
 {
-	kv_policy_insert(&shelf->policy, block, arrival);
-	if (shelf->blocks++ == 0) {
-		TAILQ_REMOVE(shelf->beside, shelf, link);
-		TAILQ_INSERT_HEAD(shelf->beside, shelf, link);
+	kv_policy_insert(&list->policy, block, arrival);
+	if (list->blocks++ == 0) {
+		TAILQ_REMOVE(list->beside, list, link);
+		TAILQ_INSERT_HEAD(list->beside, list, link);
 	}
 }
 
-static uint32_t parent_of(struct kv_cache *cache, const struct kv_shelf *shelf,
+static uint32_t parent_of(struct kv_cache *cache,
+			  const struct kv_evict_list *list,
 			  const struct kv_slot_record *record)
 {
 	struct kv_key key = {.len = record->parent_len};
@@ -65,59 +67,60 @@ static uint32_t parent_of(struct kv_cache *cache, const struct kv_shelf *shelf,
 	if (!key.len)
 		return KV_NONE;
 	memcpy(key.b, record->parent, sizeof(key.b));
-	parent = kv_table_find(cache, shelf->space, &key);
+	parent = kv_table_find(cache, list->space, &key);
 	if (!parent ||
-	    (shelf->ssd ? kv_extent_shelf(cache, parent) != shelf
-			: !parent->slot || parent->slot->shelf != shelf))
+	    (list->ssd ? kv_extent_list(cache, parent) != list
+		       : !parent->slot || parent->slot->list != list))
 		return KV_NONE;
-	return kv_policy_has(&shelf->policy, parent->number) ? parent->number
-							     : KV_NONE;
+	return kv_policy_has(&list->policy, parent->number) ? parent->number
+							    : KV_NONE;
 }
 
 /* How often it was used before: the other tier knows, or else the ghost. */
 static struct kv_past past_of(struct kv_cache *cache,
-			      const struct kv_shelf *shelf,
+			      const struct kv_evict_list *list,
 			      const struct kv_block *block, bool promoted)
 {
-	const struct kv_node *other = promoted	   ? &block->node
-				      : shelf->ssd ? &block->slot->node
-						   : NULL;
+	const struct kv_node *other = promoted	  ? &block->node
+				      : list->ssd ? &block->slot->node
+						  : NULL;
 
 	if (other)
 		return (struct kv_past){other->tick, other->uses};
 	return kv_ghost_take(&cache->ghost,
-			     kv_key_hash(cache, shelf->space, block->key));
+			     kv_key_hash(cache, list->space, block->key));
 }
 
-void kv_shelf_gone(struct kv_cache *cache, const struct kv_shelf *shelf,
-		   const struct kv_block *block)
+void kv_evict_list_gone(struct kv_cache *cache,
+			const struct kv_evict_list *list,
+			const struct kv_block *block)
 {
-	if (!shelf || !kv_policy_has(&shelf->policy, block->number))
+	if (!list || !kv_policy_has(&list->policy, block->number))
 		return;
 	kv_ghost_fit(&cache->ghost, cache->arena.eviction.blocks);
-	kv_ghost_put(&cache->ghost,
-		     kv_key_hash(cache, shelf->space, block->key),
-		     kv_policy_past(&shelf->policy, block->number));
+	kv_ghost_put(&cache->ghost, kv_key_hash(cache, list->space, block->key),
+		     kv_policy_past(&list->policy, block->number));
 }
 
-void kv_shelf_add(struct kv_cache *cache, struct kv_shelf *shelf,
-		  const struct kv_block *block, bool promoted)
+void kv_evict_list_add(struct kv_cache *cache, struct kv_evict_list *list,
+		       const struct kv_block *block, bool promoted)
 {
 	const struct kv_slot_record *record =
 		&kv_slot_prologue(block->slot)->record;
 	const struct kv_arrival arrival = {
-		.parent = parent_of(cache, shelf, record),
+		.parent = parent_of(cache, list, record),
 		.position = record->position,
-		.past = past_of(cache, shelf, block, promoted),
+		.past = past_of(cache, list, block, promoted),
 		.promoted = promoted,
-		.same = shelf->ssd,
+		.same = list->ssd,
 		.now_ns = kv_now_ns(),
 	};
 
-	add(shelf, block->number, &arrival);
+	add(list, block->number, &arrival);
 }
 
-void kv_shelf_add_plain(struct kv_shelf *shelf, const struct kv_block *block)
+void kv_evict_list_add_plain(struct kv_evict_list *list,
+			     const struct kv_block *block)
 {
 	const struct kv_arrival arrival = {
 		.parent = KV_NONE,
@@ -125,27 +128,27 @@ void kv_shelf_add_plain(struct kv_shelf *shelf, const struct kv_block *block)
 		.same = true,
 	};
 
-	add(shelf, block->number, &arrival);
+	add(list, block->number, &arrival);
 }
 
-void kv_shelf_drop(struct kv_shelf *shelf, uint32_t block)
+void kv_evict_list_drop(struct kv_evict_list *list, uint32_t block)
 {
-	if (!kv_policy_has(&shelf->policy, block))
+	if (!kv_policy_has(&list->policy, block))
 		return;
-	kv_policy_remove(&shelf->policy, block);
-	if (--shelf->blocks == 0) {
-		TAILQ_REMOVE(shelf->beside, shelf, link);
-		TAILQ_INSERT_TAIL(shelf->beside, shelf, link);
+	kv_policy_remove(&list->policy, block);
+	if (--list->blocks == 0) {
+		TAILQ_REMOVE(list->beside, list, link);
+		TAILQ_INSERT_TAIL(list->beside, list, link);
 	}
 }
 
-void kv_shelves_free(struct kv_shelves *shelves)
+void kv_evict_lists_free(struct kv_evict_lists *lists)
 {
-	struct kv_shelf *shelf;
+	struct kv_evict_list *list;
 
-	while ((shelf = TAILQ_FIRST(shelves))) {
-		TAILQ_REMOVE(shelves, shelf, link);
-		LIST_REMOVE(shelf, own);
-		free(shelf);
+	while ((list = TAILQ_FIRST(lists))) {
+		TAILQ_REMOVE(lists, list, link);
+		LIST_REMOVE(list, own);
+		free(list);
 	}
 }

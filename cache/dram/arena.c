@@ -15,9 +15,9 @@
  * INVARIANTS, asserted by kv_arena_check_locked
  *   (1) A READY slot and its block point at each other; a slot of another state
  *       has no block.
- *   (2) Exactly the READY slots that are not pinned are on their shelf.
+ *   (2) Exactly the READY slots that are not pinned are on their list.
  *   (3) class->idle counts the slots for which kv_slot_idle holds, as do the
- *       segments' and the shelves' idle, arena->idle their bytes.
+ *       segments' and the lists' idle, arena->idle their bytes.
  *   (4) Only idle slots are evicted: never one that is leased, held by a reader
  *       or a write, waiting to be written, or pinned.
  *   (5) space->busy_dram are the bytes of its slots that are neither FREE nor
@@ -101,9 +101,9 @@ static void add_idle(struct kv_cache *cache, struct kv_slot *slot, int by)
 
 	class->idle += (uint32_t)by;
 	slot->segment->idle += (uint32_t)by;
-	slot->shelf->idle += (uint32_t)by;
+	slot->list->idle += (uint32_t)by;
 	cache->arena.idle += by > 0 ? bytes : -bytes;
-	add_busy(cache, slot->shelf->space, by > 0 ? -bytes : bytes);
+	add_busy(cache, slot->list->space, by > 0 ? -bytes : bytes);
 }
 
 void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot)
@@ -180,14 +180,14 @@ static struct kv_class *class_get(struct kv_cache *cache,
 		if (!class)
 			return NULL;
 		TAILQ_INIT(&class->segments);
-		TAILQ_INIT(&class->shelves);
+		TAILQ_INIT(&class->lists);
 		LIST_INSERT_HEAD(&cache->arena.classes, class, link);
 	}
 	class->uid = space->uid;
 	class->gid = space->gid;
 	class->read_bits = bits;
 	class->slot_bytes = slot_bytes;
-	kv_shelves_free(&class->shelves); /* of those it served before */
+	kv_evict_lists_free(&class->lists); /* of those it served before */
 	return class;
 }
 
@@ -204,7 +204,7 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 	uint64_t slot_bytes = kv_size_class(cache, length);
 	struct kv_segment *segment;
 	struct kv_class *class;
-	struct kv_shelf *shelf;
+	struct kv_evict_list *list;
 	struct kv_slot *slot = NULL;
 	int tries = wait ? TRIES_PATIENT : TRIES_HASTY;
 
@@ -224,15 +224,15 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 	}
 	if (!slot)
 		return -ENOSPC;
-	shelf = kv_shelf_make(space, &space->dram_shelves, class,
-			      &class->shelves, &arena->eviction);
-	if (!shelf)
+	list = kv_evict_list_make(space, &space->dram_lists, class,
+				  &class->lists, &arena->eviction);
+	if (!list)
 		return -ENOMEM;
 
 	segment = slot->segment;
 	TAILQ_REMOVE(&segment->free_list, slot, link);
 	slot->state = SLOT_FILLING;
-	slot->shelf = shelf;
+	slot->list = list;
 	arena->used += slot_bytes;
 	space->filling_dram += slot_bytes;
 	add_busy(cache, space, slot_bytes);
@@ -248,7 +248,7 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 			    struct kv_block *block)
 {
 	struct kv_class *class = slot->segment->class;
-	struct kv_space *space = slot->shelf->space;
+	struct kv_space *space = slot->list->space;
 
 	assert(slot->state == SLOT_FILLING && !block->slot);
 	assert(space->id == block->space);
@@ -260,7 +260,8 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 	space->filling_dram -= class->slot_bytes;
 	space->bytes_dram += class->slot_bytes;
 	if (!slot->pinned)
-		kv_shelf_add(cache, slot->shelf, block, block->file != KV_NONE);
+		kv_evict_list_add(cache, slot->list, block,
+				  block->file != KV_NONE);
 	kv_slot_after(cache, slot);
 }
 
@@ -268,14 +269,14 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
 	struct kv_segment *segment = slot->segment;
 	struct kv_class *class = segment->class;
-	struct kv_space *space = slot->shelf->space;
+	struct kv_space *space = slot->list->space;
 
 	assert(slot->state != SLOT_FREE && !slot->leases && !slot->holds);
 	kv_slot_before(cache, slot);
 	add_busy(cache, space, -class->slot_bytes);
 	if (slot->state == SLOT_READY) {
 		kv_orphan_unlink_locked(slot);
-		kv_shelf_drop(slot->shelf, slot->block->number);
+		kv_evict_list_drop(slot->list, slot->block->number);
 		space->bytes_dram -= class->slot_bytes;
 		slot->block->slot = NULL;
 		slot->block = NULL;
@@ -284,7 +285,7 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 	}
 	kv_prefetch_settled_locked(cache, slot, false);
 	slot->state = SLOT_FREE;
-	slot->shelf = NULL;
+	slot->list = NULL;
 	if (slot->pinned)
 		cache->pins.bytes -= class->slot_bytes;
 	slot->must = slot->pinned = slot->alone = slot->denied = false;
@@ -302,14 +303,14 @@ void kv_arena_check_locked(struct kv_cache *cache)
 	uint64_t used = 0, idle_bytes = 0, busy = 0, promised = 0;
 	struct kv_segment *segment;
 	struct kv_class *class;
-	struct kv_shelf *shelf;
+	struct kv_evict_list *list;
 
 	kv_assert_locked(&cache->lock);
 	LIST_FOREACH(class, &cache->arena.classes, link) {
-		uint32_t idle = 0, on_shelves = 0;
+		uint32_t idle = 0, on_lists = 0;
 
-		TAILQ_FOREACH(shelf, &class->shelves, link)
-			on_shelves += shelf->idle;
+		TAILQ_FOREACH(list, &class->lists, link)
+			on_lists += list->idle;
 		TAILQ_FOREACH(segment, &class->segments, link)
 			for (uint32_t i = 0; i < segment->slots; i++) {
 				struct kv_slot *slot = &segment->slot[i];
@@ -320,15 +321,15 @@ void kv_arena_check_locked(struct kv_cache *cache)
 				assert((ready && !slot->pinned) ==
 				       slot->node.linked);
 				assert((slot->state != SLOT_FREE) ==
-				       (slot->shelf != NULL));
-				assert(!ready || slot->shelf->space->id ==
+				       (slot->list != NULL));
+				assert(!ready || slot->list->space->id ==
 							 slot->block->space);
 				assert(ready || !slot->leases);
 				idle += kv_slot_idle(slot);
 				if (slot->state != SLOT_FREE)
 					used += class->slot_bytes;
 			}
-		assert(idle == class->idle && idle == on_shelves);
+		assert(idle == class->idle && idle == on_lists);
 		idle_bytes += idle * class->slot_bytes;
 	}
 	assert(used == cache->arena.used);

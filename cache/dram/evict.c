@@ -71,16 +71,16 @@ void kv_block_drop_dram_locked(struct kv_cache *cache, struct kv_block *block)
 	cache->stats.evicted_dram++;
 	KV_POINT("evict.dram");
 	if (block->file == KV_NONE) {
-		kv_shelf_gone(cache, block->slot->shelf, block);
+		kv_evict_list_gone(cache, block->slot->list, block);
 		kv_block_remove_locked(cache, block);
 		return;
 	}
 	kv_slot_give_locked(cache, block->slot);
 }
 
-static bool evict_from(struct kv_cache *cache, struct kv_shelf *shelf)
+static bool evict_from(struct kv_cache *cache, struct kv_evict_list *list)
 {
-	uint32_t victim = kv_policy_victim(&shelf->policy, may_evict, cache);
+	uint32_t victim = kv_policy_victim(&list->policy, may_evict, cache);
 
 	if (victim == KV_NONE)
 		return false;
@@ -88,37 +88,37 @@ static bool evict_from(struct kv_cache *cache, struct kv_shelf *shelf)
 	return true;
 }
 
-/* May a slot of @shelf go for the sake of @need? */
-static bool gives(const struct kv_shelf *shelf, const struct need *need)
+/* May a slot of @list go for the sake of @need? */
+static bool gives(const struct kv_evict_list *list, const struct need *need)
 {
-	const struct kv_space *space = shelf->space;
-	const struct kv_class *class = shelf->class;
+	const struct kv_space *space = list->space;
+	const struct kv_class *class = list->class;
 
-	if (need->sheds ? !shelf->blocks : !shelf->idle)
+	if (need->sheds ? !list->blocks : !list->idle)
 		return false;
 	return space == need->space ||
 	       space->bytes_dram >= space->owed_dram + class->slot_bytes;
 }
 
 /* Of those of @class that may give, the one longest without a use. */
-static struct kv_shelf *coldest_shelf(const struct kv_class *class,
-				      const struct need *need,
-				      const struct kv_space *but,
-				      uint32_t *ret_age)
+static struct kv_evict_list *coldest_list(const struct kv_class *class,
+					  const struct need *need,
+					  const struct kv_space *but,
+					  uint32_t *ret_age)
 {
-	struct kv_shelf *shelf, *best = NULL;
+	struct kv_evict_list *list, *best = NULL;
 
 	*ret_age = 0;
-	TAILQ_FOREACH(shelf, &class->shelves, link) {
+	TAILQ_FOREACH(list, &class->lists, link) {
 		uint32_t age;
 
-		if (!shelf->blocks)
+		if (!list->blocks)
 			break;
-		if (shelf->space == but || !gives(shelf, need))
+		if (list->space == but || !gives(list, need))
 			continue;
-		age = kv_policy_age(&shelf->policy);
+		age = kv_policy_age(&list->policy);
 		if (!best || age > *ret_age) {
-			best = shelf;
+			best = list;
 			*ret_age = age;
 		}
 	}
@@ -127,33 +127,33 @@ static struct kv_shelf *coldest_shelf(const struct kv_class *class,
 
 static bool evict_one(const struct need *need, const struct kv_space *but)
 {
-	struct kv_shelf *shelf, *best;
+	struct kv_evict_list *list, *best;
 	uint32_t age;
 
 	if (!need->class->idle)
 		return false;
-	best = coldest_shelf(need->class, need, but, &age);
+	best = coldest_list(need->class, need, but, &age);
 	if (best && evict_from(need->cache, best))
 		return true;
 	/* All it has is held by open files. */
-	TAILQ_FOREACH(shelf, &need->class->shelves, link)
-		if (shelf != best && shelf->space != but &&
-		    gives(shelf, need) && evict_from(need->cache, shelf))
+	TAILQ_FOREACH(list, &need->class->lists, link)
+		if (list != best && list->space != but && gives(list, need) &&
+		    evict_from(need->cache, list))
 			return true;
 	return false;
 }
 
 bool kv_room_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
 {
-	struct kv_shelf *shelf, *best = NULL;
+	struct kv_evict_list *list, *best = NULL;
 	uint32_t best_age = 0;
 
-	LIST_FOREACH(shelf, &space->dram_shelves, own)
-		if (shelf->idle) {
-			uint32_t age = kv_policy_age(&shelf->policy);
+	LIST_FOREACH(list, &space->dram_lists, own)
+		if (list->idle) {
+			uint32_t age = kv_policy_age(&list->policy);
 
 			if (!best || age > best_age) {
-				best = shelf;
+				best = list;
 				best_age = age;
 			}
 		}
@@ -191,10 +191,10 @@ static bool may_shed(void *arg, uint32_t number)
 }
 
 /* What waits to be written leaves in the order in which all blocks do. */
-static bool shed_from(struct kv_cache *cache, struct kv_shelf *shelf)
+static bool shed_from(struct kv_cache *cache, struct kv_evict_list *list)
 {
 	struct shedding shedding = {.cache = cache};
-	uint32_t victim = kv_policy_victim(&shelf->policy, may_shed, &shedding);
+	uint32_t victim = kv_policy_victim(&list->policy, may_shed, &shedding);
 	struct kv_block *block;
 
 	if (victim == KV_NONE || shedding.tried > QUEUED_TRIED)
@@ -217,16 +217,16 @@ static bool may_leave(const struct need *need, const struct kv_slot *slot)
 static bool shed_one(const struct need *for_whom)
 {
 	struct need need = *for_whom;
-	struct kv_shelf *shelf, *best;
+	struct kv_evict_list *list, *best;
 	uint32_t age;
 
 	need.sheds = true;
-	best = coldest_shelf(need.class, &need, NULL, &age);
+	best = coldest_list(need.class, &need, NULL, &age);
 	if (best && shed_from(need.cache, best))
 		return true;
-	TAILQ_FOREACH(shelf, &need.class->shelves, link)
-		if (shelf != best && gives(shelf, &need) &&
-		    shed_from(need.cache, shelf))
+	TAILQ_FOREACH(list, &need.class->lists, link)
+		if (list != best && gives(list, &need) &&
+		    shed_from(need.cache, list))
 			return true;
 	return false;
 }
@@ -250,7 +250,7 @@ static bool may_empty(const struct need *need, struct kv_segment *segment)
 
 		if (slot->state == SLOT_FREE)
 			continue;
-		space = slot->shelf->space;
+		space = slot->list->space;
 		space->leaving += bytes;
 		may = may_leave(need, slot) &&
 		      (space == need->space || !space->owed_dram ||
@@ -258,7 +258,7 @@ static bool may_empty(const struct need *need, struct kv_segment *segment)
 	}
 	for (uint32_t i = 0; i < segment->slots; i++)
 		if (segment->slot[i].state != SLOT_FREE)
-			segment->slot[i].shelf->space->leaving = 0;
+			segment->slot[i].list->space->leaving = 0;
 	return may;
 }
 
@@ -277,23 +277,23 @@ static void empty_segment(struct kv_cache *cache, struct kv_segment *segment)
 
 /* The class that has gone longest without a use of what it may give. */
 static struct kv_class *coldest_class(const struct need *need,
-				      struct kv_shelf **ret_shelf,
+				      struct kv_evict_list **ret_list,
 				      uint32_t *ret_age)
 {
 	struct kv_class *class, *best = NULL;
 
 	*ret_age = 0;
 	LIST_FOREACH(class, &need->cache->arena.classes, link) {
-		struct kv_shelf *shelf;
+		struct kv_evict_list *list;
 		uint32_t age;
 
 		if (class == need->class || !class->n_segments || !class->idle)
 			continue;
-		shelf = coldest_shelf(class, need, NULL, &age);
-		if (!shelf || (best && age <= *ret_age))
+		list = coldest_list(class, need, NULL, &age);
+		if (!list || (best && age <= *ret_age))
 			continue;
 		best = class;
-		*ret_shelf = shelf;
+		*ret_list = list;
 		*ret_age = age;
 	}
 	return best;
@@ -301,7 +301,7 @@ static struct kv_class *coldest_class(const struct need *need,
 
 static struct kv_segment *segment_of(const struct need *need,
 				     struct kv_class *class,
-				     struct kv_shelf *coldest)
+				     struct kv_evict_list *coldest)
 {
 	struct kv_cache *cache = need->cache;
 	struct kv_segment *segment;
@@ -332,7 +332,7 @@ static struct kv_segment *segment_of(const struct need *need,
 static struct kv_segment *segment_to_steal(const struct need *need)
 {
 	struct kv_classes *classes = &need->cache->arena.classes;
-	struct kv_shelf *coldest = NULL;
+	struct kv_evict_list *coldest = NULL;
 	struct kv_segment *segment;
 	struct kv_class *class;
 	uint32_t age;
@@ -381,14 +381,14 @@ static bool steal(const struct need *need)
  * and those cold. */
 static bool balance(const struct need *need)
 {
-	struct kv_shelf *shelf;
+	struct kv_evict_list *list;
 	struct kv_class *cold;
 	uint32_t age, own;
 
-	cold = coldest_class(need, &shelf, &age);
+	cold = coldest_class(need, &list, &age);
 	if (!cold || need->class->n_segments >= cold->n_segments)
 		return false;
-	coldest_shelf(need->class, need, NULL, &own);
+	coldest_list(need->class, need, NULL, &own);
 	return age / 2 > own && steal(need);
 }
 

@@ -303,7 +303,7 @@ void kv_arena_close(struct kv_cache *cache)
 	while ((class = LIST_FIRST(&arena->classes))) {
 		LIST_REMOVE(class, link);
 		free_all(cache, &class->segments);
-		kv_shelves_free(&class->shelves);
+		kv_evict_lists_free(&class->lists);
 		free(class);
 	}
 	free_all(cache, &arena->spare);

@@ -204,10 +204,10 @@ void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
 		struct kv_block *block = kv_table_find(cache, space, &keys[i]);
 
 		if (block && block->slot)
-			kv_policy_end(&block->slot->shelf->policy,
+			kv_policy_end(&block->slot->list->policy,
 				      block->number);
 		if (block && block->file != KV_NONE)
-			kv_policy_end(&kv_extent_shelf(cache, block)->policy,
+			kv_policy_end(&kv_extent_list(cache, block)->policy,
 				      block->number);
 	}
 	kv_unlock(cache);

@@ -131,8 +131,8 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	space->id = id;
 	TAILQ_INIT(&space->undone);
 	TAILQ_INIT(&space->under_way);
-	LIST_INIT(&space->dram_shelves);
-	LIST_INIT(&space->ssd_shelves);
+	LIST_INIT(&space->dram_lists);
+	LIST_INIT(&space->ssd_lists);
 	strcpy(space->name, name);
 	if (!tsearch(space, &cache->names, by_name)) {
 		free(space);

@@ -98,7 +98,7 @@ static enum kv_verdict refuse(struct kv_cache *cache, struct kv_slot *slot,
 static bool needs_parent(const struct kv_slot *slot, struct kv_key *ret_parent)
 {
 	const struct kv_slot_record *record = &kv_slot_prologue(slot)->record;
-	const struct kv_layout *layout = slot->shelf->space->layout;
+	const struct kv_layout *layout = slot->list->space->layout;
 
 	if (slot->alone || !layout || layout->reuse != KV_REUSE_PREFIX ||
 	    !record->parent_len || !record->position)
@@ -119,9 +119,9 @@ enum kv_verdict kv_admit_locked(struct kv_cache *cache, struct kv_slot *slot)
 		return KV_ADMIT_NOW;
 	if (!needs_parent(slot, &key))
 		goto budget;
-	parent = kv_table_find(cache, slot->shelf->space, &key);
+	parent = kv_table_find(cache, slot->list->space, &key);
 	if (!parent) {
-		fill = kv_fill_find_locked(cache, slot->shelf->space, &key);
+		fill = kv_fill_find_locked(cache, slot->list->space, &key);
 		if (!fill)
 			return refuse(cache, slot,
 				      &cache->stats.unwritten_orphans);

@@ -368,7 +368,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 		    put->record.mtime_ns != block->mtime_ns)
 			kv_update_locked(cache, block);
 	} else {
-		kv_extent_give_up_locked(cache, slot->shelf->space,
+		kv_extent_give_up_locked(cache, slot->list->space,
 					 put->slot_id);
 		kv_flushes_prolong_locked(cache, slot->seq);
 		if (!(block->flags & BLOCK_REMOVED))

@@ -62,7 +62,7 @@ static void evict(struct kv_cache *cache, struct kv_block *block)
 		kv_extent_detach_locked(cache, block);
 		kv_block_space(cache, block)->loose++;
 	} else {
-		kv_shelf_gone(cache, kv_extent_shelf(cache, block), block);
+		kv_evict_list_gone(cache, kv_extent_list(cache, block), block);
 		kv_block_remove_locked(cache, block);
 	}
 }
@@ -73,18 +73,18 @@ static bool passes_over(const struct kv_space *space)
 	return space->bytes_ssd / 2 > space->bytes_dram;
 }
 
-static bool evict_from(struct kv_cache *cache, struct kv_shelf *shelf)
+static bool evict_from(struct kv_cache *cache, struct kv_evict_list *list)
 {
 	struct search search = {
 		.cache = cache,
-		.passed_over = passes_over(shelf->space) ? 0 : PASSED_OVER,
+		.passed_over = passes_over(list->space) ? 0 : PASSED_OVER,
 	};
-	uint32_t victim = kv_policy_victim(&shelf->policy, is_victim, &search);
+	uint32_t victim = kv_policy_victim(&list->policy, is_victim, &search);
 
 	/* There are few, and all of them are in DRAM. */
 	if (victim == KV_NONE && search.passed_over) {
 		search.passed_over = PASSED_OVER;
-		victim = kv_policy_victim(&shelf->policy, is_victim, &search);
+		victim = kv_policy_victim(&list->policy, is_victim, &search);
 	}
 	if (victim == KV_NONE)
 		return false;
@@ -136,25 +136,25 @@ static bool gives(const struct kv_space *space, const struct kv_space *taker,
 	return space == taker || space->bytes_ssd >= space->owed_ssd + bytes;
 }
 
-static struct kv_shelf *coldest_shelf(const struct kv_ssd_class *class,
-				      const struct kv_space *taker,
-				      const struct kv_space *but,
-				      uint32_t *ret_age)
+static struct kv_evict_list *coldest_list(const struct kv_ssd_class *class,
+					  const struct kv_space *taker,
+					  const struct kv_space *but,
+					  uint32_t *ret_age)
 {
-	struct kv_shelf *shelf, *best = NULL;
+	struct kv_evict_list *list, *best = NULL;
 
 	*ret_age = 0;
-	TAILQ_FOREACH(shelf, &class->shelves, link) {
+	TAILQ_FOREACH(list, &class->lists, link) {
 		uint32_t age;
 
-		if (!shelf->blocks)
+		if (!list->blocks)
 			break;
-		if (shelf->space == but ||
-		    !gives(shelf->space, taker, class->slot_bytes))
+		if (list->space == but ||
+		    !gives(list->space, taker, class->slot_bytes))
 			continue;
-		age = kv_policy_age(&shelf->policy);
+		age = kv_policy_age(&list->policy);
 		if (!best || age > *ret_age) {
-			best = shelf;
+			best = list;
 			*ret_age = age;
 		}
 	}
@@ -164,32 +164,32 @@ static struct kv_shelf *coldest_shelf(const struct kv_ssd_class *class,
 static bool evict_one(struct kv_cache *cache, const struct kv_ssd_class *class,
 		      const struct kv_space *taker, const struct kv_space *but)
 {
-	struct kv_shelf *shelf, *best;
+	struct kv_evict_list *list, *best;
 	uint32_t age;
 
-	best = coldest_shelf(class, taker, but, &age);
+	best = coldest_list(class, taker, but, &age);
 	if (best && evict_from(cache, best))
 		return true;
 	/* All it has is in use. */
-	TAILQ_FOREACH(shelf, &class->shelves, link)
-		if (shelf != best && shelf->blocks && shelf->space != but &&
-		    gives(shelf->space, taker, class->slot_bytes) &&
-		    evict_from(cache, shelf))
+	TAILQ_FOREACH(list, &class->lists, link)
+		if (list != best && list->blocks && list->space != but &&
+		    gives(list->space, taker, class->slot_bytes) &&
+		    evict_from(cache, list))
 			return true;
 	return false;
 }
 
 bool kv_reclaim_own_locked(struct kv_cache *cache, struct kv_space *space)
 {
-	struct kv_shelf *shelf, *best = NULL;
+	struct kv_evict_list *list, *best = NULL;
 	uint32_t best_age = 0;
 
-	LIST_FOREACH(shelf, &space->ssd_shelves, own)
-		if (shelf->blocks) {
-			uint32_t age = kv_policy_age(&shelf->policy);
+	LIST_FOREACH(list, &space->ssd_lists, own)
+		if (list->blocks) {
+			uint32_t age = kv_policy_age(&list->policy);
 
 			if (!best || age > best_age) {
-				best = shelf;
+				best = list;
 				best_age = age;
 			}
 		}
@@ -299,7 +299,7 @@ static struct kv_ssd_class *class_to_try(const struct kv_cache *cache,
 
 	LIST_FOREACH(class, &cache->ssd.classes, link) {
 		if (class == but || class->tried >= class->n_files ||
-		    !coldest_shelf(class, taker, spared, &age))
+		    !coldest_list(class, taker, spared, &age))
 			continue;
 		if (coldest && age <= coldest_age)
 			continue;
@@ -396,7 +396,7 @@ static bool evict_coldest(struct kv_cache *cache, const struct kv_space *taker,
 	uint32_t age, coldest_age = 0;
 
 	LIST_FOREACH(class, &cache->ssd.classes, link) {
-		if (!coldest_shelf(class, taker, but, &age) ||
+		if (!coldest_list(class, taker, but, &age) ||
 		    (coldest && age <= coldest_age))
 			continue;
 		coldest = class;
@@ -434,7 +434,7 @@ static bool others_could(const struct kv_cache *cache,
 	uint32_t age;
 
 	LIST_FOREACH(class, &cache->ssd.classes, link)
-		if (coldest_shelf(class, taker, taker, &age))
+		if (coldest_list(class, taker, taker, &age))
 			return true;
 	return false;
 }
@@ -467,7 +467,7 @@ int kv_reclaim_for(struct kv_cache *cache, struct kv_ssd_class *class,
 	if (r > 0)
 		return 0;
 	/* Others of its size have more than is theirs, but in use. */
-	if (due && coldest_shelf(class, taker, taker, &age))
+	if (due && coldest_list(class, taker, taker, &age))
 		r = -EBUSY;
 	if ((r < 0 || kv_leaving_locked(cache)) && patient(taker))
 		return 0;

@@ -61,26 +61,26 @@ static struct kv_ssd_class *class_get(struct kv_cache *cache,
 		return NULL;
 	class->slot_bytes = slot_bytes;
 	TAILQ_INIT(&class->files);
-	TAILQ_INIT(&class->shelves);
+	TAILQ_INIT(&class->lists);
 	LIST_INSERT_HEAD(&cache->ssd.classes, class, link);
 	return class;
 }
 
-static struct kv_shelf *shelf_make(struct kv_cache *cache,
-				   struct kv_space *space,
-				   struct kv_ssd_class *class)
+static struct kv_evict_list *list_make(struct kv_cache *cache,
+				       struct kv_space *space,
+				       struct kv_ssd_class *class)
 {
-	return kv_shelf_make(space, &space->ssd_shelves, class, &class->shelves,
-			     &cache->ssd.eviction);
+	return kv_evict_list_make(space, &space->ssd_lists, class,
+				  &class->lists, &cache->ssd.eviction);
 }
 
-struct kv_shelf *kv_extent_shelf(struct kv_cache *cache,
-				 const struct kv_block *block)
+struct kv_evict_list *kv_extent_list(struct kv_cache *cache,
+				     const struct kv_block *block)
 {
 	if (block->file == KV_NONE)
 		return NULL;
-	return kv_shelf_find(
-		&kv_block_space(cache, block)->ssd_shelves,
+	return kv_evict_list_find(
+		&kv_block_space(cache, block)->ssd_lists,
 		class_find(cache,
 			   kv_segfile_at(cache, block->file)->slot_bytes));
 }
@@ -211,7 +211,7 @@ int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
 	struct kv_segfile *file;
 	uint32_t place;
 
-	if (!class || !shelf_make(cache, space, class))
+	if (!class || !list_make(cache, space, class))
 		return -ENOMEM;
 	if (!kv_quota_ssd_locked(cache, space, slot_bytes))
 		return space->writing_ssd && !cache->ssd.stop ? -EBUSY
@@ -270,8 +270,8 @@ void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 	space->bytes_ssd += f->slot_bytes;
 	space->writing_ssd -= f->slot_bytes;
 	if (!(block->flags & BLOCK_PINNED))
-		kv_shelf_add(cache, kv_extent_shelf(cache, block), block,
-			     false);
+		kv_evict_list_add(cache, kv_extent_list(cache, block), block,
+				  false);
 }
 
 void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
@@ -285,11 +285,11 @@ void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 			  bool pin)
 {
-	struct kv_shelf *shelf = kv_extent_shelf(cache, block);
+	struct kv_evict_list *list = kv_extent_list(cache, block);
 
-	kv_shelf_drop(shelf, block->number);
+	kv_evict_list_drop(list, block->number);
 	if (!pin)
-		kv_shelf_add_plain(shelf, block);
+		kv_evict_list_add_plain(list, block);
 }
 
 int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
@@ -301,8 +301,8 @@ int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
 	    (f->bitmap[place / 64] & 1ull << place % 64) ||
 	    KV_PAGE + kv_round_up(block->length, KV_PAGE) > f->slot_bytes)
 		return -EBADMSG;
-	if (!shelf_make(cache, kv_block_space(cache, block),
-			class_find(cache, f->slot_bytes)))
+	if (!list_make(cache, kv_block_space(cache, block),
+		       class_find(cache, f->slot_bytes)))
 		return -ENOMEM;
 	set_taken(cache, f, place);
 	block->file = file;
@@ -346,7 +346,7 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 	if ((block->flags & BLOCK_PINNED) && !block->slot)
 		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
 				     -file->slot_bytes);
-	kv_shelf_drop(kv_extent_shelf(cache, block), block->number);
+	kv_evict_list_drop(kv_extent_list(cache, block), block->number);
 	kv_block_space(cache, block)->bytes_ssd -= file->slot_bytes;
 	block->file = block->place = KV_NONE;
 	return id;
@@ -383,16 +383,16 @@ void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id)
 
 void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block)
 {
-	kv_policy_touch(&kv_extent_shelf(cache, block)->policy, block->number);
+	kv_policy_touch(&kv_extent_list(cache, block)->policy, block->number);
 }
 
 void kv_extent_order(struct kv_cache *cache, struct kv_block *block)
 {
-	struct kv_shelf *shelf = kv_extent_shelf(cache, block);
+	struct kv_evict_list *list = kv_extent_list(cache, block);
 
 	if (block->flags & BLOCK_PINNED)
 		return;
-	kv_shelf_add_plain(shelf, block);
+	kv_evict_list_add_plain(list, block);
 }
 
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block)

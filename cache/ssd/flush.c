@@ -29,7 +29,7 @@
 void kv_flushes_written_locked(struct kv_cache *cache,
 			       const struct kv_slot *slot)
 {
-	struct kv_space *space = slot->shelf->space;
+	struct kv_space *space = slot->list->space;
 	struct kv_flush *flush;
 
 	space->unwritten--;

@@ -308,7 +308,7 @@ void kv_segfiles_close(struct kv_cache *cache)
 	free(cache->ssd.files);
 	while ((class = LIST_FIRST(&cache->ssd.classes))) {
 		LIST_REMOVE(class, link);
-		kv_shelves_free(&class->shelves);
+		kv_evict_lists_free(&class->lists);
 		free(class);
 	}
 }

@@ -56,9 +56,9 @@ void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id);
 /* What was taken for @space is not attached after all, but deleted. */
 void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t slot_id);
-/* The shelf of a block that has an extent, else NULL. */
-struct kv_shelf *kv_extent_shelf(struct kv_cache *cache,
-				 const struct kv_block *block);
+/* The list of a block that has an extent, else NULL. */
+struct kv_evict_list *kv_extent_list(struct kv_cache *cache,
+				     const struct kv_block *block);
 /* The block's pin changed. */
 void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 			  bool pin);

@@ -40,8 +40,7 @@ void kv_write_queues_init(struct kv_cache *cache)
 static void put_on(struct kv_cache *cache, struct kv_slot *slot, bool front)
 {
 	struct kv_ssd *ssd = &cache->ssd;
-	struct kv_write_queue *queue =
-		write_queue_of(cache, slot->shelf->space);
+	struct kv_write_queue *queue = write_queue_of(cache, slot->list->space);
 
 	if (TAILQ_EMPTY(&queue->queue)) {
 		queue->credit = 0;

@@ -58,12 +58,12 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 	if (!kv_block_dirty(block)) {
 		kv_orphan_unlink_locked(slot);
 		slot->pulled = slot->denied = false;
-		slot->shelf->space->loose--;
+		slot->list->space->loose--;
 		set_flags(cache, block, BLOCK_QUEUED, 0);
 		slot->seq = ++ssd->seq;
 		kv_write_queue_push_locked(cache, slot);
-		TAILQ_INSERT_TAIL(&slot->shelf->space->undone, slot, undone);
-		slot->shelf->space->unwritten++;
+		TAILQ_INSERT_TAIL(&slot->list->space->undone, slot, undone);
+		slot->list->space->unwritten++;
 		ssd->undone++;
 		KV_POINT("write.queued");
 	}
@@ -72,7 +72,7 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 
 bool kv_write_must(const struct kv_slot *slot)
 {
-	return slot->must || slot->seq <= slot->shelf->space->must_seq;
+	return slot->must || slot->seq <= slot->list->space->must_seq;
 }
 
 void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block)
@@ -82,7 +82,7 @@ void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block)
 	kv_write_queue_drop_locked(cache, slot);
 	kv_undone_drop_locked(cache, slot);
 	set_flags(cache, block, 0, BLOCK_QUEUED);
-	slot->shelf->space->loose++;
+	slot->list->space->loose++;
 	kv_flushes_written_locked(cache, slot);
 	slot->must = false;
 	kv_flushes_settle_locked(cache, 0);
@@ -90,14 +90,14 @@ void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block)
 
 void kv_undone_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
-	TAILQ_REMOVE(&slot->shelf->space->undone, slot, undone);
+	TAILQ_REMOVE(&slot->list->space->undone, slot, undone);
 	cache->ssd.undone--;
 }
 
 /* Its space is at its quota and has nothing to give: whoever waits is told. */
 static void deny(struct kv_cache *cache, struct kv_slot *slot)
 {
-	struct kv_space *space = slot->shelf->space;
+	struct kv_space *space = slot->list->space;
 	bool must = kv_write_must(slot);
 
 	cache->stats.unwritten_quota++;
@@ -139,7 +139,7 @@ static void write_done(struct kv_io *io, int status)
 	struct kv_cache *cache = write->cache;
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_slot *slot = write->slot;
-	struct kv_space *space = slot->shelf->space;
+	struct kv_space *space = slot->list->space;
 	struct kv_block *block = slot->block;
 
 	kv_lock(cache);
@@ -177,7 +177,7 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 
 	if (!write)
 		return -ENOMEM;
-	r = kv_extent_take_locked(cache, slot->shelf->space,
+	r = kv_extent_take_locked(cache, slot->list->space,
 				  slot->segment->class->slot_bytes, &slot->file,
 				  &slot->place);
 	if (r < 0) {
@@ -189,7 +189,7 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 	kv_write_queue_charge_locked(slot);
 	kv_write_queue_drop_locked(cache, slot);
 	set_flags(cache, slot->block, BLOCK_WRITING, BLOCK_QUEUED);
-	TAILQ_INSERT_TAIL(&slot->shelf->space->under_way, slot, link);
+	TAILQ_INSERT_TAIL(&slot->list->space->under_way, slot, link);
 	write->cache = cache;
 	write->slot = slot;
 	write->io.op = KV_IO_WRITE;

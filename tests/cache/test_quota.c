@@ -297,7 +297,7 @@ static void writes_of_two_users_take_turns(void **state)
 	assert_int_equal(tiers_save(t, t->space, 0, 0), 0);
 	kv_lock(t->cache);
 	while ((slot = kv_write_queue_next_locked(t->cache)) &&
-	       slot->shelf->space == b) {
+	       slot->list->space == b) {
 		first_of_a++;
 		kv_write_queue_charge_locked(slot);
 		kv_write_queue_drop_locked(t->cache, slot);
