@@ -52,8 +52,8 @@ struct kv_block {
 	uint32_t hits;
 	uint32_t atime; /* seconds of wall time */
 	int64_t mtime_ns;
-	struct kv_slot *slot; /* DRAM, READY; or NULL */
-	struct kv_node node;  /* SSD policy */
+	struct kv_slot *slot;	   /* DRAM, READY; or NULL */
+	struct kv_evict_node node; /* SSD policy */
 };
 
 _Static_assert(sizeof(struct kv_block) == 104, "112 bytes with its bucket");
@@ -118,7 +118,7 @@ struct kv_slot {
 	struct kv_slots *queue;	    /* what @link is on, if dirty or orphaned */
 	TAILQ_ENTRY(kv_slot) link;  /* free list; queue of writes */
 	TAILQ_ENTRY(kv_slot) undone; /* dirty, by seq; of its space */
-	struct kv_node node;	     /* DRAM policy */
+	struct kv_evict_node node;   /* DRAM policy */
 	uint32_t leases;	     /* clients' */
 	uint32_t holds;		     /* views, writes */
 	uint32_t file, place;	     /* SSD extent while it is being written */

@@ -81,9 +81,9 @@ static struct kv_past past_of(struct kv_cache *cache,
 			      const struct kv_evict_list *list,
 			      const struct kv_block *block, bool promoted)
 {
-	const struct kv_node *other = promoted	  ? &block->node
-				      : list->ssd ? &block->slot->node
-						  : NULL;
+	const struct kv_evict_node *other = promoted	? &block->node
+					    : list->ssd ? &block->slot->node
+							: NULL;
 
 	if (other)
 		return (struct kv_past){other->tick, other->uses};

@@ -146,7 +146,7 @@ bool kv_arena_over_floor(const struct kv_cache *cache,
 	       busy + arena->owed - owed(space) > total;
 }
 
-static struct kv_node *node_of(void *arg, uint32_t block)
+static struct kv_evict_node *node_of(void *arg, uint32_t block)
 {
 	struct kv_cache *cache = arg;
 

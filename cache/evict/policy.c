@@ -24,8 +24,8 @@
 #define AGEING_BLOCKS 16u /* and as many for each block of the tier */
 
 int kv_eviction_init(struct kv_eviction *eviction, const char *name,
-		     uint32_t *clock, struct kv_node *(*node)(void *, uint32_t),
-		     void *arg)
+		     uint32_t *clock,
+		     struct kv_evict_node *(*node)(void *, uint32_t), void *arg)
 {
 	static const struct kv_policy_kind *const kinds[] = {
 		&kv_policy_lru, &kv_policy_flru, &kv_policy_lhd};
@@ -57,19 +57,20 @@ void kv_policy_init(struct kv_policy *policy, struct kv_eviction *eviction)
 		policy->oldest[i] = policy->newest[i] = KV_NONE;
 }
 
-static struct kv_node *node_of(const struct kv_policy *policy, uint32_t block)
+static struct kv_evict_node *node_of(const struct kv_policy *policy,
+				     uint32_t block)
 {
 	return policy->eviction->node(policy->eviction->arg, block);
 }
 
 static uint32_t age_of(const struct kv_policy *policy,
-		       const struct kv_node *node)
+		       const struct kv_evict_node *node)
 {
 	return *policy->eviction->clock - node->tick;
 }
 
 static unsigned list_of(const struct kv_policy *policy,
-			const struct kv_node *node)
+			const struct kv_evict_node *node)
 {
 	return policy->eviction->kind->list(node->uses, node->depth);
 }
@@ -78,7 +79,7 @@ static unsigned list_of(const struct kv_policy *policy,
 static void link_before(struct kv_policy *policy, uint32_t block, unsigned list,
 			uint32_t next)
 {
-	struct kv_node *node = node_of(policy, block);
+	struct kv_evict_node *node = node_of(policy, block);
 	uint32_t prev = next == KV_NONE ? policy->newest[list]
 					: node_of(policy, next)->prev;
 
@@ -96,7 +97,8 @@ static void link_before(struct kv_policy *policy, uint32_t block, unsigned list,
 		node_of(policy, next)->prev = block;
 }
 
-static void unlink_node(struct kv_policy *policy, const struct kv_node *node)
+static void unlink_node(struct kv_policy *policy,
+			const struct kv_evict_node *node)
 {
 	if (node->prev == KV_NONE)
 		policy->oldest[node->list] = node->next;
@@ -110,7 +112,7 @@ static void unlink_node(struct kv_policy *policy, const struct kv_node *node)
 
 void kv_policy_remove(struct kv_policy *policy, uint32_t block)
 {
-	struct kv_node *node = node_of(policy, block);
+	struct kv_evict_node *node = node_of(policy, block);
 
 	if (!node->linked)
 		return;
@@ -128,7 +130,7 @@ bool kv_policy_has(const struct kv_policy *policy, uint32_t block)
 
 struct kv_past kv_policy_past(const struct kv_policy *policy, uint32_t block)
 {
-	const struct kv_node *node = node_of(policy, block);
+	const struct kv_evict_node *node = node_of(policy, block);
 
 	return (struct kv_past){node->tick, node->uses};
 }
@@ -191,7 +193,7 @@ static uint32_t place_of(const struct kv_policy *policy, unsigned list,
 	uint32_t next = KV_NONE, block = policy->newest[list];
 
 	for (unsigned i = 0; i < SORT && block != KV_NONE; i++) {
-		const struct kv_node *node = node_of(policy, block);
+		const struct kv_evict_node *node = node_of(policy, block);
 
 		if (age_of(policy, node) > age)
 			break;
@@ -204,8 +206,8 @@ static uint32_t place_of(const struct kv_policy *policy, unsigned list,
 static void join_parent(struct kv_policy *policy, uint32_t block,
 			uint32_t parent, bool known)
 {
-	struct kv_node *node = node_of(policy, block);
-	const struct kv_node *above = node_of(policy, parent);
+	struct kv_evict_node *node = node_of(policy, block);
+	const struct kv_evict_node *above = node_of(policy, parent);
 	unsigned list;
 
 	node->tick = above->tick;
@@ -239,7 +241,7 @@ void kv_policy_insert(struct kv_policy *policy, uint32_t block,
 		      const struct kv_arrival *arrival)
 {
 	struct kv_eviction *eviction = policy->eviction;
-	struct kv_node *node = node_of(policy, block);
+	struct kv_evict_node *node = node_of(policy, block);
 	uint32_t parent = parent_of(policy, arrival);
 
 	node->tick = ++*eviction->clock;
@@ -265,7 +267,7 @@ static void to_newest(struct kv_policy *policy, uint32_t block, unsigned list)
 void kv_policy_touch(struct kv_policy *policy, uint32_t block)
 {
 	struct kv_eviction *eviction = policy->eviction;
-	struct kv_node *node = node_of(policy, block);
+	struct kv_evict_node *node = node_of(policy, block);
 	uint32_t age = age_of(policy, node);
 
 	if (!node->linked)
@@ -285,7 +287,7 @@ void kv_policy_touch(struct kv_policy *policy, uint32_t block)
 
 void kv_policy_renew(struct kv_policy *policy, uint32_t block)
 {
-	struct kv_node *node = node_of(policy, block);
+	struct kv_evict_node *node = node_of(policy, block);
 
 	if (!node->linked || node->list == KV_LIST_ENDED)
 		return;

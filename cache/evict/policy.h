@@ -30,7 +30,7 @@
 	4 /* groups of places in the chain; the head's is the last \
 	   */
 
-struct kv_node {
+struct kv_evict_node {
 	uint32_t prev, next; /* block numbers; KV_NONE */
 	uint32_t tick;	     /* when used, in touches */
 	uint8_t list;
@@ -40,7 +40,7 @@ struct kv_node {
 	bool promoted : 1; /* came from the other tier, for a use to come */
 };
 
-_Static_assert(sizeof(struct kv_node) == 16, "there are millions");
+_Static_assert(sizeof(struct kv_evict_node) == 16, "there are millions");
 
 struct kv_policy_kind;
 
@@ -48,7 +48,7 @@ struct kv_policy_kind;
 struct kv_eviction {
 	const struct kv_policy_kind *kind;
 	uint32_t *clock; /* counts touches, for all tiers of a cache */
-	struct kv_node *(*node)(void *arg, uint32_t block);
+	struct kv_evict_node *(*node)(void *arg, uint32_t block);
 	void *arg;
 	uint32_t blocks;		       /* on all lists */
 	uint64_t victims, refused, remembered; /* remembered: known by a past */
@@ -104,7 +104,8 @@ struct kv_arrival {
 
 /* @name: "lru", "flru", "lhd"; -EINVAL otherwise, or -ENOMEM. */
 int kv_eviction_init(struct kv_eviction *eviction, const char *name,
-		     uint32_t *clock, struct kv_node *(*node)(void *, uint32_t),
+		     uint32_t *clock,
+		     struct kv_evict_node *(*node)(void *, uint32_t),
 		     void *arg);
 void kv_eviction_fini(struct kv_eviction *eviction);
 void kv_policy_init(struct kv_policy *policy, struct kv_eviction *eviction);

@@ -23,7 +23,7 @@ struct side {
 	struct kv_eviction eviction;
 	struct kv_policy policy;
 	struct kv_ghost ghost;
-	struct kv_node nodes[NODES];
+	struct kv_evict_node nodes[NODES];
 	uint64_t hash[NODES];
 	uint32_t next[NODES];	   /* in its bucket, or of the free list */
 	uint32_t buckets[ENTRIES]; /* links hold one more; 0: none */
@@ -39,7 +39,7 @@ struct kv_shadow_cache {
 	struct side side[KV_WEIGHS];
 };
 
-static struct kv_node *node_of(void *arg, uint32_t node)
+static struct kv_evict_node *node_of(void *arg, uint32_t node)
 {
 	return &((struct side *)arg)->nodes[node];
 }

@@ -25,7 +25,7 @@
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
 
-static struct kv_node *node_of(void *arg, uint32_t block)
+static struct kv_evict_node *node_of(void *arg, uint32_t block)
 {
 	struct kv_cache *cache = arg;
 

@@ -11,12 +11,12 @@
 
 static const char *const names[] = {"lru", "flru", "lhd"};
 
-static struct kv_node nodes[N];
+static struct kv_evict_node nodes[N];
 static uint32_t ticks, asked;
 static struct kv_eviction eviction;
 static struct kv_policy policy;
 
-static struct kv_node *node_of(void *arg, uint32_t block)
+static struct kv_evict_node *node_of(void *arg, uint32_t block)
 {
 	(void)arg;
 	return &nodes[block];

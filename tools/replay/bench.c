@@ -79,9 +79,9 @@ static int hit_rate(FILE *json, const struct kv_trace *trace, const char *name,
 	return 0;
 }
 
-static struct kv_node *node_of(void *arg, uint32_t block)
+static struct kv_evict_node *node_of(void *arg, uint32_t block)
 {
-	return (struct kv_node *)arg + block;
+	return (struct kv_evict_node *)arg + block;
 }
 
 static bool any(void *arg, uint32_t block)
@@ -141,7 +141,7 @@ static int costs(FILE *json, const char *name)
 {
 	struct kv_arrival arrival = {.parent = KV_NONE};
 	struct kv_eviction *eviction = malloc(sizeof(*eviction));
-	struct kv_node *nodes = calloc(BLOCKS, sizeof(*nodes));
+	struct kv_evict_node *nodes = calloc(BLOCKS, sizeof(*nodes));
 	struct kv_policy policy;
 	uint32_t clock = 0;
 	int r = eviction && nodes ? 0 : -ENOMEM;
@@ -219,7 +219,7 @@ static int figures(FILE *json, const struct kv_trace *trace)
 	static const uint32_t parts[] = {50, 20, 10, 5};
 	static const char *const own[] = {"lru", "flru", "lhd"};
 	struct figure bytes = {.name = "policy_bytes_block",
-			       .value = sizeof(struct kv_node),
+			       .value = sizeof(struct kv_evict_node),
 			       .unit = "bytes"};
 	int r = 0;
 

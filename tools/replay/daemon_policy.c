@@ -19,11 +19,11 @@ struct state {
 	struct kv_eviction eviction;
 	struct kv_policy policy;
 	struct kv_ghost ghost;
-	struct kv_node *nodes;
+	struct kv_evict_node *nodes;
 	uint32_t clock;
 };
 
-static struct kv_node *node_of(void *arg, uint32_t block)
+static struct kv_evict_node *node_of(void *arg, uint32_t block)
 {
 	return &((struct state *)arg)->nodes[block];
 }
