@@ -50,7 +50,7 @@ static void free_extras(struct kv_cache *cache)
 static bool all_is_written(const struct kv_ssd *ssd)
 {
 	return !ssd->deletions.n && !ssd->n_updates &&
-	       (!ssd->undone || ssd->error == -ENOSPC);
+	       (!ssd->dirty || ssd->error == -ENOSPC);
 }
 
 static int close_parts(struct kv_cache *cache, bool clean)
@@ -301,7 +301,7 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 	ret_stats->ssd_files = ssd->live_files;
 	ret_stats->spaces = cache->live_spaces;
 	count_blocks(cache, ret_stats);
-	ret_stats->dirty_blocks = ssd->undone;
+	ret_stats->dirty_blocks = ssd->dirty;
 	stuck = kv_health_stuck_locked(cache);
 	ret_stats->stuck = stuck.reads + stuck.writes;
 	ret_stats->ssd_state = ssd_state(cache);

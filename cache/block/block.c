@@ -7,8 +7,8 @@
  * INVARIANTS
  *   (1) A removed block keeps its slot while it is leased or held, its extent
  *       while it is open (refs), and itself while it has either.
- *   (2) space->loose counts the blocks that are neither durable nor on their
- *       way to the SSD.
+ *   (2) space->unpersisted counts the blocks that are neither durable nor on
+ * their way to the SSD.
  *
  * LOCKING    cache->lock.
  */
@@ -18,7 +18,7 @@
 #include "cache/block/waiter.h"
 #include "common/crash_point.h"
 
-bool kv_block_loose(const struct kv_block *block)
+bool kv_block_unpersisted(const struct kv_block *block)
 {
 	return block->file == KV_NONE && !kv_block_dirty(block) &&
 	       !(block->flags & BLOCK_REMOVED);
@@ -64,8 +64,8 @@ void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
 	kv_pin_block_gone_locked(cache, block);
 	if (block->flags & BLOCK_QUEUED)
 		kv_write_dequeue_locked(cache, block);
-	if (kv_block_loose(block))
-		space->loose--;
+	if (kv_block_unpersisted(block))
+		space->unpersisted--;
 	kv_due_gone(cache, block);
 	KV_POINT("remove.unlinked");
 	kv_table_unlink(cache, block);

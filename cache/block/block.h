@@ -61,8 +61,8 @@ uint8_t *kv_slot_file(const struct kv_slot *slot);
 int kv_arena_eviction_init(struct kv_cache *cache);
 int kv_extent_eviction_init(struct kv_cache *cache);
 
-/* Is @space owed @bytes more? */
-bool kv_owed_dram(const struct kv_space *space, uint64_t bytes);
+/* Is @space guaranteed @bytes more? */
+bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes);
 
 /* pins.c; with the lock held */
 /* A READY slot keeps its place if its block is pinned and there is room for
@@ -80,7 +80,7 @@ bool kv_quota_ssd_locked(struct kv_cache *cache, struct kv_space *space,
 			 uint64_t bytes);
 /* Bring every space within its quotas; lets go of the lock now and then. */
 void kv_quotas_keep(struct kv_cache *cache);
-/* Work out what is owed to whom; at mount. */
+/* Work out what is guaranteed to whom; at mount. */
 void kv_quotas_settle(struct kv_cache *cache);
 /* @bytes are about to be saved: 0, or -EAGAIN beyond the space's rate. */
 int kv_rate_take_locked(struct kv_space *space, uint64_t bytes);

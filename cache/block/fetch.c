@@ -124,7 +124,7 @@ static void quarantine(struct kv_cache *cache, struct kv_block *block)
 	if (!(block->flags & BLOCK_REMOVED) && block->file != KV_NONE) {
 		kv_extent_forget_locked(cache, block);
 		cache->stats.bad_slots++;
-		kv_block_space(cache, block)->loose++;
+		kv_block_space(cache, block)->unpersisted++;
 		if (block->slot) /* it is whole there: write it elsewhere */
 			kv_write_enqueue_locked(cache, block, false);
 		else

@@ -87,12 +87,12 @@ static int slot_for(struct kv_cache *cache, struct kv_space *space,
 		if (!bytes)
 			return -EFBIG;
 		r = kv_arena_over_floor(cache, space, bytes) &&
-				    !kv_owed_dram(space, bytes) &&
-				    !cache->ssd.error && cache->ssd.undone
+				    !kv_guaranteed_dram(space, bytes) &&
+				    !cache->ssd.error && cache->ssd.dirty
 			    ? -ENOSPC
 			    : kv_slot_take_locked(cache, space, length, !key,
 						  ret_slot);
-		if (r != -ENOSPC || key || !cache->ssd.undone)
+		if (r != -ENOSPC || key || !cache->ssd.dirty)
 			break;
 		kv_commit_kick_locked(cache, true);
 		kv_cond_wait(cache, &cache->ssd.done, 50000000u);
@@ -266,7 +266,7 @@ static int insert_locked(struct kv_cache *cache, struct kv_fill *fill,
 	block->length = (uint32_t)fill->length;
 	block->mtime_ns = meta->mtime_ns;
 	block->atime = (uint32_t)(kv_wall_ns() / 1000000000);
-	fill->space->loose++;
+	fill->space->unpersisted++;
 	fill->space->mtime_ns = kv_wall_ns();
 	kv_slot_publish_locked(cache, fill->slot, block);
 	kv_pin_block_new_locked(cache, block);

@@ -215,8 +215,8 @@ int kv_pin_take_locked(struct kv_cache *cache, struct kv_space *space,
 	if (!block)
 		return -ENOENT;
 	/* What is on SSD, or on its way there, need not stay in DRAM. */
-	if (kv_block_loose(block) ? !kv_pin_fits_locked(cache, block)
-				  : !fits_ssd(cache, block))
+	if (kv_block_unpersisted(block) ? !kv_pin_fits_locked(cache, block)
+					: !fits_ssd(cache, block))
 		return -ENOSPC;
 	r = get(cache, space, key, block, &pin);
 	if (r < 0)

@@ -78,10 +78,11 @@ struct kv_space {
 	struct kv_layout *layout; /* set once */
 	struct kv_dir *dirs[256]; /* NULL: not there */
 	uint64_t blocks, bytes_dram, bytes_ssd;
-	uint64_t loose;	    /* blocks neither durable nor on their way there */
-	uint64_t unwritten; /* of those on their way, not all in files yet */
+	uint64_t
+		unpersisted; /* blocks neither durable nor on their way there */
+	uint64_t unwritten;  /* of those on their way, not all in files yet */
 	/* What it is guaranteed: its reserves, or less if the tiers shrank. */
-	uint64_t owed_dram, owed_ssd;
+	uint64_t guaranteed_dram, guaranteed_ssd;
 	uint64_t filling_dram; /* bytes of slots being filled for it */
 	uint64_t writing_ssd;  /* bytes of slots being written for it */
 	/* It finds no slot on SSD: since when, and when it last did not. */
@@ -91,7 +92,7 @@ struct kv_space {
 	uint64_t pinned_ssd; /* bytes of its pinned blocks */
 	uint64_t leaving;    /* scratch of dram/evict.c and ssd/evict.c */
 	struct kv_evict_list_list dram_lists, ssd_lists;
-	struct kv_slots undone;	   /* its dirty slots, by seq */
+	struct kv_slots dirty;	   /* its dirty slots, by seq */
 	struct kv_slots under_way; /* those being written, as they began */
 	double put_credit;	   /* bytes it may save now; of rate_put */
 	uint64_t put_ns;
@@ -117,12 +118,12 @@ struct kv_slot {
 	uint64_t seq;		    /* order of becoming dirty */
 	struct kv_slots *queue;	    /* what @link is on, if dirty or orphaned */
 	TAILQ_ENTRY(kv_slot) link;  /* free list; queue of writes */
-	TAILQ_ENTRY(kv_slot) undone; /* dirty, by seq; of its space */
-	struct kv_evict_node node;   /* DRAM policy */
-	uint32_t leases;	     /* clients' */
-	uint32_t holds;		     /* views, writes */
-	uint32_t file, place;	     /* SSD extent while it is being written */
-	uint32_t payload;	     /* offset of the tensors in the file */
+	TAILQ_ENTRY(kv_slot) dirty; /* dirty, by seq; of its space */
+	struct kv_evict_node node;  /* DRAM policy */
+	uint32_t leases;	    /* clients' */
+	uint32_t holds;		    /* views, writes */
+	uint32_t file, place;	    /* SSD extent while it is being written */
+	uint32_t payload;	    /* offset of the tensors in the file */
 	uint8_t state;
 	bool must;    /* somebody waits for its durability */
 	bool hinted;  /* prefetched, and not used yet */
@@ -169,8 +170,9 @@ struct kv_arena {
 	uint64_t idle; /* bytes of slots that may be evicted */
 	uint64_t used; /* bytes of slots not free */
 	struct kv_eviction eviction;
-	uint64_t hinted; /* bytes prefetched and not used yet */
-	uint64_t owed;	 /* bytes that spaces are guaranteed and do not hold */
+	uint64_t hinted;     /* bytes prefetched and not used yet */
+	uint64_t guaranteed; /* bytes that spaces are guaranteed and do not hold
+			      */
 	bool growing, stop, running;
 	uint32_t unlocked; /* segments that could not be locked */
 	int grow_error;
@@ -261,11 +263,12 @@ struct kv_ssd {
 								being written */
 	struct kv_write_queues
 		busy_write_queues; /* those with slots, by turn */
-	uint32_t queued, undone; /* slots on write queues; and being written */
+	uint32_t queued, dirty;	 /* slots on write queues; and being written */
 	struct kv_slots written; /* waiting for the commit */
 	uint64_t seq;
-	uint64_t pinned; /* bytes that pinned blocks hold, or will */
-	uint64_t owed; /* bytes that spaces are guaranteed beyond their pins */
+	uint64_t pinned;     /* bytes that pinned blocks hold, or will */
+	uint64_t guaranteed; /* bytes that spaces are guaranteed beyond their
+				pins */
 	double write_credit; /* bytes that ssd_write= allows now */
 	uint64_t credit_ns;
 	uint32_t writing;	/* being written now */

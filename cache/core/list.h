@@ -3,7 +3,7 @@
  * list.h - the blocks that one space has in one class of a tier, in the order
  * in which they leave.
  *
- * Each space has lists of its own, so that what a space is owed or denied
+ * Each space has lists of its own, so that what a space is guaranteed or denied
  * (reserve, quota) costs no search among the blocks of others.  A pinned block
  * is on no list: nobody has to pass it over.
  *

@@ -21,8 +21,8 @@
  *   (4) Only idle slots are evicted: never one that is leased, held by a reader
  *       or a write, waiting to be written, or pinned.
  *   (5) space->busy_dram are the bytes of its slots that are neither FREE nor
- *       idle, arena->owed what all spaces are guaranteed beyond these.  A byte
- *       is charged once, from kv_slot_take_locked to kv_slot_give_locked,
+ *       idle, arena->guaranteed what all spaces are guaranteed beyond these.  A
+ * byte is charged once, from kv_slot_take_locked to kv_slot_give_locked,
  *       whoever waits for it.
  *
  * LOCKING  cache->lock.  slot data belongs to whoever fills, holds or leases
@@ -65,33 +65,33 @@ bool kv_slot_idle(const struct kv_slot *slot)
 }
 
 /* What @space is guaranteed and does not hold fast already. */
-static uint64_t owed(const struct kv_space *space)
+static uint64_t guaranteed(const struct kv_space *space)
 {
-	return space->owed_dram > space->busy_dram
-		       ? space->owed_dram - space->busy_dram
+	return space->guaranteed_dram > space->busy_dram
+		       ? space->guaranteed_dram - space->busy_dram
 		       : 0;
 }
 
-bool kv_owed_dram(const struct kv_space *space, uint64_t bytes)
+bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes)
 {
 	return space->bytes_dram + space->filling_dram + bytes <=
-	       space->owed_dram;
+	       space->guaranteed_dram;
 }
 
 static void add_busy(struct kv_cache *cache, struct kv_space *space,
 		     uint64_t bytes)
 {
-	cache->arena.owed -= owed(space);
+	cache->arena.guaranteed -= guaranteed(space);
 	space->busy_dram += bytes;
-	cache->arena.owed += owed(space);
+	cache->arena.guaranteed += guaranteed(space);
 }
 
-void kv_owe_dram_locked(struct kv_cache *cache, struct kv_space *space,
-			uint64_t bytes)
+void kv_guarantee_dram_locked(struct kv_cache *cache, struct kv_space *space,
+			      uint64_t bytes)
 {
-	cache->arena.owed -= owed(space);
-	space->owed_dram = bytes;
-	cache->arena.owed += owed(space);
+	cache->arena.guaranteed -= guaranteed(space);
+	space->guaranteed_dram = bytes;
+	cache->arena.guaranteed += guaranteed(space);
 }
 
 static void add_idle(struct kv_cache *cache, struct kv_slot *slot, int by)
@@ -142,8 +142,8 @@ bool kv_arena_over_floor(const struct kv_cache *cache,
 	if (busy > total - total / 16)
 		return true;
 	/* Its own guarantee is there for it, that of others is not. */
-	return space->busy_dram + bytes > space->owed_dram &&
-	       busy + arena->owed - owed(space) > total;
+	return space->busy_dram + bytes > space->guaranteed_dram &&
+	       busy + arena->guaranteed - guaranteed(space) > total;
 }
 
 static struct kv_evict_node *node_of(void *arg, uint32_t block)
@@ -337,8 +337,8 @@ void kv_arena_check_locked(struct kv_cache *cache)
 	for (uint32_t id = 0; id < cache->n_spaces; id++)
 		if (cache->spaces[id]) {
 			busy += cache->spaces[id]->busy_dram;
-			promised += owed(cache->spaces[id]);
+			promised += guaranteed(cache->spaces[id]);
 		}
 	assert(busy == used - idle_bytes);
-	assert(promised == cache->arena.owed);
+	assert(promised == cache->arena.guaranteed);
 }

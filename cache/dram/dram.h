@@ -27,10 +27,10 @@ bool kv_class_fits(const struct kv_class *class, const struct kv_space *space);
 void kv_arena_check_locked(struct kv_cache *cache);
 
 /* What @space is guaranteed in DRAM is now @bytes. */
-void kv_owe_dram_locked(struct kv_cache *cache, struct kv_space *space,
-			uint64_t bytes);
-void kv_owe_ssd_locked(struct kv_cache *cache, struct kv_space *space,
-		       uint64_t bytes);
+void kv_guarantee_dram_locked(struct kv_cache *cache, struct kv_space *space,
+			      uint64_t bytes);
+void kv_guarantee_ssd_locked(struct kv_cache *cache, struct kv_space *space,
+			     uint64_t bytes);
 
 /* dram/evict.c: who makes place in DRAM; lock held */
 /* A free slot of @class for @space; evicts, or takes a segment from another

@@ -6,9 +6,9 @@
  * OWNS       nothing; it decides.
  *
  * INVARIANTS
- *   (1) Nobody's need takes a space below what it is owed but its own.
- *   (2) A space that has less than it is owed takes from others before it gives
- *       anything up.
+ *   (1) Nobody's need takes a space below what it is guaranteed but its own.
+ *   (2) A space that has less than it is guaranteed takes from others before it
+ * gives anything up.
  *
  * LOCKING    cache->lock.
  */
@@ -26,7 +26,7 @@ struct need {
 	struct kv_cache *cache;
 	struct kv_class *class;
 	const struct kv_space *space;
-	bool entitled; /* it is owed this */
+	bool entitled; /* it is guaranteed this */
 	/* To get a segment, these give way, too: pins that are on SSD, and
 	 * what waits to be written. */
 	bool over_pins, over_queued;
@@ -97,7 +97,7 @@ static bool gives(const struct kv_evict_list *list, const struct need *need)
 	if (need->sheds ? !list->blocks : !list->idle)
 		return false;
 	return space == need->space ||
-	       space->bytes_dram >= space->owed_dram + class->slot_bytes;
+	       space->bytes_dram >= space->guaranteed_dram + class->slot_bytes;
 }
 
 /* Of those of @class that may give, the one longest without a use. */
@@ -236,7 +236,7 @@ static bool forces(const struct need *need)
 	return need->over_pins || need->over_queued;
 }
 
-/* May all of it go, with everybody keeping what he is owed? */
+/* May all of it go, with everybody keeping what he is guaranteed? */
 static bool may_empty(const struct need *need, struct kv_segment *segment)
 {
 	uint64_t bytes = segment->class->slot_bytes;
@@ -253,8 +253,9 @@ static bool may_empty(const struct need *need, struct kv_segment *segment)
 		space = slot->list->space;
 		space->leaving += bytes;
 		may = may_leave(need, slot) &&
-		      (space == need->space || !space->owed_dram ||
-		       space->bytes_dram >= space->owed_dram + space->leaving);
+		      (space == need->space || !space->guaranteed_dram ||
+		       space->bytes_dram >=
+			       space->guaranteed_dram + space->leaving);
 	}
 	for (uint32_t i = 0; i < segment->slots; i++)
 		if (segment->slot[i].state != SLOT_FREE)
@@ -436,6 +437,6 @@ struct kv_slot *kv_room_make_locked(struct kv_cache *cache,
 	}
 	if (arena->growing)
 		return NULL;
-	need.entitled = kv_owed_dram(space, class->slot_bytes);
+	need.entitled = kv_guaranteed_dram(space, class->slot_bytes);
 	return make(&need) ? free_slot(class) : NULL;
 }

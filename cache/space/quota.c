@@ -2,12 +2,13 @@
 /*
  * quota.c - what a space may have at most, and what it is guaranteed.
  *
- * OWNS       space->quota, ->owed_dram, ->owed_ssd; the credit of its rate.
+ * OWNS       space->quota, ->guaranteed_dram, ->guaranteed_ssd; the credit of
+ * its rate.
  *
  * INVARIANTS
  *   (1) What a space holds, is being filled or written for it and is asked for
  *       it now together is within its quota: a slot is given only then.
- *   (2) What all spaces are owed is never more than the tier has.
+ *   (2) What all spaces are guaranteed is never more than the tier has.
  *
  * LOCKING    cache->lock.
  */
@@ -100,7 +101,7 @@ static uint64_t share(uint64_t bytes, uint64_t sum, uint64_t tier)
 		       : (uint64_t)((double)bytes * (double)tier / (double)sum);
 }
 
-/* Mounted with a smaller tier, everybody is owed less. */
+/* Mounted with a smaller tier, everybody is guaranteed less. */
 void kv_quotas_settle(struct kv_cache *cache)
 {
 	uint64_t dram, ssd;
@@ -112,12 +113,12 @@ void kv_quotas_settle(struct kv_cache *cache)
 
 		if (!space || space->removed)
 			continue;
-		kv_owe_dram_locked(cache, space,
-				   share(space->quota.reserve_dram, dram,
-					 dram_bytes(cache)));
-		kv_owe_ssd_locked(cache, space,
-				  share(space->quota.reserve_ssd, ssd,
-					cache->ssd.file_budget));
+		kv_guarantee_dram_locked(cache, space,
+					 share(space->quota.reserve_dram, dram,
+					       dram_bytes(cache)));
+		kv_guarantee_ssd_locked(cache, space,
+					share(space->quota.reserve_ssd, ssd,
+					      cache->ssd.file_budget));
 	}
 	kv_unlock(cache);
 }

@@ -129,7 +129,7 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	if (!space)
 		return -ENOMEM;
 	space->id = id;
-	TAILQ_INIT(&space->undone);
+	TAILQ_INIT(&space->dirty);
 	TAILQ_INIT(&space->under_way);
 	LIST_INIT(&space->dram_lists);
 	LIST_INIT(&space->ssd_lists);
@@ -149,8 +149,8 @@ static void forget_locked(struct kv_cache *cache, struct kv_space *space)
 	tdelete(space, &cache->names, by_name);
 	cache->live_spaces--;
 	space->removed = true;
-	kv_owe_dram_locked(cache, space, 0);
-	kv_owe_ssd_locked(cache, space, 0);
+	kv_guarantee_dram_locked(cache, space, 0);
+	kv_guarantee_ssd_locked(cache, space, 0);
 	kv_dirs_free(space);
 }
 

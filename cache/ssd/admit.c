@@ -10,10 +10,10 @@
  * OWNS       the budget of ssd_write=; the orphans of fills.
  *
  * INVARIANTS
- *   (1) A slot on a fill's list of orphans is of a loose block: it waits until
- *       its parent is sealed, and may be evicted meanwhile.
- *   (2) What ssd_write= allows is never more in any 24 hours than its bytes,
- *       but for what somebody waits for.
+ *   (1) A slot on a fill's list of orphans is of a unpersisted block: it waits
+ * until its parent is sealed, and may be evicted meanwhile. (2) What ssd_write=
+ * allows is never more in any 24 hours than its bytes, but for what somebody
+ * waits for.
  *
  * LOCKING    cache->lock.
  */

@@ -359,7 +359,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 
 	kv_slot_before(cache, slot);
 	block->flags &= ~BLOCK_WRITING & 0xff;
-	kv_undone_drop_locked(cache, slot);
+	kv_dirty_drop_locked(cache, slot);
 	slot->must = false;
 	if (status == 0 && !(block->flags & BLOCK_REMOVED)) {
 		kv_extent_attach_locked(cache, block, slot->file, slot->place);
@@ -372,7 +372,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 					 put->slot_id);
 		kv_flushes_prolong_locked(cache, slot->seq);
 		if (!(block->flags & BLOCK_REMOVED))
-			kv_block_space(cache, block)->loose++;
+			kv_block_space(cache, block)->unpersisted++;
 	}
 	kv_slot_after(cache, slot);
 	if (status < 0)

@@ -6,11 +6,11 @@
  * OWNS       nothing; it decides.  It keeps count of the files it has tried.
  *
  * INVARIANTS
- *   (1) Nobody's need takes a space below what it is owed but its own.
- *   (2) A space that has less than it is owed takes from others, and gives
- *       nothing up while others have more than they are owed, be it in use for
- *       the moment.  It does when all that others have is theirs by right:
- *       owed, pinned, or in one file with such.
+ *   (1) Nobody's need takes a space below what it is guaranteed but its own.
+ *   (2) A space that has less than it is guaranteed takes from others, and
+ * gives nothing up while others have more than they are guaranteed, be it in
+ * use for the moment.  It does when all that others have is theirs by right:
+ *       guaranteed, pinned, or in one file with such.
  *   (3) Of blocks that may go, those that are in DRAM, too, are passed over
  *       unless they are many: what goes is to be gone from all tiers, and not
  *       to be there still, but no longer durable.
@@ -60,7 +60,7 @@ static void evict(struct kv_cache *cache, struct kv_block *block)
 	KV_POINT("evict.ssd");
 	if (block->slot) {
 		kv_extent_detach_locked(cache, block);
-		kv_block_space(cache, block)->loose++;
+		kv_block_space(cache, block)->unpersisted++;
 	} else {
 		kv_evict_list_gone(cache, kv_extent_list(cache, block), block);
 		kv_block_remove_locked(cache, block);
@@ -93,27 +93,27 @@ static bool evict_from(struct kv_cache *cache, struct kv_evict_list *list)
 }
 
 /* What @space is guaranteed beyond what it has pinned. */
-static uint64_t owed(const struct kv_space *space)
+static uint64_t guaranteed(const struct kv_space *space)
 {
-	return space->owed_ssd > space->pinned_ssd
-		       ? space->owed_ssd - space->pinned_ssd
+	return space->guaranteed_ssd > space->pinned_ssd
+		       ? space->guaranteed_ssd - space->pinned_ssd
 		       : 0;
 }
 
-void kv_owe_ssd_locked(struct kv_cache *cache, struct kv_space *space,
-		       uint64_t bytes)
+void kv_guarantee_ssd_locked(struct kv_cache *cache, struct kv_space *space,
+			     uint64_t bytes)
 {
-	cache->ssd.owed -= owed(space);
-	space->owed_ssd = bytes;
-	cache->ssd.owed += owed(space);
+	cache->ssd.guaranteed -= guaranteed(space);
+	space->guaranteed_ssd = bytes;
+	cache->ssd.guaranteed += guaranteed(space);
 }
 
 void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t bytes)
 {
-	cache->ssd.owed -= owed(space);
+	cache->ssd.guaranteed -= guaranteed(space);
 	space->pinned_ssd += bytes;
-	cache->ssd.owed += owed(space);
+	cache->ssd.guaranteed += guaranteed(space);
 	cache->ssd.pinned += bytes;
 }
 
@@ -126,14 +126,16 @@ bool kv_ssd_over_floor(const struct kv_cache *cache,
 		return false;
 	if (ssd->pinned + bytes > ssd->file_budget - ssd->file_budget / 16)
 		return true;
-	return space->pinned_ssd + bytes > space->owed_ssd &&
-	       ssd->pinned + bytes + ssd->owed - owed(space) > ssd->file_budget;
+	return space->pinned_ssd + bytes > space->guaranteed_ssd &&
+	       ssd->pinned + bytes + ssd->guaranteed - guaranteed(space) >
+		       ssd->file_budget;
 }
 
 static bool gives(const struct kv_space *space, const struct kv_space *taker,
 		  uint64_t bytes)
 {
-	return space == taker || space->bytes_ssd >= space->owed_ssd + bytes;
+	return space == taker ||
+	       space->bytes_ssd >= space->guaranteed_ssd + bytes;
 }
 
 static struct kv_evict_list *coldest_list(const struct kv_ssd_class *class,
@@ -243,8 +245,9 @@ static enum outcome may_all_go(struct kv_cache *cache,
 		if (block->file != file->id)
 			continue; /* gone meanwhile */
 		space->leaving += file->slot_bytes;
-		if ((space != taker && space->owed_ssd &&
-		     space->bytes_ssd < space->owed_ssd + space->leaving) ||
+		if ((space != taker && space->guaranteed_ssd &&
+		     space->bytes_ssd <
+			     space->guaranteed_ssd + space->leaving) ||
 		    (block->flags & BLOCK_PINNED))
 			outcome = KEPT;
 		else if (!may_go(block))
@@ -281,11 +284,12 @@ static enum outcome empty_file(struct kv_cache *cache, struct kv_segfile *file,
 	return outcome == EMPTIED && !any && file->used ? IN_USE : outcome;
 }
 
-/* Even with @bytes more it has no more than it is owed: others give first. */
+/* Even with @bytes more it has no more than it is guaranteed: others give
+ * first. */
 static bool entitled(const struct kv_space *taker, uint64_t bytes)
 {
-	return taker &&
-	       taker->bytes_ssd + taker->writing_ssd + bytes <= taker->owed_ssd;
+	return taker && taker->bytes_ssd + taker->writing_ssd + bytes <=
+				taker->guaranteed_ssd;
 }
 
 /* The class whose files are tried next; NULL: all have been. */
@@ -426,7 +430,7 @@ bool kv_reclaim_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 			 entitled(taker, class->slot_bytes) ? taker : NULL);
 }
 
-/* Has anybody else more than he is owed? */
+/* Has anybody else more than he is guaranteed? */
 static bool others_could(const struct kv_cache *cache,
 			 const struct kv_space *taker)
 {

@@ -7,7 +7,7 @@
  *
  * INVARIANTS
  *   (1) A flush with ticket t is done when no slot of its space with seq <= t
- *       is undone and the commit that covers earlier deletions has been made,
+ *       is dirty and the commit that covers earlier deletions has been made,
  *       those included that were found to be needed only when a slot's write
  *       had ended.
  *   (2) What a flush waits for is neither given up nor refused: it is written,
@@ -42,7 +42,7 @@ static bool flushed(const struct kv_cache *cache, const struct kv_flush *flush)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
 	const struct kv_slot *first =
-		TAILQ_FIRST(&cache->spaces[flush->space]->undone);
+		TAILQ_FIRST(&cache->spaces[flush->space]->dirty);
 
 	return (!first || first->seq > flush->ticket) &&
 	       ssd->commits_done >= flush->commit &&
@@ -138,7 +138,7 @@ void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 		kv_unlock(cache);
 		return;
 	}
-	kv_write_enqueue_loose_locked(cache, space);
+	kv_write_enqueue_unpersisted_locked(cache, space);
 	if (KV_LIE("ack")) {
 		kv_due_flushed(cache, flush, 0);
 		kv_unlock(cache);

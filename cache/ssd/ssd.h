@@ -124,18 +124,18 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block);
 /* Does somebody wait for the durability of this dirty slot? */
 bool kv_write_must(const struct kv_slot *slot);
-void kv_undone_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
+void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_write_failed_locked(struct kv_cache *cache, int error);
 void kv_commit_kick_locked(struct kv_cache *cache, bool urgent);
 /* The number of the commit after which what is deleted now is durably so. */
 uint64_t kv_commits_needed_locked(const struct kv_cache *cache);
 void *kv_committer(void *cache);
-bool kv_block_loose(const struct kv_block *block);
+bool kv_block_unpersisted(const struct kv_block *block);
 void kv_update_locked(struct kv_cache *cache, struct kv_block *block);
 
 /* Queue what of @space was not written unasked, or not because of a fault. */
-void kv_write_enqueue_loose_locked(struct kv_cache *cache,
-				   struct kv_space *space);
+void kv_write_enqueue_unpersisted_locked(struct kv_cache *cache,
+					 struct kv_space *space);
 
 /* flush.c */
 void kv_flushes_settle_locked(struct kv_cache *cache, int error);

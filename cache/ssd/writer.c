@@ -14,8 +14,8 @@
  *           WRITTEN -> DURABLE   commit.c
  *
  * INVARIANTS
- *   (1) QUEUED and WRITING slots are on their space's undone, by seq, QUEUED
- *       ones on a write queue, too (write_queue.c); ssd->undone counts them.
+ *   (1) QUEUED and WRITING slots are on their space's dirty, by seq, QUEUED
+ *       ones on a write queue, too (write_queue.c); ssd->dirty counts them.
  * Neither is idle: a block that is being written keeps its bytes (R5).
  *
  * LOCKING    cache->lock.
@@ -58,13 +58,13 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 	if (!kv_block_dirty(block)) {
 		kv_orphan_unlink_locked(slot);
 		slot->pulled = slot->denied = false;
-		slot->list->space->loose--;
+		slot->list->space->unpersisted--;
 		set_flags(cache, block, BLOCK_QUEUED, 0);
 		slot->seq = ++ssd->seq;
 		kv_write_queue_push_locked(cache, slot);
-		TAILQ_INSERT_TAIL(&slot->list->space->undone, slot, undone);
+		TAILQ_INSERT_TAIL(&slot->list->space->dirty, slot, dirty);
 		slot->list->space->unwritten++;
-		ssd->undone++;
+		ssd->dirty++;
 		KV_POINT("write.queued");
 	}
 	pthread_cond_signal(&ssd->write);
@@ -80,18 +80,18 @@ void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block)
 	struct kv_slot *slot = block->slot;
 
 	kv_write_queue_drop_locked(cache, slot);
-	kv_undone_drop_locked(cache, slot);
+	kv_dirty_drop_locked(cache, slot);
 	set_flags(cache, block, 0, BLOCK_QUEUED);
-	slot->list->space->loose++;
+	slot->list->space->unpersisted++;
 	kv_flushes_written_locked(cache, slot);
 	slot->must = false;
 	kv_flushes_settle_locked(cache, 0);
 }
 
-void kv_undone_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
+void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
-	TAILQ_REMOVE(&slot->list->space->undone, slot, undone);
-	cache->ssd.undone--;
+	TAILQ_REMOVE(&slot->list->space->dirty, slot, dirty);
+	cache->ssd.dirty--;
 }
 
 /* Its space is at its quota and has nothing to give: whoever waits is told. */
@@ -158,7 +158,7 @@ static void write_done(struct kv_io *io, int status)
 		kv_write_failed_locked(cache, status);
 		if (block->flags & BLOCK_REMOVED) {
 			kv_write_dequeue_locked(cache, block);
-			kv_block_space(cache, block)->loose--;
+			kv_block_space(cache, block)->unpersisted--;
 		}
 		kv_block_settle_locked(cache, block);
 	}
@@ -228,7 +228,7 @@ static int see_to(struct kv_cache *cache, struct kv_slot *slot, int r)
 		return 0;
 	case -ENOSPC:
 		kv_write_queue_yield_locked(
-			cache); /* others may be owed room */
+			cache); /* others may be guaranteed room */
 		return r;
 	default:
 		return r;
@@ -276,7 +276,7 @@ static void *writer(void *arg)
 	kv_lock(cache);
 	while (ssd->unswept)
 		kv_cond_wait(cache, &ssd->write, kv_health_retry(cache));
-	while (!ssd->stop || (ssd->undone && tries < 2 &&
+	while (!ssd->stop || (ssd->dirty && tries < 2 &&
 			      !kv_health_stuck_locked(cache).writes)) {
 		uint64_t failures = ssd->failures;
 		int r = turn(cache);
@@ -296,10 +296,11 @@ static void *writer(void *arg)
 }
 
 /* What was not written unasked, because of writeback= or a fault, is now. */
-void kv_write_enqueue_loose_locked(struct kv_cache *cache,
-				   struct kv_space *space)
+void kv_write_enqueue_unpersisted_locked(struct kv_cache *cache,
+					 struct kv_space *space)
 {
-	for (unsigned d = 0; space->loose && d < KV_ARRAY_LEN(space->dirs); d++)
+	for (unsigned d = 0;
+	     space->unpersisted && d < KV_ARRAY_LEN(space->dirs); d++)
 		for (uint32_t i = 0;
 		     space->dirs[d] && space->dirs[d]->buckets &&
 		     i <= space->dirs[d]->mask;
@@ -362,7 +363,8 @@ int kv_writer_stop(struct kv_cache *cache)
 	kv_lock(cache);
 	for (uint32_t id = 0; id < cache->n_spaces; id++)
 		if (cache->spaces[id] && !cache->spaces[id]->removed)
-			kv_write_enqueue_loose_locked(cache, cache->spaces[id]);
+			kv_write_enqueue_unpersisted_locked(cache,
+							    cache->spaces[id]);
 	ssd->stop = true;
 	pthread_cond_broadcast(&ssd->write);
 	kv_unlock(cache);

@@ -91,7 +91,7 @@ static int take_in(struct kv_cache *cache, uint64_t slot_id,
 	if (kv_is_shortage(r))
 		return r;
 	if (r < 0) {
-		space->loose++;
+		space->unpersisted++;
 		kv_block_remove_locked(cache, block);
 		return left_out(cache);
 	}

@@ -284,7 +284,7 @@ static inline bool small_busy(struct small *s)
 	bool any;
 
 	kv_lock(cache);
-	any = cache->ssd.deletions.n || cache->ssd.writing || cache->ssd.undone;
+	any = cache->ssd.deletions.n || cache->ssd.writing || cache->ssd.dirty;
 	for (uint32_t i = 0; i < READ_BUCKETS; i++)
 		any |= cache->reads[i] != NULL;
 	kv_unlock(cache);
@@ -300,7 +300,7 @@ static inline void small_check(struct small *s)
 
 	kv_lock(cache);
 	kv_arena_check_locked(cache);
-	must(!ssd->undone && TAILQ_EMPTY(&ssd->written));
+	must(!ssd->dirty && TAILQ_EMPTY(&ssd->written));
 	must(!ssd->writing && !ssd->deletions.n && !cache->flushes);
 	must(cache->stats.leases == 0);
 	for (uint32_t i = 0; i < READ_BUCKETS; i++)

@@ -71,7 +71,7 @@ static void R24_what_is_promised_to_one_is_not_given_to_another(void **state)
 	unsigned n = 0, of_a = 0;
 
 	assert_int_equal(kv_space_set_quota(t->cache, t->space, &quota), 0);
-	assert_int_equal(arena_of(t).owed, 32 * MIB);
+	assert_int_equal(arena_of(t).guaranteed, 32 * MIB);
 	/* B leases all that it can get; A's half is there all the same. */
 	for (unsigned i = 0; i < 600; i++)
 		tiers_must_save(t, b, 0, i);
@@ -86,7 +86,7 @@ static void R24_what_is_promised_to_one_is_not_given_to_another(void **state)
 	       tiers_begin(t, t->space, 1, of_a, &fills[of_a]) == 0)
 		of_a++;
 	assert_int_equal(of_a, 230);
-	assert_true(arena_of(t).owed < 10 * MIB);
+	assert_true(arena_of(t).guaranteed < 10 * MIB);
 	while (of_a)
 		kv_fill_drop(t->cache, fills[--of_a]);
 	tiers_release(t, acquire);

@@ -382,7 +382,7 @@ static void forget_space(struct fixture *f)
 		assert_int_equal(kv_space_remove(f->cache, space), 0);
 }
 
-/* A removal that failed may have been undone by the restart. */
+/* A removal that failed may have been dirty by the restart. */
 static void open_without_space(void *arg)
 {
 	open_cache(arg);

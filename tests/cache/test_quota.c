@@ -102,14 +102,15 @@ static void reserves_cannot_exceed_the_tier(void **state)
 	set_quota(t, b, quota);
 	quota = (struct kv_quota){.reserve_ssd = 1ull << 62};
 	assert_int_equal(kv_space_set_quota(t->cache, b, &quota), -ENOSPC);
-	/* Mounted with less, each is owed its share; less can be asked for. */
+	/* Mounted with less, each is guaranteed its share; less can be asked
+	 * for. */
 	t->config.dram = 32 * MIB;
 	tiers_reopen(t);
 	b = tiers_space(t, "b", 2, NULL);
 	assert_int_equal(kv_space_stat(t->cache, b).quota.reserve_dram,
 			 24 * MIB);
-	assert_int_equal(b->owed_dram, 12 * MIB);
-	assert_int_equal(t->space->owed_dram, 20 * MIB);
+	assert_int_equal(b->guaranteed_dram, 12 * MIB);
+	assert_int_equal(t->space->guaranteed_dram, 20 * MIB);
 	quota = (struct kv_quota){.reserve_dram = 10 * MIB};
 	set_quota(t, b, quota);
 }
