@@ -216,7 +216,7 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 			return -ENOMEM;
 		if (!kv_quota_dram_locked(cache, space, slot_bytes))
 			return -ENOSPC;
-		slot = kv_room_make_locked(cache, class, space);
+		slot = kv_dram_evict_for_locked(cache, class, space);
 		if (slot || (!arena->growing && !arena->retired_count) ||
 		    (!wait && !arena->growing))
 			break;

@@ -35,11 +35,11 @@ void kv_guarantee_ssd_locked(struct kv_cache *cache, struct kv_space *space,
 /* dram/evict.c: who makes place in DRAM; lock held */
 /* A free slot of @class for @space; evicts, or takes a segment from another
  * class.  NULL: nothing can be had now. */
-struct kv_slot *kv_room_make_locked(struct kv_cache *cache,
-				    struct kv_class *class,
-				    struct kv_space *space);
+struct kv_slot *kv_dram_evict_for_locked(struct kv_cache *cache,
+					 struct kv_class *class,
+					 struct kv_space *space);
 /* Take the space's next victim out of DRAM; false if there is none. */
-bool kv_room_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
+bool kv_dram_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
 int kv_segment_use(struct kv_cache *cache, struct kv_segment *segment,
 		   struct kv_class *class);
 

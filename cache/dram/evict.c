@@ -143,7 +143,7 @@ static bool evict_one(const struct need *need, const struct kv_space *but)
 	return false;
 }
 
-bool kv_room_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
+bool kv_dram_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_evict_list *list, *best = NULL;
 	uint32_t best_age = 0;
@@ -418,9 +418,9 @@ static bool make(struct need *need)
 	return forces(need) && steal(need);
 }
 
-struct kv_slot *kv_room_make_locked(struct kv_cache *cache,
-				    struct kv_class *class,
-				    struct kv_space *space)
+struct kv_slot *kv_dram_evict_for_locked(struct kv_cache *cache,
+					 struct kv_class *class,
+					 struct kv_space *space)
 {
 	struct kv_arena *arena = &cache->arena;
 	struct kv_segment *spare = TAILQ_FIRST(&arena->spare);

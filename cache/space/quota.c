@@ -29,7 +29,7 @@ bool kv_quota_dram_locked(struct kv_cache *cache, struct kv_space *space,
 	uint64_t most = space->quota.quota_dram;
 
 	while (most && space->bytes_dram + space->filling_dram + bytes > most)
-		if (!kv_room_evict_own_locked(cache, space))
+		if (!kv_dram_evict_own_locked(cache, space))
 			return false;
 	return true;
 }
@@ -41,7 +41,7 @@ bool kv_quota_ssd_locked(struct kv_cache *cache, struct kv_space *space,
 
 	while (most && space->bytes_ssd + space->writing_ssd + bytes > most)
 		/* At the end nothing more comes that is worth a victim. */
-		if (cache->ssd.stop || !kv_reclaim_own_locked(cache, space))
+		if (cache->ssd.stop || !kv_ssd_evict_own_locked(cache, space))
 			return false;
 	return true;
 }
@@ -59,8 +59,8 @@ static void keep(struct kv_cache *cache, struct kv_space *space, bool dram)
 	unsigned n = 0;
 
 	while (!space->removed && over(space, dram) &&
-	       (dram ? kv_room_evict_own_locked(cache, space)
-		     : kv_reclaim_own_locked(cache, space)))
+	       (dram ? kv_dram_evict_own_locked(cache, space)
+		     : kv_ssd_evict_own_locked(cache, space)))
 		if (++n % EVICT_AT_ONCE == 0) {
 			kv_unlock(cache);
 			kv_lock(cache);

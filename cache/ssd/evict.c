@@ -181,7 +181,7 @@ static bool evict_one(struct kv_cache *cache, const struct kv_ssd_class *class,
 	return false;
 }
 
-bool kv_reclaim_own_locked(struct kv_cache *cache, struct kv_space *space)
+bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_evict_list *list, *best = NULL;
 	uint32_t best_age = 0;
@@ -341,9 +341,9 @@ static void begin_anew(struct kv_cache *cache)
  * Empty a file of another class than @but; lets go of the lock.  1: done; MORE;
  * 0: none can be; -EBUSY: none now, for what is in use.
  */
-static int reclaim_file(struct kv_cache *cache, const struct kv_ssd_class *but,
-			const struct kv_space *taker,
-			const struct kv_space *spared)
+static int evict_file(struct kv_cache *cache, const struct kv_ssd_class *but,
+		      const struct kv_space *taker,
+		      const struct kv_space *spared)
 {
 	struct kv_ssd_class *class = class_to_try(cache, but, taker, spared);
 	uint32_t ids[FILES_TRIED];
@@ -415,7 +415,7 @@ static bool evict_coldest(struct kv_cache *cache, const struct kv_space *taker,
 	return false;
 }
 
-bool kv_reclaim_record_locked(struct kv_cache *cache, struct kv_space *taker)
+bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker)
 {
 	const struct kv_space *spared = entitled(taker, 0) ? taker : NULL;
 
@@ -423,8 +423,8 @@ bool kv_reclaim_record_locked(struct kv_cache *cache, struct kv_space *taker)
 	       (spared && evict_coldest(cache, taker, NULL));
 }
 
-bool kv_reclaim_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
-			   struct kv_space *taker)
+bool kv_ssd_evict_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
+			     struct kv_space *taker)
 {
 	return evict_one(cache, class, taker,
 			 entitled(taker, class->slot_bytes) ? taker : NULL);
@@ -453,21 +453,21 @@ static bool give_way(struct kv_cache *cache, struct kv_ssd_class *class,
 	if (!others_could(cache, taker) && evict_one(cache, class, taker, NULL))
 		return true;
 	do
-		r = reclaim_file(cache, class, taker, NULL);
+		r = evict_file(cache, class, taker, NULL);
 	while (r == MORE);
 	return r > 0 || evict_one(cache, class, taker, NULL);
 }
 
-int kv_reclaim_for(struct kv_cache *cache, struct kv_ssd_class *class,
-		   struct kv_space *taker)
+int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
+		     struct kv_space *taker)
 {
 	const bool due = entitled(taker, class->slot_bytes);
 	uint32_t age;
 	int r;
 
-	if (class->leaving || kv_reclaim_one_locked(cache, class, taker))
+	if (class->leaving || kv_ssd_evict_one_locked(cache, class, taker))
 		return 0;
-	r = reclaim_file(cache, class, taker, due ? taker : NULL);
+	r = evict_file(cache, class, taker, due ? taker : NULL);
 	if (r > 0)
 		return 0;
 	/* Others of its size have more than is theirs, but in use. */

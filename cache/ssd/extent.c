@@ -194,10 +194,10 @@ static void evict_ahead(struct kv_cache *cache, struct kv_ssd_class *class)
 	uint64_t want_records = ssd->records_max / 50 + 1;
 
 	while (class->free + class->leaving < want &&
-	       kv_reclaim_one_locked(cache, class, NULL))
+	       kv_ssd_evict_one_locked(cache, class, NULL))
 		continue;
 	while (records_free(ssd) + kv_leaving_locked(cache) < want_records &&
-	       kv_reclaim_record_locked(cache, NULL))
+	       kv_ssd_evict_record_locked(cache, NULL))
 		continue;
 	if (class->leaving)
 		kv_commit_kick_locked(cache, false);
@@ -218,7 +218,7 @@ int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
 							      : -EDQUOT;
 	if (index_is_full(cache))
 		return kv_leaving_locked(cache) ||
-				       kv_reclaim_record_locked(cache, space)
+				       kv_ssd_evict_record_locked(cache, space)
 			       ? -EAGAIN
 			       : -ENOSPC;
 	file = file_with_room(class);
@@ -226,8 +226,8 @@ int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
 		      kv_extents_empty_file(cache, slot_bytes)))
 		return -ENOENT;
 	if (!file)
-		return kv_reclaim_for(cache, class, space) < 0 ? -ENOSPC
-							       : -EAGAIN;
+		return kv_ssd_evict_for(cache, class, space) < 0 ? -ENOSPC
+								 : -EAGAIN;
 	place = first_free(file);
 	if (place == KV_NONE)
 		return -EIO;

@@ -10,24 +10,24 @@
 
 /* ssd/evict.c: who makes place on SSD; lock held */
 /* Evict for @taker, from @class: what is nobody's guarantee but its own. */
-bool kv_reclaim_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
-			   struct kv_space *taker);
+bool kv_ssd_evict_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
+			     struct kv_space *taker);
 /*
  * There is no slot of @class: see to it that there will be one for @taker, and
  * return 0.  -ENOSPC: nothing may be evicted, or nothing has been for seconds.
  * Lets go of the lock.
  */
-int kv_reclaim_for(struct kv_cache *cache, struct kv_ssd_class *class,
-		   struct kv_space *taker);
+int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
+		     struct kv_space *taker);
 /* Is it safe to pin @bytes more of @space, which no write can take then? */
 bool kv_ssd_over_floor(const struct kv_cache *cache,
 		       const struct kv_space *space, uint64_t bytes);
 void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t bytes);
 /* Evict for @taker, of whatever size: the index has no room for its record. */
-bool kv_reclaim_record_locked(struct kv_cache *cache, struct kv_space *taker);
+bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker);
 uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */
-bool kv_reclaim_own_locked(struct kv_cache *cache, struct kv_space *space);
+bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
 
 /* extent.c; lock held */
 struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id);
