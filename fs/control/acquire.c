@@ -7,7 +7,7 @@
  *
  * INVARIANTS
  *   (1) The descriptor of a segment is sent before the first reply that names
- *       it; both go through the client's one outbox.
+ *       it; both go through the client's one send queue.
  *   (2) An acquire that is HELD has at least one lease.
  *
  * LOCKING   none: control thread only, but for acquired(), which a cache thread

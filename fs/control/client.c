@@ -48,7 +48,7 @@ static void watch_again(struct kv_client *client)
 {
 	uint32_t events = EPOLLIN;
 
-	if (client->outbox.first)
+	if (client->send_queue.first)
 		events |= EPOLLOUT;
 	if (client->server->stopping)
 		events = 0; /* but its end, which is always told */
@@ -80,7 +80,7 @@ static void socket_ready(struct kv_watch *w, uint32_t events)
 		return;
 	}
 	if (events & EPOLLOUT) {
-		r = kv_outbox_drain(&client->outbox, client->socket);
+		r = kv_send_queue_drain(&client->send_queue, client->socket);
 		if (r < 0)
 			kv_client_break(client, KV_BREAK_GONE);
 	}
@@ -191,7 +191,7 @@ int kv_client_new(struct kv_server *server, int socket,
 	client->on_socket.ready = socket_ready;
 	client->on_death.ready = process_died;
 	client->reservations.seed = server->seed;
-	kv_outbox_init(&client->outbox);
+	kv_send_queue_init(&client->send_queue);
 	r = identify(client);
 	if (r == 0)
 		r = watch(client, EPOLL_CTL_ADD, EPOLLIN);
@@ -223,8 +223,8 @@ static void forget_unread(struct kv_client *client)
 		kv_reservations_drop(&client->reservations, server->cache);
 	kv_sets_drop(&client->sets);
 	kv_staging_put(kv_steal(client->staging));
-	kv_outbox_fini(&client->outbox);
-	kv_outbox_init(&client->outbox);
+	kv_send_queue_fini(&client->send_queue);
+	kv_send_queue_init(&client->send_queue);
 }
 
 void kv_client_end(struct kv_client *client)
@@ -302,7 +302,8 @@ void kv_client_send(struct kv_client *client, const void *data, size_t n,
 
 	if (client->broken || client->cut || client->ended)
 		return;
-	r = kv_outbox_send(&client->outbox, client->socket, data, n, fd);
+	r = kv_send_queue_send(&client->send_queue, client->socket, data, n,
+			       fd);
 	if (r == -EPIPE || r == -ECONNRESET)
 		kv_client_break(client, KV_BREAK_GONE);
 	else if (r < 0)

@@ -33,7 +33,7 @@ struct kv_client {
 	bool ended;
 	enum kv_break broken; /* dealt with at the end of the turn */
 	uint32_t events;      /* what epoll watches the socket for */
-	struct kv_outbox outbox;
+	struct kv_send_queue send_queue;
 	struct kv_staging *staging;	  /* NULL: none given yet */
 	struct kv_request *requests[256]; /* request.c: by tag */
 	size_t n_requests, n_wants;

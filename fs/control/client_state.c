@@ -18,16 +18,16 @@
 
 #include "fs/control/client_state.h"
 
-struct kv_reservation {
-	struct kv_reservation *next;
-	struct kv_booking what;
+struct kv_reservation_entry {
+	struct kv_reservation_entry *next;
+	struct kv_reservation what;
 	uint32_t space;
 	struct kv_key key;
 };
 
 /* Seeded: a client that could choose its bucket could make the others wait. */
-static struct kv_reservation **bucket(struct kv_reservations *table,
-				      const struct kv_key *key)
+static struct kv_reservation_entry **bucket(struct kv_reservations *table,
+					    const struct kv_key *key)
 {
 	uint64_t h = XXH3_64bits_withSeed(key->b, sizeof(key->b), table->seed);
 
@@ -35,14 +35,15 @@ static struct kv_reservation **bucket(struct kv_reservations *table,
 }
 
 int kv_reservations_add(struct kv_reservations *table, uint32_t space,
-			const struct kv_key *key, const struct kv_booking *what)
+			const struct kv_key *key,
+			const struct kv_reservation *what)
 {
-	struct kv_reservation **at = bucket(table, key), *r;
+	struct kv_reservation_entry **at = bucket(table, key), *r;
 
 	r = malloc(sizeof(*r));
 	if (!r)
 		return -ENOMEM;
-	*r = (struct kv_reservation){
+	*r = (struct kv_reservation_entry){
 		.next = *at, .what = *what, .space = space, .key = *key};
 	*at = r;
 	table->n++;
@@ -51,10 +52,10 @@ int kv_reservations_add(struct kv_reservations *table, uint32_t space,
 }
 
 /* The link to it, or to NULL. */
-static struct kv_reservation **link_to(struct kv_reservations *table,
-				       uint32_t space, const struct kv_key *key)
+static struct kv_reservation_entry **
+link_to(struct kv_reservations *table, uint32_t space, const struct kv_key *key)
 {
-	struct kv_reservation **at = bucket(table, key);
+	struct kv_reservation_entry **at = bucket(table, key);
 
 	while (*at &&
 	       ((*at)->space != space || !kv_key_equal(&(*at)->key, key)))
@@ -62,20 +63,21 @@ static struct kv_reservation **link_to(struct kv_reservations *table,
 	return at;
 }
 
-const struct kv_booking *kv_reservations_find(struct kv_reservations *table,
-					      uint32_t space,
-					      const struct kv_key *key)
+const struct kv_reservation *kv_reservations_find(struct kv_reservations *table,
+						  uint32_t space,
+						  const struct kv_key *key)
 {
-	struct kv_reservation *r = *link_to(table, space, key);
+	struct kv_reservation_entry *r = *link_to(table, space, key);
 
 	return r ? &r->what : NULL;
 }
 
-struct kv_booking kv_reservations_take(struct kv_reservations *table,
-				       uint32_t space, const struct kv_key *key)
+struct kv_reservation kv_reservations_take(struct kv_reservations *table,
+					   uint32_t space,
+					   const struct kv_key *key)
 {
-	struct kv_reservation **at = link_to(table, space, key), *r = *at;
-	struct kv_booking what = r->what;
+	struct kv_reservation_entry **at = link_to(table, space, key), *r = *at;
+	struct kv_reservation what = r->what;
 
 	*at = r->next;
 	free(r);
@@ -84,7 +86,7 @@ struct kv_booking kv_reservations_take(struct kv_reservations *table,
 	return what;
 }
 
-void kv_booking_drop(struct kv_cache *cache, struct kv_booking what)
+void kv_reservation_drop(struct kv_cache *cache, struct kv_reservation what)
 {
 	if (what.partial)
 		kv_partial_fill_put(what.partial);
@@ -95,13 +97,13 @@ void kv_booking_drop(struct kv_cache *cache, struct kv_booking what)
 size_t kv_reservations_drop(struct kv_reservations *table,
 			    struct kv_cache *cache)
 {
-	struct kv_reservation *r, *next;
+	struct kv_reservation_entry *r, *next;
 	size_t n = table->n;
 
 	for (size_t i = 0; i < KV_ARRAY_LEN(table->buckets); i++) {
 		for (r = table->buckets[i]; r; r = next) {
 			next = r->next;
-			kv_booking_drop(cache, r->what);
+			kv_reservation_drop(cache, r->what);
 			free(r);
 		}
 		table->buckets[i] = NULL;

@@ -11,14 +11,14 @@
 #include "fs/control/partial_fill.h"
 
 /* A block to be saved: whole, or in parts. */
-struct kv_booking {
+struct kv_reservation {
 	struct kv_fill *fill;		 /* or NULL, and */
 	struct kv_partial_fill *partial; /* a reference to it */
 	bool hold;			 /* to be leased when it seals */
 };
 
 struct kv_reservations {
-	struct kv_reservation *buckets[256];
+	struct kv_reservation_entry *buckets[256];
 	size_t n, holds; /* holds: of these, to be leased */
 	uint64_t seed;
 };
@@ -27,17 +27,17 @@ struct kv_reservations {
  * also a removed space's can be taken.  -ENOMEM (it is still the caller's). */
 int kv_reservations_add(struct kv_reservations *table, uint32_t space,
 			const struct kv_key *key,
-			const struct kv_booking *what);
+			const struct kv_reservation *what);
 /* Valid until it is taken or dropped; NULL: there is none. */
-const struct kv_booking *kv_reservations_find(struct kv_reservations *table,
-					      uint32_t space,
-					      const struct kv_key *key);
+const struct kv_reservation *kv_reservations_find(struct kv_reservations *table,
+						  uint32_t space,
+						  const struct kv_key *key);
 /* Forget it: the caller's now.  It must be there. */
-struct kv_booking kv_reservations_take(struct kv_reservations *table,
-				       uint32_t space,
-				       const struct kv_key *key);
+struct kv_reservation kv_reservations_take(struct kv_reservations *table,
+					   uint32_t space,
+					   const struct kv_key *key);
 /* Give up one that was taken. */
-void kv_booking_drop(struct kv_cache *cache, struct kv_booking what);
+void kv_reservation_drop(struct kv_cache *cache, struct kv_reservation what);
 /* Drop every one; returns how many there were. */
 size_t kv_reservations_drop(struct kv_reservations *table,
 			    struct kv_cache *cache);

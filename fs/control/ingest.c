@@ -20,15 +20,15 @@ struct worker {
 struct kv_ingest {
 	pthread_mutex_t lock;
 	pthread_cond_t more;
-	struct kv_job *first, **last; /* lock */
-	bool stopping;		      /* lock */
-	size_t n_workers;	      /* fixed after start */
+	struct kv_ingest_job *first, **last; /* lock */
+	bool stopping;			     /* lock */
+	size_t n_workers;		     /* fixed after start */
 	struct worker workers[KV_INGEST_THREADS];
 };
 
-static struct kv_job *take(struct kv_ingest *ingest)
+static struct kv_ingest_job *take(struct kv_ingest *ingest)
 {
-	struct kv_job *job;
+	struct kv_ingest_job *job;
 
 	pthread_mutex_lock(&ingest->lock);
 	while (!ingest->first && !ingest->stopping)
@@ -46,7 +46,7 @@ static struct kv_job *take(struct kv_ingest *ingest)
 static void *work(void *arg)
 {
 	struct worker *worker = arg;
-	struct kv_job *job;
+	struct kv_ingest_job *job;
 
 	while ((job = take(worker->ingest)))
 		job->work(job, worker->hash);
@@ -114,7 +114,7 @@ void kv_ingest_stop(struct kv_ingest *ingest)
 	free(ingest);
 }
 
-void kv_ingest_add(struct kv_ingest *ingest, struct kv_job *job)
+void kv_ingest_add(struct kv_ingest *ingest, struct kv_ingest_job *job)
 {
 	job->next = NULL;
 	pthread_mutex_lock(&ingest->lock);

@@ -13,10 +13,10 @@
 struct kv_ingest;
 
 /* In the owner's memory, untouched by it until @work runs. */
-struct kv_job {
-	struct kv_job *next;
+struct kv_ingest_job {
+	struct kv_ingest_job *next;
 	/* On a thread of the pool, with that thread's hash state. */
-	void (*work)(struct kv_job *job, struct kv_hash *hash);
+	void (*work)(struct kv_ingest_job *job, struct kv_hash *hash);
 };
 
 /* -ENOMEM, -EAGAIN (no thread can be made). */
@@ -25,6 +25,6 @@ int kv_ingest_start(struct kv_ingest **ret_ingest);
 void kv_ingest_stop(struct kv_ingest *ingest);
 
 /* Jobs begin in the order in which they were added.  Any thread. */
-void kv_ingest_add(struct kv_ingest *ingest, struct kv_job *job);
+void kv_ingest_add(struct kv_ingest *ingest, struct kv_ingest_job *job);
 
 #endif

@@ -39,24 +39,24 @@ int kv_request_staging(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-static int new_booking(struct kv_client *client, uint16_t flags,
-		       struct kv_fill *fill, const struct kv_layout *layout,
-		       struct kv_booking *ret_booking)
+static int new_reservation(struct kv_client *client, uint16_t flags,
+			   struct kv_fill *fill, const struct kv_layout *layout,
+			   struct kv_reservation *ret_reservation)
 {
-	struct kv_booking booking = {.hold = flags & WIRE_HOLD};
+	struct kv_reservation reservation = {.hold = flags & WIRE_HOLD};
 	int r = 0;
 
 	if (flags & WIRE_MUST)
 		kv_fill_must(fill);
 	if (flags & WIRE_PART)
 		r = kv_partial_fill_new(client->server->cache, fill,
-					layout->payload, &booking.partial);
+					layout->payload, &reservation.partial);
 	else
-		booking.fill = fill;
+		reservation.fill = fill;
 	if (r < 0)
 		kv_fill_drop(client->server->cache, fill);
 	else
-		*ret_booking = booking;
+		*ret_reservation = reservation;
 	return r;
 }
 
@@ -80,8 +80,8 @@ static int reserve(struct kv_client *client, uint16_t flags,
 		   struct kv_space *space, const struct kv_space_info *info,
 		   const struct wire_key *wire)
 {
-	const struct kv_booking *there;
-	struct kv_booking booking = {0};
+	const struct kv_reservation *there;
+	struct kv_reservation reservation = {0};
 	struct kv_fill *fill;
 	struct kv_key key;
 	int r;
@@ -94,13 +94,14 @@ static int reserve(struct kv_client *client, uint16_t flags,
 		return 0;
 	r = begin(client, flags, space, info->layout, &key, &fill);
 	if (r == 0)
-		r = new_booking(client, flags, fill, info->layout, &booking);
+		r = new_reservation(client, flags, fill, info->layout,
+				    &reservation);
 	if (r < 0)
 		return r;
 	r = kv_reservations_add(&client->reservations, info->id, &key,
-				&booking);
+				&reservation);
 	if (r < 0)
-		kv_booking_drop(client->server->cache, booking);
+		kv_reservation_drop(client->server->cache, reservation);
 	return r;
 }
 
@@ -145,20 +146,21 @@ int kv_request_drop(struct kv_client *client, const struct kv_message *m)
 		if (!kv_reservations_find(&client->reservations, space, key))
 			continue;
 		statuses[i].status = 0;
-		kv_booking_drop(server->cache,
-				kv_reservations_take(&client->reservations,
-						     space, key));
+		kv_reservation_drop(server->cache,
+				    kv_reservations_take(&client->reservations,
+							 space, key));
 	}
 	kv_reply(client, m->header, 0, n, n * sizeof(*statuses));
 	return 0;
 }
 
 /* The client's reservation for @wire: of a whole block, or of one in parts. */
-static const struct kv_booking *find(struct kv_client *client, uint32_t space,
-				     const struct wire_save *wire, bool parts,
-				     struct kv_key *ret_key)
+static const struct kv_reservation *find(struct kv_client *client,
+					 uint32_t space,
+					 const struct wire_save *wire,
+					 bool parts, struct kv_key *ret_key)
 {
-	const struct kv_booking *there;
+	const struct kv_reservation *there;
 
 	if (kv_wire_key(wire->key, wire->len, ret_key) < 0)
 		return NULL;
@@ -195,20 +197,20 @@ static void prepare(struct kv_saving *saving, const struct wire_save *wire,
 {
 	struct kv_client *client = saving->request.client;
 	uint32_t space = saving->request.header.space;
-	struct kv_booking booking;
+	struct kv_reservation reservation;
 
 	if (!find(client, space, wire, false, &item->key)) {
 		item->status = -ENOENT;
 		return;
 	}
-	booking =
+	reservation =
 		kv_reservations_take(&client->reservations, space, &item->key);
-	item->hold = booking.hold;
+	item->hold = reservation.hold;
 	item->status = check(saving, wire, saving->layout->payload, item);
 	if (item->status == 0)
-		item->fill = booking.fill;
+		item->fill = reservation.fill;
 	else
-		kv_booking_drop(client->server->cache, booking);
+		kv_reservation_drop(client->server->cache, reservation);
 }
 
 /* None of the message's blocks can be saved. */
@@ -225,9 +227,9 @@ static void give_up(struct kv_client *client, const struct kv_message *m,
 		if (!find(client, space, &wire[i], false, &key))
 			continue;
 		statuses[i].status = status;
-		kv_booking_drop(client->server->cache,
-				kv_reservations_take(&client->reservations,
-						     space, &key));
+		kv_reservation_drop(client->server->cache,
+				    kv_reservations_take(&client->reservations,
+							 space, &key));
 	}
 	kv_reply(client, m->header, 0, n, n * sizeof(*statuses));
 }
@@ -268,7 +270,7 @@ int kv_request_save(struct kv_client *client, const struct kv_message *m)
 static void all_claimed(struct kv_client *client, uint32_t space,
 			const struct kv_key *key)
 {
-	kv_booking_drop(
+	kv_reservation_drop(
 		client->server->cache,
 		kv_reservations_take(&client->reservations, space, key));
 }
@@ -278,7 +280,7 @@ static void prepare_part(struct kv_saving *saving, const struct wire_part *wire,
 {
 	struct kv_client *client = saving->request.client;
 	uint32_t space = saving->request.header.space;
-	const struct kv_booking *there =
+	const struct kv_reservation *there =
 		find(client, space, &wire->block, true, &item->key);
 
 	item->status = there ? check(saving, &wire->block, wire->bytes, item)

@@ -111,7 +111,7 @@ static int copy_part(struct kv_saving_item *item, struct kv_hash *hash)
 	return seal_parts(item, hash);
 }
 
-static void work(struct kv_job *job, struct kv_hash *hash)
+static void work(struct kv_ingest_job *job, struct kv_hash *hash)
 {
 	struct kv_saving_item *item =
 		kv_container(job, struct kv_saving_item, job);
@@ -185,15 +185,15 @@ static void forget_partial(struct kv_saving *saving,
 {
 	struct kv_client *client = saving->request.client;
 	uint32_t space = saving->request.header.space;
-	const struct kv_booking *there;
+	const struct kv_reservation *there;
 
 	if (!client)
 		return;
 	there = kv_reservations_find(&client->reservations, space, &item->key);
 	if (there && there->partial == item->partial)
-		kv_booking_drop(saving->request.server->cache,
-				kv_reservations_take(&client->reservations,
-						     space, &item->key));
+		kv_reservation_drop(saving->request.server->cache,
+				    kv_reservations_take(&client->reservations,
+							 space, &item->key));
 }
 
 static void put_parts(struct kv_saving *saving)

@@ -11,7 +11,7 @@
 
 /* Filled in between kv_saving_new and kv_saving_start. */
 struct kv_saving_item {
-	struct kv_job job; /* first; the saving's own */
+	struct kv_ingest_job job; /* first; the saving's own */
 	struct kv_saving *saving;
 	int status; /* 0: to be copied; else nothing else counts */
 	struct kv_key key;

@@ -7,7 +7,7 @@
  *           sent, and its number then means another file.
  *
  * INVARIANTS
- *   (1) Messages leave in the order of kv_outbox_send.
+ *   (1) Messages leave in the order of kv_send_queue_send.
  *
  * LOCKING   none: used by the control thread alone.
  */
@@ -23,12 +23,12 @@ struct kv_outgoing {
 	uint8_t data[];
 };
 
-void kv_outbox_init(struct kv_outbox *box)
+void kv_send_queue_init(struct kv_send_queue *box)
 {
-	*box = (struct kv_outbox){.last = &box->first};
+	*box = (struct kv_send_queue){.last = &box->first};
 }
 
-static void forget_first(struct kv_outbox *box)
+static void forget_first(struct kv_send_queue *box)
 {
 	struct kv_outgoing *m = box->first;
 
@@ -43,7 +43,7 @@ static void forget_first(struct kv_outbox *box)
 	free(m);
 }
 
-void kv_outbox_fini(struct kv_outbox *box)
+void kv_send_queue_fini(struct kv_send_queue *box)
 {
 	while (box->first)
 		forget_first(box);
@@ -74,13 +74,13 @@ static int send_one(int socket, const void *data, size_t n, int fd)
 	return 0;
 }
 
-static int wait_in_line(struct kv_outbox *box, const void *data, size_t n,
+static int wait_in_line(struct kv_send_queue *box, const void *data, size_t n,
 			int fd)
 {
 	struct kv_outgoing *m;
 
-	if (box->bytes + sizeof(*m) + n > KV_OUTBOX_BYTES ||
-	    (fd >= 0 && box->fds >= KV_OUTBOX_FDS))
+	if (box->bytes + sizeof(*m) + n > KV_SEND_QUEUE_BYTES ||
+	    (fd >= 0 && box->fds >= KV_SEND_QUEUE_FDS))
 		return -ENOBUFS;
 	m = malloc(sizeof(*m) + n);
 	if (!m)
@@ -103,8 +103,8 @@ static int wait_in_line(struct kv_outbox *box, const void *data, size_t n,
 	return 0;
 }
 
-int kv_outbox_send(struct kv_outbox *box, int socket, const void *data,
-		   size_t n, int fd)
+int kv_send_queue_send(struct kv_send_queue *box, int socket, const void *data,
+		       size_t n, int fd)
 {
 	int r = -EAGAIN;
 
@@ -115,7 +115,7 @@ int kv_outbox_send(struct kv_outbox *box, int socket, const void *data,
 	return r;
 }
 
-int kv_outbox_drain(struct kv_outbox *box, int socket)
+int kv_send_queue_drain(struct kv_send_queue *box, int socket)
 {
 	int r;
 

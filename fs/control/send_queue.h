@@ -7,27 +7,27 @@
 
 #include "common/kv.h"
 
-#define KV_OUTBOX_BYTES (4u << 20) /* waiting for one client, at most */
-#define KV_OUTBOX_FDS 256	   /* of them with a descriptor, at most */
+#define KV_SEND_QUEUE_BYTES (4u << 20) /* waiting for one client, at most */
+#define KV_SEND_QUEUE_FDS 256	       /* of them with a descriptor, at most */
 
-struct kv_outbox {
+struct kv_send_queue {
 	struct kv_outgoing *first, **last;
 	size_t bytes, fds;
 };
 
-void kv_outbox_init(struct kv_outbox *box);
-void kv_outbox_fini(struct kv_outbox *box);
+void kv_send_queue_init(struct kv_send_queue *box);
+void kv_send_queue_fini(struct kv_send_queue *box);
 
 /*
  * Send one message, with the descriptor @fd unless it is -1 (the caller's;
  * duplicated if it must wait), or put it behind those that wait.  -ENOBUFS:
  * too much waits; -ENOMEM, or the error of the socket.
  */
-int kv_outbox_send(struct kv_outbox *box, int socket, const void *data,
-		   size_t n, int fd);
+int kv_send_queue_send(struct kv_send_queue *box, int socket, const void *data,
+		       size_t n, int fd);
 
 /* Send what waits.  1: nothing waits any more, 0: the socket is full again, or
  * the error of the socket. */
-int kv_outbox_drain(struct kv_outbox *box, int socket);
+int kv_send_queue_drain(struct kv_send_queue *box, int socket);
 
 #endif

@@ -16,7 +16,7 @@
 
 struct change {
 	struct kv_request request; /* first */
-	struct kv_job job;
+	struct kv_ingest_job job;
 	struct kv_space *space;
 	struct kv_set *set; /* NULL: drop it */
 	size_t missing;
@@ -60,7 +60,7 @@ static int drop(struct kv_cache *cache, struct change *change)
 	return r < 0 ? r : kv_snapshot_drop(cache, info.id);
 }
 
-static void work(struct kv_job *job, struct kv_hash *hash)
+static void work(struct kv_ingest_job *job, struct kv_hash *hash)
 {
 	struct change *change = kv_container(job, struct change, job);
 	struct kv_server *server = change->request.server;

@@ -16,7 +16,7 @@
 
 struct opening {
 	struct kv_request request; /* first */
-	struct kv_job job;
+	struct kv_ingest_job job;
 	struct kv_caller caller; /* its groups are not used */
 	uint32_t flags, mode;
 	struct kv_space *space; /* NULL: to be made */
@@ -127,7 +127,7 @@ static int agree(struct kv_cache *cache, struct opening *o)
 	return r ? 0 : -EEXIST;
 }
 
-static void work(struct kv_job *job, struct kv_hash *hash)
+static void work(struct kv_ingest_job *job, struct kv_hash *hash)
 {
 	struct opening *o = kv_container(job, struct opening, job);
 	struct kv_server *server = o->request.server;

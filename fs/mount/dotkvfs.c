@@ -46,7 +46,7 @@ static char *config_text(struct kv_mount *mount)
 	return text;
 }
 
-int kv_virtual_text(struct kv_mount *mount, uint64_t ino, char **ret_text)
+int kv_dotkvfs_text(struct kv_mount *mount, uint64_t ino, char **ret_text)
 {
 	char *text;
 

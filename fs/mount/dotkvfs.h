@@ -8,6 +8,6 @@
 #include "fs/mount/mount.h"
 
 /* The text of one of the fixed nodes; caller frees.  -ENOMEM, -ESTALE. */
-int kv_virtual_text(struct kv_mount *mount, uint64_t ino, char **ret_text);
+int kv_dotkvfs_text(struct kv_mount *mount, uint64_t ino, char **ret_text);
 
 #endif

@@ -146,14 +146,14 @@ static int open_layout(fuse_req_t req, const struct kv_node *node,
 	return handle->text == NULL ? -ENOMEM : 0;
 }
 
-static int open_virtual(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
+static int open_dotkvfs(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
 			struct kv_handle *handle)
 {
 	if (wants_write(fi))
 		return -EPERM;
 	fi->direct_io = 1;
 	handle->kind = KV_HANDLE_TEXT;
-	return kv_virtual_text(fuse_req_userdata(req), ino, &handle->text);
+	return kv_dotkvfs_text(fuse_req_userdata(req), ino, &handle->text);
 }
 
 static int open_node(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi,
@@ -169,7 +169,7 @@ static int open_node(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi,
 	case KV_NODE_LAYOUT:
 		return open_layout(req, &node, fi, handle);
 	case KV_NODE_FIXED:
-		return open_virtual(req, ino, fi, handle);
+		return open_dotkvfs(req, ino, fi, handle);
 	default:
 		return -EISDIR;
 	}

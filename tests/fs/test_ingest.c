@@ -19,7 +19,7 @@
 enum { N = 2000 };
 
 struct task {
-	struct kv_job job; /* first */
+	struct kv_ingest_job job; /* first */
 	struct kv_mail mail;
 	struct kv_mailbox *box;
 	int done, delivered;
@@ -37,7 +37,7 @@ static void deliver(struct kv_mail *mail)
 	delivered++;
 }
 
-static void work(struct kv_job *job, struct kv_hash *hash)
+static void work(struct kv_ingest_job *job, struct kv_hash *hash)
 {
 	struct task *task = (struct task *)job;
 

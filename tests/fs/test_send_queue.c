@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_outbox.c - messages for a peer that reads late, or never.
+ * test_send_queue.c - messages for a peer that reads late, or never.
  *
  * OWNS      a pair of sockets a test.
  *
@@ -19,19 +19,19 @@
 enum { MESSAGE = 1000 };
 
 static int pair[2];
-static struct kv_outbox box;
+static struct kv_send_queue box;
 
 static int set_up(void **state)
 {
 	(void)state;
-	kv_outbox_init(&box);
+	kv_send_queue_init(&box);
 	return socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair);
 }
 
 static int tear_down(void **state)
 {
 	(void)state;
-	kv_outbox_fini(&box);
+	kv_send_queue_fini(&box);
 	close(pair[0]);
 	close(pair[1]);
 	return 0;
@@ -42,7 +42,7 @@ static int send_number(uint32_t n, int fd)
 	uint8_t message[MESSAGE] = {0};
 
 	memcpy(message, &n, sizeof(n));
-	return kv_outbox_send(&box, pair[0], message, sizeof(message), fd);
+	return kv_send_queue_send(&box, pair[0], message, sizeof(message), fd);
 }
 
 /* The number of the next message, or -1; closes a descriptor that came. */
@@ -88,9 +88,9 @@ static void too_much_for_one_that_never_reads_is_an_error(void **state)
 
 	(void)state;
 	while ((r = send_number(n, -1)) == 0)
-		assert_true(++n < 2 * KV_OUTBOX_BYTES / MESSAGE);
+		assert_true(++n < 2 * KV_SEND_QUEUE_BYTES / MESSAGE);
 	assert_int_equal(r, -ENOBUFS);
-	assert_true(box.bytes <= KV_OUTBOX_BYTES);
+	assert_true(box.bytes <= KV_SEND_QUEUE_BYTES);
 }
 
 static void too_many_descriptors_are_an_error(void **state)
@@ -100,9 +100,9 @@ static void too_many_descriptors_are_an_error(void **state)
 
 	(void)state;
 	while ((r = send_number(n, 0)) == 0)
-		assert_true(++n < 4 * KV_OUTBOX_FDS);
+		assert_true(++n < 4 * KV_SEND_QUEUE_FDS);
 	assert_true(r == -ENOBUFS || r == -ETOOMANYREFS);
-	assert_true(box.fds <= KV_OUTBOX_FDS);
+	assert_true(box.fds <= KV_SEND_QUEUE_FDS);
 }
 
 static void what_waited_arrives_in_order_with_its_descriptors(void **state)
@@ -118,7 +118,7 @@ static void what_waited_arrives_in_order_with_its_descriptors(void **state)
 		n++;
 	}
 	do {
-		r = kv_outbox_drain(&box, pair[0]);
+		r = kv_send_queue_drain(&box, pair[0]);
 		assert_true(r >= 0);
 		while ((number = next_number(&fd)) >= 0) {
 			assert_int_equal(number, got);
