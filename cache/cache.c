@@ -38,8 +38,8 @@ static void free_extras(struct kv_cache *cache)
 		LIST_REMOVE(orphan, link);
 		free(orphan);
 	}
-	free(cache->due.gone);
-	free(cache->due.retired);
+	free(cache->deferred.gone);
+	free(cache->deferred.retired);
 	free(cache->notes);
 	free(cache->store);
 	pthread_mutex_destroy(&cache->lock);

@@ -315,7 +315,7 @@ struct kv_acquire {
 	/* The cache's own. */
 	struct kv_prefetch *hint; /* bring to DRAM for it, lease nothing */
 	size_t pending;
-	struct kv_acquire *next_due;
+	struct kv_acquire *next_deferred;
 	struct kv_want wants[];
 };
 

@@ -66,7 +66,7 @@ void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
 		kv_write_dequeue_locked(cache, block);
 	if (kv_block_unpersisted(block))
 		space->unpersisted--;
-	kv_due_gone(cache, block);
+	kv_defer_gone(cache, block);
 	KV_POINT("remove.unlinked");
 	kv_table_unlink(cache, block);
 	space->mtime_ns = kv_wall_ns();

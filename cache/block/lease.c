@@ -69,7 +69,7 @@ static void one_settled(struct kv_cache *cache, struct kv_acquire *acquire)
 	if (--acquire->pending)
 		return;
 	touch_all(cache, acquire);
-	kv_due_settled(cache, acquire);
+	kv_defer_settled(cache, acquire);
 }
 
 void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,

@@ -5,8 +5,8 @@
  * OWNS     cache->due: names that are gone, waits that are settled, segments
  *          that clients must unmap.
  *
- * LOCKING  defines cache->lock.  The callbacks of what is due run on the thread
- *          that unlocks, after it has.
+ * LOCKING  defines cache->lock.  The callbacks of what is deferred run on the
+ * thread that unlocks, after it has.
  */
 #include "cache/block/block.h"
 
@@ -19,37 +19,37 @@ void kv_lock(struct kv_cache *cache)
 	pthread_mutex_lock(&cache->lock);
 }
 
-static void run_due(struct kv_cache *cache, struct kv_due *due)
+static void run_deferred(struct kv_cache *cache, struct kv_deferred *deferred)
 {
 	const struct kv_cache_config *config = &cache->config;
 
-	for (size_t i = 0; i < due->n_gone && config->gone; i++)
-		config->gone(config->arg, due->gone[i]);
-	for (size_t i = 0; i < due->n_retired && config->retire; i++)
-		config->retire(config->arg, due->retired[i]);
-	while (due->settled) {
-		struct kv_acquire *acquire = due->settled;
+	for (size_t i = 0; i < deferred->n_gone && config->gone; i++)
+		config->gone(config->arg, deferred->gone[i]);
+	for (size_t i = 0; i < deferred->n_retired && config->retire; i++)
+		config->retire(config->arg, deferred->retired[i]);
+	while (deferred->settled) {
+		struct kv_acquire *acquire = deferred->settled;
 
-		due->settled = acquire->next_due;
+		deferred->settled = acquire->next_deferred;
 		acquire->done(acquire, acquire->arg);
 	}
-	while (due->flushed) {
-		struct kv_flush *flush = due->flushed;
+	while (deferred->flushed) {
+		struct kv_flush *flush = deferred->flushed;
 
-		due->flushed = flush->next;
+		deferred->flushed = flush->next;
 		flush->done(flush, flush->status);
 	}
-	free(due->gone);
-	free(due->retired);
+	free(deferred->gone);
+	free(deferred->retired);
 }
 
 void kv_unlock(struct kv_cache *cache)
 {
-	struct kv_due due = cache->due;
+	struct kv_deferred deferred = cache->deferred;
 
-	memset(&cache->due, 0, sizeof(cache->due));
+	memset(&cache->deferred, 0, sizeof(cache->deferred));
 	pthread_mutex_unlock(&cache->lock);
-	run_due(cache, &due);
+	run_deferred(cache, &deferred);
 }
 
 void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns)
@@ -57,8 +57,8 @@ void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns)
 	struct timespec until;
 	uint64_t at = kv_now_ns() + ns;
 
-	if (cache->due.n_gone || cache->due.n_retired || cache->due.settled ||
-	    cache->due.flushed) {
+	if (cache->deferred.n_gone || cache->deferred.n_retired ||
+	    cache->deferred.settled || cache->deferred.flushed) {
 		kv_unlock(cache);
 		kv_lock(cache);
 		return; /* what was waited for may have happened meanwhile */
@@ -95,37 +95,39 @@ static bool more(void **items, size_t n, size_t *room, size_t size)
 	return true;
 }
 
-void kv_due_gone(struct kv_cache *cache, const struct kv_block *block)
+void kv_defer_gone(struct kv_cache *cache, const struct kv_block *block)
 {
-	struct kv_due *due = &cache->due;
+	struct kv_deferred *deferred = &cache->deferred;
 
-	if (!cache->config.gone || !more((void **)&due->gone, due->n_gone,
-					 &due->room_gone, sizeof(*due->gone)))
+	if (!cache->config.gone ||
+	    !more((void **)&deferred->gone, deferred->n_gone,
+		  &deferred->room_gone, sizeof(*deferred->gone)))
 		return;
-	due->gone[due->n_gone++] = kv_block_id(block);
+	deferred->gone[deferred->n_gone++] = kv_block_id(block);
 }
 
-void kv_due_settled(struct kv_cache *cache, struct kv_acquire *acquire)
+void kv_defer_settled(struct kv_cache *cache, struct kv_acquire *acquire)
 {
-	acquire->next_due = cache->due.settled;
-	cache->due.settled = acquire;
+	acquire->next_deferred = cache->deferred.settled;
+	cache->deferred.settled = acquire;
 }
 
-void kv_due_flushed(struct kv_cache *cache, struct kv_flush *flush, int status)
+void kv_defer_flushed(struct kv_cache *cache, struct kv_flush *flush,
+		      int status)
 {
 	flush->status = status;
 	flush->pending = false;
-	flush->next = cache->due.flushed;
-	cache->due.flushed = flush;
+	flush->next = cache->deferred.flushed;
+	cache->deferred.flushed = flush;
 }
 
-void kv_due_retired(struct kv_cache *cache, uint32_t segment)
+void kv_defer_retired(struct kv_cache *cache, uint32_t segment)
 {
-	struct kv_due *due = &cache->due;
+	struct kv_deferred *deferred = &cache->deferred;
 
-	if (more((void **)&due->retired, due->n_retired, &due->room_retired,
-		 sizeof(*due->retired)))
-		due->retired[due->n_retired++] = segment;
+	if (more((void **)&deferred->retired, deferred->n_retired,
+		 &deferred->room_retired, sizeof(*deferred->retired)))
+		deferred->retired[deferred->n_retired++] = segment;
 }
 
 int kv_thread(pthread_t *ret_thread, const char *name, void *(*run)(void *),

@@ -4,9 +4,9 @@
  *
  * LOCKING  cache->lock guards every field here that is not marked otherwise.
  *          It is held for short, bounded stretches, never across I/O or a
- *          callback: kv_unlock() runs, after it has let go, whatever became due
- *          meanwhile (names that are gone, waits that are settled).
- *          "fixed": set before others can see the object.
+ *          callback: kv_unlock() runs, after it has let go, whatever was
+ * deferred meanwhile (names that are gone, waits that are settled). "fixed":
+ * set before others can see the object.
  */
 #ifndef KV_CORE_H
 #define KV_CORE_H
@@ -297,7 +297,7 @@ struct kv_ssd {
 struct kv_bounce;
 
 /* What kv_unlock has to do. */
-struct kv_due {
+struct kv_deferred {
 	uint64_t *gone; /* ids */
 	size_t n_gone, room_gone;
 	struct kv_acquire *settled;
@@ -398,7 +398,7 @@ struct kv_cache {
 	struct kv_flush *flushes;
 	struct kv_bounce *bounce;     /* own lock */
 	struct kv_verifier *verifier; /* own lock */
-	struct kv_due due;
+	struct kv_deferred deferred;
 	struct kv_cache_stats stats; /* the counters; gauges are derived */
 	char *notes; /* fallbacks taken and why, "key=value\n" */
 };
@@ -406,13 +406,14 @@ struct kv_cache {
 /* core.c */
 void kv_lock(struct kv_cache *cache);
 void kv_unlock(struct kv_cache *cache);
-/* Wait on @cond up to @ns; what is due runs first, unlocked. */
+/* Wait on @cond up to @ns; what is deferred runs first, unlocked. */
 void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns);
 void kv_cond_init(pthread_cond_t *cond);
-void kv_due_gone(struct kv_cache *cache, const struct kv_block *block);
-void kv_due_settled(struct kv_cache *cache, struct kv_acquire *acquire);
-void kv_due_flushed(struct kv_cache *cache, struct kv_flush *flush, int status);
-void kv_due_retired(struct kv_cache *cache, uint32_t segment);
+void kv_defer_gone(struct kv_cache *cache, const struct kv_block *block);
+void kv_defer_settled(struct kv_cache *cache, struct kv_acquire *acquire);
+void kv_defer_flushed(struct kv_cache *cache, struct kv_flush *flush,
+		      int status);
+void kv_defer_retired(struct kv_cache *cache, uint32_t segment);
 int kv_thread(pthread_t *ret_thread, const char *name, void *(*run)(void *),
 	      void *arg);
 void kv_note(struct kv_cache *cache, const char *format, ...)

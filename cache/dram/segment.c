@@ -173,7 +173,7 @@ void kv_segment_retire_locked(struct kv_cache *cache,
 	if (segment->holders) {
 		TAILQ_INSERT_TAIL(&arena->retired, segment, link);
 		arena->retired_count++;
-		kv_due_retired(cache, segment->id);
+		kv_defer_retired(cache, segment->id);
 	} else {
 		TAILQ_INSERT_TAIL(&arena->dead, segment, link);
 		arena->growing = true;

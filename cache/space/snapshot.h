@@ -26,8 +26,8 @@ struct kv_snapshot {
 	uint32_t n, live;
 	uint64_t change, latest; /* numbers of the first and the last change
 				    that the index does not have */
-	LIST_ENTRY(kv_snapshot) link; /* in its space */
-	TAILQ_ENTRY(kv_snapshot) due; /* in snapshots->dirty */
+	LIST_ENTRY(kv_snapshot) link;	     /* in its space */
+	TAILQ_ENTRY(kv_snapshot) dirty_link; /* in snapshots->dirty */
 };
 TAILQ_HEAD(kv_snapshot_queue, kv_snapshot);
 LIST_HEAD(kv_snapshot_list, kv_snapshot);
@@ -110,7 +110,7 @@ uint64_t kv_snapshot_cost(const struct kv_snapshot *snapshot);
 void kv_snapshot_changed_locked(struct kv_cache *cache,
 				struct kv_snapshot *snapshot);
 /* Is there something for the committer to write now? */
-bool kv_snapshots_due_locked(const struct kv_cache *cache);
+bool kv_snapshots_dirty_locked(const struct kv_cache *cache);
 /* Write what changed, in transactions of its own: a large snapshot that finds
  * no room must not keep blocks from their commit.  Lets go of the lock. */
 void kv_snapshots_write_locked(struct kv_cache *cache);

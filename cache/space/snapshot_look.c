@@ -217,11 +217,11 @@ void kv_snapshots_fini(struct kv_cache *cache)
 		       (snapshot = LIST_FIRST(&cache->spaces[id]->snapshots))) {
 			LIST_REMOVE(snapshot, link);
 			if (snapshot->dirty)
-				TAILQ_REMOVE(&all->dirty, snapshot, due);
+				TAILQ_REMOVE(&all->dirty, snapshot, dirty_link);
 			kv_snapshot_free(snapshot);
 		}
 	while ((snapshot = TAILQ_FIRST(&all->dirty))) {
-		TAILQ_REMOVE(&all->dirty, snapshot, due);
+		TAILQ_REMOVE(&all->dirty, snapshot, dirty_link);
 		kv_snapshot_free(snapshot);
 	}
 	tdestroy(all->by_name, nothing);

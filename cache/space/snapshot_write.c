@@ -38,12 +38,12 @@ void kv_snapshot_changed_locked(struct kv_cache *cache,
 	if (!snapshot->dirty) {
 		snapshot->dirty = true;
 		snapshot->change = snapshot->latest;
-		TAILQ_INSERT_TAIL(&all->dirty, snapshot, due);
+		TAILQ_INSERT_TAIL(&all->dirty, snapshot, dirty_link);
 	}
 	kv_commit_kick_locked(cache, false);
 }
 
-bool kv_snapshots_due_locked(const struct kv_cache *cache)
+bool kv_snapshots_dirty_locked(const struct kv_cache *cache)
 {
 	const struct kv_snapshots *all = &cache->snapshots;
 
@@ -56,7 +56,7 @@ bool kv_snapshots_written_locked(const struct kv_cache *cache, uint32_t space,
 {
 	const struct kv_snapshot *snapshot;
 
-	TAILQ_FOREACH(snapshot, &cache->snapshots.dirty, due)
+	TAILQ_FOREACH(snapshot, &cache->snapshots.dirty, dirty_link)
 		if (snapshot->space == space && snapshot->change <= change)
 			return false;
 	return true;
@@ -121,7 +121,7 @@ static void fail_flushes(struct kv_cache *cache, uint32_t space, int error)
 			continue;
 		}
 		*link = flush->next;
-		kv_due_flushed(cache, flush, error);
+		kv_defer_flushed(cache, flush, error);
 	}
 }
 
@@ -132,7 +132,7 @@ static void written(struct kv_cache *cache, struct kv_snapshot *snapshot,
 		snapshot->change = latest + 1;
 		return;
 	}
-	TAILQ_REMOVE(&cache->snapshots.dirty, snapshot, due);
+	TAILQ_REMOVE(&cache->snapshots.dirty, snapshot, dirty_link);
 	snapshot->dirty = false;
 	if (snapshot->dropped)
 		kv_snapshot_free(snapshot);
@@ -162,13 +162,13 @@ void kv_snapshots_write_locked(struct kv_cache *cache)
 	struct kv_snapshot *snapshot, *next;
 	uint64_t retry_at = 0;
 
-	if (!kv_snapshots_due_locked(cache))
+	if (!kv_snapshots_dirty_locked(cache))
 		return;
 	for (snapshot = TAILQ_FIRST(&all->dirty); snapshot; snapshot = next) {
 		const uint64_t latest = snapshot->latest;
 		int r = write_next_locked(cache, snapshot);
 
-		next = TAILQ_NEXT(snapshot, due);
+		next = TAILQ_NEXT(snapshot, dirty_link);
 		if (r < 0)
 			retry_at = kv_now_ns() + RETRY_NS;
 		else

@@ -463,8 +463,8 @@ void *kv_committer(void *arg)
 		kv_sweep(cache);
 	kv_lock(cache);
 	while (!ssd->stop_commits || (anything(ssd) && failed < 2) ||
-	       kv_snapshots_due_locked(cache)) {
-		if (!anything(ssd) && !kv_snapshots_due_locked(cache)) {
+	       kv_snapshots_dirty_locked(cache)) {
+		if (!anything(ssd) && !kv_snapshots_dirty_locked(cache)) {
 			kv_cond_wait(cache, &ssd->commit, 1000000000u);
 			continue;
 		}

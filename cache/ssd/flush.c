@@ -77,7 +77,7 @@ void kv_flushes_fail_locked(struct kv_cache *cache,
 		*link = flush->next;
 		if (fails)
 			must_again(cache, flush->space);
-		kv_due_flushed(cache, flush, fails ? error : 0);
+		kv_defer_flushed(cache, flush, fails ? error : 0);
 	}
 }
 
@@ -133,14 +133,14 @@ void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 
 	kv_lock(cache);
 	if (!ssd->on || cache->config.read_only) {
-		kv_due_flushed(cache, flush,
-			       cache->config.read_only ? 0 : -EOPNOTSUPP);
+		kv_defer_flushed(cache, flush,
+				 cache->config.read_only ? 0 : -EOPNOTSUPP);
 		kv_unlock(cache);
 		return;
 	}
 	kv_write_enqueue_unpersisted_locked(cache, space);
 	if (KV_LIE("ack")) {
-		kv_due_flushed(cache, flush, 0);
+		kv_defer_flushed(cache, flush, 0);
 		kv_unlock(cache);
 		return;
 	}
@@ -168,7 +168,7 @@ void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush, int status)
 		if (*link == flush) {
 			*link = flush->next;
 			must_again(cache, flush->space);
-			kv_due_flushed(cache, flush, status);
+			kv_defer_flushed(cache, flush, status);
 			break;
 		}
 	kv_unlock(cache);
