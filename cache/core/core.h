@@ -255,7 +255,7 @@ struct kv_ssd {
 	uint32_t n_files, live_files;
 	LIST_HEAD(, kv_ssd_class) classes;
 	struct kv_eviction eviction;
-	uint64_t beside;   /* bytes of STORE/spaces */
+	uint64_t sidecars; /* bytes of STORE/spaces */
 	bool unswept;	   /* free slots may hold prologues: take none */
 	bool tried_in_use; /* blocks of the files tried were; ssd/evict.c */
 	uint64_t used;	   /* bytes of slots in use */
@@ -493,7 +493,7 @@ int kv_space_file_drop(struct kv_cache *cache, struct kv_space *space);
 void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space);
 int kv_space_files_check(struct kv_cache *cache);
 /* Bytes of them beyond their share. */
-uint64_t kv_beside_over(const struct kv_cache *cache);
+uint64_t kv_sidecars_over(const struct kv_cache *cache);
 int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 		   const char *name, const char *layout);
 void kv_spaces_free(struct kv_cache *cache);

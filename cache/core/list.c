@@ -27,7 +27,7 @@ struct kv_evict_list *kv_evict_list_find(const struct kv_evict_list_list *own,
 struct kv_evict_list *kv_evict_list_make(struct kv_space *space,
 					 struct kv_evict_list_list *own,
 					 const void *class,
-					 struct kv_evict_lists *beside,
+					 struct kv_evict_lists *sidecars,
 					 struct kv_eviction *eviction)
 {
 	struct kv_evict_list *list = kv_evict_list_find(own, class);
@@ -39,10 +39,10 @@ struct kv_evict_list *kv_evict_list_make(struct kv_space *space,
 		return NULL;
 	list->space = space;
 	list->class = class;
-	list->beside = beside;
+	list->sidecars = sidecars;
 	list->ssd = own == &space->ssd_lists;
 	kv_policy_init(&list->policy, eviction);
-	TAILQ_INSERT_TAIL(beside, list, link);
+	TAILQ_INSERT_TAIL(sidecars, list, link);
 	LIST_INSERT_HEAD(own, list, own);
 	return list;
 }
@@ -52,8 +52,8 @@ static void add(struct kv_evict_list *list, uint32_t block,
 {
 	kv_policy_insert(&list->policy, block, arrival);
 	if (list->blocks++ == 0) {
-		TAILQ_REMOVE(list->beside, list, link);
-		TAILQ_INSERT_HEAD(list->beside, list, link);
+		TAILQ_REMOVE(list->sidecars, list, link);
+		TAILQ_INSERT_HEAD(list->sidecars, list, link);
 	}
 }
 
@@ -137,8 +137,8 @@ void kv_evict_list_drop(struct kv_evict_list *list, uint32_t block)
 		return;
 	kv_policy_remove(&list->policy, block);
 	if (--list->blocks == 0) {
-		TAILQ_REMOVE(list->beside, list, link);
-		TAILQ_INSERT_TAIL(list->beside, list, link);
+		TAILQ_REMOVE(list->sidecars, list, link);
+		TAILQ_INSERT_TAIL(list->sidecars, list, link);
 	}
 }
 

@@ -27,7 +27,7 @@ struct kv_evict_list {
 	uint32_t blocks;	/* on the list */
 	uint32_t idle;		/* DRAM: of its slots those that may go */
 	struct kv_policy policy;
-	struct kv_evict_lists *beside;	 /* fixed: the class's */
+	struct kv_evict_lists *sidecars; /* fixed: the class's */
 	TAILQ_ENTRY(kv_evict_list) link; /* of the class; empty ones last */
 	LIST_ENTRY(kv_evict_list) own;	 /* of the space */
 };
@@ -41,7 +41,7 @@ struct kv_evict_list *kv_evict_list_find(const struct kv_evict_list_list *own,
 struct kv_evict_list *kv_evict_list_make(struct kv_space *space,
 					 struct kv_evict_list_list *own,
 					 const void *class,
-					 struct kv_evict_lists *beside,
+					 struct kv_evict_lists *sidecars,
 					 struct kv_eviction *eviction);
 /* @block, which has a slot, comes onto the list; @promoted: from the other
  * tier, for a use to come. */

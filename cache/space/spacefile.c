@@ -18,11 +18,11 @@
 
 #include <dirent.h>
 
-uint64_t kv_beside_over(const struct kv_cache *cache)
+uint64_t kv_sidecars_over(const struct kv_cache *cache)
 {
 	const uint64_t share = kv_index_map_bytes(cache->ssd.cap) / 4;
 
-	return cache->ssd.beside - KV_MIN(cache->ssd.beside, share);
+	return cache->ssd.sidecars - KV_MIN(cache->ssd.sidecars, share);
 }
 
 /* Count @bytes for the space's file instead of what it has; -ENOSPC. */
@@ -34,11 +34,11 @@ static int charge(struct kv_cache *cache, struct kv_space *space,
 	int r = 0;
 
 	kv_lock(cache);
-	ssd->beside = ssd->beside - before + bytes;
-	if (ssd->on && bytes > before && kv_beside_over(cache) &&
-	    ssd->live_files * ssd->segment_bytes + kv_beside_over(cache) >
+	ssd->sidecars = ssd->sidecars - before + bytes;
+	if (ssd->on && bytes > before && kv_sidecars_over(cache) &&
+	    ssd->live_files * ssd->segment_bytes + kv_sidecars_over(cache) >
 		    ssd->file_budget) {
-		ssd->beside = ssd->beside - bytes + before;
+		ssd->sidecars = ssd->sidecars - bytes + before;
 		r = -ENOSPC;
 	} else {
 		space->file_bytes = bytes;
@@ -77,7 +77,7 @@ void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space)
 	space->file_bytes = kv_space_file_bytes(
 		strlen(space->name),
 		space->layout ? strlen(space->layout->json) : 0);
-	cache->ssd.beside += space->file_bytes;
+	cache->ssd.sidecars += space->file_bytes;
 }
 
 /* Remove what belongs to no space; half-written ones, too. */

@@ -141,7 +141,7 @@ bool kv_segfile_room(const struct kv_cache *cache)
 	const struct kv_ssd *ssd = &cache->ssd;
 
 	return !ssd->full && (ssd->live_files + 1) * ssd->segment_bytes +
-					     kv_beside_over(cache) <=
+					     kv_sidecars_over(cache) <=
 				     ssd->file_budget;
 }
 
@@ -254,7 +254,7 @@ int kv_segfiles_shrink(struct kv_cache *cache)
 		struct kv_segfile *file = ssd->files[id];
 
 		if (ssd->live_files * ssd->segment_bytes +
-			    kv_beside_over(cache) <=
+			    kv_sidecars_over(cache) <=
 		    ssd->file_budget)
 			break;
 		if (!file)

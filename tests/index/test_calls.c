@@ -225,7 +225,7 @@ static void a_rebuild_that_fails_can_be_tried_again(void **state)
 
 static const struct kv_space_record three = {.id = 3, .uid = 8, .mode = 0750};
 
-static int write_beside(void *arg)
+static int write_sidecar(void *arg)
 {
 	struct kv_store_info info = store_info;
 	struct store *s = arg;
@@ -280,7 +280,7 @@ static void again(void *arg)
 
 static void a_file_beside_the_index_is_the_old_or_the_new_one(void **state)
 {
-	const struct script writes = {NULL, write_beside, old_or_new};
+	const struct script writes = {NULL, write_sidecar, old_or_new};
 	const struct script reads = {again, read_beside, NULL};
 
 	every_call(&writes, *state);

@@ -3,8 +3,9 @@
  * fsck.h - what the files of kvfs-fsck share: the store as it was found, and
  * what is wrong with it.
  *
- * The order: open.c locks and opens, index.c reads the index, beside.c compares
- * what lies beside it, slots.c each slot; repair.c changes what they noted.
+ * The order: open.c locks and opens, index.c reads the index, sidecar.c
+ * compares what lies beside it, slots.c each slot; repair.c changes what they
+ * noted.
  */
 #ifndef KV_FSCK_H
 #define KV_FSCK_H
@@ -111,8 +112,8 @@ struct space *fsck_space(const struct fsck *f, uint32_t id);
 struct segment *fsck_segment(const struct fsck *f, uint32_t id);
 uint64_t fsck_content(const struct kv_slot_record *record);
 
-/* beside.c */
-int fsck_beside(struct fsck *f);
+/* sidecar.c */
+int fsck_sidecar(struct fsck *f);
 /* What of STORE, its index and its segments is not known; before the rest. */
 int fsck_strangers(struct fsck *f);
 

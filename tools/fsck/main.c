@@ -67,7 +67,7 @@ static int check(struct fsck *f)
 	if (r == 0)
 		r = fsck_index(f);
 	if (r == 0)
-		r = fsck_beside(f);
+		r = fsck_sidecar(f);
 	if (r == 0)
 		r = fsck_slots(f);
 	return r;

@@ -154,7 +154,7 @@ static int write_trailers(struct fsck *f)
 	return r;
 }
 
-static int write_beside(struct fsck *f)
+static int write_sidecar(struct fsck *f)
 {
 	int r = 0;
 
@@ -202,7 +202,7 @@ int fsck_repair(struct fsck *f)
 	if (r == 0)
 		r = write_trailers(f);
 	if (r == 0)
-		r = write_beside(f);
+		r = write_sidecar(f);
 	if (r == 0)
 		r = remove_unknown(f);
 	if (r < 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * beside.c - what lies beside the index: STORE/store, STORE/spaces, and what
+ * sidecar.c - what lies beside the index: STORE/store, STORE/spaces, and what
  * has no business there.
  *
  * OWNS     nothing.
@@ -159,7 +159,7 @@ static void check_store(struct fsck *f)
 		   r < 0 ? strerror(-r) : "not as the index has it");
 }
 
-int fsck_beside(struct fsck *f)
+int fsck_sidecar(struct fsck *f)
 {
 	int r = 0;
 
