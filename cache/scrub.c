@@ -24,7 +24,7 @@
 #define SECOND 1000000000u
 
 struct target {
-	uint32_t place, number;
+	uint32_t slot_number, number;
 	uint64_t id;
 };
 
@@ -41,11 +41,13 @@ static void plan_fini(struct plan *plan)
 	kv_pages_free(plan->data, plan->data_room);
 }
 
-static int by_place(const void *a, const void *b)
+static int by_slot_number(const void *a, const void *b)
 {
 	const struct target *x = a, *y = b;
 
-	return x->place < y->place ? -1 : x->place > y->place;
+	return x->slot_number < y->slot_number
+		       ? -1
+		       : x->slot_number > y->slot_number;
 }
 
 static bool add(struct plan *plan, const struct kv_block *block)
@@ -61,7 +63,7 @@ static bool add(struct plan *plan, const struct kv_block *block)
 		plan->room = room;
 	}
 	plan->targets[plan->n++] = (struct target){
-		.place = block->place,
+		.slot_number = block->slot_number,
 		.number = block->number,
 		.id = kv_block_id(block),
 	};
@@ -90,7 +92,8 @@ static void plan_file(struct kv_cache *cache, struct plan *plan, uint32_t file)
 		kv_lock(cache);
 	}
 	if (plan->n)
-		qsort(plan->targets, plan->n, sizeof(*plan->targets), by_place);
+		qsort(plan->targets, plan->n, sizeof(*plan->targets),
+		      by_slot_number);
 }
 
 static void rest(struct kv_cache *cache, uint64_t ns)
@@ -143,7 +146,7 @@ static void scrub_target(struct kv_cache *cache, struct plan *plan,
 	uint64_t bytes, ns, begun;
 
 	if (kv_block_id(block) != target->id || block->file == KV_NONE ||
-	    block->place != target->place ||
+	    block->slot_number != target->slot_number ||
 	    (block->flags & (BLOCK_REMOVED | BLOCK_READING)))
 		return;
 	block->refs++;

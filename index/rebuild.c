@@ -288,8 +288,8 @@ static int add_block(struct work *work, uint64_t slot_id,
 	return 0;
 }
 
-static int consider(struct work *work, const struct file *file, uint32_t place,
-		    const struct kv_found *found)
+static int consider(struct work *work, const struct file *file,
+		    uint32_t slot_number, const struct kv_found *found)
 {
 	struct kv_rebuild *out = work->out;
 	const struct kv_slot_record *record = &found->record;
@@ -310,7 +310,7 @@ static int consider(struct work *work, const struct file *file, uint32_t place,
 		out->strays++;
 		return 0;
 	}
-	return add_block(work, kv_slot_id(file->id, place), record);
+	return add_block(work, kv_slot_id(file->id, slot_number), record);
 }
 
 static int add_file_blocks(struct work *work, const struct file *file)
@@ -427,7 +427,7 @@ static int sync_dir(int at, const char *name)
 	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
 }
 
-static int take_place(int store_fd)
+static int take_slot(int store_fd)
 {
 	if (mkdirat(store_fd, "index", 0700) < 0 && errno != EEXIST)
 		return -errno;
@@ -498,7 +498,7 @@ int kv_rebuild(struct kv_rebuild *rebuild)
 		return -errno;
 	r = fill_new(&work, path);
 	if (r == 0)
-		r = take_place(rebuild->store_fd);
+		r = take_slot(rebuild->store_fd);
 	if (r < 0)
 		remove_new(rebuild->store_fd);
 	return r;

@@ -164,13 +164,14 @@ static void look_at(const struct scan *scan, uint32_t i)
 {
 	_Alignas(KV_PAGE) uint8_t page[KV_PAGE];
 	const struct kv_prologue *prologue = (const void *)page;
-	const uint32_t place = scan->from + i;
+	const uint32_t slot_number = scan->from + i;
 	struct kv_found *found = &scan->found[i];
 
 	found->state = KV_FOUND_NOTHING;
-	if (scan->skip && scan->skip[place / 64] & 1ull << place % 64)
+	if (scan->skip &&
+	    scan->skip[slot_number / 64] & 1ull << slot_number % 64)
 		return;
-	if (read_page(scan->fd, place * scan->slot_bytes, page) < 0) {
+	if (read_page(scan->fd, slot_number * scan->slot_bytes, page) < 0) {
 		found->state = KV_FOUND_UNREADABLE;
 	} else if (kv_prologue_check(prologue, scan->store) == 0) {
 		found->state = KV_FOUND_BLOCK;
@@ -207,9 +208,9 @@ void kv_segfile_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
 		pthread_join(threads[i], NULL);
 }
 
-int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t place)
+int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t slot_number)
 {
-	return write_page(fd, place * slot_bytes, zero_page);
+	return write_page(fd, slot_number * slot_bytes, zero_page);
 }
 
 int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes)

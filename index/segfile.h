@@ -60,7 +60,7 @@ void kv_segfile_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
 bool kv_record_fits(const struct kv_slot_record *record, uint64_t slot_bytes);
 
 /* Make the first page of a slot zeros. */
-int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t place);
+int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t slot_number);
 
 /*
  * The file changes its size of slots: make everything zero that could be taken

@@ -26,7 +26,7 @@ bool kv_block_unpersisted(const struct kv_block *block)
 
 static uint64_t slot_id_of(const struct kv_block *block)
 {
-	return kv_slot_id(block->file, block->place);
+	return kv_slot_id(block->file, block->slot_number);
 }
 
 static void unlinked_free(struct kv_cache *cache, const struct kv_block *block)

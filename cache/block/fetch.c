@@ -63,7 +63,7 @@ static int aim(struct fetch *fetch, uint8_t *data)
 			.fd = file->fd,
 			.buffer = -1,
 			.data = data,
-			.offset = block->place * file->slot_bytes,
+			.offset = block->slot_number * file->slot_bytes,
 			.bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE),
 			.done = ended_late,
 		};

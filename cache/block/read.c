@@ -133,7 +133,7 @@ static void prepare(struct kv_read *read)
 	read->io.fd = file->fd;
 	read->io.buffer = read->slot->segment->buffer;
 	read->io.data = kv_slot_prologue(read->slot);
-	read->io.offset = read->block->place * file->slot_bytes;
+	read->io.offset = read->block->slot_number * file->slot_bytes;
 	read->io.bytes = KV_PAGE + kv_round_up(read->block->length, KV_PAGE);
 	read->io.done = read_done;
 }

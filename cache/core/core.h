@@ -47,8 +47,8 @@ struct kv_block {
 	uint32_t space : 24; /* id */
 	uint32_t flags : 8;
 	uint32_t length;
-	uint32_t file, place; /* SSD: segment file and slot; KV_NONE */
-	uint32_t refs;	      /* gets, reads under way */
+	uint32_t file, slot_number; /* SSD: segment file and slot; KV_NONE */
+	uint32_t refs;		    /* gets, reads under way */
 	uint32_t hits;
 	uint32_t atime; /* seconds of wall time */
 	int64_t mtime_ns;
@@ -122,7 +122,7 @@ struct kv_slot {
 	struct kv_evict_node node;  /* DRAM policy */
 	uint32_t leases;	    /* clients' */
 	uint32_t holds;		    /* views, writes */
-	uint32_t file, place;	    /* SSD extent while it is being written */
+	uint32_t file, slot_number; /* SSD extent while it is being written */
 	uint32_t payload;	    /* offset of the tensors in the file */
 	uint8_t state;
 	bool must;    /* somebody waits for its durability */

@@ -239,7 +239,7 @@ int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 	memcpy(block->key, key->b, KV_KEY_MAX);
 	block->flags = key->len == 32 ? BLOCK_LONG_KEY : 0;
 	block->space = space->id;
-	block->file = block->place = KV_NONE;
+	block->file = block->slot_number = KV_NONE;
 	bucket = &dir->buckets[h & dir->mask];
 	block->next = *bucket;
 	*bucket = number;

@@ -160,7 +160,7 @@ static void take_puts(struct kv_cache *cache, struct round *round)
 		put->slot = slot;
 		put->removed = slot->block->flags & BLOCK_REMOVED;
 		put->record = record_of(cache, slot);
-		put->slot_id = kv_slot_id(slot->file, slot->place);
+		put->slot_id = kv_slot_id(slot->file, slot->slot_number);
 		add_fd(cache, round, slot->file);
 	}
 }
@@ -198,7 +198,7 @@ static void take_updates(struct kv_cache *cache, struct round *round)
 			continue;
 		round->updates[round->n_updates++] = (struct update){
 			.block = block->number,
-			.slot_id = kv_slot_id(block->file, block->place),
+			.slot_id = kv_slot_id(block->file, block->slot_number),
 			.mtime_ns = block->mtime_ns,
 			.atime = block->atime,
 			.hits = block->hits,
@@ -362,7 +362,8 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 	kv_dirty_drop_locked(cache, slot);
 	slot->must = false;
 	if (status == 0 && !(block->flags & BLOCK_REMOVED)) {
-		kv_extent_attach_locked(cache, block, slot->file, slot->place);
+		kv_extent_attach_locked(cache, block, slot->file,
+					slot->slot_number);
 		if (put->record.pinned !=
 			    kv_block_pinned_by_user(cache, block) ||
 		    put->record.mtime_ns != block->mtime_ns)

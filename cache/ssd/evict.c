@@ -207,12 +207,12 @@ static size_t blocks_in(struct kv_cache *cache, const struct kv_segfile *file,
 	size_t n = 0;
 
 	kv_unlock(cache);
-	for (uint32_t place = 0; place < slots; place++) {
+	for (uint32_t slot_number = 0; slot_number < slots; slot_number++) {
 		struct kv_key key = {0};
 		struct kv_block *block;
 
-		if (kv_index_get(cache->index, kv_slot_id(id, place), &record) <
-		    0)
+		if (kv_index_get(cache->index, kv_slot_id(id, slot_number),
+				 &record) < 0)
 			continue;
 		key.len = record.key_len;
 		memcpy(key.b, record.key, sizeof(key.b));
@@ -223,7 +223,8 @@ static size_t blocks_in(struct kv_cache *cache, const struct kv_segfile *file,
 						cache->spaces[record.space],
 						&key)
 				: NULL;
-		if (block && block->file == id && block->place == place)
+		if (block && block->file == id &&
+		    block->slot_number == slot_number)
 			numbers[n++] = block->number;
 		kv_unlock(cache);
 	}

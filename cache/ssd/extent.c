@@ -119,11 +119,11 @@ void kv_extents_remove_file(struct kv_cache *cache, struct kv_segfile *file)
 }
 
 static void set_taken(struct kv_cache *cache, struct kv_segfile *file,
-		      uint32_t place)
+		      uint32_t slot_number)
 {
 	struct kv_ssd_class *class = class_find(cache, file->slot_bytes);
 
-	file->bitmap[place / 64] |= 1ull << place % 64;
+	file->bitmap[slot_number / 64] |= 1ull << slot_number % 64;
 	file->used++;
 	class->free--;
 	cache->ssd.records++;
@@ -138,14 +138,14 @@ static uint32_t first_free(struct kv_segfile *file)
 {
 	for (uint32_t word = file->hint / 64; word < (file->slots + 63) / 64;
 	     word++) {
-		uint32_t place;
+		uint32_t slot_number;
 
 		if (file->bitmap[word] == UINT64_MAX)
 			continue;
-		place = word * 64 +
-			(uint32_t)__builtin_ctzll(~file->bitmap[word]);
-		file->hint = place;
-		return place < file->slots ? place : KV_NONE;
+		slot_number = word * 64 +
+			      (uint32_t)__builtin_ctzll(~file->bitmap[word]);
+		file->hint = slot_number;
+		return slot_number < file->slots ? slot_number : KV_NONE;
 	}
 	return KV_NONE;
 }
@@ -205,11 +205,11 @@ static void evict_ahead(struct kv_cache *cache, struct kv_ssd_class *class)
 
 int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t slot_bytes, uint32_t *ret_file,
-			  uint32_t *ret_place)
+			  uint32_t *ret_slot_number)
 {
 	struct kv_ssd_class *class = class_get(cache, slot_bytes);
 	struct kv_segfile *file;
-	uint32_t place;
+	uint32_t slot_number;
 
 	if (!class || !list_make(cache, space, class))
 		return -ENOMEM;
@@ -228,14 +228,14 @@ int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
 	if (!file)
 		return kv_ssd_evict_for(cache, class, space) < 0 ? -ENOSPC
 								 : -EAGAIN;
-	place = first_free(file);
-	if (place == KV_NONE)
+	slot_number = first_free(file);
+	if (slot_number == KV_NONE)
 		return -EIO;
-	set_taken(cache, file, place);
+	set_taken(cache, file, slot_number);
 	space->short_seen = 0;
 	space->writing_ssd += slot_bytes;
 	*ret_file = file->id;
-	*ret_place = place;
+	*ret_slot_number = slot_number;
 	KV_POINT("extent.taken");
 	evict_ahead(cache, class);
 	return 0;
@@ -245,11 +245,11 @@ void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
 {
 	struct kv_segfile *file =
 		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
-	uint32_t place = (uint32_t)slot_id;
+	uint32_t slot_number = (uint32_t)slot_id;
 	struct kv_ssd_class *class = class_find(cache, file->slot_bytes);
 
-	file->bitmap[place / 64] &= ~(1ull << place % 64);
-	file->hint = KV_MIN(file->hint, place);
+	file->bitmap[slot_number / 64] &= ~(1ull << slot_number % 64);
+	file->hint = KV_MIN(file->hint, slot_number);
 	cache->ssd.used -= file->slot_bytes;
 	class->free++;
 	cache->ssd.records--;
@@ -260,13 +260,13 @@ void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
 }
 
 void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
-			     uint32_t file, uint32_t place)
+			     uint32_t file, uint32_t slot_number)
 {
 	struct kv_segfile *f = kv_segfile_at(cache, file);
 	struct kv_space *space = kv_block_space(cache, block);
 
 	block->file = file;
-	block->place = place;
+	block->slot_number = slot_number;
 	space->bytes_ssd += f->slot_bytes;
 	space->writing_ssd -= f->slot_bytes;
 	if (!(block->flags & BLOCK_PINNED))
@@ -293,20 +293,20 @@ void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 }
 
 int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
-		    uint32_t file, uint32_t place)
+		    uint32_t file, uint32_t slot_number)
 {
 	struct kv_segfile *f = kv_segfile_at(cache, file);
 
-	if (!f || place >= f->slots ||
-	    (f->bitmap[place / 64] & 1ull << place % 64) ||
+	if (!f || slot_number >= f->slots ||
+	    (f->bitmap[slot_number / 64] & 1ull << slot_number % 64) ||
 	    KV_PAGE + kv_round_up(block->length, KV_PAGE) > f->slot_bytes)
 		return -EBADMSG;
 	if (!list_make(cache, kv_block_space(cache, block),
 		       class_find(cache, f->slot_bytes)))
 		return -ENOMEM;
-	set_taken(cache, f, place);
+	set_taken(cache, f, slot_number);
 	block->file = file;
-	block->place = place;
+	block->slot_number = slot_number;
 	kv_block_space(cache, block)->bytes_ssd += f->slot_bytes;
 	return 0;
 }
@@ -340,7 +340,7 @@ void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,
 static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_segfile *file = kv_segfile_at(cache, block->file);
-	uint64_t id = kv_slot_id(block->file, block->place);
+	uint64_t id = kv_slot_id(block->file, block->slot_number);
 
 	/* What is in DRAM, too, will come back. */
 	if ((block->flags & BLOCK_PINNED) && !block->slot)
@@ -348,7 +348,7 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 				     -file->slot_bytes);
 	kv_evict_list_drop(kv_extent_list(cache, block), block->number);
 	kv_block_space(cache, block)->bytes_ssd -= file->slot_bytes;
-	block->file = block->place = KV_NONE;
+	block->file = block->slot_number = KV_NONE;
 	return id;
 }
 

@@ -51,7 +51,7 @@ void kv_segfiles_close(struct kv_cache *cache);
  */
 int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t slot_bytes, uint32_t *ret_file,
-			  uint32_t *ret_place);
+			  uint32_t *ret_slot_number);
 void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id);
 /* What was taken for @space is not attached after all, but deleted. */
 void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
@@ -64,9 +64,9 @@ void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 			  bool pin);
 /* It holds the block's bytes now; at mount: the slot is taken by this. */
 int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
-		    uint32_t file, uint32_t place);
+		    uint32_t file, uint32_t slot_number);
 void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
-			     uint32_t file, uint32_t place);
+			     uint32_t file, uint32_t slot_number);
 /* It is the block's no more: delete the record, zero the prologue, reuse. */
 void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block);
 void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,

@@ -151,8 +151,9 @@ static void write_done(struct kv_io *io, int status)
 		slot->written = true;
 	} else {
 		TAILQ_REMOVE(&space->under_way, slot, link);
-		kv_extent_give_up_locked(cache, space,
-					 kv_slot_id(slot->file, slot->place));
+		kv_extent_give_up_locked(
+			cache, space,
+			kv_slot_id(slot->file, slot->slot_number));
 		set_flags(cache, block, BLOCK_QUEUED, BLOCK_WRITING);
 		kv_write_queue_push_front_locked(cache, slot);
 		kv_write_failed_locked(cache, status);
@@ -179,7 +180,7 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 		return -ENOMEM;
 	r = kv_extent_take_locked(cache, slot->list->space,
 				  slot->segment->class->slot_bytes, &slot->file,
-				  &slot->place);
+				  &slot->slot_number);
 	if (r < 0) {
 		free(write);
 		return r;
@@ -196,7 +197,7 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 	write->io.fd = file->fd;
 	write->io.buffer = slot->segment->buffer;
 	write->io.data = kv_slot_prologue(slot);
-	write->io.offset = slot->place * file->slot_bytes;
+	write->io.offset = slot->slot_number * file->slot_bytes;
 	write->io.bytes = KV_PAGE + kv_round_up(slot->block->length, KV_PAGE);
 	write->io.done = write_done;
 	ssd->writing++;

@@ -195,7 +195,7 @@ static int take_page(struct small *s, unsigned n, uint8_t *page, char *name,
 
 	kv_segfile_name(block->file, file);
 	sprintf(name, "segments/%s", file);
-	*ret_offset = (off_t)block->place *
+	*ret_offset = (off_t)block->slot_number *
 		      (off_t)kv_segfile_at(s->cache, block->file)->slot_bytes;
 	kv_block_put(s->cache, block);
 	fd = store_file(s, name, O_RDONLY);

@@ -158,7 +158,7 @@ static void nor_does_it_wait_for_files_that_hold_pinned_blocks(void **state)
 	for (unsigned i = 0; i < LARGE; i++) {
 		struct kv_block *block = small_get(s, i);
 
-		if (block && block->place == 3)
+		if (block && block->slot_number == 3)
 			assert_int_equal(kv_block_pin(s->cache, block, true),
 					 0);
 		if (block)

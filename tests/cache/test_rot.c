@@ -105,7 +105,7 @@ static uint64_t slot_of(struct rotting *t, unsigned n)
 	uint64_t id;
 
 	must(block && block->file != KV_NONE);
-	id = kv_slot_id(block->file, block->place);
+	id = kv_slot_id(block->file, block->slot_number);
 	kv_block_put(t->s.cache, block);
 	return id;
 }

@@ -53,8 +53,8 @@ static void reopen(struct small *s, uint64_t scrub)
 static void damage_while_closed(struct small *s, unsigned n)
 {
 	struct kv_block *block = small_get(s, n);
-	uint64_t at =
-		block->place * kv_segfile_at(s->cache, block->file)->slot_bytes;
+	uint64_t at = block->slot_number *
+		      kv_segfile_at(s->cache, block->file)->slot_bytes;
 	char path[128];
 	int fd;
 

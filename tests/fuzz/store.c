@@ -96,18 +96,18 @@ static void put_space_file(int store_fd, uint32_t id, uint8_t *bytes, size_t n,
 	write_at(fd, bytes, n, 0);
 }
 
-static void put_prologue(uint32_t place, const uint8_t *bytes, size_t n,
+static void put_prologue(uint32_t slot_number, const uint8_t *bytes, size_t n,
 			 bool seal)
 {
 	static const uint64_t sizes[FILES] = {8192, 65536};
 	struct kv_prologue prologue = {0};
-	uint32_t file = place & 1;
+	uint32_t file = slot_number & 1;
 
 	memcpy(&prologue, bytes, KV_MIN(n, sizeof(prologue)));
 	if (seal)
 		kv_prologue_seal(&prologue, store_id);
 	write_at(segments[file], &prologue, sizeof(prologue),
-		 (place >> 1) * sizes[file] % SEGMENT);
+		 (slot_number >> 1) * sizes[file] % SEGMENT);
 }
 
 /* What: two bits of which, one to seal it; then where, and the bytes. */

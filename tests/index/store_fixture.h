@@ -134,10 +134,10 @@ static inline void store_write_at(struct store *s, uint32_t file, off_t offset,
 	close(fd);
 }
 
-static inline void store_put(struct store *s, uint32_t file, uint32_t place,
-			     struct kv_slot_record record)
+static inline void store_put(struct store *s, uint32_t file,
+			     uint32_t slot_number, struct kv_slot_record record)
 {
-	store_write_at(s, file, (off_t)place * SLOT, &record);
+	store_write_at(s, file, (off_t)slot_number * SLOT, &record);
 }
 
 static inline int store_rebuild(struct store *s)

@@ -2,12 +2,13 @@
 /* test_rebuild.c - an index made anew from the segment files. */
 #include "store_fixture.h"
 
-static bool has(struct store *s, uint32_t file, uint32_t place,
+static bool has(struct store *s, uint32_t file, uint32_t slot_number,
 		uint64_t generation)
 {
 	struct kv_slot_record record;
 
-	return kv_index_get(s->made, kv_slot_id(file, place), &record) == 0 &&
+	return kv_index_get(s->made, kv_slot_id(file, slot_number), &record) ==
+		       0 &&
 	       record.generation == generation;
 }
 

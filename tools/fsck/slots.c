@@ -165,11 +165,11 @@ static int check_recorded(struct pass *pass, struct entry *entry,
 	return 0;
 }
 
-static int check_slot(struct pass *pass, uint32_t place,
+static int check_slot(struct pass *pass, uint32_t slot_number,
 		      const struct kv_found *found)
 {
 	struct fsck *f = pass->f;
-	const uint64_t id = kv_slot_id(pass->segment->id, place);
+	const uint64_t id = kv_slot_id(pass->segment->id, slot_number);
 	struct entry *entry =
 		pass->entry < pass->end ? &f->entries[pass->entry] : NULL;
 
@@ -181,7 +181,7 @@ static int check_slot(struct pass *pass, uint32_t place,
 	if (found->state == KV_FOUND_BLOCK) {
 		fsck_found(f, FAULT_SLOT_LEAKED,
 			   "slot %u of file %u is free, and has a prologue",
-			   place, pass->segment->id);
+			   slot_number, pass->segment->id);
 		return make_stale(f, id);
 	}
 	return 0;
