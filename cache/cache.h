@@ -7,8 +7,8 @@
  * Callbacks run on the cache's own threads with no lock held; they must not
  * block, and may call back into the cache.
  */
-#ifndef KV_CACHE_H
-#define KV_CACHE_H
+#ifndef KV_CACHE_CACHE_H
+#define KV_CACHE_CACHE_H
 
 #include <sys/queue.h>
 

@@ -4,8 +4,8 @@
  *
  * Shared by the daemon and libkvfs.
  */
-#ifndef KV_BLOCK_H
-#define KV_BLOCK_H
+#ifndef KV_COMMON_BLOCK_H
+#define KV_COMMON_BLOCK_H
 
 #include "common/kv.h"
 #include "common/layout.h"

@@ -5,8 +5,8 @@
  * Shared by the daemon and libkvfs.  Chosen at run time by what the CPU has
  * (AVX-512, AVX2, else memcpy).  Regions must not overlap.
  */
-#ifndef KV_COPY_H
-#define KV_COPY_H
+#ifndef KV_COMMON_COPY_H
+#define KV_COMMON_COPY_H
 
 #include "common/kv.h"
 

@@ -4,8 +4,8 @@
  *
  * Shared by the daemon and libkvfs.
  */
-#ifndef KV_COVERAGE_H
-#define KV_COVERAGE_H
+#ifndef KV_COMMON_COVERAGE_H
+#define KV_COMMON_COVERAGE_H
 
 #include "common/kv.h"
 

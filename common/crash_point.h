@@ -9,8 +9,8 @@
  *   KVFS_POINTS=FILE      count there how often each point is passed
  *   KVFS_LIE=WHAT         break a promise, to show that a test notices
  */
-#ifndef KV_POINT_H
-#define KV_POINT_H
+#ifndef KV_COMMON_CRASH_POINT_H
+#define KV_COMMON_CRASH_POINT_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -4,8 +4,8 @@
  *
  * In-tree functions return 0 or a count, or -errno.
  */
-#ifndef KV_H
-#define KV_H
+#ifndef KV_COMMON_KV_H
+#define KV_COMMON_KV_H
 
 #include <assert.h>
 #include <errno.h>

@@ -6,8 +6,8 @@
  * `.layout` file; the text in @json is canonical: members in a fixed order,
  * every optional member filled in, one newline at the end.
  */
-#ifndef KV_LAYOUT_H
-#define KV_LAYOUT_H
+#ifndef KV_COMMON_LAYOUT_H
+#define KV_COMMON_LAYOUT_H
 
 #include "common/kv.h"
 

@@ -16,8 +16,8 @@
  * the items of the reply, in the order asked.  A space that is unknown or not
  * permitted makes each of its keys absent.
  */
-#ifndef KV_WIRE_H
-#define KV_WIRE_H
+#ifndef KV_COMMON_WIRE_H
+#define KV_COMMON_WIRE_H
 
 #include <stdint.h>
 

@@ -2,8 +2,8 @@
 /*
  * env.h - the LMDB environment below the index; index/ only.
  */
-#ifndef KV_ENV_H
-#define KV_ENV_H
+#ifndef KV_INDEX_ENV_H
+#define KV_INDEX_ENV_H
 
 #include <lmdb.h>
 #include <stdatomic.h>

@@ -6,8 +6,8 @@
  * A page of the map that is not in memory and that the disk does not give is
  * SIGBUS; one that is no page of LMDB's may be a failed assertion of LMDB's.
  */
-#ifndef KV_FAULT_H
-#define KV_FAULT_H
+#ifndef KV_INDEX_FAULT_H
+#define KV_INDEX_FAULT_H
 
 #include "index/env.h"
 

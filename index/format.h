@@ -7,8 +7,8 @@
  * anything here and KV_FORMAT_VERSION goes up.  man/kvfs-store.5 tells the
  * same.
  */
-#ifndef KV_FORMAT_H
-#define KV_FORMAT_H
+#ifndef KV_INDEX_FORMAT_H
+#define KV_INDEX_FORMAT_H
 
 #include "common/kv.h"
 

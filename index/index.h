@@ -12,8 +12,8 @@
  * batches of up to 300 where they are scattered), -EIO, -EBADMSG (damaged),
  * -ENOMEM.
  */
-#ifndef KV_INDEX_H
-#define KV_INDEX_H
+#ifndef KV_INDEX_INDEX_H
+#define KV_INDEX_INDEX_H
 
 #include "index/format.h"
 

@@ -6,8 +6,8 @@
  * assertion or a bad pointer.  So every file is looked through here, by code
  * that trusts nothing, before LMDB gets to see it.
  */
-#ifndef KV_PAGES_H
-#define KV_PAGES_H
+#ifndef KV_INDEX_PAGES_H
+#define KV_INDEX_PAGES_H
 
 #include "common/kv.h"
 

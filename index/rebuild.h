@@ -7,8 +7,8 @@
  * spaces with their owners and layouts.  Pins, uses, times set later and
  * snapshots were in the index alone, and are gone.
  */
-#ifndef KV_REBUILD_H
-#define KV_REBUILD_H
+#ifndef KV_INDEX_REBUILD_H
+#define KV_INDEX_REBUILD_H
 
 #include "index/index.h"
 

@@ -5,8 +5,8 @@
  * _seal fills the checksum in; _whole says whether it is right.  Each is bound
  * to the record's key, so that a record under another's key is damaged too.
  */
-#ifndef KV_RECORD_H
-#define KV_RECORD_H
+#ifndef KV_INDEX_RECORD_H
+#define KV_INDEX_RECORD_H
 
 #include "index/index.h"
 

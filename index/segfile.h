@@ -5,8 +5,8 @@
  * For whoever must do without an index: making one anew, sweeping free slots,
  * checking a store.  Nothing read is trusted: the files may be anybody's.
  */
-#ifndef KV_SEGFILE_H
-#define KV_SEGFILE_H
+#ifndef KV_INDEX_SEGFILE_H
+#define KV_INDEX_SEGFILE_H
 
 #include "index/format.h"
 

@@ -8,8 +8,8 @@
  * A file is replaced as a whole and synced with its directory before a call
  * that writes returns.  @store_fd is STORE, @dir is STORE/spaces.
  */
-#ifndef KV_BESIDE_H
-#define KV_BESIDE_H
+#ifndef KV_INDEX_SIDECAR_H
+#define KV_INDEX_SIDECAR_H
 
 #include "index/index.h"
 

@@ -2,8 +2,8 @@
 /*
  * block.h - blocks inside the cache: the table, their states, pins, quotas.
  */
-#ifndef KV_BLOCKS_H
-#define KV_BLOCKS_H
+#ifndef KV_CACHE_BLOCK_BLOCK_H
+#define KV_CACHE_BLOCK_BLOCK_H
 
 #include "cache/core/core.h"
 

@@ -8,8 +8,8 @@
  * deferred meanwhile (names that are gone, waits that are settled). "fixed":
  * set before others can see the object.
  */
-#ifndef KV_CORE_H
-#define KV_CORE_H
+#ifndef KV_CACHE_CORE_CORE_H
+#define KV_CACHE_CORE_CORE_H
 
 #include <sys/queue.h>
 

@@ -9,8 +9,8 @@
  *
  * All calls under the cache's lock.
  */
-#ifndef KV_EVICT_LIST_H
-#define KV_EVICT_LIST_H
+#ifndef KV_CACHE_CORE_LIST_H
+#define KV_CACHE_CORE_LIST_H
 
 #include <sys/queue.h>
 

@@ -2,8 +2,8 @@
 /*
  * dram.h - the DRAM tier inside the cache: segments, slots, who makes room.
  */
-#ifndef KV_DRAM_H
-#define KV_DRAM_H
+#ifndef KV_CACHE_DRAM_DRAM_H
+#define KV_CACHE_DRAM_DRAM_H
 
 #include "cache/core/core.h"
 

@@ -4,8 +4,8 @@
  * were used last.  A fixed table; the longest gone are forgotten first, so that
  * of a chain, which goes leaf-first, always the head is remembered.
  */
-#ifndef KV_GHOST_H
-#define KV_GHOST_H
+#ifndef KV_CACHE_EVICT_GHOST_H
+#define KV_CACHE_EVICT_GHOST_H
 
 #include "cache/evict/policy.h"
 

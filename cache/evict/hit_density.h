@@ -8,8 +8,8 @@
  * cache till then.  Blocks that were evicted and come again count, so what is
  * learned does not depend on what was kept.  The past fades.
  */
-#ifndef KV_HIT_DENSITY_H
-#define KV_HIT_DENSITY_H
+#ifndef KV_CACHE_EVICT_HIT_DENSITY_H
+#define KV_CACHE_EVICT_HIT_DENSITY_H
 
 #include <stdint.h>
 

@@ -10,8 +10,8 @@
  *
  * All calls under the cache's lock.
  */
-#ifndef KV_MISS_CURVE_H
-#define KV_MISS_CURVE_H
+#ifndef KV_CACHE_EVICT_MISS_CURVE_H
+#define KV_CACHE_EVICT_MISS_CURVE_H
 
 #include "common/kv.h"
 

@@ -16,8 +16,8 @@
  * All calls under the cache's lock.  A policy owns nothing but links; its nodes
  * lie in their blocks' slots (DRAM) or in the blocks (SSD).
  */
-#ifndef KV_POLICY_H
-#define KV_POLICY_H
+#ifndef KV_CACHE_EVICT_POLICY_H
+#define KV_CACHE_EVICT_POLICY_H
 
 #include "cache/evict/hit_density.h"
 #include "cache/evict/shadow_cache.h"

@@ -9,8 +9,8 @@
  *
  * All calls under the cache's lock.
  */
-#ifndef KV_SHADOW_H
-#define KV_SHADOW_H
+#ifndef KV_CACHE_EVICT_SHADOW_CACHE_H
+#define KV_CACHE_EVICT_SHADOW_CACHE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -17,8 +17,8 @@
  * everything that is not at the device ends with -EIO and every later submit
  * too; kv_ring_failed then says so.
  */
-#ifndef KV_RING_H
-#define KV_RING_H
+#ifndef KV_CACHE_IO_RING_H
+#define KV_CACHE_IO_RING_H
 
 #include <sys/queue.h>
 

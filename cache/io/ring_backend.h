@@ -3,8 +3,8 @@
  * ring_backend.h - between the ring's queue and what carries it out; for
  * cache/ring*.c and for tests that carry it out badly.
  */
-#ifndef KV_RING_BACKEND_H
-#define KV_RING_BACKEND_H
+#ifndef KV_CACHE_IO_RING_BACKEND_H
+#define KV_CACHE_IO_RING_BACKEND_H
 
 #include "cache/io/ring.h"
 

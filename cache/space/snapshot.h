@@ -4,8 +4,8 @@
  *
  * All calls with cache->lock held, unless they say otherwise.
  */
-#ifndef KV_SNAPSHOT_H
-#define KV_SNAPSHOT_H
+#ifndef KV_CACHE_SPACE_SNAPSHOT_H
+#define KV_CACHE_SPACE_SNAPSHOT_H
 
 #include <sys/queue.h>
 

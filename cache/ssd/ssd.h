@@ -3,8 +3,8 @@
  * ssd.h - the SSD tier inside the cache: slots of files, writes, commits,
  * health.
  */
-#ifndef KV_SSD_H
-#define KV_SSD_H
+#ifndef KV_CACHE_SSD_SSD_H
+#define KV_CACHE_SSD_SSD_H
 
 #include "cache/core/core.h"
 

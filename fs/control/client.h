@@ -4,8 +4,8 @@
  *
  * Control thread only.
  */
-#ifndef KV_FS_CLIENT_H
-#define KV_FS_CLIENT_H
+#ifndef KV_FS_CONTROL_CLIENT_H
+#define KV_FS_CONTROL_CLIENT_H
 
 #include "fs/access.h"
 #include "fs/control/client_state.h"

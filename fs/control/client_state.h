@@ -4,8 +4,8 @@
  * arena segments whose descriptors it was given, and what it has picked for
  * snapshots that it has not made yet.
  */
-#ifndef KV_FS_HOLDINGS_H
-#define KV_FS_HOLDINGS_H
+#ifndef KV_FS_CONTROL_CLIENT_STATE_H
+#define KV_FS_CONTROL_CLIENT_STATE_H
 
 #include "cache/cache.h"
 #include "fs/control/partial_fill.h"

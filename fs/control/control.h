@@ -26,8 +26,8 @@
  *
  * Limits, beyond which an item fails with -ENOSPC (connections are closed):
  */
-#ifndef KV_FS_CONTROL_H
-#define KV_FS_CONTROL_H
+#ifndef KV_FS_CONTROL_CONTROL_H
+#define KV_FS_CONTROL_CONTROL_H
 
 #include "cache/cache.h"
 

@@ -2,8 +2,8 @@
 /*
  * deadline.h - which request's time is up first.
  */
-#ifndef KV_FS_DEADLINE_H
-#define KV_FS_DEADLINE_H
+#ifndef KV_FS_CONTROL_DEADLINE_H
+#define KV_FS_CONTROL_DEADLINE_H
 
 #include "common/kv.h"
 

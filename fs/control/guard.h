@@ -6,8 +6,8 @@
  * punching a hole in it; where no 2 MiB page is free for the hole the kernel
  * answers the reader with SIGBUS.  A guarded copy turns that into an error.
  */
-#ifndef KV_FS_GUARD_H
-#define KV_FS_GUARD_H
+#ifndef KV_FS_CONTROL_GUARD_H
+#define KV_FS_CONTROL_GUARD_H
 
 #include "common/copy.h"
 

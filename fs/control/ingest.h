@@ -3,8 +3,8 @@
  * ingest.h - threads for what must not hold up the control thread: copying and
  * hashing saves, and the few cache calls that wait.
  */
-#ifndef KV_FS_INGEST_H
-#define KV_FS_INGEST_H
+#ifndef KV_FS_CONTROL_INGEST_H
+#define KV_FS_CONTROL_INGEST_H
 
 #include "common/copy.h"
 

@@ -2,8 +2,8 @@
 /*
  * listener.h - the control socket's name in the file system.
  */
-#ifndef KV_FS_LISTENER_H
-#define KV_FS_LISTENER_H
+#ifndef KV_FS_CONTROL_LISTENER_H
+#define KV_FS_CONTROL_LISTENER_H
 
 #include <sys/types.h>
 

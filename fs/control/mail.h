@@ -2,8 +2,8 @@
 /*
  * mail.h - work handed over to the control thread by other threads.
  */
-#ifndef KV_FS_MAIL_H
-#define KV_FS_MAIL_H
+#ifndef KV_FS_CONTROL_MAIL_H
+#define KV_FS_CONTROL_MAIL_H
 
 #include "common/kv.h"
 

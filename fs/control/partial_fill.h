@@ -4,8 +4,8 @@
  *
  * Control thread only, but for kv_partial_fill_landed.
  */
-#ifndef KV_FS_PARTIAL_H
-#define KV_FS_PARTIAL_H
+#ifndef KV_FS_CONTROL_PARTIAL_FILL_H
+#define KV_FS_CONTROL_PARTIAL_FILL_H
 
 #include <stdatomic.h>
 

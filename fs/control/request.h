@@ -5,8 +5,8 @@
  *
  * Control thread only.
  */
-#ifndef KV_FS_REQUEST_H
-#define KV_FS_REQUEST_H
+#ifndef KV_FS_CONTROL_REQUEST_H
+#define KV_FS_CONTROL_REQUEST_H
 
 #include "fs/control/client.h"
 

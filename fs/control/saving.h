@@ -4,8 +4,8 @@
  *
  * Control thread only.
  */
-#ifndef KV_FS_SAVING_H
-#define KV_FS_SAVING_H
+#ifndef KV_FS_CONTROL_SAVING_H
+#define KV_FS_CONTROL_SAVING_H
 
 #include "fs/control/request.h"
 

@@ -2,8 +2,8 @@
 /*
  * send_queue.h - messages for a client that does not read as fast as we write.
  */
-#ifndef KV_FS_OUTBOX_H
-#define KV_FS_OUTBOX_H
+#ifndef KV_FS_CONTROL_SEND_QUEUE_H
+#define KV_FS_CONTROL_SEND_QUEUE_H
 
 #include "common/kv.h"
 

@@ -4,8 +4,8 @@
  *
  * Everything here belongs to the control thread, except what says otherwise.
  */
-#ifndef KV_FS_SERVER_H
-#define KV_FS_SERVER_H
+#ifndef KV_FS_CONTROL_SERVER_H
+#define KV_FS_CONTROL_SERVER_H
 
 #include <stdatomic.h>
 #include <sys/queue.h>

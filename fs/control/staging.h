@@ -2,8 +2,8 @@
 /*
  * staging.h - the memory from which a client saves, mapped read-only.
  */
-#ifndef KV_FS_STAGING_H
-#define KV_FS_STAGING_H
+#ifndef KV_FS_CONTROL_STAGING_H
+#define KV_FS_CONTROL_STAGING_H
 
 #include "common/kv.h"
 

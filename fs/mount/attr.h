@@ -2,8 +2,8 @@
 /*
  * attr.h - what stat(2) shows of a node.
  */
-#ifndef KV_FS_ATTR_H
-#define KV_FS_ATTR_H
+#ifndef KV_FS_MOUNT_ATTR_H
+#define KV_FS_MOUNT_ATTR_H
 
 #include <sys/stat.h>
 

@@ -2,8 +2,8 @@
 /*
  * dotkvfs.h - the files below .kvfs, made when they are opened.
  */
-#ifndef KV_FS_VIRTUAL_H
-#define KV_FS_VIRTUAL_H
+#ifndef KV_FS_MOUNT_DOTKVFS_H
+#define KV_FS_MOUNT_DOTKVFS_H
 
 #include "fs/mount/mount.h"
 

@@ -9,8 +9,8 @@
  *
  * Threads: any; calls on one draft exclude each other.
  */
-#ifndef KV_FS_DRAFT_H
-#define KV_FS_DRAFT_H
+#ifndef KV_FS_MOUNT_DRAFT_H
+#define KV_FS_MOUNT_DRAFT_H
 
 #include "cache/cache.h"
 

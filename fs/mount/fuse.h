@@ -3,8 +3,8 @@
  * fuse.h - the version of libfuse's low-level interface that fs/ is written
  * for.
  */
-#ifndef KV_FS_FUSE_H
-#define KV_FS_FUSE_H
+#ifndef KV_FS_MOUNT_FUSE_H
+#define KV_FS_MOUNT_FUSE_H
 
 #define FUSE_USE_VERSION 312
 #include <fuse3/fuse_lowlevel.h>

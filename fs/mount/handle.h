@@ -2,8 +2,8 @@
 /*
  * handle.h - what a file or directory that is open through the mount holds.
  */
-#ifndef KV_FS_HANDLE_H
-#define KV_FS_HANDLE_H
+#ifndef KV_FS_MOUNT_HANDLE_H
+#define KV_FS_MOUNT_HANDLE_H
 
 #include <sys/queue.h>
 

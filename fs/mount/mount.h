@@ -2,8 +2,8 @@
 /*
  * mount.h - everything that belongs to one mounted store.
  */
-#ifndef KV_FS_MOUNT_H
-#define KV_FS_MOUNT_H
+#ifndef KV_FS_MOUNT_MOUNT_H
+#define KV_FS_MOUNT_MOUNT_H
 
 #include "cache/cache.h"
 #include "fs/options.h"

@@ -3,8 +3,8 @@
  * name.h - names that can be written: a block's own, `.<key>.<suffix>` beside
  * it (as rsync makes them, to be renamed), `.layout` and `.layout.<suffix>`.
  */
-#ifndef KV_FS_NAME_H
-#define KV_FS_NAME_H
+#ifndef KV_FS_MOUNT_NAME_H
+#define KV_FS_MOUNT_NAME_H
 
 #include "common/block.h"
 

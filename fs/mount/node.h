@@ -5,8 +5,8 @@
  * The id says everything: type, space, directory, block.  So nothing is kept
  * per inode, the kernel's forgets need no answer, and no id is used twice.
  */
-#ifndef KV_FS_NODE_H
-#define KV_FS_NODE_H
+#ifndef KV_FS_MOUNT_NODE_H
+#define KV_FS_MOUNT_NODE_H
 
 #include "common/kv.h"
 

@@ -8,8 +8,8 @@
  * on the mount hangs (seen).  An inode whose attributes are forgotten is asked
  * for anew, we answer ESTALE, and the kernel looks the name up again.
  */
-#ifndef KV_FS_NOTIFY_H
-#define KV_FS_NOTIFY_H
+#ifndef KV_FS_MOUNT_NOTIFY_H
+#define KV_FS_MOUNT_NOTIFY_H
 
 #include "fs/mount/fuse.h"
 #include "fs/mount/mount.h"

@@ -2,8 +2,8 @@
 /*
  * ops.h - the FUSE handlers.  Each replies exactly once.
  */
-#ifndef KV_FS_OPS_H
-#define KV_FS_OPS_H
+#ifndef KV_FS_MOUNT_OPS_H
+#define KV_FS_MOUNT_OPS_H
 
 #include "fs/mount/fuse.h"
 

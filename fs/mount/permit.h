@@ -2,8 +2,8 @@
 /*
  * permit.h - the daemon's own check of who asks, besides default_permissions.
  */
-#ifndef KV_FS_PERMIT_H
-#define KV_FS_PERMIT_H
+#ifndef KV_FS_MOUNT_PERMIT_H
+#define KV_FS_MOUNT_PERMIT_H
 
 #include "cache/cache.h"
 #include "fs/mount/fuse.h"

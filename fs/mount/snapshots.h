@@ -5,8 +5,8 @@
  *
  * The caller has found the space, and checked the rights in it.
  */
-#ifndef KV_FS_SNAPSHOTS_H
-#define KV_FS_SNAPSHOTS_H
+#ifndef KV_FS_MOUNT_SNAPSHOTS_H
+#define KV_FS_MOUNT_SNAPSHOTS_H
 
 #include <sys/stat.h>
 

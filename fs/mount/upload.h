@@ -9,8 +9,8 @@
  *
  * Threads: any.
  */
-#ifndef KV_FS_UPLOAD_H
-#define KV_FS_UPLOAD_H
+#ifndef KV_FS_MOUNT_UPLOAD_H
+#define KV_FS_MOUNT_UPLOAD_H
 
 #include <sys/stat.h>
 

@@ -9,8 +9,8 @@
  *
  * Between get and put: on one thread, which has entered the GPU.
  */
-#ifndef KV_CUDA_LANE_H
-#define KV_CUDA_LANE_H
+#ifndef KV_KERNELS_CUDA_COPY_STREAM_H
+#define KV_KERNELS_CUDA_COPY_STREAM_H
 
 #include "kernels/cuda/gpu.h"
 #include "kernels/device/scatter.h"

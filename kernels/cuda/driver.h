@@ -6,8 +6,8 @@
  * it is used here, so that no CUDA header is needed; abi.cu compares them with
  * the real ones wherever there are any.  The names are the driver's, too.
  */
-#ifndef KV_CUDA_DRIVER_H
-#define KV_CUDA_DRIVER_H
+#ifndef KV_KERNELS_CUDA_DRIVER_H
+#define KV_KERNELS_CUDA_DRIVER_H
 
 #include <stddef.h>
 #include <stdint.h>

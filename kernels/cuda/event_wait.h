@@ -3,8 +3,8 @@
  * event_wait.h - what the caller's stream had been given when a transfer was
  * begun.
  */
-#ifndef KV_CUDA_MARK_H
-#define KV_CUDA_MARK_H
+#ifndef KV_KERNELS_CUDA_EVENT_WAIT_H
+#define KV_KERNELS_CUDA_EVENT_WAIT_H
 
 #include "kernels/cuda/gpu.h"
 

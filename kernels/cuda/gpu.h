@@ -3,8 +3,8 @@
  * gpu.h - a GPU in use: its context, its kernels, what threads of ours need to
  * make calls, and what its errors mean.
  */
-#ifndef KV_CUDA_GPU_H
-#define KV_CUDA_GPU_H
+#ifndef KV_KERNELS_CUDA_GPU_H
+#define KV_KERNELS_CUDA_GPU_H
 
 #include <stdatomic.h>
 #include <sys/queue.h>

@@ -4,8 +4,8 @@
  * cuModuleLoadData.  Zeroes in a build for the stand-in driver, which has the
  * kernels itself.
  */
-#ifndef KV_CUDA_IMAGE_H
-#define KV_CUDA_IMAGE_H
+#ifndef KV_KERNELS_CUDA_IMAGE_H
+#define KV_KERNELS_CUDA_IMAGE_H
 
 extern const unsigned char kv_cuda_image[];
 

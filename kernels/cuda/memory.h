@@ -2,8 +2,8 @@
 /*
  * memory.h - memory of a GPU that is the library's own, at stable addresses.
  */
-#ifndef KV_CUDA_MEMORY_H
-#define KV_CUDA_MEMORY_H
+#ifndef KV_KERNELS_CUDA_MEMORY_H
+#define KV_KERNELS_CUDA_MEMORY_H
 
 #include "kernels/cuda/gpu.h"
 

@@ -3,8 +3,8 @@
  * pinned.h - host memory that batches come from or go to, registered with
  * the driver in the background, a chunk at a time.
  */
-#ifndef KV_CUDA_PINNED_H
-#define KV_CUDA_PINNED_H
+#ifndef KV_KERNELS_CUDA_PINNED_H
+#define KV_KERNELS_CUDA_PINNED_H
 
 #include "kernels/cuda/gpu.h"
 

@@ -5,8 +5,8 @@
  *
  * Depends on the layout alone, not on blocks and pages.
  */
-#ifndef KV_CUDA_PLAN_H
-#define KV_CUDA_PLAN_H
+#ifndef KV_KERNELS_CUDA_PLAN_H
+#define KV_KERNELS_CUDA_PLAN_H
 
 #include "kernels/device/device.h"
 #include "kernels/device/scatter.h"

@@ -2,8 +2,8 @@
 /*
  * semaphore.h - holds the caller's streams up until a transfer is over.
  */
-#ifndef KV_CUDA_GATE_H
-#define KV_CUDA_GATE_H
+#ifndef KV_KERNELS_CUDA_SEMAPHORE_H
+#define KV_KERNELS_CUDA_SEMAPHORE_H
 
 #include "kernels/cuda/gpu.h"
 

@@ -2,8 +2,8 @@
 /*
  * transfer.h - a batch's way from host memory to pages and back.
  */
-#ifndef KV_CUDA_TRANSFER_H
-#define KV_CUDA_TRANSFER_H
+#ifndef KV_KERNELS_CUDA_TRANSFER_H
+#define KV_KERNELS_CUDA_TRANSFER_H
 
 #include "kernels/cuda/gpu.h"
 #include "kernels/device/device.h"

@@ -2,8 +2,8 @@
 /*
  * copier.h - the library's copy threads: one for each processor, four at most.
  */
-#ifndef KV_COPIER_H
-#define KV_COPIER_H
+#ifndef KV_KERNELS_DEVICE_COPIER_H
+#define KV_KERNELS_DEVICE_COPIER_H
 
 #include <sys/queue.h>
 

@@ -7,8 +7,8 @@
  * with the call that began it.  The other calls are short.  A member that is
  * NULL is one that the device has no need of, except where it says otherwise.
  */
-#ifndef KV_DEVICE_H
-#define KV_DEVICE_H
+#ifndef KV_KERNELS_DEVICE_DEVICE_H
+#define KV_KERNELS_DEVICE_DEVICE_H
 
 #include "common/kv.h"
 

@@ -6,8 +6,8 @@
  * As device.h says of reserve, grow and release.  A child of a fork does not
  * have it.
  */
-#ifndef KV_HOSTMEM_H
-#define KV_HOSTMEM_H
+#ifndef KV_KERNELS_DEVICE_HOSTMEM_H
+#define KV_KERNELS_DEVICE_HOSTMEM_H
 
 #include "common/kv.h"
 

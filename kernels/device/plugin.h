@@ -2,8 +2,8 @@
 /*
  * plugin.h - devices that are libraries of their own, loaded when asked for.
  */
-#ifndef KV_PLUGIN_H
-#define KV_PLUGIN_H
+#ifndef KV_KERNELS_DEVICE_PLUGIN_H
+#define KV_KERNELS_DEVICE_PLUGIN_H
 
 #include "kernels/device/device.h"
 

@@ -8,8 +8,8 @@
  * in units of KV_SCATTER_UNIT bytes of one run at most, numbered through all
  * sections and then through all blocks.  A unit is done by @lanes threads.
  */
-#ifndef KV_SCATTER_H
-#define KV_SCATTER_H
+#ifndef KV_KERNELS_DEVICE_SCATTER_H
+#define KV_KERNELS_DEVICE_SCATTER_H
 
 #include <stdint.h>
 

@@ -2,8 +2,8 @@
 /*
  * strides.h - from the views of a pool's descriptor to the strides of a block.
  */
-#ifndef KV_PIECES_H
-#define KV_PIECES_H
+#ifndef KV_KERNELS_DEVICE_STRIDES_H
+#define KV_KERNELS_DEVICE_STRIDES_H
 
 #include "kernels/device/device.h"
 #include "kernels/kvfs.h"

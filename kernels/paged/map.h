@@ -3,8 +3,8 @@
  * map.h - blocks in pages of a paged pool, for as long as somebody uses
  * them.
  */
-#ifndef KV_MAP_H
-#define KV_MAP_H
+#ifndef KV_KERNELS_PAGED_MAP_H
+#define KV_KERNELS_PAGED_MAP_H
 
 #include "kernels/paged/paged_pool.h"
 #include "kernels/transfer/xfer.h"

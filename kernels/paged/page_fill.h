@@ -3,8 +3,8 @@
  * page_fill.h - a few blocks on their way from the cache to pages of a reserved
  * pool.
  */
-#ifndef KV_PAGE_FILL_H
-#define KV_PAGE_FILL_H
+#ifndef KV_KERNELS_PAGED_PAGE_FILL_H
+#define KV_KERNELS_PAGED_PAGE_FILL_H
 
 #include "kernels/paged/paged_pool.h"
 

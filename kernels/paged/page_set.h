@@ -2,8 +2,8 @@
 /*
  * page_set.h - pages of a paged pool that the engine writes to.
  */
-#ifndef KV_TAKEN_H
-#define KV_TAKEN_H
+#ifndef KV_KERNELS_PAGED_PAGE_SET_H
+#define KV_KERNELS_PAGED_PAGE_SET_H
 
 #include "kernels/paged/paged_pool.h"
 

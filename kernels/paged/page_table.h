@@ -5,8 +5,8 @@
  * It knows nothing of bytes: who moves them tells it.  All calls with
  * session->lock held, none of them costs more in a larger pool.
  */
-#ifndef KV_PAGE_TABLE_H
-#define KV_PAGE_TABLE_H
+#ifndef KV_KERNELS_PAGED_PAGE_TABLE_H
+#define KV_KERNELS_PAGED_PAGE_TABLE_H
 
 #include <sys/queue.h>
 

@@ -2,8 +2,8 @@
 /*
  * paged_pool.h - a pool whose pages are the library's own.
  */
-#ifndef KV_RESERVE_H
-#define KV_RESERVE_H
+#ifndef KV_KERNELS_PAGED_PAGED_POOL_H
+#define KV_KERNELS_PAGED_PAGED_POOL_H
 
 #include <sys/queue.h>
 

@@ -2,8 +2,8 @@
 /*
  * ask.h - one question and its answer, on the look-up connection.
  */
-#ifndef KV_ASK_H
-#define KV_ASK_H
+#ifndef KV_KERNELS_SESSION_ASK_H
+#define KV_KERNELS_SESSION_ASK_H
 
 #include "common/kv.h"
 #include "common/wire.h"

@@ -4,8 +4,8 @@
  *
  * All calls with session->lock held.
  */
-#ifndef KV_ATTACH_H
-#define KV_ATTACH_H
+#ifndef KV_KERNELS_SESSION_ATTACH_H
+#define KV_KERNELS_SESSION_ATTACH_H
 
 #include <sys/queue.h>
 

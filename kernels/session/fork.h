@@ -5,8 +5,8 @@
  * In the child every handle answers -EBADF, and the connections' descriptors
  * are closed: a child that outlives its parent must not keep its leases.
  */
-#ifndef KV_FORK_H
-#define KV_FORK_H
+#ifndef KV_KERNELS_SESSION_FORK_H
+#define KV_KERNELS_SESSION_FORK_H
 
 struct kvfs_session;
 

@@ -2,8 +2,8 @@
 /*
  * link.h - one connection to the daemon, and whole messages on it.
  */
-#ifndef KV_LINK_H
-#define KV_LINK_H
+#ifndef KV_KERNELS_SESSION_LINK_H
+#define KV_KERNELS_SESSION_LINK_H
 
 #include <sys/types.h>
 

@@ -3,8 +3,8 @@
  * lookup.h - queries: the checks and conversions that look-ups and leases
  * share.
  */
-#ifndef KV_LOOKUP_H
-#define KV_LOOKUP_H
+#ifndef KV_KERNELS_SESSION_LOOKUP_H
+#define KV_KERNELS_SESSION_LOOKUP_H
 
 #include "kernels/kvfs.h"
 #include "common/kv.h"

@@ -5,8 +5,8 @@
  *
  * All calls with session->lock held.
  */
-#ifndef KV_MAPPING_H
-#define KV_MAPPING_H
+#ifndef KV_KERNELS_SESSION_MAPPED_SEGMENT_H
+#define KV_KERNELS_SESSION_MAPPED_SEGMENT_H
 
 #include <sys/queue.h>
 

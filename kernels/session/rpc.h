@@ -2,8 +2,8 @@
 /*
  * rpc.h - requests under way on the session's asynchronous connection.
  */
-#ifndef KV_RPC_H
-#define KV_RPC_H
+#ifndef KV_KERNELS_SESSION_RPC_H
+#define KV_KERNELS_SESSION_RPC_H
 
 #include <sys/queue.h>
 

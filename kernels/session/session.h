@@ -4,8 +4,8 @@
  *
  * Lock order: lookup_lock, receive_lock, lock, then the copier's own.
  */
-#ifndef KV_SESSION_H
-#define KV_SESSION_H
+#ifndef KV_KERNELS_SESSION_SESSION_H
+#define KV_KERNELS_SESSION_SESSION_H
 
 #include <stdatomic.h>
 #include <sys/queue.h>

@@ -2,8 +2,8 @@
 /*
  * snapshot.h - reading a snapshot's keys from the daemon.
  */
-#ifndef KV_LIB_SNAPSHOT_H
-#define KV_LIB_SNAPSHOT_H
+#ifndef KV_KERNELS_SESSION_SNAPSHOT_H
+#define KV_KERNELS_SESSION_SNAPSHOT_H
 
 #include "kernels/kvfs.h"
 #include "common/wire.h"

@@ -2,8 +2,8 @@
 /*
  * space.h - a space as a client knows it: its name, layout and number.
  */
-#ifndef KV_LIB_SPACE_H
-#define KV_LIB_SPACE_H
+#ifndef KV_KERNELS_SESSION_SPACE_H
+#define KV_KERNELS_SESSION_SPACE_H
 
 #include "kernels/kvfs.h"
 #include "common/kv.h"

@@ -2,8 +2,8 @@
 /*
  * thread.h - the library's own threads: named, and deaf to signals.
  */
-#ifndef KV_LIB_THREAD_H
-#define KV_LIB_THREAD_H
+#ifndef KV_KERNELS_SESSION_THREAD_H
+#define KV_KERNELS_SESSION_THREAD_H
 
 #include "common/kv.h"
 

@@ -4,8 +4,8 @@
  *
  * All calls with session->lock held.
  */
-#ifndef KV_TIMER_H
-#define KV_TIMER_H
+#ifndef KV_KERNELS_SESSION_TIMER_H
+#define KV_KERNELS_SESSION_TIMER_H
 
 #include <sys/queue.h>
 

@@ -2,8 +2,8 @@
 /*
  * worker.h - threads for work that may wait, kept for the next one.
  */
-#ifndef KV_LIB_WORKER_H
-#define KV_LIB_WORKER_H
+#ifndef KV_KERNELS_SESSION_WORKER_H
+#define KV_KERNELS_SESSION_WORKER_H
 
 #include <sys/queue.h>
 

@@ -5,8 +5,8 @@
  *
  * All calls with session->lock held.
  */
-#ifndef KV_BATCH_H
-#define KV_BATCH_H
+#ifndef KV_KERNELS_TRANSFER_BATCH_H
+#define KV_KERNELS_TRANSFER_BATCH_H
 
 #include "kernels/device/device.h"
 #include "kernels/transfer/hold.h"

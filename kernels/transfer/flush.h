@@ -2,8 +2,8 @@
 /*
  * flush.h - waiting for what is sealed to be durable, and barriers.
  */
-#ifndef KV_FLUSH_H
-#define KV_FLUSH_H
+#ifndef KV_KERNELS_TRANSFER_FLUSH_H
+#define KV_KERNELS_TRANSFER_FLUSH_H
 
 struct kvfs_session;
 struct kvfs_xfer;

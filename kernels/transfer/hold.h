@@ -4,8 +4,8 @@
  *
  * All calls with session->lock held, but for new.
  */
-#ifndef KV_HOLD_H
-#define KV_HOLD_H
+#ifndef KV_KERNELS_TRANSFER_HOLD_H
+#define KV_KERNELS_TRANSFER_HOLD_H
 
 #include "kernels/transfer/xfer.h"
 

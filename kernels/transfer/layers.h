@@ -2,8 +2,8 @@
 /*
  * layers.h - which bytes of a block belong to which layers of the model.
  */
-#ifndef KV_LAYERS_H
-#define KV_LAYERS_H
+#ifndef KV_KERNELS_TRANSFER_LAYERS_H
+#define KV_KERNELS_TRANSFER_LAYERS_H
 
 #include "kernels/device/device.h"
 #include "common/layout.h"

@@ -2,8 +2,8 @@
 /*
  * lease.h - a client's hold on blocks in DRAM.
  */
-#ifndef KV_LEASE_H
-#define KV_LEASE_H
+#ifndef KV_KERNELS_TRANSFER_LEASE_H
+#define KV_KERNELS_TRANSFER_LEASE_H
 
 #include <stdatomic.h>
 #include <sys/queue.h>

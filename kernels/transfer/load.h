@@ -2,8 +2,8 @@
 /*
  * load.h - arena to pages.
  */
-#ifndef KV_LOAD_H
-#define KV_LOAD_H
+#ifndef KV_KERNELS_TRANSFER_LOAD_H
+#define KV_KERNELS_TRANSFER_LOAD_H
 
 struct kvfs_xfer;
 

@@ -2,8 +2,8 @@
 /*
  * opts.h - what a caller's options mean for a transfer.
  */
-#ifndef KV_OPTS_H
-#define KV_OPTS_H
+#ifndef KV_KERNELS_TRANSFER_OPTS_H
+#define KV_KERNELS_TRANSFER_OPTS_H
 
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/xfer.h"

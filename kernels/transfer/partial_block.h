@@ -5,8 +5,8 @@
  *
  * All calls with session->lock held.
  */
-#ifndef KV_PARTS_H
-#define KV_PARTS_H
+#ifndef KV_KERNELS_TRANSFER_PARTIAL_BLOCK_H
+#define KV_KERNELS_TRANSFER_PARTIAL_BLOCK_H
 
 #include "common/coverage.h"
 #include "kernels/transfer/hold.h"

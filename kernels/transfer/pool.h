@@ -2,8 +2,8 @@
 /*
  * pool.h - the engine's paged memory, as described once and checked.
  */
-#ifndef KV_LIB_POOL_H
-#define KV_LIB_POOL_H
+#ifndef KV_KERNELS_TRANSFER_POOL_H
+#define KV_KERNELS_TRANSFER_POOL_H
 
 #include "kernels/device/device.h"
 #include "kernels/kvfs.h"

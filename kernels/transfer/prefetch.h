@@ -2,8 +2,8 @@
 /*
  * prefetch.h - blocks brought to DRAM on a hint.
  */
-#ifndef KV_PREFETCH_H
-#define KV_PREFETCH_H
+#ifndef KV_KERNELS_TRANSFER_PREFETCH_H
+#define KV_KERNELS_TRANSFER_PREFETCH_H
 
 #include "kernels/kvfs.h"
 

@@ -2,8 +2,8 @@
 /*
  * save.h - pages to staging to sealed.
  */
-#ifndef KV_SAVE_H
-#define KV_SAVE_H
+#ifndef KV_KERNELS_TRANSFER_SAVE_H
+#define KV_KERNELS_TRANSFER_SAVE_H
 
 #include "common/kv.h"
 

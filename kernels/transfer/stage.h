@@ -8,8 +8,8 @@
  *
  * Threads: new on any thread; all else with session->lock held.
  */
-#ifndef KV_STAGE_H
-#define KV_STAGE_H
+#ifndef KV_KERNELS_TRANSFER_STAGE_H
+#define KV_KERNELS_TRANSFER_STAGE_H
 
 #include <sys/queue.h>
 

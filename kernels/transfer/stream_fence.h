@@ -3,8 +3,8 @@
  * stream_fence.h - something that ends when what a stream was given so far is
  * over.
  */
-#ifndef KV_STREAM_FENCE_H
-#define KV_STREAM_FENCE_H
+#ifndef KV_KERNELS_TRANSFER_STREAM_FENCE_H
+#define KV_KERNELS_TRANSFER_STREAM_FENCE_H
 
 #include "kernels/transfer/xfer.h"
 

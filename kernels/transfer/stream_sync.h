@@ -3,8 +3,8 @@
  * stream_sync.h - copies after the caller's work on the device, and that after
  * them.
  */
-#ifndef KV_STREAM_SYNC_H
-#define KV_STREAM_SYNC_H
+#ifndef KV_KERNELS_TRANSFER_STREAM_SYNC_H
+#define KV_KERNELS_TRANSFER_STREAM_SYNC_H
 
 #include "kernels/kvfs.h"
 #include "common/kv.h"

@@ -4,8 +4,8 @@
  *
  * All calls with session->lock held.
  */
-#ifndef KV_XFER_H
-#define KV_XFER_H
+#ifndef KV_KERNELS_TRANSFER_XFER_H
+#define KV_KERNELS_TRANSFER_XFER_H
 
 #include <stdatomic.h>
 #include <sys/queue.h>

@@ -6,8 +6,8 @@
  * The calls are interposed: what is defined here is what the daemon and LMDB
  * call.  Requests to the disk go by io_uring, past all this: test_faults.c.
  */
-#ifndef KV_TESTS_CALLS_H
-#define KV_TESTS_CALLS_H
+#ifndef KV_TESTS_CACHE_CALLS_H
+#define KV_TESTS_CACHE_CALLS_H
 
 #include <dirent.h>
 #include <dlfcn.h>

@@ -8,8 +8,8 @@
  *
  * LOCKING   disk.lock, and ring->lock by its rules; never both.
  */
-#ifndef KV_FAULTY_H
-#define KV_FAULTY_H
+#ifndef KV_TESTS_CACHE_FAULTY_H
+#define KV_TESTS_CACHE_FAULTY_H
 
 #include <stdatomic.h>
 #include <stdio.h>

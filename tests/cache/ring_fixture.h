@@ -3,8 +3,8 @@
  * ring_fixture.h - a ring and a file for it, in a directory below /var/tmp,
  * because O_DIRECT wants a real disk; and requests that are counted.
  */
-#ifndef KV_RING_FIXTURE_H
-#define KV_RING_FIXTURE_H
+#ifndef KV_TESTS_CACHE_RING_FIXTURE_H
+#define KV_TESTS_CACHE_RING_FIXTURE_H
 
 #include <setjmp.h>
 #include <stdarg.h>

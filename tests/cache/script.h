@@ -6,8 +6,8 @@
  * In each: what is read is exact or a miss, what was acknowledged as durable is
  * there after a restart, what was removed is not, and nothing leaks.
  */
-#ifndef KV_SCRIPT_H
-#define KV_SCRIPT_H
+#ifndef KV_TESTS_CACHE_SCRIPT_H
+#define KV_TESTS_CACHE_SCRIPT_H
 
 #include <sys/wait.h>
 

@@ -6,8 +6,8 @@
  * It lives in memory where that is possible: thousands of stores are made here,
  * and what a real disk does is not the question.
  */
-#ifndef KV_SMALL_STORE_H
-#define KV_SMALL_STORE_H
+#ifndef KV_TESTS_CACHE_SMALL_STORE_H
+#define KV_TESTS_CACHE_SMALL_STORE_H
 
 #include <setjmp.h>
 #include <stdarg.h>

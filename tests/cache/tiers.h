@@ -3,8 +3,8 @@
  * tiers.h - a cache with both tiers, and spaces whose chains are saved as
  * libkvfs saves them.
  */
-#ifndef KV_TESTS_TIERS_H
-#define KV_TESTS_TIERS_H
+#ifndef KV_TESTS_CACHE_TIERS_H
+#define KV_TESTS_CACHE_TIERS_H
 
 #include <setjmp.h>
 #include <stdarg.h>

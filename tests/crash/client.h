@@ -6,8 +6,8 @@
  * A program that is told to stop (SIGTERM) and does not within 15 s is killed
  * by its alarm: the test sees that something hangs.
  */
-#ifndef KV_TESTS_CLIENT_H
-#define KV_TESTS_CLIENT_H
+#ifndef KV_TESTS_CRASH_CLIENT_H
+#define KV_TESTS_CRASH_CLIENT_H
 
 #include <signal.h>
 

@@ -7,8 +7,8 @@
  * A block is known by its id: a space, a writer and an index.  Writing it again
  * after it was removed raises its generation, which changes every line.
  */
-#ifndef KV_TESTS_CONTENT_H
-#define KV_TESTS_CONTENT_H
+#ifndef KV_TESTS_CRASH_CONTENT_H
+#define KV_TESTS_CRASH_CONTENT_H
 
 #include <stdio.h>
 

@@ -7,8 +7,8 @@
  * The log begins with the disk's contents as writes, then a flush; so a reader
  * needs nothing else.  A record's bytes follow it.
  */
-#ifndef KV_TESTS_CUTLOG_H
-#define KV_TESTS_CUTLOG_H
+#ifndef KV_TESTS_CRASH_CUTLOG_H
+#define KV_TESTS_CRASH_CUTLOG_H
 
 #include <stdint.h>
 

@@ -8,8 +8,8 @@
  *
  * One thread; one image at a time.
  */
-#ifndef KV_TESTS_IMAGE_H
-#define KV_TESTS_IMAGE_H
+#ifndef KV_TESTS_CRASH_IMAGE_H
+#define KV_TESTS_CRASH_IMAGE_H
 
 #include <fcntl.h>
 #include <linux/loop.h>

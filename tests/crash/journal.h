@@ -13,8 +13,8 @@
  *          remove begun   not must
  *   remove acknowledged   min = gen + 1: nothing may be found
  */
-#ifndef KV_TESTS_JOURNAL_H
-#define KV_TESTS_JOURNAL_H
+#ifndef KV_TESTS_CRASH_JOURNAL_H
+#define KV_TESTS_CRASH_JOURNAL_H
 
 #include <fcntl.h>
 #include <stdatomic.h>

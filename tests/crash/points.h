@@ -6,8 +6,8 @@
  * adds what it needs to choose: a point is armed at a hit number that was
  * reached before, those that killed least, and were tried least, first.
  */
-#ifndef KV_TESTS_POINTS_H
-#define KV_TESTS_POINTS_H
+#ifndef KV_TESTS_CRASH_POINTS_H
+#define KV_TESTS_CRASH_POINTS_H
 
 #include <stdio.h>
 #include <sys/stat.h>

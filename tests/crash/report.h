@@ -2,8 +2,8 @@
 /*
  * report.h - what a journal says at the end, for people.
  */
-#ifndef KV_TESTS_REPORT_H
-#define KV_TESTS_REPORT_H
+#ifndef KV_TESTS_CRASH_REPORT_H
+#define KV_TESTS_CRASH_REPORT_H
 
 #include "tests/crash/journal.h"
 

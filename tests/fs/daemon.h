@@ -3,8 +3,8 @@
  * daemon.h - a real cache and its control socket, in the test's own process
  * and a directory of its own.
  */
-#ifndef KV_TESTS_DAEMON_H
-#define KV_TESTS_DAEMON_H
+#ifndef KV_TESTS_FS_DAEMON_H
+#define KV_TESTS_FS_DAEMON_H
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
 /*
  * parts.h - WIRE_SAVE_PART from a raw client.  Nothing here asserts.
  */
-#ifndef KV_TESTS_PARTS_H
-#define KV_TESTS_PARTS_H
+#ifndef KV_TESTS_FS_PARTS_H
+#define KV_TESTS_FS_PARTS_H
 
 #include "tests/fs/peer.h"
 

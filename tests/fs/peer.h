@@ -5,8 +5,8 @@
  * Nothing here asserts: a function returns false, or -errno, so that it also
  * works in a program that is not the test itself.
  */
-#ifndef KV_TESTS_PEER_H
-#define KV_TESTS_PEER_H
+#ifndef KV_TESTS_FS_PEER_H
+#define KV_TESTS_FS_PEER_H
 
 #include <fcntl.h>
 #include <poll.h>

@@ -7,8 +7,8 @@
  * promise is broken.  `make fuzz` links it with libFuzzer, whose main wins over
  * the weak one below; any other build makes a program that replays its corpus.
  */
-#ifndef KV_TESTS_FUZZ_H
-#define KV_TESTS_FUZZ_H
+#ifndef KV_TESTS_FUZZ_FUZZ_H
+#define KV_TESTS_FUZZ_FUZZ_H
 
 #include <stdio.h>
 

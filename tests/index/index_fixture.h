@@ -3,8 +3,8 @@
  * index_fixture.h - an index in a directory of its own below /var/tmp, with
  * records whose content follows from their id.
  */
-#ifndef KV_INDEX_FIXTURE_H
-#define KV_INDEX_FIXTURE_H
+#ifndef KV_TESTS_INDEX_INDEX_FIXTURE_H
+#define KV_TESTS_INDEX_INDEX_FIXTURE_H
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,8 +3,8 @@
  * store_fixture.h - a store directory made by hand: STORE/store, spaces, and
  * segment files with slots of three pages.
  */
-#ifndef KV_STORE_FIXTURE_H
-#define KV_STORE_FIXTURE_H
+#ifndef KV_TESTS_INDEX_STORE_FIXTURE_H
+#define KV_TESTS_INDEX_STORE_FIXTURE_H
 
 #include "index_fixture.h"
 

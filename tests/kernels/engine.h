@@ -3,8 +3,8 @@
  * engine.h - the paged memory of engines as they lay it out, and where each
  * byte of a block is in it, worked out here by the engine's own arithmetic.
  */
-#ifndef KV_TESTS_ENGINE_H
-#define KV_TESTS_ENGINE_H
+#ifndef KV_TESTS_KERNELS_ENGINE_H
+#define KV_TESTS_KERNELS_ENGINE_H
 
 #include "tests/kernels/world.h"
 

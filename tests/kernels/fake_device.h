@@ -7,8 +7,8 @@
  * Its pages are plain memory.  A stream is a pointer to a struct fake_stream.
  * It takes the place of kernels/device/device.c in a test that includes it.
  */
-#ifndef KV_TESTS_FAKE_DEVICE_H
-#define KV_TESTS_FAKE_DEVICE_H
+#ifndef KV_TESTS_KERNELS_FAKE_DEVICE_H
+#define KV_TESTS_KERNELS_FAKE_DEVICE_H
 
 #include <stdatomic.h>
 #include <sys/mman.h>

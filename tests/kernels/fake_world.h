@@ -3,8 +3,8 @@
  * fake_world.h - world.h with a pool on the fake device, and what tests of it
  * share.
  */
-#ifndef KV_TESTS_FAKE_WORLD_H
-#define KV_TESTS_FAKE_WORLD_H
+#ifndef KV_TESTS_KERNELS_FAKE_WORLD_H
+#define KV_TESTS_KERNELS_FAKE_WORLD_H
 
 #include "tests/kernels/world.h"
 

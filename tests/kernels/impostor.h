@@ -3,8 +3,8 @@
  * impostor.h - a daemon that does what no daemon should: answers wrongly, late
  * or not at all.  One thread, as many connections as come.
  */
-#ifndef KV_TESTS_IMPOSTOR_H
-#define KV_TESTS_IMPOSTOR_H
+#ifndef KV_TESTS_KERNELS_IMPOSTOR_H
+#define KV_TESTS_KERNELS_IMPOSTOR_H
 
 #include <setjmp.h>
 #include <stdarg.h>

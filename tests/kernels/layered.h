@@ -3,8 +3,8 @@
  * layered.h - the world with a space of four layers, its blocks saved layer by
  * layer.
  */
-#ifndef KV_TESTS_LAYERED_H
-#define KV_TESTS_LAYERED_H
+#ifndef KV_TESTS_KERNELS_LAYERED_H
+#define KV_TESTS_KERNELS_LAYERED_H
 
 #include "tests/kernels/world.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reserved.h - a world with a slow device, and pools of reserved pages in it.
  */
-#ifndef KV_TESTS_RESERVED_H
-#define KV_TESTS_RESERVED_H
+#ifndef KV_TESTS_KERNELS_RESERVED_H
+#define KV_TESTS_KERNELS_RESERVED_H
 
 #include "tests/kernels/slow.h"
 #include "tests/kernels/world.h"

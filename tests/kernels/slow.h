@@ -5,8 +5,8 @@
  *
  * It is every device there is: include this once, in the test's program.
  */
-#ifndef KV_TESTS_SLOW_H
-#define KV_TESTS_SLOW_H
+#ifndef KV_TESTS_KERNELS_SLOW_H
+#define KV_TESTS_KERNELS_SLOW_H
 
 #include <stdatomic.h>
 

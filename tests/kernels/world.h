@@ -5,8 +5,8 @@
  *
  * The daemon is the program "$B/kvfs", without a mount.  It dies with the test.
  */
-#ifndef KV_TESTS_WORLD_H
-#define KV_TESTS_WORLD_H
+#ifndef KV_TESTS_KERNELS_WORLD_H
+#define KV_TESTS_KERNELS_WORLD_H
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,8 +3,8 @@
  * errno.h - what the errno programs share: paths, and a table of calls with the
  * errno each must answer.
  */
-#ifndef KV_TESTS_ERRNO_H
-#define KV_TESTS_ERRNO_H
+#ifndef KV_TESTS_MOUNT_ERRNO_H
+#define KV_TESTS_MOUNT_ERRNO_H
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
 /*
  * bench.h - one run of the bench.
  */
-#ifndef KV_BENCH_H
-#define KV_BENCH_H
+#ifndef KV_TOOLS_BENCH_BENCH_H
+#define KV_TOOLS_BENCH_BENCH_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
 /*
  * child.h - the programs that the bench starts, and their certain end.
  */
-#ifndef KV_BENCH_CHILD_H
-#define KV_BENCH_CHILD_H
+#ifndef KV_TOOLS_BENCH_CHILD_H
+#define KV_TOOLS_BENCH_CHILD_H
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -2,8 +2,8 @@
 /*
  * clock.h - now, for timing.
  */
-#ifndef KV_BENCH_CLOCK_H
-#define KV_BENCH_CLOCK_H
+#ifndef KV_TOOLS_BENCH_CLOCK_H
+#define KV_TOOLS_BENCH_CLOCK_H
 
 #include <stdint.h>
 #include <time.h>

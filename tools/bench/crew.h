@@ -2,8 +2,8 @@
 /*
  * crew.h - threads that memcpy, the reference for everything that copies.
  */
-#ifndef KV_BENCH_CREW_H
-#define KV_BENCH_CREW_H
+#ifndef KV_TOOLS_BENCH_CREW_H
+#define KV_TOOLS_BENCH_CREW_H
 
 #include <stddef.h>
 

@@ -2,8 +2,8 @@
 /*
  * daemon.h - the daemon under test, on a fresh store.
  */
-#ifndef KV_BENCH_DAEMON_H
-#define KV_BENCH_DAEMON_H
+#ifndef KV_TOOLS_BENCH_DAEMON_H
+#define KV_TOOLS_BENCH_DAEMON_H
 
 #include <limits.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
  * figures.h - what is measured.  Each function measures its figures on @rig,
  * reports them, and leaves rig->keys durable; -errno if it could not.
  */
-#ifndef KV_BENCH_FIGURES_H
-#define KV_BENCH_FIGURES_H
+#ifndef KV_TOOLS_BENCH_FIGURES_H
+#define KV_TOOLS_BENCH_FIGURES_H
 
 #include "tools/bench/rig.h"
 

@@ -3,8 +3,8 @@
  * fio.h - what the disk gives: fio with O_DIRECT, io_uring, queue depth 32, and
  * 2 MiB pages and registered buffers, as the daemon has them.
  */
-#ifndef KV_BENCH_FIO_H
-#define KV_BENCH_FIO_H
+#ifndef KV_TOOLS_BENCH_FIO_H
+#define KV_TOOLS_BENCH_FIO_H
 
 #include <stdbool.h>
 #include <stdint.h>

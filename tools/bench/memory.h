@@ -2,8 +2,8 @@
 /*
  * memory.h - plain memory in 2 MiB pages, as an engine's pool would have it.
  */
-#ifndef KV_BENCH_MEMORY_H
-#define KV_BENCH_MEMORY_H
+#ifndef KV_TOOLS_BENCH_MEMORY_H
+#define KV_TOOLS_BENCH_MEMORY_H
 
 #include <stddef.h>
 #include <stdint.h>

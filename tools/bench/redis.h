@@ -2,8 +2,8 @@
 /*
  * redis.h - Redis, asked over a UNIX socket without a client library.
  */
-#ifndef KV_BENCH_REDIS_H
-#define KV_BENCH_REDIS_H
+#ifndef KV_TOOLS_BENCH_REDIS_H
+#define KV_TOOLS_BENCH_REDIS_H
 
 #include <stddef.h>
 

@@ -2,8 +2,8 @@
 /*
  * report.h - figures as a table for people and as JSON lines for programs.
  */
-#ifndef KV_BENCH_REPORT_H
-#define KV_BENCH_REPORT_H
+#ifndef KV_TOOLS_BENCH_REPORT_H
+#define KV_TOOLS_BENCH_REPORT_H
 
 #include <stdbool.h>
 

@@ -3,8 +3,8 @@
  * rig.h - what a figure is measured on: a daemon with one space of blocks, and
  * an engine's pool.
  */
-#ifndef KV_BENCH_RIG_H
-#define KV_BENCH_RIG_H
+#ifndef KV_TOOLS_BENCH_RIG_H
+#define KV_TOOLS_BENCH_RIG_H
 
 #include "kernels/kvfs.h"
 #include "tools/bench/bench.h"

@@ -2,8 +2,8 @@
 /*
  * sample.h - a growing set of measurements and its percentiles.
  */
-#ifndef KV_BENCH_SAMPLE_H
-#define KV_BENCH_SAMPLE_H
+#ifndef KV_TOOLS_BENCH_SAMPLE_H
+#define KV_TOOLS_BENCH_SAMPLE_H
 
 #include <stddef.h>
 

@@ -2,8 +2,8 @@
 /*
  * store.h - a store with many blocks, made without a daemon.
  */
-#ifndef KV_BENCH_STORE_H
-#define KV_BENCH_STORE_H
+#ifndef KV_TOOLS_BENCH_STORE_H
+#define KV_TOOLS_BENCH_STORE_H
 
 #include <stdint.h>
 

@@ -2,8 +2,8 @@
 /*
  * workdir.h - the directory below which everything of one run lies.
  */
-#ifndef KV_BENCH_WORKDIR_H
-#define KV_BENCH_WORKDIR_H
+#ifndef KV_TOOLS_BENCH_WORKDIR_H
+#define KV_TOOLS_BENCH_WORKDIR_H
 
 /* Make a directory below @dir, or beside @build if @dir is NULL.  Its path,
  * absolute, goes to @ret_path (caller frees). */

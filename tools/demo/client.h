@@ -4,8 +4,8 @@
  *
  * Functions return 0 or a count, or -errno, and have said why on stderr.
  */
-#ifndef KV_DEMO_CLIENT_H
-#define KV_DEMO_CLIENT_H
+#ifndef KV_TOOLS_DEMO_CLIENT_H
+#define KV_TOOLS_DEMO_CLIENT_H
 
 #include "tools/demo/engine.h"
 #include "tools/demo/prompt.h"

@@ -6,8 +6,8 @@
  * download.  Functions return 0 or a count, or -errno, and have said why on
  * stderr.
  */
-#ifndef KV_DEMO_ENGINE_H
-#define KV_DEMO_ENGINE_H
+#ifndef KV_TOOLS_DEMO_ENGINE_H
+#define KV_TOOLS_DEMO_ENGINE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -2,8 +2,8 @@
 /*
  * llama.h - SmolLM2-135M-Instruct by llama.cpp's library.
  */
-#ifndef KV_DEMO_LLAMA_H
-#define KV_DEMO_LLAMA_H
+#ifndef KV_TOOLS_DEMO_LLAMA_H
+#define KV_TOOLS_DEMO_LLAMA_H
 
 #include "tools/demo/engine.h"
 

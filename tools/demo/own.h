@@ -6,8 +6,8 @@
  * The demo is a client of libkvfs like any other and sees nothing of the
  * project but kvfs.h, so it brings its own.
  */
-#ifndef KV_DEMO_OWN_H
-#define KV_DEMO_OWN_H
+#ifndef KV_TOOLS_DEMO_OWN_H
+#define KV_TOOLS_DEMO_OWN_H
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 /*
  * prompt.h - the two prompts: a licence, and one that begins as that does.
  */
-#ifndef KV_DEMO_PROMPT_H
-#define KV_DEMO_PROMPT_H
+#ifndef KV_TOOLS_DEMO_PROMPT_H
+#define KV_TOOLS_DEMO_PROMPT_H
 
 #include "tools/demo/engine.h"
 #include "tools/demo/seqstate.h"

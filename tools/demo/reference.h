@@ -7,8 +7,8 @@
  * Functions return 0 or a count, or -errno, and have said why on stderr;
  * -EILSEQ: something differs.
  */
-#ifndef KV_DEMO_REFERENCE_H
-#define KV_DEMO_REFERENCE_H
+#ifndef KV_TOOLS_DEMO_REFERENCE_H
+#define KV_TOOLS_DEMO_REFERENCE_H
 
 #include "tools/demo/client.h"
 

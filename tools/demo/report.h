@@ -2,8 +2,8 @@
 /*
  * report.h - figures that several processes measure, and the table of them.
  */
-#ifndef KV_DEMO_REPORT_H
-#define KV_DEMO_REPORT_H
+#ifndef KV_TOOLS_DEMO_REPORT_H
+#define KV_TOOLS_DEMO_REPORT_H
 
 /*
  * Note @value under @name below @work: prefill, load_dram, load_ssd_cold,

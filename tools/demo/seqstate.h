@@ -7,8 +7,8 @@
  * Nothing is copied to cut it: a page is described to libkvfs by strided views,
  * and a block's tensors are k [layers, 64, width] and v [layers, width, 64].
  */
-#ifndef KV_DEMO_SEQSTATE_H
-#define KV_DEMO_SEQSTATE_H
+#ifndef KV_TOOLS_DEMO_SEQSTATE_H
+#define KV_TOOLS_DEMO_SEQSTATE_H
 
 #include <stdint.h>
 

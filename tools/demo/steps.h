@@ -2,8 +2,8 @@
 /*
  * steps.h - what one engine process does, from its start to its end.
  */
-#ifndef KV_DEMO_STEPS_H
-#define KV_DEMO_STEPS_H
+#ifndef KV_TOOLS_DEMO_STEPS_H
+#define KV_TOOLS_DEMO_STEPS_H
 
 #include "tools/demo/engine.h"
 

@@ -7,8 +7,8 @@
  * and the same input always gives the same bits.  Unlike a model it has nothing
  * to say.
  */
-#ifndef KV_DEMO_SYNTHETIC_H
-#define KV_DEMO_SYNTHETIC_H
+#ifndef KV_TOOLS_DEMO_SYNTHETIC_H
+#define KV_TOOLS_DEMO_SYNTHETIC_H
 
 #include "tools/demo/engine.h"
 

@@ -7,8 +7,8 @@
  * compares what lies beside it, slots.c each slot; repair.c changes what they
  * noted.
  */
-#ifndef KV_FSCK_H
-#define KV_FSCK_H
+#ifndef KV_TOOLS_FSCK_FSCK_H
+#define KV_TOOLS_FSCK_FSCK_H
 
 #include <stdio.h>
 

@@ -2,8 +2,8 @@
 /*
  * args.h - kvfs-replay's command line.
  */
-#ifndef KV_REPLAY_ARGS_H
-#define KV_REPLAY_ARGS_H
+#ifndef KV_TOOLS_REPLAY_ARGS_H
+#define KV_TOOLS_REPLAY_ARGS_H
 
 #include <stdbool.h>
 

@@ -3,8 +3,8 @@
  * bench.h - figures of the eviction policies and the miss curve, as `make
  * bench` prints them.
  */
-#ifndef KV_REPLAY_BENCH_H
-#define KV_REPLAY_BENCH_H
+#ifndef KV_TOOLS_REPLAY_BENCH_H
+#define KV_TOOLS_REPLAY_BENCH_H
 
 #include "tools/replay/args.h"
 

@@ -4,8 +4,8 @@
  * shared system prompts, documents asked about, and long prompts that never
  * come back; the mixture changes halfway.
  */
-#ifndef KV_REPLAY_GENERATE_H
-#define KV_REPLAY_GENERATE_H
+#ifndef KV_TOOLS_REPLAY_GENERATE_H
+#define KV_TOOLS_REPLAY_GENERATE_H
 
 #include "tools/replay/trace.h"
 

@@ -2,8 +2,8 @@
 /*
  * live.h - a trace against a live mount, through libkvfs.
  */
-#ifndef KV_REPLAY_LIVE_H
-#define KV_REPLAY_LIVE_H
+#ifndef KV_TOOLS_REPLAY_LIVE_H
+#define KV_TOOLS_REPLAY_LIVE_H
 
 #include "tools/replay/trace.h"
 

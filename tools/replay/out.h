@@ -2,8 +2,8 @@
 /*
  * out.h - a row of results, and the forms it is printed in.
  */
-#ifndef KV_REPLAY_OUT_H
-#define KV_REPLAY_OUT_H
+#ifndef KV_TOOLS_REPLAY_OUT_H
+#define KV_TOOLS_REPLAY_OUT_H
 
 #include <stdint.h>
 #include <stdlib.h>

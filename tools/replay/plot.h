@@ -2,8 +2,8 @@
 /*
  * plot.h - hit rate over capacity as an SVG picture.
  */
-#ifndef KV_REPLAY_PLOT_H
-#define KV_REPLAY_PLOT_H
+#ifndef KV_TOOLS_REPLAY_PLOT_H
+#define KV_TOOLS_REPLAY_PLOT_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
  * queue.h - blocks in one of a few queues, oldest first; for the policies that
  * are here only to compare with.
  */
-#ifndef KV_REPLAY_QUEUE_H
-#define KV_REPLAY_QUEUE_H
+#ifndef KV_TOOLS_REPLAY_QUEUE_H
+#define KV_TOOLS_REPLAY_QUEUE_H
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -8,8 +8,8 @@
  * blocks than there is room, only its head stays.  Nothing is left out as
  * warm-up.
  */
-#ifndef KV_REPLAY_SIM_H
-#define KV_REPLAY_SIM_H
+#ifndef KV_TOOLS_REPLAY_SIM_H
+#define KV_TOOLS_REPLAY_SIM_H
 
 #include <stdbool.h>
 

@@ -6,8 +6,8 @@
  * timestamp (ms) and block_size (tokens).  An id stands for the whole prefix up
  * to and including its block; blocks that are not full do not count.
  */
-#ifndef KV_REPLAY_TRACE_H
-#define KV_REPLAY_TRACE_H
+#ifndef KV_TOOLS_REPLAY_TRACE_H
+#define KV_TOOLS_REPLAY_TRACE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -12,8 +12,8 @@
  * other wherever nothing keeps them from it, and copies read and write what is
  * there late.
  */
-#ifndef KV_STANDIN_H
-#define KV_STANDIN_H
+#ifndef KV_TESTS_GPU_STANDIN_STANDIN_H
+#define KV_TESTS_GPU_STANDIN_STANDIN_H
 
 #include <pthread.h>
 #include <string.h>
