@@ -3,13 +3,13 @@
  * session.c - one FUSE session, from mount(2) to unmount.
  *
  * OWNS      the session, the notifier, and the thread that waits for the first
- *           answer and then for signals (the warden).
+ *           answer and then for signals (the signal thread).
  *
  * INVARIANTS
  *   (1) The notifier is stopped while requests are still being answered, or
  *       after the mount is gone: it may be waiting for a lock that only an
  *       answer frees.
- *   (2) The warden ends before the session is destroyed.
+ *   (2) The signal thread ends before the session is destroyed.
  *
  * LOCKING   none; flags are atomic.
  */
@@ -22,6 +22,7 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
+#include "common/thread.h"
 #include "fs/mount/notify.h"
 #include "fs/mount/ops.h"
 #include "fs/session.h"
@@ -38,7 +39,7 @@ struct session {
 	void *arg;
 	struct fuse_session *fuse;
 	struct kv_notify *notify;
-	pthread_t main, warden;
+	pthread_t main, signals;
 	_Atomic bool ended;	 /* the loop is over */
 	_Atomic bool unanswered; /* the mount did not answer */
 };
@@ -280,8 +281,8 @@ static int serve(struct session *s)
 	r = fuse_session_loop_mt(s->fuse, config);
 	fuse_loop_cfg_destroy(config);
 	s->ended = true;
-	pthread_kill(s->warden, SIGTERM); /* blocked: it ends sigwait */
-	pthread_join(s->warden, NULL);
+	pthread_kill(s->signals, SIGTERM); /* blocked: it ends sigwait */
+	pthread_join(s->signals, NULL);
 	/* A positive number is the signal; the end of the mount is no error. */
 	return s->unanswered ? -EIO : KV_MIN(r, 0);
 }
@@ -297,7 +298,7 @@ static int run_mounted(struct session *s, char **ret_why)
 	r = kv_notify_start(s->mount, s->fuse, &s->notify);
 	if (r == 0) {
 		kv_mount_listen(s->mount, s->notify);
-		r = -pthread_create(&s->warden, NULL, guard, s);
+		r = kv_thread_start(&s->signals, "kvfs-signals", guard, s);
 	}
 	if (r == 0)
 		r = serve(s);

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+#include "common/thread.h"
 #include "index/index.h"
 #include "index/segfile.h"
 
@@ -201,7 +202,8 @@ void kv_segfile_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
 
 	posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
 	while (running < KV_MIN(READERS, n / SLOTS_A_READER) &&
-	       pthread_create(&threads[running], NULL, scan_some, &scan) == 0)
+	       kv_thread_start(&threads[running], "kvfs-scan", scan_some,
+			       &scan) == 0)
 		running++;
 	scan_some(&scan);
 	for (unsigned i = 0; i < running; i++)

@@ -24,10 +24,10 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 
+#include "common/thread.h"
 #include "fs/control/client.h"
 #include "fs/control/listener.h"
 #include "fs/control/request.h"
-#include "fs/thread.h"
 
 #define TURN_EVENTS 64
 #define TURN_ACCEPTS 16

@@ -7,9 +7,8 @@
  * LOCKING   ingest->lock guards the queue and `stopping`.  It is a leaf; jobs
  *           run without it.
  */
-#include "fs/control/guard.h"
+#include "common/thread.h"
 #include "fs/control/ingest.h"
-#include "fs/thread.h"
 
 struct worker {
 	struct kv_ingest *ingest;
@@ -79,7 +78,6 @@ int kv_ingest_start(struct kv_ingest **ret_ingest)
 
 	if (!ingest)
 		return -ENOMEM;
-	kv_guard_install();
 	pthread_mutex_init(&ingest->lock, NULL);
 	pthread_cond_init(&ingest->more, NULL);
 	ingest->last = &ingest->first;

@@ -25,7 +25,8 @@
  * LOCKING   items[] of a pending saving belong to ingest threads, one each; the
  *           last of them, by `left`, posts its mail.
  */
-#include "fs/control/guard.h"
+#include "common/copy.h"
+#include "common/sigbus_guard.h"
 #include "fs/control/saving.h"
 
 /* Header, and one digest over the file: its slot is complete. */
@@ -49,6 +50,27 @@ static int seal(struct kv_saving_item *item, struct kv_fill *fill,
 	return r == 1 ? -EEXIST : r;
 }
 
+/* A client may punch a hole in its staging while it is read, sealed or not:
+ * where no 2 MiB page is free for the hole the kernel answers with SIGBUS. */
+struct reading {
+	struct kv_hash *hash; /* NULL: copy only */
+	void *dst;
+	const void *src;
+	size_t n;
+};
+
+static int read_staging(void *arg)
+{
+	struct reading *reading = arg;
+
+	if (reading->hash)
+		kv_hash_copy(reading->hash, reading->dst, reading->src,
+			     reading->n);
+	else
+		kv_copy_stream(reading->dst, reading->src, reading->n);
+	return 0;
+}
+
 /* Make the block in its slot: header, tensors, digest over both. */
 static int copy_whole(struct kv_saving_item *item, struct kv_hash *hash)
 {
@@ -63,8 +85,10 @@ static int copy_whole(struct kv_saving_item *item, struct kv_hash *hash)
 	if (r == 0) {
 		kv_hash_begin(hash);
 		kv_hash_update(hash, file, saving->header_bytes);
-		r = kv_guard_hash_copy(hash, file + saving->header_bytes,
-				       item->from, saving->layout->payload);
+		r = kv_sigbus_guard(
+			read_staging,
+			&(struct reading){hash, file + saving->header_bytes,
+					  item->from, saving->layout->payload});
 	}
 	if (r < 0) {
 		kv_fill_drop(saving->request.server->cache, fill);
@@ -103,7 +127,9 @@ static int copy_part(struct kv_saving_item *item, struct kv_hash *hash)
 		kv_fill_data(partial->fill) + item->saving->header_bytes;
 	int r;
 
-	r = kv_guard_copy(tensors + item->at, item->from, item->bytes);
+	r = kv_sigbus_guard(read_staging,
+			    &(struct reading){NULL, tensors + item->at,
+					      item->from, item->bytes});
 	if (r < 0)
 		return r;
 	if (!kv_partial_fill_landed(partial, item->bytes))

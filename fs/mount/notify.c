@@ -7,9 +7,9 @@
  * LOCKING   notify->lock guards the queues.  The thread lets go of it before it
  *           talks to the kernel.
  */
+#include "common/thread.h"
 #include "fs/mount/node.h"
 #include "fs/mount/notify.h"
-#include "fs/thread.h"
 
 #define QUEUE 4096u
 #define SPACES 64u

@@ -17,9 +17,9 @@
  */
 #include <signal.h>
 
+#include "common/periodic.h"
 #include "fs/mount/attr.h"
 #include "fs/mount/node.h"
-#include "fs/ticker.h"
 #include "fs/mount/upload.h"
 
 #define BUCKETS 256u
@@ -50,11 +50,9 @@ struct kv_upload {
 struct kv_uploads {
 	struct kv_cache *cache; /* fixed after new */
 	_Atomic uint64_t heads;
-	struct kv_ticker *sweeper; /* fixed after new */
+	struct kv_periodic sweeper;
 
 	pthread_mutex_t lock;
-	pthread_cond_t stopped;
-	bool stop;			    /* lock */
 	struct kv_upload *buckets[BUCKETS]; /* lock */
 	uint64_t serials;		    /* lock */
 	unsigned n;			    /* lock */
@@ -473,7 +471,8 @@ int kv_uploads_new(struct kv_cache *cache, struct kv_uploads **ret_uploads)
 		return -ENOMEM;
 	uploads->cache = cache;
 	pthread_mutex_init(&uploads->lock, NULL);
-	r = kv_ticker_start("kvfs-sweep", sweep, uploads, &uploads->sweeper);
+	r = kv_periodic_start(&uploads->sweeper, "kvfs-sweep", 1000000000u,
+			      sweep, uploads);
 	if (r < 0) {
 		free(uploads);
 		return r;
@@ -488,7 +487,7 @@ void kv_uploads_free(struct kv_uploads *uploads)
 
 	if (uploads == NULL)
 		return;
-	kv_ticker_stop(uploads->sweeper);
+	kv_periodic_stop(&uploads->sweeper);
 	for (unsigned i = 0; i < BUCKETS; i++)
 		while ((u = uploads->buckets[i]) != NULL) {
 			uploads->buckets[i] = u->next;

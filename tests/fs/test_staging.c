@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_staging.c - which descriptors a client may save from, and what happens
- * when it takes the memory away under a copy.
+ * test_staging.c - which descriptors a client may save from.
  *
  * OWNS      the descriptors it makes.
  *
@@ -16,7 +15,6 @@
 #include <sys/mman.h>
 #include <cmocka.h>
 
-#include "fs/control/guard.h"
 #include "fs/control/staging.h"
 
 enum { BYTES = 1 << 20, HUGE_PAGE = 2 << 20 };
@@ -112,31 +110,6 @@ static void only_what_lies_inside_is_inside(void **state)
 	assert_false(kv_staging_has(&s, 2, UINT64_MAX));
 }
 
-static void a_page_that_cannot_be_had_is_an_error_and_no_signal(void **state)
-{
-	struct kv_hash *hash;
-	char *page, copy[KV_PAGE];
-	int fd = memfd_create("short", 0);
-
-	(void)state;
-	/* Beyond the end of a file a page is never there. */
-	page = mmap(NULL, KV_PAGE, PROT_READ, MAP_SHARED, fd, 0);
-	assert_true(page != MAP_FAILED);
-	kv_guard_install();
-	assert_int_equal(kv_hash_new(&hash), 0);
-	for (int i = 0; i < 3; i++) {
-		kv_hash_begin(hash);
-		assert_int_equal(kv_guard_hash_copy(hash, copy, page, KV_PAGE),
-				 -EFAULT);
-	}
-	assert_int_equal(ftruncate(fd, KV_PAGE), 0);
-	kv_hash_begin(hash);
-	assert_int_equal(kv_guard_hash_copy(hash, copy, page, KV_PAGE), 0);
-	kv_hash_free(hash);
-	munmap(page, KV_PAGE);
-	close(fd);
-}
-
 static void huge_pages_are_mapped_and_unmapped_whole(void **state)
 {
 	struct kv_staging *staging;
@@ -165,8 +138,6 @@ int main(void)
 		cmocka_unit_test(one_not_open_for_reading_is_refused),
 		cmocka_unit_test(one_open_for_reading_only_is_enough),
 		cmocka_unit_test(only_what_lies_inside_is_inside),
-		cmocka_unit_test(
-			a_page_that_cannot_be_had_is_an_error_and_no_signal),
 		cmocka_unit_test(huge_pages_are_mapped_and_unmapped_whole),
 	};
 
