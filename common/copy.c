@@ -17,9 +17,15 @@
 #include <stdatomic.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#define XXH_DISPATCH_DISABLE_REPLACE
 #include <xxh_x86dispatch.h>
+/* Static archives of libxxhash lack the two that choose by the CPU. */
+#pragma weak XXH3_128bits_dispatch
+#pragma weak XXH3_128bits_update_dispatch
+#define IF_THERE(f, otherwise) ((f) ? (f) : (otherwise))
 #else
 #include <xxhash.h>
+#define IF_THERE(f, otherwise) (otherwise)
 #endif
 
 #define LINE 64
@@ -297,7 +303,8 @@ void kv_hash_begin(struct kv_hash *hash)
 
 void kv_hash_update(struct kv_hash *hash, const void *data, size_t n)
 {
-	XXH3_128bits_update(hash->state, data, n);
+	IF_THERE(XXH3_128bits_update_dispatch, XXH3_128bits_update)
+	(hash->state, data, n);
 }
 
 /* Memory works on the next piece while this one is hashed. */
@@ -344,5 +351,6 @@ struct kv_digest kv_hash_end(struct kv_hash *hash)
 
 struct kv_digest kv_digest_of(const void *data, size_t n)
 {
-	return canonical(XXH3_128bits(data, n));
+	return canonical(
+		IF_THERE(XXH3_128bits_dispatch, XXH3_128bits)(data, n));
 }
