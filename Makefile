@@ -12,6 +12,9 @@ DEPS     := libfuse3-dev fuse3 liburing-dev liblmdb-dev libxxhash-dev libcmocka-
             python3 python3-venv
 DEPS_CHECK := clang clang-format clang-tidy groff man-db
 DEPS_BENCH := fio redis-server
+# $(call run,WORD): one short line for a command; V=1 shows the command itself, -s nothing.
+run       = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,printf '  %-5s %s\n' $(1) $@;))
+MAKEFLAGS += --no-print-directory
 CFLAGS   ?= -O2 -g
 TIDY     := -std=gnu11 -D_GNU_SOURCE -DKV_VERSION="0" -I.
 CFLAGS   += -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
@@ -40,41 +43,43 @@ SOURCES  := $(SHARED) $(DAEMON) $(LIB) fs/main.c $(wildcard tools/*/*.c tests/*/
 $(foreach tool,bench fsck replay,$(eval TOOL_$(tool) = $$B/daemon.a))
 objs      = $(patsubst %.c,$B/%.o,$(1))
 
-all: $B/kvfs $B/libkvfs.so $B/libkvfs.a $B/kvfs.pc $(TOOLS)  ## build everything
+all: $B/kvfs $B/libkvfs.so $B/libkvfs.a $(TOOLS)  ## build everything; V=1 shows the commands
 help:                                   ## this list
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 26
 deps:                                   ## install the Debian packages that build and tests need
 	@tests/need.sh $(DEPS) $(if $(filter check,$(FOR)),$(DEPS_CHECK)) $(if $(filter bench,$(FOR)),$(DEPS_BENCH))
 
-$B/%.o: %.c ; @mkdir -p $(@D)
-	$(CC) $(CFLAGS) -c $< -o $@
-$B/daemon.a: $(call objs,$(DAEMON) $(SHARED)) ; @rm -f $@; ar qcs $@ $^
-$B/libkvfs.a: $(call objs,$(LIB) $(SHARED)) ; @rm -f $@; ar qcs $@ $^
-$B/kvfs: $B/fs/main.o $B/daemon.a ; $(CC) $(LDFLAGS) -pie $^ $(LIBS_D) -o $@
+found: ; @command -v $(firstword $(CC)) >/dev/null && pkg-config --exists $(PKGS_D) $(PKGS_L) || \
+	  { echo "what kvfs is built with is not all here: run \"make deps\" (it installs Debian packages)" >&2; false; }
+$B/%.o: %.c | found ; @mkdir -p $(@D)
+	$(call run,CC)$(CC) $(CFLAGS) -c $< -o $@
+$B/daemon.a: $(call objs,$(DAEMON) $(SHARED))
+$B/libkvfs.a: $(call objs,$(LIB) $(SHARED))
+$B/daemon.a $B/libkvfs.a: ; $(call run,AR)rm -f $@; ar qcs $@ $^
+$B/kvfs: $B/fs/main.o $B/daemon.a ; $(call run,LINK)$(CC) $(LDFLAGS) -pie $^ $(LIBS_D) -o $@
 $B/libkvfs.so: $(call objs,$(LIB) $(SHARED)) kernels/libkvfs.map
-	$(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs.so.0 -Wl,--version-script=kernels/libkvfs.map \
+	$(call run,LINK)$(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs.so.0 -Wl,--version-script=kernels/libkvfs.map \
 	  $(filter %.o,$^) $(LIBS_L) -o $@ && ln -sf libkvfs.so $B/libkvfs.so.0
-$B/kvfs.pc: Makefile ; @printf 'prefix=%s\nName: kvfs\nDescription: KV cache blocks in and out of kvfs\nVersion: %s\nLibs: -L$${prefix}/lib -lkvfs\nLibs.private: -ljansson -lxxhash -lcrypto -pthread\nCflags: -I$${prefix}/include\n' '$(PREFIX)' '$(VERSION)' > $@
 .SECONDEXPANSION:
 $(TOOLS): $B/kvfs-%: $$(call objs,$$(wildcard tools/$$*/*.c)) $$(TOOL_$$*) $B/libkvfs.a
-	$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz) -lm -ldl -o $@
+	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz) -lm -ldl -o $@
 $(UNIT) $(HELPERS): $B/%: $B/%.o $B/daemon.a $B/libkvfs.a
-	$(CC) $(LDFLAGS) $^ $(LIBS_D) $(LIBS_L) -lcmocka -o $@
+	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_D) $(LIBS_L) -lcmocka -o $@
 
 include $(wildcard */*/gpu.mk)
 test: deps                              ## everything that needs no GPU
-	@$(MAKE) --no-print-directory all test-run
+	@$(MAKE) all test-run
 test-run: $(UNIT) $(HELPERS) $(if $(filter %/kill.sh,$(SCRIPTS)),points)
 	@B=$B tests/run.sh $(UNIT) $(SCRIPTS)
-points: ; @$(MAKE) --no-print-directory POINTS=1 B=$B-points $B-points/kvfs
+points: ; @$(MAKE) POINTS=1 B=$B-points $B-points/kvfs
 soak: deps                              ## hours: 10,000 kills, 1,000 power cuts, everything at once
-	@$(MAKE) --no-print-directory all $(HELPERS) points && B=$(abspath $B) tests/soak.sh
+	@$(MAKE) all $(HELPERS) points
+	@B=$(abspath $B) tests/soak.sh
 check: FOR := check
 check: deps                             ## layers, format, man pages, two compilers, static analysis
-	@tests/need.sh $(DEPS) $(DEPS_CHECK)
-	@$(MAKE) --no-print-directory check-format check-man check-tidy
-	@$(MAKE) --no-print-directory CC=gcc all $(UNIT) $(HELPERS)
-	@$(MAKE) --no-print-directory CC=clang B=build-clang all points $(subst $B/,build-clang/,$(UNIT) $(HELPERS))
+	@$(MAKE) check-format check-man check-tidy
+	@$(MAKE) CC=gcc all $(UNIT) $(HELPERS)
+	@$(MAKE) CC=clang B=build-clang all points $(subst $B/,build-clang/,$(UNIT) $(HELPERS))
 	@B=$B tests/layers.py
 check-layers:                           ## a lower folder never includes or links a higher one
 	@tests/layers.py
@@ -87,12 +92,19 @@ check-man:                              ## groff and man accept every page silen
 	@tests/man.sh $(PAGES)
 fuzz coverage valgrind: deps            ## every parser, 20 s each; branches taken; memcheck
 	@tests/$@.sh
-demo:                                   ## save and restore a real model's KV blocks, and verify every byte
-	@tests/need.sh $(DEPS) && $(MAKE) --no-print-directory all && B=$B tools/demo/demo.sh
-bench:                                  ## every figure, against a reference of the same run; TRACE=FILE
-	@tests/need.sh $(DEPS) $(DEPS_BENCH) && $(MAKE) --no-print-directory all && $B/kvfs-bench --build $B && $B/kvfs-replay --bench $B/bench.json $(TRACE)
-install: all                            ## DESTDIR= PREFIX=
-	@B=$B DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) tools/install.sh
+demo: deps                              ## save and restore a real model's KV blocks, and verify every byte
+	@echo "building kvfs (minutes the first time) ..."
+	@$(MAKE) -s -j$(shell nproc) all
+	@B=$B tools/demo/demo.sh
+bench: FOR := bench
+bench: deps                             ## every figure, against a reference of the same run; TRACE=FILE
+	@$(MAKE) all
+	@$B/kvfs-bench --build $B
+	@$B/kvfs-replay --bench $B/bench.json $(TRACE)
+install: all                            ## DESTDIR= PREFIX=/usr/local; make uninstall takes it away again
+install uninstall:
+	@B='$B' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' VERSION='$(VERSION)' tools/install.sh $@
 clean: ; rm -rf build build-*
-.PHONY: all help deps test test-run points soak check check-layers check-format check-man fuzz coverage valgrind demo bench install clean
+.PHONY: all help found deps test test-run points soak check check-layers check-format check-man \
+        fuzz coverage valgrind demo bench install uninstall clean
 -include $(patsubst %.c,$B/%.d,$(SOURCES))

@@ -1,23 +1,70 @@
 #!/bin/sh
-# install.sh - put the build $B below $DESTDIR$PREFIX; called by `make install`.
+# SPDX-License-Identifier: Apache-2.0
+# install.sh install|uninstall - put the build $B below $DESTDIR$PREFIX, or take
+# away what that put there; called by make.
 set -e
 cd "$(dirname "$0")/.."
+case $PREFIX in
+/*) ;;
+*) echo "PREFIX must be an absolute path, not '$PREFIX'" >&2; exit 1 ;;
+esac
+PREFIX=${PREFIX%/}
 to=$DESTDIR$PREFIX
-install -d "$to/bin" "$to/lib/pkgconfig" "$to/include" "$DESTDIR/sbin"
+verb=$1
+
+put() { # MODE FILE TARGET
+	if [ "$verb" = install ]; then
+		install -D -m "$1" "$2" "$3"
+	else
+		rm -f "$3"
+	fi
+}
+link() { # TEXT LINK
+	if [ "$verb" = install ]; then
+		mkdir -p "${2%/*}" && ln -sf "$1" "$2"
+	elif [ "$(readlink "$2")" = "$1" ]; then
+		rm -f "$2"
+	fi
+}
+# The prefix is that of this installation, whatever a build before it was for.
+kvfs_pc() {
+	cat <<-END
+	prefix=$PREFIX
+	Name: kvfs
+	Description: KV cache blocks in and out of kvfs
+	Version: $VERSION
+	Libs: -L\${prefix}/lib -lkvfs
+	Libs.private: -ljansson -lxxhash -lcrypto -ldl -pthread
+	Cflags: -I\${prefix}/include
+	END
+}
+
 for program in kvfs kvfs-bench kvfs-fsck kvfs-replay; do
-	install -m 755 "$B/$program" "$to/bin/"
+	put 755 "$B/$program" "$to/bin/$program"
 done
-# mount(8) looks nowhere else.
-ln -sf "$PREFIX/bin/kvfs" "$DESTDIR/sbin/mount.kvfs"
-install -m 644 kernels/kvfs.h "$to/include/"
-install -m 644 "$B/libkvfs.a" "$to/lib/"
-install -m 755 "$B/libkvfs.so" "$to/lib/libkvfs.so.0"
-ln -sf libkvfs.so.0 "$to/lib/libkvfs.so"
-# Only where there is a CUDA compiler.
-if [ -e "$B/libkvfs-cuda.so" ]; then
-	install -m 755 "$B/libkvfs-cuda.so" "$to/lib/libkvfs-cuda.so.0"
+put 644 kernels/kvfs.h "$to/include/kvfs.h"
+put 644 "$B/libkvfs.a" "$to/lib/libkvfs.a"
+put 755 "$B/libkvfs.so" "$to/lib/libkvfs.so.0"
+link libkvfs.so.0 "$to/lib/libkvfs.so"
+# Built only where there is a CUDA compiler.
+if [ "$verb" = uninstall ] || [ -e "$B/libkvfs-cuda.so" ]; then
+	put 755 "$B/libkvfs-cuda.so" "$to/lib/libkvfs-cuda.so.0"
 fi
-install -m 644 "$B/kvfs.pc" "$to/lib/pkgconfig/"
+kvfs_pc | put 644 /dev/stdin "$to/lib/pkgconfig/kvfs.pc"
 for page in man/*.[1-9]; do
-	install -D -m 644 "$page" "$to/share/man/man${page##*.}/${page##*/}"
+	put 644 "$page" "$to/share/man/man${page##*.}/${page##*/}"
 done
+
+# mount(8) looks nowhere but in /sbin, which is the whole machine's: what is
+# installed for everybody goes there, what has a prefix of its own does not.
+case $PREFIX in
+/usr | /usr/local)
+	link "$PREFIX/bin/kvfs" "$DESTDIR/sbin/mount.kvfs" ;;
+*)
+	[ "$verb" != install ] ||
+		echo "mount -t kvfs needs /sbin/mount.kvfs: ln -s $PREFIX/bin/kvfs /sbin/mount.kvfs" ;;
+esac
+# Or programs do not find the library before the next boot.
+if [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ]; then
+	ldconfig
+fi

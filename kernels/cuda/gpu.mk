@@ -15,16 +15,16 @@ all: $(if $(NVCC),$B/libkvfs-cuda.so,cuda-skipped)
 cuda-skipped: ; @echo 'libkvfs-cuda.so: skipped, there is no nvcc'
 $B/kernels/cuda/kernels.fatbin: kernels/cuda/kernels.cu kernels/cuda/abi.cu kernels/device/scatter.h kernels/cuda/driver.h
 	@mkdir -p $(@D)
-	$(NVCC) -std=c++17 -I. -c kernels/cuda/abi.cu -o $(@D)/abi.o
-	$(NVCC) -std=c++17 -O3 -I. $(CUDA_GEN) -fatbin kernels/cuda/kernels.cu -o $@
+	$(call run,NVCC)$(NVCC) -std=c++17 -I. -c kernels/cuda/abi.cu -o $(@D)/abi.o
+	$(call run,NVCC)$(NVCC) -std=c++17 -O3 -I. $(CUDA_GEN) -fatbin kernels/cuda/kernels.cu -o $@
 $B/kernels/cuda/image.o: kernels/cuda/image.c $B/kernels/cuda/kernels.fatbin
-	$(CC) $(CFLAGS) -DKV_CUDA_IMAGE='"$B/kernels/cuda/kernels.fatbin"' -c $< -o $@
+	$(call run,CC)$(CC) $(CFLAGS) -DKV_CUDA_IMAGE='"$B/kernels/cuda/kernels.fatbin"' -c $< -o $@
 $B/kernels/cuda/no-image.o: kernels/cuda/image.c ; @mkdir -p $(@D)
-	$(CC) $(CFLAGS) -c $< -o $@
+	$(call run,CC)$(CC) $(CFLAGS) -c $< -o $@
 $B/libkvfs-cuda.so: $(CUDA_OBJS) $B/kernels/cuda/image.o $(CUDA_MAP)
-	$(LINK_CUDA) -o $@ && ln -sf libkvfs-cuda.so $B/libkvfs-cuda.so.0
+	$(call run,LINK)$(LINK_CUDA) -o $@ && ln -sf libkvfs-cuda.so $B/libkvfs-cuda.so.0
 $B/tests/gpu/libkvfs-cuda.so.0: $(CUDA_OBJS) $B/kernels/cuda/$(if $(NVCC),image,no-image).o $(CUDA_MAP) ; @mkdir -p $(@D)
-	$(LINK_CUDA) -Wl,-rpath,'$$ORIGIN' -o $@
+	$(call run,LINK)$(LINK_CUDA) -Wl,-rpath,'$$ORIGIN' -o $@
 $(filter $B/tests/gpu/%,$(UNIT)): | $B/tests/gpu/libkvfs-cuda.so.0
 $B/tests/kernels/test_scatter: $B/kernels/cuda/plan.o
 .PHONY: cuda-skipped

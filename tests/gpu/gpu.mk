@@ -11,10 +11,10 @@ SCRIPTS    += tests/gpu/test_bundle.sh
 SOURCES    += $(STANDIN) tests/gpu/denied/denied.c tests/gpu/plugin/plugin.c
 
 $B/tests/gpu/libcuda.so.1: $(call objs,$(STANDIN)) $(GPU_MAP)
-	$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=$(GPU_MAP) $(filter %.o,$^) -ldl -o $@
-$(GPU_DENIED): $B/tests/gpu/denied/denied.o ; $(CC) $(LDFLAGS) -shared $^ -ldl -o $@
+	$(call run,LINK)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=$(GPU_MAP) $(filter %.o,$^) -ldl -o $@
+$(GPU_DENIED): $B/tests/gpu/denied/denied.o ; $(call run,LINK)$(CC) $(LDFLAGS) -shared $^ -ldl -o $@
 $(GPU_PLUGIN): $B/tests/gpu/plugin/plugin.o
-	$(CC) $(LDFLAGS) -shared $^ -o $@ && for n in past future; do ln -sf $(@F) $(@D)/libkvfs-$$n.so.0; done
+	$(call run,LINK)$(CC) $(LDFLAGS) -shared $^ -o $@ && for n in past future; do ln -sf $(@F) $(@D)/libkvfs-$$n.so.0; done
 $B/tests/gpu/test_plugin: | $(GPU_PLUGIN)
 $(GPU_UNIT:=.o): tests/gpu/kernels.ptx
 $(GPU_UNIT): | $B/tests/gpu/libcuda.so.1

@@ -1,29 +1,36 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # example.sh - the program in libkvfs(3), taken from the page, built as the page
-# says against an installed library, and run against a mount; and the installed
-# manual has a page for each function.
+# says against an installed library, shared and static, and run against a mount;
+# and the installed manual has a page for each function.
 . "$(dirname "$0")/lib"
 root=$(realpath "$here/../..")
 if nm -D "$B/libkvfs.so" | grep -qE ' U __(asan|tsan)_'; then
 	echo "a sanitizer's library needs a sanitizer's program"
 	exit 77
 fi
-prefix=$(sed -n 's/^prefix=//p' "$B/kvfs.pc")
-DESTDIR=$T/root PREFIX=$prefix B=$B "$root/tools/install.sh" || fail "install"
-to=$T/root$prefix
+to=$T/kvfs
+PREFIX=$to B=$B VERSION=1 "$root/tools/install.sh" install >/dev/null || fail "install"
+export PKG_CONFIG_PATH=$to/lib/pkgconfig
 
 sed -n '/^\.EX$/,/^\.EE$/p' "$to/share/man/man3/libkvfs.3" |
 	sed -e '/^\.E[XE]$/d' -e 's/\\e/\\/g' -e 's/\\-/-/g' >"$T/example.c"
-flags=$(PKG_CONFIG_PATH=$to/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$T/root \
-	pkg-config --cflags --libs kvfs) || fail "pkg-config"
-# shellcheck disable=SC2086
-ok "compile" ${CC:-cc} -std=c11 -Wall -Wextra -Werror "$T/example.c" -o "$T/example" $flags
+compile() { # PROGRAM FLAGS OF PKG-CONFIG...
+	local program=$1 flags
+	shift
+	flags=$(pkg-config "$@" --cflags --libs kvfs) || fail "pkg-config"
+	# shellcheck disable=SC2086
+	ok "compile $program" ${CC:-cc} -std=c11 -Wall -Wextra -Werror "$T/example.c" \
+		${1:+-static} -o "$T/$program" $flags
+}
+compile example
+compile example-static --static
 run() { LD_LIBRARY_PATH=$to/lib "$T/example" "$@"; }
 
 start
 eq "first run" "$(run "$M")" "0 blocks loaded, 8 computed and saved"
 eq "second run" "$(run "$M")" "8 blocks loaded, 0 computed and saved"
+eq "linked statically" "$("$T/example-static" "$M")" "8 blocks loaded, 0 computed and saved"
 eq "files" "$(find "$M/example" -type f -name '????????*' | wc -l)" 8
 restart
 rm "$(find "$M/example" -type f -name '????????*' | head -n 1)"

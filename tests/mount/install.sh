@@ -1,0 +1,49 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# install.sh - `make install` puts the build where PREFIX says, whatever it was
+# before and whoever asks; only what is for everybody changes the machine's
+# /sbin; `make uninstall` leaves nothing; and `make` says what a machine lacks.
+. "$(dirname "$0")/lib"
+root=$(realpath "$here/../..")
+install_sh() { B=$B VERSION=1.2 "$root/tools/install.sh" "$@"; }
+helper() { stat -c '%Y %i %N' /sbin/mount.kvfs 2>&1; }
+below() { (cd "$1" && find . ! -type d | sort); }
+
+for prefix in "$T/one" "$T/two/"; do
+	before=$(helper)
+	out=$(PREFIX=$prefix install_sh install) || fail "install to $prefix"
+	eq "the machine's mount helper" "$(helper)" "$before"
+	case $out in
+	*"needs /sbin/mount.kvfs"*) ;;
+	*) fail "nothing is said of mount -t kvfs: $out" ;;
+	esac
+	eq "kvfs.pc" "$(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --variable=prefix kvfs)" "${prefix%/}"
+	ok "run" "$prefix/bin/kvfs" --version
+done
+same "the same files" <(below "$T/one") <(below "$T/two")
+
+DESTDIR=$T/dest PREFIX=/usr/local install_sh install || fail "install to DESTDIR"
+eq "mount helper" "$(readlink "$T/dest/sbin/mount.kvfs")" /usr/local/bin/kvfs
+DESTDIR=$T/dest PREFIX=/opt/kvfs install_sh uninstall || fail "uninstall what is not there"
+eq "another's mount helper" "$(readlink "$T/dest/sbin/mount.kvfs")" /usr/local/bin/kvfs
+DESTDIR=$T/dest PREFIX=/usr/local install_sh uninstall || fail "uninstall"
+eq "what uninstall leaves" "$(below "$T/dest")" ""
+
+not "relative prefix" "absolute path" env PREFIX=here B="$B" VERSION=1 "$root/tools/install.sh" install
+if [ "$(id -u)" = 0 ]; then
+	install -d -o nobody "$T/nobody"
+	mkdir -p "$T/src/tools" "$T/src/kernels" "$T/build"
+	cp "$root/tools/install.sh" "$T/src/tools/" && cp "$root/kernels/kvfs.h" "$T/src/kernels/"
+	cp -r "$root/man" "$T/src/" && cp "$B"/kvfs* "$B"/libkvfs* "$T/build/" 2>/dev/null
+	chmod -R a+rX "$T/src" "$T/build"
+	ok "as another user" setpriv --reuid=nobody --regid=nogroup --clear-groups \
+		env B="$T/build" VERSION=1 DESTDIR= PREFIX="$T/nobody/kvfs" "$T/src/tools/install.sh" install
+	same "the same files as root's" <(below "$T/one") <(below "$T/nobody/kvfs")
+fi
+
+not "make without the libraries" 'run "make deps"' \
+	env PKG_CONFIG_LIBDIR="$T" make -s -C "$root" B="$T/b" "$T/b/common/copy.o"
+for target in demo test bench soak; do
+	ok "make -n $target" timeout 120 make -n -C "$root" B="$T/n" "$target"
+	absent "make -n $target runs nothing" "$T/n"
+done
