@@ -76,8 +76,8 @@ soak: deps                              ## hours: 10,000 kills, 1,000 power cuts
 	@$(MAKE) all $(HELPERS) points
 	@B=$(abspath $B) tests/soak.sh
 check: FOR := check
-check: deps                             ## layers, format, man pages, two compilers, static analysis
-	@$(MAKE) check-format check-man check-tidy
+check: deps                             ## layers, format, man pages, README, two compilers, static analysis
+	@$(MAKE) check-format check-man check-readme check-tidy
 	@$(MAKE) CC=gcc all $(UNIT) $(HELPERS)
 	@$(MAKE) CC=clang B=build-clang all points $(subst $B/,build-clang/,$(UNIT) $(HELPERS))
 	@B=$B tests/layers.py
@@ -90,6 +90,8 @@ check-tidy:                             ## static analysis
 	  xargs -P 2 -n 6 sh -c 'clang-tidy --quiet "$$@" -- $(TIDY) 2>/dev/null' sh
 check-man:                              ## groff and man accept every page silently
 	@tests/man.sh $(PAGES)
+check-readme:                           ## every file that README.md names is there
+	@tests/readme.py
 fuzz coverage valgrind: deps            ## every parser, 20 s each; branches taken; memcheck
 	@tests/$@.sh
 demo: deps                              ## save and restore a real model's KV blocks, and verify every byte
@@ -105,6 +107,6 @@ install: all                            ## DESTDIR= PREFIX=/usr/local; make unin
 install uninstall:
 	@B='$B' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' VERSION='$(VERSION)' tools/install.sh $@
 clean: ; rm -rf build build-*
-.PHONY: all help found deps test test-run points soak check check-layers check-format check-man \
+.PHONY: all help found deps test test-run points soak check check-layers check-format check-man check-readme \
         fuzz coverage valgrind demo bench install uninstall clean
 -include $(patsubst %.c,$B/%.d,$(SOURCES))
