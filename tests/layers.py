@@ -116,6 +116,11 @@ def links():
             yield f"{path[len(B) + 1:-2]}.c calls {name} in {home[name][0]}/"
 
 
-wrong = [*includes(), *links()]
-print("\n".join(wrong), end="\n" if wrong else "")
-sys.exit(bool(wrong))
+def main():
+    wrong = [*includes(), *links()]
+    print("\n".join(wrong), end="\n" if wrong else "")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
