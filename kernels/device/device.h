@@ -114,7 +114,13 @@ struct kv_device {
 
 extern const struct kv_device kv_device_host;
 
-/* "host", or "cuda[:N]" by its plug-in; NULL: there is none of that name. */
+/*
+ * The device of that name: "host", or the one that libkvfs-NAME.so.0 has as
+ * kv_device_NAME; NULL: there is no such library, or none for this version of
+ * this header.  It is looked for beside the library (or program) that this is
+ * part of, and then where the dynamic linker looks, and stays loaded.  @name:
+ * lowercase letters, up to a colon, as in "cuda:1".
+ */
 const struct kv_device *kv_device_find(const char *name);
 
 #endif

@@ -5,7 +5,7 @@
  *
  * OWNS      a batch's extent of the staging memory, and the daemon's
  *           reservations for its blocks, but for those in parts
- * (partial_block.c).
+ *           (partial_block.c).
  *
  * STATES    of a batch:
  *
@@ -16,7 +16,7 @@
  *             COPYING -> SAVING    copy: pages are in staging
  *             COPYING -> over      copy: the connection is gone, or the
  *                                  device failed: then none of it is sent
- *              SAVING -> over      submit.c: the daemon has answered
+ *              SAVING -> over      saved: the daemon has answered
  *
  * INVARIANTS
  *   (1) A block's status is final before it is counted as failed or sealed.
@@ -26,17 +26,48 @@
  *       that has KVFS_MUST: nothing waits here.
  *   (4) An extent is put back only by the reply that says the daemon is done
  *       with it; if that cannot come, its staging is abandoned as a whole.
+ *   (5) The batch's hold has a tag if and only if the daemon holds something
+ *       under it.
  *
  * LOCKING   session->lock, but for copy, which has the extent for itself.
  */
 #include "kernels/transfer/batch.h"
-#include "kernels/transfer/hold.h"
 #include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
 #include "kernels/session/space.h"
 
-void kv_save_batch_end_locked(struct kv_save_batch *batch)
+struct batch {
+	struct kv_call call; /* first */
+	struct kv_job job;
+	struct kvfs_xfer *xfer;
+	struct kv_stage *stage;
+	struct kv_extent *extent;
+	struct kv_hold *hold; /* of what this seals; NULL: nothing is held */
+	uint64_t stride;
+	size_t n;
+	uint32_t block[]; /* of the transfer */
+};
+
+/* What has become of a batch's blocks. */
+struct tally {
+	size_t good, present, bad;
+};
+
+static uint64_t range_bytes(const struct kv_range *range)
+{
+	return range->to - range->from;
+}
+
+/* The batch's @i-th block as a part; NULL: it is saved whole. */
+static struct kv_part *part_of(const struct batch *batch, size_t i)
+{
+	struct kvfs_xfer *xfer = batch->xfer;
+
+	return xfer->part == NULL ? NULL : &xfer->part[batch->block[i]];
+}
+
+static void end_locked(struct batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct kvfs_session *session = xfer->session;
@@ -49,7 +80,7 @@ void kv_save_batch_end_locked(struct kv_save_batch *batch)
 }
 
 /* The status that a caller sees for what the daemon said of a block. */
-int kv_save_batch_status(struct kvfs_xfer *xfer, int status)
+static int status_of(struct kvfs_xfer *xfer, int status)
 {
 	if (status == -ESTALE || status == -ENOENT)
 		kv_lib_space_forget_locked(xfer->space);
@@ -58,10 +89,11 @@ int kv_save_batch_status(struct kvfs_xfer *xfer, int status)
 	return status > 0 ? -EPROTO : status;
 }
 
-void kv_save_batch_count(struct kvfs_xfer *xfer, uint32_t block, int status,
-			 struct kv_save_tally *tally)
+/* Settle a block that is saved whole, and count it in @tally. */
+static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
+		  struct tally *tally)
 {
-	status = kv_save_batch_status(xfer, status);
+	status = status_of(xfer, status);
 	if (status == KVFS_PRESENT)
 		tally->present++;
 	else if (status == 0)
@@ -71,22 +103,22 @@ void kv_save_batch_count(struct kvfs_xfer *xfer, uint32_t block, int status,
 	atomic_store(&xfer->status[block], status);
 }
 
-static void fail_parts_locked(struct kv_save_batch *batch, int status)
+static void fail_parts_locked(struct batch *batch, int status)
 {
 	struct kv_part *part;
 	size_t i;
 
 	for (i = 0; i < batch->n; i++) {
-		part = kv_save_batch_part(batch, i);
+		part = part_of(batch, i);
 		if (part->state != KV_PART_NONE)
 			kv_part_fail_locked(part, status);
 	}
 }
 
-void kv_save_batch_fail_locked(struct kv_save_batch *batch,
-			       enum kvfs_stage stage, int status)
+/* None of its blocks gets to @stage. */
+static void fail_locked(struct batch *batch, enum kvfs_stage stage, int status)
 {
-	struct kv_save_tally tally = {0};
+	struct tally tally = {0};
 	size_t i;
 
 	if (batch->xfer->part != NULL) {
@@ -94,8 +126,7 @@ void kv_save_batch_fail_locked(struct kv_save_batch *batch,
 		return;
 	}
 	for (i = 0; i < batch->n; i++)
-		kv_save_batch_count(batch->xfer, batch->block[i], status,
-				    &tally);
+		count(batch->xfer, batch->block[i], status, &tally);
 	kv_xfer_fail_locked(batch->xfer, stage, batch->n);
 }
 
@@ -118,7 +149,7 @@ static uint16_t reserve_flags(const struct kvfs_xfer *xfer)
 }
 
 /* Reserve or drop: the batch's keys, and its call for the reply. */
-static int send_keys_locked(struct kv_save_batch *batch, enum wire_type type)
+static int send_keys_locked(struct batch *batch, enum wire_type type)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct wire_key keys[WIRE_BATCH];
@@ -144,16 +175,167 @@ static void dropped(struct kv_call *call, int status, const void *items)
 {
 	(void)status;
 	(void)items;
-	kv_save_batch_end_locked((struct kv_save_batch *)call);
+	end_locked((struct batch *)call);
 }
 
 /* Give the reservations back and end. */
-void kv_save_batch_drop_locked(struct kv_save_batch *batch)
+static void drop_locked(struct batch *batch)
 {
 	batch->call.done = dropped;
 	if (batch->n == 0 || batch->xfer->part != NULL ||
 	    send_keys_locked(batch, WIRE_DROP) < 0)
-		kv_save_batch_end_locked(batch);
+		end_locked(batch);
+}
+
+/* ---- to the daemon ---- */
+
+/* The hold has something to keep from the first block on that sealed. */
+static void seal_holds(struct batch *batch)
+{
+	if (batch->hold != NULL)
+		batch->hold->tag = batch->call.tag;
+}
+
+/* What was said of the strides of a part: an error, 0 if its block is sealed,
+ * or WIRE_TAKEN. */
+static int verdict(const struct wire_status *statuses, size_t n)
+{
+	int all = WIRE_TAKEN;
+	size_t i;
+
+	for (i = 0; i < n; i++) {
+		if (statuses[i].status < 0 || statuses[i].status > WIRE_TAKEN)
+			return statuses[i].status;
+		if (statuses[i].status == 0)
+			all = 0;
+	}
+	return all;
+}
+
+static void parts_saved(struct kv_call *call, int status, const void *items)
+{
+	struct batch *batch = (struct batch *)call;
+	const struct wire_status *statuses = items;
+	size_t i, n = batch->xfer->n_ranges;
+	struct kv_part *part;
+	int r;
+
+	if (status < 0) {
+		fail_locked(batch, KVFS_SEALED, status);
+		end_locked(batch);
+		return;
+	}
+	for (i = 0; i < batch->n; i++) {
+		part = part_of(batch, i);
+		r = verdict(statuses + i * n, n);
+		if (r == 0)
+			seal_holds(batch);
+		if (r == WIRE_TAKEN || part->state == KV_PART_NONE)
+			continue;
+		if (r == 0)
+			kv_part_sealed_locked(part, batch->hold);
+		else
+			kv_part_fail_locked(part, status_of(batch->xfer, r));
+	}
+	end_locked(batch);
+}
+
+static void saved(struct kv_call *call, int status, const void *items)
+{
+	struct batch *batch = (struct batch *)call;
+	const struct wire_status *statuses = items;
+	struct tally tally = {0};
+	size_t i;
+
+	if (status < 0) {
+		fail_locked(batch, KVFS_SEALED, status);
+		drop_locked(batch);
+		return;
+	}
+	for (i = 0; i < batch->n; i++) {
+		count(batch->xfer, batch->block[i], statuses[i].status, &tally);
+		if (statuses[i].status != 0)
+			continue;
+		seal_holds(batch);
+		kv_hold_block_locked(batch->xfer, batch->block[i], batch->hold);
+	}
+	kv_xfer_fail_locked(batch->xfer, KVFS_SEALED, tally.bad);
+	kv_xfer_reach_locked(batch->xfer, KVFS_SEALED,
+			     tally.good + tally.present);
+	end_locked(batch);
+}
+
+static void add_parts(const struct batch *batch, size_t i,
+		      struct wire_part *items)
+{
+	const struct kvfs_xfer *xfer = batch->xfer;
+	uint64_t at = batch->extent->offset + i * batch->stride;
+	size_t r;
+
+	for (r = 0; r < xfer->n_ranges; r++) {
+		items[r] = (struct wire_part){
+			.block = xfer->blocks[batch->block[i]],
+			.at = xfer->ranges[r].from,
+			.bytes = range_bytes(&xfer->ranges[r]),
+		};
+		items[r].block.offset = at;
+		at += kv_round_up(items[r].bytes, KV_SAVE_ALIGN);
+	}
+}
+
+static int send_parts_locked(struct batch *batch)
+{
+	struct kvfs_xfer *xfer = batch->xfer;
+	size_t i, n = batch->n * xfer->n_ranges;
+	struct wire_part items[WIRE_BATCH];
+	struct kv_packet packet = {
+		.header = {.type = WIRE_SAVE_PART,
+			   .count = (uint32_t)n,
+			   .space = xfer->space_id},
+		.items = items,
+		.bytes = n * sizeof(items[0]),
+		.fd = -1,
+	};
+
+	for (i = 0; i < batch->n; i++)
+		add_parts(batch, i, items + i * xfer->n_ranges);
+	batch->call.count = (uint32_t)n;
+	batch->call.done = parts_saved;
+	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
+}
+
+static int send_whole_locked(struct batch *batch)
+{
+	struct kvfs_xfer *xfer = batch->xfer;
+	struct wire_save blocks[WIRE_BATCH];
+	struct kv_packet packet = {
+		.header = {.type = WIRE_SAVE,
+			   .count = (uint32_t)batch->n,
+			   .space = xfer->space_id},
+		.items = blocks,
+		.bytes = batch->n * sizeof(blocks[0]),
+		.fd = -1,
+	};
+	size_t i;
+
+	for (i = 0; i < batch->n; i++) {
+		blocks[i] = xfer->blocks[batch->block[i]];
+		blocks[i].offset = batch->extent->offset + i * batch->stride;
+	}
+	batch->call.count = (uint32_t)batch->n;
+	batch->call.done = saved;
+	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
+}
+
+/* What is in the extent goes to the daemon.  -ENOTCONN, -ENOMEM. */
+static int send_locked(struct batch *batch)
+{
+	const struct kvfs_xfer *xfer = batch->xfer;
+
+	if (!kv_session_is_live(xfer->session, xfer->generation))
+		return -ENOTCONN;
+	return xfer->part != NULL ? send_parts_locked(batch)
+				  : send_whole_locked(batch);
 }
 
 /* ---- copying ---- */
@@ -166,49 +348,49 @@ uint64_t kv_save_stride(const struct kvfs_xfer *xfer)
 	if (xfer->part == NULL)
 		return kv_round_up(xfer->pool->layout->payload, KV_SAVE_ALIGN);
 	for (i = 0; i < xfer->n_ranges; i++)
-		bytes += kv_round_up(kv_save_range_bytes(&xfer->ranges[i]),
+		bytes += kv_round_up(range_bytes(&xfer->ranges[i]),
 				     KV_SAVE_ALIGN);
 	return bytes;
 }
 
 /* Those whose block has ended meanwhile go no further. */
-static void keep_wanted_locked(struct kv_save_batch *batch)
+static void keep_wanted_locked(struct batch *batch)
 {
 	size_t i, kept = 0;
 
 	for (i = 0; i < batch->n; i++)
-		if (kv_part_copied_locked(kv_save_batch_part(batch, i)))
+		if (kv_part_copied_locked(part_of(batch, i)))
 			batch->block[kept++] = batch->block[i];
 	batch->n = kept;
 }
 
-static void parts_copied_locked(struct kv_save_batch *batch)
+static void parts_copied_locked(struct batch *batch)
 {
 	int r;
 
 	kv_xfer_reach_locked(batch->xfer, KVFS_COPIED, batch->n);
 	keep_wanted_locked(batch);
-	r = batch->n > 0 ? kv_save_batch_send_locked(batch) : 0;
+	r = batch->n > 0 ? send_locked(batch) : 0;
 	if (r < 0)
-		kv_save_batch_fail_locked(batch, KVFS_SEALED, r);
+		fail_locked(batch, KVFS_SEALED, r);
 	if (r < 0 || batch->n == 0)
-		kv_save_batch_end_locked(batch);
+		end_locked(batch);
 }
 
-static void copied_locked(struct kv_save_batch *batch)
+static void copied_locked(struct batch *batch)
 {
-	int r = kv_save_batch_send_locked(batch);
+	int r = send_locked(batch);
 
 	kv_xfer_reach_locked(batch->xfer, KVFS_COPIED, batch->n);
 	if (r < 0) {
-		kv_save_batch_fail_locked(batch, KVFS_SEALED, r);
-		kv_save_batch_end_locked(batch);
+		fail_locked(batch, KVFS_SEALED, r);
+		end_locked(batch);
 	}
 }
 
 /* From pages to the extent: where byte @from of a block's tensors goes to
  * @skip bytes behind its place. */
-static int copy_range(struct kv_save_batch *batch, const struct kv_range *range,
+static int copy_range(struct batch *batch, const struct kv_range *range,
 		      uint64_t skip)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
@@ -239,7 +421,7 @@ static int copy_range(struct kv_save_batch *batch, const struct kv_range *range,
 }
 
 /* The ranges of a part lie one behind the other. */
-static int copy_pages(struct kv_save_batch *batch)
+static int copy_pages(struct batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	uint64_t skip = 0;
@@ -250,7 +432,7 @@ static int copy_pages(struct kv_save_batch *batch)
 		return copy_range(batch, NULL, 0);
 	for (i = 0; i < xfer->n_ranges && r == 0; i++) {
 		r = copy_range(batch, &xfer->ranges[i], skip);
-		skip += kv_round_up(kv_save_range_bytes(&xfer->ranges[i]),
+		skip += kv_round_up(range_bytes(&xfer->ranges[i]),
 				    KV_SAVE_ALIGN);
 	}
 	return r;
@@ -258,17 +440,16 @@ static int copy_pages(struct kv_save_batch *batch)
 
 static void copy(struct kv_job *job)
 {
-	struct kv_save_batch *batch =
-		(struct kv_save_batch *)((char *)job -
-					 offsetof(struct kv_save_batch, job));
+	struct batch *batch =
+		(struct batch *)((char *)job - offsetof(struct batch, job));
 	struct kvfs_session *session = batch->xfer->session;
 	bool parts = batch->xfer->part != NULL;
 	int r = copy_pages(batch);
 
 	pthread_mutex_lock(&session->lock);
 	if (r < 0) {
-		kv_save_batch_fail_locked(batch, KVFS_COPIED, r);
-		kv_save_batch_drop_locked(batch);
+		fail_locked(batch, KVFS_COPIED, r);
+		drop_locked(batch);
 	} else if (parts) {
 		parts_copied_locked(batch);
 	} else {
@@ -296,31 +477,30 @@ static int answer(struct kvfs_xfer *xfer, int status)
 	return stopped != 0 ? stopped : -EINPROGRESS;
 }
 
-static void sort_out_parts_locked(struct kv_save_batch *batch,
+static void sort_out_parts_locked(struct batch *batch,
 				  const struct wire_status *statuses)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	size_t i, kept = 0;
 
 	for (i = 0; i < batch->n; i++) {
-		struct kv_part *part = kv_save_batch_part(batch, i);
+		struct kv_part *part = part_of(batch, i);
 		int status = answer(xfer, statuses[i].status);
 
 		if (status == -EINPROGRESS && kv_part_again_locked(part))
 			kv_save_again_locked(xfer, batch->block[i]);
-		else if (kv_part_reserved_locked(
-				 part, kv_save_batch_status(xfer, status)))
+		else if (kv_part_reserved_locked(part, status_of(xfer, status)))
 			batch->block[kept++] = batch->block[i];
 	}
 	batch->n = kept;
 }
 
 /* Keep the blocks that were reserved; settle the others. */
-static void sort_out_locked(struct kv_save_batch *batch,
+static void sort_out_locked(struct batch *batch,
 			    const struct wire_status *statuses)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
-	struct kv_save_tally tally = {0};
+	struct tally tally = {0};
 	size_t i, kept = 0;
 
 	for (i = 0; i < batch->n; i++) {
@@ -331,8 +511,7 @@ static void sort_out_locked(struct kv_save_batch *batch,
 		else if (status == -EINPROGRESS)
 			kv_save_again_locked(xfer, batch->block[i]);
 		else
-			kv_save_batch_count(xfer, batch->block[i], status,
-					    &tally);
+			count(xfer, batch->block[i], status, &tally);
 	}
 	batch->n = kept;
 	kv_xfer_fail_locked(xfer, KVFS_COPIED, tally.bad);
@@ -342,13 +521,13 @@ static void sort_out_locked(struct kv_save_batch *batch,
 
 static void reserved(struct kv_call *call, int status, const void *items)
 {
-	struct kv_save_batch *batch = (struct kv_save_batch *)call;
+	struct batch *batch = (struct batch *)call;
 	struct kvfs_xfer *xfer = batch->xfer;
 	int stopped = atomic_load(&xfer->stopped);
 
 	if (status < 0) {
-		kv_save_batch_fail_locked(batch, KVFS_COPIED, status);
-		kv_save_batch_end_locked(batch);
+		fail_locked(batch, KVFS_COPIED, status);
+		end_locked(batch);
 		return;
 	}
 	if (xfer->part != NULL)
@@ -358,33 +537,33 @@ static void reserved(struct kv_call *call, int status, const void *items)
 	if (batch->n > 0)
 		xfer->pause = 0;
 	if (stopped != 0 && xfer->part == NULL) {
-		kv_save_batch_fail_locked(batch, KVFS_COPIED, stopped);
-		kv_save_batch_drop_locked(batch);
+		fail_locked(batch, KVFS_COPIED, stopped);
+		drop_locked(batch);
 	} else if (batch->n == 0) {
-		kv_save_batch_end_locked(batch);
+		end_locked(batch);
 	} else {
 		kv_copier_submit(xfer->session->copier, &batch->job);
 	}
 }
 
 /* Parts of blocks that have been reserved for others go straight on. */
-static int begin_locked(struct kv_save_batch *batch)
+static int begin_locked(struct batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	size_t i;
 
 	for (i = 0; i < batch->n; i++)
 		if (xfer->part == NULL ||
-		    !kv_part_is_reserved(kv_save_batch_part(batch, i)))
+		    !kv_part_is_reserved(part_of(batch, i)))
 			return send_keys_locked(batch, WIRE_RESERVE);
 	kv_copier_submit(xfer->session->copier, &batch->job);
 	return 0;
 }
 
 static int batch_new(struct kvfs_xfer *xfer, struct kv_stage *stage, size_t n,
-		     struct kv_save_batch **ret_batch)
+		     struct batch **ret_batch)
 {
-	struct kv_save_batch *batch;
+	struct batch *batch;
 	int r = 0;
 
 	batch = calloc(1, sizeof(*batch) + n * sizeof(batch->block[0]));
@@ -408,7 +587,7 @@ static int batch_new(struct kvfs_xfer *xfer, struct kv_stage *stage, size_t n,
 }
 
 /* Nothing has begun. */
-static void undo_locked(struct kv_save_batch *batch)
+static void undo_locked(struct batch *batch)
 {
 	if (batch->extent != NULL)
 		kv_stage_put(batch->stage, batch->extent);
@@ -419,7 +598,7 @@ static void undo_locked(struct kv_save_batch *batch)
 int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 			 size_t n)
 {
-	struct kv_save_batch *batch;
+	struct batch *batch;
 	size_t i;
 	int r;
 
@@ -437,7 +616,7 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 		xfer->part[batch->block[i]].state = KV_PART_BATCH;
 	r = begin_locked(batch);
 	if (r < 0) {
-		kv_save_batch_fail_locked(batch, KVFS_COPIED, r);
+		fail_locked(batch, KVFS_COPIED, r);
 		undo_locked(batch);
 		kv_xfer_put_locked(xfer);
 	}

@@ -26,7 +26,6 @@
  * LOCKING   session->lock to begin and to account for blocks; none while
  *           copying.
  */
-#include "kernels/transfer/layers.h"
 #include "kernels/transfer/lease.h"
 #include "kernels/transfer/load.h"
 #include "kernels/transfer/opts.h"

@@ -2,8 +2,9 @@
 /*
  * partial_block.c - blocks that are saved in parts.
  *
- * OWNS      the table of such blocks, and which bytes of each are spoken for.
- *           The daemon keeps a map of its own: what it is told it checks.
+ * OWNS      the table of such blocks, which bytes of each are spoken for, and a
+ *           part's spare until it joins.  The daemon keeps a map of its own:
+ * what it is told it checks.
  *
  * STATES    of a block:
  *
@@ -13,10 +14,11 @@
  *           A DEAD block stays in the table until all its bytes have been
  *           offered, so that parts begun later share the fate of those before
  *           (a block may not be made of what came before and after a clear or a
- *           restart).  Bytes that were offered before begin it anew (join.c).
+ *           restart).  Bytes that were offered before begin it anew.
  *
  *           of a part: see kv_part_state; those of a block that ends are
- * settled at once, but for those in a batch: their pages are being read.
+ *           settled at once, but for those in a batch: their pages are being
+ *           read.
  *
  * INVARIANTS
  *   (1) A block in the table is LIVE or DEAD; there is one for a key.
@@ -27,20 +29,63 @@
  *
  * LOCKING   session->lock.
  */
+#include "common/coverage.h"
 #include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
 #include "kernels/session/space.h"
 
 #define DEAD_MAX 4096u /* kept; the oldest are forgotten */
+#define BUCKETS 1024u
 
-struct kv_partial_block *kv_parts_find(struct kv_parts *parts,
-				       const struct kvfs_space *space,
-				       const struct wire_save *block)
+struct kv_partial_block {
+	LIST_ENTRY(kv_partial_block) others; /* in its bucket, if listed */
+	TAILQ_ENTRY(kv_partial_block) dead;  /* if DEAD and listed */
+	bool listed;
+	struct kvfs_session *session;
+	struct kvfs_space *space; /* held */
+	struct wire_save block;	  /* as the first part has it */
+	unsigned flags;		  /* the first's */
+	uint64_t generation, payload;
+	uint32_t space_id;
+	struct kv_coverage claimed;
+	int status; /* -EINPROGRESS: LIVE */
+	bool reserved;
+	TAILQ_HEAD(, kv_part) parts; /* that are not over */
+};
+
+struct kv_parts {
+	LIST_HEAD(, kv_partial_block) buckets[BUCKETS];
+	TAILQ_HEAD(, kv_partial_block) dead; /* oldest first */
+	size_t n_dead;
+};
+
+static bool is_live(const struct kv_partial_block *partial)
+{
+	return partial->status == -EINPROGRESS;
+}
+
+static bool is_whole(const struct kv_partial_block *partial)
+{
+	return kv_coverage_prefix(&partial->claimed) == partial->payload;
+}
+
+static unsigned bucket_of(const struct wire_save *block)
+{
+	uint32_t hash;
+
+	memcpy(&hash, block->key, sizeof(hash));
+	return hash % BUCKETS;
+}
+
+/* The one in the table, or NULL. */
+static struct kv_partial_block *find(struct kv_parts *parts,
+				     const struct kvfs_space *space,
+				     const struct wire_save *block)
 {
 	struct kv_partial_block *partial;
 
-	LIST_FOREACH(partial, &parts->buckets[kv_parts_bucket(block)], others)
+	LIST_FOREACH(partial, &parts->buckets[bucket_of(block)], others)
 		if (partial->block.len == block->len &&
 		    memcmp(partial->block.key, block->key, block->len) == 0 &&
 		    strcmp(partial->space->name, space->name) == 0)
@@ -66,13 +111,14 @@ static void unlist(struct kv_partial_block *partial)
 		return;
 	partial->listed = false;
 	LIST_REMOVE(partial, others);
-	if (kv_partial_block_is_live(partial))
+	if (is_live(partial))
 		return;
 	TAILQ_REMOVE(&parts->dead, partial, dead);
 	parts->n_dead--;
 }
 
-void kv_partial_block_forget_locked(struct kv_partial_block *partial)
+/* Out of the table; freed now, or with its last part. */
+static void forget_locked(struct kv_partial_block *partial)
 {
 	unlist(partial);
 	tidy_locked(partial);
@@ -155,12 +201,13 @@ static void drop_locked(const struct kv_partial_block *partial)
 		free(drop);
 }
 
-void kv_partial_block_end_locked(struct kv_partial_block *partial, int status)
+/* If it is LIVE: all its parts that are in no batch end with @status. */
+static void end_locked(struct kv_partial_block *partial, int status)
 {
 	struct kv_parts *parts = partial->session->parts;
-	bool whole = kv_partial_block_is_whole(partial);
+	bool whole = is_whole(partial);
 
-	if (!kv_partial_block_is_live(partial))
+	if (!is_live(partial))
 		return;
 	if (partial->reserved && status < 0)
 		drop_locked(partial);
@@ -174,7 +221,7 @@ void kv_partial_block_end_locked(struct kv_partial_block *partial, int status)
 	settle_all_locked(partial);
 	tidy_locked(partial);
 	if (parts->n_dead > DEAD_MAX)
-		kv_partial_block_forget_locked(TAILQ_FIRST(&parts->dead));
+		forget_locked(TAILQ_FIRST(&parts->dead));
 }
 
 bool kv_part_is_reserved(const struct kv_part *part)
@@ -184,7 +231,7 @@ bool kv_part_is_reserved(const struct kv_part *part)
 
 bool kv_part_again_locked(struct kv_part *part)
 {
-	if (!kv_partial_block_is_live(part->of))
+	if (!is_live(part->of))
 		return false;
 	part->state = KV_PART_TODO;
 	return true;
@@ -193,10 +240,10 @@ bool kv_part_again_locked(struct kv_part *part)
 /* The reservation came too late for its block: nobody else's must go. */
 static void late_locked(const struct kv_partial_block *partial)
 {
-	const struct kv_partial_block *other = kv_parts_find(
-		partial->session->parts, partial->space, &partial->block);
+	const struct kv_partial_block *other =
+		find(partial->session->parts, partial->space, &partial->block);
 
-	if (other == NULL || !kv_partial_block_is_live(other))
+	if (other == NULL || !is_live(other))
 		drop_locked(partial);
 }
 
@@ -205,12 +252,12 @@ bool kv_part_reserved_locked(struct kv_part *part, int status)
 	struct kv_partial_block *partial = part->of;
 	int stopped = atomic_load(&part->xfer->stopped);
 
-	if (kv_partial_block_is_live(partial) && status == 0 &&
+	if (is_live(partial) && status == 0 &&
 	    (stopped == 0 || partial->reserved)) {
 		partial->reserved = true;
 		return true;
 	}
-	if (kv_partial_block_is_live(partial)) {
+	if (is_live(partial)) {
 		partial->reserved |= status == 0;
 		kv_part_fail_locked(part, status == 0 ? stopped : status);
 		return false;
@@ -227,7 +274,7 @@ bool kv_part_copied_locked(struct kv_part *part)
 	struct kv_partial_block *partial = part->of;
 
 	part->state = KV_PART_COPIED;
-	if (kv_partial_block_is_live(partial))
+	if (is_live(partial))
 		return true;
 	settle_locked(part, partial->status);
 	tidy_locked(partial);
@@ -241,7 +288,7 @@ void kv_part_sealed_locked(struct kv_part *part, struct kv_hold *hold)
 	TAILQ_FOREACH(part, &partial->parts, others)
 		kv_hold_block_locked(part->xfer,
 				     (size_t)(part - part->xfer->part), hold);
-	kv_partial_block_end_locked(partial, 0);
+	end_locked(partial, 0);
 }
 
 void kv_part_fail_locked(struct kv_part *part, int status)
@@ -249,11 +296,11 @@ void kv_part_fail_locked(struct kv_part *part, int status)
 	struct kv_partial_block *partial = part->of;
 
 	if (part->state != KV_PART_BATCH) {
-		kv_partial_block_end_locked(partial, status);
+		end_locked(partial, status);
 		return;
 	}
 	/* It is settled last: the block is there until then. */
-	kv_partial_block_end_locked(partial, status);
+	end_locked(partial, status);
 	settle_locked(part, partial->status);
 	tidy_locked(partial);
 }
@@ -268,9 +315,8 @@ void kv_parts_stop_locked(struct kvfs_xfer *xfer)
 	kv_xfer_get_locked(xfer);
 	for (part = xfer->part; part < xfer->part + xfer->n; part++)
 		if (part->state == KV_PART_TODO ||
-		    (part->state != KV_PART_NONE &&
-		     !kv_partial_block_is_whole(part->of)))
-			kv_partial_block_end_locked(part->of, status);
+		    (part->state != KV_PART_NONE && !is_whole(part->of)))
+			end_locked(part->of, status);
 	kv_xfer_put_locked(xfer);
 }
 
@@ -281,8 +327,7 @@ static struct kv_partial_block *next_live(struct kv_parts *parts, size_t bucket,
 	struct kv_partial_block *partial;
 
 	LIST_FOREACH(partial, &parts->buckets[bucket], others)
-		if (kv_partial_block_is_live(partial) &&
-		    !(lacking && kv_partial_block_is_whole(partial)))
+		if (is_live(partial) && !(lacking && is_whole(partial)))
 			return partial;
 	return NULL;
 }
@@ -293,10 +338,10 @@ static void end_live_locked(struct kvfs_session *session, bool lacking,
 	struct kv_partial_block *partial;
 	size_t i;
 
-	for (i = 0; session->parts != NULL && i < KV_PARTS_BUCKETS; i++)
+	for (i = 0; session->parts != NULL && i < BUCKETS; i++)
 		while ((partial = next_live(session->parts, i, lacking)) !=
 		       NULL)
-			kv_partial_block_end_locked(partial, status);
+			end_locked(partial, status);
 }
 
 void kv_parts_break_locked(struct kvfs_session *session)
@@ -315,6 +360,181 @@ void kv_parts_free_locked(struct kvfs_session *session)
 
 	while (session->parts != NULL &&
 	       (partial = TAILQ_FIRST(&session->parts->dead)) != NULL)
-		kv_partial_block_forget_locked(partial);
+		forget_locked(partial);
 	free(kv_steal(session->parts));
+}
+
+/* ---- joining ---- */
+
+static struct kv_partial_block *partial_block_new(struct kvfs_xfer *xfer,
+						  size_t i)
+{
+	struct kv_parts *parts = xfer->session->parts;
+	struct kv_partial_block *partial = kv_steal(xfer->part[i].spare);
+
+	kv_lib_space_get_locked(xfer->space);
+	partial->session = xfer->session;
+	partial->space = xfer->space;
+	partial->block = xfer->blocks[i];
+	partial->flags = xfer->flags;
+	partial->generation = xfer->generation;
+	partial->space_id = xfer->space_id;
+	partial->payload = xfer->pool->layout->payload;
+	partial->status = -EINPROGRESS;
+	partial->listed = true;
+	TAILQ_INIT(&partial->parts);
+	LIST_INSERT_HEAD(&parts->buckets[bucket_of(&partial->block)], partial,
+			 others);
+	return partial;
+}
+
+static int make_table(struct kvfs_session *session)
+{
+	struct kv_parts *parts = calloc(1, sizeof(*parts));
+
+	if (parts == NULL)
+		return -ENOMEM;
+	TAILQ_INIT(&parts->dead);
+	pthread_mutex_lock(&session->lock);
+	if (session->parts == NULL)
+		session->parts = kv_steal(parts);
+	pthread_mutex_unlock(&session->lock);
+	free(parts);
+	return 0;
+}
+
+int kv_parts_new(struct kvfs_xfer *xfer)
+{
+	size_t i;
+
+	xfer->part = calloc(xfer->n + 1, sizeof(*xfer->part));
+	if (xfer->part == NULL)
+		return -ENOMEM;
+	for (i = 0; i < xfer->n; i++) {
+		xfer->part[i].spare =
+			calloc(1, sizeof(struct kv_partial_block));
+		if (xfer->part[i].spare == NULL)
+			return -ENOMEM;
+	}
+	return make_table(xfer->session);
+}
+
+void kv_parts_drop(struct kvfs_xfer *xfer)
+{
+	size_t i;
+
+	for (i = 0; xfer->part != NULL && i < xfer->n; i++)
+		free(xfer->part[i].spare);
+	free(kv_steal(xfer->part));
+}
+
+/* How the bytes of @xfer meet those spoken for: 0 not at all, -EEXIST all of
+ * them are, -EINVAL some. */
+static int meet(const struct kv_partial_block *partial,
+		const struct kvfs_xfer *xfer)
+{
+	size_t i, there = 0;
+	int r;
+
+	for (i = 0; i < xfer->n_ranges; i++) {
+		r = kv_coverage_look(&partial->claimed, xfer->ranges[i].from,
+				     xfer->ranges[i].to);
+		if (r == -EINVAL)
+			return r;
+		there += r == -EEXIST;
+	}
+	if (there == 0)
+		return 0;
+	return there == xfer->n_ranges ? -EEXIST : -EINVAL;
+}
+
+static bool same(const struct kv_partial_block *partial,
+		 const struct kvfs_xfer *xfer, size_t i)
+{
+	const struct wire_save *a = &partial->block, *b = &xfer->blocks[i];
+
+	return a->parent_len == b->parent_len && a->position == b->position &&
+	       a->tokens == b->tokens &&
+	       memcmp(a->parent, b->parent, sizeof(a->parent)) == 0 &&
+	       (partial->flags & KVFS_HOLD) == (xfer->flags & KVFS_HOLD);
+}
+
+static int claim(struct kv_partial_block *partial, const struct kvfs_xfer *xfer)
+{
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i < xfer->n_ranges && r == 0; i++)
+		r = kv_coverage_claim(&partial->claimed, xfer->ranges[i].from,
+				      xfer->ranges[i].to);
+	return r;
+}
+
+/* The block that block @i of @xfer is a part of, made if need be; how their
+ * bytes meet. */
+static int find_block(struct kvfs_xfer *xfer, size_t i,
+		      struct kv_partial_block **ret_block)
+{
+	struct kv_partial_block *partial =
+		find(xfer->session->parts, xfer->space, &xfer->blocks[i]);
+	int r = 0;
+
+	if (partial != NULL)
+		r = meet(partial, xfer);
+	if (partial != NULL && !is_live(partial) && r < 0) {
+		forget_locked(partial);
+		partial = NULL;
+	}
+	if (partial == NULL) {
+		partial = partial_block_new(xfer, i);
+		r = 0;
+	} else if (!same(partial, xfer, i)) {
+		r = -EINVAL;
+	}
+	*ret_block = partial;
+	return r;
+}
+
+/* Neither a part of a block nor settled before. */
+static void refuse_locked(struct kvfs_xfer *xfer, size_t i, int status)
+{
+	atomic_store(&xfer->status[i], status);
+	if (status >= 0) {
+		kv_xfer_reach_locked(xfer, KVFS_COPIED, 1);
+		kv_xfer_reach_locked(xfer, KVFS_SEALED, 1);
+	} else {
+		kv_xfer_fail_locked(xfer, KVFS_COPIED, 1);
+	}
+}
+
+bool kv_part_join_locked(struct kvfs_xfer *xfer, size_t i)
+{
+	struct kv_part *part = &xfer->part[i];
+	struct kv_partial_block *partial = NULL;
+	int r = find_block(xfer, i, &partial), status;
+
+	free(kv_steal(part->spare));
+	if (r == 0) {
+		r = claim(partial, xfer);
+		if (r < 0)
+			end_locked(partial, r);
+	}
+	if (r < 0 && r != -EEXIST) {
+		refuse_locked(xfer, i, r);
+		return false;
+	}
+	if (!is_live(partial)) {
+		status = partial->status;
+		if (is_whole(partial))
+			forget_locked(partial);
+		refuse_locked(xfer, i, status);
+		return false;
+	}
+	part->of = partial;
+	part->xfer = xfer;
+	part->state = r == 0 ? KV_PART_TODO : KV_PART_COPIED;
+	TAILQ_INSERT_TAIL(&partial->parts, part, others);
+	if (r == -EEXIST)
+		kv_xfer_reach_locked(xfer, KVFS_COPIED, 1);
+	return r == 0;
 }

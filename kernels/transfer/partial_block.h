@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * parts.h - blocks that are saved in parts: which transfers bring which bytes
- * of a block, and what becomes of all of them.
+ * partial_block.h - blocks that are saved in parts: which transfers bring which
+ * bytes of a block, and what becomes of all of them.
  *
  * All calls with session->lock held.
  */
 #ifndef KV_KERNELS_TRANSFER_PARTIAL_BLOCK_H
 #define KV_KERNELS_TRANSFER_PARTIAL_BLOCK_H
 
-#include "common/coverage.h"
-#include "kernels/transfer/hold.h"
 #include "kernels/transfer/xfer.h"
 
 struct kv_partial_block;
+struct kv_hold; /* save.h */
 
 enum kv_part_state {
 	KV_PART_NONE,	/* not a part, or over */
@@ -76,60 +75,5 @@ void kv_parts_break_locked(struct kvfs_session *session);
 void kv_parts_close_locked(struct kvfs_session *session);
 /* Nothing is under way. */
 void kv_parts_free_locked(struct kvfs_session *session);
-
-/* ---- partial_block.c and join.c ---- */
-
-#define KV_PARTS_BUCKETS 1024u
-
-struct kv_partial_block {
-	LIST_ENTRY(kv_partial_block) others; /* in its bucket, if listed */
-	TAILQ_ENTRY(kv_partial_block) dead;  /* if DEAD and listed */
-	bool listed;
-	struct kvfs_session *session;
-	struct kvfs_space *space; /* held */
-	struct wire_save block;	  /* as the first part has it */
-	unsigned flags;		  /* the first's */
-	uint64_t generation, payload;
-	uint32_t space_id;
-	struct kv_coverage claimed;
-	int status; /* -EINPROGRESS: LIVE */
-	bool reserved;
-	TAILQ_HEAD(, kv_part) parts; /* that are not over */
-};
-
-struct kv_parts {
-	LIST_HEAD(, kv_partial_block) buckets[KV_PARTS_BUCKETS];
-	TAILQ_HEAD(, kv_partial_block) dead; /* oldest first */
-	size_t n_dead;
-};
-
-static inline bool
-kv_partial_block_is_live(const struct kv_partial_block *partial)
-{
-	return partial->status == -EINPROGRESS;
-}
-
-static inline bool
-kv_partial_block_is_whole(const struct kv_partial_block *partial)
-{
-	return kv_coverage_prefix(&partial->claimed) == partial->payload;
-}
-
-static inline unsigned kv_parts_bucket(const struct wire_save *block)
-{
-	uint32_t hash;
-
-	memcpy(&hash, block->key, sizeof(hash));
-	return hash % KV_PARTS_BUCKETS;
-}
-
-/* The one in the table, or NULL. */
-struct kv_partial_block *kv_parts_find(struct kv_parts *parts,
-				       const struct kvfs_space *space,
-				       const struct wire_save *block);
-/* Out of the table; freed now, or with its last part. */
-void kv_partial_block_forget_locked(struct kv_partial_block *partial);
-/* If it is LIVE: all its parts that are in no batch end with @status. */
-void kv_partial_block_end_locked(struct kv_partial_block *partial, int status);
 
 #endif

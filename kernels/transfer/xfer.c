@@ -24,7 +24,6 @@
  *           read without the lock.
  */
 #include "kernels/transfer/flush.h"
-#include "kernels/transfer/hold.h"
 #include "kernels/transfer/lease.h"
 #include "kernels/transfer/stream_fence.h"
 #include "kernels/transfer/load.h"

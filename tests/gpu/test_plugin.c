@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "kernels/kvfs.h"
-#include "kernels/device/plugin.h"
+#include "kernels/device/device.h"
 
 static void a_plugin_of_this_version_is_taken(void **state)
 {

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 
-#include "kernels/device/hostmem.h"
+#include "kernels/device/device.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -16,8 +16,8 @@ static void *reserve(uint64_t bytes, uint64_t max, uint8_t **ret_base)
 {
 	void *memory, *base;
 
-	assert_int_equal(kv_hostmem_reserve("host", bytes, max, &memory, &base),
-			 0);
+	assert_int_equal(
+		kv_device_host.reserve("host", bytes, max, &memory, &base), 0);
 	*ret_base = base;
 	return memory;
 }
@@ -44,20 +44,20 @@ static void it_grows_where_it_is(void **state)
 
 	(void)state;
 	for (n = 1; n < 64 * MIB; n = n * 3 + 4095) {
-		assert_int_equal(kv_hostmem_grow(memory, n), 0);
+		assert_int_equal(kv_device_host.grow(memory, n), 0);
 		assert_true(is_there(base + n - 1));
 		assert_false(is_there(base + kv_round_up(n, KV_PAGE)));
 		assert_int_equal(base[n - 1], 0);
 		base[n - 1] = (uint8_t)(n % 251 + 1);
 	}
-	assert_int_equal(kv_hostmem_grow(memory, 64 * MIB), 0);
+	assert_int_equal(kv_device_host.grow(memory, 64 * MIB), 0);
 	for (n = 1; n < 64 * MIB; n = n * 3 + 4095)
 		assert_int_equal(base[n - 1], (uint8_t)(n % 251 + 1));
-	assert_int_equal(kv_hostmem_grow(memory, MIB), 0);
+	assert_int_equal(kv_device_host.grow(memory, MIB), 0);
 	assert_true(is_there(base + 64 * MIB - 1));
-	kv_hostmem_release(memory);
+	kv_device_host.release(memory);
 	assert_false(is_there(base));
-	kv_hostmem_release(NULL);
+	kv_device_host.release(NULL);
 }
 
 static void more_than_there_is_is_refused_and_nothing_lost(void **state)
@@ -70,17 +70,18 @@ static void more_than_there_is_is_refused_and_nothing_lost(void **state)
 	(void)state;
 	memory = reserve(MIB, 4 * machine, &base);
 	base[MIB - 1] = 7;
-	assert_int_equal(kv_hostmem_grow(memory, 2 * machine), -ENOMEM);
-	assert_int_equal(kv_hostmem_grow(memory, 5 * machine), -ENOMEM);
+	assert_int_equal(kv_device_host.grow(memory, 2 * machine), -ENOMEM);
+	assert_int_equal(kv_device_host.grow(memory, 5 * machine), -ENOMEM);
 	assert_false(is_there(base + MIB));
-	assert_int_equal(kv_hostmem_grow(memory, 2 * MIB), 0);
+	assert_int_equal(kv_device_host.grow(memory, 2 * MIB), 0);
 	assert_int_equal(base[MIB - 1], 7);
-	assert_int_equal(kv_hostmem_reserve("host", 2 * machine, 2 * machine,
-					    &other, &at),
+	assert_int_equal(kv_device_host.reserve("host", 2 * machine,
+						2 * machine, &other, &at),
 			 -ENOMEM);
-	assert_int_equal(kv_hostmem_reserve("host", 1, UINT64_MAX, &other, &at),
-			 -ENOMEM);
-	kv_hostmem_release(memory);
+	assert_int_equal(
+		kv_device_host.reserve("host", 1, UINT64_MAX, &other, &at),
+		-ENOMEM);
+	kv_device_host.release(memory);
 }
 
 static void a_child_does_not_have_it(void **state)
@@ -98,7 +99,7 @@ static void a_child_does_not_have_it(void **state)
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 	assert_int_equal(base[0], 1);
-	kv_hostmem_release(memory);
+	kv_device_host.release(memory);
 }
 
 int main(void)

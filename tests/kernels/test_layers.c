@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "kernels/transfer/layers.h"
+#include "kernels/transfer/opts.h"
 
 #define TENSOR(name, dtype, shape) \
 	"{\"name\":\"" name "\",\"dtype\":\"" dtype "\",\"shape\":" shape "}"
