@@ -14,13 +14,14 @@
  *   (1) A buffer is written, by us or by the device, only while nothing that
  *       was given to the stream before uses it for something else.
  *   (2) When a copy stream is given back nothing is under way on its stream,
- * unless the context is broken: then nothing will ever be. (3) A copy that is
- * given to the stream lies within one chunk of attached memory or one buffer.
+ *       unless the context is broken: then nothing will ever be.
+ *   (3) A copy that is given to the stream lies within one chunk of attached
+ *       memory or one buffer.
  *   (4) A copy stream that nobody has keeps nothing in its buffers, so that
- * they may be exchanged for others.
+ *       they may be exchanged for others.
  *
  * LOCKING   gpu->lock for the list of free copy streams, and for the buffers
- * that they are to have; else its user's thread.
+ *           that they are to have; else its user's thread.
  */
 #include "common/copy.h"
 #include "kernels/cuda/pinned.h"

@@ -3,13 +3,14 @@
  * event_wait.c - what the caller's stream had been given when a transfer was
  * begun.
  *
- * OWNS      an event for each event wait, and where a event wait stands for the
- * caller's event, a stream: what an event stands for can only be taken over by
- *           a stream that waits for it.  Kept for later event waits.
+ * OWNS      an event for each event wait, and where a event wait stands for
+ *           the caller's event, a stream: what an event stands for can only be
+ *           taken over by a stream that waits for it.  Kept for later event
+ *           waits.
  *
  * INVARIANTS
  *   (1) A event wait's stream has nothing to do but wait for its own event
- * wait, so that event waits do not wait for each other.
+ *       wait, so that event waits do not wait for each other.
  *
  * LOCKING   gpu->lock for the list of free event waits.
  */

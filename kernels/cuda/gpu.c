@@ -17,9 +17,23 @@
 #include "kernels/cuda/pinned.h"
 #include "kernels/cuda/semaphore.h"
 #include "kernels/cuda/gpu.h"
-#include "kernels/cuda/image.h"
 #include "kernels/cuda/copy_stream.h"
 #include "kernels/cuda/event_wait.h"
+
+/* The compiled kernels: a fat binary for cuModuleLoadData.  Zeroes in a build
+ * for the stand-in driver, which has the kernels itself. */
+extern const unsigned char kv_cuda_image[];
+#ifdef KV_CUDA_IMAGE
+__asm__(".pushsection .rodata\n"
+	".balign 64\n"
+	".globl kv_cuda_image\n"
+	".hidden kv_cuda_image\n"
+	"kv_cuda_image:\n"
+	".incbin \"" KV_CUDA_IMAGE "\"\n"
+	".popsection\n");
+#else
+const unsigned char kv_cuda_image[64] = {0};
+#endif
 
 /*
  * A kernel gets a thread block (KV_SCATTER_THREADS) on every 32nd

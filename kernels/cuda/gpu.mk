@@ -5,7 +5,7 @@ NVCC      := $(shell command -v nvcc || ls $(CUDA_HOME)/bin/nvcc /usr/local/cuda
 CUDA_ARCH := 75 80 86 89 90
 CUDA_GEN  := $(foreach n,$(CUDA_ARCH),-gencode arch=compute_$n,code=sm_$n) \
              -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
-CUDA      := $(filter-out kernels/cuda/image.c,$(wildcard kernels/cuda/*.c))
+CUDA      := $(wildcard kernels/cuda/*.c)
 CUDA_OBJS  = $(call objs,$(CUDA) kernels/session/thread.c common/copy.c)
 CUDA_MAP  := kernels/cuda/libkvfs-cuda.map
 LINK_CUDA  = $(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs-cuda.so.0 -Wl,--version-script=$(CUDA_MAP) \
@@ -17,13 +17,13 @@ $B/kernels/cuda/kernels.fatbin: kernels/cuda/kernels.cu kernels/cuda/abi.cu kern
 	@mkdir -p $(@D)
 	$(call run,NVCC)$(NVCC) -std=c++17 -I. -c kernels/cuda/abi.cu -o $(@D)/abi.o
 	$(call run,NVCC)$(NVCC) -std=c++17 -O3 -I. $(CUDA_GEN) -fatbin kernels/cuda/kernels.cu -o $@
-$B/kernels/cuda/image.o: kernels/cuda/image.c $B/kernels/cuda/kernels.fatbin
-	$(call run,CC)$(CC) $(CFLAGS) -DKV_CUDA_IMAGE='"$B/kernels/cuda/kernels.fatbin"' -c $< -o $@
-$B/kernels/cuda/no-image.o: kernels/cuda/image.c ; @mkdir -p $(@D)
-	$(call run,CC)$(CC) $(CFLAGS) -c $< -o $@
-$B/libkvfs-cuda.so: $(CUDA_OBJS) $B/kernels/cuda/image.o $(CUDA_MAP)
+ifneq ($(NVCC),)
+$B/kernels/cuda/gpu.o: $B/kernels/cuda/kernels.fatbin
+$B/kernels/cuda/gpu.o: CFLAGS += -DKV_CUDA_IMAGE='"$B/kernels/cuda/kernels.fatbin"'
+endif
+$B/libkvfs-cuda.so: $(CUDA_OBJS) $(CUDA_MAP)
 	$(call run,LINK)$(LINK_CUDA) -o $@ && ln -sf libkvfs-cuda.so $B/libkvfs-cuda.so.0
-$B/tests/gpu/libkvfs-cuda.so.0: $(CUDA_OBJS) $B/kernels/cuda/$(if $(NVCC),image,no-image).o $(CUDA_MAP) ; @mkdir -p $(@D)
+$B/tests/gpu/libkvfs-cuda.so.0: $(CUDA_OBJS) $(CUDA_MAP) ; @mkdir -p $(@D)
 	$(call run,LINK)$(LINK_CUDA) -Wl,-rpath,'$$ORIGIN' -o $@
 $(filter $B/tests/gpu/%,$(UNIT)): | $B/tests/gpu/libkvfs-cuda.so.0
 $B/tests/kernels/test_scatter: $B/kernels/cuda/plan.o

@@ -3,7 +3,7 @@
  * semaphore.c - holds the caller's streams up until a transfer is over.
  *
  * OWNS      pages of pinned words, one word a semaphore, and events that tell
- * when a stream has passed.  Semaphores are kept for later ones.
+ *           when a stream has passed.  Semaphores are kept for later ones.
  *
  * STATES    of a semaphore:
  *
@@ -13,14 +13,14 @@
  *
  * INVARIANTS
  *   (1) A word only grows.  A stream waits for the value its semaphore opens
- * with or a later one, so that a semaphore can be used again while streams
- * still wait for its use before. (2) A page is freed only when no stream can
- * look at it any more; one that a stream may yet look at is left to the
- * context's end.
+ *       with or a later one, so that a semaphore can be used again while
+ *       streams still wait for its use before.
+ *   (2) A page is freed only when no stream can look at it any more; one that
+ *       a stream may yet look at is left to the context's end.
  *
  * LOCKING   gpu->lock for the lists of pages and of free semaphores, and for a
- * semaphore's events.  host_lock, a leaf, for the functions that wait on the
- * host: they may outlive the GPU's use.
+ *           semaphore's events. host_lock, a leaf, for the functions that wait
+ *           on the host: they may outlive the GPU's use.
  */
 #include "kernels/cuda/semaphore.h"
 

@@ -6,7 +6,7 @@
  *
  * INVARIANTS
  *   (1) Everything of a batch is given to one stream, behind its event wait,
- * and is over when kv_transfer returns, however it ends.
+ *       and is over when kv_transfer returns, however it ends.
  *
  * LOCKING   none: the batch is the caller's while it runs.
  */

@@ -3,7 +3,9 @@
  * map.c - blocks in pages of a paged pool, for as long as somebody uses
  * them.
  *
- * OWNS      maps, and a use of the page of each of their blocks.
+ * OWNS      maps, and a use of the page of each of their blocks.  Of a fill, a
+ *           few blocks on their way from the cache to pages, the lease and the
+ *           load, from fill_start until the load is COPIED.
  *
  * STATES    of a block of a map:
  *
@@ -22,16 +24,20 @@
  *       has been told to wait for the whole map.
  *   (3) Pages are used in the order of the keys, and let go in the opposite
  *       one: of a chain, the end is given up first.
+ *   (4) The pages of a fill are COMING for as long as it is there: nobody takes
+ *       them, also when nobody wants them any more.
+ *   (5) A fill has no deadline of its own: those who wait have.
  *
  * LOCKING   session->lock.
  */
-#include "kernels/paged/page_fill.h"
 #include "kernels/transfer/stream_fence.h"
 #include "kernels/session/lookup.h"
 #include "kernels/paged/map.h"
 #include "kernels/transfer/opts.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/session/space.h"
+#include "kernels/transfer/lease.h"
+#include "kernels/transfer/xfer.h"
 
 /* What a call of kvfs_map works with. */
 struct placing {
@@ -85,6 +91,143 @@ void kv_map_page_over_locked(struct kv_paged_pool *paged, struct kv_page *page,
 		kv_page_table_give(page_table, page);
 }
 
+/* ---- filling pages ---- */
+
+#define FILL_PAGES 256u
+#define FILL_BYTES ((uint64_t)64 << 20)
+
+/* A few blocks on their way from the cache to pages. */
+struct kv_page_fill {
+	struct kv_page_fill *next; /* the caller's */
+	struct kv_paged_pool *paged;
+	struct kvfs_space *space; /* held */
+	kvfs_lease *lease;	  /* lock */
+	struct kvfs_xfer *load;	  /* lock; NULL: not begun */
+	size_t wanted;		  /* lock: uses that wait for it */
+	size_t n, limit;
+	struct kv_page *page[FILL_PAGES]; /* COMING; their fill is this */
+};
+
+static int fill_new_locked(struct kv_paged_pool *paged,
+			   struct kvfs_space *space,
+			   struct kv_page_fill **ret_fill)
+{
+	struct kv_page_fill *fill = calloc(1, sizeof(*fill));
+
+	if (fill == NULL)
+		return -ENOMEM;
+	fill->paged = paged;
+	fill->space = space;
+	fill->limit = (size_t)KV_MAX(FILL_BYTES / paged->stride, 1u);
+	fill->limit = KV_MIN(fill->limit, (size_t)FILL_PAGES);
+	kv_lib_space_get_locked(space);
+	*ret_fill = fill;
+	return 0;
+}
+
+/* Whether another page has to go with another one. */
+static bool fill_is_full(const struct kv_page_fill *fill)
+{
+	return fill->n == fill->limit;
+}
+
+static void fill_add_locked(struct kv_page_fill *fill, struct kv_page *page)
+{
+	page->fill = fill;
+	fill->page[fill->n++] = page;
+}
+
+static void fill_want_locked(struct kv_page_fill *fill)
+{
+	fill->wanted++;
+}
+
+static void fill_unwant_locked(struct kv_page_fill *fill)
+{
+	assert(fill->wanted > 0);
+	if (--fill->wanted == 0 && fill->load != NULL)
+		kv_xfer_stop_locked(fill->load, -ECANCELED);
+}
+
+/* @status: why nothing was loaded, or 0. */
+static void over_locked(struct kv_page_fill *fill, int status)
+{
+	size_t i;
+	int r;
+
+	for (i = 0; i < fill->n; i++) {
+		r = status;
+		if (r == 0)
+			r = atomic_load(&fill->load->status[i]);
+		fill->page[i]->fill = NULL;
+		kv_map_page_over_locked(fill->paged, fill->page[i], r);
+	}
+	if (fill->load != NULL)
+		kv_xfer_put_locked(fill->load);
+	if (fill->lease != NULL)
+		kv_lease_release_locked(fill->lease);
+	kv_lib_space_put_locked(fill->space);
+	free(fill);
+}
+
+static void load_over(struct kvfs_xfer *load, enum kvfs_stage stage)
+{
+	if (stage == KVFS_COPIED)
+		over_locked(load->owner, 0);
+}
+
+static int lease_and_load(struct kv_page_fill *fill, const kvfs_opts *opts,
+			  kvfs_lease **ret_lease, kvfs_xfer **ret_load)
+{
+	const struct kv_paged_pool *paged = fill->paged;
+	int64_t pages[FILL_PAGES];
+	kvfs_key keys[FILL_PAGES];
+	const kvfs_query query = {fill->space, keys, fill->n};
+	kvfs_opts how = opts == NULL ? (kvfs_opts){0} : *opts;
+	size_t i;
+	int r;
+
+	for (i = 0; i < fill->n; i++) {
+		keys[i] = fill->page[i]->key;
+		pages[i] = (int64_t)kv_page_table_index(paged->page_table,
+							fill->page[i]);
+	}
+	how.deadline = 0;
+	r = kvfs_acquire(&query, 1, 0, KVFS_FOREVER, ret_lease);
+	if (r < 0)
+		return r;
+	return kvfs_load(paged->inner, *ret_lease, fill->n, pages, &how,
+			 ret_load);
+}
+
+/*
+ * Begin, without a lock held; the rest happens by itself.  When it is over, or
+ * cannot begin, kv_map_page_over_locked is called for each page, and @fill is
+ * freed.
+ */
+static void fill_start(struct kv_page_fill *fill, const kvfs_opts *opts)
+{
+	struct kvfs_session *session = fill->paged->inner->session;
+	kvfs_lease *lease = NULL;
+	kvfs_xfer *load = NULL;
+	int r = lease_and_load(fill, opts, &lease, &load);
+
+	pthread_mutex_lock(&session->lock);
+	fill->lease = lease;
+	fill->load = load;
+	if (r < 0 || load->left[KVFS_COPIED] == 0) {
+		over_locked(fill, r);
+	} else {
+		load->owner = fill;
+		load->over = load_over;
+		if (fill->wanted == 0)
+			kv_xfer_stop_locked(load, -ECANCELED);
+	}
+	pthread_mutex_unlock(&session->lock);
+}
+
+/* ---- stopping ---- */
+
 static void stop_locked(struct kv_use *use, int status)
 {
 	struct kv_page *page = kv_steal(use->page);
@@ -92,7 +235,7 @@ static void stop_locked(struct kv_use *use, int status)
 	LIST_REMOVE(use, others);
 	kv_page_table_put(use->map->paged->page_table, page);
 	if (page->fill != NULL)
-		kv_page_fill_unwant_locked(page->fill);
+		fill_unwant_locked(page->fill);
 	settle_locked(use, status);
 }
 
@@ -118,7 +261,7 @@ static void join_locked(struct kv_use *use, struct kv_page *page)
 	}
 	LIST_INSERT_HEAD(&page->waiting, use, others);
 	if (page->fill != NULL)
-		kv_page_fill_want_locked(page->fill);
+		fill_want_locked(page->fill);
 }
 
 static int need_fill_locked(struct placing *m)
@@ -126,9 +269,9 @@ static int need_fill_locked(struct placing *m)
 	struct kv_page_fill *fill;
 	int r;
 
-	if (m->first != NULL && !kv_page_fill_is_full(m->first))
+	if (m->first != NULL && !fill_is_full(m->first))
 		return 0;
-	r = kv_page_fill_new_locked(m->map->paged, m->space, &fill);
+	r = fill_new_locked(m->map->paged, m->space, &fill);
 	if (r < 0)
 		return r;
 	fill->next = m->first;
@@ -149,7 +292,7 @@ static int begin_locked(struct placing *m, const kvfs_key *key,
 	if (*ret_page == NULL)
 		return -ENOSPC;
 	kv_page_table_name(page_table, *ret_page, m->known, key);
-	kv_page_fill_add_locked(m->first, *ret_page);
+	fill_add_locked(m->first, *ret_page);
 	return 0;
 }
 
@@ -295,7 +438,7 @@ static int start(struct placing *m, const kvfs_opts *opts)
 	pthread_mutex_unlock(&session->lock);
 	while ((fill = m->first) != NULL) {
 		m->first = fill->next;
-		kv_page_fill_start(fill, opts);
+		fill_start(fill, opts);
 	}
 	return (int)KV_MIN(in_cache, 0);
 }

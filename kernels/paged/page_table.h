@@ -13,7 +13,7 @@
 #include "kernels/kvfs.h"
 #include "common/kv.h"
 
-struct kv_page_fill; /* page_fill.h */
+struct kv_page_fill; /* map.c */
 struct kv_use;	     /* map.h */
 
 enum kv_page_state {
@@ -34,7 +34,7 @@ struct kv_page {
 	LIST_ENTRY(kv_page) bucket;	   /* if it has a key */
 	TAILQ_ENTRY(kv_page) idle;	   /* if nobody has it */
 	LIST_HEAD(, kv_use) waiting;	   /* map.c: for its bytes */
-	struct kv_page_fill *fill; /* page_fill.c: brings them; or NULL */
+	struct kv_page_fill *fill;	   /* map.c: brings them; or NULL */
 };
 
 struct kv_page_table;

@@ -3,13 +3,13 @@
  * paged_pool.c - a pool whose pages are the library's own.
  *
  * OWNS      the pages' memory, the page table, and the pool that copies use.
- * What is mapped is map.c's, what is taken is page_set.c's.
+ *           What is mapped is map.c's, what is taken is page_set.c's.
  *
  * INVARIANTS
  *   (1) A page of the page table has memory, which stays where it is.
  *   (2) One thread at a time grows a pool.
  *   (3) The caller's pool has no pages: no load, save or restore of the
- * caller's gets at those here.
+ *       caller's gets at those here.
  *
  * LOCKING   session->lock; not held while the device makes memory.
  */

@@ -7,10 +7,12 @@
  *
  * STATES    of a mapping:
  *
- *              MAPPED -> RETIRED   kv_mapped_segment_retire_locked (by the
- * daemon) or kv_mapped_segment_retire_all_locked (it is gone) RETIRED ->
- * unmapped  with the last reference, once no device knows of it (attach.c); the
- * daemon is told if it is still there
+ *              MAPPED -> RETIRED    kv_mapped_segment_retire_locked (by the
+ *                                   daemon), or ..._retire_all_locked (it is
+ *                                   gone)
+ *             RETIRED -> unmapped   with the last reference, once no device
+ *                                   knows of it (attach.c); the daemon is told
+ *                                   if it is still there
  *
  * INVARIANTS
  *   (1) A mapping with references stays where it is, whatever the daemon does.

@@ -1,33 +1,124 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * session.c - opening and closing a session, and waiting for its events.
+ * session.c - a session: opened and closed, kept connected by its reader
+ * thread, which takes what the daemon sends and fires timers, and gone in the
+ * child of a fork.
  *
- * OWNS      struct kvfs_session and the descriptors for waking and waiting.
- *           What is in it is owned by the parts that have its names.
+ * OWNS      struct kvfs_session and the descriptors for waking and waiting;
+ *           what is in it is owned by the parts that have its names.
+ *           session->link: nobody but the reader thread opens or closes it.
+ *           The running timers: an engine has tens of transfers under way, so
+ *           their list is not sorted.  The list of the process's sessions and
+ *           the count of forks: the library's only global state;
+ *           pthread_atfork has no other.
+ *
+ * STATES    of the connection:
+ *
+ *              DOWN -> LIVE   connect_again
+ *              LIVE -> DOWN   disconnect (the daemon went away, or sent what
+ *                             is no message)
  *
  * INVARIANTS
  *   (1) event_fd, if there is one, is readable if and only if completed > 0.
  *   (2) When kvfs_close frees, no transfer is under way and no thread runs.
+ *   (3) session->live is the connection's number while it is LIVE, else 0;
+ *       numbers are not used twice.
+ *   (4) Nothing of a connection outlives it but mappings in use: all requests
+ *       have ended when DOWN is seen.
+ *   (5) A timer is in the list if and only if its @at is not 0, and the reader
+ *       thread sleeps no longer than to the earliest @at.
+ *   (6) A session is in the list of sessions from kvfs_open to kvfs_close; in a
+ *       child the list is empty, and the descriptors of the parent's sessions
+ *       are closed.
  *
- * LOCKING   session->lock guards what session.h says; lock order is there.
+ * LOCKING   session->lock guards what session.h says; lock order is there.  The
+ *           reader thread takes receive_lock, then session->lock, and holds
+ *           neither while it sleeps or connects. forks_lock is a leaf, held
+ *           across fork itself, so that the child finds the list whole;
+ *           sessions' own locks are not taken there: in the child they may be
+ *           held by threads that do not exist.
  */
+#include <stdatomic.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include "kernels/device/copier.h"
-#include "kernels/session/fork.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/partial_block.h"
+#include "kernels/transfer/restore.h"
 #include "kernels/session/session.h"
 #include "kernels/transfer/stage.h"
 #include "kernels/session/thread.h"
+#include "kernels/transfer/save.h"
 
 #define FIRST_CONNECT_NS 1000000000u
+#define RETRY_FIRST_NS 5000000u
+#define RETRY_LAST_NS 1000000000u
+
+/* ---- forks ---- */
+
+static pthread_mutex_t forks_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
+static TAILQ_HEAD(, kvfs_session) sessions = TAILQ_HEAD_INITIALIZER(sessions);
+static atomic_uint forks;
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&forks_lock);
+}
+
+static void after_fork(void)
+{
+	pthread_mutex_unlock(&forks_lock);
+}
+
+static void in_child(void)
+{
+	struct kvfs_session *s;
+
+	atomic_fetch_add(&forks, 1);
+	TAILQ_FOREACH(s, &sessions, siblings) {
+		kv_link_close(&s->link);
+		kv_link_close(&s->lookup);
+		kv_stage_forked(s->stage);
+	}
+	TAILQ_INIT(&sessions);
+	pthread_mutex_unlock(&forks_lock);
+}
+
+static void register_handlers(void)
+{
+	pthread_atfork(before_fork, after_fork, in_child);
+}
+
+/* How many forks lie between the program's start and this process. */
+static unsigned fork_count(void)
+{
+	return atomic_load(&forks);
+}
+
+static void watch_forks(struct kvfs_session *session)
+{
+	pthread_once(&forks_once, register_handlers);
+	pthread_mutex_lock(&forks_lock);
+	TAILQ_INSERT_TAIL(&sessions, session, siblings);
+	pthread_mutex_unlock(&forks_lock);
+}
+
+static void forget_forks(struct kvfs_session *session)
+{
+	pthread_mutex_lock(&forks_lock);
+	TAILQ_REMOVE(&sessions, session, siblings);
+	pthread_mutex_unlock(&forks_lock);
+}
+
+/* ---- for all parts ---- */
 
 int kv_session_check(const struct kvfs_session *session)
 {
 	if (session == NULL)
 		return -EINVAL;
-	return session->fork_count == kv_fork_count() ? 0 : -EBADF;
+	return session->fork_count == fork_count() ? 0 : -EBADF;
 }
 
 void kv_session_wake(struct kvfs_session *session)
@@ -65,6 +156,177 @@ int kv_session_wait_locked(struct kvfs_session *session, uint64_t at)
 					   &t);
 	return -r;
 }
+
+/* ---- timers ---- */
+
+void kv_timer_start_locked(struct kvfs_session *session, struct kv_timer *timer,
+			   uint64_t at)
+{
+	kv_assert_locked(&session->lock);
+	kv_timer_stop_locked(session, timer);
+	if (at == UINT64_MAX)
+		return;
+	timer->at = KV_MAX(at, 1u);
+	LIST_INSERT_HEAD(&session->timers, timer, others);
+	if (at < session->sleeps_until)
+		kv_session_wake(session);
+}
+
+void kv_timer_stop_locked(struct kvfs_session *session, struct kv_timer *timer)
+{
+	kv_assert_locked(&session->lock);
+	if (timer->at == 0)
+		return;
+	LIST_REMOVE(timer, others);
+	timer->at = 0;
+}
+
+static struct kv_timer *earliest_locked(struct kvfs_session *session)
+{
+	struct kv_timer *t, *first = NULL;
+
+	LIST_FOREACH(t, &session->timers, others)
+		if (first == NULL || t->at < first->at)
+			first = t;
+	return first;
+}
+
+/* Fire what is due; returns when the next one is, or UINT64_MAX. */
+static uint64_t run_timers_locked(struct kvfs_session *session)
+{
+	uint64_t now = kv_now_ns();
+	struct kv_timer *t;
+
+	kv_assert_locked(&session->lock);
+	while ((t = earliest_locked(session)) != NULL) {
+		if (t->at > now)
+			return t->at;
+		kv_timer_stop_locked(session, t);
+		t->fire(t);
+	}
+	return UINT64_MAX;
+}
+
+/* ---- the reader thread ---- */
+
+struct retry {
+	uint64_t at; /* kv_now_ns */
+	uint64_t wait;
+};
+
+static void disconnect(struct kvfs_session *session)
+{
+	pthread_mutex_lock(&session->receive_lock);
+	pthread_mutex_lock(&session->lock);
+	atomic_store(&session->live, 0);
+	kv_link_close(&session->link);
+	session->broken = false;
+	kv_stage_abandon(kv_steal(session->stage));
+	kv_rpc_break_locked(session);
+	kv_mapped_segment_retire_all_locked(session);
+	kv_parts_break_locked(session);
+	kv_save_pump_locked(session);
+	pthread_cond_broadcast(&session->changed);
+	pthread_mutex_unlock(&session->lock);
+	pthread_mutex_unlock(&session->receive_lock);
+}
+
+static void connect_again(struct kvfs_session *session, struct retry *retry)
+{
+	struct kv_link link = {.fd = -1};
+	char path[KV_SOCKET_PATH_MAX];
+	int r;
+
+	r = kv_link_find(session->path, path);
+	if (r == 0)
+		r = kv_link_open(path, &link);
+	pthread_mutex_lock(&session->receive_lock);
+	pthread_mutex_lock(&session->lock);
+	if (r == 0) {
+		strcpy(session->socket_path, path);
+		session->link = link;
+		atomic_store(&session->live, ++session->generations);
+	}
+	session->tried = true;
+	pthread_cond_broadcast(&session->changed);
+	pthread_mutex_unlock(&session->lock);
+	pthread_mutex_unlock(&session->receive_lock);
+	retry->wait = r == 0 ? RETRY_FIRST_NS
+			     : KV_MIN(retry->wait * 2, RETRY_LAST_NS);
+	retry->at = kv_now_ns() + retry->wait;
+}
+
+/* Everything that has come, or -errno if the connection is of no more use. */
+static int receive_all(struct kvfs_session *session)
+{
+	int r;
+
+	pthread_mutex_lock(&session->receive_lock);
+	do
+		r = kv_rpc_receive(session);
+	while (r > 0);
+	pthread_mutex_unlock(&session->receive_lock);
+	return r;
+}
+
+static int poll_ms(uint64_t until)
+{
+	uint64_t now = kv_now_ns();
+
+	if (until == UINT64_MAX)
+		return -1;
+	if (until <= now)
+		return 0;
+	return (int)KV_MIN((until - now + 999999) / 1000000, 60000u);
+}
+
+/* Sleep until something is to be done; -errno if the connection is broken. */
+static int wait_and_receive(struct kvfs_session *session, uint64_t until,
+			    bool writes)
+{
+	struct pollfd fds[2] = {
+		{.fd = session->wake_fd, .events = POLLIN},
+		{.fd = session->link.fd,
+		 .events = POLLIN | (writes ? POLLOUT : 0)},
+	};
+	eventfd_t ignored;
+
+	if (poll(fds, KV_ARRAY_LEN(fds), poll_ms(until)) <= 0)
+		return 0;
+	if (fds[0].revents)
+		eventfd_read(session->wake_fd, &ignored);
+	return receive_all(session);
+}
+
+static void *run_reader(void *arg)
+{
+	struct kvfs_session *session = arg;
+	struct retry retry = {.wait = RETRY_FIRST_NS};
+	uint64_t until;
+	bool writes;
+
+	for (;;) {
+		if (session->link.fd < 0 && kv_now_ns() >= retry.at)
+			connect_again(session, &retry);
+		pthread_mutex_lock(&session->lock);
+		if (session->closing)
+			break;
+		until = run_timers_locked(session);
+		writes = session->link.fd >= 0 &&
+			 kv_rpc_push_locked(session) > 0;
+		if (session->link.fd < 0)
+			until = KV_MIN(until, retry.at);
+		session->sleeps_until = until;
+		pthread_mutex_unlock(&session->lock);
+		if (wait_and_receive(session, until, writes) < 0)
+			disconnect(session);
+	}
+	pthread_mutex_unlock(&session->lock);
+	disconnect(session);
+	return NULL;
+}
+
+/* ---- opening and closing ---- */
 
 static void init_locks(struct kvfs_session *session)
 {
@@ -109,7 +371,7 @@ static int session_new(const char *path, struct kvfs_session **ret_session)
 		return -ENOMEM;
 	init_locks(session);
 	session->link.fd = session->lookup.fd = session->event_fd = -1;
-	session->fork_count = kv_fork_count();
+	session->fork_count = fork_count();
 	kv_rpc_init(&session->rpc);
 	LIST_INIT(&session->timers);
 	TAILQ_INIT(&session->mappings);
@@ -141,11 +403,11 @@ int kvfs_open(const char *path, kvfs_session **ret_session)
 	r = session_new(path, &session);
 	if (r < 0)
 		return r;
-	kv_fork_watch(session);
-	r = kv_lib_thread_start(&session->reader, "kvfs-reader", kv_reader_run,
+	watch_forks(session);
+	r = kv_lib_thread_start(&session->reader, "kvfs-reader", run_reader,
 				session);
 	if (r < 0) {
-		kv_fork_forget(session);
+		forget_forks(session);
 		return r;
 	}
 	pthread_mutex_lock(&session->lock);
@@ -166,7 +428,7 @@ void kvfs_close(kvfs_session *session)
 	kv_parts_close_locked(session);
 	while (!TAILQ_EMPTY(&session->active))
 		kv_session_wait_locked(session, UINT64_MAX);
-	kv_workers_end_locked(session);
+	kv_restore_workers_end_locked(session);
 	kv_parts_free_locked(session);
 	copier = kv_steal(session->copier);
 	pthread_mutex_unlock(&session->lock);
@@ -178,7 +440,7 @@ void kvfs_close(kvfs_session *session)
 	kv_session_wake(session);
 	pthread_join(session->reader, NULL);
 	kv_stream_sync_free(kv_steal(session->stream_sync));
-	kv_fork_forget(session);
+	forget_forks(session);
 	session_free(session);
 }
 

@@ -15,8 +15,6 @@
 #include "kernels/session/link.h"
 #include "kernels/session/mapped_segment.h"
 #include "kernels/session/rpc.h"
-#include "kernels/session/timer.h"
-#include "kernels/session/worker.h"
 
 struct kv_copier;
 struct kv_stream_sync;
@@ -26,13 +24,29 @@ struct kv_stage;
 
 TAILQ_HEAD(kv_xfers, kvfs_xfer);
 
+/* A deadline, kept by the reader thread.  Part of what it belongs to; zeroed
+ * memory is a timer at rest. */
+struct kv_timer {
+	LIST_ENTRY(kv_timer) others;
+	uint64_t at;			      /* kv_now_ns; 0: at rest */
+	void (*fire)(struct kv_timer *timer); /* lock held; at rest then */
+};
+LIST_HEAD(kv_timers, kv_timer);
+
+/* Threads for work that may wait, kept for the next one: restore.c. */
+struct kv_workers {
+	SLIST_HEAD(, kv_worker) idle; /* one at most */
+	unsigned n;		      /* idle or not */
+	bool stop;
+};
+
 struct kvfs_session {
 	/* fixed after open */
 	char *path;
-	unsigned fork_count; /* kv_fork_count() when it was made */
+	unsigned fork_count; /* forks before it was made */
 	int wake_fd;	     /* interrupts the reader thread's sleep */
 	pthread_t reader;
-	TAILQ_ENTRY(kvfs_session) siblings; /* fork.c's lock */
+	TAILQ_ENTRY(kvfs_session) siblings; /* forks_lock */
 
 	/* The look-up connection, on which the calling thread does it all. */
 	pthread_mutex_t lookup_lock;
@@ -99,7 +113,9 @@ uint64_t kv_time_after(uint64_t deadline);
 /* Sleep until something changed; -ETIMEDOUT once @at has passed. */
 int kv_session_wait_locked(struct kvfs_session *session, uint64_t at);
 
-/* The reader thread's function. */
-void *kv_reader_run(void *session);
+/* Run @fire at @at, or never if that is UINT64_MAX. */
+void kv_timer_start_locked(struct kvfs_session *session, struct kv_timer *timer,
+			   uint64_t at);
+void kv_timer_stop_locked(struct kvfs_session *session, struct kv_timer *timer);
 
 #endif

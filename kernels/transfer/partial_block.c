@@ -2,9 +2,9 @@
 /*
  * partial_block.c - blocks that are saved in parts.
  *
- * OWNS      the table of such blocks, which bytes of each are spoken for, and a
- *           part's spare until it joins.  The daemon keeps a map of its own:
- * what it is told it checks.
+ * OWNS      the table of such blocks, which bytes of each are spoken for, and
+ *           a part's spare until it joins.  The daemon keeps a map of its own:
+ *           what it is told it checks.
  *
  * STATES    of a block:
  *

@@ -4,9 +4,10 @@
  * them.
  *
  * OWNS      the session's sync thread; a transfer's event wait (what must be
- * over before its pages are touched) and its semaphores (what others wait for).
+ *           over before its pages are touched) and its semaphores (what others
+ *           wait for).
  *
- * STATES    of a event wait:
+ * STATES    of an event wait:
  *
  *              MADE -> WAITING   kv_stream_sync_waits_locked
  *           WAITING -> DONE      look_at: the device says so
@@ -14,7 +15,7 @@
  *                 * -> freed     give_back, once the transfer is COPIED
  *
  *           of a semaphore, one for each step of the transfer and one for all
- * of it:
+ *           of it:
  *
  *              none -> SHUT      find_semaphore: somebody wants to wait for it
  *              SHUT -> OPEN      kv_stream_sync_step_over, or give_back
@@ -24,11 +25,13 @@
  *   (1) No call of the device is made with a lock held: those that cannot be
  *       made by whoever causes them are made by the sync thread.  (It also
  *       waits for devices to let go of memory: attach.c.)
- *   (2) Marks and semaphores are freed before their pool stops being busy, and
- * so before the device closes it. (3) A semaphore is opened once, and not freed
- * while somebody is at it (users). (4) A transfer in one of the sync's lists
- * has a reference. (5) While a transfer waits for its event wait no copy thread
- * has to do with it.
+ *   (2) Event waits and semaphores are freed before their pool stops being
+ *       busy, and so before the device closes it.
+ *   (3) A semaphore is opened once, and not freed while somebody is at it
+ *       (users).
+ *   (4) A transfer in one of the sync's lists has a reference.
+ *   (5) While a transfer waits for its event wait no copy thread has to do
+ *       with it.
  *
  * LOCKING   session->lock for all but the calls of the device.
  */

@@ -14,7 +14,6 @@
 #include "kernels/kvfs.h"
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
-#include "kernels/session/timer.h"
 #include "common/wire.h"
 
 /* Up to KV_XFER_FENCE they are over when COPIED. */

@@ -3,13 +3,22 @@
  * restore.c - blocks of a snapshot back into pages: the head and the tail
  * first, and the rest in the background.
  *
- * OWNS      the leases and loads that a restore has under way.
+ * OWNS      the leases and loads that a restore has under way, and the workers
+ *           that restores run on.  One stays for the next restore: on a busy
+ *           machine a new thread has its turn much later than one that wakes.
  *
  * STATES    of a block:
  *
  *              TO DO -> UNDER WAY   begin_piece
  *          UNDER WAY -> over        end_piece: its status is the transfer's
  *          UNDER WAY -> TO DO       end_piece: DRAM had no room beside others
+ *
+ *           of a worker, which frees itself:
+ *
+ *            RUNNING -> IDLE     wait_for_work, if no other is
+ *               IDLE -> RUNNING  start_worker_locked
+ *            RUNNING -> ended    wait_for_work
+ *               IDLE -> ended    kv_restore_workers_end_locked
  *
  * INVARIANTS
  *   (1) todo[at] .. todo[n - 1] are the blocks TO DO, in the order in which
@@ -19,16 +28,17 @@
  *   (3) The worker touches nothing of the transfer after the last block is
  *       over.
  *
- * LOCKING   session->lock to account for blocks; else the restore is its
- *           worker's.
+ * LOCKING   session->lock to account for blocks, which no worker has while it
+ *           runs something; else the restore is its worker's.
  */
 #include "kernels/transfer/opts.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/session/snapshot.h"
 #include "kernels/session/space.h"
-#include "kernels/session/worker.h"
+#include "kernels/transfer/restore.h"
 #include "kernels/transfer/xfer.h"
+#include "kernels/session/thread.h"
 
 #define PIECES 3u
 #define PIECE_BLOCKS 256u
@@ -279,7 +289,7 @@ static void wait_for_event(const struct kvfs_xfer *xfer)
 		nanosleep(&pause, NULL);
 }
 
-static void run(void *arg)
+static void run_restore(void *arg)
 {
 	struct restore *restore = arg;
 
@@ -295,6 +305,100 @@ static void run(void *arg)
 			end_piece(restore);
 	}
 	restore_free(restore);
+}
+
+/* ---- workers ---- */
+
+struct kv_worker {
+	struct kvfs_session *session;
+	void (*run)(void *arg); /* NULL: idle */
+	void *arg;
+	pthread_cond_t wake;
+	SLIST_ENTRY(kv_worker) others; /* idle ones */
+};
+
+/* Whether there is something to run; this may wait for long. */
+static bool wait_for_work(struct kv_worker *worker)
+{
+	struct kv_workers *workers = &worker->session->workers;
+
+	if (worker->run != NULL)
+		return true;
+	if (workers->stop || !SLIST_EMPTY(&workers->idle))
+		return false;
+	SLIST_INSERT_HEAD(&workers->idle, worker, others);
+	while (worker->run == NULL && !workers->stop)
+		pthread_cond_wait(&worker->wake, &worker->session->lock);
+	return worker->run != NULL;
+}
+
+static void *live(void *arg)
+{
+	struct kv_worker *worker = arg;
+	struct kvfs_session *session = worker->session;
+
+	pthread_mutex_lock(&session->lock);
+	pthread_detach(pthread_self());
+	while (wait_for_work(worker)) {
+		pthread_mutex_unlock(&session->lock);
+		worker->run(worker->arg);
+		pthread_mutex_lock(&session->lock);
+		worker->run = NULL;
+	}
+	pthread_cond_destroy(&worker->wake);
+	free(worker);
+	session->workers.n--;
+	pthread_cond_broadcast(&session->changed);
+	pthread_mutex_unlock(&session->lock);
+	return NULL;
+}
+
+/* @run(@arg) in a thread of its own, which it does not end.  -ENOMEM, -EAGAIN
+ * and other errors of pthread_create. */
+static int start_worker_locked(struct kvfs_session *session,
+			       void (*run)(void *arg), void *arg)
+{
+	struct kv_workers *workers = &session->workers;
+	struct kv_worker *worker = SLIST_FIRST(&workers->idle);
+	pthread_t thread;
+	int r;
+
+	kv_assert_locked(&session->lock);
+	if (worker != NULL) {
+		SLIST_REMOVE_HEAD(&workers->idle, others);
+		worker->run = run;
+		worker->arg = arg;
+		pthread_cond_signal(&worker->wake);
+		return 0;
+	}
+	worker = calloc(1, sizeof(*worker));
+	if (worker == NULL)
+		return -ENOMEM;
+	*worker =
+		(struct kv_worker){.session = session, .run = run, .arg = arg};
+	pthread_cond_init(&worker->wake, NULL);
+	/* It waits for the lock, so that its name is set before it goes. */
+	r = kv_lib_thread_start(&thread, "kvfs-worker", live, worker);
+	if (r < 0) {
+		pthread_cond_destroy(&worker->wake);
+		free(worker);
+		return r;
+	}
+	workers->n++;
+	return 0;
+}
+
+void kv_restore_workers_end_locked(struct kvfs_session *session)
+{
+	struct kv_workers *workers = &session->workers;
+	struct kv_worker *worker;
+
+	kv_assert_locked(&session->lock);
+	workers->stop = true;
+	SLIST_FOREACH(worker, &workers->idle, others)
+		pthread_cond_signal(&worker->wake);
+	while (workers->n > 0)
+		kv_session_wait_locked(session, UINT64_MAX);
 }
 
 /* ---- beginning ---- */
@@ -381,7 +485,7 @@ static int start_locked(struct kvfs_xfer *xfer, kvfs_pool *pool,
 	xfer->pool = pool;
 	restore->xfer = xfer;
 	restore->space = space;
-	r = kv_worker_start_locked(xfer->session, run, restore);
+	r = start_worker_locked(xfer->session, run_restore, restore);
 	if (r < 0) {
 		xfer->pool = NULL;
 		return r;
