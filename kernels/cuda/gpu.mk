@@ -6,7 +6,7 @@ CUDA_ARCH := 75 80 86 89 90
 CUDA_GEN  := $(foreach n,$(CUDA_ARCH),-gencode arch=compute_$n,code=sm_$n) \
              -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
 CUDA      := $(wildcard kernels/cuda/*.c)
-CUDA_OBJS  = $(call objs,$(CUDA) kernels/session/thread.c common/copy.c)
+CUDA_OBJS  = $(call objs,$(CUDA) common/thread.c common/copy.c)
 CUDA_MAP  := kernels/cuda/libkvfs-cuda.map
 LINK_CUDA  = $(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs-cuda.so.0 -Wl,--version-script=$(CUDA_MAP) \
              $(filter %.o,$^) $(shell pkg-config --libs libxxhash)

@@ -27,7 +27,7 @@
 #include <sys/mman.h>
 
 #include "kernels/cuda/pinned.h"
-#include "kernels/session/thread.h"
+#include "common/thread.h"
 
 enum state { WAITING, BUSY, REGISTERED, REFUSED };
 
@@ -168,7 +168,7 @@ int kv_pinned_start(struct kv_gpu *gpu)
 	stopping = false;
 	way_taken = KV_PINNED_NONE;
 	worker_gpu = gpu;
-	r = kv_lib_thread_start(&worker, "kvfs-pin", work, NULL);
+	r = kv_thread_start(&worker, "kvfs-pin", work, NULL);
 	if (r < 0)
 		worker_gpu = NULL;
 	return r;

@@ -16,7 +16,7 @@
 #include <stdio.h>
 
 #include "kernels/device/copier.h"
-#include "kernels/session/thread.h"
+#include "common/thread.h"
 
 #define THREADS_MAX 4
 
@@ -107,8 +107,8 @@ int kv_copier_new(struct kv_copier **ret_copier)
 	atomic_init(&copier->best, INT64_MIN);
 	for (i = 0; i < want; i++) {
 		snprintf(name, sizeof(name), "kvfs-copy%u", i);
-		r = kv_lib_thread_start(&copier->threads[i], name, run_jobs,
-					copier);
+		r = kv_thread_start(&copier->threads[i], name, run_jobs,
+				    copier);
 		if (r < 0)
 			return r;
 		copier->n_threads++;

@@ -48,7 +48,7 @@
 #include "kernels/transfer/restore.h"
 #include "kernels/session/session.h"
 #include "kernels/transfer/stage.h"
-#include "kernels/session/thread.h"
+#include "common/thread.h"
 #include "kernels/transfer/save.h"
 
 #define FIRST_CONNECT_NS 1000000000u
@@ -404,8 +404,8 @@ int kvfs_open(const char *path, kvfs_session **ret_session)
 	if (r < 0)
 		return r;
 	watch_forks(session);
-	r = kv_lib_thread_start(&session->reader, "kvfs-reader", run_reader,
-				session);
+	r = kv_thread_start(&session->reader, "kvfs-reader", run_reader,
+			    session);
 	if (r < 0) {
 		forget_forks(session);
 		return r;

@@ -38,7 +38,7 @@
 #include "kernels/session/space.h"
 #include "kernels/transfer/restore.h"
 #include "kernels/transfer/xfer.h"
-#include "kernels/session/thread.h"
+#include "common/thread.h"
 
 #define PIECES 3u
 #define PIECE_BLOCKS 256u
@@ -378,7 +378,7 @@ static int start_worker_locked(struct kvfs_session *session,
 		(struct kv_worker){.session = session, .run = run, .arg = arg};
 	pthread_cond_init(&worker->wake, NULL);
 	/* It waits for the lock, so that its name is set before it goes. */
-	r = kv_lib_thread_start(&thread, "kvfs-worker", live, worker);
+	r = kv_thread_start(&thread, "kvfs-worker", live, worker);
 	if (r < 0) {
 		pthread_cond_destroy(&worker->wake);
 		free(worker);

@@ -38,7 +38,7 @@
 #include "kernels/session/attach.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/pool.h"
-#include "kernels/session/thread.h"
+#include "common/thread.h"
 #include "kernels/transfer/xfer.h"
 
 #define LOOK_NS 30000u /* so often at event waits that are not done */
@@ -330,7 +330,7 @@ int kv_stream_sync_start_locked(struct kvfs_session *session)
 	pthread_cond_init(&sync->work, NULL);
 	TAILQ_INIT(&sync->waiting);
 	TAILQ_INIT(&sync->over);
-	r = kv_lib_thread_start(&sync->thread, "kvfs-order", run, sync);
+	r = kv_thread_start(&sync->thread, "kvfs-order", run, sync);
 	if (r < 0) {
 		pthread_cond_destroy(&sync->work);
 		free(sync);
