@@ -156,10 +156,8 @@ int main(int argc, char **argv)
 	int r;
 
 	r = kv_options_parse(argc, argv, &options, &why);
-	if (r < 0) {
-		complain(why, r);
-		return 2;
-	}
+	if (r < 0)
+		return complain(why, r);
 	switch (options.action) {
 	case KV_SHOW_HELP:
 		fputs(kv_options_help, stdout);

@@ -6,7 +6,8 @@
 refused() { # WORD ARGUMENTS...
 	local word=$1
 	shift
-	"$B/kvfs" "$@" > "$T/out" 2> "$T/err" < /dev/null && fail "kvfs $* succeeds"
+	"$B/kvfs" "$@" > "$T/out" 2> "$T/err" < /dev/null
+	eq "kvfs $*: the status" $? 1
 	eq "kvfs $*: nothing on stdout" "$(cat "$T/out")" ""
 	eq "kvfs $*: one line" "$(wc -l < "$T/err")" 1
 	grep -qF -e "$word" "$T/err" || fail "kvfs $*: '$(cat "$T/err")' does not name '$word'"
