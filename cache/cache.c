@@ -163,7 +163,7 @@ static int start(struct kv_cache *cache, char **ret_why)
 		return kv_why(ret_why, r, "dram=%llu: cannot get memory: %s",
 			      (unsigned long long)config->dram, strerror(-r));
 	kv_quotas_settle(cache);
-	r = kv_bounce_new(&cache->bounce);
+	r = kv_bounce_new(config->dram, &cache->bounce);
 	if (r == 0)
 		r = kv_health_init(cache);
 	if (r == 0)

@@ -20,6 +20,9 @@ static void *housekeeper(void *arg)
 		kv_quotas_keep(cache);
 		if (cache->ssd.on)
 			kv_health_check_locked(cache);
+		kv_unlock(cache);
+		kv_bounce_trim(cache->bounce);
+		kv_lock(cache);
 		if (!keeper->stop)
 			kv_cond_wait(cache, &keeper->wake, 1000000000u);
 	}

@@ -4,11 +4,12 @@
  *
  * What is in DRAM is held while it is read.  What is only on SSD comes by a
  * bounce buffer, read and verified in full: a backup of the store changes
- * nothing of what DRAM holds.  A few buffers are kept, as readers come in
- * requests that are smaller than blocks.
+ * nothing of what DRAM holds.  Readers come in requests that are smaller than
+ * blocks: so the buffers hold a block for each of many readers, and are given
+ * back when nobody has come for a while.
  *
- * OWNS       the bounce buffers: at most BUFFERS, and LIMIT bytes together
- *            unless one block alone is larger.
+ * OWNS       the bounce buffers: at most BUFFERS, and bounce->limit bytes
+ *            together unless one block alone is larger.
  *
  * INVARIANTS
  *   (1) A buffer with users keeps its block and its bytes.
@@ -20,8 +21,10 @@
 #include "cache/block/block.h"
 #include "cache/ssd/ssd.h"
 
-#define BUFFERS 16u
-#define LIMIT (32u << 20)
+#define BUFFERS 32u
+#define LIMIT_MIN (UINT64_C(32) << 20)
+#define LIMIT_MAX (UINT64_C(256) << 20)
+#define IDLE_NS (UINT64_C(5) * 1000000000)
 
 struct buffer {
 	uint64_t id;   /* of the block; 0: none */
@@ -29,22 +32,24 @@ struct buffer {
 	uint64_t room;
 	unsigned users;
 	bool filling;
-	uint64_t used_at;
+	uint64_t used_ns;
 };
 
 struct kv_bounce {
+	uint64_t limit; /* fixed after new */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	uint64_t bytes, clock;
+	uint64_t bytes;
 	struct buffer buffers[BUFFERS];
 };
 
-int kv_bounce_new(struct kv_bounce **ret_bounce)
+int kv_bounce_new(uint64_t dram, struct kv_bounce **ret_bounce)
 {
 	struct kv_bounce *bounce = calloc(1, sizeof(*bounce));
 
 	if (!bounce)
 		return -ENOMEM;
+	bounce->limit = KV_MIN(KV_MAX(dram / 2, LIMIT_MIN), LIMIT_MAX);
 	pthread_mutex_init(&bounce->lock, NULL);
 	pthread_cond_init(&bounce->changed, NULL);
 	*ret_bounce = bounce;
@@ -75,6 +80,14 @@ static struct buffer *find(struct kv_bounce *bounce, uint64_t id)
 	return NULL;
 }
 
+static struct buffer *unused(struct kv_bounce *bounce)
+{
+	for (unsigned i = 0; i < BUFFERS; i++)
+		if (!bounce->buffers[i].data && !bounce->buffers[i].filling)
+			return &bounce->buffers[i];
+	return NULL;
+}
+
 /* The idle buffer that was used longest ago. */
 static struct buffer *oldest(struct kv_bounce *bounce)
 {
@@ -83,37 +96,54 @@ static struct buffer *oldest(struct kv_bounce *bounce)
 	for (unsigned i = 0; i < BUFFERS; i++) {
 		struct buffer *buffer = &bounce->buffers[i];
 
-		if (!buffer->users && !buffer->filling &&
-		    (!best || buffer->used_at < best->used_at))
+		if (buffer->data && !buffer->users && !buffer->filling &&
+		    (!best || buffer->used_ns < best->used_ns))
 			best = buffer;
 	}
 	return best;
 }
 
-/* Room for @bytes within the limit.  -EAGAIN: somebody must be done first. */
+static bool fits(const struct kv_bounce *bounce, uint64_t bytes)
+{
+	return bounce->bytes == 0 || bounce->bytes + bytes <= bounce->limit;
+}
+
+/* Room for @bytes within the limit, for which those that were used longest ago
+ * go.  -EAGAIN: somebody must be done first. */
 static int take(struct kv_bounce *bounce, uint64_t bytes,
 		struct buffer **ret_buffer)
 {
-	struct buffer *buffer = oldest(bounce);
+	struct buffer *buffer;
 
-	if (!buffer)
-		return -EAGAIN;
-	buffer->id = 0;
-	*ret_buffer = buffer;
-	if (buffer->room >= bytes)
-		return 0;
-	release(bounce, buffer);
-	for (unsigned i = 0; i < BUFFERS && bounce->bytes + bytes > LIMIT; i++)
-		if (!bounce->buffers[i].users && !bounce->buffers[i].filling)
-			release(bounce, &bounce->buffers[i]);
-	if (bounce->bytes && bounce->bytes + bytes > LIMIT)
-		return -EAGAIN;
+	while (!(buffer = unused(bounce)) || !fits(bounce, bytes)) {
+		buffer = oldest(bounce);
+		if (!buffer)
+			return -EAGAIN;
+		buffer->id = 0;
+		if (buffer->room == bytes) {
+			*ret_buffer = buffer;
+			return 0;
+		}
+		release(bounce, buffer);
+	}
 	buffer->data = kv_pages_new(bytes);
 	if (!buffer->data)
 		return -ENOMEM;
 	buffer->room = bytes;
 	bounce->bytes += bytes;
+	*ret_buffer = buffer;
 	return 0;
+}
+
+void kv_bounce_trim(struct kv_bounce *bounce)
+{
+	struct buffer *buffer;
+
+	pthread_mutex_lock(&bounce->lock);
+	while ((buffer = oldest(bounce)) &&
+	       kv_now_ns() - buffer->used_ns > IDLE_NS)
+		release(bounce, buffer);
+	pthread_mutex_unlock(&bounce->lock);
 }
 
 /* The buffer that has block @id, or one to be filled with it. */
@@ -139,6 +169,17 @@ static void filled(struct kv_bounce *bounce, struct buffer *buffer, int r)
 	}
 }
 
+static int fetch_counted(struct kv_cache *cache, struct kv_block *block,
+			 struct buffer *buffer)
+{
+	int r = kv_block_fetch(cache, block, &buffer->data, buffer->room);
+
+	kv_lock(cache);
+	cache->stats.bytes_read_ssd += r == 0 ? buffer->room : 0;
+	kv_unlock(cache);
+	return r;
+}
+
 static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 		      struct buffer **ret_buffer)
 {
@@ -155,14 +196,14 @@ static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 		buffer->id = id;
 		buffer->filling = true;
 		pthread_mutex_unlock(&bounce->lock);
-		r = kv_block_fetch(cache, block, &buffer->data, buffer->room);
+		r = fetch_counted(cache, block, buffer);
 		pthread_mutex_lock(&bounce->lock);
 		filled(bounce, buffer, r);
 		pthread_cond_broadcast(&bounce->changed);
 	}
 	if (r == 0) {
 		buffer->users++;
-		buffer->used_at = ++bounce->clock;
+		buffer->used_ns = kv_now_ns();
 		*ret_buffer = buffer;
 	}
 	pthread_mutex_unlock(&bounce->lock);

@@ -466,7 +466,9 @@ int kv_block_verify(struct kv_cache *cache, struct kv_block *block,
 		    const uint8_t *slot_bytes);
 
 /* view.c */
-int kv_bounce_new(struct kv_bounce **ret_bounce);
+int kv_bounce_new(uint64_t dram, struct kv_bounce **ret_bounce);
+/* Give back what nobody has used for a while. */
+void kv_bounce_trim(struct kv_bounce *bounce);
 void kv_bounce_free(struct kv_bounce *bounce);
 
 /* load.c */
