@@ -173,6 +173,8 @@ void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
 		     const struct kv_key *keys, size_t n);
 /* Evict from all tiers; -ENOENT if it is gone already, -EROFS. */
 int kv_block_remove(struct kv_cache *cache, struct kv_block *block);
+/* The same for who tells the kernel by his answer: no callback runs. */
+int kv_block_unlink(struct kv_cache *cache, struct kv_block *block);
 int kv_block_pin(struct kv_cache *cache, struct kv_block *block,
 		 bool pin); /* -ENOSPC below the floor */
 int kv_block_promote(struct kv_cache *cache,

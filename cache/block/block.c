@@ -91,9 +91,11 @@ static struct kv_unlinked *unlinked_of(struct kv_cache *cache,
 	return unlinked;
 }
 
-int kv_block_remove(struct kv_cache *cache, struct kv_block *block)
+static int remove_block(struct kv_cache *cache, struct kv_block *block,
+			bool tell)
 {
 	struct kv_unlinked *unlinked = unlinked_of(cache, block);
+	size_t n_gone;
 	int r = 0;
 
 	kv_lock(cache);
@@ -108,11 +110,24 @@ int kv_block_remove(struct kv_cache *cache, struct kv_block *block)
 	}
 	if (r == 0) {
 		cache->stats.removed++;
+		n_gone = cache->deferred.n_gone;
 		kv_block_remove_locked(cache, block);
+		if (!tell)
+			cache->deferred.n_gone = n_gone;
 	}
 	kv_unlock(cache);
 	free(unlinked);
 	return r;
+}
+
+int kv_block_remove(struct kv_cache *cache, struct kv_block *block)
+{
+	return remove_block(cache, block, true);
+}
+
+int kv_block_unlink(struct kv_cache *cache, struct kv_block *block)
+{
+	return remove_block(cache, block, false);
 }
 
 int kv_block_record(struct kv_cache *cache, struct kv_block *block,

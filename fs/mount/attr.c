@@ -161,10 +161,7 @@ static int attr_of_block_id(struct kv_mount *mount, uint64_t id,
 
 double kv_name_timeout(uint64_t ino, double attr_timeout)
 {
-	enum kv_node_type type = kv_node_decode(ino).type;
-
-	return type == KV_NODE_SPACE || type == KV_NODE_SNAPSHOT ? 0
-								 : attr_timeout;
+	return kv_node_decode(ino).type == KV_NODE_SNAPSHOT ? 0 : attr_timeout;
 }
 
 int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,

@@ -27,13 +27,13 @@ int kv_attr_space(struct kv_mount *mount, const struct kv_node *node,
 struct timespec kv_attr_time(int64_t ns);
 void kv_attr_times(struct stat *st, int64_t mtime_ns, int64_t atime_ns);
 
-#define KV_TIMEOUT_SPACE 1.0  /* attributes only: see kv_name_timeout */
+#define KV_TIMEOUT_SPACE 1.0
 #define KV_TIMEOUT_BLOCK 1.0  /* blocks and two-digit directories */
 #define KV_TIMEOUT_FIXED 60.0 /* .kvfs */
 
 /* How long the kernel may keep the name of a node whose attributes it may keep
- * for @attr_timeout: a space's and a snapshot's not at all, they come and go by
- * the socket. */
+ * for @attr_timeout: a snapshot's not at all, they come and go by the socket.
+ */
 double kv_name_timeout(uint64_t ino, double attr_timeout);
 
 #endif

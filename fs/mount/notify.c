@@ -31,9 +31,10 @@ struct kv_notify {
 void kv_notify_gone(struct kv_notify *notify, uint64_t id)
 {
 	pthread_mutex_lock(&notify->lock);
+	if (notify->n == 0)
+		pthread_cond_signal(&notify->more);
 	if (notify->n < QUEUE)
 		notify->queue[(notify->first + notify->n++) % QUEUE] = id;
-	pthread_cond_signal(&notify->more);
 	pthread_mutex_unlock(&notify->lock);
 }
 

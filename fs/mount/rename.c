@@ -154,7 +154,7 @@ static int unlink_file(fuse_req_t req, const struct place *place)
 	if (place->byte < 0 || kv_key_parse(place->text, &key) < 0 ||
 	    kv_block_get(mount->cache, place->space, &key, &block) < 0)
 		return unlink_upload(req, place);
-	r = kv_block_remove(mount->cache, block);
+	r = kv_block_unlink(mount->cache, block);
 	kv_block_put(mount->cache, block);
 	return r;
 }

@@ -9,6 +9,8 @@
  *       user chose and nothing else.
  *   (2) What is unknown is not there (ENODATA) and cannot be set (EOPNOTSUPP);
  *       what is known but only shown cannot be set either (EPERM).
+ *   (3) Other namespaces than user. do not exist (EOPNOTSUPP): ls -l stops
+ *       asking then.  ENOSYS would make the kernel stop asking for any.
  *
  * LOCKING   none.
  */
@@ -22,6 +24,7 @@
 #include "fs/mount/upload.h"
 
 #define PREFIX "user.kvfs."
+#define NAMESPACE "user."
 #define PIN PREFIX "pin"
 #define VALUE_MAX 128 /* of all but the layout */
 
@@ -218,6 +221,10 @@ void kv_fs_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 	char value[VALUE_MAX];
 	int r = -ENODATA;
 
+	if (strncmp(name, NAMESPACE, strlen(NAMESPACE)) != 0) {
+		fuse_reply_err(req, EOPNOTSUPP);
+		return;
+	}
 	if (rest != NULL && node.type == KV_NODE_SPACE) {
 		get_of_space(req, &node, rest, size);
 		return;

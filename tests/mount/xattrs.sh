@@ -36,6 +36,8 @@ for v in "" 2 -1 yes 01 "1 "; do not "pin=$v" "Invalid argument" set_ "$F" pin "
 not "another attribute" "Operation not supported" setfattr -n user.other -v 1 "$F"
 not "another of ours" "Operation not supported" set_ "$F" other 1
 not "reading another" "No such attribute" getfattr -n user.other "$F"
+not "reading of another namespace" "Operation not supported" getfattr -n security.selinux "$F"
+not "reading of an ACL" "Operation not supported" getfattr -n system.posix_acl_access "$F"
 not "reading another of ours" "No such attribute" getfattr -n user.kvfs.other "$F"
 ok "a conversation is over" set_ "$F" ended 1
 for v in "" 0 2 yes; do not "ended=$v" "Invalid argument" set_ "$F" ended "$v"; done

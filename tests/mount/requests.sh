@@ -1,0 +1,32 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# requests.sh - what a command costs in requests: names that the kernel may keep
+# are not looked up again, ls does not go on asking for attributes that no file
+# has, and what the mount itself removed needs no notice.
+. "$(dirname "$0")/lib"
+"$B/kvfs" -f -d -o "$BASE,control=$SOCK" "$S" "$M" > "$T/log" 2>&1 &
+for _ in $(seq 600); do [ -e "$M/.kvfs/config" ] && break; sleep 0.1; done
+block "$T/b"
+mkdir "$M/s" "$M/s/01" || fail mkdir
+for n in 1 257 513 769; do cp "$T/b" "$M/s/$(place $n)" || fail cp; done
+begin() { : > "$T/log"; }
+# The daemon shows a request before it answers; nothing is under way then.
+count() { grep -c -- "$1" "$T/log"; }
+
+stat "$M/s/$(place 1)" > "$T/stat"
+begin
+cat "$M/s/$(place 1)" > "$T/out" || fail cat
+eq "look-ups by the second walk of a path" "$(count 'opcode: LOOKUP')" 0
+
+begin
+ls -l "$M/s/01" > "$T/out" || fail "ls -l"
+asked=$(count 'opcode: GETXATTR')
+[ "$asked" -le 2 ] || fail "ls -l of four blocks asks $asked times for attributes"
+
+begin
+rm "$M/s/$(place 1)" || fail rm
+rm -r "$M/s/01" || fail "rm -r"
+sleep 0.5
+eq "notices of what rm removed" "$(count NOTIFY)" 0
+ok umount unmount "$M"
+gone
