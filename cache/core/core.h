@@ -167,8 +167,9 @@ struct kv_arena {
 	uint32_t next_id;
 	struct kv_segments spare, retired, dead; /* dead: to be unmapped */
 	struct kv_classes classes;
-	uint64_t idle; /* bytes of slots that may be evicted */
-	uint64_t used; /* bytes of slots not free */
+	uint32_t vacant; /* segments of classes, with no slot in use */
+	uint64_t idle;	 /* bytes of slots that may be evicted */
+	uint64_t used;	 /* bytes of slots not free */
 	struct kv_eviction eviction;
 	uint64_t hinted;     /* bytes prefetched and not used yet */
 	uint64_t guaranteed; /* bytes that spaces are guaranteed and do not hold

@@ -230,6 +230,7 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 		return -ENOMEM;
 
 	segment = slot->segment;
+	arena->vacant -= segment->free == segment->slots;
 	TAILQ_REMOVE(&segment->free_list, slot, link);
 	slot->state = SLOT_FILLING;
 	slot->list = list;
@@ -295,12 +296,13 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 		TAILQ_REMOVE(&class->segments, segment, link);
 		TAILQ_INSERT_HEAD(&class->segments, segment, link);
 	}
+	cache->arena.vacant += segment->free == segment->slots;
 	pthread_cond_broadcast(&cache->arena.grown);
 }
 
 void kv_arena_check_locked(struct kv_cache *cache)
 {
-	uint64_t used = 0, idle_bytes = 0, busy = 0, promised = 0;
+	uint64_t used = 0, idle_bytes = 0, busy = 0, promised = 0, vacant = 0;
 	struct kv_segment *segment;
 	struct kv_class *class;
 	struct kv_evict_list *list;
@@ -311,7 +313,8 @@ void kv_arena_check_locked(struct kv_cache *cache)
 
 		TAILQ_FOREACH(list, &class->lists, link)
 			on_lists += list->idle;
-		TAILQ_FOREACH(segment, &class->segments, link)
+		TAILQ_FOREACH(segment, &class->segments, link) {
+			vacant += segment->free == segment->slots;
 			for (uint32_t i = 0; i < segment->slots; i++) {
 				struct kv_slot *slot = &segment->slot[i];
 				bool ready = slot->state == SLOT_READY;
@@ -329,10 +332,12 @@ void kv_arena_check_locked(struct kv_cache *cache)
 				if (slot->state != SLOT_FREE)
 					used += class->slot_bytes;
 			}
+		}
 		assert(idle == class->idle && idle == on_lists);
 		idle_bytes += idle * class->slot_bytes;
 	}
 	assert(used == cache->arena.used);
+	assert(vacant == cache->arena.vacant);
 	assert(idle_bytes == cache->arena.idle);
 	for (uint32_t id = 0; id < cache->n_spaces; id++)
 		if (cache->spaces[id]) {

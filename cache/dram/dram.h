@@ -49,7 +49,10 @@ uint64_t kv_size_class(struct kv_cache *cache,
 void kv_size_used(struct kv_cache *cache, uint64_t slot_bytes);
 
 /* segment.c */
-void kv_segment_slots(struct kv_segment *segment, struct kv_class *class);
+void kv_segment_slots(struct kv_cache *cache, struct kv_segment *segment,
+		      struct kv_class *class);
+/* It is vacant, and its class's no more. */
+void kv_segment_leave(struct kv_cache *cache, struct kv_segment *segment);
 void kv_segment_retire_locked(struct kv_cache *cache,
 			      struct kv_segment *segment);
 

@@ -47,10 +47,12 @@ int kv_segment_use(struct kv_cache *cache, struct kv_segment *segment,
 
 	if (!slots)
 		return -ENOMEM;
+	if (segment->class)
+		kv_segment_leave(cache, segment);
 	free(segment->slot);
 	segment->slot = slots;
 	segment->slots = n;
-	kv_segment_slots(segment, class);
+	kv_segment_slots(cache, segment, class);
 	return 0;
 }
 
@@ -329,7 +331,27 @@ static struct kv_segment *segment_of(const struct need *need,
 	return NULL;
 }
 
-/* A segment of another class: an empty one, the coldest class's, or any. */
+/* One of another class that nobody's block is in; NULL. */
+static struct kv_segment *vacant_segment(const struct need *need)
+{
+	const struct kv_arena *arena = &need->cache->arena;
+	struct kv_segment *segment;
+	struct kv_class *class;
+
+	if (!arena->vacant)
+		return NULL;
+	LIST_FOREACH(class, &arena->classes, link)
+		TAILQ_FOREACH(segment, &class->segments, link) {
+			if (class != need->class &&
+			    segment->free == segment->slots)
+				return segment;
+			if (!segment->free)
+				break; /* those with free slots are in front */
+		}
+	return NULL;
+}
+
+/* A segment of another class: the coldest class's, or any. */
 static struct kv_segment *segment_to_steal(const struct need *need)
 {
 	struct kv_classes *classes = &need->cache->arena.classes;
@@ -338,14 +360,6 @@ static struct kv_segment *segment_to_steal(const struct need *need)
 	struct kv_class *class;
 	uint32_t age;
 
-	LIST_FOREACH(class, classes, link)
-		TAILQ_FOREACH(segment, &class->segments, link) {
-			if (class != need->class &&
-			    segment->free == segment->slots)
-				return segment;
-			if (!segment->free)
-				break; /* those with free slots are in front */
-		}
 	class = coldest_class(need, &coldest, &age);
 	segment = class ? segment_of(need, class, coldest) : NULL;
 	if (segment)
@@ -359,23 +373,29 @@ static struct kv_segment *segment_to_steal(const struct need *need)
 	return NULL;
 }
 
-static bool steal(const struct need *need)
+/* @segment, which is another class's and vacant, is for @need's from now on, or
+ * makes place for one that is. */
+static bool take_over(const struct need *need, struct kv_segment *segment)
 {
 	struct kv_cache *cache = need->cache;
-	struct kv_segment *segment = segment_to_steal(need);
 
-	if (!segment)
-		return false;
-	empty_segment(cache, segment);
-	if (segment->free != segment->slots)
-		return true; /* an open file kept one: look again */
 	if (!same_access(segment->class, need->class)) {
 		kv_segment_retire_locked(cache, segment);
 		return true;
 	}
-	TAILQ_REMOVE(&segment->class->segments, segment, link);
-	segment->class->n_segments--;
 	return kv_segment_use(cache, segment, need->class) == 0;
+}
+
+static bool steal(const struct need *need)
+{
+	struct kv_segment *segment = segment_to_steal(need);
+
+	if (!segment)
+		return false;
+	empty_segment(need->cache, segment);
+	if (segment->free != segment->slots)
+		return true; /* an open file kept one: look again */
+	return take_over(need, segment);
 }
 
 /* A class with few segments, and those in use, takes one of a class with many,
@@ -405,6 +425,10 @@ static struct kv_slot *free_slot(struct kv_class *class)
 /* Make some; false if nothing can be had. */
 static bool make(struct need *need)
 {
+	struct kv_segment *vacant = vacant_segment(need);
+
+	if (vacant && take_over(need, vacant))
+		return true;
 	if (need->entitled && (evict_one(need, need->space) || steal(need)))
 		return true;
 	if (balance(need) || evict_one(need, NULL) || steal(need))

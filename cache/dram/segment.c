@@ -143,7 +143,8 @@ static void *grower(void *arg)
 	return NULL;
 }
 
-void kv_segment_slots(struct kv_segment *segment, struct kv_class *class)
+void kv_segment_slots(struct kv_cache *cache, struct kv_segment *segment,
+		      struct kv_class *class)
 {
 	segment->class = class;
 	TAILQ_INIT(&segment->free_list);
@@ -156,7 +157,17 @@ void kv_segment_slots(struct kv_segment *segment, struct kv_class *class)
 	}
 	segment->free = segment->slots;
 	class->n_segments++;
+	cache->arena.vacant++;
 	TAILQ_INSERT_HEAD(&class->segments, segment, link);
+}
+
+void kv_segment_leave(struct kv_cache *cache, struct kv_segment *segment)
+{
+	assert(segment->free == segment->slots);
+	TAILQ_REMOVE(&segment->class->segments, segment, link);
+	segment->class->n_segments--;
+	segment->class = NULL;
+	cache->arena.vacant--;
 }
 
 void kv_segment_retire_locked(struct kv_cache *cache,
@@ -164,10 +175,7 @@ void kv_segment_retire_locked(struct kv_cache *cache,
 {
 	struct kv_arena *arena = &cache->arena;
 
-	assert(segment->free == segment->slots);
-	TAILQ_REMOVE(&segment->class->segments, segment, link);
-	segment->class->n_segments--;
-	segment->class = NULL;
+	kv_segment_leave(cache, segment);
 	arena->huge -= segment->huge;
 	arena->unlocked -= !segment->locked;
 	if (segment->holders) {

@@ -182,6 +182,31 @@ static void pinned_blocks_stay_when_their_file_is_wanted(void **state)
 		assert_int_equal(small_view(s, n, SMALL), 0);
 }
 
+/* ---- one size has left, another comes ---- */
+
+#define TINY 4096u
+#define BIG (2359296u) /* three in a segment */
+#define COME 20
+
+static void segments_that_a_size_has_left_are_for_those_that_come(void **state)
+{
+	struct small *s = *state;
+	unsigned there = 0;
+
+	s->config.dram = 64 << 20;
+	s->config.ssd = 0;
+	small_must_open(s);
+	while (small_stats(s).evicted_dram == 0)
+		assert_int_equal(small_save_seed(s, there++, 0, TINY), 0);
+	assert_int_equal(kv_space_clear(s->cache, s->space), 0);
+	there = 0;
+	for (unsigned n = 0; n < COME; n++)
+		assert_int_equal(small_save_seed(s, n, n, BIG), 0);
+	for (unsigned n = 0; n < COME; n++)
+		there += small_view(s, n, BIG) == 0;
+	assert_int_equal(there, COME);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -190,6 +215,7 @@ int main(void)
 		TEST(readers_beyond_the_bounce_pool_take_turns),
 		TEST(what_is_guaranteed_is_had_in_any_size),
 		TEST(pinned_blocks_stay_when_their_file_is_wanted),
+		TEST(segments_that_a_size_has_left_are_for_those_that_come),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
