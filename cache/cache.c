@@ -32,6 +32,7 @@ static void free_extras(struct kv_cache *cache)
 	kv_miss_curve_free(cache->curve);
 	free(cache->ssd.deletions.items);
 	free(cache->ssd.updates);
+	kv_orphans_free(cache);
 	while (!LIST_EMPTY(&cache->ssd.unlinked)) {
 		struct kv_unlinked *orphan = LIST_FIRST(&cache->ssd.unlinked);
 
@@ -94,6 +95,7 @@ static int new_cache(const struct kv_cache_config *config,
 	cache->store_fd = cache->lock_fd = cache->ssd.dir = -1;
 	cache->spaces_dir = -1;
 	kv_write_queues_init(cache);
+	TAILQ_INIT(&cache->ssd.adopted);
 	kv_prefetcher_init(cache);
 	TAILQ_INIT(&cache->ssd.written);
 	LIST_INIT(&cache->ssd.classes);
@@ -301,7 +303,7 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 	ret_stats->ssd_files = ssd->live_files;
 	ret_stats->spaces = cache->live_spaces;
 	count_blocks(cache, ret_stats);
-	ret_stats->dirty_blocks = ssd->dirty;
+	ret_stats->dirty_blocks = ssd->dirty + ssd->n_adopted;
 	stuck = kv_health_stuck_locked(cache);
 	ret_stats->stuck = stuck.reads + stuck.writes;
 	ret_stats->ssd_state = ssd_state(cache);

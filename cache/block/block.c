@@ -64,6 +64,8 @@ void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
 	kv_pin_block_gone_locked(cache, block);
 	if (block->flags & BLOCK_QUEUED)
 		kv_write_dequeue_locked(cache, block);
+	if (block->slot)
+		kv_orphan_drop_locked(cache, block->slot);
 	if (kv_block_unpersisted(block))
 		space->unpersisted--;
 	kv_defer_gone(cache, block);

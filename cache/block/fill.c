@@ -156,7 +156,6 @@ int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 		fill->slot = slot;
 		fill->length = length;
 		slot->alone = !key;
-		TAILQ_INIT(&fill->orphans);
 		fill->clears = space->clears;
 		if (key) {
 			fill->key = *key;
@@ -220,7 +219,6 @@ static void unreserve(struct kv_cache *cache, struct kv_fill *fill)
 static void end_locked(struct kv_cache *cache, struct kv_fill *fill)
 {
 	unreserve(cache, fill);
-	kv_orphans_adopt_locked(cache, fill);
 	kv_wants_restart_locked(cache, &fill->waiters);
 	free(fill);
 }

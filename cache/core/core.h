@@ -231,6 +231,18 @@ struct kv_unlinked {
 	LIST_ENTRY(kv_unlinked) link;
 };
 
+/* Blocks that wait until the parent they have in common is on its way. */
+struct kv_orphans {
+	struct kv_slots slots;	      /* first */
+	uint32_t n;		      /* slots */
+	struct kv_key parent;	      /* fixed */
+	uint32_t space;		      /* fixed: id */
+	bool adopted;		      /* the parent is on its way: no bucket */
+	LIST_ENTRY(kv_orphans) link;  /* bucket, by parent */
+	TAILQ_ENTRY(kv_orphans) turn; /* of ssd->adopted */
+};
+LIST_HEAD(kv_orphans_list, kv_orphans);
+
 /*
  * The writes of some users.  The write queues take turns, so that nobody's
  * flood keeps the others' blocks from the SSD.
@@ -264,7 +276,11 @@ struct kv_ssd {
 								being written */
 	struct kv_write_queues
 		busy_write_queues; /* those with slots, by turn */
-	uint32_t queued, dirty;	 /* slots on write queues; and being written */
+	uint32_t queued, dirty; /* slots on write queues; and being written */
+	struct kv_orphans_list *orphans; /* buckets; NULL: none came yet */
+	uint64_t orphans_mask;
+	TAILQ_HEAD(, kv_orphans) adopted;
+	uint32_t n_adopted;	 /* their slots */
 	struct kv_slots written; /* waiting for the commit */
 	uint64_t seq;
 	uint64_t pinned;     /* bytes that pinned blocks hold, or will */
@@ -316,7 +332,6 @@ struct kv_fill {
 	bool must;		 /* its block stays until it is durable */
 	struct kv_want *holder;	 /* that shall lease its block; or NULL */
 	struct kv_want *waiters; /* acquires that wait for it */
-	struct kv_slots orphans; /* blocks whose parent it will be */
 	struct kv_fill *next;	 /* bucket of cache->saving */
 };
 

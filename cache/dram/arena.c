@@ -276,7 +276,7 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 	kv_slot_before(cache, slot);
 	add_busy(cache, space, -class->slot_bytes);
 	if (slot->state == SLOT_READY) {
-		kv_orphan_unlink_locked(slot);
+		kv_orphan_drop_locked(cache, slot);
 		kv_evict_list_drop(slot->list, slot->block->number);
 		space->bytes_dram -= class->slot_bytes;
 		slot->block->slot = NULL;

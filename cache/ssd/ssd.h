@@ -110,10 +110,16 @@ enum kv_verdict { KV_ADMIT_NOW, KV_ADMIT_LATER };
  * longer next. */
 enum kv_verdict kv_admit_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_admit_charge_locked(struct kv_cache *cache, const struct kv_slot *slot);
-/* If it waits for its parent: it does so no more. */
-void kv_orphan_unlink_locked(struct kv_slot *slot);
-/* The parent was sealed, or will not be: look at its orphans again. */
-void kv_orphans_adopt_locked(struct kv_cache *cache, struct kv_fill *fill);
+/* Does it wait for its parent? */
+bool kv_orphan_waits(const struct kv_slot *slot);
+/* If it does: no more. */
+void kv_orphan_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
+/* @parent is on its way to the SSD: those that wait for it are, too, soon. */
+void kv_orphans_adopt_locked(struct kv_cache *cache,
+			     const struct kv_block *parent);
+/* Queue some of those whose parent is on its way. */
+void kv_orphans_enqueue_locked(struct kv_cache *cache);
+void kv_orphans_free(struct kv_cache *cache);
 
 /* writer.c, commit.c */
 int kv_writer_start(struct kv_cache *cache);

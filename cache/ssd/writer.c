@@ -55,8 +55,10 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 	    block->file != KV_NONE || (block->flags & BLOCK_REMOVED))
 		return;
 	slot->must |= must;
+	if (!must && kv_orphan_waits(slot))
+		return;
 	if (!kv_block_dirty(block)) {
-		kv_orphan_unlink_locked(slot);
+		kv_orphan_drop_locked(cache, slot);
 		slot->pulled = slot->denied = false;
 		slot->list->space->unpersisted--;
 		set_flags(cache, block, BLOCK_QUEUED, 0);
@@ -65,6 +67,7 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 		TAILQ_INSERT_TAIL(&slot->list->space->dirty, slot, dirty);
 		slot->list->space->unwritten++;
 		ssd->dirty++;
+		kv_orphans_adopt_locked(cache, block);
 		KV_POINT("write.queued");
 	}
 	pthread_cond_signal(&ssd->write);
@@ -240,10 +243,12 @@ static int see_to(struct kv_cache *cache, struct kv_slot *slot, int r)
 static int turn(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
-	struct kv_slot *slot = kv_write_queue_next_locked(cache);
+	struct kv_slot *slot;
 	uint64_t slot_bytes;
 	int r;
 
+	kv_orphans_enqueue_locked(cache);
+	slot = kv_write_queue_next_locked(cache);
 	if (ssd->full && kv_now_ns() > ssd->full_until)
 		ssd->full = false;
 	if (!slot || ssd->writing >= WRITES_AT_ONCE ||

@@ -64,6 +64,145 @@ static void if_that_save_fails_the_child_is_not_written(void **state)
 	assert_int_equal(tiers_stats(t).unwritten_orphans, 1);
 }
 
+/* All of one call are reserved before the first of them seals. */
+static void sealed_in_order(struct tiers *t, const unsigned *order, unsigned n)
+{
+	struct kv_fill *fills[24];
+
+	for (unsigned i = 0; i < n; i++)
+		assert_int_equal(tiers_begin(t, t->space, 0, i, &fills[i]), 0);
+	for (unsigned i = 0; i < n; i++) {
+		assert_int_equal(tiers_seal(t, fills[order[i]], 0, order[i]),
+				 0);
+		/* Let the writer see it. */
+		usleep(i % 3 * 1000);
+	}
+	tiers_quiet(t);
+	for (unsigned i = 0; i < n; i++)
+		assert_int_equal(tiers_of(t, t->space, 0, i),
+				 KV_TIER_DRAM | KV_TIER_SSD);
+}
+
+static void a_chain_that_seals_from_its_tail_goes_to_ssd_whole(void **state)
+{
+	unsigned order[24];
+
+	for (unsigned i = 0; i < KV_ARRAY_LEN(order); i++)
+		order[i] = 23 - i;
+	sealed_in_order(*state, order, KV_ARRAY_LEN(order));
+}
+
+static void a_chain_that_seals_in_any_order_goes_to_ssd_whole(void **state)
+{
+	unsigned order[24];
+
+	for (unsigned i = 0; i < KV_ARRAY_LEN(order); i++)
+		order[i] = i * 7 % KV_ARRAY_LEN(order);
+	sealed_in_order(*state, order, KV_ARRAY_LEN(order));
+}
+
+static void a_suffix_follows_a_head_that_comes_in_a_later_call(void **state)
+{
+	struct tiers *t = *state;
+
+	for (unsigned i = 5; i < 10; i++)
+		tiers_must_save(t, t->space, 0, i);
+	tiers_quiet(t);
+	for (unsigned i = 0; i < 5; i++)
+		tiers_must_save(t, t->space, 0, i);
+	tiers_quiet(t);
+	for (unsigned i = 0; i < 10; i++)
+		assert_int_equal(tiers_of(t, t->space, 0, i),
+				 KV_TIER_DRAM | KV_TIER_SSD);
+}
+
+static void what_follows_a_parent_that_failed_waits_for_the_next(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_fill *parent;
+
+	tiers_must_save(t, t->space, 0, 0);
+	assert_int_equal(tiers_begin(t, t->space, 0, 1, &parent), 0);
+	for (unsigned i = 2; i < 8; i++)
+		tiers_must_save(t, t->space, 0, i);
+	tiers_quiet(t);
+	kv_fill_drop(t->cache, parent);
+	tiers_quiet(t);
+	assert_int_equal(tiers_of(t, t->space, 0, 0),
+			 KV_TIER_DRAM | KV_TIER_SSD);
+	for (unsigned i = 2; i < 8; i++)
+		assert_int_equal(tiers_of(t, t->space, 0, i), KV_TIER_DRAM);
+	tiers_must_save(t, t->space, 0, 1);
+	tiers_quiet(t);
+	for (unsigned i = 0; i < 8; i++)
+		assert_int_equal(tiers_of(t, t->space, 0, i),
+				 KV_TIER_DRAM | KV_TIER_SSD);
+}
+
+static void many_children_of_one_parent_follow_it(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_key key = tiers_key(0, 0);
+	struct kv_digest digest = {{1}};
+
+	for (unsigned i = 1; i < 300; i++) {
+		struct kv_key own = tiers_key(i, 1);
+		struct kv_meta meta = {.parent = key, .position = 1};
+		struct kv_fill *fill;
+
+		assert_int_equal(tiers_begin(t, t->space, i, 1, &fill), 0);
+		assert_int_equal(kv_fill_seal(t->cache, fill, &own, &meta, 4096,
+					      &digest),
+				 0);
+	}
+	tiers_quiet(t);
+	tiers_must_save(t, t->space, 0, 0);
+	tiers_quiet(t);
+	for (unsigned i = 1; i < 300; i++)
+		assert_int_equal(tiers_of(t, t->space, i, 1),
+				 KV_TIER_DRAM | KV_TIER_SSD);
+}
+
+/* It is on a list of those that wait, and not to be written any more. */
+static void
+a_child_that_is_removed_while_leased_is_waited_for_by_nobody(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_acquire *acquire;
+	struct kv_fill *parent;
+	struct kv_block *block;
+	struct kv_key key = tiers_key(0, 1);
+
+	for (int drop = 0; drop < 2; drop++) {
+		assert_int_equal(tiers_begin(t, t->space, 0, 0, &parent), 0);
+		tiers_must_save(t, t->space, 0, 1);
+		tiers_quiet(t);
+		acquire = calloc(1, sizeof(*acquire) + sizeof(struct kv_want));
+		acquire->space = t->space;
+		acquire->n = 1;
+		acquire->wants[0].key = key;
+		assert_int_equal(kv_acquire_submit(t->cache, acquire), 0);
+		assert_int_equal(acquire->wants[0].status, 0);
+		tiers_quiet(t);
+		block = tiers_get(t, t->space, 0, 1);
+		assert_int_equal(kv_block_remove(t->cache, block), 0);
+		kv_block_put(t->cache, block);
+		alarm(30);
+		if (drop)
+			kv_fill_drop(t->cache, parent);
+		else
+			assert_int_equal(tiers_seal(t, parent, 0, 0), 0);
+		alarm(0);
+		tiers_release(t, acquire);
+		assert_int_equal(tiers_of(t, t->space, 0, 1), 0);
+		block = tiers_get(t, t->space, 0, 0);
+		if (block) {
+			kv_block_remove(t->cache, block);
+			kv_block_put(t->cache, block);
+		}
+	}
+}
+
 static void a_child_that_waits_is_written_when_asked_for(void **state)
 {
 	struct tiers *t = *state;
@@ -343,6 +482,12 @@ int main(void)
 		TEST(a_child_whose_parent_is_nowhere_stays_in_dram),
 		TEST(a_child_waits_for_the_parent_that_is_being_saved),
 		TEST(if_that_save_fails_the_child_is_not_written),
+		TEST(a_chain_that_seals_from_its_tail_goes_to_ssd_whole),
+		TEST(a_chain_that_seals_in_any_order_goes_to_ssd_whole),
+		TEST(a_suffix_follows_a_head_that_comes_in_a_later_call),
+		TEST(what_follows_a_parent_that_failed_waits_for_the_next),
+		TEST(many_children_of_one_parent_follow_it),
+		TEST(a_child_that_is_removed_while_leased_is_waited_for_by_nobody),
 		TEST(a_child_that_waits_is_written_when_asked_for),
 		TEST(a_child_that_waits_may_be_removed),
 		TEST(blocks_of_window_spaces_stand_alone),
