@@ -157,11 +157,6 @@ void kv_flushes_prolong_locked(struct kv_cache *cache, uint64_t seq);
 void kv_commit_gather(struct kv_cache *cache);
 
 /* settle.c; not under the lock */
-/* Zero the prologues of those to be reused.  Where some can be written to, or
- * @others_work, those that cannot are ->bad; else it fails. */
-int kv_prologues_zero(struct kv_cache *cache, struct kv_deletion *items,
-		      size_t n, bool others_work);
-int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n);
 
 /* health.c */
 int kv_health_init(struct kv_cache *cache);
