@@ -89,11 +89,9 @@ void kv_extents_remove_file(struct kv_cache *cache, struct kv_segfile *file);
 struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
 					 uint64_t slot_bytes);
 
-/* write_queue.c; lock held */
+/* writer.c: the write queues */
 void kv_write_queues_init(struct kv_cache *cache);
 void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot);
-void kv_write_queue_push_front_locked(struct kv_cache *cache,
-				      struct kv_slot *slot);
 void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* A slot on a write queue comes next on it. */
 void kv_write_queue_pull_locked(struct kv_slot *slot);
@@ -121,7 +119,7 @@ void kv_orphans_adopt_locked(struct kv_cache *cache,
 void kv_orphans_enqueue_locked(struct kv_cache *cache);
 void kv_orphans_free(struct kv_cache *cache);
 
-/* writer.c, commit.c */
+/* writer.c: the writer; commit.c */
 int kv_writer_start(struct kv_cache *cache);
 /* Writes everything out first.  -ETIMEDOUT: something is stuck. */
 int kv_writer_stop(struct kv_cache *cache);

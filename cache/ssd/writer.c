@@ -1,35 +1,138 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * writer.c - sealed blocks on their way to SSD.
+ * writer.c - sealed blocks on their way to SSD: in whose turn.
  *
- * OWNS       the queue of blocks to be written, and the writer thread.
+ * Users take turns by bytes: each has a write queue.
+ *
+ * OWNS       the writer thread; the write queues, and slot->queue and
+ *            slot->link of slots on them.
  *
  * STATES     of a block, and the function that makes each step:
  *
- *             LOOSE -> QUEUED    kv_write_enqueue_locked
- *            QUEUED -> LOOSE     kv_write_dequeue_locked  (removed, given up)
- *            QUEUED -> WRITING   start_write
- *           WRITING -> WRITTEN   write_done               (reactor thread)
- *           WRITING -> QUEUED    write_done, when it failed
- *           WRITTEN -> DURABLE   commit.c
+ *       UNPERSISTED -> QUEUED       kv_write_enqueue_locked
+ *            QUEUED -> UNPERSISTED  kv_write_dequeue_locked (removed, given up)
+ *            QUEUED -> WRITING      start_write
+ *           WRITING -> WRITTEN      write_done               (reactor thread)
+ *           WRITING -> QUEUED       write_done, when it failed
+ *           WRITTEN -> DURABLE      commit.c
  *
  * INVARIANTS
  *   (1) QUEUED and WRITING slots are on their space's dirty, by seq, QUEUED
- *       ones on a write queue, too (write_queue.c); ssd->dirty counts them.
- * Neither is idle: a block that is being written keeps its bytes (R5).
+ *       ones on a write queue, too; ssd->dirty counts them.  Neither is idle: a
+ *       block that is being written keeps its bytes.
+ *   (2) Exactly the write queues with slots are on ssd->busy_write_queues;
+ *       ssd->queued counts the slots on write queues.
+ *   (3) Slots of one space are on one write queue, in the order of their seals
+ *       but that parents are pulled before their children.
  *
  * LOCKING    cache->lock.
  */
-#include "cache/block/block.h"
 #include "cache/ssd/ssd.h"
+#include "cache/block/block.h"
 #include "common/crash_point.h"
 
+/* One turn: large enough to write in runs. */
+#define TURN_BYTES (8 << 20)
 #define WRITES_AT_ONCE 128u
 /* The device is busy with that, and a sync or a read behind it waits for no
  * more than that. */
 #define WRITING_BYTES (48u << 20)
 #define QUOTA_NS 1000000u
 #define FULL_NS 5000000000u /* then it looks whether there is room again */
+
+static struct kv_write_queue *write_queue_of(struct kv_cache *cache,
+					     const struct kv_space *space)
+{
+	return &cache->ssd.write_queues[space->uid % KV_WRITE_QUEUES];
+}
+
+static struct kv_write_queue *queue_at(struct kv_slots *queue)
+{
+	return (struct kv_write_queue *)((char *)queue -
+					 offsetof(struct kv_write_queue,
+						  queue));
+}
+
+void kv_write_queues_init(struct kv_cache *cache)
+{
+	TAILQ_INIT(&cache->ssd.busy_write_queues);
+	for (unsigned i = 0; i < KV_WRITE_QUEUES; i++)
+		TAILQ_INIT(&cache->ssd.write_queues[i].queue);
+}
+
+static void put_on(struct kv_cache *cache, struct kv_slot *slot, bool front)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_write_queue *queue = write_queue_of(cache, slot->list->space);
+
+	if (TAILQ_EMPTY(&queue->queue)) {
+		queue->credit = 0;
+		TAILQ_INSERT_TAIL(&ssd->busy_write_queues, queue, link);
+	}
+	if (front)
+		TAILQ_INSERT_HEAD(&queue->queue, slot, link);
+	else
+		TAILQ_INSERT_TAIL(&queue->queue, slot, link);
+	slot->queue = &queue->queue;
+	ssd->queued++;
+}
+
+void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot)
+{
+	put_on(cache, slot, false);
+}
+
+static void queue_push_front_locked(struct kv_cache *cache,
+				    struct kv_slot *slot)
+{
+	put_on(cache, slot, true);
+}
+
+void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
+{
+	struct kv_write_queue *queue = queue_at(slot->queue);
+
+	TAILQ_REMOVE(&queue->queue, slot, link);
+	slot->queue = NULL;
+	cache->ssd.queued--;
+	if (TAILQ_EMPTY(&queue->queue))
+		TAILQ_REMOVE(&cache->ssd.busy_write_queues, queue, link);
+}
+
+void kv_write_queue_pull_locked(struct kv_slot *slot)
+{
+	TAILQ_REMOVE(slot->queue, slot, link);
+	TAILQ_INSERT_HEAD(slot->queue, slot, link);
+	slot->pulled = true;
+}
+
+struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache)
+{
+	struct kv_write_queue *queue;
+
+	while ((queue = TAILQ_FIRST(&cache->ssd.busy_write_queues)) &&
+	       queue->credit <= 0)
+		kv_write_queue_yield_locked(cache);
+	return queue ? TAILQ_FIRST(&queue->queue) : NULL;
+}
+
+void kv_write_queue_charge_locked(struct kv_slot *slot)
+{
+	queue_at(slot->queue)->credit -=
+		(int64_t)slot->segment->class->slot_bytes;
+}
+
+void kv_write_queue_yield_locked(struct kv_cache *cache)
+{
+	struct kv_write_queues *busy = &cache->ssd.busy_write_queues;
+	struct kv_write_queue *queue = TAILQ_FIRST(busy);
+
+	if (!queue)
+		return;
+	queue->credit = KV_MIN(queue->credit + TURN_BYTES, (int64_t)TURN_BYTES);
+	TAILQ_REMOVE(busy, queue, link);
+	TAILQ_INSERT_TAIL(busy, queue, link);
+}
 
 struct write {
 	struct kv_io io; /* first */
@@ -158,7 +261,7 @@ static void write_done(struct kv_io *io, int status)
 			cache, space,
 			kv_slot_id(slot->file, slot->slot_number));
 		set_flags(cache, block, BLOCK_QUEUED, BLOCK_WRITING);
-		kv_write_queue_push_front_locked(cache, slot);
+		queue_push_front_locked(cache, slot);
 		kv_write_failed_locked(cache, status);
 		if (block->flags & BLOCK_REMOVED) {
 			kv_write_dequeue_locked(cache, block);
