@@ -2,9 +2,9 @@
 /*
  * snapshot.c - snapshots: blocks of a chain, pinned under a name.
  *
- * OWNS       every kv_snapshot.  Finding them is snapshot_look.c's, how the
- *            index gets to know of them snapshot_write.c's, and the pins
- *            themselves are pins.c's.
+ * OWNS       every kv_snapshot; their trees, by number and by name; the list of
+ *            those that changed since they were written.  The pins themselves
+ *            are pins.c's.
  *
  * STATES     of a snapshot, and the function that makes each step:
  *
@@ -13,19 +13,404 @@
  *                MADE -> (freed)   kv_snapshot_create, if one could not be
  *               READY -> LEAVING   kv_snapshot_drop (nobody finds it any more)
  *             LEAVING -> DROPPED   the same, once all is unpinned
- *             DROPPED -> (freed)   kv_snapshots_write_locked, when the index
- *                                  has forgotten it
+ *             DROPPED -> (freed)   kv_snapshots_write, when the index has
+ *                                  forgotten it
  *
  * INVARIANTS
  *   (1) Each item that is not unlinked has one pin of its key; it is dropped
  *       with the item, by whoever takes the item away.
- *   (2) A LEAVING or DROPPED snapshot is in no tree and no space.
+ *   (2) A LEAVING or DROPPED snapshot is in no tree and no space.  A MADE one
+ *       has its name and its number, but nobody finds it.
+ *   (3) The items of a snapshot ascend by position, unlinked ones too.
+ *   (4) A snapshot is on the list of changed ones if and only if the index has
+ *       not got its latest change; its oldest such change is snapshot->change.
+ *   (5) Without an SSD tier, or read-only, nothing is written and that list is
+ *       empty: snapshots end with the mount, as the blocks do.
  *
  * LOCKING    cache->lock, let go of after every STRETCH items.  While it is
  *            MADE or LEAVING its items are the thread's that does that; the
- *            committer may read them.
+ *            committer may read them.  None while the index is written, which
+ *            only the committer does; what is on its list nobody else frees.
  */
 #include "cache/core/core.h"
+#include "cache/ssd/ssd.h"
+#include "common/crash_point.h"
+
+#include <search.h>
+
+#define COST_EACH 16u
+
+bool kv_snapshot_name_ok(const char *name)
+{
+	size_t n = strlen(name);
+
+	return n >= 1 && n <= KV_SPACE_NAME_MAX && name[0] != '.' &&
+	       !strchr(name, '/');
+}
+
+struct kv_key kv_snapshot_key(const struct kv_snapshot_item *item)
+{
+	struct kv_key key = {.len = item->key_len};
+
+	memcpy(key.b, item->key, sizeof(key.b));
+	return key;
+}
+
+static int by_id(const void *a, const void *b)
+{
+	const struct kv_snapshot *x = a, *y = b;
+
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct kv_snapshot *x = a, *y = b;
+
+	if (x->space != y->space)
+		return x->space < y->space ? -1 : 1;
+	return strcmp(x->name, y->name);
+}
+
+struct kv_snapshot *kv_snapshot_by_id_locked(struct kv_cache *cache,
+					     uint64_t id)
+{
+	struct kv_snapshot key = {.id = id};
+	void *node = tfind(&key, &cache->snapshots.by_id, by_id);
+	struct kv_snapshot *snapshot = node ? *(void **)node : NULL;
+
+	return snapshot && snapshot->ready ? snapshot : NULL;
+}
+
+struct kv_snapshot *kv_snapshot_by_name_locked(struct kv_cache *cache,
+					       uint32_t space, const char *name)
+{
+	struct kv_snapshot key = {.space = space};
+	void *node;
+
+	strncpy(key.name, name, sizeof(key.name) - 1);
+	node = tfind(&key, &cache->snapshots.by_name, by_name);
+	return node ? *(void **)node : NULL;
+}
+
+uint64_t kv_snapshot_cost(const struct kv_snapshot *snapshot)
+{
+	return COST_EACH + snapshot->n;
+}
+
+/* Into the trees and the space; its name is known to be free. */
+int kv_snapshot_link_locked(struct kv_cache *cache, struct kv_space *space,
+			    struct kv_snapshot *snapshot)
+{
+	struct kv_snapshots *all = &cache->snapshots;
+
+	if (!tsearch(snapshot, &all->by_name, by_name))
+		return -ENOMEM;
+	if (!tsearch(snapshot, &all->by_id, by_id)) {
+		tdelete(snapshot, &all->by_name, by_name);
+		return -ENOMEM;
+	}
+	LIST_INSERT_HEAD(&space->snapshots, snapshot, link);
+	space->n_snapshots++;
+	all->cost += kv_snapshot_cost(snapshot);
+	return 0;
+}
+
+void kv_snapshot_unlink_locked(struct kv_cache *cache,
+			       struct kv_snapshot *snapshot)
+{
+	struct kv_snapshots *all = &cache->snapshots;
+
+	tdelete(snapshot, &all->by_name, by_name);
+	tdelete(snapshot, &all->by_id, by_id);
+	LIST_REMOVE(snapshot, link);
+	cache->spaces[snapshot->space]->n_snapshots--;
+	all->cost -= kv_snapshot_cost(snapshot);
+}
+
+/* The first item at @position or behind it. */
+uint32_t kv_snapshot_at(const struct kv_snapshot *snapshot, uint32_t position)
+{
+	uint32_t low = 0, high = snapshot->n;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (snapshot->items[middle].position < position)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static void describe(const struct kv_snapshot *snapshot,
+		     struct kv_snapshot_info *ret_info)
+{
+	*ret_info = (struct kv_snapshot_info){
+		.id = snapshot->id,
+		.space = snapshot->space,
+		.blocks = snapshot->live,
+		.mtime_ns = snapshot->mtime_ns,
+	};
+	strcpy(ret_info->name, snapshot->name);
+}
+
+int kv_snapshot_find(struct kv_cache *cache, struct kv_space *space,
+		     const char *name, struct kv_snapshot_info *ret_info)
+{
+	struct kv_snapshot *snapshot = NULL;
+
+	kv_lock(cache);
+	if (kv_snapshot_name_ok(name))
+		snapshot = kv_snapshot_by_name_locked(cache, space->id, name);
+	if (snapshot && !snapshot->ready)
+		snapshot = NULL;
+	if (snapshot)
+		describe(snapshot, ret_info);
+	kv_unlock(cache);
+	return snapshot ? 0 : -ENOENT;
+}
+
+int kv_snapshot_stat(struct kv_cache *cache, uint64_t id,
+		     struct kv_snapshot_info *ret_info)
+{
+	struct kv_snapshot *snapshot;
+
+	kv_lock(cache);
+	snapshot = kv_snapshot_by_id_locked(cache, id);
+	if (snapshot)
+		describe(snapshot, ret_info);
+	kv_unlock(cache);
+	return snapshot ? 0 : -ENOENT;
+}
+
+long kv_snapshot_read(struct kv_cache *cache, uint64_t id, uint32_t from,
+		      struct kv_pick *ret_picks, size_t max)
+{
+	struct kv_snapshot *snapshot;
+	size_t n = 0;
+
+	kv_lock(cache);
+	snapshot = kv_snapshot_by_id_locked(cache, id);
+	for (uint32_t i = snapshot ? kv_snapshot_at(snapshot, from) : 0;
+	     snapshot && i < snapshot->n && n < max; i++) {
+		if (!snapshot->items[i].key_len)
+			continue;
+		ret_picks[n].key = kv_snapshot_key(&snapshot->items[i]);
+		ret_picks[n++].position = snapshot->items[i].position;
+	}
+	kv_unlock(cache);
+	return snapshot ? (long)n : -ENOENT;
+}
+
+int kv_snapshot_list(struct kv_cache *cache, struct kv_space *space,
+		     uint64_t **ret_ids, size_t *ret_n)
+{
+	struct kv_snapshot *snapshot;
+	uint64_t *ids;
+	size_t n = 0;
+
+	kv_lock(cache);
+	ids = malloc((space->n_snapshots + 1) * sizeof(*ids));
+	if (ids)
+		LIST_FOREACH(snapshot, &space->snapshots, link)
+			if (snapshot->ready)
+				ids[n++] = snapshot->id;
+	kv_unlock(cache);
+	if (!ids)
+		return -ENOMEM;
+	*ret_ids = ids;
+	*ret_n = n;
+	return 0;
+}
+
+static void nothing(void *node)
+{
+	(void)node;
+}
+
+void kv_snapshots_fini(struct kv_cache *cache)
+{
+	struct kv_snapshots *all = &cache->snapshots;
+	struct kv_snapshot *snapshot;
+
+	for (uint32_t id = 0; id < cache->n_spaces; id++)
+		while (cache->spaces[id] &&
+		       (snapshot = LIST_FIRST(&cache->spaces[id]->snapshots))) {
+			LIST_REMOVE(snapshot, link);
+			if (snapshot->dirty)
+				TAILQ_REMOVE(&all->dirty, snapshot, dirty_link);
+			kv_snapshot_free(snapshot);
+		}
+	while ((snapshot = TAILQ_FIRST(&all->dirty))) {
+		TAILQ_REMOVE(&all->dirty, snapshot, dirty_link);
+		kv_snapshot_free(snapshot);
+	}
+	tdestroy(all->by_name, nothing);
+	tdestroy(all->by_id, nothing);
+}
+
+#define RETRY_NS 1000000000u
+
+static bool kept(const struct kv_cache *cache)
+{
+	return cache->ssd.on && !cache->config.read_only;
+}
+
+void kv_snapshot_changed_locked(struct kv_cache *cache,
+				struct kv_snapshot *snapshot)
+{
+	struct kv_snapshots *all = &cache->snapshots;
+
+	if (!kept(cache)) {
+		if (snapshot->dropped)
+			kv_snapshot_free(snapshot);
+		return;
+	}
+	snapshot->latest = ++all->changes;
+	if (!snapshot->dirty) {
+		snapshot->dirty = true;
+		snapshot->change = snapshot->latest;
+		TAILQ_INSERT_TAIL(&all->dirty, snapshot, dirty_link);
+	}
+	kv_commit_kick_locked(cache, false);
+}
+
+bool kv_snapshots_dirty_locked(const struct kv_cache *cache)
+{
+	const struct kv_snapshots *all = &cache->snapshots;
+
+	return !TAILQ_EMPTY(&all->dirty) &&
+	       (!all->retry_at || kv_now_ns() >= all->retry_at);
+}
+
+bool kv_snapshots_written_locked(const struct kv_cache *cache, uint32_t space,
+				 uint64_t change)
+{
+	const struct kv_snapshot *snapshot;
+
+	TAILQ_FOREACH(snapshot, &cache->snapshots.dirty, dirty_link)
+		if (snapshot->space == space && snapshot->change <= change)
+			return false;
+	return true;
+}
+
+/* What of it is to be written; @ret_items is the caller's. */
+static int copy_locked(const struct kv_snapshot *snapshot,
+		       struct kv_snapshot_record *ret_record,
+		       struct kv_snapshot_item **ret_items)
+{
+	struct kv_snapshot_item *items =
+		malloc((snapshot->live + 1) * sizeof(*items));
+	uint32_t n = 0;
+
+	if (!items)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < snapshot->n; i++)
+		if (snapshot->items[i].key_len)
+			items[n++] = snapshot->items[i];
+	*ret_record = (struct kv_snapshot_record){
+		.id = snapshot->id,
+		.space = snapshot->space,
+		.count = n,
+		.mtime_ns = snapshot->mtime_ns,
+	};
+	*ret_items = items;
+	return 0;
+}
+
+static int write_one(struct kv_cache *cache, const struct kv_snapshot *snapshot,
+		     bool dropped, const struct kv_snapshot_record *record,
+		     const struct kv_snapshot_item *items)
+{
+	struct kv_txn *batch;
+	int r = kv_txn_begin(cache->index, &batch);
+
+	if (r < 0)
+		return r;
+	r = dropped ? kv_txn_delete_snapshot(batch, snapshot->id)
+		    : kv_txn_put_snapshot(batch, record, snapshot->name, items);
+	if (r < 0) {
+		kv_txn_abort(batch);
+		return r;
+	}
+	KV_POINT("snapshot.before_commit");
+	r = kv_txn_commit(batch);
+	KV_POINT("snapshot.committed");
+	return r;
+}
+
+/* Flushes that wait for it shall hear of it. */
+static void fail_flushes(struct kv_cache *cache, uint32_t space, int error)
+{
+	struct kv_flush **link = &cache->flushes;
+
+	while (*link) {
+		struct kv_flush *flush = *link;
+
+		if (flush->space != space ||
+		    kv_snapshots_written_locked(cache, space, flush->change)) {
+			link = &flush->next;
+			continue;
+		}
+		*link = flush->next;
+		kv_defer_flushed(cache, flush, error);
+	}
+}
+
+static void written(struct kv_cache *cache, struct kv_snapshot *snapshot,
+		    uint64_t latest)
+{
+	if (snapshot->latest != latest) {
+		snapshot->change = latest + 1;
+		return;
+	}
+	TAILQ_REMOVE(&cache->snapshots.dirty, snapshot, dirty_link);
+	snapshot->dirty = false;
+	if (snapshot->dropped)
+		kv_snapshot_free(snapshot);
+}
+
+static int write_next_locked(struct kv_cache *cache,
+			     struct kv_snapshot *snapshot)
+{
+	_cleanup_(kv_freep) struct kv_snapshot_item *items = NULL;
+	struct kv_snapshot_record record = {0};
+	const bool dropped = snapshot->dropped;
+	int r = dropped ? 0 : copy_locked(snapshot, &record, &items);
+
+	if (r == 0) {
+		kv_unlock(cache);
+		r = write_one(cache, snapshot, dropped, &record, items);
+		kv_lock(cache);
+	}
+	if (r < 0)
+		fail_flushes(cache, snapshot->space, r);
+	return r;
+}
+
+void kv_snapshots_write_locked(struct kv_cache *cache)
+{
+	struct kv_snapshots *all = &cache->snapshots;
+	struct kv_snapshot *snapshot, *next;
+	uint64_t retry_at = 0;
+
+	if (!kv_snapshots_dirty_locked(cache))
+		return;
+	for (snapshot = TAILQ_FIRST(&all->dirty); snapshot; snapshot = next) {
+		const uint64_t latest = snapshot->latest;
+		int r = write_next_locked(cache, snapshot);
+
+		next = TAILQ_NEXT(snapshot, dirty_link);
+		if (r < 0)
+			retry_at = kv_now_ns() + RETRY_NS;
+		else
+			written(cache, snapshot, latest);
+	}
+	all->retry_at = retry_at;
+	kv_flushes_settle_locked(cache, 0);
+}
 
 #define STRETCH 256u
 /* What all snapshots may list: some times what there is, and a few. */
