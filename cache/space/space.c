@@ -1,19 +1,147 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space.c - the spaces: names, owners, layouts, quotas.
+ * space.c - the spaces: names, owners, layouts; what is done to all the blocks
+ * of one; and STORE/spaces, where each space stands once more outside of the
+ * index.
  *
  * OWNS       every kv_space, by id and by name.  A removed one stays allocated
- *            until the cache closes, so that handles to it stay harmless.
+ *            until the cache closes, so that handles to it stay harmless.  The
+ *            files, and how much of the cap they have.
  *
- * LOCKING    cache->lock for the fields; a change is written to the index
- *            without it, by the thread that made it.
+ * INVARIANTS
+ *   (1) A space has its file before its record is committed, and so before any
+ *       block of it can be durable; the file goes before the record does.
+ *   (2) Files beyond their share of what is kept back for the index count
+ *       against the segment files' budget.
+ *
+ * LOCKING    cache->lock for the fields and the counts, let go of between
+ *            blocks; a block is held meanwhile.  A change is written to the
+ *            index without it, by the thread that made it; the files of one
+ *            space by whoever has the index's write transaction.
  */
+#include "cache/core/core.h"
+#include "index/sidecar.h"
 #include "cache/block/block.h"
 #include "cache/dram/dram.h"
 #include "common/crash_point.h"
+#include "cache/ssd/ssd.h"
 
+#include <dirent.h>
 #include <search.h>
 #include <stdio.h>
+
+uint64_t kv_sidecars_over(const struct kv_cache *cache)
+{
+	const uint64_t share = kv_index_map_bytes(cache->ssd.cap) / 4;
+
+	return cache->ssd.sidecars - KV_MIN(cache->ssd.sidecars, share);
+}
+
+/* Count @bytes for the space's file instead of what it has; -ENOSPC. */
+static int charge(struct kv_cache *cache, struct kv_space *space,
+		  uint64_t bytes)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	const uint64_t before = space->file_bytes;
+	int r = 0;
+
+	kv_lock(cache);
+	ssd->sidecars = ssd->sidecars - before + bytes;
+	if (ssd->on && bytes > before && kv_sidecars_over(cache) &&
+	    ssd->live_files * ssd->segment_bytes + kv_sidecars_over(cache) >
+		    ssd->file_budget) {
+		ssd->sidecars = ssd->sidecars - bytes + before;
+		r = -ENOSPC;
+	} else {
+		space->file_bytes = bytes;
+	}
+	kv_unlock(cache);
+	return r;
+}
+
+int kv_space_file_put(struct kv_cache *cache, struct kv_space *space,
+		      const struct kv_space_record *record, const char *layout)
+{
+	const uint64_t before = space->file_bytes;
+	int r = charge(
+		cache, space,
+		kv_space_file_bytes(strlen(space->name), strlen(layout)));
+
+	if (r == 0)
+		r = kv_space_file_write(cache->spaces_dir, record, space->name,
+					layout);
+	if (r < 0 && r != -ENOSPC)
+		charge(cache, space, before);
+	return r;
+}
+
+int kv_space_file_drop(struct kv_cache *cache, struct kv_space *space)
+{
+	int r = kv_space_file_remove(cache->spaces_dir, space->id);
+
+	if (r == 0)
+		charge(cache, space, 0);
+	return r;
+}
+
+void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space)
+{
+	space->file_bytes = kv_space_file_bytes(
+		strlen(space->name),
+		space->layout ? strlen(space->layout->json) : 0);
+	cache->ssd.sidecars += space->file_bytes;
+}
+
+/* Remove what belongs to no space; half-written ones, too. */
+static void remove_strays(struct kv_cache *cache)
+{
+	int copy = dup(cache->spaces_dir);
+	DIR *dir = copy < 0 ? NULL : fdopendir(copy);
+	struct dirent *entry;
+	uint32_t id;
+
+	if (!dir) {
+		kv_closep(&copy);
+		return;
+	}
+	rewinddir(dir);
+	while ((entry = readdir(dir))) {
+		if (entry->d_name[0] == '.' ||
+		    (kv_space_file_parse(entry->d_name, &id) &&
+		     kv_space_by_id(cache, id)))
+			continue;
+		unlinkat(cache->spaces_dir, entry->d_name, 0);
+	}
+	closedir(dir);
+}
+
+static bool file_agrees(struct kv_cache *cache, const struct kv_space *space)
+{
+	const char *json = space->layout ? space->layout->json : "";
+	_cleanup_(kv_freep) char *name = NULL;
+	_cleanup_(kv_freep) char *layout = NULL;
+	struct kv_space_record file, own = kv_space_record_of(space);
+
+	return kv_space_file_read(cache->spaces_dir, space->id, &file, &name,
+				  &layout) == 0 &&
+	       strcmp(name, space->name) == 0 && strcmp(layout, json) == 0 &&
+	       memcmp(&file, &own,
+		      offsetof(struct kv_space_record, name_len)) == 0;
+}
+
+int kv_space_files_check(struct kv_cache *cache)
+{
+	int r = 0;
+
+	remove_strays(cache);
+	for (uint32_t id = 0; r == 0 && id < cache->n_spaces; id++) {
+		struct kv_space *space = cache->spaces[id];
+
+		if (space && !file_agrees(cache, space))
+			r = kv_space_persist(cache, space);
+	}
+	return r;
+}
 
 static int by_name(const void *a, const void *b)
 {
@@ -335,4 +463,208 @@ int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
 	space->mtime_ns = mtime_ns;
 	kv_unlock(cache);
 	return kv_space_persist(cache, space);
+}
+
+/* Call @each on every block, held, without the lock, until one returns != 0. */
+static int for_each_block(struct kv_cache *cache, struct kv_space *space,
+			  int (*each)(struct kv_cache *, struct kv_block *,
+				      void *),
+			  void *arg)
+{
+	int r = 0;
+
+	for (unsigned byte = 0; r == 0 && byte < 256; byte++) {
+		_cleanup_(kv_freep) uint64_t *ids = NULL;
+		size_t n;
+
+		r = kv_dir_list(cache, space, (uint8_t)byte, &ids, &n);
+		for (size_t i = 0; r == 0 && i < n; i++) {
+			struct kv_block *block;
+
+			if (kv_block_get_id(cache, ids[i], &block) < 0)
+				continue;
+			r = each(cache, block, arg);
+			kv_block_put(cache, block);
+		}
+	}
+	return r;
+}
+
+static int fits(struct kv_cache *cache, struct kv_block *block, void *arg)
+{
+	const struct kv_layout *layout = arg;
+	uint64_t length, payload;
+	struct kv_meta meta;
+	struct kv_view view;
+	int r = kv_view_get(cache, block, &view);
+
+	if (r == -EBADMSG || r == -ENOENT)
+		return 0; /* damaged or gone: no block any more */
+	if (r < 0)
+		return r;
+	r = kv_block_parse(view.data, view.length, layout, &length, &payload,
+			   &meta);
+	kv_view_put(cache, &view);
+	return r < 0 ? -EBADMSG : 0;
+}
+
+int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
+			const char *text, size_t len)
+{
+	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
+	const struct kv_layout *there;
+	int r;
+
+	if (cache->config.read_only)
+		return -EROFS;
+	r = kv_layout_parse(text, len, &layout);
+	if (r < 0)
+		return r;
+	kv_lock(cache);
+	there = space->layout;
+	kv_unlock(cache);
+	if (!there) {
+		r = for_each_block(cache, space, fits, layout);
+		if (r < 0)
+			return r;
+		kv_lock(cache);
+		if (!space->layout)
+			space->layout = kv_steal(layout);
+		there = layout ? space->layout : NULL;
+		kv_unlock(cache);
+	}
+	if (there) {
+		r = kv_layout_agrees(there, text, len);
+		return r == 1 ? 0 : r == 0 ? -EEXIST : r;
+	}
+	return kv_space_persist(cache, space);
+}
+
+static int drop(struct kv_cache *cache, struct kv_block *block, void *arg)
+{
+	(void)arg;
+	kv_block_remove(cache, block);
+	return 0;
+}
+
+int kv_space_clear(struct kv_cache *cache, struct kv_space *space)
+{
+	if (cache->config.read_only)
+		return -EROFS;
+	kv_lock(cache);
+	space->clears++;
+	kv_fills_stale_locked(cache, space);
+	kv_unlock(cache);
+	return for_each_block(cache, space, drop, NULL);
+}
+
+/* Into a slot of the space's new access class, if it is worth keeping. */
+static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
+{
+	struct kv_slot *old, *new;
+	uint64_t bytes;
+
+	(void)arg;
+	kv_lock(cache);
+	old = block->slot;
+	if (!old || (block->flags & BLOCK_REMOVED)) {
+		kv_unlock(cache);
+		return 0;
+	}
+	/* A leased block stays where its readers have it mapped. */
+	if (old->leases || old->holds) {
+		int r = old->leases ? 0 : -EBUSY;
+
+		kv_unlock(cache);
+		return r;
+	}
+	if (block->file != KV_NONE) {
+		kv_slot_give_locked(cache, old);
+		kv_unlock(cache);
+		return 0;
+	}
+	kv_slot_hold_locked(cache, old, 1);
+	if (kv_slot_take_locked(cache, kv_block_space(cache, block),
+				block->length, true, &new) < 0) {
+		kv_slot_hold_locked(cache, old, -1);
+		kv_unlock(cache);
+		return -ENOSPC;
+	}
+	bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
+	kv_unlock(cache);
+	memcpy(kv_slot_prologue(new), kv_slot_prologue(old), bytes);
+	kv_lock(cache);
+	kv_slot_hold_locked(cache, old, -1);
+	if (block->flags & BLOCK_QUEUED)
+		kv_write_dequeue_locked(cache, block);
+	if (block->slot != old || (block->flags & BLOCK_REMOVED) ||
+	    old->leases || old->holds || kv_block_dirty(block)) {
+		kv_slot_give_locked(cache, new);
+		kv_unlock(cache);
+		return -EBUSY;
+	}
+	kv_slot_give_locked(cache, old);
+	new->alone = true;
+	kv_slot_publish_locked(cache, new, block);
+	if (cache->config.writeback == KV_WRITEBACK_ALL)
+		kv_write_enqueue_locked(cache, block, false);
+	kv_unlock(cache);
+	return 0;
+}
+
+static int move_or_drop(struct kv_cache *cache, struct kv_block *block,
+			void *arg)
+{
+	/* What is being written comes back durable, and is simply let go. */
+	for (int try = 0; try < 100; try++) {
+		if (move(cache, block, arg) != -EBUSY)
+			break;
+		usleep(10000);
+	}
+	/* Still leased: with an SSD it is read in anew when the lease is over.
+	 */
+	kv_lock(cache);
+	if (block->slot && !(block->flags & BLOCK_REMOVED) && !cache->ssd.on &&
+	    !kv_class_fits(block->slot->segment->class,
+			   kv_block_space(cache, block)))
+		kv_block_remove_locked(cache, block);
+	kv_unlock(cache);
+	return 0;
+}
+
+int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
+		   uint32_t gid, uint32_t mode)
+{
+	bool same;
+	int r;
+
+	if (cache->config.read_only)
+		return -EROFS;
+	kv_lock(cache);
+	same = space->uid == uid && space->gid == gid &&
+	       (space->mode & 0444) == (mode & 0444);
+	space->uid = uid;
+	space->gid = gid;
+	space->mode = mode & 07777;
+	kv_unlock(cache);
+	r = same ? 0 : for_each_block(cache, space, move_or_drop, NULL);
+	return r < 0 ? r : kv_space_persist(cache, space);
+}
+
+/* From the tail, so that it is the tail that goes first. */
+void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
+		     const struct kv_key *keys, size_t n)
+{
+	kv_lock(cache);
+	for (size_t i = n; i-- > 0 && !space->removed;) {
+		struct kv_block *block = kv_table_find(cache, space, &keys[i]);
+
+		if (block && block->slot)
+			kv_policy_end(&block->slot->list->policy,
+				      block->number);
+		if (block && block->file != KV_NONE)
+			kv_policy_end(&kv_extent_list(cache, block)->policy,
+				      block->number);
+	}
+	kv_unlock(cache);
 }
