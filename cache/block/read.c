@@ -30,6 +30,8 @@
 
 #include <sys/mman.h>
 
+#define VERIFIERS 2
+
 struct fetch {
 	struct kv_io io; /* first */
 	struct kv_cache *cache;
@@ -172,8 +174,6 @@ int kv_block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 	quarantine(cache, block);
 	return -EBADMSG;
 }
-
-#define VERIFIERS 2
 
 struct kv_read {
 	struct kv_io io; /* first, so that read_of is a cast */

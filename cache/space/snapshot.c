@@ -39,6 +39,11 @@
 #include <search.h>
 
 #define COST_EACH 16u
+#define RETRY_NS 1000000000u
+#define STRETCH 256u
+/* What all snapshots may list: some times what there is, and a few. */
+#define COST_BLOCKS 4u
+#define COST_FREE 65536u
 
 bool kv_snapshot_name_ok(const char *name)
 {
@@ -251,8 +256,6 @@ void kv_snapshots_fini(struct kv_cache *cache)
 	tdestroy(all->by_id, nothing);
 }
 
-#define RETRY_NS 1000000000u
-
 static bool kept(const struct kv_cache *cache)
 {
 	return cache->ssd.on && !cache->config.read_only;
@@ -411,11 +414,6 @@ void kv_snapshots_write_locked(struct kv_cache *cache)
 	all->retry_at = retry_at;
 	kv_flushes_settle_locked(cache, 0);
 }
-
-#define STRETCH 256u
-/* What all snapshots may list: some times what there is, and a few. */
-#define COST_BLOCKS 4u
-#define COST_FREE 65536u
 
 void kv_snapshot_free(struct kv_snapshot *snapshot)
 {

@@ -35,6 +35,7 @@
 #include "cache/block/block.h"
 
 #define TRIES 2
+#define GIVE_UP 3 /* rounds in which a slot could not be zeroed */
 
 struct group {
 	pthread_mutex_t lock;
@@ -169,8 +170,6 @@ static int prologues_zero(struct kv_cache *cache, struct kv_deletion *items,
 	}
 	return others_work || !failed ? 0 : r;
 }
-
-#define GIVE_UP 3 /* rounds in which a slot could not be zeroed */
 
 struct put {
 	struct kv_slot *slot;
