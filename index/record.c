@@ -1,11 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * record.c - the records: their checksums, and to and from what memory has.
+ * record.c - checksums of the index's records and of prologues; the values that
+ * are more than a struct; older versions of them.
  *
  * OWNS      nothing.
  *
+ * INVARIANTS
+ *   (1) Every record's checksum covers its key, too, all before the checksum
+ *       and the texts behind it.
+ *   (2) A sealed prologue says nothing that changes while the block lives: use
+ *       counts and pins are in the index alone.
+ *
  * LOCKING   none: every function works on its arguments only.
  */
+#include "index/index.h"
+
+#include <xxhash.h>
+
 #define XXH_STATIC_LINKING_ONLY /* XXH3_state_t on the stack */
 #include <xxhash.h>
 
@@ -253,5 +264,34 @@ int kv_store_info_unpack(const void *value, size_t bytes,
 		.clean = record.clean,
 	};
 	memcpy(ret_info->store, record.store, sizeof(record.store));
+	return 0;
+}
+
+static uint64_t sum(const struct kv_prologue *prologue)
+{
+	return XXH3_64bits(prologue,
+			   offsetof(struct kv_prologue, record.checksum));
+}
+
+void kv_prologue_seal(struct kv_prologue *prologue, const uint8_t store[16])
+{
+	prologue->magic = KV_PROLOGUE_MAGIC;
+	prologue->version = KV_PROLOGUE_VERSION;
+	prologue->reserved = 0;
+	memcpy(prologue->store, store, sizeof(prologue->store));
+	prologue->record.atime = 0;
+	prologue->record.hits = 0;
+	prologue->record.pinned = 0;
+	prologue->record.checksum = sum(prologue);
+}
+
+int kv_prologue_check(const struct kv_prologue *prologue,
+		      const uint8_t store[16])
+{
+	if (prologue->magic != KV_PROLOGUE_MAGIC ||
+	    prologue->version != KV_PROLOGUE_VERSION ||
+	    memcmp(prologue->store, store, sizeof(prologue->store)) != 0 ||
+	    prologue->record.checksum != sum(prologue))
+		return -EBADMSG;
 	return 0;
 }
