@@ -1,17 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * env.c - the LMDB environment below the index: opening it, and its memory.
+ * env.c - the LMDB environment below the index: opening it, its memory, and
+ * where transactions begin, so that it can be opened anew.
  *
- * OWNS      nothing that outlives a call; the environment is its opener's.
+ * Once a write of its meta page has failed, LMDB refuses every transaction of
+ * the environment, for good; after a fault (fault.c) nobody may use it.  The
+ * disk may be well again: then a new one works.
+ *
+ * OWNS      index->env, from open to close.
  *
  * INVARIANTS
  *   (1) The whole map up to the last page can be read without SIGBUS once
  *       kv_env_open has returned.
  *   (2) The map is at least SPARE bytes larger than the file was when opened,
  *       so that a store whose cap became smaller can still delete.
+ *   (3) Whoever has a transaction holds the guard, shared; the environment is
+ *       changed by who holds it alone.
  *
- * LOCKING   none of its own.
+ * LOCKING   index->guard.  A thread with a transaction may begin another: the
+ *           guard lets readers in while somebody waits to have it alone.
  */
+#include "index/env.h"
+#include "index/fault.h"
+
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -19,9 +30,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-
-#include "index/env.h"
-#include "index/fault.h"
 
 #define SPARE (1u << 20)
 #define DISK_FULL (1u << 20) /* less than one batch may need */
@@ -248,4 +256,76 @@ int kv_env_free_pages(MDB_env *env, uint64_t *ret_pages)
 		return kv_env_errno(rc);
 	*ret_pages = pages;
 	return 0;
+}
+
+struct beginning {
+	struct kv_index *index;
+	unsigned flags;
+	MDB_txn *txn;
+};
+
+static int begin(void *arg)
+{
+	struct beginning *b = arg;
+
+	return mdb_txn_begin(b->index->env, NULL, b->flags, &b->txn);
+}
+
+static int begin_txn(struct kv_index *index, unsigned flags, MDB_txn **ret_txn)
+{
+	struct beginning b = {.index = index, .flags = flags};
+	int rc = MDB_PANIC;
+
+	if (index->env && !index->broken)
+		rc = kv_fault_guard(index, begin, &b);
+	if (rc == 0)
+		*ret_txn = b.txn;
+	return rc;
+}
+
+static int reopen(void *index)
+{
+	return kv_index_reopen(index);
+}
+
+static void renew(struct kv_index *index)
+{
+	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
+	int rc;
+
+	pthread_rwlock_wrlock(&index->guard);
+	rc = begin_txn(index, MDB_RDONLY, &txn);
+	if (rc == MDB_PANIC) { /* else somebody was faster */
+		if (index->env)
+			mdb_env_close(kv_steal(index->env));
+		index->broken = false;
+		kv_fault_guard(index, reopen, index);
+	}
+	if (txn)
+		mdb_txn_abort(kv_steal(txn));
+	pthread_rwlock_unlock(&index->guard);
+}
+
+int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
+		       MDB_txn **ret_txn)
+{
+	int rc = MDB_PANIC;
+
+	for (int try = 0; try < 2; try++) {
+		pthread_rwlock_rdlock(&index->guard);
+		rc = begin_txn(index, flags, ret_txn);
+		if (rc == 0)
+			return 0;
+		pthread_rwlock_unlock(&index->guard);
+		if (rc != MDB_PANIC)
+			break;
+		if (try == 0)
+			renew(index);
+	}
+	return kv_env_errno(rc);
+}
+
+void kv_txn_guard_leave(struct kv_index *index)
+{
+	pthread_rwlock_unlock(&index->guard);
 }
