@@ -1,23 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * index.c - the index: opening it, and reading all of it or one record.
+ * index.c - the index: opening it, reading all of it or one record, giving back
+ * the disk space when it has shrunk.
  *
  * OWNS      the LMDB environment and the handles of its five databases: meta,
- *           spaces, snapshots, segments, slots.  Transactions that write are
- * batch.c's.
+ *           spaces, snapshots, segments, slots; the read transaction of a walk;
+ *           the copy beside the index while it is being compacted.
+ *           Transactions that write are txn.c's.
  *
  * INVARIANTS
  *   (1) Either `meta` has a whole store record of this format version, or
  *       nothing here has been written: open creates all in one transaction.
- *   (2) What a visitor or a caller gets has passed its checksum.
+ *   (2) What a visitor or a caller gets has passed its checksum.  A visitor
+ *       gets copies: LMDB aligns its values to two bytes.
  *   (3) Numeric keys are eight bytes, the machine's order (MDB_INTEGERKEY).
+ *   (4) At any moment one whole index is called data.mdb: the copy is on disk
+ *       before it takes the name.
  *
  * LOCKING   none of its own.  Everything in struct kv_index is fixed after
- *           open; readers and the one writer meet in LMDB.
+ *           open; readers and the one writer meet in LMDB.  Who compacts is
+ *           alone with the index.
  */
 #include "index/fault.h"
 #include "index/record.h"
 #include "common/crash_point.h"
+#include "index/env.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+
+#define COPY_NAME "compact.tmp"
+/* Bytes; not worth the trouble below. */
+#define SMALL KV_POINTS_OR(128u << 10, 4u << 20)
 
 static MDB_val store_key(void)
 {
@@ -257,4 +272,254 @@ int kv_index_get(struct kv_index *index, uint64_t slot_id,
 		return -EBADMSG;
 	*ret_record = g.record;
 	return 0;
+}
+
+struct walk {
+	const struct kv_index_visitor *visitor;
+	uint64_t damaged;
+};
+
+typedef int (*visit_fn)(struct walk *walk, uint64_t id, const MDB_val *value);
+
+static int visit_slot(struct walk *walk, uint64_t id, const MDB_val *value)
+{
+	const struct kv_index_visitor *visitor = walk->visitor;
+	struct kv_slot_record record;
+
+	if (value->mv_size == sizeof(record)) {
+		memcpy(&record, value->mv_data, sizeof(record));
+		if (kv_slot_record_whole(&record, id))
+			return visitor->slot(visitor->arg, id, &record);
+	}
+	walk->damaged++;
+	return 0;
+}
+
+static int visit_segment(struct walk *walk, uint64_t id, const MDB_val *value)
+{
+	const struct kv_index_visitor *visitor = walk->visitor;
+	struct kv_segfile_record record;
+
+	if (value->mv_size == sizeof(record)) {
+		memcpy(&record, value->mv_data, sizeof(record));
+		if (kv_segfile_record_whole(&record, id))
+			return visitor->segment(visitor->arg, &record);
+	}
+	walk->damaged++;
+	return 0;
+}
+
+static int visit_space(struct walk *walk, uint64_t id, const MDB_val *value)
+{
+	const struct kv_index_visitor *visitor = walk->visitor;
+	_cleanup_(kv_freep) char *name = NULL;
+	_cleanup_(kv_freep) char *layout = NULL;
+	struct kv_space_record record;
+	int r = kv_space_unpack(value->mv_data, value->mv_size, id, &record,
+				&name, &layout);
+
+	if (r == -EBADMSG) {
+		walk->damaged++;
+		return 0;
+	}
+	return r < 0 ? r : visitor->space(visitor->arg, &record, name, layout);
+}
+
+static bool snapshot_whole(const MDB_val *value, uint64_t id,
+			   struct kv_snapshot_record *ret_record)
+{
+	const char *tail = (const char *)value->mv_data + sizeof(*ret_record);
+
+	if (value->mv_size < sizeof(*ret_record))
+		return false;
+	memcpy(ret_record, value->mv_data, sizeof(*ret_record));
+	return value->mv_size ==
+		       (uint64_t)sizeof(*ret_record) + ret_record->name_len +
+			       (uint64_t)ret_record->count *
+				       sizeof(struct kv_snapshot_item) &&
+	       kv_snapshot_record_whole(ret_record, id, tail);
+}
+
+static int visit_snapshot(struct walk *walk, uint64_t id, const MDB_val *value)
+{
+	const struct kv_index_visitor *visitor = walk->visitor;
+	const char *tail = (const char *)value->mv_data +
+			   sizeof(struct kv_snapshot_record);
+	_cleanup_(kv_freep) char *name = NULL;
+	_cleanup_(kv_freep) struct kv_snapshot_item *items = NULL;
+	struct kv_snapshot_record record;
+	size_t bytes;
+
+	if (!snapshot_whole(value, id, &record)) {
+		walk->damaged++;
+		return 0;
+	}
+	bytes = record.count * sizeof(*items);
+	name = strndup(tail, record.name_len);
+	items = malloc(bytes + 1);
+	if (!name || !items)
+		return -ENOMEM;
+	memcpy(items, tail + record.name_len, bytes);
+	return visitor->snapshot(visitor->arg, &record, name, items);
+}
+
+static int visit_all(MDB_txn *txn, MDB_dbi dbi, struct walk *walk,
+		     enum kv_index_part part, visit_fn visit)
+{
+	const struct kv_index_visitor *visitor = walk->visitor;
+	_cleanup_(kv_cursor_closep) MDB_cursor *cursor = NULL;
+	MDB_val key, value;
+	uint64_t id, before;
+	int r, rc;
+
+	rc = mdb_cursor_open(txn, dbi, &cursor);
+	if (rc != 0)
+		return kv_env_errno(rc);
+	while ((rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT)) == 0) {
+		if (key.mv_size != sizeof(id)) {
+			walk->damaged++;
+			continue;
+		}
+		memcpy(&id, key.mv_data, sizeof(id));
+		before = walk->damaged;
+		r = visit(walk, id, &value);
+		if (r != 0)
+			return r;
+		if (walk->damaged != before && visitor->damaged)
+			visitor->damaged(visitor->arg, part, id);
+	}
+	return rc == MDB_NOTFOUND ? 0 : kv_env_errno(rc);
+}
+
+static int walk_all(struct kv_index *index, struct walk *walk)
+{
+	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
+	int r;
+
+	r = kv_env_errno(mdb_txn_begin(index->env, NULL, MDB_RDONLY, &txn));
+	if (r == 0 && walk->visitor->space)
+		r = visit_all(txn, index->spaces, walk, KV_PART_SPACES,
+			      visit_space);
+	if (r == 0 && walk->visitor->segment)
+		r = visit_all(txn, index->segments, walk, KV_PART_SEGMENTS,
+			      visit_segment);
+	if (r == 0 && walk->visitor->slot)
+		r = visit_all(txn, index->slots, walk, KV_PART_SLOTS,
+			      visit_slot);
+	if (r == 0 && walk->visitor->snapshot && index->snapshots)
+		r = visit_all(txn, index->snapshots, walk, KV_PART_SNAPSHOTS,
+			      visit_snapshot);
+	return r;
+}
+
+int kv_index_walk(struct kv_index *index,
+		  const struct kv_index_visitor *visitor, uint64_t *ret_damaged)
+{
+	struct walk walk = {.visitor = visitor};
+	int r;
+
+	kv_env_fetch(index->env);
+	r = walk_all(index, &walk);
+	kv_env_drop(index->env);
+	if (r == 0)
+		*ret_damaged = walk.damaged;
+	return r;
+}
+
+static uint64_t pages_of(const MDB_stat *stat)
+{
+	return stat->ms_branch_pages + stat->ms_leaf_pages +
+	       stat->ms_overflow_pages;
+}
+
+/* Bytes a compacted copy would have, about. */
+static int live_bytes(struct kv_index *index, uint64_t *ret_bytes)
+{
+	const MDB_dbi dbis[] = {index->meta, index->spaces, index->segments,
+				index->slots};
+	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
+	uint64_t pages;
+	MDB_stat stat;
+	int r;
+
+	r = kv_env_errno(mdb_txn_begin(index->env, NULL, MDB_RDONLY, &txn));
+	if (r < 0)
+		return r;
+	mdb_env_stat(index->env, &stat);
+	pages = 2 + pages_of(&stat);
+	for (size_t i = 0; i < KV_ARRAY_LEN(dbis); i++) {
+		r = kv_env_errno(mdb_stat(txn, dbis[i], &stat));
+		if (r < 0)
+			return r;
+		pages += pages_of(&stat);
+	}
+	*ret_bytes = pages * stat.ms_psize;
+	return 0;
+}
+
+static int copy_to(struct kv_index *index, const char *path)
+{
+	_cleanup_(kv_closep) int fd = -1;
+	int r;
+
+	fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	r = kv_env_errno(mdb_env_copyfd2(index->env, fd, MDB_CP_COMPACT));
+	if (r < 0)
+		return r;
+	KV_POINT("compact.copied");
+	return fsync(fd) < 0 ? -errno : 0;
+}
+
+static int take_name(const char *directory, const char *from, const char *to)
+{
+	_cleanup_(kv_closep) int fd = -1;
+
+	KV_POINT("compact.before_rename");
+	if (rename(from, to) < 0)
+		return -errno;
+	KV_POINT("compact.renamed");
+	fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	return fsync(fd) < 0 ? -errno : 0;
+}
+
+/* If the index cannot be opened again, *@index is NULL and the error told. */
+int kv_index_compact(struct kv_index **index, const char *path,
+		     uint64_t map_bytes)
+{
+	char from[PATH_MAX], to[PATH_MAX];
+	struct kv_store_info info;
+	uint64_t live, bytes;
+	int r, renamed;
+	bool over;
+
+	if (snprintf(from, sizeof(from), "%s/" COPY_NAME, path) >= PATH_MAX ||
+	    snprintf(to, sizeof(to), "%s/data.mdb", path) >= PATH_MAX)
+		return -ENAMETOOLONG;
+	unlink(from); /* a crash may have left one */
+	r = live_bytes(*index, &live);
+	if (r < 0)
+		return r;
+	bytes = kv_index_bytes(*index);
+	/* Larger than its map: the cap was lowered, and has no room for it. */
+	over = bytes > map_bytes;
+	if (over ? live >= bytes : bytes < SMALL || live * 2 > bytes)
+		return 0;
+	r = copy_to(*index, from);
+	if (r < 0) {
+		unlink(from);
+		return r;
+	}
+
+	kv_index_close(kv_steal(*index));
+	renamed = take_name(path, from, to);
+	if (renamed < 0)
+		unlink(from);
+	r = kv_index_open(path, map_bytes, false, NULL, &info, index);
+	if (r < 0)
+		return r;
+	return renamed < 0 ? renamed : 1;
 }
