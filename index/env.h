@@ -11,7 +11,7 @@
 #include "index/index.h"
 
 struct kv_index {
-	pthread_rwlock_t guard; /* txn_guard.c */
+	pthread_rwlock_t guard; /* who has a transaction, shared */
 	MDB_env *env;		/* NULL: it could not be opened anew */
 	atomic_bool broken;	/* fault.c: env is of no more use */
 	char *path;

@@ -6,17 +6,11 @@
  * OWNS      nothing.
  *
  * INVARIANTS
- *   (1) Every record's checksum covers its key, too, all before the checksum
- *       and the texts behind it.
- *   (2) A sealed prologue says nothing that changes while the block lives: use
+ *   (1) A sealed prologue says nothing that changes while the block lives: use
  *       counts and pins are in the index alone.
  *
  * LOCKING   none: every function works on its arguments only.
  */
-#include "index/index.h"
-
-#include <xxhash.h>
-
 #define XXH_STATIC_LINKING_ONLY /* XXH3_state_t on the stack */
 #include <xxhash.h>
 

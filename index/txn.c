@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * batch.c - write transactions of the index.
+ * txn.c - write transactions of the index.
  *
  * OWNS      the write transaction of a batch.
  *

@@ -12,7 +12,7 @@ goal=${COVERAGE_GOAL:-90}
 tests=$(ls tests/index/test_*.c tests/cache/test_*.c)
 scripts="tests/fuzz/replay.sh tests/crash/golden.sh tests/crash/upgrade.sh tests/crash/fsck.sh"
 helpers=$(ls tests/fuzz/*.c tests/crash/*.c)
-tier='(io|ssd|store)/|block/(fetch|read|view)\.c|space/(quota|spacefile)\.c|scrub\.c'
+tier='(io|ssd|store)/|block/(read|view)\.c|space/(quota|space)\.c|scrub\.c'
 
 # Without optimization, so that each branch is one of the source; and with exit
 # for _exit, or what a child did is not counted.

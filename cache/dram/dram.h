@@ -69,7 +69,7 @@ int kv_memory_new(uint64_t bytes, enum kv_hugepages huge, bool seal,
 		  struct kv_memory *ret_memory);
 void kv_memory_free(struct kv_memory *memory, uint64_t bytes);
 
-/* overcommit.c: the limit of huge pages.  Recover: what the last owner of this
+/* The limit of huge pages.  Recover: what the last owner of this
  * lock file raised it by and did not live to lower. */
 void kv_overcommit_recover(int lock_fd);
 void kv_overcommit_raise(struct kv_cache *cache, int64_t pages);

@@ -3,7 +3,7 @@
  * store.c - the STORE directory: made, locked, read at mount, left clean.
  *
  *   STORE/lock        an OFD lock, never unlinked; the owner's pid in it, and
- *                     what overcommit.c keeps there.  STORE itself is locked
+ *                     what memory.c keeps there.  STORE itself is locked
  *                     by flock(2) besides
  *   STORE/store       the store record, as of the last mount
  *   STORE/index/      LMDB
@@ -31,7 +31,7 @@
 
 #define GENERATIONS_A_MOUNT (1ull << 32)
 /* Of the index's map, for each record that a commit writes: each may take three
- * pages, twice, and an eighth of the map is kept back (batch.c). */
+ * pages, twice, and an eighth of the map is kept back (txn.c). */
 #define ROUND_SHARE (256u << 10)
 
 int kv_why(char **ret_why, int r, const char *format, ...)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_batch.c - writing to the index, also where there is no room.
+ * test_txn.c - writing to the index, also where there is no room.
  *
  * OWNS      nothing but its fixture.
  *
