@@ -18,7 +18,7 @@ DAEMON = ["common", "index", "cache", "fs"]
 LIBRARY = ["common", "kernels"]
 INNER = {
     "cache": [],
-    "kernels": [],
+    "kernels": ["device", "session", "transfer", "paged"],
     "fs": [],
 }
 HOOKS = {}

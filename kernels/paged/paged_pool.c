@@ -103,6 +103,54 @@ static int paged_pool_new(struct kvfs_pool *pool, const char *device,
 	return 0;
 }
 
+static void close_pool(struct kv_paged_pool *paged)
+{
+	struct kvfs_session *session = paged->inner->session;
+
+	pthread_mutex_lock(&session->lock);
+	kv_maps_end_locked(paged);
+	kv_sets_end_locked(paged);
+	while (paged->growing || paged->inner->busy > 0)
+		kv_session_wait_locked(session, UINT64_MAX);
+	kv_sets_free_locked(paged);
+	pthread_mutex_unlock(&session->lock);
+	paged_pool_free(paged);
+}
+
+static int info(const struct kv_paged_pool *paged,
+		struct kvfs_pool_info *ret_info)
+{
+	pthread_mutex_t *lock = &paged->inner->session->lock;
+	struct kv_page_table_counts counts;
+	int r = kvfs_pool_info(paged->inner, ret_info);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(lock);
+	counts = kv_page_table_count(paged->page_table);
+	pthread_mutex_unlock(lock);
+	ret_info->base = paged->base;
+	ret_info->page_bytes = paged->stride;
+	ret_info->pages = counts.pages;
+	ret_info->pages_max = paged->max_pages;
+	ret_info->pages_free = counts.free;
+	ret_info->pages_cached = counts.cached;
+	ret_info->pages_mapped = counts.mapped;
+	ret_info->pages_taken = counts.taken;
+	return 0;
+}
+
+static void forget_locked(struct kv_paged_pool *paged, const char *name)
+{
+	kv_page_table_forget(paged->page_table, name);
+}
+
+static const struct kv_paged_pool_ops ops = {
+	.close = close_pool,
+	.info = info,
+	.forget_locked = forget_locked,
+};
+
 static int check_reserve(kvfs_session *session, const char *device,
 			 const kvfs_space *space, uint64_t pages,
 			 uint64_t max_pages)
@@ -133,6 +181,7 @@ int kvfs_pool_reserve(kvfs_session *session, const char *device,
 		return -ENOMEM;
 	pool->session = session;
 	pool->space = space;
+	pool->paged_ops = &ops;
 	pool->strides.pages_per_block = 1;
 	pool->device = kv_device_find(device);
 	if (pool->device == NULL)
@@ -145,50 +194,9 @@ int kvfs_pool_reserve(kvfs_session *session, const char *device,
 		return r;
 	pthread_mutex_lock(&session->lock);
 	kv_lib_space_get_locked(space);
-	LIST_INSERT_HEAD(&session->paged, pool->paged, others);
+	LIST_INSERT_HEAD(&session->paged, pool, others);
 	pthread_mutex_unlock(&session->lock);
 	*ret_pool = kv_steal(pool);
-	return 0;
-}
-
-void kv_paged_pool_close(struct kv_paged_pool *paged)
-{
-	struct kvfs_session *session;
-
-	if (paged == NULL)
-		return;
-	session = paged->inner->session;
-	pthread_mutex_lock(&session->lock);
-	LIST_REMOVE(paged, others);
-	kv_maps_end_locked(paged);
-	kv_sets_end_locked(paged);
-	while (paged->growing || paged->inner->busy > 0)
-		kv_session_wait_locked(session, UINT64_MAX);
-	kv_sets_free_locked(paged);
-	pthread_mutex_unlock(&session->lock);
-	paged_pool_free(paged);
-}
-
-int kv_paged_pool_info(const struct kv_paged_pool *paged,
-		       struct kvfs_pool_info *ret_info)
-{
-	pthread_mutex_t *lock = &paged->inner->session->lock;
-	struct kv_page_table_counts counts;
-	int r = kvfs_pool_info(paged->inner, ret_info);
-
-	if (r < 0)
-		return r;
-	pthread_mutex_lock(lock);
-	counts = kv_page_table_count(paged->page_table);
-	pthread_mutex_unlock(lock);
-	ret_info->base = paged->base;
-	ret_info->page_bytes = paged->stride;
-	ret_info->pages = counts.pages;
-	ret_info->pages_max = paged->max_pages;
-	ret_info->pages_free = counts.free;
-	ret_info->pages_cached = counts.cached;
-	ret_info->pages_mapped = counts.mapped;
-	ret_info->pages_taken = counts.taken;
 	return 0;
 }
 
@@ -290,15 +298,6 @@ void *kv_paged_pool_addr(const struct kv_paged_pool *paged,
 		if (strcmp(layout->tensors[i].name, tensor) == 0)
 			return at + layout->tensors[i].offset;
 	return NULL;
-}
-
-void kv_paged_pool_forget_locked(struct kvfs_session *session, const char *name)
-{
-	struct kv_paged_pool *paged;
-
-	kv_assert_locked(&session->lock);
-	LIST_FOREACH(paged, &session->paged, others)
-		kv_page_table_forget(paged->page_table, name);
 }
 
 int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)

@@ -26,7 +26,6 @@ struct kv_paged_pool {
 	uint64_t stride, max_pages;
 
 	/* lock */
-	LIST_ENTRY(kv_paged_pool) others; /* in session->reserved */
 	struct kv_page_table *page_table;
 	bool growing;
 	LIST_HEAD(, kvfs_mapping) maps;
@@ -53,14 +52,5 @@ void kv_paged_pool_room_locked(struct kv_paged_pool *paged, uint64_t n);
 /* Where a page is; @tensor NULL: its beginning.  NULL: no such tensor. */
 void *kv_paged_pool_addr(const struct kv_paged_pool *paged,
 			 const struct kv_page *page, const char *tensor);
-
-/* This session has cleared the space of that name. */
-void kv_paged_pool_forget_locked(struct kvfs_session *session,
-				 const char *name);
-
-/* For kvfs_pool_close and kvfs_pool_info. */
-void kv_paged_pool_close(struct kv_paged_pool *paged); /* takes NULL */
-int kv_paged_pool_info(const struct kv_paged_pool *paged,
-		       struct kvfs_pool_info *ret_info);
 
 #endif

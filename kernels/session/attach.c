@@ -4,7 +4,7 @@
  *
  * OWNS      the list of what is to be detached.  Not the memory.
  *
- * STATES    of a stride of memory:
+ * STATES    of a piece of memory:
  *
  *          UNKNOWN -> ATTACHED    kv_attach_locked
  *         ATTACHED -> DETACHING   kv_detach_locked
@@ -21,9 +21,7 @@
 #include "kernels/session/attach.h"
 #include "kernels/device/device.h"
 #include "kernels/session/mapped_segment.h"
-#include "kernels/transfer/stream_sync.h"
 #include "kernels/session/session.h"
-#include "kernels/transfer/stage.h"
 
 void kv_attach_locked(struct kvfs_session *session, struct kv_attached *a,
 		      const void *base, uint64_t bytes, bool writable)
@@ -48,8 +46,6 @@ void kv_attach_device_locked(struct kvfs_session *session,
 	TAILQ_FOREACH(m, &session->mappings, others)
 		kv_attach_locked(session, &m->attached, m->base, m->bytes,
 				 false);
-	if (session->stage != NULL)
-		kv_stage_attach_locked(session->stage, session);
 }
 
 bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
@@ -61,7 +57,7 @@ bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
 		return false;
 	a->detached = detached;
 	TAILQ_INSERT_TAIL(&session->detaching, a, others);
-	kv_stream_sync_wake_locked(session->stream_sync);
+	session->user->detaching_locked(session);
 	return true;
 }
 

@@ -23,8 +23,8 @@ struct kv_attached {
 };
 TAILQ_HEAD(kv_attached_list, kv_attached);
 
-/* The session has a pool on @device: it is told of all there is, and will be
- * of what comes.  Only the first device that wants to know is. */
+/* The session has a pool on @device: it is told of all segments there are, and
+ * will be of what comes.  Only the first device that wants to know is. */
 void kv_attach_device_locked(struct kvfs_session *session,
 			     const struct kv_device *device);
 

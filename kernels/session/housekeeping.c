@@ -9,10 +9,8 @@
  */
 #include "kernels/session/ask.h"
 #include "kernels/session/lookup.h"
-#include "kernels/paged/paged_pool.h"
 #include "kernels/session/session.h"
 #include "kernels/session/space.h"
-#include "kernels/transfer/xfer.h"
 
 /* One message's worth; statuses into @ret_statuses, or why there are none. */
 static int change_batch(kvfs_space *space, const struct wire_header *header,
@@ -139,19 +137,6 @@ long kvfs_unpin(kvfs_space *space, const kvfs_key *keys, size_t first,
 	return pin(space, 0, keys + first, end - first, ret_statuses);
 }
 
-/* One that has not been stopped yet.  Stopping may end others, too, so the
- * search begins anew each time. */
-static struct kvfs_xfer *next_save_locked(kvfs_space *space)
-{
-	struct kvfs_xfer *xfer;
-
-	TAILQ_FOREACH(xfer, &space->session->active, others)
-		if (xfer->kind == KV_XFER_SAVE && xfer->stopped == 0 &&
-		    strcmp(xfer->space->name, space->name) == 0)
-			return xfer;
-	return NULL;
-}
-
 /*
  * Blocks that the daemon does not know of yet must not come after the clear:
  * they end here.  What it has reserved for us it ends itself.
@@ -159,11 +144,10 @@ static struct kvfs_xfer *next_save_locked(kvfs_space *space)
 static void stop_saves(kvfs_space *space)
 {
 	struct kvfs_session *session = space->session;
-	struct kvfs_xfer *xfer;
 
 	pthread_mutex_lock(&session->lock);
-	while ((xfer = next_save_locked(space)) != NULL)
-		kv_xfer_stop_locked(xfer, -ESTALE);
+	if (session->user != NULL)
+		session->user->clearing_locked(session, space->name);
 	pthread_mutex_unlock(&session->lock);
 }
 
@@ -172,7 +156,8 @@ static void forget_pages(kvfs_space *space)
 	struct kvfs_session *session = space->session;
 
 	pthread_mutex_lock(&session->lock);
-	kv_paged_pool_forget_locked(session, space->name);
+	if (session->user != NULL)
+		session->user->cleared_locked(session, space->name);
 	pthread_mutex_unlock(&session->lock);
 }
 

@@ -43,13 +43,8 @@
 #include <sys/eventfd.h>
 
 #include "kernels/device/copier.h"
-#include "kernels/transfer/stream_sync.h"
-#include "kernels/transfer/partial_block.h"
-#include "kernels/transfer/restore.h"
 #include "kernels/session/session.h"
-#include "kernels/transfer/stage.h"
 #include "common/thread.h"
-#include "kernels/transfer/save.h"
 
 #define FIRST_CONNECT_NS 1000000000u
 #define RETRY_FIRST_NS 5000000u
@@ -80,7 +75,8 @@ static void in_child(void)
 	TAILQ_FOREACH(s, &sessions, siblings) {
 		kv_link_close(&s->link);
 		kv_link_close(&s->lookup);
-		kv_stage_forked(s->stage);
+		if (s->user != NULL)
+			s->user->forked(s);
 	}
 	TAILQ_INIT(&sessions);
 	pthread_mutex_unlock(&forks_lock);
@@ -221,11 +217,10 @@ static void disconnect(struct kvfs_session *session)
 	atomic_store(&session->live, 0);
 	kv_link_close(&session->link);
 	session->broken = false;
-	kv_stage_abandon(kv_steal(session->stage));
 	kv_rpc_break_locked(session);
 	kv_mapped_segment_retire_all_locked(session);
-	kv_parts_break_locked(session);
-	kv_save_pump_locked(session);
+	if (session->user != NULL)
+		session->user->broken_locked(session);
 	pthread_cond_broadcast(&session->changed);
 	pthread_mutex_unlock(&session->lock);
 	pthread_mutex_unlock(&session->receive_lock);
@@ -379,7 +374,6 @@ static int session_new(const char *path, struct kvfs_session **ret_session)
 	TAILQ_INIT(&session->active);
 	TAILQ_INIT(&session->saves);
 	LIST_INIT(&session->paged);
-	session->staging_bytes = KV_STAGE_BYTES;
 	session->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (session->wake_fd < 0)
 		return -errno;
@@ -420,16 +414,19 @@ int kvfs_open(const char *path, kvfs_session **ret_session)
 
 void kvfs_close(kvfs_session *session)
 {
+	const struct kv_session_user *user;
 	struct kv_copier *copier;
 
 	if (kv_session_check(session) < 0)
 		return;
 	pthread_mutex_lock(&session->lock);
-	kv_parts_close_locked(session);
+	user = session->user;
+	if (user != NULL)
+		user->closing_locked(session);
 	while (!TAILQ_EMPTY(&session->active))
 		kv_session_wait_locked(session, UINT64_MAX);
-	kv_restore_workers_end_locked(session);
-	kv_parts_free_locked(session);
+	if (user != NULL)
+		user->idle_locked(session);
 	copier = kv_steal(session->copier);
 	pthread_mutex_unlock(&session->lock);
 
@@ -439,7 +436,8 @@ void kvfs_close(kvfs_session *session)
 	pthread_mutex_unlock(&session->lock);
 	kv_session_wake(session);
 	pthread_join(session->reader, NULL);
-	kv_stream_sync_free(kv_steal(session->stream_sync));
+	if (user != NULL)
+		user->closed(session);
 	forget_forks(session);
 	session_free(session);
 }

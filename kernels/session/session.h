@@ -17,9 +17,9 @@
 #include "kernels/session/rpc.h"
 
 struct kv_copier;
+struct kvfs_pool;
 struct kv_stream_sync;
 struct kv_parts;
-struct kv_paged_pool;
 struct kv_stage;
 
 TAILQ_HEAD(kv_xfers, kvfs_xfer);
@@ -38,6 +38,28 @@ struct kv_workers {
 	SLIST_HEAD(, kv_worker) idle; /* one at most */
 	unsigned n;		      /* idle or not */
 	bool stop;
+};
+
+/*
+ * How the folder above takes part in what happens to a session: its transfers
+ * have registered this with the first pool.
+ */
+struct kv_session_user {
+	/* The connection is gone, and all requests have ended. */
+	void (*broken_locked)(struct kvfs_session *session);
+	/* The caller closes the session: what lacks something ends now; then,
+	 * when nothing is under way any more, its threads and tables go. */
+	void (*closing_locked)(struct kvfs_session *session);
+	void (*idle_locked)(struct kvfs_session *session);
+	/* The reader thread has ended.  No lock held. */
+	void (*closed)(struct kvfs_session *session);
+	/* In the child of a fork.  No lock held. */
+	void (*forked)(struct kvfs_session *session);
+	/* kv_detach_work_locked has something to do. */
+	void (*detaching_locked)(struct kvfs_session *session);
+	/* The space of that name is about to be cleared, and has been. */
+	void (*clearing_locked)(struct kvfs_session *session, const char *name);
+	void (*cleared_locked)(struct kvfs_session *session, const char *name);
 };
 
 struct kvfs_session {
@@ -76,9 +98,10 @@ struct kvfs_session {
 	struct kv_rpc rpc;
 	struct kv_timers timers;
 	struct kv_mapped_segments mappings;
-	const struct kv_device *attacher;  /* attach.c; or NULL */
-	struct kv_attached_list detaching; /* attach.c */
-	struct kv_copier *copier;	   /* NULL until the first pool */
+	const struct kv_device *attacher;   /* attach.c; or NULL */
+	struct kv_attached_list detaching;  /* attach.c */
+	const struct kv_session_user *user; /* NULL until the first pool */
+	struct kv_copier *copier;	    /* NULL until the first pool */
 	struct kv_stream_sync
 		*stream_sync;	/* NULL until the first pool with streams */
 	struct kv_stage *stage; /* of this connection, or NULL */
@@ -88,7 +111,7 @@ struct kvfs_session {
 	struct kv_xfers active; /* under way, oldest first */
 	struct kv_xfers saves;	/* with blocks still to reserve, oldest first */
 	struct kv_parts *parts; /* NULL until a block is saved in parts */
-	LIST_HEAD(, kv_paged_pool) paged; /* pools with pages of our own */
+	LIST_HEAD(, kvfs_pool) paged; /* pools with pages of our own */
 };
 
 /* 0; -EINVAL: NULL; -EBADF: a handle of the parent, used after fork. */

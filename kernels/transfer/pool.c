@@ -16,7 +16,9 @@
 #include "kernels/device/copier.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/pool.h"
-#include "kernels/paged/paged_pool.h"
+#include "kernels/transfer/partial_block.h"
+#include "kernels/transfer/restore.h"
+#include "kernels/transfer/save.h"
 #include "kernels/session/session.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/stage.h"
@@ -115,20 +117,78 @@ static int check_desc(kvfs_session *session, const kvfs_pool_desc *desc)
 	return 0;
 }
 
+/* ---- what happens to the session ---- */
+
+static void broken_locked(struct kvfs_session *session)
+{
+	kv_stage_abandon(kv_steal(session->stage));
+	kv_parts_break_locked(session);
+	kv_save_pump_locked(session);
+}
+
+static void idle_locked(struct kvfs_session *session)
+{
+	kv_restore_workers_end_locked(session);
+	kv_parts_free_locked(session);
+}
+
+static void closed(struct kvfs_session *session)
+{
+	kv_stream_sync_free(kv_steal(session->stream_sync));
+}
+
+static void forked(struct kvfs_session *session)
+{
+	kv_stage_forked(session->stage);
+}
+
+static void detaching_locked(struct kvfs_session *session)
+{
+	kv_stream_sync_wake_locked(session->stream_sync);
+}
+
+static void cleared_locked(struct kvfs_session *session, const char *name)
+{
+	struct kvfs_pool *pool;
+
+	LIST_FOREACH(pool, &session->paged, others)
+		pool->paged_ops->forget_locked(pool->paged, name);
+}
+
+static const struct kv_session_user transfers = {
+	.broken_locked = broken_locked,
+	.closing_locked = kv_parts_close_locked,
+	.idle_locked = idle_locked,
+	.closed = closed,
+	.forked = forked,
+	.detaching_locked = detaching_locked,
+	.clearing_locked = kv_saves_stop_locked,
+	.cleared_locked = cleared_locked,
+};
+
+/* ---- opening and closing ---- */
+
 /* The threads that its transfers need. */
 static int start_threads_locked(struct kvfs_session *session,
 				const struct kv_device *device)
 {
 	int r = 0;
 
+	if (session->user == NULL) {
+		session->user = &transfers;
+		session->staging_bytes = KV_STAGE_BYTES;
+	}
 	if (session->copier == NULL)
 		r = kv_copier_new(&session->copier);
 	if (r == 0 && (device->event_wait != NULL ||
 		       device->semaphore_new != NULL || device->attach != NULL))
 		r = kv_stream_sync_start_locked(session);
-	if (r == 0)
-		kv_attach_device_locked(session, device);
-	return r;
+	if (r < 0)
+		return r;
+	kv_attach_device_locked(session, device);
+	if (session->stage != NULL)
+		kv_stage_attach_locked(session->stage, session);
+	return 0;
 }
 
 static int open_on_device(struct kvfs_pool *pool, const kvfs_pool_desc *desc,
@@ -215,7 +275,12 @@ void kvfs_pool_close(kvfs_pool *pool)
 	if (pool == NULL || kv_session_check(pool->session) < 0)
 		return;
 	session = pool->session;
-	kv_paged_pool_close(pool->paged);
+	pthread_mutex_lock(&session->lock);
+	if (pool->paged != NULL)
+		LIST_REMOVE(pool, others);
+	pthread_mutex_unlock(&session->lock);
+	if (pool->paged != NULL)
+		pool->paged_ops->close(pool->paged);
 	pthread_mutex_lock(&session->lock);
 	while (pool->busy > 0)
 		kv_session_wait_locked(session, UINT64_MAX);
@@ -234,7 +299,7 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 	if (ret_info == NULL)
 		return -EINVAL;
 	if (pool->paged != NULL)
-		return kv_paged_pool_info(pool->paged, ret_info);
+		return pool->paged_ops->info(pool->paged, ret_info);
 	session = pool->session;
 	*ret_info = (struct kvfs_pool_info){.device = pool->device->name};
 	pool->device->info(pool->on_device, ret_info);

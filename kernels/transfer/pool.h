@@ -5,10 +5,23 @@
 #ifndef KV_KERNELS_TRANSFER_POOL_H
 #define KV_KERNELS_TRANSFER_POOL_H
 
+#include <sys/queue.h>
+
 #include "kernels/device/device.h"
 #include "kernels/kvfs.h"
 #include "kernels/device/strides.h"
 #include "common/layout.h"
+
+struct kv_paged_pool;
+
+/* What the folder above does for the pools that kvfs_pool_reserve gave. */
+struct kv_paged_pool_ops {
+	void (*close)(struct kv_paged_pool *paged);
+	int (*info)(const struct kv_paged_pool *paged,
+		    struct kvfs_pool_info *ret_info);
+	/* This session has cleared the space of that name. */
+	void (*forget_locked)(struct kv_paged_pool *paged, const char *name);
+};
 
 struct kvfs_pool {
 	/* fixed after register */
@@ -29,7 +42,9 @@ struct kvfs_pool {
 
 	/* What kvfs_pool_reserve gave: it has no pages of its own that a caller
 	 * could name, but these.  NULL: the engine's memory. */
-	struct kv_paged_pool *paged; /* fixed */
+	struct kv_paged_pool *paged; /* fixed, as is its table */
+	const struct kv_paged_pool_ops *paged_ops;
+	LIST_ENTRY(kvfs_pool) others; /* lock: in session->paged */
 };
 
 /* kvfs_pool_register, of a descriptor that is right, and of whose pages only

@@ -320,6 +320,28 @@ void kv_save_stopped_locked(struct kvfs_xfer *xfer)
 		fail_todo_locked(xfer, atomic_load(&xfer->stopped));
 }
 
+/* One of the space of that name that has not been stopped yet.  Stopping may
+ * end others, too, so the search begins anew each time. */
+static struct kvfs_xfer *next_of_locked(struct kvfs_session *session,
+					const char *name)
+{
+	struct kvfs_xfer *xfer;
+
+	TAILQ_FOREACH(xfer, &session->active, others)
+		if (xfer->kind == KV_XFER_SAVE && xfer->stopped == 0 &&
+		    strcmp(xfer->space->name, name) == 0)
+			return xfer;
+	return NULL;
+}
+
+void kv_saves_stop_locked(struct kvfs_session *session, const char *name)
+{
+	struct kvfs_xfer *xfer;
+
+	while ((xfer = next_of_locked(session, name)) != NULL)
+		kv_xfer_stop_locked(xfer, -ESTALE);
+}
+
 /* ---- holds ---- */
 
 int kv_hold_new(const struct kvfs_xfer *xfer, struct kv_hold **ret_hold)

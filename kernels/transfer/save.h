@@ -35,6 +35,9 @@ void kv_save_less_todo_locked(struct kvfs_xfer *xfer);
 /* xfer->stopped was set: blocks that are in no batch yet end now. */
 void kv_save_stopped_locked(struct kvfs_xfer *xfer);
 
+/* Saves to the space of that name end with -ESTALE. */
+void kv_saves_stop_locked(struct kvfs_session *session, const char *name);
+
 /* ---- what a save with KVFS_HOLD sealed ---- */
 
 /* What one message sealed: the daemon keeps it under that message's tag. */
