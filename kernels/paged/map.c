@@ -15,7 +15,7 @@
  *             (none) -> FAILED    place_locked: absent, or no page to be had
  *            WAITING -> THERE     kv_map_page_over_locked
  *            WAITING -> FAILED    kv_map_page_over_locked, or
- *                                 kv_map_stopped_locked: its time is up
+ *                                 stopped_locked: its time is up
  *
  * INVARIANTS
  *   (1) A block that is THERE or WAITING has a use of its page, and no other
@@ -30,7 +30,6 @@
  *
  * LOCKING   session->lock.
  */
-#include "kernels/transfer/stream_fence.h"
 #include "kernels/session/lookup.h"
 #include "kernels/paged/map.h"
 #include "kernels/transfer/opts.h"
@@ -239,7 +238,7 @@ static void stop_locked(struct kv_use *use, int status)
 	settle_locked(use, status);
 }
 
-void kv_map_stopped_locked(struct kvfs_xfer *xfer)
+static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	struct kvfs_mapping *map = xfer->owner;
 	size_t i;
@@ -370,6 +369,11 @@ static long look_up(struct placing *m)
 
 /* ---- mapping ---- */
 
+/* Its bytes come by loads of their own. */
+static const struct kv_xfer_ops map_ops = {
+	.stopped_locked = stopped_locked,
+};
+
 static void map_freep(struct kvfs_mapping **map)
 {
 	if (*map != NULL)
@@ -392,7 +396,7 @@ static int map_new(kvfs_pool *pool, size_t n, const kvfs_opts *opts,
 	map->n = n;
 	for (i = 0; i < n; i++)
 		map->uses[i].map = map;
-	r = kv_xfer_new(pool->session, KV_XFER_MAP, n, &map->xfer);
+	r = kv_xfer_new(pool->session, &map_ops, n, &map->xfer);
 	if (r < 0)
 		return r;
 	map->xfer->owner = map;
@@ -598,7 +602,7 @@ void kv_maps_end_locked(struct kv_paged_pool *paged)
 int kvfs_unmap(kvfs_mapping *map, void *stream)
 {
 	struct kvfs_session *session;
-	struct kvfs_xfer *fence = NULL;
+	struct kv_stream_fence *fence = NULL;
 	int r;
 
 	if (map == NULL)
@@ -615,8 +619,7 @@ int kvfs_unmap(kvfs_mapping *map, void *stream)
 	pthread_mutex_lock(&session->lock);
 	end_locked(map);
 	if (fence != NULL)
-		kv_stream_fence_begin_locked(fence, map->paged->inner,
-					     gone_locked, map);
+		kv_stream_fence_begin_locked(fence, gone_locked, map);
 	else
 		gone_locked(map);
 	pthread_mutex_unlock(&session->lock);

@@ -31,9 +31,6 @@ struct kvfs_mapping {
 void kv_map_page_over_locked(struct kv_paged_pool *paged, struct kv_page *page,
 			     int status);
 
-/* xfer->stopped was set: blocks that are not there yet end now. */
-void kv_map_stopped_locked(struct kvfs_xfer *xfer);
-
 /* The pool is being closed: no map of it is one any more. */
 void kv_maps_end_locked(struct kv_paged_pool *paged);
 

@@ -25,7 +25,7 @@
  *
  * LOCKING   session->lock.
  */
-#include "kernels/transfer/stream_fence.h"
+#include "kernels/transfer/stream_sync.h"
 #include "kernels/paged/map.h"
 #include "kernels/session/space.h"
 #include "kernels/paged/page_set.h"
@@ -154,7 +154,7 @@ static void dropped_locked(void *owner)
 
 int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 {
-	struct kvfs_xfer *fence = NULL;
+	struct kv_stream_fence *fence = NULL;
 	int r = check_set(pages);
 
 	if (r == 0 && stream != NULL)
@@ -170,7 +170,6 @@ int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 		pages->refs++;
 		if (fence != NULL)
 			kv_stream_fence_begin_locked(kv_steal(fence),
-						     pages->paged->inner,
 						     dropped_locked, pages);
 		else
 			dropped_locked(pages);
@@ -279,15 +278,14 @@ static void name_locked(struct kvfs_pages *set,
 
 static void seal_locked(struct kvfs_pages *set,
 			struct kv_page_table_space *space, const kvfs_key *keys,
-			struct kvfs_xfer *save, struct kvfs_xfer *fence)
+			struct kvfs_xfer *save, struct kv_stream_fence *fence)
 {
 	set->state = SET_SEALED;
 	set->refs++;
 	set->pending = 2;
 	name_locked(set, space, keys, save->n);
 	if (fence != NULL)
-		kv_stream_fence_begin_locked(fence, set->paged->inner,
-					     event_over_locked, set);
+		kv_stream_fence_begin_locked(fence, event_over_locked, set);
 	else
 		event_over_locked(set);
 	if (save->left[KVFS_SEALED] == 0) {
@@ -338,7 +336,7 @@ static int begin(struct kvfs_pages *set, const kvfs_space *space,
 
 static int seal(struct kvfs_pages *set, kvfs_space *space, const kvfs_key *keys,
 		const kvfs_meta *meta, size_t n, const kvfs_opts *opts,
-		struct kvfs_xfer **fence, kvfs_xfer **ret_xfer)
+		struct kv_stream_fence **fence, kvfs_xfer **ret_xfer)
 {
 	struct kv_page_table_space *known;
 	int r = begin(set, space, &known);
@@ -360,7 +358,7 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 		    const kvfs_meta *meta, size_t n, const kvfs_opts *opts,
 		    kvfs_xfer **ret_xfer)
 {
-	struct kvfs_xfer *fence = NULL;
+	struct kv_stream_fence *fence = NULL;
 	const struct kvfs_pool *inner;
 	int r = check_set(pages);
 

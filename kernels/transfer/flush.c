@@ -5,7 +5,7 @@
  * OWNS      the requests that flush.
  *
  * STATES    of a barrier: WAITING for the session's earlier saves, SEALED
- *           (kv_barriers_look_locked), and if asked for DURABLE (flushed).
+ *           (look_at_barriers_locked), and if asked for DURABLE (flushed).
  *
  * INVARIANTS
  *   (1) A transfer is flushed once, and only after every block has sealed or
@@ -17,6 +17,13 @@
 #include "kernels/transfer/flush.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
+
+static const struct kv_xfer_ops barrier_ops;
+
+static bool is_barrier(const struct kvfs_xfer *xfer)
+{
+	return xfer->ops == &barrier_ops;
+}
 
 /* The blocks that go in one message. */
 struct flush_part {
@@ -39,7 +46,7 @@ static void part_over_locked(struct flush_part *part, int status,
 		bad += s < 0;
 		if (s < 0)
 			atomic_store(&xfer->status[part->block[i]], s);
-		else if (xfer->kind == KV_XFER_BARRIER)
+		else if (is_barrier(xfer))
 			atomic_store(&xfer->status[0], 0);
 	}
 	kv_xfer_fail_locked(xfer, KVFS_DURABLE, bad);
@@ -68,7 +75,7 @@ static int send_part_locked(struct flush_part *part)
 
 	if (!kv_session_is_live(xfer->session, xfer->generation))
 		return -ENOTCONN;
-	if (xfer->kind == KV_XFER_SAVE) {
+	if (!is_barrier(xfer)) {
 		packet.header.count = (uint32_t)part->n;
 		packet.bytes = part->n * sizeof(keys[0]);
 		memset(keys, 0, packet.bytes);
@@ -90,8 +97,7 @@ static void fill_part(struct flush_part *part, size_t *at)
 	struct kvfs_xfer *xfer = part->xfer;
 
 	for (; *at < xfer->n && part->n < WIRE_BATCH; (*at)++)
-		if (xfer->kind == KV_XFER_BARRIER ||
-		    atomic_load(&xfer->status[*at]) >= 0)
+		if (is_barrier(xfer) || atomic_load(&xfer->status[*at]) >= 0)
 			part->block[part->n++] = (uint32_t)*at;
 }
 
@@ -100,23 +106,22 @@ static void fail_from_locked(struct kvfs_xfer *xfer, size_t at, int status)
 	size_t i, n = 0;
 
 	for (i = at; i < xfer->n; i++)
-		if (xfer->kind == KV_XFER_BARRIER ||
-		    atomic_load(&xfer->status[i]) >= 0) {
+		if (is_barrier(xfer) || atomic_load(&xfer->status[i]) >= 0) {
 			atomic_store(&xfer->status[i], status);
 			n++;
 		}
 	kv_xfer_fail_locked(xfer, KVFS_DURABLE, n);
 }
 
-void kv_flush_begin_locked(struct kvfs_xfer *xfer)
+/* Everything is sealed: flush if that was asked for. */
+static void begin_locked(struct kvfs_xfer *xfer)
 {
 	struct flush_part *part;
 	size_t at = 0;
 	int r;
 
-	if (kv_xfer_brings_in(xfer->kind) || !xfer->flush_asked ||
-	    xfer->flush_sent || xfer->left[KVFS_SEALED] > 0 ||
-	    xfer->left[KVFS_DURABLE] == 0)
+	if (!xfer->flush_asked || xfer->flush_sent ||
+	    xfer->left[KVFS_SEALED] > 0 || xfer->left[KVFS_DURABLE] == 0)
 		return;
 	xfer->flush_sent = true;
 	while (at < xfer->n) {
@@ -136,13 +141,12 @@ void kv_flush_begin_locked(struct kvfs_xfer *xfer)
 
 void kv_flush_ask_locked(struct kvfs_xfer *xfer)
 {
-	if (kv_xfer_brings_in(xfer->kind) || xfer->flush_asked ||
-	    xfer->left[KVFS_DURABLE] == 0)
+	if (xfer->flush_asked || xfer->left[KVFS_DURABLE] == 0)
 		return;
 	xfer->flush_asked = true;
 	if (!xfer->active)
 		kv_xfer_activate_locked(xfer);
-	kv_flush_begin_locked(xfer);
+	begin_locked(xfer);
 }
 
 /* ---- barriers ---- */
@@ -154,14 +158,16 @@ static bool is_past_locked(const struct kvfs_xfer *barrier)
 	TAILQ_FOREACH(x, &barrier->session->active, others) {
 		if (x == barrier)
 			return true;
-		if (x->kind == KV_XFER_SAVE && x->left[KVFS_SEALED] > 0 &&
+		if (x->ops->to_daemon && !is_barrier(x) &&
+		    x->left[KVFS_SEALED] > 0 &&
 		    strcmp(x->space->name, barrier->space->name) == 0)
 			return false;
 	}
 	return true;
 }
 
-void kv_barriers_look_locked(struct kvfs_session *session)
+/* A save has sealed, or a barrier was stopped: see which barriers are past. */
+static void look_at_barriers_locked(struct kvfs_session *session)
 {
 	struct kvfs_xfer *x, *next;
 	int stopped;
@@ -169,7 +175,7 @@ void kv_barriers_look_locked(struct kvfs_session *session)
 	kv_assert_locked(&session->lock);
 	for (x = TAILQ_FIRST(&session->active); x != NULL; x = next) {
 		next = TAILQ_NEXT(x, others);
-		if (x->kind != KV_XFER_BARRIER || x->left[KVFS_SEALED] == 0)
+		if (!is_barrier(x) || x->left[KVFS_SEALED] == 0)
 			continue;
 		stopped = atomic_load(&x->stopped);
 		if (stopped != 0) {
@@ -184,6 +190,24 @@ void kv_barriers_look_locked(struct kvfs_session *session)
 	}
 }
 
+void kv_flush_saved_locked(struct kvfs_xfer *save)
+{
+	look_at_barriers_locked(save->session);
+	begin_locked(save);
+}
+
+static void stopped_locked(struct kvfs_xfer *barrier)
+{
+	look_at_barriers_locked(barrier->session);
+}
+
+static const struct kv_xfer_ops barrier_ops = {
+	.to_daemon = true,
+	.stopped_locked = stopped_locked,
+	.sealed_locked = begin_locked,
+	.want_durable_locked = kv_flush_ask_locked,
+};
+
 int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer)
 {
 	struct kvfs_xfer *xfer;
@@ -193,7 +217,7 @@ int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer)
 		return r;
 	if (ret_xfer == NULL || (stage != KVFS_SEALED && stage != KVFS_DURABLE))
 		return -EINVAL;
-	r = kv_xfer_new(space->session, KV_XFER_BARRIER, 1, &xfer);
+	r = kv_xfer_new(space->session, &barrier_ops, 1, &xfer);
 	if (r < 0)
 		return r;
 	r = kv_lib_space_id(space, &xfer->space_id, &xfer->generation);
@@ -204,7 +228,7 @@ int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer)
 		xfer->generation = 0;
 	xfer->flush_asked = stage == KVFS_DURABLE;
 	kv_xfer_activate_locked(xfer);
-	kv_barriers_look_locked(space->session);
+	look_at_barriers_locked(space->session);
 	pthread_mutex_unlock(&space->session->lock);
 	*ret_xfer = xfer;
 	return 0;

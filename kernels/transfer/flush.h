@@ -5,16 +5,13 @@
 #ifndef KV_KERNELS_TRANSFER_FLUSH_H
 #define KV_KERNELS_TRANSFER_FLUSH_H
 
-struct kvfs_session;
 struct kvfs_xfer;
 
-/* Somebody waits for DURABLE: flush once everything is sealed. */
+/* Somebody waits for a save or barrier to be DURABLE: flush once everything is
+ * sealed. */
 void kv_flush_ask_locked(struct kvfs_xfer *xfer);
 
-/* Everything is sealed: flush if that was asked for. */
-void kv_flush_begin_locked(struct kvfs_xfer *xfer);
-
-/* A save has sealed, or a barrier was stopped: see which barriers are past. */
-void kv_barriers_look_locked(struct kvfs_session *session);
+/* A save is sealed: so may barriers be, and if asked for it is flushed. */
+void kv_flush_saved_locked(struct kvfs_xfer *save);
 
 #endif

@@ -9,8 +9,8 @@
  *           WAITING -> MARKING   kv_load_begin_locked, when the lease settles
  *           WAITING -> COPYING   the same, if no event wait is to be waited for
  *           MARKING -> COPYING   the same, when the event wait is done
- *           WAITING -> over      kv_load_stopped_locked
- *           MARKING -> over      kv_load_stopped_locked
+ *           WAITING -> over      stopped_locked
+ *           MARKING -> over      stopped_locked
  *           COPYING -> over      end, with the last job
  *
  *           Its work is cut in units, a few blocks each; one that goes layer by
@@ -262,7 +262,7 @@ void kv_load_begin_locked(struct kvfs_xfer *xfer)
 	}
 }
 
-void kv_load_stopped_locked(struct kvfs_xfer *xfer)
+static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	size_t i;
 
@@ -274,21 +274,35 @@ void kv_load_stopped_locked(struct kvfs_xfer *xfer)
 	kv_xfer_fail_locked(xfer, KVFS_COPIED, xfer->n);
 }
 
-void kv_load_free(struct kv_load *load)
+static void copied_locked(struct kvfs_xfer *xfer)
 {
+	if (xfer->lease != NULL)
+		kv_lease_put_locked(kv_steal(xfer->lease));
+}
+
+static void drop(struct kvfs_xfer *xfer)
+{
+	struct kv_load *load = xfer->load;
 	size_t i;
 
-	for (i = 0; load != NULL && i < load->n_jobs; i++) {
+	if (load == NULL)
+		return;
+	for (i = 0; i < load->n_jobs; i++) {
 		free(load->jobs[i].ranges);
 		free(load->jobs[i].copies);
 		free(load->jobs[i].blocks);
 	}
-	if (load != NULL) {
-		free(load->jobs);
-		free(load->left);
-	}
+	free(load->jobs);
+	free(load->left);
 	free(load);
 }
+
+static const struct kv_xfer_ops load_ops = {
+	.event_over_locked = kv_load_begin_locked,
+	.stopped_locked = stopped_locked,
+	.copied_locked = copied_locked,
+	.drop = drop,
+};
 
 static int job_init(struct load_job *job, struct kvfs_xfer *xfer,
 		    const struct kvfs_pool *pool)
@@ -379,7 +393,7 @@ static int load_new(kvfs_pool *pool, size_t n, const int64_t *pages,
 	    __builtin_mul_overflow(n_pages, sizeof(*pages), &bytes) ||
 	    (pages == NULL && n > 0))
 		return -EINVAL;
-	r = kv_xfer_new(pool->session, KV_XFER_LOAD, n, &xfer);
+	r = kv_xfer_new(pool->session, &load_ops, n, &xfer);
 	if (r < 0)
 		return r;
 	xfer->first = opts == NULL ? 0 : opts->first;

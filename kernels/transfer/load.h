@@ -7,15 +7,8 @@
 
 struct kvfs_xfer;
 
-struct kv_load; /* what its jobs share */
-
-void kv_load_free(struct kv_load *load); /* takes NULL */
-
 /* Its lease has settled, or its event wait is done: start copying if both are.
  */
 void kv_load_begin_locked(struct kvfs_xfer *xfer);
-
-/* xfer->stopped was set: if it still waits, end it now. */
-void kv_load_stopped_locked(struct kvfs_xfer *xfer);
 
 #endif

@@ -115,7 +115,8 @@ static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
 	pthread_mutex_unlock(&session->lock);
 }
 
-void kv_prefetch_stopped_locked(struct kvfs_xfer *xfer)
+/* The daemon is told to stop, too. */
+static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	size_t i;
 
@@ -124,6 +125,16 @@ void kv_prefetch_stopped_locked(struct kvfs_xfer *xfer)
 			kv_rpc_post_tag_locked(xfer->session, WIRE_CANCEL,
 					       xfer->parts[i].call.tag);
 }
+
+static void drop(struct kvfs_xfer *xfer)
+{
+	free(xfer->parts);
+}
+
+static const struct kv_xfer_ops prefetch_ops = {
+	.stopped_locked = stopped_locked,
+	.drop = drop,
+};
 
 static void freep(struct kvfs_xfer **xfer)
 {
@@ -144,7 +155,7 @@ static int begin(const kvfs_query *queries, size_t n_queries,
 		return (int)n;
 	if (session == NULL || ret_xfer == NULL)
 		return -EINVAL;
-	r = kv_xfer_new(session, KV_XFER_PREFETCH, (size_t)n, &xfer);
+	r = kv_xfer_new(session, &prefetch_ops, (size_t)n, &xfer);
 	if (r < 0)
 		return r;
 	for (i = 0; i < n_queries; i++)

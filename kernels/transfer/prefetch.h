@@ -7,13 +7,8 @@
 
 #include "kernels/kvfs.h"
 
-struct kvfs_xfer;
-
 /* What is behind a head in DRAM, for nobody to wait for. */
 void kv_prefetch_ahead(const kvfs_query *queries, size_t n_queries,
 		       uint64_t deadline);
-
-/* It was told to stop: so is the daemon. */
-void kv_prefetch_stopped_locked(struct kvfs_xfer *xfer);
 
 #endif

@@ -501,6 +501,9 @@ static void freep(struct kvfs_xfer **xfer)
 	kv_xfer_free(*xfer);
 }
 
+/* The loads that it is made of do it all. */
+static const struct kv_xfer_ops restore_ops = {0};
+
 int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
 		 const uint32_t *positions, size_t n, const int64_t *pages,
 		 const kvfs_opts *opts, kvfs_xfer **ret_xfer)
@@ -513,7 +516,7 @@ int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
 		return r;
 	if (ret_xfer == NULL)
 		return -EINVAL;
-	r = kv_xfer_new(pool->session, KV_XFER_RESTORE, n, &xfer);
+	r = kv_xfer_new(pool->session, &restore_ops, n, &xfer);
 	if (r < 0)
 		return r;
 	r = kv_opts_take(xfer, pool, opts, 0);

@@ -9,7 +9,7 @@
  *
  * STATES    of a save with blocks to do:
  *
- *             MARKING -> QUEUED      kv_save_begin_locked  (stream_sync.c)
+ *             MARKING -> QUEUED      begin_locked  (stream_sync.c)
  *              QUEUED -> UNDER WAY   advance_locked, with its last batch
  *              QUEUED -> RESTING     kv_save_again_locked: there is no room
  *           UNDER WAY -> RESTING     the same
@@ -31,6 +31,7 @@
  * LOCKING   session->lock.
  */
 #include "kernels/transfer/batch.h"
+#include "kernels/transfer/flush.h"
 #include "kernels/session/lookup.h"
 #include "kernels/transfer/opts.h"
 #include "kernels/transfer/stream_sync.h"
@@ -304,42 +305,12 @@ void kv_save_pump_locked(struct kvfs_session *session)
 	}
 }
 
-void kv_save_begin_locked(struct kvfs_xfer *xfer)
+static void begin_locked(struct kvfs_xfer *xfer)
 {
 	if (kv_stream_sync_waits_locked(xfer))
 		return;
 	queue_locked(xfer);
 	kv_save_pump_locked(xfer->session);
-}
-
-void kv_save_stopped_locked(struct kvfs_xfer *xfer)
-{
-	if (xfer->part != NULL)
-		kv_parts_stop_locked(xfer);
-	else
-		fail_todo_locked(xfer, atomic_load(&xfer->stopped));
-}
-
-/* One of the space of that name that has not been stopped yet.  Stopping may
- * end others, too, so the search begins anew each time. */
-static struct kvfs_xfer *next_of_locked(struct kvfs_session *session,
-					const char *name)
-{
-	struct kvfs_xfer *xfer;
-
-	TAILQ_FOREACH(xfer, &session->active, others)
-		if (xfer->kind == KV_XFER_SAVE && xfer->stopped == 0 &&
-		    strcmp(xfer->space->name, name) == 0)
-			return xfer;
-	return NULL;
-}
-
-void kv_saves_stop_locked(struct kvfs_session *session, const char *name)
-{
-	struct kvfs_xfer *xfer;
-
-	while ((xfer = next_of_locked(session, name)) != NULL)
-		kv_xfer_stop_locked(xfer, -ESTALE);
 }
 
 /* ---- holds ---- */
@@ -377,7 +348,8 @@ void kv_hold_block_locked(struct kvfs_xfer *xfer, size_t i,
 	xfer->held[i] = hold;
 }
 
-void kv_holds_end_locked(struct kvfs_xfer *xfer)
+/* The caller has freed @xfer: hold nothing for it, now or later. */
+static void end_holds_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_hold **held = kv_steal(xfer->held);
 	size_t i;
@@ -386,6 +358,56 @@ void kv_holds_end_locked(struct kvfs_xfer *xfer)
 	for (i = xfer->n; held != NULL && i-- > 0;)
 		kv_hold_put_locked(held[i]);
 	free(held);
+}
+
+/* ---- the kind ---- */
+
+static void stopped_locked(struct kvfs_xfer *xfer)
+{
+	if (xfer->part != NULL)
+		kv_parts_stop_locked(xfer);
+	else
+		fail_todo_locked(xfer, atomic_load(&xfer->stopped));
+}
+
+static void drop(struct kvfs_xfer *xfer)
+{
+	free(xfer->blocks);
+	free(xfer->todo);
+	kv_parts_drop(xfer);
+	free(xfer->held);
+}
+
+static const struct kv_xfer_ops save_ops = {
+	.to_daemon = true,
+	.event_over_locked = begin_locked,
+	.stopped_locked = stopped_locked,
+	.sealed_locked = kv_flush_saved_locked,
+	.want_durable_locked = kv_flush_ask_locked,
+	.freed_locked = end_holds_locked,
+	.drop = drop,
+};
+
+/* One of the space of that name that has not been stopped yet.  Stopping may
+ * end others, too, so the search begins anew each time. */
+static struct kvfs_xfer *next_of_locked(struct kvfs_session *session,
+					const char *name)
+{
+	struct kvfs_xfer *xfer;
+
+	TAILQ_FOREACH(xfer, &session->active, others)
+		if (xfer->ops == &save_ops && xfer->stopped == 0 &&
+		    strcmp(xfer->space->name, name) == 0)
+			return xfer;
+	return NULL;
+}
+
+void kv_saves_stop_locked(struct kvfs_session *session, const char *name)
+{
+	struct kvfs_xfer *xfer;
+
+	while ((xfer = next_of_locked(session, name)) != NULL)
+		kv_xfer_stop_locked(xfer, -ESTALE);
 }
 
 /* ---- starting one ---- */
@@ -496,7 +518,7 @@ static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
 		if (status < 0)
 			fail_rest_locked(xfer, status);
 		else if (xfer->todo_left > 0)
-			kv_save_begin_locked(xfer);
+			begin_locked(xfer);
 	}
 	pthread_mutex_unlock(&session->lock);
 	return used < 0 ? (int)used : 0;
@@ -535,7 +557,7 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		return r;
 	if (ret_xfer == NULL)
 		return -EINVAL;
-	r = kv_xfer_new(pool->session, KV_XFER_SAVE, n, &xfer);
+	r = kv_xfer_new(pool->session, &save_ops, n, &xfer);
 	if (r == 0)
 		r = set_blocks(xfer, keys, meta, pool->layout->tokens);
 	if (r == 0)

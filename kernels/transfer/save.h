@@ -21,9 +21,6 @@ void kv_save_pump_locked(struct kvfs_session *session);
  * -ENOMEM. */
 int kv_save_prepare_locked(struct kvfs_session *session, uint64_t payload);
 
-/* Its event wait, if it has one, is done: queue it. */
-void kv_save_begin_locked(struct kvfs_xfer *xfer);
-
 /* The next @n blocks that are to do, which are there: no longer. */
 void kv_save_take_locked(struct kvfs_xfer *xfer, uint32_t *ret_blocks,
 			 size_t n);
@@ -31,9 +28,6 @@ void kv_save_take_locked(struct kvfs_xfer *xfer, uint32_t *ret_blocks,
 void kv_save_again_locked(struct kvfs_xfer *xfer, uint32_t block);
 /* A block that is to do has been settled, or taken. */
 void kv_save_less_todo_locked(struct kvfs_xfer *xfer);
-
-/* xfer->stopped was set: blocks that are in no batch yet end now. */
-void kv_save_stopped_locked(struct kvfs_xfer *xfer);
 
 /* Saves to the space of that name end with -ESTALE. */
 void kv_saves_stop_locked(struct kvfs_session *session, const char *name);
@@ -56,7 +50,5 @@ void kv_hold_put_locked(struct kv_hold *hold);
 /* Block @i of @xfer is held by it, unless the transfer was freed. */
 void kv_hold_block_locked(struct kvfs_xfer *xfer, size_t i,
 			  struct kv_hold *hold);
-/* Its owner has freed @xfer: hold nothing for it, now or later. */
-void kv_holds_end_locked(struct kvfs_xfer *xfer);
 
 #endif

@@ -5,7 +5,7 @@
  *
  * OWNS      the session's sync thread; a transfer's event wait (what must be
  *           over before its pages are touched) and its semaphores (what others
- *           wait for).
+ *           wait for); fences that have begun.
  *
  * STATES    of an event wait:
  *
@@ -60,34 +60,42 @@ struct kv_stream_sync {
 	struct kvfs_session *session; /* fixed */
 	pthread_t thread;	      /* fixed */
 	pthread_cond_t work;
-	struct kv_xfers waiting; /* lock: for their event waits */
-	struct kv_xfers over;	 /* lock: to give back */
-	bool stop;		 /* lock */
+	struct kv_xfers waiting;	      /* lock: for their event waits */
+	TAILQ_HEAD(, kv_stream_fence) fences; /* lock: begun */
+	struct kv_xfers over;		      /* lock: to give back */
+	bool stop;			      /* lock */
 };
 
 /* ---- event waits ---- */
 
-static int make_event_wait(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
-			   const kvfs_opts *opts)
+static int check_event(const struct kv_device *device, const void *stream,
+		       const void *event)
 {
-	int r;
-
-	if (opts == NULL || (opts->stream == NULL && opts->event == NULL))
+	if (stream == NULL && event == NULL)
 		return 0;
-	if (opts->stream != NULL && opts->event != NULL)
+	if (stream != NULL && event != NULL)
 		return -EINVAL;
-	if (xfer->device->event_wait == NULL)
-		return -EOPNOTSUPP;
-	if (xfer->n == 0)
-		return 0;
-	r = xfer->device->event_wait(pool->on_device, opts->stream, opts->event,
-				     &xfer->event_wait);
-	if (r < 0) {
-		xfer->event_wait = NULL;
+	return device->event_wait == NULL ? -EOPNOTSUPP : 0;
+}
+
+/* NULL: there is nothing to wait for, or no more. */
+static int make_event_wait(const struct kvfs_pool *pool, void *stream,
+			   void *event, void **ret_event_wait)
+{
+	const struct kv_device *device = pool->device;
+	void *made = NULL;
+	int r = check_event(device, stream, event);
+
+	*ret_event_wait = NULL;
+	if (r < 0 || (stream == NULL && event == NULL))
 		return r;
-	}
-	if (kv_stream_sync_is_marked(xfer))
-		kv_stream_sync_drop(xfer);
+	r = device->event_wait(pool->on_device, stream, event, &made);
+	if (r < 0)
+		return r;
+	if (device->event_wait_is_done(made))
+		device->event_wait_free(made);
+	else
+		*ret_event_wait = made;
 	return 0;
 }
 
@@ -105,7 +113,12 @@ int kv_stream_sync_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 			return -ENOMEM;
 		xfer->semaphores->n = n;
 	}
-	return make_event_wait(xfer, pool, opts);
+	if (opts == NULL)
+		return 0;
+	if (xfer->n == 0)
+		return check_event(pool->device, opts->stream, opts->event);
+	return make_event_wait(pool, opts->stream, opts->event,
+			       &xfer->event_wait);
 }
 
 void kv_stream_sync_drop(struct kvfs_xfer *xfer)
@@ -149,7 +162,7 @@ bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer)
 
 /* Its event wait is looked at without the lock; who stopped it meanwhile wins.
  */
-static bool look_at_locked(struct kvfs_xfer *xfer)
+static bool look_at(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
 	struct kv_xfers *waiting = &session->stream_sync->waiting;
@@ -162,7 +175,7 @@ static bool look_at_locked(struct kvfs_xfer *xfer)
 	if (xfer->waits_for_event && done) {
 		xfer->event_over = true;
 		kv_stream_sync_stop_locked(xfer);
-		kv_xfer_event_over_locked(xfer);
+		xfer->ops->event_over_locked(xfer);
 	} else if (xfer->waits_for_event) {
 		TAILQ_REMOVE(waiting, xfer, synced);
 		TAILQ_INSERT_TAIL(waiting, xfer, synced);
@@ -254,6 +267,99 @@ static void give_back_locked(struct kvfs_xfer *xfer)
 	kv_xfer_put_locked(xfer);
 }
 
+/* ---- fences ---- */
+
+struct kv_stream_fence {
+	TAILQ_ENTRY(kv_stream_fence) others; /* lock: in sync->fences */
+	struct kvfs_pool *pool;		     /* busy once it has begun */
+	void *event_wait;		     /* NULL: nothing to wait for */
+	void (*gone)(void *owner);
+	void *owner;
+};
+
+int kv_stream_fence_new(struct kvfs_pool *pool, void *stream, void *event,
+			struct kv_stream_fence **ret_fence)
+{
+	struct kv_stream_fence *fence = calloc(1, sizeof(*fence));
+	int r;
+
+	if (fence == NULL)
+		return -ENOMEM;
+	fence->pool = pool;
+	r = make_event_wait(pool, stream, event, &fence->event_wait);
+	if (r < 0) {
+		free(fence);
+		return r;
+	}
+	*ret_fence = fence;
+	return 0;
+}
+
+void kv_stream_fence_free(struct kv_stream_fence *fence)
+{
+	if (fence == NULL)
+		return;
+	if (fence->event_wait != NULL)
+		fence->pool->device->event_wait_free(fence->event_wait);
+	free(fence);
+}
+
+void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
+				  void (*gone)(void *owner), void *owner)
+{
+	struct kvfs_session *session = fence->pool->session;
+
+	kv_assert_locked(&session->lock);
+	if (fence->event_wait == NULL) {
+		free(fence);
+		gone(owner);
+		kv_session_completed_locked(session);
+		return;
+	}
+	fence->gone = gone;
+	fence->owner = owner;
+	fence->pool->busy++;
+	TAILQ_INSERT_TAIL(&session->stream_sync->fences, fence, others);
+	pthread_cond_signal(&session->stream_sync->work);
+}
+
+static void end_fence(struct kvfs_session *session,
+		      struct kv_stream_fence *fence)
+{
+	struct kvfs_pool *pool = fence->pool;
+
+	fence->gone(fence->owner);
+	kv_session_completed_locked(session);
+	pthread_mutex_unlock(&session->lock);
+	kv_stream_fence_free(fence);
+	pthread_mutex_lock(&session->lock);
+	pool->busy--;
+	pthread_cond_broadcast(&session->changed);
+}
+
+/* Only this thread takes fences out of the list, so that one can be looked at
+ * without the lock. */
+static bool look_at_fences(struct kv_stream_sync *sync)
+{
+	struct kvfs_session *session = sync->session;
+	struct kv_stream_fence *fence, *next;
+	bool done, any = false;
+
+	for (fence = TAILQ_FIRST(&sync->fences); fence != NULL; fence = next) {
+		pthread_mutex_unlock(&session->lock);
+		done = fence->pool->device->event_wait_is_done(
+			fence->event_wait);
+		pthread_mutex_lock(&session->lock);
+		next = TAILQ_NEXT(fence, others);
+		if (!done)
+			continue;
+		TAILQ_REMOVE(&sync->fences, fence, others);
+		end_fence(session, fence);
+		any = true;
+	}
+	return any;
+}
+
 /* ---- the thread ---- */
 
 static void give_all_back_locked(struct kv_stream_sync *sync)
@@ -277,13 +383,13 @@ static size_t count_locked(const struct kv_xfers *xfers)
 }
 
 /* Each of those that wait now; true if that brought something. */
-static bool look_around_locked(struct kv_stream_sync *sync)
+static bool look_around(struct kv_stream_sync *sync)
 {
 	size_t n = count_locked(&sync->waiting);
-	bool any = false;
+	bool any = look_at_fences(sync);
 
 	while (n-- > 0 && !TAILQ_EMPTY(&sync->waiting))
-		any |= look_at_locked(TAILQ_FIRST(&sync->waiting));
+		any |= look_at(TAILQ_FIRST(&sync->waiting));
 	return any;
 }
 
@@ -298,8 +404,9 @@ static void *run(void *arg)
 		give_all_back_locked(sync);
 		if (kv_detach_work_locked(sync->session))
 			continue;
-		if (!TAILQ_EMPTY(&sync->waiting)) {
-			if (look_around_locked(sync))
+		if (!TAILQ_EMPTY(&sync->waiting) ||
+		    !TAILQ_EMPTY(&sync->fences)) {
+			if (look_around(sync))
 				continue;
 			pthread_mutex_unlock(lock);
 			nanosleep(&pause, NULL);
@@ -329,6 +436,7 @@ int kv_stream_sync_start_locked(struct kvfs_session *session)
 	sync->session = session;
 	pthread_cond_init(&sync->work, NULL);
 	TAILQ_INIT(&sync->waiting);
+	TAILQ_INIT(&sync->fences);
 	TAILQ_INIT(&sync->over);
 	r = kv_thread_start(&sync->thread, "kvfs-order", run, sync);
 	if (r < 0) {

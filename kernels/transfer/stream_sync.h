@@ -32,8 +32,8 @@ int kv_stream_sync_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 void kv_stream_sync_drop(struct kvfs_xfer *xfer);
 
 /*
- * Whether @xfer has to wait for its event wait: then kv_xfer_event_over_locked
- * is called when that is done.  kv_stream_sync_stop_locked: it no longer waits;
+ * Whether @xfer has to wait for its event wait: then its event_over_locked is
+ * called when that is done.  kv_stream_sync_stop_locked: it no longer waits;
  * true if it did.
  */
 bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer);
@@ -51,5 +51,25 @@ void kv_stream_sync_step_over(struct kvfs_xfer *xfer, size_t step);
  * there is nothing to give back.
  */
 bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool);
+
+/* ---- fences ---- */
+
+/* Something to be done when what a stream was given so far is over. */
+struct kv_stream_fence;
+
+/*
+ * Note what @stream was given so far, or what @event stands for; neither:
+ * nothing.  Without a lock held.  -EINVAL: both, -EOPNOTSUPP, -ENOMEM, errors
+ * of the device.
+ */
+int kv_stream_fence_new(struct kvfs_pool *pool, void *stream, void *event,
+			struct kv_stream_fence **ret_fence);
+/* One that has not begun; takes NULL.  Without a lock held. */
+void kv_stream_fence_free(struct kv_stream_fence *fence);
+
+/* Call @gone with @owner when that is over, with session->lock held; that may
+ * be now.  The pool is busy until then. */
+void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
+				  void (*gone)(void *owner), void *owner);
 
 #endif

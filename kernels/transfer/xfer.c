@@ -3,14 +3,14 @@
  * xfer.c - a transfer: blocks on their way, and how far each has got.
  *
  * OWNS      struct kvfs_xfer and the counts of pages in use of pools.  How
- *           blocks get on is in load.c, save.c and flush.c.
+ *           blocks get on is for its kind (xfer->ops) to know.
  *
  * STATES    of a transfer:
  *
  *                NEW -> ACTIVE   kv_xfer_activate_locked
  *             ACTIVE -> ACTIVE   copied_locked: the pages are the engine's
  *             ACTIVE -> REST     rest_locked: nothing is under way any more
- *               REST -> ACTIVE   kv_flush_ask_locked: DURABLE is asked for
+ *               REST -> ACTIVE   want_durable_locked: DURABLE is asked for
  *               REST -> freed    with the caller's reference
  *
  * INVARIANTS
@@ -23,16 +23,8 @@
  * LOCKING   session->lock.  status[] is written by whoever has the block, and
  *           read without the lock.
  */
-#include "kernels/transfer/flush.h"
-#include "kernels/transfer/lease.h"
-#include "kernels/transfer/stream_fence.h"
-#include "kernels/transfer/load.h"
-#include "kernels/paged/map.h"
 #include "kernels/transfer/stream_sync.h"
-#include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"
-#include "kernels/transfer/prefetch.h"
-#include "kernels/transfer/save.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 
@@ -51,21 +43,17 @@ void kv_xfer_free(struct kvfs_xfer *xfer)
 {
 	if (xfer == NULL)
 		return;
+	if (xfer->ops->drop != NULL)
+		xfer->ops->drop(xfer);
 	free(xfer->pages);
-	free(xfer->blocks);
-	free(xfer->todo);
-	kv_parts_drop(xfer);
-	free(xfer->held);
-	kv_load_free(xfer->load);
 	free(xfer->ranges);
 	kv_stream_sync_drop(xfer);
 	free(xfer->semaphores);
-	free(xfer->parts);
 	free(xfer);
 }
 
-int kv_xfer_new(struct kvfs_session *session, enum kv_xfer_kind kind, size_t n,
-		struct kvfs_xfer **ret_xfer)
+int kv_xfer_new(struct kvfs_session *session, const struct kv_xfer_ops *ops,
+		size_t n, struct kvfs_xfer **ret_xfer)
 {
 	struct kvfs_xfer *xfer;
 	size_t i;
@@ -74,7 +62,7 @@ int kv_xfer_new(struct kvfs_session *session, enum kv_xfer_kind kind, size_t n,
 	if (xfer == NULL)
 		return -ENOMEM;
 	xfer->session = session;
-	xfer->kind = kind;
+	xfer->ops = ops;
 	xfer->n = n;
 	xfer->refs = 1;
 	for (i = KVFS_COPIED; i <= KVFS_DURABLE; i++)
@@ -119,7 +107,7 @@ void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 	if (xfer->pool != NULL) {
 		xfer->pool->busy++;
 		kv_lib_pool_hold_locked(xfer->pool, xfer->pages, xfer->n_pages,
-					kv_xfer_brings_in(xfer->kind));
+					!xfer->ops->to_daemon);
 	}
 	xfer->timer.fire = time_is_up_locked;
 	if (xfer->left[KVFS_COPIED] > 0 && xfer->deadline_at != 0)
@@ -135,14 +123,13 @@ static void copied_locked(struct kvfs_xfer *xfer)
 		kv_timer_stop_locked(xfer->session, &xfer->timer);
 	if (xfer->pool != NULL) {
 		kv_lib_pool_let_go_locked(xfer->pool, xfer->pages,
-					  xfer->n_pages,
-					  kv_xfer_brings_in(xfer->kind));
+					  xfer->n_pages, !xfer->ops->to_daemon);
 		if (!kv_stream_sync_over_locked(xfer, xfer->pool))
 			xfer->pool->busy--;
 		xfer->pool = NULL;
 	}
-	if (xfer->lease != NULL)
-		kv_lease_put_locked(kv_steal(xfer->lease));
+	if (xfer->ops->copied_locked != NULL)
+		xfer->ops->copied_locked(xfer);
 }
 
 static bool is_over(const struct kvfs_xfer *xfer)
@@ -164,15 +151,12 @@ static void rest_locked(struct kvfs_xfer *xfer)
 /* What follows from a stage that every block has reached, or failed. */
 static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 {
-	struct kvfs_session *session = xfer->session;
-
 	if (stage == KVFS_COPIED)
 		copied_locked(xfer);
 	if (stage == KVFS_SEALED) {
-		kv_timer_stop_locked(session, &xfer->timer);
-		if (xfer->kind == KV_XFER_SAVE)
-			kv_barriers_look_locked(session);
-		kv_flush_begin_locked(xfer);
+		kv_timer_stop_locked(xfer->session, &xfer->timer);
+		if (xfer->ops->sealed_locked != NULL)
+			xfer->ops->sealed_locked(xfer);
 	}
 	if (xfer->over != NULL)
 		xfer->over(xfer, stage);
@@ -187,7 +171,7 @@ void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 	check_locked(xfer);
 	if (n > 0 && xfer->left[stage] == 0) {
 		stage_over_locked(xfer, stage);
-		if (stage == KVFS_COPIED || !kv_xfer_brings_in(xfer->kind))
+		if (stage == KVFS_COPIED || xfer->ops->to_daemon)
 			kv_session_completed_locked(xfer->session);
 	}
 	rest_locked(xfer);
@@ -219,16 +203,6 @@ void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 	kv_xfer_put_locked(xfer);
 }
 
-void kv_xfer_event_over_locked(struct kvfs_xfer *xfer)
-{
-	if (xfer->kind == KV_XFER_LOAD)
-		kv_load_begin_locked(xfer);
-	else if (xfer->kind == KV_XFER_FENCE)
-		kv_stream_fence_event_over_locked(xfer);
-	else
-		kv_save_begin_locked(xfer);
-}
-
 void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 {
 	int running = 0;
@@ -236,16 +210,8 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 	kv_assert_locked(&xfer->session->lock);
 	if (!atomic_compare_exchange_strong(&xfer->stopped, &running, status))
 		return;
-	if (xfer->kind == KV_XFER_LOAD)
-		kv_load_stopped_locked(xfer);
-	else if (xfer->kind == KV_XFER_SAVE)
-		kv_save_stopped_locked(xfer);
-	else if (xfer->kind == KV_XFER_PREFETCH)
-		kv_prefetch_stopped_locked(xfer);
-	else if (xfer->kind == KV_XFER_MAP)
-		kv_map_stopped_locked(xfer);
-	else if (xfer->kind == KV_XFER_BARRIER)
-		kv_barriers_look_locked(xfer->session);
+	if (xfer->ops->stopped_locked != NULL)
+		xfer->ops->stopped_locked(xfer);
 }
 
 /* ---- for callers ---- */
@@ -266,8 +232,8 @@ int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage)
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&xfer->session->lock);
-	if (stage == KVFS_DURABLE)
-		kv_flush_ask_locked(xfer);
+	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked != NULL)
+		xfer->ops->want_durable_locked(xfer);
 	r = xfer->left[stage] == 0;
 	pthread_mutex_unlock(&xfer->session->lock);
 	return r;
@@ -281,8 +247,8 @@ long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline)
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&xfer->session->lock);
-	if (stage == KVFS_DURABLE)
-		kv_flush_ask_locked(xfer);
+	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked != NULL)
+		xfer->ops->want_durable_locked(xfer);
 	while (xfer->left[stage] > 0 && r == 0)
 		r = kv_session_wait_locked(xfer->session, at);
 	if (xfer->left[stage] == 0)
@@ -335,7 +301,8 @@ void kvfs_xfer_free(kvfs_xfer *xfer)
 		return;
 	session = xfer->session;
 	pthread_mutex_lock(&session->lock);
-	kv_holds_end_locked(xfer);
+	if (xfer->ops->freed_locked != NULL)
+		xfer->ops->freed_locked(xfer);
 	kv_xfer_put_locked(xfer);
 	pthread_mutex_unlock(&session->lock);
 }

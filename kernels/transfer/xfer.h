@@ -16,21 +16,31 @@
 #include "kernels/session/session.h"
 #include "common/wire.h"
 
-/* Up to KV_XFER_FENCE they are over when COPIED. */
-enum kv_xfer_kind {
-	KV_XFER_LOAD,
-	KV_XFER_RESTORE,
-	KV_XFER_PREFETCH,
-	KV_XFER_MAP,   /* map.h: its bytes come by loads of their own */
-	KV_XFER_FENCE, /* stream_fence.h: of no bytes */
-	KV_XFER_SAVE,
-	KV_XFER_BARRIER,
-};
+struct kvfs_xfer;
 
-static inline bool kv_xfer_brings_in(enum kv_xfer_kind kind)
-{
-	return kind <= KV_XFER_FENCE;
-}
+/*
+ * What a kind of transfer does at its turns.  NULL: nothing.  All but drop with
+ * session->lock held.
+ */
+struct kv_xfer_ops {
+	/* Its blocks go to the daemon: SEALED and DURABLE come after COPIED,
+	 * and pages are read.  Else it is over when COPIED, and pages are
+	 * written. */
+	bool to_daemon;
+	/* What it waited for on the device, as stream_sync.h says, is over. */
+	void (*event_over_locked)(struct kvfs_xfer *xfer);
+	/* xfer->stopped was set: what has not begun ends now. */
+	void (*stopped_locked)(struct kvfs_xfer *xfer);
+	/* Every block is COPIED, or SEALED, or has failed. */
+	void (*copied_locked)(struct kvfs_xfer *xfer);
+	void (*sealed_locked)(struct kvfs_xfer *xfer);
+	/* Somebody waits for DURABLE. */
+	void (*want_durable_locked)(struct kvfs_xfer *xfer);
+	/* The caller has freed it. */
+	void (*freed_locked)(struct kvfs_xfer *xfer);
+	/* It is being freed: free what is its own. */
+	void (*drop)(struct kvfs_xfer *xfer);
+};
 
 struct kv_device;
 struct kv_semaphores; /* stream_sync.c */
@@ -43,7 +53,7 @@ struct kv_prefetch_chunk; /* prefetch.c */
 struct kvfs_xfer {
 	/* fixed after start */
 	struct kvfs_session *session;
-	enum kv_xfer_kind kind;
+	const struct kv_xfer_ops *ops;
 	size_t n;		  /* blocks; 1 for a barrier */
 	struct kvfs_pool *pool;	  /* load, save: until COPIED */
 	struct kvfs_space *space; /* save, barrier: held */
@@ -74,8 +84,7 @@ struct kvfs_xfer {
 	/* For whoever built on it, once a stage: every block has reached it, or
 	 * failed.  NULL: nobody. */
 	void (*over)(struct kvfs_xfer *xfer, enum kvfs_stage stage);
-	void *owner;		   /* over's, a map's, gone's */
-	void (*gone)(void *owner); /* stream_fence.c */
+	void *owner; /* over's, a map's */
 
 	/* Order, stream_sync.c */
 	void *event_wait; /* fixed until COPIED; NULL: nothing to wait for */
@@ -112,8 +121,8 @@ struct kvfs_xfer {
 
 /* A transfer of @n blocks that nothing has happened to; the caller's
  * reference only.  -ENOMEM. */
-int kv_xfer_new(struct kvfs_session *session, enum kv_xfer_kind kind, size_t n,
-		struct kvfs_xfer **ret_xfer);
+int kv_xfer_new(struct kvfs_session *session, const struct kv_xfer_ops *ops,
+		size_t n, struct kvfs_xfer **ret_xfer);
 /* One that was never activated.  Takes NULL. */
 void kv_xfer_free(struct kvfs_xfer *xfer);
 
@@ -130,9 +139,6 @@ void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
  */
 void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 			 size_t n);
-
-/* What it waited for, as stream_sync.h says, is over. */
-void kv_xfer_event_over_locked(struct kvfs_xfer *xfer);
 
 /* Blocks not begun end with @status. */
 void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status);
