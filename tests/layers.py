@@ -21,6 +21,8 @@ INNER = {
     "kernels": ["device", "session", "transfer", "paged"],
     "fs": [],
 }
+# A folder that stands beside the order: a library of its own.
+BESIDE = {"kernels/cuda": ["kernels/device"]}
 HOOKS = {}
 # What a tool may include besides common/ and kvfs.h: it judges that.
 TOOLS = {
@@ -49,6 +51,8 @@ def allowed(user, used):
         order = INNER[top] if top in INNER else []
         if user == used or not order:
             return True
+        if user in BESIDE:
+            return used in BESIDE[user]
         # A file of the top folder itself stands above its sub-folders.
         rank = {f"{top}/{name}": i for i, name in enumerate(order)}
         return rank.get(used, len(order)) <= rank.get(user, len(order))
@@ -98,7 +102,11 @@ def symbols(path):
 def objects():
     for top in {*DAEMON, *LIBRARY}:
         for path, _, names in os.walk(f"{B}/{top}"):
-            yield from (f"{path}/{n}" for n in names if n.endswith(".o"))
+            for n in names:
+                source = f"{path[len(B) + 1:]}/{n[:-2]}.c"
+                # An object may have outlived its source.
+                if n.endswith(".o") and os.path.exists(source):
+                    yield f"{path}/{n}"
 
 
 def links():
