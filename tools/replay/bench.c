@@ -15,7 +15,6 @@
 
 #include "cache/evict/miss_curve.h"
 #include "cache/evict/policy.h"
-#include "tools/replay/generate.h"
 #include "tools/replay/sim.h"
 
 #define BLOCKS (1u << 20)
@@ -59,20 +58,20 @@ static void print(FILE *json, const struct figure *f, bool met)
 static int hit_rate(FILE *json, const struct kv_trace *trace, const char *name,
 		    uint32_t part)
 {
-	struct kv_replay_result result = {0}, lru = {0};
+	uint64_t hits = 0, lru = 0;
 	struct figure f = {.unit = "rate", .higher = true};
 	uint32_t capacity = trace->unique / part ? trace->unique / part : 1;
 	int r = kv_replay_run(trace, "lru", capacity, NULL, &lru);
 
 	if (r == 0 && strcmp(name, "bound") == 0)
-		r = kv_replay_bound(trace, capacity, NULL, &result);
+		r = kv_replay_bound(trace, capacity, NULL, &hits);
 	else if (r == 0)
-		r = kv_replay_run(trace, name, capacity, NULL, &result);
+		r = kv_replay_run(trace, name, capacity, NULL, &hits);
 	if (r < 0)
 		return r;
 	snprintf(f.name, sizeof(f.name), "hit_rate_%s_1/%u", name, part);
-	f.value = (double)result.hits / (double)kv_trace_asked(trace);
-	f.reference = (double)lru.hits / (double)kv_trace_asked(trace);
+	f.value = (double)hits / (double)kv_trace_asked(trace);
+	f.reference = (double)lru / (double)kv_trace_asked(trace);
 	if (strcmp(name, "lhd") == 0)
 		f.goal = "ratio >= 0.99";
 	print(json, &f, f.value >= 0.99 * f.reference);
@@ -241,17 +240,17 @@ static int figures(FILE *json, const struct kv_trace *trace)
 	return r;
 }
 
-int kv_replay_bench(const struct kv_args *args)
+int kv_replay_bench(const char *path, const char *trace_path,
+		    uint32_t block_size)
 {
 	struct kv_trace *trace = NULL;
 	char *why = NULL;
 	FILE *json = NULL;
-	int r = args->trace ? kv_trace_read(args->trace, args->block_size,
-					    &trace, &why)
-			    : kv_trace_generate(1, &trace);
+	int r = trace_path ? kv_trace_read(trace_path, block_size, &trace, &why)
+			   : kv_trace_generate(1, &trace);
 
 	if (r == 0) {
-		json = fopen(args->bench, "ae");
+		json = fopen(path, "ae");
 		r = json ? figures(json, trace) : -errno;
 	}
 	if (r < 0)

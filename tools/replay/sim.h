@@ -55,11 +55,6 @@ extern const struct kv_replay_policy kv_replay_daemon; /* by name */
 extern const struct kv_replay_policy kv_replay_arc, kv_replay_s3fifo,
 	kv_replay_sieve;
 
-struct kv_replay_result {
-	uint64_t hits;
-	double seconds;
-};
-
 /* All policies by name, NULL-terminated; the daemon's come first. */
 extern const char *const kv_replay_names[];
 
@@ -67,11 +62,10 @@ extern const char *const kv_replay_names[];
  * -ENOMEM, -EINVAL: no such policy. */
 int kv_replay_run(const struct kv_trace *trace, const char *policy,
 		  uint32_t capacity, void (*step)(double part),
-		  struct kv_replay_result *ret_result);
+		  uint64_t *ret_hits);
 
 /* The most that any policy could reach that knew the future. */
 int kv_replay_bound(const struct kv_trace *trace, uint32_t capacity,
-		    void (*step)(double part),
-		    struct kv_replay_result *ret_result);
+		    void (*step)(double part), uint64_t *ret_hits);
 
 #endif

@@ -28,6 +28,13 @@ struct kv_trace {
  */
 int kv_trace_read(const char *path, uint32_t block_size,
 		  struct kv_trace **ret_trace, char **ret_why);
+
+/*
+ * A trace where none is at hand: conversations of some turns over shared system
+ * prompts, documents asked about, and long prompts that never come back; the
+ * mixture changes halfway.  The same for the same @seed.  -ENOMEM.
+ */
+int kv_trace_generate(uint64_t seed, struct kv_trace **ret_trace);
 void kv_trace_free(struct kv_trace *trace); /* takes NULL */
 
 static inline size_t kv_trace_asked(const struct kv_trace *trace)
