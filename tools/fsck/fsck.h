@@ -3,9 +3,8 @@
  * fsck.h - what the files of kvfs-fsck share: the store as it was found, and
  * what is wrong with it.
  *
- * The order: open.c locks and opens, index.c reads the index, sidecar.c
- * compares what lies beside it, slots.c each slot; repair.c changes what they
- * noted.
+ * The order: main.c locks and opens, index.c reads the index and compares what
+ * lies beside it, slots.c each slot; repair.c changes what they noted.
  */
 #ifndef KV_TOOLS_FSCK_FSCK_H
 #define KV_TOOLS_FSCK_FSCK_H
@@ -101,18 +100,11 @@ struct fsck {
 	bool rebuilt;
 };
 
-/* open.c: 0, or the message was printed. */
-int fsck_open(struct fsck *f);
-void fsck_close(struct fsck *f);
-int fsck_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
 /* index.c: -errno only if nothing more can be done. */
 int fsck_index(struct fsck *f);
 struct space *fsck_space(const struct fsck *f, uint32_t id);
 struct segment *fsck_segment(const struct fsck *f, uint32_t id);
 uint64_t fsck_content(const struct kv_slot_record *record);
-
-/* sidecar.c */
 int fsck_sidecar(struct fsck *f);
 /* What of STORE, its index and its segments is not known; before the rest. */
 int fsck_strangers(struct fsck *f);
@@ -125,6 +117,7 @@ int fsck_repair(struct fsck *f);
 int fsck_rebuild(struct fsck *f);
 
 /* report.c */
+int fsck_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void fsck_found(struct fsck *f, enum fault fault, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Is it what a crash leaves, and the next mount puts right? */
@@ -132,11 +125,10 @@ bool fsck_expected(const struct fsck *f, enum fault fault);
 /* The last lines, or all of the JSON; returns the exit status. */
 int fsck_report(struct fsck *f);
 
-/* progress.c: a bar on a terminal's stderr, once it takes more than a second */
+/* A bar on a terminal's stderr, once it takes more than a second. */
 void fsck_progress(const char *what, uint64_t done, uint64_t of);
-void fsck_progress_end(void);
 
-/* Room for one more in an array that is full at powers of two; -ENOMEM. */
+/* index.c: room for one more in an array that is full at powers of two; -ENOMEM. */
 int fsck_more(void *array, size_t n, size_t size);
 
 #endif

@@ -2,12 +2,12 @@
 /*
  * repair.c - putting right what was found, and making the index anew.
  *
- * OWNS     the index, while it is open for writing.
+ * OWNS      the index, while it is open for writing.
  *
  * INVARIANTS
  *   (1) A prologue is zeroed only when its record is gone for good.
  *
- * LOCKING  one thread; STORE is locked for writing.
+ * LOCKING   one thread; STORE is locked for writing.
  */
 #include "tools/fsck/fsck.h"
 #include "index/sidecar.h"

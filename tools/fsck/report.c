@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * report.c - what kvfs-fsck says, in lines or as JSON.
+ * report.c - what kvfs-fsck says: in lines, as JSON, and as a bar.
  *
  * Names come from the store and may hold anything: only printable ASCII gets
  * to the terminal.
  *
- * OWNS     nothing.
- * LOCKING  one thread.
+ * OWNS      the last line of the terminal, while the bar is shown there.
+ *
+ * LOCKING   one thread.
  */
-#include "tools/fsck/fsck.h"
-
 #include <inttypes.h>
 #include <stdarg.h>
 
+#include "tools/fsck/fsck.h"
+
 #define LINES_A_FAULT 10 /* shown; the rest is counted */
+#define BAR_AFTER_NS 1000000000u
+#define BAR_EVERY_NS 100000000u
+#define BAR_WIDTH 40
 
 static const struct {
 	const char *word, *text;
@@ -66,6 +70,48 @@ static const struct {
 			    true},
 };
 
+static uint64_t began, drawn;
+static bool shown;
+
+void fsck_progress(const char *what, uint64_t done, uint64_t of)
+{
+	uint64_t now = kv_now_ns();
+	int filled;
+
+	if (!began)
+		began = now;
+	if (now - began < BAR_AFTER_NS || now - drawn < BAR_EVERY_NS ||
+	    of == 0 || !isatty(STDERR_FILENO))
+		return;
+	drawn = now;
+	shown = true;
+	filled = (int)((double)KV_MIN(done, of) / (double)of * BAR_WIDTH);
+	fprintf(stderr, "\r%s [%.*s%.*s] %3d%%", what, filled,
+		"########################################", BAR_WIDTH - filled,
+		"                                        ",
+		(int)((double)KV_MIN(done, of) / (double)of * 100));
+}
+
+static void progress_end(void)
+{
+	if (shown)
+		fprintf(stderr, "\r%*s\r", BAR_WIDTH + 30, "");
+	shown = false;
+}
+
+int fsck_error(const char *format, ...)
+{
+	va_list args;
+
+	progress_end();
+	fprintf(stderr, "kvfs-fsck: ");
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fprintf(stderr, "\n");
+	return -EIO;
+}
+
 bool fsck_expected(const struct fsck *f, enum fault fault)
 {
 	return faults[fault].note ||
@@ -89,7 +135,7 @@ void fsck_found(struct fsck *f, enum fault fault, const char *format, ...)
 	for (char *c = text; *c; c++)
 		if (*c < ' ' || *c > '~')
 			*c = '?';
-	fsck_progress_end();
+	progress_end();
 	printf("  %s%s\n",
 	       fsck_expected(f, fault) && !faults[fault].note ? "(normal) "
 							      : "",
@@ -185,7 +231,7 @@ int fsck_report(struct fsck *f)
 	if (f->rebuilt)
 		left = false;
 	status = left ? 4 : fixed ? 1 : 0;
-	fsck_progress_end();
+	progress_end();
 	if (f->json)
 		print_json(f, status);
 	else

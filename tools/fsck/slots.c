@@ -3,8 +3,8 @@
  * slots.c - every slot: does its record agree with its prologue, and its
  * segment file with both?
  *
- * OWNS     what is to be dropped and zeroed, in struct fsck.
- * LOCKING  one thread; kv_segfile_scan has its own.
+ * OWNS      what is to be dropped and zeroed, in struct fsck.
+ * LOCKING   one thread; kv_segfile_scan has its own.
  */
 #include "tools/fsck/fsck.h"
 
