@@ -4,7 +4,7 @@
  * where transactions begin, so that it can be opened anew.
  *
  * Once a write of its meta page has failed, LMDB refuses every transaction of
- * the environment, for good; after a fault (fault.c) nobody may use it.  The
+ * the environment, for good; after a fault nobody may use it.  The
  * disk may be well again: then a new one works.
  *
  * OWNS      index->env, from open to close.
@@ -14,14 +14,17 @@
  *       kv_env_open has returned.
  *   (2) The map is at least SPARE bytes larger than the file was when opened,
  *       so that a store whose cap became smaller can still delete.
- *   (3) Whoever has a transaction holds the guard, shared; the environment is
+ *   (3) What LMDB does when its map cannot be read leaves memory, and the
+ *       writers' mutex: both go with the environment, which nobody uses any
+ *       more.
+ *   (4) Whoever has a transaction holds the guard, shared; the environment is
  *       changed by who holds it alone.
  *
  * LOCKING   index->guard.  A thread with a transaction may begin another: the
  *           guard lets readers in while somebody waits to have it alone.
  */
 #include "index/env.h"
-#include "index/fault.h"
+#include "common/sigbus_guard.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -171,6 +174,13 @@ static int make_whole(MDB_env *env, bool read_only)
 	return 0;
 }
 
+static void assert_failed(MDB_env *env, const char *text)
+{
+	(void)env;
+	(void)text;
+	kv_sigbus_guard_leave();
+}
+
 int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
 		MDB_env **ret_env)
 {
@@ -184,7 +194,7 @@ int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
 	r = kv_env_errno(mdb_env_create(&env));
 	if (r < 0)
 		return r;
-	mdb_env_set_assert(env, kv_fault_assert);
+	mdb_env_set_assert(env, assert_failed);
 	mdb_env_set_maxdbs(env, DATABASES);
 	mdb_env_set_maxreaders(env, READERS);
 	mdb_env_set_mapsize(env, kv_round_up(map_bytes, KV_PAGE));
@@ -256,6 +266,16 @@ int kv_env_free_pages(MDB_env *env, uint64_t *ret_pages)
 		return kv_env_errno(rc);
 	*ret_pages = pages;
 	return 0;
+}
+
+int kv_fault_guard(struct kv_index *index, int (*call)(void *arg), void *arg)
+{
+	int rc = kv_sigbus_guard(call, arg);
+
+	if (rc != -EFAULT)
+		return rc;
+	index->broken = true;
+	return MDB_PANIC;
 }
 
 struct beginning {

@@ -13,7 +13,7 @@
 struct kv_index {
 	pthread_rwlock_t guard; /* who has a transaction, shared */
 	MDB_env *env;		/* NULL: it could not be opened anew */
-	atomic_bool broken;	/* fault.c: env is of no more use */
+	atomic_bool broken;	/* by a fault: env is of no more use */
 	char *path;
 	uint64_t map_bytes;
 	_Atomic uint64_t room; /* for puts, when the last batch began */
@@ -31,6 +31,15 @@ int kv_env_errno(int rc);
  */
 int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
 		MDB_env **ret_env);
+
+/*
+ * Run @call(@arg), which calls LMDB for @index and nothing else.  MDB_PANIC: it
+ * did not come back.  A page of the map that is not in memory and that the disk
+ * does not give is SIGBUS; one that is no page of LMDB's may be a failed
+ * assertion of LMDB's.  Its transaction must neither be used nor ended, and the
+ * environment is opened anew before another one begins.
+ */
+int kv_fault_guard(struct kv_index *index, int (*call)(void *arg), void *arg);
 
 /*
  * Begin a transaction.  0: it is also the caller's to leave, after its end.

@@ -21,10 +21,9 @@
  *           open; readers and the one writer meet in LMDB.  Who compacts is
  *           alone with the index.
  */
-#include "index/fault.h"
+#include "index/env.h"
 #include "index/record.h"
 #include "common/crash_point.h"
-#include "index/env.h"
 
 #include <fcntl.h>
 #include <limits.h>

@@ -20,7 +20,7 @@
  * LOCKING   LMDB lets one writer in at a time; a batch belongs to the thread
  *           that began it.
  */
-#include "index/fault.h"
+#include "index/env.h"
 #include "index/record.h"
 
 #define RESERVE 8	 /* one part in so many of the map's pages */
