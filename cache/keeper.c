@@ -9,6 +9,7 @@
  */
 #include "cache/block/block.h"
 #include "cache/ssd/ssd.h"
+#include "common/thread.h"
 
 static void *housekeeper(void *arg)
 {
@@ -36,7 +37,7 @@ int kv_housekeeper_start(struct kv_cache *cache)
 	int r;
 
 	kv_cond_init(&keeper->wake);
-	r = kv_thread(&keeper->thread, "kvfs-keep", housekeeper, cache);
+	r = kv_thread_start(&keeper->thread, "kvfs-keep", housekeeper, cache);
 	keeper->running = r == 0;
 	return r;
 }

@@ -18,6 +18,7 @@
  */
 #include "cache/block/block.h"
 #include "cache/ssd/ssd.h"
+#include "common/thread.h"
 
 #define AT_ONCE 4096u
 #define BUSY 10u
@@ -205,7 +206,8 @@ int kv_scrubber_start(struct kv_cache *cache)
 	int r;
 
 	kv_cond_init(&scrubber->wake);
-	r = kv_thread(&scrubber->thread, "kvfs-scrub", scrubber_run, cache);
+	r = kv_thread_start(&scrubber->thread, "kvfs-scrub", scrubber_run,
+			    cache);
 	scrubber->running = r == 0;
 	return r;
 }

@@ -19,6 +19,7 @@
  */
 #include "cache/block/block.h"
 #include "cache/ssd/ssd.h"
+#include "common/thread.h"
 
 #define BATCH 16u
 #define SECOND 1000000000u
@@ -243,7 +244,7 @@ int kv_prefetcher_start(struct kv_cache *cache)
 	int r;
 
 	all->budget = arena_bytes(cache) / 16;
-	r = kv_thread(&all->thread, "kvfs-prefetch", prefetcher, cache);
+	r = kv_thread_start(&all->thread, "kvfs-prefetch", prefetcher, cache);
 	all->running = r == 0;
 	return r;
 }

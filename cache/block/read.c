@@ -27,6 +27,7 @@
 #include "cache/dram/dram.h"
 #include "common/copy.h"
 #include "common/crash_point.h"
+#include "common/thread.h"
 
 #include <sys/mman.h>
 
@@ -395,8 +396,8 @@ int kv_reader_start(struct kv_cache *cache)
 	STAILQ_INIT(&verifier->queue);
 	cache->verifier = verifier;
 	for (; verifier->n < VERIFIERS; verifier->n++) {
-		r = kv_thread(&verifier->threads[verifier->n], "kvfs-verify",
-			      verifier_run, verifier);
+		r = kv_thread_start(&verifier->threads[verifier->n],
+				    "kvfs-verify", verifier_run, verifier);
 		if (r < 0)
 			return r;
 	}

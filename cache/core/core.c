@@ -2,15 +2,14 @@
 /*
  * core.c - the cache's lock, and what is put off until it is let go.
  *
- * OWNS     cache->due: names that are gone, waits that are settled, segments
- *          that clients must unmap.
+ * OWNS     cache->deferred: names that are gone, waits that are settled,
+ * segments that clients must unmap.
  *
  * LOCKING  defines cache->lock.  The callbacks of what is deferred run on the
  * thread that unlocks, after it has.
  */
 #include "cache/block/block.h"
 
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -128,22 +127,6 @@ void kv_defer_retired(struct kv_cache *cache, uint32_t segment)
 	if (more((void **)&deferred->retired, deferred->n_retired,
 		 &deferred->room_retired, sizeof(*deferred->retired)))
 		deferred->retired[deferred->n_retired++] = segment;
-}
-
-int kv_thread(pthread_t *ret_thread, const char *name, void *(*run)(void *),
-	      void *arg)
-{
-	sigset_t all, old;
-	int r;
-
-	sigfillset(&all);
-	sigdelset(&all, SIGBUS); /* index/fault.c waits for it */
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = -pthread_create(ret_thread, NULL, run, arg);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (r == 0)
-		pthread_setname_np(*ret_thread, name);
-	return r;
 }
 
 void kv_note(struct kv_cache *cache, const char *format, ...)

@@ -430,8 +430,6 @@ void kv_defer_settled(struct kv_cache *cache, struct kv_acquire *acquire);
 void kv_defer_flushed(struct kv_cache *cache, struct kv_flush *flush,
 		      int status);
 void kv_defer_retired(struct kv_cache *cache, uint32_t segment);
-int kv_thread(pthread_t *ret_thread, const char *name, void *(*run)(void *),
-	      void *arg);
 void kv_note(struct kv_cache *cache, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 

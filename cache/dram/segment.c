@@ -20,6 +20,7 @@
  * LOCKING  cache->lock; memory is made and unmapped without it.
  */
 #include "cache/dram/dram.h"
+#include "common/thread.h"
 
 #include <stdio.h>
 
@@ -272,7 +273,7 @@ int kv_arena_open(struct kv_cache *cache)
 	if (cache->config.hugepages != KV_HUGE_OFF && geteuid() == 0)
 		kv_overcommit_raise(cache, (int64_t)(cache->config.dram >> 21));
 	arena->growing = true;
-	r = kv_thread(&arena->grower, "kvfs-grow", grower, cache);
+	r = kv_thread_start(&arena->grower, "kvfs-grow", grower, cache);
 	if (r < 0)
 		return r;
 	arena->running = true;

@@ -30,6 +30,7 @@
 #include "cache/ssd/ssd.h"
 #include "cache/block/block.h"
 #include "common/crash_point.h"
+#include "common/thread.h"
 
 /* One turn: large enough to write in runs. */
 #define TURN_BYTES (8 << 20)
@@ -426,12 +427,13 @@ void kv_write_enqueue_unpersisted_locked(struct kv_cache *cache,
 
 int kv_writer_start(struct kv_cache *cache)
 {
-	int r = kv_thread(&cache->ssd.writer, "kvfs-write", writer, cache);
+	int r = kv_thread_start(&cache->ssd.writer, "kvfs-write", writer,
+				cache);
 
 	if (r < 0)
 		return r;
-	r = kv_thread(&cache->ssd.committer, "kvfs-commit", kv_committer,
-		      cache);
+	r = kv_thread_start(&cache->ssd.committer, "kvfs-commit", kv_committer,
+			    cache);
 	cache->ssd.running = r == 0;
 	if (r == 0)
 		return 0;
