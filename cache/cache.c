@@ -3,7 +3,10 @@
  * cache.c - the cache as a whole: opened, described, closed.
  *
  * OWNS       the kv_cache.  Order of start: store, ring, arena, readers,
- *            writers, housekeeper; the end goes the other way round.
+ *            writers, housekeeper; the end goes the other way round.  The
+ *            housekeeper brings spaces back within their quotas once a second,
+ *            and looks after the SSD (health.c).  It never does I/O: somebody
+ *            has to notice when I/O does not end.
  *
  * LOCKING    see core.h.
  */
@@ -54,13 +57,25 @@ static bool all_is_written(const struct kv_ssd *ssd)
 	       (!ssd->dirty || ssd->error == -ENOSPC);
 }
 
+static void keep_house(void *arg)
+{
+	struct kv_cache *cache = arg;
+
+	kv_lock(cache);
+	kv_quotas_keep(cache);
+	if (cache->ssd.on)
+		kv_health_check_locked(cache);
+	kv_unlock(cache);
+	kv_bounce_trim(cache->bounce);
+}
+
 static int close_parts(struct kv_cache *cache, bool clean)
 {
 	int r;
 
 	kv_scrubber_stop(cache);
 	kv_prefetcher_stop(cache); /* the housekeeper ends what is stuck */
-	kv_housekeeper_stop(cache);
+	kv_periodic_stop(&cache->housekeeper);
 	if (clean)
 		kv_store_before_stop(cache);
 	KV_POINT("unmount.begin");
@@ -175,7 +190,8 @@ static int start(struct kv_cache *cache, char **ret_why)
 	if (r == 0)
 		r = kv_prefetcher_start(cache);
 	if (r == 0)
-		r = kv_housekeeper_start(cache);
+		r = kv_periodic_start(&cache->housekeeper, "kvfs-keep",
+				      1000000000u, keep_house, cache);
 	if (r == 0 && cache->ssd.on && config->scrub)
 		r = kv_scrubber_start(cache);
 	if (r < 0)

@@ -18,7 +18,6 @@
  */
 #include "cache/block/block.h"
 #include "cache/ssd/ssd.h"
-#include "common/thread.h"
 
 #define AT_ONCE 4096u
 #define BUSY 10u
@@ -71,6 +70,18 @@ static bool add(struct plan *plan, const struct kv_block *block)
 	return true;
 }
 
+static void rest(struct kv_cache *cache, uint64_t ns)
+{
+	kv_unlock(cache);
+	kv_periodic_rest(&cache->scrubber.periodic, ns);
+	kv_lock(cache);
+}
+
+static bool stopping(const struct kv_cache *cache)
+{
+	return kv_periodic_stopping(&cache->scrubber.periodic);
+}
+
 /* The blocks of one file, in its order. */
 static void plan_file(struct kv_cache *cache, struct plan *plan, uint32_t file)
 {
@@ -78,7 +89,7 @@ static void plan_file(struct kv_cache *cache, struct plan *plan, uint32_t file)
 	uint32_t i = 0;
 
 	plan->n = 0;
-	while (more && !cache->scrubber.stop) {
+	while (more && !stopping(cache)) {
 		uint32_t end = KV_MIN(i + AT_ONCE, cache->table.used);
 
 		for (; i < end; i++) {
@@ -95,17 +106,6 @@ static void plan_file(struct kv_cache *cache, struct plan *plan, uint32_t file)
 	if (plan->n)
 		qsort(plan->targets, plan->n, sizeof(*plan->targets),
 		      by_slot_number);
-}
-
-static void rest(struct kv_cache *cache, uint64_t ns)
-{
-	const uint64_t until = kv_now_ns() + ns;
-	struct kv_scrubber *scrubber = &cache->scrubber;
-	uint64_t now;
-
-	while (!scrubber->stop && (now = kv_now_ns()) < until)
-		kv_cond_wait(cache, &scrubber->wake,
-			     KV_MIN(until - now, SECOND));
 }
 
 /* Leave the device to those who write, for a while. */
@@ -163,65 +163,42 @@ static void scrub_target(struct kv_cache *cache, struct plan *plan,
 
 static void scrub_file(struct kv_cache *cache, struct plan *plan, uint32_t file)
 {
-	struct kv_scrubber *scrubber = &cache->scrubber;
-
 	plan_file(cache, plan, file);
-	for (size_t i = 0; i < plan->n && !scrubber->stop; i++) {
-		while (kv_health_offline_locked(cache) && !scrubber->stop)
+	for (size_t i = 0; i < plan->n && !stopping(cache); i++) {
+		while (kv_health_offline_locked(cache) && !stopping(cache))
 			rest(cache, SECOND);
-		if (!scrubber->stop)
+		if (!stopping(cache))
 			scrub_target(cache, plan, &plan->targets[i]);
 	}
 }
 
-static void *scrubber_run(void *arg)
+static void scrub_all(void *arg)
 {
 	struct kv_cache *cache = arg;
 	struct kv_scrubber *scrubber = &cache->scrubber;
 	struct plan plan = {0};
 
 	kv_lock(cache);
-	while (!scrubber->stop) {
-		scrubber->pass_bytes = 0;
-		scrubber->pass_total = cache->ssd.used;
-		for (uint32_t file = 0; file < cache->ssd.n_files; file++)
-			if (kv_segfile_at(cache, file) && !scrubber->stop)
-				scrub_file(cache, &plan, file);
-		if (scrubber->stop)
-			break;
-		if (scrubber->pass_bytes) {
-			scrubber->passes++;
-			scrubber->pass_ended_ns = kv_wall_ns();
-		}
-		rest(cache, SECOND);
+	scrubber->pass_bytes = 0;
+	scrubber->pass_total = cache->ssd.used;
+	for (uint32_t file = 0; file < cache->ssd.n_files; file++)
+		if (kv_segfile_at(cache, file) && !stopping(cache))
+			scrub_file(cache, &plan, file);
+	if (scrubber->pass_bytes && !stopping(cache)) {
+		scrubber->passes++;
+		scrubber->pass_ended_ns = kv_wall_ns();
 	}
 	kv_unlock(cache);
 	plan_fini(&plan);
-	return NULL;
 }
 
 int kv_scrubber_start(struct kv_cache *cache)
 {
-	struct kv_scrubber *scrubber = &cache->scrubber;
-	int r;
-
-	kv_cond_init(&scrubber->wake);
-	r = kv_thread_start(&scrubber->thread, "kvfs-scrub", scrubber_run,
-			    cache);
-	scrubber->running = r == 0;
-	return r;
+	return kv_periodic_start(&cache->scrubber.periodic, "kvfs-scrub",
+				 SECOND, scrub_all, cache);
 }
 
 void kv_scrubber_stop(struct kv_cache *cache)
 {
-	struct kv_scrubber *scrubber = &cache->scrubber;
-
-	if (!scrubber->running)
-		return;
-	kv_lock(cache);
-	scrubber->stop = true;
-	pthread_cond_signal(&scrubber->wake);
-	kv_unlock(cache);
-	pthread_join(scrubber->thread, NULL);
-	scrubber->running = false;
+	kv_periodic_stop(&cache->scrubber.periodic);
 }

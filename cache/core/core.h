@@ -20,6 +20,7 @@
 #include "cache/io/ring.h"
 #include "cache/core/list.h"
 #include "cache/space/snapshot.h"
+#include "common/periodic.h"
 #include "index/index.h"
 
 /* ---- blocks ---- */
@@ -349,13 +350,6 @@ struct kv_prefetcher {
 	uint64_t bytes, budget; /* under way; budget: fixed */
 };
 
-struct kv_housekeeper {
-	pthread_t thread;
-	pthread_cond_t wake;
-	bool running;
-	_Atomic bool stop;
-};
-
 /* Whether the SSD answers; health.c. */
 struct kv_health {
 	struct kv_io probe;	/* first */
@@ -371,9 +365,7 @@ struct kv_health {
 
 /* The walk through the store; scrub.c. */
 struct kv_scrubber {
-	pthread_t thread;
-	pthread_cond_t wake;
-	bool running, stop;
+	struct kv_periodic periodic;
 	uint64_t pass_bytes, pass_total; /* of this pass: read, in use */
 	uint64_t passes, corrupt;
 	int64_t pass_ended_ns; /* wall time; 0: never yet */
@@ -394,7 +386,7 @@ struct kv_cache {
 	struct kv_miss_curve *curve;
 	struct kv_index *index; /* fixed; NULL without a store */
 	struct kv_ring *ring;	/* fixed */
-	struct kv_housekeeper housekeeper;
+	struct kv_periodic housekeeper;
 	struct kv_prefetcher prefetcher;
 	struct kv_health health;
 	struct kv_scrubber scrubber;
@@ -495,8 +487,6 @@ int kv_why(char **ret_why, int r, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 void kv_store_before_stop(struct kv_cache *cache);
 void kv_store_close(struct kv_cache *cache, bool clean);
-int kv_housekeeper_start(struct kv_cache *cache);
-void kv_housekeeper_stop(struct kv_cache *cache);
 int kv_scrubber_start(struct kv_cache *cache);
 void kv_scrubber_stop(struct kv_cache *cache);
 int kv_space_persist(struct kv_cache *cache, struct kv_space *space);

@@ -156,9 +156,7 @@ int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
 	if (!may)
 		return -ENOSPC;
 	kv_quotas_settle(cache);
-	kv_lock(cache);
-	pthread_cond_signal(&cache->housekeeper.wake);
-	kv_unlock(cache);
+	kv_periodic_wake(&cache->housekeeper);
 	return kv_space_persist(cache, space);
 }
 
