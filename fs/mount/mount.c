@@ -18,6 +18,7 @@
 
 #include "fs/control/control.h"
 #include "fs/mount/handle.h"
+#include "fs/mount/hidden.h"
 #include "fs/mount/mount.h"
 #include "fs/mount/node.h"
 #include "fs/mount/notify.h"
@@ -103,6 +104,8 @@ static int start(struct kv_mount *mount, char **ret_why)
 	if (r < 0)
 		return r;
 	r = kv_lives_new(&mount->lives);
+	if (r == 0)
+		r = kv_hidden_new(&mount->hidden);
 	if (r < 0)
 		return r;
 	mount->handles = calloc(1, sizeof(*mount->handles));
@@ -178,6 +181,7 @@ void kv_mount_close(struct kv_mount *mount)
 		return; /* requests that end after all may still call back */
 	}
 	kv_lives_free(mount->lives);
+	kv_hidden_free(mount->hidden);
 	free(mount->control_path);
 	pthread_rwlock_destroy(&mount->listeners);
 	free(mount);

@@ -15,6 +15,7 @@ struct kv_mount {
 	struct kv_cache *cache;
 	struct kv_uploads *uploads;
 	struct kv_lives *lives;
+	struct kv_hidden *hidden;
 	char *control_path;
 	uint32_t uid, gid, mode; /* of the root */
 	int64_t started_ns;

@@ -60,17 +60,21 @@ static int open_block(fuse_req_t req, uint64_t id, struct fuse_file_info *fi,
 	return 0;
 }
 
-/* Under its own name a block is read when it is sealed, by anyone or no one. */
-static bool is_unsealed_block(struct kv_mount *mount, struct kv_upload *upload)
+/*
+ * Under its own name a block is read when it is sealed, by anyone or no one.
+ * Sealed since it was looked up: then the name, which the kernel looks up
+ * again, is the block's, whose pages may be mapped.
+ */
+static int may_open_upload(fuse_req_t req, struct kv_upload *upload,
+			   const struct fuse_file_info *fi)
 {
-	struct kv_block *block;
-
+	if (!kv_upload_is_for(upload, fuse_req_ctx(req)))
+		return -ENOENT;
 	if (kv_upload_name(upload)->kind != KV_NAME_KEY)
-		return false;
-	block = kv_draft_block(kv_upload_draft(upload));
-	if (block != NULL)
-		kv_block_put(mount->cache, block);
-	return block == NULL;
+		return 0;
+	if (kv_upload_sealed(upload))
+		return -ESTALE;
+	return wants_write(fi) ? 0 : -ENOENT;
 }
 
 static int open_upload(fuse_req_t req, uint64_t serial,
@@ -82,15 +86,12 @@ static int open_upload(fuse_req_t req, uint64_t serial,
 
 	if (kv_upload_get(mount->uploads, serial, &upload) < 0)
 		return -ESTALE;
-	if (kv_upload_maker(upload) != fuse_req_ctx(req)->uid ||
-	    (!wants_write(fi) && is_unsealed_block(mount, upload))) {
-		r = -ENOENT;
-	} else if (fi->flags & O_TRUNC) {
+	r = may_open_upload(req, upload, fi);
+	if (r == 0 && (fi->flags & O_TRUNC) != 0) {
 		r = kv_upload_restart(upload, &fresh);
 		if (r == 0)
 			handle->upload = fresh;
-	} else {
-		r = 0;
+	} else if (r == 0) {
 		kv_upload_opened(upload);
 		handle->upload = upload;
 	}

@@ -6,8 +6,25 @@
  *
  * LOCKING   none.
  */
+#include <fcntl.h>
+#include <stdio.h>
+
 #include "fs/mount/permit.h"
 #include "fs/access.h"
+
+pid_t kv_process_of(pid_t tid)
+{
+	char path[32], text[512] = {0};
+	_cleanup_(kv_closep) int fd = -1;
+	const char *line;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", tid);
+	fd = tid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) < 0)
+		return tid;
+	line = strstr(text, "\nTgid:");
+	return line != NULL ? (pid_t)strtol(line + 6, NULL, 10) : tid;
+}
 
 /* Reading a caller's groups costs a look into /proc: only where they decide. */
 static bool groups_matter(const struct kv_space_info *info,

@@ -8,6 +8,10 @@
 #include "cache/cache.h"
 #include "fs/mount/fuse.h"
 
+/* The process that the thread @tid belongs to, or @tid if that cannot be seen;
+ * 0: of another pid namespace, of which nothing is known. */
+pid_t kv_process_of(pid_t tid);
+
 /* Whether the caller of @req has the rights @want (R_OK, W_OK, X_OK) in the
  * space: 0, -EACCES. */
 int kv_permit(fuse_req_t req, const struct kv_space_info *info, int want);

@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 #include "fs/mount/attr.h"
+#include "fs/mount/hidden.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
 #include "fs/mount/snapshots.h"
@@ -99,7 +100,9 @@ static int rename_file(fuse_req_t req, const struct place *from,
 			   fuse_req_ctx(req)->uid, &upload);
 	if (r < 0)
 		return refuse(mount, from);
-	if (to->space != from->space)
+	if (!kv_upload_is_for(upload, fuse_req_ctx(req)))
+		r = -ENOENT;
+	else if (to->space != from->space)
 		r = -EXDEV;
 	else
 		r = seal_as(upload, to, flags);
@@ -136,9 +139,12 @@ static int unlink_upload(fuse_req_t req, const struct place *place)
 			   fuse_req_ctx(req)->uid, &upload);
 	if (r < 0)
 		return r;
-	kv_upload_unlink(upload);
+	if (kv_upload_is_for(upload, fuse_req_ctx(req)))
+		kv_upload_unlink(upload);
+	else
+		r = -ENOENT;
 	kv_upload_put(upload);
-	return 0;
+	return r;
 }
 
 static int unlink_file(fuse_req_t req, const struct place *place)
@@ -149,8 +155,10 @@ static int unlink_file(fuse_req_t req, const struct place *place)
 	int r;
 
 	if (place->byte < 0 && strcmp(place->text, ".layout") == 0 &&
-	    place->info.layout != NULL)
+	    place->info.layout != NULL) {
+		kv_hidden_add(mount->hidden, place->info.id, fuse_req_ctx(req));
 		return 0;
+	}
 	if (place->byte < 0 || kv_key_parse(place->text, &key) < 0 ||
 	    kv_block_get(mount->cache, place->space, &key, &block) < 0)
 		return unlink_upload(req, place);

@@ -8,13 +8,14 @@
  * INVARIANTS
  *   (1) A name that is not there is never remembered by the kernel: blocks come
  *       by the control socket too.
- *   (2) An unsealed file resolves only for the uid that writes it.
+ *   (2) An unsealed file resolves as kv_upload_is_for says.
  *
  * LOCKING   none.
  */
 #include <sys/statvfs.h>
 
 #include "fs/mount/attr.h"
+#include "fs/mount/hidden.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
 #include "fs/mount/snapshots.h"
@@ -54,6 +55,7 @@ static int find_in_root(struct kv_mount *mount, const char *name,
 	return 0;
 }
 
+/* -EALREADY: it is sealed, and its name is the block's now. */
 static int find_upload(fuse_req_t req, struct kv_space *space, const char *name,
 		       uint64_t *ret_node)
 {
@@ -65,9 +67,14 @@ static int find_upload(fuse_req_t req, struct kv_space *space, const char *name,
 			   &upload);
 	if (r < 0)
 		return r;
+	if (!kv_upload_is_for(upload, fuse_req_ctx(req)))
+		r = -ENOENT;
+	else if (kv_upload_name(upload)->kind == KV_NAME_KEY &&
+		 kv_upload_sealed(upload))
+		r = -EALREADY;
 	*ret_node = kv_node_of_upload(kv_upload_serial(upload));
 	kv_upload_put(upload);
-	return 0;
+	return r;
 }
 
 static int find_in_space(fuse_req_t req, struct kv_space *space,
@@ -77,7 +84,8 @@ static int find_in_space(fuse_req_t req, struct kv_space *space,
 	struct kv_mount *mount = fuse_req_userdata(req);
 	uint8_t byte;
 
-	if (strcmp(name, ".layout") == 0 && info->layout != NULL) {
+	if (strcmp(name, ".layout") == 0 && info->layout != NULL &&
+	    !kv_hidden_from(mount->hidden, info->id, fuse_req_ctx(req))) {
 		*ret_node = kv_node_of_layout(info->id);
 		return 0;
 	}
@@ -144,6 +152,8 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 	r = find_block(mount, space, node.byte, name, entry);
 	if (r == -ENOENT)
 		r = find_upload(req, space, name, &entry->ino);
+	if (r == -EALREADY)
+		r = find_block(mount, space, node.byte, name, entry);
 	return r;
 }
 

@@ -4,8 +4,8 @@
  *
  * OWNS      every struct kv_upload and, through it, its draft; the sweeper.
  *
- * STATES    of an upload: LINKED (its name resolves, for its uid) -> unlinked,
- *           by _unlink, _restart, _closed and sweep.  The last hold frees it.
+ * STATES    of an upload: LINKED (its name resolves, for some) -> unlinked, by
+ *           _unlink, _restart, _closed and sweep.  The last hold frees it.
  *
  * INVARIANTS
  *   (1) A linked upload is in the bucket of its serial and holds itself.
@@ -20,6 +20,7 @@
 #include "common/periodic.h"
 #include "fs/mount/attr.h"
 #include "fs/mount/node.h"
+#include "fs/mount/permit.h"
 #include "fs/mount/upload.h"
 
 #define BUCKETS 256u
@@ -176,6 +177,23 @@ int kv_upload_get(struct kv_uploads *uploads, uint64_t serial,
 	return 0;
 }
 
+static bool is_staging(const struct kv_upload *upload)
+{
+	return upload->name.kind == KV_NAME_TEMP ||
+	       upload->name.kind == KV_NAME_LAYOUT_TEMP;
+}
+
+/* Threads are told by their own numbers, and mostly it is the one that made
+ * it. */
+bool kv_upload_is_for(const struct kv_upload *upload,
+		      const struct fuse_ctx *ctx)
+{
+	if (upload->maker != ctx->uid)
+		return false;
+	return is_staging(upload) || upload->pid == ctx->pid ||
+	       kv_process_of(upload->pid) == kv_process_of(ctx->pid);
+}
+
 static void free_uploadp(struct kv_upload **upload)
 {
 	if (*upload != NULL)
@@ -292,10 +310,8 @@ static void close_upload(struct kv_upload *upload, bool keep)
 
 void kv_upload_closed(struct kv_upload *upload)
 {
-	bool temp = upload->name.kind == KV_NAME_TEMP ||
-		    upload->name.kind == KV_NAME_LAYOUT_TEMP;
-
-	close_upload(upload, temp && kv_draft_check(upload->draft) >= 0);
+	close_upload(upload,
+		     is_staging(upload) && kv_draft_check(upload->draft) >= 0);
 }
 
 void kv_upload_park(struct kv_upload *upload)
@@ -334,9 +350,13 @@ struct kv_space *kv_upload_space(const struct kv_upload *upload)
 	return upload->space;
 }
 
-uid_t kv_upload_maker(const struct kv_upload *upload)
+bool kv_upload_sealed(struct kv_upload *upload)
 {
-	return upload->maker;
+	struct kv_block *block = kv_draft_block(upload->draft);
+
+	if (block != NULL)
+		kv_block_put(upload->uploads->cache, block);
+	return block != NULL;
 }
 
 /* Whoever sealed the block first, what this writer set on it is applied: else

@@ -4,8 +4,8 @@
  *
  * Four kinds of names are written: a block's own, `.<key>.<suffix>` beside it
  * (as rsync makes them, renamed onto the key later), `.layout`, and
- * `.layout.<suffix>`.  Only the uid that made one can resolve it; nobody sees
- * it listed.
+ * `.layout.<suffix>`.  Nobody sees one listed; kv_upload_is_for says who can
+ * resolve it.
  *
  * Threads: any.
  */
@@ -34,6 +34,10 @@ int kv_upload_find(struct kv_uploads *uploads, struct kv_space *space,
 int kv_upload_get(struct kv_uploads *uploads, uint64_t serial,
 		  struct kv_upload **ret_upload);
 void kv_upload_put(struct kv_upload *upload);
+/* Whether its name is there for the caller @ctx: a staging name for the user
+ * who made it, any other for the process that writes it alone. */
+bool kv_upload_is_for(const struct kv_upload *upload,
+		      const struct fuse_ctx *ctx);
 
 /*
  * Make @text, for the caller @ctx; it is held and counts as opened once.
@@ -65,7 +69,7 @@ kv_upload_draft(struct kv_upload *upload); /* as long as held */
 uint64_t kv_upload_serial(const struct kv_upload *upload);
 const struct kv_name *kv_upload_name(const struct kv_upload *upload);
 struct kv_space *kv_upload_space(const struct kv_upload *upload);
-uid_t kv_upload_maker(const struct kv_upload *upload);
+bool kv_upload_sealed(struct kv_upload *upload); /* to a block */
 
 /*
  * Seal if it is complete, as kv_draft_seal, and give the block what was set on

@@ -15,6 +15,7 @@
 
 #include "fs/mount/attr.h"
 #include "fs/mount/handle.h"
+#include "fs/mount/hidden.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
 
@@ -68,6 +69,8 @@ static int create(fuse_req_t req, fuse_ino_t parent, const char *text,
 			  &name);
 	if (r < 0)
 		return r;
+	if (name.kind == KV_NAME_LAYOUT)
+		kv_hidden_end(mount->hidden, info.id, fuse_req_ctx(req));
 	return create_upload(req, space, text, &name, mode, flags, ret_upload);
 }
 

@@ -53,6 +53,14 @@ not "another by setfattr" "File exists" setfattr -n user.kvfs.layout -v "$(cat "
 same "the first stays" "$T/canonical" "$M/s/.layout"
 ok "rm of it" rm "$M/s/.layout"
 same "does nothing" "$T/canonical" "$M/s/.layout"
+ok "tar of the space" tar -C "$M/s" -cf "$T/s.tar" .layout
+for again in once twice; do
+	ok "tar over it, $again" timeout 20 tar -C "$M/s" -xf "$T/s.tar"
+	same "changes nothing" "$T/canonical" "$M/s/.layout"
+done
+ok "install over it" timeout 20 install "$T/layout" "$M/s/.layout"
+not "install of another over it" "File exists" timeout 20 install "$T/differs" "$M/s/.layout"
+same "changes nothing" "$T/canonical" "$M/s/.layout"
 not "rename of it" "Operation not permitted" mv -T "$M/s/.layout" "$M/s/.layout.x"
 
 ok "a block of the layout" cp "$T/good" "$M/s/$(place 1)"

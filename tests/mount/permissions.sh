@@ -68,15 +68,15 @@ ok "chmod and chown of a block succeed" $A chmod 777 "$F"
 ok "chmod and chown of a block succeed" chown 0:0 "$F"
 eq "and change nothing" "$(stat -c %u:%g:%a "$F")" 1001:1001:600
 
-# A file that is being written is its writer's alone.
+# A file that is being written is its writer's process's alone.
 ok "both may write here" mkdir -m 777 "$M/both"
 mkdir "$M/both/01" "$M/both/02"
 K=$M/both/$(place 1)
-mkfifo "$T/go" && chmod 666 "$T/go"
-timeout 20 $A sh -c "exec 3> $K; head -c 1000 $T/b >&3; cat $T/go; tail -c +1001 $T/b >&3; exec 3>&-" > /dev/null 2>&1 &
+mkfifo "$T/go" && : > "$T/begun" && chmod 666 "$T/go" "$T/begun"
+timeout 20 $A sh -c "exec 3> $K; head -c 1000 $T/b >&3; echo > $T/begun; cat $T/go; tail -c +1001 $T/b >&3; exec 3>&-" > /dev/null 2>&1 &
 writer=$!
-for _ in $(seq 100); do $A test -e "$K" && break; sleep 0.05; done
-ok "its writer can resolve it" $A test -e "$K"
+for _ in $(seq 200); do [ -s "$T/begun" ] && break; sleep 0.05; done
+not "another process of its user cannot see it" "No such file" $A stat "$K"
 not "others cannot" "No such file" $C stat "$K"
 eq "nobody sees it listed" "$(ls -A "$M/both/01")" ""
 ok "another may write the same key" $C cp "$T/b" "$K"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# unsealed.sh - a block that is being written cannot be read under its name, not
-# even by other programs of the same user: it is whole, or it is not there.
+# unsealed.sh - a block that is being written is not there under its name, not
+# even for other programs of the same user: it is whole, or it is not there.
 . "$(dirname "$0")/lib"
 start
 block "$T/b" --bytes 100000
@@ -9,6 +9,8 @@ mkdir "$M/s" "$M/s/01" || fail mkdir
 F=$M/s/$(place 1)
 exec 7> "$F"
 not "reading a file just made" "No such file" cat "$F"
+not "looking at a file just made" "No such file" stat "$F"
+not "removing a file just made" "No such file" rm "$F"
 head -c 50000 "$T/b" >&7 2> /dev/null # close says that it is not whole
 not "reading half a block" "No such file" cat "$F"
 not "copying half a block" "No such file" cp "$F" "$T/half"
@@ -16,4 +18,39 @@ absent "half a block" "$T/half"
 tail -c +50001 "$T/b" >&7
 exec 7>&-
 same "once it is closed" "$T/b" "$F"
+rm "$F" || fail rm
+python3 - "$F" "$T/b" <<'P' || fail "its own process"
+import errno, mmap, os, subprocess, sys, threading
+path, data = sys.argv[1], open(sys.argv[2], "rb").read()
+def fails(wanted, f, *args):
+    try:
+        f(*args)
+    except OSError as e:
+        assert e.errno == wanted, e
+    else:
+        assert False, "it succeeds"
+f = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+os.write(f, data[:1000])
+assert os.stat(path).st_size == 1000
+seen = []
+t = threading.Thread(target=lambda: seen.append(os.stat(path).st_size))
+t.start(); t.join()
+assert seen == [1000], "another thread does not see it"
+assert subprocess.run(["test", "-e", path]).returncode == 1
+fails(errno.ENOENT, os.open, path, os.O_RDONLY)
+early = os.open(path, os.O_PATH)
+os.write(f, data[1000:])
+os.fsync(f)
+# What was looked up before the seal is no way to a file that cannot be mapped.
+fails(errno.ESTALE, os.open, "/proc/self/fd/%d" % early, os.O_RDONLY)
+r = os.open(path, os.O_RDONLY)
+assert mmap.mmap(r, 0, mmap.MAP_SHARED, mmap.PROT_READ)[:] == data
+os.close(f)
+# A staging name is there for every process of its user.
+temp = os.path.join(os.path.dirname(path), "." + os.path.basename(path) + ".x")
+with open(temp, "wb") as f:
+    f.write(data)
+    assert subprocess.run(["test", "-e", temp]).returncode == 0
+os.unlink(temp)
+P
 stop
