@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.c - the messages that are answered at once.
+ * block.c - messages about blocks that are there: those answered at once, and
+ * WIRE_FLUSH and WIRE_PREFETCH, which wait for the SSD.
  *
- * OWNS      nothing beyond a call; blocks are put in the function that gets
- *           them.
+ * OWNS      the kv_flush or kv_prefetch of each request that waits.  Nothing is
+ *           held by a prefetch: a client that dies leaves nothing behind but
+ *           what had begun.
  *
- * LOCKING   none: control thread only.
+ * LOCKING   none: control thread only, but for flushed() and fetched(), which
+ *           run on any thread, write nothing but the outcome, and post the
+ *           request's mail.
  */
 #include "fs/control/request.h"
 #include "fs/stats.h"
@@ -160,5 +164,219 @@ int kv_request_unmapped(struct kv_client *client, const struct kv_message *m)
 	if (!kv_segments_remove(&client->segments, segment->id))
 		return -EPROTO;
 	kv_segment_returned(client->server->cache, segment->id);
+	return 0;
+}
+
+/* ---- flush: wait until a space, or some of its blocks, are durable ---- */
+
+struct flush {
+	struct kv_request request; /* first */
+	struct kv_flush flush;
+	struct kv_space *space;
+	int status;
+	struct kv_key keys[];
+};
+
+static void flushed(struct kv_flush *f, int status)
+{
+	struct flush *flush = f->arg;
+
+	flush->status = status;
+	kv_mailbox_post(&flush->request.server->mailbox, &flush->request.mail);
+}
+
+/* What became of one block: durable counts, even if the flush of the whole
+ * space failed. */
+static int outcome(struct flush *flush, const struct kv_key *key)
+{
+	struct kv_cache *cache = flush->request.server->cache;
+	struct kv_block *block;
+	bool durable;
+	int r;
+
+	r = kv_block_get(cache, flush->space, key, &block);
+	if (r < 0)
+		return r;
+	durable = kv_block_stat(cache, block).durable;
+	kv_block_put(cache, block);
+	if (durable)
+		return 0;
+	/* Evicted, or removed and saved again, while we waited. */
+	return flush->status < 0 ? flush->status : -ENOENT;
+}
+
+static void flush_finish(struct kv_request *request)
+{
+	struct flush *flush = (struct flush *)request;
+	struct wire_status *statuses = kv_reply_items(request->server);
+	uint32_t n = request->header.count;
+
+	if (request->client && n == 0)
+		kv_reply_all(request->client, &request->header, flush->status);
+	if (request->client && n > 0) {
+		for (uint32_t i = 0; i < n; i++)
+			statuses[i].status = outcome(flush, &flush->keys[i]);
+		kv_reply(request->client, &request->header, 0, n,
+			 n * sizeof(*statuses));
+	}
+	kv_request_free(request);
+}
+
+static void flush_cancel(struct kv_request *request, int status)
+{
+	struct flush *flush = (struct flush *)request;
+
+	kv_flush_cancel(request->server->cache, &flush->flush, status);
+}
+
+static const struct kv_request_kind flush_kind = {flush_finish, flush_cancel,
+						  NULL};
+
+int kv_request_flush(struct kv_client *client, const struct kv_message *m)
+{
+	struct kv_server *server = client->server;
+	size_t bytes = m->header->count * sizeof(struct kv_key);
+	struct kv_space_info info;
+	struct kv_space *space;
+	struct flush *flush;
+	int r;
+
+	r = kv_request_keys(client, m);
+	if (r < 0)
+		return r;
+	r = kv_client_space(client, m->header->space, R_OK | X_OK, &space,
+			    &info);
+	if (r == -EACCES)
+		r = kv_client_space(client, m->header->space, W_OK | X_OK,
+				    &space, &info);
+	if (r == 0)
+		r = kv_request_new(client, m->header, &flush_kind,
+				   sizeof(*flush) + bytes, &flush);
+	if (r < 0) {
+		kv_reply_all(client, m->header, r);
+		return 0;
+	}
+	flush->space = space;
+	flush->flush.done = flushed;
+	flush->flush.arg = flush;
+	memcpy(flush->keys, server->keys, bytes);
+	kv_flush_submit(server->cache, space, &flush->flush);
+	/* Also if flushed() has run already: its mail waits for us. */
+	kv_request_pend(&flush->request, true);
+	return 0;
+}
+
+/* ---- prefetch: blocks that will be wanted in DRAM ---- */
+
+struct prefetch {
+	struct kv_request request; /* first */
+	struct kv_key *keys;	   /* behind the statuses */
+	struct kv_prefetch fetch;  /* last: has its statuses behind it */
+};
+
+static void fetched(struct kv_prefetch *fetch, void *arg)
+{
+	struct prefetch *prefetch = arg;
+
+	(void)fetch;
+	kv_mailbox_post(&prefetch->request.server->mailbox,
+			&prefetch->request.mail);
+}
+
+static void prefetch_finish(struct kv_request *request)
+{
+	struct prefetch *prefetch = (struct prefetch *)request;
+	struct wire_status *statuses = kv_reply_items(request->server);
+	uint32_t n = (uint32_t)prefetch->fetch.n;
+
+	if (request->client) {
+		for (uint32_t i = 0; i < n; i++)
+			statuses[i].status = prefetch->fetch.status[i];
+		kv_reply(request->client, &request->header, 0, n,
+			 n * sizeof(*statuses));
+	}
+	free(prefetch->keys);
+	kv_request_free(request);
+}
+
+/* A deadline that passes is the cache's to see: it ends what has not begun. */
+static void prefetch_cancel(struct kv_request *request, int status)
+{
+	struct prefetch *prefetch = (struct prefetch *)request;
+
+	(void)status;
+	kv_prefetch_cancel(request->server->cache, &prefetch->fetch);
+}
+
+static const struct kv_request_kind prefetch_kind = {prefetch_finish,
+						     prefetch_cancel, NULL};
+
+static int prefetch_begin(struct kv_client *client, const struct kv_message *m,
+			  struct kv_space *space)
+{
+	uint64_t now = kv_now_ns(), wait = m->header->arg;
+	size_t n = m->header->count;
+	struct prefetch *prefetch;
+	int r;
+
+	r = kv_request_new(client, m->header, &prefetch_kind,
+			   sizeof(*prefetch) + n * sizeof(int), &prefetch);
+	if (r < 0)
+		return r;
+	prefetch->keys = malloc((n + 1) * sizeof(*prefetch->keys));
+	if (!prefetch->keys) {
+		kv_request_free(&prefetch->request);
+		return -ENOMEM;
+	}
+	memcpy(prefetch->keys, client->server->keys,
+	       n * sizeof(*prefetch->keys));
+	prefetch->fetch.space = space;
+	prefetch->fetch.keys = prefetch->keys;
+	prefetch->fetch.n = n;
+	if (wait)
+		prefetch->fetch.deadline_ns =
+			wait > UINT64_MAX - now ? UINT64_MAX : now + wait;
+	prefetch->fetch.done = fetched;
+	prefetch->fetch.arg = prefetch;
+	kv_prefetch_submit(client->server->cache, &prefetch->fetch);
+	kv_request_pend(&prefetch->request, false);
+	return 0;
+}
+
+/* Few of them in DRAM are no sign that the rest will be of use. */
+static bool has_head(struct kv_client *client, const struct kv_message *m,
+		     struct kv_space *space)
+{
+	uint8_t states[WIRE_AHEAD_MIN];
+	size_t i = 0;
+
+	if (m->header->count < WIRE_AHEAD_MIN)
+		return false;
+	kv_probe(client->server->cache, space, client->server->keys,
+		 WIRE_AHEAD_MIN, states);
+	while (i < WIRE_AHEAD_MIN && states[i] == KV_DRAM)
+		i++;
+	return i == WIRE_AHEAD_MIN;
+}
+
+int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
+{
+	struct kv_space_info info;
+	struct kv_space *space;
+	int r;
+
+	r = kv_request_keys(client, m);
+	if (r < 0)
+		return r;
+	r = kv_client_space(client, m->header->space, R_OK | X_OK, &space,
+			    &info);
+	if (r < 0)
+		r = -ENOENT;
+	else if (m->header->flags & WIRE_AHEAD && !has_head(client, m, space))
+		r = -EAGAIN;
+	else
+		r = prefetch_begin(client, m, space);
+	if (r < 0)
+		kv_reply_all(client, m->header, r);
 	return 0;
 }
