@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * save.c - WIRE_STAGING, RESERVE, SAVE, SAVE_PART and DROP: blocks on
- * their way in.
+ * save.c - WIRE_STAGING, RESERVE, SAVE, SAVE_PART and DROP: blocks on their way
+ * in.  A message of blocks, or parts of blocks, is a saving, which ingest
+ * threads copy.
  *
- * OWNS      nothing: reservations are the client's, what is being copied is the
- *           saving's.
+ * OWNS      the fills of a saving's items and their references to partial
+ *           blocks, until they are sealed or dropped; a hold on the staging
+ *           they are copied from; the leases of what sealed and was reserved to
+ *           be held.  Reservations are the client's.
  *
  * STATES    of a block, and who has it:
  *
@@ -12,17 +15,63 @@
  *          RESERVED -> COPYING    prepare             (a saving)
  *          RESERVED -> RESERVED   prepare_part: more of it is to come
  *          RESERVED -> COPYING    prepare_part, with the last of its bytes
- *           COPYING -> (cache)    saving.c: sealed or dropped
+ *           COPYING -> (cache)    work: sealed or dropped
  *          RESERVED -> (cache)    kv_request_drop, or the client's end
+ *
+ *           of an item, which an ingest thread has from saving_start on:
+ *
+ *           COPYING -> SEALED     work: a block, or the part that completes one
+ *           COPYING -> TAKEN      work: another part
+ *           COPYING -> FAILED     work: the fill is dropped
+ *
+ *           of the request: see request.c; it is HELD with a lease at least.
  *
  * INVARIANTS
  *   (1) A SAVE item consumes its reservation, whatever becomes of it.
  *   (2) A SAVE_PART item consumes it only if that was the last part, or could
  *       not be read.
+ *   (3) A COPYING item is touched by its ingest thread alone, also when its
+ *       client is gone: it ends as if that were there.
+ *   (4) A block is leased in the critical section that seals it: there is no
+ *       moment at which it could be evicted in between.
+ *   (5) A part that could not be read is never counted as landed, and its block
+ *       leaves the client's reservations.
  *
- * LOCKING   none: control thread only.
+ * LOCKING   none: control thread only, but for items[] of a pending saving,
+ *           which belong to ingest threads, one each; the last of them, by
+ *           `left`, posts the saving's mail.
  */
-#include "fs/control/saving.h"
+#include "common/copy.h"
+#include "common/sigbus_guard.h"
+#include "fs/control/request.h"
+
+/* Filled in between saving_new and saving_start. */
+struct saving_item {
+	struct kv_ingest_job job; /* first; the saving's own */
+	struct saving *saving;
+	int status; /* 0: to be copied; else nothing else counts */
+	struct kv_key key;
+	struct kv_meta meta;
+	const uint8_t *from; /* in the staging */
+	/* A whole block: its fill, and whether to lease it. */
+	struct kv_fill *fill;
+	bool hold;
+	/* Or a part of this one: a reference, and which bytes. */
+	struct kv_partial_fill *partial;
+	uint64_t at, bytes;
+};
+
+struct saving {
+	struct kv_request request; /* first */
+	const struct kv_layout *layout;
+	struct kv_staging *staging; /* held; may be NULL */
+	uint64_t header_bytes;
+	struct kv_acquire *leases; /* of what is held; NULL: nothing may be */
+	_Atomic size_t left;
+	struct saving_item items[]; /* header.count */
+};
+
+/* ---- staging and reservations ---- */
 
 int kv_request_staging(struct kv_client *client, const struct kv_message *m)
 {
@@ -154,6 +203,295 @@ int kv_request_drop(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
+/* ---- copying, in ingest threads ---- */
+
+/* Header, and one digest over the file: its slot is complete. */
+static int seal(struct saving_item *item, struct kv_fill *fill,
+		const struct kv_digest *digest, bool hold)
+{
+	struct saving *saving = item->saving;
+	struct kv_tally *tally = &saving->request.server->tally;
+	int r;
+
+	if (hold)
+		kv_fill_hold(fill,
+			     &saving->leases->wants[item - saving->items]);
+	r = kv_fill_seal(saving->request.server->cache, fill, &item->key,
+			 &item->meta, saving->header_bytes, digest);
+	if (r == 0) {
+		tally->saved++;
+		tally->saved_bytes +=
+			saving->header_bytes + saving->layout->payload;
+	}
+	return r == 1 ? -EEXIST : r;
+}
+
+/* A client may punch a hole in its staging while it is read, sealed or not:
+ * where no 2 MiB page is free for the hole the kernel answers with SIGBUS. */
+struct reading {
+	struct kv_hash *hash; /* NULL: copy only */
+	void *dst;
+	const void *src;
+	size_t n;
+};
+
+static int read_staging(void *arg)
+{
+	struct reading *reading = arg;
+
+	if (reading->hash)
+		kv_hash_copy(reading->hash, reading->dst, reading->src,
+			     reading->n);
+	else
+		kv_copy_stream(reading->dst, reading->src, reading->n);
+	return 0;
+}
+
+/* Make the block in its slot: header, tensors, digest over both. */
+static int copy_whole(struct saving_item *item, struct kv_hash *hash)
+{
+	struct saving *saving = item->saving;
+	struct kv_fill *fill = kv_steal(item->fill);
+	uint8_t *file = kv_fill_data(fill);
+	struct kv_digest digest;
+	int r;
+
+	r = kv_block_header_write(saving->layout, &item->key, &item->meta,
+				  file);
+	if (r == 0) {
+		kv_hash_begin(hash);
+		kv_hash_update(hash, file, saving->header_bytes);
+		r = kv_sigbus_guard(
+			read_staging,
+			&(struct reading){hash, file + saving->header_bytes,
+					  item->from, saving->layout->payload});
+	}
+	if (r < 0) {
+		kv_fill_drop(saving->request.server->cache, fill);
+		return r;
+	}
+	digest = kv_hash_end(hash);
+	return seal(item, fill, &digest, item->hold);
+}
+
+/* Parts come in any order: the digest is made when all are there. */
+static int seal_parts(struct saving_item *item, struct kv_hash *hash)
+{
+	struct saving *saving = item->saving;
+	struct kv_fill *fill = kv_steal(item->partial->fill);
+	uint8_t *file = kv_fill_data(fill);
+	struct kv_digest digest;
+	int r;
+
+	r = kv_block_header_write(saving->layout, &item->key, &item->meta,
+				  file);
+	if (r < 0) {
+		kv_fill_drop(saving->request.server->cache, fill);
+		return r;
+	}
+	kv_hash_begin(hash);
+	kv_hash_update(hash, file,
+		       saving->header_bytes + saving->layout->payload);
+	digest = kv_hash_end(hash);
+	return seal(item, fill, &digest, item->hold);
+}
+
+static int copy_part(struct saving_item *item, struct kv_hash *hash)
+{
+	struct kv_partial_fill *partial = item->partial;
+	uint8_t *tensors =
+		kv_fill_data(partial->fill) + item->saving->header_bytes;
+	int r;
+
+	r = kv_sigbus_guard(read_staging,
+			    &(struct reading){NULL, tensors + item->at,
+					      item->from, item->bytes});
+	if (r < 0)
+		return r;
+	if (!kv_partial_fill_landed(partial, item->bytes))
+		return WIRE_TAKEN;
+	return seal_parts(item, hash);
+}
+
+static void work(struct kv_ingest_job *job, struct kv_hash *hash)
+{
+	struct saving_item *item = kv_container(job, struct saving_item, job);
+	struct saving *saving = item->saving;
+
+	item->status =
+		item->partial ? copy_part(item, hash) : copy_whole(item, hash);
+	/* After this the saving may be gone, unless we are the last. */
+	if (atomic_fetch_sub(&saving->left, 1) == 1)
+		kv_mailbox_post(&saving->request.server->mailbox,
+				&saving->request.mail);
+}
+
+/* ---- leases of what is held ---- */
+
+static size_t held(const struct saving *saving)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; saving->leases && i < saving->leases->n; i++)
+		n += saving->leases->wants[i].status == 0;
+	return n;
+}
+
+static void give_back(struct saving *saving)
+{
+	struct kv_request *request = &saving->request;
+
+	if (saving->leases) {
+		kv_acquire_release(request->server->cache, saving->leases);
+		if (request->client)
+			request->client->n_wants -= saving->leases->n;
+		free(saving->leases);
+	}
+	kv_request_free(request);
+}
+
+static void release(struct kv_request *request, bool forced)
+{
+	struct saving *saving = (struct saving *)request;
+
+	if (forced)
+		request->server->tally.forced_releases += held(saving);
+	give_back(saving);
+}
+
+/* Room for as many as there are items; none is leased yet. */
+static int leases_new(struct kv_client *client, size_t n,
+		      struct kv_acquire **ret_leases)
+{
+	struct kv_acquire *leases;
+
+	if (client->n_wants + n > KV_CLIENT_WANTS)
+		return -ENOSPC;
+	leases = calloc(1, sizeof(*leases) + n * sizeof(leases->wants[0]));
+	if (!leases)
+		return -ENOMEM;
+	leases->n = n;
+	for (size_t i = 0; i < n; i++)
+		leases->wants[i].status = -ENOENT;
+	client->n_wants += n;
+	*ret_leases = leases;
+	return 0;
+}
+
+/* ---- the request ---- */
+
+/* Its parts will never all come. */
+static void forget_partial(struct saving *saving, struct saving_item *item)
+{
+	struct kv_client *client = saving->request.client;
+	uint32_t space = saving->request.header.space;
+	const struct kv_reservation *there;
+
+	if (!client)
+		return;
+	there = kv_reservations_find(&client->reservations, space, &item->key);
+	if (there && there->partial == item->partial)
+		kv_reservation_drop(saving->request.server->cache,
+				    kv_reservations_take(&client->reservations,
+							 space, &item->key));
+}
+
+static void put_parts(struct saving *saving)
+{
+	for (uint32_t i = 0; i < saving->request.header.count; i++) {
+		struct saving_item *item = &saving->items[i];
+
+		if (!item->partial)
+			continue;
+		if (item->status < 0)
+			forget_partial(saving, item);
+		kv_partial_fill_put(kv_steal(item->partial));
+	}
+}
+
+static void finish(struct kv_request *request)
+{
+	struct saving *saving = (struct saving *)request;
+	struct wire_status *statuses = kv_reply_items(request->server);
+	uint32_t n = request->header.count;
+
+	put_parts(saving);
+	if (request->client) {
+		for (uint32_t i = 0; i < n; i++)
+			statuses[i].status = saving->items[i].status;
+		kv_reply(request->client, &request->header, 0, n,
+			 n * sizeof(*statuses));
+	}
+	kv_staging_put(kv_steal(saving->staging));
+	if (!request->client || request->release || held(saving) == 0)
+		give_back(saving);
+}
+
+static const struct kv_request_kind kind = {finish, NULL, release};
+
+/*
+ * A saving of the message @m in the space of @info, with its items zeroed and
+ * the client's staging held.  -ENOSPC, -ENOMEM.
+ */
+static int saving_new(struct kv_client *client, const struct kv_message *m,
+		      const struct kv_space_info *info,
+		      struct saving **ret_saving)
+{
+	uint32_t n = m->header->count;
+	struct saving *saving;
+	int r;
+
+	r = kv_request_new(client, m->header, &kind,
+			   sizeof(*saving) + n * sizeof(saving->items[0]),
+			   &saving);
+	if (r < 0)
+		return r;
+	if (client->reservations.holds) {
+		r = leases_new(client, n, &saving->leases);
+		client->last_acquire =
+			KV_MAX(client->last_acquire, m->header->tag);
+	}
+	if (r < 0) {
+		kv_request_free(&saving->request);
+		return r;
+	}
+	saving->layout = info->layout;
+	saving->header_bytes = kv_block_header_bytes(info->layout);
+	saving->staging = client->staging;
+	if (saving->staging)
+		kv_staging_hold(saving->staging);
+	for (uint32_t i = 0; i < n; i++) {
+		saving->items[i].saving = saving;
+		saving->items[i].job.work = work;
+	}
+	*ret_saving = saving;
+	return 0;
+}
+
+/* Copy what is to be copied, reply, and keep the request as long as something
+ * of it is leased. */
+static void saving_start(struct saving *saving)
+{
+	uint32_t n = saving->request.header.count;
+	size_t copies = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		copies += saving->items[i].fill || saving->items[i].partial;
+	if (copies == 0) {
+		finish(&saving->request);
+		return;
+	}
+	atomic_init(&saving->left, copies);
+	kv_request_pend(&saving->request, false);
+	/* An item's fill is its thread's from here on: look at the status. */
+	for (uint32_t i = 0; i < n; i++)
+		if (saving->items[i].status == 0)
+			kv_ingest_add(saving->request.server->ingest,
+				      &saving->items[i].job);
+}
+
+/* ---- the messages ---- */
+
 /* The client's reservation for @wire: of a whole block, or of one in parts. */
 static const struct kv_reservation *find(struct kv_client *client,
 					 uint32_t space,
@@ -170,8 +508,8 @@ static const struct kv_reservation *find(struct kv_client *client,
 
 /* Everything but the reservation is right with @wire, of which @bytes are in
  * the staging: fill in @item. */
-static int check(struct kv_saving *saving, const struct wire_save *wire,
-		 uint64_t bytes, struct kv_saving_item *item)
+static int check(struct saving *saving, const struct wire_save *wire,
+		 uint64_t bytes, struct saving_item *item)
 {
 	const struct kv_layout *layout = saving->layout;
 
@@ -192,8 +530,8 @@ static int check(struct kv_saving *saving, const struct wire_save *wire,
 	return 0;
 }
 
-static void prepare(struct kv_saving *saving, const struct wire_save *wire,
-		    struct kv_saving_item *item)
+static void prepare(struct saving *saving, const struct wire_save *wire,
+		    struct saving_item *item)
 {
 	struct kv_client *client = saving->request.client;
 	uint32_t space = saving->request.header.space;
@@ -236,7 +574,7 @@ static void give_up(struct kv_client *client, const struct kv_message *m,
 
 /* What the blocks of @m are saved by, if its sender may. */
 static int begin_saving(struct kv_client *client, const struct kv_message *m,
-			struct kv_saving **ret_saving)
+			struct saving **ret_saving)
 {
 	struct kv_space_info info;
 	struct kv_space *space;
@@ -246,13 +584,13 @@ static int begin_saving(struct kv_client *client, const struct kv_message *m,
 			    &info);
 	if (r == 0 && !info.layout)
 		r = -EINVAL;
-	return r < 0 ? r : kv_saving_new(client, m, &info, ret_saving);
+	return r < 0 ? r : saving_new(client, m, &info, ret_saving);
 }
 
 int kv_request_save(struct kv_client *client, const struct kv_message *m)
 {
 	const struct wire_save *wire = m->items;
-	struct kv_saving *saving;
+	struct saving *saving;
 	int r;
 
 	r = begin_saving(client, m, &saving);
@@ -262,7 +600,7 @@ int kv_request_save(struct kv_client *client, const struct kv_message *m)
 	}
 	for (uint32_t i = 0; i < m->header->count; i++)
 		prepare(saving, &wire[i], &saving->items[i]);
-	kv_saving_start(saving);
+	saving_start(saving);
 	return 0;
 }
 
@@ -275,8 +613,8 @@ static void all_claimed(struct kv_client *client, uint32_t space,
 		kv_reservations_take(&client->reservations, space, key));
 }
 
-static void prepare_part(struct kv_saving *saving, const struct wire_part *wire,
-			 struct kv_saving_item *item)
+static void prepare_part(struct saving *saving, const struct wire_part *wire,
+			 struct saving_item *item)
 {
 	struct kv_client *client = saving->request.client;
 	uint32_t space = saving->request.header.space;
@@ -301,7 +639,7 @@ static void prepare_part(struct kv_saving *saving, const struct wire_part *wire,
 int kv_request_save_part(struct kv_client *client, const struct kv_message *m)
 {
 	const struct wire_part *wire = m->items;
-	struct kv_saving *saving;
+	struct saving *saving;
 	int r;
 
 	r = begin_saving(client, m, &saving);
@@ -311,6 +649,6 @@ int kv_request_save_part(struct kv_client *client, const struct kv_message *m)
 	}
 	for (uint32_t i = 0; i < m->header->count; i++)
 		prepare_part(saving, &wire[i], &saving->items[i]);
-	kv_saving_start(saving);
+	saving_start(saving);
 	return 0;
 }
