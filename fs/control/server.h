@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * server.h - what all connections of a control socket share.
+ * server.h - what all connections of a control socket share: its name, the
+ * mailbox, the state of the control thread.
  *
  * Everything here belongs to the control thread, except what says otherwise.
  */
@@ -9,16 +10,62 @@
 
 #include <stdatomic.h>
 #include <sys/queue.h>
+#include <sys/types.h>
 
 #include "cache/cache.h"
 #include "fs/control/control.h"
 #include "fs/control/deadline.h"
 #include "fs/control/ingest.h"
-#include "fs/control/mail.h"
 #include "common/wire.h"
 
 #define kv_container(pointer, type, member) \
 	((type *)((char *)(pointer)-offsetof(type, member)))
+
+/* ---- work handed over to the control thread by other threads ---- */
+
+/* In the sender's memory; the control thread's from post until @run. */
+struct kv_mail {
+	struct kv_mail *next;
+	void (*run)(struct kv_mail *mail); /* may free it, and may post */
+};
+
+struct kv_mailbox {
+	pthread_mutex_t lock;
+	struct kv_mail *first, **last; /* lock */
+	int fd; /* fixed after init; readable while there is mail */
+};
+
+int kv_mailbox_init(struct kv_mailbox *box); /* -EMFILE, -ENFILE, -ENOMEM */
+void kv_mailbox_fini(struct kv_mailbox *box);
+
+/* Any thread; never blocks, never fails. */
+void kv_mailbox_post(struct kv_mailbox *box, struct kv_mail *mail);
+
+/* Run what is there now, in the order of posting.  One thread only. */
+void kv_mailbox_run(struct kv_mailbox *box);
+
+/* ---- the control socket's name in the file system ---- */
+
+struct kv_listener {
+	int fd; /* non-blocking, listening; -1: closed */
+	char *path;
+	bool made_dir; /* the directory it is in is ours, too */
+	dev_t dev;
+	ino_t ino;
+};
+
+/*
+ * As kv_control_start has it: makes missing parents, sweeps a dead socket,
+ * listens with mode 0666.  On failure *@ret_why may be a message.
+ */
+int kv_listener_open(struct kv_listener *listener, const char *path,
+		     char **ret_why);
+
+/* Close, and remove the name if it is still this socket's, and the directory
+ * if we made it and it is empty.  A closed one is fine. */
+void kv_listener_close(struct kv_listener *listener);
+
+/* ---- the control thread ---- */
 
 /* What an epoll event points to. */
 struct kv_watch {

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "fs/control/ingest.h"
-#include "fs/control/mail.h"
+#include "fs/control/server.h"
 
 enum { N = 2000 };
 

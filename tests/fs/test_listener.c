@@ -17,7 +17,7 @@
 #include <sys/un.h>
 #include <cmocka.h>
 
-#include "fs/control/listener.h"
+#include "fs/control/server.h"
 
 static char dir[64], path[96];
 static struct kv_listener listener;
