@@ -14,7 +14,7 @@
 #include <stdio.h>
 
 #include "fs/mount/attr.h"
-#include "fs/mount/handle.h"
+#include "fs/mount/open.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
 #include "fs/mount/snapshots.h"

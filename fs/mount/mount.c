@@ -17,8 +17,8 @@
 #include <sys/stat.h>
 
 #include "fs/control/control.h"
-#include "fs/mount/handle.h"
 #include "fs/mount/hidden.h"
+#include "fs/mount/open.h"
 #include "fs/mount/mount.h"
 #include "fs/mount/node.h"
 #include "fs/mount/notify.h"

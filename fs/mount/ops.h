@@ -26,7 +26,7 @@ void kv_fs_releasedir(fuse_req_t req, fuse_ino_t ino,
 void kv_fs_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync,
 		    struct fuse_file_info *fi);
 
-/* setattr.c */
+/* attr.c */
 void kv_fs_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void kv_fs_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr,
 		   int to_set, struct fuse_file_info *fi);
@@ -63,7 +63,7 @@ void kv_fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 void kv_fs_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size);
 void kv_fs_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
 
-/* refuse.c: calls that no file of this tree has */
+/* tree.c: calls that no file of this tree has */
 void kv_fs_symlink(fuse_req_t req, const char *target, fuse_ino_t parent,
 		   const char *name);
 void kv_fs_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent,

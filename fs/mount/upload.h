@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * upload.h - names of files that are being written through the mount.
+ * upload.h - files that are being written through the mount, and their names.
  *
  * Four kinds of names are written: a block's own, `.<key>.<suffix>` beside it
  * (as rsync makes them, renamed onto the key later), `.layout`, and
@@ -14,9 +14,25 @@
 
 #include <sys/stat.h>
 
+#include "common/block.h"
 #include "fs/mount/draft.h"
 #include "fs/mount/fuse.h"
-#include "fs/mount/name.h"
+
+enum kv_name_kind {
+	KV_NAME_KEY,
+	KV_NAME_TEMP,
+	KV_NAME_LAYOUT,
+	KV_NAME_LAYOUT_TEMP,
+};
+
+struct kv_name {
+	enum kv_name_kind kind;
+	struct kv_key key; /* len 0: a layout */
+};
+
+/* @byte: of the two-digit directory, -1: the space's own directory.  -EINVAL:
+ * none of the four, or the key belongs in another directory; -ENAMETOOLONG. */
+int kv_name_parse(const char *text, int byte, struct kv_name *ret_name);
 
 #define KV_UPLOADS_MAX 4096 /* at a time; then ENFILE */
 

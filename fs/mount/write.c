@@ -14,8 +14,8 @@
 #include <fcntl.h>
 
 #include "fs/mount/attr.h"
-#include "fs/mount/handle.h"
 #include "fs/mount/hidden.h"
+#include "fs/mount/open.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
 

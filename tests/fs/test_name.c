@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "fs/mountpoint.h"
-#include "fs/mount/name.h"
+#include "fs/mount/upload.h"
 #include "fs/mount/node.h"
 
 #define K "ab000000000000000000000000000001"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names in the tree: only the one form of a key is one. */
-#include "fs/mount/name.h"
+#include "fs/mount/upload.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_key(const char *text)

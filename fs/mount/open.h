@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * handle.h - what a file or directory that is open through the mount holds.
+ * open.h - what a file or directory that is open through the mount holds.
  */
-#ifndef KV_FS_MOUNT_HANDLE_H
-#define KV_FS_MOUNT_HANDLE_H
+#ifndef KV_FS_MOUNT_OPEN_H
+#define KV_FS_MOUNT_OPEN_H
 
 #include <sys/queue.h>
 
