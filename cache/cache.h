@@ -34,7 +34,7 @@ struct kv_cache_config {
 	uint64_t segment;  /* bytes */
 	enum kv_hugepages hugepages;
 	enum kv_writeback writeback;
-	const char *evict;  /* policy name: "lhd", "flru", "lru" */
+	const char *evict;  /* one of kv_policy_name */
 	uint64_t scrub;	    /* bytes a second */
 	uint64_t ssd_write; /* bytes a day */
 	bool read_only;

@@ -160,7 +160,7 @@ int main(int argc, char **argv)
 		return complain(why, r);
 	switch (options.action) {
 	case KV_SHOW_HELP:
-		fputs(kv_options_help, stdout);
+		kv_options_help(stdout);
 		break;
 	case KV_SHOW_VERSION:
 		printf("kvfs %s\n", KV_VERSION);

@@ -8,6 +8,8 @@
  *   (1) Whatever is not understood is refused, by name, before anything on
  *       disk is looked at for writing.
  *   (2) After a successful parse every field has its final value.
+ *   (3) A word of -o that takes a value is refused without one, and the
+ *       reverse.
  *
  * LOCKING   none: runs before any thread; getopt's state is the process's.
  */
@@ -17,22 +19,297 @@
 #include <sys/un.h>
 #include <sys/vfs.h>
 
+#include "cache/evict/policy.h"
 #include "fs/options.h"
-#include "fs/words.h"
+#include "fs/base/quantity.h"
 
-const char kv_options_help[] =
-	"usage: kvfs [-f] [-d] [-o OPTION,...] STORE MOUNTPOINT\n"
-	"\n"
-	"  -f  stay in the foreground    -d  foreground, show FUSE requests\n"
-	"  -h  this help                 -V  version\n"
-	"\n"
-	"options: dram=SIZE ssd=SIZE segment=SIZE hugepages=auto|on|off\n"
-	"  writeback=all|reuse|none evict=lhd|flru|lru scrub=RATE "
-	"ssd_write=SIZE\n"
-	"  arena=sealed|rw control=PATH allow_other uid=N gid=N umask=OCTAL "
-	"ro\n"
-	"SIZE: digits with K, M, G, T, or % of memory (dram) or disk (ssd).\n"
-	"MOUNTPOINT `none` serves the control socket only.  See kvfs(1).\n";
+/* A size whose limits depend on the machine: kept as typed, for messages. */
+struct size {
+	struct kv_quantity quantity;
+	char *text; /* NULL: not given */
+};
+
+struct parsing {
+	struct kv_options options;
+	bool by_mount; /* called as mount.kvfs */
+	bool sloppy;   /* -s: unknown words are passed over */
+	struct size dram, ssd;
+	char *control;
+};
+
+__attribute__((format(printf, 2, 3))) static int refuse(char **ret_why,
+							const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	if (vasprintf(ret_why, format, args) < 0)
+		*ret_why = NULL;
+	va_end(args);
+	return -EINVAL;
+}
+
+/* ---- the words of -o ---- */
+
+struct word {
+	const char *name;
+	/* Put @value (NULL: this word has none) to @where: 0, or -errno with
+	 * the reason in *@ret_why, a constant. */
+	int (*take)(const struct word *word, void *where, const char *value,
+		    const char **ret_why);
+	size_t where;	    /* in struct parsing */
+	const char *values; /* as the usage shows them; NULL: takes none */
+};
+
+static int take_size(const struct word *word, void *where, const char *value,
+		     const char **ret_why)
+{
+	struct size *size = where;
+	int r = kv_quantity_parse(value, &size->quantity);
+
+	(void)word;
+	*ret_why = r == -ERANGE ? "too large"
+		   : r < 0	? "not a size (digits, then K, M, G, T or %)"
+				: "out of memory";
+	if (r < 0)
+		return r;
+	free(size->text);
+	size->text = strdup(value);
+	return size->text ? 0 : -ENOMEM;
+}
+
+static int take_bytes(const struct word *word, void *where, const char *value,
+		      const char **ret_why)
+{
+	int r = kv_bytes_parse(value, where);
+
+	(void)word;
+	*ret_why = r == -ERANGE ? "too large"
+				: "not a size (digits, then K, M, G or T)";
+	return r;
+}
+
+static int take_segment(const struct word *word, void *where, const char *value,
+			const char **ret_why)
+{
+	uint64_t *bytes = where;
+	int r = take_bytes(word, where, value, ret_why);
+
+	if (r < 0)
+		return r;
+	*ret_why = "less than 8M";
+	if (*bytes < KV_SEGMENT_MIN)
+		return -EINVAL;
+	*bytes -= *bytes % KV_SEGMENT_UNIT;
+	return 0;
+}
+
+/* The place of @value among @word's values becomes an enumerator. */
+static int take_choice(const struct word *word, void *where, const char *value,
+		       const char **ret_why)
+{
+	const char *choice = word->values;
+	unsigned *place = where;
+	size_t len;
+
+	*ret_why = word->values;
+	for (unsigned i = 0; *choice; i++) {
+		len = strcspn(choice, "|");
+		if (strlen(value) == len && !memcmp(value, choice, len)) {
+			*place = i;
+			return 0;
+		}
+		choice += len + (choice[len] == '|');
+	}
+	return -EINVAL;
+}
+
+static int take_policy(const struct word *word, void *where, const char *value,
+		       const char **ret_why)
+{
+	const char **policy = where, *name;
+
+	(void)word;
+	*ret_why = "no policy of this name";
+	for (unsigned i = 0; (name = kv_policy_name(i)); i++)
+		if (!strcmp(value, name)) {
+			*policy = name;
+			return 0;
+		}
+	return -EINVAL;
+}
+
+static int take_path(const struct word *word, void *where, const char *value,
+		     const char **ret_why)
+{
+	char **path = where;
+
+	(void)word;
+	free(*path);
+	*path = strdup(value);
+	*ret_why = "out of memory";
+	return *path ? 0 : -ENOMEM;
+}
+
+static int take_id(const struct word *word, void *where, const char *value,
+		   const char **ret_why)
+{
+	uint64_t n = 0;
+	int r = kv_number_parse(value, 10, UINT32_MAX - 1, &n);
+
+	(void)word;
+	*ret_why = "not a number from 0 to 4294967294";
+	if (r == 0)
+		*(uint32_t *)where = (uint32_t)n;
+	return r;
+}
+
+static int take_mode(const struct word *word, void *where, const char *value,
+		     const char **ret_why)
+{
+	uint64_t n = 0;
+	int r = kv_number_parse(value, 8, 0777, &n);
+
+	(void)word;
+	*ret_why = "not an octal number up to 777";
+	if (r == 0)
+		*(uint32_t *)where = (uint32_t)n;
+	return r;
+}
+
+static int take_yes(const struct word *word, void *where, const char *value,
+		    const char **ret_why)
+{
+	(void)word;
+	(void)value;
+	(void)ret_why;
+	*(bool *)where = true;
+	return 0;
+}
+
+static int take_no(const struct word *word, void *where, const char *value,
+		   const char **ret_why)
+{
+	(void)word;
+	(void)value;
+	(void)ret_why;
+	*(bool *)where = false;
+	return 0;
+}
+
+static int take_remote(const struct word *word, void *where, const char *value,
+		       const char **ret_why)
+{
+	(void)word;
+	(void)where;
+	(void)value;
+	*ret_why = "this version has no remote tier";
+	return -EINVAL;
+}
+
+#define AT(field) offsetof(struct parsing, field)
+
+static const struct word known[] = {
+	{"dram", take_size, AT(dram), "SIZE"},
+	{"ssd", take_size, AT(ssd), "SIZE"},
+	{"segment", take_segment, AT(options.segment), "SIZE"},
+	{"hugepages", take_choice, AT(options.hugepages), "auto|on|off"},
+	{"writeback", take_choice, AT(options.writeback), "all|reuse|none"},
+	{"evict", take_policy, AT(options.evict), "POLICY"},
+	{"scrub", take_bytes, AT(options.scrub), "RATE"},
+	{"ssd_write", take_bytes, AT(options.ssd_write), "SIZE"},
+	{"arena", take_choice, AT(options.rw_arena), "sealed|rw"},
+	{"control", take_path, AT(control), "PATH"},
+	{"uid", take_id, AT(options.uid), "N"},
+	{"gid", take_id, AT(options.gid), "N"},
+	{"umask", take_mode, AT(options.umask), "OCTAL"},
+	{"allow_other", take_yes, AT(options.allow_other), NULL},
+	{"ro", take_yes, AT(options.read_only), NULL},
+	{"rw", take_no, AT(options.read_only), NULL},
+	{"noexec", take_yes, AT(options.noexec), NULL},
+	{"remote", take_remote, 0, "URL"},
+};
+
+/* What mount(8) and fstab say to every filesystem.  A mount of kvfs has no
+ * device files, no set-uid programs and no access times in the kernel. */
+static bool is_standard(const char *word)
+{
+	static const char *const words[] = {"defaults",	  "default_permissions",
+					    "nofail",	  "_netdev",
+					    "auto",	  "noauto",
+					    "atime",	  "noatime",
+					    "relatime",	  "norelatime",
+					    "nodiratime", "diratime",
+					    "lazytime",	  "nolazytime",
+					    "suid",	  "nosuid",
+					    "dev",	  "nodev",
+					    "exec",	  "user",
+					    "users",	  "nouser",
+					    "owner",	  "group",
+					    "async",	  "silent",
+					    "loud",	  "strictatime",
+					    "nosymfollow"};
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(words); i++)
+		if (strcmp(word, words[i]) == 0)
+			return true;
+	return strncmp(word, "x-", 2) == 0 || strncmp(word, "X-", 2) == 0 ||
+	       strncmp(word, "comment=", 8) == 0 ||
+	       strncmp(word, "user=", 5) == 0;
+}
+
+static const struct word *find_word(const char *name, size_t len)
+{
+	for (size_t i = 0; i < KV_ARRAY_LEN(known); i++)
+		if (strlen(known[i].name) == len &&
+		    !memcmp(known[i].name, name, len))
+			return &known[i];
+	return NULL;
+}
+
+static int parse_word(struct parsing *p, const char *text, char **ret_why)
+{
+	const char *equals = strchr(text, '=');
+	size_t len = equals ? (size_t)(equals - text) : strlen(text);
+	const struct word *word = find_word(text, len);
+	const char *why = NULL;
+
+	if (!word) {
+		if (is_standard(text) || p->sloppy)
+			return 0;
+		return refuse(ret_why, "%s: unknown option", text);
+	}
+	if (word->values && (!equals || !equals[1]))
+		return refuse(ret_why, "%s: needs a value", text);
+	if (!word->values && equals)
+		return refuse(ret_why, "%s: takes no value", text);
+	if (word->take(word, (char *)p + word->where,
+		       equals ? equals + 1 : NULL, &why) == 0)
+		return 0;
+	return refuse(ret_why, "%s: %s%s", text,
+		      why == word->values ? "not one of " : "", why);
+}
+
+/* One argument of -o; the same word again replaces the one before. */
+static int parse_words(struct parsing *p, const char *text, char **ret_why)
+{
+	_cleanup_(kv_freep) char *copy = strdup(text);
+	char *rest = copy, *word;
+	int r;
+
+	if (!copy)
+		return -ENOMEM;
+	while ((word = strsep(&rest, ","))) {
+		if (!*word)
+			continue;
+		r = parse_word(p, word, ret_why);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* ---- what needs to know the machine: percentages, limits, defaults ---- */
 
 static uint64_t memory_bytes(void)
 {
@@ -49,13 +326,13 @@ static void disk_bytes(const char *path, uint64_t *ret_total,
 	char *slash;
 
 	*ret_total = *ret_free = 0;
-	while (p != NULL && statfs(p, &fs) < 0) {
+	while (p && statfs(p, &fs) < 0) {
 		slash = strrchr(p, '/');
-		if (slash == NULL || errno != ENOENT || slash[1] == '\0')
+		if (!slash || errno != ENOENT || !slash[1])
 			return;
 		slash[slash == p] = '\0';
 	}
-	if (p == NULL)
+	if (!p)
 		return;
 	*ret_total = (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize;
 	*ret_free = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
@@ -69,94 +346,87 @@ static char *absolute(const char *path)
 	if (path[0] == '/')
 		return strdup(path);
 	cwd = getcwd(NULL, 0);
-	if (cwd == NULL || asprintf(&out, "%s/%s", cwd, path) < 0)
+	if (!cwd || asprintf(&out, "%s/%s", cwd, path) < 0)
 		return NULL;
 	return out;
 }
 
-__attribute__((format(printf, 2, 3))) static int refuse(char **ret_why,
-							const char *format, ...)
+static uint64_t settle(const struct size *size, uint64_t whole,
+		       uint64_t otherwise)
 {
-	va_list args;
-
-	va_start(args, format);
-	if (vasprintf(ret_why, format, args) < 0)
-		*ret_why = NULL;
-	va_end(args);
-	return -EINVAL;
+	if (!size->text)
+		return otherwise;
+	return size->quantity.percent ? whole / 100 * size->quantity.value
+				      : size->quantity.value;
 }
 
-/* Percentages, limits and defaults: what needs to know the machine. */
-static int settle_dram(struct kv_options *o, const struct kv_words *words,
-		       char **ret_why)
+static int settle_dram(struct parsing *p, char **ret_why)
 {
 	uint64_t memory = memory_bytes();
+	struct kv_options *o = &p->options;
 
-	o->dram = !words->dram_given	? memory / 4
-		  : words->dram.percent ? memory / 100 * words->dram.value
-					: words->dram.value;
-	if (!words->dram_given)
-		o->dram = KV_MAX(o->dram, KV_DRAM_MIN);
+	o->dram = settle(&p->dram, memory, KV_MAX(memory / 4, KV_DRAM_MIN));
 	if (o->dram < KV_DRAM_MIN)
 		return refuse(ret_why,
 			      "dram=%s: less than 16M, every byte passes "
 			      "through it",
-			      words->dram_text);
+			      p->dram.text);
 	if (o->dram > memory)
 		return refuse(ret_why, "dram=%s: the machine has only %lluM",
-			      words->dram_text,
+			      p->dram.text ? p->dram.text : "16M",
 			      (unsigned long long)(memory >> 20));
 	return 0;
 }
 
-static int settle_ssd(struct kv_options *o, const struct kv_words *words,
-		      char **ret_why)
+static int settle_ssd(struct parsing *p, char **ret_why)
 {
+	struct kv_options *o = &p->options;
 	uint64_t total, room;
 
 	disk_bytes(o->store, &total, &room);
-	o->ssd_given = words->ssd_given;
-	o->ssd = !words->ssd_given    ? room / 2
-		 : words->ssd.percent ? total / 100 * words->ssd.value
-				      : words->ssd.value;
-	if (words->ssd_given && o->ssd > 0 && o->ssd < KV_SSD_MIN)
+	o->ssd_given = p->ssd.text;
+	o->ssd = settle(&p->ssd, total, room / 2);
+	if (o->ssd_given && o->ssd > 0 && o->ssd < KV_SSD_MIN)
 		return refuse(ret_why, "ssd=%s: less than 16M (0: no SSD tier)",
-			      words->ssd_text);
+			      p->ssd.text);
 	return 0;
 }
 
-static int settle_paths(struct kv_options *o, const struct kv_words *words,
-			char **argv, char **ret_why)
+static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 {
-	if (argv[0][0] == '\0')
+	struct kv_options *o = &p->options;
+	bool none = !strcmp(argv[1], "none");
+
+	if (!argv[0][0])
 		return refuse(ret_why, "STORE is empty");
-	if (argv[1][0] == '\0')
+	if (!argv[1][0])
 		return refuse(ret_why, "MOUNTPOINT is empty");
 	o->store = absolute(argv[0]);
-	if (strcmp(argv[1], "none") != 0)
+	if (!none)
 		o->mountpoint = strdup(argv[1]);
-	if (words->control != NULL)
-		o->control = absolute(words->control);
-	if (o->store == NULL ||
-	    (strcmp(argv[1], "none") != 0 && o->mountpoint == NULL) ||
-	    (words->control != NULL && o->control == NULL))
+	if (p->control)
+		o->control = absolute(p->control);
+	if (!o->store || (!none && !o->mountpoint) ||
+	    (p->control && !o->control))
 		return refuse(ret_why, "out of memory");
-	if (o->control != NULL &&
+	if (o->control &&
 	    strlen(o->control) >= sizeof(((struct sockaddr_un *)0)->sun_path))
 		return refuse(ret_why,
 			      "control=%s: longer than a socket's path may be",
-			      words->control);
+			      p->control);
 	return 0;
 }
 
-/* The letters before and after the positionals; -o goes to words.c. */
-static int parse_letters(int argc, char **argv, struct kv_options *o,
-			 struct kv_words *words, char **ret_why)
+/* ---- the command line ---- */
+
+/* The letters before and after the positionals. */
+static int parse_letters(struct parsing *p, int argc, char **argv,
+			 char **ret_why)
 {
 	static const struct option longs[] = {{"help", 0, NULL, 'h'},
 					      {"version", 0, NULL, 'V'},
 					      {NULL, 0, NULL, 0}};
-	const char *letters = words->by_mount ? ":o:fsnvt:N:rwhV" : ":o:fdhV";
+	const char *letters = p->by_mount ? ":o:fsnvt:N:rwhV" : ":o:fdhV";
 	int c, r;
 
 	optind = 0; /* glibc: begin anew, tests parse more than once */
@@ -164,27 +434,27 @@ static int parse_letters(int argc, char **argv, struct kv_options *o,
 	while ((c = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
 		switch (c) {
 		case 'o':
-			r = kv_words_parse(words, o, optarg, ret_why);
+			r = parse_words(p, optarg, ret_why);
 			if (r < 0)
 				return r;
 			break;
 		case 'f':
-			o->foreground = true;
+			p->options.foreground = true;
 			break;
 		case 'd':
-			o->foreground = o->debug = true;
+			p->options.foreground = p->options.debug = true;
 			break;
 		case 'h':
-			o->action = KV_SHOW_HELP;
+			p->options.action = KV_SHOW_HELP;
 			return 0;
 		case 'V':
-			o->action = KV_SHOW_VERSION;
+			p->options.action = KV_SHOW_VERSION;
 			return 0;
 		case 's':
-			words->sloppy = true;
+			p->sloppy = true;
 			break;
 		case 'r':
-			o->read_only = true;
+			p->options.read_only = true;
 			break;
 		case 'n':
 		case 'v':
@@ -214,12 +484,12 @@ static bool called_by_mount(const char *name)
 	return strcmp(slash != NULL ? slash + 1 : name, "mount.kvfs") == 0;
 }
 
-static int parse(int argc, char **argv, struct kv_options *o,
-		 struct kv_words *words, char **ret_why)
+static int parse(struct parsing *p, int argc, char **argv, char **ret_why)
 {
+	struct kv_options *o = &p->options;
 	int r;
 
-	r = parse_letters(argc, argv, o, words, ret_why);
+	r = parse_letters(p, argc, argv, ret_why);
 	if (r < 0 || o->action != KV_RUN)
 		return r;
 	if (argc - optind < 2)
@@ -230,40 +500,89 @@ static int parse(int argc, char **argv, struct kv_options *o,
 		return refuse(ret_why, "%s: one argument too many",
 			      argv[optind + 2]);
 	/* mount(8)'s -f does everything but the mount. */
-	if (words->by_mount && o->foreground) {
+	if (p->by_mount && o->foreground) {
 		o->action = KV_FAKE;
 		o->foreground = false;
 	}
-	r = settle_paths(o, words, argv + optind, ret_why);
+	r = settle_paths(p, argv + optind, ret_why);
 	if (r < 0)
 		return r;
-	r = settle_dram(o, words, ret_why);
+	r = settle_dram(p, ret_why);
 	if (r < 0)
 		return r;
-	return settle_ssd(o, words, ret_why);
+	return settle_ssd(p, ret_why);
 }
 
 int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 		     char **ret_why)
 {
-	struct kv_options o = {
-		.segment = 256u << 20,
-		.evict = "lhd",
-		.scrub = 20u << 20,
-		.allow_other = geteuid() == 0,
+	struct parsing p = {
+		.options = {.segment = 256u << 20,
+			    .evict = kv_policy_name(0),
+			    .scrub = 20u << 20,
+			    .uid = geteuid(),
+			    .gid = getegid(),
+			    .allow_other = geteuid() == 0},
+		.by_mount = called_by_mount(argv[0]),
 	};
-	struct kv_words words = {.by_mount = called_by_mount(argv[0])};
 	int r;
 
 	*ret_why = NULL;
-	r = parse(argc, argv, &o, &words, ret_why);
-	kv_words_fini(&words);
+	r = parse(&p, argc, argv, ret_why);
+	free(p.dram.text);
+	free(p.ssd.text);
+	free(p.control);
 	if (r < 0) {
-		kv_options_fini(&o);
+		kv_options_fini(&p.options);
 		return r;
 	}
-	*ret_options = o;
+	*ret_options = p.options;
 	return 0;
+}
+
+/* The words with their values, in lines of at most 78 columns. */
+static void print_words(FILE *f)
+{
+	char text[128];
+	int n, column = 0;
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(known); i++) {
+		const struct word *word = &known[i];
+
+		if (word->take == take_remote)
+			continue;
+		n = snprintf(text, sizeof(text), " %s%s%s", word->name,
+			     word->values ? "=" : "",
+			     word->values && word->take != take_policy
+				     ? word->values
+				     : "");
+		for (unsigned j = 0;
+		     word->take == take_policy && kv_policy_name(j); j++)
+			n += snprintf(text + n, sizeof(text) - (size_t)n,
+				      "%s%s", j ? "|" : "", kv_policy_name(j));
+		if (column == 0 || column + n > 78)
+			column = fprintf(f, "%s ", column ? "\n" : "") - 1;
+		column += fprintf(f, "%s", text);
+	}
+}
+
+void kv_options_help(FILE *f)
+{
+	fputs("usage: kvfs [-f] [-d] [-o OPTION,...] STORE MOUNTPOINT\n"
+	      "\n"
+	      "  -f  stay in the foreground    -d  foreground, show FUSE "
+	      "requests\n"
+	      "  -h  this help                 -V  version\n"
+	      "\n"
+	      "options:\n",
+	      f);
+	print_words(f);
+	fputs("\n"
+	      "SIZE: digits with K, M, G, T, or % of memory (dram) or disk "
+	      "(ssd).\n"
+	      "MOUNTPOINT `none` serves the control socket only.  See "
+	      "kvfs(1).\n",
+	      f);
 }
 
 void kv_options_fini(struct kv_options *options)

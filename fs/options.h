@@ -5,7 +5,14 @@
 #ifndef KV_FS_OPTIONS_H
 #define KV_FS_OPTIONS_H
 
+#include <stdio.h>
+
 #include "cache/cache.h"
+
+#define KV_DRAM_MIN (UINT64_C(16) << 20)
+#define KV_SSD_MIN (UINT64_C(16) << 20)
+#define KV_SEGMENT_MIN (UINT64_C(8) << 20)
+#define KV_SEGMENT_UNIT (UINT64_C(2) << 20) /* huge pages */
 
 enum kv_action { KV_RUN, KV_SHOW_HELP, KV_SHOW_VERSION, KV_FAKE };
 
@@ -16,14 +23,13 @@ struct kv_options {
 	char *control;	  /* absolute; NULL: the default place */
 	bool foreground, debug;
 	bool allow_other, read_only, noexec;
-	bool uid_given, gid_given;
 	uint32_t uid, gid, umask;
 	uint64_t dram, ssd, segment, scrub, ssd_write;
 	bool ssd_given;
 	enum kv_hugepages hugepages;
 	enum kv_writeback writeback;
 	const char *evict;
-	bool rw_arena;
+	unsigned rw_arena; /* 0: sealed */
 };
 
 /*
@@ -39,6 +45,7 @@ void kv_options_fini(struct kv_options *options);
 /* The part that concerns the cache; it borrows the options' strings. */
 struct kv_cache_config kv_options_cache(const struct kv_options *options);
 
-extern const char kv_options_help[];
+/* What -h shows. */
+void kv_options_help(FILE *f);
 
 #endif

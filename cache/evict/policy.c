@@ -23,13 +23,19 @@
 #define AGEING_MIN 65536u /* touches after which uses count for half; */
 #define AGEING_BLOCKS 16u /* and as many for each block of the tier */
 
+/* The first is the default. */
+static const struct kv_policy_kind *const kinds[] = {
+	&kv_policy_lhd, &kv_policy_flru, &kv_policy_lru};
+
+const char *kv_policy_name(unsigned i)
+{
+	return i < KV_ARRAY_LEN(kinds) ? kinds[i]->name : NULL;
+}
+
 int kv_eviction_init(struct kv_eviction *eviction, const char *name,
 		     uint32_t *clock,
 		     struct kv_evict_node *(*node)(void *, uint32_t), void *arg)
 {
-	static const struct kv_policy_kind *const kinds[] = {
-		&kv_policy_lru, &kv_policy_flru, &kv_policy_lhd};
-
 	memset(eviction, 0, sizeof(*eviction));
 	for (unsigned i = 0; i < KV_ARRAY_LEN(kinds); i++)
 		if (strcmp(name, kinds[i]->name) == 0)

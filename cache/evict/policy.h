@@ -102,7 +102,10 @@ struct kv_arrival {
 	uint64_t now_ns;
 };
 
-/* @name: "lru", "flru", "lhd"; -EINVAL otherwise, or -ENOMEM. */
+/* The names of all policies, the default first; NULL behind the last. */
+const char *kv_policy_name(unsigned i);
+
+/* @name: one of kv_policy_name; -EINVAL otherwise, or -ENOMEM. */
 int kv_eviction_init(struct kv_eviction *eviction, const char *name,
 		     uint32_t *clock,
 		     struct kv_evict_node *(*node)(void *, uint32_t),

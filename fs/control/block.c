@@ -12,7 +12,7 @@
  *           request's mail.
  */
 #include "fs/control/request.h"
-#include "fs/stats.h"
+#include "fs/base/stats.h"
 
 int kv_request_hello(struct kv_client *client, const struct kv_message *m)
 {

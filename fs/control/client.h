@@ -7,7 +7,7 @@
 #ifndef KV_FS_CONTROL_CLIENT_H
 #define KV_FS_CONTROL_CLIENT_H
 
-#include "fs/access.h"
+#include "fs/base/access.h"
 #include "fs/control/client_state.h"
 #include "fs/control/send_queue.h"
 #include "fs/control/server.h"

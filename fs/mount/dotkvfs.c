@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "fs/mount/node.h"
-#include "fs/stats.h"
+#include "fs/base/stats.h"
 #include "fs/mount/dotkvfs.h"
 
 static const char *yes(bool value)

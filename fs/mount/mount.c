@@ -81,8 +81,8 @@ static void set_root(struct kv_mount *mount)
 {
 	const struct kv_options *o = mount->options;
 
-	mount->uid = o->uid_given ? o->uid : geteuid();
-	mount->gid = o->gid_given ? o->gid : getegid();
+	mount->uid = o->uid;
+	mount->gid = o->gid;
 	mount->mode = geteuid() == 0 ? 01777 : 0755;
 	mount->started_ns = kv_wall_ns();
 }

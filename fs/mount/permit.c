@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 #include "fs/mount/permit.h"
-#include "fs/access.h"
+#include "fs/base/access.h"
 
 pid_t kv_process_of(pid_t tid)
 {

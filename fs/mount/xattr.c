@@ -20,7 +20,7 @@
 #include "fs/mount/attr.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
-#include "fs/quantity.h"
+#include "fs/base/quantity.h"
 #include "fs/mount/upload.h"
 
 #define PREFIX "user.kvfs."

@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "fs/access.h"
+#include "fs/base/access.h"
 
 enum { OWNER = 1001, GROUP = 2001, OTHER = 1002, EXTRA = 2002 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line: an argument a line. */
 #include "fs/options.h"
-#include "fs/words.h"
+#include "fs/base/quantity.h"
 #include "tests/fuzz/fuzz.h"
 
 #define ARGUMENTS 16

@@ -40,6 +40,15 @@ refused MOUNTPOINT "$S"
 refused STORE
 refused "$T/x" "$S" "$M" "$T/x"
 ok "help" "$B/kvfs" --help
+MAN=$here/../../man/kvfs.1
+for word in $("$B/kvfs" -h | sed -n '/^options:/,/^SIZE/p' | grep -v '^SIZE\|^options' ); do
+	grep -qw -- "${word%%=*}" "$MAN" || fail "kvfs(1) does not know $word"
+	case $word in evict=*) policies=${word#*=} ;; esac
+done
+for policy in ${policies//|/ }; do
+	sed -n '/^\.BI evict=/,/^\.RE/p' "$MAN" | grep -qx "\.B $policy" || fail "kvfs(1) does not know evict=$policy"
+	"$B/kvfs-replay" --help | grep -qw "$policy" || fail "kvfs-replay does not know $policy"
+done
 ok "version" "$B/kvfs" -V
 stdout=$("$B/kvfs" -V)
 case $stdout in "kvfs "[0-9]*) ;; *) fail "version: $stdout" ;; esac

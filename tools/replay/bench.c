@@ -216,20 +216,19 @@ static int monitor_cost(FILE *json, const char *name, uint32_t keys)
 static int figures(FILE *json, const struct kv_trace *trace)
 {
 	static const uint32_t parts[] = {50, 20, 10, 5};
-	static const char *const own[] = {"lru", "flru", "lhd"};
 	struct figure bytes = {.name = "policy_bytes_block",
 			       .value = sizeof(struct kv_evict_node),
 			       .unit = "bytes"};
 	int r = 0;
 
 	for (size_t i = 0; i < KV_ARRAY_LEN(parts); i++) {
-		for (size_t p = 0; r == 0 && kv_replay_names[p]; p++)
-			r = hit_rate(json, trace, kv_replay_names[p], parts[i]);
+		for (unsigned p = 0; r == 0 && kv_replay_name(p); p++)
+			r = hit_rate(json, trace, kv_replay_name(p), parts[i]);
 		if (r == 0)
 			r = hit_rate(json, trace, "bound", parts[i]);
 	}
-	for (size_t i = 0; r == 0 && i < KV_ARRAY_LEN(own); i++)
-		r = costs(json, own[i]);
+	for (unsigned i = 0; r == 0 && kv_policy_name(i); i++)
+		r = costs(json, kv_policy_name(i));
 	print(json, &bytes, true);
 	if (r == 0)
 		r = monitor_cost(json, "2k", 2000);

@@ -44,8 +44,15 @@ static const char help[] =
 	"  [--token-bytes N] [--block-size TOKENS] [--bound] [--csv | "
 	"--json]\n"
 	"  [--plot FILE] [--mount PATH] TRACE[.gz]\n"
-	"policies: lru flru lhd (the daemon's), arc s3fifo sieve\n"
-	"See kvfs-replay(1).\n";
+	"policies:";
+
+static void show_help(FILE *f)
+{
+	fputs(help, f);
+	for (unsigned i = 0; kv_replay_name(i); i++)
+		fprintf(f, " %s", kv_replay_name(i));
+	fputs("\nSee kvfs-replay(1).\n", f);
+}
 
 enum { BOUND = 256, BENCH, HELP, CSV, JSON };
 
@@ -90,8 +97,8 @@ static int number(const char *name, const char *text, uint64_t most,
 
 static bool known(const char *name)
 {
-	for (size_t i = 0; kv_replay_names[i]; i++)
-		if (strcmp(name, kv_replay_names[i]) == 0)
+	for (unsigned i = 0; kv_replay_name(i); i++)
+		if (strcmp(name, kv_replay_name(i)) == 0)
 			return true;
 	return strcmp(name, "bound") == 0;
 }
@@ -186,10 +193,10 @@ static int take(struct args *args, int c, const char *value)
 		args->format = c == CSV ? KV_FORMAT_CSV : KV_FORMAT_JSON;
 		return 0;
 	case HELP:
-		fputs(help, stdout);
+		show_help(stdout);
 		return 1;
 	default:
-		fputs(help, stderr);
+		show_help(stderr);
 		return -EINVAL;
 	}
 }
@@ -235,8 +242,8 @@ static int parse(int argc, char **argv, struct args *ret_args)
 		free(args.words);
 		return r;
 	}
-	for (size_t i = 0; !args.words && kv_replay_names[i]; i++)
-		args.policies[args.n_policies++] = kv_replay_names[i];
+	for (unsigned i = 0; !args.words && kv_replay_name(i); i++)
+		args.policies[args.n_policies++] = kv_replay_name(i);
 	if (args.bound)
 		args.policies[args.n_policies++] = "bound";
 	*ret_args = args;

@@ -16,8 +16,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const kv_replay_names[] = {"lru",	 "flru",  "lhd", "arc",
-				       "s3fifo", "sieve", NULL};
+#include "cache/evict/policy.h"
+
+static const struct kv_replay_policy *const own[] = {
+	&kv_replay_arc, &kv_replay_s3fifo, &kv_replay_sieve};
+
+const char *kv_replay_name(unsigned i)
+{
+	unsigned daemons = 0;
+
+	while (kv_policy_name(daemons))
+		daemons++;
+	if (i < daemons)
+		return kv_policy_name(i);
+	return i - daemons < KV_ARRAY_LEN(own) ? own[i - daemons]->name : NULL;
+}
 
 struct sim {
 	struct kv_sim pub;
@@ -30,10 +43,7 @@ struct sim {
 
 static const struct kv_replay_policy *find(const char *name)
 {
-	static const struct kv_replay_policy *const own[] = {
-		&kv_replay_arc, &kv_replay_s3fifo, &kv_replay_sieve};
-
-	for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+	for (size_t i = 0; i < KV_ARRAY_LEN(own); i++)
 		if (strcmp(name, own[i]->name) == 0)
 			return own[i];
 	return &kv_replay_daemon;

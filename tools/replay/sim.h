@@ -55,8 +55,8 @@ extern const struct kv_replay_policy kv_replay_daemon; /* by name */
 extern const struct kv_replay_policy kv_replay_arc, kv_replay_s3fifo,
 	kv_replay_sieve;
 
-/* All policies by name, NULL-terminated; the daemon's come first. */
-extern const char *const kv_replay_names[];
+/* The names of all policies, the daemon's first; NULL behind the last. */
+const char *kv_replay_name(unsigned i);
 
 /* @step, if not NULL, is called now and then with the part that is done.
  * -ENOMEM, -EINVAL: no such policy. */

@@ -6,7 +6,7 @@
  *
  * LOCKING   none: pure functions.
  */
-#include "fs/access.h"
+#include "fs/base/access.h"
 
 static bool in_group(const struct kv_caller *caller, uint32_t gid)
 {

@@ -8,7 +8,7 @@
  */
 #include <stdio.h>
 
-#include "fs/stats.h"
+#include "fs/base/stats.h"
 
 typedef unsigned long long ull; /* what %llu wants */
 

@@ -2,8 +2,8 @@
 /*
  * stats.h - the cache's figures, for people and for Prometheus.
  */
-#ifndef KV_FS_STATS_H
-#define KV_FS_STATS_H
+#ifndef KV_FS_BASE_STATS_H
+#define KV_FS_BASE_STATS_H
 
 #include "cache/cache.h"
 #include "fs/control/control.h"

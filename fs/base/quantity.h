@@ -2,8 +2,8 @@
 /*
  * quantity.h - numbers as people type them: "64M", "25%", "1000".
  */
-#ifndef KV_FS_QUANTITY_H
-#define KV_FS_QUANTITY_H
+#ifndef KV_FS_BASE_QUANTITY_H
+#define KV_FS_BASE_QUANTITY_H
 
 #include "common/kv.h"
 

@@ -3,8 +3,8 @@
  * access.h - may this caller use that space?  The answer of access(2) for a
  * directory of the space's owner, group and mode, wherever a request came from.
  */
-#ifndef KV_FS_ACCESS_H
-#define KV_FS_ACCESS_H
+#ifndef KV_FS_BASE_ACCESS_H
+#define KV_FS_BASE_ACCESS_H
 
 #include <sys/types.h>
 

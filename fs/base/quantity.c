@@ -6,7 +6,7 @@
  *
  * LOCKING   none: no shared state.
  */
-#include "fs/quantity.h"
+#include "fs/base/quantity.h"
 
 /* Not strtoull: it takes blanks, signs and whatever follows the digits. */
 static int digits(const char *text, unsigned base, uint64_t *ret_number,
