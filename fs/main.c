@@ -25,7 +25,7 @@ static int complain(const char *why, int error)
 	return 1;
 }
 
-struct daemon {
+struct start {
 	int to_parent; /* -1: none, or it has been told */
 };
 
@@ -44,7 +44,7 @@ static void quiet(void)
 /* The mount answers: from here on nobody reads what we print. */
 static void on_ready(void *arg)
 {
-	struct daemon *d = arg;
+	struct start *d = arg;
 	char status = 0;
 
 	if (d->to_parent < 0)
@@ -70,21 +70,21 @@ static void raise_limits(void)
 }
 
 static int serve(const struct kv_options *options, const char *mountpoint,
-		 struct daemon *d)
+		 struct start *d)
 {
 	_cleanup_(kv_freep) char *why = NULL;
-	struct kv_mount *mount;
+	struct kv_daemon *daemon;
 	int r, status = 0;
 
 	raise_limits();
 	kv_session_block_signals();
-	r = kv_mount_open(options, &mount, &why);
+	r = kv_daemon_open(options, &daemon, &why);
 	if (r < 0)
 		return complain(why, r);
-	r = kv_session_run(mount, mountpoint, on_ready, d, &why);
+	r = kv_session_run(daemon, mountpoint, on_ready, d, &why);
 	if (r < 0)
 		status = complain(why, r);
-	kv_mount_close(mount);
+	kv_daemon_close(daemon);
 	return status;
 }
 
@@ -105,7 +105,7 @@ static int wait_for_child(int from_child)
 static int serve_in_background(const struct kv_options *options,
 			       const char *mountpoint)
 {
-	struct daemon d = {.to_parent = -1};
+	struct start d = {.to_parent = -1};
 	char status;
 	int pipes[2];
 	pid_t pid;
@@ -133,7 +133,7 @@ static int serve_in_background(const struct kv_options *options,
 static int run(const struct kv_options *options)
 {
 	_cleanup_(kv_freep) char *mountpoint = NULL, *why = NULL;
-	struct daemon none = {.to_parent = -1};
+	struct start none = {.to_parent = -1};
 	int r;
 
 	if (options->mountpoint != NULL) {

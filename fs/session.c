@@ -2,7 +2,7 @@
 /*
  * session.c - one FUSE session, from mount(2) to unmount.
  *
- * OWNS      the session, the notifier, and the thread that waits for the first
+ * OWNS      the session, and the thread that waits for the first
  *           answer and then for signals (the signal thread).
  *
  * INVARIANTS
@@ -33,12 +33,11 @@
 #define SIGNAL_WAKE SIGUSR1 /* to the main thread: look at the exit flag */
 
 struct session {
-	struct kv_mount *mount;
+	struct kv_daemon *daemon;
 	const char *path;
 	void (*ready)(void *arg);
 	void *arg;
 	struct fuse_session *fuse;
-	struct kv_notify *notify;
 	pthread_t main, signals;
 	_Atomic bool ended;	 /* the loop is over */
 	_Atomic bool unanswered; /* the mount did not answer */
@@ -167,12 +166,13 @@ static int open_session(struct session *s, char **ret_why)
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
 	int r;
 
-	if (!s->mount->options->debug)
+	if (!s->daemon->options->debug)
 		fuse_set_log_func(listen_to_libfuse);
-	r = add_options(s->mount->options, &args);
+	r = add_options(s->daemon->options, &args);
 	if (r == 0)
-		s->fuse = fuse_session_new(&args, &operations,
-					   sizeof(operations), s->mount);
+		s->fuse =
+			fuse_session_new(&args, &operations, sizeof(operations),
+					 s->daemon->mount);
 	fuse_opt_free_args(&args);
 	if (r < 0)
 		return r;
@@ -209,8 +209,7 @@ static void end_loop(struct session *s)
 {
 	const struct timespec pause = {.tv_nsec = 20000000};
 
-	kv_mount_listen(s->mount, NULL);
-	kv_notify_stop(kv_steal(s->notify));
+	kv_notify_stop(s->daemon->mount->notify);
 	fuse_session_exit(s->fuse);
 	while (!s->ended) {
 		pthread_kill(s->main, SIGNAL_WAKE);
@@ -295,27 +294,24 @@ static int run_mounted(struct session *s, char **ret_why)
 	r = open_session(s, ret_why);
 	if (r < 0)
 		return r;
-	r = kv_notify_start(s->mount, s->fuse, &s->notify);
-	if (r == 0) {
-		kv_mount_listen(s->mount, s->notify);
+	r = kv_notify_start(s->daemon->mount->notify, s->fuse);
+	if (r == 0)
 		r = kv_thread_start(&s->signals, "kvfs-signals", guard, s);
-	}
 	if (r == 0)
 		r = serve(s);
-	kv_mount_listen(s->mount, NULL);
 	fuse_session_unmount(s->fuse);
-	kv_notify_stop(s->notify);
+	kv_notify_stop(s->daemon->mount->notify);
 	fuse_session_destroy(s->fuse);
 	if (s->unanswered)
 		return fail(ret_why, s->path, "the mount does not answer");
 	return r == -ENODEV ? 0 : r;
 }
 
-int kv_session_run(struct kv_mount *mount, const char *path,
+int kv_session_run(struct kv_daemon *daemon, const char *path,
 		   void (*ready)(void *arg), void *arg, char **ret_why)
 {
 	struct session s = {
-		.mount = mount, .path = path, .ready = ready, .arg = arg};
+		.daemon = daemon, .path = path, .ready = ready, .arg = arg};
 	sigset_t set = ending_signals();
 	int signal_number;
 

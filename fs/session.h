@@ -5,7 +5,7 @@
 #ifndef KV_FS_SESSION_H
 #define KV_FS_SESSION_H
 
-#include "fs/mount/mount.h"
+#include "fs/daemon.h"
 
 /*
  * Block the signals that end the daemon, in this thread and those it starts.
@@ -18,7 +18,7 @@ void kv_session_block_signals(void);
  * ends it.  @ready runs once the mount answers, on another thread than FUSE's.
  * On failure *@ret_why is one line for the user (caller frees).
  */
-int kv_session_run(struct kv_mount *mount, const char *path,
+int kv_session_run(struct kv_daemon *daemon, const char *path,
 		   void (*ready)(void *arg), void *arg, char **ret_why);
 
 #endif

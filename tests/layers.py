@@ -16,10 +16,11 @@ B = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("B", "build")
 
 DAEMON = ["common", "index", "cache", "fs"]
 LIBRARY = ["common", "kernels"]
+# Those of one tuple stand side by side, and know nothing of each other.
 INNER = {
     "cache": [],
     "kernels": ["device", "session", "transfer", "paged"],
-    "fs": [],
+    "fs": ["base", ("control", "mount")],
 }
 # A folder that stands beside the order: a library of its own.
 BESIDE = {"kernels/cuda": ["kernels/device"]}
@@ -54,8 +55,9 @@ def allowed(user, used):
         if user in BESIDE:
             return used in BESIDE[user]
         # A file of the top folder itself stands above its sub-folders.
-        rank = {f"{top}/{name}": i for i, name in enumerate(order)}
-        return rank.get(used, len(order)) <= rank.get(user, len(order))
+        rank = {f"{top}/{name}": i for i, names in enumerate(order)
+                for name in ([names] if isinstance(names, str) else names)}
+        return rank.get(used, len(order)) < rank.get(user, len(order))
     for tree in (DAEMON, LIBRARY):
         if top in tree and below in tree:
             return tree.index(below) < tree.index(top)

@@ -270,9 +270,9 @@ static void write_control(FILE *f, const struct kv_control_counts *c)
 	    c->forced_releases);
 }
 
-char *kv_metrics_text(struct kv_cache *cache, struct kv_control *control)
+char *kv_metrics_text(struct kv_cache *cache,
+		      const struct kv_control_counts *control)
 {
-	struct kv_control_counts counts;
 	struct kv_cache_stats s;
 	char *text = NULL;
 	size_t n;
@@ -284,10 +284,7 @@ char *kv_metrics_text(struct kv_cache *cache, struct kv_control *control)
 	write_gauges(f, &s);
 	write_counters(f, &s);
 	write_eviction(f, &s);
-	if (control != NULL) {
-		kv_control_counts(control, &counts);
-		write_control(f, &counts);
-	}
+	write_control(f, control);
 	if (fclose(f) != 0) {
 		free(text);
 		return NULL;

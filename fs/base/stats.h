@@ -6,12 +6,25 @@
 #define KV_FS_BASE_STATS_H
 
 #include "cache/cache.h"
-#include "fs/control/control.h"
+
+/* Figures of the control socket. */
+struct kv_control_counts {
+	uint64_t connections;	    /* now */
+	uint64_t accepted, refused; /* refused: over a limit */
+	uint64_t messages;
+	uint64_t protocol_errors; /* connections cut off for one */
+	uint64_t slow;		  /* connections cut off for not reading */
+	uint64_t stray_releases;
+	uint64_t forced_releases;      /* leased blocks whose holder did not */
+	uint64_t dropped_reservations; /* the same for reservations */
+	uint64_t saved, saved_bytes;   /* blocks sealed from here */
+};
 
 /* What .kvfs/stats shows; caller frees, NULL: no memory. */
 char *kv_stats_text(struct kv_cache *cache);
 
-/* What .kvfs/metrics shows; @control may be NULL.  The same. */
-char *kv_metrics_text(struct kv_cache *cache, struct kv_control *control);
+/* What .kvfs/metrics shows.  The same. */
+char *kv_metrics_text(struct kv_cache *cache,
+		      const struct kv_control_counts *control);
 
 #endif

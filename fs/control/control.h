@@ -29,7 +29,7 @@
 #ifndef KV_FS_CONTROL_CONTROL_H
 #define KV_FS_CONTROL_CONTROL_H
 
-#include "cache/cache.h"
+#include "fs/base/stats.h"
 
 #define KV_CONTROL_CLIENTS 1024
 #define KV_CONTROL_CLIENTS_PER_UID 256 /* of all but root */
@@ -38,18 +38,6 @@
 #define KV_CLIENT_RESERVATIONS 4096
 
 struct kv_control;
-
-struct kv_control_counts {
-	uint64_t connections;	    /* now */
-	uint64_t accepted, refused; /* refused: over a limit */
-	uint64_t messages;
-	uint64_t protocol_errors; /* connections cut off for one */
-	uint64_t slow;		  /* connections cut off for not reading */
-	uint64_t stray_releases;
-	uint64_t forced_releases;      /* leased blocks whose holder did not */
-	uint64_t dropped_reservations; /* the same for reservations */
-	uint64_t saved, saved_bytes;   /* blocks sealed from here */
-};
 
 /*
  * Listen at @path, with mode 0666: permission is checked per space.  Missing

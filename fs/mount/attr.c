@@ -16,6 +16,7 @@
  * LOCKING   none: the cache answers with copies.
  */
 #include "fs/mount/attr.h"
+#include "fs/mount/notify.h"
 #include "fs/mount/open.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
@@ -291,7 +292,7 @@ static int set_space(fuse_req_t req, const struct kv_node *node,
 	}
 	if (uid != info.uid || gid != info.gid || mode != info.mode) {
 		r = kv_space_chown(mount->cache, space, uid, gid, mode);
-		kv_mount_changed(mount, space);
+		kv_notify_space(mount->notify, space);
 	}
 	if (r == 0 && mtime_ns != 0)
 		r = kv_space_set_mtime(mount->cache, space, mtime_ns);

@@ -1,47 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mount.h - everything that belongs to one mounted store.
+ * mount.h - what the handlers of one mount share.
  */
 #ifndef KV_FS_MOUNT_MOUNT_H
 #define KV_FS_MOUNT_MOUNT_H
 
 #include "cache/cache.h"
-#include "fs/options.h"
 
 #define KV_OPEN_MAX 65536 /* blocks opened through the mount; then ENFILE */
 
 struct kv_mount {
-	const struct kv_options *options; /* fixed after open, as all but: */
-	struct kv_cache *cache;
+	struct kv_cache *cache; /* fixed after start, as all but opens: */
 	struct kv_uploads *uploads;
 	struct kv_lives *lives;
 	struct kv_hidden *hidden;
-	char *control_path;
+	struct kv_handles *handles;
+	struct kv_notify *notify;
+	const char *control_path;
 	uint32_t uid, gid, mode; /* of the root */
+	uint32_t umask;		 /* taken from the mode of new spaces */
 	int64_t started_ns;
 	uint32_t max_write, max_readahead; /* agreed with the kernel */
 	_Atomic uint32_t opens;
-	struct kv_handles *handles;
-
-	/* The cache's callbacks look here from its threads. */
-	pthread_rwlock_t listeners;
-	struct kv_control *control; /* listeners */
-	struct kv_notify *notify;   /* listeners */
+	/* The text of one of .kvfs's nodes; caller frees.  -ENOMEM, -ESTALE. */
+	int (*text)(void *arg, uint64_t ino, char **ret_text);
+	void *arg;
 };
 
-/*
- * Open the store and start the control socket.  @options must outlive it.  On
- * failure *@ret_why is one line for the user (caller frees).
- */
-int kv_mount_open(const struct kv_options *options, struct kv_mount **ret_mount,
-		  char **ret_why);
-/* Waits until everything is written.  Takes NULL. */
-void kv_mount_close(struct kv_mount *mount);
-
-/* From here on @notify hears of names that went; NULL: no longer. */
-void kv_mount_listen(struct kv_mount *mount, struct kv_notify *notify);
-
-/* Owner or mode of a space changed: the kernel is told, soon. */
-void kv_mount_changed(struct kv_mount *mount, struct kv_space *space);
+/* One that hears of blocks that go, and does nothing more yet.  -ENOMEM. */
+int kv_mount_new(struct kv_mount **ret_mount);
+/* Ready for requests.  -ENOMEM, -EAGAIN. */
+int kv_mount_start(struct kv_mount *mount, struct kv_cache *cache);
+/* Give back to the cache what is open still.  Takes NULL, and one that was not
+ * started. */
+void kv_mount_stop(struct kv_mount *mount);
+void kv_mount_free(struct kv_mount *mount); /* stopped, or NULL */
 
 #endif

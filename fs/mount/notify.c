@@ -2,7 +2,11 @@
 /*
  * notify.c - tells the kernel which attributes it must forget.
  *
- * OWNS      the queues and the thread.
+ * OWNS      the queues, and the thread from start to stop.
+ *
+ * INVARIANTS
+ *   (1) What comes before start or after stop is dropped: no kernel has any of
+ *       it in its cache, or will ask again.
  *
  * LOCKING   notify->lock guards the queues.  The thread lets go of it before it
  *           talks to the kernel.
@@ -15,13 +19,13 @@
 #define SPACES 64u
 
 struct kv_notify {
-	struct kv_mount *mount;	      /* fixed after start */
+	struct kv_mount *mount;	      /* fixed after new */
 	struct fuse_session *session; /* fixed after start */
 	pthread_t thread;	      /* fixed after start */
 
 	pthread_mutex_t lock;
 	pthread_cond_t more;
-	bool stop;			 /* lock */
+	bool running;			 /* lock: started, and not stopped */
 	unsigned first, n;		 /* lock */
 	uint64_t queue[QUEUE];		 /* lock: blocks */
 	unsigned n_spaces;		 /* lock */
@@ -33,7 +37,7 @@ void kv_notify_gone(struct kv_notify *notify, uint64_t id)
 	pthread_mutex_lock(&notify->lock);
 	if (notify->n == 0)
 		pthread_cond_signal(&notify->more);
-	if (notify->n < QUEUE)
+	if (notify->running && notify->n < QUEUE)
 		notify->queue[(notify->first + notify->n++) % QUEUE] = id;
 	pthread_mutex_unlock(&notify->lock);
 }
@@ -41,7 +45,7 @@ void kv_notify_gone(struct kv_notify *notify, uint64_t id)
 void kv_notify_space(struct kv_notify *notify, struct kv_space *space)
 {
 	pthread_mutex_lock(&notify->lock);
-	if (notify->n_spaces < SPACES)
+	if (notify->running && notify->n_spaces < SPACES)
 		notify->spaces[notify->n_spaces++] = space;
 	pthread_cond_signal(&notify->more);
 	pthread_mutex_unlock(&notify->lock);
@@ -75,7 +79,7 @@ static void forget_space(struct kv_notify *notify, struct kv_space *space)
 	}
 }
 
-/* Take one thing there is, and let go. */
+/* One thing there is, without the lock for the time of the call. */
 static void tell_kernel(struct kv_notify *notify)
 {
 	struct kv_space *space = NULL;
@@ -102,7 +106,7 @@ static void *run(void *arg)
 	struct kv_notify *notify = arg;
 
 	pthread_mutex_lock(&notify->lock);
-	while (!notify->stop) {
+	while (notify->running) {
 		if (notify->n > 0 || notify->n_spaces > 0)
 			tell_kernel(notify);
 		else
@@ -112,37 +116,54 @@ static void *run(void *arg)
 	return NULL;
 }
 
-int kv_notify_start(struct kv_mount *mount, struct fuse_session *session,
-		    struct kv_notify **ret_notify)
+int kv_notify_new(struct kv_mount *mount, struct kv_notify **ret_notify)
 {
 	struct kv_notify *notify = calloc(1, sizeof(*notify));
-	int r;
 
-	if (notify == NULL)
+	if (!notify)
 		return -ENOMEM;
 	notify->mount = mount;
-	notify->session = session;
 	pthread_mutex_init(&notify->lock, NULL);
 	pthread_cond_init(&notify->more, NULL);
-	r = kv_thread_start(&notify->thread, "kvfs-notify", run, notify);
-	if (r < 0) {
-		free(notify);
-		return r;
-	}
 	*ret_notify = notify;
 	return 0;
 }
 
-void kv_notify_stop(struct kv_notify *notify)
+void kv_notify_free(struct kv_notify *notify)
 {
-	if (notify == NULL)
+	if (!notify)
 		return;
-	pthread_mutex_lock(&notify->lock);
-	notify->stop = true;
-	pthread_cond_signal(&notify->more);
-	pthread_mutex_unlock(&notify->lock);
-	pthread_join(notify->thread, NULL);
 	pthread_cond_destroy(&notify->more);
 	pthread_mutex_destroy(&notify->lock);
 	free(notify);
+}
+
+static bool set_running(struct kv_notify *notify, bool running)
+{
+	bool before;
+
+	pthread_mutex_lock(&notify->lock);
+	before = notify->running;
+	notify->running = running;
+	pthread_cond_signal(&notify->more);
+	pthread_mutex_unlock(&notify->lock);
+	return before;
+}
+
+int kv_notify_start(struct kv_notify *notify, struct fuse_session *session)
+{
+	int r;
+
+	notify->session = session;
+	set_running(notify, true);
+	r = kv_thread_start(&notify->thread, "kvfs-notify", run, notify);
+	if (r < 0)
+		set_running(notify, false);
+	return r;
+}
+
+void kv_notify_stop(struct kv_notify *notify)
+{
+	if (set_running(notify, false))
+		pthread_join(notify->thread, NULL);
 }

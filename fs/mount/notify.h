@@ -16,10 +16,13 @@
 
 struct kv_notify;
 
-/* -ENOMEM, -EAGAIN. */
-int kv_notify_start(struct kv_mount *mount, struct fuse_session *session,
-		    struct kv_notify **ret_notify);
-/* Takes NULL. */
+int kv_notify_new(struct kv_mount *mount,
+		  struct kv_notify **ret_notify); /* -ENOMEM */
+void kv_notify_free(struct kv_notify *notify);	  /* stopped, or NULL */
+
+/* Once.  What is told before or after is nobody's concern.  -EAGAIN. */
+int kv_notify_start(struct kv_notify *notify, struct fuse_session *session);
+/* Tell the kernel no more.  One that is not started, or stopped, stays so. */
 void kv_notify_stop(struct kv_notify *notify);
 
 /* The block is gone.  Never blocks; what comes in a flood is left to the

@@ -22,9 +22,13 @@
 #include "fs/mount/open.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
-#include "fs/mount/dotkvfs.h"
 
 /* ---- handles ---- */
+
+struct kv_handles {
+	pthread_mutex_t lock;
+	LIST_HEAD(, kv_handle) list; /* lock */
+};
 
 int kv_handle_new(struct kv_mount *mount, const struct kv_handle *from,
 		  struct fuse_file_info *fi)
@@ -69,12 +73,27 @@ void kv_handle_free(struct kv_mount *mount, struct kv_handle *handle)
 	free(handle);
 }
 
-void kv_handles_free_all(struct kv_mount *mount)
+int kv_handles_new(struct kv_handles **ret_handles)
+{
+	struct kv_handles *handles = calloc(1, sizeof(*handles));
+
+	if (!handles)
+		return -ENOMEM;
+	pthread_mutex_init(&handles->lock, NULL);
+	*ret_handles = handles;
+	return 0;
+}
+
+void kv_handles_free(struct kv_mount *mount)
 {
 	struct kv_handle *handle;
 
-	while ((handle = LIST_FIRST(&mount->handles->list)) != NULL)
+	if (!mount->handles)
+		return;
+	while ((handle = LIST_FIRST(&mount->handles->list)))
 		kv_handle_free(mount, handle);
+	pthread_mutex_destroy(&mount->handles->lock);
+	free(kv_steal(mount->handles));
 }
 
 /* ---- opening ---- */
@@ -206,14 +225,16 @@ static int open_layout(fuse_req_t req, const struct kv_node *node,
 	return handle->text == NULL ? -ENOMEM : 0;
 }
 
-static int open_dotkvfs(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
-			struct kv_handle *handle)
+static int open_text(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
+		     struct kv_handle *handle)
 {
+	struct kv_mount *mount = fuse_req_userdata(req);
+
 	if (wants_write(fi))
 		return -EPERM;
 	fi->direct_io = 1;
 	handle->kind = KV_HANDLE_TEXT;
-	return kv_dotkvfs_text(fuse_req_userdata(req), ino, &handle->text);
+	return mount->text(mount->arg, ino, &handle->text);
 }
 
 static int open_node(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi,
@@ -229,7 +250,7 @@ static int open_node(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi,
 	case KV_NODE_LAYOUT:
 		return open_layout(req, &node, fi, handle);
 	case KV_NODE_FIXED:
-		return open_dotkvfs(req, ino, fi, handle);
+		return open_text(req, ino, fi, handle);
 	default:
 		return -EISDIR;
 	}

@@ -32,10 +32,7 @@ struct kv_handle {
 	LIST_ENTRY(kv_handle) all; /* mount->handles.lock */
 };
 
-struct kv_handles {
-	pthread_mutex_t lock;
-	LIST_HEAD(, kv_handle) list; /* lock */
-};
+struct kv_handles;
 
 /* A copy of @from, which then owns what @from held; -ENOMEM: the caller still
  * does. */
@@ -44,8 +41,10 @@ int kv_handle_new(struct kv_mount *mount, const struct kv_handle *from,
 /* Give back what it holds, in the caller's memory. */
 void kv_handle_drop(struct kv_mount *mount, struct kv_handle *handle);
 void kv_handle_free(struct kv_mount *mount, struct kv_handle *handle);
-/* Those that the kernel had no chance to release. */
-void kv_handles_free_all(struct kv_mount *mount);
+
+int kv_handles_new(struct kv_handles **ret_handles); /* -ENOMEM */
+/* With those that the kernel had no chance to release. */
+void kv_handles_free(struct kv_mount *mount);
 
 static inline struct kv_handle *kv_handle_of(const struct fuse_file_info *fi)
 {

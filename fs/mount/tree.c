@@ -185,7 +185,7 @@ static int make_space(fuse_req_t req, const char *name, mode_t mode,
 	struct kv_space *space;
 	int r;
 
-	mode &= 07777 & ~mount->options->umask;
+	mode &= 07777 & ~mount->umask;
 	r = kv_space_create(mount->cache, name, ctx->uid, ctx->gid, mode,
 			    &space);
 	if (r < 0)

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon.c - everything that belongs to one store that is served, put together
+ * and taken apart in order; and the texts below .kvfs, which tell of all of it.
+ *
+ * OWNS      the cache, the control socket and the mount.
+ *
+ * INVARIANTS
+ *   (1) The cache's callbacks reach the control socket only between
+ *       kv_daemon_open and kv_daemon_close: it is taken away from them before
+ *       it is stopped.
+ *
+ * LOCKING   daemon->lock guards `control` against the cache's callbacks, which
+ *           read it for the time of a call that does not block.
+ */
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "fs/base/stats.h"
+#include "fs/control/control.h"
+#include "fs/daemon.h"
+#include "fs/mount/node.h"
+#include "fs/mount/notify.h"
+
+static void on_gone(void *arg, uint64_t id)
+{
+	struct kv_daemon *daemon = arg;
+
+	kv_notify_gone(daemon->mount->notify, id);
+}
+
+static void on_retire(void *arg, uint32_t id)
+{
+	struct kv_daemon *daemon = arg;
+
+	pthread_rwlock_rdlock(&daemon->lock);
+	kv_control_retire(daemon->control, id);
+	pthread_rwlock_unlock(&daemon->lock);
+}
+
+static struct kv_control *set_control(struct kv_daemon *daemon,
+				      struct kv_control *control)
+{
+	struct kv_control *before;
+
+	pthread_rwlock_wrlock(&daemon->lock);
+	before = daemon->control;
+	daemon->control = control;
+	pthread_rwlock_unlock(&daemon->lock);
+	return before;
+}
+
+/* ---- the files below .kvfs ---- */
+
+static const char *yes(bool value)
+{
+	return value ? "1" : "0";
+}
+
+static char *config_text(struct kv_daemon *daemon)
+{
+	const struct kv_options *o = daemon->options;
+	const struct kv_mount *mount = daemon->mount;
+	_cleanup_(kv_freep) char *cache = kv_cache_describe(daemon->cache);
+	char *text = NULL;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+
+	if (!f)
+		return NULL;
+	fprintf(f, "version=%s\n", KV_VERSION);
+	fprintf(f, "store=%s\n", o->store);
+	fprintf(f, "mountpoint=%s\n", o->mountpoint ? o->mountpoint : "none");
+	fprintf(f, "control=%s\n", daemon->control_path);
+	fprintf(f, "allow_other=%s\nro=%s\n", yes(o->allow_other),
+		yes(o->read_only));
+	fprintf(f, "uid=%u\ngid=%u\numask=%03o\n", mount->uid, mount->gid,
+		o->umask);
+	fprintf(f, "fuse_max_write=%u\nfuse_max_readahead=%u\n",
+		mount->max_write, mount->max_readahead);
+	fputs(cache ? cache : "", f);
+	if (fclose(f) != 0) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+static char *metrics_text(struct kv_daemon *daemon)
+{
+	struct kv_control_counts counts = {0};
+
+	pthread_rwlock_rdlock(&daemon->lock);
+	if (daemon->control)
+		kv_control_counts(daemon->control, &counts);
+	pthread_rwlock_unlock(&daemon->lock);
+	return kv_metrics_text(daemon->cache, &counts);
+}
+
+static int text_of(void *arg, uint64_t ino, char **ret_text)
+{
+	struct kv_daemon *daemon = arg;
+	char *text;
+
+	switch (ino) {
+	case KV_NODE_CONFIG:
+		text = config_text(daemon);
+		break;
+	case KV_NODE_STATS:
+		text = kv_stats_text(daemon->cache);
+		break;
+	case KV_NODE_METRICS:
+		text = metrics_text(daemon);
+		break;
+	default:
+		return -ESTALE;
+	}
+	if (!text)
+		return -ENOMEM;
+	*ret_text = text;
+	return 0;
+}
+
+/* ---- beginning and end ---- */
+
+static char *control_path(const struct kv_daemon *daemon)
+{
+	const uint8_t *id = kv_cache_store_id(daemon->cache);
+	const char *base = getenv("XDG_RUNTIME_DIR");
+	char hex[33], fallback[64], *path;
+
+	if (daemon->options->control)
+		return strdup(daemon->options->control);
+	for (size_t i = 0; i < 16; i++)
+		sprintf(hex + 2 * i, "%02x", id[i]);
+	if (geteuid() == 0) {
+		base = "/run";
+	} else if (!base || base[0] != '/') {
+		snprintf(fallback, sizeof(fallback), "/run/user/%u", geteuid());
+		base = fallback;
+	}
+	return asprintf(&path, "%s/kvfs/%s/control", base, hex) < 0 ? NULL
+								    : path;
+}
+
+/* In an order in which nothing needs what comes later. */
+static int start(struct kv_daemon *daemon, char **ret_why)
+{
+	const struct kv_options *o = daemon->options;
+	struct kv_cache_config config = kv_options_cache(o);
+	struct kv_control *control;
+	int r;
+
+	config.gone = on_gone;
+	config.retire = on_retire;
+	config.arg = daemon;
+	r = kv_mount_new(&daemon->mount);
+	if (r < 0)
+		return r;
+	r = kv_cache_open(&config, &daemon->cache, ret_why);
+	if (r < 0)
+		return r;
+	daemon->control_path = control_path(daemon);
+	if (!daemon->control_path)
+		return -ENOMEM;
+	daemon->mount->control_path = daemon->control_path;
+	daemon->mount->uid = o->uid;
+	daemon->mount->gid = o->gid;
+	daemon->mount->umask = o->umask;
+	daemon->mount->text = text_of;
+	daemon->mount->arg = daemon;
+	r = kv_mount_start(daemon->mount, daemon->cache);
+	if (r < 0)
+		return r;
+	r = kv_control_start(daemon->cache, daemon->control_path, &control,
+			     ret_why);
+	if (r == 0)
+		set_control(daemon, control);
+	return r;
+}
+
+int kv_daemon_open(const struct kv_options *options,
+		   struct kv_daemon **ret_daemon, char **ret_why)
+{
+	struct kv_daemon *daemon = calloc(1, sizeof(*daemon));
+	int r;
+
+	*ret_why = NULL;
+	if (!daemon)
+		return -ENOMEM;
+	daemon->options = options;
+	pthread_rwlock_init(&daemon->lock, NULL);
+	r = start(daemon, ret_why);
+	if (r < 0) {
+		kv_daemon_close(daemon);
+		return r;
+	}
+	*ret_daemon = daemon;
+	return 0;
+}
+
+/* The default socket lies in a directory of its own. */
+static void remove_socket_dir(struct kv_daemon *daemon)
+{
+	char *slash = strrchr(daemon->control_path, '/');
+
+	if (daemon->options->control || !slash)
+		return;
+	*slash = '\0';
+	(void)rmdir(daemon->control_path);
+}
+
+void kv_daemon_close(struct kv_daemon *daemon)
+{
+	struct kv_control *control;
+
+	if (!daemon)
+		return;
+	control = set_control(daemon, NULL);
+	kv_control_stop(control);
+	if (control)
+		remove_socket_dir(daemon);
+	kv_mount_stop(daemon->mount);
+	if (daemon->cache && kv_cache_close(daemon->cache) < 0) {
+		fprintf(stderr, "kvfs: the SSD does not answer: the store is "
+				"left as after a crash\n");
+		return; /* requests that end after all may still call back */
+	}
+	kv_mount_free(daemon->mount);
+	free(daemon->control_path);
+	pthread_rwlock_destroy(&daemon->lock);
+	free(daemon);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * daemon.h - everything that belongs to one store that is served.
+ */
+#ifndef KV_FS_DAEMON_H
+#define KV_FS_DAEMON_H
+
+#include "fs/mount/mount.h"
+#include "fs/options.h"
+
+struct kv_daemon {
+	const struct kv_options *options; /* fixed after open, as all but: */
+	struct kv_cache *cache;
+	struct kv_mount *mount;
+	char *control_path;
+
+	/* The cache's callbacks look here from its threads. */
+	pthread_rwlock_t lock;
+	struct kv_control *control; /* lock */
+};
+
+/*
+ * Open the store and start the control socket.  @options must outlive it.  On
+ * failure *@ret_why is one line for the user (caller frees).
+ */
+int kv_daemon_open(const struct kv_options *options,
+		   struct kv_daemon **ret_daemon, char **ret_why);
+/* Waits until everything is written.  Takes NULL. */
+void kv_daemon_close(struct kv_daemon *daemon);
+
+#endif
