@@ -10,7 +10,6 @@
 #include "tests/gpu/memory.h"
 #include "tools/bench/clock.h"
 #include "tools/bench/report.h"
-#include "tools/bench/sample.h"
 
 #define BLOCKS 127u
 

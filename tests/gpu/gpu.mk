@@ -18,7 +18,7 @@ $(GPU_PLUGIN): $B/tests/gpu/plugin/plugin.o
 $B/tests/gpu/test_plugin: | $(GPU_PLUGIN)
 $(GPU_UNIT:=.o): tests/gpu/kernels.ptx
 $(GPU_UNIT): | $B/tests/gpu/libcuda.so.1
-$B/tests/gpu/bench: $(call objs,tools/bench/report.c tools/bench/sample.c)
+$B/tests/gpu/bench: $(call objs,tools/bench/report.c)
 test-run: $(GPU_DENIED)
 gpu-bundle: all $(GPU_UNIT) $(GPU_DENIED)  ## what a machine with a GPU needs, in one file
 	@tests/gpu/bundle.sh $B $(GPU_BUNDLE) && ls -l $(GPU_BUNDLE)

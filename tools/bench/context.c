@@ -14,7 +14,7 @@
 
 #include "tools/bench/clock.h"
 #include "tools/bench/figures.h"
-#include "tools/bench/sample.h"
+#include "tools/bench/report.h"
 
 #define NAME "turn"
 #define PIECE (1u << 20) /* memcpy goes in pieces, as for other figures */

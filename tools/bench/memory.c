@@ -1,19 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - plain memory in 2 MiB pages, as an engine's pool would have it.
+ * memory.c - plain memory in 2 MiB pages, as an engine's pool would have it,
+ * and threads that memcpy: the reference for everything that copies.
  *
- * OWNS      the mappings.
+ * OWNS      the mappings; the threads, and the job they share: @pieces is taken
+ *           piece by piece (@next) by every thread, over when @busy is 0.
  *
  * INVARIANTS
  *   (1) A mapping is not inherited by fork: else each start of a child would
  *       leave the pool's pages write-protected, and the next copy would pay.
+ *   (2) @pieces and @n change only while @busy is 0.
  *
- * LOCKING   none.
+ * LOCKING   crew->lock guards job, busy and quit; @next is atomic.
  */
 #include "tools/bench/memory.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -89,4 +97,110 @@ unsigned kv_bench_memory_huge_percent(void)
 	}
 	fclose(f);
 	return anonymous ? (unsigned)(100 * huge / anonymous) : 0;
+}
+
+struct kv_bench_crew {
+	pthread_mutex_t lock;
+	pthread_cond_t begun, over;
+	uint64_t job;			     /* lock */
+	unsigned busy;			     /* lock */
+	bool quit;			     /* lock */
+	const struct kv_bench_piece *pieces; /* fixed during a job */
+	size_t n;			     /* fixed during a job */
+	atomic_size_t next;
+	unsigned helpers; /* fixed after new */
+	pthread_t threads[];
+};
+
+static void take_pieces(struct kv_bench_crew *crew)
+{
+	size_t i;
+
+	while ((i = atomic_fetch_add(&crew->next, 1)) < crew->n)
+		memcpy(crew->pieces[i].dst, crew->pieces[i].src,
+		       crew->pieces[i].bytes);
+}
+
+static void *help(void *arg)
+{
+	struct kv_bench_crew *crew = arg;
+	uint64_t seen = 0;
+
+	pthread_mutex_lock(&crew->lock);
+	for (;;) {
+		while (crew->job == seen && !crew->quit)
+			pthread_cond_wait(&crew->begun, &crew->lock);
+		if (crew->quit)
+			break;
+		seen = crew->job;
+		pthread_mutex_unlock(&crew->lock);
+		take_pieces(crew);
+		pthread_mutex_lock(&crew->lock);
+		if (--crew->busy == 0)
+			pthread_cond_signal(&crew->over);
+	}
+	pthread_mutex_unlock(&crew->lock);
+	return NULL;
+}
+
+int kv_bench_crew_new(unsigned threads, struct kv_bench_crew **ret_crew)
+{
+	struct kv_bench_crew *crew;
+	int r;
+
+	crew = calloc(1, sizeof(*crew) + threads * sizeof(pthread_t));
+	if (!crew)
+		return -ENOMEM;
+	pthread_mutex_init(&crew->lock, NULL);
+	pthread_cond_init(&crew->begun, NULL);
+	pthread_cond_init(&crew->over, NULL);
+	while (crew->helpers + 1 < threads) {
+		r = pthread_create(&crew->threads[crew->helpers], NULL, help,
+				   crew);
+		if (r) {
+			kv_bench_crew_free(crew);
+			return -r;
+		}
+		crew->helpers++;
+	}
+	*ret_crew = crew;
+	return 0;
+}
+
+void kv_bench_crew_free(struct kv_bench_crew *crew)
+{
+	unsigned i;
+
+	if (!crew)
+		return;
+	pthread_mutex_lock(&crew->lock);
+	crew->quit = true;
+	pthread_cond_broadcast(&crew->begun);
+	pthread_mutex_unlock(&crew->lock);
+	for (i = 0; i < crew->helpers; i++)
+		pthread_join(crew->threads[i], NULL);
+	pthread_cond_destroy(&crew->begun);
+	pthread_cond_destroy(&crew->over);
+	pthread_mutex_destroy(&crew->lock);
+	free(crew);
+}
+
+void kv_bench_crew_copy(struct kv_bench_crew *crew,
+			const struct kv_bench_piece *pieces, size_t n)
+{
+	pthread_mutex_lock(&crew->lock);
+	crew->pieces = pieces;
+	crew->n = n;
+	atomic_store(&crew->next, 0);
+	crew->busy = crew->helpers;
+	crew->job++;
+	pthread_cond_broadcast(&crew->begun);
+	pthread_mutex_unlock(&crew->lock);
+
+	take_pieces(crew);
+
+	pthread_mutex_lock(&crew->lock);
+	while (crew->busy)
+		pthread_cond_wait(&crew->over, &crew->lock);
+	pthread_mutex_unlock(&crew->lock);
 }

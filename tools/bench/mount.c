@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 #include "tools/bench/clock.h"
-#include "tools/bench/sample.h"
-#include "tools/bench/workdir.h"
+#include "tools/bench/report.h"
+#include "tools/bench/daemon.h"
 
 #define BUFFER (1u << 20)
 #define ROUNDS 7

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * report.c - figures as a table for people and as JSON lines for programs.
+ * report.c - sets of measurements; figures of them as a table for people and as
+ * JSON lines for programs.
  *
  * OWNS      the JSON lines, in memory until the end, so that a run cut short
  *           leaves the file of the last whole one.
@@ -15,6 +16,51 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+void kv_bench_sample_add(struct kv_bench_sample *sample, double value)
+{
+	if (sample->n == sample->room) {
+		size_t room = sample->room ? 2 * sample->room : 64;
+		double *values =
+			realloc(sample->values, room * sizeof(*values));
+
+		if (!values)
+			return;
+		sample->values = values;
+		sample->room = room;
+	}
+	sample->values[sample->n++] = value;
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+double kv_bench_sample_percentile(struct kv_bench_sample *sample,
+				  double percent)
+{
+	double at;
+
+	if (sample->n == 0)
+		return 0;
+	qsort(sample->values, sample->n, sizeof(*sample->values), compare);
+	at = percent / 100 * (double)(sample->n - 1);
+	return sample->values[(size_t)(at + 0.5)];
+}
+
+double kv_bench_sample_median(struct kv_bench_sample *sample)
+{
+	return kv_bench_sample_percentile(sample, 50);
+}
+
+void kv_bench_sample_fini(struct kv_bench_sample *sample)
+{
+	free(sample->values);
+	*sample = (struct kv_bench_sample){0};
+}
 
 struct kv_bench_report {
 	FILE *json; /* a stream into @lines */

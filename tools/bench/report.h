@@ -1,13 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * report.h - figures as a table for people and as JSON lines for programs.
+ * report.h - sets of measurements, and figures of them, as a table for people
+ * and as JSON lines for programs.
  */
 #ifndef KV_TOOLS_BENCH_REPORT_H
 #define KV_TOOLS_BENCH_REPORT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
-#include "tools/bench/sample.h"
+/* A growing set of measurements. */
+struct kv_bench_sample {
+	double *values;
+	size_t n, room;
+};
+
+/* Nothing is kept when memory is short; the percentile then is 0. */
+void kv_bench_sample_add(struct kv_bench_sample *sample, double value);
+
+/* The value that @percent of all are not above; sorts @sample.  0 if empty. */
+double kv_bench_sample_percentile(struct kv_bench_sample *sample,
+				  double percent);
+double kv_bench_sample_median(struct kv_bench_sample *sample);
+
+/* Usable with __attribute__((cleanup)). */
+void kv_bench_sample_fini(struct kv_bench_sample *sample);
 
 struct kv_bench_figure {
 	const char *name; /* with its suffix */

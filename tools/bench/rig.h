@@ -8,7 +8,6 @@
 
 #include "kernels/kvfs.h"
 #include "tools/bench/bench.h"
-#include "tools/bench/crew.h"
 #include "tools/bench/daemon.h"
 #include "tools/bench/memory.h"
 

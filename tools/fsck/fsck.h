@@ -128,7 +128,8 @@ int fsck_report(struct fsck *f);
 /* A bar on a terminal's stderr, once it takes more than a second. */
 void fsck_progress(const char *what, uint64_t done, uint64_t of);
 
-/* index.c: room for one more in an array that is full at powers of two; -ENOMEM. */
+/* index.c: room for one more in an array that is full at powers of two;
+ * -ENOMEM. */
 int fsck_more(void *array, size_t n, size_t size);
 
 #endif
