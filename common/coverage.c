@@ -27,7 +27,7 @@ static int make_room(struct kv_coverage *c)
 	if (c->n >= KV_COVERAGE_MAX)
 		return -EFBIG;
 	ranges = reallocarray(c->ranges, room, sizeof(*ranges));
-	if (ranges == NULL)
+	if (!ranges)
 		return -ENOMEM;
 	c->ranges = ranges;
 	c->room = room;

@@ -54,7 +54,7 @@ static void choose(const char *which, uint32_t n)
 {
 	const char *colon = strrchr(which, ':');
 
-	if (colon == NULL)
+	if (!colon)
 		abort();
 	for (uint32_t i = 0; i < n; i++)
 		if (strncmp(table->entry[i].name, which,
@@ -72,7 +72,7 @@ __attribute__((constructor)) static void begin(void)
 	uint32_t n = 0;
 
 	lie = getenv("KVFS_LIE");
-	if (path != NULL)
+	if (path)
 		share(path);
 	for (struct kv_point *p = __start_kv_points; p < __stop_kv_points;
 	     p++) {
@@ -81,7 +81,7 @@ __attribute__((constructor)) static void begin(void)
 			n++;
 	}
 	atomic_store(&table->n, n);
-	if (which != NULL)
+	if (which)
 		choose(which, n);
 }
 
@@ -95,5 +95,5 @@ void kv_point_pass(const struct kv_point *point)
 
 bool kv_point_lies(const char *what)
 {
-	return lie != NULL && strcmp(lie, what) == 0;
+	return lie && strcmp(lie, what) == 0;
 }

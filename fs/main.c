@@ -21,7 +21,7 @@
 
 static int complain(const char *why, int error)
 {
-	fprintf(stderr, "kvfs: %s\n", why != NULL ? why : strerror(-error));
+	fprintf(stderr, "kvfs: %s\n", why ? why : strerror(-error));
 	return 1;
 }
 
@@ -136,7 +136,7 @@ static int run(const struct kv_options *options)
 	struct start none = {.to_parent = -1};
 	int r;
 
-	if (options->mountpoint != NULL) {
+	if (options->mountpoint) {
 		r = kv_mountpoint_check(options->mountpoint, options->store,
 					&mountpoint, &why);
 		if (r < 0)

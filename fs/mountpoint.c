@@ -60,15 +60,15 @@ static int kind_of_line(const char *line, size_t len, const char *path)
 
 	for (int i = 0; i < 4; i++) {
 		p = memchr(p, ' ', (size_t)(end - p));
-		if (p == NULL)
+		if (!p)
 			return -1;
 		p++;
 	}
 	blank = memchr(p, ' ', (size_t)(end - p));
-	if (blank == NULL || !same_path(p, (size_t)(blank - p), path))
+	if (!blank || !same_path(p, (size_t)(blank - p), path))
 		return -1;
 	dash = memmem(blank, (size_t)(end - blank), " - ", 3);
-	if (dash == NULL)
+	if (!dash)
 		return -1;
 	dash += 3;
 	if (strncmp(dash, "fuse.kvfs ", 10) == 0)
@@ -98,7 +98,7 @@ static char *read_mountinfo(void)
 	size_t room = 0;
 	ssize_t n;
 
-	if (f == NULL)
+	if (!f)
 		return NULL;
 	n = getdelim(&text, &room, '\0', f);
 	fclose(f);
@@ -121,14 +121,14 @@ static char *absolute(const char *path)
 	_cleanup_(kv_freep) char *copy = NULL, *copy2 = NULL, *parent = NULL;
 	char *whole = realpath(path, NULL);
 
-	if (whole != NULL || !is_dead(errno))
+	if (whole || !is_dead(errno))
 		return whole;
 	copy = strdup(path);
 	copy2 = strdup(path);
-	if (copy == NULL || copy2 == NULL)
+	if (!copy || !copy2)
 		return NULL;
 	parent = realpath(dirname(copy), NULL);
-	if (parent == NULL ||
+	if (!parent ||
 	    asprintf(&whole, "%s/%s", strcmp(parent, "/") == 0 ? "" : parent,
 		     basename(copy2)) < 0)
 		return NULL;
@@ -160,7 +160,7 @@ static bool lies_in(const char *inner, const char *outer)
 static int check_free(const char *path, const char *as_typed, char **ret_why)
 {
 	_cleanup_(kv_freep) char *mounts = read_mountinfo();
-	int kind = mounts != NULL ? kv_mountinfo_find(mounts, path) : NOTHING;
+	int kind = mounts ? kv_mountinfo_find(mounts, path) : NOTHING;
 	struct statvfs fs;
 
 	/* Not stat: the kernel may still know the attributes of a dead one. */
@@ -186,7 +186,7 @@ int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 	struct stat st;
 	int r;
 
-	if (whole == NULL)
+	if (!whole)
 		return refuse(-errno, ret_why, "%s: %s", path, strerror(errno));
 	r = check_free(whole, path, ret_why);
 	if (r < 0)
@@ -196,7 +196,7 @@ int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 	if (!S_ISDIR(st.st_mode))
 		return refuse(-ENOTDIR, ret_why, "%s: not a directory", path);
 	real_store = realpath(store, NULL);
-	if (real_store != NULL)
+	if (real_store)
 		store = real_store;
 	if (lies_in(store, whole) || lies_in(whole, store))
 		return refuse(-EINVAL, ret_why,

@@ -481,7 +481,7 @@ static bool called_by_mount(const char *name)
 {
 	const char *slash = strrchr(name, '/');
 
-	return strcmp(slash != NULL ? slash + 1 : name, "mount.kvfs") == 0;
+	return strcmp(slash ? slash + 1 : name, "mount.kvfs") == 0;
 }
 
 static int parse(struct parsing *p, int argc, char **argv, char **ret_why)

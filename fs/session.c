@@ -176,7 +176,7 @@ static int open_session(struct session *s, char **ret_why)
 	fuse_opt_free_args(&args);
 	if (r < 0)
 		return r;
-	if (s->fuse == NULL)
+	if (!s->fuse)
 		return fail(ret_why, s->path, "cannot make a FUSE session");
 	if (fuse_session_mount(s->fuse, s->path) < 0) {
 		fuse_session_destroy(kv_steal(s->fuse));
@@ -198,7 +198,7 @@ static void raise_readahead(const char *path)
 		     major(st.st_dev), minor(st.st_dev)) < 0)
 		return;
 	f = fopen(name, "we");
-	if (f == NULL)
+	if (!f)
 		return;
 	fprintf(f, "%u\n", READAHEAD / 1024);
 	fclose(f);
@@ -272,7 +272,7 @@ static int serve(struct session *s)
 	struct fuse_loop_config *config = fuse_loop_cfg_create();
 	int r;
 
-	if (config == NULL)
+	if (!config)
 		return -ENOMEM;
 	fuse_loop_cfg_set_clone_fd(config, 1);
 	fuse_loop_cfg_set_max_threads(config, THREADS_MAX);
@@ -316,7 +316,7 @@ int kv_session_run(struct kv_daemon *daemon, const char *path,
 	int signal_number;
 
 	*ret_why = NULL;
-	if (path != NULL)
+	if (path)
 		return run_mounted(&s, ret_why);
 	ready(arg);
 	sigwait(&set, &signal_number);

@@ -35,7 +35,7 @@ static void write_tiers(FILE *f, const struct kv_cache_stats *s)
 	fprintf(f, "ssd       %10.1f of %.1f MiB (%.0f%%), %llu blocks, %s\n",
 		mib(s->ssd_used), mib(s->ssd_total),
 		percent(s->ssd_used, s->ssd_total), (ull)s->ssd_blocks,
-		s->ssd_state != NULL ? s->ssd_state : "off");
+		s->ssd_state ? s->ssd_state : "off");
 	fprintf(f, "          %llu segment files, index %.1f MiB\n",
 		(ull)s->ssd_files, mib(s->index_bytes));
 }
@@ -62,7 +62,7 @@ char *kv_stats_text(struct kv_cache *cache)
 	size_t n;
 	FILE *f = open_memstream(&text, &n);
 
-	if (f == NULL)
+	if (!f)
 		return NULL;
 	kv_cache_stats(cache, &s);
 	write_tiers(f, &s);
@@ -278,7 +278,7 @@ char *kv_metrics_text(struct kv_cache *cache,
 	size_t n;
 	FILE *f = open_memstream(&text, &n);
 
-	if (f == NULL)
+	if (!f)
 		return NULL;
 	kv_cache_stats(cache, &s);
 	write_gauges(f, &s);

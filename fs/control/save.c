@@ -503,7 +503,7 @@ static const struct kv_reservation *find(struct kv_client *client,
 	if (kv_wire_key(wire->key, wire->len, ret_key) < 0)
 		return NULL;
 	there = kv_reservations_find(&client->reservations, space, ret_key);
-	return there && (there->partial != NULL) == parts ? there : NULL;
+	return there && !!there->partial == parts ? there : NULL;
 }
 
 /* Everything but the reservation is right with @wire, of which @bytes are in

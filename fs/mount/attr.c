@@ -55,7 +55,7 @@ int kv_attr_space(struct kv_mount *mount, const struct kv_node *node,
 	    kv_snapshot_stat(mount->cache, node->value, &snapshot) < 0)
 		return -ESTALE;
 	space = kv_space_by_id(mount->cache, snapshot.space);
-	if (space == NULL)
+	if (!space)
 		return -ESTALE;
 	info = kv_space_stat(mount->cache, space);
 	if (info.removed)
@@ -146,7 +146,7 @@ static int attr_in_space(struct kv_mount *mount, uint64_t ino,
 		return kv_snapshots_attr(mount, node, st);
 	if (node->type != KV_NODE_LAYOUT)
 		return 0;
-	if (info.layout == NULL)
+	if (!info.layout)
 		return -ESTALE;
 	st->st_mode = S_IFREG | (0644 & info.mode);
 	st->st_size = (off_t)strlen(info.layout->json);
@@ -210,7 +210,7 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 	default:
 		r = -ESTALE;
 	}
-	if (ret_timeout != NULL)
+	if (ret_timeout)
 		*ret_timeout = timeout;
 	return r;
 }
@@ -316,7 +316,7 @@ static int set_upload(struct kv_mount *mount, struct kv_upload *upload,
 	int64_t mtime_ns = mtime_of(attr, to_set);
 	int r;
 
-	if (block != NULL) {
+	if (block) {
 		r = set_block(mount, block, attr, to_set);
 		kv_block_put(mount->cache, block);
 		return r;
@@ -346,7 +346,7 @@ static int set_upload_node(struct kv_mount *mount, uint64_t serial,
 	struct kv_upload *upload;
 	int r;
 
-	if (fi != NULL && kv_handle_of(fi)->kind == KV_HANDLE_UPLOAD)
+	if (fi && kv_handle_of(fi)->kind == KV_HANDLE_UPLOAD)
 		return set_upload(mount, kv_handle_of(fi)->upload, attr,
 				  to_set);
 	if (kv_upload_get(mount->uploads, serial, &upload) < 0)
@@ -389,7 +389,7 @@ void kv_fs_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr,
 		r = set_block_id(mount, node.value, attr, to_set);
 	else if (node.type == KV_NODE_UPLOAD)
 		r = set_upload_node(mount, node.value, fi, attr, to_set);
-	else if (node.type == KV_NODE_LAYOUT && fi != NULL &&
+	else if (node.type == KV_NODE_LAYOUT && fi &&
 		 kv_handle_of(fi)->kind == KV_HANDLE_UPLOAD)
 		r = set_upload(mount, kv_handle_of(fi)->upload, attr, to_set);
 	else if (node.type != KV_NODE_FIXED)

@@ -28,7 +28,7 @@ static int add(struct kv_handle *dir, uint64_t node)
 
 	if (dir->n == dir->room) {
 		nodes = reallocarray(dir->nodes, room, sizeof(*nodes));
-		if (nodes == NULL)
+		if (!nodes)
 			return -ENOMEM;
 		dir->nodes = nodes;
 		dir->room = room;
@@ -44,7 +44,7 @@ static int list_root(struct kv_mount *mount, struct kv_handle *dir)
 	int r;
 
 	r = add(dir, KV_NODE_KVFS);
-	while (r == 0 && (space = kv_space_next(mount->cache, id)) != NULL) {
+	while (r == 0 && (space = kv_space_next(mount->cache, id))) {
 		id = kv_space_stat(mount->cache, space).id;
 		r = add(dir, kv_node_of_space(id));
 	}
@@ -66,7 +66,7 @@ static int list_space(struct kv_mount *mount, struct kv_space *space,
 	int r = 0;
 
 	/* First, so that cp and tar of a space bring its layout first. */
-	if (info->layout != NULL)
+	if (info->layout)
 		r = add(dir, kv_node_of_layout(info->id));
 	for (unsigned byte = 0; byte < 256 && r == 0; byte++)
 		if (kv_dir_exists(mount->cache, space, (uint8_t)byte))
@@ -182,7 +182,7 @@ static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 		kv_snapshots_name(mount, &node, name);
 	} else {
 		space = kv_space_by_id(mount->cache, node.space);
-		if (space == NULL)
+		if (!space)
 			return -ESTALE;
 		snprintf(name, KV_SPACE_NAME_MAX + 1, "%s",
 			 kv_space_name(space));
@@ -225,7 +225,7 @@ static void reply_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 	char name[KV_SPACE_NAME_MAX + 1];
 	size_t used = 0, n;
 
-	if (buffer == NULL) {
+	if (!buffer) {
 		fuse_reply_err(req, ENOMEM);
 		return;
 	}
@@ -276,7 +276,7 @@ static int sync_all(struct kv_mount *mount)
 	uint32_t id = 0;
 	int r = 0, one;
 
-	while ((space = kv_space_next(mount->cache, id)) != NULL) {
+	while ((space = kv_space_next(mount->cache, id))) {
 		id = kv_space_stat(mount->cache, space).id;
 		one = kv_space_sync(mount->cache, space);
 		r = r < 0 ? r : one;

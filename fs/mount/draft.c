@@ -56,11 +56,11 @@ int kv_draft_new(struct kv_cache *cache, struct kv_space *space,
 {
 	struct kv_draft *draft = calloc(1, sizeof(*draft));
 
-	if (draft == NULL)
+	if (!draft)
 		return -ENOMEM;
 	draft->cache = cache;
 	draft->space = space;
-	if (key != NULL)
+	if (key)
 		draft->key = *key;
 	draft->heads = heads;
 	pthread_mutex_init(&draft->lock, NULL);
@@ -79,17 +79,17 @@ static void drop_head_locked(struct kv_draft *draft)
 static void clear_locked(struct kv_draft *draft)
 {
 	drop_head_locked(draft);
-	if (draft->fill != NULL)
+	if (draft->fill)
 		kv_fill_drop(draft->cache, kv_steal(draft->fill));
 	kv_coverage_fini(&draft->coverage);
 }
 
 void kv_draft_free(struct kv_draft *draft)
 {
-	if (draft == NULL)
+	if (!draft)
 		return;
 	clear_locked(draft);
-	if (draft->block != NULL)
+	if (draft->block)
 		kv_block_put(draft->cache, draft->block);
 	pthread_mutex_destroy(&draft->lock);
 	free(draft);
@@ -122,7 +122,7 @@ static int grow_head_locked(struct kv_draft *draft, uint64_t end)
 		return -ENOSPC;
 	}
 	head = realloc(draft->head, room);
-	if (head == NULL) {
+	if (!head) {
 		*draft->heads -= more;
 		return -ENOMEM;
 	}
@@ -261,7 +261,7 @@ ssize_t kv_draft_read(struct kv_draft *draft, void *data, size_t n,
 	ssize_t got;
 
 	block = kv_draft_block(draft);
-	if (block != NULL) {
+	if (block) {
 		got = read_block(draft, block, data, n, offset);
 		kv_block_put(draft->cache, block);
 		return got;
@@ -270,7 +270,7 @@ ssize_t kv_draft_read(struct kv_draft *draft, void *data, size_t n,
 	end = kv_coverage_end(&draft->coverage);
 	n = offset < end ? KV_MIN(n, end - offset) : 0;
 	memset(data, 0, n);
-	from = draft->fill != NULL ? kv_fill_data(draft->fill) : draft->head;
+	from = draft->fill ? kv_fill_data(draft->fill) : draft->head;
 	for (size_t i = 0; i < draft->coverage.n && n > 0; i++) {
 		uint64_t start = draft->coverage.ranges[i].start;
 		uint64_t stop = draft->coverage.ranges[i].end;
@@ -410,7 +410,7 @@ struct kv_block *kv_draft_block(struct kv_draft *draft)
 
 	pthread_mutex_lock(&draft->lock);
 	block = draft->block;
-	if (block != NULL)
+	if (block)
 		kv_block_hold(draft->cache, block);
 	pthread_mutex_unlock(&draft->lock);
 	return block;

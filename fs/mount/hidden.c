@@ -29,7 +29,7 @@ int kv_hidden_new(struct kv_hidden **ret_hidden)
 {
 	struct kv_hidden *hidden = calloc(1, sizeof(*hidden));
 
-	if (hidden == NULL)
+	if (!hidden)
 		return -ENOMEM;
 	pthread_mutex_init(&hidden->lock, NULL);
 	*ret_hidden = hidden;
@@ -38,7 +38,7 @@ int kv_hidden_new(struct kv_hidden **ret_hidden)
 
 void kv_hidden_free(struct kv_hidden *hidden)
 {
-	if (hidden == NULL)
+	if (!hidden)
 		return;
 	pthread_mutex_destroy(&hidden->lock);
 	free(hidden);
@@ -80,7 +80,7 @@ bool kv_hidden_from(struct kv_hidden *hidden, uint32_t space,
 	bool found;
 
 	pthread_mutex_lock(&hidden->lock);
-	found = find_locked(hidden, space, ctx->uid, process) != NULL;
+	found = find_locked(hidden, space, ctx->uid, process);
 	pthread_mutex_unlock(&hidden->lock);
 	return found;
 }
@@ -92,7 +92,7 @@ void kv_hidden_end(struct kv_hidden *hidden, uint32_t space,
 	struct record *r;
 
 	pthread_mutex_lock(&hidden->lock);
-	while ((r = find_locked(hidden, space, ctx->uid, process)) != NULL)
+	while ((r = find_locked(hidden, space, ctx->uid, process)))
 		r->space = 0;
 	pthread_mutex_unlock(&hidden->lock);
 }

@@ -121,7 +121,7 @@ int kv_lives_new(struct kv_lives **ret_lives)
 {
 	struct kv_lives *lives = calloc(1, sizeof(*lives));
 
-	if (lives == NULL)
+	if (!lives)
 		return -ENOMEM;
 	pthread_mutex_init(&lives->lock, NULL);
 	*ret_lives = lives;
@@ -132,9 +132,9 @@ void kv_lives_free(struct kv_lives *lives)
 {
 	struct record *next;
 
-	if (lives == NULL)
+	if (!lives)
 		return;
-	for (struct record *r = lives->records; r != NULL; r = next) {
+	for (struct record *r = lives->records; r; r = next) {
 		next = r->next;
 		free(r);
 	}
@@ -149,7 +149,7 @@ static struct record **find_locked(struct kv_lives *lives, uint32_t space)
 	struct record **link = &lives->records;
 
 	kv_assert_locked(&lives->lock);
-	while (*link != NULL && (*link)->space != space)
+	while (*link && (*link)->space != space)
 		link = &(*link)->next;
 	return link;
 }
@@ -161,7 +161,7 @@ uint32_t kv_lives_get(struct kv_lives *lives, uint32_t space, uint8_t byte)
 
 	pthread_mutex_lock(&lives->lock);
 	r = *find_locked(lives, space);
-	life = r != NULL ? r->ended[byte] : 0;
+	life = r ? r->ended[byte] : 0;
 	pthread_mutex_unlock(&lives->lock);
 	return life & LIFE_MASK;
 }
@@ -173,12 +173,12 @@ void kv_lives_end(struct kv_lives *lives, uint32_t space, uint8_t byte)
 
 	pthread_mutex_lock(&lives->lock);
 	link = find_locked(lives, space);
-	if (*link == NULL) {
+	if (!*link) {
 		*link = calloc(1, sizeof(**link));
-		if (*link != NULL)
+		if (*link)
 			(*link)->space = space;
 	}
-	if (*link != NULL)
+	if (*link)
 		(*link)->ended[byte]++;
 	pthread_mutex_unlock(&lives->lock);
 }
@@ -190,7 +190,7 @@ void kv_lives_forget(struct kv_lives *lives, uint32_t space)
 	pthread_mutex_lock(&lives->lock);
 	link = find_locked(lives, space);
 	r = *link;
-	if (r != NULL)
+	if (r)
 		*link = r->next;
 	pthread_mutex_unlock(&lives->lock);
 	free(r);

@@ -94,7 +94,7 @@ static void tell_kernel(struct kv_notify *notify)
 		notify->n--;
 	}
 	pthread_mutex_unlock(&notify->lock);
-	if (space != NULL)
+	if (space)
 		forget_space(notify, space);
 	else
 		forget(notify, kv_node_of_block(id));

@@ -35,7 +35,7 @@ int kv_handle_new(struct kv_mount *mount, const struct kv_handle *from,
 {
 	struct kv_handle *handle = malloc(sizeof(*handle));
 
-	if (handle == NULL)
+	if (!handle)
 		return -ENOMEM;
 	*handle = *from;
 	pthread_mutex_lock(&mount->handles->lock);
@@ -218,11 +218,11 @@ static int open_layout(fuse_req_t req, const struct kv_node *node,
 	r = kv_permit(req, &info, R_OK);
 	if (r < 0)
 		return r;
-	if (info.layout == NULL)
+	if (!info.layout)
 		return -ESTALE;
 	handle->kind = KV_HANDLE_TEXT;
 	handle->text = strdup(info.layout->json);
-	return handle->text == NULL ? -ENOMEM : 0;
+	return handle->text ? 0 : -ENOMEM;
 }
 
 static int open_text(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
@@ -302,7 +302,7 @@ static void read_upload(fuse_req_t req, struct kv_upload *upload, size_t size,
 	_cleanup_(kv_freep) char *buffer = malloc(KV_MAX(size, 1u));
 	ssize_t n = -ENOMEM;
 
-	if (buffer != NULL)
+	if (buffer)
 		n = kv_draft_read(kv_upload_draft(upload), buffer, size, off);
 	if (n < 0)
 		fuse_reply_err(req, (int)-n);
@@ -320,7 +320,7 @@ static void read_text(fuse_req_t req, const char *text, size_t size,
 
 	size = off < len ? KV_MIN(size, len - off) : 0;
 	copy = malloc(KV_MAX(size, 1u));
-	if (copy == NULL) {
+	if (!copy) {
 		fuse_reply_err(req, ENOMEM);
 		return;
 	}

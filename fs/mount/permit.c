@@ -23,7 +23,7 @@ pid_t kv_process_of(pid_t tid)
 	if (fd < 0 || read(fd, text, sizeof(text) - 1) < 0)
 		return tid;
 	line = strstr(text, "\nTgid:");
-	return line != NULL ? (pid_t)strtol(line + 6, NULL, 10) : tid;
+	return line ? (pid_t)strtol(line + 6, NULL, 10) : tid;
 }
 
 /* Reading a caller's groups costs a look into /proc: only where they decide. */
@@ -46,7 +46,7 @@ int kv_permit(fuse_req_t req, const struct kv_space_info *info, int want)
 		n = fuse_req_getgroups(req, 0, NULL);
 		if (n > 0)
 			groups = calloc((size_t)n, sizeof(*groups));
-		if (groups != NULL) {
+		if (groups) {
 			int got = fuse_req_getgroups(req, n, groups);
 
 			caller.groups = groups;

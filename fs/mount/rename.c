@@ -155,7 +155,7 @@ static int unlink_file(fuse_req_t req, const struct place *place)
 	int r;
 
 	if (place->byte < 0 && strcmp(place->text, ".layout") == 0 &&
-	    place->info.layout != NULL) {
+	    place->info.layout) {
 		kv_hidden_add(mount->hidden, place->info.id, fuse_req_ctx(req));
 		return 0;
 	}

@@ -125,7 +125,7 @@ static int list_links(struct kv_mount *mount, uint64_t id, uint64_t *nodes,
 	size_t n = 0;
 	long got;
 
-	if (picks == NULL)
+	if (!picks)
 		return -ENOMEM;
 	do {
 		got = kv_snapshot_read(mount->cache, id, from, picks,
@@ -156,7 +156,7 @@ int kv_snapshots_list(struct kv_mount *mount, struct kv_space *space,
 		if (kv_snapshot_stat(mount->cache, dir->value, &info) < 0)
 			return -ESTALE;
 		nodes = malloc((info.blocks + 1) * sizeof(*nodes));
-		if (nodes == NULL)
+		if (!nodes)
 			return -ENOMEM;
 		r = list_links(mount, dir->value, nodes, info.blocks, &n);
 	}

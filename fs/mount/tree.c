@@ -49,7 +49,7 @@ static int find_in_root(struct kv_mount *mount, const char *name,
 		return 0;
 	}
 	space = kv_space_find(mount->cache, name);
-	if (space == NULL)
+	if (!space)
 		return -ENOENT;
 	*ret_node = kv_node_of_space(kv_space_stat(mount->cache, space).id);
 	return 0;
@@ -84,7 +84,7 @@ static int find_in_space(fuse_req_t req, struct kv_space *space,
 	struct kv_mount *mount = fuse_req_userdata(req);
 	uint8_t byte;
 
-	if (strcmp(name, ".layout") == 0 && info->layout != NULL &&
+	if (strcmp(name, ".layout") == 0 && info->layout &&
 	    !kv_hidden_from(mount->hidden, info->id, fuse_req_ctx(req))) {
 		*ret_node = kv_node_of_layout(info->id);
 		return 0;
@@ -256,7 +256,7 @@ static int remove_space(fuse_req_t req, const char *name)
 	if (strcmp(name, ".kvfs") == 0)
 		return -EPERM;
 	space = kv_space_find(mount->cache, name);
-	if (space == NULL)
+	if (!space)
 		return -ENOENT;
 	info = kv_space_stat(mount->cache, space);
 	/* As the sticky bit of the root says, which the kernel checks too. */

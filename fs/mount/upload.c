@@ -76,7 +76,7 @@ static int parse_temp(const char *text, struct kv_name *ret_name)
 {
 	char name[KV_NAME_MAX + 1];
 	const char *dot = strchr(text + 1, '.');
-	size_t len = dot != NULL ? (size_t)(dot - text - 1) : 0;
+	size_t len = dot ? (size_t)(dot - text - 1) : 0;
 
 	if (len == 0 || len > KV_NAME_MAX || dot[1] == '\0')
 		return -EINVAL;
@@ -166,7 +166,7 @@ void kv_upload_put(struct kv_upload *upload)
 	pthread_mutex_lock(&uploads->lock);
 	dead = put_locked(upload);
 	pthread_mutex_unlock(&uploads->lock);
-	if (dead != NULL)
+	if (dead)
 		free_upload(dead);
 }
 
@@ -177,8 +177,8 @@ static struct kv_upload *find_locked(struct kv_uploads *uploads,
 	struct kv_upload *u = uploads->buckets[bucket_of(text)];
 
 	kv_assert_locked(&uploads->lock);
-	while (u != NULL && (u->space != space || u->maker != uid ||
-			     strcmp(u->text, text) != 0))
+	while (u && (u->space != space || u->maker != uid ||
+		     strcmp(u->text, text) != 0))
 		u = u->next;
 	return u;
 }
@@ -190,12 +190,12 @@ int kv_upload_find(struct kv_uploads *uploads, struct kv_space *space,
 
 	pthread_mutex_lock(&uploads->lock);
 	u = find_locked(uploads, space, text, uid);
-	if (u != NULL) {
+	if (u) {
 		u->refs++;
 		u->used_ns = kv_now_ns();
 	}
 	pthread_mutex_unlock(&uploads->lock);
-	if (u == NULL)
+	if (!u)
 		return -ENOENT;
 	*ret_upload = u;
 	return 0;
@@ -208,14 +208,14 @@ int kv_upload_get(struct kv_uploads *uploads, uint64_t serial,
 
 	pthread_mutex_lock(&uploads->lock);
 	u = uploads->buckets[(uint8_t)serial];
-	while (u != NULL && u->serial != serial)
+	while (u && u->serial != serial)
 		u = u->next;
-	if (u != NULL) {
+	if (u) {
 		u->refs++;
 		u->used_ns = kv_now_ns();
 	}
 	pthread_mutex_unlock(&uploads->lock);
-	if (u == NULL)
+	if (!u)
 		return -ENOENT;
 	*ret_upload = u;
 	return 0;
@@ -240,7 +240,7 @@ bool kv_upload_is_for(const struct kv_upload *upload,
 
 static void free_uploadp(struct kv_upload **upload)
 {
-	if (*upload != NULL)
+	if (*upload)
 		free_upload(*upload);
 }
 
@@ -252,13 +252,13 @@ static int new_upload(struct kv_uploads *uploads, struct kv_space *space,
 	_cleanup_(free_uploadp) struct kv_upload *u = calloc(1, sizeof(*u));
 	int r;
 
-	if (u == NULL)
+	if (!u)
 		return -ENOMEM;
 	u->uploads = uploads;
 	u->space = space;
 	u->name = *name;
 	u->text = strdup(text);
-	if (u->text == NULL)
+	if (!u->text)
 		return -ENOMEM;
 	r = kv_draft_new(uploads->cache, space,
 			 name->key.len > 0 ? &name->key : NULL, &uploads->heads,
@@ -287,7 +287,7 @@ int kv_upload_create(struct kv_uploads *uploads, struct kv_space *space,
 	u->props = (struct kv_upload_props){
 		.mode = mode & 07777, .uid = ctx->uid, .gid = ctx->gid};
 	pthread_mutex_lock(&uploads->lock);
-	if (find_locked(uploads, space, text, ctx->uid) != NULL) {
+	if (find_locked(uploads, space, text, ctx->uid)) {
 		r = -EEXIST;
 	} else if (uploads->n >= KV_UPLOADS_MAX) {
 		r = -ENFILE;
@@ -348,7 +348,7 @@ static void close_upload(struct kv_upload *upload, bool keep)
 		unlink_locked(upload);
 	dead = put_locked(upload);
 	pthread_mutex_unlock(&uploads->lock);
-	if (dead != NULL)
+	if (dead)
 		free_upload(dead);
 }
 
@@ -398,9 +398,9 @@ bool kv_upload_sealed(struct kv_upload *upload)
 {
 	struct kv_block *block = kv_draft_block(upload->draft);
 
-	if (block != NULL)
+	if (block)
 		kv_block_put(upload->uploads->cache, block);
-	return block != NULL;
+	return block;
 }
 
 /* Whoever sealed the block first, what this writer set on it is applied: else
@@ -424,7 +424,7 @@ int kv_upload_seal(struct kv_upload *upload, bool *ret_new)
 	if (r != 1)
 		return r;
 	block = kv_draft_block(upload->draft);
-	if (block == NULL)
+	if (!block)
 		return 1;
 	if (!*ret_new && props.mtime_ns != 0)
 		(void)kv_block_set_mtime(uploads->cache, block, props.mtime_ns);
@@ -501,7 +501,7 @@ static struct kv_upload *sweep_one_locked(struct kv_uploads *uploads)
 	uint64_t now_ns = kv_now_ns();
 
 	for (unsigned i = 0; i < BUCKETS; i++)
-		for (struct kv_upload *u = uploads->buckets[i]; u != NULL;
+		for (struct kv_upload *u = uploads->buckets[i]; u;
 		     u = u->next) {
 			if (!is_left_behind(u, now_ns))
 				continue;
@@ -521,9 +521,9 @@ static void sweep(void *arg)
 		pthread_mutex_lock(&uploads->lock);
 		u = sweep_one_locked(uploads);
 		pthread_mutex_unlock(&uploads->lock);
-		if (u != NULL)
+		if (u)
 			kv_upload_put(u);
-	} while (u != NULL);
+	} while (u);
 }
 
 int kv_uploads_new(struct kv_cache *cache, struct kv_uploads **ret_uploads)
@@ -531,7 +531,7 @@ int kv_uploads_new(struct kv_cache *cache, struct kv_uploads **ret_uploads)
 	struct kv_uploads *uploads = calloc(1, sizeof(*uploads));
 	int r;
 
-	if (uploads == NULL)
+	if (!uploads)
 		return -ENOMEM;
 	uploads->cache = cache;
 	pthread_mutex_init(&uploads->lock, NULL);
@@ -549,11 +549,11 @@ void kv_uploads_free(struct kv_uploads *uploads)
 {
 	struct kv_upload *u;
 
-	if (uploads == NULL)
+	if (!uploads)
 		return;
 	kv_periodic_stop(&uploads->sweeper);
 	for (unsigned i = 0; i < BUCKETS; i++)
-		while ((u = uploads->buckets[i]) != NULL) {
+		while ((u = uploads->buckets[i])) {
 			uploads->buckets[i] = u->next;
 			free_upload(u);
 		}

@@ -183,7 +183,7 @@ static int sync_upload(struct kv_mount *mount, struct kv_upload *upload)
 	if (kv_upload_name(upload)->kind == KV_NAME_LAYOUT)
 		return kv_space_sync(mount->cache, kv_upload_space(upload));
 	block = kv_draft_block(kv_upload_draft(upload));
-	if (block == NULL)
+	if (!block)
 		return 0;
 	r = kv_block_sync(mount->cache, block);
 	kv_block_put(mount->cache, block);

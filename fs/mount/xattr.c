@@ -141,7 +141,7 @@ static int find(struct kv_mount *mount, const struct kv_node *node,
 	if (r < 0)
 		return -ESTALE;
 	*ret_block = kv_draft_block(kv_upload_draft(upload));
-	if (*ret_block == NULL)
+	if (!*ret_block)
 		*ret_upload = upload;
 	else
 		kv_upload_put(upload);
@@ -176,7 +176,7 @@ static int file_value(struct kv_mount *mount, const struct kv_node *node,
 	r = find(mount, node, &block, &upload);
 	if (r < 0)
 		return r;
-	if (block != NULL) {
+	if (block) {
 		r = block_value(mount, block, name, value);
 		kv_block_put(mount->cache, block);
 		return r;
@@ -200,10 +200,10 @@ static void get_of_space(fuse_req_t req, const struct kv_node *node,
 
 	r = kv_attr_space(mount, node, &space, &info);
 	quota = r < 0 ? NULL : quota_of(&info.quota, name);
-	if (r == 0 && strcmp(name, "layout") == 0 && info.layout != NULL) {
+	if (r == 0 && strcmp(name, "layout") == 0 && info.layout) {
 		reply_value(req, info.layout->json, strlen(info.layout->json),
 			    size);
-	} else if (quota != NULL) {
+	} else if (quota) {
 		r = sprintf(value, "%llu", (unsigned long long)*quota);
 		reply_value(req, value, (size_t)r, size);
 	} else {
@@ -225,11 +225,11 @@ void kv_fs_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 		fuse_reply_err(req, EOPNOTSUPP);
 		return;
 	}
-	if (rest != NULL && node.type == KV_NODE_SPACE) {
+	if (rest && node.type == KV_NODE_SPACE) {
 		get_of_space(req, &node, rest, size);
 		return;
 	}
-	if (rest != NULL && is_file(&node))
+	if (rest && is_file(&node))
 		r = file_value(mount, &node, rest, value);
 	if (r < 0)
 		fuse_reply_err(req, -r);
@@ -313,7 +313,7 @@ static int set_on_file(struct kv_mount *mount, const struct kv_node *node,
 	r = find(mount, node, &block, &upload);
 	if (r < 0)
 		return r;
-	if (block != NULL) {
+	if (block) {
 		r = set_on_block(mount, block, name, value);
 		kv_block_put(mount->cache, block);
 	} else {
@@ -344,12 +344,12 @@ static int set_on_space(fuse_req_t req, const struct kv_node *node,
 	if (r < 0)
 		return r;
 	quota = quota_of(&info.quota, name);
-	if (quota == NULL && strcmp(name, "layout") != 0)
+	if (!quota && strcmp(name, "layout") != 0)
 		return -EOPNOTSUPP;
 	r = kv_permit_owner(req, &info);
 	if (r < 0)
 		return r;
-	if (quota == NULL)
+	if (!quota)
 		return kv_space_set_layout(mount->cache, space, value,
 					   strlen(value));
 	old = *quota;
@@ -379,9 +379,9 @@ void kv_fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 	_cleanup_(kv_freep) char *text = strndup(value, size);
 	int r;
 
-	if (short_name(name) == NULL)
+	if (!short_name(name))
 		r = -EOPNOTSUPP;
-	else if (text == NULL)
+	else if (!text)
 		r = -ENOMEM;
 	else if (strlen(text) != size) /* a NUL in it */
 		r = -EINVAL;
@@ -401,7 +401,7 @@ void kv_fs_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 	const char *rest = short_name(name);
 	int r = -ENODATA;
 
-	if (rest != NULL && is_file(&node)) {
+	if (rest && is_file(&node)) {
 		r = set_on_file(mount, &node, rest, "0");
 		if (r == -EOPNOTSUPP)
 			r = -ENODATA;

@@ -194,7 +194,7 @@ static int parse_argv(int argc, const char *const *argv,
 	for (int i = 0; i < argc; i++)
 		copy[i] = (char *)argv[i];
 	r = kv_options_parse(argc, copy, ret_options, &why);
-	assert_true(r == 0 || why != NULL);
+	assert_true(r == 0 || why);
 	free(why);
 	return r;
 }
