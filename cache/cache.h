@@ -122,6 +122,12 @@ int kv_space_clear(struct kv_cache *cache, struct kv_space *space);
 /* The two-digit directories. @byte: the first byte of the keys in it. */
 bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space,
 		   uint8_t byte);
+/* When a name in it came or went: a block, or a file that is written under its
+ * name, which kv_dir_changed tells. */
+int64_t kv_dir_mtime(struct kv_cache *cache, struct kv_space *space,
+		     uint8_t byte);
+void kv_dir_changed(struct kv_cache *cache, struct kv_space *space,
+		    uint8_t byte);
 int kv_dir_make(struct kv_cache *cache, struct kv_space *space,
 		uint8_t byte); /* -EEXIST */
 int kv_dir_remove(struct kv_cache *cache, struct kv_space *space,

@@ -71,7 +71,7 @@ void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
 	kv_defer_gone(cache, block);
 	KV_POINT("remove.unlinked");
 	kv_table_unlink(cache, block);
-	space->mtime_ns = kv_wall_ns();
+	space->dirs[block->key[0]]->mtime_ns = kv_wall_ns();
 	/* Its record must not outlive the next sync, open or not. */
 	if (block->file != KV_NONE &&
 	    (block->refs || (block->slot && !kv_slot_idle(block->slot))))

@@ -253,10 +253,24 @@ static void write_prologue(struct kv_cache *cache, struct kv_fill *fill,
 	kv_prologue_seal(prologue, cache->info.store);
 }
 
+/* A fill without a key came as a file, which changed its directory's time when
+ * it was made: that must not move once it is closed. */
+static void note_time_locked(struct kv_fill *fill, const struct kv_key *key,
+			     bool is_first)
+{
+	int64_t now_ns = kv_wall_ns();
+
+	if (fill->key.len > 0 || is_first)
+		fill->space->dirs[key->b[0]]->mtime_ns = now_ns;
+	if (is_first)
+		fill->space->mtime_ns = now_ns;
+}
+
 static int insert_locked(struct kv_cache *cache, struct kv_fill *fill,
 			 const struct kv_key *key, const struct kv_meta *meta)
 {
 	struct kv_block *block;
+	bool is_first = !fill->space->dirs[key->b[0]];
 	int r = kv_table_insert(cache, fill->space, key, &block);
 
 	if (r < 0)
@@ -265,7 +279,7 @@ static int insert_locked(struct kv_cache *cache, struct kv_fill *fill,
 	block->mtime_ns = meta->mtime_ns;
 	block->atime = (uint32_t)(kv_wall_ns() / 1000000000);
 	fill->space->unpersisted++;
-	fill->space->mtime_ns = kv_wall_ns();
+	note_time_locked(fill, key, is_first);
 	kv_slot_publish_locked(cache, fill->slot, block);
 	kv_pin_block_new_locked(cache, block);
 	kv_block_asked_locked(cache, block);

@@ -62,7 +62,8 @@ _Static_assert(sizeof(struct kv_block) == 104, "112 bytes with its bucket");
 struct kv_dir {
 	uint32_t *buckets;
 	uint32_t mask, blocks;
-	bool made; /* by mkdir; stays when empty */
+	bool made;	  /* by mkdir; stays when empty */
+	int64_t mtime_ns; /* a name came or went */
 };
 
 struct kv_slot;

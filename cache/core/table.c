@@ -223,6 +223,7 @@ int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 		dir = space->dirs[key->b[0]] = calloc(1, sizeof(*dir));
 		if (!dir)
 			return -ENOMEM;
+		dir->mtime_ns = space->mtime_ns;
 	}
 	r = rehash(cache, dir);
 	if (r < 0)
@@ -342,6 +343,27 @@ bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 	return exists;
 }
 
+int64_t kv_dir_mtime(struct kv_cache *cache, struct kv_space *space,
+		     uint8_t byte)
+{
+	int64_t mtime_ns;
+
+	kv_lock(cache);
+	mtime_ns = space->dirs[byte] ? space->dirs[byte]->mtime_ns
+				     : space->mtime_ns;
+	kv_unlock(cache);
+	return mtime_ns;
+}
+
+void kv_dir_changed(struct kv_cache *cache, struct kv_space *space,
+		    uint8_t byte)
+{
+	kv_lock(cache);
+	if (space->dirs[byte])
+		space->dirs[byte]->mtime_ns = kv_wall_ns();
+	kv_unlock(cache);
+}
+
 int kv_dir_make(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 {
 	struct kv_dir *dir;
@@ -357,8 +379,10 @@ int kv_dir_make(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 		dir = space->dirs[byte] = calloc(1, sizeof(*dir));
 	if (r == 0 && !dir)
 		r = -ENOMEM;
-	if (r == 0)
+	if (r == 0) {
 		dir->made = true;
+		space->mtime_ns = dir->mtime_ns = kv_wall_ns();
+	}
 	kv_unlock(cache);
 	return r;
 }
@@ -378,6 +402,7 @@ int kv_dir_remove(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 		free(dir->buckets);
 		free(dir);
 		space->dirs[byte] = NULL;
+		space->mtime_ns = kv_wall_ns();
 	}
 	kv_unlock(cache);
 	return r;

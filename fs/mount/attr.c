@@ -141,7 +141,11 @@ static int attr_in_space(struct kv_mount *mount, uint64_t ino,
 			    .st_uid = info.uid,
 			    .st_gid = info.gid,
 			    .st_blksize = KV_PAGE};
-	kv_attr_times(st, info.mtime_ns, 0);
+	kv_attr_times(st,
+		      node->type == KV_NODE_DIR
+			      ? kv_dir_mtime(mount->cache, space, node->byte)
+			      : info.mtime_ns,
+		      0);
 	if (node->type == KV_NODE_SNAPSHOT || node->type == KV_NODE_LINK)
 		return kv_snapshots_attr(mount, node, st);
 	if (node->type != KV_NODE_LAYOUT)

@@ -71,7 +71,10 @@ static int create(fuse_req_t req, fuse_ino_t parent, const char *text,
 		return r;
 	if (name.kind == KV_NAME_LAYOUT)
 		kv_hidden_end(mount->hidden, info.id, fuse_req_ctx(req));
-	return create_upload(req, space, text, &name, mode, flags, ret_upload);
+	r = create_upload(req, space, text, &name, mode, flags, ret_upload);
+	if (r == 0 && name.kind == KV_NAME_KEY)
+		kv_dir_changed(mount->cache, space, node.byte);
+	return r;
 }
 
 /* Valid replies: fuse_reply_create, fuse_reply_err. */
