@@ -60,6 +60,7 @@ static void settle_locked(struct kv_use *use, int status)
 {
 	struct kvfs_xfer *xfer = use->map->xfer;
 
+	kv_session_assert_locked(use->map->xfer->session);
 	atomic_store(&xfer->status[index_of(use)], status);
 	if (status < 0) {
 		kv_xfer_fail_locked(xfer, KVFS_COPIED, 1);
@@ -76,6 +77,7 @@ void kv_map_page_over_locked(struct kv_paged_pool *paged, struct kv_page *page,
 	struct kv_page_table *page_table = paged->page_table;
 	struct kv_use *use;
 
+	kv_session_assert_locked(paged->inner->session);
 	if (status == 0)
 		kv_page_table_ready(page_table, page);
 	while ((use = LIST_FIRST(&page->waiting)) != NULL) {
@@ -113,6 +115,7 @@ static int fill_new_locked(struct kv_paged_pool *paged,
 {
 	struct kv_page_fill *fill = calloc(1, sizeof(*fill));
 
+	kv_session_assert_locked(paged->inner->session);
 	if (fill == NULL)
 		return -ENOMEM;
 	fill->paged = paged;
@@ -132,17 +135,20 @@ static bool fill_is_full(const struct kv_page_fill *fill)
 
 static void fill_add_locked(struct kv_page_fill *fill, struct kv_page *page)
 {
+	kv_session_assert_locked(fill->paged->inner->session);
 	page->fill = fill;
 	fill->page[fill->n++] = page;
 }
 
 static void fill_want_locked(struct kv_page_fill *fill)
 {
+	kv_session_assert_locked(fill->paged->inner->session);
 	fill->wanted++;
 }
 
 static void fill_unwant_locked(struct kv_page_fill *fill)
 {
+	kv_session_assert_locked(fill->paged->inner->session);
 	assert(fill->wanted > 0);
 	if (--fill->wanted == 0 && fill->load != NULL)
 		kv_xfer_stop_locked(fill->load, -ECANCELED);
@@ -154,6 +160,7 @@ static void over_locked(struct kv_page_fill *fill, int status)
 	size_t i;
 	int r;
 
+	kv_session_assert_locked(fill->paged->inner->session);
 	for (i = 0; i < fill->n; i++) {
 		r = status;
 		if (r == 0)
@@ -211,7 +218,7 @@ static void fill_start(struct kv_page_fill *fill, const kvfs_opts *opts)
 	kvfs_xfer *load = NULL;
 	int r = lease_and_load(fill, opts, &lease, &load);
 
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	fill->lease = lease;
 	fill->load = load;
 	if (r < 0 || load->left[KVFS_COPIED] == 0) {
@@ -222,7 +229,7 @@ static void fill_start(struct kv_page_fill *fill, const kvfs_opts *opts)
 		if (fill->wanted == 0)
 			kv_xfer_stop_locked(load, -ECANCELED);
 	}
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 }
 
 /* ---- stopping ---- */
@@ -231,6 +238,7 @@ static void stop_locked(struct kv_use *use, int status)
 {
 	struct kv_page *page = kv_steal(use->page);
 
+	kv_session_assert_locked(use->map->xfer->session);
 	LIST_REMOVE(use, others);
 	kv_page_table_put(use->map->paged->page_table, page);
 	if (page->fill != NULL)
@@ -243,6 +251,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 	struct kvfs_mapping *map = xfer->owner;
 	size_t i;
 
+	kv_session_assert_locked(xfer->session);
 	for (i = 0; i < map->n; i++)
 		if (atomic_load(&xfer->status[i]) == -EINPROGRESS)
 			stop_locked(&map->uses[i], atomic_load(&xfer->stopped));
@@ -252,6 +261,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 
 static void join_locked(struct kv_use *use, struct kv_page *page)
 {
+	kv_session_assert_locked(use->map->xfer->session);
 	use->page = page;
 	kv_page_table_get(use->map->paged->page_table, page);
 	if (page->state == KV_PAGE_READY) {
@@ -268,6 +278,7 @@ static int need_fill_locked(struct placing *m)
 	struct kv_page_fill *fill;
 	int r;
 
+	kv_session_assert_locked(m->space->session);
 	if (m->first != NULL && !fill_is_full(m->first))
 		return 0;
 	r = fill_new_locked(m->map->paged, m->space, &fill);
@@ -285,6 +296,7 @@ static int begin_locked(struct placing *m, const kvfs_key *key,
 	struct kv_page_table *page_table = m->map->paged->page_table;
 	int r = need_fill_locked(m);
 
+	kv_session_assert_locked(m->space->session);
 	if (r < 0)
 		return r;
 	*ret_page = kv_page_table_take(page_table);
@@ -307,6 +319,7 @@ static void place_locked(struct placing *m, size_t i)
 		kv_page_table_find(page_table, m->known, &m->keys[i]);
 	int r = 0;
 
+	kv_session_assert_locked(m->space->session);
 	if (page == NULL)
 		r = is_in_cache(m->states[i])
 			    ? begin_locked(m, &m->keys[i], &page)
@@ -327,6 +340,7 @@ static void place_all_locked(struct placing *m)
 	struct kv_page *page;
 	size_t i;
 
+	kv_session_assert_locked(m->space->session);
 	for (i = m->map->n; i-- > 0;) {
 		page = kv_page_table_find(page_table, m->known, &m->keys[i]);
 		if (page != NULL)
@@ -349,7 +363,7 @@ static long look_up(struct placing *m)
 	states = malloc(m->map->n + 1);
 	if (keys == NULL || states == NULL)
 		return -ENOMEM;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	for (i = 0; i < m->map->n; i++) {
 		m->states[i] = KVFS_DRAM;
 		if (kv_page_table_find(m->map->paged->page_table, m->known,
@@ -358,7 +372,7 @@ static long look_up(struct placing *m)
 		m->states[i] = KVFS_ABSENT;
 		keys[n++] = m->keys[i];
 	}
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	r = n == 0 ? 0
 		   : kvfs_probe(&(kvfs_query){m->space, keys, n}, 1, states);
 	for (i = 0; i < m->map->n && r >= 0; i++)
@@ -409,11 +423,11 @@ static int map_new(kvfs_pool *pool, size_t n, const kvfs_opts *opts,
 	return 0;
 }
 
-static void start_locked(struct placing *m, uint64_t in_cache)
+static void start_placing(struct placing *m, uint64_t in_cache)
 {
 	struct kvfs_mapping *map = m->map;
 
-	kv_paged_pool_room_locked(map->paged, in_cache);
+	kv_paged_pool_room(map->paged, in_cache);
 	if (map->n > 0) {
 		map->xfer->pool = map->paged->inner;
 		kv_xfer_activate_locked(map->xfer);
@@ -429,17 +443,17 @@ static int start(struct placing *m, const kvfs_opts *opts)
 	struct kv_page_fill *fill;
 	long in_cache;
 
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	m->known = kv_page_table_space_get(paged->page_table, m->space->name);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	if (m->known == NULL)
 		return -ENOMEM;
 	in_cache = look_up(m);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (in_cache >= 0)
-		start_locked(m, (uint64_t)in_cache);
+		start_placing(m, (uint64_t)in_cache);
 	kv_page_table_space_put(paged->page_table, m->known);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	while ((fill = m->first) != NULL) {
 		m->first = fill->next;
 		fill_start(fill, opts);
@@ -513,9 +527,9 @@ int kvfs_map_order(kvfs_mapping *map, void *stream)
 		r = kvfs_xfer_order(map->xfer, stream);
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&map->xfer->session->lock);
+	kv_session_lock(map->xfer->session);
 	map->ordered = true;
-	pthread_mutex_unlock(&map->xfer->session->lock);
+	kv_session_unlock(map->xfer->session);
 	return 0;
 }
 
@@ -531,6 +545,7 @@ static int page_locked(const struct kvfs_mapping *map, size_t i,
 {
 	int status = atomic_load(&map->xfer->status[i]);
 
+	kv_session_assert_locked(map->xfer->session);
 	if (status < 0 && (status != -EINPROGRESS || !map->ordered))
 		return status;
 	*ret_page = map->uses[i].page;
@@ -546,11 +561,11 @@ int64_t kvfs_map_page(kvfs_mapping *map, size_t i)
 		return r;
 	if (i >= map->n)
 		return -EINVAL;
-	pthread_mutex_lock(&map->xfer->session->lock);
+	kv_session_lock(map->xfer->session);
 	r = page_locked(map, i, &page);
 	if (r == 0)
 		r = (int64_t)kv_page_table_index(map->paged->page_table, page);
-	pthread_mutex_unlock(&map->xfer->session->lock);
+	kv_session_unlock(map->xfer->session);
 	return r;
 }
 
@@ -561,10 +576,10 @@ void *kvfs_map_addr(kvfs_mapping *map, size_t i, const char *tensor)
 
 	if (check_map(map) < 0 || i >= map->n)
 		return NULL;
-	pthread_mutex_lock(&map->xfer->session->lock);
+	kv_session_lock(map->xfer->session);
 	if (page_locked(map, i, &page) == 0)
 		addr = kv_paged_pool_addr(map->paged, page, tensor);
-	pthread_mutex_unlock(&map->xfer->session->lock);
+	kv_session_unlock(map->xfer->session);
 	return addr;
 }
 
@@ -575,6 +590,7 @@ static void gone_locked(void *owner)
 	struct kvfs_mapping *map = owner;
 	size_t i;
 
+	kv_session_assert_locked(map->xfer->session);
 	for (i = map->n; i-- > 0;)
 		if (map->uses[i].page != NULL)
 			kv_page_table_put(map->paged->page_table,
@@ -585,6 +601,7 @@ static void gone_locked(void *owner)
 
 static void end_locked(struct kvfs_mapping *map)
 {
+	kv_session_assert_locked(map->xfer->session);
 	kv_xfer_stop_locked(map->xfer, -ECANCELED);
 	LIST_REMOVE(map, others);
 }
@@ -593,6 +610,7 @@ void kv_maps_end_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_mapping *map;
 
+	kv_session_assert_locked(paged->inner->session);
 	while ((map = LIST_FIRST(&paged->maps)) != NULL) {
 		end_locked(map);
 		gone_locked(map);
@@ -616,12 +634,12 @@ int kvfs_unmap(kvfs_mapping *map, void *stream)
 					&fence);
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	end_locked(map);
 	if (fence != NULL)
 		kv_stream_fence_begin_locked(fence, gone_locked, map);
 	else
 		gone_locked(map);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	return 0;
 }

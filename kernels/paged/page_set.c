@@ -49,6 +49,7 @@ struct kvfs_pages {
 
 static void put_locked(struct kvfs_pages *set)
 {
+	kv_session_assert_locked(set->session);
 	assert(set->refs > 0);
 	if (--set->refs > 0)
 		return;
@@ -60,6 +61,7 @@ static void give_back_locked(struct kvfs_pages *set)
 {
 	size_t i;
 
+	kv_session_assert_locked(set->session);
 	for (i = set->n; i-- > 0;)
 		kv_page_table_give(set->paged->page_table, set->page[i]);
 }
@@ -86,8 +88,8 @@ int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages)
 	set->n = n;
 	set->refs = 1;
 	page_table = pool->paged->page_table;
-	pthread_mutex_lock(&pool->session->lock);
-	kv_paged_pool_room_locked(pool->paged, n);
+	kv_session_lock(pool->session);
+	kv_paged_pool_room(pool->paged, n);
 	counts = kv_page_table_count(page_table);
 	if (counts.free + counts.cached < n) {
 		r = -ENOSPC;
@@ -96,7 +98,7 @@ int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages)
 			set->page[i] = kv_page_table_take(page_table);
 		LIST_INSERT_HEAD(&pool->paged->sets, set, others);
 	}
-	pthread_mutex_unlock(&pool->session->lock);
+	kv_session_unlock(pool->session);
 	if (r < 0)
 		return r;
 	*ret_pages = kv_steal(set);
@@ -110,6 +112,7 @@ static int check_set(const struct kvfs_pages *set)
 
 static bool has_page_locked(const struct kvfs_pages *set, size_t i)
 {
+	kv_session_assert_locked(set->session);
 	return i < set->n &&
 	       (set->state == SET_TAKEN || set->state == SET_SEALING);
 }
@@ -121,11 +124,11 @@ int64_t kvfs_pages_page(kvfs_pages *pages, size_t i)
 	if (r < 0)
 		return r;
 	r = -EINVAL;
-	pthread_mutex_lock(&pages->session->lock);
+	kv_session_lock(pages->session);
 	if (has_page_locked(pages, i))
 		r = (int64_t)kv_page_table_index(pages->paged->page_table,
 						 pages->page[i]);
-	pthread_mutex_unlock(&pages->session->lock);
+	kv_session_unlock(pages->session);
 	return r;
 }
 
@@ -135,10 +138,10 @@ void *kvfs_pages_addr(kvfs_pages *pages, size_t i, const char *tensor)
 
 	if (check_set(pages) < 0)
 		return NULL;
-	pthread_mutex_lock(&pages->session->lock);
+	kv_session_lock(pages->session);
 	if (has_page_locked(pages, i))
 		addr = kv_paged_pool_addr(pages->paged, pages->page[i], tensor);
-	pthread_mutex_unlock(&pages->session->lock);
+	kv_session_unlock(pages->session);
 	return addr;
 }
 
@@ -148,6 +151,7 @@ static void dropped_locked(void *owner)
 {
 	struct kvfs_pages *set = owner;
 
+	kv_session_assert_locked(set->session);
 	give_back_locked(set);
 	put_locked(set);
 }
@@ -162,7 +166,7 @@ int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 					&fence);
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&pages->session->lock);
+	kv_session_lock(pages->session);
 	if (pages->state != SET_TAKEN) {
 		r = -EINVAL;
 	} else {
@@ -174,7 +178,7 @@ int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 		else
 			dropped_locked(pages);
 	}
-	pthread_mutex_unlock(&pages->session->lock);
+	kv_session_unlock(pages->session);
 	kv_stream_fence_free(fence);
 	return r;
 }
@@ -186,19 +190,20 @@ void kvfs_pages_free(kvfs_pages *pages)
 	if (check_set(pages) < 0)
 		return;
 	session = pages->session;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (pages->state == SET_TAKEN) {
 		pages->state = SET_DROPPED;
 		give_back_locked(pages);
 	}
 	put_locked(pages);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 }
 
 void kv_sets_end_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_pages *set;
 
+	kv_session_assert_locked(paged->inner->session);
 	LIST_FOREACH(set, &paged->sets, others)
 		if (set->state == SET_TAKEN) {
 			set->state = SET_DROPPED;
@@ -210,6 +215,7 @@ void kv_sets_free_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_pages *set;
 
+	kv_session_assert_locked(paged->inner->session);
 	while ((set = LIST_FIRST(&paged->sets)) != NULL) {
 		if (set->save != NULL)
 			set->save->over = NULL;
@@ -228,6 +234,7 @@ static void pending_over_locked(struct kvfs_pages *set)
 	struct kv_page_table *page_table = set->paged->page_table;
 	size_t i;
 
+	kv_session_assert_locked(set->session);
 	assert(set->pending > 0);
 	if (--set->pending > 0)
 		return;
@@ -245,6 +252,7 @@ static void event_over_locked(void *owner)
 	struct kvfs_pages *set = owner;
 	size_t i;
 
+	kv_session_assert_locked(set->session);
 	for (i = 0; i < set->n; i++)
 		if (set->page[i]->state == KV_PAGE_COMING)
 			kv_map_page_over_locked(set->paged, set->page[i], 0);
@@ -268,6 +276,7 @@ static void name_locked(struct kvfs_pages *set,
 	struct kv_page_table *page_table = set->paged->page_table;
 	size_t i;
 
+	kv_session_assert_locked(set->session);
 	for (i = 0; i < n; i++) {
 		if (kv_page_table_find(page_table, space, &keys[i]) != NULL)
 			continue;
@@ -280,6 +289,7 @@ static void seal_locked(struct kvfs_pages *set,
 			struct kv_page_table_space *space, const kvfs_key *keys,
 			struct kvfs_xfer *save, struct kv_stream_fence *fence)
 {
+	kv_session_assert_locked(set->session);
 	set->state = SET_SEALED;
 	set->refs++;
 	set->pending = 2;
@@ -319,7 +329,7 @@ static int begin(struct kvfs_pages *set, const kvfs_space *space,
 {
 	int r = 0;
 
-	pthread_mutex_lock(&set->session->lock);
+	kv_session_lock(set->session);
 	if (set->state != SET_TAKEN) {
 		r = -EINVAL;
 	} else {
@@ -330,7 +340,7 @@ static int begin(struct kvfs_pages *set, const kvfs_space *space,
 		else
 			set->state = SET_SEALING;
 	}
-	pthread_mutex_unlock(&set->session->lock);
+	kv_session_unlock(set->session);
 	return r;
 }
 
@@ -344,13 +354,13 @@ static int seal(struct kvfs_pages *set, kvfs_space *space, const kvfs_key *keys,
 	if (r < 0)
 		return r;
 	r = save_pages(set, space, keys, meta, n, opts, ret_xfer);
-	pthread_mutex_lock(&set->session->lock);
+	kv_session_lock(set->session);
 	if (r < 0)
 		set->state = SET_TAKEN;
 	else
 		seal_locked(set, known, keys, *ret_xfer, kv_steal(*fence));
 	kv_page_table_space_put(set->paged->page_table, known);
-	pthread_mutex_unlock(&set->session->lock);
+	kv_session_unlock(set->session);
 	return r;
 }
 

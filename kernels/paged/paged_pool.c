@@ -107,28 +107,28 @@ static void close_pool(struct kv_paged_pool *paged)
 {
 	struct kvfs_session *session = paged->inner->session;
 
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	kv_maps_end_locked(paged);
 	kv_sets_end_locked(paged);
 	while (paged->growing || paged->inner->busy > 0)
-		kv_session_wait_locked(session, UINT64_MAX);
+		kv_session_wait(session, UINT64_MAX);
 	kv_sets_free_locked(paged);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	paged_pool_free(paged);
 }
 
 static int info(const struct kv_paged_pool *paged,
 		struct kvfs_pool_info *ret_info)
 {
-	pthread_mutex_t *lock = &paged->inner->session->lock;
+	struct kvfs_session *session = paged->inner->session;
 	struct kv_page_table_counts counts;
 	int r = kvfs_pool_info(paged->inner, ret_info);
 
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(lock);
+	kv_session_lock(session);
 	counts = kv_page_table_count(paged->page_table);
-	pthread_mutex_unlock(lock);
+	kv_session_unlock(session);
 	ret_info->base = paged->base;
 	ret_info->page_bytes = paged->stride;
 	ret_info->pages = counts.pages;
@@ -142,6 +142,7 @@ static int info(const struct kv_paged_pool *paged,
 
 static void forget_locked(struct kv_paged_pool *paged, const char *name)
 {
+	kv_session_assert_locked(paged->inner->session);
 	kv_page_table_forget(paged->page_table, name);
 }
 
@@ -192,10 +193,10 @@ int kvfs_pool_reserve(kvfs_session *session, const char *device,
 	r = paged_pool_new(pool, device, pages, max_pages, &pool->paged);
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	kv_lib_space_get_locked(space);
 	LIST_INSERT_HEAD(&session->paged, pool, others);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	*ret_pool = kv_steal(pool);
 	return 0;
 }
@@ -237,15 +238,15 @@ int kv_paged_pool_check_opts(const struct kvfs_pool *pool,
 }
 
 /* To @pages, which are more than there are; without the lock. */
-static int grow_locked(struct kv_paged_pool *paged, uint64_t pages)
+static int grow(struct kv_paged_pool *paged, uint64_t pages)
 {
 	struct kvfs_session *session = paged->inner->session;
 	int r;
 
 	paged->growing = true;
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	r = paged->device->grow(paged->memory, pages * paged->stride);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	paged->growing = false;
 	if (r == 0)
 		kv_page_table_grow(paged->page_table, pages);
@@ -254,32 +255,32 @@ static int grow_locked(struct kv_paged_pool *paged, uint64_t pages)
 }
 
 /* An eighth more than is needed now, so that calls that grow a pool are few. */
-static int grow_for_locked(struct kv_paged_pool *paged, uint64_t n)
+static int grow_for(struct kv_paged_pool *paged, uint64_t n)
 {
 	const uint64_t pages = kv_page_table_count(paged->page_table).pages;
 	const uint64_t most = paged->max_pages - pages;
 	const uint64_t need = KV_MIN(n, most);
 	const uint64_t want = KV_MIN(KV_MAX(need, pages / 8), most);
-	int r = grow_locked(paged, pages + want);
+	int r = grow(paged, pages + want);
 
-	return r < 0 && want > need ? grow_locked(paged, pages + need) : r;
+	return r < 0 && want > need ? grow(paged, pages + need) : r;
 }
 
-void kv_paged_pool_room_locked(struct kv_paged_pool *paged, uint64_t n)
+void kv_paged_pool_room(struct kv_paged_pool *paged, uint64_t n)
 {
 	struct kvfs_session *session = paged->inner->session;
 	struct kv_page_table_counts counts;
 	int r = 0;
 
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	while (r == 0) {
 		counts = kv_page_table_count(paged->page_table);
 		if (counts.free >= n || counts.pages == paged->max_pages)
 			return;
 		if (paged->growing)
-			kv_session_wait_locked(session, UINT64_MAX);
+			kv_session_wait(session, UINT64_MAX);
 		else
-			r = grow_for_locked(paged, n - counts.free);
+			r = grow_for(paged, n - counts.free);
 	}
 }
 
@@ -321,9 +322,9 @@ int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)
 			return r;
 	}
 	session = pool->session;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	session->staging_bytes = all;
 	r = kv_save_prepare_locked(session, pool->layout->payload);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	return r;
 }

@@ -47,7 +47,7 @@ int kv_paged_pool_check_opts(const struct kvfs_pool *pool,
  * Grow the pool until @n pages are free, or as far as it goes.  Lets go of the
  * lock while the device makes the memory.
  */
-void kv_paged_pool_room_locked(struct kv_paged_pool *paged, uint64_t n);
+void kv_paged_pool_room(struct kv_paged_pool *paged, uint64_t n);
 
 /* Where a page is; @tensor NULL: its beginning.  NULL: no such tensor. */
 void *kv_paged_pool_addr(const struct kv_paged_pool *paged,

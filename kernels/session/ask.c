@@ -25,11 +25,11 @@ static int connect_locked(struct kvfs_session *session)
 	int r, fd;
 
 	kv_assert_locked(&session->lookup_lock);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	strcpy(path, session->socket_path);
 	epoch = session->link.epoch;
 	fd = session->link.fd;
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	if (fd < 0)
 		return -ENOTCONN;
 	if (session->lookup.fd >= 0 && session->lookup.epoch == epoch)

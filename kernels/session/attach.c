@@ -8,7 +8,7 @@
  *
  *          UNKNOWN -> ATTACHED    kv_attach_locked
  *         ATTACHED -> DETACHING   kv_detach_locked
- *        DETACHING -> UNKNOWN     kv_detach_work_locked: it can be unmapped
+ *        DETACHING -> UNKNOWN     kv_detach_work: it can be unmapped
  *
  * INVARIANTS
  *   (1) Memory is unmapped only when it is UNKNOWN: a device that has pinned
@@ -26,7 +26,7 @@
 void kv_attach_locked(struct kvfs_session *session, struct kv_attached *a,
 		      const void *base, uint64_t bytes, bool writable)
 {
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	if (session->attacher == NULL || a->device != NULL)
 		return;
 	a->device = session->attacher;
@@ -39,7 +39,7 @@ void kv_attach_device_locked(struct kvfs_session *session,
 {
 	struct kv_mapped_segment *m;
 
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	if (session->attacher != NULL || device->attach == NULL)
 		return;
 	session->attacher = device;
@@ -52,7 +52,7 @@ bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
 		      void (*detached)(struct kvfs_session *session,
 				       struct kv_attached *a))
 {
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	if (a->device == NULL)
 		return false;
 	a->detached = detached;
@@ -61,18 +61,18 @@ bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
 	return true;
 }
 
-bool kv_detach_work_locked(struct kvfs_session *session)
+bool kv_detach_work(struct kvfs_session *session)
 {
 	struct kv_attached *a;
 	bool any = false;
 
 	while ((a = TAILQ_FIRST(&session->detaching)) != NULL) {
 		TAILQ_REMOVE(&session->detaching, a, others);
-		pthread_mutex_unlock(&session->lock);
+		kv_session_unlock(session);
 		a->device->detach(a->base);
 		a->device = NULL;
 		a->detached(session, a);
-		pthread_mutex_lock(&session->lock);
+		kv_session_lock(session);
 		any = true;
 	}
 	return any;

@@ -41,6 +41,6 @@ bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
 				       struct kv_attached *a));
 
 /* The order thread's part; true if there was something. */
-bool kv_detach_work_locked(struct kvfs_session *session);
+bool kv_detach_work(struct kvfs_session *session);
 
 #endif

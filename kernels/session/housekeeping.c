@@ -85,6 +85,7 @@ static void post_ended_locked(kvfs_space *space, uint32_t id,
 		.fd = -1,
 	};
 
+	kv_session_assert_locked(space->session);
 	kv_wire_keys(keys, n, items);
 	kv_rpc_post_locked(space->session, &packet);
 }
@@ -104,12 +105,12 @@ int kvfs_ended(kvfs_space *space, const kvfs_key *keys, size_t n)
 		return -EINVAL;
 	if (kv_lib_space_id(space, &id, &generation) < 0)
 		return 0;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	for (; n > 0 && kv_session_is_live(session, generation); n -= batch) {
 		batch = KV_MIN(n, (size_t)WIRE_BATCH);
 		post_ended_locked(space, id, keys + n - batch, batch);
 	}
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	return 0;
 }
 
@@ -145,20 +146,20 @@ static void stop_saves(kvfs_space *space)
 {
 	struct kvfs_session *session = space->session;
 
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (session->user != NULL)
 		session->user->clearing_locked(session, space->name);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 }
 
 static void forget_pages(kvfs_space *space)
 {
 	struct kvfs_session *session = space->session;
 
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (session->user != NULL)
 		session->user->cleared_locked(session, space->name);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 }
 
 int kvfs_space_clear(kvfs_space *space)

@@ -52,9 +52,9 @@ static void populate(struct kv_job *job)
 		    0)
 			break;
 	}
-	pthread_mutex_lock(&p->session->lock);
+	kv_session_lock(p->session);
 	kv_mapped_segment_put_locked(p->session, m);
-	pthread_mutex_unlock(&p->session->lock);
+	kv_session_unlock(p->session);
 	free(p);
 }
 
@@ -63,6 +63,7 @@ static void populate_locked(struct kvfs_session *session,
 {
 	struct populate *p;
 
+	kv_session_assert_locked(session);
 	if (session->copier == NULL)
 		return;
 	p = malloc(sizeof(*p));
@@ -88,7 +89,7 @@ static struct kv_mapped_segment *find_locked(struct kvfs_session *session,
 	uint64_t live = atomic_load(&session->live);
 	struct kv_mapped_segment *m;
 
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	TAILQ_FOREACH(m, &session->mappings, others)
 		if (m->id == id && m->generation == live)
 			return m;
@@ -101,7 +102,7 @@ void kv_mapped_segment_add_locked(struct kvfs_session *session,
 	_cleanup_(kv_freep) struct kv_mapped_segment *m = NULL;
 	void *base;
 
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	if (fd < 0 || segment->bytes == 0 ||
 	    !cannot_shrink(fd, segment->bytes) ||
 	    find_locked(session, segment->id) != NULL)
@@ -133,12 +134,14 @@ static void tell_unmapped_locked(struct kvfs_session *session, uint32_t id)
 		.fd = -1,
 	};
 
+	kv_session_assert_locked(session);
 	kv_rpc_post_locked(session, &packet);
 }
 
 static void gone_locked(struct kvfs_session *session,
 			struct kv_mapped_segment *m)
 {
+	kv_session_assert_locked(session);
 	if (kv_session_is_live(session, m->generation))
 		tell_unmapped_locked(session, m->id);
 	free(m);
@@ -152,14 +155,15 @@ static void detached(struct kvfs_session *session, struct kv_attached *attached)
 						      attached));
 
 	munmap((void *)m->base, m->bytes);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	gone_locked(session, m);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 }
 
 static void unmap_locked(struct kvfs_session *session,
 			 struct kv_mapped_segment *m)
 {
+	kv_session_assert_locked(session);
 	TAILQ_REMOVE(&session->mappings, m, others);
 	if (kv_detach_locked(session, &m->attached, detached))
 		return;
@@ -171,6 +175,7 @@ void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id)
 {
 	struct kv_mapped_segment *m = find_locked(session, id);
 
+	kv_session_assert_locked(session);
 	if (m == NULL) {
 		tell_unmapped_locked(session, id);
 		return;
@@ -184,6 +189,7 @@ void kv_mapped_segment_retire_all_locked(struct kvfs_session *session)
 {
 	struct kv_mapped_segment *m, *next;
 
+	kv_session_assert_locked(session);
 	for (m = TAILQ_FIRST(&session->mappings); m != NULL; m = next) {
 		next = TAILQ_NEXT(m, others);
 		m->retired = true;
@@ -198,6 +204,7 @@ kv_mapped_segment_get_locked(struct kvfs_session *session, uint32_t id,
 {
 	struct kv_mapped_segment *m = find_locked(session, id);
 
+	kv_session_assert_locked(session);
 	if (m == NULL || length > m->bytes || offset > m->bytes - length)
 		return NULL;
 	m->refs++;
@@ -207,7 +214,7 @@ kv_mapped_segment_get_locked(struct kvfs_session *session, uint32_t id,
 void kv_mapped_segment_put_locked(struct kvfs_session *session,
 				  struct kv_mapped_segment *mapping)
 {
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	assert(mapping->refs > 0);
 	if (--mapping->refs == 0 && mapping->retired)
 		unmap_locked(session, mapping);

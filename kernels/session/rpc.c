@@ -53,6 +53,7 @@ static int queue_locked(struct kvfs_session *session,
 {
 	struct kv_parcel *parcel;
 
+	kv_session_assert_locked(session);
 	parcel = malloc(sizeof(*parcel) + packet->bytes);
 	if (parcel == NULL)
 		return -ENOMEM;
@@ -70,7 +71,7 @@ static int send_locked(struct kvfs_session *session,
 {
 	int r = -EAGAIN;
 
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	if (session->link.fd < 0)
 		return -ENOTCONN;
 	if (STAILQ_EMPTY(&session->rpc.out))
@@ -86,6 +87,7 @@ int kv_rpc_submit_locked(struct kvfs_session *session, struct kv_call *call,
 	struct kv_rpc *rpc = &session->rpc;
 	int r;
 
+	kv_session_assert_locked(session);
 	call->tag = ++rpc->tags;
 	packet->header.tag = call->tag;
 	r = send_locked(session, packet);
@@ -98,6 +100,7 @@ int kv_rpc_submit_locked(struct kvfs_session *session, struct kv_call *call,
 
 void kv_rpc_post_locked(struct kvfs_session *session, struct kv_packet *packet)
 {
+	kv_session_assert_locked(session);
 	send_locked(session, packet);
 }
 
@@ -109,6 +112,7 @@ void kv_rpc_post_tag_locked(struct kvfs_session *session, enum wire_type type,
 		.fd = -1,
 	};
 
+	kv_session_assert_locked(session);
 	kv_rpc_post_locked(session, &packet);
 }
 
@@ -117,6 +121,7 @@ int kv_rpc_push_locked(struct kvfs_session *session)
 	struct kv_parcel *parcel;
 	int r;
 
+	kv_session_assert_locked(session);
 	while ((parcel = STAILQ_FIRST(&session->rpc.out)) != NULL) {
 		r = kv_link_send(session->link.fd, &parcel->packet,
 				 MSG_DONTWAIT);
@@ -133,6 +138,7 @@ static struct kv_call *take_locked(struct kvfs_session *session, uint64_t tag)
 	struct kv_rpc *rpc = &session->rpc;
 	struct kv_call *call;
 
+	kv_session_assert_locked(session);
 	LIST_FOREACH(call, &rpc->pending[tag % KV_ARRAY_LEN(rpc->pending)],
 		     others)
 		if (call->tag == tag) {
@@ -149,6 +155,7 @@ void kv_rpc_break_locked(struct kvfs_session *session)
 	struct kv_call *call;
 	size_t i;
 
+	kv_session_assert_locked(session);
 	while ((parcel = STAILQ_FIRST(&rpc->out)) != NULL) {
 		STAILQ_REMOVE_HEAD(&rpc->out, next);
 		free(parcel);
@@ -166,6 +173,7 @@ static int take_reply_locked(struct kvfs_session *session,
 	const struct wire_header *header = &packet->header;
 	struct kv_call *call;
 
+	kv_session_assert_locked(session);
 	if (header->type >= WIRE_TYPE_END || reply_bytes[header->type] == 0 ||
 	    packet->bytes != header->count * reply_bytes[header->type])
 		return -EPROTO;
@@ -185,6 +193,7 @@ static int take_segment_locked(struct kvfs_session *session,
 {
 	const struct wire_segment *segment = packet->items;
 
+	kv_session_assert_locked(session);
 	if (packet->header.count != 1 || packet->bytes != sizeof(*segment))
 		return -EPROTO;
 	if (packet->header.type == WIRE_RETIRE)
@@ -213,7 +222,7 @@ int kv_rpc_receive(struct kvfs_session *session)
 	session->broken = r < 0;
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (packet.header.flags & WIRE_REPLY)
 		r = take_reply_locked(session, &packet);
 	else if (packet.header.type == WIRE_SEGMENT ||
@@ -221,7 +230,7 @@ int kv_rpc_receive(struct kvfs_session *session)
 		r = take_segment_locked(session, &packet);
 	else
 		r = -EPROTO;
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	kv_closep(&packet.fd);
 	session->broken = r < 0;
 	return r < 0 ? r : 1;

@@ -124,7 +124,7 @@ void kv_session_wake(struct kvfs_session *session)
 
 void kv_session_completed_locked(struct kvfs_session *session)
 {
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	if (session->completed++ == 0 && session->event_fd >= 0)
 		eventfd_write(session->event_fd, 1);
 	pthread_cond_broadcast(&session->changed);
@@ -137,20 +137,28 @@ uint64_t kv_time_after(uint64_t deadline)
 	return deadline > UINT64_MAX - now ? UINT64_MAX : now + deadline;
 }
 
-int kv_session_wait_locked(struct kvfs_session *session, uint64_t at)
+int kv_session_wait_for(struct kvfs_session *session, pthread_cond_t *cond,
+			const struct timespec *until)
 {
-	struct timespec t = {
+	int r;
+
+	kv_session_assert_locked(session);
+	session->owner = 0;
+	r = until == NULL ? pthread_cond_wait(cond, &session->lock)
+			  : pthread_cond_timedwait(cond, &session->lock, until);
+	session->owner = pthread_self();
+	return -r;
+}
+
+int kv_session_wait(struct kvfs_session *session, uint64_t at)
+{
+	const struct timespec until = {
 		.tv_sec = (time_t)(at / 1000000000u),
 		.tv_nsec = (long)(at % 1000000000u),
 	};
-	int r;
 
-	if (at == UINT64_MAX)
-		r = pthread_cond_wait(&session->changed, &session->lock);
-	else
-		r = pthread_cond_timedwait(&session->changed, &session->lock,
-					   &t);
-	return -r;
+	return kv_session_wait_for(session, &session->changed,
+				   at == UINT64_MAX ? NULL : &until);
 }
 
 /* ---- timers ---- */
@@ -158,7 +166,7 @@ int kv_session_wait_locked(struct kvfs_session *session, uint64_t at)
 void kv_timer_start_locked(struct kvfs_session *session, struct kv_timer *timer,
 			   uint64_t at)
 {
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	kv_timer_stop_locked(session, timer);
 	if (at == UINT64_MAX)
 		return;
@@ -170,7 +178,7 @@ void kv_timer_start_locked(struct kvfs_session *session, struct kv_timer *timer,
 
 void kv_timer_stop_locked(struct kvfs_session *session, struct kv_timer *timer)
 {
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	if (timer->at == 0)
 		return;
 	LIST_REMOVE(timer, others);
@@ -181,6 +189,7 @@ static struct kv_timer *earliest_locked(struct kvfs_session *session)
 {
 	struct kv_timer *t, *first = NULL;
 
+	kv_session_assert_locked(session);
 	LIST_FOREACH(t, &session->timers, others)
 		if (first == NULL || t->at < first->at)
 			first = t;
@@ -193,7 +202,7 @@ static uint64_t run_timers_locked(struct kvfs_session *session)
 	uint64_t now = kv_now_ns();
 	struct kv_timer *t;
 
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	while ((t = earliest_locked(session)) != NULL) {
 		if (t->at > now)
 			return t->at;
@@ -213,7 +222,7 @@ struct retry {
 static void disconnect(struct kvfs_session *session)
 {
 	pthread_mutex_lock(&session->receive_lock);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	atomic_store(&session->live, 0);
 	kv_link_close(&session->link);
 	session->broken = false;
@@ -222,7 +231,7 @@ static void disconnect(struct kvfs_session *session)
 	if (session->user != NULL)
 		session->user->broken_locked(session);
 	pthread_cond_broadcast(&session->changed);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	pthread_mutex_unlock(&session->receive_lock);
 }
 
@@ -236,7 +245,7 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	if (r == 0)
 		r = kv_link_open(path, &link);
 	pthread_mutex_lock(&session->receive_lock);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (r == 0) {
 		strcpy(session->socket_path, path);
 		session->link = link;
@@ -244,7 +253,7 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	}
 	session->tried = true;
 	pthread_cond_broadcast(&session->changed);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	pthread_mutex_unlock(&session->receive_lock);
 	retry->wait = r == 0 ? RETRY_FIRST_NS
 			     : KV_MIN(retry->wait * 2, RETRY_LAST_NS);
@@ -303,7 +312,7 @@ static void *run_reader(void *arg)
 	for (;;) {
 		if (session->link.fd < 0 && kv_now_ns() >= retry.at)
 			connect_again(session, &retry);
-		pthread_mutex_lock(&session->lock);
+		kv_session_lock(session);
 		if (session->closing)
 			break;
 		until = run_timers_locked(session);
@@ -312,11 +321,11 @@ static void *run_reader(void *arg)
 		if (session->link.fd < 0)
 			until = KV_MIN(until, retry.at);
 		session->sleeps_until = until;
-		pthread_mutex_unlock(&session->lock);
+		kv_session_unlock(session);
 		if (wait_and_receive(session, until, writes) < 0)
 			disconnect(session);
 	}
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	disconnect(session);
 	return NULL;
 }
@@ -404,10 +413,10 @@ int kvfs_open(const char *path, kvfs_session **ret_session)
 		forget_forks(session);
 		return r;
 	}
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	while (!session->tried && r == 0)
-		r = kv_session_wait_locked(session, until);
-	pthread_mutex_unlock(&session->lock);
+		r = kv_session_wait(session, until);
+	kv_session_unlock(session);
 	*ret_session = kv_steal(session);
 	return 0;
 }
@@ -419,21 +428,21 @@ void kvfs_close(kvfs_session *session)
 
 	if (kv_session_check(session) < 0)
 		return;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	user = session->user;
 	if (user != NULL)
 		user->closing_locked(session);
 	while (!TAILQ_EMPTY(&session->active))
-		kv_session_wait_locked(session, UINT64_MAX);
+		kv_session_wait(session, UINT64_MAX);
 	if (user != NULL)
-		user->idle_locked(session);
+		user->idle(session);
 	copier = kv_steal(session->copier);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 
 	kv_copier_free(copier);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	session->closing = true;
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	kv_session_wake(session);
 	pthread_join(session->reader, NULL);
 	if (user != NULL)
@@ -448,12 +457,12 @@ int kvfs_fd(kvfs_session *session)
 
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (session->event_fd < 0)
 		session->event_fd = eventfd(session->completed > 0,
 					    EFD_CLOEXEC | EFD_NONBLOCK);
 	fd = session->event_fd < 0 ? -errno : session->event_fd;
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	return fd;
 }
 
@@ -464,12 +473,12 @@ int kvfs_process(kvfs_session *session)
 
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (session->event_fd >= 0)
 		eventfd_read(session->event_fd, &ignored);
 	n = (int)session->completed;
 	session->completed = 0;
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	return n;
 }
 

@@ -47,15 +47,16 @@ struct kv_workers {
 struct kv_session_user {
 	/* The connection is gone, and all requests have ended. */
 	void (*broken_locked)(struct kvfs_session *session);
-	/* The caller closes the session: what lacks something ends now; then,
-	 * when nothing is under way any more, its threads and tables go. */
+	/* The caller closes the session: what lacks something ends now. */
 	void (*closing_locked)(struct kvfs_session *session);
-	void (*idle_locked)(struct kvfs_session *session);
+	/* Nothing is under way any more: threads and tables go.  Lock held,
+	 * but not meanwhile. */
+	void (*idle)(struct kvfs_session *session);
 	/* The reader thread has ended.  No lock held. */
 	void (*closed)(struct kvfs_session *session);
 	/* In the child of a fork.  No lock held. */
 	void (*forked)(struct kvfs_session *session);
-	/* kv_detach_work_locked has something to do. */
+	/* kv_detach_work has something to do. */
 	void (*detaching_locked)(struct kvfs_session *session);
 	/* The space of that name is about to be cleared, and has been. */
 	void (*clearing_locked)(struct kvfs_session *session, const char *name);
@@ -82,7 +83,8 @@ struct kvfs_session {
 	uint8_t *received; /* receive_lock: WIRE_MAX bytes */
 	bool broken;	   /* receive_lock: the link is of no more use */
 
-	pthread_mutex_t lock;
+	pthread_mutex_t lock;	/* by kv_session_lock alone */
+	pthread_t owner;	/* of lock, while somebody has it; else 0 */
 	pthread_cond_t changed; /* something completed, or the link did */
 
 	/* lock, and everything below; link also needs receive_lock to change */
@@ -114,6 +116,32 @@ struct kvfs_session {
 	LIST_HEAD(, kvfs_pool) paged; /* pools with pages of our own */
 };
 
+/*
+ * session->lock is taken by these alone, so that its owner is known: functions
+ * named _locked assert that they are called by it.
+ */
+static inline void kv_session_lock(struct kvfs_session *session)
+{
+	pthread_mutex_lock(&session->lock);
+	session->owner = pthread_self();
+}
+
+static inline void kv_session_assert_locked(const struct kvfs_session *session)
+{
+	assert(pthread_equal(session->owner, pthread_self()));
+}
+
+static inline void kv_session_unlock(struct kvfs_session *session)
+{
+	kv_session_assert_locked(session);
+	session->owner = 0;
+	pthread_mutex_unlock(&session->lock);
+}
+
+/* pthread_cond_wait, or (@until not NULL) pthread_cond_timedwait. */
+int kv_session_wait_for(struct kvfs_session *session, pthread_cond_t *cond,
+			const struct timespec *until);
+
 /* 0; -EINVAL: NULL; -EBADF: a handle of the parent, used after fork. */
 int kv_session_check(const struct kvfs_session *session);
 
@@ -133,8 +161,9 @@ void kv_session_completed_locked(struct kvfs_session *session);
 /* When @deadline nanoseconds from now are over; UINT64_MAX for ever. */
 uint64_t kv_time_after(uint64_t deadline);
 
-/* Sleep until something changed; -ETIMEDOUT once @at has passed. */
-int kv_session_wait_locked(struct kvfs_session *session, uint64_t at);
+/* Sleep until something changed, without the lock meanwhile; -ETIMEDOUT once
+ * @at has passed. */
+int kv_session_wait(struct kvfs_session *session, uint64_t at);
 
 /* Run @fire at @at, or never if that is UINT64_MAX. */
 void kv_timer_start_locked(struct kvfs_session *session, struct kv_timer *timer,

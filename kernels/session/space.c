@@ -55,20 +55,20 @@ static void space_freep(struct kvfs_space **space)
 
 void kv_lib_space_get_locked(struct kvfs_space *space)
 {
-	kv_assert_locked(&space->session->lock);
+	kv_session_assert_locked(space->session);
 	space->refs++;
 }
 
 void kv_lib_space_put_locked(struct kvfs_space *space)
 {
-	kv_assert_locked(&space->session->lock);
+	kv_session_assert_locked(space->session);
 	if (--space->refs == 0)
 		space_free(space);
 }
 
 const struct kv_layout *kv_lib_space_layout_locked(struct kvfs_space *space)
 {
-	kv_assert_locked(&space->session->lock);
+	kv_session_assert_locked(space->session);
 	return space->layouts == NULL ? NULL : space->layouts->layout;
 }
 
@@ -76,9 +76,9 @@ const struct kv_layout *kv_lib_space_layout(struct kvfs_space *space)
 {
 	const struct kv_layout *layout;
 
-	pthread_mutex_lock(&space->session->lock);
+	kv_session_lock(space->session);
 	layout = kv_lib_space_layout_locked(space);
-	pthread_mutex_unlock(&space->session->lock);
+	kv_session_unlock(space->session);
 	return layout;
 }
 
@@ -111,6 +111,7 @@ static int keep_layout_locked(struct kvfs_space *space,
 	const struct kv_layout *known = kv_lib_space_layout_locked(space);
 	struct kv_layout_seen *seen;
 
+	kv_session_assert_locked(space->session);
 	if (known != NULL && strcmp(known->json, layout->json) == 0) {
 		kv_layout_free(layout);
 		return 0;
@@ -189,20 +190,21 @@ static int resolve(struct kvfs_space *space)
 	r = read_layout(answer, (size_t)n, &layout);
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (layout != NULL)
 		r = keep_layout_locked(space, kv_steal(layout));
 	if (r == 0) {
 		space->id = answer->head.id;
 		space->known_by = generation;
 	}
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	return r;
 }
 
 static bool id_locked(struct kvfs_space *space, uint32_t *ret_id,
 		      uint64_t *ret_generation)
 {
+	kv_session_assert_locked(space->session);
 	if (!kv_session_is_live(space->session, space->known_by))
 		return false;
 	*ret_id = space->id;
@@ -217,17 +219,17 @@ int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 	bool known;
 	int r;
 
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	known = id_locked(space, ret_id, ret_generation);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	if (known)
 		return 0;
 	r = resolve(space);
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	known = id_locked(space, ret_id, ret_generation);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	return known ? 0 : -ENOTCONN;
 }
 
@@ -240,7 +242,7 @@ int kv_lib_space_miss(int r)
 
 void kv_lib_space_forget_locked(struct kvfs_space *space)
 {
-	kv_assert_locked(&space->session->lock);
+	kv_session_assert_locked(space->session);
 	space->known_by = 0;
 }
 
@@ -286,9 +288,9 @@ static int parse_own_layout(struct kvfs_space *space)
 	r = kv_layout_parse(space->text, strlen(space->text), &layout);
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&space->session->lock);
+	kv_session_lock(space->session);
 	r = keep_layout_locked(space, layout);
-	pthread_mutex_unlock(&space->session->lock);
+	kv_session_unlock(space->session);
 	return r;
 }
 
@@ -327,9 +329,9 @@ void kvfs_space_close(kvfs_space *space)
 	if (space == NULL || kv_session_check(space->session) < 0)
 		return;
 	session = space->session;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	kv_lib_space_put_locked(space);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 }
 
 const char *kvfs_space_layout(kvfs_space *space)

@@ -72,6 +72,7 @@ static void end_locked(struct batch *batch)
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct kvfs_session *session = xfer->session;
 
+	kv_session_assert_locked(session);
 	kv_stage_put(batch->stage, batch->extent);
 	kv_hold_put_locked(batch->hold);
 	free(batch);
@@ -108,6 +109,7 @@ static void fail_parts_locked(struct batch *batch, int status)
 	struct kv_part *part;
 	size_t i;
 
+	kv_session_assert_locked(batch->xfer->session);
 	for (i = 0; i < batch->n; i++) {
 		part = part_of(batch, i);
 		if (part->state != KV_PART_NONE)
@@ -121,6 +123,7 @@ static void fail_locked(struct batch *batch, enum kvfs_stage stage, int status)
 	struct tally tally = {0};
 	size_t i;
 
+	kv_session_assert_locked(batch->xfer->session);
 	if (batch->xfer->part != NULL) {
 		fail_parts_locked(batch, status);
 		return;
@@ -163,6 +166,7 @@ static int send_keys_locked(struct batch *batch, enum wire_type type)
 	};
 	size_t i;
 
+	kv_session_assert_locked(batch->xfer->session);
 	if (type == WIRE_RESERVE)
 		packet.header.flags = reserve_flags(xfer);
 	for (i = 0; i < batch->n; i++)
@@ -181,6 +185,7 @@ static void dropped(struct kv_call *call, int status, const void *items)
 /* Give the reservations back and end. */
 static void drop_locked(struct batch *batch)
 {
+	kv_session_assert_locked(batch->xfer->session);
 	batch->call.done = dropped;
 	if (batch->n == 0 || batch->xfer->part != NULL ||
 	    send_keys_locked(batch, WIRE_DROP) < 0)
@@ -297,6 +302,7 @@ static int send_parts_locked(struct batch *batch)
 		.fd = -1,
 	};
 
+	kv_session_assert_locked(batch->xfer->session);
 	for (i = 0; i < batch->n; i++)
 		add_parts(batch, i, items + i * xfer->n_ranges);
 	batch->call.count = (uint32_t)n;
@@ -318,6 +324,7 @@ static int send_whole_locked(struct batch *batch)
 	};
 	size_t i;
 
+	kv_session_assert_locked(batch->xfer->session);
 	for (i = 0; i < batch->n; i++) {
 		blocks[i] = xfer->blocks[batch->block[i]];
 		blocks[i].offset = batch->extent->offset + i * batch->stride;
@@ -332,6 +339,7 @@ static int send_locked(struct batch *batch)
 {
 	const struct kvfs_xfer *xfer = batch->xfer;
 
+	kv_session_assert_locked(batch->xfer->session);
 	if (!kv_session_is_live(xfer->session, xfer->generation))
 		return -ENOTCONN;
 	return xfer->part != NULL ? send_parts_locked(batch)
@@ -358,6 +366,7 @@ static void keep_wanted_locked(struct batch *batch)
 {
 	size_t i, kept = 0;
 
+	kv_session_assert_locked(batch->xfer->session);
 	for (i = 0; i < batch->n; i++)
 		if (kv_part_copied_locked(part_of(batch, i)))
 			batch->block[kept++] = batch->block[i];
@@ -368,6 +377,7 @@ static void parts_copied_locked(struct batch *batch)
 {
 	int r;
 
+	kv_session_assert_locked(batch->xfer->session);
 	kv_xfer_reach_locked(batch->xfer, KVFS_COPIED, batch->n);
 	keep_wanted_locked(batch);
 	r = batch->n > 0 ? send_locked(batch) : 0;
@@ -381,6 +391,7 @@ static void copied_locked(struct batch *batch)
 {
 	int r = send_locked(batch);
 
+	kv_session_assert_locked(batch->xfer->session);
 	kv_xfer_reach_locked(batch->xfer, KVFS_COPIED, batch->n);
 	if (r < 0) {
 		fail_locked(batch, KVFS_SEALED, r);
@@ -446,7 +457,7 @@ static void copy(struct kv_job *job)
 	bool parts = batch->xfer->part != NULL;
 	int r = copy_pages(batch);
 
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (r < 0) {
 		fail_locked(batch, KVFS_COPIED, r);
 		drop_locked(batch);
@@ -455,7 +466,7 @@ static void copy(struct kv_job *job)
 	} else {
 		copied_locked(batch);
 	}
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 }
 
 /* ---- reserving ---- */
@@ -483,6 +494,7 @@ static void sort_out_parts_locked(struct batch *batch,
 	struct kvfs_xfer *xfer = batch->xfer;
 	size_t i, kept = 0;
 
+	kv_session_assert_locked(batch->xfer->session);
 	for (i = 0; i < batch->n; i++) {
 		struct kv_part *part = part_of(batch, i);
 		int status = answer(xfer, statuses[i].status);
@@ -503,6 +515,7 @@ static void sort_out_locked(struct batch *batch,
 	struct tally tally = {0};
 	size_t i, kept = 0;
 
+	kv_session_assert_locked(batch->xfer->session);
 	for (i = 0; i < batch->n; i++) {
 		int status = answer(xfer, statuses[i].status);
 
@@ -552,6 +565,7 @@ static int begin_locked(struct batch *batch)
 	struct kvfs_xfer *xfer = batch->xfer;
 	size_t i;
 
+	kv_session_assert_locked(batch->xfer->session);
 	for (i = 0; i < batch->n; i++)
 		if (xfer->part == NULL ||
 		    !kv_part_is_reserved(part_of(batch, i)))
@@ -589,6 +603,7 @@ static int batch_new(struct kvfs_xfer *xfer, struct kv_stage *stage, size_t n,
 /* Nothing has begun. */
 static void undo_locked(struct batch *batch)
 {
+	kv_session_assert_locked(batch->xfer->session);
 	if (batch->extent != NULL)
 		kv_stage_put(batch->stage, batch->extent);
 	kv_hold_put_locked(batch->hold);
@@ -602,6 +617,7 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 	size_t i;
 	int r;
 
+	kv_session_assert_locked(xfer->session);
 	r = batch_new(xfer, stage, n, &batch);
 	if (r < 0)
 		return r;

@@ -40,6 +40,7 @@ static void part_over_locked(struct flush_part *part, int status,
 	size_t i, bad = 0;
 	int s;
 
+	kv_session_assert_locked(part->xfer->session);
 	for (i = 0; i < part->n; i++) {
 		s = status < 0 || statuses == NULL ? status
 						   : statuses[i].status;
@@ -73,6 +74,7 @@ static int send_part_locked(struct flush_part *part)
 	};
 	size_t i;
 
+	kv_session_assert_locked(part->xfer->session);
 	if (!kv_session_is_live(xfer->session, xfer->generation))
 		return -ENOTCONN;
 	if (!is_barrier(xfer)) {
@@ -105,6 +107,7 @@ static void fail_from_locked(struct kvfs_xfer *xfer, size_t at, int status)
 {
 	size_t i, n = 0;
 
+	kv_session_assert_locked(xfer->session);
 	for (i = at; i < xfer->n; i++)
 		if (is_barrier(xfer) || atomic_load(&xfer->status[i]) >= 0) {
 			atomic_store(&xfer->status[i], status);
@@ -120,6 +123,7 @@ static void begin_locked(struct kvfs_xfer *xfer)
 	size_t at = 0;
 	int r;
 
+	kv_session_assert_locked(xfer->session);
 	if (!xfer->flush_asked || xfer->flush_sent ||
 	    xfer->left[KVFS_SEALED] > 0 || xfer->left[KVFS_DURABLE] == 0)
 		return;
@@ -141,6 +145,7 @@ static void begin_locked(struct kvfs_xfer *xfer)
 
 void kv_flush_ask_locked(struct kvfs_xfer *xfer)
 {
+	kv_session_assert_locked(xfer->session);
 	if (xfer->flush_asked || xfer->left[KVFS_DURABLE] == 0)
 		return;
 	xfer->flush_asked = true;
@@ -155,6 +160,7 @@ static bool is_past_locked(const struct kvfs_xfer *barrier)
 {
 	const struct kvfs_xfer *x;
 
+	kv_session_assert_locked(barrier->session);
 	TAILQ_FOREACH(x, &barrier->session->active, others) {
 		if (x == barrier)
 			return true;
@@ -172,7 +178,7 @@ static void look_at_barriers_locked(struct kvfs_session *session)
 	struct kvfs_xfer *x, *next;
 	int stopped;
 
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	for (x = TAILQ_FIRST(&session->active); x != NULL; x = next) {
 		next = TAILQ_NEXT(x, others);
 		if (!is_barrier(x) || x->left[KVFS_SEALED] == 0)
@@ -192,12 +198,14 @@ static void look_at_barriers_locked(struct kvfs_session *session)
 
 void kv_flush_saved_locked(struct kvfs_xfer *save)
 {
+	kv_session_assert_locked(save->session);
 	look_at_barriers_locked(save->session);
 	begin_locked(save);
 }
 
 static void stopped_locked(struct kvfs_xfer *barrier)
 {
+	kv_session_assert_locked(barrier->session);
 	look_at_barriers_locked(barrier->session);
 }
 
@@ -221,7 +229,7 @@ int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer)
 	if (r < 0)
 		return r;
 	r = kv_lib_space_id(space, &xfer->space_id, &xfer->generation);
-	pthread_mutex_lock(&space->session->lock);
+	kv_session_lock(space->session);
 	kv_lib_space_get_locked(space);
 	xfer->space = space;
 	if (r < 0)
@@ -229,7 +237,7 @@ int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer)
 	xfer->flush_asked = stage == KVFS_DURABLE;
 	kv_xfer_activate_locked(xfer);
 	look_at_barriers_locked(space->session);
-	pthread_mutex_unlock(&space->session->lock);
+	kv_session_unlock(space->session);
 	*ret_xfer = xfer;
 	return 0;
 }

@@ -54,6 +54,7 @@ static void lease_free_locked(struct kvfs_lease *lease)
 	struct kvfs_session *session = lease->session;
 	size_t i;
 
+	kv_session_assert_locked(session);
 	kv_timer_stop_locked(session, &lease->timer);
 	for (i = 0; i < lease->n; i++)
 		if (lease->items[i].mapping != NULL)
@@ -74,7 +75,7 @@ static void lease_free_locked(struct kvfs_lease *lease)
 
 static void unref_locked(struct kvfs_lease *lease)
 {
-	kv_assert_locked(&lease->session->lock);
+	kv_session_assert_locked(lease->session);
 	assert(lease->refs > 0);
 	if (--lease->refs == 0)
 		lease_free_locked(lease);
@@ -82,13 +83,14 @@ static void unref_locked(struct kvfs_lease *lease)
 
 void kv_lease_get_locked(struct kvfs_lease *lease)
 {
-	kv_assert_locked(&lease->session->lock);
+	kv_session_assert_locked(lease->session);
 	lease->refs++;
 	lease->loads++;
 }
 
 void kv_lease_put_locked(struct kvfs_lease *lease)
 {
+	kv_session_assert_locked(lease->session);
 	lease->loads--;
 	unref_locked(lease);
 }
@@ -97,6 +99,7 @@ static void settle_locked(struct kvfs_lease *lease)
 {
 	struct kvfs_xfer *xfer;
 
+	kv_session_assert_locked(lease->session);
 	kv_timer_stop_locked(lease->session, &lease->timer);
 	atomic_store_explicit(&lease->settled, true, memory_order_release);
 	kv_session_completed_locked(lease->session);
@@ -108,6 +111,7 @@ static void settle_locked(struct kvfs_lease *lease)
 
 static void part_settled_locked(struct kvfs_lease *lease)
 {
+	kv_session_assert_locked(lease->session);
 	assert(lease->unsettled > 0);
 	if (--lease->unsettled == 0)
 		settle_locked(lease);
@@ -124,6 +128,7 @@ static void fail_part(struct kv_lease_chunk *part, int status)
 static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
 			const struct wire_place *place)
 {
+	kv_session_assert_locked(lease->session);
 	if (place->status != 0)
 		return place->status < 0 ? place->status : -EPROTO;
 	if (place->payload > place->length)
@@ -177,6 +182,7 @@ static void give_up_locked(struct kv_timer *timer)
 				      offsetof(struct kvfs_lease, timer));
 	size_t i;
 
+	kv_session_assert_locked(lease->session);
 	lease->refs++;
 	for (i = 0; i < lease->n_parts; i++) {
 		struct kv_lease_chunk *part = &lease->parts[i];
@@ -259,6 +265,7 @@ static void ask_part_locked(struct kv_lease_chunk *part,
 	};
 	int r = asking->status;
 
+	kv_session_assert_locked(session);
 	kv_wire_keys(keys, part->n, items);
 	if (asking->flags & KVFS_WAIT_SAVING)
 		packet.header.flags |= WIRE_WAIT_SAVING;
@@ -291,7 +298,7 @@ static void ask_query(struct kvfs_lease *lease, const struct asking *asking,
 	const kvfs_query *query = asking->query;
 	size_t i, j, n;
 
-	pthread_mutex_lock(&lease->session->lock);
+	kv_session_lock(lease->session);
 	for (i = 0; i < query->n; i += n) {
 		struct kv_lease_chunk *part = &lease->parts[*part_at];
 
@@ -307,7 +314,7 @@ static void ask_query(struct kvfs_lease *lease, const struct asking *asking,
 		*item_at += n;
 		(*part_at)++;
 	}
-	pthread_mutex_unlock(&lease->session->lock);
+	kv_session_unlock(lease->session);
 }
 
 int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
@@ -335,13 +342,13 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
 			queries[i].space, &asking.space, &asking.generation));
 		ask_query(lease, &asking, &part, &item);
 	}
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	lease->timer.fire = give_up_locked;
 	if (deadline < UINT64_MAX - GRACE_NS)
 		kv_timer_start_locked(session, &lease->timer,
 				      kv_time_after(deadline + GRACE_NS));
 	part_settled_locked(lease);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	if (flags & KVFS_READ_AHEAD)
 		kv_prefetch_ahead(queries, n_queries, deadline);
 	*ret_lease = kv_steal(lease);
@@ -395,12 +402,12 @@ long kvfs_lease_wait(kvfs_lease *lease, uint64_t deadline)
 	if (r < 0)
 		return r;
 	spin(lease, at);
-	pthread_mutex_lock(&lease->session->lock);
+	kv_session_lock(lease->session);
 	while (!is_settled(lease) && r == 0)
-		r = kv_session_wait_locked(lease->session, at);
+		r = kv_session_wait(lease->session, at);
 	if (is_settled(lease))
 		r = lease->held;
-	pthread_mutex_unlock(&lease->session->lock);
+	kv_session_unlock(lease->session);
 	return r;
 }
 
@@ -449,6 +456,7 @@ static void cancel_locked(struct kvfs_lease *lease)
 {
 	size_t i;
 
+	kv_session_assert_locked(lease->session);
 	for (i = 0; i < lease->n_parts; i++)
 		if (lease->parts[i].state == PART_ASKED)
 			kv_rpc_post_tag_locked(lease->session, WIRE_CANCEL,
@@ -459,13 +467,14 @@ void kvfs_lease_cancel(kvfs_lease *lease)
 {
 	if (check_lease(lease) < 0)
 		return;
-	pthread_mutex_lock(&lease->session->lock);
+	kv_session_lock(lease->session);
 	cancel_locked(lease);
-	pthread_mutex_unlock(&lease->session->lock);
+	kv_session_unlock(lease->session);
 }
 
 void kv_lease_release_locked(struct kvfs_lease *lease)
 {
+	kv_session_assert_locked(lease->session);
 	if (lease->loads == 0)
 		cancel_locked(lease);
 	unref_locked(lease);
@@ -478,7 +487,7 @@ void kvfs_release(kvfs_lease *lease)
 	if (check_lease(lease) < 0)
 		return;
 	session = lease->session;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	kv_lease_release_locked(lease);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 }

@@ -201,7 +201,7 @@ static void end(struct load_job *job)
 	struct kvfs_xfer *xfer = job->xfer;
 	struct kvfs_session *session = xfer->session;
 
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (--xfer->load->jobs_left == 0 && xfer->steps > 1)
 		count_all(job);
 	kv_xfer_fail_locked(xfer, KVFS_COPIED, job->bad);
@@ -209,7 +209,7 @@ static void end(struct load_job *job)
 	kv_xfer_reach_locked(xfer, KVFS_SEALED, job->good);
 	kv_xfer_reach_locked(xfer, KVFS_DURABLE, job->good);
 	kv_xfer_put_locked(xfer);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 }
 
 static void run(struct kv_job *kv_job)
@@ -241,6 +241,7 @@ static void run(struct kv_job *kv_job)
 
 static void unqueue_locked(struct kvfs_xfer *xfer)
 {
+	kv_session_assert_locked(xfer->session);
 	if (xfer->queued)
 		TAILQ_REMOVE(&xfer->lease->waiting, xfer, queue);
 	xfer->queued = false;
@@ -252,6 +253,7 @@ void kv_load_begin_locked(struct kvfs_xfer *xfer)
 	struct kv_load *load = xfer->load;
 	size_t i;
 
+	kv_session_assert_locked(xfer->session);
 	unqueue_locked(xfer);
 	if (kv_stream_sync_waits_locked(xfer))
 		return;
@@ -266,6 +268,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	size_t i;
 
+	kv_session_assert_locked(xfer->session);
 	if (!kv_stream_sync_stop_locked(xfer) && !xfer->queued)
 		return;
 	unqueue_locked(xfer);
@@ -276,6 +279,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 
 static void copied_locked(struct kvfs_xfer *xfer)
 {
+	kv_session_assert_locked(xfer->session);
 	if (xfer->lease != NULL)
 		kv_lease_put_locked(kv_steal(xfer->lease));
 }
@@ -415,6 +419,7 @@ static int load_new(kvfs_pool *pool, size_t n, const int64_t *pages,
 static void start_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool,
 			 struct kvfs_lease *lease)
 {
+	kv_session_assert_locked(xfer->session);
 	if (xfer->n == 0)
 		return;
 	xfer->pool = pool;
@@ -444,12 +449,12 @@ int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 	r = load_new(pool, n, pages, opts, &xfer);
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&pool->session->lock);
+	kv_session_lock(pool->session);
 	used = kv_lib_pool_check_pages_locked(pool, xfer->pages, xfer->n_pages,
 					      true);
 	if (used >= 0)
 		start_locked(xfer, pool, lease);
-	pthread_mutex_unlock(&pool->session->lock);
+	kv_session_unlock(pool->session);
 	if (used < 0)
 		return (int)used;
 	*ret_xfer = kv_steal(xfer);

@@ -96,6 +96,7 @@ static struct kv_partial_block *find(struct kv_parts *parts,
 /* Free it if nothing refers to it. */
 static void tidy_locked(struct kv_partial_block *partial)
 {
+	kv_session_assert_locked(partial->session);
 	if (partial->listed || !TAILQ_EMPTY(&partial->parts))
 		return;
 	kv_lib_space_put_locked(partial->space);
@@ -120,6 +121,7 @@ static void unlist(struct kv_partial_block *partial)
 /* Out of the table; freed now, or with its last part. */
 static void forget_locked(struct kv_partial_block *partial)
 {
+	kv_session_assert_locked(partial->session);
 	unlist(partial);
 	tidy_locked(partial);
 }
@@ -133,6 +135,7 @@ static void settle_locked(struct kv_part *part, int status)
 	struct kvfs_xfer *xfer = part->xfer;
 	bool good = status >= 0;
 
+	kv_session_assert_locked(part->xfer->session);
 	TAILQ_REMOVE(&part->of->parts, part, others);
 	part->state = KV_PART_NONE;
 	atomic_store(&xfer->status[part - xfer->part], status);
@@ -154,6 +157,7 @@ static void settle_all_locked(struct kv_partial_block *partial)
 {
 	struct kv_part *part;
 
+	kv_session_assert_locked(partial->session);
 	do {
 		TAILQ_FOREACH(part, &partial->parts, others)
 			if (part->state != KV_PART_BATCH)
@@ -189,6 +193,7 @@ static void drop_locked(const struct kv_partial_block *partial)
 	};
 	struct drop *drop;
 
+	kv_session_assert_locked(session);
 	if (!kv_session_is_live(session, partial->generation))
 		return;
 	drop = calloc(1, sizeof(*drop));
@@ -207,6 +212,7 @@ static void end_locked(struct kv_partial_block *partial, int status)
 	struct kv_parts *parts = partial->session->parts;
 	bool whole = is_whole(partial);
 
+	kv_session_assert_locked(partial->session);
 	if (!is_live(partial))
 		return;
 	if (partial->reserved && status < 0)
@@ -231,6 +237,7 @@ bool kv_part_is_reserved(const struct kv_part *part)
 
 bool kv_part_again_locked(struct kv_part *part)
 {
+	kv_session_assert_locked(part->xfer->session);
 	if (!is_live(part->of))
 		return false;
 	part->state = KV_PART_TODO;
@@ -243,6 +250,7 @@ static void late_locked(const struct kv_partial_block *partial)
 	const struct kv_partial_block *other =
 		find(partial->session->parts, partial->space, &partial->block);
 
+	kv_session_assert_locked(partial->session);
 	if (other == NULL || !is_live(other))
 		drop_locked(partial);
 }
@@ -252,6 +260,7 @@ bool kv_part_reserved_locked(struct kv_part *part, int status)
 	struct kv_partial_block *partial = part->of;
 	int stopped = atomic_load(&part->xfer->stopped);
 
+	kv_session_assert_locked(part->xfer->session);
 	if (is_live(partial) && status == 0 &&
 	    (stopped == 0 || partial->reserved)) {
 		partial->reserved = true;
@@ -273,6 +282,7 @@ bool kv_part_copied_locked(struct kv_part *part)
 {
 	struct kv_partial_block *partial = part->of;
 
+	kv_session_assert_locked(part->xfer->session);
 	part->state = KV_PART_COPIED;
 	if (is_live(partial))
 		return true;
@@ -285,6 +295,7 @@ void kv_part_sealed_locked(struct kv_part *part, struct kv_hold *hold)
 {
 	struct kv_partial_block *partial = part->of;
 
+	kv_session_assert_locked(part->xfer->session);
 	TAILQ_FOREACH(part, &partial->parts, others)
 		kv_hold_block_locked(part->xfer,
 				     (size_t)(part - part->xfer->part), hold);
@@ -295,6 +306,7 @@ void kv_part_fail_locked(struct kv_part *part, int status)
 {
 	struct kv_partial_block *partial = part->of;
 
+	kv_session_assert_locked(part->xfer->session);
 	if (part->state != KV_PART_BATCH) {
 		end_locked(partial, status);
 		return;
@@ -312,6 +324,7 @@ void kv_parts_stop_locked(struct kvfs_xfer *xfer)
 	int status = atomic_load(&xfer->stopped);
 	struct kv_part *part;
 
+	kv_session_assert_locked(xfer->session);
 	kv_xfer_get_locked(xfer);
 	for (part = xfer->part; part < xfer->part + xfer->n; part++)
 		if (part->state == KV_PART_TODO ||
@@ -338,6 +351,7 @@ static void end_live_locked(struct kvfs_session *session, bool lacking,
 	struct kv_partial_block *partial;
 	size_t i;
 
+	kv_session_assert_locked(session);
 	for (i = 0; session->parts != NULL && i < BUCKETS; i++)
 		while ((partial = next_live(session->parts, i, lacking)) !=
 		       NULL)
@@ -346,11 +360,13 @@ static void end_live_locked(struct kvfs_session *session, bool lacking,
 
 void kv_parts_break_locked(struct kvfs_session *session)
 {
+	kv_session_assert_locked(session);
 	end_live_locked(session, false, -ENOTCONN);
 }
 
 void kv_parts_close_locked(struct kvfs_session *session)
 {
+	kv_session_assert_locked(session);
 	end_live_locked(session, true, -ECANCELED);
 }
 
@@ -358,6 +374,7 @@ void kv_parts_free_locked(struct kvfs_session *session)
 {
 	struct kv_partial_block *partial;
 
+	kv_session_assert_locked(session);
 	while (session->parts != NULL &&
 	       (partial = TAILQ_FIRST(&session->parts->dead)) != NULL)
 		forget_locked(partial);
@@ -395,10 +412,10 @@ static int make_table(struct kvfs_session *session)
 	if (parts == NULL)
 		return -ENOMEM;
 	TAILQ_INIT(&parts->dead);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (session->parts == NULL)
 		session->parts = kv_steal(parts);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	free(parts);
 	return 0;
 }
@@ -498,6 +515,7 @@ static int find_block(struct kvfs_xfer *xfer, size_t i,
 /* Neither a part of a block nor settled before. */
 static void refuse_locked(struct kvfs_xfer *xfer, size_t i, int status)
 {
+	kv_session_assert_locked(xfer->session);
 	atomic_store(&xfer->status[i], status);
 	if (status >= 0) {
 		kv_xfer_reach_locked(xfer, KVFS_COPIED, 1);
@@ -513,6 +531,7 @@ bool kv_part_join_locked(struct kvfs_xfer *xfer, size_t i)
 	struct kv_partial_block *partial = NULL;
 	int r = find_block(xfer, i, &partial), status;
 
+	kv_session_assert_locked(xfer->session);
 	free(kv_steal(part->spare));
 	if (r == 0) {
 		r = claim(partial, xfer);

@@ -41,7 +41,7 @@ long kv_lib_pool_check_pages_locked(struct kvfs_pool *pool,
 	long used = 0;
 	bool bad = false;
 
-	kv_assert_locked(&pool->session->lock);
+	kv_session_assert_locked(pool->session);
 	for (i = 0; i < n && !bad; i++) {
 		if (pages[i] == SKIP && loads)
 			continue;
@@ -66,7 +66,7 @@ void kv_lib_pool_hold_locked(struct kvfs_pool *pool, const int64_t *pages,
 	uint64_t *held = loads ? &pool->pages_loading : &pool->pages_saving;
 	size_t i;
 
-	kv_assert_locked(&pool->session->lock);
+	kv_session_assert_locked(pool->session);
 	for (i = 0; i < n; i++)
 		if (pages[i] != SKIP && uses[pages[i]]++ == 0)
 			(*held)++;
@@ -79,7 +79,7 @@ void kv_lib_pool_let_go_locked(struct kvfs_pool *pool, const int64_t *pages,
 	uint64_t *held = loads ? &pool->pages_loading : &pool->pages_saving;
 	size_t i;
 
-	kv_assert_locked(&pool->session->lock);
+	kv_session_assert_locked(pool->session);
 	for (i = 0; i < n; i++)
 		if (pages[i] != SKIP && --uses[pages[i]] == 0)
 			(*held)--;
@@ -121,14 +121,16 @@ static int check_desc(kvfs_session *session, const kvfs_pool_desc *desc)
 
 static void broken_locked(struct kvfs_session *session)
 {
+	kv_session_assert_locked(session);
 	kv_stage_abandon(kv_steal(session->stage));
 	kv_parts_break_locked(session);
 	kv_save_pump_locked(session);
 }
 
-static void idle_locked(struct kvfs_session *session)
+static void idle(struct kvfs_session *session)
 {
-	kv_restore_workers_end_locked(session);
+	kv_session_assert_locked(session);
+	kv_restore_workers_end(session);
 	kv_parts_free_locked(session);
 }
 
@@ -144,6 +146,7 @@ static void forked(struct kvfs_session *session)
 
 static void detaching_locked(struct kvfs_session *session)
 {
+	kv_session_assert_locked(session);
 	kv_stream_sync_wake_locked(session->stream_sync);
 }
 
@@ -151,6 +154,7 @@ static void cleared_locked(struct kvfs_session *session, const char *name)
 {
 	struct kvfs_pool *pool;
 
+	kv_session_assert_locked(session);
 	LIST_FOREACH(pool, &session->paged, others)
 		pool->paged_ops->forget_locked(pool->paged, name);
 }
@@ -158,7 +162,7 @@ static void cleared_locked(struct kvfs_session *session, const char *name)
 static const struct kv_session_user transfers = {
 	.broken_locked = broken_locked,
 	.closing_locked = kv_parts_close_locked,
-	.idle_locked = idle_locked,
+	.idle = idle,
 	.closed = closed,
 	.forked = forked,
 	.detaching_locked = detaching_locked,
@@ -174,6 +178,7 @@ static int start_threads_locked(struct kvfs_session *session,
 {
 	int r = 0;
 
+	kv_session_assert_locked(session);
 	if (session->user == NULL) {
 		session->user = &transfers;
 		session->staging_bytes = KV_STAGE_BYTES;
@@ -245,11 +250,11 @@ int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 	r = pool_new(session, desc, there, &pool);
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	r = start_threads_locked(session, pool->device);
 	if (r == 0)
 		kv_lib_space_get_locked(pool->space);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	if (r < 0)
 		return r;
 	*ret_pool = kv_steal(pool);
@@ -275,17 +280,17 @@ void kvfs_pool_close(kvfs_pool *pool)
 	if (pool == NULL || kv_session_check(pool->session) < 0)
 		return;
 	session = pool->session;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (pool->paged != NULL)
 		LIST_REMOVE(pool, others);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	if (pool->paged != NULL)
 		pool->paged_ops->close(pool->paged);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	while (pool->busy > 0)
-		kv_session_wait_locked(session, UINT64_MAX);
+		kv_session_wait(session, UINT64_MAX);
 	kv_lib_space_put_locked(pool->space);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	pool_free(pool);
 }
 
@@ -303,7 +308,7 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 	session = pool->session;
 	*ret_info = (struct kvfs_pool_info){.device = pool->device->name};
 	pool->device->info(pool->on_device, ret_info);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	ret_info->threads = kv_copier_threads(session->copier);
 	ret_info->pages_loading = pool->pages_loading;
 	ret_info->pages_saving = pool->pages_saving;
@@ -311,6 +316,6 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 		ret_info->bytes_staging = kv_stage_bytes(session->stage);
 		ret_info->staging_huge = kv_stage_is_huge(session->stage);
 	}
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	return 0;
 }

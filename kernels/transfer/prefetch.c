@@ -32,6 +32,7 @@ static void over_locked(struct kv_prefetch_chunk *part, int status,
 	size_t i, bad = 0;
 	int s;
 
+	kv_session_assert_locked(part->xfer->session);
 	part->asked = false;
 	for (i = 0; i < part->n; i++) {
 		s = status < 0 ? status : KV_MIN(statuses[i].status, 0);
@@ -72,6 +73,7 @@ static void ask_locked(struct kv_prefetch_chunk *part, uint32_t space,
 	};
 	int r;
 
+	kv_session_assert_locked(part->xfer->session);
 	kv_wire_keys(keys, part->n, items);
 	if (asking->deadline != KVFS_FOREVER)
 		packet.header.arg = KV_MAX(asking->deadline, 1u);
@@ -94,7 +96,7 @@ static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
 	size_t i, n;
 	int r = kv_lib_space_id(query->space, &space, &generation);
 
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (r == 0 && !kv_session_is_live(session, generation))
 		r = -ENOTCONN;
 	for (i = 0; i < query->n; i += n) {
@@ -112,7 +114,7 @@ static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
 			ask_locked(part, space, query->keys + i, asking);
 		}
 	}
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 }
 
 /* The daemon is told to stop, too. */
@@ -120,6 +122,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	size_t i;
 
+	kv_session_assert_locked(xfer->session);
 	for (i = 0; i < xfer->n_parts; i++)
 		if (xfer->parts[i].asked)
 			kv_rpc_post_tag_locked(xfer->session, WIRE_CANCEL,
@@ -163,10 +166,10 @@ static int begin(const kvfs_query *queries, size_t n_queries,
 	xfer->parts = calloc(xfer->n_parts + 1, sizeof(*xfer->parts));
 	if (xfer->parts == NULL)
 		return -ENOMEM;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (n > 0)
 		kv_xfer_activate_locked(xfer);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	for (i = 0; i < n_queries; i++)
 		ask_query(xfer, &queries[i], &part, &key, asking);
 	*ret_xfer = kv_steal(xfer);

@@ -18,7 +18,7 @@
  *            RUNNING -> IDLE     wait_for_work, if no other is
  *               IDLE -> RUNNING  start_worker_locked
  *            RUNNING -> ended    wait_for_work
- *               IDLE -> ended    kv_restore_workers_end_locked
+ *               IDLE -> ended    kv_restore_workers_end
  *
  * INVARIANTS
  *   (1) todo[at] .. todo[n - 1] are the blocks TO DO, in the order in which
@@ -248,7 +248,7 @@ static void account(struct restore *restore, const struct stride *stride)
 	struct kvfs_session *session = xfer->session;
 	size_t i, good = 0, bad = 0;
 
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	kv_xfer_get_locked(xfer);
 	for (i = 0; i < stride->n; i++) {
 		if (stride->status[i] == -EINPROGRESS)
@@ -265,7 +265,7 @@ static void account(struct restore *restore, const struct stride *stride)
 	kv_xfer_reach_locked(xfer, KVFS_SEALED, good);
 	kv_xfer_reach_locked(xfer, KVFS_COPIED, good);
 	kv_xfer_put_locked(xfer);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 }
 
 static void end_piece(struct restore *restore)
@@ -328,7 +328,7 @@ static bool wait_for_work(struct kv_worker *worker)
 		return false;
 	SLIST_INSERT_HEAD(&workers->idle, worker, others);
 	while (worker->run == NULL && !workers->stop)
-		pthread_cond_wait(&worker->wake, &worker->session->lock);
+		kv_session_wait_for(worker->session, &worker->wake, NULL);
 	return worker->run != NULL;
 }
 
@@ -337,19 +337,19 @@ static void *live(void *arg)
 	struct kv_worker *worker = arg;
 	struct kvfs_session *session = worker->session;
 
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	pthread_detach(pthread_self());
 	while (wait_for_work(worker)) {
-		pthread_mutex_unlock(&session->lock);
+		kv_session_unlock(session);
 		worker->run(worker->arg);
-		pthread_mutex_lock(&session->lock);
+		kv_session_lock(session);
 		worker->run = NULL;
 	}
 	pthread_cond_destroy(&worker->wake);
 	free(worker);
 	session->workers.n--;
 	pthread_cond_broadcast(&session->changed);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	return NULL;
 }
 
@@ -363,7 +363,7 @@ static int start_worker_locked(struct kvfs_session *session,
 	pthread_t thread;
 	int r;
 
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	if (worker != NULL) {
 		SLIST_REMOVE_HEAD(&workers->idle, others);
 		worker->run = run;
@@ -388,17 +388,17 @@ static int start_worker_locked(struct kvfs_session *session,
 	return 0;
 }
 
-void kv_restore_workers_end_locked(struct kvfs_session *session)
+void kv_restore_workers_end(struct kvfs_session *session)
 {
 	struct kv_workers *workers = &session->workers;
 	struct kv_worker *worker;
 
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	workers->stop = true;
 	SLIST_FOREACH(worker, &workers->idle, others)
 		pthread_cond_signal(&worker->wake);
 	while (workers->n > 0)
-		kv_session_wait_locked(session, UINT64_MAX);
+		kv_session_wait(session, UINT64_MAX);
 }
 
 /* ---- beginning ---- */
@@ -479,6 +479,7 @@ static int start_locked(struct kvfs_xfer *xfer, kvfs_pool *pool,
 	long used;
 	int r;
 
+	kv_session_assert_locked(xfer->session);
 	used = kv_lib_pool_check_pages_locked(pool, restore->pages, n, true);
 	if (used < 0)
 		return (int)used;
@@ -527,11 +528,11 @@ int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
 		if (r < 0)
 			return r;
 		put_in_order(restore, opts);
-		pthread_mutex_lock(&pool->session->lock);
+		kv_session_lock(pool->session);
 		r = start_locked(xfer, pool, space, restore);
 		if (r == 0)
 			restore = NULL;
-		pthread_mutex_unlock(&pool->session->lock);
+		kv_session_unlock(pool->session);
 		if (r < 0)
 			return r;
 	}

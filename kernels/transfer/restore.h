@@ -8,6 +8,6 @@
 struct kvfs_session;
 
 /* No restore runs any more, nor will: let the threads end. */
-void kv_restore_workers_end_locked(struct kvfs_session *session);
+void kv_restore_workers_end(struct kvfs_session *session);
 
 #endif

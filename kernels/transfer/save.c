@@ -58,6 +58,7 @@ struct make_stage {
 
 static void unqueue_locked(struct kvfs_xfer *xfer)
 {
+	kv_session_assert_locked(xfer->session);
 	if (xfer->queued)
 		TAILQ_REMOVE(&xfer->session->saves, xfer, queue);
 	xfer->queued = false;
@@ -65,6 +66,7 @@ static void unqueue_locked(struct kvfs_xfer *xfer)
 
 static void queue_locked(struct kvfs_xfer *xfer)
 {
+	kv_session_assert_locked(xfer->session);
 	if (!xfer->queued)
 		TAILQ_INSERT_TAIL(&xfer->session->saves, xfer, queue);
 	xfer->queued = true;
@@ -92,6 +94,7 @@ static uint32_t next_todo(struct kvfs_xfer *xfer)
 
 void kv_save_less_todo_locked(struct kvfs_xfer *xfer)
 {
+	kv_session_assert_locked(xfer->session);
 	if (--xfer->todo_left > 0)
 		return;
 	xfer->todo_n = 0;
@@ -104,6 +107,7 @@ void kv_save_take_locked(struct kvfs_xfer *xfer, uint32_t *ret_blocks, size_t n)
 {
 	size_t i;
 
+	kv_session_assert_locked(xfer->session);
 	for (i = 0; i < n; i++) {
 		ret_blocks[i] = next_todo(xfer);
 		kv_save_less_todo_locked(xfer);
@@ -116,6 +120,7 @@ static void rested_locked(struct kv_timer *timer)
 		(struct kvfs_xfer *)((char *)timer -
 				     offsetof(struct kvfs_xfer, again));
 
+	kv_session_assert_locked(xfer->session);
 	queue_locked(xfer);
 	kv_save_pump_locked(xfer->session);
 }
@@ -124,6 +129,7 @@ static void rested_locked(struct kv_timer *timer)
  * either. */
 void kv_save_again_locked(struct kvfs_xfer *xfer, uint32_t block)
 {
+	kv_session_assert_locked(xfer->session);
 	add_todo(xfer, block);
 	unqueue_locked(xfer);
 	if (xfer->again.at != 0)
@@ -139,6 +145,7 @@ static void fail_todo_locked(struct kvfs_xfer *xfer, int status)
 {
 	size_t n = 0;
 
+	kv_session_assert_locked(xfer->session);
 	while (xfer->todo_left > 0) {
 		atomic_store(&xfer->status[next_todo(xfer)], status);
 		kv_save_less_todo_locked(xfer);
@@ -151,6 +158,7 @@ static void fail_rest_locked(struct kvfs_xfer *xfer, int status)
 {
 	struct kv_part *part;
 
+	kv_session_assert_locked(xfer->session);
 	if (xfer->part == NULL) {
 		fail_todo_locked(xfer, status);
 		return;
@@ -168,6 +176,7 @@ static void fail_all_locked(struct kvfs_session *session, int status)
 {
 	struct kvfs_xfer *xfer;
 
+	kv_session_assert_locked(session);
 	while ((xfer = TAILQ_FIRST(&session->saves)) != NULL)
 		fail_rest_locked(xfer, status);
 }
@@ -195,6 +204,7 @@ static int offer_locked(struct make_stage *make, struct kv_stage *stage)
 		.fd = kv_stage_fd(stage),
 	};
 
+	kv_session_assert_locked(make->session);
 	make->call.done = staging_taken;
 	if (!kv_session_is_live(make->session, make->generation))
 		return -ENOTCONN;
@@ -209,7 +219,7 @@ static void make_stage(struct kv_job *job)
 	int r;
 
 	r = kv_stage_new(make->bytes, &stage);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	session->stage_making = false;
 	if (r == 0)
 		r = offer_locked(make, stage);
@@ -223,7 +233,7 @@ static void make_stage(struct kv_job *job)
 			fail_all_locked(session, r);
 	}
 	kv_save_pump_locked(session);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 }
 
 /* 0: session->stage will do for blocks of @stride; -EAGAIN: it will be there
@@ -232,6 +242,7 @@ static int need_stage_locked(struct kvfs_session *session, uint64_t stride)
 {
 	struct make_stage *make;
 
+	kv_session_assert_locked(session);
 	if (session->stage_making)
 		return -EAGAIN;
 	if (session->stage != NULL) {
@@ -259,6 +270,7 @@ int kv_save_prepare_locked(struct kvfs_session *session, uint64_t payload)
 {
 	int r = need_stage_locked(session, kv_round_up(payload, ALIGN));
 
+	kv_session_assert_locked(session);
 	return r == -EAGAIN ? 0 : r;
 }
 
@@ -281,6 +293,7 @@ static int advance_locked(struct kvfs_xfer *xfer)
 	uint64_t stride = kv_save_stride(xfer);
 	int r;
 
+	kv_session_assert_locked(session);
 	if (!kv_session_is_live(session, xfer->generation))
 		return -ENOTCONN;
 	r = need_stage_locked(session, stride);
@@ -295,7 +308,7 @@ void kv_save_pump_locked(struct kvfs_session *session)
 	struct kvfs_xfer *xfer;
 	int r = 0;
 
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	while (r != -EAGAIN && (xfer = TAILQ_FIRST(&session->saves)) != NULL) {
 		kv_xfer_get_locked(xfer);
 		r = advance_locked(xfer);
@@ -307,6 +320,7 @@ void kv_save_pump_locked(struct kvfs_session *session)
 
 static void begin_locked(struct kvfs_xfer *xfer)
 {
+	kv_session_assert_locked(xfer->session);
 	if (kv_stream_sync_waits_locked(xfer))
 		return;
 	queue_locked(xfer);
@@ -330,7 +344,10 @@ int kv_hold_new(const struct kvfs_xfer *xfer, struct kv_hold **ret_hold)
 
 void kv_hold_put_locked(struct kv_hold *hold)
 {
-	if (hold == NULL || --hold->refs > 0)
+	if (hold == NULL)
+		return;
+	kv_session_assert_locked(hold->session);
+	if (--hold->refs > 0)
 		return;
 	if (hold->tag != 0 &&
 	    kv_session_is_live(hold->session, hold->generation))
@@ -341,7 +358,7 @@ void kv_hold_put_locked(struct kv_hold *hold)
 void kv_hold_block_locked(struct kvfs_xfer *xfer, size_t i,
 			  struct kv_hold *hold)
 {
-	kv_assert_locked(&xfer->session->lock);
+	kv_session_assert_locked(xfer->session);
 	if (xfer->held == NULL || hold == NULL)
 		return;
 	hold->refs++;
@@ -354,6 +371,7 @@ static void end_holds_locked(struct kvfs_xfer *xfer)
 	struct kv_hold **held = kv_steal(xfer->held);
 	size_t i;
 
+	kv_session_assert_locked(xfer->session);
 	/* From the tail, so that a parent is renewed after its children. */
 	for (i = xfer->n; held != NULL && i-- > 0;)
 		kv_hold_put_locked(held[i]);
@@ -364,6 +382,7 @@ static void end_holds_locked(struct kvfs_xfer *xfer)
 
 static void stopped_locked(struct kvfs_xfer *xfer)
 {
+	kv_session_assert_locked(xfer->session);
 	if (xfer->part != NULL)
 		kv_parts_stop_locked(xfer);
 	else
@@ -395,6 +414,7 @@ static struct kvfs_xfer *next_of_locked(struct kvfs_session *session,
 {
 	struct kvfs_xfer *xfer;
 
+	kv_session_assert_locked(session);
 	TAILQ_FOREACH(xfer, &session->active, others)
 		if (xfer->ops == &save_ops && xfer->stopped == 0 &&
 		    strcmp(xfer->space->name, name) == 0)
@@ -406,6 +426,7 @@ void kv_saves_stop_locked(struct kvfs_session *session, const char *name)
 {
 	struct kvfs_xfer *xfer;
 
+	kv_session_assert_locked(session);
 	while ((xfer = next_of_locked(session, name)) != NULL)
 		kv_xfer_stop_locked(xfer, -ESTALE);
 }
@@ -504,7 +525,7 @@ static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
 	size_t i;
 	long used;
 
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	used = kv_lib_pool_check_pages_locked(pool, xfer->pages, xfer->n_pages,
 					      false);
 	if (used >= 0 && xfer->n > 0) {
@@ -520,7 +541,7 @@ static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
 		else if (xfer->todo_left > 0)
 			begin_locked(xfer);
 	}
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	return used < 0 ? (int)used : 0;
 }
 

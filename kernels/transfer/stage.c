@@ -22,6 +22,7 @@
 #include <sys/mman.h>
 
 #include "kernels/session/attach.h"
+#include "kernels/session/session.h"
 #include "kernels/transfer/stage.h"
 
 #define HUGE_PAGE ((uint64_t)2 << 20)
@@ -123,6 +124,7 @@ int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage)
 void kv_stage_attach_locked(struct kv_stage *stage,
 			    struct kvfs_session *session)
 {
+	kv_session_assert_locked(session);
 	stage->session = session;
 	kv_attach_locked(session, &stage->attached, stage->base, stage->bytes,
 			 true);

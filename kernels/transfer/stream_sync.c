@@ -139,7 +139,7 @@ bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_stream_sync *sync = xfer->session->stream_sync;
 
-	kv_assert_locked(&xfer->session->lock);
+	kv_session_assert_locked(xfer->session);
 	if (xfer->event_wait == NULL || xfer->event_over)
 		return false;
 	kv_xfer_get_locked(xfer);
@@ -151,7 +151,7 @@ bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer)
 
 bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer)
 {
-	kv_assert_locked(&xfer->session->lock);
+	kv_session_assert_locked(xfer->session);
 	if (!xfer->waits_for_event)
 		return false;
 	xfer->waits_for_event = false;
@@ -169,9 +169,9 @@ static bool look_at(struct kvfs_xfer *xfer)
 	bool done;
 
 	kv_xfer_get_locked(xfer);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	done = kv_stream_sync_is_marked(xfer);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (xfer->waits_for_event && done) {
 		xfer->event_over = true;
 		kv_stream_sync_stop_locked(xfer);
@@ -188,6 +188,7 @@ static bool look_at(struct kvfs_xfer *xfer)
 
 static bool is_over_locked(const struct kvfs_xfer *xfer, size_t i)
 {
+	kv_session_assert_locked(xfer->session);
 	return xfer->left[KVFS_COPIED] == 0 ||
 	       xfer->semaphores->semaphore[i].over;
 }
@@ -198,6 +199,7 @@ static void *take_to_open_locked(struct kvfs_xfer *xfer, size_t i)
 	struct semaphore *semaphore = &xfer->semaphores->semaphore[i];
 	bool was = semaphore->open;
 
+	kv_session_assert_locked(xfer->session);
 	semaphore->over = semaphore->open = true;
 	return was ? NULL : semaphore->semaphore;
 }
@@ -209,9 +211,9 @@ void kv_stream_sync_step_over(struct kvfs_xfer *xfer, size_t step)
 
 	if (xfer->semaphores == NULL)
 		return;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	semaphore = take_to_open_locked(xfer, step);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	if (semaphore != NULL)
 		xfer->device->semaphore_open(semaphore);
 }
@@ -220,6 +222,7 @@ static void give_back_later_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_stream_sync *sync = xfer->session->stream_sync;
 
+	kv_session_assert_locked(xfer->session);
 	kv_xfer_get_locked(xfer);
 	TAILQ_INSERT_TAIL(&sync->over, xfer, synced);
 	pthread_cond_signal(&sync->work);
@@ -229,7 +232,7 @@ bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
 {
 	struct kv_semaphores *semaphores = xfer->semaphores;
 
-	kv_assert_locked(&xfer->session->lock);
+	kv_session_assert_locked(xfer->session);
 	if (semaphores == NULL)
 		return false;
 	if (xfer->event_wait == NULL && !semaphores->any &&
@@ -242,7 +245,7 @@ bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
 }
 
 /* Nobody is at its semaphores any more, and nobody will be. */
-static void give_back_locked(struct kvfs_xfer *xfer)
+static void give_back(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
 	struct kv_semaphores *semaphores = xfer->semaphores;
@@ -251,17 +254,17 @@ static void give_back_locked(struct kvfs_xfer *xfer)
 
 	for (i = 0; i <= semaphores->n && semaphores->any; i++) {
 		semaphore = take_to_open_locked(xfer, i);
-		pthread_mutex_unlock(&session->lock);
+		kv_session_unlock(session);
 		if (semaphore != NULL)
 			xfer->device->semaphore_open(semaphore);
 		if (semaphores->semaphore[i].semaphore != NULL)
 			xfer->device->semaphore_free(
 				semaphores->semaphore[i].semaphore);
-		pthread_mutex_lock(&session->lock);
+		kv_session_lock(session);
 	}
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	kv_stream_sync_drop(xfer);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	kv_steal(semaphores->pool)->busy--;
 	pthread_cond_broadcast(&session->changed);
 	kv_xfer_put_locked(xfer);
@@ -309,7 +312,7 @@ void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
 {
 	struct kvfs_session *session = fence->pool->session;
 
-	kv_assert_locked(&session->lock);
+	kv_session_assert_locked(session);
 	if (fence->event_wait == NULL) {
 		free(fence);
 		gone(owner);
@@ -330,9 +333,9 @@ static void end_fence(struct kvfs_session *session,
 
 	fence->gone(fence->owner);
 	kv_session_completed_locked(session);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	kv_stream_fence_free(fence);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	pool->busy--;
 	pthread_cond_broadcast(&session->changed);
 }
@@ -346,10 +349,10 @@ static bool look_at_fences(struct kv_stream_sync *sync)
 	bool done, any = false;
 
 	for (fence = TAILQ_FIRST(&sync->fences); fence != NULL; fence = next) {
-		pthread_mutex_unlock(&session->lock);
+		kv_session_unlock(session);
 		done = fence->pool->device->event_wait_is_done(
 			fence->event_wait);
-		pthread_mutex_lock(&session->lock);
+		kv_session_lock(session);
 		next = TAILQ_NEXT(fence, others);
 		if (!done)
 			continue;
@@ -362,17 +365,17 @@ static bool look_at_fences(struct kv_stream_sync *sync)
 
 /* ---- the thread ---- */
 
-static void give_all_back_locked(struct kv_stream_sync *sync)
+static void give_all_back(struct kv_stream_sync *sync)
 {
 	struct kvfs_xfer *xfer;
 
 	while ((xfer = TAILQ_FIRST(&sync->over)) != NULL) {
 		TAILQ_REMOVE(&sync->over, xfer, synced);
-		give_back_locked(xfer);
+		give_back(xfer);
 	}
 }
 
-static size_t count_locked(const struct kv_xfers *xfers)
+static size_t count(const struct kv_xfers *xfers)
 {
 	struct kvfs_xfer *xfer;
 	size_t n = 0;
@@ -385,7 +388,7 @@ static size_t count_locked(const struct kv_xfers *xfers)
 /* Each of those that wait now; true if that brought something. */
 static bool look_around(struct kv_stream_sync *sync)
 {
-	size_t n = count_locked(&sync->waiting);
+	size_t n = count(&sync->waiting);
 	bool any = look_at_fences(sync);
 
 	while (n-- > 0 && !TAILQ_EMPTY(&sync->waiting))
@@ -397,29 +400,29 @@ static void *run(void *arg)
 {
 	const struct timespec pause = {.tv_nsec = LOOK_NS};
 	struct kv_stream_sync *sync = arg;
-	pthread_mutex_t *lock = &sync->session->lock;
+	struct kvfs_session *session = sync->session;
 
-	pthread_mutex_lock(lock);
+	kv_session_lock(session);
 	for (;;) {
-		give_all_back_locked(sync);
-		if (kv_detach_work_locked(sync->session))
+		give_all_back(sync);
+		if (kv_detach_work(sync->session))
 			continue;
 		if (!TAILQ_EMPTY(&sync->waiting) ||
 		    !TAILQ_EMPTY(&sync->fences)) {
 			if (look_around(sync))
 				continue;
-			pthread_mutex_unlock(lock);
+			kv_session_unlock(session);
 			nanosleep(&pause, NULL);
-			pthread_mutex_lock(lock);
+			kv_session_lock(session);
 			continue;
 		}
 		if (!TAILQ_EMPTY(&sync->over))
 			continue;
 		if (sync->stop)
 			break;
-		pthread_cond_wait(&sync->work, lock);
+		kv_session_wait_for(session, &sync->work, NULL);
 	}
-	pthread_mutex_unlock(lock);
+	kv_session_unlock(session);
 	return NULL;
 }
 
@@ -428,6 +431,7 @@ int kv_stream_sync_start_locked(struct kvfs_session *session)
 	struct kv_stream_sync *sync;
 	int r;
 
+	kv_session_assert_locked(session);
 	if (session->stream_sync != NULL)
 		return 0;
 	sync = calloc(1, sizeof(*sync));
@@ -450,6 +454,7 @@ int kv_stream_sync_start_locked(struct kvfs_session *session)
 
 void kv_stream_sync_wake_locked(struct kv_stream_sync *sync)
 {
+	kv_session_assert_locked(sync->session);
 	pthread_cond_signal(&sync->work);
 }
 
@@ -457,10 +462,10 @@ void kv_stream_sync_free(struct kv_stream_sync *sync)
 {
 	if (sync == NULL)
 		return;
-	pthread_mutex_lock(&sync->session->lock);
+	kv_session_lock(sync->session);
 	sync->stop = true;
 	pthread_cond_signal(&sync->work);
-	pthread_mutex_unlock(&sync->session->lock);
+	kv_session_unlock(sync->session);
 	pthread_join(sync->thread, NULL);
 	pthread_cond_destroy(&sync->work);
 	free(sync);
@@ -479,13 +484,13 @@ static int find_semaphore(struct kvfs_xfer *xfer, size_t i, void *on_device,
 
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (!is_over_locked(xfer, i) && semaphore->semaphore == NULL) {
 		semaphore->semaphore = kv_steal(made);
 		xfer->semaphores->any = true;
 	}
 	*ret_semaphore = is_over_locked(xfer, i) ? NULL : semaphore->semaphore;
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	if (made != NULL) {
 		xfer->device->semaphore_open(made);
 		xfer->device->semaphore_free(made);
@@ -497,6 +502,7 @@ static void leave_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_semaphores *semaphores = xfer->semaphores;
 
+	kv_session_assert_locked(xfer->session);
 	semaphores->users--;
 	if (semaphores->users == 0 && semaphores->pool != NULL)
 		give_back_later_locked(xfer);
@@ -508,22 +514,22 @@ static int wait_at(struct kvfs_xfer *xfer, size_t i, void *stream)
 	void *semaphore = NULL, *on_device;
 	int r = 0;
 
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (is_over_locked(xfer, i)) {
-		pthread_mutex_unlock(&session->lock);
+		kv_session_unlock(session);
 		return 0;
 	}
 	xfer->semaphores->users++;
 	on_device = xfer->pool->on_device;
 	semaphore = xfer->semaphores->semaphore[i].semaphore;
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	if (semaphore == NULL)
 		r = find_semaphore(xfer, i, on_device, &semaphore);
 	if (r == 0 && semaphore != NULL)
 		r = xfer->device->semaphore_wait(semaphore, stream);
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	leave_locked(xfer);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 	return r;
 }
 

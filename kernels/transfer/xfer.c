@@ -32,7 +32,7 @@ static void check_locked(const struct kvfs_xfer *xfer)
 {
 	int s;
 
-	kv_assert_locked(&xfer->session->lock);
+	kv_session_assert_locked(xfer->session);
 	for (s = KVFS_COPIED; s <= KVFS_DURABLE; s++)
 		assert(xfer->left[s] + xfer->got[s] <= xfer->n);
 	assert(!xfer->active || xfer->refs > 0);
@@ -75,13 +75,13 @@ int kv_xfer_new(struct kvfs_session *session, const struct kv_xfer_ops *ops,
 
 void kv_xfer_get_locked(struct kvfs_xfer *xfer)
 {
-	kv_assert_locked(&xfer->session->lock);
+	kv_session_assert_locked(xfer->session);
 	xfer->refs++;
 }
 
 void kv_xfer_put_locked(struct kvfs_xfer *xfer)
 {
-	kv_assert_locked(&xfer->session->lock);
+	kv_session_assert_locked(xfer->session);
 	assert(xfer->refs > 0);
 	if (--xfer->refs > 0)
 		return;
@@ -96,11 +96,13 @@ static void time_is_up_locked(struct kv_timer *timer)
 		(struct kvfs_xfer *)((char *)timer -
 				     offsetof(struct kvfs_xfer, timer));
 
+	kv_session_assert_locked(xfer->session);
 	kv_xfer_stop_locked(xfer, -ETIMEDOUT);
 }
 
 void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 {
+	kv_session_assert_locked(xfer->session);
 	kv_xfer_get_locked(xfer);
 	xfer->active = true;
 	TAILQ_INSERT_TAIL(&xfer->session->active, xfer, others);
@@ -118,6 +120,7 @@ void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 /* The one place where pages go back to the engine. */
 static void copied_locked(struct kvfs_xfer *xfer)
 {
+	kv_session_assert_locked(xfer->session);
 	/* Parts of blocks wait for each other. */
 	if (xfer->part == NULL)
 		kv_timer_stop_locked(xfer->session, &xfer->timer);
@@ -140,6 +143,7 @@ static bool is_over(const struct kvfs_xfer *xfer)
 
 static void rest_locked(struct kvfs_xfer *xfer)
 {
+	kv_session_assert_locked(xfer->session);
 	if (!xfer->active || !is_over(xfer))
 		return;
 	xfer->active = false;
@@ -151,6 +155,7 @@ static void rest_locked(struct kvfs_xfer *xfer)
 /* What follows from a stage that every block has reached, or failed. */
 static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 {
+	kv_session_assert_locked(xfer->session);
 	if (stage == KVFS_COPIED)
 		copied_locked(xfer);
 	if (stage == KVFS_SEALED) {
@@ -165,6 +170,7 @@ static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 			  size_t n)
 {
+	kv_session_assert_locked(xfer->session);
 	kv_xfer_get_locked(xfer);
 	xfer->left[stage] -= n;
 	xfer->got[stage] += n;
@@ -185,6 +191,7 @@ void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 	bool any = false;
 	int s;
 
+	kv_session_assert_locked(xfer->session);
 	if (n == 0)
 		return;
 	kv_xfer_get_locked(xfer);
@@ -207,7 +214,7 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 {
 	int running = 0;
 
-	kv_assert_locked(&xfer->session->lock);
+	kv_session_assert_locked(xfer->session);
 	if (!atomic_compare_exchange_strong(&xfer->stopped, &running, status))
 		return;
 	if (xfer->ops->stopped_locked != NULL)
@@ -231,11 +238,11 @@ int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage)
 
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&xfer->session->lock);
+	kv_session_lock(xfer->session);
 	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked != NULL)
 		xfer->ops->want_durable_locked(xfer);
 	r = xfer->left[stage] == 0;
-	pthread_mutex_unlock(&xfer->session->lock);
+	kv_session_unlock(xfer->session);
 	return r;
 }
 
@@ -246,14 +253,14 @@ long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline)
 
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&xfer->session->lock);
+	kv_session_lock(xfer->session);
 	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked != NULL)
 		xfer->ops->want_durable_locked(xfer);
 	while (xfer->left[stage] > 0 && r == 0)
-		r = kv_session_wait_locked(xfer->session, at);
+		r = kv_session_wait(xfer->session, at);
 	if (xfer->left[stage] == 0)
 		r = (long)xfer->got[stage];
-	pthread_mutex_unlock(&xfer->session->lock);
+	kv_session_unlock(xfer->session);
 	return r;
 }
 
@@ -266,12 +273,12 @@ long kvfs_xfer_wait_some(kvfs_xfer *xfer, size_t n, uint64_t deadline)
 		return r;
 	if (n > xfer->n)
 		return -EINVAL;
-	pthread_mutex_lock(&xfer->session->lock);
+	kv_session_lock(xfer->session);
 	while (xfer->n - xfer->left[KVFS_COPIED] < n && r == 0)
-		r = kv_session_wait_locked(xfer->session, at);
+		r = kv_session_wait(xfer->session, at);
 	if (xfer->n - xfer->left[KVFS_COPIED] >= n)
 		r = (long)(xfer->n - xfer->left[KVFS_COPIED]);
-	pthread_mutex_unlock(&xfer->session->lock);
+	kv_session_unlock(xfer->session);
 	return r;
 }
 
@@ -288,9 +295,9 @@ void kvfs_xfer_cancel(kvfs_xfer *xfer)
 {
 	if (check_xfer(xfer, KVFS_COPIED) < 0)
 		return;
-	pthread_mutex_lock(&xfer->session->lock);
+	kv_session_lock(xfer->session);
 	kv_xfer_stop_locked(xfer, -ECANCELED);
-	pthread_mutex_unlock(&xfer->session->lock);
+	kv_session_unlock(xfer->session);
 }
 
 void kvfs_xfer_free(kvfs_xfer *xfer)
@@ -300,9 +307,9 @@ void kvfs_xfer_free(kvfs_xfer *xfer)
 	if (check_xfer(xfer, KVFS_COPIED) < 0)
 		return;
 	session = xfer->session;
-	pthread_mutex_lock(&session->lock);
+	kv_session_lock(session);
 	if (xfer->ops->freed_locked != NULL)
 		xfer->ops->freed_locked(xfer);
 	kv_xfer_put_locked(xfer);
-	pthread_mutex_unlock(&session->lock);
+	kv_session_unlock(session);
 }

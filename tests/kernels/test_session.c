@@ -3,7 +3,9 @@
 #include <dirent.h>
 #include <poll.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
+#include "kernels/session/session.h"
 #include "tests/kernels/world.h"
 
 /* ThreadSanitizer cannot follow a child of threads that starts its own. */
@@ -344,6 +346,53 @@ static void a_session_leaves_no_descriptor_behind(void **state)
 	assert_int_equal(open_fds(), before);
 }
 
+static void *hold_lock(void *arg)
+{
+	kvfs_session *session = arg;
+
+	pthread_mutex_lock(&session->lock);
+	session->owner = pthread_self();
+	pause();
+	return NULL;
+}
+
+/* Whether a call that needs the lock ends this process; @held: another thread
+ * has it then. */
+static bool a_call_without_the_lock_aborts(kvfs_session *session, bool held)
+{
+	pthread_t thread;
+	pid_t child = fork();
+	int status;
+
+	if (child == 0) {
+		fclose(stderr);
+		if (held) {
+			pthread_create(&thread, NULL, hold_lock, session);
+			while (pthread_mutex_trylock(&session->lock) == 0) {
+				pthread_mutex_unlock(&session->lock);
+				usleep(1000);
+			}
+		}
+		kv_session_completed_locked(session);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+static void a_call_that_needs_the_lock_asserts_that_its_caller_has_it(void **s)
+{
+	kvfs_session *session;
+
+	(void)s;
+	if (!CHILD_MAY_OPEN)
+		skip();
+	assert_int_equal(kvfs_open("/nonexistent/control", &session), 0);
+	assert_true(a_call_without_the_lock_aborts(session, false));
+	assert_true(a_call_without_the_lock_aborts(session, true));
+	kvfs_close(session);
+}
+
 #define test(name) \
 	cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
@@ -361,6 +410,7 @@ int main(void)
 		test(handles_are_dead_in_a_child_and_alive_in_the_parent),
 		test(a_child_has_none_of_the_parents_connections),
 		test(a_session_leaves_no_descriptor_behind),
+		test(a_call_that_needs_the_lock_asserts_that_its_caller_has_it),
 	};
 
 	return cmocka_run_group_tests(tests, world_group_setup,
