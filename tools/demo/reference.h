@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reference.h - what the first engine process computed, kept beside kvfs.
+ * reference.h - what the engine processes note beside kvfs: what the first of
+ * them computed, and figures.
  *
  * Every later byte is compared with this: blocks in the arena, pages loaded,
  * files read through the mount, KV computed again, tokens and logits.
@@ -44,5 +45,15 @@ int kv_answer_write(const char *work, const struct kv_answer *answer);
 int kv_answer_read(const char *work, struct kv_answer *ret_answer);
 int kv_answer_compare(const struct kv_answer *expected,
 		      const struct kv_answer *found);
+
+/*
+ * Note @value under @name below @work: prefill, load_dram, load_ssd_cold,
+ * restore, save_sealed, save_durable (seconds), tokens, blocks, bytes,
+ * verified (bytes; these add up).  Returns 0, -EIO.
+ */
+int kv_report_add(const char *work, const char *name, double value);
+
+/* Print the table.  -ENODATA: a figure is missing. */
+int kv_report_print(const char *work);
 
 #endif

@@ -6,6 +6,8 @@
  *
  * LOCKING   none; one thread.
  */
+#include "tools/demo/steps.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,10 +15,9 @@
 #include "tools/demo/client.h"
 #include "tools/demo/own.h"
 #include "tools/demo/reference.h"
-#include "tools/demo/report.h"
-#include "tools/demo/steps.h"
 
 #define GENERATED (sizeof(((struct kv_answer *)0)->tokens) / sizeof(uint32_t))
+#define TEXT_MAX 65536u
 #define ROUNDS 5 /* of loading from DRAM */
 
 struct step {
@@ -37,6 +38,51 @@ static void step_finip(struct step *step)
 static void releasep(kvfs_lease **lease)
 {
 	kvfs_release(*lease);
+}
+
+/* ---- the prompt ---- */
+
+static int tokens_of(struct kv_engine *engine, const char *path,
+		     uint32_t *ret_tokens, size_t n)
+{
+	_cleanup_(kv_freep) char *text = malloc(TEXT_MAX);
+	_cleanup_(kv_fclosep) FILE *file = fopen(path, "re");
+	size_t len;
+	long got;
+
+	if (!text)
+		return -ENOMEM;
+	if (!file) {
+		fprintf(stderr, "%s: %s\n", path, strerror(errno));
+		return -ENOENT;
+	}
+	len = fread(text, 1, TEXT_MAX, file);
+	got = engine->ops->tokenise(engine, text, len, ret_tokens, n);
+	if (got < 0)
+		return (int)got;
+	if ((size_t)got < n) {
+		fprintf(stderr, "%s: only %ld tokens\n", path, got);
+		return -ENODATA;
+	}
+	return 0;
+}
+
+/*
+ * The first KV_PROMPT_TOKENS tokens of the file @path; or, with @other, the
+ * first KV_PROMPT_SHARED blocks of those, and then the tokens of @other.
+ * -ENODATA: a text is too short.
+ */
+static int read_prompt(struct kv_engine *engine, const char *path,
+		       const char *other, uint32_t *ret_tokens)
+{
+	size_t shared = KV_PROMPT_SHARED * KV_SEQ_TOKENS;
+	int r;
+
+	r = tokens_of(engine, path, ret_tokens, KV_PROMPT_TOKENS);
+	if (r < 0 || !other)
+		return r;
+	return tokens_of(engine, other, ret_tokens + shared,
+			 KV_PROMPT_TOKENS - shared);
 }
 
 /* ---- the engine ---- */
@@ -134,8 +180,7 @@ static int begin(struct step *step, const char *other)
 {
 	int r;
 
-	r = kv_prompt_read(step->engine, step->setting->text, other,
-			   step->tokens);
+	r = read_prompt(step->engine, step->setting->text, other, step->tokens);
 	if (r < 0)
 		return r;
 	r = shape_of(step->engine, step->tokens[0], &step->shape);
