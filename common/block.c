@@ -6,8 +6,7 @@
  *
  * INVARIANTS
  *   (1) What kv_block_header_write makes, kv_block_parse takes.
- *   (2) Nothing in a header is used as a size or an offset before it is
- * bounded.
+ *   (2) Nothing in a header is a size or an offset before it is bounded.
  *
  * LOCKING   none: no state.
  */

@@ -240,7 +240,7 @@ void kv_copy_stream(void *dst, const void *src, size_t n)
 	kv_copy_fence();
 }
 
-/* Those whose every row is made of whole runs from a line on. */
+/* Fast copies exist where every row is made of whole runs from a line on. */
 static rows_fn fast_rows(const struct rows *r)
 {
 #if defined(__x86_64__)

@@ -19,7 +19,8 @@
 #define KV_POINTS_MAX 256
 #define KV_POINT_NAME 40
 
-/* What KVFS_POINTS names: made, and filled with zeros, by whoever reads it. */
+/* The file that KVFS_POINTS names: made, and filled with zeros, by its reader.
+ */
 struct kv_point_table {
 	_Atomic uint32_t n; /* of entries; all points that there are */
 	struct {

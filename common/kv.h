@@ -57,7 +57,7 @@ static inline bool kv_key_equal(const struct kv_key *a, const struct kv_key *b)
 	return a->len == b->len && memcmp(a->b, b->b, sizeof(a->b)) == 0;
 }
 
-/* What is known of a block besides its bytes. */
+/* A block has this besides its bytes. */
 struct kv_meta {
 	struct kv_key parent; /* len 0: none or unknown */
 	uint32_t position;    /* place in its chain, from 0 */

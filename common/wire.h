@@ -73,8 +73,8 @@ enum wire_type {
 /* WIRE_RESERVE, of all its keys: */
 #define WIRE_MUST 4u /* once sealed, not evicted before it is durable */
 #define WIRE_HOLD 8u /* leased when it seals; -ENOSPC: no room for that */
-/* It comes by WIRE_SAVE_PART; this connection may ask again for one that has
- * not sealed: 0, and nothing changed. */
+/* The block comes by WIRE_SAVE_PART; this connection may ask again for one that
+ * has not sealed: 0, and nothing changed. */
 #define WIRE_PART 16u
 
 struct wire_header {

@@ -230,8 +230,8 @@ static const struct word known[] = {
 	{"remote", take_remote, 0, "URL"},
 };
 
-/* What mount(8) and fstab say to every filesystem.  A mount of kvfs has no
- * device files, no set-uid programs and no access times in the kernel. */
+/* Words that mount(8) and fstab say to every filesystem.  A mount of kvfs has
+ * no device files, no set-uid programs and no access times in the kernel. */
 static bool is_standard(const char *word)
 {
 	static const char *const words[] = {"defaults",	  "default_permissions",

@@ -45,7 +45,7 @@ void kv_options_fini(struct kv_options *options);
 /* The part that concerns the cache; it borrows the options' strings. */
 struct kv_cache_config kv_options_cache(const struct kv_options *options);
 
-/* What -h shows. */
+/* Print the usage, as -h does. */
 void kv_options_help(FILE *f);
 
 #endif

@@ -43,7 +43,7 @@ struct session {
 	_Atomic bool unanswered; /* the mount did not answer */
 };
 
-/* What libfuse says when it fails; one line of it is ours to show. */
+/* libfuse says why it fails; one line of that is ours to show. */
 static char last_words[256];
 
 static void listen_to_libfuse(enum fuse_log_level level, const char *format,

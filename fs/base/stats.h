@@ -20,10 +20,10 @@ struct kv_control_counts {
 	uint64_t saved, saved_bytes;   /* blocks sealed from here */
 };
 
-/* What .kvfs/stats shows; caller frees, NULL: no memory. */
+/* The text of .kvfs/stats; caller frees, NULL: no memory. */
 char *kv_stats_text(struct kv_cache *cache);
 
-/* What .kvfs/metrics shows.  The same. */
+/* The text of .kvfs/metrics.  The same. */
 char *kv_metrics_text(struct kv_cache *cache,
 		      const struct kv_control_counts *control);
 

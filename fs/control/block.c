@@ -185,7 +185,7 @@ static void flushed(struct kv_flush *f, int status)
 	kv_mailbox_post(&flush->request.server->mailbox, &flush->request.mail);
 }
 
-/* What became of one block: durable counts, even if the flush of the whole
+/* The outcome for one block: durable counts, even if the flush of the whole
  * space failed. */
 static int outcome(struct flush *flush, const struct kv_key *key)
 {

@@ -111,11 +111,11 @@ void kv_reservation_drop(struct kv_cache *cache, struct kv_reservation what)
 size_t kv_reservations_drop(struct kv_reservations *table,
 			    struct kv_cache *cache)
 {
-	struct kv_reservation_entry *r, *next;
 	size_t n = table->n;
 
 	for (size_t i = 0; i < KV_ARRAY_LEN(table->buckets); i++) {
-		for (r = table->buckets[i]; r; r = next) {
+		for (struct kv_reservation_entry *r = table->buckets[i], *next;
+		     r; r = next) {
 			next = r->next;
 			kv_reservation_drop(cache, r->what);
 			free(r);

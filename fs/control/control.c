@@ -115,12 +115,11 @@ void kv_mailbox_run(struct kv_mailbox *box)
 static int make_parents(const char *path, bool *ret_made)
 {
 	_cleanup_(kv_freep) char *copy = strdup(path);
-	char *slash;
 
 	*ret_made = false;
 	if (!copy)
 		return -ENOMEM;
-	for (slash = strchr(copy + 1, '/'); slash;
+	for (char *slash = strchr(copy + 1, '/'); slash;
 	     slash = strchr(slash + 1, '/')) {
 		*slash = '\0';
 		*ret_made = mkdir(copy, 0755) == 0;
@@ -351,7 +350,7 @@ static void *serve(void *arg)
 		kv_client_end(client);
 	server->sweep = true;
 	kv_client_sweep(server);
-	/* What kv_control_retire posted last. */
+	/* Mail that kv_control_retire posted last. */
 	kv_mailbox_run(&server->mailbox);
 	return NULL;
 }

@@ -139,10 +139,9 @@ static void for_all(struct kv_client *client,
 		    void (*each)(struct kv_request *request, int status),
 		    int status)
 {
-	struct kv_request *request, *next;
-
 	for (size_t i = 0; i < KV_ARRAY_LEN(client->requests); i++)
-		for (request = client->requests[i]; request; request = next) {
+		for (struct kv_request *request = client->requests[i], *next;
+		     request; request = next) {
 			next = request->next;
 			each(request, status);
 		}
@@ -338,11 +337,10 @@ static int dispatch(struct kv_client *client, size_t n, int fd)
 /* Keep the first descriptor, close the others; returns how many there were. */
 static size_t take_fds(struct msghdr *m, int *ret_fd)
 {
-	struct cmsghdr *c;
 	size_t n = 0;
 	int fd;
 
-	for (c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
 		for (size_t at = CMSG_LEN(0); at + sizeof(fd) <= c->cmsg_len;

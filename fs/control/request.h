@@ -20,10 +20,10 @@ struct kv_message {
 struct kv_request;
 
 struct kv_request_kind {
-	/* Its mail has come: reply (unless the client is NULL), and end it or
+	/* The mail has come: reply (unless the client is NULL), and end it or
 	 * keep it as held. */
 	void (*finish)(struct kv_request *request);
-	/* Make its mail come soon; NULL: that cannot be hurried. */
+	/* Make the mail come soon; NULL: that cannot be hurried. */
 	void (*cancel)(struct kv_request *request, int status);
 	/* Give back what it holds and end it; @forced: its holder did not ask
 	 * for that.  NULL: this kind never holds. */
@@ -52,7 +52,8 @@ int kv_request_new(struct kv_client *client, const struct wire_header *header,
 /* Forget and free.  It must not be pending. */
 void kv_request_free(struct kv_request *request);
 
-/* Its mail will come; header.arg, if it counts as a timeout, is obeyed. */
+/* The mail of @request will come; header.arg, if it counts as a timeout, is
+ * obeyed. */
 void kv_request_pend(struct kv_request *request, bool timeout);
 
 struct kv_request *kv_request_find(struct kv_client *client, uint64_t tag);

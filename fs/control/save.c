@@ -109,7 +109,7 @@ static int new_reservation(struct kv_client *client, uint16_t flags,
 	return r;
 }
 
-/* What stays for long must leave others room. */
+/* A block that stays for long must leave others room. */
 static int begin(struct kv_client *client, uint16_t flags,
 		 struct kv_space *space, const struct kv_layout *layout,
 		 const struct kv_key *key, struct kv_fill **ret_fill)
@@ -380,7 +380,7 @@ static int leases_new(struct kv_client *client, size_t n,
 
 /* ---- the request ---- */
 
-/* Its parts will never all come. */
+/* The parts of @item's block will never all come. */
 static void forget_partial(struct saving *saving, struct saving_item *item)
 {
 	struct kv_client *client = saving->request.client;
@@ -572,7 +572,7 @@ static void give_up(struct kv_client *client, const struct kv_message *m,
 	kv_reply(client, m->header, 0, n, n * sizeof(*statuses));
 }
 
-/* What the blocks of @m are saved by, if its sender may. */
+/* The saving of the blocks of @m, if its sender may. */
 static int begin_saving(struct kv_client *client, const struct kv_message *m,
 			struct saving **ret_saving)
 {

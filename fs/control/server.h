@@ -67,7 +67,7 @@ void kv_listener_close(struct kv_listener *listener);
 
 /* ---- the control thread ---- */
 
-/* What an epoll event points to. */
+/* An epoll event points to one of these. */
 struct kv_watch {
 	void (*ready)(struct kv_watch *watch, uint32_t events);
 };

@@ -20,7 +20,8 @@
  *
  * LOCKING   draft->lock guards every field not marked fixed.  No other lock of
  *           fs/ is taken under it.  Hashing happens under it; of what waits,
- * only kv_space_set_layout, for a layout's draft: its one writer waits too.
+ *           only kv_space_set_layout, for a layout's draft, whose one writer
+ *           waits too.
  */
 #include <stdatomic.h>
 

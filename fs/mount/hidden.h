@@ -26,7 +26,7 @@ void kv_hidden_add(struct kv_hidden *hidden, uint32_t space,
 		   const struct fuse_ctx *ctx);
 bool kv_hidden_from(struct kv_hidden *hidden, uint32_t space,
 		    const struct fuse_ctx *ctx);
-/* It makes one. */
+/* The caller @ctx makes a layout. */
 void kv_hidden_end(struct kv_hidden *hidden, uint32_t space,
 		   const struct fuse_ctx *ctx);
 

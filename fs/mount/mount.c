@@ -2,8 +2,8 @@
 /*
  * mount.c - what the handlers of one mount share, put together and taken apart.
  *
- * OWNS      the uploads, the open handles, the notifier, the lives of directories
- *           and the layouts that are hidden.
+ * OWNS      the uploads, the open handles, the notifier, the layouts that are
+ *           hidden, the lives of directories.
  *
  * LOCKING   none: before the first request and after the last.
  */

@@ -46,7 +46,7 @@ static int find_place(fuse_req_t req, fuse_ino_t parent, const char *text,
 	return kv_permit(req, &place.info, W_OK | X_OK);
 }
 
-/* What is renamed that is not a staging file: blocks and directories stay. */
+/* Only staging files are renamed: blocks and directories stay. */
 static int refuse(struct kv_mount *mount, const struct place *from)
 {
 	struct kv_block *block;

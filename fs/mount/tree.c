@@ -356,8 +356,8 @@ void kv_fs_statfs(fuse_req_t req, fuse_ino_t ino)
 
 /* ---- calls that no file of this tree has ----
  *
- * What is not even here (ioctl, copy_file_range, locks) is answered by the
- * kernel itself. */
+ * Calls that are not even here (ioctl, copy_file_range, locks) are answered by
+ * the kernel itself. */
 
 /* Valid replies: fuse_reply_err. */
 void kv_fs_symlink(fuse_req_t req, const char *target, fuse_ino_t parent,

@@ -12,8 +12,9 @@
  *   (2) No two linked uploads have the same space, name and uid.
  *   (3) An upload that nobody has open is linked, or about to be freed.
  *
- * LOCKING   uploads->lock guards the buckets and each upload's fields so
- * marked. Drafts have locks of their own, never taken under it.
+ * LOCKING   uploads->lock guards the buckets and the fields of each upload that
+ *           are marked so.  Drafts have locks of their own, never taken under
+ *           it.
  */
 #include <signal.h>
 
@@ -403,7 +404,7 @@ bool kv_upload_sealed(struct kv_upload *upload)
 	return block;
 }
 
-/* Whoever sealed the block first, what this writer set on it is applied: else
+/* Time and pin of this writer are applied, whoever sealed the block first: else
  * rsync would find another time on it and send it again, for ever. */
 int kv_upload_seal(struct kv_upload *upload, bool *ret_new)
 {

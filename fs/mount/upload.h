@@ -97,8 +97,8 @@ int kv_upload_seal(struct kv_upload *upload, bool *ret_new);
 int kv_upload_stat(struct kv_uploads *uploads, uint64_t serial,
 		   struct stat *ret_attr);
 
-/* What programs set between writing and renaming; time and pin are kept for the
- * seal, the rest is only shown. */
+/* Attributes that programs set between writing and renaming; time and pin are
+ * kept for the seal, the rest is only shown. */
 struct kv_upload_props {
 	mode_t mode;
 	uid_t uid;

@@ -28,7 +28,7 @@
 #define PIN PREFIX "pin"
 #define VALUE_MAX 128 /* of all but the layout */
 
-/* What follows "user.kvfs.", or NULL. */
+/* The part behind "user.kvfs.", or NULL. */
 static const char *short_name(const char *name)
 {
 	size_t n = strlen(PREFIX);

@@ -97,8 +97,8 @@ static void random_writes_agree_with_a_map_of_bytes(void **state)
 	}
 }
 
-/* R57: what comes once is there, or it is not; never half of it. */
-static void R57_bytes_are_claimed_once(void **state)
+/* A range that comes is there, or it is not; never half of it. */
+static void bytes_are_claimed_once(void **state)
 {
 	struct kv_coverage c = {0};
 
@@ -199,7 +199,7 @@ int main(void)
 		cmocka_unit_test(nothing_written_covers_nothing),
 		cmocka_unit_test(a_hole_ends_the_prefix_until_it_is_filled),
 		cmocka_unit_test(random_writes_agree_with_a_map_of_bytes),
-		cmocka_unit_test(R57_bytes_are_claimed_once),
+		cmocka_unit_test(bytes_are_claimed_once),
 		cmocka_unit_test(a_claim_over_several_pieces_is_refused),
 		cmocka_unit_test(nothing_and_the_reverse_are_no_claims),
 		cmocka_unit_test(random_claims_agree_with_a_map_of_bytes),

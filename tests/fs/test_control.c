@@ -362,7 +362,7 @@ static void a_segment_that_others_need_is_unmapped_by_who_has_it(void **state)
 	assert_int_equal(b.n_retired, 1);
 	assert_int_equal(a.n_retired, 0);
 	assert_int_equal(daemon_stats(&d).dram_retired, 0);
-	/* Its id is not used again. */
+	/* The id is not used again. */
 	assert_int_equal(peer_space(&b, "t", "", 0, 0), 0);
 	assert_int_equal(peer_acquire(&b, 1, 1), 1);
 	assert_true(peer_right(&b, 0, 1));

@@ -303,7 +303,7 @@ static void another_user_finds_nothing_and_is_refused(void **state)
 	assert_int_equal(peer_save(&open, 1, 1), 0);
 	p = run("stranger");
 	assert_int_equal(end_of(&p), 0);
-	/* Its space and blocks are its own. */
+	/* The stranger's space and blocks are its own. */
 	assert_int_equal(
 		kv_space_stat(d.cache, kv_space_find(d.cache, "own")).uid,
 		STRANGER);

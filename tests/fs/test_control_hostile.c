@@ -319,10 +319,10 @@ static void one_that_is_cut_off_keeps_its_leases_until_it_goes(void **state)
 	assert_int_equal(peer_acquire(&p, 1, 2), 2);
 	assert_true(peer_raw(&p, &bad, sizeof(bad), -1, 0));
 	assert_true(peer_at_end(&p));
-	/* Its reservation is gone, its leases are not: it may be copying. */
+	/* The reservation is gone, the leases are not: it may be copying. */
 	assert_int_equal(peer_probe(&good, 3), WIRE_ABSENT);
 	assert_int_equal(daemon_stats(&d).leases, 2);
-	/* What it still sends goes nowhere. */
+	/* Messages that it still sends go nowhere. */
 	for (int i = 0; i < 100; i++)
 		assert_true(peer_raw(&p, &bad, sizeof(bad), STDERR_FILENO, 1));
 	peer_close(&p);

@@ -59,7 +59,7 @@ static void is_right(uint32_t key)
 	assert_true(peer_release(&other, other.tag));
 }
 
-static void R57_a_block_seals_when_every_byte_has_come(void **state)
+static void a_block_seals_when_every_byte_has_come(void **state)
 {
 	(void)state;
 	assert_int_equal(parts_reserve(&p, 1, 1, 0), 0);
@@ -88,7 +88,7 @@ static void bytes_come_once(void **state)
 			 -EINVAL);
 	assert_int_equal(parts_save(&p, 1, HALF, HALF), 0);
 	is_right(1);
-	/* It is no reservation any more. */
+	/* The block is no reservation any more. */
 	assert_int_equal(parts_save(&p, 1, HALF, HALF), -ENOENT);
 	assert_int_equal(parts_reserve(&p, 1, 1, 0), -EEXIST);
 }
@@ -202,7 +202,7 @@ static void a_message_has_many_parts_of_many_blocks(void **state)
 		is_right(key);
 }
 
-static void R18_parts_are_gone_with_their_connection(void **state)
+static void parts_are_gone_with_their_connection(void **state)
 {
 	uint64_t used;
 
@@ -247,7 +247,7 @@ static void a_clear_is_before_the_whole_block_or_after_it(void **state)
 	assert_int_equal(parts_reserve(&p, 1, 1, 0), 0);
 	assert_int_equal(parts_save(&p, 1, 0, HALF), WIRE_TAKEN);
 	assert_int_equal(peer_call(&other, &clear, NULL, 0, -1), 0);
-	/* It is in nobody's way, and never seals. */
+	/* The reservation is in nobody's way, and never seals. */
 	assert_int_equal(peer_probe(&other, 1), WIRE_ABSENT);
 	assert_int_equal(peer_save(&other, 1, 1), 0);
 	assert_int_equal(parts_save(&p, 1, HALF, HALF), -ESTALE);
@@ -450,13 +450,13 @@ static void what_is_held_counts_as_leased(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(R57_a_block_seals_when_every_byte_has_come),
+		TEST(a_block_seals_when_every_byte_has_come),
 		TEST(bytes_come_once),
 		TEST(what_a_part_says_must_be_so),
 		TEST(parts_that_tell_different_stories_are_refused),
 		TEST(whole_and_in_parts_are_two_things),
 		TEST(a_message_has_many_parts_of_many_blocks),
-		TEST(R18_parts_are_gone_with_their_connection),
+		TEST(parts_are_gone_with_their_connection),
 		TEST(parts_and_what_is_held_leave_others_room),
 		TEST(a_clear_is_before_the_whole_block_or_after_it),
 		TEST(who_waits_for_a_save_that_was_cleared_is_told),

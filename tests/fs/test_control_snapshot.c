@@ -86,7 +86,7 @@ static void picks_of_several_messages_make_one_snapshot(void **state)
 	assert_int_equal(PEER_HEADER(&b)->count, 2);
 	assert_int_equal(reply->blocks, 8);
 	assert_int_equal(((struct wire_pick *)(reply + 1))[1].position, 4);
-	/* Its set has ended. */
+	/* The set has ended. */
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, "y", 5, 8), -ESTALE);
 	assert_int_equal(named(&a, WIRE_SNAPSHOT, "y", 6, 1), 0);
 	assert_int_equal(named(&b, WIRE_SNAPSHOT_READ, "x", reply->id + 1, 0),
@@ -103,7 +103,7 @@ static void an_incomplete_set_makes_none(void **state)
 	assert_int_equal(daemon_stats(&d).pinned, 0);
 }
 
-/* What a connection picked ends with it: the next one begins at nothing. */
+/* Picks of a connection end with it: the next one begins at nothing. */
 static void a_set_dies_with_its_connection(void **state)
 {
 	(void)state;
@@ -187,7 +187,7 @@ a_prefetch_of_nothing_is_answered_and_of_others_is_absent(void **state)
 	assert_int_equal(statuses[0].status, 0);
 	b.space = 77;
 	assert_int_equal(peer_do(&b, WIRE_PREFETCH, 1, 1), -ENOENT);
-	/* It has no reply: the next message's is the next. */
+	/* WIRE_ENDED has no reply: the next one is that of the next message. */
 	assert_true(peer_send(&a, &(struct wire_header){.type = WIRE_ENDED},
 			      NULL, 0, -1) > 0);
 	assert_int_equal(peer_do(&a, WIRE_PREFETCH, 1, 1), 0);

@@ -81,7 +81,7 @@ static void begin(struct peer *p, const char *path)
 	EXPECT(peer_hello(p) == 0);
 }
 
-/* What nobody may do to a segment, however it was handed out. */
+/* Nobody may change a segment, however it was handed out. */
 static void expect_fixed(int fd, uint64_t bytes)
 {
 	EXPECT(can_map(fd, bytes, PROT_READ));
