@@ -65,6 +65,16 @@ not "ro: layout" "$R" sh -c "echo {} > $M/s/.layout"
 grep -qx ro=1 "$M/.kvfs/config" || fail "config does not say ro"
 stop
 
+rm -r "$S/store" "$S/index"
+not "a store without its index and its file" "not a kvfs store" "$B/kvfs" -o "$BASE" "$S" "$M"
+mkdir -m 700 "$S/index"
+start
+same "made anew from the segment files, as kvfs-store(5) says" "$T/b" "$F"
+grep -q '^index=rebuilt' "$M/.kvfs/config" || fail "config does not say that the index is new"
+kill -HUP "$(daemon_pids)"
+gone
+eq "SIGHUP unmounts" "$(grep -c " $M " /proc/self/mountinfo)" 0
+
 "$B/kvfs" -o "$BASE,control=$SOCK" "$S" none || fail "MOUNTPOINT none"
 [ -S "$SOCK" ] || fail "none: no socket"
 eq "none: nothing is mounted" "$(grep -c " $T/" /proc/self/mountinfo)" 0

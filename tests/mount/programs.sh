@@ -133,6 +133,15 @@ ok "cat out" sh -c "cat $O > $T/cat"
 same "cat out" "$F" "$T/cat"
 ok "dd out" dd if="$O" of="$T/dd" bs=3000
 same "dd out" "$F" "$T/dd"
+# The whole mount, without .kvfs, in the three ways of kvfs(1).
+mkdir "$T/backup" "$T/backup.tar" "$T/backup.rs"
+ok "cp of the mount" cp -a "$M"/* "$T/backup/"
+ok "tar of the mount" sh -c "tar -C $M --exclude=./.kvfs -cf - . | tar -C $T/backup.tar -xf -"
+ok "rsync of the mount" rsync -a --exclude=/.kvfs "$M/" "$T/backup.rs/"
+for copy in backup backup.tar backup.rs; do
+	absent "$copy" "$T/$copy/.kvfs"
+	diff -r --exclude=.kvfs "$M" "$T/$copy" || fail "$copy differs from the mount"
+done
 ok "rm -rf of everything" rm -rf "$M"/[a-z]*
 eq "nothing is left" "$(ls "$M")" ""
 stop

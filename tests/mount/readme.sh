@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# readme.sh - README.md's commands (its blocks marked sh) run as typed, one after
-# the other, by root in this checkout.  What they write lies over the machine's
-# root in a layer of its own, which goes with them.  apt-get is left out where
-# everything is installed.
+# readme.sh - README.md's commands (its blocks marked sh) and kvfs(1)'s first two
+# examples run as typed, one after the other, by root in this checkout.  What they
+# write lies over the machine's root in a layer of its own, which goes with them.
+# apt-get is left out where everything is installed.
 . "$(dirname "$0")/lib"
 root=$(realpath "$here/../..")
 skip() {
@@ -19,6 +19,16 @@ if command -v git make >/dev/null; then
 	sed -i '/^apt-get /d' "$T/typed"
 fi
 
+# The daemon of one is gone before the next begins.
+gone='while pgrep -x kvfs >/dev/null; do sleep 0.1; done'
+{
+	echo "$gone"
+	sed -n '/^\.SH EXAMPLES/,$p' "$root/man/kvfs.1" | awk -v gone="$gone" '
+		/^\.EX$/ { n++; in_it = n <= 2; next }
+		/^\.EE$/ { if (in_it) print gone; in_it = 0 }
+		in_it' | sed -e 's/\\e/\\/g' -e 's/\\-/-/g' -e "s/\\\\(aq/'/g" -e 's/\\(dq/"/g'
+} >>"$T/typed"
+
 cat >"$T/inside" <<'END'
 set -e
 overlay() { mount -t overlay overlay -o "lowerdir=$1,upperdir=$T/$2,workdir=$T/$3" "$T/root$1"; }
@@ -29,7 +39,7 @@ mount --rbind /dev "$T/root/dev"
 mount --rbind /sys "$T/root/sys"
 mount -t proc proc "$T/root/proc"
 mount -t tmpfs tmpfs "$T/root/run"
-exec chroot "$T/root" sh -ec "cd '$root'; . '$T/typed'; while pgrep -x kvfs; do sleep 0.1; done"
+exec chroot "$T/root" sh -ec "cd '$root'; . '$T/typed'"
 END
 # All that it started ends with it: it is the first process of a space of its own.
 T=$T root=$root MAKEFLAGS='' timeout 300 unshare --mount --pid --fork --kill-child bash "$T/inside" >"$T/out" 2>&1
@@ -40,4 +50,6 @@ cat "$T/out"
 key=00112233445566778899aabbccddeeff
 grep -q " $key\$" "$T/out" || fail "ls does not show the block"
 digest=$(sed -n 's/^user.kvfs.digest="\(.*\)"/\1/p' "$T/out")
+[ "$(grep -c '^user.kvfs.digest=' "$T/out")" = 2 ] || fail "not both digests are shown"
+digest=${digest%%$'\n'*}
 grep -q "^$digest  stdin\$" "$T/out" || fail "the digest is not that of the bytes"
