@@ -63,6 +63,7 @@ static void keep_house(void *arg)
 
 	kv_lock(cache);
 	kv_quotas_keep(cache);
+	cache->room = true;
 	if (cache->ssd.on)
 		kv_health_check_locked(cache);
 	kv_unlock(cache);
@@ -112,6 +113,7 @@ static int new_cache(const struct kv_cache_config *config,
 	kv_write_queues_init(cache);
 	TAILQ_INIT(&cache->ssd.adopted);
 	kv_prefetcher_init(cache);
+	TAILQ_INIT(&cache->short_of_room);
 	TAILQ_INIT(&cache->ssd.written);
 	LIST_INIT(&cache->ssd.classes);
 	LIST_INIT(&cache->ssd.unlinked);

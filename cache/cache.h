@@ -259,8 +259,9 @@ int kv_snapshot_list(struct kv_cache *cache, struct kv_space *space,
  * Reserve a slot for a file of @length bytes.  With @key it is shown as SAVING,
  * and only one such may exist: -EEXIST present, -EALREADY being saved (by a
  * fill that may still seal).
- * -EFBIG larger than a segment can hold, -ENOSPC no slot can be had now,
- * -ESTALE space removed, -EROFS.
+ * -EFBIG larger than a segment can hold, -ENOSPC no slot can be had now, -EBUSY
+ * the memory for one is being made (only with @key: others wait), -ESTALE space
+ * removed, -EROFS.
  */
 int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 		  const struct kv_key *key, uint64_t length,
@@ -309,6 +310,8 @@ struct kv_want {
 	struct kv_slot *slot;
 	struct kv_block *block;
 	struct kv_want *next, **prev;
+	bool short_of_room;	/* it waits for that */
+	uint64_t writes, reads; /* that were under way then */
 };
 
 struct kv_acquire {
@@ -317,12 +320,17 @@ struct kv_acquire {
 	size_t n;
 	bool wait_saving;
 	bool resident; /* what is not in DRAM is -EAGAIN, and not waited for */
+	/* What finds no room in DRAM waits for the writes and reads that are
+	 * under way, but never for leases. */
+	bool wait_room;
 	/* Every want is settled; runs once, unless submit returned 0. */
 	void (*done)(struct kv_acquire *acquire, void *arg);
 	void *arg;
 	/* The cache's own. */
 	struct kv_prefetch *hint; /* bring to DRAM for it, lease nothing */
 	size_t pending;
+	size_t short_of_room, room_at; /* so many wants are, none before this */
+	TAILQ_ENTRY(kv_acquire) link;
 	struct kv_acquire *next_deferred;
 	struct kv_want wants[];
 };

@@ -157,7 +157,8 @@ struct wire_staging {
  * One reserved block: its tensors are at @offset of the staging memfd, which
  * must stay unchanged until the reply.
  * RESERVE status: 0 reserved, -EEXIST present, -EALREADY being saved,
- * -ENOSPC, -EACCES, -EROFS, -EINVAL (untyped space, bad key), -EFBIG.
+ * -ENOSPC, -EBUSY (memory is being made: ask again), -EACCES, -EROFS, -EINVAL
+ * (untyped space, bad key), -EFBIG.
  * SAVE status: 0 sealed (and leased under this message's tag, if it was
  * reserved with WIRE_HOLD), -EEXIST present meanwhile, -ESTALE the space was
  * cleared, -ENOENT not reserved, -EINVAL (also: more tokens than the layout

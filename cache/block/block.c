@@ -372,6 +372,7 @@ int kv_block_promote(struct kv_cache *cache, struct kv_block *block)
 		return -ENOMEM;
 	acquire->space = kv_block_space(cache, block);
 	acquire->n = 1;
+	acquire->wait_room = true;
 	acquire->done = wake;
 	acquire->arg = &waiter;
 	acquire->wants[0].key = kv_block_key(block);

@@ -73,7 +73,17 @@ static int may_begin(struct kv_cache *cache, struct kv_space *space,
 	return 0;
 }
 
-/* A file's writer can wait for the SSD; a save is told at once. */
+static void wait_for_room(struct kv_cache *cache, bool grows)
+{
+	if (grows) {
+		kv_cond_wait(cache, &cache->arena.grown, 10000000u);
+		return;
+	}
+	kv_commit_kick_locked(cache, true);
+	kv_cond_wait(cache, &cache->ssd.done, 50000000u);
+}
+
+/* A file's writer can wait for memory and the SSD; a save is told at once. */
 static int slot_for(struct kv_cache *cache, struct kv_space *space,
 		    const struct kv_key *key, uint64_t length,
 		    struct kv_slot **ret_slot)
@@ -90,14 +100,13 @@ static int slot_for(struct kv_cache *cache, struct kv_space *space,
 				    !kv_guaranteed_dram(space, bytes) &&
 				    !cache->ssd.error && cache->ssd.dirty
 			    ? -ENOSPC
-			    : kv_slot_take_locked(cache, space, length, !key,
+			    : kv_slot_take_locked(cache, space, length,
 						  ret_slot);
-		if (r != -ENOSPC || key || !cache->ssd.dirty)
-			break;
-		kv_commit_kick_locked(cache, true);
-		kv_cond_wait(cache, &cache->ssd.done, 50000000u);
+		if (key || (r != -EBUSY && (r != -ENOSPC || !cache->ssd.dirty)))
+			return r;
+		wait_for_room(cache, r == -EBUSY);
 	} while (kv_now_ns() < until);
-	return r;
+	return -ENOSPC;
 }
 
 /* Here, too, a file's writer waits, and a save is told at once. */

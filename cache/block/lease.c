@@ -6,12 +6,13 @@
  *
  * STATES     of a want:
  *              (new) -> LEASED | -errno    kv_want_start_locked, at once
- *              (new) -> WAITING            for a read, or for a save
+ *              (new) -> WAITING            for a read, for a save, for room
  *            WAITING -> (new)              what it waited for has ended
  *            WAITING -> -errno             kv_acquire_cancel
  *
  * INVARIANTS
- *   (1) A waiting want is on exactly one list, of a read or of a fill.
+ *   (1) A waiting want is on exactly one list, of a read or of a fill, or
+ *       short_of_room, and then its acquire is on cache->short_of_room.
  *   (2) acquire->pending counts its waiting wants.
  *   (3) A lease is held exactly by the wants with status 0.
  *
@@ -119,7 +120,99 @@ static int lease_locked(struct kv_cache *cache, struct kv_block *block,
 	return 0;
 }
 
-static int start(struct kv_cache *cache, struct kv_want *want, bool first)
+/* ---- room ---- */
+
+#define LOOKS 256u /* wants that begin in one go */
+
+/* Is anything under way, of what was when @want first found no room, that may
+ * make some?  Leases are not waited for: two clients with half of what both
+ * want would wait for each other. */
+static bool room_may_come(const struct kv_cache *cache,
+			  const struct kv_want *want)
+{
+	if (kv_arena_grows_locked(cache))
+		return true;
+	return want->acquire->wait_room &&
+	       ((!cache->ssd.error && cache->cleaned < want->writes) ||
+		cache->reads_ended < want->reads);
+}
+
+/* Let @want wait for room; -ENOSPC: there will be none. */
+static int wait_for_room(struct kv_cache *cache, struct kv_want *want)
+{
+	struct kv_acquire *acquire = want->acquire;
+
+	if (!want->writes && !want->reads) {
+		want->writes = cache->cleaned + cache->ssd.dirty;
+		want->reads = cache->reads_begun;
+	}
+	if (!room_may_come(cache, want))
+		return -ENOSPC;
+	want->short_of_room = true;
+	acquire->room_at =
+		KV_MIN(acquire->room_at, (size_t)(want - acquire->wants));
+	if (acquire->short_of_room++ == 0)
+		TAILQ_INSERT_TAIL(&cache->short_of_room, acquire, link);
+	kv_commit_kick_locked(cache, true);
+	return -EINPROGRESS;
+}
+
+static void wait_no_more(struct kv_cache *cache, struct kv_want *want)
+{
+	struct kv_acquire *acquire = want->acquire;
+
+	if (!want->short_of_room)
+		return;
+	want->short_of_room = false;
+	if (--acquire->short_of_room == 0)
+		TAILQ_REMOVE(&cache->short_of_room, acquire, link);
+}
+
+/* From the first on, as far as there is room; so many that begin are left. */
+static unsigned look_again(struct kv_cache *cache, struct kv_acquire *acquire,
+			   unsigned left)
+{
+	size_t i = acquire->room_at;
+
+	/* One more than there are keeps it on the list. */
+	acquire->short_of_room++;
+	while (left && acquire->short_of_room > 1) {
+		struct kv_want *want = &acquire->wants[i];
+
+		if (want->short_of_room) {
+			kv_want_start_locked(cache, want);
+			left--;
+		}
+		if (want->short_of_room)
+			break;
+		i++;
+	}
+	acquire->room_at = i;
+	if (--acquire->short_of_room == 0)
+		TAILQ_REMOVE(&cache->short_of_room, acquire, link);
+	return left;
+}
+
+void kv_wants_room_locked(struct kv_cache *cache)
+{
+	struct kv_acquire *acquire = TAILQ_FIRST(&cache->short_of_room);
+	unsigned left = LOOKS;
+
+	while (acquire && left) {
+		struct kv_acquire *next = TAILQ_NEXT(acquire, link);
+
+		left = look_again(cache, acquire, left);
+		acquire = next;
+	}
+	/* The others, when the lock is let go next. */
+	cache->room = left == 0;
+}
+
+/* ---- wants ---- */
+
+/* @came: what it waited for did, be it a read or a save. */
+static int start(struct kv_cache *cache, struct kv_want *want, bool first,
+		 bool came)
 {
 	struct kv_acquire *acquire = want->acquire;
 	struct kv_space *space = acquire->space;
@@ -132,7 +225,7 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first)
 	    !kv_class_fits(block->slot->segment->class, space))
 		kv_slot_give_locked(cache, block->slot);
 	if (acquire->hint && block && block->slot) {
-		if (!first)
+		if (came)
 			kv_prefetch_landed_locked(cache, acquire->hint,
 						  block->slot);
 		return 0;
@@ -143,7 +236,7 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first)
 		return kv_read_join_locked(cache, block, want);
 	if (block && block->slot) {
 		cache->stats.hits_dram += first;
-		return lease_locked(cache, block, want, !first);
+		return lease_locked(cache, block, want, came);
 	}
 	if (block && acquire->resident)
 		return -EAGAIN;
@@ -174,22 +267,17 @@ static void unlease(struct kv_cache *cache, struct kv_want *want)
 
 void kv_want_start_locked(struct kv_cache *cache, struct kv_want *want)
 {
-	struct kv_acquire *acquire = want->acquire;
-	bool first = want->status != -EINPROGRESS;
+	const bool first = want->status != -EINPROGRESS;
+	const bool came = !first && !want->short_of_room;
 	int r;
 
-	/* Starting may let go of the lock: one more pending keeps the acquire
-	 * here, and a cancel in between wins. */
-	acquire->pending++;
+	wait_no_more(cache, want);
 	want->status = -EINPROGRESS;
-	r = start(cache, want, first);
-	if (want->status != -EINPROGRESS) {
-		want_unlink(want);
-		unlease(cache, want);
-	} else if (r != -EINPROGRESS) {
+	r = start(cache, want, first, came);
+	if (r == -ENOSPC || r == -EBUSY)
+		r = wait_for_room(cache, want);
+	if (r != -EINPROGRESS)
 		kv_want_settle_locked(cache, want, r);
-	}
-	one_settled(cache, acquire);
 }
 
 void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list)
@@ -220,6 +308,8 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 	kv_lock(cache);
 	/* One more than there are, so that nothing settles before all began. */
 	acquire->pending = acquire->n + 1;
+	acquire->short_of_room = 0;
+	acquire->room_at = acquire->n;
 	/* From the head: if there is not room for all, a prefix is got. */
 	for (size_t i = 0; i < acquire->n; i++) {
 		struct kv_want *want = &acquire->wants[i];
@@ -228,6 +318,8 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 		want->status = 0;
 		want->slot = NULL;
 		want->prev = NULL;
+		want->short_of_room = false;
+		want->writes = want->reads = 0;
 		if (acquire->space->removed)
 			kv_want_settle_locked(cache, want, -ENOENT);
 		else
@@ -250,6 +342,7 @@ void kv_acquire_cancel(struct kv_cache *cache, struct kv_acquire *acquire,
 		if (want->status != -EINPROGRESS)
 			continue;
 		want_unlink(want);
+		wait_no_more(cache, want);
 		kv_want_settle_locked(cache, want, status);
 	}
 	kv_unlock(cache);

@@ -331,6 +331,8 @@ static void end(struct kv_read *read, int status)
 		link = &(*link)->bucket;
 	*link = read->bucket;
 	block->flags &= ~BLOCK_READING & 0xff;
+	cache->reads_ended++;
+	cache->room = true;
 	cache->stats.bytes_read_ssd += status == 0 ? read->io.bytes : 0;
 	if (status == 0 && !(block->flags & BLOCK_REMOVED) && !block->slot &&
 	    kv_class_fits(read->slot->segment->class,
@@ -451,18 +453,13 @@ static int begin(struct kv_cache *cache, struct kv_block *block,
 		return -EIO;
 	if (kv_arena_over_floor(cache, space, kv_extent_bytes(cache, block)))
 		return -ENOSPC;
-	r = kv_slot_take_locked(cache, space, block->length, false, &slot);
+	r = kv_slot_take_locked(cache, space, block->length, &slot);
 	if (r < 0)
 		return r;
 	read = calloc(1, sizeof(*read));
-	/* -EAGAIN: somebody else was faster. */
-	r = block->slot || (block->flags & (BLOCK_READING | BLOCK_REMOVED))
-		    ? -EAGAIN
-		    : 0;
-	if (!read || r < 0) {
+	if (!read) {
 		kv_slot_give_locked(cache, slot);
-		free(read);
-		return r < 0 ? r : -ENOMEM;
+		return -ENOMEM;
 	}
 	read->cache = cache;
 	read->block = block;
@@ -473,6 +470,7 @@ static int begin(struct kv_cache *cache, struct kv_block *block,
 	*bucket_of(cache, block) = read;
 	block->flags |= BLOCK_READING;
 	block->refs++;
+	cache->reads_begun++;
 	*ret_read = read;
 	return 0;
 }

@@ -44,8 +44,11 @@ static void run_deferred(struct kv_cache *cache, struct kv_deferred *deferred)
 
 void kv_unlock(struct kv_cache *cache)
 {
-	struct kv_deferred deferred = cache->deferred;
+	struct kv_deferred deferred;
 
+	if (cache->room)
+		kv_wants_room_locked(cache);
+	deferred = cache->deferred;
 	memset(&cache->deferred, 0, sizeof(cache->deferred));
 	pthread_mutex_unlock(&cache->lock);
 	run_deferred(cache, &deferred);
@@ -56,8 +59,9 @@ void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns)
 	struct timespec until;
 	uint64_t at = kv_now_ns() + ns;
 
-	if (cache->deferred.n_gone || cache->deferred.n_retired ||
-	    cache->deferred.settled || cache->deferred.flushed) {
+	if (cache->room || cache->deferred.n_gone ||
+	    cache->deferred.n_retired || cache->deferred.settled ||
+	    cache->deferred.flushed) {
 		kv_unlock(cache);
 		kv_lock(cache);
 		return; /* what was waited for may have happened meanwhile */

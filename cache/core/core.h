@@ -176,6 +176,7 @@ struct kv_arena {
 	uint64_t hinted;     /* bytes prefetched and not used yet */
 	uint64_t guaranteed; /* bytes that spaces are guaranteed and do not hold
 			      */
+	uint64_t retired_ns; /* when the last one was */
 	bool growing, stop, running;
 	uint32_t unlocked; /* segments that could not be locked */
 	int grow_error;
@@ -405,6 +406,10 @@ struct kv_cache {
 	struct kv_fill *saving[SAVING_BUCKETS]; /* fills that have a key */
 	struct kv_read *reads[READ_BUCKETS];	/* under way, by block */
 	struct kv_flush *flushes;
+	TAILQ_HEAD(, kv_acquire) short_of_room; /* they wait for that */
+	bool room;	  /* there may be some, since they last looked */
+	uint64_t cleaned; /* slots that are not dirty any more, a count */
+	uint64_t reads_begun, reads_ended;
 	struct kv_bounce *bounce;     /* own lock */
 	struct kv_verifier *verifier; /* own lock */
 	struct kv_deferred deferred;
@@ -450,6 +455,8 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 			struct kv_want *want);
 /* Look the want's block up and lease it, or see to it that it comes. */
 void kv_want_start_locked(struct kv_cache *cache, struct kv_want *want);
+/* Those that are short of room look again. */
+void kv_wants_room_locked(struct kv_cache *cache);
 void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
 			   int status);
 void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list);

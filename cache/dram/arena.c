@@ -35,10 +35,8 @@
 
 #include <sys/stat.h>
 
-/* Turns of 10 ms while segments are being made; callers that serve others are
- * kept for a few only. */
-#define TRIES_PATIENT 100
-#define TRIES_HASTY 50
+/* Clients that were told to unmap a segment do so at once, or never. */
+#define UNMAP_NS 1000000000u
 
 struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot)
 {
@@ -103,6 +101,7 @@ static void add_idle(struct kv_cache *cache, struct kv_slot *slot, int by)
 	slot->segment->idle += (uint32_t)by;
 	slot->list->idle += (uint32_t)by;
 	cache->arena.idle += by > 0 ? bytes : -bytes;
+	cache->room |= by > 0;
 	add_busy(cache, slot->list->space, by > 0 ? -bytes : bytes);
 }
 
@@ -197,33 +196,34 @@ bool kv_class_fits(const struct kv_class *class, const struct kv_space *space)
 	       class->read_bits == (space->mode & 0444);
 }
 
+bool kv_arena_grows_locked(const struct kv_cache *cache)
+{
+	const struct kv_arena *arena = &cache->arena;
+
+	return arena->growing || (arena->retired_count &&
+				  kv_now_ns() - arena->retired_ns < UNMAP_NS);
+}
+
 int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
-			uint64_t length, bool wait, struct kv_slot **ret_slot)
+			uint64_t length, struct kv_slot **ret_slot)
 {
 	struct kv_arena *arena = &cache->arena;
 	uint64_t slot_bytes = kv_size_class(cache, length);
 	struct kv_segment *segment;
 	struct kv_class *class;
 	struct kv_evict_list *list;
-	struct kv_slot *slot = NULL;
-	int tries = wait ? TRIES_PATIENT : TRIES_HASTY;
+	struct kv_slot *slot;
 
 	if (!slot_bytes)
 		return -EFBIG;
-	for (int try = 0; try < tries; try++) {
-		class = class_get(cache, space, slot_bytes);
-		if (!class)
-			return -ENOMEM;
-		if (!kv_quota_dram_locked(cache, space, slot_bytes))
-			return -ENOSPC;
-		slot = kv_dram_evict_for_locked(cache, class, space);
-		if (slot || (!arena->growing && !arena->retired_count) ||
-		    (!wait && !arena->growing))
-			break;
-		kv_cond_wait(cache, &arena->grown, 10000000u);
-	}
-	if (!slot)
+	class = class_get(cache, space, slot_bytes);
+	if (!class)
+		return -ENOMEM;
+	if (!kv_quota_dram_locked(cache, space, slot_bytes))
 		return -ENOSPC;
+	slot = kv_dram_evict_for_locked(cache, class, space);
+	if (!slot)
+		return kv_arena_grows_locked(cache) ? -EBUSY : -ENOSPC;
 	list = kv_evict_list_make(space, &space->dram_lists, class,
 				  &class->lists, &arena->eviction);
 	if (!list)
@@ -297,7 +297,7 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 		TAILQ_INSERT_HEAD(&class->segments, segment, link);
 	}
 	cache->arena.vacant += segment->free == segment->slots;
-	pthread_cond_broadcast(&cache->arena.grown);
+	cache->room = true;
 }
 
 void kv_arena_check_locked(struct kv_cache *cache)

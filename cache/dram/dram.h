@@ -10,10 +10,11 @@
 /* arena.c */
 int kv_arena_open(struct kv_cache *cache);
 void kv_arena_close(struct kv_cache *cache);
-/* A FILLING slot; evicts as needed.  -ENOSPC, -EFBIG.  Lock held; @wait lets
- * it wait for segments that are being made. */
+/* A FILLING slot; evicts as needed.  -ENOSPC, -EFBIG; -EBUSY: segments are
+ * being made, or given back by clients, and then there may be one. */
 int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
-			uint64_t length, bool wait, struct kv_slot **ret_slot);
+			uint64_t length, struct kv_slot **ret_slot);
+bool kv_arena_grows_locked(const struct kv_cache *cache);
 void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* FILLING to READY, for @block. */
 void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,

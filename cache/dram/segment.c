@@ -117,6 +117,7 @@ static void grow_one(struct kv_cache *cache)
 		arena->unlocked += !segment->locked;
 		TAILQ_INSERT_TAIL(&arena->spare, segment, link);
 	}
+	cache->room = true;
 	pthread_cond_broadcast(&arena->grown);
 }
 
@@ -134,6 +135,7 @@ static void *grower(void *arg)
 		if (arena->made < arena->max && arena->grow_error == 0)
 			continue;
 		arena->growing = false;
+		cache->room = true;
 		pthread_cond_broadcast(&arena->grown);
 		/* Short of memory: look again in a second. */
 		if (!arena->stop && TAILQ_EMPTY(&arena->dead))
@@ -182,6 +184,7 @@ void kv_segment_retire_locked(struct kv_cache *cache,
 	if (segment->holders) {
 		TAILQ_INSERT_TAIL(&arena->retired, segment, link);
 		arena->retired_count++;
+		arena->retired_ns = kv_now_ns();
 		kv_defer_retired(cache, segment->id);
 	} else {
 		TAILQ_INSERT_TAIL(&arena->dead, segment, link);

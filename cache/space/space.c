@@ -563,6 +563,7 @@ static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 {
 	struct kv_slot *old, *new;
 	uint64_t bytes;
+	int r;
 
 	(void)arg;
 	kv_lock(cache);
@@ -573,8 +574,7 @@ static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 	}
 	/* A leased block stays where its readers have it mapped. */
 	if (old->leases || old->holds) {
-		int r = old->leases ? 0 : -EBUSY;
-
+		r = old->leases ? 0 : -EBUSY;
 		kv_unlock(cache);
 		return r;
 	}
@@ -584,11 +584,12 @@ static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 		return 0;
 	}
 	kv_slot_hold_locked(cache, old, 1);
-	if (kv_slot_take_locked(cache, kv_block_space(cache, block),
-				block->length, true, &new) < 0) {
+	r = kv_slot_take_locked(cache, kv_block_space(cache, block),
+				block->length, &new);
+	if (r < 0) {
 		kv_slot_hold_locked(cache, old, -1);
 		kv_unlock(cache);
-		return -ENOSPC;
+		return r;
 	}
 	bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
 	kv_unlock(cache);

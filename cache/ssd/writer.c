@@ -199,6 +199,8 @@ void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
 	TAILQ_REMOVE(&slot->list->space->dirty, slot, dirty);
 	cache->ssd.dirty--;
+	cache->cleaned++;
+	cache->room = true;
 }
 
 /* Its space is at its quota and has nothing to give: whoever waits is told. */

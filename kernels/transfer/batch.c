@@ -471,11 +471,12 @@ static void copy(struct kv_job *job)
 
 /* ---- reserving ---- */
 
-/* There is no room now, which is no answer to one that waits for it. */
+/* Memory is being made, which takes a moment; or there is no room now, which is
+ * no answer to one that waits for it. */
 static bool is_full(const struct kvfs_xfer *xfer, int status)
 {
-	return (xfer->flags & KVFS_MUST) &&
-	       (status == -ENOSPC || status == -EAGAIN);
+	return status == -EBUSY || ((xfer->flags & KVFS_MUST) &&
+				    (status == -ENOSPC || status == -EAGAIN));
 }
 
 /* What the daemon said, or -EINPROGRESS: ask again some time. */

@@ -119,8 +119,13 @@ static inline int tiers_begin(struct tiers *t, struct kv_space *space,
 			      struct kv_fill **ret_fill)
 {
 	struct kv_key key = tiers_key(chain, position);
+	int r;
 
-	return kv_fill_begin(t->cache, space, &key, BYTES, ret_fill);
+	/* The arena grows in the background. */
+	while ((r = kv_fill_begin(t->cache, space, &key, BYTES, ret_fill)) ==
+	       -EBUSY)
+		usleep(1000);
+	return r;
 }
 
 static inline int tiers_seal(struct tiers *t, struct kv_fill *fill,
@@ -202,6 +207,23 @@ static inline void tiers_wake(struct kv_acquire *acquire, void *arg)
 	kv_waiter_wake(arg);
 }
 
+/* To be submitted; @waiter is woken when it is settled. */
+static inline struct kv_acquire *tiers_acquire_new(struct kv_space *space,
+						   unsigned chain, unsigned n,
+						   struct kv_waiter *waiter)
+{
+	struct kv_acquire *acquire =
+		calloc(1, sizeof(*acquire) + n * sizeof(struct kv_want));
+
+	acquire->space = space;
+	acquire->n = n;
+	acquire->done = tiers_wake;
+	acquire->arg = waiter;
+	for (unsigned i = 0; i < n; i++)
+		acquire->wants[i].key = tiers_key(chain, i);
+	return acquire;
+}
+
 /* Acquire @n blocks of a chain; the caller releases and frees. */
 static inline struct kv_acquire *tiers_acquire(struct tiers *t,
 					       struct kv_space *space,
@@ -209,14 +231,8 @@ static inline struct kv_acquire *tiers_acquire(struct tiers *t,
 {
 	struct kv_waiter waiter = KV_WAITER_INIT;
 	struct kv_acquire *acquire =
-		calloc(1, sizeof(*acquire) + n * sizeof(struct kv_want));
+		tiers_acquire_new(space, chain, n, &waiter);
 
-	acquire->space = space;
-	acquire->n = n;
-	acquire->done = tiers_wake;
-	acquire->arg = &waiter;
-	for (unsigned i = 0; i < n; i++)
-		acquire->wants[i].key = tiers_key(chain, i);
 	if (kv_acquire_submit(t->cache, acquire))
 		kv_waiter_wait(&waiter);
 	return acquire;

@@ -38,6 +38,17 @@ static inline void daemon_retire(void *arg, uint32_t id)
 	pthread_mutex_unlock(&d->lock);
 }
 
+/* All of DRAM is there: a reservation is answered for good. */
+static inline void daemon_wait_grown(struct daemon *d)
+{
+	struct kv_cache_stats stats;
+
+	do {
+		usleep(1000);
+		kv_cache_stats(d->cache, &stats);
+	} while (stats.dram_segments < stats.dram_segments_max);
+}
+
 /* @ssd 0: DRAM only. */
 static inline void daemon_start(struct daemon *d, uint64_t ssd)
 {
@@ -66,6 +77,7 @@ static inline void daemon_start(struct daemon *d, uint64_t ssd)
 	r = kv_cache_open(&config, &d->cache, &why);
 	if (r < 0)
 		fail_msg("kv_cache_open: %s (%d)", why ? why : "?", r);
+	daemon_wait_grown(d);
 	r = kv_control_start(d->cache, d->path, &control, &why);
 	if (r < 0)
 		fail_msg("kv_control_start: %s (%d)", why ? why : "?", r);
