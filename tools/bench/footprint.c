@@ -215,7 +215,7 @@ static int open_index(const char *store)
 	return fd;
 }
 
-/* What reading the index, and no more, takes. */
+/* Reading the index, and no more: how long that takes. */
 static int read_index(const char *store, struct kv_bench_sample *read_s)
 {
 	char *chunk = malloc(CHUNK);
@@ -232,7 +232,7 @@ static int read_index(const char *store, struct kv_bench_sample *read_s)
 	return n < 0 ? -EIO : 0;
 }
 
-/* What is mounted is all of it. */
+/* All of it must have been mounted. */
 static int count_blocks(const struct kv_bench_daemon *daemon)
 {
 	static const char what[] = "kvfs_blocks{tier=\"ssd\"} ";

@@ -138,7 +138,7 @@ static int measure_million(struct kv_bench *bench)
 	return r < 0;
 }
 
-/* Whoever begins to clean ends the process: the lock is never given back. */
+/* The lock is never given back: who begins to clean ends the process. */
 static void clean(struct kv_bench *bench)
 {
 	pthread_mutex_lock(&bench->cleaning);

@@ -175,7 +175,7 @@ static int redis_new(struct kv_bench_children *children, const char *dir,
 	return 0;
 }
 
-/* One EXISTS for each of the names, in one write.  How many are there. */
+/* An EXISTS for each of the names, in one write.  How many are there. */
 static long redis_exists(struct redis *redis)
 {
 	char answers[4096] = {0};

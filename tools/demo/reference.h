@@ -34,7 +34,7 @@ long kv_reference_lease(const struct kv_reference *reference, kvfs_lease *lease,
 long kv_reference_files(const struct kv_reference *reference,
 			const struct kv_client *client, size_t n);
 
-/* What was generated, and the logits of each token. */
+/* The tokens generated, and the logits of each. */
 struct kv_answer {
 	uint32_t tokens[32];
 	kvfs_key logits;

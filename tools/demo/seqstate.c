@@ -31,7 +31,7 @@
 
 /* ---- heads, written or compared ---- */
 
-/* One pass over the heads serves both ways. */
+/* A single pass over the heads serves both ways. */
 struct walk {
 	uint8_t *at;
 	int write; /* else compare */

@@ -16,7 +16,7 @@
 
 #define KV_SEQ_TOKENS 64u /* in a page */
 
-/* What the states of one model have in common. */
+/* Common to the states of one model. */
 struct kv_seqshape {
 	uint32_t magic, rot_k, rot_v;
 	int32_t type_k, type_v; /* 1: F16, the only one taken */

@@ -14,7 +14,7 @@
 #include "index/index.h"
 #include "index/segfile.h"
 
-/* What may be wrong; report.c has the words. */
+/* Faults that may be found; report.c has the words. */
 enum fault {
 	FAULT_INDEX_MISSING,
 	FAULT_INDEX_DAMAGED,
@@ -37,7 +37,7 @@ enum fault {
 	N_FAULTS,
 };
 
-/* One slot record of the index. */
+/* A slot record of the index. */
 struct entry {
 	uint64_t slot_id;
 	uint64_t generation;
@@ -106,7 +106,8 @@ struct space *fsck_space(const struct fsck *f, uint32_t id);
 struct segment *fsck_segment(const struct fsck *f, uint32_t id);
 uint64_t fsck_content(const struct kv_slot_record *record);
 int fsck_sidecar(struct fsck *f);
-/* What of STORE, its index and its segments is not known; before the rest. */
+/* Files of STORE, its index and its segments that are not known; before the
+ * rest. */
 int fsck_strangers(struct fsck *f);
 
 /* slots.c */

@@ -54,7 +54,7 @@ static void print(FILE *json, const struct figure *f, bool met)
 		fprintf(json, "\"goal\": null, \"met\": null}\n");
 }
 
-/* One policy at a part of the trace's blocks, against lru there. */
+/* A policy at a part of the trace's blocks, against lru there. */
 static int hit_rate(FILE *json, const struct kv_trace *trace, const char *name,
 		    uint32_t part)
 {

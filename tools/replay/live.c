@@ -115,7 +115,7 @@ static void close_live(struct live *live)
 	free(live->saves);
 }
 
-/* Its bytes are those of the block. */
+/* The bytes are those of the block. */
 static int check(struct live *live, kvfs_lease *lease, size_t i, uint32_t block)
 {
 	uint64_t bytes;
@@ -169,7 +169,7 @@ static int save(struct live *live, const uint32_t *blocks, size_t from,
 	if (r < 0)
 		return (int)r;
 	live->saves[live->n_saves++] = xfer;
-	/* What finds no room is not there, as in the simulation. */
+	/* A block that finds no room is not there, as in the simulation. */
 	r = kvfs_xfer_wait(xfer, KVFS_SEALED, PATIENCE);
 	return r < 0 ? (int)r : 0;
 }

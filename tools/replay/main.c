@@ -250,7 +250,8 @@ static int parse(int argc, char **argv, struct args *ret_args)
 	return 0;
 }
 
-/* What needs the trace: the capacities where none, or bytes, were given. */
+/* Settings that need the trace: the capacities where none, or bytes, were
+ * given. */
 static void settle(struct args *args, const struct kv_trace *trace)
 {
 	static const uint32_t parts[] = {100, 50, 20, 10, 5, 2, 1};

@@ -17,7 +17,7 @@
 
 #define KV_REPLAY_NONE UINT32_MAX
 
-/* What a policy sees of a simulation. */
+/* A simulation as a policy sees it. */
 struct kv_sim {
 	uint32_t unique, capacity;
 	uint32_t used;

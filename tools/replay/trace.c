@@ -206,7 +206,7 @@ static int take_line(struct reader *reader, const json_t *line,
 	return take_ids(reader, ids, full);
 }
 
-/* One line, without its end; 0 at the end of the file. */
+/* A line, without its end; 0 at the end of the file. */
 static int next_line(struct reader *reader, size_t *ret_n)
 {
 	size_t n = 0;
