@@ -34,7 +34,7 @@ static void free_extras(struct kv_cache *cache)
 	kv_ghost_fini(&cache->ghost);
 	kv_miss_curve_free(cache->curve);
 	free(cache->ssd.deletions.items);
-	free(cache->ssd.updates);
+	free(cache->ssd.updates.items);
 	kv_orphans_free(cache);
 	while (!LIST_EMPTY(&cache->ssd.unlinked)) {
 		struct kv_unlinked *orphan = LIST_FIRST(&cache->ssd.unlinked);
@@ -53,7 +53,7 @@ static void free_extras(struct kv_cache *cache)
 /* What found no room is lost, and is as if it had been evicted. */
 static bool all_is_written(const struct kv_ssd *ssd)
 {
-	return !ssd->deletions.n && !ssd->n_updates &&
+	return !ssd->deletions.n && !ssd->updates.n &&
 	       (!ssd->dirty || ssd->error == -ENOSPC);
 }
 

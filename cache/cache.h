@@ -384,6 +384,7 @@ struct kv_flush {
 	uint64_t ticket;
 	uint64_t unwritten; /* slots it waits for, not all in files yet */
 	uint64_t commit;
+	uint64_t update; /* changes of records that it waits for: so many */
 	uint64_t change; /* of snapshots, in the space with the id @space */
 	uint32_t space;
 	int status;

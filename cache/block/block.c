@@ -279,13 +279,16 @@ void kv_block_end(struct kv_cache *cache, struct kv_block *block)
 int kv_block_set_mtime(struct kv_cache *cache, struct kv_block *block,
 		       int64_t mtime_ns)
 {
+	int r;
+
 	if (cache->config.read_only)
 		return -EROFS;
 	kv_lock(cache);
-	block->mtime_ns = mtime_ns;
-	kv_update_locked(cache, block);
+	r = kv_update_locked(cache, block);
+	if (r == 0)
+		block->mtime_ns = mtime_ns;
 	kv_unlock(cache);
-	return 0;
+	return r;
 }
 
 int kv_block_pin(struct kv_cache *cache, struct kv_block *block, bool pin)
@@ -300,10 +303,39 @@ int kv_block_pin(struct kv_cache *cache, struct kv_block *block, bool pin)
 	else if (pin && !kv_pin_fits_locked(cache, block))
 		r = -ENOSPC;
 	if (r == 0 && pin != kv_block_pinned_by_user(cache, block)) {
-		kv_pin_by_user_locked(cache, block, pin);
-		kv_update_locked(cache, block);
+		r = kv_update_locked(cache, block);
+		if (r == 0)
+			kv_pin_by_user_locked(cache, block, pin);
 	}
 	kv_unlock(cache);
+	return r;
+}
+
+/* Wait for the committer or the writer; the error if one of them failed since
+ * @failures. */
+static int wait_done(struct kv_cache *cache, uint64_t failures)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+
+	kv_commit_kick_locked(cache, true);
+	if (failures != ssd->failures && ssd->error)
+		return ssd->error;
+	kv_cond_wait(cache, &ssd->done, kv_health_retry(cache));
+	return 0;
+}
+
+/* Until its pin and mtime, as they are, are in the index. */
+static int sync_updates(struct kv_cache *cache, const struct kv_block *block,
+			uint64_t failures)
+{
+	const struct kv_updates *updates = &cache->ssd.updates;
+	const uint64_t need = block->flags & BLOCK_UPDATE
+				      ? kv_updates_needed_locked(cache)
+				      : updates->taken;
+	int r = 0;
+
+	while (r == 0 && updates->done < need)
+		r = wait_done(cache, failures);
 	return r;
 }
 
@@ -330,12 +362,10 @@ int kv_block_sync(struct kv_cache *cache, struct kv_block *block)
 			break;
 		}
 		kv_write_enqueue_locked(cache, block, true);
-		kv_commit_kick_locked(cache, true);
-		if (failures != ssd->failures && ssd->error)
-			r = ssd->error;
-		else
-			kv_cond_wait(cache, &ssd->done, kv_health_retry(cache));
+		r = wait_done(cache, failures);
 	}
+	if (r == 0)
+		r = sync_updates(cache, block, failures);
 	kv_unlock(cache);
 	return r;
 }

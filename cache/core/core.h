@@ -33,7 +33,7 @@ enum block_flag {
 	BLOCK_QUEUED = 16,  /* to be written, slot->link */
 	BLOCK_WRITING = 32, /* being written or waiting for its commit */
 	BLOCK_USED = 64,    /* atime, hits newer than the index has them */
-	BLOCK_UPDATE = 128, /* in cache->updates */
+	BLOCK_UPDATE = 128, /* in cache->ssd.updates */
 };
 
 /*
@@ -227,6 +227,13 @@ struct kv_deletions {
 	size_t n, room;
 };
 
+/* Blocks whose record is to be changed, by the order in which they did. */
+struct kv_updates {
+	uint32_t *items; /* numbers, from @head on; a ring without a seam */
+	size_t head, n, room;
+	uint64_t taken, done; /* counts: begun to be committed, and committed */
+};
+
 /* A removed block that a reader still has open: what to check its bytes by. */
 struct kv_unlinked {
 	uint32_t block;
@@ -296,8 +303,7 @@ struct kv_ssd {
 	uint64_t written_bytes; /* of slots that wait for the commit */
 	struct kv_deletions deletions;
 	LIST_HEAD(, kv_unlinked) unlinked;
-	uint32_t *updates; /* block numbers whose record changed */
-	size_t n_updates, room_updates;
+	struct kv_updates updates;
 	uint64_t commits_begun, commits_done;
 	uint64_t failures; /* counts; waiters look for a change */
 	int error;	   /* why it is degraded; 0: online */

@@ -192,6 +192,7 @@ struct round {
 	struct kv_deletions deletions;
 	struct update *updates;
 	size_t n_updates;
+	uint64_t updates_taken; /* all so far, with these */
 	struct kv_segfile_record *files;
 	size_t n_files;
 	int *fds; /* to be synced */
@@ -206,30 +207,50 @@ void kv_commit_kick_locked(struct kv_cache *cache, bool urgent)
 	pthread_cond_signal(&cache->ssd.commit);
 }
 
-void kv_update_locked(struct kv_cache *cache, struct kv_block *block)
+static bool room_for_update(struct kv_updates *all)
 {
-	struct kv_ssd *ssd = &cache->ssd;
+	size_t room = all->room ? all->room * 2 : 64;
+	uint32_t *more;
 
-	if (!ssd->on || (block->flags & (BLOCK_UPDATE | BLOCK_REMOVED)))
-		return;
-	if (ssd->n_updates == ssd->room_updates) {
-		size_t room = ssd->room_updates ? ssd->room_updates * 2 : 64;
-		uint32_t *more = realloc(ssd->updates, room * sizeof(*more));
-
+	if (all->head + all->n < all->room)
+		return true;
+	if (all->head <= all->n) {
+		more = realloc(all->items, room * sizeof(*more));
 		if (!more)
-			return;
-		ssd->updates = more;
-		ssd->room_updates = room;
+			return false;
+		all->items = more;
+		all->room = room;
 	}
-	ssd->updates[ssd->n_updates++] = block->number;
+	/* At most once for as many as are moved. */
+	memmove(all->items, all->items + all->head,
+		all->n * sizeof(*all->items));
+	all->head = 0;
+	return true;
+}
+
+int kv_update_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_updates *all = &cache->ssd.updates;
+
+	if (!cache->ssd.on || (block->flags & (BLOCK_UPDATE | BLOCK_REMOVED)))
+		return 0;
+	if (!room_for_update(all))
+		return -ENOMEM;
+	all->items[all->head + all->n++] = block->number;
 	block->flags |= BLOCK_UPDATE;
 	kv_commit_kick_locked(cache, false);
+	return 0;
+}
+
+uint64_t kv_updates_needed_locked(const struct kv_cache *cache)
+{
+	return cache->ssd.updates.taken + cache->ssd.updates.n;
 }
 
 static bool anything(const struct kv_ssd *ssd)
 {
 	return !TAILQ_EMPTY(&ssd->written) || ssd->deletions.n ||
-	       ssd->n_updates;
+	       ssd->updates.n;
 }
 
 static void round_free(struct round *round)
@@ -292,7 +313,7 @@ static void take_puts(struct kv_cache *cache, struct round *round)
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_slot *slot;
 
-	while (round->n_puts < puts_max(cache) &&
+	while (round->n_puts + round->n_updates < puts_max(cache) &&
 	       (slot = TAILQ_FIRST(&ssd->written))) {
 		struct put *put = &round->puts[round->n_puts++];
 
@@ -323,16 +344,25 @@ static void take_deletions(struct kv_cache *cache, struct round *round)
 	round->n_deletion_fds = round->n_fds;
 }
 
+/* They are puts, too.  Blocks that come leave them their half, so that a pin is
+ * durable soon whatever is being saved. */
+static size_t updates_max(const struct kv_cache *cache)
+{
+	const size_t all = puts_max(cache);
+
+	if (TAILQ_EMPTY(&cache->ssd.written))
+		return all;
+	return all > 1 ? all / 2 : cache->ssd.commits_begun % 2;
+}
+
 static void take_updates(struct kv_cache *cache, struct round *round)
 {
-	struct kv_ssd *ssd = &cache->ssd;
-	/* They are puts, too. */
-	size_t most = puts_max(cache) - KV_MIN(round->n_puts, puts_max(cache));
-	size_t n = KV_MIN(ssd->n_updates, most);
+	struct kv_updates *all = &cache->ssd.updates;
+	size_t n = KV_MIN(all->n, updates_max(cache));
 
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block =
-			kv_table_at(&cache->table, ssd->updates[i]);
+			kv_table_at(&cache->table, all->items[all->head + i]);
 
 		block->flags &= ~BLOCK_UPDATE & 0xff;
 		if (block->file == KV_NONE || (block->flags & BLOCK_REMOVED))
@@ -346,11 +376,10 @@ static void take_updates(struct kv_cache *cache, struct round *round)
 			.pinned = kv_block_pinned_by_user(cache, block),
 		};
 	}
-	if (!n)
-		return;
-	ssd->n_updates -= n;
-	memmove(ssd->updates, ssd->updates + n,
-		ssd->n_updates * sizeof(*ssd->updates));
+	all->head += n;
+	all->n -= n;
+	all->taken += n;
+	round->updates_taken = all->taken;
 	/* Neighbours share a leaf of the index. */
 	qsort(round->updates, round->n_updates, sizeof(*round->updates),
 	      by_slot);
@@ -374,10 +403,10 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 		return -ENOMEM;
 	}
 	take_deletions(cache, round);
+	take_updates(cache, round);
 	if (!ssd->deletions.n)
 		take_puts(cache, round);
-	take_updates(cache, round);
-	ssd->urgent = ssd->urgent && (ssd->deletions.n || ssd->n_updates ||
+	ssd->urgent = ssd->urgent && (ssd->deletions.n || ssd->updates.n ||
 				      !TAILQ_EMPTY(&ssd->written));
 	round->number = ++ssd->commits_begun;
 	return 0;
@@ -386,7 +415,7 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 uint64_t kv_commits_needed_locked(const struct kv_cache *cache)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
-	size_t n = KV_MAX(ssd->deletions.n, ssd->n_updates);
+	const size_t n = ssd->deletions.n;
 
 	return ssd->commits_begun + (n + ssd->round_max - 1) / ssd->round_max;
 }
@@ -491,6 +520,17 @@ static int write_round(struct kv_cache *cache, const struct round *round)
 	return r < 0 ? r : zero_deleted(cache, round);
 }
 
+/* Whoever waits for the durability of what was of @seq waits for this, too. */
+static void update_again(struct kv_cache *cache, struct kv_block *block,
+			 uint64_t seq)
+{
+	int r = kv_update_locked(cache, block);
+
+	if (r < 0)
+		kv_flushes_settle_locked(cache, r);
+	kv_flushes_prolong_locked(cache, seq);
+}
+
 static void put_ended(struct kv_cache *cache, struct put *put, int status)
 {
 	struct kv_slot *slot = put->slot;
@@ -507,7 +547,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 		if (put->record.pinned !=
 			    kv_block_pinned_by_user(cache, block) ||
 		    put->record.mtime_ns != block->mtime_ns)
-			kv_update_locked(cache, block);
+			update_again(cache, block, slot->seq);
 	} else {
 		kv_extent_give_up_locked(cache, slot->list->space,
 					 put->slot_id);
@@ -580,6 +620,7 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 	for (size_t i = 0; status < 0 && i < round->n_files; i++)
 		kv_segfile_at(cache, round->files[i].id)->recorded = false;
 	ssd->commits_done = round->number;
+	ssd->updates.done = round->updates_taken;
 	cache->stats.commits += status == 0;
 	if (status < 0) {
 		updates_failed(cache, round);

@@ -7,9 +7,9 @@
  *
  * INVARIANTS
  *   (1) A flush with ticket t is done when no slot of its space with seq <= t
- *       is dirty and the commit that covers earlier deletions has been made,
- *       those included that were found to be needed only when a slot's write
- *       had ended.
+ *       is dirty and the commits that cover earlier deletions and changes of
+ *       pins and mtimes have been made, those included that were found to be
+ *       needed only when a slot's write had ended.
  *   (2) What a flush waits for is neither given up nor refused: it is written,
  *       or removed, or the flush is told why not.
  *   (3) flush->unwritten counts the slots it waits for that are QUEUED or
@@ -46,6 +46,7 @@ static bool flushed(const struct kv_cache *cache, const struct kv_flush *flush)
 
 	return (!first || first->seq > flush->ticket) &&
 	       ssd->commits_done >= flush->commit &&
+	       ssd->updates.done >= flush->update &&
 	       kv_snapshots_written_locked(cache, flush->space, flush->change);
 }
 
@@ -122,6 +123,7 @@ void kv_flushes_prolong_locked(struct kv_cache *cache, uint64_t seq)
 		if (flush->ticket < seq)
 			continue;
 		flush->commit = kv_commits_needed_locked(cache);
+		flush->update = kv_updates_needed_locked(cache);
 		kv_commit_kick_locked(cache, true);
 	}
 }
@@ -147,6 +149,7 @@ void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 	flush->pending = true;
 	flush->ticket = space->must_seq = ssd->seq;
 	flush->commit = kv_commits_needed_locked(cache);
+	flush->update = kv_updates_needed_locked(cache);
 	flush->space = space->id;
 	flush->unwritten = space->unwritten;
 	flush->change = cache->snapshots.changes;

@@ -135,7 +135,10 @@ void kv_commit_kick_locked(struct kv_cache *cache, bool urgent);
 uint64_t kv_commits_needed_locked(const struct kv_cache *cache);
 void *kv_committer(void *cache);
 bool kv_block_unpersisted(const struct kv_block *block);
-void kv_update_locked(struct kv_cache *cache, struct kv_block *block);
+/* The block's pin or mtime is about to change: have that recorded.  -ENOMEM. */
+int kv_update_locked(struct kv_cache *cache, struct kv_block *block);
+/* The count of updates that are committed once all asked for so far are. */
+uint64_t kv_updates_needed_locked(const struct kv_cache *cache);
 
 /* Queue what of @space was not written unasked, or not because of a fault. */
 void kv_write_enqueue_unpersisted_locked(struct kv_cache *cache,

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is durable when a flush, or the sync of a block, has answered. */
+#include "tests/cache/tiers.h"
+
+#define FEW 8u /* records in one commit, so that saves fill it */
+
+struct load {
+	struct tiers *t;
+	pthread_t thread;
+	unsigned chain;
+	_Atomic bool stop;
+};
+
+/* Saves so that every commit is full, and never two in one chain. */
+static void *save_on(void *arg)
+{
+	struct load *load = arg;
+
+	for (unsigned i = 0; !load->stop; i++)
+		if (tiers_stats(load->t).dirty_blocks > 3 * FEW ||
+		    tiers_save(load->t, load->t->space, load->chain + i, 0) < 0)
+			usleep(200);
+	return NULL;
+}
+
+static void load_begin(struct load *load, struct tiers *t, unsigned chain)
+{
+	load->t = t;
+	load->chain = chain;
+	load->stop = false;
+	assert_int_equal(pthread_create(&load->thread, NULL, save_on, load), 0);
+}
+
+static void load_end(struct load *load)
+{
+	load->stop = true;
+	pthread_join(load->thread, NULL);
+}
+
+/* What the index has: that, and nothing else, is there after a crash. */
+static struct kv_slot_record recorded(struct tiers *t, unsigned chain,
+				      unsigned position)
+{
+	struct kv_block *block = tiers_get(t, t->space, chain, position);
+	struct kv_slot_record record = {0};
+
+	assert_non_null(block);
+	assert_int_equal(
+		kv_index_get(t->cache->index,
+			     kv_slot_id(block->file, block->slot_number),
+			     &record),
+		0);
+	kv_block_put(t->cache, block);
+	return record;
+}
+
+static void few_a_commit(struct tiers *t)
+{
+	kv_lock(t->cache);
+	t->cache->ssd.round_max = FEW;
+	kv_unlock(t->cache);
+}
+
+static void set_all(struct tiers *t, unsigned n, bool pin, int64_t mtime_ns)
+{
+	for (unsigned i = 0; i < n; i++) {
+		struct kv_block *block = tiers_get(t, t->space, 0, i);
+
+		assert_int_equal(kv_block_pin(t->cache, block, pin), 0);
+		assert_int_equal(kv_block_set_mtime(t->cache, block, mtime_ns),
+				 0);
+		kv_block_put(t->cache, block);
+	}
+}
+
+static void
+a_flush_covers_pins_and_mtimes_while_saves_fill_every_commit(void **state)
+{
+	struct tiers *t = *state;
+	struct load load[2];
+
+	for (unsigned i = 0; i < 40; i++)
+		tiers_must_save(t, t->space, 0, i);
+	assert_int_equal(kv_space_sync(t->cache, t->space), 0);
+	few_a_commit(t);
+	for (unsigned i = 0; i < 2; i++)
+		load_begin(&load[i], t, 1000000 * (i + 1));
+	for (int64_t round = 1; round < 4; round++) {
+		set_all(t, 40, round & 1, round);
+		assert_int_equal(kv_space_sync(t->cache, t->space), 0);
+		for (unsigned i = 0; i < 40; i++) {
+			assert_int_equal(recorded(t, 0, i).pinned, round & 1);
+			assert_int_equal(recorded(t, 0, i).mtime_ns, round);
+		}
+	}
+	for (unsigned i = 0; i < 2; i++)
+		load_end(&load[i]);
+}
+
+static void it_covers_those_of_blocks_that_are_being_written(void **state)
+{
+	struct tiers *t = *state;
+
+	few_a_commit(t);
+	for (unsigned round = 0; round < 30; round++) {
+		struct kv_block *block;
+
+		tiers_must_save(t, t->space, round, 0);
+		/* Anywhere between its seal and its commit. */
+		usleep(round * 200);
+		block = tiers_get(t, t->space, round, 0);
+		assert_int_equal(kv_block_pin(t->cache, block, true), 0);
+		assert_int_equal(kv_block_set_mtime(t->cache, block, 4711), 0);
+		kv_block_put(t->cache, block);
+		assert_int_equal(kv_space_sync(t->cache, t->space), 0);
+		assert_int_equal(recorded(t, round, 0).pinned, 1);
+		assert_int_equal(recorded(t, round, 0).mtime_ns, 4711);
+	}
+}
+
+static void the_sync_of_a_block_covers_its_pin_and_mtime(void **state)
+{
+	struct tiers *t = *state;
+	struct load load;
+
+	for (unsigned i = 0; i < 8; i++)
+		tiers_must_save(t, t->space, 0, i);
+	assert_int_equal(kv_space_sync(t->cache, t->space), 0);
+	few_a_commit(t);
+	load_begin(&load, t, 1000000);
+	for (int64_t round = 1; round < 10; round++) {
+		struct kv_block *block = tiers_get(t, t->space, 0, 7);
+
+		set_all(t, 8, round & 1, round);
+		assert_int_equal(kv_block_sync(t->cache, block), 0);
+		kv_block_put(t->cache, block);
+		assert_int_equal(recorded(t, 0, 7).pinned, round & 1);
+		assert_int_equal(recorded(t, 0, 7).mtime_ns, round);
+	}
+	load_end(&load);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_flush_covers_pins_and_mtimes_while_saves_fill_every_commit),
+		TEST(it_covers_those_of_blocks_that_are_being_written),
+		TEST(the_sync_of_a_block_covers_its_pin_and_mtime),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
