@@ -45,7 +45,7 @@ static void free_buffers(struct kv_copy_stream *copy_stream)
 	     buffer++) {
 		kv_gpu_host_free(copy_stream->gpu, buffer->host,
 				 copy_stream->buffers.bytes);
-		if (buffer->over != NULL)
+		if (buffer->over)
 			driver_of(copy_stream)->event_free(buffer->over);
 		free(buffer->items);
 		*buffer = (struct kv_copy_stream_buffer){0};
@@ -57,7 +57,7 @@ static void copy_stream_free(struct kv_copy_stream *copy_stream)
 {
 	const struct kv_driver *driver;
 
-	if (copy_stream == NULL)
+	if (!copy_stream)
 		return;
 	driver = driver_of(copy_stream);
 	free_buffers(copy_stream);
@@ -67,9 +67,9 @@ static void copy_stream_free(struct kv_copy_stream *copy_stream)
 		driver->mem_free(copy_stream->tables);
 	if (copy_stream->staging != 0)
 		driver->mem_free(copy_stream->staging);
-	if (copy_stream->end != NULL)
+	if (copy_stream->end)
 		driver->event_free(copy_stream->end);
-	if (copy_stream->stream != NULL)
+	if (copy_stream->stream)
 		driver->stream_free(copy_stream->stream);
 	free(copy_stream);
 }
@@ -94,7 +94,7 @@ static int copy_stream_new(struct kv_gpu *gpu, bool urgent,
 		calloc(1, sizeof(*copy_stream));
 	int r;
 
-	if (copy_stream == NULL)
+	if (!copy_stream)
 		return -ENOMEM;
 	copy_stream->gpu = gpu;
 	copy_stream->urgent = urgent;
@@ -112,11 +112,9 @@ static int copy_stream_new(struct kv_gpu *gpu, bool urgent,
 void kv_copy_streams_free(struct kv_gpu *gpu)
 {
 	struct kv_copy_stream *copy_stream;
-	int urgent;
 
-	for (urgent = 0; urgent < 2; urgent++)
-		while ((copy_stream = LIST_FIRST(&gpu->copy_streams[urgent])) !=
-		       NULL) {
+	for (int urgent = 0; urgent < 2; urgent++)
+		while ((copy_stream = LIST_FIRST(&gpu->copy_streams[urgent]))) {
 			LIST_REMOVE(copy_stream, others);
 			copy_stream_free(copy_stream);
 		}
@@ -132,7 +130,7 @@ static struct kv_copy_stream *take_free(struct kv_gpu *gpu, bool urgent,
 	pthread_mutex_lock(&gpu->lock);
 	*ret_buffers = gpu->buffers;
 	copy_stream = LIST_FIRST(&gpu->copy_streams[urgent]);
-	if (copy_stream != NULL)
+	if (copy_stream)
 		LIST_REMOVE(copy_stream, others);
 	pthread_mutex_unlock(&gpu->lock);
 	return copy_stream;
@@ -152,9 +150,8 @@ static void set_buffers(struct kv_copy_stream *copy_stream,
 static void give_back(struct kv_copy_stream *copy_stream)
 {
 	struct kv_gpu *gpu = copy_stream->gpu;
-	unsigned i;
 
-	for (i = 0; i < copy_stream->buffers.n; i++) {
+	for (unsigned i = 0; i < copy_stream->buffers.n; i++) {
 		copy_stream->buffer[i].used = copy_stream->buffer[i].n_items =
 			0;
 		copy_stream->buffer[i].busy = false;
@@ -173,13 +170,13 @@ int kv_copy_stream_get(struct kv_gpu *gpu, bool urgent, bool loads,
 	struct kv_copy_stream *copy_stream = take_free(gpu, urgent, &buffers);
 	int r = 0;
 
-	if (copy_stream == NULL)
+	if (!copy_stream)
 		r = copy_stream_new(gpu, urgent, &copy_stream);
 	if (r < 0)
 		return r;
 	copy_stream->loads = loads;
 	set_buffers(copy_stream, buffers);
-	if (after != NULL)
+	if (after)
 		r = kv_driver_errno(gpu->driver->stream_wait_event(
 			copy_stream->stream, after, 0));
 	if (r < 0)
@@ -203,10 +200,9 @@ void kv_copy_streams_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n)
 
 int kv_copy_stream_need_staging(struct kv_copy_stream *copy_stream)
 {
-	uint64_t bytes;
 	int r = 0;
 
-	for (bytes = KV_COPY_STREAM_STAGING;
+	for (uint64_t bytes = KV_COPY_STREAM_STAGING;
 	     copy_stream->staging == 0 && bytes >= KV_COPY_STREAM_STAGING_MIN;
 	     bytes /= 2) {
 		r = kv_driver_errno(
@@ -230,14 +226,14 @@ static int make_buffer(struct kv_copy_stream *copy_stream,
 	void *host;
 	int r = 0;
 
-	if (buffer->over == NULL)
+	if (!buffer->over)
 		r = event_new(copy_stream->gpu, &buffer->over);
-	if (r == 0 && buffer->items == NULL) {
+	if (r == 0 && !buffer->items) {
 		buffer->items =
 			calloc(KV_COPY_STREAM_ITEMS, sizeof(*buffer->items));
-		r = buffer->items == NULL ? -ENOMEM : 0;
+		r = buffer->items ? 0 : -ENOMEM;
 	}
-	if (r == 0 && buffer->host == NULL) {
+	if (r == 0 && !buffer->host) {
 		r = kv_gpu_host_alloc(copy_stream->gpu,
 				      copy_stream->buffers.bytes, &host);
 		buffer->host = r < 0 ? NULL : host;
@@ -398,10 +394,10 @@ static int copy_some(struct kv_copy_stream *copy_stream, uint8_t *host,
 static int copy_all(struct kv_copy_stream *copy_stream, uint8_t *host,
 		    CUdeviceptr device, uint64_t bytes)
 {
-	uint64_t done, n;
+	uint64_t n;
 	int r = 0;
 
-	for (done = 0; done < bytes && r == 0; done += n) {
+	for (uint64_t done = 0; done < bytes && r == 0; done += n) {
 		n = bytes - done;
 		r = copy_some(copy_stream, host + done, device + done, &n);
 	}
@@ -494,13 +490,13 @@ int kv_copy_stream_scatter(struct kv_copy_stream *copy_stream,
 static int finish(struct kv_copy_stream *copy_stream)
 {
 	const struct kv_driver *driver = driver_of(copy_stream);
-	unsigned i, n = copy_stream->buffers.n;
+	unsigned n = copy_stream->buffers.n;
 	int r = flush(copy_stream);
 
 	if (r == 0)
 		r = kv_driver_errno(driver->event_record(copy_stream->end,
 							 copy_stream->stream));
-	for (i = 1; i < n && r == 0; i++)
+	for (unsigned i = 1; i < n && r == 0; i++)
 		r = empty(copy_stream,
 			  &copy_stream->buffer[(copy_stream->current + i) % n]);
 	if (r == 0)

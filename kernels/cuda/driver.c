@@ -46,14 +46,14 @@ const char *kv_driver_name(const struct kv_driver *driver, CUresult result)
 
 	if (driver->get_error_name(result, &name) != CUDA_SUCCESS)
 		return "unknown error";
-	return name == NULL ? "unknown error" : name;
+	return name ? name : "unknown error";
 }
 
 static int find_calls(void *library, struct kv_driver *driver)
 {
 #define FIND(member, symbol, parameters)                     \
 	*(void **)&driver->member = dlsym(library, #symbol); \
-	if (driver->member == NULL)                          \
+	if (!driver->member)                                 \
 		return -ENODEV;
 	KV_CUDA_CALLS(FIND)
 #undef FIND
@@ -65,7 +65,7 @@ static int load(void)
 	void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	int n = 0, r;
 
-	if (library == NULL)
+	if (!library)
 		return -ENODEV;
 	r = find_calls(library, &table);
 	if (r == 0)

@@ -27,9 +27,9 @@ static void destroy(struct kv_event_wait *event_wait)
 {
 	const struct kv_driver *driver = event_wait->gpu->driver;
 
-	if (event_wait->stream != NULL)
+	if (event_wait->stream)
 		driver->stream_free(event_wait->stream);
-	if (event_wait->event != NULL)
+	if (event_wait->event)
 		driver->event_free(event_wait->event);
 	free(event_wait);
 }
@@ -40,7 +40,7 @@ static struct kv_event_wait *take_free(struct kv_gpu *gpu)
 
 	pthread_mutex_lock(&gpu->lock);
 	event_wait = LIST_FIRST(&gpu->event_waits);
-	if (event_wait != NULL)
+	if (event_wait)
 		LIST_REMOVE(event_wait, others);
 	pthread_mutex_unlock(&gpu->lock);
 	return event_wait;
@@ -52,9 +52,9 @@ static int find_or_make(struct kv_gpu *gpu,
 	struct kv_event_wait *event_wait = take_free(gpu);
 	int r;
 
-	if (event_wait == NULL) {
+	if (!event_wait) {
 		event_wait = calloc(1, sizeof(*event_wait));
-		if (event_wait == NULL)
+		if (!event_wait)
 			return -ENOMEM;
 		event_wait->gpu = gpu;
 		r = kv_driver_errno(gpu->driver->event_new(
@@ -75,7 +75,7 @@ static int wait_for(struct kv_event_wait *event_wait, CUevent event)
 	const struct kv_driver *driver = event_wait->gpu->driver;
 	int r = 0;
 
-	if (event_wait->stream == NULL)
+	if (!event_wait->stream)
 		r = kv_driver_errno(driver->stream_new(
 			&event_wait->stream, CU_STREAM_NON_BLOCKING,
 			event_wait->gpu->urgent));
@@ -94,7 +94,7 @@ static int record(struct kv_event_wait *event_wait, CUstream stream,
 	CUresult result;
 	int r = 0;
 
-	if (event != NULL) {
+	if (event) {
 		r = wait_for(event_wait, event);
 		stream = event_wait->stream;
 	}
@@ -116,7 +116,7 @@ int kv_event_wait_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
 	struct kv_event_wait *event_wait;
 	int r;
 
-	if (stream == NULL && event == NULL)
+	if (!stream && !event)
 		return -EINVAL;
 	r = kv_gpu_enter(gpu, &entry);
 	if (r < 0)
@@ -172,7 +172,7 @@ void kv_event_waits_free(struct kv_gpu *gpu)
 {
 	struct kv_event_wait *event_wait;
 
-	while ((event_wait = LIST_FIRST(&gpu->event_waits)) != NULL) {
+	while ((event_wait = LIST_FIRST(&gpu->event_waits))) {
 		LIST_REMOVE(event_wait, others);
 		destroy(event_wait);
 	}

@@ -102,7 +102,7 @@ int kv_gpu_host_alloc(struct kv_gpu *gpu, uint64_t bytes, void **ret_host)
 
 void kv_gpu_host_free(struct kv_gpu *gpu, void *host, uint64_t bytes)
 {
-	if (host == NULL)
+	if (!host)
 		return;
 	gpu->driver->host_free(host);
 	atomic_fetch_sub(&gpu->bytes_pinned, bytes);
@@ -160,18 +160,18 @@ static void in_use_free(struct in_use *in_use)
 	struct kv_gpu *gpu;
 	struct kv_gpu_entry entry;
 
-	if (in_use == NULL)
+	if (!in_use)
 		return;
 	gpu = &in_use->gpu;
-	if (gpu->context != NULL && kv_gpu_enter_to_free(gpu, &entry) == 0) {
+	if (gpu->context && kv_gpu_enter_to_free(gpu, &entry) == 0) {
 		kv_copy_streams_free(gpu);
 		kv_event_waits_free(gpu);
 		kv_semaphores_free(gpu);
-		if (gpu->module != NULL)
+		if (gpu->module)
 			gpu->driver->module_unload(gpu->module);
 		kv_gpu_leave(&entry);
 	}
-	if (gpu->context != NULL)
+	if (gpu->context)
 		gpu->driver->context_release(gpu->device);
 	pthread_mutex_destroy(&gpu->lock);
 	free(in_use);
@@ -189,7 +189,7 @@ static int make(const struct kv_driver *driver, int ordinal,
 	struct kv_gpu *gpu;
 	int r;
 
-	if (in_use == NULL)
+	if (!in_use)
 		return -ENOMEM;
 	gpu = &in_use->gpu;
 	gpu->driver = driver;
@@ -233,7 +233,7 @@ int kv_gpu_get(int ordinal, struct kv_gpu **ret_gpu)
 		return r;
 	pthread_mutex_lock(&opening);
 	in_use = find(ordinal);
-	if (in_use == NULL) {
+	if (!in_use) {
 		r = make(driver, ordinal, &in_use);
 		if (r == 0)
 			LIST_INSERT_HEAD(&all, in_use, others);
@@ -254,7 +254,7 @@ void kv_gpu_put(struct kv_gpu *gpu)
 	pthread_mutex_lock(&opening);
 	if (--users == 0) {
 		kv_pinned_stop();
-		while ((in_use = LIST_FIRST(&all)) != NULL) {
+		while ((in_use = LIST_FIRST(&all))) {
 			LIST_REMOVE(in_use, others);
 			in_use_free(in_use);
 		}

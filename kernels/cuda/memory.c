@@ -69,7 +69,7 @@ static int add_part(struct kv_gpu_memory *memory, uint64_t bytes)
 
 	parts = reallocarray(memory->parts, memory->n_parts + 1,
 			     sizeof(*parts));
-	if (parts == NULL)
+	if (!parts)
 		return -ENOMEM;
 	memory->parts = parts;
 	parts[memory->n_parts].bytes = bytes;
@@ -121,9 +121,8 @@ static void give_up(struct kv_gpu_memory *memory)
 {
 	const struct kv_driver *driver = memory->gpu->driver;
 	CUdeviceptr at = memory->base;
-	size_t i;
 
-	for (i = 0; i < memory->n_parts; i++) {
+	for (size_t i = 0; i < memory->n_parts; i++) {
 		driver->memory_unmap(at, memory->parts[i].bytes);
 		driver->memory_free(memory->parts[i].handle);
 		at += memory->parts[i].bytes;
@@ -146,7 +145,7 @@ int kv_gpu_memory_new(struct kv_gpu *gpu, uint64_t bytes, uint64_t max_bytes,
 	if (!can_map(gpu))
 		return -EOPNOTSUPP;
 	memory = calloc(1, sizeof(*memory));
-	if (memory == NULL)
+	if (!memory)
 		return -ENOMEM;
 	memory->gpu = gpu;
 	r = kv_gpu_enter(gpu, &entry);

@@ -116,10 +116,9 @@ static void unregister(struct kv_gpu *gpu, void *at)
 static struct attached *first_locked(enum state state, size_t *ret_i)
 {
 	struct attached *a;
-	size_t i;
 
 	TAILQ_FOREACH(a, &list, others)
-		for (i = 0; i < a->n && !a->going; i++)
+		for (size_t i = 0; i < a->n && !a->going; i++)
 			if (a->state[i] == state) {
 				*ret_i = i;
 				return a;
@@ -152,7 +151,7 @@ static void *work(void *arg)
 	pthread_mutex_lock(&lock);
 	while (!stopping) {
 		a = first_locked(WAITING, &i);
-		if (a == NULL)
+		if (!a)
 			pthread_cond_wait(&changed, &lock);
 		else
 			work_on_locked(a, i);
@@ -186,7 +185,7 @@ void kv_pinned_stop(void)
 	pthread_mutex_unlock(&lock);
 	pthread_join(worker, NULL);
 	pthread_mutex_lock(&lock);
-	while ((a = first_locked(REGISTERED, &i)) != NULL) {
+	while ((a = first_locked(REGISTERED, &i))) {
 		a->state[i] = BUSY;
 		pthread_mutex_unlock(&lock);
 		unregister(gpu, a->base + i * KV_PINNED_CHUNK);
@@ -195,7 +194,7 @@ void kv_pinned_stop(void)
 		pthread_cond_broadcast(&changed);
 	}
 	/* Another GPU, or another time, may take what this one refused. */
-	while ((a = first_locked(REFUSED, &i)) != NULL)
+	while ((a = first_locked(REFUSED, &i)))
 		a->state[i] = WAITING;
 	while (removals > 0)
 		pthread_cond_wait(&changed, &lock);
@@ -209,7 +208,7 @@ void kv_pinned_add(void *base, uint64_t bytes, bool writable)
 	struct attached *a = calloc(1, sizeof(*a) + n);
 
 	/* Without it the bytes go through staging. */
-	if (a == NULL)
+	if (!a)
 		return;
 	a->base = base;
 	a->bytes = bytes;
@@ -234,18 +233,17 @@ static struct attached *find_locked(const void *at)
 
 static bool is_busy_locked(const struct attached *a)
 {
-	return memchr(a->state, BUSY, a->n) != NULL;
+	return memchr(a->state, BUSY, a->n);
 }
 
 void kv_pinned_remove(void *base)
 {
 	struct kv_gpu *gpu;
 	struct attached *a;
-	size_t i;
 
 	pthread_mutex_lock(&lock);
 	a = find_locked(base);
-	if (a == NULL) {
+	if (!a) {
 		pthread_mutex_unlock(&lock);
 		return;
 	}
@@ -256,7 +254,7 @@ void kv_pinned_remove(void *base)
 	TAILQ_REMOVE(&list, a, others);
 	gpu = worker_gpu;
 	pthread_mutex_unlock(&lock);
-	for (i = 0; i < a->n; i++)
+	for (size_t i = 0; i < a->n; i++)
 		if (a->state[i] == REGISTERED)
 			unregister(gpu, a->base + i * KV_PINNED_CHUNK);
 	free(a);
@@ -274,7 +272,7 @@ uint64_t kv_pinned_look(const void *at, uint64_t n, bool *ret_direct)
 	*ret_direct = false;
 	pthread_mutex_lock(&lock);
 	a = find_locked(at);
-	if (a != NULL) {
+	if (a) {
 		offset = (uint64_t)((const uint8_t *)at - a->base);
 		*ret_direct = !a->going &&
 			      a->state[offset / KV_PINNED_CHUNK] == REGISTERED;
@@ -289,13 +287,12 @@ uint64_t kv_pinned_look(const void *at, uint64_t n, bool *ret_direct)
 void kv_pinned_get_info(struct kv_pinned_info *ret_info)
 {
 	struct attached *a;
-	size_t i;
 
 	memset(ret_info, 0, sizeof(*ret_info));
 	pthread_mutex_lock(&lock);
 	ret_info->way = way_taken;
 	TAILQ_FOREACH(a, &list, others)
-		for (i = 0; i < a->n; i++) {
+		for (size_t i = 0; i < a->n; i++) {
 			if (a->state[i] == REGISTERED)
 				ret_info->bytes_registered += chunk_bytes(a, i);
 			else if (a->state[i] == REFUSED)

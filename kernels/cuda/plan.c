@@ -25,19 +25,18 @@ static int grow(struct kv_plan *plan)
 	void *sections, *runs, *passes, *direct;
 
 	sections = reallocarray(plan->sections, n, sizeof(*plan->sections));
-	if (sections != NULL)
+	if (sections)
 		plan->sections = sections;
 	runs = reallocarray(plan->runs, n, sizeof(*plan->runs));
-	if (runs != NULL)
+	if (runs)
 		plan->runs = runs;
 	passes = reallocarray(plan->passes, n, sizeof(*plan->passes));
-	if (passes != NULL)
+	if (passes)
 		plan->passes = passes;
 	direct = reallocarray(plan->direct, n, sizeof(*plan->direct));
-	if (direct != NULL)
+	if (direct)
 		plan->direct = direct;
-	if (sections == NULL || runs == NULL || passes == NULL ||
-	    direct == NULL)
+	if (!sections || !runs || !passes || !direct)
 		return -ENOMEM;
 	plan->room = n;
 	return 0;
@@ -186,9 +185,8 @@ static uint32_t copy_streams_for(const struct kv_plan *plan)
 {
 	uint64_t longest = 0;
 	uint32_t lanes = 32;
-	size_t i;
 
-	for (i = 0; i < plan->n_sections; i++)
+	for (size_t i = 0; i < plan->n_sections; i++)
 		longest = KV_MAX(longest, plan->sections[i].bytes);
 	while (lanes > 1 && (uint64_t)lanes / 2 * ALIGN >= longest)
 		lanes /= 2;
@@ -197,9 +195,7 @@ static uint32_t copy_streams_for(const struct kv_plan *plan)
 
 bool kv_plan_scatters(const struct kv_strides *strides)
 {
-	size_t p;
-
-	for (p = 0; p < strides->n; p++)
+	for (size_t p = 0; p < strides->n; p++)
 		if (strides->stride[p].bytes < KV_PLAN_DIRECT)
 			return true;
 	return false;
@@ -210,7 +206,6 @@ int kv_plan_init(struct kv_plan *plan, const struct kv_strides *strides,
 		 uint64_t staging)
 {
 	static const struct kv_range all = {0, UINT64_MAX};
-	size_t i, p;
 	int r = 0;
 
 	memset(plan, 0, sizeof(*plan));
@@ -219,15 +214,15 @@ int kv_plan_init(struct kv_plan *plan, const struct kv_strides *strides,
 		n_ranges = 1;
 	}
 	/* Both ascend, and are few. */
-	for (i = 0; i < n_ranges && r == 0; i++)
-		for (p = 0; p < strides->n && r == 0; p++)
+	for (size_t i = 0; i < n_ranges && r == 0; i++)
+		for (size_t p = 0; p < strides->n && r == 0; p++)
 			r = add_part(plan, strides, &strides->stride[p],
 				     &ranges[i], staging);
 	if (r < 0) {
 		kv_plan_fini(plan);
 		return r;
 	}
-	for (i = 0; i < plan->n_passes; i++)
+	for (size_t i = 0; i < plan->n_passes; i++)
 		plan->passes[i].stride =
 			kv_round_up(plan->passes[i].stride, ALIGN);
 	plan->lanes = copy_streams_for(plan);

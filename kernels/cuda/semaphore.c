@@ -60,11 +60,10 @@ static int page_new(struct kv_gpu *gpu, struct kv_semaphore_page **ret_page)
 {
 	_cleanup_(kv_freep) struct kv_semaphore_page *page = NULL;
 	CUdeviceptr on_device;
-	size_t i;
 	int r;
 
 	page = calloc(1, sizeof(*page));
-	if (page == NULL)
+	if (!page)
 		return -ENOMEM;
 	r = kv_gpu_host_alloc(gpu, PAGE_BYTES, &page->words);
 	if (r < 0)
@@ -76,7 +75,7 @@ static int page_new(struct kv_gpu *gpu, struct kv_semaphore_page **ret_page)
 		return r;
 	}
 	memset(page->words, 0, PAGE_BYTES);
-	for (i = 0; i < PAGE_GATES; i++) {
+	for (size_t i = 0; i < PAGE_GATES; i++) {
 		struct kv_semaphore *semaphore = &page->semaphores[i];
 
 		semaphore->gpu = gpu;
@@ -90,11 +89,9 @@ static int page_new(struct kv_gpu *gpu, struct kv_semaphore_page **ret_page)
 
 static void add_page(struct kv_gpu *gpu, struct kv_semaphore_page *page)
 {
-	size_t i;
-
 	pthread_mutex_lock(&gpu->lock);
 	LIST_INSERT_HEAD(&gpu->pages, page, others);
-	for (i = 0; i < PAGE_GATES; i++)
+	for (size_t i = 0; i < PAGE_GATES; i++)
 		LIST_INSERT_HEAD(&gpu->semaphores, &page->semaphores[i],
 				 others);
 	pthread_mutex_unlock(&gpu->lock);
@@ -120,13 +117,13 @@ int kv_semaphore_new(struct kv_gpu *gpu, struct kv_semaphore **ret_semaphore)
 	struct kv_semaphore *semaphore = NULL;
 	int r = 0;
 
-	while (semaphore == NULL && r == 0) {
+	while (!semaphore && r == 0) {
 		pthread_mutex_lock(&gpu->lock);
 		semaphore = LIST_FIRST(&gpu->semaphores);
-		if (semaphore != NULL)
+		if (semaphore)
 			LIST_REMOVE(semaphore, others);
 		pthread_mutex_unlock(&gpu->lock);
-		if (semaphore == NULL)
+		if (!semaphore)
 			r = add_semaphores(gpu);
 	}
 	if (r < 0)
@@ -158,7 +155,7 @@ static int launch_wait(struct kv_semaphore *semaphore, CUstream stream)
 	struct wait *wait = malloc(sizeof(*wait));
 	int r;
 
-	if (wait == NULL)
+	if (!wait)
 		return -ENOMEM;
 	*wait = (struct wait){semaphore->word, semaphore->value};
 	r = kv_driver_errno(semaphore->gpu->driver->launch_host(
@@ -186,12 +183,12 @@ static bool add_passed(struct kv_semaphore *semaphore, CUevent event)
 	pthread_mutex_lock(&semaphore->gpu->lock);
 	passed = reallocarray(semaphore->passed, semaphore->n_passed + 1,
 			      sizeof(*passed));
-	if (passed != NULL) {
+	if (passed) {
 		semaphore->passed = passed;
 		passed[semaphore->n_passed++] = event;
 	}
 	pthread_mutex_unlock(&semaphore->gpu->lock);
-	return passed != NULL;
+	return passed;
 }
 
 /* Remember how far @stream is, for the page's sake. */
@@ -205,7 +202,7 @@ static void follow(struct kv_semaphore *semaphore, CUstream stream)
 	    driver->event_record(event, stream) == CUDA_SUCCESS &&
 	    add_passed(semaphore, event))
 		return;
-	if (event != NULL)
+	if (event)
 		driver->event_free(event);
 	pthread_mutex_lock(&semaphore->gpu->lock);
 	semaphore->lost = true;
@@ -217,7 +214,7 @@ int kv_semaphore_wait(struct kv_semaphore *semaphore, CUstream stream)
 	struct kv_gpu_entry entry;
 	int r;
 
-	if (stream == NULL)
+	if (!stream)
 		return -EINVAL;
 	r = kv_gpu_enter(semaphore->gpu, &entry);
 	if (r < 0)
@@ -241,9 +238,9 @@ void kv_semaphore_open(struct kv_semaphore *semaphore)
 static void settle(struct kv_semaphore *semaphore)
 {
 	const struct kv_driver *driver = semaphore->gpu->driver;
-	size_t i, kept = 0;
+	size_t kept = 0;
 
-	for (i = 0; i < semaphore->n_passed; i++) {
+	for (size_t i = 0; i < semaphore->n_passed; i++) {
 		if (driver->event_query(semaphore->passed[i]) ==
 		    CUDA_ERROR_NOT_READY)
 			semaphore->passed[kept++] = semaphore->passed[i];
@@ -272,11 +269,10 @@ void kv_semaphore_free(struct kv_semaphore *semaphore)
 static bool finish(struct kv_semaphore *semaphore)
 {
 	bool over;
-	size_t i;
 
 	settle(semaphore);
 	over = semaphore->n_passed == 0 && !semaphore->lost;
-	for (i = 0; i < semaphore->n_passed; i++)
+	for (size_t i = 0; i < semaphore->n_passed; i++)
 		semaphore->gpu->driver->event_free(semaphore->passed[i]);
 	free(semaphore->passed);
 	return over;
@@ -288,7 +284,7 @@ void kv_semaphores_free(struct kv_gpu *gpu)
 	bool over;
 	size_t i;
 
-	while ((page = LIST_FIRST(&gpu->pages)) != NULL) {
+	while ((page = LIST_FIRST(&gpu->pages))) {
 		LIST_REMOVE(page, others);
 		for (i = 0, over = true; i < PAGE_GATES; i++)
 			over &= finish(&page->semaphores[i]);

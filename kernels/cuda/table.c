@@ -63,7 +63,7 @@ static bool is_memory_of(const struct kv_driver *driver, CUcontext context,
 	/* Memory that was mapped (cuMemMap) has no context. */
 	return driver->pointer_attribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT,
 					 at) != CUDA_SUCCESS ||
-	       owner == NULL || owner == context;
+	       !owner || owner == context;
 }
 
 static int check_views(struct kv_gpu *gpu, const kvfs_pool_desc *desc)
@@ -117,13 +117,13 @@ static bool has_memory(const struct kv_driver *driver, int ordinal,
 static int find_ordinal(const kvfs_pool_desc *desc, int *ret_ordinal)
 {
 	const struct kv_driver *driver;
-	int n = 0, i, r = kv_driver_get(&driver);
+	int n = 0, r = kv_driver_get(&driver);
 
 	if (r < 0)
 		return r;
 	if (driver->device_count(&n) != CUDA_SUCCESS)
 		return -EIO;
-	for (i = 0; i < n; i++)
+	for (int i = 0; i < n; i++)
 		if (has_memory(driver, i, (uintptr_t)desc->views[0].base)) {
 			*ret_ordinal = i;
 			return 0;

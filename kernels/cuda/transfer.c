@@ -25,9 +25,9 @@ struct transfer {
 
 static bool is_skipped(const struct kv_batch *batch, size_t i)
 {
-	uint32_t p, n = batch->strides->pages_per_block;
+	uint32_t n = batch->strides->pages_per_block;
 
-	for (p = 0; p < n; p++)
+	for (uint32_t p = 0; p < n; p++)
 		if (batch->copies[i].pages[p] >= 0)
 			return false;
 	return true;
@@ -41,7 +41,6 @@ static int upload_tables(struct transfer *t)
 	uint64_t bytes;
 	uint8_t *tables;
 	void *at;
-	size_t i;
 	int r;
 
 	t->pages_at = t->plan.n_sections * sizeof(*t->plan.sections);
@@ -51,7 +50,7 @@ static int upload_tables(struct transfer *t)
 		return r;
 	tables = at;
 	memcpy(tables, t->plan.sections, t->pages_at);
-	for (i = 0; i < batch->n; i++)
+	for (size_t i = 0; i < batch->n; i++)
 		memcpy(tables + t->pages_at + i * a_block,
 		       batch->copies[i].pages, a_block);
 	return kv_copy_stream_upload(t->copy_stream, bytes);
@@ -82,10 +81,9 @@ static int copy_runs(struct transfer *t, const struct kv_pass *pass, size_t i,
 static int copy_all_runs(struct transfer *t, const struct kv_pass *pass,
 			 size_t first, size_t n)
 {
-	size_t i;
 	int r = 0;
 
-	for (i = 0; i < n && r == 0; i++)
+	for (size_t i = 0; i < n && r == 0; i++)
 		r = copy_runs(t, pass, first + i,
 			      t->copy_stream->staging + i * pass->stride);
 	return r;
@@ -117,10 +115,10 @@ static int launch(struct transfer *t, const struct kv_pass *pass, size_t first,
 /* The part @pass of all blocks, as many at a time as staging holds. */
 static int do_pass(struct transfer *t, const struct kv_pass *pass)
 {
-	size_t i, n, at_once = t->copy_stream->staging_bytes / pass->stride;
+	size_t n, at_once = t->copy_stream->staging_bytes / pass->stride;
 	int r = 0;
 
-	for (i = 0; i < t->batch->n && r == 0; i += n) {
+	for (size_t i = 0; i < t->batch->n && r == 0; i += n) {
 		n = KV_MIN(t->batch->n - i, at_once);
 		if (t->copy_stream->loads) {
 			r = copy_all_runs(t, pass, i, n);
@@ -148,12 +146,11 @@ static int copy_run(void *arg, uint64_t pool, uint64_t offset, uint64_t bytes)
 
 static int do_direct(struct transfer *t)
 {
-	size_t i, s;
 	int r = 0;
 
-	for (i = 0; i < t->batch->n && r == 0; i++) {
+	for (size_t i = 0; i < t->batch->n && r == 0; i++) {
 		t->tensors = t->batch->copies[i].tensors;
-		for (s = 0; s < t->plan.n_direct && r == 0; s++)
+		for (size_t s = 0; s < t->plan.n_direct && r == 0; s++)
 			r = kv_plan_each_run(&t->plan.direct[s],
 					     t->batch->copies[i].pages,
 					     copy_run, t);
@@ -165,7 +162,6 @@ static int do_direct(struct transfer *t)
 static int submit(struct transfer *t)
 {
 	const struct kv_batch *batch = t->batch;
-	size_t i;
 	int r;
 
 	r = kv_plan_scatters(batch->strides)
@@ -177,7 +173,7 @@ static int submit(struct transfer *t)
 				 t->copy_stream->staging_bytes);
 	if (r == 0 && t->plan.n_passes > 0)
 		r = upload_tables(t);
-	for (i = 0; i < t->plan.n_passes && r == 0; i++)
+	for (size_t i = 0; i < t->plan.n_passes && r == 0; i++)
 		r = do_pass(t, &t->plan.passes[i]);
 	return r == 0 ? do_direct(t) : r;
 }
@@ -186,7 +182,7 @@ int kv_transfer(struct kv_gpu *gpu, const struct kv_batch *batch, bool loads)
 {
 	struct transfer t = {.batch = batch};
 	bool urgent = loads ? batch->priority >= 0 : batch->priority > 0;
-	CUevent after = batch->event_wait == NULL
+	CUevent after = !batch->event_wait
 				? NULL
 				: kv_event_wait_event(batch->event_wait);
 	struct kv_gpu_entry entry;

@@ -51,7 +51,7 @@ static struct kv_job *take_locked(struct kv_copier *copier)
 {
 	struct kv_job *job = first_of_best_locked(copier), *best;
 
-	if (job == NULL)
+	if (!job)
 		return NULL;
 	if (++copier->picks >= KV_COPIER_FAIR) {
 		job = TAILQ_FIRST(&copier->jobs);
@@ -59,7 +59,7 @@ static struct kv_job *take_locked(struct kv_copier *copier)
 	}
 	TAILQ_REMOVE(&copier->jobs, job, others);
 	best = first_of_best_locked(copier);
-	atomic_store(&copier->best, best == NULL ? INT64_MIN : rank(best));
+	atomic_store(&copier->best, best ? rank(best) : INT64_MIN);
 	return job;
 }
 
@@ -71,9 +71,9 @@ static void *run_jobs(void *arg)
 	pthread_mutex_lock(&copier->lock);
 	for (;;) {
 		job = take_locked(copier);
-		if (job == NULL && copier->stop)
+		if (!job && copier->stop)
 			break;
-		if (job == NULL) {
+		if (!job) {
 			pthread_cond_wait(&copier->work, &copier->lock);
 			continue;
 		}
@@ -94,18 +94,18 @@ int kv_copier_new(struct kv_copier **ret_copier)
 {
 	_cleanup_(freep) struct kv_copier *copier = NULL;
 	long online = sysconf(_SC_NPROCESSORS_ONLN);
-	unsigned i, want = (unsigned)KV_MAX(KV_MIN(online, THREADS_MAX), 1);
+	unsigned want = (unsigned)KV_MAX(KV_MIN(online, THREADS_MAX), 1);
 	char name[16];
 	int r;
 
 	copier = calloc(1, sizeof(*copier));
-	if (copier == NULL)
+	if (!copier)
 		return -ENOMEM;
 	pthread_mutex_init(&copier->lock, NULL);
 	pthread_cond_init(&copier->work, NULL);
 	TAILQ_INIT(&copier->jobs);
 	atomic_init(&copier->best, INT64_MIN);
-	for (i = 0; i < want; i++) {
+	for (unsigned i = 0; i < want; i++) {
 		snprintf(name, sizeof(name), "kvfs-copy%u", i);
 		r = kv_thread_start(&copier->threads[i], name, run_jobs,
 				    copier);
@@ -119,15 +119,13 @@ int kv_copier_new(struct kv_copier **ret_copier)
 
 void kv_copier_free(struct kv_copier *copier)
 {
-	unsigned i;
-
-	if (copier == NULL)
+	if (!copier)
 		return;
 	pthread_mutex_lock(&copier->lock);
 	copier->stop = true;
 	pthread_cond_broadcast(&copier->work);
 	pthread_mutex_unlock(&copier->lock);
-	for (i = 0; i < copier->n_threads; i++)
+	for (unsigned i = 0; i < copier->n_threads; i++)
 		pthread_join(copier->threads[i], NULL);
 	pthread_cond_destroy(&copier->work);
 	pthread_mutex_destroy(&copier->lock);

@@ -24,10 +24,10 @@ static void *open_beside(const char *library)
 	int n;
 
 	if (dladdr((void *)(uintptr_t)kv_device_find, &self) == 0 ||
-	    self.dli_fname == NULL)
+	    !self.dli_fname)
 		return NULL;
 	slash = strrchr(self.dli_fname, '/');
-	if (slash == NULL)
+	if (!slash)
 		return NULL;
 	n = snprintf(path, sizeof(path), "%.*s/%s",
 		     (int)(slash - self.dli_fname), self.dli_fname, library);
@@ -40,7 +40,7 @@ static const struct kv_device *device_in(void *library, const char *symbol)
 {
 	const struct kv_device *device = dlsym(library, symbol);
 
-	if (device != NULL && device->version == KV_DEVICE_VERSION)
+	if (device && device->version == KV_DEVICE_VERSION)
 		return device;
 	dlclose(library);
 	return NULL;
@@ -58,9 +58,9 @@ static const struct kv_device *find_plugin(const char *name)
 	snprintf(library, sizeof(library), "libkvfs-%.*s.so.0", len, name);
 	snprintf(symbol, sizeof(symbol), "kv_device_%.*s", len, name);
 	opened = open_beside(library);
-	if (opened == NULL)
+	if (!opened)
 		opened = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-	return opened == NULL ? NULL : device_in(opened, symbol);
+	return opened ? device_in(opened, symbol) : NULL;
 }
 
 const struct kv_device *kv_device_find(const char *name)

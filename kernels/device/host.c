@@ -108,9 +108,9 @@ static void copy_block(const struct kv_batch *batch, const struct kv_copy *copy,
 		batch->n_ranges > 0 ? batch->ranges : &all;
 	const struct kv_stride *stride, *first = strides->stride;
 	const struct kv_stride *end = strides->stride + strides->n;
-	size_t i, n = KV_MAX(batch->n_ranges, (size_t)1);
+	size_t n = KV_MAX(batch->n_ranges, (size_t)1);
 
-	for (i = 0; i < n; i++) {
+	for (size_t i = 0; i < n; i++) {
 		while (first < end &&
 		       first->offset + bytes_of(strides, first) <=
 			       ranges[i].from)
@@ -126,10 +126,8 @@ static void copy_block(const struct kv_batch *batch, const struct kv_copy *copy,
 
 static int host_load(void *pool, const struct kv_batch *batch)
 {
-	size_t i;
-
 	(void)pool;
-	for (i = 0; i < batch->n; i++)
+	for (size_t i = 0; i < batch->n; i++)
 		copy_block(batch, &batch->copies[i], LOAD);
 	kv_copy_fence();
 	return 0;
@@ -137,10 +135,8 @@ static int host_load(void *pool, const struct kv_batch *batch)
 
 static int host_save(void *pool, const struct kv_batch *batch)
 {
-	size_t i;
-
 	(void)pool;
-	for (i = 0; i < batch->n; i++)
+	for (size_t i = 0; i < batch->n; i++)
 		copy_block(batch, &batch->copies[i], SAVE);
 	kv_copy_fence();
 	return 0;
@@ -161,9 +157,9 @@ struct hostmem {
 
 static void unmap(struct hostmem *memory)
 {
-	if (memory == NULL)
+	if (!memory)
 		return;
-	if (memory->base != NULL)
+	if (memory->base)
 		munmap(memory->base, memory->max_bytes);
 	free(memory);
 }
@@ -232,7 +228,7 @@ static int host_reserve(const char *name, uint64_t bytes, uint64_t max_bytes,
 	int r;
 
 	(void)name;
-	if (memory == NULL || max_bytes > INT64_MAX - KV_PAGE)
+	if (!memory || max_bytes > INT64_MAX - KV_PAGE)
 		return -ENOMEM;
 	memory->max_bytes = kv_round_up(max_bytes, KV_PAGE);
 	r = map_memfd(memory);

@@ -194,9 +194,8 @@ KV_SCATTER_FN void kv_scatter_run(const struct kv_scatter_args *scatter,
 {
 	uint32_t group = thread / scatter->lanes,
 		 lane = thread % scatter->lanes;
-	uint64_t number;
 
-	for (number = group; number < scatter->units;
+	for (uint64_t number = group; number < scatter->units;
 	     number += threads / scatter->lanes) {
 		struct kv_unit unit =
 			kv_scatter_unit(scatter, (uint32_t)number);
@@ -212,9 +211,8 @@ KV_SCATTER_FN void kv_gather_run(const struct kv_scatter_args *scatter,
 {
 	uint32_t group = thread / scatter->lanes,
 		 lane = thread % scatter->lanes;
-	uint64_t number;
 
-	for (number = group; number < scatter->units;
+	for (uint64_t number = group; number < scatter->units;
 	     number += threads / scatter->lanes) {
 		struct kv_unit unit =
 			kv_scatter_unit(scatter, (uint32_t)number);

@@ -49,7 +49,7 @@ static int check_view(const kvfs_pool_desc *desc, const kvfs_view *view)
 	uint64_t base = (uintptr_t)view->base;
 	uint64_t memory = (uintptr_t)desc->memory;
 
-	if (view->tensor == NULL || view->base == NULL || view->bytes == 0 ||
+	if (!view->tensor || !view->base || view->bytes == 0 ||
 	    view->count == 0 || (view->block_stride == 0 && desc->pages > 1))
 		return -EINVAL;
 	if (!mul_add(view->count - 1, view->segment_stride, view->bytes,
@@ -107,9 +107,8 @@ static int add_tensor(const kvfs_pool_desc *desc,
 		      struct kv_strides *strides)
 {
 	uint64_t at = 0, bytes;
-	size_t i;
 
-	for (i = 0; i < desc->n_views; i++) {
+	for (size_t i = 0; i < desc->n_views; i++) {
 		const kvfs_view *view = &desc->views[i];
 		struct kv_stride stride;
 
@@ -129,9 +128,7 @@ static int add_tensor(const kvfs_pool_desc *desc,
 
 static bool has_tensor(const struct kv_layout *layout, const char *name)
 {
-	uint32_t i;
-
-	for (i = 0; i < layout->n_tensors; i++)
+	for (uint32_t i = 0; i < layout->n_tensors; i++)
 		if (strcmp(layout->tensors[i].name, name) == 0)
 			return true;
 	return false;
@@ -142,10 +139,9 @@ int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
 {
 	_cleanup_(kv_freep) struct kv_stride *stride = NULL;
 	struct kv_strides strides = {.pages_per_block = desc->pages_per_block};
-	size_t i;
 	int r;
 
-	for (i = 0; i < desc->n_views; i++) {
+	for (size_t i = 0; i < desc->n_views; i++) {
 		r = check_view(desc, &desc->views[i]);
 		if (r < 0)
 			return r;
@@ -153,10 +149,10 @@ int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
 			return -EINVAL;
 	}
 	stride = calloc(desc->n_views + 1, sizeof(*stride));
-	if (stride == NULL)
+	if (!stride)
 		return -ENOMEM;
 	strides.stride = stride;
-	for (i = 0; i < layout->n_tensors; i++) {
+	for (size_t i = 0; i < layout->n_tensors; i++) {
 		r = add_tensor(desc, &layout->tensors[i], &strides);
 		if (r < 0)
 			return r;

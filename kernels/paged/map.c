@@ -80,7 +80,7 @@ void kv_map_page_over_locked(struct kv_paged_pool *paged, struct kv_page *page,
 	kv_session_assert_locked(paged->inner->session);
 	if (status == 0)
 		kv_page_table_ready(page_table, page);
-	while ((use = LIST_FIRST(&page->waiting)) != NULL) {
+	while ((use = LIST_FIRST(&page->waiting))) {
 		LIST_REMOVE(use, others);
 		if (status < 0) {
 			use->page = NULL;
@@ -116,7 +116,7 @@ static int fill_new_locked(struct kv_paged_pool *paged,
 	struct kv_page_fill *fill = calloc(1, sizeof(*fill));
 
 	kv_session_assert_locked(paged->inner->session);
-	if (fill == NULL)
+	if (!fill)
 		return -ENOMEM;
 	fill->paged = paged;
 	fill->space = space;
@@ -150,27 +150,26 @@ static void fill_unwant_locked(struct kv_page_fill *fill)
 {
 	kv_session_assert_locked(fill->paged->inner->session);
 	assert(fill->wanted > 0);
-	if (--fill->wanted == 0 && fill->load != NULL)
+	if (--fill->wanted == 0 && fill->load)
 		kv_xfer_stop_locked(fill->load, -ECANCELED);
 }
 
 /* @status: why nothing was loaded, or 0. */
 static void over_locked(struct kv_page_fill *fill, int status)
 {
-	size_t i;
 	int r;
 
 	kv_session_assert_locked(fill->paged->inner->session);
-	for (i = 0; i < fill->n; i++) {
+	for (size_t i = 0; i < fill->n; i++) {
 		r = status;
 		if (r == 0)
 			r = atomic_load(&fill->load->status[i]);
 		fill->page[i]->fill = NULL;
 		kv_map_page_over_locked(fill->paged, fill->page[i], r);
 	}
-	if (fill->load != NULL)
+	if (fill->load)
 		kv_xfer_put_locked(fill->load);
-	if (fill->lease != NULL)
+	if (fill->lease)
 		kv_lease_release_locked(fill->lease);
 	kv_lib_space_put_locked(fill->space);
 	free(fill);
@@ -189,11 +188,10 @@ static int lease_and_load(struct kv_page_fill *fill, const kvfs_opts *opts,
 	int64_t pages[FILL_PAGES];
 	kvfs_key keys[FILL_PAGES];
 	const kvfs_query query = {fill->space, keys, fill->n};
-	kvfs_opts how = opts == NULL ? (kvfs_opts){0} : *opts;
-	size_t i;
+	kvfs_opts how = opts ? *opts : (kvfs_opts){0};
 	int r;
 
-	for (i = 0; i < fill->n; i++) {
+	for (size_t i = 0; i < fill->n; i++) {
 		keys[i] = fill->page[i]->key;
 		pages[i] = (int64_t)kv_page_table_index(paged->page_table,
 							fill->page[i]);
@@ -241,7 +239,7 @@ static void stop_locked(struct kv_use *use, int status)
 	kv_session_assert_locked(use->map->xfer->session);
 	LIST_REMOVE(use, others);
 	kv_page_table_put(use->map->paged->page_table, page);
-	if (page->fill != NULL)
+	if (page->fill)
 		fill_unwant_locked(page->fill);
 	settle_locked(use, status);
 }
@@ -249,10 +247,9 @@ static void stop_locked(struct kv_use *use, int status)
 static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	struct kvfs_mapping *map = xfer->owner;
-	size_t i;
 
 	kv_session_assert_locked(xfer->session);
-	for (i = 0; i < map->n; i++)
+	for (size_t i = 0; i < map->n; i++)
 		if (atomic_load(&xfer->status[i]) == -EINPROGRESS)
 			stop_locked(&map->uses[i], atomic_load(&xfer->stopped));
 }
@@ -269,7 +266,7 @@ static void join_locked(struct kv_use *use, struct kv_page *page)
 		return;
 	}
 	LIST_INSERT_HEAD(&page->waiting, use, others);
-	if (page->fill != NULL)
+	if (page->fill)
 		fill_want_locked(page->fill);
 }
 
@@ -279,7 +276,7 @@ static int need_fill_locked(struct placing *m)
 	int r;
 
 	kv_session_assert_locked(m->space->session);
-	if (m->first != NULL && !fill_is_full(m->first))
+	if (m->first && !fill_is_full(m->first))
 		return 0;
 	r = fill_new_locked(m->map->paged, m->space, &fill);
 	if (r < 0)
@@ -300,7 +297,7 @@ static int begin_locked(struct placing *m, const kvfs_key *key,
 	if (r < 0)
 		return r;
 	*ret_page = kv_page_table_take(page_table);
-	if (*ret_page == NULL)
+	if (!*ret_page)
 		return -ENOSPC;
 	kv_page_table_name(page_table, *ret_page, m->known, key);
 	fill_add_locked(m->first, *ret_page);
@@ -320,7 +317,7 @@ static void place_locked(struct placing *m, size_t i)
 	int r = 0;
 
 	kv_session_assert_locked(m->space->session);
-	if (page == NULL)
+	if (!page)
 		r = is_in_cache(m->states[i])
 			    ? begin_locked(m, &m->keys[i], &page)
 			    : -ENOENT;
@@ -338,15 +335,14 @@ static void place_all_locked(struct placing *m)
 {
 	struct kv_page_table *page_table = m->map->paged->page_table;
 	struct kv_page *page;
-	size_t i;
 
 	kv_session_assert_locked(m->space->session);
-	for (i = m->map->n; i-- > 0;) {
+	for (size_t i = m->map->n; i-- > 0;) {
 		page = kv_page_table_find(page_table, m->known, &m->keys[i]);
-		if (page != NULL)
+		if (page)
 			kv_page_table_touch(page_table, page);
 	}
-	for (i = 0; i < m->map->n; i++)
+	for (size_t i = 0; i < m->map->n; i++)
 		place_locked(m, i);
 }
 
@@ -356,18 +352,18 @@ static long look_up(struct placing *m)
 	struct kvfs_session *session = m->space->session;
 	_cleanup_(kv_freep) kvfs_key *keys = NULL;
 	_cleanup_(kv_freep) uint8_t *states = NULL;
-	size_t i, n = 0, at = 0;
+	size_t n = 0, at = 0;
 	long r;
 
 	keys = malloc((m->map->n + 1) * sizeof(*keys));
 	states = malloc(m->map->n + 1);
-	if (keys == NULL || states == NULL)
+	if (!keys || !states)
 		return -ENOMEM;
 	kv_session_lock(session);
-	for (i = 0; i < m->map->n; i++) {
+	for (size_t i = 0; i < m->map->n; i++) {
 		m->states[i] = KVFS_DRAM;
 		if (kv_page_table_find(m->map->paged->page_table, m->known,
-				       &m->keys[i]) != NULL)
+				       &m->keys[i]))
 			continue;
 		m->states[i] = KVFS_ABSENT;
 		keys[n++] = m->keys[i];
@@ -375,7 +371,7 @@ static long look_up(struct placing *m)
 	kv_session_unlock(session);
 	r = n == 0 ? 0
 		   : kvfs_probe(&(kvfs_query){m->space, keys, n}, 1, states);
-	for (i = 0; i < m->map->n && r >= 0; i++)
+	for (size_t i = 0; i < m->map->n && r >= 0; i++)
 		if (m->states[i] == KVFS_ABSENT)
 			m->states[i] = states[at++];
 	return r;
@@ -390,7 +386,7 @@ static const struct kv_xfer_ops map_ops = {
 
 static void map_freep(struct kvfs_mapping **map)
 {
-	if (*map != NULL)
+	if (*map)
 		kv_xfer_free((*map)->xfer);
 	free(*map);
 }
@@ -401,20 +397,19 @@ static int map_new(kvfs_pool *pool, size_t n, const kvfs_opts *opts,
 	struct kvfs_pool *inner = pool->paged->inner;
 	_cleanup_(map_freep) struct kvfs_mapping *map =
 		calloc(1, sizeof(*map) + n * sizeof(map->uses[0]));
-	size_t i;
 	int r;
 
-	if (map == NULL)
+	if (!map)
 		return -ENOMEM;
 	map->paged = pool->paged;
 	map->n = n;
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		map->uses[i].map = map;
 	r = kv_xfer_new(pool->session, &map_ops, n, &map->xfer);
 	if (r < 0)
 		return r;
 	map->xfer->owner = map;
-	if (opts != NULL && opts->deadline != 0)
+	if (opts && opts->deadline != 0)
 		map->xfer->deadline_at = kv_time_after(opts->deadline);
 	r = kv_opts_take(map->xfer, inner, NULL, 0);
 	if (r < 0)
@@ -446,7 +441,7 @@ static int start(struct placing *m, const kvfs_opts *opts)
 	kv_session_lock(session);
 	m->known = kv_page_table_space_get(paged->page_table, m->space->name);
 	kv_session_unlock(session);
-	if (m->known == NULL)
+	if (!m->known)
 		return -ENOMEM;
 	in_cache = look_up(m);
 	kv_session_lock(session);
@@ -454,7 +449,7 @@ static int start(struct placing *m, const kvfs_opts *opts)
 		start_placing(m, (uint64_t)in_cache);
 	kv_page_table_space_put(paged->page_table, m->known);
 	kv_session_unlock(session);
-	while ((fill = m->first) != NULL) {
+	while ((fill = m->first)) {
 		m->first = fill->next;
 		fill_start(fill, opts);
 	}
@@ -475,10 +470,10 @@ int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 		r = kv_paged_pool_check_opts(pool, opts, 0);
 	if (r < 0)
 		return r;
-	if (ret_map == NULL || n > KV_QUERY_KEYS_MAX ||
+	if (!ret_map || n > KV_QUERY_KEYS_MAX ||
 	    !kv_wire_keys_are_valid(keys, n))
 		return -EINVAL;
-	if (states == NULL)
+	if (!states)
 		return -ENOMEM;
 	r = map_new(pool, n, opts, &map);
 	if (r < 0)
@@ -495,7 +490,7 @@ int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 
 static int check_map(const struct kvfs_mapping *map)
 {
-	return kv_session_check(map == NULL ? NULL : map->xfer->session);
+	return kv_session_check(map ? map->xfer->session : NULL);
 }
 
 int kvfs_map_poll(kvfs_mapping *map)
@@ -588,11 +583,10 @@ void *kvfs_map_addr(kvfs_mapping *map, size_t i, const char *tensor)
 static void gone_locked(void *owner)
 {
 	struct kvfs_mapping *map = owner;
-	size_t i;
 
 	kv_session_assert_locked(map->xfer->session);
-	for (i = map->n; i-- > 0;)
-		if (map->uses[i].page != NULL)
+	for (size_t i = map->n; i-- > 0;)
+		if (map->uses[i].page)
 			kv_page_table_put(map->paged->page_table,
 					  map->uses[i].page);
 	kv_xfer_put_locked(map->xfer);
@@ -611,7 +605,7 @@ void kv_maps_end_locked(struct kv_paged_pool *paged)
 	struct kvfs_mapping *map;
 
 	kv_session_assert_locked(paged->inner->session);
-	while ((map = LIST_FIRST(&paged->maps)) != NULL) {
+	while ((map = LIST_FIRST(&paged->maps))) {
 		end_locked(map);
 		gone_locked(map);
 	}
@@ -623,20 +617,20 @@ int kvfs_unmap(kvfs_mapping *map, void *stream)
 	struct kv_stream_fence *fence = NULL;
 	int r;
 
-	if (map == NULL)
+	if (!map)
 		return 0;
 	r = check_map(map);
 	if (r < 0)
 		return r;
 	session = map->xfer->session;
-	if (stream != NULL)
+	if (stream)
 		r = kv_stream_fence_new(map->paged->inner, stream, NULL,
 					&fence);
 	if (r < 0)
 		return r;
 	kv_session_lock(session);
 	end_locked(map);
-	if (fence != NULL)
+	if (fence)
 		kv_stream_fence_begin_locked(fence, gone_locked, map);
 	else
 		gone_locked(map);

@@ -59,10 +59,8 @@ static void put_locked(struct kvfs_pages *set)
 
 static void give_back_locked(struct kvfs_pages *set)
 {
-	size_t i;
-
 	kv_session_assert_locked(set->session);
-	for (i = set->n; i-- > 0;)
+	for (size_t i = set->n; i-- > 0;)
 		kv_page_table_give(set->paged->page_table, set->page[i]);
 }
 
@@ -73,15 +71,14 @@ int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages)
 	_cleanup_(kv_freep) struct kvfs_pages *set = NULL;
 	struct kv_page_table_counts counts;
 	struct kv_page_table *page_table;
-	size_t i;
 	int r = kv_paged_pool_check(pool);
 
 	if (r < 0)
 		return r;
-	if (ret_pages == NULL || n > UINT32_MAX)
+	if (!ret_pages || n > UINT32_MAX)
 		return -EINVAL;
 	set = calloc(1, sizeof(*set) + n * sizeof(set->page[0]));
-	if (set == NULL)
+	if (!set)
 		return -ENOMEM;
 	set->session = pool->session;
 	set->paged = pool->paged;
@@ -94,7 +91,7 @@ int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages)
 	if (counts.free + counts.cached < n) {
 		r = -ENOSPC;
 	} else {
-		for (i = 0; i < n; i++)
+		for (size_t i = 0; i < n; i++)
 			set->page[i] = kv_page_table_take(page_table);
 		LIST_INSERT_HEAD(&pool->paged->sets, set, others);
 	}
@@ -107,7 +104,7 @@ int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages)
 
 static int check_set(const struct kvfs_pages *set)
 {
-	return kv_session_check(set == NULL ? NULL : set->session);
+	return kv_session_check(set ? set->session : NULL);
 }
 
 static bool has_page_locked(const struct kvfs_pages *set, size_t i)
@@ -161,7 +158,7 @@ int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 	struct kv_stream_fence *fence = NULL;
 	int r = check_set(pages);
 
-	if (r == 0 && stream != NULL)
+	if (r == 0 && stream)
 		r = kv_stream_fence_new(pages->paged->inner, stream, NULL,
 					&fence);
 	if (r < 0)
@@ -172,7 +169,7 @@ int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 	} else {
 		pages->state = SET_DROPPED;
 		pages->refs++;
-		if (fence != NULL)
+		if (fence)
 			kv_stream_fence_begin_locked(kv_steal(fence),
 						     dropped_locked, pages);
 		else
@@ -216,8 +213,8 @@ void kv_sets_free_locked(struct kv_paged_pool *paged)
 	struct kvfs_pages *set;
 
 	kv_session_assert_locked(paged->inner->session);
-	while ((set = LIST_FIRST(&paged->sets)) != NULL) {
-		if (set->save != NULL)
+	while ((set = LIST_FIRST(&paged->sets))) {
+		if (set->save)
 			set->save->over = NULL;
 		LIST_REMOVE(set, others);
 		free(set);
@@ -232,13 +229,12 @@ void kv_sets_free_locked(struct kv_paged_pool *paged)
 static void pending_over_locked(struct kvfs_pages *set)
 {
 	struct kv_page_table *page_table = set->paged->page_table;
-	size_t i;
 
 	kv_session_assert_locked(set->session);
 	assert(set->pending > 0);
 	if (--set->pending > 0)
 		return;
-	for (i = set->n; i-- > 0;) {
+	for (size_t i = set->n; i-- > 0;) {
 		if (set->page[i]->state == KV_PAGE_TAKEN)
 			kv_page_table_give(page_table, set->page[i]);
 		else
@@ -250,10 +246,9 @@ static void pending_over_locked(struct kvfs_pages *set)
 static void event_over_locked(void *owner)
 {
 	struct kvfs_pages *set = owner;
-	size_t i;
 
 	kv_session_assert_locked(set->session);
-	for (i = 0; i < set->n; i++)
+	for (size_t i = 0; i < set->n; i++)
 		if (set->page[i]->state == KV_PAGE_COMING)
 			kv_map_page_over_locked(set->paged, set->page[i], 0);
 	pending_over_locked(set);
@@ -274,11 +269,10 @@ static void name_locked(struct kvfs_pages *set,
 			size_t n)
 {
 	struct kv_page_table *page_table = set->paged->page_table;
-	size_t i;
 
 	kv_session_assert_locked(set->session);
-	for (i = 0; i < n; i++) {
-		if (kv_page_table_find(page_table, space, &keys[i]) != NULL)
+	for (size_t i = 0; i < n; i++) {
+		if (kv_page_table_find(page_table, space, &keys[i]))
 			continue;
 		kv_page_table_name(page_table, set->page[i], space, &keys[i]);
 		kv_page_table_get(page_table, set->page[i]);
@@ -294,7 +288,7 @@ static void seal_locked(struct kvfs_pages *set,
 	set->refs++;
 	set->pending = 2;
 	name_locked(set, space, keys, save->n);
-	if (fence != NULL)
+	if (fence)
 		kv_stream_fence_begin_locked(fence, event_over_locked, set);
 	else
 		event_over_locked(set);
@@ -312,11 +306,10 @@ static int save_pages(struct kvfs_pages *set, kvfs_space *space,
 		      const kvfs_opts *opts, kvfs_xfer **ret_xfer)
 {
 	_cleanup_(kv_freep) int64_t *pages = malloc((n + 1) * sizeof(*pages));
-	size_t i;
 
-	if (pages == NULL)
+	if (!pages)
 		return -ENOMEM;
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		pages[i] = (int64_t)kv_page_table_index(set->paged->page_table,
 							set->page[i]);
 	return kvfs_save(set->paged->inner, space, keys, meta, n, pages, opts,
@@ -335,7 +328,7 @@ static int begin(struct kvfs_pages *set, const kvfs_space *space,
 	} else {
 		*ret_known = kv_page_table_space_get(set->paged->page_table,
 						     space->name);
-		if (*ret_known == NULL)
+		if (!*ret_known)
 			r = -ENOMEM;
 		else
 			set->state = SET_SEALING;
@@ -381,9 +374,9 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 					     KVFS_MUST | KVFS_HOLD);
 	if (r < 0)
 		return r;
-	if (ret_xfer == NULL || n > pages->n)
+	if (!ret_xfer || n > pages->n)
 		return -EINVAL;
-	if (opts != NULL && (opts->stream != NULL || opts->event != NULL))
+	if (opts && (opts->stream || opts->event))
 		r = kv_stream_fence_new(pages->paged->inner, opts->stream,
 					opts->event, &fence);
 	if (r == 0)

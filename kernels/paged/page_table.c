@@ -58,7 +58,7 @@ static void check(const struct kv_page_table *page_table,
 	const bool keyed =
 		page->state == KV_PAGE_COMING || page->state == KV_PAGE_READY;
 
-	assert(keyed == (page->space != NULL));
+	assert(keyed == !!page->space);
 	assert(keyed || page->refs == 0);
 	assert(page_table->n_free + page_table->n_cached +
 		       page_table->n_taken <=
@@ -69,15 +69,14 @@ static void check(const struct kv_page_table *page_table,
 void kv_page_table_free(struct kv_page_table *page_table)
 {
 	struct kv_page_table_space *space;
-	uint64_t i;
 
-	if (page_table == NULL)
+	if (!page_table)
 		return;
-	for (i = 0; i < page_table->unused; i++)
-		if (page_table->page[i].space != NULL)
+	for (uint64_t i = 0; i < page_table->unused; i++)
+		if (page_table->page[i].space)
 			kv_page_table_space_put(page_table,
 						page_table->page[i].space);
-	while ((space = LIST_FIRST(&page_table->spaces)) != NULL) {
+	while ((space = LIST_FIRST(&page_table->spaces))) {
 		LIST_REMOVE(space, others);
 		free(space);
 	}
@@ -99,7 +98,7 @@ int kv_page_table_new(uint64_t max, struct kv_page_table **ret_page_table)
 		calloc(1, sizeof(*page_table));
 	uint64_t buckets = 1;
 
-	if (page_table == NULL || max > UINT32_MAX)
+	if (!page_table || max > UINT32_MAX)
 		return -ENOMEM;
 	while (buckets < max)
 		buckets *= 2;
@@ -107,7 +106,7 @@ int kv_page_table_new(uint64_t max, struct kv_page_table **ret_page_table)
 	page_table->mask = buckets - 1;
 	page_table->page = calloc(max, sizeof(*page_table->page));
 	page_table->table = calloc(buckets, sizeof(*page_table->table));
-	if (page_table->page == NULL || page_table->table == NULL)
+	if (!page_table->page || !page_table->table)
 		return -ENOMEM;
 	TAILQ_INIT(&page_table->free);
 	TAILQ_INIT(&page_table->cached);
@@ -141,9 +140,9 @@ kv_page_table_space_get(struct kv_page_table *page_table, const char *name)
 	struct kv_page_table_space *space = find_space(page_table, name);
 	const size_t len = strlen(name) + 1;
 
-	if (space == NULL) {
+	if (!space) {
 		space = calloc(1, sizeof(*space) + len);
-		if (space == NULL)
+		if (!space)
 			return NULL;
 		memcpy(space->name, name, len);
 		LIST_INSERT_HEAD(&page_table->spaces, space, others);
@@ -168,7 +167,7 @@ void kv_page_table_forget(struct kv_page_table *page_table, const char *name)
 {
 	struct kv_page_table_space *space = find_space(page_table, name);
 
-	if (space == NULL)
+	if (!space)
 		return;
 	LIST_REMOVE(space, others);
 	space->forgotten = true;
@@ -209,7 +208,7 @@ void kv_page_table_name(struct kv_page_table *page_table, struct kv_page *page,
 			struct kv_page_table_space *space, const kvfs_key *key)
 {
 	assert(page->state == KV_PAGE_TAKEN);
-	assert(kv_page_table_find(page_table, space, key) == NULL);
+	assert(!kv_page_table_find(page_table, space, key));
 	page_table->n_taken--;
 	page->state = KV_PAGE_COMING;
 	page->space = space;
@@ -227,7 +226,7 @@ void kv_page_table_name(struct kv_page_table *page_table, struct kv_page *page,
 static void to_free(struct kv_page_table *page_table, struct kv_page *page)
 {
 	assert(page->refs == 0);
-	if (page->space != NULL)
+	if (page->space)
 		unname(page_table, page);
 	page->state = KV_PAGE_FREE;
 	TAILQ_INSERT_HEAD(&page_table->free, page, idle);
@@ -265,14 +264,14 @@ struct kv_page *kv_page_table_take(struct kv_page_table *page_table)
 {
 	struct kv_page *page = TAILQ_FIRST(&page_table->free);
 
-	if (page != NULL) {
+	if (page) {
 		TAILQ_REMOVE(&page_table->free, page, idle);
 		page_table->n_free--;
 	} else if (page_table->unused < page_table->pages) {
 		page = &page_table->page[page_table->unused++];
 	} else {
 		page = TAILQ_FIRST(&page_table->cached);
-		if (page == NULL)
+		if (!page)
 			return NULL;
 		from_cached(page_table, page);
 		unname(page_table, page);

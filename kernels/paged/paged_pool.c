@@ -22,10 +22,10 @@
 
 static void paged_pool_free(struct kv_paged_pool *paged)
 {
-	if (paged == NULL)
+	if (!paged)
 		return;
 	kvfs_pool_close(paged->inner);
-	if (paged->memory != NULL)
+	if (paged->memory)
 		paged->device->release(paged->memory);
 	kv_page_table_free(paged->page_table);
 	free(paged);
@@ -51,12 +51,11 @@ static int register_inner(struct kv_paged_pool *paged, struct kvfs_pool *pool,
 		.memory = paged->base,
 		.memory_bytes = paged->max_pages * paged->stride,
 	};
-	uint32_t i;
 
 	views = calloc(layout->n_tensors, sizeof(*views));
-	if (views == NULL)
+	if (!views)
 		return -ENOMEM;
-	for (i = 0; i < layout->n_tensors; i++) {
+	for (uint32_t i = 0; i < layout->n_tensors; i++) {
 		views[i].tensor = layout->tensors[i].name;
 		views[i].base = paged->base + layout->tensors[i].offset;
 		views[i].block_stride = paged->stride;
@@ -77,7 +76,7 @@ static int paged_pool_new(struct kvfs_pool *pool, const char *device,
 	void *base;
 	int r;
 
-	if (paged == NULL)
+	if (!paged)
 		return -ENOMEM;
 	LIST_INIT(&paged->maps);
 	LIST_INIT(&paged->sets);
@@ -160,8 +159,8 @@ static int check_reserve(kvfs_session *session, const char *device,
 
 	if (r < 0)
 		return r;
-	if (device == NULL || space == NULL || space->session != session ||
-	    pages == 0 || max_pages < pages || max_pages > UINT32_MAX)
+	if (!device || !space || space->session != session || pages == 0 ||
+	    max_pages < pages || max_pages > UINT32_MAX)
 		return -EINVAL;
 	return 0;
 }
@@ -175,20 +174,20 @@ int kvfs_pool_reserve(kvfs_session *session, const char *device,
 
 	if (r < 0)
 		return r;
-	if (ret_pool == NULL)
+	if (!ret_pool)
 		return -EINVAL;
 	pool = calloc(1, sizeof(*pool));
-	if (pool == NULL)
+	if (!pool)
 		return -ENOMEM;
 	pool->session = session;
 	pool->space = space;
 	pool->paged_ops = &ops;
 	pool->strides.pages_per_block = 1;
 	pool->device = kv_device_find(device);
-	if (pool->device == NULL)
+	if (!pool->device)
 		return -ENODEV;
 	pool->layout = kv_lib_space_layout(space);
-	if (pool->layout == NULL)
+	if (!pool->layout)
 		return -EMEDIUMTYPE;
 	r = paged_pool_new(pool, device, pages, max_pages, &pool->paged);
 	if (r < 0)
@@ -205,17 +204,17 @@ int kvfs_pool_reserve(kvfs_session *session, const char *device,
 
 int kv_paged_pool_check(const struct kvfs_pool *pool)
 {
-	int r = kv_session_check(pool == NULL ? NULL : pool->session);
+	int r = kv_session_check(pool ? pool->session : NULL);
 
 	if (r < 0)
 		return r;
-	return pool->paged == NULL ? -EINVAL : 0;
+	return pool->paged ? 0 : -EINVAL;
 }
 
 int kv_paged_pool_check_space(const struct kvfs_pool *pool,
 			      struct kvfs_space *space)
 {
-	if (space == NULL || space->session != pool->session ||
+	if (!space || space->session != pool->session ||
 	    !kv_lib_layout_same_tensors(kv_lib_space_layout(space),
 					pool->layout))
 		return -EINVAL;
@@ -225,14 +224,12 @@ int kv_paged_pool_check_space(const struct kvfs_pool *pool,
 int kv_paged_pool_check_opts(const struct kvfs_pool *pool,
 			     const kvfs_opts *opts, unsigned flags)
 {
-	if (opts == NULL)
+	if (!opts)
 		return 0;
 	if (opts->first != 0 || opts->first_layer != 0 || opts->layers != 0 ||
-	    (opts->flags & ~flags) != 0 ||
-	    (opts->stream != NULL && opts->event != NULL))
+	    (opts->flags & ~flags) != 0 || (opts->stream && opts->event))
 		return -EINVAL;
-	if ((opts->stream != NULL || opts->event != NULL) &&
-	    pool->device->event_wait == NULL)
+	if ((opts->stream || opts->event) && !pool->device->event_wait)
 		return -EOPNOTSUPP;
 	return 0;
 }
@@ -291,11 +288,10 @@ void *kv_paged_pool_addr(const struct kv_paged_pool *paged,
 	uint8_t *at =
 		paged->base +
 		kv_page_table_index(paged->page_table, page) * paged->stride;
-	uint32_t i;
 
-	if (tensor == NULL)
+	if (!tensor)
 		return at;
-	for (i = 0; i < layout->n_tensors; i++)
+	for (uint32_t i = 0; i < layout->n_tensors; i++)
 		if (strcmp(layout->tensors[i].name, tensor) == 0)
 			return at + layout->tensors[i].offset;
 	return NULL;
@@ -305,7 +301,7 @@ int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)
 {
 	struct kvfs_session *session;
 	uint64_t all;
-	int r = kv_session_check(pool == NULL ? NULL : pool->session);
+	int r = kv_session_check(pool ? pool->session : NULL);
 
 	if (r < 0)
 		return r;
@@ -314,9 +310,9 @@ int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)
 		return -EINVAL;
 	if (!kv_stage_may_be(all))
 		return -ENOMEM;
-	if (pool->paged != NULL)
+	if (pool->paged)
 		pool = pool->paged->inner;
-	if (pool->device->staging != NULL) {
+	if (pool->device->staging) {
 		r = pool->device->staging(pool->on_device, bytes, buffers);
 		if (r < 0)
 			return r;

@@ -27,7 +27,7 @@ void kv_attach_locked(struct kvfs_session *session, struct kv_attached *a,
 		      const void *base, uint64_t bytes, bool writable)
 {
 	kv_session_assert_locked(session);
-	if (session->attacher == NULL || a->device != NULL)
+	if (!session->attacher || a->device)
 		return;
 	a->device = session->attacher;
 	a->base = (void *)base;
@@ -40,7 +40,7 @@ void kv_attach_device_locked(struct kvfs_session *session,
 	struct kv_mapped_segment *m;
 
 	kv_session_assert_locked(session);
-	if (session->attacher != NULL || device->attach == NULL)
+	if (session->attacher || !device->attach)
 		return;
 	session->attacher = device;
 	TAILQ_FOREACH(m, &session->mappings, others)
@@ -53,7 +53,7 @@ bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
 				       struct kv_attached *a))
 {
 	kv_session_assert_locked(session);
-	if (a->device == NULL)
+	if (!a->device)
 		return false;
 	a->detached = detached;
 	TAILQ_INSERT_TAIL(&session->detaching, a, others);
@@ -66,7 +66,7 @@ bool kv_detach_work(struct kvfs_session *session)
 	struct kv_attached *a;
 	bool any = false;
 
-	while ((a = TAILQ_FIRST(&session->detaching)) != NULL) {
+	while ((a = TAILQ_FIRST(&session->detaching))) {
 		TAILQ_REMOVE(&session->detaching, a, others);
 		kv_session_unlock(session);
 		a->device->detach(a->base);

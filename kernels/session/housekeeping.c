@@ -40,24 +40,24 @@ static long change(kvfs_space *space, struct wire_header header,
 {
 	struct wire_status statuses[WIRE_BATCH] = {0};
 	uint64_t generation;
-	size_t i, j, batch;
+	size_t batch;
 	long done = 0;
-	int status, r = kv_session_check(space == NULL ? NULL : space->session);
+	int status, r = kv_session_check(space ? space->session : NULL);
 
 	if (r < 0)
 		return r;
 	if (!kv_wire_keys_are_valid(keys, n))
 		return -EINVAL;
 	r = kv_lib_space_id(space, &header.space, &generation);
-	for (i = 0; i < n; i += batch) {
+	for (size_t i = 0; i < n; i += batch) {
 		batch = KV_MIN(n - i, (size_t)WIRE_BATCH);
 		header.count = (uint32_t)batch;
 		if (r == 0)
 			r = change_batch(space, &header, keys + i, statuses);
-		for (j = 0; j < batch; j++) {
+		for (size_t j = 0; j < batch; j++) {
 			status = r < 0 ? r : statuses[j].status;
 			done += status == 0;
-			if (ret_statuses != NULL)
+			if (ret_statuses)
 				ret_statuses[i + j] = status;
 		}
 	}
@@ -93,7 +93,7 @@ static void post_ended_locked(kvfs_space *space, uint32_t id,
 /* The tail's message first: the daemon goes through each from its end. */
 int kvfs_ended(kvfs_space *space, const kvfs_key *keys, size_t n)
 {
-	struct kvfs_session *session = space == NULL ? NULL : space->session;
+	struct kvfs_session *session = space ? space->session : NULL;
 	uint64_t generation;
 	size_t batch;
 	uint32_t id;
@@ -125,7 +125,7 @@ static long pin(kvfs_space *space, uint64_t arg, const kvfs_key *keys, size_t n,
 long kvfs_pin(kvfs_space *space, const kvfs_key *keys, size_t first, size_t end,
 	      int *ret_statuses)
 {
-	if (keys == NULL || first > end)
+	if (!keys || first > end)
 		return -EINVAL;
 	return pin(space, 1, keys + first, end - first, ret_statuses);
 }
@@ -133,7 +133,7 @@ long kvfs_pin(kvfs_space *space, const kvfs_key *keys, size_t first, size_t end,
 long kvfs_unpin(kvfs_space *space, const kvfs_key *keys, size_t first,
 		size_t end, int *ret_statuses)
 {
-	if (keys == NULL || first > end)
+	if (!keys || first > end)
 		return -EINVAL;
 	return pin(space, 0, keys + first, end - first, ret_statuses);
 }
@@ -147,7 +147,7 @@ static void stop_saves(kvfs_space *space)
 	struct kvfs_session *session = space->session;
 
 	kv_session_lock(session);
-	if (session->user != NULL)
+	if (session->user)
 		session->user->clearing_locked(session, space->name);
 	kv_session_unlock(session);
 }
@@ -157,7 +157,7 @@ static void forget_pages(kvfs_space *space)
 	struct kvfs_session *session = space->session;
 
 	kv_session_lock(session);
-	if (session->user != NULL)
+	if (session->user)
 		session->user->cleared_locked(session, space->name);
 	kv_session_unlock(session);
 }
@@ -166,7 +166,7 @@ int kvfs_space_clear(kvfs_space *space)
 {
 	struct kv_question question = {.header = {.type = WIRE_CLEAR}};
 	uint64_t generation;
-	int r = kv_session_check(space == NULL ? NULL : space->session);
+	int r = kv_session_check(space ? space->session : NULL);
 
 	if (r < 0)
 		return r;
@@ -191,10 +191,10 @@ int kvfs_stats(kvfs_session *session, char **ret_text)
 
 	if (r < 0)
 		return r;
-	if (ret_text == NULL)
+	if (!ret_text)
 		return -EINVAL;
 	text = malloc(WIRE_MAX + 1);
-	if (text == NULL)
+	if (!text)
 		return -ENOMEM;
 	question.reply = text;
 	n = kv_ask(session, &question);

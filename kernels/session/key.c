@@ -68,18 +68,17 @@ static kvfs_key block_key(const struct chain *chain, const kvfs_key *parent,
 	const struct kv_layout *layout = chain->layout;
 	XXH128_canonical_t canonical;
 	kvfs_key key = {.len = sizeof(canonical)};
-	size_t i;
 
 	XXH3_128bits_reset_withSeed(chain->state, layout->seed);
 	XXH3_128bits_update(chain->state, MAGIC, sizeof(MAGIC));
 	add_field(chain->state, "fingerprint", layout->fingerprint,
 		  layout->fingerprint_len);
-	if (parent == NULL)
+	if (!parent)
 		add_field(chain->state, "parent", no_parent, sizeof(no_parent));
 	else
 		add_field(chain->state, "parent", parent->bytes, parent->len);
 	add_field(chain->state, "salt", layout->salt, layout->salt_len);
-	for (i = 0; i < chain->n_extras; i++)
+	for (size_t i = 0; i < chain->n_extras; i++)
 		add_extra(chain->state, &chain->extras[i]);
 	add_field(chain->state, "tokens", tokens,
 		  (uint64_t)layout->tokens * sizeof(*tokens));
@@ -90,14 +89,11 @@ static kvfs_key block_key(const struct chain *chain, const kvfs_key *parent,
 
 static bool extras_are_valid(const kvfs_extra *extras, size_t n)
 {
-	size_t i;
-
-	if (n > 0 && extras == NULL)
+	if (n > 0 && !extras)
 		return false;
-	for (i = 0; i < n; i++)
-		if (extras[i].tag == NULL ||
-		    strlen(extras[i].tag) > UINT32_MAX - 2 ||
-		    (extras[i].len > 0 && extras[i].data == NULL))
+	for (size_t i = 0; i < n; i++)
+		if (!extras[i].tag || strlen(extras[i].tag) > UINT32_MAX - 2 ||
+		    (extras[i].len > 0 && !extras[i].data))
 			return false;
 	return true;
 }
@@ -109,23 +105,23 @@ long kvfs_key_chain(kvfs_space *space, const kvfs_key *parent,
 		    kvfs_key *ret_keys, size_t max)
 {
 	struct chain chain = {.extras = extras, .n_extras = n_extras};
-	size_t i, n;
-	int r = kv_session_check(space == NULL ? NULL : space->session);
+	size_t n;
+	int r = kv_session_check(space ? space->session : NULL);
 
 	if (r < 0)
 		return r;
 	chain.layout = kv_lib_space_layout(space);
-	if (chain.layout == NULL || chain.layout->tokens == 0 ||
-	    (parent != NULL && parent->len != 16 && parent->len != 32) ||
+	if (!chain.layout || chain.layout->tokens == 0 ||
+	    (parent && parent->len != 16 && parent->len != 32) ||
 	    !extras_are_valid(extras, n_extras))
 		return -EINVAL;
 	n = KV_MIN(n_tokens / chain.layout->tokens, max);
-	if (n > 0 && (tokens == NULL || ret_keys == NULL))
+	if (n > 0 && (!tokens || !ret_keys))
 		return -EINVAL;
 	chain.state = XXH3_createState();
-	if (chain.state == NULL)
+	if (!chain.state)
 		return -ENOMEM;
-	for (i = 0; i < n; i++) {
+	for (size_t i = 0; i < n; i++) {
 		ret_keys[i] = block_key(&chain, parent,
 					tokens + i * chain.layout->tokens);
 		parent = &ret_keys[i];
@@ -147,7 +143,7 @@ int kvfs_key_parse(const char *name, kvfs_key *ret_key)
 	struct kv_key key;
 	int r;
 
-	if (name == NULL || ret_key == NULL)
+	if (!name || !ret_key)
 		return -EINVAL;
 	r = kv_key_parse(name, &key);
 	if (r < 0)
@@ -157,7 +153,7 @@ int kvfs_key_parse(const char *name, kvfs_key *ret_key)
 
 int kvfs_key_set(const void *data, size_t len, kvfs_key *ret_key)
 {
-	if (data == NULL || ret_key == NULL || (len != 16 && len != 32))
+	if (!data || !ret_key || (len != 16 && len != 32))
 		return -EINVAL;
 	*ret_key = (kvfs_key){.len = (uint32_t)len};
 	memcpy(ret_key->bytes, data, len);
@@ -169,7 +165,7 @@ int kvfs_key_fold(const void *data, size_t len, kvfs_key *ret_key)
 	unsigned size = KVFS_KEY_MAX;
 	kvfs_key key = {.len = KVFS_KEY_MAX};
 
-	if (ret_key == NULL || (data == NULL && len > 0))
+	if (!ret_key || (!data && len > 0))
 		return -EINVAL;
 	if (EVP_Digest(len > 0 ? data : "", len, key.bytes, &size, EVP_sha256(),
 		       NULL) != 1)

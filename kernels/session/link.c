@@ -173,16 +173,16 @@ int kv_link_send(int fd, const struct kv_packet *packet, int flags)
 static int take_descriptors(struct msghdr *message)
 {
 	struct cmsghdr *cmsg;
-	size_t i, n;
+	size_t n;
 	int fd, first = -1;
 
-	for (cmsg = CMSG_FIRSTHDR(message); cmsg != NULL;
+	for (cmsg = CMSG_FIRSTHDR(message); cmsg;
 	     cmsg = CMSG_NXTHDR(message, cmsg)) {
 		if (cmsg->cmsg_level != SOL_SOCKET ||
 		    cmsg->cmsg_type != SCM_RIGHTS)
 			continue;
 		n = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		for (i = 0; i < n; i++) {
+		for (size_t i = 0; i < n; i++) {
 			memcpy(&fd, CMSG_DATA(cmsg) + i * sizeof(int),
 			       sizeof(int));
 			if (first < 0)

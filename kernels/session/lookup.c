@@ -17,11 +17,9 @@
 
 bool kv_wire_keys_are_valid(const kvfs_key *keys, size_t n)
 {
-	size_t i;
-
-	if (keys == NULL)
+	if (!keys)
 		return n == 0;
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		if (keys[i].len != 16 && keys[i].len != 32)
 			return false;
 	return true;
@@ -29,10 +27,8 @@ bool kv_wire_keys_are_valid(const kvfs_key *keys, size_t n)
 
 void kv_wire_keys(const kvfs_key *keys, size_t n, struct wire_key *ret_keys)
 {
-	size_t i;
-
 	memset(ret_keys, 0, n * sizeof(*ret_keys));
-	for (i = 0; i < n; i++) {
+	for (size_t i = 0; i < n; i++) {
 		memcpy(ret_keys[i].key, keys[i].bytes, keys[i].len);
 		ret_keys[i].len = keys[i].len;
 	}
@@ -42,19 +38,18 @@ long kv_queries_check(const kvfs_query *queries, size_t n_queries,
 		      kvfs_session **ret_session)
 {
 	kvfs_session *session = NULL;
-	size_t i, total = 0;
+	size_t total = 0;
 	int r;
 
-	if (queries == NULL && n_queries > 0)
+	if (!queries && n_queries > 0)
 		return -EINVAL;
-	for (i = 0; i < n_queries; i++) {
+	for (size_t i = 0; i < n_queries; i++) {
 		const kvfs_query *q = &queries[i];
 
-		r = kv_session_check(q->space == NULL ? NULL
-						      : q->space->session);
+		r = kv_session_check(q->space ? q->space->session : NULL);
 		if (r < 0)
 			return r;
-		if (session != NULL && session != q->space->session)
+		if (session && session != q->space->session)
 			return -EINVAL;
 		session = q->space->session;
 		if (q->n > KV_QUERY_KEYS_MAX - total ||
@@ -80,7 +75,6 @@ static long probe_batch(kvfs_session *session, uint32_t id,
 		.room = n,
 	};
 	long got;
-	size_t i;
 
 	kv_wire_keys(keys, n, items);
 	got = kv_ask(session, &question);
@@ -88,7 +82,7 @@ static long probe_batch(kvfs_session *session, uint32_t id,
 		got = -EPROTO;
 	if (got < 0)
 		memset(ret_states, KVFS_ABSENT, n);
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		if (ret_states[i] > KVFS_DRAM)
 			ret_states[i] = KVFS_ABSENT;
 	return got;
@@ -97,13 +91,13 @@ static long probe_batch(kvfs_session *session, uint32_t id,
 static void probe_query(const kvfs_query *query, uint8_t *ret_states)
 {
 	uint64_t generation;
-	size_t i, n;
+	size_t n;
 	uint32_t id;
 	long r;
 
 	memset(ret_states, KVFS_ABSENT, query->n);
 	r = kv_lib_space_id(query->space, &id, &generation);
-	for (i = 0; i < query->n && r >= 0; i += n) {
+	for (size_t i = 0; i < query->n && r >= 0; i += n) {
 		n = KV_MIN(query->n - i, (size_t)WIRE_BATCH);
 		r = probe_batch(query->space->session, id, query->keys + i, n,
 				ret_states + i);
@@ -119,14 +113,13 @@ long kvfs_probe(const kvfs_query *queries, size_t n_queries,
 {
 	kvfs_session *session;
 	long total, usable = 0, at = 0;
-	size_t i;
 
 	total = kv_queries_check(queries, n_queries, &session);
 	if (total < 0)
 		return total;
-	if (ret_states == NULL && total > 0)
+	if (!ret_states && total > 0)
 		return -EINVAL;
-	for (i = 0; i < n_queries; i++) {
+	for (size_t i = 0; i < n_queries; i++) {
 		probe_query(&queries[i], ret_states + at);
 		at += (long)queries[i].n;
 	}
@@ -142,10 +135,10 @@ long kvfs_probe(const kvfs_query *queries, size_t n_queries,
 static void apply_rule(const struct kv_layout *layout, const uint8_t *states,
 		       size_t n, bool *ret_usable)
 {
-	enum kv_reuse reuse = layout == NULL ? KV_REUSE_PREFIX : layout->reuse;
-	size_t p, need, run = 0;
+	enum kv_reuse reuse = layout ? layout->reuse : KV_REUSE_PREFIX;
+	size_t need, run = 0;
 
-	for (p = 1; p <= n; p++) {
+	for (size_t p = 1; p <= n; p++) {
 		run = states[p - 1] >= KVFS_SSD ? run + 1 : 0;
 		need = p;
 		if (reuse == KV_REUSE_WINDOW)
@@ -162,21 +155,21 @@ long kvfs_match(const kvfs_query *queries, size_t n_queries)
 	_cleanup_(kv_freep) uint8_t *states = NULL;
 	_cleanup_(kv_freep) bool *usable = NULL;
 	kvfs_session *session;
-	size_t i, at = 0, p;
+	size_t at = 0, p;
 	long total;
 
 	total = kv_queries_check(queries, n_queries, &session);
 	if (total <= 0)
 		return total;
 	p = queries[0].n;
-	for (i = 1; i < n_queries; i++)
+	for (size_t i = 1; i < n_queries; i++)
 		p = KV_MIN(p, queries[i].n);
 	states = malloc((size_t)total + 1);
 	usable = malloc(p + 1);
-	if (states == NULL || usable == NULL)
+	if (!states || !usable)
 		return -ENOMEM;
 	memset(usable, true, p + 1);
-	for (i = 0; i < n_queries; i++) {
+	for (size_t i = 0; i < n_queries; i++) {
 		probe_query(&queries[i], states + at);
 		apply_rule(kv_lib_space_layout(queries[i].space), states + at,
 			   p, usable);

@@ -44,9 +44,9 @@ static void populate(struct kv_job *job)
 {
 	struct populate *p = (struct populate *)job;
 	struct kv_mapped_segment *m = p->mapping;
-	uint64_t at, bytes;
+	uint64_t bytes;
 
-	for (at = 0; at < m->bytes; at += bytes) {
+	for (uint64_t at = 0; at < m->bytes; at += bytes) {
 		bytes = KV_MIN(POPULATE_STEP, m->bytes - at);
 		if (madvise((void *)(m->base + at), bytes, MADV_POPULATE_READ) <
 		    0)
@@ -64,10 +64,10 @@ static void populate_locked(struct kvfs_session *session,
 	struct populate *p;
 
 	kv_session_assert_locked(session);
-	if (session->copier == NULL)
+	if (!session->copier)
 		return;
 	p = malloc(sizeof(*p));
-	if (p == NULL)
+	if (!p)
 		return;
 	*p = (struct populate){{.run = populate}, session, mapping};
 	mapping->refs++;
@@ -105,10 +105,10 @@ void kv_mapped_segment_add_locked(struct kvfs_session *session,
 	kv_session_assert_locked(session);
 	if (fd < 0 || segment->bytes == 0 ||
 	    !cannot_shrink(fd, segment->bytes) ||
-	    find_locked(session, segment->id) != NULL)
+	    find_locked(session, segment->id))
 		return;
 	m = calloc(1, sizeof(*m));
-	if (m == NULL)
+	if (!m)
 		return;
 	base = mmap(NULL, segment->bytes, PROT_READ, MAP_SHARED, fd, 0);
 	if (base == MAP_FAILED)
@@ -176,7 +176,7 @@ void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id)
 	struct kv_mapped_segment *m = find_locked(session, id);
 
 	kv_session_assert_locked(session);
-	if (m == NULL) {
+	if (!m) {
 		tell_unmapped_locked(session, id);
 		return;
 	}
@@ -190,7 +190,7 @@ void kv_mapped_segment_retire_all_locked(struct kvfs_session *session)
 	struct kv_mapped_segment *m, *next;
 
 	kv_session_assert_locked(session);
-	for (m = TAILQ_FIRST(&session->mappings); m != NULL; m = next) {
+	for (m = TAILQ_FIRST(&session->mappings); m; m = next) {
 		next = TAILQ_NEXT(m, others);
 		m->retired = true;
 		if (m->refs == 0)
@@ -205,7 +205,7 @@ kv_mapped_segment_get_locked(struct kvfs_session *session, uint32_t id,
 	struct kv_mapped_segment *m = find_locked(session, id);
 
 	kv_session_assert_locked(session);
-	if (m == NULL || length > m->bytes || offset > m->bytes - length)
+	if (!m || length > m->bytes || offset > m->bytes - length)
 		return NULL;
 	m->refs++;
 	return m;

@@ -41,9 +41,7 @@ static const size_t reply_bytes[WIRE_TYPE_END] = {
 
 void kv_rpc_init(struct kv_rpc *rpc)
 {
-	size_t i;
-
-	for (i = 0; i < KV_ARRAY_LEN(rpc->pending); i++)
+	for (size_t i = 0; i < KV_ARRAY_LEN(rpc->pending); i++)
 		LIST_INIT(&rpc->pending[i]);
 	STAILQ_INIT(&rpc->out);
 }
@@ -55,7 +53,7 @@ static int queue_locked(struct kvfs_session *session,
 
 	kv_session_assert_locked(session);
 	parcel = malloc(sizeof(*parcel) + packet->bytes);
-	if (parcel == NULL)
+	if (!parcel)
 		return -ENOMEM;
 	parcel->packet = *packet;
 	if (packet->bytes > 0)
@@ -122,7 +120,7 @@ int kv_rpc_push_locked(struct kvfs_session *session)
 	int r;
 
 	kv_session_assert_locked(session);
-	while ((parcel = STAILQ_FIRST(&session->rpc.out)) != NULL) {
+	while ((parcel = STAILQ_FIRST(&session->rpc.out))) {
 		r = kv_link_send(session->link.fd, &parcel->packet,
 				 MSG_DONTWAIT);
 		if (r == -EAGAIN)
@@ -153,15 +151,14 @@ void kv_rpc_break_locked(struct kvfs_session *session)
 	struct kv_rpc *rpc = &session->rpc;
 	struct kv_parcel *parcel;
 	struct kv_call *call;
-	size_t i;
 
 	kv_session_assert_locked(session);
-	while ((parcel = STAILQ_FIRST(&rpc->out)) != NULL) {
+	while ((parcel = STAILQ_FIRST(&rpc->out))) {
 		STAILQ_REMOVE_HEAD(&rpc->out, next);
 		free(parcel);
 	}
-	for (i = 0; i < KV_ARRAY_LEN(rpc->pending); i++)
-		while ((call = LIST_FIRST(&rpc->pending[i])) != NULL) {
+	for (size_t i = 0; i < KV_ARRAY_LEN(rpc->pending); i++)
+		while ((call = LIST_FIRST(&rpc->pending[i]))) {
 			LIST_REMOVE(call, others);
 			call->done(call, -ENOTCONN, NULL);
 		}
@@ -178,7 +175,7 @@ static int take_reply_locked(struct kvfs_session *session,
 	    packet->bytes != header->count * reply_bytes[header->type])
 		return -EPROTO;
 	call = take_locked(session, header->tag);
-	if (call == NULL)
+	if (!call)
 		return -EPROTO;
 	if (header->status >= 0 && header->count != call->count) {
 		call->done(call, -EPROTO, NULL);

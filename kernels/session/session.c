@@ -75,7 +75,7 @@ static void in_child(void)
 	TAILQ_FOREACH(s, &sessions, siblings) {
 		kv_link_close(&s->link);
 		kv_link_close(&s->lookup);
-		if (s->user != NULL)
+		if (s->user)
 			s->user->forked(s);
 	}
 	TAILQ_INIT(&sessions);
@@ -112,7 +112,7 @@ static void forget_forks(struct kvfs_session *session)
 
 int kv_session_check(const struct kvfs_session *session)
 {
-	if (session == NULL)
+	if (!session)
 		return -EINVAL;
 	return session->fork_count == fork_count() ? 0 : -EBADF;
 }
@@ -144,8 +144,8 @@ int kv_session_wait_for(struct kvfs_session *session, pthread_cond_t *cond,
 
 	kv_session_assert_locked(session);
 	session->owner = 0;
-	r = until == NULL ? pthread_cond_wait(cond, &session->lock)
-			  : pthread_cond_timedwait(cond, &session->lock, until);
+	r = !until ? pthread_cond_wait(cond, &session->lock)
+		   : pthread_cond_timedwait(cond, &session->lock, until);
 	session->owner = pthread_self();
 	return -r;
 }
@@ -191,7 +191,7 @@ static struct kv_timer *earliest_locked(struct kvfs_session *session)
 
 	kv_session_assert_locked(session);
 	LIST_FOREACH(t, &session->timers, others)
-		if (first == NULL || t->at < first->at)
+		if (!first || t->at < first->at)
 			first = t;
 	return first;
 }
@@ -203,7 +203,7 @@ static uint64_t run_timers_locked(struct kvfs_session *session)
 	struct kv_timer *t;
 
 	kv_session_assert_locked(session);
-	while ((t = earliest_locked(session)) != NULL) {
+	while ((t = earliest_locked(session))) {
 		if (t->at > now)
 			return t->at;
 		kv_timer_stop_locked(session, t);
@@ -228,7 +228,7 @@ static void disconnect(struct kvfs_session *session)
 	session->broken = false;
 	kv_rpc_break_locked(session);
 	kv_mapped_segment_retire_all_locked(session);
-	if (session->user != NULL)
+	if (session->user)
 		session->user->broken_locked(session);
 	pthread_cond_broadcast(&session->changed);
 	kv_session_unlock(session);
@@ -347,7 +347,7 @@ static void init_locks(struct kvfs_session *session)
 
 static void session_free(struct kvfs_session *session)
 {
-	if (session == NULL)
+	if (!session)
 		return;
 	kv_link_close(&session->lookup);
 	kv_closep(&session->wake_fd);
@@ -371,7 +371,7 @@ static int session_new(const char *path, struct kvfs_session **ret_session)
 	_cleanup_(session_freep) struct kvfs_session *session = NULL;
 
 	session = calloc(1, sizeof(*session));
-	if (session == NULL)
+	if (!session)
 		return -ENOMEM;
 	init_locks(session);
 	session->link.fd = session->lookup.fd = session->event_fd = -1;
@@ -388,7 +388,7 @@ static int session_new(const char *path, struct kvfs_session **ret_session)
 		return -errno;
 	session->path = strdup(path);
 	session->received = malloc(WIRE_MAX);
-	if (session->path == NULL || session->received == NULL)
+	if (!session->path || !session->received)
 		return -ENOMEM;
 	*ret_session = kv_steal(session);
 	return 0;
@@ -400,7 +400,7 @@ int kvfs_open(const char *path, kvfs_session **ret_session)
 	uint64_t until = kv_time_after(FIRST_CONNECT_NS);
 	int r;
 
-	if (path == NULL || ret_session == NULL || path[0] == '\0' ||
+	if (!path || !ret_session || path[0] == '\0' ||
 	    strlen(path) >= KV_SOCKET_PATH_MAX)
 		return -EINVAL;
 	r = session_new(path, &session);
@@ -430,11 +430,11 @@ void kvfs_close(kvfs_session *session)
 		return;
 	kv_session_lock(session);
 	user = session->user;
-	if (user != NULL)
+	if (user)
 		user->closing_locked(session);
 	while (!TAILQ_EMPTY(&session->active))
 		kv_session_wait(session, UINT64_MAX);
-	if (user != NULL)
+	if (user)
 		user->idle(session);
 	copier = kv_steal(session->copier);
 	kv_session_unlock(session);
@@ -445,7 +445,7 @@ void kvfs_close(kvfs_session *session)
 	kv_session_unlock(session);
 	kv_session_wake(session);
 	pthread_join(session->reader, NULL);
-	if (user != NULL)
+	if (user)
 		user->closed(session);
 	forget_forks(session);
 	session_free(session);

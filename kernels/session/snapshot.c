@@ -24,11 +24,10 @@ int kv_snapshot_name_check(const char *name)
 {
 	size_t n;
 
-	if (name == NULL)
+	if (!name)
 		return -EINVAL;
 	n = strlen(name);
-	if (n == 0 || n > NAME_MAX_BYTES || name[0] == '.' ||
-	    strchr(name, '/') != NULL)
+	if (n == 0 || n > NAME_MAX_BYTES || name[0] == '.' || strchr(name, '/'))
 		return -EINVAL;
 	return 0;
 }
@@ -47,7 +46,7 @@ static long ask(kvfs_space *space, struct kv_question *question)
 
 static int check(kvfs_space *space, const char *name)
 {
-	int r = kv_session_check(space == NULL ? NULL : space->session);
+	int r = kv_session_check(space ? space->session : NULL);
 
 	return r < 0 ? r : kv_snapshot_name_check(name);
 }
@@ -56,11 +55,9 @@ static int check(kvfs_space *space, const char *name)
 
 static bool positions_ascend(const uint32_t *positions, size_t n)
 {
-	size_t i;
-
 	if (n == 0 || n > KVFS_SNAPSHOT_MAX)
 		return false;
-	for (i = 0; positions != NULL && i < n; i++)
+	for (size_t i = 0; positions && i < n; i++)
 		if (positions[i] > KVFS_POSITION_MAX ||
 		    (i > 0 && positions[i] <= positions[i - 1]))
 			return false;
@@ -76,15 +73,14 @@ static int pick(kvfs_space *space, uint64_t set, const kvfs_key *keys,
 		.items = items,
 		.bytes = n * sizeof(items[0]),
 	};
-	size_t i;
 	long r;
 
-	for (i = 0; i < n; i++) {
+	for (size_t i = 0; i < n; i++) {
 		memcpy(items[i].key, keys[first + i].bytes,
 		       keys[first + i].len);
 		items[i].len = keys[first + i].len;
-		items[i].position = positions != NULL ? positions[first + i]
-						      : (uint32_t)(first + i);
+		items[i].position = positions ? positions[first + i]
+					      : (uint32_t)(first + i);
 	}
 	r = ask(space, &question);
 	return (int)KV_MIN(r, 0);
@@ -113,7 +109,7 @@ static int name_set(kvfs_space *space, const char *name, uint64_t set, size_t n,
 
 	strcpy(message.name, name);
 	r = ask(space, &question);
-	if (ret_missing != NULL)
+	if (ret_missing)
 		*ret_missing = KV_MIN((size_t)reply.blocks, n);
 	/* The connection is another one than the picks went by. */
 	return r == -ESTALE ? -ENOTCONN : (int)KV_MIN(r, 0);
@@ -124,7 +120,7 @@ int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
 {
 	static _Atomic uint64_t sets;
 	uint64_t set;
-	size_t i, batch;
+	size_t batch;
 	int r = check(space, name);
 
 	if (r < 0)
@@ -132,7 +128,7 @@ int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
 	if (!kv_wire_keys_are_valid(keys, n) || !positions_ascend(positions, n))
 		return -EINVAL;
 	set = atomic_fetch_add(&sets, 1) + 1;
-	for (i = 0; i < n; i += batch) {
+	for (size_t i = 0; i < n; i += batch) {
 		batch = KV_MIN(n - i, (size_t)WIRE_BATCH);
 		r = pick(space, set, keys, positions, i, batch);
 		if (r < 0)
@@ -160,7 +156,7 @@ int kv_snapshot_chunk_read(kvfs_space *space, const char *name, uint32_t from,
 		.reply = &reply,
 		.room = sizeof(reply),
 	};
-	size_t i, n;
+	size_t n;
 	long r;
 
 	strcpy(message.name, name);
@@ -171,7 +167,7 @@ int kv_snapshot_chunk_read(kvfs_space *space, const char *name, uint32_t from,
 	if (n > WIRE_BATCH ||
 	    (size_t)r != sizeof(reply.head) + n * sizeof(reply.picks[0]))
 		return -EPROTO;
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		if (reply.picks[i].len != 16 && reply.picks[i].len != 32)
 			return -EPROTO;
 	part->id = reply.head.id;
@@ -184,12 +180,12 @@ int kv_snapshot_chunk_read(kvfs_space *space, const char *name, uint32_t from,
 static void hand_out(const struct wire_pick *pick, kvfs_key *ret_key,
 		     uint32_t *ret_position)
 {
-	if (ret_key != NULL) {
+	if (ret_key) {
 		memset(ret_key, 0, sizeof(*ret_key));
 		memcpy(ret_key->bytes, pick->key, pick->len);
 		ret_key->len = pick->len;
 	}
-	if (ret_position != NULL)
+	if (ret_position)
 		*ret_position = pick->position;
 }
 
@@ -198,7 +194,7 @@ long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
 {
 	struct kv_snapshot_chunk part = {.id = 0};
 	uint32_t from = 0;
-	size_t i, n = 0;
+	size_t n = 0;
 	int r = check(space, name);
 
 	if (r < 0)
@@ -215,11 +211,9 @@ long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
 		}
 		if (r < 0)
 			return r;
-		for (i = 0; i < part.n && n < max; i++, n++)
-			hand_out(&part.picks[i],
-				 ret_keys != NULL ? &ret_keys[n] : NULL,
-				 ret_positions != NULL ? &ret_positions[n]
-						       : NULL);
+		for (size_t i = 0; i < part.n && n < max; i++, n++)
+			hand_out(&part.picks[i], ret_keys ? &ret_keys[n] : NULL,
+				 ret_positions ? &ret_positions[n] : NULL);
 		if (part.n > 0)
 			from = part.picks[part.n - 1].position + 1;
 	} while (part.n == WIRE_BATCH && n < max);
@@ -239,7 +233,7 @@ static long list_some(kvfs_space *space, uint64_t *id, char *ret_text)
 	};
 	long n;
 
-	if (reply == NULL)
+	if (!reply)
 		return -ENOMEM;
 	n = ask(space, &question);
 	if (n < 0)
@@ -256,18 +250,18 @@ long kvfs_snapshot_list(kvfs_space *space, char **ret_names)
 {
 	_cleanup_(kv_freep) char *names = NULL;
 	uint64_t id = 0;
-	size_t bytes = 0, i;
+	size_t bytes = 0;
 	long n, count = 0;
-	int r = kv_session_check(space == NULL ? NULL : space->session);
+	int r = kv_session_check(space ? space->session : NULL);
 
 	if (r < 0)
 		return r;
-	if (ret_names == NULL)
+	if (!ret_names)
 		return -EINVAL;
 	do {
 		char *more = realloc(names, bytes + WIRE_MAX);
 
-		if (more == NULL)
+		if (!more)
 			return -ENOMEM;
 		names = more;
 		n = list_some(space, &id, names + bytes);
@@ -275,7 +269,7 @@ long kvfs_snapshot_list(kvfs_space *space, char **ret_names)
 			return n;
 		bytes += (size_t)n;
 	} while (n > 0);
-	for (i = 0; i < bytes; i++)
+	for (size_t i = 0; i < bytes; i++)
 		count += names[i] == '\0';
 	*ret_names = kv_steal(names);
 	return count;

@@ -36,9 +36,9 @@ static void space_free(struct kvfs_space *space)
 {
 	struct kv_layout_seen *seen, *older;
 
-	if (space == NULL)
+	if (!space)
 		return;
-	for (seen = space->layouts; seen != NULL; seen = older) {
+	for (seen = space->layouts; seen; seen = older) {
 		older = seen->older;
 		kv_layout_free(seen->layout);
 		free(seen);
@@ -69,7 +69,7 @@ void kv_lib_space_put_locked(struct kvfs_space *space)
 const struct kv_layout *kv_lib_space_layout_locked(struct kvfs_space *space)
 {
 	kv_session_assert_locked(space->session);
-	return space->layouts == NULL ? NULL : space->layouts->layout;
+	return space->layouts ? space->layouts->layout : NULL;
 }
 
 const struct kv_layout *kv_lib_space_layout(struct kvfs_space *space)
@@ -85,13 +85,11 @@ const struct kv_layout *kv_lib_space_layout(struct kvfs_space *space)
 bool kv_lib_layout_same_tensors(const struct kv_layout *a,
 				const struct kv_layout *b)
 {
-	uint32_t i;
-
 	if (a == b)
 		return true;
-	if (a == NULL || b == NULL || a->n_tensors != b->n_tensors)
+	if (!a || !b || a->n_tensors != b->n_tensors)
 		return false;
-	for (i = 0; i < a->n_tensors; i++) {
+	for (uint32_t i = 0; i < a->n_tensors; i++) {
 		const struct kv_tensor *x = &a->tensors[i];
 		const struct kv_tensor *y = &b->tensors[i];
 
@@ -112,12 +110,12 @@ static int keep_layout_locked(struct kvfs_space *space,
 	struct kv_layout_seen *seen;
 
 	kv_session_assert_locked(space->session);
-	if (known != NULL && strcmp(known->json, layout->json) == 0) {
+	if (known && strcmp(known->json, layout->json) == 0) {
 		kv_layout_free(layout);
 		return 0;
 	}
 	seen = malloc(sizeof(*seen));
-	if (seen == NULL) {
+	if (!seen) {
 		kv_layout_free(layout);
 		return -ENOMEM;
 	}
@@ -145,7 +143,7 @@ static long ask(struct kvfs_space *space, struct answer *answer)
 	};
 
 	items = malloc(question.bytes);
-	if (items == NULL)
+	if (!items)
 		return -ENOMEM;
 	memcpy(items, &head, sizeof(head));
 	memcpy(items + sizeof(head), space->name, name + 1);
@@ -166,7 +164,7 @@ static int read_layout(const struct answer *answer, size_t bytes,
 	len = bytes - sizeof(answer->head);
 	nul = memchr(answer->text, '\0', len);
 	*ret_layout = NULL;
-	if (nul == NULL)
+	if (!nul)
 		return len == 0 ? 0 : -EPROTO;
 	len -= (size_t)(nul + 1 - answer->text);
 	return len == 0 ? 0 : kv_layout_parse(nul + 1, len, ret_layout);
@@ -182,7 +180,7 @@ static int resolve(struct kvfs_space *space)
 	int r;
 
 	answer = malloc(sizeof(*answer));
-	if (answer == NULL)
+	if (!answer)
 		return -ENOMEM;
 	n = ask(space, answer);
 	if (n < 0)
@@ -191,7 +189,7 @@ static int resolve(struct kvfs_space *space)
 	if (r < 0)
 		return r;
 	kv_session_lock(session);
-	if (layout != NULL)
+	if (layout)
 		r = keep_layout_locked(space, kv_steal(layout));
 	if (r == 0) {
 		space->id = answer->head.id;
@@ -250,11 +248,11 @@ static int check_name(const char *name)
 {
 	size_t len;
 
-	if (name == NULL)
+	if (!name)
 		return -EINVAL;
 	len = strnlen(name, KV_SPACE_NAME_MAX + 1);
 	if (len == 0 || len > KV_SPACE_NAME_MAX || name[0] == '.' ||
-	    strchr(name, '/') != NULL)
+	    strchr(name, '/'))
 		return -EINVAL;
 	return 0;
 }
@@ -265,13 +263,13 @@ static int space_new(kvfs_session *session, const char *name,
 	_cleanup_(space_freep) struct kvfs_space *space = NULL;
 
 	space = calloc(1, sizeof(*space));
-	if (space == NULL)
+	if (!space)
 		return -ENOMEM;
 	space->session = session;
 	space->refs = 1;
 	space->name = strdup(name);
-	space->text = strdup(layout == NULL ? "" : layout);
-	if (space->name == NULL || space->text == NULL)
+	space->text = strdup(layout ? layout : "");
+	if (!space->name || !space->text)
 		return -ENOMEM;
 	*ret_space = kv_steal(space);
 	return 0;
@@ -305,9 +303,9 @@ int kvfs_space_open(kvfs_session *session, const char *name, const char *layout,
 	r = kv_session_check(session);
 	if (r < 0)
 		return r;
-	if (ret_space == NULL || check_name(name) < 0 ||
+	if (!ret_space || check_name(name) < 0 ||
 	    (flags & ~(KVFS_CREATE | 0777u)) != 0 ||
-	    (layout != NULL && strlen(layout) > KV_LAYOUT_TEXT_MAX))
+	    (layout && strlen(layout) > KV_LAYOUT_TEXT_MAX))
 		return -EINVAL;
 	r = space_new(session, name, layout, &space);
 	if (r < 0)
@@ -326,7 +324,7 @@ void kvfs_space_close(kvfs_space *space)
 {
 	struct kvfs_session *session;
 
-	if (space == NULL || kv_session_check(space->session) < 0)
+	if (!space || kv_session_check(space->session) < 0)
 		return;
 	session = space->session;
 	kv_session_lock(session);
@@ -338,18 +336,18 @@ const char *kvfs_space_layout(kvfs_space *space)
 {
 	const struct kv_layout *layout;
 
-	if (space == NULL || kv_session_check(space->session) < 0)
+	if (!space || kv_session_check(space->session) < 0)
 		return NULL;
 	layout = kv_lib_space_layout(space);
-	return layout == NULL ? NULL : layout->json;
+	return layout ? layout->json : NULL;
 }
 
 uint64_t kvfs_space_payload(kvfs_space *space)
 {
 	const struct kv_layout *layout;
 
-	if (space == NULL || kv_session_check(space->session) < 0)
+	if (!space || kv_session_check(space->session) < 0)
 		return 0;
 	layout = kv_lib_space_layout(space);
-	return layout == NULL ? 0 : layout->payload;
+	return layout ? layout->payload : 0;
 }

@@ -64,7 +64,7 @@ static struct kv_part *part_of(const struct batch *batch, size_t i)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 
-	return xfer->part == NULL ? NULL : &xfer->part[batch->block[i]];
+	return xfer->part ? &xfer->part[batch->block[i]] : NULL;
 }
 
 static void end_locked(struct batch *batch)
@@ -107,10 +107,9 @@ static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
 static void fail_parts_locked(struct batch *batch, int status)
 {
 	struct kv_part *part;
-	size_t i;
 
 	kv_session_assert_locked(batch->xfer->session);
-	for (i = 0; i < batch->n; i++) {
+	for (size_t i = 0; i < batch->n; i++) {
 		part = part_of(batch, i);
 		if (part->state != KV_PART_NONE)
 			kv_part_fail_locked(part, status);
@@ -121,14 +120,13 @@ static void fail_parts_locked(struct batch *batch, int status)
 static void fail_locked(struct batch *batch, enum kvfs_stage stage, int status)
 {
 	struct tally tally = {0};
-	size_t i;
 
 	kv_session_assert_locked(batch->xfer->session);
-	if (batch->xfer->part != NULL) {
+	if (batch->xfer->part) {
 		fail_parts_locked(batch, status);
 		return;
 	}
-	for (i = 0; i < batch->n; i++)
+	for (size_t i = 0; i < batch->n; i++)
 		count(batch->xfer, batch->block[i], status, &tally);
 	kv_xfer_fail_locked(batch->xfer, stage, batch->n);
 }
@@ -142,7 +140,7 @@ static void add_key(struct wire_key *key, const struct wire_save *block)
 
 static uint16_t reserve_flags(const struct kvfs_xfer *xfer)
 {
-	unsigned flags = xfer->part == NULL ? 0 : WIRE_PART;
+	unsigned flags = xfer->part ? WIRE_PART : 0;
 
 	if (xfer->flags & KVFS_MUST)
 		flags |= WIRE_MUST;
@@ -164,12 +162,11 @@ static int send_keys_locked(struct batch *batch, enum wire_type type)
 		.bytes = batch->n * sizeof(keys[0]),
 		.fd = -1,
 	};
-	size_t i;
 
 	kv_session_assert_locked(batch->xfer->session);
 	if (type == WIRE_RESERVE)
 		packet.header.flags = reserve_flags(xfer);
-	for (i = 0; i < batch->n; i++)
+	for (size_t i = 0; i < batch->n; i++)
 		add_key(&keys[i], &xfer->blocks[batch->block[i]]);
 	batch->call.count = (uint32_t)batch->n;
 	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
@@ -187,7 +184,7 @@ static void drop_locked(struct batch *batch)
 {
 	kv_session_assert_locked(batch->xfer->session);
 	batch->call.done = dropped;
-	if (batch->n == 0 || batch->xfer->part != NULL ||
+	if (batch->n == 0 || batch->xfer->part ||
 	    send_keys_locked(batch, WIRE_DROP) < 0)
 		end_locked(batch);
 }
@@ -197,7 +194,7 @@ static void drop_locked(struct batch *batch)
 /* The hold has something to keep from the first block on that sealed. */
 static void seal_holds(struct batch *batch)
 {
-	if (batch->hold != NULL)
+	if (batch->hold)
 		batch->hold->tag = batch->call.tag;
 }
 
@@ -206,9 +203,8 @@ static void seal_holds(struct batch *batch)
 static int verdict(const struct wire_status *statuses, size_t n)
 {
 	int all = WIRE_TAKEN;
-	size_t i;
 
-	for (i = 0; i < n; i++) {
+	for (size_t i = 0; i < n; i++) {
 		if (statuses[i].status < 0 || statuses[i].status > WIRE_TAKEN)
 			return statuses[i].status;
 		if (statuses[i].status == 0)
@@ -221,7 +217,7 @@ static void parts_saved(struct kv_call *call, int status, const void *items)
 {
 	struct batch *batch = (struct batch *)call;
 	const struct wire_status *statuses = items;
-	size_t i, n = batch->xfer->n_ranges;
+	size_t n = batch->xfer->n_ranges;
 	struct kv_part *part;
 	int r;
 
@@ -230,7 +226,7 @@ static void parts_saved(struct kv_call *call, int status, const void *items)
 		end_locked(batch);
 		return;
 	}
-	for (i = 0; i < batch->n; i++) {
+	for (size_t i = 0; i < batch->n; i++) {
 		part = part_of(batch, i);
 		r = verdict(statuses + i * n, n);
 		if (r == 0)
@@ -250,14 +246,13 @@ static void saved(struct kv_call *call, int status, const void *items)
 	struct batch *batch = (struct batch *)call;
 	const struct wire_status *statuses = items;
 	struct tally tally = {0};
-	size_t i;
 
 	if (status < 0) {
 		fail_locked(batch, KVFS_SEALED, status);
 		drop_locked(batch);
 		return;
 	}
-	for (i = 0; i < batch->n; i++) {
+	for (size_t i = 0; i < batch->n; i++) {
 		count(batch->xfer, batch->block[i], statuses[i].status, &tally);
 		if (statuses[i].status != 0)
 			continue;
@@ -275,9 +270,8 @@ static void add_parts(const struct batch *batch, size_t i,
 {
 	const struct kvfs_xfer *xfer = batch->xfer;
 	uint64_t at = batch->extent->offset + i * batch->stride;
-	size_t r;
 
-	for (r = 0; r < xfer->n_ranges; r++) {
+	for (size_t r = 0; r < xfer->n_ranges; r++) {
 		items[r] = (struct wire_part){
 			.block = xfer->blocks[batch->block[i]],
 			.at = xfer->ranges[r].from,
@@ -291,7 +285,7 @@ static void add_parts(const struct batch *batch, size_t i,
 static int send_parts_locked(struct batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
-	size_t i, n = batch->n * xfer->n_ranges;
+	size_t n = batch->n * xfer->n_ranges;
 	struct wire_part items[WIRE_BATCH];
 	struct kv_packet packet = {
 		.header = {.type = WIRE_SAVE_PART,
@@ -303,7 +297,7 @@ static int send_parts_locked(struct batch *batch)
 	};
 
 	kv_session_assert_locked(batch->xfer->session);
-	for (i = 0; i < batch->n; i++)
+	for (size_t i = 0; i < batch->n; i++)
 		add_parts(batch, i, items + i * xfer->n_ranges);
 	batch->call.count = (uint32_t)n;
 	batch->call.done = parts_saved;
@@ -322,10 +316,9 @@ static int send_whole_locked(struct batch *batch)
 		.bytes = batch->n * sizeof(blocks[0]),
 		.fd = -1,
 	};
-	size_t i;
 
 	kv_session_assert_locked(batch->xfer->session);
-	for (i = 0; i < batch->n; i++) {
+	for (size_t i = 0; i < batch->n; i++) {
 		blocks[i] = xfer->blocks[batch->block[i]];
 		blocks[i].offset = batch->extent->offset + i * batch->stride;
 	}
@@ -342,8 +335,7 @@ static int send_locked(struct batch *batch)
 	kv_session_assert_locked(batch->xfer->session);
 	if (!kv_session_is_live(xfer->session, xfer->generation))
 		return -ENOTCONN;
-	return xfer->part != NULL ? send_parts_locked(batch)
-				  : send_whole_locked(batch);
+	return xfer->part ? send_parts_locked(batch) : send_whole_locked(batch);
 }
 
 /* ---- copying ---- */
@@ -351,11 +343,10 @@ static int send_locked(struct batch *batch)
 uint64_t kv_save_stride(const struct kvfs_xfer *xfer)
 {
 	uint64_t bytes = 0;
-	size_t i;
 
-	if (xfer->part == NULL)
+	if (!xfer->part)
 		return kv_round_up(xfer->pool->layout->payload, KV_SAVE_ALIGN);
-	for (i = 0; i < xfer->n_ranges; i++)
+	for (size_t i = 0; i < xfer->n_ranges; i++)
 		bytes += kv_round_up(range_bytes(&xfer->ranges[i]),
 				     KV_SAVE_ALIGN);
 	return bytes;
@@ -364,10 +355,10 @@ uint64_t kv_save_stride(const struct kvfs_xfer *xfer)
 /* Those whose block has ended meanwhile go no further. */
 static void keep_wanted_locked(struct batch *batch)
 {
-	size_t i, kept = 0;
+	size_t kept = 0;
 
 	kv_session_assert_locked(batch->xfer->session);
-	for (i = 0; i < batch->n; i++)
+	for (size_t i = 0; i < batch->n; i++)
 		if (kv_part_copied_locked(part_of(batch, i)))
 			batch->block[kept++] = batch->block[i];
 	batch->n = kept;
@@ -412,17 +403,16 @@ static int copy_range(struct batch *batch, const struct kv_range *range,
 	const struct kv_batch on_device = {
 		.strides = &pool->strides,
 		.ranges = range,
-		.n_ranges = range == NULL ? 0 : 1,
+		.n_ranges = range ? 1 : 0,
 		.copies = copies,
 		.n = batch->n,
 		.event_wait = xfer->event_wait,
 		.priority = xfer->priority,
 	};
-	size_t i;
 
-	if (range != NULL)
+	if (range)
 		at -= range->from;
-	for (i = 0; i < batch->n; i++) {
+	for (size_t i = 0; i < batch->n; i++) {
 		copies[i].tensors = (uint8_t *)(at + i * batch->stride);
 		copies[i].pages =
 			xfer->pages +
@@ -436,12 +426,11 @@ static int copy_pages(struct batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	uint64_t skip = 0;
-	size_t i;
 	int r = 0;
 
-	if (xfer->part == NULL)
+	if (!xfer->part)
 		return copy_range(batch, NULL, 0);
-	for (i = 0; i < xfer->n_ranges && r == 0; i++) {
+	for (size_t i = 0; i < xfer->n_ranges && r == 0; i++) {
 		r = copy_range(batch, &xfer->ranges[i], skip);
 		skip += kv_round_up(range_bytes(&xfer->ranges[i]),
 				    KV_SAVE_ALIGN);
@@ -454,7 +443,7 @@ static void copy(struct kv_job *job)
 	struct batch *batch =
 		(struct batch *)((char *)job - offsetof(struct batch, job));
 	struct kvfs_session *session = batch->xfer->session;
-	bool parts = batch->xfer->part != NULL;
+	bool parts = batch->xfer->part;
 	int r = copy_pages(batch);
 
 	kv_session_lock(session);
@@ -493,10 +482,10 @@ static void sort_out_parts_locked(struct batch *batch,
 				  const struct wire_status *statuses)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
-	size_t i, kept = 0;
+	size_t kept = 0;
 
 	kv_session_assert_locked(batch->xfer->session);
-	for (i = 0; i < batch->n; i++) {
+	for (size_t i = 0; i < batch->n; i++) {
 		struct kv_part *part = part_of(batch, i);
 		int status = answer(xfer, statuses[i].status);
 
@@ -514,10 +503,10 @@ static void sort_out_locked(struct batch *batch,
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct tally tally = {0};
-	size_t i, kept = 0;
+	size_t kept = 0;
 
 	kv_session_assert_locked(batch->xfer->session);
-	for (i = 0; i < batch->n; i++) {
+	for (size_t i = 0; i < batch->n; i++) {
 		int status = answer(xfer, statuses[i].status);
 
 		if (status == 0)
@@ -544,13 +533,13 @@ static void reserved(struct kv_call *call, int status, const void *items)
 		end_locked(batch);
 		return;
 	}
-	if (xfer->part != NULL)
+	if (xfer->part)
 		sort_out_parts_locked(batch, items);
 	else
 		sort_out_locked(batch, items);
 	if (batch->n > 0)
 		xfer->pause = 0;
-	if (stopped != 0 && xfer->part == NULL) {
+	if (stopped != 0 && !xfer->part) {
 		fail_locked(batch, KVFS_COPIED, stopped);
 		drop_locked(batch);
 	} else if (batch->n == 0) {
@@ -564,12 +553,10 @@ static void reserved(struct kv_call *call, int status, const void *items)
 static int begin_locked(struct batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
-	size_t i;
 
 	kv_session_assert_locked(batch->xfer->session);
-	for (i = 0; i < batch->n; i++)
-		if (xfer->part == NULL ||
-		    !kv_part_is_reserved(part_of(batch, i)))
+	for (size_t i = 0; i < batch->n; i++)
+		if (!xfer->part || !kv_part_is_reserved(part_of(batch, i)))
 			return send_keys_locked(batch, WIRE_RESERVE);
 	kv_copier_submit(xfer->session->copier, &batch->job);
 	return 0;
@@ -582,7 +569,7 @@ static int batch_new(struct kvfs_xfer *xfer, struct kv_stage *stage, size_t n,
 	int r = 0;
 
 	batch = calloc(1, sizeof(*batch) + n * sizeof(batch->block[0]));
-	if (batch == NULL)
+	if (!batch)
 		return -ENOMEM;
 	batch->call.done = reserved;
 	batch->job.run = copy;
@@ -605,7 +592,7 @@ static int batch_new(struct kvfs_xfer *xfer, struct kv_stage *stage, size_t n,
 static void undo_locked(struct batch *batch)
 {
 	kv_session_assert_locked(batch->xfer->session);
-	if (batch->extent != NULL)
+	if (batch->extent)
 		kv_stage_put(batch->stage, batch->extent);
 	kv_hold_put_locked(batch->hold);
 	free(batch);
@@ -615,7 +602,6 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 			 size_t n)
 {
 	struct batch *batch;
-	size_t i;
 	int r;
 
 	kv_session_assert_locked(xfer->session);
@@ -629,7 +615,7 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 	}
 	kv_xfer_get_locked(xfer);
 	kv_save_take_locked(xfer, batch->block, n);
-	for (i = 0; i < n && xfer->part != NULL; i++)
+	for (size_t i = 0; i < n && xfer->part; i++)
 		xfer->part[batch->block[i]].state = KV_PART_BATCH;
 	r = begin_locked(batch);
 	if (r < 0) {

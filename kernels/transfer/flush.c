@@ -37,13 +37,12 @@ static void part_over_locked(struct flush_part *part, int status,
 			     const struct wire_status *statuses)
 {
 	struct kvfs_xfer *xfer = part->xfer;
-	size_t i, bad = 0;
+	size_t bad = 0;
 	int s;
 
 	kv_session_assert_locked(part->xfer->session);
-	for (i = 0; i < part->n; i++) {
-		s = status < 0 || statuses == NULL ? status
-						   : statuses[i].status;
+	for (size_t i = 0; i < part->n; i++) {
+		s = status < 0 || !statuses ? status : statuses[i].status;
 		bad += s < 0;
 		if (s < 0)
 			atomic_store(&xfer->status[part->block[i]], s);
@@ -72,7 +71,6 @@ static int send_part_locked(struct flush_part *part)
 		.items = keys,
 		.fd = -1,
 	};
-	size_t i;
 
 	kv_session_assert_locked(part->xfer->session);
 	if (!kv_session_is_live(xfer->session, xfer->generation))
@@ -82,7 +80,7 @@ static int send_part_locked(struct flush_part *part)
 		packet.bytes = part->n * sizeof(keys[0]);
 		memset(keys, 0, packet.bytes);
 	}
-	for (i = 0; i < packet.header.count; i++) {
+	for (size_t i = 0; i < packet.header.count; i++) {
 		const struct wire_save *block = &xfer->blocks[part->block[i]];
 
 		memcpy(keys[i].key, block->key, block->len);
@@ -105,10 +103,10 @@ static void fill_part(struct flush_part *part, size_t *at)
 
 static void fail_from_locked(struct kvfs_xfer *xfer, size_t at, int status)
 {
-	size_t i, n = 0;
+	size_t n = 0;
 
 	kv_session_assert_locked(xfer->session);
-	for (i = at; i < xfer->n; i++)
+	for (size_t i = at; i < xfer->n; i++)
 		if (is_barrier(xfer) || atomic_load(&xfer->status[i]) >= 0) {
 			atomic_store(&xfer->status[i], status);
 			n++;
@@ -130,7 +128,7 @@ static void begin_locked(struct kvfs_xfer *xfer)
 	xfer->flush_sent = true;
 	while (at < xfer->n) {
 		part = calloc(1, sizeof(*part));
-		if (part == NULL) {
+		if (!part) {
 			fail_from_locked(xfer, at, -ENOMEM);
 			return;
 		}
@@ -179,7 +177,7 @@ static void look_at_barriers_locked(struct kvfs_session *session)
 	int stopped;
 
 	kv_session_assert_locked(session);
-	for (x = TAILQ_FIRST(&session->active); x != NULL; x = next) {
+	for (x = TAILQ_FIRST(&session->active); x; x = next) {
 		next = TAILQ_NEXT(x, others);
 		if (!is_barrier(x) || x->left[KVFS_SEALED] == 0)
 			continue;
@@ -219,11 +217,11 @@ static const struct kv_xfer_ops barrier_ops = {
 int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer)
 {
 	struct kvfs_xfer *xfer;
-	int r = kv_session_check(space == NULL ? NULL : space->session);
+	int r = kv_session_check(space ? space->session : NULL);
 
 	if (r < 0)
 		return r;
-	if (ret_xfer == NULL || (stage != KVFS_SEALED && stage != KVFS_DURABLE))
+	if (!ret_xfer || (stage != KVFS_SEALED && stage != KVFS_DURABLE))
 		return -EINVAL;
 	r = kv_xfer_new(space->session, &barrier_ops, 1, &xfer);
 	if (r < 0)

@@ -52,17 +52,16 @@ struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i)
 static void lease_free_locked(struct kvfs_lease *lease)
 {
 	struct kvfs_session *session = lease->session;
-	size_t i;
 
 	kv_session_assert_locked(session);
 	kv_timer_stop_locked(session, &lease->timer);
-	for (i = 0; i < lease->n; i++)
-		if (lease->items[i].mapping != NULL)
+	for (size_t i = 0; i < lease->n; i++)
+		if (lease->items[i].mapping)
 			kv_mapped_segment_put_locked(session,
 						     lease->items[i].mapping);
 	/* From the tail: what is given back last leaves the cache last, and a
 	 * chain is of use from its head. */
-	for (i = lease->n_parts; i-- > 0;) {
+	for (size_t i = lease->n_parts; i-- > 0;) {
 		if (lease->parts[i].state == PART_HELD &&
 		    kv_session_is_live(session, lease->generation))
 			kv_rpc_post_tag_locked(session, WIRE_RELEASE,
@@ -104,7 +103,7 @@ static void settle_locked(struct kvfs_lease *lease)
 	atomic_store_explicit(&lease->settled, true, memory_order_release);
 	kv_session_completed_locked(lease->session);
 	lease->refs++; /* the loads may end right here */
-	while ((xfer = TAILQ_FIRST(&lease->waiting)) != NULL)
+	while ((xfer = TAILQ_FIRST(&lease->waiting)))
 		kv_load_begin_locked(xfer);
 	unref_locked(lease);
 }
@@ -119,9 +118,7 @@ static void part_settled_locked(struct kvfs_lease *lease)
 
 static void fail_part(struct kv_lease_chunk *part, int status)
 {
-	size_t i;
-
-	for (i = 0; i < part->n; i++)
+	for (size_t i = 0; i < part->n; i++)
 		part->lease->items[part->first + i].status = status;
 }
 
@@ -135,7 +132,7 @@ static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
 		return -EBADMSG;
 	held->mapping = kv_mapped_segment_get_locked(
 		lease->session, place->segment, place->offset, place->length);
-	if (held->mapping == NULL)
+	if (!held->mapping)
 		return -EIO;
 	held->file = held->mapping->base + place->offset;
 	held->length = place->length;
@@ -150,7 +147,6 @@ static void part_done(struct kv_call *call, int status, const void *items)
 	struct kvfs_lease *lease = part->lease;
 	const struct wire_place *places = items;
 	enum part_state was = part->state;
-	size_t i;
 
 	part->state = PART_OVER;
 	if (was == PART_ABANDONED) {
@@ -164,7 +160,7 @@ static void part_done(struct kv_call *call, int status, const void *items)
 		fail_part(part, status);
 	} else {
 		part->state = PART_HELD;
-		for (i = 0; i < part->n; i++) {
+		for (size_t i = 0; i < part->n; i++) {
 			struct kv_held *held = &lease->items[part->first + i];
 
 			held->status = place_locked(lease, held, &places[i]);
@@ -180,11 +176,10 @@ static void give_up_locked(struct kv_timer *timer)
 	struct kvfs_lease *lease =
 		(struct kvfs_lease *)((char *)timer -
 				      offsetof(struct kvfs_lease, timer));
-	size_t i;
 
 	kv_session_assert_locked(lease->session);
 	lease->refs++;
-	for (i = 0; i < lease->n_parts; i++) {
+	for (size_t i = 0; i < lease->n_parts; i++) {
 		struct kv_lease_chunk *part = &lease->parts[i];
 
 		if (part->state != PART_ASKED)
@@ -201,16 +196,16 @@ static void give_up_locked(struct kv_timer *timer)
 
 static void freep(struct kvfs_lease **lease)
 {
-	if (*lease != NULL)
+	if (*lease)
 		free((*lease)->parts);
 	free(*lease);
 }
 
 static size_t count_parts(const kvfs_query *queries, size_t n_queries)
 {
-	size_t i, parts = 0;
+	size_t parts = 0;
 
-	for (i = 0; i < n_queries; i++)
+	for (size_t i = 0; i < n_queries; i++)
 		parts += (queries[i].n + WIRE_BATCH - 1) / WIRE_BATCH;
 	return parts;
 }
@@ -219,13 +214,12 @@ static int lease_new(kvfs_session *session, size_t n, size_t n_parts,
 		     struct kvfs_lease **ret_lease)
 {
 	_cleanup_(freep) struct kvfs_lease *lease = NULL;
-	size_t i;
 
 	lease = calloc(1, sizeof(*lease) + n * sizeof(lease->items[0]));
-	if (lease == NULL)
+	if (!lease)
 		return -ENOMEM;
 	lease->parts = calloc(n_parts + 1, sizeof(*lease->parts));
-	if (lease->parts == NULL)
+	if (!lease->parts)
 		return -ENOMEM;
 	lease->session = session;
 	lease->n = n;
@@ -233,7 +227,7 @@ static int lease_new(kvfs_session *session, size_t n, size_t n_parts,
 	lease->refs = 1;
 	lease->unsettled = 1; /* until all parts have been asked */
 	TAILQ_INIT(&lease->waiting);
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		lease->items[i].status = -EINPROGRESS;
 	*ret_lease = kv_steal(lease);
 	return 0;
@@ -296,10 +290,10 @@ static void ask_query(struct kvfs_lease *lease, const struct asking *asking,
 		      size_t *part_at, size_t *item_at)
 {
 	const kvfs_query *query = asking->query;
-	size_t i, j, n;
+	size_t n;
 
 	kv_session_lock(lease->session);
-	for (i = 0; i < query->n; i += n) {
+	for (size_t i = 0; i < query->n; i += n) {
 		struct kv_lease_chunk *part = &lease->parts[*part_at];
 
 		n = KV_MIN(query->n - i, (size_t)WIRE_BATCH);
@@ -308,7 +302,7 @@ static void ask_query(struct kvfs_lease *lease, const struct asking *asking,
 		part->first = *item_at;
 		part->n = n;
 		kv_lib_space_get_locked(query->space);
-		for (j = 0; j < n; j++)
+		for (size_t j = 0; j < n; j++)
 			lease->items[*item_at + j].part = (uint32_t)*part_at;
 		ask_part_locked(part, asking, query->keys + i);
 		*item_at += n;
@@ -322,7 +316,7 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
 {
 	_cleanup_(freep) struct kvfs_lease *lease = NULL;
 	struct asking asking = {.flags = flags, .deadline = deadline};
-	size_t i, part = 0, item = 0;
+	size_t part = 0, item = 0;
 	kvfs_session *session;
 	long n;
 	int r;
@@ -330,13 +324,13 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
 	n = kv_queries_check(queries, n_queries, &session);
 	if (n < 0)
 		return (int)n;
-	if (session == NULL || ret_lease == NULL || flags > KVFS_READ_AHEAD)
+	if (!session || !ret_lease || flags > KVFS_READ_AHEAD)
 		return -EINVAL;
 	r = lease_new(session, (size_t)n, count_parts(queries, n_queries),
 		      &lease);
 	if (r < 0)
 		return r;
-	for (i = 0; i < n_queries; i++) {
+	for (size_t i = 0; i < n_queries; i++) {
 		asking.query = &queries[i];
 		asking.status = kv_lib_space_miss(kv_lib_space_id(
 			queries[i].space, &asking.space, &asking.generation));
@@ -364,7 +358,7 @@ static bool is_settled(struct kvfs_lease *lease)
 
 static int check_lease(const struct kvfs_lease *lease)
 {
-	return kv_session_check(lease == NULL ? NULL : lease->session);
+	return kv_session_check(lease ? lease->session : NULL);
 }
 
 int kvfs_lease_poll(kvfs_lease *lease)
@@ -434,9 +428,9 @@ const void *kvfs_lease_data(kvfs_lease *lease, size_t i, uint64_t *ret_bytes)
 {
 	const struct kv_held *held = find_held(lease, i);
 
-	if (held == NULL)
+	if (!held)
 		return NULL;
-	if (ret_bytes != NULL)
+	if (ret_bytes)
 		*ret_bytes = held->length - held->payload;
 	return held->file + held->payload;
 }
@@ -445,19 +439,17 @@ const void *kvfs_lease_file(kvfs_lease *lease, size_t i, uint64_t *ret_bytes)
 {
 	const struct kv_held *held = find_held(lease, i);
 
-	if (held == NULL)
+	if (!held)
 		return NULL;
-	if (ret_bytes != NULL)
+	if (ret_bytes)
 		*ret_bytes = held->length;
 	return held->file;
 }
 
 static void cancel_locked(struct kvfs_lease *lease)
 {
-	size_t i;
-
 	kv_session_assert_locked(lease->session);
-	for (i = 0; i < lease->n_parts; i++)
+	for (size_t i = 0; i < lease->n_parts; i++)
 		if (lease->parts[i].state == PART_ASKED)
 			kv_rpc_post_tag_locked(lease->session, WIRE_CANCEL,
 					       lease->parts[i].tag);

@@ -114,10 +114,10 @@ static void end_block(struct load_job *job, size_t i, int status)
 static size_t gather(struct load_job *job, size_t first, size_t n)
 {
 	struct kvfs_xfer *xfer = job->xfer;
-	size_t i, k = 0;
+	size_t k = 0;
 	int r;
 
-	for (i = first; i < first + n; i++) {
+	for (size_t i = first; i < first + n; i++) {
 		const struct kv_held *held =
 			&xfer->lease->items[xfer->first + i];
 
@@ -164,7 +164,7 @@ static void copy_unit(struct load_job *job, size_t unit)
 		.event_wait = xfer->event_wait,
 		.priority = xfer->priority,
 	};
-	size_t first = unit % load->units_a_step * load->unit, i;
+	size_t first = unit % load->units_a_step * load->unit;
 	int r = 0;
 
 	if (xfer->steps > 1) {
@@ -175,7 +175,7 @@ static void copy_unit(struct load_job *job, size_t unit)
 	batch.n = gather(job, first, KV_MIN(xfer->n - first, load->unit));
 	if (batch.n > 0)
 		r = pool->device->load(pool->on_device, &batch);
-	for (i = 0; i < batch.n; i++)
+	for (size_t i = 0; i < batch.n; i++)
 		end_block(job, job->blocks[i], r);
 }
 
@@ -183,10 +183,9 @@ static void copy_unit(struct load_job *job, size_t unit)
 static void count_all(struct load_job *job)
 {
 	struct kvfs_xfer *xfer = job->xfer;
-	size_t i;
 	int running;
 
-	for (i = 0; i < xfer->n; i++) {
+	for (size_t i = 0; i < xfer->n; i++) {
 		running = -EINPROGRESS;
 		if (atomic_compare_exchange_strong(&xfer->status[i], &running,
 						   0))
@@ -251,14 +250,13 @@ void kv_load_begin_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_copier *copier = xfer->session->copier;
 	struct kv_load *load = xfer->load;
-	size_t i;
 
 	kv_session_assert_locked(xfer->session);
 	unqueue_locked(xfer);
 	if (kv_stream_sync_waits_locked(xfer))
 		return;
 	load->jobs_left = load->n_jobs;
-	for (i = 0; i < load->n_jobs; i++) {
+	for (size_t i = 0; i < load->n_jobs; i++) {
 		kv_xfer_get_locked(xfer);
 		kv_copier_submit(copier, &load->jobs[i].job);
 	}
@@ -266,13 +264,11 @@ void kv_load_begin_locked(struct kvfs_xfer *xfer)
 
 static void stopped_locked(struct kvfs_xfer *xfer)
 {
-	size_t i;
-
 	kv_session_assert_locked(xfer->session);
 	if (!kv_stream_sync_stop_locked(xfer) && !xfer->queued)
 		return;
 	unqueue_locked(xfer);
-	for (i = 0; i < xfer->n; i++)
+	for (size_t i = 0; i < xfer->n; i++)
 		atomic_store(&xfer->status[i], atomic_load(&xfer->stopped));
 	kv_xfer_fail_locked(xfer, KVFS_COPIED, xfer->n);
 }
@@ -280,18 +276,17 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 static void copied_locked(struct kvfs_xfer *xfer)
 {
 	kv_session_assert_locked(xfer->session);
-	if (xfer->lease != NULL)
+	if (xfer->lease)
 		kv_lease_put_locked(kv_steal(xfer->lease));
 }
 
 static void drop(struct kvfs_xfer *xfer)
 {
 	struct kv_load *load = xfer->load;
-	size_t i;
 
-	if (load == NULL)
+	if (!load)
 		return;
-	for (i = 0; i < load->n_jobs; i++) {
+	for (size_t i = 0; i < load->n_jobs; i++) {
 		free(load->jobs[i].ranges);
 		free(load->jobs[i].copies);
 		free(load->jobs[i].blocks);
@@ -320,8 +315,7 @@ static int job_init(struct load_job *job, struct kvfs_xfer *xfer,
 	if (xfer->steps > 1)
 		job->ranges =
 			calloc(pool->layout->n_tensors, sizeof(*job->ranges));
-	return job->copies == NULL || job->blocks == NULL ||
-			       (xfer->steps > 1 && job->ranges == NULL)
+	return !job->copies || !job->blocks || (xfer->steps > 1 && !job->ranges)
 		       ? -ENOMEM
 		       : 0;
 }
@@ -342,25 +336,25 @@ static size_t unit_blocks(const struct kvfs_xfer *xfer,
 /* What the copying takes, so that it cannot fail for want of memory. */
 static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
 {
-	size_t threads = kv_copier_threads(xfer->session->copier), i;
+	size_t threads = kv_copier_threads(xfer->session->copier);
 	struct kv_load *load = calloc(1, sizeof(*load));
 	int r = 0;
 
 	xfer->load = load;
-	if (load == NULL)
+	if (!load)
 		return -ENOMEM;
 	load->steps = KV_MAX(xfer->steps, (size_t)1);
 	load->unit = unit_blocks(xfer, pool, threads);
 	load->units_a_step = (xfer->n + load->unit - 1) / load->unit;
 	load->left = calloc(load->steps, sizeof(*load->left));
 	load->jobs = calloc(threads, sizeof(*load->jobs));
-	if (load->left == NULL || load->jobs == NULL)
+	if (!load->left || !load->jobs)
 		return -ENOMEM;
-	for (i = 0; i < load->steps; i++)
+	for (size_t i = 0; i < load->steps; i++)
 		atomic_init(&load->left[i], load->units_a_step);
 	atomic_init(&load->units_left, load->steps * load->units_a_step);
 	load->n_jobs = KV_MIN(threads, load->steps * load->units_a_step);
-	for (i = 0; i < load->n_jobs && r == 0; i++)
+	for (size_t i = 0; i < load->n_jobs && r == 0; i++)
 		r = job_init(&load->jobs[i], xfer, pool);
 	return r;
 }
@@ -368,14 +362,13 @@ static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
 static int check_load(const kvfs_pool *pool, const kvfs_lease *lease, size_t n,
 		      const kvfs_opts *opts)
 {
-	int r = kv_session_check(pool == NULL ? NULL : pool->session);
+	int r = kv_session_check(pool ? pool->session : NULL);
 
 	if (r < 0)
 		return r;
-	if (lease == NULL || lease->session != pool->session ||
-	    pool->paged != NULL)
+	if (!lease || lease->session != pool->session || pool->paged)
 		return -EINVAL;
-	if (n > lease->n || (opts != NULL && opts->first > lease->n - n))
+	if (n > lease->n || (opts && opts->first > lease->n - n))
 		return -EINVAL;
 	return 0;
 }
@@ -395,15 +388,15 @@ static int load_new(kvfs_pool *pool, size_t n, const int64_t *pages,
 	if (__builtin_mul_overflow(n, pool->strides.pages_per_block,
 				   &n_pages) ||
 	    __builtin_mul_overflow(n_pages, sizeof(*pages), &bytes) ||
-	    (pages == NULL && n > 0))
+	    (!pages && n > 0))
 		return -EINVAL;
 	r = kv_xfer_new(pool->session, &load_ops, n, &xfer);
 	if (r < 0)
 		return r;
-	xfer->first = opts == NULL ? 0 : opts->first;
+	xfer->first = opts ? opts->first : 0;
 	xfer->n_pages = n_pages;
 	xfer->pages = malloc(bytes + 1);
-	if (xfer->pages == NULL)
+	if (!xfer->pages)
 		return -ENOMEM;
 	if (bytes > 0)
 		memcpy(xfer->pages, pages, bytes);
@@ -444,7 +437,7 @@ int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 	r = check_load(pool, lease, n, opts);
 	if (r < 0)
 		return r;
-	if (ret_xfer == NULL)
+	if (!ret_xfer)
 		return -EINVAL;
 	r = load_new(pool, n, pages, opts, &xfer);
 	if (r < 0)

@@ -21,9 +21,8 @@
 static uint32_t common_dimension(const struct kv_layout *layout)
 {
 	uint64_t common = 0;
-	uint32_t i;
 
-	for (i = 0; i < layout->n_tensors; i++) {
+	for (uint32_t i = 0; i < layout->n_tensors; i++) {
 		const struct kv_tensor *tensor = &layout->tensors[i];
 
 		if (tensor->ndim == 0 || tensor->shape[0] > UINT32_MAX ||
@@ -55,18 +54,19 @@ static size_t add(struct kv_range *ranges, size_t n, uint64_t from, uint64_t to)
 size_t kv_layout_ranges(const struct kv_layout *layout, uint32_t first,
 			uint32_t n, struct kv_range *ret_ranges)
 {
-	uint32_t common = common_dimension(layout), i;
+	uint32_t common = common_dimension(layout);
 	const struct kv_tensor *tensor;
 	size_t ranges = 0;
 	uint64_t layer;
 
-	for (i = 0; common != 0 && n > 0 && i < layout->n_tensors; i++) {
+	for (uint32_t i = 0; common != 0 && n > 0 && i < layout->n_tensors;
+	     i++) {
 		tensor = &layout->tensors[i];
 		layer = tensor->bytes / common;
 		ranges = add(ret_ranges, ranges, tensor->offset + first * layer,
 			     tensor->offset + (first + n) * layer);
 	}
-	for (i = first; common == 0 && i < first + n; i++) {
+	for (uint32_t i = first; common == 0 && i < first + n; i++) {
 		tensor = &layout->tensors[i];
 		ranges = add(ret_ranges, ranges, tensor->offset,
 			     tensor->offset + tensor->bytes);
@@ -90,7 +90,7 @@ static int take_layers(struct kvfs_xfer *xfer, const struct kv_layout *layout,
 	if (opts->layers == all)
 		return 0;
 	xfer->ranges = malloc(layout->n_tensors * sizeof(*xfer->ranges));
-	if (xfer->ranges == NULL)
+	if (!xfer->ranges)
 		return -ENOMEM;
 	xfer->n_ranges = kv_layout_ranges(layout, xfer->first_layer,
 					  xfer->layers, xfer->ranges);
@@ -115,7 +115,7 @@ int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 
 	xfer->device = pool->device;
 	xfer->layers = kv_layout_layers(pool->layout);
-	if (opts != NULL) {
+	if (opts) {
 		if ((opts->flags & ~flags) != 0)
 			return -EINVAL;
 		r = take_layers(xfer, pool->layout, opts);

@@ -162,9 +162,9 @@ static void settle_all_locked(struct kv_partial_block *partial)
 		TAILQ_FOREACH(part, &partial->parts, others)
 			if (part->state != KV_PART_BATCH)
 				break;
-		if (part != NULL)
+		if (part)
 			settle_locked(part, partial->status);
-	} while (part != NULL);
+	} while (part);
 }
 
 struct drop {
@@ -197,7 +197,7 @@ static void drop_locked(const struct kv_partial_block *partial)
 	if (!kv_session_is_live(session, partial->generation))
 		return;
 	drop = calloc(1, sizeof(*drop));
-	if (drop == NULL)
+	if (!drop)
 		return;
 	memcpy(key.key, partial->block.key, partial->block.len);
 	drop->call.count = 1;
@@ -251,7 +251,7 @@ static void late_locked(const struct kv_partial_block *partial)
 		find(partial->session->parts, partial->space, &partial->block);
 
 	kv_session_assert_locked(partial->session);
-	if (other == NULL || !is_live(other))
+	if (!other || !is_live(other))
 		drop_locked(partial);
 }
 
@@ -349,12 +349,10 @@ static void end_live_locked(struct kvfs_session *session, bool lacking,
 			    int status)
 {
 	struct kv_partial_block *partial;
-	size_t i;
 
 	kv_session_assert_locked(session);
-	for (i = 0; session->parts != NULL && i < BUCKETS; i++)
-		while ((partial = next_live(session->parts, i, lacking)) !=
-		       NULL)
+	for (size_t i = 0; session->parts && i < BUCKETS; i++)
+		while ((partial = next_live(session->parts, i, lacking)))
 			end_locked(partial, status);
 }
 
@@ -375,8 +373,7 @@ void kv_parts_free_locked(struct kvfs_session *session)
 	struct kv_partial_block *partial;
 
 	kv_session_assert_locked(session);
-	while (session->parts != NULL &&
-	       (partial = TAILQ_FIRST(&session->parts->dead)) != NULL)
+	while (session->parts && (partial = TAILQ_FIRST(&session->parts->dead)))
 		forget_locked(partial);
 	free(kv_steal(session->parts));
 }
@@ -409,11 +406,11 @@ static int make_table(struct kvfs_session *session)
 {
 	struct kv_parts *parts = calloc(1, sizeof(*parts));
 
-	if (parts == NULL)
+	if (!parts)
 		return -ENOMEM;
 	TAILQ_INIT(&parts->dead);
 	kv_session_lock(session);
-	if (session->parts == NULL)
+	if (!session->parts)
 		session->parts = kv_steal(parts);
 	kv_session_unlock(session);
 	free(parts);
@@ -422,15 +419,13 @@ static int make_table(struct kvfs_session *session)
 
 int kv_parts_new(struct kvfs_xfer *xfer)
 {
-	size_t i;
-
 	xfer->part = calloc(xfer->n + 1, sizeof(*xfer->part));
-	if (xfer->part == NULL)
+	if (!xfer->part)
 		return -ENOMEM;
-	for (i = 0; i < xfer->n; i++) {
+	for (size_t i = 0; i < xfer->n; i++) {
 		xfer->part[i].spare =
 			calloc(1, sizeof(struct kv_partial_block));
-		if (xfer->part[i].spare == NULL)
+		if (!xfer->part[i].spare)
 			return -ENOMEM;
 	}
 	return make_table(xfer->session);
@@ -438,9 +433,7 @@ int kv_parts_new(struct kvfs_xfer *xfer)
 
 void kv_parts_drop(struct kvfs_xfer *xfer)
 {
-	size_t i;
-
-	for (i = 0; xfer->part != NULL && i < xfer->n; i++)
+	for (size_t i = 0; xfer->part && i < xfer->n; i++)
 		free(xfer->part[i].spare);
 	free(kv_steal(xfer->part));
 }
@@ -450,10 +443,10 @@ void kv_parts_drop(struct kvfs_xfer *xfer)
 static int meet(const struct kv_partial_block *partial,
 		const struct kvfs_xfer *xfer)
 {
-	size_t i, there = 0;
+	size_t there = 0;
 	int r;
 
-	for (i = 0; i < xfer->n_ranges; i++) {
+	for (size_t i = 0; i < xfer->n_ranges; i++) {
 		r = kv_coverage_look(&partial->claimed, xfer->ranges[i].from,
 				     xfer->ranges[i].to);
 		if (r == -EINVAL)
@@ -478,10 +471,9 @@ static bool same(const struct kv_partial_block *partial,
 
 static int claim(struct kv_partial_block *partial, const struct kvfs_xfer *xfer)
 {
-	size_t i;
 	int r = 0;
 
-	for (i = 0; i < xfer->n_ranges && r == 0; i++)
+	for (size_t i = 0; i < xfer->n_ranges && r == 0; i++)
 		r = kv_coverage_claim(&partial->claimed, xfer->ranges[i].from,
 				      xfer->ranges[i].to);
 	return r;
@@ -496,13 +488,13 @@ static int find_block(struct kvfs_xfer *xfer, size_t i,
 		find(xfer->session->parts, xfer->space, &xfer->blocks[i]);
 	int r = 0;
 
-	if (partial != NULL)
+	if (partial)
 		r = meet(partial, xfer);
-	if (partial != NULL && !is_live(partial) && r < 0) {
+	if (partial && !is_live(partial) && r < 0) {
 		forget_locked(partial);
 		partial = NULL;
 	}
-	if (partial == NULL) {
+	if (!partial) {
 		partial = partial_block_new(xfer, i);
 		r = 0;
 	} else if (!same(partial, xfer, i)) {

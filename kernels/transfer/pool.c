@@ -64,10 +64,9 @@ void kv_lib_pool_hold_locked(struct kvfs_pool *pool, const int64_t *pages,
 {
 	uint32_t *uses = loads ? pool->loads : pool->saves;
 	uint64_t *held = loads ? &pool->pages_loading : &pool->pages_saving;
-	size_t i;
 
 	kv_session_assert_locked(pool->session);
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		if (pages[i] != SKIP && uses[pages[i]]++ == 0)
 			(*held)++;
 }
@@ -77,19 +76,18 @@ void kv_lib_pool_let_go_locked(struct kvfs_pool *pool, const int64_t *pages,
 {
 	uint32_t *uses = loads ? pool->loads : pool->saves;
 	uint64_t *held = loads ? &pool->pages_loading : &pool->pages_saving;
-	size_t i;
 
 	kv_session_assert_locked(pool->session);
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		if (pages[i] != SKIP && --uses[pages[i]] == 0)
 			(*held)--;
 }
 
 static void pool_free(struct kvfs_pool *pool)
 {
-	if (pool == NULL)
+	if (!pool)
 		return;
-	if (pool->opened && pool->device->close != NULL)
+	if (pool->opened && pool->device->close)
 		pool->device->close(pool->on_device);
 	free(pool->strides.stride);
 	free(pool->seen);
@@ -109,8 +107,8 @@ static int check_desc(kvfs_session *session, const kvfs_pool_desc *desc)
 
 	if (r < 0)
 		return r;
-	if (desc == NULL || desc->device == NULL || desc->space == NULL ||
-	    desc->space->session != session || desc->views == NULL ||
+	if (!desc || !desc->device || !desc->space ||
+	    desc->space->session != session || !desc->views ||
 	    desc->n_views == 0 || desc->pages == 0 ||
 	    desc->pages > INT64_MAX / 2 || desc->pages_per_block == 0)
 		return -EINVAL;
@@ -179,19 +177,19 @@ static int start_threads_locked(struct kvfs_session *session,
 	int r = 0;
 
 	kv_session_assert_locked(session);
-	if (session->user == NULL) {
+	if (!session->user) {
 		session->user = &transfers;
 		session->staging_bytes = KV_STAGE_BYTES;
 	}
-	if (session->copier == NULL)
+	if (!session->copier)
 		r = kv_copier_new(&session->copier);
-	if (r == 0 && (device->event_wait != NULL ||
-		       device->semaphore_new != NULL || device->attach != NULL))
+	if (r == 0 &&
+	    (device->event_wait || device->semaphore_new || device->attach))
 		r = kv_stream_sync_start_locked(session);
 	if (r < 0)
 		return r;
 	kv_attach_device_locked(session, device);
-	if (session->stage != NULL)
+	if (session->stage)
 		kv_stage_attach_locked(session->stage, session);
 	return 0;
 }
@@ -203,7 +201,7 @@ static int open_on_device(struct kvfs_pool *pool, const kvfs_pool_desc *desc,
 	int r = 0;
 
 	now.pages = there;
-	if (pool->device->open != NULL)
+	if (pool->device->open)
 		r = pool->device->open(&now, &pool->on_device);
 	pool->opened = r == 0;
 	return r;
@@ -215,16 +213,16 @@ static int pool_new(kvfs_session *session, const kvfs_pool_desc *desc,
 	_cleanup_(pool_freep) struct kvfs_pool *pool = calloc(1, sizeof(*pool));
 	int r;
 
-	if (pool == NULL)
+	if (!pool)
 		return -ENOMEM;
 	pool->session = session;
 	pool->pages = desc->pages;
 	pool->space = desc->space;
 	pool->device = kv_device_find(desc->device);
-	if (pool->device == NULL)
+	if (!pool->device)
 		return -ENODEV;
 	pool->layout = kv_lib_space_layout(desc->space);
-	if (pool->layout == NULL)
+	if (!pool->layout)
 		return -EMEDIUMTYPE;
 	r = kv_strides_new(desc, pool->layout, &pool->strides);
 	if (r < 0)
@@ -232,7 +230,7 @@ static int pool_new(kvfs_session *session, const kvfs_pool_desc *desc,
 	pool->seen = calloc(pool->pages / 8 + 1, 1);
 	pool->loads = calloc(pool->pages, sizeof(*pool->loads));
 	pool->saves = calloc(pool->pages, sizeof(*pool->saves));
-	if (pool->seen == NULL || pool->loads == NULL || pool->saves == NULL)
+	if (!pool->seen || !pool->loads || !pool->saves)
 		return -ENOMEM;
 	r = open_on_device(pool, desc, there);
 	if (r < 0)
@@ -268,7 +266,7 @@ int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 
 	if (r < 0)
 		return r;
-	if (ret_pool == NULL)
+	if (!ret_pool)
 		return -EINVAL;
 	return kv_lib_pool_register(session, desc, desc->pages, ret_pool);
 }
@@ -277,14 +275,14 @@ void kvfs_pool_close(kvfs_pool *pool)
 {
 	struct kvfs_session *session;
 
-	if (pool == NULL || kv_session_check(pool->session) < 0)
+	if (!pool || kv_session_check(pool->session) < 0)
 		return;
 	session = pool->session;
 	kv_session_lock(session);
-	if (pool->paged != NULL)
+	if (pool->paged)
 		LIST_REMOVE(pool, others);
 	kv_session_unlock(session);
-	if (pool->paged != NULL)
+	if (pool->paged)
 		pool->paged_ops->close(pool->paged);
 	kv_session_lock(session);
 	while (pool->busy > 0)
@@ -297,13 +295,13 @@ void kvfs_pool_close(kvfs_pool *pool)
 int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 {
 	struct kvfs_session *session;
-	int r = kv_session_check(pool == NULL ? NULL : pool->session);
+	int r = kv_session_check(pool ? pool->session : NULL);
 
 	if (r < 0)
 		return r;
-	if (ret_info == NULL)
+	if (!ret_info)
 		return -EINVAL;
-	if (pool->paged != NULL)
+	if (pool->paged)
 		return pool->paged_ops->info(pool->paged, ret_info);
 	session = pool->session;
 	*ret_info = (struct kvfs_pool_info){.device = pool->device->name};
@@ -312,7 +310,7 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 	ret_info->threads = kv_copier_threads(session->copier);
 	ret_info->pages_loading = pool->pages_loading;
 	ret_info->pages_saving = pool->pages_saving;
-	if (session->stage != NULL) {
+	if (session->stage) {
 		ret_info->bytes_staging = kv_stage_bytes(session->stage);
 		ret_info->staging_huge = kv_stage_is_huge(session->stage);
 	}

@@ -29,12 +29,12 @@ static void over_locked(struct kv_prefetch_chunk *part, int status,
 			const struct wire_status *statuses)
 {
 	struct kvfs_xfer *xfer = part->xfer;
-	size_t i, bad = 0;
+	size_t bad = 0;
 	int s;
 
 	kv_session_assert_locked(part->xfer->session);
 	part->asked = false;
-	for (i = 0; i < part->n; i++) {
+	for (size_t i = 0; i < part->n; i++) {
 		s = status < 0 ? status : KV_MIN(statuses[i].status, 0);
 		bad += s < 0;
 		atomic_store(&xfer->status[part->first + i], s);
@@ -93,13 +93,13 @@ static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
 	struct kvfs_session *session = xfer->session;
 	uint64_t generation;
 	uint32_t space;
-	size_t i, n;
+	size_t n;
 	int r = kv_lib_space_id(query->space, &space, &generation);
 
 	kv_session_lock(session);
 	if (r == 0 && !kv_session_is_live(session, generation))
 		r = -ENOTCONN;
-	for (i = 0; i < query->n; i += n) {
+	for (size_t i = 0; i < query->n; i += n) {
 		struct kv_prefetch_chunk *part = &xfer->parts[(*part_at)++];
 
 		n = KV_MIN(query->n - i, (size_t)WIRE_BATCH);
@@ -120,10 +120,8 @@ static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
 /* The daemon is told to stop, too. */
 static void stopped_locked(struct kvfs_xfer *xfer)
 {
-	size_t i;
-
 	kv_session_assert_locked(xfer->session);
-	for (i = 0; i < xfer->n_parts; i++)
+	for (size_t i = 0; i < xfer->n_parts; i++)
 		if (xfer->parts[i].asked)
 			kv_rpc_post_tag_locked(xfer->session, WIRE_CANCEL,
 					       xfer->parts[i].call.tag);
@@ -148,7 +146,7 @@ static int begin(const kvfs_query *queries, size_t n_queries,
 		 const struct asking *asking, kvfs_xfer **ret_xfer)
 {
 	_cleanup_(freep) struct kvfs_xfer *xfer = NULL;
-	size_t i, part = 0, key = 0;
+	size_t part = 0, key = 0;
 	kvfs_session *session;
 	long n;
 	int r;
@@ -156,21 +154,21 @@ static int begin(const kvfs_query *queries, size_t n_queries,
 	n = kv_queries_check(queries, n_queries, &session);
 	if (n < 0)
 		return (int)n;
-	if (session == NULL || ret_xfer == NULL)
+	if (!session || !ret_xfer)
 		return -EINVAL;
 	r = kv_xfer_new(session, &prefetch_ops, (size_t)n, &xfer);
 	if (r < 0)
 		return r;
-	for (i = 0; i < n_queries; i++)
+	for (size_t i = 0; i < n_queries; i++)
 		xfer->n_parts += (queries[i].n + WIRE_BATCH - 1) / WIRE_BATCH;
 	xfer->parts = calloc(xfer->n_parts + 1, sizeof(*xfer->parts));
-	if (xfer->parts == NULL)
+	if (!xfer->parts)
 		return -ENOMEM;
 	kv_session_lock(session);
 	if (n > 0)
 		kv_xfer_activate_locked(xfer);
 	kv_session_unlock(session);
-	for (i = 0; i < n_queries; i++)
+	for (size_t i = 0; i < n_queries; i++)
 		ask_query(xfer, &queries[i], &part, &key, asking);
 	*ret_xfer = kv_steal(xfer);
 	return 0;

@@ -72,7 +72,7 @@ struct restore {
 
 static void restore_free(struct restore *r)
 {
-	if (r == NULL)
+	if (!r)
 		return;
 	free(r->name);
 	free(r->positions);
@@ -114,7 +114,7 @@ static int key_at(struct restore *restore, uint32_t position, kvfs_key *ret_key)
 	size_t max = restore->begun > 1 ? WIRE_BATCH : restore->urgent;
 	int r;
 
-	if (pick == NULL) {
+	if (!pick) {
 		r = kv_snapshot_chunk_read(
 			restore->space, restore->name, position,
 			KV_MIN(max, (size_t)WIRE_BATCH), part);
@@ -124,7 +124,7 @@ static int key_at(struct restore *restore, uint32_t position, kvfs_key *ret_key)
 		}
 		pick = find_pick(part, position);
 	}
-	if (pick == NULL)
+	if (!pick)
 		return -ENOENT;
 	memset(ret_key, 0, sizeof(*ret_key));
 	memcpy(ret_key->bytes, pick->key, pick->len);
@@ -157,13 +157,13 @@ static int lease_and_load(struct restore *restore, struct stride *stride,
 				.priority = xfer->priority};
 	_cleanup_(kv_freep) int64_t *pages = NULL;
 	uint64_t now = kv_now_ns(), deadline = KVFS_FOREVER;
-	size_t i, at = 0;
+	size_t at = 0;
 	int r;
 
 	pages = malloc((n * per_block + 1) * sizeof(*pages));
-	if (pages == NULL)
+	if (!pages)
 		return -ENOMEM;
-	for (i = 0; i < stride->n; i++)
+	for (size_t i = 0; i < stride->n; i++)
 		if (stride->status[i] == 0)
 			memcpy(pages + at++ * per_block,
 			       restore->pages + stride->block[i] * per_block,
@@ -182,13 +182,13 @@ static void begin_piece(struct restore *restore)
 	struct stride *stride = &restore->strides[restore->begun++ % PIECES];
 	int stopped = atomic_load(&restore->xfer->stopped);
 	kvfs_key keys[PIECE_BLOCKS];
-	size_t i, n = 0;
+	size_t n = 0;
 	int r = 0;
 
 	stride->n = next_piece(restore);
 	stride->lease = NULL;
 	stride->load = NULL;
-	for (i = 0; i < stride->n; i++) {
+	for (size_t i = 0; i < stride->n; i++) {
 		stride->block[i] = restore->todo[restore->at++];
 		stride->status[i] =
 			stopped != 0
@@ -200,14 +200,14 @@ static void begin_piece(struct restore *restore)
 	}
 	if (n > 0)
 		r = lease_and_load(restore, stride, keys, n);
-	for (i = 0; r < 0 && i < stride->n; i++)
+	for (size_t i = 0; r < 0 && i < stride->n; i++)
 		if (stride->status[i] == 0)
 			stride->status[i] = r;
 }
 
 static void wait_for(struct restore *restore, struct stride *stride)
 {
-	if (stride->load == NULL)
+	if (!stride->load)
 		return;
 	/* It takes the reply from the socket itself, if that comes at once. */
 	kvfs_lease_wait(stride->lease, LOOK_NS);
@@ -224,13 +224,13 @@ static void wait_for(struct restore *restore, struct stride *stride)
 static void sort_out(struct restore *restore, struct stride *stride)
 {
 	const bool alone = restore->begun == restore->ended + 1;
-	size_t i, at = 0;
+	size_t at = 0;
 
-	for (i = 0; i < stride->n; i++)
-		if (stride->load != NULL && stride->status[i] == 0)
+	for (size_t i = 0; i < stride->n; i++)
+		if (stride->load && stride->status[i] == 0)
 			stride->status[i] =
 				kvfs_xfer_status(stride->load, at++);
-	for (i = stride->n; i-- > 0;) {
+	for (size_t i = stride->n; i-- > 0;) {
 		if (stride->status[i] != -ENOSPC || (alone && stride->n == 1))
 			continue;
 		stride->status[i] = -EINPROGRESS;
@@ -246,11 +246,11 @@ static void account(struct restore *restore, const struct stride *stride)
 {
 	struct kvfs_xfer *xfer = restore->xfer;
 	struct kvfs_session *session = xfer->session;
-	size_t i, good = 0, bad = 0;
+	size_t good = 0, bad = 0;
 
 	kv_session_lock(session);
 	kv_xfer_get_locked(xfer);
-	for (i = 0; i < stride->n; i++) {
+	for (size_t i = 0; i < stride->n; i++) {
 		if (stride->status[i] == -EINPROGRESS)
 			continue;
 		atomic_store(&xfer->status[stride->block[i]],
@@ -322,14 +322,14 @@ static bool wait_for_work(struct kv_worker *worker)
 {
 	struct kv_workers *workers = &worker->session->workers;
 
-	if (worker->run != NULL)
+	if (worker->run)
 		return true;
 	if (workers->stop || !SLIST_EMPTY(&workers->idle))
 		return false;
 	SLIST_INSERT_HEAD(&workers->idle, worker, others);
-	while (worker->run == NULL && !workers->stop)
+	while (!worker->run && !workers->stop)
 		kv_session_wait_for(worker->session, &worker->wake, NULL);
-	return worker->run != NULL;
+	return worker->run;
 }
 
 static void *live(void *arg)
@@ -364,7 +364,7 @@ static int start_worker_locked(struct kvfs_session *session,
 	int r;
 
 	kv_session_assert_locked(session);
-	if (worker != NULL) {
+	if (worker) {
 		SLIST_REMOVE_HEAD(&workers->idle, others);
 		worker->run = run;
 		worker->arg = arg;
@@ -372,7 +372,7 @@ static int start_worker_locked(struct kvfs_session *session,
 		return 0;
 	}
 	worker = calloc(1, sizeof(*worker));
-	if (worker == NULL)
+	if (!worker)
 		return -ENOMEM;
 	*worker =
 		(struct kv_worker){.session = session, .run = run, .arg = arg};
@@ -407,16 +407,14 @@ static int check(const kvfs_pool *pool, const kvfs_space *space,
 		 const char *name, const uint32_t *positions, size_t n,
 		 const int64_t *pages)
 {
-	int r = kv_session_check(pool == NULL ? NULL : pool->session);
-	size_t i;
+	int r = kv_session_check(pool ? pool->session : NULL);
 
 	if (r < 0)
 		return r;
-	if (space == NULL || space->session != pool->session ||
-	    pool->paged != NULL || (pages == NULL && n > 0) ||
-	    n > KVFS_SNAPSHOT_MAX)
+	if (!space || space->session != pool->session || pool->paged ||
+	    (!pages && n > 0) || n > KVFS_SNAPSHOT_MAX)
 		return -EINVAL;
-	for (i = 1; positions != NULL && i < n; i++)
+	for (size_t i = 1; positions && i < n; i++)
 		if (positions[i] <= positions[i - 1])
 			return -EINVAL;
 	return kv_snapshot_name_check(name);
@@ -425,16 +423,16 @@ static int check(const kvfs_pool *pool, const kvfs_space *space,
 /* Head, tail, rest: blocks by their index. */
 static void put_in_order(struct restore *restore, const kvfs_opts *opts)
 {
-	size_t head = opts != NULL ? opts->head : 0, i, at = 0;
-	size_t tail = opts != NULL ? opts->tail : 0;
+	size_t head = opts ? opts->head : 0, at = 0;
+	size_t tail = opts ? opts->tail : 0;
 
 	head = KV_MIN(KV_MAX(head, (size_t)1), restore->n);
 	tail = KV_MIN(tail, restore->n - head);
-	for (i = 0; i < head; i++)
+	for (size_t i = 0; i < head; i++)
 		restore->todo[at++] = (uint32_t)i;
-	for (i = restore->n - tail; i < restore->n; i++)
+	for (size_t i = restore->n - tail; i < restore->n; i++)
 		restore->todo[at++] = (uint32_t)i;
-	for (i = head; i < restore->n - tail; i++)
+	for (size_t i = head; i < restore->n - tail; i++)
 		restore->todo[at++] = (uint32_t)i;
 	restore->urgent = head;
 	restore->tail = tail;
@@ -448,9 +446,8 @@ static int restore_new(const kvfs_pool *pool, const char *name,
 	_cleanup_(restore_freep) struct restore *restore =
 		calloc(1, sizeof(*restore));
 	uint64_t payload = KV_MAX(pool->layout->payload, 1u);
-	size_t i;
 
-	if (restore == NULL)
+	if (!restore)
 		return -ENOMEM;
 	restore->n = n;
 	restore->depth = PIECES;
@@ -460,12 +457,11 @@ static int restore_new(const kvfs_pool *pool, const char *name,
 	restore->positions = malloc((n + 1) * sizeof(*restore->positions));
 	restore->todo = malloc((n + 1) * sizeof(*restore->todo));
 	restore->pages = malloc((n * per_block + 1) * sizeof(*pages));
-	if (restore->name == NULL || restore->positions == NULL ||
-	    restore->todo == NULL || restore->pages == NULL)
+	if (!restore->name || !restore->positions || !restore->todo ||
+	    !restore->pages)
 		return -ENOMEM;
-	for (i = 0; i < n; i++)
-		restore->positions[i] =
-			positions != NULL ? positions[i] : (uint32_t)i;
+	for (size_t i = 0; i < n; i++)
+		restore->positions[i] = positions ? positions[i] : (uint32_t)i;
 	memcpy(restore->pages, pages, n * per_block * sizeof(*pages));
 	*ret_restore = kv_steal(restore);
 	return 0;
@@ -515,7 +511,7 @@ int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
 
 	if (r < 0)
 		return r;
-	if (ret_xfer == NULL)
+	if (!ret_xfer)
 		return -EINVAL;
 	r = kv_xfer_new(pool->session, &restore_ops, n, &xfer);
 	if (r < 0)

@@ -88,7 +88,7 @@ static uint32_t next_todo(struct kvfs_xfer *xfer)
 		block = xfer->todo[xfer->todo_at];
 		xfer->todo_at = (xfer->todo_at + 1) % xfer->n;
 		xfer->todo_n--;
-	} while (xfer->part != NULL && xfer->part[block].state != KV_PART_TODO);
+	} while (xfer->part && xfer->part[block].state != KV_PART_TODO);
 	return block;
 }
 
@@ -105,10 +105,8 @@ void kv_save_less_todo_locked(struct kvfs_xfer *xfer)
 
 void kv_save_take_locked(struct kvfs_xfer *xfer, uint32_t *ret_blocks, size_t n)
 {
-	size_t i;
-
 	kv_session_assert_locked(xfer->session);
-	for (i = 0; i < n; i++) {
+	for (size_t i = 0; i < n; i++) {
 		ret_blocks[i] = next_todo(xfer);
 		kv_save_less_todo_locked(xfer);
 	}
@@ -159,7 +157,7 @@ static void fail_rest_locked(struct kvfs_xfer *xfer, int status)
 	struct kv_part *part;
 
 	kv_session_assert_locked(xfer->session);
-	if (xfer->part == NULL) {
+	if (!xfer->part) {
 		fail_todo_locked(xfer, status);
 		return;
 	}
@@ -177,7 +175,7 @@ static void fail_all_locked(struct kvfs_session *session, int status)
 	struct kvfs_xfer *xfer;
 
 	kv_session_assert_locked(session);
-	while ((xfer = TAILQ_FIRST(&session->saves)) != NULL)
+	while ((xfer = TAILQ_FIRST(&session->saves)))
 		fail_rest_locked(xfer, status);
 }
 
@@ -245,7 +243,7 @@ static int need_stage_locked(struct kvfs_session *session, uint64_t stride)
 	kv_session_assert_locked(session);
 	if (session->stage_making)
 		return -EAGAIN;
-	if (session->stage != NULL) {
+	if (session->stage) {
 		if (kv_stage_bytes(session->stage) >=
 		    KV_MAX(session->staging_bytes, 2 * stride))
 			return 0;
@@ -254,7 +252,7 @@ static int need_stage_locked(struct kvfs_session *session, uint64_t stride)
 		kv_stage_abandon(kv_steal(session->stage));
 	}
 	make = calloc(1, sizeof(*make));
-	if (make == NULL)
+	if (!make)
 		return -ENOMEM;
 	make->job.run = make_stage;
 	make->job.kind = KV_JOB_SAVE;
@@ -309,7 +307,7 @@ void kv_save_pump_locked(struct kvfs_session *session)
 	int r = 0;
 
 	kv_session_assert_locked(session);
-	while (r != -EAGAIN && (xfer = TAILQ_FIRST(&session->saves)) != NULL) {
+	while (r != -EAGAIN && (xfer = TAILQ_FIRST(&session->saves))) {
 		kv_xfer_get_locked(xfer);
 		r = advance_locked(xfer);
 		if (r < 0 && r != -EAGAIN)
@@ -333,7 +331,7 @@ int kv_hold_new(const struct kvfs_xfer *xfer, struct kv_hold **ret_hold)
 {
 	struct kv_hold *hold = calloc(1, sizeof(*hold));
 
-	if (hold == NULL)
+	if (!hold)
 		return -ENOMEM;
 	hold->session = xfer->session;
 	hold->generation = xfer->generation;
@@ -344,7 +342,7 @@ int kv_hold_new(const struct kvfs_xfer *xfer, struct kv_hold **ret_hold)
 
 void kv_hold_put_locked(struct kv_hold *hold)
 {
-	if (hold == NULL)
+	if (!hold)
 		return;
 	kv_session_assert_locked(hold->session);
 	if (--hold->refs > 0)
@@ -359,7 +357,7 @@ void kv_hold_block_locked(struct kvfs_xfer *xfer, size_t i,
 			  struct kv_hold *hold)
 {
 	kv_session_assert_locked(xfer->session);
-	if (xfer->held == NULL || hold == NULL)
+	if (!xfer->held || !hold)
 		return;
 	hold->refs++;
 	xfer->held[i] = hold;
@@ -369,11 +367,10 @@ void kv_hold_block_locked(struct kvfs_xfer *xfer, size_t i,
 static void end_holds_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_hold **held = kv_steal(xfer->held);
-	size_t i;
 
 	kv_session_assert_locked(xfer->session);
 	/* From the tail, so that a parent is renewed after its children. */
-	for (i = xfer->n; held != NULL && i-- > 0;)
+	for (size_t i = xfer->n; held && i-- > 0;)
 		kv_hold_put_locked(held[i]);
 	free(held);
 }
@@ -383,7 +380,7 @@ static void end_holds_locked(struct kvfs_xfer *xfer)
 static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	kv_session_assert_locked(xfer->session);
-	if (xfer->part != NULL)
+	if (xfer->part)
 		kv_parts_stop_locked(xfer);
 	else
 		fail_todo_locked(xfer, atomic_load(&xfer->stopped));
@@ -427,7 +424,7 @@ void kv_saves_stop_locked(struct kvfs_session *session, const char *name)
 	struct kvfs_xfer *xfer;
 
 	kv_session_assert_locked(session);
-	while ((xfer = next_of_locked(session, name)) != NULL)
+	while ((xfer = next_of_locked(session, name)))
 		kv_xfer_stop_locked(xfer, -ESTALE);
 }
 
@@ -436,13 +433,12 @@ void kv_saves_stop_locked(struct kvfs_session *session, const char *name)
 static int check_save(const kvfs_pool *pool, kvfs_space *space,
 		      const kvfs_key *keys, size_t n)
 {
-	int r = kv_session_check(pool == NULL ? NULL : pool->session);
+	int r = kv_session_check(pool ? pool->session : NULL);
 
 	if (r < 0)
 		return r;
-	if (space == NULL || space->session != pool->session ||
-	    pool->paged != NULL || n > UINT32_MAX ||
-	    !kv_wire_keys_are_valid(keys, n) ||
+	if (!space || space->session != pool->session || pool->paged ||
+	    n > UINT32_MAX || !kv_wire_keys_are_valid(keys, n) ||
 	    !kv_lib_layout_same_tensors(kv_lib_space_layout(space),
 					pool->layout))
 		return -EINVAL;
@@ -455,9 +451,9 @@ static int set_parent(struct wire_save *block, const kvfs_meta *meta,
 {
 	const kvfs_key *parent = before;
 
-	if (meta != NULL && meta->parent.len != KVFS_CHAIN)
+	if (meta && meta->parent.len != KVFS_CHAIN)
 		parent = meta->parent.len == 0 ? NULL : &meta->parent;
-	if (parent == NULL)
+	if (!parent)
 		return 0;
 	if (parent->len != block->len)
 		return -EINVAL;
@@ -471,22 +467,21 @@ static int set_block(struct wire_save *block, const kvfs_key *keys,
 {
 	memcpy(block->key, keys[i].bytes, keys[i].len);
 	block->len = keys[i].len;
-	block->position = meta == NULL ? (uint32_t)i : meta[i].position;
-	block->tokens = meta == NULL ? 0 : meta[i].tokens;
-	return set_parent(block, meta == NULL ? NULL : &meta[i],
+	block->position = meta ? meta[i].position : (uint32_t)i;
+	block->tokens = meta ? meta[i].tokens : 0;
+	return set_parent(block, meta ? &meta[i] : NULL,
 			  i == 0 ? NULL : &keys[i - 1]);
 }
 
 static int set_blocks(struct kvfs_xfer *xfer, const kvfs_key *keys,
 		      const kvfs_meta *meta, uint32_t tokens)
 {
-	size_t i;
 	int r;
 
 	xfer->blocks = calloc(xfer->n + 1, sizeof(*xfer->blocks));
-	if (xfer->blocks == NULL)
+	if (!xfer->blocks)
 		return -ENOMEM;
-	for (i = 0; i < xfer->n; i++) {
+	for (size_t i = 0; i < xfer->n; i++) {
 		r = set_block(&xfer->blocks[i], keys, meta, i);
 		if (r < 0)
 			return r;
@@ -506,10 +501,10 @@ static int set_pages(struct kvfs_xfer *xfer, const kvfs_pool *pool,
 	if (__builtin_mul_overflow(xfer->n, pool->strides.pages_per_block,
 				   &n) ||
 	    __builtin_mul_overflow(n, sizeof(*pages), &bytes) ||
-	    (pages == NULL && n > 0))
+	    (!pages && n > 0))
 		return -EINVAL;
 	xfer->pages = malloc(bytes + 1);
-	if (xfer->pages == NULL)
+	if (!xfer->pages)
 		return -ENOMEM;
 	if (bytes > 0)
 		memcpy(xfer->pages, pages, bytes);
@@ -522,7 +517,6 @@ static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
 		 int status)
 {
 	struct kvfs_session *session = xfer->session;
-	size_t i;
 	long used;
 
 	kv_session_lock(session);
@@ -533,8 +527,8 @@ static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
 		xfer->space = space;
 		xfer->pool = pool;
 		kv_xfer_activate_locked(xfer);
-		for (i = 0; i < xfer->n; i++)
-			if (xfer->part == NULL || kv_part_join_locked(xfer, i))
+		for (size_t i = 0; i < xfer->n; i++)
+			if (!xfer->part || kv_part_join_locked(xfer, i))
 				add_todo(xfer, (uint32_t)i);
 		if (status < 0)
 			fail_rest_locked(xfer, status);
@@ -551,12 +545,11 @@ static int make_room(struct kvfs_xfer *xfer)
 	if (xfer->n_ranges > WIRE_BATCH)
 		return -EFBIG;
 	xfer->todo = calloc(xfer->n + 1, sizeof(*xfer->todo));
-	if (xfer->ranges != NULL && kv_parts_new(xfer) < 0)
+	if (xfer->ranges && kv_parts_new(xfer) < 0)
 		return -ENOMEM;
 	if (xfer->flags & KVFS_HOLD)
 		xfer->held = calloc(xfer->n + 1, sizeof(struct kv_hold *));
-	if (xfer->todo == NULL ||
-	    ((xfer->flags & KVFS_HOLD) && xfer->held == NULL))
+	if (!xfer->todo || ((xfer->flags & KVFS_HOLD) && !xfer->held))
 		return -ENOMEM;
 	return 0;
 }
@@ -576,7 +569,7 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 	r = check_save(pool, space, keys, n);
 	if (r < 0)
 		return r;
-	if (ret_xfer == NULL)
+	if (!ret_xfer)
 		return -EINVAL;
 	r = kv_xfer_new(pool->session, &save_ops, n, &xfer);
 	if (r == 0)

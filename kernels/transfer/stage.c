@@ -43,7 +43,7 @@ static void check(const struct kv_stage *stage)
 {
 	const struct kv_extent *first = TAILQ_FIRST(&stage->extents);
 
-	assert(first == NULL || !first->free);
+	assert(!first || !first->free);
 	assert(stage->head <= stage->bytes);
 }
 
@@ -72,7 +72,7 @@ static int map_memfd(struct kv_stage *stage, unsigned flags)
 
 static void unmap(struct kv_stage *stage)
 {
-	if (stage->base != NULL)
+	if (stage->base)
 		munmap(stage->base, stage->bytes);
 	stage->base = NULL;
 	kv_closep(&stage->fd);
@@ -105,7 +105,7 @@ int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage)
 	if (!kv_stage_may_be(bytes))
 		return -ENOMEM;
 	stage = calloc(1, sizeof(*stage));
-	if (stage == NULL)
+	if (!stage)
 		return -ENOMEM;
 	stage->bytes = kv_round_up(bytes, HUGE_PAGE);
 	TAILQ_INIT(&stage->extents);
@@ -145,13 +145,13 @@ void kv_stage_free(struct kv_stage *stage)
 {
 	struct kv_extent *extent;
 
-	if (stage == NULL)
+	if (!stage)
 		return;
-	while ((extent = TAILQ_FIRST(&stage->extents)) != NULL) {
+	while ((extent = TAILQ_FIRST(&stage->extents))) {
 		TAILQ_REMOVE(&stage->extents, extent, others);
 		free(extent);
 	}
-	if (stage->session != NULL &&
+	if (stage->session &&
 	    kv_detach_locked(stage->session, &stage->attached, detached))
 		return;
 	unmap(stage);
@@ -188,7 +188,7 @@ static uint64_t place(const struct kv_stage *stage, uint64_t bytes)
 {
 	const struct kv_extent *oldest = TAILQ_FIRST(&stage->extents);
 
-	if (oldest == NULL)
+	if (!oldest)
 		return bytes <= stage->bytes ? 0 : UINT64_MAX;
 	if (stage->head > oldest->offset) {
 		if (bytes <= stage->bytes - stage->head)
@@ -209,7 +209,7 @@ int kv_stage_get(struct kv_stage *stage, uint64_t bytes,
 	if (stage->abandoned || offset == UINT64_MAX)
 		return -EAGAIN;
 	extent = calloc(1, sizeof(*extent));
-	if (extent == NULL)
+	if (!extent)
 		return -ENOMEM;
 	extent->offset = offset;
 	extent->bytes = bytes;
@@ -223,8 +223,7 @@ int kv_stage_get(struct kv_stage *stage, uint64_t bytes,
 void kv_stage_put(struct kv_stage *stage, struct kv_extent *extent)
 {
 	extent->free = true;
-	while ((extent = TAILQ_FIRST(&stage->extents)) != NULL &&
-	       extent->free) {
+	while ((extent = TAILQ_FIRST(&stage->extents)) && extent->free) {
 		TAILQ_REMOVE(&stage->extents, extent, others);
 		free(extent);
 	}
@@ -235,7 +234,7 @@ void kv_stage_put(struct kv_stage *stage, struct kv_extent *extent)
 
 void kv_stage_abandon(struct kv_stage *stage)
 {
-	if (stage == NULL)
+	if (!stage)
 		return;
 	stage->abandoned = true;
 	if (kv_stage_is_idle(stage))
@@ -244,6 +243,6 @@ void kv_stage_abandon(struct kv_stage *stage)
 
 void kv_stage_forked(struct kv_stage *stage)
 {
-	if (stage != NULL)
+	if (stage)
 		kv_closep(&stage->fd);
 }

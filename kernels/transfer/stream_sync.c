@@ -71,11 +71,11 @@ struct kv_stream_sync {
 static int check_event(const struct kv_device *device, const void *stream,
 		       const void *event)
 {
-	if (stream == NULL && event == NULL)
+	if (!stream && !event)
 		return 0;
-	if (stream != NULL && event != NULL)
+	if (stream && event)
 		return -EINVAL;
-	return device->event_wait == NULL ? -EOPNOTSUPP : 0;
+	return device->event_wait ? 0 : -EOPNOTSUPP;
 }
 
 /* NULL: there is nothing to wait for, or no more. */
@@ -87,7 +87,7 @@ static int make_event_wait(const struct kvfs_pool *pool, void *stream,
 	int r = check_event(device, stream, event);
 
 	*ret_event_wait = NULL;
-	if (r < 0 || (stream == NULL && event == NULL))
+	if (r < 0 || (!stream && !event))
 		return r;
 	r = device->event_wait(pool->on_device, stream, event, &made);
 	if (r < 0)
@@ -104,16 +104,15 @@ int kv_stream_sync_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 {
 	size_t n = KV_MAX(xfer->steps, (size_t)1);
 
-	if (xfer->device->semaphore_new != NULL ||
-	    xfer->device->event_wait != NULL) {
+	if (xfer->device->semaphore_new || xfer->device->event_wait) {
 		xfer->semaphores =
 			calloc(1, sizeof(*xfer->semaphores) +
 					  (n + 1) * sizeof(struct semaphore));
-		if (xfer->semaphores == NULL)
+		if (!xfer->semaphores)
 			return -ENOMEM;
 		xfer->semaphores->n = n;
 	}
-	if (opts == NULL)
+	if (!opts)
 		return 0;
 	if (xfer->n == 0)
 		return check_event(pool->device, opts->stream, opts->event);
@@ -125,13 +124,13 @@ void kv_stream_sync_drop(struct kvfs_xfer *xfer)
 {
 	void *event_wait = kv_steal(xfer->event_wait);
 
-	if (event_wait != NULL)
+	if (event_wait)
 		xfer->device->event_wait_free(event_wait);
 }
 
 bool kv_stream_sync_is_marked(const struct kvfs_xfer *xfer)
 {
-	return xfer->event_wait == NULL ||
+	return !xfer->event_wait ||
 	       xfer->device->event_wait_is_done(xfer->event_wait);
 }
 
@@ -140,7 +139,7 @@ bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer)
 	struct kv_stream_sync *sync = xfer->session->stream_sync;
 
 	kv_session_assert_locked(xfer->session);
-	if (xfer->event_wait == NULL || xfer->event_over)
+	if (!xfer->event_wait || xfer->event_over)
 		return false;
 	kv_xfer_get_locked(xfer);
 	xfer->waits_for_event = true;
@@ -209,12 +208,12 @@ void kv_stream_sync_step_over(struct kvfs_xfer *xfer, size_t step)
 	struct kvfs_session *session = xfer->session;
 	void *semaphore;
 
-	if (xfer->semaphores == NULL)
+	if (!xfer->semaphores)
 		return;
 	kv_session_lock(session);
 	semaphore = take_to_open_locked(xfer, step);
 	kv_session_unlock(session);
-	if (semaphore != NULL)
+	if (semaphore)
 		xfer->device->semaphore_open(semaphore);
 }
 
@@ -233,10 +232,9 @@ bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
 	struct kv_semaphores *semaphores = xfer->semaphores;
 
 	kv_session_assert_locked(xfer->session);
-	if (semaphores == NULL)
+	if (!semaphores)
 		return false;
-	if (xfer->event_wait == NULL && !semaphores->any &&
-	    semaphores->users == 0)
+	if (!xfer->event_wait && !semaphores->any && semaphores->users == 0)
 		return false;
 	semaphores->pool = pool;
 	if (semaphores->users == 0)
@@ -249,15 +247,14 @@ static void give_back(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
 	struct kv_semaphores *semaphores = xfer->semaphores;
-	size_t i;
 	void *semaphore;
 
-	for (i = 0; i <= semaphores->n && semaphores->any; i++) {
+	for (size_t i = 0; i <= semaphores->n && semaphores->any; i++) {
 		semaphore = take_to_open_locked(xfer, i);
 		kv_session_unlock(session);
-		if (semaphore != NULL)
+		if (semaphore)
 			xfer->device->semaphore_open(semaphore);
-		if (semaphores->semaphore[i].semaphore != NULL)
+		if (semaphores->semaphore[i].semaphore)
 			xfer->device->semaphore_free(
 				semaphores->semaphore[i].semaphore);
 		kv_session_lock(session);
@@ -286,7 +283,7 @@ int kv_stream_fence_new(struct kvfs_pool *pool, void *stream, void *event,
 	struct kv_stream_fence *fence = calloc(1, sizeof(*fence));
 	int r;
 
-	if (fence == NULL)
+	if (!fence)
 		return -ENOMEM;
 	fence->pool = pool;
 	r = make_event_wait(pool, stream, event, &fence->event_wait);
@@ -300,9 +297,9 @@ int kv_stream_fence_new(struct kvfs_pool *pool, void *stream, void *event,
 
 void kv_stream_fence_free(struct kv_stream_fence *fence)
 {
-	if (fence == NULL)
+	if (!fence)
 		return;
-	if (fence->event_wait != NULL)
+	if (fence->event_wait)
 		fence->pool->device->event_wait_free(fence->event_wait);
 	free(fence);
 }
@@ -313,7 +310,7 @@ void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
 	struct kvfs_session *session = fence->pool->session;
 
 	kv_session_assert_locked(session);
-	if (fence->event_wait == NULL) {
+	if (!fence->event_wait) {
 		free(fence);
 		gone(owner);
 		kv_session_completed_locked(session);
@@ -348,7 +345,7 @@ static bool look_at_fences(struct kv_stream_sync *sync)
 	struct kv_stream_fence *fence, *next;
 	bool done, any = false;
 
-	for (fence = TAILQ_FIRST(&sync->fences); fence != NULL; fence = next) {
+	for (fence = TAILQ_FIRST(&sync->fences); fence; fence = next) {
 		kv_session_unlock(session);
 		done = fence->pool->device->event_wait_is_done(
 			fence->event_wait);
@@ -369,7 +366,7 @@ static void give_all_back(struct kv_stream_sync *sync)
 {
 	struct kvfs_xfer *xfer;
 
-	while ((xfer = TAILQ_FIRST(&sync->over)) != NULL) {
+	while ((xfer = TAILQ_FIRST(&sync->over))) {
 		TAILQ_REMOVE(&sync->over, xfer, synced);
 		give_back(xfer);
 	}
@@ -432,10 +429,10 @@ int kv_stream_sync_start_locked(struct kvfs_session *session)
 	int r;
 
 	kv_session_assert_locked(session);
-	if (session->stream_sync != NULL)
+	if (session->stream_sync)
 		return 0;
 	sync = calloc(1, sizeof(*sync));
-	if (sync == NULL)
+	if (!sync)
 		return -ENOMEM;
 	sync->session = session;
 	pthread_cond_init(&sync->work, NULL);
@@ -460,7 +457,7 @@ void kv_stream_sync_wake_locked(struct kv_stream_sync *sync)
 
 void kv_stream_sync_free(struct kv_stream_sync *sync)
 {
-	if (sync == NULL)
+	if (!sync)
 		return;
 	kv_session_lock(sync->session);
 	sync->stop = true;
@@ -485,13 +482,13 @@ static int find_semaphore(struct kvfs_xfer *xfer, size_t i, void *on_device,
 	if (r < 0)
 		return r;
 	kv_session_lock(session);
-	if (!is_over_locked(xfer, i) && semaphore->semaphore == NULL) {
+	if (!is_over_locked(xfer, i) && !semaphore->semaphore) {
 		semaphore->semaphore = kv_steal(made);
 		xfer->semaphores->any = true;
 	}
 	*ret_semaphore = is_over_locked(xfer, i) ? NULL : semaphore->semaphore;
 	kv_session_unlock(session);
-	if (made != NULL) {
+	if (made) {
 		xfer->device->semaphore_open(made);
 		xfer->device->semaphore_free(made);
 	}
@@ -504,7 +501,7 @@ static void leave_locked(struct kvfs_xfer *xfer)
 
 	kv_session_assert_locked(xfer->session);
 	semaphores->users--;
-	if (semaphores->users == 0 && semaphores->pool != NULL)
+	if (semaphores->users == 0 && semaphores->pool)
 		give_back_later_locked(xfer);
 }
 
@@ -523,9 +520,9 @@ static int wait_at(struct kvfs_xfer *xfer, size_t i, void *stream)
 	on_device = xfer->pool->on_device;
 	semaphore = xfer->semaphores->semaphore[i].semaphore;
 	kv_session_unlock(session);
-	if (semaphore == NULL)
+	if (!semaphore)
 		r = find_semaphore(xfer, i, on_device, &semaphore);
-	if (r == 0 && semaphore != NULL)
+	if (r == 0 && semaphore)
 		r = xfer->device->semaphore_wait(semaphore, stream);
 	kv_session_lock(session);
 	leave_locked(xfer);
@@ -535,13 +532,13 @@ static int wait_at(struct kvfs_xfer *xfer, size_t i, void *stream)
 
 static int check(const struct kvfs_xfer *xfer)
 {
-	int r = kv_session_check(xfer == NULL ? NULL : xfer->session);
+	int r = kv_session_check(xfer ? xfer->session : NULL);
 
 	if (r < 0)
 		return r;
-	if (xfer->device == NULL)
+	if (!xfer->device)
 		return -EINVAL;
-	return xfer->device->semaphore_new == NULL ? -EOPNOTSUPP : 0;
+	return xfer->device->semaphore_new ? 0 : -EOPNOTSUPP;
 }
 
 int kvfs_xfer_order(kvfs_xfer *xfer, void *stream)
@@ -553,11 +550,11 @@ int kvfs_xfer_order(kvfs_xfer *xfer, void *stream)
 
 int kvfs_xfer_order_layer(kvfs_xfer *xfer, uint32_t layer, void *stream)
 {
-	int r = kv_session_check(xfer == NULL ? NULL : xfer->session);
+	int r = kv_session_check(xfer ? xfer->session : NULL);
 
 	if (r < 0)
 		return r;
-	if (xfer->device == NULL || layer < xfer->first_layer ||
+	if (!xfer->device || layer < xfer->first_layer ||
 	    layer - xfer->first_layer >= xfer->layers)
 		return -EINVAL;
 	r = check(xfer);

@@ -30,20 +30,18 @@
 
 static void check_locked(const struct kvfs_xfer *xfer)
 {
-	int s;
-
 	kv_session_assert_locked(xfer->session);
-	for (s = KVFS_COPIED; s <= KVFS_DURABLE; s++)
+	for (int s = KVFS_COPIED; s <= KVFS_DURABLE; s++)
 		assert(xfer->left[s] + xfer->got[s] <= xfer->n);
 	assert(!xfer->active || xfer->refs > 0);
-	assert(xfer->pool == NULL || xfer->pool->busy > 0 || !xfer->active);
+	assert(!xfer->pool || xfer->pool->busy > 0 || !xfer->active);
 }
 
 void kv_xfer_free(struct kvfs_xfer *xfer)
 {
-	if (xfer == NULL)
+	if (!xfer)
 		return;
-	if (xfer->ops->drop != NULL)
+	if (xfer->ops->drop)
 		xfer->ops->drop(xfer);
 	free(xfer->pages);
 	free(xfer->ranges);
@@ -56,18 +54,17 @@ int kv_xfer_new(struct kvfs_session *session, const struct kv_xfer_ops *ops,
 		size_t n, struct kvfs_xfer **ret_xfer)
 {
 	struct kvfs_xfer *xfer;
-	size_t i;
 
 	xfer = calloc(1, sizeof(*xfer) + n * sizeof(xfer->status[0]));
-	if (xfer == NULL)
+	if (!xfer)
 		return -ENOMEM;
 	xfer->session = session;
 	xfer->ops = ops;
 	xfer->n = n;
 	xfer->refs = 1;
-	for (i = KVFS_COPIED; i <= KVFS_DURABLE; i++)
+	for (size_t i = KVFS_COPIED; i <= KVFS_DURABLE; i++)
 		xfer->left[i] = n;
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		atomic_init(&xfer->status[i], -EINPROGRESS);
 	*ret_xfer = xfer;
 	return 0;
@@ -85,7 +82,7 @@ void kv_xfer_put_locked(struct kvfs_xfer *xfer)
 	assert(xfer->refs > 0);
 	if (--xfer->refs > 0)
 		return;
-	if (xfer->space != NULL)
+	if (xfer->space)
 		kv_lib_space_put_locked(xfer->space);
 	kv_xfer_free(xfer);
 }
@@ -106,7 +103,7 @@ void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 	kv_xfer_get_locked(xfer);
 	xfer->active = true;
 	TAILQ_INSERT_TAIL(&xfer->session->active, xfer, others);
-	if (xfer->pool != NULL) {
+	if (xfer->pool) {
 		xfer->pool->busy++;
 		kv_lib_pool_hold_locked(xfer->pool, xfer->pages, xfer->n_pages,
 					!xfer->ops->to_daemon);
@@ -122,16 +119,16 @@ static void copied_locked(struct kvfs_xfer *xfer)
 {
 	kv_session_assert_locked(xfer->session);
 	/* Parts of blocks wait for each other. */
-	if (xfer->part == NULL)
+	if (!xfer->part)
 		kv_timer_stop_locked(xfer->session, &xfer->timer);
-	if (xfer->pool != NULL) {
+	if (xfer->pool) {
 		kv_lib_pool_let_go_locked(xfer->pool, xfer->pages,
 					  xfer->n_pages, !xfer->ops->to_daemon);
 		if (!kv_stream_sync_over_locked(xfer, xfer->pool))
 			xfer->pool->busy--;
 		xfer->pool = NULL;
 	}
-	if (xfer->ops->copied_locked != NULL)
+	if (xfer->ops->copied_locked)
 		xfer->ops->copied_locked(xfer);
 }
 
@@ -160,10 +157,10 @@ static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 		copied_locked(xfer);
 	if (stage == KVFS_SEALED) {
 		kv_timer_stop_locked(xfer->session, &xfer->timer);
-		if (xfer->ops->sealed_locked != NULL)
+		if (xfer->ops->sealed_locked)
 			xfer->ops->sealed_locked(xfer);
 	}
-	if (xfer->over != NULL)
+	if (xfer->over)
 		xfer->over(xfer, stage);
 }
 
@@ -189,19 +186,18 @@ void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 {
 	bool over[KVFS_DURABLE + 1] = {false};
 	bool any = false;
-	int s;
 
 	kv_session_assert_locked(xfer->session);
 	if (n == 0)
 		return;
 	kv_xfer_get_locked(xfer);
-	for (s = (int)stage; s <= KVFS_DURABLE; s++) {
+	for (int s = (int)stage; s <= KVFS_DURABLE; s++) {
 		xfer->left[s] -= n;
 		over[s] = xfer->left[s] == 0;
 		any |= over[s];
 	}
 	check_locked(xfer);
-	for (s = (int)stage; s <= KVFS_DURABLE; s++)
+	for (int s = (int)stage; s <= KVFS_DURABLE; s++)
 		if (over[s])
 			stage_over_locked(xfer, (enum kvfs_stage)s);
 	if (any)
@@ -217,7 +213,7 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 	kv_session_assert_locked(xfer->session);
 	if (!atomic_compare_exchange_strong(&xfer->stopped, &running, status))
 		return;
-	if (xfer->ops->stopped_locked != NULL)
+	if (xfer->ops->stopped_locked)
 		xfer->ops->stopped_locked(xfer);
 }
 
@@ -225,7 +221,7 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 
 static int check_xfer(const struct kvfs_xfer *xfer, enum kvfs_stage stage)
 {
-	int r = kv_session_check(xfer == NULL ? NULL : xfer->session);
+	int r = kv_session_check(xfer ? xfer->session : NULL);
 
 	if (r < 0)
 		return r;
@@ -239,7 +235,7 @@ int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage)
 	if (r < 0)
 		return r;
 	kv_session_lock(xfer->session);
-	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked != NULL)
+	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked)
 		xfer->ops->want_durable_locked(xfer);
 	r = xfer->left[stage] == 0;
 	kv_session_unlock(xfer->session);
@@ -254,7 +250,7 @@ long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline)
 	if (r < 0)
 		return r;
 	kv_session_lock(xfer->session);
-	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked != NULL)
+	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked)
 		xfer->ops->want_durable_locked(xfer);
 	while (xfer->left[stage] > 0 && r == 0)
 		r = kv_session_wait(xfer->session, at);
@@ -308,7 +304,7 @@ void kvfs_xfer_free(kvfs_xfer *xfer)
 		return;
 	session = xfer->session;
 	kv_session_lock(session);
-	if (xfer->ops->freed_locked != NULL)
+	if (xfer->ops->freed_locked)
 		xfer->ops->freed_locked(xfer);
 	kv_xfer_put_locked(xfer);
 	kv_session_unlock(session);
