@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""readme.py - every file and folder that README.md names is there.
+"""readme.py - every file and folder that README.md names is there, and every source
+file and kv_ function that a manual page names.
 
-A name is what stands in `backquotes`, is linked to, or begins with ./man/; and it
-counts if it begins with a folder of the tree or ends as a source file does.
+A name in README.md is what stands in `backquotes`, is linked to, or begins with
+./man/; and it counts if it begins with a folder of the tree or ends as a source file
+does.
 """
 import os
 import re
@@ -31,7 +33,15 @@ def missing(word):
 prose = re.sub(r"```.*?```", "", text, flags=re.S)
 words = re.findall(r"`([^`\s]+)`", prose) + re.findall(r"\]\(([^)#:]+)\)", prose)
 words += re.findall(r"\./(man/[\w.-]+\w)", text)
-wrong = sorted(filter(missing, set(words)))
-for word in wrong:
-    print(f"README.md names {word}, which is not there")
+wrong = [("README.md", word) for word in sorted(filter(missing, set(words)))]
+
+code = "".join(open(path).read() for path in files if path.endswith((".c", ".h")))
+known = set(re.findall(r"\bkv_\w+", code))
+for page in (path for path in files if path.startswith("man/")):
+    text = open(page).read().replace("\\", "")
+    wrong += [(page, w) for w in re.findall(r"(?<![\w/.])[\w/]+\.c\b", text)
+              if w != "example.c" and (missing(w) or "/" in w and not os.path.exists(w))]
+    wrong += [(page, w) for w in sorted(set(re.findall(r"\bkv_[a-z_]+\b", text)) - known)]
+for where, word in wrong:
+    print(f"{where} names {word}, which is not there")
 sys.exit(bool(wrong))
