@@ -48,6 +48,9 @@ struct kv_cache_config {
 	 * NULL.  The listener queues, and tells the kernel from a thread of
 	 * its own. */
 	void (*gone)(void *arg, uint64_t id);
+	/* Before kv_cache_open returns: the store's owner, of that pid, is
+	 * ending, and is waited for.  May be NULL. */
+	void (*waiting)(void *arg, long owner);
 	/* Segment @id must be unmapped by all who got it. */
 	void (*retire)(void *arg, uint32_t id);
 	void *arg;
@@ -56,10 +59,13 @@ struct kv_cache_config {
 /*
  * Open or make the store, read the index, start the threads.  On failure
  * *@ret_why is a message for the user (caller frees).  -EBUSY locked by another
- * daemon, -EEXIST the directory holds something else, -ENOTSUP newer format.
+ * daemon, which does not end within some seconds, -EEXIST the directory holds
+ * something else, -ENOTSUP newer format.
  */
 int kv_cache_open(const struct kv_cache_config *config,
 		  struct kv_cache **ret_cache, char **ret_why);
+/* No more requests will come: whoever wants the store next may wait for it. */
+void kv_cache_ending(struct kv_cache *cache);
 /*
  * Waits: writes out what is to be written, commits, marks the store clean.
  * -ETIMEDOUT: the SSD does not answer.  Then memory that it may still write to,

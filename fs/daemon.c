@@ -29,6 +29,17 @@ static void on_gone(void *arg, uint64_t id)
 	kv_notify_gone(daemon->mount->notify, id);
 }
 
+/* While it starts: standard error is still the user's. */
+static void on_waiting(void *arg, long owner)
+{
+	struct kv_daemon *daemon = arg;
+
+	fprintf(stderr,
+		"kvfs: %s: its daemon (pid %ld) is still ending, waiting for "
+		"it\n",
+		daemon->options->store, owner);
+}
+
 static void on_retire(void *arg, uint32_t id)
 {
 	struct kv_daemon *daemon = arg;
@@ -153,6 +164,7 @@ static int start(struct kv_daemon *daemon, char **ret_why)
 
 	config.gone = on_gone;
 	config.retire = on_retire;
+	config.waiting = on_waiting;
 	config.arg = daemon;
 	r = kv_mount_new(&daemon->mount);
 	if (r < 0)
@@ -216,6 +228,8 @@ void kv_daemon_close(struct kv_daemon *daemon)
 
 	if (!daemon)
 		return;
+	if (daemon->cache)
+		kv_cache_ending(daemon->cache);
 	control = set_control(daemon, NULL);
 	kv_control_stop(control);
 	if (control)

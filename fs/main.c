@@ -18,6 +18,7 @@
 
 #include "fs/mountpoint.h"
 #include "fs/session.h"
+#include "fs/umount.h"
 
 static int complain(const char *why, int error)
 {
@@ -155,6 +156,8 @@ int main(int argc, char **argv)
 	struct kv_options options;
 	int r;
 
+	if (kv_umount_called(argv[0]))
+		return kv_umount_main(argc, argv);
 	r = kv_options_parse(argc, argv, &options, &why);
 	if (r < 0)
 		return complain(why, r);

@@ -26,6 +26,7 @@
 #include "fs/mount/notify.h"
 #include "fs/mount/ops.h"
 #include "fs/session.h"
+#include "fs/umount.h"
 
 #define THREADS_MAX 24 /* some wait for the SSD */
 #define THREADS_IDLE 8
@@ -260,6 +261,7 @@ static void *guard(void *arg)
 		end_loop(s);
 		return NULL;
 	}
+	kv_umount_announce(s->daemon->options->store, s->path);
 	s->ready(s->arg);
 	sigwait(&set, &signal_number);
 	if (!s->ended)

@@ -59,7 +59,8 @@ done
 # installed for everybody goes there, what has a prefix of its own does not.
 case $PREFIX in
 /usr | /usr/local)
-	link "$PREFIX/bin/kvfs" "$DESTDIR/sbin/mount.kvfs" ;;
+	link "$PREFIX/bin/kvfs" "$DESTDIR/sbin/mount.kvfs"
+	link "$PREFIX/bin/kvfs" "$DESTDIR/sbin/umount.kvfs" ;;
 *)
 	[ "$verb" != install ] ||
 		echo "mount -t kvfs needs /sbin/mount.kvfs: ln -s $PREFIX/bin/kvfs /sbin/mount.kvfs" ;;

@@ -17,6 +17,7 @@
 #include "cache/block/block.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
+#include "index/lock.h"
 #include "index/sidecar.h"
 #include "common/crash_point.h"
 
@@ -24,7 +25,6 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -73,26 +73,19 @@ static int look_at(const char *path)
 
 static int take_lock(struct kv_cache *cache, char **ret_why)
 {
-	struct flock lock = {.l_type = F_WRLCK};
-	char pid[32] = {0};
-	int fd = openat(cache->store_fd, "lock",
-			O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	const struct kv_lock_wait wait = {.waiting = cache->config.waiting,
+					  .arg = cache->config.arg};
+	char pid[32];
+	int fd, r;
 
-	if (fd < 0)
-		return kv_why(ret_why, -errno, "%s: cannot lock it: %s",
-			      cache->store, strerror(errno));
-	/* The directory, too: a file may be deleted by whoever should not. */
-	if (fcntl(fd, F_OFD_SETLK, &lock) < 0 ||
-	    (flock(cache->store_fd, LOCK_EX | LOCK_NB) < 0 &&
-	     errno == EWOULDBLOCK)) {
-		if (pread(fd, pid, sizeof(pid) - 1, 0) < 0)
-			pid[0] = 0;
-		close(fd);
-		pid[strcspn(pid, "\n")] = 0;
-		return kv_why(ret_why, -EBUSY,
-			      "%s: in use by another kvfs (pid %s)",
-			      cache->store, pid[0] ? pid : "unknown");
-	}
+	r = kv_lock_take(cache->store_fd, true, &wait, &fd);
+	if (r == -EBUSY)
+		return kv_why(ret_why, r,
+			      "%s: in use by another kvfs (pid %ld)",
+			      cache->store, kv_lock_owner(cache->store_fd));
+	if (r < 0)
+		return kv_why(ret_why, r, "%s: cannot lock it: %s",
+			      cache->store, strerror(-r));
 	cache->lock_fd = fd;
 	kv_overcommit_recover(fd);
 	snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
@@ -346,6 +339,12 @@ static void checkpoint_uses(struct kv_cache *cache)
 	kv_unlock(cache);
 }
 
+void kv_cache_ending(struct kv_cache *cache)
+{
+	if (cache->lock_fd >= 0)
+		kv_lock_end(cache->lock_fd);
+}
+
 void kv_store_before_stop(struct kv_cache *cache)
 {
 	if (cache->index && !cache->config.read_only)
@@ -366,8 +365,8 @@ void kv_store_close(struct kv_cache *cache, bool clean)
 		close(cache->ssd.dir);
 	if (cache->spaces_dir >= 0)
 		close(cache->spaces_dir);
-	if (cache->lock_fd >= 0)
-		close(cache->lock_fd);
 	if (cache->store_fd >= 0)
 		close(cache->store_fd);
+	if (cache->lock_fd >= 0)
+		close(cache->lock_fd);
 }

@@ -13,9 +13,8 @@
  */
 #include <fcntl.h>
 #include <getopt.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 
+#include "index/lock.h"
 #include "index/sidecar.h"
 #include "tools/fsck/fsck.h"
 
@@ -34,45 +33,29 @@ static const char usage[] =
 	"status: 0 clean, 1 put right, 4 errors are left, 8 could not check,\n"
 	"16 usage\n";
 
-static int in_use(struct fsck *f)
+static void on_waiting(void *arg, long owner)
 {
-	_cleanup_(kv_closep) int fd =
-		openat(f->store, "lock",
-		       O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	char pid[32] = {0};
+	const struct fsck *f = arg;
 
-	if (fd < 0 || pread(fd, pid, sizeof(pid) - 1, 0) < 0)
-		pid[0] = 0;
-	return fsck_error("%s: in use by a daemon (pid %ld): umount it first",
-			  f->path, strtol(pid, NULL, 10));
+	fprintf(stderr,
+		"kvfs-fsck: %s: its daemon (pid %ld) is still ending, waiting "
+		"for it\n",
+		f->path, owner);
 }
 
 static int take_lock(struct fsck *f)
 {
-	const bool write = f->repair || f->rebuild;
-	struct flock lock = {.l_type = write ? F_WRLCK : F_RDLCK};
-	struct stat st;
+	const struct kv_lock_wait wait = {.waiting = on_waiting, .arg = f};
+	int r = kv_lock_take(f->store, f->repair || f->rebuild, &wait,
+			     &f->lock);
 
-	if (flock(f->store, (write ? LOCK_EX : LOCK_SH) | LOCK_NB) < 0 &&
-	    errno == EWOULDBLOCK)
-		return in_use(f);
-	f->lock = openat(f->store, "lock",
-			 (write ? O_RDWR | O_CREAT : O_RDONLY) | O_CLOEXEC |
-				 O_NOFOLLOW | O_NONBLOCK,
-			 0600);
-	if (f->lock < 0 && errno == ENOENT)
-		return 0; /* nobody ever mounted it */
-	if (f->lock < 0)
-		return fsck_error("%s: cannot lock it: %s", f->path,
-				  strerror(errno));
-	if (fstat(f->lock, &st) < 0 || !S_ISREG(st.st_mode))
-		return fsck_error("%s: its lock is not a file", f->path);
-	if (fcntl(f->lock, F_OFD_SETLK, &lock) == 0)
-		return 0;
-	if (errno != EAGAIN && errno != EACCES)
-		return fsck_error("%s: cannot lock it: %s", f->path,
-				  strerror(errno));
-	return in_use(f);
+	if (r == -EBUSY)
+		return fsck_error("%s: in use by a daemon (pid %ld): umount it "
+				  "first",
+				  f->path, kv_lock_owner(f->store));
+	return r < 0 ? fsck_error("%s: cannot lock it: %s", f->path,
+				  strerror(-r))
+		     : 0;
 }
 
 static int open_dir(struct fsck *f, const char *name)

@@ -1,0 +1,93 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# umount.sh - what an unmount promises: with the helper that umount(8) calls all
+# is durable and the store free; without it the next that wants the store waits.
+. "$(dirname "$0")/lib"
+ln -s "$B/kvfs" "$T/umount.kvfs"
+helper() { "$T/umount.kvfs" "$@"; }
+block "$T/b" --bytes 2000000
+mkdir "$T/in"
+for i in $(seq 60); do put_() { mkdir -p "$T/in/$(printf %02x "$i")" && cp "$T/b" "$T/in/$(place "$i")"; }; put_; done
+
+for round in 1 2 3 4; do
+	start dram=256M
+	cp -r "$T/in" "$M/s$round" || fail "cp -r"
+	ok "umount by the helper" helper "$M"
+	eq "daemons that are left, round $round" "$(daemon_pids)" ""
+	start dram=256M
+	diff -r "$T/in" "$M/s$round" || fail "round $round: blocks are lost"
+	ok "umount by the helper" helper -n -v -t fuse.kvfs "$M"
+done
+
+# Killed as soon as umount has answered.
+start dram=256M
+cp -r "$T/in" "$M/killed" || fail "cp -r"
+pid=$(daemon_pids)
+ok "umount by the helper" helper "$M"
+kill -KILL "$pid" 2>/dev/null
+start dram=256M
+diff -r "$T/in" "$M/killed" || fail "blocks are lost"
+
+# Without the helper.
+for round in $(seq 10); do
+	cp "$T/b" "$M/killed/00/$(printf '00%030x' "$round")" 2>/dev/null ||
+		put killed $((round * 256)) "$T/b" || fail cp
+	umount2=$(umount -i "$M" 2>&1 || fusermount3 -u "$M" 2>&1) || fail "umount: $umount2"
+	if [ $((round % 2)) = 0 ]; then
+		"$B/kvfs-fsck" "$S" > "$T/out" 2>&1
+		[ $? -le 1 ] || fail "kvfs-fsck right after umount: $(cat "$T/out")"
+	fi
+	start dram=256M
+done
+
+exec 5< "$M/killed/$(place 1)"
+not "umount of what is in use" "busy" helper "$M"
+same "it goes on" "$T/b" "$M/killed/$(place 1)"
+exec 5<&-
+not "umount of nothing" "no kvfs is mounted" helper "$T/in"
+not "umount without an argument" "usage" helper
+not "a second daemon while the first goes on" "in use by another kvfs" \
+	"$B/kvfs" -o "$BASE,control=$T/sock2" "$S" none
+
+# A bind mount of it is not its end.
+if [ "$(id -u)" = 0 ]; then
+	mkdir "$T/bound" && mount --bind "$M" "$T/bound" || fail "mount --bind"
+	ok "umount of the bind mount" helper "$T/bound"
+	same "it goes on" "$T/b" "$M/killed/$(place 1)"
+fi
+
+# A daemon that does not answer any more.
+pid=$(daemon_pids)
+kill -KILL "$pid"
+ok "umount of a dead one" helper "$M"
+start dram=256M
+pid=$(daemon_pids)
+kill -STOP "$pid"
+ok "umount -l of a hung one" timeout 20 "$T/umount.kvfs" -l "$M"
+kill -CONT "$pid"
+gone
+
+# umount(8) finds the helper in /sbin.
+if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then
+	mkdir "$T/sbin"
+	ln -s "$B/kvfs" "$T/sbin/umount.kvfs"
+	unshare -m bash -c '
+		sbin=$(realpath /sbin)
+		mount -t overlay overlay -o "lowerdir=$1/sbin:$sbin" "$sbin" || exit 77
+		mkdir -p /run/mount && mount -t tmpfs none /run/mount || exit 77
+		for end in umount kill umount; do
+			"$2/kvfs" -o "$3" "$1/store" "$1/mnt" && cp -r "$1/in" "$1/mnt/$end$RANDOM" || exit 1
+			if [ $end = kill ]; then
+				fusermount3 -u "$1/mnt" || exit 1
+				continue
+			fi
+			umount "$1/mnt" || exit 1
+			flock -n "$1/store" true || exit 1
+		done
+		[ "$(wc -l < /run/mount/utab)" -le 1 ]
+	' - "$T" "$B" "$BASE,control=$SOCK,dram=256M"
+	case $? in
+	0 | 77) ;;
+	*) fail "umount(8) does not wait" ;;
+	esac
+fi
