@@ -2,13 +2,36 @@
 /*
  * thread.c - a thread of kvfs's own: named, and deaf to the program's signals.
  *
- * OWNS      nothing; the starter joins its thread.
+ * OWNS      each thread's note of its id; the starter joins its thread.
  *
  * LOCKING   none.
  */
 #include <signal.h>
 
 #include "common/thread.h"
+
+static _Thread_local pid_t id; /* 0: not asked for yet */
+
+static void forget(void)
+{
+	id = 0;
+}
+
+static void forget_in_children(void)
+{
+	(void)pthread_atfork(NULL, NULL, forget);
+}
+
+pid_t kv_thread_id(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	if (!id) {
+		pthread_once(&once, forget_in_children);
+		id = gettid();
+	}
+	return id;
+}
 
 int kv_thread_start(pthread_t *ret_thread, const char *name,
 		    void *(*run)(void *), void *arg)

@@ -1,21 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_periodic.c - threads of kvfs's own, and those that tick.
+ * test_periodic.c - threads that tick.
  *
  * OWNS      nothing.
  *
  * LOCKING   none; counters are atomic.
  */
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <cmocka.h>
 
 #include "common/periodic.h"
-#include "common/thread.h"
 
 #define MILLISECOND 1000000u
 #define LONG (UINT64_C(3600) * 1000 * MILLISECOND)
@@ -101,46 +98,6 @@ static void one_at_rest_is_neither_woken_nor_stopped(void **state)
 	kv_periodic_stop(&periodic);
 }
 
-struct look {
-	sigset_t mask;
-	char name[16];
-	_Atomic bool named;
-};
-
-static void *look_at_thread(void *arg)
-{
-	struct look *look = arg;
-
-	while (!look->named)
-		usleep(1000);
-	pthread_sigmask(SIG_BLOCK, NULL, &look->mask);
-	pthread_getname_np(pthread_self(), look->name, sizeof(look->name));
-	return NULL;
-}
-
-static void a_thread_has_a_name_and_takes_no_signal_but_its_faults(void **state)
-{
-	const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL};
-	const int others[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGCHLD};
-	struct look look = {0};
-	sigset_t mask;
-	pthread_t thread;
-
-	(void)state;
-	assert_int_equal(
-		kv_thread_start(&thread, "kvfs-test", look_at_thread, &look),
-		0);
-	look.named = true;
-	pthread_join(thread, NULL);
-	assert_string_equal(look.name, "kvfs-test");
-	for (size_t i = 0; i < KV_ARRAY_LEN(faults); i++)
-		assert_false(sigismember(&look.mask, faults[i]));
-	for (size_t i = 0; i < KV_ARRAY_LEN(others); i++)
-		assert_true(sigismember(&look.mask, others[i]));
-	pthread_sigmask(SIG_BLOCK, NULL, &mask);
-	assert_false(sigismember(&mask, SIGTERM));
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -148,8 +105,6 @@ int main(void)
 		cmocka_unit_test(it_ticks_whenever_a_period_has_passed),
 		cmocka_unit_test(a_stop_ends_the_rest_within_a_tick),
 		cmocka_unit_test(one_at_rest_is_neither_woken_nor_stopped),
-		cmocka_unit_test(
-			a_thread_has_a_name_and_takes_no_signal_but_its_faults),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
