@@ -71,6 +71,7 @@ int kv_draft_new(struct kv_cache *cache, struct kv_space *space,
 
 static void drop_head_locked(struct kv_draft *draft)
 {
+	kv_assert_locked(&draft->lock);
 	free(draft->head);
 	*draft->heads -= draft->head_room;
 	draft->head = NULL;
@@ -79,6 +80,7 @@ static void drop_head_locked(struct kv_draft *draft)
 
 static void clear_locked(struct kv_draft *draft)
 {
+	kv_assert_locked(&draft->lock);
 	drop_head_locked(draft);
 	if (draft->fill)
 		kv_fill_drop(draft->cache, kv_steal(draft->fill));
@@ -89,7 +91,9 @@ void kv_draft_free(struct kv_draft *draft)
 {
 	if (!draft)
 		return;
+	pthread_mutex_lock(&draft->lock);
 	clear_locked(draft);
+	pthread_mutex_unlock(&draft->lock);
 	if (draft->block)
 		kv_block_put(draft->cache, draft->block);
 	pthread_mutex_destroy(&draft->lock);
@@ -98,6 +102,7 @@ void kv_draft_free(struct kv_draft *draft)
 
 static int fail_locked(struct kv_draft *draft, int error)
 {
+	kv_assert_locked(&draft->lock);
 	clear_locked(draft);
 	draft->state = FAILED;
 	draft->error = error;
@@ -111,6 +116,7 @@ static int grow_head_locked(struct kv_draft *draft, uint64_t end)
 	uint64_t more;
 	uint8_t *head;
 
+	kv_assert_locked(&draft->lock);
 	if (end <= draft->head_room)
 		return 0;
 	if (end > (draft->key.len > 0 ? HEAD_MAX : KV_LAYOUT_TEXT_MAX))
@@ -141,6 +147,7 @@ static int take_length_locked(struct kv_draft *draft)
 	uint64_t length, payload;
 	int r;
 
+	kv_assert_locked(&draft->lock);
 	info = kv_space_stat(draft->cache, draft->space);
 	r = kv_block_parse(draft->head, kv_coverage_prefix(&draft->coverage),
 			   info.layout, &length, &payload, &meta);
@@ -173,6 +180,7 @@ static int write_head_locked(struct kv_draft *draft, const void *data, size_t n,
 {
 	int r;
 
+	kv_assert_locked(&draft->lock);
 	r = grow_head_locked(draft, end);
 	if (r < 0)
 		return r == -EFBIG ? fail_locked(draft, r) : r;
@@ -188,6 +196,7 @@ static int write_fill_locked(struct kv_draft *draft, const void *data, size_t n,
 {
 	int r;
 
+	kv_assert_locked(&draft->lock);
 	if (end > draft->length)
 		return fail_locked(draft, -EFBIG);
 	r = kv_coverage_add(&draft->coverage, end - n, end);
@@ -205,6 +214,7 @@ static int write_locked(struct kv_draft *draft, const uint8_t *data, size_t n,
 {
 	int r = 0;
 
+	kv_assert_locked(&draft->lock);
 	while (n > 0 && r == 0) {
 		size_t piece = draft->state == HEAD ? KV_MIN(n, HEAD_FIRST) : n;
 
@@ -318,6 +328,7 @@ static int check_locked(struct kv_draft *draft)
 	bool hole = prefix != kv_coverage_end(&draft->coverage);
 	int r;
 
+	kv_assert_locked(&draft->lock);
 	if (draft->state == SEALED)
 		return 1;
 	if (draft->state == FAILED)
@@ -349,6 +360,7 @@ static int seal_layout_locked(struct kv_draft *draft, bool *ret_new)
 {
 	int r;
 
+	kv_assert_locked(&draft->lock);
 	r = kv_space_set_layout(draft->cache, draft->space,
 				(const char *)draft->head,
 				kv_coverage_prefix(&draft->coverage));
@@ -369,6 +381,7 @@ static int seal_block_locked(struct kv_draft *draft, int64_t mtime_ns,
 	uint64_t length, payload;
 	int r;
 
+	kv_assert_locked(&draft->lock);
 	r = kv_block_parse(data, draft->length, info.layout, &length, &payload,
 			   &meta);
 	if (r == 0 && length != draft->length)

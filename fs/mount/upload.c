@@ -501,6 +501,7 @@ static struct kv_upload *sweep_one_locked(struct kv_uploads *uploads)
 {
 	uint64_t now_ns = kv_now_ns();
 
+	kv_assert_locked(&uploads->lock);
 	for (unsigned i = 0; i < BUCKETS; i++)
 		for (struct kv_upload *u = uploads->buckets[i]; u;
 		     u = u->next) {
