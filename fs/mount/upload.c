@@ -25,10 +25,9 @@
 #include "fs/mount/upload.h"
 
 #define BUCKETS 256u
-#define IDLE_NS                                                                \
-	(UINT64_C(60) * 1000000000)	      /* a staging file nobody renames \
-					       */
-#define ORPHAN_NS (UINT64_C(10) * 1000000000) /* ... whose maker is dead */
+#define SECOND_NS UINT64_C(1000000000)
+#define IDLE_NS (60 * SECOND_NS)   /* a staging file nobody renames */
+#define ORPHAN_NS (10 * SECOND_NS) /* ... whose maker is dead */
 
 struct kv_upload {
 	struct kv_uploads *uploads; /* fixed after new, as are these: */
@@ -537,8 +536,8 @@ int kv_uploads_new(struct kv_cache *cache, struct kv_uploads **ret_uploads)
 		return -ENOMEM;
 	uploads->cache = cache;
 	pthread_mutex_init(&uploads->lock, NULL);
-	r = kv_periodic_start(&uploads->sweeper, "kvfs-sweep", 1000000000u,
-			      sweep, uploads);
+	r = kv_periodic_start(&uploads->sweeper, "kvfs-sweep", SECOND_NS, sweep,
+			      uploads);
 	if (r < 0) {
 		free(uploads);
 		return r;
