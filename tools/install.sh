@@ -63,7 +63,7 @@ case $PREFIX in
 	link "$PREFIX/bin/kvfs" "$DESTDIR/sbin/umount.kvfs" ;;
 *)
 	[ "$verb" != install ] ||
-		echo "mount -t kvfs needs /sbin/mount.kvfs: ln -s $PREFIX/bin/kvfs /sbin/mount.kvfs" ;;
+		echo "mount -t kvfs needs /sbin/mount.kvfs, umount that waits /sbin/umount.kvfs: links to $PREFIX/bin/kvfs" ;;
 esac
 # Or programs do not find the library before the next boot.
 if [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ]; then
