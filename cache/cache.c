@@ -345,12 +345,12 @@ char *kv_cache_describe(struct kv_cache *cache)
 
 	kv_lock(cache);
 	n = asprintf(&text,
-		     "store=%s\ndram=%llu\nssd=%llu\nsegment=%llu\n"
+		     "dram=%llu\nssd=%llu\nsegment=%llu\n"
 		     "segment_dram=%llu\nsegment_ssd=%llu\nhugepages=%s\n"
 		     "hugepage_segments=%u of %u\nlocked_segments=%u of %u%s\n"
 		     "writeback=%s\nevict=%s\nscrub=%llu\nssd_write=%llu\n"
-		     "arena=%s\nro=%d\nio=%s\n%s%s%s%s",
-		     cache->store, (unsigned long long)config->dram,
+		     "arena=%s\nio=%s\n%s%s%s%s",
+		     (unsigned long long)config->dram,
 		     (unsigned long long)config->ssd,
 		     (unsigned long long)config->segment,
 		     (unsigned long long)arena->segment_bytes,
@@ -361,7 +361,7 @@ char *kv_cache_describe(struct kv_cache *cache)
 		     writeback[config->writeback], config->evict,
 		     (unsigned long long)config->scrub,
 		     (unsigned long long)config->ssd_write,
-		     config->rw_arena ? "rw" : "sealed", config->read_only,
+		     config->rw_arena ? "rw" : "sealed",
 		     kv_ring_describe(cache->ring),
 		     cache->notes ? cache->notes : "",
 		     arena->grow_error ? "dram_short=" : "",

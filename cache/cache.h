@@ -83,6 +83,13 @@ struct kv_quota {
 	uint64_t rate_put; /* bytes a second that may be saved; 0: any */
 };
 
+/* By probe, which match asks too, and by acquire.  A hit is a block found by
+ * acquire, a miss one not found by either. */
+struct kv_lookups {
+	uint64_t asked, found; /* by probe */
+	uint64_t hits_dram, hits_ssd, misses;
+};
+
 struct kv_space_info {
 	uint32_t id;
 	uint32_t uid, gid, mode; /* mode: permission bits, 07777 */
@@ -91,6 +98,7 @@ struct kv_space_info {
 	struct kv_quota quota;
 	const struct kv_layout *layout; /* NULL: untyped; lives as the space */
 	uint64_t blocks, bytes_dram, bytes_ssd; /* as `du` counts them */
+	struct kv_lookups lookups;
 };
 
 /* Find by name; NULL if absent. */
@@ -303,6 +311,9 @@ enum kv_state { KV_ABSENT, KV_SAVING, KV_REMOTE, KV_SSD, KV_DRAM };
 
 void kv_probe(struct kv_cache *cache, struct kv_space *space,
 	      const struct kv_key *keys, size_t n, uint8_t *ret_states);
+/* A client asked for them and was told these states: that is counted. */
+void kv_asked(struct kv_cache *cache, struct kv_space *space,
+	      const uint8_t *states, size_t n);
 
 /* One block wanted in DRAM, and then leased. */
 struct kv_want {
@@ -427,7 +438,8 @@ struct kv_cache_stats {
 	uint64_t blocks, spaces, leases, pinned, saving, dirty_blocks;
 	uint64_t pinned_bytes; /* of DRAM */
 	uint64_t snapshots;
-	uint64_t hits_dram, hits_ssd, misses, sealed, conflicts, corrupt;
+	struct kv_lookups lookups;
+	uint64_t sealed, conflicts, corrupt;
 	uint64_t evicted_dram, evicted_ssd, removed, dropped_saves;
 	/* Not written to SSD, for want of their parent there, of budget
 	 * (ssd_write=), of quota. */

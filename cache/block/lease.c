@@ -210,6 +210,12 @@ void kv_wants_room_locked(struct kv_cache *cache)
 
 /* ---- wants ---- */
 
+static void missed(struct kv_cache *cache, struct kv_space *space, uint64_t n)
+{
+	cache->stats.lookups.misses += n;
+	space->lookups.misses += n;
+}
+
 /* @came: what it waited for did, be it a read or a save. */
 static int start(struct kv_cache *cache, struct kv_want *want, bool first,
 		 bool came)
@@ -235,13 +241,15 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first,
 	if (acquire->hint)
 		return kv_read_join_locked(cache, block, want);
 	if (block && block->slot) {
-		cache->stats.hits_dram += first;
+		cache->stats.lookups.hits_dram += first;
+		space->lookups.hits_dram += first;
 		return lease_locked(cache, block, want, came);
 	}
 	if (block && acquire->resident)
 		return -EAGAIN;
 	if (block) {
-		cache->stats.hits_ssd += first;
+		cache->stats.lookups.hits_ssd += first;
+		space->lookups.hits_ssd += first;
 		return kv_read_join_locked(cache, block, want);
 	}
 	fill = acquire->wait_saving
@@ -251,7 +259,7 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first,
 		kv_want_link(&fill->waiters, want);
 		return -EINPROGRESS;
 	}
-	cache->stats.misses++;
+	missed(cache, space, 1);
 	return -ENOENT;
 }
 
@@ -296,7 +304,7 @@ void kv_wants_miss_locked(struct kv_cache *cache, struct kv_want **list)
 		struct kv_want *want = *list;
 
 		want_unlink(want);
-		cache->stats.misses++;
+		missed(cache, want->acquire->space, 1);
 		kv_want_settle_locked(cache, want, -ENOENT);
 	}
 }
@@ -383,5 +391,21 @@ void kv_probe(struct kv_cache *cache, struct kv_space *space,
 		else
 			ret_states[i] = KV_ABSENT;
 	}
+	kv_unlock(cache);
+}
+
+void kv_asked(struct kv_cache *cache, struct kv_space *space,
+	      const uint8_t *states, size_t n)
+{
+	uint64_t found = 0;
+
+	for (size_t i = 0; i < n; i++)
+		found += states[i] >= KV_SSD;
+	kv_lock(cache);
+	cache->stats.lookups.asked += n;
+	cache->stats.lookups.found += found;
+	space->lookups.asked += n;
+	space->lookups.found += found;
+	missed(cache, space, n - found);
 	kv_unlock(cache);
 }

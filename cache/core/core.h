@@ -80,6 +80,7 @@ struct kv_space {
 	struct kv_layout *layout; /* set once */
 	struct kv_dir *dirs[256]; /* NULL: not there */
 	uint64_t blocks, bytes_dram, bytes_ssd;
+	struct kv_lookups lookups;
 	uint64_t
 		unpersisted; /* blocks neither durable nor on their way there */
 	uint64_t unwritten;  /* of those on their way, not all in files yet */

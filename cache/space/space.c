@@ -222,6 +222,7 @@ struct kv_space_info kv_space_stat(struct kv_cache *cache,
 	info.blocks = space->blocks;
 	info.bytes_dram = space->bytes_dram;
 	info.bytes_ssd = space->bytes_ssd;
+	info.lookups = space->lookups;
 	kv_unlock(cache);
 	return info;
 }

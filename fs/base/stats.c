@@ -10,6 +10,9 @@
 
 #include "fs/base/stats.h"
 
+#define SPACES_MAX 100u /* with a line of their own */
+#define OTHERS "other"
+
 typedef unsigned long long ull; /* what %llu wants */
 
 static double mib(uint64_t bytes)
@@ -38,6 +41,14 @@ static void write_tiers(FILE *f, const struct kv_cache_stats *s)
 		s->ssd_state ? s->ssd_state : "off");
 	fprintf(f, "          %llu segment files, index %.1f MiB\n",
 		(ull)s->ssd_files, mib(s->index_bytes));
+}
+
+static void write_lookups(FILE *f, const struct kv_lookups *l)
+{
+	fprintf(f, "asked     %llu by match and probe, %llu found (%.1f%%)\n",
+		(ull)l->asked, (ull)l->found, percent(l->found, l->asked));
+	fprintf(f, "hits      %llu from dram, %llu from ssd; %llu misses\n",
+		(ull)l->hits_dram, (ull)l->hits_ssd, (ull)l->misses);
 }
 
 static void write_scrub(FILE *f, const struct kv_cache_stats *s)
@@ -73,8 +84,7 @@ char *kv_stats_text(struct kv_cache *cache)
 		"%llu snapshots, %llu being saved\n",
 		(ull)s.leases, (ull)s.pinned, mib(s.pinned_bytes),
 		(ull)s.snapshots, (ull)s.saving);
-	fprintf(f, "hits      %llu from dram, %llu from ssd; %llu misses\n",
-		(ull)s.hits_dram, (ull)s.hits_ssd, (ull)s.misses);
+	write_lookups(f, &s.lookups);
 	fprintf(f, "sealed    %llu; %llu conflicts, %llu saves dropped\n",
 		(ull)s.sealed, (ull)s.conflicts, (ull)s.dropped_saves);
 	fprintf(f,
@@ -196,10 +206,15 @@ static void write_admission(FILE *f, const struct kv_cache_stats *s)
 
 static void write_counters(FILE *f, const struct kv_cache_stats *s)
 {
-	both(f, "hits_total", "counter", "Look-ups that found a block.",
-	     s->hits_dram, s->hits_ssd);
-	one(f, "misses_total", "counter", "Look-ups that found none.",
-	    s->misses);
+	one(f, "asked_blocks_total", "counter",
+	    "Blocks that match and probe asked for.", s->lookups.asked);
+	one(f, "found_blocks_total", "counter",
+	    "Those of them that were there.", s->lookups.found);
+	both(f, "hits_total", "counter", "Blocks that acquire found.",
+	     s->lookups.hits_dram, s->lookups.hits_ssd);
+	one(f, "misses_total", "counter",
+	    "Blocks that match, probe or acquire did not find.",
+	    s->lookups.misses);
 	one(f, "sealed_total", "counter", "Blocks sealed.", s->sealed);
 	one(f, "conflicts_total", "counter",
 	    "Saves of a present key with other bytes.", s->conflicts);
@@ -254,6 +269,146 @@ static void write_eviction(FILE *f, const struct kv_cache_stats *s)
 			sizes[i], s->estimated[i]);
 }
 
+/* ---- by space ---- */
+
+struct space_line {
+	const char *name;
+	struct kv_space_info info;
+};
+
+static int by_bytes(const void *a, const void *b)
+{
+	const struct kv_space_info *x = &((const struct space_line *)a)->info;
+	const struct kv_space_info *y = &((const struct space_line *)b)->info;
+	uint64_t m = x->bytes_dram + x->bytes_ssd;
+	uint64_t n = y->bytes_dram + y->bytes_ssd;
+
+	if (m != n)
+		return m < n ? 1 : -1;
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static void add_to(struct kv_space_info *sum, const struct kv_space_info *info)
+{
+	sum->blocks += info->blocks;
+	sum->bytes_dram += info->bytes_dram;
+	sum->bytes_ssd += info->bytes_ssd;
+	sum->quota.quota_dram += info->quota.quota_dram;
+	sum->quota.quota_ssd += info->quota.quota_ssd;
+	sum->lookups.asked += info->lookups.asked;
+	sum->lookups.found += info->lookups.found;
+	sum->lookups.hits_dram += info->lookups.hits_dram;
+	sum->lookups.hits_ssd += info->lookups.hits_ssd;
+	sum->lookups.misses += info->lookups.misses;
+}
+
+/* All spaces; returns how many, -ENOMEM. */
+static long list_spaces(struct kv_cache *cache, struct space_line **ret_lines)
+{
+	struct space_line *lines = NULL, *more;
+	struct kv_space *space;
+	size_t n = 0, room = 0;
+	uint32_t id = 0;
+
+	while ((space = kv_space_next(cache, id)) != NULL) {
+		if (n == room) {
+			room = room * 2 + 64;
+			more = reallocarray(lines, room, sizeof(*lines));
+			if (!more) {
+				free(lines);
+				return -ENOMEM;
+			}
+			lines = more;
+		}
+		lines[n].name = kv_space_name(space);
+		lines[n].info = kv_space_stat(cache, space);
+		id = lines[n++].info.id;
+	}
+	*ret_lines = lines;
+	return (long)n;
+}
+
+/* Leave the largest, by what they hold, and behind them the sum of the others,
+ * with that of a space that has the sum's name.  Returns how many. */
+static size_t sum_up(struct space_line *lines, size_t n)
+{
+	struct space_line rest = {.name = OTHERS};
+	size_t kept = 0;
+
+	if (n > 0)
+		qsort(lines, n, sizeof(*lines), by_bytes);
+	for (size_t i = 0; i < n; i++)
+		if (kept < SPACES_MAX && strcmp(lines[i].name, OTHERS) != 0)
+			lines[kept++] = lines[i];
+		else
+			add_to(&rest.info, &lines[i].info);
+	if (kept < n)
+		lines[kept++] = rest;
+	return kept;
+}
+
+static void put_label(FILE *f, const char *name)
+{
+	for (; *name != '\0'; name++)
+		if (*name == '\n')
+			fputs("\\n", f);
+		else if (*name == '"' || *name == '\\')
+			fprintf(f, "\\%c", *name);
+		else
+			fputc(*name, f);
+}
+
+struct space_metric {
+	const char *name, *type, *tier, *help;
+	size_t at; /* in kv_space_info */
+};
+
+#define AT(field) offsetof(struct kv_space_info, field)
+
+static const struct space_metric space_metrics[] = {
+	{"space_blocks", "gauge", NULL, "Blocks of a space.", AT(blocks)},
+	{"space_bytes", "gauge", "dram", "Bytes that a space holds in a tier.",
+	 AT(bytes_dram)},
+	{"space_bytes", "gauge", "ssd", NULL, AT(bytes_ssd)},
+	{"space_quota_bytes", "gauge", "dram",
+	 "The most that it may hold; 0: no limit.", AT(quota.quota_dram)},
+	{"space_quota_bytes", "gauge", "ssd", NULL, AT(quota.quota_ssd)},
+	{"space_asked_blocks_total", "counter", NULL,
+	 "As asked_blocks_total, of a space.", AT(lookups.asked)},
+	{"space_found_blocks_total", "counter", NULL,
+	 "As found_blocks_total, of a space.", AT(lookups.found)},
+	{"space_hits_total", "counter", "dram", "As hits_total, of a space.",
+	 AT(lookups.hits_dram)},
+	{"space_hits_total", "counter", "ssd", NULL, AT(lookups.hits_ssd)},
+	{"space_misses_total", "counter", NULL, "As misses_total, of a space.",
+	 AT(lookups.misses)},
+};
+
+static void write_spaces(FILE *f, struct kv_cache *cache)
+{
+	_cleanup_(kv_freep) struct space_line *lines = NULL;
+	long all = list_spaces(cache, &lines);
+	size_t n = all > 0 ? sum_up(lines, (size_t)all) : 0;
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(space_metrics) && n > 0; i++) {
+		const struct space_metric *m = &space_metrics[i];
+
+		if (m->help)
+			head(f, m->name, m->type, m->help);
+		for (size_t k = 0; k < n; k++) {
+			const char *info = (const char *)&lines[k].info;
+
+			fprintf(f, "kvfs_%s{space=\"", m->name);
+			put_label(f, lines[k].name);
+			fputc('"', f);
+			if (m->tier)
+				fprintf(f, ",tier=\"%s\"", m->tier);
+			fprintf(f, "} %llu\n",
+				(ull) * (const uint64_t *)(info + m->at));
+		}
+	}
+}
+
 static void write_control(FILE *f, const struct kv_control_counts *c)
 {
 	one(f, "connections", "gauge", "Clients on the control socket.",
@@ -284,6 +439,7 @@ char *kv_metrics_text(struct kv_cache *cache,
 	write_gauges(f, &s);
 	write_counters(f, &s);
 	write_eviction(f, &s);
+	write_spaces(f, cache);
 	write_control(f, control);
 	if (fclose(f) != 0) {
 		free(text);

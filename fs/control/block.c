@@ -52,6 +52,7 @@ int kv_request_probe(struct kv_client *client, const struct kv_message *m)
 			       (int)WIRE_DRAM == KV_DRAM,
 		       "the cache's states are the wire's");
 	kv_probe(server->cache, space, server->keys, n, kv_reply_items(server));
+	kv_asked(server->cache, space, kv_reply_items(server), n);
 	kv_reply(client, m->header, 0, (uint32_t)n, n);
 	return 0;
 }

@@ -69,7 +69,7 @@ static void it_brings_a_chain_to_dram_and_holds_nothing(void **state)
 	assert_true(hint->fetch->bytes >= 100ull * BYTES);
 	assert_int_equal(tiers_stats(t).leases, 0);
 	/* A hint is no use, and no hit. */
-	assert_int_equal(tiers_stats(t).hits_ssd, 0);
+	assert_int_equal(tiers_stats(t).lookups.hits_ssd, 0);
 	hint_free(hint);
 }
 

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ask.c - look-ups from a shell script.
+ *
+ *   ask MOUNT SPACE probe KEY...     how many are there
+ *   ask MOUNT SPACE match KEY...     how long a prefix is
+ *   ask MOUNT SPACE acquire KEY...   how many it got, for a moment
+ *
+ * Prints the number and exits 0, or 1 and says why.
+ */
+#include <stdio.h>
+
+#include "common/kv.h"
+#include "kernels/kvfs.h"
+
+#define KEYS 4096
+
+static kvfs_key keys[KEYS];
+static uint8_t states[KEYS];
+
+static long acquire(const kvfs_query *query)
+{
+	kvfs_lease *lease;
+	long n = kvfs_acquire(query, 1, 0, KVFS_FOREVER, &lease);
+
+	if (n < 0)
+		return n;
+	n = kvfs_lease_wait(lease, KVFS_FOREVER);
+	kvfs_release(lease);
+	return n;
+}
+
+static long act(const kvfs_query *query, const char *verb)
+{
+	if (strcmp(verb, "probe") == 0)
+		return kvfs_probe(query, 1, states);
+	if (strcmp(verb, "match") == 0)
+		return kvfs_match(query, 1);
+	return strcmp(verb, "acquire") == 0 ? acquire(query) : -EINVAL;
+}
+
+static long ask(int argc, char **argv)
+{
+	kvfs_session *session;
+	kvfs_query query = {.keys = keys, .n = (size_t)argc - 4};
+	kvfs_space *space;
+	long n;
+	int r;
+
+	for (size_t i = 0; i < query.n; i++) {
+		r = kvfs_key_parse(argv[4 + i], &keys[i]);
+		if (r < 0)
+			return r;
+	}
+	r = kvfs_open(argv[1], &session);
+	if (r < 0)
+		return r;
+	n = kvfs_space_open(session, argv[2], NULL, 0, &space);
+	if (n == 0) {
+		query.space = space;
+		n = act(&query, argv[3]);
+		kvfs_space_close(space);
+	}
+	kvfs_close(session);
+	return n;
+}
+
+int main(int argc, char **argv)
+{
+	long n = argc < 4 || argc - 4 > KEYS ? -EINVAL : ask(argc, argv);
+
+	if (n < 0) {
+		fprintf(stderr, "ask: %s\n", strerror((int)-n));
+		return 1;
+	}
+	printf("%ld\n", n);
+	return 0;
+}

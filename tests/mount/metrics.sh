@@ -1,0 +1,42 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# metrics.sh - what was asked for, and found, is counted, for all and for each
+# space; a hit rate below 100 % is seen.
+. "$(dirname "$0")/lib"
+ask() { "$B/tests/mount/ask" "$M" "$@"; }
+start
+block "$T/b"
+put s 1 "$T/b" || fail put
+put s 2 "$T/b" || fail put
+put 'a "b\c' 1 "$T/b" || fail put
+eq "match of four with two there" "$(ask s match "$(key 1)" "$(key 2)" "$(key 3)" "$(key 4)")" 2
+eq "acquire of what match found" "$(ask s acquire "$(key 1)" "$(key 2)")" 2
+eq "probe of one that is not there" "$(ask s probe "$(key 9)")" 0
+eq "probe of another space" "$(ask 'a "b\c' probe "$(key 1)")" 1
+eq "asked" "$(metric kvfs_asked_blocks_total)" 6
+eq "found" "$(metric kvfs_found_blocks_total)" 3
+eq "hits" "$(metric 'kvfs_hits_total{tier="dram"}')" 2
+eq "misses" "$(metric kvfs_misses_total)" 3
+eq "the same, of the space" "$(metric 'kvfs_space_asked_blocks_total{space="s"}')" 5
+eq "the same, of the space" "$(metric 'kvfs_space_found_blocks_total{space="s"}')" 2
+eq "the same, of the space" "$(metric 'kvfs_space_hits_total{space="s",tier="dram"}')" 2
+eq "the same, of the space" "$(metric 'kvfs_space_misses_total{space="s"}')" 3
+grep -qF 'kvfs_space_asked_blocks_total{space="a \"b\\c"} 1' "$M/.kvfs/metrics" || fail "a name with quotes"
+grep -q '^asked *6 by match and probe, 3 found (50.0%)$' "$M/.kvfs/stats" || fail "stats: $(grep asked "$M/.kvfs/stats")"
+eq "blocks" "$(metric 'kvfs_space_blocks{space="s"}')" 2
+[ "$(metric 'kvfs_space_bytes{space="s",tier="dram"}')" -gt 0 ] || fail bytes
+setfattr -n user.kvfs.quota.ssd -v 10M "$M/s" || fail quota
+eq "quota" "$(metric 'kvfs_space_quota_bytes{space="s",tier="ssd"}')" 10485760
+sync "$M/s"
+[ "$(metric 'kvfs_space_bytes{space="s",tier="ssd"}')" -gt 0 ] || fail "bytes on SSD"
+
+# The largest hundred, and the others together.
+for i in $(seq 110); do mkdir "$M/n$i" || fail mkdir; done
+mkdir "$M/other" || fail mkdir
+put other 7 "$T/b" || fail put
+eq "lines of a metric" "$(grep -c '^kvfs_space_blocks{' "$M/.kvfs/metrics")" 101
+eq "the others, and who has their name" "$(metric 'kvfs_space_blocks{space="other"}')" 1
+eq "the largest is among the hundred" "$(metric 'kvfs_space_blocks{space="s"}')" 2
+eq "a metric is typed once" "$(grep '^# TYPE' "$M/.kvfs/metrics" | sort | uniq -d)" ""
+eq "config has each word once" "$(cut -d= -f1 "$M/.kvfs/config" | sort | uniq -d)" ""
+stop
