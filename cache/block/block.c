@@ -18,12 +18,6 @@
 #include "cache/block/waiter.h"
 #include "common/crash_point.h"
 
-bool kv_block_unpersisted(const struct kv_block *block)
-{
-	return block->file == KV_NONE && !kv_block_dirty(block) &&
-	       !(block->flags & BLOCK_REMOVED);
-}
-
 static uint64_t slot_id_of(const struct kv_block *block)
 {
 	return kv_slot_id(block->file, block->slot_number);

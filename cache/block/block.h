@@ -5,7 +5,7 @@
 #ifndef KV_CACHE_BLOCK_BLOCK_H
 #define KV_CACHE_BLOCK_BLOCK_H
 
-#include "cache/core/core.h"
+#include "cache/core/slot.h"
 
 /* table.c; all with the lock held */
 int kv_table_init(struct kv_table *table);
@@ -44,25 +44,12 @@ void kv_block_asked_locked(struct kv_cache *cache,
 			   const struct kv_block *block);
 /* A use ends: blocks of a chain come back from the tail, and leave so. */
 void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block);
-bool kv_block_dirty(const struct kv_block *block);
-/* Is its slot such that it may be evicted right now? */
-bool kv_slot_idle(const struct kv_slot *slot);
-/* Call around every change that kv_slot_idle depends on. */
-void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot);
-void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot);
-void kv_slot_lease_locked(struct kv_cache *cache, struct kv_slot *slot, int by);
-void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by);
 /* Take a READY block out of DRAM: it stays on SSD or is gone. */
 void kv_block_drop_dram_locked(struct kv_cache *cache, struct kv_block *block);
-struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot);
-uint8_t *kv_slot_file(const struct kv_slot *slot);
 
 /* How the tiers evict.  -EINVAL: no such policy. */
 int kv_arena_eviction_init(struct kv_cache *cache);
 int kv_extent_eviction_init(struct kv_cache *cache);
-
-/* Is @space guaranteed @bytes more? */
-bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes);
 
 /* pins.c; with the lock held */
 /* A READY slot keeps its place if its block is pinned and there is room for

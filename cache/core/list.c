@@ -9,6 +9,7 @@
  *
  * LOCKING    the cache's lock.
  */
+#include "cache/core/slot.h"
 #include "cache/block/block.h"
 #include "cache/ssd/ssd.h"
 

@@ -16,17 +16,14 @@
  *   (1) A READY slot and its block point at each other; a slot of another state
  *       has no block.
  *   (2) Exactly the READY slots that are not pinned are on their list.
- *   (3) class->idle counts the slots for which kv_slot_idle holds, as do the
- *       segments' and the lists' idle, arena->idle their bytes.
- *   (4) Only idle slots are evicted: never one that is leased, held by a reader
+ *   (3) Only idle slots are evicted: never one that is leased, held by a reader
  *       or a write, waiting to be written, or pinned.
- *   (5) space->busy_dram are the bytes of its slots that are neither FREE nor
- *       idle, arena->guaranteed what all spaces are guaranteed beyond these.  A
- * byte is charged once, from kv_slot_take_locked to kv_slot_give_locked,
- *       whoever waits for it.
+ *   (4) A byte is charged once, from kv_slot_take_locked to
+ *       kv_slot_give_locked, whoever waits for it.
+ *   and those of slot.c.
  *
- * LOCKING  cache->lock.  slot data belongs to whoever fills, holds or leases
- * it.
+ * LOCKING  cache->lock.  A slot's data belongs to whoever fills, holds or
+ *          leases it.
  */
 #include "cache/block/block.h"
 #include "cache/dram/dram.h"
@@ -37,113 +34,6 @@
 
 /* Clients that were told to unmap a segment do so at once, or never. */
 #define UNMAP_NS 1000000000u
-
-struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot)
-{
-	const struct kv_segment *segment = slot->segment;
-
-	return (void *)(segment->base + (uint64_t)(slot - segment->slot) *
-						segment->class->slot_bytes);
-}
-
-uint8_t *kv_slot_file(const struct kv_slot *slot)
-{
-	return (uint8_t *)kv_slot_prologue(slot) + KV_PAGE;
-}
-
-bool kv_block_dirty(const struct kv_block *block)
-{
-	return block->flags & (BLOCK_QUEUED | BLOCK_WRITING);
-}
-
-bool kv_slot_idle(const struct kv_slot *slot)
-{
-	return slot->state == SLOT_READY && !slot->leases && !slot->holds &&
-	       !slot->pinned && !kv_block_dirty(slot->block);
-}
-
-/* What @space is guaranteed and does not hold fast already. */
-static uint64_t guaranteed(const struct kv_space *space)
-{
-	return space->guaranteed_dram > space->busy_dram
-		       ? space->guaranteed_dram - space->busy_dram
-		       : 0;
-}
-
-bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes)
-{
-	return space->bytes_dram + space->filling_dram + bytes <=
-	       space->guaranteed_dram;
-}
-
-static void add_busy(struct kv_cache *cache, struct kv_space *space,
-		     uint64_t bytes)
-{
-	cache->arena.guaranteed -= guaranteed(space);
-	space->busy_dram += bytes;
-	cache->arena.guaranteed += guaranteed(space);
-}
-
-void kv_guarantee_dram_locked(struct kv_cache *cache, struct kv_space *space,
-			      uint64_t bytes)
-{
-	cache->arena.guaranteed -= guaranteed(space);
-	space->guaranteed_dram = bytes;
-	cache->arena.guaranteed += guaranteed(space);
-}
-
-static void add_idle(struct kv_cache *cache, struct kv_slot *slot, int by)
-{
-	struct kv_class *class = slot->segment->class;
-	uint64_t bytes = class->slot_bytes;
-
-	class->idle += (uint32_t)by;
-	slot->segment->idle += (uint32_t)by;
-	slot->list->idle += (uint32_t)by;
-	cache->arena.idle += by > 0 ? bytes : -bytes;
-	cache->room |= by > 0;
-	add_busy(cache, slot->list->space, by > 0 ? -bytes : bytes);
-}
-
-void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot)
-{
-	if (kv_slot_idle(slot))
-		add_idle(cache, slot, -1);
-}
-
-void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot)
-{
-	if (kv_slot_idle(slot))
-		add_idle(cache, slot, 1);
-}
-
-void kv_slot_lease_locked(struct kv_cache *cache, struct kv_slot *slot, int by)
-{
-	kv_slot_before(cache, slot);
-	slot->leases = (uint32_t)((int)slot->leases + by);
-	kv_slot_after(cache, slot);
-}
-
-void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by)
-{
-	kv_slot_before(cache, slot);
-	slot->holds = (uint32_t)((int)slot->holds + by);
-	kv_slot_after(cache, slot);
-}
-
-bool kv_arena_over_floor(const struct kv_cache *cache,
-			 const struct kv_space *space, uint64_t bytes)
-{
-	const struct kv_arena *arena = &cache->arena;
-	uint64_t total = arena->max * arena->segment_bytes;
-	uint64_t busy = arena->used - arena->idle + bytes;
-
-	if (busy > total - total / 16)
-		return true;
-	/* Its own guarantee is there for it, that of others is not. */
-	return space->busy_dram + bytes > space->guaranteed_dram &&
-	       busy + arena->guaranteed - guaranteed(space) > total;
-}
 
 static struct kv_evict_node *node_of(void *arg, uint32_t block)
 {
@@ -190,12 +80,6 @@ static struct kv_class *class_get(struct kv_cache *cache,
 	return class;
 }
 
-bool kv_class_fits(const struct kv_class *class, const struct kv_space *space)
-{
-	return class->uid == space->uid && class->gid == space->gid &&
-	       class->read_bits == (space->mode & 0444);
-}
-
 bool kv_arena_grows_locked(const struct kv_cache *cache)
 {
 	const struct kv_arena *arena = &cache->arena;
@@ -236,7 +120,7 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 	slot->list = list;
 	arena->used += slot_bytes;
 	space->filling_dram += slot_bytes;
-	add_busy(cache, space, slot_bytes);
+	kv_slot_busy_locked(cache, space, slot_bytes);
 	if (--segment->free == 0) {
 		TAILQ_REMOVE(&class->segments, segment, link);
 		TAILQ_INSERT_TAIL(&class->segments, segment, link);
@@ -274,7 +158,7 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 
 	assert(slot->state != SLOT_FREE && !slot->leases && !slot->holds);
 	kv_slot_before(cache, slot);
-	add_busy(cache, space, -class->slot_bytes);
+	kv_slot_busy_locked(cache, space, -class->slot_bytes);
 	if (slot->state == SLOT_READY) {
 		kv_orphan_drop_locked(cache, slot);
 		kv_evict_list_drop(slot->list, slot->block->number);
@@ -342,7 +226,7 @@ void kv_arena_check_locked(struct kv_cache *cache)
 	for (uint32_t id = 0; id < cache->n_spaces; id++)
 		if (cache->spaces[id]) {
 			busy += cache->spaces[id]->busy_dram;
-			promised += guaranteed(cache->spaces[id]);
+			promised += kv_slot_guaranteed(cache->spaces[id]);
 		}
 	assert(busy == used - idle_bytes);
 	assert(promised == cache->arena.guaranteed);

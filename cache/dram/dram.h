@@ -5,7 +5,7 @@
 #ifndef KV_CACHE_DRAM_DRAM_H
 #define KV_CACHE_DRAM_DRAM_H
 
-#include "cache/core/core.h"
+#include "cache/core/slot.h"
 
 /* arena.c */
 int kv_arena_open(struct kv_cache *cache);
@@ -19,17 +19,8 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* FILLING to READY, for @block. */
 void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 			    struct kv_block *block);
-/* Would holding @bytes more for @space leave too little to evict, or too little
- * of what others are guaranteed? */
-bool kv_arena_over_floor(const struct kv_cache *cache,
-			 const struct kv_space *space, uint64_t bytes);
-/* Is this the access class that the space's blocks belong in now? */
-bool kv_class_fits(const struct kv_class *class, const struct kv_space *space);
 void kv_arena_check_locked(struct kv_cache *cache);
 
-/* What @space is guaranteed in DRAM is now @bytes. */
-void kv_guarantee_dram_locked(struct kv_cache *cache, struct kv_space *space,
-			      uint64_t bytes);
 void kv_guarantee_ssd_locked(struct kv_cache *cache, struct kv_space *space,
 			     uint64_t bytes);
 

@@ -6,7 +6,7 @@
 #ifndef KV_CACHE_SSD_SSD_H
 #define KV_CACHE_SSD_SSD_H
 
-#include "cache/core/core.h"
+#include "cache/core/slot.h"
 
 /* ssd/evict.c: who makes place on SSD; lock held */
 /* Evict for @taker, from @class: what is nobody's guarantee but its own. */
@@ -134,7 +134,6 @@ void kv_commit_kick_locked(struct kv_cache *cache, bool urgent);
 /* The number of the commit after which what is deleted now is durably so. */
 uint64_t kv_commits_needed_locked(const struct kv_cache *cache);
 void *kv_committer(void *cache);
-bool kv_block_unpersisted(const struct kv_block *block);
 /* The block's pin or mtime is about to change: have that recorded.  -ENOMEM. */
 int kv_update_locked(struct kv_cache *cache, struct kv_block *block);
 /* The count of updates that are committed once all asked for so far are. */

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * slot.c - a slot of DRAM: its bytes, whether it may go, and what of that is
+ * accounted to its space.
+ *
+ * OWNS     the counts of what is idle, busy and guaranteed in DRAM.
+ *
+ * INVARIANTS, asserted by kv_arena_check_locked
+ *   (1) class->idle counts the slots for which kv_slot_idle holds, as do the
+ *       segments' and the lists' idle, arena->idle their bytes.
+ *   (2) space->busy_dram are the bytes of its slots that are neither FREE nor
+ *       idle, arena->guaranteed what all spaces are guaranteed beyond these.
+ *
+ * LOCKING  cache->lock.
+ */
+#include "cache/core/slot.h"
+
+struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot)
+{
+	const struct kv_segment *segment = slot->segment;
+
+	return (void *)(segment->base + (uint64_t)(slot - segment->slot) *
+						segment->class->slot_bytes);
+}
+
+uint8_t *kv_slot_file(const struct kv_slot *slot)
+{
+	return (uint8_t *)kv_slot_prologue(slot) + KV_PAGE;
+}
+
+bool kv_block_dirty(const struct kv_block *block)
+{
+	return block->flags & (BLOCK_QUEUED | BLOCK_WRITING);
+}
+
+bool kv_block_unpersisted(const struct kv_block *block)
+{
+	return block->file == KV_NONE && !kv_block_dirty(block) &&
+	       !(block->flags & BLOCK_REMOVED);
+}
+
+bool kv_slot_idle(const struct kv_slot *slot)
+{
+	return slot->state == SLOT_READY && !slot->leases && !slot->holds &&
+	       !slot->pinned && !kv_block_dirty(slot->block);
+}
+
+uint64_t kv_slot_guaranteed(const struct kv_space *space)
+{
+	return space->guaranteed_dram > space->busy_dram
+		       ? space->guaranteed_dram - space->busy_dram
+		       : 0;
+}
+
+bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes)
+{
+	return space->bytes_dram + space->filling_dram + bytes <=
+	       space->guaranteed_dram;
+}
+
+void kv_slot_busy_locked(struct kv_cache *cache, struct kv_space *space,
+			 uint64_t bytes)
+{
+	cache->arena.guaranteed -= kv_slot_guaranteed(space);
+	space->busy_dram += bytes;
+	cache->arena.guaranteed += kv_slot_guaranteed(space);
+}
+
+void kv_guarantee_dram_locked(struct kv_cache *cache, struct kv_space *space,
+			      uint64_t bytes)
+{
+	cache->arena.guaranteed -= kv_slot_guaranteed(space);
+	space->guaranteed_dram = bytes;
+	cache->arena.guaranteed += kv_slot_guaranteed(space);
+}
+
+static void add_idle(struct kv_cache *cache, struct kv_slot *slot, int by)
+{
+	struct kv_class *class = slot->segment->class;
+	uint64_t bytes = class->slot_bytes;
+
+	class->idle += (uint32_t)by;
+	slot->segment->idle += (uint32_t)by;
+	slot->list->idle += (uint32_t)by;
+	cache->arena.idle += by > 0 ? bytes : -bytes;
+	cache->room |= by > 0;
+	kv_slot_busy_locked(cache, slot->list->space, by > 0 ? -bytes : bytes);
+}
+
+void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot)
+{
+	if (kv_slot_idle(slot))
+		add_idle(cache, slot, -1);
+}
+
+void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot)
+{
+	if (kv_slot_idle(slot))
+		add_idle(cache, slot, 1);
+}
+
+void kv_slot_lease_locked(struct kv_cache *cache, struct kv_slot *slot, int by)
+{
+	kv_slot_before(cache, slot);
+	slot->leases = (uint32_t)((int)slot->leases + by);
+	kv_slot_after(cache, slot);
+}
+
+void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by)
+{
+	kv_slot_before(cache, slot);
+	slot->holds = (uint32_t)((int)slot->holds + by);
+	kv_slot_after(cache, slot);
+}
+
+bool kv_arena_over_floor(const struct kv_cache *cache,
+			 const struct kv_space *space, uint64_t bytes)
+{
+	const struct kv_arena *arena = &cache->arena;
+	uint64_t total = arena->max * arena->segment_bytes;
+	uint64_t busy = arena->used - arena->idle + bytes;
+
+	if (busy > total - total / 16)
+		return true;
+	/* Its own guarantee is there for it, that of others is not. */
+	return space->busy_dram + bytes > space->guaranteed_dram &&
+	       busy + arena->guaranteed - kv_slot_guaranteed(space) > total;
+}
+
+bool kv_class_fits(const struct kv_class *class, const struct kv_space *space)
+{
+	return class->uid == space->uid && class->gid == space->gid &&
+	       class->read_bits == (space->mode & 0444);
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * slot.h - a slot of DRAM: its bytes, whether it may go, and what of that is
+ * accounted to its space.  All calls with cache->lock held.
+ */
+#ifndef KV_CACHE_CORE_SLOT_H
+#define KV_CACHE_CORE_SLOT_H
+
+#include "cache/core/core.h"
+
+struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot);
+uint8_t *kv_slot_file(const struct kv_slot *slot);
+
+/* Is it on its way to SSD? */
+bool kv_block_dirty(const struct kv_block *block);
+/* Neither durable nor on its way there. */
+bool kv_block_unpersisted(const struct kv_block *block);
+/* Is its slot such that it may be evicted right now? */
+bool kv_slot_idle(const struct kv_slot *slot);
+/* Call around every change that kv_slot_idle depends on. */
+void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot);
+void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot);
+void kv_slot_lease_locked(struct kv_cache *cache, struct kv_slot *slot, int by);
+void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by);
+
+/* Is this the access class that the space's blocks belong in now? */
+bool kv_class_fits(const struct kv_class *class, const struct kv_space *space);
+
+/* Is @space guaranteed @bytes more? */
+bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes);
+/* What @space is guaranteed in DRAM is now @bytes. */
+void kv_guarantee_dram_locked(struct kv_cache *cache, struct kv_space *space,
+			      uint64_t bytes);
+/* What @space is guaranteed and does not hold fast already. */
+uint64_t kv_slot_guaranteed(const struct kv_space *space);
+/* The bytes of its slots that may not go are @bytes more. */
+void kv_slot_busy_locked(struct kv_cache *cache, struct kv_space *space,
+			 uint64_t bytes);
+/* Would holding @bytes more for @space leave too little to evict, or too little
+ * of what others are guaranteed? */
+bool kv_arena_over_floor(const struct kv_cache *cache,
+			 const struct kv_space *space, uint64_t bytes);
+
+#endif
