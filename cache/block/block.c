@@ -235,7 +235,7 @@ void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 	kv_block_asked_locked(cache, block);
 	if (slot) {
 		kv_policy_touch(&slot->list->policy, block->number);
-		kv_prefetch_settled_locked(cache, slot, true);
+		kv_slot_hint_over_locked(cache, slot, true);
 	}
 	if (block->file != KV_NONE)
 		kv_extent_touch_locked(cache, block);

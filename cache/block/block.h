@@ -52,9 +52,6 @@ int kv_arena_eviction_init(struct kv_cache *cache);
 int kv_extent_eviction_init(struct kv_cache *cache);
 
 /* pins.c; with the lock held */
-/* A READY slot keeps its place if its block is pinned and there is room for
- * that.  Between kv_slot_before and kv_slot_after. */
-void kv_pin_slot_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* Would enough to evict remain if it were pinned? */
 bool kv_pin_fits_locked(struct kv_cache *cache, const struct kv_block *block);
 

@@ -32,42 +32,6 @@ struct kv_pin {
 };
 
 #define FIRST_BUCKETS 64u
-#define NOT_PINNED 8u /* one part in so many of the arena is never pinned */
-
-/* May pins hold one more slot, this one?  @charged: it is not counted as idle
- * any more. */
-static bool room_for(const struct kv_cache *cache, const struct kv_space *space,
-		     const struct kv_slot *slot, bool charged)
-{
-	const struct kv_arena *arena = &cache->arena;
-	uint64_t total = arena->max * arena->segment_bytes;
-	uint64_t bytes = slot->segment->class->slot_bytes;
-
-	return cache->pins.bytes + bytes <= total - total / NOT_PINNED &&
-	       !(kv_slot_idle(slot) &&
-		 kv_arena_over_floor(cache, space, charged ? 0 : bytes));
-}
-
-void kv_pin_slot_locked(struct kv_cache *cache, struct kv_slot *slot)
-{
-	const struct kv_block *block = slot->block;
-
-	if (slot->pinned || !(block->flags & BLOCK_PINNED) ||
-	    !room_for(cache, kv_block_space(cache, block), slot, true))
-		return;
-	slot->pinned = true;
-	kv_evict_list_drop(slot->list, block->number);
-	cache->pins.bytes += slot->segment->class->slot_bytes;
-}
-
-static void unpin_slot(struct kv_cache *cache, struct kv_slot *slot)
-{
-	if (!slot->pinned)
-		return;
-	slot->pinned = false;
-	kv_evict_list_add(cache, slot->list, slot->block, false);
-	cache->pins.bytes -= slot->segment->class->slot_bytes;
-}
 
 /* What it holds on SSD, or will. */
 static uint64_t ssd_bytes(struct kv_cache *cache, const struct kv_block *block)
@@ -98,9 +62,9 @@ static void set_pinned(struct kv_cache *cache, struct kv_block *block, bool pin)
 	else
 		block->flags &= ~BLOCK_PINNED & 0xff;
 	if (slot && pin)
-		kv_pin_slot_locked(cache, slot);
+		kv_slot_pin_locked(cache, slot);
 	else if (slot)
-		unpin_slot(cache, slot);
+		kv_slot_unpin_locked(cache, slot);
 	if (slot)
 		kv_slot_after(cache, slot);
 	if (news)
@@ -202,7 +166,8 @@ bool kv_pin_fits_locked(struct kv_cache *cache, const struct kv_block *block)
 	if (!fits_ssd(cache, block))
 		return false;
 	return (block->flags & BLOCK_PINNED) || !slot || slot->pinned ||
-	       room_for(cache, kv_block_space(cache, block), slot, false);
+	       kv_slot_pin_fits(cache, kv_block_space(cache, block), slot,
+				false);
 }
 
 int kv_pin_take_locked(struct kv_cache *cache, struct kv_space *space,

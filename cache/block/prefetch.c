@@ -223,21 +223,6 @@ void kv_prefetch_landed_locked(struct kv_cache *cache,
 	}
 }
 
-void kv_prefetch_settled_locked(struct kv_cache *cache, struct kv_slot *slot,
-				bool used)
-{
-	uint64_t bytes = slot->segment->class->slot_bytes;
-
-	if (!slot->hinted)
-		return;
-	slot->hinted = false;
-	cache->arena.hinted -= bytes;
-	if (used)
-		cache->stats.prefetch_used += bytes;
-	else
-		cache->stats.prefetch_unused += bytes;
-}
-
 int kv_prefetcher_start(struct kv_cache *cache)
 {
 	struct kv_prefetcher *all = &cache->prefetcher;

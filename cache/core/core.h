@@ -447,9 +447,6 @@ void kv_prefetcher_stop(
 void kv_prefetch_landed_locked(struct kv_cache *cache,
 			       struct kv_prefetch *prefetch,
 			       struct kv_slot *slot);
-/* The slot is used, or leaves; if a prefetch filled it, that is counted. */
-void kv_prefetch_settled_locked(struct kv_cache *cache, struct kv_slot *slot,
-				bool used);
 
 /* acquire.c, read.c */
 int kv_reader_start(struct kv_cache *cache);

@@ -2,8 +2,14 @@
 /*
  * arena.c - slots: which block has which piece of DRAM, and who makes place.
  *
+ * A model's blocks are all of one size.  So of the four slot sizes that may be
+ * in use for each power of two, three are exact, given to the first sizes that
+ * come; whatever comes later is rounded up to one of them or to the power of
+ * two itself, the fourth.  An exact size that no segment and no file has any
+ * more makes place for another.
+ *
  * OWNS     the classes (one access class and one slot size each) and the slots
- *          of their segments.
+ *          of their segments; cache->sizes.
  *
  * STATES   of a slot, and the function that makes each step:
  *
@@ -34,6 +40,7 @@
 
 /* Clients that were told to unmap a segment do so at once, or never. */
 #define UNMAP_NS 1000000000u
+#define NOT_PINNED 8u /* one part in so many of the arena is never pinned */
 
 static struct kv_evict_node *node_of(void *arg, uint32_t block)
 {
@@ -46,6 +53,57 @@ int kv_arena_eviction_init(struct kv_cache *cache)
 {
 	return kv_eviction_init(&cache->arena.eviction, cache->config.evict,
 				&cache->clock, node_of, cache);
+}
+
+static unsigned octave(uint64_t n)
+{
+	return 63 - (unsigned)__builtin_clzll(n - 1);
+}
+
+static bool in_use(struct kv_cache *cache, uint64_t slot_bytes)
+{
+	struct kv_class *class;
+	struct kv_ssd_class *ssd;
+
+	LIST_FOREACH(class, &cache->arena.classes, link)
+		if (class->slot_bytes == slot_bytes && class->n_segments)
+			return true;
+	LIST_FOREACH(ssd, &cache->ssd.classes, link)
+		if (ssd->slot_bytes == slot_bytes && ssd->total)
+			return true;
+	return false;
+}
+
+void kv_size_used(struct kv_cache *cache, uint64_t slot_bytes)
+{
+	uint64_t *sizes = cache->sizes[octave(slot_bytes)];
+
+	for (unsigned i = 0; i < SIZE_CLASSES - 1; i++)
+		if (sizes[i] == slot_bytes)
+			return;
+	for (unsigned i = 0; i < SIZE_CLASSES - 1; i++)
+		if (sizes[i] == 0 || !in_use(cache, sizes[i])) {
+			sizes[i] = slot_bytes;
+			return;
+		}
+}
+
+uint64_t kv_size_class(struct kv_cache *cache, uint64_t length)
+{
+	uint64_t want = kv_round_up(length, KV_PAGE) + KV_PAGE;
+	uint64_t limit = cache->arena.segment_bytes, best, *sizes;
+
+	if (cache->ssd.on)
+		limit = KV_MIN(limit, cache->ssd.segment_bytes);
+	if (length == 0 || length > UINT32_MAX || want > limit)
+		return 0;
+	kv_size_used(cache, want);
+	sizes = cache->sizes[octave(want)];
+	best = KV_MIN(1ull << (octave(want) + 1), limit);
+	for (unsigned i = 0; i < SIZE_CLASSES - 1; i++)
+		if (sizes[i] >= want && sizes[i] < best)
+			best = sizes[i];
+	return best;
 }
 
 static struct kv_class *class_get(struct kv_cache *cache,
@@ -129,6 +187,55 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 	return 0;
 }
 
+bool kv_slot_pin_fits(const struct kv_cache *cache,
+		      const struct kv_space *space, const struct kv_slot *slot,
+		      bool charged)
+{
+	const struct kv_arena *arena = &cache->arena;
+	uint64_t total = arena->max * arena->segment_bytes;
+	uint64_t bytes = slot->segment->class->slot_bytes;
+
+	return cache->pins.bytes + bytes <= total - total / NOT_PINNED &&
+	       !(kv_slot_idle(slot) &&
+		 kv_arena_over_floor(cache, space, charged ? 0 : bytes));
+}
+
+void kv_slot_pin_locked(struct kv_cache *cache, struct kv_slot *slot)
+{
+	const struct kv_block *block = slot->block;
+
+	if (slot->pinned || !(block->flags & BLOCK_PINNED) ||
+	    !kv_slot_pin_fits(cache, kv_block_space(cache, block), slot, true))
+		return;
+	slot->pinned = true;
+	kv_evict_list_drop(slot->list, block->number);
+	cache->pins.bytes += slot->segment->class->slot_bytes;
+}
+
+void kv_slot_unpin_locked(struct kv_cache *cache, struct kv_slot *slot)
+{
+	if (!slot->pinned)
+		return;
+	slot->pinned = false;
+	kv_evict_list_add(cache, slot->list, slot->block, false);
+	cache->pins.bytes -= slot->segment->class->slot_bytes;
+}
+
+void kv_slot_hint_over_locked(struct kv_cache *cache, struct kv_slot *slot,
+			      bool used)
+{
+	uint64_t bytes = slot->segment->class->slot_bytes;
+
+	if (!slot->hinted)
+		return;
+	slot->hinted = false;
+	cache->arena.hinted -= bytes;
+	if (used)
+		cache->stats.prefetch_used += bytes;
+	else
+		cache->stats.prefetch_unused += bytes;
+}
+
 void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 			    struct kv_block *block)
 {
@@ -141,7 +248,7 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 	slot->block = block;
 	block->slot = slot;
 	slot->payload = kv_slot_prologue(slot)->record.payload;
-	kv_pin_slot_locked(cache, slot);
+	kv_slot_pin_locked(cache, slot);
 	space->filling_dram -= class->slot_bytes;
 	space->bytes_dram += class->slot_bytes;
 	if (!slot->pinned)
@@ -168,7 +275,7 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 	} else {
 		space->filling_dram -= class->slot_bytes;
 	}
-	kv_prefetch_settled_locked(cache, slot, false);
+	kv_slot_hint_over_locked(cache, slot, false);
 	slot->state = SLOT_FREE;
 	slot->list = NULL;
 	if (slot->pinned)

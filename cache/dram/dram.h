@@ -19,6 +19,18 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* FILLING to READY, for @block. */
 void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 			    struct kv_block *block);
+/* May pins hold one more slot, this one?  @charged: it is not counted as idle
+ * any more. */
+bool kv_slot_pin_fits(const struct kv_cache *cache,
+		      const struct kv_space *space, const struct kv_slot *slot,
+		      bool charged);
+/* A READY slot keeps its place if its block is pinned and there is room for
+ * that.  Between kv_slot_before and kv_slot_after. */
+void kv_slot_pin_locked(struct kv_cache *cache, struct kv_slot *slot);
+void kv_slot_unpin_locked(struct kv_cache *cache, struct kv_slot *slot);
+/* The slot is used, or leaves; if a prefetch filled it, that is counted. */
+void kv_slot_hint_over_locked(struct kv_cache *cache, struct kv_slot *slot,
+			      bool used);
 void kv_arena_check_locked(struct kv_cache *cache);
 
 void kv_guarantee_ssd_locked(struct kv_cache *cache, struct kv_space *space,
@@ -35,7 +47,6 @@ bool kv_dram_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
 int kv_segment_use(struct kv_cache *cache, struct kv_segment *segment,
 		   struct kv_class *class);
 
-/* size.c: the slot sizes in use */
 uint64_t kv_size_class(struct kv_cache *cache,
 		       uint64_t length); /* 0: too big */
 void kv_size_used(struct kv_cache *cache, uint64_t slot_bytes);
