@@ -56,18 +56,9 @@ int kv_extent_eviction_init(struct kv_cache *cache);
 bool kv_pin_fits_locked(struct kv_cache *cache, const struct kv_block *block);
 
 /* quota.c; lock held */
-/* Evict of @space until @bytes more are within its quota; false: they cannot
- * be. */
-bool kv_quota_dram_locked(struct kv_cache *cache, struct kv_space *space,
-			  uint64_t bytes);
-bool kv_quota_ssd_locked(struct kv_cache *cache, struct kv_space *space,
-			 uint64_t bytes);
 /* Bring every space within its quotas; lets go of the lock now and then. */
 void kv_quotas_keep(struct kv_cache *cache);
 /* Work out what is guaranteed to whom; at mount. */
 void kv_quotas_settle(struct kv_cache *cache);
-/* @bytes are about to be saved: 0, or -EAGAIN beyond the space's rate. */
-int kv_rate_take_locked(struct kv_space *space, uint64_t bytes);
-void kv_rate_return_locked(struct kv_space *space, uint64_t bytes);
 
 #endif

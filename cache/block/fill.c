@@ -2,12 +2,14 @@
 /*
  * fill.c - a block on its way in: reserve, fill, seal.
  *
- * OWNS       every kv_fill, and the table of the keys that are being saved.
+ * OWNS       every kv_fill, the table of the keys that are being saved, and
+ *            the credit of each space's rate.
  *
  * INVARIANTS
  *   (1) At most one fill that may still seal reserves a given key of a space.
  *   (2) A name resolves only after kv_fill_seal: the slot is FILLING until
- * then. (3) The first to seal a key wins; what it sealed never changes.
+ *       then.
+ *   (3) The first to seal a key wins; what it sealed never changes.
  *
  * LOCKING    cache->lock; the bytes of a FILLING slot belong to the fill.
  */
@@ -109,6 +111,35 @@ static int slot_for(struct kv_cache *cache, struct kv_space *space,
 	return -ENOSPC;
 }
 
+/*
+ * A second's worth may come at once; a save may begin while there is any credit
+ * left, and what it takes more than that is waited for before the next.
+ */
+static int rate_take_locked(struct kv_space *space, uint64_t bytes)
+{
+	double rate = (double)space->quota.rate_put;
+	uint64_t now = kv_now_ns();
+
+	if (!space->quota.rate_put)
+		return 0;
+	if (space->put_ns)
+		space->put_credit += rate * (double)(now - space->put_ns) / 1e9;
+	else
+		space->put_credit = rate;
+	space->put_credit = KV_MIN(space->put_credit, rate);
+	space->put_ns = now;
+	if (space->put_credit <= 0)
+		return -EAGAIN;
+	space->put_credit -= (double)bytes;
+	return 0;
+}
+
+static void rate_return_locked(struct kv_space *space, uint64_t bytes)
+{
+	if (space->quota.rate_put)
+		space->put_credit += (double)bytes;
+}
+
 /* Here, too, a file's writer waits, and a save is told at once. */
 static int within_rate(struct kv_cache *cache, struct kv_space *space,
 		       const struct kv_key *key, uint64_t length)
@@ -116,7 +147,7 @@ static int within_rate(struct kv_cache *cache, struct kv_space *space,
 	uint64_t until = kv_now_ns() + WRITER_PATIENCE_NS;
 	int r;
 
-	while ((r = kv_rate_take_locked(space, length)) < 0 && !key &&
+	while ((r = rate_take_locked(space, length)) < 0 && !key &&
 	       kv_now_ns() < until)
 		kv_cond_wait(cache, &cache->ssd.done, 50000000u);
 	if (r < 0)
@@ -143,7 +174,7 @@ static int reserve_locked(struct kv_cache *cache, struct kv_space *space,
 			kv_slot_give_locked(cache, *ret_slot);
 	}
 	if (r < 0)
-		kv_rate_return_locked(space, length);
+		rate_return_locked(space, length);
 	return r;
 }
 
@@ -236,7 +267,7 @@ void kv_fill_drop(struct kv_cache *cache, struct kv_fill *fill)
 {
 	kv_lock(cache);
 	kv_slot_give_locked(cache, fill->slot);
-	kv_rate_return_locked(fill->space, fill->length);
+	rate_return_locked(fill->space, fill->length);
 	end_locked(cache, fill);
 	kv_unlock(cache);
 }
@@ -345,7 +376,7 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 	}
 	if (r != 0) {
 		kv_slot_give_locked(cache, fill->slot);
-		kv_rate_return_locked(fill->space, fill->length);
+		rate_return_locked(fill->space, fill->length);
 	}
 	end_locked(cache, fill);
 	kv_unlock(cache);

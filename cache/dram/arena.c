@@ -161,7 +161,7 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 	class = class_get(cache, space, slot_bytes);
 	if (!class)
 		return -ENOMEM;
-	if (!kv_quota_dram_locked(cache, space, slot_bytes))
+	if (!kv_dram_fit_quota_locked(cache, space, slot_bytes))
 		return -ENOSPC;
 	slot = kv_dram_evict_for_locked(cache, class, space);
 	if (!slot)

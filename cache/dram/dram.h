@@ -44,6 +44,10 @@ struct kv_slot *kv_dram_evict_for_locked(struct kv_cache *cache,
 					 struct kv_space *space);
 /* Take the space's next victim out of DRAM; false if there is none. */
 bool kv_dram_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
+/* Evict of @space until @bytes more are within its quota; false: they cannot
+ * be. */
+bool kv_dram_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
+			      uint64_t bytes);
 int kv_segment_use(struct kv_cache *cache, struct kv_segment *segment,
 		   struct kv_class *class);
 

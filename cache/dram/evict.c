@@ -464,3 +464,14 @@ struct kv_slot *kv_dram_evict_for_locked(struct kv_cache *cache,
 	need.entitled = kv_guaranteed_dram(space, class->slot_bytes);
 	return make(&need) ? free_slot(class) : NULL;
 }
+
+bool kv_dram_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
+			      uint64_t bytes)
+{
+	uint64_t most = space->quota.quota_dram;
+
+	while (most && space->bytes_dram + space->filling_dram + bytes > most)
+		if (!kv_dram_evict_own_locked(cache, space))
+			return false;
+	return true;
+}

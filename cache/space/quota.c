@@ -2,8 +2,7 @@
 /*
  * quota.c - what a space may have at most, and what it is guaranteed.
  *
- * OWNS       space->quota, ->guaranteed_dram, ->guaranteed_ssd; the credit of
- * its rate.
+ * OWNS       space->quota, ->guaranteed_dram, ->guaranteed_ssd.
  *
  * INVARIANTS
  *   (1) What a space holds, is being filled or written for it and is asked for
@@ -21,29 +20,6 @@
 static uint64_t dram_bytes(const struct kv_cache *cache)
 {
 	return cache->arena.max * cache->arena.segment_bytes;
-}
-
-bool kv_quota_dram_locked(struct kv_cache *cache, struct kv_space *space,
-			  uint64_t bytes)
-{
-	uint64_t most = space->quota.quota_dram;
-
-	while (most && space->bytes_dram + space->filling_dram + bytes > most)
-		if (!kv_dram_evict_own_locked(cache, space))
-			return false;
-	return true;
-}
-
-bool kv_quota_ssd_locked(struct kv_cache *cache, struct kv_space *space,
-			 uint64_t bytes)
-{
-	uint64_t most = space->quota.quota_ssd;
-
-	while (most && space->bytes_ssd + space->writing_ssd + bytes > most)
-		/* At the end nothing more comes that is worth a victim. */
-		if (cache->ssd.stop || !kv_ssd_evict_own_locked(cache, space))
-			return false;
-	return true;
 }
 
 static bool over(const struct kv_space *space, bool dram)
@@ -158,33 +134,4 @@ int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
 	kv_quotas_settle(cache);
 	kv_periodic_wake(&cache->housekeeper);
 	return kv_space_persist(cache, space);
-}
-
-/*
- * A second's worth may come at once; a save may begin while there is any credit
- * left, and what it takes more than that is waited for before the next.
- */
-int kv_rate_take_locked(struct kv_space *space, uint64_t bytes)
-{
-	double rate = (double)space->quota.rate_put;
-	uint64_t now = kv_now_ns();
-
-	if (!space->quota.rate_put)
-		return 0;
-	if (space->put_ns)
-		space->put_credit += rate * (double)(now - space->put_ns) / 1e9;
-	else
-		space->put_credit = rate;
-	space->put_credit = KV_MIN(space->put_credit, rate);
-	space->put_ns = now;
-	if (space->put_credit <= 0)
-		return -EAGAIN;
-	space->put_credit -= (double)bytes;
-	return 0;
-}
-
-void kv_rate_return_locked(struct kv_space *space, uint64_t bytes)
-{
-	if (space->quota.rate_put)
-		space->put_credit += (double)bytes;
 }

@@ -480,3 +480,15 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 		return -ENOSPC;
 	return give_way(cache, class, taker) ? 0 : -ENOSPC;
 }
+
+bool kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
+			     uint64_t bytes)
+{
+	uint64_t most = space->quota.quota_ssd;
+
+	while (most && space->bytes_ssd + space->writing_ssd + bytes > most)
+		/* At the end nothing more comes that is worth a victim. */
+		if (cache->ssd.stop || !kv_ssd_evict_own_locked(cache, space))
+			return false;
+	return true;
+}

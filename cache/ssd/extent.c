@@ -213,7 +213,7 @@ int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
 
 	if (!class || !list_make(cache, space, class))
 		return -ENOMEM;
-	if (!kv_quota_ssd_locked(cache, space, slot_bytes))
+	if (!kv_ssd_fit_quota_locked(cache, space, slot_bytes))
 		return space->writing_ssd && !cache->ssd.stop ? -EBUSY
 							      : -EDQUOT;
 	if (index_is_full(cache))

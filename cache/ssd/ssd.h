@@ -28,6 +28,10 @@ void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
 bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker);
 uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */
 bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
+/* Evict of @space until @bytes more are within its quota; false: they cannot
+ * be. */
+bool kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
+			     uint64_t bytes);
 
 /* extent.c; lock held */
 struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id);
