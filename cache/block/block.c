@@ -248,7 +248,7 @@ void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block)
 	if (block->slot)
 		kv_policy_renew(&block->slot->list->policy, block->number);
 	if (block->file != KV_NONE)
-		kv_policy_renew(&kv_extent_list(cache, block)->policy,
+		kv_policy_renew(&kv_evict_list_ssd(cache, block)->policy,
 				block->number);
 }
 
@@ -265,7 +265,7 @@ void kv_block_end(struct kv_cache *cache, struct kv_block *block)
 	if (block->slot)
 		kv_policy_end(&block->slot->list->policy, block->number);
 	if (block->file != KV_NONE)
-		kv_policy_end(&kv_extent_list(cache, block)->policy,
+		kv_policy_end(&kv_evict_list_ssd(cache, block)->policy,
 			      block->number);
 	kv_unlock(cache);
 }

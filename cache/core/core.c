@@ -81,6 +81,11 @@ void kv_cond_init(pthread_cond_t *cond)
 	pthread_condattr_destroy(&attr);
 }
 
+struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id)
+{
+	return id < cache->ssd.n_files ? cache->ssd.files[id] : NULL;
+}
+
 /* Room for one more; a hint that cannot be stored is lost, which only means
  * that the kernel's cached name lives out its second. */
 static bool more(void **items, size_t n, size_t *room, size_t size)

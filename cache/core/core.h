@@ -193,6 +193,7 @@ struct kv_segfile {
 	uint32_t id;	     /* fixed */
 	int fd;		     /* fixed while it lives */
 	uint64_t slot_bytes; /* changes only while it is empty */
+	struct kv_ssd_class *class;
 	uint32_t slots, used;
 	uint32_t hint; /* no free slot below it */
 	uint64_t *bitmap;
@@ -430,6 +431,8 @@ void kv_unlock(struct kv_cache *cache);
 /* Wait on @cond up to @ns; what is deferred runs first, unlocked. */
 void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns);
 void kv_cond_init(pthread_cond_t *cond);
+/* NULL: there is none. */
+struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id);
 void kv_defer_gone(struct kv_cache *cache, const struct kv_block *block);
 void kv_defer_settled(struct kv_cache *cache, struct kv_acquire *acquire);
 void kv_defer_flushed(struct kv_cache *cache, struct kv_flush *flush,

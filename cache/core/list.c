@@ -48,6 +48,15 @@ struct kv_evict_list *kv_evict_list_make(struct kv_space *space,
 	return list;
 }
 
+struct kv_evict_list *kv_evict_list_ssd(struct kv_cache *cache,
+					const struct kv_block *block)
+{
+	if (block->file == KV_NONE)
+		return NULL;
+	return kv_evict_list_find(&kv_block_space(cache, block)->ssd_lists,
+				  kv_segfile_at(cache, block->file)->class);
+}
+
 static void add(struct kv_evict_list *list, uint32_t block,
 		const struct kv_arrival *arrival)
 {
@@ -70,7 +79,7 @@ static uint32_t parent_of(struct kv_cache *cache,
 	memcpy(key.b, record->parent, sizeof(key.b));
 	parent = kv_table_find(cache, list->space, &key);
 	if (!parent ||
-	    (list->ssd ? kv_extent_list(cache, parent) != list
+	    (list->ssd ? kv_evict_list_ssd(cache, parent) != list
 		       : !parent->slot || parent->slot->list != list))
 		return KV_NONE;
 	return kv_policy_has(&list->policy, parent->number) ? parent->number

@@ -37,6 +37,9 @@ LIST_HEAD(kv_evict_list_list, kv_evict_list);
 /* The space's list for @class among its @own ones; NULL. */
 struct kv_evict_list *kv_evict_list_find(const struct kv_evict_list_list *own,
 					 const void *class);
+/* The SSD list of a block that has an extent, else NULL. */
+struct kv_evict_list *kv_evict_list_ssd(struct kv_cache *cache,
+					const struct kv_block *block);
 /* Find it, or make it; NULL: no memory.  It lives until kv_evict_lists_free. */
 struct kv_evict_list *kv_evict_list_make(struct kv_space *space,
 					 struct kv_evict_list_list *own,

@@ -665,7 +665,7 @@ void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
 			kv_policy_end(&block->slot->list->policy,
 				      block->number);
 		if (block && block->file != KV_NONE)
-			kv_policy_end(&kv_extent_list(cache, block)->policy,
+			kv_policy_end(&kv_evict_list_ssd(cache, block)->policy,
 				      block->number);
 	}
 	kv_unlock(cache);

@@ -62,7 +62,8 @@ static void evict(struct kv_cache *cache, struct kv_block *block)
 		kv_extent_detach_locked(cache, block);
 		kv_block_space(cache, block)->unpersisted++;
 	} else {
-		kv_evict_list_gone(cache, kv_extent_list(cache, block), block);
+		kv_evict_list_gone(cache, kv_evict_list_ssd(cache, block),
+				   block);
 		kv_block_remove_locked(cache, block);
 	}
 }

@@ -38,24 +38,14 @@ int kv_extent_eviction_init(struct kv_cache *cache)
 				&cache->clock, node_of, cache);
 }
 
-static struct kv_ssd_class *class_find(struct kv_cache *cache,
-				       uint64_t slot_bytes)
+static struct kv_ssd_class *class_get(struct kv_cache *cache,
+				      uint64_t slot_bytes)
 {
 	struct kv_ssd_class *class;
 
 	LIST_FOREACH(class, &cache->ssd.classes, link)
 		if (class->slot_bytes == slot_bytes)
 			return class;
-	return NULL;
-}
-
-static struct kv_ssd_class *class_get(struct kv_cache *cache,
-				      uint64_t slot_bytes)
-{
-	struct kv_ssd_class *class = class_find(cache, slot_bytes);
-
-	if (class)
-		return class;
 	class = calloc(1, sizeof(*class));
 	if (!class)
 		return NULL;
@@ -74,17 +64,6 @@ static struct kv_evict_list *list_make(struct kv_cache *cache,
 				  &class->lists, &cache->ssd.eviction);
 }
 
-struct kv_evict_list *kv_extent_list(struct kv_cache *cache,
-				     const struct kv_block *block)
-{
-	if (block->file == KV_NONE)
-		return NULL;
-	return kv_evict_list_find(
-		&kv_block_space(cache, block)->ssd_lists,
-		class_find(cache,
-			   kv_segfile_at(cache, block->file)->slot_bytes));
-}
-
 int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file)
 {
 	struct kv_ssd_class *class = class_get(cache, file->slot_bytes);
@@ -100,6 +79,7 @@ int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file)
 	file->bitmap = bitmap;
 	file->hint = 0;
 	file->used = 0;
+	file->class = class;
 	class->n_files++;
 	class->free += file->slots;
 	class->total += file->slots;
@@ -107,9 +87,9 @@ int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file)
 	return 0;
 }
 
-void kv_extents_remove_file(struct kv_cache *cache, struct kv_segfile *file)
+void kv_extents_remove_file(struct kv_segfile *file)
 {
-	struct kv_ssd_class *class = class_find(cache, file->slot_bytes);
+	struct kv_ssd_class *class = file->class;
 
 	assert(file->used == 0);
 	TAILQ_REMOVE(&class->files, file, link);
@@ -121,7 +101,7 @@ void kv_extents_remove_file(struct kv_cache *cache, struct kv_segfile *file)
 static void set_taken(struct kv_cache *cache, struct kv_segfile *file,
 		      uint32_t slot_number)
 {
-	struct kv_ssd_class *class = class_find(cache, file->slot_bytes);
+	struct kv_ssd_class *class = file->class;
 
 	file->bitmap[slot_number / 64] |= 1ull << slot_number % 64;
 	file->used++;
@@ -246,7 +226,7 @@ void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
 	struct kv_segfile *file =
 		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 	uint32_t slot_number = (uint32_t)slot_id;
-	struct kv_ssd_class *class = class_find(cache, file->slot_bytes);
+	struct kv_ssd_class *class = file->class;
 
 	file->bitmap[slot_number / 64] &= ~(1ull << slot_number % 64);
 	file->hint = KV_MIN(file->hint, slot_number);
@@ -270,7 +250,7 @@ void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 	space->bytes_ssd += f->slot_bytes;
 	space->writing_ssd -= f->slot_bytes;
 	if (!(block->flags & BLOCK_PINNED))
-		kv_evict_list_add(cache, kv_extent_list(cache, block), block,
+		kv_evict_list_add(cache, kv_evict_list_ssd(cache, block), block,
 				  false);
 }
 
@@ -285,7 +265,7 @@ void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 			  bool pin)
 {
-	struct kv_evict_list *list = kv_extent_list(cache, block);
+	struct kv_evict_list *list = kv_evict_list_ssd(cache, block);
 
 	kv_evict_list_drop(list, block->number);
 	if (!pin)
@@ -301,8 +281,7 @@ int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
 	    (f->bitmap[slot_number / 64] & 1ull << slot_number % 64) ||
 	    KV_PAGE + kv_round_up(block->length, KV_PAGE) > f->slot_bytes)
 		return -EBADMSG;
-	if (!list_make(cache, kv_block_space(cache, block),
-		       class_find(cache, f->slot_bytes)))
+	if (!list_make(cache, kv_block_space(cache, block), f->class))
 		return -ENOMEM;
 	set_taken(cache, f, slot_number);
 	block->file = file;
@@ -328,7 +307,7 @@ void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,
 		list->room = room;
 	}
 	if (reuse)
-		class_find(cache, file->slot_bytes)->leaving++;
+		file->class->leaving++;
 	list->items[list->n++] = (struct kv_deletion){
 		.slot_id = slot_id,
 		.reuse = reuse,
@@ -346,7 +325,7 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 	if ((block->flags & BLOCK_PINNED) && !block->slot)
 		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
 				     -file->slot_bytes);
-	kv_evict_list_drop(kv_extent_list(cache, block), block->number);
+	kv_evict_list_drop(kv_evict_list_ssd(cache, block), block->number);
 	kv_block_space(cache, block)->bytes_ssd -= file->slot_bytes;
 	block->file = block->slot_number = KV_NONE;
 	return id;
@@ -368,7 +347,7 @@ void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id)
 	struct kv_segfile *file =
 		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 
-	class_find(cache, file->slot_bytes)->leaving--;
+	file->class->leaving--;
 	kv_extent_free_locked(cache, slot_id);
 	KV_POINT("extent.reusable");
 }
@@ -378,17 +357,18 @@ void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id)
 	struct kv_segfile *file =
 		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 
-	class_find(cache, file->slot_bytes)->leaving--;
+	file->class->leaving--;
 }
 
 void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block)
 {
-	kv_policy_touch(&kv_extent_list(cache, block)->policy, block->number);
+	kv_policy_touch(&kv_evict_list_ssd(cache, block)->policy,
+			block->number);
 }
 
 void kv_extent_order(struct kv_cache *cache, struct kv_block *block)
 {
-	struct kv_evict_list *list = kv_extent_list(cache, block);
+	struct kv_evict_list *list = kv_evict_list_ssd(cache, block);
 
 	if (block->flags & BLOCK_PINNED)
 		return;

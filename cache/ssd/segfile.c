@@ -32,11 +32,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id)
-{
-	return id < cache->ssd.n_files ? cache->ssd.files[id] : NULL;
-}
-
 static int table_room(struct kv_ssd *ssd, uint32_t id)
 {
 	uint32_t n = KV_MAX(ssd->n_files * 2, id + 64);
@@ -193,7 +188,7 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 	struct kv_ssd *ssd = &cache->ssd;
 	int r;
 
-	kv_extents_remove_file(cache, file);
+	kv_extents_remove_file(file);
 	kv_unlock(cache);
 	KV_POINT("file.reclass");
 	r = kv_segfile_clear(file->fd, ssd->segment_bytes, slot_bytes);
@@ -278,7 +273,7 @@ int kv_segfiles_shrink(struct kv_cache *cache)
 				kv_extent_drop(cache, block);
 		}
 		if (r == 0) {
-			kv_extents_remove_file(cache, file);
+			kv_extents_remove_file(file);
 			ssd->files[id] = NULL;
 			ssd->live_files--;
 			file_free(file);

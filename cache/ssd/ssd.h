@@ -34,7 +34,6 @@ bool kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 			     uint64_t bytes);
 
 /* extent.c; lock held */
-struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id);
 /* A file that the index knows; -ENOENT: it is not there. */
 int kv_segfile_adopt(struct kv_cache *cache, const struct kv_segfile_record *r);
 /* A file for slots of this size, a new one or an empty one that had others;
@@ -60,9 +59,6 @@ void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id);
 /* What was taken for @space is not attached after all, but deleted. */
 void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t slot_id);
-/* The list of a block that has an extent, else NULL. */
-struct kv_evict_list *kv_extent_list(struct kv_cache *cache,
-				     const struct kv_block *block);
 /* The block's pin changed. */
 void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 			  bool pin);
@@ -88,7 +84,7 @@ void kv_extent_order(struct kv_cache *cache, struct kv_block *block);
 /* At mount: the block goes with its file. */
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block);
 int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file);
-void kv_extents_remove_file(struct kv_cache *cache, struct kv_segfile *file);
+void kv_extents_remove_file(struct kv_segfile *file);
 /* An empty file with slots of another size; NULL. */
 struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
 					 uint64_t slot_bytes);
