@@ -64,8 +64,8 @@ static void keep_house(void *arg)
 	kv_lock(cache);
 	kv_quotas_keep(cache);
 	cache->room = true;
-	if (cache->ssd.on)
-		kv_health_check_locked(cache);
+	if (cache->ssd.on && kv_health_check_locked(cache))
+		kv_reads_expire_locked(cache);
 	kv_unlock(cache);
 	kv_bounce_trim(cache->bounce);
 }

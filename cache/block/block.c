@@ -406,3 +406,11 @@ int kv_block_promote(struct kv_cache *cache, struct kv_block *block)
 	kv_acquire_release(cache, acquire);
 	return r;
 }
+
+void kv_block_put(struct kv_cache *cache, struct kv_block *block)
+{
+	kv_lock(cache);
+	block->refs--;
+	kv_block_settle_locked(cache, block);
+	kv_unlock(cache);
+}

@@ -29,8 +29,6 @@
 #include "common/crash_point.h"
 #include "common/thread.h"
 
-#include <sys/mman.h>
-
 #define VERIFIERS 2
 
 struct fetch {
@@ -39,20 +37,6 @@ struct fetch {
 	struct kv_block *block;
 	uint64_t room;
 };
-
-uint8_t *kv_pages_new(uint64_t bytes)
-{
-	void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	return pages == MAP_FAILED ? NULL : pages;
-}
-
-void kv_pages_free(uint8_t *pages, uint64_t bytes)
-{
-	if (pages)
-		munmap(pages, bytes);
-}
 
 /* It ended after all.  Until now the extent was the block's, too. */
 static void ended_late(struct kv_io *io, int status)

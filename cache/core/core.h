@@ -513,8 +513,6 @@ int kv_space_file_put(struct kv_cache *cache, struct kv_space *space,
 int kv_space_file_drop(struct kv_cache *cache, struct kv_space *space);
 void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space);
 int kv_space_files_check(struct kv_cache *cache);
-/* Bytes of them beyond their share. */
-uint64_t kv_sidecars_over(const struct kv_cache *cache);
 int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 		   const char *name, const char *layout);
 void kv_spaces_free(struct kv_cache *cache);

@@ -323,14 +323,6 @@ void kv_block_hold(struct kv_cache *cache, struct kv_block *block)
 	kv_unlock(cache);
 }
 
-void kv_block_put(struct kv_cache *cache, struct kv_block *block)
-{
-	kv_lock(cache);
-	block->refs--;
-	kv_block_settle_locked(cache, block);
-	kv_unlock(cache);
-}
-
 bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 {
 	struct kv_dir *dir;

@@ -27,6 +27,7 @@
 #include <stdio.h>
 
 #include "cache/io/ring_backend.h"
+#include <sys/mman.h>
 
 static void check_locked(struct kv_ring *ring)
 {
@@ -412,4 +413,18 @@ void kv_ring_free(struct kv_ring *ring)
 	pthread_mutex_unlock(&ring->lock);
 	ring->backend->stop(ring);
 	destroy(ring);
+}
+
+uint8_t *kv_pages_new(uint64_t bytes)
+{
+	void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return pages == MAP_FAILED ? NULL : pages;
+}
+
+void kv_pages_free(uint8_t *pages, uint64_t bytes)
+{
+	if (pages)
+		munmap(pages, bytes);
 }

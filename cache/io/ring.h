@@ -95,4 +95,8 @@ bool kv_ring_failed(struct kv_ring *ring);
  * permitted)"; lives as long as the ring. */
 const char *kv_ring_describe(struct kv_ring *ring);
 
+/* Memory to read into; NULL: there is none. */
+uint8_t *kv_pages_new(uint64_t bytes);
+void kv_pages_free(uint8_t *pages, uint64_t bytes);
+
 #endif

@@ -280,25 +280,6 @@ void kv_snapshot_changed_locked(struct kv_cache *cache,
 	kv_commit_kick_locked(cache, false);
 }
 
-bool kv_snapshots_dirty_locked(const struct kv_cache *cache)
-{
-	const struct kv_snapshots *all = &cache->snapshots;
-
-	return !TAILQ_EMPTY(&all->dirty) &&
-	       (!all->retry_at || kv_now_ns() >= all->retry_at);
-}
-
-bool kv_snapshots_written_locked(const struct kv_cache *cache, uint32_t space,
-				 uint64_t change)
-{
-	const struct kv_snapshot *snapshot;
-
-	TAILQ_FOREACH(snapshot, &cache->snapshots.dirty, dirty_link)
-		if (snapshot->space == space && snapshot->change <= change)
-			return false;
-	return true;
-}
-
 /* What of it is to be written; @ret_items is the caller's. */
 static int copy_locked(const struct kv_snapshot *snapshot,
 		       struct kv_snapshot_record *ret_record,
@@ -344,24 +325,6 @@ static int write_one(struct kv_cache *cache, const struct kv_snapshot *snapshot,
 	return r;
 }
 
-/* Flushes that wait for it shall hear of it. */
-static void fail_flushes(struct kv_cache *cache, uint32_t space, int error)
-{
-	struct kv_flush **link = &cache->flushes;
-
-	while (*link) {
-		struct kv_flush *flush = *link;
-
-		if (flush->space != space ||
-		    kv_snapshots_written_locked(cache, space, flush->change)) {
-			link = &flush->next;
-			continue;
-		}
-		*link = flush->next;
-		kv_defer_flushed(cache, flush, error);
-	}
-}
-
 static void written(struct kv_cache *cache, struct kv_snapshot *snapshot,
 		    uint64_t latest)
 {
@@ -389,7 +352,7 @@ static int write_next_locked(struct kv_cache *cache,
 		kv_lock(cache);
 	}
 	if (r < 0)
-		fail_flushes(cache, snapshot->space, r);
+		kv_flushes_fail_snapshot_locked(cache, snapshot->space, r);
 	return r;
 }
 

@@ -109,13 +109,8 @@ uint64_t kv_snapshot_cost(const struct kv_snapshot *snapshot);
 /* It changed.  It may be freed here if it is dropped and nothing keeps it. */
 void kv_snapshot_changed_locked(struct kv_cache *cache,
 				struct kv_snapshot *snapshot);
-/* Is there something for the committer to write now? */
-bool kv_snapshots_dirty_locked(const struct kv_cache *cache);
 /* Write what changed, in transactions of its own: a large snapshot that finds
  * no room must not keep blocks from their commit.  Lets go of the lock. */
 void kv_snapshots_write_locked(struct kv_cache *cache);
-/* Are all changes of @space up to number @change written? */
-bool kv_snapshots_written_locked(const struct kv_cache *cache, uint32_t space,
-				 uint64_t change);
 
 #endif

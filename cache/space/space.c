@@ -30,13 +30,6 @@
 #include <search.h>
 #include <stdio.h>
 
-uint64_t kv_sidecars_over(const struct kv_cache *cache)
-{
-	const uint64_t share = kv_index_map_bytes(cache->ssd.cap) / 4;
-
-	return cache->ssd.sidecars - KV_MIN(cache->ssd.sidecars, share);
-}
-
 /* Count @bytes for the space's file instead of what it has; -ENOSPC. */
 static int charge(struct kv_cache *cache, struct kv_space *space,
 		  uint64_t bytes)

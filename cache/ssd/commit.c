@@ -247,6 +247,14 @@ uint64_t kv_updates_needed_locked(const struct kv_cache *cache)
 	return cache->ssd.updates.taken + cache->ssd.updates.n;
 }
 
+bool kv_snapshots_dirty_locked(const struct kv_cache *cache)
+{
+	const struct kv_snapshots *all = &cache->snapshots;
+
+	return !TAILQ_EMPTY(&all->dirty) &&
+	       (!all->retry_at || kv_now_ns() >= all->retry_at);
+}
+
 static bool anything(const struct kv_ssd *ssd)
 {
 	return !TAILQ_EMPTY(&ssd->written) || ssd->deletions.n ||

@@ -38,6 +38,18 @@ void kv_flushes_written_locked(struct kv_cache *cache,
 			flush->unwritten--;
 }
 
+/* Are all changes of @space up to number @change written? */
+static bool snapshots_written(const struct kv_cache *cache, uint32_t space,
+			      uint64_t change)
+{
+	const struct kv_snapshot *snapshot;
+
+	TAILQ_FOREACH(snapshot, &cache->snapshots.dirty, dirty_link)
+		if (snapshot->space == space && snapshot->change <= change)
+			return false;
+	return true;
+}
+
 static bool flushed(const struct kv_cache *cache, const struct kv_flush *flush)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
@@ -47,7 +59,7 @@ static bool flushed(const struct kv_cache *cache, const struct kv_flush *flush)
 	return (!first || first->seq > flush->ticket) &&
 	       ssd->commits_done >= flush->commit &&
 	       ssd->updates.done >= flush->update &&
-	       kv_snapshots_written_locked(cache, flush->space, flush->change);
+	       snapshots_written(cache, flush->space, flush->change);
 }
 
 /* A flush was given up: up to where do others wait? */
@@ -85,6 +97,24 @@ void kv_flushes_fail_locked(struct kv_cache *cache,
 void kv_flushes_settle_locked(struct kv_cache *cache, int error)
 {
 	kv_flushes_fail_locked(cache, NULL, error);
+}
+
+void kv_flushes_fail_snapshot_locked(struct kv_cache *cache, uint32_t space,
+				     int error)
+{
+	struct kv_flush **link = &cache->flushes;
+
+	while (*link) {
+		struct kv_flush *flush = *link;
+
+		if (flush->space != space ||
+		    snapshots_written(cache, space, flush->change)) {
+			link = &flush->next;
+			continue;
+		}
+		*link = flush->next;
+		kv_defer_flushed(cache, flush, error);
+	}
 }
 
 /* Is there a flush for which nothing but the commit is left to be done? */

@@ -154,7 +154,7 @@ static void fail_writes(struct kv_cache *cache)
 	pthread_cond_broadcast(&ssd->done);
 }
 
-void kv_health_check_locked(struct kv_cache *cache)
+bool kv_health_check_locked(struct kv_cache *cache)
 {
 	struct kv_health *health = &cache->health;
 	struct kv_ring_stuck stuck = kv_health_stuck_locked(cache);
@@ -165,12 +165,11 @@ void kv_health_check_locked(struct kv_cache *cache)
 		go_offline(cache, "offline: requests do not end");
 	}
 	health->stuck = n;
-	if (n > 0)
-		kv_reads_expire_locked(cache);
 	if (stuck.writes > 0)
 		fail_writes(cache);
 	if (health->why)
 		probe_locked(cache);
+	return n > 0;
 }
 
 static void free_io(struct kv_io *io, int status)

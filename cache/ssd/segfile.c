@@ -141,6 +141,13 @@ static uint32_t free_id(struct kv_ssd *ssd)
 	return id;
 }
 
+uint64_t kv_sidecars_over(const struct kv_cache *cache)
+{
+	const uint64_t share = kv_index_map_bytes(cache->ssd.cap) / 4;
+
+	return cache->ssd.sidecars - KV_MIN(cache->ssd.sidecars, share);
+}
+
 bool kv_segfile_room(const struct kv_cache *cache)
 {
 	const struct kv_ssd *ssd = &cache->ssd;

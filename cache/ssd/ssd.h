@@ -41,6 +41,8 @@ int kv_segfile_adopt(struct kv_cache *cache, const struct kv_segfile_record *r);
 int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes);
 /* May there be one more? */
 bool kv_segfile_room(const struct kv_cache *cache);
+/* Bytes of STORE/spaces beyond their share. */
+uint64_t kv_sidecars_over(const struct kv_cache *cache);
 /* Remove files that the index does not know. */
 void kv_segfiles_sweep(struct kv_cache *cache);
 /* Give up whole files until the cap is kept; commits by itself. */
@@ -130,6 +132,8 @@ void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block);
 bool kv_write_must(const struct kv_slot *slot);
 void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_write_failed_locked(struct kv_cache *cache, int error);
+/* Has a snapshot changed that the committer may write now? */
+bool kv_snapshots_dirty_locked(const struct kv_cache *cache);
 void kv_commit_kick_locked(struct kv_cache *cache, bool urgent);
 /* The number of the commit after which what is deleted now is durably so. */
 uint64_t kv_commits_needed_locked(const struct kv_cache *cache);
@@ -148,6 +152,10 @@ void kv_flushes_settle_locked(struct kv_cache *cache, int error);
 /* All flushes of @space (NULL: of all) end with @error. */
 void kv_flushes_fail_locked(struct kv_cache *cache,
 			    const struct kv_space *space, int error);
+/* What waits for a snapshot of @space that cannot be written ends with @error.
+ */
+void kv_flushes_fail_snapshot_locked(struct kv_cache *cache, uint32_t space,
+				     int error);
 /* @slot is all in its file, or will not be written. */
 void kv_flushes_written_locked(struct kv_cache *cache,
 			       const struct kv_slot *slot);
@@ -168,13 +176,12 @@ void kv_health_note(struct kv_cache *cache, int status);
 bool kv_health_offline_locked(const struct kv_cache *cache);
 /* The ring's, and an index transaction that does not end. */
 struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache);
-void kv_health_check_locked(struct kv_cache *cache); /* once a second */
+/* To be called once a second: is any request stuck? */
+bool kv_health_check_locked(struct kv_cache *cache);
 /* Can any page be read from the segment files?  Waits. */
 bool kv_health_probe(struct kv_cache *cache);
 
 /* fetch.c */
-uint8_t *kv_pages_new(uint64_t bytes); /* NULL: no memory */
-void kv_pages_free(uint8_t *pages, uint64_t bytes);
 /*
  * Read what the block has on SSD into *@data, @room bytes from kv_pages_new,
  * and verify it.  Waits.  -EBADMSG: it was damaged and is a miss from now on;
