@@ -50,8 +50,8 @@ void kv_space_record_seal(struct kv_space_record *record, const char *texts)
 	record->checksum = space_sum(record, texts);
 }
 
-bool kv_space_record_whole(const struct kv_space_record *record, uint64_t id,
-			   const char *texts)
+static bool space_record_whole(const struct kv_space_record *record,
+			       uint64_t id, const char *texts)
 {
 	return record->id == id && record->checksum == space_sum(record, texts);
 }
@@ -111,7 +111,7 @@ void kv_store_record_seal(struct kv_store_record *record)
 	record->checksum = store_sum(record);
 }
 
-bool kv_store_record_whole(const struct kv_store_record *record)
+static bool store_record_whole(const struct kv_store_record *record)
 {
 	return record->checksum == store_sum(record);
 }
@@ -169,7 +169,7 @@ static const char *space_parse(const char *value, size_t bytes, uint64_t id,
 		if (bytes == (uint64_t)sizeof(*ret_record) +
 				     ret_record->name_len +
 				     ret_record->layout_len &&
-		    kv_space_record_whole(ret_record, id, texts))
+		    space_record_whole(ret_record, id, texts))
 			return texts;
 	}
 	texts = value + sizeof(old);
@@ -243,7 +243,7 @@ int kv_store_info_unpack(const void *value, size_t bytes,
 	if (bytes != sizeof(record))
 		return -EBADMSG;
 	memcpy(&record, value, sizeof(record));
-	if (!kv_store_record_whole(&record) || record.version == 0 ||
+	if (!store_record_whole(&record) || record.version == 0 ||
 	    record.segment_bytes == 0 ||
 	    record.segment_bytes % KV_SEGMENT_UNIT ||
 	    record.segment_bytes > KV_SEGMENT_MAX)

@@ -16,8 +16,6 @@ bool kv_slot_record_whole(const struct kv_slot_record *record,
 
 /* @texts: name_len bytes of name, then layout_len bytes of layout. */
 void kv_space_record_seal(struct kv_space_record *record, const char *texts);
-bool kv_space_record_whole(const struct kv_space_record *record, uint64_t id,
-			   const char *texts);
 
 /* @tail: name_len bytes of name, then the items. */
 void kv_snapshot_record_seal(struct kv_snapshot_record *record,
@@ -30,7 +28,6 @@ bool kv_segfile_record_whole(const struct kv_segfile_record *record,
 			     uint64_t id);
 
 void kv_store_record_seal(struct kv_store_record *record);
-bool kv_store_record_whole(const struct kv_store_record *record);
 
 /* The value of a space: its record, sealed, and the texts; caller frees. */
 int kv_space_pack(const struct kv_space_record *record, const char *name,

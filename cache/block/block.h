@@ -44,8 +44,6 @@ void kv_block_asked_locked(struct kv_cache *cache,
 			   const struct kv_block *block);
 /* A use ends: blocks of a chain come back from the tail, and leave so. */
 void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block);
-/* Take a READY block out of DRAM: it stays on SSD or is gone. */
-void kv_block_drop_dram_locked(struct kv_cache *cache, struct kv_block *block);
 
 /* How the tiers evict.  -EINVAL: no such policy. */
 int kv_arena_eviction_init(struct kv_cache *cache);

@@ -5,7 +5,7 @@
  * OWNS       the state of every kv_want between submit and release.
  *
  * STATES     of a want:
- *              (new) -> LEASED | -errno    kv_want_start_locked, at once
+ *              (new) -> LEASED | -errno    want_start_locked, at once
  *              (new) -> WAITING            for a read, for a save, for room
  *            WAITING -> (new)              what it waited for has ended
  *            WAITING -> -errno             kv_acquire_cancel
@@ -168,6 +168,8 @@ static void wait_no_more(struct kv_cache *cache, struct kv_want *want)
 		TAILQ_REMOVE(&cache->short_of_room, acquire, link);
 }
 
+static void want_start_locked(struct kv_cache *cache, struct kv_want *want);
+
 /* From the first on, as far as there is room; so many that begin are left. */
 static unsigned look_again(struct kv_cache *cache, struct kv_acquire *acquire,
 			   unsigned left)
@@ -180,7 +182,7 @@ static unsigned look_again(struct kv_cache *cache, struct kv_acquire *acquire,
 		struct kv_want *want = &acquire->wants[i];
 
 		if (want->short_of_room) {
-			kv_want_start_locked(cache, want);
+			want_start_locked(cache, want);
 			left--;
 		}
 		if (want->short_of_room)
@@ -273,7 +275,8 @@ static void unlease(struct kv_cache *cache, struct kv_want *want)
 	kv_block_settle_locked(cache, want->block);
 }
 
-void kv_want_start_locked(struct kv_cache *cache, struct kv_want *want)
+/* Look the want's block up and lease it, or see to it that it comes. */
+static void want_start_locked(struct kv_cache *cache, struct kv_want *want)
 {
 	const bool first = want->status != -EINPROGRESS;
 	const bool came = !first && !want->short_of_room;
@@ -294,7 +297,7 @@ void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list)
 		struct kv_want *want = *list;
 
 		want_unlink(want);
-		kv_want_start_locked(cache, want);
+		want_start_locked(cache, want);
 	}
 }
 
@@ -331,7 +334,7 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 		if (acquire->space->removed)
 			kv_want_settle_locked(cache, want, -ENOENT);
 		else
-			kv_want_start_locked(cache, want);
+			want_start_locked(cache, want);
 	}
 	pending = --acquire->pending;
 	if (!pending)

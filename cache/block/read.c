@@ -105,22 +105,6 @@ static int read_once(struct kv_cache *cache, struct kv_block *block,
 	return r;
 }
 
-int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
-		   uint8_t **data, uint64_t room)
-{
-	int r = -EIO, io = 0;
-
-	for (int try = 0; try < 2 && r < 0; try++) {
-		io = read_once(cache, block, data, room);
-		if (io == -ETIMEDOUT || io == -ENOENT || io == -ENOMEM)
-			return io;
-		r = io == 0 ? kv_block_verify(cache, block, *data) : io;
-		if (r == -ENOENT) /* its removal was under way */
-			return r;
-	}
-	return r < 0 ? kv_block_judge(cache, block, io, r) : 0;
-}
-
 /* It is damaged: forget it, and never use its extent again. */
 static void quarantine(struct kv_cache *cache, struct kv_block *block)
 {
@@ -144,8 +128,10 @@ static bool lost(int io)
 	return io == -ENODATA || io == -EILSEQ;
 }
 
-int kv_block_judge(struct kv_cache *cache, struct kv_block *block, int io,
-		   int r)
+/* What becomes of a block whose second read ended with @io, or else its
+ * verification with @r; returns what its readers are told. */
+static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
+		       int r)
 {
 	bool offline;
 
@@ -211,8 +197,10 @@ static int digest_agrees(const uint8_t *slot_bytes,
 		       : -EBADMSG;
 }
 
-int kv_block_verify(struct kv_cache *cache, struct kv_block *block,
-		    const uint8_t *slot_bytes)
+/* Are these bytes, read from its extent, the block's?  0, -EBADMSG, -ENOENT: it
+ * was removed. */
+static int block_verify(struct kv_cache *cache, struct kv_block *block,
+			const uint8_t *slot_bytes)
 {
 	const struct kv_prologue *prologue = (const void *)slot_bytes;
 	struct kv_slot_record record;
@@ -243,6 +231,22 @@ int kv_block_verify(struct kv_cache *cache, struct kv_block *block,
 		   sizeof(record.digest)) != 0)
 		return -EBADMSG;
 	return digest_agrees(slot_bytes, &record);
+}
+
+int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
+		   uint8_t **data, uint64_t room)
+{
+	int r = -EIO, io = 0;
+
+	for (int try = 0; try < 2 && r < 0; try++) {
+		io = read_once(cache, block, data, room);
+		if (io == -ETIMEDOUT || io == -ENOENT || io == -ENOMEM)
+			return io;
+		r = io == 0 ? block_verify(cache, block, *data) : io;
+		if (r == -ENOENT) /* its removal was under way */
+			return r;
+	}
+	return r < 0 ? block_judge(cache, block, io, r) : 0;
 }
 
 static void read_done(struct kv_io *io, int status)
@@ -338,14 +342,14 @@ static void verify(struct kv_read *read)
 
 	kv_health_note(cache, r);
 	if (r == 0)
-		r = kv_block_verify(cache, read->block, read->io.data);
+		r = block_verify(cache, read->block, read->io.data);
 	if (r < 0 && r != -ENOENT && !read->again) {
 		read->again = true;
 		kv_ring_submit(cache->ring, &read->io);
 		return;
 	}
 	if (r < 0)
-		r = kv_block_judge(cache, read->block, read->status, r);
+		r = block_judge(cache, read->block, read->status, r);
 	end(read, r);
 }
 

@@ -460,8 +460,6 @@ void kv_reads_expire_locked(struct kv_cache *cache);
 /* Read @block into DRAM, or join who does; @want is started again then. */
 int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 			struct kv_want *want);
-/* Look the want's block up and lease it, or see to it that it comes. */
-void kv_want_start_locked(struct kv_cache *cache, struct kv_want *want);
 /* Those that are short of room look again. */
 void kv_wants_room_locked(struct kv_cache *cache);
 void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
@@ -481,10 +479,6 @@ void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
  */
 int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 		    struct kv_slot_record *ret_record);
-/* Are these bytes, read from its extent, the block's?  0, -EBADMSG, -ENOENT: it
- * was removed. */
-int kv_block_verify(struct kv_cache *cache, struct kv_block *block,
-		    const uint8_t *slot_bytes);
 
 /* view.c */
 int kv_bounce_new(uint64_t dram, struct kv_bounce **ret_bounce);
@@ -505,13 +499,8 @@ void kv_store_close(struct kv_cache *cache, bool clean);
 int kv_scrubber_start(struct kv_cache *cache);
 void kv_scrubber_stop(struct kv_cache *cache);
 int kv_space_persist(struct kv_cache *cache, struct kv_space *space);
-struct kv_space_record kv_space_record_of(const struct kv_space *space);
 
 /* spacefile.c: STORE/spaces */
-int kv_space_file_put(struct kv_cache *cache, struct kv_space *space,
-		      const struct kv_space_record *record, const char *layout);
-int kv_space_file_drop(struct kv_cache *cache, struct kv_space *space);
-void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space);
 int kv_space_files_check(struct kv_cache *cache);
 int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 		   const char *name, const char *layout);

@@ -13,8 +13,9 @@
 #include "cache/block/block.h"
 #include "cache/ssd/ssd.h"
 
-struct kv_evict_list *kv_evict_list_find(const struct kv_evict_list_list *own,
-					 const void *class)
+/* The space's list for @class among its @own ones; NULL. */
+static struct kv_evict_list *
+evict_list_find(const struct kv_evict_list_list *own, const void *class)
 {
 	struct kv_evict_list *list;
 
@@ -31,7 +32,7 @@ struct kv_evict_list *kv_evict_list_make(struct kv_space *space,
 					 struct kv_evict_lists *sidecars,
 					 struct kv_eviction *eviction)
 {
-	struct kv_evict_list *list = kv_evict_list_find(own, class);
+	struct kv_evict_list *list = evict_list_find(own, class);
 
 	if (list)
 		return list;
@@ -53,8 +54,8 @@ struct kv_evict_list *kv_evict_list_ssd(struct kv_cache *cache,
 {
 	if (block->file == KV_NONE)
 		return NULL;
-	return kv_evict_list_find(&kv_block_space(cache, block)->ssd_lists,
-				  kv_segfile_at(cache, block->file)->class);
+	return evict_list_find(&kv_block_space(cache, block)->ssd_lists,
+			       kv_segfile_at(cache, block->file)->class);
 }
 
 static void add(struct kv_evict_list *list, uint32_t block,

@@ -34,9 +34,6 @@ struct kv_evict_list {
 TAILQ_HEAD(kv_evict_lists, kv_evict_list);
 LIST_HEAD(kv_evict_list_list, kv_evict_list);
 
-/* The space's list for @class among its @own ones; NULL. */
-struct kv_evict_list *kv_evict_list_find(const struct kv_evict_list_list *own,
-					 const void *class);
 /* The SSD list of a block that has an extent, else NULL. */
 struct kv_evict_list *kv_evict_list_ssd(struct kv_cache *cache,
 					const struct kv_block *block);

@@ -48,8 +48,6 @@ bool kv_dram_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
  * be. */
 bool kv_dram_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t bytes);
-int kv_segment_use(struct kv_cache *cache, struct kv_segment *segment,
-		   struct kv_class *class);
 
 uint64_t kv_size_class(struct kv_cache *cache,
 		       uint64_t length); /* 0: too big */

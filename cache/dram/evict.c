@@ -39,8 +39,8 @@ static bool same_access(const struct kv_class *a, const struct kv_class *b)
 	       a->read_bits == b->read_bits;
 }
 
-int kv_segment_use(struct kv_cache *cache, struct kv_segment *segment,
-		   struct kv_class *class)
+static int segment_use(struct kv_cache *cache, struct kv_segment *segment,
+		       struct kv_class *class)
 {
 	uint32_t n = (uint32_t)(cache->arena.segment_bytes / class->slot_bytes);
 	struct kv_slot *slots = calloc(n, sizeof(*slots));
@@ -68,7 +68,9 @@ static bool may_evict(void *arg, uint32_t number)
 	return !block->refs || block->file != KV_NONE;
 }
 
-void kv_block_drop_dram_locked(struct kv_cache *cache, struct kv_block *block)
+/* Take a READY block out of DRAM: it stays on SSD or is gone. */
+static void block_drop_dram_locked(struct kv_cache *cache,
+				   struct kv_block *block)
 {
 	cache->stats.evicted_dram++;
 	KV_POINT("evict.dram");
@@ -86,7 +88,7 @@ static bool evict_from(struct kv_cache *cache, struct kv_evict_list *list)
 
 	if (victim == KV_NONE)
 		return false;
-	kv_block_drop_dram_locked(cache, kv_table_at(&cache->table, victim));
+	block_drop_dram_locked(cache, kv_table_at(&cache->table, victim));
 	return true;
 }
 
@@ -204,7 +206,7 @@ static bool shed_from(struct kv_cache *cache, struct kv_evict_list *list)
 	block = kv_table_at(&cache->table, victim);
 	kv_write_dequeue_locked(cache, block);
 	cache->stats.dropped_saves++;
-	kv_block_drop_dram_locked(cache, block);
+	block_drop_dram_locked(cache, block);
 	return true;
 }
 
@@ -274,7 +276,7 @@ static void empty_segment(struct kv_cache *cache, struct kv_segment *segment)
 			continue;
 		cache->stats.dropped_saves +=
 			(slot->block->flags & BLOCK_QUEUED) != 0;
-		kv_block_drop_dram_locked(cache, slot->block);
+		block_drop_dram_locked(cache, slot->block);
 	}
 }
 
@@ -383,7 +385,7 @@ static bool take_over(const struct need *need, struct kv_segment *segment)
 		kv_segment_retire_locked(cache, segment);
 		return true;
 	}
-	return kv_segment_use(cache, segment, need->class) == 0;
+	return segment_use(cache, segment, need->class) == 0;
 }
 
 static bool steal(const struct need *need)
@@ -455,7 +457,7 @@ struct kv_slot *kv_dram_evict_for_locked(struct kv_cache *cache,
 		return slot;
 	if (spare) {
 		TAILQ_REMOVE(&arena->spare, spare, link);
-		if (kv_segment_use(cache, spare, class) < 0)
+		if (segment_use(cache, spare, class) < 0)
 			TAILQ_INSERT_TAIL(&arena->spare, spare, link);
 		return free_slot(class);
 	}

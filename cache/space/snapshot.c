@@ -45,7 +45,16 @@
 #define COST_BLOCKS 4u
 #define COST_FREE 65536u
 
-bool kv_snapshot_name_ok(const char *name)
+/* Nothing refers to it any more. */
+static void snapshot_free(struct kv_snapshot *snapshot)
+{
+	if (!snapshot)
+		return;
+	free(snapshot->items);
+	free(snapshot);
+}
+
+static bool snapshot_name_ok(const char *name)
 {
 	size_t n = strlen(name);
 
@@ -53,7 +62,7 @@ bool kv_snapshot_name_ok(const char *name)
 	       !strchr(name, '/');
 }
 
-struct kv_key kv_snapshot_key(const struct kv_snapshot_item *item)
+static struct kv_key snapshot_key(const struct kv_snapshot_item *item)
 {
 	struct kv_key key = {.len = item->key_len};
 
@@ -77,8 +86,9 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-struct kv_snapshot *kv_snapshot_by_id_locked(struct kv_cache *cache,
-					     uint64_t id)
+/* NULL: there is none, or it is not ready. */
+static struct kv_snapshot *snapshot_by_id_locked(struct kv_cache *cache,
+						 uint64_t id)
 {
 	struct kv_snapshot key = {.id = id};
 	void *node = tfind(&key, &cache->snapshots.by_id, by_id);
@@ -87,8 +97,10 @@ struct kv_snapshot *kv_snapshot_by_id_locked(struct kv_cache *cache,
 	return snapshot && snapshot->ready ? snapshot : NULL;
 }
 
-struct kv_snapshot *kv_snapshot_by_name_locked(struct kv_cache *cache,
-					       uint32_t space, const char *name)
+/* Ready or not. */
+static struct kv_snapshot *snapshot_by_name_locked(struct kv_cache *cache,
+						   uint32_t space,
+						   const char *name)
 {
 	struct kv_snapshot key = {.space = space};
 	void *node;
@@ -98,14 +110,15 @@ struct kv_snapshot *kv_snapshot_by_name_locked(struct kv_cache *cache,
 	return node ? *(void **)node : NULL;
 }
 
-uint64_t kv_snapshot_cost(const struct kv_snapshot *snapshot)
+/* Of all snapshots there may be no more than that. */
+static uint64_t snapshot_cost(const struct kv_snapshot *snapshot)
 {
 	return COST_EACH + snapshot->n;
 }
 
 /* Into the trees and the space; its name is known to be free. */
-int kv_snapshot_link_locked(struct kv_cache *cache, struct kv_space *space,
-			    struct kv_snapshot *snapshot)
+static int snapshot_link_locked(struct kv_cache *cache, struct kv_space *space,
+				struct kv_snapshot *snapshot)
 {
 	struct kv_snapshots *all = &cache->snapshots;
 
@@ -117,12 +130,12 @@ int kv_snapshot_link_locked(struct kv_cache *cache, struct kv_space *space,
 	}
 	LIST_INSERT_HEAD(&space->snapshots, snapshot, link);
 	space->n_snapshots++;
-	all->cost += kv_snapshot_cost(snapshot);
+	all->cost += snapshot_cost(snapshot);
 	return 0;
 }
 
-void kv_snapshot_unlink_locked(struct kv_cache *cache,
-			       struct kv_snapshot *snapshot)
+static void snapshot_unlink_locked(struct kv_cache *cache,
+				   struct kv_snapshot *snapshot)
 {
 	struct kv_snapshots *all = &cache->snapshots;
 
@@ -130,11 +143,12 @@ void kv_snapshot_unlink_locked(struct kv_cache *cache,
 	tdelete(snapshot, &all->by_id, by_id);
 	LIST_REMOVE(snapshot, link);
 	cache->spaces[snapshot->space]->n_snapshots--;
-	all->cost -= kv_snapshot_cost(snapshot);
+	all->cost -= snapshot_cost(snapshot);
 }
 
 /* The first item at @position or behind it. */
-uint32_t kv_snapshot_at(const struct kv_snapshot *snapshot, uint32_t position)
+static uint32_t snapshot_at(const struct kv_snapshot *snapshot,
+			    uint32_t position)
 {
 	uint32_t low = 0, high = snapshot->n;
 
@@ -167,8 +181,8 @@ int kv_snapshot_find(struct kv_cache *cache, struct kv_space *space,
 	struct kv_snapshot *snapshot = NULL;
 
 	kv_lock(cache);
-	if (kv_snapshot_name_ok(name))
-		snapshot = kv_snapshot_by_name_locked(cache, space->id, name);
+	if (snapshot_name_ok(name))
+		snapshot = snapshot_by_name_locked(cache, space->id, name);
 	if (snapshot && !snapshot->ready)
 		snapshot = NULL;
 	if (snapshot)
@@ -183,7 +197,7 @@ int kv_snapshot_stat(struct kv_cache *cache, uint64_t id,
 	struct kv_snapshot *snapshot;
 
 	kv_lock(cache);
-	snapshot = kv_snapshot_by_id_locked(cache, id);
+	snapshot = snapshot_by_id_locked(cache, id);
 	if (snapshot)
 		describe(snapshot, ret_info);
 	kv_unlock(cache);
@@ -197,12 +211,12 @@ long kv_snapshot_read(struct kv_cache *cache, uint64_t id, uint32_t from,
 	size_t n = 0;
 
 	kv_lock(cache);
-	snapshot = kv_snapshot_by_id_locked(cache, id);
-	for (uint32_t i = snapshot ? kv_snapshot_at(snapshot, from) : 0;
+	snapshot = snapshot_by_id_locked(cache, id);
+	for (uint32_t i = snapshot ? snapshot_at(snapshot, from) : 0;
 	     snapshot && i < snapshot->n && n < max; i++) {
 		if (!snapshot->items[i].key_len)
 			continue;
-		ret_picks[n].key = kv_snapshot_key(&snapshot->items[i]);
+		ret_picks[n].key = snapshot_key(&snapshot->items[i]);
 		ret_picks[n++].position = snapshot->items[i].position;
 	}
 	kv_unlock(cache);
@@ -246,11 +260,11 @@ void kv_snapshots_fini(struct kv_cache *cache)
 			LIST_REMOVE(snapshot, link);
 			if (snapshot->dirty)
 				TAILQ_REMOVE(&all->dirty, snapshot, dirty_link);
-			kv_snapshot_free(snapshot);
+			snapshot_free(snapshot);
 		}
 	while ((snapshot = TAILQ_FIRST(&all->dirty))) {
 		TAILQ_REMOVE(&all->dirty, snapshot, dirty_link);
-		kv_snapshot_free(snapshot);
+		snapshot_free(snapshot);
 	}
 	tdestroy(all->by_name, nothing);
 	tdestroy(all->by_id, nothing);
@@ -261,14 +275,15 @@ static bool kept(const struct kv_cache *cache)
 	return cache->ssd.on && !cache->config.read_only;
 }
 
-void kv_snapshot_changed_locked(struct kv_cache *cache,
-				struct kv_snapshot *snapshot)
+/* It changed.  It may be freed here if it is dropped and nothing keeps it. */
+static void snapshot_changed_locked(struct kv_cache *cache,
+				    struct kv_snapshot *snapshot)
 {
 	struct kv_snapshots *all = &cache->snapshots;
 
 	if (!kept(cache)) {
 		if (snapshot->dropped)
-			kv_snapshot_free(snapshot);
+			snapshot_free(snapshot);
 		return;
 	}
 	snapshot->latest = ++all->changes;
@@ -335,7 +350,7 @@ static void written(struct kv_cache *cache, struct kv_snapshot *snapshot,
 	TAILQ_REMOVE(&cache->snapshots.dirty, snapshot, dirty_link);
 	snapshot->dirty = false;
 	if (snapshot->dropped)
-		kv_snapshot_free(snapshot);
+		snapshot_free(snapshot);
 }
 
 static int write_next_locked(struct kv_cache *cache,
@@ -378,17 +393,9 @@ void kv_snapshots_write_locked(struct kv_cache *cache)
 	kv_flushes_settle_locked(cache, 0);
 }
 
-void kv_snapshot_free(struct kv_snapshot *snapshot)
-{
-	if (!snapshot)
-		return;
-	free(snapshot->items);
-	free(snapshot);
-}
-
 static void freep(struct kv_snapshot **snapshot)
 {
-	kv_snapshot_free(*snapshot);
+	snapshot_free(*snapshot);
 }
 
 static bool picks_ok(const struct kv_pick *picks, size_t n)
@@ -431,9 +438,9 @@ static int enter(struct kv_cache *cache, struct kv_space *space,
 	kv_lock(cache);
 	if (space->removed)
 		r = -ESTALE;
-	else if (kv_snapshot_by_name_locked(cache, space->id, snapshot->name))
+	else if (snapshot_by_name_locked(cache, space->id, snapshot->name))
 		r = -EEXIST;
-	else if (all->cost + kv_snapshot_cost(snapshot) >
+	else if (all->cost + snapshot_cost(snapshot) >
 			 COST_BLOCKS * (uint64_t)cache->table.used +
 				 COST_FREE ||
 		 all->next_id == UINT32_MAX)
@@ -442,7 +449,7 @@ static int enter(struct kv_cache *cache, struct kv_space *space,
 		r = 0;
 	if (r == 0) {
 		snapshot->id = ++all->next_id;
-		r = kv_snapshot_link_locked(cache, space, snapshot);
+		r = snapshot_link_locked(cache, space, snapshot);
 	}
 	kv_unlock(cache);
 	return r;
@@ -460,8 +467,7 @@ static size_t pin_all(struct kv_cache *cache, struct kv_space *space,
 		kv_lock(cache);
 		for (size_t end = i + STRETCH; i < end && i < snapshot->n;
 		     i++) {
-			struct kv_key key =
-				kv_snapshot_key(&snapshot->items[i]);
+			struct kv_key key = snapshot_key(&snapshot->items[i]);
 
 			r = kv_pin_take_locked(cache, space, &key);
 			if (r < 0)
@@ -480,7 +486,7 @@ static void unpin_locked(struct kv_cache *cache,
 	struct kv_space *space = cache->spaces[snapshot->space];
 
 	for (size_t i = from; i < end; i++) {
-		struct kv_key key = kv_snapshot_key(&snapshot->items[i]);
+		struct kv_key key = snapshot_key(&snapshot->items[i]);
 
 		if (key.len)
 			kv_pin_give_locked(cache, space, &key);
@@ -508,7 +514,7 @@ int kv_snapshot_create(struct kv_cache *cache, struct kv_space *space,
 	*ret_missing = n;
 	if (cache->config.read_only)
 		return -EROFS;
-	if (!kv_snapshot_name_ok(name) || !picks_ok(picks, n))
+	if (!snapshot_name_ok(name) || !picks_ok(picks, n))
 		return -EINVAL;
 	r = snapshot_new(space->id, name, n, &snapshot);
 	if (r < 0)
@@ -532,9 +538,9 @@ int kv_snapshot_create(struct kv_cache *cache, struct kv_space *space,
 	kv_lock(cache);
 	if (r == 0) {
 		snapshot->ready = true;
-		kv_snapshot_changed_locked(cache, kv_steal(snapshot));
+		snapshot_changed_locked(cache, kv_steal(snapshot));
 	} else {
-		kv_snapshot_unlink_locked(cache, snapshot);
+		snapshot_unlink_locked(cache, snapshot);
 	}
 	kv_unlock(cache);
 	return r;
@@ -547,9 +553,9 @@ int kv_snapshot_drop(struct kv_cache *cache, uint64_t id)
 	if (cache->config.read_only)
 		return -EROFS;
 	kv_lock(cache);
-	snapshot = kv_snapshot_by_id_locked(cache, id);
+	snapshot = snapshot_by_id_locked(cache, id);
 	if (snapshot)
-		kv_snapshot_unlink_locked(cache, snapshot);
+		snapshot_unlink_locked(cache, snapshot);
 	kv_unlock(cache);
 	if (!snapshot)
 		return -ENOENT;
@@ -557,7 +563,7 @@ int kv_snapshot_drop(struct kv_cache *cache, uint64_t id)
 	kv_lock(cache);
 	/* Not before: the committer frees what is dropped. */
 	snapshot->dropped = true;
-	kv_snapshot_changed_locked(cache, snapshot);
+	snapshot_changed_locked(cache, snapshot);
 	kv_unlock(cache);
 	return 0;
 }
@@ -597,21 +603,21 @@ int kv_snapshot_unlink(struct kv_cache *cache, uint64_t id, uint32_t position)
 	if (cache->config.read_only)
 		return -EROFS;
 	kv_lock(cache);
-	snapshot = kv_snapshot_by_id_locked(cache, id);
+	snapshot = snapshot_by_id_locked(cache, id);
 	if (snapshot) {
-		i = kv_snapshot_at(snapshot, position);
+		i = snapshot_at(snapshot, position);
 		item = &snapshot->items[i];
 		if (i == snapshot->n || item->position != position ||
 		    !item->key_len)
 			item = NULL;
 	}
 	if (item) {
-		key = kv_snapshot_key(item);
+		key = snapshot_key(item);
 		kv_pin_give_locked(cache, cache->spaces[snapshot->space], &key);
 		item->key_len = 0;
 		snapshot->live--;
 		compact(cache, snapshot);
-		kv_snapshot_changed_locked(cache, snapshot);
+		snapshot_changed_locked(cache, snapshot);
 	}
 	kv_unlock(cache);
 	return item ? 0 : -ENOENT;
@@ -621,7 +627,7 @@ int kv_snapshot_unlink(struct kv_cache *cache, uint64_t id, uint32_t position)
 static void disown(struct kv_cache *cache, struct kv_snapshot *snapshot)
 {
 	snapshot->dropped = true;
-	kv_snapshot_changed_locked(cache, snapshot);
+	snapshot_changed_locked(cache, snapshot);
 }
 
 static int adopt_items(struct kv_cache *cache, struct kv_space *space,
@@ -629,7 +635,7 @@ static int adopt_items(struct kv_cache *cache, struct kv_space *space,
 		       const struct kv_snapshot_item *items)
 {
 	for (uint32_t i = 0; i < count; i++) {
-		struct kv_key key = kv_snapshot_key(&items[i]);
+		struct kv_key key = snapshot_key(&items[i]);
 		int r;
 
 		if (key.len != 16 && key.len != 32)
@@ -659,21 +665,21 @@ int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 	snapshot->id = record->id;
 	snapshot->mtime_ns = record->mtime_ns;
 	cache->snapshots.next_id = KV_MAX(cache->snapshots.next_id, record->id);
-	if (!space || !kv_snapshot_name_ok(name) ||
+	if (!space || !snapshot_name_ok(name) ||
 	    record->count > KV_SNAPSHOT_BLOCKS) {
 		disown(cache, kv_steal(snapshot));
 		return 0;
 	}
 	/* It was dropped, and this one made, when the end came. */
-	older = kv_snapshot_by_name_locked(cache, space->id, name);
+	older = snapshot_by_name_locked(cache, space->id, name);
 	if (older) {
-		kv_snapshot_unlink_locked(cache, older);
+		snapshot_unlink_locked(cache, older);
 		unpin_locked(cache, older, 0, older->n);
 		disown(cache, older);
 	}
 	r = adopt_items(cache, space, snapshot, record->count, items);
 	if (r == 0)
-		r = kv_snapshot_link_locked(cache, space, snapshot);
+		r = snapshot_link_locked(cache, space, snapshot);
 	if (r < 0)
 		return r;
 	snapshot->ready = true;

@@ -79,36 +79,12 @@ int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 		      const char *name, const struct kv_snapshot_item *items);
 /* Drop all of a space; not under the lock. */
 void kv_snapshots_drop(struct kv_cache *cache, struct kv_space *space);
-/* Nothing refers to it any more. */
-void kv_snapshot_free(struct kv_snapshot *snapshot);
 void kv_snapshots_fini(struct kv_cache *cache);
 
 /* ---- snapshot_look.c ---- */
 
-bool kv_snapshot_name_ok(const char *name);
-struct kv_key kv_snapshot_key(const struct kv_snapshot_item *item);
-/* NULL: there is none, or it is not ready. */
-struct kv_snapshot *kv_snapshot_by_id_locked(struct kv_cache *cache,
-					     uint64_t id);
-/* Ready or not. */
-struct kv_snapshot *kv_snapshot_by_name_locked(struct kv_cache *cache,
-					       uint32_t space,
-					       const char *name);
-/* Into the trees and the space, and out again.  Its name must be free. */
-int kv_snapshot_link_locked(struct kv_cache *cache, struct kv_space *space,
-			    struct kv_snapshot *snapshot);
-void kv_snapshot_unlink_locked(struct kv_cache *cache,
-			       struct kv_snapshot *snapshot);
-/* The first item at @position or behind it. */
-uint32_t kv_snapshot_at(const struct kv_snapshot *snapshot, uint32_t position);
-/* Of all snapshots there may be no more than that. */
-uint64_t kv_snapshot_cost(const struct kv_snapshot *snapshot);
-
 /* ---- snapshot_write.c ---- */
 
-/* It changed.  It may be freed here if it is dropped and nothing keeps it. */
-void kv_snapshot_changed_locked(struct kv_cache *cache,
-				struct kv_snapshot *snapshot);
 /* Write what changed, in transactions of its own: a large snapshot that finds
  * no room must not keep blocks from their commit.  Lets go of the lock. */
 void kv_snapshots_write_locked(struct kv_cache *cache);

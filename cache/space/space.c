@@ -52,8 +52,9 @@ static int charge(struct kv_cache *cache, struct kv_space *space,
 	return r;
 }
 
-int kv_space_file_put(struct kv_cache *cache, struct kv_space *space,
-		      const struct kv_space_record *record, const char *layout)
+static int space_file_put(struct kv_cache *cache, struct kv_space *space,
+			  const struct kv_space_record *record,
+			  const char *layout)
 {
 	const uint64_t before = space->file_bytes;
 	int r = charge(
@@ -68,7 +69,7 @@ int kv_space_file_put(struct kv_cache *cache, struct kv_space *space,
 	return r;
 }
 
-int kv_space_file_drop(struct kv_cache *cache, struct kv_space *space)
+static int space_file_drop(struct kv_cache *cache, struct kv_space *space)
 {
 	int r = kv_space_file_remove(cache->spaces_dir, space->id);
 
@@ -77,7 +78,7 @@ int kv_space_file_drop(struct kv_cache *cache, struct kv_space *space)
 	return r;
 }
 
-void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space)
+static void space_file_adopt(struct kv_cache *cache, struct kv_space *space)
 {
 	space->file_bytes = kv_space_file_bytes(
 		strlen(space->name),
@@ -108,12 +109,30 @@ static void remove_strays(struct kv_cache *cache)
 	closedir(dir);
 }
 
+static struct kv_space_record space_record_of(const struct kv_space *space)
+{
+	const struct kv_quota *quota = &space->quota;
+
+	return (struct kv_space_record){
+		.id = space->id,
+		.uid = space->uid,
+		.gid = space->gid,
+		.mode = space->mode,
+		.mtime_ns = space->mtime_ns,
+		.quota_dram = quota->quota_dram,
+		.quota_ssd = quota->quota_ssd,
+		.reserve_dram = quota->reserve_dram,
+		.reserve_ssd = quota->reserve_ssd,
+		.rate_put = quota->rate_put,
+	};
+}
+
 static bool file_agrees(struct kv_cache *cache, const struct kv_space *space)
 {
 	const char *json = space->layout ? space->layout->json : "";
 	_cleanup_(kv_freep) char *name = NULL;
 	_cleanup_(kv_freep) char *layout = NULL;
-	struct kv_space_record file, own = kv_space_record_of(space);
+	struct kv_space_record file, own = space_record_of(space);
 
 	return kv_space_file_read(cache->spaces_dir, space->id, &file, &name,
 				  &layout) == 0 &&
@@ -276,24 +295,6 @@ static void forget_locked(struct kv_cache *cache, struct kv_space *space)
 	kv_dirs_free(space);
 }
 
-struct kv_space_record kv_space_record_of(const struct kv_space *space)
-{
-	const struct kv_quota *quota = &space->quota;
-
-	return (struct kv_space_record){
-		.id = space->id,
-		.uid = space->uid,
-		.gid = space->gid,
-		.mode = space->mode,
-		.mtime_ns = space->mtime_ns,
-		.quota_dram = quota->quota_dram,
-		.quota_ssd = quota->quota_ssd,
-		.reserve_dram = quota->reserve_dram,
-		.reserve_ssd = quota->reserve_ssd,
-		.rate_put = quota->rate_put,
-	};
-}
-
 /* Its file first: nothing of the space may be durable before that is. */
 static int put_or_delete(struct kv_cache *cache, struct kv_txn *batch,
 			 struct kv_space *space)
@@ -305,11 +306,11 @@ static int put_or_delete(struct kv_cache *cache, struct kv_txn *batch,
 
 	kv_lock(cache);
 	removed = space->removed;
-	record = kv_space_record_of(space);
+	record = space_record_of(space);
 	layout = space->layout ? space->layout->json : "";
 	kv_unlock(cache);
-	r = removed ? kv_space_file_drop(cache, space)
-		    : kv_space_file_put(cache, space, &record, layout);
+	r = removed ? space_file_drop(cache, space)
+		    : space_file_put(cache, space, &record, layout);
 	if (r < 0)
 		return r;
 	return removed ? kv_txn_delete_space(batch, space->id)
@@ -367,7 +368,7 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	space->quota.rate_put = record->rate_put;
 	if (*layout)
 		r = kv_layout_parse(layout, strlen(layout), &space->layout);
-	kv_space_file_adopt(cache, space);
+	space_file_adopt(cache, space);
 	cache->info.next_space = KV_MAX(cache->info.next_space, space->id + 1);
 	return r;
 }

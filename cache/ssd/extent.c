@@ -9,9 +9,9 @@
  *
  *              FREE -> TAKEN     kv_extent_take_locked
  *             TAKEN -> DURABLE   kv_extent_attach_locked, after the commit
- *             TAKEN -> FREE      kv_extent_free_locked     (the write failed)
+ *             TAKEN -> FREE      extent_free_locked     (the write failed)
  *           DURABLE -> LEAVING   kv_extent_detach_locked
- *           LEAVING -> FREE      kv_extent_free_locked: prologue zeroed and the
+ *           LEAVING -> FREE      extent_free_locked: prologue zeroed and the
  *                                deletion durable
  *
  * INVARIANTS
@@ -221,7 +221,7 @@ int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
 	return 0;
 }
 
-void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
+static void extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
 {
 	struct kv_segfile *file =
 		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
@@ -348,7 +348,7 @@ void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id)
 		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 
 	file->class->leaving--;
-	kv_extent_free_locked(cache, slot_id);
+	extent_free_locked(cache, slot_id);
 	KV_POINT("extent.reusable");
 }
 
@@ -377,7 +377,7 @@ void kv_extent_order(struct kv_cache *cache, struct kv_block *block)
 
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block)
 {
-	kv_extent_free_locked(cache, take_off(cache, block));
+	extent_free_locked(cache, take_off(cache, block));
 	kv_block_space(cache, block)->unpersisted++;
 	kv_block_remove_locked(cache, block);
 }

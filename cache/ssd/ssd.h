@@ -57,7 +57,6 @@ void kv_segfiles_close(struct kv_cache *cache);
 int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t slot_bytes, uint32_t *ret_file,
 			  uint32_t *ret_slot_number);
-void kv_extent_free_locked(struct kv_cache *cache, uint64_t slot_id);
 /* What was taken for @space is not attached after all, but deleted. */
 void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t slot_id);
@@ -101,8 +100,6 @@ void kv_write_queue_pull_locked(struct kv_slot *slot);
 struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache);
 /* It is being written: that much of its write queue's turn is over. */
 void kv_write_queue_charge_locked(struct kv_slot *slot);
-/* The write queue whose turn it is comes last. */
-void kv_write_queue_yield_locked(struct kv_cache *cache);
 
 /* admit.c; lock held */
 enum kv_verdict { KV_ADMIT_NOW, KV_ADMIT_LATER };
@@ -190,10 +187,6 @@ bool kv_health_probe(struct kv_cache *cache);
  */
 int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
 		   uint8_t **data, uint64_t room);
-/* What becomes of a block whose second read ended with @io, or else its
- * verification with @r; returns what its readers are told. */
-int kv_block_judge(struct kv_cache *cache, struct kv_block *block, int io,
-		   int r);
 
 /* recover.c */
 /* Open the index in @path; if it cannot be used, make it anew and say so. */

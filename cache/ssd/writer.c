@@ -107,23 +107,8 @@ void kv_write_queue_pull_locked(struct kv_slot *slot)
 	slot->pulled = true;
 }
 
-struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache)
-{
-	struct kv_write_queue *queue;
-
-	while ((queue = TAILQ_FIRST(&cache->ssd.busy_write_queues)) &&
-	       queue->credit <= 0)
-		kv_write_queue_yield_locked(cache);
-	return queue ? TAILQ_FIRST(&queue->queue) : NULL;
-}
-
-void kv_write_queue_charge_locked(struct kv_slot *slot)
-{
-	queue_at(slot->queue)->credit -=
-		(int64_t)slot->segment->class->slot_bytes;
-}
-
-void kv_write_queue_yield_locked(struct kv_cache *cache)
+/* The write queue whose turn it is comes last. */
+static void write_queue_yield_locked(struct kv_cache *cache)
 {
 	struct kv_write_queues *busy = &cache->ssd.busy_write_queues;
 	struct kv_write_queue *queue = TAILQ_FIRST(busy);
@@ -133,6 +118,22 @@ void kv_write_queue_yield_locked(struct kv_cache *cache)
 	queue->credit = KV_MIN(queue->credit + TURN_BYTES, (int64_t)TURN_BYTES);
 	TAILQ_REMOVE(busy, queue, link);
 	TAILQ_INSERT_TAIL(busy, queue, link);
+}
+
+struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache)
+{
+	struct kv_write_queue *queue;
+
+	while ((queue = TAILQ_FIRST(&cache->ssd.busy_write_queues)) &&
+	       queue->credit <= 0)
+		write_queue_yield_locked(cache);
+	return queue ? TAILQ_FIRST(&queue->queue) : NULL;
+}
+
+void kv_write_queue_charge_locked(struct kv_slot *slot)
+{
+	queue_at(slot->queue)->credit -=
+		(int64_t)slot->segment->class->slot_bytes;
 }
 
 struct write {
@@ -328,7 +329,7 @@ static int see_to(struct kv_cache *cache, struct kv_slot *slot, int r)
 		deny(cache, slot);
 		return 0;
 	case -EBUSY:
-		kv_write_queue_yield_locked(cache);
+		write_queue_yield_locked(cache);
 		kv_commit_kick_locked(cache, true);
 		kv_cond_wait(cache, &ssd->done, QUOTA_NS);
 		return 0;
@@ -337,7 +338,7 @@ static int see_to(struct kv_cache *cache, struct kv_slot *slot, int r)
 		kv_cond_wait(cache, &ssd->done, kv_health_retry(cache));
 		return 0;
 	case -ENOSPC:
-		kv_write_queue_yield_locked(
+		write_queue_yield_locked(
 			cache); /* others may be guaranteed room */
 		return r;
 	default:
