@@ -11,8 +11,13 @@
  * LOCKING    see core.h.
  */
 #include "cache/block/block.h"
+#include "cache/core/core.h"
+#include "cache/core/table.h"
 #include "cache/dram/dram.h"
+#include "cache/scrub.h"
+#include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
+#include "cache/store/store.h"
 #include "common/crash_point.h"
 
 #include <search.h>

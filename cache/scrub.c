@@ -16,7 +16,10 @@
  *
  * LOCKING    cache->lock, for AT_ONCE blocks of the table at a time.
  */
+#include "cache/scrub.h"
 #include "cache/block/block.h"
+#include "cache/core/core.h"
+#include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
 
 #define AT_ONCE 4096u

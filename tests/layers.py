@@ -18,13 +18,23 @@ DAEMON = ["common", "index", "cache", "fs"]
 LIBRARY = ["common", "kernels"]
 # Those of one tuple stand side by side, and know nothing of each other.
 INNER = {
-    "cache": [],
+    "cache": ["evict", "io", "core", "ssd", "dram", "block", "space", "store"],
     "kernels": ["device", "session", "transfer", "paged"],
     "fs": ["base", ("control", "mount")],
 }
 # A folder that stands beside the order: a library of its own.
 BESIDE = {"kernels/cuda": ["kernels/device"]}
-HOOKS = {}
+HOOKS = {
+    # A block that loses its slot or its extent may be gone with that.
+    "kv_block_settle_locked": "cache/block",
+    "kv_block_remove_locked": "cache/block",
+    # Who waits for room looks again when the lock is let go.
+    "kv_wants_room_locked": "cache/block",
+    # Its record says whose pin it has.
+    "kv_block_pinned_by_user": "cache/block",
+    # What snapshots changed is written before each commit.
+    "kv_snapshots_write": "cache/space",
+}
 # What a tool may include besides common/ and kvfs.h: it judges that.
 TOOLS = {
     "fsck": ["index/"],

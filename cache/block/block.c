@@ -13,9 +13,14 @@
  * LOCKING    cache->lock.
  */
 #include "cache/block/block.h"
+#include "cache/core/core.h"
+#include "cache/core/hooks.h"
+#include "cache/core/list.h"
+#include "cache/core/slot.h"
+#include "cache/core/table.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
-#include "cache/block/waiter.h"
+#include "cache/core/waiter.h"
 #include "common/crash_point.h"
 
 static uint64_t slot_id_of(const struct kv_block *block)

@@ -1,43 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.h - blocks inside the cache: the table, their states, pins, quotas.
+ * block.h - what is done to blocks inside the cache: their end, saves, leases,
+ * reads, hints, pins.
  */
 #ifndef KV_CACHE_BLOCK_BLOCK_H
 #define KV_CACHE_BLOCK_BLOCK_H
 
 #include "cache/core/slot.h"
+#include "cache/core/table.h"
 
-/* table.c; all with the lock held */
-int kv_table_init(struct kv_table *table);
-void kv_table_fini(struct kv_table *table);
-struct kv_block *kv_table_at(const struct kv_table *table, uint32_t number);
-struct kv_block *kv_table_find(struct kv_cache *cache, struct kv_space *space,
-			       const struct kv_key *key);
-/* A new block in its directory, which is made; -EEXIST, -ENOMEM. */
-int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
-		    const struct kv_key *key, struct kv_block **ret_block);
-/* Have the processor fetch what an insert of @key will look at: the bucket,
- * and when that has come, the block in it.  @key is KV_KEY_MAX bytes. */
-enum kv_table_ahead { KV_AHEAD_BUCKET, KV_AHEAD_BLOCK };
-void kv_table_look_ahead(const struct kv_cache *cache,
-			 const struct kv_space *space, const uint8_t *key,
-			 enum kv_table_ahead what);
-void kv_table_fetch(const struct kv_table *table, uint32_t number);
-void kv_table_unlink(struct kv_cache *cache, struct kv_block *block);
-void kv_table_free(struct kv_cache *cache, struct kv_block *block);
-/* Of a space's key, of all its 32 bytes; seeded. */
-uint64_t kv_key_hash(const struct kv_cache *cache, const struct kv_space *space,
-		     const uint8_t *key);
-struct kv_key kv_block_key(const struct kv_block *block);
-uint64_t kv_block_id(const struct kv_block *block);
-struct kv_space *kv_block_space(struct kv_cache *cache,
-				const struct kv_block *block);
-void kv_dirs_free(struct kv_space *space);
+/* ---- block.c ---- */
 
-/* blocks.c; with the lock held */
-/* Free what nothing needs any more of a removed block; maybe the block. */
-void kv_block_settle_locked(struct kv_cache *cache, struct kv_block *block);
-void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block);
+/* What the index (or the slot) says of a block one holds; not under the lock.
+ */
+int kv_block_record(struct kv_cache *cache, struct kv_block *block,
+		    struct kv_slot_record *ret_record);
 void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block);
 /* It was asked for, and found or saved: count that in the miss curve. */
 void kv_block_asked_locked(struct kv_cache *cache,
@@ -45,18 +22,80 @@ void kv_block_asked_locked(struct kv_cache *cache,
 /* A use ends: blocks of a chain come back from the tail, and leave so. */
 void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block);
 
-/* How the tiers evict.  -EINVAL: no such policy. */
-int kv_arena_eviction_init(struct kv_cache *cache);
-int kv_extent_eviction_init(struct kv_cache *cache);
+/* ---- fill.c ---- */
 
-/* pins.c; with the lock held */
+struct kv_fill *kv_fill_find_locked(struct kv_cache *cache,
+				    struct kv_space *space,
+				    const struct kv_key *key);
+/* Saves in @space that will never seal from now on: nobody waits for them. */
+void kv_fills_stale_locked(struct kv_cache *cache, struct kv_space *space);
+
+/* ---- lease.c ---- */
+
+void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
+			   int status);
+void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list);
+void kv_wants_miss_locked(struct kv_cache *cache, struct kv_want **list);
+void kv_want_link(struct kv_want **list, struct kv_want *want);
+/* Lease the block just published from a slot that is charged already. */
+void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
+			 struct kv_block *block);
+
+/* ---- read.c ---- */
+
+int kv_reader_start(struct kv_cache *cache);
+int kv_reader_stop(struct kv_cache *cache); /* -ETIMEDOUT: a read is stuck */
+/* Those who wait for reads that have been under way for too long wait no more.
+ */
+void kv_reads_expire_locked(struct kv_cache *cache);
+/* Read @block into DRAM, or join who does; @want is started again then. */
+int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
+			struct kv_want *want);
+/*
+ * Read what the block has on SSD into *@data, @room bytes from kv_pages_new,
+ * and verify it.  Waits.  -EBADMSG: it was damaged and is a miss from now on;
+ * -ENOENT removed; -EIO; -ETIMEDOUT: the device does not answer, and *@data is
+ * NULL: the request frees it when it ends.
+ */
+int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
+		   uint8_t **data, uint64_t room);
+
+/* ---- prefetch.c ---- */
+
+void kv_prefetcher_init(struct kv_cache *cache);
+int kv_prefetcher_start(struct kv_cache *cache);
+void kv_prefetcher_stop(
+	struct kv_cache *cache); /* cancels what has not begun */
+/* Its read has ended. */
+void kv_prefetch_landed_locked(struct kv_cache *cache,
+			       struct kv_prefetch *prefetch,
+			       struct kv_slot *slot);
+
+/* ---- pins.c ---- */
+
 /* Would enough to evict remain if it were pinned? */
 bool kv_pin_fits_locked(struct kv_cache *cache, const struct kv_block *block);
+/* One more snapshot has @key.  -ENOENT no such block, -ENOSPC too little could
+ * be evicted then, -ENOMEM. */
+int kv_pin_take_locked(struct kv_cache *cache, struct kv_space *space,
+		       const struct kv_key *key);
+/* The same whether the block is there or not, and whatever that costs. */
+int kv_pin_adopt_locked(struct kv_cache *cache, struct kv_space *space,
+			const struct kv_key *key);
+void kv_pin_give_locked(struct kv_cache *cache, struct kv_space *space,
+			const struct kv_key *key);
+/* A block was sealed, or goes. */
+void kv_pin_block_new_locked(struct kv_cache *cache, struct kv_block *block);
+void kv_pin_block_gone_locked(struct kv_cache *cache, struct kv_block *block);
+void kv_pin_by_user_locked(struct kv_cache *cache, struct kv_block *block,
+			   bool pin);
+void kv_pins_fini(struct kv_cache *cache);
 
-/* quota.c; lock held */
-/* Bring every space within its quotas; lets go of the lock now and then. */
-void kv_quotas_keep(struct kv_cache *cache);
-/* Work out what is guaranteed to whom; at mount. */
-void kv_quotas_settle(struct kv_cache *cache);
+/* ---- view.c ---- */
+
+int kv_bounce_new(uint64_t dram, struct kv_bounce **ret_bounce);
+/* Give back what nobody has used for a while. */
+void kv_bounce_trim(struct kv_bounce *bounce);
+void kv_bounce_free(struct kv_bounce *bounce);
 
 #endif

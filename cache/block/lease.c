@@ -19,6 +19,10 @@
  * LOCKING    cache->lock.
  */
 #include "cache/block/block.h"
+#include "cache/core/core.h"
+#include "cache/core/hooks.h"
+#include "cache/core/slot.h"
+#include "cache/core/table.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 

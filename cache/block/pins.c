@@ -17,6 +17,9 @@
  * LOCKING    cache->lock.
  */
 #include "cache/block/block.h"
+#include "cache/core/hooks.h"
+#include "cache/core/slot.h"
+#include "cache/core/table.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 

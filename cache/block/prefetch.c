@@ -18,6 +18,8 @@
  * LOCKING    cache->lock.
  */
 #include "cache/block/block.h"
+#include "cache/core/core.h"
+#include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
 #include "common/thread.h"
 

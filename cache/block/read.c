@@ -23,8 +23,12 @@
  *            leaf.
  */
 #include "cache/block/block.h"
-#include "cache/ssd/ssd.h"
+#include "cache/core/core.h"
+#include "cache/core/hooks.h"
+#include "cache/core/slot.h"
+#include "cache/core/table.h"
 #include "cache/dram/dram.h"
+#include "cache/ssd/ssd.h"
 #include "common/copy.h"
 #include "common/crash_point.h"
 #include "common/thread.h"

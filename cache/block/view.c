@@ -19,7 +19,9 @@
  *            belongs to who fills it.  Never taken together with cache->lock.
  */
 #include "cache/block/block.h"
-#include "cache/ssd/ssd.h"
+#include "cache/core/core.h"
+#include "cache/core/slot.h"
+#include "cache/core/table.h"
 
 #define BUFFERS 32u
 #define LIMIT_MIN (UINT64_C(32) << 20)

@@ -8,7 +8,9 @@
  * LOCKING  defines cache->lock.  The callbacks of what is deferred run on the
  * thread that unlocks, after it has.
  */
-#include "cache/block/block.h"
+#include "cache/core/core.h"
+#include "cache/core/hooks.h"
+#include "cache/core/table.h"
 
 #include <stdarg.h>
 #include <stdio.h>

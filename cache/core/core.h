@@ -19,7 +19,6 @@
 #include "cache/evict/policy.h"
 #include "cache/io/ring.h"
 #include "cache/core/list.h"
-#include "cache/space/snapshot.h"
 #include "common/periodic.h"
 #include "index/index.h"
 
@@ -65,6 +64,47 @@ struct kv_dir {
 	bool made;	  /* by mkdir; stays when empty */
 	int64_t mtime_ns; /* a name came or went */
 };
+
+/* ---- snapshots and pins ---- */
+
+struct kv_pin; /* a key that snapshots have */
+
+struct kv_snapshot {
+	uint64_t id;			  /* fixed */
+	uint32_t space;			  /* fixed: id */
+	char name[KV_SPACE_NAME_MAX + 1]; /* fixed */
+	int64_t mtime_ns;		  /* fixed */
+	bool ready;			  /* all is pinned: others may see it */
+	bool dropped; /* nobody can find it; only its deletion is left */
+	bool dirty;   /* in snapshots->dirty */
+	/* By position; key_len 0: unlinked. */
+	struct kv_snapshot_item *items;
+	uint32_t n, live;
+	uint64_t change, latest; /* numbers of the first and the last change
+				    that the index does not have */
+	LIST_ENTRY(kv_snapshot) link;	     /* in its space */
+	TAILQ_ENTRY(kv_snapshot) dirty_link; /* in snapshots->dirty */
+};
+TAILQ_HEAD(kv_snapshot_queue, kv_snapshot);
+LIST_HEAD(kv_snapshot_list, kv_snapshot);
+
+struct kv_snapshots {
+	void *by_id, *by_name; /* tsearch trees */
+	uint64_t next_id;
+	uint64_t changes; /* so far */
+	uint64_t cost;	  /* of all of them, as snapshot.c counts it */
+	/* Changed since the index was written, oldest first. */
+	struct kv_snapshot_queue dirty;
+	uint64_t retry_at; /* after a failure, 0 if none */
+};
+
+struct kv_pins {
+	struct kv_pin **buckets;
+	size_t n, room;
+	uint64_t bytes; /* of slots that are pinned */
+};
+
+/* ---- spaces ---- */
 
 struct kv_slot;
 TAILQ_HEAD(kv_slots, kv_slot);
@@ -425,7 +465,6 @@ struct kv_cache {
 	char *notes; /* fallbacks taken and why, "key=value\n" */
 };
 
-/* core.c */
 void kv_lock(struct kv_cache *cache);
 void kv_unlock(struct kv_cache *cache);
 /* Wait on @cond up to @ns; what is deferred runs first, unlocked. */
@@ -440,70 +479,5 @@ void kv_defer_flushed(struct kv_cache *cache, struct kv_flush *flush,
 void kv_defer_retired(struct kv_cache *cache, uint32_t segment);
 void kv_note(struct kv_cache *cache, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
-
-/* prefetch.c */
-void kv_prefetcher_init(struct kv_cache *cache);
-int kv_prefetcher_start(struct kv_cache *cache);
-void kv_prefetcher_stop(
-	struct kv_cache *cache); /* cancels what has not begun */
-/* Its read has ended. */
-void kv_prefetch_landed_locked(struct kv_cache *cache,
-			       struct kv_prefetch *prefetch,
-			       struct kv_slot *slot);
-
-/* acquire.c, read.c */
-int kv_reader_start(struct kv_cache *cache);
-int kv_reader_stop(struct kv_cache *cache); /* -ETIMEDOUT: a read is stuck */
-/* Those who wait for reads that have been under way for too long wait no more.
- */
-void kv_reads_expire_locked(struct kv_cache *cache);
-/* Read @block into DRAM, or join who does; @want is started again then. */
-int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
-			struct kv_want *want);
-/* Those that are short of room look again. */
-void kv_wants_room_locked(struct kv_cache *cache);
-void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
-			   int status);
-void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list);
-void kv_wants_miss_locked(struct kv_cache *cache, struct kv_want **list);
-void kv_want_link(struct kv_want **list, struct kv_want *want);
-struct kv_fill *kv_fill_find_locked(struct kv_cache *cache,
-				    struct kv_space *space,
-				    const struct kv_key *key);
-/* Saves in @space that will never seal from now on: nobody waits for them. */
-void kv_fills_stale_locked(struct kv_cache *cache, struct kv_space *space);
-/* Lease the block just published from a slot that is charged already. */
-void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
-			 struct kv_block *block);
-/* What the index (or the slot) says of a block one holds; not under the lock.
- */
-int kv_block_record(struct kv_cache *cache, struct kv_block *block,
-		    struct kv_slot_record *ret_record);
-
-/* view.c */
-int kv_bounce_new(uint64_t dram, struct kv_bounce **ret_bounce);
-/* Give back what nobody has used for a while. */
-void kv_bounce_trim(struct kv_bounce *bounce);
-void kv_bounce_free(struct kv_bounce *bounce);
-
-/* load.c */
-int kv_index_adopt(struct kv_cache *cache, char **ret_why);
-
-/* store.c */
-int kv_store_open(struct kv_cache *cache, char **ret_why);
-/* A line for the user in *@ret_why; returns @r. */
-int kv_why(char **ret_why, int r, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
-void kv_store_before_stop(struct kv_cache *cache);
-void kv_store_close(struct kv_cache *cache, bool clean);
-int kv_scrubber_start(struct kv_cache *cache);
-void kv_scrubber_stop(struct kv_cache *cache);
-int kv_space_persist(struct kv_cache *cache, struct kv_space *space);
-
-/* spacefile.c: STORE/spaces */
-int kv_space_files_check(struct kv_cache *cache);
-int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
-		   const char *name, const char *layout);
-void kv_spaces_free(struct kv_cache *cache);
 
 #endif

@@ -9,9 +9,10 @@
  *
  * LOCKING    the cache's lock.
  */
+#include "cache/core/list.h"
+#include "cache/core/core.h"
 #include "cache/core/slot.h"
-#include "cache/block/block.h"
-#include "cache/ssd/ssd.h"
+#include "cache/core/table.h"
 
 /* The space's list for @class among its @own ones; NULL. */
 static struct kv_evict_list *

@@ -14,7 +14,8 @@
  *
  * LOCKING    cache->lock, for everything.
  */
-#include "cache/block/block.h"
+#include "cache/core/table.h"
+#include "cache/core/core.h"
 
 #include <sys/random.h>
 #include <xxhash.h>

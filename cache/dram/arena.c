@@ -31,8 +31,10 @@
  * LOCKING  cache->lock.  A slot's data belongs to whoever fills, holds or
  *          leases it.
  */
-#include "cache/block/block.h"
 #include "cache/dram/dram.h"
+#include "cache/core/list.h"
+#include "cache/core/slot.h"
+#include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
 

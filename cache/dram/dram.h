@@ -6,10 +6,12 @@
 #define KV_CACHE_DRAM_DRAM_H
 
 #include "cache/core/slot.h"
+#include "cache/core/table.h"
 
-/* arena.c */
-int kv_arena_open(struct kv_cache *cache);
-void kv_arena_close(struct kv_cache *cache);
+/* ---- arena.c ---- */
+
+/* How the tiers evict.  -EINVAL: no such policy. */
+int kv_arena_eviction_init(struct kv_cache *cache);
 /* A FILLING slot; evicts as needed.  -ENOSPC, -EFBIG; -EBUSY: segments are
  * being made, or given back by clients, and then there may be one. */
 int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
@@ -32,11 +34,12 @@ void kv_slot_unpin_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_slot_hint_over_locked(struct kv_cache *cache, struct kv_slot *slot,
 			      bool used);
 void kv_arena_check_locked(struct kv_cache *cache);
+uint64_t kv_size_class(struct kv_cache *cache,
+		       uint64_t length); /* 0: too big */
+void kv_size_used(struct kv_cache *cache, uint64_t slot_bytes);
 
-void kv_guarantee_ssd_locked(struct kv_cache *cache, struct kv_space *space,
-			     uint64_t bytes);
+/* ---- evict.c ---- */
 
-/* dram/evict.c: who makes place in DRAM; lock held */
 /* A free slot of @class for @space; evicts, or takes a segment from another
  * class.  NULL: nothing can be had now. */
 struct kv_slot *kv_dram_evict_for_locked(struct kv_cache *cache,
@@ -49,11 +52,10 @@ bool kv_dram_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
 bool kv_dram_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t bytes);
 
-uint64_t kv_size_class(struct kv_cache *cache,
-		       uint64_t length); /* 0: too big */
-void kv_size_used(struct kv_cache *cache, uint64_t slot_bytes);
+/* ---- segment.c ---- */
 
-/* segment.c */
+int kv_arena_open(struct kv_cache *cache);
+void kv_arena_close(struct kv_cache *cache);
 void kv_segment_slots(struct kv_cache *cache, struct kv_segment *segment,
 		      struct kv_class *class);
 /* It is vacant, and its class's no more. */
@@ -61,7 +63,8 @@ void kv_segment_leave(struct kv_cache *cache, struct kv_segment *segment);
 void kv_segment_retire_locked(struct kv_cache *cache,
 			      struct kv_segment *segment);
 
-/* memory.c: one segment's memory */
+/* ---- memory.c ---- */
+
 struct kv_memory {
 	int fd;
 	int read_fd; /* -1: fd is sealed, nobody can map it for writing */
@@ -73,7 +76,6 @@ struct kv_memory {
 int kv_memory_new(uint64_t bytes, enum kv_hugepages huge, bool seal,
 		  struct kv_memory *ret_memory);
 void kv_memory_free(struct kv_memory *memory, uint64_t bytes);
-
 /* The limit of huge pages.  Recover: what the last owner of this
  * lock file raised it by and did not live to lower. */
 void kv_overcommit_recover(int lock_fd);

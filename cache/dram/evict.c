@@ -12,8 +12,11 @@
  *
  * LOCKING    cache->lock.
  */
-#include "cache/block/block.h"
 #include "cache/dram/dram.h"
+#include "cache/core/hooks.h"
+#include "cache/core/list.h"
+#include "cache/core/slot.h"
+#include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
 

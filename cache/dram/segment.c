@@ -20,6 +20,8 @@
  * LOCKING  cache->lock; memory is made and unmapped without it.
  */
 #include "cache/dram/dram.h"
+#include "cache/core/core.h"
+#include "cache/core/list.h"
 #include "common/thread.h"
 
 #include <stdio.h>

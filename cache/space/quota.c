@@ -11,7 +11,9 @@
  *
  * LOCKING    cache->lock.
  */
-#include "cache/block/block.h"
+#include "cache/space/space.h"
+#include "cache/core/core.h"
+#include "cache/core/slot.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 

@@ -32,6 +32,9 @@
  *            committer may read them.  None while the index is written, which
  *            only the committer does; what is on its list nobody else frees.
  */
+#include "cache/space/space.h"
+#include "cache/core/hooks.h"
+#include "cache/block/block.h"
 #include "cache/core/core.h"
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
@@ -371,7 +374,7 @@ static int write_next_locked(struct kv_cache *cache,
 	return r;
 }
 
-void kv_snapshots_write_locked(struct kv_cache *cache)
+void kv_snapshots_write(struct kv_cache *cache)
 {
 	struct kv_snapshots *all = &cache->snapshots;
 	struct kv_snapshot *snapshot, *next;

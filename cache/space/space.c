@@ -19,12 +19,17 @@
  *            index without it, by the thread that made it; the files of one
  *            space by whoever has the index's write transaction.
  */
-#include "cache/core/core.h"
-#include "index/sidecar.h"
+#include "cache/space/space.h"
 #include "cache/block/block.h"
+#include "cache/core/core.h"
+#include "cache/core/hooks.h"
+#include "cache/core/list.h"
+#include "cache/core/slot.h"
+#include "cache/core/table.h"
 #include "cache/dram/dram.h"
-#include "common/crash_point.h"
 #include "cache/ssd/ssd.h"
+#include "index/sidecar.h"
+#include "common/crash_point.h"
 
 #include <dirent.h>
 #include <search.h>

@@ -29,8 +29,9 @@
  *
  * LOCKING    cache->lock.
  */
-#include "cache/block/block.h"
 #include "cache/ssd/ssd.h"
+#include "cache/core/slot.h"
+#include "cache/core/table.h"
 
 #define DAY_NS 86400e9
 #define FEWEST_BUCKETS 1024u

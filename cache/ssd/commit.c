@@ -31,8 +31,11 @@
  *            for how many requests are left.
  */
 #include "cache/ssd/ssd.h"
+#include "cache/core/core.h"
+#include "cache/core/hooks.h"
+#include "cache/core/slot.h"
+#include "cache/core/table.h"
 #include "common/crash_point.h"
-#include "cache/block/block.h"
 
 #define TRIES 2
 #define GIVE_UP 3 /* rounds in which a slot could not be zeroed */
@@ -659,7 +662,7 @@ void *kv_committer(void *arg)
 			continue;
 		}
 		kv_commit_gather(cache);
-		kv_snapshots_write_locked(cache);
+		kv_snapshots_write(cache);
 		if (!anything(ssd)) {
 			ssd->urgent = false;
 			continue;

@@ -17,9 +17,12 @@
  *
  * LOCKING    cache->lock; let go of only to ask the index what a file holds.
  */
-#include "cache/block/block.h"
-#include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
+#include "cache/core/core.h"
+#include "cache/core/hooks.h"
+#include "cache/core/list.h"
+#include "cache/core/slot.h"
+#include "cache/core/table.h"
 #include "common/crash_point.h"
 
 #define FILES_TRIED 4 /* at once */

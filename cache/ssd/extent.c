@@ -21,8 +21,11 @@
  *
  * LOCKING    cache->lock.
  */
-#include "cache/block/block.h"
 #include "cache/ssd/ssd.h"
+#include "cache/core/core.h"
+#include "cache/core/hooks.h"
+#include "cache/core/list.h"
+#include "cache/core/table.h"
 #include "common/crash_point.h"
 
 static struct kv_evict_node *node_of(void *arg, uint32_t block)

@@ -17,9 +17,9 @@
  *
  * LOCKING    cache->lock.
  */
-#include "cache/block/block.h"
 #include "cache/ssd/ssd.h"
-#include "cache/block/waiter.h"
+#include "cache/core/core.h"
+#include "cache/core/waiter.h"
 #include "common/crash_point.h"
 
 #define LINGER_NS 100000000u /* collect, while that helps nobody */

@@ -23,6 +23,7 @@
  * LOCKING    cache->lock.
  */
 #include "cache/ssd/ssd.h"
+#include "cache/core/core.h"
 
 #define ERRORS 8u
 

@@ -23,8 +23,10 @@
  *            writer thread alone; while they are swept it waits, so that free
  *            slots stay free.
  */
-#include "cache/block/block.h"
 #include "cache/ssd/ssd.h"
+#include "cache/core/core.h"
+#include "cache/core/list.h"
+#include "cache/core/table.h"
 #include "index/segfile.h"
 #include "common/crash_point.h"
 

@@ -1,39 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ssd.h - the SSD tier inside the cache: slots of files, writes, commits,
- * health.
+ * flushes, health.
  */
 #ifndef KV_CACHE_SSD_SSD_H
 #define KV_CACHE_SSD_SSD_H
 
 #include "cache/core/slot.h"
+#include "cache/core/table.h"
 
-/* ssd/evict.c: who makes place on SSD; lock held */
-/* Evict for @taker, from @class: what is nobody's guarantee but its own. */
-bool kv_ssd_evict_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
-			     struct kv_space *taker);
-/*
- * There is no slot of @class: see to it that there will be one for @taker, and
- * return 0.  -ENOSPC: nothing may be evicted, or nothing has been for seconds.
- * Lets go of the lock.
- */
-int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
-		     struct kv_space *taker);
-/* Is it safe to pin @bytes more of @space, which no write can take then? */
-bool kv_ssd_over_floor(const struct kv_cache *cache,
-		       const struct kv_space *space, uint64_t bytes);
-void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
-			  uint64_t bytes);
-/* Evict for @taker, of whatever size: the index has no room for its record. */
-bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker);
-uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */
-bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
-/* Evict of @space until @bytes more are within its quota; false: they cannot
- * be. */
-bool kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
-			     uint64_t bytes);
+/* ---- segfile.c ---- */
 
-/* extent.c; lock held */
 /* A file that the index knows; -ENOENT: it is not there. */
 int kv_segfile_adopt(struct kv_cache *cache, const struct kv_segfile_record *r);
 /* A file for slots of this size, a new one or an empty one that had others;
@@ -48,6 +25,11 @@ void kv_segfiles_sweep(struct kv_cache *cache);
 /* Give up whole files until the cap is kept; commits by itself. */
 int kv_segfiles_shrink(struct kv_cache *cache);
 void kv_segfiles_close(struct kv_cache *cache);
+int kv_sweep(struct kv_cache *cache);
+
+/* ---- extent.c ---- */
+
+int kv_extent_eviction_init(struct kv_cache *cache);
 /*
  * A free slot.  -ENOENT: a file must be created first; -EAGAIN: deletions must
  * be committed first; -ENOSPC: nothing may be evicted; -EDQUOT: nor by the
@@ -90,18 +72,36 @@ void kv_extents_remove_file(struct kv_segfile *file);
 struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
 					 uint64_t slot_bytes);
 
-/* writer.c: the write queues */
-void kv_write_queues_init(struct kv_cache *cache);
-void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot);
-void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
-/* A slot on a write queue comes next on it. */
-void kv_write_queue_pull_locked(struct kv_slot *slot);
-/* The first of the write queue whose turn it is; NULL: none. */
-struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache);
-/* It is being written: that much of its write queue's turn is over. */
-void kv_write_queue_charge_locked(struct kv_slot *slot);
+/* ---- evict.c ---- */
 
-/* admit.c; lock held */
+/* Evict for @taker, from @class: what is nobody's guarantee but its own. */
+bool kv_ssd_evict_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
+			     struct kv_space *taker);
+/*
+ * There is no slot of @class: see to it that there will be one for @taker, and
+ * return 0.  -ENOSPC: nothing may be evicted, or nothing has been for seconds.
+ * Lets go of the lock.
+ */
+int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
+		     struct kv_space *taker);
+/* Is it safe to pin @bytes more of @space, which no write can take then? */
+bool kv_ssd_over_floor(const struct kv_cache *cache,
+		       const struct kv_space *space, uint64_t bytes);
+void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t bytes);
+/* Evict for @taker, of whatever size: the index has no room for its record. */
+bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker);
+uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */
+bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
+/* Evict of @space until @bytes more are within its quota; false: they cannot
+ * be. */
+bool kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
+			     uint64_t bytes);
+void kv_guarantee_ssd_locked(struct kv_cache *cache, struct kv_space *space,
+			     uint64_t bytes);
+
+/* ---- admit.c ---- */
+
 enum kv_verdict { KV_ADMIT_NOW, KV_ADMIT_LATER };
 /* May the block of @slot, next on its write queue, be written?  LATER: it is no
  * longer next. */
@@ -118,7 +118,17 @@ void kv_orphans_adopt_locked(struct kv_cache *cache,
 void kv_orphans_enqueue_locked(struct kv_cache *cache);
 void kv_orphans_free(struct kv_cache *cache);
 
-/* writer.c: the writer; commit.c */
+/* ---- writer.c ---- */
+
+void kv_write_queues_init(struct kv_cache *cache);
+void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot);
+void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
+/* A slot on a write queue comes next on it. */
+void kv_write_queue_pull_locked(struct kv_slot *slot);
+/* The first of the write queue whose turn it is; NULL: none. */
+struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache);
+/* It is being written: that much of its write queue's turn is over. */
+void kv_write_queue_charge_locked(struct kv_slot *slot);
 int kv_writer_start(struct kv_cache *cache);
 /* Writes everything out first.  -ETIMEDOUT: something is stuck. */
 int kv_writer_stop(struct kv_cache *cache);
@@ -129,6 +139,12 @@ void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block);
 bool kv_write_must(const struct kv_slot *slot);
 void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_write_failed_locked(struct kv_cache *cache, int error);
+/* Queue what of @space was not written unasked, or not because of a fault. */
+void kv_write_enqueue_unpersisted_locked(struct kv_cache *cache,
+					 struct kv_space *space);
+
+/* ---- commit.c ---- */
+
 /* Has a snapshot changed that the committer may write now? */
 bool kv_snapshots_dirty_locked(const struct kv_cache *cache);
 void kv_commit_kick_locked(struct kv_cache *cache, bool urgent);
@@ -140,11 +156,8 @@ int kv_update_locked(struct kv_cache *cache, struct kv_block *block);
 /* The count of updates that are committed once all asked for so far are. */
 uint64_t kv_updates_needed_locked(const struct kv_cache *cache);
 
-/* Queue what of @space was not written unasked, or not because of a fault. */
-void kv_write_enqueue_unpersisted_locked(struct kv_cache *cache,
-					 struct kv_space *space);
+/* ---- flush.c ---- */
 
-/* flush.c */
 void kv_flushes_settle_locked(struct kv_cache *cache, int error);
 /* All flushes of @space (NULL: of all) end with @error. */
 void kv_flushes_fail_locked(struct kv_cache *cache,
@@ -161,9 +174,8 @@ void kv_flushes_prolong_locked(struct kv_cache *cache, uint64_t seq);
 /* Wait, lock held, until a commit is of use to somebody, or is due. */
 void kv_commit_gather(struct kv_cache *cache);
 
-/* settle.c; not under the lock */
+/* ---- health.c ---- */
 
-/* health.c */
 int kv_health_init(struct kv_cache *cache);
 uint64_t kv_health_patience(const struct kv_cache *cache);
 uint64_t kv_health_retry(const struct kv_cache *cache);
@@ -177,25 +189,5 @@ struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache);
 bool kv_health_check_locked(struct kv_cache *cache);
 /* Can any page be read from the segment files?  Waits. */
 bool kv_health_probe(struct kv_cache *cache);
-
-/* fetch.c */
-/*
- * Read what the block has on SSD into *@data, @room bytes from kv_pages_new,
- * and verify it.  Waits.  -EBADMSG: it was damaged and is a miss from now on;
- * -ENOENT removed; -EIO; -ETIMEDOUT: the device does not answer, and *@data is
- * NULL: the request frees it when it ends.
- */
-int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
-		   uint8_t **data, uint64_t room);
-
-/* recover.c */
-/* Open the index in @path; if it cannot be used, make it anew and say so. */
-int kv_index_open_or_remake(struct kv_cache *cache, const char *path,
-			    const struct kv_store_info *fresh, char **ret_why);
-/* What a crash or an older format left to be done, once all is read. */
-int kv_store_recover(struct kv_cache *cache);
-
-/* sweep.c: zero the prologues in free slots, write trailers that are missing */
-int kv_sweep(struct kv_cache *cache);
 
 #endif

@@ -28,7 +28,10 @@
  * LOCKING    cache->lock.
  */
 #include "cache/ssd/ssd.h"
-#include "cache/block/block.h"
+#include "cache/core/core.h"
+#include "cache/core/hooks.h"
+#include "cache/core/slot.h"
+#include "cache/core/table.h"
 #include "common/crash_point.h"
 #include "common/thread.h"
 

@@ -20,12 +20,17 @@
  * LOCKING    cache->lock where records are taken in, though the threads have
  *            not started yet.
  */
+#include "cache/store/store.h"
+#include "cache/block/block.h"
+#include "cache/core/core.h"
+#include "cache/core/hooks.h"
+#include "cache/core/table.h"
+#include "cache/dram/dram.h"
+#include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
 #include "index/sidecar.h"
 #include "index/pages.h"
 #include "index/rebuild.h"
-#include "cache/block/block.h"
-#include "cache/dram/dram.h"
 
 #include <fcntl.h>
 #include <stdio.h>

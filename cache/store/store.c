@@ -14,7 +14,9 @@
  *
  * LOCKING    none needed: it runs before the threads start and after they end.
  */
-#include "cache/block/block.h"
+#include "cache/store/store.h"
+#include "cache/core/core.h"
+#include "cache/core/table.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 #include "index/lock.h"

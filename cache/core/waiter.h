@@ -2,8 +2,8 @@
 /*
  * waiter.h - wait, on the caller's own thread, for one callback.
  */
-#ifndef KV_CACHE_BLOCK_WAITER_H
-#define KV_CACHE_BLOCK_WAITER_H
+#ifndef KV_CACHE_CORE_WAITER_H
+#define KV_CACHE_CORE_WAITER_H
 
 #include "common/kv.h"
 

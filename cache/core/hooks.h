@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hooks.h - the only calls of the tiers to what stands above them.
+ *
+ * A block that loses its slot or its extent may be gone with that, and its end
+ * is block/'s, as are those who wait for the room that it leaves; a commit
+ * writes first what snapshots changed, which are space/'s.
+ */
+#ifndef KV_CACHE_CORE_HOOKS_H
+#define KV_CACHE_CORE_HOOKS_H
+
+#include "cache/core/core.h"
+
+/* ---- block/block.c: a block is settled, or gone ---- */
+
+/* Free what nothing needs any more of a removed block; maybe the block. */
+void kv_block_settle_locked(struct kv_cache *cache, struct kv_block *block);
+void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block);
+
+/* ---- block/lease.c: there is room again ---- */
+
+/* Those that are short of room look again. */
+void kv_wants_room_locked(struct kv_cache *cache);
+
+/* ---- block/pins.c: what a block's record says ---- */
+
+/* The pin that its user set, not its snapshots. */
+bool kv_block_pinned_by_user(struct kv_cache *cache,
+			     const struct kv_block *block);
+
+/* ---- space/snapshot.c: before a commit ---- */
+
+/* Write what changed, in transactions of its own: a large snapshot that finds
+ * no room must not keep blocks from their commit.  Lets go of the lock. */
+void kv_snapshots_write(struct kv_cache *cache);
+
+#endif

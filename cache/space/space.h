@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * space.h - spaces, their quotas and snapshots, inside the cache.
+ */
+#ifndef KV_CACHE_SPACE_SPACE_H
+#define KV_CACHE_SPACE_SPACE_H
+
+#include "cache/core/core.h"
+
+/* ---- space.c ---- */
+
+int kv_space_persist(struct kv_cache *cache, struct kv_space *space);
+int kv_space_files_check(struct kv_cache *cache);
+int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
+		   const char *name, const char *layout);
+void kv_spaces_free(struct kv_cache *cache);
+
+/* ---- quota.c ---- */
+
+/* Bring every space within its quotas; lets go of the lock now and then. */
+void kv_quotas_keep(struct kv_cache *cache);
+/* Work out what is guaranteed to whom; at mount. */
+void kv_quotas_settle(struct kv_cache *cache);
+
+/* ---- snapshot.c ---- */
+
+/* A visitor of the index at mount, when all blocks are known.  -ENOMEM. */
+int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
+		      const char *name, const struct kv_snapshot_item *items);
+/* Drop all of a space; not under the lock. */
+void kv_snapshots_drop(struct kv_cache *cache, struct kv_space *space);
+void kv_snapshots_fini(struct kv_cache *cache);
+
+#endif
