@@ -22,6 +22,8 @@ INNER = {
     "kernels": ["device", "session", "transfer", "paged"],
     "fs": ["base", ("control", "mount")],
 }
+# What a tree is to those above it; all of the tree may include it, too.
+CONTRACTS = ["cache/cache.h"]
 # A folder that stands beside the order: a library of its own.
 BESIDE = {"kernels/cuda": ["kernels/device"]}
 HOOKS = {
@@ -99,6 +101,8 @@ def include_ok(user, name):
         tool = user.split("/")[1]
         own = ["tools/", "common/", "kernels/kvfs.h"] + TOOLS.get(tool, [])
         return any(name.startswith(prefix) for prefix in own)
+    if name in CONTRACTS:
+        return user.startswith(folder(name)) or allowed(user, folder(name))
     if name == "kernels/kvfs.h":
         return user.startswith("kernels") or user == "common"
     return allowed(user, folder(name))
