@@ -8,7 +8,7 @@
  * INVARIANTS
  *   (1) Nobody's need takes a space below what it is guaranteed but its own.
  *   (2) A space that has less than it is guaranteed takes from others before it
- * gives anything up.
+ *       gives anything up.
  *
  * LOCKING    cache->lock.
  */
@@ -17,6 +17,7 @@
 #include "cache/core/list.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
+#include "cache/core/victim.h"
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
 
@@ -29,7 +30,8 @@ struct need {
 	struct kv_cache *cache;
 	struct kv_class *class;
 	const struct kv_space *space;
-	bool entitled; /* it is guaranteed this */
+	const struct kv_space *but; /* gives nothing; NULL: all do */
+	bool entitled;		    /* it is guaranteed this */
 	/* To get a segment, these give way, too: pins that are on SSD, and
 	 * what waits to be written. */
 	bool over_pins, over_queued;
@@ -85,8 +87,22 @@ static void block_drop_dram_locked(struct kv_cache *cache,
 	kv_slot_give_locked(cache, block->slot);
 }
 
-static bool evict_from(struct kv_cache *cache, struct kv_evict_list *list)
+/* May a slot of @list go for the sake of the need @arg? */
+static bool gives(const struct kv_evict_list *list, const void *arg)
 {
+	const struct need *need = arg;
+	const struct kv_space *space = list->space;
+	const struct kv_class *class = list->class;
+
+	if (space == need->but || (!need->sheds && !list->idle))
+		return false;
+	return space == need->space ||
+	       space->bytes_dram >= space->guaranteed_dram + class->slot_bytes;
+}
+
+static bool evict_from(struct kv_evict_list *list, const void *arg)
+{
+	struct kv_cache *cache = ((const struct need *)arg)->cache;
 	uint32_t victim = kv_policy_victim(&list->policy, may_evict, cache);
 
 	if (victim == KV_NONE)
@@ -95,76 +111,31 @@ static bool evict_from(struct kv_cache *cache, struct kv_evict_list *list)
 	return true;
 }
 
-/* May a slot of @list go for the sake of @need? */
-static bool gives(const struct kv_evict_list *list, const struct need *need)
-{
-	const struct kv_space *space = list->space;
-	const struct kv_class *class = list->class;
-
-	if (need->sheds ? !list->blocks : !list->idle)
-		return false;
-	return space == need->space ||
-	       space->bytes_dram >= space->guaranteed_dram + class->slot_bytes;
-}
-
 /* Of those of @class that may give, the one longest without a use. */
 static struct kv_evict_list *coldest_list(const struct kv_class *class,
 					  const struct need *need,
-					  const struct kv_space *but,
 					  uint32_t *ret_age)
 {
-	struct kv_evict_list *list, *best = NULL;
+	const struct kv_giving giving = {gives, evict_from, need};
 
-	*ret_age = 0;
-	TAILQ_FOREACH(list, &class->lists, link) {
-		uint32_t age;
-
-		if (!list->blocks)
-			break;
-		if (list->space == but || !gives(list, need))
-			continue;
-		age = kv_policy_age(&list->policy);
-		if (!best || age > *ret_age) {
-			best = list;
-			*ret_age = age;
-		}
-	}
-	return best;
+	return kv_victim_list(&class->lists, &giving, ret_age);
 }
 
-static bool evict_one(const struct need *need, const struct kv_space *but)
+static bool evict_one(const struct need *for_whom, const struct kv_space *but)
 {
-	struct kv_evict_list *list, *best;
-	uint32_t age;
+	struct need need = *for_whom;
+	const struct kv_giving giving = {gives, evict_from, &need};
 
-	if (!need->class->idle)
-		return false;
-	best = coldest_list(need->class, need, but, &age);
-	if (best && evict_from(need->cache, best))
-		return true;
-	/* All it has is held by open files. */
-	TAILQ_FOREACH(list, &need->class->lists, link)
-		if (list != best && list->space != but && gives(list, need) &&
-		    evict_from(need->cache, list))
-			return true;
-	return false;
+	need.but = but;
+	return need.class->idle && kv_victim_evict(&need.class->lists, &giving);
 }
 
 bool kv_dram_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
 {
-	struct kv_evict_list *list, *best = NULL;
-	uint32_t best_age = 0;
+	const struct need need = {.cache = cache, .space = space};
+	const struct kv_giving giving = {gives, evict_from, &need};
 
-	LIST_FOREACH(list, &space->dram_lists, own)
-		if (list->idle) {
-			uint32_t age = kv_policy_age(&list->policy);
-
-			if (!best || age > best_age) {
-				best = list;
-				best_age = age;
-			}
-		}
-	return best && evict_from(cache, best);
+	return kv_victim_evict_own(&space->dram_lists, &giving);
 }
 
 /* Its pin is kept if it stays on SSD alone. */
@@ -198,8 +169,9 @@ static bool may_shed(void *arg, uint32_t number)
 }
 
 /* What waits to be written leaves in the order in which all blocks do. */
-static bool shed_from(struct kv_cache *cache, struct kv_evict_list *list)
+static bool shed_from(struct kv_evict_list *list, const void *arg)
 {
+	struct kv_cache *cache = ((const struct need *)arg)->cache;
 	struct shedding shedding = {.cache = cache};
 	uint32_t victim = kv_policy_victim(&list->policy, may_shed, &shedding);
 	struct kv_block *block;
@@ -224,18 +196,10 @@ static bool may_leave(const struct need *need, const struct kv_slot *slot)
 static bool shed_one(const struct need *for_whom)
 {
 	struct need need = *for_whom;
-	struct kv_evict_list *list, *best;
-	uint32_t age;
+	const struct kv_giving giving = {gives, shed_from, &need};
 
 	need.sheds = true;
-	best = coldest_list(need.class, &need, NULL, &age);
-	if (best && shed_from(need.cache, best))
-		return true;
-	TAILQ_FOREACH(list, &need.class->lists, link)
-		if (list != best && gives(list, &need) &&
-		    shed_from(need.cache, list))
-			return true;
-	return false;
+	return kv_victim_evict(&need.class->lists, &giving);
 }
 
 static bool forces(const struct need *need)
@@ -297,7 +261,7 @@ static struct kv_class *coldest_class(const struct need *need,
 
 		if (class == need->class || !class->n_segments || !class->idle)
 			continue;
-		list = coldest_list(class, need, NULL, &age);
+		list = coldest_list(class, need, &age);
 		if (!list || (best && age <= *ret_age))
 			continue;
 		best = class;
@@ -414,7 +378,7 @@ static bool balance(const struct need *need)
 	cold = coldest_class(need, &list, &age);
 	if (!cold || need->class->n_segments >= cold->n_segments)
 		return false;
-	coldest_list(need->class, need, NULL, &own);
+	coldest_list(need->class, need, &own);
 	return age / 2 > own && steal(need);
 }
 

@@ -8,9 +8,9 @@
  * INVARIANTS
  *   (1) Nobody's need takes a space below what it is guaranteed but its own.
  *   (2) A space that has less than it is guaranteed takes from others, and
- * gives nothing up while others have more than they are guaranteed, be it in
- * use for the moment.  It does when all that others have is theirs by right:
- *       guaranteed, pinned, or in one file with such.
+ *       gives nothing up while others have more than they are guaranteed, be
+ *       it in use for the moment.  It does when all that others have is theirs
+ *       by right: guaranteed, pinned, or in one file with such.
  *   (3) Of blocks that may go, those that are in DRAM, too, are passed over
  *       unless they are many: what goes is to be gone from all tiers, and not
  *       to be there still, but no longer durable.
@@ -23,6 +23,7 @@
 #include "cache/core/list.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
+#include "cache/core/victim.h"
 #include "common/crash_point.h"
 
 #define FILES_TRIED 4 /* at once */
@@ -77,8 +78,28 @@ static bool passes_over(const struct kv_space *space)
 	return space->bytes_ssd / 2 > space->bytes_dram;
 }
 
-static bool evict_from(struct kv_cache *cache, struct kv_evict_list *list)
+/* For whom place is made. */
+struct need {
+	struct kv_cache *cache;
+	const struct kv_space *taker;
+	const struct kv_space *but; /* gives nothing; NULL: all do */
+};
+
+static bool gives(const struct kv_evict_list *list, const void *arg)
 {
+	const struct need *need = arg;
+	const struct kv_space *space = list->space;
+	const struct kv_ssd_class *class = list->class;
+
+	if (space == need->but)
+		return false;
+	return space == need->taker ||
+	       space->bytes_ssd >= space->guaranteed_ssd + class->slot_bytes;
+}
+
+static bool evict_from(struct kv_evict_list *list, const void *arg)
+{
+	struct kv_cache *cache = ((const struct need *)arg)->cache;
 	struct search search = {
 		.cache = cache,
 		.passed_over = passes_over(list->space) ? 0 : PASSED_OVER,
@@ -94,6 +115,34 @@ static bool evict_from(struct kv_cache *cache, struct kv_evict_list *list)
 		return false;
 	evict(cache, kv_table_at(&cache->table, victim));
 	return true;
+}
+
+static struct kv_evict_list *coldest_list(const struct kv_ssd_class *class,
+					  const struct kv_space *taker,
+					  const struct kv_space *but,
+					  uint32_t *ret_age)
+{
+	const struct need need = {.taker = taker, .but = but};
+	const struct kv_giving giving = {gives, evict_from, &need};
+
+	return kv_victim_list(&class->lists, &giving, ret_age);
+}
+
+static bool evict_one(struct kv_cache *cache, const struct kv_ssd_class *class,
+		      const struct kv_space *taker, const struct kv_space *but)
+{
+	const struct need need = {cache, taker, but};
+	const struct kv_giving giving = {gives, evict_from, &need};
+
+	return kv_victim_evict(&class->lists, &giving);
+}
+
+bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
+{
+	const struct need need = {.cache = cache, .taker = space};
+	const struct kv_giving giving = {gives, evict_from, &need};
+
+	return kv_victim_evict_own(&space->ssd_lists, &giving);
 }
 
 /* What @space is guaranteed beyond what it has pinned. */
@@ -133,73 +182,6 @@ bool kv_ssd_over_floor(const struct kv_cache *cache,
 	return space->pinned_ssd + bytes > space->guaranteed_ssd &&
 	       ssd->pinned + bytes + ssd->guaranteed - guaranteed(space) >
 		       ssd->file_budget;
-}
-
-static bool gives(const struct kv_space *space, const struct kv_space *taker,
-		  uint64_t bytes)
-{
-	return space == taker ||
-	       space->bytes_ssd >= space->guaranteed_ssd + bytes;
-}
-
-static struct kv_evict_list *coldest_list(const struct kv_ssd_class *class,
-					  const struct kv_space *taker,
-					  const struct kv_space *but,
-					  uint32_t *ret_age)
-{
-	struct kv_evict_list *list, *best = NULL;
-
-	*ret_age = 0;
-	TAILQ_FOREACH(list, &class->lists, link) {
-		uint32_t age;
-
-		if (!list->blocks)
-			break;
-		if (list->space == but ||
-		    !gives(list->space, taker, class->slot_bytes))
-			continue;
-		age = kv_policy_age(&list->policy);
-		if (!best || age > *ret_age) {
-			best = list;
-			*ret_age = age;
-		}
-	}
-	return best;
-}
-
-static bool evict_one(struct kv_cache *cache, const struct kv_ssd_class *class,
-		      const struct kv_space *taker, const struct kv_space *but)
-{
-	struct kv_evict_list *list, *best;
-	uint32_t age;
-
-	best = coldest_list(class, taker, but, &age);
-	if (best && evict_from(cache, best))
-		return true;
-	/* All it has is in use. */
-	TAILQ_FOREACH(list, &class->lists, link)
-		if (list != best && list->blocks && list->space != but &&
-		    gives(list->space, taker, class->slot_bytes) &&
-		    evict_from(cache, list))
-			return true;
-	return false;
-}
-
-bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
-{
-	struct kv_evict_list *list, *best = NULL;
-	uint32_t best_age = 0;
-
-	LIST_FOREACH(list, &space->ssd_lists, own)
-		if (list->blocks) {
-			uint32_t age = kv_policy_age(&list->policy);
-
-			if (!best || age > best_age) {
-				best = list;
-				best_age = age;
-			}
-		}
-	return best && evict_from(cache, best);
 }
 
 /* The blocks whose records name @file; lets go of the lock. */
