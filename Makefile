@@ -81,8 +81,8 @@ check: deps                             ## layers, format, man pages, README, tw
 	@$(MAKE) CC=gcc all $(UNIT) $(HELPERS)
 	@$(MAKE) CC=clang B=build-clang all points $(subst $B/,build-clang/,$(UNIT) $(HELPERS))
 	@B=$B tests/layers.py
-check-layers:                           ## a lower folder never includes or links a higher one
-	@tests/layers.py
+check-layers check-readme:              ## no folder uses a higher one; what README.md and manuals name is there
+	@tests/$(@:check-%=%).py
 check-format:                           ## clang-format changes nothing
 	@clang-format --dry-run -Werror $(shell git ls-files "*.c" "*.h")
 check-tidy:                             ## static analysis
@@ -90,8 +90,6 @@ check-tidy:                             ## static analysis
 	  xargs -P 2 -n 6 sh -c 'clang-tidy --quiet "$$@" -- $(TIDY) 2>/dev/null' sh
 check-man:                              ## groff and man accept every page silently
 	@tests/man.sh $(PAGES)
-check-readme:                           ## every file that README.md names is there
-	@tests/readme.py
 fuzz coverage valgrind: deps            ## every parser, 20 s each; branches taken; memcheck
 	@tests/$@.sh
 demo: deps                              ## save and restore a real model's KV blocks, and verify every byte
