@@ -79,7 +79,7 @@ static void freep(struct kv_copy_stream **copy_stream)
 	copy_stream_free(*copy_stream);
 }
 
-/* Who waits for it sleeps: the last copy of a batch ends some microseconds
+/* A waiting thread sleeps: the last copy of a batch ends some microseconds
  * later for that, in which the other copy streams' copies keep the bus busy. */
 static int event_new(struct kv_gpu *gpu, CUevent *ret_event)
 {
@@ -136,7 +136,7 @@ static struct kv_copy_stream *take_free(struct kv_gpu *gpu, bool urgent,
 	return copy_stream;
 }
 
-/* Those it has may be of another kind. */
+/* The buffers it has may be of another kind. */
 static void set_buffers(struct kv_copy_stream *copy_stream,
 			struct kv_gpu_buffers buffers)
 {

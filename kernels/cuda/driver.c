@@ -40,15 +40,6 @@ int kv_driver_errno(CUresult result)
 	}
 }
 
-const char *kv_driver_name(const struct kv_driver *driver, CUresult result)
-{
-	const char *name = NULL;
-
-	if (driver->get_error_name(result, &name) != CUDA_SUCCESS)
-		return "unknown error";
-	return name ? name : "unknown error";
-}
-
 static int find_calls(void *library, struct kv_driver *driver)
 {
 #define FIND(member, symbol, parameters)                     \

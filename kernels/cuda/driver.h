@@ -97,7 +97,6 @@ typedef struct CUmemAccessDesc {
  */
 #define KV_CUDA_CALLS(X)                                                       \
 	X(init, cuInit, (unsigned flags))                                      \
-	X(get_error_name, cuGetErrorName, (CUresult error, const char **name)) \
 	X(device_count, cuDeviceGetCount, (int *count))                        \
 	X(device_get, cuDeviceGet, (CUdevice * device, int ordinal))           \
 	X(device_attribute, cuDeviceGetAttribute,                              \
@@ -189,8 +188,5 @@ int kv_driver_get(const struct kv_driver **ret_driver);
 /* The one place where the driver's numbers become ours: -ENOMEM, -ENODEV,
  * -EINVAL (a handle that is none), -EAGAIN (not ready), else -EIO. */
 int kv_driver_errno(CUresult result);
-
-/* The driver's name for @result, for people. */
-const char *kv_driver_name(const struct kv_driver *driver, CUresult result);
 
 #endif

@@ -3,7 +3,7 @@
  * event_wait.c - what the caller's stream had been given when a transfer was
  * begun.
  *
- * OWNS      an event for each event wait, and where a event wait stands for
+ * OWNS      an event for each event wait, and where an event wait stands for
  *           the caller's event, a stream: what an event stands for can only be
  *           taken over by a stream that waits for it.  Kept for later event
  *           waits.

@@ -11,9 +11,9 @@
 struct kv_event_wait;
 
 /*
- * What @stream has been given by now, or what @event stands for by now: either
- * may be destroyed or used again afterwards.  -EINVAL: not handles of this
- * GPU's context, or none; -ENOMEM, -EIO.
+ * Note all that @stream has been given, or that @event stands for, by now:
+ * either may be destroyed or used again afterwards.  -EINVAL: not handles of
+ * this GPU's context, or none; -ENOMEM, -EIO.
  */
 int kv_event_wait_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
 		      struct kv_event_wait **ret_event_wait);

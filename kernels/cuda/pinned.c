@@ -78,7 +78,7 @@ static CUresult register_writable(const struct kv_driver *driver, void *at,
 	return CUDA_ERROR_NOT_PERMITTED;
 }
 
-/* Whatever the device says it can: what counts is whether it does. */
+/* A trial decides, whatever the device says it can. */
 static enum kv_pinned_way register_chunk(struct kv_gpu *gpu, void *at,
 					 uint64_t bytes, bool writable)
 {

@@ -181,7 +181,7 @@ static int add_part(struct kv_plan *plan, const struct kv_strides *strides,
 }
 
 /* A run of all threads' accesses is no longer than most runs of the pool. */
-static uint32_t copy_streams_for(const struct kv_plan *plan)
+static uint32_t lanes_for(const struct kv_plan *plan)
 {
 	uint64_t longest = 0;
 	uint32_t lanes = 32;
@@ -225,7 +225,7 @@ int kv_plan_init(struct kv_plan *plan, const struct kv_strides *strides,
 	for (size_t i = 0; i < plan->n_passes; i++)
 		plan->passes[i].stride =
 			kv_round_up(plan->passes[i].stride, ALIGN);
-	plan->lanes = copy_streams_for(plan);
+	plan->lanes = lanes_for(plan);
 	return 0;
 }
 

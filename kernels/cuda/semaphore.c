@@ -50,7 +50,7 @@ struct kv_semaphore_page {
 static pthread_mutex_t host_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
 
-/* What a function on the host waits for. */
+/* Awaited by a function on the host. */
 struct wait {
 	const _Atomic uint32_t *word;
 	uint32_t value;

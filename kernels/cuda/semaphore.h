@@ -19,7 +19,7 @@ int kv_semaphore_new(struct kv_gpu *gpu,
 int kv_semaphore_wait(struct kv_semaphore *semaphore, CUstream stream);
 /* Takes no time, and works on a GPU that is broken, too. */
 void kv_semaphore_open(struct kv_semaphore *semaphore);
-/* It is open; streams that wait for it may not have noticed yet. */
+/* Free one that is open; streams that wait for it may not have noticed yet. */
 void kv_semaphore_free(struct kv_semaphore *semaphore);
 
 /* With every semaphore freed; the GPU is entered. */

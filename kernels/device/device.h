@@ -16,9 +16,9 @@ struct kvfs_pool_desc;
 struct kvfs_pool_info;
 
 /*
- * A strided stride of a block.  Its bytes are, for each of the block's pages in
- * order, @count runs of @bytes: run s of page p is at
- * base + p * block_stride + s * segment_stride in the pool, and the stride
+ * A part of a block that lies in the pool in even steps.  Its bytes are, for
+ * each of the block's pages in order, @count runs of @bytes: run s of page p is
+ * at base + p * block_stride + s * segment_stride in the pool, and the stride
  * begins at @offset of the block's tensors.
  */
 struct kv_stride {
@@ -42,7 +42,7 @@ struct kv_range {
 	uint64_t from, to;
 };
 
-/* One block: its tensors in host memory, and its pages_per_block pages.  Of a
+/* A block: its tensors in host memory, and its pages_per_block pages.  Of a
  * batch with ranges only their bytes of the tensors need be there. */
 struct kv_copy {
 	uint8_t *tensors;     /* a load does not write to it */
@@ -84,8 +84,8 @@ struct kv_device {
 	void (*attach)(void *base, uint64_t bytes, bool writable);
 	void (*detach)(void *base);
 
-	/* What @stream has been given so far (or what @event stands for): a
-	 * event wait is done when that is over. */
+	/* Take note of all that @stream has been given so far (or what @event
+	 * stands for): an event wait is done when that is over. */
 	int (*event_wait)(void *pool, void *stream, void *event,
 			  void **ret_event_wait);
 	bool (*event_wait_is_done)(void *event_wait);
@@ -106,9 +106,10 @@ struct kv_device {
 	int (*grow)(void *memory, uint64_t bytes); /* to @bytes; -ENOMEM */
 	void (*release)(void *memory);
 
-	/* What copies of this pool are staged in, where they are: @buffers of
-	 * @bytes each for a copy thread, as far as is good, from the next batch
-	 * on; others' pools may have it so, too.  -ENOMEM: nothing changed. */
+	/* The buffers that copies of this pool are staged in, where they are:
+	 * @buffers of @bytes each for a copy thread, as far as is good, from
+	 * the next batch on; others' pools may have it so, too.  -ENOMEM:
+	 * nothing changed. */
 	int (*staging)(void *pool, uint64_t bytes, unsigned buffers);
 };
 

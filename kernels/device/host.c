@@ -50,9 +50,9 @@ static void copy_runs(uint8_t *in_pool, uint64_t next, uint8_t *tensors,
 }
 
 /* The bytes @part of the stride's own, page by page and run by run. */
-static void copy_piece(const struct kv_stride *stride, uint32_t n_pages,
-		       const struct kv_copy *copy, struct kv_range part,
-		       enum way way)
+static void copy_stride(const struct kv_stride *stride, uint32_t n_pages,
+			const struct kv_copy *copy, struct kv_range part,
+			enum way way)
 {
 	uint8_t *tensors = copy->tensors + stride->offset + part.from;
 	uint64_t s = part.from / stride->bytes % stride->count;
@@ -117,10 +117,10 @@ static void copy_block(const struct kv_batch *batch, const struct kv_copy *copy,
 			first++;
 		for (stride = first;
 		     stride < end && stride->offset < ranges[i].to; stride++)
-			copy_piece(stride, strides->pages_per_block, copy,
-				   clip(ranges[i], stride->offset,
-					bytes_of(strides, stride)),
-				   way);
+			copy_stride(stride, strides->pages_per_block, copy,
+				    clip(ranges[i], stride->offset,
+					 bytes_of(strides, stride)),
+				    way);
 	}
 }
 

@@ -44,9 +44,9 @@ struct kv_section {
 
 struct kv_scatter_args {
 	const struct kv_section *sections; /* device memory, as are pages */
-	const int64_t *pages; /* pages_per_block for each block; -1: skip */
-	uint64_t staging;     /* address of the first block's bytes */
-	uint64_t stride;      /* from a block's bytes to the next one's */
+	const int64_t *pages;	 /* pages_per_block for each block; -1: skip */
+	uint64_t staging;	 /* address of the first block's bytes */
+	uint64_t staging_stride; /* from a block's bytes to the next one's */
 	uint32_t n_sections, pages_per_block;
 	uint32_t block_units; /* units of a block */
 	uint32_t units; /* of all blocks: block_units times their number */
@@ -54,7 +54,7 @@ struct kv_scatter_args {
 	uint32_t reserved;
 };
 
-/* What a unit is: @bytes at two addresses; 0: there is nothing to do. */
+/* A unit: @bytes at two addresses; 0: there is nothing to do. */
 struct kv_unit {
 	uint64_t pool, staging;
 	uint64_t bytes;
@@ -85,14 +85,14 @@ KV_SCATTER_FN uint32_t kv_scatter_find(const struct kv_section *sections,
 	return low;
 }
 
-/* Unit @number, below @scatter->units. */
-KV_SCATTER_FN struct kv_unit
-kv_scatter_unit(const struct kv_scatter_args *scatter, uint32_t number)
+/* Unit @number, below @args->units. */
+KV_SCATTER_FN struct kv_unit kv_scatter_unit(const struct kv_scatter_args *args,
+					     uint32_t number)
 {
-	uint32_t block = number / scatter->block_units;
-	uint32_t in_block = number - block * scatter->block_units;
-	const struct kv_section *s = &scatter->sections[kv_scatter_find(
-		scatter->sections, scatter->n_sections, in_block)];
+	uint32_t block = number / args->block_units;
+	uint32_t in_block = number - block * args->block_units;
+	const struct kv_section *s = &args->sections[kv_scatter_find(
+		args->sections, args->n_sections, in_block)];
 	uint32_t a_run =
 		(uint32_t)((s->bytes + KV_SCATTER_UNIT - 1) / KV_SCATTER_UNIT);
 	uint32_t n = in_block - s->unit;
@@ -102,8 +102,8 @@ kv_scatter_unit(const struct kv_scatter_args *scatter, uint32_t number)
 							: s->bytes;
 	uint64_t begin = run * s->bytes, end = s->first + s->length;
 	uint32_t page = (uint32_t)(run / s->count);
-	int64_t at = scatter->pages[(uint64_t)block * scatter->pages_per_block +
-				    page];
+	int64_t at =
+		args->pages[(uint64_t)block * args->pages_per_block + page];
 	struct kv_unit unit = {0, 0, 0};
 
 	/* The first and the last run may be in the section only partly. */
@@ -115,7 +115,7 @@ kv_scatter_unit(const struct kv_scatter_args *scatter, uint32_t number)
 		return unit;
 	unit.pool = s->base + (uint64_t)at * s->block_stride +
 		    (run - page * s->count) * s->segment_stride + from;
-	unit.staging = scatter->staging + block * scatter->stride + s->at +
+	unit.staging = args->staging + block * args->staging_stride + s->at +
 		       (begin + from - s->first);
 	unit.bytes = to - from;
 	return unit;
@@ -189,36 +189,32 @@ KV_SCATTER_FN void kv_scatter_copy(uint64_t dst, uint64_t src, uint64_t bytes,
 }
 
 /* Thread @thread of @threads, of one launch: from staging to the pool. */
-KV_SCATTER_FN void kv_scatter_run(const struct kv_scatter_args *scatter,
+KV_SCATTER_FN void kv_scatter_run(const struct kv_scatter_args *args,
 				  uint32_t thread, uint32_t threads)
 {
-	uint32_t group = thread / scatter->lanes,
-		 lane = thread % scatter->lanes;
+	uint32_t group = thread / args->lanes, lane = thread % args->lanes;
 
-	for (uint64_t number = group; number < scatter->units;
-	     number += threads / scatter->lanes) {
-		struct kv_unit unit =
-			kv_scatter_unit(scatter, (uint32_t)number);
+	for (uint64_t number = group; number < args->units;
+	     number += threads / args->lanes) {
+		struct kv_unit unit = kv_scatter_unit(args, (uint32_t)number);
 
 		kv_scatter_copy(unit.pool, unit.staging, unit.bytes, lane,
-				scatter->lanes);
+				args->lanes);
 	}
 }
 
 /* The same, from the pool to staging. */
-KV_SCATTER_FN void kv_gather_run(const struct kv_scatter_args *scatter,
+KV_SCATTER_FN void kv_gather_run(const struct kv_scatter_args *args,
 				 uint32_t thread, uint32_t threads)
 {
-	uint32_t group = thread / scatter->lanes,
-		 lane = thread % scatter->lanes;
+	uint32_t group = thread / args->lanes, lane = thread % args->lanes;
 
-	for (uint64_t number = group; number < scatter->units;
-	     number += threads / scatter->lanes) {
-		struct kv_unit unit =
-			kv_scatter_unit(scatter, (uint32_t)number);
+	for (uint64_t number = group; number < args->units;
+	     number += threads / args->lanes) {
+		struct kv_unit unit = kv_scatter_unit(args, (uint32_t)number);
 
 		kv_scatter_copy(unit.staging, unit.pool, unit.bytes, lane,
-				scatter->lanes);
+				args->lanes);
 	}
 }
 

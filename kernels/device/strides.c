@@ -5,7 +5,7 @@
  * OWNS      nothing: the strides made belong to the caller.
  *
  * INVARIANTS
- *   (1) Pieces are in the order of the block's bytes, without gaps, and cover
+ *   (1) Strides are in the order of the block's bytes, without gaps, and cover
  *       each of them once.
  *   (2) Every byte of every page of a stride lies in the memory described.
  *   (3) Within a stride no two bytes of the pool are the same.
@@ -66,7 +66,7 @@ static int check_view(const kvfs_pool_desc *desc, const kvfs_view *view)
 }
 
 /* Runs without gaps between them are one. */
-static struct kv_stride piece_of(const kvfs_view *view, uint64_t offset)
+static struct kv_stride stride_of(const kvfs_view *view, uint64_t offset)
 {
 	struct kv_stride stride = {
 		.offset = offset,
@@ -118,7 +118,7 @@ static int add_tensor(const kvfs_pool_desc *desc,
 		    !mul_add(bytes, desc->pages_per_block, 0, &bytes) ||
 		    bytes > tensor->bytes - at)
 			return -EINVAL;
-		stride = piece_of(view, tensor->offset + at);
+		stride = stride_of(view, tensor->offset + at);
 		if (!join(strides, &stride))
 			strides->stride[strides->n++] = stride;
 		at += bytes;

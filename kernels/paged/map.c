@@ -38,7 +38,7 @@
 #include "kernels/transfer/lease.h"
 #include "kernels/transfer/xfer.h"
 
-/* What a call of kvfs_map works with. */
+/* A call of kvfs_map, at work. */
 struct placing {
 	struct kvfs_mapping *map;
 	kvfs_space *space;
@@ -120,7 +120,7 @@ static int fill_new_locked(struct kv_paged_pool *paged,
 		return -ENOMEM;
 	fill->paged = paged;
 	fill->space = space;
-	fill->limit = (size_t)KV_MAX(FILL_BYTES / paged->stride, 1u);
+	fill->limit = (size_t)KV_MAX(FILL_BYTES / paged->page_bytes, 1u);
 	fill->limit = KV_MIN(fill->limit, (size_t)FILL_PAGES);
 	kv_lib_space_get_locked(space);
 	*ret_fill = fill;
@@ -379,7 +379,7 @@ static long look_up(struct placing *m)
 
 /* ---- mapping ---- */
 
-/* Its bytes come by loads of their own. */
+/* The bytes of a map come by loads of their own. */
 static const struct kv_xfer_ops map_ops = {
 	.stopped_locked = stopped_locked,
 };

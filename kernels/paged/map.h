@@ -9,7 +9,7 @@
 #include "kernels/paged/paged_pool.h"
 #include "kernels/transfer/xfer.h"
 
-/* One block of a map. */
+/* A block of a map. */
 struct kv_use {
 	LIST_ENTRY(kv_use) others; /* in page->waiting, until it has settled */
 	struct kvfs_mapping *map;
@@ -20,7 +20,7 @@ struct kvfs_mapping {
 	struct kv_paged_pool *paged;
 	struct kvfs_xfer *xfer; /* its blocks are COPIED when in their pages */
 	LIST_ENTRY(kvfs_mapping)
-	others;	      /* lock: in reserved->maps, until unmapped */
+	others;	      /* lock: in paged->maps, until unmapped */
 	bool ordered; /* lock: a stream waits for the bytes */
 	size_t n;
 	struct kv_use uses[]; /* lock */

@@ -20,7 +20,7 @@
  *       succeeds does not matter to the pool: that the bytes are right is what
  *       the caller says by sealing.
  *   (3) A page whose key another page has by now goes back: a block has one.
- *   (4) A set is freed with its last reference: the caller's, the leave's, and
+ *   (4) A set is freed with its last reference: the caller's, the fence's, and
  *       that of the pages that are sealed.
  *
  * LOCKING   session->lock.
@@ -38,7 +38,7 @@ struct kvfs_pages {
 	size_t n;		      /* fixed */
 
 	/* lock */
-	LIST_ENTRY(kvfs_pages) others; /* in reserved->sets */
+	LIST_ENTRY(kvfs_pages) others; /* in paged->sets */
 	unsigned refs;
 	enum set_state state;
 	size_t sealed;	  /* of the pages, those that have a key */

@@ -49,7 +49,7 @@ static int register_inner(struct kv_paged_pool *paged, struct kvfs_pool *pool,
 		.pages = paged->max_pages,
 		.pages_per_block = 1,
 		.memory = paged->base,
-		.memory_bytes = paged->max_pages * paged->stride,
+		.memory_bytes = paged->max_pages * paged->page_bytes,
 	};
 
 	views = calloc(layout->n_tensors, sizeof(*views));
@@ -58,7 +58,7 @@ static int register_inner(struct kv_paged_pool *paged, struct kvfs_pool *pool,
 	for (uint32_t i = 0; i < layout->n_tensors; i++) {
 		views[i].tensor = layout->tensors[i].name;
 		views[i].base = paged->base + layout->tensors[i].offset;
-		views[i].block_stride = paged->stride;
+		views[i].block_stride = paged->page_bytes;
 		views[i].bytes = layout->tensors[i].bytes;
 		views[i].count = 1;
 	}
@@ -82,11 +82,11 @@ static int paged_pool_new(struct kvfs_pool *pool, const char *device,
 	LIST_INIT(&paged->sets);
 	paged->device = pool->device;
 	paged->max_pages = max_pages;
-	paged->stride = kv_round_up(pool->layout->payload, KV_PAGE);
-	if (__builtin_mul_overflow(max_pages, paged->stride, &bytes) ||
+	paged->page_bytes = kv_round_up(pool->layout->payload, KV_PAGE);
+	if (__builtin_mul_overflow(max_pages, paged->page_bytes, &bytes) ||
 	    bytes > INT64_MAX)
 		return -EINVAL;
-	r = pool->device->reserve(device, pages * paged->stride, bytes,
+	r = pool->device->reserve(device, pages * paged->page_bytes, bytes,
 				  &paged->memory, &base);
 	if (r < 0)
 		return r;
@@ -129,7 +129,7 @@ static int info(const struct kv_paged_pool *paged,
 	counts = kv_page_table_count(paged->page_table);
 	kv_session_unlock(session);
 	ret_info->base = paged->base;
-	ret_info->page_bytes = paged->stride;
+	ret_info->page_bytes = paged->page_bytes;
 	ret_info->pages = counts.pages;
 	ret_info->pages_max = paged->max_pages;
 	ret_info->pages_free = counts.free;
@@ -242,7 +242,7 @@ static int grow(struct kv_paged_pool *paged, uint64_t pages)
 
 	paged->growing = true;
 	kv_session_unlock(session);
-	r = paged->device->grow(paged->memory, pages * paged->stride);
+	r = paged->device->grow(paged->memory, pages * paged->page_bytes);
 	kv_session_lock(session);
 	paged->growing = false;
 	if (r == 0)
@@ -286,8 +286,8 @@ void *kv_paged_pool_addr(const struct kv_paged_pool *paged,
 {
 	const struct kv_layout *layout = paged->inner->layout;
 	uint8_t *at =
-		paged->base +
-		kv_page_table_index(paged->page_table, page) * paged->stride;
+		paged->base + kv_page_table_index(paged->page_table, page) *
+				      paged->page_bytes;
 
 	if (!tensor)
 		return at;

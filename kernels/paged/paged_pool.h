@@ -23,7 +23,7 @@ struct kv_paged_pool {
 	const struct kv_device *device;
 	void *memory;
 	uint8_t *base;
-	uint64_t stride, max_pages;
+	uint64_t page_bytes, max_pages;
 
 	/* lock */
 	struct kv_page_table *page_table;

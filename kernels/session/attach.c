@@ -13,7 +13,7 @@
  * INVARIANTS
  *   (1) Memory is unmapped only when it is UNKNOWN: a device that has pinned
  *       it must not find other memory at its address.
- *   (2) A device takes long to let go of memory, so that is the order thread's
+ *   (2) A device takes long to let go of memory, so that is the sync thread's
  *       to wait for, with no lock held.
  *
  * LOCKING   session->lock.

@@ -12,7 +12,7 @@
 #include "kernels/session/session.h"
 #include "kernels/session/space.h"
 
-/* One message's worth; statuses into @ret_statuses, or why there are none. */
+/* A message's worth; statuses into @ret_statuses, or why there are none. */
 static int change_batch(kvfs_space *space, const struct wire_header *header,
 			const kvfs_key *keys, struct wire_status *ret_statuses)
 {

@@ -39,7 +39,7 @@ void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id);
 /* The connection is gone, and its segments with it. */
 void kv_mapped_segment_retire_all_locked(struct kvfs_session *session);
 
-/* This connection's segment @id, held; NULL if there is none, or if the
+/* The segment @id of this connection, held; NULL if there is none, or if the
  * @length bytes at @offset do not lie in it. */
 struct kv_mapped_segment *
 kv_mapped_segment_get_locked(struct kvfs_session *session, uint32_t id,

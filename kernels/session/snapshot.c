@@ -140,9 +140,9 @@ int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
 /* ---- reading ---- */
 
 int kv_snapshot_chunk_read(kvfs_space *space, const char *name, uint32_t from,
-			   size_t max, struct kv_snapshot_chunk *part)
+			   size_t max, struct kv_snapshot_chunk *chunk)
 {
-	struct named message = {.head = {.id = part->id, .from = from}};
+	struct named message = {.head = {.id = chunk->id, .from = from}};
 	struct {
 		struct wire_snapshot head;
 		struct wire_pick picks[WIRE_BATCH];
@@ -170,10 +170,10 @@ int kv_snapshot_chunk_read(kvfs_space *space, const char *name, uint32_t from,
 	for (size_t i = 0; i < n; i++)
 		if (reply.picks[i].len != 16 && reply.picks[i].len != 32)
 			return -EPROTO;
-	part->id = reply.head.id;
-	part->blocks = reply.head.blocks;
-	part->n = n;
-	memcpy(part->picks, reply.picks, n * sizeof(part->picks[0]));
+	chunk->id = reply.head.id;
+	chunk->blocks = reply.head.blocks;
+	chunk->n = n;
+	memcpy(chunk->picks, reply.picks, n * sizeof(chunk->picks[0]));
 	return 0;
 }
 
@@ -192,7 +192,7 @@ static void hand_out(const struct wire_pick *pick, kvfs_key *ret_key,
 long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
 			uint32_t *ret_positions, size_t max)
 {
-	struct kv_snapshot_chunk part = {.id = 0};
+	struct kv_snapshot_chunk chunk = {.id = 0};
 	uint32_t from = 0;
 	size_t n = 0;
 	int r = check(space, name);
@@ -201,28 +201,29 @@ long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
 		return r;
 	do {
 		r = kv_snapshot_chunk_read(space, name, from, WIRE_BATCH,
-					   &part);
+					   &chunk);
 		if (r == -ESTALE) { /* made anew meanwhile: so do we */
-			part.id = 0;
+			chunk.id = 0;
 			from = 0;
 			n = 0;
-			part.n = WIRE_BATCH;
+			chunk.n = WIRE_BATCH;
 			continue;
 		}
 		if (r < 0)
 			return r;
-		for (size_t i = 0; i < part.n && n < max; i++, n++)
-			hand_out(&part.picks[i], ret_keys ? &ret_keys[n] : NULL,
+		for (size_t i = 0; i < chunk.n && n < max; i++, n++)
+			hand_out(&chunk.picks[i],
+				 ret_keys ? &ret_keys[n] : NULL,
 				 ret_positions ? &ret_positions[n] : NULL);
-		if (part.n > 0)
-			from = part.picks[part.n - 1].position + 1;
-	} while (part.n == WIRE_BATCH && n < max);
-	return (long)part.blocks;
+		if (chunk.n > 0)
+			from = chunk.picks[chunk.n - 1].position + 1;
+	} while (chunk.n == WIRE_BATCH && n < max);
+	return (long)chunk.blocks;
 }
 
 /* ---- listing, dropping ---- */
 
-/* One message's worth after @id; returns the bytes of names. */
+/* A message's worth after @id; returns the bytes of names. */
 static long list_some(kvfs_space *space, uint64_t *id, char *ret_text)
 {
 	_cleanup_(kv_freep) struct wire_snapshot *reply = malloc(WIRE_MAX);

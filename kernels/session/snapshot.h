@@ -17,10 +17,10 @@ struct kv_snapshot_chunk {
 };
 
 /* The picks from position @from on, @max (up to WIRE_BATCH) of them.  -ESTALE:
- * part->id is not 0, and another snapshot has that name by now; -ENOENT,
+ * chunk->id is not 0, and another snapshot has that name by now; -ENOENT,
  * -ENOTCONN, -EPROTO. */
 int kv_snapshot_chunk_read(kvfs_space *space, const char *name, uint32_t from,
-			   size_t max, struct kv_snapshot_chunk *part);
+			   size_t max, struct kv_snapshot_chunk *chunk);
 
 /* -EINVAL: no snapshot can have that name. */
 int kv_snapshot_name_check(const char *name);

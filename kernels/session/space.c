@@ -26,7 +26,7 @@ struct kv_layout_seen {
 	struct kv_layout *layout;
 };
 
-/* What a daemon says of a space. */
+/* The word of a daemon on a space. */
 struct answer {
 	struct wire_space head;
 	char text[WIRE_MAX];

@@ -29,8 +29,8 @@ struct kvfs_space {
 int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 		    uint64_t *ret_generation);
 
-/* What its error @r means to one who asks for blocks: absent and not to be read
- * look the same. */
+/* The error @r as it looks to one who asks for blocks: absent and not to be
+ * read look the same. */
 int kv_lib_space_miss(int r);
 
 /* The number is of no more use (the space was removed, say): ask again. */

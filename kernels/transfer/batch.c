@@ -44,12 +44,12 @@ struct batch {
 	struct kv_stage *stage;
 	struct kv_extent *extent;
 	struct kv_hold *hold; /* of what this seals; NULL: nothing is held */
-	uint64_t stride;
+	uint64_t block_bytes; /* of staging */
 	size_t n;
 	uint32_t block[]; /* of the transfer */
 };
 
-/* What has become of a batch's blocks. */
+/* Blocks of a batch, by what has become of them. */
 struct tally {
 	size_t good, present, bad;
 };
@@ -198,8 +198,8 @@ static void seal_holds(struct batch *batch)
 		batch->hold->tag = batch->call.tag;
 }
 
-/* What was said of the strides of a part: an error, 0 if its block is sealed,
- * or WIRE_TAKEN. */
+/* The daemon's word on the ranges of a part: an error, 0 if its block is
+ * sealed, or WIRE_TAKEN. */
 static int verdict(const struct wire_status *statuses, size_t n)
 {
 	int all = WIRE_TAKEN;
@@ -269,7 +269,7 @@ static void add_parts(const struct batch *batch, size_t i,
 		      struct wire_part *items)
 {
 	const struct kvfs_xfer *xfer = batch->xfer;
-	uint64_t at = batch->extent->offset + i * batch->stride;
+	uint64_t at = batch->extent->offset + i * batch->block_bytes;
 
 	for (size_t r = 0; r < xfer->n_ranges; r++) {
 		items[r] = (struct wire_part){
@@ -320,14 +320,15 @@ static int send_whole_locked(struct batch *batch)
 	kv_session_assert_locked(batch->xfer->session);
 	for (size_t i = 0; i < batch->n; i++) {
 		blocks[i] = xfer->blocks[batch->block[i]];
-		blocks[i].offset = batch->extent->offset + i * batch->stride;
+		blocks[i].offset =
+			batch->extent->offset + i * batch->block_bytes;
 	}
 	batch->call.count = (uint32_t)batch->n;
 	batch->call.done = saved;
 	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
 }
 
-/* What is in the extent goes to the daemon.  -ENOTCONN, -ENOMEM. */
+/* The extent goes to the daemon.  -ENOTCONN, -ENOMEM. */
 static int send_locked(struct batch *batch)
 {
 	const struct kvfs_xfer *xfer = batch->xfer;
@@ -340,7 +341,7 @@ static int send_locked(struct batch *batch)
 
 /* ---- copying ---- */
 
-uint64_t kv_save_stride(const struct kvfs_xfer *xfer)
+uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer)
 {
 	uint64_t bytes = 0;
 
@@ -352,7 +353,7 @@ uint64_t kv_save_stride(const struct kvfs_xfer *xfer)
 	return bytes;
 }
 
-/* Those whose block has ended meanwhile go no further. */
+/* Parts whose block has ended meanwhile go no further. */
 static void keep_wanted_locked(struct batch *batch)
 {
 	size_t kept = 0;
@@ -413,7 +414,7 @@ static int copy_range(struct batch *batch, const struct kv_range *range,
 	if (range)
 		at -= range->from;
 	for (size_t i = 0; i < batch->n; i++) {
-		copies[i].tensors = (uint8_t *)(at + i * batch->stride);
+		copies[i].tensors = (uint8_t *)(at + i * batch->block_bytes);
 		copies[i].pages =
 			xfer->pages +
 			(size_t)batch->block[i] * pool->strides.pages_per_block;
@@ -468,7 +469,7 @@ static bool is_full(const struct kvfs_xfer *xfer, int status)
 				    (status == -ENOSPC || status == -EAGAIN));
 }
 
-/* What the daemon said, or -EINPROGRESS: ask again some time. */
+/* The answer of the daemon, or -EINPROGRESS: ask again some time. */
 static int answer(struct kvfs_xfer *xfer, int status)
 {
 	int stopped = atomic_load(&xfer->stopped);
@@ -577,7 +578,7 @@ static int batch_new(struct kvfs_xfer *xfer, struct kv_stage *stage, size_t n,
 	batch->job.priority = xfer->priority;
 	batch->xfer = xfer;
 	batch->stage = stage;
-	batch->stride = kv_save_stride(xfer);
+	batch->block_bytes = kv_save_block_bytes(xfer);
 	batch->n = n;
 	if (xfer->flags & KVFS_HOLD)
 		r = kv_hold_new(xfer, &batch->hold);
@@ -608,7 +609,7 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 	r = batch_new(xfer, stage, n, &batch);
 	if (r < 0)
 		return r;
-	r = kv_stage_get(stage, n * batch->stride, &batch->extent);
+	r = kv_stage_get(stage, n * batch->block_bytes, &batch->extent);
 	if (r < 0) {
 		undo_locked(batch);
 		return r;

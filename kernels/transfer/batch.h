@@ -14,7 +14,7 @@
 #define KV_SAVE_ALIGN 64u
 
 /* Bytes of staging that a block of @xfer, or its part of one, takes. */
-uint64_t kv_save_stride(const struct kvfs_xfer *xfer);
+uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer);
 
 /*
  * Begin saving the next @n blocks of xfer->todo by way of @stage.  The rest

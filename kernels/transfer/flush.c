@@ -26,45 +26,45 @@ static bool is_barrier(const struct kvfs_xfer *xfer)
 }
 
 /* The blocks that go in one message. */
-struct flush_part {
+struct flush_chunk {
 	struct kv_call call; /* first */
 	struct kvfs_xfer *xfer;
 	size_t n;
 	uint32_t block[WIRE_BATCH];
 };
 
-static void part_over_locked(struct flush_part *part, int status,
-			     const struct wire_status *statuses)
+static void chunk_over_locked(struct flush_chunk *chunk, int status,
+			      const struct wire_status *statuses)
 {
-	struct kvfs_xfer *xfer = part->xfer;
+	struct kvfs_xfer *xfer = chunk->xfer;
 	size_t bad = 0;
 	int s;
 
-	kv_session_assert_locked(part->xfer->session);
-	for (size_t i = 0; i < part->n; i++) {
+	kv_session_assert_locked(chunk->xfer->session);
+	for (size_t i = 0; i < chunk->n; i++) {
 		s = status < 0 || !statuses ? status : statuses[i].status;
 		bad += s < 0;
 		if (s < 0)
-			atomic_store(&xfer->status[part->block[i]], s);
+			atomic_store(&xfer->status[chunk->block[i]], s);
 		else if (is_barrier(xfer))
 			atomic_store(&xfer->status[0], 0);
 	}
 	kv_xfer_fail_locked(xfer, KVFS_DURABLE, bad);
-	kv_xfer_reach_locked(xfer, KVFS_DURABLE, part->n - bad);
-	free(part);
+	kv_xfer_reach_locked(xfer, KVFS_DURABLE, chunk->n - bad);
+	free(chunk);
 	kv_xfer_put_locked(xfer);
 }
 
 static void flushed(struct kv_call *call, int status, const void *items)
 {
-	struct flush_part *part = (struct flush_part *)call;
+	struct flush_chunk *chunk = (struct flush_chunk *)call;
 
-	part_over_locked(part, status, part->call.count == 0 ? NULL : items);
+	chunk_over_locked(chunk, status, chunk->call.count == 0 ? NULL : items);
 }
 
-static int send_part_locked(struct flush_part *part)
+static int send_chunk_locked(struct flush_chunk *chunk)
 {
-	struct kvfs_xfer *xfer = part->xfer;
+	struct kvfs_xfer *xfer = chunk->xfer;
 	struct wire_key keys[WIRE_BATCH];
 	struct kv_packet packet = {
 		.header = {.type = WIRE_FLUSH, .space = xfer->space_id},
@@ -72,33 +72,33 @@ static int send_part_locked(struct flush_part *part)
 		.fd = -1,
 	};
 
-	kv_session_assert_locked(part->xfer->session);
+	kv_session_assert_locked(chunk->xfer->session);
 	if (!kv_session_is_live(xfer->session, xfer->generation))
 		return -ENOTCONN;
 	if (!is_barrier(xfer)) {
-		packet.header.count = (uint32_t)part->n;
-		packet.bytes = part->n * sizeof(keys[0]);
+		packet.header.count = (uint32_t)chunk->n;
+		packet.bytes = chunk->n * sizeof(keys[0]);
 		memset(keys, 0, packet.bytes);
 	}
 	for (size_t i = 0; i < packet.header.count; i++) {
-		const struct wire_save *block = &xfer->blocks[part->block[i]];
+		const struct wire_save *block = &xfer->blocks[chunk->block[i]];
 
 		memcpy(keys[i].key, block->key, block->len);
 		keys[i].len = block->len;
 	}
-	part->call.count = packet.header.count;
-	part->call.done = flushed;
-	return kv_rpc_submit_locked(xfer->session, &part->call, &packet);
+	chunk->call.count = packet.header.count;
+	chunk->call.done = flushed;
+	return kv_rpc_submit_locked(xfer->session, &chunk->call, &packet);
 }
 
 /* The next blocks from *@at on that have sealed; none: n is 0. */
-static void fill_part(struct flush_part *part, size_t *at)
+static void fill_chunk(struct flush_chunk *chunk, size_t *at)
 {
-	struct kvfs_xfer *xfer = part->xfer;
+	struct kvfs_xfer *xfer = chunk->xfer;
 
-	for (; *at < xfer->n && part->n < WIRE_BATCH; (*at)++)
+	for (; *at < xfer->n && chunk->n < WIRE_BATCH; (*at)++)
 		if (is_barrier(xfer) || atomic_load(&xfer->status[*at]) >= 0)
-			part->block[part->n++] = (uint32_t)*at;
+			chunk->block[chunk->n++] = (uint32_t)*at;
 }
 
 static void fail_from_locked(struct kvfs_xfer *xfer, size_t at, int status)
@@ -117,7 +117,7 @@ static void fail_from_locked(struct kvfs_xfer *xfer, size_t at, int status)
 /* Everything is sealed: flush if that was asked for. */
 static void begin_locked(struct kvfs_xfer *xfer)
 {
-	struct flush_part *part;
+	struct flush_chunk *chunk;
 	size_t at = 0;
 	int r;
 
@@ -127,17 +127,17 @@ static void begin_locked(struct kvfs_xfer *xfer)
 		return;
 	xfer->flush_sent = true;
 	while (at < xfer->n) {
-		part = calloc(1, sizeof(*part));
-		if (!part) {
+		chunk = calloc(1, sizeof(*chunk));
+		if (!chunk) {
 			fail_from_locked(xfer, at, -ENOMEM);
 			return;
 		}
-		part->xfer = xfer;
-		fill_part(part, &at);
+		chunk->xfer = xfer;
+		fill_chunk(chunk, &at);
 		kv_xfer_get_locked(xfer);
-		r = part->n > 0 ? send_part_locked(part) : -ENOENT;
+		r = chunk->n > 0 ? send_chunk_locked(chunk) : -ENOENT;
 		if (r < 0)
-			part_over_locked(part, r, NULL);
+			chunk_over_locked(chunk, r, NULL);
 	}
 }
 

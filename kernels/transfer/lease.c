@@ -2,24 +2,25 @@
 /*
  * lease.c - a client's hold on blocks in DRAM.
  *
- * OWNS      leases, their parts, and a reference to the mapping of each block
+ * OWNS      leases, their chunks, and a reference to the mapping of each block
  *           held.
  *
- * STATES    of a part (the keys that went to the daemon in one message):
+ * STATES    of a chunk (the keys that went to the daemon in one message):
  *
- *               ASKED -> HELD       part_done: the reply settles its blocks
- *               ASKED -> OVER       part_done: refused, or the connection broke
+ *               ASKED -> HELD       chunk_done: the reply settles its blocks
+ *               ASKED -> OVER       chunk_done: refused, or no connection
  *               ASKED -> ABANDONED  give_up_locked: its time was up here
- *           ABANDONED -> OVER       part_done: what came late goes back at once
+ *           ABANDONED -> OVER       chunk_done: what came late goes back
  *                HELD -> OVER       lease_free_locked: given back
  *
- *           A lease is settled once no part is ASKED.
+ *           A lease is settled once no chunk is ASKED.
  *
  * INVARIANTS
  *   (1) Blocks do not change after the lease has settled.
- *   (2) Each part that the daemon has answered is released once, on every path.
- *   (3) All parts that are ASKED or HELD are of one connection.
- *   (4) A lease is freed with its last reference; each part that is ASKED or
+ *   (2) Each chunk that the daemon has answered is released once, on every
+ *       path.
+ *   (3) All chunks that are ASKED or HELD are of one connection.
+ *   (4) A lease is freed with its last reference; each chunk that is ASKED or
  *       ABANDONED holds one.
  *
  * LOCKING   session->lock; blocks are read without it once settled is true.
@@ -33,20 +34,20 @@
 #define SPIN_NS 50000u /* longer than the daemon takes for a resident batch */
 #define GRACE_NS 50000000u /* the daemon's own time-out comes first */
 
-enum part_state { PART_OVER, PART_ASKED, PART_ABANDONED, PART_HELD };
+enum chunk_state { CHUNK_OVER, CHUNK_ASKED, CHUNK_ABANDONED, CHUNK_HELD };
 
 struct kv_lease_chunk {
 	struct kv_call call; /* first */
 	struct kvfs_lease *lease;
 	struct kvfs_space *space;
-	enum part_state state;
+	enum chunk_state state;
 	uint64_t tag;
 	size_t first, n;
 };
 
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i)
 {
-	return lease->parts[lease->items[i].part].space;
+	return lease->chunks[lease->items[i].chunk].space;
 }
 
 static void lease_free_locked(struct kvfs_lease *lease)
@@ -61,14 +62,14 @@ static void lease_free_locked(struct kvfs_lease *lease)
 						     lease->items[i].mapping);
 	/* From the tail: what is given back last leaves the cache last, and a
 	 * chain is of use from its head. */
-	for (size_t i = lease->n_parts; i-- > 0;) {
-		if (lease->parts[i].state == PART_HELD &&
+	for (size_t i = lease->n_chunks; i-- > 0;) {
+		if (lease->chunks[i].state == CHUNK_HELD &&
 		    kv_session_is_live(session, lease->generation))
 			kv_rpc_post_tag_locked(session, WIRE_RELEASE,
-					       lease->parts[i].tag);
-		kv_lib_space_put_locked(lease->parts[i].space);
+					       lease->chunks[i].tag);
+		kv_lib_space_put_locked(lease->chunks[i].space);
 	}
-	free(lease->parts);
+	free(lease->chunks);
 	free(lease);
 }
 
@@ -108,7 +109,7 @@ static void settle_locked(struct kvfs_lease *lease)
 	unref_locked(lease);
 }
 
-static void part_settled_locked(struct kvfs_lease *lease)
+static void chunk_settled_locked(struct kvfs_lease *lease)
 {
 	kv_session_assert_locked(lease->session);
 	assert(lease->unsettled > 0);
@@ -116,10 +117,10 @@ static void part_settled_locked(struct kvfs_lease *lease)
 		settle_locked(lease);
 }
 
-static void fail_part(struct kv_lease_chunk *part, int status)
+static void fail_chunk(struct kv_lease_chunk *chunk, int status)
 {
-	for (size_t i = 0; i < part->n; i++)
-		part->lease->items[part->first + i].status = status;
+	for (size_t i = 0; i < chunk->n; i++)
+		chunk->lease->items[chunk->first + i].status = status;
 }
 
 static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
@@ -141,32 +142,32 @@ static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
 	return 0;
 }
 
-static void part_done(struct kv_call *call, int status, const void *items)
+static void chunk_done(struct kv_call *call, int status, const void *items)
 {
-	struct kv_lease_chunk *part = (struct kv_lease_chunk *)call;
-	struct kvfs_lease *lease = part->lease;
+	struct kv_lease_chunk *chunk = (struct kv_lease_chunk *)call;
+	struct kvfs_lease *lease = chunk->lease;
 	const struct wire_place *places = items;
-	enum part_state was = part->state;
+	enum chunk_state was = chunk->state;
 
-	part->state = PART_OVER;
-	if (was == PART_ABANDONED) {
+	chunk->state = CHUNK_OVER;
+	if (was == CHUNK_ABANDONED) {
 		if (status == 0)
 			kv_rpc_post_tag_locked(lease->session, WIRE_RELEASE,
-					       part->tag);
+					       chunk->tag);
 		unref_locked(lease);
 		return;
 	}
 	if (status < 0) {
-		fail_part(part, status);
+		fail_chunk(chunk, status);
 	} else {
-		part->state = PART_HELD;
-		for (size_t i = 0; i < part->n; i++) {
-			struct kv_held *held = &lease->items[part->first + i];
+		chunk->state = CHUNK_HELD;
+		for (size_t i = 0; i < chunk->n; i++) {
+			struct kv_held *held = &lease->items[chunk->first + i];
 
 			held->status = place_locked(lease, held, &places[i]);
 		}
 	}
-	part_settled_locked(lease);
+	chunk_settled_locked(lease);
 	unref_locked(lease);
 }
 
@@ -179,15 +180,15 @@ static void give_up_locked(struct kv_timer *timer)
 
 	kv_session_assert_locked(lease->session);
 	lease->refs++;
-	for (size_t i = 0; i < lease->n_parts; i++) {
-		struct kv_lease_chunk *part = &lease->parts[i];
+	for (size_t i = 0; i < lease->n_chunks; i++) {
+		struct kv_lease_chunk *chunk = &lease->chunks[i];
 
-		if (part->state != PART_ASKED)
+		if (chunk->state != CHUNK_ASKED)
 			continue;
-		part->state = PART_ABANDONED;
-		fail_part(part, -ETIMEDOUT);
-		kv_rpc_post_tag_locked(lease->session, WIRE_CANCEL, part->tag);
-		part_settled_locked(lease);
+		chunk->state = CHUNK_ABANDONED;
+		fail_chunk(chunk, -ETIMEDOUT);
+		kv_rpc_post_tag_locked(lease->session, WIRE_CANCEL, chunk->tag);
+		chunk_settled_locked(lease);
 	}
 	unref_locked(lease);
 }
@@ -197,20 +198,20 @@ static void give_up_locked(struct kv_timer *timer)
 static void freep(struct kvfs_lease **lease)
 {
 	if (*lease)
-		free((*lease)->parts);
+		free((*lease)->chunks);
 	free(*lease);
 }
 
-static size_t count_parts(const kvfs_query *queries, size_t n_queries)
+static size_t count_chunks(const kvfs_query *queries, size_t n_queries)
 {
-	size_t parts = 0;
+	size_t chunks = 0;
 
 	for (size_t i = 0; i < n_queries; i++)
-		parts += (queries[i].n + WIRE_BATCH - 1) / WIRE_BATCH;
-	return parts;
+		chunks += (queries[i].n + WIRE_BATCH - 1) / WIRE_BATCH;
+	return chunks;
 }
 
-static int lease_new(kvfs_session *session, size_t n, size_t n_parts,
+static int lease_new(kvfs_session *session, size_t n, size_t n_chunks,
 		     struct kvfs_lease **ret_lease)
 {
 	_cleanup_(freep) struct kvfs_lease *lease = NULL;
@@ -218,14 +219,14 @@ static int lease_new(kvfs_session *session, size_t n, size_t n_parts,
 	lease = calloc(1, sizeof(*lease) + n * sizeof(lease->items[0]));
 	if (!lease)
 		return -ENOMEM;
-	lease->parts = calloc(n_parts + 1, sizeof(*lease->parts));
-	if (!lease->parts)
+	lease->chunks = calloc(n_chunks + 1, sizeof(*lease->chunks));
+	if (!lease->chunks)
 		return -ENOMEM;
 	lease->session = session;
 	lease->n = n;
-	lease->n_parts = n_parts;
+	lease->n_chunks = n_chunks;
 	lease->refs = 1;
-	lease->unsettled = 1; /* until all parts have been asked */
+	lease->unsettled = 1; /* until all chunks have been asked */
 	TAILQ_INIT(&lease->waiting);
 	for (size_t i = 0; i < n; i++)
 		lease->items[i].status = -EINPROGRESS;
@@ -233,7 +234,7 @@ static int lease_new(kvfs_session *session, size_t n, size_t n_parts,
 	return 0;
 }
 
-/* What all parts of one query have in common. */
+/* All chunks of one query have this in common. */
 struct asking {
 	const kvfs_query *query;
 	unsigned flags;
@@ -243,70 +244,70 @@ struct asking {
 	uint64_t generation;
 };
 
-static void ask_part_locked(struct kv_lease_chunk *part,
-			    const struct asking *asking, const kvfs_key *keys)
+static void ask_chunk_locked(struct kv_lease_chunk *chunk,
+			     const struct asking *asking, const kvfs_key *keys)
 {
-	struct kvfs_lease *lease = part->lease;
+	struct kvfs_lease *lease = chunk->lease;
 	struct kvfs_session *session = lease->session;
 	struct wire_key items[WIRE_BATCH];
 	struct kv_packet packet = {
 		.header = {.type = WIRE_ACQUIRE,
-			   .count = (uint32_t)part->n,
+			   .count = (uint32_t)chunk->n,
 			   .space = asking->space},
 		.items = items,
-		.bytes = part->n * sizeof(items[0]),
+		.bytes = chunk->n * sizeof(items[0]),
 		.fd = -1,
 	};
 	int r = asking->status;
 
 	kv_session_assert_locked(session);
-	kv_wire_keys(keys, part->n, items);
+	kv_wire_keys(keys, chunk->n, items);
 	if (asking->flags & KVFS_WAIT_SAVING)
 		packet.header.flags |= WIRE_WAIT_SAVING;
 	if (asking->flags & KVFS_READ_AHEAD)
 		packet.header.flags |= WIRE_RESIDENT;
 	if (asking->deadline != KVFS_FOREVER)
 		packet.header.arg = KV_MAX(asking->deadline, 1u);
-	part->call.count = (uint32_t)part->n;
-	part->call.done = part_done;
+	chunk->call.count = (uint32_t)chunk->n;
+	chunk->call.done = chunk_done;
 	if (r == 0 && (!kv_session_is_live(session, asking->generation) ||
 		       (lease->generation != 0 &&
 			lease->generation != asking->generation)))
 		r = -ENOTCONN;
 	if (r == 0)
-		r = kv_rpc_submit_locked(session, &part->call, &packet);
+		r = kv_rpc_submit_locked(session, &chunk->call, &packet);
 	if (r < 0) {
-		fail_part(part, r);
+		fail_chunk(chunk, r);
 		return;
 	}
 	lease->generation = asking->generation;
-	part->tag = part->call.tag;
-	part->state = PART_ASKED;
+	chunk->tag = chunk->call.tag;
+	chunk->state = CHUNK_ASKED;
 	lease->refs++;
 	lease->unsettled++;
 }
 
 static void ask_query(struct kvfs_lease *lease, const struct asking *asking,
-		      size_t *part_at, size_t *item_at)
+		      size_t *chunk_at, size_t *item_at)
 {
 	const kvfs_query *query = asking->query;
 	size_t n;
 
 	kv_session_lock(lease->session);
 	for (size_t i = 0; i < query->n; i += n) {
-		struct kv_lease_chunk *part = &lease->parts[*part_at];
+		struct kv_lease_chunk *chunk = &lease->chunks[*chunk_at];
 
 		n = KV_MIN(query->n - i, (size_t)WIRE_BATCH);
-		part->lease = lease;
-		part->space = query->space;
-		part->first = *item_at;
-		part->n = n;
+		chunk->lease = lease;
+		chunk->space = query->space;
+		chunk->first = *item_at;
+		chunk->n = n;
 		kv_lib_space_get_locked(query->space);
 		for (size_t j = 0; j < n; j++)
-			lease->items[*item_at + j].part = (uint32_t)*part_at;
-		ask_part_locked(part, asking, query->keys + i);
+			lease->items[*item_at + j].chunk = (uint32_t)*chunk_at;
+		ask_chunk_locked(chunk, asking, query->keys + i);
 		*item_at += n;
-		(*part_at)++;
+		(*chunk_at)++;
 	}
 	kv_session_unlock(lease->session);
 }
@@ -316,7 +317,7 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
 {
 	_cleanup_(freep) struct kvfs_lease *lease = NULL;
 	struct asking asking = {.flags = flags, .deadline = deadline};
-	size_t part = 0, item = 0;
+	size_t chunk = 0, item = 0;
 	kvfs_session *session;
 	long n;
 	int r;
@@ -326,7 +327,7 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
 		return (int)n;
 	if (!session || !ret_lease || flags > KVFS_READ_AHEAD)
 		return -EINVAL;
-	r = lease_new(session, (size_t)n, count_parts(queries, n_queries),
+	r = lease_new(session, (size_t)n, count_chunks(queries, n_queries),
 		      &lease);
 	if (r < 0)
 		return r;
@@ -334,14 +335,14 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
 		asking.query = &queries[i];
 		asking.status = kv_lib_space_miss(kv_lib_space_id(
 			queries[i].space, &asking.space, &asking.generation));
-		ask_query(lease, &asking, &part, &item);
+		ask_query(lease, &asking, &chunk, &item);
 	}
 	kv_session_lock(session);
 	lease->timer.fire = give_up_locked;
 	if (deadline < UINT64_MAX - GRACE_NS)
 		kv_timer_start_locked(session, &lease->timer,
 				      kv_time_after(deadline + GRACE_NS));
-	part_settled_locked(lease);
+	chunk_settled_locked(lease);
 	kv_session_unlock(session);
 	if (flags & KVFS_READ_AHEAD)
 		kv_prefetch_ahead(queries, n_queries, deadline);
@@ -449,10 +450,10 @@ const void *kvfs_lease_file(kvfs_lease *lease, size_t i, uint64_t *ret_bytes)
 static void cancel_locked(struct kvfs_lease *lease)
 {
 	kv_session_assert_locked(lease->session);
-	for (size_t i = 0; i < lease->n_parts; i++)
-		if (lease->parts[i].state == PART_ASKED)
+	for (size_t i = 0; i < lease->n_chunks; i++)
+		if (lease->chunks[i].state == CHUNK_ASKED)
 			kv_rpc_post_tag_locked(lease->session, WIRE_CANCEL,
-					       lease->parts[i].tag);
+					       lease->chunks[i].tag);
 }
 
 void kvfs_lease_cancel(kvfs_lease *lease)

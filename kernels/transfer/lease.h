@@ -13,10 +13,10 @@
 
 struct kv_lease_chunk; /* the keys that went in one message */
 
-/* One block of a lease; does not change once the lease has settled. */
+/* A block of a lease; does not change once the lease has settled. */
 struct kv_held {
 	int status;
-	uint32_t part;
+	uint32_t chunk;
 	struct kv_mapped_segment *mapping; /* NULL unless status is 0 */
 	const uint8_t *file;
 	uint64_t length, payload; /* of the file; where its tensors begin */
@@ -27,14 +27,14 @@ struct kvfs_lease {
 	uint64_t generation; /* of the connection; 0: there was none */
 	size_t n;
 	_Atomic bool settled;
-	unsigned refs;	  /* lock: the caller, loads, parts not answered */
+	unsigned refs;	  /* lock: the caller, loads, chunks not answered */
 	unsigned loads;	  /* lock: of them, loads */
-	size_t unsettled; /* lock: parts without an outcome */
+	size_t unsettled; /* lock: chunks without an outcome */
 	long held;	  /* lock: blocks with status 0 */
 	struct kv_timer timer;
 	struct kv_xfers waiting; /* lock: loads to begin when it settles */
-	struct kv_lease_chunk *parts;
-	size_t n_parts;
+	struct kv_lease_chunk *chunks;
+	size_t n_chunks;
 	struct kv_held items[];
 };
 

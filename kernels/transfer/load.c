@@ -6,11 +6,11 @@
  *
  * STATES    of a load:
  *
- *           WAITING -> MARKING   kv_load_begin_locked, when the lease settles
+ *           WAITING -> SYNCING   kv_load_begin_locked, when the lease settles
  *           WAITING -> COPYING   the same, if no event wait is to be waited for
- *           MARKING -> COPYING   the same, when the event wait is done
+ *           SYNCING -> COPYING   the same, when the event wait is done
  *           WAITING -> over      stopped_locked
- *           MARKING -> over      stopped_locked
+ *           SYNCING -> over      stopped_locked
  *           COPYING -> over      end, with the last job
  *
  *           Its work is cut in units, a few blocks each; one that goes layer by
@@ -109,7 +109,7 @@ static void end_block(struct load_job *job, size_t i, int status)
 		job->bad++;
 }
 
-/* Those of the @n blocks from @first on that can be copied, into job->copies.
+/* The @n blocks from @first on, as far as they can be copied, into job->copies.
  */
 static size_t gather(struct load_job *job, size_t first, size_t n)
 {
@@ -333,7 +333,7 @@ static size_t unit_blocks(const struct kvfs_xfer *xfer,
 	return (size_t)KV_MAX(KV_MIN(n, UNIT_MAX), (uint64_t)1);
 }
 
-/* What the copying takes, so that it cannot fail for want of memory. */
+/* Memory that the copying takes, so that it cannot fail for want of memory. */
 static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
 {
 	size_t threads = kv_copier_threads(xfer->session->copier);

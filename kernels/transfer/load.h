@@ -7,7 +7,8 @@
 
 struct kvfs_xfer;
 
-/* Its lease has settled, or its event wait is done: start copying if both are.
+/* The lease of @xfer has settled, or its event wait is done: start copying if
+ * both are.
  */
 void kv_load_begin_locked(struct kvfs_xfer *xfer);
 

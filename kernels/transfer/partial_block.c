@@ -311,7 +311,7 @@ void kv_part_fail_locked(struct kv_part *part, int status)
 		end_locked(partial, status);
 		return;
 	}
-	/* It is settled last: the block is there until then. */
+	/* The part is settled last: the block is there until then. */
 	end_locked(partial, status);
 	settle_locked(part, partial->status);
 	tidy_locked(partial);
@@ -333,7 +333,7 @@ void kv_parts_stop_locked(struct kvfs_xfer *xfer)
 	kv_xfer_put_locked(xfer);
 }
 
-/* One that is LIVE, and of which a part is missing if @lacking. */
+/* A block that is LIVE, and of which a part is missing if @lacking. */
 static struct kv_partial_block *next_live(struct kv_parts *parts, size_t bucket,
 					  bool lacking)
 {

@@ -20,7 +20,7 @@ enum kv_part_state {
 	KV_PART_COPIED, /* waits for the others */
 };
 
-/* What one transfer brings of one block. */
+/* The share of a block that one transfer brings. */
 struct kv_part {
 	struct kv_partial_block *of;
 	struct kv_partial_block
@@ -59,7 +59,8 @@ bool kv_part_reserved_locked(struct kv_part *part, int status);
  * not, it is settled. */
 bool kv_part_copied_locked(struct kv_part *part);
 
-/* Its part was what was missing: the block is sealed, and held by @hold. */
+/* Nothing is missing any more with this part: the block is sealed, and held by
+ * @hold. */
 void kv_part_sealed_locked(struct kv_part *part, struct kv_hold *hold);
 
 /* The block will not seal: all parts of it end with @status.  One in a batch

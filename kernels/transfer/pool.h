@@ -14,12 +14,12 @@
 
 struct kv_paged_pool;
 
-/* What the folder above does for the pools that kvfs_pool_reserve gave. */
+/* The part of the folder above in the pools that kvfs_pool_reserve gave. */
 struct kv_paged_pool_ops {
 	void (*close)(struct kv_paged_pool *paged);
 	int (*info)(const struct kv_paged_pool *paged,
 		    struct kvfs_pool_info *ret_info);
-	/* This session has cleared the space of that name. */
+	/* The session has cleared the space of that name. */
 	void (*forget_locked)(struct kv_paged_pool *paged, const char *name);
 };
 
@@ -40,8 +40,8 @@ struct kvfs_pool {
 	uint32_t *loads, *saves; /* of each page */
 	uint64_t pages_loading, pages_saving; /* that have any */
 
-	/* What kvfs_pool_reserve gave: it has no pages of its own that a caller
-	 * could name, but these.  NULL: the engine's memory. */
+	/* A pool that kvfs_pool_reserve gave: it has no pages of its own that a
+	 * caller could name, but these.  NULL: the engine's memory. */
 	struct kv_paged_pool *paged; /* fixed, as is its table */
 	const struct kv_paged_pool_ops *paged_ops;
 	LIST_ENTRY(kvfs_pool) others; /* lock: in session->paged */

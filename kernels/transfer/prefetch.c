@@ -4,12 +4,12 @@
  *
  * OWNS      the requests of a prefetch, one for each message's worth of keys.
  *
- * STATES    of a part: ASKED (ask_locked), over (part_done, or it could not be
- *           asked).
+ * STATES    of a chunk: ASKED (ask_locked), over (chunk_done, or it could not
+ *           be asked).
  *
  * INVARIANTS
  *   (1) Every key's status is set before it is counted.
- *   (2) Each part that is ASKED has a reference to the transfer.
+ *   (2) Each chunk that is ASKED has a reference to the transfer.
  *
  * LOCKING   session->lock.
  */
@@ -25,69 +25,69 @@ struct kv_prefetch_chunk {
 	bool asked;
 };
 
-static void over_locked(struct kv_prefetch_chunk *part, int status,
+static void over_locked(struct kv_prefetch_chunk *chunk, int status,
 			const struct wire_status *statuses)
 {
-	struct kvfs_xfer *xfer = part->xfer;
+	struct kvfs_xfer *xfer = chunk->xfer;
 	size_t bad = 0;
 	int s;
 
-	kv_session_assert_locked(part->xfer->session);
-	part->asked = false;
-	for (size_t i = 0; i < part->n; i++) {
+	kv_session_assert_locked(chunk->xfer->session);
+	chunk->asked = false;
+	for (size_t i = 0; i < chunk->n; i++) {
 		s = status < 0 ? status : KV_MIN(statuses[i].status, 0);
 		bad += s < 0;
-		atomic_store(&xfer->status[part->first + i], s);
+		atomic_store(&xfer->status[chunk->first + i], s);
 	}
 	kv_xfer_fail_locked(xfer, KVFS_COPIED, bad);
-	kv_xfer_reach_locked(xfer, KVFS_COPIED, part->n - bad);
-	kv_xfer_reach_locked(xfer, KVFS_SEALED, part->n - bad);
-	kv_xfer_reach_locked(xfer, KVFS_DURABLE, part->n - bad);
+	kv_xfer_reach_locked(xfer, KVFS_COPIED, chunk->n - bad);
+	kv_xfer_reach_locked(xfer, KVFS_SEALED, chunk->n - bad);
+	kv_xfer_reach_locked(xfer, KVFS_DURABLE, chunk->n - bad);
 	kv_xfer_put_locked(xfer);
 }
 
-static void part_done(struct kv_call *call, int status, const void *items)
+static void chunk_done(struct kv_call *call, int status, const void *items)
 {
 	over_locked((struct kv_prefetch_chunk *)call, status, items);
 }
 
-/* What all of one prefetch is asked with. */
+/* All of one prefetch is asked with this. */
 struct asking {
 	uint64_t deadline;
 	uint16_t flags; /* WIRE_ */
 };
 
-static void ask_locked(struct kv_prefetch_chunk *part, uint32_t space,
+static void ask_locked(struct kv_prefetch_chunk *chunk, uint32_t space,
 		       const kvfs_key *keys, const struct asking *asking)
 {
-	struct kvfs_xfer *xfer = part->xfer;
+	struct kvfs_xfer *xfer = chunk->xfer;
 	struct wire_key items[WIRE_BATCH];
 	struct kv_packet packet = {
 		.header = {.type = WIRE_PREFETCH,
 			   .flags = asking->flags,
-			   .count = (uint32_t)part->n,
+			   .count = (uint32_t)chunk->n,
 			   .space = space},
 		.items = items,
-		.bytes = part->n * sizeof(items[0]),
+		.bytes = chunk->n * sizeof(items[0]),
 		.fd = -1,
 	};
 	int r;
 
-	kv_session_assert_locked(part->xfer->session);
-	kv_wire_keys(keys, part->n, items);
+	kv_session_assert_locked(chunk->xfer->session);
+	kv_wire_keys(keys, chunk->n, items);
 	if (asking->deadline != KVFS_FOREVER)
 		packet.header.arg = KV_MAX(asking->deadline, 1u);
-	part->call.count = (uint32_t)part->n;
-	part->call.done = part_done;
+	chunk->call.count = (uint32_t)chunk->n;
+	chunk->call.done = chunk_done;
 	kv_xfer_get_locked(xfer);
-	part->asked = true;
-	r = kv_rpc_submit_locked(xfer->session, &part->call, &packet);
+	chunk->asked = true;
+	r = kv_rpc_submit_locked(xfer->session, &chunk->call, &packet);
 	if (r < 0)
-		over_locked(part, r, NULL);
+		over_locked(chunk, r, NULL);
 }
 
 static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
-		      size_t *part_at, size_t *key_at,
+		      size_t *chunk_at, size_t *key_at,
 		      const struct asking *asking)
 {
 	struct kvfs_session *session = xfer->session;
@@ -100,18 +100,18 @@ static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
 	if (r == 0 && !kv_session_is_live(session, generation))
 		r = -ENOTCONN;
 	for (size_t i = 0; i < query->n; i += n) {
-		struct kv_prefetch_chunk *part = &xfer->parts[(*part_at)++];
+		struct kv_prefetch_chunk *chunk = &xfer->chunks[(*chunk_at)++];
 
 		n = KV_MIN(query->n - i, (size_t)WIRE_BATCH);
-		part->xfer = xfer;
-		part->first = *key_at;
-		part->n = n;
+		chunk->xfer = xfer;
+		chunk->first = *key_at;
+		chunk->n = n;
 		*key_at += n;
 		if (r < 0) {
 			kv_xfer_get_locked(xfer);
-			over_locked(part, kv_lib_space_miss(r), NULL);
+			over_locked(chunk, kv_lib_space_miss(r), NULL);
 		} else {
-			ask_locked(part, space, query->keys + i, asking);
+			ask_locked(chunk, space, query->keys + i, asking);
 		}
 	}
 	kv_session_unlock(session);
@@ -121,15 +121,15 @@ static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
 static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	kv_session_assert_locked(xfer->session);
-	for (size_t i = 0; i < xfer->n_parts; i++)
-		if (xfer->parts[i].asked)
+	for (size_t i = 0; i < xfer->n_chunks; i++)
+		if (xfer->chunks[i].asked)
 			kv_rpc_post_tag_locked(xfer->session, WIRE_CANCEL,
-					       xfer->parts[i].call.tag);
+					       xfer->chunks[i].call.tag);
 }
 
 static void drop(struct kvfs_xfer *xfer)
 {
-	free(xfer->parts);
+	free(xfer->chunks);
 }
 
 static const struct kv_xfer_ops prefetch_ops = {
@@ -146,7 +146,7 @@ static int begin(const kvfs_query *queries, size_t n_queries,
 		 const struct asking *asking, kvfs_xfer **ret_xfer)
 {
 	_cleanup_(freep) struct kvfs_xfer *xfer = NULL;
-	size_t part = 0, key = 0;
+	size_t chunk = 0, key = 0;
 	kvfs_session *session;
 	long n;
 	int r;
@@ -160,16 +160,16 @@ static int begin(const kvfs_query *queries, size_t n_queries,
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < n_queries; i++)
-		xfer->n_parts += (queries[i].n + WIRE_BATCH - 1) / WIRE_BATCH;
-	xfer->parts = calloc(xfer->n_parts + 1, sizeof(*xfer->parts));
-	if (!xfer->parts)
+		xfer->n_chunks += (queries[i].n + WIRE_BATCH - 1) / WIRE_BATCH;
+	xfer->chunks = calloc(xfer->n_chunks + 1, sizeof(*xfer->chunks));
+	if (!xfer->chunks)
 		return -ENOMEM;
 	kv_session_lock(session);
 	if (n > 0)
 		kv_xfer_activate_locked(xfer);
 	kv_session_unlock(session);
 	for (size_t i = 0; i < n_queries; i++)
-		ask_query(xfer, &queries[i], &part, &key, asking);
+		ask_query(xfer, &queries[i], &chunk, &key, asking);
 	*ret_xfer = kv_steal(xfer);
 	return 0;
 }

@@ -7,7 +7,7 @@
 
 #include "kernels/kvfs.h"
 
-/* What is behind a head in DRAM, for nobody to wait for. */
+/* Have the daemon read what is behind a head in DRAM; nobody waits for it. */
 void kv_prefetch_ahead(const kvfs_query *queries, size_t n_queries,
 		       uint64_t deadline);
 

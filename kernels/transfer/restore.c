@@ -9,9 +9,9 @@
  *
  * STATES    of a block:
  *
- *              TO DO -> UNDER WAY   begin_piece
- *          UNDER WAY -> over        end_piece: its status is the transfer's
- *          UNDER WAY -> TO DO       end_piece: DRAM had no room beside others
+ *              TO DO -> UNDER WAY   begin_group
+ *          UNDER WAY -> over        end_group: its status is the transfer's
+ *          UNDER WAY -> TO DO       end_group: DRAM had no room beside others
  *
  *           of a worker, which frees itself:
  *
@@ -23,7 +23,7 @@
  * INVARIANTS
  *   (1) todo[at] .. todo[n - 1] are the blocks TO DO, in the order in which
  *       they are wanted.
- *   (2) Pieces end in the order in which they began, PIECES under way at most:
+ *   (2) Groups end in the order in which they began, GROUPS under way at most:
  *       so much is leased at a time, however long the context.
  *   (3) The worker touches nothing of the transfer after the last block is
  *       over.
@@ -40,18 +40,18 @@
 #include "kernels/transfer/xfer.h"
 #include "common/thread.h"
 
-#define PIECES 3u
-#define PIECE_BLOCKS 256u
-#define PIECE_BYTES ((uint64_t)32 << 20)
-#define LOOK_NS 50000000u /* so often for a cancel */
-#define MARK_NS 50000	  /* so often at a event wait that is not done */
+#define GROUPS 3u
+#define GROUP_BLOCKS 256u
+#define GROUP_BYTES ((uint64_t)32 << 20)
+#define LOOK_NS 50000000u   /* so often for a cancel */
+#define EVENT_LOOK_NS 50000 /* so often at an event wait that is not done */
 
-struct stride {
+struct group {
 	kvfs_lease *lease;
 	kvfs_xfer *load;
 	size_t n;
-	uint32_t block[PIECE_BLOCKS];
-	int status[PIECE_BLOCKS]; /* 0: as the load says */
+	uint32_t block[GROUP_BLOCKS];
+	int status[GROUP_BLOCKS]; /* 0: as the load says */
 };
 
 struct restore {
@@ -63,11 +63,11 @@ struct restore {
 	size_t n, at;
 	size_t urgent; /* of todo, head: they go by themselves */
 	size_t tail;   /* then these */
-	size_t limit;  /* blocks a stride */
-	size_t depth;  /* strides under way: PIECES, or 1 where room is short */
-	struct kv_snapshot_chunk part;
-	struct stride strides[PIECES];
-	size_t begun, ended; /* strides */
+	size_t limit;  /* blocks a group */
+	size_t depth;  /* groups under way: GROUPS, or 1 where room is short */
+	struct kv_snapshot_chunk chunk;
+	struct group groups[GROUPS];
+	size_t begun, ended; /* groups */
 };
 
 static void restore_free(struct restore *r)
@@ -88,28 +88,28 @@ static void restore_freep(struct restore **r)
 
 /* ---- what the snapshot says ---- */
 
-static const struct wire_pick *find_pick(const struct kv_snapshot_chunk *part,
+static const struct wire_pick *find_pick(const struct kv_snapshot_chunk *chunk,
 					 uint32_t position)
 {
-	size_t low = 0, high = part->n;
+	size_t low = 0, high = chunk->n;
 
 	while (low < high) {
 		size_t middle = low + (high - low) / 2;
 
-		if (part->picks[middle].position < position)
+		if (chunk->picks[middle].position < position)
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	if (low == part->n || part->picks[low].position != position)
+	if (low == chunk->n || chunk->picks[low].position != position)
 		return NULL;
-	return &part->picks[low];
+	return &chunk->picks[low];
 }
 
 static int key_at(struct restore *restore, uint32_t position, kvfs_key *ret_key)
 {
-	struct kv_snapshot_chunk *part = &restore->part;
-	const struct wire_pick *pick = find_pick(part, position);
+	struct kv_snapshot_chunk *chunk = &restore->chunk;
+	const struct wire_pick *pick = find_pick(chunk, position);
 	/* The head is not to wait for what comes behind it. */
 	size_t max = restore->begun > 1 ? WIRE_BATCH : restore->urgent;
 	int r;
@@ -117,12 +117,12 @@ static int key_at(struct restore *restore, uint32_t position, kvfs_key *ret_key)
 	if (!pick) {
 		r = kv_snapshot_chunk_read(
 			restore->space, restore->name, position,
-			KV_MIN(max, (size_t)WIRE_BATCH), part);
+			KV_MIN(max, (size_t)WIRE_BATCH), chunk);
 		if (r < 0) {
-			part->n = 0;
+			chunk->n = 0;
 			return r == -ESTALE ? -ENOENT : r;
 		}
-		pick = find_pick(part, position);
+		pick = find_pick(chunk, position);
 	}
 	if (!pick)
 		return -ENOENT;
@@ -132,9 +132,9 @@ static int key_at(struct restore *restore, uint32_t position, kvfs_key *ret_key)
 	return 0;
 }
 
-/* ---- strides ---- */
+/* ---- groups ---- */
 
-static size_t next_piece(const struct restore *restore)
+static size_t next_group(const struct restore *restore)
 {
 	size_t left = restore->n - restore->at, n = restore->limit;
 
@@ -145,8 +145,8 @@ static size_t next_piece(const struct restore *restore)
 	return KV_MIN(n, left);
 }
 
-/* Lease and load the stride's blocks that have a key. */
-static int lease_and_load(struct restore *restore, struct stride *stride,
+/* Lease and load the group's blocks that have a key. */
+static int lease_and_load(struct restore *restore, struct group *group,
 			  const kvfs_key *keys, size_t n)
 {
 	struct kvfs_xfer *xfer = restore->xfer;
@@ -163,86 +163,86 @@ static int lease_and_load(struct restore *restore, struct stride *stride,
 	pages = malloc((n * per_block + 1) * sizeof(*pages));
 	if (!pages)
 		return -ENOMEM;
-	for (size_t i = 0; i < stride->n; i++)
-		if (stride->status[i] == 0)
+	for (size_t i = 0; i < group->n; i++)
+		if (group->status[i] == 0)
 			memcpy(pages + at++ * per_block,
-			       restore->pages + stride->block[i] * per_block,
+			       restore->pages + group->block[i] * per_block,
 			       per_block * sizeof(*pages));
 	if (xfer->deadline_at != 0)
 		deadline = xfer->deadline_at - KV_MIN(now, xfer->deadline_at);
-	r = kvfs_acquire(&query, 1, 0, deadline, &stride->lease);
+	r = kvfs_acquire(&query, 1, 0, deadline, &group->lease);
 	if (r < 0)
 		return r;
-	return kvfs_load(xfer->pool, stride->lease, n, pages, &opts,
-			 &stride->load);
+	return kvfs_load(xfer->pool, group->lease, n, pages, &opts,
+			 &group->load);
 }
 
-static void begin_piece(struct restore *restore)
+static void begin_group(struct restore *restore)
 {
-	struct stride *stride = &restore->strides[restore->begun++ % PIECES];
+	struct group *group = &restore->groups[restore->begun++ % GROUPS];
 	int stopped = atomic_load(&restore->xfer->stopped);
-	kvfs_key keys[PIECE_BLOCKS];
+	kvfs_key keys[GROUP_BLOCKS];
 	size_t n = 0;
 	int r = 0;
 
-	stride->n = next_piece(restore);
-	stride->lease = NULL;
-	stride->load = NULL;
-	for (size_t i = 0; i < stride->n; i++) {
-		stride->block[i] = restore->todo[restore->at++];
-		stride->status[i] =
+	group->n = next_group(restore);
+	group->lease = NULL;
+	group->load = NULL;
+	for (size_t i = 0; i < group->n; i++) {
+		group->block[i] = restore->todo[restore->at++];
+		group->status[i] =
 			stopped != 0
 				? stopped
 				: key_at(restore,
-					 restore->positions[stride->block[i]],
+					 restore->positions[group->block[i]],
 					 &keys[n]);
-		n += stride->status[i] == 0;
+		n += group->status[i] == 0;
 	}
 	if (n > 0)
-		r = lease_and_load(restore, stride, keys, n);
-	for (size_t i = 0; r < 0 && i < stride->n; i++)
-		if (stride->status[i] == 0)
-			stride->status[i] = r;
+		r = lease_and_load(restore, group, keys, n);
+	for (size_t i = 0; r < 0 && i < group->n; i++)
+		if (group->status[i] == 0)
+			group->status[i] = r;
 }
 
-static void wait_for(struct restore *restore, struct stride *stride)
+static void wait_for(struct restore *restore, struct group *group)
 {
-	if (!stride->load)
+	if (!group->load)
 		return;
-	/* It takes the reply from the socket itself, if that comes at once. */
-	kvfs_lease_wait(stride->lease, LOOK_NS);
-	while (kvfs_xfer_wait(stride->load, KVFS_COPIED, LOOK_NS) ==
+	/* A waiter takes the reply from the socket itself, if that comes at
+	 * once. */
+	kvfs_lease_wait(group->lease, LOOK_NS);
+	while (kvfs_xfer_wait(group->load, KVFS_COPIED, LOOK_NS) ==
 	       -ETIMEDOUT) {
 		if (atomic_load(&restore->xfer->stopped) == 0)
 			continue;
-		kvfs_xfer_cancel(stride->load);
-		kvfs_lease_cancel(stride->lease);
+		kvfs_xfer_cancel(group->load);
+		kvfs_lease_cancel(group->lease);
 	}
 }
 
-/* Statuses of the stride's blocks; those that may fit later are to do again. */
-static void sort_out(struct restore *restore, struct stride *stride)
+/* Statuses of the group's blocks; those that may fit later are to do again. */
+static void sort_out(struct restore *restore, struct group *group)
 {
 	const bool alone = restore->begun == restore->ended + 1;
 	size_t at = 0;
 
-	for (size_t i = 0; i < stride->n; i++)
-		if (stride->load && stride->status[i] == 0)
-			stride->status[i] =
-				kvfs_xfer_status(stride->load, at++);
-	for (size_t i = stride->n; i-- > 0;) {
-		if (stride->status[i] != -ENOSPC || (alone && stride->n == 1))
+	for (size_t i = 0; i < group->n; i++)
+		if (group->load && group->status[i] == 0)
+			group->status[i] = kvfs_xfer_status(group->load, at++);
+	for (size_t i = group->n; i-- > 0;) {
+		if (group->status[i] != -ENOSPC || (alone && group->n == 1))
 			continue;
-		stride->status[i] = -EINPROGRESS;
-		restore->todo[--restore->at] = stride->block[i];
+		group->status[i] = -EINPROGRESS;
+		restore->todo[--restore->at] = group->block[i];
 		restore->urgent = restore->tail = 0;
-		restore->limit = KV_MAX(stride->n / 2, (size_t)1);
+		restore->limit = KV_MAX(group->n / 2, (size_t)1);
 		restore->depth = 1;
 	}
 }
 
 /* The last one that does this ends the transfer: restore->xfer may be gone. */
-static void account(struct restore *restore, const struct stride *stride)
+static void account(struct restore *restore, const struct group *group)
 {
 	struct kvfs_xfer *xfer = restore->xfer;
 	struct kvfs_session *session = xfer->session;
@@ -250,13 +250,12 @@ static void account(struct restore *restore, const struct stride *stride)
 
 	kv_session_lock(session);
 	kv_xfer_get_locked(xfer);
-	for (size_t i = 0; i < stride->n; i++) {
-		if (stride->status[i] == -EINPROGRESS)
+	for (size_t i = 0; i < group->n; i++) {
+		if (group->status[i] == -EINPROGRESS)
 			continue;
-		atomic_store(&xfer->status[stride->block[i]],
-			     stride->status[i]);
-		good += stride->status[i] == 0;
-		bad += stride->status[i] < 0;
+		atomic_store(&xfer->status[group->block[i]], group->status[i]);
+		good += group->status[i] == 0;
+		bad += group->status[i] < 0;
 	}
 	if (good + bad > 0 && good + bad < xfer->left[KVFS_COPIED])
 		kv_session_completed_locked(session);
@@ -268,23 +267,23 @@ static void account(struct restore *restore, const struct stride *stride)
 	kv_session_unlock(session);
 }
 
-static void end_piece(struct restore *restore)
+static void end_group(struct restore *restore)
 {
-	struct stride *stride = &restore->strides[restore->ended % PIECES];
+	struct group *group = &restore->groups[restore->ended % GROUPS];
 
-	wait_for(restore, stride);
-	sort_out(restore, stride);
+	wait_for(restore, group);
+	sort_out(restore, group);
 	restore->ended++;
-	kvfs_release(stride->lease);
-	kvfs_xfer_free(stride->load);
-	account(restore, stride);
+	kvfs_release(group->lease);
+	kvfs_xfer_free(group->load);
+	account(restore, group);
 }
 
 static void wait_for_event(const struct kvfs_xfer *xfer)
 {
-	const struct timespec pause = {.tv_nsec = MARK_NS};
+	const struct timespec pause = {.tv_nsec = EVENT_LOOK_NS};
 
-	while (!kv_stream_sync_is_marked(xfer) &&
+	while (!kv_stream_sync_event_is_over(xfer) &&
 	       atomic_load(&xfer->stopped) == 0)
 		nanosleep(&pause, NULL);
 }
@@ -300,9 +299,9 @@ static void run_restore(void *arg)
 
 		if (restore->at < restore->n &&
 		    restore->begun - restore->ended < depth)
-			begin_piece(restore);
+			begin_group(restore);
 		else
-			end_piece(restore);
+			end_group(restore);
 	}
 	restore_free(restore);
 }
@@ -377,7 +376,8 @@ static int start_worker_locked(struct kvfs_session *session,
 	*worker =
 		(struct kv_worker){.session = session, .run = run, .arg = arg};
 	pthread_cond_init(&worker->wake, NULL);
-	/* It waits for the lock, so that its name is set before it goes. */
+	/* The thread waits for the lock, so that its name is set before it
+	 * goes. */
 	r = kv_thread_start(&thread, "kvfs-worker", live, worker);
 	if (r < 0) {
 		pthread_cond_destroy(&worker->wake);
@@ -450,9 +450,9 @@ static int restore_new(const kvfs_pool *pool, const char *name,
 	if (!restore)
 		return -ENOMEM;
 	restore->n = n;
-	restore->depth = PIECES;
-	restore->limit = (size_t)KV_MAX(PIECE_BYTES / payload, 1u);
-	restore->limit = KV_MIN(restore->limit, (size_t)PIECE_BLOCKS);
+	restore->depth = GROUPS;
+	restore->limit = (size_t)KV_MAX(GROUP_BYTES / payload, 1u);
+	restore->limit = KV_MIN(restore->limit, (size_t)GROUP_BLOCKS);
 	restore->name = strdup(name);
 	restore->positions = malloc((n + 1) * sizeof(*restore->positions));
 	restore->todo = malloc((n + 1) * sizeof(*restore->todo));
@@ -467,7 +467,7 @@ static int restore_new(const kvfs_pool *pool, const char *name,
 	return 0;
 }
 
-/* Its pages are the loads' to count; the pool stays for as long as it runs. */
+/* Pages are the loads' to count; the pool stays for as long as it runs. */
 static int start_locked(struct kvfs_xfer *xfer, kvfs_pool *pool,
 			kvfs_space *space, struct restore *restore)
 {

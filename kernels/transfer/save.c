@@ -9,7 +9,7 @@
  *
  * STATES    of a save with blocks to do:
  *
- *             MARKING -> QUEUED      begin_locked  (stream_sync.c)
+ *             SYNCING -> QUEUED      begin_locked  (stream_sync.c)
  *              QUEUED -> UNDER WAY   advance_locked, with its last batch
  *              QUEUED -> RESTING     kv_save_again_locked: there is no room
  *           UNDER WAY -> RESTING     the same
@@ -17,7 +17,7 @@
  *                   * -> UNDER WAY   kv_save_less_todo_locked: nothing to do
  *
  * INVARIANTS
- *   (1) A save is MARKING, QUEUED or RESTING if and only if it has something to
+ *   (1) A save is SYNCING, QUEUED or RESTING if and only if it has something to
  *       do, and in session->saves when it is QUEUED: one that waits for room
  *       (KVFS_MUST) is in nobody's way.
  *   (2) Reservations are asked for only when their extent is at hand: what the
@@ -123,7 +123,7 @@ static void rested_locked(struct kv_timer *timer)
 	kv_save_pump_locked(xfer->session);
 }
 
-/* Those of its blocks that have not been asked for would find no room,
+/* Blocks that have not been asked for would find no room,
  * either. */
 void kv_save_again_locked(struct kvfs_xfer *xfer, uint32_t block)
 {
@@ -234,9 +234,9 @@ static void make_stage(struct kv_job *job)
 	kv_session_unlock(session);
 }
 
-/* 0: session->stage will do for blocks of @stride; -EAGAIN: it will be there
- * or drained some time. */
-static int need_stage_locked(struct kvfs_session *session, uint64_t stride)
+/* 0: session->stage will do for blocks of @block_bytes; -EAGAIN: it will be
+ * there or drained some time. */
+static int need_stage_locked(struct kvfs_session *session, uint64_t block_bytes)
 {
 	struct make_stage *make;
 
@@ -245,7 +245,7 @@ static int need_stage_locked(struct kvfs_session *session, uint64_t stride)
 		return -EAGAIN;
 	if (session->stage) {
 		if (kv_stage_bytes(session->stage) >=
-		    KV_MAX(session->staging_bytes, 2 * stride))
+		    KV_MAX(session->staging_bytes, 2 * block_bytes))
 			return 0;
 		if (!kv_stage_is_idle(session->stage))
 			return -EAGAIN;
@@ -258,7 +258,7 @@ static int need_stage_locked(struct kvfs_session *session, uint64_t stride)
 	make->job.kind = KV_JOB_SAVE;
 	make->session = session;
 	make->generation = atomic_load(&session->live);
-	make->bytes = KV_MAX(session->staging_bytes, 2 * stride);
+	make->bytes = KV_MAX(session->staging_bytes, 2 * block_bytes);
 	session->stage_making = true;
 	kv_copier_submit(session->copier, &make->job);
 	return -EAGAIN;
@@ -272,13 +272,13 @@ int kv_save_prepare_locked(struct kvfs_session *session, uint64_t payload)
 	return r == -EAGAIN ? 0 : r;
 }
 
-/* Small saves are scatter over the copy threads, large ones cut so that the
+/* Small saves are spread over the copy threads, large ones cut so that the
  * daemon takes one batch while the next is being gathered. */
-static size_t batch_blocks(const struct kvfs_xfer *xfer, uint64_t stride)
+static size_t batch_blocks(const struct kvfs_xfer *xfer, uint64_t block_bytes)
 {
 	size_t items = KV_MAX(xfer->n_ranges, (size_t)1);
 	size_t threads = kv_copier_threads(xfer->session->copier);
-	size_t n = KV_MAX(BATCH_BYTES / stride, 1u);
+	size_t n = KV_MAX(BATCH_BYTES / block_bytes, 1u);
 
 	n = KV_MIN(n, (xfer->n + threads - 1) / threads);
 	n = KV_MIN(n, WIRE_BATCH / items);
@@ -288,16 +288,16 @@ static size_t batch_blocks(const struct kvfs_xfer *xfer, uint64_t stride)
 static int advance_locked(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
-	uint64_t stride = kv_save_stride(xfer);
+	uint64_t block_bytes = kv_save_block_bytes(xfer);
 	int r;
 
 	kv_session_assert_locked(session);
 	if (!kv_session_is_live(session, xfer->generation))
 		return -ENOTCONN;
-	r = need_stage_locked(session, stride);
+	r = need_stage_locked(session, block_bytes);
 	if (r == 0)
 		r = kv_save_batch_locked(xfer, session->stage,
-					 batch_blocks(xfer, stride));
+					 batch_blocks(xfer, block_bytes));
 	return r;
 }
 
@@ -404,7 +404,7 @@ static const struct kv_xfer_ops save_ops = {
 	.drop = drop,
 };
 
-/* One of the space of that name that has not been stopped yet.  Stopping may
+/* A save to the space of that name that has not been stopped yet.  Stopping may
  * end others, too, so the search begins anew each time. */
 static struct kvfs_xfer *next_of_locked(struct kvfs_session *session,
 					const char *name)
@@ -539,7 +539,8 @@ static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
 	return used < 0 ? (int)used : 0;
 }
 
-/* What it needs on its way, so that it cannot fail for want of memory. */
+/* Memory that it needs on its way, so that it cannot fail for want of memory.
+ */
 static int make_room(struct kvfs_xfer *xfer)
 {
 	if (xfer->n_ranges > WIRE_BATCH)

@@ -34,7 +34,8 @@ void kv_saves_stop_locked(struct kvfs_session *session, const char *name);
 
 /* ---- what a save with KVFS_HOLD sealed ---- */
 
-/* What one message sealed: the daemon keeps it under that message's tag. */
+/* Blocks that one message sealed: the daemon keeps it under that message's tag.
+ */
 struct kv_hold {
 	struct kvfs_session *session;
 	uint64_t generation; /* of the connection */

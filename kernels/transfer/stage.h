@@ -35,7 +35,7 @@ int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage);
 /* With its last extent at the latest: nobody must be writing to it. */
 void kv_stage_free(struct kv_stage *stage); /* takes NULL */
 
-/* It is @session's from now on: its device is told of it. */
+/* Give it to @session: its device is told of it. */
 void kv_stage_attach_locked(struct kv_stage *stage,
 			    struct kvfs_session *session);
 

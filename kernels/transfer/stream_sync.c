@@ -128,7 +128,7 @@ void kv_stream_sync_drop(struct kvfs_xfer *xfer)
 		xfer->device->event_wait_free(event_wait);
 }
 
-bool kv_stream_sync_is_marked(const struct kvfs_xfer *xfer)
+bool kv_stream_sync_event_is_over(const struct kvfs_xfer *xfer)
 {
 	return !xfer->event_wait ||
 	       xfer->device->event_wait_is_done(xfer->event_wait);
@@ -159,7 +159,7 @@ bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer)
 	return true;
 }
 
-/* Its event wait is looked at without the lock; who stopped it meanwhile wins.
+/* Look at the event wait without the lock; a stop meanwhile wins.
  */
 static bool look_at(struct kvfs_xfer *xfer)
 {
@@ -169,7 +169,7 @@ static bool look_at(struct kvfs_xfer *xfer)
 
 	kv_xfer_get_locked(xfer);
 	kv_session_unlock(session);
-	done = kv_stream_sync_is_marked(xfer);
+	done = kv_stream_sync_event_is_over(xfer);
 	kv_session_lock(session);
 	if (xfer->waits_for_event && done) {
 		xfer->event_over = true;
@@ -439,7 +439,7 @@ int kv_stream_sync_start_locked(struct kvfs_session *session)
 	TAILQ_INIT(&sync->waiting);
 	TAILQ_INIT(&sync->fences);
 	TAILQ_INIT(&sync->over);
-	r = kv_thread_start(&sync->thread, "kvfs-order", run, sync);
+	r = kv_thread_start(&sync->thread, "kvfs-sync", run, sync);
 	if (r < 0) {
 		pthread_cond_destroy(&sync->work);
 		free(sync);

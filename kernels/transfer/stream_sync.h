@@ -21,14 +21,14 @@ void kv_stream_sync_wake_locked(struct kv_stream_sync *sync);
 void kv_stream_sync_free(struct kv_stream_sync *sync);
 
 /*
- * Mark what @opts says @xfer comes after, and make it ready for being waited
+ * Note what @opts says @xfer comes after, and make it ready for being waited
  * for.  On the caller's thread, no lock held, before it is activated.
  * -EINVAL: a stream and an event; -EOPNOTSUPP: the device has neither; -ENOMEM,
  * errors of the device.
  */
 int kv_stream_sync_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 			const kvfs_opts *opts);
-/* One that was never activated.  No lock held. */
+/* Take it back from a transfer that was never activated.  No lock held. */
 void kv_stream_sync_drop(struct kvfs_xfer *xfer);
 
 /*
@@ -39,7 +39,7 @@ void kv_stream_sync_drop(struct kvfs_xfer *xfer);
 bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer);
 bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer);
 /* The same for a thread that has nothing else to do; no lock held. */
-bool kv_stream_sync_is_marked(const struct kvfs_xfer *xfer);
+bool kv_stream_sync_event_is_over(const struct kvfs_xfer *xfer);
 
 /* Step @step of @xfer (all of it: its number of steps) is copied or has failed:
  * who waits for it goes on.  No lock held. */
@@ -64,7 +64,7 @@ struct kv_stream_fence;
  */
 int kv_stream_fence_new(struct kvfs_pool *pool, void *stream, void *event,
 			struct kv_stream_fence **ret_fence);
-/* One that has not begun; takes NULL.  Without a lock held. */
+/* Free one that has not begun; takes NULL.  Without a lock held. */
 void kv_stream_fence_free(struct kv_stream_fence *fence);
 
 /* Call @gone with @owner when that is over, with session->lock held; that may

@@ -149,7 +149,7 @@ static void rest_locked(struct kvfs_xfer *xfer)
 	kv_xfer_put_locked(xfer);
 }
 
-/* What follows from a stage that every block has reached, or failed. */
+/* Consequences of a stage that every block has reached, or failed. */
 static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 {
 	kv_session_assert_locked(xfer->session);

@@ -19,15 +19,15 @@
 struct kvfs_xfer;
 
 /*
- * What a kind of transfer does at its turns.  NULL: nothing.  All but drop with
+ * The turns of a transfer, for its kind.  NULL: nothing.  All but drop with
  * session->lock held.
  */
 struct kv_xfer_ops {
-	/* Its blocks go to the daemon: SEALED and DURABLE come after COPIED,
+	/* Blocks go to the daemon: SEALED and DURABLE come after COPIED,
 	 * and pages are read.  Else it is over when COPIED, and pages are
 	 * written. */
 	bool to_daemon;
-	/* What it waited for on the device, as stream_sync.h says, is over. */
+	/* The event wait, as stream_sync.h says, is over. */
 	void (*event_over_locked)(struct kvfs_xfer *xfer);
 	/* xfer->stopped was set: what has not begun ends now. */
 	void (*stopped_locked)(struct kvfs_xfer *xfer);
@@ -38,7 +38,7 @@ struct kv_xfer_ops {
 	void (*want_durable_locked)(struct kvfs_xfer *xfer);
 	/* The caller has freed it. */
 	void (*freed_locked)(struct kvfs_xfer *xfer);
-	/* It is being freed: free what is its own. */
+	/* Free what is the kind's own: the transfer is being freed. */
 	void (*drop)(struct kvfs_xfer *xfer);
 };
 
@@ -86,12 +86,12 @@ struct kvfs_xfer {
 	void (*over)(struct kvfs_xfer *xfer, enum kvfs_stage stage);
 	void *owner; /* over's, a map's */
 
-	/* Order, stream_sync.c */
+	/* stream_sync.c */
 	void *event_wait; /* fixed until COPIED; NULL: nothing to wait for */
 	bool event_over;  /* lock: the event wait is done */
-	bool waits_for_event;		  /* lock: in order->waiting */
+	bool waits_for_event;		  /* lock: in sync->waiting */
 	struct kv_semaphores *semaphores; /* lock; NULL: its device has none */
-	TAILQ_ENTRY(kvfs_xfer) synced;	  /* in one of order's lists */
+	TAILQ_ENTRY(kvfs_xfer) synced;	  /* in one of sync's lists */
 
 	/* Flushing, flush.c */
 	bool flush_asked; /* lock: somebody waits for DURABLE */
@@ -103,8 +103,8 @@ struct kvfs_xfer {
 	struct kv_load *load;
 
 	/* prefetch */
-	struct kv_prefetch_chunk *parts;
-	size_t n_parts;
+	struct kv_prefetch_chunk *chunks;
+	size_t n_chunks;
 
 	/* save; lock */
 	uint32_t *todo;		/* ring of blocks that are in no batch yet */
@@ -123,10 +123,11 @@ struct kvfs_xfer {
  * reference only.  -ENOMEM. */
 int kv_xfer_new(struct kvfs_session *session, const struct kv_xfer_ops *ops,
 		size_t n, struct kvfs_xfer **ret_xfer);
-/* One that was never activated.  Takes NULL. */
+/* Free one that was never activated.  Takes NULL. */
 void kv_xfer_free(struct kvfs_xfer *xfer);
 
-/* It is under way from here on.  Pages are counted as the pool's here. */
+/* Begin: it is under way from here on.  Pages are counted as the pool's here.
+ */
 void kv_xfer_activate_locked(struct kvfs_xfer *xfer);
 
 void kv_xfer_get_locked(struct kvfs_xfer *xfer);

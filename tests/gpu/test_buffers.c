@@ -44,7 +44,7 @@ static void set_buffers(uint64_t bytes, unsigned n)
 	assert_int_equal(rig.device->staging(rig.pool, bytes, n), 0);
 }
 
-/* The same two lanes, one a direction, take the new ones each time. */
+/* The same two copy streams, one a direction, take the new ones each time. */
 static void the_buffers_are_as_many_and_as_large_as_was_asked(void **state)
 {
 	static const struct {

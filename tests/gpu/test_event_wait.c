@@ -49,7 +49,7 @@ static void load_behind(void *event_wait, uint64_t seed)
 }
 
 /* Nothing of the load is overwritten by what the stream had been given. */
-static void R7_a_load_comes_after_what_the_stream_was_given(void **state)
+static void a_load_comes_after_what_the_stream_was_given(void **state)
 {
 	CUstream stream = gpu_stream();
 	void *event_wait;
@@ -66,7 +66,7 @@ static void R7_a_load_comes_after_what_the_stream_was_given(void **state)
 	GPU_OK(cuStreamDestroy_v2, stream);
 }
 
-static void R6_a_save_has_what_the_stream_wrote_before(void **state)
+static void a_save_has_what_the_stream_wrote_before(void **state)
 {
 	CUstream stream = gpu_stream();
 	struct rig_batch b;
@@ -88,7 +88,7 @@ static void R6_a_save_has_what_the_stream_wrote_before(void **state)
 }
 
 /* The event may go, and come to stand for something else, at once. */
-static void R8_an_event_is_taken_as_it_is_at_the_call(void **state)
+static void an_event_is_taken_as_it_is_at_the_call(void **state)
 {
 	CUstream stream = gpu_stream(), other = gpu_stream();
 	CUevent event = gpu_event();
@@ -341,9 +341,9 @@ static void memory_holds_its_device(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(R7_a_load_comes_after_what_the_stream_was_given),
-		TEST(R6_a_save_has_what_the_stream_wrote_before),
-		TEST(R8_an_event_is_taken_as_it_is_at_the_call),
+		TEST(a_load_comes_after_what_the_stream_was_given),
+		TEST(a_save_has_what_the_stream_wrote_before),
+		TEST(an_event_is_taken_as_it_is_at_the_call),
 		TEST(a_mark_does_not_wait_for_another_one),
 		TEST(a_mark_of_nothing_is_refused),
 		TEST(a_gate_holds_a_stream_until_it_is_opened),

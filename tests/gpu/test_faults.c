@@ -86,20 +86,20 @@ static void a_load_that_fails(const char *call)
 	kvfs_release(lease);
 }
 
-static void R38_a_load_whose_copy_fails_says_so_of_its_blocks(void **state)
+static void a_load_whose_copy_fails_says_so_of_its_blocks(void **state)
 {
 	(void)state;
 	a_load_that_fails("cuMemcpyHtoDAsync_v2");
 }
 
-static void R38_a_load_whose_kernel_fails_says_so_of_its_blocks(void **state)
+static void a_load_whose_kernel_fails_says_so_of_its_blocks(void **state)
 {
 	(void)state;
 	a_load_that_fails("cuLaunchKernel");
 }
 
 /* What failed is nowhere, and can be saved again. */
-static void R37_a_save_whose_copy_fails_leaves_nothing(void **state)
+static void a_save_whose_copy_fails_leaves_nothing(void **state)
 {
 	kvfs_key *keys = engine_keys(BLOCKS);
 	kvfs_query query = {e.space, keys, BLOCKS};
@@ -244,9 +244,9 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-		TEST(R38_a_load_whose_copy_fails_says_so_of_its_blocks),
-		TEST(R38_a_load_whose_kernel_fails_says_so_of_its_blocks),
-		TEST(R37_a_save_whose_copy_fails_leaves_nothing),
+		TEST(a_load_whose_copy_fails_says_so_of_its_blocks),
+		TEST(a_load_whose_kernel_fails_says_so_of_its_blocks),
+		TEST(a_save_whose_copy_fails_leaves_nothing),
 		TEST(a_daemon_that_dies_under_a_copy_does_no_harm),
 		TEST(a_pool_of_no_device_memory_is_refused),
 		TEST(without_a_device_there_is_none),

@@ -201,8 +201,8 @@ static void load_fails(const char *fault, int error)
 	assert_int_equal(rig.device->load(rig.pool, &b.batch), error);
 }
 
-/* R1, R2: what was begun is over when the failure is told. */
-static void R1_nothing_lands_after_a_load_has_failed(void **state)
+/* What was begun is over when the failure is told. */
+static void nothing_lands_after_a_load_has_failed(void **state)
 {
 	(void)state;
 	rig_needs_faults();
@@ -441,7 +441,7 @@ int main(int argc, char **argv)
 		TEST(a_chunk_that_is_refused_goes_through_staging),
 		TEST(a_block_may_lie_in_two_chunks),
 		TEST(what_is_detached_is_registered_no_more),
-		TEST(R1_nothing_lands_after_a_load_has_failed),
+		TEST(nothing_lands_after_a_load_has_failed),
 		TEST(a_save_that_failed_writes_nothing_afterwards),
 		TEST(every_call_that_fails_fails_the_batch_and_no_other),
 		TEST(with_little_memory_left_staging_is_smaller),

@@ -159,8 +159,7 @@ static void fill_now(uint8_t value)
 	GPU_OK(cuStreamSynchronize, compute);
 }
 
-static void
-R6_a_save_waits_for_the_event_of_what_computes_its_pages(void **state)
+static void a_save_waits_for_the_event_of_what_computes_its_pages(void **state)
 {
 	CUevent written = gpu_event();
 	kvfs_opts opts = {.event = written};
@@ -178,7 +177,7 @@ R6_a_save_waits_for_the_event_of_what_computes_its_pages(void **state)
 	assert_saved(0, 2);
 }
 
-static void R6_a_save_waits_for_the_stream_that_computes_its_pages(void **state)
+static void a_save_waits_for_the_stream_that_computes_its_pages(void **state)
 {
 	kvfs_opts opts = {.stream = compute};
 
@@ -189,7 +188,7 @@ static void R6_a_save_waits_for_the_stream_that_computes_its_pages(void **state)
 	assert_saved(0, 2);
 }
 
-static void R6_a_save_waits_for_the_legacy_stream(void **state)
+static void a_save_waits_for_the_legacy_stream(void **state)
 {
 	kvfs_opts opts = {.stream = CU_LEGACY};
 
@@ -200,7 +199,7 @@ static void R6_a_save_waits_for_the_legacy_stream(void **state)
 	assert_saved(0, 2);
 }
 
-static void R7_a_load_waits_for_what_still_reads_its_pages(void **state)
+static void a_load_waits_for_what_still_reads_its_pages(void **state)
 {
 	CUdeviceptr seen = gpu_alloc(e.shape.bytes);
 	kvfs_opts opts = {.stream = compute};
@@ -224,8 +223,7 @@ static void R7_a_load_waits_for_what_still_reads_its_pages(void **state)
 
 /* Round by round, given all at once and waited for nowhere: the stream writes,
  * the save comes after that, and the next write after the save. */
-static void
-R8_a_stream_that_goes_on_writing_is_saved_round_by_round(void **state)
+static void a_stream_that_goes_on_writing_is_saved_round_by_round(void **state)
 {
 	kvfs_opts opts = {.stream = compute};
 	kvfs_xfer *xfers[ROUNDS];
@@ -248,7 +246,7 @@ R8_a_stream_that_goes_on_writing_is_saved_round_by_round(void **state)
 }
 
 /* The same for loads: load, then the stream reads, then the next load. */
-static void R12_a_stream_reads_what_each_load_brought(void **state)
+static void a_stream_reads_what_each_load_brought(void **state)
 {
 	CUdeviceptr seen = gpu_alloc(ROUNDS * e.shape.bytes);
 	kvfs_opts opts = {.stream = compute};
@@ -334,7 +332,7 @@ static void an_order_after_the_end_holds_nothing_up(void **state)
 /* Cancelled in the middle: whoever waits for COPIED and takes the pages at once
  * for something else finds that in them for ever. */
 static void
-R1_pages_of_a_cancelled_load_are_not_written_once_it_is_copied(void **state)
+pages_of_a_cancelled_load_are_not_written_once_it_is_copied(void **state)
 {
 	kvfs_lease *lease;
 	kvfs_xfer *xfer;
@@ -364,7 +362,7 @@ R1_pages_of_a_cancelled_load_are_not_written_once_it_is_copied(void **state)
 
 /* While the copy is under way, a cancel gives nothing back. */
 static void
-R1_a_cancelled_load_keeps_its_pages_until_the_copy_is_over(void **state)
+a_cancelled_load_keeps_its_pages_until_the_copy_is_over(void **state)
 {
 	kvfs_lease *lease;
 	kvfs_xfer *xfer;
@@ -405,7 +403,7 @@ static void *let_go(void *arg)
 }
 
 /* The memory is the engine's again, and goes, right after. */
-static void R9_closing_a_pool_waits_for_its_copies(void **state)
+static void closing_a_pool_waits_for_its_copies(void **state)
 {
 	kvfs_xfer *loading, *saving;
 	kvfs_lease *lease;
@@ -444,17 +442,17 @@ static int run(const char *name)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-		TEST(R6_a_save_waits_for_the_event_of_what_computes_its_pages),
-		TEST(R6_a_save_waits_for_the_stream_that_computes_its_pages),
-		TEST(R6_a_save_waits_for_the_legacy_stream),
-		TEST(R7_a_load_waits_for_what_still_reads_its_pages),
-		TEST(R8_a_stream_that_goes_on_writing_is_saved_round_by_round),
-		TEST(R12_a_stream_reads_what_each_load_brought),
+		TEST(a_save_waits_for_the_event_of_what_computes_its_pages),
+		TEST(a_save_waits_for_the_stream_that_computes_its_pages),
+		TEST(a_save_waits_for_the_legacy_stream),
+		TEST(a_load_waits_for_what_still_reads_its_pages),
+		TEST(a_stream_that_goes_on_writing_is_saved_round_by_round),
+		TEST(a_stream_reads_what_each_load_brought),
 		TEST(a_layer_is_ordered_before_what_reads_it),
 		TEST(an_order_after_the_end_holds_nothing_up),
-		TEST(R1_pages_of_a_cancelled_load_are_not_written_once_it_is_copied),
-		TEST(R1_a_cancelled_load_keeps_its_pages_until_the_copy_is_over),
-		TEST(R9_closing_a_pool_waits_for_its_copies),
+		TEST(pages_of_a_cancelled_load_are_not_written_once_it_is_copied),
+		TEST(a_cancelled_load_keeps_its_pages_until_the_copy_is_over),
+		TEST(closing_a_pool_waits_for_its_copies),
 	};
 
 	return cmocka_run_group_tests_name(name, tests, group,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fake_device.h - a device whose streams are the test's: a event wait is done
+ * fake_device.h - a device whose streams are the test's: an event wait is done
  * when the test says so, copies can be held up or fail, and what the library
  * must not do is counted.
  *

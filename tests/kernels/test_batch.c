@@ -132,7 +132,7 @@ static void wait_seen(struct impostor *i, uint64_t seen)
 	assert_int_equal(i->seen & seen, seen);
 }
 
-/* R2: the daemon may still be reading what it has not answered. */
+/* The daemon may still be reading what it has not answered. */
 static void staging_of_a_lost_connection_is_never_written_again(void **state)
 {
 	struct impostor *i = *state;
@@ -177,7 +177,7 @@ static void staging_that_the_daemon_refuses_fails_the_save(void **state)
 	leave(&c);
 }
 
-/* R3: the source is read before COPIED, and never after. */
+/* The source is read before COPIED, and never after. */
 static void pages_are_the_engines_again_when_copied(void **state)
 {
 	struct impostor *i = *state;
@@ -208,7 +208,6 @@ static void pages_are_the_engines_again_when_copied(void **state)
 	leave(&c);
 }
 
-/* R1, R15 */
 static void what_was_reserved_is_dropped_when_it_is_cancelled(void **state)
 {
 	struct impostor *i = *state;
@@ -230,7 +229,7 @@ static void what_was_reserved_is_dropped_when_it_is_cancelled(void **state)
 	assert_int_equal(i->seen & 1, 0);
 }
 
-/* R4: the first to be done leaves what the second has. */
+/* The first to be done leaves what the second has. */
 static void pages_of_saves_under_way_are_counted_not_flagged(void **state)
 {
 	struct impostor *i = *state;

@@ -125,9 +125,9 @@ static void memory_of_before_the_pool_is_told_of(void **state)
 	fake.session = ((struct world *)*state)->session;
 }
 
-/* R36, R38: what did not come is no block, and where it came from it still is.
+/* What did not come is no block, and where it came from it still is.
  */
-static void R38_a_failed_load_fails_its_blocks_and_no_others(void **state)
+static void a_failed_load_fails_its_blocks_and_no_others(void **state)
 {
 	struct world *w = *state;
 	kvfs_xfer *xfer;
@@ -150,7 +150,7 @@ static void R38_a_failed_load_fails_its_blocks_and_no_others(void **state)
 
 /* One copy of the first step fails: its blocks stay failed, whatever comes in
  * the second, and their pages stay the load's until all of it is over. */
-static void R38_a_block_that_failed_in_one_layer_has_failed(void **state)
+static void a_block_that_failed_in_one_layer_has_failed(void **state)
 {
 	struct world *w = *state;
 	kvfs_opts opts = {.flags = KVFS_BY_LAYER};
@@ -177,9 +177,9 @@ static void R38_a_block_that_failed_in_one_layer_has_failed(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* R37, R38: nothing of it is sealed, and neither reservations nor staging are
+/* Nothing of it is sealed, and neither reservations nor staging are
  * kept: more is tried than staging holds. */
-static void R37_a_failed_save_leaves_nothing_behind(void **state)
+static void a_failed_save_leaves_nothing_behind(void **state)
 {
 	struct world *w = *state;
 	kvfs_key keys[PAGES];
@@ -209,8 +209,8 @@ static void R37_a_failed_save_leaves_nothing_behind(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* R1, R2: neither a cancel nor a deadline gives back what is being written. */
-static void R1_pages_stay_the_loads_until_the_device_is_done(void **state)
+/* Neither a cancel nor a deadline gives back what is being written. */
+static void pages_stay_the_loads_until_the_device_is_done(void **state)
 {
 	struct world *w = *state;
 	kvfs_opts soon = {.deadline = SECOND / 50};
@@ -235,7 +235,7 @@ static void R1_pages_stay_the_loads_until_the_device_is_done(void **state)
 	kvfs_xfer_free(b);
 }
 
-static void R3_pages_stay_the_saves_until_the_device_is_done(void **state)
+static void pages_stay_the_saves_until_the_device_is_done(void **state)
 {
 	struct world *w = *state;
 	kvfs_xfer *xfer;
@@ -253,8 +253,8 @@ static void R3_pages_stay_the_saves_until_the_device_is_done(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* R4: what the first gives back is its own. */
-static void R4_transfers_are_counted_by_their_owner(void **state)
+/* What the first gives back is its own. */
+static void transfers_are_counted_by_their_owner(void **state)
 {
 	struct world *w = *state;
 	kvfs_opts opts = {.stream = &slow};
@@ -275,9 +275,9 @@ static void R4_transfers_are_counted_by_their_owner(void **state)
 	assert_blocks_are_there(w, 8);
 }
 
-/* R23 to R26: an engine that gives out what is neither its requests' nor in
+/* An engine that gives out what is neither its requests' nor in
  * flight never counts a page twice, and gets back each when nobody has it. */
-static void R23_pages_in_flight_are_charged_once(void **state)
+static void pages_in_flight_are_charged_once(void **state)
 {
 	struct world *w = *state;
 	kvfs_opts opts = {.stream = &slow};
@@ -304,7 +304,7 @@ static void R23_pages_in_flight_are_charged_once(void **state)
 }
 
 /* The pages cannot even be looked at while the calls are made. */
-static void R75_no_call_touches_a_page(void **state)
+static void no_call_touches_a_page(void **state)
 {
 	struct world *w = *state;
 	const size_t bytes = (size_t)PAGES * PAYLOAD;
@@ -343,7 +343,7 @@ static void R75_no_call_touches_a_page(void **state)
 	w->memory = old;
 }
 
-static void R9_closing_a_pool_waits_for_what_is_in_flight(void **state)
+static void closing_a_pool_waits_for_what_is_in_flight(void **state)
 {
 	struct world *w = *state;
 	pthread_t thread;
@@ -475,15 +475,15 @@ int main(void)
 		test(what_the_device_cannot_open_is_not_registered),
 		test(a_device_knows_of_memory_while_it_is_mapped),
 		test(memory_of_before_the_pool_is_told_of),
-		test(R38_a_failed_load_fails_its_blocks_and_no_others),
-		test(R38_a_block_that_failed_in_one_layer_has_failed),
-		test(R37_a_failed_save_leaves_nothing_behind),
-		test(R1_pages_stay_the_loads_until_the_device_is_done),
-		test(R3_pages_stay_the_saves_until_the_device_is_done),
-		test(R4_transfers_are_counted_by_their_owner),
-		test(R23_pages_in_flight_are_charged_once),
-		test(R75_no_call_touches_a_page),
-		test(R9_closing_a_pool_waits_for_what_is_in_flight),
+		test(a_failed_load_fails_its_blocks_and_no_others),
+		test(a_block_that_failed_in_one_layer_has_failed),
+		test(a_failed_save_leaves_nothing_behind),
+		test(pages_stay_the_loads_until_the_device_is_done),
+		test(pages_stay_the_saves_until_the_device_is_done),
+		test(transfers_are_counted_by_their_owner),
+		test(pages_in_flight_are_charged_once),
+		test(no_call_touches_a_page),
+		test(closing_a_pool_waits_for_what_is_in_flight),
 		test(a_device_gets_as_many_blocks_as_it_likes),
 		test(flags_and_layers_that_are_not_there_are_refused),
 		test(a_load_of_some_layers_touches_no_others),

@@ -281,12 +281,12 @@ static void P_dies_before_it_reserves(void **state)
 	killed_at(*state, "opened", 0, 0);
 }
 
-static void R18_P_dies_when_it_has_reserved(void **state)
+static void P_dies_when_it_has_reserved(void **state)
 {
 	killed_at(*state, "reserved", 0, 0);
 }
 
-static void R18_P_dies_after_some_layers(void **state)
+static void P_dies_after_some_layers(void **state)
 {
 	killed_at(*state, "some", 0, 0);
 }
@@ -334,8 +334,8 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		test(P_hands_over_to_D_layer_by_layer),
 		test(P_dies_before_it_reserves),
-		test(R18_P_dies_when_it_has_reserved),
-		test(R18_P_dies_after_some_layers),
+		test(P_dies_when_it_has_reserved),
+		test(P_dies_after_some_layers),
 		test(P_dies_when_all_is_copied),
 		test(P_dies_when_all_is_sealed_and_held),
 		test(P_dies_at_any_moment),

@@ -17,7 +17,6 @@ static void arguments_that_cannot_be_are_refused(void **state)
 	assert_int_equal(kvfs_stats(w->session, NULL), -EINVAL);
 }
 
-/* R41 */
 static void eviction_goes_on_past_missing_keys(void **state)
 {
 	struct world *w = *state;
@@ -66,7 +65,7 @@ static void without_a_daemon_every_key_says_so(void **state)
 	world_wait_connected(w->session, 1);
 }
 
-static void R28_pins_are_of_a_half_open_range(void **state)
+static void pins_are_of_a_half_open_range(void **state)
 {
 	struct world *w = *state;
 	kvfs_key keys[4];
@@ -153,7 +152,7 @@ int main(void)
 		test(without_a_daemon_every_key_says_so),
 		test(eviction_goes_on_past_missing_keys),
 		test(eviction_takes_more_keys_than_a_message),
-		test(R28_pins_are_of_a_half_open_range),
+		test(pins_are_of_a_half_open_range),
 		test(a_cleared_space_has_no_blocks),
 		test(saves_begun_before_a_clear_never_seal),
 	};

@@ -44,7 +44,6 @@ static void arguments_that_cannot_be_are_refused(void **state)
 	assert_int_equal(kvfs_acquire(&query, 1, 0, 0, &lease), -EINVAL);
 }
 
-/* R43 */
 static void an_unknown_handle_or_index_is_einval(void **state)
 {
 	struct world *w = *state;
@@ -100,7 +99,7 @@ static void pointers_show_the_tensors_and_the_whole_file(void **state)
 	kvfs_release(lease);
 }
 
-/* R44, R45: results belong to keys, in whatever order they are asked. */
+/* Results belong to keys, in whatever order they are asked. */
 static void results_are_in_the_order_of_the_keys_asked(void **state)
 {
 	struct world *w = *state;
@@ -151,7 +150,6 @@ static void no_keys_at_all_settle_at_once(void **state)
 	kvfs_release(lease);
 }
 
-/* R13 */
 static void every_lease_ends_with_its_release_or_its_session(void **state)
 {
 	struct world *w = *state;
@@ -176,7 +174,7 @@ static void every_lease_ends_with_its_release_or_its_session(void **state)
 	wait_for_no_leases(w);
 }
 
-/* R13: the lease is given back by the load, which ends with it. */
+/* The lease is given back by the load, which ends with it. */
 static void a_load_gives_the_lease_back_when_it_is_done(void **state)
 {
 	struct world *w = *state;
@@ -210,7 +208,7 @@ static void a_waiting_lease_can_be_cancelled(void **state)
 }
 
 /* A daemon that is stopped answers nothing: the lease's own clock settles it.
- * R15: what comes after that gives itself back. */
+ * What comes after that gives itself back. */
 static void a_daemon_that_does_not_answer_in_time_is_a_miss(void **state)
 {
 	struct world *w = *state;

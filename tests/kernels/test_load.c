@@ -120,7 +120,7 @@ static void a_part_of_a_lease_can_be_loaded_and_pages_skipped(void **state)
 	kvfs_release(lease);
 }
 
-/* R1: whatever a cancel stops, a page is either the block or as it was, and is
+/* Whatever a cancel stops, a page is either the block or as it was, and is
  * not written once the load says COPIED. */
 static void a_cancelled_load_touches_nothing_after_copied(void **state)
 {
@@ -151,7 +151,7 @@ static void a_cancelled_load_touches_nothing_after_copied(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* R4: two loads on different pages, one ended, leave the other's count. */
+/* Two loads on different pages, one ended, leave the other's count. */
 static void loads_under_way_are_counted_not_flagged(void **state)
 {
 	struct world *w = *state;
@@ -179,7 +179,7 @@ static void loads_under_way_are_counted_not_flagged(void **state)
 	kvfs_release(lease);
 }
 
-/* R76: the load is begun before its blocks are there, and nobody waits. */
+/* The load is begun before its blocks are there, and nobody waits. */
 static void a_load_begins_by_itself_when_its_lease_settles(void **state)
 {
 	struct world *w = *state;

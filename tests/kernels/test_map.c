@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks in reserved pages: mapped once, kept while used, given up in order. */
-#include "tests/kernels/reserved.h"
+/* Blocks in the pages of a paged pool: mapped once, kept while used, given up
+ * in order. */
+#include "tests/kernels/paged.h"
 
 /* ---- pools ---- */
 
@@ -211,8 +212,8 @@ static void one_key_twice_in_a_map_is_one_page(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* R12, R38: no address is given before its bytes are there. */
-static void R12_a_block_under_way_is_joined_and_not_shown(void **state)
+/* No address is given before its bytes are there. */
+static void a_block_under_way_is_joined_and_not_shown(void **state)
 {
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 8, 8);
@@ -291,8 +292,8 @@ static void a_map_gives_up_others_blocks_before_its_own(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* R32, R33: what was got is kept, block by block, from the beginning on. */
-static void R33_a_pool_smaller_than_the_prompt_has_its_prefix(void **state)
+/* What was got is kept, block by block, from the beginning on. */
+static void a_pool_smaller_than_the_prompt_has_its_prefix(void **state)
 {
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 5, 5);
@@ -319,7 +320,7 @@ static void R33_a_pool_smaller_than_the_prompt_has_its_prefix(void **state)
 	kvfs_pool_close(pool);
 }
 
-static void R32_half_mapped_requests_leave_room_when_unmapped(void **state)
+static void half_mapped_requests_leave_room_when_unmapped(void **state)
 {
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 8, 8);
@@ -343,8 +344,8 @@ static void R32_half_mapped_requests_leave_room_when_unmapped(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* R33: what is not in the cache costs nobody a page. */
-static void R33_an_absent_block_takes_no_page(void **state)
+/* What is not in the cache costs nobody a page. */
+static void an_absent_block_takes_no_page(void **state)
 {
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 4, 4);
@@ -438,9 +439,9 @@ static void one_key_in_two_spaces_is_two_pages(void **state)
 	kvfs_space_close(other);
 }
 
-/* R50: an evicted block's bytes are still what its key says; a cleared space's
+/* An evicted block's bytes are still what its key says; a cleared space's
  * are not to be found. */
-static void R50_eviction_leaves_pages_and_a_clear_does_not(void **state)
+static void eviction_leaves_pages_and_a_clear_does_not(void **state)
 {
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 4, 4);
@@ -477,17 +478,17 @@ int main(void)
 		T(maps_that_cannot_be_are_refused),
 		T(a_chain_mapped_twice_is_copied_once),
 		T(one_key_twice_in_a_map_is_one_page),
-		T(R12_a_block_under_way_is_joined_and_not_shown),
+		T(a_block_under_way_is_joined_and_not_shown),
 		T(the_page_unmapped_for_longest_goes_first),
 		T(of_a_chain_the_end_goes_first),
 		T(a_map_gives_up_others_blocks_before_its_own),
-		T(R33_a_pool_smaller_than_the_prompt_has_its_prefix),
-		T(R32_half_mapped_requests_leave_room_when_unmapped),
-		T(R33_an_absent_block_takes_no_page),
+		T(a_pool_smaller_than_the_prompt_has_its_prefix),
+		T(half_mapped_requests_leave_room_when_unmapped),
+		T(an_absent_block_takes_no_page),
 		T(a_pool_grows_while_it_is_mapped),
 		T(a_pool_that_cannot_grow_goes_on_with_what_it_has),
 		T(one_key_in_two_spaces_is_two_pages),
-		T(R50_eviction_leaves_pages_and_a_clear_does_not),
+		T(eviction_leaves_pages_and_a_clear_does_not),
 	};
 
 	return cmocka_run_group_tests(tests, world_group_setup,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reserved pages when copies fail, are given up or slow, and with streams. */
-#include "tests/kernels/reserved.h"
+/* The pages of a paged pool when copies fail, are given up or slow, and with
+ * streams. */
+#include "tests/kernels/paged.h"
 
-/* R36 to R38. */
-static void R38_a_failed_copy_frees_its_page_and_is_nobodys_hit(void **state)
+static void a_failed_copy_frees_its_page_and_is_nobodys_hit(void **state)
 {
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 3, 3);
@@ -35,8 +35,8 @@ static void R38_a_failed_copy_frees_its_page_and_is_nobodys_hit(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* R1: cancel stops the waiting, and the page is not taken under the copy. */
-static void R1_a_page_is_not_taken_before_its_copy_has_ended(void **state)
+/* Cancel stops the waiting, and the page is not taken under the copy. */
+static void a_page_is_not_taken_before_its_copy_has_ended(void **state)
 {
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 1, 1);
@@ -81,8 +81,7 @@ static void what_others_wait_for_comes_although_its_first_left(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* R52. */
-static void R52_a_deadline_is_the_maps_own(void **state)
+static void a_deadline_is_the_maps_own(void **state)
 {
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 2, 2);
@@ -223,8 +222,8 @@ static void a_device_without_streams_says_so(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* R12: the address is given to who works on a stream that waits. */
-static void R12_a_stream_that_waits_may_have_the_address(void **state)
+/* The address is given to who works on a stream that waits. */
+static void a_stream_that_waits_may_have_the_address(void **state)
 {
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 4, 4);
@@ -272,8 +271,8 @@ static void a_gate_opens_when_the_blocks_fail(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* R7: what a stream still reads is not written. */
-static void R7_a_page_is_taken_only_after_the_streams_work(void **state)
+/* What a stream still reads is not written. */
+static void a_page_is_taken_only_after_the_streams_work(void **state)
 {
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 2, 2);
@@ -329,19 +328,19 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-		T(R38_a_failed_copy_frees_its_page_and_is_nobodys_hit),
-		T(R1_a_page_is_not_taken_before_its_copy_has_ended),
+		T(a_failed_copy_frees_its_page_and_is_nobodys_hit),
+		T(a_page_is_not_taken_before_its_copy_has_ended),
 		T(what_others_wait_for_comes_although_its_first_left),
-		T(R52_a_deadline_is_the_maps_own),
+		T(a_deadline_is_the_maps_own),
 		T(a_pool_is_closed_with_all_that_is_mapped_in_it),
 		T(without_a_daemon_pages_are_still_hits),
 		T(in_the_child_of_a_fork_there_is_nothing),
 		cmocka_unit_test_setup_teardown(
 			a_device_without_streams_says_so, setup_plain,
 			teardown_plain),
-		T(R12_a_stream_that_waits_may_have_the_address),
+		T(a_stream_that_waits_may_have_the_address),
 		T(a_gate_opens_when_the_blocks_fail),
-		T(R7_a_page_is_taken_only_after_the_streams_work),
+		T(a_page_is_taken_only_after_the_streams_work),
 		T(a_pool_is_closed_only_after_the_streams_work),
 	};
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many random operations on a reserved pool: against a simple model in one
+ * Many random operations on a paged pool: against a simple model in one
  * thread, and from several threads at once.  Whatever happens, a block that is
  * mapped has its bytes, no two blocks have one page, and in the end all pages
  * are there.
  */
-#include "tests/kernels/reserved.h"
+#include "tests/kernels/paged.h"
 
 #define BLOCKS 24u /* of this space; two thirds of them are in the cache */
 #define SAVED 16u

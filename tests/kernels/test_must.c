@@ -87,8 +87,8 @@ static void without_it_a_save_is_refused_where_there_is_no_room(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* R35: waits, and drops nothing. */
-static void R35_with_it_a_save_waits_for_room(void **state)
+/* Waits, and drops nothing. */
+static void with_it_a_save_waits_for_room(void **state)
 {
 	struct world *w = *state;
 	struct kvfs_pool_info info;
@@ -145,8 +145,8 @@ static void while_it_waits_others_go_on(void **state)
 	layered_check(w, N);
 }
 
-/* R52, R37: every wait has an end, and leaves nothing. */
-static void R37_a_wait_for_room_ends_as_any_other(void **state)
+/* Every wait has an end, and leaves nothing. */
+static void a_wait_for_room_ends_as_any_other(void **state)
 {
 	struct world *w = *state;
 	struct kvfs_pool_info info;
@@ -360,7 +360,7 @@ static void a_clear_takes_what_is_held(void **state)
  * has what its page has, and what a tail lacks is zero because its owner made
  * it so.
  */
-static void R59_a_tail_is_what_its_page_is(void **state)
+static void a_tail_is_what_its_page_is(void **state)
 {
 	struct world *w = *state;
 	kvfs_key key = world_key(0);
@@ -409,9 +409,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(without_it_a_save_is_refused_where_there_is_no_room),
-		test(R35_with_it_a_save_waits_for_room),
+		test(with_it_a_save_waits_for_room),
 		test(while_it_waits_others_go_on),
-		test(R37_a_wait_for_room_ends_as_any_other),
+		test(a_wait_for_room_ends_as_any_other),
 		test(a_daemon_that_dies_ends_the_wait),
 		test(layers_wait_for_room_together),
 		test(what_is_held_stays_in_dram_until_it_is_freed),
@@ -420,7 +420,7 @@ int main(void)
 		test(layers_hold_until_the_last_of_them_is_freed),
 		test(not_all_of_dram_can_be_held),
 		test(a_clear_takes_what_is_held),
-		test(R59_a_tail_is_what_its_page_is),
+		test(a_tail_is_what_its_page_is),
 	};
 
 	return cmocka_run_group_tests(tests, world_group_setup,

@@ -22,7 +22,7 @@ static void wait_leased(struct world *w, unsigned long n)
 	assert_int_equal(leased, n);
 }
 
-static void R13_every_lease_is_released_once_on_every_path(void **state)
+static void every_lease_is_released_once_on_every_path(void **state)
 {
 	struct world *w = *state;
 	int64_t pages[] = {0, 1, PAGES};
@@ -48,7 +48,7 @@ static void R13_every_lease_is_released_once_on_every_path(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-static void R14_a_lease_that_nobody_reads_is_freed_all_the_same(void **state)
+static void a_lease_that_nobody_reads_is_freed_all_the_same(void **state)
 {
 	struct world *w = *state;
 	kvfs_key keys[PAGES];
@@ -66,7 +66,7 @@ static void R14_a_lease_that_nobody_reads_is_freed_all_the_same(void **state)
 	wait_leased(w, 0);
 }
 
-static void R15_what_comes_after_the_deadline_goes_back(void **state)
+static void what_comes_after_the_deadline_goes_back(void **state)
 {
 	struct world *w = *state;
 	kvfs_key keys[PAGES];
@@ -86,7 +86,7 @@ static void R15_what_comes_after_the_deadline_goes_back(void **state)
 	wait_leased(w, 0);
 }
 
-static void R17_a_miss_owns_nothing(void **state)
+static void a_miss_owns_nothing(void **state)
 {
 	struct world *w = *state;
 	kvfs_lease *lease = world_acquire(w, 10, 0);
@@ -131,9 +131,9 @@ static int setup_with_holder(void **state)
 	return world_setup(state);
 }
 
-/* R16, R20: nothing but the end of the connection gives them back, and that
+/* Nothing but the end of the connection gives them back, and that
  * always does. */
-static void R20_what_a_killed_client_had_is_nobodys(void **state)
+static void what_a_killed_client_had_is_nobodys(void **state)
 {
 	struct world *w = *state;
 	char byte = 0;
@@ -155,8 +155,8 @@ static void R20_what_a_killed_client_had_is_nobodys(void **state)
 	}
 }
 
-/* R42: three at once, each with its own blocks and its own holes. */
-static void R42_results_are_of_their_own_operation(void **state)
+/* Three at once, each with its own blocks and its own holes. */
+static void results_are_of_their_own_operation(void **state)
 {
 	struct world *w = *state;
 	kvfs_key keys[3][8];
@@ -200,8 +200,8 @@ static void R42_results_are_of_their_own_operation(void **state)
 	}
 }
 
-/* R46: whatever the caller does with its arrays meanwhile. */
-static void R46_a_pending_lease_is_of_the_keys_it_began_with(void **state)
+/* Whatever the caller does with its arrays meanwhile. */
+static void a_pending_lease_is_of_the_keys_it_began_with(void **state)
 {
 	struct world *w = *state;
 	kvfs_key keys[4];
@@ -231,8 +231,8 @@ static void R46_a_pending_lease_is_of_the_keys_it_began_with(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* R49: the daemon dies with one of each under way. */
-static void R49_whatever_is_pending_ends_with_the_connection(void **state)
+/* The daemon dies with one of each under way. */
+static void whatever_is_pending_ends_with_the_connection(void **state)
 {
 	struct world *w = *state;
 	kvfs_key keys[8];
@@ -271,8 +271,8 @@ static void R49_whatever_is_pending_ends_with_the_connection(void **state)
 	kvfs_release(lease);
 }
 
-/* R50: what another has removed is a miss at once, and can be saved again. */
-static void R50_what_was_removed_outside_is_not_a_hit(void **state)
+/* What another has removed is a miss at once, and can be saved again. */
+static void what_was_removed_outside_is_not_a_hit(void **state)
 {
 	struct world *w = *state;
 	kvfs_key key = world_key(0);
@@ -355,9 +355,9 @@ static int round_trip(struct world *w, uint64_t bytes)
 	return status;
 }
 
-/* R60: what can be saved can be loaded, at every size; the first that is too
+/* What can be saved can be loaded, at every size; the first that is too
  * large is refused, and so are all above.  A segment has 8 MiB. */
-static void R60_every_size_that_can_be_saved_can_be_loaded(void **state)
+static void every_size_that_can_be_saved_can_be_loaded(void **state)
 {
 	static const uint64_t sizes[] = {
 		1,
@@ -397,18 +397,18 @@ static void R60_every_size_that_can_be_saved_can_be_loaded(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		test(R13_every_lease_is_released_once_on_every_path),
-		test(R14_a_lease_that_nobody_reads_is_freed_all_the_same),
-		test(R15_what_comes_after_the_deadline_goes_back),
-		test(R17_a_miss_owns_nothing),
+		test(every_lease_is_released_once_on_every_path),
+		test(a_lease_that_nobody_reads_is_freed_all_the_same),
+		test(what_comes_after_the_deadline_goes_back),
+		test(a_miss_owns_nothing),
 		cmocka_unit_test_setup_teardown(
-			R20_what_a_killed_client_had_is_nobodys,
-			setup_with_holder, world_teardown),
-		test(R42_results_are_of_their_own_operation),
-		test(R46_a_pending_lease_is_of_the_keys_it_began_with),
-		test(R50_what_was_removed_outside_is_not_a_hit),
-		test(R60_every_size_that_can_be_saved_can_be_loaded),
-		test(R49_whatever_is_pending_ends_with_the_connection),
+			what_a_killed_client_had_is_nobodys, setup_with_holder,
+			world_teardown),
+		test(results_are_of_their_own_operation),
+		test(a_pending_lease_is_of_the_keys_it_began_with),
+		test(what_was_removed_outside_is_not_a_hit),
+		test(every_size_that_can_be_saved_can_be_loaded),
+		test(whatever_is_pending_ends_with_the_connection),
 	};
 
 	return cmocka_run_group_tests(tests, world_group_setup,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pages that the engine writes: taken, sealed without a copy, or dropped. */
-#include "tests/kernels/reserved.h"
+#include "tests/kernels/paged.h"
 
 static kvfs_pages *take(kvfs_pool *pool, size_t n)
 {
@@ -227,8 +227,8 @@ static void a_key_that_has_a_page_keeps_it(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* R3: the pages of a save are nobody else's until they were read. */
-static void R3_a_page_is_not_taken_before_it_was_saved(void **state)
+/* The pages of a save are nobody else's until they were read. */
+static void a_page_is_not_taken_before_it_was_saved(void **state)
 {
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 2, 2);
@@ -246,8 +246,8 @@ static void R3_a_page_is_not_taken_before_it_was_saved(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* R6: what the stream still writes is neither saved nor shown. */
-static void R6_pages_are_sealed_after_the_streams_work(void **state)
+/* What the stream still writes is neither saved nor shown. */
+static void pages_are_sealed_after_the_streams_work(void **state)
 {
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 3, 3);
@@ -281,8 +281,8 @@ static void R6_pages_are_sealed_after_the_streams_work(void **state)
 	kvfs_pool_close(pool);
 }
 
-/* R1: the late writes of a stream land in pages that are still the set's. */
-static void R1_dropped_pages_are_free_after_the_streams_work(void **state)
+/* The late writes of a stream land in pages that are still the set's. */
+static void dropped_pages_are_free_after_the_streams_work(void **state)
 {
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 2, 2);
@@ -436,9 +436,9 @@ int main(void)
 		T(what_cannot_be_sealed_stays_taken),
 		T(pages_are_taken_all_or_none),
 		T(a_key_that_has_a_page_keeps_it),
-		T(R3_a_page_is_not_taken_before_it_was_saved),
-		T(R6_pages_are_sealed_after_the_streams_work),
-		T(R1_dropped_pages_are_free_after_the_streams_work),
+		T(a_page_is_not_taken_before_it_was_saved),
+		T(pages_are_sealed_after_the_streams_work),
+		T(dropped_pages_are_free_after_the_streams_work),
 		T(a_pool_is_closed_before_its_saves_are_sealed),
 		T(without_a_daemon_sealed_pages_are_still_hits),
 		T(a_clear_forgets_what_is_being_sealed),

@@ -77,8 +77,8 @@ static void some_layers_of_some_blocks_at_a_time(void **state)
 	layered_check(w, 100);
 }
 
-/* R57: what was never written must not be sealed as if it had been. */
-static void R57_a_block_that_lacks_a_layer_is_none(void **state)
+/* What was never written must not be sealed as if it had been. */
+static void a_block_that_lacks_a_layer_is_none(void **state)
 {
 	struct world *w = *state;
 	kvfs_xfer *xfer = layered_save(w, N, 0, 3), *barrier;
@@ -111,8 +111,8 @@ static void R57_a_block_that_lacks_a_layer_is_none(void **state)
 	layered_check(w, N);
 }
 
-/* R18: a duplicate waits for the first, whose bytes stay. */
-static void R18_the_same_layer_again_joins_the_first(void **state)
+/* A duplicate waits for the first, whose bytes stay. */
+static void the_same_layer_again_joins_the_first(void **state)
 {
 	struct world *w = *state;
 	kvfs_xfer *first, *again, *rest;
@@ -287,8 +287,8 @@ static void a_deadline_ends_a_block_that_lacks_a_layer(void **state)
 	world_wait_stat(w, "being saved", 0);
 }
 
-/* R38: parts from before the daemon died and from after it are no block. */
-static void R38_a_daemon_that_dies_between_layers_ends_them_all(void **state)
+/* Parts from before the daemon died and from after it are no block. */
+static void a_daemon_that_dies_between_layers_ends_them_all(void **state)
 {
 	struct world *w = *state;
 	kvfs_xfer *before = layered_save(w, N, 0, 2), *after;
@@ -312,8 +312,8 @@ static void R38_a_daemon_that_dies_between_layers_ends_them_all(void **state)
 	layered_check(w, N);
 }
 
-/* R3: the pages of a layer are its transfer's until it is copied. */
-static void R3_pages_are_counted_layer_by_layer(void **state)
+/* The pages of a layer are its transfer's until it is copied. */
+static void pages_are_counted_layer_by_layer(void **state)
 {
 	struct world *w = *state;
 	struct kvfs_pool_info info;
@@ -400,8 +400,8 @@ int main(void)
 		test(layers_in_any_order_make_the_blocks),
 		test(all_layers_at_once_are_a_whole_save),
 		test(some_layers_of_some_blocks_at_a_time),
-		test(R57_a_block_that_lacks_a_layer_is_none),
-		test(R18_the_same_layer_again_joins_the_first),
+		test(a_block_that_lacks_a_layer_is_none),
+		test(the_same_layer_again_joins_the_first),
 		test(what_meets_a_part_in_part_is_refused),
 		test(layers_that_are_not_there_are_refused),
 		test(what_is_there_is_skipped_layer_by_layer),
@@ -409,8 +409,8 @@ int main(void)
 		test(a_clear_ends_every_layer),
 		test(a_clear_by_another_client_ends_every_layer),
 		test(a_deadline_ends_a_block_that_lacks_a_layer),
-		test(R38_a_daemon_that_dies_between_layers_ends_them_all),
-		test(R3_pages_are_counted_layer_by_layer),
+		test(a_daemon_that_dies_between_layers_ends_them_all),
+		test(pages_are_counted_layer_by_layer),
 		test(a_key_twice_in_one_save_is_one_block),
 		test(cancels_at_any_moment_leave_whole_blocks_or_none),
 	};

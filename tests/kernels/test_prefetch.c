@@ -215,7 +215,7 @@ static void ahead(struct world *w, const kvfs_key *keys, size_t all, size_t n)
 	kvfs_release(lease);
 }
 
-static void R26_the_rest_of_a_chain_comes_behind_its_head_if_asked(void **state)
+static void the_rest_of_a_chain_comes_behind_its_head_if_asked(void **state)
 {
 	struct world *w = *state;
 	kvfs_key keys[10];
@@ -281,7 +281,7 @@ int main(void)
 		TEST(a_prefetch_can_be_cancelled_or_forgotten),
 		TEST(what_cannot_begin_in_time_does_not),
 		TEST(without_a_daemon_nothing_comes),
-		TEST(R26_the_rest_of_a_chain_comes_behind_its_head_if_asked),
+		TEST(the_rest_of_a_chain_comes_behind_its_head_if_asked),
 		TEST(what_has_ended_goes_first),
 	};
 

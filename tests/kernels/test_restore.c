@@ -404,9 +404,9 @@ static void a_context_larger_than_dram(void **state)
 	free(memory);
 }
 
-/* R59: a position floors to a block boundary, and the blocks of a prefix are
+/* A position floors to a block boundary, and the blocks of a prefix are
  * the same whatever follows it. */
-static void R59_a_prefix_has_the_same_blocks_in_any_chain(void **state)
+static void a_prefix_has_the_same_blocks_in_any_chain(void **state)
 {
 	struct world *w = *state;
 	uint32_t tokens[43], other[43];
@@ -446,7 +446,7 @@ int main(void)
 		TEST(a_daemon_that_is_gone_ends_it),
 		TEST(three_turns_in_a_row),
 		TEST(a_context_larger_than_dram),
-		TEST(R59_a_prefix_has_the_same_blocks_in_any_chain),
+		TEST(a_prefix_has_the_same_blocks_in_any_chain),
 	};
 
 	return cmocka_run_group_tests_name("restore", tests, world_group_setup,

@@ -123,7 +123,7 @@ static void a_key_twice_in_one_save_is_saved_once(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* R3, R4: the pages of each transfer are its own until its own copy is done. */
+/* The pages of each transfer are its own until its own copy is done. */
 static void transfers_on_the_same_pages_are_counted(void **state)
 {
 	struct world *w = *state;
@@ -149,7 +149,7 @@ static void transfers_on_the_same_pages_are_counted(void **state)
 	kvfs_xfer_free(b);
 }
 
-/* R1: a cancel ends waiting; every block is saved whole, or not at all. */
+/* A cancel ends waiting; every block is saved whole, or not at all. */
 static void a_cancelled_save_seals_whole_blocks_or_none(void **state)
 {
 	struct world *w = *state;
@@ -186,7 +186,7 @@ static void a_cancelled_save_seals_whole_blocks_or_none(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* R15: what was reserved and then cancelled can be saved by the next one. */
+/* What was reserved and then cancelled can be saved by the next one. */
 static void reservations_of_a_cancelled_save_are_given_up(void **state)
 {
 	struct world *w = *state;

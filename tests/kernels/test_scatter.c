@@ -9,7 +9,7 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/device/device.h"
 
-#define PIECES_MAX 64
+#define STRIDES_MAX 64
 #define BLOCKS_MAX 8
 #define PPB_MAX 4
 
@@ -18,8 +18,8 @@ struct layout {
 	uint32_t ppb;
 	uint64_t pages;
 	size_t n;
-	uint64_t memory;		     /* bytes of the pool */
-	struct kv_stride stride[PIECES_MAX]; /* base: offset in the memory */
+	uint64_t memory;		      /* bytes of the pool */
+	struct kv_stride stride[STRIDES_MAX]; /* base: offset in the memory */
 };
 
 static void add(struct layout *l, uint64_t base, uint64_t block_stride,
@@ -30,7 +30,7 @@ static void add(struct layout *l, uint64_t base, uint64_t block_stride,
 		l->n == 0 ? 0
 			  : last->offset + last->bytes * last->count * l->ppb;
 
-	assert_true(l->n < PIECES_MAX);
+	assert_true(l->n < STRIDES_MAX);
 	l->stride[l->n++] = (struct kv_stride){
 		.offset = offset,
 		.base = (uint8_t *)(uintptr_t)base,
@@ -192,16 +192,16 @@ static void world_free(struct world *w)
 	free(w->theirs.stride);
 }
 
-static struct kv_scatter_args spread_of(const struct world *w,
-					const struct kv_plan *plan,
-					const struct kv_pass *pass, size_t i,
-					uint8_t *staging)
+static struct kv_scatter_args args_of(const struct world *w,
+				      const struct kv_plan *plan,
+				      const struct kv_pass *pass, size_t i,
+				      uint8_t *staging)
 {
 	return (struct kv_scatter_args){
 		.sections = plan->sections + pass->section,
 		.pages = w->pages[i],
 		.staging = (uintptr_t)staging,
-		.stride = pass->stride,
+		.staging_stride = pass->stride,
 		.n_sections = (uint32_t)pass->n_sections,
 		.pages_per_block = w->l.ppb,
 		.block_units = pass->units,
@@ -236,7 +236,7 @@ static void pass_block(struct world *w, const struct kv_plan *plan,
 		       const struct kv_pass *pass, size_t i, bool loads)
 {
 	uint8_t *staging = memory(pass->stride + 64, 0xcc);
-	struct kv_scatter_args scatter = spread_of(w, plan, pass, i, staging);
+	struct kv_scatter_args scatter = args_of(w, plan, pass, i, staging);
 	uint8_t *tensors = loads ? w->tensors[i] : w->back[i];
 	size_t r;
 

@@ -30,7 +30,6 @@ static void paths_that_cannot_be_are_refused(void **state)
 	free(longer);
 }
 
-/* R43 */
 static void a_null_handle_is_einval(void **state)
 {
 	(void)state;
@@ -159,7 +158,7 @@ static void saves_under_way_end_with_the_daemon_and_later_ones_work(void **s)
 	kvfs_release(world_acquire(w, 3, 3));
 }
 
-/* R75, R76: work is begun and ended without a call that waits. */
+/* Work is begun and ended without a call that waits. */
 static void a_descriptor_tells_of_what_has_completed(void **state)
 {
 	struct world *w = *state;

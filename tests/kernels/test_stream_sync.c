@@ -3,7 +3,7 @@
 #include "tests/kernels/fake_world.h"
 
 /* What the kernel writes after the call is what is saved. */
-static void R6_a_save_reads_no_page_before_its_stream_is_done(void **state)
+static void a_save_reads_no_page_before_its_stream_is_done(void **state)
 {
 	struct world *w = *state;
 	kvfs_opts opts = {.stream = &slow};
@@ -24,7 +24,7 @@ static void R6_a_save_reads_no_page_before_its_stream_is_done(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-static void R7_a_load_writes_no_page_before_its_stream_is_done(void **state)
+static void a_load_writes_no_page_before_its_stream_is_done(void **state)
 {
 	struct world *w = *state;
 	kvfs_opts opts = {.stream = &slow};
@@ -42,7 +42,7 @@ static void R7_a_load_writes_no_page_before_its_stream_is_done(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-static void R8_an_event_says_when_pages_are_quiet(void **state)
+static void an_event_says_when_pages_are_quiet(void **state)
 {
 	struct world *w = *state;
 	kvfs_opts opts = {.event = &slow};
@@ -99,8 +99,8 @@ static void a_slow_stream_holds_up_nobody_else(void **state)
 	}
 }
 
-/* R52.  The pages are the engine's again, although the stream hangs. */
-static void R52_a_deadline_ends_the_wait_for_a_stream(void **state)
+/* The pages are the engine's again, although the stream hangs. */
+static void a_deadline_ends_the_wait_for_a_stream(void **state)
 {
 	struct world *w = *state;
 	kvfs_opts opts = {.stream = &slow, .deadline = SECOND / 50};
@@ -203,7 +203,7 @@ static void a_transfer_that_failed_holds_nobody_up(void **state)
 }
 
 /* The second step is held up: the first is over all the same. */
-static void R12_a_layer_is_waited_for_by_itself(void **state)
+static void a_layer_is_waited_for_by_itself(void **state)
 {
 	struct world *w = *state;
 	kvfs_opts opts = {.stream = &slow, .flags = KVFS_BY_LAYER};
@@ -334,17 +334,17 @@ static void what_cannot_be_ordered_is_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		test(R6_a_save_reads_no_page_before_its_stream_is_done),
-		test(R7_a_load_writes_no_page_before_its_stream_is_done),
-		test(R8_an_event_says_when_pages_are_quiet),
+		test(a_save_reads_no_page_before_its_stream_is_done),
+		test(a_load_writes_no_page_before_its_stream_is_done),
+		test(an_event_says_when_pages_are_quiet),
 		test(a_stream_that_is_done_holds_nothing_up),
 		test(a_slow_stream_holds_up_nobody_else),
-		test(R52_a_deadline_ends_the_wait_for_a_stream),
+		test(a_deadline_ends_the_wait_for_a_stream),
 		test(a_cancel_ends_the_wait_for_a_stream),
 		test(work_after_a_load_waits_until_it_is_copied),
 		test(work_after_a_save_waits_until_it_is_copied),
 		test(a_transfer_that_failed_holds_nobody_up),
-		test(R12_a_layer_is_waited_for_by_itself),
+		test(a_layer_is_waited_for_by_itself),
 		test(a_restore_waits_for_its_stream_and_is_waited_for),
 		test(a_pool_is_closed_after_its_marks_and_gates),
 		test(what_cannot_be_ordered_is_refused),

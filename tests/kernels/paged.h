@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reserved.h - a world with a slow device, and pools of reserved pages in it.
+/* paged.h - a world with a slow device, and paged pools in it.
  */
-#ifndef KV_TESTS_KERNELS_RESERVED_H
-#define KV_TESTS_KERNELS_RESERVED_H
+#ifndef KV_TESTS_KERNELS_PAGED_H
+#define KV_TESTS_KERNELS_PAGED_H
 
 #include "tests/kernels/slow.h"
 #include "tests/kernels/world.h"

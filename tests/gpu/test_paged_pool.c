@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_reserved.c - reserved pages on the GPU: mapped, made, and given back
+ * test_paged_pool.c - a paged pool on the GPU: mapped, made, and given back
  * while a compute stream works with them.
  */
 #include "tests/kernels/world.h"
@@ -120,8 +120,8 @@ static void blocks_are_mapped_and_the_pool_grows(void **state)
 	assert_int_equal(kvfs_unmap(all, NULL), 0);
 }
 
-/* R6: the save comes after what the stream was given, and so does who maps. */
-static void R6_what_a_stream_computes_is_sealed_when_it_is_done(void **state)
+/* The save comes after what the stream was given, and so does who maps. */
+static void what_a_stream_computes_is_sealed_when_it_is_done(void **state)
 {
 	struct world *w = *state;
 	const kvfs_opts opts = {.stream = compute};
@@ -164,8 +164,8 @@ static void R6_what_a_stream_computes_is_sealed_when_it_is_done(void **state)
 	kvfs_pool_close(host);
 }
 
-/* R7: whoever wants the pages has to wait until the stream has read them. */
-static void R7_what_a_stream_reads_is_not_overwritten(void **state)
+/* Whoever wants the pages has to wait until the stream has read them. */
+static void what_a_stream_reads_is_not_overwritten(void **state)
 {
 	struct world *w = *state;
 	kvfs_mapping *map, *next;
@@ -191,8 +191,8 @@ static void R7_what_a_stream_reads_is_not_overwritten(void **state)
 	assert_int_equal(kvfs_unmap(next, NULL), 0);
 }
 
-/* R12: the host waits for nothing; the stream does. */
-static void R12_a_stream_waits_for_the_map(void **state)
+/* The host waits for nothing; the stream does. */
+static void a_stream_waits_for_the_map(void **state)
 {
 	struct world *w = *state;
 	kvfs_mapping *map;
@@ -235,9 +235,9 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 		TEST(blocks_are_mapped_and_the_pool_grows),
-		TEST(R6_what_a_stream_computes_is_sealed_when_it_is_done),
-		TEST(R7_what_a_stream_reads_is_not_overwritten),
-		TEST(R12_a_stream_waits_for_the_map),
+		TEST(what_a_stream_computes_is_sealed_when_it_is_done),
+		TEST(what_a_stream_reads_is_not_overwritten),
+		TEST(a_stream_waits_for_the_map),
 		TEST(a_pool_is_closed_when_its_streams_are_done),
 	};
 
