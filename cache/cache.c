@@ -366,7 +366,7 @@ char *kv_cache_describe(struct kv_cache *cache)
 		     writeback[config->writeback], config->evict,
 		     (unsigned long long)config->scrub,
 		     (unsigned long long)config->ssd_write,
-		     config->rw_arena ? "rw" : "sealed",
+		     config->arena == KV_ARENA_RW ? "rw" : "sealed",
 		     kv_ring_describe(cache->ring),
 		     cache->notes ? cache->notes : "",
 		     arena->grow_error ? "dram_short=" : "",

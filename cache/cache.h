@@ -24,6 +24,7 @@ struct kv_fill;	 /* a slot being filled; belongs to who began it */
 struct kv_want;
 
 enum kv_hugepages { KV_HUGE_AUTO, KV_HUGE_ON, KV_HUGE_OFF };
+enum kv_arena_mode { KV_ARENA_SEALED, KV_ARENA_RW };
 enum kv_writeback { KV_WRITEBACK_ALL, KV_WRITEBACK_REUSE, KV_WRITEBACK_NONE };
 
 struct kv_cache_config {
@@ -38,7 +39,7 @@ struct kv_cache_config {
 	uint64_t scrub;	    /* bytes a second */
 	uint64_t ssd_write; /* bytes a day */
 	bool read_only;
-	bool rw_arena;	      /* arena=rw */
+	enum kv_arena_mode arena;
 	uint64_t io_patience; /* ns until a request is stuck; 0: 30 s */
 	uint64_t io_retry;    /* ns between tries of what failed; 0: 1 s */
 	/* Who carries out disk requests; NULL: io_uring, else threads. */

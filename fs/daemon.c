@@ -84,7 +84,7 @@ static char *config_text(struct kv_daemon *daemon)
 	fprintf(f, "mountpoint=%s\n", o->mountpoint ? o->mountpoint : "none");
 	fprintf(f, "control=%s\n", daemon->control_path);
 	fprintf(f, "allow_other=%s\nro=%s\n", yes(o->allow_other),
-		yes(o->read_only));
+		yes(o->cache.read_only));
 	fprintf(f, "uid=%u\ngid=%u\numask=%03o\n", mount->uid, mount->gid,
 		o->umask);
 	fprintf(f, "fuse_max_write=%u\nfuse_max_readahead=%u\n",
@@ -158,7 +158,7 @@ static char *control_path(const struct kv_daemon *daemon)
 static int start(struct kv_daemon *daemon, char **ret_why)
 {
 	const struct kv_options *o = daemon->options;
-	struct kv_cache_config config = kv_options_cache(o);
+	struct kv_cache_config config = o->cache;
 	struct kv_control *control;
 	int r;
 

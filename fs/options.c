@@ -197,6 +197,22 @@ static int take_no(const struct word *word, void *where, const char *value,
 	return 0;
 }
 
+/* The word itself is FUSE's. */
+static int take_fuse(const struct word *word, void *where, const char *value,
+		     const char **ret_why)
+{
+	char **all = where, *longer;
+
+	(void)value;
+	*ret_why = "out of memory";
+	if (asprintf(&longer, "%s%s%s", *all ? *all : "", *all ? "," : "",
+		     word->name) < 0)
+		return -ENOMEM;
+	free(*all);
+	*all = longer;
+	return 0;
+}
+
 static int take_remote(const struct word *word, void *where, const char *value,
 		       const char **ret_why)
 {
@@ -212,21 +228,22 @@ static int take_remote(const struct word *word, void *where, const char *value,
 static const struct word known[] = {
 	{"dram", take_size, AT(dram), "SIZE"},
 	{"ssd", take_size, AT(ssd), "SIZE"},
-	{"segment", take_segment, AT(options.segment), "SIZE"},
-	{"hugepages", take_choice, AT(options.hugepages), "auto|on|off"},
-	{"writeback", take_choice, AT(options.writeback), "all|reuse|none"},
-	{"evict", take_policy, AT(options.evict), "POLICY"},
-	{"scrub", take_bytes, AT(options.scrub), "RATE"},
-	{"ssd_write", take_bytes, AT(options.ssd_write), "SIZE"},
-	{"arena", take_choice, AT(options.rw_arena), "sealed|rw"},
+	{"segment", take_segment, AT(options.cache.segment), "SIZE"},
+	{"hugepages", take_choice, AT(options.cache.hugepages), "auto|on|off"},
+	{"writeback", take_choice, AT(options.cache.writeback),
+	 "all|reuse|none"},
+	{"evict", take_policy, AT(options.cache.evict), "POLICY"},
+	{"scrub", take_bytes, AT(options.cache.scrub), "RATE"},
+	{"ssd_write", take_bytes, AT(options.cache.ssd_write), "SIZE"},
+	{"arena", take_choice, AT(options.cache.arena), "sealed|rw"},
 	{"control", take_path, AT(control), "PATH"},
 	{"uid", take_id, AT(options.uid), "N"},
 	{"gid", take_id, AT(options.gid), "N"},
 	{"umask", take_mode, AT(options.umask), "OCTAL"},
 	{"allow_other", take_yes, AT(options.allow_other), NULL},
-	{"ro", take_yes, AT(options.read_only), NULL},
-	{"rw", take_no, AT(options.read_only), NULL},
-	{"noexec", take_yes, AT(options.noexec), NULL},
+	{"ro", take_yes, AT(options.cache.read_only), NULL},
+	{"rw", take_no, AT(options.cache.read_only), NULL},
+	{"noexec", take_fuse, AT(options.fuse), NULL},
 	{"remote", take_remote, 0, "URL"},
 };
 
@@ -365,13 +382,14 @@ static int settle_dram(struct parsing *p, char **ret_why)
 	uint64_t memory = memory_bytes();
 	struct kv_options *o = &p->options;
 
-	o->dram = settle(&p->dram, memory, KV_MAX(memory / 4, KV_DRAM_MIN));
-	if (o->dram < KV_DRAM_MIN)
+	o->cache.dram =
+		settle(&p->dram, memory, KV_MAX(memory / 4, KV_DRAM_MIN));
+	if (o->cache.dram < KV_DRAM_MIN)
 		return refuse(ret_why,
 			      "dram=%s: less than 16M, every byte passes "
 			      "through it",
 			      p->dram.text);
-	if (o->dram > memory)
+	if (o->cache.dram > memory)
 		return refuse(ret_why, "dram=%s: the machine has only %lluM",
 			      p->dram.text ? p->dram.text : "16M",
 			      (unsigned long long)(memory >> 20));
@@ -384,9 +402,9 @@ static int settle_ssd(struct parsing *p, char **ret_why)
 	uint64_t total, room;
 
 	disk_bytes(o->store, &total, &room);
-	o->ssd_given = p->ssd.text;
-	o->ssd = settle(&p->ssd, total, room / 2);
-	if (o->ssd_given && o->ssd > 0 && o->ssd < KV_SSD_MIN)
+	o->cache.ssd_given = p->ssd.text;
+	o->cache.ssd = settle(&p->ssd, total, room / 2);
+	if (o->cache.ssd_given && o->cache.ssd > 0 && o->cache.ssd < KV_SSD_MIN)
 		return refuse(ret_why, "ssd=%s: less than 16M (0: no SSD tier)",
 			      p->ssd.text);
 	return 0;
@@ -401,7 +419,7 @@ static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 		return refuse(ret_why, "STORE is empty");
 	if (!argv[1][0])
 		return refuse(ret_why, "MOUNTPOINT is empty");
-	o->store = absolute(argv[0]);
+	o->cache.store = o->store = absolute(argv[0]);
 	if (!none)
 		o->mountpoint = strdup(argv[1]);
 	if (p->control)
@@ -454,7 +472,7 @@ static int parse_letters(struct parsing *p, int argc, char **argv,
 			p->sloppy = true;
 			break;
 		case 'r':
-			p->options.read_only = true;
+			p->options.cache.read_only = true;
 			break;
 		case 'n':
 		case 'v':
@@ -517,9 +535,9 @@ int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 		     char **ret_why)
 {
 	struct parsing p = {
-		.options = {.segment = 256u << 20,
-			    .evict = kv_policy_name(0),
-			    .scrub = 20u << 20,
+		.options = {.cache = {.segment = 256u << 20,
+				      .evict = kv_policy_name(0),
+				      .scrub = 20u << 20},
 			    .uid = geteuid(),
 			    .gid = getegid(),
 			    .allow_other = geteuid() == 0},
@@ -590,23 +608,6 @@ void kv_options_fini(struct kv_options *options)
 	free(options->store);
 	free(options->mountpoint);
 	free(options->control);
+	free(options->fuse);
 	*options = (struct kv_options){0};
-}
-
-struct kv_cache_config kv_options_cache(const struct kv_options *options)
-{
-	return (struct kv_cache_config){
-		.store = options->store,
-		.dram = options->dram,
-		.ssd = options->ssd,
-		.ssd_given = options->ssd_given,
-		.segment = options->segment,
-		.hugepages = options->hugepages,
-		.writeback = options->writeback,
-		.evict = options->evict,
-		.scrub = options->scrub,
-		.ssd_write = options->ssd_write,
-		.read_only = options->read_only,
-		.rw_arena = options->rw_arena,
-	};
 }

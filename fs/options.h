@@ -22,14 +22,10 @@ struct kv_options {
 	char *mountpoint; /* as given; NULL: the word `none` */
 	char *control;	  /* absolute; NULL: the default place */
 	bool foreground, debug;
-	bool allow_other, read_only, noexec;
+	bool allow_other;
 	uint32_t uid, gid, umask;
-	uint64_t dram, ssd, segment, scrub, ssd_write;
-	bool ssd_given;
-	enum kv_hugepages hugepages;
-	enum kv_writeback writeback;
-	const char *evict;
-	unsigned rw_arena; /* 0: sealed */
+	char *fuse;		      /* words for FUSE; NULL: none */
+	struct kv_cache_config cache; /* without callbacks */
 };
 
 /*
@@ -41,9 +37,6 @@ struct kv_options {
 int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 		     char **ret_why);
 void kv_options_fini(struct kv_options *options);
-
-/* The part that concerns the cache; it borrows the options' strings. */
-struct kv_cache_config kv_options_cache(const struct kv_options *options);
 
 /* Print the usage, as -h does. */
 void kv_options_help(FILE *f);

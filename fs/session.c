@@ -142,9 +142,9 @@ static int add_options(const struct kv_options *o, struct fuse_args *args)
 	    fuse_opt_add_opt(&words, "default_permissions,subtype=kvfs") < 0 ||
 	    fuse_opt_add_opt_escaped(&words, source) < 0 ||
 	    fuse_opt_add_opt(&words, "nosuid,nodev") < 0 ||
+	    (o->fuse && fuse_opt_add_opt(&words, o->fuse) < 0) ||
 	    (o->allow_other && fuse_opt_add_opt(&words, "allow_other") < 0) ||
-	    (o->read_only && fuse_opt_add_opt(&words, "ro") < 0) ||
-	    (o->noexec && fuse_opt_add_opt(&words, "noexec") < 0) ||
+	    (o->cache.read_only && fuse_opt_add_opt(&words, "ro") < 0) ||
 	    fuse_opt_add_arg(args, "kvfs") < 0 ||
 	    fuse_opt_add_arg(args, "-o") < 0 ||
 	    fuse_opt_add_arg(args, words) < 0 ||

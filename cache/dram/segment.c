@@ -57,7 +57,7 @@ static int segment_new(struct kv_cache *cache, struct kv_segment **ret_segment)
 	if (!segment)
 		return -ENOMEM;
 	r = kv_memory_new(bytes, cache->config.hugepages,
-			  !cache->config.rw_arena, &memory);
+			  cache->config.arena == KV_ARENA_SEALED, &memory);
 	if (r < 0) {
 		free(segment);
 		return r;

@@ -231,17 +231,17 @@ static void sizes_have_units_and_percentages(void **state)
 
 	(void)state;
 	o = good("dram=16777216,ssd=2G,segment=9M,scrub=0,ssd_write=1T");
-	assert_int_equal(o.dram, 16 * MIB);
-	assert_int_equal(o.ssd, 2048 * MIB);
-	assert_true(o.ssd_given);
-	assert_int_equal(o.segment, 8 * MIB); /* whole huge pages */
-	assert_int_equal(o.scrub, 0);
-	assert_int_equal(o.ssd_write, MIB * MIB);
+	assert_int_equal(o.cache.dram, 16 * MIB);
+	assert_int_equal(o.cache.ssd, 2048 * MIB);
+	assert_true(o.cache.ssd_given);
+	assert_int_equal(o.cache.segment, 8 * MIB); /* whole huge pages */
+	assert_int_equal(o.cache.scrub, 0);
+	assert_int_equal(o.cache.ssd_write, MIB * MIB);
 	kv_options_fini(&o);
 	o = good("dram=10%,ssd=0");
-	assert_true(o.dram > memory / 11 && o.dram <= memory / 10);
-	assert_int_equal(o.ssd, 0);
-	assert_true(o.ssd_given);
+	assert_true(o.cache.dram > memory / 11 && o.cache.dram <= memory / 10);
+	assert_int_equal(o.cache.ssd, 0);
+	assert_true(o.cache.ssd_given);
 	kv_options_fini(&o);
 }
 
@@ -250,17 +250,17 @@ static void the_defaults_are_those_of_the_manual(void **state)
 	struct kv_options o = good("");
 
 	(void)state;
-	assert_true(o.dram >= 16 * MIB);
-	assert_false(o.ssd_given);
-	assert_true(o.ssd > 0);
-	assert_int_equal(o.segment, 256 * MIB);
-	assert_int_equal(o.hugepages, KV_HUGE_AUTO);
-	assert_int_equal(o.writeback, KV_WRITEBACK_ALL);
-	assert_string_equal(o.evict, "lhd");
-	assert_int_equal(o.scrub, 20 * MIB);
-	assert_int_equal(o.ssd_write, 0);
-	assert_false(o.rw_arena);
-	assert_false(o.read_only);
+	assert_true(o.cache.dram >= 16 * MIB);
+	assert_false(o.cache.ssd_given);
+	assert_true(o.cache.ssd > 0);
+	assert_int_equal(o.cache.segment, 256 * MIB);
+	assert_int_equal(o.cache.hugepages, KV_HUGE_AUTO);
+	assert_int_equal(o.cache.writeback, KV_WRITEBACK_ALL);
+	assert_string_equal(o.cache.evict, "lhd");
+	assert_int_equal(o.cache.scrub, 20 * MIB);
+	assert_int_equal(o.cache.ssd_write, 0);
+	assert_int_equal(o.cache.arena, KV_ARENA_SEALED);
+	assert_false(o.cache.read_only);
 	assert_null(o.control);
 	assert_int_equal(o.allow_other, geteuid() == 0);
 	assert_int_equal(o.action, KV_RUN);
@@ -276,14 +276,27 @@ static void every_word_is_understood(void **state)
 	(void)state;
 	o = good("hugepages=off,writeback=reuse,evict=lru,arena=rw,"
 		 "control=/x/y,uid=7,gid=8,umask=027,allow_other,ro");
-	assert_int_equal(o.hugepages, KV_HUGE_OFF);
-	assert_int_equal(o.writeback, KV_WRITEBACK_REUSE);
-	assert_string_equal(o.evict, "lru");
-	assert_true(o.rw_arena && o.allow_other && o.read_only);
+	assert_int_equal(o.cache.hugepages, KV_HUGE_OFF);
+	assert_int_equal(o.cache.writeback, KV_WRITEBACK_REUSE);
+	assert_string_equal(o.cache.evict, "lru");
+	assert_int_equal(o.cache.arena, KV_ARENA_RW);
+	assert_true(o.allow_other && o.cache.read_only);
 	assert_string_equal(o.control, "/x/y");
 	assert_int_equal(o.uid, 7);
 	assert_int_equal(o.gid, 8);
 	assert_int_equal(o.umask, 027);
+	kv_options_fini(&o);
+}
+
+static void words_for_fuse_are_passed_on(void **state)
+{
+	struct kv_options o = good("noexec,ro");
+
+	(void)state;
+	assert_string_equal(o.fuse, "noexec");
+	kv_options_fini(&o);
+	o = good("ro");
+	assert_null(o.fuse);
 	kv_options_fini(&o);
 }
 
@@ -292,8 +305,8 @@ static void the_last_of_a_word_counts(void **state)
 	struct kv_options o = good("dram=64M,ro,dram=32M,,rw");
 
 	(void)state;
-	assert_int_equal(o.dram, 32 * MIB);
-	assert_false(o.read_only);
+	assert_int_equal(o.cache.dram, 32 * MIB);
+	assert_false(o.cache.read_only);
 	kv_options_fini(&o);
 }
 
@@ -328,7 +341,7 @@ static void called_by_mount_options_follow_and_f_is_fake(void **state)
 	assert_int_equal(parse_argv(11, argv, &o), 0);
 	assert_int_equal(o.action, KV_FAKE);
 	assert_false(o.foreground);
-	assert_int_equal(o.dram, 32 * MIB);
+	assert_int_equal(o.cache.dram, 32 * MIB);
 	kv_options_fini(&o);
 	assert_int_equal(parse_argv(5, strict, &o), -EINVAL);
 }
@@ -377,6 +390,7 @@ int main(void)
 		cmocka_unit_test(sizes_have_units_and_percentages),
 		cmocka_unit_test(the_defaults_are_those_of_the_manual),
 		cmocka_unit_test(every_word_is_understood),
+		cmocka_unit_test(words_for_fuse_are_passed_on),
 		cmocka_unit_test(the_last_of_a_word_counts),
 		cmocka_unit_test(the_words_of_mount_8_are_accepted),
 		cmocka_unit_test(called_by_mount_options_follow_and_f_is_fake),

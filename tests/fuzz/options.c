@@ -12,9 +12,9 @@ static void check(const struct kv_options *o)
 		return;
 	fuzz_must(o->store && o->store[0] == '/');
 	fuzz_must(!o->control || o->control[0] == '/');
-	fuzz_must(o->dram >= KV_DRAM_MIN);
-	fuzz_must(o->ssd == 0 || o->ssd >= KV_SSD_MIN);
-	fuzz_must(o->segment >= KV_SEGMENT_MIN);
+	fuzz_must(o->cache.dram >= KV_DRAM_MIN);
+	fuzz_must(o->cache.ssd == 0 || o->cache.ssd >= KV_SSD_MIN);
+	fuzz_must(o->cache.segment >= KV_SEGMENT_MIN);
 	fuzz_must((o->umask & ~0777u) == 0);
 }
 
