@@ -71,7 +71,8 @@ static int is_mounted(const char *mount, const char *path)
 	return stat(path, &above) == 0 && at.st_dev != above.st_dev;
 }
 
-void kv_bench_unmount(const char *mount)
+/* Take away a mount, also one whose daemon is dead. */
+static void unmount(const char *mount)
 {
 	pid_t pid;
 
@@ -92,7 +93,7 @@ void kv_bench_workdir_remove(const char *path)
 
 	snprintf(mount, sizeof(mount), "%s/mnt", path);
 	if (is_mounted(mount, path))
-		kv_bench_unmount(mount);
+		unmount(mount);
 	kv_bench_remove(path);
 }
 
@@ -181,7 +182,7 @@ void kv_bench_daemon_kill(struct kv_bench_daemon *daemon)
 {
 	kill(daemon->pid, SIGKILL);
 	kv_bench_child_wait(daemon->children, daemon->pid);
-	kv_bench_unmount(daemon->mount);
+	unmount(daemon->mount);
 	daemon->pid = 0;
 }
 

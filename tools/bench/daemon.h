@@ -18,9 +18,6 @@ int kv_bench_workdir_make(const char *dir, const char *build, char **ret_path);
 /* Unmount what is still mounted in @path (at "mnt"), and remove it all. */
 void kv_bench_workdir_remove(const char *path);
 
-/* Take away a mount, also one whose daemon is dead. */
-void kv_bench_unmount(const char *mount);
-
 /* Remove one file or tree. */
 void kv_bench_remove(const char *path);
 

@@ -37,11 +37,16 @@ static int said(const char *what, long error)
 	return (int)error;
 }
 
+static void closep(struct kv_client **client)
+{
+	kv_client_close(*client);
+}
+
 int kv_client_open(const char *mount, const struct kv_engine *engine,
 		   const struct kv_seqshape *shape, const uint32_t *tokens,
 		   struct kv_client **ret_client)
 {
-	_cleanup_(kv_client_closep) struct kv_client *client = NULL;
+	_cleanup_(closep) struct kv_client *client = NULL;
 	_cleanup_(kv_freep) char *layout = NULL;
 	long n;
 	int r;
@@ -76,11 +81,6 @@ void kv_client_close(struct kv_client *client)
 	kvfs_close(client->session);
 	free(client->path);
 	free(client);
-}
-
-void kv_client_closep(struct kv_client **client)
-{
-	kv_client_close(*client);
 }
 
 static kvfs_query query_of(const struct kv_client *client, size_t n)

@@ -29,7 +29,6 @@ int kv_client_open(const char *mount, const struct kv_engine *engine,
 		   const struct kv_seqshape *shape, const uint32_t *tokens,
 		   struct kv_client **ret_client);
 void kv_client_close(struct kv_client *client); /* takes NULL */
-void kv_client_closep(struct kv_client **client);
 
 /* Blocks of the prompt that can be loaded. */
 long kv_client_match(struct kv_client *client);

@@ -67,10 +67,15 @@ int kv_reference_write(const char *work, const struct kv_client *client,
 	return fflush(file) == 0 && fflush(names) == 0 ? 0 : -EIO;
 }
 
+static void closep(struct kv_reference **reference)
+{
+	kv_reference_close(*reference);
+}
+
 int kv_reference_open(const char *work, const struct kv_seqshape *shape,
 		      struct kv_reference **ret_reference)
 {
-	_cleanup_(kv_reference_closep) struct kv_reference *reference = NULL;
+	_cleanup_(closep) struct kv_reference *reference = NULL;
 	_cleanup_(kv_fclosep) FILE *file = open_below(work, "reference", "re");
 	struct stat st;
 	void *blocks;
@@ -100,11 +105,6 @@ void kv_reference_close(struct kv_reference *reference)
 	if (reference->blocks)
 		munmap(reference->blocks, KV_PROMPT_BLOCKS * reference->block);
 	free(reference);
-}
-
-void kv_reference_closep(struct kv_reference **reference)
-{
-	kv_reference_close(*reference);
 }
 
 static const uint8_t *block_of(const struct kv_reference *reference, size_t i)

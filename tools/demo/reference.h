@@ -21,7 +21,6 @@ int kv_reference_write(const char *work, const struct kv_client *client,
 int kv_reference_open(const char *work, const struct kv_seqshape *shape,
 		      struct kv_reference **ret_reference);
 void kv_reference_close(struct kv_reference *reference); /* takes NULL */
-void kv_reference_closep(struct kv_reference **reference);
 
 /* Pages @first .. @end-1 of @state.  Returns the bytes compared. */
 long kv_reference_state(const struct kv_reference *reference,

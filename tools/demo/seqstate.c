@@ -171,17 +171,11 @@ int kv_seqstate_new(const struct kv_seqshape *shape, uint32_t cells,
 	return 0;
 }
 
-void kv_seqstate_free(struct kv_seqstate *state)
-{
-	if (!state)
-		return;
-	free(state->data);
-	free(state);
-}
-
 void kv_seqstate_freep(struct kv_seqstate **state)
 {
-	kv_seqstate_free(*state);
+	if (*state)
+		free((*state)->data);
+	free(*state);
 }
 
 /* ---- pages ---- */

@@ -44,7 +44,6 @@ int kv_seqstate_new(const struct kv_seqshape *shape, uint32_t cells,
 		    struct kv_seqstate **ret);
 /* Every KV byte 0xa5 again. */
 void kv_seqstate_poison(struct kv_seqstate *state);
-void kv_seqstate_free(struct kv_seqstate *state); /* takes NULL */
 void kv_seqstate_freep(struct kv_seqstate **state);
 
 /* Full pages. */

@@ -121,8 +121,6 @@ int fsck_rebuild(struct fsck *f);
 int fsck_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void fsck_found(struct fsck *f, enum fault fault, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Is it what a crash leaves, and the next mount puts right? */
-bool fsck_expected(const struct fsck *f, enum fault fault);
 /* The last lines, or all of the JSON; returns the exit status. */
 int fsck_report(struct fsck *f);
 

@@ -112,7 +112,8 @@ int fsck_error(const char *format, ...)
 	return -EIO;
 }
 
-bool fsck_expected(const struct fsck *f, enum fault fault)
+/* Is it what a crash leaves, and the next mount puts right? */
+static bool expected(const struct fsck *f, enum fault fault)
 {
 	return faults[fault].note ||
 	       (faults[fault].crash && f->known && !f->info.clean) ||
@@ -137,8 +138,7 @@ void fsck_found(struct fsck *f, enum fault fault, const char *format, ...)
 			*c = '?';
 	progress_end();
 	printf("  %s%s\n",
-	       fsck_expected(f, fault) && !faults[fault].note ? "(normal) "
-							      : "",
+	       expected(f, fault) && !faults[fault].note ? "(normal) " : "",
 	       text);
 	if (f->count[fault] == LINES_A_FAULT)
 		printf("  ... more of these are only counted\n");
@@ -181,7 +181,7 @@ static void print_json(const struct fsck *f, int status)
 		printf("%s{\"kind\": \"%s\", \"count\": %" PRIu64
 		       ", \"fixed\": %" PRIu64 ", \"normal\": %s}",
 		       comma, faults[i].word, f->count[i], f->fixed[i],
-		       fsck_expected(f, i) ? "true" : "false");
+		       expected(f, i) ? "true" : "false");
 		comma = ", ";
 	}
 	printf("]}\n");
@@ -201,11 +201,11 @@ static void print_lines(const struct fsck *f, int status)
 		       f->bytes_accounted, f->bytes_held);
 	}
 	for (unsigned i = 0; i < N_FAULTS; i++)
-		if (f->count[i] && (!f->quiet || !fsck_expected(f, i)))
+		if (f->count[i] && (!f->quiet || !expected(f, i)))
 			printf("%" PRIu64 " %s%s%s\n", f->count[i],
 			       faults[i].text,
 			       f->fixed[i] >= f->count[i] ? ": put right" : "",
-			       fsck_expected(f, i) && !faults[i].note
+			       expected(f, i) && !faults[i].note
 				       ? " (normal: the next mount puts them "
 					 "right)"
 				       : "");
@@ -226,7 +226,7 @@ int fsck_report(struct fsck *f)
 
 	for (unsigned i = 0; i < N_FAULTS; i++) {
 		fixed |= f->fixed[i] > 0;
-		left |= f->count[i] > f->fixed[i] && !fsck_expected(f, i);
+		left |= f->count[i] > f->fixed[i] && !expected(f, i);
 	}
 	if (f->rebuilt)
 		left = false;
