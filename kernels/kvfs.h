@@ -253,8 +253,8 @@ struct kvfs_pool_info {
 	uint64_t bytes_refused;	   /* of them, which it would not have */
 	uint64_t threads;	   /* that copy */
 	uint64_t bytes_staging;	   /* pinned for saves */
-	/* That transfers under way have, each counted once, however many have
-	 * it: an engine takes pages_saving off what it can give out. */
+	/* Pages that transfers under way have, each counted once, however many
+	 * have it: an engine takes pages_saving off what it can give out. */
 	uint64_t pages_loading, pages_saving;
 	uint64_t staging_huge; /* 1: staging is in 2 MiB pages */
 	/* Pinned, that each copy thread has for what cannot go straight. */
@@ -478,7 +478,7 @@ int kvfs_map_status(kvfs_mapping *map, size_t i);
  * From then on pages and addresses are given for blocks under way, too; they
  * are good if the status turns out 0. */
 int kvfs_map_order(kvfs_mapping *map, void *stream);
-/* What is not there fails with -ECANCELED. */
+/* A block that is not there fails with -ECANCELED. */
 void kvfs_map_cancel(kvfs_mapping *map);
 /* The block's page, or its status, as long as that is not 0. */
 int64_t kvfs_map_page(kvfs_mapping *map, size_t i);
@@ -541,8 +541,8 @@ void kvfs_pages_free(kvfs_pages *pages);
 int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
 		  const uint32_t *positions, size_t n, size_t *ret_missing);
 
-/* Its keys and positions in order, at most @max; each may be NULL.  Returns how
- * many it has.  -ENOENT, -ENOTCONN. */
+/* The keys of a snapshot and their positions in order, at most @max; each may
+ * be NULL.  Returns how many it has.  -ENOENT, -ENOTCONN. */
 long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
 			uint32_t *ret_positions, size_t max);
 

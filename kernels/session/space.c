@@ -66,7 +66,7 @@ void kv_lib_space_put_locked(struct kvfs_space *space)
 		space_free(space);
 }
 
-const struct kv_layout *kv_lib_space_layout_locked(struct kvfs_space *space)
+static const struct kv_layout *layout_locked(struct kvfs_space *space)
 {
 	kv_session_assert_locked(space->session);
 	return space->layouts ? space->layouts->layout : NULL;
@@ -77,7 +77,7 @@ const struct kv_layout *kv_lib_space_layout(struct kvfs_space *space)
 	const struct kv_layout *layout;
 
 	kv_session_lock(space->session);
-	layout = kv_lib_space_layout_locked(space);
+	layout = layout_locked(space);
 	kv_session_unlock(space->session);
 	return layout;
 }
@@ -106,7 +106,7 @@ bool kv_lib_layout_same_tensors(const struct kv_layout *a,
 static int keep_layout_locked(struct kvfs_space *space,
 			      struct kv_layout *layout)
 {
-	const struct kv_layout *known = kv_lib_space_layout_locked(space);
+	const struct kv_layout *known = layout_locked(space);
 	struct kv_layout_seen *seen;
 
 	kv_session_assert_locked(space->session);

@@ -37,7 +37,6 @@ int kv_lib_space_miss(int r);
 void kv_lib_space_forget_locked(struct kvfs_space *space);
 
 /* NULL: untyped.  Valid while the space is held. */
-const struct kv_layout *kv_lib_space_layout_locked(struct kvfs_space *space);
 const struct kv_layout *kv_lib_space_layout(struct kvfs_space *space);
 
 /* Whether blocks of both have the same tensors in the same order. */
