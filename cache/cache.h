@@ -52,6 +52,9 @@ struct kv_cache_config {
 	/* Before kv_cache_open returns: the store's owner, of that pid, is
 	 * ending, and is waited for.  May be NULL. */
 	void (*waiting)(void *arg, long owner);
+	/* Before kv_cache_open returns: a line that its user should see.  May
+	 * be NULL. */
+	void (*warn)(void *arg, const char *line);
 	/* Segment @id must be unmapped by all who got it. */
 	void (*retire)(void *arg, uint32_t id);
 	void *arg;

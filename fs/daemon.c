@@ -40,6 +40,12 @@ static void on_waiting(void *arg, long owner)
 		daemon->options->store, owner);
 }
 
+static void on_warn(void *arg, const char *line)
+{
+	(void)arg;
+	fprintf(stderr, "kvfs: warning: %s\n", line);
+}
+
 static void on_retire(void *arg, uint32_t id)
 {
 	struct kv_daemon *daemon = arg;
@@ -154,6 +160,22 @@ static char *control_path(const struct kv_daemon *daemon)
 								    : path;
 }
 
+/* Who has no place for the socket did not choose one. */
+static int explain_place(const struct kv_daemon *daemon, int r, char **ret_why)
+{
+	char *why;
+
+	if (daemon->options->control || geteuid() == 0 || !*ret_why ||
+	    getenv("XDG_RUNTIME_DIR"))
+		return r;
+	if (asprintf(&why, "%s (XDG_RUNTIME_DIR is not set: give control=PATH)",
+		     *ret_why) < 0)
+		return r;
+	free(*ret_why);
+	*ret_why = why;
+	return r;
+}
+
 /* In an order in which nothing needs what comes later. */
 static int start(struct kv_daemon *daemon, char **ret_why)
 {
@@ -165,6 +187,7 @@ static int start(struct kv_daemon *daemon, char **ret_why)
 	config.gone = on_gone;
 	config.retire = on_retire;
 	config.waiting = on_waiting;
+	config.warn = on_warn;
 	config.arg = daemon;
 	r = kv_mount_new(&daemon->mount);
 	if (r < 0)
@@ -188,7 +211,7 @@ static int start(struct kv_daemon *daemon, char **ret_why)
 			     ret_why);
 	if (r == 0)
 		set_control(daemon, control);
-	return r;
+	return r < 0 ? explain_place(daemon, r, ret_why) : 0;
 }
 
 int kv_daemon_open(const struct kv_options *options,

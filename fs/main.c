@@ -142,6 +142,10 @@ static int run(const struct kv_options *options)
 					&mountpoint, &why);
 		if (r < 0)
 			return complain(why, r);
+		if (options->control &&
+		    kv_mountpoint_covers(mountpoint, options->control) > 0)
+			return complain("control: it must not lie in the mount",
+					-EINVAL);
 	}
 	if (options->action == KV_FAKE)
 		return 0;

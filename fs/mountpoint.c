@@ -205,3 +205,13 @@ int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 	*ret_path = kv_steal(whole);
 	return 0;
 }
+
+int kv_mountpoint_covers(const char *mountpoint, const char *file)
+{
+	_cleanup_(kv_freep) char *copy = strdup(file), *dir = NULL;
+
+	if (!copy)
+		return -ENOMEM;
+	dir = realpath(dirname(copy), NULL);
+	return dir ? lies_in(dir, mountpoint) : lies_in(file, mountpoint);
+}

@@ -16,6 +16,9 @@
 int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 			char **ret_why);
 
+/* Whether @file would lie below @mountpoint, both absolute: 1, 0, -ENOMEM. */
+int kv_mountpoint_covers(const char *mountpoint, const char *file);
+
 /*
  * Whether @text, in the form of /proc/self/mountinfo, has a FUSE filesystem
  * on top at @path: 1 kvfs, 2 another one, 0 none.

@@ -156,3 +156,19 @@ void kv_note(struct kv_cache *cache, const char *format, ...)
 	free(cache->notes);
 	cache->notes = all;
 }
+
+void kv_warn(struct kv_cache *cache, const char *key, const char *format, ...)
+{
+	_cleanup_(kv_freep) char *line = NULL;
+	va_list args;
+
+	va_start(args, format);
+	if (vasprintf(&line, format, args) < 0)
+		line = NULL;
+	va_end(args);
+	if (!line)
+		return;
+	kv_note(cache, "%s=%s", key, line);
+	if (cache->config.warn)
+		cache->config.warn(cache->config.arg, line);
+}

@@ -479,5 +479,8 @@ void kv_defer_flushed(struct kv_cache *cache, struct kv_flush *flush,
 void kv_defer_retired(struct kv_cache *cache, uint32_t segment);
 void kv_note(struct kv_cache *cache, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
+/* A note that the user is told of now, too. */
+void kv_warn(struct kv_cache *cache, const char *key, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
 
 #endif

@@ -29,7 +29,8 @@
 #include <stdio.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 
 #define GENERATIONS_A_MOUNT (1ull << 32)
 /* Of the index's map, for each record that a commit writes: each may take three
@@ -211,6 +212,27 @@ static void probe_direct(struct kv_cache *cache)
 	kv_note(cache, "direct_io=off (%s refuses O_DIRECT)", cache->store);
 }
 
+/* What the SSD tier is promised, and will not have. */
+static void warn_of_place(struct kv_cache *cache)
+{
+	uint64_t room, held = cache->ssd.live_files * cache->ssd.segment_bytes;
+	struct statfs fs;
+
+	if (!cache->ssd.on || fstatfs(cache->store_fd, &fs) < 0)
+		return;
+	room = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize + held;
+	if (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC)
+		kv_warn(cache, "ssd_volatile",
+			"%s is in memory: what it holds ends with the machine, "
+			"and counts twice while it is in dram, too",
+			cache->store);
+	if (room < cache->ssd.cap)
+		kv_warn(cache, "ssd_short",
+			"ssd is %lluM, and its filesystem has room for %lluM",
+			(unsigned long long)(cache->ssd.cap >> 20),
+			(unsigned long long)(room >> 20));
+}
+
 static int settle_cap(struct kv_cache *cache, char **ret_why)
 {
 	uint64_t cap =
@@ -304,6 +326,7 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	r = kv_index_adopt(cache, ret_why);
 	if (r < 0 || cache->config.read_only)
 		return r;
+	warn_of_place(cache);
 	KV_POINT("mount.read");
 	kv_segfiles_sweep(cache);
 	kv_lock(cache);

@@ -1,0 +1,36 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# place.sh - where the store and the socket are: a limit that its filesystem has
+# no room for, a store in memory, no place for the socket.  Said, not passed over.
+. "$(dirname "$0")/lib"
+try() { "$B/kvfs" -o "dram=64M,segment=8M,hugepages=off,scrub=0,control=$SOCK,$1" "${2:-$S}" "$M" > "$T/out" 2>&1; }
+block "$T/b"
+try ssd=512M || fail "ssd=512M"
+eq "nothing is said where there is room" "$(cat "$T/out")" ""
+stop
+rm -rf "$S"
+try ssd=1000T || fail "ssd=1000T: $(cat "$T/out")"
+grep -q "^kvfs: warning: ssd is 1048576000M, and its filesystem has room for [0-9]*M$" "$T/out" ||
+	fail "ssd=1000T: it says '$(cat "$T/out")'"
+grep -q "^ssd_short=" "$M/.kvfs/config" || fail "config does not say that the SSD is short"
+ok "it works all the same" put s 1 "$T/b"
+stop
+
+if [ "$(id -u)" = 0 ]; then
+	mkdir "$T/memory" && mount -t tmpfs -o size=300M none "$T/memory" || fail tmpfs
+	try ssd=200M "$T/memory/store" || fail "a store on tmpfs: $(cat "$T/out")"
+	grep -q "^kvfs: warning: $T/memory/store is in memory" "$T/out" ||
+		fail "a store on tmpfs: it says '$(cat "$T/out")'"
+	ok "it works" put s 1 "$T/b"
+	ok "and is synced" sync "$M/s"
+	stop
+	try ssd=200M "$T/memory/store" || fail "again: $(cat "$T/out")"
+	same "what it holds is there after umount" "$T/b" "$M/s/$(place 1)"
+	stop
+
+	mkdir -m 777 "$T/own" "$T/own/mnt"
+	env -u XDG_RUNTIME_DIR setpriv --reuid 54321 --regid 54321 --clear-groups \
+		"$B/kvfs" -o "$BASE" "$T/own/store" "$T/own/mnt" > "$T/out" 2>&1 && fail "a socket without a place"
+	eq "one line" "$(wc -l < "$T/out")" 1
+	grep -q "XDG_RUNTIME_DIR is not set: give control=PATH" "$T/out" || fail "it says '$(cat "$T/out")'"
+fi
