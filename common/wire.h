@@ -38,7 +38,8 @@ enum wire_type {
 	WIRE_STAGING, /* wire_staging, one descriptor; reply: no items */
 	WIRE_RESERVE, /* wire_key[]; reply: wire_status[] */
 	WIRE_SAVE,    /* wire_save[]; reply: wire_status[] */
-	WIRE_DROP,  /* wire_key[]: give reservations up; reply: wire_status[] */
+	WIRE_DROP,  /* wire_key[]: give reservations up, @arg: only those of the
+		       RESERVE with that tag, 0: any; reply: wire_status[] */
 	WIRE_FLUSH, /* wire_key[], none: the whole space; reply: wire_status[]
 		     */
 	WIRE_EVICT, /* wire_key[]; reply: wire_status[] */

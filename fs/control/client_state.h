@@ -57,6 +57,7 @@ struct kv_reservation {
 	struct kv_fill *fill;		 /* or NULL, and */
 	struct kv_partial_fill *partial; /* a reference to it */
 	bool hold;			 /* to be leased when it seals */
+	uint64_t tag;			 /* of the message that made it */
 };
 
 struct kv_reservations {

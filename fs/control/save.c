@@ -88,16 +88,18 @@ int kv_request_staging(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-static int new_reservation(struct kv_client *client, uint16_t flags,
+static int new_reservation(struct kv_client *client,
+			   const struct wire_header *header,
 			   struct kv_fill *fill, const struct kv_layout *layout,
 			   struct kv_reservation *ret_reservation)
 {
-	struct kv_reservation reservation = {.hold = flags & WIRE_HOLD};
+	struct kv_reservation reservation = {.hold = header->flags & WIRE_HOLD,
+					     .tag = header->tag};
 	int r = 0;
 
-	if (flags & WIRE_MUST)
+	if (header->flags & WIRE_MUST)
 		kv_fill_must(fill);
-	if (flags & WIRE_PART)
+	if (header->flags & WIRE_PART)
 		r = kv_partial_fill_new(client->server->cache, fill,
 					layout->payload, &reservation.partial);
 	else
@@ -125,7 +127,7 @@ static int begin(struct kv_client *client, uint16_t flags,
 	return r < 0 ? r : kv_fill_begin(cache, space, key, length, ret_fill);
 }
 
-static int reserve(struct kv_client *client, uint16_t flags,
+static int reserve(struct kv_client *client, const struct wire_header *header,
 		   struct kv_space *space, const struct kv_space_info *info,
 		   const struct wire_key *wire)
 {
@@ -139,11 +141,11 @@ static int reserve(struct kv_client *client, uint16_t flags,
 	if (r < 0)
 		return r;
 	there = kv_reservations_find(&client->reservations, info->id, &key);
-	if (there && there->partial && (flags & WIRE_PART))
+	if (there && there->partial && (header->flags & WIRE_PART))
 		return 0;
-	r = begin(client, flags, space, info->layout, &key, &fill);
+	r = begin(client, header->flags, space, info->layout, &key, &fill);
 	if (r == 0)
-		r = new_reservation(client, flags, fill, info->layout,
+		r = new_reservation(client, header, fill, info->layout,
 				    &reservation);
 	if (r < 0)
 		return r;
@@ -172,8 +174,8 @@ int kv_request_reserve(struct kv_client *client, const struct kv_message *m)
 		return 0;
 	}
 	for (uint32_t i = 0; i < n; i++)
-		statuses[i].status = reserve(client, m->header->flags, space,
-					     &info, &keys[i]);
+		statuses[i].status =
+			reserve(client, m->header, space, &info, &keys[i]);
 	kv_reply(client, m->header, 0, n, n * sizeof(*statuses));
 	return 0;
 }
@@ -183,6 +185,7 @@ int kv_request_drop(struct kv_client *client, const struct kv_message *m)
 	struct kv_server *server = client->server;
 	struct wire_status *statuses = kv_reply_items(server);
 	uint32_t n = m->header->count, space = m->header->space;
+	const struct kv_reservation *there;
 	int r;
 
 	r = kv_request_keys(client, m);
@@ -192,7 +195,8 @@ int kv_request_drop(struct kv_client *client, const struct kv_message *m)
 		const struct kv_key *key = &server->keys[i];
 
 		statuses[i].status = -ENOENT;
-		if (!kv_reservations_find(&client->reservations, space, key))
+		there = kv_reservations_find(&client->reservations, space, key);
+		if (!there || (m->header->arg && m->header->arg != there->tag))
 			continue;
 		statuses[i].status = 0;
 		kv_reservation_drop(server->cache,
