@@ -32,6 +32,7 @@ extern "C" {
 #endif
 
 #define KVFS_KEY_MAX 32
+#define KVFS_KEYS_MAX 16777216 /* in one call; more are -EINVAL */
 #define KVFS_FOREVER UINT64_MAX
 
 /* Bytes past @len are zero. */
@@ -574,7 +575,8 @@ int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
 /* ---- housekeeping ---- */
 
 /* Remove from all tiers.  Goes on past missing keys; @ret_statuses (may be
- * NULL) gets 0, -ENOENT or -EACCES a key.  Returns how many went. */
+ * NULL) gets 0, -ENOENT, -EACCES, -ENOTCONN or -ETIMEDOUT (the daemon hangs,
+ * and may do it yet) a key.  Returns how many went. */
 long kvfs_evict(kvfs_space *space, const kvfs_key *keys, size_t n,
 		int *ret_statuses);
 /*

@@ -17,7 +17,7 @@
 
 bool kv_wire_keys_are_valid(const kvfs_key *keys, size_t n)
 {
-	if (!keys)
+	if (!keys || n > KV_QUERY_KEYS_MAX)
 		return n == 0;
 	for (size_t i = 0; i < n; i++)
 		if (keys[i].len != 16 && keys[i].len != 32)

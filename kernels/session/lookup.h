@@ -10,7 +10,7 @@
 #include "common/kv.h"
 #include "common/wire.h"
 
-#define KV_QUERY_KEYS_MAX ((size_t)1 << 24) /* in one call */
+#define KV_QUERY_KEYS_MAX ((size_t)KVFS_KEYS_MAX)
 
 /*
  * All keys of @queries, and their session in *@ret_session (NULL if there is no
@@ -20,6 +20,7 @@
 long kv_queries_check(const kvfs_query *queries, size_t n_queries,
 		      kvfs_session **ret_session);
 
+/* At most KV_QUERY_KEYS_MAX, each 16 or 32 bytes long. */
 bool kv_wire_keys_are_valid(const kvfs_key *keys, size_t n);
 
 /* @n keys as messages have them, bytes past the length zero. */

@@ -13,6 +13,12 @@ static void arguments_that_cannot_be_are_refused(void **state)
 	assert_int_equal(kvfs_pin(w->space, NULL, 0, 1, NULL), -EINVAL);
 	assert_int_equal(kvfs_pin(w->space, &key, 1, 0, NULL), -EINVAL);
 	assert_int_equal(kvfs_unpin(w->space, &key, 1, 0, NULL), -EINVAL);
+	/* More than any call takes; they are not looked at. */
+	assert_int_equal(kvfs_evict(w->space, &key, SIZE_MAX, NULL), -EINVAL);
+	assert_int_equal(kvfs_ended(w->space, &key, SIZE_MAX), -EINVAL);
+	assert_int_equal(kvfs_pin(w->space, &key, 0, SIZE_MAX, NULL), -EINVAL);
+	assert_int_equal(kvfs_unpin(w->space, &key, 0, SIZE_MAX, NULL),
+			 -EINVAL);
 	assert_int_equal(kvfs_space_clear(NULL), -EINVAL);
 	assert_int_equal(kvfs_stats(w->session, NULL), -EINVAL);
 }
