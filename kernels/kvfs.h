@@ -72,6 +72,14 @@ int kvfs_process(kvfs_session *session);
 /* Whether a daemon is connected: 1, 0. */
 int kvfs_connected(kvfs_session *session);
 
+/*
+ * The same, and in *@ret_generation (may be NULL) how many connections there
+ * have been, the present one included; 0: none yet.  Who finds the number that
+ * there was when a lease was made, and a daemon connected, has lost nothing.
+ * A daemon that hangs stays connected: look-ups miss, deadlines pass.
+ */
+int kvfs_connection(kvfs_session *session, uint64_t *ret_generation);
+
 /* The daemon's statistics, as in .kvfs/stats, in *@ret_text (caller frees).
  * -ENOTCONN. */
 int kvfs_stats(kvfs_session *session, char **ret_text);

@@ -19,7 +19,8 @@
  *                             is no message)
  *
  * INVARIANTS
- *   (1) event_fd, if there is one, is readable if and only if completed > 0.
+ *   (1) event_fd, if there is one, is readable if and only if completed > 0 or
+ *       link_changed.
  *   (2) When kvfs_close frees, no transfer is under way and no thread runs.
  *   (3) session->live is the connection's number while it is LIVE, else 0;
  *       numbers are not used twice.
@@ -122,12 +123,37 @@ void kv_session_wake(struct kvfs_session *session)
 	eventfd_write(session->wake_fd, 1);
 }
 
-void kv_session_completed_locked(struct kvfs_session *session)
+static bool has_news_locked(const struct kvfs_session *session)
 {
 	kv_session_assert_locked(session);
-	if (session->completed++ == 0 && session->event_fd >= 0)
+	return session->completed > 0 || session->link_changed;
+}
+
+static void tell_locked(struct kvfs_session *session, bool had_news)
+{
+	kv_session_assert_locked(session);
+	kv_session_assert_locked(session);
+	if (!had_news && session->event_fd >= 0)
 		eventfd_write(session->event_fd, 1);
 	pthread_cond_broadcast(&session->changed);
+}
+
+void kv_session_completed_locked(struct kvfs_session *session)
+{
+	bool had_news = has_news_locked(session);
+
+	kv_session_assert_locked(session);
+	session->completed++;
+	tell_locked(session, had_news);
+}
+
+static void link_changed_locked(struct kvfs_session *session)
+{
+	bool had_news = has_news_locked(session);
+
+	kv_session_assert_locked(session);
+	session->link_changed = true;
+	tell_locked(session, had_news);
 }
 
 uint64_t kv_time_after(uint64_t deadline)
@@ -230,7 +256,7 @@ static void disconnect(struct kvfs_session *session)
 	kv_mapped_segment_retire_all_locked(session);
 	if (session->user)
 		session->user->broken_locked(session);
-	pthread_cond_broadcast(&session->changed);
+	link_changed_locked(session);
 	kv_session_unlock(session);
 	pthread_mutex_unlock(&session->receive_lock);
 }
@@ -250,6 +276,7 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 		strcpy(session->socket_path, path);
 		session->link = link;
 		atomic_store(&session->live, ++session->generations);
+		link_changed_locked(session);
 	}
 	session->tried = true;
 	pthread_cond_broadcast(&session->changed);
@@ -416,6 +443,7 @@ int kvfs_open(const char *path, kvfs_session **ret_session)
 	kv_session_lock(session);
 	while (!session->tried && r == 0)
 		r = kv_session_wait(session, until);
+	session->link_changed = false;
 	kv_session_unlock(session);
 	*ret_session = kv_steal(session);
 	return 0;
@@ -459,7 +487,7 @@ int kvfs_fd(kvfs_session *session)
 		return r;
 	kv_session_lock(session);
 	if (session->event_fd < 0)
-		session->event_fd = eventfd(session->completed > 0,
+		session->event_fd = eventfd(has_news_locked(session),
 					    EFD_CLOEXEC | EFD_NONBLOCK);
 	fd = session->event_fd < 0 ? -errno : session->event_fd;
 	kv_session_unlock(session);
@@ -478,6 +506,7 @@ int kvfs_process(kvfs_session *session)
 		eventfd_read(session->event_fd, &ignored);
 	n = (int)session->completed;
 	session->completed = 0;
+	session->link_changed = false;
 	kv_session_unlock(session);
 	return n;
 }
@@ -487,4 +516,18 @@ int kvfs_connected(kvfs_session *session)
 	int r = kv_session_check(session);
 
 	return r < 0 ? r : atomic_load(&session->live) != 0;
+}
+
+int kvfs_connection(kvfs_session *session, uint64_t *ret_generation)
+{
+	int live, r = kv_session_check(session);
+
+	if (r < 0)
+		return r;
+	kv_session_lock(session);
+	live = atomic_load(&session->live) != 0;
+	if (ret_generation)
+		*ret_generation = session->generations;
+	kv_session_unlock(session);
+	return live;
 }

@@ -97,12 +97,13 @@ struct kvfs_session {
 	uint64_t sleeps_until; /* the reader thread */
 	int event_fd;	       /* -1 until kvfs_fd */
 	unsigned completed;    /* since the last kvfs_process */
+	bool link_changed;     /* the same; or since kvfs_open */
 	struct kv_rpc rpc;
 	struct kv_timers timers;
 	struct kv_mapped_segments mappings;
 	const struct kv_device *attacher;   /* attach.c; or NULL */
 	struct kv_attached_list detaching;  /* attach.c */
-	const struct kv_session_user *user; /* NULL until the first pool */
+	const struct kv_session_user *user; /* NULL until the first transfer */
 	struct kv_copier *copier;	    /* NULL until the first pool */
 	struct kv_stream_sync
 		*stream_sync;	/* NULL until the first pool with streams */

@@ -187,6 +187,43 @@ static void a_descriptor_tells_of_what_has_completed(void **state)
 	kvfs_xfer_free(xfer);
 }
 
+/* The number of the connection, and whether there is one. */
+static void assert_connection(struct world *w, int live, uint64_t generation)
+{
+	uint64_t n = 99;
+
+	assert_int_equal(kvfs_connection(w->session, &n), live);
+	assert_int_equal(n, generation);
+	assert_int_equal(kvfs_connection(w->session, NULL), live);
+}
+
+static void a_descriptor_tells_of_a_daemon_that_goes_and_comes(void **state)
+{
+	struct world *w = *state;
+	struct pollfd fd = {.fd = kvfs_fd(w->session), .events = POLLIN};
+
+	/* That it was there from the beginning is no news. */
+	assert_int_equal(poll(&fd, 1, 0), 0);
+	assert_connection(w, 1, 1);
+	world_stop_daemon(w, SIGKILL);
+	assert_int_equal(poll(&fd, 1, 20000), 1);
+	assert_connection(w, 0, 1);
+	assert_int_equal(kvfs_process(w->session), 0);
+	assert_int_equal(poll(&fd, 1, 0), 0);
+	world_start_daemon(w);
+	assert_int_equal(poll(&fd, 1, 20000), 1);
+	assert_connection(w, 1, 2);
+	assert_int_equal(kvfs_process(w->session), 0);
+	assert_int_equal(poll(&fd, 1, 0), 0);
+	/* One that goes and comes unseen has another number. */
+	world_stop_daemon(w, SIGKILL);
+	world_start_daemon(w);
+	world_wait_connected(w->session, 1);
+	assert_connection(w, 1, 3);
+	assert_int_equal(poll(&fd, 1, 0), 1);
+	assert_int_equal(kvfs_connection(NULL, NULL), -EINVAL);
+}
+
 static void starting_work_does_not_wait_for_a_stopped_daemon(void **state)
 {
 	struct world *w = *state;
@@ -405,6 +442,7 @@ int main(void)
 		test(a_mount_point_leads_to_the_socket),
 		test(saves_under_way_end_with_the_daemon_and_later_ones_work),
 		test(a_descriptor_tells_of_what_has_completed),
+		test(a_descriptor_tells_of_a_daemon_that_goes_and_comes),
 		test(starting_work_does_not_wait_for_a_stopped_daemon),
 		test(handles_are_dead_in_a_child_and_alive_in_the_parent),
 		test(a_child_has_none_of_the_parents_connections),
