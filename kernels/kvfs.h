@@ -19,7 +19,13 @@
  * (keys, pages, meta, views) are copied before the call returns.
  *
  * Times are nanoseconds.  A deadline is relative to the call; KVFS_FOREVER
- * waits as long as it takes, 0 not at all.
+ * waits as long as it takes, 0 not at all.  Deadlines and cancels are kept by
+ * the library's own clock, also when the daemon hangs: what has not begun ends
+ * at once, and what the daemon was asked to do, or to stop, ends with its
+ * answer or without: a twentieth of a second later, and a save whose bytes were
+ * handed over a second later.  That ends waiting, not owning: memory that is
+ * being copied, or that the daemon may still read, stays taken until that is
+ * over.
  */
 #ifndef KVFS_H
 #define KVFS_H
@@ -57,14 +63,18 @@ typedef struct kvfs_pages kvfs_pages;
  */
 int kvfs_open(const char *path, kvfs_session **ret_session);
 
-/* Waits for transfers under way, then frees.  Spaces, leases, pools and
- * transfers of the session must have been closed before.  Takes NULL. */
+/*
+ * Waits for transfers under way, then frees.  If the daemon hangs, what has not
+ * begun is given up after some seconds, as by a deadline.  Spaces, leases,
+ * pools and transfers of the session must have been closed before.  Takes NULL.
+ */
 void kvfs_close(kvfs_session *session);
 
 /*
  * A descriptor that polls readable when something of this session has
- * completed since the last kvfs_process, which clears it and returns how many
- * leases and transfers have.  The library needs neither to make progress.
+ * completed, or the daemon was lost or has come back, since the last
+ * kvfs_process, which clears it and returns how many leases and transfers have
+ * completed.  The library needs neither to make progress.
  */
 int kvfs_fd(kvfs_session *session);
 int kvfs_process(kvfs_session *session);
@@ -249,8 +259,11 @@ typedef struct kvfs_pool_desc {
  */
 int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 		       kvfs_pool **ret_pool);
-/* Waits for its transfers, then frees; nobody touches its pages any more.
- * Transfers and leases may be freed before or after.  Takes NULL. */
+/*
+ * Waits for its transfers, then frees; nobody touches its pages any more.  If
+ * the daemon hangs, what has not begun is given up after some seconds, as by a
+ * deadline.  Transfers and leases may be freed before or after.  Takes NULL.
+ */
 void kvfs_pool_close(kvfs_pool *pool);
 
 struct kvfs_pool_info {
@@ -303,7 +316,8 @@ enum kvfs_stage { KVFS_COPIED = 1, KVFS_SEALED, KVFS_DURABLE };
 typedef struct kvfs_opts {
 	uint64_t first;	   /* load: index of the first block in the lease */
 	uint64_t deadline; /* 0: for ever; what is not begun by then ends with
-			      -ETIMEDOUT */
+			      -ETIMEDOUT, and what the daemon has not sealed a
+			      second after it was handed over */
 	uint64_t head;	   /* restore: these many of the first blocks come */
 	uint64_t tail;	   /* before all others, then these of the last */
 	uint32_t first_layer, layers; /* only these layers; 0 layers: all */
@@ -374,8 +388,9 @@ typedef struct kvfs_meta {
  *
  * Statuses: 0, KVFS_PRESENT, -ENOSPC, -EAGAIN (beyond the space's rate),
  * -EFBIG, -EACCES, -EROFS, -ESTALE (the space was cleared), -ENOTCONN,
- * -ECANCELED, -ETIMEDOUT, -EINVAL (a part), -EIO, -ENOENT (removed or evicted
- * before it was durable).
+ * -ECANCELED and -ETIMEDOUT (if it was COPIED, the daemon may seal it all the
+ * same), -EINVAL (a part), -EIO, -ENOENT (removed or evicted before it was
+ * durable).
  * -EINVAL: a page outside the pool or missing (-1), another space's layout,
  * layers that are not there, more tokens than the layout's; -EFBIG: layers in
  * more than 512 strides.
@@ -405,8 +420,8 @@ int kvfs_xfer_status(kvfs_xfer *xfer, size_t i);
  */
 int kvfs_xfer_order(kvfs_xfer *xfer, void *stream);
 int kvfs_xfer_order_layer(kvfs_xfer *xfer, uint32_t layer, void *stream);
-/* Stop what has not begun (-ECANCELED).  Pages stay the transfer's until it is
- * COPIED all the same. */
+/* Stop what has not begun, and waiting for DURABLE (-ECANCELED).  Pages stay
+ * the transfer's until it is COPIED all the same. */
 void kvfs_xfer_cancel(kvfs_xfer *xfer);
 /* Free; a transfer under way goes on by itself.  Takes NULL. */
 void kvfs_xfer_free(kvfs_xfer *xfer);

@@ -109,8 +109,9 @@ static void close_pool(struct kv_paged_pool *paged)
 	kv_session_lock(session);
 	kv_maps_end_locked(paged);
 	kv_sets_end_locked(paged);
-	while (paged->growing || paged->inner->busy > 0)
+	while (paged->growing)
 		kv_session_wait(session, UINT64_MAX);
+	kv_xfers_drain(session, paged->inner);
 	kv_sets_free_locked(paged);
 	kv_session_unlock(session);
 	paged_pool_free(paged);

@@ -118,3 +118,10 @@ long kv_ask(struct kvfs_session *session, struct kv_question *question)
 	pthread_mutex_unlock(&session->lookup_lock);
 	return n;
 }
+
+bool kv_ask_hangs(struct kvfs_session *session)
+{
+	struct kv_question nothing = {.header = {.type = WIRE_PROBE}};
+
+	return kv_ask(session, &nothing) == -ETIMEDOUT;
+}

@@ -27,4 +27,8 @@ struct kv_question {
 };
 long kv_ask(struct kvfs_session *session, struct kv_question *question);
 
+/* Whether there is a daemon that does not answer.  Takes two seconds at most,
+ * and 20 microseconds if it does. */
+bool kv_ask_hangs(struct kvfs_session *session);
+
 #endif

@@ -7,7 +7,8 @@
  *
  * INVARIANTS
  *   (1) A call is in the table from a successful submit until its done runs,
- *       and done runs once: by its reply, or by kv_rpc_break_locked.
+ *       and done runs once: by its reply, or by kv_rpc_break_locked; or until
+ *       it is withdrawn, which only one is whose message is in the queue.
  *   (2) While the queue holds a message, later ones go behind it.
  *   (3) A tag is not used twice in a session's life.
  *
@@ -22,7 +23,8 @@
 #include "kernels/session/session.h"
 
 struct kv_parcel {
-	STAILQ_ENTRY(kv_parcel) next;
+	TAILQ_ENTRY(kv_parcel) others;
+	struct kv_call *call; /* NULL: it has no reply */
 	struct kv_packet packet;
 	uint8_t items[];
 };
@@ -43,11 +45,11 @@ void kv_rpc_init(struct kv_rpc *rpc)
 {
 	for (size_t i = 0; i < KV_ARRAY_LEN(rpc->pending); i++)
 		LIST_INIT(&rpc->pending[i]);
-	STAILQ_INIT(&rpc->out);
+	TAILQ_INIT(&rpc->out);
 }
 
 static int queue_locked(struct kvfs_session *session,
-			const struct kv_packet *packet)
+			const struct kv_packet *packet, struct kv_call *call)
 {
 	struct kv_parcel *parcel;
 
@@ -56,26 +58,40 @@ static int queue_locked(struct kvfs_session *session,
 	if (!parcel)
 		return -ENOMEM;
 	parcel->packet = *packet;
+	parcel->call = call;
+	if (call)
+		call->parcel = parcel;
 	if (packet->bytes > 0)
 		memcpy(parcel->items, packet->items, packet->bytes);
 	parcel->packet.items = parcel->items;
-	STAILQ_INSERT_TAIL(&session->rpc.out, parcel, next);
+	TAILQ_INSERT_TAIL(&session->rpc.out, parcel, others);
 	kv_session_wake(session);
 	return 0;
 }
 
+/* Sent, or not to be sent any more. */
+static void parcel_free_locked(struct kvfs_session *session,
+			       struct kv_parcel *parcel)
+{
+	kv_session_assert_locked(session);
+	TAILQ_REMOVE(&session->rpc.out, parcel, others);
+	if (parcel->call)
+		parcel->call->parcel = NULL;
+	free(parcel);
+}
+
 static int send_locked(struct kvfs_session *session,
-		       const struct kv_packet *packet)
+		       const struct kv_packet *packet, struct kv_call *call)
 {
 	int r = -EAGAIN;
 
 	kv_session_assert_locked(session);
 	if (session->link.fd < 0)
 		return -ENOTCONN;
-	if (STAILQ_EMPTY(&session->rpc.out))
+	if (TAILQ_EMPTY(&session->rpc.out))
 		r = kv_link_send(session->link.fd, packet, MSG_DONTWAIT);
 	if (r == -EAGAIN)
-		return queue_locked(session, packet);
+		return queue_locked(session, packet, call);
 	return r < 0 ? -ENOTCONN : 0;
 }
 
@@ -87,8 +103,9 @@ int kv_rpc_submit_locked(struct kvfs_session *session, struct kv_call *call,
 
 	kv_session_assert_locked(session);
 	call->tag = ++rpc->tags;
+	call->parcel = NULL;
 	packet->header.tag = call->tag;
-	r = send_locked(session, packet);
+	r = send_locked(session, packet, call);
 	if (r < 0)
 		return r;
 	LIST_INSERT_HEAD(&rpc->pending[call->tag % KV_ARRAY_LEN(rpc->pending)],
@@ -96,10 +113,20 @@ int kv_rpc_submit_locked(struct kvfs_session *session, struct kv_call *call,
 	return 0;
 }
 
+bool kv_rpc_withdraw_locked(struct kvfs_session *session, struct kv_call *call)
+{
+	kv_session_assert_locked(session);
+	if (!call->parcel)
+		return false;
+	parcel_free_locked(session, call->parcel);
+	LIST_REMOVE(call, others);
+	return true;
+}
+
 void kv_rpc_post_locked(struct kvfs_session *session, struct kv_packet *packet)
 {
 	kv_session_assert_locked(session);
-	send_locked(session, packet);
+	send_locked(session, packet, NULL);
 }
 
 void kv_rpc_post_tag_locked(struct kvfs_session *session, enum wire_type type,
@@ -120,13 +147,12 @@ int kv_rpc_push_locked(struct kvfs_session *session)
 	int r;
 
 	kv_session_assert_locked(session);
-	while ((parcel = STAILQ_FIRST(&session->rpc.out))) {
+	while ((parcel = TAILQ_FIRST(&session->rpc.out))) {
 		r = kv_link_send(session->link.fd, &parcel->packet,
 				 MSG_DONTWAIT);
 		if (r == -EAGAIN)
 			return 1;
-		STAILQ_REMOVE_HEAD(&session->rpc.out, next);
-		free(parcel);
+		parcel_free_locked(session, parcel);
 	}
 	return 0;
 }
@@ -153,10 +179,8 @@ void kv_rpc_break_locked(struct kvfs_session *session)
 	struct kv_call *call;
 
 	kv_session_assert_locked(session);
-	while ((parcel = STAILQ_FIRST(&rpc->out))) {
-		STAILQ_REMOVE_HEAD(&rpc->out, next);
-		free(parcel);
-	}
+	while ((parcel = TAILQ_FIRST(&rpc->out)))
+		parcel_free_locked(session, parcel);
 	for (size_t i = 0; i < KV_ARRAY_LEN(rpc->pending); i++)
 		while ((call = LIST_FIRST(&rpc->pending[i]))) {
 			LIST_REMOVE(call, others);

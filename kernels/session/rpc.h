@@ -11,12 +11,14 @@
 #include "common/kv.h"
 
 struct kvfs_session;
+struct kv_parcel; /* a message that waits for room in the socket */
 
-/* Part of whatever asks; lives until @done has run. */
+/* Part of whatever asks; lives until @done has run, or it is withdrawn. */
 struct kv_call {
 	LIST_ENTRY(kv_call) others;
-	uint64_t tag;	/* never 0 once submitted */
-	uint32_t count; /* items that a reply without an error has */
+	struct kv_parcel *parcel; /* its message, until that is sent; or NULL */
+	uint64_t tag;		  /* never 0 once submitted */
+	uint32_t count;		  /* items that a reply without an error has */
 	/*
 	 * Runs exactly once, session->lock held.  @status < 0: why there is no
 	 * answer (-ENOTCONN: the connection broke); else @items are the
@@ -25,11 +27,9 @@ struct kv_call {
 	void (*done)(struct kv_call *call, int status, const void *items);
 };
 
-struct kv_parcel; /* a message that waits for room in the socket */
-
 struct kv_rpc {
 	LIST_HEAD(, kv_call) pending[256]; /* by tag */
-	STAILQ_HEAD(, kv_parcel) out;
+	TAILQ_HEAD(, kv_parcel) out;
 	uint64_t tags;
 };
 
@@ -41,6 +41,9 @@ void kv_rpc_init(struct kv_rpc *rpc);
  */
 int kv_rpc_submit_locked(struct kvfs_session *session, struct kv_call *call,
 			 struct kv_packet *packet);
+
+/* Take @call back if its message has not been sent: @done will not run. */
+bool kv_rpc_withdraw_locked(struct kvfs_session *session, struct kv_call *call);
 
 /* Send a message that has no reply; best effort. */
 void kv_rpc_post_locked(struct kvfs_session *session, struct kv_packet *packet);

@@ -459,9 +459,8 @@ void kvfs_close(kvfs_session *session)
 	kv_session_lock(session);
 	user = session->user;
 	if (user)
-		user->closing_locked(session);
-	while (!TAILQ_EMPTY(&session->active))
-		kv_session_wait(session, UINT64_MAX);
+		user->closing(session);
+	assert(TAILQ_EMPTY(&session->active));
 	if (user)
 		user->idle(session);
 	copier = kv_steal(session->copier);

@@ -47,8 +47,9 @@ struct kv_workers {
 struct kv_session_user {
 	/* The connection is gone, and all requests have ended. */
 	void (*broken_locked)(struct kvfs_session *session);
-	/* The caller closes the session: what lacks something ends now. */
-	void (*closing_locked)(struct kvfs_session *session);
+	/* The caller closes the session: nothing is under way any more when
+	 * this returns.  Lock held, but not meanwhile. */
+	void (*closing)(struct kvfs_session *session);
 	/* Nothing is under way any more: threads and tables go.  Lock held,
 	 * but not meanwhile. */
 	void (*idle)(struct kvfs_session *session);
@@ -165,6 +166,10 @@ uint64_t kv_time_after(uint64_t deadline);
 /* Sleep until something changed, without the lock meanwhile; -ETIMEDOUT once
  * @at has passed. */
 int kv_session_wait(struct kvfs_session *session, uint64_t at);
+
+/* The daemon keeps times and answers cancels itself; the library waits so much
+ * longer for it to say so, and then goes on without it. */
+#define KV_GRACE_NS 50000000u
 
 /* Run @fire at @at, or never if that is UINT64_MAX. */
 void kv_timer_start_locked(struct kvfs_session *session, struct kv_timer *timer,

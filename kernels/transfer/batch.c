@@ -13,21 +13,26 @@
  *               (new) -> COPYING   the same: parts of blocks that are reserved
  *           RESERVING -> COPYING   reserved: for blocks that are not there yet
  *           RESERVING -> over      reserved: none of them is to be saved
+ *           RESERVING -> UNWANTED  kv_save_batches_stop_locked
  *             COPYING -> SAVING    copy: pages are in staging
  *             COPYING -> over      copy: the connection is gone, or the
  *                                  device failed: then none of it is sent
  *              SAVING -> over      saved: the daemon has answered
+ *              SAVING -> UNWANTED  give_up_locked: it has not, for long
+ *            UNWANTED -> over      all of it is answered
  *
  * INVARIANTS
  *   (1) A block's status is final before it is counted as failed or sealed.
- *   (2) Pages are read between RESERVING and the end of copy, whatever happens
- *       to the connection or the transfer meanwhile.
+ *   (2) Pages are read while COPYING, whatever happens to the connection or the
+ *       transfer meanwhile, and at no other time.
  *   (3) A block for which there is no room goes back to its transfer's todo, if
  *       that has KVFS_MUST: nothing waits here.
  *   (4) An extent is put back only by the reply that says the daemon is done
  *       with it; if that cannot come, its staging is abandoned as a whole.
  *   (5) The batch's hold has a tag if and only if the daemon holds something
  *       under it.
+ *   (6) A batch that is UNWANTED has settled its blocks, and owns what it did
+ *       before: its extent, and what the daemon has reserved or sealed for it.
  *
  * LOCKING   session->lock, but for copy, which has the extent for itself.
  */
@@ -37,8 +42,16 @@
 #include "kernels/transfer/save.h"
 #include "kernels/session/space.h"
 
-struct batch {
+#define SEAL_GRACE_NS 1000000000u /* for an answer to what was copied */
+
+enum batch_state { RESERVING, COPYING, SAVING, UNWANTED };
+
+struct kv_save_batch {
 	struct kv_call call; /* first */
+	struct kv_call drop; /* of reservations that nobody waits for */
+	LIST_ENTRY(kv_save_batch) others; /* in xfer->batches, if wanted */
+	enum batch_state state;
+	unsigned unanswered; /* UNWANTED: calls */
 	struct kv_job job;
 	struct kvfs_xfer *xfer;
 	struct kv_stage *stage;
@@ -60,19 +73,21 @@ static uint64_t range_bytes(const struct kv_range *range)
 }
 
 /* The batch's @i-th block as a part; NULL: it is saved whole. */
-static struct kv_part *part_of(const struct batch *batch, size_t i)
+static struct kv_part *part_of(const struct kv_save_batch *batch, size_t i)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 
 	return xfer->part ? &xfer->part[batch->block[i]] : NULL;
 }
 
-static void end_locked(struct batch *batch)
+static void end_locked(struct kv_save_batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct kvfs_session *session = xfer->session;
 
 	kv_session_assert_locked(session);
+	if (batch->state != UNWANTED)
+		LIST_REMOVE(batch, others);
 	kv_stage_put(batch->stage, batch->extent);
 	kv_hold_put_locked(batch->hold);
 	free(batch);
@@ -104,7 +119,7 @@ static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
 	atomic_store(&xfer->status[block], status);
 }
 
-static void fail_parts_locked(struct batch *batch, int status)
+static void fail_parts_locked(struct kv_save_batch *batch, int status)
 {
 	struct kv_part *part;
 
@@ -117,7 +132,8 @@ static void fail_parts_locked(struct batch *batch, int status)
 }
 
 /* None of its blocks gets to @stage. */
-static void fail_locked(struct batch *batch, enum kvfs_stage stage, int status)
+static void fail_locked(struct kv_save_batch *batch, enum kvfs_stage stage,
+			int status)
 {
 	struct tally tally = {0};
 
@@ -149,15 +165,18 @@ static uint16_t reserve_flags(const struct kvfs_xfer *xfer)
 	return (uint16_t)flags;
 }
 
-/* Reserve or drop: the batch's keys, and its call for the reply. */
-static int send_keys_locked(struct batch *batch, enum wire_type type)
+/* Reserve or drop the batch's keys.  @of: only what the message with that tag
+ * has reserved, if it is not 0. */
+static int send_keys_locked(struct kv_save_batch *batch, struct kv_call *call,
+			    enum wire_type type, uint64_t of)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct wire_key keys[WIRE_BATCH];
 	struct kv_packet packet = {
 		.header = {.type = type,
 			   .count = (uint32_t)batch->n,
-			   .space = xfer->space_id},
+			   .space = xfer->space_id,
+			   .arg = of},
 		.items = keys,
 		.bytes = batch->n * sizeof(keys[0]),
 		.fd = -1,
@@ -168,31 +187,31 @@ static int send_keys_locked(struct batch *batch, enum wire_type type)
 		packet.header.flags = reserve_flags(xfer);
 	for (size_t i = 0; i < batch->n; i++)
 		add_key(&keys[i], &xfer->blocks[batch->block[i]]);
-	batch->call.count = (uint32_t)batch->n;
-	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
+	call->count = (uint32_t)batch->n;
+	return kv_rpc_submit_locked(xfer->session, call, &packet);
 }
 
 static void dropped(struct kv_call *call, int status, const void *items)
 {
 	(void)status;
 	(void)items;
-	end_locked((struct batch *)call);
+	end_locked((struct kv_save_batch *)call);
 }
 
 /* Give the reservations back and end. */
-static void drop_locked(struct batch *batch)
+static void drop_locked(struct kv_save_batch *batch)
 {
 	kv_session_assert_locked(batch->xfer->session);
 	batch->call.done = dropped;
 	if (batch->n == 0 || batch->xfer->part ||
-	    send_keys_locked(batch, WIRE_DROP) < 0)
+	    send_keys_locked(batch, &batch->call, WIRE_DROP, 0) < 0)
 		end_locked(batch);
 }
 
 /* ---- to the daemon ---- */
 
 /* The hold has something to keep from the first block on that sealed. */
-static void seal_holds(struct batch *batch)
+static void seal_holds(struct kv_save_batch *batch)
 {
 	if (batch->hold)
 		batch->hold->tag = batch->call.tag;
@@ -215,7 +234,7 @@ static int verdict(const struct wire_status *statuses, size_t n)
 
 static void parts_saved(struct kv_call *call, int status, const void *items)
 {
-	struct batch *batch = (struct batch *)call;
+	struct kv_save_batch *batch = (struct kv_save_batch *)call;
 	const struct wire_status *statuses = items;
 	size_t n = batch->xfer->n_ranges;
 	struct kv_part *part;
@@ -243,7 +262,7 @@ static void parts_saved(struct kv_call *call, int status, const void *items)
 
 static void saved(struct kv_call *call, int status, const void *items)
 {
-	struct batch *batch = (struct batch *)call;
+	struct kv_save_batch *batch = (struct kv_save_batch *)call;
 	const struct wire_status *statuses = items;
 	struct tally tally = {0};
 
@@ -265,7 +284,7 @@ static void saved(struct kv_call *call, int status, const void *items)
 	end_locked(batch);
 }
 
-static void add_parts(const struct batch *batch, size_t i,
+static void add_parts(const struct kv_save_batch *batch, size_t i,
 		      struct wire_part *items)
 {
 	const struct kvfs_xfer *xfer = batch->xfer;
@@ -282,7 +301,7 @@ static void add_parts(const struct batch *batch, size_t i,
 	}
 }
 
-static int send_parts_locked(struct batch *batch)
+static int send_parts_locked(struct kv_save_batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	size_t n = batch->n * xfer->n_ranges;
@@ -304,7 +323,7 @@ static int send_parts_locked(struct batch *batch)
 	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
 }
 
-static int send_whole_locked(struct batch *batch)
+static int send_whole_locked(struct kv_save_batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct wire_save blocks[WIRE_BATCH];
@@ -329,11 +348,12 @@ static int send_whole_locked(struct batch *batch)
 }
 
 /* The extent goes to the daemon.  -ENOTCONN, -ENOMEM. */
-static int send_locked(struct batch *batch)
+static int send_locked(struct kv_save_batch *batch)
 {
 	const struct kvfs_xfer *xfer = batch->xfer;
 
 	kv_session_assert_locked(batch->xfer->session);
+	batch->state = SAVING;
 	if (!kv_session_is_live(xfer->session, xfer->generation))
 		return -ENOTCONN;
 	return xfer->part ? send_parts_locked(batch) : send_whole_locked(batch);
@@ -354,7 +374,7 @@ uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer)
 }
 
 /* Parts whose block has ended meanwhile go no further. */
-static void keep_wanted_locked(struct batch *batch)
+static void keep_wanted_locked(struct kv_save_batch *batch)
 {
 	size_t kept = 0;
 
@@ -365,7 +385,7 @@ static void keep_wanted_locked(struct batch *batch)
 	batch->n = kept;
 }
 
-static void parts_copied_locked(struct batch *batch)
+static void parts_copied_locked(struct kv_save_batch *batch)
 {
 	int r;
 
@@ -379,7 +399,7 @@ static void parts_copied_locked(struct batch *batch)
 		end_locked(batch);
 }
 
-static void copied_locked(struct batch *batch)
+static void copied_locked(struct kv_save_batch *batch)
 {
 	int r = send_locked(batch);
 
@@ -393,7 +413,7 @@ static void copied_locked(struct batch *batch)
 
 /* From pages to the extent: where byte @from of a block's tensors goes to
  * @skip bytes behind its place. */
-static int copy_range(struct batch *batch, const struct kv_range *range,
+static int copy_range(struct kv_save_batch *batch, const struct kv_range *range,
 		      uint64_t skip)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
@@ -423,7 +443,7 @@ static int copy_range(struct batch *batch, const struct kv_range *range,
 }
 
 /* The ranges of a part lie one behind the other. */
-static int copy_pages(struct batch *batch)
+static int copy_pages(struct kv_save_batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	uint64_t skip = 0;
@@ -441,10 +461,11 @@ static int copy_pages(struct batch *batch)
 
 static void copy(struct kv_job *job)
 {
-	struct batch *batch =
-		(struct batch *)((char *)job - offsetof(struct batch, job));
+	struct kv_save_batch *batch =
+		(struct kv_save_batch *)((char *)job -
+					 offsetof(struct kv_save_batch, job));
 	struct kvfs_session *session = batch->xfer->session;
-	bool parts = batch->xfer->part;
+	bool parts = batch->xfer->part != NULL;
 	int r = copy_pages(batch);
 
 	kv_session_lock(session);
@@ -472,14 +493,10 @@ static bool is_full(const struct kvfs_xfer *xfer, int status)
 /* The answer of the daemon, or -EINPROGRESS: ask again some time. */
 static int answer(struct kvfs_xfer *xfer, int status)
 {
-	int stopped = atomic_load(&xfer->stopped);
-
-	if (!is_full(xfer, status))
-		return status;
-	return stopped != 0 ? stopped : -EINPROGRESS;
+	return is_full(xfer, status) ? -EINPROGRESS : status;
 }
 
-static void sort_out_parts_locked(struct batch *batch,
+static void sort_out_parts_locked(struct kv_save_batch *batch,
 				  const struct wire_status *statuses)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
@@ -499,7 +516,7 @@ static void sort_out_parts_locked(struct batch *batch,
 }
 
 /* Keep the blocks that were reserved; settle the others. */
-static void sort_out_locked(struct batch *batch,
+static void sort_out_locked(struct kv_save_batch *batch,
 			    const struct wire_status *statuses)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
@@ -523,11 +540,17 @@ static void sort_out_locked(struct batch *batch,
 	kv_xfer_reach_locked(xfer, KVFS_SEALED, tally.present);
 }
 
+static void copy_locked(struct kv_save_batch *batch)
+{
+	kv_session_assert_locked(batch->xfer->session);
+	batch->state = COPYING;
+	kv_copier_submit(batch->xfer->session->copier, &batch->job);
+}
+
 static void reserved(struct kv_call *call, int status, const void *items)
 {
-	struct batch *batch = (struct batch *)call;
+	struct kv_save_batch *batch = (struct kv_save_batch *)call;
 	struct kvfs_xfer *xfer = batch->xfer;
-	int stopped = atomic_load(&xfer->stopped);
 
 	if (status < 0) {
 		fail_locked(batch, KVFS_COPIED, status);
@@ -540,33 +563,30 @@ static void reserved(struct kv_call *call, int status, const void *items)
 		sort_out_locked(batch, items);
 	if (batch->n > 0)
 		xfer->pause = 0;
-	if (stopped != 0 && !xfer->part) {
-		fail_locked(batch, KVFS_COPIED, stopped);
-		drop_locked(batch);
-	} else if (batch->n == 0) {
+	if (batch->n == 0)
 		end_locked(batch);
-	} else {
-		kv_copier_submit(xfer->session->copier, &batch->job);
-	}
+	else
+		copy_locked(batch);
 }
 
 /* Parts of blocks that have been reserved for others go straight on. */
-static int begin_locked(struct batch *batch)
+static int begin_locked(struct kv_save_batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 
 	kv_session_assert_locked(batch->xfer->session);
 	for (size_t i = 0; i < batch->n; i++)
 		if (!xfer->part || !kv_part_is_reserved(part_of(batch, i)))
-			return send_keys_locked(batch, WIRE_RESERVE);
-	kv_copier_submit(xfer->session->copier, &batch->job);
+			return send_keys_locked(batch, &batch->call,
+						WIRE_RESERVE, 0);
+	copy_locked(batch);
 	return 0;
 }
 
 static int batch_new(struct kvfs_xfer *xfer, struct kv_stage *stage, size_t n,
-		     struct batch **ret_batch)
+		     struct kv_save_batch **ret_batch)
 {
-	struct batch *batch;
+	struct kv_save_batch *batch;
 	int r = 0;
 
 	batch = calloc(1, sizeof(*batch) + n * sizeof(batch->block[0]));
@@ -590,7 +610,7 @@ static int batch_new(struct kvfs_xfer *xfer, struct kv_stage *stage, size_t n,
 }
 
 /* Nothing has begun. */
-static void undo_locked(struct batch *batch)
+static void undo_locked(struct kv_save_batch *batch)
 {
 	kv_session_assert_locked(batch->xfer->session);
 	if (batch->extent)
@@ -602,7 +622,7 @@ static void undo_locked(struct batch *batch)
 int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 			 size_t n)
 {
-	struct batch *batch;
+	struct kv_save_batch *batch;
 	int r;
 
 	kv_session_assert_locked(xfer->session);
@@ -615,14 +635,142 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 		return r;
 	}
 	kv_xfer_get_locked(xfer);
+	LIST_INSERT_HEAD(&xfer->batches, batch, others);
 	kv_save_take_locked(xfer, batch->block, n);
 	for (size_t i = 0; i < n && xfer->part; i++)
 		xfer->part[batch->block[i]].state = KV_PART_BATCH;
 	r = begin_locked(batch);
 	if (r < 0) {
 		fail_locked(batch, KVFS_COPIED, r);
+		LIST_REMOVE(batch, others);
 		undo_locked(batch);
 		kv_xfer_put_locked(xfer);
 	}
 	return r;
+}
+
+/* ---- stopping ---- */
+
+static void unwant_locked(struct kv_save_batch *batch)
+{
+	kv_session_assert_locked(batch->xfer->session);
+	batch->state = UNWANTED;
+	LIST_REMOVE(batch, others);
+}
+
+static void answered_locked(struct kv_save_batch *batch)
+{
+	kv_session_assert_locked(batch->xfer->session);
+	if (--batch->unanswered == 0)
+		end_locked(batch);
+}
+
+static void unwanted_reserved(struct kv_call *call, int status,
+			      const void *items)
+{
+	(void)status;
+	(void)items;
+	answered_locked((struct kv_save_batch *)call);
+}
+
+static void unwanted_dropped(struct kv_call *call, int status,
+			     const void *items)
+{
+	(void)status;
+	(void)items;
+	answered_locked(
+		(struct kv_save_batch *)((char *)call -
+					 offsetof(struct kv_save_batch, drop)));
+}
+
+/*
+ * What is asked for now is given back right behind it: a save of the same keys
+ * that begins next does not meet it.  Without memory to ask, it goes with the
+ * connection.
+ */
+static void give_back_locked(struct kv_save_batch *batch)
+{
+	kv_session_assert_locked(batch->xfer->session);
+	unwant_locked(batch);
+	if (kv_rpc_withdraw_locked(batch->xfer->session, &batch->call)) {
+		end_locked(batch);
+		return;
+	}
+	batch->unanswered = 1;
+	batch->call.done = unwanted_reserved;
+	batch->drop.done = unwanted_dropped;
+	if (send_keys_locked(batch, &batch->drop, WIRE_DROP, batch->call.tag) ==
+	    0)
+		batch->unanswered++;
+}
+
+static void unwanted_saved(struct kv_call *call, int status, const void *items)
+{
+	struct kv_save_batch *batch = (struct kv_save_batch *)call;
+	const struct wire_status *statuses = items;
+
+	if (status < 0) {
+		drop_locked(batch);
+		return;
+	}
+	for (size_t i = 0; i < batch->n; i++)
+		if (statuses[i].status == 0)
+			seal_holds(batch);
+	end_locked(batch);
+}
+
+/* The batch may be sealed yet; nobody will know. */
+static void leave_locked(struct kv_save_batch *batch, int status)
+{
+	kv_session_assert_locked(batch->xfer->session);
+	fail_locked(batch, KVFS_SEALED, status);
+	unwant_locked(batch);
+	batch->call.done = unwanted_saved;
+	if (kv_rpc_withdraw_locked(batch->xfer->session, &batch->call))
+		drop_locked(batch);
+}
+
+static void give_up_locked(struct kv_timer *timer)
+{
+	struct kvfs_xfer *xfer =
+		(struct kvfs_xfer *)((char *)timer -
+				     offsetof(struct kvfs_xfer, timer));
+	int stopped = atomic_load(&xfer->stopped);
+	struct kv_save_batch *batch, *next;
+
+	kv_session_assert_locked(xfer->session);
+	kv_xfer_get_locked(xfer);
+	if (xfer->part)
+		kv_parts_give_up_locked(xfer);
+	for (batch = LIST_FIRST(&xfer->batches); batch && !xfer->part;
+	     batch = next) {
+		next = LIST_NEXT(batch, others);
+		if (batch->state == SAVING)
+			leave_locked(batch, stopped);
+	}
+	/* What is being copied is sent, and has as long. */
+	if (xfer->left[KVFS_SEALED] > 0)
+		kv_timer_start_locked(xfer->session, timer,
+				      kv_time_after(SEAL_GRACE_NS));
+	kv_xfer_put_locked(xfer);
+}
+
+void kv_save_batches_stop_locked(struct kvfs_xfer *xfer)
+{
+	int stopped = atomic_load(&xfer->stopped);
+	struct kv_save_batch *batch, *next;
+
+	kv_session_assert_locked(xfer->session);
+	for (batch = LIST_FIRST(&xfer->batches); batch; batch = next) {
+		next = LIST_NEXT(batch, others);
+		if (batch->state != RESERVING)
+			continue;
+		fail_locked(batch, KVFS_COPIED, stopped);
+		give_back_locked(batch);
+	}
+	if (xfer->left[KVFS_SEALED] == 0)
+		return;
+	xfer->timer.fire = give_up_locked;
+	kv_timer_start_locked(xfer->session, &xfer->timer,
+			      kv_time_after(SEAL_GRACE_NS));
 }

@@ -26,4 +26,10 @@ uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer);
 int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 			 size_t n);
 
+/*
+ * xfer->stopped is set: blocks that are not being copied yet end now, without
+ * the daemon.  The others end as it says, or some time after they were copied.
+ */
+void kv_save_batches_stop_locked(struct kvfs_xfer *xfer);
+
 #endif

@@ -4,6 +4,13 @@
  *
  * OWNS      the requests that flush.
  *
+ * STATES    of a chunk, which is a request:
+ *
+ *              (new) -> ASKED      begin_locked
+ *              ASKED -> over       flushed
+ *              ASKED -> ABANDONED  give_up_locked: the daemon is silent
+ *          ABANDONED -> over       flushed
+ *
  * STATES    of a barrier: WAITING for the session's earlier saves, SEALED
  *           (look_at_barriers_locked), and if asked for DURABLE (flushed).
  *
@@ -26,15 +33,17 @@ static bool is_barrier(const struct kvfs_xfer *xfer)
 }
 
 /* The blocks that go in one message. */
-struct flush_chunk {
+struct kv_flush_chunk {
 	struct kv_call call; /* first */
 	struct kvfs_xfer *xfer;
+	LIST_ENTRY(kv_flush_chunk) others; /* in xfer->flushing, if ASKED */
+	bool abandoned;
 	size_t n;
 	uint32_t block[WIRE_BATCH];
 };
 
-static void chunk_over_locked(struct flush_chunk *chunk, int status,
-			      const struct wire_status *statuses)
+static void settle_locked(struct kv_flush_chunk *chunk, int status,
+			  const struct wire_status *statuses)
 {
 	struct kvfs_xfer *xfer = chunk->xfer;
 	size_t bad = 0;
@@ -51,18 +60,23 @@ static void chunk_over_locked(struct flush_chunk *chunk, int status,
 	}
 	kv_xfer_fail_locked(xfer, KVFS_DURABLE, bad);
 	kv_xfer_reach_locked(xfer, KVFS_DURABLE, chunk->n - bad);
-	free(chunk);
-	kv_xfer_put_locked(xfer);
 }
 
 static void flushed(struct kv_call *call, int status, const void *items)
 {
-	struct flush_chunk *chunk = (struct flush_chunk *)call;
+	struct kv_flush_chunk *chunk = (struct kv_flush_chunk *)call;
+	struct kvfs_xfer *xfer = chunk->xfer;
 
-	chunk_over_locked(chunk, status, chunk->call.count == 0 ? NULL : items);
+	if (!chunk->abandoned) {
+		LIST_REMOVE(chunk, others);
+		settle_locked(chunk, status,
+			      chunk->call.count == 0 ? NULL : items);
+	}
+	free(chunk);
+	kv_xfer_put_locked(xfer);
 }
 
-static int send_chunk_locked(struct flush_chunk *chunk)
+static int send_chunk_locked(struct kv_flush_chunk *chunk)
 {
 	struct kvfs_xfer *xfer = chunk->xfer;
 	struct wire_key keys[WIRE_BATCH];
@@ -92,7 +106,7 @@ static int send_chunk_locked(struct flush_chunk *chunk)
 }
 
 /* The next blocks from *@at on that have sealed; none: n is 0. */
-static void fill_chunk(struct flush_chunk *chunk, size_t *at)
+static void fill_chunk(struct kv_flush_chunk *chunk, size_t *at)
 {
 	struct kvfs_xfer *xfer = chunk->xfer;
 
@@ -117,7 +131,7 @@ static void fail_from_locked(struct kvfs_xfer *xfer, size_t at, int status)
 /* Everything is sealed: flush if that was asked for. */
 static void begin_locked(struct kvfs_xfer *xfer)
 {
-	struct flush_chunk *chunk;
+	struct kv_flush_chunk *chunk;
 	size_t at = 0;
 	int r;
 
@@ -134,11 +148,54 @@ static void begin_locked(struct kvfs_xfer *xfer)
 		}
 		chunk->xfer = xfer;
 		fill_chunk(chunk, &at);
-		kv_xfer_get_locked(xfer);
 		r = chunk->n > 0 ? send_chunk_locked(chunk) : -ENOENT;
-		if (r < 0)
-			chunk_over_locked(chunk, r, NULL);
+		if (r < 0) {
+			settle_locked(chunk, r, NULL);
+			free(chunk);
+		} else {
+			kv_xfer_get_locked(xfer);
+			LIST_INSERT_HEAD(&xfer->flushing, chunk, others);
+		}
 	}
+}
+
+/* The daemon has not even confirmed the cancel. */
+static void give_up_locked(struct kv_timer *timer)
+{
+	struct kvfs_xfer *xfer =
+		(struct kvfs_xfer *)((char *)timer -
+				     offsetof(struct kvfs_xfer, timer));
+	struct kv_flush_chunk *chunk;
+
+	kv_session_assert_locked(xfer->session);
+	kv_xfer_get_locked(xfer);
+	while ((chunk = LIST_FIRST(&xfer->flushing))) {
+		LIST_REMOVE(chunk, others);
+		chunk->abandoned = true;
+		settle_locked(chunk, xfer->flush_stopped, NULL);
+		if (!kv_rpc_withdraw_locked(xfer->session, &chunk->call))
+			continue;
+		free(chunk);
+		kv_xfer_put_locked(xfer);
+	}
+	kv_xfer_put_locked(xfer);
+}
+
+void kv_flush_stop_locked(struct kvfs_xfer *xfer, int status)
+{
+	struct kv_flush_chunk *chunk;
+
+	kv_session_assert_locked(xfer->session);
+	if (LIST_EMPTY(&xfer->flushing) || xfer->flush_stopped != 0)
+		return;
+	xfer->flush_stopped = status;
+	LIST_FOREACH(chunk, &xfer->flushing, others)
+		if (!chunk->call.parcel)
+			kv_rpc_post_tag_locked(xfer->session, WIRE_CANCEL,
+					       chunk->call.tag);
+	xfer->timer.fire = give_up_locked;
+	kv_timer_start_locked(xfer->session, &xfer->timer,
+			      kv_time_after(KV_GRACE_NS));
 }
 
 void kv_flush_ask_locked(struct kvfs_xfer *xfer)
@@ -212,6 +269,7 @@ static const struct kv_xfer_ops barrier_ops = {
 	.stopped_locked = stopped_locked,
 	.sealed_locked = begin_locked,
 	.want_durable_locked = kv_flush_ask_locked,
+	.stop_durable_locked = kv_flush_stop_locked,
 };
 
 int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer)

@@ -14,4 +14,7 @@ void kv_flush_ask_locked(struct kvfs_xfer *xfer);
 /* A save is sealed: so may barriers be, and if asked for it is flushed. */
 void kv_flush_saved_locked(struct kvfs_xfer *save);
 
+/* Stop waiting for DURABLE: what has not come there soon ends with @status. */
+void kv_flush_stop_locked(struct kvfs_xfer *xfer, int status);
+
 #endif

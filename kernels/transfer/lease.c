@@ -9,7 +9,9 @@
  *
  *               ASKED -> HELD       chunk_done: the reply settles its blocks
  *               ASKED -> OVER       chunk_done: refused, or no connection
- *               ASKED -> ABANDONED  give_up_locked: its time was up here
+ *               ASKED -> OVER       abandon_locked: it had not been sent
+ *               ASKED -> ABANDONED  abandon_locked: its time was up here, or
+ *                                   it was cancelled, and the daemon is silent
  *           ABANDONED -> OVER       chunk_done: what came late goes back
  *                HELD -> OVER       lease_free_locked: given back
  *
@@ -32,7 +34,6 @@
 #include "kernels/session/space.h"
 
 #define SPIN_NS 50000u /* longer than the daemon takes for a resident batch */
-#define GRACE_NS 50000000u /* the daemon's own time-out comes first */
 
 enum chunk_state { CHUNK_OVER, CHUNK_ASKED, CHUNK_ABANDONED, CHUNK_HELD };
 
@@ -171,25 +172,35 @@ static void chunk_done(struct kv_call *call, int status, const void *items)
 	unref_locked(lease);
 }
 
+/* The chunk settles without the daemon. */
+static void abandon_locked(struct kv_lease_chunk *chunk, int status)
+{
+	struct kvfs_lease *lease = chunk->lease;
+	bool unsent = kv_rpc_withdraw_locked(lease->session, &chunk->call);
+
+	kv_session_assert_locked(lease->session);
+	chunk->state = unsent ? CHUNK_OVER : CHUNK_ABANDONED;
+	fail_chunk(chunk, status);
+	if (!unsent && !lease->cancelled)
+		kv_rpc_post_tag_locked(lease->session, WIRE_CANCEL, chunk->tag);
+	chunk_settled_locked(lease);
+	if (unsent)
+		unref_locked(lease);
+}
+
 /* The daemon has not even said in time that it was too late. */
 static void give_up_locked(struct kv_timer *timer)
 {
 	struct kvfs_lease *lease =
 		(struct kvfs_lease *)((char *)timer -
 				      offsetof(struct kvfs_lease, timer));
+	int status = lease->cancelled ? -ECANCELED : -ETIMEDOUT;
 
 	kv_session_assert_locked(lease->session);
 	lease->refs++;
-	for (size_t i = 0; i < lease->n_chunks; i++) {
-		struct kv_lease_chunk *chunk = &lease->chunks[i];
-
-		if (chunk->state != CHUNK_ASKED)
-			continue;
-		chunk->state = CHUNK_ABANDONED;
-		fail_chunk(chunk, -ETIMEDOUT);
-		kv_rpc_post_tag_locked(lease->session, WIRE_CANCEL, chunk->tag);
-		chunk_settled_locked(lease);
-	}
+	for (size_t i = 0; i < lease->n_chunks; i++)
+		if (lease->chunks[i].state == CHUNK_ASKED)
+			abandon_locked(&lease->chunks[i], status);
 	unref_locked(lease);
 }
 
@@ -339,9 +350,9 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
 	}
 	kv_session_lock(session);
 	lease->timer.fire = give_up_locked;
-	if (deadline < UINT64_MAX - GRACE_NS)
+	if (deadline < UINT64_MAX - KV_GRACE_NS)
 		kv_timer_start_locked(session, &lease->timer,
-				      kv_time_after(deadline + GRACE_NS));
+				      kv_time_after(deadline + KV_GRACE_NS));
 	chunk_settled_locked(lease);
 	kv_session_unlock(session);
 	if (flags & KVFS_READ_AHEAD)
@@ -449,11 +460,27 @@ const void *kvfs_lease_file(kvfs_lease *lease, size_t i, uint64_t *ret_bytes)
 
 static void cancel_locked(struct kvfs_lease *lease)
 {
+	struct kv_lease_chunk *chunk;
+
 	kv_session_assert_locked(lease->session);
-	for (size_t i = 0; i < lease->n_chunks; i++)
-		if (lease->chunks[i].state == CHUNK_ASKED)
+	if (lease->settled || lease->cancelled)
+		return;
+	lease->refs++;
+	for (chunk = lease->chunks; chunk < lease->chunks + lease->n_chunks;
+	     chunk++) {
+		if (chunk->state != CHUNK_ASKED)
+			continue;
+		if (chunk->call.parcel)
+			abandon_locked(chunk, -ECANCELED);
+		else
 			kv_rpc_post_tag_locked(lease->session, WIRE_CANCEL,
-					       lease->chunks[i].tag);
+					       chunk->tag);
+	}
+	lease->cancelled = true;
+	if (!lease->settled)
+		kv_timer_start_locked(lease->session, &lease->timer,
+				      kv_time_after(KV_GRACE_NS));
+	unref_locked(lease);
 }
 
 void kvfs_lease_cancel(kvfs_lease *lease)

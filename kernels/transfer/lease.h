@@ -31,6 +31,7 @@ struct kvfs_lease {
 	unsigned loads;	  /* lock: of them, loads */
 	size_t unsettled; /* lock: chunks without an outcome */
 	long held;	  /* lock: blocks with status 0 */
+	bool cancelled;	  /* lock */
 	struct kv_timer timer;
 	struct kv_xfers waiting; /* lock: loads to begin when it settles */
 	struct kv_lease_chunk *chunks;

@@ -333,6 +333,19 @@ void kv_parts_stop_locked(struct kvfs_xfer *xfer)
 	kv_xfer_put_locked(xfer);
 }
 
+void kv_parts_give_up_locked(struct kvfs_xfer *xfer)
+{
+	int status = atomic_load(&xfer->stopped);
+	struct kv_part *part;
+
+	kv_session_assert_locked(xfer->session);
+	kv_xfer_get_locked(xfer);
+	for (part = xfer->part; part < xfer->part + xfer->n; part++)
+		if (part->state != KV_PART_NONE)
+			end_locked(part->of, status);
+	kv_xfer_put_locked(xfer);
+}
+
 /* A block that is LIVE, and of which a part is missing if @lacking. */
 static struct kv_partial_block *next_live(struct kv_parts *parts, size_t bucket,
 					  bool lacking)

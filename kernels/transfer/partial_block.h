@@ -69,6 +69,8 @@ void kv_part_fail_locked(struct kv_part *part, int status);
 
 /* xfer->stopped is set: blocks that cannot seal without it end. */
 void kv_parts_stop_locked(struct kvfs_xfer *xfer);
+/* And has been for long: so do those of which the daemon has every byte. */
+void kv_parts_give_up_locked(struct kvfs_xfer *xfer);
 
 /* The connection is gone: every block ends with -ENOTCONN. */
 void kv_parts_break_locked(struct kvfs_session *session);

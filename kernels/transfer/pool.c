@@ -125,6 +125,12 @@ static void broken_locked(struct kvfs_session *session)
 	kv_save_pump_locked(session);
 }
 
+static void closing(struct kvfs_session *session)
+{
+	kv_parts_close_locked(session);
+	kv_xfers_drain(session, NULL);
+}
+
 static void idle(struct kvfs_session *session)
 {
 	kv_session_assert_locked(session);
@@ -159,7 +165,7 @@ static void cleared_locked(struct kvfs_session *session, const char *name)
 
 static const struct kv_session_user transfers = {
 	.broken_locked = broken_locked,
-	.closing_locked = kv_parts_close_locked,
+	.closing = closing,
 	.idle = idle,
 	.closed = closed,
 	.forked = forked,
@@ -167,6 +173,15 @@ static const struct kv_session_user transfers = {
 	.clearing_locked = kv_saves_stop_locked,
 	.cleared_locked = cleared_locked,
 };
+
+void kv_lib_transfers_use_locked(struct kvfs_session *session)
+{
+	kv_session_assert_locked(session);
+	if (session->user)
+		return;
+	session->user = &transfers;
+	session->staging_bytes = KV_STAGE_BYTES;
+}
 
 /* ---- opening and closing ---- */
 
@@ -177,10 +192,7 @@ static int start_threads_locked(struct kvfs_session *session,
 	int r = 0;
 
 	kv_session_assert_locked(session);
-	if (!session->user) {
-		session->user = &transfers;
-		session->staging_bytes = KV_STAGE_BYTES;
-	}
+	kv_lib_transfers_use_locked(session);
 	if (!session->copier)
 		r = kv_copier_new(&session->copier);
 	if (r == 0 &&
@@ -285,8 +297,7 @@ void kvfs_pool_close(kvfs_pool *pool)
 	if (pool->paged)
 		pool->paged_ops->close(pool->paged);
 	kv_session_lock(session);
-	while (pool->busy > 0)
-		kv_session_wait(session, UINT64_MAX);
+	kv_xfers_drain(session, pool);
 	kv_lib_space_put_locked(pool->space);
 	kv_session_unlock(session);
 	pool_free(pool);

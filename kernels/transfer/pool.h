@@ -47,6 +47,9 @@ struct kvfs_pool {
 	LIST_ENTRY(kvfs_pool) others; /* lock: in session->paged */
 };
 
+/* From now on @session lets transfers take part in what happens to it. */
+void kv_lib_transfers_use_locked(struct kvfs_session *session);
+
 /* kvfs_pool_register, of a descriptor that is right, and of whose pages only
  * the first @there have memory by now. */
 int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,

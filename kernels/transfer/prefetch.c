@@ -4,12 +4,17 @@
  *
  * OWNS      the requests of a prefetch, one for each message's worth of keys.
  *
- * STATES    of a chunk: ASKED (ask_locked), over (chunk_done, or it could not
- *           be asked).
+ * STATES    of a chunk:
+ *
+ *              (new) -> ASKED      ask_locked
+ *              ASKED -> over       chunk_done
+ *              ASKED -> ABANDONED  give_up_locked: the daemon is silent
+ *              ASKED -> over       abandon_locked: it had not been sent
+ *          ABANDONED -> over       chunk_done
  *
  * INVARIANTS
  *   (1) Every key's status is set before it is counted.
- *   (2) Each chunk that is ASKED has a reference to the transfer.
+ *   (2) Each chunk that is ASKED or ABANDONED has a reference to the transfer.
  *
  * LOCKING   session->lock.
  */
@@ -18,22 +23,23 @@
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 
+enum chunk_state { CHUNK_OVER, CHUNK_ASKED, CHUNK_ABANDONED };
+
 struct kv_prefetch_chunk {
 	struct kv_call call; /* first */
 	struct kvfs_xfer *xfer;
 	size_t first, n;
-	bool asked;
+	enum chunk_state state;
 };
 
-static void over_locked(struct kv_prefetch_chunk *chunk, int status,
-			const struct wire_status *statuses)
+static void settle_locked(struct kv_prefetch_chunk *chunk, int status,
+			  const struct wire_status *statuses)
 {
 	struct kvfs_xfer *xfer = chunk->xfer;
 	size_t bad = 0;
 	int s;
 
 	kv_session_assert_locked(chunk->xfer->session);
-	chunk->asked = false;
 	for (size_t i = 0; i < chunk->n; i++) {
 		s = status < 0 ? status : KV_MIN(statuses[i].status, 0);
 		bad += s < 0;
@@ -43,12 +49,45 @@ static void over_locked(struct kv_prefetch_chunk *chunk, int status,
 	kv_xfer_reach_locked(xfer, KVFS_COPIED, chunk->n - bad);
 	kv_xfer_reach_locked(xfer, KVFS_SEALED, chunk->n - bad);
 	kv_xfer_reach_locked(xfer, KVFS_DURABLE, chunk->n - bad);
-	kv_xfer_put_locked(xfer);
 }
 
 static void chunk_done(struct kv_call *call, int status, const void *items)
 {
-	over_locked((struct kv_prefetch_chunk *)call, status, items);
+	struct kv_prefetch_chunk *chunk = (struct kv_prefetch_chunk *)call;
+	struct kvfs_xfer *xfer = chunk->xfer;
+
+	if (chunk->state == CHUNK_ASKED)
+		settle_locked(chunk, status, items);
+	chunk->state = CHUNK_OVER;
+	kv_xfer_put_locked(xfer);
+}
+
+/* The chunk ends without the daemon. */
+static void abandon_locked(struct kv_prefetch_chunk *chunk)
+{
+	struct kvfs_xfer *xfer = chunk->xfer;
+	bool unsent = kv_rpc_withdraw_locked(xfer->session, &chunk->call);
+
+	kv_session_assert_locked(xfer->session);
+	chunk->state = unsent ? CHUNK_OVER : CHUNK_ABANDONED;
+	settle_locked(chunk, atomic_load(&xfer->stopped), NULL);
+	if (unsent)
+		kv_xfer_put_locked(xfer);
+}
+
+/* The daemon has not even confirmed the cancel. */
+static void give_up_locked(struct kv_timer *timer)
+{
+	struct kvfs_xfer *xfer =
+		(struct kvfs_xfer *)((char *)timer -
+				     offsetof(struct kvfs_xfer, timer));
+
+	kv_session_assert_locked(xfer->session);
+	kv_xfer_get_locked(xfer);
+	for (size_t i = 0; i < xfer->n_chunks; i++)
+		if (xfer->chunks[i].state == CHUNK_ASKED)
+			abandon_locked(&xfer->chunks[i]);
+	kv_xfer_put_locked(xfer);
 }
 
 /* All of one prefetch is asked with this. */
@@ -79,11 +118,15 @@ static void ask_locked(struct kv_prefetch_chunk *chunk, uint32_t space,
 		packet.header.arg = KV_MAX(asking->deadline, 1u);
 	chunk->call.count = (uint32_t)chunk->n;
 	chunk->call.done = chunk_done;
+	r = atomic_load(&xfer->stopped);
+	if (r == 0)
+		r = kv_rpc_submit_locked(xfer->session, &chunk->call, &packet);
+	if (r < 0) {
+		settle_locked(chunk, r, NULL);
+		return;
+	}
 	kv_xfer_get_locked(xfer);
-	chunk->asked = true;
-	r = kv_rpc_submit_locked(xfer->session, &chunk->call, &packet);
-	if (r < 0)
-		over_locked(chunk, r, NULL);
+	chunk->state = CHUNK_ASKED;
 }
 
 static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
@@ -107,12 +150,10 @@ static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
 		chunk->first = *key_at;
 		chunk->n = n;
 		*key_at += n;
-		if (r < 0) {
-			kv_xfer_get_locked(xfer);
-			over_locked(chunk, kv_lib_space_miss(r), NULL);
-		} else {
+		if (r < 0)
+			settle_locked(chunk, kv_lib_space_miss(r), NULL);
+		else
 			ask_locked(chunk, space, query->keys + i, asking);
-		}
 	}
 	kv_session_unlock(session);
 }
@@ -120,11 +161,26 @@ static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
 /* The daemon is told to stop, too. */
 static void stopped_locked(struct kvfs_xfer *xfer)
 {
+	struct kv_prefetch_chunk *chunk;
+
 	kv_session_assert_locked(xfer->session);
-	for (size_t i = 0; i < xfer->n_chunks; i++)
-		if (xfer->chunks[i].asked)
+	kv_xfer_get_locked(xfer);
+	for (size_t i = 0; i < xfer->n_chunks; i++) {
+		chunk = &xfer->chunks[i];
+		if (chunk->state != CHUNK_ASKED)
+			continue;
+		if (chunk->call.parcel)
+			abandon_locked(chunk);
+		else
 			kv_rpc_post_tag_locked(xfer->session, WIRE_CANCEL,
-					       xfer->chunks[i].call.tag);
+					       chunk->call.tag);
+	}
+	if (xfer->active) {
+		xfer->timer.fire = give_up_locked;
+		kv_timer_start_locked(xfer->session, &xfer->timer,
+				      kv_time_after(KV_GRACE_NS));
+	}
+	kv_xfer_put_locked(xfer);
 }
 
 static void drop(struct kvfs_xfer *xfer)
@@ -164,6 +220,9 @@ static int begin(const kvfs_query *queries, size_t n_queries,
 	xfer->chunks = calloc(xfer->n_chunks + 1, sizeof(*xfer->chunks));
 	if (!xfer->chunks)
 		return -ENOMEM;
+	if (asking->deadline < UINT64_MAX - KV_GRACE_NS)
+		xfer->deadline_at =
+			kv_time_after(asking->deadline + KV_GRACE_NS);
 	kv_session_lock(session);
 	if (n > 0)
 		kv_xfer_activate_locked(xfer);

@@ -380,10 +380,13 @@ static void end_holds_locked(struct kvfs_xfer *xfer)
 static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	kv_session_assert_locked(xfer->session);
+	kv_xfer_get_locked(xfer);
 	if (xfer->part)
 		kv_parts_stop_locked(xfer);
 	else
 		fail_todo_locked(xfer, atomic_load(&xfer->stopped));
+	kv_save_batches_stop_locked(xfer);
+	kv_xfer_put_locked(xfer);
 }
 
 static void drop(struct kvfs_xfer *xfer)
@@ -400,6 +403,7 @@ static const struct kv_xfer_ops save_ops = {
 	.stopped_locked = stopped_locked,
 	.sealed_locked = kv_flush_saved_locked,
 	.want_durable_locked = kv_flush_ask_locked,
+	.stop_durable_locked = kv_flush_stop_locked,
 	.freed_locked = end_holds_locked,
 	.drop = drop,
 };

@@ -25,8 +25,11 @@
  */
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/pool.h"
+#include "kernels/session/ask.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
+
+#define LOOK_NS 1000000000u /* so often at whether the daemon answers */
 
 static void check_locked(const struct kvfs_xfer *xfer)
 {
@@ -100,6 +103,7 @@ static void time_is_up_locked(struct kv_timer *timer)
 void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 {
 	kv_session_assert_locked(xfer->session);
+	kv_lib_transfers_use_locked(xfer->session);
 	kv_xfer_get_locked(xfer);
 	xfer->active = true;
 	TAILQ_INSERT_TAIL(&xfer->session->active, xfer, others);
@@ -118,8 +122,7 @@ void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 static void copied_locked(struct kvfs_xfer *xfer)
 {
 	kv_session_assert_locked(xfer->session);
-	/* Parts of blocks wait for each other. */
-	if (!xfer->part)
+	if (!xfer->ops->to_daemon)
 		kv_timer_stop_locked(xfer->session, &xfer->timer);
 	if (xfer->pool) {
 		kv_lib_pool_let_go_locked(xfer->pool, xfer->pages,
@@ -144,6 +147,7 @@ static void rest_locked(struct kvfs_xfer *xfer)
 	if (!xfer->active || !is_over(xfer))
 		return;
 	xfer->active = false;
+	kv_timer_stop_locked(xfer->session, &xfer->timer);
 	TAILQ_REMOVE(&xfer->session->active, xfer, others);
 	pthread_cond_broadcast(&xfer->session->changed);
 	kv_xfer_put_locked(xfer);
@@ -215,6 +219,61 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 		return;
 	if (xfer->ops->stopped_locked)
 		xfer->ops->stopped_locked(xfer);
+}
+
+/* ---- ends ---- */
+
+static struct kvfs_xfer *next_running_locked(struct kvfs_session *session,
+					     const struct kvfs_pool *pool)
+{
+	struct kvfs_xfer *xfer;
+
+	kv_session_assert_locked(session);
+	TAILQ_FOREACH(xfer, &session->active, others)
+		if (atomic_load(&xfer->stopped) == 0 &&
+		    (!pool || xfer->pool == pool))
+			return xfer;
+	return NULL;
+}
+
+/* Stopping one may end others, too, so the search begins anew each time. */
+static void stop_all_locked(struct kvfs_session *session,
+			    const struct kvfs_pool *pool)
+{
+	struct kvfs_xfer *xfer;
+
+	kv_session_assert_locked(session);
+	while ((xfer = next_running_locked(session, pool)))
+		kv_xfer_stop_locked(xfer, -ETIMEDOUT);
+	TAILQ_FOREACH(xfer, &session->active, others)
+		if (!pool && xfer->ops->stop_durable_locked)
+			xfer->ops->stop_durable_locked(xfer, -ETIMEDOUT);
+}
+
+static bool is_drained_locked(const struct kvfs_session *session,
+			      const struct kvfs_pool *pool)
+{
+	kv_session_assert_locked(session);
+	return pool ? pool->busy == 0 : TAILQ_EMPTY(&session->active);
+}
+
+void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool)
+{
+	uint64_t look_at = kv_time_after(LOOK_NS);
+	bool hangs;
+
+	kv_session_assert_locked(session);
+	while (!is_drained_locked(session, pool)) {
+		kv_session_wait(session, look_at);
+		if (kv_now_ns() < look_at)
+			continue;
+		kv_session_unlock(session);
+		hangs = kv_ask_hangs(session);
+		kv_session_lock(session);
+		if (hangs)
+			stop_all_locked(session, pool);
+		look_at = kv_time_after(LOOK_NS);
+	}
 }
 
 /* ---- for callers ---- */
@@ -292,7 +351,11 @@ void kvfs_xfer_cancel(kvfs_xfer *xfer)
 	if (check_xfer(xfer, KVFS_COPIED) < 0)
 		return;
 	kv_session_lock(xfer->session);
+	kv_xfer_get_locked(xfer);
 	kv_xfer_stop_locked(xfer, -ECANCELED);
+	if (xfer->ops->stop_durable_locked)
+		xfer->ops->stop_durable_locked(xfer, -ECANCELED);
+	kv_xfer_put_locked(xfer);
 	kv_session_unlock(xfer->session);
 }
 

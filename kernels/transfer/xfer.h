@@ -36,6 +36,8 @@ struct kv_xfer_ops {
 	void (*sealed_locked)(struct kvfs_xfer *xfer);
 	/* Somebody waits for DURABLE. */
 	void (*want_durable_locked)(struct kvfs_xfer *xfer);
+	/* Nobody does any more: what is not DURABLE soon ends with @status. */
+	void (*stop_durable_locked)(struct kvfs_xfer *xfer, int status);
 	/* The caller has freed it. */
 	void (*freed_locked)(struct kvfs_xfer *xfer);
 	/* Free what is the kind's own: the transfer is being freed. */
@@ -49,6 +51,8 @@ struct kv_part;	      /* partial_block.c */
 struct kv_load;	      /* load.c */
 struct kv_range;
 struct kv_prefetch_chunk; /* prefetch.c */
+struct kv_flush_chunk;	  /* flush.c */
+struct kv_save_batch;	  /* batch.c */
 
 struct kvfs_xfer {
 	/* fixed after start */
@@ -94,8 +98,10 @@ struct kvfs_xfer {
 	TAILQ_ENTRY(kvfs_xfer) synced;	  /* in one of sync's lists */
 
 	/* Flushing, flush.c */
-	bool flush_asked; /* lock: somebody waits for DURABLE */
-	bool flush_sent;  /* lock */
+	bool flush_asked;  /* lock: somebody waits for DURABLE */
+	bool flush_sent;   /* lock */
+	int flush_stopped; /* lock: 0, or why the flush shall end */
+	LIST_HEAD(, kv_flush_chunk) flushing; /* lock: requests under way */
 
 	/* load */
 	struct kvfs_lease *lease; /* until COPIED */
@@ -112,8 +118,9 @@ struct kvfs_xfer {
 	size_t todo_left;	/* of these, blocks that are still to do */
 	struct kv_timer again;	/* runs while it waits for room */
 	uint64_t pause;		/* before it tries again; 0: there was room */
-	struct kv_part *part;	/* by block; NULL: they are saved whole */
-	struct kv_hold **held;	/* by block; NULL: nothing is to be held */
+	LIST_HEAD(, kv_save_batch) batches; /* under way, and wanted */
+	struct kv_part *part;  /* by block; NULL: they are saved whole */
+	struct kv_hold **held; /* by block; NULL: nothing is to be held */
 
 	_Atomic int stopped;  /* 0, or why blocks not begun yet shall fail */
 	_Atomic int status[]; /* of the blocks; written by who has them */
@@ -140,6 +147,13 @@ void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
  */
 void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 			 size_t n);
+
+/*
+ * Wait until no transfer uses pages of @pool, or NULL: until none of the
+ * session's is under way.  If the daemon answers nothing meanwhile, they are
+ * not waited for: what has not begun ends with -ETIMEDOUT.
+ */
+void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool);
 
 /* Blocks not begun end with @status. */
 void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status);

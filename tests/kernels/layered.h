@@ -42,12 +42,9 @@ static inline void layered_close(struct layered *l)
 	kvfs_close(l->session);
 }
 
-/* world_setup, but for the layout. */
-static inline int layered_setup(void **state)
+/* Another space, of layers, in the place of the test's. */
+static inline int layered_setup_space(struct world *w)
 {
-	struct world *w = *state;
-
-	world_setup(state);
 	kvfs_pool_close(w->pool);
 	kvfs_space_close(w->space);
 	snprintf(w->space_name, sizeof(w->space_name), "s%u", w->spaces++);
@@ -57,6 +54,13 @@ static inline int layered_setup(void **state)
 			 0);
 	w->pool = world_pool(w, w->space);
 	return 0;
+}
+
+/* world_setup, but for the layout. */
+static inline int layered_setup(void **state)
+{
+	world_setup(state);
+	return layered_setup_space(*state);
 }
 
 /* A number of the daemon's statistics: the one before @word. */
