@@ -16,6 +16,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stddef.h>
+#include <ucontext.h>
 
 #include "common/sigbus_guard.h"
 
@@ -28,8 +29,14 @@ void kv_sigbus_guard_leave(void)
 		siglongjmp(*waiting, 1);
 }
 
+/* The mask of before comes back here, so that a guarded call needs not save it,
+ * which takes a system call. */
 static void on_sigbus(int number, siginfo_t *info, void *context)
 {
+	const ucontext_t *interrupted = context;
+
+	if (waiting)
+		pthread_sigmask(SIG_SETMASK, &interrupted->uc_sigmask, NULL);
 	kv_sigbus_guard_leave();
 	if (before.sa_flags & SA_SIGINFO)
 		before.sa_sigaction(number, info, context);
@@ -39,12 +46,10 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
 		signal(number, SIG_DFL);
 }
 
-/* SA_NODEFER: a jump out of the handler need not restore the signal mask, which
- * would take a system call at every guarded call. */
 static void install(void)
 {
 	struct sigaction action = {.sa_sigaction = on_sigbus,
-				   .sa_flags = SA_SIGINFO | SA_NODEFER};
+				   .sa_flags = SA_SIGINFO};
 
 	sigemptyset(&action.sa_mask);
 	sigaction(SIGBUS, &action, &before);
