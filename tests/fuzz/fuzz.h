@@ -97,16 +97,47 @@ static inline void fuzz_replay(const char *path, uint8_t *room)
 	free(exact);
 }
 
+/* Inputs of chance for @seconds, after which whatever is not found may be left
+ * to libFuzzer, which looks where it has not been. */
+static inline int fuzz_at_random(uint8_t *room, unsigned long seconds,
+				 uint64_t seed)
+{
+	const uint64_t end = kv_now_ns() + seconds * 1000000000ull;
+	unsigned long n = 0;
+
+	while (kv_now_ns() < end) {
+		size_t size = 64 + seed % 4000;
+
+		for (size_t i = 0; i < size; i++) {
+			seed = seed * 6364136223846793005u +
+			       1442695040888963407u;
+			room[i] = (uint8_t)(seed >> 56);
+		}
+		LLVMFuzzerTestOneInput(room, size);
+		n++;
+	}
+	printf("%lu inputs\n", n);
+	return 0;
+}
+
+/* PROGRAM FILE..., or PROGRAM -seconds N SEED */
 __attribute__((weak)) int main(int argc, char **argv)
 {
 	uint8_t *room = malloc(FUZZ_INPUT_MAX);
+	int r = argc > 1 ? 0 : 2;
 
 	fuzz_must(room);
+	if (argc == 4 && strcmp(argv[1], "-seconds") == 0) {
+		r = fuzz_at_random(room, strtoul(argv[2], NULL, 10),
+				   strtoul(argv[3], NULL, 10));
+		free(room);
+		return r;
+	}
 	for (int i = 1; i < argc; i++)
 		fuzz_replay(argv[i], room);
 	free(room);
 	printf("%d inputs\n", argc - 1);
-	return argc > 1 ? 0 : 2;
+	return r;
 }
 
 #endif

@@ -1,0 +1,551 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Valid messages of three clients, in any order, to a whole daemon: every one
+ * is answered soon, what is acquired has its bytes, and when all have left
+ * nothing is held and everything asked for is durable.
+ *
+ * OWNS      the daemon's cache and socket, and the clients; till the end of
+ *           the process.
+ *
+ * LOCKING   none: the daemon's threads are its own.
+ */
+#include "cache/dram/dram.h"
+#include "cache/core/waiter.h"
+#include "fs/control/control.h"
+#include "tests/fs/peer.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <signal.h>
+
+enum { PEERS = 3, SPACES = 2, KEYS = 12, OPEN = 16, PAYLOAD = 20000 };
+
+/* Whoever waits for so long waits for ever. */
+#define PROGRESS_S 20
+
+static const char layout[] =
+	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[20000]}]}";
+
+struct request {
+	uint64_t tag; /* 0: none */
+	uint16_t type;
+	uint16_t flags;
+	bool answered, leases;
+	uint32_t space, first;
+};
+
+struct player {
+	struct peer peer;
+	uint32_t spaces[SPACES];
+	struct request requests[OPEN];
+	unsigned next;
+	bool holds[SPACES][KEYS]; /* reserved so that they seal leased */
+};
+
+static struct kv_cache *cache;
+static struct kv_control *control;
+static struct player players[PEERS];
+static int staging = -1;
+static char dir[64], path[80], store[80];
+
+static const char *volatile doing;
+static volatile int message;
+
+static void stuck(int signal)
+{
+	char text[80];
+	int n = snprintf(text, sizeof(text), "no progress: %s, message %d\n",
+			 doing, message);
+
+	(void)signal;
+	if (write(STDERR_FILENO, text, (size_t)n) == n)
+		abort();
+	_exit(1);
+}
+
+/* From now on it is this that must not take for ever. */
+static void watch(const char *what)
+{
+	doing = what;
+	alarm(PROGRESS_S);
+}
+
+static void retire(void *arg, uint32_t id)
+{
+	(void)arg;
+	if (control)
+		kv_control_retire(control, id);
+}
+
+static void tear_down(void)
+{
+	char command[100];
+
+	watch("the end");
+	kv_control_stop(control);
+	control = NULL;
+	kv_cache_close(cache);
+	close(staging);
+	snprintf(command, sizeof(command), "rm -rf %s", dir);
+	if (system(command) != 0)
+		fprintf(stderr, "%s: is left behind\n", dir);
+}
+
+/* The bytes of a key are the same, whoever saves it. */
+static void make_staging(void)
+{
+	uint8_t *all;
+
+	staging = memfd_create("staging", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+	fuzz_must(ftruncate(staging, KEYS * PAYLOAD) == 0);
+	all = mmap(NULL, KEYS * PAYLOAD, PROT_WRITE, MAP_SHARED, staging, 0);
+	fuzz_must(all != MAP_FAILED);
+	for (uint32_t key = 0; key < KEYS; key++)
+		memset(all + key * PAYLOAD, peer_fill(key), PAYLOAD);
+	munmap(all, KEYS * PAYLOAD);
+	fuzz_must(fcntl(staging, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+}
+
+static void make_daemon(void)
+{
+	struct kv_cache_config config = {.store = store,
+					 .dram = 16 << 20,
+					 .ssd = 64 << 20,
+					 .ssd_given = true,
+					 .segment = 8 << 20,
+					 .hugepages = KV_HUGE_OFF,
+					 .evict = "lru",
+					 .retire = retire};
+	char *why = NULL;
+
+	strcpy(dir, "/tmp/kvfs-clients-XXXXXX");
+	fuzz_must(mkdtemp(dir));
+	snprintf(store, sizeof(store), "%s/store", dir);
+	snprintf(path, sizeof(path), "%s/control", dir);
+	signal(SIGALRM, stuck);
+	fuzz_must(kv_cache_open(&config, &cache, &why) == 0);
+	fuzz_must(kv_control_start(cache, path, &control, &why) == 0);
+	make_staging();
+	atexit(tear_down);
+}
+
+/* The second space is short of room in both tiers. */
+static void limit(struct kv_space *space)
+{
+	struct kv_quota quota = {.quota_dram = 8 << 15, .quota_ssd = 5 << 15};
+
+	fuzz_must(kv_space_set_quota(cache, space, &quota) == 0);
+}
+
+static void join(struct player *player)
+{
+	static const char *const names[SPACES] = {"wide", "narrow"};
+	struct wire_staging all = {KEYS * PAYLOAD};
+	struct peer *p = &player->peer;
+
+	watch("a connection");
+	memset(player->requests, 0, sizeof(player->requests));
+	memset(player->holds, 0, sizeof(player->holds));
+	fuzz_must(peer_connect(p, path));
+	fuzz_must(peer_hello(p) == 0);
+	for (unsigned i = 0; i < SPACES; i++) {
+		fuzz_must(peer_space(p, names[i], layout, WIRE_SPACE_CREATE,
+				     0700) == 0);
+		player->spaces[i] = p->space;
+	}
+	fuzz_must(peer_call(p,
+			    &(struct wire_header){.type = WIRE_STAGING,
+						  .count = 1},
+			    &all, sizeof(all), staging) == 0);
+}
+
+static void check_bytes(struct player *player, uint32_t first)
+{
+	struct peer *p = &player->peer;
+	struct wire_place *places = PEER_ITEMS(p, struct wire_place);
+
+	for (uint32_t i = 0; i < PEER_HEADER(p)->count; i++)
+		if (places[i].status == 0)
+			fuzz_must(peer_right(p, i, first + i));
+}
+
+/* Is there a lease now that must be released? */
+static void note_statuses(struct player *player, struct request *request)
+{
+	struct peer *p = &player->peer;
+	const struct wire_status *statuses = PEER_ITEMS(p, struct wire_status);
+	bool *holds = player->holds[request->space != player->spaces[0]];
+
+	for (uint32_t i = 0; i < PEER_HEADER(p)->count; i++)
+		if (statuses[i].status == 0 && request->type == WIRE_RESERVE)
+			holds[request->first + i] = request->flags & WIRE_HOLD;
+		else if (statuses[i].status == 0)
+			request->leases |= holds[request->first + i];
+}
+
+static void note_reply(struct player *player, struct request *request)
+{
+	struct wire_header *header = PEER_HEADER(&player->peer);
+
+	fuzz_must(header->flags == WIRE_REPLY && !request->answered);
+	request->answered = true;
+	if (header->status)
+		return;
+	if (header->type == WIRE_ACQUIRE)
+		check_bytes(player, request->first);
+	if (header->type == WIRE_RESERVE || header->type == WIRE_SAVE)
+		note_statuses(player, request);
+}
+
+/* One message from the daemon. */
+static void take_in(struct player *player)
+{
+	struct peer *p = &player->peer;
+	struct wire_header *header = PEER_HEADER(p);
+
+	fuzz_must(peer_receive(p, -1) > 0);
+	if (header->type == WIRE_SEGMENT || header->type == WIRE_RETIRE) {
+		fuzz_must(peer_note_segment(p));
+		return;
+	}
+	for (unsigned i = 0; i < OPEN; i++) {
+		struct request *request = &player->requests[i];
+
+		if (request->tag && request->tag == header->tag) {
+			note_reply(player, request);
+			return;
+		}
+	}
+	fuzz_must(!"a reply to nothing");
+}
+
+static void await(struct player *player, const struct request *request)
+{
+	message = request->type;
+	watch("an answer");
+	while (!request->answered)
+		take_in(player);
+}
+
+static void end_request(struct player *player, struct request *request)
+{
+	if (!request->tag)
+		return;
+	if (!request->answered)
+		peer_cancel(&player->peer, request->tag);
+	await(player, request);
+	if (request->leases)
+		peer_release(&player->peer, request->tag);
+	request->tag = 0;
+}
+
+static struct request *post(struct player *player,
+			    const struct wire_header *header, const void *items,
+			    size_t bytes)
+{
+	struct request *request = &player->requests[player->next++ % OPEN];
+
+	end_request(player, request);
+	*request = (struct request){
+		.type = header->type,
+		.flags = header->flags,
+		.space = header->space,
+	};
+	message = header->type;
+	watch("a message is taken in");
+	request->tag = peer_send(&player->peer, header, items, bytes, -1);
+	fuzz_must(request->tag);
+	return request;
+}
+
+/* ---- what a client may do; the input says to what ---- */
+
+struct move {
+	struct fuzz *input;
+	struct player *player;
+	uint32_t space, first, n; /* keys */
+};
+
+static struct wire_header about(const struct move *m, enum wire_type type)
+{
+	return (struct wire_header){
+		.type = (uint16_t)type, .count = m->n, .space = m->space};
+}
+
+static void move_keys(const struct move *m, struct wire_header header, bool now)
+{
+	struct wire_key keys[KEYS];
+	struct request *request;
+
+	peer_keys(keys, m->first, m->n);
+	request = post(m->player, &header, keys, m->n * sizeof(*keys));
+	request->first = m->first;
+	request->leases = header.type == WIRE_ACQUIRE;
+	if (now)
+		await(m->player, request);
+}
+
+static void move_reserve(const struct move *m)
+{
+	struct wire_header header = about(m, WIRE_RESERVE);
+
+	header.flags = fuzz_byte(m->input) & (WIRE_MUST | WIRE_HOLD);
+	move_keys(m, header, true);
+}
+
+/* Parents: the key before it, or any. */
+static void move_save(const struct move *m)
+{
+	const uint8_t how = fuzz_byte(m->input);
+	struct wire_header header = about(m, WIRE_SAVE);
+	struct wire_save saves[KEYS] = {0};
+	struct wire_key keys[KEYS], parent;
+	struct request *request;
+
+	peer_keys(keys, m->first, m->n);
+	for (uint32_t i = 0; i < m->n; i++) {
+		uint32_t of = how & 1 ? how % KEYS : m->first + i + KEYS - 1;
+
+		peer_keys(&parent, of % KEYS, 1);
+		memcpy(saves[i].key, keys[i].key, sizeof(saves[i].key));
+		memcpy(saves[i].parent, parent.key, sizeof(parent.key));
+		saves[i].len = saves[i].parent_len = 32;
+		saves[i].position = m->first + i;
+		saves[i].offset = (m->first + i) * PAYLOAD;
+	}
+	request = post(m->player, &header, saves, m->n * sizeof(*saves));
+	request->first = m->first;
+	if (how & 2)
+		await(m->player, request);
+}
+
+static void move_acquire(const struct move *m)
+{
+	const uint8_t how = fuzz_byte(m->input);
+	struct wire_header header = about(m, WIRE_ACQUIRE);
+
+	header.flags = how & (WIRE_WAIT_SAVING | WIRE_RESIDENT);
+	header.arg = how & 1 ? 0 : (how + 1u) * 20000u;
+	move_keys(m, header, !(how & 1));
+}
+
+static void move_flush(const struct move *m)
+{
+	const uint8_t how = fuzz_byte(m->input);
+	struct wire_header header = about(m, WIRE_FLUSH);
+	struct request *request;
+
+	header.arg = how & 1 ? 0 : (how + 1u) * 100000u;
+	if (how & 2) {
+		move_keys(m, header, how & 4);
+		return;
+	}
+	header.count = 0;
+	request = post(m->player, &header, NULL, 0);
+	if (how & 4)
+		await(m->player, request);
+}
+
+static void move_end_request(const struct move *m)
+{
+	end_request(m->player,
+		    &m->player->requests[fuzz_byte(m->input) % OPEN]);
+}
+
+static void move_snapshot(const struct move *m)
+{
+	struct wire_header header = about(m, WIRE_PICK);
+	struct wire_key keys[KEYS];
+	struct wire_pick picks[KEYS] = {0};
+	struct {
+		struct wire_snapshot head;
+		char name;
+	} named = {.head = {.id = 1, .blocks = m->n}};
+
+	header.arg = 1;
+	peer_keys(keys, m->first, m->n);
+	for (uint32_t i = 0; i < m->n; i++) {
+		memcpy(picks[i].key, keys[i].key, sizeof(picks[i].key));
+		picks[i].len = 32;
+		picks[i].position = i;
+	}
+	await(m->player,
+	      post(m->player, &header, picks, m->n * sizeof(*picks)));
+	header = about(m, WIRE_SNAPSHOT);
+	header.count = 1;
+	named.name = (char)('a' + fuzz_byte(m->input) % 4);
+	await(m->player,
+	      post(m->player, &header, &named, sizeof(named.head) + 1));
+}
+
+static void move_snapshot_drop(const struct move *m)
+{
+	struct wire_header header = about(m, WIRE_SNAPSHOT_DROP);
+	char name = (char)('a' + fuzz_byte(m->input) % 4);
+
+	header.count = 1;
+	await(m->player, post(m->player, &header, &name, 1));
+}
+
+static void move_clear(const struct move *m)
+{
+	struct wire_header header = about(m, WIRE_CLEAR);
+
+	header.count = 0;
+	await(m->player, post(m->player, &header, NULL, 0));
+}
+
+static void leave(struct player *player)
+{
+	peer_close(&player->peer);
+}
+
+static void move_again(const struct move *m)
+{
+	leave(m->player);
+	join(m->player);
+}
+
+static void move_pin(const struct move *m)
+{
+	struct wire_header header = about(m, WIRE_PIN);
+
+	header.arg = fuzz_byte(m->input) & 1;
+	move_keys(m, header, true);
+}
+
+static void move_once(const struct move *m, uint8_t what)
+{
+	static const enum wire_type plain[] = {WIRE_DROP, WIRE_EVICT,
+					       WIRE_PROBE};
+
+	switch (what % 16) {
+	case 0:
+	case 1:
+		return move_reserve(m);
+	case 2:
+	case 3:
+		return move_save(m);
+	case 4:
+		return move_acquire(m);
+	case 5:
+		return move_flush(m);
+	case 6:
+		return move_end_request(m);
+	case 7:
+		return move_snapshot(m);
+	case 8:
+		return move_snapshot_drop(m);
+	case 9:
+		return move_pin(m);
+	case 10:
+		if (fuzz_byte(m->input) < 32)
+			return move_clear(m);
+		return move_keys(m, about(m, WIRE_PREFETCH), false);
+	case 11:
+		if (fuzz_byte(m->input) < 32)
+			return move_again(m);
+		/* fall through */
+	case 12:
+		/* The daemon's other threads get on. */
+		usleep(fuzz_byte(m->input) * 4u);
+		return;
+	default:
+		return move_keys(m, about(m, plain[what % 16 - 13]), true);
+	}
+}
+
+static void move(struct fuzz *input)
+{
+	const uint8_t what = fuzz_byte(input), who = fuzz_byte(input);
+	const uint8_t which = fuzz_byte(input);
+	struct move m = {.input = input, .player = &players[who % PEERS]};
+
+	m.space = m.player->spaces[who / PEERS % SPACES];
+	m.first = which % KEYS;
+	m.n = 1 + which / KEYS % KV_MIN(KEYS - m.first, 4u);
+	move_once(&m, what);
+}
+
+/* ---- all have left ---- */
+
+static bool quiet(void)
+{
+	struct kv_cache_stats stats;
+
+	kv_cache_stats(cache, &stats);
+	return !stats.leases && !stats.saving && !stats.dirty_blocks;
+}
+
+static void wake(struct kv_flush *flush, int status)
+{
+	(void)status;
+	kv_waiter_wake(flush->arg);
+}
+
+/* Of what is left some finds no room on SSD, and nobody waits for ever. */
+static void sync_all(void)
+{
+	struct kv_space *space;
+
+	for (uint32_t id = 0; (space = kv_space_next(cache, id));) {
+		struct kv_waiter waiter = KV_WAITER_INIT;
+		struct kv_flush flush = {.done = wake, .arg = &waiter};
+
+		id = kv_space_stat(cache, space).id;
+		kv_flush_submit(cache, space, &flush);
+		kv_waiter_wait(&waiter);
+	}
+}
+
+static void empty_all(void)
+{
+	struct kv_space *space;
+
+	for (uint32_t id = 0; (space = kv_space_next(cache, id));) {
+		uint64_t *ids;
+		size_t n;
+
+		id = kv_space_stat(cache, space).id;
+		fuzz_must(kv_snapshot_list(cache, space, &ids, &n) == 0);
+		for (size_t i = 0; i < n; i++)
+			kv_snapshot_drop(cache, ids[i]);
+		free(ids);
+		fuzz_must(kv_space_clear(cache, space) == 0);
+		fuzz_must(kv_space_stat(cache, space).blocks == 0);
+	}
+}
+
+static void settle(void)
+{
+	watch("all is given back and written");
+	while (!quiet())
+		usleep(200);
+	watch("a sync");
+	sync_all();
+	kv_lock(cache);
+	kv_arena_check_locked(cache);
+	kv_unlock(cache);
+	watch("a clear");
+	empty_all();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct fuzz input = {data, size};
+
+	if (!cache) {
+		make_daemon();
+		join(&players[0]);
+		limit(kv_space_find(cache, "narrow"));
+		leave(&players[0]);
+	}
+	for (unsigned i = 0; i < PEERS; i++)
+		join(&players[i]);
+	while (input.left)
+		move(&input);
+	for (unsigned i = 0; i < PEERS; i++)
+		leave(&players[i]);
+	settle();
+	alarm(0);
+	return 0;
+}
