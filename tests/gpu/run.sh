@@ -73,7 +73,7 @@ tests() {
 		case $quick$name in quicktest_layouts | test_*)
 			try "$name" allowed "$t" $quick ;;
 		esac
-		case $quick$name in quicktest_order | test_layouts | test_order)
+		case $quick$name in quicktest_stream_sync | test_layouts | test_stream_sync)
 			try "$name, no read-only registration" denied "$t" $quick ;;
 		esac
 	done

@@ -30,8 +30,8 @@ within() { # PATH of a driver, COMMAND...
 within "$T/standin" "$run" test quick >"$T/log" 2>&1 || fail "run.sh test"
 grep -q '^0 failed' "$T/log" || fail "run.sh test does not count"
 grep -q '^test_layouts: ok' "$T/log" || fail "run.sh test ran no test_layouts"
-grep -q '^test_order, no read-only registration: ok' "$T/log" ||
-	fail "run.sh test ran no test_order without registration"
+grep -q '^test_stream_sync, no read-only registration: ok' "$T/log" ||
+	fail "run.sh test ran no test_stream_sync without registration"
 within "$T/standin" "$run" bench quick >"$T/log" 2>&1 || fail "run.sh bench"
 grep -q 'STAND-IN' "$T/log" || fail "run.sh bench does not say what it ran on"
 for way in registered:19 staged:7 rw:7; do
