@@ -44,6 +44,7 @@ void kv_block_settle_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_slot *slot = block->slot;
 
+	kv_assert_locked(&cache->lock);
 	if (!(block->flags & BLOCK_REMOVED) || block->refs)
 		return;
 	if (slot && (slot->leases || slot->holds || kv_block_dirty(block)))
@@ -60,6 +61,7 @@ void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_space *space = kv_block_space(cache, block);
 
+	kv_assert_locked(&cache->lock);
 	kv_pin_block_gone_locked(cache, block);
 	if (block->flags & BLOCK_QUEUED)
 		kv_write_dequeue_locked(cache, block);
@@ -222,6 +224,7 @@ void kv_block_asked_locked(struct kv_cache *cache, const struct kv_block *block)
 	const struct kv_space *space = kv_block_space(cache, block);
 	uint64_t hash = kv_key_hash(cache, space, block->key);
 
+	kv_assert_locked(&cache->lock);
 	kv_miss_curve_use(cache->curve, hash, KV_PAGE + block->length,
 			  cache->arena.max * cache->arena.segment_bytes);
 	ask_shadow(cache->arena.eviction.shadow, hash, block);
@@ -232,6 +235,7 @@ void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_slot *slot = block->slot;
 
+	kv_assert_locked(&cache->lock);
 	if (block->flags & BLOCK_REMOVED)
 		return;
 	block->hits++;
@@ -250,6 +254,7 @@ void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block)
 
 void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block)
 {
+	kv_assert_locked(&cache->lock);
 	if (block->slot)
 		kv_policy_renew(&block->slot->list->policy, block->number);
 	if (block->file != KV_NONE)

@@ -49,6 +49,7 @@ struct kv_fill *kv_fill_find_locked(struct kv_cache *cache,
 {
 	struct kv_fill *fill = *bucket_of(cache, key);
 
+	kv_assert_locked(&cache->lock);
 	while (fill && (fill->space != space ||
 			!kv_key_equal(&fill->key, key) || stale(fill)))
 		fill = fill->next;
@@ -59,6 +60,7 @@ void kv_fills_stale_locked(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_fill *fill;
 
+	kv_assert_locked(&cache->lock);
 	for (size_t i = 0; i < SAVING_BUCKETS; i++)
 		for (fill = cache->saving[i]; fill; fill = fill->next)
 			if (fill->space == space && stale(fill))
@@ -119,7 +121,7 @@ static int slot_for(struct kv_cache *cache, struct kv_space *space,
  * A second's worth may come at once; a save may begin while there is any credit
  * left, and what it takes more than that is waited for before the next.
  */
-static int rate_take_locked(struct kv_space *space, uint64_t bytes)
+static int rate_take(struct kv_space *space, uint64_t bytes)
 {
 	double rate = (double)space->quota.rate_put;
 	uint64_t now = kv_now_ns();
@@ -138,7 +140,7 @@ static int rate_take_locked(struct kv_space *space, uint64_t bytes)
 	return 0;
 }
 
-static void rate_return_locked(struct kv_space *space, uint64_t bytes)
+static void rate_return(struct kv_space *space, uint64_t bytes)
 {
 	if (space->quota.rate_put)
 		space->put_credit += (double)bytes;
@@ -151,7 +153,7 @@ static int within_rate(struct kv_cache *cache, struct kv_space *space,
 	uint64_t until = kv_now_ns() + WRITER_PATIENCE_NS;
 	int r;
 
-	while ((r = rate_take_locked(space, length)) < 0 && !key &&
+	while ((r = rate_take(space, length)) < 0 && !key &&
 	       kv_now_ns() < until)
 		kv_cond_wait(cache, &cache->ssd.done, 50000000u);
 	if (r < 0)
@@ -160,9 +162,9 @@ static int within_rate(struct kv_cache *cache, struct kv_space *space,
 }
 
 /* A slot that the fill may have, and has paid for. */
-static int reserve_locked(struct kv_cache *cache, struct kv_space *space,
-			  const struct kv_key *key, uint64_t length,
-			  struct kv_slot **ret_slot)
+static int reserve_slot(struct kv_cache *cache, struct kv_space *space,
+			const struct kv_key *key, uint64_t length,
+			struct kv_slot **ret_slot)
 {
 	int r = may_begin(cache, space, key);
 
@@ -178,7 +180,7 @@ static int reserve_locked(struct kv_cache *cache, struct kv_space *space,
 			kv_slot_give_locked(cache, *ret_slot);
 	}
 	if (r < 0)
-		rate_return_locked(space, length);
+		rate_return(space, length);
 	return r;
 }
 
@@ -194,7 +196,7 @@ int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 	if (!fill)
 		return -ENOMEM;
 	kv_lock(cache);
-	r = reserve_locked(cache, space, key, length, &slot);
+	r = reserve_slot(cache, space, key, length, &slot);
 	if (r == 0) {
 		fill->space = space;
 		fill->slot = slot;
@@ -262,6 +264,7 @@ static void unreserve(struct kv_cache *cache, struct kv_fill *fill)
 /* The fill is over; whoever waited for it looks again. */
 static void end_locked(struct kv_cache *cache, struct kv_fill *fill)
 {
+	kv_assert_locked(&cache->lock);
 	unreserve(cache, fill);
 	kv_wants_restart_locked(cache, &fill->waiters);
 	free(fill);
@@ -271,7 +274,7 @@ void kv_fill_drop(struct kv_cache *cache, struct kv_fill *fill)
 {
 	kv_lock(cache);
 	kv_slot_give_locked(cache, fill->slot);
-	rate_return_locked(fill->space, fill->length);
+	rate_return(fill->space, fill->length);
 	end_locked(cache, fill);
 	kv_unlock(cache);
 }
@@ -299,8 +302,8 @@ static void write_prologue(struct kv_cache *cache, struct kv_fill *fill,
 
 /* A fill without a key came as a file, which changed its directory's time when
  * it was made: that must not move once it is closed. */
-static void note_time_locked(struct kv_fill *fill, const struct kv_key *key,
-			     bool is_first)
+static void note_time(struct kv_fill *fill, const struct kv_key *key,
+		      bool is_first)
 {
 	int64_t now_ns = kv_wall_ns();
 
@@ -317,13 +320,14 @@ static int insert_locked(struct kv_cache *cache, struct kv_fill *fill,
 	bool is_first = !fill->space->dirs[key->b[0]];
 	int r = kv_table_insert(cache, fill->space, key, &block);
 
+	kv_assert_locked(&cache->lock);
 	if (r < 0)
 		return r;
 	block->length = (uint32_t)fill->length;
 	block->mtime_ns = meta->mtime_ns;
 	block->atime = (uint32_t)(kv_wall_ns() / 1000000000);
 	fill->space->unpersisted++;
-	note_time_locked(fill, key, is_first);
+	note_time(fill, key, is_first);
 	kv_slot_publish_locked(cache, fill->slot, block);
 	kv_pin_block_new_locked(cache, block);
 	kv_block_asked_locked(cache, block);
@@ -336,8 +340,8 @@ static int insert_locked(struct kv_cache *cache, struct kv_fill *fill,
 }
 
 /* The key is there: is it the same file?  Unlocks and locks again. */
-static int compare_locked(struct kv_cache *cache, struct kv_block *block,
-			  const struct kv_digest *digest)
+static int compare(struct kv_cache *cache, struct kv_block *block,
+		   const struct kv_digest *digest)
 {
 	struct kv_slot_record record;
 	int r;
@@ -371,7 +375,7 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 	if (stale(fill)) {
 		r = -ESTALE;
 	} else if (there) {
-		r = compare_locked(cache, there, digest);
+		r = compare(cache, there, digest);
 	} else {
 		write_prologue(cache, fill, key, meta, &record);
 		KV_POINT("seal.before_publish");
@@ -380,7 +384,7 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 	}
 	if (r != 0) {
 		kv_slot_give_locked(cache, fill->slot);
-		rate_return_locked(fill->space, fill->length);
+		rate_return(fill->space, fill->length);
 	}
 	end_locked(cache, fill);
 	kv_unlock(cache);

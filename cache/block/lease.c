@@ -80,6 +80,7 @@ static void one_settled(struct kv_cache *cache, struct kv_acquire *acquire)
 void kv_want_settle_locked(struct kv_cache *cache, struct kv_want *want,
 			   int status)
 {
+	kv_assert_locked(&cache->lock);
 	want->status = status;
 	one_settled(cache, want->acquire);
 }
@@ -102,6 +103,7 @@ static void lend(struct kv_cache *cache, struct kv_block *block,
 void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
 			 struct kv_block *block)
 {
+	kv_assert_locked(&cache->lock);
 	lend(cache, block, want);
 	want->status = 0;
 }
@@ -113,6 +115,7 @@ static int lease_locked(struct kv_cache *cache, struct kv_block *block,
 	struct kv_slot *slot = block->slot;
 	struct kv_segment *segment = slot->segment;
 
+	kv_assert_locked(&cache->lock);
 	if (!paid && kv_slot_idle(slot) &&
 	    kv_arena_over_floor(cache, slot->list->space,
 				segment->class->slot_bytes))
@@ -204,6 +207,7 @@ void kv_wants_room_locked(struct kv_cache *cache)
 	struct kv_acquire *acquire = TAILQ_FIRST(&cache->short_of_room);
 	unsigned left = LOOKS;
 
+	kv_assert_locked(&cache->lock);
 	while (acquire && left) {
 		struct kv_acquire *next = TAILQ_NEXT(acquire, link);
 
@@ -286,6 +290,7 @@ static void want_start_locked(struct kv_cache *cache, struct kv_want *want)
 	const bool came = !first && !want->short_of_room;
 	int r;
 
+	kv_assert_locked(&cache->lock);
 	wait_no_more(cache, want);
 	want->status = -EINPROGRESS;
 	r = start(cache, want, first, came);
@@ -297,6 +302,7 @@ static void want_start_locked(struct kv_cache *cache, struct kv_want *want)
 
 void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list)
 {
+	kv_assert_locked(&cache->lock);
 	while (*list) {
 		struct kv_want *want = *list;
 
@@ -307,6 +313,7 @@ void kv_wants_restart_locked(struct kv_cache *cache, struct kv_want **list)
 
 void kv_wants_miss_locked(struct kv_cache *cache, struct kv_want **list)
 {
+	kv_assert_locked(&cache->lock);
 	while (*list) {
 		struct kv_want *want = *list;
 

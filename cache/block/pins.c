@@ -166,6 +166,7 @@ bool kv_pin_fits_locked(struct kv_cache *cache, const struct kv_block *block)
 {
 	const struct kv_slot *slot = block->slot;
 
+	kv_assert_locked(&cache->lock);
 	if (!fits_ssd(cache, block))
 		return false;
 	return (block->flags & BLOCK_PINNED) || !slot || slot->pinned ||
@@ -180,6 +181,7 @@ int kv_pin_take_locked(struct kv_cache *cache, struct kv_space *space,
 	struct kv_pin *pin;
 	int r;
 
+	kv_assert_locked(&cache->lock);
 	if (!block)
 		return -ENOENT;
 	/* What is on SSD, or on its way there, need not stay in DRAM. */
@@ -201,6 +203,7 @@ int kv_pin_adopt_locked(struct kv_cache *cache, struct kv_space *space,
 	struct kv_pin *pin;
 	int r = get(cache, space, key, block, &pin);
 
+	kv_assert_locked(&cache->lock);
 	if (r < 0)
 		return r;
 	pin->count++;
@@ -215,6 +218,7 @@ void kv_pin_give_locked(struct kv_cache *cache, struct kv_space *space,
 	struct kv_block *block = kv_table_find(cache, space, key);
 	struct kv_pin **link = find(cache, space->id, key), *pin = *link;
 
+	kv_assert_locked(&cache->lock);
 	if (--pin->count)
 		return;
 	if (block && !pin->user)
@@ -227,6 +231,7 @@ void kv_pin_give_locked(struct kv_cache *cache, struct kv_space *space,
 /* Named by a snapshot before it was there, or after it was lost. */
 void kv_pin_block_new_locked(struct kv_cache *cache, struct kv_block *block)
 {
+	kv_assert_locked(&cache->lock);
 	if (of_block(cache, block))
 		set_pinned(cache, block, true);
 }
@@ -235,6 +240,7 @@ void kv_pin_block_gone_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_pin *pin = of_block(cache, block);
 
+	kv_assert_locked(&cache->lock);
 	if (pin)
 		pin->user = false;
 	if (block->flags & BLOCK_PINNED)
@@ -257,6 +263,7 @@ void kv_pin_by_user_locked(struct kv_cache *cache, struct kv_block *block,
 {
 	struct kv_pin *of = of_block(cache, block);
 
+	kv_assert_locked(&cache->lock);
 	if (of)
 		of->user = pin;
 	else

@@ -215,6 +215,7 @@ void kv_prefetch_landed_locked(struct kv_cache *cache,
 {
 	uint64_t bytes = slot->segment->class->slot_bytes;
 
+	kv_assert_locked(&cache->lock);
 	prefetch->bytes += bytes;
 	cache->stats.prefetched += bytes;
 	if (slot->leases) { /* somebody was quicker than the hint */

@@ -302,6 +302,7 @@ void kv_reads_expire_locked(struct kv_cache *cache)
 	const uint64_t now = kv_now_ns();
 	struct kv_read *read;
 
+	kv_assert_locked(&cache->lock);
 	for (unsigned i = 0; i < READ_BUCKETS; i++)
 		for (read = cache->reads[i]; read; read = read->bucket) {
 			if (now - read->since < patience)
@@ -473,6 +474,7 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 	struct kv_read *read = *bucket_of(cache, block);
 	int r;
 
+	kv_assert_locked(&cache->lock);
 	while (read && read->block != block)
 		read = read->bucket;
 	if (read && read->expired)

@@ -61,6 +61,7 @@ bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes)
 void kv_slot_busy_locked(struct kv_cache *cache, struct kv_space *space,
 			 uint64_t bytes)
 {
+	kv_assert_locked(&cache->lock);
 	cache->arena.guaranteed -= kv_slot_guaranteed(space);
 	space->busy_dram += bytes;
 	cache->arena.guaranteed += kv_slot_guaranteed(space);
@@ -69,6 +70,7 @@ void kv_slot_busy_locked(struct kv_cache *cache, struct kv_space *space,
 void kv_guarantee_dram_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t bytes)
 {
+	kv_assert_locked(&cache->lock);
 	cache->arena.guaranteed -= kv_slot_guaranteed(space);
 	space->guaranteed_dram = bytes;
 	cache->arena.guaranteed += kv_slot_guaranteed(space);
@@ -101,6 +103,7 @@ void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot)
 
 void kv_slot_lease_locked(struct kv_cache *cache, struct kv_slot *slot, int by)
 {
+	kv_assert_locked(&cache->lock);
 	kv_slot_before(cache, slot);
 	slot->leases = (uint32_t)((int)slot->leases + by);
 	kv_slot_after(cache, slot);
@@ -108,6 +111,7 @@ void kv_slot_lease_locked(struct kv_cache *cache, struct kv_slot *slot, int by)
 
 void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by)
 {
+	kv_assert_locked(&cache->lock);
 	kv_slot_before(cache, slot);
 	slot->holds = (uint32_t)((int)slot->holds + by);
 	kv_slot_after(cache, slot);

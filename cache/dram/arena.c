@@ -144,6 +144,7 @@ bool kv_arena_grows_locked(const struct kv_cache *cache)
 {
 	const struct kv_arena *arena = &cache->arena;
 
+	kv_assert_locked(&cache->lock);
 	return arena->growing || (arena->retired_count &&
 				  kv_now_ns() - arena->retired_ns < UNMAP_NS);
 }
@@ -158,6 +159,7 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 	struct kv_evict_list *list;
 	struct kv_slot *slot;
 
+	kv_assert_locked(&cache->lock);
 	if (!slot_bytes)
 		return -EFBIG;
 	class = class_get(cache, space, slot_bytes);
@@ -206,6 +208,7 @@ void kv_slot_pin_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
 	const struct kv_block *block = slot->block;
 
+	kv_assert_locked(&cache->lock);
 	if (slot->pinned || !(block->flags & BLOCK_PINNED) ||
 	    !kv_slot_pin_fits(cache, kv_block_space(cache, block), slot, true))
 		return;
@@ -216,6 +219,7 @@ void kv_slot_pin_locked(struct kv_cache *cache, struct kv_slot *slot)
 
 void kv_slot_unpin_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
+	kv_assert_locked(&cache->lock);
 	if (!slot->pinned)
 		return;
 	slot->pinned = false;
@@ -228,6 +232,7 @@ void kv_slot_hint_over_locked(struct kv_cache *cache, struct kv_slot *slot,
 {
 	uint64_t bytes = slot->segment->class->slot_bytes;
 
+	kv_assert_locked(&cache->lock);
 	if (!slot->hinted)
 		return;
 	slot->hinted = false;
@@ -244,6 +249,7 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 	struct kv_class *class = slot->segment->class;
 	struct kv_space *space = slot->list->space;
 
+	kv_assert_locked(&cache->lock);
 	assert(slot->state == SLOT_FILLING && !block->slot);
 	assert(space->id == block->space);
 	slot->state = SLOT_READY;
@@ -265,6 +271,7 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 	struct kv_class *class = segment->class;
 	struct kv_space *space = slot->list->space;
 
+	kv_assert_locked(&cache->lock);
 	assert(slot->state != SLOT_FREE && !slot->leases && !slot->holds);
 	kv_slot_before(cache, slot);
 	kv_slot_busy_locked(cache, space, -class->slot_bytes);

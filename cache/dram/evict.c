@@ -77,6 +77,7 @@ static bool may_evict(void *arg, uint32_t number)
 static void block_drop_dram_locked(struct kv_cache *cache,
 				   struct kv_block *block)
 {
+	kv_assert_locked(&cache->lock);
 	cache->stats.evicted_dram++;
 	KV_POINT("evict.dram");
 	if (block->file == KV_NONE) {
@@ -135,6 +136,7 @@ bool kv_dram_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
 	const struct need need = {.cache = cache, .space = space};
 	const struct kv_giving giving = {gives, evict_from, &need};
 
+	kv_assert_locked(&cache->lock);
 	return kv_victim_evict_own(&space->dram_lists, &giving);
 }
 
@@ -420,6 +422,7 @@ struct kv_slot *kv_dram_evict_for_locked(struct kv_cache *cache,
 	struct kv_slot *slot = free_slot(class);
 	struct need need = {.cache = cache, .class = class, .space = space};
 
+	kv_assert_locked(&cache->lock);
 	if (slot)
 		return slot;
 	if (spare) {
@@ -439,6 +442,7 @@ bool kv_dram_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 {
 	uint64_t most = space->quota.quota_dram;
 
+	kv_assert_locked(&cache->lock);
 	while (most && space->bytes_dram + space->filling_dram + bytes > most)
 		if (!kv_dram_evict_own_locked(cache, space))
 			return false;

@@ -180,6 +180,7 @@ void kv_segment_retire_locked(struct kv_cache *cache,
 {
 	struct kv_arena *arena = &cache->arena;
 
+	kv_assert_locked(&cache->lock);
 	kv_segment_leave(cache, segment);
 	arena->huge -= segment->huge;
 	arena->unlocked -= !segment->locked;

@@ -97,6 +97,7 @@ static struct kv_snapshot *snapshot_by_id_locked(struct kv_cache *cache,
 	void *node = tfind(&key, &cache->snapshots.by_id, by_id);
 	struct kv_snapshot *snapshot = node ? *(void **)node : NULL;
 
+	kv_assert_locked(&cache->lock);
 	return snapshot && snapshot->ready ? snapshot : NULL;
 }
 
@@ -108,6 +109,7 @@ static struct kv_snapshot *snapshot_by_name_locked(struct kv_cache *cache,
 	struct kv_snapshot key = {.space = space};
 	void *node;
 
+	kv_assert_locked(&cache->lock);
 	strncpy(key.name, name, sizeof(key.name) - 1);
 	node = tfind(&key, &cache->snapshots.by_name, by_name);
 	return node ? *(void **)node : NULL;
@@ -125,6 +127,7 @@ static int snapshot_link_locked(struct kv_cache *cache, struct kv_space *space,
 {
 	struct kv_snapshots *all = &cache->snapshots;
 
+	kv_assert_locked(&cache->lock);
 	if (!tsearch(snapshot, &all->by_name, by_name))
 		return -ENOMEM;
 	if (!tsearch(snapshot, &all->by_id, by_id)) {
@@ -142,6 +145,7 @@ static void snapshot_unlink_locked(struct kv_cache *cache,
 {
 	struct kv_snapshots *all = &cache->snapshots;
 
+	kv_assert_locked(&cache->lock);
 	tdelete(snapshot, &all->by_name, by_name);
 	tdelete(snapshot, &all->by_id, by_id);
 	LIST_REMOVE(snapshot, link);
@@ -284,6 +288,7 @@ static void snapshot_changed_locked(struct kv_cache *cache,
 {
 	struct kv_snapshots *all = &cache->snapshots;
 
+	kv_assert_locked(&cache->lock);
 	if (!kept(cache)) {
 		if (snapshot->dropped)
 			snapshot_free(snapshot);
@@ -299,9 +304,9 @@ static void snapshot_changed_locked(struct kv_cache *cache,
 }
 
 /* What of it is to be written; @ret_items is the caller's. */
-static int copy_locked(const struct kv_snapshot *snapshot,
-		       struct kv_snapshot_record *ret_record,
-		       struct kv_snapshot_item **ret_items)
+static int copy_items(const struct kv_snapshot *snapshot,
+		      struct kv_snapshot_record *ret_record,
+		      struct kv_snapshot_item **ret_items)
 {
 	struct kv_snapshot_item *items =
 		malloc((snapshot->live + 1) * sizeof(*items));
@@ -356,13 +361,12 @@ static void written(struct kv_cache *cache, struct kv_snapshot *snapshot,
 		snapshot_free(snapshot);
 }
 
-static int write_next_locked(struct kv_cache *cache,
-			     struct kv_snapshot *snapshot)
+static int write_next(struct kv_cache *cache, struct kv_snapshot *snapshot)
 {
 	_cleanup_(kv_freep) struct kv_snapshot_item *items = NULL;
 	struct kv_snapshot_record record = {0};
 	const bool dropped = snapshot->dropped;
-	int r = dropped ? 0 : copy_locked(snapshot, &record, &items);
+	int r = dropped ? 0 : copy_items(snapshot, &record, &items);
 
 	if (r == 0) {
 		kv_unlock(cache);
@@ -384,7 +388,7 @@ void kv_snapshots_write(struct kv_cache *cache)
 		return;
 	for (snapshot = TAILQ_FIRST(&all->dirty); snapshot; snapshot = next) {
 		const uint64_t latest = snapshot->latest;
-		int r = write_next_locked(cache, snapshot);
+		int r = write_next(cache, snapshot);
 
 		next = TAILQ_NEXT(snapshot, dirty_link);
 		if (r < 0)
@@ -488,6 +492,7 @@ static void unpin_locked(struct kv_cache *cache,
 {
 	struct kv_space *space = cache->spaces[snapshot->space];
 
+	kv_assert_locked(&cache->lock);
 	for (size_t i = from; i < end; i++) {
 		struct kv_key key = snapshot_key(&snapshot->items[i]);
 

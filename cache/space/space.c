@@ -184,6 +184,7 @@ static struct kv_space *find_locked(struct kv_cache *cache, const char *name)
 	struct kv_space key;
 	void *node;
 
+	kv_assert_locked(&cache->lock);
 	if (!name_ok(name))
 		return NULL;
 	strcpy(key.name, name);
@@ -269,6 +270,7 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	struct kv_space *space;
 	int r = room_for(cache, id);
 
+	kv_assert_locked(&cache->lock);
 	if (r < 0)
 		return r;
 	space = calloc(1, sizeof(*space));
@@ -292,6 +294,7 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 
 static void forget_locked(struct kv_cache *cache, struct kv_space *space)
 {
+	kv_assert_locked(&cache->lock);
 	tdelete(space, &cache->names, by_name);
 	cache->live_spaces--;
 	space->removed = true;
@@ -446,8 +449,10 @@ void kv_spaces_free(struct kv_cache *cache)
 
 		if (!space)
 			continue;
+		kv_lock(cache);
 		if (!space->removed)
 			forget_locked(cache, space);
+		kv_unlock(cache);
 		kv_layout_free(space->layout);
 		free(space);
 	}

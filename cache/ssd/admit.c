@@ -57,6 +57,7 @@ static void refill(struct kv_cache *cache)
 
 void kv_admit_charge_locked(struct kv_cache *cache, const struct kv_slot *slot)
 {
+	kv_assert_locked(&cache->lock);
 	if (!cache->config.ssd_write)
 		return;
 	refill(cache);
@@ -141,6 +142,7 @@ void kv_orphan_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
 	struct kv_orphans *orphans;
 
+	kv_assert_locked(&cache->lock);
 	if (!kv_orphan_waits(slot))
 		return;
 	orphans = (struct kv_orphans *)slot->queue;
@@ -163,6 +165,7 @@ void kv_orphans_adopt_locked(struct kv_cache *cache,
 	struct kv_key key = kv_block_key(parent);
 	struct kv_orphans *orphans;
 
+	kv_assert_locked(&cache->lock);
 	orphans =
 		ssd->orphans ? orphans_find(cache, parent->space, &key) : NULL;
 	if (!orphans)
@@ -178,6 +181,7 @@ void kv_orphans_enqueue_locked(struct kv_cache *cache)
 	struct kv_orphans *orphans;
 	unsigned n = ADOPTED_AT_ONCE;
 
+	kv_assert_locked(&cache->lock);
 	/* The last one off its list frees that. */
 	while (n-- > 0 && (orphans = TAILQ_FIRST(&cache->ssd.adopted))) {
 		struct kv_slot *slot = TAILQ_FIRST(&orphans->slots);
@@ -247,6 +251,7 @@ enum kv_verdict kv_admit_locked(struct kv_cache *cache, struct kv_slot *slot)
 	struct kv_key key;
 	struct kv_block *parent;
 
+	kv_assert_locked(&cache->lock);
 	if (kv_write_must(slot))
 		return KV_ADMIT_NOW;
 	if (!needs_parent(slot, &key))
@@ -257,7 +262,7 @@ enum kv_verdict kv_admit_locked(struct kv_cache *cache, struct kv_slot *slot)
 		return KV_ADMIT_LATER;
 	}
 	if ((parent->flags & BLOCK_QUEUED) && !parent->slot->pulled) {
-		kv_write_queue_pull_locked(parent->slot);
+		kv_write_queue_pull(parent->slot);
 		return KV_ADMIT_LATER;
 	}
 	uses = KV_MAX(uses, parent->hits);

@@ -206,6 +206,7 @@ struct round {
 
 void kv_commit_kick_locked(struct kv_cache *cache, bool urgent)
 {
+	kv_assert_locked(&cache->lock);
 	cache->ssd.urgent |= urgent;
 	pthread_cond_signal(&cache->ssd.commit);
 }
@@ -235,6 +236,7 @@ int kv_update_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_updates *all = &cache->ssd.updates;
 
+	kv_assert_locked(&cache->lock);
 	if (!cache->ssd.on || (block->flags & (BLOCK_UPDATE | BLOCK_REMOVED)))
 		return 0;
 	if (!room_for_update(all))
@@ -247,6 +249,7 @@ int kv_update_locked(struct kv_cache *cache, struct kv_block *block)
 
 uint64_t kv_updates_needed_locked(const struct kv_cache *cache)
 {
+	kv_assert_locked(&cache->lock);
 	return cache->ssd.updates.taken + cache->ssd.updates.n;
 }
 
@@ -254,6 +257,7 @@ bool kv_snapshots_dirty_locked(const struct kv_cache *cache)
 {
 	const struct kv_snapshots *all = &cache->snapshots;
 
+	kv_assert_locked(&cache->lock);
 	return !TAILQ_EMPTY(&all->dirty) &&
 	       (!all->retry_at || kv_now_ns() >= all->retry_at);
 }
@@ -428,6 +432,7 @@ uint64_t kv_commits_needed_locked(const struct kv_cache *cache)
 	const struct kv_ssd *ssd = &cache->ssd;
 	const size_t n = ssd->deletions.n;
 
+	kv_assert_locked(&cache->lock);
 	return ssd->commits_begun + (n + ssd->round_max - 1) / ssd->round_max;
 }
 

@@ -142,6 +142,7 @@ bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
 	const struct need need = {.cache = cache, .taker = space};
 	const struct kv_giving giving = {gives, evict_from, &need};
 
+	kv_assert_locked(&cache->lock);
 	return kv_victim_evict_own(&space->ssd_lists, &giving);
 }
 
@@ -156,6 +157,7 @@ static uint64_t guaranteed(const struct kv_space *space)
 void kv_guarantee_ssd_locked(struct kv_cache *cache, struct kv_space *space,
 			     uint64_t bytes)
 {
+	kv_assert_locked(&cache->lock);
 	cache->ssd.guaranteed -= guaranteed(space);
 	space->guaranteed_ssd = bytes;
 	cache->ssd.guaranteed += guaranteed(space);
@@ -164,6 +166,7 @@ void kv_guarantee_ssd_locked(struct kv_cache *cache, struct kv_space *space,
 void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t bytes)
 {
+	kv_assert_locked(&cache->lock);
 	cache->ssd.guaranteed -= guaranteed(space);
 	space->pinned_ssd += bytes;
 	cache->ssd.guaranteed += guaranteed(space);
@@ -375,6 +378,7 @@ uint64_t kv_leaving_locked(const struct kv_cache *cache)
 	const struct kv_ssd_class *class;
 	uint64_t n = 0;
 
+	kv_assert_locked(&cache->lock);
 	LIST_FOREACH(class, &cache->ssd.classes, link)
 		n += class->leaving;
 	return n;
@@ -406,6 +410,7 @@ bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker)
 {
 	const struct kv_space *spared = entitled(taker, 0) ? taker : NULL;
 
+	kv_assert_locked(&cache->lock);
 	return evict_coldest(cache, taker, spared) ||
 	       (spared && evict_coldest(cache, taker, NULL));
 }
@@ -413,6 +418,7 @@ bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker)
 bool kv_ssd_evict_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 			     struct kv_space *taker)
 {
+	kv_assert_locked(&cache->lock);
 	return evict_one(cache, class, taker,
 			 entitled(taker, class->slot_bytes) ? taker : NULL);
 }
@@ -472,6 +478,7 @@ bool kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 {
 	uint64_t most = space->quota.quota_ssd;
 
+	kv_assert_locked(&cache->lock);
 	while (most && space->bytes_ssd + space->writing_ssd + bytes > most)
 		/* At the end nothing more comes that is worth a victim. */
 		if (cache->ssd.stop || !kv_ssd_evict_own_locked(cache, space))

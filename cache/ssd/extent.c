@@ -7,7 +7,7 @@
  *
  * STATES     of an SSD slot, and the function that makes each step:
  *
- *              FREE -> TAKEN     kv_extent_take_locked
+ *              FREE -> TAKEN     kv_extent_take
  *             TAKEN -> DURABLE   kv_extent_attach_locked, after the commit
  *             TAKEN -> FREE      extent_free_locked     (the write failed)
  *           DURABLE -> LEAVING   kv_extent_detach_locked
@@ -186,9 +186,9 @@ static void evict_ahead(struct kv_cache *cache, struct kv_ssd_class *class)
 		kv_commit_kick_locked(cache, false);
 }
 
-int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
-			  uint64_t slot_bytes, uint32_t *ret_file,
-			  uint32_t *ret_slot_number)
+int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
+		   uint64_t slot_bytes, uint32_t *ret_file,
+		   uint32_t *ret_slot_number)
 {
 	struct kv_ssd_class *class = class_get(cache, slot_bytes);
 	struct kv_segfile *file;
@@ -231,6 +231,7 @@ static void extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
 	uint32_t slot_number = (uint32_t)slot_id;
 	struct kv_ssd_class *class = file->class;
 
+	kv_assert_locked(&cache->lock);
 	file->bitmap[slot_number / 64] &= ~(1ull << slot_number % 64);
 	file->hint = KV_MIN(file->hint, slot_number);
 	cache->ssd.used -= file->slot_bytes;
@@ -248,6 +249,7 @@ void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 	struct kv_segfile *f = kv_segfile_at(cache, file);
 	struct kv_space *space = kv_block_space(cache, block);
 
+	kv_assert_locked(&cache->lock);
 	block->file = file;
 	block->slot_number = slot_number;
 	space->bytes_ssd += f->slot_bytes;
@@ -260,6 +262,7 @@ void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t slot_id)
 {
+	kv_assert_locked(&cache->lock);
 	space->writing_ssd -=
 		kv_segfile_at(cache, (uint32_t)(slot_id >> 32))->slot_bytes;
 	kv_extent_delete_locked(cache, slot_id, true);
@@ -270,6 +273,7 @@ void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 {
 	struct kv_evict_list *list = kv_evict_list_ssd(cache, block);
 
+	kv_assert_locked(&cache->lock);
 	kv_evict_list_drop(list, block->number);
 	if (!pin)
 		kv_evict_list_add_plain(list, block);
@@ -300,6 +304,7 @@ void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,
 	struct kv_segfile *file =
 		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 
+	kv_assert_locked(&cache->lock);
 	if (list->n == list->room) {
 		size_t room = list->room ? list->room * 2 : 64;
 		void *items = realloc(list->items, room * sizeof(*list->items));
@@ -336,12 +341,14 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 
 void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block)
 {
+	kv_assert_locked(&cache->lock);
 	kv_extent_delete_locked(cache, take_off(cache, block), true);
 	KV_POINT("extent.leaving");
 }
 
 void kv_extent_forget_locked(struct kv_cache *cache, struct kv_block *block)
 {
+	kv_assert_locked(&cache->lock);
 	kv_extent_delete_locked(cache, take_off(cache, block), false);
 }
 
@@ -350,6 +357,7 @@ void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id)
 	struct kv_segfile *file =
 		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 
+	kv_assert_locked(&cache->lock);
 	file->class->leaving--;
 	extent_free_locked(cache, slot_id);
 	KV_POINT("extent.reusable");
@@ -360,11 +368,13 @@ void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id)
 	struct kv_segfile *file =
 		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 
+	kv_assert_locked(&cache->lock);
 	file->class->leaving--;
 }
 
 void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block)
 {
+	kv_assert_locked(&cache->lock);
 	kv_policy_touch(&kv_evict_list_ssd(cache, block)->policy,
 			block->number);
 }

@@ -32,6 +32,7 @@ void kv_flushes_written_locked(struct kv_cache *cache,
 	struct kv_space *space = slot->list->space;
 	struct kv_flush *flush;
 
+	kv_assert_locked(&cache->lock);
 	space->unwritten--;
 	for (flush = cache->flushes; flush; flush = flush->next)
 		if (flush->space == space->id && slot->seq <= flush->ticket)
@@ -79,6 +80,7 @@ void kv_flushes_fail_locked(struct kv_cache *cache,
 {
 	struct kv_flush **link = &cache->flushes;
 
+	kv_assert_locked(&cache->lock);
 	while (*link) {
 		struct kv_flush *flush = *link;
 		bool fails = error && (!space || space->id == flush->space);
@@ -96,6 +98,7 @@ void kv_flushes_fail_locked(struct kv_cache *cache,
 
 void kv_flushes_settle_locked(struct kv_cache *cache, int error)
 {
+	kv_assert_locked(&cache->lock);
 	kv_flushes_fail_locked(cache, NULL, error);
 }
 
@@ -104,6 +107,7 @@ void kv_flushes_fail_snapshot_locked(struct kv_cache *cache, uint32_t space,
 {
 	struct kv_flush **link = &cache->flushes;
 
+	kv_assert_locked(&cache->lock);
 	while (*link) {
 		struct kv_flush *flush = *link;
 
@@ -149,6 +153,7 @@ void kv_flushes_prolong_locked(struct kv_cache *cache, uint64_t seq)
 {
 	struct kv_flush *flush;
 
+	kv_assert_locked(&cache->lock);
 	for (flush = cache->flushes; flush; flush = flush->next) {
 		if (flush->ticket < seq)
 			continue;

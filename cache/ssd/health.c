@@ -49,6 +49,7 @@ struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache)
 {
 	struct kv_ring_stuck stuck = {0};
 
+	kv_assert_locked(&cache->lock);
 	if (cache->ring)
 		stuck = kv_ring_stuck(cache->ring);
 	stuck.writes += commit_is_stuck(cache);
@@ -73,6 +74,7 @@ static void note_locked(struct kv_cache *cache, int status)
 {
 	struct kv_health *health = &cache->health;
 
+	kv_assert_locked(&cache->lock);
 	if (status == 0) {
 		health->errors = 0;
 		return;
@@ -91,6 +93,7 @@ void kv_health_note(struct kv_cache *cache, int status)
 
 bool kv_health_offline_locked(const struct kv_cache *cache)
 {
+	kv_assert_locked(&cache->lock);
 	return cache->health.why != NULL;
 }
 
@@ -133,6 +136,7 @@ static void probe_locked(struct kv_cache *cache)
 {
 	struct kv_health *health = &cache->health;
 
+	kv_assert_locked(&cache->lock);
 	if (health->probing)
 		return;
 	if (!aim(cache, &health->probe, health->page)) {
@@ -161,6 +165,7 @@ bool kv_health_check_locked(struct kv_cache *cache)
 	struct kv_ring_stuck stuck = kv_health_stuck_locked(cache);
 	unsigned n = stuck.reads + stuck.writes;
 
+	kv_assert_locked(&cache->lock);
 	if (n > health->stuck) {
 		cache->stats.io_errors += n - health->stuck;
 		go_offline(cache, "offline: requests do not end");

@@ -36,9 +36,9 @@ int kv_extent_eviction_init(struct kv_cache *cache);
  * space, which is at its quota; -EBUSY: it is, by what is being written.  Lets
  * go of the lock, but not if it returns 0.
  */
-int kv_extent_take_locked(struct kv_cache *cache, struct kv_space *space,
-			  uint64_t slot_bytes, uint32_t *ret_file,
-			  uint32_t *ret_slot_number);
+int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
+		   uint64_t slot_bytes, uint32_t *ret_file,
+		   uint32_t *ret_slot_number);
 /* What was taken for @space is not attached after all, but deleted. */
 void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t slot_id);
@@ -124,11 +124,11 @@ void kv_write_queues_init(struct kv_cache *cache);
 void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* A slot on a write queue comes next on it. */
-void kv_write_queue_pull_locked(struct kv_slot *slot);
+void kv_write_queue_pull(struct kv_slot *slot);
 /* The first of the write queue whose turn it is; NULL: none. */
 struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache);
 /* It is being written: that much of its write queue's turn is over. */
-void kv_write_queue_charge_locked(struct kv_slot *slot);
+void kv_write_queue_charge(struct kv_slot *slot);
 int kv_writer_start(struct kv_cache *cache);
 /* Writes everything out first.  -ETIMEDOUT: something is stuck. */
 int kv_writer_stop(struct kv_cache *cache);

@@ -83,12 +83,14 @@ static void put_on(struct kv_cache *cache, struct kv_slot *slot, bool front)
 
 void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
+	kv_assert_locked(&cache->lock);
 	put_on(cache, slot, false);
 }
 
 static void queue_push_front_locked(struct kv_cache *cache,
 				    struct kv_slot *slot)
 {
+	kv_assert_locked(&cache->lock);
 	put_on(cache, slot, true);
 }
 
@@ -96,6 +98,7 @@ void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
 	struct kv_write_queue *queue = queue_at(slot->queue);
 
+	kv_assert_locked(&cache->lock);
 	TAILQ_REMOVE(&queue->queue, slot, link);
 	slot->queue = NULL;
 	cache->ssd.queued--;
@@ -103,7 +106,7 @@ void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 		TAILQ_REMOVE(&cache->ssd.busy_write_queues, queue, link);
 }
 
-void kv_write_queue_pull_locked(struct kv_slot *slot)
+void kv_write_queue_pull(struct kv_slot *slot)
 {
 	TAILQ_REMOVE(slot->queue, slot, link);
 	TAILQ_INSERT_HEAD(slot->queue, slot, link);
@@ -116,6 +119,7 @@ static void write_queue_yield_locked(struct kv_cache *cache)
 	struct kv_write_queues *busy = &cache->ssd.busy_write_queues;
 	struct kv_write_queue *queue = TAILQ_FIRST(busy);
 
+	kv_assert_locked(&cache->lock);
 	if (!queue)
 		return;
 	queue->credit = KV_MIN(queue->credit + TURN_BYTES, (int64_t)TURN_BYTES);
@@ -127,13 +131,14 @@ struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache)
 {
 	struct kv_write_queue *queue;
 
+	kv_assert_locked(&cache->lock);
 	while ((queue = TAILQ_FIRST(&cache->ssd.busy_write_queues)) &&
 	       queue->credit <= 0)
 		write_queue_yield_locked(cache);
 	return queue ? TAILQ_FIRST(&queue->queue) : NULL;
 }
 
-void kv_write_queue_charge_locked(struct kv_slot *slot)
+void kv_write_queue_charge(struct kv_slot *slot)
 {
 	queue_at(slot->queue)->credit -=
 		(int64_t)slot->segment->class->slot_bytes;
@@ -159,6 +164,7 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_slot *slot = block->slot;
 
+	kv_assert_locked(&cache->lock);
 	if (!ssd->on || cache->config.read_only || !slot ||
 	    block->file != KV_NONE || (block->flags & BLOCK_REMOVED))
 		return;
@@ -190,6 +196,7 @@ void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_slot *slot = block->slot;
 
+	kv_assert_locked(&cache->lock);
 	kv_write_queue_drop_locked(cache, slot);
 	kv_dirty_drop_locked(cache, slot);
 	set_flags(cache, block, 0, BLOCK_QUEUED);
@@ -201,6 +208,7 @@ void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block)
 
 void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
+	kv_assert_locked(&cache->lock);
 	TAILQ_REMOVE(&slot->list->space->dirty, slot, dirty);
 	cache->ssd.dirty--;
 	cache->cleaned++;
@@ -223,6 +231,7 @@ static void deny(struct kv_cache *cache, struct kv_slot *slot)
 
 void kv_write_failed_locked(struct kv_cache *cache, int error)
 {
+	kv_assert_locked(&cache->lock);
 	cache->ssd.error = error;
 	cache->ssd.failures++;
 	cache->stats.io_errors++;
@@ -291,16 +300,16 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 
 	if (!write)
 		return -ENOMEM;
-	r = kv_extent_take_locked(cache, slot->list->space,
-				  slot->segment->class->slot_bytes, &slot->file,
-				  &slot->slot_number);
+	r = kv_extent_take(cache, slot->list->space,
+			   slot->segment->class->slot_bytes, &slot->file,
+			   &slot->slot_number);
 	if (r < 0) {
 		free(write);
 		return r;
 	}
 	file = kv_segfile_at(cache, slot->file);
 	kv_admit_charge_locked(cache, slot);
-	kv_write_queue_charge_locked(slot);
+	kv_write_queue_charge(slot);
 	kv_write_queue_drop_locked(cache, slot);
 	set_flags(cache, slot->block, BLOCK_WRITING, BLOCK_QUEUED);
 	TAILQ_INSERT_TAIL(&slot->list->space->under_way, slot, link);
@@ -415,6 +424,7 @@ static void *writer(void *arg)
 void kv_write_enqueue_unpersisted_locked(struct kv_cache *cache,
 					 struct kv_space *space)
 {
+	kv_assert_locked(&cache->lock);
 	for (unsigned d = 0;
 	     space->unpersisted && d < KV_ARRAY_LEN(space->dirs); d++)
 		for (uint32_t i = 0;

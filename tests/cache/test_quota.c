@@ -300,7 +300,7 @@ static void writes_of_two_users_take_turns(void **state)
 	while ((slot = kv_write_queue_next_locked(t->cache)) &&
 	       slot->list->space == b) {
 		first_of_a++;
-		kv_write_queue_charge_locked(slot);
+		kv_write_queue_charge(slot);
 		kv_write_queue_drop_locked(t->cache, slot);
 		slot->must = false;
 		kv_write_queue_push_locked(t->cache, slot);
