@@ -55,7 +55,7 @@ static void free_extras(struct kv_cache *cache)
 	free(cache);
 }
 
-/* What found no room is lost, and is as if it had been evicted. */
+/* Blocks that found no room are lost, as if they had been evicted. */
 static bool all_is_written(const struct kv_ssd *ssd)
 {
 	return !ssd->deletions.n && !ssd->updates.n &&

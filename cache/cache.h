@@ -42,7 +42,8 @@ struct kv_cache_config {
 	enum kv_arena_mode arena;
 	uint64_t io_patience; /* ns until a request is stuck; 0: 30 s */
 	uint64_t io_retry;    /* ns between tries of what failed; 0: 1 s */
-	/* Who carries out disk requests; NULL: io_uring, else threads. */
+	/* The one who carries out disk requests; NULL: io_uring, else threads.
+	 */
 	const struct kv_ring_backend *io;
 
 	/* A block that was visible is gone; @id is kv_block_info.id.  May be
@@ -181,7 +182,7 @@ void kv_block_put(struct kv_cache *cache, struct kv_block *block);
 
 struct kv_block_info kv_block_stat(struct kv_cache *cache,
 				   struct kv_block *block);
-/* What is not kept in memory; reads the slot or the index.  -EIO, -EBADMSG. */
+/* Things not kept in memory; reads the slot or the index.  -EIO, -EBADMSG. */
 int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 		  struct kv_meta *ret_meta, struct kv_digest *ret_digest);
 
@@ -341,7 +342,7 @@ struct kv_acquire {
 	size_t n;
 	bool wait_saving;
 	bool resident; /* what is not in DRAM is -EAGAIN, and not waited for */
-	/* What finds no room in DRAM waits for the writes and reads that are
+	/* A want without room in DRAM waits for the writes and reads that are
 	 * under way, but never for leases. */
 	bool wait_room;
 	/* Every want is settled; runs once, unless submit returned 0. */
@@ -392,7 +393,7 @@ struct kv_prefetch {
 };
 
 void kv_prefetch_submit(struct kv_cache *cache, struct kv_prefetch *prefetch);
-/* What has not begun is settled with -ECANCELED; @done runs, unless it has,
+/* Whatever has not begun is settled with -ECANCELED; @done runs, unless it has,
  * when what is under way has landed. */
 void kv_prefetch_cancel(struct kv_cache *cache, struct kv_prefetch *prefetch);
 
@@ -430,7 +431,7 @@ void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush,
  */
 int kv_segment_give(struct kv_cache *cache, uint32_t id, uint32_t uid,
 		    int *ret_fd, uint64_t *ret_bytes);
-/* That client has unmapped it, or is dead. */
+/* A client has unmapped it, or is dead. */
 void kv_segment_returned(struct kv_cache *cache, uint32_t id);
 
 /* ---- what people look at ---- */

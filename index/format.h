@@ -20,7 +20,7 @@
 #define KV_SEGMENT_UNIT (2u << 20) /* segment files are multiples of it */
 #define KV_SEGMENT_MAX (2ull << 30)
 
-/* What LMDB's `slots` holds for one durable block; key: kv_slot_id. */
+/* LMDB's `slots` holds this for one durable block; key: kv_slot_id. */
 struct kv_slot_record {
 	uint8_t key[32];
 	uint8_t parent[32];
@@ -69,7 +69,7 @@ struct kv_snapshot_item {
 	uint8_t reserved[3];
 };
 
-/* What LMDB's `snapshots` holds; key: @id. */
+/* LMDB's `snapshots` holds this; key: @id. */
 struct kv_snapshot_record {
 	uint64_t id;
 	uint32_t space;
@@ -104,7 +104,7 @@ struct kv_trailer {
 	uint64_t checksum;
 };
 
-/* What `meta` holds under "store", and STORE/store.  The first two stay where
+/* `meta` holds this under "store", and STORE/store.  The first two stay where
  * they are. */
 struct kv_store_record {
 	uint64_t magic;

@@ -20,7 +20,7 @@
 struct kv_index;
 struct kv_txn;
 
-/* What `meta` holds. */
+/* The store, as `meta` has it. */
 struct kv_store_info {
 	uint8_t store[16];	  /* random, made at creation */
 	uint64_t cap;		  /* ssd=, bytes below STORE */

@@ -151,7 +151,7 @@ static int find_files(struct work *work)
 	return r;
 }
 
-/* What the store is: from STORE/store, or else from the first trailer. */
+/* The store is described by STORE/store, or else from the first trailer. */
 static int know_store(struct work *work)
 {
 	struct kv_store_info *info = &work->out->info;

@@ -40,7 +40,7 @@ enum kv_found_state {
 	KV_FOUND_UNREADABLE, /* I/O error */
 };
 
-/* What the first page of a slot holds. */
+/* The first page of a slot. */
 struct kv_found {
 	enum kv_found_state state;
 	struct kv_slot_record record; /* of a BLOCK */

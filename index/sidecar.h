@@ -33,7 +33,8 @@ int kv_space_file_remove(int dir, uint32_t id); /* absent is no error */
 void kv_space_file_name(uint32_t id, char name[KV_SPACE_FILE_NAME]);
 bool kv_space_file_parse(const char *name, uint32_t *ret_id);
 
-/* What a file takes of the disk, its place in the directory included. */
+/* The bytes that a file takes of the disk, its place in the directory included.
+ */
 uint64_t kv_space_file_bytes(size_t name_len, size_t layout_len);
 
 #endif

@@ -8,7 +8,7 @@
  *   (1) A removed block keeps its slot while it is leased or held, its extent
  *       while it is open (refs), and itself while it has either.
  *   (2) space->unpersisted counts the blocks that are neither durable nor on
- * their way to the SSD.
+ *       their way to the SSD.
  *
  * LOCKING    cache->lock.
  */

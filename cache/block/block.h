@@ -11,12 +11,12 @@
 
 /* ---- block.c ---- */
 
-/* What the index (or the slot) says of a block one holds; not under the lock.
+/* The record of a block one holds, by index or slot; not under the lock.
  */
 int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 		    struct kv_slot_record *ret_record);
 void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block);
-/* It was asked for, and found or saved: count that in the miss curve. */
+/* Count in the miss curve that it was asked for, and found or saved. */
 void kv_block_asked_locked(struct kv_cache *cache,
 			   const struct kv_block *block);
 /* A use ends: blocks of a chain come back from the tail, and leave so. */
@@ -45,7 +45,7 @@ void kv_want_hold_locked(struct kv_cache *cache, struct kv_want *want,
 
 int kv_reader_start(struct kv_cache *cache);
 int kv_reader_stop(struct kv_cache *cache); /* -ETIMEDOUT: a read is stuck */
-/* Those who wait for reads that have been under way for too long wait no more.
+/* Waits for reads that have been under way for too long are over.
  */
 void kv_reads_expire_locked(struct kv_cache *cache);
 /* Read @block into DRAM, or join who does; @want is started again then. */

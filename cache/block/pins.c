@@ -36,7 +36,7 @@ struct kv_pin {
 
 #define FIRST_BUCKETS 64u
 
-/* What it holds on SSD, or will. */
+/* Bytes that it holds on SSD, or will. */
 static uint64_t ssd_bytes(struct kv_cache *cache, const struct kv_block *block)
 {
 	if (block->file != KV_NONE)
@@ -184,7 +184,7 @@ int kv_pin_take_locked(struct kv_cache *cache, struct kv_space *space,
 	kv_assert_locked(&cache->lock);
 	if (!block)
 		return -ENOENT;
-	/* What is on SSD, or on its way there, need not stay in DRAM. */
+	/* A block on SSD, or on its way there, need not stay in DRAM. */
 	if (kv_block_unpersisted(block) ? !kv_pin_fits_locked(cache, block)
 					: !fits_ssd(cache, block))
 		return -ENOSPC;

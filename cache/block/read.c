@@ -42,7 +42,7 @@ struct fetch {
 	uint64_t room;
 };
 
-/* It ended after all.  Until now the extent was the block's, too. */
+/* A read ended after all.  Until now the extent was the block's, too. */
 static void ended_late(struct kv_io *io, int status)
 {
 	struct fetch *fetch = (struct fetch *)io;
@@ -109,7 +109,7 @@ static int read_once(struct kv_cache *cache, struct kv_block *block,
 	return r;
 }
 
-/* It is damaged: forget it, and never use its extent again. */
+/* A damaged block is forgotten, and its extent never used again. */
 static void quarantine(struct kv_cache *cache, struct kv_block *block)
 {
 	kv_lock(cache);
@@ -132,7 +132,7 @@ static bool lost(int io)
 	return io == -ENODATA || io == -EILSEQ;
 }
 
-/* What becomes of a block whose second read ended with @io, or else its
+/* Decide on a block whose second read ended with @io, or else its
  * verification with @r; returns what its readers are told. */
 static int block_judge(struct kv_cache *cache, struct kv_block *block, int io,
 		       int r)
@@ -405,7 +405,7 @@ static bool reads_under_way(struct kv_cache *cache, bool *ret_stuck)
 
 	kv_lock(cache);
 	for (unsigned i = 0; i < READ_BUCKETS && !any; i++)
-		any = cache->reads[i] != NULL;
+		any = cache->reads[i];
 	*ret_stuck = kv_health_stuck_locked(cache).reads > 0;
 	kv_unlock(cache);
 	return any;

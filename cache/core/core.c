@@ -3,10 +3,10 @@
  * core.c - the cache's lock, and what is put off until it is let go.
  *
  * OWNS     cache->deferred: names that are gone, waits that are settled,
- * segments that clients must unmap.
+ *          segments that clients must unmap.
  *
  * LOCKING  defines cache->lock.  The callbacks of what is deferred run on the
- * thread that unlocks, after it has.
+ *          thread that unlocks, after it has.
  */
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"

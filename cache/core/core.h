@@ -5,8 +5,8 @@
  * LOCKING  cache->lock guards every field here that is not marked otherwise.
  *          It is held for short, bounded stretches, never across I/O or a
  *          callback: kv_unlock() runs, after it has let go, whatever was
- * deferred meanwhile (names that are gone, waits that are settled). "fixed":
- * set before others can see the object.
+ *          deferred meanwhile (names that are gone, waits that are settled).
+ *          "fixed": set before others can see the object.
  */
 #ifndef KV_CACHE_CORE_CORE_H
 #define KV_CACHE_CORE_CORE_H
@@ -124,11 +124,11 @@ struct kv_space {
 	uint64_t
 		unpersisted; /* blocks neither durable nor on their way there */
 	uint64_t unwritten;  /* of those on their way, not all in files yet */
-	/* What it is guaranteed: its reserves, or less if the tiers shrank. */
+	/* Its guarantees: its reserves, or less if the tiers shrank. */
 	uint64_t guaranteed_dram, guaranteed_ssd;
 	uint64_t filling_dram; /* bytes of slots being filled for it */
 	uint64_t writing_ssd;  /* bytes of slots being written for it */
-	/* It finds no slot on SSD: since when, and when it last did not. */
+	/* No slot on SSD was found: since when, and when it last was not. */
 	uint64_t short_since, short_seen;
 	uint64_t must_seq;   /* its dirty slots up to this are waited for */
 	uint64_t busy_dram;  /* bytes of its slots that may not be evicted */
@@ -364,7 +364,7 @@ struct kv_ssd {
 #define SIZE_CLASSES 4
 struct kv_bounce;
 
-/* What kv_unlock has to do. */
+/* The things that kv_unlock has to do. */
 struct kv_deferred {
 	uint64_t *gone; /* ids */
 	size_t n_gone, room_gone;

@@ -19,7 +19,7 @@ void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block);
 
 /* ---- block/lease.c: there is room again ---- */
 
-/* Those that are short of room look again. */
+/* Wants that are short of room look again. */
 void kv_wants_room_locked(struct kv_cache *cache);
 
 /* ---- block/pins.c: what a block's record says ---- */

@@ -50,7 +50,7 @@ void kv_evict_list_add(struct kv_cache *cache, struct kv_evict_list *list,
 /* The same for one that is on SSD alone: nothing is known of its chain. */
 void kv_evict_list_add_plain(struct kv_evict_list *list,
 			     const struct kv_block *block);
-/* It is about to be evicted for good: remember its uses. */
+/* Remember the uses of a block that is about to be evicted for good. */
 void kv_evict_list_gone(struct kv_cache *cache,
 			const struct kv_evict_list *list,
 			const struct kv_block *block);

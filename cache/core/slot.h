@@ -28,10 +28,10 @@ bool kv_class_fits(const struct kv_class *class, const struct kv_space *space);
 
 /* Is @space guaranteed @bytes more? */
 bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes);
-/* What @space is guaranteed in DRAM is now @bytes. */
+/* The guarantee of @space in DRAM is now @bytes. */
 void kv_guarantee_dram_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t bytes);
-/* What @space is guaranteed and does not hold fast already. */
+/* The guarantee of @space that it does not hold fast already. */
 uint64_t kv_slot_guaranteed(const struct kv_space *space);
 /* The bytes of its slots that may not go are @bytes more. */
 void kv_slot_busy_locked(struct kv_cache *cache, struct kv_space *space,

@@ -331,7 +331,7 @@ bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 
 	kv_lock(cache);
 	dir = space->dirs[byte];
-	exists = dir != NULL;
+	exists = dir;
 	kv_unlock(cache);
 	return exists;
 }

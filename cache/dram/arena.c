@@ -319,12 +319,12 @@ void kv_arena_check_locked(struct kv_cache *cache)
 				struct kv_slot *slot = &segment->slot[i];
 				bool ready = slot->state == SLOT_READY;
 
-				assert(ready == (slot->block != NULL));
+				assert(ready == (bool)slot->block);
 				assert(!ready || slot->block->slot == slot);
 				assert((ready && !slot->pinned) ==
 				       slot->node.linked);
 				assert((slot->state != SLOT_FREE) ==
-				       (slot->list != NULL));
+				       (bool)slot->list);
 				assert(!ready || slot->list->space->id ==
 							 slot->block->space);
 				assert(ready || !slot->leases);

@@ -58,7 +58,7 @@ int kv_arena_open(struct kv_cache *cache);
 void kv_arena_close(struct kv_cache *cache);
 void kv_segment_slots(struct kv_cache *cache, struct kv_segment *segment,
 		      struct kv_class *class);
-/* It is vacant, and its class's no more. */
+/* Now it is vacant, and its class's no more. */
 void kv_segment_leave(struct kv_cache *cache, struct kv_segment *segment);
 void kv_segment_retire_locked(struct kv_cache *cache,
 			      struct kv_segment *segment);

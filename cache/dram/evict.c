@@ -170,7 +170,7 @@ static bool may_shed(void *arg, uint32_t number)
 	       ++shedding->tried > QUEUED_TRIED;
 }
 
-/* What waits to be written leaves in the order in which all blocks do. */
+/* Blocks that wait to be written leave in the order in which all do. */
 static bool shed_from(struct kv_evict_list *list, const void *arg)
 {
 	struct kv_cache *cache = ((const struct need *)arg)->cache;

@@ -229,7 +229,7 @@ static void join_parent(struct kv_policy *policy, uint32_t block,
 							 age_of(policy, node)));
 }
 
-/* What its past says of its uses, and what is to be learned from that. */
+/* A past tells of uses, and something is to be learned from that. */
 static uint8_t uses_by_past(struct kv_eviction *eviction, uint8_t depth,
 			    const struct kv_arrival *arrival)
 {

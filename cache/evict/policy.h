@@ -86,7 +86,7 @@ struct kv_policy {
 	uint64_t burst_ns;
 };
 
-/* What is remembered of a block from before. */
+/* The memory of a block from before. */
 struct kv_past {
 	uint32_t tick;
 	uint8_t uses; /* 0: nothing */
@@ -124,7 +124,7 @@ void kv_policy_renew(struct kv_policy *policy, uint32_t block);
 void kv_policy_end(struct kv_policy *policy, uint32_t block);
 void kv_policy_remove(struct kv_policy *policy, uint32_t block); /* if on it */
 bool kv_policy_has(const struct kv_policy *policy, uint32_t block);
-/* What is to be remembered of it once it is gone. */
+/* The past to be remembered of it once it is gone. */
 struct kv_past kv_policy_past(const struct kv_policy *policy, uint32_t block);
 
 /*

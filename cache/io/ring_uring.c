@@ -175,7 +175,7 @@ static void ring_event(struct uring *u)
 		return; /* the counter is full: it is readable, then */
 }
 
-/* What the kernel has not taken from the submission queue goes nowhere. */
+/* Requests that the kernel has not taken from its queue go nowhere. */
 static void land_unsubmitted(struct kv_ring *ring, struct uring *u)
 {
 	const struct io_uring_sq *sq = &u->uring.sq;

@@ -44,7 +44,7 @@
 #define COST_EACH 16u
 #define RETRY_NS 1000000000u
 #define STRETCH 256u
-/* What all snapshots may list: some times what there is, and a few. */
+/* All snapshots may list some times what there is, and a few. */
 #define COST_BLOCKS 4u
 #define COST_FREE 65536u
 
@@ -282,7 +282,8 @@ static bool kept(const struct kv_cache *cache)
 	return cache->ssd.on && !cache->config.read_only;
 }
 
-/* It changed.  It may be freed here if it is dropped and nothing keeps it. */
+/* Note a change.  The snapshot may be freed here if it is dropped and nothing
+ * keeps it. */
 static void snapshot_changed_locked(struct kv_cache *cache,
 				    struct kv_snapshot *snapshot)
 {
@@ -303,7 +304,7 @@ static void snapshot_changed_locked(struct kv_cache *cache,
 	kv_commit_kick_locked(cache, false);
 }
 
-/* What of it is to be written; @ret_items is the caller's. */
+/* Copy what is to be written; @ret_items is the caller's. */
 static int copy_items(const struct kv_snapshot *snapshot,
 		      struct kv_snapshot_record *ret_record,
 		      struct kv_snapshot_item **ret_items)
@@ -678,7 +679,7 @@ int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 		disown(cache, kv_steal(snapshot));
 		return 0;
 	}
-	/* It was dropped, and this one made, when the end came. */
+	/* The older was dropped, and this one made, when the end came. */
 	older = snapshot_by_name_locked(cache, space->id, name);
 	if (older) {
 		snapshot_unlink_locked(cache, older);

@@ -621,7 +621,7 @@ static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 static int move_or_drop(struct kv_cache *cache, struct kv_block *block,
 			void *arg)
 {
-	/* What is being written comes back durable, and is simply let go. */
+	/* A block that is being written comes back durable, and is let go. */
 	for (int try = 0; try < 100; try++) {
 		if (move(cache, block, arg) != -EBUSY)
 			break;

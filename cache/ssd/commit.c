@@ -166,7 +166,7 @@ static int prologues_zero(struct kv_cache *cache, struct kv_deletion *items,
 		items[i].bad = true;
 	for (int try = 0; try < TRIES && r < 0; try++)
 		r = zero_all(cache, items, n);
-	/* What is not to be used again is zeroed where that is possible. */
+	/* Slots not to be used again are zeroed where that is possible. */
 	for (size_t i = 0; i < n; i++) {
 		others_work |= items[i].reuse && !items[i].bad;
 		failed |= items[i].reuse && items[i].bad;
@@ -499,7 +499,7 @@ static int write_index(struct kv_cache *cache, const struct round *round)
 	return r;
 }
 
-/* What was put is durable already: then a slot whose prologue cannot be zeroed
+/* The puts are durable already: then a slot whose prologue cannot be zeroed
  * stays taken, and that is all. */
 static int zero_deleted(struct kv_cache *cache, const struct round *round)
 {
@@ -536,7 +536,7 @@ static int write_round(struct kv_cache *cache, const struct round *round)
 	return r < 0 ? r : zero_deleted(cache, round);
 }
 
-/* Whoever waits for the durability of what was of @seq waits for this, too. */
+/* Flushes that wait for what was of @seq wait for this, too. */
 static void update_again(struct kv_cache *cache, struct kv_block *block,
 			 uint64_t seq)
 {
@@ -618,7 +618,7 @@ static void deletions_ended(struct kv_cache *cache, struct round *round,
 	}
 }
 
-/* What was not recorded is to be recorded still. */
+/* Updates that were not recorded are to be recorded still. */
 static void updates_failed(struct kv_cache *cache, const struct round *round)
 {
 	for (size_t i = 0; i < round->n_updates; i++)

@@ -146,7 +146,7 @@ bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
 	return kv_victim_evict_own(&space->ssd_lists, &giving);
 }
 
-/* What @space is guaranteed beyond what it has pinned. */
+/* The guarantee of @space beyond what it has pinned. */
 static uint64_t guaranteed(const struct kv_space *space)
 {
 	return space->guaranteed_ssd > space->pinned_ssd
@@ -270,7 +270,7 @@ static enum outcome empty_file(struct kv_cache *cache, struct kv_segfile *file,
 		evict(cache, block);
 		any = true;
 	}
-	/* What is being written to it is not known to the index yet. */
+	/* The index does not know yet what is being written to it. */
 	return outcome == EMPTIED && !any && file->used ? IN_USE : outcome;
 }
 
@@ -303,7 +303,7 @@ static struct kv_ssd_class *class_to_try(const struct kv_cache *cache,
 	return coldest;
 }
 
-/* Those with room are in front: least is lost with them. */
+/* Files with room are in front: least is lost with them. */
 static unsigned files_to_try(const struct kv_ssd_class *class, uint32_t *ids)
 {
 	const struct kv_segfile *file;

@@ -329,7 +329,7 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 	struct kv_segfile *file = kv_segfile_at(cache, block->file);
 	uint64_t id = kv_slot_id(block->file, block->slot_number);
 
-	/* What is in DRAM, too, will come back. */
+	/* A block that is in DRAM, too, will come back. */
 	if ((block->flags & BLOCK_PINNED) && !block->slot)
 		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
 				     -file->slot_bytes);

@@ -25,7 +25,7 @@
 #define LINGER_NS 100000000u /* collect, while that helps nobody */
 #define LINGER_SHARE 8u	     /* but not more than this part of the arena */
 
-/* It is all in its file, or will not be: one slot less to wait for. */
+/* A slot is all in its file, or will not be: one less to wait for. */
 void kv_flushes_written_locked(struct kv_cache *cache,
 			       const struct kv_slot *slot)
 {

@@ -94,7 +94,7 @@ void kv_health_note(struct kv_cache *cache, int status)
 bool kv_health_offline_locked(const struct kv_cache *cache)
 {
 	kv_assert_locked(&cache->lock);
-	return cache->health.why != NULL;
+	return cache->health.why;
 }
 
 /* A page of some slot, each time of another; false: there is none. */
@@ -148,7 +148,7 @@ static void probe_locked(struct kv_cache *cache)
 	kv_ring_submit(cache->ring, &health->probe);
 }
 
-/* Those who wait for durability learn that it does not come. */
+/* Waits for durability learn that it does not come. */
 static void fail_writes(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;

@@ -39,18 +39,18 @@ int kv_extent_eviction_init(struct kv_cache *cache);
 int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 		   uint64_t slot_bytes, uint32_t *ret_file,
 		   uint32_t *ret_slot_number);
-/* What was taken for @space is not attached after all, but deleted. */
+/* A slot taken for @space is not attached after all, but deleted. */
 void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t slot_id);
 /* The block's pin changed. */
 void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
 			  bool pin);
-/* It holds the block's bytes now; at mount: the slot is taken by this. */
+/* The slot holds the block's bytes now; at mount: it is taken by this. */
 int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
 		    uint32_t file, uint32_t slot_number);
 void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 			     uint32_t file, uint32_t slot_number);
-/* It is the block's no more: delete the record, zero the prologue, reuse. */
+/* The slot is the block's no more: delete its record, zero it, reuse it. */
 void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block);
 void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,
 			     bool reuse);
@@ -127,7 +127,7 @@ void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_write_queue_pull(struct kv_slot *slot);
 /* The first of the write queue whose turn it is; NULL: none. */
 struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache);
-/* It is being written: that much of its write queue's turn is over. */
+/* Its write begins: that much of its write queue's turn is over. */
 void kv_write_queue_charge(struct kv_slot *slot);
 int kv_writer_start(struct kv_cache *cache);
 /* Writes everything out first.  -ETIMEDOUT: something is stuck. */
@@ -162,7 +162,7 @@ void kv_flushes_settle_locked(struct kv_cache *cache, int error);
 /* All flushes of @space (NULL: of all) end with @error. */
 void kv_flushes_fail_locked(struct kv_cache *cache,
 			    const struct kv_space *space, int error);
-/* What waits for a snapshot of @space that cannot be written ends with @error.
+/* Flushes that wait for a snapshot of @space end with @error.
  */
 void kv_flushes_fail_snapshot_locked(struct kv_cache *cache, uint32_t space,
 				     int error);

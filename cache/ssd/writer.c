@@ -410,7 +410,8 @@ static void *writer(void *arg)
 			kv_write_failed_locked(cache, r);
 		if (failures == ssd->failures)
 			continue;
-		/* It failed: wait a little, then look whether it still does. */
+		/* A write failed: wait a little, then look whether it still
+		 * does. */
 		tries += ssd->stop;
 		kv_cond_wait(cache, &ssd->write, kv_health_retry(cache));
 	}
@@ -420,7 +421,7 @@ static void *writer(void *arg)
 	return NULL;
 }
 
-/* What was not written unasked, because of writeback= or a fault, is now. */
+/* Blocks not written unasked, because of writeback= or a fault, are now. */
 void kv_write_enqueue_unpersisted_locked(struct kv_cache *cache,
 					 struct kv_space *space)
 {

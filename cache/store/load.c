@@ -108,7 +108,7 @@ static int look(struct kv_cache *cache, const char *path, char **ret_why)
 	int r = kv_pages_check(path, kv_index_map_bytes(cache->config.ssd),
 			       why);
 
-	/* What else LMDB would trust; nobody has it open: STORE is locked. */
+	/* LMDB would trust this, too; nobody has it open: STORE is locked. */
 	if (!cache->config.read_only)
 		unlinkat(cache->store_fd, "index/lock.mdb", 0);
 	if (r == -EBADMSG || r == -EIO ||

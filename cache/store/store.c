@@ -66,7 +66,7 @@ static int look_at(const char *path)
 		empty &= strcmp(name, "lock") == 0;
 		index |= strcmp(name, "index") == 0;
 	}
-	/* Who has lost the whole index has this still. */
+	/* A store that has lost the whole index has this still. */
 	index |= kv_store_file_there(dirfd(dir));
 	closedir(dir);
 	if (empty)
@@ -276,7 +276,7 @@ static int compact_index(struct kv_cache *cache)
 	r = kv_index_compact(&cache->index, path,
 			     kv_index_map_bytes(cache->ssd.cap));
 	free(path);
-	/* It is whole without: a full disk is no reason not to start. */
+	/* The index is whole without: a full disk is no reason not to start. */
 	return cache->index ? 0 : r;
 }
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What others got wrong in counting bytes and choosing victims: REQUIREMENTS C.
- * Prefetches (R23, R26) are in test_prefetch.c, ranges of pins (R28) in
- * tests/kernels.
+ * What others got wrong in counting bytes and choosing victims.
+ * Prefetches are in test_prefetch.c, ranges of pins in tests/kernels.
  */
 #include "tests/cache/tiers.h"
 
@@ -19,7 +18,7 @@ static struct kv_arena arena_of(struct tiers *t)
 	return arena;
 }
 
-static void R23_a_slot_is_charged_once_from_reserve_to_seal(void **state)
+static void a_slot_is_charged_once_from_reserve_to_seal(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_fill *fill;
@@ -39,7 +38,7 @@ static void R23_a_slot_is_charged_once_from_reserve_to_seal(void **state)
 	assert_int_equal(t->space->busy_dram, 0);
 }
 
-static void R23_a_read_that_was_paid_for_is_leased_at_the_floor(void **state)
+static void a_read_that_was_paid_for_is_leased_at_the_floor(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_acquire *acquire;
@@ -62,7 +61,7 @@ static void R23_a_read_that_was_paid_for_is_leased_at_the_floor(void **state)
 	tiers_release(t, acquire);
 }
 
-static void R24_what_is_promised_to_one_is_not_given_to_another(void **state)
+static void what_is_promised_to_one_is_not_given_to_another(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_space *b = tiers_space(t, "b", 2, PREFIX_LAYOUT);
@@ -92,7 +91,7 @@ static void R24_what_is_promised_to_one_is_not_given_to_another(void **state)
 	tiers_release(t, acquire);
 }
 
-static void R25_ssd_alone_means_it_waits_for_the_write(void **state)
+static void ssd_alone_means_it_waits_for_the_write(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_block *block;
@@ -121,7 +120,7 @@ static unsigned pin_all(struct tiers *t, unsigned n)
 	return pinned;
 }
 
-static void R27_pinning_everything_in_dram_leaves_room_to_save(void **state)
+static void pinning_everything_in_dram_leaves_room_to_save(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_space *b = tiers_space(t, "b", 2, PREFIX_LAYOUT);
@@ -136,7 +135,7 @@ static void R27_pinning_everything_in_dram_leaves_room_to_save(void **state)
 	}
 }
 
-static void R27_pinning_everything_on_ssd_leaves_room_to_write(void **state)
+static void pinning_everything_on_ssd_leaves_room_to_write(void **state)
 {
 	struct tiers *t = *state;
 	unsigned pinned = 0;
@@ -167,7 +166,7 @@ static void R27_pinning_everything_on_ssd_leaves_room_to_write(void **state)
 	kv_block_put(t->cache, block);
 }
 
-static void R27_a_pool_below_the_floor_fails_at_once(void **state)
+static void a_pool_below_the_floor_fails_at_once(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_cache_config config = t->config;
@@ -180,7 +179,7 @@ static void R27_a_pool_below_the_floor_fails_at_once(void **state)
 	free(why);
 }
 
-static void R29_a_block_being_written_is_never_a_victim(void **state)
+static void a_block_being_written_is_never_a_victim(void **state)
 {
 	struct tiers *t = *state;
 	unsigned before, sealed = 0;
@@ -202,7 +201,7 @@ static void R29_a_block_being_written_is_never_a_victim(void **state)
 	assert_int_equal(tiers_save(t, t->space, 0, sealed), 0);
 }
 
-static void R30_only_what_nobody_holds_is_evicted(void **state)
+static void only_what_nobody_holds_is_evicted(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_acquire *acquire;
@@ -224,7 +223,7 @@ static void R30_only_what_nobody_holds_is_evicted(void **state)
 	tiers_release(t, acquire);
 }
 
-static void R31_what_waits_to_be_written_gives_way_to_a_guarantee(void **state)
+static void what_waits_to_be_written_gives_way_to_a_guarantee(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_space *b = tiers_space(t, "b", 2, PREFIX_LAYOUT);
@@ -282,13 +281,13 @@ static void newest_stay(struct tiers *t, const char *evict, unsigned chain)
 	assert_true(tiers_stats(t).dropped_saves > 200);
 }
 
-static void R31_while_the_disk_fails_the_newest_stay(void **state)
+static void while_the_disk_fails_the_newest_stay(void **state)
 {
 	newest_stay(*state, "lru", 0);
 	newest_stay(*state, "lhd", 100);
 }
 
-static void R32_capacity_is_rounded_down(void **state)
+static void capacity_is_rounded_down(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_segment *segment;
@@ -306,7 +305,7 @@ static void R32_capacity_is_rounded_down(void **state)
 	kv_unlock(t->cache);
 }
 
-static void R33_under_pressure_the_prefix_is_kept(void **state)
+static void under_pressure_the_prefix_is_kept(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_acquire *acquire;
@@ -331,8 +330,7 @@ static void count_gone(void *arg, uint64_t id)
 	atomic_fetch_add((atomic_uint *)arg, 1);
 }
 
-static void
-R34_a_burst_of_evictions_is_told_and_committed_in_batches(void **state)
+static void a_burst_of_evictions_is_told_and_committed_in_batches(void **state)
 {
 	struct tiers *t = *state;
 	const struct kv_quota quota = {.quota_ssd = 1 * MIB};
@@ -356,7 +354,7 @@ R34_a_burst_of_evictions_is_told_and_committed_in_batches(void **state)
 	assert_true(tiers_stats(t).commits - commits < 50);
 }
 
-static void R35_drops_are_counted_and_seen(void **state)
+static void drops_are_counted_and_seen(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_block *block;
@@ -375,21 +373,21 @@ static void R35_drops_are_counted_and_seen(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(R23_a_slot_is_charged_once_from_reserve_to_seal),
-		TEST(R23_a_read_that_was_paid_for_is_leased_at_the_floor),
-		TEST(R24_what_is_promised_to_one_is_not_given_to_another),
-		TEST(R25_ssd_alone_means_it_waits_for_the_write),
-		TEST(R27_pinning_everything_in_dram_leaves_room_to_save),
-		TEST(R27_pinning_everything_on_ssd_leaves_room_to_write),
-		TEST(R27_a_pool_below_the_floor_fails_at_once),
-		TEST(R29_a_block_being_written_is_never_a_victim),
-		TEST(R30_only_what_nobody_holds_is_evicted),
-		TEST(R31_what_waits_to_be_written_gives_way_to_a_guarantee),
-		TEST(R31_while_the_disk_fails_the_newest_stay),
-		TEST(R32_capacity_is_rounded_down),
-		TEST(R33_under_pressure_the_prefix_is_kept),
-		TEST(R34_a_burst_of_evictions_is_told_and_committed_in_batches),
-		TEST(R35_drops_are_counted_and_seen),
+		TEST(a_slot_is_charged_once_from_reserve_to_seal),
+		TEST(a_read_that_was_paid_for_is_leased_at_the_floor),
+		TEST(what_is_promised_to_one_is_not_given_to_another),
+		TEST(ssd_alone_means_it_waits_for_the_write),
+		TEST(pinning_everything_in_dram_leaves_room_to_save),
+		TEST(pinning_everything_on_ssd_leaves_room_to_write),
+		TEST(a_pool_below_the_floor_fails_at_once),
+		TEST(a_block_being_written_is_never_a_victim),
+		TEST(only_what_nobody_holds_is_evicted),
+		TEST(what_waits_to_be_written_gives_way_to_a_guarantee),
+		TEST(while_the_disk_fails_the_newest_stay),
+		TEST(capacity_is_rounded_down),
+		TEST(under_pressure_the_prefix_is_kept),
+		TEST(a_burst_of_evictions_is_told_and_committed_in_batches),
+		TEST(drops_are_counted_and_seen),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -325,7 +325,7 @@ static void acquire_reads_from_ssd_and_leases(void **state)
 	free(a);
 }
 
-static void R27_leases_leave_a_floor_of_evictable_slots(void **state)
+static void leases_leave_a_floor_of_evictable_slots(void **state)
 {
 	struct fixture *f = *state;
 	struct kv_acquire *a = acquire_new(f, 0, 400);
@@ -598,7 +598,7 @@ int main(void)
 		TEST(a_removed_block_does_not_come_back),
 		TEST(an_open_block_only_on_ssd_is_readable_after_removal),
 		TEST(acquire_reads_from_ssd_and_leases),
-		TEST(R27_leases_leave_a_floor_of_evictable_slots),
+		TEST(leases_leave_a_floor_of_evictable_slots),
 		TEST(a_full_cache_evicts_on_both_tiers_and_keeps_its_cap),
 		TEST(two_sizes_share_the_tiers),
 		TEST(a_damaged_block_is_a_miss_and_can_be_saved_again),

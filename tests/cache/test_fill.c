@@ -32,9 +32,9 @@ static int save_must(struct tiers *t, struct kv_space *space, unsigned chain,
 	return tiers_seal(t, fill, chain, position);
 }
 
-/* R31: only this class pins what waits to be written; see test_accounting for
+/* Only this class pins what waits to be written; see test_accounting for
  * the others. */
-static void R31_what_must_persist_gives_way_to_nobody(void **state)
+static void what_must_persist_gives_way_to_nobody(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_space *b = tiers_space(t, "b", 2, PREFIX_LAYOUT);
@@ -194,7 +194,7 @@ static void who_waits_for_it_misses_at_once(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(R31_what_must_persist_gives_way_to_nobody),
+		TEST(what_must_persist_gives_way_to_nobody),
 		TEST(what_must_persist_is_written_whatever_the_rules_are),
 		TEST(what_is_held_is_leased_from_its_seal_on),
 		TEST(what_does_not_seal_is_not_held),

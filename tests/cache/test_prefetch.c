@@ -86,8 +86,7 @@ static void what_is_there_costs_nothing(void **state)
 	hint_free(hint);
 }
 
-static void
-R26_what_is_used_of_a_prefetch_and_what_is_not_is_counted(void **state)
+static void what_is_used_of_a_prefetch_and_what_is_not_is_counted(void **state)
 {
 	struct tiers *t = *state;
 	struct hint *hint = hint_new(t, 0, 20);
@@ -108,7 +107,7 @@ R26_what_is_used_of_a_prefetch_and_what_is_not_is_counted(void **state)
 	hint_free(hint);
 }
 
-static void R26_nothing_is_prefetched_without_a_hint(void **state)
+static void nothing_is_prefetched_without_a_hint(void **state)
 {
 	struct tiers *t = *state;
 
@@ -202,7 +201,7 @@ static void the_end_of_the_cache_ends_it(void **state)
 	hint_free(hint);
 }
 
-static void R23_a_block_wanted_during_its_prefetch_is_charged_once(void **state)
+static void a_block_wanted_during_its_prefetch_is_charged_once(void **state)
 {
 	struct tiers *t = *state;
 	struct hint *hint = hint_new(t, 0, 100);
@@ -229,14 +228,14 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(it_brings_a_chain_to_dram_and_holds_nothing),
 		TEST(what_is_there_costs_nothing),
-		TEST(R26_what_is_used_of_a_prefetch_and_what_is_not_is_counted),
-		TEST(R26_nothing_is_prefetched_without_a_hint),
+		TEST(what_is_used_of_a_prefetch_and_what_is_not_is_counted),
+		TEST(nothing_is_prefetched_without_a_hint),
 		TEST(hints_do_not_fill_more_than_half_of_the_arena),
 		TEST(all_together_keep_within_the_budget),
 		TEST(a_deadline_that_has_passed_begins_nothing),
 		TEST(one_that_is_cancelled_ends),
 		TEST(the_end_of_the_cache_ends_it),
-		TEST(R23_a_block_wanted_during_its_prefetch_is_charged_once),
+		TEST(a_block_wanted_during_its_prefetch_is_charged_once),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -245,8 +245,8 @@ a_lost_block_stays_listed_and_is_pinned_when_it_returns(void **state)
 	assert_false(pinned(f, 1));
 }
 
-/* R27: pins are refused, not granted until nothing moves any more. */
-static void R27_snapshots_leave_room_to_work(void **state)
+/* Pins are refused, not granted until nothing moves any more. */
+static void snapshots_leave_room_to_work(void **state)
 {
 	struct fixture *f = *state;
 	size_t missing, fit;
@@ -477,7 +477,7 @@ int main(void)
 		TEST(pins_of_snapshots_and_of_users_add_up),
 		TEST(a_restart_keeps_both_kinds_apart),
 		TEST(a_lost_block_stays_listed_and_is_pinned_when_it_returns),
-		TEST(R27_snapshots_leave_room_to_work),
+		TEST(snapshots_leave_room_to_work),
 		TEST(a_snapshot_may_be_larger_than_dram),
 		TEST(a_space_without_blocks_takes_its_snapshots_along),
 		TEST(records_that_a_crash_left_behind_go),
