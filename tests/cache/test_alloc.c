@@ -63,7 +63,7 @@ static int save(struct fixture *f, unsigned n)
 	uint8_t *data;
 	int r = kv_fill_begin(f->cache, f->space, &key, BYTES, &fill);
 
-	alloc_among(r, 0, -ENOMEM, -ENOSPC, -EEXIST);
+	alloc_among(r, 0, -ENOMEM, -ENOSPC, -EBUSY, -EEXIST);
 	if (r < 0)
 		return r;
 	data = kv_fill_data(fill);
