@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "tools/bench/child.h"
+#include "tools/bench/run.h"
 #include "tools/bench/report.h"
 
 struct kv_bench {

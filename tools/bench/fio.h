@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "tools/bench/child.h"
+#include "tools/bench/run.h"
 
 /* Make @path with @bytes of random data in written extents, synced.  -errno. */
 int kv_bench_fio_file(const char *path, uint64_t bytes);

@@ -24,7 +24,7 @@
 #include "index/index.h"
 #include "index/segfile.h"
 #include "tools/bench/clock.h"
-#include "tools/bench/daemon.h"
+#include "tools/bench/run.h"
 #include "tools/bench/figures.h"
 #include "tools/bench/report.h"
 

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "tools/bench/clock.h"
-#include "tools/bench/daemon.h"
+#include "tools/bench/run.h"
 #include "tools/bench/figures.h"
 #include "tools/bench/fio.h"
 #include "tools/bench/report.h"

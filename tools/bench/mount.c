@@ -19,7 +19,7 @@
 
 #include "tools/bench/clock.h"
 #include "tools/bench/report.h"
-#include "tools/bench/daemon.h"
+#include "tools/bench/run.h"
 
 #define BUFFER (1u << 20)
 #define ROUNDS 7

@@ -8,7 +8,7 @@
 
 #include "kernels/kvfs.h"
 #include "tools/bench/bench.h"
-#include "tools/bench/daemon.h"
+#include "tools/bench/run.h"
 #include "tools/bench/memory.h"
 
 struct kv_bench_rig {
