@@ -23,7 +23,10 @@
 #define AGEING_MIN 65536u /* touches after which uses count for half; */
 #define AGEING_BLOCKS 16u /* and as many for each block of the tier */
 
-/* The first is the default. */
+/* Every policy is a file policy_*.c and a word here, by which options, usage
+ * and kvfs-replay know it.  The first is the default. */
+extern const struct kv_policy_kind kv_policy_lhd, kv_policy_flru, kv_policy_lru;
+
 static const struct kv_policy_kind *const kinds[] = {
 	&kv_policy_lhd, &kv_policy_flru, &kv_policy_lru};
 
@@ -312,17 +315,37 @@ void kv_policy_end(struct kv_policy *policy, uint32_t block)
 	to_newest(policy, block, KV_LIST_ENDED);
 }
 
-/* The oldest block of @list that may go; what may not is used now. */
-static uint32_t oldest_allowed(struct kv_policy *policy, unsigned list,
-			       bool (*may)(void *, uint32_t), void *arg)
+/* The end of @list that victims come from. */
+static uint32_t head_of(const struct kv_policy *policy, unsigned list)
 {
-	uint32_t block = policy->oldest[list], last = policy->newest[list];
+	return policy->eviction->kind->newest_first ? policy->newest[list]
+						    : policy->oldest[list];
+}
+
+/* To the other end of its list. */
+static void pass_over(struct kv_policy *policy, uint32_t block, unsigned list)
+{
+	policy->eviction->refused++;
+	unlink_node(policy, node_of(policy, block));
+	link_before(policy, block, list,
+		    policy->eviction->kind->newest_first ? policy->oldest[list]
+							 : KV_NONE);
+}
+
+/* The first block of @list that may go; what may not is passed over. */
+static uint32_t first_allowed(struct kv_policy *policy, unsigned list,
+			      bool (*may)(void *, uint32_t), void *arg)
+{
+	const bool back = policy->eviction->kind->newest_first;
+	const uint32_t last =
+		back ? policy->oldest[list] : policy->newest[list];
+	uint32_t block = head_of(policy, list);
 
 	while (block != KV_NONE && !may(arg, block)) {
-		uint32_t next = node_of(policy, block)->next;
+		const struct kv_evict_node *node = node_of(policy, block);
+		uint32_t next = back ? node->prev : node->next;
 
-		policy->eviction->refused++;
-		to_newest(policy, block, list);
+		pass_over(policy, block, list);
 		block = block == last ? KV_NONE : next;
 	}
 	return block;
@@ -344,14 +367,15 @@ uint32_t kv_policy_victim(struct kv_policy *policy,
 	float least = 0;
 
 	for (unsigned i = 0; i < policy->eviction->kind->lists; i++) {
-		uint32_t block = oldest_allowed(policy, i, may, arg), age;
+		uint32_t block = first_allowed(policy, i, may, arg), age;
 		float worth;
 
 		if (block == KV_NONE)
 			continue;
 		/* An older one on a lower list may be its child. */
 		age = age_of(policy, node_of(policy, block));
-		if (best != KV_NONE && age <= oldest)
+		if (best != KV_NONE && age <= oldest &&
+		    !policy->eviction->kind->newest_first)
 			continue;
 		oldest = age;
 		worth = worth_of(policy, i, age);
@@ -374,11 +398,11 @@ uint32_t kv_policy_age(const struct kv_policy *policy)
 	for (unsigned i = 0; i < policy->eviction->kind->lists; i++) {
 		float worth;
 
-		if (policy->oldest[i] == KV_NONE)
+		if (head_of(policy, i) == KV_NONE)
 			continue;
 		worth = worth_of(
 			policy, i,
-			age_of(policy, node_of(policy, policy->oldest[i])));
+			age_of(policy, node_of(policy, head_of(policy, i))));
 		least = KV_MIN(least, worth);
 		any = true;
 	}

@@ -60,6 +60,7 @@ struct kv_eviction {
 
 struct kv_policy_kind {
 	const char *name;
+	bool newest_first; /* victims come from the newest end of their list */
 	unsigned lists; /* with KV_LIST_ENDED; at most KV_HIT_DENSITY_LISTS */
 	/* Of a block: monotone in @uses, and in @depth for equal uses. */
 	unsigned (*list)(unsigned uses, unsigned depth);
@@ -72,8 +73,6 @@ struct kv_policy_kind {
 	void (*entered)(struct kv_eviction *eviction, unsigned list);
 	void (*used)(struct kv_eviction *eviction, unsigned list, uint32_t age);
 };
-
-extern const struct kv_policy_kind kv_policy_lru, kv_policy_flru, kv_policy_lhd;
 
 /* lhd: how many uses do blocks of @list have? */
 unsigned kv_lhd_uses(unsigned list);
