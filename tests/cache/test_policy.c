@@ -80,7 +80,7 @@ static void an_unknown_policy_is_refused(void **state)
 {
 	(void)state;
 	assert_int_equal(
-		kv_eviction_init(&eviction, "mru", &ticks, node_of, NULL),
+		kv_eviction_init(&eviction, "no such", &ticks, node_of, NULL),
 		-EINVAL);
 }
 
