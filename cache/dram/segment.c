@@ -123,6 +123,17 @@ static void grow_one(struct kv_cache *cache)
 	pthread_cond_broadcast(&arena->grown);
 }
 
+/* Those who wait for room look again now, or the wait below would end at once,
+ * for ever. */
+static void growing_ended(struct kv_cache *cache)
+{
+	cache->arena.growing = false;
+	cache->room = true;
+	pthread_cond_broadcast(&cache->arena.grown);
+	kv_unlock(cache);
+	kv_lock(cache);
+}
+
 static void *grower(void *arg)
 {
 	struct kv_cache *cache = arg;
@@ -136,9 +147,8 @@ static void *grower(void *arg)
 			grow_one(cache);
 		if (arena->made < arena->max && arena->grow_error == 0)
 			continue;
-		arena->growing = false;
-		cache->room = true;
-		pthread_cond_broadcast(&arena->grown);
+		if (arena->growing)
+			growing_ended(cache);
 		/* Short of memory: look again in a second. */
 		if (!arena->stop && TAILQ_EMPTY(&arena->dead))
 			kv_cond_wait(cache, &arena->grow, 1000000000u);

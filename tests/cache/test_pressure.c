@@ -207,6 +207,30 @@ static void segments_that_a_size_has_left_are_for_those_that_come(void **state)
 	assert_int_equal(there, COME);
 }
 
+/* ---- nothing is wanted ---- */
+
+static uint64_t processor_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void a_cache_at_rest_uses_no_processor(void **state)
+{
+	struct small *s = *state;
+	uint64_t before;
+
+	small_must_open(s);
+	while (small_stats(s).dram_segments < small_stats(s).dram_segments_max)
+		usleep(1000);
+	usleep(100000);
+	before = processor_ns();
+	usleep(1000000);
+	assert_in_range(processor_ns() - before, 0, 100000000);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -215,6 +239,7 @@ int main(void)
 		TEST(readers_beyond_the_bounce_pool_take_turns),
 		TEST(what_is_guaranteed_is_had_in_any_size),
 		TEST(pinned_blocks_stay_when_their_file_is_wanted),
+		TEST(a_cache_at_rest_uses_no_processor),
 		TEST(segments_that_a_size_has_left_are_for_those_that_come),
 	};
 
