@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_sidecar.c - the files beside the index, and segment files' trailers: what
- * is taken for one, field by field, and calls that do less than was asked.
+ * test_sidecar.c - the files beside the index, and segment files' trailers:
+ * what is taken for one, field by field, and calls that do less than was asked.
  */
 #include <dlfcn.h>
 #include <lmdb.h>
