@@ -314,21 +314,6 @@ const char *kv_ring_describe(struct kv_ring *ring)
 	return describe;
 }
 
-int kv_ring_spawn(pthread_t *ret_thread, void *(*run)(void *), void *arg)
-{
-	sigset_t all, before;
-	int rc;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(ret_thread, NULL, run, arg);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (rc != 0)
-		return -rc;
-	pthread_setname_np(*ret_thread, "kvfs-ring");
-	return 0;
-}
-
 static void destroy(struct kv_ring *ring)
 {
 	pthread_cond_destroy(&ring->work);

@@ -77,7 +77,4 @@ static inline uint32_t kv_io_left(const struct kv_io *io)
 /* End @io, which may be gone when this returns. */
 void kv_ring_finish(struct kv_ring *ring, struct kv_io *io, int status);
 
-/* A thread of the ring: named, and never the one to get a signal. */
-int kv_ring_spawn(pthread_t *ret_thread, void *(*run)(void *), void *arg);
-
 #endif

@@ -12,6 +12,7 @@
  *           runs, which breaks "no lock held" for nobody: only these threads
  *           take it, and none of them holds anything then.
  */
+#include "common/thread.h"
 #include "cache/io/ring_backend.h"
 
 #define THREADS 4
@@ -103,7 +104,8 @@ static int threads_start(struct kv_ring *ring)
 	pthread_mutex_init(&workers->turn, NULL);
 	ring->state = workers;
 	while (workers->n < want &&
-	       kv_ring_spawn(&workers->threads[workers->n], work, ring) == 0)
+	       kv_thread_start(&workers->threads[workers->n], "kvfs-ring", work,
+			       ring) == 0)
 		workers->n++;
 	if (workers->n > 0)
 		return 0;

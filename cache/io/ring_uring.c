@@ -29,6 +29,7 @@
 #include <stdio.h>
 #include <sys/eventfd.h>
 
+#include "common/thread.h"
 #include "cache/io/ring_backend.h"
 
 #define WAKE_TAG 0
@@ -311,7 +312,7 @@ static int uring_start(struct kv_ring *ring)
 		ring->max_buffers = 0;
 	}
 	ring->state = u;
-	r = kv_ring_spawn(&u->reactor, react, ring);
+	r = kv_thread_start(&u->reactor, "kvfs-ring", react, ring);
 	if (r < 0) {
 		io_uring_queue_exit(&u->uring);
 		return r;

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+#include "common/thread.h"
 #include "cache/io/ring_backend.h"
 
 enum fault {
@@ -290,7 +291,7 @@ static inline int disk_start(struct kv_ring *ring)
 	pthread_t *thread = calloc(1, sizeof(*thread));
 
 	ring->state = thread;
-	return kv_ring_spawn(thread, disk_run, ring);
+	return kv_thread_start(thread, "kvfs-ring", disk_run, ring);
 }
 
 static inline void disk_wake(struct kv_ring *ring)
