@@ -62,7 +62,7 @@ $B/libkvfs.so: $(call objs,$(LIB) $(SHARED)) kernels/libkvfs.map
 	  $(filter %.o,$^) $(LIBS_L) -o $@ && ln -sf libkvfs.so $B/libkvfs.so.0
 .SECONDEXPANSION:
 $(TOOLS): $B/kvfs-%: $$(call objs,$$(wildcard tools/$$*/*.c)) $$(TOOL_$$*) $B/libkvfs.a
-	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz) -lm -ldl -o $@
+	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz) $(if $(filter bench,$*),-lfuse3) -lm -ldl -o $@
 $(UNIT) $(HELPERS): $B/%: $B/%.o $B/daemon.a $B/libkvfs.a
 	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_D) $(LIBS_L) -lcmocka -o $@
 

@@ -45,7 +45,7 @@ TOOLS = {
 }
 # A library, and the only folders that know it.
 HEADERS = {
-    r"fuse(_lowlevel|3/.*)?\.h": ["fs/mount", "fs"],
+    r"fuse(_lowlevel|3/.*)?\.h": ["fs/mount", "fs", "tools/bench"],
     r"lmdb\.h": ["index", "tools/fsck"],
     r"liburing\.h": ["cache/io"],
 }

@@ -25,5 +25,7 @@ int kv_bench_anonymous(struct kv_bench_rig *rig);  /* memory_anon */
 
 /* mount_clean_1m, mount_killed_1m; with a store of its own */
 int kv_bench_million(struct kv_bench *bench);
+/* tree_find, _du, _ls, _rm; the same */
+int kv_bench_tree(struct kv_bench *bench);
 
 #endif

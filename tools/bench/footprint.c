@@ -161,12 +161,7 @@ static int fill_index(const char *path, const struct kv_store_info *info,
 	return r;
 }
 
-/*
- * Make a store @dir whose index knows @blocks small blocks, chains of 1,000,
- * and whose files are sparse: nobody reads them.  @ret_ssd: the cap to mount it
- * with.  -errno.
- */
-static int make_store(const char *dir, uint64_t blocks, uint64_t *ret_ssd)
+int kv_bench_store_make(const char *dir, uint64_t blocks, uint64_t *ret_ssd)
 {
 	const uint32_t slots = kv_segfile_slots_of(SEGMENT, SLOT);
 	const uint32_t files = (uint32_t)((blocks + slots - 1) / slots);
@@ -321,7 +316,7 @@ int kv_bench_million(struct kv_bench *bench)
 	int r;
 
 	snprintf(store, sizeof(store), "%s/store", bench->dir);
-	r = make_store(store, BLOCKS, &ssd);
+	r = kv_bench_store_make(store, BLOCKS, &ssd);
 	/* There is nothing in the files that scrubbing would find to be sound.
 	 */
 	snprintf(options, sizeof(options), "dram=64M,scrub=0,ssd=%llu",

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "tools/bench/figures.h"
+#include "tools/bench/nothing.h"
 #include "tools/bench/run.h"
 
 #define LIBRARY_THREADS 4 /* libkvfs copies with at most so many */
@@ -138,6 +139,15 @@ static int measure_million(struct kv_bench *bench)
 	return r < 0;
 }
 
+static int measure_tree(struct kv_bench *bench)
+{
+	int r = kv_bench_tree(bench);
+
+	if (r < 0)
+		fprintf(stderr, "kvfs-bench: tree_find: %s\n", strerror(-r));
+	return r < 0;
+}
+
 /* The lock is never given back: who begins to clean ends the process. */
 static void clean(struct kv_bench *bench)
 {
@@ -203,7 +213,9 @@ static int usage(FILE *to)
 		"  --build DIR  where kvfs is and bench.json goes (build)\n"
 		"  --dir DIR    make the store below DIR (beside the build)\n"
 		"  --only NAME  only figures whose names begin so\n"
-		"  --quick      fewer rounds\n");
+		"  --quick      fewer rounds\n"
+		"       kvfs-bench --nothing FILES MOUNTPOINT\n"
+		"  serve FILES files by a FUSE server that does nothing\n");
 	return to == stdout ? 0 : 2;
 }
 
@@ -263,6 +275,8 @@ int main(int argc, char **argv)
 	int r, failed = 0;
 	size_t i;
 
+	if (argc == 4 && strcmp(argv[1], "--nothing") == 0)
+		return kv_bench_nothing((unsigned)atoi(argv[2]), argv[3]);
 	if (parse(argc, argv, &bench, &dir, &only) < 0)
 		return usage(stderr);
 	r = open_run(&bench, dir, only);
@@ -271,7 +285,7 @@ int main(int argc, char **argv)
 	for (i = 0; i < COUNT(sizes) && r == 0; i++)
 		failed |= measure_size(&bench, &sizes[i]);
 	if (r == 0)
-		failed |= measure_million(&bench);
+		failed |= measure_million(&bench) | measure_tree(&bench);
 	if (r == 0) {
 		kv_bench_report_sum(bench.report);
 		r = kv_bench_report_close(bench.report);

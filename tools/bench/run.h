@@ -51,6 +51,13 @@ int kv_bench_workdir_make(const char *dir, const char *build, char **ret_path);
 /* Unmount what is still mounted in @path (at "mnt"), and remove it all. */
 void kv_bench_workdir_remove(const char *path);
 
+/*
+ * Make a store @dir whose index knows @blocks small blocks, chains of 1,000,
+ * and whose files are sparse: nobody reads them.  @ret_ssd: the cap to mount it
+ * with.  -errno.
+ */
+int kv_bench_store_make(const char *dir, uint64_t blocks, uint64_t *ret_ssd);
+
 /* Remove one file or tree. */
 void kv_bench_remove(const char *path);
 
