@@ -270,14 +270,18 @@ void kv_fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fuse_reply_err(req, 0);
 }
 
-static int sync_all(struct kv_mount *mount)
+/* Writing to SSD is a change, and may be one that its owner does not want. */
+static int sync_what_is_writable(fuse_req_t req)
 {
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_space_info info = {0};
 	struct kv_space *space;
-	uint32_t id = 0;
 	int r = 0, one;
 
-	while ((space = kv_space_next(mount->cache, id))) {
-		id = kv_space_stat(mount->cache, space).id;
+	while ((space = kv_space_next(mount->cache, info.id))) {
+		info = kv_space_stat(mount->cache, space);
+		if (kv_permit(req, &info, W_OK | X_OK) < 0)
+			continue;
 		one = kv_space_sync(mount->cache, space);
 		r = r < 0 ? r : one;
 	}
@@ -297,7 +301,7 @@ void kv_fs_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync,
 	(void)datasync;
 	(void)fi;
 	if (ino == KV_NODE_ROOT) {
-		r = sync_all(mount);
+		r = sync_what_is_writable(req);
 	} else if (node.type != KV_NODE_FIXED) {
 		r = kv_attr_space(mount, &node, &space, &info);
 		r = r < 0 ? r : kv_space_sync(mount->cache, space);
