@@ -21,7 +21,7 @@
 
 #include <stdint.h>
 
-#define WIRE_VERSION 1
+#define WIRE_VERSION 2
 #define WIRE_MAX 65536
 #define WIRE_BATCH 512 /* items a message, at most */
 
@@ -97,18 +97,21 @@ struct wire_hello {
 };
 
 #define WIRE_SPACE_CREATE 1u
+#define WIRE_SPACE_SHARED 2u /* with _CREATE: it may be another user's */
 
 /*
  * Followed by header.count bytes of text: the name, a NUL, then the layout's
  * JSON (may be empty).  Reply: the same, with the canonical layout.
- * -ENOENT no such space (and not WIRE_SPACE_CREATE), -EACCES, -EEXIST another
+ * -ENOENT no such space (and not WIRE_SPACE_CREATE), -EACCES (also: another
+ * user but an operator made it, and not WIRE_SPACE_SHARED), -EEXIST another
  * layout, -EINVAL bad name or layout, -EROFS.
  */
 struct wire_space {
 	uint32_t id; /* reply */
 	uint32_t flags;
-	uint32_t mode;	   /* permission bits of a space made new */
+	uint32_t mode;	   /* permission bits of a space made new; reply: its */
 	uint32_t writable; /* reply: 1 if this client may save and evict */
+	uint32_t uid, gid; /* reply: of its owner */
 	uint64_t payload;  /* reply: bytes of a block's tensors, 0 untyped */
 	uint64_t header;   /* reply: bytes before them in blocks saved here */
 };

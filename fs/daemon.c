@@ -78,6 +78,7 @@ static char *config_text(struct kv_daemon *daemon)
 {
 	const struct kv_options *o = daemon->options;
 	const struct kv_mount *mount = daemon->mount;
+	const struct kv_rules *rules = &o->rules;
 	_cleanup_(kv_freep) char *cache = kv_cache_describe(daemon->cache);
 	char *text = NULL;
 	size_t n;
@@ -91,8 +92,16 @@ static char *config_text(struct kv_daemon *daemon)
 	fprintf(f, "control=%s\n", daemon->control_path);
 	fprintf(f, "allow_other=%s\nro=%s\n", yes(o->allow_other),
 		yes(o->cache.read_only));
-	fprintf(f, "uid=%u\ngid=%u\numask=%03o\n", mount->uid, mount->gid,
-		o->umask);
+	fprintf(f, "uid=%u\ngid=%u\nroot_mode=%04o\numask=%03o\n", rules->uid,
+		rules->gid, rules->mode, o->umask);
+	fprintf(f,
+		"mkdir=%s\nroot=%s\nallow=", rules->mkdir ? "operator" : "all",
+		rules->squash ? "squash" : "operator");
+	for (size_t i = 0; i < rules->n_allow; i++)
+		fprintf(f, "%s%s%u", i ? ":" : "",
+			rules->allow[i].is_group ? "@" : "",
+			rules->allow[i].id);
+	fputs("\n", f);
 	fprintf(f, "fuse_max_write=%u\nfuse_max_readahead=%u\n",
 		mount->max_write, mount->max_readahead);
 	fputs(cache ? cache : "", f);
@@ -199,16 +208,15 @@ static int start(struct kv_daemon *daemon, char **ret_why)
 	if (!daemon->control_path)
 		return -ENOMEM;
 	daemon->mount->control_path = daemon->control_path;
-	daemon->mount->uid = o->uid;
-	daemon->mount->gid = o->gid;
+	daemon->mount->rules = &o->rules;
 	daemon->mount->umask = o->umask;
 	daemon->mount->text = text_of;
 	daemon->mount->arg = daemon;
 	r = kv_mount_start(daemon->mount, daemon->cache);
 	if (r < 0)
 		return r;
-	r = kv_control_start(daemon->cache, daemon->control_path, &control,
-			     ret_why);
+	r = kv_control_start(daemon->cache, &o->rules, daemon->control_path,
+			     &control, ret_why);
 	if (r == 0)
 		set_control(daemon, control);
 	return r < 0 ? explain_place(daemon, r, ret_why) : 0;

@@ -177,6 +177,50 @@ static int take_mode(const struct word *word, void *where, const char *value,
 	return r;
 }
 
+/* The sticky bit, too: without it whoever may write removes others' spaces. */
+static int take_root_mode(const struct word *word, void *where,
+			  const char *value, const char **ret_why)
+{
+	uint64_t n = 0;
+	int r = kv_number_parse(value, 8, 01777, &n);
+
+	(void)word;
+	*ret_why = "not an octal number up to 1777";
+	if (r == 0)
+		*(uint32_t *)where = (uint32_t)n;
+	return r;
+}
+
+/* Numbers of users, and of groups behind an @, with colons between them. */
+static int take_allow(const struct word *word, void *where, const char *value,
+		      const char **ret_why)
+{
+	_cleanup_(kv_freep) char *copy = strdup(value);
+	char *rest = copy, *text;
+	struct kv_rules *rules = where;
+	uint64_t n = 0;
+
+	(void)word;
+	*ret_why = "out of memory";
+	free(kv_steal(rules->allow));
+	rules->n_allow = 0;
+	rules->allow = calloc(strlen(value) + 1, sizeof(*rules->allow));
+	if (!copy || !rules->allow)
+		return -ENOMEM;
+	*ret_why = "not numbers of users, or of groups behind an @, with "
+		   "colons between them";
+	while ((text = strsep(&rest, ":"))) {
+		struct kv_id *id = &rules->allow[rules->n_allow++];
+
+		id->is_group = *text == '@';
+		if (kv_number_parse(text + id->is_group, 10, UINT32_MAX - 1,
+				    &n) < 0)
+			return -EINVAL;
+		id->id = (uint32_t)n;
+	}
+	return 0;
+}
+
 static int take_yes(const struct word *word, void *where, const char *value,
 		    const char **ret_why)
 {
@@ -237,9 +281,13 @@ static const struct word known[] = {
 	{"ssd_write", take_bytes, AT(options.cache.ssd_write), "SIZE"},
 	{"arena", take_choice, AT(options.cache.arena), "sealed|rw"},
 	{"control", take_path, AT(control), "PATH"},
-	{"uid", take_id, AT(options.uid), "N"},
-	{"gid", take_id, AT(options.gid), "N"},
+	{"uid", take_id, AT(options.rules.uid), "N"},
+	{"gid", take_id, AT(options.rules.gid), "N"},
+	{"root_mode", take_root_mode, AT(options.rules.mode), "OCTAL"},
 	{"umask", take_mode, AT(options.umask), "OCTAL"},
+	{"allow", take_allow, AT(options.rules), "ID:..."},
+	{"mkdir", take_choice, AT(options.rules.mkdir), "all|operator"},
+	{"root", take_choice, AT(options.rules.squash), "operator|squash"},
 	{"allow_other", take_yes, AT(options.allow_other), NULL},
 	{"ro", take_yes, AT(options.cache.read_only), NULL},
 	{"rw", take_no, AT(options.cache.read_only), NULL},
@@ -538,8 +586,9 @@ int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 		.options = {.cache = {.segment = 256u << 20,
 				      .evict = kv_policy_name(0),
 				      .scrub = 20u << 20},
-			    .uid = geteuid(),
-			    .gid = getegid(),
+			    .rules = {.uid = geteuid(),
+				      .gid = getegid(),
+				      .mode = geteuid() == 0 ? 01777 : 0755},
 			    .allow_other = geteuid() == 0},
 		.by_mount = called_by_mount(argv[0]),
 	};
@@ -609,5 +658,6 @@ void kv_options_fini(struct kv_options *options)
 	free(options->mountpoint);
 	free(options->control);
 	free(options->fuse);
+	free(options->rules.allow);
 	*options = (struct kv_options){0};
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "cache/cache.h"
+#include "fs/base/access.h"
 
 #define KV_DRAM_MIN (UINT64_C(16) << 20)
 #define KV_SSD_MIN (UINT64_C(16) << 20)
@@ -23,7 +24,8 @@ struct kv_options {
 	char *control;	  /* absolute; NULL: the default place */
 	bool foreground, debug;
 	bool allow_other;
-	uint32_t uid, gid, umask;
+	uint32_t umask;
+	struct kv_rules rules;
 	char *fuse;		      /* words for FUSE; NULL: none */
 	struct kv_cache_config cache; /* without callbacks */
 };

@@ -97,10 +97,14 @@ int kvfs_stats(kvfs_session *session, char **ret_text);
 /* ---- spaces ---- */
 
 #define KVFS_CREATE 01000u /* or'ed with the mode of a new space; 0: 0700 */
+#define KVFS_SHARED 02000u /* with it: another user's space will do */
 
 /*
  * Open the space @name.  @layout is the JSON of its `.layout` (kvfs(1)), or
- * NULL to take it as it is.  With KVFS_CREATE it is made if absent.
+ * NULL to take it as it is.  With KVFS_CREATE it is made if absent; one that is
+ * there must then be the caller's own or an operator's (root, the daemon's
+ * user), for its owner says what is in it, and reads what is saved to it.
+ * KVFS_SHARED takes anybody's, if it has the fingerprint of @layout.
  * -ENOENT, -EACCES, -EEXIST (it has another layout), -EROFS, -ENOTCONN (no
  * daemon, and @layout is NULL).  With a layout it succeeds without a daemon,
  * and is opened when one appears.
@@ -117,6 +121,10 @@ void kvfs_space_close(kvfs_space *space); /* takes NULL */
  * -EACCES, -ENOTCONN.
  */
 int kvfs_space_clear(kvfs_space *space);
+
+/* Who owned the space when the daemon was last asked, and its permission bits;
+ * each may be NULL.  -ENOTCONN: no daemon has been asked yet. */
+int kvfs_space_owner(kvfs_space *space, uint32_t *ret_uid, uint32_t *ret_mode);
 
 /* The canonical layout, valid until the space is closed; NULL: untyped. */
 const char *kvfs_space_layout(kvfs_space *space);

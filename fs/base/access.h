@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * access.h - may this caller use that space?  The answer of access(2) for a
- * directory of the space's owner, group and mode, wherever a request came from.
+ * access.h - who may use the mount, and a space of it, wherever a request came
+ * from.
  */
 #ifndef KV_FS_BASE_ACCESS_H
 #define KV_FS_BASE_ACCESS_H
@@ -16,12 +16,45 @@ struct kv_caller {
 	size_t n_groups;
 };
 
+bool kv_caller_in_group(const struct kv_caller *caller, uint32_t gid);
+
+struct kv_id {
+	uint32_t id;
+	bool is_group;
+};
+
+/* What the options say of users; fixed while the daemon runs. */
+struct kv_rules {
+	uint32_t uid, gid, mode; /* of the root directory */
+	unsigned mkdir;		 /* 0: all may make spaces; 1: operators */
+	unsigned squash;	 /* 1: uid 0 is a user as any other */
+	struct kv_id *allow;	 /* who is let in */
+	size_t n_allow;		 /* 0: everybody */
+};
+
+/* Whether @uid is the daemon's own or 0, and 0 is not squashed. */
+bool kv_rules_operator(const struct kv_rules *rules, uint32_t uid);
+
+/* Whether @uid has every right in every space: 0, unless it is squashed. */
+bool kv_rules_root(const struct kv_rules *rules, uint32_t uid);
+
+/* Whether @caller may use the mount at all: an operator, or one of `allow` who
+ * may search the root directory. */
+bool kv_rules_admit(const struct kv_rules *rules,
+		    const struct kv_caller *caller);
+
+/* Whether @caller, who was admitted, may make spaces. */
+bool kv_rules_may_make(const struct kv_rules *rules,
+		       const struct kv_caller *caller);
+
 /*
- * Whether @caller has every right of @want: R_OK, W_OK and X_OK bits.  Exactly
- * one of owner, group and others decides, as POSIX has it: an owner without a
- * right does not get it from the group.  Uid 0 may do everything.
+ * Whether @caller has every right of @want: R_OK, W_OK and X_OK bits.  The
+ * answer of access(2) for a directory of the space's owner, group and mode:
+ * exactly one of owner, group and others decides, so an owner without a right
+ * does not get it from the group.
  */
-bool kv_access_ok(const struct kv_space_info *space,
+bool kv_access_ok(const struct kv_rules *rules,
+		  const struct kv_space_info *space,
 		  const struct kv_caller *caller, int want);
 
 #endif

@@ -156,6 +156,8 @@ static int identify(struct kv_client *client)
 	r = read_groups(client);
 	if (r < 0)
 		return r;
+	if (!kv_rules_admit(client->server->rules, &client->caller))
+		return -EACCES;
 	r = open_pidfd(client, cred.pid);
 	if (r < 0)
 		return r;
@@ -361,7 +363,7 @@ int kv_client_space(struct kv_client *client, uint32_t id, int want,
 	info = kv_space_stat(cache, space);
 	if (info.removed)
 		return -ENOENT;
-	if (!kv_access_ok(&info, &client->caller, want))
+	if (!kv_access_ok(client->server->rules, &info, &client->caller, want))
 		return -EACCES;
 	*ret_space = space;
 	*ret_info = info;

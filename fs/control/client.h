@@ -45,7 +45,8 @@ struct kv_client {
 
 /*
  * A client for the connected @socket, which is taken over in any case.
- * -ENOMEM, -ESRCH its process is dead already, or an error of getsockopt(2).
+ * -ENOMEM, -EACCES it is not let in, -ESRCH its process is dead already, or an
+ * error of getsockopt(2).
  */
 int kv_client_new(struct kv_server *server, int socket,
 		  struct kv_client **ret_client);

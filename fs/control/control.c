@@ -248,7 +248,8 @@ static bool over_limit(struct kv_server *server, uint32_t uid)
 	}
 	/* The new one is among them. */
 	return all > KV_CONTROL_CLIENTS ||
-	       (uid != 0 && same > KV_CONTROL_CLIENTS_PER_UID);
+	       (!kv_rules_root(server->rules, uid) &&
+		same > KV_CONTROL_CLIENTS_PER_UID);
 }
 
 /* Out of descriptors: without this the connection would wait, readable, and we
@@ -418,8 +419,9 @@ static int set_up(struct kv_control *control, struct kv_cache *cache)
 	return kv_ingest_start(&server->ingest);
 }
 
-int kv_control_start(struct kv_cache *cache, const char *path,
-		     struct kv_control **ret_control, char **ret_why)
+int kv_control_start(struct kv_cache *cache, const struct kv_rules *rules,
+		     const char *path, struct kv_control **ret_control,
+		     char **ret_why)
 {
 	_cleanup_(control_freep) struct kv_control *control = NULL;
 	int r = -ENOMEM;
@@ -428,8 +430,10 @@ int kv_control_start(struct kv_cache *cache, const char *path,
 	control = calloc(1, sizeof(*control));
 	if (control)
 		r = set_up(control, cache);
-	if (r == 0)
+	if (r == 0) {
+		control->server.rules = rules;
 		r = kv_listener_open(&control->listener, path, ret_why);
+	}
 	if (r == 0)
 		r = watch(control, &control->on_connect, control->listener.fd);
 	if (r == 0)

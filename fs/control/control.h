@@ -39,15 +39,19 @@
 
 struct kv_control;
 
+struct kv_rules;
+
 /*
+ * Serve all whom @rules (borrowed) admit; the connections of others are closed.
  * Listen at @path, with mode 0666: permission is checked per space.  Missing
  * parent directories are made (0755).  A socket that nobody serves any more is
  * swept away.  On failure *@ret_why is a message for the user (caller frees):
  * -EADDRINUSE somebody answers at @path, -EEXIST there is something else,
  * -ENAMETOOLONG, -EACCES and the other errors of the calls made.
  */
-int kv_control_start(struct kv_cache *cache, const char *path,
-		     struct kv_control **ret_control, char **ret_why);
+int kv_control_start(struct kv_cache *cache, const struct kv_rules *rules,
+		     const char *path, struct kv_control **ret_control,
+		     char **ret_why);
 
 /* Finishes the saves being copied, answers and cancels what waits, closes all
  * connections and removes the socket.  Takes NULL. */

@@ -13,6 +13,7 @@
 #include <sys/types.h>
 
 #include "cache/cache.h"
+#include "fs/base/access.h"
 #include "fs/control/control.h"
 #include "fs/control/deadline.h"
 #include "fs/control/ingest.h"
@@ -84,11 +85,12 @@ struct kv_tally {
 TAILQ_HEAD(kv_clients, kv_client);
 
 struct kv_server {
-	struct kv_cache *cache;	   /* fixed */
-	struct kv_ingest *ingest;  /* fixed */
-	struct kv_mailbox mailbox; /* any thread posts */
-	struct kv_tally tally;	   /* any thread */
-	int epoll;		   /* fixed */
+	struct kv_cache *cache;	      /* fixed */
+	const struct kv_rules *rules; /* fixed */
+	struct kv_ingest *ingest;     /* fixed */
+	struct kv_mailbox mailbox;    /* any thread posts */
+	struct kv_tally tally;	      /* any thread */
+	int epoll;		      /* fixed */
 	uint64_t seed;	/* fixed; of hash tables, unknown to clients */
 	bool stopping;	/* read no more requests */
 	bool sweep;	/* a client is to be ended */

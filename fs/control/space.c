@@ -19,6 +19,7 @@ struct opening {
 	struct kv_ingest_job job;
 	struct kv_caller caller; /* its groups are not used */
 	uint32_t flags, mode;
+	bool sharing;		/* somebody else's will do */
 	struct kv_space *space; /* NULL: to be made */
 	bool again;		/* somebody else made it meanwhile */
 	int status;
@@ -31,6 +32,7 @@ static void reply(struct kv_client *client, const struct wire_header *header,
 		  struct kv_space *space)
 {
 	struct kv_space_info info = kv_space_stat(client->server->cache, space);
+	const struct kv_rules *rules = client->server->rules;
 	const struct kv_layout *layout = info.layout;
 	struct wire_space *out = kv_reply_items(client->server);
 	const char *name = kv_space_name(space);
@@ -45,7 +47,10 @@ static void reply(struct kv_client *client, const struct wire_header *header,
 	*out = (struct wire_space){
 		.id = info.id,
 		.mode = info.mode & 0777,
-		.writable = kv_access_ok(&info, &client->caller, W_OK | X_OK),
+		.writable = kv_access_ok(rules, &info, &client->caller,
+					 W_OK | X_OK),
+		.uid = info.uid,
+		.gid = info.gid,
 		.payload = layout ? layout->payload : 0,
 		.header = layout ? kv_block_header_bytes(layout) : 0,
 	};
@@ -56,18 +61,18 @@ static void reply(struct kv_client *client, const struct wire_header *header,
 		 sizeof(*out) + name_len + json_len);
 }
 
-/* Only the daemon's own user makes directories below a mount that is not
- * root's, whose root is not sticky and writable to all. */
-static bool may_create(const struct kv_caller *caller)
+/* Whoever made a name first owns what is read and saved under it. */
+static bool may_share(const struct kv_rules *rules, const struct opening *o,
+		      const struct kv_space_info *info)
 {
-	uid_t own = geteuid();
-
-	return own == 0 || caller->uid == own || caller->uid == 0;
+	return o->sharing || info->uid == o->caller.uid ||
+	       kv_rules_operator(rules, info->uid);
 }
 
 /* 1: there is work for an ingest thread; 0 or an error: reply with it. */
 static int begin(struct kv_client *client, struct opening *o)
 {
+	const struct kv_rules *rules = client->server->rules;
 	struct kv_cache *cache = client->server->cache;
 	struct kv_space_info info;
 
@@ -76,14 +81,16 @@ static int begin(struct kv_client *client, struct opening *o)
 	if (!o->space) {
 		if (!(o->flags & WIRE_SPACE_CREATE))
 			return -ENOENT;
-		return may_create(&client->caller) ? 1 : -EACCES;
+		return kv_rules_may_make(rules, &client->caller) ? 1 : -EACCES;
 	}
 	info = kv_space_stat(cache, o->space);
-	if (!kv_access_ok(&info, &client->caller, R_OK | X_OK))
+	if (!kv_access_ok(rules, &info, &client->caller, R_OK | X_OK) ||
+	    !may_share(rules, o, &info))
 		return -EACCES;
 	if (o->json_len == 0)
 		return 0;
-	if (!info.layout && !kv_access_ok(&info, &client->caller, W_OK | X_OK))
+	if (!info.layout &&
+	    !kv_access_ok(rules, &info, &client->caller, W_OK | X_OK))
 		return -EACCES;
 	return 1;
 }
@@ -113,15 +120,33 @@ static int create(struct kv_cache *cache, struct opening *o)
 	return r;
 }
 
+/* Where somebody else said what the model is, one that is left out counts as
+ * empty: the same tensors may be another model's. */
+static int same_model(const struct kv_layout *layout, const struct opening *o)
+{
+	_cleanup_(kv_layout_freep) struct kv_layout *own = NULL;
+	int r = kv_layout_parse(o->json, o->json_len, &own);
+
+	if (r < 0)
+		return r;
+	return layout->fingerprint_len == own->fingerprint_len &&
+	       memcmp(layout->fingerprint, own->fingerprint,
+		      own->fingerprint_len) == 0;
+}
+
 static int agree(struct kv_cache *cache, struct opening *o)
 {
-	const struct kv_layout *layout = kv_space_stat(cache, o->space).layout;
+	const struct kv_space_info info = kv_space_stat(cache, o->space);
+	const struct kv_layout *layout = info.layout;
 	int r;
 
 	if (!layout)
 		return kv_space_set_layout(cache, o->space, o->json,
 					   o->json_len);
 	r = kv_layout_agrees(layout, o->json, o->json_len);
+	if (r == 1 && (o->flags & WIRE_SPACE_CREATE) &&
+	    info.uid != o->caller.uid)
+		r = same_model(layout, o);
 	if (r < 0)
 		return r;
 	return r ? 0 : -EEXIST;
@@ -188,7 +213,8 @@ int kv_request_space(struct kv_client *client, const struct kv_message *m)
 	int r;
 
 	r = name_len == 0 || name_len == n || name_len > KV_SPACE_NAME_MAX ||
-			    (wire->flags & ~WIRE_SPACE_CREATE)
+			    (wire->flags &
+			     ~(WIRE_SPACE_CREATE | WIRE_SPACE_SHARED))
 		    ? -EINVAL
 		    : kv_request_new(client, m->header, &kind, sizeof(*o) + n,
 				     &o);
@@ -199,6 +225,8 @@ int kv_request_space(struct kv_client *client, const struct kv_message *m)
 	o->job.work = work;
 	o->caller = client->caller;
 	o->flags = wire->flags;
+	o->sharing = !(o->flags & WIRE_SPACE_CREATE) ||
+		     (o->flags & WIRE_SPACE_SHARED);
 	o->mode = wire->mode & 0777 ? wire->mode & 0777 : 0700;
 	memcpy(o->text, text, n);
 	o->json = o->text + name_len + 1;

@@ -99,13 +99,13 @@ static int attr_fixed(const struct kv_mount *mount, uint64_t ino,
 {
 	*st = (struct stat){.st_ino = ino,
 			    .st_nlink = 1,
-			    .st_uid = mount->uid,
-			    .st_gid = mount->gid,
+			    .st_uid = mount->rules->uid,
+			    .st_gid = mount->rules->gid,
 			    .st_blksize = KV_PAGE};
 	kv_attr_times(st, mount->started_ns, 0);
 	switch (ino) {
 	case KV_NODE_ROOT:
-		st->st_mode = S_IFDIR | mount->mode;
+		st->st_mode = S_IFDIR | mount->rules->mode;
 		return 0;
 	case KV_NODE_KVFS:
 		st->st_mode = S_IFDIR | 0555;
@@ -256,16 +256,19 @@ static int set_block(struct kv_mount *mount, struct kv_block *block,
 	return 0;
 }
 
-static int set_block_id(struct kv_mount *mount, uint64_t id,
-			const struct stat *attr, int to_set)
+static int set_block_id(fuse_req_t req, uint64_t id, const struct stat *attr,
+			int to_set)
 {
+	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_block *block;
 	int r;
 
 	r = kv_block_get_id(mount->cache, id, &block);
 	if (r < 0)
 		return -ESTALE;
-	r = set_block(mount, block, attr, to_set);
+	r = kv_permit_block_owner(req, block);
+	if (r == 0)
+		r = set_block(mount, block, attr, to_set);
 	kv_block_put(mount->cache, block);
 	return r;
 }
@@ -289,11 +292,15 @@ static int set_space(fuse_req_t req, const struct kv_node *node,
 	uid = to_set & FUSE_SET_ATTR_UID ? attr->st_uid : info.uid;
 	gid = to_set & FUSE_SET_ATTR_GID ? attr->st_gid : info.gid;
 	mode = to_set & FUSE_SET_ATTR_MODE ? attr->st_mode & 07777 : info.mode;
-	if (to_set & SET_OWNER) {
-		r = kv_permit_owner(req, &info);
-		if (r < 0)
-			return r;
-	}
+	r = to_set & SET_OWNER ? kv_permit_owner(req, &info) : 0;
+	/* A space that is given away would pass for one that its new owner
+	 * made. */
+	if (r == 0 && uid != info.uid)
+		r = kv_permit_operator(req);
+	if (r == 0 && gid != info.gid)
+		r = kv_permit_group(req, gid);
+	if (r < 0)
+		return r;
 	if (uid != info.uid || gid != info.gid || mode != info.mode) {
 		r = kv_space_chown(mount->cache, space, uid, gid, mode);
 		kv_notify_space(mount->notify, space);
@@ -390,7 +397,7 @@ void kv_fs_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr,
 	int r = -EPERM;
 
 	if (node.type == KV_NODE_BLOCK)
-		r = set_block_id(mount, node.value, attr, to_set);
+		r = set_block_id(req, node.value, attr, to_set);
 	else if (node.type == KV_NODE_UPLOAD)
 		r = set_upload_node(mount, node.value, fi, attr, to_set);
 	else if (node.type == KV_NODE_LAYOUT && fi &&

@@ -100,6 +100,11 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 	struct kv_space *space;
 	int r;
 
+	if (node.type == KV_NODE_FIXED) {
+		r = kv_permit_mount(req);
+		if (r < 0)
+			return r;
+	}
 	if (ino == KV_NODE_ROOT)
 		return list_root(mount, dir);
 	if (ino == KV_NODE_KVFS)

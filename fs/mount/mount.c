@@ -20,7 +20,6 @@ int kv_mount_new(struct kv_mount **ret_mount)
 
 	if (!mount)
 		return -ENOMEM;
-	mount->mode = geteuid() == 0 ? 01777 : 0755;
 	mount->started_ns = kv_wall_ns();
 	r = kv_notify_new(mount, &mount->notify);
 	if (r < 0) {

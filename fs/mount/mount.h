@@ -6,6 +6,7 @@
 #define KV_FS_MOUNT_MOUNT_H
 
 #include "cache/cache.h"
+#include "fs/base/access.h"
 
 #define KV_OPEN_MAX 65536 /* blocks opened through the mount; then ENFILE */
 
@@ -17,8 +18,8 @@ struct kv_mount {
 	struct kv_handles *handles;
 	struct kv_notify *notify;
 	const char *control_path;
-	uint32_t uid, gid, mode; /* of the root */
-	uint32_t umask;		 /* taken from the mode of new spaces */
+	const struct kv_rules *rules;
+	uint32_t umask; /* taken from the mode of new spaces */
 	int64_t started_ns;
 	uint32_t max_write, max_readahead; /* agreed with the kernel */
 	_Atomic uint32_t opens;

@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 #include "fs/mount/permit.h"
-#include "fs/base/access.h"
+#include "fs/mount/mount.h"
 
 pid_t kv_process_of(pid_t tid)
 {
@@ -27,45 +27,143 @@ pid_t kv_process_of(pid_t tid)
 }
 
 /* Reading a caller's groups costs a look into /proc: only where they decide. */
-static bool groups_matter(const struct kv_space_info *info,
+static bool groups_matter(const struct fuse_ctx *ctx,
+			  const struct kv_space_info *info)
+{
+	return ctx->uid != info->uid && ctx->gid != info->gid &&
+	       (info->mode >> 3 & 7) != (info->mode & 7);
+}
+
+static bool groups_let_in(const struct kv_rules *rules,
 			  const struct fuse_ctx *ctx)
 {
-	return ctx->uid != 0 && ctx->uid != info->uid &&
-	       ctx->gid != info->gid &&
-	       (info->mode >> 3 & 7) != (info->mode & 7);
+	const struct kv_space_info root = {
+		.uid = rules->uid, .gid = rules->gid, .mode = rules->mode};
+
+	for (size_t i = 0; i < rules->n_allow; i++)
+		if (rules->allow[i].is_group)
+			return true;
+	return groups_matter(ctx, &root);
+}
+
+/* The caller of @req with his groups; *@ret_groups is for the caller to free.
+ */
+static struct kv_caller with_groups(fuse_req_t req, gid_t **ret_groups)
+{
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	struct kv_caller caller = {.uid = ctx->uid, .gid = ctx->gid};
+	int n = fuse_req_getgroups(req, 0, NULL), got;
+
+	*ret_groups = n > 0 ? calloc((size_t)n, sizeof(**ret_groups)) : NULL;
+	if (!*ret_groups)
+		return caller;
+	got = fuse_req_getgroups(req, n, *ret_groups);
+	caller.groups = *ret_groups;
+	caller.n_groups = got > 0 ? (size_t)KV_MIN(n, got) : 0;
+	return caller;
+}
+
+static struct kv_caller caller_of(fuse_req_t req, bool groups,
+				  gid_t **ret_groups)
+{
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+
+	*ret_groups = NULL;
+	if (groups)
+		return with_groups(req, ret_groups);
+	return (struct kv_caller){.uid = ctx->uid, .gid = ctx->gid};
+}
+
+int kv_permit_mount(fuse_req_t req)
+{
+	const struct kv_mount *mount = fuse_req_userdata(req);
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	_cleanup_(kv_freep) gid_t *groups = NULL;
+	struct kv_caller caller;
+
+	if (kv_rules_operator(mount->rules, ctx->uid))
+		return 0;
+	caller = caller_of(req, groups_let_in(mount->rules, ctx), &groups);
+	return kv_rules_admit(mount->rules, &caller) ? 0 : -EACCES;
+}
+
+int kv_permit_make(fuse_req_t req)
+{
+	const struct kv_mount *mount = fuse_req_userdata(req);
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	_cleanup_(kv_freep) gid_t *groups = NULL;
+	struct kv_caller caller =
+		caller_of(req, groups_let_in(mount->rules, ctx), &groups);
+
+	return kv_rules_admit(mount->rules, &caller) &&
+			       kv_rules_may_make(mount->rules, &caller)
+		       ? 0
+		       : -EACCES;
 }
 
 int kv_permit(fuse_req_t req, const struct kv_space_info *info, int want)
 {
+	const struct kv_mount *mount = fuse_req_userdata(req);
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
-	struct kv_caller caller = {.uid = ctx->uid, .gid = ctx->gid};
 	_cleanup_(kv_freep) gid_t *groups = NULL;
-	int n;
+	struct kv_caller caller;
+	int r;
 
-	if (groups_matter(info, ctx)) {
-		n = fuse_req_getgroups(req, 0, NULL);
-		if (n > 0)
-			groups = calloc((size_t)n, sizeof(*groups));
-		if (groups) {
-			int got = fuse_req_getgroups(req, n, groups);
-
-			caller.groups = groups;
-			caller.n_groups = got > 0 ? (size_t)KV_MIN(n, got) : 0;
-		}
-	}
-	return kv_access_ok(info, &caller, want) ? 0 : -EACCES;
+	if (kv_rules_root(mount->rules, ctx->uid))
+		return 0;
+	r = kv_permit_mount(req);
+	if (r < 0)
+		return r;
+	caller = caller_of(req, groups_matter(ctx, info), &groups);
+	return kv_access_ok(mount->rules, info, &caller, want) ? 0 : -EACCES;
 }
 
 int kv_permit_operator(fuse_req_t req)
 {
-	uid_t uid = fuse_req_ctx(req)->uid;
+	const struct kv_mount *mount = fuse_req_userdata(req);
 
-	return uid == 0 || uid == geteuid() ? 0 : -EPERM;
+	return kv_rules_operator(mount->rules, fuse_req_ctx(req)->uid) ? 0
+								       : -EPERM;
 }
 
 int kv_permit_owner(fuse_req_t req, const struct kv_space_info *info)
 {
+	const struct kv_mount *mount = fuse_req_userdata(req);
 	uid_t uid = fuse_req_ctx(req)->uid;
 
-	return uid == 0 || uid == info->uid ? 0 : -EPERM;
+	return kv_rules_root(mount->rules, uid) || uid == info->uid ? 0
+								    : -EPERM;
+}
+
+static struct kv_space_info space_of(fuse_req_t req, struct kv_block *block)
+{
+	const struct kv_mount *mount = fuse_req_userdata(req);
+
+	return kv_space_stat(mount->cache,
+			     kv_block_stat(mount->cache, block).space);
+}
+
+int kv_permit_block_owner(fuse_req_t req, struct kv_block *block)
+{
+	struct kv_space_info info = space_of(req, block);
+
+	return kv_permit_owner(req, &info);
+}
+
+int kv_permit_block_read(fuse_req_t req, struct kv_block *block)
+{
+	struct kv_space_info info = space_of(req, block);
+
+	return kv_permit(req, &info, R_OK);
+}
+
+int kv_permit_group(fuse_req_t req, uint32_t gid)
+{
+	_cleanup_(kv_freep) gid_t *groups = NULL;
+	struct kv_caller caller;
+
+	if (kv_permit_operator(req) == 0)
+		return 0;
+	caller = caller_of(req, true, &groups);
+	return kv_caller_in_group(&caller, gid) ? 0 : -EPERM;
 }

@@ -12,14 +12,26 @@
  * 0: of another pid namespace, of which nothing is known. */
 pid_t kv_process_of(pid_t tid);
 
+/* Whether the caller of @req may use the mount at all, and may make spaces: 0,
+ * -EACCES. */
+int kv_permit_mount(fuse_req_t req);
+int kv_permit_make(fuse_req_t req);
+
 /* Whether the caller of @req has the rights @want (R_OK, W_OK, X_OK) in the
  * space: 0, -EACCES. */
 int kv_permit(fuse_req_t req, const struct kv_space_info *info, int want);
 
-/* Whether the caller is root, or who the daemon runs as: 0, -EPERM. */
+/* Whether the caller is an operator (access.h): 0, -EPERM. */
 int kv_permit_operator(fuse_req_t req);
 
-/* Whether the caller owns the space, or is root: 0, -EPERM. */
+/* Whether the caller may give what he owns to the group @gid, as chown(2) has
+ * it: 0, -EPERM. */
+int kv_permit_group(fuse_req_t req, uint32_t gid);
+
+/* Whether the caller owns the space, or has root's rights: 0, -EPERM. */
 int kv_permit_owner(fuse_req_t req, const struct kv_space_info *info);
+int kv_permit_block_owner(fuse_req_t req, struct kv_block *block);
+/* Whether the caller may read the block's space: 0, -EACCES. */
+int kv_permit_block_read(fuse_req_t req, struct kv_block *block);
 
 #endif

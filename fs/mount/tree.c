@@ -134,6 +134,11 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 
 	if (strlen(name) > KV_SPACE_NAME_MAX)
 		return -ENAMETOOLONG;
+	if (node.type == KV_NODE_FIXED) {
+		r = kv_permit_mount(req);
+		if (r < 0)
+			return r;
+	}
 	if (parent == KV_NODE_ROOT)
 		return find_in_root(mount, name, &entry->ino);
 	if (parent == KV_NODE_KVFS)
@@ -186,6 +191,9 @@ static int make_space(fuse_req_t req, const char *name, mode_t mode,
 	int r;
 
 	mode &= 07777 & ~mount->umask;
+	r = kv_permit_make(req);
+	if (r < 0)
+		return r;
 	r = kv_space_create(mount->cache, name, ctx->uid, ctx->gid, mode,
 			    &space);
 	if (r < 0)
@@ -259,8 +267,10 @@ static int remove_space(fuse_req_t req, const char *name)
 	if (!space)
 		return -ENOENT;
 	info = kv_space_stat(mount->cache, space);
-	/* As the sticky bit of the root says, which the kernel checks too. */
-	if (kv_permit_owner(req, &info) < 0 && uid != mount->uid)
+	/* As the sticky bit of the root says, which the kernel checks too; a
+	 * squashed uid 0 is not the root directory's owner. */
+	if (kv_permit_owner(req, &info) < 0 &&
+	    (uid == 0 || uid != mount->rules->uid))
 		return -EPERM;
 	r = kv_space_remove(mount->cache, space);
 	if (r < 0)

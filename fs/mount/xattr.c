@@ -166,9 +166,10 @@ static void reply_value(fuse_req_t req, const char *value, size_t n,
 		fuse_reply_buf(req, value, n);
 }
 
-static int file_value(struct kv_mount *mount, const struct kv_node *node,
+static int file_value(fuse_req_t req, const struct kv_node *node,
 		      const char *name, char *value)
 {
+	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_upload *upload;
 	struct kv_block *block;
 	int r;
@@ -177,7 +178,9 @@ static int file_value(struct kv_mount *mount, const struct kv_node *node,
 	if (r < 0)
 		return r;
 	if (block) {
-		r = block_value(mount, block, name, value);
+		r = kv_permit_block_read(req, block);
+		if (r == 0)
+			r = block_value(mount, block, name, value);
 		kv_block_put(mount->cache, block);
 		return r;
 	}
@@ -199,6 +202,8 @@ static void get_of_space(fuse_req_t req, const struct kv_node *node,
 	int r;
 
 	r = kv_attr_space(mount, node, &space, &info);
+	if (r == 0)
+		r = kv_permit(req, &info, R_OK);
 	quota = r < 0 ? NULL : quota_of(&info.quota, name);
 	if (r == 0 && strcmp(name, "layout") == 0 && info.layout) {
 		reply_value(req, info.layout->json, strlen(info.layout->json),
@@ -215,7 +220,6 @@ static void get_of_space(fuse_req_t req, const struct kv_node *node,
 void kv_fs_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 		    size_t size)
 {
-	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_node node = kv_node_decode(ino);
 	const char *rest = short_name(name);
 	char value[VALUE_MAX];
@@ -230,7 +234,7 @@ void kv_fs_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 		return;
 	}
 	if (rest && is_file(&node))
-		r = file_value(mount, &node, rest, value);
+		r = file_value(req, &node, rest, value);
 	if (r < 0)
 		fuse_reply_err(req, -r);
 	else
@@ -303,9 +307,10 @@ static int set_on_upload(struct kv_upload *upload, const char *name,
 	return r;
 }
 
-static int set_on_file(struct kv_mount *mount, const struct kv_node *node,
+static int set_on_file(fuse_req_t req, const struct kv_node *node,
 		       const char *name, const char *value)
 {
+	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_upload *upload;
 	struct kv_block *block;
 	int r;
@@ -314,7 +319,9 @@ static int set_on_file(struct kv_mount *mount, const struct kv_node *node,
 	if (r < 0)
 		return r;
 	if (block) {
-		r = set_on_block(mount, block, name, value);
+		r = kv_permit_block_owner(req, block);
+		if (r == 0)
+			r = set_on_block(mount, block, name, value);
 		kv_block_put(mount->cache, block);
 	} else {
 		r = set_on_upload(upload, name, value);
@@ -362,10 +369,8 @@ static int set_on_space(fuse_req_t req, const struct kv_node *node,
 static int set(fuse_req_t req, const struct kv_node *node, const char *name,
 	       const char *value)
 {
-	struct kv_mount *mount = fuse_req_userdata(req);
-
 	if (is_file(node))
-		return set_on_file(mount, node, name, value);
+		return set_on_file(req, node, name, value);
 	if (node->type == KV_NODE_SPACE)
 		return set_on_space(req, node, name, value);
 	return -EOPNOTSUPP;
@@ -396,13 +401,12 @@ void kv_fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
  * Valid replies: fuse_reply_err. */
 void kv_fs_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
-	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_node node = kv_node_decode(ino);
 	const char *rest = short_name(name);
 	int r = -ENODATA;
 
 	if (rest && is_file(&node)) {
-		r = set_on_file(mount, &node, rest, "0");
+		r = set_on_file(req, &node, rest, "0");
 		if (r == -EOPNOTSUPP)
 			r = -ENODATA;
 		if (strcmp(rest, "tier") == 0)

@@ -131,7 +131,8 @@ static long ask(struct kvfs_space *space, struct answer *answer)
 	_cleanup_(kv_freep) uint8_t *items = NULL;
 	size_t name = strlen(space->name), text = strlen(space->text);
 	struct wire_space head = {
-		.flags = space->flags & KVFS_CREATE ? WIRE_SPACE_CREATE : 0,
+		.flags = (space->flags & KVFS_CREATE ? WIRE_SPACE_CREATE : 0) |
+			 (space->flags & KVFS_SHARED ? WIRE_SPACE_SHARED : 0),
 		.mode = space->flags & 0777 ? space->flags & 0777 : 0700,
 	};
 	struct kv_question question = {
@@ -193,6 +194,9 @@ static int resolve(struct kvfs_space *space)
 		r = keep_layout_locked(space, kv_steal(layout));
 	if (r == 0) {
 		space->id = answer->head.id;
+		space->uid = answer->head.uid;
+		space->mode = answer->head.mode;
+		space->told = true;
 		space->known_by = generation;
 	}
 	kv_session_unlock(session);
@@ -304,7 +308,7 @@ int kvfs_space_open(kvfs_session *session, const char *name, const char *layout,
 	if (r < 0)
 		return r;
 	if (!ret_space || check_name(name) < 0 ||
-	    (flags & ~(KVFS_CREATE | 0777u)) != 0 ||
+	    (flags & ~(KVFS_CREATE | KVFS_SHARED | 0777u)) != 0 ||
 	    (layout && strlen(layout) > KV_LAYOUT_TEXT_MAX))
 		return -EINVAL;
 	r = space_new(session, name, layout, &space);
@@ -330,6 +334,25 @@ void kvfs_space_close(kvfs_space *space)
 	kv_session_lock(session);
 	kv_lib_space_put_locked(space);
 	kv_session_unlock(session);
+}
+
+int kvfs_space_owner(kvfs_space *space, uint32_t *ret_uid, uint32_t *ret_mode)
+{
+	int r;
+
+	if (!space)
+		return -EINVAL;
+	r = kv_session_check(space->session);
+	if (r < 0)
+		return r;
+	kv_session_lock(space->session);
+	r = space->told ? 0 : -ENOTCONN;
+	if (r == 0 && ret_uid)
+		*ret_uid = space->uid;
+	if (r == 0 && ret_mode)
+		*ret_mode = space->mode;
+	kv_session_unlock(space->session);
+	return r;
 }
 
 const char *kvfs_space_layout(kvfs_space *space)

@@ -18,6 +18,8 @@ struct kvfs_space {
 	unsigned refs;	   /* lock: the caller's, leases', pools', transfers' */
 	uint32_t id;	   /* lock: the daemon's number */
 	uint64_t known_by; /* lock: the connection it was told on; 0: none */
+	uint32_t uid, mode;		/* lock: as it was told last */
+	bool told;			/* lock: it was, once */
 	struct kv_layout_seen *layouts; /* lock: newest first; until freed */
 };
 

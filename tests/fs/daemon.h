@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <cmocka.h>
 
+#include "fs/base/access.h"
 #include "fs/control/control.h"
 #include "tests/fs/peer.h"
 
@@ -25,6 +26,7 @@
 struct daemon {
 	char dir[64], store[80], path[80];
 	struct kv_cache *cache;
+	struct kv_rules rules; /* as by default; a test may change them */
 	pthread_mutex_t lock;
 	struct kv_control *control; /* lock, for daemon_retire */
 };
@@ -78,7 +80,10 @@ static inline void daemon_start(struct daemon *d, uint64_t ssd)
 	if (r < 0)
 		fail_msg("kv_cache_open: %s (%d)", why ? why : "?", r);
 	daemon_wait_grown(d);
-	r = kv_control_start(d->cache, d->path, &control, &why);
+	d->rules.uid = geteuid();
+	d->rules.gid = getegid();
+	d->rules.mode = geteuid() == 0 ? 01777 : 0755;
+	r = kv_control_start(d->cache, &d->rules, d->path, &control, &why);
 	if (r < 0)
 		fail_msg("kv_control_start: %s (%d)", why ? why : "?", r);
 	pthread_mutex_lock(&d->lock);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_access.c - who may use a space.
+ * test_access.c - who may use the mount, and a space.
  *
  * OWNS      nothing.
  *
@@ -16,13 +16,15 @@
 
 enum { OWNER = 1001, GROUP = 2001, OTHER = 1002, EXTRA = 2002 };
 
+static const struct kv_rules rules;
+
 static bool may(uint32_t mode, uint32_t uid, uint32_t gid, int want)
 {
 	const gid_t groups[] = {5, EXTRA};
 	struct kv_space_info space = {.uid = OWNER, .gid = GROUP, .mode = mode};
 	struct kv_caller caller = {uid, gid, groups, KV_ARRAY_LEN(groups)};
 
-	return kv_access_ok(&space, &caller, want);
+	return kv_access_ok(&rules, &space, &caller, want);
 }
 
 static void the_owner_has_the_owners_bits_only(void **state)
@@ -51,12 +53,12 @@ static void a_supplementary_group_counts_as_the_group(void **state)
 	struct kv_caller caller = {OTHER, EXTRA, groups, 2};
 
 	(void)state;
-	assert_true(kv_access_ok(&space, &caller, R_OK));
+	assert_true(kv_access_ok(&rules, &space, &caller, R_OK));
 	caller.n_groups = 1;
-	assert_false(kv_access_ok(&space, &caller, R_OK));
+	assert_false(kv_access_ok(&rules, &space, &caller, R_OK));
 	caller.groups = NULL;
 	caller.n_groups = 0;
-	assert_false(kv_access_ok(&space, &caller, R_OK));
+	assert_false(kv_access_ok(&rules, &space, &caller, R_OK));
 }
 
 static void others_have_the_others_bits(void **state)
@@ -71,6 +73,68 @@ static void root_may_do_everything(void **state)
 {
 	(void)state;
 	assert_true(may(0, 0, 0, R_OK | W_OK | X_OK));
+}
+
+static void a_squashed_root_is_a_user_as_any_other(void **state)
+{
+	const struct kv_rules squash = {.squash = 1, .mode = 01755, .uid = 7};
+	struct kv_space_info space = {.uid = OWNER, .gid = GROUP, .mode = 0750};
+	struct kv_caller root = {0};
+
+	(void)state;
+	assert_true(kv_rules_operator(&rules, 0));
+	assert_false(kv_rules_operator(&squash, 0));
+	assert_false(kv_rules_root(&squash, 0));
+	assert_false(kv_access_ok(&squash, &space, &root, R_OK));
+	assert_false(kv_rules_may_make(&squash, &root));
+	space.mode = 0755;
+	assert_true(kv_access_ok(&squash, &space, &root, R_OK | X_OK));
+	space.uid = 0;
+	assert_true(kv_access_ok(&squash, &space, &root, W_OK));
+}
+
+static void who_is_not_listed_is_not_let_in(void **state)
+{
+	struct kv_id listed[] = {{OWNER, false}, {GROUP, true}};
+	struct kv_rules some = {.mode = 01777, .allow = listed, .n_allow = 2};
+	const gid_t groups[] = {5, GROUP};
+	struct kv_caller caller = {OTHER, EXTRA, groups, 1};
+
+	(void)state;
+	assert_false(kv_rules_admit(&some, &caller));
+	caller.n_groups = 2;
+	assert_true(kv_rules_admit(&some, &caller));
+	caller = (struct kv_caller){OTHER, GROUP, NULL, 0};
+	assert_true(kv_rules_admit(&some, &caller));
+	caller = (struct kv_caller){OWNER, EXTRA, NULL, 0};
+	assert_true(kv_rules_admit(&some, &caller));
+	/* A group's number is no user's. */
+	caller = (struct kv_caller){GROUP, OWNER, NULL, 0};
+	assert_false(kv_rules_admit(&some, &caller));
+	caller = (struct kv_caller){0};
+	assert_true(kv_rules_admit(&some, &caller));
+	some.squash = 1;
+	some.uid = OWNER;
+	assert_true(!kv_rules_admit(&some, &caller));
+}
+
+static void the_mode_of_the_root_directory_counts(void **state)
+{
+	struct kv_rules some = {.uid = 7, .gid = GROUP, .mode = 01730};
+	struct kv_caller member = {OTHER, GROUP, NULL, 0};
+	struct kv_caller stranger = {OTHER, EXTRA, NULL, 0};
+
+	(void)state;
+	assert_true(kv_rules_admit(&some, &member));
+	assert_true(kv_rules_may_make(&some, &member));
+	assert_false(kv_rules_admit(&some, &stranger));
+	some.mode = 0755;
+	assert_true(kv_rules_admit(&some, &stranger));
+	assert_false(kv_rules_may_make(&some, &stranger));
+	some = (struct kv_rules){.uid = 7, .mode = 01777, .mkdir = 1};
+	assert_false(kv_rules_may_make(&some, &stranger));
+	stranger.uid = 0;
+	assert_true(kv_rules_may_make(&some, &stranger));
 }
 
 static void special_bits_of_the_mode_give_no_rights(void **state)
@@ -89,6 +153,9 @@ int main(void)
 		cmocka_unit_test(others_have_the_others_bits),
 		cmocka_unit_test(special_bits_of_the_mode_give_no_rights),
 		cmocka_unit_test(root_may_do_everything),
+		cmocka_unit_test(a_squashed_root_is_a_user_as_any_other),
+		cmocka_unit_test(who_is_not_listed_is_not_let_in),
+		cmocka_unit_test(the_mode_of_the_root_directory_counts),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -69,7 +69,7 @@ static void a_bad_name_or_layout_leaves_no_space_behind(void **state)
 	assert_int_equal(peer_space(&a, "", "", create, 0), -EINVAL);
 	assert_int_equal(peer_space(&a, "a/b", "", create, 0), -EINVAL);
 	assert_int_equal(peer_space(&a, ".kvfs", "", create, 0), -EINVAL);
-	assert_int_equal(peer_space(&a, "x", "", 2, 0), -EINVAL);
+	assert_int_equal(peer_space(&a, "x", "", 4, 0), -EINVAL);
 }
 
 static void a_space_opened_again_is_the_same_and_keeps_its_layout(void **state)
@@ -84,6 +84,7 @@ static void a_space_opened_again_is_the_same_and_keeps_its_layout(void **state)
 	assert_int_equal(reply->id, id);
 	assert_int_equal(reply->writable, 1);
 	assert_int_equal(reply->mode, 0700);
+	assert_int_equal(reply->uid, geteuid());
 	assert_int_equal(reply->payload, DAEMON_PAYLOAD);
 	assert_int_equal(reply->header % KV_PAGE, 0);
 	assert_string_equal((char *)(reply + 1), "s");

@@ -19,6 +19,10 @@ static struct peer good;
 
 enum { STRANGER = 65534 };
 
+#define DAEMON_NAMED                                              \
+	"{\"fingerprint\":\"ab12\",\"tensors\":[{\"name\":\"k\"," \
+	"\"dtype\":\"U8\",\"shape\":[65536]}]}"
+
 /* ---- what the other processes do ---- */
 
 #define EXPECT(condition)                                          \
@@ -135,6 +139,23 @@ static int be_stranger(const char *path)
 	EXPECT(peer_right(&p, 0, 1));
 	EXPECT(peer_do(&p, WIRE_RESERVE, 2, 1) == -EACCES);
 	EXPECT(peer_do(&p, WIRE_EVICT, 1, 1) == -EACCES);
+
+	/* Another made the name; an operator may, for all. */
+	EXPECT(peer_space(&p, "theirs", DAEMON_LAYOUT, WIRE_SPACE_CREATE,
+			  0777) == -EACCES);
+	EXPECT(peer_space(&p, "theirs", DAEMON_LAYOUT,
+			  WIRE_SPACE_CREATE | WIRE_SPACE_SHARED, 0777) == 0);
+	space = PEER_ITEMS(&p, struct wire_space);
+	EXPECT(space->uid == STRANGER + 1 && space->gid == STRANGER + 2);
+	EXPECT(space->mode == 0777 && space->writable == 1);
+	EXPECT(peer_space(&p, "theirs", DAEMON_LAYOUT, 0, 0) == 0);
+	EXPECT(peer_space(&p, "named", DAEMON_LAYOUT,
+			  WIRE_SPACE_CREATE | WIRE_SPACE_SHARED,
+			  0777) == -EEXIST);
+	EXPECT(peer_space(&p, "named", DAEMON_NAMED,
+			  WIRE_SPACE_CREATE | WIRE_SPACE_SHARED, 0777) == 0);
+	EXPECT(peer_space(&p, "open", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0777) ==
+	       0);
 
 	/* One of its own: the daemon is root, so anybody may. */
 	EXPECT(peer_space(&p, "own", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0) == 0);
@@ -286,6 +307,18 @@ static void a_child_that_keeps_the_socket_keeps_nothing_else(void **state)
 	kill(child, SIGKILL);
 }
 
+/* A space of another user, where all may write. */
+static void make_foreign(const char *name, const char *layout)
+{
+	struct kv_space *space;
+
+	assert_int_equal(kv_space_create(d.cache, name, STRANGER + 1,
+					 STRANGER + 2, 0777, &space),
+			 0);
+	assert_int_equal(
+		kv_space_set_layout(d.cache, space, layout, strlen(layout)), 0);
+}
+
 static void another_user_finds_nothing_and_is_refused(void **state)
 {
 	struct process p;
@@ -301,6 +334,8 @@ static void another_user_finds_nothing_and_is_refused(void **state)
 				    WIRE_SPACE_CREATE, 0755),
 			 0);
 	assert_int_equal(peer_save(&open, 1, 1), 0);
+	make_foreign("theirs", DAEMON_LAYOUT);
+	make_foreign("named", DAEMON_NAMED);
 	p = run("stranger");
 	assert_int_equal(end_of(&p), 0);
 	/* The stranger's space and blocks are its own. */

@@ -133,6 +133,22 @@ static void words_with_other_values_are_refused(void **state)
 					    "remote=",
 					    "control=",
 					    "control",
+					    "allow=",
+					    "allow=root",
+					    "allow=1:",
+					    "allow=:1",
+					    "allow=1::2",
+					    "allow=@",
+					    "allow=1:@@2",
+					    "allow=-1",
+					    "allow=4294967295",
+					    "mkdir=root",
+					    "mkdir=",
+					    "root=",
+					    "root=all",
+					    "root_mode=",
+					    "root_mode=2777",
+					    "root_mode=789",
 					    "uid=",
 					    "uid=-1",
 					    "uid=root",
@@ -262,6 +278,10 @@ static void the_defaults_are_those_of_the_manual(void **state)
 	assert_int_equal(o.cache.arena, KV_ARENA_SEALED);
 	assert_false(o.cache.read_only);
 	assert_null(o.control);
+	assert_int_equal(o.rules.n_allow, 0);
+	assert_int_equal(o.rules.mkdir, 0);
+	assert_int_equal(o.rules.squash, 0);
+	assert_int_equal(o.rules.mode, geteuid() == 0 ? 01777 : 0755);
 	assert_int_equal(o.allow_other, geteuid() == 0);
 	assert_int_equal(o.action, KV_RUN);
 	assert_string_equal(o.store, "/s/tore");
@@ -282,9 +302,21 @@ static void every_word_is_understood(void **state)
 	assert_int_equal(o.cache.arena, KV_ARENA_RW);
 	assert_true(o.allow_other && o.cache.read_only);
 	assert_string_equal(o.control, "/x/y");
-	assert_int_equal(o.uid, 7);
-	assert_int_equal(o.gid, 8);
+	assert_int_equal(o.rules.uid, 7);
+	assert_int_equal(o.rules.gid, 8);
 	assert_int_equal(o.umask, 027);
+	kv_options_fini(&o);
+	o = good("allow=5,allow=1000:@100:0,mkdir=operator,root=squash,"
+		 "root_mode=1750");
+	assert_int_equal(o.rules.n_allow, 3);
+	assert_int_equal(o.rules.allow[0].id, 1000);
+	assert_false(o.rules.allow[0].is_group);
+	assert_int_equal(o.rules.allow[1].id, 100);
+	assert_true(o.rules.allow[1].is_group);
+	assert_int_equal(o.rules.allow[2].id, 0);
+	assert_int_equal(o.rules.mkdir, 1);
+	assert_int_equal(o.rules.squash, 1);
+	assert_int_equal(o.rules.mode, 01750);
 	kv_options_fini(&o);
 }
 

@@ -11,6 +11,7 @@
  */
 #include "cache/dram/dram.h"
 #include "cache/core/waiter.h"
+#include "fs/base/access.h"
 #include "fs/control/control.h"
 #include "tests/fs/peer.h"
 #include "tests/fuzz/fuzz.h"
@@ -115,6 +116,7 @@ static void make_daemon(void)
 					 .hugepages = KV_HUGE_OFF,
 					 .evict = "lru",
 					 .retire = retire};
+	static const struct kv_rules rules = {.mode = 01777};
 	char *why = NULL;
 
 	strcpy(dir, "/tmp/kvfs-clients-XXXXXX");
@@ -123,7 +125,7 @@ static void make_daemon(void)
 	snprintf(path, sizeof(path), "%s/control", dir);
 	signal(SIGALRM, stuck);
 	fuzz_must(kv_cache_open(&config, &cache, &why) == 0);
-	fuzz_must(kv_control_start(cache, path, &control, &why) == 0);
+	fuzz_must(kv_control_start(cache, &rules, path, &control, &why) == 0);
 	make_staging();
 	atexit(tear_down);
 }

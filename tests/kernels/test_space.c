@@ -28,7 +28,8 @@ static void names_and_flags_that_cannot_be_are_refused(void **state)
 	assert_int_equal(try_open(w, "a/b", NULL, 0), -EINVAL);
 	assert_int_equal(try_open(w, name, NULL, 0), -EINVAL);
 	assert_int_equal(try_open(w, "a", NULL, 01777 | KVFS_CREATE), 0);
-	assert_int_equal(try_open(w, "a", NULL, 02000), -EINVAL);
+	assert_int_equal(try_open(w, "a", NULL, KVFS_SHARED | KVFS_CREATE), 0);
+	assert_int_equal(try_open(w, "a", NULL, 04000), -EINVAL);
 	assert_int_equal(kvfs_space_open(w->session, "a", NULL, 0, NULL),
 			 -EINVAL);
 }
@@ -44,6 +45,34 @@ static void what_the_daemon_refuses_is_refused(void **state)
 	assert_int_equal(try_open(w, w->space_name, NULL, 0), 0);
 	assert_int_equal(try_open(w, w->space_name, WORLD_LAYOUT, KVFS_CREATE),
 			 0);
+}
+
+static void the_owner_is_known_once_a_daemon_was_asked(void **state)
+{
+	struct world *w = *state;
+	kvfs_session *alone;
+	kvfs_space *space;
+	uint32_t uid = 1, mode = 2;
+
+	assert_int_equal(kvfs_space_owner(NULL, &uid, &mode), -EINVAL);
+	assert_int_equal(kvfs_open("/nowhere/at/all", &alone), 0);
+	assert_int_equal(
+		kvfs_space_open(alone, "s", WORLD_LAYOUT, KVFS_CREATE, &space),
+		0);
+	assert_int_equal(kvfs_space_owner(space, &uid, &mode), -ENOTCONN);
+	assert_int_equal(uid, 1);
+	assert_int_equal(mode, 2);
+	kvfs_space_close(space);
+	kvfs_close(alone);
+
+	assert_int_equal(kvfs_space_open(w->session, "owned", NULL,
+					 KVFS_CREATE | 0750, &space),
+			 0);
+	assert_int_equal(kvfs_space_owner(space, NULL, NULL), 0);
+	assert_int_equal(kvfs_space_owner(space, &uid, &mode), 0);
+	assert_int_equal(uid, geteuid());
+	assert_int_equal(mode, 0750);
+	kvfs_space_close(space);
 }
 
 static void the_layout_is_canonical_and_the_same_for_all(void **state)
@@ -150,6 +179,7 @@ int main(void)
 		test(names_and_flags_that_cannot_be_are_refused),
 		test(what_the_daemon_refuses_is_refused),
 		test(an_untyped_space_has_no_layout_and_no_pool),
+		test(the_owner_is_known_once_a_daemon_was_asked),
 		test(the_layout_is_canonical_and_the_same_for_all),
 		test(the_seed_is_the_daemons_and_keys_agree_between_sessions),
 		test(a_space_opened_before_is_known_after_a_restart),

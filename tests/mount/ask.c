@@ -5,6 +5,8 @@
  *   ask MOUNT SPACE probe KEY...     how many are there
  *   ask MOUNT SPACE match KEY...     how long a prefix is
  *   ask MOUNT SPACE acquire KEY...   how many it got, for a moment
+ *   ask MOUNT SPACE make             open or make it: whose it is, its mode
+ *   ask MOUNT SPACE share            the same, of whomever it may be
  *
  * Prints the number and exits 0, or 1 and says why.
  */
@@ -28,6 +30,25 @@ static long acquire(const kvfs_query *query)
 	n = kvfs_lease_wait(lease, KVFS_FOREVER);
 	kvfs_release(lease);
 	return n;
+}
+
+static long make(kvfs_session *session, const char *name, unsigned flags)
+{
+	static const char layout[] = "{\"tensors\":[{\"name\":\"k\",\"dtype\":"
+				     "\"U8\",\"shape\":[4]}]}";
+	kvfs_space *space;
+	uint32_t uid, mode;
+	int r = kvfs_connected(session)
+			? kvfs_space_open(session, name, layout, flags, &space)
+			: -ENOTCONN;
+
+	if (r < 0)
+		return r;
+	r = kvfs_space_owner(space, &uid, &mode);
+	kvfs_space_close(space);
+	if (r == 0)
+		printf("%u:%03o ", uid, mode);
+	return r;
 }
 
 static long act(const kvfs_query *query, const char *verb)
@@ -55,6 +76,13 @@ static long ask(int argc, char **argv)
 	r = kvfs_open(argv[1], &session);
 	if (r < 0)
 		return r;
+	if (strcmp(argv[3], "make") == 0 || strcmp(argv[3], "share") == 0) {
+		n = make(session, argv[2],
+			 KVFS_CREATE | 0777 |
+				 (argv[3][0] == 's' ? KVFS_SHARED : 0));
+		kvfs_close(session);
+		return n;
+	}
 	n = kvfs_space_open(session, argv[2], NULL, 0, &space);
 	if (n == 0) {
 		query.space = space;

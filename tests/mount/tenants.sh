@@ -1,0 +1,93 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# tenants.sh - two users of one mount: whose a space is, who is let in, who may
+# make spaces, what uid 0 may, and what a sync of the root writes.
+. "$(dirname "$0")/lib"
+if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
+	echo "needs root and setpriv"
+	exit 77
+fi
+A="setpriv --reuid 1000 --regid 1000 --clear-groups"
+C="setpriv --reuid 1001 --regid 1001 --clear-groups"
+G="setpriv --reuid 1002 --regid 1002 --groups 1000"
+ask=$B/tests/mount/ask
+cp "$ask" "$T/ask" && chmod 755 "$T/ask" && ask=$T/ask
+E="Permission denied"
+block "$T/b" && chmod 644 "$T/b"
+
+# Names: whoever made one first owns what is read and saved under it.
+start writeback=none
+ok "C takes a name" $C "$ask" "$M" model make
+not "A does not take it for its own" "$E" $A "$ask" "$M" model make
+eq "nor did the refusal change its owner" "$(stat -c %u "$M/model")" 1001
+eq "A says that it means to share" "$($A "$ask" "$M" model share)" "1001:777 0"
+eq "C opens its own again" "$($C "$ask" "$M" model make)" "1001:777 0"
+ok "A opens it without making it" $A "$ask" "$M" model probe
+ok "an operator makes one for all" mkdir -m 777 "$M/house"
+eq "A opens that" "$($A "$ask" "$M" house make)" "0:777 0"
+ok "C makes one for itself" $C mkdir -m 700 "$M/own"
+not "A cannot share what it may not read" "$E" $A "$ask" "$M" own share
+ok "C makes one in A's group" $C mkdir -m 777 "$M/gift"
+not "C gives it away" "Operation not permitted" $C chown 1000 "$M/gift"
+
+# A sync of the root writes what its caller may write.
+ok "C writes, to memory alone" $C mkdir "$M/own/01"
+ok "C writes, to memory alone" $C cp "$T/b" "$M/own/$(place 1)"
+ok "all may read here" $C mkdir -m 755 "$M/read"
+ok "C writes, to memory alone" $C mkdir "$M/read/01"
+ok "C writes, to memory alone" $C cp "$T/b" "$M/read/$(place 1)"
+ok "A syncs the root" $A sync "$M"
+eq "what A may not read stays in memory" "$($C getfattr --absolute-names --only-values -n user.kvfs.tier "$M/own/$(place 1)")" dram
+eq "what A may not write stays in memory" "$(xattr "$M/read/$(place 1)" tier)" dram
+ok "C syncs the root" $C sync "$M"
+eq "C's is written" "$(xattr "$M/own/$(place 1)" tier)" dram+ssd
+
+# Who is let in.
+restart allow=1000:@1000
+ok "A is" $A ls "$M"
+ok "A is, by the socket" $A "$ask" "$M" model probe
+ok "one of the group is" $G ls "$M"
+ok "root is" ls "$M"
+not "C is not" "$E" $C ls "$M"
+not "C is not" "$E" $C ls "$M/own"
+not "C is not" "$E" $C cat "$M/.kvfs/stats"
+not "C makes nothing" "$E" $C mkdir "$M/new"
+not "C is not, by the socket" "not connected" $C "$ask" "$SOCK" model make
+
+# Who makes spaces.
+restart mkdir=operator
+not "A does not" "$E" $A mkdir "$M/new"
+not "A does not, by the socket" "$E" $A "$ask" "$M" new make
+absent "nothing was made" "$M/new"
+ok "an operator does" mkdir -m 777 "$M/new"
+ok "A opens it" $A "$ask" "$M" new make
+restart root_mode=0755
+eq "the root's mode" "$(stat -c %a "$M")" 755
+not "A makes no space" "$E" $A mkdir "$M/new2"
+not "A makes no space, by the socket" "$E" $A "$ask" "$M" new2 make
+ok "root does" mkdir "$M/new2"
+restart root_mode=0700
+not "nobody else is let in" "not connected" $A "$ask" "$SOCK" new make
+not "nobody else is let in" "$E" $A ls "$M"
+
+# Uid 0 as any other.
+restart root=squash
+P="Operation not permitted"
+not "root lists" "$E" ls "$M/own"
+not "root reads" "$E" cat "$M/own/$(place 1)"
+not "root asks" "$E" "$ask" "$M" own probe
+not "root writes" "$E" cp "$T/b" "$M/read/$(place 257)"
+ok "what all may read, root may" cmp "$T/b" "$M/read/$(place 1)"
+not "root pins" "$P" setfattr -n user.kvfs.pin -v 1 "$M/read/$(place 1)"
+not "root touches" "$P" touch -a "$M/read/$(place 1)"
+not "root removes a block" "$E" rm "$M/read/$(place 1)"
+not "root sets a quota" "$P" setfattr -n user.kvfs.quota.dram -v 1M "$M/read"
+not "root takes over" "$P" chown 0 "$M/read"
+not "root changes a mode" "$P" chmod 777 "$M/read"
+ok "C empties one" $C mkdir "$M/empty"
+not "root removes a space" "$P" rmdir "$M/empty"
+ok "root makes its own" mkdir -m 777 "$M/roots"
+not "root gives its own away" "$P" chown 1000 "$M/roots"
+not "it is no operator's" "$E" $A "$ask" "$M" roots make
+ok "C, whose it is, lists" $C ls "$M/own"
+stop
