@@ -416,6 +416,10 @@ struct kv_flush {
  */
 void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 		     struct kv_flush *flush);
+/* Whether a block that is not here, or not durable, was durable, and eviction
+ * took it from SSD: as far back as some ten thousand evictions. */
+bool kv_block_was_durable(struct kv_cache *cache, const struct kv_space *space,
+			  const struct kv_key *key);
 /* @done runs with @status unless it has run. */
 void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush,
 		     int status);

@@ -25,6 +25,11 @@
 #define WIRE_MAX 65536
 #define WIRE_BATCH 512 /* items a message, at most */
 
+/* What one connection may have at a time; items beyond end with -ENOLCK. */
+#define WIRE_PENDING_MAX 4096  /* requests without a reply */
+#define WIRE_LEASED_MAX 65536  /* blocks leased or being acquired */
+#define WIRE_RESERVED_MAX 4096 /* blocks, in parts or whole */
+
 enum wire_type {
 	WIRE_HELLO =
 		1,    /* first message of a connection: wire_hello both ways */
@@ -40,8 +45,8 @@ enum wire_type {
 	WIRE_SAVE,    /* wire_save[]; reply: wire_status[] */
 	WIRE_DROP,  /* wire_key[]: give reservations up, @arg: only those of the
 		       RESERVE with that tag, 0: any; reply: wire_status[] */
-	WIRE_FLUSH, /* wire_key[], none: the whole space; reply: wire_status[]
-		     */
+	WIRE_FLUSH, /* wire_key[], none: the whole space; reply: wire_status[],
+		       1 (WIRE_EVICTED): was durable, and is evicted since */
 	WIRE_EVICT, /* wire_key[]; reply: wire_status[] */
 	WIRE_PIN,   /* wire_key[], @arg 1 pin, 0 unpin; reply: wire_status[] */
 	WIRE_CLEAR, /* no items: drop every block of the space; reply: no items
@@ -139,9 +144,12 @@ struct wire_status {
 	int32_t status;
 };
 
+#define WIRE_EVICTED 1
+
 /*
  * Where an acquired block is.  status 0, or -ENOENT (absent), -ETIMEDOUT,
- * -ECANCELED, -ENOSPC (no slot), -EIO, -EBADMSG (damaged: now a miss).
+ * -ECANCELED, -ENOSPC (no slot), -ENOLCK (too many leased), -EIO, -EBADMSG
+ * (damaged: now a miss).
  * @offset is that of the file's first byte in the segment.
  */
 struct wire_place {
@@ -161,8 +169,8 @@ struct wire_staging {
  * One reserved block: its tensors are at @offset of the staging memfd, which
  * must stay unchanged until the reply.
  * RESERVE status: 0 reserved, -EEXIST present, -EALREADY being saved,
- * -ENOSPC, -EBUSY (memory is being made: ask again), -EACCES, -EROFS, -EINVAL
- * (untyped space, bad key), -EFBIG.
+ * -ENOSPC, -EBUSY (memory is being made: ask again), -ENOLCK (too many),
+ * -EACCES, -EROFS, -EINVAL (untyped space, bad key), -EFBIG.
  * SAVE status: 0 sealed (and leased under this message's tag, if it was
  * reserved with WIRE_HOLD), -EEXIST present meanwhile, -ESTALE the space was
  * cleared, -ENOENT not reserved, -EINVAL (also: more tokens than the layout

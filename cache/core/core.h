@@ -307,6 +307,8 @@ struct kv_write_queue {
 TAILQ_HEAD(kv_write_queues, kv_write_queue);
 #define KV_WRITE_QUEUES 64
 
+#define KV_EVICTED_KNOWN 65536u
+
 struct kv_ssd {
 	bool on;				  /* fixed */
 	bool buffered;				  /* fixed: no O_DIRECT here */
@@ -323,7 +325,8 @@ struct kv_ssd {
 	uint64_t sidecars; /* bytes of STORE/spaces */
 	bool unswept;	   /* free slots may hold prologues: take none */
 	bool tried_in_use; /* blocks of the files tried were; ssd/evict.c */
-	uint64_t used;	   /* bytes of slots in use */
+	uint32_t evicted[KV_EVICTED_KNOWN]; /* ssd/evict.c: by their hash */
+	uint64_t used;			    /* bytes of slots in use */
 	struct kv_write_queue write_queues[KV_WRITE_QUEUES]; /* sealed, not yet
 								being written */
 	struct kv_write_queues

@@ -97,6 +97,8 @@ static void finish(struct kv_request *request)
 	kv_reply(client, &request->header, 0, (uint32_t)n, n * sizeof(*places));
 	if (!leased || request->release)
 		give_back(acquire);
+	else
+		kv_request_hold(request);
 }
 
 static const struct kv_request_kind kind = {finish, cancel, release};
@@ -108,8 +110,8 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 	struct acquire *acquire;
 	int r;
 
-	if (client->n_wants + n > KV_CLIENT_WANTS)
-		return -ENOSPC;
+	if (client->n_wants + n > WIRE_LEASED_MAX)
+		return -ENOLCK;
 	r = kv_request_new(client, m->header, &kind,
 			   sizeof(*acquire) + n * sizeof(struct kv_want),
 			   &acquire);

@@ -196,14 +196,17 @@ static int outcome(struct flush *flush, const struct kv_key *key)
 	int r;
 
 	r = kv_block_get(cache, flush->space, key, &block);
-	if (r < 0)
-		return r;
-	durable = kv_block_stat(cache, block).durable;
-	kv_block_put(cache, block);
-	if (durable)
-		return 0;
-	/* Evicted, or removed and saved again, while we waited. */
-	return flush->status < 0 ? flush->status : -ENOENT;
+	if (r == 0) {
+		durable = kv_block_stat(cache, block).durable;
+		kv_block_put(cache, block);
+		if (durable)
+			return 0;
+		/* Evicted, or removed and saved again, while we waited. */
+		r = flush->status < 0 ? flush->status : -ENOENT;
+	}
+	if (r == -ENOENT && kv_block_was_durable(cache, flush->space, key))
+		return WIRE_EVICTED;
+	return r;
 }
 
 static void flush_finish(struct kv_request *request)

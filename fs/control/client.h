@@ -34,9 +34,9 @@ struct kv_client {
 	enum kv_break broken; /* dealt with at the end of the turn */
 	uint32_t events;      /* what epoll watches the socket for */
 	struct kv_send_queue send_queue;
-	struct kv_staging *staging;	  /* NULL: none given yet */
-	struct kv_request *requests[256]; /* request.c: by tag */
-	size_t n_requests, n_wants;
+	struct kv_staging *staging;	    /* NULL: none given yet */
+	struct kv_request *requests[256];   /* request.c: by tag */
+	size_t n_requests, n_held, n_wants; /* n_held: of the requests */
 	uint64_t last_acquire; /* highest tag of an acquire so far */
 	struct kv_reservations reservations;
 	struct kv_segments segments;

@@ -24,7 +24,7 @@
  * RELEASE of it, or a second one, does nothing and is counted.  A RELEASE of an
  * acquire that has no reply yet cancels it first.
  *
- * Limits, beyond which an item fails with -ENOSPC (connections are closed):
+ * Limits: those of wire.h; connections beyond these are closed:
  */
 #ifndef KV_FS_CONTROL_CONTROL_H
 #define KV_FS_CONTROL_CONTROL_H
@@ -33,9 +33,6 @@
 
 #define KV_CONTROL_CLIENTS 1024
 #define KV_CONTROL_CLIENTS_PER_UID 256 /* of all but root */
-#define KV_CLIENT_REQUESTS 4096	       /* without a reply yet, or leases */
-#define KV_CLIENT_WANTS 65536	       /* blocks leased or being acquired */
-#define KV_CLIENT_RESERVATIONS 4096
 
 struct kv_control;
 

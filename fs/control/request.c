@@ -55,6 +55,7 @@ static void unlink_request(struct kv_request *request)
 		at = &(*at)->next;
 	*at = request->next;
 	request->client->n_requests--;
+	request->client->n_held -= request->held;
 	request->client = NULL;
 }
 
@@ -76,8 +77,8 @@ int kv_request_new(struct kv_client *client, const struct wire_header *header,
 {
 	struct kv_request **at = bucket(client, header->tag), *request;
 
-	if (client->n_requests >= KV_CLIENT_REQUESTS)
-		return -ENOSPC;
+	if (client->n_requests - client->n_held >= WIRE_PENDING_MAX)
+		return -ENOLCK;
 	request = calloc(1, bytes);
 	if (!request)
 		return -ENOMEM;
@@ -91,6 +92,12 @@ int kv_request_new(struct kv_client *client, const struct wire_header *header,
 	client->n_requests++;
 	*(struct kv_request **)ret_request = request;
 	return 0;
+}
+
+void kv_request_hold(struct kv_request *request)
+{
+	request->held = true;
+	request->client->n_held++;
 }
 
 void kv_request_free(struct kv_request *request)

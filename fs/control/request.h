@@ -40,15 +40,18 @@ struct kv_request {
 	struct wire_header header; /* of the message */
 	bool pending;		   /* its mail is still to come */
 	bool release;		   /* asked for meanwhile: hold nothing */
+	bool held;		   /* replied to; what it has leased stays */
 };
 
 /*
  * A zeroed request of @bytes that begins with a kv_request, entered under the
- * tag of @header.  -ENOSPC the client has too many, -ENOMEM.
+ * tag of @header.  -ENOLCK the client has too many pending, -ENOMEM.
  */
 int kv_request_new(struct kv_client *client, const struct wire_header *header,
 		   const struct kv_request_kind *kind, size_t bytes,
 		   void *ret_request);
+/* It has been replied to, and stays: its leases are what it is counted by. */
+void kv_request_hold(struct kv_request *request);
 /* Forget and free.  It must not be pending. */
 void kv_request_free(struct kv_request *request);
 

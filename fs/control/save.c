@@ -120,8 +120,8 @@ static int begin(struct kv_client *client, uint16_t flags,
 	struct kv_cache *cache = client->server->cache;
 	int r = 0;
 
-	if (client->reservations.n >= KV_CLIENT_RESERVATIONS)
-		return -ENOSPC;
+	if (client->reservations.n >= WIRE_RESERVED_MAX)
+		return -ENOLCK;
 	if (flags & (WIRE_HOLD | WIRE_PART))
 		r = kv_fill_may_hold(cache, space, length);
 	return r < 0 ? r : kv_fill_begin(cache, space, key, length, ret_fill);
@@ -369,8 +369,8 @@ static int leases_new(struct kv_client *client, size_t n,
 {
 	struct kv_acquire *leases;
 
-	if (client->n_wants + n > KV_CLIENT_WANTS)
-		return -ENOSPC;
+	if (client->n_wants + n > WIRE_LEASED_MAX)
+		return -ENOLCK;
 	leases = calloc(1, sizeof(*leases) + n * sizeof(leases->wants[0]));
 	if (!leases)
 		return -ENOMEM;
@@ -429,6 +429,8 @@ static void finish(struct kv_request *request)
 	kv_staging_put(kv_steal(saving->staging));
 	if (!request->client || request->release || held(saving) == 0)
 		give_back(saving);
+	else
+		kv_request_hold(request);
 }
 
 static const struct kv_request_kind kind = {finish, NULL, release};

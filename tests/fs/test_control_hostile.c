@@ -359,10 +359,10 @@ static void waiting_acquires_are_limited(void **state)
 	(void)state;
 	daemon_peer(&d, &p, 0);
 	assert_int_equal(peer_do(&good, WIRE_RESERVE, 1, 1), 0);
-	for (int i = 0; i <= KV_CLIENT_REQUESTS; i++)
+	for (int i = 0; i <= WIRE_PENDING_MAX; i++)
 		tag = peer_send_acquire(&p, 1, 1, WIRE_WAIT_SAVING, 0);
 	assert_int_equal(peer_acquired(&p, tag), 0);
-	assert_int_equal(places[0].status, -ENOSPC);
+	assert_int_equal(places[0].status, -ENOLCK);
 	peer_close(&p);
 	assert_int_equal(peer_do(&good, WIRE_DROP, 1, 1), 0);
 }

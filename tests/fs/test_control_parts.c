@@ -429,7 +429,7 @@ static void what_is_held_counts_as_leased(void **state)
 	assert_int_equal(peer_save(&p, 1, 1), 0);
 	for (uint32_t i = 1; i < WIRE_BATCH; i++)
 		keys[i] = keys[0];
-	for (uint32_t i = 0; i < KV_CLIENT_WANTS / WIRE_BATCH; i++)
+	for (uint32_t i = 0; i < WIRE_LEASED_MAX / WIRE_BATCH; i++)
 		assert_int_equal(
 			peer_acquired(&p,
 				      peer_send(&p,
@@ -439,7 +439,7 @@ static void what_is_held_counts_as_leased(void **state)
 						keys, sizeof(keys), -1)),
 			WIRE_BATCH);
 	assert_int_equal(reserve(2, 1, WIRE_HOLD), 0);
-	assert_int_equal(peer_saved(&p, peer_send_saves(&p, 2, 1)), -ENOSPC);
+	assert_int_equal(peer_saved(&p, peer_send_saves(&p, 2, 1)), -ENOLCK);
 	assert_int_equal(daemon_stats(&d).saving, 0);
 	assert_int_equal(peer_save(&p, 2, 1), 0);
 }
