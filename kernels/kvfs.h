@@ -38,7 +38,18 @@ extern "C" {
 #endif
 
 #define KVFS_KEY_MAX 32
-#define KVFS_KEYS_MAX 16777216 /* in one call; more are -EINVAL */
+
+/*
+ * What a session may have at a time.  Blocks beyond end with -ENOLCK, but for
+ * keys, which are -EINVAL.  Saves of whole blocks have no such limit: the
+ * library hands the daemon as many as it takes.
+ */
+#define KVFS_KEYS_MAX 16777216 /* in one call */
+#define KVFS_LEASED_MAX 65536  /* blocks leased, or being acquired */
+#define KVFS_PARTS_MAX 4096    /* blocks of which a part has not come yet */
+/* Messages without an answer: an acquire, a prefetch or a flush of a save has
+ * one for each 512 keys of a space. */
+#define KVFS_PENDING_MAX 4096
 #define KVFS_FOREVER UINT64_MAX
 
 /* Bytes past @len are zero. */
@@ -200,8 +211,11 @@ long kvfs_match(const kvfs_query *queries, size_t n_queries);
 /*
  * Bring the keys into DRAM and hold them there.  The lease is made at once and
  * settles within @deadline: its blocks' statuses then are 0, -ENOENT,
- * -ETIMEDOUT, -ENOSPC (no room in DRAM), -EIO, -EBADMSG (damaged, now a miss),
- * -ECANCELED, -ENOTCONN, -ESTALE (the daemon went away).
+ * -ETIMEDOUT, -ENOSPC (no room in DRAM), -ENOLCK (more than KVFS_LEASED_MAX),
+ * -EIO, -EBADMSG (damaged, now a miss), -ECANCELED, -ENOTCONN, -ESTALE (the
+ * daemon went away), -EMFILE, -ENFILE and -ENOMEM (the process has no
+ * descriptor, or no address space, to map the block's memory: its own limits;
+ * the next acquire tries again).
  * Indices run through all keys, query after query.
  *
  * KVFS_READ_AHEAD, which goes with no other flag (-EINVAL), waits for no SSD:
@@ -394,16 +408,20 @@ typedef struct kvfs_meta {
  * kvfs_xfer_free, from its seal on; of a block in parts, until all of them are
  * freed.  A sixteenth of DRAM cannot be held: -ENOSPC.
  *
- * Statuses: 0, KVFS_PRESENT, -ENOSPC, -EAGAIN (beyond the space's rate),
+ * Statuses: 0, KVFS_PRESENT, KVFS_EVICTED (it was durable, and has been evicted
+ * since, when DURABLE was asked for), -ENOSPC, -ENOLCK (in parts: more than
+ * KVFS_PARTS_MAX; held: KVFS_LEASED_MAX), -EAGAIN (beyond the space's rate),
  * -EFBIG, -EACCES, -EROFS, -ESTALE (the space was cleared), -ENOTCONN,
  * -ECANCELED and -ETIMEDOUT (if it was COPIED, the daemon may seal it all the
  * same), -EINVAL (a part), -EIO, -ENOENT (removed or evicted before it was
- * durable).
+ * durable), -EMFILE, -ENFILE, -ENOMEM (the process has no descriptor or memory
+ * for staging: its own limits).
  * -EINVAL: a page outside the pool or missing (-1), another space's layout,
  * layers that are not there, more tokens than the layout's; -EFBIG: layers in
  * more than 512 strides.
  */
 #define KVFS_PRESENT 1
+#define KVFS_EVICTED 2 /* success, too */
 int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 	      const kvfs_meta *meta, size_t n, const int64_t *pages,
 	      const kvfs_opts *opts, kvfs_xfer **ret_xfer);
@@ -415,7 +433,7 @@ long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline);
 /* Blocks until @n blocks at least are COPIED or have failed, in the order in
  * which they come.  Returns how many are by now, or -ETIMEDOUT. */
 long kvfs_xfer_wait_some(kvfs_xfer *xfer, size_t n, uint64_t deadline);
-/* -EINPROGRESS, 0, KVFS_PRESENT or why it failed. */
+/* -EINPROGRESS, 0, KVFS_PRESENT, KVFS_EVICTED or why it failed. */
 int kvfs_xfer_status(kvfs_xfer *xfer, size_t i);
 /*
  * Work given to @stream from now on waits, on the device, until @xfer is

@@ -37,7 +37,7 @@ static int connect_locked(struct kvfs_session *session)
 	kv_link_close(&session->lookup);
 	r = kv_link_open(path, &session->lookup);
 	if (r < 0)
-		return r == -EAGAIN ? -ETIMEDOUT : -ENOTCONN;
+		return r == -EAGAIN ? -ETIMEDOUT : kv_link_lost(r);
 	if (session->lookup.epoch == epoch)
 		return 0;
 	kv_link_close(&session->lookup);
@@ -100,7 +100,7 @@ static long ask_locked(struct kvfs_session *session,
 			session->quiet_until = kv_now_ns() + QUIET_NS;
 			return -ETIMEDOUT;
 		}
-		return -ENOTCONN;
+		return kv_link_lost(r);
 	}
 	question->header = packet.header;
 	return packet.header.status < 0 ? packet.header.status
@@ -112,7 +112,7 @@ long kv_ask(struct kvfs_session *session, struct kv_question *question)
 	long n;
 
 	if (atomic_load(&session->live) == 0)
-		return -ENOTCONN;
+		return atomic_load(&session->lost);
 	pthread_mutex_lock(&session->lookup_lock);
 	n = ask_locked(session, question);
 	pthread_mutex_unlock(&session->lookup_lock);

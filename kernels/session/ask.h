@@ -15,7 +15,8 @@ struct kvfs_session;
  * put its items in @reply, which has room for @room bytes.  Returns how many
  * bytes came, or the reply's status if that is an error.  @request gets the
  * reply's header.
- * -ENOTCONN: no daemon.  -ETIMEDOUT: it did not answer; for a second after that
+ * -ENOTCONN: no daemon; -EMFILE, -ENFILE, -ENOMEM: or no means to connect with
+ * it.  -ETIMEDOUT: it did not answer; for a second after that
  * nobody is kept waiting for it again.
  */
 struct kv_question {

@@ -134,6 +134,11 @@ int kv_link_open(const char *socket_path, struct kv_link *ret_link)
 	return 0;
 }
 
+int kv_link_lost(int r)
+{
+	return r == -EMFILE || r == -ENFILE || r == -ENOMEM ? r : -ENOTCONN;
+}
+
 void kv_link_close(struct kv_link *link)
 {
 	kv_closep(&link->fd);
@@ -222,9 +227,10 @@ int kv_link_receive(int fd, struct kv_packet *packet, int flags)
 	if (n == 0)
 		return -ENOTCONN;
 	if ((size_t)n < sizeof(packet->header) ||
-	    (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+	    (message.msg_flags & MSG_TRUNC))
 		return -EPROTO;
 	packet->bytes = (size_t)n - sizeof(packet->header);
+	packet->fd_lost = message.msg_flags & MSG_CTRUNC;
 	packet->fd = steal_fd(&passed);
 	return 0;
 }

@@ -24,6 +24,7 @@ struct kv_packet {
 	size_t bytes; /* of items; kv_link_receive: in, the room; out, the use
 		       */
 	int fd;	      /* passed along; -1: none */
+	bool fd_lost; /* kv_link_receive: the process may have no more */
 };
 
 /*
@@ -38,6 +39,9 @@ int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX]);
  */
 int kv_link_open(const char *socket_path, struct kv_link *ret_link);
 void kv_link_close(struct kv_link *link); /* takes a closed one */
+/* What its error @r means to those who need the link: -ENOTCONN, or that the
+ * process has no descriptor or no memory for it (-EMFILE, -ENFILE, -ENOMEM). */
+int kv_link_lost(int r);
 
 /* Send one message.  @flags: MSG_DONTWAIT (then -EAGAIN), or 0. */
 int kv_link_send(int fd, const struct kv_packet *packet, int flags);

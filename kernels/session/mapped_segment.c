@@ -10,6 +10,9 @@
  *              MAPPED -> RETIRED    kv_mapped_segment_retire_locked (by the
  *                                   daemon), or ..._retire_all_locked (it is
  *                                   gone)
+ *              (came) -> UNMAPPED   cannot_map_locked: there is no descriptor
+ *                                   or memory for it; the daemon is told
+ *            UNMAPPED -> MAPPED     kv_mapped_segment_add_locked: it came again
  *             RETIRED -> unmapped   with the last reference, once no device
  *                                   knows of it (attach.c); the daemon is told
  *                                   if it is still there
@@ -83,45 +86,19 @@ static bool cannot_shrink(int fd, uint64_t bytes)
 	       (uint64_t)st.st_size >= bytes;
 }
 
+/* In session->mappings, or in session->unmapped. */
 static struct kv_mapped_segment *find_locked(struct kvfs_session *session,
+					     struct kv_mapped_segments *list,
 					     uint32_t id)
 {
 	uint64_t live = atomic_load(&session->live);
 	struct kv_mapped_segment *m;
 
 	kv_session_assert_locked(session);
-	TAILQ_FOREACH(m, &session->mappings, others)
+	TAILQ_FOREACH(m, list, others)
 		if (m->id == id && m->generation == live)
 			return m;
 	return NULL;
-}
-
-void kv_mapped_segment_add_locked(struct kvfs_session *session,
-				  const struct wire_segment *segment, int fd)
-{
-	_cleanup_(kv_freep) struct kv_mapped_segment *m = NULL;
-	void *base;
-
-	kv_session_assert_locked(session);
-	if (fd < 0 || segment->bytes == 0 ||
-	    !cannot_shrink(fd, segment->bytes) ||
-	    find_locked(session, segment->id))
-		return;
-	m = calloc(1, sizeof(*m));
-	if (!m)
-		return;
-	base = mmap(NULL, segment->bytes, PROT_READ, MAP_SHARED, fd, 0);
-	if (base == MAP_FAILED)
-		return;
-	madvise(base, segment->bytes, MADV_DONTFORK);
-	m->id = segment->id;
-	m->generation = atomic_load(&session->live);
-	m->base = base;
-	m->bytes = segment->bytes;
-	TAILQ_INSERT_HEAD(&session->mappings, m, others);
-	kv_attach_locked(session, &m->attached, base, m->bytes, false);
-	populate_locked(session, m);
-	m = NULL;
 }
 
 static void tell_unmapped_locked(struct kvfs_session *session, uint32_t id)
@@ -136,6 +113,82 @@ static void tell_unmapped_locked(struct kvfs_session *session, uint32_t id)
 
 	kv_session_assert_locked(session);
 	kv_rpc_post_locked(session, &packet);
+}
+
+/* Blocks in it are @error until it comes again. */
+static void cannot_map_locked(struct kvfs_session *session, uint32_t id,
+			      int error)
+{
+	struct kv_mapped_segment *m =
+		find_locked(session, &session->unmapped, id);
+
+	kv_session_assert_locked(session);
+	if (!m) {
+		m = calloc(1, sizeof(*m));
+		if (!m)
+			return;
+		m->id = id;
+		m->generation = atomic_load(&session->live);
+		TAILQ_INSERT_HEAD(&session->unmapped, m, others);
+	}
+	m->error = error;
+	tell_unmapped_locked(session, id);
+}
+
+static void forget_unmapped_locked(struct kvfs_session *session,
+				   struct kv_mapped_segment *m)
+{
+	kv_session_assert_locked(session);
+	if (m)
+		TAILQ_REMOVE(&session->unmapped, m, others);
+	free(m);
+}
+
+/* 0, or why not: of that, -EIO is the daemon's fault. */
+static int map_locked(struct kvfs_session *session,
+		      const struct wire_segment *segment, int fd)
+{
+	struct kv_mapped_segment *m;
+	void *base;
+
+	kv_session_assert_locked(session);
+	if (fd < 0 || segment->bytes == 0 || !cannot_shrink(fd, segment->bytes))
+		return -EIO;
+	m = calloc(1, sizeof(*m));
+	if (!m)
+		return -ENOMEM;
+	base = mmap(NULL, segment->bytes, PROT_READ, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED) {
+		free(m);
+		return -errno;
+	}
+	madvise(base, segment->bytes, MADV_DONTFORK);
+	m->id = segment->id;
+	m->generation = atomic_load(&session->live);
+	m->base = base;
+	m->bytes = segment->bytes;
+	TAILQ_INSERT_HEAD(&session->mappings, m, others);
+	kv_attach_locked(session, &m->attached, base, m->bytes, false);
+	populate_locked(session, m);
+	return 0;
+}
+
+void kv_mapped_segment_add_locked(struct kvfs_session *session,
+				  const struct wire_segment *segment, int fd,
+				  bool lost)
+{
+	struct kv_mapped_segment *unmapped =
+		find_locked(session, &session->unmapped, segment->id);
+	int r;
+
+	kv_session_assert_locked(session);
+	if (find_locked(session, &session->mappings, segment->id))
+		return;
+	r = lost ? -EMFILE : map_locked(session, segment, fd);
+	if (r == 0)
+		forget_unmapped_locked(session, unmapped);
+	else if (r != -EIO)
+		cannot_map_locked(session, segment->id, r);
 }
 
 static void gone_locked(struct kvfs_session *session,
@@ -173,11 +226,14 @@ static void unmap_locked(struct kvfs_session *session,
 
 void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id)
 {
-	struct kv_mapped_segment *m = find_locked(session, id);
+	struct kv_mapped_segment *m =
+		find_locked(session, &session->mappings, id);
 
 	kv_session_assert_locked(session);
 	if (!m) {
-		tell_unmapped_locked(session, id);
+		/* The daemon has been told of the others already. */
+		if (!find_locked(session, &session->unmapped, id))
+			tell_unmapped_locked(session, id);
 		return;
 	}
 	m->retired = true;
@@ -190,6 +246,8 @@ void kv_mapped_segment_retire_all_locked(struct kvfs_session *session)
 	struct kv_mapped_segment *m, *next;
 
 	kv_session_assert_locked(session);
+	while ((m = TAILQ_FIRST(&session->unmapped)))
+		forget_unmapped_locked(session, m);
 	for (m = TAILQ_FIRST(&session->mappings); m; m = next) {
 		next = TAILQ_NEXT(m, others);
 		m->retired = true;
@@ -198,17 +256,23 @@ void kv_mapped_segment_retire_all_locked(struct kvfs_session *session)
 	}
 }
 
-struct kv_mapped_segment *
-kv_mapped_segment_get_locked(struct kvfs_session *session, uint32_t id,
-			     uint64_t offset, uint64_t length)
+int kv_mapped_segment_get_locked(struct kvfs_session *session, uint32_t id,
+				 uint64_t offset, uint64_t length,
+				 struct kv_mapped_segment **ret_mapped)
 {
-	struct kv_mapped_segment *m = find_locked(session, id);
+	struct kv_mapped_segment *m =
+		find_locked(session, &session->mappings, id);
 
 	kv_session_assert_locked(session);
-	if (!m || length > m->bytes || offset > m->bytes - length)
-		return NULL;
+	if (!m) {
+		m = find_locked(session, &session->unmapped, id);
+		return m ? m->error : -EIO;
+	}
+	if (length > m->bytes || offset > m->bytes - length)
+		return -EIO;
 	m->refs++;
-	return m;
+	*ret_mapped = m;
+	return 0;
 }
 
 void kv_mapped_segment_put_locked(struct kvfs_session *session,

@@ -20,6 +20,7 @@ struct kv_mapped_segment {
 	TAILQ_ENTRY(kv_mapped_segment) others;
 	uint32_t id;
 	uint64_t generation; /* of the connection it came by */
+	int error;	     /* why it could not be mapped, or 0 */
 	const uint8_t *base;
 	uint64_t bytes;
 	unsigned refs; /* held blocks in it, and work on it */
@@ -28,10 +29,15 @@ struct kv_mapped_segment {
 };
 TAILQ_HEAD(kv_mapped_segments, kv_mapped_segment);
 
-/* Map a segment.  The caller keeps @fd.  One that could shrink under us, or
- * that cannot be mapped, is passed over: blocks in it are then -EIO. */
+/*
+ * Map a segment.  The caller keeps @fd; @lost: the process could not have it.
+ * A segment for which there is no descriptor or no memory is given back, so
+ * that the daemon sends it again for the next block in it that is acquired. One
+ * that could shrink under us is passed over.
+ */
 void kv_mapped_segment_add_locked(struct kvfs_session *session,
-				  const struct wire_segment *segment, int fd);
+				  const struct wire_segment *segment, int fd,
+				  bool lost);
 
 /* The daemon wants it back. */
 void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id);
@@ -39,11 +45,12 @@ void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id);
 /* The connection is gone, and its segments with it. */
 void kv_mapped_segment_retire_all_locked(struct kvfs_session *session);
 
-/* The segment @id of this connection, held; NULL if there is none, or if the
+/* The segment @id of this connection, held, in *@ret_mapped.  -EMFILE, -ENOMEM
+ * and errors of mmap: it could not be mapped; -EIO: there is none, or the
  * @length bytes at @offset do not lie in it. */
-struct kv_mapped_segment *
-kv_mapped_segment_get_locked(struct kvfs_session *session, uint32_t id,
-			     uint64_t offset, uint64_t length);
+int kv_mapped_segment_get_locked(struct kvfs_session *session, uint32_t id,
+				 uint64_t offset, uint64_t length,
+				 struct kv_mapped_segment **ret_mapped);
 void kv_mapped_segment_put_locked(struct kvfs_session *session,
 				  struct kv_mapped_segment *mapping);
 

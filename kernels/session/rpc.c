@@ -220,7 +220,8 @@ static int take_segment_locked(struct kvfs_session *session,
 	if (packet->header.type == WIRE_RETIRE)
 		kv_mapped_segment_retire_locked(session, segment->id);
 	else
-		kv_mapped_segment_add_locked(session, segment, packet->fd);
+		kv_mapped_segment_add_locked(session, segment, packet->fd,
+					     packet->fd_lost);
 	return 0;
 }
 

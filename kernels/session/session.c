@@ -278,6 +278,7 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 		atomic_store(&session->live, ++session->generations);
 		link_changed_locked(session);
 	}
+	atomic_store(&session->lost, kv_link_lost(r));
 	session->tried = true;
 	pthread_cond_broadcast(&session->changed);
 	kv_session_unlock(session);
@@ -402,10 +403,12 @@ static int session_new(const char *path, struct kvfs_session **ret_session)
 		return -ENOMEM;
 	init_locks(session);
 	session->link.fd = session->lookup.fd = session->event_fd = -1;
+	session->lost = -ENOTCONN;
 	session->fork_count = fork_count();
 	kv_rpc_init(&session->rpc);
 	LIST_INIT(&session->timers);
 	TAILQ_INIT(&session->mappings);
+	TAILQ_INIT(&session->unmapped);
 	TAILQ_INIT(&session->detaching);
 	TAILQ_INIT(&session->active);
 	TAILQ_INIT(&session->saves);

@@ -93,6 +93,7 @@ struct kvfs_session {
 	char socket_path[KV_SOCKET_PATH_MAX];
 	uint64_t generations;  /* connections so far */
 	_Atomic uint64_t live; /* this connection's number, 0: not connected */
+	_Atomic int lost;      /* why it is not: as kv_link_lost says */
 	bool tried;	       /* to connect, at least once */
 	bool closing;
 	uint64_t sleeps_until; /* the reader thread */
@@ -101,9 +102,9 @@ struct kvfs_session {
 	bool link_changed;     /* the same; or since kvfs_open */
 	struct kv_rpc rpc;
 	struct kv_timers timers;
-	struct kv_mapped_segments mappings;
-	const struct kv_device *attacher;   /* attach.c; or NULL */
-	struct kv_attached_list detaching;  /* attach.c */
+	struct kv_mapped_segments mappings, unmapped; /* mapped_segment.c */
+	const struct kv_device *attacher;	      /* attach.c; or NULL */
+	struct kv_attached_list detaching;	      /* attach.c */
 	const struct kv_session_user *user; /* NULL until the first transfer */
 	struct kv_copier *copier;	    /* NULL until the first pool */
 	struct kv_stream_sync
@@ -115,6 +116,8 @@ struct kvfs_session {
 	struct kv_xfers active; /* under way, oldest first */
 	struct kv_xfers saves;	/* with blocks still to reserve, oldest first */
 	struct kv_parts *parts; /* NULL until a block is saved in parts */
+	/* Blocks that the daemon has reserved, or was asked to. */
+	size_t reserved_whole, reserved_in_parts;
 	LIST_HEAD(, kvfs_pool) paged; /* pools with pages of our own */
 };
 

@@ -237,9 +237,11 @@ int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 
 int kv_lib_space_miss(int r)
 {
-	if (r >= 0 || r == -ENOTCONN || r == -ENOMEM)
-		return KV_MIN(r, 0);
-	return r == -ETIMEDOUT ? -ENOTCONN : -ENOENT;
+	if (r >= 0)
+		return 0;
+	if (r == -ETIMEDOUT)
+		return -ENOTCONN;
+	return r == kv_link_lost(r) ? r : -ENOENT;
 }
 
 void kv_lib_space_forget_locked(struct kvfs_space *space)
@@ -285,8 +287,6 @@ static int parse_own_layout(struct kvfs_space *space)
 	struct kv_layout *layout;
 	int r;
 
-	if (space->text[0] == '\0')
-		return -ENOTCONN;
 	r = kv_layout_parse(space->text, strlen(space->text), &layout);
 	if (r < 0)
 		return r;
@@ -316,7 +316,9 @@ int kvfs_space_open(kvfs_session *session, const char *name, const char *layout,
 		return r;
 	space->flags = flags;
 	r = kv_lib_space_id(space, &id, &generation);
-	if (r == -ENOTCONN || r == -ETIMEDOUT)
+	if (r == -ETIMEDOUT)
+		r = -ENOTCONN;
+	if (r < 0 && r == kv_link_lost(r) && space->text[0] != '\0')
 		r = parse_own_layout(space);
 	if (r < 0)
 		return r;

@@ -58,8 +58,8 @@ struct kv_save_batch {
 	struct kv_extent *extent;
 	struct kv_hold *hold; /* of what this seals; NULL: nothing is held */
 	uint64_t block_bytes; /* of staging */
-	size_t n;
-	uint32_t block[]; /* of the transfer */
+	size_t n, reserved; /* reserved: whole blocks, of the session's count */
+	uint32_t block[];   /* of the transfer */
 };
 
 /* Blocks of a batch, by what has become of them. */
@@ -88,6 +88,7 @@ static void end_locked(struct kv_save_batch *batch)
 	kv_session_assert_locked(session);
 	if (batch->state != UNWANTED)
 		LIST_REMOVE(batch, others);
+	session->reserved_whole -= batch->reserved;
 	kv_stage_put(batch->stage, batch->extent);
 	kv_hold_put_locked(batch->hold);
 	free(batch);
@@ -482,12 +483,16 @@ static void copy(struct kv_job *job)
 
 /* ---- reserving ---- */
 
-/* Memory is being made, which takes a moment; or there is no room now, which is
- * no answer to one that waits for it. */
+/* Memory is being made, or all that may be reserved are whole blocks on their
+ * way, which takes a moment; or there is no room now, which is no answer to one
+ * that waits for it. */
 static bool is_full(const struct kvfs_xfer *xfer, int status)
 {
-	return status == -EBUSY || ((xfer->flags & KVFS_MUST) &&
-				    (status == -ENOSPC || status == -EAGAIN));
+	if (status == -EBUSY || (status == -ENOLCK && xfer->part &&
+				 xfer->session->reserved_whole > 0))
+		return true;
+	return (xfer->flags & KVFS_MUST) &&
+	       (status == -ENOSPC || status == -EAGAIN || status == -ENOLCK);
 }
 
 /* The answer of the daemon, or -EINPROGRESS: ask again some time. */
@@ -573,12 +578,13 @@ static void reserved(struct kv_call *call, int status, const void *items)
 static int begin_locked(struct kv_save_batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
+	bool there = xfer->part;
 
-	kv_session_assert_locked(batch->xfer->session);
-	for (size_t i = 0; i < batch->n; i++)
-		if (!xfer->part || !kv_part_is_reserved(part_of(batch, i)))
-			return send_keys_locked(batch, &batch->call,
-						WIRE_RESERVE, 0);
+	kv_session_assert_locked(xfer->session);
+	for (size_t i = 0; i < batch->n && xfer->part; i++)
+		there &= kv_part_reserve_locked(part_of(batch, i));
+	if (!there)
+		return send_keys_locked(batch, &batch->call, WIRE_RESERVE, 0);
 	copy_locked(batch);
 	return 0;
 }
@@ -639,8 +645,11 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 	kv_save_take_locked(xfer, batch->block, n);
 	for (size_t i = 0; i < n && xfer->part; i++)
 		xfer->part[batch->block[i]].state = KV_PART_BATCH;
+	batch->reserved = xfer->part ? 0 : n;
+	xfer->session->reserved_whole += batch->reserved;
 	r = begin_locked(batch);
 	if (r < 0) {
+		xfer->session->reserved_whole -= batch->reserved;
 		fail_locked(batch, KVFS_COPIED, r);
 		LIST_REMOVE(batch, others);
 		undo_locked(batch);

@@ -55,6 +55,9 @@ static void settle_locked(struct kv_flush_chunk *chunk, int status,
 		bad += s < 0;
 		if (s < 0)
 			atomic_store(&xfer->status[chunk->block[i]], s);
+		else if (s == WIRE_EVICTED)
+			atomic_store(&xfer->status[chunk->block[i]],
+				     KVFS_EVICTED);
 		else if (is_barrier(xfer))
 			atomic_store(&xfer->status[0], 0);
 	}

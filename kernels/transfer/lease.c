@@ -127,15 +127,18 @@ static void fail_chunk(struct kv_lease_chunk *chunk, int status)
 static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
 			const struct wire_place *place)
 {
+	int r;
+
 	kv_session_assert_locked(lease->session);
 	if (place->status != 0)
 		return place->status < 0 ? place->status : -EPROTO;
 	if (place->payload > place->length)
 		return -EBADMSG;
-	held->mapping = kv_mapped_segment_get_locked(
-		lease->session, place->segment, place->offset, place->length);
-	if (!held->mapping)
-		return -EIO;
+	r = kv_mapped_segment_get_locked(lease->session, place->segment,
+					 place->offset, place->length,
+					 &held->mapping);
+	if (r < 0)
+		return r;
 	held->file = held->mapping->base + place->offset;
 	held->length = place->length;
 	held->payload = place->payload;

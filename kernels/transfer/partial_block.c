@@ -51,6 +51,7 @@ struct kv_partial_block {
 	struct kv_coverage claimed;
 	int status; /* -EINPROGRESS: LIVE */
 	bool reserved;
+	bool counted; /* by the session: it is reserved, or is to be */
 	TAILQ_HEAD(, kv_part) parts; /* that are not over */
 };
 
@@ -124,6 +125,17 @@ static void forget_locked(struct kv_partial_block *partial)
 	kv_session_assert_locked(partial->session);
 	unlist(partial);
 	tidy_locked(partial);
+}
+
+/* Whether it is among those that the daemon has reserved, or will. */
+static void count_locked(struct kv_partial_block *partial, bool counted)
+{
+	struct kvfs_session *session = partial->session;
+
+	kv_session_assert_locked(session);
+	session->reserved_in_parts += counted;
+	session->reserved_in_parts -= partial->counted;
+	partial->counted = counted;
 }
 
 /* ---- what becomes of parts ---- */
@@ -217,6 +229,7 @@ static void end_locked(struct kv_partial_block *partial, int status)
 		return;
 	if (partial->reserved && status < 0)
 		drop_locked(partial);
+	count_locked(partial, false);
 	if (whole)
 		unlist(partial);
 	partial->status = status;
@@ -230,8 +243,11 @@ static void end_locked(struct kv_partial_block *partial, int status)
 		forget_locked(TAILQ_FIRST(&parts->dead));
 }
 
-bool kv_part_is_reserved(const struct kv_part *part)
+bool kv_part_reserve_locked(struct kv_part *part)
 {
+	kv_session_assert_locked(part->xfer->session);
+	if (is_live(part->of))
+		count_locked(part->of, true);
 	return part->of->reserved;
 }
 
@@ -240,6 +256,8 @@ bool kv_part_again_locked(struct kv_part *part)
 	kv_session_assert_locked(part->xfer->session);
 	if (!is_live(part->of))
 		return false;
+	if (!part->of->reserved)
+		count_locked(part->of, false);
 	part->state = KV_PART_TODO;
 	return true;
 }

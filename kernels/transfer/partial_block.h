@@ -45,8 +45,8 @@ void kv_parts_drop(struct kvfs_xfer *xfer); /* none of them is joined */
  */
 bool kv_part_join_locked(struct kvfs_xfer *xfer, size_t i);
 
-/* Whether the daemon has reserved the block. */
-bool kv_part_is_reserved(const struct kv_part *part);
+/* Whether the daemon has reserved its block; if not, it is asked to now. */
+bool kv_part_reserve_locked(struct kv_part *part);
 
 /* There was no room for it: TODO again, if its block is not over. */
 bool kv_part_again_locked(struct kv_part *part);

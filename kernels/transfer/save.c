@@ -20,8 +20,9 @@
  *   (1) A save is SYNCING, QUEUED or RESTING if and only if it has something to
  *       do, and in session->saves when it is QUEUED: one that waits for room
  *       (KVFS_MUST) is in nobody's way.
- *   (2) Reservations are asked for only when their extent is at hand: what the
- *       daemon keeps for us is bounded by the staging memory.
+ *   (2) Reservations are asked for only when their extent is at hand, and no
+ *       more than the daemon grants one connection: what it keeps for us is
+ *       bounded.
  *   (3) The staging memory is made by a copy thread: it takes tens of
  *       milliseconds.
  *   (4) A hold's tag is released once, when the last transfer with a block of
@@ -285,20 +286,35 @@ static size_t batch_blocks(const struct kvfs_xfer *xfer, uint64_t block_bytes)
 	return KV_MIN(n, xfer->todo_left);
 }
 
+/* Of @n blocks, as many as the daemon reserves for us beside the others; 0:
+ * some of these have to end first. */
+static size_t may_reserve(const struct kvfs_xfer *xfer, size_t n)
+{
+	const struct kvfs_session *session = xfer->session;
+	size_t taken = session->reserved_whole + session->reserved_in_parts;
+	size_t room = WIRE_RESERVED_MAX - KV_MIN(taken, WIRE_RESERVED_MAX);
+
+	/* Blocks that lack a part may do so for ever: nobody waits for that. */
+	if (xfer->part || (room == 0 && session->reserved_whole == 0))
+		return n;
+	return KV_MIN(n, room);
+}
+
 static int advance_locked(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
 	uint64_t block_bytes = kv_save_block_bytes(xfer);
+	size_t n;
 	int r;
 
 	kv_session_assert_locked(session);
 	if (!kv_session_is_live(session, xfer->generation))
 		return -ENOTCONN;
 	r = need_stage_locked(session, block_bytes);
-	if (r == 0)
-		r = kv_save_batch_locked(xfer, session->stage,
-					 batch_blocks(xfer, block_bytes));
-	return r;
+	if (r < 0)
+		return r;
+	n = may_reserve(xfer, batch_blocks(xfer, block_bytes));
+	return n > 0 ? kv_save_batch_locked(xfer, session->stage, n) : -EAGAIN;
 }
 
 void kv_save_pump_locked(struct kvfs_session *session)

@@ -115,8 +115,10 @@ int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage)
 		unmap(stage);
 		r = map_memfd(stage, 0);
 	}
+	if (r == -ENOSPC || r == -EFBIG) /* EFBIG: RLIMIT_FSIZE */
+		return -ENOMEM;
 	if (r < 0)
-		return r == -ENOSPC ? -ENOMEM : r;
+		return r;
 	*ret_stage = kv_steal(stage);
 	return 0;
 }

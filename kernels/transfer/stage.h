@@ -30,7 +30,8 @@ struct kvfs_session;
 bool kv_stage_may_be(uint64_t bytes);
 
 /* At least @bytes, touched and zero.  -ENOMEM (also for more than a quarter of
- * the machine's memory) and errors of memfd_create. */
+ * the machine's memory, or than the process may have) and errors of
+ * memfd_create. */
 int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage);
 /* With its last extent at the latest: nobody must be writing to it. */
 void kv_stage_free(struct kv_stage *stage); /* takes NULL */

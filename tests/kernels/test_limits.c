@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one session or one process may have: the library keeps within it by
+ * itself where it can, and says which limit it was where it cannot.
+ */
+#include <sys/resource.h>
+
+#include "tests/kernels/layered.h"
+
+#define SMALL 512u
+#define SMALL_LAYOUT                                                 \
+	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[" \
+	"2,256]}]}"
+#define MANY 10000u
+#define LONG (60 * SECOND)
+
+static uint8_t small_pages[16][SMALL];
+
+/* A pool of few pages in the place of the test's: saves may name one twice. */
+static int small_setup(void **state)
+{
+	struct world *w = *state;
+	kvfs_view view = {"k", small_pages, SMALL, SMALL, 1, 0};
+	kvfs_pool_desc desc = {.device = "host",
+			       .views = &view,
+			       .n_views = 1,
+			       .pages = KV_ARRAY_LEN(small_pages),
+			       .pages_per_block = 1};
+
+	world_setup(state);
+	kvfs_pool_close(w->pool);
+	kvfs_space_close(w->space);
+	snprintf(w->space_name, sizeof(w->space_name), "s%u", w->spaces++);
+	assert_int_equal(kvfs_space_open(w->session, w->space_name,
+					 SMALL_LAYOUT, KVFS_CREATE | 0700,
+					 &w->space),
+			 0);
+	desc.space = w->space;
+	assert_int_equal(kvfs_pool_register(w->session, &desc, &w->pool), 0);
+	return 0;
+}
+
+static kvfs_key *new_keys(uint32_t first, size_t n)
+{
+	kvfs_key *keys = calloc(n, sizeof(*keys));
+
+	for (size_t i = 0; i < n; i++)
+		keys[i] = world_key(first + (uint32_t)i);
+	return keys;
+}
+
+static kvfs_xfer *save(struct world *w, uint32_t first, size_t n,
+		       const kvfs_opts *opts)
+{
+	kvfs_key *keys = new_keys(first, n);
+	int64_t *pages = calloc(n, sizeof(*pages));
+	kvfs_xfer *xfer;
+
+	for (size_t i = 0; i < n; i++)
+		pages[i] = (int64_t)(i % KV_ARRAY_LEN(small_pages));
+	assert_int_equal(
+		kvfs_save(w->pool, w->space, keys, NULL, n, pages, opts, &xfer),
+		0);
+	free(keys);
+	free(pages);
+	return xfer;
+}
+
+static kvfs_lease *acquire(struct world *w, const kvfs_key *keys, size_t n,
+			   long held)
+{
+	kvfs_query query = {w->space, keys, n};
+	kvfs_lease *lease;
+
+	assert_int_equal(kvfs_acquire(&query, 1, 0, LONG, &lease), 0);
+	assert_int_equal(kvfs_lease_wait(lease, LONG), held);
+	return lease;
+}
+
+/* ---- of a session ---- */
+
+static void ten_thousand_small_blocks_in_one_save_seal(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *xfer = save(w, 0, MANY, NULL);
+
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, LONG), MANY);
+	for (size_t i = 0; i < MANY; i++)
+		assert_int_equal(kvfs_xfer_status(xfer, i), 0);
+	kvfs_xfer_free(xfer);
+}
+
+static void ten_thousand_blocks_can_be_held_and_leased(void **state)
+{
+	struct world *w = *state;
+	const kvfs_opts opts = {.flags = KVFS_HOLD};
+	kvfs_xfer *xfer = save(w, 0, MANY, &opts);
+	kvfs_key *keys = new_keys(0, MANY);
+
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, LONG), MANY);
+	assert_int_equal(world_stat(w, "leased"), MANY);
+	kvfs_release(acquire(w, keys, MANY, MANY));
+	kvfs_xfer_free(xfer);
+	world_wait_stat(w, "leased", 0);
+	free(keys);
+}
+
+/* Each message's worth has one block that is there, and counts as a whole. */
+static void too_many_leased_blocks_are_no_full_disk(void **state)
+{
+	struct world *w = *state;
+	const size_t n = KVFS_LEASED_MAX + 1;
+	kvfs_key *keys = new_keys(0, n);
+	kvfs_lease *lease;
+
+	for (size_t i = 0; i < n; i += 512)
+		keys[i] = world_key(0);
+	assert_int_equal(layered_end(save(w, 0, 1, NULL), KVFS_SEALED), 1);
+	lease = acquire(w, keys, n, KVFS_LEASED_MAX / 512);
+	assert_int_equal(kvfs_lease_status(lease, n - 2), -ENOENT);
+	assert_int_equal(kvfs_lease_status(lease, n - 1), -ENOLCK);
+	kvfs_release(lease);
+	kvfs_release(acquire(w, keys, 1, 1));
+	free(keys);
+}
+
+static void leases_are_counted_by_their_blocks(void **state)
+{
+	struct world *w = *state;
+	kvfs_lease *leases[KVFS_PENDING_MAX + 10];
+	kvfs_key key = world_key(0);
+
+	assert_int_equal(layered_end(save(w, 0, 1, NULL), KVFS_SEALED), 1);
+	for (size_t i = 0; i < KV_ARRAY_LEN(leases); i++)
+		leases[i] = acquire(w, &key, 1, 1);
+	assert_int_equal(layered_end(save(w, 1, 10, NULL), KVFS_DURABLE), 10);
+	for (size_t i = 0; i < KV_ARRAY_LEN(leases); i++)
+		kvfs_release(leases[i]);
+	world_wait_stat(w, "leased", 0);
+}
+
+static void blocks_that_lack_a_part_have_a_limit_of_their_own(void **state)
+{
+	struct world *w = *state;
+	const uint32_t n = KVFS_PARTS_MAX + 100;
+	kvfs_opts opts = {.layers = 1};
+	kvfs_xfer *first = save(w, 0, n, &opts), *must, *second;
+
+	assert_int_equal(kvfs_xfer_wait(first, KVFS_COPIED, LONG),
+			 KVFS_PARTS_MAX);
+	assert_int_equal(kvfs_xfer_status(first, 0), -EINPROGRESS);
+	assert_int_equal(kvfs_xfer_status(first, n - 1), -ENOLCK);
+	/* Whole blocks find no place beside them, unless they wait. */
+	assert_int_equal(layered_end(save(w, n, 1, NULL), KVFS_SEALED), 0);
+	opts = (kvfs_opts){.flags = KVFS_MUST};
+	must = save(w, n, 1, &opts);
+	opts = (kvfs_opts){.first_layer = 1, .layers = 1};
+	second = save(w, 0, KVFS_PARTS_MAX, &opts);
+	assert_int_equal(layered_end(second, KVFS_SEALED), KVFS_PARTS_MAX);
+	assert_int_equal(kvfs_xfer_wait(first, KVFS_SEALED, LONG),
+			 KVFS_PARTS_MAX);
+	assert_int_equal(layered_end(must, KVFS_SEALED), 1);
+	kvfs_xfer_free(first);
+}
+
+/* Whole blocks on their way take all that may be reserved, for a moment. */
+static void parts_wait_for_whole_blocks(void **state)
+{
+	struct world *w = *state;
+	kvfs_opts opts = {.layers = 1};
+	kvfs_xfer *whole = save(w, 0, MANY, NULL), *xfers[2];
+
+	xfers[0] = save(w, MANY, 1000, &opts);
+	opts.first_layer = 1;
+	xfers[1] = save(w, MANY, 1000, &opts);
+	assert_int_equal(layered_end(xfers[0], KVFS_SEALED), 1000);
+	assert_int_equal(layered_end(xfers[1], KVFS_SEALED), 1000);
+	assert_int_equal(layered_end(whole, KVFS_SEALED), MANY);
+}
+
+static void too_many_requests_are_no_full_disk(void **state)
+{
+	struct world *w = *state;
+	const kvfs_opts opts = {.layers = 1};
+	kvfs_lease *leases[KVFS_PENDING_MAX + 1];
+	kvfs_xfer *half = save(w, 0, 1, &opts);
+	kvfs_key key = world_key(0);
+	kvfs_query query = {w->space, &key, 1};
+	size_t last = KV_ARRAY_LEN(leases) - 1;
+
+	assert_int_equal(kvfs_xfer_wait(half, KVFS_COPIED, LONG), 1);
+	for (size_t i = 0; i <= last; i++)
+		assert_int_equal(kvfs_acquire(&query, 1, KVFS_WAIT_SAVING,
+					      KVFS_FOREVER, &leases[i]),
+				 0);
+	assert_int_equal(kvfs_lease_wait(leases[last], LONG), 0);
+	assert_int_equal(kvfs_lease_status(leases[last], 0), -ENOLCK);
+	kvfs_xfer_cancel(half);
+	kvfs_xfer_free(half);
+	for (size_t i = 0; i <= last; i++)
+		kvfs_release(leases[i]);
+}
+
+/* ---- of the process ---- */
+
+static int taken[4096];
+static size_t n_taken;
+
+/* No descriptor is left but @spare. */
+static void take_descriptors(int spare)
+{
+	struct rlimit limit;
+
+	getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = KV_MIN(limit.rlim_max, 1024);
+	setrlimit(RLIMIT_NOFILE, &limit);
+	for (n_taken = 0; n_taken < KV_ARRAY_LEN(taken); n_taken++) {
+		taken[n_taken] = dup(2);
+		if (taken[n_taken] < 0)
+			break;
+	}
+	while (spare-- > 0)
+		close(taken[--n_taken]);
+}
+
+static void give_descriptors(void)
+{
+	while (n_taken > 0)
+		close(taken[--n_taken]);
+}
+
+static void a_segment_without_a_descriptor_says_so_and_comes_again(void **state)
+{
+	struct world *w = *state;
+	kvfs_key key = world_key(0);
+	kvfs_lease *lease;
+
+	assert_int_equal(layered_end(save(w, 0, 1, NULL), KVFS_SEALED), 1);
+	take_descriptors(0);
+	for (int i = 0; i < 3; i++) {
+		lease = acquire(w, &key, 1, 0);
+		assert_int_equal(kvfs_lease_status(lease, 0), -EMFILE);
+		kvfs_release(lease);
+	}
+	give_descriptors();
+	kvfs_release(acquire(w, &key, 1, 1));
+	assert_int_equal(kvfs_connection(w->session, NULL), 1);
+	world_wait_stat(w, "leased", 0);
+}
+
+static void a_save_without_a_descriptor_says_so(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *xfer;
+
+	take_descriptors(0);
+	xfer = save(w, 0, 1, NULL);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, LONG), 0);
+	assert_int_equal(kvfs_xfer_status(xfer, 0), -EMFILE);
+	kvfs_xfer_free(xfer);
+	give_descriptors();
+	assert_int_equal(layered_end(save(w, 0, 1, NULL), KVFS_SEALED), 1);
+}
+
+/* A session that cannot connect for want of one is not without a daemon. */
+static void without_a_descriptor_there_is_no_connection_and_why(void **state)
+{
+	struct world *w = *state;
+	kvfs_key key = world_key(0);
+	kvfs_query query;
+	kvfs_session *session;
+	kvfs_space *space;
+	kvfs_lease *lease;
+	int status = 0;
+
+	take_descriptors(1); /* the session's own */
+	assert_int_equal(kvfs_open(w->path, &session), 0);
+	assert_int_equal(kvfs_space_open(session, "x", NULL, 0, &space),
+			 -EMFILE);
+	assert_int_equal(kvfs_space_open(session, "x", SMALL_LAYOUT, 0, &space),
+			 0);
+	assert_int_equal(kvfs_evict(space, &key, 1, &status), 0);
+	assert_int_equal(status, -EMFILE);
+	query = (kvfs_query){space, &key, 1};
+	assert_int_equal(kvfs_acquire(&query, 1, 0, LONG, &lease), 0);
+	assert_int_equal(kvfs_lease_status(lease, 0), -EMFILE);
+	kvfs_release(lease);
+	kvfs_space_close(space);
+	kvfs_close(session);
+	give_descriptors();
+}
+
+/* SIGXFSZ is the test's, too, not the library's. */
+static void a_limit_of_file_sizes_is_not_the_blocks_size(void **state)
+{
+	struct world *w = *state;
+	struct rlimit before, limit;
+	kvfs_xfer *xfer;
+
+	signal(SIGXFSZ, SIG_IGN);
+	getrlimit(RLIMIT_FSIZE, &before);
+	limit = (struct rlimit){4096, before.rlim_max};
+	setrlimit(RLIMIT_FSIZE, &limit);
+	xfer = save(w, 0, 1, NULL);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, LONG), 0);
+	setrlimit(RLIMIT_FSIZE, &before);
+	assert_int_equal(kvfs_xfer_status(xfer, 0), -ENOMEM);
+	kvfs_xfer_free(xfer);
+	assert_int_equal(layered_end(save(w, 0, 1, NULL), KVFS_SEALED), 1);
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SHADOWED 1
+#else
+#define SHADOWED 0
+#endif
+
+static void a_segment_without_address_space_says_so(void **state)
+{
+	struct world *w = *state;
+	struct rlimit before, limit;
+	kvfs_key key = world_key(0);
+	kvfs_lease *lease;
+	unsigned long pages = 0;
+	FILE *statm;
+
+	if (SHADOWED)
+		skip();
+	assert_int_equal(layered_end(save(w, 0, 1, NULL), KVFS_SEALED), 1);
+	statm = fopen("/proc/self/statm", "re");
+	assert_int_equal(fscanf(statm, "%lu", &pages), 1);
+	fclose(statm);
+	getrlimit(RLIMIT_AS, &before);
+	limit = (struct rlimit){pages * 4096 + (4u << 20), before.rlim_max};
+	setrlimit(RLIMIT_AS, &limit);
+	lease = acquire(w, &key, 1, 0);
+	setrlimit(RLIMIT_AS, &before);
+	assert_int_equal(kvfs_lease_status(lease, 0), -ENOMEM);
+	kvfs_release(lease);
+	kvfs_release(acquire(w, &key, 1, 1));
+}
+
+/* ---- what became of a block ---- */
+
+/* SSD is small: others push it out after it was durable. */
+static void was_durable_and_is_evicted_since_is_not_enoent(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *first, *xfer;
+	uint8_t s = 99;
+	kvfs_key key = world_key(0);
+	kvfs_query query = {w->space, &key, 1};
+
+	world_save(w, 2);
+	first = layered_save_by(w->pool, w->space, 2, 3, NULL);
+	assert_int_equal(kvfs_xfer_wait(first, KVFS_SEALED, LONG), 3);
+	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, &xfer), 0);
+	assert_int_equal(layered_end(xfer, KVFS_DURABLE), 1);
+	key = world_key(2);
+	for (uint32_t i = 1000; i < 20000 && s != KVFS_ABSENT; i += 50) {
+		xfer = layered_save_by(w->pool, w->space, i, 50,
+				       &(kvfs_opts){.flags = KVFS_MUST});
+		assert_int_equal(layered_end(xfer, KVFS_SEALED), 50);
+		assert_true(kvfs_probe(&query, 1, &s) >= 0);
+	}
+	assert_int_equal(s, KVFS_ABSENT);
+	assert_true(kvfs_xfer_wait(first, KVFS_DURABLE, LONG) >= 1);
+	assert_int_equal(kvfs_xfer_status(first, 0), KVFS_EVICTED);
+	kvfs_xfer_free(first);
+	/* What was removed was not evicted. */
+	first = layered_save_by(w->pool, w->space, 5, 1, NULL);
+	assert_int_equal(kvfs_xfer_wait(first, KVFS_SEALED, LONG), 1);
+	key = world_key(5);
+	assert_int_equal(kvfs_evict(w->space, &key, 1, NULL), 1);
+	assert_int_equal(kvfs_xfer_wait(first, KVFS_DURABLE, LONG), 0);
+	assert_int_equal(kvfs_xfer_status(first, 0), -ENOENT);
+	kvfs_xfer_free(first);
+}
+
+static int roomy(void **state)
+{
+	return world_begin(state, "dram=512M,ssd=1G,segment=8M");
+}
+
+static int small_ssd(void **state)
+{
+	return world_begin(state, "dram=64M,ssd=64M,segment=8M");
+}
+
+#define small(name) \
+	cmocka_unit_test_setup_teardown(name, small_setup, world_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		small(ten_thousand_small_blocks_in_one_save_seal),
+		small(ten_thousand_blocks_can_be_held_and_leased),
+		small(too_many_leased_blocks_are_no_full_disk),
+		small(leases_are_counted_by_their_blocks),
+		small(blocks_that_lack_a_part_have_a_limit_of_their_own),
+		small(parts_wait_for_whole_blocks),
+		small(too_many_requests_are_no_full_disk),
+		small(a_segment_without_a_descriptor_says_so_and_comes_again),
+		small(a_save_without_a_descriptor_says_so),
+		small(without_a_descriptor_there_is_no_connection_and_why),
+		small(a_limit_of_file_sizes_is_not_the_blocks_size),
+		small(a_segment_without_address_space_says_so),
+	};
+	const struct CMUnitTest evicted[] = {
+		cmocka_unit_test_setup_teardown(
+			was_durable_and_is_evicted_since_is_not_enoent,
+			world_setup, world_teardown),
+	};
+
+	return cmocka_run_group_tests(tests, roomy, world_group_teardown) +
+	       cmocka_run_group_tests(evicted, small_ssd, world_group_teardown);
+}
