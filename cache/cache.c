@@ -117,6 +117,8 @@ static int new_cache(const struct kv_cache_config *config,
 	cache->spaces_dir = -1;
 	kv_write_queues_init(cache);
 	TAILQ_INIT(&cache->ssd.adopted);
+	LIST_INIT(&cache->ssd.flushing);
+	TAILQ_INIT(&cache->ssd.collecting);
 	kv_prefetcher_init(cache);
 	TAILQ_INIT(&cache->short_of_room);
 	TAILQ_INIT(&cache->ssd.written);

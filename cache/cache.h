@@ -403,8 +403,9 @@ struct kv_flush {
 	void *arg;
 	/* the cache's own */
 	struct kv_flush *next;
-	uint64_t ticket;
-	uint64_t unwritten; /* slots it waits for, not all in files yet */
+	TAILQ_ENTRY(kv_flush) link;
+	uint64_t asked;	 /* what was loose up to this is collected first, */
+	uint64_t ticket; /* and then what is dirty up to this waited for */
 	uint64_t commit;
 	uint64_t update; /* changes of records that it waits for: so many */
 	uint64_t change; /* of snapshots, in the space with the id @space */

@@ -67,8 +67,8 @@ void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
 		kv_write_dequeue_locked(cache, block);
 	if (block->slot)
 		kv_orphan_drop_locked(cache, block->slot);
-	if (kv_block_unpersisted(block))
-		space->unpersisted--;
+	if (block->slot && kv_block_unpersisted(block))
+		kv_slot_tighten_locked(cache, block->slot);
 	kv_defer_gone(cache, block);
 	KV_POINT("remove.unlinked");
 	kv_table_unlink(cache, block);

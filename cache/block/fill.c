@@ -326,7 +326,6 @@ static int insert_locked(struct kv_cache *cache, struct kv_fill *fill,
 	block->length = (uint32_t)fill->length;
 	block->mtime_ns = meta->mtime_ns;
 	block->atime = (uint32_t)(kv_wall_ns() / 1000000000);
-	fill->space->unpersisted++;
 	note_time(fill, key, is_first);
 	kv_slot_publish_locked(cache, fill->slot, block);
 	kv_pin_block_new_locked(cache, block);

@@ -117,11 +117,13 @@ static void quarantine(struct kv_cache *cache, struct kv_block *block)
 	if (!(block->flags & BLOCK_REMOVED) && block->file != KV_NONE) {
 		kv_extent_forget_locked(cache, block);
 		cache->stats.bad_slots++;
-		kv_block_space(cache, block)->unpersisted++;
-		if (block->slot) /* it is whole there: write it elsewhere */
+		if (block->slot) {
+			/* It is whole there: write it elsewhere. */
+			kv_slot_loosen_locked(cache, block->slot);
 			kv_write_enqueue_locked(cache, block, false);
-		else
+		} else {
 			kv_block_remove_locked(cache, block);
+		}
 	}
 	kv_unlock(cache);
 }

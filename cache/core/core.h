@@ -121,9 +121,6 @@ struct kv_space {
 	struct kv_dir *dirs[256]; /* NULL: not there */
 	uint64_t blocks, bytes_dram, bytes_ssd;
 	struct kv_lookups lookups;
-	uint64_t
-		unpersisted; /* blocks neither durable nor on their way there */
-	uint64_t unwritten;  /* of those on their way, not all in files yet */
 	/* Its guarantees: its reserves, or less if the tiers shrank. */
 	uint64_t guaranteed_dram, guaranteed_ssd;
 	uint64_t filling_dram; /* bytes of slots being filled for it */
@@ -131,13 +128,21 @@ struct kv_space {
 	/* No slot on SSD was found: since when, and when it last was not. */
 	uint64_t short_since, short_seen;
 	uint64_t must_seq;   /* its dirty slots up to this are waited for */
+	uint64_t asked_seq;  /* its loose slots up to this are asked for */
 	uint64_t busy_dram;  /* bytes of its slots that may not be evicted */
 	uint64_t pinned_ssd; /* bytes of its pinned blocks */
 	uint64_t leaving;    /* scratch of dram/evict.c and ssd/evict.c */
 	struct kv_evict_list_list dram_lists, ssd_lists;
+	struct kv_slots loose;	   /* slots of unpersisted blocks, by seq */
 	struct kv_slots dirty;	   /* its dirty slots, by seq */
+	struct kv_slots unwritten; /* of these, not all in files yet, by seq */
 	struct kv_slots under_way; /* those being written, as they began */
-	double put_credit;	   /* bytes it may save now; of rate_put */
+	TAILQ_HEAD(kv_flushes, kv_flush) flushes; /* as they were submitted */
+	struct kv_flush *collecting;	/* the first that is; NULL: none */
+	bool awaits_commit;		/* the first flush, and nothing else */
+	LIST_ENTRY(kv_space) flushing;	/* of ssd->flushing, with flushes */
+	TAILQ_ENTRY(kv_space) collects; /* of ssd->collecting, if it is */
+	double put_credit;		/* bytes it may save now; of rate_put */
 	uint64_t put_ns;
 	uint32_t clears; /* counts kv_space_clear */
 	struct kv_snapshot_list snapshots;
@@ -158,13 +163,14 @@ struct kv_slot {
 	struct kv_segment *segment; /* fixed */
 	struct kv_evict_list *list; /* unless FREE: its space's */
 	struct kv_block *block;	    /* READY */
-	uint64_t seq;		    /* order of becoming dirty */
+	uint64_t seq;		    /* order of becoming loose, or dirty */
 	struct kv_slots *queue;	    /* what @link is on, if dirty or orphaned */
 	TAILQ_ENTRY(kv_slot) link;  /* free list; queue of writes */
-	TAILQ_ENTRY(kv_slot) dirty; /* dirty, by seq; of its space */
-	struct kv_evict_node node;  /* DRAM policy */
-	uint32_t leases;	    /* clients' */
-	uint32_t holds;		    /* views, writes */
+	TAILQ_ENTRY(kv_slot) dirty; /* its space's dirty, or loose */
+	TAILQ_ENTRY(kv_slot) unwritten; /* its space's */
+	struct kv_evict_node node;	/* DRAM policy */
+	uint32_t leases;		/* clients' */
+	uint32_t holds;			/* views, writes */
 	uint32_t file, slot_number; /* SSD extent while it is being written */
 	uint32_t payload;	    /* offset of the tensors in the file */
 	uint8_t state;
@@ -350,6 +356,9 @@ struct kv_ssd {
 	LIST_HEAD(, kv_unlinked) unlinked;
 	struct kv_updates updates;
 	uint64_t commits_begun, commits_done;
+	LIST_HEAD(, kv_space) flushing;
+	TAILQ_HEAD(, kv_space) collecting;
+	uint32_t awaiting; /* spaces that await a commit */
 	uint64_t failures; /* counts; waiters look for a change */
 	int error;	   /* why it is degraded; 0: online */
 	bool full;	   /* the filesystem gave no room for another file */
@@ -456,7 +465,6 @@ struct kv_cache {
 	struct kv_ssd ssd;
 	struct kv_fill *saving[SAVING_BUCKETS]; /* fills that have a key */
 	struct kv_read *reads[READ_BUCKETS];	/* under way, by block */
-	struct kv_flush *flushes;
 	TAILQ_HEAD(, kv_acquire) short_of_room; /* they wait for that */
 	bool room;	  /* there may be some, since they last looked */
 	uint64_t cleaned; /* slots that are not dirty any more, a count */

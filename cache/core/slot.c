@@ -8,7 +8,9 @@
  * INVARIANTS, asserted by kv_arena_check_locked
  *   (1) class->idle counts the slots for which kv_slot_idle holds, as do the
  *       segments' and the lists' idle, arena->idle their bytes.
- *   (2) space->busy_dram are the bytes of its slots that are neither FREE nor
+ *   (2) Exactly the slots of unpersisted blocks are on their space's loose, in
+ *       the order of seq.
+ *   (3) space->busy_dram are the bytes of its slots that are neither FREE nor
  *       idle, arena->guaranteed what all spaces are guaranteed beyond these.
  *
  * LOCKING  cache->lock.
@@ -37,6 +39,21 @@ bool kv_block_unpersisted(const struct kv_block *block)
 {
 	return block->file == KV_NONE && !kv_block_dirty(block) &&
 	       !(block->flags & BLOCK_REMOVED);
+}
+
+void kv_slot_loosen_locked(struct kv_cache *cache, struct kv_slot *slot)
+{
+	kv_assert_locked(&cache->lock);
+	assert(kv_block_unpersisted(slot->block));
+	slot->seq = ++cache->ssd.seq;
+	TAILQ_INSERT_TAIL(&slot->list->space->loose, slot, dirty);
+}
+
+void kv_slot_tighten_locked(struct kv_cache *cache, struct kv_slot *slot)
+{
+	kv_assert_locked(&cache->lock);
+	assert(kv_block_unpersisted(slot->block));
+	TAILQ_REMOVE(&slot->list->space->loose, slot, dirty);
 }
 
 bool kv_slot_idle(const struct kv_slot *slot)

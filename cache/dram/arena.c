@@ -255,6 +255,8 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 	slot->state = SLOT_READY;
 	slot->block = block;
 	block->slot = slot;
+	if (kv_block_unpersisted(block))
+		kv_slot_loosen_locked(cache, slot);
 	slot->payload = kv_slot_prologue(slot)->record.payload;
 	kv_slot_pin_locked(cache, slot);
 	space->filling_dram -= class->slot_bytes;
@@ -277,6 +279,8 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 	kv_slot_busy_locked(cache, space, -class->slot_bytes);
 	if (slot->state == SLOT_READY) {
 		kv_orphan_drop_locked(cache, slot);
+		if (kv_block_unpersisted(slot->block))
+			kv_slot_tighten_locked(cache, slot);
 		kv_evict_list_drop(slot->list, slot->block->number);
 		space->bytes_dram -= class->slot_bytes;
 		slot->block->slot = NULL;
@@ -300,9 +304,34 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 	cache->room = true;
 }
 
+/* The lists of slots are by seq.  How many are loose. */
+static uint64_t check_lists(const struct kv_space *space)
+{
+	const struct kv_slot *slot;
+	uint64_t n = 0, seq = 0;
+
+	TAILQ_FOREACH(slot, &space->loose, dirty) {
+		assert(kv_block_unpersisted(slot->block) && slot->seq > seq);
+		seq = slot->seq;
+		n++;
+	}
+	seq = 0;
+	TAILQ_FOREACH(slot, &space->dirty, dirty) {
+		assert(kv_block_dirty(slot->block) && slot->seq > seq);
+		seq = slot->seq;
+	}
+	seq = 0;
+	TAILQ_FOREACH(slot, &space->unwritten, unwritten) {
+		assert(kv_block_dirty(slot->block) && slot->seq > seq);
+		seq = slot->seq;
+	}
+	return n;
+}
+
 void kv_arena_check_locked(struct kv_cache *cache)
 {
 	uint64_t used = 0, idle_bytes = 0, busy = 0, promised = 0, vacant = 0;
+	uint64_t loose = 0;
 	struct kv_segment *segment;
 	struct kv_class *class;
 	struct kv_evict_list *list;
@@ -328,6 +357,8 @@ void kv_arena_check_locked(struct kv_cache *cache)
 				assert(!ready || slot->list->space->id ==
 							 slot->block->space);
 				assert(ready || !slot->leases);
+				loose += ready &&
+					 kv_block_unpersisted(slot->block);
 				idle += kv_slot_idle(slot);
 				if (slot->state != SLOT_FREE)
 					used += class->slot_bytes;
@@ -343,7 +374,9 @@ void kv_arena_check_locked(struct kv_cache *cache)
 		if (cache->spaces[id]) {
 			busy += cache->spaces[id]->busy_dram;
 			promised += kv_slot_guaranteed(cache->spaces[id]);
+			loose -= check_lists(cache->spaces[id]);
 		}
+	assert(loose == 0);
 	assert(busy == used - idle_bytes);
 	assert(promised == cache->arena.guaranteed);
 }

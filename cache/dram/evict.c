@@ -69,8 +69,12 @@ static bool may_evict(void *arg, uint32_t number)
 	/* A removed one goes by itself when its last reader does. */
 	if (!kv_slot_idle(block->slot) || (block->flags & BLOCK_REMOVED))
 		return false;
-	/* An open file holds its bytes. */
-	return !block->refs || block->file != KV_NONE;
+	if (block->file != KV_NONE)
+		return true;
+	/* An open file holds its bytes, and a flush will write what it asks
+	 * for. */
+	return !block->refs &&
+	       block->slot->seq > block->slot->list->space->asked_seq;
 }
 
 /* Take a READY block out of DRAM: it stays on SSD or is gone. */

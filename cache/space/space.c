@@ -277,7 +277,10 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	if (!space)
 		return -ENOMEM;
 	space->id = id;
+	TAILQ_INIT(&space->loose);
 	TAILQ_INIT(&space->dirty);
+	TAILQ_INIT(&space->unwritten);
+	TAILQ_INIT(&space->flushes);
 	TAILQ_INIT(&space->under_way);
 	LIST_INIT(&space->dram_lists);
 	LIST_INIT(&space->ssd_lists);

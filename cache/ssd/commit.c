@@ -536,15 +536,14 @@ static int write_round(struct kv_cache *cache, const struct round *round)
 	return r < 0 ? r : zero_deleted(cache, round);
 }
 
-/* Flushes that wait for what was of @seq wait for this, too. */
-static void update_again(struct kv_cache *cache, struct kv_block *block,
-			 uint64_t seq)
+/* Flushes that wait for @slot wait for this, too. */
+static void update_again(struct kv_cache *cache, const struct kv_slot *slot)
 {
-	int r = kv_update_locked(cache, block);
+	int r = kv_update_locked(cache, slot->block);
 
 	if (r < 0)
 		kv_flushes_settle_locked(cache, r);
-	kv_flushes_prolong_locked(cache, seq);
+	kv_flushes_prolong_locked(cache, slot);
 }
 
 static void put_ended(struct kv_cache *cache, struct put *put, int status)
@@ -563,13 +562,13 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 		if (put->record.pinned !=
 			    kv_block_pinned_by_user(cache, block) ||
 		    put->record.mtime_ns != block->mtime_ns)
-			update_again(cache, block, slot->seq);
+			update_again(cache, slot);
 	} else {
 		kv_extent_give_up_locked(cache, slot->list->space,
 					 put->slot_id);
-		kv_flushes_prolong_locked(cache, slot->seq);
+		kv_flushes_prolong_locked(cache, slot);
 		if (!(block->flags & BLOCK_REMOVED))
-			kv_block_space(cache, block)->unpersisted++;
+			kv_slot_loosen_locked(cache, slot);
 	}
 	kv_slot_after(cache, slot);
 	if (status < 0)

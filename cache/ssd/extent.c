@@ -391,7 +391,6 @@ void kv_extent_order(struct kv_cache *cache, struct kv_block *block)
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block)
 {
 	extent_free_locked(cache, take_off(cache, block));
-	kv_block_space(cache, block)->unpersisted++;
 	kv_block_remove_locked(cache, block);
 }
 

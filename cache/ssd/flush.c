@@ -3,17 +3,28 @@
  * flush.c - who waits until what is sealed or removed is durable, and when that
  * is worth a commit.
  *
- * OWNS       the list of flushes.
+ * OWNS       the flushes of every space, in the order in which they came.
+ *
+ * STATES     of a flush, and the function that makes each step:
+ *
+ *                (new) -> COLLECTING   kv_flush_submit
+ *           COLLECTING -> WAITING      collect: all that was loose is dirty
+ *              WAITING -> (over)       settle_space
+ *             (either) -> (over)       fail, cancel
  *
  * INVARIANTS
- *   (1) A flush with ticket t is done when no slot of its space with seq <= t
+ *   (1) A flush that waits is done when no slot of its space with seq <= ticket
  *       is dirty and the commits that cover earlier deletions and changes of
  *       pins and mtimes have been made, those included that were found to be
  *       needed only when a slot's write had ended.
- *   (2) What a flush waits for is neither given up nor refused: it is written,
- *       or removed, or the flush is told why not.
- *   (3) flush->unwritten counts the slots it waits for that are QUEUED or
- *       WRITING; space->unwritten all of the space.
+ *   (2) What a flush waits for is neither given up nor refused, nor evicted: it
+ *       is written, or removed, or the flush is told why not.
+ *   (3) A space's flushes end in the order in which they came, but for those
+ *       that fail: a later one covers all that an earlier one does.  Those that
+ *       collect are behind those that wait.
+ *   (4) ssd->awaiting counts the spaces whose first flush needs nothing but
+ *       the commit.
+ *   No step is longer for more flushes, or for more blocks that are on SSD.
  *
  * LOCKING    cache->lock.
  */
@@ -24,19 +35,29 @@
 
 #define LINGER_NS 100000000u /* collect, while that helps nobody */
 #define LINGER_SHARE 8u	     /* but not more than this part of the arena */
+#define COLLECT_AT_ONCE 64u
+
+/* Does the first flush await a commit and nothing else? */
+static void look(struct kv_cache *cache, struct kv_space *space)
+{
+	const struct kv_flush *first = TAILQ_FIRST(&space->flushes);
+	const struct kv_slot *slot = TAILQ_FIRST(&space->unwritten);
+	const bool awaits = first && first != space->collecting &&
+			    (!slot || slot->seq > first->ticket);
+
+	cache->ssd.awaiting += awaits;
+	cache->ssd.awaiting -= space->awaits_commit;
+	space->awaits_commit = awaits;
+}
 
 /* A slot is all in its file, or will not be: one less to wait for. */
-void kv_flushes_written_locked(struct kv_cache *cache,
-			       const struct kv_slot *slot)
+void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
 	struct kv_space *space = slot->list->space;
-	struct kv_flush *flush;
 
 	kv_assert_locked(&cache->lock);
-	space->unwritten--;
-	for (flush = cache->flushes; flush; flush = flush->next)
-		if (flush->space == space->id && slot->seq <= flush->ticket)
-			flush->unwritten--;
+	TAILQ_REMOVE(&space->unwritten, slot, unwritten);
+	look(cache, space);
 }
 
 /* Are all changes of @space up to number @change written? */
@@ -51,85 +72,171 @@ static bool snapshots_written(const struct kv_cache *cache, uint32_t space,
 	return true;
 }
 
-static bool flushed(const struct kv_cache *cache, const struct kv_flush *flush)
+static bool flushed(const struct kv_cache *cache, const struct kv_space *space,
+		    const struct kv_flush *flush)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
-	const struct kv_slot *first =
-		TAILQ_FIRST(&cache->spaces[flush->space]->dirty);
+	const struct kv_slot *first = TAILQ_FIRST(&space->dirty);
 
-	return (!first || first->seq > flush->ticket) &&
+	return flush != space->collecting &&
+	       (!first || first->seq > flush->ticket) &&
 	       ssd->commits_done >= flush->commit &&
 	       ssd->updates.done >= flush->update &&
 	       snapshots_written(cache, flush->space, flush->change);
 }
 
-/* A flush was given up: up to where do others wait? */
-static void must_again(struct kv_cache *cache, uint32_t space)
+static void collects_no_more(struct kv_cache *cache, struct kv_space *space)
 {
-	const struct kv_flush *flush;
-	uint64_t seq = 0;
-
-	for (flush = cache->flushes; flush; flush = flush->next)
-		if (flush->space == space)
-			seq = KV_MAX(seq, flush->ticket);
-	cache->spaces[space]->must_seq = seq;
+	space->collecting = NULL;
+	space->asked_seq = 0;
+	TAILQ_REMOVE(&cache->ssd.collecting, space, collects);
 }
 
-void kv_flushes_fail_locked(struct kv_cache *cache,
-			    const struct kv_space *space, int error)
+static void add(struct kv_cache *cache, struct kv_space *space,
+		struct kv_flush *flush)
 {
-	struct kv_flush **link = &cache->flushes;
+	struct kv_ssd *ssd = &cache->ssd;
+
+	if (TAILQ_EMPTY(&space->flushes))
+		LIST_INSERT_HEAD(&ssd->flushing, space, flushing);
+	TAILQ_INSERT_TAIL(&space->flushes, flush, link);
+	if (!space->collecting) {
+		space->collecting = flush;
+		TAILQ_INSERT_TAIL(&ssd->collecting, space, collects);
+	}
+	space->asked_seq = flush->asked;
+	flush->pending = true;
+}
+
+/* Off the list, told @status; the caller looks at what is first then. */
+static void end(struct kv_cache *cache, struct kv_space *space,
+		struct kv_flush *flush, int status)
+{
+	struct kv_flush *next = TAILQ_NEXT(flush, link);
+
+	/* It may have been prolonged for this one, too. */
+	if (next) {
+		next->commit = KV_MAX(next->commit, flush->commit);
+		next->update = KV_MAX(next->update, flush->update);
+	}
+	if (space->collecting == flush && next)
+		space->collecting = next;
+	else if (space->collecting == flush)
+		collects_no_more(cache, space);
+	TAILQ_REMOVE(&space->flushes, flush, link);
+	if (TAILQ_EMPTY(&space->flushes))
+		LIST_REMOVE(space, flushing);
+	kv_defer_flushed(cache, flush, status);
+}
+
+/* A flush was given up: up to where do others wait? */
+static void must_again(struct kv_space *space)
+{
+	const struct kv_flush *last = TAILQ_LAST(&space->flushes, kv_flushes);
+
+	space->must_seq = last ? last->ticket : 0;
+}
+
+void kv_flushes_settle_space_locked(struct kv_cache *cache,
+				    struct kv_space *space)
+{
+	struct kv_flush *flush;
 
 	kv_assert_locked(&cache->lock);
-	while (*link) {
-		struct kv_flush *flush = *link;
-		bool fails = error && (!space || space->id == flush->space);
+	while ((flush = TAILQ_FIRST(&space->flushes)) &&
+	       flushed(cache, space, flush))
+		end(cache, space, flush, 0);
+	look(cache, space);
+}
 
-		if (!fails && !flushed(cache, flush)) {
-			link = &flush->next;
-			continue;
-		}
-		*link = flush->next;
-		if (fails)
-			must_again(cache, flush->space);
-		kv_defer_flushed(cache, flush, fails ? error : 0);
-	}
+static void fail_space(struct kv_cache *cache, struct kv_space *space,
+		       int error)
+{
+	struct kv_flush *flush;
+
+	kv_flushes_settle_space_locked(cache, space);
+	while ((flush = TAILQ_FIRST(&space->flushes)))
+		end(cache, space, flush, error);
+	space->must_seq = 0;
+	look(cache, space);
+}
+
+void kv_flushes_fail_locked(struct kv_cache *cache, struct kv_space *space,
+			    int error)
+{
+	kv_assert_locked(&cache->lock);
+	if (space)
+		fail_space(cache, space, error);
+	while (!space && !LIST_EMPTY(&cache->ssd.flushing))
+		fail_space(cache, LIST_FIRST(&cache->ssd.flushing), error);
 }
 
 void kv_flushes_settle_locked(struct kv_cache *cache, int error)
 {
-	kv_assert_locked(&cache->lock);
-	kv_flushes_fail_locked(cache, NULL, error);
-}
-
-void kv_flushes_fail_snapshot_locked(struct kv_cache *cache, uint32_t space,
-				     int error)
-{
-	struct kv_flush **link = &cache->flushes;
+	struct kv_space *space, *next;
 
 	kv_assert_locked(&cache->lock);
-	while (*link) {
-		struct kv_flush *flush = *link;
-
-		if (flush->space != space ||
-		    snapshots_written(cache, space, flush->change)) {
-			link = &flush->next;
-			continue;
-		}
-		*link = flush->next;
-		kv_defer_flushed(cache, flush, error);
+	if (error) {
+		kv_flushes_fail_locked(cache, NULL, error);
+		return;
+	}
+	for (space = LIST_FIRST(&cache->ssd.flushing); space; space = next) {
+		next = LIST_NEXT(space, flushing);
+		kv_flushes_settle_space_locked(cache, space);
 	}
 }
 
-/* Is there a flush for which nothing but the commit is left to be done? */
-static bool awaited(const struct kv_cache *cache)
+void kv_flushes_fail_snapshot_locked(struct kv_cache *cache, uint32_t id,
+				     int error)
 {
-	const struct kv_flush *flush;
+	struct kv_space *space = cache->spaces[id];
+	struct kv_flush *flush, *next;
 
-	for (flush = cache->flushes; flush; flush = flush->next)
-		if (!flush->unwritten)
-			return true;
-	return false;
+	kv_assert_locked(&cache->lock);
+	for (flush = TAILQ_FIRST(&space->flushes); flush; flush = next) {
+		next = TAILQ_NEXT(flush, link);
+		if (!snapshots_written(cache, id, flush->change))
+			end(cache, space, flush, error);
+	}
+	must_again(space);
+	look(cache, space);
+}
+
+/* At most @n slots; false: they were not all. */
+static bool collect(struct kv_cache *cache, struct kv_space *space, unsigned n)
+{
+	struct kv_flush *flush;
+
+	while ((flush = space->collecting)) {
+		struct kv_slot *slot = TAILQ_FIRST(&space->loose);
+
+		if (slot && slot->seq <= flush->asked) {
+			if (n-- == 0)
+				return false;
+			kv_write_enqueue_locked(cache, slot->block, true);
+			continue;
+		}
+		flush->ticket = space->must_seq = cache->ssd.seq;
+		space->collecting = TAILQ_NEXT(flush, link);
+	}
+	collects_no_more(cache, space);
+	return true;
+}
+
+void kv_flushes_collect_locked(struct kv_cache *cache)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_space *space = TAILQ_FIRST(&ssd->collecting);
+
+	kv_assert_locked(&cache->lock);
+	if (!space)
+		return;
+	if (!collect(cache, space, COLLECT_AT_ONCE)) {
+		/* Another's turn. */
+		TAILQ_REMOVE(&ssd->collecting, space, collects);
+		TAILQ_INSERT_TAIL(&ssd->collecting, space, collects);
+	}
+	kv_flushes_settle_space_locked(cache, space);
 }
 
 /*
@@ -145,70 +252,71 @@ void kv_commit_gather(struct kv_cache *cache)
 	uint64_t now;
 
 	while (!ssd->urgent && !ssd->stop && ssd->written_bytes < enough &&
-	       !awaited(cache) && (now = kv_now_ns()) < until)
+	       !ssd->awaiting && (now = kv_now_ns()) < until)
 		kv_cond_wait(cache, &ssd->commit, until - now);
 }
 
-void kv_flushes_prolong_locked(struct kv_cache *cache, uint64_t seq)
+/* Those behind the first that waits for it do not end before that. */
+void kv_flushes_prolong_locked(struct kv_cache *cache,
+			       const struct kv_slot *slot)
 {
 	struct kv_flush *flush;
 
 	kv_assert_locked(&cache->lock);
-	for (flush = cache->flushes; flush; flush = flush->next) {
-		if (flush->ticket < seq)
+	TAILQ_FOREACH(flush, &slot->list->space->flushes, link) {
+		if (flush->ticket < slot->seq)
 			continue;
 		flush->commit = kv_commits_needed_locked(cache);
 		flush->update = kv_updates_needed_locked(cache);
 		kv_commit_kick_locked(cache, true);
+		return;
 	}
+}
+
+static void submit(struct kv_cache *cache, struct kv_space *space,
+		   struct kv_flush *flush)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+
+	flush->asked = flush->ticket = space->must_seq = ssd->seq;
+	flush->commit = kv_commits_needed_locked(cache);
+	flush->update = kv_updates_needed_locked(cache);
+	flush->space = space->id;
+	flush->change = cache->snapshots.changes;
+	cache->snapshots.retry_at = 0;
+	add(cache, space, flush);
+	if (!collect(cache, space, COLLECT_AT_ONCE))
+		pthread_cond_signal(&ssd->write);
+	kv_flushes_settle_space_locked(cache, space);
+	if (flush->pending)
+		kv_commit_kick_locked(cache, false);
 }
 
 void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 		     struct kv_flush *flush)
 {
-	struct kv_ssd *ssd = &cache->ssd;
-
 	kv_lock(cache);
-	if (!ssd->on || cache->config.read_only) {
-		kv_defer_flushed(cache, flush,
-				 cache->config.read_only ? 0 : -EOPNOTSUPP);
-		kv_unlock(cache);
-		return;
-	}
-	kv_write_enqueue_unpersisted_locked(cache, space);
-	if (KV_LIE("ack")) {
+	if (cache->config.read_only)
 		kv_defer_flushed(cache, flush, 0);
-		kv_unlock(cache);
-		return;
-	}
-	flush->pending = true;
-	flush->ticket = space->must_seq = ssd->seq;
-	flush->commit = kv_commits_needed_locked(cache);
-	flush->update = kv_updates_needed_locked(cache);
-	flush->space = space->id;
-	flush->unwritten = space->unwritten;
-	flush->change = cache->snapshots.changes;
-	cache->snapshots.retry_at = 0;
-	flush->next = cache->flushes;
-	cache->flushes = flush;
-	kv_flushes_settle_locked(cache, 0);
-	if (flush->pending)
-		kv_commit_kick_locked(cache, false);
+	else if (!cache->ssd.on)
+		kv_defer_flushed(cache, flush, -EOPNOTSUPP);
+	else if (KV_LIE("ack"))
+		kv_defer_flushed(cache, flush, 0);
+	else
+		submit(cache, space, flush);
 	kv_unlock(cache);
 }
 
 void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush, int status)
 {
-	struct kv_flush **link;
-
 	kv_lock(cache);
-	for (link = &cache->flushes; *link; link = &(*link)->next)
-		if (*link == flush) {
-			*link = flush->next;
-			must_again(cache, flush->space);
-			kv_defer_flushed(cache, flush, status);
-			break;
-		}
+	if (flush->pending) {
+		struct kv_space *space = cache->spaces[flush->space];
+
+		end(cache, space, flush, status);
+		must_again(space);
+		look(cache, space);
+	}
 	kv_unlock(cache);
 }
 

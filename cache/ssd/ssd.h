@@ -139,9 +139,6 @@ void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block);
 bool kv_write_must(const struct kv_slot *slot);
 void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_write_failed_locked(struct kv_cache *cache, int error);
-/* Queue what of @space was not written unasked, or not because of a fault. */
-void kv_write_enqueue_unpersisted_locked(struct kv_cache *cache,
-					 struct kv_space *space);
 
 /* ---- commit.c ---- */
 
@@ -159,18 +156,24 @@ uint64_t kv_updates_needed_locked(const struct kv_cache *cache);
 /* ---- flush.c ---- */
 
 void kv_flushes_settle_locked(struct kv_cache *cache, int error);
+/* Those of @space that are done. */
+void kv_flushes_settle_space_locked(struct kv_cache *cache,
+				    struct kv_space *space);
+/* Queue some of what flushes ask for that was not on its way. */
+void kv_flushes_collect_locked(struct kv_cache *cache);
 /* All flushes of @space (NULL: of all) end with @error. */
-void kv_flushes_fail_locked(struct kv_cache *cache,
-			    const struct kv_space *space, int error);
+void kv_flushes_fail_locked(struct kv_cache *cache, struct kv_space *space,
+			    int error);
 /* Flushes that wait for a snapshot of @space end with @error.
  */
 void kv_flushes_fail_snapshot_locked(struct kv_cache *cache, uint32_t space,
 				     int error);
 /* @slot is all in its file, or will not be written. */
-void kv_flushes_written_locked(struct kv_cache *cache,
+void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot);
+/* Flushes that wait for @slot wait for what is to be done to its record, too.
+ */
+void kv_flushes_prolong_locked(struct kv_cache *cache,
 			       const struct kv_slot *slot);
-/* Flushes that wait for the slot of @seq wait for its deletion, too. */
-void kv_flushes_prolong_locked(struct kv_cache *cache, uint64_t seq);
 /* Wait, lock held, until a commit is of use to somebody, or is due. */
 void kv_commit_gather(struct kv_cache *cache);
 

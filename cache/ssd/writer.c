@@ -174,12 +174,13 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 	if (!kv_block_dirty(block)) {
 		kv_orphan_drop_locked(cache, slot);
 		slot->pulled = slot->denied = false;
-		slot->list->space->unpersisted--;
+		kv_slot_tighten_locked(cache, slot);
 		set_flags(cache, block, BLOCK_QUEUED, 0);
 		slot->seq = ++ssd->seq;
 		kv_write_queue_push_locked(cache, slot);
 		TAILQ_INSERT_TAIL(&slot->list->space->dirty, slot, dirty);
-		slot->list->space->unwritten++;
+		TAILQ_INSERT_TAIL(&slot->list->space->unwritten, slot,
+				  unwritten);
 		ssd->dirty++;
 		kv_orphans_adopt_locked(cache, block);
 		KV_POINT("write.queued");
@@ -200,10 +201,11 @@ void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block)
 	kv_write_queue_drop_locked(cache, slot);
 	kv_dirty_drop_locked(cache, slot);
 	set_flags(cache, block, 0, BLOCK_QUEUED);
-	slot->list->space->unpersisted++;
 	kv_flushes_written_locked(cache, slot);
+	if (!(block->flags & BLOCK_REMOVED))
+		kv_slot_loosen_locked(cache, slot);
 	slot->must = false;
-	kv_flushes_settle_locked(cache, 0);
+	kv_flushes_settle_space_locked(cache, slot->list->space);
 }
 
 void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
@@ -279,10 +281,8 @@ static void write_done(struct kv_io *io, int status)
 		set_flags(cache, block, BLOCK_QUEUED, BLOCK_WRITING);
 		queue_push_front_locked(cache, slot);
 		kv_write_failed_locked(cache, status);
-		if (block->flags & BLOCK_REMOVED) {
+		if (block->flags & BLOCK_REMOVED)
 			kv_write_dequeue_locked(cache, block);
-			kv_block_space(cache, block)->unpersisted--;
-		}
 		kv_block_settle_locked(cache, block);
 	}
 	pass_on(cache, space);
@@ -367,6 +367,7 @@ static int turn(struct kv_cache *cache)
 	int r;
 
 	kv_orphans_enqueue_locked(cache);
+	kv_flushes_collect_locked(cache);
 	slot = kv_write_queue_next_locked(cache);
 	if (ssd->full && kv_now_ns() > ssd->full_until)
 		ssd->full = false;
@@ -421,27 +422,6 @@ static void *writer(void *arg)
 	return NULL;
 }
 
-/* Blocks not written unasked, because of writeback= or a fault, are now. */
-void kv_write_enqueue_unpersisted_locked(struct kv_cache *cache,
-					 struct kv_space *space)
-{
-	kv_assert_locked(&cache->lock);
-	for (unsigned d = 0;
-	     space->unpersisted && d < KV_ARRAY_LEN(space->dirs); d++)
-		for (uint32_t i = 0;
-		     space->dirs[d] && space->dirs[d]->buckets &&
-		     i <= space->dirs[d]->mask;
-		     i++)
-			for (uint32_t n = space->dirs[d]->buckets[i];
-			     n != KV_NONE;) {
-				struct kv_block *block =
-					kv_table_at(&cache->table, n);
-
-				n = block->next;
-				kv_write_enqueue_locked(cache, block, true);
-			}
-}
-
 int kv_writer_start(struct kv_cache *cache)
 {
 	int r = kv_thread_start(&cache->ssd.writer, "kvfs-write", writer,
@@ -481,6 +461,15 @@ static int join(struct kv_cache *cache, pthread_t thread, const bool *ended)
 	return r;
 }
 
+/* What was not written unasked, because of writeback= or a fault, is now. */
+static void enqueue_loose(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_slot *slot;
+
+	while (!cache->config.read_only && (slot = TAILQ_FIRST(&space->loose)))
+		kv_write_enqueue_locked(cache, slot->block, true);
+}
+
 int kv_writer_stop(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
@@ -490,9 +479,8 @@ int kv_writer_stop(struct kv_cache *cache)
 		return 0;
 	kv_lock(cache);
 	for (uint32_t id = 0; id < cache->n_spaces; id++)
-		if (cache->spaces[id] && !cache->spaces[id]->removed)
-			kv_write_enqueue_unpersisted_locked(cache,
-							    cache->spaces[id]);
+		if (cache->spaces[id])
+			enqueue_loose(cache, cache->spaces[id]);
 	ssd->stop = true;
 	pthread_cond_broadcast(&ssd->write);
 	kv_unlock(cache);

@@ -269,7 +269,6 @@ static int take_in(struct kv_cache *cache, uint64_t slot_id,
 	if (kv_is_shortage(r))
 		return r;
 	if (r < 0) {
-		space->unpersisted++;
 		kv_block_remove_locked(cache, block);
 		return left_out(cache);
 	}

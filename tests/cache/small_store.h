@@ -301,7 +301,7 @@ static inline void small_check(struct small *s)
 	kv_lock(cache);
 	kv_arena_check_locked(cache);
 	must(!ssd->dirty && TAILQ_EMPTY(&ssd->written));
-	must(!ssd->writing && !ssd->deletions.n && !cache->flushes);
+	must(!ssd->writing && !ssd->deletions.n && LIST_EMPTY(&ssd->flushing));
 	must(cache->stats.leases == 0);
 	for (uint32_t i = 0; i < READ_BUCKETS; i++)
 		must(!cache->reads[i]);

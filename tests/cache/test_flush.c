@@ -140,12 +140,115 @@ static void the_sync_of_a_block_covers_its_pin_and_mtime(void **state)
 	load_end(&load);
 }
 
+/* ---- many blocks, many flushes ---- */
+
+static void without_writeback(struct tiers *t)
+{
+	kv_cache_close(t->cache);
+	t->config.writeback = KV_WRITEBACK_NONE;
+	tiers_open(t);
+}
+
+static void what_was_not_on_its_way_is_collected_and_written(void **state)
+{
+	struct tiers *t = *state;
+
+	without_writeback(t);
+	for (unsigned i = 0; i < 400; i++)
+		tiers_must_save(t, t->space, i, 0);
+	assert_int_equal(tiers_stats(t).bytes_written_ssd, 0);
+	assert_int_equal(kv_space_sync(t->cache, t->space), 0);
+	for (unsigned i = 0; i < 400; i++)
+		assert_int_equal(tiers_of(t, t->space, i, 0),
+				 KV_TIER_DRAM | KV_TIER_SSD);
+}
+
+static void nothing_that_it_asks_for_is_evicted_meanwhile(void **state)
+{
+	struct tiers *t = *state;
+	struct load load[2];
+
+	without_writeback(t);
+	for (unsigned i = 0; i < 500; i++)
+		tiers_must_save(t, t->space, i, 0);
+	for (unsigned i = 0; i < 2; i++)
+		load_begin(&load[i], t, 1000000 * (i + 1));
+	for (unsigned i = 0, n = 0; i < 500; i++)
+		n += tiers_of(t, t->space, i, 0) != 0;
+	kv_lock(t->cache);
+	const uint64_t blocks = t->space->blocks;
+	kv_unlock(t->cache);
+	assert_int_equal(kv_space_sync(t->cache, t->space), 0);
+	for (unsigned i = 0; i < 2; i++)
+		load_end(&load[i]);
+	assert_true(tiers_stats(t).ssd_blocks >= blocks);
+}
+
+struct one {
+	struct kv_flush flush;
+	_Atomic int status; /* 1: none yet */
+};
+
+static void note(struct kv_flush *flush, int status)
+{
+	struct one *one = flush->arg;
+
+	one->status = status;
+}
+
+static void many_flushes_of_many_spaces_end_each_as_it_must(void **state)
+{
+	enum { SPACES = 8, EACH = 100 };
+	struct tiers *t = *state;
+	struct one *all = calloc(SPACES * EACH, sizeof(*all));
+	struct kv_space *spaces[SPACES];
+	char name[8];
+
+	for (unsigned s = 0; s < SPACES; s++) {
+		snprintf(name, sizeof(name), "s%u", s);
+		spaces[s] = tiers_space(t, name, 1, NULL);
+	}
+	for (unsigned i = 0; i < SPACES * EACH; i++) {
+		struct one *one = &all[i];
+
+		if (i % 4 == 0)
+			tiers_must_save(t, spaces[i % SPACES], i, 0);
+		one->status = 1;
+		one->flush.done = note;
+		one->flush.arg = one;
+		kv_flush_submit(t->cache, spaces[i % SPACES], &one->flush);
+		if (i % 7 == 3)
+			kv_flush_cancel(t->cache, &all[i / 2].flush,
+					-ECANCELED);
+	}
+	for (unsigned s = 0; s < SPACES; s++)
+		assert_int_equal(kv_space_sync(t->cache, spaces[s]), 0);
+	for (unsigned i = 0; i < SPACES * EACH; i++) {
+		/* The last ones were told before the syncs began to wait. */
+		while (all[i].status == 1)
+			usleep(1000);
+		if (all[i].status != -ECANCELED)
+			assert_int_equal(all[i].status, 0);
+		if (i % 4 == 0)
+			assert_int_equal(tiers_of(t, spaces[i % SPACES], i, 0),
+					 KV_TIER_DRAM | KV_TIER_SSD);
+	}
+	kv_lock(t->cache);
+	assert_true(LIST_EMPTY(&t->cache->ssd.flushing));
+	assert_int_equal(t->cache->ssd.awaiting, 0);
+	kv_unlock(t->cache);
+	free(all);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_flush_covers_pins_and_mtimes_while_saves_fill_every_commit),
 		TEST(it_covers_those_of_blocks_that_are_being_written),
 		TEST(the_sync_of_a_block_covers_its_pin_and_mtime),
+		TEST(what_was_not_on_its_way_is_collected_and_written),
+		TEST(nothing_that_it_asks_for_is_evicted_meanwhile),
+		TEST(many_flushes_of_many_spaces_end_each_as_it_must),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
