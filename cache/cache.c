@@ -11,6 +11,7 @@
  * LOCKING    see core.h.
  */
 #include "cache/block/block.h"
+#include "cache/core/account.h"
 #include "cache/core/core.h"
 #include "cache/core/table.h"
 #include "cache/dram/dram.h"
@@ -49,6 +50,7 @@ static void free_extras(struct kv_cache *cache)
 	}
 	free(cache->deferred.gone);
 	free(cache->deferred.retired);
+	kv_accounts_free(cache->accounts);
 	free(cache->notes);
 	free(cache->store);
 	pthread_mutex_destroy(&cache->lock);
@@ -131,7 +133,8 @@ static int new_cache(const struct kv_cache_config *config,
 	cache->info.next_space = 1;
 	if (getrandom(&cache->epoch, sizeof(cache->epoch), 0) < 0)
 		r = -EIO;
-	else if (kv_table_init(&cache->table) < 0 || !cache->store)
+	else if (kv_table_init(&cache->table) < 0 || !cache->store ||
+		 kv_accounts_new(&cache->accounts) < 0)
 		r = -ENOMEM;
 	if (r < 0)
 		free_extras(cache);
@@ -234,6 +237,11 @@ int kv_cache_close(struct kv_cache *cache)
 const uint8_t *kv_cache_store_id(struct kv_cache *cache)
 {
 	return cache->info.store;
+}
+
+struct kv_accounts *kv_cache_accounts(struct kv_cache *cache)
+{
+	return cache->accounts;
 }
 
 uint64_t kv_cache_epoch(struct kv_cache *cache)

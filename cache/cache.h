@@ -17,6 +17,7 @@
 #include "common/layout.h"
 
 struct kv_cache;
+struct kv_accounts;
 struct kv_ring_backend;
 struct kv_space; /* valid until kv_cache_close, even when removed */
 struct kv_block; /* valid between a get and its put */
@@ -80,6 +81,8 @@ int kv_cache_close(struct kv_cache *cache);
 
 const uint8_t *kv_cache_store_id(struct kv_cache *cache); /* 16 bytes */
 uint64_t kv_cache_epoch(struct kv_cache *cache);
+/* What each user holds; as long as the cache. */
+struct kv_accounts *kv_cache_accounts(struct kv_cache *cache);
 
 /* ---- spaces ---- */
 

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "cache/core/account.h"
 #include "fs/base/stats.h"
 #include "fs/control/control.h"
 #include "fs/daemon.h"
@@ -209,6 +210,8 @@ static int start(struct kv_daemon *daemon, char **ret_why)
 		return -ENOMEM;
 	daemon->mount->control_path = daemon->control_path;
 	daemon->mount->rules = &o->rules;
+	if (o->rules.squash)
+		kv_accounts_squash_root(kv_cache_accounts(daemon->cache));
 	daemon->mount->umask = o->umask;
 	daemon->mount->text = text_of;
 	daemon->mount->arg = daemon;

@@ -436,6 +436,7 @@ struct kv_scrubber {
 struct kv_cache {
 	pthread_mutex_t lock;
 	struct kv_cache_config config; /* fixed */
+	struct kv_accounts *accounts;  /* fixed; own lock, a leaf */
 	char *store;		       /* fixed */
 	int store_fd, lock_fd;	       /* fixed */
 	int spaces_dir;		       /* fixed: STORE/spaces */

@@ -43,8 +43,6 @@ static void give_back(struct acquire *acquire)
 	struct kv_request *request = &acquire->request;
 
 	kv_acquire_release(request->server->cache, &acquire->leases);
-	if (request->client)
-		request->client->n_wants -= acquire->leases.n;
 	kv_request_free(request);
 }
 
@@ -110,14 +108,16 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 	struct acquire *acquire;
 	int r;
 
-	if (client->n_wants + n > WIRE_LEASED_MAX)
-		return -ENOLCK;
 	r = kv_request_new(client, m->header, &kind,
 			   sizeof(*acquire) + n * sizeof(struct kv_want),
 			   &acquire);
 	if (r < 0)
 		return r;
-	client->n_wants += n;
+	r = kv_request_lease(&acquire->request, n);
+	if (r < 0) {
+		kv_request_free(&acquire->request);
+		return r;
+	}
 	acquire->leases.space = space;
 	acquire->leases.n = n;
 	acquire->leases.wait_saving = m->header->flags & WIRE_WAIT_SAVING;

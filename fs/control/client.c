@@ -174,7 +174,21 @@ static void client_free(struct kv_client *client)
 	kv_closep(&client->socket);
 	kv_closep(&client->pidfd);
 	free(client->groups);
+	kv_account_put(client->account);
 	free(client);
+}
+
+/* Its connection is charged, and what it takes later will be. */
+static int open_account(struct kv_client *client)
+{
+	client->account = kv_account_get(
+		kv_cache_accounts(client->server->cache), client->caller.uid);
+	if (!client->account)
+		return -ENOMEM;
+	client->reservations.account = client->account;
+	client->sets.account = client->account;
+	kv_send_queue_init(&client->send_queue, client->account);
+	return kv_account_charge(client->account, KV_FINITE_CONNECTIONS, 1);
 }
 
 int kv_client_new(struct kv_server *server, int socket,
@@ -193,11 +207,16 @@ int kv_client_new(struct kv_server *server, int socket,
 	client->on_socket.ready = socket_ready;
 	client->on_death.ready = process_died;
 	client->reservations.seed = server->seed;
-	kv_send_queue_init(&client->send_queue);
 	r = identify(client);
 	if (r == 0)
-		r = watch(client, EPOLL_CTL_ADD, EPOLLIN);
+		r = open_account(client);
 	if (r < 0) {
+		client_free(client);
+		return r;
+	}
+	r = watch(client, EPOLL_CTL_ADD, EPOLLIN);
+	if (r < 0) {
+		kv_account_credit(client->account, KV_FINITE_CONNECTIONS, 1);
 		client_free(client);
 		return r;
 	}
@@ -226,7 +245,7 @@ static void forget_unread(struct kv_client *client)
 	kv_sets_drop(&client->sets);
 	kv_staging_put(kv_steal(client->staging));
 	kv_send_queue_fini(&client->send_queue);
-	kv_send_queue_init(&client->send_queue);
+	kv_send_queue_init(&client->send_queue, client->account);
 }
 
 void kv_client_end(struct kv_client *client)
@@ -246,6 +265,7 @@ void kv_client_end(struct kv_client *client)
 	kv_closep(&client->socket);
 	kv_closep(&client->pidfd);
 	client->socket = client->pidfd = -1;
+	kv_account_credit(client->account, KV_FINITE_CONNECTIONS, 1);
 	TAILQ_REMOVE(&server->clients, client, link);
 	TAILQ_INSERT_TAIL(&server->ended, client, link);
 	server->tally.connections--;

@@ -28,8 +28,9 @@ struct kv_client {
 	int socket, pidfd; /* pidfd -1: its process is not visible from here */
 	struct kv_caller caller;
 	gid_t *groups;
-	bool greeted; /* HELLO was seen */
-	bool cut;     /* cut off; only leases and segments are left */
+	struct kv_account *account; /* held; its user's */
+	bool greeted;		    /* HELLO was seen */
+	bool cut; /* cut off; only leases and segments are left */
 	bool ended;
 	enum kv_break broken; /* dealt with at the end of the turn */
 	uint32_t events;      /* what epoll watches the socket for */
@@ -45,8 +46,8 @@ struct kv_client {
 
 /*
  * A client for the connected @socket, which is taken over in any case.
- * -ENOMEM, -EACCES it is not let in, -ESRCH its process is dead already, or an
- * error of getsockopt(2).
+ * -ENOLCK beyond its user's share, -ENOMEM, -EACCES it is not let in, -ESRCH
+ * its process is dead already, or an error of getsockopt(2).
  */
 int kv_client_new(struct kv_server *server, int socket,
 		  struct kv_client **ret_client);

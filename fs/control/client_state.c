@@ -54,9 +54,13 @@ int kv_reservations_add(struct kv_reservations *table, uint32_t space,
 {
 	struct kv_reservation_entry **at = bucket(table, key), *r;
 
+	if (kv_account_charge(table->account, KV_FINITE_RESERVATIONS, 1) < 0)
+		return -ENOLCK;
 	r = malloc(sizeof(*r));
-	if (!r)
+	if (!r) {
+		kv_account_credit(table->account, KV_FINITE_RESERVATIONS, 1);
 		return -ENOMEM;
+	}
 	*r = (struct kv_reservation_entry){
 		.next = *at, .what = *what, .space = space, .key = *key};
 	*at = r;
@@ -95,6 +99,7 @@ struct kv_reservation kv_reservations_take(struct kv_reservations *table,
 
 	*at = r->next;
 	free(r);
+	kv_account_credit(table->account, KV_FINITE_RESERVATIONS, 1);
 	table->n--;
 	table->holds -= what.hold;
 	return what;
@@ -122,6 +127,7 @@ size_t kv_reservations_drop(struct kv_reservations *table,
 		}
 		table->buckets[i] = NULL;
 	}
+	kv_account_credit(table->account, KV_FINITE_RESERVATIONS, n);
 	table->n = table->holds = 0;
 	return n;
 }
@@ -206,6 +212,7 @@ static int set_get(struct kv_sets *sets, uint64_t id, struct kv_set **ret_set)
 		if (!set)
 			return -ENOMEM;
 		set->id = id;
+		set->account = kv_account_hold(sets->account);
 		set->next = sets->first;
 		sets->first = set;
 		sets->n++;
@@ -214,12 +221,29 @@ static int set_get(struct kv_sets *sets, uint64_t id, struct kv_set **ret_set)
 	return 0;
 }
 
+static int set_grow(struct kv_set *set, size_t n)
+{
+	size_t room = KV_MAX(n, 2 * set->room);
+	size_t bytes = (room - set->room) * sizeof(*set->picks);
+	struct kv_pick *more;
+	int r = kv_account_charge(set->account, KV_FINITE_MEMORY, bytes);
+
+	if (r < 0)
+		return r;
+	more = reallocarray(set->picks, room, sizeof(*more));
+	if (!more) {
+		kv_account_credit(set->account, KV_FINITE_MEMORY, bytes);
+		return -ENOMEM;
+	}
+	set->picks = more;
+	set->room = room;
+	return 0;
+}
+
 int kv_sets_add(struct kv_sets *sets, uint64_t id, const struct kv_pick *picks,
 		size_t n)
 {
-	struct kv_pick *more;
 	struct kv_set *set;
-	size_t room;
 	int r;
 
 	if (sets->picks + n > KV_SNAPSHOT_BLOCKS)
@@ -227,14 +251,10 @@ int kv_sets_add(struct kv_sets *sets, uint64_t id, const struct kv_pick *picks,
 	r = set_get(sets, id, &set);
 	if (r < 0)
 		return r;
-	if (set->n + n > set->room) {
-		room = KV_MAX(set->n + n, 2 * set->room);
-		more = reallocarray(set->picks, room, sizeof(*more));
-		if (!more)
-			return -ENOMEM;
-		set->picks = more;
-		set->room = room;
-	}
+	if (set->n + n > set->room)
+		r = set_grow(set, set->n + n);
+	if (r < 0)
+		return r;
 	memcpy(set->picks + set->n, picks, n * sizeof(*picks));
 	set->n += n;
 	sets->picks += n;
@@ -257,6 +277,9 @@ void kv_set_free(struct kv_set *set)
 {
 	if (!set)
 		return;
+	kv_account_credit(set->account, KV_FINITE_MEMORY,
+			  set->room * sizeof(*set->picks));
+	kv_account_put(set->account);
 	free(set->picks);
 	free(set);
 }

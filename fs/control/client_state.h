@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "cache/cache.h"
+#include "cache/core/account.h"
 #include "common/coverage.h"
 
 /* A reserved block that comes in parts. */
@@ -64,10 +65,12 @@ struct kv_reservations {
 	struct kv_reservation_entry *buckets[256];
 	size_t n, holds; /* holds: of these, to be leased */
 	uint64_t seed;
+	struct kv_account *account; /* of who reserves; borrowed */
 };
 
 /* Remember @what as the reservation of @key in the space with the id @space;
- * also a removed space's can be taken.  -ENOMEM (it is still the caller's). */
+ * also a removed space's can be taken.  -ENOLCK beyond its user's share,
+ * -ENOMEM (it is still the caller's). */
 int kv_reservations_add(struct kv_reservations *table, uint32_t space,
 			const struct kv_key *key,
 			const struct kv_reservation *what);
@@ -102,16 +105,18 @@ struct kv_set {
 	uint64_t id;
 	struct kv_pick *picks;
 	size_t n, room;
+	struct kv_account *account; /* held; has the room */
 	struct kv_set *next;
 };
 
 struct kv_sets {
 	struct kv_set *first;
-	size_t n, picks; /* sets, and picks in all of them */
+	size_t n, picks;	    /* sets, and picks in all of them */
+	struct kv_account *account; /* of who picks; borrowed */
 };
 
 /* Add to the set @id, made by its first picks.  -ENOSPC: more than a snapshot
- * may have, or too many sets; -ENOMEM. */
+ * may have, or too many sets; -ENOLCK beyond its user's share; -ENOMEM. */
 int kv_sets_add(struct kv_sets *sets, uint64_t id, const struct kv_pick *picks,
 		size_t n);
 /* Forget and return it, the caller's now; NULL if there is none. */

@@ -237,21 +237,6 @@ void kv_listener_close(struct kv_listener *listener)
 
 /* ---- the thread ---- */
 
-static bool over_limit(struct kv_server *server, uint32_t uid)
-{
-	struct kv_client *client;
-	size_t all = 0, same = 0;
-
-	TAILQ_FOREACH(client, &server->clients, link) {
-		all++;
-		same += client->caller.uid == uid;
-	}
-	/* The new one is among them. */
-	return all > KV_CONTROL_CLIENTS ||
-	       (!kv_rules_root(server->rules, uid) &&
-		same > KV_CONTROL_CLIENTS_PER_UID);
-}
-
 /* Out of descriptors: without this the connection would wait, readable, and we
  * would spin. */
 static void refuse(struct kv_control *control)
@@ -282,14 +267,8 @@ static void connection_ready(struct kv_watch *watch, uint32_t events)
 		if (fd < 0)
 			return;
 		server->tally.accepted++;
-		if (kv_client_new(server, fd, &client) < 0) {
+		if (kv_client_new(server, fd, &client) < 0)
 			server->tally.refused++;
-			continue;
-		}
-		if (over_limit(server, client->caller.uid)) {
-			server->tally.refused++;
-			kv_client_break(client, KV_BREAK_GONE);
-		}
 	}
 }
 

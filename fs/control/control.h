@@ -24,15 +24,13 @@
  * RELEASE of it, or a second one, does nothing and is counted.  A RELEASE of an
  * acquire that has no reply yet cancels it first.
  *
- * Limits: those of wire.h; connections beyond these are closed:
+ * Limits: those of wire.h for one connection, and each user's shares, as
+ * account.h has them: -ENOLCK.  A connection beyond them is closed.
  */
 #ifndef KV_FS_CONTROL_CONTROL_H
 #define KV_FS_CONTROL_CONTROL_H
 
 #include "fs/base/stats.h"
-
-#define KV_CONTROL_CLIENTS 1024
-#define KV_CONTROL_CLIENTS_PER_UID 256 /* of all but root */
 
 struct kv_control;
 

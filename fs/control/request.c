@@ -19,7 +19,6 @@
  *       NULL.
  *   (2) server->pending counts the PENDING ones, gone clients' too.
  *   (3) A PENDING request is never freed: a cache or ingest thread has it.
- *
  *   (4) A handler sees only messages whose length is exactly that of their
  *       header and items, within the limits of `shapes`.
  *
@@ -56,6 +55,7 @@ static void unlink_request(struct kv_request *request)
 	*at = request->next;
 	request->client->n_requests--;
 	request->client->n_held -= request->held;
+	request->client->n_wants -= request->leases;
 	request->client = NULL;
 }
 
@@ -71,17 +71,38 @@ static void mail_came(struct kv_mail *mail)
 	request->kind->finish(request);
 }
 
+static int charge(struct kv_account *account, size_t bytes)
+{
+	int r = kv_account_charge(account, KV_FINITE_REQUESTS, 1);
+
+	if (r < 0)
+		return r;
+	r = kv_account_charge(account, KV_FINITE_MEMORY, bytes);
+	if (r < 0)
+		kv_account_credit(account, KV_FINITE_REQUESTS, 1);
+	return r;
+}
+
 int kv_request_new(struct kv_client *client, const struct wire_header *header,
 		   const struct kv_request_kind *kind, size_t bytes,
 		   void *ret_request)
 {
 	struct kv_request **at = bucket(client, header->tag), *request;
+	int r;
 
 	if (client->n_requests - client->n_held >= WIRE_PENDING_MAX)
 		return -ENOLCK;
+	r = charge(client->account, bytes);
+	if (r < 0)
+		return r;
 	request = calloc(1, bytes);
-	if (!request)
+	if (!request) {
+		kv_account_credit(client->account, KV_FINITE_REQUESTS, 1);
+		kv_account_credit(client->account, KV_FINITE_MEMORY, bytes);
 		return -ENOMEM;
+	}
+	request->account = kv_account_hold(client->account);
+	request->bytes = bytes;
 	request->mail.run = mail_came;
 	request->kind = kind;
 	request->client = client;
@@ -98,12 +119,33 @@ void kv_request_hold(struct kv_request *request)
 {
 	request->held = true;
 	request->client->n_held++;
+	kv_account_credit(request->account, KV_FINITE_REQUESTS, 1);
+}
+
+int kv_request_lease(struct kv_request *request, size_t n)
+{
+	struct kv_client *client = request->client;
+	int r;
+
+	if (client->n_wants + n > WIRE_LEASED_MAX)
+		return -ENOLCK;
+	r = kv_account_charge(request->account, KV_FINITE_LEASES, n);
+	if (r < 0)
+		return r;
+	client->n_wants += n;
+	request->leases += n;
+	return 0;
 }
 
 void kv_request_free(struct kv_request *request)
 {
 	if (request->client)
 		unlink_request(request);
+	kv_account_credit(request->account, KV_FINITE_LEASES, request->leases);
+	kv_account_credit(request->account, KV_FINITE_MEMORY, request->bytes);
+	if (!request->held)
+		kv_account_credit(request->account, KV_FINITE_REQUESTS, 1);
+	kv_account_put(request->account);
 	free(request);
 }
 

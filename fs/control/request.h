@@ -36,6 +36,8 @@ struct kv_request {
 	const struct kv_request_kind *kind;
 	struct kv_client *client; /* NULL: gone */
 	struct kv_server *server;
+	struct kv_account *account; /* has it, its bytes and its leases */
+	size_t bytes, leases;
 	struct kv_deadline deadline;
 	struct wire_header header; /* of the message */
 	bool pending;		   /* its mail is still to come */
@@ -45,13 +47,15 @@ struct kv_request {
 
 /*
  * A zeroed request of @bytes that begins with a kv_request, entered under the
- * tag of @header.  -ENOLCK the client has too many pending, -ENOMEM.
+ * tag of @header.  -ENOLCK the client, or its user, has too many; -ENOMEM.
  */
 int kv_request_new(struct kv_client *client, const struct wire_header *header,
 		   const struct kv_request_kind *kind, size_t bytes,
 		   void *ret_request);
 /* It has been replied to, and stays: its leases are what it is counted by. */
 void kv_request_hold(struct kv_request *request);
+/* Count @n leases in, until it is freed.  -ENOLCK too many. */
+int kv_request_lease(struct kv_request *request, size_t n);
 /* Forget and free.  It must not be pending. */
 void kv_request_free(struct kv_request *request);
 

@@ -79,7 +79,7 @@ int kv_request_staging(struct kv_client *client, const struct kv_message *m)
 	struct kv_staging *staging;
 	int r;
 
-	r = kv_staging_map(m->fd, wanted->bytes, &staging);
+	r = kv_staging_map(m->fd, wanted->bytes, client->account, &staging);
 	if (r == 0) {
 		kv_staging_put(client->staging);
 		client->staging = staging;
@@ -347,8 +347,6 @@ static void give_back(struct saving *saving)
 
 	if (saving->leases) {
 		kv_acquire_release(request->server->cache, saving->leases);
-		if (request->client)
-			request->client->n_wants -= saving->leases->n;
 		free(saving->leases);
 	}
 	kv_request_free(request);
@@ -364,21 +362,20 @@ static void release(struct kv_request *request, bool forced)
 }
 
 /* Room for as many as there are items; none is leased yet. */
-static int leases_new(struct kv_client *client, size_t n,
-		      struct kv_acquire **ret_leases)
+static int leases_new(struct saving *saving, size_t n)
 {
 	struct kv_acquire *leases;
+	int r = kv_request_lease(&saving->request, n);
 
-	if (client->n_wants + n > WIRE_LEASED_MAX)
-		return -ENOLCK;
+	if (r < 0)
+		return r;
 	leases = calloc(1, sizeof(*leases) + n * sizeof(leases->wants[0]));
 	if (!leases)
 		return -ENOMEM;
 	leases->n = n;
 	for (size_t i = 0; i < n; i++)
 		leases->wants[i].status = -ENOENT;
-	client->n_wants += n;
-	*ret_leases = leases;
+	saving->leases = leases;
 	return 0;
 }
 
@@ -453,7 +450,7 @@ static int saving_new(struct kv_client *client, const struct kv_message *m,
 	if (r < 0)
 		return r;
 	if (client->reservations.holds) {
-		r = leases_new(client, n, &saving->leases);
+		r = leases_new(saving, n);
 		client->last_acquire =
 			KV_MAX(client->last_acquire, m->header->tag);
 	}

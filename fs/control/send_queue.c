@@ -23,9 +23,9 @@ struct kv_outgoing {
 	uint8_t data[];
 };
 
-void kv_send_queue_init(struct kv_send_queue *box)
+void kv_send_queue_init(struct kv_send_queue *box, struct kv_account *account)
 {
-	*box = (struct kv_send_queue){.last = &box->first};
+	*box = (struct kv_send_queue){.last = &box->first, .account = account};
 }
 
 static void forget_first(struct kv_send_queue *box)
@@ -36,9 +36,11 @@ static void forget_first(struct kv_send_queue *box)
 	if (!box->first)
 		box->last = &box->first;
 	box->bytes -= sizeof(*m) + m->n;
+	kv_account_credit(box->account, KV_FINITE_MEMORY, sizeof(*m) + m->n);
 	if (m->fd >= 0) {
 		close(m->fd);
 		box->fds--;
+		kv_account_credit(box->account, KV_FINITE_DESCRIPTORS, 1);
 	}
 	free(m);
 }
@@ -74,32 +76,51 @@ static int send_one(int socket, const void *data, size_t n, int fd)
 	return 0;
 }
 
+/* A descriptor for @m, which has none yet. */
+static int keep_fd(struct kv_send_queue *box, struct kv_outgoing *m, int fd)
+{
+	int r;
+
+	if (box->fds >= KV_SEND_QUEUE_FDS)
+		return -ENOBUFS;
+	r = kv_account_charge(box->account, KV_FINITE_DESCRIPTORS, 1);
+	if (r < 0)
+		return r;
+	m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (m->fd < 0) {
+		r = -errno;
+		kv_account_credit(box->account, KV_FINITE_DESCRIPTORS, 1);
+		return r;
+	}
+	box->fds++;
+	return 0;
+}
+
 static int wait_in_line(struct kv_send_queue *box, const void *data, size_t n,
 			int fd)
 {
-	struct kv_outgoing *m;
+	_cleanup_(kv_freep) struct kv_outgoing *m = malloc(sizeof(*m) + n);
+	int r;
 
-	if (box->bytes + sizeof(*m) + n > KV_SEND_QUEUE_BYTES ||
-	    (fd >= 0 && box->fds >= KV_SEND_QUEUE_FDS))
-		return -ENOBUFS;
-	m = malloc(sizeof(*m) + n);
 	if (!m)
 		return -ENOMEM;
-	m->next = NULL;
-	m->n = n;
-	m->fd = -1;
-	if (fd >= 0) {
-		m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-		if (m->fd < 0) {
-			free(m);
-			return -errno;
-		}
-		box->fds++;
+	*m = (struct kv_outgoing){.n = n, .fd = -1};
+	if (box->bytes + sizeof(*m) + n > KV_SEND_QUEUE_BYTES)
+		return -ENOBUFS;
+	r = kv_account_charge(box->account, KV_FINITE_MEMORY, sizeof(*m) + n);
+	if (r < 0)
+		return r;
+	if (fd >= 0)
+		r = keep_fd(box, m, fd);
+	if (r < 0) {
+		kv_account_credit(box->account, KV_FINITE_MEMORY,
+				  sizeof(*m) + n);
+		return r;
 	}
 	memcpy(m->data, data, n);
-	*box->last = m;
-	box->last = &m->next;
 	box->bytes += sizeof(*m) + n;
+	*box->last = m;
+	box->last = &kv_steal(m)->next;
 	return 0;
 }
 

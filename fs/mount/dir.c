@@ -132,7 +132,7 @@ void kv_fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 	r = list(req, ino, &dir);
 	if (r == 0)
-		r = kv_handle_new(mount, &dir, fi);
+		r = kv_handle_new(req, &dir, fi);
 	if (r < 0) {
 		free(dir.nodes);
 		fuse_reply_err(req, -r);

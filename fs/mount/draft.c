@@ -23,8 +23,6 @@
  *           only kv_space_set_layout, for a layout's draft, whose one writer
  *           waits too.
  */
-#include <stdatomic.h>
-
 #include "common/copy.h"
 #include "common/coverage.h"
 #include "fs/mount/draft.h"
@@ -35,10 +33,10 @@
 enum state { HEAD, FILLING, SEALED, FAILED };
 
 struct kv_draft {
-	struct kv_cache *cache;	 /* fixed after new */
-	struct kv_space *space;	 /* fixed after new */
-	struct kv_key key;	 /* fixed after new; len 0: a layout */
-	_Atomic uint64_t *heads; /* fixed after new */
+	struct kv_cache *cache;	    /* fixed after new */
+	struct kv_space *space;	    /* fixed after new */
+	struct kv_key key;	    /* fixed after new; len 0: a layout */
+	struct kv_account *account; /* fixed after new */
 
 	pthread_mutex_t lock;
 	enum state state;
@@ -52,7 +50,7 @@ struct kv_draft {
 };
 
 int kv_draft_new(struct kv_cache *cache, struct kv_space *space,
-		 const struct kv_key *key, _Atomic uint64_t *heads,
+		 const struct kv_key *key, struct kv_account *account,
 		 struct kv_draft **ret_draft)
 {
 	struct kv_draft *draft = calloc(1, sizeof(*draft));
@@ -63,7 +61,7 @@ int kv_draft_new(struct kv_cache *cache, struct kv_space *space,
 	draft->space = space;
 	if (key)
 		draft->key = *key;
-	draft->heads = heads;
+	draft->account = account;
 	pthread_mutex_init(&draft->lock, NULL);
 	*ret_draft = draft;
 	return 0;
@@ -73,7 +71,7 @@ static void drop_head_locked(struct kv_draft *draft)
 {
 	kv_assert_locked(&draft->lock);
 	free(draft->head);
-	*draft->heads -= draft->head_room;
+	kv_account_credit(draft->account, KV_FINITE_MEMORY, draft->head_room);
 	draft->head = NULL;
 	draft->head_room = 0;
 }
@@ -109,7 +107,7 @@ static int fail_locked(struct kv_draft *draft, int error)
 	return error;
 }
 
-/* Room for @end bytes of head, doubled each time, charged to all drafts. */
+/* Room for @end bytes of head, doubled each time, charged to its user. */
 static int grow_head_locked(struct kv_draft *draft, uint64_t end)
 {
 	uint64_t room = KV_MAX(draft->head_room, (uint64_t)HEAD_FIRST);
@@ -124,13 +122,11 @@ static int grow_head_locked(struct kv_draft *draft, uint64_t end)
 	while (room < end)
 		room *= 2;
 	more = room - draft->head_room;
-	if (atomic_fetch_add(draft->heads, more) + more > KV_DRAFT_HEADS) {
-		*draft->heads -= more;
+	if (kv_account_charge(draft->account, KV_FINITE_MEMORY, more) < 0)
 		return -ENOSPC;
-	}
 	head = realloc(draft->head, room);
 	if (!head) {
-		*draft->heads -= more;
+		kv_account_credit(draft->account, KV_FINITE_MEMORY, more);
 		return -ENOMEM;
 	}
 	memset(head + draft->head_room, 0, more);

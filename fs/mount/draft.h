@@ -4,7 +4,7 @@
  * from its first byte to the sealed block.
  *
  * Writes come in any order.  Until the header says how long the file is, bytes
- * wait in memory of the daemon's (bounded over all drafts); from then on they
+ * wait in memory of the daemon's (charged to their user); from then on they
  * go straight to the slot that the block will have.  A hole never seals.
  *
  * Threads: any; calls on one draft exclude each other.
@@ -13,15 +13,14 @@
 #define KV_FS_MOUNT_DRAFT_H
 
 #include "cache/cache.h"
-
-#define KV_DRAFT_HEADS (UINT64_C(64) << 20) /* bytes in heads, all drafts */
+#include "cache/core/account.h"
 
 struct kv_draft;
 
-/* A block of @space under @key; with @key NULL the space's layout.  @heads is
- * the shared count of bytes in heads.  -ENOMEM. */
+/* A block of @space under @key; with @key NULL the space's layout.  @account,
+ * which outlives it, has its head.  -ENOMEM. */
 int kv_draft_new(struct kv_cache *cache, struct kv_space *space,
-		 const struct kv_key *key, _Atomic uint64_t *heads,
+		 const struct kv_key *key, struct kv_account *account,
 		 struct kv_draft **ret_draft);
 void kv_draft_free(
 	struct kv_draft *draft); /* takes NULL; drops what is unsealed */

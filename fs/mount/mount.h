@@ -8,10 +8,8 @@
 #include "cache/cache.h"
 #include "fs/base/access.h"
 
-#define KV_OPEN_MAX 65536 /* blocks opened through the mount; then ENFILE */
-
 struct kv_mount {
-	struct kv_cache *cache; /* fixed after start, as all but opens: */
+	struct kv_cache *cache; /* fixed after start, as is all: */
 	struct kv_uploads *uploads;
 	struct kv_lives *lives;
 	struct kv_hidden *hidden;
@@ -22,7 +20,6 @@ struct kv_mount {
 	uint32_t umask; /* taken from the mode of new spaces */
 	int64_t started_ns;
 	uint32_t max_write, max_readahead; /* agreed with the kernel */
-	_Atomic uint32_t opens;
 	/* The text of one of .kvfs's nodes; caller frees.  -ENOMEM, -ESTALE. */
 	int (*text)(void *arg, uint64_t ino, char **ret_text);
 	void *arg;

@@ -30,14 +30,55 @@ struct kv_handles {
 	LIST_HEAD(, kv_handle) list; /* lock */
 };
 
-int kv_handle_new(struct kv_mount *mount, const struct kv_handle *from,
+static size_t bytes_of(const struct kv_handle *handle)
+{
+	if (handle->kind == KV_HANDLE_TEXT)
+		return sizeof(*handle) + strlen(handle->text) + 1;
+	if (handle->kind == KV_HANDLE_DIR)
+		return sizeof(*handle) +
+		       KV_MAX(handle->room, handle->n) * sizeof(uint64_t);
+	return sizeof(*handle);
+}
+
+/* One more open file, with handle->bytes, is its account's. */
+static int charge(struct kv_handle *handle)
+{
+	if (kv_account_charge(handle->account, KV_FINITE_OPENS, 1) < 0)
+		return -ENFILE;
+	if (kv_account_charge(handle->account, KV_FINITE_MEMORY,
+			      handle->bytes) == 0)
+		return 0;
+	kv_account_credit(handle->account, KV_FINITE_OPENS, 1);
+	return -ENFILE;
+}
+
+static void credit(struct kv_handle *handle)
+{
+	kv_account_credit(handle->account, KV_FINITE_OPENS, 1);
+	kv_account_credit(handle->account, KV_FINITE_MEMORY, handle->bytes);
+	kv_account_put(handle->account);
+}
+
+int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
 		  struct fuse_file_info *fi)
 {
+	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_handle *handle = malloc(sizeof(*handle));
+	int r = -ENOMEM;
 
 	if (!handle)
 		return -ENOMEM;
 	*handle = *from;
+	handle->bytes = bytes_of(handle);
+	handle->account = kv_account_get(kv_cache_accounts(mount->cache),
+					 fuse_req_ctx(req)->uid);
+	if (handle->account)
+		r = charge(handle);
+	if (r < 0) {
+		kv_account_put(handle->account);
+		free(handle);
+		return r;
+	}
 	pthread_mutex_lock(&mount->handles->lock);
 	LIST_INSERT_HEAD(&mount->handles->list, handle, all);
 	pthread_mutex_unlock(&mount->handles->lock);
@@ -50,7 +91,6 @@ void kv_handle_drop(struct kv_mount *mount, struct kv_handle *handle)
 	switch (handle->kind) {
 	case KV_HANDLE_BLOCK:
 		kv_block_put(mount->cache, handle->block);
-		mount->opens--;
 		break;
 	case KV_HANDLE_UPLOAD:
 		kv_upload_closed(handle->upload);
@@ -70,6 +110,7 @@ void kv_handle_free(struct kv_mount *mount, struct kv_handle *handle)
 	LIST_REMOVE(handle, all);
 	pthread_mutex_unlock(&mount->handles->lock);
 	kv_handle_drop(mount, handle);
+	credit(handle);
 	free(handle);
 }
 
@@ -122,10 +163,6 @@ static int open_block(fuse_req_t req, uint64_t id, struct fuse_file_info *fi,
 	r = info.removed ? -ESTALE : kv_permit(req, &space, R_OK);
 	if (r == 0 && wants_write(fi))
 		r = -EPERM;
-	if (r == 0 && ++mount->opens > KV_OPEN_MAX) {
-		mount->opens--;
-		r = -ENFILE;
-	}
 	if (r < 0) {
 		kv_block_put(mount->cache, block);
 		return r;
@@ -265,7 +302,7 @@ void kv_fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 	r = open_node(req, ino, fi, &handle);
 	if (r == 0) {
-		r = kv_handle_new(mount, &handle, fi);
+		r = kv_handle_new(req, &handle, fi);
 		if (r < 0)
 			kv_handle_drop(mount, &handle);
 	}

@@ -29,14 +29,16 @@ struct kv_handle {
 			size_t n, room;
 		};
 	};
-	LIST_ENTRY(kv_handle) all; /* mount->handles.lock */
+	struct kv_account *account; /* held; of who opened it */
+	size_t bytes;		    /* that it has */
+	LIST_ENTRY(kv_handle) all;  /* mount->handles.lock */
 };
 
 struct kv_handles;
 
-/* A copy of @from, which then owns what @from held; -ENOMEM: the caller still
- * does. */
-int kv_handle_new(struct kv_mount *mount, const struct kv_handle *from,
+/* A copy of @from, which then owns what @from held.  -ENFILE beyond the share
+ * of who asks, -ENOMEM: the caller still does. */
+int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
 		  struct fuse_file_info *fi);
 /* Give back what it holds, in the caller's memory. */
 void kv_handle_drop(struct kv_mount *mount, struct kv_handle *handle);

@@ -38,6 +38,7 @@ struct kv_upload {
 	pid_t pid;
 	uint64_t serial;
 	struct kv_draft *draft;
+	struct kv_account *account; /* held; has it and its draft's head */
 
 	struct kv_upload *next;	      /* lock; in the bucket */
 	unsigned refs;		      /* lock */
@@ -50,13 +51,11 @@ struct kv_upload {
 
 struct kv_uploads {
 	struct kv_cache *cache; /* fixed after new */
-	_Atomic uint64_t heads;
 	struct kv_periodic sweeper;
 
 	pthread_mutex_t lock;
 	struct kv_upload *buckets[BUCKETS]; /* lock */
 	uint64_t serials;		    /* lock */
-	unsigned n;			    /* lock */
 };
 
 /* The low bits of a serial, too: names and serials share a bucket. */
@@ -118,6 +117,9 @@ int kv_name_parse(const char *text, int byte, struct kv_name *ret_name)
 static void free_upload(struct kv_upload *upload)
 {
 	kv_draft_free(upload->draft);
+	if (upload->account)
+		kv_account_credit(upload->account, KV_FINITE_UPLOADS, 1);
+	kv_account_put(upload->account);
 	free(upload->text);
 	free(upload);
 }
@@ -140,7 +142,6 @@ static void unlink_locked(struct kv_upload *upload)
 		link = &(*link)->next;
 	*link = upload->next;
 	upload->linked = false;
-	uploads->n--;
 	upload->refs--; /* its own; the caller has one too */
 }
 
@@ -154,7 +155,6 @@ static void link_locked(struct kv_upload *upload)
 	upload->next = *bucket;
 	*bucket = upload;
 	upload->linked = true;
-	uploads->n++;
 	upload->refs++;
 }
 
@@ -244,9 +244,25 @@ static void free_uploadp(struct kv_upload **upload)
 		free_upload(*upload);
 }
 
-/* Held and opened once by the caller, not linked. */
+static int open_account(struct kv_upload *upload, uid_t uid)
+{
+	struct kv_account *account =
+		kv_account_get(kv_cache_accounts(upload->uploads->cache), uid);
+
+	if (!account)
+		return -ENOMEM;
+	if (kv_account_charge(account, KV_FINITE_UPLOADS, 1) < 0) {
+		kv_account_put(account);
+		return -ENFILE;
+	}
+	upload->account = account;
+	upload->maker = uid;
+	return 0;
+}
+
+/* By the user @uid; held and opened once by the caller, not linked. */
 static int new_upload(struct kv_uploads *uploads, struct kv_space *space,
-		      const char *text, const struct kv_name *name,
+		      const char *text, const struct kv_name *name, uid_t uid,
 		      struct kv_upload **ret_upload)
 {
 	_cleanup_(free_uploadp) struct kv_upload *u = calloc(1, sizeof(*u));
@@ -260,8 +276,11 @@ static int new_upload(struct kv_uploads *uploads, struct kv_space *space,
 	u->text = strdup(text);
 	if (!u->text)
 		return -ENOMEM;
+	r = open_account(u, uid);
+	if (r < 0)
+		return r;
 	r = kv_draft_new(uploads->cache, space,
-			 name->key.len > 0 ? &name->key : NULL, &uploads->heads,
+			 name->key.len > 0 ? &name->key : NULL, u->account,
 			 &u->draft);
 	if (r < 0)
 		return r;
@@ -279,18 +298,15 @@ int kv_upload_create(struct kv_uploads *uploads, struct kv_space *space,
 	_cleanup_(free_uploadp) struct kv_upload *u = NULL;
 	int r;
 
-	r = new_upload(uploads, space, text, name, &u);
+	r = new_upload(uploads, space, text, name, ctx->uid, &u);
 	if (r < 0)
 		return r;
-	u->maker = ctx->uid;
 	u->pid = ctx->pid;
 	u->props = (struct kv_upload_props){
 		.mode = mode & 07777, .uid = ctx->uid, .gid = ctx->gid};
 	pthread_mutex_lock(&uploads->lock);
 	if (find_locked(uploads, space, text, ctx->uid)) {
 		r = -EEXIST;
-	} else if (uploads->n >= KV_UPLOADS_MAX) {
-		r = -ENFILE;
 	} else {
 		u->serial = ++uploads->serials << 8 | bucket_of(text);
 		link_locked(u);
@@ -308,10 +324,10 @@ int kv_upload_restart(struct kv_upload *old, struct kv_upload **ret_upload)
 	_cleanup_(free_uploadp) struct kv_upload *u = NULL;
 	int r;
 
-	r = new_upload(uploads, old->space, old->text, &old->name, &u);
+	r = new_upload(uploads, old->space, old->text, &old->name, old->maker,
+		       &u);
 	if (r < 0)
 		return r;
-	u->maker = old->maker;
 	u->pid = old->pid;
 	u->serial = old->serial;
 	pthread_mutex_lock(&uploads->lock);

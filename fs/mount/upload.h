@@ -34,8 +34,6 @@ struct kv_name {
  * none of the four, or the key belongs in another directory; -ENAMETOOLONG. */
 int kv_name_parse(const char *text, int byte, struct kv_name *ret_name);
 
-#define KV_UPLOADS_MAX 4096 /* at a time; then ENFILE */
-
 struct kv_uploads;
 struct kv_upload;
 
@@ -57,7 +55,7 @@ bool kv_upload_is_for(const struct kv_upload *upload,
 
 /*
  * Make @text, for the caller @ctx; it is held and counts as opened once.
- * -EEXIST: it has one already, -ENFILE, -ENOMEM.
+ * -EEXIST: it has one already, -ENFILE beyond the caller's share, -ENOMEM.
  */
 int kv_upload_create(struct kv_uploads *uploads, struct kv_space *space,
 		     const char *text, const struct kv_name *name,
@@ -67,7 +65,7 @@ int kv_upload_create(struct kv_uploads *uploads, struct kv_space *space,
 /*
  * Begin @old anew, for a further writer: who has it open goes on with the old
  * bytes, by itself, so that two writers never mix.  *@ret_upload takes over the
- * name and the serial, is held, and opened once.
+ * name and the serial, is held, and opened once.  -ENFILE, -ESTALE, -ENOMEM.
  */
 int kv_upload_restart(struct kv_upload *old, struct kv_upload **ret_upload);
 

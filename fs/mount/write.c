@@ -94,7 +94,7 @@ void kv_fs_create(fuse_req_t req, fuse_ino_t parent, const char *name,
 	entry.ino = kv_node_of_upload(kv_upload_serial(handle.upload));
 	r = kv_attr_of(mount, entry.ino, &entry.attr, NULL);
 	if (r == 0)
-		r = kv_handle_new(mount, &handle, fi);
+		r = kv_handle_new(req, &handle, fi);
 	if (r < 0) {
 		kv_handle_drop(mount, &handle);
 		fuse_reply_err(req, -r);

@@ -8,7 +8,6 @@
  * LOCKING   none.
  */
 #include <dirent.h>
-#include <sys/resource.h>
 
 #include "tests/fs/daemon.h"
 
@@ -367,29 +366,6 @@ static void waiting_acquires_are_limited(void **state)
 	assert_int_equal(peer_do(&good, WIRE_DROP, 1, 1), 0);
 }
 
-static void a_flood_of_connections_is_refused_beyond_the_limit(void **state)
-{
-	static struct peer peers[KV_CONTROL_CLIENTS + 8];
-	struct rlimit limit;
-	size_t n = KV_ARRAY_LEN(peers), served = 0;
-
-	(void)state;
-	getrlimit(RLIMIT_NOFILE, &limit);
-	limit.rlim_cur = KV_MIN(limit.rlim_max, 8192);
-	setrlimit(RLIMIT_NOFILE, &limit);
-	if (limit.rlim_cur < 8192)
-		skip();
-	for (size_t i = 0; i < n; i++)
-		assert_true(peer_connect(&peers[i], d.path));
-	for (size_t i = 0; i < n; i++)
-		served += peer_hello(&peers[i]) == 0;
-	assert_in_range(served, KV_CONTROL_CLIENTS_PER_UID - 8,
-			KV_CONTROL_CLIENTS - 1);
-	for (size_t i = 0; i < n; i++)
-		peer_close(&peers[i]);
-	wait_until_alone();
-}
-
 #define HOSTILE_TEST(f) cmocka_unit_test_teardown(f, good_still_works)
 
 int main(void)
@@ -412,8 +388,6 @@ int main(void)
 			one_that_is_cut_off_keeps_its_leases_until_it_goes),
 		HOSTILE_TEST(one_that_never_reads_is_cut_off),
 		HOSTILE_TEST(waiting_acquires_are_limited),
-		HOSTILE_TEST(
-			a_flood_of_connections_is_refused_beyond_the_limit),
 	};
 
 	return cmocka_run_group_tests(tests, start, stop);

@@ -25,7 +25,7 @@ struct fixture {
 	struct kv_space *space;
 	struct kv_uploads *uploads;
 	struct kv_key key;
-	_Atomic uint64_t heads;
+	struct kv_account *account;
 	uint8_t file[FILE_BYTES]; /* a valid block */
 };
 
@@ -65,10 +65,16 @@ static int setup(void **state)
 	assert_int_equal(kv_space_create(f->cache, "s", 1, 1, 0700, &f->space),
 			 0);
 	assert_int_equal(kv_uploads_new(f->cache, &f->uploads), 0);
+	f->account = kv_account_get(kv_cache_accounts(f->cache), 1001);
 	assert_int_equal(kv_key_parse(KEY_TEXT, &f->key), 0);
 	make_file(f->file, FILE_BYTES);
 	*state = f;
 	return 0;
+}
+
+static uint64_t heads(struct fixture *f)
+{
+	return kv_accounts_used(kv_cache_accounts(f->cache), KV_FINITE_MEMORY);
 }
 
 static int teardown(void **state)
@@ -76,7 +82,8 @@ static int teardown(void **state)
 	struct fixture *f = *state;
 
 	kv_uploads_free(f->uploads);
-	assert_int_equal(f->heads, 0);
+	assert_int_equal(heads(f), 0);
+	kv_account_put(f->account);
 	kv_cache_close(f->cache);
 	free(f);
 	return 0;
@@ -87,7 +94,7 @@ static struct kv_draft *new_draft(struct fixture *f)
 	struct kv_draft *draft;
 
 	assert_int_equal(
-		kv_draft_new(f->cache, f->space, &f->key, &f->heads, &draft),
+		kv_draft_new(f->cache, f->space, &f->key, f->account, &draft),
 		0);
 	return draft;
 }
@@ -139,10 +146,11 @@ static void a_hole_never_seals(void **state)
 	kv_draft_free(draft);
 }
 
-static void heads_are_bounded_over_all_drafts(void **state)
+static void heads_are_bounded_by_their_users_share(void **state)
 {
 	struct fixture *f = *state;
-	struct kv_draft *drafts[32] = {0};
+	uint64_t total = kv_finite_total(KV_FINITE_MEMORY);
+	struct kv_draft *drafts[128] = {0};
 	uint64_t at = (UINT64_C(4) << 20) - 1;
 	int r = 0;
 	size_t n;
@@ -153,11 +161,10 @@ static void heads_are_bounded_over_all_drafts(void **state)
 		r = kv_draft_write(drafts[n], "x", 1, at);
 	}
 	assert_int_equal(r, -ENOSPC);
-	assert_true(f->heads <= KV_DRAFT_HEADS);
-	assert_int_equal(n, KV_DRAFT_HEADS / (4 << 20) + 1);
+	assert_in_range(heads(f), total / 3, total / 2);
 	for (size_t i = 0; i < n; i++)
 		kv_draft_free(drafts[i]);
-	assert_int_equal(f->heads, 0);
+	assert_int_equal(heads(f), 0);
 }
 
 static void
@@ -348,7 +355,7 @@ int main(void)
 		TEST(what_is_no_safetensors_file_fails_and_goes_on_failing),
 		TEST(a_byte_past_the_end_is_too_big),
 		TEST(a_hole_never_seals),
-		TEST(heads_are_bounded_over_all_drafts),
+		TEST(heads_are_bounded_by_their_users_share),
 		TEST(a_header_written_over_before_the_seal_is_looked_at_again),
 		TEST(order_and_size_of_writes_do_not_matter),
 		TEST(other_bytes_of_a_sealed_key_are_refused),

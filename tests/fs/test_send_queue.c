@@ -24,7 +24,7 @@ static struct kv_send_queue box;
 static int set_up(void **state)
 {
 	(void)state;
-	kv_send_queue_init(&box);
+	kv_send_queue_init(&box, NULL);
 	return socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair);
 }
 

@@ -33,7 +33,7 @@ static void refuses(int fd, uint64_t bytes, int why)
 {
 	struct kv_staging *staging = NULL;
 
-	assert_int_equal(kv_staging_map(fd, bytes, &staging), why);
+	assert_int_equal(kv_staging_map(fd, bytes, NULL, &staging), why);
 	assert_null(staging);
 	close(fd);
 }
@@ -87,7 +87,7 @@ static void one_open_for_reading_only_is_enough(void **state)
 	assert_int_equal(pwrite(fd, "x", 1, BYTES - 1), 1);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	reader = open(path, O_RDONLY);
-	assert_int_equal(kv_staging_map(reader, BYTES, &staging), 0);
+	assert_int_equal(kv_staging_map(reader, BYTES, NULL, &staging), 0);
 	close(reader);
 	close(fd);
 	kv_staging_hold(staging);
@@ -120,7 +120,7 @@ static void huge_pages_are_mapped_and_unmapped_whole(void **state)
 		skip();
 	assert_int_equal(ftruncate(fd, HUGE_PAGE), 0);
 	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-	if (kv_staging_map(fd, 5000, &staging) < 0) {
+	if (kv_staging_map(fd, 5000, NULL, &staging) < 0) {
 		close(fd); /* no free huge page on this machine */
 		skip();
 	}

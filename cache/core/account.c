@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * account.c - a table of users, and what each holds.
+ *
+ * OWNS      every kv_account.
+ *
+ * INVARIANTS
+ *   (1) used[] is the sum of held[] over all accounts, and at most the total.
+ *   (2) An account is in its bucket as long as somebody holds it.
+ *   (3) After a charge a user who is no operator holds no more than what is
+ *       free then, less the operators' part.
+ *
+ * LOCKING   accounts->lock guards every field not marked fixed.  It is a leaf.
+ */
+#include "cache/core/account.h"
+
+#define BUCKETS 256u
+#define OPERATORS_PART 16u /* one of so many */
+
+struct kv_account {
+	struct kv_accounts *accounts; /* fixed */
+	uint32_t uid;		      /* fixed */
+	unsigned refs;
+	uint64_t held[KV_FINITE_END];
+	struct kv_account *next;
+};
+
+struct kv_accounts {
+	pthread_mutex_t lock;
+	uint32_t own; /* fixed: the daemon's user */
+	bool squash;  /* fixed: uid 0 is no operator */
+	uint64_t used[KV_FINITE_END];
+	struct kv_account *buckets[BUCKETS];
+};
+
+/* A process has 128 TiB of addresses, and the arena needs some of them. */
+static const uint64_t totals[KV_FINITE_END] = {
+	[KV_FINITE_CONNECTIONS] = 1024,
+	[KV_FINITE_REQUESTS] = 1 << 16,
+	[KV_FINITE_LEASES] = 1 << 20,
+	[KV_FINITE_RESERVATIONS] = 1 << 16,
+	[KV_FINITE_STAGINGS] = 4096,
+	[KV_FINITE_STAGING_BYTES] = UINT64_C(64) << 40,
+	[KV_FINITE_DESCRIPTORS] = 4096,
+	[KV_FINITE_OPENS] = 1 << 16,
+	[KV_FINITE_UPLOADS] = 4096,
+	[KV_FINITE_MEMORY] = UINT64_C(512) << 20,
+};
+
+int kv_accounts_new(struct kv_accounts **ret_accounts)
+{
+	struct kv_accounts *accounts = calloc(1, sizeof(*accounts));
+
+	if (!accounts)
+		return -ENOMEM;
+	accounts->own = geteuid();
+	pthread_mutex_init(&accounts->lock, NULL);
+	*ret_accounts = accounts;
+	return 0;
+}
+
+void kv_accounts_free(struct kv_accounts *accounts)
+{
+	struct kv_account *account;
+
+	if (!accounts)
+		return;
+	for (unsigned i = 0; i < BUCKETS; i++)
+		while ((account = accounts->buckets[i])) {
+			accounts->buckets[i] = account->next;
+			free(account);
+		}
+	pthread_mutex_destroy(&accounts->lock);
+	free(accounts);
+}
+
+void kv_accounts_squash_root(struct kv_accounts *accounts)
+{
+	accounts->squash = true;
+}
+
+static bool is_operator(const struct kv_account *account)
+{
+	if (account->uid == 0)
+		return !account->accounts->squash;
+	return account->uid == account->accounts->own;
+}
+
+/* The link to the account of @uid, or to NULL. */
+static struct kv_account **link_to_locked(struct kv_accounts *accounts,
+					  uint32_t uid)
+{
+	struct kv_account **at = &accounts->buckets[uid % BUCKETS];
+
+	kv_assert_locked(&accounts->lock);
+	while (*at && (*at)->uid != uid)
+		at = &(*at)->next;
+	return at;
+}
+
+struct kv_account *kv_account_get(struct kv_accounts *accounts, uint32_t uid)
+{
+	struct kv_account **at, *account;
+
+	pthread_mutex_lock(&accounts->lock);
+	at = link_to_locked(accounts, uid);
+	account = *at ? *at : calloc(1, sizeof(*account));
+	if (account && !*at) {
+		account->accounts = accounts;
+		account->uid = uid;
+		*at = account;
+	}
+	if (account)
+		account->refs++;
+	pthread_mutex_unlock(&accounts->lock);
+	return account;
+}
+
+struct kv_account *kv_account_hold(struct kv_account *account)
+{
+	if (!account)
+		return NULL;
+	pthread_mutex_lock(&account->accounts->lock);
+	account->refs++;
+	pthread_mutex_unlock(&account->accounts->lock);
+	return account;
+}
+
+void kv_account_put(struct kv_account *account)
+{
+	struct kv_accounts *accounts;
+
+	if (!account)
+		return;
+	accounts = account->accounts;
+	pthread_mutex_lock(&accounts->lock);
+	if (--account->refs == 0) {
+		*link_to_locked(accounts, account->uid) = account->next;
+		free(account);
+	}
+	pthread_mutex_unlock(&accounts->lock);
+}
+
+/* Whether @account may take @n more of @what. */
+static bool fits_locked(const struct kv_account *account, enum kv_finite what,
+			uint64_t n)
+{
+	const struct kv_accounts *accounts = account->accounts;
+	uint64_t total = totals[what], used = accounts->used[what], part;
+
+	kv_assert_locked(&account->accounts->lock);
+	if (n > total - used)
+		return false;
+	if (is_operator(account))
+		return true;
+	part = total / OPERATORS_PART;
+	return used + n + part <= total &&
+	       account->held[what] + n <= total - part - used - n;
+}
+
+int kv_account_charge(struct kv_account *account, enum kv_finite what,
+		      uint64_t n)
+{
+	int r = -ENOLCK;
+
+	if (!account)
+		return 0;
+	pthread_mutex_lock(&account->accounts->lock);
+	if (fits_locked(account, what, n)) {
+		account->held[what] += n;
+		account->accounts->used[what] += n;
+		r = 0;
+	}
+	pthread_mutex_unlock(&account->accounts->lock);
+	return r;
+}
+
+void kv_account_credit(struct kv_account *account, enum kv_finite what,
+		       uint64_t n)
+{
+	if (!account)
+		return;
+	pthread_mutex_lock(&account->accounts->lock);
+	account->held[what] -= n;
+	account->accounts->used[what] -= n;
+	pthread_mutex_unlock(&account->accounts->lock);
+}
+
+uint64_t kv_finite_total(enum kv_finite what)
+{
+	return totals[what];
+}
+
+uint64_t kv_accounts_used(struct kv_accounts *accounts, enum kv_finite what)
+{
+	uint64_t used;
+
+	pthread_mutex_lock(&accounts->lock);
+	used = accounts->used[what];
+	pthread_mutex_unlock(&accounts->lock);
+	return used;
+}

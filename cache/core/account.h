@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * account.h - what each user holds of all that is finite.
+ *
+ * A user may hold as much of a thing as is still free: half of it when alone, a
+ * third each when there are two.  The last part of it is for operators (root
+ * and the user that the daemon runs as), who may take all.
+ *
+ * Threads: any.  No call blocks for longer than a look into a table.
+ */
+#ifndef KV_CACHE_CORE_ACCOUNT_H
+#define KV_CACHE_CORE_ACCOUNT_H
+
+#include "common/kv.h"
+
+enum kv_finite {
+	KV_FINITE_CONNECTIONS,
+	KV_FINITE_REQUESTS,	/* without a reply yet, or with leases */
+	KV_FINITE_LEASES,	/* blocks leased or being acquired */
+	KV_FINITE_RESERVATIONS, /* blocks reserved to be saved */
+	KV_FINITE_STAGINGS,
+	KV_FINITE_STAGING_BYTES, /* of address space */
+	KV_FINITE_DESCRIPTORS,	 /* waiting for who does not read */
+	KV_FINITE_OPENS,	 /* files and directories, by the mount */
+	KV_FINITE_UPLOADS,	 /* files being written, by the mount */
+	KV_FINITE_MEMORY, /* bytes of the daemon's: of requests, replies that
+			     wait, listings, texts, heads of uploads */
+	KV_FINITE_END
+};
+
+struct kv_accounts;
+struct kv_account; /* one user's */
+
+int kv_accounts_new(struct kv_accounts **ret_accounts); /* -ENOMEM */
+void kv_accounts_free(struct kv_accounts *accounts);	/* takes NULL */
+/* Uid 0 is a user as any other.  Before the first account. */
+void kv_accounts_squash_root(struct kv_accounts *accounts);
+
+/* The account of @uid, held; NULL: out of memory. */
+struct kv_account *kv_account_get(struct kv_accounts *accounts, uint32_t uid);
+struct kv_account *kv_account_hold(struct kv_account *account);
+/* All that was charged by the holder is given back before.  Takes NULL. */
+void kv_account_put(struct kv_account *account);
+
+/* Take @n of @what: 0, or -ENOLCK beyond the user's share.  NULL is no user's
+ * account and has no bounds. */
+int kv_account_charge(struct kv_account *account, enum kv_finite what,
+		      uint64_t n);
+void kv_account_credit(struct kv_account *account, enum kv_finite what,
+		       uint64_t n);
+
+/* How much there is of @what for all. */
+uint64_t kv_finite_total(enum kv_finite what);
+/* How much of it all users hold. */
+uint64_t kv_accounts_used(struct kv_accounts *accounts, enum kv_finite what);
+
+#endif

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_tenants.c - one user takes all it can get of the control socket; what
+ * another one gets then.
+ *
+ * OWNS      a daemon, and its connections.
+ *
+ * LOCKING   none: one thread, which connects as one user or another.
+ */
+#include "cache/core/account.h"
+#include "tests/fs/daemon.h"
+
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#define A 1001
+#define B 1002
+#define MANY 1100
+#define SPARSE (UINT64_C(1) << 40)
+
+static struct daemon d;
+static struct peer peers[MANY], other;
+
+static int set_up(void **state)
+{
+	(void)state;
+	daemon_start(&d, 0);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	daemon_stop(&d);
+	return 0;
+}
+
+/* Who connects is told then; of this thread alone. */
+static void become(uint32_t uid)
+{
+	assert_int_equal(syscall(SYS_setresuid, -1, uid, -1), 0);
+}
+
+/* Whether the daemon takes @p, connected by @uid. */
+static bool get_in(struct peer *p, uint32_t uid)
+{
+	bool in;
+
+	become(uid);
+	in = peer_connect(p, d.path);
+	become(0);
+	if (in && peer_hello(p) == 0)
+		return true;
+	peer_close(p);
+	return false;
+}
+
+/* @uid connects until it is refused, as peers from @first on. */
+static size_t flood(uint32_t uid, size_t first)
+{
+	size_t n = first;
+
+	while (n < MANY && get_in(&peers[n], uid))
+		n++;
+	return n;
+}
+
+static void close_all(size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		peer_close(&peers[i]);
+}
+
+static bool may_become_others(void)
+{
+	struct rlimit limit;
+
+	getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = KV_MIN(limit.rlim_max, 8192);
+	setrlimit(RLIMIT_NOFILE, &limit);
+	return geteuid() == 0 && limit.rlim_cur == 8192;
+}
+
+static void others_and_root_connect_when_some_took_all_they_get(void **state)
+{
+	uint64_t total = kv_finite_total(KV_FINITE_CONNECTIONS);
+	size_t n;
+
+	(void)state;
+	if (!may_become_others())
+		skip();
+	n = flood(A, 0);
+	assert_in_range(n, total / 3, total / 2);
+	for (uint32_t uid = B; uid < B + 3; uid++)
+		n = flood(uid, n);
+	assert_true(get_in(&other, 2000));
+	peer_close(&other);
+	assert_true(get_in(&other, 0));
+	peer_close(&other);
+	close_all(n);
+}
+
+/* STAGING of @bytes that nobody has written; its status. */
+static int map_sparse(struct peer *p, uint64_t bytes)
+{
+	struct wire_staging staging = {bytes};
+	int fd = memfd_create("sparse", MFD_ALLOW_SEALING | MFD_CLOEXEC), r;
+
+	assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+	r = peer_call(p,
+		      &(struct wire_header){.type = WIRE_STAGING, .count = 1},
+		      &staging, sizeof(staging), fd);
+	close(fd);
+	return r;
+}
+
+static void addresses_for_staging_are_shared(void **state)
+{
+	size_t n = 0;
+	int r = 0;
+
+	(void)state;
+	if (!may_become_others())
+		skip();
+	while (r == 0 && n < MANY && get_in(&peers[n], A))
+		r = map_sparse(&peers[n++], SPARSE);
+	assert_int_equal(r, -ENOLCK);
+	assert_true(get_in(&other, B));
+	assert_int_equal(map_sparse(&other, SPARSE), 0);
+	/* Another one in its place, and what goes comes back. */
+	assert_int_equal(map_sparse(&other, 1 << 20), 0);
+	peer_close(&peers[0]);
+	peer_close(&peers[1]);
+	do
+		r = map_sparse(&peers[n - 1], SPARSE);
+	while (r == -ENOLCK);
+	assert_int_equal(r, 0);
+	peer_close(&other);
+	close_all(n);
+}
+
+/* Acquires that wait for a save which does not come, and what is refused. */
+static void wait_for_nothing(struct peer *p)
+{
+	struct wire_header m = {
+		.type = WIRE_ACQUIRE, .flags = WIRE_WAIT_SAVING, .count = 1};
+	uint64_t before = daemon_counts(&d).messages;
+	struct wire_key key;
+
+	peer_keys(&key, 1, 1);
+	for (size_t i = 0; i < WIRE_PENDING_MAX; i++)
+		assert_true(peer_send(p, &m, &key, sizeof(key), -1) > 0);
+	while (daemon_counts(&d).messages < before + WIRE_PENDING_MAX)
+		usleep(1000);
+}
+
+static void requests_in_flight_are_shared(void **state)
+{
+	uint64_t total = kv_finite_total(KV_FINITE_REQUESTS);
+	size_t n = 0;
+
+	(void)state;
+	if (!may_become_others())
+		skip();
+	assert_true(get_in(&other, B));
+	assert_int_equal(
+		peer_space(&other, "s", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0777),
+		0);
+	assert_int_equal(peer_do(&other, WIRE_RESERVE, 1, 1), 0);
+	for (; n < 16; n++) {
+		assert_true(get_in(&peers[n], A));
+		assert_int_equal(peer_space(&peers[n], "s", "", 0, 0), 0);
+	}
+	for (size_t i = 0; i < n; i++)
+		wait_for_nothing(&peers[i]);
+	assert_in_range(kv_accounts_used(kv_cache_accounts(d.cache),
+					 KV_FINITE_REQUESTS),
+			total / 3, total / 2);
+	assert_int_equal(peer_probe(&other, 1), WIRE_SAVING);
+	assert_int_equal(peer_acquire(&other, 2, 1), 0);
+	assert_int_equal(peer_do(&other, WIRE_DROP, 1, 1), 0);
+	peer_close(&other);
+	close_all(n);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(others_and_root_connect_when_some_took_all_they_get),
+		TEST(addresses_for_staging_are_shared),
+		TEST(requests_in_flight_are_shared),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
