@@ -115,6 +115,7 @@ struct kv_space {
 	uint32_t uid, gid, mode;
 	int64_t mtime_ns;
 	bool removed;
+	bool settling; /* its record is being made, or deleted: has no name */
 	struct kv_quota quota;
 	uint64_t file_bytes;	  /* of its file in STORE/spaces */
 	struct kv_layout *layout; /* set once */
@@ -458,6 +459,7 @@ struct kv_cache {
 	struct kv_space **spaces; /* by id */
 	uint32_t n_spaces, live_spaces;
 	void *names;			  /* tsearch tree of kv_space by name */
+	pthread_cond_t settled;		  /* a space is no more ->settling */
 	uint64_t sizes[64][SIZE_CLASSES]; /* slot sizes in use, by octave */
 
 	struct kv_arena arena;

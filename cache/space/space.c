@@ -35,6 +35,8 @@
 #include <search.h>
 #include <stdio.h>
 
+#define SETTLED_NS 1000000000u
+
 /* Count @bytes for the space's file instead of what it has; -ENOSPC. */
 static int charge(struct kv_cache *cache, struct kv_space *space,
 		  uint64_t bytes)
@@ -154,7 +156,7 @@ int kv_space_files_check(struct kv_cache *cache)
 	for (uint32_t id = 0; r == 0 && id < cache->n_spaces; id++) {
 		struct kv_space *space = cache->spaces[id];
 
-		if (space && !file_agrees(cache, space))
+		if (space && (space->removed || !file_agrees(cache, space)))
 			r = kv_space_persist(cache, space);
 	}
 	return r;
@@ -198,6 +200,8 @@ struct kv_space *kv_space_find(struct kv_cache *cache, const char *name)
 
 	kv_lock(cache);
 	space = find_locked(cache, name);
+	if (space && space->settling)
+		space = NULL;
 	kv_unlock(cache);
 	return space;
 }
@@ -218,7 +222,8 @@ struct kv_space *kv_space_next(struct kv_cache *cache, uint32_t after)
 
 	kv_lock(cache);
 	for (uint32_t id = after + 1; id < cache->n_spaces && !space; id++)
-		if (cache->spaces[id] && !cache->spaces[id]->removed)
+		if (cache->spaces[id] && !cache->spaces[id]->removed &&
+		    !cache->spaces[id]->settling)
 			space = cache->spaces[id];
 	kv_unlock(cache);
 	return space;
@@ -362,9 +367,16 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	struct kv_space *space;
 	int r;
 
-	if (!name_ok(name) || record->id == 0 || find_locked(cache, name) ||
+	if (!name_ok(name) || record->id == 0 ||
 	    (record->id < cache->n_spaces && cache->spaces[record->id]))
 		return -EBADMSG;
+	/* Made anew before its removal was committed, as nobody does any
+	 * more: what it was made as is the older one. */
+	space = find_locked(cache, name);
+	if (space && space->id > record->id)
+		return -EBADMSG;
+	if (space)
+		forget_locked(cache, space);
 	r = add_locked(cache, record->id, name, &space);
 	if (r < 0)
 		return r;
@@ -384,6 +396,39 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	return r;
 }
 
+/*
+ * Whose record is not durable yet has no blocks, and whose is not deleted yet
+ * gives its name to nobody: a crash would leave blocks without a space, or two
+ * spaces of one name.  May let go of the lock.
+ */
+static struct kv_space *find_settled(struct kv_cache *cache, const char *name)
+{
+	struct kv_space *space;
+
+	while ((space = find_locked(cache, name)) && space->settling)
+		kv_cond_wait(cache, &cache->settled, SETTLED_NS);
+	return space;
+}
+
+static void settle(struct kv_cache *cache, struct kv_space *space, bool forget)
+{
+	kv_lock(cache);
+	if (forget)
+		forget_locked(cache, space);
+	space->settling = false;
+	pthread_cond_broadcast(&cache->settled);
+	kv_unlock(cache);
+}
+
+/* Its record could not be deleted, but its file may have been. */
+static void come_back(struct kv_cache *cache, struct kv_space *space)
+{
+	kv_lock(cache);
+	space->removed = false;
+	kv_unlock(cache);
+	kv_space_persist(cache, space);
+}
+
 int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		    uint32_t gid, uint32_t mode, struct kv_space **ret_space)
 {
@@ -395,7 +440,7 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 	if (cache->config.read_only)
 		return -EROFS;
 	kv_lock(cache);
-	space = find_locked(cache, name);
+	space = find_settled(cache, name);
 	if (space) {
 		kv_unlock(cache);
 		*ret_space = space;
@@ -408,19 +453,16 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		space->gid = gid;
 		space->mode = mode & 07777;
 		space->mtime_ns = kv_wall_ns();
+		space->settling = true;
 	}
 	kv_unlock(cache);
 	if (r < 0)
 		return r;
 	r = kv_space_persist(cache, space);
-	if (r < 0) {
-		kv_lock(cache);
-		forget_locked(cache, space);
-		kv_unlock(cache);
-		return r;
-	}
-	*ret_space = space;
-	return 0;
+	settle(cache, space, r < 0);
+	if (r == 0)
+		*ret_space = space;
+	return r;
 }
 
 int kv_space_remove(struct kv_cache *cache, struct kv_space *space)
@@ -438,11 +480,17 @@ int kv_space_remove(struct kv_cache *cache, struct kv_space *space)
 	else if (space->blocks || space->n_snapshots)
 		r = -ENOTEMPTY;
 	else
-		forget_locked(cache, space);
+		space->removed = space->settling = true;
 	if (r == 0)
 		kv_fills_stale_locked(cache, space);
 	kv_unlock(cache);
-	return r < 0 ? r : kv_space_persist(cache, space);
+	if (r < 0)
+		return r;
+	r = kv_space_persist(cache, space);
+	if (r < 0)
+		come_back(cache, space);
+	settle(cache, space, r == 0);
+	return r;
 }
 
 void kv_spaces_free(struct kv_cache *cache)

@@ -239,11 +239,14 @@ static int left_out(struct kv_cache *cache)
 static struct kv_space *space_of(const struct kv_cache *cache,
 				 const struct kv_slot_record *record)
 {
+	struct kv_space *space;
+
 	if ((record->key_len != 16 && record->key_len != 32) ||
 	    record->length == 0 || record->length > UINT32_MAX ||
 	    record->space >= cache->n_spaces)
 		return NULL;
-	return cache->spaces[record->space];
+	space = cache->spaces[record->space];
+	return space && !space->removed ? space : NULL;
 }
 
 static int take_in(struct kv_cache *cache, uint64_t slot_id,

@@ -3,7 +3,9 @@
  * test_store.c - what a STORE is taken for, and what becomes of records in its
  * index that do not agree with its files.
  */
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/wait.h>
 
 #include "index/index.h"
 #include "tests/cache/small_store.h"
@@ -368,6 +370,132 @@ static void a_prologue_says_what_the_index_says_or_it_is_a_miss(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
+/* ---- names of spaces ---- */
+
+struct names {
+	const char *name;
+	unsigned n;
+};
+
+static int count_name(void *arg, const struct kv_space_record *record,
+		      const char *name, const char *layout)
+{
+	struct names *names = arg;
+
+	(void)record;
+	(void)layout;
+	names->n += strcmp(name, names->name) == 0;
+	return 0;
+}
+
+static int no_segment(void *arg, const struct kv_segfile_record *record)
+{
+	(void)arg;
+	(void)record;
+	return 0;
+}
+
+static int no_slot(void *arg, uint64_t slot_id,
+		   const struct kv_slot_record *record)
+{
+	(void)arg;
+	(void)slot_id;
+	(void)record;
+	return 0;
+}
+
+static int no_snapshot(void *arg, const struct kv_snapshot_record *record,
+		       const char *name, const struct kv_snapshot_item *items)
+{
+	(void)arg;
+	(void)record;
+	(void)name;
+	(void)items;
+	return 0;
+}
+
+/* What a crash now would leave. */
+static unsigned records_named(struct small *s, const char *name)
+{
+	struct names names = {.name = name};
+	struct kv_index_visitor visitor = {
+		.arg = &names,
+		.space = count_name,
+		.segment = no_segment,
+		.slot = no_slot,
+		.snapshot = no_snapshot,
+	};
+	uint64_t damaged;
+
+	assert_int_equal(kv_index_walk(s->cache->index, &visitor, &damaged), 0);
+	return names.n;
+}
+
+static void *remove_it(void *arg)
+{
+	struct small *s = arg;
+
+	kv_space_remove(s->cache, kv_space_find(s->cache, "again"));
+	return NULL;
+}
+
+static void a_name_is_given_again_only_when_its_removal_is_durable(void **state)
+{
+	struct small *s = *state;
+	struct kv_space *space;
+
+	small_must_open(s);
+	for (unsigned i = 0; i < 100; i++) {
+		pthread_t remover;
+
+		assert_int_equal(
+			kv_space_create(s->cache, "again", 1, 1, 0700, &space),
+			0);
+		pthread_create(&remover, NULL, remove_it, s);
+		while (kv_space_create(s->cache, "again", 1, 1, 0700, &space))
+			sched_yield();
+		assert_int_equal(records_named(s, "again"), 1);
+		pthread_join(remover, NULL);
+		assert_ptr_equal(kv_space_find(s->cache, "again"), space);
+		assert_int_equal(kv_space_remove(s->cache, space), 0);
+	}
+	assert_int_equal(records_named(s, "again"), 0);
+}
+
+/* As a crash left them when that was not so. */
+static void of_two_spaces_of_one_name_the_younger_is_there(void **state)
+{
+	struct small *s = *state;
+	struct kv_space_record record = {.uid = 1, .gid = 1, .mode = 0700};
+	struct kv_space *space;
+	struct kv_txn *batch;
+	pid_t pid;
+
+	small_must_open(s);
+	assert_int_equal(kv_space_create(s->cache, "twice", 1, 1, 0700, &space),
+			 0);
+	record.id = kv_space_stat(s->cache, space).id + 1;
+	assert_int_equal(kv_txn_begin(s->cache->index, &batch), 0);
+	assert_int_equal(kv_txn_put_space(batch, &record, "twice", ""), 0);
+	assert_int_equal(kv_txn_commit(batch), 0);
+	assert_int_equal(records_named(s, "twice"), 2);
+	assert_int_equal(small_close(s), 0);
+	pid = fork();
+	if (pid == 0) {
+		small_must_open(s);
+		kill(getpid(), SIGKILL);
+	}
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	for (unsigned i = 0; i < 2; i++) {
+		small_must_open(s);
+		space = kv_space_find(s->cache, "twice");
+		assert_non_null(space);
+		assert_int_equal(kv_space_stat(s->cache, space).id, record.id);
+		assert_int_equal(records_named(s, "twice"), 1);
+		assert_int_equal(small_close(s), 0);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -380,6 +508,8 @@ int main(void)
 		TEST(odd_records_cost_nothing_but_themselves),
 		TEST(blocks_of_a_file_that_is_gone_or_short_are_misses),
 		TEST(a_prologue_says_what_the_index_says_or_it_is_a_miss),
+		TEST(a_name_is_given_again_only_when_its_removal_is_durable),
+		TEST(of_two_spaces_of_one_name_the_younger_is_there),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
