@@ -172,7 +172,8 @@ struct kv_block_info {
 	uint32_t hits;
 	uint32_t leases; /* clients holding it */
 	bool durable, pinned, removed;
-	int64_t atime_ns;
+	int64_t atime_ns, mtime_ns;
+	uint32_t uid, gid, mode; /* its space's */
 };
 
 /* Get: the block, held; -ENOENT.  Removed ones are found by id while held. */
@@ -185,6 +186,11 @@ void kv_block_put(struct kv_cache *cache, struct kv_block *block);
 
 struct kv_block_info kv_block_stat(struct kv_cache *cache,
 				   struct kv_block *block);
+/* The same of a block that one does not hold, by id or key; -ENOENT. */
+int kv_block_stat_id(struct kv_cache *cache, uint64_t id,
+		     struct kv_block_info *ret_info);
+int kv_block_stat_key(struct kv_cache *cache, struct kv_space *space,
+		      const struct kv_key *key, struct kv_block_info *ret_info);
 /* Things not kept in memory; reads the slot or the index.  -EIO, -EBADMSG. */
 int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 		  struct kv_meta *ret_meta, struct kv_digest *ret_digest);
@@ -201,7 +207,8 @@ void kv_blocks_ended(struct kv_cache *cache, struct kv_space *space,
 		     const struct kv_key *keys, size_t n);
 /* Evict from all tiers; -ENOENT if it is gone already, -EROFS. */
 int kv_block_remove(struct kv_cache *cache, struct kv_block *block);
-/* The same for who tells the kernel by his answer: no callback runs. */
+/* The same for who puts the block next, and tells the kernel by his answer: no
+ * callback runs. */
 int kv_block_unlink(struct kv_cache *cache, struct kv_block *block);
 int kv_block_pin(struct kv_cache *cache, struct kv_block *block,
 		 bool pin); /* -ENOSPC below the floor */

@@ -57,7 +57,9 @@ void kv_block_settle_locked(struct kv_cache *cache, struct kv_block *block)
 	kv_table_free(cache, block);
 }
 
-void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
+/* @own: how many of its references are the caller's, who puts them next. */
+static void remove_locked(struct kv_cache *cache, struct kv_block *block,
+			  uint32_t own)
 {
 	struct kv_space *space = kv_block_space(cache, block);
 
@@ -75,10 +77,15 @@ void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
 	space->dirs[block->key[0]]->mtime_ns = kv_wall_ns();
 	/* Its record must not outlive the next sync, open or not. */
 	if (block->file != KV_NONE &&
-	    (block->refs || (block->slot && !kv_slot_idle(block->slot))))
+	    (block->refs > own || (block->slot && !kv_slot_idle(block->slot))))
 		kv_extent_delete_locked(cache, slot_id_of(block), false);
 	KV_POINT("remove.queued");
 	kv_block_settle_locked(cache, block);
+}
+
+void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	remove_locked(cache, block, 0);
 }
 
 /* An open file that is removed keeps its extent, and needs its record. */
@@ -94,14 +101,20 @@ static struct kv_unlinked *unlinked_of(struct kv_cache *cache,
 	return unlinked;
 }
 
+/* @put_next: the caller's is no reader's hold, and the kernel knows. */
 static int remove_block(struct kv_cache *cache, struct kv_block *block,
-			bool tell)
+			bool put_next)
 {
-	struct kv_unlinked *unlinked = unlinked_of(cache, block);
+	struct kv_unlinked *unlinked = NULL;
 	size_t n_gone;
 	int r = 0;
 
 	kv_lock(cache);
+	if (block->refs > put_next) { /* a reader's */
+		kv_unlock(cache);
+		unlinked = unlinked_of(cache, block);
+		kv_lock(cache);
+	}
 	if (cache->config.read_only)
 		r = -EROFS;
 	else if (block->flags & BLOCK_REMOVED)
@@ -114,8 +127,8 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 	if (r == 0) {
 		cache->stats.removed++;
 		n_gone = cache->deferred.n_gone;
-		kv_block_remove_locked(cache, block);
-		if (!tell)
+		remove_locked(cache, block, put_next);
+		if (put_next)
 			cache->deferred.n_gone = n_gone;
 	}
 	kv_unlock(cache);
@@ -125,12 +138,12 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 
 int kv_block_remove(struct kv_cache *cache, struct kv_block *block)
 {
-	return remove_block(cache, block, true);
+	return remove_block(cache, block, false);
 }
 
 int kv_block_unlink(struct kv_cache *cache, struct kv_block *block)
 {
-	return remove_block(cache, block, false);
+	return remove_block(cache, block, true);
 }
 
 int kv_block_record(struct kv_cache *cache, struct kv_block *block,
@@ -159,32 +172,73 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 			    : -ENOENT;
 }
 
-struct kv_block_info kv_block_stat(struct kv_cache *cache,
-				   struct kv_block *block)
+static struct kv_block_info stat_locked(struct kv_cache *cache,
+					const struct kv_block *block)
 {
-	struct kv_block_info info = {0};
-	uint64_t ssd;
+	const struct kv_space *space = kv_block_space(cache, block);
+	uint64_t ssd = kv_extent_bytes(cache, block);
+	struct kv_block_info info = {
+		.id = kv_block_id(block),
+		.space = kv_block_space(cache, block),
+		.key = kv_block_key(block),
+		.length = block->length,
+		.held = ssd,
+		.hits = block->hits,
+		.durable = ssd != 0,
+		.pinned = block->flags & BLOCK_PINNED,
+		.removed = block->flags & BLOCK_REMOVED,
+		.atime_ns = (int64_t)block->atime * 1000000000,
+		.mtime_ns = block->mtime_ns,
+		.tiers = ssd ? KV_TIER_SSD : 0,
+		.uid = space->uid,
+		.gid = space->gid,
+		.mode = space->mode,
+	};
 
-	kv_lock(cache);
-	ssd = kv_extent_bytes(cache, block);
-	info.id = kv_block_id(block);
-	info.space = kv_block_space(cache, block);
-	info.key = kv_block_key(block);
-	info.length = block->length;
-	info.held = ssd;
-	info.hits = block->hits;
-	info.durable = ssd != 0;
-	info.pinned = block->flags & BLOCK_PINNED;
-	info.removed = block->flags & BLOCK_REMOVED;
-	info.atime_ns = (int64_t)block->atime * 1000000000;
-	info.tiers = ssd ? KV_TIER_SSD : 0;
+	kv_assert_locked(&cache->lock);
 	if (block->slot) {
 		info.held += block->slot->segment->class->slot_bytes;
 		info.leases = block->slot->leases;
 		info.tiers |= KV_TIER_DRAM;
 	}
+	return info;
+}
+
+struct kv_block_info kv_block_stat(struct kv_cache *cache,
+				   struct kv_block *block)
+{
+	struct kv_block_info info;
+
+	kv_lock(cache);
+	info = stat_locked(cache, block);
 	kv_unlock(cache);
 	return info;
+}
+
+int kv_block_stat_id(struct kv_cache *cache, uint64_t id,
+		     struct kv_block_info *ret_info)
+{
+	struct kv_block *block;
+
+	kv_lock(cache);
+	block = kv_table_find_id(cache, id);
+	if (block)
+		*ret_info = stat_locked(cache, block);
+	kv_unlock(cache);
+	return block ? 0 : -ENOENT;
+}
+
+int kv_block_stat_key(struct kv_cache *cache, struct kv_space *space,
+		      const struct kv_key *key, struct kv_block_info *ret_info)
+{
+	struct kv_block *block;
+
+	kv_lock(cache);
+	block = space->removed ? NULL : kv_table_find(cache, space, key);
+	if (block)
+		*ret_info = stat_locked(cache, block);
+	kv_unlock(cache);
+	return block ? 0 : -ENOENT;
 }
 
 int kv_block_meta(struct kv_cache *cache, struct kv_block *block,

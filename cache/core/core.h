@@ -365,6 +365,7 @@ struct kv_ssd {
 	bool full;	   /* the filesystem gave no room for another file */
 	uint64_t full_until;
 	bool urgent; /* somebody waits for the next commit */
+	bool noted;  /* the committer knows that there is something to do */
 	bool stop;
 	bool stop_commits, running;
 	bool writer_ended, committer_ended;

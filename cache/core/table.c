@@ -297,18 +297,28 @@ int kv_block_get(struct kv_cache *cache, struct kv_space *space,
 	return block ? 0 : -ENOENT;
 }
 
+struct kv_block *kv_table_find_id(struct kv_cache *cache, uint64_t id)
+{
+	uint32_t number = (uint32_t)id;
+	struct kv_block *block;
+
+	kv_assert_locked(&cache->lock);
+	if (number >= cache->table.used)
+		return NULL;
+	block = kv_table_at(&cache->table, number);
+	if (kv_block_id(block) != id ||
+	    ((block->flags & BLOCK_REMOVED) && block->refs == 0))
+		return NULL;
+	return block;
+}
+
 int kv_block_get_id(struct kv_cache *cache, uint64_t id,
 		    struct kv_block **ret_block)
 {
-	uint32_t number = (uint32_t)id;
-	struct kv_block *block = NULL;
+	struct kv_block *block;
 
 	kv_lock(cache);
-	if (number < cache->table.used)
-		block = kv_table_at(&cache->table, number);
-	if (block && (kv_block_id(block) != id ||
-		      ((block->flags & BLOCK_REMOVED) && block->refs == 0)))
-		block = NULL;
+	block = kv_table_find_id(cache, id);
 	if (block) {
 		block->refs++;
 		*ret_block = block;

@@ -10,6 +10,8 @@
 int kv_table_init(struct kv_table *table);
 void kv_table_fini(struct kv_table *table);
 struct kv_block *kv_table_at(const struct kv_table *table, uint32_t number);
+/* The block with that kv_block_id, or NULL; a removed one if it is held. */
+struct kv_block *kv_table_find_id(struct kv_cache *cache, uint64_t id);
 struct kv_block *kv_table_find(struct kv_cache *cache, struct kv_space *space,
 			       const struct kv_key *key);
 /* A new block in its directory, which is made; -EEXIST, -ENOMEM. */

@@ -211,6 +211,14 @@ void kv_commit_kick_locked(struct kv_cache *cache, bool urgent)
 	pthread_cond_signal(&cache->ssd.commit);
 }
 
+void kv_commit_note_locked(struct kv_cache *cache)
+{
+	kv_assert_locked(&cache->lock);
+	if (!cache->ssd.noted)
+		pthread_cond_signal(&cache->ssd.commit);
+	cache->ssd.noted = true;
+}
+
 static bool room_for_update(struct kv_updates *all)
 {
 	size_t room = all->room ? all->room * 2 : 64;
@@ -243,7 +251,7 @@ int kv_update_locked(struct kv_cache *cache, struct kv_block *block)
 		return -ENOMEM;
 	all->items[all->head + all->n++] = block->number;
 	block->flags |= BLOCK_UPDATE;
-	kv_commit_kick_locked(cache, false);
+	kv_commit_note_locked(cache);
 	return 0;
 }
 
@@ -662,6 +670,7 @@ void *kv_committer(void *arg)
 	while (!ssd->stop_commits || (anything(ssd) && failed < 2) ||
 	       kv_snapshots_dirty_locked(cache)) {
 		if (!anything(ssd) && !kv_snapshots_dirty_locked(cache)) {
+			ssd->noted = false;
 			kv_cond_wait(cache, &ssd->commit, 1000000000u);
 			continue;
 		}

@@ -320,7 +320,7 @@ void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,
 		.slot_id = slot_id,
 		.reuse = reuse,
 	};
-	kv_commit_kick_locked(cache, false);
+	kv_commit_note_locked(cache);
 }
 
 /* The block is on SSD no more; returns the slot it had. */

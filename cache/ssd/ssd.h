@@ -145,6 +145,8 @@ void kv_write_failed_locked(struct kv_cache *cache, int error);
 /* Has a snapshot changed that the committer may write now? */
 bool kv_snapshots_dirty_locked(const struct kv_cache *cache);
 void kv_commit_kick_locked(struct kv_cache *cache, bool urgent);
+/* There is something to commit, in no hurry: it is woken only if it rests. */
+void kv_commit_note_locked(struct kv_cache *cache);
 /* The number of the commit after which what is deleted now is durably so. */
 uint64_t kv_commits_needed_locked(const struct kv_cache *cache);
 void *kv_committer(void *cache);

@@ -70,28 +70,19 @@ int kv_attr_space(struct kv_mount *mount, const struct kv_node *node,
 	return 0;
 }
 
-int kv_attr_block(struct kv_mount *mount, struct kv_block *block,
-		  struct stat *ret_attr)
+void kv_attr_block(const struct kv_block_info *info, struct stat *ret_attr)
 {
-	struct kv_block_info info = kv_block_stat(mount->cache, block);
-	struct kv_space_info space = kv_space_stat(mount->cache, info.space);
-	struct kv_meta meta = {.mtime_ns = space.mtime_ns};
-	struct kv_digest digest;
-
-	/* A damaged block can still be looked at and removed. */
-	(void)kv_block_meta(mount->cache, block, &meta, &digest);
 	*ret_attr = (struct stat){
-		.st_ino = kv_node_of_block(info.id),
-		.st_mode = S_IFREG | (0644 & space.mode),
-		.st_nlink = info.removed ? 0 : 1,
-		.st_uid = space.uid,
-		.st_gid = space.gid,
-		.st_size = (off_t)info.length,
+		.st_ino = kv_node_of_block(info->id),
+		.st_mode = S_IFREG | (0644 & info->mode),
+		.st_nlink = info->removed ? 0 : 1,
+		.st_uid = info->uid,
+		.st_gid = info->gid,
+		.st_size = (off_t)info->length,
 		.st_blksize = BLOCK_IO_BYTES,
-		.st_blocks = (blkcnt_t)KV_MAX(info.held / 512, 1),
+		.st_blocks = (blkcnt_t)KV_MAX(info->held / 512, 1),
 	};
-	kv_attr_times(ret_attr, meta.mtime_ns, info.atime_ns);
-	return 0;
+	kv_attr_times(ret_attr, info->mtime_ns, info->atime_ns);
 }
 
 static int attr_fixed(const struct kv_mount *mount, uint64_t ino,
@@ -161,15 +152,12 @@ static int attr_in_space(struct kv_mount *mount, uint64_t ino,
 static int attr_of_block_id(struct kv_mount *mount, uint64_t id,
 			    struct stat *st)
 {
-	struct kv_block *block;
-	int r;
+	struct kv_block_info info;
 
-	r = kv_block_get_id(mount->cache, id, &block);
-	if (r < 0)
+	if (kv_block_stat_id(mount->cache, id, &info) < 0)
 		return -ESTALE;
-	r = kv_attr_block(mount, block, st);
-	kv_block_put(mount->cache, block);
-	return r;
+	kv_attr_block(&info, st);
+	return 0;
 }
 
 double kv_name_timeout(uint64_t ino, double attr_timeout)

@@ -16,8 +16,7 @@
  */
 int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 	       double *ret_timeout);
-int kv_attr_block(struct kv_mount *mount, struct kv_block *block,
-		  struct stat *ret_attr);
+void kv_attr_block(const struct kv_block_info *info, struct stat *ret_attr);
 
 /* The space that a space's node, or one below it that is no file, lies in, if
  * it is still there: 0, -ESTALE. */

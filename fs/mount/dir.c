@@ -147,17 +147,14 @@ static int describe_block(struct kv_mount *mount, uint64_t id, char *name,
 			  struct stat *st)
 {
 	struct kv_block_info info;
-	struct kv_block *block;
 	int r;
 
-	r = kv_block_get_id(mount->cache, id, &block);
-	if (r < 0)
-		return r;
-	info = kv_block_stat(mount->cache, block);
-	r = info.removed ? -ENOENT : kv_attr_block(mount, block, st);
+	r = kv_block_stat_id(mount->cache, id, &info);
+	if (r < 0 || info.removed)
+		return -ENOENT;
+	kv_attr_block(&info, st);
 	kv_key_name(&info.key, name);
-	kv_block_put(mount->cache, block);
-	return r;
+	return 0;
 }
 
 static int describe(struct kv_mount *mount, uint64_t ino, char *name,

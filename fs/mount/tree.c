@@ -107,20 +107,19 @@ static int find_block(struct kv_mount *mount, struct kv_space *space,
 		      uint8_t byte, const char *name,
 		      struct fuse_entry_param *entry)
 {
-	struct kv_block *block;
+	struct kv_block_info info;
 	struct kv_key key;
 	int r;
 
 	if (kv_key_parse(name, &key) < 0 || key.b[0] != byte)
 		return -ENOENT;
-	r = kv_block_get(mount->cache, space, &key, &block);
+	r = kv_block_stat_key(mount->cache, space, &key, &info);
 	if (r < 0)
 		return r;
-	r = kv_attr_block(mount, block, &entry->attr);
-	kv_block_put(mount->cache, block);
+	kv_attr_block(&info, &entry->attr);
 	entry->ino = entry->attr.st_ino;
 	entry->attr_timeout = entry->entry_timeout = KV_TIMEOUT_BLOCK;
-	return r;
+	return 0;
 }
 
 static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
