@@ -84,6 +84,15 @@ static inline void kv_closep(int *fd)
 		close(*fd);
 }
 
+/* The same as kv_steal, for a descriptor. */
+static inline int kv_steal_fd(int *fd)
+{
+	int own = *fd;
+
+	*fd = -1;
+	return own;
+}
+
 static inline uint64_t kv_round_up(uint64_t n, uint64_t unit)
 {
 	return (n + unit - 1) / unit * unit;

@@ -49,8 +49,7 @@ static int try_once(int store, bool write, int *ret_fd)
 		return -EINVAL;
 	if (fcntl(fd, F_OFD_SETLK, &lock) < 0)
 		return errno == EAGAIN || errno == EACCES ? -EBUSY : -errno;
-	*ret_fd = fd;
-	fd = -1;
+	*ret_fd = kv_steal_fd(&fd);
 	return 0;
 }
 

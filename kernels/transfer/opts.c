@@ -37,6 +37,7 @@ uint32_t kv_layout_layers(const struct kv_layout *layout)
 {
 	uint32_t common = common_dimension(layout);
 
+	assert(layout->n_tensors > 0);
 	return common != 0 ? common : layout->n_tensors;
 }
 
@@ -102,10 +103,11 @@ static void make_steps(struct kvfs_xfer *xfer, const struct kv_layout *layout)
 {
 	uint64_t layer = layout->payload / kv_layout_layers(layout);
 	uint64_t n = STEP_BYTES / KV_MAX(layer * xfer->n, (uint64_t)1) + 1;
+	uint32_t a_step = (uint32_t)KV_MIN(n, xfer->layers);
 
-	xfer->layers_a_step = (uint32_t)KV_MIN(n, xfer->layers);
-	xfer->steps =
-		(xfer->layers + xfer->layers_a_step - 1) / xfer->layers_a_step;
+	assert(a_step > 0);
+	xfer->layers_a_step = a_step;
+	xfer->steps = (xfer->layers + a_step - 1) / a_step;
 }
 
 int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
