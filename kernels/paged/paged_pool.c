@@ -321,7 +321,8 @@ int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)
 	session = pool->session;
 	kv_session_lock(session);
 	session->staging_bytes = all;
-	r = kv_save_prepare_locked(session, pool->layout->payload);
+	session->staging_asked = true;
+	kv_save_prepare_locked(session, pool->layout->payload);
 	kv_session_unlock(session);
-	return r;
+	return 0;
 }

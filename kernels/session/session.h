@@ -110,8 +110,12 @@ struct kvfs_session {
 	struct kv_stream_sync
 		*stream_sync;	/* NULL until the first pool with streams */
 	struct kv_stage *stage; /* of this connection, or NULL */
-	bool stage_making;
-	uint64_t staging_bytes; /* that it has at least */
+	struct kv_stage *stage_next; /* made, and not offered yet; or NULL */
+	bool stage_making, stage_growing;
+	bool stage_full;	 /* a save did not fit */
+	uint64_t stage_grows_at; /* not before: it could not grow */
+	bool staging_asked;	 /* the caller said how much that shall be: */
+	uint64_t staging_bytes;	 /* that it has at least */
 	struct kv_workers workers;
 	struct kv_xfers active; /* under way, oldest first */
 	struct kv_xfers saves;	/* with blocks still to reserve, oldest first */

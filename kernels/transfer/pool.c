@@ -121,6 +121,7 @@ static void broken_locked(struct kvfs_session *session)
 {
 	kv_session_assert_locked(session);
 	kv_stage_abandon(kv_steal(session->stage));
+	kv_stage_abandon(kv_steal(session->stage_next));
 	kv_parts_break_locked(session);
 	kv_save_pump_locked(session);
 }
@@ -135,6 +136,7 @@ static void idle(struct kvfs_session *session)
 {
 	kv_session_assert_locked(session);
 	kv_restore_workers_end(session);
+	kv_save_wait_grown(session);
 	kv_parts_free_locked(session);
 }
 
@@ -146,6 +148,7 @@ static void closed(struct kvfs_session *session)
 static void forked(struct kvfs_session *session)
 {
 	kv_stage_forked(session->stage);
+	kv_stage_forked(session->stage_next);
 }
 
 static void detaching_locked(struct kvfs_session *session)

@@ -23,8 +23,10 @@
  *   (2) Reservations are asked for only when their extent is at hand, and no
  *       more than the daemon grants one connection: what it keeps for us is
  *       bounded.
- *   (3) The staging memory is made by a copy thread: it takes tens of
- *       milliseconds.
+ *   (3) The staging memory is small at first: no save waits for the tens of
+ *       milliseconds, or seconds where many do so at once, that a large one
+ *       takes.  That is made in the background once a save does not fit, and
+ *       taken when the small one is empty.
  *   (4) A hold's tag is released once, when the last transfer with a block of
  *       its message has been freed by its owner; or its connection is gone, and
  *       the leases with it.
@@ -42,17 +44,26 @@
 #include "kernels/session/space.h"
 #include "kernels/transfer/stage.h"
 #include "kernels/transfer/xfer.h"
+#include "common/thread.h"
 
 #define BATCH_BYTES ((uint64_t)4 << 20)
 #define ALIGN 64u
 #define PAUSE_FIRST_NS 2000000u
 #define PAUSE_LAST_NS 100000000u
+#define GROW_AGAIN_NS 1000000000u
 
+/* Staging that the daemon has been told of. */
+struct offer {
+	struct kv_call call; /* first */
+	struct kvfs_session *session;
+};
+
+/* Staging that is being made. */
 struct make_stage {
 	struct kv_job job; /* first */
-	struct kv_call call;
 	struct kvfs_session *session;
 	uint64_t generation, bytes;
+	bool asked; /* by the caller */
 };
 
 /* ---- what is to be done ---- */
@@ -182,18 +193,15 @@ static void fail_all_locked(struct kvfs_session *session, int status)
 
 static void staging_taken(struct kv_call *call, int status, const void *items)
 {
-	struct make_stage *make =
-		(struct make_stage *)((char *)call -
-				      offsetof(struct make_stage, call));
+	struct offer *offer = (struct offer *)call;
 
 	(void)items;
 	if (status < 0)
-		fail_all_locked(make->session, status);
-	free(make);
+		fail_all_locked(offer->session, status);
+	free(offer);
 }
 
-/* 0, and @make belongs to the reply; or why the daemon cannot have it. */
-static int offer_locked(struct make_stage *make, struct kv_stage *stage)
+static int offer_locked(struct kvfs_session *session, struct kv_stage *stage)
 {
 	struct wire_staging item = {.bytes = kv_stage_bytes(stage)};
 	struct kv_packet packet = {
@@ -202,75 +210,178 @@ static int offer_locked(struct make_stage *make, struct kv_stage *stage)
 		.bytes = sizeof(item),
 		.fd = kv_stage_fd(stage),
 	};
+	struct offer *offer = calloc(1, sizeof(*offer));
+	int r;
 
-	kv_session_assert_locked(make->session);
-	make->call.done = staging_taken;
-	if (!kv_session_is_live(make->session, make->generation))
-		return -ENOTCONN;
-	return kv_rpc_submit_locked(make->session, &make->call, &packet);
+	kv_session_assert_locked(session);
+	if (!offer)
+		return -ENOMEM;
+	offer->session = session;
+	offer->call.done = staging_taken;
+	r = kv_rpc_submit_locked(session, &offer->call, &packet);
+	if (r < 0)
+		free(offer);
+	return r;
 }
 
+/* What is in staging is found by its place in the one that was offered last: a
+ * new one is, when nothing is in the old. */
+static int swap_stage_locked(struct kvfs_session *session)
+{
+	struct kv_stage *stage = session->stage_next;
+	int r;
+
+	kv_session_assert_locked(session);
+	if (!stage || (session->stage && !kv_stage_is_idle(session->stage)))
+		return 0;
+	session->stage_next = NULL;
+	r = offer_locked(session, stage);
+	if (r < 0) {
+		kv_stage_free(stage);
+		return r;
+	}
+	kv_stage_abandon(kv_steal(session->stage));
+	session->stage = stage;
+	session->stage_full = false;
+	kv_stage_attach_locked(stage, session);
+	return 0;
+}
+
+/* Of two that are ready the larger one stays. */
+static int stage_made_locked(const struct make_stage *make,
+			     struct kv_stage *stage)
+{
+	struct kvfs_session *session = make->session;
+	struct kv_stage *other = session->stage_next;
+
+	kv_session_assert_locked(session);
+	if (!kv_session_is_live(session, make->generation) ||
+	    (other && kv_stage_bytes(other) >= kv_stage_bytes(stage))) {
+		kv_stage_free(stage);
+		return 0;
+	}
+	kv_stage_free(other);
+	session->stage_next = stage;
+	/* Without saves nobody would look. */
+	return swap_stage_locked(session);
+}
+
+/* The first one. */
 static void make_stage(struct kv_job *job)
 {
 	struct make_stage *make = (struct make_stage *)job;
 	struct kvfs_session *session = make->session;
 	struct kv_stage *stage = NULL;
-	int r;
+	int r = kv_stage_new(make->bytes, &stage);
 
-	r = kv_stage_new(make->bytes, &stage);
 	kv_session_lock(session);
 	session->stage_making = false;
 	if (r == 0)
-		r = offer_locked(make, stage);
-	if (r == 0) {
-		session->stage = stage;
-		kv_stage_attach_locked(stage, session);
-	} else {
-		kv_stage_free(stage);
-		free(make);
-		if (r != -ENOTCONN)
-			fail_all_locked(session, r);
-	}
+		r = stage_made_locked(make, stage);
+	if (r < 0 && r != -ENOTCONN)
+		fail_all_locked(session, r);
+	free(make);
 	kv_save_pump_locked(session);
 	kv_session_unlock(session);
 }
 
-/* 0: session->stage will do for blocks of @block_bytes; -EAGAIN: it will be
- * there or drained some time. */
-static int need_stage_locked(struct kvfs_session *session, uint64_t block_bytes)
+/* A larger one; without it saves go on by the one there is. */
+static void *grow_stage(void *arg)
 {
-	struct make_stage *make;
+	struct make_stage *make = arg;
+	struct kvfs_session *session = make->session;
+	struct kv_stage *stage = NULL;
+	int r = kv_stage_grow(make->bytes, make->asked, &stage);
+
+	kv_session_lock(session);
+	if (r == 0)
+		r = stage_made_locked(make, stage);
+	if (r < 0)
+		session->stage_grows_at = kv_time_after(GROW_AGAIN_NS);
+	free(make);
+	kv_save_pump_locked(session);
+	session->stage_growing = false;
+	pthread_detach(pthread_self());
+	pthread_cond_broadcast(&session->changed);
+	kv_session_unlock(session);
+	return NULL;
+}
+
+static int make_new_locked(struct kvfs_session *session, uint64_t bytes,
+			   struct make_stage **ret_make)
+{
+	struct make_stage *make = calloc(1, sizeof(*make));
 
 	kv_session_assert_locked(session);
-	if (session->stage_making)
-		return -EAGAIN;
-	if (session->stage) {
-		if (kv_stage_bytes(session->stage) >=
-		    KV_MAX(session->staging_bytes, 2 * block_bytes))
-			return 0;
-		if (!kv_stage_is_idle(session->stage))
-			return -EAGAIN;
-		kv_stage_abandon(kv_steal(session->stage));
-	}
-	make = calloc(1, sizeof(*make));
 	if (!make)
 		return -ENOMEM;
 	make->job.run = make_stage;
 	make->job.kind = KV_JOB_SAVE;
 	make->session = session;
 	make->generation = atomic_load(&session->live);
-	make->bytes = KV_MAX(session->staging_bytes, 2 * block_bytes);
+	make->bytes = bytes;
+	make->asked = session->staging_asked;
+	*ret_make = make;
+	return 0;
+}
+
+static void grow_locked(struct kvfs_session *session, uint64_t block_bytes)
+{
+	uint64_t bytes = KV_MAX(session->staging_bytes, 2 * block_bytes);
+	struct make_stage *make;
+	pthread_t thread;
+
+	kv_session_assert_locked(session);
+	if (session->stage_growing || session->stage_next ||
+	    kv_now_ns() < session->stage_grows_at ||
+	    (session->stage && kv_stage_bytes(session->stage) >= bytes) ||
+	    make_new_locked(session, bytes, &make) < 0)
+		return;
+	session->stage_growing = true;
+	if (kv_thread_start(&thread, "kvfs-staging", grow_stage, make) == 0)
+		return;
+	session->stage_growing = false;
+	free(make);
+}
+
+/* 0: session->stage will do for blocks of @block_bytes; -EAGAIN: it will be
+ * there or drained some time. */
+static int need_stage_locked(struct kvfs_session *session, uint64_t block_bytes)
+{
+	uint64_t bytes = KV_MAX(KV_STAGE_FIRST, 2 * block_bytes);
+	struct make_stage *make;
+	int r = swap_stage_locked(session);
+
+	kv_session_assert_locked(session);
+	if (r < 0)
+		return r;
+	/* One that is full makes place for a larger one, which is ready. */
+	if (session->stage &&
+	    kv_stage_bytes(session->stage) >= 2 * block_bytes &&
+	    !(session->stage_full && session->stage_next))
+		return 0;
+	if (session->stage_making || session->stage_next)
+		return -EAGAIN;
+	r = make_new_locked(session, bytes, &make);
+	if (r < 0)
+		return r;
 	session->stage_making = true;
 	kv_copier_submit(session->copier, &make->job);
 	return -EAGAIN;
 }
 
-int kv_save_prepare_locked(struct kvfs_session *session, uint64_t payload)
+void kv_save_prepare_locked(struct kvfs_session *session, uint64_t payload)
 {
-	int r = need_stage_locked(session, kv_round_up(payload, ALIGN));
-
 	kv_session_assert_locked(session);
-	return r == -EAGAIN ? 0 : r;
+	session->stage_grows_at = 0;
+	grow_locked(session, kv_round_up(payload, ALIGN));
+}
+
+void kv_save_wait_grown(struct kvfs_session *session)
+{
+	kv_session_assert_locked(session);
+	while (session->stage_growing)
+		kv_session_wait(session, UINT64_MAX);
 }
 
 /* Small saves are spread over the copy threads, large ones cut so that the
@@ -279,7 +390,9 @@ static size_t batch_blocks(const struct kvfs_xfer *xfer, uint64_t block_bytes)
 {
 	size_t items = KV_MAX(xfer->n_ranges, (size_t)1);
 	size_t threads = kv_copier_threads(xfer->session->copier);
-	size_t n = KV_MAX(BATCH_BYTES / block_bytes, 1u);
+	uint64_t bytes =
+		KV_MIN(BATCH_BYTES, kv_stage_bytes(xfer->session->stage) / 2);
+	size_t n = KV_MAX(bytes / block_bytes, 1u);
 
 	n = KV_MIN(n, (xfer->n + threads - 1) / threads);
 	n = KV_MIN(n, WIRE_BATCH / items);
@@ -313,8 +426,18 @@ static int advance_locked(struct kvfs_xfer *xfer)
 	r = need_stage_locked(session, block_bytes);
 	if (r < 0)
 		return r;
+	if (session->staging_asked ||
+	    xfer->todo_left * block_bytes > kv_stage_bytes(session->stage) / 2)
+		grow_locked(session, block_bytes);
 	n = may_reserve(xfer, batch_blocks(xfer, block_bytes));
-	return n > 0 ? kv_save_batch_locked(xfer, session->stage, n) : -EAGAIN;
+	if (n == 0)
+		return -EAGAIN;
+	r = kv_save_batch_locked(xfer, session->stage, n);
+	if (r == -EAGAIN) {
+		session->stage_full = true;
+		grow_locked(session, block_bytes);
+	}
+	return r;
 }
 
 void kv_save_pump_locked(struct kvfs_session *session)

@@ -14,8 +14,10 @@
  *   (1) Extents in the list do not overlap, and are in ring order.
  *   (2) The oldest extent in the list is in use.
  *   (3) An abandoned staging hands out no more extents and goes with the last.
+ *   (4) shared is the sum of what stages have of it, KV_STAGE_SHARE at most.
  *
  * LOCKING   session->lock; the memory of an extent belongs to who got it.
+ *           shared, of all sessions, is atomic.
  */
 #include <fcntl.h>
 #include <linux/memfd.h>
@@ -31,6 +33,7 @@ struct kv_stage {
 	int fd;
 	uint8_t *base;
 	uint64_t bytes;
+	uint64_t share; /* of shared */
 	bool huge;
 	bool abandoned;
 	struct kvfs_session *session; /* whose device knows of it, or NULL */
@@ -38,6 +41,8 @@ struct kv_stage {
 	uint64_t head;			 /* end of the youngest extent */
 	TAILQ_HEAD(, kv_extent) extents; /* oldest first */
 };
+
+static _Atomic uint64_t shared;
 
 static void check(const struct kv_stage *stage)
 {
@@ -77,6 +82,8 @@ static void unmap(struct kv_stage *stage)
 	stage->base = NULL;
 	kv_closep(&stage->fd);
 	stage->fd = -1;
+	atomic_fetch_sub(&shared, stage->share);
+	stage->share = 0;
 }
 
 /* fallocate of a memfd takes page after page until the machine has none left:
@@ -97,26 +104,80 @@ static void freep(struct kv_stage **stage)
 	kv_stage_free(*stage);
 }
 
-int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage)
+static int stage_alloc(uint64_t bytes, uint64_t page,
+		       struct kv_stage **ret_stage)
 {
-	_cleanup_(freep) struct kv_stage *stage = NULL;
-	int r;
+	struct kv_stage *stage;
 
 	if (!kv_stage_may_be(bytes))
 		return -ENOMEM;
 	stage = calloc(1, sizeof(*stage));
 	if (!stage)
 		return -ENOMEM;
-	stage->bytes = kv_round_up(bytes, HUGE_PAGE);
+	stage->fd = -1;
+	stage->bytes = kv_round_up(bytes, page);
 	TAILQ_INIT(&stage->extents);
-	r = map_memfd(stage, MFD_HUGETLB | MFD_HUGE_2MB);
-	stage->huge = r == 0;
-	if (r < 0) {
-		unmap(stage);
-		r = map_memfd(stage, 0);
+	*ret_stage = stage;
+	return 0;
+}
+
+static int error_of(int r)
+{
+	/* EFBIG: RLIMIT_FSIZE */
+	return r == -ENOSPC || r == -EFBIG ? -ENOMEM : r;
+}
+
+int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage)
+{
+	_cleanup_(freep) struct kv_stage *stage = NULL;
+	int r;
+
+	r = stage_alloc(bytes, KV_PAGE, &stage);
+	if (r == 0)
+		r = error_of(map_memfd(stage, 0));
+	if (r < 0)
+		return r;
+	*ret_stage = kv_steal(stage);
+	return 0;
+}
+
+/* @stage's part of what sessions share. */
+static int take_share(struct kv_stage *stage)
+{
+	uint64_t before = atomic_fetch_add(&shared, stage->bytes);
+
+	if (before + stage->bytes <= KV_STAGE_SHARE) {
+		stage->share = stage->bytes;
+		return 0;
 	}
-	if (r == -ENOSPC || r == -EFBIG) /* EFBIG: RLIMIT_FSIZE */
-		return -ENOMEM;
+	atomic_fetch_sub(&shared, stage->bytes);
+	return -EDQUOT;
+}
+
+static int map_large(struct kv_stage *stage)
+{
+	uint64_t share = stage->share;
+	int r = map_memfd(stage, MFD_HUGETLB | MFD_HUGE_2MB);
+
+	stage->huge = r == 0;
+	if (r == 0)
+		return 0;
+	stage->share = 0;
+	unmap(stage);
+	stage->share = share;
+	return map_memfd(stage, 0);
+}
+
+int kv_stage_grow(uint64_t bytes, bool asked, struct kv_stage **ret_stage)
+{
+	_cleanup_(freep) struct kv_stage *stage = NULL;
+	int r;
+
+	r = stage_alloc(bytes, HUGE_PAGE, &stage);
+	if (r == 0 && !asked)
+		r = take_share(stage);
+	if (r == 0)
+		r = error_of(map_large(stage));
 	if (r < 0)
 		return r;
 	*ret_stage = kv_steal(stage);

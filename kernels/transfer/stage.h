@@ -16,6 +16,10 @@
 #include "common/kv.h"
 
 #define KV_STAGE_BYTES ((uint64_t)64 << 20)
+#define KV_STAGE_FIRST ((uint64_t)1 << 20)
+/* What the sessions of a process have together in grown stages that nobody
+ * asked for. */
+#define KV_STAGE_SHARE ((uint64_t)256 << 20)
 
 struct kv_extent {
 	TAILQ_ENTRY(kv_extent) others;
@@ -33,6 +37,9 @@ bool kv_stage_may_be(uint64_t bytes);
  * the machine's memory, or than the process may have) and errors of
  * memfd_create. */
 int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage);
+/* The same in large pages, of what sessions share unless it was @asked for:
+ * -EDQUOT, others have that. */
+int kv_stage_grow(uint64_t bytes, bool asked, struct kv_stage **ret_stage);
 /* With its last extent at the latest: nobody must be writing to it. */
 void kv_stage_free(struct kv_stage *stage); /* takes NULL */
 

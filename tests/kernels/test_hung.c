@@ -51,6 +51,19 @@ static void can_be_saved(struct world *w)
 	layered_check(w, N);
 }
 
+/* Staging has room for all N blocks at once. */
+static void make_staging(struct world *w)
+{
+	struct kvfs_pool_info info = {0};
+
+	assert_int_equal(kvfs_pool_staging(w->pool, 16u << 20, 1), 0);
+	for (int i = 0; i < 2000 && info.bytes_staging < 16u << 20; i++) {
+		usleep(10000);
+		assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
+	}
+	assert_true(info.bytes_staging >= 16u << 20);
+}
+
 /* ---- saves ---- */
 
 static void a_saves_deadline_is_kept(void **state)
@@ -150,7 +163,7 @@ static void pages_under_copy_stay_the_saves(void **state)
 	kvfs_xfer *xfer;
 	int i;
 
-	world_save(w, 1);
+	make_staging(w);
 	slow_shut(true);
 	xfer = save(w, 100, &opts);
 	for (i = 0; i < 2000 && slow.saves < N; i++)
@@ -175,7 +188,7 @@ static void what_was_handed_over_ends_after_a_cancel(void **state)
 	kvfs_xfer *xfer;
 	int i;
 
-	world_save(w, 1);
+	make_staging(w);
 	slow_shut(true);
 	xfer = save(w, 100, &opts);
 	for (i = 0; i < 2000 && slow.saves < N; i++)
@@ -608,7 +621,7 @@ static void a_session_with_sealing_and_flushes_under_way_closes(void **state)
 	kvfs_xfer *xfer;
 	int i;
 
-	world_save(w, 1);
+	make_staging(w);
 	slow_shut(true);
 	xfer = save(w, 100, NULL);
 	for (i = 0; i < 2000 && slow.saves < N; i++)

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The staging of sessions: small at first, grown behind the saves' back, and
+ * bounded for all sessions of a process together.
+ */
+#include "tests/kernels/layered.h"
+
+#include "kernels/transfer/stage.h"
+
+#define SESSIONS 64
+#define LONG (60 * SECOND)
+
+static struct layered sessions[SESSIONS];
+
+static void open_all(struct world *w, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		layered_open(w, &sessions[i]);
+}
+
+static void close_all(size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		layered_close(&sessions[i]);
+}
+
+static uint64_t staging_of(kvfs_pool *pool)
+{
+	struct kvfs_pool_info info;
+
+	assert_int_equal(kvfs_pool_info(pool, &info), 0);
+	return info.bytes_staging;
+}
+
+static uint64_t staging_of_all(size_t n)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < n; i++)
+		bytes += staging_of(sessions[i].pool);
+	return bytes;
+}
+
+/* Whatever else this machine does: large staging for all would be 4 GiB. */
+static void small_saves_of_many_sessions_wait_for_no_staging(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *xfers[SESSIONS];
+	uint64_t before;
+
+	layered_fill(w, SESSIONS);
+	open_all(w, SESSIONS);
+	before = kv_now_ns();
+	for (uint32_t i = 0; i < SESSIONS; i++)
+		xfers[i] = layered_save_by(sessions[i].pool, sessions[i].space,
+					   i, 1, NULL);
+	assert_int_equal(kvfs_xfer_wait(xfers[0], KVFS_SEALED, LONG), 1);
+	printf("first sealed after %u ms\n",
+	       (unsigned)((kv_now_ns() - before) / 1000000));
+	for (uint32_t i = 0; i < SESSIONS; i++)
+		assert_int_equal(layered_end(xfers[i], KVFS_SEALED), 1);
+	printf("all sealed after %u ms\n",
+	       (unsigned)((kv_now_ns() - before) / 1000000));
+	assert_true(kv_now_ns() - before < 20 * SECOND);
+	assert_in_range(staging_of_all(SESSIONS), SESSIONS * KV_STAGE_FIRST,
+			2 * SESSIONS * KV_STAGE_FIRST);
+	close_all(SESSIONS);
+}
+
+static void save_all(struct world *w)
+{
+	assert_int_equal(kvfs_space_clear(w->space), 0);
+	layered_fill(w, PAGES);
+	assert_int_equal(
+		layered_end(layered_save_by(w->pool, w->space, 0, PAGES,
+					    &(kvfs_opts){.flags = KVFS_MUST}),
+			    KVFS_SEALED),
+		PAGES);
+	layered_check(w, PAGES);
+}
+
+static void staging_grows_with_what_is_saved(void **state)
+{
+	struct world *w = *state;
+
+	world_save(w, 1);
+	assert_int_equal(staging_of(w->pool), KV_STAGE_FIRST);
+	for (int i = 0; i < 200 && staging_of(w->pool) < KV_STAGE_BYTES; i++)
+		save_all(w);
+	assert_true(staging_of(w->pool) >= KV_STAGE_BYTES);
+	save_all(w);
+}
+
+/* Two threads save all the while, so that it is never idle by itself. */
+static void *save_on(void *arg)
+{
+	struct world *w = arg;
+	kvfs_xfer *xfer;
+
+	for (uint32_t i = 0; i < 100; i++) {
+		xfer = layered_save_by(w->pool, w->space, 1000 + i * 40, 40,
+				       &(kvfs_opts){.flags = KVFS_MUST});
+		assert_int_equal(layered_end(xfer, KVFS_SEALED), 40);
+	}
+	return NULL;
+}
+
+static void staging_grows_while_it_is_in_use(void **state)
+{
+	struct world *w = *state;
+	pthread_t thread;
+
+	assert_int_equal(pthread_create(&thread, NULL, save_on, w), 0);
+	for (uint32_t i = 0; i < 100; i++)
+		assert_int_equal(
+			layered_end(layered_save_by(
+					    w->pool, w->space, 10000 + i * 40,
+					    40,
+					    &(kvfs_opts){.flags = KVFS_MUST}),
+				    KVFS_SEALED),
+			40);
+	pthread_join(thread, NULL);
+	assert_true(staging_of(w->pool) >= KV_STAGE_BYTES);
+}
+
+static void sessions_of_a_process_share(void **state)
+{
+	struct world *w = *state;
+	const size_t n = 8;
+	kvfs_xfer *xfers[8];
+
+	layered_fill(w, PAGES);
+	open_all(w, n);
+	for (int round = 0; round < 4; round++) {
+		for (uint32_t i = 0; i < n; i++)
+			xfers[i] = layered_save_by(
+				sessions[i].pool, sessions[i].space,
+				(uint32_t)round * 10000 + i * PAGES, PAGES,
+				&(kvfs_opts){.flags = KVFS_MUST});
+		for (uint32_t i = 0; i < n; i++)
+			assert_int_equal(layered_end(xfers[i], KVFS_SEALED),
+					 PAGES);
+	}
+	assert_in_range(staging_of_all(n), KV_STAGE_BYTES,
+			KV_STAGE_SHARE + n * KV_STAGE_FIRST);
+	/* More of it, where it was asked for. */
+	assert_int_equal(
+		kvfs_pool_staging(sessions[n - 1].pool, KV_STAGE_BYTES / 2, 2),
+		0);
+	for (int i = 0;
+	     i < 2000 && staging_of(sessions[n - 1].pool) < KV_STAGE_BYTES; i++)
+		usleep(10000);
+	assert_true(staging_of(sessions[n - 1].pool) >= KV_STAGE_BYTES);
+	close_all(n);
+	/* All of it is there for the next ones. */
+	staging_grows_with_what_is_saved(state);
+}
+
+static void staging_is_made_anew_with_the_daemon(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *xfer;
+
+	layered_fill(w, PAGES);
+	for (int i = 0; i < 3; i++) {
+		xfer = layered_save_by(w->pool, w->space, 0, PAGES, NULL);
+		usleep(10000u * (unsigned)i);
+		world_stop_daemon(w, SIGKILL);
+		assert_true(kvfs_xfer_wait(xfer, KVFS_SEALED, LONG) >= 0);
+		kvfs_xfer_free(xfer);
+		world_start_daemon(w);
+		world_wait_connected(w->session, 1);
+	}
+	xfer = layered_save_by(w->pool, w->space, 0, PAGES,
+			       &(kvfs_opts){.flags = KVFS_MUST});
+	assert_int_equal(layered_end(xfer, KVFS_SEALED), PAGES);
+	layered_check(w, PAGES);
+}
+
+#define test(name) \
+	cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(small_saves_of_many_sessions_wait_for_no_staging),
+		test(staging_grows_with_what_is_saved),
+		test(staging_grows_while_it_is_in_use),
+		test(sessions_of_a_process_share),
+		test(staging_is_made_anew_with_the_daemon),
+	};
+
+	return cmocka_run_group_tests(tests, world_group_setup,
+				      world_group_teardown);
+}
