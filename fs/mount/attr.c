@@ -60,7 +60,7 @@ int kv_attr_space(struct kv_mount *mount, const struct kv_node *node,
 	info = kv_space_stat(mount->cache, space);
 	if (info.removed)
 		return -ESTALE;
-	if (node->type == KV_NODE_DIR &&
+	if ((node->type == KV_NODE_DIR || node->type == KV_NODE_DELAYED) &&
 	    (node->life !=
 		     kv_lives_get(mount->lives, node->space, node->byte) ||
 	     !kv_dir_exists(mount->cache, space, node->byte)))
@@ -183,6 +183,8 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 		r = attr_of_block_id(mount, node.value, ret_attr);
 		break;
 	case KV_NODE_DIR:
+	case KV_NODE_DELAYED:
+	case KV_NODE_DELAYED_LAYOUT:
 	case KV_NODE_SNAPSHOTS:
 	case KV_NODE_SNAPSHOT:
 	case KV_NODE_LINK:

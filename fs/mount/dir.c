@@ -117,6 +117,8 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 		return r;
 	if (node.type == KV_NODE_SPACE)
 		return list_space(mount, space, &info, dir);
+	if (node.type == KV_NODE_DELAYED || node.type == KV_NODE_DELAYED_LAYOUT)
+		return 0; /* what is in it is listed where it belongs */
 	if (node.type != KV_NODE_DIR)
 		return kv_snapshots_list(mount, space, &node, &dir->nodes,
 					 &dir->n);
@@ -201,7 +203,8 @@ static void describe_dots(fuse_ino_t ino, off_t off,
 	struct kv_node node = kv_node_decode(ino);
 
 	if (off == 1 &&
-	    (node.type == KV_NODE_DIR || node.type == KV_NODE_SNAPSHOTS))
+	    (node.type == KV_NODE_DIR || node.type == KV_NODE_SNAPSHOTS ||
+	     node.type == KV_NODE_DELAYED_LAYOUT))
 		ino = kv_node_of_space(node.space);
 	else if (off == 1)
 		ino = KV_NODE_ROOT;

@@ -43,6 +43,13 @@ uint64_t kv_node_of_dir(uint32_t space, uint8_t byte, uint32_t life)
 					 (uint64_t)space << 8 | byte);
 }
 
+uint64_t kv_node_of_delayed(uint64_t parent)
+{
+	bool of_dir = kv_node_decode(parent).type == KV_NODE_DIR;
+
+	return node(of_dir ? KV_NODE_DELAYED : KV_NODE_DELAYED_LAYOUT, parent);
+}
+
 uint64_t kv_node_of_layout(uint32_t space)
 {
 	return node(KV_NODE_LAYOUT, (uint64_t)space << 8);

@@ -20,6 +20,8 @@ enum kv_node_type {
 	KV_NODE_SNAPSHOTS, /* a space's .snapshots */
 	KV_NODE_SNAPSHOT,  /* value: kv_snapshot_info.id */
 	KV_NODE_LINK,	   /* to a block; value: the snapshot's, and position */
+	KV_NODE_DELAYED,   /* .~tmp~ of a two-digit directory; byte, and life */
+	KV_NODE_DELAYED_LAYOUT, /* that of a space */
 };
 
 enum {
@@ -44,6 +46,8 @@ struct kv_node {
 uint64_t kv_node_of_block(uint64_t id);
 uint64_t kv_node_of_space(uint32_t space);
 uint64_t kv_node_of_dir(uint32_t space, uint8_t byte, uint32_t life);
+/* @parent: of a KV_NODE_DIR or KV_NODE_SPACE. */
+uint64_t kv_node_of_delayed(uint64_t parent);
 uint64_t kv_node_of_layout(uint32_t space);
 uint64_t kv_node_of_upload(uint64_t serial);
 uint64_t kv_node_of_snapshots(uint32_t space);

@@ -28,6 +28,12 @@ struct place {
 	const char *text;
 };
 
+static bool is_delayed(const struct kv_node *node)
+{
+	return node->type == KV_NODE_DELAYED ||
+	       node->type == KV_NODE_DELAYED_LAYOUT;
+}
+
 static int find_place(fuse_req_t req, fuse_ino_t parent, const char *text,
 		      struct place *ret_place)
 {
@@ -36,12 +42,15 @@ static int find_place(fuse_req_t req, fuse_ino_t parent, const char *text,
 	struct place place = {.text = text};
 	int r;
 
-	if (node.type != KV_NODE_SPACE && node.type != KV_NODE_DIR)
+	if (node.type != KV_NODE_SPACE && node.type != KV_NODE_DIR &&
+	    !is_delayed(&node))
 		return -EPERM;
 	r = kv_attr_space(mount, &node, &place.space, &place.info);
 	if (r < 0)
 		return r;
-	place.byte = node.type == KV_NODE_DIR ? node.byte : -1;
+	place.byte = node.type == KV_NODE_DIR || node.type == KV_NODE_DELAYED
+			     ? node.byte
+			     : -1;
 	*ret_place = place;
 	return kv_permit(req, &place.info, W_OK | X_OK);
 }
@@ -193,7 +202,8 @@ void kv_fs_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 		return;
 	}
 	r = find_place(req, parent, name, &place);
-	if (r == 0)
+	/* Only the name in .~tmp~ goes: the block stays in its place. */
+	if (r == 0 && !is_delayed(&node))
 		r = unlink_file(req, &place);
 	fuse_reply_err(req, -r);
 }

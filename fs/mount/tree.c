@@ -9,6 +9,10 @@
  *   (1) A name that is not there is never remembered by the kernel: blocks come
  *       by the control socket too.
  *   (2) An unsealed file resolves as kv_upload_is_for says.
+ *   (3) rsync --delay-updates renames what it has received into .~tmp~, and at
+ *       its end from there to its place.  Blocks never change, so there is
+ *       nothing to delay: the first rename seals, .~tmp~ shows what lies in the
+ *       directory above, and the second is one of a file onto itself.
  *
  * LOCKING   none.
  */
@@ -20,6 +24,8 @@
 #include "fs/mount/permit.h"
 #include "fs/mount/snapshots.h"
 #include "fs/mount/upload.h"
+
+#define DELAYED ".~tmp~"
 
 static int find_fixed(const char *name, uint64_t *ret_node)
 {
@@ -93,6 +99,10 @@ static int find_in_space(fuse_req_t req, struct kv_space *space,
 		*ret_node = kv_node_of_snapshots(info->id);
 		return 0;
 	}
+	if (strcmp(name, DELAYED) == 0) {
+		*ret_node = kv_node_of_delayed(kv_node_of_space(info->id));
+		return 0;
+	}
 	if (kv_dir_parse(name, &byte) < 0)
 		return find_upload(req, space, name, ret_node);
 	if (!kv_dir_exists(mount->cache, space, byte))
@@ -119,6 +129,15 @@ static int find_block(struct kv_mount *mount, struct kv_space *space,
 	kv_attr_block(&info, &entry->attr);
 	entry->ino = entry->attr.st_ino;
 	entry->attr_timeout = entry->entry_timeout = KV_TIMEOUT_BLOCK;
+	return 0;
+}
+
+static int find_delayed_layout(const struct kv_space_info *info,
+			       const char *name, uint64_t *ret_node)
+{
+	if (!info->layout || strcmp(name, ".layout") != 0)
+		return -ENOENT;
+	*ret_node = kv_node_of_layout(info->id);
 	return 0;
 }
 
@@ -150,9 +169,17 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 		return r;
 	if (node.type == KV_NODE_SPACE)
 		return find_in_space(req, space, &info, name, &entry->ino);
+	if (node.type == KV_NODE_DELAYED)
+		return find_block(mount, space, node.byte, name, entry);
+	if (node.type == KV_NODE_DELAYED_LAYOUT)
+		return find_delayed_layout(&info, name, &entry->ino);
 	if (node.type != KV_NODE_DIR)
 		return kv_snapshots_find(mount, space, &node, name,
 					 &entry->ino);
+	if (strcmp(name, DELAYED) == 0) {
+		entry->ino = kv_node_of_delayed(parent);
+		return 0;
+	}
 	r = find_block(mount, space, node.byte, name, entry);
 	if (r == -ENOENT)
 		r = find_upload(req, space, name, &entry->ino);
@@ -296,6 +323,10 @@ static int remove_dir(fuse_req_t req, const struct kv_node *parent,
 	if (parent->type == KV_NODE_SNAPSHOTS ||
 	    strcmp(name, KV_SNAPSHOTS) == 0)
 		return kv_snapshots_rmdir(mount, space, parent, name);
+	if (strcmp(name, DELAYED) == 0)
+		return 0;
+	if (parent->type == KV_NODE_DIR)
+		return -EPERM;
 	if (kv_dir_parse(name, &byte) < 0)
 		return -ENOENT;
 	r = kv_dir_remove(mount->cache, space, byte);
@@ -312,7 +343,8 @@ void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 	if (parent == KV_NODE_ROOT)
 		r = remove_space(req, name);
-	else if (node.type == KV_NODE_SPACE || node.type == KV_NODE_SNAPSHOTS)
+	else if (node.type == KV_NODE_SPACE || node.type == KV_NODE_DIR ||
+		 node.type == KV_NODE_SNAPSHOTS)
 		r = remove_dir(req, &node, name);
 	fuse_reply_err(req, -r);
 }

@@ -58,6 +58,12 @@ for again in once twice; do
 	ok "tar over it, $again" timeout 20 tar -C "$M/s" -xf "$T/s.tar"
 	same "changes nothing" "$T/canonical" "$M/s/.layout"
 done
+mkdir "$T/from" && cp "$T/canonical" "$T/from/.layout" && cp "$T/good" "$T/from/x" || fail cp
+for where in s restored; do
+	ok "rsync --delay-updates of a layout" rsync -a --delay-updates --exclude x "$T/from/" "$M/$where/"
+	same "it is there" "$T/canonical" "$M/$where/.layout"
+done
+rmdir "$M/restored" || fail "rmdir of what rsync restored"
 ok "install over it" timeout 20 install "$T/layout" "$M/s/.layout"
 not "install of another over it" "File exists" timeout 20 install "$T/differs" "$M/s/.layout"
 same "changes nothing" "$T/canonical" "$M/s/.layout"

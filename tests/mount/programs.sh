@@ -45,6 +45,14 @@ compare "rsync -aX in" rsx
 ok "rsync -aX out" rsync -aX "$M/rs/" "$T/out.rs/"
 diff -r "$D" "$T/out.rs" || fail "rsync -aX out"
 touch "$D/$(place 1)"
+ok "rsync --delay-updates" rsync -a --delay-updates "$D/" "$M/delayed/"
+compare "rsync --delay-updates" delayed
+again=$(rsync -a --delay-updates --itemize-changes "$D/" "$M/delayed/")
+eq "a second one sends nothing" "$(grep '^[<>]' <<< "$again")" ""
+ok "rsync --delay-updates out" rsync -a --delay-updates "$M/delayed/" "$T/out.delayed/"
+diff -r "$D" "$T/out.delayed" || fail "rsync --delay-updates out"
+ok "rsync --partial --inplace" rsync -a --partial --inplace "$D/" "$M/inplace/"
+compare "rsync --inplace" inplace
 ok "rsync of a changed time" rsync -a "$D/" "$M/rs/"
 again=$(rsync -a --itemize-changes "$D/" "$M/rs/")
 eq "and then nothing more" "$(grep '^[<>]' <<< "$again")" ""
