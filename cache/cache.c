@@ -42,6 +42,7 @@ static void free_extras(struct kv_cache *cache)
 	free(cache->ssd.deletions.items);
 	free(cache->ssd.updates.items);
 	kv_orphans_free(cache);
+	kv_turns_fini(&cache->ssd.write_queues);
 	while (!LIST_EMPTY(&cache->ssd.unlinked)) {
 		struct kv_unlinked *orphan = LIST_FIRST(&cache->ssd.unlinked);
 
@@ -117,7 +118,6 @@ static int new_cache(const struct kv_cache_config *config,
 	cache->store = strdup(config->store ? config->store : "");
 	cache->store_fd = cache->lock_fd = cache->ssd.dir = -1;
 	cache->spaces_dir = -1;
-	kv_write_queues_init(cache);
 	TAILQ_INIT(&cache->ssd.adopted);
 	LIST_INIT(&cache->ssd.flushing);
 	TAILQ_INIT(&cache->ssd.collecting);
@@ -135,7 +135,8 @@ static int new_cache(const struct kv_cache_config *config,
 	if (getrandom(&cache->epoch, sizeof(cache->epoch), 0) < 0)
 		r = -EIO;
 	else if (kv_table_init(&cache->table) < 0 || !cache->store ||
-		 kv_accounts_new(&cache->accounts) < 0)
+		 kv_accounts_new(&cache->accounts) < 0 ||
+		 kv_write_queues_init(cache) < 0)
 		r = -ENOMEM;
 	if (r < 0)
 		free_extras(cache);

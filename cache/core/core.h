@@ -19,6 +19,7 @@
 #include "cache/evict/policy.h"
 #include "cache/io/ring.h"
 #include "cache/core/list.h"
+#include "cache/core/turns.h"
 #include "common/periodic.h"
 #include "index/index.h"
 
@@ -302,18 +303,6 @@ struct kv_orphans {
 };
 LIST_HEAD(kv_orphans_list, kv_orphans);
 
-/*
- * The writes of some users.  The write queues take turns, so that nobody's
- * flood keeps the others' blocks from the SSD.
- */
-struct kv_write_queue {
-	struct kv_slots queue;
-	int64_t credit; /* bytes left of its turn */
-	TAILQ_ENTRY(kv_write_queue) link;
-};
-TAILQ_HEAD(kv_write_queues, kv_write_queue);
-#define KV_WRITE_QUEUES 64
-
 #define KV_EVICTED_KNOWN 65536u
 
 struct kv_ssd {
@@ -334,10 +323,7 @@ struct kv_ssd {
 	bool tried_in_use; /* blocks of the files tried were; ssd/evict.c */
 	uint32_t evicted[KV_EVICTED_KNOWN]; /* ssd/evict.c: by their hash */
 	uint64_t used;			    /* bytes of slots in use */
-	struct kv_write_queue write_queues[KV_WRITE_QUEUES]; /* sealed, not yet
-								being written */
-	struct kv_write_queues
-		busy_write_queues; /* those with slots, by turn */
+	struct kv_turns write_queues;	    /* sealed, not yet being written */
 	uint32_t queued, dirty; /* slots on write queues; and being written */
 	struct kv_orphans_list *orphans; /* buckets; NULL: none came yet */
 	uint64_t orphans_mask;

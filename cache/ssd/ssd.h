@@ -120,7 +120,7 @@ void kv_orphans_free(struct kv_cache *cache);
 
 /* ---- writer.c ---- */
 
-void kv_write_queues_init(struct kv_cache *cache);
+int kv_write_queues_init(struct kv_cache *cache); /* -ENOMEM */
 void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* A slot on a write queue comes next on it. */

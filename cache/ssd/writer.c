@@ -20,8 +20,8 @@
  *   (1) QUEUED and WRITING slots are on their space's dirty, by seq, QUEUED
  *       ones on a write queue, too; ssd->dirty counts them.  Neither is idle: a
  *       block that is being written keeps its bytes.
- *   (2) Exactly the write queues with slots are on ssd->busy_write_queues;
- *       ssd->queued counts the slots on write queues.
+ *   (2) Exactly the write queues with slots take turns; ssd->queued counts the
+ *       slots on them.
  *   (3) Slots of one space are on one write queue, in the order of their seals
  *       but that parents are pulled before their children.
  *
@@ -44,41 +44,44 @@
 #define QUOTA_NS 1000000u
 #define FULL_NS 5000000000u /* then it looks whether there is room again */
 
-static struct kv_write_queue *write_queue_of(struct kv_cache *cache,
-					     const struct kv_space *space)
+/* One user's. */
+struct write_queue {
+	struct kv_turn turn; /* first */
+	struct kv_slots slots;
+};
+
+static struct write_queue *queue_at(struct kv_slots *slots)
 {
-	return &cache->ssd.write_queues[space->uid % KV_WRITE_QUEUES];
+	return (struct write_queue *)((char *)slots -
+				      offsetof(struct write_queue, slots));
 }
 
-static struct kv_write_queue *queue_at(struct kv_slots *queue)
+static void queue_init(struct kv_turn *turn)
 {
-	return (struct kv_write_queue *)((char *)queue -
-					 offsetof(struct kv_write_queue,
-						  queue));
+	TAILQ_INIT(&((struct write_queue *)turn)->slots);
 }
 
-void kv_write_queues_init(struct kv_cache *cache)
+int kv_write_queues_init(struct kv_cache *cache)
 {
-	TAILQ_INIT(&cache->ssd.busy_write_queues);
-	for (unsigned i = 0; i < KV_WRITE_QUEUES; i++)
-		TAILQ_INIT(&cache->ssd.write_queues[i].queue);
+	return kv_turns_init(&cache->ssd.write_queues,
+			     sizeof(struct write_queue), TURN_BYTES,
+			     queue_init);
 }
 
+/* Each slot holds its queue, whoever owns its space by then. */
 static void put_on(struct kv_cache *cache, struct kv_slot *slot, bool front)
 {
-	struct kv_ssd *ssd = &cache->ssd;
-	struct kv_write_queue *queue = write_queue_of(cache, slot->list->space);
+	struct kv_turns *queues = &cache->ssd.write_queues;
+	struct kv_turn *turn = kv_turn_get(queues, slot->list->space->uid);
+	struct write_queue *queue = (struct write_queue *)turn;
 
-	if (TAILQ_EMPTY(&queue->queue)) {
-		queue->credit = 0;
-		TAILQ_INSERT_TAIL(&ssd->busy_write_queues, queue, link);
-	}
 	if (front)
-		TAILQ_INSERT_HEAD(&queue->queue, slot, link);
+		TAILQ_INSERT_HEAD(&queue->slots, slot, link);
 	else
-		TAILQ_INSERT_TAIL(&queue->queue, slot, link);
-	slot->queue = &queue->queue;
-	ssd->queued++;
+		TAILQ_INSERT_TAIL(&queue->slots, slot, link);
+	slot->queue = &queue->slots;
+	cache->ssd.queued++;
+	kv_turn_start(queues, turn);
 }
 
 void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot)
@@ -96,14 +99,16 @@ static void queue_push_front_locked(struct kv_cache *cache,
 
 void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
-	struct kv_write_queue *queue = queue_at(slot->queue);
+	struct kv_turns *queues = &cache->ssd.write_queues;
+	struct write_queue *queue = queue_at(slot->queue);
 
 	kv_assert_locked(&cache->lock);
-	TAILQ_REMOVE(&queue->queue, slot, link);
+	TAILQ_REMOVE(&queue->slots, slot, link);
 	slot->queue = NULL;
 	cache->ssd.queued--;
-	if (TAILQ_EMPTY(&queue->queue))
-		TAILQ_REMOVE(&cache->ssd.busy_write_queues, queue, link);
+	if (TAILQ_EMPTY(&queue->slots))
+		kv_turn_stop(queues, &queue->turn);
+	kv_turn_put(queues, &queue->turn);
 }
 
 void kv_write_queue_pull(struct kv_slot *slot)
@@ -113,35 +118,18 @@ void kv_write_queue_pull(struct kv_slot *slot)
 	slot->pulled = true;
 }
 
-/* The write queue whose turn it is comes last. */
-static void write_queue_yield_locked(struct kv_cache *cache)
-{
-	struct kv_write_queues *busy = &cache->ssd.busy_write_queues;
-	struct kv_write_queue *queue = TAILQ_FIRST(busy);
-
-	kv_assert_locked(&cache->lock);
-	if (!queue)
-		return;
-	queue->credit = KV_MIN(queue->credit + TURN_BYTES, (int64_t)TURN_BYTES);
-	TAILQ_REMOVE(busy, queue, link);
-	TAILQ_INSERT_TAIL(busy, queue, link);
-}
-
 struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache)
 {
-	struct kv_write_queue *queue;
+	struct kv_turn *turn = kv_turns_next(&cache->ssd.write_queues);
 
 	kv_assert_locked(&cache->lock);
-	while ((queue = TAILQ_FIRST(&cache->ssd.busy_write_queues)) &&
-	       queue->credit <= 0)
-		write_queue_yield_locked(cache);
-	return queue ? TAILQ_FIRST(&queue->queue) : NULL;
+	return turn ? TAILQ_FIRST(&((struct write_queue *)turn)->slots) : NULL;
 }
 
 void kv_write_queue_charge(struct kv_slot *slot)
 {
-	queue_at(slot->queue)->credit -=
-		(int64_t)slot->segment->class->slot_bytes;
+	kv_turn_charge(&queue_at(slot->queue)->turn,
+		       slot->segment->class->slot_bytes);
 }
 
 struct write {
@@ -341,7 +329,7 @@ static int see_to(struct kv_cache *cache, struct kv_slot *slot, int r)
 		deny(cache, slot);
 		return 0;
 	case -EBUSY:
-		write_queue_yield_locked(cache);
+		kv_turns_yield(&ssd->write_queues);
 		kv_commit_kick_locked(cache, true);
 		kv_cond_wait(cache, &ssd->done, QUOTA_NS);
 		return 0;
@@ -350,8 +338,8 @@ static int see_to(struct kv_cache *cache, struct kv_slot *slot, int r)
 		kv_cond_wait(cache, &ssd->done, kv_health_retry(cache));
 		return 0;
 	case -ENOSPC:
-		write_queue_yield_locked(
-			cache); /* others may be guaranteed room */
+		kv_turns_yield(&ssd->write_queues); /* others may be guaranteed
+						       room */
 		return r;
 	default:
 		return r;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.c - messages about blocks that are there: those answered at once, and
- * WIRE_FLUSH and WIRE_PREFETCH, which wait for the SSD.
+ * block.c - messages about blocks that are there: those answered at once,
+ * WIRE_CLEAR, and WIRE_FLUSH and WIRE_PREFETCH, which wait for the SSD.
  *
  * OWNS      the kv_flush or kv_prefetch of each request that waits.  Nothing is
  *           held by a prefetch: a client that dies leaves nothing behind but
@@ -122,19 +122,62 @@ int kv_request_ended(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
+/* ---- clear: as long as there are blocks ---- */
+
+struct clear {
+	struct kv_request request; /* first */
+	struct kv_ingest_job job;
+	struct kv_space *space;
+	int status;
+};
+
+static void clear_work(struct kv_ingest_job *job, struct kv_hash *hash)
+{
+	struct clear *clear = kv_container(job, struct clear, job);
+	struct kv_server *server = clear->request.server;
+
+	(void)hash;
+	clear->status = kv_space_clear(server->cache, clear->space);
+	kv_mailbox_post(&server->mailbox, &clear->request.mail);
+}
+
+static void clear_finish(struct kv_request *request)
+{
+	struct clear *clear = (struct clear *)request;
+
+	if (request->client)
+		kv_reply(request->client, &request->header, clear->status, 0,
+			 0);
+	kv_request_free(request);
+}
+
+static const struct kv_request_kind clear_kind = {clear_finish, NULL, NULL};
+
 int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_space_info info;
 	struct kv_space *space;
+	struct clear *clear;
 	int r;
 
 	r = kv_client_space(client, m->header->space, W_OK | X_OK, &space,
 			    &info);
 	if (r == 0)
-		r = kv_space_clear(client->server->cache, space);
-	kv_reply(client, m->header, r, 0, 0);
+		r = kv_request_new(client, m->header, &clear_kind,
+				   sizeof(*clear), &clear);
+	if (r < 0) {
+		kv_reply(client, m->header, r, 0, 0);
+		return 0;
+	}
+	clear->space = space;
+	clear->job = (struct kv_ingest_job){
+		.work = clear_work, .uid = client->caller.uid, .waits = true};
+	kv_request_pend(&clear->request, false);
+	kv_ingest_add(client->server->ingest, &clear->job);
 	return 0;
 }
+
+/* ---- answered at once ---- */
 
 int kv_request_stats(struct kv_client *client, const struct kv_message *m)
 {

@@ -16,8 +16,8 @@
  *   (1) Leases and segments end only in kv_client_end, when the peer has closed
  *       every copy of its socket or its process is dead: until then it may be
  *       reading the arena.
- *   (2) A client is freed only between two turns of the loop, so that no event
- *       of the same turn finds it freed.
+ *   (2) A client is freed only before epoll is asked again, so that no event
+ *       finds it freed.
  *
  * LOCKING   none: control thread only.
  */
@@ -30,8 +30,6 @@
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
-
-#define TURN_MESSAGES 16 /* before the others have theirs */
 
 static int watch(struct kv_client *client, int op, uint32_t events)
 {
@@ -56,37 +54,12 @@ static void watch_again(struct kv_client *client)
 		(void)watch(client, EPOLL_CTL_MOD, events);
 }
 
-/* A client that is cut off is only waited for: what it sends is thrown away,
- * descriptors too.  Returns false at the end of the stream. */
-static bool discard(struct kv_client *client)
-{
-	ssize_t n = recv(client->socket, client->server->in,
-			 sizeof(client->server->in), MSG_DONTWAIT);
-
-	return n > 0 || (n < 0 && errno == EAGAIN);
-}
-
 static void socket_ready(struct kv_watch *w, uint32_t events)
 {
 	struct kv_client *client = kv_container(w, struct kv_client, on_socket);
-	int turns = TURN_MESSAGES, r;
 
-	if (client->ended)
-		return;
-	if (client->cut || client->server->stopping) {
-		if ((events & (EPOLLHUP | EPOLLERR)) ||
-		    (client->cut && !discard(client)))
-			kv_client_break(client, KV_BREAK_GONE);
-		return;
-	}
-	if (events & EPOLLOUT) {
-		r = kv_send_queue_drain(&client->send_queue, client->socket);
-		if (r < 0)
-			kv_client_break(client, KV_BREAK_GONE);
-	}
-	while (turns-- && !client->broken && kv_request_read(client))
-		;
-	watch_again(client);
+	client->happened |= events;
+	kv_tenant_ready(client);
 }
 
 static void process_died(struct kv_watch *w, uint32_t events)
@@ -174,6 +147,7 @@ static void client_free(struct kv_client *client)
 	kv_closep(&client->socket);
 	kv_closep(&client->pidfd);
 	free(client->groups);
+	kv_tenant_put(client->server, client->tenant);
 	kv_account_put(client->account);
 	free(client);
 }
@@ -185,6 +159,7 @@ static int open_account(struct kv_client *client)
 		kv_cache_accounts(client->server->cache), client->caller.uid);
 	if (!client->account)
 		return -ENOMEM;
+	client->tenant = kv_tenant_get(client->server, client->caller.uid);
 	client->reservations.account = client->account;
 	client->sets.account = client->account;
 	kv_send_queue_init(&client->send_queue, client->account);
@@ -231,7 +206,7 @@ void kv_client_break(struct kv_client *client, enum kv_break why)
 	/* Gone beats everything: nothing needs to be kept then. */
 	if (!client->broken || why == KV_BREAK_GONE)
 		client->broken = why;
-	client->server->sweep = true;
+	kv_tenant_ready(client);
 }
 
 /* Reservations are the client's promise to save; nobody reads from them. */
@@ -254,6 +229,7 @@ void kv_client_end(struct kv_client *client)
 
 	if (client->ended)
 		return;
+	kv_tenant_forget(client);
 	client->ended = true;
 	forget_unread(client);
 	kv_requests_release(client);
@@ -293,22 +269,61 @@ static void cut_off(struct kv_client *client)
 
 void kv_client_sweep(struct kv_server *server)
 {
-	struct kv_client *client, *next;
+	struct kv_client *client;
 
-	if (!server->sweep)
-		return;
-	server->sweep = false;
-	for (client = TAILQ_FIRST(&server->clients); client; client = next) {
-		next = TAILQ_NEXT(client, link);
-		if (client->broken == KV_BREAK_GONE)
-			kv_client_end(client);
-		else if (client->broken)
-			cut_off(client);
-	}
 	while ((client = TAILQ_FIRST(&server->ended))) {
 		TAILQ_REMOVE(&server->ended, client, link);
 		client_free(client);
 	}
+}
+
+/* What one that is cut off sends is thrown away, descriptors too; whether there
+ * was something. */
+static bool discard(struct kv_client *client)
+{
+	ssize_t n = recv(client->socket, client->server->in,
+			 sizeof(client->server->in), MSG_DONTWAIT);
+
+	if (n == 0 || (n < 0 && errno != EAGAIN))
+		kv_client_break(client, KV_BREAK_GONE);
+	return n > 0;
+}
+
+/* It is only waited for. */
+static bool await_end(struct kv_client *client, uint32_t events)
+{
+	if (events & (EPOLLHUP | EPOLLERR))
+		kv_client_break(client, KV_BREAK_GONE);
+	return !client->broken && client->cut && discard(client);
+}
+
+static bool talk(struct kv_client *client, uint32_t events)
+{
+	bool more;
+
+	if ((events & EPOLLOUT) &&
+	    kv_send_queue_drain(&client->send_queue, client->socket) < 0)
+		kv_client_break(client, KV_BREAK_GONE);
+	more = !client->broken && kv_request_read(client);
+	watch_again(client);
+	return more;
+}
+
+bool kv_client_serve(struct kv_client *client)
+{
+	uint32_t events = client->happened;
+	bool more = false;
+
+	client->happened = 0;
+	if (!client->broken)
+		more = client->cut || client->server->stopping
+			       ? await_end(client, events)
+			       : talk(client, events);
+	if (client->broken == KV_BREAK_GONE)
+		kv_client_end(client);
+	else if (client->broken)
+		cut_off(client);
+	return more;
 }
 
 void kv_client_quiesce(struct kv_client *client)

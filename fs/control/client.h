@@ -24,7 +24,9 @@ enum kv_break {
 struct kv_client {
 	struct kv_server *server;
 	struct kv_watch on_socket, on_death;
-	TAILQ_ENTRY(kv_client) link; /* in server->clients or ->ended */
+	TAILQ_ENTRY(kv_client) link;	   /* in server->clients or ->ended */
+	TAILQ_ENTRY(kv_client) ready_link; /* of its tenant */
+	struct kv_tenant *tenant;	   /* held */
 	int socket, pidfd; /* pidfd -1: its process is not visible from here */
 	struct kv_caller caller;
 	gid_t *groups;
@@ -32,7 +34,9 @@ struct kv_client {
 	bool greeted;		    /* HELLO was seen */
 	bool cut; /* cut off; only leases and segments are left */
 	bool ended;
-	enum kv_break broken; /* dealt with at the end of the turn */
+	bool is_ready;	      /* there is something to do for it */
+	enum kv_break broken; /* dealt with in its user's turn */
+	uint32_t happened;    /* what epoll told since its last turn */
 	uint32_t events;      /* what epoll watches the socket for */
 	struct kv_send_queue send_queue;
 	struct kv_staging *staging;	    /* NULL: none given yet */
@@ -52,10 +56,14 @@ struct kv_client {
 int kv_client_new(struct kv_server *server, int socket,
 		  struct kv_client **ret_client);
 
-/* End this connection when the message at hand is done with. */
+/* Do what there is to do for it, one message at most; whether there may be
+ * more. It may have ended then. */
+bool kv_client_serve(struct kv_client *client);
+
+/* End this connection, in its user's turn. */
 void kv_client_break(struct kv_client *client, enum kv_break why);
 
-/* Carry out kv_client_break of every client, and free what has ended. */
+/* Free what has ended. */
 void kv_client_sweep(struct kv_server *server);
 
 /* Read no more from it, and cancel what it waits for. */

@@ -37,7 +37,7 @@
 #include "fs/control/client.h"
 #include "fs/control/request.h"
 
-#define TURN_EVENTS 64
+#define TURN_EVENTS 512 /* all who wait are known, not only some */
 #define TURN_ACCEPTS 16
 #define BACKLOG 128
 
@@ -294,18 +294,21 @@ static void begin_stop(struct kv_mail *mail)
 		kv_client_quiesce(client);
 }
 
-/* Wait for the next events, or for the next deadline. */
+/* Wait for the next events, or for the next deadline, if nobody has work. */
 static int wait_for(struct kv_server *server, struct epoll_event *events)
 {
-	struct timespec wait;
+	struct timespec wait = {0};
 	uint64_t next, now;
+	bool is_next = kv_requests_expire(server, &next);
 
-	if (!kv_requests_expire(server, &next))
+	if (server->tenants.n_busy == 0 && !is_next)
 		return epoll_wait(server->epoll, events, TURN_EVENTS, -1);
-	now = kv_now_ns();
-	next = next > now ? next - now : 0;
-	wait.tv_sec = (time_t)(next / 1000000000u);
-	wait.tv_nsec = (long)(next % 1000000000u);
+	if (server->tenants.n_busy == 0) {
+		now = kv_now_ns();
+		next = next > now ? next - now : 0;
+		wait.tv_sec = (time_t)(next / 1000000000u);
+		wait.tv_nsec = (long)(next % 1000000000u);
+	}
 	return epoll_pwait2(server->epoll, events, TURN_EVENTS, &wait, NULL);
 }
 
@@ -324,11 +327,11 @@ static void *serve(void *arg)
 			watch = events[i].data.ptr;
 			watch->ready(watch, events[i].events);
 		}
+		kv_tenants_serve(server);
 		kv_client_sweep(server);
 	}
 	while ((client = TAILQ_FIRST(&server->clients)))
 		kv_client_end(client);
-	server->sweep = true;
 	kv_client_sweep(server);
 	/* Mail that kv_control_retire posted last. */
 	kv_mailbox_run(&server->mailbox);
@@ -354,6 +357,7 @@ static void control_free(struct kv_control *control)
 	kv_ingest_stop(server->ingest);
 	kv_listener_close(&control->listener);
 	kv_deadlines_fini(&server->deadlines);
+	kv_tenants_fini(server);
 	if (server->mailbox.fd >= 0)
 		kv_mailbox_fini(&server->mailbox);
 	kv_closep(&server->epoll);
@@ -383,6 +387,9 @@ static int set_up(struct kv_control *control, struct kv_cache *cache)
 
 	if (getrandom(&server->seed, sizeof(server->seed), 0) < 0)
 		return -errno;
+	r = kv_tenants_init(server);
+	if (r < 0)
+		return r;
 	r = kv_mailbox_init(&server->mailbox);
 	if (r < 0) {
 		server->mailbox.fd = -1;

@@ -9,7 +9,8 @@
  *
  * STATES    of a request:
  *
- *             (new) -> PENDING   kv_request_pend   (its mail will come)
+ *             (new) -> PENDING   kv_request_pend   (its mail will come, and its
+ *                                                   user's turn)
  *           PENDING -> HELD      finish            (with leases)
  *           PENDING -> (freed)   finish
  *              HELD -> (freed)   release
@@ -28,6 +29,8 @@
 #include <xxhash.h>
 
 #include "fs/control/request.h"
+
+#define EXPIRE_AT_ONCE 64u /* then others have their turns */
 
 static struct kv_request **bucket(struct kv_client *client, uint64_t tag)
 {
@@ -65,9 +68,14 @@ static void mail_came(struct kv_mail *mail)
 	struct kv_request *request =
 		kv_container(mail, struct kv_request, mail);
 
+	kv_deadline_clear(&request->server->deadlines, &request->deadline);
+	kv_tenant_finish(request);
+}
+
+void kv_request_finish(struct kv_request *request)
+{
 	request->pending = false;
 	request->server->pending--;
-	kv_deadline_clear(&request->server->deadlines, &request->deadline);
 	request->kind->finish(request);
 }
 
@@ -102,6 +110,7 @@ int kv_request_new(struct kv_client *client, const struct wire_header *header,
 		return -ENOMEM;
 	}
 	request->account = kv_account_hold(client->account);
+	request->tenant = kv_tenant_get(client->server, client->caller.uid);
 	request->bytes = bytes;
 	request->mail.run = mail_came;
 	request->kind = kind;
@@ -146,6 +155,7 @@ void kv_request_free(struct kv_request *request)
 	if (!request->held)
 		kv_account_credit(request->account, KV_FINITE_REQUESTS, 1);
 	kv_account_put(request->account);
+	kv_tenant_put(request->server, request->tenant);
 	free(request);
 }
 
@@ -170,9 +180,10 @@ bool kv_requests_expire(struct kv_server *server, uint64_t *ret_next_ns)
 	struct kv_deadline *first;
 	struct kv_request *request;
 	uint64_t now = kv_now_ns();
+	unsigned n = 0;
 
 	while ((first = kv_deadline_first(&server->deadlines))) {
-		if (first->at_ns > now) {
+		if (first->at_ns > now || n++ == EXPIRE_AT_ONCE) {
 			*ret_next_ns = first->at_ns;
 			return true;
 		}

@@ -20,7 +20,7 @@ struct kv_message {
 struct kv_request;
 
 struct kv_request_kind {
-	/* The mail has come: reply (unless the client is NULL), and end it or
+	/* The work is done: reply (unless the client is NULL), and end it or
 	 * keep it as held. */
 	void (*finish)(struct kv_request *request);
 	/* Make the mail come soon; NULL: that cannot be hurried. */
@@ -33,6 +33,8 @@ struct kv_request_kind {
 struct kv_request {
 	struct kv_mail mail;	 /* first: posted when the work is done */
 	struct kv_request *next; /* in the client's table */
+	TAILQ_ENTRY(kv_request) finished_link; /* of its tenant */
+	struct kv_tenant *tenant;	       /* held */
 	const struct kv_request_kind *kind;
 	struct kv_client *client; /* NULL: gone */
 	struct kv_server *server;
@@ -40,7 +42,7 @@ struct kv_request {
 	size_t bytes, leases;
 	struct kv_deadline deadline;
 	struct wire_header header; /* of the message */
-	bool pending;		   /* its mail is still to come */
+	bool pending;		   /* it is still to be finished */
 	bool release;		   /* asked for meanwhile: hold nothing */
 	bool held;		   /* replied to; what it has leased stays */
 };
@@ -71,6 +73,9 @@ void kv_requests_cancel(struct kv_client *client, int status);
 void kv_requests_abandon(struct kv_client *client);
 /* Release what is held. */
 void kv_requests_release(struct kv_client *client);
+
+/* The work is done, and its user's turn has come. */
+void kv_request_finish(struct kv_request *request);
 
 /* Cancel what is overdue; returns whether there is a next one, and when. */
 bool kv_requests_expire(struct kv_server *server, uint64_t *ret_next_ns);

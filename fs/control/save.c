@@ -466,6 +466,8 @@ static int saving_new(struct kv_client *client, const struct kv_message *m,
 	for (uint32_t i = 0; i < n; i++) {
 		saving->items[i].saving = saving;
 		saving->items[i].job.work = work;
+		saving->items[i].job.uid = client->caller.uid;
+		saving->items[i].job.bytes = info->layout->payload;
 	}
 	*ret_saving = saving;
 	return 0;

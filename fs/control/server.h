@@ -17,6 +17,7 @@
 #include "fs/control/control.h"
 #include "fs/control/deadline.h"
 #include "fs/control/ingest.h"
+#include "fs/control/tenant.h"
 #include "common/wire.h"
 
 #define kv_container(pointer, type, member) \
@@ -93,11 +94,11 @@ struct kv_server {
 	int epoll;		      /* fixed */
 	uint64_t seed;	/* fixed; of hash tables, unknown to clients */
 	bool stopping;	/* read no more requests */
-	bool sweep;	/* a client is to be ended */
 	size_t pending; /* requests whose mail is still to come */
 	struct kv_deadlines deadlines;
+	struct kv_turns tenants;   /* who has work */
 	struct kv_clients clients; /* connected, or cut off with leases */
-	struct kv_clients ended;   /* freed at the end of the turn */
+	struct kv_clients ended;   /* freed before the next events */
 
 	/* Of the message at hand. */
 	struct kv_key keys[WIRE_BATCH];

@@ -92,7 +92,17 @@ static void finish(struct kv_request *request)
 	kv_request_free(request);
 }
 
-static const struct kv_request_kind kind = {finish, NULL, NULL};
+static void cancel(struct kv_request *request, int status)
+{
+	struct change *change = (struct change *)request;
+
+	if (!kv_ingest_cancel(request->server->ingest, &change->job))
+		return;
+	change->status = status;
+	kv_mailbox_post(&request->server->mailbox, &request->mail);
+}
+
+static const struct kv_request_kind kind = {finish, cancel, NULL};
 
 /* Takes @set over, if it succeeds. */
 static int begin(struct kv_client *client, const struct kv_message *m,
@@ -113,6 +123,8 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 	if (r < 0)
 		return r;
 	change->job.work = work;
+	change->job.uid = client->caller.uid;
+	change->job.waits = true;
 	change->space = space;
 	change->set = set;
 	strcpy(change->name, name);

@@ -202,7 +202,17 @@ static void finish(struct kv_request *request)
 	kv_request_free(request);
 }
 
-static const struct kv_request_kind kind = {finish, NULL, NULL};
+static void cancel(struct kv_request *request, int status)
+{
+	struct opening *o = (struct opening *)request;
+
+	if (!kv_ingest_cancel(request->server->ingest, &o->job))
+		return;
+	o->status = status;
+	kv_mailbox_post(&request->server->mailbox, &request->mail);
+}
+
+static const struct kv_request_kind kind = {finish, cancel, NULL};
 
 int kv_request_space(struct kv_client *client, const struct kv_message *m)
 {
@@ -223,6 +233,8 @@ int kv_request_space(struct kv_client *client, const struct kv_message *m)
 		return 0;
 	}
 	o->job.work = work;
+	o->job.uid = client->caller.uid;
+	o->job.waits = true;
 	o->caller = client->caller;
 	o->flags = wire->flags;
 	o->sharing = !(o->flags & WIRE_SPACE_CREATE) ||

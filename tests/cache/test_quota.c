@@ -282,7 +282,8 @@ static void without_one_it_costs_many_there_too(void **state)
 static void writes_of_two_users_take_turns(void **state)
 {
 	struct tiers *t = *state;
-	struct kv_space *b = tiers_space(t, "b", 2, PREFIX_LAYOUT);
+	/* Sixty-four apart, and still of another queue. */
+	struct kv_space *b = tiers_space(t, "b", 65, PREFIX_LAYOUT);
 	struct kv_slot *slot;
 	unsigned first_of_a = 0;
 

@@ -184,6 +184,106 @@ static void requests_in_flight_are_shared(void **state)
 	close_all(n);
 }
 
+/* As many probes of many keys as fit into the connection. */
+static void fill_with_probes(struct peer *p)
+{
+	struct {
+		struct wire_header header;
+		struct wire_key keys[WIRE_BATCH];
+	} m = {.header = {.type = WIRE_PROBE, .count = WIRE_BATCH}};
+
+	assert_int_equal(fcntl(p->fd, F_SETFL, O_NONBLOCK), 0);
+	peer_keys(m.keys, 1, WIRE_BATCH);
+	m.header.space = p->space;
+	do
+		m.header.tag = ++p->tag;
+	while (peer_raw(p, &m, sizeof(m), -1, 0));
+}
+
+static void many_connections_have_no_more_turns_than_one(void **state)
+{
+	uint64_t before, longest = 0;
+	size_t n = 0;
+
+	(void)state;
+	if (!may_become_others())
+		skip();
+	assert_true(get_in(&other, B));
+	assert_int_equal(
+		peer_space(&other, "s", DAEMON_LAYOUT, WIRE_SPACE_CREATE, 0777),
+		0);
+	for (; n < 250; n++) {
+		assert_true(get_in(&peers[n], A));
+		assert_int_equal(peer_space(&peers[n], "s", "", 0, 0), 0);
+	}
+	for (int round = 0; round < 5; round++) {
+		for (size_t i = 0; i < n; i++)
+			fill_with_probes(&peers[i]);
+		before = daemon_counts(&d).messages;
+		assert_int_equal(peer_probe(&other, 1), WIRE_ABSENT);
+		longest = KV_MAX(longest, daemon_counts(&d).messages - before);
+	}
+	/* Of some thousands; one turn, and what came until we looked. */
+	assert_in_range(longest, 1, 300);
+	peer_close(&other);
+	close_all(n);
+}
+
+/* @n spaces with a layout that takes some milliseconds each: sends only. */
+static void make_slowly(struct peer *p, unsigned n)
+{
+	static char text[60000];
+	struct wire_space *space = (struct wire_space *)text;
+	size_t at;
+
+	for (unsigned i = 0; i < n; i++) {
+		*space = (struct wire_space){.flags = WIRE_SPACE_CREATE};
+		at = sizeof(*space);
+		at += (size_t)sprintf(text + at, "slow%u", i) + 1;
+		at += (size_t)sprintf(text + at, "{\"tensors\":[");
+		for (unsigned j = 0; j < 190; j++)
+			at += (size_t)sprintf(text + at,
+					      "%s{\"name\":\"%0200u\","
+					      "\"dtype\":\"U8\","
+					      "\"shape\":[1]}",
+					      j ? "," : "", j);
+		at += (size_t)sprintf(text + at, "]}");
+		assert_true(
+			peer_send(p,
+				  &(struct wire_header){
+					  .type = WIRE_SPACE,
+					  .count = (uint32_t)(at -
+							      sizeof(*space))},
+				  text, at, -1) > 0);
+	}
+}
+
+static uint64_t pending(void)
+{
+	return kv_accounts_used(kv_cache_accounts(d.cache), KV_FINITE_REQUESTS);
+}
+
+static void a_save_waits_for_nobody_elses_layouts(void **state)
+{
+	(void)state;
+	if (!may_become_others())
+		skip();
+	become(B);
+	daemon_peer(&d, &other, 0);
+	become(0);
+	assert_true(get_in(&peers[0], A));
+	make_slowly(&peers[0], 300);
+	assert_int_equal(peer_save(&other, 1, 4), 0);
+	assert_true(pending() > 100);
+	/* What nobody waits for any more is not begun. */
+	peer_close(&peers[0]);
+	for (int i = 0; i < 10000 && pending() > 0; i++)
+		usleep(1000);
+	assert_int_equal(pending(), 0);
+	assert_true(daemon_stats(&d).spaces < 200);
+	peer_close(&other);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -192,6 +292,8 @@ int main(void)
 		TEST(others_and_root_connect_when_some_took_all_they_get),
 		TEST(addresses_for_staging_are_shared),
 		TEST(requests_in_flight_are_shared),
+		TEST(many_connections_have_no_more_turns_than_one),
+		TEST(a_save_waits_for_nobody_elses_layouts),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

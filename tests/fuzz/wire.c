@@ -52,6 +52,7 @@ static void start(void)
 	TAILQ_INIT(&server.ended);
 	on_mail.ready = run_mail;
 	make_cache();
+	fuzz_must(kv_tenants_init(&server) == 0);
 	fuzz_must(kv_mailbox_init(&server.mailbox) == 0);
 	server.epoll = epoll_create1(EPOLL_CLOEXEC);
 	fuzz_must(epoll_ctl(server.epoll, EPOLL_CTL_ADD, server.mailbox.fd,
@@ -82,6 +83,7 @@ static bool turn(int wait_ms)
 	struct epoll_event events[16];
 	struct kv_watch *watch;
 	uint64_t next;
+	bool busy;
 	int n;
 
 	kv_requests_expire(&server, &next);
@@ -90,10 +92,11 @@ static bool turn(int wait_ms)
 		watch = events[i].data.ptr;
 		watch->ready(watch, events[i].events);
 	}
+	busy = kv_tenants_serve(&server);
 	kv_client_sweep(&server);
 	for (size_t i = 0; i < PEERS; i++)
 		read_replies(&peers[i]);
-	return n > 0;
+	return n > 0 || busy;
 }
 
 static void serve(void)

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * turns.c - a table of users' queues, and the order of those with work.
+ *
+ * OWNS      every queue, as the kv_turn it begins with.
+ *
+ * INVARIANTS
+ *   (1) Exactly the queues with work are on turns->busy; n_busy counts them.
+ *   (2) A queue is in its bucket as long as somebody holds it; the shared one
+ *       is in none, and stays.
+ *
+ * LOCKING   the caller's.
+ */
+#include "cache/core/turns.h"
+
+static struct kv_turn **link_to(struct kv_turns *turns, uint32_t uid)
+{
+	struct kv_turn **at =
+		&turns->buckets[uid % KV_ARRAY_LEN(turns->buckets)];
+
+	while (*at && (*at)->uid != uid)
+		at = &(*at)->next;
+	return at;
+}
+
+static struct kv_turn *turn_new(struct kv_turns *turns, uint32_t uid)
+{
+	struct kv_turn *turn = calloc(1, turns->bytes);
+
+	if (!turn)
+		return NULL;
+	turn->uid = uid;
+	turns->init(turn);
+	return turn;
+}
+
+int kv_turns_init(struct kv_turns *turns, size_t bytes, int64_t amount,
+		  void (*init)(struct kv_turn *turn))
+{
+	*turns = (struct kv_turns){
+		.bytes = bytes, .amount = amount, .init = init};
+	TAILQ_INIT(&turns->busy);
+	turns->shared = turn_new(turns, UINT32_MAX);
+	return turns->shared ? 0 : -ENOMEM;
+}
+
+void kv_turns_fini(struct kv_turns *turns)
+{
+	struct kv_turn *turn;
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(turns->buckets); i++)
+		while ((turn = turns->buckets[i])) {
+			turns->buckets[i] = turn->next;
+			free(turn);
+		}
+	free(turns->shared);
+}
+
+struct kv_turn *kv_turn_get(struct kv_turns *turns, uint32_t uid)
+{
+	struct kv_turn **at = link_to(turns, uid);
+
+	if (!*at)
+		*at = turn_new(turns, uid);
+	if (!*at)
+		return turns->shared;
+	(*at)->refs++;
+	return *at;
+}
+
+void kv_turn_hold(struct kv_turn *turn)
+{
+	turn->refs++;
+}
+
+void kv_turn_put(struct kv_turns *turns, struct kv_turn *turn)
+{
+	if (turn == turns->shared || --turn->refs > 0)
+		return;
+	*link_to(turns, turn->uid) = turn->next;
+	free(turn);
+}
+
+void kv_turn_start(struct kv_turns *turns, struct kv_turn *turn)
+{
+	if (turn->busy)
+		return;
+	turn->busy = true;
+	turn->credit = turns->amount;
+	TAILQ_INSERT_TAIL(&turns->busy, turn, link);
+	turns->n_busy++;
+}
+
+void kv_turn_stop(struct kv_turns *turns, struct kv_turn *turn)
+{
+	if (!turn->busy)
+		return;
+	turn->busy = false;
+	TAILQ_REMOVE(&turns->busy, turn, link);
+	turns->n_busy--;
+}
+
+void kv_turns_yield(struct kv_turns *turns)
+{
+	struct kv_turn *turn = TAILQ_FIRST(&turns->busy);
+
+	if (!turn)
+		return;
+	turn->credit = KV_MIN(turn->credit + turns->amount, turns->amount);
+	TAILQ_REMOVE(&turns->busy, turn, link);
+	TAILQ_INSERT_TAIL(&turns->busy, turn, link);
+}
+
+struct kv_turn *kv_turns_next(struct kv_turns *turns)
+{
+	struct kv_turn *turn;
+
+	while ((turn = TAILQ_FIRST(&turns->busy)) && turn->credit <= 0)
+		kv_turns_yield(turns);
+	return turn;
+}
+
+void kv_turn_charge(struct kv_turn *turn, uint64_t cost)
+{
+	turn->credit -= (int64_t)KV_MIN(cost, (uint64_t)INT32_MAX);
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_turns.c - whose turn it is.
+ *
+ * OWNS      its queues.
+ *
+ * LOCKING   none.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "cache/core/turns.h"
+
+#define AMOUNT 100
+
+struct queue {
+	struct kv_turn turn; /* first */
+	bool made;
+	uint64_t done;
+};
+
+static struct kv_turns turns;
+static struct queue *a, *b;
+
+static void make(struct kv_turn *turn)
+{
+	((struct queue *)turn)->made = true;
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	assert_int_equal(
+		kv_turns_init(&turns, sizeof(struct queue), AMOUNT, make), 0);
+	a = (struct queue *)kv_turn_get(&turns, 1000);
+	b = (struct queue *)kv_turn_get(&turns, 1064);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	kv_turn_stop(&turns, &a->turn);
+	kv_turn_stop(&turns, &b->turn);
+	kv_turn_put(&turns, &a->turn);
+	kv_turn_put(&turns, &b->turn);
+	assert_null(kv_turns_next(&turns));
+	kv_turns_fini(&turns);
+	return 0;
+}
+
+/* Work for @n steps; a step of A costs @cost_a, one of B @cost_b. */
+static void work(size_t n, uint64_t cost_a, uint64_t cost_b)
+{
+	struct queue *queue;
+	uint64_t cost;
+
+	kv_turn_start(&turns, &a->turn);
+	kv_turn_start(&turns, &b->turn);
+	while (n--) {
+		queue = (struct queue *)kv_turns_next(&turns);
+		cost = queue == a ? cost_a : cost_b;
+		queue->done += cost;
+		kv_turn_charge(&queue->turn, cost);
+	}
+}
+
+static void users_have_queues_of_their_own(void **state)
+{
+	(void)state;
+	assert_true(a->made && b->made);
+	assert_ptr_not_equal(a, b);
+	assert_ptr_equal(kv_turn_get(&turns, 1000), &a->turn);
+	kv_turn_put(&turns, &a->turn);
+}
+
+static void turns_are_of_equal_cost(void **state)
+{
+	(void)state;
+	work(10000, 10, 10);
+	assert_in_range(a->done, b->done - AMOUNT, b->done + AMOUNT);
+}
+
+static void who_has_larger_pieces_waits_for_more_turns(void **state)
+{
+	(void)state;
+	work(10000, 1000, 10);
+	assert_in_range(a->done, b->done - 2000, b->done + 2000);
+}
+
+static void who_is_alone_has_every_turn(void **state)
+{
+	(void)state;
+	kv_turn_start(&turns, &a->turn);
+	for (int i = 0; i < 100; i++) {
+		assert_ptr_equal(kv_turns_next(&turns), &a->turn);
+		kv_turn_charge(&a->turn, 7 * AMOUNT);
+	}
+	kv_turn_stop(&turns, &a->turn);
+	assert_null(kv_turns_next(&turns));
+}
+
+static void who_yields_comes_after_the_others(void **state)
+{
+	(void)state;
+	work(1, 1, 1);
+	assert_ptr_equal(kv_turns_next(&turns), &a->turn);
+	kv_turns_yield(&turns);
+	assert_ptr_equal(kv_turns_next(&turns), &b->turn);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(users_have_queues_of_their_own),
+		TEST(turns_are_of_equal_cost),
+		TEST(who_has_larger_pieces_waits_for_more_turns),
+		TEST(who_is_alone_has_every_turn),
+		TEST(who_yields_comes_after_the_others),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
