@@ -137,6 +137,11 @@ static int run(const struct kv_options *options)
 	struct start none = {.to_parent = -1};
 	int r;
 
+	if (options->action == KV_REMOUNT) {
+		r = kv_mountpoint_remount(options->mountpoint,
+					  options->cache.read_only, &why);
+		return r < 0 ? complain(why, r) : 0;
+	}
 	if (options->mountpoint) {
 		r = kv_mountpoint_check(options->mountpoint, options->store,
 					&mountpoint, &why);

@@ -215,3 +215,22 @@ int kv_mountpoint_covers(const char *mountpoint, const char *file)
 	dir = realpath(dirname(copy), NULL);
 	return dir ? lies_in(dir, mountpoint) : lies_in(file, mountpoint);
 }
+
+int kv_mountpoint_remount(const char *path, bool read_only, char **ret_why)
+{
+	_cleanup_(kv_freep) char *whole = path ? absolute(path) : NULL;
+	_cleanup_(kv_freep) char *mounts = read_mountinfo();
+	unsigned long flags = MS_REMOUNT | MS_NOSUID | MS_NODEV;
+	struct statvfs fs;
+
+	if (!whole || !mounts || kv_mountinfo_find(mounts, whole) != KVFS)
+		return refuse(-EINVAL, ret_why, "%s: no kvfs is mounted there",
+			      path ? path : "none");
+	if (statvfs(whole, &fs) == 0 && (fs.f_flag & ST_NOEXEC))
+		flags |= MS_NOEXEC;
+	if (mount("none", whole, NULL, flags | (read_only ? MS_RDONLY : 0),
+		  NULL) < 0)
+		return refuse(-errno, ret_why, "%s: cannot remount it: %s",
+			      path, strerror(errno));
+	return 0;
+}

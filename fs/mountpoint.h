@@ -16,6 +16,10 @@
 int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 			char **ret_why);
 
+/* What `mount -o remount` does: nothing can be changed through the mount @path
+ * (NULL: none), or again.  -EINVAL no kvfs is mounted there, -EPERM. */
+int kv_mountpoint_remount(const char *path, bool read_only, char **ret_why);
+
 /* Whether @file would lie below @mountpoint, both absolute: 1, 0, -ENOMEM. */
 int kv_mountpoint_covers(const char *mountpoint, const char *file);
 

@@ -356,6 +356,22 @@ static int parse_word(struct parsing *p, const char *text, char **ret_why)
 }
 
 /* One argument of -o; the same word again replaces the one before. */
+static bool is_remount(const char *text)
+{
+	static const char word[] = "remount";
+	const char *at = text;
+
+	while ((at = strstr(at, word))) {
+		const char *end = at + strlen(word);
+
+		if ((at == text || at[-1] == ',') &&
+		    (*end == ',' || *end == '\0'))
+			return true;
+		at = end;
+	}
+	return false;
+}
+
 static int parse_words(struct parsing *p, const char *text, char **ret_why)
 {
 	_cleanup_(kv_freep) char *copy = strdup(text);
@@ -364,6 +380,11 @@ static int parse_words(struct parsing *p, const char *text, char **ret_why)
 
 	if (!copy)
 		return -ENOMEM;
+	/* mount(8) then repeats what the kernel knows of the mount. */
+	if (is_remount(text)) {
+		p->options.action = KV_REMOUNT;
+		p->sloppy = true;
+	}
 	while ((word = strsep(&rest, ","))) {
 		if (!*word)
 			continue;
@@ -556,7 +577,7 @@ static int parse(struct parsing *p, int argc, char **argv, char **ret_why)
 	int r;
 
 	r = parse_letters(p, argc, argv, ret_why);
-	if (r < 0 || o->action != KV_RUN)
+	if (r < 0 || (o->action != KV_RUN && o->action != KV_REMOUNT))
 		return r;
 	if (argc - optind < 2)
 		return refuse(ret_why, argc - optind < 1

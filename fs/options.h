@@ -15,7 +15,7 @@
 #define KV_SEGMENT_MIN (UINT64_C(8) << 20)
 #define KV_SEGMENT_UNIT (UINT64_C(2) << 20) /* huge pages */
 
-enum kv_action { KV_RUN, KV_SHOW_HELP, KV_SHOW_VERSION, KV_FAKE };
+enum kv_action { KV_RUN, KV_SHOW_HELP, KV_SHOW_VERSION, KV_FAKE, KV_REMOUNT };
 
 struct kv_options {
 	enum kv_action action;

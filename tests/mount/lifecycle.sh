@@ -75,6 +75,23 @@ kill -HUP "$(daemon_pids)"
 gone
 eq "SIGHUP unmounts" "$(grep -c " $M " /proc/self/mountinfo)" 0
 
+if [ "$(id -u)" = 0 ]; then
+	start
+	# As /sbin/mount.fuse calls it for mount(8).
+	remount() { "$B/kvfs" "$S" "$M" -o "rw,nosuid,user_id=0,group_id=0,allow_other,remount,$1"; }
+	ok "remount,ro" remount ro
+	not "remount,ro: write" "$R" cp "$T/b" "$M/s/$(place 257)"
+	not "remount,ro: rm" "$R" rm -f "$F"
+	same "remount,ro: read" "$T/b" "$F"
+	ok "remount,rw" remount rw
+	ok "remount,rw: write" cp "$T/b" "$M/s/$(place 257)"
+	eq "still nosuid,nodev" \
+		"$(awk -v m="$M" '$5 == m { print $6 ~ /nosuid/ && $6 ~ /nodev/ }' /proc/self/mountinfo)" 1
+	rm "$M/s/$(place 257)" || fail rm
+	stop
+	not "remount of nothing" "no kvfs is mounted there" remount ro
+fi
+
 "$B/kvfs" -o "$BASE,control=$SOCK" "$S" none || fail "MOUNTPOINT none"
 [ -S "$SOCK" ] || fail "none: no socket"
 eq "none: nothing is mounted" "$(grep -c " $T/" /proc/self/mountinfo)" 0
