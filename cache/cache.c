@@ -120,6 +120,8 @@ static int new_cache(const struct kv_cache_config *config,
 	cache->spaces_dir = -1;
 	TAILQ_INIT(&cache->ssd.adopted);
 	LIST_INIT(&cache->ssd.flushing);
+	LIST_INIT(&cache->ssd.syncs);
+	TAILQ_INIT(&cache->ssd.recording);
 	TAILQ_INIT(&cache->ssd.collecting);
 	kv_prefetcher_init(cache);
 	TAILQ_INIT(&cache->short_of_room);

@@ -420,6 +420,9 @@ struct kv_flush {
 	uint64_t update; /* changes of records that it waits for: so many */
 	uint64_t change; /* of snapshots, in the space with the id @space */
 	uint32_t space;
+	struct kv_block *block; /* the only one it waits for; or NULL */
+	LIST_ENTRY(kv_flush) of_slot, of_all;
+	bool durable; /* the block is: it waits for @update */
 	int status;
 	bool pending;
 };
@@ -431,6 +434,10 @@ void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
  * took it from SSD: as far back as some ten thousand evictions. */
 bool kv_block_was_durable(struct kv_cache *cache, const struct kv_space *space,
 			  const struct kv_key *key);
+/* One block, which the caller holds until @done: -ENOSPC, -EIO, -ENOENT it was
+ * removed, -EROFS, -EOPNOTSUPP (no SSD tier). */
+void kv_block_flush_submit(struct kv_cache *cache, struct kv_block *block,
+			   struct kv_flush *flush);
 /* @done runs with @status unless it has run. */
 void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush,
 		     int status);

@@ -65,6 +65,8 @@ static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 
 	kv_assert_locked(&cache->lock);
 	kv_pin_block_gone_locked(cache, block);
+	if (block->slot)
+		kv_syncs_end_locked(cache, block->slot, -ENOENT);
 	if (block->flags & BLOCK_QUEUED)
 		kv_write_dequeue_locked(cache, block);
 	if (block->slot)
@@ -365,65 +367,6 @@ int kv_block_pin(struct kv_cache *cache, struct kv_block *block, bool pin)
 		if (r == 0)
 			kv_pin_by_user_locked(cache, block, pin);
 	}
-	kv_unlock(cache);
-	return r;
-}
-
-/* Wait for the committer or the writer; the error if one of them failed since
- * @failures. */
-static int wait_done(struct kv_cache *cache, uint64_t failures)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-
-	kv_commit_kick_locked(cache, true);
-	if (failures != ssd->failures && ssd->error)
-		return ssd->error;
-	kv_cond_wait(cache, &ssd->done, kv_health_retry(cache));
-	return 0;
-}
-
-/* Until its pin and mtime, as they are, are in the index. */
-static int sync_updates(struct kv_cache *cache, const struct kv_block *block,
-			uint64_t failures)
-{
-	const struct kv_updates *updates = &cache->ssd.updates;
-	const uint64_t need = block->flags & BLOCK_UPDATE
-				      ? kv_updates_needed_locked(cache)
-				      : updates->taken;
-	int r = 0;
-
-	while (r == 0 && updates->done < need)
-		r = wait_done(cache, failures);
-	return r;
-}
-
-int kv_block_sync(struct kv_cache *cache, struct kv_block *block)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-	uint64_t failures;
-	int r = 0;
-
-	kv_lock(cache);
-	failures = ssd->failures;
-	if (block->file == KV_NONE && cache->config.read_only)
-		r = -EROFS;
-	else if (!ssd->on)
-		r = -EOPNOTSUPP;
-	while (r == 0 && block->file == KV_NONE) {
-		if (block->flags & BLOCK_REMOVED) {
-			r = -ENOENT;
-			break;
-		}
-		if (block->slot && block->slot->denied) {
-			block->slot->denied = false;
-			r = -ENOSPC;
-			break;
-		}
-		kv_write_enqueue_locked(cache, block, true);
-		r = wait_done(cache, failures);
-	}
-	if (r == 0)
-		r = sync_updates(cache, block, failures);
 	kv_unlock(cache);
 	return r;
 }

@@ -140,7 +140,8 @@ static bool room_may_come(const struct kv_cache *cache,
 	if (kv_arena_grows_locked(cache))
 		return true;
 	return want->acquire->wait_room &&
-	       ((!cache->ssd.error && cache->cleaned < want->writes) ||
+	       ((!cache->ssd.error && cache->cleaned < want->writes &&
+		 cache->ssd.dirty > cache->ssd.stalled) ||
 		cache->reads_ended < want->reads);
 }
 

@@ -109,6 +109,8 @@ struct kv_pins {
 
 struct kv_slot;
 TAILQ_HEAD(kv_slots, kv_slot);
+TAILQ_HEAD(kv_turn_list, kv_space);
+TAILQ_HEAD(kv_flushes, kv_flush);
 
 struct kv_space {
 	uint32_t id;			  /* fixed */
@@ -138,8 +140,16 @@ struct kv_space {
 	struct kv_slots loose;	   /* slots of unpersisted blocks, by seq */
 	struct kv_slots dirty;	   /* its dirty slots, by seq */
 	struct kv_slots unwritten; /* of these, not all in files yet, by seq */
-	struct kv_slots under_way; /* those being written, as they began */
-	TAILQ_HEAD(kv_flushes, kv_flush) flushes; /* as they were submitted */
+	struct kv_slots queue;	   /* those that are to be written */
+	uint32_t queued;	   /* slots on it */
+	struct kv_turn *turn;	   /* it shares; NULL: it rests, or is idle */
+	TAILQ_ENTRY(kv_space) turn_link; /* of ->turn, or of those that rest */
+	uint64_t rests_until;
+	uint8_t rests; /* on ssd->resting: 1 + which */
+	bool no_room;  /* on SSD, when it last asked: who waited was told */
+	bool any_must; /* a slot of it may be ->must */
+	struct kv_slots under_way;	/* those being written, as they began */
+	struct kv_flushes flushes;	/* as they were submitted */
 	struct kv_flush *collecting;	/* the first that is; NULL: none */
 	bool awaits_commit;		/* the first flush, and nothing else */
 	LIST_ENTRY(kv_space) flushing;	/* of ssd->flushing, with flushes */
@@ -170,6 +180,7 @@ struct kv_slot {
 	TAILQ_ENTRY(kv_slot) link;  /* free list; queue of writes */
 	TAILQ_ENTRY(kv_slot) dirty; /* its space's dirty, or loose */
 	TAILQ_ENTRY(kv_slot) unwritten; /* its space's */
+	LIST_HEAD(, kv_flush) syncs;	/* of its block, until it is durable */
 	struct kv_evict_node node;	/* DRAM policy */
 	uint32_t leases;		/* clients' */
 	uint32_t holds;			/* views, writes */
@@ -179,10 +190,9 @@ struct kv_slot {
 	bool must;    /* somebody waits for its durability */
 	bool hinted;  /* prefetched, and not used yet */
 	bool alone;   /* came as a file: needs no parent on SSD */
-	bool written; /* its bytes; those begun before it are not */
+	bool written; /* its bytes are, since it was last begun */
 	bool pulled; /* to the front of its write queue, for the sake of a child
 		      */
-	bool denied; /* its space's quota had no room for it */
 	bool pinned; /* its block is, and the floor allows it */
 };
 struct kv_segment {
@@ -323,8 +333,11 @@ struct kv_ssd {
 	bool tried_in_use; /* blocks of the files tried were; ssd/evict.c */
 	uint32_t evicted[KV_EVICTED_KNOWN]; /* ssd/evict.c: by their hash */
 	uint64_t used;			    /* bytes of slots in use */
-	struct kv_turns write_queues;	    /* sealed, not yet being written */
+	struct kv_turns write_queues;	    /* of spaces with slots to write */
+	/* Spaces whose writes were put off, by what they wait for. */
+	struct kv_turn_list resting[3];
 	uint32_t queued, dirty; /* slots on write queues; and being written */
+	uint32_t stalled; /* slots on write queues, of spaces with no_room */
 	struct kv_orphans_list *orphans; /* buckets; NULL: none came yet */
 	uint64_t orphans_mask;
 	TAILQ_HEAD(, kv_orphans) adopted;
@@ -345,10 +358,12 @@ struct kv_ssd {
 	uint64_t commits_begun, commits_done;
 	LIST_HEAD(, kv_space) flushing;
 	TAILQ_HEAD(, kv_space) collecting;
-	uint32_t awaiting; /* spaces that await a commit */
-	uint64_t failures; /* counts; waiters look for a change */
-	int error;	   /* why it is degraded; 0: online */
-	bool full;	   /* the filesystem gave no room for another file */
+	uint32_t awaiting;	     /* spaces that await a commit */
+	LIST_HEAD(, kv_flush) syncs; /* of blocks: all there are */
+	struct kv_flushes recording; /* those for updates, by that */
+	uint64_t failures;	     /* counts; waiters look for a change */
+	int error;		     /* why it is degraded; 0: online */
+	bool full; /* the filesystem gave no room for another file */
 	uint64_t full_until;
 	bool urgent; /* somebody waits for the next commit */
 	bool noted;  /* the committer knows that there is something to do */

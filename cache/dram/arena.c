@@ -293,7 +293,7 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 	slot->list = NULL;
 	if (slot->pinned)
 		cache->pins.bytes -= class->slot_bytes;
-	slot->must = slot->pinned = slot->alone = slot->denied = false;
+	slot->must = slot->pinned = slot->alone = false;
 	cache->arena.used -= class->slot_bytes;
 	TAILQ_INSERT_HEAD(&segment->free_list, slot, link);
 	if (segment->free++ == 0) {

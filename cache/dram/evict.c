@@ -35,7 +35,8 @@ struct need {
 	/* To get a segment, these give way, too: pins that are on SSD, and
 	 * what waits to be written. */
 	bool over_pins, over_queued;
-	bool sheds; /* it is what waits to be written that gives */
+	bool over_stalled; /* of the latter, what finds no room on SSD */
+	bool sheds;	   /* it is what waits to be written that gives */
 };
 
 static bool same_access(const struct kv_class *a, const struct kv_class *b)
@@ -100,6 +101,8 @@ static bool gives(const struct kv_evict_list *list, const void *arg)
 	const struct kv_class *class = list->class;
 
 	if (space == need->but || (!need->sheds && !list->idle))
+		return false;
+	if (need->sheds && !need->over_queued && !space->no_room)
 		return false;
 	return space == need->space ||
 	       space->bytes_dram >= space->guaranteed_dram + class->slot_bytes;
@@ -196,7 +199,8 @@ static bool may_leave(const struct need *need, const struct kv_slot *slot)
 	return slot->state == SLOT_READY &&
 	       (may_evict(need->cache, slot->block->number) ||
 		(need->over_pins && pin_gives_way(slot)) ||
-		(need->over_queued && queued_gives_way(slot)));
+		((need->over_queued || slot->list->space->no_room) &&
+		 queued_gives_way(slot)));
 }
 
 static bool shed_one(const struct need *for_whom)
@@ -210,7 +214,7 @@ static bool shed_one(const struct need *for_whom)
 
 static bool forces(const struct need *need)
 {
-	return need->over_pins || need->over_queued;
+	return need->over_pins || need->over_queued || need->over_stalled;
 }
 
 /* May all of it go, with everybody keeping what he is guaranteed? */
@@ -411,7 +415,8 @@ static bool make(struct need *need)
 	/* While the SSD takes nothing, what waits for it is not worth more
 	 * than what comes, and never more than a guarantee. */
 	need->over_queued = need->cache->ssd.error || need->entitled;
-	if (need->over_queued && shed_one(need))
+	need->over_stalled = need->cache->ssd.stalled > 0;
+	if ((need->over_queued || need->over_stalled) && shed_one(need))
 		return true;
 	need->over_pins = need->class->n_segments == 0;
 	return forces(need) && steal(need);

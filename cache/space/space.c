@@ -286,6 +286,7 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	TAILQ_INIT(&space->dirty);
 	TAILQ_INIT(&space->unwritten);
 	TAILQ_INIT(&space->flushes);
+	TAILQ_INIT(&space->queue);
 	TAILQ_INIT(&space->under_way);
 	LIST_INIT(&space->dram_lists);
 	LIST_INIT(&space->ssd_lists);

@@ -571,6 +571,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 			    kv_block_pinned_by_user(cache, block) ||
 		    put->record.mtime_ns != block->mtime_ns)
 			update_again(cache, slot);
+		kv_syncs_durable_locked(cache, slot);
 	} else {
 		kv_extent_give_up_locked(cache, slot->list->space,
 					 put->slot_id);
@@ -653,8 +654,9 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 	}
 	KV_POINT("commit.before_telling");
 	kv_flushes_settle_locked(cache, 0);
+	kv_syncs_settle_locked(cache);
 	pthread_cond_broadcast(&ssd->done);
-	pthread_cond_signal(&ssd->write);
+	kv_writer_rouse_locked(cache);
 }
 
 void *kv_committer(void *arg)

@@ -24,6 +24,8 @@
  *       collect are behind those that wait.
  *   (4) ssd->awaiting counts the spaces whose first flush needs nothing but
  *       the commit.
+ *   (5) A sync of a block is on the list of its slot until it is durable, and
+ *       then on ssd->recording, until its record is as it was then.
  *   No step is longer for more flushes, or for more blocks that are on SSD.
  *
  * LOCKING    cache->lock.
@@ -58,6 +60,8 @@ void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot)
 	kv_assert_locked(&cache->lock);
 	TAILQ_REMOVE(&space->unwritten, slot, unwritten);
 	look(cache, space);
+	if (!LIST_EMPTY(&slot->syncs))
+		kv_commit_kick_locked(cache, true);
 }
 
 /* Are all changes of @space up to number @change written? */
@@ -149,6 +153,98 @@ void kv_flushes_settle_space_locked(struct kv_cache *cache,
 	look(cache, space);
 }
 
+/* ---- of one block ---- */
+
+static void end_sync(struct kv_cache *cache, struct kv_flush *sync, int status)
+{
+	if (sync->durable)
+		TAILQ_REMOVE(&cache->ssd.recording, sync, link);
+	else
+		LIST_REMOVE(sync, of_slot);
+	LIST_REMOVE(sync, of_all);
+	kv_defer_flushed(cache, sync, status);
+}
+
+void kv_syncs_end_locked(struct kv_cache *cache, struct kv_slot *slot,
+			 int error)
+{
+	kv_assert_locked(&cache->lock);
+	while (!LIST_EMPTY(&slot->syncs))
+		end_sync(cache, LIST_FIRST(&slot->syncs), error);
+}
+
+/* Its pin and mtime, as they are now, count, too. */
+static void await_record(struct kv_cache *cache, struct kv_flush *sync)
+{
+	const struct kv_updates *updates = &cache->ssd.updates;
+
+	sync->durable = true;
+	sync->update = sync->block->flags & BLOCK_UPDATE
+			       ? kv_updates_needed_locked(cache)
+			       : updates->taken;
+	TAILQ_INSERT_TAIL(&cache->ssd.recording, sync, link);
+	if (updates->done < sync->update)
+		kv_commit_kick_locked(cache, true);
+}
+
+void kv_syncs_durable_locked(struct kv_cache *cache, struct kv_slot *slot)
+{
+	struct kv_flush *sync;
+
+	kv_assert_locked(&cache->lock);
+	while ((sync = LIST_FIRST(&slot->syncs))) {
+		LIST_REMOVE(sync, of_slot);
+		await_record(cache, sync);
+	}
+}
+
+/* One that wants less than one before it waits as that does. */
+void kv_syncs_settle_locked(struct kv_cache *cache)
+{
+	struct kv_flush *sync;
+
+	kv_assert_locked(&cache->lock);
+	while ((sync = TAILQ_FIRST(&cache->ssd.recording)) &&
+	       sync->update <= cache->ssd.updates.done)
+		end_sync(cache, sync, 0);
+}
+
+static void sync_block(struct kv_cache *cache, struct kv_flush *sync)
+{
+	struct kv_block *block = sync->block;
+
+	kv_write_enqueue_locked(cache, block, true);
+	if (block->file == KV_NONE && !kv_block_dirty(block)) {
+		kv_defer_flushed(cache, sync, -ENOENT);
+		return;
+	}
+	sync->pending = true;
+	LIST_INSERT_HEAD(&cache->ssd.syncs, sync, of_all);
+	if (block->file == KV_NONE) {
+		LIST_INSERT_HEAD(&block->slot->syncs, sync, of_slot);
+		kv_commit_kick_locked(cache, block->slot->written);
+		return;
+	}
+	await_record(cache, sync);
+	kv_syncs_settle_locked(cache);
+}
+
+void kv_block_flush_submit(struct kv_cache *cache, struct kv_block *block,
+			   struct kv_flush *flush)
+{
+	kv_lock(cache);
+	flush->block = block;
+	if (block->file == KV_NONE && cache->config.read_only)
+		kv_defer_flushed(cache, flush, -EROFS);
+	else if (!cache->ssd.on)
+		kv_defer_flushed(cache, flush, -EOPNOTSUPP);
+	else
+		sync_block(cache, flush);
+	kv_unlock(cache);
+}
+
+/* ---- of a space ---- */
+
 static void fail_space(struct kv_cache *cache, struct kv_space *space,
 		       int error)
 {
@@ -169,6 +265,8 @@ void kv_flushes_fail_locked(struct kv_cache *cache, struct kv_space *space,
 		fail_space(cache, space, error);
 	while (!space && !LIST_EMPTY(&cache->ssd.flushing))
 		fail_space(cache, LIST_FIRST(&cache->ssd.flushing), error);
+	while (!space && !LIST_EMPTY(&cache->ssd.syncs))
+		end_sync(cache, LIST_FIRST(&cache->ssd.syncs), error);
 }
 
 void kv_flushes_settle_locked(struct kv_cache *cache, int error)
@@ -310,7 +408,9 @@ void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush, int status)
 {
 	kv_lock(cache);
-	if (flush->pending) {
+	if (flush->pending && flush->block) {
+		end_sync(cache, flush, status);
+	} else if (flush->pending) {
 		struct kv_space *space = cache->spaces[flush->space];
 
 		end(cache, space, flush, status);
@@ -324,6 +424,16 @@ static void wake(struct kv_flush *flush, int status)
 {
 	(void)status;
 	kv_waiter_wake(flush->arg);
+}
+
+int kv_block_sync(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_waiter waiter = KV_WAITER_INIT;
+	struct kv_flush flush = {.done = wake, .arg = &waiter};
+
+	kv_block_flush_submit(cache, block, &flush);
+	kv_waiter_wait(&waiter);
+	return flush.status;
 }
 
 int kv_space_sync(struct kv_cache *cache, struct kv_space *space)

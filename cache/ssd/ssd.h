@@ -127,6 +127,8 @@ void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_write_queue_pull(struct kv_slot *slot);
 /* The first of the write queue whose turn it is; NULL: none. */
 struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache);
+/* What spaces waited for a moment for may have come: they go on. */
+void kv_writer_rouse_locked(struct kv_cache *cache);
 /* Its write begins: that much of its write queue's turn is over. */
 void kv_write_queue_charge(struct kv_slot *slot);
 int kv_writer_start(struct kv_cache *cache);
@@ -170,6 +172,14 @@ void kv_flushes_fail_locked(struct kv_cache *cache, struct kv_space *space,
  */
 void kv_flushes_fail_snapshot_locked(struct kv_cache *cache, uint32_t space,
 				     int error);
+/* The syncs of the block in @slot end with @error. */
+void kv_syncs_end_locked(struct kv_cache *cache, struct kv_slot *slot,
+			 int error);
+/* The block in @slot is durable; the syncs of it want its pin and mtime, too.
+ */
+void kv_syncs_durable_locked(struct kv_cache *cache, struct kv_slot *slot);
+/* Those for which updates were committed. */
+void kv_syncs_settle_locked(struct kv_cache *cache);
 /* @slot is all in its file, or will not be written. */
 void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* Flushes that wait for @slot wait for what is to be done to its record, too.

@@ -2,10 +2,12 @@
 /*
  * writer.c - sealed blocks on their way to SSD: in whose turn.
  *
- * Users take turns by bytes: each has a write queue.
+ * Users take turns by bytes: each has a write queue, on which their spaces are
+ * that have something to write.  A space that must wait, or finds no room, is
+ * put off, and the writer goes on with others.
  *
- * OWNS       the writer thread; the write queues, and slot->queue and
- *            slot->link of slots on them.
+ * OWNS       the writer thread; the write queues, the queue of each space, and
+ *            slot->queue and slot->link of slots on it.
  *
  * STATES     of a block, and the function that makes each step:
  *
@@ -18,12 +20,15 @@
  *
  * INVARIANTS
  *   (1) QUEUED and WRITING slots are on their space's dirty, by seq, QUEUED
- *       ones on a write queue, too; ssd->dirty counts them.  Neither is idle: a
+ *       ones on its queue, too; ssd->dirty counts them.  Neither is idle: a
  *       block that is being written keeps its bytes.
- *   (2) Exactly the write queues with slots take turns; ssd->queued counts the
- *       slots on them.
- *   (3) Slots of one space are on one write queue, in the order of their seals
- *       but that parents are pulled before their children.
+ *   (2) Exactly the spaces with slots on their queue are on a write queue or
+ *       among those that rest, and exactly the write queues with spaces take
+ *       turns; ssd->queued counts the slots.
+ *   (3) A space's slots are in the order of their seals but that parents are
+ *       pulled before their children.
+ *   (4) A space with no_room rests, and nobody waits for its slots;
+ *       ssd->stalled counts those on its queue.
  *
  * LOCKING    cache->lock.
  */
@@ -41,47 +46,82 @@
 /* The device is busy with that, and a sync or a read behind it waits for no
  * more than that. */
 #define WRITING_BYTES (48u << 20)
-#define QUOTA_NS 1000000u
+#define MOMENT_NS 10000000u /* a space's rest, if no commit ends it */
 #define FULL_NS 5000000000u /* then it looks whether there is room again */
 
 /* One user's. */
 struct write_queue {
 	struct kv_turn turn; /* first */
-	struct kv_slots slots;
+	struct kv_turn_list spaces;
 };
-
-static struct write_queue *queue_at(struct kv_slots *slots)
-{
-	return (struct write_queue *)((char *)slots -
-				      offsetof(struct write_queue, slots));
-}
 
 static void queue_init(struct kv_turn *turn)
 {
-	TAILQ_INIT(&((struct write_queue *)turn)->slots);
+	TAILQ_INIT(&((struct write_queue *)turn)->spaces);
 }
 
 int kv_write_queues_init(struct kv_cache *cache)
 {
-	return kv_turns_init(&cache->ssd.write_queues,
-			     sizeof(struct write_queue), TURN_BYTES,
-			     queue_init);
+	struct kv_ssd *ssd = &cache->ssd;
+
+	for (unsigned i = 0; i < KV_ARRAY_LEN(ssd->resting); i++)
+		TAILQ_INIT(&ssd->resting[i]);
+	return kv_turns_init(&ssd->write_queues, sizeof(struct write_queue),
+			     TURN_BYTES, queue_init);
+}
+
+/* Each holds its queue, whoever owns the space by then. */
+static void join_turns(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_turns *queues = &cache->ssd.write_queues;
+
+	space->turn = kv_turn_get(queues, space->uid);
+	TAILQ_INSERT_TAIL(&((struct write_queue *)space->turn)->spaces, space,
+			  turn_link);
+	kv_turn_start(queues, space->turn);
+}
+
+static void leave_turns(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_turns *queues = &cache->ssd.write_queues;
+	struct write_queue *queue = (struct write_queue *)space->turn;
+
+	if (space->rests) {
+		TAILQ_REMOVE(&cache->ssd.resting[space->rests - 1], space,
+			     turn_link);
+		space->rests = 0;
+		return;
+	}
+	TAILQ_REMOVE(&queue->spaces, space, turn_link);
+	if (TAILQ_EMPTY(&queue->spaces))
+		kv_turn_stop(queues, space->turn);
+	kv_turn_put(queues, kv_steal(space->turn));
+}
+
+static void set_no_room(struct kv_cache *cache, struct kv_space *space, bool is)
+{
+	if (space->no_room == is)
+		return;
+	space->no_room = is;
+	cache->ssd.stalled += is ? space->queued : -space->queued;
+	cache->room = true; /* whoever waits for its writes looks again */
 }
 
 /* Each slot holds its queue, whoever owns its space by then. */
 static void put_on(struct kv_cache *cache, struct kv_slot *slot, bool front)
 {
-	struct kv_turns *queues = &cache->ssd.write_queues;
-	struct kv_turn *turn = kv_turn_get(queues, slot->list->space->uid);
-	struct write_queue *queue = (struct write_queue *)turn;
+	struct kv_space *space = slot->list->space;
 
+	if (TAILQ_EMPTY(&space->queue))
+		join_turns(cache, space);
 	if (front)
-		TAILQ_INSERT_HEAD(&queue->slots, slot, link);
+		TAILQ_INSERT_HEAD(&space->queue, slot, link);
 	else
-		TAILQ_INSERT_TAIL(&queue->slots, slot, link);
-	slot->queue = &queue->slots;
+		TAILQ_INSERT_TAIL(&space->queue, slot, link);
+	slot->queue = &space->queue;
+	space->queued++;
 	cache->ssd.queued++;
-	kv_turn_start(queues, turn);
+	cache->ssd.stalled += space->no_room;
 }
 
 void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot)
@@ -99,16 +139,18 @@ static void queue_push_front_locked(struct kv_cache *cache,
 
 void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
-	struct kv_turns *queues = &cache->ssd.write_queues;
-	struct write_queue *queue = queue_at(slot->queue);
+	struct kv_space *space = slot->list->space;
 
 	kv_assert_locked(&cache->lock);
-	TAILQ_REMOVE(&queue->slots, slot, link);
+	TAILQ_REMOVE(&space->queue, slot, link);
 	slot->queue = NULL;
+	space->queued--;
 	cache->ssd.queued--;
-	if (TAILQ_EMPTY(&queue->slots))
-		kv_turn_stop(queues, &queue->turn);
-	kv_turn_put(queues, &queue->turn);
+	cache->ssd.stalled -= space->no_room;
+	if (!TAILQ_EMPTY(&space->queue))
+		return;
+	leave_turns(cache, space);
+	set_no_room(cache, space, false);
 }
 
 void kv_write_queue_pull(struct kv_slot *slot)
@@ -123,14 +165,88 @@ struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache)
 	struct kv_turn *turn = kv_turns_next(&cache->ssd.write_queues);
 
 	kv_assert_locked(&cache->lock);
-	return turn ? TAILQ_FIRST(&((struct write_queue *)turn)->slots) : NULL;
+	if (!turn)
+		return NULL;
+	return TAILQ_FIRST(
+		&TAILQ_FIRST(&((struct write_queue *)turn)->spaces)->queue);
 }
 
+/* When its user's turn is over, the next one is another space's. */
 void kv_write_queue_charge(struct kv_slot *slot)
 {
-	kv_turn_charge(&queue_at(slot->queue)->turn,
-		       slot->segment->class->slot_bytes);
+	struct kv_space *space = slot->list->space;
+	struct write_queue *queue = (struct write_queue *)space->turn;
+
+	kv_turn_charge(space->turn, slot->segment->class->slot_bytes);
+	if (space->turn->credit > 0)
+		return;
+	TAILQ_REMOVE(&queue->spaces, space, turn_link);
+	TAILQ_INSERT_TAIL(&queue->spaces, space, turn_link);
 }
+
+/* ---- spaces whose writes are put off ---- */
+
+/* A moment, until a commit, until there may be room again.  A commit ends the
+ * first, too. */
+enum rest { MOMENT, COMMIT, RETRY };
+
+static uint64_t rest_ns(const struct kv_cache *cache, enum rest rest)
+{
+	return rest == MOMENT ? MOMENT_NS : kv_health_retry(cache);
+}
+
+/* Others have their turns meanwhile: nobody waits for what one space waits for.
+ */
+static void put_off(struct kv_cache *cache, struct kv_space *space,
+		    enum rest rest)
+{
+	leave_turns(cache, space);
+	TAILQ_INSERT_TAIL(&cache->ssd.resting[rest], space, turn_link);
+	space->rests = (uint8_t)(1 + rest);
+	space->rests_until = kv_now_ns() + rest_ns(cache, rest);
+}
+
+/* Those whose rest is over, or all.  What they queued is promised again, until
+ * they find that there is no room. */
+static void rouse(struct kv_cache *cache, enum rest rest, bool all)
+{
+	struct kv_turn_list *resting = &cache->ssd.resting[rest];
+	struct kv_space *space;
+
+	while ((space = TAILQ_FIRST(resting)) &&
+	       (all || space->rests_until <= kv_now_ns())) {
+		leave_turns(cache, space);
+		set_no_room(cache, space, false);
+		join_turns(cache, space);
+	}
+}
+
+void kv_writer_rouse_locked(struct kv_cache *cache)
+{
+	kv_assert_locked(&cache->lock);
+	rouse(cache, MOMENT, true);
+	rouse(cache, COMMIT, true);
+	pthread_cond_signal(&cache->ssd.write);
+}
+
+/* How long the writer may sleep. */
+static uint64_t until_roused(const struct kv_cache *cache)
+{
+	uint64_t ns = kv_health_retry(cache), now = kv_now_ns();
+
+	for (unsigned i = 0; i < KV_ARRAY_LEN(cache->ssd.resting); i++) {
+		const struct kv_space *space =
+			TAILQ_FIRST(&cache->ssd.resting[i]);
+
+		if (space)
+			ns = space->rests_until > now
+				     ? KV_MIN(ns, space->rests_until - now)
+				     : 0;
+	}
+	return ns;
+}
+
+/* ---- writes ---- */
 
 struct write {
 	struct kv_io io; /* first */
@@ -157,11 +273,12 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 	    block->file != KV_NONE || (block->flags & BLOCK_REMOVED))
 		return;
 	slot->must |= must;
+	slot->list->space->any_must |= must;
 	if (!must && kv_orphan_waits(slot))
 		return;
 	if (!kv_block_dirty(block)) {
 		kv_orphan_drop_locked(cache, slot);
-		slot->pulled = slot->denied = false;
+		slot->pulled = false;
 		kv_slot_tighten_locked(cache, slot);
 		set_flags(cache, block, BLOCK_QUEUED, 0);
 		slot->seq = ++ssd->seq;
@@ -205,18 +322,44 @@ void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 	cache->room = true;
 }
 
-/* Its space is at its quota and has nothing to give: whoever waits is told. */
+/* There is no room for it, by quota or at the end: whoever waits is told. */
 static void deny(struct kv_cache *cache, struct kv_slot *slot)
 {
-	struct kv_space *space = slot->list->space;
-	bool must = kv_write_must(slot);
-
-	cache->stats.unwritten_quota++;
-	if (must)
-		kv_flushes_fail_locked(cache, space, -ENOSPC);
+	if (kv_write_must(slot))
+		kv_flushes_fail_locked(cache, slot->list->space, -ENOSPC);
+	kv_syncs_end_locked(cache, slot, -ENOSPC);
 	kv_write_dequeue_locked(cache, slot->block);
-	slot->denied = must;
-	pthread_cond_broadcast(&cache->ssd.done);
+}
+
+static void deny_all(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_slot *slot;
+
+	while ((slot = TAILQ_FIRST(&space->queue)))
+		deny(cache, slot);
+}
+
+/*
+ * No room for @space, be there some for others: whoever waits for its blocks is
+ * told, and nobody else.  They are tried again, but give way to what comes.
+ */
+static void refuse(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_slot *slot;
+
+	if (cache->ssd.stop) {
+		deny_all(cache, space);
+		return;
+	}
+	kv_flushes_fail_locked(cache, space, -ENOSPC);
+	if (space->any_must)
+		TAILQ_FOREACH(slot, &space->queue, link) {
+			slot->must = false;
+			kv_syncs_end_locked(cache, slot, -ENOSPC);
+		}
+	space->any_must = false;
+	set_no_room(cache, space, true);
+	put_off(cache, space, RETRY);
 }
 
 void kv_write_failed_locked(struct kv_cache *cache, int error)
@@ -237,7 +380,6 @@ static void pass_on(struct kv_cache *cache, struct kv_space *space)
 
 	while ((slot = TAILQ_FIRST(&space->under_way)) && slot->written) {
 		TAILQ_REMOVE(&space->under_way, slot, link);
-		slot->written = false;
 		kv_flushes_written_locked(cache, slot);
 		cache->ssd.written_bytes += slot->segment->class->slot_bytes;
 		TAILQ_INSERT_TAIL(&cache->ssd.written, slot, link);
@@ -301,6 +443,7 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 	kv_write_queue_drop_locked(cache, slot);
 	set_flags(cache, slot->block, BLOCK_WRITING, BLOCK_QUEUED);
 	TAILQ_INSERT_TAIL(&slot->list->space->under_way, slot, link);
+	slot->written = false;
 	write->cache = cache;
 	write->slot = slot;
 	write->io.op = KV_IO_WRITE;
@@ -322,25 +465,23 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
  * what is left of @r. */
 static int see_to(struct kv_cache *cache, struct kv_slot *slot, int r)
 {
-	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_space *space = slot->list->space;
 
 	switch (r) {
 	case -EDQUOT:
+		cache->stats.unwritten_quota++;
 		deny(cache, slot);
 		return 0;
 	case -EBUSY:
-		kv_turns_yield(&ssd->write_queues);
-		kv_commit_kick_locked(cache, true);
-		kv_cond_wait(cache, &ssd->done, QUOTA_NS);
-		return 0;
 	case -EAGAIN:
 		kv_commit_kick_locked(cache, true);
-		kv_cond_wait(cache, &ssd->done, kv_health_retry(cache));
+		/* What leaves is room once that is committed. */
+		put_off(cache, space,
+			kv_leaving_locked(cache) ? COMMIT : MOMENT);
 		return 0;
 	case -ENOSPC:
-		kv_turns_yield(&ssd->write_queues); /* others may be guaranteed
-						       room */
-		return r;
+		refuse(cache, space);
+		return 0;
 	default:
 		return r;
 	}
@@ -356,12 +497,15 @@ static int turn(struct kv_cache *cache)
 
 	kv_orphans_enqueue_locked(cache);
 	kv_flushes_collect_locked(cache);
+	rouse(cache, MOMENT, false);
+	rouse(cache, COMMIT, false);
+	rouse(cache, RETRY, ssd->stop);
 	slot = kv_write_queue_next_locked(cache);
 	if (ssd->full && kv_now_ns() > ssd->full_until)
 		ssd->full = false;
 	if (!slot || ssd->writing >= WRITES_AT_ONCE ||
 	    ssd->writing_bytes >= WRITING_BYTES) {
-		kv_cond_wait(cache, &ssd->write, kv_health_retry(cache));
+		kv_cond_wait(cache, &ssd->write, until_roused(cache));
 		return 0;
 	}
 	if (kv_admit_locked(cache, slot) == KV_ADMIT_LATER)

@@ -229,11 +229,11 @@ static void a_flush_gets_what_is_queued_past_the_budget(void **state)
 	assert_int_equal(small_close(s), 0);
 	s->config.ssd_write = 4096;
 	small_must_open(s);
-	stall(s, 32); /* as if all writes were under way */
+	stall(s, 1000); /* as if all writes were under way */
 	assert_int_equal(small_save(s, 1), 0);
 	kv_flush_submit(s->cache, s->space, &flush);
 	assert_int_equal(small_save(s, 2), 0);
-	stall(s, -32);
+	stall(s, -1000);
 	while (!done || small_busy(s))
 		usleep(1000);
 	assert_int_equal(flush.status, 0);
@@ -251,14 +251,102 @@ static void a_flush_is_told_what_a_quota_refuses(void **state)
 	struct kv_flush flush = {.done = flushed, .arg = &done};
 
 	assert_int_equal(kv_space_set_quota(s->cache, s->space, &quota), 0);
-	stall(s, 32);
+	stall(s, 1000);
 	assert_int_equal(small_save(s, 1), 0);
 	kv_flush_submit(s->cache, s->space, &flush);
-	stall(s, -32);
+	stall(s, -1000);
 	while (!done)
 		usleep(1000);
 	assert_int_equal(flush.status, -ENOSPC);
 	assert_false(durable(s, 1));
+}
+
+/* ---- one has no room, the others are not told so ---- */
+
+#define ROUNDS 59
+
+/* Another user's space for which nothing is left: the rest is others' due. */
+static struct kv_space *without_room(struct small *s)
+{
+	struct kv_space *space;
+
+	fill(s, 9 * MIB, 15 * MIB);
+	assert_int_equal(kv_space_create(s->cache, "none", 7, 7, 0755, &space),
+			 0);
+	return space;
+}
+
+static int save_in(struct small *s, struct kv_space *space, unsigned n)
+{
+	struct kv_space *mine = s->space;
+	int r;
+
+	s->space = space;
+	r = small_save(s, n);
+	s->space = mine;
+	return r;
+}
+
+static void no_flush_fails_for_want_of_room_of_another_space(void **state)
+{
+	struct small *s = *state;
+	struct kv_space *none = without_room(s);
+	unsigned failed = 0;
+
+	assert_int_equal(save_in(s, none, 0), 0);
+	assert_int_equal(kv_space_sync(s->cache, none), -ENOSPC);
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		assert_int_equal(save_in(s, none, 1 + i), 0);
+		assert_int_equal(small_save(s, SMALL + i), 0);
+		failed += kv_space_sync(s->cache, s->space) < 0;
+		failed += sync_block(s, SMALL + i) < 0;
+		failed += !durable(s, SMALL + i);
+	}
+	assert_int_equal(failed, 0);
+	assert_false(small_stats(s).ssd_degraded);
+	assert_int_equal(small_stats(s).io_errors, 0);
+	assert_int_equal(kv_space_sync(s->cache, none), -ENOSPC);
+}
+
+static bool stalled(struct small *s)
+{
+	bool is;
+
+	kv_lock(s->cache);
+	is = s->cache->ssd.stalled > 0;
+	kv_unlock(s->cache);
+	return is;
+}
+
+static void only_what_has_no_room_on_ssd_gives_way_in_dram(void **state)
+{
+	struct small *s = *state;
+	struct kv_space *none = without_room(s);
+	unsigned n = 0, here = 0;
+
+	assert_int_equal(save_in(s, none, n++), 0);
+	while (!stalled(s))
+		usleep(1000);
+	stall(s, 1000);
+	for (unsigned i = 0; i < ROUNDS; i++)
+		assert_int_equal(small_save(s, SMALL + i), 0);
+	while (small_stats(s).dropped_saves < 100) {
+		int r = save_in(s, none, n++);
+
+		if (r == -ENOSPC) /* it is being tried again just now */
+			usleep(1000);
+		else
+			assert_int_equal(r, 0);
+	}
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		struct kv_block *block = small_get(s, SMALL + i);
+
+		here += block != NULL;
+		if (block)
+			kv_block_put(s->cache, block);
+	}
+	assert_int_equal(here, ROUNDS);
+	stall(s, -1000);
 }
 
 /* ---- very small blocks: the index is full before the segment files ---- */
@@ -332,6 +420,8 @@ int main(void)
 		TEST(what_is_in_dram_too_leaves_the_ssd_last),
 		TEST(a_flush_gets_what_is_queued_past_the_budget),
 		TEST(a_flush_is_told_what_a_quota_refuses),
+		TEST(no_flush_fails_for_want_of_room_of_another_space),
+		TEST(only_what_has_no_room_on_ssd_gives_way_in_dram),
 		TEST(blocks_so_small_that_the_index_fills_drive_each_other_out),
 		TEST(larger_ones_find_room_in_an_index_full_of_small_ones),
 	};
