@@ -203,7 +203,7 @@ static int open_upload(fuse_req_t req, uint64_t serial,
 		return -ESTALE;
 	r = may_open_upload(req, upload, fi);
 	if (r == 0 && (fi->flags & O_TRUNC) != 0) {
-		r = kv_upload_restart(upload, &fresh);
+		r = kv_upload_restart(upload, fuse_req_ctx(req), &fresh);
 		if (r == 0)
 			handle->upload = fresh;
 	} else if (r == 0) {

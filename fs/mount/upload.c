@@ -318,20 +318,27 @@ int kv_upload_create(struct kv_uploads *uploads, struct kv_space *space,
 	return 0;
 }
 
-int kv_upload_restart(struct kv_upload *old, struct kv_upload **ret_upload)
+int kv_upload_restart(struct kv_upload *old, const struct fuse_ctx *ctx,
+		      struct kv_upload **ret_upload)
 {
 	struct kv_uploads *uploads = old->uploads;
 	_cleanup_(free_uploadp) struct kv_upload *u = NULL;
+	bool same;
 	int r;
 
 	r = new_upload(uploads, old->space, old->text, &old->name, old->maker,
 		       &u);
 	if (r < 0)
 		return r;
-	u->pid = old->pid;
+	u->pid = ctx->pid;
 	u->serial = old->serial;
+	same = kv_upload_is_for(old, ctx);
 	pthread_mutex_lock(&uploads->lock);
 	u->props = old->props;
+	if (!same) { /* another process set them on its own file */
+		u->props.mtime_ns = 0;
+		u->props.pin = false;
+	}
 	if (old->linked) {
 		unlink_locked(old);
 		link_locked(u);

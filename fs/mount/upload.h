@@ -67,7 +67,8 @@ int kv_upload_create(struct kv_uploads *uploads, struct kv_space *space,
  * bytes, by itself, so that two writers never mix.  *@ret_upload takes over the
  * name and the serial, is held, and opened once.  -ENFILE, -ESTALE, -ENOMEM.
  */
-int kv_upload_restart(struct kv_upload *old, struct kv_upload **ret_upload);
+int kv_upload_restart(struct kv_upload *old, const struct fuse_ctx *ctx,
+		      struct kv_upload **ret_upload);
 
 void kv_upload_opened(struct kv_upload *upload);
 /* The last one closed: unless it was sealed or is a complete staging file,

@@ -37,12 +37,17 @@ static int create_upload(fuse_req_t req, struct kv_space *space,
 	}
 	r = kv_upload_create(mount->uploads, space, text, name, ctx, mode,
 			     ret_upload);
-	if (r != -EEXIST || (flags & O_EXCL) != 0)
+	if (r != -EEXIST)
 		return r;
 	r = kv_upload_find(mount->uploads, space, text, ctx->uid, &old);
 	if (r < 0)
 		return -ESTALE;
-	r = kv_upload_restart(old, ret_upload);
+	/* For another process it is not there: each goes on by itself, and who
+	 * is complete first seals. */
+	if ((flags & O_EXCL) != 0 && kv_upload_is_for(old, ctx))
+		r = -EEXIST;
+	else
+		r = kv_upload_restart(old, ctx, ret_upload);
 	kv_upload_put(old);
 	return r;
 }

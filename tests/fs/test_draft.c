@@ -294,10 +294,11 @@ static void a_restart_takes_the_name_and_leaves_the_old_bytes(void **state)
 {
 	struct fixture *f = *state;
 	struct kv_upload *old = create(f, KEY_TEXT, 7, 0), *fresh, *found;
+	struct fuse_ctx ctx = {.uid = 7, .gid = 7, .pid = getpid()};
 	bool is_new;
 
 	kv_draft_write(kv_upload_draft(old), f->file, 1000, 0);
-	assert_int_equal(kv_upload_restart(old, &fresh), 0);
+	assert_int_equal(kv_upload_restart(old, &ctx, &fresh), 0);
 	assert_int_equal(
 		kv_upload_get(f->uploads, kv_upload_serial(old), &found), 0);
 	assert_ptr_equal(found, fresh);
@@ -306,7 +307,7 @@ static void a_restart_takes_the_name_and_leaves_the_old_bytes(void **state)
 	kv_draft_write(kv_upload_draft(old), f->file + 1000, FILE_BYTES - 1000,
 		       1000);
 	assert_int_equal(kv_upload_seal(old, &is_new), 1);
-	assert_int_equal(kv_upload_restart(old, &found), -ESTALE);
+	assert_int_equal(kv_upload_restart(old, &ctx, &found), -ESTALE);
 	kv_upload_closed(old);
 	kv_upload_closed(fresh);
 }

@@ -46,6 +46,22 @@ fails(errno.ESTALE, os.open, "/proc/self/fd/%d" % early, os.O_RDONLY)
 r = os.open(path, os.O_RDONLY)
 assert mmap.mmap(r, 0, mmap.MAP_SHARED, mmap.PROT_READ)[:] == data
 os.close(f)
+# Another process of the user may write the same key, and be first.
+key2 = path[:-1] + "2"
+slow = os.open(key2, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+os.write(slow, data[:1000])
+fails(errno.EEXIST, os.open, key2, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+assert subprocess.run(["cp", sys.argv[2], key2]).returncode == 0
+assert open(key2, "rb").read() == data
+os.write(slow, data[1000:])
+os.close(slow)
+other = path[:-1] + "3"
+slow = os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+os.write(slow, data[:1000])
+assert subprocess.run(["cp", sys.argv[2], other]).returncode == 0
+os.write(slow, data[1000:-1] + b"?")
+fails(errno.EEXIST, os.close, slow)
+assert open(other, "rb").read() == data
 # A staging name is there for every process of its user.
 temp = os.path.join(os.path.dirname(path), "." + os.path.basename(path) + ".x")
 with open(temp, "wb") as f:
