@@ -73,6 +73,18 @@ for ((round = 0; round < 12; round++)); do
 	"$H/undo" "$SOCK" $round || fail "removed blocks returned"
 done
 echo "12 times removed while being written: none returned"
+
+# A chain that is saved and left alone reaches the SSD by itself, whole: nobody
+# flushes, and the daemon dies as soon as nothing is on its way any more.
+at_rest() { [ "$(metric kvfs_dirty_blocks)" = 0 ]; }
+for ((round = 0; round < 18; round++)); do
+	"$H/chain" "$SOCK" $round save || fail "chain"
+	wait_until 20 at_rest || fail "the daemon does not come to rest"
+	kill_daemon
+	start
+	"$H/chain" "$SOCK" $round || fail "blocks of a chain that was left alone are missing"
+done
+echo "18 chains left alone and killed: each was whole"
 stop
 
 # The limit of huge pages is as before, although nobody could lower it.  Others
