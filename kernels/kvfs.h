@@ -511,7 +511,7 @@ int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers);
  * A block that must come takes a page that is free, or else is made by growing,
  * or else holds the block that has been unmapped for longest.  Pages are given
  * to the first keys first.  What was got stays mapped whatever becomes of the
- * rest.  Statuses: 0, -ENOENT, -ENOSPC (no page, or no room in DRAM),
+ * rest.  Statuses: 0, -ENOENT, -ENOSPC (no page, or DRAM held by others),
  * -ETIMEDOUT (not there within @opts->deadline), -ECANCELED, and those of a
  * lease and a load.  A block that fails leaves nothing behind.
  *

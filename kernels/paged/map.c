@@ -27,6 +27,9 @@
  *   (4) The pages of a fill are COMING for as long as it is there: nobody takes
  *       them, also when nobody wants them any more.
  *   (5) A fill has no deadline of its own: those who wait have.
+ *   (6) KV_PAGE_FILLS are begun at most, or one where DRAM is short, but for
+ *       those that come after a stream's work; the others wait in paged->fills,
+ *       which is empty when none is begun.
  *
  * LOCKING   session->lock.
  */
@@ -45,8 +48,8 @@ struct placing {
 	struct kv_page_table_space
 		*known; /* @space, as the page table has it */
 	const kvfs_key *keys;
-	uint8_t *states;	    /* of the blocks: as kvfs_probe says */
-	struct kv_page_fill *first; /* the last one made is the first here */
+	uint8_t *states; /* of the blocks: as kvfs_probe says */
+	struct kv_page_fills fills;
 };
 
 static size_t index_of(const struct kv_use *use)
@@ -95,11 +98,14 @@ void kv_map_page_over_locked(struct kv_paged_pool *paged, struct kv_page *page,
 /* ---- filling pages ---- */
 
 #define FILL_PAGES 256u
-#define FILL_BYTES ((uint64_t)64 << 20)
+#define FILL_BYTES ((uint64_t)32 << 20)
 
 /* A few blocks on their way from the cache to pages. */
 struct kv_page_fill {
-	struct kv_page_fill *next; /* the caller's */
+	struct kv_job job;		  /* first; begins it */
+	TAILQ_ENTRY(kv_page_fill) others; /* the caller's, or paged->fills */
+	kvfs_opts opts;			  /* for the load */
+	bool begun;			  /* lock: one of paged->filling */
 	struct kv_paged_pool *paged;
 	struct kvfs_space *space; /* held */
 	kvfs_lease *lease;	  /* lock */
@@ -108,6 +114,8 @@ struct kv_page_fill {
 	size_t n, limit;
 	struct kv_page *page[FILL_PAGES]; /* COMING; their fill is this */
 };
+
+static void fill_run(struct kv_job *job);
 
 static int fill_new_locked(struct kv_paged_pool *paged,
 			   struct kvfs_space *space,
@@ -118,6 +126,8 @@ static int fill_new_locked(struct kv_paged_pool *paged,
 	kv_session_assert_locked(paged->inner->session);
 	if (!fill)
 		return -ENOMEM;
+	fill->job.run = fill_run;
+	fill->job.kind = KV_JOB_LOAD;
 	fill->paged = paged;
 	fill->space = space;
 	fill->limit = (size_t)KV_MAX(FILL_BYTES / paged->page_bytes, 1u);
@@ -154,19 +164,87 @@ static void fill_unwant_locked(struct kv_page_fill *fill)
 		kv_xfer_stop_locked(fill->load, -ECANCELED);
 }
 
+/* Those that wait begin on a copy thread: it may take a question. */
+static void begin_fills_locked(struct kv_paged_pool *paged)
+{
+	struct kvfs_session *session = paged->inner->session;
+	struct kv_page_fill *fill;
+
+	kv_session_assert_locked(session);
+	if (paged->filling == 0 && TAILQ_EMPTY(&paged->fills))
+		paged->fills_max = KV_PAGE_FILLS;
+	while (paged->filling < paged->fills_max &&
+	       (fill = TAILQ_FIRST(&paged->fills))) {
+		TAILQ_REMOVE(&paged->fills, fill, others);
+		fill->begun = true;
+		paged->filling++;
+		kv_copier_submit(session->copier, &fill->job);
+	}
+}
+
+/*
+ * A page whose block found no room in DRAM goes again, if others of the pool
+ * had some, or fewer at a time may have.  False: it has failed.
+ */
+static bool go_again_locked(const struct kv_page_fill *fill,
+			    struct kv_page_fills *again, struct kv_page *page)
+{
+	struct kv_paged_pool *paged = fill->paged;
+	struct kv_page_fill *last = TAILQ_LAST(again, kv_page_fills);
+	const bool alone = paged->filling == 1;
+	struct kv_use *use;
+
+	kv_session_assert_locked(paged->inner->session);
+	if (LIST_EMPTY(&page->waiting) || (alone && fill->n == 1))
+		return false;
+	if (!last || fill_is_full(last)) {
+		if (fill_new_locked(paged, fill->space, &last) < 0)
+			return false;
+		/* What the first load came after is over. */
+		last->opts.priority = fill->opts.priority;
+		last->limit = alone ? (fill->n + 1) / 2 : fill->n;
+		TAILQ_INSERT_TAIL(again, last, others);
+	}
+	fill_add_locked(last, page);
+	LIST_FOREACH(use, &page->waiting, others)
+		fill_want_locked(last);
+	return true;
+}
+
+/* In front of the others; one by one from now on. */
+static void queue_again_locked(struct kv_paged_pool *paged,
+			       struct kv_page_fills *again)
+{
+	kv_session_assert_locked(paged->inner->session);
+	if (TAILQ_EMPTY(again))
+		return;
+	paged->fills_max = 1;
+	TAILQ_CONCAT(again, &paged->fills, others);
+	TAILQ_CONCAT(&paged->fills, again, others);
+}
+
 /* @status: why nothing was loaded, or 0. */
 static void over_locked(struct kv_page_fill *fill, int status)
 {
+	struct kv_page_fills again = TAILQ_HEAD_INITIALIZER(again);
+	struct kv_paged_pool *paged = fill->paged;
 	int r;
 
-	kv_session_assert_locked(fill->paged->inner->session);
+	kv_session_assert_locked(paged->inner->session);
 	for (size_t i = 0; i < fill->n; i++) {
 		r = status;
 		if (r == 0)
 			r = atomic_load(&fill->load->status[i]);
 		fill->page[i]->fill = NULL;
-		kv_map_page_over_locked(fill->paged, fill->page[i], r);
+		if (r == -ENOSPC &&
+		    go_again_locked(fill, &again, fill->page[i]))
+			continue;
+		kv_map_page_over_locked(paged, fill->page[i], r);
 	}
+	paged->filling -= fill->begun;
+	queue_again_locked(paged, &again);
+	begin_fills_locked(paged);
+	pthread_cond_broadcast(&paged->inner->session->changed);
 	if (fill->load)
 		kv_xfer_put_locked(fill->load);
 	if (fill->lease)
@@ -181,14 +259,13 @@ static void load_over(struct kvfs_xfer *load, enum kvfs_stage stage)
 		over_locked(load->owner, 0);
 }
 
-static int lease_and_load(struct kv_page_fill *fill, const kvfs_opts *opts,
-			  kvfs_lease **ret_lease, kvfs_xfer **ret_load)
+static int lease_and_load(struct kv_page_fill *fill, kvfs_lease **ret_lease,
+			  kvfs_xfer **ret_load)
 {
 	const struct kv_paged_pool *paged = fill->paged;
 	int64_t pages[FILL_PAGES];
 	kvfs_key keys[FILL_PAGES];
 	const kvfs_query query = {fill->space, keys, fill->n};
-	kvfs_opts how = opts ? *opts : (kvfs_opts){0};
 	int r;
 
 	for (size_t i = 0; i < fill->n; i++) {
@@ -196,11 +273,10 @@ static int lease_and_load(struct kv_page_fill *fill, const kvfs_opts *opts,
 		pages[i] = (int64_t)kv_page_table_index(paged->page_table,
 							fill->page[i]);
 	}
-	how.deadline = 0;
 	r = kvfs_acquire(&query, 1, 0, KVFS_FOREVER, ret_lease);
 	if (r < 0)
 		return r;
-	return kvfs_load(paged->inner, *ret_lease, fill->n, pages, &how,
+	return kvfs_load(paged->inner, *ret_lease, fill->n, pages, &fill->opts,
 			 ret_load);
 }
 
@@ -209,12 +285,12 @@ static int lease_and_load(struct kv_page_fill *fill, const kvfs_opts *opts,
  * cannot begin, kv_map_page_over_locked is called for each page, and @fill is
  * freed.
  */
-static void fill_start(struct kv_page_fill *fill, const kvfs_opts *opts)
+static void fill_start(struct kv_page_fill *fill)
 {
 	struct kvfs_session *session = fill->paged->inner->session;
 	kvfs_lease *lease = NULL;
 	kvfs_xfer *load = NULL;
-	int r = lease_and_load(fill, opts, &lease, &load);
+	int r = lease_and_load(fill, &lease, &load);
 
 	kv_session_lock(session);
 	fill->lease = lease;
@@ -226,6 +302,53 @@ static void fill_start(struct kv_page_fill *fill, const kvfs_opts *opts)
 		load->over = load_over;
 		if (fill->wanted == 0)
 			kv_xfer_stop_locked(load, -ECANCELED);
+	}
+	kv_session_unlock(session);
+}
+
+static void fill_run(struct kv_job *job)
+{
+	struct kv_page_fill *fill = (struct kv_page_fill *)job;
+	struct kvfs_session *session = fill->paged->inner->session;
+	bool wanted;
+
+	kv_session_lock(session);
+	wanted = fill->wanted > 0;
+	if (!wanted)
+		over_locked(fill, -ECANCELED);
+	kv_session_unlock(session);
+	if (wanted)
+		fill_start(fill);
+}
+
+/*
+ * As many at a time as restore has: leases and DRAM have room for them, however
+ * many blocks are mapped.  What comes after work on the device is begun now,
+ * since later there would be more of it.
+ */
+static void start_fills(struct placing *m, const kvfs_opts *opts)
+{
+	struct kv_paged_pool *paged = m->map->paged;
+	struct kvfs_session *session = m->space->session;
+	const bool now = opts && (opts->stream || opts->event);
+	struct kv_page_fill *fill;
+
+	kv_session_lock(session);
+	while ((fill = TAILQ_FIRST(&m->fills))) {
+		TAILQ_REMOVE(&m->fills, fill, others);
+		fill->opts = opts ? *opts : (kvfs_opts){0};
+		fill->opts.deadline = 0;
+		fill->job.priority = fill->opts.priority;
+		if (!now && (paged->filling >= paged->fills_max ||
+			     !TAILQ_EMPTY(&paged->fills))) {
+			TAILQ_INSERT_TAIL(&paged->fills, fill, others);
+			continue;
+		}
+		fill->begun = true;
+		paged->filling++;
+		kv_session_unlock(session);
+		fill_start(fill);
+		kv_session_lock(session);
 	}
 	kv_session_unlock(session);
 }
@@ -276,13 +399,13 @@ static int need_fill_locked(struct placing *m)
 	int r;
 
 	kv_session_assert_locked(m->space->session);
-	if (m->first && !fill_is_full(m->first))
+	fill = TAILQ_LAST(&m->fills, kv_page_fills);
+	if (fill && !fill_is_full(fill))
 		return 0;
 	r = fill_new_locked(m->map->paged, m->space, &fill);
 	if (r < 0)
 		return r;
-	fill->next = m->first;
-	m->first = fill;
+	TAILQ_INSERT_TAIL(&m->fills, fill, others);
 	return 0;
 }
 
@@ -300,7 +423,7 @@ static int begin_locked(struct placing *m, const kvfs_key *key,
 	if (!*ret_page)
 		return -ENOSPC;
 	kv_page_table_name(page_table, *ret_page, m->known, key);
-	fill_add_locked(m->first, *ret_page);
+	fill_add_locked(TAILQ_LAST(&m->fills, kv_page_fills), *ret_page);
 	return 0;
 }
 
@@ -435,7 +558,6 @@ static int start(struct placing *m, const kvfs_opts *opts)
 {
 	struct kv_paged_pool *paged = m->map->paged;
 	struct kvfs_session *session = m->space->session;
-	struct kv_page_fill *fill;
 	long in_cache;
 
 	kv_session_lock(session);
@@ -449,10 +571,7 @@ static int start(struct placing *m, const kvfs_opts *opts)
 		start_placing(m, (uint64_t)in_cache);
 	kv_page_table_space_put(paged->page_table, m->known);
 	kv_session_unlock(session);
-	while ((fill = m->first)) {
-		m->first = fill->next;
-		fill_start(fill, opts);
-	}
+	start_fills(m, opts);
 	return (int)KV_MIN(in_cache, 0);
 }
 
@@ -479,6 +598,7 @@ int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 	if (r < 0)
 		return r;
 	m.map = map;
+	TAILQ_INIT(&m.fills);
 	r = start(&m, opts);
 	if (r < 0)
 		return r;

@@ -78,6 +78,8 @@ static int paged_pool_new(struct kvfs_pool *pool, const char *device,
 
 	if (!paged)
 		return -ENOMEM;
+	TAILQ_INIT(&paged->fills);
+	paged->fills_max = KV_PAGE_FILLS;
 	LIST_INIT(&paged->maps);
 	LIST_INIT(&paged->sets);
 	paged->device = pool->device;
@@ -111,7 +113,11 @@ static void close_pool(struct kv_paged_pool *paged)
 	kv_sets_end_locked(paged);
 	while (paged->growing)
 		kv_session_wait(session, UINT64_MAX);
-	kv_xfers_drain(session, paged->inner);
+	while (paged->filling > 0 || paged->inner->busy > 0) {
+		kv_xfers_drain(session, paged->inner);
+		if (paged->filling > 0)
+			kv_session_wait(session, UINT64_MAX);
+	}
 	kv_sets_free_locked(paged);
 	kv_session_unlock(session);
 	paged_pool_free(paged);

@@ -12,6 +12,10 @@
 #include "kernels/paged/page_table.h"
 #include "kernels/session/session.h"
 
+#define KV_PAGE_FILLS 3u /* at a time */
+struct kv_page_fill;
+TAILQ_HEAD(kv_page_fills, kv_page_fill);
+
 /*
  * Of the two pools that there are, the caller has one without pages: what is
  * copied to and from the pages goes by way of @inner, which only the library
@@ -28,6 +32,8 @@ struct kv_paged_pool {
 	/* lock */
 	struct kv_page_table *page_table;
 	bool growing;
+	struct kv_page_fills fills;  /* that wait for others to end, map.c */
+	unsigned filling, fills_max; /* begun, and how many may be */
 	LIST_HEAD(, kvfs_mapping) maps;
 	LIST_HEAD(, kvfs_pages) sets;
 };

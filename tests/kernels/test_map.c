@@ -87,6 +87,58 @@ static void a_loads_pages_are_not_the_callers_to_name(void **state)
 	kvfs_pool_close(pool);
 }
 
+static kvfs_xfer *begin_save_must(struct world *w, const kvfs_key *keys,
+				  size_t n)
+{
+	const kvfs_opts opts = {.flags = KVFS_MUST};
+	int64_t pages[PAGES];
+	kvfs_xfer *xfer;
+
+	for (size_t i = 0; i < n; i++)
+		pages[i] = (int64_t)i;
+	assert_int_equal(kvfs_save(w->pool, w->space, keys, NULL, n, pages,
+				   &opts, &xfer),
+			 0);
+	return xfer;
+}
+
+/* DRAM is 64 MiB, and holds half of the blocks. */
+static void more_than_dram_holds_is_mapped(void **state)
+{
+	struct world *w = *state;
+	const uint32_t n = 900;
+	kvfs_pool *pool = reserve(w, n, n);
+	kvfs_key *keys = calloc(n, sizeof(*keys));
+	kvfs_mapping *m;
+	kvfs_xfer *xfer;
+
+	for (uint32_t i = 0; i < n; i += 100) {
+		for (uint32_t k = 0; k < 100; k++) {
+			keys[i + k] = world_key(i + k);
+			world_fill(w, k, i + k);
+		}
+		xfer = begin_save_must(w, keys + i, 100);
+		assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, LONG), 100);
+		kvfs_xfer_free(xfer);
+	}
+	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, &xfer), 0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, LONG), 1);
+	kvfs_xfer_free(xfer);
+	assert_int_equal(kvfs_map(pool, w->space, keys, n, NULL, &m), 0);
+	assert_int_equal(kvfs_map_wait(m, 3 * LONG), n);
+	for (uint32_t i = 0; i < n; i++)
+		assert_true(is_block(m, i, i));
+	unmap(m);
+	/* A pool may be closed with most of it still to come. */
+	assert_int_equal(kvfs_evict(w->space, keys, 1, NULL), 1);
+	kvfs_pool_close(pool);
+	pool = reserve(w, n, n);
+	assert_int_equal(kvfs_map(pool, w->space, keys + 1, n - 1, NULL, &m),
+			 0);
+	kvfs_pool_close(pool);
+	free(keys);
+}
+
 static void staging_is_made_as_large_as_was_asked(void **state)
 {
 	struct world *w = *state;
@@ -475,6 +527,7 @@ int main(void)
 		T(a_pool_tells_what_it_has),
 		T(a_loads_pages_are_not_the_callers_to_name),
 		T(staging_is_made_as_large_as_was_asked),
+		T(more_than_dram_holds_is_mapped),
 		T(maps_that_cannot_be_are_refused),
 		T(a_chain_mapped_twice_is_copied_once),
 		T(one_key_twice_in_a_map_is_one_page),
