@@ -343,6 +343,8 @@ struct kv_ssd {
 	TAILQ_HEAD(, kv_orphans) adopted;
 	uint32_t n_adopted;	 /* their slots */
 	struct kv_slots written; /* waiting for the commit */
+	uint32_t n_written;
+	uint32_t put_off; /* slots that were not admitted, since the mount */
 	uint64_t seq;
 	uint64_t pinned;     /* bytes that pinned blocks hold, or will */
 	uint64_t guaranteed; /* bytes that spaces are guaranteed beyond their

@@ -341,6 +341,7 @@ static void take_puts(struct kv_cache *cache, struct round *round)
 		struct put *put = &round->puts[round->n_puts++];
 
 		TAILQ_REMOVE(&ssd->written, slot, link);
+		ssd->n_written--;
 		ssd->written_bytes -= slot->segment->class->slot_bytes;
 		put->slot = slot;
 		put->removed = slot->block->flags & BLOCK_REMOVED;

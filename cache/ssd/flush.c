@@ -350,7 +350,8 @@ void kv_commit_gather(struct kv_cache *cache)
 	uint64_t now;
 
 	while (!ssd->urgent && !ssd->stop && ssd->written_bytes < enough &&
-	       !ssd->awaiting && (now = kv_now_ns()) < until)
+	       ssd->n_written < ssd->round_max && !ssd->awaiting &&
+	       (now = kv_now_ns()) < until)
 		kv_cond_wait(cache, &ssd->commit, until - now);
 }
 

@@ -43,6 +43,7 @@
 /* One turn: large enough to write in runs. */
 #define TURN_BYTES (8 << 20)
 #define WRITES_AT_ONCE 128u
+#define PUT_OFF_AT_ONCE 64u
 /* The device is busy with that, and a sync or a read behind it waits for no
  * more than that. */
 #define WRITING_BYTES (48u << 20)
@@ -383,6 +384,7 @@ static void pass_on(struct kv_cache *cache, struct kv_space *space)
 		kv_flushes_written_locked(cache, slot);
 		cache->ssd.written_bytes += slot->segment->class->slot_bytes;
 		TAILQ_INSERT_TAIL(&cache->ssd.written, slot, link);
+		cache->ssd.n_written++;
 		pthread_cond_signal(&cache->ssd.commit);
 	}
 }
@@ -487,6 +489,11 @@ static int see_to(struct kv_cache *cache, struct kv_slot *slot, int r)
 	}
 }
 
+static bool more_to_queue(const struct kv_ssd *ssd)
+{
+	return ssd->n_adopted || !TAILQ_EMPTY(&ssd->collecting);
+}
+
 /* Returns 0 if the next turn may begin at once. */
 static int turn(struct kv_cache *cache)
 {
@@ -505,11 +512,16 @@ static int turn(struct kv_cache *cache)
 		ssd->full = false;
 	if (!slot || ssd->writing >= WRITES_AT_ONCE ||
 	    ssd->writing_bytes >= WRITING_BYTES) {
-		kv_cond_wait(cache, &ssd->write, until_roused(cache));
+		kv_cond_wait(cache, &ssd->write,
+			     more_to_queue(ssd) ? 1 : until_roused(cache));
 		return 0;
 	}
-	if (kv_admit_locked(cache, slot) == KV_ADMIT_LATER)
+	if (kv_admit_locked(cache, slot) == KV_ADMIT_LATER) {
+		/* There may be as many of them as blocks. */
+		if (++ssd->put_off % PUT_OFF_AT_ONCE == 0)
+			kv_cond_wait(cache, &ssd->write, 1);
 		return 0;
+	}
 	slot_bytes = slot->segment->class->slot_bytes;
 	r = start_write(cache, slot);
 	if (r == -ENOENT) {
