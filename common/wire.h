@@ -25,7 +25,7 @@
 #define WIRE_MAX 65536
 #define WIRE_BATCH 512 /* items a message, at most */
 
-/* What one connection may have at a time; items beyond end with -ENOLCK. */
+/* A connection may have so many at a time; items beyond end with -ENOLCK. */
 #define WIRE_PENDING_MAX 4096  /* requests without a reply */
 #define WIRE_LEASED_MAX 65536  /* blocks leased or being acquired */
 #define WIRE_RESERVED_MAX 4096 /* blocks, in parts or whole */

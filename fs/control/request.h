@@ -54,7 +54,7 @@ struct kv_request {
 int kv_request_new(struct kv_client *client, const struct wire_header *header,
 		   const struct kv_request_kind *kind, size_t bytes,
 		   void *ret_request);
-/* It has been replied to, and stays: its leases are what it is counted by. */
+/* A request that was replied to stays, and is counted by its leases. */
 void kv_request_hold(struct kv_request *request);
 /* Count @n leases in, until it is freed.  -ENOLCK too many. */
 int kv_request_lease(struct kv_request *request, size_t n);

@@ -164,7 +164,7 @@ static void fill_unwant_locked(struct kv_page_fill *fill)
 		kv_xfer_stop_locked(fill->load, -ECANCELED);
 }
 
-/* Those that wait begin on a copy thread: it may take a question. */
+/* Fills that wait begin on a copy thread: it may take a question. */
 static void begin_fills_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_session *session = paged->inner->session;
@@ -200,7 +200,7 @@ static bool go_again_locked(const struct kv_page_fill *fill,
 	if (!last || fill_is_full(last)) {
 		if (fill_new_locked(paged, fill->space, &last) < 0)
 			return false;
-		/* What the first load came after is over. */
+		/* The work that the first load came after is over. */
 		last->opts.priority = fill->opts.priority;
 		last->limit = alone ? (fill->n + 1) / 2 : fill->n;
 		TAILQ_INSERT_TAIL(again, last, others);

@@ -39,8 +39,8 @@ int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX]);
  */
 int kv_link_open(const char *socket_path, struct kv_link *ret_link);
 void kv_link_close(struct kv_link *link); /* takes a closed one */
-/* What its error @r means to those who need the link: -ENOTCONN, or that the
- * process has no descriptor or no memory for it (-EMFILE, -ENFILE, -ENOMEM). */
+/* A link's error @r, for those who need it: -ENOTCONN, or that the process has
+ * no descriptor or no memory for one (-EMFILE, -ENFILE, -ENOMEM). */
 int kv_link_lost(int r);
 
 /* Send one message.  @flags: MSG_DONTWAIT (then -EAGAIN), or 0. */

@@ -211,31 +211,40 @@ void kv_timer_stop_locked(struct kvfs_session *session, struct kv_timer *timer)
 	timer->at = 0;
 }
 
-static struct kv_timer *earliest_locked(struct kvfs_session *session)
+/* Timers that are due go to @ret_due, and can be stopped there. */
+static void take_due_locked(struct kvfs_session *session,
+			    struct kv_timers *ret_due)
 {
-	struct kv_timer *t, *first = NULL;
+	uint64_t now = kv_now_ns();
+	struct kv_timer *t, *next;
 
 	kv_session_assert_locked(session);
-	LIST_FOREACH(t, &session->timers, others)
-		if (!first || t->at < first->at)
-			first = t;
-	return first;
+	LIST_INIT(ret_due);
+	for (t = LIST_FIRST(&session->timers); t; t = next) {
+		next = LIST_NEXT(t, others);
+		if (t->at > now)
+			continue;
+		LIST_REMOVE(t, others);
+		LIST_INSERT_HEAD(ret_due, t, others);
+	}
 }
 
 /* Fire what is due; returns when the next one is, or UINT64_MAX. */
 static uint64_t run_timers_locked(struct kvfs_session *session)
 {
-	uint64_t now = kv_now_ns();
+	uint64_t first = UINT64_MAX;
+	struct kv_timers due;
 	struct kv_timer *t;
 
 	kv_session_assert_locked(session);
-	while ((t = earliest_locked(session))) {
-		if (t->at > now)
-			return t->at;
+	take_due_locked(session, &due);
+	while ((t = LIST_FIRST(&due))) {
 		kv_timer_stop_locked(session, t);
 		t->fire(t);
 	}
-	return UINT64_MAX;
+	LIST_FOREACH(t, &session->timers, others)
+		first = KV_MIN(first, t->at);
+	return first;
 }
 
 /* ---- the reader thread ---- */

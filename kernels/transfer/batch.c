@@ -757,7 +757,7 @@ static void give_up_locked(struct kv_timer *timer)
 		if (batch->state == SAVING)
 			leave_locked(batch, stopped);
 	}
-	/* What is being copied is sent, and has as long. */
+	/* Copies under way are sent, and have as long. */
 	if (xfer->left[KVFS_SEALED] > 0)
 		kv_timer_start_locked(xfer->session, timer,
 				      kv_time_after(SEAL_GRACE_NS));

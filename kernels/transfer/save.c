@@ -224,8 +224,8 @@ static int offer_locked(struct kvfs_session *session, struct kv_stage *stage)
 	return r;
 }
 
-/* What is in staging is found by its place in the one that was offered last: a
- * new one is, when nothing is in the old. */
+/* Blocks are found by their place in the staging that was offered last: a new
+ * one is, when nothing is in the old. */
 static int swap_stage_locked(struct kvfs_session *session)
 {
 	struct kv_stage *stage = session->stage_next;

@@ -17,8 +17,8 @@
 
 #define KV_STAGE_BYTES ((uint64_t)64 << 20)
 #define KV_STAGE_FIRST ((uint64_t)1 << 20)
-/* What the sessions of a process have together in grown stages that nobody
- * asked for. */
+/* Sessions of a process have so much together in grown stages that nobody asked
+ * for. */
 #define KV_STAGE_SHARE ((uint64_t)256 << 20)
 
 struct kv_extent {

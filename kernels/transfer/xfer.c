@@ -29,7 +29,7 @@
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 
-#define LOOK_NS 1000000000u /* so often at whether the daemon answers */
+#define LOOK_NS 250000000u /* so often at whether the daemon answers */
 
 static void check_locked(const struct kvfs_xfer *xfer)
 {
