@@ -33,13 +33,13 @@ static void free_extras(struct kv_cache *cache)
 {
 	kv_snapshots_fini(cache);
 	kv_pins_fini(cache);
+	kv_deletions_free(cache);
 	kv_spaces_free(cache);
 	kv_table_fini(&cache->table);
 	kv_eviction_fini(&cache->arena.eviction);
 	kv_eviction_fini(&cache->ssd.eviction);
 	kv_ghost_fini(&cache->ghost);
 	kv_miss_curve_free(cache->curve);
-	free(cache->ssd.deletions.items);
 	free(cache->ssd.updates.items);
 	kv_orphans_free(cache);
 	kv_turns_fini(&cache->ssd.write_queues);
@@ -125,6 +125,7 @@ static int new_cache(const struct kv_cache_config *config,
 	TAILQ_INIT(&cache->ssd.collecting);
 	kv_prefetcher_init(cache);
 	TAILQ_INIT(&cache->short_of_room);
+	kv_deletions_init(cache);
 	TAILQ_INIT(&cache->ssd.written);
 	LIST_INIT(&cache->ssd.classes);
 	LIST_INIT(&cache->ssd.unlinked);

@@ -141,6 +141,17 @@ int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
  * nobody's way from now on. */
 int kv_space_clear(struct kv_cache *cache, struct kv_space *space);
 
+/*
+ * The same in pieces of less than a millisecond but for the first.  Begin takes
+ * effect on saves at once, and what is sealed from then on stays.  Some returns
+ * 1 while there is more to do, 0 at the end, -ENOMEM.
+ */
+struct kv_clear;
+int kv_clear_begin(struct kv_cache *cache, struct kv_space *space,
+		   struct kv_clear **ret_clear);
+int kv_clear_some(struct kv_cache *cache, struct kv_clear *clear);
+void kv_clear_end(struct kv_clear *clear); /* takes NULL */
+
 /* The two-digit directories. @byte: the first byte of the keys in it. */
 bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space,
 		   uint8_t byte);
@@ -414,11 +425,11 @@ struct kv_flush {
 	/* the cache's own */
 	struct kv_flush *next;
 	TAILQ_ENTRY(kv_flush) link;
-	uint64_t asked;	 /* what was loose up to this is collected first, */
-	uint64_t ticket; /* and then what is dirty up to this waited for */
-	uint64_t commit;
-	uint64_t update; /* changes of records that it waits for: so many */
-	uint64_t change; /* of snapshots, in the space with the id @space */
+	uint64_t asked;	   /* what was loose up to this is collected first, */
+	uint64_t ticket;   /* and then what is dirty up to this waited for */
+	uint64_t deletion; /* of the space's, so many are over */
+	uint64_t update;   /* changes of records that it waits for: so many */
+	uint64_t change;   /* of snapshots, in the space with the id @space */
 	uint32_t space;
 	struct kv_block *block; /* the only one it waits for; or NULL */
 	LIST_ENTRY(kv_flush) of_slot, of_all;

@@ -80,7 +80,7 @@ static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 	/* Its record must not outlive the next sync, open or not. */
 	if (block->file != KV_NONE &&
 	    (block->refs > own || (block->slot && !kv_slot_idle(block->slot))))
-		kv_extent_delete_locked(cache, slot_id_of(block), false);
+		kv_extent_delete_locked(cache, space, slot_id_of(block), false);
 	KV_POINT("remove.queued");
 	kv_block_settle_locked(cache, block);
 }
@@ -128,6 +128,7 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 	}
 	if (r == 0) {
 		cache->stats.removed++;
+		kv_block_space(cache, block)->shrunk = true;
 		n_gone = cache->deferred.n_gone;
 		remove_locked(cache, block, put_next);
 		if (put_next)

@@ -112,6 +112,22 @@ TAILQ_HEAD(kv_slots, kv_slot);
 TAILQ_HEAD(kv_turn_list, kv_space);
 TAILQ_HEAD(kv_flushes, kv_flush);
 
+/* A slot whose record is to be deleted. */
+struct kv_deletion {
+	uint64_t slot_id;
+	bool reuse;	/* give the slot back, when its prologue is zeroed */
+	bool bad;	/* it could not be zeroed */
+	uint8_t failed; /* so many times */
+};
+
+/* A space's, until the committer takes them. */
+struct kv_deletion_queue {
+	struct kv_deletion *items;
+	size_t n, room;
+	bool batch; /* others of it are in hand */
+	uint64_t begun, done;
+};
+
 struct kv_space {
 	uint32_t id;			  /* fixed */
 	char name[KV_SPACE_NAME_MAX + 1]; /* fixed */
@@ -135,7 +151,10 @@ struct kv_space {
 	uint64_t asked_seq;  /* its loose slots up to this are asked for */
 	uint64_t busy_dram;  /* bytes of its slots that may not be evicted */
 	uint64_t pinned_ssd; /* bytes of its pinned blocks */
-	uint64_t leaving;    /* scratch of dram/evict.c and ssd/evict.c */
+	struct kv_deletion_queue deletions;
+	TAILQ_ENTRY(kv_space) deleting;
+	bool shrunk;	  /* a block of it was removed since the mount */
+	uint64_t leaving; /* scratch of dram/evict.c and ssd/evict.c */
 	struct kv_evict_list_list dram_lists, ssd_lists;
 	struct kv_slots loose;	   /* slots of unpersisted blocks, by seq */
 	struct kv_slots dirty;	   /* its dirty slots, by seq */
@@ -255,8 +274,11 @@ struct kv_segfile {
 	uint32_t slots, used;
 	uint32_t hint; /* no free slot below it */
 	uint64_t *bitmap;
-	bool recorded; /* the index has it as it is */
-	bool trailer;  /* its last page tells its slots */
+	uint32_t round; /* of the committer, that has it already */
+	bool recorded;	/* the index has it as it is */
+	bool trailer;	/* its last page tells its slots */
+	bool unswept;	/* free slots may hold prologues: take none */
+	bool sweeping;
 	TAILQ_ENTRY(kv_segfile)
 	link; /* of its class; those with room in front */
 };
@@ -274,17 +296,17 @@ struct kv_ssd_class {
 	LIST_ENTRY(kv_ssd_class) link;
 };
 
-/* A slot whose record is to be deleted. */
-struct kv_deletion {
-	uint64_t slot_id;
-	bool reuse;	/* give the slot back, when its prologue is zeroed */
-	bool bad;	/* it could not be zeroed */
-	uint8_t failed; /* so many times */
-};
+struct kv_deletion_batch;
 
 struct kv_deletions {
-	struct kv_deletion *items;
-	size_t n, room;
+	TAILQ_HEAD(, kv_space) queued; /* spaces with some, and none in hand */
+	TAILQ_HEAD(, kv_deletion_batch) to_record; /* the committer's own */
+	TAILQ_HEAD(, kv_deletion_batch) to_zero;
+	uint64_t n;	 /* that are not over */
+	uint32_t budget; /* leaves of the index in one transaction */
+	pthread_t thread;
+	pthread_cond_t wake;
+	bool ended;
 };
 
 /* Blocks whose record is to be changed, by the order in which they did. */
@@ -328,9 +350,13 @@ struct kv_ssd {
 	uint32_t n_files, live_files;
 	LIST_HEAD(, kv_ssd_class) classes;
 	struct kv_eviction eviction;
-	uint64_t sidecars; /* bytes of STORE/spaces */
-	bool unswept;	   /* free slots may hold prologues: take none */
-	bool tried_in_use; /* blocks of the files tried were; ssd/evict.c */
+	uint64_t sidecars;    /* bytes of STORE/spaces */
+	bool unswept;	      /* at mount: all files are to be swept */
+	int sweep_error;      /* the last one */
+	uint32_t n_unswept;   /* files that are to be swept still */
+	uint64_t sweep_first; /* slot_bytes of files that somebody waits for */
+	uint64_t swept;	      /* prologues that were zeroed */
+	bool tried_in_use;    /* blocks of the files tried were; ssd/evict.c */
 	uint32_t evicted[KV_EVICTED_KNOWN]; /* ssd/evict.c: by their hash */
 	uint64_t used;			    /* bytes of slots in use */
 	struct kv_turns write_queues;	    /* of spaces with slots to write */
@@ -357,7 +383,7 @@ struct kv_ssd {
 	struct kv_deletions deletions;
 	LIST_HEAD(, kv_unlinked) unlinked;
 	struct kv_updates updates;
-	uint64_t commits_begun, commits_done;
+	uint64_t commits_begun, put; /* counts: rounds; blocks */
 	LIST_HEAD(, kv_space) flushing;
 	TAILQ_HEAD(, kv_space) collecting;
 	uint32_t awaiting;	     /* spaces that await a commit */
@@ -428,6 +454,7 @@ struct kv_health {
 	unsigned stuck;	       /* requests, when last looked */
 	const char *why;       /* reads are refused; NULL: online */
 	uint64_t commit_since; /* when the index's began; 0: none */
+	uint64_t zero_since;   /* the same of a run of slots that is zeroed */
 };
 
 /* The walk through the store; scrub.c. */

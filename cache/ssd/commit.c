@@ -1,34 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * commit.c - the group commit: what was written becomes durable, what was
- * removed is gone for good.
+ * commit.c - the group commit: what was written becomes durable, and records of
+ * what was removed go.
  *
  * One round, of no more than the index surely has room for: fdatasync the
- * files, one LMDB transaction, zero the prologues of the slots that are given
- * back and sync those, and only then tell anybody.  A record thus never leads
- * to zeros, whenever the daemon dies; prologues without a record are swept at
- * mount.
+ * files, one LMDB transaction, and only then tell anybody.  Deletions have a
+ * short part of it (deletion.c), and prologues are zeroed after it.  A record
+ * thus never leads to zeros, whenever the daemon dies; prologues without a
+ * record are swept by the next one.
  *
- * The committer waits for its own requests for as long as they take: a zero
- * that lands late would land on whoever has the slot by then.  Others are told
- * meanwhile that it does not get on (health.c).
- *
- * OWNS       the committer thread, what it took from the lists for a round, and
- *            its requests until all of one call have ended.
+ * OWNS       the committer thread, and what it took from the lists for a round.
  *
  * INVARIANTS
  *   (1) A record is committed only after the data it names was synced.
- *   (2) A slot is reused only after its prologue was zeroed and the deletion
- *       of its record is durable.
- *   (3) At most one record has a given space and key: a block that is removed
- *       while its round is under way has its record deleted in the next round,
- *       before which no other block of its key can be committed.  So a round
- *       has puts only if it has every deletion there is.
- *   (4) After a failed round everything is as if it had not begun: written
+ *   (2) Of the records of one space and key, all but the one with the highest
+ *       generation are of blocks that were removed, and their deletions are
+ *       under way: after a crash the next mount sees to these.
+ *   (3) After a failed round everything is as if it had not begun: written
  *       blocks are queued again, deletions wait for the next round.
  *
- * LOCKING    cache->lock for the lists; none during I/O.  group->lock, a leaf,
- *            for how many requests are left.
+ * LOCKING    cache->lock for the lists; none during I/O.
  */
 #include "cache/ssd/ssd.h"
 #include "cache/core/core.h"
@@ -36,143 +27,6 @@
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
 #include "common/crash_point.h"
-
-#define TRIES 2
-#define GIVE_UP 3 /* rounds in which a slot could not be zeroed */
-
-struct group {
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
-	size_t left;
-	int status; /* of the last that failed */
-};
-
-#define GROUP_INIT                                                        \
-	{                                                                 \
-		PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0 \
-	}
-
-struct member {
-	struct kv_io io; /* first */
-	struct group *group;
-	struct kv_deletion *deletion; /* NULL: a sync */
-};
-
-static void member_done(struct kv_io *io, int status)
-{
-	struct member *member = (struct member *)io;
-	struct group *group = member->group;
-
-	KV_POINT("tombstone.written");
-	pthread_mutex_lock(&group->lock);
-	if (status < 0)
-		group->status = status;
-	if (member->deletion)
-		member->deletion->bad = status < 0;
-	if (--group->left == 0)
-		pthread_cond_signal(&group->cond);
-	pthread_mutex_unlock(&group->lock);
-	free(member);
-}
-
-static void member_submit(struct kv_cache *cache, struct group *group,
-			  struct member *member)
-{
-	member->io.buffer = -1;
-	member->io.done = member_done;
-	member->group = group;
-	pthread_mutex_lock(&group->lock);
-	group->left++;
-	pthread_mutex_unlock(&group->lock);
-	kv_ring_submit(cache->ring, &member->io);
-}
-
-static int wait_for_all(struct group *group)
-{
-	pthread_mutex_lock(&group->lock);
-	while (group->left)
-		pthread_cond_wait(&group->cond, &group->lock);
-	pthread_mutex_unlock(&group->lock);
-	return group->status;
-}
-
-static int segfiles_sync(struct kv_cache *cache, const int *fds, size_t n)
-{
-	struct group group = GROUP_INIT;
-	bool short_of_memory = false;
-	int r;
-
-	/* All at once: the file system makes one journal commit of them. */
-	for (size_t i = 0; i < n && !short_of_memory; i++) {
-		struct member *one = calloc(1, sizeof(*one));
-
-		short_of_memory = !one;
-		if (!one)
-			break;
-		one->io.op = KV_IO_SYNC;
-		one->io.fd = fds[i];
-		member_submit(cache, &group, one);
-	}
-	r = wait_for_all(&group);
-	return short_of_memory ? -ENOMEM : r;
-}
-
-static uint8_t zero_page[KV_PAGE] __attribute__((aligned(KV_PAGE)));
-
-static int zero_one(struct kv_cache *cache, struct group *group,
-		    struct kv_deletion *deletion)
-{
-	struct member *one = calloc(1, sizeof(*one));
-	struct kv_segfile *file;
-
-	if (!one)
-		return -ENOMEM;
-	kv_lock(cache);
-	file = kv_segfile_at(cache, (uint32_t)(deletion->slot_id >> 32));
-	one->io.fd = file->fd;
-	one->io.offset = (uint32_t)deletion->slot_id * file->slot_bytes;
-	kv_unlock(cache);
-	one->io.op = KV_IO_WRITE;
-	one->io.data = zero_page;
-	one->io.bytes = KV_PAGE;
-	one->deletion = deletion;
-	member_submit(cache, group, one);
-	KV_POINT("tombstone.submitted");
-	return 0;
-}
-
-/* Once over those that are still to be zeroed; how the last failure went. */
-static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
-{
-	struct group group = GROUP_INIT;
-	int r = 0;
-
-	for (size_t i = 0; i < n && r == 0; i++)
-		if (items[i].bad)
-			r = zero_one(cache, &group, &items[i]);
-	wait_for_all(&group);
-	return r < 0 ? r : group.status;
-}
-
-/* Zero the prologues of those to be reused.  Where some can be written to, or
- * @others_work, those that cannot are ->bad; else it fails. */
-static int prologues_zero(struct kv_cache *cache, struct kv_deletion *items,
-			  size_t n, bool others_work)
-{
-	bool failed = false;
-	int r = -EAGAIN;
-
-	for (size_t i = 0; i < n; i++)
-		items[i].bad = true;
-	for (int try = 0; try < TRIES && r < 0; try++)
-		r = zero_all(cache, items, n);
-	/* Slots not to be used again are zeroed where that is possible. */
-	for (size_t i = 0; i < n; i++) {
-		others_work |= items[i].reuse && !items[i].bad;
-		failed |= items[i].reuse && items[i].bad;
-	}
-	return others_work || !failed ? 0 : r;
-}
 
 struct put {
 	struct kv_slot *slot;
@@ -192,7 +46,6 @@ struct update {
 struct round {
 	struct put *puts;
 	size_t n_puts;
-	struct kv_deletions deletions;
 	struct update *updates;
 	size_t n_updates;
 	uint64_t updates_taken; /* all so far, with these */
@@ -200,8 +53,6 @@ struct round {
 	size_t n_files;
 	int *fds; /* to be synced */
 	size_t n_fds;
-	size_t n_deletion_fds; /* those in front have deletions */
-	uint64_t number;
 };
 
 void kv_commit_kick_locked(struct kv_cache *cache, bool urgent)
@@ -272,14 +123,13 @@ bool kv_snapshots_dirty_locked(const struct kv_cache *cache)
 
 static bool anything(const struct kv_ssd *ssd)
 {
-	return !TAILQ_EMPTY(&ssd->written) || ssd->deletions.n ||
-	       ssd->updates.n;
+	return !TAILQ_EMPTY(&ssd->written) || ssd->updates.n ||
+	       kv_deletions_to_record(ssd);
 }
 
 static void round_free(struct round *round)
 {
 	free(round->puts);
-	free(round->deletions.items);
 	free(round->updates);
 	free(round->files);
 	free(round->fds);
@@ -289,9 +139,9 @@ static void add_fd(struct kv_cache *cache, struct round *round, uint32_t id)
 {
 	struct kv_segfile *file = kv_segfile_at(cache, id);
 
-	for (size_t i = 0; i < round->n_fds; i++)
-		if (round->fds[i] == file->fd)
-			return;
+	if (file->round == (uint32_t)cache->ssd.commits_begun)
+		return;
+	file->round = (uint32_t)cache->ssd.commits_begun;
 	round->fds[round->n_fds++] = file->fd;
 	if (!file->recorded) {
 		round->files[round->n_files++] = (struct kv_segfile_record){
@@ -351,23 +201,6 @@ static void take_puts(struct kv_cache *cache, struct round *round)
 	}
 }
 
-static void take_deletions(struct kv_cache *cache, struct round *round)
-{
-	struct kv_deletions *all = &cache->ssd.deletions;
-	struct kv_deletion *items = round->deletions.items;
-	size_t n = KV_MIN(all->n, (size_t)cache->ssd.round_max);
-
-	if (!n)
-		return;
-	memcpy(items, all->items, n * sizeof(*items));
-	all->n -= n;
-	memmove(all->items, all->items + n, all->n * sizeof(*items));
-	round->deletions.n = n;
-	for (size_t i = 0; i < n; i++)
-		add_fd(cache, round, (uint32_t)(items[i].slot_id >> 32));
-	round->n_deletion_fds = round->n_fds;
-}
-
 /* They are puts, too.  Blocks that come leave them their half, so that a pin is
  * durable soon whatever is being saved. */
 static size_t updates_max(const struct kv_cache *cache)
@@ -417,32 +250,20 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 
 	memset(round, 0, sizeof(*round));
 	round->puts = calloc(n, sizeof(*round->puts));
-	round->deletions.items = calloc(n, sizeof(*round->deletions.items));
 	round->updates = calloc(n, sizeof(*round->updates));
 	round->files = calloc(ssd->live_files + 1, sizeof(*round->files));
 	round->fds = calloc(ssd->live_files + 1, sizeof(*round->fds));
-	if (!round->puts || !round->deletions.items || !round->updates ||
-	    !round->files || !round->fds) {
+	if (!round->puts || !round->updates || !round->files || !round->fds) {
 		round_free(round);
 		return -ENOMEM;
 	}
-	take_deletions(cache, round);
+	ssd->commits_begun++;
+	kv_deletions_take_locked(cache);
 	take_updates(cache, round);
-	if (!ssd->deletions.n)
-		take_puts(cache, round);
-	ssd->urgent = ssd->urgent && (ssd->deletions.n || ssd->updates.n ||
-				      !TAILQ_EMPTY(&ssd->written));
-	round->number = ++ssd->commits_begun;
+	take_puts(cache, round);
+	ssd->urgent =
+		ssd->urgent && (ssd->updates.n || !TAILQ_EMPTY(&ssd->written));
 	return 0;
-}
-
-uint64_t kv_commits_needed_locked(const struct kv_cache *cache)
-{
-	const struct kv_ssd *ssd = &cache->ssd;
-	const size_t n = ssd->deletions.n;
-
-	kv_assert_locked(&cache->lock);
-	return ssd->commits_begun + (n + ssd->round_max - 1) / ssd->round_max;
 }
 
 static int put_update(struct kv_cache *cache, struct kv_txn *batch,
@@ -470,17 +291,13 @@ static int fill_batch(struct kv_cache *cache, struct kv_txn *batch,
 
 	for (size_t i = 0; r == 0 && i < round->n_files; i++)
 		r = kv_txn_put_segfile(batch, &round->files[i]);
-	/* Deletions first: a slot may have been given back and taken again. */
-	for (size_t i = 0; r == 0 && i < round->deletions.n; i++)
-		r = kv_txn_delete_slot(batch,
-				       round->deletions.items[i].slot_id);
 	for (size_t i = 0; r == 0 && i < round->n_updates; i++)
 		r = put_update(cache, batch, &round->updates[i]);
 	for (size_t i = 0; r == 0 && i < round->n_puts; i++)
 		if (!round->puts[i].removed)
 			r = kv_txn_put_slot(batch, round->puts[i].slot_id,
 					    &round->puts[i].record);
-	return r;
+	return r < 0 ? r : kv_deletions_record(cache, batch);
 }
 
 static void index_busy(struct kv_cache *cache, bool busy)
@@ -508,31 +325,14 @@ static int write_index(struct kv_cache *cache, const struct round *round)
 	return r;
 }
 
-/* The puts are durable already: then a slot whose prologue cannot be zeroed
- * stays taken, and that is all. */
-static int zero_deleted(struct kv_cache *cache, const struct round *round)
-{
-	const bool others_work = round->n_puts > 0;
-	struct kv_deletion *items = round->deletions.items;
-	int r = prologues_zero(cache, items, round->deletions.n, others_work);
-
-	if (r == 0)
-		r = segfiles_sync(cache, round->fds, round->n_deletion_fds);
-	KV_POINT("tombstone.synced");
-	if (r == 0 || !others_work)
-		return r;
-	for (size_t i = 0; i < round->deletions.n; i++)
-		items[i].bad = items[i].reuse;
-	return 0;
-}
-
 static int write_round(struct kv_cache *cache, const struct round *round)
 {
 	int r = 0;
 
 	KV_POINT("commit.begin");
+	kv_deletions_sort(cache);
 	if (round->n_puts)
-		r = segfiles_sync(cache, round->fds, round->n_fds);
+		r = kv_segfiles_sync(cache, round->fds, round->n_fds);
 	KV_POINT("sync.data");
 	if (r == 0 && round->n_files && fsync(cache->ssd.dir) < 0)
 		r = -errno;
@@ -542,7 +342,7 @@ static int write_round(struct kv_cache *cache, const struct round *round)
 	index_busy(cache, true);
 	r = write_index(cache, round);
 	index_busy(cache, false);
-	return r < 0 ? r : zero_deleted(cache, round);
+	return r;
 }
 
 /* Flushes that wait for @slot wait for this, too. */
@@ -586,47 +386,6 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 	kv_block_settle_locked(cache, block);
 }
 
-static void delete_again(struct kv_cache *cache,
-			 const struct kv_deletion *deletion)
-{
-	struct kv_deletions *list = &cache->ssd.deletions;
-	size_t n = list->n;
-
-	if (deletion->reuse)
-		kv_extent_undelete_locked(cache, deletion->slot_id);
-	kv_extent_delete_locked(cache, deletion->slot_id, deletion->reuse);
-	if (list->n > n)
-		list->items[n].failed = deletion->failed;
-}
-
-/* Others work, but this slot's prologue could not be zeroed. */
-static void zero_again(struct kv_cache *cache, struct kv_deletion *deletion)
-{
-	cache->stats.io_errors++;
-	if (++deletion->failed < GIVE_UP) {
-		delete_again(cache, deletion);
-		return;
-	}
-	kv_extent_undelete_locked(cache, deletion->slot_id);
-	cache->stats.bad_slots++; /* it stays taken */
-}
-
-static void deletions_ended(struct kv_cache *cache, struct round *round,
-			    int status)
-{
-	for (size_t i = 0; i < round->deletions.n; i++) {
-		struct kv_deletion *deletion = &round->deletions.items[i];
-
-		if (status < 0) {
-			delete_again(cache, deletion);
-		} else if (deletion->bad && deletion->reuse) {
-			zero_again(cache, deletion);
-		} else if (deletion->reuse) {
-			kv_extent_left_locked(cache, deletion->slot_id);
-		}
-	}
-}
-
 /* Updates that were not recorded are to be recorded still. */
 static void updates_failed(struct kv_cache *cache, const struct round *round)
 {
@@ -641,10 +400,10 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 
 	for (size_t i = 0; i < round->n_puts; i++)
 		put_ended(cache, &round->puts[i], status);
-	deletions_ended(cache, round, status);
+	kv_deletions_recorded_locked(cache, status);
 	for (size_t i = 0; status < 0 && i < round->n_files; i++)
 		kv_segfile_at(cache, round->files[i].id)->recorded = false;
-	ssd->commits_done = round->number;
+	ssd->put += status == 0 ? round->n_puts : 0;
 	ssd->updates.done = round->updates_taken;
 	cache->stats.commits += status == 0;
 	if (status < 0) {
@@ -660,6 +419,12 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 	kv_writer_rouse_locked(cache);
 }
 
+/* The rest of a space's deletions comes when those in hand are over. */
+static bool is_deleting(const struct kv_ssd *ssd)
+{
+	return ssd->deletions.n && !ssd->deletions.ended;
+}
+
 void *kv_committer(void *arg)
 {
 	struct kv_cache *cache = arg;
@@ -667,10 +432,9 @@ void *kv_committer(void *arg)
 	struct round round;
 	int r, failed = 0; /* while stopping */
 
-	if (ssd->unswept)
-		kv_sweep(cache);
 	kv_lock(cache);
-	while (!ssd->stop_commits || (anything(ssd) && failed < 2) ||
+	while (!ssd->stop_commits ||
+	       ((anything(ssd) || is_deleting(ssd)) && failed < 2) ||
 	       kv_snapshots_dirty_locked(cache)) {
 		if (!anything(ssd) && !kv_snapshots_dirty_locked(cache)) {
 			ssd->noted = false;
@@ -700,6 +464,7 @@ void *kv_committer(void *arg)
 	}
 	ssd->committer_ended = true;
 	pthread_cond_broadcast(&ssd->done);
+	pthread_cond_signal(&ssd->deletions.wake);
 	kv_unlock(cache);
 	return NULL;
 }

@@ -2,8 +2,7 @@
 /*
  * extent.c - which block has which slot of which segment file.
  *
- * OWNS       the SSD classes (one slot size each), the files' bitmaps, the list
- *            of deletions that wait for the next commit.
+ * OWNS       the SSD classes (one slot size each) and the files' bitmaps.
  *
  * STATES     of an SSD slot, and the function that makes each step:
  *
@@ -11,8 +10,7 @@
  *             TAKEN -> DURABLE   kv_extent_attach_locked, after the commit
  *             TAKEN -> FREE      extent_free_locked     (the write failed)
  *           DURABLE -> LEAVING   kv_extent_detach_locked
- *           LEAVING -> FREE      extent_free_locked: prologue zeroed and the
- *                                deletion durable
+ *           LEAVING -> FREE      kv_extent_left_locked: deletion.c
  *
  * INVARIANTS
  *   (1) A bit is set exactly while its slot is not FREE.
@@ -144,17 +142,34 @@ struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
 		if (class->slot_bytes == slot_bytes)
 			continue;
 		TAILQ_FOREACH(file, &class->files, link)
-			if (file->used == 0)
+			if (file->used == 0 && !file->sweeping)
 				return file;
 	}
 	return NULL;
+}
+
+/* Free slots of a file that is not swept yet may hold prologues. */
+static bool has_room(const struct kv_segfile *file)
+{
+	return file->used < file->slots && !file->unswept;
+}
+
+void kv_extents_renew_file(struct kv_segfile *file)
+{
+	struct kv_ssd_class *class = file->class;
+
+	TAILQ_REMOVE(&class->files, file, link);
+	if (has_room(file))
+		TAILQ_INSERT_HEAD(&class->files, file, link);
+	else
+		TAILQ_INSERT_TAIL(&class->files, file, link);
 }
 
 static struct kv_segfile *file_with_room(struct kv_ssd_class *class)
 {
 	struct kv_segfile *file = TAILQ_FIRST(&class->files);
 
-	return file && file->used < file->slots ? file : NULL;
+	return file && has_room(file) ? file : NULL;
 }
 
 static uint64_t records_free(const struct kv_ssd *ssd)
@@ -205,6 +220,11 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 			       ? -EAGAIN
 			       : -ENOSPC;
 	file = file_with_room(class);
+	if (!file && class->free) {
+		cache->ssd.sweep_first = slot_bytes;
+		if (!kv_segfile_room(cache))
+			return -EAGAIN;
+	}
 	if (!file && (kv_segfile_room(cache) ||
 		      kv_extents_empty_file(cache, slot_bytes)))
 		return -ENOENT;
@@ -237,10 +257,8 @@ static void extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
 	cache->ssd.used -= file->slot_bytes;
 	class->free++;
 	cache->ssd.records--;
-	if (file->used-- == file->slots) {
-		TAILQ_REMOVE(&class->files, file, link);
-		TAILQ_INSERT_HEAD(&class->files, file, link);
-	}
+	if (file->used-- == file->slots)
+		kv_extents_renew_file(file);
 }
 
 void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
@@ -265,7 +283,7 @@ void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 	kv_assert_locked(&cache->lock);
 	space->writing_ssd -=
 		kv_segfile_at(cache, (uint32_t)(slot_id >> 32))->slot_bytes;
-	kv_extent_delete_locked(cache, slot_id, true);
+	kv_extent_delete_locked(cache, space, slot_id, true);
 }
 
 void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
@@ -297,30 +315,13 @@ int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
 	return 0;
 }
 
-void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,
-			     bool reuse)
+void kv_extent_leaving_locked(struct kv_cache *cache, uint64_t slot_id)
 {
-	struct kv_deletions *list = &cache->ssd.deletions;
 	struct kv_segfile *file =
 		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 
 	kv_assert_locked(&cache->lock);
-	if (list->n == list->room) {
-		size_t room = list->room ? list->room * 2 : 64;
-		void *items = realloc(list->items, room * sizeof(*list->items));
-
-		if (!items)
-			return; /* the slot stays taken until the next mount */
-		list->items = items;
-		list->room = room;
-	}
-	if (reuse)
-		file->class->leaving++;
-	list->items[list->n++] = (struct kv_deletion){
-		.slot_id = slot_id,
-		.reuse = reuse,
-	};
-	kv_commit_note_locked(cache);
+	file->class->leaving++;
 }
 
 /* The block is on SSD no more; returns the slot it had. */
@@ -339,17 +340,44 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 	return id;
 }
 
+void kv_extent_supersede(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_space *space = kv_block_space(cache, block);
+	const uint64_t id = take_off(cache, block);
+
+	if (!cache->config.read_only)
+		kv_extent_delete_locked(cache, space, id, true);
+}
+
+int kv_extent_adopt_stale(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t slot_id)
+{
+	struct kv_segfile *file =
+		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
+	const uint32_t slot_number = (uint32_t)slot_id;
+
+	if (!file || slot_number >= file->slots ||
+	    (file->bitmap[slot_number / 64] & 1ull << slot_number % 64))
+		return -EBADMSG;
+	set_taken(cache, file, slot_number);
+	if (!cache->config.read_only)
+		kv_extent_delete_locked(cache, space, slot_id, true);
+	return 0;
+}
+
 void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	kv_assert_locked(&cache->lock);
-	kv_extent_delete_locked(cache, take_off(cache, block), true);
+	kv_extent_delete_locked(cache, kv_block_space(cache, block),
+				take_off(cache, block), true);
 	KV_POINT("extent.leaving");
 }
 
 void kv_extent_forget_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	kv_assert_locked(&cache->lock);
-	kv_extent_delete_locked(cache, take_off(cache, block), false);
+	kv_extent_delete_locked(cache, kv_block_space(cache, block),
+				take_off(cache, block), false);
 }
 
 void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id)

@@ -14,9 +14,11 @@
  *
  * INVARIANTS
  *   (1) A flush that waits is done when no slot of its space with seq <= ticket
- *       is dirty and the commits that cover earlier deletions and changes of
- *       pins and mtimes have been made, those included that were found to be
- *       needed only when a slot's write had ended.
+ *       is dirty, the commits that cover changes of pins and mtimes have been
+ *       made, and earlier deletions of its space are over, those included that
+ *       were found to be needed only when a slot's write had ended.  What was
+ *       removed in a store that has not been swept yet may have a namesake
+ *       there: then the sweep is waited for, too.
  *   (2) What a flush waits for is neither given up nor refused, nor evicted: it
  *       is written, or removed, or the flush is told why not.
  *   (3) A space's flushes end in the order in which they came, but for those
@@ -84,7 +86,8 @@ static bool flushed(const struct kv_cache *cache, const struct kv_space *space,
 
 	return flush != space->collecting &&
 	       (!first || first->seq > flush->ticket) &&
-	       ssd->commits_done >= flush->commit &&
+	       space->deletions.done >= flush->deletion &&
+	       (!space->shrunk || !ssd->n_unswept) &&
 	       ssd->updates.done >= flush->update &&
 	       snapshots_written(cache, flush->space, flush->change);
 }
@@ -120,7 +123,7 @@ static void end(struct kv_cache *cache, struct kv_space *space,
 
 	/* It may have been prolonged for this one, too. */
 	if (next) {
-		next->commit = KV_MAX(next->commit, flush->commit);
+		next->deletion = KV_MAX(next->deletion, flush->deletion);
 		next->update = KV_MAX(next->update, flush->update);
 	}
 	if (space->collecting == flush && next)
@@ -350,7 +353,8 @@ void kv_commit_gather(struct kv_cache *cache)
 	uint64_t now;
 
 	while (!ssd->urgent && !ssd->stop && ssd->written_bytes < enough &&
-	       ssd->n_written < ssd->round_max && !ssd->awaiting &&
+	       ssd->n_written < ssd->round_max &&
+	       TAILQ_EMPTY(&ssd->deletions.to_record) && !ssd->awaiting &&
 	       (now = kv_now_ns()) < until)
 		kv_cond_wait(cache, &ssd->commit, until - now);
 }
@@ -365,7 +369,7 @@ void kv_flushes_prolong_locked(struct kv_cache *cache,
 	TAILQ_FOREACH(flush, &slot->list->space->flushes, link) {
 		if (flush->ticket < slot->seq)
 			continue;
-		flush->commit = kv_commits_needed_locked(cache);
+		flush->deletion = slot->list->space->deletions.begun;
 		flush->update = kv_updates_needed_locked(cache);
 		kv_commit_kick_locked(cache, true);
 		return;
@@ -378,7 +382,7 @@ static void submit(struct kv_cache *cache, struct kv_space *space,
 	struct kv_ssd *ssd = &cache->ssd;
 
 	flush->asked = flush->ticket = space->must_seq = ssd->seq;
-	flush->commit = kv_commits_needed_locked(cache);
+	flush->deletion = space->deletions.begun;
 	flush->update = kv_updates_needed_locked(cache);
 	flush->space = space->id;
 	flush->change = cache->snapshots.changes;

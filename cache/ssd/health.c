@@ -38,10 +38,8 @@ uint64_t kv_health_retry(const struct kv_cache *cache)
 	return cache->config.io_retry ? cache->config.io_retry : 1000000000u;
 }
 
-static bool commit_is_stuck(const struct kv_cache *cache)
+static bool is_stuck(const struct kv_cache *cache, uint64_t since)
 {
-	const uint64_t since = cache->health.commit_since;
-
 	return since && kv_now_ns() - since > kv_health_patience(cache);
 }
 
@@ -52,7 +50,8 @@ struct kv_ring_stuck kv_health_stuck_locked(struct kv_cache *cache)
 	kv_assert_locked(&cache->lock);
 	if (cache->ring)
 		stuck = kv_ring_stuck(cache->ring);
-	stuck.writes += commit_is_stuck(cache);
+	stuck.writes += is_stuck(cache, cache->health.commit_since);
+	stuck.writes += is_stuck(cache, cache->health.zero_since);
 	return stuck;
 }
 

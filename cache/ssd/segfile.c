@@ -197,6 +197,8 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 	struct kv_ssd *ssd = &cache->ssd;
 	int r;
 
+	ssd->n_unswept -= file->unswept;
+	file->unswept = false; /* all of it is to be cleared */
 	kv_extents_remove_file(file);
 	kv_unlock(cache);
 	KV_POINT("file.reclass");
@@ -409,29 +411,96 @@ static int sweep_file(struct kv_cache *cache, uint32_t id, struct sweep *sweep)
 	return 0;
 }
 
-int kv_sweep(struct kv_cache *cache)
+/* It is swept, or was cleared: its slots may be taken. */
+static void swept_locked(struct kv_cache *cache, struct kv_segfile *file)
+{
+	kv_assert_locked(&cache->lock);
+	if (!file->unswept)
+		return;
+	file->unswept = false;
+	cache->ssd.n_unswept--;
+	kv_extents_renew_file(file);
+	if (!cache->ssd.n_unswept && cache->ssd.swept)
+		kv_note(cache, "swept=%llu prologues of no block",
+			(unsigned long long)cache->ssd.swept);
+}
+
+void kv_sweep_later(struct kv_cache *cache)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+
+	for (uint32_t id = 0; id < ssd->n_files; id++) {
+		struct kv_segfile *file = ssd->files[id];
+
+		if (!file || file->unswept)
+			continue;
+		file->unswept = true;
+		ssd->n_unswept++;
+		kv_extents_renew_file(file);
+	}
+}
+
+/* One that somebody waits for, or any; NULL: all are swept. */
+static struct kv_segfile *file_to_sweep(const struct kv_ssd *ssd)
+{
+	struct kv_segfile *any = NULL;
+
+	for (uint32_t id = 0; id < ssd->n_files; id++) {
+		struct kv_segfile *file = ssd->files[id];
+
+		if (!file || !file->unswept)
+			continue;
+		if (file->slot_bytes == ssd->sweep_first)
+			return file;
+		any = any ? any : file;
+	}
+	return any;
+}
+
+bool kv_sweep_waits(const struct kv_cache *cache)
+{
+	return cache->ssd.n_unswept > 0;
+}
+
+bool kv_sweep_one(struct kv_cache *cache)
 {
 	struct sweep sweep = {0};
-	int r = 0, failed = 0;
+	struct kv_segfile *file =
+		cache->ssd.n_unswept ? file_to_sweep(&cache->ssd) : NULL;
+	int r = -ENOMEM;
 
+	if (!file)
+		return false;
+	file->sweeping = true;
+	kv_unlock(cache);
 	sweep.found = malloc(KV_SCAN_MAX * sizeof(*sweep.found));
-	for (uint32_t id = 0; sweep.found && id < cache->ssd.n_files; id++) {
-		r = sweep_file(cache, id, &sweep);
-		if (r < 0) /* the others none the less */
-			failed = r;
-	}
-	if (!sweep.found)
-		failed = -ENOMEM;
+	if (sweep.found)
+		r = sweep_file(cache, file->id, &sweep);
 	free(sweep.found);
 	kv_lock(cache);
+	file->sweeping = false;
+	cache->ssd.swept += sweep.zeroed;
 	cache->stats.io_errors += sweep.unreadable;
-	if (sweep.zeroed)
-		kv_note(cache, "swept=%llu prologues of no block",
-			(unsigned long long)sweep.zeroed);
-	if (failed)
-		kv_note(cache, "sweep_failed=%s", strerror(-failed));
-	cache->ssd.unswept = false;
-	pthread_cond_broadcast(&cache->ssd.write);
+	if (r < 0) {
+		kv_note(cache, "sweep_failed=%s", strerror(-r));
+		cache->ssd.sweep_error = r;
+	}
+	swept_locked(cache, file);
+	kv_flushes_settle_locked(cache, 0);
+	pthread_cond_broadcast(&cache->ssd.done);
+	pthread_cond_signal(&cache->ssd.write);
+	return true;
+}
+
+int kv_sweep(struct kv_cache *cache)
+{
+	int r;
+
+	kv_lock(cache);
+	kv_sweep_later(cache);
+	while (kv_sweep_one(cache))
+		continue;
+	r = cache->ssd.sweep_error;
 	kv_unlock(cache);
-	return failed;
+	return r;
 }

@@ -25,16 +25,23 @@ void kv_segfiles_sweep(struct kv_cache *cache);
 /* Give up whole files until the cap is kept; commits by itself. */
 int kv_segfiles_shrink(struct kv_cache *cache);
 void kv_segfiles_close(struct kv_cache *cache);
+/* Zero the prologues in free slots, write trailers that are missing: of all
+ * files, at mount; of one, and let go of the lock meanwhile (false: all are
+ * swept). */
 int kv_sweep(struct kv_cache *cache);
+bool kv_sweep_waits(const struct kv_cache *cache);
+bool kv_sweep_one(struct kv_cache *cache);
+/* No free slot is to be taken before its file is swept. */
+void kv_sweep_later(struct kv_cache *cache);
 
 /* ---- extent.c ---- */
 
 int kv_extent_eviction_init(struct kv_cache *cache);
 /*
  * A free slot.  -ENOENT: a file must be created first; -EAGAIN: deletions must
- * be committed first; -ENOSPC: nothing may be evicted; -EDQUOT: nor by the
- * space, which is at its quota; -EBUSY: it is, by what is being written.  Lets
- * go of the lock, but not if it returns 0.
+ * be over first, or a file be swept; -ENOSPC: nothing may be evicted; -EDQUOT:
+ * nor by the space, which is at its quota; -EBUSY: it is, by what is being
+ * written.  Lets go of the lock, but not if it returns 0.
  */
 int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 		   uint64_t slot_bytes, uint32_t *ret_file,
@@ -52,22 +59,27 @@ void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 			     uint32_t file, uint32_t slot_number);
 /* The slot is the block's no more: delete its record, zero it, reuse it. */
 void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block);
-void kv_extent_delete_locked(struct kv_cache *cache, uint64_t slot_id,
-			     bool reuse);
 void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block);
 uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block);
 /* As detach, but the slot stays taken until the next mount (quarantine). */
 void kv_extent_forget_locked(struct kv_cache *cache, struct kv_block *block);
-/* The deletion of a slot that was detached is durable. */
+/* It will be free some time; now it is; or it will not be after all. */
+void kv_extent_leaving_locked(struct kv_cache *cache, uint64_t slot_id);
 void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id);
-/* The commit that should have deleted it failed. */
 void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id);
+/* At mount: a later record tells where @block is; what it has goes. */
+void kv_extent_supersede(struct kv_cache *cache, struct kv_block *block);
+/* At mount: the slot has the record of a block that was removed: delete it. */
+int kv_extent_adopt_stale(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t slot_id);
 /* At mount: the most recent block so far, oldest first. */
 void kv_extent_order(struct kv_cache *cache, struct kv_block *block);
 /* At mount: the block goes with its file. */
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block);
 int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file);
 void kv_extents_remove_file(struct kv_segfile *file);
+/* Its free slots may be taken now, or may not. */
+void kv_extents_renew_file(struct kv_segfile *file);
 /* An empty file with slots of another size; NULL. */
 struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
 					 uint64_t slot_bytes);
@@ -149,8 +161,6 @@ bool kv_snapshots_dirty_locked(const struct kv_cache *cache);
 void kv_commit_kick_locked(struct kv_cache *cache, bool urgent);
 /* There is something to commit, in no hurry: it is woken only if it rests. */
 void kv_commit_note_locked(struct kv_cache *cache);
-/* The number of the commit after which what is deleted now is durably so. */
-uint64_t kv_commits_needed_locked(const struct kv_cache *cache);
 void *kv_committer(void *cache);
 /* The block's pin or mtime is about to change: have that recorded.  -ENOMEM. */
 int kv_update_locked(struct kv_cache *cache, struct kv_block *block);
@@ -188,6 +198,25 @@ void kv_flushes_prolong_locked(struct kv_cache *cache,
 			       const struct kv_slot *slot);
 /* Wait, lock held, until a commit is of use to somebody, or is due. */
 void kv_commit_gather(struct kv_cache *cache);
+
+/* ---- deletion.c ---- */
+
+void kv_deletions_init(struct kv_cache *cache);
+void kv_deletions_free(struct kv_cache *cache);
+/* Delete the record of a slot that was a block's of @space, zero its prologue,
+ * and give it back if it is for @reuse. */
+void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
+			     uint64_t slot_id, bool reuse);
+/* For the committer: is there something to record?  Take what waits; put that
+ * in order; delete records in @txn, as many as there is time for; how the
+ * transaction ended. */
+bool kv_deletions_to_record(const struct kv_ssd *ssd);
+void kv_deletions_take_locked(struct kv_cache *cache);
+void kv_deletions_sort(struct kv_cache *cache);
+int kv_deletions_record(struct kv_cache *cache, struct kv_txn *txn);
+void kv_deletions_recorded_locked(struct kv_cache *cache, int status);
+void *kv_deleter(void *cache);
+int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n);
 
 /* ---- health.c ---- */
 

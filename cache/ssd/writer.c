@@ -544,8 +544,6 @@ static void *writer(void *arg)
 	int tries = 0;
 
 	kv_lock(cache);
-	while (ssd->unswept)
-		kv_cond_wait(cache, &ssd->write, kv_health_retry(cache));
 	while (!ssd->stop || (ssd->dirty && tries < 2 &&
 			      !kv_health_stuck_locked(cache).writes)) {
 		uint64_t failures = ssd->failures;
@@ -566,23 +564,42 @@ static void *writer(void *arg)
 	return NULL;
 }
 
+static void stop_locked(struct kv_ssd *ssd)
+{
+	ssd->stop = ssd->stop_commits = true;
+	pthread_cond_broadcast(&ssd->write);
+	pthread_cond_broadcast(&ssd->commit);
+	pthread_cond_broadcast(&ssd->deletions.wake);
+}
+
 int kv_writer_start(struct kv_cache *cache)
 {
-	int r = kv_thread_start(&cache->ssd.writer, "kvfs-write", writer,
-				cache);
+	struct kv_ssd *ssd = &cache->ssd;
+	struct {
+		pthread_t *thread;
+		const char *name;
+		void *(*run)(void *arg);
+	} threads[] = {
+		{&ssd->writer, "kvfs-write", writer},
+		{&ssd->committer, "kvfs-commit", kv_committer},
+		{&ssd->deletions.thread, "kvfs-delete", kv_deleter},
+	};
+	size_t n = 0;
+	int r = 0;
 
-	if (r < 0)
-		return r;
-	r = kv_thread_start(&cache->ssd.committer, "kvfs-commit", kv_committer,
-			    cache);
-	cache->ssd.running = r == 0;
+	while (r == 0 && n < KV_ARRAY_LEN(threads)) {
+		r = kv_thread_start(threads[n].thread, threads[n].name,
+				    threads[n].run, cache);
+		n += r == 0;
+	}
+	ssd->running = r == 0;
 	if (r == 0)
 		return 0;
 	kv_lock(cache);
-	cache->ssd.stop = true;
-	pthread_cond_broadcast(&cache->ssd.write);
+	stop_locked(ssd);
 	kv_unlock(cache);
-	pthread_join(cache->ssd.writer, NULL);
+	while (n > 0)
+		pthread_join(*threads[--n].thread, NULL);
 	return r;
 }
 
@@ -617,7 +634,7 @@ static void enqueue_loose(struct kv_cache *cache, struct kv_space *space)
 int kv_writer_stop(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
-	int r, e;
+	int r, e, d;
 
 	if (!ssd->running)
 		return 0;
@@ -630,10 +647,10 @@ int kv_writer_stop(struct kv_cache *cache)
 	kv_unlock(cache);
 	r = join(cache, ssd->writer, &ssd->writer_ended);
 	kv_lock(cache);
-	ssd->stop_commits = true;
-	pthread_cond_broadcast(&ssd->commit);
+	stop_locked(ssd);
 	kv_unlock(cache);
 	e = join(cache, ssd->committer, &ssd->committer_ended);
+	d = join(cache, ssd->deletions.thread, &ssd->deletions.ended);
 	ssd->running = false;
-	return r < 0 ? r : e;
+	return r < 0 ? r : e < 0 ? e : d;
 }

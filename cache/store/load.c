@@ -185,7 +185,7 @@ static int migrate(struct kv_cache *cache)
 	} else {
 		kv_note(cache, "format=%u (cannot be raised now: %s)",
 			cache->info.version, strerror(-r));
-		cache->ssd.unswept = true;
+		kv_sweep_later(cache);
 	}
 	return 0;
 }
@@ -196,7 +196,7 @@ int kv_store_recover(struct kv_cache *cache)
 		return migrate(cache);
 	if (!cache->after_crash && !cache->ssd.unswept)
 		return 0;
-	cache->ssd.unswept = true;
+	kv_sweep_later(cache);
 	return kv_space_files_check(cache);
 }
 
@@ -249,6 +249,21 @@ static struct kv_space *space_of(const struct kv_cache *cache,
 	return space && !space->removed ? space : NULL;
 }
 
+/* Of the record that was taken in; 0 if the index cannot tell. */
+static uint64_t generation_of(struct kv_cache *cache,
+			      const struct kv_block *block)
+{
+	struct kv_slot_record record;
+
+	if (kv_index_get(cache->index,
+			 kv_slot_id(block->file, block->slot_number),
+			 &record) < 0)
+		return 0;
+	return record.generation;
+}
+
+/* Of two records with one key the one with the lower generation is of a block
+ * that was removed: its deletion goes on. */
 static int take_in(struct kv_cache *cache, uint64_t slot_id,
 		   const struct kv_slot_record *record)
 {
@@ -260,9 +275,18 @@ static int take_in(struct kv_cache *cache, uint64_t slot_id,
 	if (!space)
 		return left_out(cache);
 	memcpy(key.b, record->key, sizeof(key.b));
-	r = kv_table_insert(cache, space, &key, &block);
+	block = kv_table_find(cache, space, &key);
+	if (block && generation_of(cache, block) >= record->generation) {
+		r = kv_extent_adopt_stale(cache, space, slot_id);
+		return kv_is_shortage(r) ? r : left_out(cache);
+	}
+	if (block) {
+		kv_pin_by_user_locked(cache, block, false);
+		kv_extent_supersede(cache, block);
+	}
+	r = block ? 0 : kv_table_insert(cache, space, &key, &block);
 	if (r < 0)
-		return r == -EEXIST ? left_out(cache) : r;
+		return r;
 	block->length = (uint32_t)record->length;
 	block->mtime_ns = record->mtime_ns;
 	block->atime = record->atime;
@@ -275,8 +299,8 @@ static int take_in(struct kv_cache *cache, uint64_t slot_id,
 		kv_block_remove_locked(cache, block);
 		return left_out(cache);
 	}
-	if (record->pinned)
-		kv_pin_by_user_locked(cache, block, true);
+	if (kv_block_pinned_by_user(cache, block) != record->pinned)
+		kv_pin_by_user_locked(cache, block, record->pinned);
 	return 0;
 }
 

@@ -251,6 +251,7 @@ static int settle_cap(struct kv_cache *cache, char **ret_why)
 	cache->ssd.on = cap > 0;
 	cache->ssd.round_max = (uint32_t)KV_MIN(
 		KV_MAX(kv_index_map_bytes(cap) / ROUND_SHARE, 32), 65536);
+	cache->ssd.deletions.budget = cache->ssd.round_max;
 	cache->ssd.records_max = kv_index_records_max(cap);
 	cache->ssd.index_reserve = kv_index_map_bytes(cap) / 32;
 	if (!cap)

@@ -53,6 +53,14 @@ static bool fails_to_read(void)
 	return true;
 }
 
+/* What is there is opened without any room. */
+static bool fails_to_open(int flags)
+{
+	if (calls.error == ENOSPC && !(flags & O_CREAT))
+		return fails_to_read();
+	return fails();
+}
+
 #define REAL(name)                     \
 	static __typeof__(&name) real; \
 	if (!real)                     \
@@ -203,7 +211,7 @@ int openat(int dir, const char *path, int flags, ...)
 	va_start(list, flags);
 	mode = flags & O_CREAT ? va_arg(list, mode_t) : 0;
 	va_end(list);
-	return fails() ? -1 : real(dir, path, flags, mode);
+	return fails_to_open(flags) ? -1 : real(dir, path, flags, mode);
 }
 
 int open(const char *path, int flags, ...)

@@ -34,7 +34,7 @@ static const struct {
 				false, false},
 	[FAULT_RECORD_DUPLICATE] = {"record_duplicate",
 				    "older records of a key that has another",
-				    false, false},
+				    true, false},
 	[FAULT_SLOT_EMPTY] = {"slot_empty",
 			      "records of blocks whose removal was under way",
 			      true, false},

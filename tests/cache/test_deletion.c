@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_deletion.c - what was removed is gone for good, and is in nobody's way:
+ * neither while it is being deleted nor after a crash in the middle of that.
+ *
+ * OWNS      a cache on a small store for each test.
+ *
+ * LOCKING   none; `hold` and `held` are atomic.
+ */
+#include "cache/ssd/ssd.h"
+#include "small_store.h"
+
+#include <dlfcn.h>
+
+#define MANY 300u
+#define TINY 4096u
+
+/* ---- a file system that takes its time over zeroing and scanning ---- */
+
+static _Atomic bool hold, held;
+
+static pthread_t mounter; /* it zeroes nothing, and scans nothing */
+
+static void wait_here(void)
+{
+	while (hold && !pthread_equal(pthread_self(), mounter)) {
+		held = true;
+		usleep(1000);
+	}
+}
+
+int fallocate(int fd, int mode, off_t offset, off_t len)
+{
+	static int (*real)(int, int, off_t, off_t);
+
+	if (!real)
+		real = (int (*)(int, int, off_t, off_t))dlsym(RTLD_NEXT,
+							      "fallocate");
+	if (mode != 0) /* memory and files are made without one */
+		wait_here();
+	return real(fd, mode, offset, len);
+}
+
+ssize_t pread(int fd, void *data, size_t n, off_t offset)
+{
+	static ssize_t (*real)(int, void *, size_t, off_t);
+
+	if (!real)
+		real = (ssize_t(*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT,
+								     "pread");
+	wait_here();
+	return real(fd, data, n, offset);
+}
+
+/* ---- ---- */
+
+static int set_up(void **state)
+{
+	struct small *s = calloc(1, sizeof(*s));
+
+	hold = held = false;
+	mounter = pthread_self();
+	small_new(s);
+	small_must_open(s);
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct small *s = *state;
+
+	hold = false;
+	if (s->cache)
+		small_close(s);
+	small_remove(s);
+	free(s->why);
+	free(s);
+	return 0;
+}
+
+/* So many records may be deleted in a transaction. */
+static void record_some(struct small *s, uint32_t n)
+{
+	kv_lock(s->cache);
+	s->cache->ssd.deletions.budget = n;
+	kv_unlock(s->cache);
+}
+
+/* Go on with the store as a SIGKILL would leave it. */
+static void crash(struct small *s)
+{
+	char copy[72], command[200];
+
+	snprintf(copy, sizeof(copy), "%s.copy", s->path);
+	snprintf(command, sizeof(command), "cp -a --sparse=always %s %s",
+		 s->path, copy);
+	assert_int_equal(system(command), 0);
+	hold = false;
+	record_some(s, 32);
+	small_close(s);
+	small_remove(s);
+	assert_int_equal(rename(copy, s->path), 0);
+}
+
+static void save_many(struct small *s)
+{
+	for (unsigned n = 0; n < MANY; n++)
+		assert_int_equal(small_save_seed(s, n, n, TINY), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+}
+
+static struct kv_space *other_space(struct small *s)
+{
+	struct kv_space *space = kv_space_find(s->cache, "other");
+
+	if (!space)
+		assert_int_equal(
+			kv_space_create(s->cache, "other", 0, 0, 0755, &space),
+			0);
+	return space;
+}
+
+/* Block @n of @space is saved and durable. */
+static void save_durably(struct small *s, struct kv_space *space, unsigned n)
+{
+	struct kv_space *own = s->space;
+	struct kv_block *block;
+
+	s->space = space;
+	assert_int_equal(small_save_seed(s, n, n, TINY), 0);
+	block = small_get(s, n);
+	assert_non_null(block);
+	assert_int_equal(kv_block_sync(s->cache, block), 0);
+	kv_block_put(s->cache, block);
+	s->space = own;
+}
+
+static unsigned present(struct small *s)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < MANY; i++)
+		n += small_view(s, i, TINY) == 0;
+	return n;
+}
+
+struct waiting {
+	struct kv_flush flush;
+	_Atomic bool over;
+};
+
+static void over(struct kv_flush *flush, int status)
+{
+	struct waiting *waiting = (struct waiting *)flush;
+
+	assert_int_equal(status, 0);
+	waiting->over = true;
+}
+
+static void wait_until_held(void)
+{
+	while (!held)
+		usleep(1000);
+}
+
+static void others_do_not_wait_for_what_a_space_deletes(void **state)
+{
+	struct small *s = *state;
+	struct kv_space *other = other_space(s);
+	struct waiting waiting = {.flush.done = over};
+
+	save_many(s);
+	hold = true;
+	assert_int_equal(kv_space_clear(s->cache, s->space), 0);
+	kv_flush_submit(s->cache, s->space, &waiting.flush);
+	wait_until_held();
+	save_durably(s, other, 1);
+	assert_int_equal(kv_space_sync(s->cache, other), 0);
+	assert_false(waiting.over);
+	hold = false;
+	while (!waiting.over)
+		usleep(1000);
+	assert_int_equal(present(s), 0);
+	while (small_busy(s))
+		usleep(1000);
+	small_check(s);
+}
+
+/* The first one waits in the index while the second one becomes durable. */
+static void save_again_before_it_is_deleted(struct small *s)
+{
+	struct kv_block *block;
+
+	save_many(s);
+	record_some(s, 0);
+	assert_int_equal(small_remove_block(s, 7), 0);
+	assert_int_equal(small_save_seed(s, 7, 7007, TINY), 0);
+	block = small_get(s, 7);
+	assert_int_equal(kv_block_sync(s->cache, block), 0);
+	kv_block_put(s->cache, block);
+}
+
+static uint8_t first_byte(struct small *s, unsigned n)
+{
+	struct kv_block *block = small_get(s, n);
+	struct kv_view view;
+	uint8_t byte;
+
+	assert_non_null(block);
+	assert_int_equal(kv_view_get(s->cache, block, &view), 0);
+	byte = view.data[0];
+	kv_view_put(s->cache, &view);
+	kv_block_put(s->cache, block);
+	return byte;
+}
+
+static void of_two_records_of_a_key_the_later_one_counts(void **state)
+{
+	struct small *s = *state;
+	uint8_t later[8];
+
+	small_content(later, sizeof(later), 7007);
+	save_again_before_it_is_deleted(s);
+	crash(s);
+	small_must_open(s);
+	assert_int_equal(first_byte(s, 7), later[0]);
+	/* The earlier one does not take its place, now or later. */
+	assert_int_equal(small_remove_block(s, 7), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	while (small_busy(s))
+		usleep(1000);
+	small_check(s);
+	crash(s);
+	small_must_open(s);
+	assert_null(small_get(s, 7));
+	assert_int_equal(small_close(s), 0);
+	small_must_open(s);
+	assert_null(small_get(s, 7));
+	assert_int_equal(present(s), MANY - 1);
+}
+
+static void a_read_only_mount_sees_the_later_of_two(void **state)
+{
+	struct small *s = *state;
+	uint8_t later[8];
+
+	small_content(later, sizeof(later), 7007);
+	save_again_before_it_is_deleted(s);
+	crash(s);
+	s->config.read_only = true;
+	small_must_open(s);
+	assert_int_equal(first_byte(s, 7), later[0]);
+	assert_int_equal(small_close(s), 0);
+	s->config.read_only = false;
+	small_must_open(s);
+	assert_int_equal(first_byte(s, 7), later[0]);
+}
+
+static void a_clear_spares_what_is_saved_after_it_began(void **state)
+{
+	struct small *s = *state;
+	struct kv_clear *clear;
+	int r;
+
+	save_many(s);
+	assert_int_equal(kv_clear_begin(s->cache, s->space, &clear), 0);
+	assert_int_equal(small_save_seed(s, MANY + 1, MANY + 1, TINY), 0);
+	do
+		r = kv_clear_some(s->cache, clear);
+	while (r > 0);
+	assert_int_equal(r, 0);
+	kv_clear_end(clear);
+	assert_int_equal(present(s), 0);
+	assert_int_equal(small_view(s, MANY + 1, TINY), 0);
+}
+
+static void an_open_block_can_be_read_after_a_clear(void **state)
+{
+	struct small *s = *state;
+	struct kv_block *block;
+	struct kv_view view;
+	uint8_t want[TINY];
+
+	save_many(s);
+	assert_int_equal(small_demote(s, 5), 0);
+	block = small_get(s, 5);
+	assert_int_equal(kv_space_clear(s->cache, s->space), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	small_content(want, sizeof(want), 5);
+	assert_int_equal(kv_view_get(s->cache, block, &view), 0);
+	assert_memory_equal(view.data, want, sizeof(want));
+	kv_view_put(s->cache, &view);
+	kv_block_put(s->cache, block);
+	assert_null(small_get(s, 5));
+}
+
+/* ---- after a crash ---- */
+
+static void the_first_save_after_a_crash_waits_for_no_sweep(void **state)
+{
+	struct small *s = *state;
+	struct waiting waiting = {.flush.done = over};
+
+	save_many(s);
+	assert_int_equal(kv_space_clear(s->cache, s->space), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	save_durably(s, s->space, 1);
+	crash(s);
+	hold = true;
+	small_must_open(s);
+	wait_until_held();
+	save_durably(s, other_space(s), 2);
+	assert_int_equal(kv_space_sync(s->cache, other_space(s)), 0);
+	/* But what is removed might have a namesake that is not swept yet. */
+	assert_int_equal(small_remove_block(s, 1), 0);
+	kv_flush_submit(s->cache, s->space, &waiting.flush);
+	usleep(50000);
+	assert_false(waiting.over);
+	hold = false;
+	while (!waiting.over)
+		usleep(1000);
+}
+
+/* A slot is free in the index, and has the prologue of a block that was
+ * removed: whoever takes it, that does not come back. */
+static void what_a_crash_left_is_swept_before_its_slot_is_taken(void **state)
+{
+	struct small *s = *state;
+	char path[128];
+
+	save_many(s);
+	hold = true; /* records are gone, prologues are not */
+	assert_int_equal(kv_space_clear(s->cache, s->space), 0);
+	wait_until_held();
+	crash(s);
+	small_must_open(s);
+	assert_int_equal(present(s), 0);
+	save_durably(s, s->space, 3);
+	assert_int_equal(small_remove_block(s, 3), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	crash(s);
+	snprintf(path, sizeof(path), "%s/index/data.mdb", s->path);
+	assert_int_equal(unlink(path), 0);
+	small_must_open(s); /* rebuilt from prologues */
+	assert_int_equal(present(s), 0);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(others_do_not_wait_for_what_a_space_deletes),
+		TEST(of_two_records_of_a_key_the_later_one_counts),
+		TEST(a_read_only_mount_sees_the_later_of_two),
+		TEST(a_clear_spares_what_is_saved_after_it_began),
+		TEST(an_open_block_can_be_read_after_a_clear),
+		TEST(the_first_save_after_a_crash_waits_for_no_sweep),
+		TEST(what_a_crash_left_is_swept_before_its_slot_is_taken),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
