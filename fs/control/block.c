@@ -122,12 +122,12 @@ int kv_request_ended(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-/* ---- clear: as long as there are blocks ---- */
+/* ---- clear: as long as there are blocks, with saves in between ---- */
 
 struct clear {
 	struct kv_request request; /* first */
 	struct kv_ingest_job job;
-	struct kv_space *space;
+	struct kv_clear *clear;
 	int status;
 };
 
@@ -137,8 +137,11 @@ static void clear_work(struct kv_ingest_job *job, struct kv_hash *hash)
 	struct kv_server *server = clear->request.server;
 
 	(void)hash;
-	clear->status = kv_space_clear(server->cache, clear->space);
-	kv_mailbox_post(&server->mailbox, &clear->request.mail);
+	clear->status = kv_clear_some(server->cache, clear->clear);
+	if (clear->status > 0)
+		kv_ingest_add(server->ingest, job);
+	else
+		kv_mailbox_post(&server->mailbox, &clear->request.mail);
 }
 
 static void clear_finish(struct kv_request *request)
@@ -148,6 +151,7 @@ static void clear_finish(struct kv_request *request)
 	if (request->client)
 		kv_reply(request->client, &request->header, clear->status, 0,
 			 0);
+	kv_clear_end(clear->clear);
 	kv_request_free(request);
 }
 
@@ -155,9 +159,9 @@ static const struct kv_request_kind clear_kind = {clear_finish, NULL, NULL};
 
 int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 {
+	struct clear *clear = NULL;
 	struct kv_space_info info;
 	struct kv_space *space;
-	struct clear *clear;
 	int r;
 
 	r = kv_client_space(client, m->header->space, W_OK | X_OK, &space,
@@ -165,11 +169,14 @@ int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 	if (r == 0)
 		r = kv_request_new(client, m->header, &clear_kind,
 				   sizeof(*clear), &clear);
+	if (r == 0)
+		r = kv_clear_begin(client->server->cache, space, &clear->clear);
 	if (r < 0) {
 		kv_reply(client, m->header, r, 0, 0);
+		if (clear)
+			kv_request_free(&clear->request);
 		return 0;
 	}
-	clear->space = space;
 	clear->job = (struct kv_ingest_job){
 		.work = clear_work, .uid = client->caller.uid, .waits = true};
 	kv_request_pend(&clear->request, false);

@@ -12,6 +12,8 @@
 #include "kernels/session/session.h"
 #include "kernels/session/space.h"
 
+#define CLEAR_NS 60000000000u
+
 /* A message's worth; statuses into @ret_statuses, or why there are none. */
 static int change_batch(kvfs_space *space, const struct wire_header *header,
 			const kvfs_key *keys, struct wire_status *ret_statuses)
@@ -162,21 +164,74 @@ static void forget_pages(kvfs_space *space)
 	kv_session_unlock(session);
 }
 
+/* Freed by whoever comes last, who waits or the reply. */
+struct clearing {
+	struct kv_call call; /* first */
+	struct kvfs_session *session;
+	bool over, abandoned;
+	int status;
+};
+
+static void cleared(struct kv_call *call, int status, const void *items)
+{
+	struct clearing *clearing = (struct clearing *)call;
+
+	(void)items;
+	clearing->over = true;
+	clearing->status = status;
+	pthread_cond_broadcast(&clearing->session->changed);
+	if (clearing->abandoned)
+		free(clearing);
+}
+
+/* A large space takes its time, in which others may ask. */
+static int clear(struct kvfs_session *session, uint32_t space,
+		 uint64_t generation)
+{
+	const uint64_t until = kv_time_after(CLEAR_NS);
+	struct kv_packet packet = {
+		.header = {.type = WIRE_CLEAR, .space = space},
+		.fd = -1,
+	};
+	struct clearing *clearing = calloc(1, sizeof(*clearing));
+	int r;
+
+	if (!clearing)
+		return -ENOMEM;
+	clearing->session = session;
+	clearing->call.done = cleared;
+	kv_session_lock(session);
+	r = kv_session_is_live(session, generation)
+		    ? kv_rpc_submit_locked(session, &clearing->call, &packet)
+		    : -ENOTCONN;
+	clearing->over = r < 0;
+	while (r == 0 && !clearing->over)
+		r = kv_session_wait(session, until);
+	clearing->abandoned = !clearing->over;
+	if (clearing->over) {
+		r = r < 0 ? r : clearing->status;
+		free(clearing);
+	}
+	kv_session_unlock(session);
+	return r;
+}
+
 int kvfs_space_clear(kvfs_space *space)
 {
-	struct kv_question question = {.header = {.type = WIRE_CLEAR}};
 	uint64_t generation;
+	uint32_t id;
 	int r = kv_session_check(space ? space->session : NULL);
 
 	if (r < 0)
 		return r;
 	stop_saves(space);
-	r = kv_lib_space_id(space, &question.header.space, &generation);
-	if (r == 0)
-		r = (int)kv_ask(space->session, &question);
-	if (r >= 0)
+	r = kv_lib_space_id(space, &id, &generation);
+	if (r < 0)
+		return r == -ETIMEDOUT ? -ENOTCONN : r;
+	r = clear(space->session, id, generation);
+	if (r == 0 || r == -ETIMEDOUT)
 		forget_pages(space);
-	return r == -ETIMEDOUT ? -ENOTCONN : KV_MIN(r, 0);
+	return r;
 }
 
 int kvfs_stats(kvfs_session *session, char **ret_text)

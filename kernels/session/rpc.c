@@ -33,6 +33,7 @@ struct kv_parcel {
 static const size_t reply_bytes[WIRE_TYPE_END] = {
 	[WIRE_ACQUIRE] = sizeof(struct wire_place),
 	[WIRE_STAGING] = 1,
+	[WIRE_CLEAR] = 1,
 	[WIRE_RESERVE] = sizeof(struct wire_status),
 	[WIRE_SAVE] = sizeof(struct wire_status),
 	[WIRE_SAVE_PART] = sizeof(struct wire_status),
