@@ -13,10 +13,15 @@ begin() { : > "$T/log"; }
 # The daemon shows a request before it answers; nothing is under way then.
 count() { grep -c -- "$1" "$T/log"; }
 
-stat "$M/s/$(place 1)" > "$T/stat"
-begin
-cat "$M/s/$(place 1)" > "$T/out" || fail cat
-eq "look-ups by the second walk of a path" "$(count 'opcode: LOOKUP')" 0
+# Names last a second, which may pass on a busy machine.
+for _ in $(seq 20); do
+	stat "$M/s/$(place 1)" > "$T/stat"
+	begin
+	cat "$M/s/$(place 1)" > "$T/out" || fail cat
+	looked_up=$(count 'opcode: LOOKUP')
+	[ "$looked_up" = 0 ] && break
+done
+eq "look-ups by the second walk of a path" "$looked_up" 0
 
 begin
 ls -l "$M/s/01" > "$T/out" || fail "ls -l"
