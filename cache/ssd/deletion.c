@@ -143,12 +143,100 @@ int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n)
 	return short_of_memory ? -ENOMEM : r;
 }
 
-/* ---- queued ---- */
-
 static uint32_t file_of(const struct kv_deletion *deletion)
 {
 	return (uint32_t)(deletion->slot_id >> 32);
 }
+
+/* ---- owed ---- */
+
+/* A record that stays would bring its block back: its file notes it. */
+static void owe(struct kv_cache *cache, uint64_t slot_id, bool reuse)
+{
+	struct kv_segfile *file =
+		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
+	const uint32_t word = (uint32_t)slot_id / 64;
+	const uint64_t bit = 1ull << slot_id % 64;
+
+	cache->ssd.deletions.owed += !(file->owed[word] & bit);
+	file->owed[word] |= bit;
+	if (reuse)
+		file->owed_back[word] |= bit;
+}
+
+/* It is queued after all.  Was its slot to be given back? */
+static bool forgive(struct kv_cache *cache, uint64_t slot_id)
+{
+	struct kv_segfile *file =
+		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
+	const uint32_t word = (uint32_t)slot_id / 64;
+	const uint64_t bit = 1ull << slot_id % 64;
+	const bool reuse = file->owed_back[word] & bit;
+
+	cache->ssd.deletions.owed -= (file->owed[word] & bit) != 0;
+	file->owed[word] &= ~bit;
+	file->owed_back[word] &= ~bit;
+	return reuse;
+}
+
+/* The first from @from on. */
+static bool owed_next(struct kv_cache *cache, uint64_t from, uint64_t *ret_id)
+{
+	uint32_t slot = (uint32_t)from;
+
+	for (uint32_t id = (uint32_t)(from >> 32); id < cache->ssd.n_files;
+	     id++, slot = 0) {
+		const struct kv_segfile *file = kv_segfile_at(cache, id);
+
+		for (; file && slot < file->slots; slot++)
+			if (file->owed[slot / 64] >> slot % 64 & 1) {
+				*ret_id = kv_slot_id(id, slot);
+				return true;
+			}
+	}
+	return false;
+}
+
+/* False: there is still no memory.  What has no record costs no more than its
+ * slot, until the next mount. */
+static bool pay_one(struct kv_cache *cache, uint64_t slot_id)
+{
+	struct kv_deletions *all = &cache->ssd.deletions;
+	struct kv_slot_record record;
+	uint64_t owed;
+	bool reuse;
+	int r;
+
+	kv_unlock(cache);
+	r = kv_index_get(cache->index, slot_id, &record);
+	kv_lock(cache);
+	if (r < 0 && r != -ENOENT && r != -EBADMSG)
+		return false;
+	owed = all->owed;
+	reuse = forgive(cache, slot_id);
+	if (owed == all->owed)
+		return true; /* meanwhile, by somebody else */
+	if (r == 0 && record.space < cache->n_spaces)
+		kv_extent_delete_locked(cache, cache->spaces[record.space],
+					slot_id, reuse);
+	return all->owed < owed;
+}
+
+void kv_deletions_pay(struct kv_cache *cache)
+{
+	uint64_t slot_id = 0;
+
+	while (cache->ssd.deletions.owed &&
+	       owed_next(cache, slot_id, &slot_id)) {
+		if (!pay_one(cache, slot_id)) {
+			kv_flushes_settle_locked(cache, -ENOMEM);
+			return;
+		}
+		slot_id++;
+	}
+}
+
+/* ---- queued ---- */
 
 void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 			     uint64_t slot_id, bool reuse)
@@ -162,11 +250,14 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 		void *items =
 			realloc(queue->items, room * sizeof(*queue->items));
 
-		if (!items)
-			return; /* the slot stays taken until the next mount */
+		if (!items) {
+			owe(cache, slot_id, reuse);
+			return;
+		}
 		queue->items = items;
 		queue->room = room;
 	}
+	forgive(cache, slot_id);
 	if (reuse)
 		kv_extent_leaving_locked(cache, slot_id);
 	queue->items[queue->n++] = (struct kv_deletion){

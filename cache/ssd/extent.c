@@ -69,15 +69,19 @@ int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file)
 {
 	struct kv_ssd_class *class = class_get(cache, file->slot_bytes);
 	uint64_t *bitmap;
+	size_t words;
 
 	if (!class)
 		return -ENOMEM;
 	file->slots = (uint32_t)(cache->ssd.segment_bytes / file->slot_bytes);
-	bitmap = calloc((file->slots + 63) / 64, sizeof(*bitmap));
+	words = (file->slots + 63) / 64;
+	bitmap = calloc(3 * words, sizeof(*bitmap));
 	if (!bitmap)
 		return -ENOMEM;
 	free(file->bitmap);
 	file->bitmap = bitmap;
+	file->owed = bitmap + words;
+	file->owed_back = bitmap + 2 * words;
 	file->hint = 0;
 	file->used = 0;
 	file->class = class;

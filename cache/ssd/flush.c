@@ -87,7 +87,7 @@ static bool flushed(const struct kv_cache *cache, const struct kv_space *space,
 	return flush != space->collecting &&
 	       (!first || first->seq > flush->ticket) &&
 	       space->deletions.done >= flush->deletion &&
-	       (!space->shrunk || !ssd->n_unswept) &&
+	       !ssd->deletions.owed && (!space->shrunk || !ssd->n_unswept) &&
 	       ssd->updates.done >= flush->update &&
 	       snapshots_written(cache, flush->space, flush->change);
 }

@@ -212,6 +212,8 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
  * transaction ended. */
 bool kv_deletions_to_record(const struct kv_ssd *ssd);
 void kv_deletions_take_locked(struct kv_cache *cache);
+/* Queue those that there was no memory for.  Lets go of the lock. */
+void kv_deletions_pay(struct kv_cache *cache);
 void kv_deletions_sort(struct kv_cache *cache);
 int kv_deletions_record(struct kv_cache *cache, struct kv_txn *txn);
 void kv_deletions_recorded_locked(struct kv_cache *cache, int status);

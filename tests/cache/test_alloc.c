@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <ftw.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <cmocka.h>
 
 #include "cache/cache.h"
@@ -403,6 +405,34 @@ static void a_space_is_made_changed_and_removed_or_not(void **state)
 	every(*state, &script);
 }
 
+/* No memory while it is removed, then enough again, and a crash. */
+static void a_block_that_is_removed_without_memory_does_not_return(void **state)
+{
+	struct fixture *f = *state;
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0) {
+		struct kv_key key = key_of(1);
+		struct kv_block *block;
+
+		open_cache(f);
+		alloc_must(kv_block_get(f->cache, f->space, &key, &block) == 0);
+		alloc_arm(0, 1000000);
+		status = kv_block_remove(f->cache, block);
+		kv_block_put(f->cache, block);
+		alloc_must(alloc_disarm() > 0 && status == 0);
+		alloc_must(kv_space_sync(f->cache, f->space) == 0);
+		kill(getpid(), SIGKILL);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	f->removed[1] = true;
+	open_cache(f);
+	assert_int_equal(look(f, 1), 0);
+	check_and_close(f);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -414,6 +444,7 @@ int main(void)
 		TEST(blocks_change_tier_or_say_why_not),
 		TEST(blocks_are_leased_or_missed),
 		TEST(a_space_is_made_changed_and_removed_or_not),
+		TEST(a_block_that_is_removed_without_memory_does_not_return),
 	};
 
 	if (alloc_skip())
