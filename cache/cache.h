@@ -59,6 +59,8 @@ struct kv_cache_config {
 	void (*warn)(void *arg, const char *line);
 	/* Segment @id must be unmapped by all who got it. */
 	void (*retire)(void *arg, uint32_t id);
+	/* There may be room in DRAM where there was none.  May be NULL. */
+	void (*room)(void *arg);
 	void *arg;
 };
 
@@ -227,6 +229,8 @@ int kv_block_promote(struct kv_cache *cache,
 		     struct kv_block *block); /* waits; -ENOSPC */
 /* Waits until durable, then frees its slot; -EBUSY leased, -ENOSPC. */
 int kv_block_demote(struct kv_cache *cache, struct kv_block *block);
+/* The same of one that is durable, without waiting; -EAGAIN: it is not. */
+int kv_block_demote_try(struct kv_cache *cache, struct kv_block *block);
 /* Waits until durable.  -ENOSPC, -EIO, -EOPNOTSUPP (no SSD tier). */
 int kv_block_sync(struct kv_cache *cache, struct kv_block *block);
 /* Waits until everything sealed or removed in the space so far is durable. */
@@ -245,6 +249,9 @@ struct kv_view {
 };
 int kv_view_get(struct kv_cache *cache, struct kv_block *block,
 		struct kv_view *ret_view);
+/* Without waiting; -EAGAIN: its bytes must be read first. */
+int kv_view_get_try(struct kv_cache *cache, struct kv_block *block,
+		    struct kv_view *ret_view);
 void kv_view_put(struct kv_cache *cache, struct kv_view *view);
 
 /* ---- snapshots: blocks of a chain, pinned under a name ---- */
@@ -300,8 +307,9 @@ int kv_snapshot_list(struct kv_cache *cache, struct kv_space *space,
  * and only one such may exist: -EEXIST present, -EALREADY being saved (by a
  * fill that may still seal).
  * -EFBIG larger than a segment can hold, -ENOSPC no slot can be had now, -EBUSY
- * the memory for one is being made (only with @key: others wait), -ESTALE space
- * removed, -EROFS.
+ * the memory for one is being made, or, without @key, room for it by what is
+ * being written, -EAGAIN beyond the space's rate, -ESTALE space removed,
+ * -EROFS.
  */
 int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 		  const struct kv_key *key, uint64_t length,

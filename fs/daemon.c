@@ -22,6 +22,7 @@
 #include "fs/daemon.h"
 #include "fs/mount/node.h"
 #include "fs/mount/notify.h"
+#include "fs/mount/parked.h"
 
 static void on_gone(void *arg, uint64_t id)
 {
@@ -45,6 +46,13 @@ static void on_warn(void *arg, const char *line)
 {
 	(void)arg;
 	fprintf(stderr, "kvfs: warning: %s\n", line);
+}
+
+static void on_room(void *arg)
+{
+	struct kv_daemon *daemon = arg;
+
+	kv_parking_room(daemon->mount->parking);
 }
 
 static void on_retire(void *arg, uint32_t id)
@@ -196,6 +204,7 @@ static int start(struct kv_daemon *daemon, char **ret_why)
 
 	config.gone = on_gone;
 	config.retire = on_retire;
+	config.room = on_room;
 	config.waiting = on_waiting;
 	config.warn = on_warn;
 	config.arg = daemon;

@@ -25,10 +25,11 @@
 #include "common/thread.h"
 #include "fs/mount/notify.h"
 #include "fs/mount/ops.h"
+#include "fs/mount/parked.h"
 #include "fs/session.h"
 #include "fs/umount.h"
 
-#define THREADS_MAX 24 /* some wait for the SSD */
+#define THREADS_MAX 24
 #define THREADS_IDLE 8
 #define READAHEAD (1u << 20)
 #define SIGNAL_WAKE SIGUSR1 /* to the main thread: look at the exit flag */
@@ -301,6 +302,7 @@ static int run_mounted(struct session *s, char **ret_why)
 		r = kv_thread_start(&s->signals, "kvfs-signals", guard, s);
 	if (r == 0)
 		r = serve(s);
+	kv_parking_stop(s->daemon->mount->parking);
 	fuse_session_unmount(s->fuse);
 	kv_notify_stop(s->daemon->mount->notify);
 	fuse_session_destroy(s->fuse);

@@ -372,19 +372,26 @@ int kv_block_pin(struct kv_cache *cache, struct kv_block *block, bool pin)
 	return r;
 }
 
+int kv_block_demote_try(struct kv_cache *cache, struct kv_block *block)
+{
+	int r = 0;
+
+	kv_lock(cache);
+	if (block->slot && (block->slot->leases || block->slot->holds))
+		r = -EBUSY;
+	else if (block->slot && block->file == KV_NONE)
+		r = -EAGAIN;
+	else if (block->slot)
+		kv_slot_give_locked(cache, block->slot);
+	kv_unlock(cache);
+	return r;
+}
+
 int kv_block_demote(struct kv_cache *cache, struct kv_block *block)
 {
 	int r = kv_block_sync(cache, block);
 
-	if (r < 0)
-		return r;
-	kv_lock(cache);
-	if (block->slot && (block->slot->leases || block->slot->holds))
-		r = -EBUSY;
-	else if (block->slot && block->file != KV_NONE)
-		kv_slot_give_locked(cache, block->slot);
-	kv_unlock(cache);
-	return r;
+	return r < 0 ? r : kv_block_demote_try(cache, block);
 }
 
 static void wake(struct kv_acquire *acquire, void *arg)

@@ -22,9 +22,6 @@
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
 
-/* A writer through the mount waits this long for room. */
-#define WRITER_PATIENCE_NS 30000000000u
-
 static struct kv_fill **bucket_of(struct kv_cache *cache,
 				  const struct kv_key *key)
 {
@@ -81,40 +78,28 @@ static int may_begin(struct kv_cache *cache, struct kv_space *space,
 	return 0;
 }
 
-static void wait_for_room(struct kv_cache *cache, bool grows)
-{
-	if (grows) {
-		kv_cond_wait(cache, &cache->arena.grown, 10000000u);
-		return;
-	}
-	kv_commit_kick_locked(cache, true);
-	kv_cond_wait(cache, &cache->ssd.done, 50000000u);
-}
-
-/* A file's writer can wait for memory and the SSD; a save is told at once. */
+/* A save is told at once; for a file's writer what is being written may make
+ * room. */
 static int slot_for(struct kv_cache *cache, struct kv_space *space,
 		    const struct kv_key *key, uint64_t length,
 		    struct kv_slot **ret_slot)
 {
-	uint64_t until = kv_now_ns() + WRITER_PATIENCE_NS;
+	const struct kv_ssd *ssd = &cache->ssd;
+	const bool under_way = ssd->dirty > ssd->stalled;
+	uint64_t bytes = kv_size_class(cache, length);
 	int r;
 
-	do {
-		uint64_t bytes = kv_size_class(cache, length);
-
-		if (!bytes)
-			return -EFBIG;
-		r = kv_arena_over_floor(cache, space, bytes) &&
-				    !kv_guaranteed_dram(space, bytes) &&
-				    !cache->ssd.error && cache->ssd.dirty
-			    ? -ENOSPC
-			    : kv_slot_take_locked(cache, space, length,
-						  ret_slot);
-		if (key || (r != -EBUSY && (r != -ENOSPC || !cache->ssd.dirty)))
-			return r;
-		wait_for_room(cache, r == -EBUSY);
-	} while (kv_now_ns() < until);
-	return -ENOSPC;
+	if (!bytes)
+		return -EFBIG;
+	r = kv_arena_over_floor(cache, space, bytes) &&
+			    !kv_guaranteed_dram(space, bytes) && !ssd->error &&
+			    under_way
+		    ? -ENOSPC
+		    : kv_slot_take_locked(cache, space, length, ret_slot);
+	if (key || r != -ENOSPC || !under_way)
+		return r;
+	kv_commit_kick_locked(cache, true);
+	return -EBUSY;
 }
 
 /*
@@ -146,21 +131,6 @@ static void rate_return(struct kv_space *space, uint64_t bytes)
 		space->put_credit += (double)bytes;
 }
 
-/* Here, too, a file's writer waits, and a save is told at once. */
-static int within_rate(struct kv_cache *cache, struct kv_space *space,
-		       const struct kv_key *key, uint64_t length)
-{
-	uint64_t until = kv_now_ns() + WRITER_PATIENCE_NS;
-	int r;
-
-	while ((r = rate_take(space, length)) < 0 && !key &&
-	       kv_now_ns() < until)
-		kv_cond_wait(cache, &cache->ssd.done, 50000000u);
-	if (r < 0)
-		cache->stats.refused_rate++;
-	return r;
-}
-
 /* A slot that the fill may have, and has paid for. */
 static int reserve_slot(struct kv_cache *cache, struct kv_space *space,
 			const struct kv_key *key, uint64_t length,
@@ -169,7 +139,8 @@ static int reserve_slot(struct kv_cache *cache, struct kv_space *space,
 	int r = may_begin(cache, space, key);
 
 	if (r == 0)
-		r = within_rate(cache, space, key, length);
+		r = rate_take(space, length);
+	cache->stats.refused_rate += r == -EAGAIN && key;
 	if (r < 0)
 		return r;
 	r = slot_for(cache, space, key, length, ret_slot);

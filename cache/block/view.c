@@ -182,8 +182,9 @@ static int fetch_counted(struct kv_cache *cache, struct kv_block *block,
 	return r;
 }
 
+/* @waits: for a buffer, and for the SSD; else -EAGAIN. */
 static int bounce_get(struct kv_cache *cache, struct kv_block *block,
-		      struct buffer **ret_buffer)
+		      bool waits, struct buffer **ret_buffer)
 {
 	struct kv_bounce *bounce = cache->bounce;
 	uint64_t bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
@@ -192,6 +193,10 @@ static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 	int r;
 
 	pthread_mutex_lock(&bounce->lock);
+	if (!waits && (!(buffer = find(bounce, id)) || buffer->filling)) {
+		pthread_mutex_unlock(&bounce->lock);
+		return -EAGAIN;
+	}
 	while ((r = find_or_take(bounce, id, bytes, &buffer)) == -EAGAIN)
 		pthread_cond_wait(&bounce->changed, &bounce->lock);
 	if (r == 0 && buffer->id != id) {
@@ -212,8 +217,8 @@ static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 	return r;
 }
 
-int kv_view_get(struct kv_cache *cache, struct kv_block *block,
-		struct kv_view *ret_view)
+static int view_get(struct kv_cache *cache, struct kv_block *block, bool waits,
+		    struct kv_view *ret_view)
 {
 	struct buffer *buffer = NULL;
 	struct kv_slot *slot;
@@ -231,13 +236,25 @@ int kv_view_get(struct kv_cache *cache, struct kv_block *block,
 	kv_unlock(cache);
 	if (slot)
 		return 0;
-	r = bounce_get(cache, block, &buffer);
+	r = bounce_get(cache, block, waits, &buffer);
 	if (r < 0)
 		return r;
 	ret_view->data = buffer->data + KV_PAGE;
 	ret_view->owner = buffer;
 	ret_view->bounce = true;
 	return 0;
+}
+
+int kv_view_get(struct kv_cache *cache, struct kv_block *block,
+		struct kv_view *ret_view)
+{
+	return view_get(cache, block, true, ret_view);
+}
+
+int kv_view_get_try(struct kv_cache *cache, struct kv_block *block,
+		    struct kv_view *ret_view)
+{
+	return view_get(cache, block, false, ret_view);
 }
 
 void kv_view_put(struct kv_cache *cache, struct kv_view *view)

@@ -40,6 +40,8 @@ static void run_deferred(struct kv_cache *cache, struct kv_deferred *deferred)
 		deferred->flushed = flush->next;
 		flush->done(flush, flush->status);
 	}
+	if (deferred->room && config->room)
+		config->room(config->arg);
 	free(deferred->gone);
 	free(deferred->retired);
 }
@@ -48,6 +50,7 @@ void kv_unlock(struct kv_cache *cache)
 {
 	struct kv_deferred deferred;
 
+	cache->deferred.room = cache->room;
 	if (cache->room)
 		kv_wants_room_locked(cache);
 	deferred = cache->deferred;

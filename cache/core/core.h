@@ -417,6 +417,7 @@ struct kv_deferred {
 	size_t n_gone, room_gone;
 	struct kv_acquire *settled;
 	struct kv_flush *flushed;
+	bool room;
 	uint32_t *retired;
 	size_t n_retired, room_retired;
 };

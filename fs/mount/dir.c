@@ -17,6 +17,7 @@
 #include "fs/mount/open.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
+#include "fs/mount/sync.h"
 #include "fs/mount/snapshots.h"
 
 #define DOTS 2 /* "." and ".." have the offsets 1 and 2 */
@@ -279,21 +280,30 @@ void kv_fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 static int sync_what_is_writable(fuse_req_t req)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
+	_cleanup_(kv_freep) struct kv_space **spaces = NULL;
 	struct kv_space_info info = {0};
 	struct kv_space *space;
-	int r = 0, one;
+	size_t n = 0, room = 0;
 
 	while ((space = kv_space_next(mount->cache, info.id))) {
 		info = kv_space_stat(mount->cache, space);
 		if (kv_permit(req, &info, W_OK | X_OK) < 0)
 			continue;
-		one = kv_space_sync(mount->cache, space);
-		r = r < 0 ? r : one;
+		if (n == room) {
+			void *more;
+
+			room = room ? 2 * room : 64;
+			more = realloc(spaces, room * sizeof(*spaces));
+			if (!more)
+				return -ENOMEM;
+			spaces = more;
+		}
+		spaces[n++] = space;
 	}
-	return r;
+	return kv_sync_spaces(req, spaces, n);
 }
 
-/* Valid replies: fuse_reply_err. */
+/* Valid replies: fuse_reply_err, or none yet. */
 void kv_fs_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync,
 		    struct fuse_file_info *fi)
 {
@@ -301,7 +311,7 @@ void kv_fs_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync,
 	struct kv_node node = kv_node_decode(ino);
 	struct kv_space_info info;
 	struct kv_space *space;
-	int r = 0;
+	int r = 1;
 
 	(void)datasync;
 	(void)fi;
@@ -309,7 +319,8 @@ void kv_fs_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync,
 		r = sync_what_is_writable(req);
 	} else if (node.type != KV_NODE_FIXED) {
 		r = kv_attr_space(mount, &node, &space, &info);
-		r = r < 0 ? r : kv_space_sync(mount->cache, space);
+		r = r < 0 ? r : kv_sync_spaces(req, &space, 1);
 	}
-	fuse_reply_err(req, -r);
+	if (r != 0)
+		fuse_reply_err(req, -KV_MIN(r, 0));
 }

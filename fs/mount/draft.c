@@ -334,10 +334,11 @@ static int check_locked(struct kv_draft *draft)
 	if (draft->key.len == 0)
 		return hole ? -EINVAL : 1;
 	if (draft->state == HEAD) {
-		/* The header may be complete and only the slot missing. */
+		/* The header may be complete and only the slot missing: a
+		 * write was told so, and this does not wait for it. */
 		r = take_length_locked(draft);
 		if (r < 0)
-			return r;
+			return r == -EAGAIN || r == -EBUSY ? -ENOSPC : r;
 	}
 	return draft->state == FILLING && prefix == draft->length ? 1 : -EINVAL;
 }

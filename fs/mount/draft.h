@@ -27,8 +27,9 @@ void kv_draft_free(
 
 /*
  * 0, or: -EINVAL not safetensors, -EBADMSG not of the space's layout, -EFBIG
- * past its end or too large, -ENOSPC no room now, -EPERM sealed, -ENOMEM,
- * -EROFS.  The first three stick: the file can only be begun anew.
+ * past its end or too large, -ENOSPC no room, -EBUSY none now, -EAGAIN beyond
+ * the space's rate: again as it was, later; -EPERM sealed, -ENOMEM, -EROFS. The
+ * first three stick: the file can only be begun anew.
  */
 int kv_draft_write(struct kv_draft *draft, const void *data, size_t n,
 		   uint64_t offset);

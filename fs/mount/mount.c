@@ -3,7 +3,8 @@
  * mount.c - what the handlers of one mount share, put together and taken apart.
  *
  * OWNS      the uploads, the open handles, the notifier, the layouts that are
- *           hidden, the lives of directories.
+ *           hidden, the lives of directories, parked requests and who reads for
+ *           them.
  *
  * LOCKING   none: before the first request and after the last.
  */
@@ -12,6 +13,8 @@
 #include "fs/mount/node.h"
 #include "fs/mount/notify.h"
 #include "fs/mount/open.h"
+#include "fs/mount/parked.h"
+#include "fs/mount/readers.h"
 
 int kv_mount_new(struct kv_mount **ret_mount)
 {
@@ -42,6 +45,10 @@ int kv_mount_start(struct kv_mount *mount, struct kv_cache *cache)
 		r = kv_hidden_new(&mount->hidden);
 	if (r == 0)
 		r = kv_handles_new(&mount->handles);
+	if (r == 0)
+		r = kv_parking_new(&mount->parking);
+	if (r == 0)
+		r = kv_readers_new(mount, &mount->readers);
 	return r;
 }
 
@@ -49,6 +56,8 @@ void kv_mount_stop(struct kv_mount *mount)
 {
 	if (!mount)
 		return;
+	kv_parking_stop(mount->parking);
+	kv_readers_free(kv_steal(mount->readers));
 	kv_handles_free(mount);
 	kv_uploads_free(kv_steal(mount->uploads));
 }
@@ -60,5 +69,6 @@ void kv_mount_free(struct kv_mount *mount)
 	kv_lives_free(mount->lives);
 	kv_hidden_free(mount->hidden);
 	kv_notify_free(mount->notify);
+	kv_parking_free(mount->parking);
 	free(mount);
 }

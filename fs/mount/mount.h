@@ -15,6 +15,8 @@ struct kv_mount {
 	struct kv_hidden *hidden;
 	struct kv_handles *handles;
 	struct kv_notify *notify;
+	struct kv_parking *parking;
+	struct kv_readers *readers;
 	const char *control_path;
 	const struct kv_rules *rules;
 	uint32_t umask; /* taken from the mode of new spaces */

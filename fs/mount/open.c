@@ -22,6 +22,7 @@
 #include "fs/mount/open.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
+#include "fs/mount/readers.h"
 
 /* ---- handles ---- */
 
@@ -315,30 +316,27 @@ void kv_fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		kv_handle_free(mount, kv_handle_of(fi));
 }
 
-static void read_block(fuse_req_t req, struct kv_block *block, size_t size,
-		       uint64_t off)
+static void read_sealed(fuse_req_t req, struct kv_block *block, size_t size,
+			uint64_t off)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_view view;
-	int r;
 
-	r = kv_view_get(mount->cache, block, &view);
-	if (r < 0) {
-		/* Whatever the cache calls it, a reader sees an I/O error. */
-		fuse_reply_err(req, EIO);
-		return;
-	}
-	size = off < view.length ? KV_MIN(size, view.length - off) : 0;
-	fuse_reply_buf(req, (const char *)view.data + off, size);
-	kv_view_put(mount->cache, &view);
+	kv_read_block(req, block, size, off);
+	kv_block_put(mount->cache, block);
 }
 
 static void read_upload(fuse_req_t req, struct kv_upload *upload, size_t size,
 			uint64_t off)
 {
-	_cleanup_(kv_freep) char *buffer = malloc(KV_MAX(size, 1u));
+	struct kv_block *block = kv_draft_block(kv_upload_draft(upload));
+	_cleanup_(kv_freep) char *buffer = NULL;
 	ssize_t n = -ENOMEM;
 
+	if (block) {
+		read_sealed(req, block, size, off);
+		return;
+	}
+	buffer = malloc(KV_MAX(size, 1u));
 	if (buffer)
 		n = kv_draft_read(kv_upload_draft(upload), buffer, size, off);
 	if (n < 0)
@@ -365,7 +363,7 @@ static void read_text(fuse_req_t req, const char *text, size_t size,
 	fuse_reply_buf(req, copy, size);
 }
 
-/* Valid replies: fuse_reply_buf, fuse_reply_err. */
+/* Valid replies: fuse_reply_buf, fuse_reply_err, or none yet. */
 void kv_fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 		struct fuse_file_info *fi)
 {
@@ -373,7 +371,7 @@ void kv_fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 
 	(void)ino;
 	if (handle->kind == KV_HANDLE_BLOCK) {
-		read_block(req, handle->block, size, (uint64_t)off);
+		kv_read_block(req, handle->block, size, (uint64_t)off);
 	} else if (handle->kind == KV_HANDLE_UPLOAD) {
 		read_upload(req, handle->upload, size, (uint64_t)off);
 	} else {

@@ -17,7 +17,9 @@
 #include "fs/mount/hidden.h"
 #include "fs/mount/open.h"
 #include "fs/mount/ops.h"
+#include "fs/mount/parked.h"
 #include "fs/mount/permit.h"
+#include "fs/mount/sync.h"
 
 /* The kernel found no file of that name; by now there may be one. */
 static int create_upload(fuse_req_t req, struct kv_space *space,
@@ -137,7 +139,7 @@ void kv_fs_mknod(fuse_req_t req, fuse_ino_t parent, const char *name,
 		fuse_reply_entry(req, &entry);
 }
 
-/* Valid replies: fuse_reply_write, fuse_reply_err. */
+/* Valid replies: fuse_reply_write, fuse_reply_err, or none yet. */
 void kv_fs_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t n,
 		 off_t off, struct fuse_file_info *fi)
 {
@@ -148,6 +150,11 @@ void kv_fs_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t n,
 	if (handle->kind == KV_HANDLE_UPLOAD)
 		r = kv_draft_write(kv_upload_draft(handle->upload), data, n,
 				   (uint64_t)off);
+	if (r == -EAGAIN || r == -EBUSY) {
+		r = kv_park_write(req, handle->upload, data, n, (uint64_t)off);
+		if (r == 0)
+			return;
+	}
 	if (r < 0)
 		fuse_reply_err(req, -r);
 	else
@@ -180,8 +187,11 @@ void kv_fs_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fuse_reply_err(req, -r);
 }
 
-static int sync_upload(struct kv_mount *mount, struct kv_upload *upload)
+/* 1: there is nothing to wait for. */
+static int sync_upload(fuse_req_t req, struct kv_upload *upload)
 {
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_space *space = kv_upload_space(upload);
 	struct kv_block *block;
 	int r;
 
@@ -189,28 +199,28 @@ static int sync_upload(struct kv_mount *mount, struct kv_upload *upload)
 	if (r < 0)
 		return r;
 	if (kv_upload_name(upload)->kind == KV_NAME_LAYOUT)
-		return kv_space_sync(mount->cache, kv_upload_space(upload));
+		return kv_sync_spaces(req, &space, 1);
 	block = kv_draft_block(kv_upload_draft(upload));
 	if (!block)
-		return 0;
-	r = kv_block_sync(mount->cache, block);
+		return 1;
+	r = kv_sync_block(req, block);
 	kv_block_put(mount->cache, block);
 	return r;
 }
 
-/* Valid replies: fuse_reply_err. */
+/* Valid replies: fuse_reply_err, or none yet. */
 void kv_fs_fsync(fuse_req_t req, fuse_ino_t ino, int datasync,
 		 struct fuse_file_info *fi)
 {
-	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_handle *handle = kv_handle_of(fi);
-	int r = 0;
+	int r = 1;
 
 	(void)ino;
 	(void)datasync;
 	if (handle->kind == KV_HANDLE_BLOCK)
-		r = kv_block_sync(mount->cache, handle->block);
+		r = kv_sync_block(req, handle->block);
 	else if (handle->kind == KV_HANDLE_UPLOAD)
-		r = sync_upload(mount, handle->upload);
-	fuse_reply_err(req, -r);
+		r = sync_upload(req, handle->upload);
+	if (r != 0)
+		fuse_reply_err(req, -KV_MIN(r, 0));
 }

@@ -20,6 +20,7 @@
 #include "fs/mount/attr.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
+#include "fs/mount/sync.h"
 #include "fs/base/quantity.h"
 #include "fs/mount/upload.h"
 
@@ -262,9 +263,23 @@ static int pin_of(const char *value, bool *ret_pin)
 	return 0;
 }
 
-static int set_on_block(struct kv_mount *mount, struct kv_block *block,
+/* 1: it was answered, or will be. */
+static int set_tier(fuse_req_t req, struct kv_block *block, const char *value)
+{
+	int r = -EINVAL;
+
+	if (strcmp(value, "dram") == 0)
+		r = kv_sync_promote(req, block);
+	else if (strcmp(value, "ssd") == 0)
+		r = kv_sync_demote(req, block);
+	return r < 0 ? r : 1;
+}
+
+/* As set_tier. */
+static int set_on_block(fuse_req_t req, struct kv_block *block,
 			const char *name, const char *value)
 {
+	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_block_info info;
 	char now[VALUE_MAX];
 	bool pin;
@@ -274,13 +289,8 @@ static int set_on_block(struct kv_mount *mount, struct kv_block *block,
 		r = pin_of(value, &pin);
 		return r < 0 ? r : kv_block_pin(mount->cache, block, pin);
 	}
-	if (strcmp(name, "tier") == 0) {
-		if (strcmp(value, "dram") == 0)
-			return kv_block_promote(mount->cache, block);
-		if (strcmp(value, "ssd") == 0)
-			return kv_block_demote(mount->cache, block);
-		return -EINVAL;
-	}
+	if (strcmp(name, "tier") == 0)
+		return set_tier(req, block, value);
 	if (strcmp(name, "ended") == 0) {
 		if (strcmp(value, "1") != 0)
 			return -EINVAL;
@@ -321,7 +331,7 @@ static int set_on_file(fuse_req_t req, const struct kv_node *node,
 	if (block) {
 		r = kv_permit_block_owner(req, block);
 		if (r == 0)
-			r = set_on_block(mount, block, name, value);
+			r = set_on_block(req, block, name, value);
 		kv_block_put(mount->cache, block);
 	} else {
 		r = set_on_upload(upload, name, value);
@@ -376,7 +386,7 @@ static int set(fuse_req_t req, const struct kv_node *node, const char *name,
 	return -EOPNOTSUPP;
 }
 
-/* Valid replies: fuse_reply_err. */
+/* Valid replies: fuse_reply_err, or none yet. */
 void kv_fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 		    const char *value, size_t size, int flags)
 {
@@ -394,7 +404,8 @@ void kv_fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 		r = -EEXIST; /* every block has one, 0 or 1 */
 	else
 		r = set(req, &node, short_name(name), text);
-	fuse_reply_err(req, -r);
+	if (r <= 0)
+		fuse_reply_err(req, -r);
 }
 
 /* To take the pin's attribute away is to unpin: rsync -X does that.

@@ -22,6 +22,7 @@
 #include "cache/block/block.h"
 #include "cache/dram/dram.h"
 #include "common/copy.h"
+#include "tests/cache/alone.h"
 
 #define BYTES 20000u
 
@@ -149,7 +150,7 @@ static inline int small_save_seed(struct small *s, unsigned n, unsigned seed,
 	struct kv_meta meta = {.position = n, .tokens = 16, .mtime_ns = 77};
 	struct kv_digest digest;
 	struct kv_fill *fill;
-	int r = kv_fill_begin(s->cache, s->space, NULL, bytes, &fill);
+	int r = begin_alone(s->cache, s->space, bytes, &fill);
 
 	if (r < 0)
 		return r;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which blocks go to SSD unasked, in which order, and what stays there. */
 #include "tests/cache/tiers.h"
+#include "tests/cache/alone.h"
 
 #define MIB (1ull << 20)
 
@@ -250,8 +251,7 @@ static void blocks_that_come_as_files_need_no_order(void **state)
 	struct tiers *t = *state;
 	struct kv_fill *fill;
 
-	assert_int_equal(kv_fill_begin(t->cache, t->space, NULL, BYTES, &fill),
-			 0);
+	assert_int_equal(begin_alone(t->cache, t->space, BYTES, &fill), 0);
 	assert_int_equal(tiers_seal(t, fill, 0, 3), 0);
 	tiers_quiet(t);
 	assert_int_equal(tiers_of(t, t->space, 0, 3),

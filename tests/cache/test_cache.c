@@ -9,6 +9,7 @@
 
 #include "cache/dram/dram.h"
 #include "common/copy.h"
+#include "tests/cache/alone.h"
 
 #define BYTES 100000u
 
@@ -99,7 +100,7 @@ static int save_bytes(struct fixture *f, unsigned n, unsigned seed,
 	struct kv_meta meta = {.position = n, .tokens = 16, .mtime_ns = 77};
 	struct kv_digest digest;
 	struct kv_fill *fill;
-	int r = kv_fill_begin(f->cache, f->space, NULL, bytes, &fill);
+	int r = begin_alone(f->cache, f->space, bytes, &fill);
 
 	if (r < 0)
 		return r;

@@ -11,6 +11,7 @@
 
 #include "index/sidecar.h"
 #include "index/segfile.h"
+#include "tests/cache/alone.h"
 
 #define BLOCKS 24u
 #define ROUNDS 300u
@@ -313,7 +314,7 @@ static int save_forged(struct small *s, size_t bytes)
 	struct kv_meta meta = {.tokens = 16};
 	struct kv_digest digest;
 	struct kv_fill *fill;
-	int r = kv_fill_begin(s->cache, s->space, NULL, bytes, &fill);
+	int r = begin_alone(s->cache, s->space, bytes, &fill);
 
 	if (r < 0)
 		return r;

@@ -8,6 +8,7 @@
 
 #include "cache/dram/dram.h"
 #include "common/copy.h"
+#include "tests/cache/alone.h"
 
 #define BYTES 100000u
 #define HUGE_ONE                                                    \
@@ -97,7 +98,7 @@ static int save(struct fixture *f, unsigned n)
 	struct kv_meta meta = {.tokens = 16, .mtime_ns = 77};
 	struct kv_digest digest;
 	struct kv_fill *fill;
-	int r = kv_fill_begin(f->cache, f->space, NULL, BYTES, &fill);
+	int r = begin_alone(f->cache, f->space, BYTES, &fill);
 
 	if (r < 0)
 		return r;

@@ -26,6 +26,7 @@
 #include "common/copy.h"
 #include "tests/crash/image.h"
 #include "tests/crash/journal.h"
+#include "tests/cache/alone.h"
 
 #define LIE 400	     /* records that a lying disk may forget */
 #define PATIENCE 120 /* seconds for one image */
@@ -114,7 +115,7 @@ static int save_one(struct kv_cache *cache)
 
 	r = kv_space_create(cache, "after", 0, 0, 0700, &space);
 	if (r == 0)
-		r = kv_fill_begin(cache, space, NULL, n, &fill);
+		r = begin_alone(cache, space, n, &fill);
 	if (r < 0)
 		return r;
 	content_fill(kv_fill_data(fill), id, 1);

@@ -9,6 +9,7 @@
  */
 #include "tests/fs/daemon.h"
 #include "tests/fs/parts.h"
+#include "tests/cache/alone.h"
 
 static struct daemon d;
 static struct peer p, other;
@@ -284,9 +285,8 @@ static void present_meanwhile_is_told_with_the_last_part(void **state)
 	assert_int_equal(parts_save(&p, 1, 0, HALF), WIRE_TAKEN);
 	peer_keys(&wire, 1, 1);
 	memcpy(key.b, wire.key, 32);
-	assert_int_equal(kv_fill_begin(d.cache, space, NULL,
-				       p.header + p.payload, &fill),
-			 0);
+	assert_int_equal(
+		begin_alone(d.cache, space, p.header + p.payload, &fill), 0);
 	assert_int_equal(
 		kv_fill_seal(d.cache, fill, &key, &meta, p.header, &digest), 0);
 	assert_int_equal(parts_save(&p, 1, HALF, HALF), -EEXIST);

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * readers.h - reads through the mount that need the SSD, on threads of their
+ * own.
+ */
+#ifndef KV_FS_MOUNT_READERS_H
+#define KV_FS_MOUNT_READERS_H
+
+#include "fs/mount/fuse.h"
+#include "fs/mount/mount.h"
+
+struct kv_readers;
+
+/* Answer @req with the bytes of @block, at once if they are in memory. */
+void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
+		   uint64_t offset);
+
+/* -ENOMEM, -EAGAIN. */
+int kv_readers_new(struct kv_mount *mount, struct kv_readers **ret_readers);
+/* Its requests have been answered.  Takes NULL. */
+void kv_readers_free(struct kv_readers *readers);
+
+#endif
