@@ -70,7 +70,7 @@ struct kv_meta {
 /* We are short of something: no reason to forget what is on disk. */
 static inline bool kv_is_shortage(int r)
 {
-	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
+	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -ENOSPC;
 }
 
 static inline void kv_freep(void *p)
