@@ -129,7 +129,8 @@ void kvfs_space_close(kvfs_space *space); /* takes NULL */
  * released).  A save begun before never seals: its blocks end with -ESTALE, at
  * whatever stage, parts and those that wait for room included.  Of other
  * sessions that is said of blocks that the daemon has reserved for them.
- * Waits until all are gone, a minute at most (-ETIMEDOUT: it goes on).
+ * Waits until all are gone, a minute at most, and not for a daemon that hangs
+ * (-ETIMEDOUT: it goes on).
  * -EACCES, -ENOTCONN.
  */
 int kvfs_space_clear(kvfs_space *space);

@@ -31,5 +31,7 @@ long kv_ask(struct kvfs_session *session, struct kv_question *question);
 /* Whether there is a daemon that does not answer.  Takes two seconds at most,
  * and 20 microseconds if it does. */
 bool kv_ask_hangs(struct kvfs_session *session);
+/* How often one who waits for the daemon looks at that. */
+#define KV_LOOK_NS 250000000u
 
 #endif

@@ -88,6 +88,8 @@ static void post_ended_locked(kvfs_space *space, uint32_t id,
 	};
 
 	kv_session_assert_locked(space->session);
+	if (!kv_rpc_takes_hints_locked(space->session))
+		return;
 	kv_wire_keys(keys, n, items);
 	kv_rpc_post_locked(space->session, &packet);
 }
@@ -184,6 +186,21 @@ static void cleared(struct kv_call *call, int status, const void *items)
 		free(clearing);
 }
 
+/* kv_session_wait, but not for a daemon that hangs. */
+static int wait_for_answer(struct kvfs_session *session, uint64_t until)
+{
+	uint64_t look_at = KV_MIN(until, kv_time_after(KV_LOOK_NS));
+	int r = kv_session_wait(session, look_at);
+	bool hangs;
+
+	if (r != -ETIMEDOUT || look_at == until)
+		return r;
+	kv_session_unlock(session);
+	hangs = kv_ask_hangs(session);
+	kv_session_lock(session);
+	return hangs ? -ETIMEDOUT : 0;
+}
+
 /* A large space takes its time, in which others may ask. */
 static int clear(struct kvfs_session *session, uint32_t space,
 		 uint64_t generation)
@@ -206,7 +223,7 @@ static int clear(struct kvfs_session *session, uint32_t space,
 		    : -ENOTCONN;
 	clearing->over = r < 0;
 	while (r == 0 && !clearing->over)
-		r = kv_session_wait(session, until);
+		r = wait_for_answer(session, until);
 	clearing->abandoned = !clearing->over;
 	if (clearing->over) {
 		r = r < 0 ? r : clearing->status;

@@ -22,6 +22,8 @@
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
 
+#define HINTS_MAX 1024u /* messages that wait: then hints are not given */
+
 struct kv_parcel {
 	TAILQ_ENTRY(kv_parcel) others;
 	struct kv_call *call; /* NULL: it has no reply */
@@ -66,6 +68,7 @@ static int queue_locked(struct kvfs_session *session,
 		memcpy(parcel->items, packet->items, packet->bytes);
 	parcel->packet.items = parcel->items;
 	TAILQ_INSERT_TAIL(&session->rpc.out, parcel, others);
+	session->rpc.n_out++;
 	kv_session_wake(session);
 	return 0;
 }
@@ -76,6 +79,7 @@ static void parcel_free_locked(struct kvfs_session *session,
 {
 	kv_session_assert_locked(session);
 	TAILQ_REMOVE(&session->rpc.out, parcel, others);
+	session->rpc.n_out--;
 	if (parcel->call)
 		parcel->call->parcel = NULL;
 	free(parcel);
@@ -122,6 +126,12 @@ bool kv_rpc_withdraw_locked(struct kvfs_session *session, struct kv_call *call)
 	parcel_free_locked(session, call->parcel);
 	LIST_REMOVE(call, others);
 	return true;
+}
+
+bool kv_rpc_takes_hints_locked(const struct kvfs_session *session)
+{
+	kv_session_assert_locked(session);
+	return session->rpc.n_out < HINTS_MAX;
 }
 
 void kv_rpc_post_locked(struct kvfs_session *session, struct kv_packet *packet)

@@ -30,6 +30,7 @@ struct kv_call {
 struct kv_rpc {
 	LIST_HEAD(, kv_call) pending[256]; /* by tag */
 	TAILQ_HEAD(, kv_parcel) out;
+	size_t n_out;
 	uint64_t tags;
 };
 
@@ -44,6 +45,10 @@ int kv_rpc_submit_locked(struct kvfs_session *session, struct kv_call *call,
 
 /* Take @call back if its message has not been sent: @done will not run. */
 bool kv_rpc_withdraw_locked(struct kvfs_session *session, struct kv_call *call);
+
+/* Whether a hint can be sent: none is where a thousand messages wait for a
+ * daemon that hangs. */
+bool kv_rpc_takes_hints_locked(const struct kvfs_session *session);
 
 /* Send a message that has no reply; best effort. */
 void kv_rpc_post_locked(struct kvfs_session *session, struct kv_packet *packet);

@@ -245,9 +245,16 @@ void kv_prefetch_ahead(const kvfs_query *queries, size_t n_queries,
 		       uint64_t deadline)
 {
 	const struct asking asking = {deadline, WIRE_AHEAD};
+	kvfs_session *session;
 	kvfs_xfer *xfer;
+	bool can;
 
+	if (kv_queries_check(queries, n_queries, &session) <= 0)
+		return;
+	kv_session_lock(session);
+	can = kv_rpc_takes_hints_locked(session);
+	kv_session_unlock(session);
 	/* A hint that cannot be given is none. */
-	if (begin(queries, n_queries, &asking, &xfer) == 0)
+	if (can && begin(queries, n_queries, &asking, &xfer) == 0)
 		kvfs_xfer_free(xfer);
 }

@@ -29,8 +29,6 @@
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 
-#define LOOK_NS 250000000u /* so often at whether the daemon answers */
-
 static void check_locked(const struct kvfs_xfer *xfer)
 {
 	kv_session_assert_locked(xfer->session);
@@ -259,7 +257,7 @@ static bool is_drained_locked(const struct kvfs_session *session,
 
 void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool)
 {
-	uint64_t look_at = kv_time_after(LOOK_NS);
+	uint64_t look_at = kv_time_after(KV_LOOK_NS);
 	bool hangs;
 
 	kv_session_assert_locked(session);
@@ -272,7 +270,7 @@ void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool)
 		kv_session_lock(session);
 		if (hangs)
 			stop_all_locked(session, pool);
-		look_at = kv_time_after(LOOK_NS);
+		look_at = kv_time_after(KV_LOOK_NS);
 	}
 }
 
