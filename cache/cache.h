@@ -139,6 +139,21 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 /* -ENOSPC: the guarantees exceed the tier. */
 int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
 		       const struct kv_quota *quota);
+
+/* What a user has and may have, in all the spaces that he owns together. */
+struct kv_tenant_info {
+	struct kv_quota quota;
+	uint64_t spaces, blocks, bytes_dram, bytes_ssd;
+};
+struct kv_tenant_info kv_tenant_stat(struct kv_cache *cache, uint32_t uid);
+/* Those who own a space or have a quota, in no order; caller frees.  -ENOMEM.
+ */
+int kv_tenant_list(struct kv_cache *cache, uint32_t **ret_uids, size_t *ret_n);
+/* -ENOSPC: the guarantees exceed the tier, too many users, or no room for it on
+ * SSD. */
+int kv_tenant_set_quota(struct kv_cache *cache, uint32_t uid,
+			const struct kv_quota *quota);
+
 /* Drop every block; saves begun before never seal (-ESTALE), and are in
  * nobody's way from now on. */
 int kv_space_clear(struct kv_cache *cache, struct kv_space *space);

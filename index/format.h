@@ -61,6 +61,16 @@ struct kv_space_record {
 	uint64_t checksum; /* of the record before it and of the texts */
 };
 
+/* STORE/tenants is one of these for each user who has any. */
+struct kv_tenant_record {
+	uint32_t uid;
+	uint32_t reserved;
+	uint64_t quota_dram, quota_ssd; /* as a space's, of all his spaces */
+	uint64_t reserve_dram, reserve_ssd;
+	uint64_t rate_put;
+	uint64_t checksum;
+};
+
 /* One block of a snapshot.  In memory it is the same. */
 struct kv_snapshot_item {
 	uint8_t key[32]; /* bytes past the length are zero */
@@ -120,6 +130,7 @@ struct kv_store_record {
 _Static_assert(sizeof(struct kv_store_record) == 72, "on disk");
 _Static_assert(sizeof(struct kv_slot_record) == 144, "on disk");
 _Static_assert(sizeof(struct kv_space_record) == 80, "on disk");
+_Static_assert(sizeof(struct kv_tenant_record) == 56, "on disk");
 _Static_assert(sizeof(struct kv_snapshot_item) == 40, "on disk");
 _Static_assert(sizeof(struct kv_snapshot_record) == 40, "on disk");
 _Static_assert(sizeof(struct kv_segfile_record) == 24, "on disk");

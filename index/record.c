@@ -101,6 +101,21 @@ bool kv_segfile_record_whole(const struct kv_segfile_record *record,
 	return record->id == id && record->checksum == segment_sum(record);
 }
 
+static uint64_t tenant_sum(const struct kv_tenant_record *record)
+{
+	return XXH3_64bits(record, offsetof(struct kv_tenant_record, checksum));
+}
+
+void kv_tenant_record_seal(struct kv_tenant_record *record)
+{
+	record->checksum = tenant_sum(record);
+}
+
+bool kv_tenant_record_whole(const struct kv_tenant_record *record)
+{
+	return record->checksum == tenant_sum(record);
+}
+
 static uint64_t store_sum(const struct kv_store_record *record)
 {
 	return XXH3_64bits(record, offsetof(struct kv_store_record, checksum));

@@ -19,6 +19,7 @@
 #include "common/crash_point.h"
 
 #define STORE_NAME "store"
+#define TENANTS_NAME "tenants"
 #define FILE_MAX (1u << 20)
 #define DIRENT_BYTES 512u /* of the directory, generously */
 
@@ -198,4 +199,54 @@ uint64_t kv_space_file_bytes(size_t name_len, size_t layout_len)
 				   layout_len,
 			   KV_PAGE) +
 	       DIRENT_BYTES;
+}
+
+uint64_t kv_tenants_bytes(size_t n)
+{
+	return n ? kv_round_up(n * sizeof(struct kv_tenant_record), KV_PAGE) +
+			       DIRENT_BYTES
+		 : 0;
+}
+
+int kv_tenants_write(int store_fd, const struct kv_tenant_record *records,
+		     size_t n)
+{
+	_cleanup_(kv_freep) struct kv_tenant_record *copy = NULL;
+
+	if (n == 0) {
+		if (unlinkat(store_fd, TENANTS_NAME, 0) < 0)
+			return errno == ENOENT ? 0 : -errno;
+		return fsync(store_fd) < 0 ? -errno : 0;
+	}
+	copy = malloc(n * sizeof(*copy));
+	if (!copy)
+		return -ENOMEM;
+	memcpy(copy, records, n * sizeof(*copy));
+	for (size_t i = 0; i < n; i++)
+		kv_tenant_record_seal(&copy[i]);
+	return replace(store_fd, TENANTS_NAME, copy, n * sizeof(*copy));
+}
+
+int kv_tenants_read(int store_fd, struct kv_tenant_record **ret_records,
+		    size_t *ret_n, size_t *ret_damaged)
+{
+	_cleanup_(kv_freep) char *data = NULL;
+	struct kv_tenant_record *records;
+	size_t bytes = 0, n = 0, all;
+	int r = read_whole(store_fd, TENANTS_NAME, &data, &bytes);
+
+	if (r < 0 && r != -ENOENT)
+		return r;
+	all = bytes / sizeof(*records);
+	/* A tail that is cut off is one more. */
+	*ret_damaged = bytes % sizeof(*records) != 0;
+	records = (struct kv_tenant_record *)kv_steal(data);
+	for (size_t i = 0; i < all; i++)
+		if (n < KV_TENANTS_MAX && kv_tenant_record_whole(&records[i]))
+			records[n++] = records[i];
+		else
+			++*ret_damaged;
+	*ret_records = records;
+	*ret_n = n;
+	return 0;
 }

@@ -5,6 +5,10 @@
  *   STORE/store           the store record, as of the last mount
  *   STORE/spaces/NNNNNN   a space's record, name and layout, as `spaces` has it
  *
+ * and what the index does not have:
+ *
+ *   STORE/tenants         the records of users who have quotas
+ *
  * A file is replaced as a whole and synced with its directory before a call
  * that writes returns.  @store_fd is STORE, @dir is STORE/spaces.
  */
@@ -33,8 +37,21 @@ int kv_space_file_remove(int dir, uint32_t id); /* absent is no error */
 void kv_space_file_name(uint32_t id, char name[KV_SPACE_FILE_NAME]);
 bool kv_space_file_parse(const char *name, uint32_t *ret_id);
 
+/* Replace the file; without any records there is none. */
+int kv_tenants_write(int store_fd, const struct kv_tenant_record *records,
+		     size_t n);
+/*
+ * The records, without those that are damaged, whose number is *@ret_damaged;
+ * caller frees.  A missing file has none.  -EBADMSG: no file, -ENOMEM, and the
+ * errors of open(2) and read(2).
+ */
+int kv_tenants_read(int store_fd, struct kv_tenant_record **ret_records,
+		    size_t *ret_n, size_t *ret_damaged);
+#define KV_TENANTS_MAX 4096
+
 /* The bytes that a file takes of the disk, its place in the directory included.
  */
 uint64_t kv_space_file_bytes(size_t name_len, size_t layout_len);
+uint64_t kv_tenants_bytes(size_t n);
 
 #endif

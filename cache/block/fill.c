@@ -102,33 +102,41 @@ static int slot_for(struct kv_cache *cache, struct kv_space *space,
 	return -EBUSY;
 }
 
+static void refill(struct kv_bucket *bucket, uint64_t rate)
+{
+	uint64_t now = kv_now_ns();
+
+	if (bucket->ns)
+		bucket->credit +=
+			(double)rate * (double)(now - bucket->ns) / 1e9;
+	else
+		bucket->credit = (double)rate;
+	bucket->credit = KV_MIN(bucket->credit, (double)rate);
+	bucket->ns = now;
+}
+
 /*
  * A second's worth may come at once; a save may begin while there is any credit
  * left, and what it takes more than that is waited for before the next.
  */
 static int rate_take(struct kv_space *space, uint64_t bytes)
 {
-	double rate = (double)space->quota.rate_put;
-	uint64_t now = kv_now_ns();
+	struct kv_tenant *tenant = space->tenant;
 
-	if (!space->quota.rate_put)
-		return 0;
-	if (space->put_ns)
-		space->put_credit += rate * (double)(now - space->put_ns) / 1e9;
-	else
-		space->put_credit = rate;
-	space->put_credit = KV_MIN(space->put_credit, rate);
-	space->put_ns = now;
-	if (space->put_credit <= 0)
+	refill(&space->puts, space->quota.rate_put);
+	refill(&tenant->puts, tenant->quota.rate_put);
+	if ((space->quota.rate_put && space->puts.credit <= 0) ||
+	    (tenant->quota.rate_put && tenant->puts.credit <= 0))
 		return -EAGAIN;
-	space->put_credit -= (double)bytes;
+	space->puts.credit -= (double)bytes;
+	tenant->puts.credit -= (double)bytes;
 	return 0;
 }
 
 static void rate_return(struct kv_space *space, uint64_t bytes)
 {
-	if (space->quota.rate_put)
-		space->put_credit += (double)bytes;
+	space->puts.credit += (double)bytes;
+	space->tenant->puts.credit += (double)bytes;
 }
 
 /* A slot that the fill may have, and has paid for. */

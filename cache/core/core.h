@@ -128,8 +128,33 @@ struct kv_deletion_queue {
 	uint64_t begun, done;
 };
 
+/* Credit for bytes that may be saved, by rate_put. */
+struct kv_bucket {
+	double credit;
+	uint64_t ns; /* when it was worked out; 0: it is full */
+};
+
+/* A user: what all his spaces have together, and may have. */
+struct kv_tenant {
+	uint32_t uid; /* fixed */
+	struct kv_quota quota;
+	LIST_HEAD(, kv_space) spaces; /* those that are not removed */
+	/* Sums over his spaces, with those that are removed. */
+	uint64_t bytes_dram, bytes_ssd, filling_dram, writing_ssd;
+	uint64_t busy_dram, pinned_ssd;
+	uint64_t due_dram, due_ssd; /* of what they are guaranteed singly */
+	/* What he is guaranteed: his reserves, or less if the tiers shrank. */
+	uint64_t guaranteed_dram, guaranteed_ssd;
+	uint64_t leaving; /* scratch, as a space's */
+	struct kv_bucket puts;
+	LIST_ENTRY(kv_tenant) link;
+};
+LIST_HEAD(kv_tenants, kv_tenant);
+
 struct kv_space {
 	uint32_t id;			  /* fixed */
+	struct kv_tenant *tenant;	  /* of uid */
+	LIST_ENTRY(kv_space) siblings;	  /* of the tenant, until gone */
 	char name[KV_SPACE_NAME_MAX + 1]; /* fixed */
 	uint32_t uid, gid, mode;
 	int64_t mtime_ns;
@@ -173,8 +198,7 @@ struct kv_space {
 	bool awaits_commit;		/* the first flush, and nothing else */
 	LIST_ENTRY(kv_space) flushing;	/* of ssd->flushing, with flushes */
 	TAILQ_ENTRY(kv_space) collects; /* of ssd->collecting, if it is */
-	double put_credit;		/* bytes it may save now; of rate_put */
-	uint64_t put_ns;
+	struct kv_bucket puts;
 	uint32_t clears; /* counts kv_space_clear */
 	struct kv_snapshot_list snapshots;
 	uint32_t n_snapshots;
@@ -354,7 +378,7 @@ struct kv_ssd {
 	uint32_t n_files, live_files;
 	LIST_HEAD(, kv_ssd_class) classes;
 	struct kv_eviction eviction;
-	uint64_t sidecars;    /* bytes of STORE/spaces */
+	uint64_t sidecars;    /* bytes of STORE/spaces and STORE/tenants */
 	bool unswept;	      /* at mount: all files are to be swept */
 	int sweep_error;      /* the last one */
 	uint32_t n_unswept;   /* files that are to be swept still */
@@ -494,6 +518,8 @@ struct kv_cache {
 	struct kv_table table;
 	struct kv_space **spaces; /* by id */
 	uint32_t n_spaces, live_spaces;
+	struct kv_tenants tenants;	  /* never freed before the end */
+	uint64_t tenants_file;		  /* bytes of STORE/tenants */
 	void *names;			  /* tsearch tree of kv_space by name */
 	pthread_cond_t settled;		  /* a space is no more ->settling */
 	uint64_t sizes[64][SIZE_CLASSES]; /* slot sizes in use, by octave */

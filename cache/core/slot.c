@@ -11,11 +11,12 @@
  *   (2) Exactly the slots of unpersisted blocks are on their space's loose, in
  *       the order of seq.
  *   (3) space->busy_dram are the bytes of its slots that are neither FREE nor
- *       idle, arena->guaranteed what all spaces are guaranteed beyond these.
+ *       idle, arena->guaranteed what all tenants are owed beyond these.
  *
  * LOCKING  cache->lock.
  */
 #include "cache/core/slot.h"
+#include "cache/core/tenant.h"
 
 struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot)
 {
@@ -62,35 +63,14 @@ bool kv_slot_idle(const struct kv_slot *slot)
 	       !slot->pinned && !kv_block_dirty(slot->block);
 }
 
-uint64_t kv_slot_guaranteed(const struct kv_space *space)
-{
-	return space->guaranteed_dram > space->busy_dram
-		       ? space->guaranteed_dram - space->busy_dram
-		       : 0;
-}
-
 bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes)
 {
+	const struct kv_tenant *tenant = space->tenant;
+
 	return space->bytes_dram + space->filling_dram + bytes <=
-	       space->guaranteed_dram;
-}
-
-void kv_slot_busy_locked(struct kv_cache *cache, struct kv_space *space,
-			 uint64_t bytes)
-{
-	kv_assert_locked(&cache->lock);
-	cache->arena.guaranteed -= kv_slot_guaranteed(space);
-	space->busy_dram += bytes;
-	cache->arena.guaranteed += kv_slot_guaranteed(space);
-}
-
-void kv_guarantee_dram_locked(struct kv_cache *cache, struct kv_space *space,
-			      uint64_t bytes)
-{
-	kv_assert_locked(&cache->lock);
-	cache->arena.guaranteed -= kv_slot_guaranteed(space);
-	space->guaranteed_dram = bytes;
-	cache->arena.guaranteed += kv_slot_guaranteed(space);
+		       space->guaranteed_dram ||
+	       tenant->bytes_dram + tenant->filling_dram + bytes <=
+		       tenant->guaranteed_dram;
 }
 
 static void add_idle(struct kv_cache *cache, struct kv_slot *slot, int by)
@@ -103,7 +83,7 @@ static void add_idle(struct kv_cache *cache, struct kv_slot *slot, int by)
 	slot->list->idle += (uint32_t)by;
 	cache->arena.idle += by > 0 ? bytes : -bytes;
 	cache->room |= by > 0;
-	kv_slot_busy_locked(cache, slot->list->space, by > 0 ? -bytes : bytes);
+	kv_count_busy(cache, slot->list->space, by > 0 ? -bytes : bytes);
 }
 
 void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot)
@@ -140,12 +120,17 @@ bool kv_arena_over_floor(const struct kv_cache *cache,
 	const struct kv_arena *arena = &cache->arena;
 	uint64_t total = arena->max * arena->segment_bytes;
 	uint64_t busy = arena->used - arena->idle + bytes;
+	const struct kv_tenant *tenant = space->tenant;
+	uint64_t siblings = tenant->due_dram - kv_due_dram(space);
 
 	if (busy > total - total / 16)
 		return true;
-	/* Its own guarantee is there for it, that of others is not. */
+	/* Its own guarantee is there for it, and its tenant's beyond that of
+	 * other spaces; what others are guaranteed is not. */
 	return space->busy_dram + bytes > space->guaranteed_dram &&
-	       busy + arena->guaranteed - kv_slot_guaranteed(space) > total;
+	       tenant->busy_dram + siblings + bytes > tenant->guaranteed_dram &&
+	       busy + arena->guaranteed - kv_owed_dram(tenant) + siblings >
+		       total;
 }
 
 bool kv_class_fits(const struct kv_class *class, const struct kv_space *space)

@@ -29,16 +29,8 @@ void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by);
 /* Is this the access class that the space's blocks belong in now? */
 bool kv_class_fits(const struct kv_class *class, const struct kv_space *space);
 
-/* Is @space guaranteed @bytes more? */
+/* Is @space, or its tenant, guaranteed @bytes more? */
 bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes);
-/* The guarantee of @space in DRAM is now @bytes. */
-void kv_guarantee_dram_locked(struct kv_cache *cache, struct kv_space *space,
-			      uint64_t bytes);
-/* The guarantee of @space that it does not hold fast already. */
-uint64_t kv_slot_guaranteed(const struct kv_space *space);
-/* The bytes of its slots that may not go are @bytes more. */
-void kv_slot_busy_locked(struct kv_cache *cache, struct kv_space *space,
-			 uint64_t bytes);
 /* Would holding @bytes more for @space leave too little to evict, or too little
  * of what others are guaranteed? */
 bool kv_arena_over_floor(const struct kv_cache *cache,

@@ -70,3 +70,41 @@ bool kv_victim_evict_own(const struct kv_evict_list_list *own,
 		look_at(&coldest, list, giving);
 	return coldest.list && giving->evict(coldest.list, giving->arg);
 }
+
+static struct kv_evict_list *first_of(const struct kv_space *space, bool ssd)
+{
+	return LIST_FIRST(ssd ? &space->ssd_lists : &space->dram_lists);
+}
+
+/* All that @coldest has is in use. */
+static bool evict_other(const struct kv_tenant *tenant, bool ssd,
+			const struct kv_evict_list *coldest,
+			const struct kv_giving *giving)
+{
+	struct kv_evict_list *list;
+	const struct kv_space *space;
+
+	LIST_FOREACH(space, &tenant->spaces, siblings)
+		for (list = first_of(space, ssd); list;
+		     list = LIST_NEXT(list, own))
+			if (list != coldest && list->blocks &&
+			    giving->gives(list, giving->arg) &&
+			    giving->evict(list, giving->arg))
+				return true;
+	return false;
+}
+
+bool kv_victim_evict_tenant(const struct kv_tenant *tenant, bool ssd,
+			    const struct kv_giving *giving)
+{
+	struct coldest coldest = {0};
+	struct kv_evict_list *list;
+	const struct kv_space *space;
+
+	LIST_FOREACH(space, &tenant->spaces, siblings)
+		for (list = first_of(space, ssd); list;
+		     list = LIST_NEXT(list, own))
+			look_at(&coldest, list, giving);
+	return coldest.list && (giving->evict(coldest.list, giving->arg) ||
+				evict_other(tenant, ssd, coldest.list, giving));
+}

@@ -29,5 +29,8 @@ bool kv_victim_evict(const struct kv_evict_lists *lists,
 /* Evict a block of the list of a space's own that is longest without a use. */
 bool kv_victim_evict_own(const struct kv_evict_list_list *own,
 			 const struct kv_giving *giving);
+/* The same of all of a tenant's spaces, in one tier. */
+bool kv_victim_evict_tenant(const struct kv_tenant *tenant, bool ssd,
+			    const struct kv_giving *giving);
 
 #endif

@@ -34,6 +34,7 @@
 #include "cache/dram/dram.h"
 #include "cache/core/list.h"
 #include "cache/core/slot.h"
+#include "cache/core/tenant.h"
 #include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
@@ -181,8 +182,8 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 	slot->state = SLOT_FILLING;
 	slot->list = list;
 	arena->used += slot_bytes;
-	space->filling_dram += slot_bytes;
-	kv_slot_busy_locked(cache, space, slot_bytes);
+	kv_count_filling(space, slot_bytes);
+	kv_count_busy(cache, space, slot_bytes);
 	if (--segment->free == 0) {
 		TAILQ_REMOVE(&class->segments, segment, link);
 		TAILQ_INSERT_TAIL(&class->segments, segment, link);
@@ -259,8 +260,8 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 		kv_slot_loosen_locked(cache, slot);
 	slot->payload = kv_slot_prologue(slot)->record.payload;
 	kv_slot_pin_locked(cache, slot);
-	space->filling_dram -= class->slot_bytes;
-	space->bytes_dram += class->slot_bytes;
+	kv_count_filling(space, -class->slot_bytes);
+	kv_count_dram(space, class->slot_bytes);
 	if (!slot->pinned)
 		kv_evict_list_add(cache, slot->list, block,
 				  block->file != KV_NONE);
@@ -276,17 +277,17 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 	kv_assert_locked(&cache->lock);
 	assert(slot->state != SLOT_FREE && !slot->leases && !slot->holds);
 	kv_slot_before(cache, slot);
-	kv_slot_busy_locked(cache, space, -class->slot_bytes);
+	kv_count_busy(cache, space, -class->slot_bytes);
 	if (slot->state == SLOT_READY) {
 		kv_orphan_drop_locked(cache, slot);
 		if (kv_block_unpersisted(slot->block))
 			kv_slot_tighten_locked(cache, slot);
 		kv_evict_list_drop(slot->list, slot->block->number);
-		space->bytes_dram -= class->slot_bytes;
+		kv_count_dram(space, -class->slot_bytes);
 		slot->block->slot = NULL;
 		slot->block = NULL;
 	} else {
-		space->filling_dram -= class->slot_bytes;
+		kv_count_filling(space, -class->slot_bytes);
 	}
 	kv_slot_hint_over_locked(cache, slot, false);
 	slot->state = SLOT_FREE;
@@ -332,6 +333,7 @@ void kv_arena_check_locked(struct kv_cache *cache)
 {
 	uint64_t used = 0, idle_bytes = 0, busy = 0, promised = 0, vacant = 0;
 	uint64_t loose = 0;
+	const struct kv_tenant *tenant;
 	struct kv_segment *segment;
 	struct kv_class *class;
 	struct kv_evict_list *list;
@@ -373,10 +375,11 @@ void kv_arena_check_locked(struct kv_cache *cache)
 	for (uint32_t id = 0; id < cache->n_spaces; id++)
 		if (cache->spaces[id]) {
 			busy += cache->spaces[id]->busy_dram;
-			promised += kv_slot_guaranteed(cache->spaces[id]);
 			loose -= check_lists(cache->spaces[id]);
 		}
 	assert(loose == 0);
+	LIST_FOREACH(tenant, &cache->tenants, link)
+		promised += kv_owed_dram(tenant);
 	assert(busy == used - idle_bytes);
 	assert(promised == cache->arena.guaranteed);
 }

@@ -47,8 +47,13 @@ struct kv_slot *kv_dram_evict_for_locked(struct kv_cache *cache,
 					 struct kv_space *space);
 /* Take the space's next victim out of DRAM; false if there is none. */
 bool kv_dram_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
-/* Evict of @space until @bytes more are within its quota; false: they cannot
- * be. */
+/* The same of all spaces of @tenant, for @space, one of them; NULL: for none.
+ */
+bool kv_dram_evict_tenant_locked(struct kv_cache *cache,
+				 const struct kv_tenant *tenant,
+				 const struct kv_space *space);
+/* Evict of @space, and of its tenant, until @bytes more are within the quotas
+ * of both; false: they cannot be. */
 bool kv_dram_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t bytes);
 

@@ -6,9 +6,10 @@
  * OWNS       nothing; it decides.
  *
  * INVARIANTS
- *   (1) Nobody's need takes a space below what it is guaranteed but its own.
+ *   (1) Nobody's need takes a space below what it is guaranteed but its own,
+ *       nor a tenant but that of its spaces.
  *   (2) A space that has less than it is guaranteed takes from others before it
- *       gives anything up.
+ *       gives anything up; so does a tenant.
  *
  * LOCKING    cache->lock.
  */
@@ -29,7 +30,8 @@
 struct need {
 	struct kv_cache *cache;
 	struct kv_class *class;
-	const struct kv_space *space;
+	const struct kv_space *space; /* NULL: of all of the tenant's */
+	const struct kv_tenant *tenant;
 	const struct kv_space *but; /* gives nothing; NULL: all do */
 	bool entitled;		    /* it is guaranteed this */
 	/* To get a segment, these give way, too: pins that are on SSD, and
@@ -93,19 +95,36 @@ static void block_drop_dram_locked(struct kv_cache *cache,
 	kv_slot_give_locked(cache, block->slot);
 }
 
+/* What its tenant is guaranteed is spared as it is itself. */
+static bool is_spared(const struct kv_space *space, const struct kv_space *but)
+{
+	const struct kv_tenant *tenant = space->tenant;
+
+	return but &&
+	       (space == but || (tenant == but->tenant &&
+				 tenant->bytes_dram + tenant->filling_dram <
+					 tenant->guaranteed_dram));
+}
+
 /* May a slot of @list go for the sake of the need @arg? */
 static bool gives(const struct kv_evict_list *list, const void *arg)
 {
 	const struct need *need = arg;
 	const struct kv_space *space = list->space;
+	const struct kv_tenant *tenant = space->tenant;
 	const struct kv_class *class = list->class;
 
-	if (space == need->but || (!need->sheds && !list->idle))
+	if (is_spared(space, need->but) || (!need->sheds && !list->idle))
 		return false;
 	if (need->sheds && !need->over_queued && !space->no_room)
 		return false;
-	return space == need->space ||
-	       space->bytes_dram >= space->guaranteed_dram + class->slot_bytes;
+	if (space == need->space)
+		return true;
+	return space->bytes_dram >=
+		       space->guaranteed_dram + class->slot_bytes &&
+	       (tenant == need->tenant ||
+		tenant->bytes_dram >=
+			tenant->guaranteed_dram + class->slot_bytes);
 }
 
 static bool evict_from(struct kv_evict_list *list, const void *arg)
@@ -140,11 +159,24 @@ static bool evict_one(const struct need *for_whom, const struct kv_space *but)
 
 bool kv_dram_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
 {
-	const struct need need = {.cache = cache, .space = space};
+	const struct need need = {
+		.cache = cache, .space = space, .tenant = space->tenant};
 	const struct kv_giving giving = {gives, evict_from, &need};
 
 	kv_assert_locked(&cache->lock);
 	return kv_victim_evict_own(&space->dram_lists, &giving);
+}
+
+bool kv_dram_evict_tenant_locked(struct kv_cache *cache,
+				 const struct kv_tenant *tenant,
+				 const struct kv_space *space)
+{
+	const struct need need = {
+		.cache = cache, .space = space, .tenant = tenant};
+	const struct kv_giving giving = {gives, evict_from, &need};
+
+	kv_assert_locked(&cache->lock);
+	return kv_victim_evict_tenant(tenant, false, &giving);
 }
 
 /* Its pin is kept if it stays on SSD alone. */
@@ -217,6 +249,20 @@ static bool forces(const struct need *need)
 	return need->over_pins || need->over_queued || need->over_stalled;
 }
 
+/* Its tenant, too, when both have given what is leaving. */
+static bool keeps_its_own(const struct need *need, const struct kv_space *space)
+{
+	const struct kv_tenant *tenant = space->tenant;
+
+	if (space == need->space)
+		return true;
+	return (!space->guaranteed_dram ||
+		space->bytes_dram >= space->guaranteed_dram + space->leaving) &&
+	       (tenant == need->tenant || !tenant->guaranteed_dram ||
+		tenant->bytes_dram >=
+			tenant->guaranteed_dram + tenant->leaving);
+}
+
 /* May all of it go, with everybody keeping what he is guaranteed? */
 static bool may_empty(const struct need *need, struct kv_segment *segment)
 {
@@ -233,14 +279,15 @@ static bool may_empty(const struct need *need, struct kv_segment *segment)
 			continue;
 		space = slot->list->space;
 		space->leaving += bytes;
-		may = may_leave(need, slot) &&
-		      (space == need->space || !space->guaranteed_dram ||
-		       space->bytes_dram >=
-			       space->guaranteed_dram + space->leaving);
+		space->tenant->leaving += bytes;
+		may = may_leave(need, slot) && keeps_its_own(need, space);
 	}
 	for (uint32_t i = 0; i < segment->slots; i++)
-		if (segment->slot[i].state != SLOT_FREE)
-			segment->slot[i].list->space->leaving = 0;
+		if (segment->slot[i].state != SLOT_FREE) {
+			struct kv_space *space = segment->slot[i].list->space;
+
+			space->leaving = space->tenant->leaving = 0;
+		}
 	return may;
 }
 
@@ -429,7 +476,10 @@ struct kv_slot *kv_dram_evict_for_locked(struct kv_cache *cache,
 	struct kv_arena *arena = &cache->arena;
 	struct kv_segment *spare = TAILQ_FIRST(&arena->spare);
 	struct kv_slot *slot = free_slot(class);
-	struct need need = {.cache = cache, .class = class, .space = space};
+	struct need need = {.cache = cache,
+			    .class = class,
+			    .space = space,
+			    .tenant = space->tenant};
 
 	kv_assert_locked(&cache->lock);
 	if (slot)
@@ -449,11 +499,19 @@ struct kv_slot *kv_dram_evict_for_locked(struct kv_cache *cache,
 bool kv_dram_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t bytes)
 {
+	const struct kv_tenant *tenant = space->tenant;
 	uint64_t most = space->quota.quota_dram;
+	uint64_t of_all = tenant->quota.quota_dram;
 
 	kv_assert_locked(&cache->lock);
+	if ((most && bytes > most) || (of_all && bytes > of_all))
+		return false;
 	while (most && space->bytes_dram + space->filling_dram + bytes > most)
 		if (!kv_dram_evict_own_locked(cache, space))
+			return false;
+	while (of_all &&
+	       tenant->bytes_dram + tenant->filling_dram + bytes > of_all)
+		if (!kv_dram_evict_tenant_locked(cache, tenant, space))
 			return false;
 	return true;
 }

@@ -26,6 +26,7 @@
 #include "cache/core/list.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
+#include "cache/core/tenant.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 #include "index/sidecar.h"
@@ -37,12 +38,10 @@
 
 #define SETTLED_NS 1000000000u
 
-/* Count @bytes for the space's file instead of what it has; -ENOSPC. */
-static int charge(struct kv_cache *cache, struct kv_space *space,
-		  uint64_t bytes)
+int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes)
 {
 	struct kv_ssd *ssd = &cache->ssd;
-	const uint64_t before = space->file_bytes;
+	const uint64_t before = *has;
 	int r = 0;
 
 	kv_lock(cache);
@@ -53,7 +52,7 @@ static int charge(struct kv_cache *cache, struct kv_space *space,
 		ssd->sidecars = ssd->sidecars - bytes + before;
 		r = -ENOSPC;
 	} else {
-		space->file_bytes = bytes;
+		*has = bytes;
 	}
 	kv_unlock(cache);
 	return r;
@@ -64,15 +63,15 @@ static int space_file_put(struct kv_cache *cache, struct kv_space *space,
 			  const char *layout)
 {
 	const uint64_t before = space->file_bytes;
-	int r = charge(
-		cache, space,
+	int r = kv_sidecar_charge(
+		cache, &space->file_bytes,
 		kv_space_file_bytes(strlen(space->name), strlen(layout)));
 
 	if (r == 0)
 		r = kv_space_file_write(cache->spaces_dir, record, space->name,
 					layout);
 	if (r < 0 && r != -ENOSPC)
-		charge(cache, space, before);
+		kv_sidecar_charge(cache, &space->file_bytes, before);
 	return r;
 }
 
@@ -81,7 +80,7 @@ static int space_file_drop(struct kv_cache *cache, struct kv_space *space)
 	int r = kv_space_file_remove(cache->spaces_dir, space->id);
 
 	if (r == 0)
-		charge(cache, space, 0);
+		kv_sidecar_charge(cache, &space->file_bytes, 0);
 	return r;
 }
 
@@ -275,10 +274,11 @@ static int room_for(struct kv_cache *cache, uint32_t id)
 }
 
 static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
-		      struct kv_space **ret_space)
+		      uint32_t uid, struct kv_space **ret_space)
 {
+	struct kv_tenant *tenant = kv_tenant_make(cache, uid);
 	struct kv_space *space;
-	int r = room_for(cache, id);
+	int r = tenant ? room_for(cache, id) : -ENOMEM;
 
 	kv_assert_locked(&cache->lock);
 	if (r < 0)
@@ -302,6 +302,8 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	}
 	cache->spaces[id] = space;
 	cache->live_spaces++;
+	space->uid = uid;
+	kv_tenant_join_locked(cache, tenant, space);
 	*ret_space = space;
 	return 0;
 }
@@ -311,9 +313,9 @@ static void forget_locked(struct kv_cache *cache, struct kv_space *space)
 	kv_assert_locked(&cache->lock);
 	tdelete(space, &cache->names, by_name);
 	cache->live_spaces--;
+	kv_tenant_leave(space);
 	space->removed = true;
-	kv_guarantee_dram_locked(cache, space, 0);
-	kv_guarantee_ssd_locked(cache, space, 0);
+	kv_guarantee_space(cache, space, 0, 0);
 	kv_dirs_free(space);
 }
 
@@ -383,10 +385,9 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 		return -EBADMSG;
 	if (space)
 		forget_locked(cache, space);
-	r = add_locked(cache, record->id, name, &space);
+	r = add_locked(cache, record->id, name, record->uid, &space);
 	if (r < 0)
 		return r;
-	space->uid = record->uid;
 	space->gid = record->gid;
 	space->mode = record->mode & 07777;
 	space->mtime_ns = record->mtime_ns;
@@ -452,10 +453,9 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		*ret_space = space;
 		return -EEXIST;
 	}
-	r = add_locked(cache, cache->info.next_space, name, &space);
+	r = add_locked(cache, cache->info.next_space, name, uid, &space);
 	if (r == 0) {
 		cache->info.next_space++;
-		space->uid = uid;
 		space->gid = gid;
 		space->mode = mode & 07777;
 		space->mtime_ns = kv_wall_ns();
@@ -515,6 +515,7 @@ void kv_spaces_free(struct kv_cache *cache)
 		free(space);
 	}
 	free(cache->spaces);
+	kv_tenants_free(cache);
 }
 
 int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
@@ -831,18 +832,30 @@ static int move_or_drop(struct kv_cache *cache, struct kv_block *block,
 int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 		   uint32_t gid, uint32_t mode)
 {
-	bool same;
+	struct kv_tenant *tenant;
+	bool same, moved;
 	int r;
 
 	if (cache->config.read_only)
 		return -EROFS;
 	kv_lock(cache);
+	moved = space->uid != uid;
+	tenant = kv_tenant_make(cache, uid);
+	if (!tenant) {
+		kv_unlock(cache);
+		return -ENOMEM;
+	}
+	kv_tenant_join_locked(cache, tenant, space);
 	same = space->uid == uid && space->gid == gid &&
 	       (space->mode & 0444) == (mode & 0444);
 	space->uid = uid;
 	space->gid = gid;
 	space->mode = mode & 07777;
 	kv_unlock(cache);
+	if (moved) {
+		kv_quotas_settle(cache);
+		kv_periodic_wake(&cache->housekeeper);
+	}
 	r = same ? 0 : for_each_block(cache, space, move_or_drop, NULL);
 	return r < 0 ? r : kv_space_persist(cache, space);
 }

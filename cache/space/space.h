@@ -9,6 +9,8 @@
 
 /* ---- space.c ---- */
 
+/* Count @bytes for a file beside the index, which has *@has; -ENOSPC. */
+int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes);
 int kv_space_persist(struct kv_cache *cache, struct kv_space *space);
 int kv_space_files_check(struct kv_cache *cache);
 int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
@@ -17,7 +19,10 @@ void kv_spaces_free(struct kv_cache *cache);
 
 /* ---- quota.c ---- */
 
-/* Bring every space within its quotas; lets go of the lock now and then. */
+/* At mount: read STORE/tenants.  A damaged one is no error.  -ENOMEM, and the
+ * errors of reading a file. */
+int kv_tenants_adopt(struct kv_cache *cache);
+/* Bring everybody within their quotas; lets go of the lock now and then. */
 void kv_quotas_keep(struct kv_cache *cache);
 /* Work out what is guaranteed to whom; at mount. */
 void kv_quotas_settle(struct kv_cache *cache);

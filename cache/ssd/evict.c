@@ -23,6 +23,7 @@
 #include "cache/core/list.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
+#include "cache/core/tenant.h"
 #include "cache/core/victim.h"
 #include "common/crash_point.h"
 
@@ -108,20 +109,43 @@ static bool passes_over(const struct kv_space *space)
 /* For whom place is made. */
 struct need {
 	struct kv_cache *cache;
-	const struct kv_space *taker;
-	const struct kv_space *but; /* gives nothing; NULL: all do */
+	const struct kv_space *taker; /* NULL: nobody, or all of the tenant's */
+	const struct kv_space *but;   /* gives nothing; NULL: all do */
+	const struct kv_tenant *tenant;
 };
+
+static struct need need_of(struct kv_cache *cache, const struct kv_space *taker,
+			   const struct kv_space *but)
+{
+	return (struct need){cache, taker, but, taker ? taker->tenant : NULL};
+}
+
+/* What its tenant is guaranteed is spared as it is itself. */
+static bool is_spared(const struct kv_space *space, const struct kv_space *but)
+{
+	const struct kv_tenant *tenant = space->tenant;
+
+	return but &&
+	       (space == but || (tenant == but->tenant &&
+				 tenant->bytes_ssd + tenant->writing_ssd <
+					 tenant->guaranteed_ssd));
+}
 
 static bool gives(const struct kv_evict_list *list, const void *arg)
 {
 	const struct need *need = arg;
 	const struct kv_space *space = list->space;
+	const struct kv_tenant *tenant = space->tenant;
 	const struct kv_ssd_class *class = list->class;
 
-	if (space == need->but)
+	if (is_spared(space, need->but))
 		return false;
-	return space == need->taker ||
-	       space->bytes_ssd >= space->guaranteed_ssd + class->slot_bytes;
+	if (space == need->taker)
+		return true;
+	return space->bytes_ssd >= space->guaranteed_ssd + class->slot_bytes &&
+	       (tenant == need->tenant ||
+		tenant->bytes_ssd >=
+			tenant->guaranteed_ssd + class->slot_bytes);
 }
 
 static bool evict_from(struct kv_evict_list *list, const void *arg)
@@ -149,7 +173,7 @@ static struct kv_evict_list *coldest_list(const struct kv_ssd_class *class,
 					  const struct kv_space *but,
 					  uint32_t *ret_age)
 {
-	const struct need need = {.taker = taker, .but = but};
+	const struct need need = need_of(NULL, taker, but);
 	const struct kv_giving giving = {gives, evict_from, &need};
 
 	return kv_victim_list(&class->lists, &giving, ret_age);
@@ -158,7 +182,7 @@ static struct kv_evict_list *coldest_list(const struct kv_ssd_class *class,
 static bool evict_one(struct kv_cache *cache, const struct kv_ssd_class *class,
 		      const struct kv_space *taker, const struct kv_space *but)
 {
-	const struct need need = {cache, taker, but};
+	const struct need need = need_of(cache, taker, but);
 	const struct kv_giving giving = {gives, evict_from, &need};
 
 	return kv_victim_evict(&class->lists, &giving);
@@ -166,51 +190,49 @@ static bool evict_one(struct kv_cache *cache, const struct kv_ssd_class *class,
 
 bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
 {
-	const struct need need = {.cache = cache, .taker = space};
+	const struct need need = need_of(cache, space, NULL);
 	const struct kv_giving giving = {gives, evict_from, &need};
 
 	kv_assert_locked(&cache->lock);
 	return kv_victim_evict_own(&space->ssd_lists, &giving);
 }
 
-/* The guarantee of @space beyond what it has pinned. */
-static uint64_t guaranteed(const struct kv_space *space)
+bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
+				const struct kv_tenant *tenant,
+				const struct kv_space *space)
 {
-	return space->guaranteed_ssd > space->pinned_ssd
-		       ? space->guaranteed_ssd - space->pinned_ssd
-		       : 0;
-}
+	const struct need need = {
+		.cache = cache, .taker = space, .tenant = tenant};
+	const struct kv_giving giving = {gives, evict_from, &need};
 
-void kv_guarantee_ssd_locked(struct kv_cache *cache, struct kv_space *space,
-			     uint64_t bytes)
-{
 	kv_assert_locked(&cache->lock);
-	cache->ssd.guaranteed -= guaranteed(space);
-	space->guaranteed_ssd = bytes;
-	cache->ssd.guaranteed += guaranteed(space);
+	return kv_victim_evict_tenant(tenant, true, &giving);
 }
 
 void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t bytes)
 {
 	kv_assert_locked(&cache->lock);
-	cache->ssd.guaranteed -= guaranteed(space);
-	space->pinned_ssd += bytes;
-	cache->ssd.guaranteed += guaranteed(space);
+	kv_count_pinned(cache, space, bytes);
 	cache->ssd.pinned += bytes;
 }
 
+/* As kv_arena_over_floor has it. */
 bool kv_ssd_over_floor(const struct kv_cache *cache,
 		       const struct kv_space *space, uint64_t bytes)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
+	const struct kv_tenant *tenant = space->tenant;
+	uint64_t siblings = tenant->due_ssd - kv_due_ssd(space);
 
 	if (!ssd->on)
 		return false;
 	if (ssd->pinned + bytes > ssd->file_budget - ssd->file_budget / 16)
 		return true;
 	return space->pinned_ssd + bytes > space->guaranteed_ssd &&
-	       ssd->pinned + bytes + ssd->guaranteed - guaranteed(space) >
+	       tenant->pinned_ssd + siblings + bytes > tenant->guaranteed_ssd &&
+	       ssd->pinned + bytes + ssd->guaranteed - kv_owed_ssd(tenant) +
+			       siblings >
 		       ssd->file_budget;
 }
 
@@ -248,6 +270,20 @@ static size_t blocks_in(struct kv_cache *cache, const struct kv_segfile *file,
 	return n;
 }
 
+/* Its tenant, too, when both have given what is leaving. */
+static bool keeps_its_own(const struct kv_space *space,
+			  const struct kv_space *taker)
+{
+	const struct kv_tenant *tenant = space->tenant;
+
+	if (space == taker)
+		return true;
+	return (!space->guaranteed_ssd ||
+		space->bytes_ssd >= space->guaranteed_ssd + space->leaving) &&
+	       ((taker && tenant == taker->tenant) || !tenant->guaranteed_ssd ||
+		tenant->bytes_ssd >= tenant->guaranteed_ssd + tenant->leaving);
+}
+
 static enum outcome may_all_go(struct kv_cache *cache,
 			       const struct kv_segfile *file,
 			       const struct kv_space *taker,
@@ -262,17 +298,19 @@ static enum outcome may_all_go(struct kv_cache *cache,
 		if (block->file != file->id)
 			continue; /* gone meanwhile */
 		space->leaving += file->slot_bytes;
-		if ((space != taker && space->guaranteed_ssd &&
-		     space->bytes_ssd <
-			     space->guaranteed_ssd + space->leaving) ||
+		space->tenant->leaving += file->slot_bytes;
+		if (!keeps_its_own(space, taker) ||
 		    (block->flags & BLOCK_PINNED))
 			outcome = KEPT;
 		else if (!may_go(block))
 			outcome = KV_MAX(outcome, IN_USE);
 	}
-	for (size_t i = 0; i < n; i++)
-		kv_block_space(cache, kv_table_at(&cache->table, numbers[i]))
-			->leaving = 0;
+	for (size_t i = 0; i < n; i++) {
+		struct kv_space *space = kv_block_space(
+			cache, kv_table_at(&cache->table, numbers[i]));
+
+		space->leaving = space->tenant->leaving = 0;
+	}
 	return outcome;
 }
 
@@ -305,8 +343,12 @@ static enum outcome empty_file(struct kv_cache *cache, struct kv_segfile *file,
  * first. */
 static bool entitled(const struct kv_space *taker, uint64_t bytes)
 {
-	return taker && taker->bytes_ssd + taker->writing_ssd + bytes <=
-				taker->guaranteed_ssd;
+	const struct kv_tenant *tenant = taker ? taker->tenant : NULL;
+
+	return taker && (taker->bytes_ssd + taker->writing_ssd + bytes <=
+				 taker->guaranteed_ssd ||
+			 tenant->bytes_ssd + tenant->writing_ssd + bytes <=
+				 tenant->guaranteed_ssd);
 }
 
 /* The class whose files are tried next; NULL: all have been. */
@@ -500,15 +542,30 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 	return give_way(cache, class, taker) ? 0 : -ENOSPC;
 }
 
-bool kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
-			     uint64_t bytes)
+/* The end of a quota: waiting helps where others' writes are under way. */
+static int at_quota(const struct kv_cache *cache, uint64_t writing)
 {
+	return writing && !cache->ssd.stop ? -EBUSY : -EDQUOT;
+}
+
+int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
+			    uint64_t bytes)
+{
+	const struct kv_tenant *tenant = space->tenant;
 	uint64_t most = space->quota.quota_ssd;
+	uint64_t of_all = tenant->quota.quota_ssd;
 
 	kv_assert_locked(&cache->lock);
+	/* At the end nothing more comes that is worth a victim. */
 	while (most && space->bytes_ssd + space->writing_ssd + bytes > most)
-		/* At the end nothing more comes that is worth a victim. */
 		if (cache->ssd.stop || !kv_ssd_evict_own_locked(cache, space))
-			return false;
-	return true;
+			return at_quota(cache, space->writing_ssd);
+	if (of_all && bytes > of_all)
+		return -EDQUOT;
+	while (of_all &&
+	       tenant->bytes_ssd + tenant->writing_ssd + bytes > of_all)
+		if (cache->ssd.stop ||
+		    !kv_ssd_evict_tenant_locked(cache, tenant, space))
+			return at_quota(cache, tenant->writing_ssd);
+	return 0;
 }

@@ -24,6 +24,7 @@
 #include "cache/core/hooks.h"
 #include "cache/core/list.h"
 #include "cache/core/table.h"
+#include "cache/core/tenant.h"
 #include "common/crash_point.h"
 
 static struct kv_evict_node *node_of(void *arg, uint32_t block)
@@ -212,12 +213,13 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 	struct kv_ssd_class *class = class_get(cache, slot_bytes);
 	struct kv_segfile *file;
 	uint32_t slot_number;
+	int r;
 
 	if (!class || !list_make(cache, space, class))
 		return -ENOMEM;
-	if (!kv_ssd_fit_quota_locked(cache, space, slot_bytes))
-		return space->writing_ssd && !cache->ssd.stop ? -EBUSY
-							      : -EDQUOT;
+	r = kv_ssd_fit_quota_locked(cache, space, slot_bytes);
+	if (r < 0)
+		return r;
 	if (index_is_full(cache))
 		return kv_leaving_locked(cache) ||
 				       kv_ssd_evict_record_locked(cache, space)
@@ -240,7 +242,7 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 		return -EIO;
 	set_taken(cache, file, slot_number);
 	space->short_seen = 0;
-	space->writing_ssd += slot_bytes;
+	kv_count_writing(space, slot_bytes);
 	*ret_file = file->id;
 	*ret_slot_number = slot_number;
 	KV_POINT("extent.taken");
@@ -274,8 +276,8 @@ void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 	kv_assert_locked(&cache->lock);
 	block->file = file;
 	block->slot_number = slot_number;
-	space->bytes_ssd += f->slot_bytes;
-	space->writing_ssd -= f->slot_bytes;
+	kv_count_ssd(space, f->slot_bytes);
+	kv_count_writing(space, -f->slot_bytes);
 	if (!(block->flags & BLOCK_PINNED))
 		kv_evict_list_add(cache, kv_evict_list_ssd(cache, block), block,
 				  false);
@@ -285,8 +287,9 @@ void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t slot_id)
 {
 	kv_assert_locked(&cache->lock);
-	space->writing_ssd -=
-		kv_segfile_at(cache, (uint32_t)(slot_id >> 32))->slot_bytes;
+	kv_count_writing(
+		space,
+		-kv_segfile_at(cache, (uint32_t)(slot_id >> 32))->slot_bytes);
 	kv_extent_delete_locked(cache, space, slot_id, true);
 }
 
@@ -315,7 +318,7 @@ int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
 	set_taken(cache, f, slot_number);
 	block->file = file;
 	block->slot_number = slot_number;
-	kv_block_space(cache, block)->bytes_ssd += f->slot_bytes;
+	kv_count_ssd(kv_block_space(cache, block), f->slot_bytes);
 	return 0;
 }
 
@@ -339,7 +342,7 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
 				     -file->slot_bytes);
 	kv_evict_list_drop(kv_evict_list_ssd(cache, block), block->number);
-	kv_block_space(cache, block)->bytes_ssd -= file->slot_bytes;
+	kv_count_ssd(kv_block_space(cache, block), -file->slot_bytes);
 	block->file = block->slot_number = KV_NONE;
 	return id;
 }

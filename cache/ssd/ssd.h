@@ -105,12 +105,15 @@ void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
 bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker);
 uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */
 bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
-/* Evict of @space until @bytes more are within its quota; false: they cannot
- * be. */
-bool kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
-			     uint64_t bytes);
-void kv_guarantee_ssd_locked(struct kv_cache *cache, struct kv_space *space,
-			     uint64_t bytes);
+/* The same of all spaces of @tenant, for @space, one of them; NULL: for none.
+ */
+bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
+				const struct kv_tenant *tenant,
+				const struct kv_space *space);
+/* Evict of @space, and of its tenant, until @bytes more are within the quotas
+ * of both.  -EDQUOT: they cannot be, -EBUSY: not before writes have ended. */
+int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
+			    uint64_t bytes);
 
 /* ---- admit.c ---- */
 

@@ -433,7 +433,9 @@ int kv_index_adopt(struct kv_cache *cache, char **ret_why)
 	int r;
 
 	kv_lock(cache);
-	r = kv_index_walk(cache->index, &visitor, &damaged);
+	r = kv_tenants_adopt(cache);
+	if (r == 0)
+		r = kv_index_walk(cache->index, &visitor, &damaged);
 	if (r == 0)
 		r = take_in_all(&adoption);
 	if (r == 0)

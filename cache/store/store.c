@@ -6,6 +6,7 @@
  *                     what memory.c keeps there.  STORE itself is locked
  *                     by flock(2) besides
  *   STORE/store       the store record, as of the last mount
+ *   STORE/tenants     quotas of users
  *   STORE/index/      LMDB
  *   STORE/spaces/     NNNNNN, one for each space
  *   STORE/segments/   NNNNNN.seg
