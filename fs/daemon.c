@@ -134,9 +134,14 @@ static char *metrics_text(struct kv_daemon *daemon)
 
 static int text_of(void *arg, uint64_t ino, char **ret_text)
 {
+	const struct kv_node node = kv_node_decode(ino);
 	struct kv_daemon *daemon = arg;
 	char *text;
 
+	if (node.type == KV_NODE_TENANT) {
+		*ret_text = kv_tenant_text(daemon->cache, (uint32_t)node.value);
+		return *ret_text ? 0 : -ENOMEM;
+	}
 	switch (ino) {
 	case KV_NODE_CONFIG:
 		text = config_text(daemon);

@@ -457,8 +457,9 @@ void kvfs_xfer_free(kvfs_xfer *xfer);
 /*
  * A barrier: reaches @stage when every save begun in @space before, by this
  * session, is sealed (KVFS_SEALED), or everything sealed and removed in it so
- * far, by anyone, is durable (KVFS_DURABLE).  Status 0 is -ENOSPC, -EIO,
- * -EOPNOTSUPP (no SSD tier) otherwise.
+ * far, by anyone, has been durable (KVFS_DURABLE): what is not pinned may be
+ * evicted from SSD again at any time, for room or a quota.  Status 0 is
+ * -ENOSPC, -EIO, -EOPNOTSUPP (no SSD tier) otherwise.
  */
 int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer);
 

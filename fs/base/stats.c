@@ -269,6 +269,24 @@ static void write_eviction(FILE *f, const struct kv_cache_stats *s)
 			sizes[i], s->estimated[i]);
 }
 
+char *kv_tenant_text(struct kv_cache *cache, uint32_t uid)
+{
+	const struct kv_tenant_info info = kv_tenant_stat(cache, uid);
+	const struct kv_quota *q = &info.quota;
+	char *text;
+
+	if (asprintf(&text,
+		     "spaces=%llu\nblocks=%llu\nbytes.dram=%llu\n"
+		     "bytes.ssd=%llu\nquota.dram=%llu\nquota.ssd=%llu\n"
+		     "reserve.dram=%llu\nreserve.ssd=%llu\nrate.put=%llu\n",
+		     (ull)info.spaces, (ull)info.blocks, (ull)info.bytes_dram,
+		     (ull)info.bytes_ssd, (ull)q->quota_dram, (ull)q->quota_ssd,
+		     (ull)q->reserve_dram, (ull)q->reserve_ssd,
+		     (ull)q->rate_put) < 0)
+		return NULL;
+	return text;
+}
+
 /* ---- by space ---- */
 
 struct space_line {

@@ -27,4 +27,8 @@ char *kv_stats_text(struct kv_cache *cache);
 char *kv_metrics_text(struct kv_cache *cache,
 		      const struct kv_control_counts *control);
 
+/* What a user has and may have, one key=value a line; caller frees.  NULL: no
+ * memory. */
+char *kv_tenant_text(struct kv_cache *cache, uint32_t uid);
+
 #endif

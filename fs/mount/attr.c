@@ -99,6 +99,7 @@ static int attr_fixed(const struct kv_mount *mount, uint64_t ino,
 		st->st_mode = S_IFDIR | mount->rules->mode;
 		return 0;
 	case KV_NODE_KVFS:
+	case KV_NODE_TENANTS:
 		st->st_mode = S_IFDIR | 0555;
 		return 0;
 	case KV_NODE_CONTROL:
@@ -114,6 +115,20 @@ static int attr_fixed(const struct kv_mount *mount, uint64_t ino,
 	default:
 		return -ESTALE;
 	}
+}
+
+/* The daemon's, so that its user may set attributes; all may look. */
+static int attr_tenant(const struct kv_mount *mount, uint64_t ino,
+		       struct stat *st)
+{
+	*st = (struct stat){.st_ino = ino,
+			    .st_mode = S_IFREG | 0644,
+			    .st_nlink = 1,
+			    .st_uid = geteuid(),
+			    .st_gid = getegid(),
+			    .st_blksize = KV_PAGE};
+	kv_attr_times(st, mount->started_ns, 0);
+	return 0;
 }
 
 static int attr_in_space(struct kv_mount *mount, uint64_t ino,
@@ -177,6 +192,10 @@ int kv_attr_of(struct kv_mount *mount, uint64_t ino, struct stat *ret_attr,
 		timeout = ino == KV_NODE_ROOT ? KV_TIMEOUT_SPACE
 					      : KV_TIMEOUT_FIXED;
 		r = attr_fixed(mount, ino, ret_attr);
+		break;
+	case KV_NODE_TENANT:
+		timeout = KV_TIMEOUT_FIXED;
+		r = attr_tenant(mount, ino, ret_attr);
 		break;
 	case KV_NODE_BLOCK:
 		timeout = KV_TIMEOUT_BLOCK;
@@ -393,7 +412,7 @@ void kv_fs_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr,
 	else if (node.type == KV_NODE_LAYOUT && fi &&
 		 kv_handle_of(fi)->kind == KV_HANDLE_UPLOAD)
 		r = set_upload(mount, kv_handle_of(fi)->upload, attr, to_set);
-	else if (node.type != KV_NODE_FIXED)
+	else if (node.type != KV_NODE_FIXED && node.type != KV_NODE_TENANT)
 		r = set_space(req, &node, attr, to_set);
 	if (r < 0)
 		fuse_reply_err(req, -r);

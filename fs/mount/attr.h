@@ -35,4 +35,6 @@ void kv_attr_times(struct stat *st, int64_t mtime_ns, int64_t atime_ns);
  */
 double kv_name_timeout(uint64_t ino, double attr_timeout);
 
+#define KV_TENANT_NAME 11 /* a user's id in decimal, and a NUL */
+
 #endif

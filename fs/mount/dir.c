@@ -61,6 +61,17 @@ static int list_kvfs(struct kv_handle *dir)
 	return r;
 }
 
+static int list_tenants(struct kv_mount *mount, struct kv_handle *dir)
+{
+	_cleanup_(kv_freep) uint32_t *uids = NULL;
+	size_t n;
+	int r = kv_tenant_list(mount->cache, &uids, &n);
+
+	for (size_t i = 0; r == 0 && i < n; i++)
+		r = add(dir, kv_node_of_tenant(uids[i]));
+	return r;
+}
+
 static int list_space(struct kv_mount *mount, struct kv_space *space,
 		      const struct kv_space_info *info, struct kv_handle *dir)
 {
@@ -110,6 +121,8 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 		return list_root(mount, dir);
 	if (ino == KV_NODE_KVFS)
 		return list_kvfs(dir);
+	if (ino == KV_NODE_TENANTS)
+		return list_tenants(mount, dir);
 	r = kv_attr_space(mount, &node, &space, &info);
 	if (r < 0)
 		return r;
@@ -163,11 +176,10 @@ static int describe_block(struct kv_mount *mount, uint64_t id, char *name,
 static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 		    struct fuse_entry_param *entry)
 {
-	static const char *const fixed[] = {[KV_NODE_KVFS] = ".kvfs",
-					    [KV_NODE_CONTROL] = "control",
-					    [KV_NODE_CONFIG] = "config",
-					    [KV_NODE_STATS] = "stats",
-					    [KV_NODE_METRICS] = "metrics"};
+	static const char *const fixed[] = {
+		[KV_NODE_KVFS] = ".kvfs",      [KV_NODE_CONTROL] = "control",
+		[KV_NODE_CONFIG] = "config",   [KV_NODE_STATS] = "stats",
+		[KV_NODE_METRICS] = "metrics", [KV_NODE_TENANTS] = "tenants"};
 	struct kv_node node = kv_node_decode(ino);
 	struct kv_space *space;
 	int r;
@@ -179,6 +191,8 @@ static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 	}
 	if (node.type == KV_NODE_FIXED) {
 		strcpy(name, fixed[ino]);
+	} else if (node.type == KV_NODE_TENANT) {
+		snprintf(name, KV_TENANT_NAME, "%u", (uint32_t)node.value);
 	} else if (node.type == KV_NODE_LAYOUT) {
 		strcpy(name, ".layout");
 	} else if (node.type == KV_NODE_DIR) {

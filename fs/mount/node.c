@@ -8,9 +8,9 @@
  * INVARIANTS
  *   (1) The top four bits are the type.  Fixed nodes have none set, so that
  *       the root is FUSE's 1.
- *   (2) Below them: a block's 60-bit id; an upload's serial; a snapshot's
- *       32-bit id, above it in a link a position of 27 bits; or a space's id
- *       in the bits 8 to 39, a directory's byte below and its life above.
+ *   (2) Below them: a block's 60-bit id; an upload's serial; a user's id; a
+ *       snapshot's 32-bit id, above it in a link a position of 27 bits; or a
+ * space's id in the bits 8 to 39, a directory's byte below and its life above.
  *
  * LOCKING   lives->lock guards the list and the counts.  It is a leaf.
  */
@@ -68,6 +68,11 @@ uint64_t kv_node_of_snapshots(uint32_t space)
 uint64_t kv_node_of_snapshot(uint64_t id)
 {
 	return node(KV_NODE_SNAPSHOT, id);
+}
+
+uint64_t kv_node_of_tenant(uint32_t uid)
+{
+	return node(KV_NODE_TENANT, uid);
 }
 
 uint64_t kv_node_of_link(uint64_t snapshot, uint32_t position)

@@ -22,6 +22,7 @@ enum kv_node_type {
 	KV_NODE_LINK,	   /* to a block; value: the snapshot's, and position */
 	KV_NODE_DELAYED,   /* .~tmp~ of a two-digit directory; byte, and life */
 	KV_NODE_DELAYED_LAYOUT, /* that of a space */
+	KV_NODE_TENANT,		/* value: a user's id */
 };
 
 enum {
@@ -31,6 +32,7 @@ enum {
 	KV_NODE_CONFIG,
 	KV_NODE_STATS,
 	KV_NODE_METRICS,
+	KV_NODE_TENANTS,
 	KV_NODE_FIXED_END,
 };
 
@@ -52,6 +54,7 @@ uint64_t kv_node_of_layout(uint32_t space);
 uint64_t kv_node_of_upload(uint64_t serial);
 uint64_t kv_node_of_snapshots(uint32_t space);
 uint64_t kv_node_of_snapshot(uint64_t id);
+uint64_t kv_node_of_tenant(uint32_t uid);
 uint64_t kv_node_of_link(uint64_t snapshot, uint32_t position);
 struct kv_node kv_node_decode(uint64_t ino);
 

@@ -288,6 +288,7 @@ static int open_node(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi,
 	case KV_NODE_LAYOUT:
 		return open_layout(req, &node, fi, handle);
 	case KV_NODE_FIXED:
+	case KV_NODE_TENANT:
 		return open_text(req, ino, fi, handle);
 	default:
 		return -EISDIR;

@@ -16,6 +16,7 @@
  *
  * LOCKING   none.
  */
+#include <stdio.h>
 #include <sys/statvfs.h>
 
 #include "fs/mount/attr.h"
@@ -24,6 +25,7 @@
 #include "fs/mount/permit.h"
 #include "fs/mount/snapshots.h"
 #include "fs/mount/upload.h"
+#include "fs/base/quantity.h"
 
 #define DELAYED ".~tmp~"
 
@@ -35,7 +37,8 @@ static int find_fixed(const char *name, uint64_t *ret_node)
 	} names[] = {{"control", KV_NODE_CONTROL},
 		     {"config", KV_NODE_CONFIG},
 		     {"stats", KV_NODE_STATS},
-		     {"metrics", KV_NODE_METRICS}};
+		     {"metrics", KV_NODE_METRICS},
+		     {"tenants", KV_NODE_TENANTS}};
 
 	for (size_t i = 0; i < KV_ARRAY_LEN(names); i++)
 		if (strcmp(name, names[i].name) == 0) {
@@ -43,6 +46,21 @@ static int find_fixed(const char *name, uint64_t *ret_node)
 			return 0;
 		}
 	return -ENOENT;
+}
+
+/* Any user that there can be: a quota may come before his first space. */
+static int find_tenant(const char *name, uint64_t *ret_node)
+{
+	char again[KV_TENANT_NAME];
+	uint64_t uid;
+
+	if (kv_number_parse(name, 10, UINT32_MAX - 1, &uid) < 0)
+		return -ENOENT;
+	snprintf(again, sizeof(again), "%u", (uint32_t)uid);
+	if (strcmp(name, again) != 0)
+		return -ENOENT;
+	*ret_node = kv_node_of_tenant((uint32_t)uid);
+	return 0;
 }
 
 static int find_in_root(struct kv_mount *mount, const char *name,
@@ -161,6 +179,8 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 		return find_in_root(mount, name, &entry->ino);
 	if (parent == KV_NODE_KVFS)
 		return find_fixed(name, &entry->ino);
+	if (parent == KV_NODE_TENANTS)
+		return find_tenant(name, &entry->ino);
 	r = kv_attr_space(mount, &node, &space, &info);
 	if (r < 0)
 		return r;

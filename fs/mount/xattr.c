@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xattr.c - the attributes user.kvfs.* of blocks and spaces.
+ * xattr.c - the attributes user.kvfs.* of blocks, spaces and users.
  *
  * OWNS      nothing.
  *
@@ -192,13 +192,34 @@ static int file_value(fuse_req_t req, const struct kv_node *node,
 	return r;
 }
 
+static void reply_number(fuse_req_t req, uint64_t number, size_t size)
+{
+	char value[VALUE_MAX];
+	int n = sprintf(value, "%llu", (unsigned long long)number);
+
+	reply_value(req, value, (size_t)n, size);
+}
+
+static void get_of_tenant(fuse_req_t req, const struct kv_node *node,
+			  const char *name, size_t size)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_tenant_info info =
+		kv_tenant_stat(mount->cache, (uint32_t)node->value);
+	const uint64_t *quota = quota_of(&info.quota, name);
+
+	if (quota)
+		reply_number(req, *quota, size);
+	else
+		fuse_reply_err(req, ENODATA);
+}
+
 static void get_of_space(fuse_req_t req, const struct kv_node *node,
 			 const char *name, size_t size)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_space_info info;
 	struct kv_space *space;
-	char value[VALUE_MAX];
 	uint64_t *quota;
 	int r;
 
@@ -210,8 +231,7 @@ static void get_of_space(fuse_req_t req, const struct kv_node *node,
 		reply_value(req, info.layout->json, strlen(info.layout->json),
 			    size);
 	} else if (quota) {
-		r = sprintf(value, "%llu", (unsigned long long)*quota);
-		reply_value(req, value, (size_t)r, size);
+		reply_number(req, *quota, size);
 	} else {
 		fuse_reply_err(req, r < 0 ? -r : ENODATA);
 	}
@@ -232,6 +252,10 @@ void kv_fs_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 	}
 	if (rest && node.type == KV_NODE_SPACE) {
 		get_of_space(req, &node, rest, size);
+		return;
+	}
+	if (rest && node.type == KV_NODE_TENANT) {
+		get_of_tenant(req, &node, rest, size);
 		return;
 	}
 	if (rest && is_file(&node))
@@ -348,6 +372,44 @@ static bool grants(const char *name, uint64_t old, uint64_t new)
 	return old != 0 && (new == 0 || new > old);
 }
 
+/* What @name says of a tier may be a part of that, as it is now. */
+static int parse_quota(struct kv_mount *mount, const char *name,
+		       const char *value, uint64_t *ret_bytes)
+{
+	struct kv_cache_stats stats;
+	struct kv_quantity q;
+	uint64_t whole;
+
+	if (kv_quantity_parse(value, &q) < 0 ||
+	    (q.percent && strcmp(name, "rate.put") == 0))
+		return -EINVAL;
+	*ret_bytes = q.value;
+	if (!q.percent)
+		return 0;
+	kv_cache_stats(mount->cache, &stats);
+	whole = strstr(name, ".dram") ? stats.dram_total : stats.ssd_total;
+	*ret_bytes = whole / 100 * q.value + whole % 100 * q.value / 100;
+	/* 0 would be no limit. */
+	return *ret_bytes ? 0 : -EINVAL;
+}
+
+static int set_on_tenant(fuse_req_t req, const struct kv_node *node,
+			 const char *name, const char *value)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	const uint32_t uid = (uint32_t)node->value;
+	struct kv_tenant_info info = kv_tenant_stat(mount->cache, uid);
+	uint64_t *quota = quota_of(&info.quota, name);
+	int r;
+
+	if (!quota)
+		return -EOPNOTSUPP;
+	r = kv_permit_operator(req);
+	if (r == 0)
+		r = parse_quota(mount, name, value, quota);
+	return r < 0 ? r : kv_tenant_set_quota(mount->cache, uid, &info.quota);
+}
+
 static int set_on_space(fuse_req_t req, const struct kv_node *node,
 			const char *name, const char *value)
 {
@@ -370,8 +432,9 @@ static int set_on_space(fuse_req_t req, const struct kv_node *node,
 		return kv_space_set_layout(mount->cache, space, value,
 					   strlen(value));
 	old = *quota;
-	if (kv_bytes_parse(value, quota) < 0)
-		return -EINVAL;
+	r = parse_quota(mount, name, value, quota);
+	if (r < 0)
+		return r;
 	r = grants(name, old, *quota) ? kv_permit_operator(req) : 0;
 	return r < 0 ? r : kv_space_set_quota(mount->cache, space, &info.quota);
 }
@@ -383,6 +446,8 @@ static int set(fuse_req_t req, const struct kv_node *node, const char *name,
 		return set_on_file(req, node, name, value);
 	if (node->type == KV_NODE_SPACE)
 		return set_on_space(req, node, name, value);
+	if (node->type == KV_NODE_TENANT)
+		return set_on_tenant(req, node, name, value);
 	return -EOPNOTSUPP;
 }
 

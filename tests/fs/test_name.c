@@ -93,6 +93,9 @@ static void node_ids_decode_to_what_they_were_made_of(void **state)
 	n = kv_node_decode(kv_node_of_block((UINT64_C(1) << 60) - 1));
 	assert_int_equal(n.type, KV_NODE_BLOCK);
 	assert_int_equal(n.value, (UINT64_C(1) << 60) - 1);
+	n = kv_node_decode(kv_node_of_tenant(UINT32_MAX - 1));
+	assert_int_equal(n.type, KV_NODE_TENANT);
+	assert_int_equal(n.value, UINT32_MAX - 1);
 	n = kv_node_decode(kv_node_of_dir(UINT32_MAX, 0xff, 0xfffff));
 	assert_int_equal(n.type, KV_NODE_DIR);
 	assert_int_equal(n.space, UINT32_MAX);

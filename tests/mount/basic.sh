@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib"
 start
 eq "the root lists" "$(ls -A "$M")" .kvfs
-eq ".kvfs lists" "$(ls -A "$M/.kvfs" | tr '\n' ' ')" "config control metrics stats "
+eq ".kvfs lists" "$(ls -A "$M/.kvfs" | tr '\n' ' ')" "config control metrics stats tenants "
 eq "control points to the socket" "$(readlink "$M/.kvfs/control")" "$SOCK"
 [ -S "$SOCK" ] || fail "no socket"
 grep -q "^store=$S\$" "$M/.kvfs/config" || fail "config does not name the store"

@@ -61,7 +61,7 @@ for q in quota.dram quota.ssd reserve.dram reserve.ssd rate.put; do
 	eq "$q is 0" "$(xattr "$M/s" $q)" 0
 	ok "$q" set_ "$M/s" $q 8M
 	eq "$q in bytes" "$(xattr "$M/s" $q)" $((8 << 20))
-	for v in "" -1 +8M 8MB 1.5G 50% 99999999999999999999 " 8M"; do
+	for v in "" -1 +8M 8MB 1.5G 0% 101% 99999999999999999999 " 8M"; do
 		not "$q=$v" "Invalid argument" set_ "$M/s" $q "$v"
 	done
 	eq "$q is unchanged" "$(xattr "$M/s" $q)" $((8 << 20))
