@@ -48,6 +48,7 @@
 #define WINDOW 32u    /* requests at the device */
 #define PORTION 2048u /* prologues before a sync */
 #define TURN 128u     /* records of one batch, then of the next */
+#define TURNS 4u      /* one of them, or more, is a file to sweep */
 #define RUN 16u	      /* slots that are worth a call */
 #define RECORD_NS 20000000u
 #define NEAR_IDS 8u /* so many further on is the same leaf, mostly */
@@ -639,15 +640,17 @@ void *kv_deleter(void *arg)
 	struct kv_cache *cache = arg;
 	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_deletions *all = &ssd->deletions;
-	unsigned failed = 0;	   /* in a row, while stopping */
+	unsigned failed = 0; /* in a row, while stopping */
+	unsigned turns = 0;
 	uint64_t put = UINT64_MAX; /* blocks, when it last failed */
 	int r;
 
 	kv_lock(cache);
 	while (!is_over(ssd, failed) ||
 	       (failed < TRIES && kv_sweep_waits(cache))) {
-		if (TAILQ_EMPTY(&all->to_zero)) {
-			if (!kv_sweep_one(cache))
+		/* Somebody may wait for either. */
+		if (TAILQ_EMPTY(&all->to_zero) || ++turns % TURNS == 0) {
+			if (!kv_sweep_one(cache) && TAILQ_EMPTY(&all->to_zero))
 				kv_cond_wait(cache, &all->wake, 1000000000u);
 			continue;
 		}

@@ -195,10 +195,10 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 		   uint64_t slot_bytes)
 {
 	struct kv_ssd *ssd = &cache->ssd;
+	const bool unswept = file->unswept;
 	int r;
 
-	ssd->n_unswept -= file->unswept;
-	file->unswept = false; /* all of it is to be cleared */
+	file->unswept = false; /* all of it is cleared here */
 	kv_extents_remove_file(file);
 	kv_unlock(cache);
 	KV_POINT("file.reclass");
@@ -209,6 +209,8 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 				     ssd->segment_bytes, slot_bytes);
 	KV_POINT("file.trailer");
 	kv_lock(cache);
+	ssd->n_unswept -= unswept;
+	kv_flushes_settle_locked(cache, 0);
 	if (r < 0)
 		return r;
 	file->slot_bytes = slot_bytes;

@@ -96,7 +96,8 @@ static void save(struct kv_cache *cache, struct kv_space *space,
 
 	memcpy(key.b, &mixed, 8);
 	memcpy(key.b + 8, &number, 8);
-	r = kv_fill_begin(cache, space, &key, bytes, &fill);
+	while ((r = kv_fill_begin(cache, space, &key, bytes, &fill)) == -EBUSY)
+		usleep(1000); /* DRAM is being made */
 	if (r == 0) {
 		memset(kv_fill_data(fill), (int)mixed, bytes);
 		digest = kv_digest_of(kv_fill_data(fill), bytes);
