@@ -6,7 +6,8 @@
  *
  * INVARIANTS
  *   (1) used[] is the sum of held[] over all accounts, and at most the total.
- *   (2) An account is in its bucket as long as somebody holds it.
+ *   (2) An account is in its bucket as long as somebody holds it, or it has
+ *       made spaces faster than it may for long.
  *   (3) After a charge a user who is no operator holds no more than what is
  *       free then, less the operators' part.
  *
@@ -16,12 +17,17 @@
 
 #define BUCKETS 256u
 #define OPERATORS_PART 16u /* one of so many */
+/* Ids of spaces are never used again, and their memory is not yet: a second for
+ * each, and so many ahead. */
+#define SPACE_NS UINT64_C(1000000000)
+#define SPACES_AT_ONCE 1024u
 
 struct kv_account {
 	struct kv_accounts *accounts; /* fixed */
 	uint32_t uid;		      /* fixed */
 	unsigned refs;
 	uint64_t held[KV_FINITE_END];
+	uint64_t spent_ns, regained_ns; /* of its pace, and since when */
 	struct kv_account *next;
 };
 
@@ -45,6 +51,7 @@ static const uint64_t totals[KV_FINITE_END] = {
 	[KV_FINITE_OPENS] = 1 << 16,
 	[KV_FINITE_UPLOADS] = 4096,
 	[KV_FINITE_MEMORY] = UINT64_C(512) << 20,
+	[KV_FINITE_SPACES] = 1 << 16,
 };
 
 int kv_accounts_new(struct kv_accounts **ret_accounts)
@@ -84,6 +91,16 @@ static bool is_operator(const struct kv_account *account)
 	if (account->uid == 0)
 		return !account->accounts->squash;
 	return account->uid == account->accounts->own;
+}
+
+static void regain_locked(struct kv_account *account)
+{
+	uint64_t now = kv_now_ns();
+
+	kv_assert_locked(&account->accounts->lock);
+	account->spent_ns -=
+		KV_MIN(account->spent_ns, now - account->regained_ns);
+	account->regained_ns = now;
 }
 
 /* The link to the account of @uid, or to NULL. */
@@ -126,6 +143,23 @@ struct kv_account *kv_account_hold(struct kv_account *account)
 	return account;
 }
 
+/* Nobody holds them, and their pace is forgotten. */
+static void forget_idle_locked(struct kv_accounts *accounts, uint32_t uid)
+{
+	struct kv_account **at = &accounts->buckets[uid % BUCKETS], *account;
+
+	kv_assert_locked(&accounts->lock);
+	while ((account = *at)) {
+		regain_locked(account);
+		if (account->refs > 0 || account->spent_ns > 0) {
+			at = &account->next;
+			continue;
+		}
+		*at = account->next;
+		free(account);
+	}
+}
+
 void kv_account_put(struct kv_account *account)
 {
 	struct kv_accounts *accounts;
@@ -134,22 +168,20 @@ void kv_account_put(struct kv_account *account)
 		return;
 	accounts = account->accounts;
 	pthread_mutex_lock(&accounts->lock);
-	if (--account->refs == 0) {
-		*link_to_locked(accounts, account->uid) = account->next;
-		free(account);
-	}
+	account->refs--;
+	forget_idle_locked(accounts, account->uid);
 	pthread_mutex_unlock(&accounts->lock);
 }
 
-/* Whether @account may take @n more of @what. */
+/* Whether @account may take @n more of @what, of which there is @total. */
 static bool fits_locked(const struct kv_account *account, enum kv_finite what,
-			uint64_t n)
+			uint64_t total, uint64_t n)
 {
 	const struct kv_accounts *accounts = account->accounts;
-	uint64_t total = totals[what], used = accounts->used[what], part;
+	uint64_t used = accounts->used[what], part;
 
 	kv_assert_locked(&account->accounts->lock);
-	if (n > total - used)
+	if (used > total || n > total - used)
 		return false;
 	if (is_operator(account))
 		return true;
@@ -166,11 +198,51 @@ int kv_account_charge(struct kv_account *account, enum kv_finite what,
 	if (!account)
 		return 0;
 	pthread_mutex_lock(&account->accounts->lock);
-	if (fits_locked(account, what, n)) {
+	if (fits_locked(account, what, totals[what], n)) {
 		account->held[what] += n;
 		account->accounts->used[what] += n;
 		r = 0;
 	}
+	pthread_mutex_unlock(&account->accounts->lock);
+	return r;
+}
+
+bool kv_account_fits(struct kv_account *account, enum kv_finite what,
+		     uint64_t total, uint64_t n)
+{
+	bool fits;
+
+	if (!account)
+		return true;
+	pthread_mutex_lock(&account->accounts->lock);
+	fits = fits_locked(account, what, total, n);
+	pthread_mutex_unlock(&account->accounts->lock);
+	return fits;
+}
+
+void kv_account_take(struct kv_account *account, enum kv_finite what,
+		     uint64_t n)
+{
+	if (!account)
+		return;
+	pthread_mutex_lock(&account->accounts->lock);
+	account->held[what] += n;
+	account->accounts->used[what] += n;
+	pthread_mutex_unlock(&account->accounts->lock);
+}
+
+int kv_account_pace(struct kv_account *account)
+{
+	int r = 0;
+
+	if (!account || is_operator(account))
+		return 0;
+	pthread_mutex_lock(&account->accounts->lock);
+	regain_locked(account);
+	if (account->spent_ns + SPACE_NS > SPACES_AT_ONCE * SPACE_NS)
+		r = -EAGAIN;
+	else
+		account->spent_ns += SPACE_NS;
 	pthread_mutex_unlock(&account->accounts->lock);
 	return r;
 }

@@ -23,8 +23,12 @@ enum kv_finite {
 	KV_FINITE_DESCRIPTORS,	 /* waiting for who does not read */
 	KV_FINITE_OPENS,	 /* files and directories, by the mount */
 	KV_FINITE_UPLOADS,	 /* files being written, by the mount */
-	KV_FINITE_MEMORY, /* bytes of the daemon's: of requests, replies that
-			     wait, listings, texts, heads of uploads */
+	KV_FINITE_MEMORY,    /* bytes of the daemon's: of requests, replies that
+				wait, listings, texts, heads of uploads */
+	KV_FINITE_DRAM,	     /* bytes of slots being filled, leased, pinned */
+	KV_FINITE_PINNED,    /* bytes on SSD */
+	KV_FINITE_SNAPSHOTS, /* blocks listed in them */
+	KV_FINITE_SPACES,
 	KV_FINITE_END
 };
 
@@ -49,7 +53,17 @@ int kv_account_charge(struct kv_account *account, enum kv_finite what,
 void kv_account_credit(struct kv_account *account, enum kv_finite what,
 		       uint64_t n);
 
-/* How much there is of @what for all. */
+/* In two steps, for what has another @total: whether the user may take @n more,
+ * and taking it, which also may be done without asking. */
+bool kv_account_fits(struct kv_account *account, enum kv_finite what,
+		     uint64_t total, uint64_t n);
+void kv_account_take(struct kv_account *account, enum kv_finite what,
+		     uint64_t n);
+
+/* Make a space: 0, or -EAGAIN if the user has made too many for now. */
+int kv_account_pace(struct kv_account *account);
+
+/* How much there is of @what for all; 0: that is not fixed. */
 uint64_t kv_finite_total(enum kv_finite what);
 /* How much of it all users hold. */
 uint64_t kv_accounts_used(struct kv_accounts *accounts, enum kv_finite what);

@@ -178,7 +178,9 @@ struct kv_space {
 	uint64_t pinned_ssd; /* bytes of its pinned blocks */
 	struct kv_deletion_queue deletions;
 	TAILQ_ENTRY(kv_space) deleting;
-	bool shrunk;	  /* a block of it was removed since the mount */
+	bool shrunk;	    /* a block of it was removed since the mount */
+	uint64_t kept_dram; /* bytes of slots kept by its users; slot.c */
+	struct kv_account *account; /* its owner's, held: has all of these */
 	uint64_t leaving; /* scratch of dram/evict.c and ssd/evict.c */
 	struct kv_evict_list_list dram_lists, ssd_lists;
 	struct kv_slots loose;	   /* slots of unpersisted blocks, by seq */

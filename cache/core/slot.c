@@ -16,6 +16,7 @@
  * LOCKING  cache->lock.
  */
 #include "cache/core/slot.h"
+#include "cache/core/account.h"
 #include "cache/core/tenant.h"
 
 struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot)
@@ -86,14 +87,37 @@ static void add_idle(struct kv_cache *cache, struct kv_slot *slot, int by)
 	kv_count_busy(cache, slot->list->space, by > 0 ? -bytes : bytes);
 }
 
+/* Whether somebody keeps it from others, for as long as he likes: what waits to
+ * be written goes by itself. */
+static bool is_kept(const struct kv_slot *slot)
+{
+	return slot->state == SLOT_FILLING || slot->leases || slot->pinned;
+}
+
+static void add_kept(struct kv_slot *slot, int by)
+{
+	struct kv_space *space = slot->list->space;
+	uint64_t bytes = slot->segment->class->slot_bytes;
+
+	space->kept_dram += by > 0 ? bytes : -bytes;
+	if (by > 0)
+		kv_account_take(space->account, KV_FINITE_DRAM, bytes);
+	else
+		kv_account_credit(space->account, KV_FINITE_DRAM, bytes);
+}
+
 void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot)
 {
+	if (is_kept(slot))
+		add_kept(slot, -1);
 	if (kv_slot_idle(slot))
 		add_idle(cache, slot, -1);
 }
 
 void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot)
 {
+	if (is_kept(slot))
+		add_kept(slot, 1);
 	if (kv_slot_idle(slot))
 		add_idle(cache, slot, 1);
 }
@@ -114,6 +138,17 @@ void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by)
 	kv_slot_after(cache, slot);
 }
 
+bool kv_arena_over_share(const struct kv_cache *cache,
+			 const struct kv_space *space, uint64_t bytes)
+{
+	return space->kept_dram + bytes > space->guaranteed_dram &&
+	       space->tenant->busy_dram + bytes >
+		       space->tenant->guaranteed_dram &&
+	       !kv_account_fits(space->account, KV_FINITE_DRAM,
+				cache->arena.max * cache->arena.segment_bytes,
+				bytes);
+}
+
 bool kv_arena_over_floor(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes)
 {
@@ -123,7 +158,8 @@ bool kv_arena_over_floor(const struct kv_cache *cache,
 	const struct kv_tenant *tenant = space->tenant;
 	uint64_t siblings = tenant->due_dram - kv_due_dram(space);
 
-	if (busy > total - total / 16)
+	if (busy > total - total / 16 ||
+	    kv_arena_over_share(cache, space, bytes))
 		return true;
 	/* Its own guarantee is there for it, and its tenant's beyond that of
 	 * other spaces; what others are guaranteed is not. */

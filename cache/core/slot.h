@@ -33,6 +33,10 @@ bool kv_class_fits(const struct kv_class *class, const struct kv_space *space);
 bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes);
 /* Would holding @bytes more for @space leave too little to evict, or too little
  * of what others are guaranteed? */
+/* Whether its owner would keep more than a user's share, and @space more than
+ * it is guaranteed, with @bytes more being filled, leased or pinned. */
+bool kv_arena_over_share(const struct kv_cache *cache,
+			 const struct kv_space *space, uint64_t bytes);
 bool kv_arena_over_floor(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes);
 

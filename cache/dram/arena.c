@@ -184,6 +184,7 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 	arena->used += slot_bytes;
 	kv_count_filling(space, slot_bytes);
 	kv_count_busy(cache, space, slot_bytes);
+	kv_slot_after(cache, slot);
 	if (--segment->free == 0) {
 		TAILQ_REMOVE(&class->segments, segment, link);
 		TAILQ_INSERT_TAIL(&class->segments, segment, link);
@@ -253,6 +254,7 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 	kv_assert_locked(&cache->lock);
 	assert(slot->state == SLOT_FILLING && !block->slot);
 	assert(space->id == block->space);
+	kv_slot_before(cache, slot);
 	slot->state = SLOT_READY;
 	slot->block = block;
 	block->slot = slot;

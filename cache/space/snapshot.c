@@ -35,6 +35,7 @@
 #include "cache/space/space.h"
 #include "cache/core/hooks.h"
 #include "cache/block/block.h"
+#include "cache/core/account.h"
 #include "cache/core/core.h"
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
@@ -121,6 +122,18 @@ static uint64_t snapshot_cost(const struct kv_snapshot *snapshot)
 	return COST_EACH + snapshot->n;
 }
 
+uint64_t kv_snapshots_cost_locked(struct kv_cache *cache,
+				  const struct kv_space *space)
+{
+	const struct kv_snapshot *snapshot;
+	uint64_t cost = 0;
+
+	kv_assert_locked(&cache->lock);
+	LIST_FOREACH(snapshot, &space->snapshots, link)
+		cost += snapshot_cost(snapshot);
+	return cost;
+}
+
 /* Into the trees and the space; its name is known to be free. */
 static int snapshot_link_locked(struct kv_cache *cache, struct kv_space *space,
 				struct kv_snapshot *snapshot)
@@ -137,6 +150,8 @@ static int snapshot_link_locked(struct kv_cache *cache, struct kv_space *space,
 	LIST_INSERT_HEAD(&space->snapshots, snapshot, link);
 	space->n_snapshots++;
 	all->cost += snapshot_cost(snapshot);
+	kv_account_take(space->account, KV_FINITE_SNAPSHOTS,
+			snapshot_cost(snapshot));
 	return 0;
 }
 
@@ -151,6 +166,8 @@ static void snapshot_unlink_locked(struct kv_cache *cache,
 	LIST_REMOVE(snapshot, link);
 	cache->spaces[snapshot->space]->n_snapshots--;
 	all->cost -= snapshot_cost(snapshot);
+	kv_account_credit(cache->spaces[snapshot->space]->account,
+			  KV_FINITE_SNAPSHOTS, snapshot_cost(snapshot));
 }
 
 /* The first item at @position or behind it. */
@@ -441,16 +458,18 @@ static int enter(struct kv_cache *cache, struct kv_space *space,
 		 struct kv_snapshot *snapshot)
 {
 	struct kv_snapshots *all = &cache->snapshots;
+	uint64_t most;
 	int r;
 
 	kv_lock(cache);
+	most = COST_BLOCKS * (uint64_t)cache->table.used + COST_FREE;
 	if (space->removed)
 		r = -ESTALE;
 	else if (snapshot_by_name_locked(cache, space->id, snapshot->name))
 		r = -EEXIST;
-	else if (all->cost + snapshot_cost(snapshot) >
-			 COST_BLOCKS * (uint64_t)cache->table.used +
-				 COST_FREE ||
+	else if (all->cost + snapshot_cost(snapshot) > most ||
+		 !kv_account_fits(space->account, KV_FINITE_SNAPSHOTS, most,
+				  snapshot_cost(snapshot)) ||
 		 all->next_id == UINT32_MAX)
 		r = -ENOSPC;
 	else

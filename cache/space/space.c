@@ -21,6 +21,7 @@
  */
 #include "cache/space/space.h"
 #include "cache/block/block.h"
+#include "cache/core/account.h"
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/list.h"
@@ -308,12 +309,35 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	return 0;
 }
 
+/* It, and what is kept of it, is charged to @account (held) from now on. */
+static void own_locked(struct kv_cache *cache, struct kv_space *space,
+		       struct kv_account *account)
+{
+	const uint64_t held[KV_FINITE_END] = {
+		[KV_FINITE_DRAM] = space->kept_dram,
+		[KV_FINITE_PINNED] = space->pinned_ssd,
+		[KV_FINITE_SNAPSHOTS] = kv_snapshots_cost_locked(cache, space),
+		[KV_FINITE_SPACES] = 1,
+	};
+
+	kv_assert_locked(&cache->lock);
+	for (enum kv_finite what = 0; what < KV_FINITE_END; what++) {
+		if (held[what] == 0)
+			continue;
+		kv_account_credit(space->account, what, held[what]);
+		kv_account_take(account, what, held[what]);
+	}
+	kv_account_put(space->account);
+	space->account = account;
+}
+
 static void forget_locked(struct kv_cache *cache, struct kv_space *space)
 {
 	kv_assert_locked(&cache->lock);
 	tdelete(space, &cache->names, by_name);
 	cache->live_spaces--;
 	kv_tenant_leave(space);
+	kv_account_credit(space->account, KV_FINITE_SPACES, 1);
 	space->removed = true;
 	kv_guarantee_space(cache, space, 0, 0);
 	kv_dirs_free(space);
@@ -388,6 +412,7 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	r = add_locked(cache, record->id, name, record->uid, &space);
 	if (r < 0)
 		return r;
+	own_locked(cache, space, kv_account_get(cache->accounts, space->uid));
 	space->gid = record->gid;
 	space->mode = record->mode & 07777;
 	space->mtime_ns = record->mtime_ns;
@@ -436,9 +461,23 @@ static void come_back(struct kv_cache *cache, struct kv_space *space)
 	kv_space_persist(cache, space);
 }
 
+static void account_putp(struct kv_account **account)
+{
+	kv_account_put(*account);
+}
+
+static int may_make(struct kv_account *account)
+{
+	if (!kv_account_fits(account, KV_FINITE_SPACES,
+			     kv_finite_total(KV_FINITE_SPACES), 1))
+		return -ENOSPC;
+	return kv_account_pace(account);
+}
+
 int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		    uint32_t gid, uint32_t mode, struct kv_space **ret_space)
 {
+	_cleanup_(account_putp) struct kv_account *account = NULL;
 	struct kv_space *space;
 	int r;
 
@@ -446,6 +485,7 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		return -EINVAL;
 	if (cache->config.read_only)
 		return -EROFS;
+	account = kv_account_get(cache->accounts, uid);
 	kv_lock(cache);
 	space = find_settled(cache, name);
 	if (space) {
@@ -453,9 +493,13 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		*ret_space = space;
 		return -EEXIST;
 	}
-	r = add_locked(cache, cache->info.next_space, name, uid, &space);
+	r = may_make(account);
+	if (r == 0)
+		r = add_locked(cache, cache->info.next_space, name, uid,
+			       &space);
 	if (r == 0) {
 		cache->info.next_space++;
+		own_locked(cache, space, kv_steal(account));
 		space->gid = gid;
 		space->mode = mode & 07777;
 		space->mtime_ns = kv_wall_ns();
@@ -510,6 +554,7 @@ void kv_spaces_free(struct kv_cache *cache)
 		if (!space->removed)
 			forget_locked(cache, space);
 		kv_unlock(cache);
+		kv_account_put(space->account);
 		kv_layout_free(space->layout);
 		free(space->deletions.items);
 		free(space);
@@ -832,12 +877,14 @@ static int move_or_drop(struct kv_cache *cache, struct kv_block *block,
 int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 		   uint32_t gid, uint32_t mode)
 {
+	_cleanup_(account_putp) struct kv_account *account = NULL;
 	struct kv_tenant *tenant;
 	bool same, moved;
 	int r;
 
 	if (cache->config.read_only)
 		return -EROFS;
+	account = kv_account_get(cache->accounts, uid);
 	kv_lock(cache);
 	moved = space->uid != uid;
 	tenant = kv_tenant_make(cache, uid);
@@ -848,6 +895,8 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	kv_tenant_join_locked(cache, tenant, space);
 	same = space->uid == uid && space->gid == gid &&
 	       (space->mode & 0444) == (mode & 0444);
+	if (!space->removed)
+		own_locked(cache, space, kv_steal(account));
 	space->uid = uid;
 	space->gid = gid;
 	space->mode = mode & 07777;

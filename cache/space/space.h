@@ -33,6 +33,9 @@ void kv_quotas_settle(struct kv_cache *cache);
 int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 		      const char *name, const struct kv_snapshot_item *items);
 /* Drop all of a space; not under the lock. */
+/* What its snapshots cost of what all may. */
+uint64_t kv_snapshots_cost_locked(struct kv_cache *cache,
+				  const struct kv_space *space);
 void kv_snapshots_drop(struct kv_cache *cache, struct kv_space *space);
 void kv_snapshots_fini(struct kv_cache *cache);
 

@@ -18,6 +18,7 @@
  * LOCKING    cache->lock; let go of only to ask the index what a file holds.
  */
 #include "cache/ssd/ssd.h"
+#include "cache/core/account.h"
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/list.h"
@@ -214,6 +215,7 @@ void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
 {
 	kv_assert_locked(&cache->lock);
 	kv_count_pinned(cache, space, bytes);
+	kv_account_take(space->account, KV_FINITE_PINNED, bytes);
 	cache->ssd.pinned += bytes;
 }
 
@@ -229,11 +231,14 @@ bool kv_ssd_over_floor(const struct kv_cache *cache,
 		return false;
 	if (ssd->pinned + bytes > ssd->file_budget - ssd->file_budget / 16)
 		return true;
-	return space->pinned_ssd + bytes > space->guaranteed_ssd &&
-	       tenant->pinned_ssd + siblings + bytes > tenant->guaranteed_ssd &&
-	       ssd->pinned + bytes + ssd->guaranteed - kv_owed_ssd(tenant) +
+	if (space->pinned_ssd + bytes <= space->guaranteed_ssd ||
+	    tenant->pinned_ssd + siblings + bytes <= tenant->guaranteed_ssd)
+		return false;
+	return ssd->pinned + bytes + ssd->guaranteed - kv_owed_ssd(tenant) +
 			       siblings >
-		       ssd->file_budget;
+		       ssd->file_budget ||
+	       !kv_account_fits(space->account, KV_FINITE_PINNED,
+				ssd->file_budget, bytes);
 }
 
 /* The blocks whose records name @file; lets go of the lock. */

@@ -1,0 +1,26 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# siege.sh [SECONDS] - one user takes all there is, in every way at once; none of
+# another's calls fails.  Prints how long they take, alone and then.
+. "$(dirname "$0")/lib"
+seconds=${1:-8}
+if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
+	echo "needs root and setpriv"
+	exit 77
+fi
+A="setpriv --reuid 1001 --regid 1001 --clear-groups"
+C="setpriv --reuid 1002 --regid 1002 --clear-groups"
+cp "$B/tests/mount/siege" "$T/siege"
+chmod 755 "$T/siege"
+start
+echo "alone:"
+$C "$T/siege" work "$SOCK" "$M" 5 || fail "calls fail without anybody else"
+$A "$T/siege" attack "$SOCK" "$M" $((seconds + 2)) > /dev/null 2>&1 &
+attack=$!
+sleep 1
+echo "besieged:"
+$C "$T/siege" work "$SOCK" "$M" "$seconds" || fail "calls fail"
+wait "$attack"
+echo "afterwards:"
+$C "$T/siege" work "$SOCK" "$M" 3 || fail "calls fail afterwards"
+stop
