@@ -267,7 +267,10 @@ static int open_text(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
 		     struct kv_handle *handle)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
+	int r = kv_permit_mount(req);
 
+	if (r < 0)
+		return r;
 	if (wants_write(fi))
 		return -EPERM;
 	fi->direct_io = 1;

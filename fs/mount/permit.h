@@ -13,7 +13,8 @@
 pid_t kv_process_of(pid_t tid);
 
 /* Whether the caller of @req may use the mount at all, and may make spaces: 0,
- * -EACCES. */
+ * -EACCES.  To be asked at each use: the kernel knows names by itself that
+ * others looked up. */
 int kv_permit_mount(fuse_req_t req);
 int kv_permit_make(fuse_req_t req);
 

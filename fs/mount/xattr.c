@@ -207,11 +207,12 @@ static void get_of_tenant(fuse_req_t req, const struct kv_node *node,
 	struct kv_tenant_info info =
 		kv_tenant_stat(mount->cache, (uint32_t)node->value);
 	const uint64_t *quota = quota_of(&info.quota, name);
+	int r = kv_permit_mount(req);
 
-	if (quota)
+	if (r == 0 && quota)
 		reply_number(req, *quota, size);
 	else
-		fuse_reply_err(req, ENODATA);
+		fuse_reply_err(req, r < 0 ? -r : ENODATA);
 }
 
 static void get_of_space(fuse_req_t req, const struct kv_node *node,

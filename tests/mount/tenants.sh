@@ -48,9 +48,12 @@ ok "A is" $A ls "$M"
 ok "A is, by the socket" $A "$ask" "$M" model probe
 ok "one of the group is" $G ls "$M"
 ok "root is" ls "$M"
+# The kernel has these names now, and asks for them no more.
+for f in config stats metrics tenants/1000; do ok "root looks" cat "$M/.kvfs/$f"; done
 not "C is not" "$E" $C ls "$M"
 not "C is not" "$E" $C ls "$M/own"
-not "C is not" "$E" $C cat "$M/.kvfs/stats"
+for f in config stats metrics tenants/1000; do not "C is not" "$E" $C cat "$M/.kvfs/$f"; done
+not "C is not" "$E" $C getfattr -n user.kvfs.quota.dram "$M/.kvfs/tenants/1000"
 not "C makes nothing" "$E" $C mkdir "$M/new"
 not "C is not, by the socket" "not connected" $C "$ask" "$SOCK" model make
 
