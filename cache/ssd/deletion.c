@@ -217,15 +217,19 @@ static bool pay_one(struct kv_cache *cache, uint64_t slot_id)
 	reuse = forgive(cache, slot_id);
 	if (owed == all->owed)
 		return true; /* meanwhile, by somebody else */
-	if (r == 0 && record.space < cache->n_spaces)
-		kv_extent_delete_locked(cache, cache->spaces[record.space],
-					slot_id, reuse);
+	if (r == 0 && record.space < cache->n_spaces) {
+		struct kv_space *space = cache->spaces[record.space];
+
+		kv_extent_delete_locked(cache, space, slot_id, reuse);
+		kv_flushes_owed_locked(cache, space);
+	}
 	return all->owed < owed;
 }
 
 void kv_deletions_pay(struct kv_cache *cache)
 {
 	uint64_t slot_id = 0;
+	bool paid = cache->ssd.deletions.owed;
 
 	while (cache->ssd.deletions.owed &&
 	       owed_next(cache, slot_id, &slot_id)) {
@@ -235,6 +239,9 @@ void kv_deletions_pay(struct kv_cache *cache)
 		}
 		slot_id++;
 	}
+	/* There may be nothing left to be done for them. */
+	if (paid)
+		kv_flushes_settle_locked(cache, 0);
 }
 
 /* ---- queued ---- */

@@ -376,6 +376,17 @@ void kv_flushes_prolong_locked(struct kv_cache *cache,
 	}
 }
 
+/* Those behind the first do not end before that. */
+void kv_flushes_owed_locked(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_flush *first = TAILQ_FIRST(&space->flushes);
+
+	kv_assert_locked(&cache->lock);
+	if (first)
+		first->deletion = space->deletions.begun;
+	kv_commit_kick_locked(cache, true);
+}
+
 static void submit(struct kv_cache *cache, struct kv_space *space,
 		   struct kv_flush *flush)
 {

@@ -195,6 +195,8 @@ void kv_syncs_durable_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_syncs_settle_locked(struct kv_cache *cache);
 /* @slot is all in its file, or will not be written. */
 void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot);
+/* Flushes of @space that waited for an owed deletion wait for it, queued. */
+void kv_flushes_owed_locked(struct kv_cache *cache, struct kv_space *space);
 /* Flushes that wait for @slot wait for what is to be done to its record, too.
  */
 void kv_flushes_prolong_locked(struct kv_cache *cache,
