@@ -59,7 +59,7 @@ static void socket_ready(struct kv_watch *w, uint32_t events)
 	struct kv_client *client = kv_container(w, struct kv_client, on_socket);
 
 	client->happened |= events;
-	kv_tenant_ready(client);
+	kv_user_ready(client);
 }
 
 static void process_died(struct kv_watch *w, uint32_t events)
@@ -147,7 +147,7 @@ static void client_free(struct kv_client *client)
 	kv_closep(&client->socket);
 	kv_closep(&client->pidfd);
 	free(client->groups);
-	kv_tenant_put(client->server, client->tenant);
+	kv_user_put(client->server, client->user);
 	kv_account_put(client->account);
 	free(client);
 }
@@ -159,7 +159,7 @@ static int open_account(struct kv_client *client)
 		kv_cache_accounts(client->server->cache), client->caller.uid);
 	if (!client->account)
 		return -ENOMEM;
-	client->tenant = kv_tenant_get(client->server, client->caller.uid);
+	client->user = kv_user_get(client->server, client->caller.uid);
 	client->reservations.account = client->account;
 	client->sets.account = client->account;
 	kv_send_queue_init(&client->send_queue, client->account);
@@ -206,7 +206,7 @@ void kv_client_break(struct kv_client *client, enum kv_break why)
 	/* Gone beats everything: nothing needs to be kept then. */
 	if (!client->broken || why == KV_BREAK_GONE)
 		client->broken = why;
-	kv_tenant_ready(client);
+	kv_user_ready(client);
 }
 
 /* Reservations are the client's promise to save; nobody reads from them. */
@@ -229,7 +229,7 @@ void kv_client_end(struct kv_client *client)
 
 	if (client->ended)
 		return;
-	kv_tenant_forget(client);
+	kv_user_forget(client);
 	client->ended = true;
 	forget_unread(client);
 	kv_requests_release(client);

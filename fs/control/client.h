@@ -25,8 +25,8 @@ struct kv_client {
 	struct kv_server *server;
 	struct kv_watch on_socket, on_death;
 	TAILQ_ENTRY(kv_client) link;	   /* in server->clients or ->ended */
-	TAILQ_ENTRY(kv_client) ready_link; /* of its tenant */
-	struct kv_tenant *tenant;	   /* held */
+	TAILQ_ENTRY(kv_client) ready_link; /* of its user */
+	struct kv_user *user;		   /* held */
 	int socket, pidfd; /* pidfd -1: its process is not visible from here */
 	struct kv_caller caller;
 	gid_t *groups;

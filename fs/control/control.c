@@ -301,9 +301,9 @@ static int wait_for(struct kv_server *server, struct epoll_event *events)
 	uint64_t next, now;
 	bool is_next = kv_requests_expire(server, &next);
 
-	if (server->tenants.n_busy == 0 && !is_next)
+	if (server->users.n_busy == 0 && !is_next)
 		return epoll_wait(server->epoll, events, TURN_EVENTS, -1);
-	if (server->tenants.n_busy == 0) {
+	if (server->users.n_busy == 0) {
 		now = kv_now_ns();
 		next = next > now ? next - now : 0;
 		wait.tv_sec = (time_t)(next / 1000000000u);
@@ -327,7 +327,7 @@ static void *serve(void *arg)
 			watch = events[i].data.ptr;
 			watch->ready(watch, events[i].events);
 		}
-		kv_tenants_serve(server);
+		kv_users_serve(server);
 		kv_client_sweep(server);
 	}
 	while ((client = TAILQ_FIRST(&server->clients)))
@@ -357,7 +357,7 @@ static void control_free(struct kv_control *control)
 	kv_ingest_stop(server->ingest);
 	kv_listener_close(&control->listener);
 	kv_deadlines_fini(&server->deadlines);
-	kv_tenants_fini(server);
+	kv_users_fini(server);
 	if (server->mailbox.fd >= 0)
 		kv_mailbox_fini(&server->mailbox);
 	kv_closep(&server->epoll);
@@ -387,7 +387,7 @@ static int set_up(struct kv_control *control, struct kv_cache *cache)
 
 	if (getrandom(&server->seed, sizeof(server->seed), 0) < 0)
 		return -errno;
-	r = kv_tenants_init(server);
+	r = kv_users_init(server);
 	if (r < 0)
 		return r;
 	r = kv_mailbox_init(&server->mailbox);

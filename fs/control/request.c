@@ -69,7 +69,7 @@ static void mail_came(struct kv_mail *mail)
 		kv_container(mail, struct kv_request, mail);
 
 	kv_deadline_clear(&request->server->deadlines, &request->deadline);
-	kv_tenant_finish(request);
+	kv_user_finish(request);
 }
 
 void kv_request_finish(struct kv_request *request)
@@ -110,7 +110,7 @@ int kv_request_new(struct kv_client *client, const struct wire_header *header,
 		return -ENOMEM;
 	}
 	request->account = kv_account_hold(client->account);
-	request->tenant = kv_tenant_get(client->server, client->caller.uid);
+	request->user = kv_user_get(client->server, client->caller.uid);
 	request->bytes = bytes;
 	request->mail.run = mail_came;
 	request->kind = kind;
@@ -155,7 +155,7 @@ void kv_request_free(struct kv_request *request)
 	if (!request->held)
 		kv_account_credit(request->account, KV_FINITE_REQUESTS, 1);
 	kv_account_put(request->account);
-	kv_tenant_put(request->server, request->tenant);
+	kv_user_put(request->server, request->user);
 	free(request);
 }
 

@@ -33,8 +33,8 @@ struct kv_request_kind {
 struct kv_request {
 	struct kv_mail mail;	 /* first: posted when the work is done */
 	struct kv_request *next; /* in the client's table */
-	TAILQ_ENTRY(kv_request) finished_link; /* of its tenant */
-	struct kv_tenant *tenant;	       /* held */
+	TAILQ_ENTRY(kv_request) finished_link; /* of its user */
+	struct kv_user *user;		       /* held */
 	const struct kv_request_kind *kind;
 	struct kv_client *client; /* NULL: gone */
 	struct kv_server *server;

@@ -17,7 +17,7 @@
 #include "fs/control/control.h"
 #include "fs/control/deadline.h"
 #include "fs/control/ingest.h"
-#include "fs/control/tenant.h"
+#include "fs/control/user.h"
 #include "common/wire.h"
 
 #define kv_container(pointer, type, member) \
@@ -96,7 +96,7 @@ struct kv_server {
 	bool stopping;	/* read no more requests */
 	size_t pending; /* requests whose mail is still to come */
 	struct kv_deadlines deadlines;
-	struct kv_turns tenants;   /* who has work */
+	struct kv_turns users;	   /* who has work */
 	struct kv_clients clients; /* connected, or cut off with leases */
 	struct kv_clients ended;   /* freed before the next events */
 

@@ -17,6 +17,8 @@ static const char layout[] =
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[512]}]}";
 
 static struct kv_server server;
+/* Whoever runs it may all. */
+static struct kv_rules rules;
 static struct kv_watch on_mail;
 static struct peer peers[PEERS];
 static struct kv_client *clients[PEERS]; /* may be gone: compare only */
@@ -51,8 +53,9 @@ static void start(void)
 	TAILQ_INIT(&server.clients);
 	TAILQ_INIT(&server.ended);
 	on_mail.ready = run_mail;
+	server.rules = &rules;
 	make_cache();
-	fuzz_must(kv_tenants_init(&server) == 0);
+	fuzz_must(kv_users_init(&server) == 0);
 	fuzz_must(kv_mailbox_init(&server.mailbox) == 0);
 	server.epoll = epoll_create1(EPOLL_CLOEXEC);
 	fuzz_must(epoll_ctl(server.epoll, EPOLL_CTL_ADD, server.mailbox.fd,
@@ -92,7 +95,7 @@ static bool turn(int wait_ms)
 		watch = events[i].data.ptr;
 		watch->ready(watch, events[i].events);
 	}
-	busy = kv_tenants_serve(&server);
+	busy = kv_users_serve(&server);
 	kv_client_sweep(&server);
 	for (size_t i = 0; i < PEERS; i++)
 		read_replies(&peers[i]);
