@@ -5,9 +5,9 @@
  * OWNS      every kv_user.
  *
  * INVARIANTS
- *   (1) A connection is on its user's `ready` if and only if its is_ready is set.
- *   (2) A user with a connection on `ready`, or a request on `finished`, takes
- *       turns.
+ *   (1) A connection is on its user's `ready` if and only if its is_ready is
+ * set. (2) A user with a connection on `ready`, or a request on `finished`,
+ * takes turns.
  *
  * LOCKING   none: control thread only.
  */
