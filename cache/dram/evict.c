@@ -39,6 +39,7 @@ struct need {
 	bool over_pins, over_queued;
 	bool over_stalled; /* of the latter, what finds no room on SSD */
 	bool sheds;	   /* it is what waits to be written that gives */
+	bool own_only;	   /* and nobody but @space gives */
 };
 
 static bool same_access(const struct kv_class *a, const struct kv_class *b)
@@ -115,6 +116,8 @@ static bool gives(const struct kv_evict_list *list, const void *arg)
 	const struct kv_class *class = list->class;
 
 	if (is_spared(space, need->but) || (!need->sheds && !list->idle))
+		return false;
+	if (need->own_only && space != need->space)
 		return false;
 	if (need->sheds && !need->over_queued && !space->no_room)
 		return false;
@@ -235,12 +238,17 @@ static bool may_leave(const struct need *need, const struct kv_slot *slot)
 		 queued_gives_way(slot)));
 }
 
+/* A space that finds no room itself gives way before others do. */
 static bool shed_one(const struct need *for_whom)
 {
 	struct need need = *for_whom;
 	const struct kv_giving giving = {gives, shed_from, &need};
 
 	need.sheds = true;
+	need.own_only = need.space->no_room && !need.entitled;
+	if (need.own_only && kv_victim_evict(&need.class->lists, &giving))
+		return true;
+	need.own_only = false;
 	return kv_victim_evict(&need.class->lists, &giving);
 }
 
