@@ -180,7 +180,7 @@ static void want_start_locked(struct kv_cache *cache, struct kv_want *want);
 
 /* From the first on, as far as there is room; so many that begin are left. */
 static unsigned look_again(struct kv_cache *cache, struct kv_acquire *acquire,
-			   unsigned left)
+			   unsigned left, bool *any)
 {
 	size_t i = acquire->room_at;
 
@@ -195,6 +195,7 @@ static unsigned look_again(struct kv_cache *cache, struct kv_acquire *acquire,
 		}
 		if (want->short_of_room)
 			break;
+		*any = true;
 		i++;
 	}
 	acquire->room_at = i;
@@ -207,16 +208,18 @@ void kv_wants_room_locked(struct kv_cache *cache)
 {
 	struct kv_acquire *acquire = TAILQ_FIRST(&cache->short_of_room);
 	unsigned left = LOOKS;
+	bool any = false;
 
 	kv_assert_locked(&cache->lock);
 	while (acquire && left) {
 		struct kv_acquire *next = TAILQ_NEXT(acquire, link);
 
-		left = look_again(cache, acquire, left);
+		left = look_again(cache, acquire, left, &any);
 		acquire = next;
 	}
-	/* The others, when the lock is let go next. */
-	cache->room = left == 0;
+	/* The others, when the lock is let go next; but where nobody got on,
+	 * when there is room again: who waits would not sleep else. */
+	cache->room = left == 0 && any;
 }
 
 /* ---- wants ---- */
