@@ -86,10 +86,11 @@ static void init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct kv_mount *mount = userdata;
 
-	/* Readdirplus always: du of a million blocks needs it. */
-	conn->want &= ~(unsigned)(FUSE_CAP_READDIRPLUS_AUTO |
-				  FUSE_CAP_AUTO_INVAL_DATA |
-				  FUSE_CAP_WRITEBACK_CACHE);
+	/* Readdirplus always: du of a million blocks needs it.  Writes that
+	 * wait are never among the kernel's few requests in background. */
+	conn->want &= ~(
+		unsigned)(FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_AUTO_INVAL_DATA |
+			  FUSE_CAP_WRITEBACK_CACHE | FUSE_CAP_ASYNC_DIO);
 	conn->want |= conn->capable &
 		      (FUSE_CAP_READDIRPLUS | FUSE_CAP_ATOMIC_O_TRUNC |
 		       FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS);
