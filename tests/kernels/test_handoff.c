@@ -232,7 +232,8 @@ static void nothing_leaked(struct world *w, double before)
 	longest = KV_MAX(longest, kv_now_ns() - since);
 	assert_int_equal(kvfs_space_clear(w->space), 0);
 	world_wait_stat(w, "not yet on SSD", 0);
-	/* Slots that were being written when they were removed go after that. */
+	/* Slots that were being written when they were removed go after that.
+	 */
 	for (int i = 0; i < 2000 && dram_used(w) > before; i++)
 		usleep(10000);
 	assert_true(dram_used(w) <= before);
