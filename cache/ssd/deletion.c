@@ -610,7 +610,8 @@ static void zeroed_locked(struct kv_cache *cache,
 	KV_POINT("deletion.before_telling");
 	kv_flushes_settle_space_locked(cache, space);
 	pthread_cond_broadcast(&ssd->done);
-	pthread_cond_signal(&ssd->write);
+	/* Writes that were put off for want of a slot have one now. */
+	kv_writer_rouse_locked(cache);
 }
 
 /* Some prologues of the first batch; 0 or why they could not be zeroed. */

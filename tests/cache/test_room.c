@@ -139,27 +139,29 @@ static void *save_on(void *arg)
 	return NULL;
 }
 
-/* Half of DRAM, and then what the other one has. */
+/* Half of DRAM, and then what the other one has; it is an operator's, whose
+ * share is all of it. */
 static void two_who_hold_half_each_do_not_wait_for_each_other(void **state)
 {
 	struct tiers *t = *state;
-	struct saver saver = {.t = t, .space = t->space};
+	struct saver saver = {.t = t,
+			      .space = tiers_space(t, "0", 0, PREFIX_LAYOUT)};
 	struct kv_waiter waiters[2] = {KV_WAITER_INIT, KV_WAITER_INIT};
 	struct kv_acquire *half[2], *more[2];
 	const unsigned n = (24u << 20) / BYTES;
 
 	for (unsigned c = 0; c < 4; c++)
 		for (unsigned i = 0; i < n; i++)
-			tiers_must_save(t, t->space, c, i);
+			tiers_must_save(t, saver.space, c, i);
 	tiers_quiet(t);
-	half[0] = tiers_acquire(t, t->space, 0, n);
-	half[1] = tiers_acquire(t, t->space, 1, n);
+	half[0] = tiers_acquire(t, saver.space, 0, n);
+	half[1] = tiers_acquire(t, saver.space, 1, n);
 	assert_int_equal(leased(half[0]) + leased(half[1]), 2 * n);
 	/* Something is always being written, and makes no room for them. */
 	assert_int_equal(pthread_create(&saver.thread, NULL, save_on, &saver),
 			 0);
 	for (unsigned c = 0; c < 2; c++) {
-		more[c] = tiers_acquire_new(t->space, 2 + c, n, &waiters[c]);
+		more[c] = tiers_acquire_new(saver.space, 2 + c, n, &waiters[c]);
 		more[c]->wait_room = true;
 		if (!kv_acquire_submit(t->cache, more[c]))
 			waiters[c].done = true;
