@@ -201,6 +201,9 @@ static uint64_t rest_ns(const struct kv_cache *cache, enum rest rest)
 static void put_off(struct kv_cache *cache, struct kv_space *space,
 		    enum rest rest)
 {
+	/* What it queued may be gone: making room lets go of the lock. */
+	if (TAILQ_EMPTY(&space->queue))
+		return;
 	leave_turns(cache, space);
 	TAILQ_INSERT_TAIL(&cache->ssd.resting[rest], space, turn_link);
 	space->rests = (uint8_t)(1 + rest);
@@ -465,10 +468,9 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 
 /* The write of @slot did not begin, by @r: what is to be done about it. Returns
  * what is left of @r. */
-static int see_to(struct kv_cache *cache, struct kv_slot *slot, int r)
+static int see_to(struct kv_cache *cache, struct kv_space *space,
+		  struct kv_slot *slot, int r)
 {
-	struct kv_space *space = slot->list->space;
-
 	switch (r) {
 	case -EDQUOT:
 		cache->stats.unwritten_quota++;
@@ -498,6 +500,7 @@ static bool more_to_queue(const struct kv_ssd *ssd)
 static int turn(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_space *space;
 	struct kv_slot *slot;
 	uint64_t slot_bytes;
 	int r;
@@ -523,6 +526,7 @@ static int turn(struct kv_cache *cache)
 		return 0;
 	}
 	slot_bytes = slot->segment->class->slot_bytes;
+	space = slot->list->space;
 	r = start_write(cache, slot);
 	if (r == -ENOENT) {
 		r = kv_segfile_create(cache, slot_bytes);
@@ -534,7 +538,7 @@ static int turn(struct kv_cache *cache)
 		}
 		return r;
 	}
-	return see_to(cache, slot, r);
+	return see_to(cache, space, slot, r);
 }
 
 static void *writer(void *arg)
