@@ -490,7 +490,7 @@ bool kv_sweep_one(struct kv_cache *cache)
 	swept_locked(cache, file);
 	kv_flushes_settle_locked(cache, 0);
 	pthread_cond_broadcast(&cache->ssd.done);
-	pthread_cond_signal(&cache->ssd.write);
+	kv_writer_rouse_locked(cache);
 	return true;
 }
 

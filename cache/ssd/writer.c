@@ -187,9 +187,9 @@ void kv_write_queue_charge(struct kv_slot *slot)
 
 /* ---- spaces whose writes are put off ---- */
 
-/* A moment, until a commit, until there may be room again.  A commit ends the
- * first, too. */
-enum rest { MOMENT, COMMIT, RETRY };
+/* A moment, until what leaves has left, until there may be room again.  A
+ * commit ends the first two. */
+enum rest { MOMENT, LEAVING, RETRY };
 
 static uint64_t rest_ns(const struct kv_cache *cache, enum rest rest)
 {
@@ -229,7 +229,7 @@ void kv_writer_rouse_locked(struct kv_cache *cache)
 {
 	kv_assert_locked(&cache->lock);
 	rouse(cache, MOMENT, true);
-	rouse(cache, COMMIT, true);
+	rouse(cache, LEAVING, true);
 	pthread_cond_signal(&cache->ssd.write);
 }
 
@@ -479,9 +479,8 @@ static int see_to(struct kv_cache *cache, struct kv_space *space,
 	case -EBUSY:
 	case -EAGAIN:
 		kv_commit_kick_locked(cache, true);
-		/* What leaves is room once that is committed. */
 		put_off(cache, space,
-			kv_leaving_locked(cache) ? COMMIT : MOMENT);
+			kv_leaving_locked(cache) ? LEAVING : MOMENT);
 		return 0;
 	case -ENOSPC:
 		refuse(cache, space);
@@ -508,7 +507,7 @@ static int turn(struct kv_cache *cache)
 	kv_orphans_enqueue_locked(cache);
 	kv_flushes_collect_locked(cache);
 	rouse(cache, MOMENT, false);
-	rouse(cache, COMMIT, false);
+	rouse(cache, LEAVING, false);
 	rouse(cache, RETRY, ssd->stop);
 	slot = kv_write_queue_next_locked(cache);
 	if (ssd->full && kv_now_ns() > ssd->full_until)
