@@ -93,7 +93,7 @@ static int slot_for(struct kv_cache *cache, struct kv_space *space,
 		return -EFBIG;
 	if (kv_arena_over_share(cache, space, bytes))
 		return -ENOSPC;
-	r = kv_arena_over_floor(cache, space, bytes) &&
+	r = kv_arena_crowded(cache, space, bytes) &&
 			    !kv_guaranteed_dram(space, bytes) && !ssd->error &&
 			    under_way
 		    ? -ENOSPC

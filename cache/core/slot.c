@@ -19,6 +19,8 @@
 #include "cache/core/account.h"
 #include "cache/core/tenant.h"
 
+#define FLOOR_PART 16u /* of the arena */
+
 struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot)
 {
 	const struct kv_segment *segment = slot->segment;
@@ -138,19 +140,27 @@ void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by)
 	kv_slot_after(cache, slot);
 }
 
-bool kv_arena_over_share(const struct kv_cache *cache,
-			 const struct kv_space *space, uint64_t bytes)
+/* With @spare bytes of its account left over. */
+static bool over_share(const struct kv_cache *cache,
+		       const struct kv_space *space, uint64_t bytes,
+		       uint64_t spare)
 {
 	return space->kept_dram + bytes > space->guaranteed_dram &&
 	       space->tenant->busy_dram + bytes >
 		       space->tenant->guaranteed_dram &&
 	       !kv_account_fits(space->account, KV_FINITE_DRAM,
 				cache->arena.max * cache->arena.segment_bytes,
-				bytes);
+				bytes + spare);
 }
 
-bool kv_arena_over_floor(const struct kv_cache *cache,
+bool kv_arena_over_share(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes)
+{
+	return over_share(cache, space, bytes, 0);
+}
+
+bool kv_arena_crowded(const struct kv_cache *cache,
+		      const struct kv_space *space, uint64_t bytes)
 {
 	const struct kv_arena *arena = &cache->arena;
 	uint64_t total = arena->max * arena->segment_bytes;
@@ -158,8 +168,7 @@ bool kv_arena_over_floor(const struct kv_cache *cache,
 	const struct kv_tenant *tenant = space->tenant;
 	uint64_t siblings = tenant->due_dram - kv_due_dram(space);
 
-	if (busy > total - total / 16 ||
-	    kv_arena_over_share(cache, space, bytes))
+	if (busy > total - total / FLOOR_PART)
 		return true;
 	/* Its own guarantee is there for it, and its tenant's beyond that of
 	 * other spaces; what others are guaranteed is not. */
@@ -167,6 +176,17 @@ bool kv_arena_over_floor(const struct kv_cache *cache,
 	       tenant->busy_dram + siblings + bytes > tenant->guaranteed_dram &&
 	       busy + arena->guaranteed - kv_owed_dram(tenant) + siblings >
 		       total;
+}
+
+/* What is leased and pinned leaves a part of the share to save by. */
+bool kv_arena_over_floor(const struct kv_cache *cache,
+			 const struct kv_space *space, uint64_t bytes)
+{
+	const struct kv_arena *arena = &cache->arena;
+	uint64_t total = arena->max * arena->segment_bytes;
+
+	return over_share(cache, space, bytes, total / FLOOR_PART) ||
+	       kv_arena_crowded(cache, space, bytes);
 }
 
 bool kv_class_fits(const struct kv_class *class, const struct kv_space *space)

@@ -31,12 +31,15 @@ bool kv_class_fits(const struct kv_class *class, const struct kv_space *space);
 
 /* Is @space, or its tenant, guaranteed @bytes more? */
 bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes);
-/* Would holding @bytes more for @space leave too little to evict, or too little
- * of what others are guaranteed? */
 /* Whether its owner would keep more than a user's share, and @space more than
  * it is guaranteed, with @bytes more being filled, leased or pinned. */
 bool kv_arena_over_share(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes);
+/* Would keeping @bytes more for @space leave too little to evict, or too little
+ * of what others are guaranteed? */
+bool kv_arena_crowded(const struct kv_cache *cache,
+		      const struct kv_space *space, uint64_t bytes);
+/* The same for bytes that are leased or pinned, which have a share, too. */
 bool kv_arena_over_floor(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes);
 

@@ -219,7 +219,7 @@ void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
 	cache->ssd.pinned += bytes;
 }
 
-/* As kv_arena_over_floor has it. */
+/* As kv_arena_crowded has it. */
 bool kv_ssd_over_floor(const struct kv_cache *cache,
 		       const struct kv_space *space, uint64_t bytes)
 {

@@ -44,6 +44,7 @@ static void a_read_that_was_paid_for_is_leased_at_the_floor(void **state)
 	struct kv_acquire *acquire;
 	unsigned held = 0;
 
+	t->space = tiers_space(t, "an operator's", 0, PREFIX_LAYOUT);
 	for (unsigned i = 0; i < 700; i++)
 		tiers_must_save(t, t->space, 0, i);
 	tiers_quiet(t);
@@ -311,6 +312,7 @@ static void under_pressure_the_prefix_is_kept(void **state)
 	struct kv_acquire *acquire;
 	unsigned prefix = 0;
 
+	t->space = tiers_space(t, "an operator's", 0, PREFIX_LAYOUT);
 	for (unsigned i = 0; i < 700; i++)
 		tiers_must_save(t, t->space, 0, i);
 	tiers_quiet(t);

@@ -95,8 +95,7 @@ static void do_save(unsigned space)
 	for (size_t i = 0; i < n; i++) {
 		int status = kvfs_xfer_status(xfer, i);
 
-		if (status != 0 && status != KVFS_PRESENT &&
-		    status != -ENOSPC && status != -ECANCELED &&
+		if (status < 0 && status != -ENOSPC && status != -ECANCELED &&
 		    status != -ESTALE && status != -EINPROGRESS &&
 		    status != -ENOENT)
 			broken("save", ids[i], status);
