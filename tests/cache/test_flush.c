@@ -173,8 +173,6 @@ static void nothing_that_it_asks_for_is_evicted_meanwhile(void **state)
 		tiers_must_save(t, t->space, i, 0);
 	for (unsigned i = 0; i < 2; i++)
 		load_begin(&load[i], t, 1000000 * (i + 1));
-	for (unsigned i = 0, n = 0; i < 500; i++)
-		n += tiers_of(t, t->space, i, 0) != 0;
 	kv_lock(t->cache);
 	const uint64_t blocks = t->space->blocks;
 	kv_unlock(t->cache);
