@@ -379,6 +379,8 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 		kv_flushes_prolong_locked(cache, slot);
 		if (!(block->flags & BLOCK_REMOVED))
 			kv_slot_loosen_locked(cache, slot);
+		else /* asked for after its removal */
+			kv_syncs_end_locked(cache, slot, -ENOENT);
 	}
 	kv_slot_after(cache, slot);
 	if (status < 0)
