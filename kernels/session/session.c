@@ -169,10 +169,8 @@ int kv_session_wait_for(struct kvfs_session *session, pthread_cond_t *cond,
 	int r;
 
 	kv_session_assert_locked(session);
-	session->owner = 0;
 	r = !until ? pthread_cond_wait(cond, &session->lock)
 		   : pthread_cond_timedwait(cond, &session->lock, until);
-	session->owner = pthread_self();
 	return -r;
 }
 

@@ -84,8 +84,7 @@ struct kvfs_session {
 	uint8_t *received; /* receive_lock: WIRE_MAX bytes */
 	bool broken;	   /* receive_lock: the link is of no more use */
 
-	pthread_mutex_t lock;	/* by kv_session_lock alone */
-	pthread_t owner;	/* of lock, while somebody has it; else 0 */
+	pthread_mutex_t lock;
 	pthread_cond_t changed; /* something completed, or the link did */
 
 	/* lock, and everything below; link also needs receive_lock to change */
@@ -125,25 +124,20 @@ struct kvfs_session {
 	LIST_HEAD(, kvfs_pool) paged; /* pools with pages of our own */
 };
 
-/*
- * session->lock is taken by these alone, so that its owner is known: functions
- * named _locked assert that they are called by it.
- */
 static inline void kv_session_lock(struct kvfs_session *session)
 {
 	pthread_mutex_lock(&session->lock);
-	session->owner = pthread_self();
 }
 
+/* Functions named _locked assert that their caller has the lock. */
 static inline void kv_session_assert_locked(const struct kvfs_session *session)
 {
-	assert(pthread_equal(session->owner, pthread_self()));
+	kv_assert_locked(&session->lock);
 }
 
 static inline void kv_session_unlock(struct kvfs_session *session)
 {
 	kv_session_assert_locked(session);
-	session->owner = 0;
 	pthread_mutex_unlock(&session->lock);
 }
 

@@ -387,7 +387,6 @@ static void *hold_lock(void *arg)
 	kvfs_session *session = arg;
 
 	pthread_mutex_lock(&session->lock);
-	session->owner = pthread_self();
 	pause();
 	return NULL;
 }
