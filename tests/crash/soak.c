@@ -223,6 +223,12 @@ static void do_housekeeping(unsigned space)
 	}
 }
 
+/* Told to end: what was waited for is given up. */
+static bool interrupted(void)
+{
+	return errno == EINTR && client_stop;
+}
+
 static void read_by_mmap(int fd, uint64_t id)
 {
 	struct stat st;
@@ -245,6 +251,8 @@ static void read_by_pread(int fd, uint64_t id)
 		n = pread(fd, bytes + total, 200000, total);
 		total += KV_MAX(n, 0);
 	} while (n > 0);
+	if (n < 0 && interrupted())
+		return;
 	if (n < 0)
 		broken("read", id, -errno);
 	check_file(bytes, (uint64_t)total, id);
@@ -260,7 +268,7 @@ static void do_read(unsigned space)
 	content_path(mount, id, path);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0) {
-		if (errno != ENOENT && errno != ESTALE)
+		if (errno != ENOENT && errno != ESTALE && !interrupted())
 			broken("open", id, -errno);
 		return;
 	}
@@ -285,17 +293,19 @@ static void do_write(unsigned space)
 	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
 	if (fd < 0) {
 		if (errno != EEXIST && errno != ENOENT && errno != ENOSPC &&
-		    errno != ESTALE)
+		    errno != ESTALE && !interrupted())
 			broken("create", id, -errno);
 		return;
 	}
 	ok = write(fd, bytes, n) == (ssize_t)n;
-	if (!ok && errno != ENOSPC)
+	if (!ok && errno != ENOSPC && !interrupted())
 		broken("write", id, -errno);
 	if (client_random(&seed, 4) == 0 && ok && fsync(fd) < 0 &&
-	    errno != ENOENT && errno != ENOSPC && errno != ESTALE)
+	    errno != ENOENT && errno != ENOSPC && errno != ESTALE &&
+	    !interrupted())
 		broken("fsync", id, -errno);
-	if (close(fd) < 0 && ok && errno != ENOSPC && errno != ESTALE)
+	if (close(fd) < 0 && ok && errno != ENOSPC && errno != ESTALE &&
+	    !interrupted())
 		broken("close", id, -errno);
 }
 
