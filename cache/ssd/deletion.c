@@ -49,7 +49,8 @@
 #define PORTION 2048u /* prologues before a sync */
 #define TURN 128u     /* records of one batch, then of the next */
 #define TURNS 4u      /* one of them, or more, is a file to sweep */
-#define RUN 16u	      /* slots that are worth a call */
+/* So many slots side by side are worth a call. */
+#define RUN KV_POINTS_OR(3u, 16u)
 #define RECORD_NS 20000000u
 #define NEAR_IDS 8u /* so many further on is the same leaf, mostly */
 

@@ -420,10 +420,13 @@ static void last(void)
 	wait_settled(pid, true, &status);
 }
 
-/* Returns how many points never killed. */
+static char idle_points[1000];
+
+/* Returns how many points never killed; idle_points names them. */
 static unsigned report(unsigned rounds, uint64_t ns)
 {
-	unsigned never = points_print(&points);
+	unsigned never =
+		points_print(&points, idle_points, sizeof(idle_points));
 
 	printf("%u kills in %.0f s (%.0f ms each): %u at %u points, %u of FUSE "
 	       "mounts (%u begun over a dead one), %u ends, %u stores, %u "
@@ -475,7 +478,7 @@ int main(int argc, char **argv)
 		printf("the time was over after %u of %u rounds\n", number,
 		       rounds);
 	if (number == rounds && rounds >= 2000 && never > 0)
-		fault("kill points", "some killed nobody");
+		fault("kill points that killed nobody", idle_points);
 	if (number == rounds && rounds >= 2000 && stale_starts < 50)
 		fault("dead mounts", "too few were mounted over");
 	return bad() != 0;

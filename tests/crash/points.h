@@ -103,18 +103,27 @@ static inline const char *points_name(const struct points *p, int point)
 	return p->table->entry[point].name;
 }
 
-/* Prints the table; returns how many killed nobody. */
-static inline unsigned points_print(const struct points *p)
+/* Prints the table; returns how many killed nobody, and appends their names. */
+static inline unsigned points_print(const struct points *p, char *ret_names,
+				    size_t room)
 {
 	unsigned never = 0;
+	size_t n = 0;
 
 	for (uint32_t i = 0; i < p->table->n; i++) {
+		const char *name = p->table->entry[i].name;
+
 		printf("  %-24s passed at most %llu times in a life, killed "
 		       "%llu of %llu\n",
-		       p->table->entry[i].name, (unsigned long long)p->most[i],
+		       name, (unsigned long long)p->most[i],
 		       (unsigned long long)p->kills[i],
 		       (unsigned long long)p->armed[i]);
-		never += p->kills[i] == 0;
+		if (p->kills[i] > 0)
+			continue;
+		never++;
+		if (n < room)
+			n += (size_t)snprintf(ret_names + n, room - n, " %s",
+					      name);
 	}
 	return never;
 }
