@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # siege.sh [SECONDS] - one user takes all there is, in every way at once; none of
-# another's calls fails.  Prints how long they take, alone and then.
+# another's calls fails, who is guaranteed what he uses.  Prints how long they take,
+# alone and then.
 . "$(dirname "$0")/lib"
 seconds=${1:-8}
 if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
@@ -13,6 +14,7 @@ C="setpriv --reuid 1002 --regid 1002 --clear-groups"
 cp "$B/tests/mount/siege" "$T/siege"
 chmod 755 "$T/siege"
 start
+ok "a guarantee" setfattr -n user.kvfs.reserve.dram -v 8M "$M/.kvfs/tenants/1002"
 echo "alone:"
 $C "$T/siege" work "$SOCK" "$M" 5 || fail "calls fail without anybody else"
 $A "$T/siege" attack "$SOCK" "$M" $((seconds + 2)) > /dev/null 2>&1 &
