@@ -20,7 +20,7 @@
 #include "cache/io/ring.h"
 #include "cache/core/list.h"
 #include "cache/core/turns.h"
-#include "common/periodic.h"
+#include "common/thread.h"
 #include "index/index.h"
 
 /* ---- blocks ---- */

@@ -24,7 +24,6 @@
  */
 #include <stdatomic.h>
 
-#include "common/periodic.h"
 #include "common/thread.h"
 #include "fs/mount/parked.h"
 

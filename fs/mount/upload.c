@@ -18,11 +18,11 @@
  */
 #include <signal.h>
 
-#include "common/periodic.h"
 #include "fs/mount/attr.h"
 #include "fs/mount/node.h"
 #include "fs/mount/permit.h"
 #include "fs/mount/upload.h"
+#include "common/thread.h"
 
 #define BUCKETS 256u
 #define SECOND_NS UINT64_C(1000000000)
