@@ -18,7 +18,6 @@
 
 #include "fs/mountpoint.h"
 #include "fs/session.h"
-#include "fs/umount.h"
 
 static int complain(const char *why, int error)
 {

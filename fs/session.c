@@ -27,7 +27,7 @@
 #include "fs/mount/ops.h"
 #include "fs/mount/parked.h"
 #include "fs/session.h"
-#include "fs/umount.h"
+#include "fs/mountpoint.h"
 
 #define THREADS_MAX 24
 #define THREADS_IDLE 8
