@@ -43,80 +43,101 @@ refuse(int error, char **ret_why, const char *format, ...)
 	return error;
 }
 
+struct mounted {
+	int kind;
+	char device[32], point[PATH_MAX], store[PATH_MAX];
+};
+
 /* mountinfo writes blank, tab, newline and backslash as \ooo. */
-static bool same_path(const char *field, size_t len, const char *path)
+static void unescape(char *text)
 {
-	size_t i = 0;
+	unsigned code;
+	char *to = text;
 
-	while (i < len && *path != '\0') {
-		char c = field[i++];
-
-		if (c == '\\' && i + 3 <= len) {
-			c = (char)((field[i] - '0') << 6 |
-				   (field[i + 1] - '0') << 3 |
-				   (field[i + 2] - '0'));
-			i += 3;
+	for (; *text != '\0'; text++)
+		if (sscanf(text, "\\%3o", &code) == 1) {
+			*to++ = (char)code;
+			text += 3;
+		} else {
+			*to++ = *text;
 		}
-		if (c != *path++)
-			return false;
-	}
-	return i == len && *path == '\0';
+	*to = '\0';
 }
 
 /* 36 35 98:0 /root /mount/point options - type source super-options */
-static int kind_of_line(const char *line, size_t len, const char *path)
+static bool parse_line(const char *line, struct mounted *m)
 {
-	const char *end = line + len, *p = line, *dash, *blank;
+	const char *dash = strstr(line, " - ");
+	char type[64];
 
-	for (int i = 0; i < 4; i++) {
-		p = memchr(p, ' ', (size_t)(end - p));
-		if (!p)
-			return -1;
-		p++;
-	}
-	blank = memchr(p, ' ', (size_t)(end - p));
-	if (!blank || !same_path(p, (size_t)(blank - p), path))
-		return -1;
-	dash = memmem(blank, (size_t)(end - blank), " - ", 3);
-	if (!dash)
-		return -1;
-	dash += 3;
-	if (strncmp(dash, "fuse.kvfs ", 10) == 0)
-		return KVFS;
-	return strncmp(dash, "fuse", 4) == 0 ? OTHER_FUSE : NOTHING;
+	if (!dash ||
+	    sscanf(line, "%*d %*d %31s %*s %4095s", m->device, m->point) != 2 ||
+	    sscanf(dash, " - %63s %4095s", type, m->store) != 2)
+		return false;
+	unescape(m->point);
+	unescape(m->store);
+	m->kind = strcmp(type, "fuse.kvfs") == 0  ? KVFS
+		  : strncmp(type, "fuse", 4) == 0 ? OTHER_FUSE
+						  : NOTHING;
+	return true;
+}
+
+/*
+ * The last, so the topmost, in @mountinfo, which is closed: at @path, of device
+ * @device and of @kind.  NULL and -1 are any.
+ */
+static bool find(FILE *mountinfo, const char *path, const char *device,
+		 int kind, struct mounted *ret_m)
+{
+	_cleanup_(kv_freep) char *line = NULL;
+	struct mounted m;
+	size_t room = 0;
+	bool found = false;
+
+	while (mountinfo && getline(&line, &room, mountinfo) > 0)
+		if (parse_line(line, &m) &&
+		    (!path || strcmp(m.point, path) == 0) &&
+		    (!device || strcmp(m.device, device) == 0) &&
+		    (kind < 0 || m.kind == kind)) {
+			*ret_m = m;
+			found = true;
+		}
+	if (mountinfo)
+		fclose(mountinfo);
+	return found;
+}
+
+static FILE *open_mountinfo(void)
+{
+	return fopen("/proc/self/mountinfo", "re");
+}
+
+static int kind_at(const char *path)
+{
+	struct mounted m;
+
+	return find(open_mountinfo(), path, NULL, -1, &m) ? m.kind : NOTHING;
 }
 
 int kv_mountinfo_find(const char *text, const char *path)
 {
-	int found = NOTHING; /* the last line is what is on top */
+	FILE *f = fmemopen((void *)text, strlen(text), "r");
+	struct mounted m;
 
-	while (*text != '\0') {
-		size_t len = strcspn(text, "\n");
-		int kind = kind_of_line(text, len, path);
-
-		if (kind >= 0)
-			found = kind;
-		text += len + (text[len] == '\n');
-	}
-	return found;
+	return find(f, path, NULL, -1, &m) ? m.kind : NOTHING;
 }
 
-static char *read_mountinfo(void)
+static int spawn(char *const argv[])
 {
-	FILE *f = fopen("/proc/self/mountinfo", "re");
-	char *text = NULL;
-	size_t room = 0;
-	ssize_t n;
+	int status;
+	pid_t pid;
 
-	if (!f)
-		return NULL;
-	n = getdelim(&text, &room, '\0', f);
-	fclose(f);
-	if (n < 0) {
-		free(text);
-		return NULL;
-	}
-	return text;
+	if (posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ) != 0)
+		return -ENOENT;
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return -errno;
+	return status == 0 ? 0 : -EPERM;
 }
 
 /* A request that was under way when the daemon died says ECONNABORTED. */
@@ -145,17 +166,12 @@ static char *absolute(const char *path)
 	return whole;
 }
 
-static void detach(const char *path)
+static int fusermount(const char *path, bool lazy)
 {
-	char *argv[] = {(char *)"fusermount3", (char *)"-uz", (char *)"--",
-			(char *)path, NULL};
-	int status;
-	pid_t pid;
+	char *argv[] = {(char *)"fusermount3", (char *)(lazy ? "-uz" : "-u"),
+			(char *)"--", (char *)path, NULL};
 
-	if (umount2(path, MNT_DETACH) == 0)
-		return;
-	if (posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ) == 0)
-		waitpid(pid, &status, 0);
+	return spawn(argv);
 }
 
 /* Whether @inner is @outer or lies below it. */
@@ -169,13 +185,13 @@ static bool lies_in(const char *inner, const char *outer)
 
 static int check_free(const char *path, const char *as_typed, char **ret_why)
 {
-	_cleanup_(kv_freep) char *mounts = read_mountinfo();
-	int kind = mounts ? kv_mountinfo_find(mounts, path) : NOTHING;
+	int kind = kind_at(path);
 	struct statvfs fs;
 
 	/* Not stat: the kernel may still know the attributes of a dead one. */
 	if (kind == KVFS && statvfs(path, &fs) < 0 && is_dead(errno)) {
-		detach(path);
+		if (umount2(path, MNT_DETACH) < 0)
+			(void)fusermount(path, true);
 		return 0;
 	}
 	if (kind == KVFS)
@@ -229,11 +245,10 @@ int kv_mountpoint_covers(const char *mountpoint, const char *file)
 int kv_mountpoint_remount(const char *path, bool read_only, char **ret_why)
 {
 	_cleanup_(kv_freep) char *whole = path ? absolute(path) : NULL;
-	_cleanup_(kv_freep) char *mounts = read_mountinfo();
 	unsigned long flags = MS_REMOUNT | MS_NOSUID | MS_NODEV;
 	struct statvfs fs;
 
-	if (!whole || !mounts || kv_mountinfo_find(mounts, whole) != KVFS)
+	if (!whole || kind_at(whole) != KVFS)
 		return refuse(-EINVAL, ret_why, "%s: no kvfs is mounted there",
 			      path ? path : "none");
 	if (statvfs(whole, &fs) == 0 && (fs.f_flag & ST_NOEXEC))
@@ -246,23 +261,6 @@ int kv_mountpoint_remount(const char *path, bool read_only, char **ret_why)
 }
 
 /* ---- unmounting ---- */
-
-struct mounted {
-	char device[32], point[PATH_MAX], store[PATH_MAX];
-};
-
-static int spawn(char *const argv[])
-{
-	int status;
-	pid_t pid;
-
-	if (posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ) != 0)
-		return -ENOENT;
-	while (waitpid(pid, &status, 0) < 0)
-		if (errno != EINTR)
-			return -errno;
-	return status == 0 ? 0 : -EPERM;
-}
 
 /* Without helper and system call, mount(8) only notes the word. */
 void kv_umount_announce(const char *store, const char *path)
@@ -297,56 +295,6 @@ static int complain(const char *path, const char *what, int error)
 	return STATUS_FAILED;
 }
 
-/* mountinfo writes blank, tab, newline and backslash as \ooo. */
-static void unescape(char *text)
-{
-	unsigned code;
-	char *to = text;
-
-	for (; *text != '\0'; text++)
-		if (sscanf(text, "\\%3o", &code) == 1) {
-			*to++ = (char)code;
-			text += 3;
-		} else {
-			*to++ = *text;
-		}
-	*to = '\0';
-}
-
-static bool parse_line(const char *line, struct mounted *m)
-{
-	const char *dash = strstr(line, " - fuse.kvfs ");
-
-	if (!dash || sscanf(dash, " - %*s %4095s", m->store) != 1 ||
-	    sscanf(line, "%*d %*d %31s %*s %4095s", m->device, m->point) != 2)
-		return false;
-	unescape(m->point);
-	unescape(m->store);
-	return true;
-}
-
-/* The last of kvfs at @path, or of device @device; which is NULL matters not.
- */
-static bool find(const char *path, const char *device, struct mounted *ret_m)
-{
-	FILE *f = fopen("/proc/self/mountinfo", "re");
-	_cleanup_(kv_freep) char *line = NULL;
-	struct mounted m;
-	size_t room = 0;
-	bool found = false;
-
-	while (f && getline(&line, &room, f) > 0)
-		if (parse_line(line, &m) &&
-		    (!path || strcmp(m.point, path) == 0) &&
-		    (!device || strcmp(m.device, device) == 0)) {
-			*ret_m = m;
-			found = true;
-		}
-	if (f)
-		fclose(f);
-	return found;
-}
-
 /* What cannot be made durable is no reason to stay mounted, but to say so. */
 static void sync_spaces(const char *path)
 {
@@ -360,15 +308,11 @@ static void sync_spaces(const char *path)
 
 static int unmount(const char *path, int flags)
 {
-	char *argv[] = {(char *)"fusermount3",
-			(char *)(flags & MNT_DETACH ? "-uz" : "-u"),
-			(char *)"--", (char *)path, NULL};
-
 	if (umount2(path, flags) == 0)
 		return 0;
 	if (errno != EPERM)
 		return complain(path, "cannot unmount", errno);
-	return spawn(argv) < 0 ? STATUS_FAILED : 0;
+	return fusermount(path, flags & MNT_DETACH) < 0 ? STATUS_FAILED : 0;
 }
 
 static int open_lock(const char *store)
@@ -388,7 +332,7 @@ static void wait_for_store(const struct mounted *m, int lock)
 	enum kv_lock_state state;
 	struct mounted other;
 
-	if (lock < 0 || find(NULL, m->device, &other))
+	if (lock < 0 || find(open_mountinfo(), NULL, m->device, KVFS, &other))
 		return;
 	while ((state = kv_lock_look(lock)) != KV_LOCK_FREE &&
 	       (state == KV_LOCK_ENDING || kv_now_ns() < until_ns))
@@ -404,7 +348,7 @@ static int run(const char *path, int flags)
 
 	if (whole)
 		path = whole;
-	if (!find(path, NULL, &m))
+	if (!find(open_mountinfo(), path, NULL, KVFS, &m))
 		return complain(path, "no kvfs is mounted there", EINVAL);
 	lock = open_lock(m.store);
 	if (flags == UMOUNT_NOFOLLOW)
