@@ -12,6 +12,7 @@ DEPS     := libfuse3-dev fuse3 liburing-dev liblmdb-dev libxxhash-dev libcmocka-
             python3 python3-venv
 DEPS_CHECK := clang clang-format clang-tidy groff man-db
 DEPS_BENCH := fio redis-server
+DEPS_BARE := mmdebstrap
 # $(call run,WORD): one short line for a command; V=1 shows the command itself, -s nothing.
 run       = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,printf '  %-5s %s\n' $(1) $@;))
 MAKEFLAGS += --no-print-directory
@@ -47,7 +48,8 @@ all: $B/kvfs $B/libkvfs.so $B/libkvfs.a $(TOOLS)  ## build everything; V=1 shows
 help:                                   ## this list
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 26
 deps:                                   ## install the Debian packages that build and tests need
-	@tests/need.sh $(DEPS) $(if $(filter check,$(FOR)),$(DEPS_CHECK)) $(if $(filter bench,$(FOR)),$(DEPS_BENCH))
+	@tests/need.sh $(DEPS) $(if $(filter check,$(FOR)),$(DEPS_CHECK)) $(if $(filter bench,$(FOR)),$(DEPS_BENCH)) \
+	  $(if $(filter bare,$(FOR)),$(DEPS_BARE))
 
 found: ; @command -v $(firstword $(CC)) >/dev/null && pkg-config --exists $(PKGS_D) $(PKGS_L) || \
 	  { echo "what kvfs is built with is not all here: run \"make deps\" (it installs Debian packages)" >&2; false; }
@@ -72,6 +74,9 @@ test: deps                              ## everything that needs no GPU
 test-run: $(UNIT) $(HELPERS) $(if $(filter %/kill.sh,$(SCRIPTS)),points)
 	@B=$B tests/run.sh $(UNIT) $(SCRIPTS)
 points: ; @$(MAKE) POINTS=1 B=$B-points $B-points/kvfs
+test-bare: FOR := bare
+test-bare: deps                         ## README's and the manuals' commands, on a bare Debian 12 made for it
+	@tests/bare.sh || [ $$? = 77 ]
 soak: deps                              ## hours: 10,000 kills, 1,000 power cuts, everything at once
 	@$(MAKE) all $(HELPERS) points
 	@B=$(abspath $B) tests/soak.sh
@@ -105,6 +110,6 @@ install: all                            ## DESTDIR= PREFIX=/usr/local; make unin
 install uninstall:
 	@B='$B' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' VERSION='$(VERSION)' tools/install.sh $@
 clean: ; rm -rf build build-*
-.PHONY: all help found deps test test-run points soak check check-layers check-format check-man check-readme \
+.PHONY: all help found deps test test-run test-bare points soak check check-layers check-format check-man check-readme \
         fuzz coverage valgrind demo bench install uninstall clean
 -include $(patsubst %.c,$B/%.d,$(SOURCES))

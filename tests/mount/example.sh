@@ -4,6 +4,7 @@
 # says against an installed library, shared and static, and run against a mount;
 # and the installed manual has a page for each function.
 . "$(dirname "$0")/lib"
+. "$here/typed"
 root=$(realpath "$here/../..")
 if nm -D "$B/libkvfs.so" | grep -qE ' U __(asan|tsan)_'; then
 	echo "a sanitizer's library needs a sanitizer's program"
@@ -13,8 +14,7 @@ to=$T/kvfs
 PREFIX=$to B=$B VERSION=1 "$root/tools/install.sh" install >/dev/null || fail "install"
 export PKG_CONFIG_PATH=$to/lib/pkgconfig
 
-sed -n '/^\.EX$/,/^\.EE$/p' "$to/share/man/man3/libkvfs.3" |
-	sed -e '/^\.E[XE]$/d' -e 's/\\e/\\/g' -e 's/\\-/-/g' >"$T/example.c"
+typed_page "$to/share/man/man3/libkvfs.3" >"$T/example.c"
 compile() { # PROGRAM FLAGS OF PKG-CONFIG...
 	local program=$1 flags
 	shift

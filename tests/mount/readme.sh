@@ -5,6 +5,7 @@
 # write lies over the machine's root in a layer of its own, which goes with them.
 # apt-get is left out where everything is installed.
 . "$(dirname "$0")/lib"
+. "$here/typed"
 root=$(realpath "$here/../..")
 skip() {
 	echo "$*"
@@ -13,7 +14,7 @@ skip() {
 [ "$(id -u)" = 0 ] || skip "not root"
 [ "$B" = "$root/build" ] || skip "not the build that README makes"
 mkdir "$T/root" "$T/up" "$T/work" "$T/up.top" "$T/work.top"
-sed -n '/^```sh$/,/^```$/{/^```/d;p}' "$root/README.md" >"$T/typed"
+typed_readme "$root/README.md" >"$T/typed"
 [ -s "$T/typed" ] || fail "README.md has no commands"
 if command -v git make >/dev/null; then
 	sed -i '/^apt-get /d' "$T/typed"
@@ -23,10 +24,10 @@ fi
 gone='while pgrep -x kvfs >/dev/null; do sleep 0.1; done'
 {
 	echo "$gone"
-	sed -n '/^\.SH EXAMPLES/,$p' "$root/man/kvfs.1" | awk -v gone="$gone" '
-		/^\.EX$/ { n++; in_it = n <= 2; next }
-		/^\.EE$/ { if (in_it) print gone; in_it = 0 }
-		in_it' | sed -e 's/\\e/\\/g' -e 's/\\-/-/g' -e "s/\\\\(aq/'/g" -e 's/\\(dq/"/g'
+	for n in 1 2; do
+		typed_page "$root/man/kvfs.1" $n
+		echo "$gone"
+	done
 } >>"$T/typed"
 
 cat >"$T/inside" <<'END'

@@ -1,0 +1,78 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# bare.sh - README.md's commands and the manuals' examples, as typed, by root on a
+# Debian 12 that has nothing but apt.  mmdebstrap makes it from the package
+# sources of this machine, in a directory that goes at the end.  Exits 77 where
+# that cannot be: not root, no FUSE, no Debian 12 sources, no network.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. tests/mount/typed
+key=00112233445566778899aabbccddeeff
+skip() {
+	echo "skipped: $*"
+	exit 77
+}
+fail() {
+	[ ! -s "$T/out" ] || cat "$T/out"
+	echo "FAILED: $*"
+	exit 1
+}
+[ "$(id -u)" = 0 ] || skip "not root"
+[ -r /dev/fuse ] && [ -w /dev/fuse ] || skip "no /dev/fuse"
+command -v mmdebstrap >/dev/null || skip "no mmdebstrap: run \"make deps FOR=bare\""
+
+T=$(mktemp -d "${TMPDIR:-/tmp}/kvfs-bare.XXXXXX") || exit 1
+trap 'rm -rf --one-file-system "$T"' EXIT
+trap 'exit 1' INT TERM
+# apt's sandbox user reads and writes below it.
+chmod 755 "$T"
+R=$T/root
+apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' \
+	'Created-By: Packages' 'Origin: Debian' | grep -E ' bookworm(-updates|-security)? ' | sort -u >"$T/sources"
+grep -q ' bookworm ' "$T/sources" || skip "apt knows no source of Debian 12 here"
+while read -r _ uri release _; do
+	timeout 60 /usr/lib/apt/apt-helper download-file "${uri%/}/dists/$release/InRelease" "$T/release" >/dev/null 2>&1 ||
+		skip "$uri does not answer"
+done <"$T/sources"
+mmdebstrap --quiet --variant=minbase bookworm "$R" "$T/sources" || fail "mmdebstrap"
+mkdir "$R/root/kvfs"
+git ls-files -co --exclude-standard | while read -r f; do [ ! -e "$f" ] || echo "$f"; done |
+	tar -cT - | tar -xC "$R/root/kvfs" || fail "the clone"
+
+{
+	typed_readme README.md
+	# What README says is there at the next mount.
+	echo 'kvfs -o dram=64M,ssd=256M /var/lib/kvfs /kvfs'
+	echo "xxh128sum </kvfs/demo/00/$key"
+	typed_page man/kvfs-fsck.8 1 | sed '/jq/d'
+	typed_page man/kvfs.1 1 2
+	sed -n 's/^\.B kvfs \(.*\)/kvfs \1/p' man/libkvfs.3 | sed 's/\\-/-/g'
+	echo "cat >example.c <<'EOF'"
+	typed_page man/libkvfs.3
+	echo EOF
+	sed -n 's/^\.B cc \(.*\)/cc \1/p' man/libkvfs.3 | sed 's/\\-/-/g'
+	echo './a.out; ./a.out; mkdir /backup'
+	typed_page man/kvfs.1 6 | sed '/node2/d'
+	echo 'umount /kvfs; make uninstall'
+} >"$R/root/typed"
+cat >"$T/inside" <<'END_INSIDE'
+set -e
+mount --rbind /dev "$R/dev"
+mount --rbind /sys "$R/sys"
+mount -t proc proc "$R/proc"
+mount -t tmpfs tmpfs "$R/run"
+exec chroot "$R" bash -exc 'cd /root/kvfs; . /root/typed'
+END_INSIDE
+# All that it started ends with it: it is the first process of a space of its own.
+R=$R timeout 1800 unshare --mount --pid --fork --kill-child \
+	env -i R="$R" HOME=/root TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+	${http_proxy:+http_proxy="$http_proxy"} PS4='# ' bash "$T/inside" >"$T/out" 2>&1 ||
+	fail "a command fails: $?"
+
+digest=$(sed -n 's/^user.kvfs.digest="\(.*\)"/\1/p' "$T/out" | head -n 1)
+[ "$(grep -c "^$digest  stdin\$" "$T/out")" = 2 ] || fail "the block's bytes are not there, before and after"
+[ "$(grep -c '^[08] blocks loaded, [08] computed and saved$' "$T/out")" = 2 ] || fail "libkvfs(3)'s program does not say what it did"
+[ "$(find "$R/backup/example" -type f -name '????????*' | wc -l)" = 8 ] || fail "the backup lacks blocks"
+left=$(find "$R/usr/local" "$R/sbin/" -name '*kvfs*')
+[ -z "$left" ] || fail "make uninstall leaves $left"
+echo "all $(grep -c . "$R/root/typed") lines, on $(. "$R/etc/os-release" && echo "$PRETTY_NAME")"
