@@ -160,6 +160,23 @@ static void retire(size_t i, uint32_t segment)
 			kv_client_retire(client, segment);
 }
 
+/* In inputs version 1 stands for the present one, so that they outlive it. */
+static void bring_up_to_date(uint8_t *packet, size_t n)
+{
+	struct {
+		struct wire_header header;
+		struct wire_hello hello;
+	} m;
+
+	if (n < sizeof(m))
+		return;
+	memcpy(&m, packet, sizeof(m));
+	if (m.header.type != WIRE_HELLO || m.hello.version != 1)
+		return;
+	m.hello.version = WIRE_VERSION;
+	memcpy(packet, &m, sizeof(m));
+}
+
 /*
  * How: 7 which descriptor, 8 wait for what is pending, 16 which connection, 32
  * a new one, 64 the daemon retires a segment; then the length and the packet.
@@ -171,6 +188,7 @@ static void send_one(struct fuzz *f)
 	size_t i = how & 16 ? 1 : 0, n = fuzz_u16(f);
 	_cleanup_(kv_freep) uint8_t *packet = fuzz_take(f, n, &n);
 
+	bring_up_to_date(packet, n);
 	if (how & 32)
 		hang_up(i);
 	if (peers[i].fd < 0)
