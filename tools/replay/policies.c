@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * published.c - policies from papers, only to compare with the daemon's.
+ * policies.c - what decides in a simulation who leaves: the daemon's own
+ * policies, linked from cache/, and some from papers, only to compare.
  *
  * ARC (Megiddo and Modha, 2003): two lists, of blocks seen once and more often,
  * and the memory of what left either moves their sizes.
@@ -11,14 +12,148 @@
  * SIEVE (Zhang and others, 2024): one queue, a mark for what was used, and a
  * hand that takes marks away from the oldest on.
  *
- * OWNS      the queues of a simulation.
+ * OWNS      a simulation's queues; for the daemon's policies nodes for all
+ *           blocks of the trace, and a ghost of four times the capacity, as the
+ *           daemon has it.
  *
  * LOCKING   none: one thread.
  */
-#include <stdbool.h>
+#include "tools/replay/sim.h"
+
+#include <errno.h>
 #include <stdlib.h>
 
-#include "tools/replay/sim.h"
+#include "cache/evict/ghost.h"
+#include "cache/evict/policy.h"
+
+/* ---- the daemon's ---- */
+
+struct daemon {
+	const struct kv_sim *sim;
+	struct kv_eviction eviction;
+	struct kv_policy policy;
+	struct kv_ghost ghost;
+	struct kv_evict_node *nodes;
+	uint32_t clock;
+};
+
+static struct kv_evict_node *node_of(void *arg, uint32_t block)
+{
+	return &((struct daemon *)arg)->nodes[block];
+}
+
+static void daemon_end(void *arg)
+{
+	struct daemon *d = arg;
+
+	kv_eviction_fini(&d->eviction);
+	kv_ghost_fini(&d->ghost);
+	free(d->nodes);
+	free(d);
+}
+
+static void *daemon_begin(const struct kv_sim *sim, const char *name)
+{
+	struct daemon *d = calloc(1, sizeof(*d));
+	int r = -ENOMEM;
+
+	if (!d)
+		return NULL;
+	d->sim = sim;
+	d->nodes = calloc(sim->unique + 1, sizeof(*d->nodes));
+	if (d->nodes)
+		r = kv_ghost_init(
+			&d->ghost,
+			KV_MAX((uint64_t)sim->capacity * KV_GHOST_FOR_A_BLOCK,
+			       KV_GHOST_MIN));
+	if (r == 0)
+		kv_ghost_fit(&d->ghost, sim->capacity);
+	if (r == 0)
+		r = kv_eviction_init(&d->eviction, name, &d->clock, node_of, d);
+	if (r < 0) {
+		daemon_end(d);
+		errno = -r;
+		return NULL;
+	}
+	kv_policy_init(&d->policy, &d->eviction);
+	return d;
+}
+
+static uint64_t hash_of(uint32_t block)
+{
+	uint64_t x = (block + 1) * 0x9e3779b97f4a7c15u;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	return x ^ x >> 27;
+}
+
+static void ask(struct daemon *d, uint32_t block, uint32_t position)
+{
+	if (d->eviction.shadow)
+		kv_shadow_cache_ask(d->eviction.shadow, hash_of(block),
+				    position);
+}
+
+static void daemon_touch(void *arg, uint32_t block, uint32_t position)
+{
+	struct daemon *d = arg;
+
+	ask(d, block, position);
+	kv_policy_touch(&d->policy, block);
+}
+
+static void daemon_insert(void *arg, uint32_t block, uint32_t position,
+			  uint32_t parent)
+{
+	struct daemon *d = arg;
+	struct kv_arrival arrival = {
+		.parent = KV_NONE,
+		.position = position,
+		.past = kv_ghost_take(&d->ghost, hash_of(block))};
+
+	if (parent != KV_REPLAY_NONE && kv_policy_has(&d->policy, parent))
+		arrival.parent = parent;
+	ask(d, block, position);
+	d->policy.burst = KV_NONE;
+	kv_policy_insert(&d->policy, block, &arrival);
+}
+
+static void daemon_over(void *arg, uint32_t block)
+{
+	struct daemon *d = arg;
+
+	kv_policy_renew(&d->policy, block);
+}
+
+static bool may_go(void *arg, uint32_t block)
+{
+	return !kv_sim_pinned(arg, block);
+}
+
+static uint32_t daemon_victim(void *arg, uint32_t block)
+{
+	struct daemon *d = arg;
+	uint32_t out = kv_policy_victim(&d->policy, may_go, (void *)d->sim);
+
+	(void)block;
+	if (out == KV_NONE)
+		return KV_REPLAY_NONE;
+	kv_ghost_put(&d->ghost, hash_of(out), kv_policy_past(&d->policy, out));
+	kv_policy_remove(&d->policy, out);
+	return out;
+}
+
+const struct kv_replay_policy kv_replay_daemon = {
+	.name = "",
+	.begin = daemon_begin,
+	.end = daemon_end,
+	.touch = daemon_touch,
+	.insert = daemon_insert,
+	.over = daemon_over,
+	.victim = daemon_victim,
+};
+
+/* ---- from papers ---- */
 
 /* Blocks in one of a few queues, oldest first. */
 #define QUEUES 4 /* numbered from 1; 0: a block is in none */
