@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 #include "tools/bench/figures.h"
-#include "tools/bench/nothing.h"
 #include "tools/bench/run.h"
 
 #define LIBRARY_THREADS 4 /* libkvfs copies with at most so many */
