@@ -222,6 +222,25 @@ uint64_t kv_index_map_bytes(uint64_t cap)
 	return kv_round_up(cap ? bytes : 64ull << 20, 1u << 20);
 }
 
+/* A leaf may be half empty, and what fills half of one has pages of its own. */
+static uint64_t value_bytes(uint64_t bytes)
+{
+	return bytes < KV_PAGE / 2 ? 2 * bytes
+				   : kv_round_up(bytes + 16, KV_PAGE);
+}
+
+uint64_t kv_index_space_bytes(size_t name_len, size_t layout_len)
+{
+	return value_bytes(sizeof(struct kv_space_record) + name_len +
+			   layout_len);
+}
+
+uint64_t kv_index_snapshot_bytes(size_t n)
+{
+	return value_bytes(sizeof(struct kv_snapshot_record) +
+			   n * sizeof(struct kv_snapshot_item));
+}
+
 uint64_t kv_index_bytes(struct kv_index *index)
 {
 	uint64_t bytes;

@@ -46,6 +46,10 @@ void kv_index_close(struct kv_index *index); /* takes NULL */
 /* How large the map is in a store with this cap; the file is never larger. */
 uint64_t kv_index_map_bytes(uint64_t cap);
 
+/* What a space, and a snapshot of @n blocks, take of it. */
+uint64_t kv_index_space_bytes(size_t name_len, size_t layout_len);
+uint64_t kv_index_snapshot_bytes(size_t n);
+
 /*
  * So many slots' records have room in it, whatever was deleted before; bytes
  * that puts may still take, as of the beginning of the last batch; and what one

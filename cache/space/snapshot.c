@@ -152,6 +152,8 @@ static int snapshot_link_locked(struct kv_cache *cache, struct kv_space *space,
 	all->cost += snapshot_cost(snapshot);
 	kv_account_take(space->account, KV_FINITE_SNAPSHOTS,
 			snapshot_cost(snapshot));
+	kv_space_index_locked(cache, space, 0,
+			      kv_index_snapshot_bytes(snapshot->n));
 	return 0;
 }
 
@@ -159,15 +161,18 @@ static void snapshot_unlink_locked(struct kv_cache *cache,
 				   struct kv_snapshot *snapshot)
 {
 	struct kv_snapshots *all = &cache->snapshots;
+	struct kv_space *space = cache->spaces[snapshot->space];
 
 	kv_assert_locked(&cache->lock);
 	tdelete(snapshot, &all->by_name, by_name);
 	tdelete(snapshot, &all->by_id, by_id);
 	LIST_REMOVE(snapshot, link);
-	cache->spaces[snapshot->space]->n_snapshots--;
+	space->n_snapshots--;
 	all->cost -= snapshot_cost(snapshot);
-	kv_account_credit(cache->spaces[snapshot->space]->account,
-			  KV_FINITE_SNAPSHOTS, snapshot_cost(snapshot));
+	kv_account_credit(space->account, KV_FINITE_SNAPSHOTS,
+			  snapshot_cost(snapshot));
+	kv_space_index_locked(cache, space,
+			      kv_index_snapshot_bytes(snapshot->n), 0);
 }
 
 /* The first item at @position or behind it. */
@@ -470,6 +475,8 @@ static int enter(struct kv_cache *cache, struct kv_space *space,
 	else if (all->cost + snapshot_cost(snapshot) > most ||
 		 !kv_account_fits(space->account, KV_FINITE_SNAPSHOTS, most,
 				  snapshot_cost(snapshot)) ||
+		 !kv_space_may_index_locked(
+			 cache, space, kv_index_snapshot_bytes(snapshot->n)) ||
 		 all->next_id == UINT32_MAX)
 		r = -ENOSPC;
 	else
@@ -610,11 +617,17 @@ void kv_snapshots_drop(struct kv_cache *cache, struct kv_space *space)
 /* Half of them are gone: pays for itself. */
 static void compact(struct kv_cache *cache, struct kv_snapshot *snapshot)
 {
+	struct kv_space *space = cache->spaces[snapshot->space];
 	uint32_t n = 0;
 
 	if (snapshot->live > snapshot->n / 2)
 		return;
 	cache->snapshots.cost -= snapshot->n - snapshot->live;
+	kv_account_credit(space->account, KV_FINITE_SNAPSHOTS,
+			  snapshot->n - snapshot->live);
+	kv_space_index_locked(cache, space,
+			      kv_index_snapshot_bytes(snapshot->n),
+			      kv_index_snapshot_bytes(snapshot->live));
 	for (uint32_t i = 0; i < snapshot->n; i++)
 		if (snapshot->items[i].key_len)
 			snapshot->items[n++] = snapshot->items[i];

@@ -38,6 +38,7 @@
 #include <stdio.h>
 
 #define SETTLED_NS 1000000000u
+#define INDEX_PART 4 /* one of so many is for spaces and snapshots at most */
 
 int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes)
 {
@@ -57,6 +58,31 @@ int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes)
 	}
 	kv_unlock(cache);
 	return r;
+}
+
+/* The rest of the index is for blocks. */
+static bool index_fits(struct kv_cache *cache, struct kv_account *account,
+		       uint64_t bytes)
+{
+	return kv_account_fits(account, KV_FINITE_INDEX,
+			       kv_index_map_bytes(cache->ssd.cap) / INDEX_PART,
+			       bytes);
+}
+
+bool kv_space_may_index_locked(struct kv_cache *cache,
+			       const struct kv_space *space, uint64_t bytes)
+{
+	kv_assert_locked(&cache->lock);
+	return index_fits(cache, space->account, bytes);
+}
+
+void kv_space_index_locked(struct kv_cache *cache, struct kv_space *space,
+			   uint64_t from, uint64_t to)
+{
+	kv_assert_locked(&cache->lock);
+	kv_account_credit(space->account, KV_FINITE_INDEX, from);
+	kv_account_take(space->account, KV_FINITE_INDEX, to);
+	space->index_bytes += to - from;
 }
 
 static int space_file_put(struct kv_cache *cache, struct kv_space *space,
@@ -303,6 +329,7 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	}
 	cache->spaces[id] = space;
 	cache->live_spaces++;
+	space->index_bytes = kv_index_space_bytes(strlen(name), 0);
 	space->uid = uid;
 	kv_tenant_join_locked(cache, tenant, space);
 	*ret_space = space;
@@ -318,6 +345,7 @@ static void own_locked(struct kv_cache *cache, struct kv_space *space,
 		[KV_FINITE_PINNED] = space->pinned_ssd,
 		[KV_FINITE_SNAPSHOTS] = kv_snapshots_cost_locked(cache, space),
 		[KV_FINITE_SPACES] = 1,
+		[KV_FINITE_INDEX] = space->index_bytes,
 	};
 
 	kv_assert_locked(&cache->lock);
@@ -338,6 +366,7 @@ static void forget_locked(struct kv_cache *cache, struct kv_space *space)
 	cache->live_spaces--;
 	kv_tenant_leave(space);
 	kv_account_credit(space->account, KV_FINITE_SPACES, 1);
+	kv_space_index_locked(cache, space, space->index_bytes, 0);
 	space->removed = true;
 	kv_guarantee_space(cache, space, 0, 0);
 	kv_dirs_free(space);
@@ -393,6 +422,11 @@ int kv_space_persist(struct kv_cache *cache, struct kv_space *space)
 	return r;
 }
 
+static uint64_t layout_index_bytes(const struct kv_space *space, size_t len)
+{
+	return kv_index_space_bytes(strlen(space->name), len);
+}
+
 int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 		   const char *name, const char *layout)
 {
@@ -423,6 +457,8 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	space->quota.rate_put = record->rate_put;
 	if (*layout)
 		r = kv_layout_parse(layout, strlen(layout), &space->layout);
+	kv_space_index_locked(cache, space, space->index_bytes,
+			      layout_index_bytes(space, strlen(layout)));
 	space_file_adopt(cache, space);
 	cache->info.next_space = KV_MAX(cache->info.next_space, space->id + 1);
 	return r;
@@ -466,10 +502,12 @@ static void account_putp(struct kv_account **account)
 	kv_account_put(*account);
 }
 
-static int may_make(struct kv_account *account)
+static int may_make(struct kv_cache *cache, struct kv_account *account,
+		    const char *name)
 {
 	if (!kv_account_fits(account, KV_FINITE_SPACES,
-			     kv_finite_total(KV_FINITE_SPACES), 1))
+			     kv_finite_total(KV_FINITE_SPACES), 1) ||
+	    !index_fits(cache, account, kv_index_space_bytes(strlen(name), 0)))
 		return -ENOSPC;
 	return kv_account_pace(account);
 }
@@ -493,7 +531,7 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		*ret_space = space;
 		return -EEXIST;
 	}
-	r = may_make(account);
+	r = may_make(cache, account, name);
 	if (r == 0)
 		r = add_locked(cache, cache->info.next_space, name, uid,
 			       &space);
@@ -617,6 +655,28 @@ static int fits(struct kv_cache *cache, struct kv_block *block, void *arg)
 	return r < 0 ? -EBADMSG : 0;
 }
 
+/* Takes *@layout, if @space has none by now. */
+static int put_layout(struct kv_cache *cache, struct kv_space *space,
+		      struct kv_layout **layout)
+{
+	uint64_t from = layout_index_bytes(space, 0);
+	uint64_t to = layout_index_bytes(space, strlen((*layout)->json));
+	int r = 0;
+
+	kv_lock(cache);
+	if (space->removed)
+		r = -ESTALE;
+	else if (!space->layout &&
+		 !kv_space_may_index_locked(cache, space, to - from))
+		r = -ENOSPC;
+	if (r == 0 && !space->layout) {
+		kv_space_index_locked(cache, space, from, to);
+		space->layout = kv_steal(*layout);
+	}
+	kv_unlock(cache);
+	return r;
+}
+
 int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 			const char *text, size_t len)
 {
@@ -636,11 +696,10 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 		r = for_each_block(cache, space, fits, layout);
 		if (r < 0)
 			return r;
-		kv_lock(cache);
-		if (!space->layout)
-			space->layout = kv_steal(layout);
+		r = put_layout(cache, space, &layout);
+		if (r < 0)
+			return r;
 		there = layout ? space->layout : NULL;
-		kv_unlock(cache);
 	}
 	if (there) {
 		r = kv_layout_agrees(there, text, len);

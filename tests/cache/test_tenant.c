@@ -359,6 +359,84 @@ static void quotas_of_users_persist(void **state)
 	assert_int_equal(kv_tenant_stat(t->cache, 12345).quota.quota_ssd, 0);
 }
 
+/* A space of @uid with a layout of some 40 KB, or why there is none. */
+static int large_space(struct tiers *t, uint32_t uid, unsigned n)
+{
+	static char json[50000];
+	struct kv_space *space;
+	char name[32];
+	size_t at = 0;
+	int r;
+
+	at += (size_t)sprintf(json, "{\"tensors\":[");
+	for (unsigned i = 0; i < 180; i++)
+		at += (size_t)sprintf(json + at,
+				      "%s{\"name\":\"%0180u\",\"dtype\":\"U8\","
+				      "\"shape\":[1]}",
+				      i ? "," : "", i);
+	at += (size_t)sprintf(json + at, "]}");
+	snprintf(name, sizeof(name), "large-%u-%u", uid, n);
+	r = kv_space_create(t->cache, name, uid, uid, 0700, &space);
+	if (r < 0)
+		return r;
+	r = kv_space_set_layout(t->cache, space, json, at);
+	if (r < 0)
+		assert_int_equal(kv_space_remove(t->cache, space), 0);
+	return r;
+}
+
+/* How many there can be of @uid. */
+static unsigned large_spaces(struct tiers *t, uint32_t uid, unsigned first)
+{
+	unsigned n = first;
+	int r;
+
+	while ((r = large_space(t, uid, n)) == 0)
+		n++;
+	assert_int_equal(r, -ENOSPC);
+	return n - first;
+}
+
+static void remove_large(struct tiers *t, uint32_t uid, unsigned n)
+{
+	char name[32];
+
+	while (n > 0) {
+		snprintf(name, sizeof(name), "large-%u-%u", uid, --n);
+		assert_int_equal(kv_space_remove(t->cache,
+						 kv_space_find(t->cache, name)),
+				 0);
+	}
+}
+
+/* 3 MiB are an index, a quarter of it for all: half for one who is alone,
+ * but for what root may have. */
+static void layouts_leave_the_index_to_blocks_and_to_others(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_space *space;
+	unsigned n, others;
+
+	for (unsigned i = 0; i < 200; i++)
+		tiers_must_save(t, of_user(t, i), i, 0);
+	tiers_quiet(t);
+	n = large_spaces(t, 1001, 0);
+	assert_in_range(n, 5, 8);
+	others = large_spaces(t, 1002, 0);
+	assert_in_range(others, 2, n - 1);
+	assert_int_equal(large_space(t, 0, 0), 0);
+	tiers_quiet(t);
+	for (unsigned i = 0; i < 200; i++)
+		assert_true(tiers_of(t, of_user(t, i), i, 0) & KV_TIER_SSD);
+	tiers_reopen(t);
+	assert_int_equal(large_space(t, 1001, n), -ENOSPC);
+	remove_large(t, 0, 1);
+	remove_large(t, 1002, others);
+	space = kv_space_find(t->cache, "large-1001-0");
+	assert_int_equal(kv_space_chown(t->cache, space, 1003, 0, 0700), 0);
+	assert_int_equal(large_space(t, 1001, n), 0);
+}
+
 static void a_damaged_record_costs_only_its_own_user_his_quota(void **state)
 {
 	struct tiers *t = *state;
@@ -418,6 +496,7 @@ int main(void)
 		TEST(without_one_it_costs_many),
 		TEST(a_flood_costs_a_users_reserve_on_ssd_no_hits),
 		TEST(quotas_of_users_persist),
+		TEST(layouts_leave_the_index_to_blocks_and_to_others),
 		TEST(a_damaged_record_costs_only_its_own_user_his_quota),
 		TEST(too_many_users_are_refused),
 	};
