@@ -205,10 +205,11 @@ static void attack(void)
 
 /* ---- who works ---- */
 
-enum { CONNECT, PROBE, SAVE, ACQUIRE, OPEN_READ, STATFS, WORKS };
+enum { CONNECT, PROBE, SAVE, DURABLE, ACQUIRE, OPEN_READ, STATFS, WORKS };
 
-static const char *const works[WORKS] = {"connect", "probe",	  "save",
-					 "acquire", "open, read", "statfs"};
+static const char *const works[WORKS] = {"connect",	"probe",   "save",
+					 "save, flush", "acquire", "open, read",
+					 "statfs"};
 static double *took[WORKS];
 static size_t n_took[WORKS], n_failed[WORKS];
 static int why[WORKS];
@@ -251,6 +252,16 @@ static void path_of(uint32_t key, char *ret_path, size_t room)
 			      wire.key[i]);
 }
 
+static long save(struct peer *p, uint32_t key)
+{
+	long r;
+
+	/* Memory is being made: to be asked again, as the library does. */
+	while ((r = peer_save(p, key, 1)) == -EBUSY && go_on())
+		usleep(1000);
+	return r == -EBUSY ? 0 : r;
+}
+
 static void work_once(struct peer *p, uint32_t turn)
 {
 	uint32_t key = turn % KEYS;
@@ -268,10 +279,13 @@ static void work_once(struct peer *p, uint32_t turn)
 	note(PROBE, began, peer_probe(p, key));
 	(void)peer_do(p, WIRE_EVICT, key, 1);
 	began = kv_now_ns();
-	/* Memory is being made: to be asked again, as the library does. */
-	while ((r = peer_save(p, key, 1)) == -EBUSY && go_on())
-		usleep(1000);
-	note(SAVE, began, r == -EBUSY ? 0 : r);
+	note(SAVE, began, save(p, key));
+	(void)peer_do(p, WIRE_EVICT, KEYS + key, 1);
+	began = kv_now_ns();
+	r = save(p, KEYS + key);
+	if (r == 0)
+		r = peer_do(p, WIRE_FLUSH, KEYS + key, 1);
+	note(DURABLE, began, r);
 	began = kv_now_ns();
 	r = peer_acquire(p, key, 1);
 	note(ACQUIRE, began,
@@ -310,7 +324,7 @@ static int work(void)
 		size_t n = n_took[i];
 
 		qsort(took[i], n, sizeof(double), by_size);
-		printf("%-10s %6zu times: p50 %7.2f p99 %7.2f max %7.2f ms, "
+		printf("%-11s %6zu times: p50 %7.2f p99 %7.2f max %7.2f ms, "
 		       "%zu failed%s%s\n",
 		       works[i], n, took[i][n / 2], took[i][n * 99 / 100],
 		       took[i][n - 1], n_failed[i], n_failed[i] ? ": " : "",

@@ -15,6 +15,7 @@ cp "$B/tests/mount/siege" "$T/siege"
 chmod 755 "$T/siege"
 start
 ok "a guarantee" setfattr -n user.kvfs.reserve.dram -v 8M "$M/.kvfs/tenants/1002"
+ok "a guarantee" setfattr -n user.kvfs.reserve.ssd -v 32M "$M/.kvfs/tenants/1002"
 echo "alone:"
 $C "$T/siege" work "$SOCK" "$M" 5 || fail "calls fail without anybody else"
 $A "$T/siege" attack "$SOCK" "$M" $((seconds + 2)) > /dev/null 2>&1 &
