@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * list.h - the blocks that one space has in one class of a tier, in the order
- * in which they leave.
+ * in which they leave; and which list gives one up.
  *
  * Each space has lists of its own, so that what a space is guaranteed or denied
  * (reserve, quota) costs no search among the blocks of others.  A pinned block
@@ -19,6 +19,7 @@
 struct kv_block;
 struct kv_cache;
 struct kv_space;
+struct kv_tenant;
 
 struct kv_evict_list {
 	struct kv_space *space; /* fixed */
@@ -58,5 +59,31 @@ void kv_evict_list_drop(struct kv_evict_list *list,
 			uint32_t block); /* if it is on it */
 /* A class ends, and with it its lists, which are empty. */
 void kv_evict_lists_free(struct kv_evict_lists *lists);
+
+/* ---- victims ---- */
+
+/* The tier's rules. */
+struct kv_giving {
+	/* May a block of @list, which has some, go? */
+	bool (*gives)(const struct kv_evict_list *list, const void *arg);
+	/* Evict one of them; false: all are in use. */
+	bool (*evict)(struct kv_evict_list *list, const void *arg);
+	const void *arg;
+};
+
+/* Of a class's lists that give, the one longest without a use; NULL.  *@ret_age
+ * tells for how long. */
+struct kv_evict_list *kv_victim_list(const struct kv_evict_lists *lists,
+				     const struct kv_giving *giving,
+				     uint32_t *ret_age);
+/* Evict a block of that list, or else of any that gives; false: none can be. */
+bool kv_victim_evict(const struct kv_evict_lists *lists,
+		     const struct kv_giving *giving);
+/* Evict a block of the list of a space's own that is longest without a use. */
+bool kv_victim_evict_own(const struct kv_evict_list_list *own,
+			 const struct kv_giving *giving);
+/* The same of all of a tenant's spaces, in one tier. */
+bool kv_victim_evict_tenant(const struct kv_tenant *tenant, bool ssd,
+			    const struct kv_giving *giving);
 
 #endif

@@ -18,7 +18,6 @@
 #include "cache/core/list.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
-#include "cache/core/victim.h"
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
 

@@ -25,7 +25,6 @@
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
 #include "cache/core/tenant.h"
-#include "cache/core/victim.h"
 #include "common/crash_point.h"
 
 #define FILES_TRIED 4 /* at once */
