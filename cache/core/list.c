@@ -30,8 +30,8 @@ evict_list_find(const struct kv_evict_list_list *own, const void *class)
 
 struct kv_evict_list *kv_evict_list_make(struct kv_space *space,
 					 struct kv_evict_list_list *own,
-					 const void *class,
-					 struct kv_evict_lists *sidecars,
+					 void *class,
+					 struct kv_evict_lists *lists,
 					 struct kv_eviction *eviction)
 {
 	struct kv_evict_list *list = evict_list_find(own, class);
@@ -43,10 +43,10 @@ struct kv_evict_list *kv_evict_list_make(struct kv_space *space,
 		return NULL;
 	list->space = space;
 	list->class = class;
-	list->sidecars = sidecars;
+	list->lists = lists;
 	list->ssd = own == &space->ssd_lists;
 	kv_policy_init(&list->policy, eviction);
-	TAILQ_INSERT_TAIL(sidecars, list, link);
+	TAILQ_INSERT_TAIL(lists, list, link);
 	LIST_INSERT_HEAD(own, list, own);
 	return list;
 }
@@ -65,8 +65,8 @@ static void add(struct kv_evict_list *list, uint32_t block,
 {
 	kv_policy_insert(&list->policy, block, arrival);
 	if (list->blocks++ == 0) {
-		TAILQ_REMOVE(list->sidecars, list, link);
-		TAILQ_INSERT_HEAD(list->sidecars, list, link);
+		TAILQ_REMOVE(list->lists, list, link);
+		TAILQ_INSERT_HEAD(list->lists, list, link);
 	}
 }
 
@@ -150,8 +150,8 @@ void kv_evict_list_drop(struct kv_evict_list *list, uint32_t block)
 		return;
 	kv_policy_remove(&list->policy, block);
 	if (--list->blocks == 0) {
-		TAILQ_REMOVE(list->sidecars, list, link);
-		TAILQ_INSERT_TAIL(list->sidecars, list, link);
+		TAILQ_REMOVE(list->lists, list, link);
+		TAILQ_INSERT_TAIL(list->lists, list, link);
 	}
 }
 
@@ -168,12 +168,7 @@ void kv_evict_lists_free(struct kv_evict_lists *lists)
 
 /* ---- victims ---- */
 
-struct coldest {
-	struct kv_evict_list *list;
-	uint32_t age;
-};
-
-static void look_at(struct coldest *coldest, struct kv_evict_list *list,
+static void look_at(struct kv_coldest *coldest, struct kv_evict_list *list,
 		    const struct kv_giving *giving)
 {
 	uint32_t age;
@@ -187,34 +182,30 @@ static void look_at(struct coldest *coldest, struct kv_evict_list *list,
 	coldest->age = age;
 }
 
-struct kv_evict_list *kv_victim_list(const struct kv_evict_lists *lists,
-				     const struct kv_giving *giving,
-				     uint32_t *ret_age)
+void kv_victim_look(const struct kv_evict_lists *lists,
+		    const struct kv_giving *giving, struct kv_coldest *coldest)
 {
-	struct coldest coldest = {0};
 	struct kv_evict_list *list;
 
 	TAILQ_FOREACH(list, lists, link) {
 		if (!list->blocks)
 			break; /* empty ones are last */
-		look_at(&coldest, list, giving);
+		look_at(coldest, list, giving);
 	}
-	*ret_age = coldest.age;
-	return coldest.list;
 }
 
 bool kv_victim_evict(const struct kv_evict_lists *lists,
 		     const struct kv_giving *giving)
 {
-	struct kv_evict_list *list, *best;
-	uint32_t age;
+	struct kv_coldest coldest = {0};
+	struct kv_evict_list *list;
 
-	best = kv_victim_list(lists, giving, &age);
-	if (best && giving->evict(best, giving->arg))
+	kv_victim_look(lists, giving, &coldest);
+	if (coldest.list && giving->evict(coldest.list, giving->arg))
 		return true;
 	/* All it has is in use. */
 	TAILQ_FOREACH(list, lists, link)
-		if (list != best && list->blocks &&
+		if (list != coldest.list && list->blocks &&
 		    giving->gives(list, giving->arg) &&
 		    giving->evict(list, giving->arg))
 			return true;
@@ -224,7 +215,7 @@ bool kv_victim_evict(const struct kv_evict_lists *lists,
 bool kv_victim_evict_own(const struct kv_evict_list_list *own,
 			 const struct kv_giving *giving)
 {
-	struct coldest coldest = {0};
+	struct kv_coldest coldest = {0};
 	struct kv_evict_list *list;
 
 	LIST_FOREACH(list, own, own)
@@ -258,7 +249,7 @@ static bool evict_other(const struct kv_tenant *tenant, bool ssd,
 bool kv_victim_evict_tenant(const struct kv_tenant *tenant, bool ssd,
 			    const struct kv_giving *giving)
 {
-	struct coldest coldest = {0};
+	struct kv_coldest coldest = {0};
 	struct kv_evict_list *list;
 	const struct kv_space *space;
 

@@ -23,12 +23,12 @@ struct kv_tenant;
 
 struct kv_evict_list {
 	struct kv_space *space; /* fixed */
-	const void *class;	/* fixed: its kv_class or kv_ssd_class */
+	void *class;		/* fixed: its kv_class or kv_ssd_class */
 	bool ssd;		/* fixed: of which tier */
 	uint32_t blocks;	/* on the list */
 	uint32_t idle;		/* DRAM: of its slots those that may go */
 	struct kv_policy policy;
-	struct kv_evict_lists *sidecars; /* fixed: the class's */
+	struct kv_evict_lists *lists;	 /* fixed: the class's */
 	TAILQ_ENTRY(kv_evict_list) link; /* of the class; empty ones last */
 	LIST_ENTRY(kv_evict_list) own;	 /* of the space */
 };
@@ -41,8 +41,8 @@ struct kv_evict_list *kv_evict_list_ssd(struct kv_cache *cache,
 /* Find it, or make it; NULL: no memory.  It lives until kv_evict_lists_free. */
 struct kv_evict_list *kv_evict_list_make(struct kv_space *space,
 					 struct kv_evict_list_list *own,
-					 const void *class,
-					 struct kv_evict_lists *sidecars,
+					 void *class,
+					 struct kv_evict_lists *lists,
 					 struct kv_eviction *eviction);
 /* @block, which has a slot, comes onto the list; @promoted: from the other
  * tier, for a use to come. */
@@ -71,15 +71,20 @@ struct kv_giving {
 	const void *arg;
 };
 
-/* Of a class's lists that give, the one longest without a use; NULL.  *@ret_age
- * tells for how long. */
-struct kv_evict_list *kv_victim_list(const struct kv_evict_lists *lists,
-				     const struct kv_giving *giving,
-				     uint32_t *ret_age);
-/* Evict a block of that list, or else of any that gives; false: none can be. */
+/* Of all lists seen, the one longest without a use of what it may give. */
+struct kv_coldest {
+	struct kv_evict_list *list; /* NULL: none gives */
+	uint32_t age;		    /* of its next victim */
+};
+
+/* Look at a class's lists, too.  The first of equals stays. */
+void kv_victim_look(const struct kv_evict_lists *lists,
+		    const struct kv_giving *giving, struct kv_coldest *coldest);
+/* Evict a block of a class's coldest list, or else of any that gives; false:
+ * none can be. */
 bool kv_victim_evict(const struct kv_evict_lists *lists,
 		     const struct kv_giving *giving);
-/* Evict a block of the list of a space's own that is longest without a use. */
+/* Evict a block of the coldest of a space's own lists. */
 bool kv_victim_evict_own(const struct kv_evict_list_list *own,
 			 const struct kv_giving *giving);
 /* The same of all of a tenant's spaces, in one tier. */

@@ -140,16 +140,6 @@ static bool evict_from(struct kv_evict_list *list, const void *arg)
 	return true;
 }
 
-/* Of those of @class that may give, the one longest without a use. */
-static struct kv_evict_list *coldest_list(const struct kv_class *class,
-					  const struct need *need,
-					  uint32_t *ret_age)
-{
-	const struct kv_giving giving = {gives, evict_from, need};
-
-	return kv_victim_list(&class->lists, &giving, ret_age);
-}
-
 static bool evict_one(const struct need *for_whom, const struct kv_space *but)
 {
 	struct need need = *for_whom;
@@ -311,28 +301,18 @@ static void empty_segment(struct kv_cache *cache, struct kv_segment *segment)
 	}
 }
 
-/* The class that has gone longest without a use of what it may give. */
-static struct kv_class *coldest_class(const struct need *need,
-				      struct kv_evict_list **ret_list,
-				      uint32_t *ret_age)
+/* Of the other classes' lists the one that has gone longest without a use of
+ * what it may give. */
+static struct kv_coldest coldest_of_others(const struct need *need)
 {
-	struct kv_class *class, *best = NULL;
+	const struct kv_giving giving = {gives, evict_from, need};
+	struct kv_coldest coldest = {0};
+	struct kv_class *class;
 
-	*ret_age = 0;
-	LIST_FOREACH(class, &need->cache->arena.classes, link) {
-		struct kv_evict_list *list;
-		uint32_t age;
-
-		if (class == need->class || !class->n_segments || !class->idle)
-			continue;
-		list = coldest_list(class, need, &age);
-		if (!list || (best && age <= *ret_age))
-			continue;
-		best = class;
-		*ret_list = list;
-		*ret_age = age;
-	}
-	return best;
+	LIST_FOREACH(class, &need->cache->arena.classes, link)
+		if (class != need->class && class->n_segments && class->idle)
+			kv_victim_look(&class->lists, &giving, &coldest);
+	return coldest;
 }
 
 static struct kv_segment *segment_of(const struct need *need,
@@ -388,13 +368,12 @@ static struct kv_segment *vacant_segment(const struct need *need)
 static struct kv_segment *segment_to_steal(const struct need *need)
 {
 	struct kv_classes *classes = &need->cache->arena.classes;
-	struct kv_evict_list *coldest = NULL;
-	struct kv_segment *segment;
+	struct kv_evict_list *coldest = coldest_of_others(need).list;
+	struct kv_segment *segment = NULL;
 	struct kv_class *class;
-	uint32_t age;
 
-	class = coldest_class(need, &coldest, &age);
-	segment = class ? segment_of(need, class, coldest) : NULL;
+	if (coldest)
+		segment = segment_of(need, coldest->class, coldest);
 	if (segment)
 		return segment;
 	LIST_FOREACH(class, classes, link)
@@ -435,15 +414,15 @@ static bool steal(const struct need *need)
  * and those cold. */
 static bool balance(const struct need *need)
 {
-	struct kv_evict_list *list;
-	struct kv_class *cold;
-	uint32_t age, own;
+	const struct kv_giving giving = {gives, evict_from, need};
+	const struct kv_coldest other = coldest_of_others(need);
+	const struct kv_class *cold = other.list ? other.list->class : NULL;
+	struct kv_coldest own = {0};
 
-	cold = coldest_class(need, &list, &age);
 	if (!cold || need->class->n_segments >= cold->n_segments)
 		return false;
-	coldest_list(need->class, need, &own);
-	return age / 2 > own && steal(need);
+	kv_victim_look(&need->class->lists, &giving, &own);
+	return other.age / 2 > own.age && steal(need);
 }
 
 static struct kv_slot *free_slot(struct kv_class *class)

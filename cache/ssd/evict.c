@@ -168,15 +168,24 @@ static bool evict_from(struct kv_evict_list *list, const void *arg)
 	return true;
 }
 
-static struct kv_evict_list *coldest_list(const struct kv_ssd_class *class,
-					  const struct kv_space *taker,
-					  const struct kv_space *but,
-					  uint32_t *ret_age)
+/* Look at what the lists of @class may give, too. */
+static void look_at(const struct kv_ssd_class *class,
+		    const struct kv_space *taker, const struct kv_space *but,
+		    struct kv_coldest *coldest)
 {
 	const struct need need = need_of(NULL, taker, but);
 	const struct kv_giving giving = {gives, evict_from, &need};
 
-	return kv_victim_list(&class->lists, &giving, ret_age);
+	kv_victim_look(&class->lists, &giving, coldest);
+}
+
+static bool can_give(const struct kv_ssd_class *class,
+		     const struct kv_space *taker, const struct kv_space *but)
+{
+	struct kv_coldest coldest = {0};
+
+	look_at(class, taker, but, &coldest);
+	return coldest.list;
 }
 
 static bool evict_one(struct kv_cache *cache, const struct kv_ssd_class *class,
@@ -361,19 +370,13 @@ static struct kv_ssd_class *class_to_try(const struct kv_cache *cache,
 					 const struct kv_space *taker,
 					 const struct kv_space *spared)
 {
-	struct kv_ssd_class *class, *coldest = NULL;
-	uint32_t age, coldest_age = 0;
+	struct kv_coldest coldest = {0};
+	struct kv_ssd_class *class;
 
-	LIST_FOREACH(class, &cache->ssd.classes, link) {
-		if (class == but || class->tried >= class->n_files ||
-		    !coldest_list(class, taker, spared, &age))
-			continue;
-		if (coldest && age <= coldest_age)
-			continue;
-		coldest = class;
-		coldest_age = age;
-	}
-	return coldest;
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+		if (class != but && class->tried < class->n_files)
+			look_at(class, taker, spared, &coldest);
+	return coldest.list ? coldest.list->class : NULL;
 }
 
 /* Files with room are in front: least is lost with them. */
@@ -460,21 +463,17 @@ uint64_t kv_leaving_locked(const struct kv_cache *cache)
 static bool evict_coldest(struct kv_cache *cache, const struct kv_space *taker,
 			  const struct kv_space *but)
 {
-	struct kv_ssd_class *class, *coldest = NULL;
-	uint32_t age, coldest_age = 0;
+	struct kv_coldest coldest = {0};
+	struct kv_ssd_class *class, *first;
 
-	LIST_FOREACH(class, &cache->ssd.classes, link) {
-		if (!coldest_list(class, taker, but, &age) ||
-		    (coldest && age <= coldest_age))
-			continue;
-		coldest = class;
-		coldest_age = age;
-	}
-	if (coldest && evict_one(cache, coldest, taker, but))
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+		look_at(class, taker, but, &coldest);
+	first = coldest.list ? coldest.list->class : NULL;
+	if (first && evict_one(cache, first, taker, but))
 		return true;
 	/* All of it is in use. */
 	LIST_FOREACH(class, &cache->ssd.classes, link)
-		if (class != coldest && evict_one(cache, class, taker, but))
+		if (class != first && evict_one(cache, class, taker, but))
 			return true;
 	return false;
 }
@@ -501,10 +500,9 @@ static bool others_could(const struct kv_cache *cache,
 			 const struct kv_space *taker)
 {
 	const struct kv_ssd_class *class;
-	uint32_t age;
 
 	LIST_FOREACH(class, &cache->ssd.classes, link)
-		if (coldest_list(class, taker, taker, &age))
+		if (can_give(class, taker, taker))
 			return true;
 	return false;
 }
@@ -528,7 +526,6 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 		     struct kv_space *taker)
 {
 	const bool due = entitled(taker, class->slot_bytes);
-	uint32_t age;
 	int r;
 
 	if (class->leaving || kv_ssd_evict_one_locked(cache, class, taker))
@@ -537,7 +534,7 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 	if (r > 0)
 		return 0;
 	/* Others of its size have more than is theirs, but in use. */
-	if (due && coldest_list(class, taker, taker, &age))
+	if (due && can_give(class, taker, taker))
 		r = -EBUSY;
 	if ((r < 0 || kv_leaving_locked(cache)) && patient(taker))
 		return 0;
