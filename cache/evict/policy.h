@@ -19,7 +19,6 @@
 #ifndef KV_CACHE_EVICT_POLICY_H
 #define KV_CACHE_EVICT_POLICY_H
 
-#include "cache/evict/hit_density.h"
 #include "cache/evict/shadow_cache.h"
 #include "common/kv.h"
 
@@ -43,6 +42,25 @@ struct kv_evict_node {
 _Static_assert(sizeof(struct kv_evict_node) == 16, "there are millions");
 
 struct kv_policy_kind;
+
+#define KV_HIT_DENSITY_LISTS 12
+#define KV_HIT_DENSITY_AGES 124 /* four to an octave */
+
+/*
+ * lhd: how soon is a block of this list and age used again?
+ *
+ * From the ages at which blocks were used again, by list: for each age the best
+ * rate, over any time to come, of hits for each touch that a block stays in the
+ * cache till then.  Blocks that were evicted and come again count, so what is
+ * learned does not depend on what was kept.  The past fades.
+ */
+struct kv_hit_density {
+	float entered[KV_HIT_DENSITY_LISTS];
+	float used[KV_HIT_DENSITY_LISTS][KV_HIT_DENSITY_AGES];
+	float worth[KV_HIT_DENSITY_LISTS][KV_HIT_DENSITY_AGES];
+	uint32_t events;  /* since it was last worked out */
+	uint64_t entries; /* of all time */
+};
 
 /* How a tier evicts: what its policies have in common. */
 struct kv_eviction {
@@ -74,8 +92,11 @@ struct kv_policy_kind {
 	void (*used)(struct kv_eviction *eviction, unsigned list, uint32_t age);
 };
 
-/* lhd: how many uses do blocks of @list have? */
+/* policy_lhd.c: how many uses do blocks of @list have, and what was learned of
+ * a block of @list and @age? */
 unsigned kv_lhd_uses(unsigned list);
+float kv_lhd_learned(const struct kv_hit_density *density, unsigned list,
+		     uint32_t age);
 
 struct kv_policy {
 	struct kv_eviction *eviction;

@@ -58,7 +58,7 @@ static float worth(const struct kv_eviction *eviction, unsigned list,
 
 	if (side->how != KV_WEIGH_LEARNED)
 		return kv_weigh_simply(side->how, list, age);
-	return kv_hit_density_worth(&side->shadow->tier->density, list, age);
+	return kv_lhd_learned(&side->shadow->tier->density, list, age);
 }
 
 static int side_init(struct kv_shadow_cache *shadow, enum kv_weigh how)

@@ -328,8 +328,8 @@ static void lhd_learns_who_comes_back(void **state)
 		}
 	for (uint32_t i = 0; i < 64; i++)
 		assert_true(nodes[i].linked);
-	assert_true(kv_hit_density_worth(&eviction.density, 11, 64) >
-		    20 * kv_hit_density_worth(&eviction.density, 1, 64));
+	assert_true(kv_lhd_learned(&eviction.density, 11, 64) >
+		    20 * kv_lhd_learned(&eviction.density, 1, 64));
 }
 
 static void what_ended_goes_first_and_from_its_tail(void **state)
