@@ -9,7 +9,6 @@
 
 #include "kernels/device/device.h"
 #include "kernels/kvfs.h"
-#include "kernels/device/strides.h"
 #include "common/layout.h"
 
 struct kv_paged_pool;
@@ -46,6 +45,13 @@ struct kvfs_pool {
 	const struct kv_paged_pool_ops *paged_ops;
 	LIST_ENTRY(kvfs_pool) others; /* lock: in session->paged */
 };
+
+/*
+ * Check @desc against @layout and make the strides; caller frees
+ * ret_strides->stride.  -EINVAL as kvfs_pool_register says, -ENOMEM.
+ */
+int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
+		   struct kv_strides *ret_strides);
 
 /* From now on @session lets transfers take part in what happens to it. */
 void kv_lib_transfers_use_locked(struct kvfs_session *session);

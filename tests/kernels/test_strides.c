@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "kernels/device/strides.h"
+#include "kernels/transfer/pool.h"
 
 /* Tensors: k 4096 bytes, v 4096 bytes. */
 #define LAYOUT                                                              \
