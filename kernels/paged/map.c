@@ -35,7 +35,6 @@
  */
 #include "kernels/session/lookup.h"
 #include "kernels/paged/map.h"
-#include "kernels/transfer/opts.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/lease.h"

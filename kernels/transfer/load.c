@@ -28,7 +28,6 @@
  */
 #include "kernels/transfer/lease.h"
 #include "kernels/transfer/load.h"
-#include "kernels/transfer/opts.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/session/space.h"

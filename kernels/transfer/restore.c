@@ -31,7 +31,6 @@
  * LOCKING   session->lock to account for blocks, which no worker has while it
  *           runs something; else the restore is its worker's.
  */
-#include "kernels/transfer/opts.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/session/snapshot.h"

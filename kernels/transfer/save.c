@@ -36,7 +36,6 @@
 #include "kernels/transfer/batch.h"
 #include "kernels/transfer/flush.h"
 #include "kernels/session/lookup.h"
-#include "kernels/transfer/opts.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"

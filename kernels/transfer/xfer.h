@@ -14,6 +14,7 @@
 #include "kernels/kvfs.h"
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
+#include "common/layout.h"
 #include "common/wire.h"
 
 struct kvfs_xfer;
@@ -45,11 +46,10 @@ struct kv_xfer_ops {
 };
 
 struct kv_device;
-struct kv_semaphores; /* stream_sync.c */
-struct kv_hold;	      /* hold.c */
-struct kv_part;	      /* partial_block.c */
-struct kv_load;	      /* load.c */
-struct kv_range;
+struct kv_semaphores;	  /* stream_sync.c */
+struct kv_hold;		  /* hold.c */
+struct kv_part;		  /* partial_block.c */
+struct kv_load;		  /* load.c */
 struct kv_prefetch_chunk; /* prefetch.c */
 struct kv_flush_chunk;	  /* flush.c */
 struct kv_save_batch;	  /* batch.c */
@@ -157,5 +157,29 @@ void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool);
 
 /* Blocks not begun end with @status. */
 void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status);
+
+/*
+ * Take over @opts (NULL: none) for a transfer of @pool: deadline, layers,
+ * priority, flags (of which it knows @flags) and order.  On the caller's
+ * thread, no lock held, before the transfer is activated.
+ * -EINVAL: layers that are not there, other flags; errors of
+ * kv_stream_sync_take.
+ */
+int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
+		 const kvfs_opts *opts, unsigned flags);
+
+/*
+ * How many layers a block of @layout has.  Layer l is index l of the first
+ * dimension where all tensors have the same one, else tensor l.
+ */
+uint32_t kv_layout_layers(const struct kv_layout *layout);
+
+/*
+ * The bytes of layers @first .. + @n, which must be there, into @ret_ranges:
+ * room for layout->n_tensors.  Ascending, apart, none of them empty.  Returns
+ * how many ranges that are.
+ */
+size_t kv_layout_ranges(const struct kv_layout *layout, uint32_t first,
+			uint32_t n, struct kv_range *ret_ranges);
 
 #endif

@@ -6,7 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "kernels/transfer/opts.h"
+#include "kernels/device/device.h"
+#include "kernels/transfer/xfer.h"
 
 #define TENSOR(name, dtype, shape) \
 	"{\"name\":\"" name "\",\"dtype\":\"" dtype "\",\"shape\":" shape "}"
