@@ -3,7 +3,9 @@
  * daemon.c - everything that belongs to one store that is served, put together
  * and taken apart in order; and the texts below .kvfs, which tell of all of it.
  *
- * OWNS      the cache, the control socket and the mount.
+ * OWNS      the cache, the control socket and the mount: its uploads, open
+ *           handles, notifier, hidden layouts, lives of directories, parked
+ *           requests and who reads for them.
  *
  * INVARIANTS
  *   (1) The cache's callbacks reach the control socket only between
@@ -20,9 +22,12 @@
 #include "fs/base/stats.h"
 #include "fs/control/control.h"
 #include "fs/daemon.h"
+#include "fs/mount/hidden.h"
 #include "fs/mount/node.h"
 #include "fs/mount/notify.h"
+#include "fs/mount/open.h"
 #include "fs/mount/parked.h"
+#include "fs/mount/readers.h"
 
 static void on_gone(void *arg, uint64_t id)
 {
@@ -74,6 +79,68 @@ static struct kv_control *set_control(struct kv_daemon *daemon,
 	daemon->control = control;
 	pthread_rwlock_unlock(&daemon->lock);
 	return before;
+}
+
+/* ---- what the handlers of the mount share ---- */
+
+/* One that hears of blocks that go, and does nothing more yet. */
+static int mount_new(struct kv_mount **ret_mount)
+{
+	struct kv_mount *mount = calloc(1, sizeof(*mount));
+	int r;
+
+	if (!mount)
+		return -ENOMEM;
+	mount->started_ns = kv_wall_ns();
+	r = kv_notify_new(mount, &mount->notify);
+	if (r < 0) {
+		free(mount);
+		return r;
+	}
+	*ret_mount = mount;
+	return 0;
+}
+
+/* Ready for requests. */
+static int mount_start(struct kv_mount *mount, struct kv_cache *cache)
+{
+	int r;
+
+	mount->cache = cache;
+	r = kv_uploads_new(cache, &mount->uploads);
+	if (r == 0)
+		r = kv_lives_new(&mount->lives);
+	if (r == 0)
+		r = kv_hidden_new(&mount->hidden);
+	if (r == 0)
+		r = kv_handles_new(&mount->handles);
+	if (r == 0)
+		r = kv_parking_new(&mount->parking);
+	if (r == 0)
+		r = kv_readers_new(mount, &mount->readers);
+	return r;
+}
+
+/* Give back to the cache what is open still; NULL, or one not started: none. */
+static void mount_stop(struct kv_mount *mount)
+{
+	if (!mount)
+		return;
+	kv_parking_stop(mount->parking);
+	kv_readers_free(kv_steal(mount->readers));
+	kv_handles_free(mount);
+	kv_uploads_free(kv_steal(mount->uploads));
+}
+
+static void mount_free(struct kv_mount *mount)
+{
+	if (!mount)
+		return;
+	kv_lives_free(mount->lives);
+	kv_hidden_free(mount->hidden);
+	kv_notify_free(mount->notify);
+	kv_parking_free(mount->parking);
+	free(mount);
 }
 
 /* ---- the files below .kvfs ---- */
@@ -213,7 +280,7 @@ static int start(struct kv_daemon *daemon, char **ret_why)
 	config.waiting = on_waiting;
 	config.warn = on_warn;
 	config.arg = daemon;
-	r = kv_mount_new(&daemon->mount);
+	r = mount_new(&daemon->mount);
 	if (r < 0)
 		return r;
 	r = kv_cache_open(&config, &daemon->cache, ret_why);
@@ -229,7 +296,7 @@ static int start(struct kv_daemon *daemon, char **ret_why)
 	daemon->mount->umask = o->umask;
 	daemon->mount->text = text_of;
 	daemon->mount->arg = daemon;
-	r = kv_mount_start(daemon->mount, daemon->cache);
+	r = mount_start(daemon->mount, daemon->cache);
 	if (r < 0)
 		return r;
 	r = kv_control_start(daemon->cache, &o->rules, daemon->control_path,
@@ -282,13 +349,13 @@ void kv_daemon_close(struct kv_daemon *daemon)
 	kv_control_stop(control);
 	if (control)
 		remove_socket_dir(daemon);
-	kv_mount_stop(daemon->mount);
+	mount_stop(daemon->mount);
 	if (daemon->cache && kv_cache_close(daemon->cache) < 0) {
 		fprintf(stderr, "kvfs: the SSD does not answer: the store is "
 				"left as after a crash\n");
 		return; /* requests that end after all may still call back */
 	}
-	kv_mount_free(daemon->mount);
+	mount_free(daemon->mount);
 	free(daemon->control_path);
 	pthread_rwlock_destroy(&daemon->lock);
 	free(daemon);

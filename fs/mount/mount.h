@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mount.h - what the handlers of one mount share.
+ * mount.h - what the handlers of one mount share; daemon.c puts it together.
  */
 #ifndef KV_FS_MOUNT_MOUNT_H
 #define KV_FS_MOUNT_MOUNT_H
@@ -26,14 +26,5 @@ struct kv_mount {
 	int (*text)(void *arg, uint64_t ino, char **ret_text);
 	void *arg;
 };
-
-/* One that hears of blocks that go, and does nothing more yet.  -ENOMEM. */
-int kv_mount_new(struct kv_mount **ret_mount);
-/* Ready for requests.  -ENOMEM, -EAGAIN. */
-int kv_mount_start(struct kv_mount *mount, struct kv_cache *cache);
-/* Give back to the cache what is open still.  Takes NULL, and one that was not
- * started. */
-void kv_mount_stop(struct kv_mount *mount);
-void kv_mount_free(struct kv_mount *mount); /* stopped, or NULL */
 
 #endif
