@@ -86,6 +86,7 @@ check: deps                             ## layers, format, man pages, README, tw
 	@$(MAKE) CC=gcc all $(UNIT) $(HELPERS)
 	@$(MAKE) CC=clang B=build-clang all points $(subst $B/,build-clang/,$(UNIT) $(HELPERS))
 	@B=$B tests/layers.py
+check-layers: all
 check-layers check-readme:              ## no folder uses a higher one; what README.md and manuals name is there
 	@tests/$(@:check-%=%).py
 check-format:                           ## clang-format changes nothing

@@ -4,7 +4,8 @@ link that goes up.
 
 ORDER is written once, here: each folder may use itself and what stands before it
 in its tree's list.  Links are read from the objects (nm), so that no declaration
-hides one.  HOOKS are the only names that a lower folder calls in a higher one.
+hides one: from a build that is whole and not older than the sources.  HOOKS are
+the only names that a lower folder calls in a higher one.
 """
 import os
 import re
@@ -43,6 +44,8 @@ TOOLS = {
     "bench": ["index/"],
     "replay": ["cache/evict/"],
 }
+# Built by nobody but POINTS=1.  What stands beside the order may be unbuilt, too.
+UNBUILT = ["common/crash_point.c"]
 # A library, and the only folders that know it.
 HEADERS = {
     r"fuse(_lowlevel|3/.*)?\.h": ["fs/mount", "fs", "tools/bench"],
@@ -52,7 +55,7 @@ HEADERS = {
 
 
 def folder(path):
-    return os.path.dirname(path)
+    return os.path.dirname(path) or "common"
 
 
 def allowed(user, used):
@@ -76,9 +79,9 @@ def allowed(user, used):
     return False
 
 
-def tracked(pattern):
-    out = subprocess.run(["git", "ls-files", *pattern], capture_output=True, text=True)
-    return [path for path in out.stdout.split() if os.path.exists(path)]
+def tracked(pattern, tree="."):
+    out = subprocess.run(["git", "-C", tree, "ls-files", *pattern], capture_output=True, text=True)
+    return [path for path in out.stdout.split() if os.path.exists(f"{tree}/{path}")]
 
 
 def includes():
@@ -115,33 +118,38 @@ def symbols(path):
     return defined, {w[1] for w in words if len(w) == 2 and w[0] == "U"}
 
 
-def objects():
-    for top in {*DAEMON, *LIBRARY}:
-        for path, _, names in os.walk(f"{B}/{top}"):
-            for n in names:
-                source = f"{path[len(B) + 1:]}/{n[:-2]}.c"
-                # An object may have outlived its source.
-                if n.endswith(".o") and os.path.exists(source):
-                    yield f"{path}/{n}"
+def objects(tree, build):
+    """What each source of the product defines and wants, by its path.  Objects may
+    have outlived their source; one older than it, or missing, tells of another tree."""
+    for path in tracked(["*.c"], tree):
+        built = os.path.join(tree, build, path[:-2] + ".o")
+        if path.startswith("tests/") or path in UNBUILT or \
+                folder(path) in BESIDE and not os.path.exists(built):
+            continue
+        if not os.path.exists(built) or os.path.getmtime(built) < os.path.getmtime(f"{tree}/{path}"):
+            sys.exit(f"{tree}: {build} does not have {path} as it is now: run make there first")
+        yield path, symbols(built)
 
 
-def links():
-    sym = {path: symbols(path) for path in objects()}
+def upward(objs):
+    """(user, name, used) of each link of files that goes up, but for hooks."""
     # fs/ and kernels/ may have functions of one name: look in one's own program.
     home = defaultdict(list)
-    for path, (defined, _) in sym.items():
+    for path, (defined, _) in objs.items():
         for name in defined:
-            home[name].append(folder(path)[len(B) + 1:])
-    for path, (_, wanted) in sorted(sym.items()):
-        user = folder(path)[len(B) + 1:]
+            home[name].append(path)
+    for user, (_, wanted) in sorted(objs.items()):
         for name in sorted(wanted & home.keys()):
-            if name in HOOKS or any(allowed(user, used) for used in home[name]):
+            if user.startswith("tools/") or name in HOOKS or \
+                    any(allowed(folder(user), folder(used)) for used in home[name]):
                 continue
-            yield f"{path[len(B) + 1:-2]}.c calls {name} in {home[name][0]}/"
+            yield user, name, home[name][0]
 
 
 def main():
-    wrong = [*includes(), *links()]
+    wrong = [*includes()]
+    wrong += [f"{user} calls {name} in {folder(used)}/"
+              for user, name, used in upward(dict(objects(".", B)))]
     print("\n".join(wrong), end="\n" if wrong else "")
     sys.exit(bool(wrong))
 

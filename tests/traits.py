@@ -4,7 +4,7 @@
 
 Each TREE (this one, unless said) is a checkout with its build in TREE/build; its
 tests are left out.  Sizes are read from the sources, who uses whom from the
-objects (nm).  The order of the folders is that of layers.py.  -v: name the files
+objects (nm).  Upward calls are those that layers.py finds.  -v: name the files
 that stand in circles, have one user, or hold the longest functions.
 """
 import os
@@ -54,19 +54,6 @@ def comments(text):
         said = " ".join(words)
         if len(said) >= 12 and "SPDX" not in said and not re.match(r"[\w./-]+\.(c|h|cu) - ", said):
             yield said
-
-
-def objects(tree):
-    """Of each source that was built: what it defines, and what it wants."""
-    build = f"{tree}/build"
-    for top, _, names in os.walk(build):
-        inner = os.path.relpath(top, build)
-        if inner.split("/")[0] == "tests":
-            continue
-        for name in names:
-            source = os.path.normpath(f"{inner}/{name[:-2]}.c")
-            if name.endswith(".o") and os.path.exists(f"{tree}/{source}"):
-                yield source, layers.symbols(f"{top}/{name}")
 
 
 def group(path):
@@ -122,14 +109,6 @@ def circles(pairs):
     return sorted((sorted(c) for c in found if len(c) > 1), key=len, reverse=True)
 
 
-def upward(joined):
-    def folder(path):
-        return os.path.dirname(path) or "common"
-    return [(user, used, name) for (user, used), names in joined.items() for name in names
-            if name not in layers.HOOKS and not user.startswith("tools/")
-            and not layers.allowed(folder(user), folder(used))]
-
-
 def single(objs, joined):
     """Files that one other file uses, and nobody outside."""
     users = defaultdict(set)
@@ -145,15 +124,15 @@ def traits(tree, verbose):
     bodies = [(n, p, head) for p, t in texts.items() for n, head in functions(t)]
     sizes = [n for n, _, _ in bodies]
     said = [c for t in texts.values() for c in comments(t)]
-    objs = dict(objects(tree))
+    objs = dict(layers.objects(tree, "build"))
     joined = uses(objs)
-    rings, up, one = circles(joined), upward(joined), single(objs, joined)
+    rings, up, one = circles(joined), list(layers.upward(objs)), single(objs, joined)
     if verbose:
         for n, path, head in sorted(bodies, reverse=True)[:10]:
             print(f"{tree}: {n} lines: {path}: {head}")
         for ring in rings:
             print(f"{tree}: circle of {len(ring)}: {' '.join(ring)}")
-        for user, used, name in sorted(up):
+        for user, name, used in up:
             print(f"{tree}: upward: {user} uses {name} of {used}")
         for path, user in one:
             print(f"{tree}: only {user} uses {path}")
@@ -178,9 +157,6 @@ def traits(tree, verbose):
 def main():
     words = sys.argv[1:]
     trees = [w for w in words if w != "-v"] or [os.path.join(os.path.dirname(__file__) or ".", "..")]
-    for tree in trees:
-        if not os.path.isdir(f"{tree}/build"):
-            sys.exit(f"traits.py: {tree} has no build/: run make there first")
     columns = [traits(tree, "-v" in words) for tree in trees]
     for name in columns[0]:
         print(f"{name:36}" + "".join(f"{column[name]!s:>10}" for column in columns))
