@@ -394,6 +394,33 @@ int kv_block_demote(struct kv_cache *cache, struct kv_block *block)
 	return r < 0 ? r : kv_block_demote_try(cache, block);
 }
 
+bool kv_block_movable(const struct kv_block *block)
+{
+	const struct kv_slot *slot = block->slot;
+
+	return slot && !slot->leases && !slot->holds &&
+	       !(block->flags & BLOCK_REMOVED) && !kv_block_dirty(block) &&
+	       (block->file != KV_NONE ||
+		slot->seq > slot->list->space->asked_seq);
+}
+
+bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
+			     struct kv_slot *old, struct kv_slot *new)
+{
+	kv_assert_locked(&cache->lock);
+	if (block->slot != old || !kv_block_movable(block) ||
+	    !kv_class_fits(new->segment->class, kv_block_space(cache, block))) {
+		kv_slot_give_locked(cache, new);
+		return false;
+	}
+	kv_slot_give_locked(cache, old);
+	new->alone = true;
+	kv_slot_publish_locked(cache, new, block);
+	if (cache->config.writeback == KV_WRITEBACK_ALL)
+		kv_write_enqueue_locked(cache, block, false);
+	return true;
+}
+
 static void wake(struct kv_acquire *acquire, void *arg)
 {
 	(void)acquire;

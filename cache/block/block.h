@@ -22,6 +22,14 @@ void kv_block_asked_locked(struct kv_cache *cache,
 /* A use ends: blocks of a chain come back from the tail, and leave so. */
 void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block);
 
+/* May its bytes in DRAM go to another slot: nobody has been told where they
+ * are, is at them, or waits for them to be written? */
+bool kv_block_movable(const struct kv_block *block);
+/* They were copied from @old to @new, and are in @new alone from now on.
+ * False, and @new is given back: it is not movable any more. */
+bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
+			     struct kv_slot *old, struct kv_slot *new);
+
 /* ---- fill.c ---- */
 
 struct kv_fill *kv_fill_find_locked(struct kv_cache *cache,
@@ -48,7 +56,9 @@ int kv_reader_stop(struct kv_cache *cache); /* -ETIMEDOUT: a read is stuck */
 /* Waits for reads that have been under way for too long are over.
  */
 void kv_reads_expire_locked(struct kv_cache *cache);
-/* Read @block into DRAM, or join who does; @want is started again then. */
+/* Read @block into DRAM, or join who does; @want is started again then.  One
+ * that is in DRAM, and movable, is moved to another slot.  -ENOSPC, -EBUSY,
+ * -EFBIG, -ENOMEM; -EIO; -ETIMEDOUT the SSD does not answer. */
 int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 			struct kv_want *want);
 /*

@@ -8,6 +8,8 @@
  *              (new) -> LEASED | -errno    want_start_locked, at once
  *              (new) -> WAITING            for a read, for a save, for room
  *            WAITING -> (new)              what it waited for has ended
+ *            A block whose segment must remain such that it can be emptied is
+ *            waited for until it was moved beside others that are leased.
  *            WAITING -> -errno             kv_acquire_cancel
  *
  * INVARIANTS
@@ -257,7 +259,11 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first,
 	if (block && block->slot) {
 		cache->stats.lookups.hits_dram += first;
 		space->lookups.hits_dram += first;
-		return lease_locked(cache, block, want, came);
+		if (kv_segment_may_keep(cache, block->slot->segment))
+			return lease_locked(cache, block, want, came);
+		return acquire->resident
+			       ? -EAGAIN
+			       : kv_read_join_locked(cache, block, want);
 	}
 	if (block && acquire->resident)
 		return -EAGAIN;

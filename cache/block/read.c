@@ -6,7 +6,7 @@
  * OWNS       every kv_read, and the threads that verify what was read; the
  *            memory of requests that nobody waits for any more.
  *
- * STATES     of a read:
+ * STATES     of a read, or of a move within DRAM, which is READ at once:
  *            SUBMITTED -> READ      read_done        (reactor thread)
  *                 READ -> ENDED     end              (verifier thread)
  *                 READ -> SUBMITTED once more, if it was damaged or failed
@@ -157,6 +157,7 @@ struct kv_read {
 	struct kv_cache *cache;
 	struct kv_block *block;
 	struct kv_slot *slot;
+	struct kv_slot *from; /* held: the block is moved; or NULL */
 	struct kv_want *wants;
 	uint64_t since; /* when somebody first waited for it */
 	int status;
@@ -267,6 +268,11 @@ static void read_done(struct kv_io *io, int status)
 	pthread_mutex_unlock(&verifier->lock);
 }
 
+static uint64_t slot_bytes(const struct kv_block *block)
+{
+	return KV_PAGE + kv_round_up(block->length, KV_PAGE);
+}
+
 static void prepare(struct kv_read *read)
 {
 	const struct kv_segfile *file =
@@ -277,7 +283,7 @@ static void prepare(struct kv_read *read)
 	read->io.buffer = read->slot->segment->buffer;
 	read->io.data = kv_slot_prologue(read->slot);
 	read->io.offset = read->block->slot_number * file->slot_bytes;
-	read->io.bytes = KV_PAGE + kv_round_up(read->block->length, KV_PAGE);
+	read->io.bytes = slot_bytes(read->block);
 	read->io.done = read_done;
 }
 
@@ -314,6 +320,30 @@ void kv_reads_expire_locked(struct kv_cache *cache)
 		}
 }
 
+static void moved_locked(struct kv_read *read)
+{
+	struct kv_cache *cache = read->cache;
+
+	kv_assert_locked(&cache->lock);
+	kv_slot_hold_locked(cache, read->from, -1);
+	kv_block_replace_locked(cache, read->block, read->from, read->slot);
+}
+
+static void landed_locked(struct kv_read *read, int status)
+{
+	struct kv_cache *cache = read->cache;
+	struct kv_block *block = read->block;
+
+	kv_assert_locked(&cache->lock);
+	cache->stats.bytes_read_ssd += status == 0 ? read->io.bytes : 0;
+	if (status == 0 && !(block->flags & BLOCK_REMOVED) && !block->slot &&
+	    kv_class_fits(read->slot->segment->class,
+			  kv_block_space(cache, block)))
+		kv_slot_publish_locked(cache, read->slot, block);
+	else
+		kv_slot_give_locked(cache, read->slot);
+}
+
 static void end(struct kv_read *read, int status)
 {
 	struct kv_cache *cache = read->cache;
@@ -328,13 +358,10 @@ static void end(struct kv_read *read, int status)
 	block->flags &= ~BLOCK_READING & 0xff;
 	cache->reads_ended++;
 	cache->room = true;
-	cache->stats.bytes_read_ssd += status == 0 ? read->io.bytes : 0;
-	if (status == 0 && !(block->flags & BLOCK_REMOVED) && !block->slot &&
-	    kv_class_fits(read->slot->segment->class,
-			  kv_block_space(cache, block)))
-		kv_slot_publish_locked(cache, read->slot, block);
+	if (read->from)
+		moved_locked(read);
 	else
-		kv_slot_give_locked(cache, read->slot);
+		landed_locked(read, status);
 	settle_all(cache, read, status);
 	block->refs--;
 	kv_block_settle_locked(cache, block);
@@ -347,6 +374,12 @@ static void verify(struct kv_read *read)
 	struct kv_cache *cache = read->cache;
 	int r = read->status;
 
+	if (read->from) {
+		memcpy(kv_slot_prologue(read->slot),
+		       kv_slot_prologue(read->from), slot_bytes(read->block));
+		end(read, 0);
+		return;
+	}
 	kv_health_note(cache, r);
 	if (r == 0)
 		r = block_verify(cache, read->block, read->io.data);
@@ -440,27 +473,36 @@ static int begin(struct kv_cache *cache, struct kv_block *block,
 		 struct kv_read **ret_read)
 {
 	struct kv_space *space = kv_block_space(cache, block);
-	struct kv_slot *slot;
+	struct kv_slot *from = block->slot, *slot;
 	struct kv_read *read;
 	int r;
 
-	if (kv_health_offline_locked(cache))
+	if (!from && kv_health_offline_locked(cache))
 		return -EIO;
-	if (kv_arena_over_floor(cache, space, kv_extent_bytes(cache, block)))
+	if ((from && !kv_block_movable(block)) ||
+	    kv_arena_over_floor(cache, space,
+				from ? from->segment->class->slot_bytes
+				     : kv_extent_bytes(cache, block)))
 		return -ENOSPC;
-	r = kv_slot_take_locked(cache, space, block->length, &slot);
-	if (r < 0)
-		return r;
 	read = calloc(1, sizeof(*read));
-	if (!read) {
-		kv_slot_give_locked(cache, slot);
+	if (!read)
 		return -ENOMEM;
+	if (from) /* not the one that makes place */
+		kv_slot_hold_locked(cache, from, 1);
+	r = kv_slot_take_locked(cache, space, block->length, &slot);
+	if (r < 0) {
+		if (from)
+			kv_slot_hold_locked(cache, from, -1);
+		free(read);
+		return r;
 	}
 	read->cache = cache;
 	read->block = block;
 	read->slot = slot;
+	read->from = from;
 	read->since = kv_now_ns();
-	prepare(read);
+	if (!from)
+		prepare(read);
 	read->bucket = *bucket_of(cache, block);
 	*bucket_of(cache, block) = read;
 	block->flags |= BLOCK_READING;
@@ -492,6 +534,9 @@ int kv_read_join_locked(struct kv_cache *cache, struct kv_block *block,
 	if (r < 0)
 		return r;
 	kv_want_link(&read->wants, want);
-	kv_ring_submit(cache->ring, &read->io);
+	if (read->from)
+		read_done(&read->io, 0);
+	else
+		kv_ring_submit(cache->ring, &read->io);
 	return -EINPROGRESS;
 }

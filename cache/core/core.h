@@ -143,6 +143,9 @@ struct kv_tenant {
 	uint64_t bytes_dram, bytes_ssd, filling_dram, writing_ssd;
 	uint64_t busy_dram, pinned_ssd;
 	uint64_t due_dram, due_ssd; /* of what they are guaranteed singly */
+	uint64_t promised_dram;	    /* the sum of what they are */
+	uint32_t segments;	    /* of his classes */
+	uint32_t kept_segments;	    /* of these that cannot be emptied */
 	/* What he is guaranteed: his reserves, or less if the tiers shrank. */
 	uint64_t guaranteed_dram, guaranteed_ssd;
 	uint64_t leaving; /* scratch, as a space's */
@@ -249,6 +252,8 @@ struct kv_segment {
 	bool huge, locked;	    /* fixed */
 	struct kv_class *class;	    /* NULL: spare or retired */
 	uint32_t slots, free, idle; /* idle: slots that may be evicted */
+	uint32_t kept;		    /* slots being filled, leased, pinned */
+	uint32_t hand;		    /* where to look next for one to evict */
 	struct kv_slots free_list;
 	struct kv_slot *slot;	      /* array */
 	uint32_t holders;	      /* clients that got it */
@@ -259,6 +264,7 @@ TAILQ_HEAD(kv_segments, kv_segment);
 /* Segments of one access class and one slot class. */
 struct kv_class {
 	uint32_t uid, gid, read_bits;
+	struct kv_tenant *tenant; /* of uid */
 	uint64_t slot_bytes;
 	struct kv_segments segments;
 	uint32_t n_segments, idle; /* idle: slots that may be evicted */
@@ -281,6 +287,7 @@ struct kv_arena {
 	uint64_t hinted;     /* bytes prefetched and not used yet */
 	uint64_t guaranteed; /* bytes that spaces are guaranteed and do not hold
 			      */
+	uint32_t claimed;    /* segments, see kv_tenant_may_keep */
 	uint64_t retired_ns; /* when the last one was */
 	bool growing, stop, running;
 	uint32_t unlocked; /* segments that could not be locked */

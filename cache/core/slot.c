@@ -96,11 +96,16 @@ static bool is_kept(const struct kv_slot *slot)
 	return slot->state == SLOT_FILLING || slot->leases || slot->pinned;
 }
 
-static void add_kept(struct kv_slot *slot, int by)
+static void add_kept(struct kv_cache *cache, struct kv_slot *slot, int by)
 {
 	struct kv_space *space = slot->list->space;
-	uint64_t bytes = slot->segment->class->slot_bytes;
+	struct kv_segment *segment = slot->segment;
+	uint64_t bytes = segment->class->slot_bytes;
+	const uint32_t before = segment->kept;
 
+	segment->kept += (uint32_t)by;
+	if (!before != !segment->kept)
+		kv_count_kept_segment(cache, segment->class->tenant, by);
 	space->kept_dram += by > 0 ? bytes : -bytes;
 	if (by > 0)
 		kv_account_take(space->account, KV_FINITE_DRAM, bytes);
@@ -111,7 +116,7 @@ static void add_kept(struct kv_slot *slot, int by)
 void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot)
 {
 	if (is_kept(slot))
-		add_kept(slot, -1);
+		add_kept(cache, slot, -1);
 	if (kv_slot_idle(slot))
 		add_idle(cache, slot, -1);
 }
@@ -119,7 +124,7 @@ void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot)
 void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot)
 {
 	if (is_kept(slot))
-		add_kept(slot, 1);
+		add_kept(cache, slot, 1);
 	if (kv_slot_idle(slot))
 		add_idle(cache, slot, 1);
 }
@@ -138,6 +143,13 @@ void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by)
 	kv_slot_before(cache, slot);
 	slot->holds = (uint32_t)((int)slot->holds + by);
 	kv_slot_after(cache, slot);
+}
+
+bool kv_segment_may_keep(const struct kv_cache *cache,
+			 const struct kv_segment *segment)
+{
+	return segment->kept ||
+	       kv_tenant_may_keep(cache, segment->class->tenant);
 }
 
 /* With @spare bytes of its account left over. */
@@ -159,8 +171,9 @@ bool kv_arena_over_share(const struct kv_cache *cache,
 	return over_share(cache, space, bytes, 0);
 }
 
-bool kv_arena_crowded(const struct kv_cache *cache,
-		      const struct kv_space *space, uint64_t bytes)
+/* The same. */
+static bool crowded(const struct kv_cache *cache, const struct kv_space *space,
+		    uint64_t bytes, uint64_t spare)
 {
 	const struct kv_arena *arena = &cache->arena;
 	uint64_t total = arena->max * arena->segment_bytes;
@@ -174,19 +187,27 @@ bool kv_arena_crowded(const struct kv_cache *cache,
 	 * other spaces; what others are guaranteed is not. */
 	return space->busy_dram + bytes > space->guaranteed_dram &&
 	       tenant->busy_dram + siblings + bytes > tenant->guaranteed_dram &&
-	       busy + arena->guaranteed - kv_owed_dram(tenant) + siblings >
+	       busy + spare + arena->guaranteed - kv_owed_dram(tenant) +
+			       siblings >
 		       total;
 }
 
-/* What is leased and pinned leaves a part of the share to save by. */
+bool kv_arena_crowded(const struct kv_cache *cache,
+		      const struct kv_space *space, uint64_t bytes)
+{
+	return crowded(cache, space, bytes, 0);
+}
+
+/* What is leased and pinned leaves a part to save by: of the share, and of what
+ * others are not guaranteed. */
 bool kv_arena_over_floor(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes)
 {
 	const struct kv_arena *arena = &cache->arena;
-	uint64_t total = arena->max * arena->segment_bytes;
+	uint64_t spare = arena->max * arena->segment_bytes / FLOOR_PART;
 
-	return over_share(cache, space, bytes, total / FLOOR_PART) ||
-	       kv_arena_crowded(cache, space, bytes);
+	return over_share(cache, space, bytes, spare) ||
+	       crowded(cache, space, bytes, spare);
 }
 
 bool kv_class_fits(const struct kv_class *class, const struct kv_space *space)

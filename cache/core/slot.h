@@ -29,6 +29,11 @@ void kv_slot_hold_locked(struct kv_cache *cache, struct kv_slot *slot, int by);
 /* Is this the access class that the space's blocks belong in now? */
 bool kv_class_fits(const struct kv_class *class, const struct kv_space *space);
 
+/* May a slot of it be filled, leased or pinned: is the segment such already, or
+ * would there be segments enough for what others are guaranteed? */
+bool kv_segment_may_keep(const struct kv_cache *cache,
+			 const struct kv_segment *segment);
+
 /* Is @space, or its tenant, guaranteed @bytes more? */
 bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes);
 /* Whether its owner would keep more than a user's share, and @space more than

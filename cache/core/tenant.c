@@ -9,6 +9,7 @@
  *       gone for good are on no list, and siblings.le_prev is NULL.
  *   (2) arena->guaranteed and ssd->guaranteed are what all tenants are owed:
  * the guarantees of a tenant and of its spaces overlap, and the larger counts.
+ *   (3) arena->claimed is the sum of what all tenants claim.
  *
  * LOCKING   cache->lock.
  */
@@ -76,17 +77,46 @@ uint64_t kv_owed_ssd(const struct kv_tenant *tenant)
 		      beyond(tenant->guaranteed_ssd, tenant->pinned_ssd));
 }
 
-/* Call around every change of what kv_owed_ depends on. */
+uint32_t kv_guaranteed_segments(const struct kv_cache *cache,
+				const struct kv_tenant *tenant)
+{
+	const uint64_t bytes =
+		KV_MAX(tenant->guaranteed_dram, tenant->promised_dram);
+	const uint64_t one = cache->arena.segment_bytes;
+
+	return bytes ? (uint32_t)((bytes + one - 1) / one) : 0;
+}
+
+static uint32_t claim(const struct kv_cache *cache,
+		      const struct kv_tenant *tenant)
+{
+	return KV_MAX(tenant->kept_segments,
+		      kv_guaranteed_segments(cache, tenant));
+}
+
+bool kv_tenant_may_keep(const struct kv_cache *cache,
+			const struct kv_tenant *tenant)
+{
+	const struct kv_arena *arena = &cache->arena;
+	const uint32_t his = tenant->kept_segments + 1;
+
+	return his <= kv_guaranteed_segments(cache, tenant) ||
+	       arena->claimed - claim(cache, tenant) + his <= arena->max;
+}
+
+/* Call around every change of what kv_owed_ and claim depend on. */
 static void before(struct kv_cache *cache, const struct kv_tenant *tenant)
 {
 	cache->arena.guaranteed -= kv_owed_dram(tenant);
 	cache->ssd.guaranteed -= kv_owed_ssd(tenant);
+	cache->arena.claimed -= claim(cache, tenant);
 }
 
 static void after(struct kv_cache *cache, const struct kv_tenant *tenant)
 {
 	cache->arena.guaranteed += kv_owed_dram(tenant);
 	cache->ssd.guaranteed += kv_owed_ssd(tenant);
+	cache->arena.claimed += claim(cache, tenant);
 }
 
 /* @by 1 or -1. */
@@ -102,6 +132,7 @@ static void add(struct kv_tenant *tenant, const struct kv_space *space, int by)
 	tenant->pinned_ssd += factor * space->pinned_ssd;
 	tenant->due_dram += factor * kv_due_dram(space);
 	tenant->due_ssd += factor * kv_due_ssd(space);
+	tenant->promised_dram += factor * space->guaranteed_dram;
 }
 
 void kv_tenant_join_locked(struct kv_cache *cache, struct kv_tenant *tenant,
@@ -144,6 +175,7 @@ static struct kv_tenant *open_account(struct kv_cache *cache,
 	before(cache, tenant);
 	tenant->due_dram -= kv_due_dram(space);
 	tenant->due_ssd -= kv_due_ssd(space);
+	tenant->promised_dram -= space->guaranteed_dram;
 	return tenant;
 }
 
@@ -153,6 +185,7 @@ static void close_account(struct kv_cache *cache, const struct kv_space *space)
 
 	tenant->due_dram += kv_due_dram(space);
 	tenant->due_ssd += kv_due_ssd(space);
+	tenant->promised_dram += space->guaranteed_dram;
 	after(cache, tenant);
 }
 
@@ -174,6 +207,14 @@ void kv_count_pinned(struct kv_cache *cache, struct kv_space *space,
 	space->pinned_ssd += bytes;
 	tenant->pinned_ssd += bytes;
 	close_account(cache, space);
+}
+
+void kv_count_kept_segment(struct kv_cache *cache, struct kv_tenant *tenant,
+			   int by)
+{
+	before(cache, tenant);
+	tenant->kept_segments += (uint32_t)by;
+	after(cache, tenant);
 }
 
 void kv_guarantee_space(struct kv_cache *cache, struct kv_space *space,

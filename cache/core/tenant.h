@@ -58,6 +58,20 @@ void kv_count_busy(struct kv_cache *cache, struct kv_space *space,
 void kv_count_pinned(struct kv_cache *cache, struct kv_space *space,
 		     uint64_t bytes);
 
+/*
+ * Memory is given in segments: what a tenant is guaranteed are so many, rounded
+ * up, and he claims as many, or all those of his that cannot be emptied now, if
+ * these are more.  Claims beyond what is guaranteed leave the rest whole.
+ */
+uint32_t kv_guaranteed_segments(const struct kv_cache *cache,
+				const struct kv_tenant *tenant);
+/* May he have one more that cannot be emptied? */
+bool kv_tenant_may_keep(const struct kv_cache *cache,
+			const struct kv_tenant *tenant);
+/* @by 1 or -1. */
+void kv_count_kept_segment(struct kv_cache *cache, struct kv_tenant *tenant,
+			   int by);
+
 /* What is guaranteed is so much now: to a space, to a tenant. */
 void kv_guarantee_space(struct kv_cache *cache, struct kv_space *space,
 			uint64_t dram, uint64_t ssd);

@@ -134,6 +134,7 @@ static struct kv_class *class_get(struct kv_cache *cache,
 		LIST_INSERT_HEAD(&cache->arena.classes, class, link);
 	}
 	class->uid = space->uid;
+	class->tenant = space->tenant;
 	class->gid = space->gid;
 	class->read_bits = bits;
 	class->slot_bytes = slot_bytes;
@@ -202,6 +203,7 @@ bool kv_slot_pin_fits(const struct kv_cache *cache,
 	uint64_t bytes = slot->segment->class->slot_bytes;
 
 	return cache->pins.bytes + bytes <= total - total / NOT_PINNED &&
+	       kv_segment_may_keep(cache, slot->segment) &&
 	       !(kv_slot_idle(slot) &&
 		 kv_arena_over_floor(cache, space, charged ? 0 : bytes));
 }
@@ -331,6 +333,42 @@ static uint64_t check_lists(const struct kv_space *space)
 	return n;
 }
 
+static void check_kept(const struct kv_segment *segment)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < segment->slots; i++) {
+		const struct kv_slot *slot = &segment->slot[i];
+
+		kept += slot->state == SLOT_FILLING || slot->leases ||
+			slot->pinned;
+	}
+	assert(kept == segment->kept);
+}
+
+static void check_claims(const struct kv_cache *cache)
+{
+	const struct kv_segment *segment;
+	const struct kv_tenant *tenant;
+	const struct kv_class *class;
+	uint32_t claimed = 0, segments, kept;
+
+	LIST_FOREACH(tenant, &cache->tenants, link) {
+		segments = kept = 0;
+		LIST_FOREACH(class, &cache->arena.classes, link) {
+			if (class->tenant != tenant)
+				continue;
+			segments += class->n_segments;
+			TAILQ_FOREACH(segment, &class->segments, link)
+				kept += segment->kept > 0;
+		}
+		assert(segments == tenant->segments);
+		assert(kept == tenant->kept_segments);
+		claimed += KV_MAX(kept, kv_guaranteed_segments(cache, tenant));
+	}
+	assert(claimed == cache->arena.claimed);
+}
+
 void kv_arena_check_locked(struct kv_cache *cache)
 {
 	uint64_t used = 0, idle_bytes = 0, busy = 0, promised = 0, vacant = 0;
@@ -348,6 +386,7 @@ void kv_arena_check_locked(struct kv_cache *cache)
 			on_lists += list->idle;
 		TAILQ_FOREACH(segment, &class->segments, link) {
 			vacant += segment->free == segment->slots;
+			check_kept(segment);
 			for (uint32_t i = 0; i < segment->slots; i++) {
 				struct kv_slot *slot = &segment->slot[i];
 				bool ready = slot->state == SLOT_READY;
@@ -382,6 +421,7 @@ void kv_arena_check_locked(struct kv_cache *cache)
 	assert(loose == 0);
 	LIST_FOREACH(tenant, &cache->tenants, link)
 		promised += kv_owed_dram(tenant);
+	check_claims(cache);
 	assert(busy == used - idle_bytes);
 	assert(promised == cache->arena.guaranteed);
 }

@@ -7,7 +7,8 @@
  *
  * INVARIANTS
  *   (1) Nobody's need takes a space below what it is guaranteed but its own,
- *       nor a tenant but that of its spaces.
+ *       nor a tenant but that of its spaces; what is scattered over more
+ *       segments than the guarantee has gives way to who is guaranteed them.
  *   (2) A space that has less than it is guaranteed takes from others before it
  *       gives anything up; so does a tenant.
  *
@@ -18,12 +19,14 @@
 #include "cache/core/list.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
+#include "cache/core/tenant.h"
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
 
 /* Segments that are looked through for one that can be emptied. */
 #define SEGMENTS_TRIED 8
-#define QUEUED_TRIED 64 /* blocks, for one that need not be written */
+#define SLOTS_TRIED 4096 /* for one beside what is kept */
+#define QUEUED_TRIED 64	 /* blocks, for one that need not be written */
 
 /* For whom place is made, and how much. */
 struct need {
@@ -36,9 +39,10 @@ struct need {
 	/* To get a segment, these give way, too: pins that are on SSD, and
 	 * what waits to be written. */
 	bool over_pins, over_queued;
-	bool over_stalled; /* of the latter, what finds no room on SSD */
-	bool sheds;	   /* it is what waits to be written that gives */
-	bool own_only;	   /* and nobody but @space gives */
+	bool over_stalled;   /* of the latter, what finds no room on SSD */
+	bool over_scattered; /* who keeps segments enough keeps his bytes */
+	bool sheds;	     /* it is what waits to be written that gives */
+	bool own_only;	     /* and nobody but @space gives */
 };
 
 static bool same_access(const struct kv_class *a, const struct kv_class *b)
@@ -243,7 +247,8 @@ static bool shed_one(const struct need *for_whom)
 
 static bool forces(const struct need *need)
 {
-	return need->over_pins || need->over_queued || need->over_stalled;
+	return need->over_pins || need->over_queued || need->over_stalled ||
+	       need->over_scattered;
 }
 
 /* Its tenant, too, when both have given what is leaving. */
@@ -252,6 +257,9 @@ static bool keeps_its_own(const struct need *need, const struct kv_space *space)
 	const struct kv_tenant *tenant = space->tenant;
 
 	if (space == need->space)
+		return true;
+	if (need->over_scattered && tenant != need->tenant &&
+	    tenant->segments > kv_guaranteed_segments(need->cache, tenant))
 		return true;
 	return (!space->guaranteed_dram ||
 		space->bytes_dram >= space->guaranteed_dram + space->leaving) &&
@@ -320,12 +328,14 @@ static struct kv_segment *segment_of(const struct need *need,
 				     struct kv_evict_list *coldest)
 {
 	struct kv_cache *cache = need->cache;
-	struct kv_segment *segment;
+	struct kv_segment *segment, *best = NULL;
 	unsigned tried = 0;
 	uint32_t victim;
 
-	/* Where its coldest block is, or else where all may go. */
-	victim = coldest ? kv_policy_victim(&coldest->policy, may_evict, cache)
+	/* Where its coldest block is, or else where all may go; of what is
+	 * scattered, where the least is. */
+	victim = coldest && !need->over_scattered
+			 ? kv_policy_victim(&coldest->policy, may_evict, cache)
 			 : KV_NONE;
 	if (victim != KV_NONE) {
 		segment = kv_table_at(&cache->table, victim)->slot->segment;
@@ -336,12 +346,15 @@ static struct kv_segment *segment_of(const struct need *need,
 		if (!forces(need) &&
 		    segment->idle + segment->free < segment->slots)
 			continue;
-		if (may_empty(need, segment))
-			return segment;
+		if ((!best || segment->free > best->free) &&
+		    may_empty(need, segment))
+			best = segment;
+		if (best && !need->over_scattered)
+			break;
 		if (!forces(need) && ++tried == SEGMENTS_TRIED)
 			break;
 	}
-	return NULL;
+	return best;
 }
 
 /* One of another class that nobody's block is in; NULL. */
@@ -410,6 +423,14 @@ static bool steal(const struct need *need)
 	return take_over(need, segment);
 }
 
+static bool steal_scattered(const struct need *for_whom)
+{
+	struct need need = *for_whom;
+
+	need.over_scattered = true;
+	return steal(&need);
+}
+
 /* A class with few segments, and those in use, takes one of a class with many,
  * and those cold. */
 static bool balance(const struct need *need)
@@ -441,7 +462,8 @@ static bool make(struct need *need)
 
 	if (vacant && take_over(need, vacant))
 		return true;
-	if (need->entitled && (evict_one(need, need->space) || steal(need)))
+	if (need->entitled && (evict_one(need, need->space) || steal(need) ||
+			       steal_scattered(need)))
 		return true;
 	if (balance(need) || evict_one(need, NULL) || steal(need))
 		return true;
@@ -453,6 +475,45 @@ static bool make(struct need *need)
 		return true;
 	need->over_pins = need->class->n_segments == 0;
 	return forces(need) && steal(need);
+}
+
+/* Make one in @segment, which has others that are kept; NULL. */
+static struct kv_slot *make_in(const struct need *need,
+			       struct kv_segment *segment, unsigned *tried)
+{
+	for (uint32_t i = 0; i < segment->slots && *tried < SLOTS_TRIED; i++) {
+		struct kv_slot *slot = &segment->slot[segment->hand];
+
+		segment->hand = (segment->hand + 1) % segment->slots;
+		++*tried;
+		if (slot->state != SLOT_READY || !gives(slot->list, need) ||
+		    !may_evict(need->cache, slot->block->number))
+			continue;
+		block_drop_dram_locked(need->cache, slot->block);
+		return slot;
+	}
+	return NULL;
+}
+
+/* One beside others that are filled, leased or pinned: its tenant leaves the
+ * other segments to those who are guaranteed them. */
+static struct kv_slot *slot_beside(const struct need *need)
+{
+	struct kv_segments *segments = &need->class->segments;
+	struct kv_segment *segment;
+	struct kv_slot *slot = NULL;
+	unsigned tried = 0;
+
+	TAILQ_FOREACH(segment, segments, link)
+		if (segment->kept && segment->free)
+			return TAILQ_FIRST(&segment->free_list);
+	TAILQ_FOREACH(segment, segments, link) {
+		if (segment->kept && segment->idle)
+			slot = make_in(need, segment, &tried);
+		if (slot)
+			break; /* it may stand elsewhere on the list now */
+	}
+	return slot;
 }
 
 struct kv_slot *kv_dram_evict_for_locked(struct kv_cache *cache,
@@ -468,6 +529,8 @@ struct kv_slot *kv_dram_evict_for_locked(struct kv_cache *cache,
 			    .tenant = space->tenant};
 
 	kv_assert_locked(&cache->lock);
+	if (!kv_tenant_may_keep(cache, class->tenant))
+		return slot_beside(&need);
 	if (slot)
 		return slot;
 	if (spare) {

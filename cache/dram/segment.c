@@ -171,7 +171,9 @@ void kv_segment_slots(struct kv_cache *cache, struct kv_segment *segment,
 		TAILQ_INSERT_TAIL(&segment->free_list, slot, link);
 	}
 	segment->free = segment->slots;
+	segment->kept = segment->hand = 0;
 	class->n_segments++;
+	class->tenant->segments++;
 	cache->arena.vacant++;
 	TAILQ_INSERT_HEAD(&class->segments, segment, link);
 }
@@ -181,6 +183,7 @@ void kv_segment_leave(struct kv_cache *cache, struct kv_segment *segment)
 	assert(segment->free == segment->slots);
 	TAILQ_REMOVE(&segment->class->segments, segment, link);
 	segment->class->n_segments--;
+	segment->class->tenant->segments--;
 	segment->class = NULL;
 	cache->arena.vacant--;
 }

@@ -11,6 +11,8 @@
  *       is given only then.
  *   (2) What all tenants are guaranteed is never more than the tier has.  The
  *       guarantees of a tenant and of its spaces overlap: the larger counts.
+ *       Of memory that is counted in segments, and those of others that cannot
+ *       be emptied when it is promised are not there.
  *
  * LOCKING    cache->lock; STORE/tenants by whoever has the index's write
  *            transaction.
@@ -94,18 +96,22 @@ static void reserves_of(const struct kv_tenant *tenant, uint64_t *ret_dram,
 	*ret_ssd = KV_MAX(ssd, tenant->quota.reserve_ssd);
 }
 
+/* @ret_segments: of memory, with what cannot be given now. */
 static void reserves(const struct kv_cache *cache, uint64_t *ret_dram,
-		     uint64_t *ret_ssd)
+		     uint64_t *ret_ssd, uint64_t *ret_segments)
 {
+	const uint64_t one = cache->arena.segment_bytes;
 	const struct kv_tenant *tenant;
 
-	*ret_dram = *ret_ssd = 0;
+	*ret_dram = *ret_ssd = *ret_segments = 0;
 	LIST_FOREACH(tenant, &cache->tenants, link) {
 		uint64_t dram, ssd;
 
 		reserves_of(tenant, &dram, &ssd);
 		*ret_dram += dram;
 		*ret_ssd += ssd;
+		*ret_segments +=
+			KV_MAX(tenant->kept_segments, (dram + one - 1) / one);
 	}
 }
 
@@ -121,10 +127,10 @@ void kv_quotas_settle(struct kv_cache *cache)
 {
 	struct kv_tenant *tenant;
 	struct kv_space *space;
-	uint64_t dram, ssd;
+	uint64_t dram, ssd, segments;
 
 	kv_lock(cache);
-	reserves(cache, &dram, &ssd);
+	reserves(cache, &dram, &ssd, &segments);
 	LIST_FOREACH(tenant, &cache->tenants, link) {
 		const struct kv_quota *q = &tenant->quota;
 
@@ -156,11 +162,12 @@ static int promise(struct kv_cache *cache, struct kv_quota *where,
 		   const struct kv_quota *quota)
 {
 	const struct kv_quota before = *where;
-	uint64_t dram, ssd;
+	uint64_t dram, ssd, segments;
 
 	*where = *quota;
-	reserves(cache, &dram, &ssd);
-	if (is_there(before.reserve_dram, quota->reserve_dram, dram,
+	reserves(cache, &dram, &ssd, &segments);
+	if (is_there(before.reserve_dram, quota->reserve_dram,
+		     segments * cache->arena.segment_bytes,
 		     dram_bytes(cache)) &&
 	    is_there(before.reserve_ssd, quota->reserve_ssd, ssd,
 		     cache->ssd.file_budget))

@@ -898,19 +898,9 @@ static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 	kv_slot_hold_locked(cache, old, -1);
 	if (block->flags & BLOCK_QUEUED)
 		kv_write_dequeue_locked(cache, block);
-	if (block->slot != old || (block->flags & BLOCK_REMOVED) ||
-	    old->leases || old->holds || kv_block_dirty(block)) {
-		kv_slot_give_locked(cache, new);
-		kv_unlock(cache);
-		return -EBUSY;
-	}
-	kv_slot_give_locked(cache, old);
-	new->alone = true;
-	kv_slot_publish_locked(cache, new, block);
-	if (cache->config.writeback == KV_WRITEBACK_ALL)
-		kv_write_enqueue_locked(cache, block, false);
+	r = kv_block_replace_locked(cache, block, old, new) ? 0 : -EBUSY;
 	kv_unlock(cache);
-	return 0;
+	return r;
 }
 
 static int move_or_drop(struct kv_cache *cache, struct kv_block *block,
