@@ -188,7 +188,8 @@ static char *config_text(struct kv_daemon *daemon)
 	return text;
 }
 
-static char *metrics_text(struct kv_daemon *daemon)
+static char *metrics_text(struct kv_daemon *daemon,
+			  const struct kv_caller *reader)
 {
 	struct kv_control_counts counts = {0};
 
@@ -196,10 +197,12 @@ static char *metrics_text(struct kv_daemon *daemon)
 	if (daemon->control)
 		kv_control_counts(daemon->control, &counts);
 	pthread_rwlock_unlock(&daemon->lock);
-	return kv_metrics_text(daemon->cache, &counts);
+	return kv_metrics_text(daemon->cache, &counts, &daemon->options->rules,
+			       reader);
 }
 
-static int text_of(void *arg, uint64_t ino, char **ret_text)
+static int text_of(void *arg, uint64_t ino, const struct kv_caller *reader,
+		   char **ret_text)
 {
 	const struct kv_node node = kv_node_decode(ino);
 	struct kv_daemon *daemon = arg;
@@ -217,7 +220,7 @@ static int text_of(void *arg, uint64_t ino, char **ret_text)
 		text = kv_stats_text(daemon->cache);
 		break;
 	case KV_NODE_METRICS:
-		text = metrics_text(daemon);
+		text = metrics_text(daemon, reader);
 		break;
 	default:
 		return -ESTALE;

@@ -320,8 +320,17 @@ static void add_to(struct kv_space_info *sum, const struct kv_space_info *info)
 	sum->lookups.misses += info->lookups.misses;
 }
 
-/* All spaces; returns how many, -ENOMEM. */
-static long list_spaces(struct kv_cache *cache, struct space_line **ret_lines)
+static bool shows(const struct kv_rules *rules, const struct kv_caller *reader,
+		  const struct kv_space_info *info)
+{
+	return kv_rules_operator(rules, reader->uid) ||
+	       kv_access_ok(rules, info, reader, R_OK);
+}
+
+/* All spaces that @reader may read; returns how many, -ENOMEM. */
+static long list_spaces(struct kv_cache *cache, const struct kv_rules *rules,
+			const struct kv_caller *reader,
+			struct space_line **ret_lines)
 {
 	struct space_line *lines = NULL, *more;
 	struct kv_space *space;
@@ -340,7 +349,8 @@ static long list_spaces(struct kv_cache *cache, struct space_line **ret_lines)
 		}
 		lines[n].name = kv_space_name(space);
 		lines[n].info = kv_space_stat(cache, space);
-		id = lines[n++].info.id;
+		id = lines[n].info.id;
+		n += shows(rules, reader, &lines[n].info);
 	}
 	*ret_lines = lines;
 	return (long)n;
@@ -402,10 +412,12 @@ static const struct space_metric space_metrics[] = {
 	 AT(lookups.misses)},
 };
 
-static void write_spaces(FILE *f, struct kv_cache *cache)
+static void write_spaces(FILE *f, struct kv_cache *cache,
+			 const struct kv_rules *rules,
+			 const struct kv_caller *reader)
 {
 	_cleanup_(kv_freep) struct space_line *lines = NULL;
-	long all = list_spaces(cache, &lines);
+	long all = list_spaces(cache, rules, reader, &lines);
 	size_t n = all > 0 ? sum_up(lines, (size_t)all) : 0;
 
 	for (size_t i = 0; i < KV_ARRAY_LEN(space_metrics) && n > 0; i++) {
@@ -444,7 +456,9 @@ static void write_control(FILE *f, const struct kv_control_counts *c)
 }
 
 char *kv_metrics_text(struct kv_cache *cache,
-		      const struct kv_control_counts *control)
+		      const struct kv_control_counts *control,
+		      const struct kv_rules *rules,
+		      const struct kv_caller *reader)
 {
 	struct kv_cache_stats s;
 	char *text = NULL;
@@ -457,7 +471,7 @@ char *kv_metrics_text(struct kv_cache *cache,
 	write_gauges(f, &s);
 	write_counters(f, &s);
 	write_eviction(f, &s);
-	write_spaces(f, cache);
+	write_spaces(f, cache, rules, reader);
 	write_control(f, control);
 	if (fclose(f) != 0) {
 		free(text);

@@ -5,7 +5,7 @@
 #ifndef KV_FS_BASE_STATS_H
 #define KV_FS_BASE_STATS_H
 
-#include "cache/cache.h"
+#include "fs/base/access.h"
 
 /* Figures of the control socket. */
 struct kv_control_counts {
@@ -23,9 +23,12 @@ struct kv_control_counts {
 /* The text of .kvfs/stats; caller frees, NULL: no memory. */
 char *kv_stats_text(struct kv_cache *cache);
 
-/* The text of .kvfs/metrics.  The same. */
+/* The text of .kvfs/metrics, with those spaces that @reader may read: all, if
+ * he is an operator.  The same. */
 char *kv_metrics_text(struct kv_cache *cache,
-		      const struct kv_control_counts *control);
+		      const struct kv_control_counts *control,
+		      const struct kv_rules *rules,
+		      const struct kv_caller *reader);
 
 /* What a user has and may have, one key=value a line; caller frees.  NULL: no
  * memory. */

@@ -22,8 +22,10 @@ struct kv_mount {
 	uint32_t umask; /* taken from the mode of new spaces */
 	int64_t started_ns;
 	uint32_t max_write, max_readahead; /* agreed with the kernel */
-	/* The text of one of .kvfs's nodes; caller frees.  -ENOMEM, -ESTALE. */
-	int (*text)(void *arg, uint64_t ino, char **ret_text);
+	/* The text of one of .kvfs's nodes, as @reader may see it; caller
+	 * frees.  -ENOMEM, -ESTALE. */
+	int (*text)(void *arg, uint64_t ino, const struct kv_caller *reader,
+		    char **ret_text);
 	void *arg;
 };
 

@@ -267,15 +267,18 @@ static int open_text(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
 		     struct kv_handle *handle)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
+	_cleanup_(kv_freep) gid_t *groups = NULL;
+	struct kv_caller reader;
 	int r = kv_permit_mount(req);
 
 	if (r < 0)
 		return r;
 	if (wants_write(fi))
 		return -EPERM;
+	reader = kv_permit_caller(req, &groups);
 	fi->direct_io = 1;
 	handle->kind = KV_HANDLE_TEXT;
-	return mount->text(mount->arg, ino, &handle->text);
+	return mount->text(mount->arg, ino, &reader, &handle->text);
 }
 
 static int open_node(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi,

@@ -46,9 +46,7 @@ static bool groups_let_in(const struct kv_rules *rules,
 	return groups_matter(ctx, &root);
 }
 
-/* The caller of @req with his groups; *@ret_groups is for the caller to free.
- */
-static struct kv_caller with_groups(fuse_req_t req, gid_t **ret_groups)
+struct kv_caller kv_permit_caller(fuse_req_t req, gid_t **ret_groups)
 {
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
 	struct kv_caller caller = {.uid = ctx->uid, .gid = ctx->gid};
@@ -70,7 +68,7 @@ static struct kv_caller caller_of(fuse_req_t req, bool groups,
 
 	*ret_groups = NULL;
 	if (groups)
-		return with_groups(req, ret_groups);
+		return kv_permit_caller(req, ret_groups);
 	return (struct kv_caller){.uid = ctx->uid, .gid = ctx->gid};
 }
 

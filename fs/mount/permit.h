@@ -5,12 +5,16 @@
 #ifndef KV_FS_MOUNT_PERMIT_H
 #define KV_FS_MOUNT_PERMIT_H
 
-#include "cache/cache.h"
+#include "fs/base/access.h"
 #include "fs/mount/fuse.h"
 
 /* The process that the thread @tid belongs to, or @tid if that cannot be seen;
  * 0: of another pid namespace, of which nothing is known. */
 pid_t kv_process_of(pid_t tid);
+
+/* The caller of @req with his groups; *@ret_groups is for the caller to free.
+ */
+struct kv_caller kv_permit_caller(fuse_req_t req, gid_t **ret_groups);
 
 /* Whether the caller of @req may use the mount at all, and may make spaces: 0,
  * -EACCES.  To be asked at each use: the kernel knows names by itself that

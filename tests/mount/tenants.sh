@@ -30,6 +30,12 @@ not "A cannot share what it may not read" "$E" $A "$ask" "$M" own share
 ok "C makes one in A's group" $C mkdir -m 777 "$M/gift"
 not "C gives it away" "Operation not permitted" $C chown 1000 "$M/gift"
 
+# Figures of a space are for those who may read it.
+of() { "$@" cat "$M/.kvfs/metrics" | sed -n 's/^kvfs_space_blocks{space="\(.*\)"}.*/\1/p' | sort | xargs; }
+eq "A sees what it may read" "$(of $A)" "gift house model"
+eq "C sees its own, too" "$(of $C)" "gift house model own"
+eq "an operator sees all" "$(of)" "gift house model own"
+
 # A sync of the root writes what its caller may write.
 ok "C writes, to memory alone" $C mkdir "$M/own/01"
 ok "C writes, to memory alone" $C cp "$T/b" "$M/own/$(place 1)"
