@@ -62,7 +62,7 @@ static void settle_locked(struct kv_use *use, int status)
 {
 	struct kvfs_xfer *xfer = use->map->xfer;
 
-	kv_session_assert_locked(use->map->xfer->session);
+	kv_assert_locked(&use->map->xfer->session->lock);
 	atomic_store(&xfer->status[index_of(use)], status);
 	if (status < 0) {
 		kv_xfer_fail_locked(xfer, KVFS_COPIED, 1);
@@ -79,7 +79,7 @@ void kv_map_page_over_locked(struct kv_paged_pool *paged, struct kv_page *page,
 	struct kv_page_table *page_table = paged->page_table;
 	struct kv_use *use;
 
-	kv_session_assert_locked(paged->inner->session);
+	kv_assert_locked(&paged->inner->session->lock);
 	if (status == 0)
 		kv_page_table_ready(page_table, page);
 	while ((use = LIST_FIRST(&page->waiting))) {
@@ -122,7 +122,7 @@ static int fill_new_locked(struct kv_paged_pool *paged,
 {
 	struct kv_page_fill *fill = calloc(1, sizeof(*fill));
 
-	kv_session_assert_locked(paged->inner->session);
+	kv_assert_locked(&paged->inner->session->lock);
 	if (!fill)
 		return -ENOMEM;
 	fill->job.run = fill_run;
@@ -144,20 +144,20 @@ static bool fill_is_full(const struct kv_page_fill *fill)
 
 static void fill_add_locked(struct kv_page_fill *fill, struct kv_page *page)
 {
-	kv_session_assert_locked(fill->paged->inner->session);
+	kv_assert_locked(&fill->paged->inner->session->lock);
 	page->fill = fill;
 	fill->page[fill->n++] = page;
 }
 
 static void fill_want_locked(struct kv_page_fill *fill)
 {
-	kv_session_assert_locked(fill->paged->inner->session);
+	kv_assert_locked(&fill->paged->inner->session->lock);
 	fill->wanted++;
 }
 
 static void fill_unwant_locked(struct kv_page_fill *fill)
 {
-	kv_session_assert_locked(fill->paged->inner->session);
+	kv_assert_locked(&fill->paged->inner->session->lock);
 	assert(fill->wanted > 0);
 	if (--fill->wanted == 0 && fill->load)
 		kv_xfer_stop_locked(fill->load, -ECANCELED);
@@ -169,7 +169,7 @@ static void begin_fills_locked(struct kv_paged_pool *paged)
 	struct kvfs_session *session = paged->inner->session;
 	struct kv_page_fill *fill;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (paged->filling == 0 && TAILQ_EMPTY(&paged->fills))
 		paged->fills_max = KV_PAGE_FILLS;
 	while (paged->filling < paged->fills_max &&
@@ -193,7 +193,7 @@ static bool go_again_locked(const struct kv_page_fill *fill,
 	const bool alone = paged->filling == 1;
 	struct kv_use *use;
 
-	kv_session_assert_locked(paged->inner->session);
+	kv_assert_locked(&paged->inner->session->lock);
 	if (LIST_EMPTY(&page->waiting) || (alone && fill->n == 1))
 		return false;
 	if (!last || fill_is_full(last)) {
@@ -214,7 +214,7 @@ static bool go_again_locked(const struct kv_page_fill *fill,
 static void queue_again_locked(struct kv_paged_pool *paged,
 			       struct kv_page_fills *again)
 {
-	kv_session_assert_locked(paged->inner->session);
+	kv_assert_locked(&paged->inner->session->lock);
 	if (TAILQ_EMPTY(again))
 		return;
 	paged->fills_max = 1;
@@ -229,7 +229,7 @@ static void over_locked(struct kv_page_fill *fill, int status)
 	struct kv_paged_pool *paged = fill->paged;
 	int r;
 
-	kv_session_assert_locked(paged->inner->session);
+	kv_assert_locked(&paged->inner->session->lock);
 	for (size_t i = 0; i < fill->n; i++) {
 		r = status;
 		if (r == 0)
@@ -291,7 +291,7 @@ static void fill_start(struct kv_page_fill *fill)
 	kvfs_xfer *load = NULL;
 	int r = lease_and_load(fill, &lease, &load);
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	fill->lease = lease;
 	fill->load = load;
 	if (r < 0 || load->left[KVFS_COPIED] == 0) {
@@ -302,7 +302,7 @@ static void fill_start(struct kv_page_fill *fill)
 		if (fill->wanted == 0)
 			kv_xfer_stop_locked(load, -ECANCELED);
 	}
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 }
 
 static void fill_run(struct kv_job *job)
@@ -311,11 +311,11 @@ static void fill_run(struct kv_job *job)
 	struct kvfs_session *session = fill->paged->inner->session;
 	bool wanted;
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	wanted = fill->wanted > 0;
 	if (!wanted)
 		over_locked(fill, -ECANCELED);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	if (wanted)
 		fill_start(fill);
 }
@@ -332,7 +332,7 @@ static void start_fills(struct placing *m, const kvfs_opts *opts)
 	const bool now = opts && (opts->stream || opts->event);
 	struct kv_page_fill *fill;
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	while ((fill = TAILQ_FIRST(&m->fills))) {
 		TAILQ_REMOVE(&m->fills, fill, others);
 		fill->opts = opts ? *opts : (kvfs_opts){0};
@@ -345,11 +345,11 @@ static void start_fills(struct placing *m, const kvfs_opts *opts)
 		}
 		fill->begun = true;
 		paged->filling++;
-		kv_session_unlock(session);
+		pthread_mutex_unlock(&session->lock);
 		fill_start(fill);
-		kv_session_lock(session);
+		pthread_mutex_lock(&session->lock);
 	}
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 }
 
 /* ---- stopping ---- */
@@ -358,7 +358,7 @@ static void stop_locked(struct kv_use *use, int status)
 {
 	struct kv_page *page = kv_steal(use->page);
 
-	kv_session_assert_locked(use->map->xfer->session);
+	kv_assert_locked(&use->map->xfer->session->lock);
 	LIST_REMOVE(use, others);
 	kv_page_table_put(use->map->paged->page_table, page);
 	if (page->fill)
@@ -370,7 +370,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	struct kvfs_mapping *map = xfer->owner;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	for (size_t i = 0; i < map->n; i++)
 		if (atomic_load(&xfer->status[i]) == -EINPROGRESS)
 			stop_locked(&map->uses[i], atomic_load(&xfer->stopped));
@@ -380,7 +380,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 
 static void join_locked(struct kv_use *use, struct kv_page *page)
 {
-	kv_session_assert_locked(use->map->xfer->session);
+	kv_assert_locked(&use->map->xfer->session->lock);
 	use->page = page;
 	kv_page_table_get(use->map->paged->page_table, page);
 	if (page->state == KV_PAGE_READY) {
@@ -397,7 +397,7 @@ static int need_fill_locked(struct placing *m)
 	struct kv_page_fill *fill;
 	int r;
 
-	kv_session_assert_locked(m->space->session);
+	kv_assert_locked(&m->space->session->lock);
 	fill = TAILQ_LAST(&m->fills, kv_page_fills);
 	if (fill && !fill_is_full(fill))
 		return 0;
@@ -415,7 +415,7 @@ static int begin_locked(struct placing *m, const kvfs_key *key,
 	struct kv_page_table *page_table = m->map->paged->page_table;
 	int r = need_fill_locked(m);
 
-	kv_session_assert_locked(m->space->session);
+	kv_assert_locked(&m->space->session->lock);
 	if (r < 0)
 		return r;
 	*ret_page = kv_page_table_take(page_table);
@@ -438,7 +438,7 @@ static void place_locked(struct placing *m, size_t i)
 		kv_page_table_find(page_table, m->known, &m->keys[i]);
 	int r = 0;
 
-	kv_session_assert_locked(m->space->session);
+	kv_assert_locked(&m->space->session->lock);
 	if (!page)
 		r = is_in_cache(m->states[i])
 			    ? begin_locked(m, &m->keys[i], &page)
@@ -458,7 +458,7 @@ static void place_all_locked(struct placing *m)
 	struct kv_page_table *page_table = m->map->paged->page_table;
 	struct kv_page *page;
 
-	kv_session_assert_locked(m->space->session);
+	kv_assert_locked(&m->space->session->lock);
 	for (size_t i = m->map->n; i-- > 0;) {
 		page = kv_page_table_find(page_table, m->known, &m->keys[i]);
 		if (page)
@@ -481,7 +481,7 @@ static long look_up(struct placing *m)
 	states = malloc(m->map->n + 1);
 	if (!keys || !states)
 		return -ENOMEM;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	for (size_t i = 0; i < m->map->n; i++) {
 		m->states[i] = KVFS_DRAM;
 		if (kv_page_table_find(m->map->paged->page_table, m->known,
@@ -490,7 +490,7 @@ static long look_up(struct placing *m)
 		m->states[i] = KVFS_ABSENT;
 		keys[n++] = m->keys[i];
 	}
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	r = n == 0 ? 0
 		   : kvfs_probe(&(kvfs_query){m->space, keys, n}, 1, states);
 	for (size_t i = 0; i < m->map->n && r >= 0; i++)
@@ -559,17 +559,17 @@ static int start(struct placing *m, const kvfs_opts *opts)
 	struct kvfs_session *session = m->space->session;
 	long in_cache;
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	m->known = kv_page_table_space_get(paged->page_table, m->space->name);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	if (!m->known)
 		return -ENOMEM;
 	in_cache = look_up(m);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (in_cache >= 0)
 		start_placing(m, (uint64_t)in_cache);
 	kv_page_table_space_put(paged->page_table, m->known);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	start_fills(m, opts);
 	return (int)KV_MIN(in_cache, 0);
 }
@@ -641,9 +641,9 @@ int kvfs_map_order(kvfs_mapping *map, void *stream)
 		r = kvfs_xfer_order(map->xfer, stream);
 	if (r < 0)
 		return r;
-	kv_session_lock(map->xfer->session);
+	pthread_mutex_lock(&map->xfer->session->lock);
 	map->ordered = true;
-	kv_session_unlock(map->xfer->session);
+	pthread_mutex_unlock(&map->xfer->session->lock);
 	return 0;
 }
 
@@ -659,7 +659,7 @@ static int page_locked(const struct kvfs_mapping *map, size_t i,
 {
 	int status = atomic_load(&map->xfer->status[i]);
 
-	kv_session_assert_locked(map->xfer->session);
+	kv_assert_locked(&map->xfer->session->lock);
 	if (status < 0 && (status != -EINPROGRESS || !map->ordered))
 		return status;
 	*ret_page = map->uses[i].page;
@@ -675,11 +675,11 @@ int64_t kvfs_map_page(kvfs_mapping *map, size_t i)
 		return r;
 	if (i >= map->n)
 		return -EINVAL;
-	kv_session_lock(map->xfer->session);
+	pthread_mutex_lock(&map->xfer->session->lock);
 	r = page_locked(map, i, &page);
 	if (r == 0)
 		r = (int64_t)kv_page_table_index(map->paged->page_table, page);
-	kv_session_unlock(map->xfer->session);
+	pthread_mutex_unlock(&map->xfer->session->lock);
 	return r;
 }
 
@@ -690,10 +690,10 @@ void *kvfs_map_addr(kvfs_mapping *map, size_t i, const char *tensor)
 
 	if (check_map(map) < 0 || i >= map->n)
 		return NULL;
-	kv_session_lock(map->xfer->session);
+	pthread_mutex_lock(&map->xfer->session->lock);
 	if (page_locked(map, i, &page) == 0)
 		addr = kv_paged_pool_addr(map->paged, page, tensor);
-	kv_session_unlock(map->xfer->session);
+	pthread_mutex_unlock(&map->xfer->session->lock);
 	return addr;
 }
 
@@ -703,7 +703,7 @@ static void gone_locked(void *owner)
 {
 	struct kvfs_mapping *map = owner;
 
-	kv_session_assert_locked(map->xfer->session);
+	kv_assert_locked(&map->xfer->session->lock);
 	for (size_t i = map->n; i-- > 0;)
 		if (map->uses[i].page)
 			kv_page_table_put(map->paged->page_table,
@@ -714,7 +714,7 @@ static void gone_locked(void *owner)
 
 static void end_locked(struct kvfs_mapping *map)
 {
-	kv_session_assert_locked(map->xfer->session);
+	kv_assert_locked(&map->xfer->session->lock);
 	kv_xfer_stop_locked(map->xfer, -ECANCELED);
 	LIST_REMOVE(map, others);
 }
@@ -723,7 +723,7 @@ void kv_maps_end_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_mapping *map;
 
-	kv_session_assert_locked(paged->inner->session);
+	kv_assert_locked(&paged->inner->session->lock);
 	while ((map = LIST_FIRST(&paged->maps))) {
 		end_locked(map);
 		gone_locked(map);
@@ -747,12 +747,12 @@ int kvfs_unmap(kvfs_mapping *map, void *stream)
 					&fence);
 	if (r < 0)
 		return r;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	end_locked(map);
 	if (fence)
 		kv_stream_fence_begin_locked(fence, gone_locked, map);
 	else
 		gone_locked(map);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return 0;
 }

@@ -49,7 +49,7 @@ struct kvfs_pages {
 
 static void put_locked(struct kvfs_pages *set)
 {
-	kv_session_assert_locked(set->session);
+	kv_assert_locked(&set->session->lock);
 	assert(set->refs > 0);
 	if (--set->refs > 0)
 		return;
@@ -59,7 +59,7 @@ static void put_locked(struct kvfs_pages *set)
 
 static void give_back_locked(struct kvfs_pages *set)
 {
-	kv_session_assert_locked(set->session);
+	kv_assert_locked(&set->session->lock);
 	for (size_t i = set->n; i-- > 0;)
 		kv_page_table_give(set->paged->page_table, set->page[i]);
 }
@@ -85,7 +85,7 @@ int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages)
 	set->n = n;
 	set->refs = 1;
 	page_table = pool->paged->page_table;
-	kv_session_lock(pool->session);
+	pthread_mutex_lock(&pool->session->lock);
 	kv_paged_pool_room(pool->paged, n);
 	counts = kv_page_table_count(page_table);
 	if (counts.free + counts.cached < n) {
@@ -95,7 +95,7 @@ int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages)
 			set->page[i] = kv_page_table_take(page_table);
 		LIST_INSERT_HEAD(&pool->paged->sets, set, others);
 	}
-	kv_session_unlock(pool->session);
+	pthread_mutex_unlock(&pool->session->lock);
 	if (r < 0)
 		return r;
 	*ret_pages = kv_steal(set);
@@ -109,7 +109,7 @@ static int check_set(const struct kvfs_pages *set)
 
 static bool has_page_locked(const struct kvfs_pages *set, size_t i)
 {
-	kv_session_assert_locked(set->session);
+	kv_assert_locked(&set->session->lock);
 	return i < set->n &&
 	       (set->state == SET_TAKEN || set->state == SET_SEALING);
 }
@@ -121,11 +121,11 @@ int64_t kvfs_pages_page(kvfs_pages *pages, size_t i)
 	if (r < 0)
 		return r;
 	r = -EINVAL;
-	kv_session_lock(pages->session);
+	pthread_mutex_lock(&pages->session->lock);
 	if (has_page_locked(pages, i))
 		r = (int64_t)kv_page_table_index(pages->paged->page_table,
 						 pages->page[i]);
-	kv_session_unlock(pages->session);
+	pthread_mutex_unlock(&pages->session->lock);
 	return r;
 }
 
@@ -135,10 +135,10 @@ void *kvfs_pages_addr(kvfs_pages *pages, size_t i, const char *tensor)
 
 	if (check_set(pages) < 0)
 		return NULL;
-	kv_session_lock(pages->session);
+	pthread_mutex_lock(&pages->session->lock);
 	if (has_page_locked(pages, i))
 		addr = kv_paged_pool_addr(pages->paged, pages->page[i], tensor);
-	kv_session_unlock(pages->session);
+	pthread_mutex_unlock(&pages->session->lock);
 	return addr;
 }
 
@@ -148,7 +148,7 @@ static void dropped_locked(void *owner)
 {
 	struct kvfs_pages *set = owner;
 
-	kv_session_assert_locked(set->session);
+	kv_assert_locked(&set->session->lock);
 	give_back_locked(set);
 	put_locked(set);
 }
@@ -163,7 +163,7 @@ int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 					&fence);
 	if (r < 0)
 		return r;
-	kv_session_lock(pages->session);
+	pthread_mutex_lock(&pages->session->lock);
 	if (pages->state != SET_TAKEN) {
 		r = -EINVAL;
 	} else {
@@ -175,7 +175,7 @@ int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 		else
 			dropped_locked(pages);
 	}
-	kv_session_unlock(pages->session);
+	pthread_mutex_unlock(&pages->session->lock);
 	kv_stream_fence_free(fence);
 	return r;
 }
@@ -187,20 +187,20 @@ void kvfs_pages_free(kvfs_pages *pages)
 	if (check_set(pages) < 0)
 		return;
 	session = pages->session;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (pages->state == SET_TAKEN) {
 		pages->state = SET_DROPPED;
 		give_back_locked(pages);
 	}
 	put_locked(pages);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 }
 
 void kv_sets_end_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_pages *set;
 
-	kv_session_assert_locked(paged->inner->session);
+	kv_assert_locked(&paged->inner->session->lock);
 	LIST_FOREACH(set, &paged->sets, others)
 		if (set->state == SET_TAKEN) {
 			set->state = SET_DROPPED;
@@ -212,7 +212,7 @@ void kv_sets_free_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_pages *set;
 
-	kv_session_assert_locked(paged->inner->session);
+	kv_assert_locked(&paged->inner->session->lock);
 	while ((set = LIST_FIRST(&paged->sets))) {
 		if (set->save)
 			set->save->over = NULL;
@@ -230,7 +230,7 @@ static void pending_over_locked(struct kvfs_pages *set)
 {
 	struct kv_page_table *page_table = set->paged->page_table;
 
-	kv_session_assert_locked(set->session);
+	kv_assert_locked(&set->session->lock);
 	assert(set->pending > 0);
 	if (--set->pending > 0)
 		return;
@@ -247,7 +247,7 @@ static void event_over_locked(void *owner)
 {
 	struct kvfs_pages *set = owner;
 
-	kv_session_assert_locked(set->session);
+	kv_assert_locked(&set->session->lock);
 	for (size_t i = 0; i < set->n; i++)
 		if (set->page[i]->state == KV_PAGE_COMING)
 			kv_map_page_over_locked(set->paged, set->page[i], 0);
@@ -270,7 +270,7 @@ static void name_locked(struct kvfs_pages *set,
 {
 	struct kv_page_table *page_table = set->paged->page_table;
 
-	kv_session_assert_locked(set->session);
+	kv_assert_locked(&set->session->lock);
 	for (size_t i = 0; i < n; i++) {
 		if (kv_page_table_find(page_table, space, &keys[i]))
 			continue;
@@ -283,7 +283,7 @@ static void seal_locked(struct kvfs_pages *set,
 			struct kv_page_table_space *space, const kvfs_key *keys,
 			struct kvfs_xfer *save, struct kv_stream_fence *fence)
 {
-	kv_session_assert_locked(set->session);
+	kv_assert_locked(&set->session->lock);
 	set->state = SET_SEALED;
 	set->refs++;
 	set->pending = 2;
@@ -322,7 +322,7 @@ static int begin(struct kvfs_pages *set, const kvfs_space *space,
 {
 	int r = 0;
 
-	kv_session_lock(set->session);
+	pthread_mutex_lock(&set->session->lock);
 	if (set->state != SET_TAKEN) {
 		r = -EINVAL;
 	} else {
@@ -333,7 +333,7 @@ static int begin(struct kvfs_pages *set, const kvfs_space *space,
 		else
 			set->state = SET_SEALING;
 	}
-	kv_session_unlock(set->session);
+	pthread_mutex_unlock(&set->session->lock);
 	return r;
 }
 
@@ -347,13 +347,13 @@ static int seal(struct kvfs_pages *set, kvfs_space *space, const kvfs_key *keys,
 	if (r < 0)
 		return r;
 	r = save_pages(set, space, keys, meta, n, opts, ret_xfer);
-	kv_session_lock(set->session);
+	pthread_mutex_lock(&set->session->lock);
 	if (r < 0)
 		set->state = SET_TAKEN;
 	else
 		seal_locked(set, known, keys, *ret_xfer, kv_steal(*fence));
 	kv_page_table_space_put(set->paged->page_table, known);
-	kv_session_unlock(set->session);
+	pthread_mutex_unlock(&set->session->lock);
 	return r;
 }
 

@@ -108,7 +108,7 @@ static void close_pool(struct kv_paged_pool *paged)
 {
 	struct kvfs_session *session = paged->inner->session;
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	kv_maps_end_locked(paged);
 	kv_sets_end_locked(paged);
 	while (paged->growing)
@@ -119,7 +119,7 @@ static void close_pool(struct kv_paged_pool *paged)
 			kv_session_wait(session, UINT64_MAX);
 	}
 	kv_sets_free_locked(paged);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	paged_pool_free(paged);
 }
 
@@ -132,9 +132,9 @@ static int info(const struct kv_paged_pool *paged,
 
 	if (r < 0)
 		return r;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	counts = kv_page_table_count(paged->page_table);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	ret_info->base = paged->base;
 	ret_info->page_bytes = paged->page_bytes;
 	ret_info->pages = counts.pages;
@@ -148,7 +148,7 @@ static int info(const struct kv_paged_pool *paged,
 
 static void forget_locked(struct kv_paged_pool *paged, const char *name)
 {
-	kv_session_assert_locked(paged->inner->session);
+	kv_assert_locked(&paged->inner->session->lock);
 	kv_page_table_forget(paged->page_table, name);
 }
 
@@ -199,10 +199,10 @@ int kvfs_pool_reserve(kvfs_session *session, const char *device,
 	r = paged_pool_new(pool, device, pages, max_pages, &pool->paged);
 	if (r < 0)
 		return r;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	kv_lib_space_get_locked(space);
 	LIST_INSERT_HEAD(&session->paged, pool, others);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	*ret_pool = kv_steal(pool);
 	return 0;
 }
@@ -248,9 +248,9 @@ static int grow(struct kv_paged_pool *paged, uint64_t pages)
 	int r;
 
 	paged->growing = true;
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	r = paged->device->grow(paged->memory, pages * paged->page_bytes);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	paged->growing = false;
 	if (r == 0)
 		kv_page_table_grow(paged->page_table, pages);
@@ -276,7 +276,7 @@ void kv_paged_pool_room(struct kv_paged_pool *paged, uint64_t n)
 	struct kv_page_table_counts counts;
 	int r = 0;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	while (r == 0) {
 		counts = kv_page_table_count(paged->page_table);
 		if (counts.free >= n || counts.pages == paged->max_pages)
@@ -325,10 +325,10 @@ int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)
 			return r;
 	}
 	session = pool->session;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	session->staging_bytes = all;
 	session->staging_asked = true;
 	kv_save_prepare_locked(session, pool->layout->payload);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return 0;
 }

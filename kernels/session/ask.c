@@ -25,11 +25,11 @@ static int connect_locked(struct kvfs_session *session)
 	int r, fd;
 
 	kv_assert_locked(&session->lookup_lock);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	strcpy(path, session->socket_path);
 	epoch = session->link.epoch;
 	fd = session->link.fd;
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	if (fd < 0)
 		return -ENOTCONN;
 	if (session->lookup.fd >= 0 && session->lookup.epoch == epoch)

@@ -26,7 +26,7 @@
 void kv_attach_locked(struct kvfs_session *session, struct kv_attached *a,
 		      const void *base, uint64_t bytes, bool writable)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (!session->attacher || a->device)
 		return;
 	a->device = session->attacher;
@@ -39,7 +39,7 @@ void kv_attach_device_locked(struct kvfs_session *session,
 {
 	struct kv_mapped_segment *m;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (session->attacher || !device->attach)
 		return;
 	session->attacher = device;
@@ -52,7 +52,7 @@ bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
 		      void (*detached)(struct kvfs_session *session,
 				       struct kv_attached *a))
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (!a->device)
 		return false;
 	a->detached = detached;
@@ -68,11 +68,11 @@ bool kv_detach_work(struct kvfs_session *session)
 
 	while ((a = TAILQ_FIRST(&session->detaching))) {
 		TAILQ_REMOVE(&session->detaching, a, others);
-		kv_session_unlock(session);
+		pthread_mutex_unlock(&session->lock);
 		a->device->detach(a->base);
 		a->device = NULL;
 		a->detached(session, a);
-		kv_session_lock(session);
+		pthread_mutex_lock(&session->lock);
 		any = true;
 	}
 	return any;

@@ -87,7 +87,7 @@ static void post_ended_locked(kvfs_space *space, uint32_t id,
 		.fd = -1,
 	};
 
-	kv_session_assert_locked(space->session);
+	kv_assert_locked(&space->session->lock);
 	if (!kv_rpc_takes_hints_locked(space->session))
 		return;
 	kv_wire_keys(keys, n, items);
@@ -109,12 +109,12 @@ int kvfs_ended(kvfs_space *space, const kvfs_key *keys, size_t n)
 		return -EINVAL;
 	if (kv_lib_space_id(space, &id, &generation) < 0)
 		return 0;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	for (; n > 0 && kv_session_is_live(session, generation); n -= batch) {
 		batch = KV_MIN(n, (size_t)WIRE_BATCH);
 		post_ended_locked(space, id, keys + n - batch, batch);
 	}
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return 0;
 }
 
@@ -150,20 +150,20 @@ static void stop_saves(kvfs_space *space)
 {
 	struct kvfs_session *session = space->session;
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (session->user)
 		session->user->clearing_locked(session, space->name);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 }
 
 static void forget_pages(kvfs_space *space)
 {
 	struct kvfs_session *session = space->session;
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (session->user)
 		session->user->cleared_locked(session, space->name);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 }
 
 /* Freed by whoever comes last, who waits or the reply. */
@@ -195,9 +195,9 @@ static int wait_for_answer(struct kvfs_session *session, uint64_t until)
 
 	if (r != -ETIMEDOUT || look_at == until)
 		return r;
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	hangs = kv_ask_hangs(session);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	return hangs ? -ETIMEDOUT : 0;
 }
 
@@ -217,7 +217,7 @@ static int clear(struct kvfs_session *session, uint32_t space,
 		return -ENOMEM;
 	clearing->session = session;
 	clearing->call.done = cleared;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	r = kv_session_is_live(session, generation)
 		    ? kv_rpc_submit_locked(session, &clearing->call, &packet)
 		    : -ENOTCONN;
@@ -229,7 +229,7 @@ static int clear(struct kvfs_session *session, uint32_t space,
 		r = r < 0 ? r : clearing->status;
 		free(clearing);
 	}
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return r;
 }
 

@@ -55,9 +55,9 @@ static void populate(struct kv_job *job)
 		    0)
 			break;
 	}
-	kv_session_lock(p->session);
+	pthread_mutex_lock(&p->session->lock);
 	kv_mapped_segment_put_locked(p->session, m);
-	kv_session_unlock(p->session);
+	pthread_mutex_unlock(&p->session->lock);
 	free(p);
 }
 
@@ -66,7 +66,7 @@ static void populate_locked(struct kvfs_session *session,
 {
 	struct populate *p;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (!session->copier)
 		return;
 	p = malloc(sizeof(*p));
@@ -94,7 +94,7 @@ static struct kv_mapped_segment *find_locked(struct kvfs_session *session,
 	uint64_t live = atomic_load(&session->live);
 	struct kv_mapped_segment *m;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	TAILQ_FOREACH(m, list, others)
 		if (m->id == id && m->generation == live)
 			return m;
@@ -111,7 +111,7 @@ static void tell_unmapped_locked(struct kvfs_session *session, uint32_t id)
 		.fd = -1,
 	};
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	kv_rpc_post_locked(session, &packet);
 }
 
@@ -122,7 +122,7 @@ static void cannot_map_locked(struct kvfs_session *session, uint32_t id,
 	struct kv_mapped_segment *m =
 		find_locked(session, &session->unmapped, id);
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (!m) {
 		m = calloc(1, sizeof(*m));
 		if (!m)
@@ -138,7 +138,7 @@ static void cannot_map_locked(struct kvfs_session *session, uint32_t id,
 static void forget_unmapped_locked(struct kvfs_session *session,
 				   struct kv_mapped_segment *m)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (m)
 		TAILQ_REMOVE(&session->unmapped, m, others);
 	free(m);
@@ -151,7 +151,7 @@ static int map_locked(struct kvfs_session *session,
 	struct kv_mapped_segment *m;
 	void *base;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (fd < 0 || segment->bytes == 0 || !cannot_shrink(fd, segment->bytes))
 		return -EIO;
 	m = calloc(1, sizeof(*m));
@@ -181,7 +181,7 @@ void kv_mapped_segment_add_locked(struct kvfs_session *session,
 		find_locked(session, &session->unmapped, segment->id);
 	int r;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (find_locked(session, &session->mappings, segment->id))
 		return;
 	r = lost ? -EMFILE : map_locked(session, segment, fd);
@@ -194,7 +194,7 @@ void kv_mapped_segment_add_locked(struct kvfs_session *session,
 static void gone_locked(struct kvfs_session *session,
 			struct kv_mapped_segment *m)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (kv_session_is_live(session, m->generation))
 		tell_unmapped_locked(session, m->id);
 	free(m);
@@ -208,15 +208,15 @@ static void detached(struct kvfs_session *session, struct kv_attached *attached)
 						      attached));
 
 	munmap((void *)m->base, m->bytes);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	gone_locked(session, m);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 }
 
 static void unmap_locked(struct kvfs_session *session,
 			 struct kv_mapped_segment *m)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	TAILQ_REMOVE(&session->mappings, m, others);
 	if (kv_detach_locked(session, &m->attached, detached))
 		return;
@@ -229,7 +229,7 @@ void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id)
 	struct kv_mapped_segment *m =
 		find_locked(session, &session->mappings, id);
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (!m) {
 		/* The daemon has been told of the others already. */
 		if (!find_locked(session, &session->unmapped, id))
@@ -245,7 +245,7 @@ void kv_mapped_segment_retire_all_locked(struct kvfs_session *session)
 {
 	struct kv_mapped_segment *m, *next;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	while ((m = TAILQ_FIRST(&session->unmapped)))
 		forget_unmapped_locked(session, m);
 	for (m = TAILQ_FIRST(&session->mappings); m; m = next) {
@@ -263,7 +263,7 @@ int kv_mapped_segment_get_locked(struct kvfs_session *session, uint32_t id,
 	struct kv_mapped_segment *m =
 		find_locked(session, &session->mappings, id);
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (!m) {
 		m = find_locked(session, &session->unmapped, id);
 		return m ? m->error : -EIO;
@@ -278,7 +278,7 @@ int kv_mapped_segment_get_locked(struct kvfs_session *session, uint32_t id,
 void kv_mapped_segment_put_locked(struct kvfs_session *session,
 				  struct kv_mapped_segment *mapping)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	assert(mapping->refs > 0);
 	if (--mapping->refs == 0 && mapping->retired)
 		unmap_locked(session, mapping);

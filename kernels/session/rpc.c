@@ -56,7 +56,7 @@ static int queue_locked(struct kvfs_session *session,
 {
 	struct kv_parcel *parcel;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	parcel = malloc(sizeof(*parcel) + packet->bytes);
 	if (!parcel)
 		return -ENOMEM;
@@ -77,7 +77,7 @@ static int queue_locked(struct kvfs_session *session,
 static void parcel_free_locked(struct kvfs_session *session,
 			       struct kv_parcel *parcel)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	TAILQ_REMOVE(&session->rpc.out, parcel, others);
 	session->rpc.n_out--;
 	if (parcel->call)
@@ -90,7 +90,7 @@ static int send_locked(struct kvfs_session *session,
 {
 	int r = -EAGAIN;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (session->link.fd < 0)
 		return -ENOTCONN;
 	if (TAILQ_EMPTY(&session->rpc.out))
@@ -106,7 +106,7 @@ int kv_rpc_submit_locked(struct kvfs_session *session, struct kv_call *call,
 	struct kv_rpc *rpc = &session->rpc;
 	int r;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	call->tag = ++rpc->tags;
 	call->parcel = NULL;
 	packet->header.tag = call->tag;
@@ -120,7 +120,7 @@ int kv_rpc_submit_locked(struct kvfs_session *session, struct kv_call *call,
 
 bool kv_rpc_withdraw_locked(struct kvfs_session *session, struct kv_call *call)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (!call->parcel)
 		return false;
 	parcel_free_locked(session, call->parcel);
@@ -130,13 +130,13 @@ bool kv_rpc_withdraw_locked(struct kvfs_session *session, struct kv_call *call)
 
 bool kv_rpc_takes_hints_locked(const struct kvfs_session *session)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	return session->rpc.n_out < HINTS_MAX;
 }
 
 void kv_rpc_post_locked(struct kvfs_session *session, struct kv_packet *packet)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	send_locked(session, packet, NULL);
 }
 
@@ -148,7 +148,7 @@ void kv_rpc_post_tag_locked(struct kvfs_session *session, enum wire_type type,
 		.fd = -1,
 	};
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	kv_rpc_post_locked(session, &packet);
 }
 
@@ -157,7 +157,7 @@ int kv_rpc_push_locked(struct kvfs_session *session)
 	struct kv_parcel *parcel;
 	int r;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	while ((parcel = TAILQ_FIRST(&session->rpc.out))) {
 		r = kv_link_send(session->link.fd, &parcel->packet,
 				 MSG_DONTWAIT);
@@ -173,7 +173,7 @@ static struct kv_call *take_locked(struct kvfs_session *session, uint64_t tag)
 	struct kv_rpc *rpc = &session->rpc;
 	struct kv_call *call;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	LIST_FOREACH(call, &rpc->pending[tag % KV_ARRAY_LEN(rpc->pending)],
 		     others)
 		if (call->tag == tag) {
@@ -189,7 +189,7 @@ void kv_rpc_break_locked(struct kvfs_session *session)
 	struct kv_parcel *parcel;
 	struct kv_call *call;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	while ((parcel = TAILQ_FIRST(&rpc->out)))
 		parcel_free_locked(session, parcel);
 	for (size_t i = 0; i < KV_ARRAY_LEN(rpc->pending); i++)
@@ -205,7 +205,7 @@ static int take_reply_locked(struct kvfs_session *session,
 	const struct wire_header *header = &packet->header;
 	struct kv_call *call;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (header->type >= WIRE_TYPE_END || reply_bytes[header->type] == 0 ||
 	    packet->bytes != header->count * reply_bytes[header->type])
 		return -EPROTO;
@@ -225,7 +225,7 @@ static int take_segment_locked(struct kvfs_session *session,
 {
 	const struct wire_segment *segment = packet->items;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (packet->header.count != 1 || packet->bytes != sizeof(*segment))
 		return -EPROTO;
 	if (packet->header.type == WIRE_RETIRE)
@@ -255,7 +255,7 @@ int kv_rpc_receive(struct kvfs_session *session)
 	session->broken = r < 0;
 	if (r < 0)
 		return r;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (packet.header.flags & WIRE_REPLY)
 		r = take_reply_locked(session, &packet);
 	else if (packet.header.type == WIRE_SEGMENT ||
@@ -263,7 +263,7 @@ int kv_rpc_receive(struct kvfs_session *session)
 		r = take_segment_locked(session, &packet);
 	else
 		r = -EPROTO;
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	kv_closep(&packet.fd);
 	session->broken = r < 0;
 	return r < 0 ? r : 1;

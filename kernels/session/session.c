@@ -125,14 +125,14 @@ void kv_session_wake(struct kvfs_session *session)
 
 static bool has_news_locked(const struct kvfs_session *session)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	return session->completed > 0 || session->link_changed;
 }
 
 static void tell_locked(struct kvfs_session *session, bool had_news)
 {
-	kv_session_assert_locked(session);
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
+	kv_assert_locked(&session->lock);
 	if (!had_news && session->event_fd >= 0)
 		eventfd_write(session->event_fd, 1);
 	pthread_cond_broadcast(&session->changed);
@@ -142,7 +142,7 @@ void kv_session_completed_locked(struct kvfs_session *session)
 {
 	bool had_news = has_news_locked(session);
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	session->completed++;
 	tell_locked(session, had_news);
 }
@@ -151,7 +151,7 @@ static void link_changed_locked(struct kvfs_session *session)
 {
 	bool had_news = has_news_locked(session);
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	session->link_changed = true;
 	tell_locked(session, had_news);
 }
@@ -168,7 +168,7 @@ int kv_session_wait_for(struct kvfs_session *session, pthread_cond_t *cond,
 {
 	int r;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	r = !until ? pthread_cond_wait(cond, &session->lock)
 		   : pthread_cond_timedwait(cond, &session->lock, until);
 	return -r;
@@ -190,7 +190,7 @@ int kv_session_wait(struct kvfs_session *session, uint64_t at)
 void kv_timer_start_locked(struct kvfs_session *session, struct kv_timer *timer,
 			   uint64_t at)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	kv_timer_stop_locked(session, timer);
 	if (at == UINT64_MAX)
 		return;
@@ -202,7 +202,7 @@ void kv_timer_start_locked(struct kvfs_session *session, struct kv_timer *timer,
 
 void kv_timer_stop_locked(struct kvfs_session *session, struct kv_timer *timer)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (timer->at == 0)
 		return;
 	LIST_REMOVE(timer, others);
@@ -216,7 +216,7 @@ static void take_due_locked(struct kvfs_session *session,
 	uint64_t now = kv_now_ns();
 	struct kv_timer *t, *next;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	LIST_INIT(ret_due);
 	for (t = LIST_FIRST(&session->timers); t; t = next) {
 		next = LIST_NEXT(t, others);
@@ -234,7 +234,7 @@ static uint64_t run_timers_locked(struct kvfs_session *session)
 	struct kv_timers due;
 	struct kv_timer *t;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	take_due_locked(session, &due);
 	while ((t = LIST_FIRST(&due))) {
 		kv_timer_stop_locked(session, t);
@@ -255,7 +255,7 @@ struct retry {
 static void disconnect(struct kvfs_session *session)
 {
 	pthread_mutex_lock(&session->receive_lock);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	atomic_store(&session->live, 0);
 	kv_link_close(&session->link);
 	session->broken = false;
@@ -264,7 +264,7 @@ static void disconnect(struct kvfs_session *session)
 	if (session->user)
 		session->user->broken_locked(session);
 	link_changed_locked(session);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	pthread_mutex_unlock(&session->receive_lock);
 }
 
@@ -278,7 +278,7 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	if (r == 0)
 		r = kv_link_open(path, &link);
 	pthread_mutex_lock(&session->receive_lock);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (r == 0) {
 		strcpy(session->socket_path, path);
 		session->link = link;
@@ -288,7 +288,7 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	atomic_store(&session->lost, kv_link_lost(r));
 	session->tried = true;
 	pthread_cond_broadcast(&session->changed);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	pthread_mutex_unlock(&session->receive_lock);
 	retry->wait = r == 0 ? RETRY_FIRST_NS
 			     : KV_MIN(retry->wait * 2, RETRY_LAST_NS);
@@ -347,7 +347,7 @@ static void *run_reader(void *arg)
 	for (;;) {
 		if (session->link.fd < 0 && kv_now_ns() >= retry.at)
 			connect_again(session, &retry);
-		kv_session_lock(session);
+		pthread_mutex_lock(&session->lock);
 		if (session->closing)
 			break;
 		until = run_timers_locked(session);
@@ -356,11 +356,11 @@ static void *run_reader(void *arg)
 		if (session->link.fd < 0)
 			until = KV_MIN(until, retry.at);
 		session->sleeps_until = until;
-		kv_session_unlock(session);
+		pthread_mutex_unlock(&session->lock);
 		if (wait_and_receive(session, until, writes) < 0)
 			disconnect(session);
 	}
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	disconnect(session);
 	return NULL;
 }
@@ -450,11 +450,11 @@ int kvfs_open(const char *path, kvfs_session **ret_session)
 		forget_forks(session);
 		return r;
 	}
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	while (!session->tried && r == 0)
 		r = kv_session_wait(session, until);
 	session->link_changed = false;
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	*ret_session = kv_steal(session);
 	return 0;
 }
@@ -466,7 +466,7 @@ void kvfs_close(kvfs_session *session)
 
 	if (kv_session_check(session) < 0)
 		return;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	user = session->user;
 	if (user)
 		user->closing(session);
@@ -474,12 +474,12 @@ void kvfs_close(kvfs_session *session)
 	if (user)
 		user->idle(session);
 	copier = kv_steal(session->copier);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 
 	kv_copier_free(copier);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	session->closing = true;
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	kv_session_wake(session);
 	pthread_join(session->reader, NULL);
 	if (user)
@@ -494,12 +494,12 @@ int kvfs_fd(kvfs_session *session)
 
 	if (r < 0)
 		return r;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (session->event_fd < 0)
 		session->event_fd = eventfd(has_news_locked(session),
 					    EFD_CLOEXEC | EFD_NONBLOCK);
 	fd = session->event_fd < 0 ? -errno : session->event_fd;
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return fd;
 }
 
@@ -510,13 +510,13 @@ int kvfs_process(kvfs_session *session)
 
 	if (r < 0)
 		return r;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (session->event_fd >= 0)
 		eventfd_read(session->event_fd, &ignored);
 	n = (int)session->completed;
 	session->completed = 0;
 	session->link_changed = false;
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return n;
 }
 
@@ -533,10 +533,10 @@ int kvfs_connection(kvfs_session *session, uint64_t *ret_generation)
 
 	if (r < 0)
 		return r;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	live = atomic_load(&session->live) != 0;
 	if (ret_generation)
 		*ret_generation = session->generations;
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return live;
 }

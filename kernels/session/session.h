@@ -124,23 +124,6 @@ struct kvfs_session {
 	LIST_HEAD(, kvfs_pool) paged; /* pools with pages of our own */
 };
 
-static inline void kv_session_lock(struct kvfs_session *session)
-{
-	pthread_mutex_lock(&session->lock);
-}
-
-/* Functions named _locked assert that their caller has the lock. */
-static inline void kv_session_assert_locked(const struct kvfs_session *session)
-{
-	kv_assert_locked(&session->lock);
-}
-
-static inline void kv_session_unlock(struct kvfs_session *session)
-{
-	kv_session_assert_locked(session);
-	pthread_mutex_unlock(&session->lock);
-}
-
 /* pthread_cond_wait, or (@until not NULL) pthread_cond_timedwait. */
 int kv_session_wait_for(struct kvfs_session *session, pthread_cond_t *cond,
 			const struct timespec *until);

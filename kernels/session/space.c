@@ -55,20 +55,20 @@ static void space_freep(struct kvfs_space **space)
 
 void kv_lib_space_get_locked(struct kvfs_space *space)
 {
-	kv_session_assert_locked(space->session);
+	kv_assert_locked(&space->session->lock);
 	space->refs++;
 }
 
 void kv_lib_space_put_locked(struct kvfs_space *space)
 {
-	kv_session_assert_locked(space->session);
+	kv_assert_locked(&space->session->lock);
 	if (--space->refs == 0)
 		space_free(space);
 }
 
 static const struct kv_layout *layout_locked(struct kvfs_space *space)
 {
-	kv_session_assert_locked(space->session);
+	kv_assert_locked(&space->session->lock);
 	return space->layouts ? space->layouts->layout : NULL;
 }
 
@@ -76,9 +76,9 @@ const struct kv_layout *kv_lib_space_layout(struct kvfs_space *space)
 {
 	const struct kv_layout *layout;
 
-	kv_session_lock(space->session);
+	pthread_mutex_lock(&space->session->lock);
 	layout = layout_locked(space);
-	kv_session_unlock(space->session);
+	pthread_mutex_unlock(&space->session->lock);
 	return layout;
 }
 
@@ -109,7 +109,7 @@ static int keep_layout_locked(struct kvfs_space *space,
 	const struct kv_layout *known = layout_locked(space);
 	struct kv_layout_seen *seen;
 
-	kv_session_assert_locked(space->session);
+	kv_assert_locked(&space->session->lock);
 	if (known && strcmp(known->json, layout->json) == 0) {
 		kv_layout_free(layout);
 		return 0;
@@ -189,7 +189,7 @@ static int resolve(struct kvfs_space *space)
 	r = read_layout(answer, (size_t)n, &layout);
 	if (r < 0)
 		return r;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (layout)
 		r = keep_layout_locked(space, kv_steal(layout));
 	if (r == 0) {
@@ -199,14 +199,14 @@ static int resolve(struct kvfs_space *space)
 		space->told = true;
 		space->known_by = generation;
 	}
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return r;
 }
 
 static bool id_locked(struct kvfs_space *space, uint32_t *ret_id,
 		      uint64_t *ret_generation)
 {
-	kv_session_assert_locked(space->session);
+	kv_assert_locked(&space->session->lock);
 	if (!kv_session_is_live(space->session, space->known_by))
 		return false;
 	*ret_id = space->id;
@@ -221,17 +221,17 @@ int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 	bool known;
 	int r;
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	known = id_locked(space, ret_id, ret_generation);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	if (known)
 		return 0;
 	r = resolve(space);
 	if (r < 0)
 		return r;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	known = id_locked(space, ret_id, ret_generation);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return known ? 0 : -ENOTCONN;
 }
 
@@ -246,7 +246,7 @@ int kv_lib_space_miss(int r)
 
 void kv_lib_space_forget_locked(struct kvfs_space *space)
 {
-	kv_session_assert_locked(space->session);
+	kv_assert_locked(&space->session->lock);
 	space->known_by = 0;
 }
 
@@ -290,9 +290,9 @@ static int parse_own_layout(struct kvfs_space *space)
 	r = kv_layout_parse(space->text, strlen(space->text), &layout);
 	if (r < 0)
 		return r;
-	kv_session_lock(space->session);
+	pthread_mutex_lock(&space->session->lock);
 	r = keep_layout_locked(space, layout);
-	kv_session_unlock(space->session);
+	pthread_mutex_unlock(&space->session->lock);
 	return r;
 }
 
@@ -333,9 +333,9 @@ void kvfs_space_close(kvfs_space *space)
 	if (!space || kv_session_check(space->session) < 0)
 		return;
 	session = space->session;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	kv_lib_space_put_locked(space);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 }
 
 int kvfs_space_owner(kvfs_space *space, uint32_t *ret_uid, uint32_t *ret_mode)
@@ -347,13 +347,13 @@ int kvfs_space_owner(kvfs_space *space, uint32_t *ret_uid, uint32_t *ret_mode)
 	r = kv_session_check(space->session);
 	if (r < 0)
 		return r;
-	kv_session_lock(space->session);
+	pthread_mutex_lock(&space->session->lock);
 	r = space->told ? 0 : -ENOTCONN;
 	if (r == 0 && ret_uid)
 		*ret_uid = space->uid;
 	if (r == 0 && ret_mode)
 		*ret_mode = space->mode;
-	kv_session_unlock(space->session);
+	pthread_mutex_unlock(&space->session->lock);
 	return r;
 }
 

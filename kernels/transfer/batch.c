@@ -85,7 +85,7 @@ static void end_locked(struct kv_save_batch *batch)
 	struct kvfs_xfer *xfer = batch->xfer;
 	struct kvfs_session *session = xfer->session;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (batch->state != UNWANTED)
 		LIST_REMOVE(batch, others);
 	session->reserved_whole -= batch->reserved;
@@ -124,7 +124,7 @@ static void fail_parts_locked(struct kv_save_batch *batch, int status)
 {
 	struct kv_part *part;
 
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	for (size_t i = 0; i < batch->n; i++) {
 		part = part_of(batch, i);
 		if (part->state != KV_PART_NONE)
@@ -138,7 +138,7 @@ static void fail_locked(struct kv_save_batch *batch, enum kvfs_stage stage,
 {
 	struct tally tally = {0};
 
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	if (batch->xfer->part) {
 		fail_parts_locked(batch, status);
 		return;
@@ -183,7 +183,7 @@ static int send_keys_locked(struct kv_save_batch *batch, struct kv_call *call,
 		.fd = -1,
 	};
 
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	if (type == WIRE_RESERVE)
 		packet.header.flags = reserve_flags(xfer);
 	for (size_t i = 0; i < batch->n; i++)
@@ -202,7 +202,7 @@ static void dropped(struct kv_call *call, int status, const void *items)
 /* Give the reservations back and end. */
 static void drop_locked(struct kv_save_batch *batch)
 {
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	batch->call.done = dropped;
 	if (batch->n == 0 || batch->xfer->part ||
 	    send_keys_locked(batch, &batch->call, WIRE_DROP, 0) < 0)
@@ -316,7 +316,7 @@ static int send_parts_locked(struct kv_save_batch *batch)
 		.fd = -1,
 	};
 
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	for (size_t i = 0; i < batch->n; i++)
 		add_parts(batch, i, items + i * xfer->n_ranges);
 	batch->call.count = (uint32_t)n;
@@ -337,7 +337,7 @@ static int send_whole_locked(struct kv_save_batch *batch)
 		.fd = -1,
 	};
 
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	for (size_t i = 0; i < batch->n; i++) {
 		blocks[i] = xfer->blocks[batch->block[i]];
 		blocks[i].offset =
@@ -353,7 +353,7 @@ static int send_locked(struct kv_save_batch *batch)
 {
 	const struct kvfs_xfer *xfer = batch->xfer;
 
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	batch->state = SAVING;
 	if (!kv_session_is_live(xfer->session, xfer->generation))
 		return -ENOTCONN;
@@ -379,7 +379,7 @@ static void keep_wanted_locked(struct kv_save_batch *batch)
 {
 	size_t kept = 0;
 
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	for (size_t i = 0; i < batch->n; i++)
 		if (kv_part_copied_locked(part_of(batch, i)))
 			batch->block[kept++] = batch->block[i];
@@ -390,7 +390,7 @@ static void parts_copied_locked(struct kv_save_batch *batch)
 {
 	int r;
 
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	kv_xfer_reach_locked(batch->xfer, KVFS_COPIED, batch->n);
 	keep_wanted_locked(batch);
 	r = batch->n > 0 ? send_locked(batch) : 0;
@@ -404,7 +404,7 @@ static void copied_locked(struct kv_save_batch *batch)
 {
 	int r = send_locked(batch);
 
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	kv_xfer_reach_locked(batch->xfer, KVFS_COPIED, batch->n);
 	if (r < 0) {
 		fail_locked(batch, KVFS_SEALED, r);
@@ -469,7 +469,7 @@ static void copy(struct kv_job *job)
 	bool parts = batch->xfer->part != NULL;
 	int r = copy_pages(batch);
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (r < 0) {
 		fail_locked(batch, KVFS_COPIED, r);
 		drop_locked(batch);
@@ -478,7 +478,7 @@ static void copy(struct kv_job *job)
 	} else {
 		copied_locked(batch);
 	}
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 }
 
 /* ---- reserving ---- */
@@ -507,7 +507,7 @@ static void sort_out_parts_locked(struct kv_save_batch *batch,
 	struct kvfs_xfer *xfer = batch->xfer;
 	size_t kept = 0;
 
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	for (size_t i = 0; i < batch->n; i++) {
 		struct kv_part *part = part_of(batch, i);
 		int status = answer(xfer, statuses[i].status);
@@ -528,7 +528,7 @@ static void sort_out_locked(struct kv_save_batch *batch,
 	struct tally tally = {0};
 	size_t kept = 0;
 
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	for (size_t i = 0; i < batch->n; i++) {
 		int status = answer(xfer, statuses[i].status);
 
@@ -547,7 +547,7 @@ static void sort_out_locked(struct kv_save_batch *batch,
 
 static void copy_locked(struct kv_save_batch *batch)
 {
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	batch->state = COPYING;
 	kv_copier_submit(batch->xfer->session->copier, &batch->job);
 }
@@ -580,7 +580,7 @@ static int begin_locked(struct kv_save_batch *batch)
 	struct kvfs_xfer *xfer = batch->xfer;
 	bool there = xfer->part;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	for (size_t i = 0; i < batch->n && xfer->part; i++)
 		there &= kv_part_reserve_locked(part_of(batch, i));
 	if (!there)
@@ -618,7 +618,7 @@ static int batch_new(struct kvfs_xfer *xfer, struct kv_stage *stage, size_t n,
 /* Nothing has begun. */
 static void undo_locked(struct kv_save_batch *batch)
 {
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	if (batch->extent)
 		kv_stage_put(batch->stage, batch->extent);
 	kv_hold_put_locked(batch->hold);
@@ -631,7 +631,7 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 	struct kv_save_batch *batch;
 	int r;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	r = batch_new(xfer, stage, n, &batch);
 	if (r < 0)
 		return r;
@@ -662,14 +662,14 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 
 static void unwant_locked(struct kv_save_batch *batch)
 {
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	batch->state = UNWANTED;
 	LIST_REMOVE(batch, others);
 }
 
 static void answered_locked(struct kv_save_batch *batch)
 {
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	if (--batch->unanswered == 0)
 		end_locked(batch);
 }
@@ -699,7 +699,7 @@ static void unwanted_dropped(struct kv_call *call, int status,
  */
 static void give_back_locked(struct kv_save_batch *batch)
 {
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	unwant_locked(batch);
 	if (kv_rpc_withdraw_locked(batch->xfer->session, &batch->call)) {
 		end_locked(batch);
@@ -731,7 +731,7 @@ static void unwanted_saved(struct kv_call *call, int status, const void *items)
 /* The batch may be sealed yet; nobody will know. */
 static void leave_locked(struct kv_save_batch *batch, int status)
 {
-	kv_session_assert_locked(batch->xfer->session);
+	kv_assert_locked(&batch->xfer->session->lock);
 	fail_locked(batch, KVFS_SEALED, status);
 	unwant_locked(batch);
 	batch->call.done = unwanted_saved;
@@ -747,7 +747,7 @@ static void give_up_locked(struct kv_timer *timer)
 	int stopped = atomic_load(&xfer->stopped);
 	struct kv_save_batch *batch, *next;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_get_locked(xfer);
 	if (xfer->part)
 		kv_parts_give_up_locked(xfer);
@@ -769,7 +769,7 @@ void kv_save_batches_stop_locked(struct kvfs_xfer *xfer)
 	int stopped = atomic_load(&xfer->stopped);
 	struct kv_save_batch *batch, *next;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	for (batch = LIST_FIRST(&xfer->batches); batch; batch = next) {
 		next = LIST_NEXT(batch, others);
 		if (batch->state != RESERVING)

@@ -49,7 +49,7 @@ static void settle_locked(struct kv_flush_chunk *chunk, int status,
 	size_t bad = 0;
 	int s;
 
-	kv_session_assert_locked(chunk->xfer->session);
+	kv_assert_locked(&chunk->xfer->session->lock);
 	for (size_t i = 0; i < chunk->n; i++) {
 		s = status < 0 || !statuses ? status : statuses[i].status;
 		bad += s < 0;
@@ -89,7 +89,7 @@ static int send_chunk_locked(struct kv_flush_chunk *chunk)
 		.fd = -1,
 	};
 
-	kv_session_assert_locked(chunk->xfer->session);
+	kv_assert_locked(&chunk->xfer->session->lock);
 	if (!kv_session_is_live(xfer->session, xfer->generation))
 		return -ENOTCONN;
 	if (!is_barrier(xfer)) {
@@ -122,7 +122,7 @@ static void fail_from_locked(struct kvfs_xfer *xfer, size_t at, int status)
 {
 	size_t n = 0;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	for (size_t i = at; i < xfer->n; i++)
 		if (is_barrier(xfer) || atomic_load(&xfer->status[i]) >= 0) {
 			atomic_store(&xfer->status[i], status);
@@ -138,7 +138,7 @@ static void begin_locked(struct kvfs_xfer *xfer)
 	size_t at = 0;
 	int r;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (!xfer->flush_asked || xfer->flush_sent ||
 	    xfer->left[KVFS_SEALED] > 0 || xfer->left[KVFS_DURABLE] == 0)
 		return;
@@ -170,7 +170,7 @@ static void give_up_locked(struct kv_timer *timer)
 				     offsetof(struct kvfs_xfer, timer));
 	struct kv_flush_chunk *chunk;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_get_locked(xfer);
 	while ((chunk = LIST_FIRST(&xfer->flushing))) {
 		LIST_REMOVE(chunk, others);
@@ -188,7 +188,7 @@ void kv_flush_stop_locked(struct kvfs_xfer *xfer, int status)
 {
 	struct kv_flush_chunk *chunk;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (LIST_EMPTY(&xfer->flushing) || xfer->flush_stopped != 0)
 		return;
 	xfer->flush_stopped = status;
@@ -203,7 +203,7 @@ void kv_flush_stop_locked(struct kvfs_xfer *xfer, int status)
 
 void kv_flush_ask_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (xfer->flush_asked || xfer->left[KVFS_DURABLE] == 0)
 		return;
 	xfer->flush_asked = true;
@@ -218,7 +218,7 @@ static bool is_past_locked(const struct kvfs_xfer *barrier)
 {
 	const struct kvfs_xfer *x;
 
-	kv_session_assert_locked(barrier->session);
+	kv_assert_locked(&barrier->session->lock);
 	TAILQ_FOREACH(x, &barrier->session->active, others) {
 		if (x == barrier)
 			return true;
@@ -236,7 +236,7 @@ static void look_at_barriers_locked(struct kvfs_session *session)
 	struct kvfs_xfer *x, *next;
 	int stopped;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	for (x = TAILQ_FIRST(&session->active); x; x = next) {
 		next = TAILQ_NEXT(x, others);
 		if (!is_barrier(x) || x->left[KVFS_SEALED] == 0)
@@ -256,14 +256,14 @@ static void look_at_barriers_locked(struct kvfs_session *session)
 
 void kv_flush_saved_locked(struct kvfs_xfer *save)
 {
-	kv_session_assert_locked(save->session);
+	kv_assert_locked(&save->session->lock);
 	look_at_barriers_locked(save->session);
 	begin_locked(save);
 }
 
 static void stopped_locked(struct kvfs_xfer *barrier)
 {
-	kv_session_assert_locked(barrier->session);
+	kv_assert_locked(&barrier->session->lock);
 	look_at_barriers_locked(barrier->session);
 }
 
@@ -288,7 +288,7 @@ int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer)
 	if (r < 0)
 		return r;
 	r = kv_lib_space_id(space, &xfer->space_id, &xfer->generation);
-	kv_session_lock(space->session);
+	pthread_mutex_lock(&space->session->lock);
 	kv_lib_space_get_locked(space);
 	xfer->space = space;
 	if (r < 0)
@@ -296,7 +296,7 @@ int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer)
 	xfer->flush_asked = stage == KVFS_DURABLE;
 	kv_xfer_activate_locked(xfer);
 	look_at_barriers_locked(space->session);
-	kv_session_unlock(space->session);
+	pthread_mutex_unlock(&space->session->lock);
 	*ret_xfer = xfer;
 	return 0;
 }

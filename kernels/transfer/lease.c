@@ -55,7 +55,7 @@ static void lease_free_locked(struct kvfs_lease *lease)
 {
 	struct kvfs_session *session = lease->session;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	kv_timer_stop_locked(session, &lease->timer);
 	for (size_t i = 0; i < lease->n; i++)
 		if (lease->items[i].mapping)
@@ -76,7 +76,7 @@ static void lease_free_locked(struct kvfs_lease *lease)
 
 static void unref_locked(struct kvfs_lease *lease)
 {
-	kv_session_assert_locked(lease->session);
+	kv_assert_locked(&lease->session->lock);
 	assert(lease->refs > 0);
 	if (--lease->refs == 0)
 		lease_free_locked(lease);
@@ -84,14 +84,14 @@ static void unref_locked(struct kvfs_lease *lease)
 
 void kv_lease_get_locked(struct kvfs_lease *lease)
 {
-	kv_session_assert_locked(lease->session);
+	kv_assert_locked(&lease->session->lock);
 	lease->refs++;
 	lease->loads++;
 }
 
 void kv_lease_put_locked(struct kvfs_lease *lease)
 {
-	kv_session_assert_locked(lease->session);
+	kv_assert_locked(&lease->session->lock);
 	lease->loads--;
 	unref_locked(lease);
 }
@@ -100,7 +100,7 @@ static void settle_locked(struct kvfs_lease *lease)
 {
 	struct kvfs_xfer *xfer;
 
-	kv_session_assert_locked(lease->session);
+	kv_assert_locked(&lease->session->lock);
 	kv_timer_stop_locked(lease->session, &lease->timer);
 	atomic_store_explicit(&lease->settled, true, memory_order_release);
 	kv_session_completed_locked(lease->session);
@@ -112,7 +112,7 @@ static void settle_locked(struct kvfs_lease *lease)
 
 static void chunk_settled_locked(struct kvfs_lease *lease)
 {
-	kv_session_assert_locked(lease->session);
+	kv_assert_locked(&lease->session->lock);
 	assert(lease->unsettled > 0);
 	if (--lease->unsettled == 0)
 		settle_locked(lease);
@@ -129,7 +129,7 @@ static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
 {
 	int r;
 
-	kv_session_assert_locked(lease->session);
+	kv_assert_locked(&lease->session->lock);
 	if (place->status != 0)
 		return place->status < 0 ? place->status : -EPROTO;
 	if (place->payload > place->length)
@@ -181,7 +181,7 @@ static void abandon_locked(struct kv_lease_chunk *chunk, int status)
 	struct kvfs_lease *lease = chunk->lease;
 	bool unsent = kv_rpc_withdraw_locked(lease->session, &chunk->call);
 
-	kv_session_assert_locked(lease->session);
+	kv_assert_locked(&lease->session->lock);
 	chunk->state = unsent ? CHUNK_OVER : CHUNK_ABANDONED;
 	fail_chunk(chunk, status);
 	if (!unsent && !lease->cancelled)
@@ -199,7 +199,7 @@ static void give_up_locked(struct kv_timer *timer)
 				      offsetof(struct kvfs_lease, timer));
 	int status = lease->cancelled ? -ECANCELED : -ETIMEDOUT;
 
-	kv_session_assert_locked(lease->session);
+	kv_assert_locked(&lease->session->lock);
 	lease->refs++;
 	for (size_t i = 0; i < lease->n_chunks; i++)
 		if (lease->chunks[i].state == CHUNK_ASKED)
@@ -274,7 +274,7 @@ static void ask_chunk_locked(struct kv_lease_chunk *chunk,
 	};
 	int r = asking->status;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	kv_wire_keys(keys, chunk->n, items);
 	if (asking->flags & KVFS_WAIT_SAVING)
 		packet.header.flags |= WIRE_WAIT_SAVING;
@@ -307,7 +307,7 @@ static void ask_query(struct kvfs_lease *lease, const struct asking *asking,
 	const kvfs_query *query = asking->query;
 	size_t n;
 
-	kv_session_lock(lease->session);
+	pthread_mutex_lock(&lease->session->lock);
 	for (size_t i = 0; i < query->n; i += n) {
 		struct kv_lease_chunk *chunk = &lease->chunks[*chunk_at];
 
@@ -323,7 +323,7 @@ static void ask_query(struct kvfs_lease *lease, const struct asking *asking,
 		*item_at += n;
 		(*chunk_at)++;
 	}
-	kv_session_unlock(lease->session);
+	pthread_mutex_unlock(&lease->session->lock);
 }
 
 int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
@@ -351,13 +351,13 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
 			queries[i].space, &asking.space, &asking.generation));
 		ask_query(lease, &asking, &chunk, &item);
 	}
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	lease->timer.fire = give_up_locked;
 	if (deadline < UINT64_MAX - KV_GRACE_NS)
 		kv_timer_start_locked(session, &lease->timer,
 				      kv_time_after(deadline + KV_GRACE_NS));
 	chunk_settled_locked(lease);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	if (flags & KVFS_READ_AHEAD)
 		kv_prefetch_ahead(queries, n_queries, deadline);
 	*ret_lease = kv_steal(lease);
@@ -411,12 +411,12 @@ long kvfs_lease_wait(kvfs_lease *lease, uint64_t deadline)
 	if (r < 0)
 		return r;
 	spin(lease, at);
-	kv_session_lock(lease->session);
+	pthread_mutex_lock(&lease->session->lock);
 	while (!is_settled(lease) && r == 0)
 		r = kv_session_wait(lease->session, at);
 	if (is_settled(lease))
 		r = lease->held;
-	kv_session_unlock(lease->session);
+	pthread_mutex_unlock(&lease->session->lock);
 	return r;
 }
 
@@ -465,7 +465,7 @@ static void cancel_locked(struct kvfs_lease *lease)
 {
 	struct kv_lease_chunk *chunk;
 
-	kv_session_assert_locked(lease->session);
+	kv_assert_locked(&lease->session->lock);
 	if (lease->settled || lease->cancelled)
 		return;
 	lease->refs++;
@@ -490,14 +490,14 @@ void kvfs_lease_cancel(kvfs_lease *lease)
 {
 	if (check_lease(lease) < 0)
 		return;
-	kv_session_lock(lease->session);
+	pthread_mutex_lock(&lease->session->lock);
 	cancel_locked(lease);
-	kv_session_unlock(lease->session);
+	pthread_mutex_unlock(&lease->session->lock);
 }
 
 void kv_lease_release_locked(struct kvfs_lease *lease)
 {
-	kv_session_assert_locked(lease->session);
+	kv_assert_locked(&lease->session->lock);
 	if (lease->loads == 0)
 		cancel_locked(lease);
 	unref_locked(lease);
@@ -510,7 +510,7 @@ void kvfs_release(kvfs_lease *lease)
 	if (check_lease(lease) < 0)
 		return;
 	session = lease->session;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	kv_lease_release_locked(lease);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 }

@@ -199,7 +199,7 @@ static void end(struct load_job *job)
 	struct kvfs_xfer *xfer = job->xfer;
 	struct kvfs_session *session = xfer->session;
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (--xfer->load->jobs_left == 0 && xfer->steps > 1)
 		count_all(job);
 	kv_xfer_fail_locked(xfer, KVFS_COPIED, job->bad);
@@ -207,7 +207,7 @@ static void end(struct load_job *job)
 	kv_xfer_reach_locked(xfer, KVFS_SEALED, job->good);
 	kv_xfer_reach_locked(xfer, KVFS_DURABLE, job->good);
 	kv_xfer_put_locked(xfer);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 }
 
 static void run(struct kv_job *kv_job)
@@ -239,7 +239,7 @@ static void run(struct kv_job *kv_job)
 
 static void unqueue_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (xfer->queued)
 		TAILQ_REMOVE(&xfer->lease->waiting, xfer, queue);
 	xfer->queued = false;
@@ -250,7 +250,7 @@ void kv_load_begin_locked(struct kvfs_xfer *xfer)
 	struct kv_copier *copier = xfer->session->copier;
 	struct kv_load *load = xfer->load;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	unqueue_locked(xfer);
 	if (kv_stream_sync_waits_locked(xfer))
 		return;
@@ -263,7 +263,7 @@ void kv_load_begin_locked(struct kvfs_xfer *xfer)
 
 static void stopped_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (!kv_stream_sync_stop_locked(xfer) && !xfer->queued)
 		return;
 	unqueue_locked(xfer);
@@ -274,7 +274,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 
 static void copied_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (xfer->lease)
 		kv_lease_put_locked(kv_steal(xfer->lease));
 }
@@ -411,7 +411,7 @@ static int load_new(kvfs_pool *pool, size_t n, const int64_t *pages,
 static void start_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool,
 			 struct kvfs_lease *lease)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (xfer->n == 0)
 		return;
 	xfer->pool = pool;
@@ -441,12 +441,12 @@ int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 	r = load_new(pool, n, pages, opts, &xfer);
 	if (r < 0)
 		return r;
-	kv_session_lock(pool->session);
+	pthread_mutex_lock(&pool->session->lock);
 	used = kv_lib_pool_check_pages_locked(pool, xfer->pages, xfer->n_pages,
 					      true);
 	if (used >= 0)
 		start_locked(xfer, pool, lease);
-	kv_session_unlock(pool->session);
+	pthread_mutex_unlock(&pool->session->lock);
 	if (used < 0)
 		return (int)used;
 	*ret_xfer = kv_steal(xfer);

@@ -97,7 +97,7 @@ static struct kv_partial_block *find(struct kv_parts *parts,
 /* Free it if nothing refers to it. */
 static void tidy_locked(struct kv_partial_block *partial)
 {
-	kv_session_assert_locked(partial->session);
+	kv_assert_locked(&partial->session->lock);
 	if (partial->listed || !TAILQ_EMPTY(&partial->parts))
 		return;
 	kv_lib_space_put_locked(partial->space);
@@ -122,7 +122,7 @@ static void unlist(struct kv_partial_block *partial)
 /* Out of the table; freed now, or with its last part. */
 static void forget_locked(struct kv_partial_block *partial)
 {
-	kv_session_assert_locked(partial->session);
+	kv_assert_locked(&partial->session->lock);
 	unlist(partial);
 	tidy_locked(partial);
 }
@@ -132,7 +132,7 @@ static void count_locked(struct kv_partial_block *partial, bool counted)
 {
 	struct kvfs_session *session = partial->session;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	session->reserved_in_parts += counted;
 	session->reserved_in_parts -= partial->counted;
 	partial->counted = counted;
@@ -147,7 +147,7 @@ static void settle_locked(struct kv_part *part, int status)
 	struct kvfs_xfer *xfer = part->xfer;
 	bool good = status >= 0;
 
-	kv_session_assert_locked(part->xfer->session);
+	kv_assert_locked(&part->xfer->session->lock);
 	TAILQ_REMOVE(&part->of->parts, part, others);
 	part->state = KV_PART_NONE;
 	atomic_store(&xfer->status[part - xfer->part], status);
@@ -169,7 +169,7 @@ static void settle_all_locked(struct kv_partial_block *partial)
 {
 	struct kv_part *part;
 
-	kv_session_assert_locked(partial->session);
+	kv_assert_locked(&partial->session->lock);
 	do {
 		TAILQ_FOREACH(part, &partial->parts, others)
 			if (part->state != KV_PART_BATCH)
@@ -205,7 +205,7 @@ static void drop_locked(const struct kv_partial_block *partial)
 	};
 	struct drop *drop;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (!kv_session_is_live(session, partial->generation))
 		return;
 	drop = calloc(1, sizeof(*drop));
@@ -224,7 +224,7 @@ static void end_locked(struct kv_partial_block *partial, int status)
 	struct kv_parts *parts = partial->session->parts;
 	bool whole = is_whole(partial);
 
-	kv_session_assert_locked(partial->session);
+	kv_assert_locked(&partial->session->lock);
 	if (!is_live(partial))
 		return;
 	if (partial->reserved && status < 0)
@@ -245,7 +245,7 @@ static void end_locked(struct kv_partial_block *partial, int status)
 
 bool kv_part_reserve_locked(struct kv_part *part)
 {
-	kv_session_assert_locked(part->xfer->session);
+	kv_assert_locked(&part->xfer->session->lock);
 	if (is_live(part->of))
 		count_locked(part->of, true);
 	return part->of->reserved;
@@ -253,7 +253,7 @@ bool kv_part_reserve_locked(struct kv_part *part)
 
 bool kv_part_again_locked(struct kv_part *part)
 {
-	kv_session_assert_locked(part->xfer->session);
+	kv_assert_locked(&part->xfer->session->lock);
 	if (!is_live(part->of))
 		return false;
 	if (!part->of->reserved)
@@ -268,7 +268,7 @@ static void late_locked(const struct kv_partial_block *partial)
 	const struct kv_partial_block *other =
 		find(partial->session->parts, partial->space, &partial->block);
 
-	kv_session_assert_locked(partial->session);
+	kv_assert_locked(&partial->session->lock);
 	if (!other || !is_live(other))
 		drop_locked(partial);
 }
@@ -278,7 +278,7 @@ bool kv_part_reserved_locked(struct kv_part *part, int status)
 	struct kv_partial_block *partial = part->of;
 	int stopped = atomic_load(&part->xfer->stopped);
 
-	kv_session_assert_locked(part->xfer->session);
+	kv_assert_locked(&part->xfer->session->lock);
 	if (is_live(partial) && status == 0 &&
 	    (stopped == 0 || partial->reserved)) {
 		partial->reserved = true;
@@ -300,7 +300,7 @@ bool kv_part_copied_locked(struct kv_part *part)
 {
 	struct kv_partial_block *partial = part->of;
 
-	kv_session_assert_locked(part->xfer->session);
+	kv_assert_locked(&part->xfer->session->lock);
 	part->state = KV_PART_COPIED;
 	if (is_live(partial))
 		return true;
@@ -313,7 +313,7 @@ void kv_part_sealed_locked(struct kv_part *part, struct kv_hold *hold)
 {
 	struct kv_partial_block *partial = part->of;
 
-	kv_session_assert_locked(part->xfer->session);
+	kv_assert_locked(&part->xfer->session->lock);
 	TAILQ_FOREACH(part, &partial->parts, others)
 		kv_hold_block_locked(part->xfer,
 				     (size_t)(part - part->xfer->part), hold);
@@ -324,7 +324,7 @@ void kv_part_fail_locked(struct kv_part *part, int status)
 {
 	struct kv_partial_block *partial = part->of;
 
-	kv_session_assert_locked(part->xfer->session);
+	kv_assert_locked(&part->xfer->session->lock);
 	if (part->state != KV_PART_BATCH) {
 		end_locked(partial, status);
 		return;
@@ -342,7 +342,7 @@ void kv_parts_stop_locked(struct kvfs_xfer *xfer)
 	int status = atomic_load(&xfer->stopped);
 	struct kv_part *part;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_get_locked(xfer);
 	for (part = xfer->part; part < xfer->part + xfer->n; part++)
 		if (part->state == KV_PART_TODO ||
@@ -356,7 +356,7 @@ void kv_parts_give_up_locked(struct kvfs_xfer *xfer)
 	int status = atomic_load(&xfer->stopped);
 	struct kv_part *part;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_get_locked(xfer);
 	for (part = xfer->part; part < xfer->part + xfer->n; part++)
 		if (part->state != KV_PART_NONE)
@@ -381,7 +381,7 @@ static void end_live_locked(struct kvfs_session *session, bool lacking,
 {
 	struct kv_partial_block *partial;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	for (size_t i = 0; session->parts && i < BUCKETS; i++)
 		while ((partial = next_live(session->parts, i, lacking)))
 			end_locked(partial, status);
@@ -389,13 +389,13 @@ static void end_live_locked(struct kvfs_session *session, bool lacking,
 
 void kv_parts_break_locked(struct kvfs_session *session)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	end_live_locked(session, false, -ENOTCONN);
 }
 
 void kv_parts_close_locked(struct kvfs_session *session)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	end_live_locked(session, true, -ECANCELED);
 }
 
@@ -403,7 +403,7 @@ void kv_parts_free_locked(struct kvfs_session *session)
 {
 	struct kv_partial_block *partial;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	while (session->parts && (partial = TAILQ_FIRST(&session->parts->dead)))
 		forget_locked(partial);
 	free(kv_steal(session->parts));
@@ -440,10 +440,10 @@ static int make_table(struct kvfs_session *session)
 	if (!parts)
 		return -ENOMEM;
 	TAILQ_INIT(&parts->dead);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (!session->parts)
 		session->parts = kv_steal(parts);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	free(parts);
 	return 0;
 }
@@ -538,7 +538,7 @@ static int find_block(struct kvfs_xfer *xfer, size_t i,
 /* Neither a part of a block nor settled before. */
 static void refuse_locked(struct kvfs_xfer *xfer, size_t i, int status)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	atomic_store(&xfer->status[i], status);
 	if (status >= 0) {
 		kv_xfer_reach_locked(xfer, KVFS_COPIED, 1);
@@ -554,7 +554,7 @@ bool kv_part_join_locked(struct kvfs_xfer *xfer, size_t i)
 	struct kv_partial_block *partial = NULL;
 	int r = find_block(xfer, i, &partial), status;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	free(kv_steal(part->spare));
 	if (r == 0) {
 		r = claim(partial, xfer);

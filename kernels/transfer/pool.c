@@ -198,7 +198,7 @@ long kv_lib_pool_check_pages_locked(struct kvfs_pool *pool,
 	long used = 0;
 	bool bad = false;
 
-	kv_session_assert_locked(pool->session);
+	kv_assert_locked(&pool->session->lock);
 	for (i = 0; i < n && !bad; i++) {
 		if (pages[i] == SKIP && loads)
 			continue;
@@ -222,7 +222,7 @@ void kv_lib_pool_hold_locked(struct kvfs_pool *pool, const int64_t *pages,
 	uint32_t *uses = loads ? pool->loads : pool->saves;
 	uint64_t *held = loads ? &pool->pages_loading : &pool->pages_saving;
 
-	kv_session_assert_locked(pool->session);
+	kv_assert_locked(&pool->session->lock);
 	for (size_t i = 0; i < n; i++)
 		if (pages[i] != SKIP && uses[pages[i]]++ == 0)
 			(*held)++;
@@ -234,7 +234,7 @@ void kv_lib_pool_let_go_locked(struct kvfs_pool *pool, const int64_t *pages,
 	uint32_t *uses = loads ? pool->loads : pool->saves;
 	uint64_t *held = loads ? &pool->pages_loading : &pool->pages_saving;
 
-	kv_session_assert_locked(pool->session);
+	kv_assert_locked(&pool->session->lock);
 	for (size_t i = 0; i < n; i++)
 		if (pages[i] != SKIP && --uses[pages[i]] == 0)
 			(*held)--;
@@ -276,7 +276,7 @@ static int check_desc(kvfs_session *session, const kvfs_pool_desc *desc)
 
 static void broken_locked(struct kvfs_session *session)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	kv_stage_abandon(kv_steal(session->stage));
 	kv_stage_abandon(kv_steal(session->stage_next));
 	kv_parts_break_locked(session);
@@ -291,7 +291,7 @@ static void closing(struct kvfs_session *session)
 
 static void idle(struct kvfs_session *session)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	kv_restore_workers_end(session);
 	kv_save_wait_grown(session);
 	kv_parts_free_locked(session);
@@ -310,7 +310,7 @@ static void forked(struct kvfs_session *session)
 
 static void detaching_locked(struct kvfs_session *session)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	kv_stream_sync_wake_locked(session->stream_sync);
 }
 
@@ -318,7 +318,7 @@ static void cleared_locked(struct kvfs_session *session, const char *name)
 {
 	struct kvfs_pool *pool;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	LIST_FOREACH(pool, &session->paged, others)
 		pool->paged_ops->forget_locked(pool->paged, name);
 }
@@ -336,7 +336,7 @@ static const struct kv_session_user transfers = {
 
 void kv_lib_transfers_use_locked(struct kvfs_session *session)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (session->user)
 		return;
 	session->user = &transfers;
@@ -351,7 +351,7 @@ static int start_threads_locked(struct kvfs_session *session,
 {
 	int r = 0;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	kv_lib_transfers_use_locked(session);
 	if (!session->copier)
 		r = kv_copier_new(&session->copier);
@@ -420,11 +420,11 @@ int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 	r = pool_new(session, desc, there, &pool);
 	if (r < 0)
 		return r;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	r = start_threads_locked(session, pool->device);
 	if (r == 0)
 		kv_lib_space_get_locked(pool->space);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	if (r < 0)
 		return r;
 	*ret_pool = kv_steal(pool);
@@ -450,16 +450,16 @@ void kvfs_pool_close(kvfs_pool *pool)
 	if (!pool || kv_session_check(pool->session) < 0)
 		return;
 	session = pool->session;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (pool->paged)
 		LIST_REMOVE(pool, others);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	if (pool->paged)
 		pool->paged_ops->close(pool->paged);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	kv_xfers_drain(session, pool);
 	kv_lib_space_put_locked(pool->space);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	pool_free(pool);
 }
 
@@ -477,7 +477,7 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 	session = pool->session;
 	*ret_info = (struct kvfs_pool_info){.device = pool->device->name};
 	pool->device->info(pool->on_device, ret_info);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	ret_info->threads = kv_copier_threads(session->copier);
 	ret_info->pages_loading = pool->pages_loading;
 	ret_info->pages_saving = pool->pages_saving;
@@ -485,6 +485,6 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 		ret_info->bytes_staging = kv_stage_bytes(session->stage);
 		ret_info->staging_huge = kv_stage_is_huge(session->stage);
 	}
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return 0;
 }

@@ -39,7 +39,7 @@ static void settle_locked(struct kv_prefetch_chunk *chunk, int status,
 	size_t bad = 0;
 	int s;
 
-	kv_session_assert_locked(chunk->xfer->session);
+	kv_assert_locked(&chunk->xfer->session->lock);
 	for (size_t i = 0; i < chunk->n; i++) {
 		s = status < 0 ? status : KV_MIN(statuses[i].status, 0);
 		bad += s < 0;
@@ -68,7 +68,7 @@ static void abandon_locked(struct kv_prefetch_chunk *chunk)
 	struct kvfs_xfer *xfer = chunk->xfer;
 	bool unsent = kv_rpc_withdraw_locked(xfer->session, &chunk->call);
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	chunk->state = unsent ? CHUNK_OVER : CHUNK_ABANDONED;
 	settle_locked(chunk, atomic_load(&xfer->stopped), NULL);
 	if (unsent)
@@ -82,7 +82,7 @@ static void give_up_locked(struct kv_timer *timer)
 		(struct kvfs_xfer *)((char *)timer -
 				     offsetof(struct kvfs_xfer, timer));
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_get_locked(xfer);
 	for (size_t i = 0; i < xfer->n_chunks; i++)
 		if (xfer->chunks[i].state == CHUNK_ASKED)
@@ -112,7 +112,7 @@ static void ask_locked(struct kv_prefetch_chunk *chunk, uint32_t space,
 	};
 	int r;
 
-	kv_session_assert_locked(chunk->xfer->session);
+	kv_assert_locked(&chunk->xfer->session->lock);
 	kv_wire_keys(keys, chunk->n, items);
 	if (asking->deadline != KVFS_FOREVER)
 		packet.header.arg = KV_MAX(asking->deadline, 1u);
@@ -139,7 +139,7 @@ static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
 	size_t n;
 	int r = kv_lib_space_id(query->space, &space, &generation);
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (r == 0 && !kv_session_is_live(session, generation))
 		r = -ENOTCONN;
 	for (size_t i = 0; i < query->n; i += n) {
@@ -155,7 +155,7 @@ static void ask_query(struct kvfs_xfer *xfer, const kvfs_query *query,
 		else
 			ask_locked(chunk, space, query->keys + i, asking);
 	}
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 }
 
 /* The daemon is told to stop, too. */
@@ -163,7 +163,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_prefetch_chunk *chunk;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_get_locked(xfer);
 	for (size_t i = 0; i < xfer->n_chunks; i++) {
 		chunk = &xfer->chunks[i];
@@ -223,10 +223,10 @@ static int begin(const kvfs_query *queries, size_t n_queries,
 	if (asking->deadline < UINT64_MAX - KV_GRACE_NS)
 		xfer->deadline_at =
 			kv_time_after(asking->deadline + KV_GRACE_NS);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (n > 0)
 		kv_xfer_activate_locked(xfer);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	for (size_t i = 0; i < n_queries; i++)
 		ask_query(xfer, &queries[i], &chunk, &key, asking);
 	*ret_xfer = kv_steal(xfer);
@@ -251,9 +251,9 @@ void kv_prefetch_ahead(const kvfs_query *queries, size_t n_queries,
 
 	if (kv_queries_check(queries, n_queries, &session) <= 0)
 		return;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	can = kv_rpc_takes_hints_locked(session);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	/* A hint that cannot be given is none. */
 	if (can && begin(queries, n_queries, &asking, &xfer) == 0)
 		kvfs_xfer_free(xfer);

@@ -247,7 +247,7 @@ static void account(struct restore *restore, const struct group *group)
 	struct kvfs_session *session = xfer->session;
 	size_t good = 0, bad = 0;
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	kv_xfer_get_locked(xfer);
 	for (size_t i = 0; i < group->n; i++) {
 		if (group->status[i] == -EINPROGRESS)
@@ -263,7 +263,7 @@ static void account(struct restore *restore, const struct group *group)
 	kv_xfer_reach_locked(xfer, KVFS_SEALED, good);
 	kv_xfer_reach_locked(xfer, KVFS_COPIED, good);
 	kv_xfer_put_locked(xfer);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 }
 
 static void end_group(struct restore *restore)
@@ -335,19 +335,19 @@ static void *live(void *arg)
 	struct kv_worker *worker = arg;
 	struct kvfs_session *session = worker->session;
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	pthread_detach(pthread_self());
 	while (wait_for_work(worker)) {
-		kv_session_unlock(session);
+		pthread_mutex_unlock(&session->lock);
 		worker->run(worker->arg);
-		kv_session_lock(session);
+		pthread_mutex_lock(&session->lock);
 		worker->run = NULL;
 	}
 	pthread_cond_destroy(&worker->wake);
 	free(worker);
 	session->workers.n--;
 	pthread_cond_broadcast(&session->changed);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return NULL;
 }
 
@@ -361,7 +361,7 @@ static int start_worker_locked(struct kvfs_session *session,
 	pthread_t thread;
 	int r;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (worker) {
 		SLIST_REMOVE_HEAD(&workers->idle, others);
 		worker->run = run;
@@ -392,7 +392,7 @@ void kv_restore_workers_end(struct kvfs_session *session)
 	struct kv_workers *workers = &session->workers;
 	struct kv_worker *worker;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	workers->stop = true;
 	SLIST_FOREACH(worker, &workers->idle, others)
 		pthread_cond_signal(&worker->wake);
@@ -474,7 +474,7 @@ static int start_locked(struct kvfs_xfer *xfer, kvfs_pool *pool,
 	long used;
 	int r;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	used = kv_lib_pool_check_pages_locked(pool, restore->pages, n, true);
 	if (used < 0)
 		return (int)used;
@@ -523,11 +523,11 @@ int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
 		if (r < 0)
 			return r;
 		put_in_order(restore, opts);
-		kv_session_lock(pool->session);
+		pthread_mutex_lock(&pool->session->lock);
 		r = start_locked(xfer, pool, space, restore);
 		if (r == 0)
 			restore = NULL;
-		kv_session_unlock(pool->session);
+		pthread_mutex_unlock(&pool->session->lock);
 		if (r < 0)
 			return r;
 	}

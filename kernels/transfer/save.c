@@ -69,7 +69,7 @@ struct make_stage {
 
 static void unqueue_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (xfer->queued)
 		TAILQ_REMOVE(&xfer->session->saves, xfer, queue);
 	xfer->queued = false;
@@ -77,7 +77,7 @@ static void unqueue_locked(struct kvfs_xfer *xfer)
 
 static void queue_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (!xfer->queued)
 		TAILQ_INSERT_TAIL(&xfer->session->saves, xfer, queue);
 	xfer->queued = true;
@@ -105,7 +105,7 @@ static uint32_t next_todo(struct kvfs_xfer *xfer)
 
 void kv_save_less_todo_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (--xfer->todo_left > 0)
 		return;
 	xfer->todo_n = 0;
@@ -116,7 +116,7 @@ void kv_save_less_todo_locked(struct kvfs_xfer *xfer)
 
 void kv_save_take_locked(struct kvfs_xfer *xfer, uint32_t *ret_blocks, size_t n)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	for (size_t i = 0; i < n; i++) {
 		ret_blocks[i] = next_todo(xfer);
 		kv_save_less_todo_locked(xfer);
@@ -129,7 +129,7 @@ static void rested_locked(struct kv_timer *timer)
 		(struct kvfs_xfer *)((char *)timer -
 				     offsetof(struct kvfs_xfer, again));
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	queue_locked(xfer);
 	kv_save_pump_locked(xfer->session);
 }
@@ -138,7 +138,7 @@ static void rested_locked(struct kv_timer *timer)
  * either. */
 void kv_save_again_locked(struct kvfs_xfer *xfer, uint32_t block)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	add_todo(xfer, block);
 	unqueue_locked(xfer);
 	if (xfer->again.at != 0)
@@ -154,7 +154,7 @@ static void fail_todo_locked(struct kvfs_xfer *xfer, int status)
 {
 	size_t n = 0;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	while (xfer->todo_left > 0) {
 		atomic_store(&xfer->status[next_todo(xfer)], status);
 		kv_save_less_todo_locked(xfer);
@@ -167,7 +167,7 @@ static void fail_rest_locked(struct kvfs_xfer *xfer, int status)
 {
 	struct kv_part *part;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (!xfer->part) {
 		fail_todo_locked(xfer, status);
 		return;
@@ -185,7 +185,7 @@ static void fail_all_locked(struct kvfs_session *session, int status)
 {
 	struct kvfs_xfer *xfer;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	while ((xfer = TAILQ_FIRST(&session->saves)))
 		fail_rest_locked(xfer, status);
 }
@@ -212,7 +212,7 @@ static int offer_locked(struct kvfs_session *session, struct kv_stage *stage)
 	struct offer *offer = calloc(1, sizeof(*offer));
 	int r;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (!offer)
 		return -ENOMEM;
 	offer->session = session;
@@ -230,7 +230,7 @@ static int swap_stage_locked(struct kvfs_session *session)
 	struct kv_stage *stage = session->stage_next;
 	int r;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (!stage || (session->stage && !kv_stage_is_idle(session->stage)))
 		return 0;
 	session->stage_next = NULL;
@@ -253,7 +253,7 @@ static int stage_made_locked(const struct make_stage *make,
 	struct kvfs_session *session = make->session;
 	struct kv_stage *other = session->stage_next;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (!kv_session_is_live(session, make->generation) ||
 	    (other && kv_stage_bytes(other) >= kv_stage_bytes(stage))) {
 		kv_stage_free(stage);
@@ -273,7 +273,7 @@ static void make_stage(struct kv_job *job)
 	struct kv_stage *stage = NULL;
 	int r = kv_stage_new(make->bytes, &stage);
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	session->stage_making = false;
 	if (r == 0)
 		r = stage_made_locked(make, stage);
@@ -281,7 +281,7 @@ static void make_stage(struct kv_job *job)
 		fail_all_locked(session, r);
 	free(make);
 	kv_save_pump_locked(session);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 }
 
 /* A larger one; without it saves go on by the one there is. */
@@ -292,7 +292,7 @@ static void *grow_stage(void *arg)
 	struct kv_stage *stage = NULL;
 	int r = kv_stage_grow(make->bytes, make->asked, &stage);
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (r == 0)
 		r = stage_made_locked(make, stage);
 	if (r < 0)
@@ -302,7 +302,7 @@ static void *grow_stage(void *arg)
 	session->stage_growing = false;
 	pthread_detach(pthread_self());
 	pthread_cond_broadcast(&session->changed);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return NULL;
 }
 
@@ -311,7 +311,7 @@ static int make_new_locked(struct kvfs_session *session, uint64_t bytes,
 {
 	struct make_stage *make = calloc(1, sizeof(*make));
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (!make)
 		return -ENOMEM;
 	make->job.run = make_stage;
@@ -330,7 +330,7 @@ static void grow_locked(struct kvfs_session *session, uint64_t block_bytes)
 	struct make_stage *make;
 	pthread_t thread;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (session->stage_growing || session->stage_next ||
 	    kv_now_ns() < session->stage_grows_at ||
 	    (session->stage && kv_stage_bytes(session->stage) >= bytes) ||
@@ -351,7 +351,7 @@ static int need_stage_locked(struct kvfs_session *session, uint64_t block_bytes)
 	struct make_stage *make;
 	int r = swap_stage_locked(session);
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (r < 0)
 		return r;
 	/* One that is full makes place for a larger one, which is ready. */
@@ -371,14 +371,14 @@ static int need_stage_locked(struct kvfs_session *session, uint64_t block_bytes)
 
 void kv_save_prepare_locked(struct kvfs_session *session, uint64_t payload)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	session->stage_grows_at = 0;
 	grow_locked(session, kv_round_up(payload, ALIGN));
 }
 
 void kv_save_wait_grown(struct kvfs_session *session)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	while (session->stage_growing)
 		kv_session_wait(session, UINT64_MAX);
 }
@@ -419,7 +419,7 @@ static int advance_locked(struct kvfs_xfer *xfer)
 	size_t n;
 	int r;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (!kv_session_is_live(session, xfer->generation))
 		return -ENOTCONN;
 	r = need_stage_locked(session, block_bytes);
@@ -444,7 +444,7 @@ void kv_save_pump_locked(struct kvfs_session *session)
 	struct kvfs_xfer *xfer;
 	int r = 0;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	while (r != -EAGAIN && (xfer = TAILQ_FIRST(&session->saves))) {
 		kv_xfer_get_locked(xfer);
 		r = advance_locked(xfer);
@@ -456,7 +456,7 @@ void kv_save_pump_locked(struct kvfs_session *session)
 
 static void begin_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (kv_stream_sync_waits_locked(xfer))
 		return;
 	queue_locked(xfer);
@@ -482,7 +482,7 @@ void kv_hold_put_locked(struct kv_hold *hold)
 {
 	if (!hold)
 		return;
-	kv_session_assert_locked(hold->session);
+	kv_assert_locked(&hold->session->lock);
 	if (--hold->refs > 0)
 		return;
 	if (hold->tag != 0 &&
@@ -494,7 +494,7 @@ void kv_hold_put_locked(struct kv_hold *hold)
 void kv_hold_block_locked(struct kvfs_xfer *xfer, size_t i,
 			  struct kv_hold *hold)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (!xfer->held || !hold)
 		return;
 	hold->refs++;
@@ -506,7 +506,7 @@ static void end_holds_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_hold **held = kv_steal(xfer->held);
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	/* From the tail, so that a parent is renewed after its children. */
 	for (size_t i = xfer->n; held && i-- > 0;)
 		kv_hold_put_locked(held[i]);
@@ -517,7 +517,7 @@ static void end_holds_locked(struct kvfs_xfer *xfer)
 
 static void stopped_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_get_locked(xfer);
 	if (xfer->part)
 		kv_parts_stop_locked(xfer);
@@ -553,7 +553,7 @@ static struct kvfs_xfer *next_of_locked(struct kvfs_session *session,
 {
 	struct kvfs_xfer *xfer;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	TAILQ_FOREACH(xfer, &session->active, others)
 		if (xfer->ops == &save_ops && xfer->stopped == 0 &&
 		    strcmp(xfer->space->name, name) == 0)
@@ -565,7 +565,7 @@ void kv_saves_stop_locked(struct kvfs_session *session, const char *name)
 {
 	struct kvfs_xfer *xfer;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	while ((xfer = next_of_locked(session, name)))
 		kv_xfer_stop_locked(xfer, -ESTALE);
 }
@@ -661,7 +661,7 @@ static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
 	struct kvfs_session *session = xfer->session;
 	long used;
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	used = kv_lib_pool_check_pages_locked(pool, xfer->pages, xfer->n_pages,
 					      false);
 	if (used >= 0 && xfer->n > 0) {
@@ -677,7 +677,7 @@ static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
 		else if (xfer->todo_left > 0)
 			begin_locked(xfer);
 	}
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return used < 0 ? (int)used : 0;
 }
 

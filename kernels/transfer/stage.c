@@ -187,7 +187,7 @@ int kv_stage_grow(uint64_t bytes, bool asked, struct kv_stage **ret_stage)
 void kv_stage_attach_locked(struct kv_stage *stage,
 			    struct kvfs_session *session)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	stage->session = session;
 	kv_attach_locked(session, &stage->attached, stage->base, stage->bytes,
 			 true);

@@ -138,7 +138,7 @@ bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_stream_sync *sync = xfer->session->stream_sync;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (!xfer->event_wait || xfer->event_over)
 		return false;
 	kv_xfer_get_locked(xfer);
@@ -150,7 +150,7 @@ bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer)
 
 bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (!xfer->waits_for_event)
 		return false;
 	xfer->waits_for_event = false;
@@ -168,9 +168,9 @@ static bool look_at(struct kvfs_xfer *xfer)
 	bool done;
 
 	kv_xfer_get_locked(xfer);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	done = kv_stream_sync_event_is_over(xfer);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (xfer->waits_for_event && done) {
 		xfer->event_over = true;
 		kv_stream_sync_stop_locked(xfer);
@@ -187,7 +187,7 @@ static bool look_at(struct kvfs_xfer *xfer)
 
 static bool is_over_locked(const struct kvfs_xfer *xfer, size_t i)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	return xfer->left[KVFS_COPIED] == 0 ||
 	       xfer->semaphores->semaphore[i].over;
 }
@@ -198,7 +198,7 @@ static void *take_to_open_locked(struct kvfs_xfer *xfer, size_t i)
 	struct semaphore *semaphore = &xfer->semaphores->semaphore[i];
 	bool was = semaphore->open;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	semaphore->over = semaphore->open = true;
 	return was ? NULL : semaphore->semaphore;
 }
@@ -210,9 +210,9 @@ void kv_stream_sync_step_over(struct kvfs_xfer *xfer, size_t step)
 
 	if (!xfer->semaphores)
 		return;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	semaphore = take_to_open_locked(xfer, step);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	if (semaphore)
 		xfer->device->semaphore_open(semaphore);
 }
@@ -221,7 +221,7 @@ static void give_back_later_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_stream_sync *sync = xfer->session->stream_sync;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_get_locked(xfer);
 	TAILQ_INSERT_TAIL(&sync->over, xfer, synced);
 	pthread_cond_signal(&sync->work);
@@ -231,7 +231,7 @@ bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
 {
 	struct kv_semaphores *semaphores = xfer->semaphores;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (!semaphores)
 		return false;
 	if (!xfer->event_wait && !semaphores->any && semaphores->users == 0)
@@ -251,17 +251,17 @@ static void give_back(struct kvfs_xfer *xfer)
 
 	for (size_t i = 0; i <= semaphores->n && semaphores->any; i++) {
 		semaphore = take_to_open_locked(xfer, i);
-		kv_session_unlock(session);
+		pthread_mutex_unlock(&session->lock);
 		if (semaphore)
 			xfer->device->semaphore_open(semaphore);
 		if (semaphores->semaphore[i].semaphore)
 			xfer->device->semaphore_free(
 				semaphores->semaphore[i].semaphore);
-		kv_session_lock(session);
+		pthread_mutex_lock(&session->lock);
 	}
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	kv_stream_sync_drop(xfer);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	kv_steal(semaphores->pool)->busy--;
 	pthread_cond_broadcast(&session->changed);
 	kv_xfer_put_locked(xfer);
@@ -309,7 +309,7 @@ void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
 {
 	struct kvfs_session *session = fence->pool->session;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (!fence->event_wait) {
 		free(fence);
 		gone(owner);
@@ -330,9 +330,9 @@ static void end_fence(struct kvfs_session *session,
 
 	fence->gone(fence->owner);
 	kv_session_completed_locked(session);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	kv_stream_fence_free(fence);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	pool->busy--;
 	pthread_cond_broadcast(&session->changed);
 }
@@ -346,10 +346,10 @@ static bool look_at_fences(struct kv_stream_sync *sync)
 	bool done, any = false;
 
 	for (fence = TAILQ_FIRST(&sync->fences); fence; fence = next) {
-		kv_session_unlock(session);
+		pthread_mutex_unlock(&session->lock);
 		done = fence->pool->device->event_wait_is_done(
 			fence->event_wait);
-		kv_session_lock(session);
+		pthread_mutex_lock(&session->lock);
 		next = TAILQ_NEXT(fence, others);
 		if (!done)
 			continue;
@@ -399,7 +399,7 @@ static void *run(void *arg)
 	struct kv_stream_sync *sync = arg;
 	struct kvfs_session *session = sync->session;
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	for (;;) {
 		give_all_back(sync);
 		if (kv_detach_work(sync->session))
@@ -408,9 +408,9 @@ static void *run(void *arg)
 		    !TAILQ_EMPTY(&sync->fences)) {
 			if (look_around(sync))
 				continue;
-			kv_session_unlock(session);
+			pthread_mutex_unlock(&session->lock);
 			nanosleep(&pause, NULL);
-			kv_session_lock(session);
+			pthread_mutex_lock(&session->lock);
 			continue;
 		}
 		if (!TAILQ_EMPTY(&sync->over))
@@ -419,7 +419,7 @@ static void *run(void *arg)
 			break;
 		kv_session_wait_for(session, &sync->work, NULL);
 	}
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return NULL;
 }
 
@@ -428,7 +428,7 @@ int kv_stream_sync_start_locked(struct kvfs_session *session)
 	struct kv_stream_sync *sync;
 	int r;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	if (session->stream_sync)
 		return 0;
 	sync = calloc(1, sizeof(*sync));
@@ -451,7 +451,7 @@ int kv_stream_sync_start_locked(struct kvfs_session *session)
 
 void kv_stream_sync_wake_locked(struct kv_stream_sync *sync)
 {
-	kv_session_assert_locked(sync->session);
+	kv_assert_locked(&sync->session->lock);
 	pthread_cond_signal(&sync->work);
 }
 
@@ -459,10 +459,10 @@ void kv_stream_sync_free(struct kv_stream_sync *sync)
 {
 	if (!sync)
 		return;
-	kv_session_lock(sync->session);
+	pthread_mutex_lock(&sync->session->lock);
 	sync->stop = true;
 	pthread_cond_signal(&sync->work);
-	kv_session_unlock(sync->session);
+	pthread_mutex_unlock(&sync->session->lock);
 	pthread_join(sync->thread, NULL);
 	pthread_cond_destroy(&sync->work);
 	free(sync);
@@ -481,13 +481,13 @@ static int find_semaphore(struct kvfs_xfer *xfer, size_t i, void *on_device,
 
 	if (r < 0)
 		return r;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (!is_over_locked(xfer, i) && !semaphore->semaphore) {
 		semaphore->semaphore = kv_steal(made);
 		xfer->semaphores->any = true;
 	}
 	*ret_semaphore = is_over_locked(xfer, i) ? NULL : semaphore->semaphore;
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	if (made) {
 		xfer->device->semaphore_open(made);
 		xfer->device->semaphore_free(made);
@@ -499,7 +499,7 @@ static void leave_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_semaphores *semaphores = xfer->semaphores;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	semaphores->users--;
 	if (semaphores->users == 0 && semaphores->pool)
 		give_back_later_locked(xfer);
@@ -511,22 +511,22 @@ static int wait_at(struct kvfs_xfer *xfer, size_t i, void *stream)
 	void *semaphore = NULL, *on_device;
 	int r = 0;
 
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (is_over_locked(xfer, i)) {
-		kv_session_unlock(session);
+		pthread_mutex_unlock(&session->lock);
 		return 0;
 	}
 	xfer->semaphores->users++;
 	on_device = xfer->pool->on_device;
 	semaphore = xfer->semaphores->semaphore[i].semaphore;
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	if (!semaphore)
 		r = find_semaphore(xfer, i, on_device, &semaphore);
 	if (r == 0 && semaphore)
 		r = xfer->device->semaphore_wait(semaphore, stream);
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	leave_locked(xfer);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 	return r;
 }
 

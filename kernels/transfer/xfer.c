@@ -34,7 +34,7 @@
 
 static void check_locked(const struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	for (int s = KVFS_COPIED; s <= KVFS_DURABLE; s++)
 		assert(xfer->left[s] + xfer->got[s] <= xfer->n);
 	assert(!xfer->active || xfer->refs > 0);
@@ -76,13 +76,13 @@ int kv_xfer_new(struct kvfs_session *session, const struct kv_xfer_ops *ops,
 
 void kv_xfer_get_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	xfer->refs++;
 }
 
 void kv_xfer_put_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	assert(xfer->refs > 0);
 	if (--xfer->refs > 0)
 		return;
@@ -97,13 +97,13 @@ static void time_is_up_locked(struct kv_timer *timer)
 		(struct kvfs_xfer *)((char *)timer -
 				     offsetof(struct kvfs_xfer, timer));
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_stop_locked(xfer, -ETIMEDOUT);
 }
 
 void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	kv_lib_transfers_use_locked(xfer->session);
 	kv_xfer_get_locked(xfer);
 	xfer->active = true;
@@ -122,7 +122,7 @@ void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 /* The one place where pages go back to the engine. */
 static void copied_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (!xfer->ops->to_daemon)
 		kv_timer_stop_locked(xfer->session, &xfer->timer);
 	if (xfer->pool) {
@@ -144,7 +144,7 @@ static bool is_over(const struct kvfs_xfer *xfer)
 
 static void rest_locked(struct kvfs_xfer *xfer)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (!xfer->active || !is_over(xfer))
 		return;
 	xfer->active = false;
@@ -157,7 +157,7 @@ static void rest_locked(struct kvfs_xfer *xfer)
 /* Consequences of a stage that every block has reached, or failed. */
 static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (stage == KVFS_COPIED)
 		copied_locked(xfer);
 	if (stage == KVFS_SEALED) {
@@ -172,7 +172,7 @@ static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 			  size_t n)
 {
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_get_locked(xfer);
 	xfer->left[stage] -= n;
 	xfer->got[stage] += n;
@@ -192,7 +192,7 @@ void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 	bool over[KVFS_DURABLE + 1] = {false};
 	bool any = false;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (n == 0)
 		return;
 	kv_xfer_get_locked(xfer);
@@ -215,7 +215,7 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 {
 	int running = 0;
 
-	kv_session_assert_locked(xfer->session);
+	kv_assert_locked(&xfer->session->lock);
 	if (!atomic_compare_exchange_strong(&xfer->stopped, &running, status))
 		return;
 	if (xfer->ops->stopped_locked)
@@ -347,7 +347,7 @@ static struct kvfs_xfer *next_running_locked(struct kvfs_session *session,
 {
 	struct kvfs_xfer *xfer;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	TAILQ_FOREACH(xfer, &session->active, others)
 		if (atomic_load(&xfer->stopped) == 0 &&
 		    (!pool || xfer->pool == pool))
@@ -361,7 +361,7 @@ static void stop_all_locked(struct kvfs_session *session,
 {
 	struct kvfs_xfer *xfer;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	while ((xfer = next_running_locked(session, pool)))
 		kv_xfer_stop_locked(xfer, -ETIMEDOUT);
 	TAILQ_FOREACH(xfer, &session->active, others)
@@ -372,7 +372,7 @@ static void stop_all_locked(struct kvfs_session *session,
 static bool is_drained_locked(const struct kvfs_session *session,
 			      const struct kvfs_pool *pool)
 {
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	return pool ? pool->busy == 0 : TAILQ_EMPTY(&session->active);
 }
 
@@ -381,14 +381,14 @@ void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool)
 	uint64_t look_at = kv_time_after(KV_LOOK_NS);
 	bool hangs;
 
-	kv_session_assert_locked(session);
+	kv_assert_locked(&session->lock);
 	while (!is_drained_locked(session, pool)) {
 		kv_session_wait(session, look_at);
 		if (kv_now_ns() < look_at)
 			continue;
-		kv_session_unlock(session);
+		pthread_mutex_unlock(&session->lock);
 		hangs = kv_ask_hangs(session);
-		kv_session_lock(session);
+		pthread_mutex_lock(&session->lock);
 		if (hangs)
 			stop_all_locked(session, pool);
 		look_at = kv_time_after(KV_LOOK_NS);
@@ -412,11 +412,11 @@ int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage)
 
 	if (r < 0)
 		return r;
-	kv_session_lock(xfer->session);
+	pthread_mutex_lock(&xfer->session->lock);
 	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked)
 		xfer->ops->want_durable_locked(xfer);
 	r = xfer->left[stage] == 0;
-	kv_session_unlock(xfer->session);
+	pthread_mutex_unlock(&xfer->session->lock);
 	return r;
 }
 
@@ -427,14 +427,14 @@ long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline)
 
 	if (r < 0)
 		return r;
-	kv_session_lock(xfer->session);
+	pthread_mutex_lock(&xfer->session->lock);
 	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked)
 		xfer->ops->want_durable_locked(xfer);
 	while (xfer->left[stage] > 0 && r == 0)
 		r = kv_session_wait(xfer->session, at);
 	if (xfer->left[stage] == 0)
 		r = (long)xfer->got[stage];
-	kv_session_unlock(xfer->session);
+	pthread_mutex_unlock(&xfer->session->lock);
 	return r;
 }
 
@@ -447,12 +447,12 @@ long kvfs_xfer_wait_some(kvfs_xfer *xfer, size_t n, uint64_t deadline)
 		return r;
 	if (n > xfer->n)
 		return -EINVAL;
-	kv_session_lock(xfer->session);
+	pthread_mutex_lock(&xfer->session->lock);
 	while (xfer->n - xfer->left[KVFS_COPIED] < n && r == 0)
 		r = kv_session_wait(xfer->session, at);
 	if (xfer->n - xfer->left[KVFS_COPIED] >= n)
 		r = (long)(xfer->n - xfer->left[KVFS_COPIED]);
-	kv_session_unlock(xfer->session);
+	pthread_mutex_unlock(&xfer->session->lock);
 	return r;
 }
 
@@ -469,13 +469,13 @@ void kvfs_xfer_cancel(kvfs_xfer *xfer)
 {
 	if (check_xfer(xfer, KVFS_COPIED) < 0)
 		return;
-	kv_session_lock(xfer->session);
+	pthread_mutex_lock(&xfer->session->lock);
 	kv_xfer_get_locked(xfer);
 	kv_xfer_stop_locked(xfer, -ECANCELED);
 	if (xfer->ops->stop_durable_locked)
 		xfer->ops->stop_durable_locked(xfer, -ECANCELED);
 	kv_xfer_put_locked(xfer);
-	kv_session_unlock(xfer->session);
+	pthread_mutex_unlock(&xfer->session->lock);
 }
 
 void kvfs_xfer_free(kvfs_xfer *xfer)
@@ -485,9 +485,9 @@ void kvfs_xfer_free(kvfs_xfer *xfer)
 	if (check_xfer(xfer, KVFS_COPIED) < 0)
 		return;
 	session = xfer->session;
-	kv_session_lock(session);
+	pthread_mutex_lock(&session->lock);
 	if (xfer->ops->freed_locked)
 		xfer->ops->freed_locked(xfer);
 	kv_xfer_put_locked(xfer);
-	kv_session_unlock(session);
+	pthread_mutex_unlock(&session->lock);
 }

@@ -382,9 +382,9 @@ static void hints_to_a_hung_daemon_take_no_memory(void **state)
 		kvfs_lease_cancel(lease);
 		kvfs_release(lease);
 	}
-	kv_session_lock(w->session);
+	pthread_mutex_lock(&w->session->lock);
 	assert_true(w->session->rpc.n_out < 2000);
-	kv_session_unlock(w->session);
+	pthread_mutex_unlock(&w->session->lock);
 	nothing_is_left(w);
 }
 
