@@ -33,7 +33,6 @@
 #include "index/sidecar.h"
 #include "common/crash_point.h"
 
-#include <dirent.h>
 #include <search.h>
 #include <stdio.h>
 
@@ -119,27 +118,12 @@ static void space_file_adopt(struct kv_cache *cache, struct kv_space *space)
 	cache->ssd.sidecars += space->file_bytes;
 }
 
-/* Remove what belongs to no space; half-written ones, too. */
-static void remove_strays(struct kv_cache *cache)
+/* Half-written ones belong to no space either. */
+static bool is_of_a_space(struct kv_cache *cache, const char *name)
 {
-	int copy = dup(cache->spaces_dir);
-	DIR *dir = copy < 0 ? NULL : fdopendir(copy);
-	struct dirent *entry;
 	uint32_t id;
 
-	if (!dir) {
-		kv_closep(&copy);
-		return;
-	}
-	rewinddir(dir);
-	while ((entry = readdir(dir))) {
-		if (entry->d_name[0] == '.' ||
-		    (kv_space_file_parse(entry->d_name, &id) &&
-		     kv_space_by_id(cache, id)))
-			continue;
-		unlinkat(cache->spaces_dir, entry->d_name, 0);
-	}
-	closedir(dir);
+	return kv_space_file_parse(name, &id) && kv_space_by_id(cache, id);
 }
 
 static struct kv_space_record space_record_of(const struct kv_space *space)
@@ -178,7 +162,7 @@ int kv_space_files_check(struct kv_cache *cache)
 {
 	int r = 0;
 
-	remove_strays(cache);
+	kv_strays_remove(cache, cache->spaces_dir, is_of_a_space);
 	for (uint32_t id = 0; r == 0 && id < cache->n_spaces; id++) {
 		struct kv_space *space = cache->spaces[id];
 

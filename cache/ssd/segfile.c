@@ -295,25 +295,36 @@ int kv_segfiles_shrink(struct kv_cache *cache)
 	return r;
 }
 
-void kv_segfiles_sweep(struct kv_cache *cache)
+void kv_strays_remove(struct kv_cache *cache, int dir,
+		      bool (*belongs)(struct kv_cache *cache, const char *name))
 {
-	int copy = dup(cache->ssd.dir);
-	DIR *dir = copy < 0 ? NULL : fdopendir(copy);
+	int copy = dup(dir);
+	DIR *list = copy < 0 ? NULL : fdopendir(copy);
 	struct dirent *entry;
-	uint32_t id;
 
-	if (!dir) {
+	if (!list) {
 		kv_closep(&copy);
 		return;
 	}
-	rewinddir(dir);
-	while ((entry = readdir(dir))) {
-		if (kv_segfile_parse(entry->d_name, &id) &&
-		    !kv_segfile_at(cache, id))
-			unlinkat(cache->ssd.dir, entry->d_name, 0);
+	rewinddir(list);
+	while ((entry = readdir(list))) {
+		if (entry->d_name[0] != '.' && !belongs(cache, entry->d_name))
+			unlinkat(dir, entry->d_name, 0);
 		KV_POINT("mount.sweep");
 	}
-	closedir(dir);
+	closedir(list);
+}
+
+static bool is_used(struct kv_cache *cache, const char *name)
+{
+	uint32_t id;
+
+	return !kv_segfile_parse(name, &id) || kv_segfile_at(cache, id);
+}
+
+void kv_segfiles_sweep(struct kv_cache *cache)
+{
+	kv_strays_remove(cache, cache->ssd.dir, is_used);
 }
 
 void kv_segfiles_close(struct kv_cache *cache)

@@ -22,6 +22,11 @@ bool kv_segfile_room(const struct kv_cache *cache);
 uint64_t kv_sidecars_over(const struct kv_cache *cache);
 /* Remove files that the index does not know. */
 void kv_segfiles_sweep(struct kv_cache *cache);
+/* At opening: remove files of the directory @dir that belong to nothing, but
+ * hidden ones.  As far as it goes: what stays is found the next time. */
+void kv_strays_remove(struct kv_cache *cache, int dir,
+		      bool (*belongs)(struct kv_cache *cache,
+				      const char *name));
 /* Give up whole files until the cap is kept; commits by itself. */
 int kv_segfiles_shrink(struct kv_cache *cache);
 void kv_segfiles_close(struct kv_cache *cache);
