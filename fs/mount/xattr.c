@@ -123,27 +123,38 @@ static uint64_t *quota_of(struct kv_quota *quota, const char *name)
 	return strcmp(name, "rate.put") == 0 ? &quota->rate_put : NULL;
 }
 
-/* ---- finding the block of a node ---- */
+/* ---- finding the file of a node ---- */
 
-/* The block, held, or an upload that is not sealed yet, held; one of them. */
+struct file {
+	struct kv_mount *mount;
+	struct kv_block *block;	  /* held, or else: */
+	struct kv_upload *upload; /* held, not sealed yet */
+};
+
+static void file_putp(struct file *file)
+{
+	if (file->block)
+		kv_block_put(file->mount->cache, file->block);
+	if (file->upload)
+		kv_upload_put(file->upload);
+}
+
 static int find(struct kv_mount *mount, const struct kv_node *node,
-		struct kv_block **ret_block, struct kv_upload **ret_upload)
+		struct file *ret_file)
 {
 	struct kv_upload *upload;
-	int r;
 
-	*ret_block = NULL;
-	*ret_upload = NULL;
-	if (node->type == KV_NODE_BLOCK) {
-		r = kv_block_get_id(mount->cache, node->value, ret_block);
-		return r < 0 ? -ESTALE : 0;
-	}
-	r = kv_upload_get(mount->uploads, node->value, &upload);
-	if (r < 0)
+	ret_file->mount = mount;
+	if (node->type == KV_NODE_BLOCK)
+		return kv_block_get_id(mount->cache, node->value,
+				       &ret_file->block) < 0
+			       ? -ESTALE
+			       : 0;
+	if (kv_upload_get(mount->uploads, node->value, &upload) < 0)
 		return -ESTALE;
-	*ret_block = kv_draft_block(kv_upload_draft(upload));
-	if (!*ret_block)
-		*ret_upload = upload;
+	ret_file->block = kv_draft_block(kv_upload_draft(upload));
+	if (!ret_file->block)
+		ret_file->upload = upload;
 	else
 		kv_upload_put(upload);
 	return 0;
@@ -171,25 +182,18 @@ static int file_value(fuse_req_t req, const struct kv_node *node,
 		      const char *name, char *value)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_upload *upload;
-	struct kv_block *block;
-	int r;
+	_cleanup_(file_putp) struct file file = {0};
+	int r = find(mount, node, &file);
 
-	r = find(mount, node, &block, &upload);
+	if (r == 0 && file.block)
+		r = kv_permit_block_read(req, file.block);
 	if (r < 0)
 		return r;
-	if (block) {
-		r = kv_permit_block_read(req, block);
-		if (r == 0)
-			r = block_value(mount, block, name, value);
-		kv_block_put(mount->cache, block);
-		return r;
-	}
-	r = -ENODATA;
-	if (strcmp(name, "pin") == 0)
-		r = sprintf(value, "%d", kv_upload_props(upload).pin);
-	kv_upload_put(upload);
-	return r;
+	if (file.block)
+		return block_value(mount, file.block, name, value);
+	if (strcmp(name, "pin") != 0)
+		return -ENODATA;
+	return sprintf(value, "%d", kv_upload_props(file.upload).pin);
 }
 
 static void reply_number(fuse_req_t req, uint64_t number, size_t size)
@@ -346,23 +350,15 @@ static int set_on_file(fuse_req_t req, const struct kv_node *node,
 		       const char *name, const char *value)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_upload *upload;
-	struct kv_block *block;
-	int r;
+	_cleanup_(file_putp) struct file file = {0};
+	int r = find(mount, node, &file);
 
-	r = find(mount, node, &block, &upload);
+	if (r == 0 && file.block)
+		r = kv_permit_block_owner(req, file.block);
 	if (r < 0)
 		return r;
-	if (block) {
-		r = kv_permit_block_owner(req, block);
-		if (r == 0)
-			r = set_on_block(req, block, name, value);
-		kv_block_put(mount->cache, block);
-	} else {
-		r = set_on_upload(upload, name, value);
-		kv_upload_put(upload);
-	}
-	return r;
+	return file.block ? set_on_block(req, file.block, name, value)
+			  : set_on_upload(file.upload, name, value);
 }
 
 /* A limit that is lifted, a guarantee that is raised: at others' cost. */
