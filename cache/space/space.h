@@ -9,19 +9,27 @@
 
 /* ---- space.c ---- */
 
-/* Count @bytes for a file beside the index, which has *@has; -ENOSPC. */
-int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes);
-int kv_space_persist(struct kv_cache *cache, struct kv_space *space);
 /* May its owner take @bytes more of the index for what is no block? */
 bool kv_space_may_index_locked(struct kv_cache *cache,
 			       const struct kv_space *space, uint64_t bytes);
 /* It takes @to instead of @from of its bytes there. */
 void kv_space_index_locked(struct kv_cache *cache, struct kv_space *space,
 			   uint64_t from, uint64_t to);
-int kv_space_files_check(struct kv_cache *cache);
 int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 		   const char *name, const char *layout);
 void kv_spaces_free(struct kv_cache *cache);
+
+/* ---- persist.c ---- */
+
+/* Count @bytes for a file beside the index, which has *@has; -ENOSPC. */
+int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes);
+/* Write how @space is now, or that it is removed.  -ENOSPC, -EIO, -ENOMEM.
+ * Waits; not under the lock. */
+int kv_space_persist(struct kv_cache *cache, struct kv_space *space);
+/* At mount: count the file of @space; and then see that each space's is there,
+ * as its record has it, and no other. */
+void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space);
+int kv_space_files_check(struct kv_cache *cache);
 
 /* ---- quota.c ---- */
 
