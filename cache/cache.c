@@ -131,6 +131,8 @@ static int new_cache(const struct kv_cache_config *config,
 	LIST_INIT(&cache->ssd.unlinked);
 	TAILQ_INIT(&cache->snapshots.dirty);
 	kv_cond_init(&cache->settled);
+	kv_cond_init(&cache->changed);
+	TAILQ_INIT(&cache->changes);
 	kv_cond_init(&cache->ssd.write);
 	kv_cond_init(&cache->ssd.commit);
 	kv_cond_init(&cache->ssd.done);

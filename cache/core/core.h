@@ -110,6 +110,7 @@ struct kv_pins {
 struct kv_slot;
 TAILQ_HEAD(kv_slots, kv_slot);
 TAILQ_HEAD(kv_turn_list, kv_space);
+TAILQ_HEAD(kv_space_changes, kv_space_change);
 TAILQ_HEAD(kv_flushes, kv_flush);
 
 /* A slot whose record is to be deleted. */
@@ -532,6 +533,9 @@ struct kv_cache {
 	uint64_t tenants_file;		  /* bytes of STORE/tenants */
 	void *names;			  /* tsearch tree of kv_space by name */
 	pthread_cond_t settled;		  /* a space is no more ->settling */
+	struct kv_space_changes changes;  /* to be written; persist.c */
+	bool changing;			  /* some are being written */
+	pthread_cond_t changed;		  /* they are */
 	uint64_t sizes[64][SIZE_CLASSES]; /* slot sizes in use, by octave */
 
 	struct kv_arena arena;

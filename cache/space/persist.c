@@ -3,7 +3,12 @@
  * persist.c - what is durable of a space: its record in the index, and its file
  * in STORE/spaces, where it stands once more outside of the index.
  *
- * OWNS       the files, and how much of the cap they have.
+ * Changes are written in groups: one of the threads that made them writes what
+ * has come by then, and the others wait.  However many there are, a commit of
+ * blocks waits for one transaction of spaces, and for no file's sync.
+ *
+ * OWNS       the files, and how much of the cap they have; the changes, until
+ *            their status is set.
  *
  * INVARIANTS
  *   (1) A space has its file before its record is committed, and so before any
@@ -11,14 +16,18 @@
  *   (2) Files beyond their share of what is kept back for the index count
  *       against the segment files' budget.
  *
- * LOCKING    cache->lock for what is written and for the counts.  It is written
- *            without, by the thread that made the change; the files of one
- *            space by whoever has the index's write transaction.
+ *   (3) One thread at a time writes, how the spaces are when it begins: the
+ *       last change to be made wins.
+ *
+ * LOCKING    cache->lock for the list of changes, what is written and the
+ *            counts; none while it is written.
  */
 #include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
 #include "index/sidecar.h"
 #include "common/crash_point.h"
+
+#define CHANGED_NS 1000000000u
 
 int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes)
 {
@@ -128,46 +137,69 @@ int kv_space_files_check(struct kv_cache *cache)
 	return r;
 }
 
-/* Its file first: nothing of the space may be durable before that is. */
-static int put_or_delete(struct kv_cache *cache, struct kv_txn *batch,
-			 struct kv_space *space)
-{
+/* Blocks that a clear removes before it lets others have the lock, and how long
+ * they have it at least. */
+/* ---- changes ---- */
+
+/* On the stack of whoever made it, and waits. */
+struct kv_space_change {
+	struct kv_space *space; /* fixed */
 	struct kv_space_record record;
 	const char *layout;
 	bool removed;
-	int r;
+	int result; /* the writer's */
+	int status; /* NOT_YET, 0 or why it could not be written */
+	TAILQ_ENTRY(kv_space_change) link;
+};
 
-	kv_lock(cache);
-	removed = space->removed;
-	record = space_record_of(space);
-	layout = space->layout ? space->layout->json : "";
-	kv_unlock(cache);
-	r = removed ? space_file_drop(cache, space)
-		    : space_file_put(cache, space, &record, layout);
-	if (r < 0)
-		return r;
-	return removed ? kv_txn_delete_space(batch, space->id)
-		       : kv_txn_put_space(batch, &record, space->name, layout);
+enum { NOT_YET = 1 };
+
+static void look_locked(struct kv_cache *cache, struct kv_space_change *change)
+{
+	struct kv_space *space = change->space;
+
+	kv_assert_locked(&cache->lock);
+	change->removed = space->removed;
+	change->record = space_record_of(space);
+	change->layout = space->layout ? space->layout->json : "";
 }
 
-int kv_space_persist(struct kv_cache *cache, struct kv_space *space)
+static int change_file(struct kv_cache *cache,
+		       const struct kv_space_change *change)
 {
-	struct kv_txn *batch;
-	int r;
+	return change->removed
+		       ? space_file_drop(cache, change->space)
+		       : space_file_put(cache, change->space, &change->record,
+					change->layout);
+}
 
-	if (!cache->index)
-		return 0;
-	r = kv_txn_begin(cache->index, &batch);
+static int change_put(struct kv_txn *batch,
+		      const struct kv_space_change *change)
+{
+	return change->removed
+		       ? kv_txn_delete_space(batch, change->space->id)
+		       : kv_txn_put_space(batch, &change->record,
+					  change->space->name, change->layout);
+}
+
+/* Those from @first up to @end whose files are written. */
+static int commit(struct kv_cache *cache, struct kv_space_change *first,
+		  const struct kv_space_change *end)
+{
+	struct kv_store_info info;
+	struct kv_txn *batch;
+	int r = kv_txn_begin(cache->index, &batch);
+
 	if (r < 0)
 		return r;
-	/* Read after the transaction began: the last one to begin wins. */
-	r = put_or_delete(cache, batch, space);
-	if (r == 0) {
-		kv_lock(cache);
-		struct kv_store_info info = cache->info;
-		kv_unlock(cache);
+	for (; r == 0 && first != end; first = TAILQ_NEXT(first, link))
+		if (first->result == 0)
+			r = change_put(batch, first);
+	kv_lock(cache);
+	info = cache->info;
+	kv_unlock(cache);
+	if (r == 0)
 		r = kv_txn_put_info(batch, &info);
-	}
 	if (r < 0) {
 		kv_txn_abort(batch);
 		return r;
@@ -176,4 +208,59 @@ int kv_space_persist(struct kv_cache *cache, struct kv_space *space)
 	r = kv_txn_commit(batch);
 	KV_POINT("space.committed");
 	return r;
+}
+
+/* Their files first.  What one of them has no room for is not the others'
+ * failure: then each has a transaction of its own. */
+static void write_all(struct kv_cache *cache, struct kv_space_changes *changes)
+{
+	struct kv_space_change *first = TAILQ_FIRST(changes), *change;
+	int r;
+
+	TAILQ_FOREACH(change, changes, link)
+		change->result = change_file(cache, change);
+	r = commit(cache, first, NULL);
+	TAILQ_FOREACH(change, changes, link)
+		if (r < 0 && change->result == 0)
+			change->result =
+				TAILQ_NEXT(first, link)
+					? commit(cache, change,
+						 TAILQ_NEXT(change, link))
+					: r;
+}
+
+/* All that wait, as they are now; lets go of the lock. */
+static void write_waiting(struct kv_cache *cache)
+{
+	struct kv_space_changes changes = TAILQ_HEAD_INITIALIZER(changes);
+	struct kv_space_change *change;
+
+	TAILQ_CONCAT(&changes, &cache->changes, link);
+	TAILQ_FOREACH(change, &changes, link)
+		look_locked(cache, change);
+	cache->changing = true;
+	kv_unlock(cache);
+	write_all(cache, &changes);
+	kv_lock(cache);
+	TAILQ_FOREACH(change, &changes, link)
+		change->status = change->result;
+	cache->changing = false;
+	pthread_cond_broadcast(&cache->changed);
+}
+
+int kv_space_persist(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_space_change change = {.space = space, .status = NOT_YET};
+
+	if (!cache->index)
+		return 0;
+	kv_lock(cache);
+	TAILQ_INSERT_TAIL(&cache->changes, &change, link);
+	while (change.status == NOT_YET)
+		if (cache->changing)
+			kv_cond_wait(cache, &cache->changed, CHANGED_NS);
+		else
+			write_waiting(cache);
+	kv_unlock(cache);
+	return change.status;
 }

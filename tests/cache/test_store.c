@@ -496,6 +496,70 @@ static void of_two_spaces_of_one_name_the_younger_is_there(void **state)
 	}
 }
 
+/* ---- changes of many threads ---- */
+
+#define MAKERS 16
+#define EACH 8
+
+struct maker {
+	struct small *s;
+	unsigned id;
+	int failed;
+};
+
+/* Its odd spaces it removes. */
+static void *make_spaces(void *arg)
+{
+	struct maker *m = arg;
+	struct kv_space *space;
+	char name[32];
+
+	for (unsigned i = 0; i < EACH; i++) {
+		snprintf(name, sizeof(name), "made-%u-%u", m->id, i);
+		m->failed += kv_space_create(m->s->cache, name, m->id, 0, 0700,
+					     &space) != 0;
+		m->failed +=
+			kv_space_chown(m->s->cache, space, m->id, i, 0750) != 0;
+		m->failed += i % 2 && kv_space_remove(m->s->cache, space) != 0;
+	}
+	return NULL;
+}
+
+static void changes_of_many_threads_are_all_durable(void **state)
+{
+	struct small *s = *state;
+	struct maker makers[MAKERS];
+	pthread_t threads[MAKERS];
+	struct kv_space_info info;
+	struct kv_space *space;
+	char name[32];
+
+	assert_int_equal(small_open(s), 0);
+	for (unsigned i = 0; i < MAKERS; i++) {
+		makers[i] = (struct maker){s, i, 0};
+		assert_int_equal(pthread_create(&threads[i], NULL, make_spaces,
+						&makers[i]),
+				 0);
+	}
+	for (unsigned i = 0; i < MAKERS; i++) {
+		pthread_join(threads[i], NULL);
+		assert_int_equal(makers[i].failed, 0);
+	}
+	assert_int_equal(small_close(s), 0);
+	assert_int_equal(small_open(s), 0);
+	for (unsigned i = 0; i < MAKERS * EACH; i++) {
+		snprintf(name, sizeof(name), "made-%u-%u", i / EACH, i % EACH);
+		space = kv_space_find(s->cache, name);
+		assert_int_equal(space == NULL, i % 2);
+		if (!space)
+			continue;
+		info = kv_space_stat(s->cache, space);
+		assert_int_equal(info.uid, i / EACH);
+		assert_int_equal(info.gid, i % EACH);
+		assert_int_equal(info.mode, 0750);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -510,6 +574,7 @@ int main(void)
 		TEST(a_prologue_says_what_the_index_says_or_it_is_a_miss),
 		TEST(a_name_is_given_again_only_when_its_removal_is_durable),
 		TEST(of_two_spaces_of_one_name_the_younger_is_there),
+		TEST(changes_of_many_threads_are_all_durable),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
