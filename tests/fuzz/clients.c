@@ -2,7 +2,8 @@
 /*
  * Valid messages of three clients, in any order, to a whole daemon: every one
  * is answered soon, what is acquired has its bytes, and when all have left
- * nothing is held and everything asked for is durable.
+ * nothing is held and everything asked for is durable.  Two of them also send
+ * nonsense, and end with that.  Each is another uid, if root runs it.
  *
  * OWNS      the daemon's cache and socket, and the clients; till the end of
  *           the process.
@@ -17,6 +18,8 @@
 #include "tests/fuzz/fuzz.h"
 
 #include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 
 enum { PEERS = 3, SPACES = 2, KEYS = 12, OPEN = 16, PAYLOAD = 20000 };
 
@@ -39,6 +42,7 @@ struct player {
 	uint32_t spaces[SPACES];
 	struct request requests[OPEN];
 	unsigned next;
+	uint32_t uid;		  /* 0: whoever runs it */
 	bool holds[SPACES][KEYS]; /* reserved so that they seal leased */
 };
 
@@ -120,7 +124,7 @@ static void make_daemon(void)
 	char *why = NULL;
 
 	strcpy(dir, "/tmp/kvfs-clients-XXXXXX");
-	fuzz_must(mkdtemp(dir));
+	fuzz_must(mkdtemp(dir) && chmod(dir, 0711) == 0);
 	snprintf(store, sizeof(store), "%s/store", dir);
 	snprintf(path, sizeof(path), "%s/control", dir);
 	signal(SIGALRM, stuck);
@@ -138,20 +142,33 @@ static void limit(struct kv_space *space)
 	fuzz_must(kv_space_set_quota(cache, space, &quota) == 0);
 }
 
+/* Of this thread alone; the daemon asks who connected. */
+static void connect_as(struct player *player)
+{
+	const bool root = getuid() == 0;
+
+	watch("a connection");
+	if (root)
+		fuzz_must(syscall(SYS_setresuid, -1, player->uid, -1) == 0);
+	fuzz_must(peer_connect(&player->peer, path));
+	if (root)
+		fuzz_must(syscall(SYS_setresuid, -1, 0, -1) == 0);
+}
+
 static void join(struct player *player)
 {
 	static const char *const names[SPACES] = {"wide", "narrow"};
 	struct wire_staging all = {KEYS * PAYLOAD};
 	struct peer *p = &player->peer;
 
-	watch("a connection");
 	memset(player->requests, 0, sizeof(player->requests));
 	memset(player->holds, 0, sizeof(player->holds));
-	fuzz_must(peer_connect(p, path));
+	connect_as(player);
 	fuzz_must(peer_hello(p) == 0);
 	for (unsigned i = 0; i < SPACES; i++) {
-		fuzz_must(peer_space(p, names[i], layout, WIRE_SPACE_CREATE,
-				     0700) == 0);
+		fuzz_must(peer_space(p, names[i], layout,
+				     WIRE_SPACE_CREATE | WIRE_SPACE_SHARED,
+				     0777) == 0);
 		player->spaces[i] = p->space;
 	}
 	fuzz_must(peer_call(p,
@@ -407,6 +424,48 @@ static void move_again(const struct move *m)
 	join(m->player);
 }
 
+/* Any header and items, some of them of a length that fits. */
+static void send_nonsense(struct peer *p, struct fuzz *input)
+{
+	const uint8_t how = fuzz_byte(input);
+	struct peer_message m = {
+		.header = {
+			.type = fuzz_byte(input) % 32,
+			.flags = how & 1 ? 0 : fuzz_byte(input),
+			.count = fuzz_byte(input) % 16,
+			.tag = fuzz_byte(input) % 32,
+			.space = fuzz_byte(input) % 4,
+			.arg = fuzz_byte(input),
+		}};
+	size_t n = how & 2 ? m.header.count * sizeof(struct wire_key)
+			   : fuzz_byte(input);
+
+	peer_keys((struct wire_key *)m.items, fuzz_byte(input) % KEYS, 16);
+	for (unsigned i = how & 4 ? fuzz_byte(input) % 8 : 0; i > 0; i--)
+		m.items[fuzz_byte(input)] = fuzz_byte(input);
+	peer_raw(p, &m, sizeof(m.header) + n, staging, how >> 6);
+}
+
+/* Whether it is taken in or not, and answered or not: all of its sender goes,
+ * and nothing of others. */
+static void move_nonsense(const struct move *m)
+{
+	struct player *player = m->player;
+	const uint8_t how = fuzz_byte(m->input);
+
+	if (player == &players[PEERS - 1])
+		return;
+	watch("nonsense");
+	if (how & 1) {
+		leave(player);
+		connect_as(player);
+	}
+	for (unsigned i = 0; i <= how / 2 % 8; i++)
+		send_nonsense(&player->peer, m->input);
+	leave(player);
+	join(player);
+}
+
 static void move_pin(const struct move *m)
 {
 	struct wire_header header = about(m, WIRE_PIN);
@@ -448,6 +507,8 @@ static void move_once(const struct move *m, uint8_t what)
 			return move_again(m);
 		/* fall through */
 	case 12:
+		if (fuzz_byte(m->input) < 64)
+			return move_nonsense(m);
 		/* The daemon's other threads get on. */
 		usleep(fuzz_byte(m->input) * 4u);
 		return;
@@ -537,6 +598,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (!cache) {
 		make_daemon();
+		for (unsigned i = 0; i < PEERS; i++)
+			players[i].uid = getuid() == 0 ? 1001 + i : 0;
 		join(&players[0]);
 		limit(kv_space_find(cache, "narrow"));
 		leave(&players[0]);
