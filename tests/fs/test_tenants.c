@@ -184,9 +184,10 @@ static void requests_in_flight_are_shared(void **state)
 	close_all(n);
 }
 
-/* As many probes of many keys as fit into the connection. */
-static void fill_with_probes(struct peer *p)
+/* As many probes of many keys as fit into the connection: how many. */
+static uint64_t fill_with_probes(struct peer *p)
 {
+	const uint64_t before = p->tag;
 	struct {
 		struct wire_header header;
 		struct wire_key keys[WIRE_BATCH];
@@ -198,12 +199,13 @@ static void fill_with_probes(struct peer *p)
 	do
 		m.header.tag = ++p->tag;
 	while (peer_raw(p, &m, sizeof(m), -1, 0));
+	return p->tag - before - 1;
 }
 
 static void many_connections_have_no_more_turns_than_one(void **state)
 {
-	uint64_t before, shortest = UINT64_MAX;
-	size_t n = 0;
+	uint64_t base, before, sent = 0, waiting;
+	size_t n = 0, soon = 0;
 
 	(void)state;
 	if (!may_become_others())
@@ -216,17 +218,18 @@ static void many_connections_have_no_more_turns_than_one(void **state)
 		assert_true(get_in(&peers[n], A));
 		assert_int_equal(peer_space(&peers[n], "s", "", 0, 0), 0);
 	}
+	base = daemon_counts(&d).messages;
 	for (int round = 0; round < 5; round++) {
 		for (size_t i = 0; i < n; i++)
-			fill_with_probes(&peers[i]);
+			sent += fill_with_probes(&peers[i]);
 		before = daemon_counts(&d).messages;
+		waiting = sent + (uint64_t)round - (before - base);
 		assert_int_equal(peer_probe(&other, 1), WIRE_ABSENT);
-		shortest =
-			KV_MIN(shortest, daemon_counts(&d).messages - before);
+		soon += daemon_counts(&d).messages - before < waiting / 3;
 	}
-	/* Of some thousands; one turn, and what came until we looked, which
-	 * may be late once. */
-	assert_in_range(shortest, 1, 150);
+	/* One turn, some tens of messages, and what came until we looked,
+	 * which may be late. */
+	assert_true(soon > 0);
 	peer_close(&other);
 	close_all(n);
 }
