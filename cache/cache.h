@@ -83,7 +83,7 @@ int kv_cache_close(struct kv_cache *cache);
 
 const uint8_t *kv_cache_store_id(struct kv_cache *cache); /* 16 bytes */
 uint64_t kv_cache_epoch(struct kv_cache *cache);
-/* What each user holds; as long as the cache. */
+/* The accounts of what each user holds; as long as the cache. */
 struct kv_accounts *kv_cache_accounts(struct kv_cache *cache);
 
 /* ---- spaces ---- */
@@ -124,7 +124,7 @@ struct kv_space *kv_space_next(struct kv_cache *cache, uint32_t after);
  * -EEXIST (then *@ret_space is the one there), -ENOSPC, -EROFS. */
 int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		    uint32_t gid, uint32_t mode, struct kv_space **ret_space);
-/* Its snapshots, whose blocks are all gone, go with it.
+/* Remove a space, and its snapshots, whose blocks are all gone.
  * -ENOTEMPTY with blocks in it, -ESTALE removed already.  Waits. */
 int kv_space_remove(struct kv_cache *cache, struct kv_space *space);
 /* Take its blocks out of the old access class, then change it.  Waits. */
@@ -140,14 +140,14 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
 		       const struct kv_quota *quota);
 
-/* What a user has and may have, in all the spaces that he owns together. */
+/* A user: what he has and may have, in all the spaces that he owns together. */
 struct kv_tenant_info {
 	struct kv_quota quota;
 	uint64_t spaces, blocks, bytes_dram, bytes_ssd;
 };
 struct kv_tenant_info kv_tenant_stat(struct kv_cache *cache, uint32_t uid);
-/* Those who own a space or have a quota, in no order; caller frees.  -ENOMEM.
- */
+/* The users who own a space or have a quota, in no order; caller frees.
+ * -ENOMEM. */
 int kv_tenant_list(struct kv_cache *cache, uint32_t **ret_uids, size_t *ret_n);
 /* -ENOSPC: the guarantees exceed the tier, too many users, or no room for it on
  * SSD. */
@@ -364,7 +364,7 @@ void kv_probe(struct kv_cache *cache, struct kv_space *space,
 void kv_asked(struct kv_cache *cache, struct kv_space *space,
 	      const uint8_t *states, size_t n);
 
-/* One block wanted in DRAM, and then leased. */
+/* A block wanted in DRAM, and then leased. */
 struct kv_want {
 	struct kv_key key; /* in */
 	int status;	   /* 0 leased; -EINPROGRESS; or why not (wire_place) */
@@ -468,8 +468,8 @@ void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
  * took it from SSD: as far back as some ten thousand evictions. */
 bool kv_block_was_durable(struct kv_cache *cache, const struct kv_space *space,
 			  const struct kv_key *key);
-/* One block, which the caller holds until @done: -ENOSPC, -EIO, -ENOENT it was
- * removed, -EROFS, -EOPNOTSUPP (no SSD tier). */
+/* Flush a block, which the caller holds until @done: -ENOSPC, -EIO, -ENOENT it
+ * was removed, -EROFS, -EOPNOTSUPP (no SSD tier). */
 void kv_block_flush_submit(struct kv_cache *cache, struct kv_block *block,
 			   struct kv_flush *flush);
 /* @done runs with @status unless it has run. */

@@ -25,7 +25,7 @@
 /* JSON values in a header; bounds the memory that parsing one takes. */
 #define VALUES_MAX (1u << 17)
 
-/* One tensor of a file's header; the pointers are into its JSON. */
+/* A tensor of a file's header; the pointers are into its JSON. */
 struct entry {
 	const char *name, *dtype;
 	const json_t *shape;

@@ -27,8 +27,8 @@ void kv_coverage_fini(struct kv_coverage *coverage); /* and it covers nothing */
 /* Add [start, end).  -ENOMEM, -EFBIG (too many holes); nothing changed then. */
 int kv_coverage_add(struct kv_coverage *coverage, uint64_t start, uint64_t end);
 
-/* Which of [start, end) are covered: 0 none, -EEXIST all, -EINVAL some, or
- * it is empty. */
+/* Look whether [start, end) is covered: 0 not at all, -EEXIST all of it,
+ * -EINVAL some, or it is empty. */
 int kv_coverage_look(const struct kv_coverage *coverage, uint64_t start,
 		     uint64_t end);
 

@@ -166,15 +166,15 @@ struct wire_staging {
 };
 
 /*
- * One reserved block: its tensors are at @offset of the staging memfd, which
- * must stay unchanged until the reply.
+ * A reserved block: its tensors are at @offset of the staging memfd, which must
+ * stay unchanged until the reply.
  * RESERVE status: 0 reserved, -EEXIST present, -EALREADY being saved,
  * -ENOSPC, -EBUSY (memory is being made: ask again), -ENOLCK (too many),
  * -EACCES, -EROFS, -EINVAL (untyped space, bad key), -EFBIG.
  * SAVE status: 0 sealed (and leased under this message's tag, if it was
  * reserved with WIRE_HOLD), -EEXIST present meanwhile, -ESTALE the space was
  * cleared, -ENOENT not reserved, -EINVAL (also: more tokens than the layout
- * says), -EFAULT the staging cannot be read.  It uses the reservation up.
+ * says), -EFAULT the staging cannot be read.  A SAVE uses the reservation up.
  */
 struct wire_save {
 	uint8_t key[32];
@@ -209,7 +209,7 @@ struct wire_part {
 };
 
 /*
- * One block of a snapshot.  The picks of a set come in any number of messages,
+ * A block of a snapshot.  The picks of a set come in any number of messages,
  * positions ascending, and count for nothing until the WIRE_SNAPSHOT that names
  * the set.  A set ends with that, or with the connection.  -ENOSPC too many.
  */

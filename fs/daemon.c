@@ -83,7 +83,7 @@ static struct kv_control *set_control(struct kv_daemon *daemon,
 
 /* ---- what the handlers of the mount share ---- */
 
-/* One that hears of blocks that go, and does nothing more yet. */
+/* A mount that hears of blocks that go, and does nothing more yet. */
 static int mount_new(struct kv_mount **ret_mount)
 {
 	struct kv_mount *mount = calloc(1, sizeof(*mount));
@@ -253,7 +253,7 @@ static char *control_path(const struct kv_daemon *daemon)
 								    : path;
 }
 
-/* Who has no place for the socket did not choose one. */
+/* A user without a place for the socket did not choose one. */
 static int explain_place(const struct kv_daemon *daemon, int r, char **ret_why)
 {
 	char *why;

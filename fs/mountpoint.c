@@ -295,7 +295,8 @@ static int complain(const char *path, const char *what, int error)
 	return STATUS_FAILED;
 }
 
-/* What cannot be made durable is no reason to stay mounted, but to say so. */
+/* Blocks that cannot be made durable are no reason to stay mounted, but to say
+ * so. */
 static void sync_spaces(const char *path)
 {
 	_cleanup_(kv_closep) int fd =

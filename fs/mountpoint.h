@@ -25,7 +25,7 @@
 int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 			char **ret_why);
 
-/* What `mount -o remount` does: nothing can be changed through the mount @path
+/* Do as `mount -o remount` asks: nothing can be changed through the mount @path
  * (NULL: none), or again.  -EINVAL no kvfs is mounted there, -EPERM. */
 int kv_mountpoint_remount(const char *path, bool read_only, char **ret_why);
 

@@ -355,7 +355,7 @@ static int parse_word(struct parsing *p, const char *text, char **ret_why)
 		      why == word->values ? "not one of " : "", why);
 }
 
-/* One argument of -o; the same word again replaces the one before. */
+/* An argument of -o; the same word again replaces the one before. */
 static bool is_remount(const char *text)
 {
 	static const char word[] = "remount";

@@ -71,7 +71,7 @@ struct kv_tenant_record {
 	uint64_t checksum;
 };
 
-/* One block of a snapshot.  In memory it is the same. */
+/* A block of a snapshot.  In memory it is the same. */
 struct kv_snapshot_item {
 	uint8_t key[32]; /* bytes past the length are zero */
 	uint32_t position;

@@ -46,7 +46,7 @@ void kv_index_close(struct kv_index *index); /* takes NULL */
 /* How large the map is in a store with this cap; the file is never larger. */
 uint64_t kv_index_map_bytes(uint64_t cap);
 
-/* What a space, and a snapshot of @n blocks, take of it. */
+/* The bytes that a space, and a snapshot of @n blocks, take of it. */
 uint64_t kv_index_space_bytes(size_t name_len, size_t layout_len);
 uint64_t kv_index_snapshot_bytes(size_t n);
 
@@ -100,8 +100,8 @@ int kv_index_get(struct kv_index *index, uint64_t slot_id,
 		 struct kv_slot_record *ret_record);
 
 /*
- * One transaction.  Nothing is durable before kv_txn_commit returns 0; then
- * all of it is.  Each of the calls may fail, and then the batch can only be
+ * A transaction.  Nothing is durable before kv_txn_commit returns 0; then all
+ * of it is.  Each of the calls may fail, and then the batch can only be
  * aborted.  commit and abort free the batch; abort takes NULL.
  * Checksums are filled in here, not by the caller.
  */

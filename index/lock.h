@@ -29,7 +29,7 @@ int kv_lock_take(int store, bool write, const struct kv_lock_wait *wait,
 		 int *ret_fd);
 /* The owner is ending: it will let go, and takes no more requests. */
 void kv_lock_end(int fd);
-/* Its state as seen through @fd, STORE/lock open for reading. */
+/* The state of the lock as seen through @fd, STORE/lock open for reading. */
 enum kv_lock_state kv_lock_look(int fd);
 /* The pid that the owner wrote into it; 0: none. */
 long kv_lock_owner(int store);

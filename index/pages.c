@@ -71,7 +71,7 @@ struct span {
 	size_t bytes;
 };
 
-/* One database on its way through. */
+/* A database on its way through. */
 struct tree {
 	struct file *file;
 	const char *name;

@@ -28,7 +28,7 @@
 #define A_BATCH 8192u
 #define GENERATIONS (1ull << 40) /* left out, more than any mount takes */
 
-/* One block that was put, to find those of one key. */
+/* A block that was put, to find those of one key. */
 struct item {
 	XXH128_hash_t hash; /* of space and key */
 	uint64_t generation, slot_id;

@@ -126,7 +126,7 @@ static int note(struct kv_txn *batch, int r)
 }
 
 /*
- * What a put may take, at worst: LMDB does not tell before the commit.  Leaves
+ * The most that a put may take: LMDB does not tell before the commit.  Leaves
  * are at least half full, so that records in a row cost twice their bytes.
  */
 static uint64_t cost_of(struct kv_txn *batch, MDB_dbi dbi, uint64_t id,

@@ -40,7 +40,7 @@ extern "C" {
 #define KVFS_KEY_MAX 32
 
 /*
- * What a session may have at a time.  Blocks beyond end with -ENOLCK, but for
+ * Limits of a session, at a time.  Blocks beyond end with -ENOLCK, but for
  * keys, which are -EINVAL.  Saves of whole blocks have no such limit: the
  * library hands the daemon as many as it takes.
  */
@@ -135,8 +135,8 @@ void kvfs_space_close(kvfs_space *space); /* takes NULL */
  */
 int kvfs_space_clear(kvfs_space *space);
 
-/* Who owned the space when the daemon was last asked, and its permission bits;
- * each may be NULL.  -ENOTCONN: no daemon has been asked yet. */
+/* The owner of the space when the daemon was last asked, and its permission
+ * bits; each may be NULL.  -ENOTCONN: no daemon has been asked yet. */
 int kvfs_space_owner(kvfs_space *space, uint32_t *ret_uid, uint32_t *ret_mode);
 
 /* The canonical layout, valid until the space is closed; NULL: untyped. */
@@ -146,7 +146,7 @@ uint64_t kvfs_space_payload(kvfs_space *space);
 
 /* ---- keys ---- */
 
-/* One more thing that the KV depends on: an adapter, a salt, a media hash.
+/* Another thing that the KV depends on: an adapter, a salt, a media hash.
  * Tagged and length-prefixed, so that no two sets of extras meet. */
 typedef struct kvfs_extra {
 	const char *tag;
@@ -248,10 +248,10 @@ void kvfs_release(kvfs_lease *lease);
 /* ---- pools: the engine's pages ---- */
 
 /*
- * One strided stride of a pool.  Page p of the view has @count segments of
- * @bytes each, segment s at base + p * block_stride + s * segment_stride.
- * The views of one tensor, in the order given, cover it without gaps: a view
- * holds pages_per_block * count * bytes of it, page by page.
+ * A strided part of a pool.  Page p of the view has @count segments of @bytes
+ * each, segment s at base + p * block_stride + s * segment_stride.  The views
+ * of one tensor, in the order given, cover it without gaps: a view holds
+ * pages_per_block * count * bytes of it, page by page.
  */
 typedef struct kvfs_view {
 	const char *tensor; /* as in the layout */

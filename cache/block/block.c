@@ -77,7 +77,8 @@ static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 	KV_POINT("remove.unlinked");
 	kv_table_unlink(cache, block);
 	space->dirs[block->key[0]]->mtime_ns = kv_wall_ns();
-	/* Its record must not outlive the next sync, open or not. */
+	/* The record must not outlive the next sync, whether the block is open
+	 * or not. */
 	if (block->file != KV_NONE &&
 	    (block->refs > own || (block->slot && !kv_slot_idle(block->slot))))
 		kv_extent_delete_locked(cache, space, slot_id_of(block), false);

@@ -25,8 +25,8 @@ void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block);
 /* May its bytes in DRAM go to another slot: nobody has been told where they
  * are, is at them, or waits for them to be written? */
 bool kv_block_movable(const struct kv_block *block);
-/* They were copied from @old to @new, and are in @new alone from now on.
- * False, and @new is given back: it is not movable any more. */
+/* The bytes were copied from @old to @new, and are in @new alone from now
+ * on.  False, and @new is given back: the block is not movable any more. */
 bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 			     struct kv_slot *old, struct kv_slot *new);
 
@@ -76,7 +76,7 @@ void kv_prefetcher_init(struct kv_cache *cache);
 int kv_prefetcher_start(struct kv_cache *cache);
 void kv_prefetcher_stop(
 	struct kv_cache *cache); /* cancels what has not begun */
-/* Its read has ended. */
+/* The read of a prefetched block has ended. */
 void kv_prefetch_landed_locked(struct kv_cache *cache,
 			       struct kv_prefetch *prefetch,
 			       struct kv_slot *slot);
@@ -85,8 +85,8 @@ void kv_prefetch_landed_locked(struct kv_cache *cache,
 
 /* Would enough to evict remain if it were pinned? */
 bool kv_pin_fits_locked(struct kv_cache *cache, const struct kv_block *block);
-/* One more snapshot has @key.  -ENOENT no such block, -ENOSPC too little could
- * be evicted then, -ENOMEM. */
+/* Count another snapshot that has @key.  -ENOENT no such block, -ENOSPC too
+ * little could be evicted then, -ENOMEM. */
 int kv_pin_take_locked(struct kv_cache *cache, struct kv_space *space,
 		       const struct kv_key *key);
 /* The same whether the block is there or not, and whatever that costs. */

@@ -122,7 +122,8 @@ static int lease_locked(struct kv_cache *cache, struct kv_block *block,
 	    kv_arena_over_floor(cache, slot->list->space,
 				segment->class->slot_bytes))
 		return -ENOSPC;
-	/* Its segment may hold others' blocks that this client may not read. */
+	/* The slot's segment may hold others' blocks that this client may not
+	 * read. */
 	if (!kv_class_fits(segment->class, kv_block_space(cache, block)))
 		return -ENOSPC;
 	lend(cache, block, want);
@@ -186,7 +187,7 @@ static unsigned look_again(struct kv_cache *cache, struct kv_acquire *acquire,
 {
 	size_t i = acquire->room_at;
 
-	/* One more than there are keeps it on the list. */
+	/* Counted once too often, the acquire stays on the list. */
 	acquire->short_of_room++;
 	while (left && acquire->short_of_room > 1) {
 		struct kv_want *want = &acquire->wants[i];
@@ -338,7 +339,7 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 	size_t pending;
 
 	kv_lock(cache);
-	/* One more than there are, so that nothing settles before all began. */
+	/* Count once too often, so that nothing settles before all began. */
 	acquire->pending = acquire->n + 1;
 	acquire->short_of_room = 0;
 	acquire->room_at = acquire->n;

@@ -118,7 +118,7 @@ static void quarantine(struct kv_cache *cache, struct kv_block *block)
 		kv_extent_forget_locked(cache, block);
 		cache->stats.bad_slots++;
 		if (block->slot) {
-			/* It is whole there: write it elsewhere. */
+			/* The slot has it whole: write it elsewhere. */
 			kv_slot_loosen_locked(cache, block->slot);
 			kv_write_enqueue_locked(cache, block, false);
 		} else {

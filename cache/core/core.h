@@ -37,8 +37,8 @@ enum block_flag {
 };
 
 /*
- * One block, in DRAM, on SSD or both.  Everything else that is known of it is
- * in its slot's prologue or in the index: there are millions of these.
+ * A block, in DRAM, on SSD or both.  Everything else that is known of it is in
+ * its slot's prologue or in the index: there are millions of these.
  */
 struct kv_block {
 	uint8_t key[KV_KEY_MAX];
@@ -147,7 +147,7 @@ struct kv_tenant {
 	uint64_t promised_dram;	    /* the sum of what they are */
 	uint32_t segments;	    /* of his classes */
 	uint32_t kept_segments;	    /* of these that cannot be emptied */
-	/* What he is guaranteed: his reserves, or less if the tiers shrank. */
+	/* Guaranteed to him: his reserves, or less if the tiers shrank. */
 	uint64_t guaranteed_dram, guaranteed_ssd;
 	uint64_t leaving; /* scratch, as a space's */
 	struct kv_bucket puts;
@@ -171,7 +171,7 @@ struct kv_space {
 	struct kv_dir *dirs[256]; /* NULL: not there */
 	uint64_t blocks, bytes_dram, bytes_ssd;
 	struct kv_lookups lookups;
-	/* Its guarantees: its reserves, or less if the tiers shrank. */
+	/* Guaranteed to it: its reserves, or less if the tiers shrank. */
 	uint64_t guaranteed_dram, guaranteed_ssd;
 	uint64_t filling_dram; /* bytes of slots being filled for it */
 	uint64_t writing_ssd;  /* bytes of slots being written for it */
@@ -300,7 +300,7 @@ struct kv_arena {
 
 /* ---- SSD ---- */
 
-/* One segment file. */
+/* A segment file. */
 struct kv_segfile {
 	uint32_t id;	     /* fixed */
 	int fd;		     /* fixed while it lives */

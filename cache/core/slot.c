@@ -183,8 +183,8 @@ static bool crowded(const struct kv_cache *cache, const struct kv_space *space,
 
 	if (busy > total - total / FLOOR_PART)
 		return true;
-	/* Its own guarantee is there for it, and its tenant's beyond that of
-	 * other spaces; what others are guaranteed is not. */
+	/* A space's own guarantee is there for it, and its tenant's beyond that
+	 * of other spaces; what others are guaranteed is not. */
 	return space->busy_dram + bytes > space->guaranteed_dram &&
 	       tenant->busy_dram + siblings + bytes > tenant->guaranteed_dram &&
 	       busy + spare + arena->guaranteed - kv_owed_dram(tenant) +
@@ -198,8 +198,8 @@ bool kv_arena_crowded(const struct kv_cache *cache,
 	return crowded(cache, space, bytes, 0);
 }
 
-/* What is leased and pinned leaves a part to save by: of the share, and of what
- * others are not guaranteed. */
+/* Leases and pins leave a part to save by: of the share, and of what others are
+ * not guaranteed. */
 bool kv_arena_over_floor(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes)
 {

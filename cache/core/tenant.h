@@ -21,7 +21,7 @@ void kv_tenant_join_locked(struct kv_cache *cache, struct kv_tenant *tenant,
 /* A space that is removed: what it still holds stays counted. */
 void kv_tenant_leave(struct kv_space *space);
 
-/* What a space, and a tenant, is guaranteed beyond what it holds fast. */
+/* Bytes that a space, and a tenant, is guaranteed beyond what it holds fast. */
 uint64_t kv_due_dram(const struct kv_space *space);
 uint64_t kv_due_ssd(const struct kv_space *space);
 uint64_t kv_owed_dram(const struct kv_tenant *tenant);
@@ -72,7 +72,7 @@ bool kv_tenant_may_keep(const struct kv_cache *cache,
 void kv_count_kept_segment(struct kv_cache *cache, struct kv_tenant *tenant,
 			   int by);
 
-/* What is guaranteed is so much now: to a space, to a tenant. */
+/* Guarantee so much from now on: to a space, to a tenant. */
 void kv_guarantee_space(struct kv_cache *cache, struct kv_space *space,
 			uint64_t dram, uint64_t ssd);
 void kv_guarantee_tenant(struct kv_cache *cache, struct kv_tenant *tenant,

@@ -45,15 +45,15 @@ void kv_turn_hold(struct kv_turn *turn);
 /* With the last holder it is gone; it has no work then. */
 void kv_turn_put(struct kv_turns *turns, struct kv_turn *turn);
 
-/* It has work, or none; nothing happens if that was said before. */
+/* The queue has work, or none; nothing happens if that was said before. */
 void kv_turn_start(struct kv_turns *turns, struct kv_turn *turn);
 void kv_turn_stop(struct kv_turns *turns, struct kv_turn *turn);
 
-/* Whose turn it is; NULL: nobody has work. */
+/* The queue whose turn it is; NULL: nobody has work. */
 struct kv_turn *kv_turns_next(struct kv_turns *turns);
-/* It has done so much. */
+/* The queue has done so much. */
 void kv_turn_charge(struct kv_turn *turn, uint64_t cost);
-/* Whose turn it is comes last. */
+/* The queue whose turn it is comes last. */
 void kv_turns_yield(struct kv_turns *turns);
 
 #endif

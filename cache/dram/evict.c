@@ -99,7 +99,7 @@ static void block_drop_dram_locked(struct kv_cache *cache,
 	kv_slot_give_locked(cache, block->slot);
 }
 
-/* What its tenant is guaranteed is spared as it is itself. */
+/* A tenant's guarantee is spared as the space's own is. */
 static bool is_spared(const struct kv_space *space, const struct kv_space *but)
 {
 	const struct kv_tenant *tenant = space->tenant;
@@ -175,7 +175,7 @@ bool kv_dram_evict_tenant_locked(struct kv_cache *cache,
 	return kv_victim_evict_tenant(tenant, false, &giving);
 }
 
-/* Its pin is kept if it stays on SSD alone. */
+/* A pin is kept if the block stays on SSD alone. */
 static bool pin_gives_way(const struct kv_slot *slot)
 {
 	return slot->pinned && !slot->leases && !slot->holds &&
@@ -251,7 +251,8 @@ static bool forces(const struct need *need)
 	       need->over_scattered;
 }
 
-/* Its tenant, too, when both have given what is leaving. */
+/* Both keep it, the space and its tenant, when they have given what is
+ * leaving. */
 static bool keeps_its_own(const struct need *need, const struct kv_space *space)
 {
 	const struct kv_tenant *tenant = space->tenant;
@@ -357,7 +358,7 @@ static struct kv_segment *segment_of(const struct need *need,
 	return best;
 }
 
-/* One of another class that nobody's block is in; NULL. */
+/* A segment of another class that nobody's block is in; NULL. */
 static struct kv_segment *vacant_segment(const struct need *need)
 {
 	const struct kv_arena *arena = &need->cache->arena;
@@ -495,7 +496,7 @@ static struct kv_slot *make_in(const struct need *need,
 	return NULL;
 }
 
-/* One beside others that are filled, leased or pinned: its tenant leaves the
+/* A slot beside others that are filled, leased or pinned: its tenant leaves the
  * other segments to those who are guaranteed them. */
 static struct kv_slot *slot_beside(const struct need *need)
 {

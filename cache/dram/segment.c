@@ -123,7 +123,7 @@ static void grow_one(struct kv_cache *cache)
 	pthread_cond_broadcast(&arena->grown);
 }
 
-/* Those who wait for room look again now, or the wait below would end at once,
+/* Whatever waits for room looks again now, or the wait below would end at once,
  * for ever. */
 static void growing_ended(struct kv_cache *cache)
 {

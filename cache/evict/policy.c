@@ -16,7 +16,7 @@
  */
 #include "cache/evict/policy.h"
 
-/* One burst of seals whose parents are not known: one is taken for the child of
+/* A burst of seals whose parents are not known: each is taken for the child of
  * the one before if its place in the chain is the next. */
 #define BURST_NS 200000000u
 #define SORT 64		  /* steps to a block's place on its list */
@@ -152,7 +152,7 @@ static uint8_t depth_of(uint32_t position)
 	return position >= 15 ? 1 : position >= 7 ? 2 : KV_DEPTHS - 1;
 }
 
-/* One more use after @age.  Old uses fade, so that what was used much a day ago
+/* Count a use after @age.  Old uses fade, so that what was used much a day ago
  * does not stay for ever. */
 static uint8_t one_more(const struct kv_eviction *eviction, unsigned uses,
 			uint32_t age)

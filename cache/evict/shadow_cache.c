@@ -106,7 +106,7 @@ void kv_shadow_cache_free(struct kv_shadow_cache *shadow)
 	free(shadow);
 }
 
-/* One key in so many, as a power of two. */
+/* Of so many keys, as a power of two, one is followed. */
 static unsigned part_of(const struct kv_shadow_cache *shadow)
 {
 	unsigned shift = 0;

@@ -63,8 +63,8 @@ struct kv_io *kv_ring_next_locked(struct kv_ring *ring);
 bool kv_ring_fixed_locked(struct kv_ring *ring, const struct kv_io *io);
 
 /*
- * What the result @res of a system call on @io means: 0 the request is
- * complete, 1 to be continued from io->moved, or -errno.
+ * Take the result @res of a system call on @io: 0 the request is complete, 1 to
+ * be continued from io->moved, or -errno.
  */
 int kv_io_advance(struct kv_io *io, int64_t res);
 

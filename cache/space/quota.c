@@ -223,7 +223,7 @@ int kv_tenants_adopt(struct kv_cache *cache)
 	size_t n = 0, damaged = 0;
 	int r = kv_tenants_read(cache->store_fd, &records, &n, &damaged);
 
-	/* What could not be read now must not be written without it. */
+	/* A file that could not be read now must not be written anew. */
 	if (r < 0 && r != -EBADMSG)
 		return r;
 	if (r < 0 || damaged)
@@ -278,7 +278,7 @@ static int write_tenants(struct kv_cache *cache)
 	return r < 0 ? r : kv_tenants_write(cache->store_fd, records, n);
 }
 
-/* Whoever began last writes last, and reads after he began. */
+/* The last to begin writes last, and reads after it began. */
 static int persist_tenants(struct kv_cache *cache)
 {
 	struct kv_txn *turn;

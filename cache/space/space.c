@@ -199,7 +199,8 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	return 0;
 }
 
-/* It, and what is kept of it, is charged to @account (held) from now on. */
+/* A space, and what is kept of it, is charged to @account (held) from now
+ * on. */
 static void own_locked(struct kv_cache *cache, struct kv_space *space,
 		       struct kv_account *account)
 {
@@ -278,9 +279,9 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 }
 
 /*
- * Whose record is not durable yet has no blocks, and whose is not deleted yet
- * gives its name to nobody: a crash would leave blocks without a space, or two
- * spaces of one name.  May let go of the lock.
+ * A space whose record is not durable yet has no blocks, and one whose record
+ * is not deleted yet gives its name to nobody: a crash would leave blocks
+ * without a space, or two spaces of one name.  May let go of the lock.
  */
 static struct kv_space *find_settled(struct kv_cache *cache, const char *name)
 {
@@ -301,7 +302,7 @@ static void settle(struct kv_cache *cache, struct kv_space *space, bool forget)
 	kv_unlock(cache);
 }
 
-/* Its record could not be deleted, but its file may have been. */
+/* A space's record could not be deleted, but its file may have been. */
 static void come_back(struct kv_cache *cache, struct kv_space *space)
 {
 	kv_lock(cache);

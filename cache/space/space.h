@@ -12,7 +12,7 @@
 /* May its owner take @bytes more of the index for what is no block? */
 bool kv_space_may_index_locked(struct kv_cache *cache,
 			       const struct kv_space *space, uint64_t bytes);
-/* It takes @to instead of @from of its bytes there. */
+/* The space takes @to instead of @from of its bytes there. */
 void kv_space_index_locked(struct kv_cache *cache, struct kv_space *space,
 			   uint64_t from, uint64_t to);
 int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
@@ -46,8 +46,7 @@ void kv_quotas_settle(struct kv_cache *cache);
 /* A visitor of the index at mount, when all blocks are known.  -ENOMEM. */
 int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 		      const char *name, const struct kv_snapshot_item *items);
-/* Drop all of a space; not under the lock. */
-/* What its snapshots cost of what all may. */
+/* The cost of a space's snapshots, of what all may. */
 uint64_t kv_snapshots_cost_locked(struct kv_cache *cache,
 				  const struct kv_space *space);
 void kv_snapshots_drop(struct kv_cache *cache, struct kv_space *space);

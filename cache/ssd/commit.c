@@ -201,8 +201,8 @@ static void take_puts(struct kv_cache *cache, struct round *round)
 	}
 }
 
-/* They are puts, too.  Blocks that come leave them their half, so that a pin is
- * durable soon whatever is being saved. */
+/* Updates are puts, too.  Blocks that come leave them their half, so that a pin
+ * is durable soon whatever is being saved. */
 static size_t updates_max(const struct kv_cache *cache)
 {
 	const size_t all = puts_max(cache);

@@ -166,7 +166,7 @@ static void owe(struct kv_cache *cache, uint64_t slot_id, bool reuse)
 		file->owed_back[word] |= bit;
 }
 
-/* It is queued after all.  Was its slot to be given back? */
+/* An owed deletion is queued after all.  Was its slot to be given back? */
 static bool forgive(struct kv_cache *cache, uint64_t slot_id)
 {
 	struct kv_segfile *file =
@@ -342,8 +342,8 @@ void kv_deletions_take_locked(struct kv_cache *cache)
 
 /* ---- recorded ---- */
 
-/* What the deletion of a record costs, in leaves of the index that change: the
- * index has room for so many in one transaction. */
+/* The cost of deleting a record, in leaves of the index that change: the index
+ * has room for so many in one transaction. */
 static uint32_t cost_of(const struct kv_deletion_batch *batch)
 {
 	const struct kv_deletion *item = &batch->items[batch->recording];
@@ -536,7 +536,7 @@ static int zero_some(struct kv_cache *cache, struct kv_deletion *items,
 	zero_runs(cache, items, n);
 	for (int try = 0; try < TRIES && r < 0; try++)
 		r = zero_all(cache, items, n);
-	/* What is not to be used again is zeroed where that is possible. */
+	/* A slot not to be used again is zeroed where that is possible. */
 	for (size_t i = 0; i < n; i++) {
 		others_work |= items[i].reuse && !items[i].bad;
 		failed |= items[i].reuse && items[i].bad;
@@ -686,7 +686,7 @@ void kv_deletions_init(struct kv_cache *cache)
 	kv_cond_init(&all->wake);
 }
 
-/* Those that could not be carried out. */
+/* Deletions that could not be carried out. */
 void kv_deletions_free(struct kv_cache *cache)
 {
 	struct kv_deletions *all = &cache->ssd.deletions;

@@ -120,7 +120,7 @@ static struct need need_of(struct kv_cache *cache, const struct kv_space *taker,
 	return (struct need){cache, taker, but, taker ? taker->tenant : NULL};
 }
 
-/* What its tenant is guaranteed is spared as it is itself. */
+/* A tenant's guarantee is spared as the space's own is. */
 static bool is_spared(const struct kv_space *space, const struct kv_space *but)
 {
 	const struct kv_tenant *tenant = space->tenant;
@@ -283,7 +283,8 @@ static size_t blocks_in(struct kv_cache *cache, const struct kv_segfile *file,
 	return n;
 }
 
-/* Its tenant, too, when both have given what is leaving. */
+/* Both keep it, the space and its tenant, when they have given what is
+ * leaving. */
 static bool keeps_its_own(const struct kv_space *space,
 			  const struct kv_space *taker)
 {

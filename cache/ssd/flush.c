@@ -121,7 +121,7 @@ static void end(struct kv_cache *cache, struct kv_space *space,
 {
 	struct kv_flush *next = TAILQ_NEXT(flush, link);
 
-	/* It may have been prolonged for this one, too. */
+	/* The flush may have been prolonged for the next, too. */
 	if (next) {
 		next->deletion = KV_MAX(next->deletion, flush->deletion);
 		next->update = KV_MAX(next->update, flush->update);
@@ -176,7 +176,7 @@ void kv_syncs_end_locked(struct kv_cache *cache, struct kv_slot *slot,
 		end_sync(cache, LIST_FIRST(&slot->syncs), error);
 }
 
-/* Its pin and mtime, as they are now, count, too. */
+/* Pin and mtime, as they are now, count, too. */
 static void await_record(struct kv_cache *cache, struct kv_flush *sync)
 {
 	const struct kv_updates *updates = &cache->ssd.updates;
@@ -201,7 +201,7 @@ void kv_syncs_durable_locked(struct kv_cache *cache, struct kv_slot *slot)
 	}
 }
 
-/* One that wants less than one before it waits as that does. */
+/* A sync that wants less than one before it waits as that does. */
 void kv_syncs_settle_locked(struct kv_cache *cache)
 {
 	struct kv_flush *sync;
@@ -359,7 +359,7 @@ void kv_commit_gather(struct kv_cache *cache)
 		kv_cond_wait(cache, &ssd->commit, until - now);
 }
 
-/* Those behind the first that waits for it do not end before that. */
+/* Flushes behind the first that waits for @slot do not end before that. */
 void kv_flushes_prolong_locked(struct kv_cache *cache,
 			       const struct kv_slot *slot)
 {
@@ -376,7 +376,7 @@ void kv_flushes_prolong_locked(struct kv_cache *cache,
 	}
 }
 
-/* Those behind the first do not end before that. */
+/* Flushes behind the first do not end before that. */
 void kv_flushes_owed_locked(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_flush *first = TAILQ_FIRST(&space->flushes);

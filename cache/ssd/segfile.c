@@ -187,9 +187,9 @@ static int create(struct kv_cache *cache, uint64_t slot_bytes)
 }
 
 /*
- * What the file held under its old slots is its owners' bytes: it goes before
- * the trailer says that prologues are elsewhere now.  A file that fails here is
- * of no class, and not used until the next mount.
+ * Bytes under the old slots are their owners': they go before the trailer says
+ * that prologues are elsewhere now.  A file that fails here is of no class, and
+ * not used until the next mount.
  */
 static int convert(struct kv_cache *cache, struct kv_segfile *file,
 		   uint64_t slot_bytes)
@@ -424,7 +424,7 @@ static int sweep_file(struct kv_cache *cache, uint32_t id, struct sweep *sweep)
 	return 0;
 }
 
-/* It is swept, or was cleared: its slots may be taken. */
+/* The file is swept, or was cleared: its slots may be taken. */
 static void swept_locked(struct kv_cache *cache, struct kv_segfile *file)
 {
 	kv_assert_locked(&cache->lock);
@@ -453,7 +453,7 @@ void kv_sweep_later(struct kv_cache *cache)
 	}
 }
 
-/* One that somebody waits for, or any; NULL: all are swept. */
+/* A file that somebody waits for, or any; NULL: all are swept. */
 static struct kv_segfile *file_to_sweep(const struct kv_ssd *ssd)
 {
 	struct kv_segfile *any = NULL;

@@ -68,7 +68,7 @@ void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block);
 uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block);
 /* As detach, but the slot stays taken until the next mount (quarantine). */
 void kv_extent_forget_locked(struct kv_cache *cache, struct kv_block *block);
-/* It will be free some time; now it is; or it will not be after all. */
+/* The slot will be free some time; now it is; or it will not be after all. */
 void kv_extent_leaving_locked(struct kv_cache *cache, uint64_t slot_id);
 void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id);
 void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id);
@@ -83,7 +83,7 @@ void kv_extent_order(struct kv_cache *cache, struct kv_block *block);
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block);
 int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file);
 void kv_extents_remove_file(struct kv_segfile *file);
-/* Its free slots may be taken now, or may not. */
+/* A file's free slots may be taken now, or may not. */
 void kv_extents_renew_file(struct kv_segfile *file);
 /* An empty file with slots of another size; NULL. */
 struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
@@ -147,9 +147,9 @@ void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_write_queue_pull(struct kv_slot *slot);
 /* The first of the write queue whose turn it is; NULL: none. */
 struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache);
-/* What spaces waited for a moment for may have come: they go on. */
+/* Spaces that put writing off go on: what they waited for may have come. */
 void kv_writer_rouse_locked(struct kv_cache *cache);
-/* Its write begins: that much of its write queue's turn is over. */
+/* A slot's write begins: that much of its write queue's turn is over. */
 void kv_write_queue_charge(struct kv_slot *slot);
 int kv_writer_start(struct kv_cache *cache);
 /* Writes everything out first.  -ETIMEDOUT: something is stuck. */
@@ -178,7 +178,7 @@ uint64_t kv_updates_needed_locked(const struct kv_cache *cache);
 /* ---- flush.c ---- */
 
 void kv_flushes_settle_locked(struct kv_cache *cache, int error);
-/* Those of @space that are done. */
+/* End the flushes of @space that are done. */
 void kv_flushes_settle_space_locked(struct kv_cache *cache,
 				    struct kv_space *space);
 /* Queue some of what flushes ask for that was not on its way. */
@@ -196,7 +196,7 @@ void kv_syncs_end_locked(struct kv_cache *cache, struct kv_slot *slot,
 /* The block in @slot is durable; the syncs of it want its pin and mtime, too.
  */
 void kv_syncs_durable_locked(struct kv_cache *cache, struct kv_slot *slot);
-/* Those for which updates were committed. */
+/* End the syncs whose updates were committed. */
 void kv_syncs_settle_locked(struct kv_cache *cache);
 /* @slot is all in its file, or will not be written. */
 void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot);

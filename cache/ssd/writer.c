@@ -40,7 +40,7 @@
 #include "common/crash_point.h"
 #include "common/thread.h"
 
-/* One turn: large enough to write in runs. */
+/* A turn: large enough to write in runs. */
 #define TURN_BYTES (8 << 20)
 #define WRITES_AT_ONCE 128u
 #define PUT_OFF_AT_ONCE 64u
@@ -201,7 +201,7 @@ static uint64_t rest_ns(const struct kv_cache *cache, enum rest rest)
 static void put_off(struct kv_cache *cache, struct kv_space *space,
 		    enum rest rest)
 {
-	/* What it queued may be gone: making room lets go of the lock. */
+	/* Nothing may be queued any more: making room lets go of the lock. */
 	if (TAILQ_EMPTY(&space->queue))
 		return;
 	leave_turns(cache, space);
@@ -210,8 +210,8 @@ static void put_off(struct kv_cache *cache, struct kv_space *space,
 	space->rests_until = kv_now_ns() + rest_ns(cache, rest);
 }
 
-/* Those whose rest is over, or all.  What they queued is promised again, until
- * they find that there is no room. */
+/* Spaces whose rest is over, or all, go on.  What they queued is promised
+ * again, until they find that there is no room. */
 static void rouse(struct kv_cache *cache, enum rest rest, bool all)
 {
 	struct kv_turn_list *resting = &cache->ssd.resting[rest];
@@ -625,7 +625,7 @@ static int join(struct kv_cache *cache, pthread_t thread, const bool *ended)
 	return r;
 }
 
-/* What was not written unasked, because of writeback= or a fault, is now. */
+/* Blocks not written unasked, because of writeback= or a fault, are now. */
 static void enqueue_loose(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_slot *slot;

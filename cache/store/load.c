@@ -228,7 +228,7 @@ static int visit_segment(void *arg, const struct kv_segfile_record *record)
 	return kv_is_shortage(r) ? r : 0;
 }
 
-/* Its slot is free, and holds what must not come back. */
+/* The slot of a record left out is free, and holds what must not come back. */
 static int left_out(struct kv_cache *cache)
 {
 	cache->ssd.unswept = true;

@@ -213,7 +213,7 @@ static void probe_direct(struct kv_cache *cache)
 	kv_note(cache, "direct_io=off (%s refuses O_DIRECT)", cache->store);
 }
 
-/* What the SSD tier is promised, and will not have. */
+/* Warn of bytes that the SSD tier is promised, and will not have. */
 static void warn_of_place(struct kv_cache *cache)
 {
 	uint64_t room, held = cache->ssd.live_files * cache->ssd.segment_bytes;

@@ -23,7 +23,7 @@ struct kv_id {
 	bool is_group;
 };
 
-/* What the options say of users; fixed while the daemon runs. */
+/* Rules for users, as the options say; fixed while the daemon runs. */
 struct kv_rules {
 	uint32_t uid, gid, mode; /* of the root directory */
 	unsigned mkdir;		 /* 0: all may make spaces; 1: operators */

@@ -30,7 +30,7 @@ char *kv_metrics_text(struct kv_cache *cache,
 		      const struct kv_rules *rules,
 		      const struct kv_caller *reader);
 
-/* What a user has and may have, one key=value a line; caller frees.  NULL: no
+/* A user's holdings and limits, one key=value a line; caller frees.  NULL: no
  * memory. */
 char *kv_tenant_text(struct kv_cache *cache, uint32_t uid);
 

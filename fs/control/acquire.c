@@ -163,7 +163,7 @@ int kv_request_release(struct kv_client *client, const struct kv_message *m)
 	struct kv_request *request = kv_request_find(client, m->header->tag);
 
 	if (!request) {
-		/* One that ended without a lease has been freed. */
+		/* An acquire that ended without a lease has been freed. */
 		client->server->tally.stray_releases++;
 		return m->header->tag <= client->last_acquire ? 0 : -EPROTO;
 	}

@@ -152,7 +152,7 @@ static void client_free(struct kv_client *client)
 	free(client);
 }
 
-/* Its connection is charged, and what it takes later will be. */
+/* The connection is charged, and what it takes later will be. */
 static int open_account(struct kv_client *client)
 {
 	client->account = kv_account_get(
@@ -260,7 +260,8 @@ static void cut_off(struct kv_client *client)
 		kv_client_end(client);
 		return;
 	}
-	/* One half only, so that we still see the peer close its end. */
+	/* Only our half is shut, so that the peer is still seen to close its
+	 * end. */
 	client->cut = true;
 	client->broken = KV_BREAK_NOT;
 	shutdown(client->socket, SHUT_WR);
@@ -277,8 +278,8 @@ void kv_client_sweep(struct kv_server *server)
 	}
 }
 
-/* What one that is cut off sends is thrown away, descriptors too; whether there
- * was something. */
+/* Throw away what a client that is cut off sends, descriptors too; whether
+ * there was something. */
 static bool discard(struct kv_client *client)
 {
 	ssize_t n = recv(client->socket, client->server->in,
@@ -289,7 +290,7 @@ static bool discard(struct kv_client *client)
 	return n > 0;
 }
 
-/* It is only waited for. */
+/* Nothing but the end is waited for. */
 static bool await_end(struct kv_client *client, uint32_t events)
 {
 	if (events & (EPOLLHUP | EPOLLERR))

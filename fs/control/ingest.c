@@ -21,7 +21,7 @@
 #define TURN_BYTES (4 << 20)
 #define JOB_BYTES (64u << 10) /* a job costs this much, besides its bytes */
 
-/* One user's jobs. */
+/* A user's jobs. */
 struct job_queue {
 	struct kv_turn turn; /* first */
 	TAILQ_HEAD(, kv_ingest_job) jobs;
@@ -137,7 +137,7 @@ static int start_worker(struct kv_ingest *ingest, struct lane *lane)
 	return 0;
 }
 
-/* One is enough to work, if slowly. */
+/* A single worker is enough, if slow. */
 static int start_workers(struct kv_ingest *ingest, struct lane *lane, long n)
 {
 	int r = 0;

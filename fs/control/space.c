@@ -61,7 +61,7 @@ static void reply(struct kv_client *client, const struct wire_header *header,
 		 sizeof(*out) + name_len + json_len);
 }
 
-/* Whoever made a name first owns what is read and saved under it. */
+/* The first to make a name owns what is read and saved under it. */
 static bool may_share(const struct kv_rules *rules, const struct opening *o,
 		      const struct kv_space_info *info)
 {

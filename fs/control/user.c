@@ -83,7 +83,7 @@ void kv_user_finish(struct kv_request *request)
 	kv_turn_start(&request->server->users, &request->user->turn);
 }
 
-/* What waits longest; answers first, for their sender has been waiting. */
+/* Do what waits longest; answers first, for their sender has been waiting. */
 static bool step(struct kv_user *user)
 {
 	struct kv_request *request = TAILQ_FIRST(&user->finished);
@@ -122,7 +122,8 @@ bool kv_users_serve(struct kv_server *server)
 		user = (struct kv_user *)kv_turns_next(&server->users);
 		if (!user)
 			break;
-		/* It may lose its last connection and request. */
+		/* The user may lose its last connection and request
+		 * meanwhile. */
 		kv_turn_hold(&user->turn);
 		serve(server, user);
 		kv_user_put(server, user);

@@ -24,9 +24,9 @@ void kv_user_put(struct kv_server *server, struct kv_user *user);
 
 /* Something has happened to @client; nothing more if that was said before. */
 void kv_user_ready(struct kv_client *client);
-/* It has ended. */
+/* The client has ended. */
 void kv_user_forget(struct kv_client *client);
-/* Its work is done: to be finished in its user's turn. */
+/* The request's work is done: to be finished in its user's turn. */
 void kv_user_finish(struct kv_request *request);
 
 /* A turn for everybody who has work; whether somebody still has. */

@@ -79,7 +79,7 @@ static void forget_space(struct kv_notify *notify, struct kv_space *space)
 	}
 }
 
-/* One thing there is, without the lock for the time of the call. */
+/* Tell the kernel one thing, without the lock for the time of the call. */
 static void tell_kernel(struct kv_notify *notify)
 {
 	struct kv_space *space = NULL;

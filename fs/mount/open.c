@@ -41,7 +41,7 @@ static size_t bytes_of(const struct kv_handle *handle)
 	return sizeof(*handle);
 }
 
-/* One more open file, with handle->bytes, is its account's. */
+/* Another open file, with handle->bytes, is its account's. */
 static int charge(struct kv_handle *handle)
 {
 	if (kv_account_charge(handle->account, KV_FINITE_OPENS, 1) < 0)

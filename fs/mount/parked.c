@@ -175,7 +175,7 @@ bool kv_parked_claim(struct kv_parked *parked)
 	return mine;
 }
 
-/* What was claimed is answered: a mount may end then. */
+/* A claimed request is answered: a mount may end then. */
 static void answered(struct kv_parking *parking)
 {
 	pthread_mutex_lock(&parking->lock);

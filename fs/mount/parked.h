@@ -45,7 +45,7 @@ struct kv_parked {
  */
 int kv_parked_new(fuse_req_t req, const struct kv_parked_kind *kind,
 		  size_t bytes, void *ret_parked);
-/* What it waits for has begun: it can be called off.  Puts the caller's hold;
+/* The request's wait has begun: it can be called off.  Puts the caller's hold;
  * it may have ended by then. */
 void kv_parked_arm(struct kv_parked *parked);
 /* True, once: the caller answers it. */

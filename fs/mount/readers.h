@@ -17,7 +17,7 @@ void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 
 /* -ENOMEM, -EAGAIN. */
 int kv_readers_new(struct kv_mount *mount, struct kv_readers **ret_readers);
-/* Its requests have been answered.  Takes NULL. */
+/* All its requests have been answered.  Takes NULL. */
 void kv_readers_free(struct kv_readers *readers);
 
 #endif

@@ -369,7 +369,7 @@ static bool grants(const char *name, uint64_t old, uint64_t new)
 	return old != 0 && (new == 0 || new > old);
 }
 
-/* What @name says of a tier may be a part of that, as it is now. */
+/* A quota of a tier may be given as a part of that, as it is now. */
 static int parse_quota(struct kv_mount *mount, const char *name,
 		       const char *value, uint64_t *ret_bytes)
 {

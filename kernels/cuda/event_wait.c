@@ -9,7 +9,7 @@
  *           waits.
  *
  * INVARIANTS
- *   (1) A event wait's stream has nothing to do but wait for its own event
+ *   (1) An event wait's stream has nothing to do but wait for its own event
  *       wait, so that event waits do not wait for each other.
  *
  * LOCKING   gpu->lock for the list of free event waits.

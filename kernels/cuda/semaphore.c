@@ -27,7 +27,7 @@
 #define PAGE_BYTES 4096u
 #define WORD_BYTES \
 	64u /* a cache line, so that semaphores do not disturb others */
-#define PAGE_GATES (PAGE_BYTES / WORD_BYTES)
+#define PAGE_SEMAPHORES (PAGE_BYTES / WORD_BYTES)
 
 struct kv_semaphore {
 	LIST_ENTRY(kv_semaphore) others;
@@ -44,7 +44,7 @@ struct kv_semaphore {
 struct kv_semaphore_page {
 	LIST_ENTRY(kv_semaphore_page) others;
 	void *words;
-	struct kv_semaphore semaphores[PAGE_GATES];
+	struct kv_semaphore semaphores[PAGE_SEMAPHORES];
 };
 
 static pthread_mutex_t host_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -75,7 +75,7 @@ static int page_new(struct kv_gpu *gpu, struct kv_semaphore_page **ret_page)
 		return r;
 	}
 	memset(page->words, 0, PAGE_BYTES);
-	for (size_t i = 0; i < PAGE_GATES; i++) {
+	for (size_t i = 0; i < PAGE_SEMAPHORES; i++) {
 		struct kv_semaphore *semaphore = &page->semaphores[i];
 
 		semaphore->gpu = gpu;
@@ -91,7 +91,7 @@ static void add_page(struct kv_gpu *gpu, struct kv_semaphore_page *page)
 {
 	pthread_mutex_lock(&gpu->lock);
 	LIST_INSERT_HEAD(&gpu->pages, page, others);
-	for (size_t i = 0; i < PAGE_GATES; i++)
+	for (size_t i = 0; i < PAGE_SEMAPHORES; i++)
 		LIST_INSERT_HEAD(&gpu->semaphores, &page->semaphores[i],
 				 others);
 	pthread_mutex_unlock(&gpu->lock);
@@ -286,7 +286,7 @@ void kv_semaphores_free(struct kv_gpu *gpu)
 
 	while ((page = LIST_FIRST(&gpu->pages))) {
 		LIST_REMOVE(page, others);
-		for (i = 0, over = true; i < PAGE_GATES; i++)
+		for (i = 0, over = true; i < PAGE_SEMAPHORES; i++)
 			over &= finish(&page->semaphores[i]);
 		if (over)
 			kv_gpu_host_free(gpu, page->words, PAGE_BYTES);

@@ -693,9 +693,9 @@ static void unwanted_dropped(struct kv_call *call, int status,
 }
 
 /*
- * What is asked for now is given back right behind it: a save of the same keys
- * that begins next does not meet it.  Without memory to ask, it goes with the
- * connection.
+ * Blocks that are asked for now are given back right behind the question: a
+ * save of the same keys that begins next does not meet them.  Without memory to
+ * ask, they go with the connection.
  */
 static void give_back_locked(struct kv_save_batch *batch)
 {

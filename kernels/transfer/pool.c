@@ -15,7 +15,7 @@
  *   (4) Every byte of every page of a stride lies in the memory described.
  *   (5) Within a stride no two bytes of the pool are the same.
  *
- * LOCKING   session->lock for what pool.h event waits so; the rest is fixed.
+ * LOCKING   session->lock for what pool.h marks so; the rest is fixed.
  */
 #include "kernels/session/attach.h"
 #include "kernels/device/copier.h"

@@ -354,7 +354,7 @@ static int need_stage_locked(struct kvfs_session *session, uint64_t block_bytes)
 	kv_assert_locked(&session->lock);
 	if (r < 0)
 		return r;
-	/* One that is full makes place for a larger one, which is ready. */
+	/* A stage that is full makes place for a larger one, which is ready. */
 	if (session->stage &&
 	    kv_stage_bytes(session->stage) >= 2 * block_bytes &&
 	    !(session->stage_full && session->stage_next))

@@ -27,8 +27,8 @@ int kv_bench_anonymous(struct kv_bench_rig *rig);  /* memory_anon */
 int kv_bench_million(struct kv_bench *bench);
 /* tree_find, _du, _ls, _rm; the same */
 int kv_bench_tree(struct kv_bench *bench);
-/* What tree_* compare with: serve @files files in MOUNTPOINT/million until it
- * is unmounted or SIGTERM comes.  Returns the exit status. */
+/* The server that tree_* compare with: serve @files files in MOUNTPOINT/million
+ * until it is unmounted or SIGTERM comes.  Returns the exit status. */
 int kv_bench_nothing(unsigned files, const char *mountpoint);
 
 #endif
