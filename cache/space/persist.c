@@ -182,7 +182,7 @@ static int change_put(struct kv_txn *batch,
 					  change->space->name, change->layout);
 }
 
-/* Those from @first up to @end whose files are written. */
+/* Commit the changes from @first up to @end whose files are written. */
 static int commit(struct kv_cache *cache, struct kv_space_change *first,
 		  const struct kv_space_change *end)
 {
@@ -210,8 +210,8 @@ static int commit(struct kv_cache *cache, struct kv_space_change *first,
 	return r;
 }
 
-/* Their files first.  What one of them has no room for is not the others'
- * failure: then each has a transaction of its own. */
+/* The files first.  A change without room is no failure of the others:
+ * then each has a transaction of its own. */
 static void write_all(struct kv_cache *cache, struct kv_space_changes *changes)
 {
 	struct kv_space_change *first = TAILQ_FIRST(changes), *change;
