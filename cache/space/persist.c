@@ -15,7 +15,6 @@
  *       block of it can be durable; the file goes before the record does.
  *   (2) Files beyond their share of what is kept back for the index count
  *       against the segment files' budget.
- *
  *   (3) One thread at a time writes, how the spaces are when it begins: the
  *       last change to be made wins.
  *
@@ -137,8 +136,6 @@ int kv_space_files_check(struct kv_cache *cache)
 	return r;
 }
 
-/* Blocks that a clear removes before it lets others have the lock, and how long
- * they have it at least. */
 /* ---- changes ---- */
 
 /* On the stack of whoever made it, and waits. */
