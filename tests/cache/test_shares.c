@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pins and snapshots of two users: what one leaves the other, and root. */
+#include <sys/stat.h>
+
+#include "cache/core/account.h"
+#include "tests/cache/tiers.h"
+
+#define C 2
+#define BATCH 64u
+#define MANY 2000u
+#define LISTED 2048u /* blocks in a snapshot */
+
+static void without_ssd(struct tiers *t)
+{
+	kv_cache_close(t->cache);
+	nftw(t->path, tiers_unlink, 16, FTW_DEPTH | FTW_PHYS);
+	assert_int_equal(mkdir(t->path, 0700), 0);
+	t->config.ssd = 0;
+	tiers_open(t);
+}
+
+static int pin(struct tiers *t, struct kv_space *space, unsigned chain)
+{
+	struct kv_block *block = tiers_get(t, space, chain, 0);
+	int r;
+
+	assert_non_null(block);
+	r = kv_block_pin(t->cache, block, true);
+	kv_block_put(t->cache, block);
+	return r;
+}
+
+static void demote(struct tiers *t, struct kv_space *space, unsigned chain)
+{
+	struct kv_block *block = tiers_get(t, space, chain, 0);
+
+	assert_non_null(block);
+	assert_int_equal(kv_block_demote(t->cache, block), 0);
+	kv_block_put(t->cache, block);
+}
+
+/* Save blocks and pin them, on SSD alone where there is one, until that is
+ * refused; how many were. */
+static unsigned pin_all(struct tiers *t, struct kv_space *space)
+{
+	unsigned n = 0;
+
+	for (unsigned chain = 0; chain < MANY; chain++) {
+		if (t->cache->ssd.on && chain % BATCH == 0) {
+			for (unsigned i = 0; i < BATCH; i++)
+				tiers_must_save(t, space, chain + i, 0);
+			assert_int_equal(kv_space_sync(t->cache, space), 0);
+			for (unsigned i = 0; i < BATCH; i++)
+				demote(t, space, chain + i);
+		} else if (!t->cache->ssd.on) {
+			tiers_must_save(t, space, chain, 0);
+		}
+		if (pin(t, space, chain) < 0)
+			break;
+		n++;
+	}
+	return n;
+}
+
+static void unpin_all(struct tiers *t, struct kv_space *space, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		struct kv_block *block = tiers_get(t, space, i, 0);
+
+		assert_int_equal(kv_block_pin(t->cache, block, false), 0);
+		kv_block_put(t->cache, block);
+	}
+}
+
+/* Of @total bytes, by users one of whom came first and took all he got. */
+static void check_pins(struct tiers *t, uint64_t total)
+{
+	struct kv_space *c = tiers_space(t, "c", C, PREFIX_LAYOUT);
+	const unsigned all = (unsigned)(total / BYTES);
+	unsigned of_a = pin_all(t, t->space), of_c;
+
+	assert_in_range(of_a, all / 3, all / 2);
+	of_c = pin_all(t, c);
+	assert_in_range(of_c, all / 6, all / 3);
+	assert_int_equal(pin(t, t->space, of_a), -ENOSPC);
+	/* Who came last goes on, even with all he gets. */
+	assert_int_equal(tiers_save(t, c, MANY, 0), 0);
+	/* What one gives back the other may have. */
+	unpin_all(t, t->space, of_a);
+	assert_int_equal(pin(t, c, of_c), 0);
+	unpin_all(t, c, of_c + 1);
+	assert_int_equal(
+		kv_accounts_used(kv_cache_accounts(t->cache), KV_FINITE_PINNED),
+		0);
+}
+
+static void pins_in_memory_are_shared(void **state)
+{
+	struct tiers *t = *state;
+
+	without_ssd(t);
+	check_pins(t, t->config.dram);
+}
+
+static void pins_on_ssd_are_shared(void **state)
+{
+	struct tiers *t = *state;
+
+	check_pins(t, t->cache->ssd.file_budget);
+}
+
+/* Snapshots of one block, listed many times, until they are refused; how
+ * many hundredths of what there may be all users have then. */
+static uint64_t snapshot_all(struct tiers *t, struct kv_space *space,
+			     unsigned *ret_n)
+{
+	struct kv_pick picks[LISTED];
+	size_t missing;
+	char name[16];
+	unsigned n = 0;
+	int r;
+
+	tiers_must_save(t, space, 0, 0);
+	for (uint32_t i = 0; i < LISTED; i++)
+		picks[i] = (struct kv_pick){tiers_key(0, 0), i};
+	for (; n < MANY; n++) {
+		snprintf(name, sizeof(name), "s%u", n);
+		r = kv_snapshot_create(t->cache, space, name, picks, LISTED,
+				       &missing);
+		if (r < 0)
+			break;
+	}
+	assert_int_equal(r, -ENOSPC);
+	*ret_n = n;
+	return kv_accounts_used(kv_cache_accounts(t->cache),
+				KV_FINITE_SNAPSHOTS) *
+	       100 / 65536;
+}
+
+static void drop(struct tiers *t, struct kv_space *space, unsigned n)
+{
+	struct kv_snapshot_info info;
+	char name[16];
+
+	snprintf(name, sizeof(name), "s%u", n);
+	assert_int_equal(kv_snapshot_find(t->cache, space, name, &info), 0);
+	assert_int_equal(kv_snapshot_drop(t->cache, info.id), 0);
+}
+
+static void snapshots_are_shared(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_space *c, *of_root;
+	unsigned of_a, of_others;
+	uint64_t part;
+
+	without_ssd(t); /* whose index would end before */
+	c = tiers_space(t, "c", C, PREFIX_LAYOUT);
+	of_root = tiers_space(t, "root", 0, PREFIX_LAYOUT);
+	part = snapshot_all(t, t->space, &of_a);
+	assert_in_range(part, 33, 50);
+	part = snapshot_all(t, c, &of_others);
+	assert_in_range(part, 55, 75);
+	assert_in_range(snapshot_all(t, of_root, &of_others), 80, 101);
+	for (unsigned i = 0; i < of_a; i++)
+		drop(t, t->space, i);
+	(void)snapshot_all(t, tiers_space(t, "d", C, NULL), &of_others);
+	assert_true(of_others > 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(pins_in_memory_are_shared),
+		TEST(pins_on_ssd_are_shared),
+		TEST(snapshots_are_shared),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
