@@ -154,14 +154,11 @@ int kv_tenant_list(struct kv_cache *cache, uint32_t **ret_uids, size_t *ret_n);
 int kv_tenant_set_quota(struct kv_cache *cache, uint32_t uid,
 			const struct kv_quota *quota);
 
-/* Drop every block; saves begun before never seal (-ESTALE), and are in
- * nobody's way from now on. */
-int kv_space_clear(struct kv_cache *cache, struct kv_space *space);
-
 /*
- * The same in pieces of less than a millisecond but for the first.  Begin takes
- * effect on saves at once, and what is sealed from then on stays.  Some returns
- * 1 while there is more to do, 0 at the end, -ENOMEM.
+ * Drop every block, in pieces of less than a millisecond but for the first.
+ * Begin takes effect on saves at once: those begun before never seal (-ESTALE),
+ * and are in nobody's way from now on; what is sealed from then on stays.  Some
+ * returns 1 while there is more to do, 0 at the end, -ENOMEM.
  */
 struct kv_clear;
 int kv_clear_begin(struct kv_cache *cache, struct kv_space *space,
@@ -240,16 +237,9 @@ int kv_block_remove(struct kv_cache *cache, struct kv_block *block);
 int kv_block_unlink(struct kv_cache *cache, struct kv_block *block);
 int kv_block_pin(struct kv_cache *cache, struct kv_block *block,
 		 bool pin); /* -ENOSPC below the floor */
-int kv_block_promote(struct kv_cache *cache,
-		     struct kv_block *block); /* waits; -ENOSPC */
-/* Waits until durable, then frees its slot; -EBUSY leased, -ENOSPC. */
-int kv_block_demote(struct kv_cache *cache, struct kv_block *block);
-/* The same of one that is durable, without waiting; -EAGAIN: it is not. */
+/* Free the slot of a block that is durable; -EAGAIN: it is not, -EBUSY leased.
+ */
 int kv_block_demote_try(struct kv_cache *cache, struct kv_block *block);
-/* Waits until durable.  -ENOSPC, -EIO, -EOPNOTSUPP (no SSD tier). */
-int kv_block_sync(struct kv_cache *cache, struct kv_block *block);
-/* Waits until everything sealed or removed in the space so far is durable. */
-int kv_space_sync(struct kv_cache *cache, struct kv_space *space);
 
 /*
  * The file's bytes, for a reader through the mount.  Neither promotes nor

@@ -20,7 +20,6 @@
 #include "cache/core/table.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
-#include "cache/core/waiter.h"
 #include "common/crash_point.h"
 
 static uint64_t slot_id_of(const struct kv_block *block)
@@ -388,13 +387,6 @@ int kv_block_demote_try(struct kv_cache *cache, struct kv_block *block)
 	return r;
 }
 
-int kv_block_demote(struct kv_cache *cache, struct kv_block *block)
-{
-	int r = kv_block_sync(cache, block);
-
-	return r < 0 ? r : kv_block_demote_try(cache, block);
-}
-
 bool kv_block_movable(const struct kv_block *block)
 {
 	const struct kv_slot *slot = block->slot;
@@ -420,34 +412,6 @@ bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 	if (cache->config.writeback == KV_WRITEBACK_ALL)
 		kv_write_enqueue_locked(cache, block, false);
 	return true;
-}
-
-static void wake(struct kv_acquire *acquire, void *arg)
-{
-	(void)acquire;
-	kv_waiter_wake(arg);
-}
-
-int kv_block_promote(struct kv_cache *cache, struct kv_block *block)
-{
-	struct kv_waiter waiter = KV_WAITER_INIT;
-	_cleanup_(kv_freep) struct kv_acquire *acquire =
-		calloc(1, sizeof(*acquire) + sizeof(struct kv_want));
-	int r;
-
-	if (!acquire)
-		return -ENOMEM;
-	acquire->space = kv_block_space(cache, block);
-	acquire->n = 1;
-	acquire->wait_room = true;
-	acquire->done = wake;
-	acquire->arg = &waiter;
-	acquire->wants[0].key = kv_block_key(block);
-	if (kv_acquire_submit(cache, acquire))
-		kv_waiter_wait(&waiter);
-	r = acquire->wants[0].status;
-	kv_acquire_release(cache, acquire);
-	return r;
 }
 
 void kv_block_put(struct kv_cache *cache, struct kv_block *block)

@@ -206,7 +206,7 @@ struct kv_space {
 	LIST_ENTRY(kv_space) flushing;	/* of ssd->flushing, with flushes */
 	TAILQ_ENTRY(kv_space) collects; /* of ssd->collecting, if it is */
 	struct kv_bucket puts;
-	uint32_t clears; /* counts kv_space_clear */
+	uint32_t clears; /* counts kv_clear_begin */
 	struct kv_snapshot_list snapshots;
 	uint32_t n_snapshots;
 };

@@ -658,20 +658,6 @@ void kv_clear_end(struct kv_clear *clear)
 	free(clear);
 }
 
-int kv_space_clear(struct kv_cache *cache, struct kv_space *space)
-{
-	struct kv_clear *clear;
-	int r = kv_clear_begin(cache, space, &clear);
-
-	if (r < 0)
-		return r;
-	do
-		r = kv_clear_some(cache, clear);
-	while (r > 0);
-	kv_clear_end(clear);
-	return r;
-}
-
 /* Into a slot of the space's new access class, if it is worth keeping. */
 static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 {

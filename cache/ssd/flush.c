@@ -34,7 +34,6 @@
  */
 #include "cache/ssd/ssd.h"
 #include "cache/core/core.h"
-#include "cache/core/waiter.h"
 #include "common/crash_point.h"
 
 #define LINGER_NS 100000000u /* collect, while that helps nobody */
@@ -434,30 +433,4 @@ void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush, int status)
 		look(cache, space);
 	}
 	kv_unlock(cache);
-}
-
-static void wake(struct kv_flush *flush, int status)
-{
-	(void)status;
-	kv_waiter_wake(flush->arg);
-}
-
-int kv_block_sync(struct kv_cache *cache, struct kv_block *block)
-{
-	struct kv_waiter waiter = KV_WAITER_INIT;
-	struct kv_flush flush = {.done = wake, .arg = &waiter};
-
-	kv_block_flush_submit(cache, block, &flush);
-	kv_waiter_wait(&waiter);
-	return flush.status;
-}
-
-int kv_space_sync(struct kv_cache *cache, struct kv_space *space)
-{
-	struct kv_waiter waiter = KV_WAITER_INIT;
-	struct kv_flush flush = {.done = wake, .arg = &waiter};
-
-	kv_flush_submit(cache, space, &flush);
-	kv_waiter_wait(&waiter);
-	return flush.status;
 }

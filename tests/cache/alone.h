@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cache/cache.h"
+#include "tests/cache/wait.h"
 
 static inline int begin_alone(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t bytes, struct kv_fill **ret_fill)

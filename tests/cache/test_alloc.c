@@ -15,6 +15,7 @@
 #include "cache/cache.h"
 #include "common/copy.h"
 #include "tests/alloc.h"
+#include "tests/cache/wait.h"
 
 #define BYTES 20000u
 #define OLD 4 /* blocks durable before each run; new ones come after them */

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "cache/dram/dram.h"
-#include "cache/core/waiter.h"
+#include "tests/cache/wait.h"
 #include "common/copy.h"
 
 #define BYTES 100000u

@@ -25,6 +25,7 @@
 #include "cache/cache.h"
 #include "common/copy.h"
 #include "tests/crash/client.h"
+#include "tests/cache/wait.h"
 
 #define SAMPLE_US 2000
 #define SPACE "cap"

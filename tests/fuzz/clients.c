@@ -11,7 +11,7 @@
  * LOCKING   none: the daemon's threads are its own.
  */
 #include "cache/dram/dram.h"
-#include "cache/core/waiter.h"
+#include "tests/cache/wait.h"
 #include "fs/base/access.h"
 #include "fs/control/control.h"
 #include "tests/fs/peer.h"

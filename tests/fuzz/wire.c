@@ -8,6 +8,7 @@
 #include "fs/control/client.h"
 #include "fs/control/request.h"
 #include "tests/fs/peer.h"
+#include "tests/cache/wait.h"
 #include "tests/fuzz/fuzz.h"
 
 #define PEERS 2
