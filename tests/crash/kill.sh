@@ -37,7 +37,7 @@ leftovers() {
 	eq "segment files known" "$files" "$(ls -A "$S/segments" | wc -l)"
 	[ "$(du -sB1 "$S" | cut -f1)" -le "$SSD" ] || fail "the store is over its cap"
 	eq "being saved" "$(metric kvfs_saving_blocks)" 0
-	wait_until 20 eval '[ "$(metric kvfs_leases)" = 0 ]' || fail "leases are left"
+	wait_until 60 eval '[ "$(metric kvfs_leases)" = 0 ]' || fail "leases are left"
 	eq "damaged blocks" "$(metric kvfs_corrupt_blocks_total)" 0
 	eq "hidden files" "$(find "$M" -mindepth 2 -name '.*' ! -name .layout ! -path '*/.kvfs/*' ! -name .snapshots)" ""
 	eq "blocks listed" "$(find "$M" -mindepth 3 -type f ! -path '*/.kvfs/*' | wc -l)" "$1"
@@ -68,7 +68,7 @@ check "after a clean end"
 for ((round = 0; round < 12; round++)); do
 	pid=$(daemon_pids)
 	"$H/undo" "$SOCK" $round $((round * 800)) "$pid" || fail "undo"
-	wait_until 10 ended "$pid" || fail "the daemon does not die"
+	wait_until 60 ended "$pid" || fail "the daemon does not die"
 	start
 	"$H/undo" "$SOCK" $round || fail "removed blocks returned"
 done
@@ -79,7 +79,7 @@ echo "12 times removed while being written: none returned"
 at_rest() { [ "$(metric kvfs_dirty_blocks)" = 0 ]; }
 for ((round = 0; round < 18; round++)); do
 	"$H/chain" "$SOCK" $round save || fail "chain"
-	wait_until 20 at_rest || fail "the daemon does not come to rest"
+	wait_until 60 at_rest || fail "the daemon does not come to rest"
 	kill_daemon
 	start
 	"$H/chain" "$SOCK" $round || fail "blocks of a chain that was left alone are missing"

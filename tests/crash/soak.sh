@@ -12,7 +12,7 @@ echo "seed $seed"
 
 "$B/kvfs" -f -o "$BASE,control=$SOCK" "$S" "$M" 2> "$T/log" &
 daemon=$!
-wait_until 20 mountpoint -q "$M" || fail "kvfs does not start: $(cat "$T/log")"
+wait_until 60 mountpoint -q "$M" || fail "kvfs does not start: $(cat "$T/log")"
 for i in 1 2 3 4 5 6 7 8; do
 	"$H/soak" "$SOCK" "$M" $((seed + i)) >> "$T/out" &
 	workers+=($!)
@@ -31,8 +31,8 @@ end_load 0 3 # 3: was opening a session when it was told to end
 nothing_held() {
 	[ "$(metric kvfs_leases) $(metric kvfs_saving_blocks) $(metric kvfs_connections)" = "0 0 0" ]
 }
-wait_until 20 nothing_held || fail "held after the clients ended: $(cat "$M/.kvfs/stats")"
-wait_until 20 eval '[ "$(metric kvfs_retired_segments)" = 0 ]' || fail "retired segments stay"
+wait_until 60 nothing_held || fail "held after the clients ended: $(cat "$M/.kvfs/stats")"
+wait_until 60 eval '[ "$(metric kvfs_retired_segments)" = 0 ]' || fail "retired segments stay"
 eq "damaged blocks" "$(metric kvfs_corrupt_blocks_total)" 0
 eq "conflicts" "$(metric kvfs_conflicts_total)" 0
 eq "I/O errors" "$(metric kvfs_io_errors_total)" 0

@@ -80,7 +80,7 @@ for ((i = 0; i < races; i++)); do
 	pid=$(daemon_pids)
 	eq "daemons" "$(wc -w <<< "$pid")" 1
 	kill -KILL $pid
-	wait_until 20 ended $pid || fail "the daemon does not die"
+	wait_until 60 ended $pid || fail "the daemon does not die"
 done
 echo "$races times five daemons for one store: one each time"
 "$B/kvfs-fsck" --data --quiet "$S" || fail "after the races"

@@ -140,19 +140,24 @@ static inline void daemon_peer(struct daemon *d, struct peer *p, uint32_t mode)
 	assert_int_equal(peer_staging(p, 16 * DAEMON_PAYLOAD), 0);
 }
 
+static inline bool daemon_is_idle(struct daemon *d)
+{
+	struct kv_cache_stats stats = daemon_stats(d);
+
+	return stats.leases == 0 && stats.saving == 0;
+}
+
 /* Wait until nothing is leased and nothing is being saved: milliseconds, or -1
- * after two seconds. */
+ * after twenty seconds. */
 static inline long daemon_wait_idle(struct daemon *d)
 {
 	uint64_t start = kv_now_ns();
-	struct kv_cache_stats stats;
 
 	do {
-		stats = daemon_stats(d);
-		if (stats.leases == 0 && stats.saving == 0)
+		if (daemon_is_idle(d))
 			return (long)((kv_now_ns() - start) / 1000000);
 		usleep(2000);
-	} while (kv_now_ns() - start < 2000000000u);
+	} while (kv_now_ns() - start < 20000000000u);
 	return -1;
 }
 

@@ -45,14 +45,6 @@ static int tear_down(void **state)
 	return 0;
 }
 
-static void wait_idle(void)
-{
-	for (int i = 0; i < 10 && daemon_wait_idle(&d) < 0; i++)
-		;
-	assert_int_equal(daemon_stats(&d).leases, 0);
-	assert_int_equal(daemon_stats(&d).saving, 0);
-}
-
 static void is_right(uint32_t key)
 {
 	assert_int_equal(peer_acquire(&other, key, 1), 1);
@@ -216,7 +208,7 @@ static void parts_are_gone_with_their_connection(void **state)
 	assert_int_equal(daemon_stats(&d).saving, 8);
 	assert_true(daemon_stats(&d).dram_used > used);
 	peer_close(&p);
-	wait_idle();
+	assert_true(daemon_wait_idle(&d) >= 0);
 	assert_int_equal(daemon_stats(&d).dram_used, used);
 	assert_int_equal(daemon_counts(&d).dropped_reservations, 8);
 	assert_int_equal(peer_probe(&other, 1), WIRE_ABSENT);
@@ -414,7 +406,7 @@ static void what_is_held_is_let_go_with_the_connection(void **state)
 	assert_int_equal(reserve(5, 4, WIRE_HOLD), 0);
 	assert_true(peer_send_saves(&p, 5, 4));
 	peer_close(&p);
-	wait_idle();
+	assert_true(daemon_wait_idle(&d) >= 0);
 	assert_true(daemon_counts(&d).forced_releases >= 4);
 	assert_true(peer_connect(&p, d.path));
 }
