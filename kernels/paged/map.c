@@ -33,7 +33,7 @@
  *
  * LOCKING   session->lock.
  */
-#include "kernels/session/lookup.h"
+#include "kernels/session/query.h"
 #include "kernels/paged/map.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/session/space.h"

@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 
 #include "kernels/session/ask.h"
-#include "kernels/session/lookup.h"
+#include "kernels/session/query.h"
 #include "kernels/session/session.h"
 #include "kernels/session/snapshot.h"
 #include "kernels/session/space.h"

@@ -29,7 +29,7 @@
  */
 #include "kernels/transfer/lease.h"
 #include "kernels/transfer/load.h"
-#include "kernels/session/lookup.h"
+#include "kernels/session/query.h"
 #include "kernels/transfer/prefetch.h"
 #include "kernels/session/space.h"
 

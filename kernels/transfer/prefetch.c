@@ -19,7 +19,7 @@
  * LOCKING   session->lock.
  */
 #include "kernels/transfer/prefetch.h"
-#include "kernels/session/lookup.h"
+#include "kernels/session/query.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 

@@ -35,7 +35,7 @@
  */
 #include "kernels/transfer/batch.h"
 #include "kernels/transfer/flush.h"
-#include "kernels/session/lookup.h"
+#include "kernels/session/query.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"

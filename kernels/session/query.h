@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lookup.h - queries: the checks and conversions that look-ups and leases
+ * query.h - queries: the checks and conversions that look-ups and leases
  * share.
  */
-#ifndef KV_KERNELS_SESSION_LOOKUP_H
-#define KV_KERNELS_SESSION_LOOKUP_H
+#ifndef KV_KERNELS_SESSION_QUERY_H
+#define KV_KERNELS_SESSION_QUERY_H
 
 #include "kernels/kvfs.h"
 #include "common/kv.h"
