@@ -22,7 +22,6 @@
 #include "tools/bench/clock.h"
 #include "tools/bench/run.h"
 #include "tools/bench/figures.h"
-#include "tools/bench/fio.h"
 #include "tools/bench/report.h"
 
 #define ROUNDS 7

@@ -9,7 +9,7 @@
 #include "kernels/kvfs.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/run.h"
-#include "tools/bench/memory.h"
+#include "tools/bench/reference.h"
 
 struct kv_bench_rig {
 	struct kv_bench *bench;

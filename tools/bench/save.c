@@ -26,7 +26,6 @@
 
 #include "tools/bench/clock.h"
 #include "tools/bench/figures.h"
-#include "tools/bench/fio.h"
 #include "tools/bench/report.h"
 
 #define ROUNDS 7
