@@ -48,7 +48,7 @@ struct work {
 	bool *known; /* spaces, by id */
 	uint32_t n_known;
 	struct item *items;
-	size_t n_items, room_items;
+	size_t n_items;
 	struct kv_found *found;
 	struct kv_txn *batch;
 	size_t in_batch;

@@ -385,7 +385,6 @@ uint32_t kv_policy_victim(struct kv_policy *policy,
 			from = i;
 		}
 	}
-	policy->eviction->victims += best != KV_NONE;
 	policy->eviction->ended += best != KV_NONE && from == KV_LIST_ENDED;
 	return best;
 }

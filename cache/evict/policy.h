@@ -68,10 +68,10 @@ struct kv_eviction {
 	uint32_t *clock; /* counts touches, for all tiers of a cache */
 	struct kv_evict_node *(*node)(void *arg, uint32_t block);
 	void *arg;
-	uint32_t blocks;		       /* on all lists */
-	uint64_t victims, refused, remembered; /* remembered: known by a past */
-	uint64_t ended;			       /* victims of ended chains */
-	struct kv_hit_density density;	       /* what lhd learned */
+	uint32_t blocks;	       /* on all lists */
+	uint64_t refused, remembered;  /* remembered: known by a past */
+	uint64_t ended;		       /* victims of ended chains */
+	struct kv_hit_density density; /* what lhd learned */
 	struct kv_shadow_cache
 		*shadow; /* lhd: is that better than simple ones? */
 };

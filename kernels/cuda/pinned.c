@@ -297,8 +297,6 @@ void kv_pinned_get_info(struct kv_pinned_info *ret_info)
 				ret_info->bytes_registered += chunk_bytes(a, i);
 			else if (a->state[i] == REFUSED)
 				ret_info->bytes_refused += chunk_bytes(a, i);
-			else
-				ret_info->bytes_waiting += chunk_bytes(a, i);
 		}
 	pthread_mutex_unlock(&lock);
 }

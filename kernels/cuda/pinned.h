@@ -22,7 +22,7 @@ enum kv_pinned_way {
 
 struct kv_pinned_info {
 	enum kv_pinned_way way;
-	uint64_t bytes_waiting, bytes_registered, bytes_refused;
+	uint64_t bytes_registered, bytes_refused;
 };
 
 /* Register from now on, with @gpu's context; until stop, which ends the thread

@@ -372,15 +372,10 @@ static int check_load(const kvfs_pool *pool, const kvfs_lease *lease, size_t n,
 	return 0;
 }
 
-static void freep(struct kvfs_xfer **xfer)
-{
-	kv_xfer_free(*xfer);
-}
-
 static int load_new(kvfs_pool *pool, size_t n, const int64_t *pages,
 		    const kvfs_opts *opts, struct kvfs_xfer **ret_xfer)
 {
-	_cleanup_(freep) struct kvfs_xfer *xfer = NULL;
+	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
 	size_t n_pages, bytes;
 	int r;
 
@@ -429,7 +424,7 @@ static void start_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool,
 int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 	      const int64_t *pages, const kvfs_opts *opts, kvfs_xfer **ret_xfer)
 {
-	_cleanup_(freep) struct kvfs_xfer *xfer = NULL;
+	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
 	long used;
 	int r;
 

@@ -193,15 +193,10 @@ static const struct kv_xfer_ops prefetch_ops = {
 	.drop = drop,
 };
 
-static void freep(struct kvfs_xfer **xfer)
-{
-	kv_xfer_free(*xfer);
-}
-
 static int begin(const kvfs_query *queries, size_t n_queries,
 		 const struct asking *asking, kvfs_xfer **ret_xfer)
 {
-	_cleanup_(freep) struct kvfs_xfer *xfer = NULL;
+	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
 	size_t chunk = 0, key = 0;
 	kvfs_session *session;
 	long n;

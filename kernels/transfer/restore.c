@@ -492,11 +492,6 @@ static int start_locked(struct kvfs_xfer *xfer, kvfs_pool *pool,
 	return 0;
 }
 
-static void freep(struct kvfs_xfer **xfer)
-{
-	kv_xfer_free(*xfer);
-}
-
 /* The loads that it is made of do it all. */
 static const struct kv_xfer_ops restore_ops = {0};
 
@@ -505,7 +500,7 @@ int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
 		 const kvfs_opts *opts, kvfs_xfer **ret_xfer)
 {
 	_cleanup_(restore_freep) struct restore *restore = NULL;
-	_cleanup_(freep) struct kvfs_xfer *xfer = NULL;
+	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
 	int r = check(pool, space, name, positions, n, pages);
 
 	if (r < 0)

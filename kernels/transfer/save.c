@@ -697,16 +697,11 @@ static int make_room(struct kvfs_xfer *xfer)
 	return 0;
 }
 
-static void freep(struct kvfs_xfer **xfer)
-{
-	kv_xfer_free(*xfer);
-}
-
 int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 	      const kvfs_meta *meta, size_t n, const int64_t *pages,
 	      const kvfs_opts *opts, kvfs_xfer **ret_xfer)
 {
-	_cleanup_(freep) struct kvfs_xfer *xfer = NULL;
+	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
 	int r, status;
 
 	r = check_save(pool, space, keys, n);

@@ -54,6 +54,11 @@ void kv_xfer_free(struct kvfs_xfer *xfer)
 	free(xfer);
 }
 
+void kv_xfer_freep(struct kvfs_xfer **xfer)
+{
+	kv_xfer_free(*xfer);
+}
+
 int kv_xfer_new(struct kvfs_session *session, const struct kv_xfer_ops *ops,
 		size_t n, struct kvfs_xfer **ret_xfer)
 {

@@ -132,6 +132,7 @@ int kv_xfer_new(struct kvfs_session *session, const struct kv_xfer_ops *ops,
 		size_t n, struct kvfs_xfer **ret_xfer);
 /* Free one that was never activated.  Takes NULL. */
 void kv_xfer_free(struct kvfs_xfer *xfer);
+void kv_xfer_freep(struct kvfs_xfer **xfer);
 
 /* Begin: it is under way from here on.  Pages are counted as the pool's here.
  */

@@ -95,7 +95,7 @@ struct fsck {
 
 	uint64_t count[N_FAULTS], fixed[N_FAULTS];
 	uint64_t snapshots;
-	uint64_t bytes_accounted, bytes_held, blocks_good;
+	uint64_t bytes_accounted, bytes_held;
 	uint64_t rebuilt_blocks, rebuilt_out;
 	bool rebuilt;
 };

@@ -137,7 +137,6 @@ static int check_block(struct pass *pass, struct entry *entry,
 		return 0;
 	}
 	f->bytes_held += slot_bytes;
-	f->blocks_good++;
 	return 0;
 }
 
