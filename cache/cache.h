@@ -438,7 +438,7 @@ struct kv_flush {
 	/* the cache's own */
 	struct kv_flush *next;
 	TAILQ_ENTRY(kv_flush) link;
-	uint64_t asked;	   /* what was loose up to this is collected first, */
+	uint64_t asked;	   /* what is unpersisted up to this comes first, */
 	uint64_t ticket;   /* and then what is dirty up to this waited for */
 	uint64_t deletion; /* of the space's, so many are over */
 	uint64_t update;   /* changes of records that it waits for: so many */

@@ -71,7 +71,7 @@ static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 	if (block->slot)
 		kv_orphan_drop_locked(cache, block->slot);
 	if (block->slot && kv_block_unpersisted(block))
-		kv_slot_tighten_locked(cache, block->slot);
+		kv_unpersisted_drop_locked(cache, block->slot);
 	kv_defer_gone(cache, block);
 	KV_POINT("remove.unlinked");
 	kv_table_unlink(cache, block);

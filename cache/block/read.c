@@ -119,7 +119,7 @@ static void quarantine(struct kv_cache *cache, struct kv_block *block)
 		cache->stats.bad_slots++;
 		if (block->slot) {
 			/* The slot has it whole: write it elsewhere. */
-			kv_slot_loosen_locked(cache, block->slot);
+			kv_unpersisted_add_locked(cache, block->slot);
 			kv_write_enqueue_locked(cache, block, false);
 		} else {
 			kv_block_remove_locked(cache, block);

@@ -177,9 +177,9 @@ struct kv_space {
 	uint64_t writing_ssd;  /* bytes of slots being written for it */
 	/* No slot on SSD was found: since when, and when it last was not. */
 	uint64_t short_since, short_seen;
-	uint64_t must_seq;   /* its dirty slots up to this are waited for */
-	uint64_t asked_seq;  /* its loose slots up to this are asked for */
-	uint64_t busy_dram;  /* bytes of its slots that may not be evicted */
+	uint64_t must_seq;  /* its dirty slots up to this are waited for */
+	uint64_t asked_seq; /* its unpersisted slots up to this are asked for */
+	uint64_t busy_dram; /* bytes of its slots that may not be evicted */
 	uint64_t pinned_ssd; /* bytes of its pinned blocks */
 	struct kv_deletion_queue deletions;
 	TAILQ_ENTRY(kv_space) deleting;
@@ -188,8 +188,8 @@ struct kv_space {
 	struct kv_account *account; /* its owner's, held: has all of these */
 	uint64_t leaving; /* scratch of dram/evict.c and ssd/evict.c */
 	struct kv_evict_list_list dram_lists, ssd_lists;
-	struct kv_slots loose;	   /* slots of unpersisted blocks, by seq */
-	struct kv_slots dirty;	   /* its dirty slots, by seq */
+	struct kv_slots unpersisted; /* slots of unpersisted blocks, by seq */
+	struct kv_slots dirty;	     /* its dirty slots, by seq */
 	struct kv_slots unwritten; /* of these, not all in files yet, by seq */
 	struct kv_slots queue;	   /* those that are to be written */
 	uint32_t queued;	   /* slots on it */
@@ -225,10 +225,10 @@ struct kv_slot {
 	struct kv_segment *segment; /* fixed */
 	struct kv_evict_list *list; /* unless FREE: its space's */
 	struct kv_block *block;	    /* READY */
-	uint64_t seq;		    /* order of becoming loose, or dirty */
-	struct kv_slots *queue;	    /* what @link is on, if dirty or orphaned */
-	TAILQ_ENTRY(kv_slot) link;  /* free list; queue of writes */
-	TAILQ_ENTRY(kv_slot) dirty; /* its space's dirty, or loose */
+	uint64_t seq;		   /* order of becoming unpersisted, or dirty */
+	struct kv_slots *queue;	   /* what @link is on, if dirty or orphaned */
+	TAILQ_ENTRY(kv_slot) link; /* free list; queue of writes */
+	TAILQ_ENTRY(kv_slot) dirty;	/* its space's dirty, or unpersisted */
 	TAILQ_ENTRY(kv_slot) unwritten; /* its space's */
 	LIST_HEAD(, kv_flush) syncs;	/* of its block, until it is durable */
 	struct kv_evict_node node;	/* DRAM policy */

@@ -8,8 +8,8 @@
  * INVARIANTS, asserted by kv_arena_check_locked
  *   (1) class->idle counts the slots for which kv_slot_idle holds, as do the
  *       segments' and the lists' idle, arena->idle their bytes.
- *   (2) Exactly the slots of unpersisted blocks are on their space's loose, in
- *       the order of seq.
+ *   (2) Exactly the slots of unpersisted blocks are on their space's
+ *       unpersisted, in the order of seq.
  *   (3) space->busy_dram are the bytes of its slots that are neither FREE nor
  *       idle, arena->guaranteed what all tenants are owed beyond these.
  *
@@ -45,19 +45,19 @@ bool kv_block_unpersisted(const struct kv_block *block)
 	       !(block->flags & BLOCK_REMOVED);
 }
 
-void kv_slot_loosen_locked(struct kv_cache *cache, struct kv_slot *slot)
+void kv_unpersisted_add_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
 	kv_assert_locked(&cache->lock);
 	assert(kv_block_unpersisted(slot->block));
 	slot->seq = ++cache->ssd.seq;
-	TAILQ_INSERT_TAIL(&slot->list->space->loose, slot, dirty);
+	TAILQ_INSERT_TAIL(&slot->list->space->unpersisted, slot, dirty);
 }
 
-void kv_slot_tighten_locked(struct kv_cache *cache, struct kv_slot *slot)
+void kv_unpersisted_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
 	kv_assert_locked(&cache->lock);
 	assert(kv_block_unpersisted(slot->block));
-	TAILQ_REMOVE(&slot->list->space->loose, slot, dirty);
+	TAILQ_REMOVE(&slot->list->space->unpersisted, slot, dirty);
 }
 
 bool kv_slot_idle(const struct kv_slot *slot)

@@ -16,8 +16,8 @@ bool kv_block_dirty(const struct kv_block *block);
 /* Neither durable nor on its way there. */
 bool kv_block_unpersisted(const struct kv_block *block);
 /* The READY slot's block is unpersisted now, or is about to be no more. */
-void kv_slot_loosen_locked(struct kv_cache *cache, struct kv_slot *slot);
-void kv_slot_tighten_locked(struct kv_cache *cache, struct kv_slot *slot);
+void kv_unpersisted_add_locked(struct kv_cache *cache, struct kv_slot *slot);
+void kv_unpersisted_drop_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* Is its slot such that it may be evicted right now? */
 bool kv_slot_idle(const struct kv_slot *slot);
 /* Call around every change that kv_slot_idle depends on. */

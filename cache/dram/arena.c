@@ -261,7 +261,7 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 	slot->block = block;
 	block->slot = slot;
 	if (kv_block_unpersisted(block))
-		kv_slot_loosen_locked(cache, slot);
+		kv_unpersisted_add_locked(cache, slot);
 	slot->payload = kv_slot_prologue(slot)->record.payload;
 	kv_slot_pin_locked(cache, slot);
 	kv_count_filling(space, -class->slot_bytes);
@@ -285,7 +285,7 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 	if (slot->state == SLOT_READY) {
 		kv_orphan_drop_locked(cache, slot);
 		if (kv_block_unpersisted(slot->block))
-			kv_slot_tighten_locked(cache, slot);
+			kv_unpersisted_drop_locked(cache, slot);
 		kv_evict_list_drop(slot->list, slot->block->number);
 		kv_count_dram(space, -class->slot_bytes);
 		slot->block->slot = NULL;
@@ -309,13 +309,13 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 	cache->room = true;
 }
 
-/* The lists of slots are by seq.  How many are loose. */
+/* The lists of slots are by seq.  How many are unpersisted. */
 static uint64_t check_lists(const struct kv_space *space)
 {
 	const struct kv_slot *slot;
 	uint64_t n = 0, seq = 0;
 
-	TAILQ_FOREACH(slot, &space->loose, dirty) {
+	TAILQ_FOREACH(slot, &space->unpersisted, dirty) {
 		assert(kv_block_unpersisted(slot->block) && slot->seq > seq);
 		seq = slot->seq;
 		n++;
@@ -372,7 +372,7 @@ static void check_claims(const struct kv_cache *cache)
 void kv_arena_check_locked(struct kv_cache *cache)
 {
 	uint64_t used = 0, idle_bytes = 0, busy = 0, promised = 0, vacant = 0;
-	uint64_t loose = 0;
+	uint64_t unpersisted = 0;
 	const struct kv_tenant *tenant;
 	struct kv_segment *segment;
 	struct kv_class *class;
@@ -400,8 +400,8 @@ void kv_arena_check_locked(struct kv_cache *cache)
 				assert(!ready || slot->list->space->id ==
 							 slot->block->space);
 				assert(ready || !slot->leases);
-				loose += ready &&
-					 kv_block_unpersisted(slot->block);
+				unpersisted += ready && kv_block_unpersisted(
+								slot->block);
 				idle += kv_slot_idle(slot);
 				if (slot->state != SLOT_FREE)
 					used += class->slot_bytes;
@@ -416,9 +416,9 @@ void kv_arena_check_locked(struct kv_cache *cache)
 	for (uint32_t id = 0; id < cache->n_spaces; id++)
 		if (cache->spaces[id]) {
 			busy += cache->spaces[id]->busy_dram;
-			loose -= check_lists(cache->spaces[id]);
+			unpersisted -= check_lists(cache->spaces[id]);
 		}
-	assert(loose == 0);
+	assert(unpersisted == 0);
 	LIST_FOREACH(tenant, &cache->tenants, link)
 		promised += kv_owed_dram(tenant);
 	check_claims(cache);

@@ -177,7 +177,7 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	if (!space)
 		return -ENOMEM;
 	space->id = id;
-	TAILQ_INIT(&space->loose);
+	TAILQ_INIT(&space->unpersisted);
 	TAILQ_INIT(&space->dirty);
 	TAILQ_INIT(&space->unwritten);
 	TAILQ_INIT(&space->flushes);

@@ -378,7 +378,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 					 put->slot_id);
 		kv_flushes_prolong_locked(cache, slot);
 		if (!(block->flags & BLOCK_REMOVED))
-			kv_slot_loosen_locked(cache, slot);
+			kv_unpersisted_add_locked(cache, slot);
 		else /* asked for after its removal */
 			kv_syncs_end_locked(cache, slot, -ENOENT);
 	}

@@ -92,7 +92,7 @@ static void evict(struct kv_cache *cache, struct kv_block *block)
 	KV_POINT("evict.ssd");
 	if (block->slot) {
 		kv_extent_detach_locked(cache, block);
-		kv_slot_loosen_locked(cache, block->slot);
+		kv_unpersisted_add_locked(cache, block->slot);
 	} else {
 		kv_evict_list_gone(cache, kv_evict_list_ssd(cache, block),
 				   block);

@@ -8,9 +8,9 @@
  * STATES     of a flush, and the function that makes each step:
  *
  *                (new) -> COLLECTING   kv_flush_submit
- *           COLLECTING -> WAITING      collect: all that was loose is dirty
- *              WAITING -> (over)       settle_space
- *             (either) -> (over)       fail, cancel
+ *           COLLECTING -> WAITING      collect: what was not on its way is
+ * dirty WAITING -> (over)       settle_space (either) -> (over)       fail,
+ * cancel
  *
  * INVARIANTS
  *   (1) A flush that waits is done when no slot of its space with seq <= ticket
@@ -308,7 +308,7 @@ static bool collect(struct kv_cache *cache, struct kv_space *space, unsigned n)
 	struct kv_flush *flush;
 
 	while ((flush = space->collecting)) {
-		struct kv_slot *slot = TAILQ_FIRST(&space->loose);
+		struct kv_slot *slot = TAILQ_FIRST(&space->unpersisted);
 
 		if (slot && slot->seq <= flush->asked) {
 			if (n-- == 0)

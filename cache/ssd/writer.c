@@ -283,7 +283,7 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 	if (!kv_block_dirty(block)) {
 		kv_orphan_drop_locked(cache, slot);
 		slot->pulled = false;
-		kv_slot_tighten_locked(cache, slot);
+		kv_unpersisted_drop_locked(cache, slot);
 		set_flags(cache, block, BLOCK_QUEUED, 0);
 		slot->seq = ++ssd->seq;
 		kv_write_queue_push_locked(cache, slot);
@@ -312,7 +312,7 @@ void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block)
 	set_flags(cache, block, 0, BLOCK_QUEUED);
 	kv_flushes_written_locked(cache, slot);
 	if (!(block->flags & BLOCK_REMOVED))
-		kv_slot_loosen_locked(cache, slot);
+		kv_unpersisted_add_locked(cache, slot);
 	slot->must = false;
 	kv_flushes_settle_space_locked(cache, slot->list->space);
 }
@@ -626,11 +626,12 @@ static int join(struct kv_cache *cache, pthread_t thread, const bool *ended)
 }
 
 /* Blocks not written unasked, because of writeback= or a fault, are now. */
-static void enqueue_loose(struct kv_cache *cache, struct kv_space *space)
+static void enqueue_unpersisted(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_slot *slot;
 
-	while (!cache->config.read_only && (slot = TAILQ_FIRST(&space->loose)))
+	while (!cache->config.read_only &&
+	       (slot = TAILQ_FIRST(&space->unpersisted)))
 		kv_write_enqueue_locked(cache, slot->block, true);
 }
 
@@ -644,7 +645,7 @@ int kv_writer_stop(struct kv_cache *cache)
 	kv_lock(cache);
 	for (uint32_t id = 0; id < cache->n_spaces; id++)
 		if (cache->spaces[id])
-			enqueue_loose(cache, cache->spaces[id]);
+			enqueue_unpersisted(cache, cache->spaces[id]);
 	ssd->stop = true;
 	pthread_cond_broadcast(&ssd->write);
 	kv_unlock(cache);
