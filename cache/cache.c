@@ -61,8 +61,8 @@ static void free_extras(struct kv_cache *cache)
 /* Blocks that found no room are lost, as if they had been evicted. */
 static bool all_is_written(const struct kv_ssd *ssd)
 {
-	return !ssd->deletions.n && !ssd->deletions.owed && !ssd->updates.n &&
-	       (!ssd->dirty || ssd->error == -ENOSPC);
+	return !ssd->deletions.n && !ssd->deletions.unqueued &&
+	       !ssd->updates.n && (!ssd->dirty || ssd->error == -ENOSPC);
 }
 
 static void keep_house(void *arg)

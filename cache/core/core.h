@@ -311,7 +311,7 @@ struct kv_segfile {
 	uint64_t *bitmap;
 	/* Parts of @bitmap: deletions there was no memory for, those of slots
 	 * to be given back. */
-	uint64_t *owed, *owed_back;
+	uint64_t *unqueued, *unqueued_back;
 	uint32_t round; /* of the committer, that has it already */
 	bool recorded;	/* the index has it as it is */
 	bool trailer;	/* its last page tells its slots */
@@ -340,9 +340,9 @@ struct kv_deletions {
 	TAILQ_HEAD(, kv_space) queued; /* spaces with some, and none in hand */
 	TAILQ_HEAD(, kv_deletion_batch) to_record; /* the committer's own */
 	TAILQ_HEAD(, kv_deletion_batch) to_zero;
-	uint64_t n;	 /* that are not over */
-	uint64_t owed;	 /* there was no memory to queue them */
-	uint32_t budget; /* leaves of the index in one transaction */
+	uint64_t n;	   /* that are not over */
+	uint64_t unqueued; /* there was no memory to queue them */
+	uint32_t budget;   /* leaves of the index in one transaction */
 	pthread_t thread;
 	pthread_cond_t wake;
 	bool ended;

@@ -11,7 +11,7 @@
  *   (2) Exactly the slots of unpersisted blocks are on their space's
  *       unpersisted, in the order of seq.
  *   (3) space->busy_dram are the bytes of its slots that are neither FREE nor
- *       idle, arena->guaranteed what all tenants are owed beyond these.
+ *       idle, arena->guaranteed what all tenants are guaranteed beyond these.
  *
  * LOCKING  cache->lock.
  */
@@ -187,8 +187,8 @@ static bool crowded(const struct kv_cache *cache, const struct kv_space *space,
 	 * of other spaces; what others are guaranteed is not. */
 	return space->busy_dram + bytes > space->guaranteed_dram &&
 	       tenant->busy_dram + siblings + bytes > tenant->guaranteed_dram &&
-	       busy + spare + arena->guaranteed - kv_owed_dram(tenant) +
-			       siblings >
+	       busy + spare + arena->guaranteed -
+			       kv_tenant_guaranteed_dram(tenant) + siblings >
 		       total;
 }
 

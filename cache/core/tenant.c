@@ -7,8 +7,9 @@
  * INVARIANTS
  *   (1) A tenant's sums are those of the spaces that name it; those that are
  *       gone for good are on no list, and siblings.le_prev is NULL.
- *   (2) arena->guaranteed and ssd->guaranteed are what all tenants are owed:
- * the guarantees of a tenant and of its spaces overlap, and the larger counts.
+ *   (2) arena->guaranteed and ssd->guaranteed are what all tenants are
+ *       guaranteed: the guarantees of a tenant and of its spaces overlap, and
+ *       the larger counts.
  *   (3) arena->claimed is the sum of what all tenants claim.
  *
  * LOCKING   cache->lock.
@@ -65,13 +66,13 @@ uint64_t kv_due_ssd(const struct kv_space *space)
 	return beyond(space->guaranteed_ssd, space->pinned_ssd);
 }
 
-uint64_t kv_owed_dram(const struct kv_tenant *tenant)
+uint64_t kv_tenant_guaranteed_dram(const struct kv_tenant *tenant)
 {
 	return KV_MAX(tenant->due_dram,
 		      beyond(tenant->guaranteed_dram, tenant->busy_dram));
 }
 
-uint64_t kv_owed_ssd(const struct kv_tenant *tenant)
+uint64_t kv_tenant_guaranteed_ssd(const struct kv_tenant *tenant)
 {
 	return KV_MAX(tenant->due_ssd,
 		      beyond(tenant->guaranteed_ssd, tenant->pinned_ssd));
@@ -104,18 +105,19 @@ bool kv_tenant_may_keep(const struct kv_cache *cache,
 	       arena->claimed - claim(cache, tenant) + his <= arena->max;
 }
 
-/* Call around every change of what kv_owed_ and claim depend on. */
+/* Call around every change of what kv_tenant_guaranteed_ and claim depend on.
+ */
 static void before(struct kv_cache *cache, const struct kv_tenant *tenant)
 {
-	cache->arena.guaranteed -= kv_owed_dram(tenant);
-	cache->ssd.guaranteed -= kv_owed_ssd(tenant);
+	cache->arena.guaranteed -= kv_tenant_guaranteed_dram(tenant);
+	cache->ssd.guaranteed -= kv_tenant_guaranteed_ssd(tenant);
 	cache->arena.claimed -= claim(cache, tenant);
 }
 
 static void after(struct kv_cache *cache, const struct kv_tenant *tenant)
 {
-	cache->arena.guaranteed += kv_owed_dram(tenant);
-	cache->ssd.guaranteed += kv_owed_ssd(tenant);
+	cache->arena.guaranteed += kv_tenant_guaranteed_dram(tenant);
+	cache->ssd.guaranteed += kv_tenant_guaranteed_ssd(tenant);
 	cache->arena.claimed += claim(cache, tenant);
 }
 

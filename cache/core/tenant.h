@@ -24,8 +24,8 @@ void kv_tenant_leave(struct kv_space *space);
 /* Bytes that a space, and a tenant, is guaranteed beyond what it holds fast. */
 uint64_t kv_due_dram(const struct kv_space *space);
 uint64_t kv_due_ssd(const struct kv_space *space);
-uint64_t kv_owed_dram(const struct kv_tenant *tenant);
-uint64_t kv_owed_ssd(const struct kv_tenant *tenant);
+uint64_t kv_tenant_guaranteed_dram(const struct kv_tenant *tenant);
+uint64_t kv_tenant_guaranteed_ssd(const struct kv_tenant *tenant);
 
 /* Bytes more, or less, of a space and its tenant. */
 static inline void kv_count_dram(struct kv_space *space, uint64_t bytes)

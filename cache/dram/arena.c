@@ -420,7 +420,7 @@ void kv_arena_check_locked(struct kv_cache *cache)
 		}
 	assert(unpersisted == 0);
 	LIST_FOREACH(tenant, &cache->tenants, link)
-		promised += kv_owed_dram(tenant);
+		promised += kv_tenant_guaranteed_dram(tenant);
 	check_claims(cache);
 	assert(busy == used - idle_bytes);
 	assert(promised == cache->arena.guaranteed);

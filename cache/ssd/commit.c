@@ -438,7 +438,7 @@ void *kv_committer(void *arg)
 	while (!ssd->stop_commits ||
 	       ((anything(ssd) || is_deleting(ssd)) && failed < 2) ||
 	       kv_snapshots_dirty_locked(cache)) {
-		kv_deletions_pay(cache);
+		kv_deletions_requeue(cache);
 		if (!anything(ssd) && !kv_snapshots_dirty_locked(cache)) {
 			ssd->noted = false;
 			kv_cond_wait(cache, &ssd->commit, 1000000000u);

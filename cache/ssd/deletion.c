@@ -150,39 +150,40 @@ static uint32_t file_of(const struct kv_deletion *deletion)
 	return (uint32_t)(deletion->slot_id >> 32);
 }
 
-/* ---- owed ---- */
+/* ---- unqueued ---- */
 
 /* A record that stays would bring its block back: its file notes it. */
-static void owe(struct kv_cache *cache, uint64_t slot_id, bool reuse)
+static void leave_unqueued(struct kv_cache *cache, uint64_t slot_id, bool reuse)
 {
 	struct kv_segfile *file =
 		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 	const uint32_t word = (uint32_t)slot_id / 64;
 	const uint64_t bit = 1ull << slot_id % 64;
 
-	cache->ssd.deletions.owed += !(file->owed[word] & bit);
-	file->owed[word] |= bit;
+	cache->ssd.deletions.unqueued += !(file->unqueued[word] & bit);
+	file->unqueued[word] |= bit;
 	if (reuse)
-		file->owed_back[word] |= bit;
+		file->unqueued_back[word] |= bit;
 }
 
-/* An owed deletion is queued after all.  Was its slot to be given back? */
-static bool forgive(struct kv_cache *cache, uint64_t slot_id)
+/* An unqueued deletion is queued after all.  Was its slot to be given back? */
+static bool queue_after_all(struct kv_cache *cache, uint64_t slot_id)
 {
 	struct kv_segfile *file =
 		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 	const uint32_t word = (uint32_t)slot_id / 64;
 	const uint64_t bit = 1ull << slot_id % 64;
-	const bool reuse = file->owed_back[word] & bit;
+	const bool reuse = file->unqueued_back[word] & bit;
 
-	cache->ssd.deletions.owed -= (file->owed[word] & bit) != 0;
-	file->owed[word] &= ~bit;
-	file->owed_back[word] &= ~bit;
+	cache->ssd.deletions.unqueued -= (file->unqueued[word] & bit) != 0;
+	file->unqueued[word] &= ~bit;
+	file->unqueued_back[word] &= ~bit;
 	return reuse;
 }
 
 /* The first from @from on. */
-static bool owed_next(struct kv_cache *cache, uint64_t from, uint64_t *ret_id)
+static bool unqueued_next(struct kv_cache *cache, uint64_t from,
+			  uint64_t *ret_id)
 {
 	uint32_t slot = (uint32_t)from;
 
@@ -191,7 +192,7 @@ static bool owed_next(struct kv_cache *cache, uint64_t from, uint64_t *ret_id)
 		const struct kv_segfile *file = kv_segfile_at(cache, id);
 
 		for (; file && slot < file->slots; slot++)
-			if (file->owed[slot / 64] >> slot % 64 & 1) {
+			if (file->unqueued[slot / 64] >> slot % 64 & 1) {
 				*ret_id = kv_slot_id(id, slot);
 				return true;
 			}
@@ -201,11 +202,11 @@ static bool owed_next(struct kv_cache *cache, uint64_t from, uint64_t *ret_id)
 
 /* False: there is still no memory.  What has no record costs no more than its
  * slot, until the next mount. */
-static bool pay_one(struct kv_cache *cache, uint64_t slot_id)
+static bool requeue_one(struct kv_cache *cache, uint64_t slot_id)
 {
 	struct kv_deletions *all = &cache->ssd.deletions;
 	struct kv_slot_record record;
-	uint64_t owed;
+	uint64_t unqueued;
 	bool reuse;
 	int r;
 
@@ -214,34 +215,34 @@ static bool pay_one(struct kv_cache *cache, uint64_t slot_id)
 	kv_lock(cache);
 	if (r < 0 && r != -ENOENT && r != -EBADMSG)
 		return false;
-	owed = all->owed;
-	reuse = forgive(cache, slot_id);
-	if (owed == all->owed)
+	unqueued = all->unqueued;
+	reuse = queue_after_all(cache, slot_id);
+	if (unqueued == all->unqueued)
 		return true; /* meanwhile, by somebody else */
 	if (r == 0 && record.space < cache->n_spaces) {
 		struct kv_space *space = cache->spaces[record.space];
 
 		kv_extent_delete_locked(cache, space, slot_id, reuse);
-		kv_flushes_owed_locked(cache, space);
+		kv_flushes_queued_locked(cache, space);
 	}
-	return all->owed < owed;
+	return all->unqueued < unqueued;
 }
 
-void kv_deletions_pay(struct kv_cache *cache)
+void kv_deletions_requeue(struct kv_cache *cache)
 {
 	uint64_t slot_id = 0;
-	bool paid = cache->ssd.deletions.owed;
+	bool any = cache->ssd.deletions.unqueued;
 
-	while (cache->ssd.deletions.owed &&
-	       owed_next(cache, slot_id, &slot_id)) {
-		if (!pay_one(cache, slot_id)) {
+	while (cache->ssd.deletions.unqueued &&
+	       unqueued_next(cache, slot_id, &slot_id)) {
+		if (!requeue_one(cache, slot_id)) {
 			kv_flushes_settle_locked(cache, -ENOMEM);
 			return;
 		}
 		slot_id++;
 	}
 	/* There may be nothing left to be done for them. */
-	if (paid)
+	if (any)
 		kv_flushes_settle_locked(cache, 0);
 }
 
@@ -260,13 +261,13 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 			realloc(queue->items, room * sizeof(*queue->items));
 
 		if (!items) {
-			owe(cache, slot_id, reuse);
+			leave_unqueued(cache, slot_id, reuse);
 			return;
 		}
 		queue->items = items;
 		queue->room = room;
 	}
-	forgive(cache, slot_id);
+	queue_after_all(cache, slot_id);
 	if (reuse)
 		kv_extent_leaving_locked(cache, slot_id);
 	queue->items[queue->n++] = (struct kv_deletion){

@@ -242,8 +242,8 @@ bool kv_ssd_over_floor(const struct kv_cache *cache,
 	if (space->pinned_ssd + bytes <= space->guaranteed_ssd ||
 	    tenant->pinned_ssd + siblings + bytes <= tenant->guaranteed_ssd)
 		return false;
-	return ssd->pinned + bytes + ssd->guaranteed - kv_owed_ssd(tenant) +
-			       siblings >
+	return ssd->pinned + bytes + ssd->guaranteed -
+			       kv_tenant_guaranteed_ssd(tenant) + siblings >
 		       ssd->file_budget ||
 	       !kv_account_fits(space->account, KV_FINITE_PINNED,
 				ssd->file_budget, bytes);

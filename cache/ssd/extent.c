@@ -81,8 +81,8 @@ int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file)
 		return -ENOMEM;
 	free(file->bitmap);
 	file->bitmap = bitmap;
-	file->owed = bitmap + words;
-	file->owed_back = bitmap + 2 * words;
+	file->unqueued = bitmap + words;
+	file->unqueued_back = bitmap + 2 * words;
 	file->hint = 0;
 	file->used = 0;
 	file->class = class;

@@ -86,7 +86,8 @@ static bool flushed(const struct kv_cache *cache, const struct kv_space *space,
 	return flush != space->collecting &&
 	       (!first || first->seq > flush->ticket) &&
 	       space->deletions.done >= flush->deletion &&
-	       !ssd->deletions.owed && (!space->shrunk || !ssd->n_unswept) &&
+	       !ssd->deletions.unqueued &&
+	       (!space->shrunk || !ssd->n_unswept) &&
 	       ssd->updates.done >= flush->update &&
 	       snapshots_written(cache, flush->space, flush->change);
 }
@@ -376,7 +377,7 @@ void kv_flushes_prolong_locked(struct kv_cache *cache,
 }
 
 /* Flushes behind the first do not end before that. */
-void kv_flushes_owed_locked(struct kv_cache *cache, struct kv_space *space)
+void kv_flushes_queued_locked(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_flush *first = TAILQ_FIRST(&space->flushes);
 

@@ -200,8 +200,9 @@ void kv_syncs_durable_locked(struct kv_cache *cache, struct kv_slot *slot);
 void kv_syncs_settle_locked(struct kv_cache *cache);
 /* @slot is all in its file, or will not be written. */
 void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot);
-/* Flushes of @space that waited for an owed deletion wait for it, queued. */
-void kv_flushes_owed_locked(struct kv_cache *cache, struct kv_space *space);
+/* Flushes of @space that waited for an unqueued deletion wait for it, queued.
+ */
+void kv_flushes_queued_locked(struct kv_cache *cache, struct kv_space *space);
 /* Flushes that wait for @slot wait for what is to be done to its record, too.
  */
 void kv_flushes_prolong_locked(struct kv_cache *cache,
@@ -223,7 +224,7 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 bool kv_deletions_to_record(const struct kv_ssd *ssd);
 void kv_deletions_take_locked(struct kv_cache *cache);
 /* Queue those that there was no memory for.  Lets go of the lock. */
-void kv_deletions_pay(struct kv_cache *cache);
+void kv_deletions_requeue(struct kv_cache *cache);
 void kv_deletions_sort(struct kv_cache *cache);
 int kv_deletions_record(struct kv_cache *cache, struct kv_txn *txn);
 void kv_deletions_recorded_locked(struct kv_cache *cache, int status);
