@@ -30,7 +30,6 @@
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 #include "common/copy.h"
-#include "common/crash_point.h"
 #include "common/thread.h"
 
 #define VERIFIERS 2

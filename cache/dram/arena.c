@@ -37,7 +37,6 @@
 #include "cache/core/tenant.h"
 #include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
-#include "common/crash_point.h"
 
 #include <sys/stat.h>
 

@@ -19,7 +19,6 @@
  */
 #include "cache/space/space.h"
 #include "cache/core/core.h"
-#include "cache/core/slot.h"
 #include "cache/core/tenant.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"

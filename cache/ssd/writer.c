@@ -36,7 +36,6 @@
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/slot.h"
-#include "cache/core/table.h"
 #include "common/crash_point.h"
 #include "common/thread.h"
 
