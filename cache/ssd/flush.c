@@ -8,9 +8,9 @@
  * STATES     of a flush, and the function that makes each step:
  *
  *                (new) -> COLLECTING   kv_flush_submit
- *           COLLECTING -> WAITING      collect: what was not on its way is
- * dirty WAITING -> (over)       settle_space (either) -> (over)       fail,
- * cancel
+ *           COLLECTING -> WAITING      collect: what was to be written is dirty
+ *              WAITING -> (over)       settle_space
+ *             (either) -> (over)       fail, cancel
  *
  * INVARIANTS
  *   (1) A flush that waits is done when no slot of its space with seq <= ticket

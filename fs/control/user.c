@@ -6,8 +6,9 @@
  *
  * INVARIANTS
  *   (1) A connection is on its user's `ready` if and only if its is_ready is
- * set. (2) A user with a connection on `ready`, or a request on `finished`,
- * takes turns.
+ *       set.
+ *   (2) A user with a connection on `ready`, or a request on `finished`, takes
+ *       turns.
  *
  * LOCKING   none: control thread only.
  */

@@ -10,7 +10,7 @@
  *       the root is FUSE's 1.
  *   (2) Below them: a block's 60-bit id; an upload's serial; a user's id; a
  *       snapshot's 32-bit id, above it in a link a position of 27 bits; or a
- * space's id in the bits 8 to 39, a directory's byte below and its life above.
+ *       space's id in bits 8 to 39, a directory's byte below, its life above.
  *
  * LOCKING   lives->lock guards the list and the counts.  It is a leaf.
  */

@@ -2,10 +2,11 @@
 /*
  * engine.c - an engine that is killed, and one whose daemon is.
  *
- *   engine hold SOCKET ROUND      leases held, saves and look-ups under way,
- * for ever; prints a line when it has them all engine read SOCKET looks at
- * leased blocks all the time, whether there is a daemon or not; a line each
- * time they are leased anew
+ *   engine hold SOCKET ROUND      leases held, saves and look-ups under way, for
+ *                                 ever; prints a line when it has them all
+ *   engine read SOCKET            looks at leased blocks all the time, whether
+ *                                 there is a daemon or not; a line each time
+ *                                 they are leased anew
  *
  * OWNS      its client.
  *

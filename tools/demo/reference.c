@@ -4,7 +4,7 @@
  *
  * OWNS      `reference` (blocks one after the other), `names` (a line a block),
  *           `answer` and `report` (a name and a value a line) in the demo's
- * work directory.
+ *           work directory.
  *
  * LOCKING   none; the demo's processes run one after another.
  */
