@@ -17,10 +17,10 @@
 
 #include "index/lock.h"
 
-#define GOING_ON                                                     \
+#define GOING_ON \
 	((off_t)1 << 40) /* the byte that an ending owner lets go of \
 			  */
-#define NOTICE_NS                                                  \
+#define NOTICE_NS \
 	(UINT64_C(3) * 1000000000) /* until an owner knows its end \
 				    */
 #define ENDING_NS (UINT64_C(30) * 1000000000)

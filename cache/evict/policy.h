@@ -25,7 +25,7 @@
 #define KV_NONE UINT32_MAX
 #define KV_LIST_ENDED 0 /* of conversations that are over: these go first */
 #define KV_USES_MAX 255
-#define KV_DEPTHS                                                  \
+#define KV_DEPTHS \
 	4 /* groups of places in the chain; the head's is the last \
 	   */
 

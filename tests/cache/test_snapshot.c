@@ -12,7 +12,7 @@
 #include "tests/cache/alone.h"
 
 #define BYTES 100000u
-#define HUGE_ONE                                                    \
+#define HUGE_ONE \
 	60000u /* items: more than the index of a small store takes \
 		*/
 
