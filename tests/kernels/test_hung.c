@@ -166,6 +166,20 @@ static void a_cancel_leaves_others_of_the_same_keys_alone(void **state)
 	nothing_is_left(w);
 }
 
+/* A save whose copies have all begun and wait, of a daemon that hangs. */
+static kvfs_xfer *freeze_under_copy(struct world *w, const kvfs_opts *opts)
+{
+	kvfs_xfer *xfer;
+
+	make_staging(w);
+	slow_shut(true);
+	xfer = save(w, 100, opts);
+	for (int i = 0; i < 2000 && slow.saves < N; i++)
+		usleep(5000);
+	world_freeze(w);
+	return xfer;
+}
+
 /* Copies that have begun end, and the pages are the save's until then; what
  * the daemon was given and does not confirm ends after them. */
 static void pages_under_copy_stay_the_saves(void **state)
@@ -173,15 +187,8 @@ static void pages_under_copy_stay_the_saves(void **state)
 	struct world *w = *state;
 	const kvfs_opts opts = {.deadline = SHORT};
 	struct kvfs_pool_info info;
-	kvfs_xfer *xfer;
-	int i;
+	kvfs_xfer *xfer = freeze_under_copy(w, &opts);
 
-	make_staging(w);
-	slow_shut(true);
-	xfer = save(w, 100, &opts);
-	for (i = 0; i < 2000 && slow.saves < N; i++)
-		usleep(5000);
-	world_freeze(w);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SECOND), -ETIMEDOUT);
 	assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
 	assert_int_equal(info.pages_saving, N);
@@ -198,15 +205,8 @@ static void what_was_handed_over_ends_after_a_cancel(void **state)
 {
 	struct world *w = *state;
 	const kvfs_opts opts = {.flags = KVFS_HOLD};
-	kvfs_xfer *xfer;
-	int i;
+	kvfs_xfer *xfer = freeze_under_copy(w, &opts);
 
-	make_staging(w);
-	slow_shut(true);
-	xfer = save(w, 100, &opts);
-	for (i = 0; i < 2000 && slow.saves < N; i++)
-		usleep(5000);
-	world_freeze(w);
 	slow_shut(false);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SOON), N);
 	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_SEALED), 0);
