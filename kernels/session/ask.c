@@ -103,6 +103,9 @@ static long ask_locked(struct kvfs_session *session,
 		return kv_link_lost(r);
 	}
 	question->header = packet.header;
+	/* Nobody cancels questions: the daemon is ending. */
+	if (packet.header.status == -ECANCELED)
+		return kv_link_lost(-ECANCELED);
 	return packet.header.status < 0 ? packet.header.status
 					: (long)packet.bytes;
 }

@@ -2,13 +2,27 @@
 /* Questions whose answers are wrong, late or missing. */
 #include "tests/kernels/impostor.h"
 
-enum mode { HONEST, GONE, LATE, WRONG_TAG, TOO_SHORT, TOO_LONG, NONSENSE };
+enum mode {
+	HONEST,
+	ENDING,
+	GONE,
+	LATE,
+	WRONG_TAG,
+	TOO_SHORT,
+	TOO_LONG,
+	NONSENSE
+};
 
 static void answer(struct impostor *i, int fd, struct kv_packet *packet)
 {
 	uint8_t states[600] = {0};
 	uint32_t count = packet->header.count;
 
+	if (packet->header.type == WIRE_SPACE && i->mode == ENDING) {
+		packet->header.status = -ECANCELED;
+		impostor_reply(fd, packet, NULL, 0, 0);
+		return;
+	}
 	if (packet->header.type == WIRE_SPACE) {
 		impostor_space(fd, packet);
 		return;
@@ -81,6 +95,21 @@ static void a_connection_closed_in_between_is_made_anew(void **state)
 	kvfs_close(session);
 }
 
+/* What a daemon cancels as it ends may well be there. */
+static void a_daemon_that_ends_has_not_said_that_a_block_is_absent(void **state)
+{
+	struct impostor *i = *state;
+	kvfs_session *session;
+	kvfs_space *space;
+
+	i->mode = ENDING;
+	impostor_start(i, answer);
+	assert_int_equal(kvfs_open(i->path, &session), 0);
+	assert_int_equal(kvfs_space_open(session, "s", NULL, 0, &space),
+			 -ENOTCONN);
+	kvfs_close(session);
+}
+
 static void a_late_reply_is_not_taken_for_the_next_one(void **state)
 {
 	misses_then_recovers(*state, LATE);
@@ -113,6 +142,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(a_connection_closed_in_between_is_made_anew),
+		test(a_daemon_that_ends_has_not_said_that_a_block_is_absent),
 		test(a_late_reply_is_not_taken_for_the_next_one),
 		test(a_reply_with_another_tag_is_a_miss),
 		test(a_reply_with_too_few_states_is_a_miss),
