@@ -63,7 +63,8 @@ ok "chmod by the new owner" $C chmod 700 "$M/a"
 not "A is out" "$E" $A cat "$F"
 ok "C is in" $C cmp "$T/b" "$F"
 ok "chown back" chown 1001:1001 "$M/a"
-sleep 0.3 # until the kernel has heard that the blocks have another owner
+# Until the kernel has heard that the blocks have another owner.
+for _ in $(seq 200); do [ "$(stat -c %u "$F")" = 1001 ] && break; sleep 0.1; done
 ok "chmod and chown of a block succeed" $A chmod 777 "$F"
 ok "chmod and chown of a block succeed" chown 0:0 "$F"
 eq "and change nothing" "$(stat -c %u:%g:%a "$F")" 1001:1001:600
