@@ -26,6 +26,7 @@
 /* Segments that are looked through for one that can be emptied. */
 #define SEGMENTS_TRIED 8
 #define SLOTS_TRIED 4096 /* for one beside what is kept */
+#define COLD_TRIED 256	 /* that may go but stand elsewhere, for a cold one */
 #define QUEUED_TRIED 64	 /* blocks, for one that need not be written */
 
 /* For whom place is made, and how much. */
@@ -496,19 +497,59 @@ static struct kv_slot *make_in(const struct need *need,
 	return NULL;
 }
 
+struct beside {
+	struct kv_cache *cache;
+	unsigned tried;
+};
+
+/* After so many, any will do: it ends the search, and is left alone. */
+static bool may_evict_beside(void *arg, uint32_t number)
+{
+	struct beside *beside = arg;
+	const struct kv_block *block =
+		kv_table_at(&beside->cache->table, number);
+
+	return may_evict(beside->cache, number) &&
+	       (block->slot->segment->kept || ++beside->tried > COLD_TRIED);
+}
+
+static bool evict_beside(struct kv_evict_list *list, const void *arg)
+{
+	struct kv_cache *cache = ((const struct need *)arg)->cache;
+	struct beside beside = {.cache = cache};
+	uint32_t victim =
+		kv_policy_victim(&list->policy, may_evict_beside, &beside);
+
+	if (victim == KV_NONE || beside.tried > COLD_TRIED)
+		return false;
+	block_drop_dram_locked(cache, kv_table_at(&cache->table, victim));
+	return true;
+}
+
+static struct kv_slot *free_beside(const struct need *need)
+{
+	struct kv_segment *segment;
+
+	TAILQ_FOREACH(segment, &need->class->segments, link)
+		if (segment->kept && segment->free)
+			return TAILQ_FIRST(&segment->free_list);
+	return NULL;
+}
+
 /* A slot beside others that are filled, leased or pinned: its tenant leaves the
  * other segments to those who are guaranteed them. */
 static struct kv_slot *slot_beside(const struct need *need)
 {
-	struct kv_segments *segments = &need->class->segments;
+	const struct kv_giving giving = {gives, evict_beside, need};
+	struct kv_slot *slot = free_beside(need);
 	struct kv_segment *segment;
-	struct kv_slot *slot = NULL;
 	unsigned tried = 0;
 
-	TAILQ_FOREACH(segment, segments, link)
-		if (segment->kept && segment->free)
-			return TAILQ_FIRST(&segment->free_list);
-	TAILQ_FOREACH(segment, segments, link) {
+	if (slot)
+		return slot;
+	if (need->class->idle && kv_victim_evict(&need->class->lists, &giving))
+		return free_beside(need);
+	TAILQ_FOREACH(segment, &need->class->segments, link) {
 		if (segment->kept && segment->idle)
 			slot = make_in(need, segment, &tried);
 		if (slot)
