@@ -355,26 +355,35 @@ static size_t count_pending(struct kvfs_session *session)
 	return n;
 }
 
-/* An engine that polls goes on asking: what no longer matters is not kept. */
-static void leases_of_a_hung_daemon_take_no_memory(void **state)
+/* Acquire all and give up at once, @n times; with @flags say that they ended. */
+static void ask_again(struct world *w, unsigned flags, int n)
 {
-	struct world *w = *state;
 	kvfs_key keys[PAGES];
 	int64_t pages[PAGES];
 	kvfs_query query = {w->space, keys, PAGES};
 	kvfs_lease *lease;
-	int i;
 
-	world_save(w, 1);
 	world_chain(0, PAGES, keys, pages);
-	world_freeze(w);
-	for (i = 0; i < 300; i++) {
+	while (n-- > 0) {
+		if (flags)
+			assert_int_equal(kvfs_ended(w->space, keys, PAGES), 0);
 		assert_int_equal(
-			kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease), 0);
+			kvfs_acquire(&query, 1, flags, KVFS_FOREVER, &lease),
+			0);
 		kvfs_lease_cancel(lease);
 		kvfs_release(lease);
 	}
-	for (i = 0; i < 2000 && count_pending(w->session) >= 100; i++)
+}
+
+/* An engine that polls goes on asking: what no longer matters is not kept. */
+static void leases_of_a_hung_daemon_take_no_memory(void **state)
+{
+	struct world *w = *state;
+
+	world_save(w, 1);
+	world_freeze(w);
+	ask_again(w, 0, 300);
+	for (int i = 0; i < 2000 && count_pending(w->session) >= 100; i++)
 		usleep(10000);
 	assert_true(count_pending(w->session) < 100);
 	nothing_is_left(w);
@@ -384,22 +393,10 @@ static void leases_of_a_hung_daemon_take_no_memory(void **state)
 static void hints_to_a_hung_daemon_take_no_memory(void **state)
 {
 	struct world *w = *state;
-	kvfs_key keys[PAGES];
-	int64_t pages[PAGES];
-	kvfs_query query = {w->space, keys, PAGES};
-	kvfs_lease *lease;
 
 	world_save(w, 1);
-	world_chain(0, PAGES, keys, pages);
 	world_freeze(w);
-	for (int i = 0; i < 3000; i++) {
-		assert_int_equal(kvfs_ended(w->space, keys, PAGES), 0);
-		assert_int_equal(kvfs_acquire(&query, 1, KVFS_READ_AHEAD,
-					      KVFS_FOREVER, &lease),
-				 0);
-		kvfs_lease_cancel(lease);
-		kvfs_release(lease);
-	}
+	ask_again(w, KVFS_READ_AHEAD, 3000);
 	pthread_mutex_lock(&w->session->lock);
 	assert_true(w->session->rpc.n_out < 2000);
 	pthread_mutex_unlock(&w->session->lock);
@@ -662,15 +659,8 @@ static void a_pool_with_parts_under_way_closes(void **state)
 static void a_session_with_sealing_and_flushes_under_way_closes(void **state)
 {
 	struct world *w = *state;
-	kvfs_xfer *xfer;
-	int i;
+	kvfs_xfer *xfer = freeze_under_copy(w, NULL);
 
-	make_staging(w);
-	slow_shut(true);
-	xfer = save(w, 100, NULL);
-	for (i = 0; i < 2000 && slow.saves < N; i++)
-		usleep(5000);
-	world_freeze(w);
 	slow_shut(false);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SOON), N);
 	kvfs_xfer_poll(xfer, KVFS_DURABLE);
