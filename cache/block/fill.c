@@ -3,7 +3,7 @@
  * fill.c - a block on its way in: reserve, fill, seal.
  *
  * OWNS       every kv_fill, the table of the keys that are being saved, and
- *            the credit of each space's rate.
+ *            the credit of each space's and each tenant's rate.
  *
  * INVARIANTS
  *   (1) At most one fill that may still seal reserves a given key of a space.

@@ -8,9 +8,9 @@
  *              (new) -> LEASED | -errno    want_start_locked, at once
  *              (new) -> WAITING            for a read, for a save, for room
  *            WAITING -> (new)              what it waited for has ended
+ *            WAITING -> -errno             kv_acquire_cancel
  *            A block whose segment must remain such that it can be emptied is
  *            waited for until it was moved beside others that are leased.
- *            WAITING -> -errno             kv_acquire_cancel
  *
  * INVARIANTS
  *   (1) A waiting want is on exactly one list, of a read or of a fill, or

@@ -196,8 +196,8 @@ static uint32_t parent_of(struct kv_policy *policy,
 }
 
 /* Where on @list a block of @age belongs: before whom. */
-static uint32_t slot_number_of(const struct kv_policy *policy, unsigned list,
-			       uint32_t age)
+static uint32_t place_of(const struct kv_policy *policy, unsigned list,
+			 uint32_t age)
 {
 	uint32_t next = KV_NONE, block = policy->newest[list];
 
@@ -227,9 +227,9 @@ static void join_parent(struct kv_policy *policy, uint32_t block,
 	list = known && above->list == KV_LIST_ENDED ? KV_LIST_ENDED
 						     : list_of(policy, node);
 	link_before(policy, block, list,
-		    list == above->list ? parent
-					: slot_number_of(policy, list,
-							 age_of(policy, node)));
+		    list == above->list
+			    ? parent
+			    : place_of(policy, list, age_of(policy, node)));
 }
 
 /* A past tells of uses, and something is to be learned from that. */

@@ -12,6 +12,8 @@
  * a list and an age is worth: the hits to be expected from it for each touch of
  * the cache that it stays.  The victim is the list head that is worth least.
  * That costs as many steps as there are lists, whatever the number of blocks.
+ * A kind with newest_first takes a list's other end: the head of a chain may go
+ * before its rest.
  *
  * All calls under the cache's lock.  A policy owns nothing but links; its nodes
  * lie in their blocks' slots (DRAM) or in the blocks (SSD).
@@ -82,7 +84,7 @@ struct kv_policy_kind {
 	unsigned lists; /* with KV_LIST_ENDED; at most KV_HIT_DENSITY_LISTS */
 	/* Of a block: monotone in @uses, and in @depth for equal uses. */
 	unsigned (*list)(unsigned uses, unsigned depth);
-	/* Falls with age, or else only as the heads of lists may. */
+	/* Of a block at the end of @list, 0 to 1: which list's goes first. */
 	float (*worth)(const struct kv_eviction *eviction, unsigned list,
 		       uint32_t age);
 	int (*begin)(struct kv_eviction *eviction); /* may be NULL */

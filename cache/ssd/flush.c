@@ -9,8 +9,8 @@
  *
  *                (new) -> COLLECTING   kv_flush_submit
  *           COLLECTING -> WAITING      collect: what was to be written is dirty
- *              WAITING -> (over)       settle_space
- *             (either) -> (over)       fail, cancel
+ *              WAITING -> (over)       kv_flushes_settle_space_locked
+ *             (either) -> (over)       fail_space, kv_flush_cancel
  *
  * INVARIANTS
  *   (1) A flush that waits is done when no slot of its space with seq <= ticket

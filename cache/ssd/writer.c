@@ -6,7 +6,8 @@
  * that have something to write.  A space that must wait, or finds no room, is
  * put off, and the writer goes on with others.
  *
- * OWNS       the writer thread; the write queues, the queue of each space, and
+ * OWNS       the writer thread, and the beginning and end of the committer and
+ *            the deleter; the write queues, the queue of each space, and
  *            slot->queue and slot->link of slots on it.
  *
  * STATES     of a block, and the function that makes each step:
@@ -16,11 +17,11 @@
  *            QUEUED -> WRITING      start_write
  *           WRITING -> WRITTEN      write_done               (reactor thread)
  *           WRITING -> QUEUED       write_done, when it failed
- *           WRITTEN -> DURABLE      commit.c
+ *           WRITTEN -> DURABLE      commit.c; or QUEUED again, when it failed
  *
  * INVARIANTS
- *   (1) QUEUED and WRITING slots are on their space's dirty, by seq, QUEUED
- *       ones on its queue, too; ssd->dirty counts them.  Neither is idle: a
+ *   (1) QUEUED, WRITING and WRITTEN slots are on their space's dirty, by seq,
+ *       QUEUED ones on its queue, too; ssd->dirty counts them.  Neither is idle: a
  *       block that is being written keeps its bytes.
  *   (2) Exactly the spaces with slots on their queue are on a write queue or
  *       among those that rest, and exactly the write queues with spaces take

@@ -7,13 +7,14 @@
  *
  * STATES    and the function that makes each step:
  *
- *           HEAD -> FILLING          take_length   (the header is complete)
- *           HEAD, FILLING -> SEALED  seal_block, seal_layout
+ *           HEAD -> FILLING          take_length_locked  (all of the header)
+ *           HEAD, FILLING -> SEALED  seal_block_locked, seal_layout_locked
  *           HEAD, FILLING -> FAILED  fail_locked   (until begun anew)
  *           all but SEALED -> HEAD   kv_draft_reset
  *
  * INVARIANTS
- *   (1) A fill exists only in FILLING, a head only in HEAD.
+ *   (1) A fill exists only in FILLING, a head in HEAD, and a
+ *       layout's in SEALED, to be read.
  *   (2) coverage says which bytes of head or fill were written.
  *   (3) What is sealed was parsed again from the fill as it is then, since the
  *       header may have been written over meanwhile.

@@ -25,8 +25,8 @@
  *   (1) A block's status is final before it is counted as failed or sealed.
  *   (2) Pages are read while COPYING, whatever happens to the connection or the
  *       transfer meanwhile, and at no other time.
- *   (3) A block for which there is no room goes back to its transfer's todo, if
- *       that has KVFS_MUST: nothing waits here.
+ *   (3) A block for which there is no room goes back to its transfer's todo,
+ *       if that is to be waited for (is_full): nothing waits here.
  *   (4) An extent is put back only by the reply that says the daemon is done
  *       with it; if that cannot come, its staging is abandoned as a whole.
  *   (5) The batch's hold has a tag if and only if the daemon holds something

@@ -2,7 +2,7 @@
 /*
  * xfer.h - a transfer: blocks on their way, and how far each has got.
  *
- * All calls with session->lock held.
+ * Calls in _locked, and kv_xfers_drain, with session->lock held.
  */
 #ifndef KV_KERNELS_TRANSFER_XFER_H
 #define KV_KERNELS_TRANSFER_XFER_H
@@ -47,7 +47,7 @@ struct kv_xfer_ops {
 
 struct kv_device;
 struct kv_semaphores;	  /* stream_sync.c */
-struct kv_hold;		  /* hold.c */
+struct kv_hold;		  /* save.c */
 struct kv_part;		  /* partial_block.c */
 struct kv_load;		  /* load.c */
 struct kv_prefetch_chunk; /* prefetch.c */

@@ -39,12 +39,15 @@ gzip -k "$T/a"
 eq "gzip" "$(rate lru 100 "$T/a.gz")" "4 8"
 eq "bytes" "$("$R" --policy lru --bytes 60K --token-bytes 1K --block-size 10 "$T/b" | cut -d' ' -f2)" blocks=6
 "$R" --csv --bound --block-size 10 --blocks 2,3 "$T/b" > "$T/csv" || fail csv
-eq "csv: a head and 7 by 2 rows" "$(grep -c '^[a-z0-9]*,[a-z0-9]*,[a-z0-9]*,[a-z0-9_]*,[a-z0-9_]*,[a-z0-9_.]*$' "$T/csv")" 15
+policies=$(tail -n +2 "$T/csv" | cut -d, -f1 | sort -u | wc -l)
+[ "$policies" -ge 7 ] || fail "csv: $policies policies"
+eq "csv: a head and a row for each of both sizes" "$(grep -c '^[a-z0-9]*,[a-z0-9]*,[a-z0-9]*,[a-z0-9_]*,[a-z0-9_]*,[a-z0-9_.]*$' "$T/csv")" $((1 + 2 * policies))
 "$R" --json --plot "$T/svg" --block-size 10 --blocks 2,3 "$T/b" > "$T/json" || fail json
 python3 - "$T/json" "$T/svg" <<'P' || fail "json, svg"
 import json, sys, xml.dom.minidom
 rows = json.load(open(sys.argv[1]))
-assert len(rows) == 12 and {r["policy"] for r in rows} == {"lru", "flru", "lhd", "arc", "s3fifo", "sieve"}
+policies = {r["policy"] for r in rows}
+assert len(rows) == 2 * len(policies) and policies >= {"lru", "flru", "lhd", "arc", "s3fifo", "sieve"}
 assert all(0 <= r["hits"] <= r["blocks_asked"] == 11 for r in rows)
 svg = xml.dom.minidom.parse(sys.argv[2])
 assert len(svg.getElementsByTagName("polyline")) == 6
