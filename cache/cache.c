@@ -334,9 +334,10 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 	*ret_stats = cache->stats;
 	ret_stats->dram_total = arena->max * arena->segment_bytes;
 	ret_stats->dram_used = arena->used;
-	ret_stats->dram_segments = arena->made - arena->retired_count;
+	ret_stats->dram_segments =
+		arena->made - arena->retired_count - arena->kept_count;
 	ret_stats->dram_segments_max = arena->max;
-	ret_stats->dram_retired = arena->retired_count;
+	ret_stats->dram_retired = arena->retired_count + arena->kept_count;
 	ret_stats->dram_huge = arena->huge;
 	ret_stats->ssd_total = ssd->cap;
 	ret_stats->ssd_used = ssd->used;

@@ -473,12 +473,13 @@ void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush,
  * descriptor to send (the cache's own; do not close) and the segment's size.
  * It lets nobody write; with arena=rw only those who do not own the segment's
  * blocks.
- * -ENOENT: retired meanwhile.
+ * -ENOENT: retired meanwhile; -ENOLCK: the user keeps more of those that are
+ * retired than his share; -ENOMEM.
  */
 int kv_segment_give(struct kv_cache *cache, uint32_t id, uint32_t uid,
 		    int *ret_fd, uint64_t *ret_bytes);
-/* A client has unmapped it, or is dead. */
-void kv_segment_returned(struct kv_cache *cache, uint32_t id);
+/* A client of the user says that it unmapped it, or is dead. */
+void kv_segment_returned(struct kv_cache *cache, uint32_t id, uint32_t uid);
 
 /* ---- what people look at ---- */
 

@@ -29,7 +29,8 @@ enum kv_finite {
 	KV_FINITE_PINNED,    /* bytes on SSD */
 	KV_FINITE_SNAPSHOTS, /* blocks listed in them */
 	KV_FINITE_SPACES,
-	KV_FINITE_INDEX, /* bytes of it for spaces and snapshots */
+	KV_FINITE_SEGMENTS, /* kept mapped though they are retired */
+	KV_FINITE_INDEX,    /* bytes of it for spaces and snapshots */
 	KV_FINITE_END
 };
 

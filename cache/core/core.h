@@ -245,9 +245,18 @@ struct kv_slot {
 		      */
 	bool pinned; /* its block is, and the floor allows it */
 };
+/* A user whose clients got a segment. */
+struct kv_mapper {
+	struct kv_account *account; /* fixed; held */
+	struct kv_tenant *tenant;   /* fixed */
+	uint32_t holders; /* clients that did not say they unmapped it */
+	bool charged;	  /* he keeps it, though it is retired */
+	LIST_ENTRY(kv_mapper) link;
+};
+
 struct kv_segment {
 	uint32_t id;		    /* fixed; never reused */
-	int fd, read_fd;	    /* fixed */
+	int fd, read_fd, write_fd;  /* fixed until it is dead; kv_memory */
 	int buffer;		    /* fixed; of the ring, or -1 */
 	uint8_t *base;		    /* fixed */
 	bool huge, locked;	    /* fixed */
@@ -256,8 +265,11 @@ struct kv_segment {
 	uint32_t kept;		    /* slots being filled, leased, pinned */
 	uint32_t hand;		    /* where to look next for one to evict */
 	struct kv_slots free_list;
-	struct kv_slot *slot;	      /* array */
-	uint32_t holders;	      /* clients that got it */
+	struct kv_slot *slot; /* array */
+	uint32_t holders;     /* of all mappers */
+	LIST_HEAD(, kv_mapper) mappers;
+	struct kv_tenant *owner;      /* RETIRED: its class's */
+	struct kv_tenant *keeper;     /* one that is charged claims it */
 	TAILQ_ENTRY(kv_segment) link; /* of its class, or of the arena */
 };
 TAILQ_HEAD(kv_segments, kv_segment);
@@ -277,9 +289,10 @@ LIST_HEAD(kv_classes, kv_class);
 struct kv_arena {
 	uint64_t segment_bytes; /* fixed */
 	uint32_t max;		/* fixed: segments, retired ones included */
-	uint32_t made, retired_count, huge;
+	uint32_t made, retired_count, kept_count, huge;
 	uint32_t next_id;
-	struct kv_segments spare, retired, dead; /* dead: to be unmapped */
+	/* dead: to be unmapped; kept: the same, but others have it mapped */
+	struct kv_segments spare, retired, dead, kept;
 	struct kv_classes classes;
 	uint32_t vacant; /* segments of classes, with no slot in use */
 	uint64_t idle;	 /* bytes of slots that may be evicted */

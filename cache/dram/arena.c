@@ -345,6 +345,17 @@ static void check_kept(const struct kv_segment *segment)
 	assert(kept == segment->kept);
 }
 
+static uint32_t claimed_by(const struct kv_tenant *tenant,
+			   const struct kv_segments *segments)
+{
+	const struct kv_segment *segment;
+	uint32_t n = 0;
+
+	TAILQ_FOREACH(segment, segments, link)
+		n += segment->keeper == tenant;
+	return n;
+}
+
 static void check_claims(const struct kv_cache *cache)
 {
 	const struct kv_segment *segment;
@@ -353,7 +364,10 @@ static void check_claims(const struct kv_cache *cache)
 	uint32_t claimed = 0, segments, kept;
 
 	LIST_FOREACH(tenant, &cache->tenants, link) {
-		segments = kept = 0;
+		segments = 0;
+		kept = claimed_by(tenant, &cache->arena.retired) +
+		       claimed_by(tenant, &cache->arena.dead) +
+		       claimed_by(tenant, &cache->arena.kept);
 		LIST_FOREACH(class, &cache->arena.classes, link) {
 			if (class->tenant != tenant)
 				continue;

@@ -71,16 +71,21 @@ void kv_segment_retire_locked(struct kv_cache *cache,
 /* ---- memory.c ---- */
 
 struct kv_memory {
-	int fd;
-	int read_fd; /* -1: fd is sealed, nobody can map it for writing */
+	int fd; /* the daemon's own */
+	/* To be given to others; -1: there is no such, and fd is sealed. */
+	int read_fd, write_fd;
 	uint8_t *base;
 	bool huge, locked;
 };
-/* Not @seal: whoever gets fd can map it for writing, who gets read_fd cannot
- * unless he is the daemon's own user or root. */
+/* @seal: nobody can map it for writing, whatever he gets.  Else whoever gets
+ * write_fd can, and who gets read_fd cannot unless he is the daemon's own user
+ * or root. */
 int kv_memory_new(uint64_t bytes, enum kv_hugepages huge, bool seal,
 		  struct kv_memory *ret_memory);
 void kv_memory_free(struct kv_memory *memory, uint64_t bytes);
+/* Whether others have read_fd or write_fd still, or memory that is mapped from
+ * them.  Closes the daemon's own: nobody is given them any more. */
+bool kv_memory_in_use(struct kv_memory *memory);
 /* The limit of huge pages.  Recover: what the last owner of this
  * lock file raised it by and did not live to lower. */
 void kv_overcommit_recover(int lock_fd);

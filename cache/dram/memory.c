@@ -5,8 +5,13 @@
  * the descriptor can only ever map it for reading.
  *
  * With arena=rw it is sealed only against changes of its size.  Others than the
- * owner's clients then get a second descriptor, open for reading; the file's
- * mode keeps them from opening it again for writing (/proc/self/fd).
+ * owner's clients then get a descriptor open for reading; the file's mode keeps
+ * them from opening it again for writing (/proc/self/fd).
+ *
+ * Clients never get the descriptor that the daemon keeps, but others of the
+ * same file: so the kernel can tell whether any of them is open, or mapped,
+ * anywhere. It grants a lease for writing to none but the only one who has a
+ * file open.
  *
  * Huge pages come from overcommit: the kernel takes pages when a segment is
  * made and gets them back when it goes, also after SIGKILL.  The system's limit
@@ -141,37 +146,49 @@ void kv_memory_free(struct kv_memory *m, uint64_t bytes)
 		munmap(m->base, bytes);
 	kv_closep(&m->fd);
 	kv_closep(&m->read_fd);
+	kv_closep(&m->write_fd);
 	m->base = NULL;
-	m->fd = m->read_fd = -1;
+	m->fd = m->read_fd = m->write_fd = -1;
 }
 
-/* Where there is no /proc there is no second descriptor, so that all clients
- * have to do with a sealed one. */
-static void open_for_reading(struct kv_memory *m)
+static int open_again(const struct kv_memory *m, int flags)
 {
 	char path[64];
 
-	if (fchmod(m->fd, S_IRUSR | S_IWUSR) < 0)
-		return;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", m->fd);
-	m->read_fd = open(path, O_RDONLY | O_CLOEXEC);
+	return open(path, flags | O_CLOEXEC);
 }
 
+/* Where there is no /proc there are no other descriptors, so that all clients
+ * have to do with a sealed one. */
 static int seal_segment(struct kv_memory *m, bool seal)
 {
 	int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-	if (!seal)
-		open_for_reading(m);
-	if (m->read_fd < 0)
+	if (fchmod(m->fd, S_IRUSR | S_IWUSR) == 0)
+		m->read_fd = open_again(m, O_RDONLY);
+	if (m->read_fd >= 0 && !seal)
+		m->write_fd = open_again(m, O_RDWR);
+	if (m->write_fd < 0)
 		seals |= F_SEAL_FUTURE_WRITE;
 	return fcntl(m->fd, F_ADD_SEALS, seals) < 0 ? -errno : 0;
+}
+
+bool kv_memory_in_use(struct kv_memory *m)
+{
+	_cleanup_(kv_closep) int fd = -1;
+
+	kv_closep(&m->read_fd);
+	kv_closep(&m->write_fd);
+	m->read_fd = m->write_fd = -1;
+	fd = open_again(m, O_RDWR);
+	return fd >= 0 && fcntl(fd, F_SETLEASE, F_WRLCK) < 0 && errno == EAGAIN;
 }
 
 int kv_memory_new(uint64_t bytes, enum kv_hugepages huge, bool seal,
 		  struct kv_memory *ret_memory)
 {
-	struct kv_memory m = {.fd = -1, .read_fd = -1};
+	struct kv_memory m = {.fd = -1, .read_fd = -1, .write_fd = -1};
 	int r = -ENOMEM;
 
 	if (huge != KV_HUGE_OFF && bytes % (2u << 20) == 0)

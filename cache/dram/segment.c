@@ -3,7 +3,8 @@
  * segment.c - the arena's segments: made in the background, retired when
  * another access class needs their memory.
  *
- * OWNS     every kv_segment, and the thread that makes and unmaps them.
+ * OWNS     every kv_segment and kv_mapper, and the thread that makes and unmaps
+ *          them.
  *
  * STATES   of a segment, and the function that makes each step:
  *
@@ -12,16 +13,26 @@
  *          IN USE -> RETIRED   kv_segment_retire_locked, all its slots free
  *         RETIRED -> DEAD      kv_segment_returned, by the last holder
  *            DEAD -> (gone)    grower, which then makes a fresh one
+ *            DEAD -> KEPT      grower: somebody said that he unmapped it, and
+ *                              did not
+ *            KEPT -> DEAD      grower, every second, to look again
  *
  * INVARIANTS
- *   (1) SPARE, IN USE, RETIRED and DEAD together never exceed arena->max.
+ *   (1) SPARE, IN USE, RETIRED, KEPT and DEAD together never exceed arena->max.
  *   (2) A segment never serves a second access class: no bytes are left over.
+ *   (3) From the moment on in which a segment is retired those who have it are
+ *       charged until they say that they unmapped it; the last one until that
+ *       is seen to be true.  Of a KEPT one it cannot be told whose lie that
+ * was: all who had it are charged, but its owner, whom others could make
+ *       suffer; he alone if nobody else had it.  One of them claims it.
  *
  * LOCKING  cache->lock; memory is made and unmapped without it.
  */
 #include "cache/dram/dram.h"
 #include "cache/core/core.h"
+#include "cache/core/account.h"
 #include "cache/core/list.h"
+#include "cache/core/tenant.h"
 #include "common/thread.h"
 
 #include <stdio.h>
@@ -64,6 +75,7 @@ static int segment_new(struct kv_cache *cache, struct kv_segment **ret_segment)
 	}
 	segment->fd = memory.fd;
 	segment->read_fd = memory.read_fd;
+	segment->write_fd = memory.write_fd;
 	segment->base = memory.base;
 	segment->huge = memory.huge;
 	segment->locked = memory.locked;
@@ -75,11 +87,17 @@ static int segment_new(struct kv_cache *cache, struct kv_segment **ret_segment)
 	return 0;
 }
 
+static struct kv_memory memory_of(const struct kv_segment *segment)
+{
+	return (struct kv_memory){.fd = segment->fd,
+				  .read_fd = segment->read_fd,
+				  .write_fd = segment->write_fd,
+				  .base = segment->base};
+}
+
 static void segment_free(struct kv_cache *cache, struct kv_segment *segment)
 {
-	struct kv_memory memory = {.fd = segment->fd,
-				   .read_fd = segment->read_fd,
-				   .base = segment->base};
+	struct kv_memory memory = memory_of(segment);
 
 	if (segment->buffer >= 0)
 		kv_ring_remove_buffer(cache->ring, segment->buffer);
@@ -88,17 +106,135 @@ static void segment_free(struct kv_cache *cache, struct kv_segment *segment)
 	free(segment);
 }
 
+/* ---- who has it mapped ---- */
+
+/* NULL: no memory. */
+static struct kv_mapper *mapper_of(struct kv_cache *cache,
+				   struct kv_segment *segment, uint32_t uid)
+{
+	struct kv_mapper *mapper;
+
+	LIST_FOREACH(mapper, &segment->mappers, link)
+		if (mapper->tenant->uid == uid)
+			return mapper;
+	mapper = calloc(1, sizeof(*mapper));
+	if (!mapper)
+		return NULL;
+	mapper->tenant = kv_tenant_make(cache, uid);
+	mapper->account = kv_account_get(cache->accounts, uid);
+	if (!mapper->tenant || !mapper->account) {
+		kv_account_put(mapper->account);
+		free(mapper);
+		return NULL;
+	}
+	LIST_INSERT_HEAD(&segment->mappers, mapper, link);
+	return mapper;
+}
+
+static void charge(struct kv_cache *cache, struct kv_segment *segment,
+		   struct kv_mapper *mapper)
+{
+	if (!mapper->charged)
+		kv_account_take(mapper->account, KV_FINITE_SEGMENTS, 1);
+	mapper->charged = true;
+	if (segment->keeper)
+		return;
+	segment->keeper = mapper->tenant;
+	kv_count_kept_segment(cache, mapper->tenant, 1);
+}
+
+static void discharge(struct kv_cache *cache, struct kv_segment *segment,
+		      struct kv_mapper *mapper)
+{
+	if (!mapper->charged)
+		return;
+	kv_account_credit(mapper->account, KV_FINITE_SEGMENTS, 1);
+	mapper->charged = false;
+	if (segment->keeper != mapper->tenant)
+		return;
+	segment->keeper = NULL;
+	kv_count_kept_segment(cache, mapper->tenant, -1);
+}
+
+static void forget_mappers(struct kv_cache *cache, struct kv_segment *segment)
+{
+	struct kv_mapper *mapper;
+
+	while ((mapper = LIST_FIRST(&segment->mappers))) {
+		discharge(cache, segment, mapper);
+		LIST_REMOVE(mapper, link);
+		kv_account_put(mapper->account);
+		free(mapper);
+	}
+}
+
+static bool keeps(const struct kv_segment *segment,
+		  const struct kv_mapper *mapper)
+{
+	const bool alone = !LIST_NEXT(LIST_FIRST(&segment->mappers), link);
+
+	if (segment->holders)
+		return mapper->holders;
+	return alone || mapper->tenant != segment->owner;
+}
+
+/* A segment is retired, or somebody says that he unmapped it, or lied. */
+static void charge_keepers(struct kv_cache *cache, struct kv_segment *segment)
+{
+	struct kv_mapper *mapper;
+
+	LIST_FOREACH(mapper, &segment->mappers, link)
+		if (!keeps(segment, mapper))
+			discharge(cache, segment, mapper);
+	LIST_FOREACH(mapper, &segment->mappers, link)
+		if (keeps(segment, mapper))
+			charge(cache, segment, mapper);
+}
+
+/* Lets go of the lock.  Nobody else takes segments from arena->dead. */
+static bool in_use(struct kv_cache *cache, struct kv_segment *segment)
+{
+	struct kv_memory memory = memory_of(segment);
+	bool yes;
+
+	kv_unlock(cache);
+	yes = kv_memory_in_use(&memory);
+	kv_lock(cache);
+	segment->read_fd = segment->write_fd = -1;
+	return yes;
+}
+
+static void bury(struct kv_cache *cache, struct kv_segment *segment)
+{
+	forget_mappers(cache, segment);
+	kv_unlock(cache);
+	segment_free(cache, segment);
+	kv_lock(cache);
+	cache->arena.made--;
+}
+
+static void keep(struct kv_cache *cache, struct kv_segment *segment)
+{
+	TAILQ_INSERT_TAIL(&cache->arena.kept, segment, link);
+	cache->arena.kept_count++;
+	charge_keepers(cache, segment);
+}
+
 static void bury_dead(struct kv_cache *cache)
 {
 	struct kv_arena *arena = &cache->arena;
 	struct kv_segment *segment;
+	bool kept;
 
+	TAILQ_CONCAT(&arena->dead, &arena->kept, link);
+	arena->kept_count = 0;
 	while ((segment = TAILQ_FIRST(&arena->dead))) {
+		kept = in_use(cache, segment);
 		TAILQ_REMOVE(&arena->dead, segment, link);
-		kv_unlock(cache);
-		segment_free(cache, segment);
-		kv_lock(cache);
-		arena->made--;
+		if (kept)
+			keep(cache, segment);
+		else
+			bury(cache, segment);
 	}
 }
 
@@ -142,9 +278,10 @@ static void *grower(void *arg)
 	kv_lock(cache);
 	while (!arena->stop) {
 		bury_dead(cache);
-		arena->growing = arena->made < arena->max;
-		if (arena->growing)
+		if (arena->made < arena->max) {
+			arena->growing = true;
 			grow_one(cache);
+		}
 		if (arena->made < arena->max && arena->grow_error == 0)
 			continue;
 		if (arena->growing)
@@ -194,10 +331,12 @@ void kv_segment_retire_locked(struct kv_cache *cache,
 	struct kv_arena *arena = &cache->arena;
 
 	kv_assert_locked(&cache->lock);
+	segment->owner = segment->class->tenant;
 	kv_segment_leave(cache, segment);
 	arena->huge -= segment->huge;
 	arena->unlocked -= !segment->locked;
 	if (segment->holders) {
+		charge_keepers(cache, segment);
 		TAILQ_INSERT_TAIL(&arena->retired, segment, link);
 		arena->retired_count++;
 		arena->retired_ns = kv_now_ns();
@@ -226,41 +365,80 @@ static struct kv_segment *segment_find(struct kv_arena *arena, uint32_t id)
 	return NULL;
 }
 
+/* What it is to be, for @mapper's clients. */
+static int fd_for(const struct kv_segment *segment,
+		  const struct kv_mapper *mapper)
+{
+	if (segment->write_fd >= 0 && segment->class->tenant == mapper->tenant)
+		return segment->write_fd;
+	return segment->read_fd >= 0 ? segment->read_fd : segment->fd;
+}
+
+static int give_locked(struct kv_cache *cache, uint32_t id, uint32_t uid,
+		       int *ret_fd)
+{
+	struct kv_segment *segment = segment_find(&cache->arena, id);
+	struct kv_mapper *mapper;
+
+	kv_assert_locked(&cache->lock);
+	if (!segment || !segment->class)
+		return -ENOENT;
+	mapper = mapper_of(cache, segment, uid);
+	if (!mapper)
+		return -ENOMEM;
+	if (!kv_account_fits(mapper->account, KV_FINITE_SEGMENTS,
+			     cache->arena.max, 0))
+		return -ENOLCK;
+	segment->holders++;
+	mapper->holders++;
+	*ret_fd = fd_for(segment, mapper);
+	return 0;
+}
+
 int kv_segment_give(struct kv_cache *cache, uint32_t id, uint32_t uid,
 		    int *ret_fd, uint64_t *ret_bytes)
 {
+	int r;
+
+	kv_lock(cache);
+	r = give_locked(cache, id, uid, ret_fd);
+	*ret_bytes = cache->arena.segment_bytes;
+	kv_unlock(cache);
+	return r;
+}
+
+static void returned_locked(struct kv_cache *cache, struct kv_segment *segment,
+			    struct kv_mapper *mapper)
+{
+	struct kv_arena *arena = &cache->arena;
+
+	kv_assert_locked(&cache->lock);
+	mapper->holders--;
+	segment->holders--;
+	if (segment->class)
+		return;
+	if (segment->holders) {
+		charge_keepers(cache, segment);
+		return;
+	}
+	TAILQ_REMOVE(&arena->retired, segment, link);
+	arena->retired_count--;
+	TAILQ_INSERT_TAIL(&arena->dead, segment, link);
+	arena->growing = true;
+	pthread_cond_signal(&arena->grow);
+}
+
+void kv_segment_returned(struct kv_cache *cache, uint32_t id, uint32_t uid)
+{
 	struct kv_segment *segment;
+	struct kv_mapper *mapper = NULL;
 
 	kv_lock(cache);
 	segment = segment_find(&cache->arena, id);
-	if (segment && segment->class) {
-		segment->holders++;
-		*ret_fd = segment->read_fd < 0 || segment->class->uid == uid
-				  ? segment->fd
-				  : segment->read_fd;
-		*ret_bytes = cache->arena.segment_bytes;
-	} else {
-		segment = NULL;
-	}
-	kv_unlock(cache);
-	return segment ? 0 : -ENOENT;
-}
-
-void kv_segment_returned(struct kv_cache *cache, uint32_t id)
-{
-	struct kv_arena *arena = &cache->arena;
-	struct kv_segment *segment;
-
-	kv_lock(cache);
-	segment = segment_find(arena, id);
-	if (segment && segment->holders && --segment->holders == 0 &&
-	    !segment->class) {
-		TAILQ_REMOVE(&arena->retired, segment, link);
-		arena->retired_count--;
-		TAILQ_INSERT_TAIL(&arena->dead, segment, link);
-		arena->growing = true;
-		pthread_cond_signal(&arena->grow);
-	}
+	if (segment)
+		mapper = mapper_of(cache, segment, uid);
+	if (mapper && mapper->holders)
+		returned_locked(cache, segment, mapper);
 	kv_unlock(cache);
 }
 
@@ -286,6 +464,7 @@ int kv_arena_open(struct kv_cache *cache)
 	TAILQ_INIT(&arena->spare);
 	TAILQ_INIT(&arena->retired);
 	TAILQ_INIT(&arena->dead);
+	TAILQ_INIT(&arena->kept);
 	LIST_INIT(&arena->classes);
 	kv_cond_init(&arena->grow);
 	kv_cond_init(&arena->grown);
@@ -310,6 +489,7 @@ static void free_all(struct kv_cache *cache, struct kv_segments *segments)
 
 	while ((segment = TAILQ_FIRST(segments))) {
 		TAILQ_REMOVE(segments, segment, link);
+		forget_mappers(cache, segment);
 		segment_free(cache, segment);
 	}
 }
@@ -337,5 +517,6 @@ void kv_arena_close(struct kv_cache *cache)
 	free_all(cache, &arena->spare);
 	free_all(cache, &arena->retired);
 	free_all(cache, &arena->dead);
+	free_all(cache, &arena->kept);
 	kv_overcommit_lower(cache);
 }

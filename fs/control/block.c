@@ -214,7 +214,8 @@ int kv_request_unmapped(struct kv_client *client, const struct kv_message *m)
 
 	if (!kv_segments_remove(&client->segments, segment->id))
 		return -EPROTO;
-	kv_segment_returned(client->server->cache, segment->id);
+	kv_segment_returned(client->server->cache, segment->id,
+			    client->caller.uid);
 	return 0;
 }
 

@@ -233,7 +233,8 @@ void kv_client_end(struct kv_client *client)
 	client->ended = true;
 	forget_unread(client);
 	kv_requests_release(client);
-	kv_segments_return(&client->segments, server->cache);
+	kv_segments_return(&client->segments, server->cache,
+			   client->caller.uid);
 	/* Closing takes them out of epoll, unless a fork of ours has copies. */
 	epoll_ctl(server->epoll, EPOLL_CTL_DEL, client->socket, NULL);
 	if (client->pidfd >= 0)
@@ -374,7 +375,7 @@ int kv_client_give_segment(struct kv_client *client, uint32_t id)
 		return r;
 	r = kv_segments_add(&client->segments, id);
 	if (r < 0) {
-		kv_segment_returned(cache, id);
+		kv_segment_returned(cache, id, client->caller.uid);
 		return r;
 	}
 	send_segment(client, WIRE_SEGMENT, id, bytes, fd);

@@ -77,7 +77,7 @@ void kv_client_send(struct kv_client *client, const void *data, size_t n,
 		    int fd);
 
 /* Make sure it has been sent the descriptor of segment @id.  -ENOENT the
- * segment is retired, -ENOMEM. */
+ * segment is retired, -ENOLCK beyond the user's share, -ENOMEM. */
 int kv_client_give_segment(struct kv_client *client, uint32_t id);
 /* Ask it to unmap segment @id, if it has that. */
 void kv_client_retire(struct kv_client *client, uint32_t id);

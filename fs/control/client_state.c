@@ -184,10 +184,11 @@ bool kv_segments_remove(struct kv_segments *set, uint32_t id)
 	return true;
 }
 
-void kv_segments_return(struct kv_segments *set, struct kv_cache *cache)
+void kv_segments_return(struct kv_segments *set, struct kv_cache *cache,
+			uint32_t uid)
 {
 	for (size_t i = 0; i < set->n; i++)
-		kv_segment_returned(cache, set->ids[i]);
+		kv_segment_returned(cache, set->ids[i], uid);
 	free(set->ids);
 	*set = (struct kv_segments){0};
 }

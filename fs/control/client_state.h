@@ -97,8 +97,9 @@ struct kv_segments {
 bool kv_segments_has(const struct kv_segments *set, uint32_t id);
 int kv_segments_add(struct kv_segments *set, uint32_t id);     /* -ENOMEM */
 bool kv_segments_remove(struct kv_segments *set, uint32_t id); /* was it in? */
-/* Give all back to the cache. */
-void kv_segments_return(struct kv_segments *set, struct kv_cache *cache);
+/* Give all that the user's client had back to the cache. */
+void kv_segments_return(struct kv_segments *set, struct kv_cache *cache,
+			uint32_t uid);
 
 /* Picks of one snapshot to be. */
 struct kv_set {

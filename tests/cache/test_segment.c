@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Segments that clients keep mapped when they were told not to: whose memory
+ * that is, and what it costs others.
+ */
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "cache/core/account.h"
+#include "cache/core/tenant.h"
+#include "tests/cache/tiers.h"
+
+#define USER 1
+#define LIAR 2
+#define SEGMENTS 8u
+#define ROUNDS 100u
+#define RETIRED 64u
+
+struct keeper {
+	struct tiers *t;
+	bool answers; /* says at once that it unmapped what it is told to */
+	_Atomic unsigned n_told;
+	uint32_t told[RETIRED * 4];
+	void *mapped[ROUNDS];
+	unsigned n;
+};
+
+static struct keeper keeper; /* of the user LIAR */
+
+static void told(void *arg, uint32_t id)
+{
+	(void)arg;
+	keeper.told[keeper.n_told++ % KV_ARRAY_LEN(keeper.told)] = id;
+	if (keeper.answers)
+		kv_segment_returned(keeper.t->cache, id, LIAR);
+}
+
+static void begin(struct tiers *t, bool answers)
+{
+	kv_cache_close(t->cache);
+	nftw(t->path, tiers_unlink, 16, FTW_DEPTH | FTW_PHYS);
+	assert_int_equal(mkdir(t->path, 0700), 0);
+	t->config.ssd = 0;
+	t->config.retire = told;
+	keeper = (struct keeper){.t = t, .answers = answers};
+	tiers_open(t);
+}
+
+/* As the user @uid take the segment that the chain's first block is in; 0,
+ * -errno of that. */
+static int take_segment(struct tiers *t, struct kv_space *space, unsigned chain,
+			uint32_t uid)
+{
+	struct kv_acquire *lease = tiers_acquire(t, space, chain, 1);
+	const struct kv_want *want = &lease->wants[0];
+	uint64_t bytes;
+	void *at;
+	int fd, r = want->status;
+
+	if (r == 0)
+		r = kv_segment_give(t->cache, want->segment, uid, &fd, &bytes);
+	if (r == 0) {
+		at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+		assert_ptr_not_equal(at, MAP_FAILED);
+		assert_true(keeper.n < ROUNDS);
+		keeper.mapped[keeper.n++] = at;
+	}
+	tiers_release(t, lease);
+	return r;
+}
+
+static void let_go(struct tiers *t)
+{
+	while (keeper.n > 0)
+		munmap(keeper.mapped[--keeper.n],
+		       t->cache->arena.segment_bytes);
+}
+
+static uint64_t charged(struct tiers *t)
+{
+	return kv_accounts_used(kv_cache_accounts(t->cache),
+				KV_FINITE_SEGMENTS);
+}
+
+static void check(struct tiers *t)
+{
+	kv_lock(t->cache);
+	kv_arena_check_locked(t->cache);
+	assert_true(t->cache->arena.made <= t->cache->arena.max);
+	kv_unlock(t->cache);
+}
+
+/* As much as a segment has, saved by the user; whether he could. */
+static bool save_a_segment(struct tiers *t, unsigned *chain)
+{
+	const uint64_t until = kv_now_ns() + 3000000000u;
+	unsigned n = 0;
+
+	while (n < 80 && kv_now_ns() < until) {
+		if (tiers_save(t, t->space, *chain, 0) == 0)
+			n++;
+		else
+			usleep(1000);
+		++*chain;
+	}
+	return n == 80;
+}
+
+/* Its segment is for whoever needs one. */
+static void remove_block(struct tiers *t, struct kv_space *space,
+			 unsigned chain)
+{
+	struct kv_block *block = tiers_get(t, space, chain, 0);
+
+	assert_non_null(block);
+	assert_int_equal(kv_block_unlink(t->cache, block), 0);
+	kv_block_put(t->cache, block);
+}
+
+/* Save, map, keep that, and say, or not, that it was unmapped; what ends it. */
+static int lie(struct tiers *t, unsigned *chain)
+{
+	struct kv_space *liars = tiers_space(t, "b", LIAR, PREFIX_LAYOUT);
+	int r = 0;
+
+	for (unsigned i = 0; i < ROUNDS - 1; i++) {
+		const unsigned before = keeper.n_told;
+
+		if (tiers_save(t, liars, i, 0) < 0) {
+			usleep(100000);
+			continue;
+		}
+		r = take_segment(t, liars, i, LIAR);
+		remove_block(t, liars, i);
+		if (r < 0)
+			break;
+		for (unsigned j = 0; j < 1000 && keeper.n_told == before; j++)
+			(void)tiers_save(t, t->space, (*chain)++, 0);
+		check(t);
+	}
+	return r;
+}
+
+static void what_is_kept_is_within_the_memory_and_the_share(void **state)
+{
+	struct tiers *t = *state;
+	unsigned chain = 0;
+
+	begin(t, true);
+	assert_int_equal(lie(t, &chain), -ENOLCK);
+	assert_in_range(keeper.n, 2, SEGMENTS - 2);
+	assert_in_range(charged(t), 2, SEGMENTS - 2);
+	assert_int_equal(tiers_stats(t).dram_retired, charged(t));
+	/* Another goes on with the rest. */
+	assert_true(save_a_segment(t, &chain));
+	assert_int_equal(take_segment(t, t->space, chain - 1, USER), 0);
+	/* It is free again when nobody maps it. */
+	let_go(t);
+	while (charged(t) || tiers_stats(t).dram_segments < SEGMENTS)
+		usleep(10000);
+	assert_int_equal(tiers_stats(t).dram_retired, 0);
+	check(t);
+}
+
+static void so_is_what_nobody_says_was_unmapped(void **state)
+{
+	struct tiers *t = *state;
+	unsigned chain = 0;
+
+	begin(t, false);
+	assert_int_equal(lie(t, &chain), -ENOLCK);
+	assert_in_range(charged(t), 2, SEGMENTS - 2);
+	let_go(t);
+	/* Its process is gone. */
+	for (unsigned i = 0; i < keeper.n_told; i++)
+		kv_segment_returned(t->cache, keeper.told[i], LIAR);
+	while (charged(t) || tiers_stats(t).dram_segments < SEGMENTS)
+		usleep(10000);
+	assert_int_equal(tiers_stats(t).dram_retired, 0);
+	check(t);
+}
+
+/* A reader keeps what the owner unmapped: the owner is not charged. */
+static void nobody_is_charged_for_a_reader_of_his_blocks(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_space *other;
+	unsigned chain = 1, user;
+
+	begin(t, true);
+	other = tiers_space(t, "c", 3, PREFIX_LAYOUT);
+	assert_int_equal(tiers_save(t, t->space, 0, 0), 0);
+	assert_int_equal(take_segment(t, t->space, 0, LIAR), 0);
+	assert_int_equal(take_segment(t, t->space, 0, USER), 0);
+	munmap(keeper.mapped[--keeper.n], t->cache->arena.segment_bytes);
+	remove_block(t, t->space, 0);
+	while (!keeper.n_told)
+		(void)tiers_save(t, other, chain++, 0);
+	kv_segment_returned(t->cache, keeper.told[0], USER);
+	while (tiers_stats(t).dram_retired == 0)
+		usleep(10000);
+	check(t);
+	assert_int_equal(charged(t), 1);
+	kv_lock(t->cache);
+	user = kv_tenant_find(t->cache, USER)->kept_segments;
+	kv_unlock(t->cache);
+	assert_int_equal(user, 0);
+	let_go(t);
+	while (charged(t))
+		usleep(10000);
+}
+
+static void the_kernel_tells_whether_it_is_mapped(void **state)
+{
+	const uint64_t bytes = 8 << 20;
+	struct kv_memory memory;
+	void *at;
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		const bool sealed = i & 1;
+
+		assert_int_equal(
+			kv_memory_new(bytes, i & 2 ? KV_HUGE_AUTO : KV_HUGE_OFF,
+				      sealed, &memory),
+			0);
+		at = mmap(NULL, bytes, PROT_READ, MAP_SHARED,
+			  sealed ? memory.read_fd : memory.write_fd, 0);
+		assert_ptr_not_equal(at, MAP_FAILED);
+		assert_true(kv_memory_in_use(&memory));
+		munmap(at, bytes);
+		assert_false(kv_memory_in_use(&memory));
+		kv_memory_free(&memory, bytes);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(what_is_kept_is_within_the_memory_and_the_share),
+		TEST(so_is_what_nobody_says_was_unmapped),
+		TEST(nobody_is_charged_for_a_reader_of_his_blocks),
+		cmocka_unit_test(the_kernel_tells_whether_it_is_mapped),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
