@@ -285,7 +285,8 @@ static inline bool small_busy(struct small *s)
 	bool any;
 
 	kv_lock(cache);
-	any = cache->ssd.deletions.n || cache->ssd.writing || cache->ssd.dirty;
+	any = cache->ssd.deletions.n || cache->ssd.writing ||
+	      cache->ssd.dirty || !LIST_EMPTY(&cache->ssd.flushing);
 	for (uint32_t i = 0; i < READ_BUCKETS; i++)
 		any |= cache->reads[i] != NULL;
 	kv_unlock(cache);

@@ -75,6 +75,7 @@ static void a_ring_that_fails_ends_all_but_what_is_at_the_device(void **state)
 	struct counted stuck = {.io = request(f, KV_IO_READ, 0, 1)};
 	struct counted next = {.io = request(f, KV_IO_READ, 1, 1)};
 	struct kv_io later = request(f, KV_IO_READ, 2, 1);
+	struct kv_io behind = request(f, KV_IO_READ, 3, 1);
 	uint8_t page[KV_PAGE] = {7};
 	int pipes[2];
 
@@ -85,7 +86,8 @@ static void a_ring_that_fails_ends_all_but_what_is_at_the_device(void **state)
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
 	stuck.io.fd = pipes[0];
 	submit_counted(f, &stuck, &stuck_count);
-	usleep(20000);
+	/* With this, or before, it went to the device. */
+	assert_int_equal(kv_ring_wait(f->ring, &behind), 0);
 	assert_false(kv_ring_failed(f->ring));
 
 	break_rings();

@@ -117,6 +117,7 @@ static void its_slot_is_not_used_for_anything_else(void **state)
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	wait_until(!small_busy(s));
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	wait_until(!small_busy(s));
 	small_check(s);
 }
 
