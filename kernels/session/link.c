@@ -3,7 +3,7 @@
  * link.c - one connection to the daemon, and whole messages on it.
  *
  * OWNS      the descriptor of a link.  Not what the messages mean (rpc.c,
- *           ask.c) nor when to connect (reader.c).
+ *           ask.c) nor when to connect (session.c).
  *
  * INVARIANTS
  *   (1) An open link has had its HELLO answered by a daemon of root or of our
