@@ -74,9 +74,9 @@ static bool may_evict(void *arg, uint32_t number)
 	struct kv_cache *cache = arg;
 	struct kv_block *block = kv_table_at(&cache->table, number);
 
-	/* A removed one goes by itself when its last reader does. */
-	if (!kv_slot_idle(block->slot) || (block->flags & BLOCK_REMOVED))
+	if (!kv_slot_idle(block->slot))
 		return false;
+	/* One that was removed and is open is read from there, too. */
 	if (block->file != KV_NONE)
 		return true;
 	/* An open file holds its bytes, and a flush will write what it asks

@@ -176,6 +176,33 @@ static void pins_in_every_segment_cost_no_guarantee(void **state)
 	saves_all(t);
 }
 
+/* They can be read on, from SSD. */
+static void removed_ones_that_are_open_cost_no_guarantee(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_block *blocks[SEGMENTS];
+	struct kv_space *other;
+	unsigned chains[SEGMENTS];
+	struct kv_view view;
+
+	assert_int_equal(open_reserved(t, true), 0);
+	other = fill_all(t);
+	assert_int_equal(one_in_each(t, other, chains), SEGMENTS);
+	for (unsigned i = 0; i < SEGMENTS; i++) {
+		blocks[i] = tiers_get(t, other, chains[i], 0);
+		assert_int_equal(kv_block_remove(t->cache, blocks[i]), 0);
+	}
+	saves_all(t);
+	for (unsigned i = 0; i < SEGMENTS; i++) {
+		assert_int_equal(kv_view_get(t->cache, blocks[i], &view), 0);
+		assert_int_equal(view.length, BYTES);
+		for (unsigned j = 0; j < BYTES; j++)
+			assert_int_equal(view.data[j], (uint8_t)chains[i]);
+		kv_view_put(t->cache, &view);
+		kv_block_put(t->cache, blocks[i]);
+	}
+}
+
 /* Who has a guarantee, too, and less than that in each segment. */
 static void what_is_scattered_costs_no_guarantee_of_another(void **state)
 {
@@ -250,6 +277,7 @@ int main(void)
 		TEST(what_moves_keeps_its_bytes),
 		TEST(fills_in_every_segment_cost_no_guarantee),
 		TEST(pins_in_every_segment_cost_no_guarantee),
+		TEST(removed_ones_that_are_open_cost_no_guarantee),
 		TEST(what_is_scattered_costs_no_guarantee_of_another),
 		TEST(a_lease_beyond_what_is_left_finds_no_room),
 		TEST(what_others_keep_is_not_promised),
