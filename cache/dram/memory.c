@@ -10,8 +10,8 @@
  *
  * Clients never get the descriptor that the daemon keeps, but others of the
  * same file: so the kernel can tell whether any of them is open, or mapped,
- * anywhere. It grants a lease for writing to none but the only one who has a
- * file open.
+ * anywhere.  It grants a lease for writing to none but the only one who has a
+ * file open.  Where it grants none at all, nobody is said to have it.
  *
  * Huge pages come from overcommit: the kernel takes pages when a segment is
  * made and gets them back when it goes, also after SIGKILL.  The system's limit
@@ -26,7 +26,8 @@
  *       was lowered.  It counts only in the boot that it names.
  *
  * LOCKING  none: the limit is changed before the threads start and after they
- *          end, and read and written under flock, for the other daemons.
+ *          end, and read and written under flock, for the other daemons;
+ *          lease_granted is fixed, once lease_once has run.
  */
 #include "cache/dram/dram.h"
 
@@ -151,12 +152,24 @@ void kv_memory_free(struct kv_memory *m, uint64_t bytes)
 	m->fd = m->read_fd = m->write_fd = -1;
 }
 
-static int open_again(const struct kv_memory *m, int flags)
+static int open_again(int fd, int flags)
 {
 	char path[64];
 
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", m->fd);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	return open(path, flags | O_CLOEXEC);
+}
+
+static pthread_once_t lease_once = PTHREAD_ONCE_INIT;
+static bool lease_granted;
+
+/* Of a file that nobody else has: a kernel that refuses it refuses all. */
+static void try_lease(void)
+{
+	_cleanup_(kv_closep) int fd = memfd_create("kvfs-lease", MFD_CLOEXEC);
+	_cleanup_(kv_closep) int again = open_again(fd, O_RDWR);
+
+	lease_granted = fcntl(again, F_SETLEASE, F_WRLCK) == 0;
 }
 
 /* Where there is no /proc there are no other descriptors, so that all clients
@@ -166,9 +179,9 @@ static int seal_segment(struct kv_memory *m, bool seal)
 	int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 	if (fchmod(m->fd, S_IRUSR | S_IWUSR) == 0)
-		m->read_fd = open_again(m, O_RDONLY);
+		m->read_fd = open_again(m->fd, O_RDONLY);
 	if (m->read_fd >= 0 && !seal)
-		m->write_fd = open_again(m, O_RDWR);
+		m->write_fd = open_again(m->fd, O_RDWR);
 	if (m->write_fd < 0)
 		seals |= F_SEAL_FUTURE_WRITE;
 	return fcntl(m->fd, F_ADD_SEALS, seals) < 0 ? -errno : 0;
@@ -181,8 +194,10 @@ bool kv_memory_in_use(struct kv_memory *m)
 	kv_closep(&m->read_fd);
 	kv_closep(&m->write_fd);
 	m->read_fd = m->write_fd = -1;
-	fd = open_again(m, O_RDWR);
-	return fd >= 0 && fcntl(fd, F_SETLEASE, F_WRLCK) < 0 && errno == EAGAIN;
+	fd = open_again(m->fd, O_RDWR);
+	pthread_once(&lease_once, try_lease);
+	return lease_granted && fd >= 0 && fcntl(fd, F_SETLEASE, F_WRLCK) < 0 &&
+	       errno == EAGAIN;
 }
 
 int kv_memory_new(uint64_t bytes, enum kv_hugepages huge, bool seal,
