@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Guarantees against a user who keeps a little of every segment. */
-#include <sys/stat.h>
 
 #include "cache/core/tenant.h"
 #include "tests/cache/tiers.h"
@@ -15,13 +14,8 @@ static int open_reserved(struct tiers *t, bool ssd)
 {
 	const struct kv_quota quota = {.reserve_dram = 32 * MIB};
 
-	if (!ssd) {
-		kv_cache_close(t->cache);
-		nftw(t->path, tiers_unlink, 16, FTW_DEPTH | FTW_PHYS);
-		assert_int_equal(mkdir(t->path, 0700), 0);
-		t->config.ssd = 0;
-		tiers_open(t);
-	}
+	if (!ssd)
+		tiers_without_ssd(t);
 	return kv_tenant_set_quota(t->cache, USER, &quota);
 }
 

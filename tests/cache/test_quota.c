@@ -208,21 +208,12 @@ static void in_peace_everything_is_a_hit(void **state)
 	assert_int_equal(replay(*state, NULL, 3), asked(3));
 }
 
-static void dram_only(struct tiers *t)
-{
-	kv_cache_close(t->cache);
-	nftw(t->path, tiers_unlink, 16, FTW_DEPTH | FTW_PHYS);
-	assert_int_equal(mkdir(t->path, 0700), 0);
-	t->config.ssd = 0;
-	tiers_open(t);
-}
-
 static void a_flood_costs_a_reserve_in_dram_no_hits(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_space *b;
 
-	dram_only(t);
+	tiers_without_ssd(t);
 	b = tiers_space(t, "b", 2, PREFIX_LAYOUT);
 	set_quota(t, t->space, (struct kv_quota){.reserve_dram = 46 * MIB});
 	assert_true(replay(t, b, 4) >= asked(4) * 98 / 100);
@@ -233,7 +224,7 @@ static void nor_does_one_by_another_space_of_the_same_user(void **state)
 	struct tiers *t = *state;
 	struct kv_space *c;
 
-	dram_only(t);
+	tiers_without_ssd(t);
 	c = tiers_space(t, "c", 1, PREFIX_LAYOUT);
 	set_quota(t, t->space, (struct kv_quota){.reserve_dram = 46 * MIB});
 	assert_true(replay(t, c, 4) >= asked(4) * 98 / 100);
@@ -244,7 +235,7 @@ static void without_a_reserve_it_costs_many(void **state)
 	struct tiers *t = *state;
 	struct kv_space *b;
 
-	dram_only(t);
+	tiers_without_ssd(t);
 	b = tiers_space(t, "b", 2, PREFIX_LAYOUT);
 	assert_true(replay(t, b, 4) < asked(4) * 90 / 100);
 }

@@ -4,7 +4,6 @@
  * that is, and what it costs others.
  */
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "cache/core/account.h"
 #include "cache/core/tenant.h"
@@ -37,13 +36,9 @@ static void told(void *arg, uint32_t id)
 
 static void begin(struct tiers *t, bool answers)
 {
-	kv_cache_close(t->cache);
-	nftw(t->path, tiers_unlink, 16, FTW_DEPTH | FTW_PHYS);
-	assert_int_equal(mkdir(t->path, 0700), 0);
-	t->config.ssd = 0;
 	t->config.retire = told;
 	keeper = (struct keeper){.t = t, .answers = answers};
-	tiers_open(t);
+	tiers_without_ssd(t);
 }
 
 /* As the user @uid take the segment that the chain's first block is in; 0,

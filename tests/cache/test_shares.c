@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pins and snapshots of two users: what one leaves the other, and root. */
-#include <sys/stat.h>
 
 #include "cache/core/account.h"
 #include "tests/cache/tiers.h"
@@ -9,15 +8,6 @@
 #define BATCH 64u
 #define MANY 2000u
 #define LISTED 2048u /* blocks in a snapshot */
-
-static void without_ssd(struct tiers *t)
-{
-	kv_cache_close(t->cache);
-	nftw(t->path, tiers_unlink, 16, FTW_DEPTH | FTW_PHYS);
-	assert_int_equal(mkdir(t->path, 0700), 0);
-	t->config.ssd = 0;
-	tiers_open(t);
-}
 
 static int pin(struct tiers *t, struct kv_space *space, unsigned chain)
 {
@@ -98,7 +88,7 @@ static void pins_in_memory_are_shared(void **state)
 {
 	struct tiers *t = *state;
 
-	without_ssd(t);
+	tiers_without_ssd(t);
 	check_pins(t, t->config.dram);
 }
 
@@ -154,7 +144,7 @@ static void snapshots_are_shared(void **state)
 	unsigned of_a, of_others;
 	uint64_t part;
 
-	without_ssd(t); /* whose index would end before */
+	tiers_without_ssd(t); /* whose index would end before */
 	c = tiers_space(t, "c", C, PREFIX_LAYOUT);
 	of_root = tiers_space(t, "root", 0, PREFIX_LAYOUT);
 	part = snapshot_all(t, t->space, &of_a);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a user has and may have in all his spaces together. */
 #include <fcntl.h>
-#include <sys/stat.h>
 
 #include "cache/core/tenant.h"
 #include "cache/ssd/ssd.h"
@@ -13,15 +12,6 @@
 static void set_quota(struct tiers *t, uint32_t uid, struct kv_quota quota)
 {
 	assert_int_equal(kv_tenant_set_quota(t->cache, uid, &quota), 0);
-}
-
-static void without_ssd(struct tiers *t)
-{
-	kv_cache_close(t->cache);
-	nftw(t->path, tiers_unlink, 16, FTW_DEPTH | FTW_PHYS);
-	assert_int_equal(mkdir(t->path, 0700), 0);
-	t->config.ssd = 0;
-	tiers_open(t);
 }
 
 static struct kv_space *of_user(struct tiers *t, unsigned n)
@@ -220,7 +210,7 @@ static void pins_leave_what_a_user_is_guaranteed(void **state)
 	unsigned n = 0;
 	int r = 0;
 
-	without_ssd(t);
+	tiers_without_ssd(t);
 	x = tiers_space(t, "x", 2, PREFIX_LAYOUT);
 	set_quota(t, USER, (struct kv_quota){.reserve_dram = 48 * MIB});
 	while (r == 0 && n < 700) {
@@ -298,7 +288,7 @@ static void a_flood_costs_a_users_reserve_in_dram_no_hits(void **state)
 {
 	struct tiers *t = *state;
 
-	without_ssd(t);
+	tiers_without_ssd(t);
 	set_quota(t, USER, (struct kv_quota){.reserve_dram = 46 * MIB});
 	assert_true(replay(t, tiers_space(t, "x", 2, PREFIX_LAYOUT)) >=
 		    3 * WORK * DEPTH * 98 / 100);
@@ -309,7 +299,7 @@ static void without_one_it_costs_many(void **state)
 {
 	struct tiers *t = *state;
 
-	without_ssd(t);
+	tiers_without_ssd(t);
 	assert_true(replay(t, tiers_space(t, "x", 2, PREFIX_LAYOUT)) <
 		    3 * WORK * DEPTH * 90 / 100);
 }

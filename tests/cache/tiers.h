@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <ftw.h>
+#include <sys/stat.h>
 #include <cmocka.h>
 
 #include "cache/dram/dram.h"
@@ -70,6 +71,16 @@ static inline void tiers_open(struct tiers *t)
 static inline void tiers_reopen(struct tiers *t)
 {
 	kv_cache_close(t->cache);
+	tiers_open(t);
+}
+
+/* On a new store, without the SSD tier. */
+static inline void tiers_without_ssd(struct tiers *t)
+{
+	kv_cache_close(t->cache);
+	nftw(t->path, tiers_unlink, 16, FTW_DEPTH | FTW_PHYS);
+	assert_int_equal(mkdir(t->path, 0700), 0);
+	t->config.ssd = 0;
 	tiers_open(t);
 }
 
