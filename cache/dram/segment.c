@@ -23,7 +23,7 @@
  *   (3) From the moment on in which a segment is retired those who have it are
  *       charged until they say that they unmapped it; the last one until that
  *       is seen to be true.  Of a KEPT one it cannot be told whose lie that
- * was: all who had it are charged, but its owner, whom others could make
+ *       was: all who had it are charged, but its owner, whom others could make
  *       suffer; he alone if nobody else had it.  One of them claims it.
  *
  * LOCKING  cache->lock; memory is made and unmapped without it.

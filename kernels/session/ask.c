@@ -105,7 +105,7 @@ static long ask_locked(struct kvfs_session *session,
 	question->header = packet.header;
 	/* Nobody cancels questions: the daemon is ending. */
 	if (packet.header.status == -ECANCELED)
-		return kv_link_lost(-ECANCELED);
+		return -ENOTCONN;
 	return packet.header.status < 0 ? packet.header.status
 					: (long)packet.bytes;
 }
