@@ -25,6 +25,7 @@
 #include <sys/pidfd.h>
 #include <sys/socket.h>
 
+#include "common/userns.h"
 #include "fs/control/request.h"
 
 #ifndef SO_PEERPIDFD
@@ -124,6 +125,9 @@ static int identify(struct kv_client *client)
 	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERCRED, &cred, &len) <
 	    0)
 		return -errno;
+	/* Two of these would be one tenant. */
+	if (kv_user_is_hidden(cred.uid))
+		return -EACCES;
 	client->caller.uid = cred.uid;
 	client->caller.gid = cred.gid;
 	r = read_groups(client);

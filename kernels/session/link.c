@@ -7,18 +7,22 @@
  *
  * INVARIANTS
  *   (1) An open link has had its HELLO answered by a daemon of root or of our
- *       own user, in our version.
+ *       own user, in our version; in a user namespace by one whose user nobody
+ *       there can tell from root, behind names that only such users, root and
+ *       we can make.
  *   (2) A descriptor that came with a refused message is closed here.
  *
  * LOCKING   none; whoever has the link serializes its senders and receivers.
  */
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 
+#include "common/userns.h"
 #include "kernels/session/link.h"
 
 /* Hand a descriptor over, so that leaving the scope does not close it. */
@@ -74,13 +78,56 @@ static int connect_to(int fd, const char *path)
 	return 0;
 }
 
-static int check_daemon(int fd)
+/* Whether nobody but root, ourselves and hidden users can put another name in
+ * the directory @path. */
+static bool is_guarded(const char *path, uint32_t hidden)
+{
+	struct stat st;
+
+	return lstat(path, &st) == 0 && S_ISDIR(st.st_mode) &&
+	       !(st.st_mode & (S_IWGRP | S_IWOTH)) &&
+	       (st.st_uid == 0 || st.st_uid == geteuid() ||
+		st.st_uid == hidden);
+}
+
+/*
+ * A daemon of a hidden user is root's, or anybody's from outside.  So it is
+ * trusted only where its socket is that user's and lies in directories, from
+ * the root on, that no user can write to but those who own them.  A user from
+ * outside to whom such a directory was given is the one who can deceive us,
+ * if we are told to look there.
+ */
+static int check_path(const char *path, uint32_t hidden)
+{
+	char dir[PATH_MAX];
+	struct stat st;
+	size_t len = strlen(path);
+
+	if (path[0] != '/' || len >= sizeof(dir))
+		return -EPERM;
+	if (lstat(path, &st) < 0 || !S_ISSOCK(st.st_mode) ||
+	    st.st_uid != hidden)
+		return -EPERM;
+	memcpy(dir, path, len + 1);
+	for (char *slash = strrchr(dir, '/'); slash != dir;
+	     slash = strrchr(dir, '/')) {
+		*slash = '\0';
+		if (!is_guarded(dir, hidden))
+			return -EPERM;
+	}
+	return is_guarded("/", hidden) ? 0 : -EPERM;
+}
+
+/* @path: as connected to, without symbolic links. */
+static int check_daemon(int fd, const char *path)
 {
 	struct ucred cred;
 	socklen_t len = sizeof(cred);
 
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
 		return -errno;
+	if (kv_user_is_hidden(cred.uid))
+		return check_path(path, cred.uid);
 	return cred.uid == 0 || cred.uid == geteuid() ? 0 : -EPERM;
 }
 
@@ -113,18 +160,22 @@ int kv_link_open(const char *socket_path, struct kv_link *ret_link)
 {
 	_cleanup_(kv_closep) int fd = -1;
 	struct timeval second = {.tv_sec = 1};
+	char path[PATH_MAX];
 	uint64_t epoch;
 	int r;
 
+	/* What is connected to is what is checked, wherever links lead then. */
+	if (!realpath(socket_path, path))
+		return -errno;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &second, sizeof(second));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &second, sizeof(second));
-	r = connect_to(fd, socket_path);
+	r = connect_to(fd, path);
 	if (r < 0)
 		return r;
-	r = check_daemon(fd);
+	r = check_daemon(fd, path);
 	if (r < 0)
 		return r;
 	r = say_hello(fd, &epoch);

@@ -35,7 +35,9 @@ int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX]);
 
 /*
  * Connect and exchange HELLO, within a second or so.  -EPERM: the daemon there
- * is neither root's nor ours; -EPROTO: it does not speak our version.
+ * is neither root's nor ours, or may be anybody's (we are in a user namespace,
+ * and others can write to the socket's directory or one above it); -EPROTO: it
+ * does not speak our version.
  */
 int kv_link_open(const char *socket_path, struct kv_link *ret_link);
 void kv_link_close(struct kv_link *link); /* takes a closed one */

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * userns.c - users whom this process cannot tell apart.
+ *
+ * OWNS      nothing: /proc is read anew each time, for a process may enter
+ *           another namespace.
+ *
+ * LOCKING   none.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+
+#include "common/userns.h"
+
+#define OVERFLOW_UID 65534u /* where nobody has changed it */
+
+/* The beginning of a file, as text; empty if it cannot be read. */
+static void read_text(const char *path, char *text, size_t room)
+{
+	_cleanup_(kv_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, room - 1);
+
+	text[n > 0 ? n : 0] = '\0';
+}
+
+static uint32_t overflow_uid(void)
+{
+	char text[32];
+	unsigned uid;
+
+	read_text("/proc/sys/kernel/overflowuid", text, sizeof(text));
+	return sscanf(text, "%u", &uid) == 1 ? uid : OVERFLOW_UID;
+}
+
+bool kv_uid_map_is_whole(const char *text)
+{
+	unsigned long inside, outside, count;
+	unsigned long long sum = 0;
+	int n;
+
+	while (sscanf(text, "%lu %lu %lu%n", &inside, &outside, &count, &n) ==
+	       3) {
+		sum += count;
+		text += n;
+	}
+	return sum >= UINT32_MAX; /* the last number is nobody's */
+}
+
+bool kv_user_is_hidden(uint32_t uid)
+{
+	char map[4096];
+
+	if (uid != overflow_uid())
+		return false;
+	read_text("/proc/self/uid_map", map, sizeof(map));
+	return !kv_uid_map_is_whole(map);
+}
