@@ -53,6 +53,25 @@ static void on_warn(void *arg, const char *line)
 	fprintf(stderr, "kvfs: warning: %s\n", line);
 }
 
+/* What the daemon needs besides counts in the same group. */
+static void warn_of_limit(struct kv_daemon *daemon)
+{
+	const struct kv_options *o = daemon->options;
+	_cleanup_(kv_freep) char *line = NULL;
+
+	if (o->cache.dram <= o->memory.bytes / 4 * 3 ||
+	    o->memory.bytes == UINT64_MAX)
+		return;
+	if (asprintf(&line,
+		     "dram: %lluM of the %lluM that the control group may have "
+		     "(%s) leaves little for the daemon itself, which the "
+		     "kernel kills beyond",
+		     (unsigned long long)(o->cache.dram >> 20),
+		     (unsigned long long)(o->memory.bytes >> 20),
+		     o->memory.file) >= 0)
+		on_warn(daemon, line);
+}
+
 static void on_room(void *arg)
 {
 	struct kv_daemon *daemon = arg;
@@ -150,6 +169,25 @@ static const char *yes(bool value)
 	return value ? "1" : "0";
 }
 
+static void write_memory(FILE *f, const struct kv_cgroup_limit *limit)
+{
+	FILE *score = fopen("/proc/self/oom_score_adj", "re");
+	int value;
+
+	if (limit->bytes == UINT64_MAX)
+		fputs("memory_limit=none\n", f);
+	else
+		fprintf(f, "memory_limit=%llu (%s)\n",
+			(unsigned long long)limit->bytes, limit->file);
+	if (score && fscanf(score, "%d", &value) == 1)
+		fprintf(f, "oom_score_adj=%d%s\n", value,
+			value == 0 ? " (without CAP_SYS_RESOURCE it cannot be "
+				     "lower)"
+				   : "");
+	if (score)
+		fclose(score);
+}
+
 static char *config_text(struct kv_daemon *daemon)
 {
 	const struct kv_options *o = daemon->options;
@@ -180,6 +218,7 @@ static char *config_text(struct kv_daemon *daemon)
 	fputs("\n", f);
 	fprintf(f, "fuse_max_write=%u\nfuse_max_readahead=%u\n",
 		mount->max_write, mount->max_readahead);
+	write_memory(f, &o->memory);
 	fputs(cache ? cache : "", f);
 	if (fclose(f) != 0) {
 		free(text);
@@ -283,6 +322,7 @@ static int start(struct kv_daemon *daemon, char **ret_why)
 	config.waiting = on_waiting;
 	config.warn = on_warn;
 	config.arg = daemon;
+	warn_of_limit(daemon);
 	r = mount_new(&daemon->mount);
 	if (r < 0)
 		return r;

@@ -19,6 +19,8 @@
 #include "fs/mountpoint.h"
 #include "fs/session.h"
 
+#define OOM_SCORE_MAX 900u /* 1000 is never */
+
 static int complain(const char *why, int error)
 {
 	fprintf(stderr, "kvfs: %s\n", why ? why : strerror(-error));
@@ -56,6 +58,29 @@ static void on_ready(void *arg)
 	d->to_parent = -1;
 }
 
+/*
+ * Memory that was given for blocks shall not make the daemon the first that the
+ * kernel kills for want of memory; what it takes beyond counts as anybody's.
+ * Where somebody has set the score, that stays, and it takes root to lower it.
+ */
+static void lower_oom_score(uint64_t dram)
+{
+	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) *
+			  (uint64_t)sysconf(_SC_PAGESIZE);
+	FILE *f = fopen("/proc/self/oom_score_adj", "r+e");
+	int score = 0;
+
+	if (!f)
+		return;
+	if (fscanf(f, "%d", &score) == 1 && score == 0) {
+		rewind(f);
+		fprintf(f, "-%llu\n",
+			(unsigned long long)KV_MIN(dram * 1000 / memory,
+						   OOM_SCORE_MAX));
+	}
+	fclose(f);
+}
+
 /* Segments, clients and connections each take descriptors. */
 static void raise_limits(void)
 {
@@ -77,6 +102,7 @@ static int serve(const struct kv_options *options, const char *mountpoint,
 	int r, status = 0;
 
 	raise_limits();
+	lower_oom_score(options->cache.dram);
 	kv_session_block_signals();
 	r = kv_daemon_open(options, &daemon, &why);
 	if (r < 0)

@@ -446,10 +446,21 @@ static uint64_t settle(const struct size *size, uint64_t whole,
 				      : size->quantity.value;
 }
 
+/* What the memory may be taken from: huge pages count on their own. */
+static uint64_t settle_memory(struct kv_options *o)
+{
+	kv_cgroup_limit("",
+			o->cache.hugepages == KV_HUGE_ON ? KV_CGROUP_HUGE_PAGES
+							 : KV_CGROUP_PAGES,
+			&o->memory);
+	return KV_MIN(memory_bytes(), o->memory.bytes);
+}
+
 static int settle_dram(struct parsing *p, char **ret_why)
 {
-	uint64_t memory = memory_bytes();
 	struct kv_options *o = &p->options;
+	uint64_t memory = settle_memory(o);
+	const char *text = p->dram.text ? p->dram.text : "16M";
 
 	o->cache.dram =
 		settle(&p->dram, memory, KV_MAX(memory / 4, KV_DRAM_MIN));
@@ -457,11 +468,16 @@ static int settle_dram(struct parsing *p, char **ret_why)
 		return refuse(ret_why,
 			      "dram=%s: less than 16M, every byte passes "
 			      "through it",
-			      p->dram.text);
+			      text);
+	if (o->cache.dram > memory && memory == o->memory.bytes)
+		return refuse(ret_why,
+			      "dram=%s: the control group may have only %lluM "
+			      "(%s)",
+			      text, (unsigned long long)(memory >> 20),
+			      o->memory.file);
 	if (o->cache.dram > memory)
 		return refuse(ret_why, "dram=%s: the machine has only %lluM",
-			      p->dram.text ? p->dram.text : "16M",
-			      (unsigned long long)(memory >> 20));
+			      text, (unsigned long long)(memory >> 20));
 	return 0;
 }
 

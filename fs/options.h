@@ -9,6 +9,7 @@
 
 #include "cache/cache.h"
 #include "fs/base/access.h"
+#include "fs/base/cgroup.h"
 
 #define KV_DRAM_MIN (UINT64_C(16) << 20)
 #define KV_SSD_MIN (UINT64_C(16) << 20)
@@ -26,7 +27,9 @@ struct kv_options {
 	bool allow_other;
 	uint32_t umask;
 	struct kv_rules rules;
-	char *fuse;		      /* words for FUSE; NULL: none */
+	char *fuse; /* words for FUSE; NULL: none */
+	/* What dram= was measured by. */
+	struct kv_cgroup_limit memory;
 	struct kv_cache_config cache; /* without callbacks */
 };
 
