@@ -673,6 +673,7 @@ static void print_words(FILE *f)
 void kv_options_help(FILE *f)
 {
 	fputs("usage: kvfs [-f] [-d] [-o OPTION,...] STORE MOUNTPOINT\n"
+	      "       kvfs --health MOUNTPOINT|SOCKET [SECONDS]\n"
 	      "\n"
 	      "  -f  stay in the foreground    -d  foreground, show FUSE "
 	      "requests\n"

@@ -53,7 +53,9 @@ git ls-files -co --exclude-standard | while read -r f; do [ ! -e "$f" ] || echo 
 	sed -n 's/^\.B cc \(.*\)/cc \1/p' man/libkvfs.3 | sed 's/\\-/-/g'
 	echo './a.out; ./a.out; mkdir /backup'
 	typed_page man/kvfs.1 6 | sed '/node2/d'
-	echo 'umount /kvfs; make uninstall'
+	echo 'umount /kvfs'
+	typed_page man/kvfs.1 7
+	echo 'make uninstall'
 } >"$R/root/typed"
 cat >"$T/inside" <<'END_INSIDE'
 set -e

@@ -35,6 +35,8 @@ out=$(blocks flush)
 grep -q "refused 1 .*No space left" <<< "$out" || fail "a flush on a full disk: $out"
 [ "$(figure slowest "$out")" -lt 10000 ] || fail "a flush on a full disk took long: $out"
 degraded 1 || fail "kvfs_ssd_degraded is 0 on a full disk"
+out=$("$B/kvfs" --health "$M" 2>&1)
+eq "--health on a full disk: $out" $? 3
 grep '^ssd .*online' "$M/.kvfs/stats" && fail "stats says online on a full disk"
 out=$(blocks check 0 64)
 eq "read on a full disk" "$(figure done "$out")" 64

@@ -1,0 +1,68 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# health.sh - `kvfs --health`: a daemon that is well, hung, killed, without a
+# mount, without a socket, and whose SSD fails; it never waits for longer than
+# it was told to.
+. "$(dirname "$0")/lib"
+# is STATUS TEXT ARGUMENTS...
+is() {
+	local status=$1 text=$2 out began=$SECONDS
+	shift 2
+	out=$("$B/kvfs" --health "$@" 2>&1)
+	eq "--health $*: the status of '$out'" $? "$status"
+	eq "--health $*: one line" "$(wc -l <<< "$out")" 1
+	case $out in *"$text"*) ;; *) fail "--health $*: '$out', not '$text'" ;; esac
+	[ $((SECONDS - began)) -lt 60 ] || fail "--health $*: it took $((SECONDS - began)) s"
+}
+is 1 usage
+is 1 usage "$M" 5 5
+is 1 usage "$M" soon
+is 1 usage "$M" 3601
+is 1 usage ""
+is 1 "No such file" "$T/nothing"
+is 1 "no kvfs is mounted" "$M"
+: > "$T/file"
+is 1 "no kvfs is mounted" "$T/file"
+start
+is 0 "well; the SSD tier: online" "$M"
+is 0 "well; the SSD tier: online" "$SOCK"
+is 0 "well; the SSD tier: online" "$M" 60
+# Hung: by the mount and by the socket, and again and again.
+pid=$(daemon_pids)
+kill -STOP "$pid"
+for i in 1 2 3; do is 1 "the mount does not answer" "$M" 1; done
+is 1 "the socket $SOCK does not answer" "$SOCK" 1
+kill -CONT "$pid"
+is 0 well "$M" 60
+eq "nobody is left asking" "$(pgrep -c -f -- "--health $M")" 0
+# A socket that others have taken away, or moved where nobody listens.
+mv "$SOCK" "$SOCK.away"
+is 1 "the socket $SOCK: No such file" "$M"
+mv "$SOCK.away" "$SOCK"
+is 0 well "$M"
+kill -KILL "$pid"
+gone
+is 1 onnect "$M" # either error, as the kernel is that far
+is 1 "refused" "$SOCK"
+# No SSD tier at all is no fault.
+S=$T/memory
+start ssd=0
+is 0 "well; the SSD tier: off" "$M"
+stop
+# A daemon that takes connections and says nothing, or nonsense.
+python3 - "$T/mute" << 'P' &
+import socket, sys, time
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.bind(sys.argv[1])
+s.listen(1)
+kept = []
+while True:
+    c, _ = s.accept()
+    kept.append(c)
+    if len(kept) > 1:
+        c.recv(65536)
+        c.send(b"nonsense")
+P
+for ((i = 0; i < 600; i++)); do [ -S "$T/mute" ] && break; sleep 0.1; done
+is 1 "does not answer" "$T/mute" 1
+is 1 "Protocol error" "$T/mute"
