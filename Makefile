@@ -2,7 +2,8 @@
 # A new .c file, test, man page or tool is picked up by its place: nothing to edit.
 CC       ?= cc
 PREFIX   ?= /usr/local
-VERSION  := 0.1.0
+VERSION  := 0.2.0
+SONUM    := 1
 comma    := ,
 B        := build$(addprefix -,$(subst $(comma),-,$(SAN)))$(addprefix -,$(POINTS:1=points))
 PKGS_D   := fuse3 liburing lmdb jansson libxxhash
@@ -18,7 +19,7 @@ run       = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,printf 
 MAKEFLAGS += --no-print-directory
 CFLAGS   ?= -O2 -g
 TIDY     := -std=gnu11 -D_GNU_SOURCE -DKV_VERSION="0" -I.
-CFLAGS   += -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
+CFLAGS   += -std=gnu11 -Wall -Wextra -Wno-missing-field-initializers -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
             -fPIC -pthread -D_GNU_SOURCE -DKV_VERSION='"$(VERSION)"' -I. -MMD -MP \
             -fstack-protector-strong -U_FORTIFY_SOURCE $(if $(SAN),,-D_FORTIFY_SOURCE=2) 
 LDFLAGS  += -pthread -Wl,-z,relro,-z,now
@@ -60,8 +61,8 @@ $B/libkvfs.a: $(call objs,$(LIB) $(SHARED))
 $B/daemon.a $B/libkvfs.a: ; $(call run,AR)rm -f $@; ar qcs $@ $^
 $B/kvfs: $B/fs/main.o $B/daemon.a ; $(call run,LINK)$(CC) $(LDFLAGS) -pie $^ $(LIBS_D) -o $@
 $B/libkvfs.so: $(call objs,$(LIB) $(SHARED)) kernels/libkvfs.map
-	$(call run,LINK)$(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs.so.0 -Wl,--version-script=kernels/libkvfs.map \
-	  $(filter %.o,$^) $(LIBS_L) -o $@ && ln -sf libkvfs.so $B/libkvfs.so.0
+	$(call run,LINK)$(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs.so.$(SONUM) -Wl,--version-script=kernels/libkvfs.map \
+	  $(filter %.o,$^) $(LIBS_L) -o $@ && ln -sf libkvfs.so $B/libkvfs.so.$(SONUM)
 .SECONDEXPANSION:
 $(TOOLS): $B/kvfs-%: $$(call objs,$$(wildcard tools/$$*/*.c)) $$(TOOL_$$*) $B/libkvfs.a
 	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz) $(if $(filter bench,$*),-lfuse3) -lm -ldl -o $@

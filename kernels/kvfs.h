@@ -26,6 +26,16 @@
  * handed over a second later.  That ends waiting, not owning: memory that is
  * being copied, or that the daemon may still read, stays taken until that is
  * over.
+ *
+ * The interface grows, and what was built against an older one goes on.  A
+ * struct that is passed alone begins with its size, which the caller sets (the
+ * macros named _INIT do): what a caller does not know counts as zero, what the
+ * library does not know must be zero (-E2BIG), and no more than the caller's
+ * size is written.  Structs in arrays have reserved fields instead, which must
+ * be zero (-EINVAL).  So name the members that you set, and the rest is zero:
+ *
+ *	kvfs_opts opts = {.size = sizeof(opts), .priority = 1};
+ *	kvfs_load(pool, lease, n, pages, KVFS_OPTS(.priority = 1), &xfer);
  */
 #ifndef KVFS_H
 #define KVFS_H
@@ -36,6 +46,30 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#ifdef __cplusplus
+#define KVFS_SIZED(type)     \
+	{                    \
+		sizeof(type) \
+	}
+#else
+#define KVFS_SIZED(type)             \
+	{                            \
+		.size = sizeof(type) \
+	}
+/* Options for one call, in C: KVFS_OPTS(.priority = 1, .user = 7). */
+#define KVFS_OPTS(...) (&(kvfs_opts){.size = sizeof(kvfs_opts), __VA_ARGS__})
+#endif
+#define KVFS_OPTS_INIT KVFS_SIZED(kvfs_opts)
+#define KVFS_POOL_DESC_INIT KVFS_SIZED(kvfs_pool_desc)
+#define KVFS_POOL_INFO_INIT KVFS_SIZED(struct kvfs_pool_info)
+
+/* major << 16 | minor << 8 | patch: of this header, and of the library in use
+ * (also as text, "0.2.0", which stays).  Before 1.0 a new minor is a new
+ * interface, with a soname of its own. */
+#define KVFS_VERSION 0x000200u
+uint32_t kvfs_version(void);
+const char *kvfs_version_text(void);
 
 #define KVFS_KEY_MAX 32
 
@@ -65,6 +99,50 @@ typedef struct kvfs_pool kvfs_pool;
 typedef struct kvfs_xfer kvfs_xfer;
 typedef struct kvfs_mapping kvfs_mapping;
 typedef struct kvfs_pages kvfs_pages;
+
+/* ---- options ---- */
+
+enum kvfs_stage { KVFS_COPIED = 1, KVFS_SEALED, KVFS_DURABLE };
+
+#define KVFS_MUST 1u	    /* save: wait for room, never end with -ENOSPC */
+#define KVFS_HOLD 2u	    /* save: hold what it sealed until kvfs_xfer_free */
+#define KVFS_BY_LAYER 4u    /* load: all blocks layer by layer */
+#define KVFS_WAIT_SAVING 8u /* acquire: wait for saves under way, too */
+#define KVFS_READ_AHEAD 16u /* acquire: hold what is in DRAM, read the rest */
+
+/*
+ * How a transfer is to go, or a lease; NULL is all zero: everything, at once,
+ * in its turn, for as long as it takes.  What a call has no use for must be
+ * zero there, if it says so (-EINVAL).
+ *
+ * @user, if it is not 0: kvfs_reap tells of this call by that word.
+ *
+ * Layers.  If all tensors of the layout have the same first dimension, layer l
+ * is index l of it in each; else tensor l, in file order.  A load or save of
+ * some layers touches no byte of the others.
+ *
+ * Order.  @stream and @event are the device's (CUstream, CUevent; the legacy
+ * default stream is (void *)1).  No byte of the pages is read or written before
+ * all that @stream has been given by the time of the call, and what @event
+ * stands for, is over.  At most one of them may be given (-EINVAL); the device
+ * "host" has neither (-EOPNOTSUPP).  The event may be destroyed after the call.
+ */
+typedef struct kvfs_opts {
+	size_t size;
+	uint64_t user;
+	uint64_t first;	   /* load: index of the first block in the lease */
+	uint64_t deadline; /* 0: for ever; what is not begun by then ends with
+			      -ETIMEDOUT, and what the daemon has not sealed a
+			      second after it was handed over */
+	uint64_t head;	   /* restore: these many of the first blocks come */
+	uint64_t tail;	   /* before all others, then these of the last */
+	uint32_t first_layer, layers; /* only these layers; 0 layers: all */
+	uint32_t flags;		      /* KVFS_MUST and the like */
+	int priority; /* among loads, or among saves: higher ones first; loads
+			 come before saves, but none waits for ever */
+	void *stream; /* NULL: none */
+	void *event;  /* NULL: none */
+} kvfs_opts;
 
 /* ---- sessions ---- */
 
@@ -152,6 +230,7 @@ typedef struct kvfs_extra {
 	const char *tag;
 	const void *data;
 	size_t len;
+	uint64_t reserved[1];
 } kvfs_extra;
 
 /*
@@ -182,6 +261,7 @@ typedef struct kvfs_query {
 	kvfs_space *space;
 	const kvfs_key *keys;
 	size_t n;
+	uint64_t reserved[3];
 } kvfs_query;
 
 enum kvfs_state {
@@ -207,26 +287,25 @@ long kvfs_probe(const kvfs_query *queries, size_t n_queries,
  */
 long kvfs_match(const kvfs_query *queries, size_t n_queries);
 
-#define KVFS_WAIT_SAVING 1u /* wait for saves under way, too */
-#define KVFS_READ_AHEAD 2u  /* hold what is in DRAM, read the rest meanwhile */
-
 /*
  * Bring the keys into DRAM and hold them there.  The lease is made at once and
- * settles within @deadline: its blocks' statuses then are 0, -ENOENT,
- * -ETIMEDOUT, -ENOSPC (no room in DRAM), -ENOLCK (more than KVFS_LEASED_MAX),
- * -EIO, -EBADMSG (damaged, now a miss), -ECANCELED, -ENOTCONN, -ESTALE (the
- * daemon went away), -EMFILE, -ENFILE and -ENOMEM (the process has no
- * descriptor, or no address space, to map the block's memory: its own limits;
- * the next acquire tries again).
+ * settles within @opts->deadline (1: at once, with what is in DRAM): its
+ * blocks' statuses then are 0, -ENOENT, -ETIMEDOUT, -ENOSPC (no room in DRAM),
+ * -ENOLCK (more than KVFS_LEASED_MAX), -EIO, -EBADMSG (damaged, now a miss),
+ * -ECANCELED, -ENOTCONN, -ESTALE (the daemon went away), -EMFILE, -ENFILE and
+ * -ENOMEM (the process has no descriptor, or no address space, to map the
+ * block's memory: its own limits; the next acquire tries again).
  * Indices run through all keys, query after query.
  *
  * KVFS_READ_AHEAD, which goes with no other flag (-EINVAL), waits for no SSD:
  * blocks that are there alone have the status -EAGAIN, and are brought to DRAM
- * by themselves, as kvfs_prefetch does within @deadline, to be acquired later.
+ * by themselves, as kvfs_prefetch does in that time, to be acquired later.
  * Of each 512 keys of a query that is done if the first four are in DRAM.
+ *
+ * Of @opts deadline, user and these flags are obeyed; all else is -EINVAL.
  */
-int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
-		 uint64_t deadline, kvfs_lease **ret_lease);
+int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
+		 const kvfs_opts *opts, kvfs_lease **ret_lease);
 int kvfs_lease_poll(kvfs_lease *lease); /* 1 settled, 0 not yet */
 /* Blocks.  Returns how many blocks are held, or -ETIMEDOUT. */
 long kvfs_lease_wait(kvfs_lease *lease, uint64_t deadline);
@@ -260,9 +339,11 @@ typedef struct kvfs_view {
 	uint64_t bytes;
 	uint64_t count;
 	uint64_t segment_stride; /* 0 if count is 1 */
+	uint64_t reserved[2];
 } kvfs_view;
 
 typedef struct kvfs_pool_desc {
+	size_t size;
 	const char *device; /* "host", or "cuda", "cuda:N" */
 	kvfs_space *space;  /* typed: gives the tensors */
 	const kvfs_view *views;
@@ -291,6 +372,7 @@ int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 void kvfs_pool_close(kvfs_pool *pool);
 
 struct kvfs_pool_info {
+	size_t size; /* set by the caller */
 	const char *device;
 	const char *path; /* how bytes travel, e.g. "arena, streaming stores" */
 	const char *reason; /* why that way; valid until the pool is closed */
@@ -314,43 +396,10 @@ struct kvfs_pool_info {
 	uint64_t pages_mapped; /* and those on their way */
 	uint64_t pages_taken;
 };
+/* -EINVAL: no size; -E2BIG: one beyond reason. */
 int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info);
 
 /* ---- transfers ---- */
-
-enum kvfs_stage { KVFS_COPIED = 1, KVFS_SEALED, KVFS_DURABLE };
-
-#define KVFS_MUST 1u	 /* save: wait for room, never end with -ENOSPC */
-#define KVFS_HOLD 2u	 /* save: hold what it sealed until kvfs_xfer_free */
-#define KVFS_BY_LAYER 4u /* load: all blocks layer by layer */
-
-/*
- * How a transfer is to go; NULL is all zero: everything, at once, in its turn.
- *
- * Layers.  If all tensors of the layout have the same first dimension, layer l
- * is index l of it in each; else tensor l, in file order.  A load or save of
- * some layers touches no byte of the others.
- *
- * Order.  @stream and @event are the device's (CUstream, CUevent; the legacy
- * default stream is (void *)1).  No byte of the pages is read or written before
- * all that @stream has been given by the time of the call, and what @event
- * stands for, is over.  At most one of them may be given (-EINVAL); the device
- * "host" has neither (-EOPNOTSUPP).  The event may be destroyed after the call.
- */
-typedef struct kvfs_opts {
-	uint64_t first;	   /* load: index of the first block in the lease */
-	uint64_t deadline; /* 0: for ever; what is not begun by then ends with
-			      -ETIMEDOUT, and what the daemon has not sealed a
-			      second after it was handed over */
-	uint64_t head;	   /* restore: these many of the first blocks come */
-	uint64_t tail;	   /* before all others, then these of the last */
-	uint32_t first_layer, layers; /* only these layers; 0 layers: all */
-	uint32_t flags;		      /* KVFS_MUST and the like */
-	int priority; /* among loads, or among saves: higher ones first; loads
-			 come before saves, but none waits for ever */
-	void *stream; /* NULL: none */
-	void *event;  /* NULL: none */
-} kvfs_opts;
 
 /*
  * Copy blocks @opts->first .. +@n of @lease to @pages (n * pages_per_block,
@@ -376,6 +425,8 @@ typedef struct kvfs_meta {
 			    this call, for the first one: none */
 	uint32_t position;
 	uint32_t tokens; /* 0: as the layout says */
+	uint32_t reserved;
+	uint64_t reserved_more[6];
 } kvfs_meta;
 
 /*
@@ -459,19 +510,22 @@ void kvfs_xfer_free(kvfs_xfer *xfer);
  * session, is sealed (KVFS_SEALED), or everything sealed and removed in it so
  * far, by anyone, has been durable (KVFS_DURABLE): what is not pinned may be
  * evicted from SSD again at any time, for room or a quota.  Status 0 is
- * -ENOSPC, -EIO, -EOPNOTSUPP (no SSD tier) otherwise.
+ * -ENOSPC, -EIO, -EOPNOTSUPP (no SSD tier) otherwise.  Of @opts (may be NULL)
+ * user is obeyed, all else is -EINVAL.
  */
-int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer);
+int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, const kvfs_opts *opts,
+	       kvfs_xfer **ret_xfer);
 
 /*
  * A hint: these keys will be wanted soon.  They come from SSD into DRAM, in
  * order, within the daemon's budget for such things, and are not held there.
  * The transfer is COPIED when every key is in DRAM or has failed: statuses 0,
- * -ENOENT, -ENOSPC, -ETIMEDOUT (not begun within @deadline), -ECANCELED (by
- * kvfs_xfer_cancel: what had begun still lands), -EIO, -EBADMSG, -ENOTCONN.
+ * -ENOENT, -ENOSPC, -ETIMEDOUT (not begun within @opts->deadline), -ECANCELED
+ * (by kvfs_xfer_cancel: what had begun still lands), -EIO, -EBADMSG, -ENOTCONN.
+ * Of @opts (may be NULL) deadline and user are obeyed, all else is -EINVAL.
  */
 int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
-		  uint64_t deadline, kvfs_xfer **ret_xfer);
+		  const kvfs_opts *opts, kvfs_xfer **ret_xfer);
 
 /* ---- reserved pages: the library's own ---- */
 
@@ -518,8 +572,8 @@ int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers);
  * -ETIMEDOUT (not there within @opts->deadline), -ECANCELED, and those of a
  * lease and a load.  A block that fails leaves nothing behind.
  *
- * @opts may be NULL; of it deadline, priority, stream and event (for the copies
- * to wait for) are obeyed; layers and flags are -EINVAL.
+ * @opts may be NULL; of it deadline, priority, user, stream and event (for the
+ * copies to wait for) are obeyed; layers and flags are -EINVAL.
  */
 int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 	     const kvfs_opts *opts, kvfs_mapping **ret_map);

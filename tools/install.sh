@@ -44,11 +44,11 @@ for program in kvfs kvfs-bench kvfs-fsck kvfs-replay; do
 done
 put 644 kernels/kvfs.h "$to/include/kvfs.h"
 put 644 "$B/libkvfs.a" "$to/lib/libkvfs.a"
-put 755 "$B/libkvfs.so" "$to/lib/libkvfs.so.0"
-link libkvfs.so.0 "$to/lib/libkvfs.so"
+put 755 "$B/libkvfs.so" "$to/lib/libkvfs.so.1"
+link libkvfs.so.1 "$to/lib/libkvfs.so"
 # Built only where there is a CUDA compiler.
 if [ "$verb" = uninstall ] || [ -e "$B/libkvfs-cuda.so" ]; then
-	put 755 "$B/libkvfs-cuda.so" "$to/lib/libkvfs-cuda.so.0"
+	put 755 "$B/libkvfs-cuda.so" "$to/lib/libkvfs-cuda.so.1"
 fi
 kvfs_pc | put 644 /dev/stdin "$to/lib/pkgconfig/kvfs.pc"
 for page in man/*.[1-9]; do

@@ -8,7 +8,7 @@ CUDA_GEN  := $(foreach n,$(CUDA_ARCH),-gencode arch=compute_$n,code=sm_$n) \
 CUDA      := $(wildcard kernels/cuda/*.c)
 CUDA_OBJS  = $(call objs,$(CUDA) common/thread.c common/copy.c)
 CUDA_MAP  := kernels/cuda/libkvfs-cuda.map
-LINK_CUDA  = $(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs-cuda.so.0 -Wl,--version-script=$(CUDA_MAP) \
+LINK_CUDA  = $(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs-cuda.so.1 -Wl,--version-script=$(CUDA_MAP) \
              $(filter %.o,$^) $(shell pkg-config --libs libxxhash)
 
 all: $(if $(NVCC),$B/libkvfs-cuda.so,cuda-skipped)
@@ -22,10 +22,10 @@ $B/kernels/cuda/gpu.o: $B/kernels/cuda/kernels.fatbin
 $B/kernels/cuda/gpu.o: CFLAGS += -DKV_CUDA_IMAGE='"$B/kernels/cuda/kernels.fatbin"'
 endif
 $B/libkvfs-cuda.so: $(CUDA_OBJS) $(CUDA_MAP)
-	$(call run,LINK)$(LINK_CUDA) -o $@ && ln -sf libkvfs-cuda.so $B/libkvfs-cuda.so.0
-$B/tests/gpu/libkvfs-cuda.so.0: $(CUDA_OBJS) $(CUDA_MAP) ; @mkdir -p $(@D)
+	$(call run,LINK)$(LINK_CUDA) -o $@ && ln -sf libkvfs-cuda.so $B/libkvfs-cuda.so.1
+$B/tests/gpu/libkvfs-cuda.so.1: $(CUDA_OBJS) $(CUDA_MAP) ; @mkdir -p $(@D)
 	$(call run,LINK)$(LINK_CUDA) -Wl,-rpath,'$$ORIGIN' -o $@
-$(filter $B/tests/gpu/%,$(UNIT)): | $B/tests/gpu/libkvfs-cuda.so.0
+$(filter $B/tests/gpu/%,$(UNIT)): | $B/tests/gpu/libkvfs-cuda.so.1
 $B/tests/kernels/test_scatter: $B/kernels/cuda/plan.o
 .PHONY: cuda-skipped
 SOURCES  += $(CUDA)

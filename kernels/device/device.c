@@ -55,7 +55,7 @@ static const struct kv_device *find_plugin(const char *name)
 	if (len == 0 || len > NAME_MAX_LEN ||
 	    (name[len] != '\0' && name[len] != ':'))
 		return NULL;
-	snprintf(library, sizeof(library), "libkvfs-%.*s.so.0", len, name);
+	snprintf(library, sizeof(library), "libkvfs-%.*s.so.1", len, name);
 	snprintf(symbol, sizeof(symbol), "kv_device_%.*s", len, name);
 	opened = open_beside(library);
 	if (!opened)

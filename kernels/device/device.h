@@ -60,7 +60,7 @@ struct kv_batch {
 	int priority;
 };
 
-#define KV_DEVICE_VERSION 1u
+#define KV_DEVICE_VERSION 2u
 
 struct kv_device {
 	uint32_t version; /* KV_DEVICE_VERSION: what this table looks like */
@@ -116,7 +116,7 @@ struct kv_device {
 extern const struct kv_device kv_device_host;
 
 /*
- * The device of that name: "host", or the one that libkvfs-NAME.so.0 has as
+ * The device of that name: "host", or the one that libkvfs-NAME.so.1 has as
  * kv_device_NAME; NULL: there is no such library, or none for this version of
  * this header.  It is looked for beside the library (or program) that this is
  * part of, and then where the dynamic linker looks, and stays loaded.  @name:

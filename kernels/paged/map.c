@@ -33,6 +33,7 @@
  *
  * LOCKING   session->lock.
  */
+#include "kernels/session/abi.h"
 #include "kernels/session/query.h"
 #include "kernels/paged/map.h"
 #include "kernels/transfer/stream_sync.h"
@@ -127,6 +128,7 @@ static int fill_new_locked(struct kv_paged_pool *paged,
 		return -ENOMEM;
 	fill->job.run = fill_run;
 	fill->job.kind = KV_JOB_LOAD;
+	fill->opts.size = sizeof(fill->opts);
 	fill->paged = paged;
 	fill->space = space;
 	fill->limit = (size_t)KV_MAX(FILL_BYTES / paged->page_bytes, 1u);
@@ -272,7 +274,7 @@ static int lease_and_load(struct kv_page_fill *fill, kvfs_lease **ret_lease,
 		pages[i] = (int64_t)kv_page_table_index(paged->page_table,
 							fill->page[i]);
 	}
-	r = kvfs_acquire(&query, 1, 0, KVFS_FOREVER, ret_lease);
+	r = kvfs_acquire(&query, 1, NULL, ret_lease);
 	if (r < 0)
 		return r;
 	return kvfs_load(paged->inner, *ret_lease, fill->n, pages, &fill->opts,
@@ -329,14 +331,14 @@ static void start_fills(struct placing *m, const kvfs_opts *opts)
 {
 	struct kv_paged_pool *paged = m->map->paged;
 	struct kvfs_session *session = m->space->session;
-	const bool now = opts && (opts->stream || opts->event);
+	const bool now = opts->stream || opts->event;
 	struct kv_page_fill *fill;
 
 	pthread_mutex_lock(&session->lock);
 	while ((fill = TAILQ_FIRST(&m->fills))) {
 		TAILQ_REMOVE(&m->fills, fill, others);
-		fill->opts = opts ? *opts : (kvfs_opts){0};
-		fill->opts.deadline = 0;
+		fill->opts = *opts;
+		fill->opts.deadline = fill->opts.user = 0;
 		fill->job.priority = fill->opts.priority;
 		if (!now && (paged->filling >= paged->fills_max ||
 			     !TAILQ_EMPTY(&paged->fills))) {
@@ -516,6 +518,7 @@ static void map_freep(struct kvfs_mapping **map)
 static int map_new(kvfs_pool *pool, size_t n, const kvfs_opts *opts,
 		   struct kvfs_mapping **ret_map)
 {
+	static const kvfs_opts all = KVFS_OPTS_INIT;
 	struct kvfs_pool *inner = pool->paged->inner;
 	_cleanup_(map_freep) struct kvfs_mapping *map =
 		calloc(1, sizeof(*map) + n * sizeof(map->uses[0]));
@@ -531,9 +534,9 @@ static int map_new(kvfs_pool *pool, size_t n, const kvfs_opts *opts,
 	if (r < 0)
 		return r;
 	map->xfer->owner = map;
-	if (opts && opts->deadline != 0)
+	if (opts->deadline != 0)
 		map->xfer->deadline_at = kv_time_after(opts->deadline);
-	r = kv_opts_take(map->xfer, inner, NULL, 0);
+	r = kv_opts_take(map->xfer, inner, &all, 0);
 	if (r < 0)
 		return r;
 	*ret_map = kv_steal(map);
@@ -580,12 +583,15 @@ int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 	_cleanup_(map_freep) struct kvfs_mapping *map = NULL;
 	_cleanup_(kv_freep) uint8_t *states = calloc(n + 1, 1);
 	struct placing m = {.space = space, .keys = keys, .states = states};
+	kvfs_opts known;
 	int r = kv_paged_pool_check(pool);
 
 	if (r == 0)
+		r = kv_abi_opts(&known, opts);
+	if (r == 0)
 		r = kv_paged_pool_check_space(pool, space);
 	if (r == 0)
-		r = kv_paged_pool_check_opts(pool, opts, 0);
+		r = kv_paged_pool_check_opts(pool, &known, 0);
 	if (r < 0)
 		return r;
 	if (!ret_map || n > KV_QUERY_KEYS_MAX ||
@@ -593,12 +599,12 @@ int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 		return -EINVAL;
 	if (!states)
 		return -ENOMEM;
-	r = map_new(pool, n, opts, &map);
+	r = map_new(pool, n, &known, &map);
 	if (r < 0)
 		return r;
 	m.map = map;
 	TAILQ_INIT(&m.fills);
-	r = start(&m, opts);
+	r = start(&m, &known);
 	if (r < 0)
 		return r;
 	*ret_map = kv_steal(map);

@@ -25,6 +25,7 @@
  *
  * LOCKING   session->lock.
  */
+#include "kernels/session/abi.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/paged/map.h"
 #include "kernels/session/space.h"
@@ -363,24 +364,27 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 {
 	struct kv_stream_fence *fence = NULL;
 	const struct kvfs_pool *inner;
+	kvfs_opts known;
 	int r = check_set(pages);
 
+	if (r == 0)
+		r = kv_abi_opts(&known, opts);
 	if (r < 0)
 		return r;
 	inner = pages->paged->inner;
 	r = kv_paged_pool_check_space(inner, space);
 	if (r == 0)
-		r = kv_paged_pool_check_opts(inner, opts,
+		r = kv_paged_pool_check_opts(inner, &known,
 					     KVFS_MUST | KVFS_HOLD);
 	if (r < 0)
 		return r;
 	if (!ret_xfer || n > pages->n)
 		return -EINVAL;
-	if (opts && (opts->stream || opts->event))
-		r = kv_stream_fence_new(pages->paged->inner, opts->stream,
-					opts->event, &fence);
+	if (known.stream || known.event)
+		r = kv_stream_fence_new(pages->paged->inner, known.stream,
+					known.event, &fence);
 	if (r == 0)
-		r = seal(pages, space, keys, meta, n, opts, &fence, ret_xfer);
+		r = seal(pages, space, keys, meta, n, &known, &fence, ret_xfer);
 	kv_stream_fence_free(fence);
 	return r;
 }

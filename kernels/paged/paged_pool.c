@@ -43,6 +43,7 @@ static int register_inner(struct kv_paged_pool *paged, struct kvfs_pool *pool,
 	_cleanup_(kv_freep) kvfs_view *views = NULL;
 	const struct kv_layout *layout = pool->layout;
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = device,
 		.space = pool->space,
 		.n_views = layout->n_tensors,
@@ -123,15 +124,13 @@ static void close_pool(struct kv_paged_pool *paged)
 	paged_pool_free(paged);
 }
 
-static int info(const struct kv_paged_pool *paged,
-		struct kvfs_pool_info *ret_info)
+static void info(const struct kv_paged_pool *paged,
+		 struct kvfs_pool_info *ret_info)
 {
 	struct kvfs_session *session = paged->inner->session;
 	struct kv_page_table_counts counts;
-	int r = kvfs_pool_info(paged->inner, ret_info);
 
-	if (r < 0)
-		return r;
+	kv_lib_pool_info(paged->inner, ret_info);
 	pthread_mutex_lock(&session->lock);
 	counts = kv_page_table_count(paged->page_table);
 	pthread_mutex_unlock(&session->lock);
@@ -143,7 +142,6 @@ static int info(const struct kv_paged_pool *paged,
 	ret_info->pages_cached = counts.cached;
 	ret_info->pages_mapped = counts.mapped;
 	ret_info->pages_taken = counts.taken;
-	return 0;
 }
 
 static void forget_locked(struct kv_paged_pool *paged, const char *name)
@@ -231,8 +229,6 @@ int kv_paged_pool_check_space(const struct kvfs_pool *pool,
 int kv_paged_pool_check_opts(const struct kvfs_pool *pool,
 			     const kvfs_opts *opts, unsigned flags)
 {
-	if (!opts)
-		return 0;
 	if (opts->first != 0 || opts->first_layer != 0 || opts->layers != 0 ||
 	    (opts->flags & ~flags) != 0 || (opts->stream && opts->event))
 		return -EINVAL;

@@ -20,6 +20,7 @@
 #include <xxhash.h>
 
 #include "common/block.h"
+#include "kernels/session/abi.h"
 #include "kernels/session/session.h"
 #include "kernels/session/space.h"
 
@@ -92,7 +93,9 @@ static bool extras_are_valid(const kvfs_extra *extras, size_t n)
 	if (n > 0 && !extras)
 		return false;
 	for (size_t i = 0; i < n; i++)
-		if (!extras[i].tag || strlen(extras[i].tag) > UINT32_MAX - 2 ||
+		if (!kv_abi_is_zero(extras[i].reserved,
+				    sizeof(extras[i].reserved)) ||
+		    !extras[i].tag || strlen(extras[i].tag) > UINT32_MAX - 2 ||
 		    (extras[i].len > 0 && !extras[i].data))
 			return false;
 	return true;

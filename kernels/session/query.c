@@ -11,6 +11,7 @@
  *
  * LOCKING   none of its own; see ask.c and space.c.
  */
+#include "kernels/session/abi.h"
 #include "kernels/session/ask.h"
 #include "kernels/session/query.h"
 #include "kernels/session/session.h"
@@ -55,7 +56,8 @@ long kv_queries_check(const kvfs_query *queries, size_t n_queries,
 		if (session && session != q->space->session)
 			return -EINVAL;
 		session = q->space->session;
-		if (q->n > KV_QUERY_KEYS_MAX - total ||
+		if (!kv_abi_is_zero(q->reserved, sizeof(q->reserved)) ||
+		    q->n > KV_QUERY_KEYS_MAX - total ||
 		    !kv_wire_keys_are_valid(q->keys, q->n))
 			return -EINVAL;
 		total += q->n;

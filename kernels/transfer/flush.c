@@ -21,6 +21,7 @@
  *
  * LOCKING   session->lock.
  */
+#include "kernels/session/abi.h"
 #include "kernels/transfer/flush.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
@@ -275,14 +276,20 @@ static const struct kv_xfer_ops barrier_ops = {
 	.stop_durable_locked = kv_flush_stop_locked,
 };
 
-int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, kvfs_xfer **ret_xfer)
+int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, const kvfs_opts *opts,
+	       kvfs_xfer **ret_xfer)
 {
 	struct kvfs_xfer *xfer;
+	kvfs_opts known;
 	int r = kv_session_check(space ? space->session : NULL);
 
+	if (r == 0)
+		r = kv_abi_opts(&known, opts);
 	if (r < 0)
 		return r;
-	if (!ret_xfer || (stage != KVFS_SEALED && stage != KVFS_DURABLE))
+	if (!ret_xfer || known.deadline != 0 ||
+	    !kv_abi_opts_are_plain(&known, 0) ||
+	    (stage != KVFS_SEALED && stage != KVFS_DURABLE))
 		return -EINVAL;
 	r = kv_xfer_new(space->session, &barrier_ops, 1, &xfer);
 	if (r < 0)

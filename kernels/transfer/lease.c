@@ -27,6 +27,7 @@
  *
  * LOCKING   session->lock; blocks are read without it once settled is true.
  */
+#include "kernels/session/abi.h"
 #include "kernels/transfer/lease.h"
 #include "kernels/transfer/load.h"
 #include "kernels/session/query.h"
@@ -326,21 +327,46 @@ static void ask_query(struct kvfs_lease *lease, const struct asking *asking,
 	pthread_mutex_unlock(&lease->session->lock);
 }
 
-int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
-		 uint64_t deadline, kvfs_lease **ret_lease)
+/* 0: for as long as it takes, as in all options. */
+static uint64_t deadline_of(const kvfs_opts *opts)
+{
+	return opts->deadline == 0 ? KVFS_FOREVER : opts->deadline;
+}
+
+static int check_opts(kvfs_opts *ret_opts, const kvfs_opts *opts)
+{
+	const unsigned flags = KVFS_WAIT_SAVING | KVFS_READ_AHEAD;
+	int r = kv_abi_opts(ret_opts, opts);
+
+	if (r < 0)
+		return r;
+	return kv_abi_opts_are_plain(ret_opts, flags) &&
+			       ret_opts->flags != flags
+		       ? 0
+		       : -EINVAL;
+}
+
+int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
+		 const kvfs_opts *opts, kvfs_lease **ret_lease)
 {
 	_cleanup_(freep) struct kvfs_lease *lease = NULL;
-	struct asking asking = {.flags = flags, .deadline = deadline};
+	struct asking asking;
 	size_t chunk = 0, item = 0;
 	kvfs_session *session;
+	kvfs_opts known;
 	long n;
 	int r;
 
 	n = kv_queries_check(queries, n_queries, &session);
 	if (n < 0)
 		return (int)n;
-	if (!session || !ret_lease || flags > KVFS_READ_AHEAD)
+	if (!session || !ret_lease)
 		return -EINVAL;
+	r = check_opts(&known, opts);
+	if (r < 0)
+		return r;
+	asking = (struct asking){.flags = known.flags,
+				 .deadline = deadline_of(&known)};
 	r = lease_new(session, (size_t)n, count_chunks(queries, n_queries),
 		      &lease);
 	if (r < 0)
@@ -353,13 +379,14 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries, unsigned flags,
 	}
 	pthread_mutex_lock(&session->lock);
 	lease->timer.fire = give_up_locked;
-	if (deadline < UINT64_MAX - KV_GRACE_NS)
-		kv_timer_start_locked(session, &lease->timer,
-				      kv_time_after(deadline + KV_GRACE_NS));
+	if (asking.deadline < UINT64_MAX - KV_GRACE_NS)
+		kv_timer_start_locked(
+			session, &lease->timer,
+			kv_time_after(asking.deadline + KV_GRACE_NS));
 	chunk_settled_locked(lease);
 	pthread_mutex_unlock(&session->lock);
-	if (flags & KVFS_READ_AHEAD)
-		kv_prefetch_ahead(queries, n_queries, deadline);
+	if (known.flags & KVFS_READ_AHEAD)
+		kv_prefetch_ahead(queries, n_queries, asking.deadline);
 	*ret_lease = kv_steal(lease);
 	return 0;
 }

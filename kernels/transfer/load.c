@@ -26,6 +26,7 @@
  * LOCKING   session->lock to begin and to account for blocks; none while
  *           copying.
  */
+#include "kernels/session/abi.h"
 #include "kernels/transfer/lease.h"
 #include "kernels/transfer/load.h"
 #include "kernels/transfer/stream_sync.h"
@@ -367,7 +368,7 @@ static int check_load(const kvfs_pool *pool, const kvfs_lease *lease, size_t n,
 		return r;
 	if (!lease || lease->session != pool->session || pool->paged)
 		return -EINVAL;
-	if (n > lease->n || (opts && opts->first > lease->n - n))
+	if (n > lease->n || opts->first > lease->n - n)
 		return -EINVAL;
 	return 0;
 }
@@ -387,7 +388,7 @@ static int load_new(kvfs_pool *pool, size_t n, const int64_t *pages,
 	r = kv_xfer_new(pool->session, &load_ops, n, &xfer);
 	if (r < 0)
 		return r;
-	xfer->first = opts ? opts->first : 0;
+	xfer->first = opts->first;
 	xfer->n_pages = n_pages;
 	xfer->pages = malloc(bytes + 1);
 	if (!xfer->pages)
@@ -425,15 +426,18 @@ int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 	      const int64_t *pages, const kvfs_opts *opts, kvfs_xfer **ret_xfer)
 {
 	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
+	kvfs_opts known;
 	long used;
 	int r;
 
-	r = check_load(pool, lease, n, opts);
+	r = kv_abi_opts(&known, opts);
+	if (r == 0)
+		r = check_load(pool, lease, n, &known);
 	if (r < 0)
 		return r;
 	if (!ret_xfer)
 		return -EINVAL;
-	r = load_new(pool, n, pages, opts, &xfer);
+	r = load_new(pool, n, pages, &known, &xfer);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&pool->session->lock);

@@ -17,6 +17,7 @@
  *
  * LOCKING   session->lock for what pool.h marks so; the rest is fixed.
  */
+#include "kernels/session/abi.h"
 #include "kernels/session/attach.h"
 #include "kernels/device/copier.h"
 #include "kernels/transfer/stream_sync.h"
@@ -67,7 +68,8 @@ static int check_view(const kvfs_pool_desc *desc, const kvfs_view *view)
 	uint64_t base = (uintptr_t)view->base;
 	uint64_t memory = (uintptr_t)desc->memory;
 
-	if (!view->tensor || !view->base || view->bytes == 0 ||
+	if (!kv_abi_is_zero(view->reserved, sizeof(view->reserved)) ||
+	    !view->tensor || !view->base || view->bytes == 0 ||
 	    view->count == 0 || (view->block_stride == 0 && desc->pages > 1))
 		return -EINVAL;
 	if (!mul_add(view->count - 1, view->segment_stride, view->bytes,
@@ -264,9 +266,8 @@ static int check_desc(kvfs_session *session, const kvfs_pool_desc *desc)
 
 	if (r < 0)
 		return r;
-	if (!desc || !desc->device || !desc->space ||
-	    desc->space->session != session || !desc->views ||
-	    desc->n_views == 0 || desc->pages == 0 ||
+	if (!desc->device || !desc->space || desc->space->session != session ||
+	    !desc->views || desc->n_views == 0 || desc->pages == 0 ||
 	    desc->pages > INT64_MAX / 2 || desc->pages_per_block == 0)
 		return -EINVAL;
 	return 0;
@@ -434,13 +435,17 @@ int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 		       kvfs_pool **ret_pool)
 {
-	int r = check_desc(session, desc);
+	kvfs_pool_desc known;
+	int r;
 
+	if (!desc || !ret_pool)
+		return -EINVAL;
+	r = kv_abi_in(&known, sizeof(known), desc);
+	if (r == 0)
+		r = check_desc(session, &known);
 	if (r < 0)
 		return r;
-	if (!ret_pool)
-		return -EINVAL;
-	return kv_lib_pool_register(session, desc, desc->pages, ret_pool);
+	return kv_lib_pool_register(session, &known, known.pages, ret_pool);
 }
 
 void kvfs_pool_close(kvfs_pool *pool)
@@ -463,19 +468,12 @@ void kvfs_pool_close(kvfs_pool *pool)
 	pool_free(pool);
 }
 
-int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
+void kv_lib_pool_info(struct kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 {
-	struct kvfs_session *session;
-	int r = kv_session_check(pool ? pool->session : NULL);
+	struct kvfs_session *session = pool->session;
 
-	if (r < 0)
-		return r;
-	if (!ret_info)
-		return -EINVAL;
-	if (pool->paged)
-		return pool->paged_ops->info(pool->paged, ret_info);
-	session = pool->session;
-	*ret_info = (struct kvfs_pool_info){.device = pool->device->name};
+	*ret_info = (struct kvfs_pool_info){.size = sizeof(*ret_info),
+					    .device = pool->device->name};
 	pool->device->info(pool->on_device, ret_info);
 	pthread_mutex_lock(&session->lock);
 	ret_info->threads = kv_copier_threads(session->copier);
@@ -486,5 +484,20 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 		ret_info->staging_huge = kv_stage_is_huge(session->stage);
 	}
 	pthread_mutex_unlock(&session->lock);
-	return 0;
+}
+
+int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info)
+{
+	struct kvfs_pool_info info = KVFS_POOL_INFO_INIT;
+	int r = kv_session_check(pool ? pool->session : NULL);
+
+	if (r < 0)
+		return r;
+	if (!ret_info)
+		return -EINVAL;
+	if (pool->paged)
+		pool->paged_ops->info(pool->paged, &info);
+	else
+		kv_lib_pool_info(pool, &info);
+	return kv_abi_out(ret_info, &info, sizeof(info));
 }

@@ -16,8 +16,8 @@ struct kv_paged_pool;
 /* The part of the folder above in the pools that kvfs_pool_reserve gave. */
 struct kv_paged_pool_ops {
 	void (*close)(struct kv_paged_pool *paged);
-	int (*info)(const struct kv_paged_pool *paged,
-		    struct kvfs_pool_info *ret_info);
+	void (*info)(const struct kv_paged_pool *paged,
+		     struct kvfs_pool_info *ret_info);
 	/* The session has cleared the space of that name. */
 	void (*forget_locked)(struct kv_paged_pool *paged, const char *name);
 };
@@ -52,6 +52,9 @@ struct kvfs_pool {
  */
 int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
 		   struct kv_strides *ret_strides);
+
+/* What there is to say of a pool of the engine's memory. */
+void kv_lib_pool_info(struct kvfs_pool *pool, struct kvfs_pool_info *ret_info);
 
 /* From now on @session lets transfers take part in what happens to it. */
 void kv_lib_transfers_use_locked(struct kvfs_session *session);

@@ -18,6 +18,7 @@
  *
  * LOCKING   session->lock.
  */
+#include "kernels/session/abi.h"
 #include "kernels/transfer/prefetch.h"
 #include "kernels/session/query.h"
 #include "kernels/session/space.h"
@@ -229,10 +230,18 @@ static int begin(const kvfs_query *queries, size_t n_queries,
 }
 
 int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
-		  uint64_t deadline, kvfs_xfer **ret_xfer)
+		  const kvfs_opts *opts, kvfs_xfer **ret_xfer)
 {
-	const struct asking asking = {.deadline = deadline};
+	struct asking asking = {.deadline = KVFS_FOREVER};
+	kvfs_opts known;
+	int r = kv_abi_opts(&known, opts);
 
+	if (r < 0)
+		return r;
+	if (!kv_abi_opts_are_plain(&known, 0))
+		return -EINVAL;
+	if (known.deadline != 0)
+		asking.deadline = known.deadline;
 	return begin(queries, n_queries, &asking, ret_xfer);
 }
 

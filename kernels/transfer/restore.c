@@ -31,6 +31,7 @@
  * LOCKING   session->lock to account for blocks, which no worker has while it
  *           runs something; else the restore is its worker's.
  */
+#include "kernels/session/abi.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/session/snapshot.h"
@@ -151,11 +152,12 @@ static int lease_and_load(struct restore *restore, struct group *group,
 	struct kvfs_xfer *xfer = restore->xfer;
 	const size_t per_block = xfer->pool->strides.pages_per_block;
 	const kvfs_query query = {restore->space, keys, n};
-	const kvfs_opts opts = {.first_layer = xfer->first_layer,
+	const kvfs_opts opts = {.size = sizeof(opts),
+				.first_layer = xfer->first_layer,
 				.layers = xfer->layers,
 				.priority = xfer->priority};
 	_cleanup_(kv_freep) int64_t *pages = NULL;
-	uint64_t now = kv_now_ns(), deadline = KVFS_FOREVER;
+	uint64_t now = kv_now_ns(), deadline = 0;
 	size_t at = 0;
 	int r;
 
@@ -168,8 +170,10 @@ static int lease_and_load(struct restore *restore, struct group *group,
 			       restore->pages + group->block[i] * per_block,
 			       per_block * sizeof(*pages));
 	if (xfer->deadline_at != 0)
-		deadline = xfer->deadline_at - KV_MIN(now, xfer->deadline_at);
-	r = kvfs_acquire(&query, 1, 0, deadline, &group->lease);
+		deadline =
+			xfer->deadline_at > now ? xfer->deadline_at - now : 1;
+	r = kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = deadline),
+			 &group->lease);
 	if (r < 0)
 		return r;
 	return kvfs_load(xfer->pool, group->lease, n, pages, &opts,
@@ -422,8 +426,8 @@ static int check(const kvfs_pool *pool, const kvfs_space *space,
 /* Head, tail, rest: blocks by their index. */
 static void put_in_order(struct restore *restore, const kvfs_opts *opts)
 {
-	size_t head = opts ? opts->head : 0, at = 0;
-	size_t tail = opts ? opts->tail : 0;
+	size_t head = opts->head, at = 0;
+	size_t tail = opts->tail;
 
 	head = KV_MIN(KV_MAX(head, (size_t)1), restore->n);
 	tail = KV_MIN(tail, restore->n - head);
@@ -501,8 +505,11 @@ int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
 {
 	_cleanup_(restore_freep) struct restore *restore = NULL;
 	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
+	kvfs_opts known;
 	int r = check(pool, space, name, positions, n, pages);
 
+	if (r == 0)
+		r = kv_abi_opts(&known, opts);
 	if (r < 0)
 		return r;
 	if (!ret_xfer)
@@ -510,14 +517,14 @@ int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
 	r = kv_xfer_new(pool->session, &restore_ops, n, &xfer);
 	if (r < 0)
 		return r;
-	r = kv_opts_take(xfer, pool, opts, 0);
+	r = kv_opts_take(xfer, pool, &known, 0);
 	if (r < 0)
 		return r;
 	if (n > 0) {
 		r = restore_new(pool, name, positions, n, pages, &restore);
 		if (r < 0)
 			return r;
-		put_in_order(restore, opts);
+		put_in_order(restore, &known);
 		pthread_mutex_lock(&pool->session->lock);
 		r = start_locked(xfer, pool, space, restore);
 		if (r == 0)

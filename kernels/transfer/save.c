@@ -33,6 +33,7 @@
  *
  * LOCKING   session->lock.
  */
+#include "kernels/session/abi.h"
 #include "kernels/transfer/batch.h"
 #include "kernels/transfer/flush.h"
 #include "kernels/session/query.h"
@@ -615,6 +616,15 @@ static int set_block(struct wire_save *block, const kvfs_key *keys,
 			  i == 0 ? NULL : &keys[i - 1]);
 }
 
+static int check_meta(const kvfs_meta *meta)
+{
+	return !meta || (meta->reserved == 0 &&
+			 kv_abi_is_zero(meta->reserved_more,
+					sizeof(meta->reserved_more)))
+		       ? 0
+		       : -EINVAL;
+}
+
 static int set_blocks(struct kvfs_xfer *xfer, const kvfs_key *keys,
 		      const kvfs_meta *meta, uint32_t tokens)
 {
@@ -624,7 +634,9 @@ static int set_blocks(struct kvfs_xfer *xfer, const kvfs_key *keys,
 	if (!xfer->blocks)
 		return -ENOMEM;
 	for (size_t i = 0; i < xfer->n; i++) {
-		r = set_block(&xfer->blocks[i], keys, meta, i);
+		r = check_meta(meta ? &meta[i] : NULL);
+		if (r == 0)
+			r = set_block(&xfer->blocks[i], keys, meta, i);
 		if (r < 0)
 			return r;
 		if (xfer->blocks[i].tokens == 0)
@@ -702,9 +714,12 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 	      const kvfs_opts *opts, kvfs_xfer **ret_xfer)
 {
 	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
+	kvfs_opts known;
 	int r, status;
 
 	r = check_save(pool, space, keys, n);
+	if (r == 0)
+		r = kv_abi_opts(&known, opts);
 	if (r < 0)
 		return r;
 	if (!ret_xfer)
@@ -716,7 +731,7 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		r = set_pages(xfer, pool, pages);
 	if (r < 0)
 		return r;
-	r = kv_opts_take(xfer, pool, opts, KVFS_MUST | KVFS_HOLD);
+	r = kv_opts_take(xfer, pool, &known, KVFS_MUST | KVFS_HOLD);
 	if (r == 0)
 		r = make_room(xfer);
 	if (r < 0)

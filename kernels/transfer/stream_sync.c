@@ -112,8 +112,6 @@ int kv_stream_sync_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 			return -ENOMEM;
 		xfer->semaphores->n = n;
 	}
-	if (!opts)
-		return 0;
 	if (xfer->n == 0)
 		return check_event(pool->device, opts->stream, opts->event);
 	return make_event_wait(pool, opts->stream, opts->event,

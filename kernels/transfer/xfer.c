@@ -329,19 +329,17 @@ int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 
 	xfer->device = pool->device;
 	xfer->layers = kv_layout_layers(pool->layout);
-	if (opts) {
-		if ((opts->flags & ~flags) != 0)
-			return -EINVAL;
-		r = take_layers(xfer, pool->layout, opts);
-		if (r < 0)
-			return r;
-		if (opts->deadline != 0)
-			xfer->deadline_at = kv_time_after(opts->deadline);
-		xfer->flags = opts->flags;
-		xfer->priority = opts->priority;
-		if (opts->flags & KVFS_BY_LAYER)
-			make_steps(xfer, pool->layout);
-	}
+	if ((opts->flags & ~flags) != 0)
+		return -EINVAL;
+	r = take_layers(xfer, pool->layout, opts);
+	if (r < 0)
+		return r;
+	if (opts->deadline != 0)
+		xfer->deadline_at = kv_time_after(opts->deadline);
+	xfer->flags = opts->flags;
+	xfer->priority = opts->priority;
+	if (opts->flags & KVFS_BY_LAYER)
+		make_steps(xfer, pool->layout);
 	return kv_stream_sync_take(xfer, pool, opts);
 }
 

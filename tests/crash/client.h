@@ -56,7 +56,8 @@ static inline void client_open_pool(struct client *c)
 		{"k", NULL, c->payload, c->payload / 2, 1, 0},
 		{"v", NULL, c->payload, c->payload / 2, 1, 0},
 	};
-	kvfs_pool_desc desc = {.device = "host",
+	kvfs_pool_desc desc = {.size = sizeof(desc),
+			       .device = "host",
 			       .space = c->space,
 			       .views = views,
 			       .n_views = 2,
@@ -139,7 +140,8 @@ static inline int client_acquire(struct client *c, const uint64_t *ids,
 
 	for (size_t i = 0; i < n; i++)
 		keys[i] = content_key(ids[i]);
-	return kvfs_acquire(&query, 1, 0, 5 * SECOND, ret_lease);
+	return kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = 5 * SECOND),
+			    ret_lease);
 }
 
 /* Wait until everything in the space is durable: 0, or why not. */
@@ -148,7 +150,7 @@ static inline int client_flush(struct client *c)
 	kvfs_xfer *xfer;
 	long r;
 
-	r = kvfs_flush(c->space, KVFS_DURABLE, &xfer);
+	r = kvfs_flush(c->space, KVFS_DURABLE, NULL, &xfer);
 	if (r < 0)
 		return (int)r;
 	r = kvfs_xfer_wait(xfer, KVFS_DURABLE, 20 * SECOND);

@@ -122,7 +122,8 @@ static bool lease(struct held *held, unsigned writer)
 		keys[i] = content_key(journal_id(writer, index));
 		before[i] = journal_get(journal, writer, index);
 	}
-	if (kvfs_acquire(&query, 1, 0, 5 * SECOND, &held->lease) < 0)
+	if (kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = 5 * SECOND),
+			 &held->lease) < 0)
 		return false;
 	kvfs_lease_wait(held->lease, KVFS_FOREVER);
 	for (unsigned i = 0; i < BATCH; i++) {

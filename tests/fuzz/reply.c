@@ -174,7 +174,7 @@ static void load(kvfs_pool *pool, kvfs_query *query)
 	kvfs_lease *lease;
 	kvfs_xfer *xfer;
 
-	if (kvfs_acquire(query, 1, 0, WAIT, &lease) < 0)
+	if (kvfs_acquire(query, 1, KVFS_OPTS(.deadline = WAIT), &lease) < 0)
 		return;
 	kvfs_lease_wait(lease, WAIT);
 	read_lease(lease);
@@ -188,7 +188,7 @@ static void load(kvfs_pool *pool, kvfs_query *query)
 static void save(kvfs_pool *pool, kvfs_query *query)
 {
 	const int64_t pages[BLOCKS] = {0, 1, 2, 3};
-	const kvfs_opts opts = {.deadline = WAIT};
+	const kvfs_opts opts = {.size = sizeof(opts), .deadline = WAIT};
 	kvfs_xfer *xfer;
 
 	if (kvfs_save(pool, query->space, query->keys, NULL, BLOCKS, pages,
@@ -211,7 +211,7 @@ static void ask(kvfs_session *session, kvfs_query *query)
 		free(text);
 	kvfs_pin(query->space, query->keys, 0, BLOCKS, statuses);
 	kvfs_evict(query->space, query->keys, BLOCKS, statuses);
-	if (kvfs_flush(query->space, KVFS_DURABLE, &xfer) == 0) {
+	if (kvfs_flush(query->space, KVFS_DURABLE, NULL, &xfer) == 0) {
 		kvfs_xfer_wait(xfer, KVFS_DURABLE, WAIT);
 		kvfs_xfer_free(xfer);
 	}
@@ -221,7 +221,8 @@ static void use(kvfs_session *session, kvfs_space *space, unsigned order)
 {
 	static uint8_t memory[BLOCKS * TENSOR];
 	kvfs_view view = {"k", memory, TENSOR, TENSOR, 1, 0};
-	kvfs_pool_desc desc = {.device = "host",
+	kvfs_pool_desc desc = {.size = sizeof(desc),
+			       .device = "host",
 			       .space = space,
 			       .views = &view,
 			       .n_views = 1,

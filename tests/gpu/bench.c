@@ -71,7 +71,7 @@ static void add(const char *what, const char *layout, uint64_t bytes,
 
 static void note_pool(struct engine *e, double cpu, uint64_t bytes)
 {
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 
 	if (kvfs_pool_info(e->pool, &info) < 0)
 		return;
@@ -85,7 +85,7 @@ static void note_pool(struct engine *e, double cpu, uint64_t bytes)
 /* Wait for what is registered in the background. */
 static void settle(struct engine *e)
 {
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	uint64_t before = UINT64_MAX;
 	unsigned i;
 
@@ -338,7 +338,7 @@ static void fill(struct engine *e, unsigned n, const int64_t *pages)
 /* How long until all that is there is registered or refused, from @start. */
 static double wait_registered(struct engine *e, uint64_t bytes, uint64_t start)
 {
-	struct kvfs_pool_info info = {0};
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	unsigned i;
 
 	for (i = 0; i < 12000; i++) {

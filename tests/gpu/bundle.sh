@@ -13,7 +13,7 @@ b=$(realpath "$1") file=$(realpath "$2") here=$(dirname "$(realpath "$0")")
 plugin=$b/libkvfs-cuda.so level=3
 [ "${3:-}" != any ] || level=0
 if [ ! -e "$plugin" ]; then
-	plugin=$b/tests/gpu/libkvfs-cuda.so.0
+	plugin=$b/tests/gpu/libkvfs-cuda.so.1
 	[ "${3:-}" = any ] || {
 		echo "gpu-bundle: libkvfs-cuda.so is not built: no nvcc" >&2
 		exit 1
@@ -24,13 +24,13 @@ trap 'rm -rf "$work"' EXIT
 to=$work/kvfs-gpu
 mkdir -p "$to/lib" "$to/tests/gpu/denied"
 cp "$b/kvfs" "$to/"
-cp "$b/libkvfs.so" "$to/lib/libkvfs.so.0"
-cp "$plugin" "$to/lib/libkvfs-cuda.so.0"
+cp "$b/libkvfs.so" "$to/lib/libkvfs.so.1"
+cp "$plugin" "$to/lib/libkvfs-cuda.so.1"
 for program in "$b"/tests/gpu/test_* "$b/tests/gpu/bench"; do
 	case $program in *.[od] | *.sh) continue ;; esac
 	cp "$program" "$to/tests/gpu/"
 done
-cp -a "$b"/tests/gpu/libkvfs-{past,present,future}.so.0 "$to/tests/gpu/"
+cp -a "$b"/tests/gpu/libkvfs-{past,present,future}.so.1 "$to/tests/gpu/"
 cp "$b/tests/gpu/denied/libcuda.so.1" "$to/tests/gpu/denied/"
 cp "$here/run.sh" "$to/"
 [ ! -e "$here/ttft.py" ] || cp "$here/ttft.py" "$to/"

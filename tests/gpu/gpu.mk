@@ -6,7 +6,7 @@ GPU_UNIT   := $(filter $B/tests/gpu/%,$(UNIT)) $B/tests/gpu/bench
 GPU_MAP    := tests/gpu/standin/standin.map
 GPU_BUNDLE := $B/kvfs-gpu.tar.xz
 GPU_DENIED := $B/tests/gpu/denied/libcuda.so.1
-GPU_PLUGIN := $B/tests/gpu/libkvfs-present.so.0
+GPU_PLUGIN := $B/tests/gpu/libkvfs-present.so.1
 SCRIPTS    += tests/gpu/test_bundle.sh
 SOURCES    += $(STANDIN) tests/gpu/denied/denied.c tests/gpu/plugin/plugin.c
 
@@ -14,7 +14,7 @@ $B/tests/gpu/libcuda.so.1: $(call objs,$(STANDIN)) $(GPU_MAP)
 	$(call run,LINK)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=$(GPU_MAP) $(filter %.o,$^) -ldl -o $@
 $(GPU_DENIED): $B/tests/gpu/denied/denied.o ; $(call run,LINK)$(CC) $(LDFLAGS) -shared $^ -ldl -o $@
 $(GPU_PLUGIN): $B/tests/gpu/plugin/plugin.o
-	$(call run,LINK)$(CC) $(LDFLAGS) -shared $^ -o $@ && for n in past future; do ln -sf $(@F) $(@D)/libkvfs-$$n.so.0; done
+	$(call run,LINK)$(CC) $(LDFLAGS) -shared $^ -o $@ && for n in past future; do ln -sf $(@F) $(@D)/libkvfs-$$n.so.1; done
 $B/tests/gpu/test_plugin: | $(GPU_PLUGIN)
 $(GPU_UNIT:=.o): tests/gpu/kernels.ptx
 $(GPU_UNIT): | $B/tests/gpu/libcuda.so.1

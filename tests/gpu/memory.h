@@ -84,6 +84,7 @@ static inline void engine_assert_is_image(const struct engine *e,
 static inline int engine_register(struct engine *e)
 {
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = e->device,
 		.space = e->space,
 		.views = e->shape.views,
@@ -201,7 +202,10 @@ static inline kvfs_lease *engine_acquire(struct engine *e, size_t n)
 	kvfs_query query = {e->space, keys, n};
 	kvfs_lease *lease;
 
-	assert_int_equal(kvfs_acquire(&query, 1, 0, 60 * SECOND, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.deadline = 60 * SECOND),
+				      &lease),
+			 0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), n);
 	free(keys);
 	return lease;

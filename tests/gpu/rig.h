@@ -92,6 +92,7 @@ static inline void rig_layout(struct rig *rig)
 		at += RIG_PAGES * bytes;
 	}
 	rig->desc = (kvfs_pool_desc){
+		.size = sizeof(kvfs_pool_desc),
 		.device = "cuda",
 		.views = rig->views,
 		.n_views = RIG_LAYERS + 1,
@@ -146,7 +147,7 @@ static inline void rig_close(struct rig *rig)
 
 static inline struct kvfs_pool_info rig_info(struct rig *rig)
 {
-	struct kvfs_pool_info info = {0};
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 
 	rig->device->info(rig->pool, &info);
 	return info;
@@ -155,7 +156,7 @@ static inline struct kvfs_pool_info rig_info(struct rig *rig)
 /* Until as much has been tried as is attached. */
 static inline void rig_wait_tried(struct rig *rig, uint64_t bytes)
 {
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	int i;
 
 	for (i = 0; i < 60000; i++) {

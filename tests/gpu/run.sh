@@ -100,5 +100,5 @@ figures() {
 case $what in
 test) tests ;;
 bench) figures ;;
-ttft) exec python3 "$here/ttft.py" --library "$here/lib/libkvfs.so.0" --daemon "$here/kvfs" ;;
+ttft) exec python3 "$here/ttft.py" --library "$here/lib/libkvfs.so.1" --daemon "$here/kvfs" ;;
 esac

@@ -246,7 +246,7 @@ static void a_gate_for_no_stream_is_refused(void **state)
 static void memory_grows_in_place_and_keeps_its_bytes(void **state)
 {
 	uint8_t event_wait[64], back[64];
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	void *memory, *base;
 
 	(void)state;

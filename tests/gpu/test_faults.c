@@ -38,7 +38,7 @@ static int teardown(void **state)
 
 static void assert_nothing_held(void)
 {
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 
 	assert_int_equal(kvfs_pool_info(e.pool, &info), 0);
 	assert_int_equal(info.pages_loading, 0);
@@ -167,6 +167,7 @@ static int register_as(const char *device, uint64_t base)
 {
 	struct pool_shape shape = e.shape;
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = device,
 		.space = e.space,
 		.views = shape.views,

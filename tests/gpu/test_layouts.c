@@ -166,7 +166,7 @@ static void qwen3_comes_back_from_the_device(void **state)
 /* How the bytes went, as the pool says; registration may take a moment. */
 static void assert_path(struct world *w, const char *path, const char *reason)
 {
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	int64_t page = 0;
 	struct engine e;
 	unsigned i;

@@ -43,7 +43,7 @@ static int teardown(void **state)
 
 static struct kvfs_pool_info info_of(kvfs_pool *p)
 {
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 
 	assert_int_equal(kvfs_pool_info(p, &info), 0);
 	return info;
@@ -124,7 +124,7 @@ static void blocks_are_mapped_and_the_pool_grows(void **state)
 static void what_a_stream_computes_is_sealed_when_it_is_done(void **state)
 {
 	struct world *w = *state;
-	const kvfs_opts opts = {.stream = compute};
+	const kvfs_opts opts = {.size = sizeof(opts), .stream = compute};
 	const kvfs_key keys[] = {world_key(0), world_key(1)};
 	kvfs_pages *pages;
 	kvfs_pool *host;

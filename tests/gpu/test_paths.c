@@ -67,7 +67,7 @@ static void memory_that_is_not_attached_goes_through_staging(void **state)
 
 static void an_arena_that_is_registered_needs_no_staging(void **state)
 {
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 
 	(void)state;
 	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
@@ -88,7 +88,7 @@ static void an_arena_that_is_registered_needs_no_staging(void **state)
 
 static void a_device_that_cannot_register_it_uses_staging_and_says_so(void **s)
 {
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 
 	(void)s;
 	rig_needs_faults();
@@ -109,7 +109,7 @@ static void a_device_that_cannot_register_it_uses_staging_and_says_so(void **s)
 
 static void with_arena_rw_it_is_registered_and_read_only_again(void **state)
 {
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 
 	(void)state;
 	rig_needs_faults();

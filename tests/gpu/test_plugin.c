@@ -42,6 +42,7 @@ static void a_pool_on_a_plugin_of_another_version_is_refused(void **state)
 	static uint8_t memory[4096];
 	kvfs_view view = {"k", memory, 4096, 4096, 1, 0};
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = "future",
 		.views = &view,
 		.n_views = 1,

@@ -91,7 +91,10 @@ static kvfs_lease *acquire(unsigned round)
 	kvfs_lease *lease;
 
 	keys_of(round, keys);
-	assert_int_equal(kvfs_acquire(&query, 1, 0, 60 * SECOND, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.deadline = 60 * SECOND),
+				      &lease),
+			 0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), BLOCKS);
 	return lease;
 }
@@ -162,7 +165,7 @@ static void fill_now(uint8_t value)
 static void a_save_waits_for_the_event_of_what_computes_its_pages(void **state)
 {
 	CUevent written = gpu_event();
-	kvfs_opts opts = {.event = written};
+	kvfs_opts opts = {.size = sizeof(opts), .event = written};
 	kvfs_xfer *xfer;
 
 	(void)state;
@@ -179,7 +182,7 @@ static void a_save_waits_for_the_event_of_what_computes_its_pages(void **state)
 
 static void a_save_waits_for_the_stream_that_computes_its_pages(void **state)
 {
-	kvfs_opts opts = {.stream = compute};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = compute};
 
 	(void)state;
 	fill_now(1);
@@ -190,7 +193,7 @@ static void a_save_waits_for_the_stream_that_computes_its_pages(void **state)
 
 static void a_save_waits_for_the_legacy_stream(void **state)
 {
-	kvfs_opts opts = {.stream = CU_LEGACY};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = CU_LEGACY};
 
 	(void)state;
 	fill_now(1);
@@ -202,7 +205,7 @@ static void a_save_waits_for_the_legacy_stream(void **state)
 static void a_load_waits_for_what_still_reads_its_pages(void **state)
 {
 	CUdeviceptr seen = gpu_alloc(e.shape.bytes);
-	kvfs_opts opts = {.stream = compute};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = compute};
 	kvfs_lease *lease;
 
 	(void)state;
@@ -225,7 +228,7 @@ static void a_load_waits_for_what_still_reads_its_pages(void **state)
  * the save comes after that, and the next write after the save. */
 static void a_stream_that_goes_on_writing_is_saved_round_by_round(void **state)
 {
-	kvfs_opts opts = {.stream = compute};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = compute};
 	kvfs_xfer *xfers[ROUNDS];
 	unsigned round;
 
@@ -249,7 +252,7 @@ static void a_stream_that_goes_on_writing_is_saved_round_by_round(void **state)
 static void a_stream_reads_what_each_load_brought(void **state)
 {
 	CUdeviceptr seen = gpu_alloc(ROUNDS * e.shape.bytes);
-	kvfs_opts opts = {.stream = compute};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = compute};
 	kvfs_lease *leases[ROUNDS];
 	kvfs_xfer *xfers[ROUNDS];
 	unsigned round;
@@ -282,7 +285,7 @@ static void a_layer_is_ordered_before_what_reads_it(void **state)
 {
 	uint64_t bytes = e.shape.views[0].bytes * BLOCKS;
 	CUdeviceptr seen = gpu_alloc(2 * dims.layers * bytes);
-	kvfs_opts opts = {.flags = KVFS_BY_LAYER};
+	kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_BY_LAYER};
 	kvfs_lease *lease;
 	kvfs_xfer *xfer;
 	uint32_t l, v;
@@ -336,7 +339,7 @@ pages_of_a_cancelled_load_are_not_written_once_it_is_copied(void **state)
 {
 	kvfs_lease *lease;
 	kvfs_xfer *xfer;
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	unsigned round;
 
 	(void)state;
@@ -366,7 +369,7 @@ a_cancelled_load_keeps_its_pages_until_the_copy_is_over(void **state)
 {
 	kvfs_lease *lease;
 	kvfs_xfer *xfer;
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	unsigned i;
 
 	(void)state;

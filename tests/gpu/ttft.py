@@ -7,7 +7,7 @@ tokens: cold, everything computed; then with its first 127 blocks of 16 tokens
 out of kvfs, from DRAM and from SSD, end to end through match, acquire, load and
 order, so that the last 16 tokens are all that is computed.
 
-    ttft.py --library libkvfs.so.0 --daemon kvfs
+    ttft.py --library libkvfs.so.1 --daemon kvfs
     ttft.py --library ... --daemon ... --device cpu --layers 2    (to try it)
 
 Then the bytes alone: a load, against torch's way with the same bytes in pinned
@@ -47,22 +47,26 @@ class Key(c.Structure):
 
 
 class Query(c.Structure):
-    _fields_ = [("space", c.c_void_p), ("keys", c.POINTER(Key)), ("n", c.c_size_t)]
+    _fields_ = [("space", c.c_void_p), ("keys", c.POINTER(Key)), ("n", c.c_size_t),
+                ("reserved", c.c_uint64 * 3)]
 
 
 class View(c.Structure):
     _fields_ = [("tensor", c.c_char_p), ("base", c.c_void_p), ("block_stride", c.c_uint64),
-                ("bytes", c.c_uint64), ("count", c.c_uint64), ("segment_stride", c.c_uint64)]
+                ("bytes", c.c_uint64), ("count", c.c_uint64), ("segment_stride", c.c_uint64),
+                ("reserved", c.c_uint64 * 2)]
 
 
 class PoolDesc(c.Structure):
-    _fields_ = [("device", c.c_char_p), ("space", c.c_void_p), ("views", c.POINTER(View)),
+    _fields_ = [("size", c.c_size_t), ("device", c.c_char_p),
+                ("space", c.c_void_p), ("views", c.POINTER(View)),
                 ("n_views", c.c_size_t), ("pages", c.c_uint64), ("pages_per_block", c.c_uint32),
                 ("memory", c.c_void_p), ("memory_bytes", c.c_uint64)]
 
 
 class Opts(c.Structure):
-    _fields_ = [("first", c.c_uint64), ("deadline", c.c_uint64), ("head", c.c_uint64),
+    _fields_ = [("size", c.c_size_t), ("user", c.c_uint64),
+                ("first", c.c_uint64), ("deadline", c.c_uint64), ("head", c.c_uint64),
                 ("tail", c.c_uint64), ("first_layer", c.c_uint32), ("layers", c.c_uint32),
                 ("flags", c.c_uint32), ("priority", c.c_int), ("stream", c.c_void_p),
                 ("event", c.c_void_p)]
@@ -225,7 +229,7 @@ class Engine:
             time.sleep(0.001)
         page = self.cache[0].numel() * 2
         views = (View * 1)(View(b"kv", self.cache.data_ptr(), page, page, 1, 0))
-        desc = PoolDesc(b"cuda" if self.cuda else b"host", self.space, views, 1,
+        desc = PoolDesc(c.sizeof(PoolDesc), b"cuda" if self.cuda else b"host", self.space, views, 1,
                         self.cache.shape[0], 1, self.cache.data_ptr(),
                         self.cache.numel() * 2)
         lib.pool_register(self.session, c.byref(desc), c.byref(self.pool))
@@ -261,13 +265,13 @@ class Engine:
     def save(self):
         """All full blocks but the last, whose logits are wanted; durable."""
         xfer, flush = c.c_void_p(), c.c_void_p()
-        opts = Opts(stream=self.stream)
+        opts = Opts(size=c.sizeof(Opts), stream=self.stream)
         n = self.n - 1
         self.lib.save(self.pool, self.space, self.keys, None, c.c_size_t(n),
                       (c.c_int64 * n)(*self.pages[:n].tolist()), c.byref(opts), c.byref(xfer))
         done = self.lib.xfer_wait(xfer, SEALED, c.c_uint64(60 * SECOND))
         assert done == n, f"only {done} of {n} blocks were saved"
-        self.lib.flush(self.space, DURABLE, c.byref(flush))
+        self.lib.flush(self.space, DURABLE, None, c.byref(flush))
         self.lib.xfer_wait(flush, DURABLE, c.c_uint64(60 * SECOND))
         self.lib.free("xfer_free", xfer)
         self.lib.free("xfer_free", flush)
@@ -278,8 +282,9 @@ class Engine:
         query = Query(self.space, self.keys, n)
         hit = lib.match(c.byref(query), c.c_size_t(1))
         assert hit == n, f"only {hit} of {n} blocks are there"
-        lib.acquire(c.byref(query), c.c_size_t(1), 0, c.c_uint64(60 * SECOND), c.byref(lease))
-        opts = Opts(flags=BY_LAYER, stream=self.stream)
+        soon = Opts(size=c.sizeof(Opts), deadline=60 * SECOND)
+        lib.acquire(c.byref(query), c.c_size_t(1), c.byref(soon), c.byref(lease))
+        opts = Opts(size=c.sizeof(Opts), flags=BY_LAYER, stream=self.stream)
         lib.load(self.pool, lease, c.c_size_t(n), (c.c_int64 * n)(*self.pages[:n].tolist()),
                  c.byref(opts), c.byref(xfer))
         order = None
@@ -302,9 +307,10 @@ class Engine:
         lib, n = self.lib, self.n - 1
         lease, xfer = c.c_void_p(), c.c_void_p()
         query = Query(self.space, self.keys, n)
-        lib.acquire(c.byref(query), c.c_size_t(1), 0, c.c_uint64(60 * SECOND), c.byref(lease))
+        soon = Opts(size=c.sizeof(Opts), deadline=60 * SECOND)
+        lib.acquire(c.byref(query), c.c_size_t(1), c.byref(soon), c.byref(lease))
         lib.load(self.pool, lease, c.c_size_t(n), (c.c_int64 * n)(*self.pages[:n].tolist()),
-                 c.byref(Opts(stream=self.stream)), c.byref(xfer))
+                 c.byref(Opts(size=c.sizeof(Opts), stream=self.stream)), c.byref(xfer))
         done = lib.xfer_wait(xfer, COPIED, c.c_uint64(60 * SECOND))
         assert done == n, f"only {done} of {n} blocks came"
         lib.free("xfer_free", xfer)
@@ -346,7 +352,8 @@ class Engine:
         lib.save(self.pool, self.space, key, None, c.c_size_t(1), page, None, c.byref(xfer))
         lib.xfer_wait(xfer, SEALED, c.c_uint64(60 * SECOND))
         lib.free("xfer_free", xfer)
-        lib.acquire(c.byref(query), c.c_size_t(1), 0, c.c_uint64(60 * SECOND), c.byref(lease))
+        soon = Opts(size=c.sizeof(Opts), deadline=60 * SECOND)
+        lib.acquire(c.byref(query), c.c_size_t(1), c.byref(soon), c.byref(lease))
         lib.load(self.pool, lease, c.c_size_t(1), page, None, c.byref(xfer))
         lib.xfer_wait(xfer, COPIED, c.c_uint64(60 * SECOND))
         lib.free("xfer_free", xfer)

@@ -136,6 +136,7 @@ static inline kvfs_pool_desc engine_desc(const struct engine *e,
 					 kvfs_view *views)
 {
 	return (kvfs_pool_desc){
+		.size = sizeof(kvfs_pool_desc),
 		.device = "host",
 		.space = space,
 		.views = views,

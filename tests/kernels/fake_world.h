@@ -22,6 +22,7 @@ static inline kvfs_pool *fake_pool(struct world *w)
 		{"v", w->memory + TENSOR, PAYLOAD, TENSOR, 1, 0},
 	};
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = "fake",
 		.space = w->space,
 		.views = views,
@@ -138,7 +139,7 @@ static inline void wait_for_some(const atomic_int *value)
 
 static inline void assert_pages_loading(struct world *w, uint64_t n)
 {
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 
 	assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
 	assert_int_equal(info.pages_loading, n);

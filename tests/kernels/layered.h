@@ -111,8 +111,10 @@ static inline kvfs_xfer *layered_save(struct world *w, size_t n, uint32_t layer,
 				      uint32_t layers)
 {
 	/* Memory that the daemon is still making is no reason to fail. */
-	const kvfs_opts opts = {
-		.first_layer = layer, .layers = layers, .flags = KVFS_MUST};
+	const kvfs_opts opts = {.size = sizeof(opts),
+				.first_layer = layer,
+				.layers = layers,
+				.flags = KVFS_MUST};
 
 	return layered_save_by(w->pool, w->space, 0, n, &opts);
 }

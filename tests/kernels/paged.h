@@ -21,7 +21,7 @@ static inline kvfs_pool *reserve(struct world *w, uint64_t pages, uint64_t max)
 
 static inline struct kvfs_pool_info info_of(kvfs_pool *pool)
 {
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 
 	assert_int_equal(kvfs_pool_info(pool, &info), 0);
 	assert_int_equal(info.pages_free + info.pages_cached +

@@ -30,6 +30,7 @@ static kvfs_pool *make_pool(struct client *c)
 		{"v", w->memory + TENSOR, PAYLOAD, TENSOR, 1, 0},
 	};
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = "host",
 		.space = c->space,
 		.views = views,
@@ -100,7 +101,8 @@ static void end_layers(kvfs_xfer *xfer, bool alone)
 /* A block in two parts is whole, or is not there. */
 static void save_in_parts(struct client *c)
 {
-	kvfs_opts opts = {.layers = 30000, .flags = KVFS_HOLD};
+	kvfs_opts opts = {
+		.size = sizeof(opts), .layers = 30000, .flags = KVFS_HOLD};
 	kvfs_key keys[BLOCKS];
 	int64_t pages[BLOCKS];
 	kvfs_query query = {c->space, keys, 1};
@@ -114,7 +116,8 @@ static void save_in_parts(struct client *c)
 	end_layers(a, b == NULL);
 	end_layers(b, a == NULL);
 	world_chain(100, BLOCKS, keys, pages);
-	if (kvfs_acquire(&query, 1, 0, 10 * SECOND, &lease) < 0)
+	if (kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = 10 * SECOND),
+			 &lease) < 0)
 		return;
 	alloc_must(kvfs_lease_wait(lease, 20 * SECOND) >= 0);
 	data = kvfs_lease_data(lease, 0, NULL);
@@ -138,7 +141,7 @@ static void load(struct client *c)
 	world_chain(0, BLOCKS, keys, pages);
 	for (size_t i = 0; i < BLOCKS; i++)
 		pages[i] += BLOCKS;
-	r = kvfs_acquire(&query, 1, 0, 10 * SECOND, &lease);
+	r = kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = 10 * SECOND), &lease);
 	ALLOC_MISS(r);
 	if (r < 0)
 		return;
@@ -246,7 +249,7 @@ static void ask(struct client *c)
 	ALLOC_MISS(r);
 	if (r == 0)
 		free(text);
-	r = kvfs_flush(c->space, KVFS_DURABLE, &xfer);
+	r = kvfs_flush(c->space, KVFS_DURABLE, NULL, &xfer);
 	ALLOC_MISS(r);
 	if (r == 0) {
 		alloc_must(kvfs_xfer_wait(xfer, KVFS_DURABLE, 20 * SECOND) >=

@@ -76,7 +76,8 @@ struct client {
 static void enter(struct impostor *i, struct client *c)
 {
 	kvfs_view view = {"k", pages, BLOCK, BLOCK, 1, 0};
-	kvfs_pool_desc desc = {.device = "host",
+	kvfs_pool_desc desc = {.size = sizeof(desc),
+			       .device = "host",
 			       .views = &view,
 			       .n_views = 1,
 			       .pages = 8,
@@ -181,7 +182,7 @@ static void staging_that_the_daemon_refuses_fails_the_save(void **state)
 static void pages_are_the_engines_again_when_copied(void **state)
 {
 	struct impostor *i = *state;
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	struct client c;
 	kvfs_xfer *xfer;
 	uint8_t byte = 0;
@@ -234,7 +235,7 @@ static void what_was_reserved_is_dropped_when_it_is_cancelled(void **state)
 static void pages_of_saves_under_way_are_counted_not_flagged(void **state)
 {
 	struct impostor *i = *state;
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	struct client c;
 	kvfs_xfer *a, *b;
 
@@ -257,7 +258,7 @@ static void pages_of_saves_under_way_are_counted_not_flagged(void **state)
 static void a_save_not_begun_by_its_deadline_times_out(void **state)
 {
 	struct impostor *i = *state;
-	kvfs_opts opts = {.deadline = SECOND / 20};
+	kvfs_opts opts = {.size = sizeof(opts), .deadline = SECOND / 20};
 	struct client c;
 
 	enter(i, &c);

@@ -12,7 +12,7 @@ static void *close_pool(void *pool)
 
 static void assert_pages_saving(struct world *w, uint64_t n)
 {
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 
 	assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
 	assert_int_equal(info.pages_saving, n);
@@ -23,6 +23,7 @@ static void a_pool_is_opened_and_closed_on_its_device(void **state)
 	struct world *w = *state;
 	kvfs_view view = {"k", w->memory, PAYLOAD, TENSOR, 1, 0};
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = "fake",
 		.space = w->space,
 		.views = &view,
@@ -30,7 +31,7 @@ static void a_pool_is_opened_and_closed_on_its_device(void **state)
 		.pages = PAGES,
 		.pages_per_block = 1,
 	};
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	kvfs_pool *pool;
 
 	assert_int_equal(fake.pools, 1);
@@ -54,6 +55,7 @@ static void what_the_device_cannot_open_is_not_registered(void **state)
 		{"v", w->memory + TENSOR, PAYLOAD, TENSOR, 1, 0},
 	};
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = "fake",
 		.space = w->space,
 		.views = views,
@@ -153,7 +155,7 @@ static void a_failed_load_fails_its_blocks_and_no_others(void **state)
 static void a_block_that_failed_in_one_layer_has_failed(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.flags = KVFS_BY_LAYER};
+	kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_BY_LAYER};
 	kvfs_xfer *xfer;
 	size_t i, failed = 0;
 
@@ -213,7 +215,7 @@ static void a_failed_save_leaves_nothing_behind(void **state)
 static void pages_stay_the_loads_until_the_device_is_done(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts soon = {.deadline = SECOND / 50};
+	kvfs_opts soon = {.size = sizeof(soon), .deadline = SECOND / 50};
 	kvfs_xfer *a, *b;
 
 	world_save(w, 2);
@@ -257,7 +259,7 @@ static void pages_stay_the_saves_until_the_device_is_done(void **state)
 static void transfers_are_counted_by_their_owner(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.stream = &slow};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
 	kvfs_xfer *waits, *other;
 
 	world_save(w, 8);
@@ -280,7 +282,7 @@ static void transfers_are_counted_by_their_owner(void **state)
 static void pages_in_flight_are_charged_once(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.stream = &slow};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
 	kvfs_xfer *a, *b, *load;
 
 	world_save(w, 6);
@@ -308,7 +310,7 @@ static void no_call_touches_a_page(void **state)
 {
 	struct world *w = *state;
 	const size_t bytes = (size_t)PAGES * PAYLOAD;
-	kvfs_opts opts = {.stream = &slow};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
 	int64_t pages[64];
 	kvfs_lease *lease;
 	kvfs_xfer *load, *save;
@@ -410,7 +412,8 @@ static void flags_and_layers_that_are_not_there_are_refused(void **state)
 static void a_load_of_some_layers_touches_no_others(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.first_layer = 100, .layers = 50};
+	kvfs_opts opts = {
+		.size = sizeof(opts), .first_layer = 100, .layers = 50};
 	const uint8_t *k = w->memory, *v = w->memory + TENSOR;
 	kvfs_xfer *xfer;
 	size_t i;
@@ -432,9 +435,10 @@ static void a_load_of_some_layers_touches_no_others(void **state)
 static void a_load_of_higher_priority_goes_first(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts low = {.priority = -1}, high = {.priority = 7};
+	kvfs_opts low = {.size = sizeof(low), .priority = -1},
+		  high = {.size = sizeof(high), .priority = 7};
 	kvfs_xfer *xfers[10];
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	unsigned i, k, first_high = 0, last_low = 0;
 
 	world_save(w, BLOCKS);

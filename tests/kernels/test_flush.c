@@ -7,9 +7,11 @@ static void arguments_that_cannot_be_are_refused(void **state)
 	struct world *w = *state;
 	kvfs_xfer *xfer;
 
-	assert_int_equal(kvfs_flush(NULL, KVFS_SEALED, &xfer), -EINVAL);
-	assert_int_equal(kvfs_flush(w->space, KVFS_COPIED, &xfer), -EINVAL);
-	assert_int_equal(kvfs_flush(w->space, KVFS_SEALED, NULL), -EINVAL);
+	assert_int_equal(kvfs_flush(NULL, KVFS_SEALED, NULL, &xfer), -EINVAL);
+	assert_int_equal(kvfs_flush(w->space, KVFS_COPIED, NULL, &xfer),
+			 -EINVAL);
+	assert_int_equal(kvfs_flush(w->space, KVFS_SEALED, NULL, NULL),
+			 -EINVAL);
 }
 
 static void without_a_daemon_nothing_becomes_durable(void **state)
@@ -19,11 +21,11 @@ static void without_a_daemon_nothing_becomes_durable(void **state)
 
 	world_stop_daemon(w, SIGTERM);
 	world_wait_connected(w->session, 0);
-	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, &xfer), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, SECOND), 0);
 	assert_int_equal(kvfs_xfer_status(xfer, 0), -ENOTCONN);
 	kvfs_xfer_free(xfer);
-	assert_int_equal(kvfs_flush(w->space, KVFS_SEALED, &xfer), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_SEALED, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, SECOND), 1);
 	kvfs_xfer_free(xfer);
 	world_start_daemon(w);
@@ -71,7 +73,7 @@ static void a_barrier_is_past_when_earlier_saves_are_sealed(void **state)
 	assert_int_equal(kvfs_save(w->pool, w->space, keys, NULL, 150, pages,
 				   NULL, &save),
 			 0);
-	assert_int_equal(kvfs_flush(w->space, KVFS_SEALED, &barrier), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_SEALED, NULL, &barrier), 0);
 	assert_int_equal(kvfs_xfer_wait(barrier, KVFS_SEALED, 20 * SECOND), 1);
 	assert_int_equal(kvfs_xfer_poll(save, KVFS_SEALED), 1);
 	assert_int_equal(kvfs_probe(&query, 1, states), 150);
@@ -91,7 +93,7 @@ static void a_durable_barrier_covers_what_others_have_sealed(void **state)
 	assert_int_equal(kvfs_open(w->path, &session), 0);
 	assert_int_equal(
 		kvfs_space_open(session, w->space_name, NULL, 0, &space), 0);
-	assert_int_equal(kvfs_flush(space, KVFS_DURABLE, &xfer), 0);
+	assert_int_equal(kvfs_flush(space, KVFS_DURABLE, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, 20 * SECOND), 1);
 	assert_int_equal(kvfs_xfer_status(xfer, 0), 0);
 	kvfs_xfer_free(xfer);

@@ -27,8 +27,10 @@ static void hear(void)
 
 static kvfs_xfer *prefill_layer(struct world *w, uint32_t layer)
 {
-	const kvfs_opts opts = {
-		.first_layer = layer, .layers = 1, .flags = HOLD};
+	const kvfs_opts opts = {.size = sizeof(opts),
+				.first_layer = layer,
+				.layers = 1,
+				.flags = HOLD};
 
 	return layered_save_by(w->pool, w->space, 0, N, &opts);
 }
@@ -174,16 +176,18 @@ static kvfs_lease *decode_ask(struct world *w)
 	kvfs_lease *lease;
 
 	world_chain(0, N, keys, pages);
-	assert_int_equal(
-		kvfs_acquire(&query, 1, KVFS_WAIT_SAVING, 20 * SECOND, &lease),
-		0);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.flags = KVFS_WAIT_SAVING,
+						.deadline = 20 * SECOND),
+				      &lease),
+			 0);
 	return lease;
 }
 
 /* Every block is exact, or cleanly not there; how many are there. */
 static size_t decode(struct world *w, kvfs_lease *lease)
 {
-	const kvfs_opts opts = {.flags = KVFS_BY_LAYER};
+	const kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_BY_LAYER};
 	int64_t pages[N];
 	kvfs_xfer *xfer;
 	size_t i, n = 0;

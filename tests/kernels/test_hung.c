@@ -21,7 +21,7 @@ static void ask_for_nothing(struct world *w)
 	kvfs_query query = {w->space, &absent, 1};
 	kvfs_lease *lease;
 
-	assert_int_equal(kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
 	assert_int_equal(kvfs_lease_wait(lease, 60 * SECOND), 0);
 	kvfs_release(lease);
 }
@@ -29,7 +29,7 @@ static void ask_for_nothing(struct world *w)
 /* Nothing is being saved, and nothing leased, by anyone. */
 static void nothing_is_left(struct world *w)
 {
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 
 	world_thaw(w);
 	ask_for_nothing(w);
@@ -67,7 +67,7 @@ static void can_be_saved(struct world *w)
 /* Staging has room for all N blocks at once. */
 static void make_staging(struct world *w)
 {
-	struct kvfs_pool_info info = {0};
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 
 	assert_int_equal(kvfs_pool_staging(w->pool, 16u << 20, 1), 0);
 	for (int i = 0; i < 2000 && info.bytes_staging < 16u << 20; i++) {
@@ -82,8 +82,8 @@ static void make_staging(struct world *w)
 static void a_saves_deadline_is_kept(void **state)
 {
 	struct world *w = *state;
-	const kvfs_opts opts = {.deadline = SHORT};
-	struct kvfs_pool_info info;
+	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SHORT};
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	kvfs_xfer *xfer;
 
 	world_save(w, 1);
@@ -100,7 +100,7 @@ static void a_saves_deadline_is_kept(void **state)
 static void a_first_saves_deadline_is_kept(void **state)
 {
 	struct world *w = *state;
-	const kvfs_opts opts = {.deadline = SHORT};
+	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SHORT};
 
 	world_freeze(w);
 	ended_with(save(w, 100, &opts), N, -ETIMEDOUT);
@@ -185,8 +185,8 @@ static kvfs_xfer *freeze_under_copy(struct world *w, const kvfs_opts *opts)
 static void pages_under_copy_stay_the_saves(void **state)
 {
 	struct world *w = *state;
-	const kvfs_opts opts = {.deadline = SHORT};
-	struct kvfs_pool_info info;
+	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SHORT};
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	kvfs_xfer *xfer = freeze_under_copy(w, &opts);
 
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SECOND), -ETIMEDOUT);
@@ -204,7 +204,7 @@ static void pages_under_copy_stay_the_saves(void **state)
 static void what_was_handed_over_ends_after_a_cancel(void **state)
 {
 	struct world *w = *state;
-	const kvfs_opts opts = {.flags = KVFS_HOLD};
+	const kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_HOLD};
 	kvfs_xfer *xfer = freeze_under_copy(w, &opts);
 
 	slow_shut(false);
@@ -225,7 +225,8 @@ static void what_was_handed_over_ends_after_a_cancel(void **state)
 static void a_save_that_must_ends_too(void **state)
 {
 	struct world *w = *state;
-	const kvfs_opts opts = {.flags = KVFS_MUST | KVFS_HOLD,
+	const kvfs_opts opts = {.size = sizeof(opts),
+				.flags = KVFS_MUST | KVFS_HOLD,
 				.deadline = SHORT};
 
 	world_save(w, 1);
@@ -239,7 +240,7 @@ static void a_save_that_must_ends_too(void **state)
 static void many_saves_end(void **state)
 {
 	struct world *w = *state;
-	const kvfs_opts opts = {.deadline = SHORT};
+	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SHORT};
 	kvfs_xfer *xfers[100];
 	uint32_t i;
 
@@ -258,7 +259,7 @@ static void many_saves_end(void **state)
 static void parts_end(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.layers = 1, .deadline = SHORT};
+	kvfs_opts opts = {.size = sizeof(opts), .layers = 1, .deadline = SHORT};
 	kvfs_xfer *xfers[LAYERS];
 	uint32_t i;
 
@@ -285,7 +286,7 @@ static void parts_end(void **state)
 static void one_cancelled_part_ends_the_others(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.layers = 1};
+	kvfs_opts opts = {.size = sizeof(opts), .layers = 1};
 	kvfs_xfer *xfers[LAYERS];
 	uint32_t i;
 
@@ -321,7 +322,9 @@ static kvfs_lease *acquire(struct world *w, size_t n, uint64_t deadline)
 	kvfs_lease *lease;
 
 	world_chain(0, n, keys, pages);
-	assert_int_equal(kvfs_acquire(&query, 1, 0, deadline, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.deadline = deadline), &lease),
+			 0);
 	return lease;
 }
 
@@ -367,9 +370,10 @@ static void ask_again(struct world *w, unsigned flags, int n)
 	while (n-- > 0) {
 		if (flags)
 			assert_int_equal(kvfs_ended(w->space, keys, PAGES), 0);
-		assert_int_equal(
-			kvfs_acquire(&query, 1, flags, KVFS_FOREVER, &lease),
-			0);
+		assert_int_equal(kvfs_acquire(&query, 1,
+					      KVFS_OPTS(.flags = flags),
+					      &lease),
+				 0);
 		kvfs_lease_cancel(lease);
 		kvfs_release(lease);
 	}
@@ -406,7 +410,7 @@ static void hints_to_a_hung_daemon_take_no_memory(void **state)
 static void a_load_ends_by_its_deadline_and_by_a_cancel(void **state)
 {
 	struct world *w = *state;
-	const kvfs_opts opts = {.deadline = SHORT};
+	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SHORT};
 	kvfs_key keys[PAGES];
 	int64_t pages[PAGES];
 	kvfs_xfer *late, *cancelled;
@@ -438,8 +442,10 @@ static void a_prefetch_ends(void **state)
 	world_save(w, N);
 	world_chain(0, N, keys, pages);
 	world_freeze(w);
-	assert_int_equal(kvfs_prefetch(&query, 1, SHORT, &late), 0);
-	assert_int_equal(kvfs_prefetch(&query, 1, KVFS_FOREVER, &cancelled), 0);
+	assert_int_equal(
+		kvfs_prefetch(&query, 1, KVFS_OPTS(.deadline = SHORT), &late),
+		0);
+	assert_int_equal(kvfs_prefetch(&query, 1, NULL, &cancelled), 0);
 	kvfs_xfer_cancel(cancelled);
 	ended_with(late, N, -ETIMEDOUT);
 	ended_with(cancelled, N, -ECANCELED);
@@ -455,7 +461,7 @@ static void a_flush_can_be_cancelled(void **state)
 	xfer = save(w, 0, NULL);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, SOON), N);
 	world_freeze(w);
-	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, &barrier), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, NULL, &barrier), 0);
 	assert_int_equal(kvfs_xfer_wait(barrier, KVFS_DURABLE, SHORT),
 			 -ETIMEDOUT);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, SHORT), -ETIMEDOUT);
@@ -474,7 +480,7 @@ static void a_flush_can_be_cancelled(void **state)
 static void a_map_ends(void **state)
 {
 	struct world *w = *state;
-	const kvfs_opts opts = {.deadline = SECOND};
+	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SECOND};
 	kvfs_pool *pool = reserve(w, N, N);
 	kvfs_mapping *late, *cancelled;
 
@@ -517,7 +523,7 @@ static void a_map_whose_lease_does_not_settle_ends(void **state)
 static void a_restore_ends(void **state)
 {
 	struct world *w = *state;
-	const kvfs_opts opts = {.deadline = SHORT};
+	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SHORT};
 	kvfs_key keys[PAGES];
 	int64_t pages[PAGES];
 	kvfs_xfer *late, *cancelled;
@@ -628,7 +634,9 @@ static void a_pool_with_saves_under_way_closes(void **state)
 	world_save(w, 1);
 	world_freeze(w);
 	kvfs_xfer_free(save(w, 100, NULL));
-	kvfs_xfer_free(save(w, 200, &(kvfs_opts){.flags = KVFS_MUST}));
+	kvfs_xfer_free(save(
+		w, 200,
+		&(kvfs_opts){.size = sizeof(kvfs_opts), .flags = KVFS_MUST}));
 	closes(w);
 }
 
@@ -644,7 +652,7 @@ static void a_pool_that_never_saved_closes(void **state)
 static void a_pool_with_parts_under_way_closes(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.layers = 1};
+	kvfs_opts opts = {.size = sizeof(opts), .layers = 1};
 
 	layered_fill(w, N);
 	kvfs_xfer_free(save(w, 0, &opts));
@@ -665,7 +673,7 @@ static void a_session_with_sealing_and_flushes_under_way_closes(void **state)
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SOON), N);
 	kvfs_xfer_poll(xfer, KVFS_DURABLE);
 	kvfs_xfer_free(xfer);
-	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, &xfer), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, NULL, &xfer), 0);
 	kvfs_xfer_free(xfer);
 	closes(w);
 }

@@ -62,7 +62,8 @@ static long end(struct player *p, kvfs_xfer *xfer, enum kvfs_stage stage,
 
 static void play_save(struct player *p)
 {
-	kvfs_opts opts = {.deadline = SHORT, .flags = any(p, 4)};
+	kvfs_opts opts = {
+		.size = sizeof(opts), .deadline = SHORT, .flags = any(p, 4)};
 	kvfs_key keys[N];
 	int64_t pages[N];
 	kvfs_xfer *xfer;
@@ -86,7 +87,7 @@ static void play_save(struct player *p)
 
 static void play_load(struct player *p)
 {
-	const kvfs_opts opts = {.deadline = SHORT};
+	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SHORT};
 	kvfs_key keys[N];
 	int64_t pages[N];
 	kvfs_query query = {p->w->space, keys, N};
@@ -95,7 +96,13 @@ static void play_load(struct player *p)
 	uint32_t first;
 
 	choose(p, keys, pages, &first);
-	assert_int_equal(kvfs_acquire(&query, 1, any(p, 2), SHORT, &lease), 0);
+	assert_int_equal(
+		kvfs_acquire(
+			&query, 1,
+			KVFS_OPTS(.flags = any(p, 2) ? KVFS_WAIT_SAVING : 0,
+				  .deadline = SHORT),
+			&lease),
+		0);
 	if (any(p, 4) == 0)
 		kvfs_lease_cancel(lease);
 	assert_int_equal(kvfs_load(p->w->pool, lease, N, pages, &opts, &xfer),
@@ -115,7 +122,7 @@ static void play_load(struct player *p)
 
 static void play_map(struct player *p)
 {
-	const kvfs_opts opts = {.deadline = SHORT};
+	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SHORT};
 	kvfs_key keys[N];
 	int64_t pages[N];
 	kvfs_mapping *map;
@@ -145,12 +152,15 @@ static void play_hints(struct player *p)
 
 	choose(p, keys, pages, &first);
 	if (any(p, 2)) {
-		assert_int_equal(kvfs_prefetch(&query, 1, SHORT, &xfer), 0);
+		assert_int_equal(kvfs_prefetch(&query, 1,
+					       KVFS_OPTS(.deadline = SHORT),
+					       &xfer),
+				 0);
 		assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, SOON) >= 0);
 	} else {
 		assert_int_equal(
 			kvfs_flush(p->w->space,
-				   any(p, 2) ? KVFS_SEALED : KVFS_DURABLE,
+				   any(p, 2) ? KVFS_SEALED : KVFS_DURABLE, NULL,
 				   &xfer),
 			0);
 		kvfs_xfer_wait(xfer, KVFS_DURABLE, SHORT);

@@ -52,6 +52,7 @@ static kvfs_pool *make_pool(struct world *w, struct rank *rank, int group)
 		{name, rank->memory + N_PAGES * PAGE, PAGE, bytes, 1, 0},
 	};
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = "host",
 		.space = rank->spaces[group],
 		.views = views,
@@ -210,7 +211,7 @@ static uint32_t need(int group, uint32_t p, uint32_t *ret_first)
 static int64_t load_group(int r, int group, kvfs_lease *lease, size_t at,
 			  uint32_t n, int64_t page, int64_t *pages)
 {
-	kvfs_opts opts = {.first = at};
+	kvfs_opts opts = {.size = sizeof(opts), .first = at};
 	kvfs_xfer *xfer;
 	uint32_t i;
 
@@ -241,9 +242,10 @@ static void one_lease_serves_all_groups_and_ranks(void **state)
 			(kvfs_query){ranks[i / GROUPS].spaces[i % GROUPS],
 				     keys + first[i % GROUPS], n[i % GROUPS]};
 	}
-	assert_int_equal(
-		kvfs_acquire(queries, RANKS * GROUPS, 0, 60 * SECOND, &lease),
-		0);
+	assert_int_equal(kvfs_acquire(queries, RANKS * GROUPS,
+				      KVFS_OPTS(.deadline = 60 * SECOND),
+				      &lease),
+			 0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), 26);
 	for (i = 0; i < RANKS * GROUPS; i++) {
 		if (i % GROUPS == 0)
@@ -277,7 +279,10 @@ static void blocks_of_another_group_do_not_fit(void **state)
 	(void)state;
 	save_conversation();
 	memset(ranks[0].memory, 0xee, 2 * N_PAGES * PAGE);
-	assert_int_equal(kvfs_acquire(queries, 2, 0, 60 * SECOND, &lease), 0);
+	assert_int_equal(kvfs_acquire(queries, 2,
+				      KVFS_OPTS(.deadline = 60 * SECOND),
+				      &lease),
+			 0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), 3);
 	assert_int_equal(
 		kvfs_load(ranks[0].pools[FULL], lease, 3, pages, NULL, &xfer),

@@ -151,7 +151,10 @@ static kvfs_lease *acquire(struct room *r)
 	kvfs_query query = {r->space, r->keys, BLOCKS};
 	kvfs_lease *lease;
 
-	assert_int_equal(kvfs_acquire(&query, 1, 0, 60 * SECOND, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.deadline = 60 * SECOND),
+				      &lease),
+			 0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), BLOCKS);
 	return lease;
 }
@@ -261,8 +264,11 @@ static uint32_t planes_a_layer(const struct engine *e)
 
 static void layers_come_one_by_one(void **state)
 {
-	kvfs_opts by_layer = {.flags = KVFS_BY_LAYER};
-	kvfs_opts two = {.first_layer = 1, .layers = 2, .flags = KVFS_BY_LAYER};
+	kvfs_opts by_layer = {.size = sizeof(by_layer), .flags = KVFS_BY_LAYER};
+	kvfs_opts two = {.size = sizeof(two),
+			 .first_layer = 1,
+			 .layers = 2,
+			 .flags = KVFS_BY_LAYER};
 	struct room r;
 	size_t i;
 	uint32_t l, n;
@@ -274,7 +280,9 @@ static void layers_come_one_by_one(void **state)
 		save(&r);
 		wipe(&r);
 		for (l = 0; l < LAYERS && n > 0; l++) {
-			kvfs_opts opts = {.first_layer = l, .layers = 1};
+			kvfs_opts opts = {.size = sizeof(opts),
+					  .first_layer = l,
+					  .layers = 1};
 
 			scatter(&r, l);
 			load(&r, &opts);

@@ -32,16 +32,31 @@ static void arguments_that_cannot_be_are_refused(void **state)
 	kvfs_query query = {w->space, &key, 1};
 	kvfs_lease *lease;
 
-	assert_int_equal(kvfs_acquire(NULL, 1, 0, 0, &lease), -EINVAL);
-	assert_int_equal(kvfs_acquire(&query, 0, 0, 0, &lease), -EINVAL);
-	assert_int_equal(kvfs_acquire(&query, 1, 4, 0, &lease), -EINVAL);
-	assert_int_equal(kvfs_acquire(&query, 1, 0, 0, NULL), -EINVAL);
+	assert_int_equal(
+		kvfs_acquire(NULL, 1, KVFS_OPTS(.deadline = 1), &lease),
+		-EINVAL);
+	assert_int_equal(
+		kvfs_acquire(&query, 0, KVFS_OPTS(.deadline = 1), &lease),
+		-EINVAL);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.flags = 4, .deadline = 1),
+				      &lease),
+			 -EINVAL);
+	assert_int_equal(
+		kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = 1), NULL),
+		-EINVAL);
 	query.keys = &bad;
-	assert_int_equal(kvfs_acquire(&query, 1, 0, 0, &lease), -EINVAL);
+	assert_int_equal(
+		kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = 1), &lease),
+		-EINVAL);
 	query.keys = NULL;
-	assert_int_equal(kvfs_acquire(&query, 1, 0, 0, &lease), -EINVAL);
+	assert_int_equal(
+		kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = 1), &lease),
+		-EINVAL);
 	query.space = NULL;
-	assert_int_equal(kvfs_acquire(&query, 1, 0, 0, &lease), -EINVAL);
+	assert_int_equal(
+		kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = 1), &lease),
+		-EINVAL);
 }
 
 static void an_unknown_handle_or_index_is_einval(void **state)
@@ -109,7 +124,9 @@ static void results_are_in_the_order_of_the_keys_asked(void **state)
 	kvfs_lease *lease;
 
 	world_save(w, 10);
-	assert_int_equal(kvfs_acquire(queries, 2, 0, SECOND, &lease), 0);
+	assert_int_equal(
+		kvfs_acquire(queries, 2, KVFS_OPTS(.deadline = SECOND), &lease),
+		0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), 4);
 	assert_true(world_is(kvfs_lease_data(lease, 0, NULL), 7));
 	assert_int_equal(kvfs_lease_status(lease, 1), -ENOENT);
@@ -130,7 +147,9 @@ static void more_keys_than_a_message_holds_are_one_lease(void **state)
 	world_save(w, 10);
 	for (i = 0; i < 1500; i++)
 		keys[i] = world_key((uint32_t)(i % 150));
-	assert_int_equal(kvfs_acquire(&query, 1, 0, SECOND, &lease), 0);
+	assert_int_equal(
+		kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = SECOND), &lease),
+		0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), 100);
 	assert_true(world_is(kvfs_lease_data(lease, 1359, NULL), 9));
 	assert_int_equal(kvfs_lease_status(lease, 1360), -ENOENT);
@@ -144,7 +163,8 @@ static void no_keys_at_all_settle_at_once(void **state)
 	kvfs_query query = {w->space, NULL, 0};
 	kvfs_lease *lease;
 
-	assert_int_equal(kvfs_acquire(&query, 1, 0, 0, &lease), 0);
+	assert_int_equal(
+		kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = 1), &lease), 0);
 	assert_int_equal(kvfs_lease_poll(lease), 1);
 	assert_int_equal(kvfs_lease_wait(lease, 0), 0);
 	kvfs_release(lease);
@@ -166,7 +186,10 @@ static void every_lease_ends_with_its_release_or_its_session(void **state)
 	kvfs_release(other);
 	wait_for_no_leases(w);
 	for (i = 0; i < 100; i++) {
-		assert_int_equal(kvfs_acquire(&query, 1, 0, SECOND, &lease), 0);
+		assert_int_equal(kvfs_acquire(&query, 1,
+					      KVFS_OPTS(.deadline = SECOND),
+					      &lease),
+				 0);
 		kvfs_release(lease);
 	}
 	/* Requests stay in order: once this one is answered, all have been. */
@@ -197,9 +220,10 @@ static void a_waiting_lease_can_be_cancelled(void **state)
 	kvfs_query query = {w->space, &key, 1};
 	kvfs_lease *lease;
 
-	assert_int_equal(
-		kvfs_acquire(&query, 1, KVFS_WAIT_SAVING, KVFS_FOREVER, &lease),
-		0);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.flags = KVFS_WAIT_SAVING),
+				      &lease),
+			 0);
 	kvfs_lease_cancel(lease);
 	assert_int_equal(kvfs_lease_wait(lease, 5 * SECOND), 0);
 	assert_true(kvfs_lease_status(lease, 0) == -ECANCELED ||
@@ -220,7 +244,10 @@ static void a_daemon_that_does_not_answer_in_time_is_a_miss(void **state)
 	world_save(w, 1);
 	world_freeze(w);
 	before = kv_now_ns();
-	assert_int_equal(kvfs_acquire(&query, 1, 0, 3 * SECOND, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.deadline = 3 * SECOND),
+				      &lease),
+			 0);
 	assert_int_equal(kvfs_lease_status(lease, 0), -EINPROGRESS);
 	assert_int_equal(kvfs_lease_wait(lease, SECOND / 100), -ETIMEDOUT);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), 0);
@@ -265,7 +292,7 @@ static void a_lease_under_way_ends_with_the_daemon(void **state)
 	kvfs_lease *lease;
 
 	world_freeze(w);
-	assert_int_equal(kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
 	world_stop_daemon(w, SIGKILL);
 	assert_int_equal(kvfs_lease_wait(lease, 5 * SECOND), 0);
 	assert_int_equal(kvfs_lease_status(lease, 0), -ENOTCONN);
@@ -289,7 +316,9 @@ static void two_sessions_lease_the_same_blocks(void **state)
 	assert_int_equal(
 		kvfs_space_open(session, w->space_name, NULL, 0, &space), 0);
 	query = (kvfs_query){space, &key, 1};
-	assert_int_equal(kvfs_acquire(&query, 1, 0, SECOND, &lease), 0);
+	assert_int_equal(
+		kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = SECOND), &lease),
+		0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), 1);
 	kvfs_release(mine);
 	assert_true(world_is(kvfs_lease_data(lease, 0, NULL), 0));

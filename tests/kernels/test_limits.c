@@ -21,7 +21,8 @@ static int small_setup(void **state)
 {
 	struct world *w = *state;
 	kvfs_view view = {"k", small_pages, SMALL, SMALL, 1, 0};
-	kvfs_pool_desc desc = {.device = "host",
+	kvfs_pool_desc desc = {.size = sizeof(desc),
+			       .device = "host",
 			       .views = &view,
 			       .n_views = 1,
 			       .pages = KV_ARRAY_LEN(small_pages),
@@ -72,7 +73,9 @@ static kvfs_lease *acquire(struct world *w, const kvfs_key *keys, size_t n,
 	kvfs_query query = {w->space, keys, n};
 	kvfs_lease *lease;
 
-	assert_int_equal(kvfs_acquire(&query, 1, 0, LONG, &lease), 0);
+	assert_int_equal(
+		kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = LONG), &lease),
+		0);
 	assert_int_equal(kvfs_lease_wait(lease, LONG), held);
 	return lease;
 }
@@ -93,7 +96,7 @@ static void ten_thousand_small_blocks_in_one_save_seal(void **state)
 static void ten_thousand_blocks_can_be_held_and_leased(void **state)
 {
 	struct world *w = *state;
-	const kvfs_opts opts = {.flags = KVFS_HOLD};
+	const kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_HOLD};
 	kvfs_xfer *xfer = save(w, 0, MANY, &opts);
 	kvfs_key *keys = new_keys(0, MANY);
 
@@ -143,7 +146,7 @@ static void blocks_that_lack_a_part_have_a_limit_of_their_own(void **state)
 {
 	struct world *w = *state;
 	const uint32_t n = KVFS_PARTS_MAX + 100;
-	kvfs_opts opts = {.layers = 1};
+	kvfs_opts opts = {.size = sizeof(opts), .layers = 1};
 	kvfs_xfer *first = save(w, 0, n, &opts), *must, *second;
 
 	assert_int_equal(kvfs_xfer_wait(first, KVFS_COPIED, LONG),
@@ -152,9 +155,10 @@ static void blocks_that_lack_a_part_have_a_limit_of_their_own(void **state)
 	assert_int_equal(kvfs_xfer_status(first, n - 1), -ENOLCK);
 	/* Whole blocks find no place beside them, unless they wait. */
 	assert_int_equal(layered_end(save(w, n, 1, NULL), KVFS_SEALED), 0);
-	opts = (kvfs_opts){.flags = KVFS_MUST};
+	opts = (kvfs_opts){.size = sizeof(kvfs_opts), .flags = KVFS_MUST};
 	must = save(w, n, 1, &opts);
-	opts = (kvfs_opts){.first_layer = 1, .layers = 1};
+	opts = (kvfs_opts){
+		.size = sizeof(kvfs_opts), .first_layer = 1, .layers = 1};
 	second = save(w, 0, KVFS_PARTS_MAX, &opts);
 	assert_int_equal(layered_end(second, KVFS_SEALED), KVFS_PARTS_MAX);
 	assert_int_equal(kvfs_xfer_wait(first, KVFS_SEALED, LONG),
@@ -167,7 +171,7 @@ static void blocks_that_lack_a_part_have_a_limit_of_their_own(void **state)
 static void parts_wait_for_whole_blocks(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.layers = 1};
+	kvfs_opts opts = {.size = sizeof(opts), .layers = 1};
 	kvfs_xfer *whole = save(w, 0, MANY, NULL), *xfers[2];
 
 	xfers[0] = save(w, MANY, 1000, &opts);
@@ -181,7 +185,7 @@ static void parts_wait_for_whole_blocks(void **state)
 static void too_many_requests_are_no_full_disk(void **state)
 {
 	struct world *w = *state;
-	const kvfs_opts opts = {.layers = 1};
+	const kvfs_opts opts = {.size = sizeof(opts), .layers = 1};
 	kvfs_lease *leases[KVFS_PENDING_MAX + 1];
 	kvfs_xfer *half = save(w, 0, 1, &opts);
 	kvfs_key key = world_key(0);
@@ -190,9 +194,11 @@ static void too_many_requests_are_no_full_disk(void **state)
 
 	assert_int_equal(kvfs_xfer_wait(half, KVFS_COPIED, LONG), 1);
 	for (size_t i = 0; i <= last; i++)
-		assert_int_equal(kvfs_acquire(&query, 1, KVFS_WAIT_SAVING,
-					      KVFS_FOREVER, &leases[i]),
-				 0);
+		assert_int_equal(
+			kvfs_acquire(&query, 1,
+				     KVFS_OPTS(.flags = KVFS_WAIT_SAVING),
+				     &leases[i]),
+			0);
 	assert_int_equal(kvfs_lease_wait(leases[last], LONG), 0);
 	assert_int_equal(kvfs_lease_status(leases[last], 0), -ENOLCK);
 	kvfs_xfer_cancel(half);
@@ -282,7 +288,9 @@ static void without_a_descriptor_there_is_no_connection_and_why(void **state)
 	assert_int_equal(kvfs_evict(space, &key, 1, &status), 0);
 	assert_int_equal(status, -EMFILE);
 	query = (kvfs_query){space, &key, 1};
-	assert_int_equal(kvfs_acquire(&query, 1, 0, LONG, &lease), 0);
+	assert_int_equal(
+		kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = LONG), &lease),
+		0);
 	assert_int_equal(kvfs_lease_status(lease, 0), -EMFILE);
 	kvfs_release(lease);
 	kvfs_space_close(space);
@@ -354,12 +362,13 @@ static void was_durable_and_is_evicted_since_is_not_enoent(void **state)
 	world_save(w, 2);
 	first = layered_save_by(w->pool, w->space, 2, 3, NULL);
 	assert_int_equal(kvfs_xfer_wait(first, KVFS_SEALED, LONG), 3);
-	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, &xfer), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, NULL, &xfer), 0);
 	assert_int_equal(layered_end(xfer, KVFS_DURABLE), 1);
 	key = world_key(2);
 	for (uint32_t i = 1000; i < 20000 && s != KVFS_ABSENT; i += 50) {
 		xfer = layered_save_by(w->pool, w->space, i, 50,
-				       &(kvfs_opts){.flags = KVFS_MUST});
+				       &(kvfs_opts){.size = sizeof(kvfs_opts),
+						    .flags = KVFS_MUST});
 		assert_int_equal(layered_end(xfer, KVFS_SEALED), 50);
 		assert_true(kvfs_probe(&query, 1, &s) >= 0);
 	}

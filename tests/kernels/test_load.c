@@ -17,7 +17,7 @@ static void arguments_that_cannot_be_are_refused(void **state)
 {
 	struct world *w = *state;
 	int64_t pages[2] = {0, PAGES};
-	kvfs_opts beyond = {.first = 1};
+	kvfs_opts beyond = {.size = sizeof(beyond), .first = 1};
 	kvfs_lease *lease;
 	kvfs_xfer *xfer;
 
@@ -75,7 +75,7 @@ static void every_block_comes_back_as_it_was_saved(void **state)
 {
 	struct world *w = *state;
 	int64_t pages[200];
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	kvfs_lease *lease;
 	kvfs_xfer *xfer;
 	int i;
@@ -104,7 +104,7 @@ static void a_part_of_a_lease_can_be_loaded_and_pages_skipped(void **state)
 {
 	struct world *w = *state;
 	int64_t pages[3] = {5, -1, 0};
-	kvfs_opts opts = {.first = 4};
+	kvfs_opts opts = {.size = sizeof(opts), .first = 4};
 	kvfs_lease *lease;
 	kvfs_xfer *xfer;
 
@@ -126,7 +126,7 @@ static void a_cancelled_load_touches_nothing_after_copied(void **state)
 {
 	struct world *w = *state;
 	int64_t pages[200];
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	kvfs_lease *lease;
 	kvfs_xfer *xfer;
 	int i, s;
@@ -156,7 +156,7 @@ static void loads_under_way_are_counted_not_flagged(void **state)
 {
 	struct world *w = *state;
 	int64_t pages[200];
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	kvfs_lease *lease;
 	kvfs_xfer *a, *b;
 	int i;
@@ -191,7 +191,7 @@ static void a_load_begins_by_itself_when_its_lease_settles(void **state)
 
 	world_save(w, 1);
 	memset(w->memory, 0xee, (size_t)PAGES * PAYLOAD);
-	assert_int_equal(kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
 	assert_int_equal(kvfs_load(w->pool, lease, 1, &page, NULL, &xfer), 0);
 	kvfs_release(lease);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 10 * SECOND), 1);
@@ -207,6 +207,7 @@ static void blocks_of_another_layout_are_not_loaded(void **state)
 	int64_t page = 0;
 	kvfs_view view = {"x", w->memory, PAYLOAD, PAYLOAD, 1, 0};
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = "host",
 		.views = &view,
 		.n_views = 1,
@@ -231,7 +232,9 @@ static void blocks_of_another_layout_are_not_loaded(void **state)
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 10 * SECOND), 1);
 	kvfs_xfer_free(xfer);
 	query = (kvfs_query){other, &key, 1};
-	assert_int_equal(kvfs_acquire(&query, 1, 0, SECOND, &lease), 0);
+	assert_int_equal(
+		kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = SECOND), &lease),
+		0);
 	assert_int_equal(kvfs_load(w->pool, lease, 1, &page, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 10 * SECOND), 0);
 	assert_int_equal(kvfs_xfer_status(xfer, 0), -EBADMSG);

@@ -90,7 +90,7 @@ static void a_loads_pages_are_not_the_callers_to_name(void **state)
 static kvfs_xfer *begin_save_must(struct world *w, const kvfs_key *keys,
 				  size_t n)
 {
-	const kvfs_opts opts = {.flags = KVFS_MUST};
+	const kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_MUST};
 	int64_t pages[PAGES];
 	kvfs_xfer *xfer;
 
@@ -121,7 +121,7 @@ static void more_than_dram_holds_is_mapped(void **state)
 		assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, LONG), 100);
 		kvfs_xfer_free(xfer);
 	}
-	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, &xfer), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, LONG), 1);
 	kvfs_xfer_free(xfer);
 	assert_int_equal(kvfs_map(pool, w->space, keys, n, NULL, &m), 0);
@@ -168,7 +168,7 @@ static void maps_that_cannot_be_are_refused(void **state)
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 2, 2);
 	const kvfs_key key = world_key(0), bad = {.len = 20};
-	kvfs_opts opts = {0};
+	kvfs_opts opts = {.size = sizeof(opts)};
 	kvfs_mapping *m;
 	kvfs_space *other;
 	int at;
@@ -181,11 +181,12 @@ static void maps_that_cannot_be_are_refused(void **state)
 	assert_int_equal(kvfs_map(pool, w->space, &bad, 1, NULL, &m), -EINVAL);
 	assert_int_equal(kvfs_map(pool, w->space, &key, 1, NULL, NULL),
 			 -EINVAL);
-	opts = (kvfs_opts){.layers = 1};
+	opts = (kvfs_opts){.size = sizeof(kvfs_opts), .layers = 1};
 	assert_int_equal(kvfs_map(pool, w->space, &key, 1, &opts, &m), -EINVAL);
-	opts = (kvfs_opts){.flags = KVFS_MUST};
+	opts = (kvfs_opts){.size = sizeof(kvfs_opts), .flags = KVFS_MUST};
 	assert_int_equal(kvfs_map(pool, w->space, &key, 1, &opts, &m), -EINVAL);
-	opts = (kvfs_opts){.stream = &at, .event = &at};
+	opts = (kvfs_opts){
+		.size = sizeof(kvfs_opts), .stream = &at, .event = &at};
 	assert_int_equal(kvfs_map(pool, w->space, &key, 1, &opts, &m), -EINVAL);
 	assert_int_equal(kvfs_space_open(w->session, "bytes",
 					 "{\"tensors\":[{\"name\":\"x\","

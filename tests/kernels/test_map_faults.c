@@ -85,7 +85,7 @@ static void a_deadline_is_the_maps_own(void **state)
 {
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 2, 2);
-	const kvfs_opts soon = {.deadline = 20000000};
+	const kvfs_opts soon = {.size = sizeof(soon), .deadline = 20000000};
 	kvfs_mapping *a, *b;
 
 	world_save(w, 2);
@@ -203,7 +203,7 @@ static void a_device_without_streams_says_so(void **state)
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 2, 2);
 	const kvfs_key key = world_key(0);
-	kvfs_opts opts = {.stream = &opts};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &opts};
 	kvfs_mapping *m;
 	kvfs_pages *taken;
 

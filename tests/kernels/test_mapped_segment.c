@@ -102,7 +102,10 @@ static int acquire(struct impostor *i, struct client *c, enum mode mode)
 	assert_int_equal(kvfs_space_open(c->session, "s", NULL, 0, &c->space),
 			 0);
 	query = (kvfs_query){c->space, &key, 1};
-	assert_int_equal(kvfs_acquire(&query, 1, 0, 2000000000, &c->lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.deadline = 2000000000),
+				      &c->lease),
+			 0);
 	assert_true(kvfs_lease_wait(c->lease, KVFS_FOREVER) >= 0);
 	return kvfs_lease_status(c->lease, 0);
 }

@@ -68,7 +68,8 @@ static int teardown(void **state)
 static kvfs_xfer *save(struct world *w, size_t n, unsigned flags,
 		       uint64_t deadline)
 {
-	const kvfs_opts opts = {.flags = flags, .deadline = deadline};
+	const kvfs_opts opts = {
+		.size = sizeof(opts), .flags = flags, .deadline = deadline};
 
 	return layered_save_by(w->pool, w->space, 0, n, &opts);
 }
@@ -91,7 +92,7 @@ static void without_it_a_save_is_refused_where_there_is_no_room(void **state)
 static void with_it_a_save_waits_for_room(void **state)
 {
 	struct world *w = *state;
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	kvfs_xfer *xfer;
 
 	layered_fill(w, N);
@@ -149,15 +150,17 @@ static void while_it_waits_others_go_on(void **state)
 static void a_wait_for_room_ends_as_any_other(void **state)
 {
 	struct world *w = *state;
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	kvfs_xfer *late, *cancelled, *cleared;
 
 	take_all(w);
 	late = save(w, N, KVFS_MUST, SECOND / 10);
-	cancelled = layered_save_by(w->pool, w->space, 100, N,
-				    &(kvfs_opts){.flags = KVFS_MUST});
-	cleared = layered_save_by(w->pool, w->space, 200, N,
-				  &(kvfs_opts){.flags = KVFS_MUST});
+	cancelled = layered_save_by(
+		w->pool, w->space, 100, N,
+		&(kvfs_opts){.size = sizeof(kvfs_opts), .flags = KVFS_MUST});
+	cleared = layered_save_by(
+		w->pool, w->space, 200, N,
+		&(kvfs_opts){.size = sizeof(kvfs_opts), .flags = KVFS_MUST});
 	assert_int_equal(kvfs_xfer_wait(late, KVFS_SEALED, 60 * SECOND), 0);
 	assert_int_equal(kvfs_xfer_status(late, 0), -ETIMEDOUT);
 	assert_int_equal(kvfs_xfer_poll(cancelled, KVFS_COPIED), 0);
@@ -200,7 +203,8 @@ static void a_daemon_that_dies_ends_the_wait(void **state)
 static void layers_wait_for_room_together(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.layers = 1, .flags = KVFS_MUST};
+	kvfs_opts opts = {
+		.size = sizeof(opts), .layers = 1, .flags = KVFS_MUST};
 	kvfs_xfer *xfers[LAYERS];
 	uint32_t i;
 
@@ -224,7 +228,7 @@ static void layers_wait_for_room_together(void **state)
 /* More blocks than DRAM holds go through another space. */
 static void flood(struct world *w)
 {
-	kvfs_opts opts = {.flags = KVFS_MUST};
+	kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_MUST};
 	kvfs_xfer *xfer;
 	uint32_t first;
 
@@ -280,8 +284,8 @@ static void one_that_is_freed_early_holds_nothing(void **state)
 	layered_fill(w, N);
 	for (i = 0; i < 10; i++) {
 		kvfs_xfer_free(save(w, N, KVFS_HOLD, 0));
-		assert_int_equal(kvfs_flush(w->space, KVFS_SEALED, &barrier),
-				 0);
+		assert_int_equal(
+			kvfs_flush(w->space, KVFS_SEALED, NULL, &barrier), 0);
 		assert_int_equal(layered_end(barrier, KVFS_SEALED), 1);
 		world_wait_stat(w, "leased", 0);
 		assert_int_equal(kvfs_space_clear(w->space), 0);
@@ -291,7 +295,8 @@ static void one_that_is_freed_early_holds_nothing(void **state)
 static void layers_hold_until_the_last_of_them_is_freed(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.layers = 1, .flags = KVFS_HOLD};
+	kvfs_opts opts = {
+		.size = sizeof(opts), .layers = 1, .flags = KVFS_HOLD};
 	kvfs_xfer *xfers[LAYERS];
 	uint32_t i;
 
@@ -317,7 +322,7 @@ static void layers_hold_until_the_last_of_them_is_freed(void **state)
 static void not_all_of_dram_can_be_held(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.flags = KVFS_HOLD};
+	kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_HOLD};
 	kvfs_xfer *xfers[4], *more;
 	long sealed = 0;
 	uint32_t i;
@@ -387,7 +392,10 @@ static void a_tail_is_what_its_page_is(void **state)
 				   NULL, &xfer),
 			 0);
 	assert_int_equal(layered_end(xfer, KVFS_DURABLE), 1);
-	assert_int_equal(kvfs_acquire(&query, 1, 0, 10 * SECOND, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.deadline = 10 * SECOND),
+				      &lease),
+			 0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), 1);
 	data = kvfs_lease_data(lease, 0, NULL);
 	for (i = 0; i < PAYLOAD; i++)

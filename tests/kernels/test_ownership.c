@@ -59,9 +59,9 @@ static void a_lease_that_nobody_reads_is_freed_all_the_same(void **state)
 
 	world_save(w, 100);
 	world_chain(0, 100, keys, pages);
-	assert_int_equal(kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
 	kvfs_release(lease); /* settled or not */
-	assert_int_equal(kvfs_prefetch(&query, 1, KVFS_FOREVER, &xfer), 0);
+	assert_int_equal(kvfs_prefetch(&query, 1, NULL, &xfer), 0);
 	kvfs_xfer_free(xfer);
 	wait_leased(w, 0);
 }
@@ -77,7 +77,10 @@ static void what_comes_after_the_deadline_goes_back(void **state)
 	world_save(w, 50);
 	world_chain(0, 50, keys, pages);
 	world_freeze(w);
-	assert_int_equal(kvfs_acquire(&query, 1, 0, SECOND / 100, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.deadline = SECOND / 100),
+				      &lease),
+			 0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), 0);
 	assert_int_equal(kvfs_lease_status(lease, 0), -ETIMEDOUT);
 	world_thaw(w);
@@ -177,7 +180,10 @@ static void results_are_of_their_own_operation(void **state)
 			pages[k][i] = 8 * k + i;
 		}
 		assert_int_equal(
-			kvfs_acquire(&query, 1, 0, 60 * SECOND, &lease[k]), 0);
+			kvfs_acquire(&query, 1,
+				     KVFS_OPTS(.deadline = 60 * SECOND),
+				     &lease[k]),
+			0);
 		assert_int_equal(kvfs_load(w->pool, lease[k], 8, pages[k], NULL,
 					   &xfer[k]),
 				 0);
@@ -215,7 +221,7 @@ static void a_pending_lease_is_of_the_keys_it_began_with(void **state)
 	memset(w->memory, 0xee, (size_t)PAGES * PAYLOAD);
 	world_chain(0, 4, keys, pages);
 	world_freeze(w);
-	assert_int_equal(kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
 	assert_int_equal(kvfs_load(w->pool, lease, 4, pages, NULL, &xfer), 0);
 	kvfs_release(lease);
 	for (i = 0; i < 4; i++) {
@@ -245,16 +251,16 @@ static void whatever_is_pending_ends_with_the_connection(void **state)
 	world_save(w, 8);
 	world_chain(0, 8, keys, pages);
 	world_freeze(w);
-	assert_int_equal(kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
 	assert_int_equal(kvfs_load(w->pool, lease, 8, pages, NULL, &load), 0);
-	assert_int_equal(kvfs_prefetch(&query, 1, KVFS_FOREVER, &prefetch), 0);
+	assert_int_equal(kvfs_prefetch(&query, 1, NULL, &prefetch), 0);
 	world_chain(500, 8, keys, others);
 	for (i = 0; i < 8; i++)
 		others[i] += 100;
 	assert_int_equal(kvfs_save(w->pool, w->space, keys, NULL, 8, others,
 				   NULL, &save),
 			 0);
-	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, &flush), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, NULL, &flush), 0);
 	world_stop_daemon(w, SIGKILL);
 	assert_int_equal(kvfs_lease_wait(lease, 60 * SECOND), 0);
 	assert_int_equal(kvfs_lease_status(lease, 7), -ENOTCONN);
@@ -306,6 +312,7 @@ static int round_trip(struct world *w, uint64_t bytes)
 	uint8_t *memory = malloc(2 * bytes);
 	kvfs_view view = {"x", memory, bytes, bytes, 1, 0};
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = "host",
 		.views = &view,
 		.n_views = 1,
@@ -339,7 +346,10 @@ static int round_trip(struct world *w, uint64_t bytes)
 	status = kvfs_xfer_status(xfer, 0);
 	kvfs_xfer_free(xfer);
 	query = (kvfs_query){desc.space, &key, 1};
-	assert_int_equal(kvfs_acquire(&query, 1, 0, 60 * SECOND, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.deadline = 60 * SECOND),
+				      &lease),
+			 0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), status == 0);
 	page = 1;
 	assert_int_equal(kvfs_load(pool, lease, 1, &page, NULL, &xfer), 0);

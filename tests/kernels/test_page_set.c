@@ -117,7 +117,7 @@ static void a_set_is_sealed_or_dropped_once(void **state)
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 4, 4);
 	kvfs_pages *sealed = compute(pool, 0, 2), *dropped = take(pool, 2);
-	struct kvfs_pool_info before;
+	struct kvfs_pool_info before = {.size = sizeof(before)};
 	kvfs_xfer *xfer;
 
 	assert_int_equal(seal(w, sealed, 0, 2, NULL, &xfer), 0);
@@ -140,7 +140,7 @@ static void what_cannot_be_sealed_stays_taken(void **state)
 	kvfs_pool *pool = reserve(w, 4, 4);
 	kvfs_pages *pages = compute(pool, 0, 2);
 	const kvfs_key key = world_key(0), bad = {.len = 5};
-	const kvfs_opts layers = {.layers = 1};
+	const kvfs_opts layers = {.size = sizeof(layers), .layers = 1};
 	kvfs_space *other;
 	kvfs_xfer *xfer;
 
@@ -252,7 +252,7 @@ static void pages_are_sealed_after_the_streams_work(void **state)
 	struct world *w = *state;
 	kvfs_pool *pool = reserve(w, 3, 3);
 	struct slow_stream stream = {0};
-	const kvfs_opts opts = {.stream = &stream};
+	const kvfs_opts opts = {.size = sizeof(opts), .stream = &stream};
 	kvfs_pages *pages = take(pool, 3), *more;
 	uint8_t *at[3];
 	kvfs_mapping *m;

@@ -58,7 +58,9 @@ static void some_layers_of_some_blocks_at_a_time(void **state)
 	for (i = 0; i < 100; i++)
 		for (layer = 2; layer < LAYERS; layer++) {
 			size_t block = layer == 2 ? i : 99 - i;
-			kvfs_opts opts = {.first_layer = layer, .layers = 1};
+			kvfs_opts opts = {.size = sizeof(opts),
+					  .first_layer = layer,
+					  .layers = 1};
 			kvfs_key key = world_key((uint32_t)block);
 			int64_t page = (int64_t)block;
 			kvfs_meta meta = {.position = (uint32_t)block};
@@ -87,14 +89,16 @@ static void a_block_that_lacks_a_layer_is_none(void **state)
 	kvfs_lease *lease;
 
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 20 * SECOND), N);
-	assert_int_equal(kvfs_flush(w->space, KVFS_SEALED, &barrier), 0);
-	assert_int_equal(kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_SEALED, NULL, &barrier), 0);
+	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), 0);
 	assert_int_equal(kvfs_lease_status(lease, 0), -ENOENT);
 	kvfs_release(lease);
-	assert_int_equal(
-		kvfs_acquire(&query, 1, KVFS_WAIT_SAVING, SECOND / 20, &lease),
-		0);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.flags = KVFS_WAIT_SAVING,
+						.deadline = SECOND / 20),
+				      &lease),
+			 0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), 0);
 	assert_int_equal(kvfs_lease_status(lease, 0), -ETIMEDOUT);
 	kvfs_release(lease);
@@ -136,7 +140,7 @@ static void what_meets_a_part_in_part_is_refused(void **state)
 {
 	struct world *w = *state;
 	kvfs_meta meta[N] = {{.position = 1}};
-	kvfs_opts opts = {.first_layer = 2, .layers = 2};
+	kvfs_opts opts = {.size = sizeof(opts), .first_layer = 2, .layers = 2};
 	kvfs_xfer *first, *meets, *other;
 	kvfs_key keys[N];
 	int64_t pages[N];
@@ -167,7 +171,8 @@ static void what_meets_a_part_in_part_is_refused(void **state)
 static void layers_that_are_not_there_are_refused(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.first_layer = 1, .layers = LAYERS};
+	kvfs_opts opts = {
+		.size = sizeof(opts), .first_layer = 1, .layers = LAYERS};
 	kvfs_key key = world_key(0);
 	int64_t page = 0;
 	kvfs_xfer *xfer;
@@ -175,7 +180,7 @@ static void layers_that_are_not_there_are_refused(void **state)
 	assert_int_equal(kvfs_save(w->pool, w->space, &key, NULL, 1, &page,
 				   &opts, &xfer),
 			 -EINVAL);
-	opts = (kvfs_opts){.flags = 0x80};
+	opts = (kvfs_opts){.size = sizeof(kvfs_opts), .flags = 0x80};
 	assert_int_equal(kvfs_save(w->pool, w->space, &key, NULL, 1, &page,
 				   &opts, &xfer),
 			 -EINVAL);
@@ -204,7 +209,7 @@ static void what_another_client_saves_is_skipped(void **state)
 {
 	struct world *w = *state;
 	struct layered other;
-	kvfs_opts opts = {.layers = 1};
+	kvfs_opts opts = {.size = sizeof(opts), .layers = 1};
 	kvfs_xfer *theirs, *ours;
 
 	layered_open(w, &other);
@@ -274,7 +279,8 @@ static void a_clear_by_another_client_ends_every_layer(void **state)
 static void a_deadline_ends_a_block_that_lacks_a_layer(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.layers = 2, .deadline = SECOND / 10};
+	kvfs_opts opts = {
+		.size = sizeof(opts), .layers = 2, .deadline = SECOND / 10};
 	kvfs_xfer *xfer = layered_save_by(w->pool, w->space, 0, N, &opts);
 	kvfs_xfer *other = layered_save(w, N, 2, 1);
 
@@ -316,7 +322,7 @@ static void a_daemon_that_dies_between_layers_ends_them_all(void **state)
 static void pages_are_counted_layer_by_layer(void **state)
 {
 	struct world *w = *state;
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	kvfs_xfer *xfers[LAYERS];
 	uint32_t layer;
 
@@ -338,7 +344,7 @@ static void pages_are_counted_layer_by_layer(void **state)
 static void a_key_twice_in_one_save_is_one_block(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.layers = 2};
+	kvfs_opts opts = {.size = sizeof(opts), .layers = 2};
 	kvfs_meta meta[2] = {{.position = 0}, {.position = 0}};
 	kvfs_key keys[2] = {world_key(0), world_key(0)};
 	int64_t pages[2] = {0, 0};

@@ -35,6 +35,7 @@ static int teardown(void **state)
 static kvfs_pool_desc good(void)
 {
 	return (kvfs_pool_desc){
+		.size = sizeof(kvfs_pool_desc),
 		.device = "host",
 		.space = space,
 		.views = &view,
@@ -127,7 +128,7 @@ static void a_space_of_another_session_is_refused(void **state)
 static void the_pool_says_how_bytes_travel(void **state)
 {
 	kvfs_pool_desc desc = good();
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	kvfs_pool *pool;
 
 	(void)state;

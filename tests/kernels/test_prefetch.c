@@ -57,15 +57,24 @@ static void arguments_that_cannot_be_are_refused(void **state)
 	kvfs_query query = {w->space, &key, 1}, wrong = {w->space, &bad, 1};
 	kvfs_xfer *xfer;
 
-	assert_int_equal(kvfs_prefetch(NULL, 1, 0, &xfer), -EINVAL);
-	assert_int_equal(kvfs_prefetch(NULL, 0, 0, &xfer), -EINVAL);
-	assert_int_equal(kvfs_prefetch(&wrong, 1, 0, &xfer), -EINVAL);
-	assert_int_equal(kvfs_prefetch(&query, 1, 0, NULL), -EINVAL);
+	assert_int_equal(
+		kvfs_prefetch(NULL, 1, KVFS_OPTS(.deadline = 1), &xfer),
+		-EINVAL);
+	assert_int_equal(
+		kvfs_prefetch(NULL, 0, KVFS_OPTS(.deadline = 1), &xfer),
+		-EINVAL);
+	assert_int_equal(
+		kvfs_prefetch(&wrong, 1, KVFS_OPTS(.deadline = 1), &xfer),
+		-EINVAL);
+	assert_int_equal(
+		kvfs_prefetch(&query, 1, KVFS_OPTS(.deadline = 1), NULL),
+		-EINVAL);
 	assert_int_equal(kvfs_ended(NULL, &key, 1), -EINVAL);
 	assert_int_equal(kvfs_ended(w->space, &bad, 1), -EINVAL);
 	assert_int_equal(kvfs_ended(w->space, &key, 0), 0);
 	query.n = 0;
-	assert_int_equal(kvfs_prefetch(&query, 1, 0, &xfer), 0);
+	assert_int_equal(
+		kvfs_prefetch(&query, 1, KVFS_OPTS(.deadline = 1), &xfer), 0);
 	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 1);
 	kvfs_xfer_free(xfer);
 }
@@ -82,7 +91,7 @@ static void blocks_come_back_to_dram(void **state)
 	save_from(w, 0, 10);
 	drive_out(w, 0, 10);
 	world_chain(0, 11, keys, pages); /* the last one is not there */
-	assert_int_equal(kvfs_prefetch(&query, 1, KVFS_FOREVER, &xfer), 0);
+	assert_int_equal(kvfs_prefetch(&query, 1, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 10);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, 60 * SECOND), 10);
 	for (i = 0; i < 10; i++)
@@ -109,7 +118,7 @@ static void more_keys_than_a_message_and_more_spaces_than_one(void **state)
 	for (i = 0; i < 1200; i++)
 		keys[i] = world_key((uint32_t)i);
 	queries[1].space = other;
-	assert_int_equal(kvfs_prefetch(queries, 2, KVFS_FOREVER, &xfer), 0);
+	assert_int_equal(kvfs_prefetch(queries, 2, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 10);
 	assert_int_equal(kvfs_xfer_status(xfer, 1189), -ENOENT);
 	assert_int_equal(kvfs_xfer_status(xfer, 1190), 0);
@@ -132,7 +141,7 @@ static void a_prefetch_can_be_cancelled_or_forgotten(void **state)
 	save_from(w, 0, PAGES);
 	drive_out(w, 0, PAGES);
 	world_chain(0, PAGES, keys, pages);
-	assert_int_equal(kvfs_prefetch(&query, 1, KVFS_FOREVER, &xfer), 0);
+	assert_int_equal(kvfs_prefetch(&query, 1, NULL, &xfer), 0);
 	kvfs_xfer_cancel(xfer);
 	assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND) >= 0);
 	for (i = 0; i < PAGES; i++) {
@@ -140,7 +149,7 @@ static void a_prefetch_can_be_cancelled_or_forgotten(void **state)
 		assert_true(s == 0 || s == -ECANCELED || s == -ENOSPC);
 	}
 	kvfs_xfer_free(xfer);
-	assert_int_equal(kvfs_prefetch(&query, 1, KVFS_FOREVER, &xfer), 0);
+	assert_int_equal(kvfs_prefetch(&query, 1, NULL, &xfer), 0);
 	kvfs_xfer_free(xfer);
 }
 
@@ -155,7 +164,8 @@ static void what_cannot_begin_in_time_does_not(void **state)
 	drive_out(w, 0, 1);
 	world_freeze(w);
 	/* A nanosecond is over before the daemon reads of it. */
-	assert_int_equal(kvfs_prefetch(&query, 1, 1, &xfer), 0);
+	assert_int_equal(
+		kvfs_prefetch(&query, 1, KVFS_OPTS(.deadline = 1), &xfer), 0);
 	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 0);
 	world_thaw(w);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 0);
@@ -172,14 +182,14 @@ static void without_a_daemon_nothing_comes(void **state)
 	kvfs_xfer *xfer, *under_way;
 
 	world_freeze(w);
-	assert_int_equal(kvfs_prefetch(&query, 1, KVFS_FOREVER, &under_way), 0);
+	assert_int_equal(kvfs_prefetch(&query, 1, NULL, &under_way), 0);
 	world_stop_daemon(w, SIGKILL);
 	world_wait_connected(w->session, 0);
 	assert_int_equal(kvfs_xfer_wait(under_way, KVFS_COPIED, 60 * SECOND),
 			 0);
 	assert_int_equal(kvfs_xfer_status(under_way, 0), -ENOTCONN);
 	kvfs_xfer_free(under_way);
-	assert_int_equal(kvfs_prefetch(&query, 1, KVFS_FOREVER, &xfer), 0);
+	assert_int_equal(kvfs_prefetch(&query, 1, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 0);
 	assert_int_equal(kvfs_xfer_status(xfer, 0), -ENOTCONN);
 	kvfs_xfer_free(xfer);
@@ -194,7 +204,7 @@ static void use(struct world *w, const kvfs_key *keys, size_t n)
 	kvfs_query query = {w->space, keys, n};
 	kvfs_lease *lease;
 
-	assert_int_equal(kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
 	assert_int_equal(kvfs_lease_wait(lease, 60 * SECOND), n);
 	kvfs_release(lease);
 }
@@ -205,9 +215,11 @@ static void ahead(struct world *w, const kvfs_key *keys, size_t all, size_t n)
 	kvfs_lease *lease;
 	size_t i;
 
-	assert_int_equal(
-		kvfs_acquire(&query, 1, KVFS_READ_AHEAD, 60 * SECOND, &lease),
-		0);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.flags = KVFS_READ_AHEAD,
+						.deadline = 60 * SECOND),
+				      &lease),
+			 0);
 	assert_int_equal(kvfs_lease_wait(lease, 60 * SECOND), n);
 	for (i = 0; i < all; i++)
 		assert_int_equal(kvfs_lease_status(lease, i),
@@ -227,7 +239,9 @@ static void the_rest_of_a_chain_comes_behind_its_head_if_asked(void **state)
 
 	world_chain(0, 10, keys, pages);
 	assert_int_equal(kvfs_acquire(&query, 1,
-				      KVFS_READ_AHEAD | KVFS_WAIT_SAVING, 1,
+				      KVFS_OPTS(.flags = KVFS_READ_AHEAD |
+							 KVFS_WAIT_SAVING,
+						.deadline = 1),
 				      &lease),
 			 -EINVAL);
 	save_from(w, 0, 10);
@@ -236,7 +250,7 @@ static void the_rest_of_a_chain_comes_behind_its_head_if_asked(void **state)
 	 * that was decided. */
 	use(w, keys, 3);
 	ahead(w, keys, 10, 3);
-	assert_int_equal(kvfs_prefetch(&last, 1, KVFS_FOREVER, &xfer), 0);
+	assert_int_equal(kvfs_prefetch(&last, 1, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 1);
 	kvfs_xfer_free(xfer);
 	assert_int_equal(count(w, 3, 6, KVFS_SSD), 6);

@@ -114,7 +114,7 @@ static void only_the_blocks_asked_for_come(void **state)
 
 static void the_head_and_the_tail_come_first(void **state)
 {
-	const kvfs_opts opts = {.head = 2, .tail = 3};
+	const kvfs_opts opts = {.size = sizeof(opts), .head = 2, .tail = 3};
 	struct world *w = *state;
 	int64_t pages[PAGES];
 	kvfs_xfer *xfer;
@@ -273,7 +273,7 @@ static void restores_at_the_same_time_have_threads_of_their_own(void **state)
 
 static void a_daemon_that_is_gone_ends_it(void **state)
 {
-	const kvfs_opts opts = {.deadline = SECOND / 10};
+	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SECOND / 10};
 	struct world *w = *state;
 	int64_t pages[2] = {0, 1};
 	kvfs_xfer *xfer;
@@ -345,6 +345,7 @@ static kvfs_pool *big_pool(struct world *w, uint8_t *memory)
 		{"v", memory + TENSOR, PAYLOAD, TENSOR, 1, 0},
 	};
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = "host",
 		.space = w->space,
 		.views = views,

@@ -46,7 +46,7 @@ static int acquire(kvfs_space *space)
 	kvfs_lease *lease;
 	int status;
 
-	assert_int_equal(kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
 	assert_int_equal(kvfs_lease_wait(lease, 5000000000u), 0);
 	status = kvfs_lease_status(lease, 0);
 	kvfs_release(lease);

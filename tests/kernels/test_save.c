@@ -61,7 +61,7 @@ static void stages_come_in_order_and_the_pages_come_back(void **state)
 	struct world *w = *state;
 	kvfs_key keys[PAGES];
 	int64_t pages[PAGES];
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	kvfs_xfer *xfer;
 
 	world_chain(0, 100, keys, pages);
@@ -129,7 +129,7 @@ static void transfers_on_the_same_pages_are_counted(void **state)
 	struct world *w = *state;
 	kvfs_key keys[PAGES];
 	int64_t pages[PAGES];
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	kvfs_xfer *a, *b;
 
 	world_chain(1000, 60, keys, pages);
@@ -157,7 +157,7 @@ static void a_cancelled_save_seals_whole_blocks_or_none(void **state)
 	int64_t pages[PAGES];
 	uint8_t states[PAGES];
 	kvfs_query query = {w->space, keys, 200};
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	kvfs_xfer *xfer;
 	size_t i;
 	int s;
@@ -292,7 +292,7 @@ static void a_save_that_nobody_waits_for_goes_on(void **state)
 				   NULL, &xfer),
 			 0);
 	kvfs_xfer_free(xfer);
-	assert_int_equal(kvfs_flush(w->space, KVFS_SEALED, &xfer), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_SEALED, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 20 * SECOND), 1);
 	kvfs_xfer_free(xfer);
 	kvfs_release(world_acquire(w, 50, 50));

@@ -54,7 +54,8 @@ static void without_a_daemon_everything_is_a_miss(void **state)
 		{"k", w->memory, PAYLOAD, TENSOR, 1, 0},
 		{"v", w->memory + TENSOR, PAYLOAD, TENSOR, 1, 0},
 	};
-	kvfs_pool_desc desc = {.device = "host",
+	kvfs_pool_desc desc = {.size = sizeof(desc),
+			       .device = "host",
 			       .views = views,
 			       .n_views = 2,
 			       .pages = 4,
@@ -69,7 +70,7 @@ static void without_a_daemon_everything_is_a_miss(void **state)
 			 0);
 	query = (kvfs_query){space, &key, 1};
 	assert_int_equal(kvfs_match(&query, 1), 0);
-	assert_int_equal(kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), 0);
 	assert_int_equal(kvfs_lease_status(lease, 0), -ENOTCONN);
 	desc.space = space;
@@ -239,15 +240,20 @@ static void starting_work_does_not_wait_for_a_stopped_daemon(void **state)
 	world_freeze(w);
 	before = kv_now_ns();
 	for (i = 0; i < 200; i++) {
-		assert_int_equal(kvfs_acquire(&query, 1, 0, SECOND, &lease), 0);
+		assert_int_equal(kvfs_acquire(&query, 1,
+					      KVFS_OPTS(.deadline = SECOND),
+					      &lease),
+				 0);
 		kvfs_release(lease);
 	}
-	assert_int_equal(kvfs_acquire(&query, 1, 0, SECOND, &lease), 0);
+	assert_int_equal(
+		kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = SECOND), &lease),
+		0);
 	assert_int_equal(kvfs_load(w->pool, lease, 200, pages, NULL, &load), 0);
 	assert_int_equal(kvfs_save(w->pool, w->space, keys, NULL, 200, pages,
 				   NULL, &save),
 			 0);
-	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, &flush), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, NULL, &flush), 0);
 	assert_true(kv_now_ns() - before < 20 * SECOND);
 	kvfs_release(lease);
 	world_thaw(w);

@@ -199,7 +199,7 @@ static void more_blocks_than_a_message_has(void **state)
 			 MANY);
 	assert_memory_equal(got, keys, sizeof(keys));
 	assert_memory_equal(at, positions, sizeof(positions));
-	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, &xfer), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, 60 * SECOND), 1);
 	kvfs_xfer_free(xfer);
 	assert_int_equal(kvfs_snapshot_drop(w->space, "long"), 0);
@@ -219,11 +219,11 @@ static void a_flushed_snapshot_survives_the_daemon(void **state)
 	world_save(w, 3);
 	assert_int_equal(snapshot(w, "kept", 3, NULL), 0);
 	assert_int_equal(snapshot(w, "dropped", 3, NULL), 0);
-	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, &xfer), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, 60 * SECOND), 1);
 	kvfs_xfer_free(xfer);
 	assert_int_equal(kvfs_snapshot_drop(w->space, "dropped"), 0);
-	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, &xfer), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_DURABLE, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_DURABLE, 60 * SECOND), 1);
 	kvfs_xfer_free(xfer);
 

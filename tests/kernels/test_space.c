@@ -93,7 +93,8 @@ static void an_untyped_space_has_no_layout_and_no_pool(void **state)
 {
 	struct world *w = *state;
 	kvfs_view view = {"k", w->memory, 8, 8, 1, 0};
-	kvfs_pool_desc desc = {.device = "host",
+	kvfs_pool_desc desc = {.size = sizeof(desc),
+			       .device = "host",
 			       .views = &view,
 			       .n_views = 1,
 			       .pages = 1,

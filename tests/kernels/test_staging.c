@@ -26,7 +26,7 @@ static void close_all(size_t n)
 
 static uint64_t staging_of(kvfs_pool *pool)
 {
-	struct kvfs_pool_info info;
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 
 	assert_int_equal(kvfs_pool_info(pool, &info), 0);
 	return info.bytes_staging;
@@ -72,9 +72,11 @@ static void save_all(struct world *w)
 	assert_int_equal(kvfs_space_clear(w->space), 0);
 	layered_fill(w, PAGES);
 	assert_int_equal(
-		layered_end(layered_save_by(w->pool, w->space, 0, PAGES,
-					    &(kvfs_opts){.flags = KVFS_MUST}),
-			    KVFS_SEALED),
+		layered_end(
+			layered_save_by(w->pool, w->space, 0, PAGES,
+					&(kvfs_opts){.size = sizeof(kvfs_opts),
+						     .flags = KVFS_MUST}),
+			KVFS_SEALED),
 		PAGES);
 	layered_check(w, PAGES);
 }
@@ -99,7 +101,8 @@ static void *save_on(void *arg)
 
 	for (uint32_t i = 0; i < 100; i++) {
 		xfer = layered_save_by(w->pool, w->space, 1000 + i * 40, 40,
-				       &(kvfs_opts){.flags = KVFS_MUST});
+				       &(kvfs_opts){.size = sizeof(kvfs_opts),
+						    .flags = KVFS_MUST});
 		assert_int_equal(layered_end(xfer, KVFS_SEALED), 40);
 	}
 	return NULL;
@@ -113,11 +116,12 @@ static void staging_grows_while_it_is_in_use(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, save_on, w), 0);
 	for (uint32_t i = 0; i < 100; i++)
 		assert_int_equal(
-			layered_end(layered_save_by(
-					    w->pool, w->space, 10000 + i * 40,
-					    40,
-					    &(kvfs_opts){.flags = KVFS_MUST}),
-				    KVFS_SEALED),
+			layered_end(
+				layered_save_by(
+					w->pool, w->space, 10000 + i * 40, 40,
+					&(kvfs_opts){.size = sizeof(kvfs_opts),
+						     .flags = KVFS_MUST}),
+				KVFS_SEALED),
 			40);
 	pthread_join(thread, NULL);
 	assert_true(staging_of(w->pool) >= KV_STAGE_BYTES);
@@ -136,7 +140,8 @@ static void sessions_of_a_process_share(void **state)
 			xfers[i] = layered_save_by(
 				sessions[i].pool, sessions[i].space,
 				(uint32_t)round * 10000 + i * PAGES, PAGES,
-				&(kvfs_opts){.flags = KVFS_MUST});
+				&(kvfs_opts){.size = sizeof(kvfs_opts),
+					     .flags = KVFS_MUST});
 		for (uint32_t i = 0; i < n; i++)
 			assert_int_equal(layered_end(xfers[i], KVFS_SEALED),
 					 PAGES);
@@ -171,8 +176,9 @@ static void staging_is_made_anew_with_the_daemon(void **state)
 		world_start_daemon(w);
 		world_wait_connected(w->session, 1);
 	}
-	xfer = layered_save_by(w->pool, w->space, 0, PAGES,
-			       &(kvfs_opts){.flags = KVFS_MUST});
+	xfer = layered_save_by(
+		w->pool, w->space, 0, PAGES,
+		&(kvfs_opts){.size = sizeof(kvfs_opts), .flags = KVFS_MUST});
 	assert_int_equal(layered_end(xfer, KVFS_SEALED), PAGES);
 	layered_check(w, PAGES);
 }

@@ -6,7 +6,7 @@
 static void a_save_reads_no_page_before_its_stream_is_done(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.stream = &slow};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
 	kvfs_xfer *xfer = begin_save(w, 0, 8, &opts);
 	uint32_t i;
 
@@ -27,7 +27,7 @@ static void a_save_reads_no_page_before_its_stream_is_done(void **state)
 static void a_load_writes_no_page_before_its_stream_is_done(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.stream = &slow};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
 	kvfs_xfer *xfer;
 
 	world_save(w, 8);
@@ -45,7 +45,7 @@ static void a_load_writes_no_page_before_its_stream_is_done(void **state)
 static void an_event_says_when_pages_are_quiet(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.event = &slow};
+	kvfs_opts opts = {.size = sizeof(opts), .event = &slow};
 	kvfs_xfer *xfer;
 
 	world_save(w, 4);
@@ -63,7 +63,7 @@ static void an_event_says_when_pages_are_quiet(void **state)
 static void a_stream_that_is_done_holds_nothing_up(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.stream = &slow};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
 	kvfs_xfer *xfer;
 
 	world_save(w, 4);
@@ -78,7 +78,7 @@ static void a_stream_that_is_done_holds_nothing_up(void **state)
 static void a_slow_stream_holds_up_nobody_else(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.stream = &slow};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
 	kvfs_xfer *saves[8], *load;
 	uint32_t i;
 
@@ -103,7 +103,8 @@ static void a_slow_stream_holds_up_nobody_else(void **state)
 static void a_deadline_ends_the_wait_for_a_stream(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.stream = &slow, .deadline = SECOND / 50};
+	kvfs_opts opts = {
+		.size = sizeof(opts), .stream = &slow, .deadline = SECOND / 50};
 	kvfs_xfer *xfer;
 
 	world_save(w, 4);
@@ -125,7 +126,7 @@ static void a_deadline_ends_the_wait_for_a_stream(void **state)
 static void a_cancel_ends_the_wait_for_a_stream(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.stream = &slow};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
 	kvfs_xfer *load, *save;
 
 	world_save(w, 4);
@@ -150,7 +151,7 @@ static void a_cancel_ends_the_wait_for_a_stream(void **state)
 static void work_after_a_load_waits_until_it_is_copied(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.stream = &slow};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
 	kvfs_xfer *xfer;
 
 	world_save(w, 4);
@@ -174,7 +175,7 @@ static void work_after_a_load_waits_until_it_is_copied(void **state)
 static void work_after_a_save_waits_until_it_is_copied(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.stream = &slow};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
 	kvfs_xfer *xfer = begin_save(w, 0, 8, &opts);
 
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
@@ -190,7 +191,7 @@ static void work_after_a_save_waits_until_it_is_copied(void **state)
 static void a_transfer_that_failed_holds_nobody_up(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.stream = &slow};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
 	kvfs_xfer *xfer;
 
 	world_save(w, 4);
@@ -206,7 +207,8 @@ static void a_transfer_that_failed_holds_nobody_up(void **state)
 static void a_layer_is_waited_for_by_itself(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.stream = &slow, .flags = KVFS_BY_LAYER};
+	kvfs_opts opts = {
+		.size = sizeof(opts), .stream = &slow, .flags = KVFS_BY_LAYER};
 	struct fake_stream early = {false}, late = {false};
 	kvfs_xfer *xfer;
 
@@ -235,7 +237,7 @@ static void a_layer_is_waited_for_by_itself(void **state)
 static void a_restore_waits_for_its_stream_and_is_waited_for(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.stream = &slow};
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
 	kvfs_key keys[PAGES];
 	int64_t pages[PAGES];
 	kvfs_xfer *xfer;
@@ -271,7 +273,8 @@ static void a_restore_waits_for_its_stream_and_is_waited_for(void **state)
 static void a_pool_is_closed_after_its_marks_and_gates(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.stream = &slow, .deadline = SECOND / 50};
+	kvfs_opts opts = {
+		.size = sizeof(opts), .stream = &slow, .deadline = SECOND / 50};
 	kvfs_xfer *xfer;
 
 	world_save(w, 4);
@@ -288,8 +291,9 @@ static void a_pool_is_closed_after_its_marks_and_gates(void **state)
 static void what_cannot_be_ordered_is_refused(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts both = {.stream = &slow, .event = &slow};
-	kvfs_opts one = {.stream = &slow};
+	kvfs_opts both = {
+		.size = sizeof(both), .stream = &slow, .event = &slow};
+	kvfs_opts one = {.size = sizeof(one), .stream = &slow};
 	kvfs_pool *host = world_pool(w, w->space);
 	int64_t page = 0;
 	kvfs_lease *lease;
@@ -313,7 +317,7 @@ static void what_cannot_be_ordered_is_refused(void **state)
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EOPNOTSUPP);
 	assert_int_equal(kvfs_xfer_order_layer(xfer, 0, &compute), -EOPNOTSUPP);
 	kvfs_xfer_free(xfer);
-	assert_int_equal(kvfs_flush(w->space, KVFS_SEALED, &xfer), 0);
+	assert_int_equal(kvfs_flush(w->space, KVFS_SEALED, NULL, &xfer), 0);
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EINVAL);
 	assert_int_equal(kvfs_xfer_order(NULL, &compute), -EINVAL);
 	kvfs_xfer_free(xfer);

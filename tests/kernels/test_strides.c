@@ -40,6 +40,7 @@ static int make(const kvfs_view *views, size_t n, uint64_t pages,
 		uint32_t pages_per_block)
 {
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.views = views,
 		.n_views = n,
 		.pages = pages,
@@ -157,7 +158,8 @@ static void a_tensor_not_covered_exactly_is_refused(void **state)
 
 static void views_that_follow_each_other_become_one_piece(void **state)
 {
-	kvfs_pool_desc desc = {.views = good,
+	kvfs_pool_desc desc = {.size = sizeof(desc),
+			       .views = good,
 			       .n_views = 2,
 			       .pages = PAGES,
 			       .pages_per_block = 1};
@@ -177,8 +179,11 @@ static void views_are_put_in_the_order_of_the_tensors(void **state)
 		{"k", memory + 40000, 1024, 1024, 2, 1024 * PAGES},
 		{"k", memory + 10000, 2048, 2048, 1, 0},
 	};
-	kvfs_pool_desc desc = {
-		.views = views, .n_views = 3, .pages = 2, .pages_per_block = 1};
+	kvfs_pool_desc desc = {.size = sizeof(desc),
+			       .views = views,
+			       .n_views = 3,
+			       .pages = 2,
+			       .pages_per_block = 1};
 	struct kv_strides strides;
 
 	(void)state;

@@ -165,6 +165,7 @@ static inline kvfs_pool *world_pool(struct world *w, kvfs_space *space)
 		{"v", w->memory + TENSOR, PAYLOAD, TENSOR, 1, 0},
 	};
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = "host",
 		.space = space,
 		.views = views,
@@ -309,7 +310,10 @@ static inline kvfs_lease *world_acquire(struct world *w, size_t n, long held)
 	kvfs_lease *lease;
 
 	world_chain(0, n, keys, pages);
-	assert_int_equal(kvfs_acquire(&query, 1, 0, 10 * SECOND, &lease), 0);
+	assert_int_equal(kvfs_acquire(&query, 1,
+				      KVFS_OPTS(.deadline = 10 * SECOND),
+				      &lease),
+			 0);
 	assert_int_equal(kvfs_lease_wait(lease, KVFS_FOREVER), held);
 	return lease;
 }

@@ -23,7 +23,7 @@ static uint8_t states[KEYS];
 static long acquire(const kvfs_query *query)
 {
 	kvfs_lease *lease;
-	long n = kvfs_acquire(query, 1, 0, KVFS_FOREVER, &lease);
+	long n = kvfs_acquire(query, 1, NULL, &lease);
 
 	if (n < 0)
 		return n;

@@ -42,7 +42,8 @@ static void check(long r, const char *what)
 static void begin(const char *name)
 {
 	const kvfs_view view = {"k", memory, BYTES, BYTES, 1, 0};
-	kvfs_pool_desc desc = {.device = "host",
+	kvfs_pool_desc desc = {.size = sizeof(desc),
+			       .device = "host",
 			       .views = &view,
 			       .n_views = 1,
 			       .pages = DEPTH,
@@ -90,7 +91,9 @@ static uint32_t use(const kvfs_key keys[DEPTH])
 	kvfs_lease *lease;
 	uint32_t hits = 0;
 
-	check(kvfs_acquire(&query, 1, 0, 60 * SECOND, &lease), "acquire");
+	check(kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = 60 * SECOND),
+			   &lease),
+	      "acquire");
 	kvfs_lease_wait(lease, 60 * SECOND);
 	while (hits < DEPTH && kvfs_lease_status(lease, hits) == 0)
 		hits++;
@@ -125,7 +128,7 @@ static void save_all(void)
 		while (!save(keys))
 			usleep(1000);
 	}
-	check(kvfs_flush(space, KVFS_DURABLE, &xfer), "flush");
+	check(kvfs_flush(space, KVFS_DURABLE, NULL, &xfer), "flush");
 	kvfs_xfer_wait(xfer, KVFS_DURABLE, 60 * SECOND);
 	kvfs_xfer_free(xfer);
 }

@@ -65,7 +65,7 @@ static int show_keys(kvfs_space *space, const char *name)
 static int flush_all(kvfs_space *space)
 {
 	kvfs_xfer *xfer;
-	int r = kvfs_flush(space, KVFS_DURABLE, &xfer);
+	int r = kvfs_flush(space, KVFS_DURABLE, NULL, &xfer);
 
 	if (r < 0)
 		return r;

@@ -33,6 +33,7 @@ static int other_pool(struct kv_bench_rig *rig, kvfs_pool **ret_pool)
 		{"v", base + payload / 2, payload, payload / 2, 1, 0},
 	};
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = "host",
 		.space = rig->space,
 		.views = views,
@@ -61,7 +62,7 @@ static int take(struct kv_bench_rig *rig, struct samples *samples)
 static int bring_back(struct kv_bench_rig *rig, kvfs_pool *pool,
 		      const int64_t *pages, struct samples *samples)
 {
-	const kvfs_opts opts = {.head = 1, .tail = TAIL};
+	const kvfs_opts opts = {.size = sizeof(opts), .head = 1, .tail = TAIL};
 	size_t n = rig->size->blocks;
 	uint64_t begin = kv_bench_now();
 	kvfs_xfer *xfer;

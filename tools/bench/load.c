@@ -59,7 +59,8 @@ static struct kv_bench_piece *list_pieces(struct kv_bench_rig *rig,
 static int load_group(struct kv_bench_rig *rig, const struct shape *shape,
 		      kvfs_lease *lease, size_t group, uint64_t *ret_ns)
 {
-	kvfs_opts opts = {.first = group * KV_BENCH_GROUP};
+	kvfs_opts opts = {.size = sizeof(opts),
+			  .first = group * KV_BENCH_GROUP};
 	int64_t pages[KV_BENCH_GROUP];
 	kvfs_xfer *xfer;
 	uint64_t begin;

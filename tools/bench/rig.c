@@ -74,6 +74,7 @@ static int register_pool(struct kv_bench_rig *rig, uint64_t run, uint64_t count,
 		{"v", base + second, next, run, count, stride},
 	};
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = "host",
 		.space = rig->space,
 		.views = views,
@@ -259,7 +260,7 @@ int kv_bench_rig_acquire(struct kv_bench_rig *rig, size_t first, size_t n,
 	kvfs_lease *lease;
 	int r;
 
-	r = kvfs_acquire(&query, 1, 0, KVFS_FOREVER, &lease);
+	r = kvfs_acquire(&query, 1, NULL, &lease);
 	if (r < 0)
 		return r;
 	if (kvfs_lease_wait(lease, KVFS_FOREVER) != (long)n) {

@@ -113,6 +113,7 @@ static int pool_of(struct kv_client *client, const struct kv_seqstate *state,
 	size_t n = kv_seqshape_views(&state->shape);
 	_cleanup_(kv_freep) kvfs_view *views = calloc(n, sizeof(*views));
 	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
 		.device = "host",
 		.space = client->space,
 		.views = views,
@@ -223,7 +224,7 @@ int kv_client_load(struct kv_client *client, struct kv_seqstate *state,
 		return r;
 	pages_from(0, n, pages);
 	start = kv_seconds();
-	r = kvfs_acquire(&query, 1, 0, DEADLINE, &lease);
+	r = kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = DEADLINE), &lease);
 	if (r < 0)
 		return said("kvfs_acquire", r);
 	r = kvfs_load(pool, lease, n, pages, NULL, &xfer);

@@ -63,7 +63,8 @@ static int open_pool(struct live *live)
 			  .block_stride = PAYLOAD,
 			  .bytes = PAYLOAD,
 			  .count = 1};
-	kvfs_pool_desc desc = {.device = "host",
+	kvfs_pool_desc desc = {.size = sizeof(desc),
+			       .device = "host",
 			       .space = live->space,
 			       .views = &view,
 			       .n_views = 1,
@@ -134,7 +135,7 @@ static int acquire(struct live *live, const uint32_t *blocks, size_t n,
 	kvfs_query query = {live->space, live->keys, n};
 	long r;
 
-	r = kvfs_acquire(&query, 1, 0, PATIENCE, ret_lease);
+	r = kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = PATIENCE), ret_lease);
 	if (r < 0)
 		return (int)r;
 	r = kvfs_lease_wait(*ret_lease, PATIENCE);
@@ -149,7 +150,7 @@ static int save(struct live *live, const uint32_t *blocks, size_t from,
 		size_t to)
 {
 	/* A request keeps its own blocks while it is handled. */
-	const kvfs_opts opts = {.flags = KVFS_HOLD};
+	const kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_HOLD};
 	kvfs_xfer *xfer;
 	long r;
 
