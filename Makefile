@@ -78,6 +78,9 @@ points: ; @$(MAKE) POINTS=1 B=$B-points $B-points/kvfs
 test-bare: FOR := bare
 test-bare: deps                         ## README's and the manuals' commands, on a bare Debian 12 made for it
 	@tests/bare.sh || [ $$? = 77 ]
+test-python: deps                       ## the Python package in an environment of its own; needs a network
+	@$(MAKE) all
+	@B=$(abspath $B) connectors/tests/python.sh
 soak: deps                              ## hours: 10,000 kills, 1,000 power cuts, everything at once
 	@$(MAKE) all $(HELPERS) points
 	@B=$(abspath $B) tests/soak.sh
@@ -112,6 +115,6 @@ install: all                            ## DESTDIR= PREFIX=/usr/local; make unin
 install uninstall:
 	@B='$B' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' VERSION='$(VERSION)' tools/install.sh $@
 clean: ; rm -rf build build-*
-.PHONY: all help found deps test test-run test-bare points soak check check-layers check-format check-man check-readme \
+.PHONY: all help found deps test test-run test-bare test-python points soak check check-layers check-format check-man check-readme \
         fuzz coverage valgrind demo bench install uninstall clean
 -include $(patsubst %.c,$B/%.d,$(SOURCES))

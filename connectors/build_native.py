@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""build_native.py - the extension module kvfs._native, by cffi in API mode.
+
+What Python may call is read from kvfs.h itself, the one that is compiled against: a
+struct or a function that changes there changes here, or does not compile.  The
+library is the installed one (pkg-config kvfs; PKG_CONFIG_PATH says which), else that
+of the checkout this folder stands in.  It is linked, never copied in: a process that
+has libkvfs already goes on with that one.
+"""
+import os
+import re
+import shlex
+import subprocess
+
+from cffi import FFI
+
+here = os.path.dirname(os.path.abspath(__file__))
+checkout = os.path.dirname(here)
+
+
+def pkg_config(what):
+    try:
+        done = subprocess.run(["pkg-config", what, "kvfs"], capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    return shlex.split(done.stdout) if done.returncode == 0 else None
+
+
+def library():
+    """(folder of kvfs.h, folder of libkvfs.so)"""
+    if (found := pkg_config("--variable=prefix")) is not None:
+        return f"{found[0]}/include", f"{found[0]}/lib"
+    header, built = f"{checkout}/kernels", f"{checkout}/build"
+    if os.path.exists(f"{built}/libkvfs.so") and os.path.exists(f"{header}/kvfs.h"):
+        return header, built
+    raise SystemExit("kvfs: no libkvfs: run \"make install\" in kvfs's checkout (or \"make\", "
+                     "and install this package from there)")
+
+
+def declarations(header):
+    """kvfs.h as cffi reads it: no comments, no preprocessor but integer constants."""
+    text = re.sub(r"/\*.*?\*/", " ", open(header).read(), flags=re.S).replace("\\\n", " ")
+    text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.S)
+    lines = []
+    for line in text.splitlines():
+        constant = re.fullmatch(r"#define (KVFS_\w+) (.+)", line.strip())
+        if constant:
+            number = re.fullmatch(r"(0?x?[0-9a-fA-F]+)[uUlL]*", constant.group(2).strip())
+            lines.append(f"#define {constant.group(1)} {number.group(1) if number else '...'}")
+        elif not line.startswith("#"):
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def native():
+    """native.c, and what of it Python calls: everything between the two markers."""
+    text = open(f"{here}/native.c").read()
+    calls = re.search(r"/\* Python calls: \*/(.*?)/\* \. \*/", text, flags=re.S).group(1)
+    return text, re.sub(r"/\*.*?\*/|static ", " ", calls, flags=re.S)
+
+
+include, lib = library()
+source, calls = native()
+ffibuilder = FFI()
+ffibuilder.cdef(declarations(f"{include}/kvfs.h"))
+ffibuilder.cdef(calls)
+ffibuilder.set_source("kvfs._native", source, include_dirs=[include], library_dirs=[lib],
+                      libraries=["kvfs"], runtime_library_dirs=[lib], extra_compile_args=["-O2"])
+
+if __name__ == "__main__":
+    ffibuilder.compile(verbose=True)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""handle - a handle of libkvfs that ends with its last user; the session ends last."""
+from __future__ import annotations
+
+from typing import Any
+
+from ._native import ffi, lib
+
+SESSION, SPACE, LEASE, POOL, XFER = range(5)
+FOREVER = (1 << 64) - 1
+
+
+def nanoseconds(seconds: float | None) -> int:
+    """None is for ever."""
+    return FOREVER if seconds is None else max(0, int(seconds * 1e9))
+
+
+class Handle:
+    """Owns one reference of native.c's `struct held`; `c` is libkvfs's pointer."""
+
+    __slots__ = ("c", "held", "__weakref__")
+
+    def __init__(self, c: Any, kind: int, parent: Handle | None = None) -> None:
+        held = lib.held_new(c, kind, parent.held if parent else ffi.NULL)
+        if held == ffi.NULL:
+            raise MemoryError("kvfs")
+        self.c = c
+        self.held: Any = ffi.gc(held, lib.held_put)
+
+
+class Owner:
+    """An object with one handle, that `close` gives up before the object goes."""
+
+    _handle: Handle | None
+
+    @property
+    def handle(self) -> Handle:
+        if self._handle is None:
+            raise ValueError(f"this {type(self).__name__.lower()} is closed")
+        return self._handle
+
+    def close(self) -> None:
+        """Give it up.  It ends when nothing made from it is left, arrays included."""
+        self._handle = None

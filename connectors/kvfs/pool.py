@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pool - an engine's own paged memory, that blocks are loaded to and saved from."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ._native import ffi, lib
+from .errors import check
+from .handle import POOL, XFER, Handle, Owner
+from .keys import Keys, Name
+from .transfer import Stage, Transfer
+
+if TYPE_CHECKING:
+    from .lease import Lease
+    from .session import Awaited
+    from .space import Space
+
+
+@dataclass(frozen=True)
+class View:
+    """A strided part of a pool: page p has @count segments of @bytes, segment s at
+    @base + p * @block_stride + s * @segment_stride.  The views of one tensor, in order,
+    cover it without gaps."""
+
+    tensor: str
+    base: int
+    block_stride: int
+    bytes: int
+    count: int = 1
+    segment_stride: int = 0
+
+
+def views_of(tensor: str, base: int, shape: Sequence[int], strides: Sequence[int], itemsize: int,
+             page_dim: int = 0) -> list[View]:
+    """Views of an array whose dimension @page_dim is the pages; the others, in order,
+    are the tensor.  @strides are in elements, as torch's."""
+    dims = [(n, s * itemsize) for i, (n, s) in enumerate(zip(shape, strides))
+            if i != page_dim and n != 1]
+    run = itemsize
+    while dims and dims[-1][1] == run:
+        run *= dims.pop()[0]
+    starts = [0]
+    for n, stride in dims[:-1]:
+        starts = [start + i * stride for start in starts for i in range(n)]
+    count, segment = dims[-1] if dims else (1, 0)
+    return [View(tensor, base + start, strides[page_dim] * itemsize, run, count, segment)
+            for start in starts]
+
+
+class Pool(Owner):
+    def __init__(self, session: Handle, awaited: Awaited, space: Space, views: Sequence[View],
+                 pages: int, pages_per_block: int, device: str, keep: object) -> None:
+        array = ffi.new("kvfs_view[]", len(views))
+        names = {view.tensor: ffi.new("char[]", view.tensor.encode()) for view in views}
+        for c, view in zip(array, views):
+            c.tensor, c.base = names[view.tensor], ffi.cast("void *", view.base)
+            c.block_stride, c.bytes = view.block_stride, view.bytes
+            c.count, c.segment_stride = view.count, view.segment_stride
+        name = ffi.new("char[]", device.encode())
+        desc = ffi.new("kvfs_pool_desc *", {
+            "device": name, "space": space.handle.c, "views": array, "n_views": len(views),
+            "pages": pages, "pages_per_block": pages_per_block})
+        if hasattr(desc, "size"):
+            desc.size = ffi.sizeof("kvfs_pool_desc")
+        out = ffi.new("kvfs_pool **")
+        self._handle = None
+        check(lib.kvfs_pool_register(session.c, desc, out), f"pool for {space.name}")
+        self._handle = Handle(out[0], POOL, session)
+        self._session = session
+        self._pages_per_block = pages_per_block
+        self._awaited = awaited
+        self._keep = keep
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Waits for its transfers; then nobody touches the memory any more."""
+        super().close()
+        self._keep = None
+
+    def load(self, lease: Lease, pages: Iterable[int], *, first: int = 0,
+             deadline: float | None = None, priority: int = 0) -> Transfer:
+        """Copy blocks @first and on of @lease to @pages (-1 skips a page).  Returns at
+        once; the lease may be closed then."""
+        opts = _opts(first=first, deadline=deadline, priority=priority)
+        numbers, n = self._numbers(pages)
+        out = ffi.new("kvfs_xfer **")
+        check(lib.kvfs_load(self.handle.c, lease.handle.c, n, numbers, opts, out), "load")
+        keys = Keys([key for some in lease._keys for key in some]) \
+            if len(lease._keys) > 1 else lease._keys[0]
+        return Transfer(Handle(out[0], XFER, self._session), self._awaited,
+                        keys[first:first + n], n, Stage.COPIED, "load")
+
+    def _numbers(self, pages: Iterable[int]) -> tuple[Any, int]:
+        """(int64_t array, how many blocks it is)"""
+        some = list(pages)
+        if len(some) % self._pages_per_block != 0:
+            raise ValueError(f"{len(some)} pages are no whole number of blocks")
+        return ffi.new("int64_t[]", some), len(some) // self._pages_per_block
+
+    def save(self, space: Space, keys: Iterable[Name], pages: Iterable[int], *,
+             parent: Name | None = None, position: int = 0, chain: bool = True,
+             deadline: float | None = None, must: bool = False, hold: bool = False,
+             stream: int = 0) -> Transfer:
+        """Save @pages under @keys: blocks @position and on of a chain in which @parent
+        comes before the first, or with @chain=False blocks that know nothing of each
+        other.  The pages may be changed when it is COPIED."""
+        some = Keys.of(keys)
+        metas = ffi.new("kvfs_meta[]", max(1, len(some)))
+        if chain:
+            before = Keys([parent]).c if parent is not None else ffi.NULL
+            lib.metas_chain(metas, len(some), before, position)
+        flags = (lib.KVFS_MUST if must else 0) | (lib.KVFS_HOLD if hold else 0)
+        opts = _opts(deadline=deadline, flags=flags, stream=stream)
+        numbers, n = self._numbers(pages)
+        if n != len(some):
+            raise ValueError(f"{len(some)} keys, but pages of {n} blocks")
+        out = ffi.new("kvfs_xfer **")
+        check(lib.kvfs_save(self.handle.c, space.handle.c, some.c, metas, len(some), numbers, opts,
+                            out), f"save to {space.name}")
+        return Transfer(Handle(out[0], XFER, self._session), self._awaited, some, len(some),
+                        Stage.SEALED, f"save to {space.name}")
+
+
+def _opts(*, first: int = 0, deadline: float | None = None, flags: int = 0, priority: int = 0,
+          stream: int = 0) -> Any:
+    opts = ffi.new("kvfs_opts *", {"first": first, "flags": flags, "priority": priority,
+                                   "deadline": 0 if deadline is None else max(1, int(deadline * 1e9)),
+                                   "stream": ffi.cast("void *", stream)})
+    if hasattr(opts, "size"):
+        opts.size = ffi.sizeof("kvfs_opts")
+    return opts

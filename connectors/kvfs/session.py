@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""session - a connection with the daemon, and what awaits its completions."""
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ._native import ffi, lib
+from .errors import Error, check
+from .handle import SESSION, Handle, Owner
+from .pool import Pool, View
+from .space import Space
+
+
+def open(path: str | os.PathLike[str]) -> Session:
+    """A session with the daemon at @path, a mount point or a control socket.  Succeeds
+    without either: everything is a miss until one appears, then and again by itself."""
+    return Session(path)
+
+
+class Session(Owner):
+    """May be used from several threads.  A session does not survive a fork: in the
+    child its calls raise EBADF."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        out = ffi.new("kvfs_session **")
+        self._handle = None
+        self.path = os.fspath(path)
+        check(lib.kvfs_open(os.fsencode(path), out), f"open {self.path}")
+        self._handle = Handle(out[0], SESSION)
+        self._awaited = Awaited(self._handle)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def space(self, name: str, layout: str | Mapping[str, Any] | None = None, *,
+              create: bool = False, mode: int = 0o700, shared: bool = False) -> Space:
+        """The space @name.  With @create it is made if it is absent, with @layout and
+        @mode; one that is there must be the caller's own, or with @shared anybody's."""
+        if layout is not None and not isinstance(layout, str):
+            layout = json.dumps(layout)
+        flags = (lib.KVFS_CREATE | mode if create else 0) | (lib.KVFS_SHARED if shared else 0)
+        return Space(self.handle, self._awaited, name, layout, flags)
+
+    def pool(self, space: Space, views: Sequence[View], pages: int, *, pages_per_block: int = 1,
+             device: str = "host", keep: object = None) -> Pool:
+        """Register memory that stays the caller's.  @keep is what owns it, and is kept
+        until the pool has been closed."""
+        return Pool(self.handle, self._awaited, space, views, pages, pages_per_block, device, keep)
+
+    @property
+    def connected(self) -> bool:
+        return check(lib.kvfs_connected(self.handle.c), "connected") == 1
+
+    @property
+    def generation(self) -> int:
+        """How many connections there have been; what was lost with one is not in the next."""
+        number = ffi.new("uint64_t *")
+        check(lib.kvfs_connection(self.handle.c, number), "generation")
+        return int(number[0])
+
+    def stats(self) -> str:
+        """The daemon's figures, as in .kvfs/stats.  ENOTCONN."""
+        out = ffi.new("char **")
+        check(lib.kvfs_stats(self.handle.c, out), "stats")
+        try:
+            return bytes(ffi.string(out[0])).decode()
+        finally:
+            lib.text_free(out[0])
+
+    def fileno(self) -> int:
+        """Polls readable when something has completed since `process`."""
+        return check(lib.kvfs_fd(self.handle.c), "fd")
+
+    def process(self) -> int:
+        return check(lib.kvfs_process(self.handle.c), "process")
+
+
+class Awaited:
+    """Futures of any number of event loops on one kvfs_fd: whichever loop wakes looks
+    for all of them."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._lock = threading.Lock()
+        self._fd: int | None = None
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None],
+                                  Callable[[], bool]]] = []
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Return once @done() says so, asked whenever something has completed."""
+        if done():
+            return
+        loop = asyncio.get_running_loop()
+        item = (loop, loop.create_future(), done)
+        with self._lock:
+            if self._fd is None:
+                self._fd = check(lib.kvfs_fd(self._handle.c), "fd")
+            self._waiting.append(item)
+        loop.add_reader(self._fd, self._readable)
+        try:
+            self._look()
+            await item[1]
+        finally:
+            with self._lock:
+                if item in self._waiting:
+                    self._waiting.remove(item)
+                last = all(other is not loop for other, _, _ in self._waiting)
+            if last:
+                loop.remove_reader(self._fd)
+
+    def _readable(self) -> None:
+        lib.kvfs_process(self._handle.c)
+        self._look()
+
+    def _look(self) -> None:
+        with self._lock:
+            over = [item for item in self._waiting if item[2]()]
+            self._waiting = [item for item in self._waiting if item not in over]
+        for loop, future, _ in over:
+            loop.call_soon_threadsafe(_settle, future)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+__all__ = ["Awaited", "Error", "Session", "open"]

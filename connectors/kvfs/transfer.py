@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transfer - a load, a save or a flush under way."""
+from __future__ import annotations
+
+import enum
+import errno
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from ._native import ffi, lib
+from .errors import Error, check
+from .handle import Handle, Owner, nanoseconds
+from .keys import Keys
+
+if TYPE_CHECKING:
+    from .session import Awaited
+
+PRESENT = lib.KVFS_PRESENT
+EVICTED = lib.KVFS_EVICTED
+
+
+class Stage(enum.IntEnum):
+    """COPIED: the pages may be used again, or read; SEALED: others find the blocks;
+    DURABLE: they survive power loss."""
+
+    COPIED = lib.KVFS_COPIED
+    SEALED = lib.KVFS_SEALED
+    DURABLE = lib.KVFS_DURABLE
+
+
+class Transfer(Owner):
+    """`await` it for its usual end: COPIED of a load, SEALED of a save.  It goes on
+    when it is forgotten; memory it copies to or from must stay until it is COPIED."""
+
+    def __init__(self, handle: Handle, awaited: Awaited, keys: Keys | None, n: int, end: Stage,
+                 what: str) -> None:
+        self._handle = handle
+        self._awaited = awaited
+        self.keys = keys
+        self.n = n
+        self.end = end
+        self._what = what
+
+    def __len__(self) -> int:
+        return self.n
+
+    def poll(self, stage: Stage | None = None) -> bool:
+        """Whether every block has reached @stage, or failed."""
+        return check(lib.kvfs_xfer_poll(self.handle.c, stage or self.end), self._what) == 1
+
+    def wait(self, stage: Stage | None = None, timeout: float | None = None) -> int:
+        """Blocks until then; returns how many blocks got there.  TimeoutError."""
+        got = lib.kvfs_xfer_wait(self.handle.c, stage or self.end, nanoseconds(timeout))
+        if got == -errno.ETIMEDOUT:
+            raise TimeoutError(errno.ETIMEDOUT, f"{self._what}: not done after {timeout} s")
+        return check(got, self._what)
+
+    async def reached(self, stage: Stage | None = None) -> int:
+        """The same for an event loop, without a thread."""
+        await self._awaited.until(lambda: self.poll(stage))
+        return self.wait(stage, 0)
+
+    def __await__(self) -> Generator[Any, None, int]:
+        return self.reached().__await__()
+
+    def statuses(self) -> list[int]:
+        """For each block 0, PRESENT (1), EVICTED (2), or a negative errno; EINPROGRESS
+        until it has ended."""
+        array = ffi.new("int[]", max(1, self.n))
+        lib.xfer_statuses(self.handle.c, self.n, array)
+        return list(array[0:self.n])
+
+    def check(self) -> None:
+        """Raise Error for the first block that failed, with its name."""
+        for i, status in enumerate(self.statuses()):
+            if status < 0:
+                raise Error(-status, self._what, self.keys[i].hex() if self.keys else None)
+
+    def cancel(self) -> None:
+        """Stop what has not begun.  What is being copied goes on until it is COPIED."""
+        lib.kvfs_xfer_cancel(self.handle.c)

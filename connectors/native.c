@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * native.c - what the Python package does in C: ends of handles, whole arrays
+ * of keys, metas and statuses, and DLPack.
+ *
+ * OWNS      struct held: a counted handle of libkvfs that keeps what it was
+ *           made from.  So a session is closed after its leases, whatever order
+ *           Python gives them up in, and a lease after the last tensor on it.
+ *
+ * LOCKING   none: counts are atomic.  The last put may come from any thread,
+ *           with or without the interpreter's lock, for tensors that other
+ *           libraries hold.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <kvfs.h>
+
+enum held_kind { HELD_SESSION, HELD_SPACE, HELD_LEASE, HELD_POOL, HELD_XFER };
+
+struct held {
+	void *what;
+	enum held_kind kind;
+	struct held *parent; /* kept; NULL: none */
+	atomic_uint refs;
+};
+
+/* Python calls: */
+struct held;
+/* Takes over @what; keeps @parent.  NULL: no memory, @what is freed. */
+static struct held *held_new(void *what, int kind, struct held *parent);
+static void held_put(struct held *held);
+
+/* @n keys from hashes of @len bytes each: 16, 32, or longer or shorter ones by
+ * SHA-256. */
+static int keys_set(kvfs_key *keys, const char *hashes, size_t n, size_t len);
+/* A part of a chain: block @position and those after it.  @parent may be NULL,
+ * for the first block of all. */
+static void metas_chain(kvfs_meta *metas, size_t n, const kvfs_key *parent,
+			uint32_t position);
+static void lease_statuses(kvfs_lease *lease, size_t n, int *ret_statuses);
+static void xfer_statuses(kvfs_xfer *xfer, size_t n, int *ret_statuses);
+/* Free what libkvfs gave to its caller. */
+static void text_free(char *text);
+
+/* A DLManagedTensorVersioned, read-only, of memory that @held keeps. */
+static void *dlpack_new(struct held *held, const void *data, int code, int bits,
+			int ndim, const int64_t *shape);
+/* The destructor of its capsule, for PyCapsule_New. */
+static void *dlpack_destructor(void);
+
+/* Paths of the copies of libkvfs in this process, one a line.  Returns how
+ * many. */
+static int library_copies(char *ret_paths, size_t size);
+/* . */
+
+static void end(enum held_kind kind, void *what)
+{
+	switch (kind) {
+	case HELD_SESSION:
+		kvfs_close(what);
+		break;
+	case HELD_SPACE:
+		kvfs_space_close(what);
+		break;
+	case HELD_LEASE:
+		kvfs_release(what);
+		break;
+	case HELD_POOL:
+		kvfs_pool_close(what);
+		break;
+	case HELD_XFER:
+		kvfs_xfer_free(what);
+		break;
+	}
+}
+
+static struct held *held_new(void *what, int kind, struct held *parent)
+{
+	struct held *held = malloc(sizeof(*held));
+
+	if (!held) {
+		end((enum held_kind)kind, what);
+		return NULL;
+	}
+	held->what = what;
+	held->kind = (enum held_kind)kind;
+	held->parent = parent;
+	atomic_init(&held->refs, 1);
+	if (parent)
+		atomic_fetch_add(&parent->refs, 1);
+	return held;
+}
+
+static void held_put(struct held *held)
+{
+	while (held && atomic_fetch_sub(&held->refs, 1) == 1) {
+		struct held *parent = held->parent;
+
+		end(held->kind, held->what);
+		free(held);
+		held = parent;
+	}
+}
+
+static int keys_set(kvfs_key *keys, const char *hashes, size_t n, size_t len)
+{
+	for (size_t i = 0; i < n; i++) {
+		const char *hash = hashes + i * len;
+		int r = len == 16 || len == 32
+				? kvfs_key_set(hash, len, &keys[i])
+				: kvfs_key_fold(hash, len, &keys[i]);
+
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static void metas_chain(kvfs_meta *metas, size_t n, const kvfs_key *parent,
+			uint32_t position)
+{
+	for (size_t i = 0; i < n; i++) {
+		memset(&metas[i], 0, sizeof(metas[i]));
+		metas[i].position = position + (uint32_t)i;
+		metas[i].parent.len = KVFS_CHAIN;
+	}
+	if (n > 0 && parent)
+		metas[0].parent = *parent;
+}
+
+static void lease_statuses(kvfs_lease *lease, size_t n, int *ret_statuses)
+{
+	for (size_t i = 0; i < n; i++)
+		ret_statuses[i] = kvfs_lease_status(lease, i);
+}
+
+static void xfer_statuses(kvfs_xfer *xfer, size_t n, int *ret_statuses)
+{
+	for (size_t i = 0; i < n; i++)
+		ret_statuses[i] = kvfs_xfer_status(xfer, i);
+}
+
+static void text_free(char *text)
+{
+	free(text);
+}
+
+/* ---- DLPack 1.0 ---- */
+
+struct dl_tensor {
+	void *data;
+	int32_t device_type, device_id;
+	int32_t ndim;
+	uint8_t code, bits;
+	uint16_t lanes;
+	int64_t *shape, *strides;
+	uint64_t byte_offset;
+};
+
+struct dl_managed {
+	uint32_t major, minor;
+	void *context;
+	void (*deleter)(struct dl_managed *self);
+	uint64_t flags;
+	struct dl_tensor tensor;
+	int64_t dims[]; /* shape, then strides */
+};
+
+#define DL_CPU 1
+#define DL_READ_ONLY 1u
+
+static void dl_delete(struct dl_managed *managed)
+{
+	held_put(managed->context);
+	free(managed);
+}
+
+static void *dlpack_new(struct held *held, const void *data, int code, int bits,
+			int ndim, const int64_t *shape)
+{
+	struct dl_managed *managed =
+		calloc(1, sizeof(*managed) + 2 * (size_t)ndim * sizeof(*shape));
+	int64_t stride = 1;
+
+	if (!managed)
+		return NULL;
+	atomic_fetch_add(&held->refs, 1);
+	managed->major = 1;
+	managed->context = held;
+	managed->deleter = dl_delete;
+	managed->flags = DL_READ_ONLY;
+	managed->tensor = (struct dl_tensor){
+		.data = (void *)data,
+		.device_type = DL_CPU,
+		.ndim = ndim,
+		.code = (uint8_t)code,
+		.bits = (uint8_t)bits,
+		.lanes = 1,
+		.shape = managed->dims,
+		.strides = managed->dims + ndim,
+	};
+	for (int i = ndim - 1; i >= 0; i--) {
+		managed->dims[i] = shape[i];
+		managed->dims[ndim + i] = stride;
+		stride *= shape[i];
+	}
+	return managed;
+}
+
+/* Nobody took the tensor out of its capsule, which else has another name. */
+static void capsule_end(PyObject *capsule)
+{
+	struct dl_managed *managed;
+
+	if (!PyCapsule_IsValid(capsule, "dltensor_versioned"))
+		return;
+	managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+	managed->deleter(managed);
+}
+
+static void *dlpack_destructor(void)
+{
+	return (void *)capsule_end;
+}
+
+/* ---- one libkvfs in a process ---- */
+
+struct copies {
+	char *paths;
+	size_t size, used;
+	int n;
+};
+
+static int count_copy(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	struct copies *copies = arg;
+	const char *slash = strrchr(info->dlpi_name, '/');
+	const char *name = slash ? slash + 1 : info->dlpi_name;
+	size_t len = strlen(info->dlpi_name);
+
+	(void)size;
+	if (strncmp(name, "libkvfs.so", 10) != 0)
+		return 0;
+	copies->n++;
+	if (copies->used + len + 2 > copies->size)
+		return 0;
+	memcpy(copies->paths + copies->used, info->dlpi_name, len);
+	copies->paths[copies->used + len] = '\n';
+	copies->used += len + 1;
+	copies->paths[copies->used] = '\0';
+	return 0;
+}
+
+static int library_copies(char *ret_paths, size_t size)
+{
+	struct copies copies = {.paths = ret_paths, .size = size};
+
+	dl_iterate_phdr(count_copy, &copies);
+	return copies.n;
+}

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mount - a real daemon on a real mount for one test, taken away whatever happens."""
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+BUILD = os.path.realpath(os.environ.get("B", os.path.join(os.path.dirname(__file__), "../../build")))
+
+
+class Mount:
+    """STORE and mount point in a directory of its own; `with` unmounts and removes it."""
+
+    def __init__(self, options: str = "dram=64M,ssd=512M", mounted: bool = True) -> None:
+        self.options = options
+        self.root = tempfile.mkdtemp(prefix="kvfs-python.")
+        self.path = f"{self.root}/mnt"
+        self.store = f"{self.root}/store"
+        os.mkdir(self.path)
+        try:
+            if mounted:
+                self.start()
+        except BaseException:
+            self.remove()
+            raise
+
+    def __enter__(self) -> Mount:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def start(self, options: str | None = None) -> None:
+        subprocess.run([f"{BUILD}/kvfs", "-o", f"hugepages=off,scrub=0,segment=8M,{options or self.options}",
+                        self.store, self.path], check=True)
+
+    def pids(self) -> list[int]:
+        out = subprocess.run(["pgrep", "-f", "--", f"^[^ ]*kvfs .*{self.root}/"],
+                             capture_output=True, text=True).stdout
+        return [int(pid) for pid in out.split()]
+
+    def signal(self, number: int) -> None:
+        for pid in self.pids():
+            os.kill(pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, and what is left of the mount goes."""
+        self.signal(signal.SIGKILL)
+        self._gone()
+        subprocess.run(["umount", "-l", self.path], capture_output=True)
+
+    def stop(self) -> None:
+        subprocess.run(["umount", self.path], check=True)
+        self._gone()
+
+    def _gone(self) -> None:
+        end = time.monotonic() + 60
+        while self.pids() and time.monotonic() < end:
+            time.sleep(0.05)
+
+    def remove(self) -> None:
+        self.signal(signal.SIGCONT)
+        self.kill()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def blocks(self, space: str | None = None) -> list[str]:
+        """Paths of the blocks, of all spaces or of one."""
+        found = []
+        for folder, _, files in os.walk(f"{self.path}/{space}" if space else self.path):
+            found += [f"{folder}/{file}" for file in files
+                      if len(file) in (32, 64) and "/." not in folder[len(self.path):]]
+        return sorted(found)

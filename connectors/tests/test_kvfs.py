@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package by itself, on a real mount."""
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import numpy
+
+import kvfs
+from kvfs import Stage, State
+from kvfs._native import ffi, lib
+from mount import BUILD, Mount
+
+LAYOUT = {"tensors": [{"name": "k", "dtype": "F32", "shape": [4, 16, 32]},
+                      {"name": "v", "dtype": "BF16", "shape": [4, 16, 32]}], "tokens": 16}
+K, V = 4 * 16 * 32 * 4, 4 * 16 * 32 * 2
+
+
+def names(n: int, of: str = "") -> list[bytes]:
+    return [hashlib.sha256(f"{of}{i}".encode()).digest() for i in range(n)]
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        self.mount = self.enterContext(Mount()) if hasattr(self, "enterContext") else Mount()
+        if not hasattr(self, "enterContext"):
+            self.addCleanup(self.mount.remove)
+        self.session = kvfs.open(self.mount.path)
+        self.space = self.session.space("model", LAYOUT, create=True)
+
+    def pool(self, pages: int = 32, seed: int = 1) -> tuple[kvfs.Pool, numpy.ndarray, numpy.ndarray]:
+        random = numpy.random.default_rng(seed)
+        k = random.integers(0, 256, (pages, K), dtype=numpy.uint8)
+        v = random.integers(0, 256, (pages, V), dtype=numpy.uint8)
+        views = [kvfs.View("k", k.ctypes.data, K, K), kvfs.View("v", v.ctypes.data, V, V)]
+        return self.session.pool(self.space, views, pages, keep=(k, v)), k, v
+
+
+class Blocks(Case):
+    def test_what_is_saved_is_matched_loaded_and_read_in_place(self) -> None:
+        pool, k, v = self.pool()
+        keys = kvfs.Keys(names(8))
+        pool.save(self.space, keys, range(8)).wait()
+        self.assertEqual(self.space.match(keys), 8)
+        self.assertEqual(self.space.match(names(4) + names(4, "other")), 4)
+        self.assertEqual(set(self.space.probe(keys)), {State.DRAM})
+        k0, v0 = k[:8].copy(), v[:8].copy()
+        k[:], v[:] = 0, 0
+        with self.space.acquire(keys) as lease:
+            self.assertEqual(lease.wait(5), 8)
+            transfer = pool.load(lease, range(31, 23, -1))
+            self.assertEqual(transfer.wait(), 8)
+            transfer.check()
+            for i, block in enumerate(lease):
+                self.assertEqual(block["k"].numpy().tobytes(), k0[i].tobytes())
+                self.assertEqual(block["v"].numpy(numpy.uint16).tobytes(), v0[i].tobytes())
+                self.assertEqual(block.bytes.nbytes, K + V)
+        self.assertEqual(k[31:23:-1].tobytes(), k0.tobytes())
+        self.assertEqual(v[31:23:-1].tobytes(), v0.tobytes())
+        self.assertFalse(k[:24].any())
+
+    def test_saved_again_is_present_and_not_copied(self) -> None:
+        pool, k, _ = self.pool()
+        for turn in (0, kvfs.transfer.PRESENT):
+            transfer = pool.save(self.space, names(2), [0, 1])
+            transfer.wait()
+            self.assertEqual(transfer.statuses(), [turn, turn])
+
+    def test_arrays_are_read_only_and_hold_the_lease(self) -> None:
+        pool, k, _ = self.pool()
+        pool.save(self.space, names(1), [3]).wait()
+        lease = self.space.acquire(names(1))
+        lease.wait(5)
+        array = lease[0]["k"].numpy()
+        self.assertFalse(array.flags.writeable)
+        with self.assertRaises(ValueError):
+            array[0] = 1
+        lease.close()
+        with self.assertRaises(ValueError):
+            lease.poll()
+        self.space.evict(names(1))
+        pool.save(self.space, names(24, "more"), range(24)).wait()
+        gc.collect()
+        self.assertEqual(array.tobytes(), k[3].tobytes())
+        self.assertEqual(self.held(), 1)
+        del array
+        self.assertEqual(self.held(), 0)
+
+    def held(self) -> int:
+        """Blocks of the daemon that somebody holds, once it has heard of all."""
+        for _ in range(100):
+            held = int(re.search(r"(\d+) leased", self.session.stats())[1])
+            if held == 0:
+                break
+            time.sleep(0.01)
+        return held
+
+    def test_dlpack_is_shared_and_says_read_only(self) -> None:
+        pool, k, _ = self.pool()
+        pool.save(self.space, names(1), [3]).wait()
+        with self.space.acquire(names(1)) as lease:
+            lease.wait(5)
+            tensor = lease[0]["k"]
+            with self.assertRaises(BufferError):
+                tensor.__dlpack__()
+            tensor.__dlpack__(max_version=(1, 0))  # and nobody takes it
+        array = numpy.from_dlpack(tensor) if numpy.lib.NumpyVersion(numpy.__version__) >= "2.1.0" \
+            else numpy.asarray(tensor)
+        self.assertEqual(array.ctypes.data, numpy.asarray(tensor).ctypes.data)
+        self.assertFalse(array.flags.writeable)
+        del tensor
+        self.assertEqual(array.tobytes(), k[3].tobytes())
+
+    def test_numpy_says_what_it_lacks(self) -> None:
+        pool, _, _ = self.pool()
+        pool.save(self.space, names(1), [0]).wait()
+        with self.space.acquire(names(1)) as lease:
+            lease.wait(5)
+            with self.assertRaisesRegex(TypeError, "BF16.*uint16"):
+                lease[0]["v"].numpy()
+            with self.assertRaisesRegex(TypeError, "another size"):
+                lease[0]["v"].numpy(numpy.uint8)
+
+    def test_a_missing_block_is_named(self) -> None:
+        pool, _, _ = self.pool()
+        pool.save(self.space, names(1), [0]).wait()
+        lease = self.space.acquire(names(2))
+        self.assertEqual(lease.wait(5), 1)
+        with self.assertRaises(kvfs.Error) as caught:
+            lease.check()
+        self.assertEqual(caught.exception.errno, errno.ENOENT)
+        self.assertEqual(caught.exception.key, names(2)[1].hex())
+        self.assertIn(names(2)[1].hex(), str(caught.exception))
+        transfer = pool.load(lease, [0, 1])
+        transfer.wait()
+        with self.assertRaises(kvfs.Error) as caught:
+            transfer.check()
+        self.assertEqual(caught.exception.key, names(2)[1].hex())
+
+    def test_bad_arguments_are_errors_not_crashes(self) -> None:
+        pool, _, _ = self.pool()
+        with self.assertRaisesRegex(ValueError, "16 or 32 bytes"):
+            kvfs.Keys([b"x" * 20])
+        with self.assertRaisesRegex(kvfs.Error, "Invalid argument"):
+            pool.save(self.space, names(1), [32])
+        with self.assertRaisesRegex(ValueError, "2 keys, but pages of 1"):
+            pool.save(self.space, names(2), [0])
+        with self.assertRaisesRegex(kvfs.Error, "space model: File exists"):
+            self.session.space("model", {"tensors": []} | LAYOUT | {"tokens": 8}, create=True)
+        with self.assertRaisesRegex(kvfs.Error, "nothing: No such file"):
+            self.session.space("nothing")
+        with self.assertRaises(IndexError):
+            kvfs.Keys(names(1))[1]
+        with self.assertRaises(IndexError):
+            self.space.acquire(names(1))[1]
+
+    def test_keys_of_other_lengths_are_folded(self) -> None:
+        hashes = [b"a" * 36, b"b" * 20]
+        folded = [kvfs.fold(hash) for hash in hashes]
+        self.assertEqual(folded, [hashlib.sha256(hash).digest() for hash in hashes])
+        mixed = kvfs.Keys([b"m" * 16, *folded, names(1)[0].hex()])
+        self.assertEqual(list(mixed), [b"m" * 16, *folded, names(1)[0]])
+        self.assertEqual(list(mixed[1:3]), folded)
+        self.assertEqual(mixed[-1], names(1)[0])
+
+    def test_views_of_any_strides(self) -> None:
+        pages = numpy.arange(2 * 6 * 4 * 3 * 8, dtype=numpy.uint8).reshape(2, 6, 4, 3, 8)
+        for axes, dim in (((0, 1, 2, 3, 4), 1), ((1, 0, 2, 3, 4), 0), ((4, 1, 3, 2, 0), 1),
+                          ((3, 2, 4, 0, 1), 4)):
+            array = pages.transpose(axes)
+            shape = [n for i, n in enumerate(array.shape) if i != dim]
+            space = self.session.space(f"views{axes}".replace(" ", ""), {"tensors": [
+                {"name": "t", "dtype": "U8", "shape": shape}]}, create=True)
+            views = kvfs.views_of("t", array.ctypes.data, array.shape, array.strides, 1, dim)
+            with self.session.pool(space, views, array.shape[dim], keep=pages) as pool:
+                pool.save(space, names(2), [4, 1] if dim != 4 else [4, 1]).wait()
+            with space.acquire(names(2)) as lease:
+                lease.wait(5)
+                for i, page in enumerate((4, 1)):
+                    numpy.testing.assert_array_equal(lease[i]["t"].numpy(),
+                                                     numpy.take(array, page, axis=dim))
+
+    def test_keys_by_tokens_chain(self) -> None:
+        all = self.space.chain(range(64))
+        self.assertEqual(len(all), 4)
+        self.assertEqual(list(self.space.chain(range(32, 64), parent=all[1])), list(all[2:]))
+
+
+class Waiting(Case):
+    def test_transfers_and_leases_are_awaited_without_a_thread(self) -> None:
+        pool, _, _ = self.pool()
+
+        async def one(i: int) -> int:
+            keys = names(4, str(i))
+            await pool.save(self.space, keys, range(4 * i, 4 * i + 4))
+            lease = self.space.acquire(keys)
+            await lease
+            return await pool.load(lease, range(4 * i, 4 * i + 4))
+
+        async def all() -> list[int]:
+            got = await asyncio.gather(*(one(i) for i in range(8)))
+            await self.space.flush()
+            return list(got)
+
+        threads = threading.active_count()
+        self.assertEqual(asyncio.run(all()), [4] * 8)
+        self.assertEqual(threading.active_count(), threads)
+        self.assertEqual(asyncio.run(all()), [4] * 8)
+
+    def test_two_loops_wait_for_one_session(self) -> None:
+        pool, _, _ = self.pool()
+        got: list[int] = []
+
+        async def many(of: str) -> None:
+            for i in range(50):
+                got.append(await pool.save(self.space, names(4, f"{of}{i}"), range(4)))
+
+        threads = [threading.Thread(target=lambda of=of: asyncio.run(many(of))) for of in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        self.assertEqual(got, [4] * 100)
+
+    def test_a_wait_that_is_given_up_leaves_the_loop_clean(self) -> None:
+        async def give_up() -> None:
+            lease = self.space.acquire(names(1))
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(self.session._awaited.until(lambda: False), 0.05)
+            await lease
+
+        asyncio.run(give_up())
+        self.assertEqual(self.session._awaited._waiting, [])
+
+
+class Faults(Case):
+    def test_killed_and_mounted_again_all_comes_back_by_itself(self) -> None:
+        pool, k, _ = self.pool()
+        pool.save(self.space, names(4), range(4)).wait()
+        self.space.flush().wait()
+        lease = self.space.acquire(names(4))
+        lease.wait(5)
+        before = self.session.generation
+        self.mount.kill()
+        self.assertEqual(self.space.match(names(4)), 0)
+        self.assertEqual(lease[1]["k"].numpy().tobytes(), k[1].tobytes())
+        failed = pool.load(lease, range(8, 12))
+        failed.wait()
+        self.assertEqual(failed.statuses(), [-errno.ESTALE] * 4)
+        saved = pool.save(self.space, names(1, "new"), [0])
+        saved.wait()
+        with self.assertRaises(kvfs.Error) as caught:
+            saved.check()
+        self.assertEqual(caught.exception.errno, errno.ENOTCONN)
+        self.mount.start()
+        for _ in range(300):
+            if self.space.match(names(4)) == 4:
+                break
+            time.sleep(0.05)
+        self.assertEqual(self.space.match(names(4)), 4)
+        self.assertGreater(self.session.generation, before)
+
+    def test_a_hung_daemon_is_a_miss_within_seconds(self) -> None:
+        self.assertTrue(self.session.connected)
+        self.mount.signal(signal.SIGSTOP)
+        start = time.monotonic()
+        self.assertEqual(self.space.match(names(4)), 0)
+        lease = self.space.acquire(names(4), deadline=0.1)
+        self.assertEqual(lease.wait(10), 0)
+        self.assertLess(time.monotonic() - start, 8)
+        self.mount.signal(signal.SIGCONT)
+
+    def test_without_a_mount_everything_misses_until_there_is_one(self) -> None:
+        with Mount(mounted=False) as other:
+            session = kvfs.open(other.path)
+            space = session.space("model", LAYOUT, create=True)
+            self.assertFalse(session.connected)
+            self.assertEqual(space.match(names(1)), 0)
+            with self.assertRaises(kvfs.Error) as caught:
+                session.stats()
+            self.assertEqual(caught.exception.errno, errno.ENOTCONN)
+            other.start()
+            for _ in range(300):
+                if session.connected:
+                    break
+                time.sleep(0.05)
+            self.assertIn("dram", session.stats())
+
+    def test_a_child_after_fork_gets_errors_and_ends_in_order(self) -> None:
+        child = os.fork()
+        if child == 0:
+            try:
+                self.space.match(names(1))
+            except kvfs.Error as error:
+                del self.space
+                self.session.close()
+                gc.collect()
+                os._exit(0 if error.errno == errno.EBADF else 1)
+            os._exit(2)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(self.space.match(names(1)), 0)
+
+    def test_handles_end_in_any_order(self) -> None:
+        pool, k, _ = self.pool()
+        transfer = pool.save(self.space, names(4), range(4))
+        transfer.wait()
+        lease = self.space.acquire(names(4))
+        lease.wait(5)
+        array = lease[2]["k"].numpy()
+        self.session.close()
+        pool.close()
+        self.space.close()
+        del lease
+        gc.collect()
+        self.assertEqual(array.tobytes(), k[2].tobytes())
+        self.assertEqual(transfer.statuses(), [0] * 4)
+
+
+class Library(unittest.TestCase):
+    def test_there_is_one_libkvfs_however_it_was_loaded(self) -> None:
+        paths = ffi.new("char[]", 4096)
+        self.assertEqual(lib.library_copies(paths, 4096), 1, ffi.string(paths))
+
+    def test_two_copies_are_refused_at_import(self) -> None:
+        root = os.path.dirname(kvfs.__file__)
+        code = (f"import ctypes, shutil, tempfile, sys; d = tempfile.mkdtemp();"
+                f"f = shutil.copy('{BUILD}/libkvfs.so', d + '/libkvfs.so.9'); b = open(f, 'rb').read();"
+                f"open(f, 'wb').write(b.replace(b'libkvfs.so.', b'libkvfs.sx.'));"
+                f"ctypes.CDLL(f); shutil.rmtree(d); sys.path.insert(0, '{os.path.dirname(root)}'); import kvfs")
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        self.assertIn("more than one libkvfs", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
