@@ -43,10 +43,10 @@ def declarations(header):
     text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.S)
     lines = []
     for line in text.splitlines():
-        constant = re.fullmatch(r"#define (KVFS_\w+) (.+)", line.strip())
+        constant = re.fullmatch(r"#define (KVFS_\w+) (UINT\d+_MAX|(0?x?[0-9a-fA-F]+)[uUlL]*)",
+                                line.strip())
         if constant:
-            number = re.fullmatch(r"(0?x?[0-9a-fA-F]+)[uUlL]*", constant.group(2).strip())
-            lines.append(f"#define {constant.group(1)} {number.group(1) if number else '...'}")
+            lines.append(f"#define {constant.group(1)} {constant.group(3) or '...'}")
         elif not line.startswith("#"):
             lines.append(line)
     return "\n".join(lines)

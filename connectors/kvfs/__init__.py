@@ -21,7 +21,7 @@ from .session import Session, open
 from .space import Space, State
 from .transfer import Stage, Transfer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Block", "Error", "Keys", "Lease", "Pool", "Session", "Space", "Stage", "State",
            "Tensor", "Transfer", "View", "fold", "open", "views_of"]
 

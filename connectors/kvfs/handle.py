@@ -10,6 +10,15 @@ SESSION, SPACE, LEASE, POOL, XFER = range(5)
 FOREVER = (1 << 64) - 1
 
 
+def options(*, first: int = 0, deadline: float | None = None, flags: int = 0, priority: int = 0,
+            stream: int = 0) -> Any:
+    """A kvfs_opts; a @deadline of 0 seconds has passed at once."""
+    return ffi.new("kvfs_opts *", {
+        "size": ffi.sizeof("kvfs_opts"), "first": first, "flags": flags, "priority": priority,
+        "deadline": 0 if deadline is None else max(1, int(deadline * 1e9)),
+        "stream": ffi.cast("void *", stream)})
+
+
 def nanoseconds(seconds: float | None) -> int:
     """None is for ever."""
     return FOREVER if seconds is None else max(0, int(seconds * 1e9))

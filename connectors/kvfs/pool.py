@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._native import ffi, lib
 from .errors import check
-from .handle import POOL, XFER, Handle, Owner
+from .handle import POOL, XFER, Handle, Owner, options
 from .keys import Keys, Name
 from .transfer import Stage, Transfer
 
@@ -60,10 +60,8 @@ class Pool(Owner):
             c.count, c.segment_stride = view.count, view.segment_stride
         name = ffi.new("char[]", device.encode())
         desc = ffi.new("kvfs_pool_desc *", {
-            "device": name, "space": space.handle.c, "views": array, "n_views": len(views),
+            "size": ffi.sizeof("kvfs_pool_desc"), "device": name, "space": space.handle.c, "views": array, "n_views": len(views),
             "pages": pages, "pages_per_block": pages_per_block})
-        if hasattr(desc, "size"):
-            desc.size = ffi.sizeof("kvfs_pool_desc")
         out = ffi.new("kvfs_pool **")
         self._handle = None
         check(lib.kvfs_pool_register(session.c, desc, out), f"pool for {space.name}")
@@ -88,7 +86,7 @@ class Pool(Owner):
              deadline: float | None = None, priority: int = 0) -> Transfer:
         """Copy blocks @first and on of @lease to @pages (-1 skips a page).  Returns at
         once; the lease may be closed then."""
-        opts = _opts(first=first, deadline=deadline, priority=priority)
+        opts = options(first=first, deadline=deadline, priority=priority)
         numbers, n = self._numbers(pages)
         out = ffi.new("kvfs_xfer **")
         check(lib.kvfs_load(self.handle.c, lease.handle.c, n, numbers, opts, out), "load")
@@ -117,7 +115,7 @@ class Pool(Owner):
             before = Keys([parent]).c if parent is not None else ffi.NULL
             lib.metas_chain(metas, len(some), before, position)
         flags = (lib.KVFS_MUST if must else 0) | (lib.KVFS_HOLD if hold else 0)
-        opts = _opts(deadline=deadline, flags=flags, stream=stream)
+        opts = options(deadline=deadline, flags=flags, stream=stream)
         numbers, n = self._numbers(pages)
         if n != len(some):
             raise ValueError(f"{len(some)} keys, but pages of {n} blocks")
@@ -126,13 +124,3 @@ class Pool(Owner):
                             out), f"save to {space.name}")
         return Transfer(Handle(out[0], XFER, self._session), self._awaited, some, len(some),
                         Stage.SEALED, f"save to {space.name}")
-
-
-def _opts(*, first: int = 0, deadline: float | None = None, flags: int = 0, priority: int = 0,
-          stream: int = 0) -> Any:
-    opts = ffi.new("kvfs_opts *", {"first": first, "flags": flags, "priority": priority,
-                                   "deadline": 0 if deadline is None else max(1, int(deadline * 1e9)),
-                                   "stream": ffi.cast("void *", stream)})
-    if hasattr(opts, "size"):
-        opts.size = ffi.sizeof("kvfs_opts")
-    return opts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._native import ffi, lib
 from .errors import check
-from .handle import SPACE, XFER, Handle, Owner, nanoseconds
+from .handle import SPACE, XFER, Handle, Owner, options
 from .keys import Keys, Name
 from .lease import Lease
 from .transfer import Stage, Transfer
@@ -49,7 +49,8 @@ def acquire(spaces: Sequence[Space], keys: Sequence[Keys], *, deadline: float | 
     array, _kept = query(spaces, keys)
     out = ffi.new("kvfs_lease **")
     flags = (lib.KVFS_WAIT_SAVING if wait_saving else 0) | (lib.KVFS_READ_AHEAD if read_ahead else 0)
-    check(lib.kvfs_acquire(array, len(spaces), flags, nanoseconds(deadline), out), "acquire")
+    opts = options(deadline=deadline, flags=flags)
+    check(lib.kvfs_acquire(array, len(spaces), opts, out), "acquire")
     return Lease(out[0], spaces[0]._session, spaces[0]._awaited, spaces, keys)
 
 
@@ -140,7 +141,7 @@ class Space(Owner):
         some = Keys.of(keys)
         array, _kept = query([self], [some])
         out = ffi.new("kvfs_xfer **")
-        check(lib.kvfs_prefetch(array, 1, nanoseconds(deadline), out), f"prefetch {self.name}")
+        check(lib.kvfs_prefetch(array, 1, options(deadline=deadline), out), f"prefetch {self.name}")
         return self._transfer(out[0], some, Stage.COPIED, "prefetch")
 
     # ---- housekeeping ----
@@ -148,7 +149,7 @@ class Space(Owner):
     def flush(self, stage: Stage = Stage.DURABLE) -> Transfer:
         """A barrier: all that was saved before is sealed, or durable."""
         out = ffi.new("kvfs_xfer **")
-        check(lib.kvfs_flush(self.handle.c, stage, out), f"flush {self.name}")
+        check(lib.kvfs_flush(self.handle.c, stage, ffi.NULL, out), f"flush {self.name}")
         return Transfer(Handle(out[0], XFER, self._session), self._awaited, None, 1, stage,
                         f"flush {self.name}")
 

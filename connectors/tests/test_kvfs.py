@@ -253,6 +253,10 @@ class Faults(Case):
         lease.wait(5)
         before = self.session.generation
         self.mount.kill()
+        for _ in range(300):
+            if not self.session.connected:
+                break
+            time.sleep(0.01)
         self.assertEqual(self.space.match(names(4)), 0)
         self.assertEqual(lease[1]["k"].numpy().tobytes(), k[1].tobytes())
         failed = pool.load(lease, range(8, 12))
