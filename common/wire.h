@@ -21,7 +21,18 @@
 
 #include <stdint.h>
 
-#define WIRE_VERSION 2
+/*
+ * Both ends speak this version and the one before.  HELLO has the newest and
+ * the oldest that its sender speaks (@oldest 0: only one), and is answered with
+ * the version that both go on with, the newest that both speak; or, with
+ * -EPROTONOSUPPORT, with the newest and the oldest of the daemon, and the end
+ * of the connection.  A daemon of version 2 answers so to any other: who speaks
+ * that, too, connects again with it.
+ *
+ * Version 2 has no types from WIRE_TYPE_END_2 on.
+ */
+#define WIRE_VERSION 3
+#define WIRE_OLDEST 2
 #define WIRE_MAX 65536
 #define WIRE_BATCH 512 /* items a message, at most */
 
@@ -67,6 +78,7 @@ enum wire_type {
 	WIRE_SNAPSHOT_LIST, /* @arg: after which; reply: wire_snapshot + text */
 	WIRE_SAVE_PART,	    /* wire_part[]; reply: wire_status[] */
 	WIRE_TYPE_END,
+	WIRE_TYPE_END_2 = WIRE_SAVE_PART + 1, /* version 2 has these */
 };
 
 #define WIRE_REPLY 1u	    /* flags */
@@ -96,7 +108,7 @@ struct wire_header {
 
 struct wire_hello {
 	uint32_t version;
-	uint32_t reserved;
+	uint32_t oldest;
 	uint64_t epoch;	   /* reply: differs each time the daemon starts */
 	uint8_t store[16]; /* reply: store id */
 };

@@ -176,6 +176,10 @@ int kvfs_connected(kvfs_session *session);
  * have been, the present one included; 0: none yet.  Who finds the number that
  * there was when a lease was made, and a daemon connected, has lost nothing.
  * A daemon that hangs stays connected: look-ups miss, deadlines pass.
+ * One that is there, but not for us, is -EPROTONOSUPPORT (no version of the
+ * protocol is spoken by both; which those are is said on standard error, once)
+ * or -EPERM (it is neither root's nor the caller's).  Library and daemon each
+ * speak the version of their kvfs and the one before.
  */
 int kvfs_connection(kvfs_session *session, uint64_t *ret_generation);
 

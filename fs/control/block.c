@@ -11,23 +11,58 @@
  *           run on any thread, write nothing but the outcome, and post the
  *           request's mail.
  */
+#include <stdio.h>
+
 #include "fs/control/request.h"
 #include "fs/base/stats.h"
+
+/* The newest version that both speak; 0: none. */
+static uint32_t common_version(const struct wire_hello *hello)
+{
+	uint32_t oldest = hello->oldest ? hello->oldest : hello->version;
+	uint32_t newest = KV_MIN(hello->version, (uint32_t)WIRE_VERSION);
+
+	if (oldest > hello->version || newest < KV_MAX(oldest, WIRE_OLDEST))
+		return 0;
+	return newest;
+}
+
+/* Once, until one of yet another version comes. */
+static void warn_of_version(const struct kv_client *client,
+			    const struct wire_hello *hello)
+{
+	struct kv_server *server = client->server;
+
+	if (server->version_refused == hello->version)
+		return;
+	server->version_refused = hello->version;
+	fprintf(stderr,
+		"kvfs: warning: a program of uid %u has a libkvfs that speaks "
+		"version %u of the protocol, and this daemon %u to %u: to it "
+		"the cache is empty until one of them is replaced\n",
+		(unsigned)client->caller.uid, hello->version, WIRE_OLDEST,
+		WIRE_VERSION);
+}
 
 int kv_request_hello(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_cache *cache = client->server->cache;
 	const struct wire_hello *hello = m->items;
 	struct wire_hello *reply = kv_reply_items(client->server);
-	bool same = hello->version == WIRE_VERSION;
+	uint32_t version = common_version(hello);
 
-	*reply = (struct wire_hello){.version = WIRE_VERSION,
+	*reply = (struct wire_hello){.version = version,
 				     .epoch = kv_cache_epoch(cache)};
 	memcpy(reply->store, kv_cache_store_id(cache), sizeof(reply->store));
-	kv_reply(client, m->header, same ? 0 : -EPROTONOSUPPORT, 1,
+	if (version == 0) {
+		reply->version = WIRE_VERSION;
+		reply->oldest = WIRE_OLDEST;
+		warn_of_version(client, hello);
+	}
+	kv_reply(client, m->header, version != 0 ? 0 : -EPROTONOSUPPORT, 1,
 		 sizeof(*reply));
-	client->greeted = same;
-	return same ? 0 : -EPROTO;
+	client->version = version;
+	return version != 0 ? 0 : -EPROTO;
 }
 
 int kv_request_probe(struct kv_client *client, const struct kv_message *m)

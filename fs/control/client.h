@@ -31,7 +31,7 @@ struct kv_client {
 	struct kv_caller caller;
 	gid_t *groups;
 	struct kv_account *account; /* held; its user's */
-	bool greeted;		    /* HELLO was seen */
+	uint32_t version;	    /* agreed on by HELLO; 0: not yet */
 	bool cut; /* cut off; only leases and segments are left */
 	bool ended;
 	bool is_ready;	      /* there is something to do for it */

@@ -386,7 +386,8 @@ static int dispatch(struct kv_client *client, size_t n, int fd)
 	    n != sizeof(*header) + shape->fixed + header->count * shape->item)
 		return -EPROTO;
 	if (shape->fd != (fd >= 0) ||
-	    client->greeted == (header->type == WIRE_HELLO))
+	    (client->version != 0) == (header->type == WIRE_HELLO) ||
+	    (client->version == 2 && header->type >= WIRE_TYPE_END_2))
 		return -EPROTO;
 	if (!shape->open_tag && kv_request_find(client, header->tag))
 		return -EPROTO;

@@ -92,9 +92,10 @@ struct kv_server {
 	struct kv_mailbox mailbox;    /* any thread posts */
 	struct kv_tally tally;	      /* any thread */
 	int epoll;		      /* fixed */
-	uint64_t seed;	/* fixed; of hash tables, unknown to clients */
-	bool stopping;	/* read no more requests */
-	size_t pending; /* requests whose mail is still to come */
+	uint64_t seed; /* fixed; of hash tables, unknown to clients */
+	bool stopping; /* read no more requests */
+	uint32_t version_refused; /* that a client had last; 0: none */
+	size_t pending;		  /* requests whose mail is still to come */
 	struct kv_deadlines deadlines;
 	struct kv_turns users;	   /* who has work */
 	struct kv_clients clients; /* connected, or cut off with leases */

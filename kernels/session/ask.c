@@ -20,6 +20,7 @@
 /* The daemon that the other connection has found is the one to ask. */
 static int connect_locked(struct kvfs_session *session)
 {
+	struct kv_link_versions theirs;
 	char path[KV_SOCKET_PATH_MAX];
 	uint64_t epoch;
 	int r, fd;
@@ -35,7 +36,7 @@ static int connect_locked(struct kvfs_session *session)
 	if (session->lookup.fd >= 0 && session->lookup.epoch == epoch)
 		return 0;
 	kv_link_close(&session->lookup);
-	r = kv_link_open(path, &session->lookup);
+	r = kv_link_open(path, &session->lookup, &theirs);
 	if (r < 0)
 		return r == -EAGAIN ? -ETIMEDOUT : kv_link_lost(r);
 	if (session->lookup.epoch == epoch)

@@ -7,7 +7,7 @@
  *
  * INVARIANTS
  *   (1) An open link has had its HELLO answered by a daemon of root or of our
- *       own user, in our version; in a user namespace by one whose user nobody
+ *       own user, in a version that both speak; in a user namespace by one whose user nobody
  *       there can tell from root, behind names that only such users, root and
  *       we can make.
  *   (2) A descriptor that came with a refused message is closed here.
@@ -131,9 +131,13 @@ static int check_daemon(int fd, const char *path)
 	return cred.uid == 0 || cred.uid == geteuid() ? 0 : -EPERM;
 }
 
-static int say_hello(int fd, uint64_t *ret_epoch)
+/* Asks as @ask; the daemon's word is in *@ret_answer, also if there is no
+ * version that both speak (-EPROTONOSUPPORT). */
+static int say_hello(int fd, const struct kv_link_versions *ask,
+		     struct wire_hello *ret_answer)
 {
-	struct wire_hello hello = {.version = WIRE_VERSION};
+	struct wire_hello hello = {.version = ask->newest,
+				   .oldest = ask->oldest};
 	struct kv_packet packet = {
 		.header = {.type = WIRE_HELLO, .count = 1},
 		.items = &hello,
@@ -149,19 +153,24 @@ static int say_hello(int fd, uint64_t *ret_epoch)
 	if (r < 0)
 		return r;
 	kv_closep(&packet.fd);
-	if (packet.header.type != WIRE_HELLO || packet.header.status < 0 ||
-	    packet.bytes != sizeof(hello) || hello.version != WIRE_VERSION)
+	if (packet.header.type != WIRE_HELLO || packet.bytes != sizeof(hello) ||
+	    (packet.header.status < 0 &&
+	     packet.header.status != -EPROTONOSUPPORT))
 		return -EPROTO;
-	*ret_epoch = hello.epoch;
-	return 0;
+	*ret_answer = hello;
+	return packet.header.status == 0 && hello.version >= ask->oldest &&
+			       hello.version <= ask->newest
+		       ? 0
+		       : -EPROTONOSUPPORT;
 }
 
-int kv_link_open(const char *socket_path, struct kv_link *ret_link)
+static int open_with(const char *socket_path,
+		     const struct kv_link_versions *ask,
+		     struct kv_link *ret_link, struct wire_hello *ret_answer)
 {
 	_cleanup_(kv_closep) int fd = -1;
 	struct timeval second = {.tv_sec = 1};
 	char path[PATH_MAX];
-	uint64_t epoch;
 	int r;
 
 	/* What is connected to is what is checked, wherever links lead then. */
@@ -178,11 +187,35 @@ int kv_link_open(const char *socket_path, struct kv_link *ret_link)
 	r = check_daemon(fd, path);
 	if (r < 0)
 		return r;
-	r = say_hello(fd, &epoch);
+	r = say_hello(fd, ask, ret_answer);
 	if (r < 0)
 		return r;
-	*ret_link = (struct kv_link){.fd = steal_fd(&fd), .epoch = epoch};
+	*ret_link = (struct kv_link){.fd = steal_fd(&fd),
+				     .epoch = ret_answer->epoch,
+				     .version = ret_answer->version};
 	return 0;
+}
+
+/* A daemon that knows of no ranges is asked again, for what it said. */
+int kv_link_open(const char *socket_path, struct kv_link *ret_link,
+		 struct kv_link_versions *ret_theirs)
+{
+	const struct kv_link_versions all = {WIRE_VERSION, WIRE_OLDEST};
+	struct kv_link_versions one;
+	struct wire_hello answer;
+	int r = open_with(socket_path, &all, ret_link, &answer);
+
+	if (r == -EPROTONOSUPPORT && answer.version >= WIRE_OLDEST &&
+	    answer.version < WIRE_VERSION) {
+		one.newest = one.oldest = answer.version;
+		r = open_with(socket_path, &one, ret_link, &answer);
+	}
+	if (r == -EPROTONOSUPPORT)
+		*ret_theirs = (struct kv_link_versions){
+			.newest = answer.version,
+			.oldest =
+				answer.oldest ? answer.oldest : answer.version};
+	return r;
 }
 
 int kv_link_lost(int r)

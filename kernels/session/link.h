@@ -13,8 +13,9 @@
 #define KV_SOCKET_PATH_MAX 4096
 
 struct kv_link {
-	int fd;		/* -1: none */
-	uint64_t epoch; /* the daemon's, from its HELLO */
+	int fd;		  /* -1: none */
+	uint64_t epoch;	  /* the daemon's, from its HELLO */
+	uint32_t version; /* that both speak */
 };
 
 /* A message to send, or room for one to receive. */
@@ -33,13 +34,20 @@ struct kv_packet {
  */
 int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX]);
 
+/* Versions of the protocol. */
+struct kv_link_versions {
+	uint32_t newest, oldest;
+};
+
 /*
  * Connect and exchange HELLO, within a second or so.  -EPERM: the daemon there
  * is neither root's nor ours, or may be anybody's (we are in a user namespace,
  * and others can write to the socket's directory or one above it); -EPROTO: it
- * does not speak our version.
+ * does not speak our protocol; -EPROTONOSUPPORT: none of its versions is ours,
+ * and which those are is in *@ret_theirs.
  */
-int kv_link_open(const char *socket_path, struct kv_link *ret_link);
+int kv_link_open(const char *socket_path, struct kv_link *ret_link,
+		 struct kv_link_versions *ret_theirs);
 void kv_link_close(struct kv_link *link); /* takes a closed one */
 /* A link's error @r, for those who need it: -ENOTCONN, or that the process has
  * no descriptor or no memory for one (-EMFILE, -ENFILE, -ENOMEM). */

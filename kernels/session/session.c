@@ -9,8 +9,8 @@
  *           session->link: nobody but the reader thread opens or closes it.
  *           The running timers: an engine has tens of transfers under way, so
  *           their list is not sorted.  The list of the process's sessions and
- *           the count of forks: the library's only global state;
- *           pthread_atfork has no other.
+ *           the count of forks: pthread_atfork has no other; and which
+ *           version of a daemon was complained of.
  *
  * STATES    of the connection:
  *
@@ -41,6 +41,7 @@
  */
 #include <stdatomic.h>
 #include <poll.h>
+#include <stdio.h>
 #include <sys/eventfd.h>
 
 #include "kernels/device/copier.h"
@@ -268,15 +269,40 @@ static void disconnect(struct kvfs_session *session)
 	pthread_mutex_unlock(&session->receive_lock);
 }
 
+/* A cache that only misses would be a riddle: said once, for each version that
+ * a daemon has. */
+static void say_versions(const char *path,
+			 const struct kv_link_versions *theirs)
+{
+	static _Atomic uint32_t said;
+
+	if (atomic_exchange(&said, theirs->newest) == theirs->newest)
+		return;
+	fprintf(stderr,
+		"libkvfs %s: the kvfs daemon at %s speaks versions %u to %u of "
+		"the protocol, and this library %u to %u: nothing is found and "
+		"nothing saved until one of them is replaced\n",
+		KV_VERSION, path, theirs->oldest, theirs->newest, WIRE_OLDEST,
+		WIRE_VERSION);
+}
+
+static int refusal(int r)
+{
+	return r == -EPROTONOSUPPORT || r == -EPERM ? r : 0;
+}
+
 static void connect_again(struct kvfs_session *session, struct retry *retry)
 {
 	struct kv_link link = {.fd = -1};
+	struct kv_link_versions theirs;
 	char path[KV_SOCKET_PATH_MAX];
 	int r;
 
 	r = kv_link_find(session->path, path);
 	if (r == 0)
-		r = kv_link_open(path, &link);
+		r = kv_link_open(path, &link, &theirs);
+	if (r == -EPROTONOSUPPORT)
+		say_versions(session->path, &theirs);
 	pthread_mutex_lock(&session->receive_lock);
 	pthread_mutex_lock(&session->lock);
 	if (r == 0) {
@@ -286,6 +312,7 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 		link_changed_locked(session);
 	}
 	atomic_store(&session->lost, kv_link_lost(r));
+	atomic_store(&session->refused, refusal(r));
 	session->tried = true;
 	pthread_cond_broadcast(&session->changed);
 	pthread_mutex_unlock(&session->lock);
@@ -535,6 +562,8 @@ int kvfs_connection(kvfs_session *session, uint64_t *ret_generation)
 		return r;
 	pthread_mutex_lock(&session->lock);
 	live = atomic_load(&session->live) != 0;
+	if (!live)
+		live = atomic_load(&session->refused);
 	if (ret_generation)
 		*ret_generation = session->generations;
 	pthread_mutex_unlock(&session->lock);

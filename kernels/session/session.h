@@ -93,6 +93,8 @@ struct kvfs_session {
 	uint64_t generations;  /* connections so far */
 	_Atomic uint64_t live; /* this connection's number, 0: not connected */
 	_Atomic int lost;      /* why it is not: as kv_link_lost says */
+	_Atomic int refused;   /* 0, -EPROTONOSUPPORT or -EPERM: there is one,
+				  and not for us */
 	bool tried;	       /* to connect, at least once */
 	bool closing;
 	uint64_t sleeps_until; /* the reader thread */

@@ -88,22 +88,65 @@ static void before_hello_everything_else_ends_the_connection(void **state)
 			ends(false, &m, sizeof(m), 0);
 }
 
-static void a_wrong_version_is_told_the_right_one_and_ends(void **state)
+static int hello(struct peer *p, uint32_t newest, uint32_t oldest)
 {
-	struct wire_hello hello = {.version = WIRE_VERSION + 1};
+	struct wire_hello hello = {.version = newest, .oldest = oldest};
+
+	assert_true(peer_connect(p, d.path));
+	return peer_call(p,
+			 &(struct wire_header){.type = WIRE_HELLO, .count = 1},
+			 &hello, sizeof(hello), -1);
+}
+
+static void versions_without_one_in_common_are_told_and_end(void **state)
+{
+	const uint32_t wrong[][2] = {
+		{WIRE_VERSION + 1, 0},
+		{WIRE_VERSION + 2, WIRE_VERSION + 1},
+		{WIRE_OLDEST - 1, 0},
+		{WIRE_OLDEST - 1, 1},
+		{WIRE_VERSION, WIRE_VERSION + 1}, /* not even a range */
+		{UINT32_MAX, UINT32_MAX},
+		{0, 0},
+	};
 	struct peer p;
 
 	(void)state;
-	assert_true(peer_connect(&p, d.path));
-	assert_int_equal(
-		peer_call(&p,
-			  &(struct wire_header){.type = WIRE_HELLO, .count = 1},
-			  &hello, sizeof(hello), -1),
-		-EPROTONOSUPPORT);
-	assert_int_equal(PEER_ITEMS(&p, struct wire_hello)->version,
-			 WIRE_VERSION);
-	assert_true(peer_at_end(&p));
-	peer_close(&p);
+	for (size_t i = 0; i < KV_ARRAY_LEN(wrong); i++) {
+		assert_int_equal(hello(&p, wrong[i][0], wrong[i][1]),
+				 -EPROTONOSUPPORT);
+		assert_int_equal(PEER_ITEMS(&p, struct wire_hello)->version,
+				 WIRE_VERSION);
+		assert_int_equal(PEER_ITEMS(&p, struct wire_hello)->oldest,
+				 WIRE_OLDEST);
+		assert_true(peer_at_end(&p));
+		peer_close(&p);
+	}
+}
+
+static void the_newest_version_in_common_is_spoken(void **state)
+{
+	const uint32_t right[][3] = {
+		{WIRE_VERSION, 0, WIRE_VERSION},
+		{WIRE_VERSION, WIRE_OLDEST, WIRE_VERSION},
+		{WIRE_VERSION + 1, WIRE_VERSION, WIRE_VERSION},
+		{UINT32_MAX, 1, WIRE_VERSION},
+		{WIRE_OLDEST, 0, WIRE_OLDEST},
+		{WIRE_OLDEST, 1, WIRE_OLDEST},
+	};
+	struct peer p;
+
+	(void)state;
+	for (size_t i = 0; i < KV_ARRAY_LEN(right); i++) {
+		assert_int_equal(hello(&p, right[i][0], right[i][1]), 0);
+		assert_int_equal(PEER_ITEMS(&p, struct wire_hello)->version,
+				 right[i][2]);
+		assert_int_equal(
+			peer_call(&p, &(struct wire_header){.type = WIRE_PROBE},
+				  NULL, 0, -1),
+			0);
+		peer_close(&p);
+	}
 }
 
 static void a_second_hello_ends_the_connection(void **state)
@@ -372,7 +415,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		HOSTILE_TEST(before_hello_everything_else_ends_the_connection),
-		HOSTILE_TEST(a_wrong_version_is_told_the_right_one_and_ends),
+		HOSTILE_TEST(versions_without_one_in_common_are_told_and_end),
+		HOSTILE_TEST(the_newest_version_in_common_is_spoken),
 		HOSTILE_TEST(a_second_hello_ends_the_connection),
 		HOSTILE_TEST(an_unknown_type_or_a_reply_ends_the_connection),
 		HOSTILE_TEST(a_length_that_is_not_exact_ends_the_connection),

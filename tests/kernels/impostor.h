@@ -29,6 +29,8 @@ struct impostor {
 	/* Answers @packet on @fd, or does not; packet->fd is closed then. */
 	void (*answer)(struct impostor *i, int fd, struct kv_packet *packet);
 	_Atomic uint32_t version; /* for HELLO */
+	_Atomic uint32_t oldest;  /* the same */
+	atomic_bool strict;	  /* refuse another than that version */
 	atomic_int connections;	  /* accepted so far */
 	atomic_int mode;	  /* for answer() */
 	bool hang_up;		  /* answer()'s: close this connection now */
@@ -61,15 +63,21 @@ static inline bool impostor_serve(struct impostor *i, int fd)
 {
 	static uint8_t items[WIRE_MAX];
 	struct kv_packet packet = {.items = items, .bytes = sizeof(items)};
-	struct wire_hello hello = {.version = i->version, .epoch = 1};
+	struct wire_hello hello = {
+		.version = i->version, .oldest = i->oldest, .epoch = 1};
+	const struct wire_hello *asked = (struct wire_hello *)items;
 
 	if (kv_link_receive(fd, &packet, 0) < 0)
 		return false;
 	i->hang_up = false;
-	if (packet.header.type == WIRE_HELLO)
+	if (packet.header.type == WIRE_HELLO) {
+		if (i->strict && asked->version != i->version)
+			packet.header.status = -EPROTONOSUPPORT;
+		i->hang_up = packet.header.status < 0;
 		impostor_reply(fd, &packet, &hello, sizeof(hello), 1);
-	else
+	} else {
 		i->answer(i, fd, &packet);
+	}
 	kv_closep(&packet.fd);
 	return !i->hang_up;
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Questions whose answers are wrong, late or missing. */
+#include <fcntl.h>
+
 #include "tests/kernels/impostor.h"
 
 enum mode {
@@ -135,6 +137,88 @@ static void a_state_that_there_is_not_is_a_miss(void **state)
 	misses_then_recovers(*state, NONSENSE);
 }
 
+/* What the process says on standard error meanwhile goes to @path. */
+static int divert(const char *path)
+{
+	int before = dup(STDERR_FILENO);
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	fflush(stderr);
+	dup2(fd, STDERR_FILENO);
+	close(fd);
+	return before;
+}
+
+static void put_back(int before)
+{
+	fflush(stderr);
+	dup2(before, STDERR_FILENO);
+	close(before);
+}
+
+static void wait_for_connections(struct impostor *i, int n)
+{
+	for (int k = 0; k < 3000 && i->connections < n; k++)
+		usleep(10000);
+	assert_true(i->connections >= n);
+}
+
+static void
+a_daemon_of_another_version_is_named_once_and_no_miss_alone(void **s)
+{
+	struct impostor *i = *s;
+	char said[120], text[4000] = "", versions[64];
+	kvfs_session *session;
+	uint64_t n = 9;
+	FILE *f;
+	int before;
+
+	i->strict = true;
+	i->version = WIRE_VERSION + 3;
+	i->oldest = WIRE_VERSION + 2;
+	impostor_start(i, answer);
+	snprintf(said, sizeof(said), "%s/said", i->dir);
+	before = divert(said);
+	assert_int_equal(kvfs_open(i->path, &session), 0);
+	wait_for_connections(i, 5);
+	put_back(before);
+	assert_int_equal(kvfs_connection(session, &n), -EPROTONOSUPPORT);
+	assert_int_equal(n, 0);
+	assert_int_equal(kvfs_connected(session), 0);
+	f = fopen(said, "r");
+	assert_true(fread(text, 1, sizeof(text) - 1, f) > 0);
+	fclose(f);
+	unlink(said);
+	assert_ptr_equal(strchr(text, '\n'), strrchr(text, '\n'));
+	snprintf(versions, sizeof(versions), " %u to %u ", WIRE_VERSION + 2,
+		 WIRE_VERSION + 3);
+	assert_non_null(strstr(text, versions));
+	snprintf(versions, sizeof(versions), " %u to %u:", WIRE_OLDEST,
+		 WIRE_VERSION);
+	assert_non_null(strstr(text, versions));
+	assert_non_null(strstr(text, i->path));
+
+	/* It is replaced by one that we understand. */
+	i->strict = false;
+	i->oldest = WIRE_OLDEST;
+	i->version = WIRE_VERSION;
+	for (int k = 0; k < 3000 && kvfs_connection(session, &n) != 1; k++)
+		usleep(10000);
+	assert_int_equal(kvfs_connection(session, &n), 1);
+	assert_int_equal(n, 1);
+	kvfs_close(session);
+}
+
+static void nobody_there_is_no_refusal(void **state)
+{
+	kvfs_session *session;
+
+	(void)state;
+	assert_int_equal(kvfs_open("/nonexistent/control", &session), 0);
+	assert_int_equal(kvfs_connection(session, NULL), 0);
+	kvfs_close(session);
+}
+
 #define test(name) \
 	cmocka_unit_test_setup_teardown(name, impostor_setup, impostor_teardown)
 
@@ -143,6 +227,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(a_connection_closed_in_between_is_made_anew),
 		test(a_daemon_that_ends_has_not_said_that_a_block_is_absent),
+		test(a_daemon_of_another_version_is_named_once_and_no_miss_alone),
+		test(nobody_there_is_no_refusal),
 		test(a_late_reply_is_not_taken_for_the_next_one),
 		test(a_reply_with_another_tag_is_a_miss),
 		test(a_reply_with_too_few_states_is_a_miss),

@@ -14,31 +14,66 @@ static void silent(struct impostor *i, int fd, struct kv_packet *packet)
 
 static void a_socket_that_is_not_there_is_an_error(void **state)
 {
+	struct kv_link_versions theirs;
 	struct kv_link link = {.fd = -1};
 
 	(void)state;
-	assert_true(kv_link_open("/nonexistent/control", &link) < 0);
+	assert_true(kv_link_open("/nonexistent/control", &link, &theirs) < 0);
 	assert_int_equal(link.fd, -1);
 	kv_link_close(&link);
 }
 
-static void another_version_is_refused(void **state)
+static void no_common_version_is_told_with_theirs(void **state)
 {
 	struct impostor *i = *state;
-	struct kv_link link;
+	struct kv_link_versions theirs;
+	struct kv_link link = {.fd = -1};
 
 	i->version = WIRE_VERSION + 1;
 	impostor_start(i, silent);
-	assert_int_equal(kv_link_open(i->path, &link), -EPROTO);
+	assert_int_equal(kv_link_open(i->path, &link, &theirs),
+			 -EPROTONOSUPPORT);
+	assert_int_equal(theirs.newest, WIRE_VERSION + 1);
+	assert_int_equal(theirs.oldest, WIRE_VERSION + 1);
+	i->strict = true;
+	i->version = WIRE_VERSION + 7;
+	i->oldest = WIRE_VERSION + 6;
+	assert_int_equal(kv_link_open(i->path, &link, &theirs),
+			 -EPROTONOSUPPORT);
+	assert_int_equal(theirs.newest, WIRE_VERSION + 7);
+	assert_int_equal(theirs.oldest, WIRE_VERSION + 6);
+	i->oldest = 0;
+	i->version = WIRE_OLDEST - 1;
+	assert_int_equal(kv_link_open(i->path, &link, &theirs),
+			 -EPROTONOSUPPORT);
+	assert_int_equal(theirs.newest, WIRE_OLDEST - 1);
+	assert_int_equal(link.fd, -1);
+}
+
+/* It refuses all but its own, and says which that is. */
+static void a_daemon_of_the_version_before_is_spoken_to_in_that(void **state)
+{
+	struct impostor *i = *state;
+	struct kv_link_versions theirs;
+	struct kv_link link;
+
+	i->strict = true;
+	i->version = WIRE_OLDEST;
+	impostor_start(i, silent);
+	assert_int_equal(kv_link_open(i->path, &link, &theirs), 0);
+	assert_int_equal(link.version, WIRE_OLDEST);
+	assert_int_equal(i->connections, 2);
+	kv_link_close(&link);
 }
 
 static void nobody_who_answers_hello_is_waited_for_a_second_only(void **state)
 {
 	struct impostor *i = *state;
 	uint64_t before = kv_now_ns();
+	struct kv_link_versions theirs;
 	struct kv_link link;
 
-	assert_int_equal(kv_link_open(i->path, &link), -EAGAIN);
+	assert_int_equal(kv_link_open(i->path, &link, &theirs), -EAGAIN);
 	assert_in_range(kv_now_ns() - before, 500000000, 20000000000);
 }
 
@@ -46,6 +81,7 @@ static void a_path_longer_than_an_address_is_reached(void **state)
 {
 	struct impostor *i = *state;
 	char longer[400], command[900];
+	struct kv_link_versions theirs;
 	struct kv_link link;
 
 	impostor_start(i, silent);
@@ -53,7 +89,7 @@ static void a_path_longer_than_an_address_is_reached(void **state)
 	assert_int_equal(mkdir(longer, 0700), 0);
 	snprintf(command, sizeof(command), "%s/link", longer);
 	assert_int_equal(symlink(i->path, command), 0);
-	assert_int_equal(kv_link_open(command, &link), 0);
+	assert_int_equal(kv_link_open(command, &link, &theirs), 0);
 	assert_int_equal(link.epoch, 1);
 	assert_true(fcntl(link.fd, F_GETFD) & FD_CLOEXEC);
 	kv_link_close(&link);
@@ -137,7 +173,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(a_socket_that_is_not_there_is_an_error),
-		test(another_version_is_refused),
+		test(no_common_version_is_told_with_theirs),
+		test(a_daemon_of_the_version_before_is_spoken_to_in_that),
 		test(nobody_who_answers_hello_is_waited_for_a_second_only),
 		test(a_message_that_does_not_fit_is_refused_and_its_fd_closed),
 		test(a_path_longer_than_an_address_is_reached),
