@@ -30,6 +30,7 @@ enum given {
 	GIVEN_FINGERPRINT = 4,
 	GIVEN_SEED = 8,
 	GIVEN_SALT = 16,
+	GIVEN_LAYERS = 32,
 };
 
 uint32_t kv_dtype_bytes(const char *dtype)
@@ -242,6 +243,144 @@ static int draw_seed(uint64_t *ret_seed)
 	return n == sizeof(*ret_seed) ? 0 : -EIO;
 }
 
+/* ---- layers ---- */
+
+/* Dimension @dim of every tensor counts the layers. */
+static int layers_by_dimension(struct kv_layout *layout, json_int_t dim)
+{
+	size_t pieces = 0;
+
+	for (uint32_t i = 0; i < layout->n_tensors; i++) {
+		const struct kv_tensor *t = &layout->tensors[i];
+		size_t before = 1;
+
+		if (dim < 0 || dim >= t->ndim || t->shape[dim] > UINT32_MAX ||
+		    t->shape[dim] != layout->tensors[0].shape[dim])
+			return -EINVAL;
+		for (json_int_t d = 0; d < dim; d++)
+			if (__builtin_mul_overflow(before, t->shape[d],
+						   &before))
+				return -EINVAL;
+		if (before > KV_PIECES_MAX - pieces)
+			return -EINVAL;
+		pieces += before;
+	}
+	layout->layers = (uint32_t)layout->tensors[0].shape[dim];
+	layout->layer_dim = (int)dim;
+	layout->layer_pieces = pieces;
+	return 0;
+}
+
+static void layers_by_tensor(struct kv_layout *layout)
+{
+	for (uint32_t i = 0; i < layout->n_tensors; i++)
+		layout->tensors[i].layer = i;
+	layout->layers = layout->n_tensors;
+	layout->layer_dim = -1;
+	layout->layer_pieces = layout->n_tensors;
+}
+
+static json_t *tensors_by_name(const struct kv_layout *layout)
+{
+	_cleanup_(json_decrefp) json_t *all = json_object();
+
+	for (uint32_t i = 0; i < layout->n_tensors; i++)
+		if (json_object_set_new(all, layout->tensors[i].name,
+					json_integer(i)) < 0)
+			return NULL;
+	return kv_steal(all);
+}
+
+/* @json: the names of the tensors of one layer, which leave @all with that. */
+static int add_layer(struct kv_layout *layout, const json_t *json,
+		     uint32_t layer, json_t *all)
+{
+	const json_t *index;
+	const char *name;
+
+	if (!json_is_array(json) || json_array_size(json) == 0)
+		return -EINVAL;
+	for (size_t i = 0; i < json_array_size(json); i++) {
+		name = json_string_value(json_array_get(json, i));
+		index = name ? json_object_get(all, name) : NULL;
+		if (!index)
+			return -EINVAL;
+		layout->tensors[json_integer_value(index)].layer = layer;
+		json_object_del(all, name);
+	}
+	return 0;
+}
+
+/* A list of layers, each a list of its tensors' names: each tensor once. */
+static int layers_by_list(struct kv_layout *layout, const json_t *json)
+{
+	_cleanup_(json_decrefp) json_t *all = tensors_by_name(layout);
+	size_t n = json_array_size(json);
+	int r;
+
+	if (!all)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++) {
+		r = add_layer(layout, json_array_get(json, i), (uint32_t)i,
+			      all);
+		if (r < 0)
+			return r;
+	}
+	if (json_object_size(all) > 0)
+		return -EINVAL;
+	layout->layers = (uint32_t)n;
+	layout->layer_dim = -1;
+	layout->layer_pieces = layout->n_tensors;
+	return 0;
+}
+
+static int parse_layers(const json_t *json, struct kv_layout *layout)
+{
+	layout->layers_said = true;
+	if (json_is_integer(json))
+		return layers_by_dimension(layout, json_integer_value(json));
+	if (json_is_array(json))
+		return layers_by_list(layout, json);
+	if (!json_is_string(json) ||
+	    strcmp(json_string_value(json), "tensors") != 0)
+		return -EINVAL;
+	layers_by_tensor(layout);
+	return 0;
+}
+
+static void guess_layers(struct kv_layout *layout)
+{
+	if (layers_by_dimension(layout, 0) < 0)
+		layers_by_tensor(layout);
+}
+
+static json_t *layers_json(const struct kv_layout *layout)
+{
+	_cleanup_(json_decrefp) json_t *json = json_array();
+
+	if (layout->layer_dim >= 0)
+		return json_integer(layout->layer_dim);
+	for (uint32_t i = 0; i < layout->layers; i++)
+		if (json_array_append_new(json, json_array()) < 0)
+			return NULL;
+	for (uint32_t i = 0; i < layout->n_tensors; i++)
+		if (json_array_append_new(
+			    json_array_get(json, layout->tensors[i].layer),
+			    json_string(layout->tensors[i].name)) < 0)
+			return NULL;
+	return kv_steal(json);
+}
+
+static bool same_layers(const struct kv_layout *a, const struct kv_layout *b)
+{
+	if (a->layers != b->layers || a->layer_dim != b->layer_dim)
+		return false;
+	for (uint32_t i = 0; a->layer_dim < 0 && i < a->n_tensors; i++)
+		if (a->tensors[i].layer != b->tensors[i].layer)
+			return false;
+	return true;
+}
+
 static int parse_member(const char *name, const json_t *value,
 			struct kv_layout *layout, unsigned *given)
 {
@@ -268,6 +407,10 @@ static int parse_member(const char *name, const json_t *value,
 		*given |= GIVEN_SALT;
 		return parse_blob(value, layout->salt, &layout->salt_len);
 	}
+	if (strcmp(name, "layers") == 0) {
+		*given |= GIVEN_LAYERS;
+		return parse_layers(value, layout);
+	}
 	return -EINVAL;
 }
 
@@ -281,6 +424,7 @@ static int parse_object(json_t *json, struct kv_layout *layout, unsigned *given)
 	r = parse_tensors(json_object_get(json, "tensors"), layout);
 	if (r < 0)
 		return r;
+	guess_layers(layout);
 	json_object_foreach(json, name, value) {
 		r = parse_member(name, value, layout, given);
 		if (r < 0)
@@ -381,7 +525,9 @@ static int make_text(struct kv_layout *layout)
 		"reuse", reuse_json(layout), "fingerprint",
 		blob_json(layout->fingerprint, layout->fingerprint_len), "seed",
 		seed, "salt", blob_json(layout->salt, layout->salt_len));
-	if (!json)
+	if (!json ||
+	    (layout->layers_said &&
+	     json_object_set_new(json, "layers", layers_json(layout)) < 0))
 		return -ENOMEM;
 	text = json_dumps(json, 0);
 	if (!text)
@@ -479,6 +625,8 @@ int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 	if (given & GIVEN_SALT &&
 	    (layout->salt_len != other->salt_len ||
 	     memcmp(layout->salt, other->salt, KV_BLOB_MAX) != 0))
+		return 0;
+	if (given & GIVEN_LAYERS && !same_layers(layout, other))
 		return 0;
 	return 1;
 }

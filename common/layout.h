@@ -14,7 +14,8 @@
 #define KV_LAYOUT_TEXT_MAX 60000 /* bytes of JSON; fits one control message */
 #define KV_TENSOR_NAME_MAX 255
 #define KV_DIM_MAX 8
-#define KV_BLOB_MAX 64 /* bytes of fingerprint and of salt */
+#define KV_PIECES_MAX 65536 /* of a layer */
+#define KV_BLOB_MAX 64	    /* bytes of fingerprint and of salt */
 
 enum kv_reuse { KV_REUSE_PREFIX, KV_REUSE_WINDOW, KV_REUSE_LAST };
 
@@ -24,6 +25,7 @@ struct kv_tensor {
 	uint32_t ndim;
 	uint64_t shape[KV_DIM_MAX];
 	uint64_t offset, bytes; /* in the payload */
+	uint32_t layer;		/* where layers are whole tensors: which one */
 };
 
 struct kv_layout {
@@ -36,7 +38,12 @@ struct kv_layout {
 	uint8_t fingerprint[KV_BLOB_MAX], salt[KV_BLOB_MAX];
 	uint32_t fingerprint_len, salt_len;
 	uint64_t seed;
-	char *json;   /* canonical text */
+	uint32_t layers;     /* of the model */
+	int layer_dim;	     /* dimension of every tensor that counts them, or
+			       -1: tensor->layer */
+	size_t layer_pieces; /* a layer is in so many pieces at most */
+	bool layers_said;    /* by the text; else they were guessed */
+	char *json;	     /* canonical text */
 	char *header; /* the tensors as a block's header has them (block.c) */
 	size_t header_len;
 };
@@ -44,7 +51,9 @@ struct kv_layout {
 /*
  * Parse @text (@len bytes, need not end in NUL).  A missing seed is drawn at
  * random, the other optional members take their defaults (tokens 0, reuse
- * "prefix", empty fingerprint and salt).
+ * "prefix", empty fingerprint and salt).  Of "layers" the canonical text has
+ * what @text has: if that says nothing, they are the first dimension where all
+ * tensors have the same one, else the tensors.
  * Errors: -EINVAL for anything that is not exactly a layout (unknown or
  * repeated member, bad dtype, zero or overflowing shape, repeated tensor name),
  * -EFBIG above KV_LAYOUT_TEXT_MAX, -ENOMEM.

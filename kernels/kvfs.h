@@ -117,9 +117,12 @@ enum kvfs_stage { KVFS_COPIED = 1, KVFS_SEALED, KVFS_DURABLE };
  *
  * @user, if it is not 0: kvfs_reap tells of this call by that word.
  *
- * Layers.  If all tensors of the layout have the same first dimension, layer l
- * is index l of it in each; else tensor l, in file order.  A load or save of
- * some layers touches no byte of the others.
+ * Layers are what the layout says: "layers": D, index l of dimension D of
+ * every tensor; "tensors", tensor l in file order; [["k0","v0"],["k1","v1"]],
+ * the tensors of each layer.  A layout that does not say it has layers by
+ * dimension 0 if that is as long in all tensors, and else by tensor: four
+ * tensors [8,16,64] count as 8 layers then, so say it (kvfs_space_layers).
+ * A load or save of some layers touches no byte of the others.
  *
  * Order.  @stream and @event are the device's (CUstream, CUevent; the legacy
  * default stream is (void *)1).  No byte of the pages is read or written before
@@ -225,6 +228,8 @@ int kvfs_space_owner(kvfs_space *space, uint32_t *ret_uid, uint32_t *ret_mode);
 const char *kvfs_space_layout(kvfs_space *space);
 /* Bytes of a block's tensors; 0: untyped. */
 uint64_t kvfs_space_payload(kvfs_space *space);
+/* Layers that a block has, as kvfs_opts says them; 0: untyped. */
+long kvfs_space_layers(kvfs_space *space);
 
 /* ---- keys ---- */
 
@@ -490,6 +495,15 @@ long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline);
 /* Blocks until @n blocks at least are COPIED or have failed, in the order in
  * which they come.  Returns how many are by now, or -ETIMEDOUT. */
 long kvfs_xfer_wait_some(kvfs_xfer *xfer, size_t n, uint64_t deadline);
+/*
+ * 1 once layer @layer of every block is in the pages, or the block has failed,
+ * else 0; and waiting for that: 0, or -ETIMEDOUT.  That is before COPIED for a
+ * load with KVFS_BY_LAYER, and with it for all others.  Blocks have their
+ * statuses when all is COPIED; a failure before is in them at once.  -EINVAL: a
+ * layer that is not among those of @xfer, a transfer without pages.
+ */
+int kvfs_xfer_poll_layer(kvfs_xfer *xfer, uint32_t layer);
+int kvfs_xfer_wait_layer(kvfs_xfer *xfer, uint32_t layer, uint64_t deadline);
 /* -EINPROGRESS, 0, KVFS_PRESENT, KVFS_EVICTED or why it failed. */
 int kvfs_xfer_status(kvfs_xfer *xfer, size_t i);
 /*

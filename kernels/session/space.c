@@ -367,6 +367,17 @@ const char *kvfs_space_layout(kvfs_space *space)
 	return layout ? layout->json : NULL;
 }
 
+long kvfs_space_layers(kvfs_space *space)
+{
+	const struct kv_layout *layout;
+	int r = kv_session_check(space ? space->session : NULL);
+
+	if (r < 0)
+		return r;
+	layout = kv_lib_space_layout(space);
+	return layout ? (long)layout->layers : 0;
+}
+
 uint64_t kvfs_space_payload(kvfs_space *space)
 {
 	const struct kv_layout *layout;

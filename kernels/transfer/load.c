@@ -223,8 +223,10 @@ static void run(struct kv_job *kv_job)
 	       load->steps * load->units_a_step) {
 		copy_unit(job, unit);
 		step = unit / load->units_a_step;
-		if (atomic_fetch_sub(&load->left[step], 1) == 1)
+		if (atomic_fetch_sub(&load->left[step], 1) == 1) {
 			kv_stream_sync_step_over(xfer, step);
+			kv_xfer_step_over(xfer);
+		}
 		if (atomic_fetch_sub(&load->units_left, 1) == 1)
 			kv_stream_sync_step_over(xfer, load->steps);
 		copier = xfer->session->copier;
@@ -280,6 +282,11 @@ static void copied_locked(struct kvfs_xfer *xfer)
 		kv_lease_put_locked(kv_steal(xfer->lease));
 }
 
+static bool step_is_over(const struct kvfs_xfer *xfer, size_t step)
+{
+	return atomic_load(&xfer->load->left[step]) == 0;
+}
+
 static void drop(struct kvfs_xfer *xfer)
 {
 	struct kv_load *load = xfer->load;
@@ -300,6 +307,7 @@ static const struct kv_xfer_ops load_ops = {
 	.event_over_locked = kv_load_begin_locked,
 	.stopped_locked = stopped_locked,
 	.copied_locked = copied_locked,
+	.step_is_over = step_is_over,
 	.drop = drop,
 };
 
@@ -313,8 +321,8 @@ static int job_init(struct load_job *job, struct kvfs_xfer *xfer,
 	job->copies = calloc(xfer->load->unit, sizeof(*job->copies));
 	job->blocks = calloc(xfer->load->unit, sizeof(*job->blocks));
 	if (xfer->steps > 1)
-		job->ranges =
-			calloc(pool->layout->n_tensors, sizeof(*job->ranges));
+		job->ranges = calloc(pool->layout->layer_pieces,
+				     sizeof(*job->ranges));
 	return !job->copies || !job->blocks || (xfer->steps > 1 && !job->ranges)
 		       ? -ENOMEM
 		       : 0;
@@ -324,7 +332,7 @@ static int job_init(struct load_job *job, struct kvfs_xfer *xfer,
 static size_t unit_blocks(const struct kvfs_xfer *xfer,
 			  const struct kvfs_pool *pool, size_t threads)
 {
-	uint64_t bytes = pool->layout->payload / kv_layout_layers(pool->layout);
+	uint64_t bytes = pool->layout->payload / pool->layout->layers;
 	uint64_t n;
 
 	bytes *= xfer->steps > 1 ? xfer->layers_a_step : xfer->layers;

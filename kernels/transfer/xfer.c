@@ -229,30 +229,6 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 
 /* ---- layers ---- */
 
-/* The first dimension that all tensors have, or 0. */
-static uint32_t common_dimension(const struct kv_layout *layout)
-{
-	uint64_t common = 0;
-
-	for (uint32_t i = 0; i < layout->n_tensors; i++) {
-		const struct kv_tensor *tensor = &layout->tensors[i];
-
-		if (tensor->ndim == 0 || tensor->shape[0] > UINT32_MAX ||
-		    (common != 0 && tensor->shape[0] != common))
-			return 0;
-		common = tensor->shape[0];
-	}
-	return (uint32_t)common;
-}
-
-uint32_t kv_layout_layers(const struct kv_layout *layout)
-{
-	uint32_t common = common_dimension(layout);
-
-	assert(layout->n_tensors > 0);
-	return common != 0 ? common : layout->n_tensors;
-}
-
 /* Ranges that touch are one. */
 static size_t add(struct kv_range *ranges, size_t n, uint64_t from, uint64_t to)
 {
@@ -264,25 +240,37 @@ static size_t add(struct kv_range *ranges, size_t n, uint64_t from, uint64_t to)
 	return n + 1;
 }
 
+/* Layers are an inner dimension: a piece for each index of those before it. */
+static size_t add_pieces(const struct kv_layout *layout,
+			 const struct kv_tensor *tensor, uint32_t first,
+			 uint32_t n, struct kv_range *ranges, size_t n_ranges)
+{
+	uint64_t before = 1, all, layer;
+
+	for (int d = 0; d < layout->layer_dim; d++)
+		before *= tensor->shape[d];
+	all = tensor->bytes / before;
+	layer = all / layout->layers;
+	for (uint64_t at = tensor->offset; before > 0; at += all, before--)
+		n_ranges = add(ranges, n_ranges, at + first * layer,
+			       at + (first + n) * layer);
+	return n_ranges;
+}
+
 size_t kv_layout_ranges(const struct kv_layout *layout, uint32_t first,
 			uint32_t n, struct kv_range *ret_ranges)
 {
-	uint32_t common = common_dimension(layout);
-	const struct kv_tensor *tensor;
 	size_t ranges = 0;
-	uint64_t layer;
 
-	for (uint32_t i = 0; common != 0 && n > 0 && i < layout->n_tensors;
-	     i++) {
-		tensor = &layout->tensors[i];
-		layer = tensor->bytes / common;
-		ranges = add(ret_ranges, ranges, tensor->offset + first * layer,
-			     tensor->offset + (first + n) * layer);
-	}
-	for (uint32_t i = first; common == 0 && i < first + n; i++) {
-		tensor = &layout->tensors[i];
-		ranges = add(ret_ranges, ranges, tensor->offset,
-			     tensor->offset + tensor->bytes);
+	for (uint32_t i = 0; n > 0 && i < layout->n_tensors; i++) {
+		const struct kv_tensor *tensor = &layout->tensors[i];
+
+		if (layout->layer_dim >= 0)
+			ranges = add_pieces(layout, tensor, first, n,
+					    ret_ranges, ranges);
+		else if (tensor->layer >= first && tensor->layer - first < n)
+			ranges = add(ret_ranges, ranges, tensor->offset,
+				     tensor->offset + tensor->bytes);
 	}
 	return ranges;
 }
@@ -292,7 +280,7 @@ size_t kv_layout_ranges(const struct kv_layout *layout, uint32_t first,
 static int take_layers(struct kvfs_xfer *xfer, const struct kv_layout *layout,
 		       const kvfs_opts *opts)
 {
-	uint32_t all = kv_layout_layers(layout);
+	uint32_t all = layout->layers;
 
 	if (opts->layers == 0)
 		return opts->first_layer == 0 ? 0 : -EINVAL;
@@ -302,7 +290,7 @@ static int take_layers(struct kvfs_xfer *xfer, const struct kv_layout *layout,
 	xfer->layers = opts->layers;
 	if (opts->layers == all)
 		return 0;
-	xfer->ranges = malloc(layout->n_tensors * sizeof(*xfer->ranges));
+	xfer->ranges = malloc(layout->layer_pieces * sizeof(*xfer->ranges));
 	if (!xfer->ranges)
 		return -ENOMEM;
 	xfer->n_ranges = kv_layout_ranges(layout, xfer->first_layer,
@@ -313,7 +301,7 @@ static int take_layers(struct kvfs_xfer *xfer, const struct kv_layout *layout,
 /* As many layers at a time as are worth the trouble. */
 static void make_steps(struct kvfs_xfer *xfer, const struct kv_layout *layout)
 {
-	uint64_t layer = layout->payload / kv_layout_layers(layout);
+	uint64_t layer = layout->payload / layout->layers;
 	uint64_t n = STEP_BYTES / KV_MAX(layer * xfer->n, (uint64_t)1) + 1;
 	uint32_t a_step = (uint32_t)KV_MIN(n, xfer->layers);
 
@@ -328,7 +316,7 @@ int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 	int r;
 
 	xfer->device = pool->device;
-	xfer->layers = kv_layout_layers(pool->layout);
+	xfer->layers = pool->layout->layers;
 	if ((opts->flags & ~flags) != 0)
 		return -EINVAL;
 	r = take_layers(xfer, pool->layout, opts);
@@ -455,6 +443,70 @@ long kvfs_xfer_wait_some(kvfs_xfer *xfer, size_t n, uint64_t deadline)
 		r = kv_session_wait(xfer->session, at);
 	if (xfer->n - xfer->left[KVFS_COPIED] >= n)
 		r = (long)(xfer->n - xfer->left[KVFS_COPIED]);
+	pthread_mutex_unlock(&xfer->session->lock);
+	return r;
+}
+
+/* ---- waiting for a layer ---- */
+
+static int check_layer(const struct kvfs_xfer *xfer, uint32_t layer)
+{
+	int r = check_xfer(xfer, KVFS_COPIED);
+
+	if (r < 0)
+		return r;
+	return xfer->device && layer >= xfer->first_layer &&
+			       layer - xfer->first_layer < xfer->layers
+		       ? 0
+		       : -EINVAL;
+}
+
+static bool layer_is_over(const struct kvfs_xfer *xfer, uint32_t layer)
+{
+	if (xfer->left[KVFS_COPIED] == 0)
+		return true;
+	return xfer->steps > 1 && xfer->ops->step_is_over &&
+	       xfer->ops->step_is_over(xfer, (layer - xfer->first_layer) /
+						     xfer->layers_a_step);
+}
+
+/* Who waits has said so before it looked, with the lock until it sleeps: either
+ * it sees the step over or we see it wait. */
+void kv_xfer_step_over(struct kvfs_xfer *xfer)
+{
+	if (atomic_load(&xfer->layer_waiters) == 0)
+		return;
+	pthread_mutex_lock(&xfer->session->lock);
+	pthread_cond_broadcast(&xfer->session->changed);
+	pthread_mutex_unlock(&xfer->session->lock);
+}
+
+int kvfs_xfer_poll_layer(kvfs_xfer *xfer, uint32_t layer)
+{
+	int r = check_layer(xfer, layer);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&xfer->session->lock);
+	r = layer_is_over(xfer, layer);
+	pthread_mutex_unlock(&xfer->session->lock);
+	return r;
+}
+
+int kvfs_xfer_wait_layer(kvfs_xfer *xfer, uint32_t layer, uint64_t deadline)
+{
+	uint64_t at = kv_time_after(deadline);
+	int r = check_layer(xfer, layer);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&xfer->session->lock);
+	atomic_fetch_add(&xfer->layer_waiters, 1);
+	while (!layer_is_over(xfer, layer) && r == 0)
+		r = kv_session_wait(xfer->session, at);
+	atomic_fetch_sub(&xfer->layer_waiters, 1);
+	if (layer_is_over(xfer, layer))
+		r = 0;
 	pthread_mutex_unlock(&xfer->session->lock);
 	return r;
 }

@@ -39,6 +39,9 @@ struct kv_xfer_ops {
 	void (*want_durable_locked)(struct kvfs_xfer *xfer);
 	/* Nobody does any more: what is not DURABLE soon ends with @status. */
 	void (*stop_durable_locked)(struct kvfs_xfer *xfer, int status);
+	/* Of one that goes layer by layer: all blocks of that step have come,
+	 * or failed.  Any thread, without the lock, too. */
+	bool (*step_is_over)(const struct kvfs_xfer *xfer, size_t step);
 	/* The caller has freed it. */
 	void (*freed_locked)(struct kvfs_xfer *xfer);
 	/* Free what is the kind's own: the transfer is being freed. */
@@ -122,6 +125,7 @@ struct kvfs_xfer {
 	struct kv_part *part;  /* by block; NULL: they are saved whole */
 	struct kv_hold **held; /* by block; NULL: nothing is to be held */
 
+	_Atomic unsigned layer_waiters; /* who waits for steps */
 	_Atomic int stopped;  /* 0, or why blocks not begun yet shall fail */
 	_Atomic int status[]; /* of the blocks; written by who has them */
 };
@@ -156,6 +160,9 @@ void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
  */
 void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool);
 
+/* A step of @xfer is over: tell who waits for that.  No lock held. */
+void kv_xfer_step_over(struct kvfs_xfer *xfer);
+
 /* Blocks not begun end with @status. */
 void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status);
 
@@ -170,14 +177,8 @@ int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 		 const kvfs_opts *opts, unsigned flags);
 
 /*
- * How many layers a block of @layout has.  Layer l is index l of the first
- * dimension where all tensors have the same one, else tensor l.
- */
-uint32_t kv_layout_layers(const struct kv_layout *layout);
-
-/*
  * The bytes of layers @first .. + @n, which must be there, into @ret_ranges:
- * room for layout->n_tensors.  Ascending, apart, none of them empty.  Returns
+ * room for layout->layer_pieces.  Ascending, apart, none of them empty.  Returns
  * how many ranges that are.
  */
 size_t kv_layout_ranges(const struct kv_layout *layout, uint32_t first,

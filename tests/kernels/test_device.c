@@ -179,6 +179,36 @@ static void a_block_that_failed_in_one_layer_has_failed(void **state)
 	kvfs_xfer_free(xfer);
 }
 
+/* Also where the device has no streams to tell of it. */
+static void a_layer_is_waited_for_while_others_are_to_come(void **state)
+{
+	struct world *w = *state;
+	kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_BY_LAYER};
+	kvfs_xfer *xfer;
+
+	world_save(w, BLOCKS);
+	fake.held_from = 1; /* the second step */
+	xfer = begin_load(w, BLOCKS, &opts);
+	assert_int_equal(kvfs_xfer_wait_layer(xfer, 0, 60 * SECOND), 0);
+	assert_int_equal(kvfs_xfer_poll_layer(xfer, 0), 1);
+	assert_int_equal(kvfs_xfer_poll_layer(xfer, LAST_LAYER), 0);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 0);
+	assert_int_equal(kvfs_xfer_wait_layer(xfer, LAST_LAYER, SECOND / 50),
+			 -ETIMEDOUT);
+	assert_int_equal(kvfs_xfer_wait_layer(xfer, LAST_LAYER + 1, 0),
+			 -EINVAL);
+	fake.held_from = UINT64_MAX;
+	assert_int_equal(kvfs_xfer_wait_layer(xfer, LAST_LAYER, 60 * SECOND),
+			 0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND),
+			 BLOCKS);
+	kvfs_xfer_free(xfer);
+	xfer = begin_load(w, BLOCKS, NULL);
+	assert_int_equal(kvfs_xfer_wait_layer(xfer, 7, 60 * SECOND), 0);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 1);
+	kvfs_xfer_free(xfer);
+}
+
 /* Nothing of it is sealed, and neither reservations nor staging are
  * kept: more is tried than staging holds. */
 static void a_failed_save_leaves_nothing_behind(void **state)
@@ -481,6 +511,7 @@ int main(void)
 		test(memory_of_before_the_pool_is_told_of),
 		test(a_failed_load_fails_its_blocks_and_no_others),
 		test(a_block_that_failed_in_one_layer_has_failed),
+		test(a_layer_is_waited_for_while_others_are_to_come),
 		test(a_failed_save_leaves_nothing_behind),
 		test(pages_stay_the_loads_until_the_device_is_done),
 		test(pages_stay_the_saves_until_the_device_is_done),

@@ -400,10 +400,69 @@ static void cancels_at_any_moment_leave_whole_blocks_or_none(void **state)
 #define test(name) \
 	cmocka_unit_test_setup_teardown(name, layered_setup, world_teardown)
 
+#define PAIR(l)                                                       \
+	"{\"name\":\"k" l "\",\"dtype\":\"U8\",\"shape\":[8,16,64]}," \
+	"{\"name\":\"v" l "\",\"dtype\":\"U8\",\"shape\":[8,16,64]}"
+
+/* Tensors [8,16,64] that an engine has two of in each of two layers: by their
+ * first dimension they would be eight, and two saves would never seal. */
+static void two_layers_of_two_tensors_seal_after_two_saves(void **state)
+{
+	static const char layout[] = "{\"tensors\":[" PAIR("0") "," PAIR(
+		"1") "],\"tokens\":4,"
+		     "\"layers\":[[\"k0\",\"v0\"],[\"k1\",\"v1\"]]}";
+	static const char *const names[] = {"k0", "v0", "k1", "v1"};
+	struct world *w = *state;
+	kvfs_opts opts = {.size = sizeof(opts), .layers = 1};
+	const kvfs_key key = world_key(1);
+	const int64_t page = 3;
+	kvfs_view views[4];
+	kvfs_pool_desc desc = {.size = sizeof(desc),
+			       .device = "host",
+			       .views = views,
+			       .n_views = 4,
+			       .pages = 8,
+			       .pages_per_block = 1};
+	kvfs_space *space;
+	kvfs_pool *pool;
+	kvfs_xfer *first, *second;
+	char name[32];
+
+	snprintf(name, sizeof(name), "pairs%u", w->spaces++);
+	world_space_open(w->session, name, layout, KVFS_CREATE | 0700, &space);
+	assert_int_equal(kvfs_space_layers(space), 2);
+	assert_int_equal(kvfs_space_layers(NULL), -EINVAL);
+	for (size_t i = 0; i < 4; i++)
+		views[i] = (kvfs_view){.tensor = names[i],
+				       .base = w->memory + i * TENSOR,
+				       .block_stride = 8192,
+				       .bytes = 8192,
+				       .count = 1};
+	desc.space = space;
+	assert_int_equal(kvfs_pool_register(w->session, &desc, &pool), 0);
+	assert_int_equal(
+		kvfs_save(pool, space, &key, NULL, 1, &page, &opts, &first), 0);
+	opts.first_layer = 1;
+	assert_int_equal(
+		kvfs_save(pool, space, &key, NULL, 1, &page, &opts, &second),
+		0);
+	assert_int_equal(kvfs_xfer_wait(first, KVFS_SEALED, 60 * SECOND), 1);
+	assert_int_equal(kvfs_xfer_wait(second, KVFS_SEALED, 60 * SECOND), 1);
+	kvfs_xfer_free(first);
+	opts.first_layer = 2;
+	assert_int_equal(
+		kvfs_save(pool, space, &key, NULL, 1, &page, &opts, &first),
+		-EINVAL);
+	kvfs_xfer_free(second);
+	kvfs_pool_close(pool);
+	kvfs_space_close(space);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(layers_in_any_order_make_the_blocks),
+		test(two_layers_of_two_tensors_seal_after_two_saves),
 		test(all_layers_at_once_are_a_whole_save),
 		test(some_layers_of_some_blocks_at_a_time),
 		test(a_block_that_lacks_a_layer_is_none),
