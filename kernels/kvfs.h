@@ -115,7 +115,7 @@ enum kvfs_stage { KVFS_COPIED = 1, KVFS_SEALED, KVFS_DURABLE };
  * in its turn, for as long as it takes.  What a call has no use for must be
  * zero there, if it says so (-EINVAL).
  *
- * @user, if it is not 0: kvfs_reap tells of this call by that word.
+ * @user, if it is not 0: kvfs_reap tells by that word how this call gets on.
  *
  * Layers are what the layout says: "layers": D, index l of dimension D of
  * every tensor; "tensors", tensor l in file order; [["k0","v0"],["k1","v1"]],
@@ -170,6 +170,39 @@ void kvfs_close(kvfs_session *session);
  */
 int kvfs_fd(kvfs_session *session);
 int kvfs_process(kvfs_session *session);
+
+/*
+ * What has happened since it was reaped last, oldest first: at most @n events
+ * into @ret_events; returns how many.  Each stage of a lease, map or transfer
+ * that was begun with a word of the caller's (kvfs_opts.user, not 0) is told
+ * once, unless that has been freed before; and that the connection was lost or
+ * has come, first of all, once for however often that was.
+ *
+ * Clears kvfs_fd as kvfs_process does, if nothing is left: use the one or the
+ * other.  Several threads may reap; each event goes to one of them.
+ */
+enum kvfs_event_what {
+	KVFS_EVENT_CONNECTION = 1, /* @result: as kvfs_connection returns */
+	KVFS_EVENT_LEASE,	   /* settled; @result: blocks held */
+	KVFS_EVENT_XFER,	   /* @stage is over; @result: blocks that are
+				      there.  A load, restore or prefetch has
+				      KVFS_COPIED alone, a flush what it was
+				      asked for, a save all; but DURABLE only if
+				      that is asked for (kvfs_xfer_poll), or no
+				      block gets as far */
+	KVFS_EVENT_MAP,		   /* @stage KVFS_COPIED; @result: blocks */
+};
+
+typedef struct kvfs_event {
+	uint32_t what, stage;
+	uint64_t user; /* 0: the connection */
+	int64_t result;
+	uint64_t n;	      /* blocks in all */
+	uint64_t generation;  /* of the connection, when it was reaped */
+	uint64_t reserved[3]; /* zero */
+} kvfs_event;
+
+long kvfs_reap(kvfs_session *session, kvfs_event *ret_events, size_t n);
 
 /* Whether a daemon is connected: 1, 0. */
 int kvfs_connected(kvfs_session *session);
@@ -320,6 +353,10 @@ int kvfs_lease_poll(kvfs_lease *lease); /* 1 settled, 0 not yet */
 long kvfs_lease_wait(kvfs_lease *lease, uint64_t deadline);
 /* -EINPROGRESS until settled; -EINVAL: no such index. */
 int kvfs_lease_status(kvfs_lease *lease, size_t i);
+/* The same of blocks @first .. + @n, into @ret_statuses; returns how many of
+ * them are 0.  -EINVAL: there are no such blocks. */
+long kvfs_lease_statuses(kvfs_lease *lease, size_t first, size_t n,
+			 int *ret_statuses);
 /*
  * The block's tensors in the arena, zero copy, read-only; NULL unless its
  * status is 0.  Valid until kvfs_release, also if the daemon dies.
@@ -506,6 +543,10 @@ int kvfs_xfer_poll_layer(kvfs_xfer *xfer, uint32_t layer);
 int kvfs_xfer_wait_layer(kvfs_xfer *xfer, uint32_t layer, uint64_t deadline);
 /* -EINPROGRESS, 0, KVFS_PRESENT, KVFS_EVICTED or why it failed. */
 int kvfs_xfer_status(kvfs_xfer *xfer, size_t i);
+/* The same of blocks @first .. + @n, into @ret_statuses; returns how many of
+ * them are not negative.  -EINVAL: there are no such blocks. */
+long kvfs_xfer_statuses(kvfs_xfer *xfer, size_t first, size_t n,
+			int *ret_statuses);
 /*
  * Work given to @stream from now on waits, on the device, until @xfer is
  * COPIED, failed blocks included; or until its layer @layer is, if it was begun
@@ -601,6 +642,9 @@ int kvfs_map_poll(kvfs_mapping *map);
 long kvfs_map_wait(kvfs_mapping *map, uint64_t deadline);
 /* 0, -EINPROGRESS or why it failed; -EINVAL: no such index. */
 int kvfs_map_status(kvfs_mapping *map, size_t i);
+/* As kvfs_xfer_statuses. */
+long kvfs_map_statuses(kvfs_mapping *map, size_t first, size_t n,
+		       int *ret_statuses);
 /* As kvfs_xfer_order: work given to @stream from now on comes after all blocks.
  * From then on pages and addresses are given for blocks under way, too; they
  * are good if the status turns out 0. */

@@ -543,11 +543,12 @@ static int map_new(kvfs_pool *pool, size_t n, const kvfs_opts *opts,
 	return 0;
 }
 
-static void start_placing(struct placing *m, uint64_t in_cache)
+static void start_placing(struct placing *m, uint64_t in_cache, uint64_t user)
 {
 	struct kvfs_mapping *map = m->map;
 
 	kv_paged_pool_room(map->paged, in_cache);
+	kv_xfer_tell_locked(map->xfer, KVFS_EVENT_MAP, user, 1u << KVFS_COPIED);
 	if (map->n > 0) {
 		map->xfer->pool = map->paged->inner;
 		kv_xfer_activate_locked(map->xfer);
@@ -570,7 +571,7 @@ static int start(struct placing *m, const kvfs_opts *opts)
 	in_cache = look_up(m);
 	pthread_mutex_lock(&session->lock);
 	if (in_cache >= 0)
-		start_placing(m, (uint64_t)in_cache);
+		start_placing(m, (uint64_t)in_cache, opts->user);
 	kv_page_table_space_put(paged->page_table, m->known);
 	pthread_mutex_unlock(&session->lock);
 	start_fills(m, opts);
@@ -637,6 +638,15 @@ int kvfs_map_status(kvfs_mapping *map, size_t i)
 	int r = check_map(map);
 
 	return r < 0 ? r : kvfs_xfer_status(map->xfer, i);
+}
+
+long kvfs_map_statuses(kvfs_mapping *map, size_t first, size_t n,
+		       int *ret_statuses)
+{
+	int r = check_map(map);
+
+	return r < 0 ? r
+		     : kvfs_xfer_statuses(map->xfer, first, n, ret_statuses);
 }
 
 int kvfs_map_order(kvfs_mapping *map, void *stream)
@@ -721,6 +731,7 @@ static void gone_locked(void *owner)
 static void end_locked(struct kvfs_mapping *map)
 {
 	kv_assert_locked(&map->xfer->session->lock);
+	kv_notice_drop_locked(map->xfer->session, &map->xfer->notice);
 	kv_xfer_stop_locked(map->xfer, -ECANCELED);
 	LIST_REMOVE(map, others);
 }

@@ -153,7 +153,7 @@ static void link_changed_locked(struct kvfs_session *session)
 	bool had_news = has_news_locked(session);
 
 	kv_assert_locked(&session->lock);
-	session->link_changed = true;
+	session->link_changed = session->link_unreaped = true;
 	tell_locked(session, had_news);
 }
 
@@ -444,6 +444,7 @@ static int session_new(const char *path, struct kvfs_session **ret_session)
 	TAILQ_INIT(&session->mappings);
 	TAILQ_INIT(&session->unmapped);
 	TAILQ_INIT(&session->detaching);
+	TAILQ_INIT(&session->notices);
 	TAILQ_INIT(&session->active);
 	TAILQ_INIT(&session->saves);
 	LIST_INIT(&session->paged);
@@ -480,7 +481,7 @@ int kvfs_open(const char *path, kvfs_session **ret_session)
 	pthread_mutex_lock(&session->lock);
 	while (!session->tried && r == 0)
 		r = kv_session_wait(session, until);
-	session->link_changed = false;
+	session->link_changed = session->link_unreaped = false;
 	pthread_mutex_unlock(&session->lock);
 	*ret_session = kv_steal(session);
 	return 0;
@@ -530,19 +531,27 @@ int kvfs_fd(kvfs_session *session)
 	return fd;
 }
 
+unsigned kv_session_clear_news_locked(struct kvfs_session *session)
+{
+	unsigned n = session->completed;
+	eventfd_t ignored;
+
+	kv_assert_locked(&session->lock);
+	if (session->event_fd >= 0)
+		eventfd_read(session->event_fd, &ignored);
+	session->completed = 0;
+	session->link_changed = false;
+	return n;
+}
+
 int kvfs_process(kvfs_session *session)
 {
-	eventfd_t ignored;
 	int n, r = kv_session_check(session);
 
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&session->lock);
-	if (session->event_fd >= 0)
-		eventfd_read(session->event_fd, &ignored);
-	n = (int)session->completed;
-	session->completed = 0;
-	session->link_changed = false;
+	n = (int)kv_session_clear_news_locked(session);
 	pthread_mutex_unlock(&session->lock);
 	return n;
 }
@@ -554,6 +563,14 @@ int kvfs_connected(kvfs_session *session)
 	return r < 0 ? r : atomic_load(&session->live) != 0;
 }
 
+int kv_session_state_locked(const struct kvfs_session *session)
+{
+	kv_assert_locked(&session->lock);
+	if (atomic_load(&session->live) != 0)
+		return 1;
+	return atomic_load(&session->refused);
+}
+
 int kvfs_connection(kvfs_session *session, uint64_t *ret_generation)
 {
 	int live, r = kv_session_check(session);
@@ -561,9 +578,7 @@ int kvfs_connection(kvfs_session *session, uint64_t *ret_generation)
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&session->lock);
-	live = atomic_load(&session->live) != 0;
-	if (!live)
-		live = atomic_load(&session->refused);
+	live = kv_session_state_locked(session);
 	if (ret_generation)
 		*ret_generation = session->generations;
 	pthread_mutex_unlock(&session->lock);

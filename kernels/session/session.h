@@ -14,6 +14,7 @@
 #include "kernels/kvfs.h"
 #include "kernels/session/link.h"
 #include "kernels/session/mapped_segment.h"
+#include "kernels/session/notice.h"
 #include "kernels/session/rpc.h"
 
 struct kv_copier;
@@ -97,10 +98,12 @@ struct kvfs_session {
 				  and not for us */
 	bool tried;	       /* to connect, at least once */
 	bool closing;
-	uint64_t sleeps_until; /* the reader thread */
-	int event_fd;	       /* -1 until kvfs_fd */
-	unsigned completed;    /* since the last kvfs_process */
-	bool link_changed;     /* the same; or since kvfs_open */
+	uint64_t sleeps_until;	   /* the reader thread */
+	int event_fd;		   /* -1 until kvfs_fd */
+	unsigned completed;	   /* since the last kvfs_process */
+	bool link_changed;	   /* the same; or since kvfs_open */
+	bool link_unreaped;	   /* the same, for kvfs_reap */
+	struct kv_notices notices; /* notice.c */
 	struct kv_rpc rpc;
 	struct kv_timers timers;
 	struct kv_mapped_segments mappings, unmapped; /* mapped_segment.c */
@@ -145,6 +148,12 @@ void kv_session_wake(struct kvfs_session *session);
 
 /* Tell waiters and kvfs_fd that a lease or transfer has got somewhere. */
 void kv_session_completed_locked(struct kvfs_session *session);
+
+/* Nothing has happened that kvfs_fd would tell; returns how much had. */
+unsigned kv_session_clear_news_locked(struct kvfs_session *session);
+
+/* 1, 0 or -errno, as kvfs_connection has it. */
+int kv_session_state_locked(const struct kvfs_session *session);
 
 /* When @deadline nanoseconds from now are over; UINT64_MAX for ever. */
 uint64_t kv_time_after(uint64_t deadline);

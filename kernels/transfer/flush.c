@@ -301,6 +301,7 @@ int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, const kvfs_opts *opts,
 	if (r < 0)
 		xfer->generation = 0;
 	xfer->flush_asked = stage == KVFS_DURABLE;
+	kv_xfer_tell_locked(xfer, KVFS_EVENT_XFER, known.user, 1u << stage);
 	kv_xfer_activate_locked(xfer);
 	look_at_barriers_locked(space->session);
 	pthread_mutex_unlock(&space->session->lock);

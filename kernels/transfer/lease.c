@@ -104,6 +104,7 @@ static void settle_locked(struct kvfs_lease *lease)
 	kv_assert_locked(&lease->session->lock);
 	kv_timer_stop_locked(lease->session, &lease->timer);
 	atomic_store_explicit(&lease->settled, true, memory_order_release);
+	kv_notice_post_locked(lease->session, &lease->notice, 0, lease->held);
 	kv_session_completed_locked(lease->session);
 	lease->refs++; /* the loads may end right here */
 	while ((xfer = TAILQ_FIRST(&lease->waiting)))
@@ -241,6 +242,8 @@ static int lease_new(kvfs_session *session, size_t n, size_t n_chunks,
 	lease->n = n;
 	lease->n_chunks = n_chunks;
 	lease->refs = 1;
+	lease->notice = (struct kv_notice){
+		.what = KVFS_EVENT_LEASE, .stages = 1, .n = n};
 	lease->unsettled = 1; /* until all chunks have been asked */
 	TAILQ_INIT(&lease->waiting);
 	for (size_t i = 0; i < n; i++)
@@ -371,6 +374,7 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 		      &lease);
 	if (r < 0)
 		return r;
+	lease->notice.user = known.user;
 	for (size_t i = 0; i < n_queries; i++) {
 		asking.query = &queries[i];
 		asking.status = kv_lib_space_miss(kv_lib_space_id(
@@ -458,6 +462,27 @@ int kvfs_lease_status(kvfs_lease *lease, size_t i)
 	return is_settled(lease) ? lease->items[i].status : -EINPROGRESS;
 }
 
+long kvfs_lease_statuses(kvfs_lease *lease, size_t first, size_t n,
+			 int *ret_statuses)
+{
+	bool settled;
+	long good = 0;
+	int r = check_lease(lease);
+
+	if (r < 0)
+		return r;
+	if (first > lease->n || n > lease->n - first ||
+	    (!ret_statuses && n > 0))
+		return -EINVAL;
+	settled = is_settled(lease);
+	for (size_t i = 0; i < n; i++) {
+		ret_statuses[i] =
+			settled ? lease->items[first + i].status : -EINPROGRESS;
+		good += ret_statuses[i] == 0;
+	}
+	return good;
+}
+
 static const struct kv_held *find_held(struct kvfs_lease *lease, size_t i)
 {
 	if (check_lease(lease) < 0 || i >= lease->n || !is_settled(lease) ||
@@ -525,6 +550,7 @@ void kvfs_lease_cancel(kvfs_lease *lease)
 void kv_lease_release_locked(struct kvfs_lease *lease)
 {
 	kv_assert_locked(&lease->session->lock);
+	kv_notice_drop_locked(lease->session, &lease->notice);
 	if (lease->loads == 0)
 		cancel_locked(lease);
 	unref_locked(lease);

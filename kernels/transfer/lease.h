@@ -33,6 +33,7 @@ struct kvfs_lease {
 	long held;	  /* lock: blocks with status 0 */
 	bool cancelled;	  /* lock */
 	struct kv_timer timer;
+	struct kv_notice notice; /* lock */
 	struct kv_xfers waiting; /* lock: loads to begin when it settles */
 	struct kv_lease_chunk *chunks;
 	size_t n_chunks;

@@ -451,8 +451,11 @@ int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 	pthread_mutex_lock(&pool->session->lock);
 	used = kv_lib_pool_check_pages_locked(pool, xfer->pages, xfer->n_pages,
 					      true);
-	if (used >= 0)
+	if (used >= 0) {
+		kv_xfer_tell_locked(xfer, KVFS_EVENT_XFER, known.user,
+				    1u << KVFS_COPIED);
 		start_locked(xfer, pool, lease);
+	}
 	pthread_mutex_unlock(&pool->session->lock);
 	if (used < 0)
 		return (int)used;

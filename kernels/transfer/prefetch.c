@@ -93,6 +93,7 @@ static void give_up_locked(struct kv_timer *timer)
 
 /* All of one prefetch is asked with this. */
 struct asking {
+	uint64_t user;
 	uint64_t deadline;
 	uint16_t flags; /* WIRE_ */
 };
@@ -220,6 +221,8 @@ static int begin(const kvfs_query *queries, size_t n_queries,
 		xfer->deadline_at =
 			kv_time_after(asking->deadline + KV_GRACE_NS);
 	pthread_mutex_lock(&session->lock);
+	kv_xfer_tell_locked(xfer, KVFS_EVENT_XFER, asking->user,
+			    1u << KVFS_COPIED);
 	if (n > 0)
 		kv_xfer_activate_locked(xfer);
 	pthread_mutex_unlock(&session->lock);
@@ -240,6 +243,7 @@ int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
 		return r;
 	if (!kv_abi_opts_are_plain(&known, 0))
 		return -EINVAL;
+	asking.user = known.user;
 	if (known.deadline != 0)
 		asking.deadline = known.deadline;
 	return begin(queries, n_queries, &asking, ret_xfer);
@@ -248,7 +252,8 @@ int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
 void kv_prefetch_ahead(const kvfs_query *queries, size_t n_queries,
 		       uint64_t deadline)
 {
-	const struct asking asking = {deadline, WIRE_AHEAD};
+	const struct asking asking = {.deadline = deadline,
+				      .flags = WIRE_AHEAD};
 	kvfs_session *session;
 	kvfs_xfer *xfer;
 	bool can;

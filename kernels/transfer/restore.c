@@ -470,9 +470,16 @@ static int restore_new(const kvfs_pool *pool, const char *name,
 	return 0;
 }
 
+static void tell_locked(struct kvfs_xfer *xfer, uint64_t user)
+{
+	kv_assert_locked(&xfer->session->lock);
+	kv_xfer_tell_locked(xfer, KVFS_EVENT_XFER, user, 1u << KVFS_COPIED);
+}
+
 /* Pages are the loads' to count; the pool stays for as long as it runs. */
 static int start_locked(struct kvfs_xfer *xfer, kvfs_pool *pool,
-			kvfs_space *space, struct restore *restore)
+			kvfs_space *space, struct restore *restore,
+			uint64_t user)
 {
 	const size_t n = xfer->n * pool->strides.pages_per_block;
 	long used;
@@ -492,6 +499,7 @@ static int start_locked(struct kvfs_xfer *xfer, kvfs_pool *pool,
 	}
 	kv_lib_space_get_locked(space);
 	xfer->space = space;
+	tell_locked(xfer, user);
 	kv_xfer_activate_locked(xfer);
 	return 0;
 }
@@ -525,14 +533,17 @@ int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
 		if (r < 0)
 			return r;
 		put_in_order(restore, &known);
-		pthread_mutex_lock(&pool->session->lock);
-		r = start_locked(xfer, pool, space, restore);
-		if (r == 0)
-			restore = NULL;
-		pthread_mutex_unlock(&pool->session->lock);
-		if (r < 0)
-			return r;
 	}
+	pthread_mutex_lock(&pool->session->lock);
+	if (n > 0)
+		r = start_locked(xfer, pool, space, restore, known.user);
+	else
+		tell_locked(xfer, known.user);
+	if (r == 0)
+		restore = NULL;
+	pthread_mutex_unlock(&pool->session->lock);
+	if (r < 0)
+		return r;
 	*ret_xfer = kv_steal(xfer);
 	return 0;
 }

@@ -668,7 +668,7 @@ static int set_pages(struct kvfs_xfer *xfer, const kvfs_pool *pool,
 
 /* @status: why none of it can be saved, or 0. */
 static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
-		 int status)
+		 uint64_t user, int status)
 {
 	struct kvfs_session *session = xfer->session;
 	long used;
@@ -676,6 +676,8 @@ static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
 	pthread_mutex_lock(&session->lock);
 	used = kv_lib_pool_check_pages_locked(pool, xfer->pages, xfer->n_pages,
 					      false);
+	if (used >= 0)
+		kv_xfer_tell_locked(xfer, KVFS_EVENT_XFER, user, KV_NOTICE_ALL);
 	if (used >= 0 && xfer->n > 0) {
 		kv_lib_space_get_locked(space);
 		xfer->space = space;
@@ -737,7 +739,8 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 	if (r < 0)
 		return r;
 	status = kv_lib_space_id(space, &xfer->space_id, &xfer->generation);
-	r = start(xfer, pool, space, status == -ETIMEDOUT ? -ENOTCONN : status);
+	r = start(xfer, pool, space, known.user,
+		  status == -ETIMEDOUT ? -ENOTCONN : status);
 	if (r < 0)
 		return r;
 	*ret_xfer = kv_steal(xfer);

@@ -106,6 +106,28 @@ static void time_is_up_locked(struct kv_timer *timer)
 	kv_xfer_stop_locked(xfer, -ETIMEDOUT);
 }
 
+void kv_xfer_tell_locked(struct kvfs_xfer *xfer, enum kvfs_event_what what,
+			 uint64_t user, unsigned stages)
+{
+	kv_assert_locked(&xfer->session->lock);
+	xfer->notice = (struct kv_notice){
+		.user = user, .what = what, .stages = stages, .n = xfer->n};
+	if (user == 0 || xfer->n > 0)
+		return;
+	/* Of nothing, all is there. */
+	for (unsigned s = KVFS_COPIED; s <= KVFS_DURABLE; s++)
+		kv_notice_post_locked(xfer->session, &xfer->notice, s, 0);
+	kv_session_completed_locked(xfer->session);
+}
+
+/* No more blocks will come to @stage. */
+static void post_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
+{
+	kv_assert_locked(&xfer->session->lock);
+	kv_notice_post_locked(xfer->session, &xfer->notice, (unsigned)stage,
+			      (int64_t)xfer->got[stage]);
+}
+
 void kv_xfer_activate_locked(struct kvfs_xfer *xfer)
 {
 	kv_assert_locked(&xfer->session->lock);
@@ -184,6 +206,7 @@ void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 	check_locked(xfer);
 	if (n > 0 && xfer->left[stage] == 0) {
 		stage_over_locked(xfer, stage);
+		post_locked(xfer, stage);
 		if (stage == KVFS_COPIED || xfer->ops->to_daemon)
 			kv_session_completed_locked(xfer->session);
 	}
@@ -208,8 +231,10 @@ void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 	}
 	check_locked(xfer);
 	for (int s = (int)stage; s <= KVFS_DURABLE; s++)
-		if (over[s])
+		if (over[s]) {
 			stage_over_locked(xfer, (enum kvfs_stage)s);
+			post_locked(xfer, (enum kvfs_stage)s);
+		}
 	if (any)
 		kv_session_completed_locked(xfer->session);
 	rest_locked(xfer);
@@ -520,6 +545,23 @@ int kvfs_xfer_status(kvfs_xfer *xfer, size_t i)
 	return i < xfer->n ? atomic_load(&xfer->status[i]) : -EINVAL;
 }
 
+long kvfs_xfer_statuses(kvfs_xfer *xfer, size_t first, size_t n,
+			int *ret_statuses)
+{
+	long good = 0;
+	int r = check_xfer(xfer, KVFS_COPIED);
+
+	if (r < 0)
+		return r;
+	if (first > xfer->n || n > xfer->n - first || (!ret_statuses && n > 0))
+		return -EINVAL;
+	for (size_t i = 0; i < n; i++) {
+		ret_statuses[i] = atomic_load(&xfer->status[first + i]);
+		good += ret_statuses[i] >= 0;
+	}
+	return good;
+}
+
 void kvfs_xfer_cancel(kvfs_xfer *xfer)
 {
 	if (check_xfer(xfer, KVFS_COPIED) < 0)
@@ -541,6 +583,7 @@ void kvfs_xfer_free(kvfs_xfer *xfer)
 		return;
 	session = xfer->session;
 	pthread_mutex_lock(&session->lock);
+	kv_notice_drop_locked(session, &xfer->notice);
 	if (xfer->ops->freed_locked)
 		xfer->ops->freed_locked(xfer);
 	kv_xfer_put_locked(xfer);

@@ -88,6 +88,7 @@ struct kvfs_xfer {
 					  failed */
 	size_t got[KVFS_DURABLE + 1];  /* by stage: blocks that are there */
 	struct kv_timer timer;
+	struct kv_notice notice;
 	/* For whoever built on it, once a stage: every block has reached it, or
 	 * failed.  NULL: nobody. */
 	void (*over)(struct kvfs_xfer *xfer, enum kvfs_stage stage);
@@ -137,6 +138,11 @@ int kv_xfer_new(struct kvfs_session *session, const struct kv_xfer_ops *ops,
 /* Free one that was never activated.  Takes NULL. */
 void kv_xfer_free(struct kvfs_xfer *xfer);
 void kv_xfer_freep(struct kvfs_xfer **xfer);
+
+/* kvfs_reap is to tell of these stages by @user, if that is not 0; before it is
+ * activated. */
+void kv_xfer_tell_locked(struct kvfs_xfer *xfer, enum kvfs_event_what what,
+			 uint64_t user, unsigned stages);
 
 /* Begin: it is under way from here on.  Pages are counted as the pool's here.
  */
