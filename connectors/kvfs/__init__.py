@@ -23,7 +23,7 @@ from .transfer import Stage, Transfer
 
 __version__ = "0.2.0"
 __all__ = ["Block", "Error", "Keys", "Lease", "Pool", "Session", "Space", "Stage", "State",
-           "Tensor", "Transfer", "View", "fold", "open", "views_of"]
+           "Tensor", "Transfer", "View", "ffi", "fold", "lib", "open", "views_of"]
 
 
 def _one_library() -> None:

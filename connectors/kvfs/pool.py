@@ -103,17 +103,23 @@ class Pool(Owner):
         return ffi.new("int64_t[]", some), len(some) // self._pages_per_block
 
     def save(self, space: Space, keys: Iterable[Name], pages: Iterable[int], *,
-             parent: Name | None = None, position: int = 0, chain: bool = True,
+             parent: Name | None = None, position: int = 0,
+             places: Iterable[tuple[Name | None, int]] | None = None,
              deadline: float | None = None, must: bool = False, hold: bool = False,
              stream: int = 0) -> Transfer:
         """Save @pages under @keys: blocks @position and on of a chain in which @parent
-        comes before the first, or with @chain=False blocks that know nothing of each
-        other.  The pages may be changed when it is COPIED."""
+        comes before the first; or @places says parent (None: unknown) and position of
+        each.  The pages may be changed when it is COPIED."""
         some = Keys.of(keys)
         metas = ffi.new("kvfs_meta[]", max(1, len(some)))
-        if chain:
+        if places is None:
             before = Keys([parent]).c if parent is not None else ffi.NULL
             lib.metas_chain(metas, len(some), before, position)
+        else:
+            for i, (before, at) in enumerate(places):
+                metas[i].position = at
+                if before is not None:
+                    metas[i].parent = Keys([before]).c[0]
         flags = (lib.KVFS_MUST if must else 0) | (lib.KVFS_HOLD if hold else 0)
         opts = options(deadline=deadline, flags=flags, stream=stream)
         numbers, n = self._numbers(pages)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""groups - the layer groups of a model as spaces of kvfs, and what cannot be one."""
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import kvfs
+
+from .identity import space_name
+from .settings import Settings
+
+log = logging.getLogger("vllm.kvfs")
+
+# safetensors' names of torch's types
+DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float8_e4m3fn": "F8_E4M3",
+          "float8_e5m2": "F8_E5M2", "uint8": "U8", "int8": "I8"}
+
+
+@dataclass
+class Group:
+    """One layer group: `window` blocks before a hit are needed of it, 0: all."""
+
+    index: int
+    layers: list[str]
+    pages: list[int]  # bytes of a block, by layer
+    layout: dict[str, Any]
+    window: int
+
+
+def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> None:
+    """ValueError, in one line, for what would not be right or was never tried."""
+    config, parallel = vllm_config.kv_transfer_config, vllm_config.parallel_config
+    if config.kv_role != "kv_both":
+        raise ValueError(f"kvfs: kv_role is {config.kv_role!r}: KvfsConnector is a cache, not a "
+                         "hand-off from prefill to decode; it must be \"kv_both\"")
+    if vllm_config.speculative_config is not None:
+        raise ValueError("kvfs: speculative_config is set: blocks of tokens that are rejected later "
+                         "could be saved; run without it")
+    for key in ("pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size",
+                "prefill_context_parallel_size"):
+        if getattr(parallel, key, 1) != 1:
+            raise ValueError(f"kvfs: {key} is {getattr(parallel, key)}: KvfsConnector supports 1 "
+                             "(tensor parallelism is fine)")
+    several = len(kv_cache_config.kv_cache_groups) > 1
+    if settings.load == "sync" and (several or parallel.tensor_parallel_size > 1
+                                    or vllm_config.use_v2_model_runner):
+        raise ValueError("kvfs: 'load' is \"sync\": vLLM cannot recompute a block that fails to load "
+                         "synchronously with several layer groups, tensor parallelism or its V2 "
+                         "model runner; use \"async\"")
+    algorithm = str(vllm_config.cache_config.prefix_caching_hash_algo)
+    if "xxhash" in algorithm:
+        raise ValueError(f"kvfs: prefix_caching_hash_algo is {algorithm}: other processes do not "
+                         "find such hashes again, and anybody can make two texts meet; use sha256")
+    if config.kv_load_failure_policy != "recompute":
+        log.warning("kvfs: kv_load_failure_policy is %r: a block that is lost between look-up and "
+                    "load ends its request with an error; with \"recompute\" it is computed again",
+                    config.kv_load_failure_policy)
+
+
+def groups(kv_cache_config: Any) -> list[Group]:
+    """ValueError: a kind of layer that has no blocks, or blocks of several sizes."""
+    found = []
+    sizes = {group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups}
+    if len(sizes) != 1 or kv_cache_config.hash_block_size not in (None, *sizes):
+        raise ValueError(f"kvfs: layer groups with blocks of {sorted(sizes)} tokens, hashed by "
+                         f"{kv_cache_config.hash_block_size}: KvfsConnector supports one size")
+    for index, group in enumerate(kv_cache_config.kv_cache_groups):
+        spec = group.kv_cache_spec
+        per_layer = getattr(spec, "kv_cache_specs", None) or {name: spec for name in group.layer_names}
+        kinds = {type(one).__name__ for one in per_layer.values()}
+        if unknown := kinds - {"FullAttentionSpec", "MLAAttentionSpec", "SlidingWindowSpec",
+                               "SlidingWindowMLASpec"}:
+            raise ValueError(f"kvfs: layers of kind {', '.join(sorted(unknown))}: KvfsConnector "
+                             "supports full, sliding-window and latent attention")
+        windows: set[int] = {one.sliding_window for one in per_layer.values()
+                   if type(one).__name__.startswith("SlidingWindow")}
+        window = max((-(-(w - 1) // spec.block_size) for w in windows), default=0)
+        pages = [per_layer[name].page_size_bytes for name in group.layer_names]
+        found.append(Group(index, list(group.layer_names), pages,
+                           _layout(group.layer_names, per_layer, pages, spec.block_size, window),
+                           max(window, 1) if windows else 0))
+    return found
+
+
+def _layout(layers: list[str], specs: dict[str, Any], pages: list[int], tokens: int,
+            window: int) -> dict[str, Any]:
+    """One tensor with a row a layer where all are alike, else a tensor a layer."""
+    dtypes = [str(specs[name].dtype).removeprefix("torch.") for name in layers]
+    if unknown := set(dtypes) - DTYPES.keys():
+        raise ValueError(f"kvfs: a cache of {', '.join(sorted(unknown))} has no name in kvfs")
+    sizes = [specs[name].dtype.itemsize for name in layers]
+    if len(set(pages)) == len(set(dtypes)) == 1:
+        tensors = [{"name": "kv", "dtype": DTYPES[dtypes[0]],
+                    "shape": [len(layers), pages[0] // sizes[0]]}]
+    else:
+        tensors = [{"name": name, "dtype": DTYPES[dtype], "shape": [page // size]}
+                   for name, dtype, page, size in zip(layers, dtypes, pages, sizes)]
+    return {"tensors": tensors, "tokens": tokens,
+            "reuse": f"window:{window}" if window else "prefix"}
+
+
+class Spaces:
+    """A session with all spaces of one side: the scheduler has every rank's, a worker
+    its own."""
+
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings,
+                 rank: int | None) -> None:
+        check_engine(vllm_config, kv_cache_config, settings)
+        self.groups = groups(kv_cache_config)
+        self.block_tokens = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+        replicas = getattr(kv_cache_config, "kv_tp_replicas", 1) or 1
+        size = vllm_config.parallel_config.tensor_parallel_size
+        shards = max(1, size // replicas)
+        mine = range(shards) if rank is None else [rank % size // replicas]
+        self.session = kvfs.open(settings.path)
+        self._was_connected: bool | None = None
+        self._path = settings.path
+        # In the order of groups, and in one group of ranks.
+        self.by_group = [[self._open(vllm_config, kv_cache_config, settings, group, shard, shards)
+                          for shard in mine] for group in self.groups]
+
+    def _open(self, vllm_config: Any, kv_cache_config: Any, settings: Settings, group: Group,
+              shard: int, shards: int) -> kvfs.Space:
+        name = space_name(vllm_config, kv_cache_config, group.index, group.layout, shard, shards,
+                          settings.salt)
+        try:
+            return self.session.space(name, group.layout, create=True, mode=int(settings.mode, 8),
+                                      shared=settings.shared)
+        except kvfs.Error as error:
+            hint = " (another user's space: 'shared' would use it)" if error.errno == 13 else ""
+            raise ValueError(f"kvfs: cannot use {settings.path}: {error.strerror}{hint}") from error
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a daemon; tells when that changes."""
+        now = self.session.connected
+        if now != self._was_connected:
+            if not now:
+                log.warning("kvfs: no daemon answers at %s: nothing is loaded or saved until one does "
+                            "(it is found by itself)", self._path)
+            elif self._was_connected is not None:
+                log.warning("kvfs: the daemon at %s answers again", self._path)
+            self._was_connected = now
+        return now

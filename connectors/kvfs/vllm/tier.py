@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tier - KvfsTier: kvfs behind vLLM's own CPU cache (OffloadingConnector, TieringOffloadingSpec).
+
+    "secondary_tiers": [{"type": "KvfsTier", "module_path": "kvfs.vllm.tier", "path": "/kvfs"}]
+
+vLLM's CPU buffer is the pool: blocks go between it and kvfs's memory by libkvfs's
+threads.  Look-ups of a step are one round trip, asked at its end; until then a block is
+RETRY.  A block that did not load is a miss until it was saved again.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.v1.kv_offload.base import (Locality, LookupResult, Medium, ReqContext,
+                                     RequestOffloadingContext, ScheduleEndContext)
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
+
+import kvfs
+from kvfs import Stage, State
+
+from .identity import fingerprint
+from .patience import Patience
+from .settings import settings
+
+log = logging.getLogger("vllm.kvfs")
+LOAD_WAIT = SAVE_WAIT = 10.0
+LOST_MAX = 65536
+
+
+@dataclass
+class Job:
+    keys: list[bytes]
+    transfer: kvfs.Transfer
+    load: bool
+    since: float
+
+
+class KvfsTier(SecondaryTierManager):
+    """Settings are KvfsConnector's, but for `load`, `ssd_wait` and `save_wait`."""
+
+    medium = Medium.STORAGE
+
+    def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str,
+                 backpressure_detector: Any = None, locality: str | None = None,
+                 **config: Any) -> None:
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        for key in ("load", "ssd_wait", "save_wait"):
+            if key in config:
+                raise ValueError(f"kvfs: secondary tier: {key!r} is the connector's, not the tier's")
+        chosen = settings(config)
+        self.locality = Locality(locality) if locality is not None else Locality.LOCAL
+        self._view = primary_kv_view.cast("B")
+        chunks = len(self._view) // self.block_size_bytes
+        self._session = kvfs.open(chosen.path)
+        layout = {"tensors": [{"name": "kv", "dtype": "U8", "shape": [self.block_size_bytes]}]}
+        name = self._name(offloading_spec, layout, chosen.salt)
+        try:
+            self._space = self._session.space(name, layout, create=True, shared=chosen.shared,
+                                              mode=int(chosen.mode, 8))
+        except kvfs.Error as error:
+            raise ValueError(f"kvfs: cannot use {chosen.path}: {error.strerror}") from error
+        base = int(kvfs.ffi.cast("uintptr_t", kvfs.ffi.from_buffer(self._view)))
+        self._pool = self._session.pool(
+            self._space, [kvfs.View("kv", base, self.block_size_bytes, self.block_size_bytes)],
+            chunks, keep=self._view)
+        self._jobs: dict[int, Job] = {}
+        self._patience = Patience()
+        self._asked: dict[str, dict[bytes, bool | None]] = {}  # by request; None: not yet
+        self._places: dict[str, dict[tuple[bytes, int], bytes]] = {}
+        self._lost: OrderedDict[bytes, None] = OrderedDict()
+        if not self._session.connected:
+            log.warning("kvfs: no daemon answers at %s: the tier is empty until one does",
+                        chosen.path)
+
+    @staticmethod
+    def _name(spec: Any, layout: dict[str, Any], salt: str) -> str:
+        import torch
+        import vllm
+        from vllm.v1.core import kv_cache_utils
+
+        config = spec.config
+        model = config.model.name
+        parts = {
+            "weights": fingerprint(model) if os.path.isdir(model) else model,
+            "dtype": str(config.model.dtype), "groups": [str(group) for group in config.groups],
+            "cache": str(config.cache), "parallel": str(config.parallel),
+            "layout": [config.kv_cache_layout, config.canonical_layout, config.replicated_layout, layout],
+            "seed": bytes(kv_cache_utils.NONE_HASH).hex() if hasattr(kv_cache_utils, "NONE_HASH") else "",
+            "engine": [vllm.__version__, torch.__version__], "salt": salt,
+        }
+        digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+        return f"vllm-tier-{digest[:24]}"
+
+    # ---- look-up ----
+
+    def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
+        if key in self._lost or not self._patience.left:
+            return LookupResult.MISS
+        asked = self._asked.setdefault(req_context.req_id, {})
+        found = asked.setdefault(key, None)
+        self._place(key, req_context)
+        if found is None:
+            return LookupResult.RETRY
+        return LookupResult.HIT if found else LookupResult.MISS
+
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        """All that was asked for in this step, in one round trip."""
+        wanted = list({key for asked in self._asked.values()
+                       for key, found in asked.items() if found is None})
+        if not wanted:
+            return
+        start = time.monotonic()
+        states = self._space.probe([kvfs.fold(key) for key in wanted])
+        self._patience.took(time.monotonic() - start)
+        there = {key for key, state in zip(wanted, states) if state >= State.SSD}
+        for asked in self._asked.values():
+            for key, found in asked.items():
+                if found is None:
+                    asked[key] = key in there
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        return RequestOffloadingContext()
+
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        self._asked.pop(req_context.req_id, None)
+        self._places.pop(req_context.req_id, None)
+
+    def _place(self, key: bytes, req_context: ReqContext) -> int | None:
+        """Where the block ends in its request, by which later ones find their parent."""
+        end: int | None = req_context.get_offload_key_position(key)
+        if end is not None:
+            self._places.setdefault(req_context.req_id, {})[key[-4:], end] = key
+        return end
+
+    # ---- transfers ----
+
+    def submit_store(self, job_metadata: TransferJob) -> None:
+        keys, context = list(job_metadata.keys), job_metadata.req_context
+        for key in keys:
+            self._lost.pop(key, None)
+        tokens = {key: self._place(key, context) for key in keys}
+        places = self._places.get(context.req_id, {})
+        transfer = self._pool.save(
+            self._space, [kvfs.fold(key) for key in keys], [int(id) for id in job_metadata.chunk_ids],
+            places=[self._parent(key, tokens[key], places) for key in keys], deadline=SAVE_WAIT)
+        self._jobs[job_metadata.job_id] = Job(keys, transfer, False, time.monotonic())
+
+    def _parent(self, key: bytes, end: int | None, places: dict[tuple[bytes, int], bytes]
+                ) -> tuple[bytes | None, int]:
+        group = int.from_bytes(key[-4:], "big")
+        step = self._offloading_spec.tokens_per_block[group] * self._offloading_spec.blocks_per_chunk
+        if end is None or end % step != 0:
+            return None, 0
+        before = places.get((key[-4:], end - step))
+        return kvfs.fold(before) if before is not None else None, end // step - 1
+
+    def submit_load(self, job_metadata: TransferJob) -> None:
+        keys = list(job_metadata.keys)
+        with self._space.acquire([kvfs.fold(key) for key in keys], deadline=LOAD_WAIT) as lease:
+            transfer = self._pool.load(lease, [int(id) for id in job_metadata.chunk_ids],
+                                       deadline=LOAD_WAIT)
+        self._jobs[job_metadata.job_id] = Job(keys, transfer, True, time.monotonic())
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        results = []
+        for id, job in list(self._jobs.items()):
+            if job.transfer.poll():
+                del self._jobs[id]
+                results.append(self._result(id, job))
+        return results
+
+    def _result(self, id: int, job: Job) -> JobResult:
+        statuses = job.transfer.statuses()
+        good = [key for key, status in zip(job.keys, statuses) if status >= 0]
+        if job.load and len(good) < len(job.keys):
+            for key, status in zip(job.keys, statuses):
+                if status < 0:
+                    self._lose(key)
+        took = time.monotonic() - job.since
+        return JobResult(id, len(good) == len(job.keys),
+                         tuple(good) if job.load and 0 < len(good) < len(job.keys) else None,
+                         took, len(good) * self.block_size_bytes)
+
+    def _lose(self, key: bytes) -> None:
+        self._lost[key] = None
+        while len(self._lost) > LOST_MAX:
+            self._lost.popitem(last=False)
+        for asked in self._asked.values():
+            if key in asked:
+                asked[key] = False
+
+    def touch(self, keys: Collection[bytes], req_context: ReqContext) -> None:
+        """kvfs learns of use by the loads."""
+
+    def has_pending_work(self) -> bool:
+        return bool(self._jobs)
+
+    def drain_jobs(self) -> None:
+        for job in self._jobs.values():
+            job.transfer.wait(Stage.COPIED if job.load else Stage.SEALED)
+
+    def shutdown(self) -> None:
+        self.drain_jobs()
+        self._jobs.clear()
+        self._pool.close()
+        self._session.close()
+        self._view = memoryview(b"")

