@@ -71,6 +71,7 @@ static void keep_house(void *arg)
 
 	kv_lock(cache);
 	kv_quotas_keep(cache);
+	kv_spaces_reap(cache);
 	cache->room = true;
 	if (cache->ssd.on && kv_health_check_locked(cache))
 		kv_reads_expire_locked(cache);
@@ -265,10 +266,10 @@ static void count_blocks(struct kv_cache *cache, struct kv_cache_stats *s)
 	LIST_FOREACH(class, &cache->arena.classes, link)
 		TAILQ_FOREACH(segment, &class->segments, link)
 			s->dram_blocks += segment->slots - segment->free;
-	for (uint32_t id = 0; id < cache->n_spaces; id++)
-		if (cache->spaces[id] && !cache->spaces[id]->removed) {
-			s->blocks += cache->spaces[id]->blocks;
-			s->snapshots += cache->spaces[id]->n_snapshots;
+	for (uint32_t i = 0; i < cache->spaces.n; i++)
+		if (!cache->spaces.sorted[i]->removed) {
+			s->blocks += cache->spaces.sorted[i]->blocks;
+			s->snapshots += cache->spaces.sorted[i]->n_snapshots;
 		}
 	s->pinned_bytes = cache->pins.bytes;
 	for (uint32_t id = 0; id < cache->ssd.n_files; id++)

@@ -19,7 +19,7 @@
 struct kv_cache;
 struct kv_accounts;
 struct kv_ring_backend;
-struct kv_space; /* valid until kv_cache_close, even when removed */
+struct kv_space; /* valid while it is held, also when it is removed */
 struct kv_block; /* valid between a get and its put */
 struct kv_fill;	 /* a slot being filled; belongs to who began it */
 struct kv_want;
@@ -106,13 +106,22 @@ struct kv_space_info {
 	int64_t mtime_ns;
 	bool removed;
 	struct kv_quota quota;
-	const struct kv_layout *layout; /* NULL: untyped; lives as the space */
+	/* NULL: untyped.  Lives as long as the space is held. */
+	const struct kv_layout *layout;
 	uint64_t blocks, bytes_dram, bytes_ssd; /* as `du` counts them */
 	struct kv_lookups lookups;
 };
 
-/* Find by name; NULL if absent. */
+/*
+ * What follows gives spaces out held: kv_space_put (which takes NULL) lets go.
+ * Whoever passes one in holds it until the call returns, and that of an acquire
+ * or prefetch until it is settled.  NULL if absent.
+ */
+struct kv_space *kv_space_get(struct kv_space *space);
+void kv_space_put(struct kv_space *space);
+void kv_space_putp(struct kv_space **space);
 struct kv_space *kv_space_find(struct kv_cache *cache, const char *name);
+/* Removed ones, too, while anything has them. */
 struct kv_space *kv_space_by_id(struct kv_cache *cache, uint32_t id);
 const char *kv_space_name(const struct kv_space *space);
 struct kv_space_info kv_space_stat(struct kv_cache *cache,
@@ -188,8 +197,8 @@ int kv_dir_list(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
 enum kv_tier { KV_TIER_DRAM = 1, KV_TIER_SSD = 2 };
 
 struct kv_block_info {
-	uint64_t id; /* 60 bits, never reused while mounted */
-	struct kv_space *space;
+	uint64_t id;		/* 60 bits, never reused while mounted */
+	struct kv_space *space; /* valid while it or the block is held */
 	struct kv_key key;
 	uint64_t length; /* of the file */
 	uint64_t held;	 /* bytes over all tiers, > 0 */
@@ -442,8 +451,8 @@ struct kv_flush {
 	uint64_t ticket;   /* and then what is dirty up to this waited for */
 	uint64_t deletion; /* of the space's, so many are over */
 	uint64_t update;   /* changes of records that it waits for: so many */
-	uint64_t change;   /* of snapshots, in the space with the id @space */
-	uint32_t space;
+	uint64_t change;   /* of snapshots, in @space */
+	struct kv_space *space;
 	struct kv_block *block; /* the only one it waits for; or NULL */
 	LIST_ENTRY(kv_flush) of_slot, of_all;
 	bool durable; /* the block is: it waits for @update */

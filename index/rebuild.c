@@ -45,8 +45,8 @@ struct work {
 	int segments; /* directory */
 	struct file *files;
 	size_t n_files;
-	bool *known; /* spaces, by id */
-	uint32_t n_known;
+	uint32_t *known; /* ids of spaces, sorted once all are there */
+	size_t n_known;
 	struct item *items;
 	size_t n_items;
 	struct kv_found *found;
@@ -205,6 +205,13 @@ static int batch_of(struct work *work, struct kv_txn **ret_txn)
 	return r;
 }
 
+static int by_number(const void *a, const void *b)
+{
+	const uint32_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
 static int add_space(struct work *work, int dir, uint32_t id)
 {
 	_cleanup_(kv_freep) char *name = NULL;
@@ -215,23 +222,16 @@ static int add_space(struct work *work, int dir, uint32_t id)
 
 	if (kv_is_shortage(r))
 		return r;
-	if (r < 0 || id >= 1u << 24)
+	if (r < 0)
 		return 0;
-	if (id >= work->n_known) {
-		bool *known = realloc(work->known, id + 1);
-
-		if (!known)
-			return -ENOMEM;
-		memset(known + work->n_known, 0, id + 1 - work->n_known);
-		work->known = known;
-		work->n_known = id + 1;
-	}
-	r = batch_of(work, &batch);
+	r = more((void **)&work->known, work->n_known, sizeof(*work->known));
+	if (r == 0)
+		r = batch_of(work, &batch);
 	if (r == 0)
 		r = kv_txn_put_space(batch, &record, name, layout);
 	if (r < 0)
 		return r;
-	work->known[id] = true;
+	work->known[work->n_known++] = id;
 	work->out->spaces++;
 	work->out->info.next_space = KV_MAX(work->out->info.next_space, id + 1);
 	return 0;
@@ -256,6 +256,9 @@ static int add_spaces(struct work *work)
 		if (kv_space_file_parse(entry->d_name, &id))
 			r = add_space(work, dir, id);
 	closedir(list);
+	if (work->n_known > 0)
+		qsort(work->known, work->n_known, sizeof(*work->known),
+		      by_number);
 	return r;
 }
 
@@ -303,10 +306,12 @@ static int consider(struct work *work, const struct file *file,
 	}
 	out->info.next_generation =
 		KV_MAX(out->info.next_generation, record->generation + 1);
-	if (record->space < 1u << 24)
+	if (record->space < UINT32_MAX)
 		out->info.next_space =
 			KV_MAX(out->info.next_space, record->space + 1);
-	if (record->space >= work->n_known || !work->known[record->space]) {
+	if (!work->n_known ||
+	    !bsearch(&record->space, work->known, work->n_known,
+		     sizeof(*work->known), by_number)) {
 		out->strays++;
 		return 0;
 	}

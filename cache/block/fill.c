@@ -179,7 +179,7 @@ int kv_fill_begin(struct kv_cache *cache, struct kv_space *space,
 	kv_lock(cache);
 	r = reserve_slot(cache, space, key, length, &slot);
 	if (r == 0) {
-		fill->space = space;
+		fill->space = kv_space_get(space);
 		fill->slot = slot;
 		fill->length = length;
 		slot->alone = !key;
@@ -248,6 +248,7 @@ static void end_locked(struct kv_cache *cache, struct kv_fill *fill)
 	kv_assert_locked(&cache->lock);
 	unreserve(cache, fill);
 	kv_wants_restart_locked(cache, &fill->waiters);
+	kv_space_put(fill->space);
 	free(fill);
 }
 

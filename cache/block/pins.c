@@ -104,7 +104,9 @@ static struct kv_pin *of_block(struct kv_cache *cache,
 {
 	struct kv_key key = kv_block_key(block);
 
-	return cache->pins.n ? *find(cache, block->space, &key) : NULL;
+	return cache->pins.n
+		       ? *find(cache, kv_block_space(cache, block)->id, &key)
+		       : NULL;
 }
 
 static int grow(struct kv_cache *cache)

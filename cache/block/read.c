@@ -215,7 +215,7 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 	int r;
 
 	kv_lock(cache);
-	space = block->space; /* shares a word with the flags */
+	space = kv_block_space(cache, block)->id;
 	removed = block->flags & BLOCK_REMOVED;
 	kv_unlock(cache);
 	r = kv_block_record(cache, block, &record);

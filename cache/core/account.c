@@ -17,8 +17,7 @@
 
 #define BUCKETS 256u
 #define OPERATORS_PART 16u /* one of so many */
-/* Ids of spaces are never used again, and their memory is not yet: a second for
- * each, and so many ahead. */
+/* Ids of spaces are never used again: a second for each, and so many ahead. */
 #define SPACE_NS UINT64_C(1000000000)
 #define SPACES_AT_ONCE 1024u
 

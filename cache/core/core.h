@@ -45,7 +45,7 @@ struct kv_block {
 	uint32_t next;	     /* in its bucket, or in the free list */
 	uint32_t number;     /* its own; fixed */
 	uint32_t generation; /* of this number: makes the id unique */
-	uint32_t space : 24; /* id */
+	uint32_t place : 24; /* of its space, which it holds; spaces.c */
 	uint32_t flags : 8;
 	uint32_t length;
 	uint32_t file, slot_number; /* SSD: segment file and slot; KV_NONE */
@@ -72,7 +72,8 @@ struct kv_pin; /* a key that snapshots have */
 
 struct kv_snapshot {
 	uint64_t id;			  /* fixed */
-	uint32_t space;			  /* fixed: id */
+	struct kv_space *space;		  /* fixed; held; NULL: none */
+	uint32_t space_id;		  /* fixed */
 	char name[KV_SPACE_NAME_MAX + 1]; /* fixed */
 	int64_t mtime_ns;		  /* fixed */
 	bool ready;			  /* all is pinned: others may see it */
@@ -157,6 +158,8 @@ LIST_HEAD(kv_tenants, kv_tenant);
 
 struct kv_space {
 	uint32_t id;			  /* fixed */
+	uint32_t place;			  /* fixed */
+	_Atomic uint32_t refs;		  /* blocks, fills, callers; no lock */
 	struct kv_tenant *tenant;	  /* of uid */
 	LIST_ENTRY(kv_space) siblings;	  /* of the tenant, until gone */
 	char name[KV_SPACE_NAME_MAX + 1]; /* fixed */
@@ -209,6 +212,13 @@ struct kv_space {
 	uint32_t clears; /* counts kv_clear_begin */
 	struct kv_snapshot_list snapshots;
 	uint32_t n_snapshots;
+};
+
+/* spaces.c */
+struct kv_spaces {
+	struct kv_space **sorted; /* by id: n of them */
+	struct kv_space **at;	  /* by place; NULL: a free one */
+	uint32_t n, room, places_hint;
 };
 
 struct kv_table {
@@ -380,7 +390,7 @@ struct kv_orphans {
 	struct kv_slots slots;	      /* first */
 	uint32_t n;		      /* slots */
 	struct kv_key parent;	      /* fixed */
-	uint32_t space;		      /* fixed: id */
+	struct kv_space *space;	      /* fixed; its slots hold it */
 	bool adopted;		      /* the parent is on its way: no bucket */
 	LIST_ENTRY(kv_orphans) link;  /* bucket, by parent */
 	TAILQ_ENTRY(kv_orphans) turn; /* of ssd->adopted */
@@ -471,7 +481,7 @@ struct kv_deferred {
 };
 
 struct kv_fill {
-	struct kv_space *space;
+	struct kv_space *space; /* held */
 	struct kv_slot *slot;
 	struct kv_key key; /* len 0: none reserved */
 	uint64_t length;
@@ -540,8 +550,8 @@ struct kv_cache {
 	struct kv_scrubber scrubber;
 
 	struct kv_table table;
-	struct kv_space **spaces; /* by id */
-	uint32_t n_spaces, live_spaces;
+	struct kv_spaces spaces; /* removed ones, too */
+	uint32_t live_spaces;
 	struct kv_tenants tenants;	  /* never freed before the end */
 	uint64_t tenants_file;		  /* bytes of STORE/tenants */
 	void *names;			  /* tsearch tree of kv_space by name */

@@ -166,6 +166,18 @@ void kv_evict_lists_free(struct kv_evict_lists *lists)
 	}
 }
 
+void kv_evict_lists_leave(struct kv_evict_list_list *own)
+{
+	struct kv_evict_list *list;
+
+	while ((list = LIST_FIRST(own))) {
+		assert(list->blocks == 0 && list->idle == 0);
+		TAILQ_REMOVE(list->lists, list, link);
+		LIST_REMOVE(list, own);
+		free(list);
+	}
+}
+
 /* ---- victims ---- */
 
 static void look_at(struct kv_coldest *coldest, struct kv_evict_list *list,

@@ -59,6 +59,8 @@ void kv_evict_list_drop(struct kv_evict_list *list,
 			uint32_t block); /* if it is on it */
 /* A class ends, and with it its lists, which are empty. */
 void kv_evict_lists_free(struct kv_evict_lists *lists);
+/* The same of a space's own ones, which are empty. */
+void kv_evict_lists_leave(struct kv_evict_list_list *own);
 
 /* ---- victims ---- */
 

@@ -114,7 +114,7 @@ uint64_t kv_block_id(const struct kv_block *block)
 struct kv_space *kv_block_space(struct kv_cache *cache,
 				const struct kv_block *block)
 {
-	return cache->spaces[block->space];
+	return cache->spaces.at[block->place];
 }
 
 static bool is_key(const struct kv_block *block, const struct kv_key *key)
@@ -240,7 +240,8 @@ int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 	block->number = number;
 	memcpy(block->key, key->b, KV_KEY_MAX);
 	block->flags = key->len == 32 ? BLOCK_LONG_KEY : 0;
-	block->space = space->id;
+	block->place = space->place & 0xffffff;
+	kv_space_get(space);
 	block->file = block->slot_number = KV_NONE;
 	bucket = &dir->buckets[h & dir->mask];
 	block->next = *bucket;
@@ -268,6 +269,7 @@ void kv_table_unlink(struct kv_cache *cache, struct kv_block *block)
 
 void kv_table_free(struct kv_cache *cache, struct kv_block *block)
 {
+	kv_space_put(kv_block_space(cache, block));
 	block->next = cache->table.free;
 	cache->table.free = block->number;
 }

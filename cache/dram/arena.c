@@ -254,7 +254,7 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 
 	kv_assert_locked(&cache->lock);
 	assert(slot->state == SLOT_FILLING && !block->slot);
-	assert(space->id == block->space);
+	assert(space->place == block->place);
 	kv_slot_before(cache, slot);
 	slot->state = SLOT_READY;
 	slot->block = block;
@@ -410,8 +410,8 @@ void kv_arena_check_locked(struct kv_cache *cache)
 				       slot->node.linked);
 				assert((slot->state != SLOT_FREE) ==
 				       (bool)slot->list);
-				assert(!ready || slot->list->space->id ==
-							 slot->block->space);
+				assert(!ready || slot->list->space->place ==
+							 slot->block->place);
 				assert(ready || !slot->leases);
 				unpersisted += ready && kv_block_unpersisted(
 								slot->block);
@@ -426,11 +426,10 @@ void kv_arena_check_locked(struct kv_cache *cache)
 	assert(used == cache->arena.used);
 	assert(vacant == cache->arena.vacant);
 	assert(idle_bytes == cache->arena.idle);
-	for (uint32_t id = 0; id < cache->n_spaces; id++)
-		if (cache->spaces[id]) {
-			busy += cache->spaces[id]->busy_dram;
-			unpersisted -= check_lists(cache->spaces[id]);
-		}
+	for (uint32_t i = 0; i < cache->spaces.n; i++) {
+		busy += cache->spaces.sorted[i]->busy_dram;
+		unpersisted -= check_lists(cache->spaces.sorted[i]);
+	}
 	assert(unpersisted == 0);
 	LIST_FOREACH(tenant, &cache->tenants, link)
 		promised += kv_tenant_guaranteed_dram(tenant);

@@ -85,9 +85,12 @@ void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space)
 /* Half-written ones belong to no space either. */
 static bool is_of_a_space(struct kv_cache *cache, const char *name)
 {
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	uint32_t id;
 
-	return kv_space_file_parse(name, &id) && kv_space_by_id(cache, id);
+	if (kv_space_file_parse(name, &id))
+		space = kv_space_by_id(cache, id);
+	return space != NULL;
 }
 
 static struct kv_space_record space_record_of(const struct kv_space *space)
@@ -127,10 +130,10 @@ int kv_space_files_check(struct kv_cache *cache)
 	int r = 0;
 
 	kv_strays_remove(cache, cache->spaces_dir, is_of_a_space);
-	for (uint32_t id = 0; r == 0 && id < cache->n_spaces; id++) {
-		struct kv_space *space = cache->spaces[id];
+	for (uint32_t i = 0; r == 0 && i < cache->spaces.n; i++) {
+		struct kv_space *space = cache->spaces.sorted[i];
 
-		if (space && (space->removed || !file_agrees(cache, space)))
+		if (space->removed || !file_agrees(cache, space))
 			r = kv_space_persist(cache, space);
 	}
 	return r;

@@ -71,9 +71,9 @@ void kv_quotas_keep(struct kv_cache *cache)
 	struct kv_tenant *tenant;
 	unsigned n = 0;
 
-	for (uint32_t id = 0; id < cache->n_spaces; id++)
-		while (cache->spaces[id] &&
-		       evict_of_space(cache, cache->spaces[id]))
+	for (uint32_t i = 0; i < cache->spaces.n; i++)
+		while (i < cache->spaces.n &&
+		       evict_of_space(cache, cache->spaces.sorted[i]))
 			breathe(cache, &n);
 	LIST_FOREACH(tenant, &cache->tenants, link)
 		while (evict_of_tenant(cache, tenant))

@@ -37,6 +37,7 @@
 #include "cache/block/block.h"
 #include "cache/core/account.h"
 #include "cache/core/core.h"
+#include "cache/core/spaces.h"
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
 
@@ -54,6 +55,7 @@ static void snapshot_free(struct kv_snapshot *snapshot)
 {
 	if (!snapshot)
 		return;
+	kv_space_put(snapshot->space);
 	free(snapshot->items);
 	free(snapshot);
 }
@@ -85,8 +87,8 @@ static int by_name(const void *a, const void *b)
 {
 	const struct kv_snapshot *x = a, *y = b;
 
-	if (x->space != y->space)
-		return x->space < y->space ? -1 : 1;
+	if (x->space_id != y->space_id)
+		return x->space_id < y->space_id ? -1 : 1;
 	return strcmp(x->name, y->name);
 }
 
@@ -104,10 +106,10 @@ static struct kv_snapshot *snapshot_by_id_locked(struct kv_cache *cache,
 
 /* Ready or not. */
 static struct kv_snapshot *snapshot_by_name_locked(struct kv_cache *cache,
-						   uint32_t space,
+						   uint32_t space_id,
 						   const char *name)
 {
-	struct kv_snapshot key = {.space = space};
+	struct kv_snapshot key = {.space_id = space_id};
 	void *node;
 
 	kv_assert_locked(&cache->lock);
@@ -161,7 +163,7 @@ static void snapshot_unlink_locked(struct kv_cache *cache,
 				   struct kv_snapshot *snapshot)
 {
 	struct kv_snapshots *all = &cache->snapshots;
-	struct kv_space *space = cache->spaces[snapshot->space];
+	struct kv_space *space = snapshot->space;
 
 	kv_assert_locked(&cache->lock);
 	tdelete(snapshot, &all->by_name, by_name);
@@ -197,7 +199,7 @@ static void describe(const struct kv_snapshot *snapshot,
 {
 	*ret_info = (struct kv_snapshot_info){
 		.id = snapshot->id,
-		.space = snapshot->space,
+		.space = snapshot->space_id,
 		.blocks = snapshot->live,
 		.mtime_ns = snapshot->mtime_ns,
 	};
@@ -283,9 +285,9 @@ void kv_snapshots_fini(struct kv_cache *cache)
 	struct kv_snapshots *all = &cache->snapshots;
 	struct kv_snapshot *snapshot;
 
-	for (uint32_t id = 0; id < cache->n_spaces; id++)
-		while (cache->spaces[id] &&
-		       (snapshot = LIST_FIRST(&cache->spaces[id]->snapshots))) {
+	for (uint32_t i = 0; i < cache->spaces.n; i++)
+		while ((snapshot = LIST_FIRST(
+				&cache->spaces.sorted[i]->snapshots))) {
 			LIST_REMOVE(snapshot, link);
 			if (snapshot->dirty)
 				TAILQ_REMOVE(&all->dirty, snapshot, dirty_link);
@@ -342,7 +344,7 @@ static int copy_items(const struct kv_snapshot *snapshot,
 			items[n++] = snapshot->items[i];
 	*ret_record = (struct kv_snapshot_record){
 		.id = snapshot->id,
-		.space = snapshot->space,
+		.space = snapshot->space_id,
 		.count = n,
 		.mtime_ns = snapshot->mtime_ns,
 	};
@@ -396,7 +398,7 @@ static int write_next(struct kv_cache *cache, struct kv_snapshot *snapshot)
 		r = write_one(cache, snapshot, dropped, &record, items);
 		kv_lock(cache);
 	}
-	if (r < 0)
+	if (r < 0 && snapshot->space)
 		kv_flushes_fail_snapshot_locked(cache, snapshot->space, r);
 	return r;
 }
@@ -440,7 +442,9 @@ static bool picks_ok(const struct kv_pick *picks, size_t n)
 	return true;
 }
 
-static int snapshot_new(uint32_t space, const char *name, size_t n,
+/* @space may be NULL: the one with @space_id is not there. */
+static int snapshot_new(struct kv_space *space, uint32_t space_id,
+			const char *name, size_t n,
 			struct kv_snapshot **ret_snapshot)
 {
 	struct kv_snapshot *snapshot = calloc(1, sizeof(*snapshot));
@@ -452,7 +456,8 @@ static int snapshot_new(uint32_t space, const char *name, size_t n,
 		free(snapshot);
 		return -ENOMEM;
 	}
-	snapshot->space = space;
+	snapshot->space = space ? kv_space_get(space) : NULL;
+	snapshot->space_id = space_id;
 	strncpy(snapshot->name, name, sizeof(snapshot->name) - 1);
 	snapshot->mtime_ns = kv_wall_ns();
 	*ret_snapshot = snapshot;
@@ -517,7 +522,7 @@ static void unpin_locked(struct kv_cache *cache,
 			 const struct kv_snapshot *snapshot, size_t from,
 			 size_t end)
 {
-	struct kv_space *space = cache->spaces[snapshot->space];
+	struct kv_space *space = snapshot->space;
 
 	kv_assert_locked(&cache->lock);
 	for (size_t i = from; i < end; i++) {
@@ -551,7 +556,7 @@ int kv_snapshot_create(struct kv_cache *cache, struct kv_space *space,
 		return -EROFS;
 	if (!snapshot_name_ok(name) || !picks_ok(picks, n))
 		return -EINVAL;
-	r = snapshot_new(space->id, name, n, &snapshot);
+	r = snapshot_new(space, space->id, name, n, &snapshot);
 	if (r < 0)
 		return r;
 	snapshot->n = snapshot->live = (uint32_t)n;
@@ -617,7 +622,7 @@ void kv_snapshots_drop(struct kv_cache *cache, struct kv_space *space)
 /* Half of them are gone: pays for itself. */
 static void compact(struct kv_cache *cache, struct kv_snapshot *snapshot)
 {
-	struct kv_space *space = cache->spaces[snapshot->space];
+	struct kv_space *space = snapshot->space;
 	uint32_t n = 0;
 
 	if (snapshot->live > snapshot->n / 2)
@@ -654,7 +659,7 @@ int kv_snapshot_unlink(struct kv_cache *cache, uint64_t id, uint32_t position)
 	}
 	if (item) {
 		key = snapshot_key(item);
-		kv_pin_give_locked(cache, cache->spaces[snapshot->space], &key);
+		kv_pin_give_locked(cache, snapshot->space, &key);
 		item->key_len = 0;
 		snapshot->live--;
 		compact(cache, snapshot);
@@ -696,10 +701,9 @@ int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 	_cleanup_(freep) struct kv_snapshot *snapshot = NULL;
 	struct kv_cache *cache = arg;
 	struct kv_snapshot *older;
-	struct kv_space *space = record->space < cache->n_spaces
-					 ? cache->spaces[record->space]
-					 : NULL;
-	int r = snapshot_new(record->space, name, record->count, &snapshot);
+	struct kv_space *space = kv_space_with_id(cache, record->space);
+	int r = snapshot_new(space, record->space, name, record->count,
+			     &snapshot);
 
 	if (r < 0)
 		return r;

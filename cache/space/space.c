@@ -3,8 +3,15 @@
  * space.c - the spaces: names, owners, layouts; what is done to all the blocks
  * of one.
  *
- * OWNS       every kv_space, by id and by name.  A removed one stays allocated
- *            until the cache closes, so that handles to it stay harmless.
+ * OWNS       every kv_space, by name.
+ *
+ * STATES     of a space:
+ *
+ *              (new) -> settling   its record is being written
+ *           settling -> live       kv_space_create
+ *               live -> removed    kv_space_remove; its name is free
+ *            removed -> (freed)    kv_spaces_reap, when nobody holds it and
+ *                                  nothing of it is left in the cache
  *
  * LOCKING    cache->lock for the fields, let go of between blocks; a block is
  *            held meanwhile.
@@ -16,12 +23,14 @@
 #include "cache/core/hooks.h"
 #include "cache/core/list.h"
 #include "cache/core/slot.h"
+#include "cache/core/spaces.h"
 #include "cache/core/table.h"
 #include "cache/core/tenant.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 
 #include <search.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #define SETTLED_NS 1000000000u
@@ -29,6 +38,7 @@
  * they have it at least. */
 #define CLEAR_AT_ONCE 128u
 #define CLEAR_PAUSE_US 50u
+#define REAPED_AT_ONCE 64u
 #define INDEX_PART 4 /* one of so many is for spaces and snapshots at most */
 
 /* The rest of the index is for blocks. */
@@ -94,8 +104,7 @@ struct kv_space *kv_space_find(struct kv_cache *cache, const char *name)
 
 	kv_lock(cache);
 	space = find_locked(cache, name);
-	if (space && space->settling)
-		space = NULL;
+	space = space && !space->settling ? kv_space_get(space) : NULL;
 	kv_unlock(cache);
 	return space;
 }
@@ -105,20 +114,23 @@ struct kv_space *kv_space_by_id(struct kv_cache *cache, uint32_t id)
 	struct kv_space *space;
 
 	kv_lock(cache);
-	space = id < cache->n_spaces ? cache->spaces[id] : NULL;
+	space = kv_space_with_id(cache, id);
+	if (space)
+		kv_space_get(space);
 	kv_unlock(cache);
 	return space;
 }
 
 struct kv_space *kv_space_next(struct kv_cache *cache, uint32_t after)
 {
-	struct kv_space *space = NULL;
+	struct kv_space *space;
 
 	kv_lock(cache);
-	for (uint32_t id = after + 1; id < cache->n_spaces && !space; id++)
-		if (cache->spaces[id] && !cache->spaces[id]->removed &&
-		    !cache->spaces[id]->settling)
-			space = cache->spaces[id];
+	while ((space = kv_space_behind(cache, after)) &&
+	       (space->removed || space->settling))
+		after = space->id;
+	if (space)
+		kv_space_get(space);
 	kv_unlock(cache);
 	return space;
 }
@@ -144,36 +156,17 @@ struct kv_space_info kv_space_stat(struct kv_cache *cache,
 	return info;
 }
 
-static int room_for(struct kv_cache *cache, uint32_t id)
-{
-	uint32_t n = KV_MAX(cache->n_spaces * 2, id + 16);
-	struct kv_space **spaces;
-
-	if (id >= 1u << 24)
-		return -ENOSPC;
-	if (id < cache->n_spaces)
-		return 0;
-	spaces = realloc(cache->spaces, n * sizeof(struct kv_space *));
-	if (!spaces)
-		return -ENOMEM;
-	memset(spaces + cache->n_spaces, 0,
-	       (n - cache->n_spaces) * sizeof(struct kv_space *));
-	cache->spaces = spaces;
-	cache->n_spaces = n;
-	return 0;
-}
-
 static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 		      uint32_t uid, struct kv_space **ret_space)
 {
 	struct kv_tenant *tenant = kv_tenant_make(cache, uid);
 	struct kv_space *space;
-	int r = tenant ? room_for(cache, id) : -ENOMEM;
+	int r;
 
 	kv_assert_locked(&cache->lock);
-	if (r < 0)
-		return r;
-	space = calloc(1, sizeof(*space));
+	if (id == UINT32_MAX)
+		return -ENOSPC;
+	space = tenant ? calloc(1, sizeof(*space)) : NULL;
 	if (!space)
 		return -ENOMEM;
 	space->id = id;
@@ -186,11 +179,15 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	LIST_INIT(&space->dram_lists);
 	LIST_INIT(&space->ssd_lists);
 	strcpy(space->name, name);
-	if (!tsearch(space, &cache->names, by_name)) {
-		free(space);
-		return -ENOMEM;
+	r = kv_spaces_enter(cache, space);
+	if (r == 0 && !tsearch(space, &cache->names, by_name)) {
+		kv_spaces_leave(cache, space);
+		r = -ENOMEM;
 	}
-	cache->spaces[id] = space;
+	if (r < 0) {
+		free(space);
+		return r;
+	}
 	cache->live_spaces++;
 	space->index_bytes = kv_index_space_bytes(strlen(name), 0);
 	space->uid = uid;
@@ -248,7 +245,7 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	int r;
 
 	if (!name_ok(name) || record->id == 0 ||
-	    (record->id < cache->n_spaces && cache->spaces[record->id]))
+	    kv_space_with_id(cache, record->id))
 		return -EBADMSG;
 	/* Made anew before its removal was committed, as nobody does any
 	 * more: what it was made as is the older one. */
@@ -341,8 +338,8 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 	kv_lock(cache);
 	space = find_settled(cache, name);
 	if (space) {
+		*ret_space = kv_space_get(space);
 		kv_unlock(cache);
-		*ret_space = space;
 		return -EEXIST;
 	}
 	r = may_make(cache, account, name);
@@ -356,6 +353,7 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		space->mode = mode & 07777;
 		space->mtime_ns = kv_wall_ns();
 		space->settling = true;
+		kv_space_get(space);
 	}
 	kv_unlock(cache);
 	if (r < 0)
@@ -364,6 +362,8 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 	settle(cache, space, r < 0);
 	if (r == 0)
 		*ret_space = space;
+	else
+		kv_space_put(space);
 	return r;
 }
 
@@ -395,23 +395,61 @@ int kv_space_remove(struct kv_cache *cache, struct kv_space *space)
 	return r;
 }
 
+static void space_free(struct kv_space *space)
+{
+	kv_account_put(space->account);
+	kv_layout_free(space->layout);
+	free(space->deletions.items);
+	free(space);
+}
+
+/* Nobody finds it any more: what has it now is all that ever will. */
+static bool is_left(const struct kv_space *space)
+{
+	return space->removed && !space->settling &&
+	       atomic_load_explicit(&space->refs, memory_order_acquire) == 0 &&
+	       !space->bytes_dram && !space->filling_dram &&
+	       !space->bytes_ssd && !space->writing_ssd && !space->busy_dram &&
+	       !space->deletions.n && !space->deletions.batch && !space->turn &&
+	       !space->rests && !space->collecting &&
+	       TAILQ_EMPTY(&space->flushes);
+}
+
+void kv_spaces_reap(struct kv_cache *cache)
+{
+	unsigned reaped = 0;
+
+	kv_assert_locked(&cache->lock);
+	for (uint32_t i = cache->spaces.n;
+	     i-- > 0 && cache->spaces.n > cache->live_spaces;) {
+		struct kv_space *space =
+			i < cache->spaces.n ? cache->spaces.sorted[i] : NULL;
+
+		if (!space || !is_left(space))
+			continue;
+		kv_evict_lists_leave(&space->dram_lists);
+		kv_evict_lists_leave(&space->ssd_lists);
+		kv_spaces_leave(cache, space);
+		space_free(space);
+		if (++reaped % REAPED_AT_ONCE == 0) {
+			kv_unlock(cache);
+			kv_lock(cache);
+		}
+	}
+}
+
 void kv_spaces_free(struct kv_cache *cache)
 {
-	for (uint32_t id = 0; id < cache->n_spaces; id++) {
-		struct kv_space *space = cache->spaces[id];
+	for (uint32_t i = 0; i < cache->spaces.n; i++) {
+		struct kv_space *space = cache->spaces.sorted[i];
 
-		if (!space)
-			continue;
 		kv_lock(cache);
 		if (!space->removed)
 			forget_locked(cache, space);
 		kv_unlock(cache);
-		kv_account_put(space->account);
-		kv_layout_free(space->layout);
-		free(space->deletions.items);
-		free(space);
+		space_free(space);
 	}
-	free(cache->spaces);
+	kv_spaces_fini(&cache->spaces);
 	kv_tenants_free(cache);
 }
 
@@ -545,7 +583,7 @@ int kv_clear_begin(struct kv_cache *cache, struct kv_space *space,
 	clear = calloc(1, sizeof(*clear));
 	if (!clear)
 		return -ENOMEM;
-	clear->space = space;
+	clear->space = kv_space_get(space);
 	kv_lock(cache);
 	space->clears++;
 	space->shrunk = true;
@@ -654,6 +692,7 @@ void kv_clear_end(struct kv_clear *clear)
 {
 	if (!clear)
 		return;
+	kv_space_put(clear->space);
 	free(clear->places);
 	free(clear);
 }

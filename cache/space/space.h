@@ -17,6 +17,9 @@ void kv_space_index_locked(struct kv_cache *cache, struct kv_space *space,
 			   uint64_t from, uint64_t to);
 int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 		   const char *name, const char *layout);
+/* Free removed ones that nothing has any more; lets go of the lock now and
+ * then. */
+void kv_spaces_reap(struct kv_cache *cache);
 void kv_spaces_free(struct kv_cache *cache);
 
 /* ---- persist.c ---- */

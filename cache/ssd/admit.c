@@ -79,15 +79,17 @@ static bool affordable(struct kv_cache *cache, const struct kv_slot *slot,
 	       keep;
 }
 
-static struct kv_orphans_list *bucket_of(struct kv_cache *cache, uint32_t space,
+static struct kv_orphans_list *bucket_of(struct kv_cache *cache,
+					 const struct kv_space *space,
 					 const uint8_t *key)
 {
-	uint64_t hash = kv_key_hash(cache, cache->spaces[space], key);
+	uint64_t hash = kv_key_hash(cache, space, key);
 
 	return &cache->ssd.orphans[hash & cache->ssd.orphans_mask];
 }
 
-static struct kv_orphans *orphans_find(struct kv_cache *cache, uint32_t space,
+static struct kv_orphans *orphans_find(struct kv_cache *cache,
+				       const struct kv_space *space,
 				       const struct kv_key *parent)
 {
 	struct kv_orphans *orphans;
@@ -112,7 +114,8 @@ static bool buckets_make(struct kv_cache *cache)
 	return cache->ssd.orphans;
 }
 
-static struct kv_orphans *orphans_make(struct kv_cache *cache, uint32_t space,
+static struct kv_orphans *orphans_make(struct kv_cache *cache,
+				       struct kv_space *space,
 				       const struct kv_key *parent)
 {
 	struct kv_ssd *ssd = &cache->ssd;
@@ -166,8 +169,10 @@ void kv_orphans_adopt_locked(struct kv_cache *cache,
 	struct kv_orphans *orphans;
 
 	kv_assert_locked(&cache->lock);
-	orphans =
-		ssd->orphans ? orphans_find(cache, parent->space, &key) : NULL;
+	orphans = ssd->orphans
+			  ? orphans_find(cache, kv_block_space(cache, parent),
+					 &key)
+			  : NULL;
 	if (!orphans)
 		return;
 	LIST_REMOVE(orphans, link);
@@ -221,7 +226,7 @@ static void wait_for(struct kv_cache *cache, struct kv_slot *slot,
 		     const struct kv_key *parent)
 {
 	struct kv_orphans *orphans =
-		orphans_make(cache, slot->block->space, parent);
+		orphans_make(cache, slot->list->space, parent);
 
 	refuse(cache, slot, &cache->stats.unwritten_orphans);
 	if (!orphans)

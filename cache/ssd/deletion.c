@@ -39,6 +39,7 @@
  *            requests are left.
  */
 #include "cache/ssd/ssd.h"
+#include "cache/core/spaces.h"
 #include "common/crash_point.h"
 
 #include <fcntl.h>
@@ -206,6 +207,7 @@ static bool requeue_one(struct kv_cache *cache, uint64_t slot_id)
 {
 	struct kv_deletions *all = &cache->ssd.deletions;
 	struct kv_slot_record record;
+	struct kv_space *space;
 	uint64_t unqueued;
 	bool reuse;
 	int r;
@@ -219,9 +221,8 @@ static bool requeue_one(struct kv_cache *cache, uint64_t slot_id)
 	reuse = queue_after_all(cache, slot_id);
 	if (unqueued == all->unqueued)
 		return true; /* meanwhile, by somebody else */
-	if (r == 0 && record.space < cache->n_spaces) {
-		struct kv_space *space = cache->spaces[record.space];
-
+	space = r == 0 ? kv_space_with_id(cache, record.space) : NULL;
+	if (space) {
 		kv_extent_delete_locked(cache, space, slot_id, reuse);
 		kv_flushes_queued_locked(cache, space);
 	}

@@ -23,6 +23,7 @@
 #include "cache/core/hooks.h"
 #include "cache/core/list.h"
 #include "cache/core/slot.h"
+#include "cache/core/spaces.h"
 #include "cache/core/table.h"
 #include "cache/core/tenant.h"
 #include "common/crash_point.h"
@@ -260,6 +261,7 @@ static size_t blocks_in(struct kv_cache *cache, const struct kv_segfile *file,
 	kv_unlock(cache);
 	for (uint32_t slot_number = 0; slot_number < slots; slot_number++) {
 		struct kv_key key = {0};
+		struct kv_space *space;
 		struct kv_block *block;
 
 		if (kv_index_get(cache->index, kv_slot_id(id, slot_number),
@@ -268,12 +270,8 @@ static size_t blocks_in(struct kv_cache *cache, const struct kv_segfile *file,
 		key.len = record.key_len;
 		memcpy(key.b, record.key, sizeof(key.b));
 		kv_lock(cache);
-		block = record.space < cache->n_spaces &&
-					cache->spaces[record.space]
-				? kv_table_find(cache,
-						cache->spaces[record.space],
-						&key)
-				: NULL;
+		space = kv_space_with_id(cache, record.space);
+		block = space ? kv_table_find(cache, space, &key) : NULL;
 		if (block && block->file == id &&
 		    block->slot_number == slot_number)
 			numbers[n++] = block->number;

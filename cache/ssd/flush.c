@@ -66,8 +66,8 @@ void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot)
 }
 
 /* Are all changes of @space up to number @change written? */
-static bool snapshots_written(const struct kv_cache *cache, uint32_t space,
-			      uint64_t change)
+static bool snapshots_written(const struct kv_cache *cache,
+			      const struct kv_space *space, uint64_t change)
 {
 	const struct kv_snapshot *snapshot;
 
@@ -287,16 +287,15 @@ void kv_flushes_settle_locked(struct kv_cache *cache, int error)
 	}
 }
 
-void kv_flushes_fail_snapshot_locked(struct kv_cache *cache, uint32_t id,
-				     int error)
+void kv_flushes_fail_snapshot_locked(struct kv_cache *cache,
+				     struct kv_space *space, int error)
 {
-	struct kv_space *space = cache->spaces[id];
 	struct kv_flush *flush, *next;
 
 	kv_assert_locked(&cache->lock);
 	for (flush = TAILQ_FIRST(&space->flushes); flush; flush = next) {
 		next = TAILQ_NEXT(flush, link);
-		if (!snapshots_written(cache, id, flush->change))
+		if (!snapshots_written(cache, space, flush->change))
 			end(cache, space, flush, error);
 	}
 	must_again(space);
@@ -395,7 +394,7 @@ static void submit(struct kv_cache *cache, struct kv_space *space,
 	flush->asked = flush->ticket = space->must_seq = ssd->seq;
 	flush->deletion = space->deletions.begun;
 	flush->update = kv_updates_needed_locked(cache);
-	flush->space = space->id;
+	flush->space = space;
 	flush->change = cache->snapshots.changes;
 	cache->snapshots.retry_at = 0;
 	add(cache, space, flush);
@@ -427,7 +426,7 @@ void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush, int status)
 	if (flush->pending && flush->block) {
 		end_sync(cache, flush, status);
 	} else if (flush->pending) {
-		struct kv_space *space = cache->spaces[flush->space];
+		struct kv_space *space = flush->space;
 
 		end(cache, space, flush, status);
 		must_again(space);

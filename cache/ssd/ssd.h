@@ -186,10 +186,9 @@ void kv_flushes_collect_locked(struct kv_cache *cache);
 /* All flushes of @space (NULL: of all) end with @error. */
 void kv_flushes_fail_locked(struct kv_cache *cache, struct kv_space *space,
 			    int error);
-/* Flushes that wait for a snapshot of @space end with @error.
- */
-void kv_flushes_fail_snapshot_locked(struct kv_cache *cache, uint32_t space,
-				     int error);
+/* Flushes that wait for a snapshot of @space end with @error. */
+void kv_flushes_fail_snapshot_locked(struct kv_cache *cache,
+				     struct kv_space *space, int error);
 /* The syncs of the block in @slot end with @error. */
 void kv_syncs_end_locked(struct kv_cache *cache, struct kv_slot *slot,
 			 int error);

@@ -643,9 +643,8 @@ int kv_writer_stop(struct kv_cache *cache)
 	if (!ssd->running)
 		return 0;
 	kv_lock(cache);
-	for (uint32_t id = 0; id < cache->n_spaces; id++)
-		if (cache->spaces[id])
-			enqueue_unpersisted(cache, cache->spaces[id]);
+	for (uint32_t i = 0; i < cache->spaces.n; i++)
+		enqueue_unpersisted(cache, cache->spaces.sorted[i]);
 	ssd->stop = true;
 	pthread_cond_broadcast(&ssd->write);
 	kv_unlock(cache);

@@ -24,6 +24,7 @@
 #include "cache/block/block.h"
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"
+#include "cache/core/spaces.h"
 #include "cache/core/table.h"
 #include "cache/dram/dram.h"
 #include "cache/space/space.h"
@@ -175,9 +176,8 @@ static int migrate(struct kv_cache *cache)
 {
 	int r = kv_sweep(cache);
 
-	for (uint32_t id = 0; r == 0 && id < cache->n_spaces; id++)
-		if (cache->spaces[id])
-			r = kv_space_persist(cache, cache->spaces[id]);
+	for (uint32_t i = 0; r == 0 && i < cache->spaces.n; i++)
+		r = kv_space_persist(cache, cache->spaces.sorted[i]);
 	if (r == 0) {
 		kv_note(cache, "format=%d (migrated from %u)",
 			KV_FORMAT_VERSION, cache->info.version);
@@ -242,10 +242,9 @@ static struct kv_space *space_of(const struct kv_cache *cache,
 	struct kv_space *space;
 
 	if ((record->key_len != 16 && record->key_len != 32) ||
-	    record->length == 0 || record->length > UINT32_MAX ||
-	    record->space >= cache->n_spaces)
+	    record->length == 0 || record->length > UINT32_MAX)
 		return NULL;
-	space = cache->spaces[record->space];
+	space = kv_space_with_id(cache, record->space);
 	return space && !space->removed ? space : NULL;
 }
 

@@ -290,7 +290,8 @@ char *kv_tenant_text(struct kv_cache *cache, uint32_t uid)
 /* ---- by space ---- */
 
 struct space_line {
-	const char *name;
+	struct kv_space *space; /* held; NULL: no such one, or not yet */
+	bool others;		/* it has the sum's name */
 	struct kv_space_info info;
 };
 
@@ -333,11 +334,15 @@ static long list_spaces(struct kv_cache *cache, const struct kv_rules *rules,
 			struct space_line **ret_lines)
 {
 	struct space_line *lines = NULL, *more;
-	struct kv_space *space;
 	size_t n = 0, room = 0;
 	uint32_t id = 0;
 
-	while ((space = kv_space_next(cache, id)) != NULL) {
+	while (true) {
+		_cleanup_(kv_space_putp) struct kv_space *space =
+			kv_space_next(cache, id);
+
+		if (!space)
+			break;
 		if (n == room) {
 			room = room * 2 + 64;
 			more = reallocarray(lines, room, sizeof(*lines));
@@ -347,8 +352,9 @@ static long list_spaces(struct kv_cache *cache, const struct kv_rules *rules,
 			}
 			lines = more;
 		}
-		lines[n].name = kv_space_name(space);
-		lines[n].info = kv_space_stat(cache, space);
+		lines[n] = (struct space_line){
+			.others = strcmp(kv_space_name(space), OTHERS) == 0,
+			.info = kv_space_stat(cache, space)};
 		id = lines[n].info.id;
 		n += shows(rules, reader, &lines[n].info);
 	}
@@ -356,20 +362,28 @@ static long list_spaces(struct kv_cache *cache, const struct kv_rules *rules,
 	return (long)n;
 }
 
-/* Leave the largest, by what they hold, and behind them the sum of the others,
- * with that of a space that has the sum's name.  Returns how many. */
-static size_t sum_up(struct space_line *lines, size_t n)
+/* Leave the largest, by what they hold, each held, and behind them the sum of
+ * the others, with that of a space that has the sum's name.  Returns how
+ * many. */
+static size_t sum_up(struct kv_cache *cache, struct space_line *lines, size_t n)
 {
-	struct space_line rest = {.name = OTHERS};
+	struct space_line rest = {0};
 	size_t kept = 0;
 
 	if (n > 0)
 		qsort(lines, n, sizeof(*lines), by_bytes);
-	for (size_t i = 0; i < n; i++)
-		if (kept < SPACES_MAX && strcmp(lines[i].name, OTHERS) != 0)
-			lines[kept++] = lines[i];
-		else
+	for (size_t i = 0; i < n; i++) {
+		struct kv_space *space = NULL;
+
+		if (kept < SPACES_MAX && !lines[i].others)
+			space = kv_space_by_id(cache, lines[i].info.id);
+		if (space) {
+			lines[kept] = lines[i];
+			lines[kept++].space = space;
+		} else {
 			add_to(&rest.info, &lines[i].info);
+		}
+	}
 	if (kept < n)
 		lines[kept++] = rest;
 	return kept;
@@ -418,7 +432,7 @@ static void write_spaces(FILE *f, struct kv_cache *cache,
 {
 	_cleanup_(kv_freep) struct space_line *lines = NULL;
 	long all = list_spaces(cache, rules, reader, &lines);
-	size_t n = all > 0 ? sum_up(lines, (size_t)all) : 0;
+	size_t n = all > 0 ? sum_up(cache, lines, (size_t)all) : 0;
 
 	for (size_t i = 0; i < KV_ARRAY_LEN(space_metrics) && n > 0; i++) {
 		const struct space_metric *m = &space_metrics[i];
@@ -429,7 +443,9 @@ static void write_spaces(FILE *f, struct kv_cache *cache,
 			const char *info = (const char *)&lines[k].info;
 
 			fprintf(f, "kvfs_%s{space=\"", m->name);
-			put_label(f, lines[k].name);
+			put_label(f, lines[k].space
+					     ? kv_space_name(lines[k].space)
+					     : OTHERS);
 			fputc('"', f);
 			if (m->tier)
 				fprintf(f, ",tier=\"%s\"", m->tier);
@@ -437,6 +453,8 @@ static void write_spaces(FILE *f, struct kv_cache *cache,
 				(ull) * (const uint64_t *)(info + m->at));
 		}
 	}
+	for (size_t k = 0; k < n; k++)
+		kv_space_put(lines[k].space);
 }
 
 static void write_control(FILE *f, const struct kv_control_counts *c)

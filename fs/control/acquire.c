@@ -118,7 +118,7 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 		kv_request_free(&acquire->request);
 		return r;
 	}
-	acquire->leases.space = space;
+	acquire->leases.space = acquire->request.space = kv_space_get(space);
 	acquire->leases.n = n;
 	acquire->leases.wait_saving = m->header->flags & WIRE_WAIT_SAVING;
 	acquire->leases.resident = m->header->flags & WIRE_RESIDENT;
@@ -134,7 +134,7 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 int kv_request_acquire(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	struct acquire *acquire = NULL;
 	int r;
 

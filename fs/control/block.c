@@ -69,7 +69,7 @@ int kv_request_probe(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_server *server = client->server;
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	size_t n = m->header->count;
 	int r;
 
@@ -116,7 +116,7 @@ int kv_request_evict(struct kv_client *client, const struct kv_message *m)
 	struct kv_server *server = client->server;
 	struct wire_status *statuses = kv_reply_items(server);
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	uint32_t n = m->header->count;
 	int r;
 
@@ -144,7 +144,7 @@ int kv_request_ended(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_server *server = client->server;
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
 	r = kv_request_keys(client, m);
@@ -196,7 +196,7 @@ int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 {
 	struct clear *clear = NULL;
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
 	r = kv_client_space(client, m->header->space, W_OK | X_OK, &space,
@@ -259,7 +259,6 @@ int kv_request_unmapped(struct kv_client *client, const struct kv_message *m)
 struct flush {
 	struct kv_request request; /* first */
 	struct kv_flush flush;
-	struct kv_space *space;
 	int status;
 	struct kv_key keys[];
 };
@@ -281,7 +280,7 @@ static int outcome(struct flush *flush, const struct kv_key *key)
 	bool durable;
 	int r;
 
-	r = kv_block_get(cache, flush->space, key, &block);
+	r = kv_block_get(cache, flush->request.space, key, &block);
 	if (r == 0) {
 		durable = kv_block_stat(cache, block).durable;
 		kv_block_put(cache, block);
@@ -290,7 +289,8 @@ static int outcome(struct flush *flush, const struct kv_key *key)
 		/* Evicted, or removed and saved again, while we waited. */
 		r = flush->status < 0 ? flush->status : -ENOENT;
 	}
-	if (r == -ENOENT && kv_block_was_durable(cache, flush->space, key))
+	if (r == -ENOENT &&
+	    kv_block_was_durable(cache, flush->request.space, key))
 		return WIRE_EVICTED;
 	return r;
 }
@@ -327,7 +327,7 @@ int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 	struct kv_server *server = client->server;
 	size_t bytes = m->header->count * sizeof(struct kv_key);
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	struct flush *flush;
 	int r;
 
@@ -346,7 +346,7 @@ int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 		kv_reply_all(client, m->header, r);
 		return 0;
 	}
-	flush->space = space;
+	flush->request.space = kv_space_get(space);
 	flush->flush.done = flushed;
 	flush->flush.arg = flush;
 	memcpy(flush->keys, server->keys, bytes);
@@ -420,7 +420,7 @@ static int prefetch_begin(struct kv_client *client, const struct kv_message *m,
 	}
 	memcpy(prefetch->keys, client->server->keys,
 	       n * sizeof(*prefetch->keys));
-	prefetch->fetch.space = space;
+	prefetch->fetch.space = prefetch->request.space = kv_space_get(space);
 	prefetch->fetch.keys = prefetch->keys;
 	prefetch->fetch.n = n;
 	if (wait)
@@ -452,7 +452,7 @@ static bool has_head(struct kv_client *client, const struct kv_message *m,
 int kv_request_prefetch(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
 	r = kv_request_keys(client, m);

@@ -396,7 +396,8 @@ int kv_client_space(struct kv_client *client, uint32_t id, int want,
 		    struct kv_space **ret_space, struct kv_space_info *ret_info)
 {
 	struct kv_cache *cache = client->server->cache;
-	struct kv_space *space = kv_space_by_id(cache, id);
+	_cleanup_(kv_space_putp) struct kv_space *space =
+		kv_space_by_id(cache, id);
 	struct kv_space_info info;
 
 	if (!space)
@@ -406,7 +407,7 @@ int kv_client_space(struct kv_client *client, uint32_t id, int want,
 		return -ENOENT;
 	if (!kv_access_ok(client->server->rules, &info, &client->caller, want))
 		return -EACCES;
-	*ret_space = space;
+	*ret_space = kv_steal(space);
 	*ret_info = info;
 	return 0;
 }

@@ -83,8 +83,8 @@ int kv_client_give_segment(struct kv_client *client, uint32_t id);
 void kv_client_retire(struct kv_client *client, uint32_t id);
 
 /*
- * The live space @id with its present state, if the client has the rights
- * @want in it (access(2)): -ENOENT, -EACCES.
+ * The live space @id, held, with its present state, if the client has the
+ * rights @want in it (access(2)): -ENOENT, -EACCES.
  */
 int kv_client_space(struct kv_client *client, uint32_t id, int want,
 		    struct kv_space **ret_space,

@@ -156,6 +156,7 @@ void kv_request_free(struct kv_request *request)
 		kv_account_credit(request->account, KV_FINITE_REQUESTS, 1);
 	kv_account_put(request->account);
 	kv_user_put(request->server, request->user);
+	kv_space_put(request->space);
 	free(request);
 }
 

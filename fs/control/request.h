@@ -39,6 +39,7 @@ struct kv_request {
 	struct kv_client *client; /* NULL: gone */
 	struct kv_server *server;
 	struct kv_account *account; /* has it, its bytes and its leases */
+	struct kv_space *space;	    /* that it is about, held; or NULL */
 	size_t bytes, leases;
 	struct kv_deadline deadline;
 	struct wire_header header; /* of the message */

@@ -162,7 +162,7 @@ int kv_request_reserve(struct kv_client *client, const struct kv_message *m)
 	const struct wire_key *keys = m->items;
 	uint32_t n = m->header->count;
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
 	r = kv_client_space(client, m->header->space, W_OK | X_OK, &space,
@@ -433,11 +433,11 @@ static void finish(struct kv_request *request)
 static const struct kv_request_kind kind = {finish, NULL, release};
 
 /*
- * A saving of the message @m in the space of @info, with its items zeroed and
- * the client's staging held.  -ENOSPC, -ENOMEM.
+ * A saving of the message @m in @space, with its items zeroed and the client's
+ * staging held.  -ENOSPC, -ENOMEM.
  */
 static int saving_new(struct kv_client *client, const struct kv_message *m,
-		      const struct kv_space_info *info,
+		      struct kv_space *space, const struct kv_space_info *info,
 		      struct saving **ret_saving)
 {
 	uint32_t n = m->header->count;
@@ -458,6 +458,7 @@ static int saving_new(struct kv_client *client, const struct kv_message *m,
 		kv_request_free(&saving->request);
 		return r;
 	}
+	saving->request.space = kv_space_get(space);
 	saving->layout = info->layout;
 	saving->header_bytes = kv_block_header_bytes(info->layout);
 	saving->staging = client->staging;
@@ -582,14 +583,14 @@ static int begin_saving(struct kv_client *client, const struct kv_message *m,
 			struct saving **ret_saving)
 {
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
 	r = kv_client_space(client, m->header->space, W_OK | X_OK, &space,
 			    &info);
 	if (r == 0 && !info.layout)
 		r = -EINVAL;
-	return r < 0 ? r : saving_new(client, m, &info, ret_saving);
+	return r < 0 ? r : saving_new(client, m, space, &info, ret_saving);
 }
 
 int kv_request_save(struct kv_client *client, const struct kv_message *m)

@@ -17,7 +17,6 @@
 struct change {
 	struct kv_request request; /* first */
 	struct kv_ingest_job job;
-	struct kv_space *space;
 	struct kv_set *set; /* NULL: drop it */
 	size_t missing;
 	int status;
@@ -55,7 +54,8 @@ static int copy_name(const char *text, size_t n,
 static int drop(struct kv_cache *cache, struct change *change)
 {
 	struct kv_snapshot_info info;
-	int r = kv_snapshot_find(cache, change->space, change->name, &info);
+	int r = kv_snapshot_find(cache, change->request.space, change->name,
+				 &info);
 
 	return r < 0 ? r : kv_snapshot_drop(cache, info.id);
 }
@@ -67,10 +67,11 @@ static void work(struct kv_ingest_job *job, struct kv_hash *hash)
 	const struct kv_set *set = change->set;
 
 	(void)hash;
-	change->status = set ? kv_snapshot_create(server->cache, change->space,
-						  change->name, set->picks,
-						  set->n, &change->missing)
-			     : drop(server->cache, change);
+	change->status =
+		set ? kv_snapshot_create(server->cache, change->request.space,
+					 change->name, set->picks, set->n,
+					 &change->missing)
+		    : drop(server->cache, change);
 	kv_mailbox_post(&server->mailbox, &change->request.mail);
 }
 
@@ -110,7 +111,7 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 {
 	char name[KV_SPACE_NAME_MAX + 1];
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	struct change *change;
 	int r = copy_name(text, m->header->count, name);
 
@@ -125,7 +126,7 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 	change->job.work = work;
 	change->job.uid = client->caller.uid;
 	change->job.waits = true;
-	change->space = space;
+	change->request.space = kv_steal(space);
 	change->set = set;
 	strcpy(change->name, name);
 	kv_request_pend(&change->request, false);
@@ -168,7 +169,7 @@ static int find(struct kv_client *client, const struct kv_message *m,
 	struct kv_cache *cache = client->server->cache;
 	char name[KV_SPACE_NAME_MAX + 1];
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r = copy_name((const char *)(wire + 1), m->header->count, name);
 
 	if (r == 0 && kv_client_space(client, m->header->space, R_OK | X_OK,
@@ -248,7 +249,7 @@ int kv_request_snapshot_list(struct kv_client *client,
 	struct kv_cache *cache = client->server->cache;
 	struct wire_snapshot *reply = kv_reply_items(client->server);
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	size_t n = 0;
 	int r;
 

@@ -15,13 +15,12 @@
 #include "fs/control/request.h"
 
 struct opening {
-	struct kv_request request; /* first */
+	struct kv_request request; /* first; without a space: to be made */
 	struct kv_ingest_job job;
 	struct kv_caller caller; /* its groups are not used */
 	uint32_t flags, mode;
-	bool sharing;		/* somebody else's will do */
-	struct kv_space *space; /* NULL: to be made */
-	bool again;		/* somebody else made it meanwhile */
+	bool sharing; /* somebody else's will do */
+	bool again;   /* somebody else made it meanwhile */
 	int status;
 	size_t json_len;
 	const char *json; /* in text; json_len 0: none was given */
@@ -77,13 +76,14 @@ static int begin(struct kv_client *client, struct opening *o)
 	struct kv_space_info info;
 
 	o->again = false;
-	o->space = kv_space_find(cache, o->text);
-	if (!o->space) {
+	kv_space_put(o->request.space);
+	o->request.space = kv_space_find(cache, o->text);
+	if (!o->request.space) {
 		if (!(o->flags & WIRE_SPACE_CREATE))
 			return -ENOENT;
 		return kv_rules_may_make(rules, &client->caller) ? 1 : -EACCES;
 	}
-	info = kv_space_stat(cache, o->space);
+	info = kv_space_stat(cache, o->request.space);
 	if (!kv_access_ok(rules, &info, &client->caller, R_OK | X_OK) ||
 	    !may_share(rules, o, &info))
 		return -EACCES;
@@ -97,8 +97,8 @@ static int begin(struct kv_client *client, struct opening *o)
 
 static int create(struct kv_cache *cache, struct opening *o)
 {
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	struct kv_layout *layout;
-	struct kv_space *space;
 	int r;
 
 	/* First, so that a bad one leaves no space behind. */
@@ -136,12 +136,13 @@ static int same_model(const struct kv_layout *layout, const struct opening *o)
 
 static int agree(struct kv_cache *cache, struct opening *o)
 {
-	const struct kv_space_info info = kv_space_stat(cache, o->space);
+	const struct kv_space_info info =
+		kv_space_stat(cache, o->request.space);
 	const struct kv_layout *layout = info.layout;
 	int r;
 
 	if (!layout)
-		return kv_space_set_layout(cache, o->space, o->json,
+		return kv_space_set_layout(cache, o->request.space, o->json,
 					   o->json_len);
 	r = kv_layout_agrees(layout, o->json, o->json_len);
 	if (r == 1 && (o->flags & WIRE_SPACE_CREATE) &&
@@ -158,8 +159,8 @@ static void work(struct kv_ingest_job *job, struct kv_hash *hash)
 	struct kv_server *server = o->request.server;
 
 	(void)hash;
-	o->status =
-		o->space ? agree(server->cache, o) : create(server->cache, o);
+	o->status = o->request.space ? agree(server->cache, o)
+				     : create(server->cache, o);
 	kv_mailbox_post(&server->mailbox, &o->request.mail);
 }
 
@@ -176,7 +177,7 @@ static void go_on(struct opening *o)
 		return;
 	}
 	if (r == 0)
-		reply(client, &o->request.header, o->space);
+		reply(client, &o->request.header, o->request.space);
 	else
 		kv_reply_all(client, &o->request.header, r);
 	kv_request_free(&o->request);

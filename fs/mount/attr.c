@@ -49,7 +49,7 @@ int kv_attr_space(struct kv_mount *mount, const struct kv_node *node,
 {
 	struct kv_snapshot_info snapshot = {.space = node->space};
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 
 	if ((node->type == KV_NODE_SNAPSHOT || node->type == KV_NODE_LINK) &&
 	    kv_snapshot_stat(mount->cache, node->value, &snapshot) < 0)
@@ -65,7 +65,7 @@ int kv_attr_space(struct kv_mount *mount, const struct kv_node *node,
 		     kv_lives_get(mount->lives, node->space, node->byte) ||
 	     !kv_dir_exists(mount->cache, space, node->byte)))
 		return -ESTALE;
-	*ret_space = space;
+	*ret_space = kv_steal(space);
 	*ret_info = info;
 	return 0;
 }
@@ -134,7 +134,7 @@ static int attr_tenant(const struct kv_mount *mount, uint64_t ino,
 static int attr_in_space(struct kv_mount *mount, uint64_t ino,
 			 const struct kv_node *node, struct stat *st)
 {
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	struct kv_space_info info;
 	int r;
 
@@ -288,7 +288,7 @@ static int set_space(fuse_req_t req, const struct kv_node *node,
 	struct kv_mount *mount = fuse_req_userdata(req);
 	int64_t mtime_ns = mtime_of(attr, to_set);
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	uint32_t uid, gid, mode;
 	int r;
 

@@ -47,6 +47,7 @@ static int list_root(struct kv_mount *mount, struct kv_handle *dir)
 	r = add(dir, KV_NODE_KVFS);
 	while (r == 0 && (space = kv_space_next(mount->cache, id))) {
 		id = kv_space_stat(mount->cache, space).id;
+		kv_space_put(space);
 		r = add(dir, kv_node_of_space(id));
 	}
 	return r;
@@ -109,7 +110,7 @@ static int list(fuse_req_t req, fuse_ino_t ino, struct kv_handle *dir)
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_node node = kv_node_decode(ino);
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
 	if (node.type == KV_NODE_FIXED) {
@@ -181,7 +182,7 @@ static int describe(struct kv_mount *mount, uint64_t ino, char *name,
 		[KV_NODE_CONFIG] = "config",   [KV_NODE_STATS] = "stats",
 		[KV_NODE_METRICS] = "metrics", [KV_NODE_TENANTS] = "tenants"};
 	struct kv_node node = kv_node_decode(ino);
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
 	entry->ino = ino;
@@ -290,31 +291,58 @@ void kv_fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fuse_reply_err(req, 0);
 }
 
+/* Spaces, each held. */
+struct spaces {
+	struct kv_space **items;
+	size_t n, room;
+};
+
+static void spaces_fini(struct spaces *spaces)
+{
+	while (spaces->n > 0)
+		kv_space_put(spaces->items[--spaces->n]);
+	free(spaces->items);
+}
+
+/* Takes @space over, also if it fails. */
+static int spaces_add(struct spaces *spaces, struct kv_space *space)
+{
+	if (spaces->n == spaces->room) {
+		size_t room = spaces->room ? 2 * spaces->room : 64;
+		struct kv_space **more =
+			reallocarray(spaces->items, room, sizeof(*more));
+
+		if (!more) {
+			kv_space_put(space);
+			return -ENOMEM;
+		}
+		spaces->items = more;
+		spaces->room = room;
+	}
+	spaces->items[spaces->n++] = space;
+	return 0;
+}
+
 /* Writing to SSD is a change, and may be one that its owner does not want. */
 static int sync_what_is_writable(fuse_req_t req)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
-	_cleanup_(kv_freep) struct kv_space **spaces = NULL;
+	_cleanup_(spaces_fini) struct spaces spaces = {0};
 	struct kv_space_info info = {0};
 	struct kv_space *space;
-	size_t n = 0, room = 0;
+	int r;
 
 	while ((space = kv_space_next(mount->cache, info.id))) {
 		info = kv_space_stat(mount->cache, space);
-		if (kv_permit(req, &info, W_OK | X_OK) < 0)
+		if (kv_permit(req, &info, W_OK | X_OK) < 0) {
+			kv_space_put(space);
 			continue;
-		if (n == room) {
-			void *more;
-
-			room = room ? 2 * room : 64;
-			more = realloc(spaces, room * sizeof(*spaces));
-			if (!more)
-				return -ENOMEM;
-			spaces = more;
 		}
-		spaces[n++] = space;
+		r = spaces_add(&spaces, space);
+		if (r < 0)
+			return r;
 	}
-	return kv_sync_spaces(req, spaces, n);
+	return kv_sync_spaces(req, spaces.items, spaces.n);
 }
 
 /* Valid replies: fuse_reply_err, or none yet. */
@@ -324,7 +352,7 @@ void kv_fs_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync,
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_node node = kv_node_decode(ino);
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r = 1;
 
 	(void)datasync;

@@ -35,7 +35,7 @@ enum state { HEAD, FILLING, SEALED, FAILED };
 
 struct kv_draft {
 	struct kv_cache *cache;	    /* fixed after new */
-	struct kv_space *space;	    /* fixed after new */
+	struct kv_space *space;	    /* fixed after new; held */
 	struct kv_key key;	    /* fixed after new; len 0: a layout */
 	struct kv_account *account; /* fixed after new */
 
@@ -59,7 +59,7 @@ int kv_draft_new(struct kv_cache *cache, struct kv_space *space,
 	if (!draft)
 		return -ENOMEM;
 	draft->cache = cache;
-	draft->space = space;
+	draft->space = kv_space_get(space);
 	if (key)
 		draft->key = *key;
 	draft->account = account;
@@ -95,6 +95,7 @@ void kv_draft_free(struct kv_draft *draft)
 	pthread_mutex_unlock(&draft->lock);
 	if (draft->block)
 		kv_block_put(draft->cache, draft->block);
+	kv_space_put(draft->space);
 	pthread_mutex_destroy(&draft->lock);
 	free(draft);
 }

@@ -29,7 +29,7 @@ struct kv_notify {
 	unsigned first, n;		 /* lock */
 	uint64_t queue[QUEUE];		 /* lock: blocks */
 	unsigned n_spaces;		 /* lock */
-	struct kv_space *spaces[SPACES]; /* lock */
+	struct kv_space *spaces[SPACES]; /* lock; held */
 };
 
 void kv_notify_gone(struct kv_notify *notify, uint64_t id)
@@ -46,7 +46,7 @@ void kv_notify_space(struct kv_notify *notify, struct kv_space *space)
 {
 	pthread_mutex_lock(&notify->lock);
 	if (notify->running && notify->n_spaces < SPACES)
-		notify->spaces[notify->n_spaces++] = space;
+		notify->spaces[notify->n_spaces++] = kv_space_get(space);
 	pthread_cond_signal(&notify->more);
 	pthread_mutex_unlock(&notify->lock);
 }
@@ -98,6 +98,7 @@ static void tell_kernel(struct kv_notify *notify)
 		forget_space(notify, space);
 	else
 		forget(notify, kv_node_of_block(id));
+	kv_space_put(space);
 	pthread_mutex_lock(&notify->lock);
 }
 

@@ -244,7 +244,7 @@ static int open_layout(fuse_req_t req, const struct kv_node *node,
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
 	r = kv_attr_space(mount, node, &space, &info);

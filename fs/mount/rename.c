@@ -22,11 +22,16 @@
 
 /* A directory in which files are written, and a name in it. */
 struct place {
-	struct kv_space *space;
+	struct kv_space *space; /* held */
 	struct kv_space_info info;
 	int byte; /* -1: the space's own directory */
 	const char *text;
 };
+
+static void place_putp(struct place *place)
+{
+	kv_space_put(place->space);
+}
 
 static bool is_delayed(const struct kv_node *node)
 {
@@ -125,7 +130,8 @@ static int rename_file(fuse_req_t req, const struct place *from,
 void kv_fs_rename(fuse_req_t req, fuse_ino_t parent, const char *name,
 		  fuse_ino_t newparent, const char *newname, unsigned flags)
 {
-	struct place from, to;
+	_cleanup_(place_putp) struct place from = {0};
+	_cleanup_(place_putp) struct place to = {0};
 	int r;
 
 	r = find_place(req, parent, name, &from);
@@ -181,7 +187,7 @@ static int unlink_link(fuse_req_t req, const struct kv_node *node,
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
 	r = kv_attr_space(mount, node, &space, &info);
@@ -194,7 +200,7 @@ static int unlink_link(fuse_req_t req, const struct kv_node *node,
 void kv_fs_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct kv_node node = kv_node_decode(parent);
-	struct place place;
+	_cleanup_(place_putp) struct place place = {0};
 	int r;
 
 	if (node.type == KV_NODE_SNAPSHOT) {

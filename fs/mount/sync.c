@@ -163,7 +163,7 @@ static void promote_cancel(struct kv_parked *parked, int status)
 
 static void promote_drop(struct kv_parked *parked)
 {
-	(void)parked;
+	kv_space_put(((struct promote *)parked)->acquire.space);
 }
 
 static const struct kv_parked_kind promote_kind = {promote_cancel,
@@ -182,7 +182,7 @@ int kv_sync_promote(fuse_req_t req, struct kv_block *block)
 	if (r < 0)
 		return r;
 	acquire = &promote->acquire;
-	acquire->space = info.space;
+	acquire->space = kv_space_get(info.space);
 	acquire->n = 1;
 	acquire->wait_room = true;
 	acquire->done = acquired;

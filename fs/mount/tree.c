@@ -66,7 +66,7 @@ static int find_tenant(const char *name, uint64_t *ret_node)
 static int find_in_root(struct kv_mount *mount, const char *name,
 			uint64_t *ret_node)
 {
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 
 	if (strcmp(name, ".kvfs") == 0) {
 		*ret_node = KV_NODE_KVFS;
@@ -165,7 +165,7 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_node node = kv_node_decode(parent);
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
 	if (strlen(name) > KV_SPACE_NAME_MAX)
@@ -233,7 +233,7 @@ static int make_space(fuse_req_t req, const char *name, mode_t mode,
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
 	mode &= 07777 & ~mount->umask;
@@ -253,7 +253,7 @@ static int make_dir(fuse_req_t req, const struct kv_node *parent,
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	uint8_t byte;
 	int r;
 
@@ -304,7 +304,7 @@ static int remove_space(fuse_req_t req, const char *name)
 	struct kv_mount *mount = fuse_req_userdata(req);
 	uid_t uid = fuse_req_ctx(req)->uid;
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
 	if (strcmp(name, ".kvfs") == 0)
@@ -330,7 +330,7 @@ static int remove_dir(fuse_req_t req, const struct kv_node *parent,
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	uint8_t byte;
 	int r;
 

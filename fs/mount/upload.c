@@ -31,7 +31,7 @@
 
 struct kv_upload {
 	struct kv_uploads *uploads; /* fixed after new, as are these: */
-	struct kv_space *space;
+	struct kv_space *space;	    /* held */
 	struct kv_name name;
 	char *text;
 	uid_t maker;
@@ -120,6 +120,7 @@ static void free_upload(struct kv_upload *upload)
 	if (upload->account)
 		kv_account_credit(upload->account, KV_FINITE_UPLOADS, 1);
 	kv_account_put(upload->account);
+	kv_space_put(upload->space);
 	free(upload->text);
 	free(upload);
 }
@@ -271,7 +272,7 @@ static int new_upload(struct kv_uploads *uploads, struct kv_space *space,
 	if (!u)
 		return -ENOMEM;
 	u->uploads = uploads;
-	u->space = space;
+	u->space = kv_space_get(space);
 	u->name = *name;
 	u->text = strdup(text);
 	if (!u->text)

@@ -60,7 +60,7 @@ static int create(fuse_req_t req, fuse_ino_t parent, const char *text,
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_node node = kv_node_decode(parent);
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	struct kv_name name;
 	int r;
 

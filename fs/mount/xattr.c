@@ -224,7 +224,7 @@ static void get_of_space(fuse_req_t req, const struct kv_node *node,
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	uint64_t *quota;
 	int r;
 
@@ -412,7 +412,7 @@ static int set_on_space(fuse_req_t req, const struct kv_node *node,
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	uint64_t *quota, old;
 	int r;
 

@@ -29,10 +29,10 @@ static void check_sums(struct tiers *t, uint32_t uid)
 
 	kv_lock(t->cache);
 	tenant = kv_tenant_find(t->cache, uid);
-	for (uint32_t id = 0; id < t->cache->n_spaces; id++) {
-		const struct kv_space *space = t->cache->spaces[id];
+	for (uint32_t i = 0; i < t->cache->spaces.n; i++) {
+		const struct kv_space *space = t->cache->spaces.sorted[i];
 
-		if (!space || space->tenant != tenant)
+		if (space->tenant != tenant)
 			continue;
 		assert_int_equal(space->uid, uid);
 		dram += space->bytes_dram;
