@@ -21,6 +21,7 @@
 #define STORE_NAME "store"
 #define TENANTS_NAME "tenants"
 #define FILE_MAX (1u << 20)
+#define DRAFT_NAME 32
 #define DIRENT_BYTES 512u /* of the directory, generously */
 
 static int write_all(int fd, const char *data, size_t bytes)
@@ -38,30 +39,58 @@ static int write_all(int fd, const char *data, size_t bytes)
 	return 0;
 }
 
-static int replace(int dir, const char *name, const void *data, size_t bytes)
+static void name_draft(const char *name, char draft[DRAFT_NAME])
+{
+	snprintf(draft, DRAFT_NAME, "%s.tmp", name);
+}
+
+/* NAME.tmp, not synced yet. */
+static int draft_write(int dir, const char *name, const void *data,
+		       size_t bytes, int *ret_fd)
 {
 	_cleanup_(kv_closep) int fd = -1;
-	char tmp[32];
+	char draft[DRAFT_NAME];
 	int r;
 
-	snprintf(tmp, sizeof(tmp), "%s.tmp", name);
-	fd = openat(dir, tmp,
+	name_draft(name, draft);
+	fd = openat(dir, draft,
 		    O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
 		    0600);
 	if (fd < 0)
 		return -errno;
 	r = write_all(fd, data, bytes);
-	if (r == 0 && fsync(fd) < 0)
-		r = -errno;
+	if (r < 0) {
+		unlinkat(dir, draft, 0);
+		return r;
+	}
+	*ret_fd = kv_steal_fd(&fd);
+	return 0;
+}
+
+/* Give it its name; closes @fd.  Whoever calls syncs @dir. */
+static int draft_place(int dir, const char *name, int fd)
+{
+	char draft[DRAFT_NAME];
+	int r = fsync(fd) < 0 ? -errno : 0;
+
+	close(fd);
+	name_draft(name, draft);
 	KV_POINT("beside.written");
-	if (r == 0 && renameat(dir, tmp, dir, name) < 0)
+	if (r == 0 && renameat(dir, draft, dir, name) < 0)
 		r = -errno;
 	KV_POINT("beside.renamed");
 	if (r < 0)
-		unlinkat(dir, tmp, 0);
-	else if (fsync(dir) < 0)
-		r = -errno;
+		unlinkat(dir, draft, 0);
 	return r;
+}
+
+static int replace(int dir, const char *name, const void *data, size_t bytes)
+{
+	int fd, r = draft_write(dir, name, data, bytes, &fd);
+
+	if (r == 0)
+		r = draft_place(dir, name, fd);
+	return r < 0 ? r : kv_space_files_sync(dir);
 }
 
 /* The whole of a small file; caller frees.  -EBADMSG: too large, or no file. */
@@ -154,8 +183,8 @@ bool kv_space_file_parse(const char *name, uint32_t *ret_id)
 	return strcmp(name, again) == 0;
 }
 
-int kv_space_file_write(int dir, const struct kv_space_record *record,
-			const char *name, const char *layout)
+int kv_space_file_begin(int dir, const struct kv_space_record *record,
+			const char *name, const char *layout, int *ret_fd)
 {
 	_cleanup_(kv_freep) char *value = NULL;
 	char file[KV_SPACE_FILE_NAME];
@@ -165,7 +194,30 @@ int kv_space_file_write(int dir, const struct kv_space_record *record,
 	if (r < 0)
 		return r;
 	kv_space_file_name(record->id, file);
-	return replace(dir, file, value, bytes);
+	return draft_write(dir, file, value, bytes, ret_fd);
+}
+
+int kv_space_file_end(int dir, uint32_t id, int fd)
+{
+	char file[KV_SPACE_FILE_NAME];
+
+	kv_space_file_name(id, file);
+	return draft_place(dir, file, fd);
+}
+
+int kv_space_files_sync(int dir)
+{
+	return fsync(dir) < 0 ? -errno : 0;
+}
+
+int kv_space_file_write(int dir, const struct kv_space_record *record,
+			const char *name, const char *layout)
+{
+	int fd, r = kv_space_file_begin(dir, record, name, layout, &fd);
+
+	if (r == 0)
+		r = kv_space_file_end(dir, record->id, fd);
+	return r < 0 ? r : kv_space_files_sync(dir);
 }
 
 int kv_space_file_read(int dir, uint32_t id, struct kv_space_record *ret_record,
@@ -183,14 +235,19 @@ int kv_space_file_read(int dir, uint32_t id, struct kv_space_record *ret_record,
 				       ret_layout);
 }
 
-int kv_space_file_remove(int dir, uint32_t id)
+int kv_space_file_unlink(int dir, uint32_t id)
 {
 	char file[KV_SPACE_FILE_NAME];
 
 	kv_space_file_name(id, file);
-	if (unlinkat(dir, file, 0) < 0)
-		return errno == ENOENT ? 0 : -errno;
-	return fsync(dir) < 0 ? -errno : 0;
+	return unlinkat(dir, file, 0) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+int kv_space_file_remove(int dir, uint32_t id)
+{
+	int r = kv_space_file_unlink(dir, id);
+
+	return r < 0 ? r : kv_space_files_sync(dir);
 }
 
 uint64_t kv_space_file_bytes(size_t name_len, size_t layout_len)

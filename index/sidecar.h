@@ -10,7 +10,8 @@
  *   STORE/tenants         the records of users who have quotas
  *
  * A file is replaced as a whole and synced with its directory before a call
- * that writes returns.  @store_fd is STORE, @dir is STORE/spaces.
+ * that writes returns, if no other is said.  @store_fd is STORE, @dir is
+ * STORE/spaces.
  */
 #ifndef KV_INDEX_SIDECAR_H
 #define KV_INDEX_SIDECAR_H
@@ -33,6 +34,16 @@ int kv_space_file_write(int dir, const struct kv_space_record *record,
 int kv_space_file_read(int dir, uint32_t id, struct kv_space_record *ret_record,
 		       char **ret_name, char **ret_layout);
 int kv_space_file_remove(int dir, uint32_t id); /* absent is no error */
+/*
+ * The same of several at a time: begin them all, end them all (which takes the
+ * descriptor over, and syncs the file), unlink what is to go, and sync the
+ * directory once.
+ */
+int kv_space_file_begin(int dir, const struct kv_space_record *record,
+			const char *name, const char *layout, int *ret_fd);
+int kv_space_file_end(int dir, uint32_t id, int fd);
+int kv_space_file_unlink(int dir, uint32_t id);
+int kv_space_files_sync(int dir);
 
 void kv_space_file_name(uint32_t id, char name[KV_SPACE_FILE_NAME]);
 bool kv_space_file_parse(const char *name, uint32_t *ret_id);

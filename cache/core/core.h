@@ -168,6 +168,7 @@ struct kv_space {
 	bool removed;
 	bool settling; /* its record is being made, or deleted: has no name */
 	struct kv_quota quota;
+	struct kv_space_change *change; /* that is being written; persist.c */
 	uint64_t file_bytes;	  /* of its file in STORE/spaces */
 	uint64_t index_bytes;	  /* of the index, with its snapshots */
 	struct kv_layout *layout; /* set once */

@@ -48,32 +48,6 @@ int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes)
 	return r;
 }
 
-static int space_file_put(struct kv_cache *cache, struct kv_space *space,
-			  const struct kv_space_record *record,
-			  const char *layout)
-{
-	const uint64_t before = space->file_bytes;
-	int r = kv_sidecar_charge(
-		cache, &space->file_bytes,
-		kv_space_file_bytes(strlen(space->name), strlen(layout)));
-
-	if (r == 0)
-		r = kv_space_file_write(cache->spaces_dir, record, space->name,
-					layout);
-	if (r < 0 && r != -ENOSPC)
-		kv_sidecar_charge(cache, &space->file_bytes, before);
-	return r;
-}
-
-static int space_file_drop(struct kv_cache *cache, struct kv_space *space)
-{
-	int r = kv_space_file_remove(cache->spaces_dir, space->id);
-
-	if (r == 0)
-		kv_sidecar_charge(cache, &space->file_bytes, 0);
-	return r;
-}
-
 void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space)
 {
 	space->file_bytes = kv_space_file_bytes(
@@ -144,11 +118,15 @@ int kv_space_files_check(struct kv_cache *cache)
 /* On the stack of whoever made it, and waits. */
 struct kv_space_change {
 	struct kv_space *space; /* fixed */
+	/* Of several of one space in a group the first is written. */
+	struct kv_space_change *first;
 	struct kv_space_record record;
 	const char *layout;
 	bool removed;
-	int result; /* the writer's */
-	int status; /* NOT_YET, 0 or why it could not be written */
+	int fd;		 /* of its file, while that is written; or -1 */
+	uint64_t before; /* what the space's file had of the cap */
+	int result;	 /* the writer's */
+	int status;	 /* NOT_YET, 0 or why it could not be written */
 	TAILQ_ENTRY(kv_space_change) link;
 };
 
@@ -159,18 +137,80 @@ static void look_locked(struct kv_cache *cache, struct kv_space_change *change)
 	struct kv_space *space = change->space;
 
 	kv_assert_locked(&cache->lock);
+	if (!space->change)
+		space->change = change;
+	change->first = space->change;
 	change->removed = space->removed;
 	change->record = space_record_of(space);
 	change->layout = space->layout ? space->layout->json : "";
 }
 
-static int change_file(struct kv_cache *cache,
-		       const struct kv_space_change *change)
+static bool counts(const struct kv_space_change *change)
 {
-	return change->removed
-		       ? space_file_drop(cache, change->space)
-		       : space_file_put(cache, change->space, &change->record,
-					change->layout);
+	return change->first == change && change->result == 0;
+}
+
+/* Its file, not synced yet; or that is gone. */
+static int file_begin(struct kv_cache *cache, struct kv_space_change *change)
+{
+	struct kv_space *space = change->space;
+	int r;
+
+	if (change->removed)
+		return kv_space_file_unlink(cache->spaces_dir, space->id);
+	r = kv_sidecar_charge(cache, &space->file_bytes,
+			      kv_space_file_bytes(strlen(space->name),
+						  strlen(change->layout)));
+	return r < 0 ? r
+		     : kv_space_file_begin(cache->spaces_dir, &change->record,
+					   space->name, change->layout,
+					   &change->fd);
+}
+
+static int file_end(struct kv_cache *cache, struct kv_space_change *change)
+{
+	int fd = change->fd;
+
+	change->fd = -1;
+	return fd < 0 ? 0
+		      : kv_space_file_end(cache->spaces_dir, change->space->id,
+					  fd);
+}
+
+/* What is not written has what it had before, what is gone nothing. */
+static void file_charge(struct kv_cache *cache, struct kv_space_change *change)
+{
+	if (change->result < 0)
+		kv_sidecar_charge(cache, &change->space->file_bytes,
+				  change->before);
+	else if (change->result == 0 && change->removed)
+		kv_sidecar_charge(cache, &change->space->file_bytes, 0);
+}
+
+/* However many: the journal of the filesystem that has them is written for the
+ * first, mostly, and once more for their directory. */
+static void write_files(struct kv_cache *cache,
+			struct kv_space_changes *changes)
+{
+	struct kv_space_change *change;
+	int r;
+
+	TAILQ_FOREACH(change, changes, link) {
+		change->fd = -1;
+		change->before = change->space->file_bytes;
+		if (counts(change))
+			change->result = file_begin(cache, change);
+	}
+	TAILQ_FOREACH(change, changes, link)
+		if (counts(change))
+			change->result = file_end(cache, change);
+	r = kv_space_files_sync(cache->spaces_dir);
+	TAILQ_FOREACH(change, changes, link) {
+		if (counts(change))
+			change->result = r;
+		if (change->first == change)
+			file_charge(cache, change);
+	}
 }
 
 static int change_put(struct kv_txn *batch,
@@ -193,7 +233,7 @@ static int commit(struct kv_cache *cache, struct kv_space_change *first,
 	if (r < 0)
 		return r;
 	for (; r == 0 && first != end; first = TAILQ_NEXT(first, link))
-		if (first->result == 0)
+		if (counts(first))
 			r = change_put(batch, first);
 	kv_lock(cache);
 	info = cache->info;
@@ -217,11 +257,10 @@ static void write_all(struct kv_cache *cache, struct kv_space_changes *changes)
 	struct kv_space_change *first = TAILQ_FIRST(changes), *change;
 	int r;
 
-	TAILQ_FOREACH(change, changes, link)
-		change->result = change_file(cache, change);
+	write_files(cache, changes);
 	r = commit(cache, first, NULL);
 	TAILQ_FOREACH(change, changes, link)
-		if (r < 0 && change->result == 0)
+		if (r < 0 && counts(change))
 			change->result =
 				TAILQ_NEXT(first, link)
 					? commit(cache, change,
@@ -242,6 +281,11 @@ static void write_waiting(struct kv_cache *cache)
 	kv_unlock(cache);
 	write_all(cache, &changes);
 	kv_lock(cache);
+	TAILQ_FOREACH(change, &changes, link) {
+		change->space->change = NULL;
+		change->result = change->first->result;
+	}
+	/* From here on their owners may end, and with them what is theirs. */
 	TAILQ_FOREACH(change, &changes, link)
 		change->status = change->result;
 	cache->changing = false;
