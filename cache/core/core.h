@@ -351,7 +351,7 @@ struct kv_ssd_class {
 	uint64_t slot_bytes;
 	uint64_t free, total;
 	struct kv_segfiles files;
-	uint32_t n_files;
+	uint32_t n_files, n_empty; /* empty: no slot is in use */
 	uint32_t leaving; /* slots whose deletion waits for the commit */
 	uint32_t tried;	  /* files that could not be emptied; ssd/evict.c */
 	struct kv_evict_lists lists;

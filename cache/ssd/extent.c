@@ -87,6 +87,7 @@ int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file)
 	file->used = 0;
 	file->class = class;
 	class->n_files++;
+	class->n_empty++;
 	class->free += file->slots;
 	class->total += file->slots;
 	TAILQ_INSERT_HEAD(&class->files, file, link);
@@ -100,6 +101,7 @@ void kv_extents_remove_file(struct kv_segfile *file)
 	assert(file->used == 0);
 	TAILQ_REMOVE(&class->files, file, link);
 	class->n_files--;
+	class->n_empty--;
 	class->free -= file->slots;
 	class->total -= file->slots;
 }
@@ -110,7 +112,7 @@ static void set_taken(struct kv_cache *cache, struct kv_segfile *file,
 	struct kv_ssd_class *class = file->class;
 
 	file->bitmap[slot_number / 64] |= 1ull << slot_number % 64;
-	file->used++;
+	class->n_empty -= file->used++ == 0;
 	class->free--;
 	cache->ssd.records++;
 	cache->ssd.used += file->slot_bytes;
@@ -144,7 +146,7 @@ struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
 	LIST_FOREACH(class, &cache->ssd.classes, link) {
 		struct kv_segfile *file;
 
-		if (class->slot_bytes == slot_bytes)
+		if (class->slot_bytes == slot_bytes || !class->n_empty)
 			continue;
 		TAILQ_FOREACH(file, &class->files, link)
 			if (file->used == 0 && !file->sweeping)
@@ -189,13 +191,18 @@ static bool index_is_full(const struct kv_cache *cache)
 	       kv_index_room(cache->index) < cache->ssd.index_reserve;
 }
 
-/* Keep about 2 % free, so that saves need not wait for a deletion. */
+/* Keep about 2 % free, so that saves need not wait for a deletion; where files
+ * may still be made, or empty ones be had from other classes, none need. */
 static void evict_ahead(struct kv_cache *cache, struct kv_ssd_class *class)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
-	uint64_t want = kv_segfile_room(cache) ? 0 : class->total / 50 + 1;
+	uint64_t want = class->total / 50 + 1;
 	uint64_t want_records = ssd->records_max / 50 + 1;
 
+	if (class->free + class->leaving < want &&
+	    (kv_segfile_room(cache) ||
+	     kv_extents_empty_file(cache, class->slot_bytes)))
+		want = 0;
 	while (class->free + class->leaving < want &&
 	       kv_ssd_evict_one_locked(cache, class, NULL))
 		continue;
@@ -265,6 +272,7 @@ static void extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
 	cache->ssd.records--;
 	if (file->used-- == file->slots)
 		kv_extents_renew_file(file);
+	class->n_empty += file->used == 0;
 }
 
 void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,

@@ -371,6 +371,38 @@ static void a_full_cache_evicts_on_both_tiers_and_keeps_its_cap(void **state)
 	assert_true(found > 300);
 }
 
+/* Files that were made for slots of one size, and are empty, hold others. */
+static void nothing_is_evicted_while_files_are_empty(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_cache_stats stats;
+	struct kv_block *block;
+	uint64_t before;
+
+	for (unsigned i = 0; i < 500; i++)
+		assert_int_equal(save(f, i), 0);
+	for (unsigned i = 0; i < 500; i++) {
+		block = get(f, i);
+		if (!block)
+			continue;
+		assert_int_equal(kv_block_remove(f->cache, block), 0);
+		kv_block_put(f->cache, block);
+	}
+	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
+	kv_cache_stats(f->cache, &stats);
+	assert_true((stats.ssd_files + 2) * (8ull << 20) > f->config.ssd);
+	before = stats.evicted_ssd;
+	for (unsigned i = 1000; i < 1100; i++) {
+		assert_int_equal(save_bytes(f, i, i, 3 * BYTES), 0);
+		if (i % 20 == 0)
+			kv_space_sync(f->cache, f->space);
+	}
+	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
+	kv_cache_stats(f->cache, &stats);
+	assert_int_equal(stats.evicted_ssd, before);
+	check(f);
+}
+
 static void two_sizes_share_the_tiers(void **state)
 {
 	struct fixture *f = *state;
@@ -601,6 +633,7 @@ int main(void)
 		TEST(acquire_reads_from_ssd_and_leases),
 		TEST(leases_leave_a_floor_of_evictable_slots),
 		TEST(a_full_cache_evicts_on_both_tiers_and_keeps_its_cap),
+		TEST(nothing_is_evicted_while_files_are_empty),
 		TEST(two_sizes_share_the_tiers),
 		TEST(a_damaged_block_is_a_miss_and_can_be_saved_again),
 		TEST(a_save_begun_before_a_clear_never_seals),
