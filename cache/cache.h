@@ -192,6 +192,15 @@ int kv_dir_remove(struct kv_cache *cache, struct kv_space *space,
 int kv_dir_list(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
 		uint64_t **ret_ids, size_t *ret_n);
 
+/*
+ * Keys of the space's blocks, at most @max into @ret_keys, from *@cursor on,
+ * which is 0 at first and again at the end; returns how many, which may be none
+ * before the end.  Takes well under a millisecond.  What is there all the time
+ * comes once, or twice if the space grows by half meanwhile.
+ */
+size_t kv_space_keys(struct kv_cache *cache, struct kv_space *space,
+		     uint64_t *cursor, struct kv_key *ret_keys, size_t max);
+
 /* ---- blocks ---- */
 
 enum kv_tier { KV_TIER_DRAM = 1, KV_TIER_SSD = 2 };

@@ -77,6 +77,9 @@ enum wire_type {
 			       wire_pick[] */
 	WIRE_SNAPSHOT_LIST, /* @arg: after which; reply: wire_snapshot + text */
 	WIRE_SAVE_PART,	    /* wire_part[]; reply: wire_status[] */
+	WIRE_LIST,	    /* wire_list; reply: wire_list + wire_key[] */
+	WIRE_SPACE_REMOVE,  /* no items: it must be empty (-ENOTEMPTY); reply:
+			       no items */
 	WIRE_TYPE_END,
 	WIRE_TYPE_END_2 = WIRE_SAVE_PART + 1, /* version 2 has these */
 };
@@ -251,6 +254,18 @@ struct wire_snapshot {
 	uint64_t id;
 	uint32_t blocks;
 	uint32_t from;
+};
+
+/*
+ * Keys of the space, at most @max (64 to WIRE_BATCH, else -EINVAL), from
+ * @cursor on: 0 at first; what the last reply had, and 0 there is the end.
+ * There may be none in a reply that is not the last.  A block that is there all
+ * the time comes at least once.
+ */
+struct wire_list {
+	uint64_t cursor;
+	uint32_t max;
+	uint32_t reserved;
 };
 
 /* Segment ids are never reused within an epoch. */

@@ -253,6 +253,29 @@ void kvfs_space_close(kvfs_space *space); /* takes NULL */
  */
 int kvfs_space_clear(kvfs_space *space);
 
+/*
+ * Drop every block as kvfs_space_clear does, and then the space itself, with
+ * its layout and snapshots.  @space stays to be closed, and misses from now on.
+ * -ENOTEMPTY: others go on saving to it; -EACCES: it is somebody else's, and
+ * the caller no operator; -ENOENT, -EROFS, -ENOTCONN, -ETIMEDOUT; -EOPNOTSUPP:
+ * the daemon is of an older kvfs.
+ */
+int kvfs_space_remove(kvfs_space *space);
+
+#define KVFS_LIST_MIN 64
+/*
+ * The keys of the space's blocks, in no order, at most @max (KVFS_LIST_MIN at
+ * least) into @ret_keys, a page at a time: *@cursor is 0 for the first, stays
+ * as it was left for the next, and is 0 again after the last.  Returns how many
+ * these are; a page before the last may be short.  What is there all the time
+ * is listed once, seldom twice if the space grows meanwhile; what comes or goes
+ * may be or not.  A round trip for each 512 keys.
+ * -ENOENT (also: it may not be read), -ENOTCONN; -EOPNOTSUPP: the daemon is of
+ * an older kvfs.
+ */
+long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
+		     size_t max);
+
 /* The owner of the space when the daemon was last asked, and its permission
  * bits; each may be NULL.  -ENOTCONN: no daemon has been asked yet. */
 int kvfs_space_owner(kvfs_space *space, uint32_t *ret_uid, uint32_t *ret_mode);

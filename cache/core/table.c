@@ -413,6 +413,97 @@ int kv_dir_remove(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 	return r;
 }
 
+/* ---- listing by cursor ---- */
+
+#define LOOK_MAX 4096u /* buckets a call */
+
+static uint32_t reverse(uint32_t v)
+{
+	uint32_t r = 0;
+
+	for (int i = 0; i < 32; i++)
+		r |= (v >> i & 1) << (31 - i);
+	return r;
+}
+
+/*
+ * The bucket after @at, by counting from the highest bit of the mask down: when
+ * buckets double, those that each becomes are both still to come, or both done.
+ * 0: there is none.
+ */
+static uint32_t next_bucket(uint32_t at, uint32_t mask)
+{
+	return reverse(reverse(at | ~mask) + 1);
+}
+
+/* Those that do not fit are left out: no bucket is that long. */
+static size_t put_bucket(const struct kv_cache *cache, uint32_t number,
+			 struct kv_key *ret_keys, size_t max)
+{
+	size_t n = 0;
+
+	for (; number != KV_NONE && n < max; n++) {
+		const struct kv_block *block =
+			kv_table_at(&cache->table, number);
+
+		ret_keys[n] = kv_block_key(block);
+		number = block->next;
+	}
+	return n;
+}
+
+static size_t count_bucket(const struct kv_cache *cache, uint32_t number)
+{
+	size_t n = 0;
+
+	for (; number != KV_NONE; n++)
+		number = kv_table_at(&cache->table, number)->next;
+	return n;
+}
+
+/* From bucket *@at of @dir on; true: to its end, and *@at is 0. */
+static bool put_dir(const struct kv_cache *cache, const struct kv_dir *dir,
+		    uint32_t *at, unsigned *looks, struct kv_key *ret_keys,
+		    size_t max, size_t *n)
+{
+	uint32_t bucket = *at;
+
+	if (!dir || !dir->buckets || dir->blocks == 0) {
+		*at = 0;
+		return true;
+	}
+	do {
+		uint32_t first = dir->buckets[bucket & dir->mask];
+
+		if (*looks == 0 ||
+		    (*n > 0 && count_bucket(cache, first) > max - *n)) {
+			*at = bucket;
+			return false;
+		}
+		(*looks)--;
+		*n += put_bucket(cache, first, ret_keys + *n, max - *n);
+		bucket = next_bucket(bucket, dir->mask);
+	} while (bucket != 0);
+	*at = 0;
+	return true;
+}
+
+size_t kv_space_keys(struct kv_cache *cache, struct kv_space *space,
+		     uint64_t *cursor, struct kv_key *ret_keys, size_t max)
+{
+	uint32_t byte = (uint32_t)(*cursor >> 32), at = (uint32_t)*cursor;
+	unsigned looks = LOOK_MAX;
+	size_t n = 0;
+
+	kv_lock(cache);
+	while (byte < 256 && put_dir(cache, space->dirs[byte], &at, &looks,
+				     ret_keys, max, &n))
+		byte++;
+	kv_unlock(cache);
+	*cursor = byte < 256 ? (uint64_t)byte << 32 | at : 0;
+	return n;
+}
+
 int kv_dir_list(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
 		uint64_t **ret_ids, size_t *ret_n)
 {

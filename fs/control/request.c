@@ -368,6 +368,10 @@ static const struct shape {
 				false, false, kv_request_snapshot_read},
 	[WIRE_SNAPSHOT_LIST] = {0, 0, 0, 0, 0, false, false,
 				kv_request_snapshot_list},
+	[WIRE_LIST] = {0, sizeof(struct wire_list), 1, 1, 0, false, false,
+		       kv_request_list},
+	[WIRE_SPACE_REMOVE] = {0, 0, 0, 0, 0, false, false,
+			       kv_request_space_remove},
 	[WIRE_SAVE_PART] = {0, sizeof(struct wire_part), 0, WIRE_BATCH, 0,
 			    false, false, kv_request_save_part},
 };

@@ -103,6 +103,9 @@ int kv_request_keys(struct kv_client *client, const struct kv_message *m);
 int kv_request_read(struct kv_client *client);
 
 /* Handlers, one a message type; -EPROTO: cut the client off. */
+int kv_request_space_remove(struct kv_client *client,
+			    const struct kv_message *m);
+int kv_request_list(struct kv_client *client, const struct kv_message *m);
 int kv_request_space(struct kv_client *client, const struct kv_message *m);
 int kv_request_acquire(struct kv_client *client, const struct kv_message *m);
 int kv_request_release(struct kv_client *client, const struct kv_message *m);

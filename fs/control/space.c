@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * space.c - WIRE_SPACE: find a space by name, make it, give it a
- * layout.
+ * layout; WIRE_LIST: what is in it; WIRE_SPACE_REMOVE: take it away.
  *
  * OWNS      the texts of each request.
  *
@@ -245,5 +245,114 @@ int kv_request_space(struct kv_client *client, const struct kv_message *m)
 	o->json = o->text + name_len + 1;
 	o->json_len = n - name_len - 1;
 	go_on(o);
+	return 0;
+}
+
+/* ---- what is in it ---- */
+
+int kv_request_list(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_list *asked = m->items;
+	struct kv_server *server = client->server;
+	struct wire_list *reply = kv_reply_items(server);
+	struct wire_key *keys = (struct wire_key *)(reply + 1);
+	uint64_t cursor = asked->cursor;
+	struct kv_space_info info;
+	struct kv_space *space;
+	size_t n;
+	int r;
+
+	r = kv_client_space(client, m->header->space, R_OK | X_OK, &space,
+			    &info);
+	if (r == 0 && (asked->max < 64 || asked->max > WIRE_BATCH ||
+		       asked->reserved != 0))
+		r = -EINVAL;
+	if (r < 0) {
+		kv_reply(client, m->header, r == -EACCES ? -ENOENT : r, 0, 0);
+		return 0;
+	}
+	n = kv_space_keys(server->cache, space, &cursor, server->keys,
+			  asked->max);
+	*reply = (struct wire_list){.cursor = cursor};
+	memset(keys, 0, n * sizeof(*keys));
+	for (size_t i = 0; i < n; i++) {
+		memcpy(keys[i].key, server->keys[i].b, server->keys[i].len);
+		keys[i].len = server->keys[i].len;
+	}
+	kv_reply(client, m->header, 0, (uint32_t)n,
+		 sizeof(*reply) + n * sizeof(*keys));
+	return 0;
+}
+
+/* ---- taking it away ---- */
+
+struct removal {
+	struct kv_request request; /* first */
+	struct kv_ingest_job job;
+	struct kv_space *space;
+	int status;
+};
+
+static void removal_work(struct kv_ingest_job *job, struct kv_hash *hash)
+{
+	struct removal *removal = kv_container(job, struct removal, job);
+	struct kv_server *server = removal->request.server;
+
+	(void)hash;
+	removal->status = kv_space_remove(server->cache, removal->space);
+	kv_mailbox_post(&server->mailbox, &removal->request.mail);
+}
+
+static void removal_finish(struct kv_request *request)
+{
+	struct removal *removal = (struct removal *)request;
+	int r = removal->status;
+
+	if (request->client)
+		kv_reply(request->client, &request->header,
+			 r == -ESTALE ? -ENOENT : r, 0, 0);
+	kv_request_free(request);
+}
+
+static void removal_cancel(struct kv_request *request, int status)
+{
+	struct removal *removal = (struct removal *)request;
+
+	if (!kv_ingest_cancel(request->server->ingest, &removal->job))
+		return;
+	removal->status = status;
+	kv_mailbox_post(&request->server->mailbox, &request->mail);
+}
+
+static const struct kv_request_kind removal_kind = {removal_finish,
+						    removal_cancel, NULL};
+
+/* Its owner may, and operators, as rmdir has it. */
+int kv_request_space_remove(struct kv_client *client,
+			    const struct kv_message *m)
+{
+	const struct kv_rules *rules = client->server->rules;
+	struct removal *removal;
+	struct kv_space_info info;
+	struct kv_space *space;
+	int r;
+
+	r = kv_client_space(client, m->header->space, 0, &space, &info);
+	if (r == 0 && client->caller.uid != info.uid &&
+	    !kv_rules_operator(rules, client->caller.uid))
+		r = -EACCES;
+	if (r == 0)
+		r = kv_request_new(client, m->header, &removal_kind,
+				   sizeof(*removal), &removal);
+	if (r < 0) {
+		kv_reply(client, m->header, r, 0, 0);
+		return 0;
+	}
+	removal->job.work = removal_work;
+	removal->job.uid = client->caller.uid;
+	removal->job.waits = true;
+	removal->space = space;
+	kv_request_pend(&removal->request, false);
+	kv_ingest_add(client->server->ingest, &removal->job);
 	return 0;
 }

@@ -374,13 +374,14 @@ static int wait_for_answer(struct kvfs_session *session, uint64_t until)
 	return hangs ? -ETIMEDOUT : 0;
 }
 
-/* A large space takes its time, in which others may ask. */
-static int clear(struct kvfs_session *session, uint32_t space,
-		 uint64_t generation)
+/* A large space takes its time, in which others may ask.  @type: one without
+ * items. */
+static int change_space(struct kvfs_session *session, enum wire_type type,
+			uint32_t space, uint64_t generation)
 {
 	const uint64_t until = kv_time_after(CLEAR_NS);
 	struct kv_packet packet = {
-		.header = {.type = WIRE_CLEAR, .space = space},
+		.header = {.type = type, .space = space},
 		.fd = -1,
 	};
 	struct clearing *clearing = calloc(1, sizeof(*clearing));
@@ -418,10 +419,116 @@ int kvfs_space_clear(kvfs_space *space)
 	r = kv_lib_space_id(space, &id, &generation);
 	if (r < 0)
 		return r == -ETIMEDOUT ? -ENOTCONN : r;
-	r = clear(space->session, id, generation);
+	r = change_space(space->session, WIRE_CLEAR, id, generation);
 	if (r == 0 || r == -ETIMEDOUT)
 		forget_pages(space);
 	return r;
+}
+
+#define REMOVE_TRIES 3
+
+static int try_to_remove(kvfs_space *space)
+{
+	uint64_t generation;
+	uint32_t id;
+	int r = kvfs_space_clear(space);
+
+	if (r < 0)
+		return r;
+	r = kv_lib_space_id(space, &id, &generation);
+	if (r == 0)
+		r = change_space(space->session, WIRE_SPACE_REMOVE, id,
+				 generation);
+	return r;
+}
+
+int kvfs_space_remove(kvfs_space *space)
+{
+	int r = kv_session_check(space ? space->session : NULL);
+
+	if (r < 0)
+		return r;
+	if (!kv_session_speaks(space->session, 3))
+		return -EOPNOTSUPP;
+	for (int i = 0; i < REMOVE_TRIES; i++) {
+		r = try_to_remove(space);
+		if (r != -ENOTEMPTY)
+			break;
+	}
+	if (r == 0)
+		kv_lib_space_gone(space);
+	return r;
+}
+
+/* ---- listing ---- */
+
+/* The keys in @reply, or -EPROTO. */
+static long take_keys(const struct wire_list *reply, size_t bytes,
+		      kvfs_key *ret_keys, size_t max)
+{
+	const struct wire_key *keys = (const struct wire_key *)(reply + 1);
+	size_t n = (bytes - sizeof(*reply)) / sizeof(*keys);
+
+	if (bytes < sizeof(*reply) || n > max ||
+	    bytes != sizeof(*reply) + n * sizeof(*keys))
+		return -EPROTO;
+	for (size_t i = 0; i < n; i++)
+		if (kvfs_key_set(keys[i].key, keys[i].len, &ret_keys[i]) < 0)
+			return -EPROTO;
+	return (long)n;
+}
+
+static long list_some(kvfs_space *space, uint32_t id, uint64_t *cursor,
+		      kvfs_key *ret_keys, size_t max)
+{
+	struct {
+		struct wire_list head;
+		struct wire_key keys[WIRE_BATCH];
+	} reply;
+	const struct wire_list asked = {
+		.cursor = *cursor,
+		.max = (uint32_t)KV_MIN(max, (size_t)WIRE_BATCH)};
+	struct kv_question question = {
+		.header = {.type = WIRE_LIST, .count = 1, .space = id},
+		.items = &asked,
+		.bytes = sizeof(asked),
+		.reply = &reply,
+		.room = sizeof(reply),
+	};
+	long n = kv_ask(space->session, &question);
+
+	if (n >= 0)
+		n = take_keys(&reply.head, (size_t)n, ret_keys, asked.max);
+	if (n >= 0)
+		*cursor = reply.head.cursor;
+	return n == -ETIMEDOUT ? -ENOTCONN : n;
+}
+
+long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
+		     size_t max)
+{
+	uint64_t generation;
+	uint32_t id;
+	long n, got = 0;
+	int r = kv_session_check(space ? space->session : NULL);
+
+	if (r < 0)
+		return r;
+	if (!cursor || !ret_keys || max < KVFS_LIST_MIN)
+		return -EINVAL;
+	r = kv_lib_space_id(space, &id, &generation);
+	if (r < 0)
+		return kv_lib_space_miss(r);
+	if (!kv_session_speaks(space->session, 3))
+		return -EOPNOTSUPP;
+	do {
+		n = list_some(space, id, cursor, ret_keys + got,
+			      max - (size_t)got);
+		if (n < 0)
+			return got > 0 ? got : n;
+		got += n;
+	} while (*cursor != 0 && max - (size_t)got >= KVFS_LIST_MIN);
+	return got;
 }
 
 int kvfs_stats(kvfs_session *session, char **ret_text)

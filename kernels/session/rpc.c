@@ -36,6 +36,7 @@ static const size_t reply_bytes[WIRE_TYPE_END] = {
 	[WIRE_ACQUIRE] = sizeof(struct wire_place),
 	[WIRE_STAGING] = 1,
 	[WIRE_CLEAR] = 1,
+	[WIRE_SPACE_REMOVE] = 1,
 	[WIRE_RESERVE] = sizeof(struct wire_status),
 	[WIRE_SAVE] = sizeof(struct wire_status),
 	[WIRE_SAVE_PART] = sizeof(struct wire_status),

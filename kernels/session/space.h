@@ -35,6 +35,9 @@ int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
  * read look the same. */
 int kv_lib_space_miss(int r);
 
+/* It has been removed by us, and is not to be made again. */
+void kv_lib_space_gone(struct kvfs_space *space);
+
 /* The number is of no more use (the space was removed, say): ask again. */
 void kv_lib_space_forget_locked(struct kvfs_space *space);
 

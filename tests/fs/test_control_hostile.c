@@ -149,6 +149,42 @@ static void the_newest_version_in_common_is_spoken(void **state)
 	}
 }
 
+/* What version 2 does not have it must not send, and no page may be too large
+ * for a message. */
+static void a_list_is_asked_for_in_measure(void **state)
+{
+	const uint32_t wrong[] = {0, 63, WIRE_BATCH + 1, UINT32_MAX};
+	struct wire_list list = {.cursor = UINT64_MAX};
+	struct wire_header header = {.type = WIRE_LIST, .count = 1};
+	struct peer p;
+
+	(void)state;
+	assert_true(peer_connect(&p, d.path));
+	assert_int_equal(peer_hello(&p), 0);
+	assert_int_equal(peer_call(&p, &header, &list, sizeof(list), -1),
+			 -ENOENT);
+	assert_int_equal(peer_space(&p, "listed", "", WIRE_SPACE_CREATE, 0700),
+			 0);
+	header.space = p.space;
+	for (size_t i = 0; i < KV_ARRAY_LEN(wrong); i++) {
+		list.max = wrong[i];
+		assert_int_equal(
+			peer_call(&p, &header, &list, sizeof(list), -1),
+			-EINVAL);
+	}
+	list.max = WIRE_BATCH;
+	assert_int_equal(peer_call(&p, &header, &list, sizeof(list), -1), 0);
+	assert_int_equal(PEER_ITEMS(&p, struct wire_list)->cursor, 0);
+	list.reserved = 1;
+	assert_int_equal(peer_call(&p, &header, &list, sizeof(list), -1),
+			 -EINVAL);
+	peer_close(&p);
+	assert_int_equal(hello(&p, 2, 2), 0);
+	assert_true(peer_send(&p, &header, &list, sizeof(list), -1) != 0);
+	assert_true(peer_at_end(&p));
+	peer_close(&p);
+}
+
 static void a_second_hello_ends_the_connection(void **state)
 {
 	struct {
@@ -417,6 +453,7 @@ int main(void)
 		HOSTILE_TEST(before_hello_everything_else_ends_the_connection),
 		HOSTILE_TEST(versions_without_one_in_common_are_told_and_end),
 		HOSTILE_TEST(the_newest_version_in_common_is_spoken),
+		HOSTILE_TEST(a_list_is_asked_for_in_measure),
 		HOSTILE_TEST(a_second_hello_ends_the_connection),
 		HOSTILE_TEST(an_unknown_type_or_a_reply_ends_the_connection),
 		HOSTILE_TEST(a_length_that_is_not_exact_ends_the_connection),
