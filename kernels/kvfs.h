@@ -326,7 +326,8 @@ typedef struct kvfs_query {
 	kvfs_space *space;
 	const kvfs_key *keys;
 	size_t n;
-	uint64_t reserved[3];
+	uint64_t start, tokens; /* of kvfs_match_tokens; others ignore them */
+	uint64_t reserved[1];
 } kvfs_query;
 
 enum kvfs_state {
@@ -351,6 +352,19 @@ long kvfs_probe(const kvfs_query *queries, size_t n_queries,
  * `window:N` the last N of them, `last` only key p-1.
  */
 long kvfs_match(const kvfs_query *queries, size_t n_queries);
+
+/*
+ * The same in tokens, for groups whose blocks have different numbers of them:
+ * the longest prefix, a number of whole blocks of every query's space, from
+ * which each can go on.  A query's keys are of the blocks from token @start on
+ * (a multiple of the block's): what is before counts as present, since the
+ * engine has it.  If @tokens is not 0 the prompt ends there, and a block that
+ * would go on beyond is a tail, whose key may be among the keys and never
+ * counts.  What is to be acquired of a query then are its first (result -
+ * start) / tokens of a block keys, or the last of them that its rule needs.
+ * -EINVAL also: a layout that does not say how many tokens a block has.
+ */
+long kvfs_match_tokens(const kvfs_query *queries, size_t n_queries);
 
 /*
  * Bring the keys into DRAM and hold them there.  The lease is made at once and

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * query.c - what is asked of the daemon by key: what is there (probe, match);
- * and evict, pin, clear, statistics.
+ * query.c - what is asked of the daemon by key: what is there; and evict, pin,
+ * clear, list, remove, statistics.
  *
  * OWNS      nothing.
  *
@@ -93,7 +93,7 @@ static long probe_batch(kvfs_session *session, uint32_t id,
 	return got;
 }
 
-static void probe_query(const kvfs_query *query, uint8_t *ret_states)
+void kv_query_probe(const kvfs_query *query, uint8_t *ret_states)
 {
 	uint64_t generation;
 	size_t n;
@@ -125,64 +125,12 @@ long kvfs_probe(const kvfs_query *queries, size_t n_queries,
 	if (!ret_states && total > 0)
 		return -EINVAL;
 	for (size_t i = 0; i < n_queries; i++) {
-		probe_query(&queries[i], ret_states + at);
+		kv_query_probe(&queries[i], ret_states + at);
 		at += (long)queries[i].n;
 	}
 	for (at = 0; at < total; at++)
 		usable += ret_states[at] >= KVFS_SSD;
 	return usable;
-}
-
-/*
- * For each p, whether a space can go on after p blocks: clear in @ret_usable,
- * which has p = 0 .. n, those that it cannot.
- */
-static void apply_rule(const struct kv_layout *layout, const uint8_t *states,
-		       size_t n, bool *ret_usable)
-{
-	enum kv_reuse reuse = layout ? layout->reuse : KV_REUSE_PREFIX;
-	size_t need, run = 0;
-
-	for (size_t p = 1; p <= n; p++) {
-		run = states[p - 1] >= KVFS_SSD ? run + 1 : 0;
-		need = p;
-		if (reuse == KV_REUSE_WINDOW)
-			need = KV_MIN(p, (size_t)layout->window);
-		else if (reuse == KV_REUSE_LAST)
-			need = 1;
-		if (run < need)
-			ret_usable[p] = false;
-	}
-}
-
-long kvfs_match(const kvfs_query *queries, size_t n_queries)
-{
-	_cleanup_(kv_freep) uint8_t *states = NULL;
-	_cleanup_(kv_freep) bool *usable = NULL;
-	kvfs_session *session;
-	size_t at = 0, p;
-	long total;
-
-	total = kv_queries_check(queries, n_queries, &session);
-	if (total <= 0)
-		return total;
-	p = queries[0].n;
-	for (size_t i = 1; i < n_queries; i++)
-		p = KV_MIN(p, queries[i].n);
-	states = malloc((size_t)total + 1);
-	usable = malloc(p + 1);
-	if (!states || !usable)
-		return -ENOMEM;
-	memset(usable, true, p + 1);
-	for (size_t i = 0; i < n_queries; i++) {
-		probe_query(&queries[i], states + at);
-		apply_rule(kv_lib_space_layout(queries[i].space), states + at,
-			   p, usable);
-		at += queries[i].n;
-	}
-	while (p > 0 && !usable[p])
-		p--;
-	return (long)p;
 }
 
 /* ---- housekeeping ---- */

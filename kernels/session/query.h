@@ -12,6 +12,9 @@
 
 #define KV_QUERY_KEYS_MAX ((size_t)KVFS_KEYS_MAX)
 
+/* States of the keys of @query, absent where they cannot be learnt. */
+void kv_query_probe(const kvfs_query *query, uint8_t *ret_states);
+
 /*
  * All keys of @queries, and their session in *@ret_session (NULL if there is no
  * query).  -EINVAL: a null, a key of another length than 16 or 32, spaces of

@@ -728,7 +728,8 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		return -EINVAL;
 	r = kv_xfer_new(pool->session, &save_ops, n, &xfer);
 	if (r == 0)
-		r = set_blocks(xfer, keys, meta, pool->layout->tokens);
+		r = set_blocks(xfer, keys, meta,
+			       kv_lib_space_layout(space)->tokens);
 	if (r == 0)
 		r = set_pages(xfer, pool, pages);
 	if (r < 0)

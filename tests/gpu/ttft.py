@@ -48,7 +48,8 @@ class Key(c.Structure):
 
 class Query(c.Structure):
     _fields_ = [("space", c.c_void_p), ("keys", c.POINTER(Key)), ("n", c.c_size_t),
-                ("reserved", c.c_uint64 * 3)]
+                ("start", c.c_uint64), ("tokens", c.c_uint64),
+                ("reserved", c.c_uint64)]
 
 
 class View(c.Structure):
