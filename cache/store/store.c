@@ -109,22 +109,22 @@ static int make_dir(struct kv_cache *cache, const char *name)
 
 static int open_dir(struct kv_cache *cache, char **ret_why)
 {
-	bool made = mkdir(cache->store, 0700) == 0;
+	const bool ro = cache->config.read_only;
 	int r;
 
-	if (!made && errno != EEXIST)
+	if (!ro && mkdir(cache->store, 0700) < 0 && errno != EEXIST)
 		return kv_why(ret_why, -errno, "%s: cannot make it: %s",
 			      cache->store, strerror(errno));
 	r = look_at(cache->store);
 	if (r == -EEXIST)
 		return kv_why(ret_why, r, "%s: not empty, and not a kvfs store",
 			      cache->store);
-	if (r < 0)
-		return kv_why(ret_why, r, "%s: %s", cache->store, strerror(-r));
-	if (r == 1 && cache->config.read_only)
+	if (ro && (r == 1 || r == -ENOENT))
 		return kv_why(ret_why, -ENOENT,
 			      "%s: no store there, and ro makes none",
 			      cache->store);
+	if (r < 0)
+		return kv_why(ret_why, r, "%s: %s", cache->store, strerror(-r));
 	cache->store_fd =
 		open(cache->store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (cache->store_fd < 0)
