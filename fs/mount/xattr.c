@@ -480,7 +480,9 @@ void kv_fs_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 
 	if (rest && is_file(&node)) {
 		r = set_on_file(req, &node, rest, "0");
-		if (r == -EOPNOTSUPP)
+		/* What is told and not kept is never there. */
+		if (r == -EOPNOTSUPP ||
+		    (r == -EINVAL && strcmp(rest, "ended") == 0))
 			r = -ENODATA;
 		if (strcmp(rest, "tier") == 0)
 			r = -EPERM;

@@ -42,6 +42,7 @@ not "reading another of ours" "No such attribute" getfattr -n user.kvfs.other "$
 ok "a conversation is over" set_ "$F" ended 1
 for v in "" 0 2 yes; do not "ended=$v" "Invalid argument" set_ "$F" ended "$v"; done
 not "ended is not kept" "No such attribute" getfattr -n user.kvfs.ended "$F"
+not "ended is not there to be removed" "No such attribute" setfattr -x user.kvfs.ended "$F"
 hits=$(xattr "$F" hits)
 cat "$F" > /dev/null
 [ "$(xattr "$F" hits)" -gt "$hits" ] || fail "hits do not grow by a read"
