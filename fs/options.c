@@ -495,10 +495,28 @@ static int settle_ssd(struct parsing *p, char **ret_why)
 	return 0;
 }
 
+/* .kvfs/config shows a line for each, and messages are one. */
+static int check_line(const char *name, const char *path, char **ret_why)
+{
+	if (!path || !strchr(path, '\n'))
+		return 0;
+	return refuse(ret_why, "%s: its path has a newline in it", name);
+}
+
+static int check_lines(const struct kv_options *o, char **ret_why)
+{
+	int r = check_line("STORE", o->store, ret_why);
+
+	if (r == 0)
+		r = check_line("MOUNTPOINT", o->mountpoint, ret_why);
+	return r < 0 ? r : check_line("control", o->control, ret_why);
+}
+
 static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 {
 	struct kv_options *o = &p->options;
 	bool none = !strcmp(argv[1], "none");
+	int r;
 
 	if (!argv[0][0])
 		return refuse(ret_why, "STORE is empty");
@@ -512,6 +530,9 @@ static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 	if (!o->store || (!none && !o->mountpoint) ||
 	    (p->control && !o->control))
 		return refuse(ret_why, "out of memory");
+	r = check_lines(o, ret_why);
+	if (r < 0)
+		return r;
 	if (o->control &&
 	    strlen(o->control) >= sizeof(((struct sockaddr_un *)0)->sun_path))
 		return refuse(ret_why,
