@@ -292,6 +292,25 @@ static char *control_path(const struct kv_daemon *daemon)
 								    : path;
 }
 
+/* The default socket lies in a directory of its own, and that in one which all
+ * daemons of a user share, and which stays. */
+static int make_socket_base(const struct kv_daemon *daemon)
+{
+	_cleanup_(kv_freep) char *base = NULL;
+
+	if (daemon->options->control)
+		return 0;
+	base = strdup(daemon->control_path);
+	if (!base)
+		return -ENOMEM;
+	*strrchr(base, '/') = '\0';
+	*strrchr(base, '/') = '\0';
+	if (mkdir(base, 0755) < 0)
+		return 0; /* it is there, or the socket says why not */
+	/* Whatever the umask is: other users connect, too. */
+	return chmod(base, 0755) < 0 ? -errno : 0;
+}
+
 /* A user without a place for the socket did not choose one. */
 static int explain_place(const struct kv_daemon *daemon, int r, char **ret_why)
 {
@@ -342,6 +361,9 @@ static int start(struct kv_daemon *daemon, char **ret_why)
 	r = mount_start(daemon->mount, daemon->cache);
 	if (r < 0)
 		return r;
+	r = make_socket_base(daemon);
+	if (r < 0)
+		return r;
 	r = kv_control_start(daemon->cache, &o->rules, daemon->control_path,
 			     &control, ret_why);
 	if (r == 0)
@@ -369,7 +391,7 @@ int kv_daemon_open(const struct kv_options *options,
 	return 0;
 }
 
-/* The default socket lies in a directory of its own. */
+/* Also if one that was killed had made it. */
 static void remove_socket_dir(struct kv_daemon *daemon)
 {
 	char *slash = strrchr(daemon->control_path, '/');

@@ -111,26 +111,24 @@ void kv_mailbox_run(struct kv_mailbox *box)
 
 /* ---- the socket's name in the file system ---- */
 
-/* Make the missing directories above @path; whether the last one was. */
-static int make_parents(const char *path, bool *ret_made)
+/* Make the directory that the socket is in, if it is missing.  None above it:
+ * a path that is mistyped shall be told, and not made. */
+static int make_dir(struct kv_listener *listener)
 {
-	_cleanup_(kv_freep) char *copy = strdup(path);
+	_cleanup_(kv_freep) char *copy = strdup(listener->path);
+	char *slash;
 
-	*ret_made = false;
 	if (!copy)
 		return -ENOMEM;
-	for (char *slash = strchr(copy + 1, '/'); slash;
-	     slash = strchr(slash + 1, '/')) {
-		*slash = '\0';
-		*ret_made = mkdir(copy, 0755) == 0;
-		if (!*ret_made && errno != EEXIST)
-			return -errno;
-		/* Whatever the umask is: other users connect, too. */
-		if (*ret_made && chmod(copy, 0755) < 0)
-			return -errno;
-		*slash = '/';
-	}
-	return 0;
+	slash = strrchr(copy, '/');
+	if (!slash || slash == copy)
+		return 0;
+	*slash = '\0';
+	if (mkdir(copy, 0755) < 0)
+		return errno == EEXIST ? 0 : -errno;
+	listener->made_dir = true;
+	/* Whatever the umask is: other users connect, too. */
+	return chmod(copy, 0755) < 0 ? -errno : 0;
 }
 
 /* Whether somebody listens at @address: 0 nobody, -EADDRINUSE, or an error. */
@@ -188,9 +186,6 @@ static int bind_and_listen(struct kv_listener *listener,
 		return -errno;
 	listener->dev = st.st_dev;
 	listener->ino = st.st_ino;
-	listener->path = strdup(address->sun_path);
-	if (!listener->path)
-		return -ENOMEM;
 	if (chmod(address->sun_path, 0666) < 0 ||
 	    listen(listener->fd, BACKLOG) < 0)
 		return -errno;
@@ -207,7 +202,8 @@ int kv_listener_open(struct kv_listener *listener, const char *path,
 	if (strlen(path) >= sizeof(address.sun_path))
 		return -ENAMETOOLONG;
 	memcpy(address.sun_path, path, strlen(path) + 1);
-	r = make_parents(path, &listener->made_dir);
+	listener->path = strdup(path);
+	r = listener->path ? make_dir(listener) : -ENOMEM;
 	if (r == 0)
 		r = sweep_socket(&address, ret_why);
 	if (r == 0)

@@ -38,11 +38,12 @@ struct kv_rules;
 
 /*
  * Serve all whom @rules (borrowed) admit; the connections of others are closed.
- * Listen at @path, with mode 0666: permission is checked per space.  Missing
- * parent directories are made (0755).  A socket that nobody serves any more is
- * swept away.  On failure *@ret_why is a message for the user (caller frees):
- * -EADDRINUSE somebody answers at @path, -EEXIST there is something else,
- * -ENAMETOOLONG, -EACCES and the other errors of the calls made.
+ * Listen at @path, with mode 0666: permission is checked per space.  The
+ * directory it is in is made (0755) if that alone is missing, and removed with
+ * it.  A socket that nobody serves any more is swept away.  On failure *@ret_why
+ * is a message for the user (caller frees): -EADDRINUSE somebody answers at
+ * @path, -EEXIST there is something else, -ENOENT the directory above its own is
+ * not there, -ENAMETOOLONG, -EACCES and the other errors of the calls made.
  */
 int kv_control_start(struct kv_cache *cache, const struct kv_rules *rules,
 		     const char *path, struct kv_control **ret_control,

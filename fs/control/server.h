@@ -57,8 +57,9 @@ struct kv_listener {
 };
 
 /*
- * As kv_control_start has it: makes missing parents, sweeps a dead socket,
- * listens with mode 0666.  On failure *@ret_why may be a message.
+ * As kv_control_start has it: makes the directory it is in, sweeps a dead
+ * socket, listens with mode 0666.  On failure *@ret_why may be a message, and
+ * nothing is left behind.
  */
 int kv_listener_open(struct kv_listener *listener, const char *path,
 		     char **ret_why);

@@ -132,25 +132,45 @@ static void a_dead_socket_is_swept(void **state)
 	opens();
 }
 
-static void missing_parents_are_made_and_the_last_one_goes_again(void **state)
+static void of_a_path_mostly_missing_nothing_is_made(void **state)
+{
+	char deep[128];
+
+	(void)state;
+	snprintf(deep, sizeof(deep), "%s/a/b/control", dir);
+	refuses(deep, -ENOENT, NULL);
+	snprintf(deep, sizeof(deep), "%s/a", dir);
+	assert_int_equal(access(deep, F_OK), -1);
+}
+
+static void a_directory_made_for_a_socket_that_fails_goes_again(void **state)
+{
+	char below[128];
+
+	(void)state;
+	snprintf(below, sizeof(below), "%s/a/", dir); /* no name to bind */
+	assert_int_not_equal(kv_listener_open(&listener, below, &(char *){0}),
+			     0);
+	assert_int_equal(access(below, F_OK), -1);
+}
+
+static void a_missing_directory_is_made_and_goes_again(void **state)
 {
 	char deep[128], *why = NULL;
 	struct stat st;
 	mode_t mask = umask(0077);
 
 	(void)state;
-	snprintf(deep, sizeof(deep), "%s/a/b/control", dir);
+	snprintf(deep, sizeof(deep), "%s/a/control", dir);
 	assert_int_equal(kv_listener_open(&listener, deep, &why), 0);
 	umask(mask);
 	assert_int_equal(lstat(deep, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0666);
-	snprintf(deep, sizeof(deep), "%s/a/b", dir);
+	snprintf(deep, sizeof(deep), "%s/a", dir);
 	assert_int_equal(lstat(deep, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0755);
 	kv_listener_close(&listener);
 	assert_int_equal(access(deep, F_OK), -1);
-	snprintf(deep, sizeof(deep), "%s/a", dir);
-	assert_int_equal(rmdir(deep), 0);
 }
 
 static void closing_leaves_a_name_that_is_now_another_ones(void **state)
@@ -177,8 +197,10 @@ int main(void)
 		LISTENER_TEST(a_path_too_long_for_a_socket_is_refused),
 		LISTENER_TEST(a_parent_that_is_a_file_is_refused),
 		LISTENER_TEST(a_dead_socket_is_swept),
+		LISTENER_TEST(of_a_path_mostly_missing_nothing_is_made),
 		LISTENER_TEST(
-			missing_parents_are_made_and_the_last_one_goes_again),
+			a_directory_made_for_a_socket_that_fails_goes_again),
+		LISTENER_TEST(a_missing_directory_is_made_and_goes_again),
 		LISTENER_TEST(closing_leaves_a_name_that_is_now_another_ones),
 	};
 

@@ -16,6 +16,19 @@ grep -q "^ssd_short=" "$M/.kvfs/config" || fail "config does not say that the SS
 ok "it works all the same" put s 1 "$T/b"
 stop
 
+# A directory for the socket is made, and removed; a path of which more is
+# missing is mistyped.
+SOCK=$T/ctl/sock
+try ssd=64M || fail "a missing directory: $(cat "$T/out")"
+[ -S "$SOCK" ] || fail "no socket"
+stop
+absent "the socket's directory" "$T/ctl"
+SOCK=$T/ctl/a/b/sock
+try ssd=64M && fail "a mistyped path is taken"
+eq "a mistyped path" "$(cat "$T/out")" "kvfs: control socket $SOCK: No such file or directory"
+absent "a mistyped path" "$T/ctl"
+SOCK=$T/sock
+
 if [ "$(id -u)" = 0 ]; then
 	mkdir "$T/memory" && mount -t tmpfs -o size=300M none "$T/memory" || fail tmpfs
 	try ssd=200M "$T/memory/store" || fail "a store on tmpfs: $(cat "$T/out")"
