@@ -1,7 +1,7 @@
 #!/bin/bash
 # man.sh PAGE... - groff and man accept every page without a word, links to
-# pages included; and every function in kvfs.h has a page, or a link to the one
-# that names it.
+# pages included; every function in kvfs.h has a page, or a link to the one that
+# names it; and attributes are named as one types them.
 root=$(cd "$(dirname "$0")/.." && pwd)
 tree=$(mktemp -d) || exit 1
 trap 'rm -rf "$tree"' EXIT
@@ -28,5 +28,9 @@ done
 for page in man/kvfs_*.3; do
 	name=${page##*/}
 	grep -qE "\b${name%.3}\(" kernels/kvfs.h || fail "$page: no such function in kvfs.h"
+done
+for name in $(sed -n '/^static.* \*quota_of(/,/^}/p' fs/mount/xattr.c | grep -oE '"[a-z.]+"' | tr -d '"'); do
+	short=$(grep -nF "$name" man/*.[1-9] | sed "s/user\\.kvfs\\.$name//g" | grep -F "$name") &&
+		fail "an attribute without user.kvfs.: $short"
 done
 exit $failed
