@@ -118,6 +118,32 @@ start
 eq "blocks after all that" "$(find "$M/s" -type f ! -name .layout | wc -l)" 17
 stop
 
+# Quotas of users.
+start
+for uid in 1000 1001 1002; do
+	setfattr -n user.kvfs.quota.ssd -v ${uid}K "$M/.kvfs/tenants/$uid" || fail "quota of $uid"
+done
+stop
+fsck 0 "held
+clean"
+printf x | dd of="$S/tenants" bs=1 seek=70 conv=notrunc status=none
+fsck 4 "1 damaged records of users' quotas"
+eq "JSON" "$("$F" --json "$S" | grep -o '"kind": "tenants", "count": 1, "fixed": 0')" '"kind": "tenants", "count": 1, "fixed": 0'
+fsck 1 "1 damaged records of users' quotas: put right" --repair
+fsck 0 "held
+clean"
+start
+eq "whole quotas" "$(for i in 0 1 2; do xattr "$M/.kvfs/tenants/100$i" quota.ssd; echo; done | grep -vcx 0)" 2
+stop
+mv "$S/tenants" "$T/tenants" && mkdir "$S/tenants"
+fsck 4 "errors are left" --repair
+rmdir "$S/tenants" && ln -s "$T/tenants" "$S/tenants"
+fsck 4 "tenants: too large, or not a file"
+fsck 1 "put right" --repair
+[ ! -L "$S/tenants" ] || fail "the symbolic link is there"
+fsck 0 "held
+clean"
+
 # Who asks wrongly.
 "$F" > /dev/null 2>&1
 eq "no store" $? 16

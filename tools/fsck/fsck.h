@@ -33,6 +33,7 @@ enum fault {
 	FAULT_SEGMENT_RECORD,
 	FAULT_SPACE_FILE,
 	FAULT_STORE_FILE,
+	FAULT_TENANTS,
 	FAULT_STRANGER,
 	N_FAULTS,
 };
@@ -92,6 +93,8 @@ struct fsck {
 	uint32_t *unknown; /* segment files */
 	size_t n_unknown;
 	bool write_store_file;
+	struct kv_tenant_record *tenants; /* those that are whole */
+	size_t n_tenants;
 
 	uint64_t count[N_FAULTS], fixed[N_FAULTS];
 	uint64_t snapshots;

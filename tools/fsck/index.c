@@ -232,8 +232,8 @@ struct segment *fsck_segment(const struct fsck *f, uint32_t id)
 }
 
 static const char *const own[] = {
-	"lock",	     "store",	 "store.tmp", "index",
-	"index.new", "segments", "spaces",    "lost+found",
+	"lock",	 "store",     "store.tmp", "tenants", "tenants.tmp",
+	"index", "index.new", "segments",  "spaces",  "lost+found",
 };
 static const char *const own_index[] = {"data.mdb", "lock.mdb", "compact.tmp"};
 
@@ -377,10 +377,28 @@ static void check_store(struct fsck *f)
 		   r < 0 ? strerror(-r) : "not as the index has it");
 }
 
+static int check_tenants(struct fsck *f)
+{
+	size_t damaged = 0;
+	int r = kv_tenants_read(f->store, &f->tenants, &f->n_tenants, &damaged);
+
+	if (r < 0 && r != -EBADMSG)
+		return fsck_error("%s/tenants: %s", f->path, strerror(-r));
+	if (r < 0)
+		fsck_found(f, FAULT_TENANTS,
+			   "tenants: too large, or not a file");
+	for (size_t i = 0; i < damaged; i++)
+		fsck_found(f, FAULT_TENANTS,
+			   "tenants: the record of a user's quotas is damaged");
+	return 0;
+}
+
 int fsck_sidecar(struct fsck *f)
 {
-	int r = 0;
+	int r = check_tenants(f);
 
+	if (r < 0)
+		return r;
 	if (!f->readable)
 		return 0;
 	check_store(f);

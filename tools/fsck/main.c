@@ -119,6 +119,7 @@ static void close_store(struct fsck *f)
 	free(f->stale);
 	free(f->stray_files);
 	free(f->unknown);
+	free(f->tenants);
 }
 
 static int parse(int argc, char **argv, struct fsck *f)

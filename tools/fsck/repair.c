@@ -170,6 +170,18 @@ static int write_sidecar(struct fsck *f)
 	return r;
 }
 
+/* A directory of that name is left: nobody knows what is in it. */
+static int write_tenants(struct fsck *f)
+{
+	int r = f->count[FAULT_TENANTS]
+			? kv_tenants_write(f->store, f->tenants, f->n_tenants)
+			: 0;
+
+	if (r == 0)
+		f->fixed[FAULT_TENANTS] = f->count[FAULT_TENANTS];
+	return r == -EISDIR ? 0 : r;
+}
+
 static int remove_unknown(struct fsck *f)
 {
 	for (size_t i = 0; i < f->n_unknown; i++) {
@@ -186,7 +198,8 @@ static int remove_unknown(struct fsck *f)
 static void count_fixed(struct fsck *f)
 {
 	for (unsigned i = 0; i < N_FAULTS; i++)
-		if (i != FAULT_SLOT_UNREADABLE && i != FAULT_STRANGER)
+		if (i != FAULT_SLOT_UNREADABLE && i != FAULT_STRANGER &&
+		    i != FAULT_TENANTS)
 			f->fixed[i] = f->count[i];
 }
 
@@ -203,6 +216,8 @@ int fsck_repair(struct fsck *f)
 		r = write_trailers(f);
 	if (r == 0)
 		r = write_sidecar(f);
+	if (r == 0)
+		r = write_tenants(f);
 	if (r == 0)
 		r = remove_unknown(f);
 	if (r < 0)

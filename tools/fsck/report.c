@@ -66,6 +66,8 @@ static const struct {
 	[FAULT_STORE_FILE] = {"store_file",
 			      "the file `store` disagrees with the index", true,
 			      false},
+	[FAULT_TENANTS] = {"tenants", "damaged records of users' quotas", false,
+			   false},
 	[FAULT_STRANGER] = {"stranger", "files that are not the store's", false,
 			    true},
 };
