@@ -394,6 +394,9 @@ struct kv_acquire {
 	size_t n;
 	bool wait_saving;
 	bool resident; /* what is not in DRAM is -EAGAIN, and not waited for */
+	/* A block is sealed (0) or absent: no matter where it is, nothing is
+	 * leased, nothing to be released, and that is no use of it. */
+	bool sealed;
 	/* A want without room in DRAM waits for the writes and reads that are
 	 * under way, but never for leases. */
 	bool wait_room;

@@ -517,7 +517,9 @@ typedef struct kvfs_meta {
  * chain from position 0.  Keys that are present or being saved are skipped
  * before anything is copied, with status 1 (KVFS_PRESENT), which is success.
  * The pages are reusable when COPIED, others find the blocks when SEALED, they
- * survive power loss when DURABLE.
+ * survive power loss when DURABLE.  A key that somebody else is saving counts
+ * as SEALED at once, and is found when he is done; for DURABLE he is waited
+ * for, two seconds at most (-ENOENT).
  *
  * A block with fewer tokens than its layout says has what its pages have: what
  * it lacks is zero if the caller made it so, since a layout does not tell which

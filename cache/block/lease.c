@@ -242,6 +242,8 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first,
 	struct kv_block *block = kv_table_find(cache, space, &want->key);
 	struct kv_fill *fill;
 
+	if (acquire->sealed && block)
+		return 0;
 	/* The space changed hands while it was leased: read it in anew. */
 	if (block && block->slot && block->file != KV_NONE &&
 	    !block->slot->leases && !block->slot->holds &&
@@ -280,7 +282,8 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first,
 		kv_want_link(&fill->waiters, want);
 		return -EINPROGRESS;
 	}
-	missed(cache, space, 1);
+	if (!acquire->sealed)
+		missed(cache, space, 1);
 	return -ENOENT;
 }
 
@@ -329,7 +332,8 @@ void kv_wants_miss_locked(struct kv_cache *cache, struct kv_want **list)
 		struct kv_want *want = *list;
 
 		want_unlink(want);
-		missed(cache, want->acquire->space, 1);
+		if (!want->acquire->sealed)
+			missed(cache, want->acquire->space, 1);
 		kv_want_settle_locked(cache, want, -ENOENT);
 	}
 }

@@ -254,13 +254,20 @@ int kv_request_unmapped(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
-/* ---- flush: wait until a space, or some of its blocks, are durable ---- */
+/* ---- flush: wait until a space, or some of its blocks, are durable ----
+ *
+ * Blocks that somebody still saves are waited for first, but not for long: he
+ * may be stopped.
+ */
+
+#define SEALING_NS UINT64_C(2000000000)
 
 struct flush {
 	struct kv_request request; /* first */
 	struct kv_flush flush;
+	bool submitted;
 	int status;
-	struct kv_key keys[];
+	struct kv_acquire sealing; /* last: its wants have the keys */
 };
 
 static void flushed(struct kv_flush *f, int status)
@@ -268,6 +275,14 @@ static void flushed(struct kv_flush *f, int status)
 	struct flush *flush = f->arg;
 
 	flush->status = status;
+	kv_mailbox_post(&flush->request.server->mailbox, &flush->request.mail);
+}
+
+static void all_sealed(struct kv_acquire *sealing, void *arg)
+{
+	struct flush *flush = arg;
+
+	(void)sealing;
 	kv_mailbox_post(&flush->request.server->mailbox, &flush->request.mail);
 }
 
@@ -295,17 +310,32 @@ static int outcome(struct flush *flush, const struct kv_key *key)
 	return r;
 }
 
+static void flush_submit(struct flush *flush)
+{
+	struct kv_request *request = &flush->request;
+
+	flush->submitted = true;
+	kv_flush_submit(request->server->cache, request->space, &flush->flush);
+	/* Also if flushed() has run already: its mail waits for us. */
+	kv_request_pend(request, true);
+}
+
 static void flush_finish(struct kv_request *request)
 {
 	struct flush *flush = (struct flush *)request;
 	struct wire_status *statuses = kv_reply_items(request->server);
 	uint32_t n = request->header.count;
 
+	if (request->client && !flush->submitted && flush->status == 0) {
+		flush_submit(flush);
+		return;
+	}
 	if (request->client && n == 0)
 		kv_reply_all(request->client, &request->header, flush->status);
 	if (request->client && n > 0) {
 		for (uint32_t i = 0; i < n; i++)
-			statuses[i].status = outcome(flush, &flush->keys[i]);
+			statuses[i].status =
+				outcome(flush, &flush->sealing.wants[i].key);
 		kv_reply(request->client, &request->header, 0, n,
 			 n * sizeof(*statuses));
 	}
@@ -315,8 +345,16 @@ static void flush_finish(struct kv_request *request)
 static void flush_cancel(struct kv_request *request, int status)
 {
 	struct flush *flush = (struct flush *)request;
+	struct kv_cache *cache = request->server->cache;
 
-	kv_flush_cancel(request->server->cache, &flush->flush, status);
+	if (flush->submitted) {
+		kv_flush_cancel(cache, &flush->flush, status);
+		return;
+	}
+	/* What is not sealed by then is absent, and others are waited for. */
+	if (status != -ETIMEDOUT)
+		flush->status = status;
+	kv_acquire_cancel(cache, &flush->sealing, -ENOENT);
 }
 
 static const struct kv_request_kind flush_kind = {flush_finish, flush_cancel,
@@ -325,7 +363,7 @@ static const struct kv_request_kind flush_kind = {flush_finish, flush_cancel,
 int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 {
 	struct kv_server *server = client->server;
-	size_t bytes = m->header->count * sizeof(struct kv_key);
+	size_t n = m->header->count;
 	struct kv_space_info info;
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	struct flush *flush;
@@ -341,7 +379,8 @@ int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 				    &space, &info);
 	if (r == 0)
 		r = kv_request_new(client, m->header, &flush_kind,
-				   sizeof(*flush) + bytes, &flush);
+				   sizeof(*flush) + n * sizeof(struct kv_want),
+				   &flush);
 	if (r < 0) {
 		kv_reply_all(client, m->header, r);
 		return 0;
@@ -349,10 +388,17 @@ int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 	flush->request.space = kv_space_get(space);
 	flush->flush.done = flushed;
 	flush->flush.arg = flush;
-	memcpy(flush->keys, server->keys, bytes);
-	kv_flush_submit(server->cache, space, &flush->flush);
-	/* Also if flushed() has run already: its mail waits for us. */
-	kv_request_pend(&flush->request, true);
+	flush->sealing.space = space;
+	flush->sealing.n = n;
+	flush->sealing.wait_saving = flush->sealing.sealed = true;
+	flush->sealing.done = all_sealed;
+	flush->sealing.arg = flush;
+	for (size_t i = 0; i < n; i++)
+		flush->sealing.wants[i].key = server->keys[i];
+	if (kv_acquire_submit(server->cache, &flush->sealing) > 0)
+		kv_request_pend_for(&flush->request, SEALING_NS);
+	else
+		flush_submit(flush);
 	return 0;
 }
 

@@ -162,14 +162,20 @@ void kv_request_free(struct kv_request *request)
 
 void kv_request_pend(struct kv_request *request, bool timeout)
 {
-	struct kv_server *server = request->server;
-	uint64_t now, wait = request->header.arg;
-
-	request->pending = true;
-	server->pending++;
-	if (!timeout || !wait)
+	if (timeout && request->header.arg) {
+		kv_request_pend_for(request, request->header.arg);
 		return;
-	now = kv_now_ns();
+	}
+	request->pending = true;
+	request->server->pending++;
+}
+
+void kv_request_pend_for(struct kv_request *request, uint64_t wait)
+{
+	struct kv_server *server = request->server;
+	uint64_t now = kv_now_ns();
+
+	kv_request_pend(request, false);
 	/* Out of memory: better too early than never. */
 	if (kv_deadline_set(&server->deadlines, &request->deadline,
 			    wait > UINT64_MAX - now ? UINT64_MAX : now + wait))

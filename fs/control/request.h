@@ -65,6 +65,8 @@ void kv_request_free(struct kv_request *request);
 /* The mail of @request will come; header.arg, if it counts as a timeout, is
  * obeyed. */
 void kv_request_pend(struct kv_request *request, bool timeout);
+/* The same, and it is cancelled after @wait nanoseconds. */
+void kv_request_pend_for(struct kv_request *request, uint64_t wait);
 
 struct kv_request *kv_request_find(struct kv_client *client, uint64_t tag);
 

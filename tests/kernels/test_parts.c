@@ -232,6 +232,52 @@ static void what_another_client_saves_is_skipped(void **state)
 	layered_check(w, N);
 }
 
+/* Its bytes are somebody else's, and are durable when his are. */
+static void
+what_another_client_saves_is_waited_for_until_it_is_durable(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *half, *rest, *mine;
+	struct layered other;
+
+	layered_open(w, &other);
+	layered_fill(w, N);
+	half = layered_save(w, N, 0, 2);
+	assert_int_equal(kvfs_xfer_wait(half, KVFS_COPIED, 20 * SECOND), N);
+	mine = layered_save_by(other.pool, other.space, 0, N, NULL);
+	assert_int_equal(kvfs_xfer_wait(mine, KVFS_SEALED, 20 * SECOND), N);
+	assert_int_equal(kvfs_xfer_status(mine, 0), KVFS_PRESENT);
+	assert_int_equal(kvfs_xfer_wait(mine, KVFS_DURABLE, SECOND / 5),
+			 -ETIMEDOUT);
+	rest = layered_save(w, N, 2, 2);
+	assert_int_equal(kvfs_xfer_wait(mine, KVFS_DURABLE, 20 * SECOND), N);
+	assert_int_equal(kvfs_xfer_status(mine, 0), KVFS_PRESENT);
+	kvfs_xfer_free(mine);
+	assert_int_equal(layered_end(half, KVFS_SEALED), N);
+	assert_int_equal(layered_end(rest, KVFS_SEALED), N);
+	layered_close(&other);
+}
+
+/* He may be stopped: nobody waits for that for long. */
+static void what_another_client_never_saves_is_absent_soon(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *half, *mine;
+	struct layered other;
+
+	layered_open(w, &other);
+	layered_fill(w, N);
+	half = layered_save(w, N, 0, 2);
+	assert_int_equal(kvfs_xfer_wait(half, KVFS_COPIED, 20 * SECOND), N);
+	mine = layered_save_by(other.pool, other.space, 0, N, NULL);
+	assert_int_equal(kvfs_xfer_wait(mine, KVFS_DURABLE, KVFS_FOREVER), 0);
+	assert_int_equal(kvfs_xfer_status(mine, N - 1), -ENOENT);
+	kvfs_xfer_free(mine);
+	kvfs_xfer_cancel(half);
+	assert_int_equal(layered_end(half, KVFS_SEALED), 0);
+	layered_close(&other);
+}
+
 static void a_clear_ends_every_layer(void **state)
 {
 	struct world *w = *state;
@@ -471,6 +517,8 @@ int main(void)
 		test(layers_that_are_not_there_are_refused),
 		test(what_is_there_is_skipped_layer_by_layer),
 		test(what_another_client_saves_is_skipped),
+		test(what_another_client_saves_is_waited_for_until_it_is_durable),
+		test(what_another_client_never_saves_is_absent_soon),
 		test(a_clear_ends_every_layer),
 		test(a_clear_by_another_client_ends_every_layer),
 		test(a_deadline_ends_a_block_that_lacks_a_layer),
