@@ -80,6 +80,10 @@ enum wire_type {
 	WIRE_LIST,	    /* wire_list; reply: wire_list + wire_key[] */
 	WIRE_SPACE_REMOVE,  /* no items: it must be empty (-ENOTEMPTY); reply:
 			       no items */
+	WIRE_POOL,	 /* wire_pool + wire_stride[], one descriptor; reply: no
+			       items */
+	WIRE_POOL_CLOSE, /* no items, @arg: its id; it has no reply */
+	WIRE_SAVE_PAGES, /* wire_save_pages + text; reply: wire_status[] */
 	WIRE_TYPE_END,
 	WIRE_TYPE_END_2 = WIRE_SAVE_PART + 1, /* version 2 has these */
 };
@@ -221,6 +225,50 @@ struct wire_save {
 struct wire_part {
 	struct wire_save block;
 	uint64_t at, bytes;
+};
+
+/*
+ * Memory that blocks are saved from where it is: @bytes of the file behind the
+ * descriptor, from @offset on, mapped by the daemon for reading, sealed or not.
+ * A stride is as in kernels/device/device.h, without gaps between them: page p,
+ * run s of it is at @at + p * block_stride + s * segment_stride of that memory.
+ * The connection's name for it is @id; one that is in use is -EEXIST.
+ * -EINVAL (also: its runs are crumbs), -EMEDIUMTYPE not a file in memory,
+ * -ENODATA the file has holes, -EACCES, -ENOLCK (also: WIRE_POOLS_MAX),
+ * -EMFILE, -ENOMEM.
+ */
+#define WIRE_POOLS_MAX 64u
+struct wire_pool {
+	uint32_t id;
+	uint32_t pages_per_block;
+	uint64_t pages;
+	uint64_t offset, bytes;
+};
+
+struct wire_stride {
+	uint64_t at;
+	uint64_t block_stride;
+	uint64_t bytes, count;
+	uint64_t segment_stride;
+};
+
+/*
+ * Followed by header.count bytes: @n wire_save, whose offset does not matter,
+ * and then the pages of each, pages_per_block uint64_t.  Reserves and saves in
+ * one, with the flags of WIRE_RESERVE but WIRE_PART, and the statuses of both;
+ * besides: -EFAULT the memory has holes or an end before its own, -ECANCELED it
+ * is not lent any more.
+ *
+ * Pages are lent from this message to its reply, or until the client takes them
+ * back: at @lent of the staging memfd is a uint32_t that is WIRE_LENT until
+ * then.  What is not copied by the moment it is another, or at which the client
+ * ends, will not be sealed.
+ */
+#define WIRE_LENT 1u
+struct wire_save_pages {
+	uint32_t pool;
+	uint32_t n;
+	uint64_t lent;
 };
 
 /*

@@ -437,13 +437,34 @@ typedef struct kvfs_pool_desc {
 	 * and 0 check only against overflow. */
 	const void *memory;
 	uint64_t memory_bytes;
+	/* A file in memory (memfd, /dev/shm, hugetlbfs), of which @memory is a
+	 * shared mapping from @memory_offset on; 0: none.  It stays the
+	 * caller's.  The daemon maps it, too, and saves whole blocks from where
+	 * they are: no staging, one copy. */
+	uint64_t memory_offset;
+	int memory_fd; /* not 0; open for reading at least */
+	uint32_t reserved;
 } kvfs_pool_desc;
 
 /*
  * Register the engine's own memory, which stays the engine's and must outlive
  * the pool.  -EINVAL: null, zero, overlap within a view, overflow, an end
- * outside @memory, a tensor that the views do not cover exactly; -ENODEV: no
- * such device; -EMEDIUMTYPE: the space is untyped.
+ * outside @memory, a tensor that the views do not cover exactly, or @memory is
+ * no shared mapping of that part of @memory_fd, or not of the device "host";
+ * -ENODEV: no such device; -EMEDIUMTYPE: the space is untyped; -EBADF, -EMFILE:
+ * of @memory_fd.
+ *
+ * With @memory_fd, pages of a save are lent to the daemon until COPIED, which
+ * is the same moment as SEALED then.  A save that is cancelled, or whose
+ * deadline passes, takes them back at once, also from a daemon that hangs: its
+ * blocks end so, the daemon may seal those that it had copied by then all the
+ * same, and seals none with bytes that were written since.  Nor does it where
+ * the process ends, so that another one may have the pages as soon as that has
+ * been waited for.  A page that cannot be read (the file is shorter, or has
+ * holes, since) is -EFAULT for its block.  Parts of blocks go by staging, and
+ * so does all that is saved before the daemon has taken the descriptor, or
+ * where it does not: kvfs_pool_info tells.  It takes no file
+ * that has holes, or is not in memory.
  */
 int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 		       kvfs_pool **ret_pool);
@@ -478,6 +499,8 @@ struct kvfs_pool_info {
 	uint64_t pages_cached; /* hold a block that nobody has mapped */
 	uint64_t pages_mapped; /* and those on their way */
 	uint64_t pages_taken;
+	uint64_t lent; /* 1: the daemon saves whole blocks from the pages */
+	const char *lent_reason; /* why it does not, or "" */
 };
 /* -EINVAL: no size; -E2BIG: one beyond reason. */
 int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info);
@@ -551,9 +574,9 @@ typedef struct kvfs_meta {
  * KVFS_PARTS_MAX; held: KVFS_LEASED_MAX), -EAGAIN (beyond the space's rate),
  * -EFBIG, -EACCES, -EROFS, -ESTALE (the space was cleared), -ENOTCONN,
  * -ECANCELED and -ETIMEDOUT (if it was COPIED, the daemon may seal it all the
- * same), -EINVAL (a part), -EIO, -ENOENT (removed or evicted before it was
- * durable), -EMFILE, -ENFILE, -ENOMEM (the process has no descriptor or memory
- * for staging: its own limits).
+ * same), -EINVAL (a part), -EFAULT (pages that are lent), -EIO, -ENOENT
+ * (removed or evicted before it was durable), -EMFILE, -ENFILE, -ENOMEM (the
+ * process has no descriptor or memory for staging: its own limits).
  * -EINVAL: a page outside the pool or missing (-1), another space's layout,
  * layers that are not there, more tokens than the layout's; -EFBIG: layers in
  * more than 512 strides.

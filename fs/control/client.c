@@ -4,7 +4,7 @@
  *
  * OWNS      the socket, the pidfd of the process that connected, and what the
  *           client holds: requests, reservations, its count on segments, the
- *           messages that wait for it, its staging.
+ *           messages that wait for it, its staging, what it lends.
  *
  * STATES       (new) -> CONNECTED  kv_client_new
  *          CONNECTED -> CUT        cut_off        (its own fault; has leases)
@@ -186,6 +186,7 @@ int kv_client_new(struct kv_server *server, int socket,
 	client->on_socket.ready = socket_ready;
 	client->on_death.ready = process_died;
 	client->reservations.seed = server->seed;
+	TAILQ_INIT(&client->lents);
 	r = identify(client);
 	if (r == 0)
 		r = open_account(client);
@@ -213,16 +214,27 @@ void kv_client_break(struct kv_client *client, enum kv_break why)
 	kv_user_ready(client);
 }
 
+void kv_client_drop_lent(struct kv_client *client, struct kv_lent *lent)
+{
+	kv_lent_forsake(lent);
+	TAILQ_REMOVE(&client->lents, kv_lent_link(lent), others);
+	client->n_lents--;
+	kv_lent_put(lent, client->server->ingest);
+}
+
 /* Reservations are the client's promise to save; nobody reads from them. */
 static void forget_unread(struct kv_client *client)
 {
 	struct kv_server *server = client->server;
+	struct kv_lent_link *link;
 
 	kv_requests_abandon(client);
 	server->tally.dropped_reservations +=
 		kv_reservations_drop(&client->reservations, server->cache);
 	kv_sets_drop(&client->sets);
 	kv_staging_put(kv_steal(client->staging));
+	while ((link = TAILQ_FIRST(&client->lents)))
+		kv_client_drop_lent(client, (struct kv_lent *)link);
 	kv_send_queue_fini(&client->send_queue);
 	kv_send_queue_init(&client->send_queue, client->account);
 }

@@ -9,6 +9,7 @@
 
 #include "fs/base/access.h"
 #include "fs/control/client_state.h"
+#include "fs/control/lent.h"
 #include "fs/control/send_queue.h"
 #include "fs/control/server.h"
 #include "fs/control/staging.h"
@@ -39,7 +40,9 @@ struct kv_client {
 	uint32_t happened;    /* what epoll told since its last turn */
 	uint32_t events;      /* what epoll watches the socket for */
 	struct kv_send_queue send_queue;
-	struct kv_staging *staging;	    /* NULL: none given yet */
+	struct kv_staging *staging; /* NULL: none given yet */
+	struct kv_lents lents;
+	size_t n_lents;
 	struct kv_request *requests[256];   /* request.c: by tag */
 	size_t n_requests, n_held, n_wants; /* n_held: of the requests */
 	uint64_t last_acquire; /* highest tag of an acquire so far */
@@ -75,6 +78,9 @@ void kv_client_end(struct kv_client *client);
 /* Send one message; breaks the client if it cannot be sent or queued. */
 void kv_client_send(struct kv_client *client, const void *data, size_t n,
 		    int fd);
+
+/* Its memory of that name is lent no more. */
+void kv_client_drop_lent(struct kv_client *client, struct kv_lent *lent);
 
 /* Make sure it has been sent the descriptor of segment @id.  -ENOENT the
  * segment is retired, -ENOLCK beyond the user's share, -ENOMEM. */

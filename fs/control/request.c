@@ -380,6 +380,12 @@ static const struct shape {
 			       kv_request_space_remove},
 	[WIRE_SAVE_PART] = {0, sizeof(struct wire_part), 0, WIRE_BATCH, 0,
 			    false, false, kv_request_save_part},
+	[WIRE_POOL] = {sizeof(struct wire_pool), sizeof(struct wire_stride), 1,
+		       WIRE_MAX, 0, true, false, kv_request_pool},
+	[WIRE_POOL_CLOSE] = {0, 0, 0, 0, 0, false, true, kv_request_pool_close},
+	[WIRE_SAVE_PAGES] = {sizeof(struct wire_save_pages), 1, 1, WIRE_MAX,
+			     WIRE_MUST | WIRE_HOLD, false, false,
+			     kv_request_save_pages},
 };
 
 static int dispatch(struct kv_client *client, size_t n, int fd)

@@ -100,6 +100,12 @@ int kv_wire_key(const uint8_t *bytes, uint32_t len, struct kv_key *ret_key);
 /* The keys of a message into server->keys; -EPROTO if one is none. */
 int kv_request_keys(struct kv_client *client, const struct kv_message *m);
 
+/* Room for a block in the space of @layout, as a RESERVE with @flags asks for:
+ * the statuses of that. */
+int kv_request_fill(struct kv_client *client, uint16_t flags,
+		    struct kv_space *space, const struct kv_layout *layout,
+		    const struct kv_key *key, struct kv_fill **ret_fill);
+
 /* Read one message and deal with it: 1, or 0 if there is none.  The client may
  * be broken then. */
 int kv_request_read(struct kv_client *client);
@@ -115,6 +121,9 @@ int kv_request_staging(struct kv_client *client, const struct kv_message *m);
 int kv_request_reserve(struct kv_client *client, const struct kv_message *m);
 int kv_request_save(struct kv_client *client, const struct kv_message *m);
 int kv_request_save_part(struct kv_client *client, const struct kv_message *m);
+int kv_request_pool(struct kv_client *client, const struct kv_message *m);
+int kv_request_pool_close(struct kv_client *client, const struct kv_message *m);
+int kv_request_save_pages(struct kv_client *client, const struct kv_message *m);
 int kv_request_drop(struct kv_client *client, const struct kv_message *m);
 int kv_request_flush(struct kv_client *client, const struct kv_message *m);
 int kv_request_hello(struct kv_client *client, const struct kv_message *m);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * save.c - WIRE_STAGING, RESERVE, SAVE, SAVE_PART and DROP: blocks on their way
- * in.  A message of blocks, or parts of blocks, is a saving, which ingest
- * threads copy.
+ * save.c - WIRE_SAVE, SAVE_PART and SAVE_PAGES: blocks on their way in.  A
+ * message of blocks, or of parts of blocks, is a saving, which ingest threads
+ * copy.
  *
  * OWNS      the fills of a saving's items and their references to partial
- *           blocks, until they are sealed or dropped; a hold on the staging
- *           they are copied from; the leases of what sealed and was reserved to
- *           be held.  Reservations are the client's.
+ *           blocks, until they are sealed or dropped; a hold on the staging or
+ *           lent memory they are copied from; the leases of what sealed and was
+ *           reserved to be held.  Reservations are the client's.
  *
  * STATES    of a block, and who has it:
  *
@@ -17,6 +17,7 @@
  *          RESERVED -> COPYING    prepare_part, with the last of its bytes
  *           COPYING -> (cache)    work: sealed or dropped
  *          RESERVED -> (cache)    kv_request_drop, or the client's end
+ *           (cache) -> COPYING    prepare_lent
  *
  *           of an item, which an ingest thread has from saving_start on:
  *
@@ -34,7 +35,9 @@
  *       client is gone: it ends as if that were there.
  *   (4) A block is leased in the critical section that seals it: there is no
  *       moment at which it could be evicted in between.
- *   (5) A part that could not be read is never counted as landed, and its block
+ *   (5) What was copied from pages that are lent is sealed only if they were
+ *       lent until the copy had ended (check_lent).
+ *   (6) A part that could not be read is never counted as landed, and its block
  *       leaves the client's reservations.
  *
  * LOCKING   none: control thread only, but for items[] of a pending saving,
@@ -52,7 +55,8 @@ struct saving_item {
 	int status; /* 0: to be copied; else nothing else counts */
 	struct kv_key key;
 	struct kv_meta meta;
-	const uint8_t *from; /* in the staging */
+	const uint8_t *from;   /* in the staging */
+	const uint64_t *pages; /* or these, of what is lent */
 	/* A whole block: its fill, and whether to lease it. */
 	struct kv_fill *fill;
 	bool hold;
@@ -65,147 +69,16 @@ struct saving {
 	struct kv_request request; /* first */
 	const struct kv_layout *layout;
 	struct kv_staging *staging; /* held; may be NULL */
+	struct kv_lent *lent;	    /* held; NULL: blocks are in the staging */
+	uint64_t *pages;	    /* of them, if they are lent */
+	/* In the staging: WIRE_LENT as long as pages are. */
+	const uint32_t *is_lent;
 	uint64_t header_bytes;
+	uint32_t n;
 	struct kv_acquire *leases; /* of what is held; NULL: nothing may be */
 	_Atomic size_t left;
-	struct saving_item items[]; /* header.count */
+	struct saving_item items[]; /* n */
 };
-
-/* ---- staging and reservations ---- */
-
-int kv_request_staging(struct kv_client *client, const struct kv_message *m)
-{
-	const struct wire_staging *wanted = m->items;
-	struct kv_staging *staging;
-	int r;
-
-	r = kv_staging_map(m->fd, wanted->bytes, client->account, &staging);
-	if (r == 0) {
-		kv_staging_put(client->staging);
-		client->staging = staging;
-	}
-	kv_reply(client, m->header, r, 0, 0);
-	return 0;
-}
-
-static int new_reservation(struct kv_client *client,
-			   const struct wire_header *header,
-			   struct kv_fill *fill, const struct kv_layout *layout,
-			   struct kv_reservation *ret_reservation)
-{
-	struct kv_reservation reservation = {.hold = header->flags & WIRE_HOLD,
-					     .tag = header->tag};
-	int r = 0;
-
-	if (header->flags & WIRE_MUST)
-		kv_fill_must(fill);
-	if (header->flags & WIRE_PART)
-		r = kv_partial_fill_new(client->server->cache, fill,
-					layout->payload, &reservation.partial);
-	else
-		reservation.fill = fill;
-	if (r < 0)
-		kv_fill_drop(client->server->cache, fill);
-	else
-		*ret_reservation = reservation;
-	return r;
-}
-
-/* A block that stays for long must leave others room. */
-static int begin(struct kv_client *client, uint16_t flags,
-		 struct kv_space *space, const struct kv_layout *layout,
-		 const struct kv_key *key, struct kv_fill **ret_fill)
-{
-	uint64_t length = kv_block_header_bytes(layout) + layout->payload;
-	struct kv_cache *cache = client->server->cache;
-	int r = 0;
-
-	if (client->reservations.n >= WIRE_RESERVED_MAX)
-		return -ENOLCK;
-	if (flags & (WIRE_HOLD | WIRE_PART))
-		r = kv_fill_may_hold(cache, space, length);
-	return r < 0 ? r : kv_fill_begin(cache, space, key, length, ret_fill);
-}
-
-static int reserve(struct kv_client *client, const struct wire_header *header,
-		   struct kv_space *space, const struct kv_space_info *info,
-		   const struct wire_key *wire)
-{
-	const struct kv_reservation *there;
-	struct kv_reservation reservation = {0};
-	struct kv_fill *fill;
-	struct kv_key key;
-	int r;
-
-	r = kv_wire_key(wire->key, wire->len, &key);
-	if (r < 0)
-		return r;
-	there = kv_reservations_find(&client->reservations, info->id, &key);
-	if (there && there->partial && (header->flags & WIRE_PART))
-		return 0;
-	r = begin(client, header->flags, space, info->layout, &key, &fill);
-	if (r == 0)
-		r = new_reservation(client, header, fill, info->layout,
-				    &reservation);
-	if (r < 0)
-		return r;
-	r = kv_reservations_add(&client->reservations, info->id, &key,
-				&reservation);
-	if (r < 0)
-		kv_reservation_drop(client->server->cache, reservation);
-	return r;
-}
-
-int kv_request_reserve(struct kv_client *client, const struct kv_message *m)
-{
-	struct wire_status *statuses = kv_reply_items(client->server);
-	const struct wire_key *keys = m->items;
-	uint32_t n = m->header->count;
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	int r;
-
-	r = kv_client_space(client, m->header->space, W_OK | X_OK, &space,
-			    &info);
-	if (r == 0 && !info.layout)
-		r = -EINVAL;
-	if (r < 0) {
-		kv_reply_all(client, m->header, r);
-		return 0;
-	}
-	for (uint32_t i = 0; i < n; i++)
-		statuses[i].status =
-			reserve(client, m->header, space, &info, &keys[i]);
-	kv_reply(client, m->header, 0, n, n * sizeof(*statuses));
-	return 0;
-}
-
-int kv_request_drop(struct kv_client *client, const struct kv_message *m)
-{
-	struct kv_server *server = client->server;
-	struct wire_status *statuses = kv_reply_items(server);
-	uint32_t n = m->header->count, space = m->header->space;
-	const struct kv_reservation *there;
-	int r;
-
-	r = kv_request_keys(client, m);
-	if (r < 0)
-		return r;
-	for (uint32_t i = 0; i < n; i++) {
-		const struct kv_key *key = &server->keys[i];
-
-		statuses[i].status = -ENOENT;
-		there = kv_reservations_find(&client->reservations, space, key);
-		if (!there || (m->header->arg && m->header->arg != there->tag))
-			continue;
-		statuses[i].status = 0;
-		kv_reservation_drop(server->cache,
-				    kv_reservations_take(&client->reservations,
-							 space, key));
-	}
-	kv_reply(client, m->header, 0, n, n * sizeof(*statuses));
-	return 0;
-}
 
 /* ---- copying, in ingest threads ---- */
 
@@ -233,7 +106,8 @@ static int seal(struct saving_item *item, struct kv_fill *fill,
 /* A client may punch a hole in its staging while it is read, sealed or not:
  * where no 2 MiB page is free for the hole the kernel answers with SIGBUS. */
 struct reading {
-	struct kv_hash *hash; /* NULL: copy only */
+	const struct saving_item *item; /* whose pages it is; NULL: @src */
+	struct kv_hash *hash;		/* NULL: copy only */
 	void *dst;
 	const void *src;
 	size_t n;
@@ -243,12 +117,41 @@ static int read_staging(void *arg)
 {
 	struct reading *reading = arg;
 
-	if (reading->hash)
+	if (reading->item)
+		kv_lent_copy(reading->item->saving->lent, reading->item->pages,
+			     reading->hash, reading->dst);
+	else if (reading->hash)
 		kv_hash_copy(reading->hash, reading->dst, reading->src,
 			     reading->n);
 	else
 		kv_copy_stream(reading->dst, reading->src, reading->n);
 	return 0;
+}
+
+static int read_word(void *arg)
+{
+	const uint32_t *word = arg;
+
+	return __atomic_load_n(word, __ATOMIC_ACQUIRE) == WIRE_LENT
+		       ? 0
+		       : -ECANCELED;
+}
+
+/*
+ * After a copy: whether the pages were the client's to lend all the time.  If
+ * they were given to others meanwhile, what was copied is none of this block's.
+ */
+static int check_lent(const struct saving *saving)
+{
+	int r;
+
+	if (!saving->lent)
+		return 0;
+	atomic_thread_fence(memory_order_seq_cst);
+	r = kv_sigbus_guard(read_word, (void *)saving->is_lent);
+	if (r == 0 && !kv_lent_is_there(saving->lent))
+		r = -ECANCELED;
+	return r;
 }
 
 /* Make the block in its slot: header, tensors, digest over both. */
@@ -267,9 +170,12 @@ static int copy_whole(struct saving_item *item, struct kv_hash *hash)
 		kv_hash_update(hash, file, saving->header_bytes);
 		r = kv_sigbus_guard(
 			read_staging,
-			&(struct reading){hash, file + saving->header_bytes,
+			&(struct reading){saving->lent ? item : NULL, hash,
+					  file + saving->header_bytes,
 					  item->from, saving->layout->payload});
 	}
+	if (r == 0)
+		r = check_lent(saving);
 	if (r < 0) {
 		kv_fill_drop(saving->request.server->cache, fill);
 		return r;
@@ -308,7 +214,7 @@ static int copy_part(struct saving_item *item, struct kv_hash *hash)
 	int r;
 
 	r = kv_sigbus_guard(read_staging,
-			    &(struct reading){NULL, tensors + item->at,
+			    &(struct reading){NULL, NULL, tensors + item->at,
 					      item->from, item->bytes});
 	if (r < 0)
 		return r;
@@ -399,7 +305,7 @@ static void forget_partial(struct saving *saving, struct saving_item *item)
 
 static void put_parts(struct saving *saving)
 {
-	for (uint32_t i = 0; i < saving->request.header.count; i++) {
+	for (uint32_t i = 0; i < saving->n; i++) {
 		struct saving_item *item = &saving->items[i];
 
 		if (!item->partial)
@@ -414,7 +320,7 @@ static void finish(struct kv_request *request)
 {
 	struct saving *saving = (struct saving *)request;
 	struct wire_status *statuses = kv_reply_items(request->server);
-	uint32_t n = request->header.count;
+	uint32_t n = saving->n;
 
 	put_parts(saving);
 	if (request->client) {
@@ -424,6 +330,8 @@ static void finish(struct kv_request *request)
 			 n * sizeof(*statuses));
 	}
 	kv_staging_put(kv_steal(saving->staging));
+	kv_lent_put(kv_steal(saving->lent), request->server->ingest);
+	free(kv_steal(saving->pages));
 	if (!request->client || request->release || held(saving) == 0)
 		give_back(saving);
 	else
@@ -433,14 +341,14 @@ static void finish(struct kv_request *request)
 static const struct kv_request_kind kind = {finish, NULL, release};
 
 /*
- * A saving of the message @m in @space, with its items zeroed and the client's
- * staging held.  -ENOSPC, -ENOMEM.
+ * A saving of the @n blocks of message @m in @space, with its items zeroed and
+ * the client's staging held.  -ENOSPC, -ENOMEM.
  */
 static int saving_new(struct kv_client *client, const struct kv_message *m,
-		      struct kv_space *space, const struct kv_space_info *info,
+		      uint32_t n, struct kv_space *space,
+		      const struct kv_space_info *info,
 		      struct saving **ret_saving)
 {
-	uint32_t n = m->header->count;
 	struct saving *saving;
 	int r;
 
@@ -449,7 +357,7 @@ static int saving_new(struct kv_client *client, const struct kv_message *m,
 			   &saving);
 	if (r < 0)
 		return r;
-	if (client->reservations.holds) {
+	if (client->reservations.holds || (m->header->flags & WIRE_HOLD)) {
 		r = leases_new(saving, n);
 		client->last_acquire =
 			KV_MAX(client->last_acquire, m->header->tag);
@@ -459,6 +367,7 @@ static int saving_new(struct kv_client *client, const struct kv_message *m,
 		return r;
 	}
 	saving->request.space = kv_space_get(space);
+	saving->n = n;
 	saving->layout = info->layout;
 	saving->header_bytes = kv_block_header_bytes(info->layout);
 	saving->staging = client->staging;
@@ -478,7 +387,7 @@ static int saving_new(struct kv_client *client, const struct kv_message *m,
  * of it is leased. */
 static void saving_start(struct saving *saving)
 {
-	uint32_t n = saving->request.header.count;
+	uint32_t n = saving->n;
 	size_t copies = 0;
 
 	for (uint32_t i = 0; i < n; i++)
@@ -512,10 +421,8 @@ static const struct kv_reservation *find(struct kv_client *client,
 	return there && !!there->partial == parts ? there : NULL;
 }
 
-/* Everything but the reservation is right with @wire, of which @bytes are in
- * the staging: fill in @item. */
-static int check(struct saving *saving, const struct wire_save *wire,
-		 uint64_t bytes, struct saving_item *item)
+static int set_meta(const struct saving *saving, const struct wire_save *wire,
+		    struct saving_item *item)
 {
 	const struct kv_layout *layout = saving->layout;
 
@@ -523,15 +430,27 @@ static int check(struct saving *saving, const struct wire_save *wire,
 		return -EINVAL;
 	if (layout->tokens != 0 && wire->tokens > layout->tokens)
 		return -EINVAL;
-	if (!saving->staging ||
-	    !kv_staging_has(saving->staging, wire->offset, bytes))
-		return -EINVAL;
 	item->meta = (struct kv_meta){.position = wire->position,
 				      .tokens = wire->tokens,
 				      .mtime_ns = kv_wall_ns()};
 	if (wire->parent_len)
 		(void)kv_wire_key(wire->parent, wire->parent_len,
 				  &item->meta.parent);
+	return 0;
+}
+
+/* Everything but the reservation is right with @wire, of which @bytes are in
+ * the staging: fill in @item. */
+static int check(struct saving *saving, const struct wire_save *wire,
+		 uint64_t bytes, struct saving_item *item)
+{
+	int r = set_meta(saving, wire, item);
+
+	if (r < 0)
+		return r;
+	if (!saving->staging ||
+	    !kv_staging_has(saving->staging, wire->offset, bytes))
+		return -EINVAL;
 	item->from = saving->staging->data + wire->offset;
 	return 0;
 }
@@ -580,7 +499,7 @@ static void give_up(struct kv_client *client, const struct kv_message *m,
 
 /* The saving of the blocks of @m, if its sender may. */
 static int begin_saving(struct kv_client *client, const struct kv_message *m,
-			struct saving **ret_saving)
+			uint32_t n, struct saving **ret_saving)
 {
 	struct kv_space_info info;
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
@@ -590,7 +509,7 @@ static int begin_saving(struct kv_client *client, const struct kv_message *m,
 			    &info);
 	if (r == 0 && !info.layout)
 		r = -EINVAL;
-	return r < 0 ? r : saving_new(client, m, space, &info, ret_saving);
+	return r < 0 ? r : saving_new(client, m, n, space, &info, ret_saving);
 }
 
 int kv_request_save(struct kv_client *client, const struct kv_message *m)
@@ -599,7 +518,7 @@ int kv_request_save(struct kv_client *client, const struct kv_message *m)
 	struct saving *saving;
 	int r;
 
-	r = begin_saving(client, m, &saving);
+	r = begin_saving(client, m, m->header->count, &saving);
 	if (r < 0) {
 		give_up(client, m, r);
 		return 0;
@@ -648,13 +567,141 @@ int kv_request_save_part(struct kv_client *client, const struct kv_message *m)
 	struct saving *saving;
 	int r;
 
-	r = begin_saving(client, m, &saving);
+	r = begin_saving(client, m, m->header->count, &saving);
 	if (r < 0) {
 		kv_reply_all(client, m->header, r);
 		return 0;
 	}
 	for (uint32_t i = 0; i < m->header->count; i++)
 		prepare_part(saving, &wire[i], &saving->items[i]);
+	saving_start(saving);
+	return 0;
+}
+
+/* ---- from pages that are lent ---- */
+
+int kv_request_pool(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_pool *pool = m->items;
+	const struct kv_lender lender = {client->socket, client->pidfd,
+					 client->caller.uid, client->account};
+	struct kv_lent *lent;
+	int r = 0;
+
+	if (kv_lent_find(&client->lents, pool->id))
+		r = -EEXIST;
+	else if (client->n_lents >= WIRE_POOLS_MAX)
+		r = -ENOLCK;
+	if (r == 0)
+		r = kv_lent_new(m->fd, pool,
+				(const struct wire_stride *)(pool + 1),
+				m->header->count, &lender, &lent);
+	if (r == 0) {
+		TAILQ_INSERT_TAIL(&client->lents, kv_lent_link(lent), others);
+		client->n_lents++;
+	}
+	kv_reply(client, m->header, r, 0, 0);
+	return 0;
+}
+
+int kv_request_pool_close(struct kv_client *client, const struct kv_message *m)
+{
+	struct kv_lent *lent = m->header->arg > UINT32_MAX
+				       ? NULL
+				       : kv_lent_find(&client->lents,
+						      (uint32_t)m->header->arg);
+
+	if (lent)
+		kv_client_drop_lent(client, lent);
+	return 0;
+}
+
+static int prepare_lent(struct saving *saving, const struct wire_save *wire,
+			struct saving_item *item)
+{
+	struct kv_client *client = saving->request.client;
+	uint16_t flags = saving->request.header.flags;
+	int r;
+
+	r = kv_wire_key(wire->key, wire->len, &item->key);
+	if (r == 0)
+		r = set_meta(saving, wire, item);
+	if (r == 0 && !kv_lent_has_pages(saving->lent, item->pages))
+		r = -EINVAL;
+	if (r == 0)
+		r = kv_request_fill(client, flags, saving->request.space,
+				    saving->layout, &item->key, &item->fill);
+	if (r < 0)
+		return r;
+	item->hold = flags & WIRE_HOLD;
+	if (flags & WIRE_MUST)
+		kv_fill_must(item->fill);
+	return 0;
+}
+
+/* What all blocks have in common, and the pages of each; -EFAULT the memory is
+ * not what it was when it was lent. */
+static int lend(struct saving *saving, struct kv_lent *lent,
+		const struct wire_save_pages *what, const void *pages)
+{
+	size_t each = kv_lent_pages_per_block(lent);
+	size_t bytes = what->n * each * sizeof(uint64_t);
+
+	if (kv_lent_payload(lent) != saving->layout->payload ||
+	    !saving->staging || what->lent % sizeof(uint32_t) != 0 ||
+	    !kv_staging_has(saving->staging, what->lent, sizeof(uint32_t)))
+		return -EINVAL;
+	if (!kv_lent_is_whole(lent))
+		return -EFAULT;
+	saving->pages = malloc(bytes);
+	if (!saving->pages)
+		return -ENOMEM;
+	memcpy(saving->pages, pages, bytes);
+	for (uint32_t i = 0; i < what->n; i++)
+		saving->items[i].pages = saving->pages + i * each;
+	saving->is_lent = (const void *)(saving->staging->data + what->lent);
+	saving->lent = lent;
+	kv_lent_hold(lent);
+	return 0;
+}
+
+/* Whether the message is as long as its blocks with their pages are. */
+static bool is_complete(const struct kv_message *m, const struct kv_lent *lent)
+{
+	const struct wire_save_pages *what = m->items;
+	uint64_t pages = kv_lent_pages_per_block(lent), each;
+
+	return what->n > 0 && what->n <= WIRE_BATCH &&
+	       !__builtin_mul_overflow(pages, sizeof(uint64_t), &each) &&
+	       each <= WIRE_MAX &&
+	       m->header->count == what->n * (sizeof(struct wire_save) + each);
+}
+
+int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
+{
+	const struct wire_save_pages *what = m->items;
+	const struct wire_save *wire = (const struct wire_save *)(what + 1);
+	struct kv_lent *lent = kv_lent_find(&client->lents, what->pool);
+	struct saving *saving;
+	int r;
+
+	if (!lent) {
+		kv_reply(client, m->header, -ENOENT, 0, 0);
+		return 0;
+	}
+	if (!is_complete(m, lent))
+		return -EPROTO;
+	r = begin_saving(client, m, what->n, &saving);
+	if (r < 0) {
+		kv_reply(client, m->header, r, 0, 0);
+		return 0;
+	}
+	r = lend(saving, lent, what, wire + what->n);
+	for (uint32_t i = 0; i < what->n; i++)
+		saving->items[i].status =
+			r < 0 ? r
+			      : prepare_lent(saving, &wire[i],
+					     &saving->items[i]);
 	saving_start(saving);
 	return 0;
 }

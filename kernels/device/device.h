@@ -105,6 +105,9 @@ struct kv_device {
 		       void **ret_memory, void **ret_base);
 	int (*grow)(void *memory, uint64_t bytes); /* to @bytes; -ENOMEM */
 	void (*release)(void *memory);
+	/* The descriptor of the file that is mapped there, all of @max_bytes,
+	 * as long as that: the caller's from now on.  NULL, -1: none. */
+	int (*take_fd)(void *memory);
 
 	/* The buffers that copies of this pool are staged in, where they are:
 	 * @buffers of @bytes each for a copy thread, as far as is good, from

@@ -3,9 +3,8 @@
  * host.c - the device "host": pages in plain memory, copied by the processor,
  * and memory of the library's own that grows and stays where it is.
  *
- * OWNS      for each memory a mapping of a memfd, as long as it may ever get.
- *           The descriptor is closed at once: no child, and no program
- *           executed, keeps it.
+ * OWNS      for each memory a mapping of a memfd, as long as it may ever get,
+ *           and the descriptor until somebody takes it.
  *
  * INVARIANTS
  *   (1) Pages that follow each other in memory are copied as one run.
@@ -153,6 +152,7 @@ static void host_info(void *pool, struct kvfs_pool_info *ret_info)
 struct hostmem {
 	uint8_t *base;
 	uint64_t bytes, max_bytes;
+	int fd; /* -1: taken */
 };
 
 static void unmap(struct hostmem *memory)
@@ -161,6 +161,7 @@ static void unmap(struct hostmem *memory)
 		return;
 	if (memory->base)
 		munmap(memory->base, memory->max_bytes);
+	kv_closep(&memory->fd);
 	free(memory);
 }
 
@@ -181,15 +182,15 @@ static bool is_out_of_proportion(uint64_t bytes)
 
 static int map_memfd(struct hostmem *memory)
 {
-	_cleanup_(kv_closep) int fd = memfd_create("kvfs-pages", MFD_CLOEXEC);
 	void *base;
 
-	if (fd < 0)
+	memory->fd = memfd_create("kvfs-pages", MFD_CLOEXEC);
+	if (memory->fd < 0)
 		return -errno;
-	if (ftruncate(fd, (off_t)memory->max_bytes) < 0)
+	if (ftruncate(memory->fd, (off_t)memory->max_bytes) < 0)
 		return -errno;
 	base = mmap(NULL, memory->max_bytes, PROT_NONE,
-		    MAP_SHARED | MAP_NORESERVE, fd, 0);
+		    MAP_SHARED | MAP_NORESERVE, memory->fd, 0);
 	if (base == MAP_FAILED)
 		return -errno;
 	memory->base = base;
@@ -228,7 +229,10 @@ static int host_reserve(const char *name, uint64_t bytes, uint64_t max_bytes,
 	int r;
 
 	(void)name;
-	if (!memory || max_bytes > INT64_MAX - KV_PAGE)
+	if (!memory)
+		return -ENOMEM;
+	memory->fd = -1;
+	if (max_bytes > INT64_MAX - KV_PAGE)
 		return -ENOMEM;
 	memory->max_bytes = kv_round_up(max_bytes, KV_PAGE);
 	r = map_memfd(memory);
@@ -246,6 +250,11 @@ static void host_release(void *memory)
 	unmap(memory);
 }
 
+static int host_take_fd(void *memory)
+{
+	return kv_steal_fd(&((struct hostmem *)memory)->fd);
+}
+
 const struct kv_device kv_device_host = {
 	.version = KV_DEVICE_VERSION,
 	.name = "host",
@@ -255,4 +264,5 @@ const struct kv_device kv_device_host = {
 	.reserve = host_reserve,
 	.grow = host_grow,
 	.release = host_release,
+	.take_fd = host_take_fd,
 };

@@ -15,6 +15,7 @@
  */
 #include "kernels/paged/map.h"
 #include "kernels/paged/paged_pool.h"
+#include "kernels/transfer/lent.h"
 #include "kernels/transfer/save.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/stage.h"
@@ -67,6 +68,19 @@ static int register_inner(struct kv_paged_pool *paged, struct kvfs_pool *pool,
 	return kv_lib_pool_register(pool->session, &desc, pages, &paged->inner);
 }
 
+/* If its memory has a descriptor. */
+static int lend(struct kv_paged_pool *paged, uint64_t pages)
+{
+	int fd = paged->device->take_fd ? paged->device->take_fd(paged->memory)
+					: -1;
+
+	if (fd < 0)
+		return 0;
+	return kv_lending_own(paged->inner, fd, paged->base,
+			      pages * paged->page_bytes,
+			      paged->max_pages * paged->page_bytes);
+}
+
 static int paged_pool_new(struct kvfs_pool *pool, const char *device,
 			  uint64_t pages, uint64_t max_pages,
 			  struct kv_paged_pool **ret_paged)
@@ -99,6 +113,8 @@ static int paged_pool_new(struct kvfs_pool *pool, const char *device,
 		return r;
 	kv_page_table_grow(paged->page_table, pages);
 	r = register_inner(paged, pool, device, pages);
+	if (r == 0)
+		r = lend(paged, pages);
 	if (r < 0)
 		return r;
 	*ret_paged = kv_steal(paged);
@@ -245,7 +261,10 @@ static int grow(struct kv_paged_pool *paged, uint64_t pages)
 
 	paged->growing = true;
 	pthread_mutex_unlock(&session->lock);
-	r = paged->device->grow(paged->memory, pages * paged->page_bytes);
+	r = kv_lending_grow(paged->inner, pages * paged->page_bytes);
+	if (r == 0)
+		r = paged->device->grow(paged->memory,
+					pages * paged->page_bytes);
 	pthread_mutex_lock(&session->lock);
 	paged->growing = false;
 	if (r == 0)

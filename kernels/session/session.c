@@ -448,6 +448,7 @@ static int session_new(const char *path, struct kvfs_session **ret_session)
 	TAILQ_INIT(&session->active);
 	TAILQ_INIT(&session->saves);
 	LIST_INIT(&session->paged);
+	LIST_INIT(&session->lendings);
 	session->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (session->wake_fd < 0)
 		return -errno;

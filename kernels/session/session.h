@@ -126,7 +126,9 @@ struct kvfs_session {
 	struct kv_parts *parts; /* NULL until a block is saved in parts */
 	/* Blocks that the daemon has reserved, or was asked to. */
 	size_t reserved_whole, reserved_in_parts;
-	LIST_HEAD(, kvfs_pool) paged; /* pools with pages of our own */
+	LIST_HEAD(, kvfs_pool) paged;	  /* pools with pages of our own */
+	LIST_HEAD(, kv_lending) lendings; /* of pools with a descriptor */
+	uint32_t lending_ids;
 };
 
 /* pthread_cond_wait, or (@until not NULL) pthread_cond_timedwait. */

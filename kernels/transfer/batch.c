@@ -26,7 +26,7 @@
  *   (2) Pages are read while COPYING, whatever happens to the connection or the
  *       transfer meanwhile, and at no other time.
  *   (3) A block for which there is no room goes back to its transfer's todo,
- *       if that is to be waited for (is_full): nothing waits here.
+ *       if that is to be waited for (kv_save_is_full): nothing waits here.
  *   (4) An extent is put back only by the reply that says the daemon is done
  *       with it; if that cannot come, its staging is abandoned as a whole.
  *   (5) The batch's hold has a tag if and only if the daemon holds something
@@ -96,8 +96,7 @@ static void end_locked(struct kv_save_batch *batch)
 	kv_xfer_put_locked(xfer);
 }
 
-/* The status that a caller sees for what the daemon said of a block. */
-static int status_of(struct kvfs_xfer *xfer, int status)
+int kv_save_status(struct kvfs_xfer *xfer, int status)
 {
 	if (status == -ESTALE || status == -ENOENT)
 		kv_lib_space_forget_locked(xfer->space);
@@ -110,7 +109,7 @@ static int status_of(struct kvfs_xfer *xfer, int status)
 static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
 		  struct tally *tally)
 {
-	status = status_of(xfer, status);
+	status = kv_save_status(xfer, status);
 	if (status == KVFS_PRESENT)
 		tally->present++;
 	else if (status == 0)
@@ -256,7 +255,8 @@ static void parts_saved(struct kv_call *call, int status, const void *items)
 		if (r == 0)
 			kv_part_sealed_locked(part, batch->hold);
 		else
-			kv_part_fail_locked(part, status_of(batch->xfer, r));
+			kv_part_fail_locked(part,
+					    kv_save_status(batch->xfer, r));
 	}
 	end_locked(batch);
 }
@@ -486,7 +486,7 @@ static void copy(struct kv_job *job)
 /* Memory is being made, or all that may be reserved are whole blocks on their
  * way, which takes a moment; or there is no room now, which is no answer to one
  * that waits for it. */
-static bool is_full(const struct kvfs_xfer *xfer, int status)
+bool kv_save_is_full(const struct kvfs_xfer *xfer, int status)
 {
 	if (status == -EBUSY || (status == -ENOLCK && xfer->part &&
 				 xfer->session->reserved_whole > 0))
@@ -498,7 +498,7 @@ static bool is_full(const struct kvfs_xfer *xfer, int status)
 /* The answer of the daemon, or -EINPROGRESS: ask again some time. */
 static int answer(struct kvfs_xfer *xfer, int status)
 {
-	return is_full(xfer, status) ? -EINPROGRESS : status;
+	return kv_save_is_full(xfer, status) ? -EINPROGRESS : status;
 }
 
 static void sort_out_parts_locked(struct kv_save_batch *batch,
@@ -514,7 +514,8 @@ static void sort_out_parts_locked(struct kv_save_batch *batch,
 
 		if (status == -EINPROGRESS && kv_part_again_locked(part))
 			kv_save_again_locked(xfer, batch->block[i]);
-		else if (kv_part_reserved_locked(part, status_of(xfer, status)))
+		else if (kv_part_reserved_locked(part,
+						 kv_save_status(xfer, status)))
 			batch->block[kept++] = batch->block[i];
 	}
 	batch->n = kept;

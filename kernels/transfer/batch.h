@@ -16,6 +16,11 @@
 /* Bytes of staging that a block of @xfer, or its part of one, takes. */
 uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer);
 
+/* What a caller is told of a block of which the daemon said @status. */
+int kv_save_status(struct kvfs_xfer *xfer, int status);
+/* Whether the daemon's @status is none yet: the block is to be tried again. */
+bool kv_save_is_full(const struct kvfs_xfer *xfer, int status);
+
 /*
  * Begin saving the next @n blocks of xfer->todo by way of @stage.  The rest
  * happens by itself; when it is over, the extent is put back and

@@ -21,6 +21,7 @@
 #include "kernels/session/attach.h"
 #include "kernels/device/copier.h"
 #include "kernels/transfer/stream_sync.h"
+#include "kernels/transfer/lent.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/restore.h"
@@ -246,6 +247,11 @@ static void pool_free(struct kvfs_pool *pool)
 {
 	if (!pool)
 		return;
+	if (pool->lending) {
+		pthread_mutex_lock(&pool->session->lock);
+		kv_lending_free_locked(pool->lending);
+		pthread_mutex_unlock(&pool->session->lock);
+	}
 	if (pool->opened && pool->device->close)
 		pool->device->close(pool->on_device);
 	free(pool->strides.stride);
@@ -268,7 +274,8 @@ static int check_desc(kvfs_session *session, const kvfs_pool_desc *desc)
 		return r;
 	if (!desc->device || !desc->space || desc->space->session != session ||
 	    !desc->views || desc->n_views == 0 || desc->pages == 0 ||
-	    desc->pages > INT64_MAX / 2 || desc->pages_per_block == 0)
+	    desc->pages > INT64_MAX / 2 || desc->pages_per_block == 0 ||
+	    desc->reserved != 0)
 		return -EINVAL;
 	return 0;
 }
@@ -307,6 +314,7 @@ static void forked(struct kvfs_session *session)
 {
 	kv_stage_forked(session->stage);
 	kv_stage_forked(session->stage_next);
+	kv_lending_forked(session);
 }
 
 static void detaching_locked(struct kvfs_session *session)
@@ -406,6 +414,8 @@ static int pool_new(kvfs_session *session, const kvfs_pool_desc *desc,
 	if (!pool->seen || !pool->loads || !pool->saves)
 		return -ENOMEM;
 	r = open_on_device(pool, desc, there);
+	if (r == 0)
+		r = kv_lending_new(pool, desc);
 	if (r < 0)
 		return r;
 	*ret_pool = kv_steal(pool);
@@ -425,6 +435,7 @@ int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 	r = start_threads_locked(session, pool->device);
 	if (r == 0)
 		kv_lib_space_get_locked(pool->space);
+	kv_lending_offer_locked(pool);
 	pthread_mutex_unlock(&session->lock);
 	if (r < 0)
 		return r;
@@ -463,6 +474,7 @@ void kvfs_pool_close(kvfs_pool *pool)
 		pool->paged_ops->close(pool->paged);
 	pthread_mutex_lock(&session->lock);
 	kv_xfers_drain(session, pool);
+	kv_lending_free_locked(kv_steal(pool->lending));
 	kv_lib_space_put_locked(pool->space);
 	pthread_mutex_unlock(&session->lock);
 	pool_free(pool);
@@ -479,6 +491,10 @@ void kv_lib_pool_info(struct kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 	ret_info->threads = kv_copier_threads(session->copier);
 	ret_info->pages_loading = pool->pages_loading;
 	ret_info->pages_saving = pool->pages_saving;
+	ret_info->lent_reason = kv_lending_why_not_locked(pool);
+	ret_info->lent = !ret_info->lent_reason;
+	if (ret_info->lent)
+		ret_info->lent_reason = "";
 	if (session->stage) {
 		ret_info->bytes_staging = kv_stage_bytes(session->stage);
 		ret_info->staging_huge = kv_stage_is_huge(session->stage);

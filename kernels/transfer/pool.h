@@ -11,6 +11,7 @@
 #include "kernels/kvfs.h"
 #include "common/layout.h"
 
+struct kv_lending; /* lent.c */
 struct kv_paged_pool;
 
 /* The part of the folder above in the pools that kvfs_pool_reserve gave. */
@@ -32,6 +33,8 @@ struct kvfs_pool {
 	const struct kv_layout *layout;
 	uint64_t pages;
 	struct kv_strides strides;
+
+	struct kv_lending *lending; /* lock; NULL: it has no descriptor */
 
 	/* lock */
 	uint8_t *seen;		 /* a bit a page, all clear between calls */

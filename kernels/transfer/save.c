@@ -36,6 +36,7 @@
 #include "kernels/session/abi.h"
 #include "kernels/transfer/batch.h"
 #include "kernels/transfer/flush.h"
+#include "kernels/transfer/lent.h"
 #include "kernels/session/query.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/partial_block.h"
@@ -413,6 +414,19 @@ static size_t may_reserve(const struct kvfs_xfer *xfer, size_t n)
 	return KV_MIN(n, room);
 }
 
+/* Of the staging it takes a word. */
+static int lend_locked(struct kvfs_xfer *xfer)
+{
+	struct kvfs_session *session = xfer->session;
+	int r = need_stage_locked(session, ALIGN);
+
+	kv_assert_locked(&session->lock);
+	if (r < 0)
+		return r;
+	return kv_lent_batch_locked(xfer, session->stage,
+				    kv_lent_batch_blocks(xfer));
+}
+
 static int advance_locked(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
@@ -423,6 +437,9 @@ static int advance_locked(struct kvfs_xfer *xfer)
 	kv_assert_locked(&session->lock);
 	if (!kv_session_is_live(session, xfer->generation))
 		return -ENOTCONN;
+	kv_lending_offer_locked(xfer->pool);
+	if (kv_lent_may_locked(xfer))
+		return lend_locked(xfer);
 	r = need_stage_locked(session, block_bytes);
 	if (r < 0)
 		return r;
@@ -524,6 +541,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 		kv_parts_stop_locked(xfer);
 	else
 		fail_todo_locked(xfer, atomic_load(&xfer->stopped));
+	kv_lent_batches_stop_locked(xfer);
 	kv_save_batches_stop_locked(xfer);
 	kv_xfer_put_locked(xfer);
 }

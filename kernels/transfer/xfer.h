@@ -56,6 +56,7 @@ struct kv_load;		  /* load.c */
 struct kv_prefetch_chunk; /* prefetch.c */
 struct kv_flush_chunk;	  /* flush.c */
 struct kv_save_batch;	  /* batch.c */
+struct kv_lent_batch;	  /* lent.c */
 
 struct kvfs_xfer {
 	/* fixed after start */
@@ -123,6 +124,7 @@ struct kvfs_xfer {
 	struct kv_timer again;	/* runs while it waits for room */
 	uint64_t pause;		/* before it tries again; 0: there was room */
 	LIST_HEAD(, kv_save_batch) batches; /* under way, and wanted */
+	LIST_HEAD(, kv_lent_batch) lent;    /* the same */
 	struct kv_part *part;  /* by block; NULL: they are saved whole */
 	struct kv_hold **held; /* by block; NULL: nothing is to be held */
 

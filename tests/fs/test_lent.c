@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_lent.c - which memory a client may lend, and messages that save from it:
+ * those that are wrong harm nobody but their sender.
+ *
+ * OWNS      a daemon for all tests, and the descriptors it makes.
+ *
+ * LOCKING   none.
+ */
+#include <sys/eventfd.h>
+
+#include "fs/control/lent.h"
+#include "tests/fs/daemon.h"
+
+enum { PAGE = 4096, N = 32, BYTES = N * DAEMON_PAYLOAD };
+
+static struct daemon d;
+
+static int start(void **state)
+{
+	(void)state;
+	daemon_start(&d, 0);
+	return 0;
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	daemon_stop(&d);
+	return 0;
+}
+
+static int memory(uint64_t bytes, bool allocated)
+{
+	int fd = memfd_create("lent", MFD_CLOEXEC);
+
+	assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+	if (allocated)
+		assert_int_equal(fallocate(fd, 0, 0, (off_t)bytes), 0);
+	return fd;
+}
+
+static const struct wire_pool whole = {
+	.id = 1, .pages_per_block = 1, .pages = N, .bytes = BYTES};
+static const struct wire_stride pages = {0, DAEMON_PAYLOAD, DAEMON_PAYLOAD, 1,
+					 0};
+
+static int new_of(int fd, const struct wire_pool *pool,
+		  const struct wire_stride *stride)
+{
+	const struct kv_lender lender = {.socket = -1, .pidfd = -1};
+	struct kv_ingest *ingest;
+	struct kv_lent *lent = NULL;
+	int r = kv_lent_new(fd, pool, stride, 1, &lender, &lent);
+
+	if (r < 0) {
+		assert_null(lent);
+		return r;
+	}
+	assert_int_equal(kv_ingest_start(&ingest), 0);
+	kv_lent_put(lent, ingest);
+	kv_ingest_stop(ingest);
+	return 0;
+}
+
+static void refuses(int fd, int why)
+{
+	assert_true(fd >= 0);
+	assert_int_equal(new_of(fd, &whole, &pages), why);
+	close(fd);
+}
+
+static void what_is_no_memory_is_refused(void **state)
+{
+	char path[] = "/tmp/kvfs-lent-XXXXXX";
+	int pipes[2], fd;
+
+	(void)state;
+	assert_int_equal(pipe(pipes), 0);
+	refuses(pipes[0], -EMEDIUMTYPE);
+	refuses(pipes[1], -EMEDIUMTYPE);
+	refuses(open("/", O_RDONLY | O_DIRECTORY), -EMEDIUMTYPE);
+	refuses(open("/dev/shm", O_RDONLY | O_DIRECTORY), -EMEDIUMTYPE);
+	refuses(open("/dev/zero", O_RDWR), -EMEDIUMTYPE);
+	refuses(open("/proc/self/maps", O_RDONLY), -EMEDIUMTYPE);
+	refuses(eventfd(0, 0), -EMEDIUMTYPE);
+	fd = mkstemp(path);
+	unlink(path);
+	assert_int_equal(fallocate(fd, 0, 0, BYTES), 0);
+	refuses(fd, -EMEDIUMTYPE);
+}
+
+static void memory_with_holes_is_refused(void **state)
+{
+	char path[64];
+	int fd = memory(BYTES, true);
+
+	(void)state;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	refuses(open(path, O_WRONLY), -EACCES);
+	refuses(open(path, O_PATH), -EBADF);
+	refuses(fd, 0);
+	refuses(memory(BYTES, false), -ENODATA);
+	refuses(memory(UINT64_C(1) << 42, false), -ENODATA);
+	refuses(memory(BYTES - PAGE, true), 0); /* it may grow */
+	refuses(memory(0, false), 0);
+	fd = memory(BYTES, true);
+	assert_int_equal(fallocate(fd,
+				   FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				   BYTES / 2, PAGE),
+			 0);
+	refuses(fd, -ENODATA);
+}
+
+static void strides_that_end_outside_are_refused(void **state)
+{
+	static const struct wire_stride wrong[] = {
+		{1, DAEMON_PAYLOAD, DAEMON_PAYLOAD, 1, 0},
+		{0, DAEMON_PAYLOAD + 1, DAEMON_PAYLOAD, 1, 0},
+		{0, DAEMON_PAYLOAD, DAEMON_PAYLOAD, 2, 1},
+		{0, DAEMON_PAYLOAD, 0, 1, 0},
+		{0, DAEMON_PAYLOAD, DAEMON_PAYLOAD, 0, 0},
+		{UINT64_MAX, 1, 1, 1, 0},
+		{UINT64_MAX - BYTES, DAEMON_PAYLOAD, DAEMON_PAYLOAD, 1, 0},
+		{0, UINT64_MAX, 1, 1, 0},
+		{0, UINT64_MAX / 2 + 1, 1, 1, 0},
+		{0, 1, UINT64_MAX, 1, 0},
+		{0, 1, 1, UINT64_MAX, UINT64_MAX},
+		{0, 1, 1, UINT64_MAX, 0},
+		{0, 1, UINT64_C(1) << 32, UINT64_C(1) << 32, 0},
+	};
+	int fd = memory(BYTES, true);
+
+	(void)state;
+	for (size_t i = 0; i < KV_ARRAY_LEN(wrong); i++)
+		assert_int_equal(new_of(fd, &whole, &wrong[i]), -EINVAL);
+	close(fd);
+}
+
+static void crumbs_are_refused(void **state)
+{
+	const struct wire_stride crumbs = {0, 16 * PAGE, 1, 16 * PAGE, 1};
+	const struct wire_stride few = {0, 64, 1, 64, 1};
+	int fd = memory(BYTES, true);
+
+	(void)state;
+	assert_int_equal(new_of(fd, &whole, &crumbs), -EINVAL);
+	assert_int_equal(new_of(fd, &whole, &few), 0);
+	close(fd);
+}
+
+static void pools_that_cannot_be_are_refused(void **state)
+{
+	static const struct wire_pool wrong[] = {
+		{1, 0, N, 0, BYTES},
+		{1, 1, 0, 0, BYTES},
+		{1, 1, N, 0, 0},
+		{1, 1, N, UINT64_MAX, BYTES},
+		{1, 1, N, UINT64_MAX - BYTES, BYTES},
+		{1, 1, N, 0, UINT64_MAX},
+		{1, 1, UINT64_MAX, 0, BYTES},
+		{1, 1, N + 1, 0, BYTES},
+	};
+	int fd = memory(BYTES, true);
+
+	(void)state;
+	for (size_t i = 0; i < KV_ARRAY_LEN(wrong); i++)
+		assert_int_equal(new_of(fd, &wrong[i], &pages), -EINVAL);
+	close(fd);
+}
+
+/* ---- messages ---- */
+
+struct pool_message {
+	struct wire_pool pool;
+	struct wire_stride stride;
+};
+
+static int lend(struct peer *p, uint32_t id, int fd)
+{
+	struct pool_message m = {whole, pages};
+
+	m.pool.id = id;
+	return peer_call(p,
+			 &(struct wire_header){.type = WIRE_POOL, .count = 1},
+			 &m, sizeof(m), fd);
+}
+
+struct save_message {
+	struct wire_save_pages what;
+	struct wire_save save;
+	uint64_t page;
+};
+
+static struct save_message message(uint32_t key, uint64_t page)
+{
+	struct save_message m = {.what = {.pool = 1, .n = 1}, .page = page};
+	struct wire_key wire;
+
+	peer_keys(&wire, key, 1);
+	memcpy(m.save.key, wire.key, 32);
+	m.save.len = 32;
+	return m;
+}
+
+/* The message's status, or that of its block. */
+static int save(struct peer *p, const struct save_message *m)
+{
+	const struct wire_header header = {.type = WIRE_SAVE_PAGES,
+					   .count = sizeof(m->save) +
+						    sizeof(m->page)};
+	int r = peer_call(p, &header, m, sizeof(*m), -1);
+
+	return r < 0 ? r : PEER_ITEMS(p, struct wire_status)->status;
+}
+
+static uint32_t *word(struct peer *p)
+{
+	return (uint32_t *)(void *)p->staging;
+}
+
+static void what_is_wrong_with_a_save_is_told(void **state)
+{
+	int fd = memory(BYTES, true);
+	struct save_message m = message(1, 0), good = m;
+	struct peer p;
+
+	(void)state;
+	daemon_peer(&d, &p, 0777);
+	*word(&p) = WIRE_LENT;
+	assert_int_equal(save(&p, &m), -ENOENT);
+	assert_int_equal(lend(&p, 1, fd), 0);
+	assert_int_equal(lend(&p, 1, fd), -EEXIST);
+	m.page = N;
+	assert_int_equal(save(&p, &m), -EINVAL);
+	m.page = UINT64_MAX;
+	assert_int_equal(save(&p, &m), -EINVAL);
+	m = good;
+	m.what.lent = 1;
+	assert_int_equal(save(&p, &m), -EINVAL);
+	m.what.lent = p.staging_bytes;
+	assert_int_equal(save(&p, &m), -EINVAL);
+	m.what.lent = UINT64_MAX - 3;
+	assert_int_equal(save(&p, &m), -EINVAL);
+	m = good;
+	m.save.len = 5;
+	assert_int_equal(save(&p, &m), -EINVAL);
+	*word(&p) = 0;
+	assert_int_equal(save(&p, &good), -ECANCELED);
+	*word(&p) = WIRE_LENT + 1;
+	assert_int_equal(save(&p, &good), -ECANCELED);
+	assert_int_equal(peer_probe(&p, 1), WIRE_ABSENT);
+	*word(&p) = WIRE_LENT;
+	assert_int_equal(save(&p, &good), 0);
+	assert_int_equal(save(&p, &good), -EEXIST);
+	assert_int_equal(peer_probe(&p, 1), WIRE_DRAM);
+	assert_true(daemon_wait_idle(&d) >= 0);
+	peer_close(&p);
+	close(fd);
+}
+
+static void a_save_of_another_length_ends_the_connection(void **state)
+{
+	int fd = memory(BYTES, true);
+	const uint32_t wrong[][2] = {
+		{0, 1}, {2, 1}, {513, 1}, {UINT32_MAX, 1}, {1, 2}};
+
+	(void)state;
+	for (size_t i = 0; i < KV_ARRAY_LEN(wrong); i++) {
+		struct save_message m[2] = {message(2, 0)};
+		struct wire_header header = {
+			.type = WIRE_SAVE_PAGES,
+			.count = wrong[i][1] *
+				 (uint32_t)(sizeof(m->save) + sizeof(m->page))};
+		struct peer p;
+
+		daemon_peer(&d, &p, 0777);
+		assert_int_equal(lend(&p, 1, fd), 0);
+		m->what.n = wrong[i][0];
+		assert_int_not_equal(peer_send(&p, &header, m,
+					       sizeof(m->what) + header.count,
+					       -1),
+				     0);
+		assert_true(peer_at_end(&p));
+		peer_close(&p);
+	}
+	close(fd);
+}
+
+static void another_layouts_block_is_not_saved(void **state)
+{
+	int fd = memory(BYTES, true);
+	struct save_message m = message(3, 0);
+	struct peer p;
+
+	(void)state;
+	daemon_peer(&d, &p, 0777);
+	assert_int_equal(lend(&p, 1, fd), 0);
+	assert_int_equal(
+		peer_space(&p, "other", DAEMON_OTHER, WIRE_SPACE_CREATE, 0777),
+		0);
+	*word(&p) = WIRE_LENT;
+	assert_int_equal(save(&p, &m), -EINVAL);
+	peer_close(&p);
+	close(fd);
+}
+
+static void nobody_lends_more_than_so_many(void **state)
+{
+	int fd = memory(BYTES, true);
+	struct wire_header close_it = {.type = WIRE_POOL_CLOSE, .arg = 7};
+	struct save_message m = message(4, 0);
+	struct peer p;
+
+	(void)state;
+	daemon_peer(&d, &p, 0777);
+	for (uint32_t i = 0; i < WIRE_POOLS_MAX; i++)
+		assert_int_equal(lend(&p, i, fd), 0);
+	assert_int_equal(lend(&p, WIRE_POOLS_MAX, fd), -ENOLCK);
+	*word(&p) = WIRE_LENT;
+	m.what.pool = 7;
+	assert_int_equal(save(&p, &m), 0);
+	assert_true(peer_raw(&p, &close_it, sizeof(close_it), -1, 0));
+	close_it.arg = UINT64_MAX; /* none */
+	assert_true(peer_raw(&p, &close_it, sizeof(close_it), -1, 0));
+	m = message(5, 0);
+	m.what.pool = 7;
+	assert_int_equal(save(&p, &m), -ENOENT);
+	assert_int_equal(lend(&p, WIRE_POOLS_MAX, fd), 0);
+	peer_close(&p);
+	close(fd);
+	assert_true(daemon_wait_idle(&d) >= 0);
+}
+
+/* Whoever lends and goes away at any moment leaves nothing behind. */
+static void lenders_that_go_away_leave_nothing(void **state)
+{
+	int fd = memory(BYTES, true);
+
+	(void)state;
+	for (uint32_t i = 0; i < 200; i++) {
+		struct save_message m = message(1000 + i, i % N);
+		const struct wire_header header = {
+			.type = WIRE_SAVE_PAGES,
+			.flags = i % 2 ? WIRE_HOLD : 0,
+			.count = sizeof(m.save) + sizeof(m.page)};
+		struct peer p;
+
+		daemon_peer(&d, &p, 0777);
+		assert_int_equal(lend(&p, 1, fd), 0);
+		*word(&p) = WIRE_LENT;
+		peer_send(&p, &header, &m, sizeof(m), -1);
+		if (i % 3 == 0)
+			usleep(i);
+		peer_close(&p);
+	}
+	close(fd);
+	assert_true(daemon_wait_idle(&d) >= 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_is_no_memory_is_refused),
+		cmocka_unit_test(memory_with_holes_is_refused),
+		cmocka_unit_test(strides_that_end_outside_are_refused),
+		cmocka_unit_test(crumbs_are_refused),
+		cmocka_unit_test(pools_that_cannot_be_are_refused),
+		cmocka_unit_test(what_is_wrong_with_a_save_is_told),
+		cmocka_unit_test(a_save_of_another_length_ends_the_connection),
+		cmocka_unit_test(another_layouts_block_is_not_saved),
+		cmocka_unit_test(nobody_lends_more_than_so_many),
+		cmocka_unit_test(lenders_that_go_away_leave_nothing),
+	};
+
+	return cmocka_run_group_tests(tests, start, stop);
+}
