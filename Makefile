@@ -61,7 +61,7 @@ $B/libkvfs.a: $(call objs,$(LIB) $(SHARED))
 $B/daemon.a $B/libkvfs.a: ; $(call run,AR)rm -f $@; ar qcs $@ $^
 $B/kvfs: $B/fs/main.o $B/daemon.a ; $(call run,LINK)$(CC) $(LDFLAGS) -pie $^ $(LIBS_D) -o $@
 $B/libkvfs.so: $(call objs,$(LIB) $(SHARED)) kernels/libkvfs.map
-	$(call run,LINK)$(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs.so.$(SONUM) -Wl,--version-script=kernels/libkvfs.map \
+	$(call run,LINK)$(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs.so.$(SONUM) -Wl,-z,nodelete -Wl,--version-script=kernels/libkvfs.map \
 	  $(filter %.o,$^) $(LIBS_L) -o $@ && ln -sf libkvfs.so $B/libkvfs.so.$(SONUM)
 .SECONDEXPANSION:
 $(TOOLS): $B/kvfs-%: $$(call objs,$$(wildcard tools/$$*/*.c)) $$(TOOL_$$*) $B/libkvfs.a

@@ -34,10 +34,11 @@
  *
  * LOCKING   session->lock guards what session.h says; lock order is there.  The
  *           reader thread takes receive_lock, then session->lock, and holds
- *           neither while it sleeps or connects. forks_lock is a leaf, held
- *           across fork itself, so that the child finds the list whole;
- *           sessions' own locks are not taken there: in the child they may be
- *           held by threads that do not exist.
+ *           neither while it sleeps or connects.  It makes no call that a mount
+ *           can hold up: finder.h does.  forks_lock is a leaf, held across fork
+ *           itself, so that the child finds the list whole; sessions' own locks
+ *           are not taken there: in the child they may be held by threads that
+ *           do not exist.
  */
 #include <stdatomic.h>
 #include <poll.h>
@@ -45,12 +46,14 @@
 #include <sys/eventfd.h>
 
 #include "kernels/device/copier.h"
+#include "kernels/session/finder.h"
 #include "kernels/session/session.h"
 #include "common/thread.h"
 
 #define FIRST_CONNECT_NS 1000000000u
 #define RETRY_FIRST_NS 5000000u
 #define RETRY_LAST_NS 1000000000u
+#define PATIENCE_NS (UINT64_C(5) * 1000000000) /* with a mount that hangs */
 
 /* ---- forks ---- */
 
@@ -251,6 +254,8 @@ static uint64_t run_timers_locked(struct kvfs_session *session)
 struct retry {
 	uint64_t at; /* kv_now_ns */
 	uint64_t wait;
+	struct kv_finder *finder; /* NULL: none looks */
+	uint64_t patience;	  /* for the next one */
 };
 
 static void disconnect(struct kvfs_session *session)
@@ -291,23 +296,15 @@ static int refusal(int r)
 	return r == -EPROTONOSUPPORT || r == -EPERM ? r : 0;
 }
 
-static void connect_again(struct kvfs_session *session, struct retry *retry)
+/* Connected, or not, for the reason @r. */
+static void tried(struct kvfs_session *session, struct retry *retry,
+		  const char *path, const struct kv_link *link, int r)
 {
-	struct kv_link link = {.fd = -1};
-	struct kv_link_versions theirs;
-	char path[KV_SOCKET_PATH_MAX];
-	int r;
-
-	r = kv_link_find(session->path, path);
-	if (r == 0)
-		r = kv_link_open(path, &link, &theirs);
-	if (r == -EPROTONOSUPPORT)
-		say_versions(session->path, &theirs);
 	pthread_mutex_lock(&session->receive_lock);
 	pthread_mutex_lock(&session->lock);
 	if (r == 0) {
 		strcpy(session->socket_path, path);
-		session->link = link;
+		session->link = *link;
 		atomic_store(&session->live, ++session->generations);
 		link_changed_locked(session);
 	}
@@ -320,6 +317,50 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	retry->wait = r == 0 ? RETRY_FIRST_NS
 			     : KV_MIN(retry->wait * 2, RETRY_LAST_NS);
 	retry->at = kv_now_ns() + retry->wait;
+}
+
+/*
+ * Look for the socket: it may be another one each time.  A thread that hangs in
+ * the mount is left there at last, for another daemon may be mounted over it,
+ * but each one later than the one before: there are never many.
+ */
+static int look(struct kvfs_session *session, struct retry *retry)
+{
+	int r = kv_finder_start(session->path, session->wake_fd,
+				&retry->finder);
+
+	retry->at = kv_now_ns() + retry->patience;
+	return r;
+}
+
+static void connect_again(struct kvfs_session *session, struct retry *retry)
+{
+	struct kv_link link = {.fd = -1};
+	struct kv_link_versions theirs;
+	char path[KV_SOCKET_PATH_MAX];
+	int r;
+
+	if (!retry->finder) {
+		r = look(session, retry);
+		if (r == 0)
+			return;
+	} else {
+		r = kv_finder_end(kv_steal(retry->finder), path);
+		retry->patience =
+			r == -ETIMEDOUT ? retry->patience * 2 : PATIENCE_NS;
+	}
+	if (r == 0)
+		r = kv_link_open(path, &link, &theirs);
+	if (r == -EPROTONOSUPPORT)
+		say_versions(session->path, &theirs);
+	tried(session, retry, path, &link, r);
+}
+
+/* Found, given up, or to be looked for. */
+static bool is_due(const struct retry *retry)
+{
+	return kv_now_ns() >= retry->at ||
+	       (retry->finder && kv_finder_is_done(retry->finder));
 }
 
 /* Everything that has come, or -errno if the connection is of no more use. */
@@ -367,12 +408,13 @@ static int wait_and_receive(struct kvfs_session *session, uint64_t until,
 static void *run_reader(void *arg)
 {
 	struct kvfs_session *session = arg;
-	struct retry retry = {.wait = RETRY_FIRST_NS};
+	struct retry retry = {.wait = RETRY_FIRST_NS, .patience = PATIENCE_NS};
+	char ignored[KV_SOCKET_PATH_MAX];
 	uint64_t until;
 	bool writes;
 
 	for (;;) {
-		if (session->link.fd < 0 && kv_now_ns() >= retry.at)
+		if (session->link.fd < 0 && is_due(&retry))
 			connect_again(session, &retry);
 		pthread_mutex_lock(&session->lock);
 		if (session->closing)
@@ -388,6 +430,8 @@ static void *run_reader(void *arg)
 			disconnect(session);
 	}
 	pthread_mutex_unlock(&session->lock);
+	if (retry.finder)
+		(void)kv_finder_end(retry.finder, ignored);
 	disconnect(session);
 	return NULL;
 }

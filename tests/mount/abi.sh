@@ -25,6 +25,8 @@ unversioned=$(grep -v '@@KVFS_[0-9]*\.[0-9]*$' <<<"$exported")
 	fail "the library exports something else: $(diff <(echo "$listed") <(sed 's/@.*//' <<<"$exported"))"
 
 [ "$(soname "$B/libkvfs.so")" = libkvfs.so.1 ] || fail "soname $(soname "$B/libkvfs.so")"
+# A thread of it may wait for a daemon that hangs when all sessions are closed.
+readelf -d "$B/libkvfs.so" | grep -q NODELETE || fail "the library can be unloaded"
 [ ! -e "$B/libkvfs-cuda.so" ] || [ "$(soname "$B/libkvfs-cuda.so")" = libkvfs-cuda.so.1 ] ||
 	fail "soname $(soname "$B/libkvfs-cuda.so")"
 grep -aq 'libkvfs-%\.\*s\.so\.1' "$B/libkvfs.so" || fail "plug-ins of another soname are looked for"
