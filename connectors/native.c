@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * native.c - what the Python package does in C: ends of handles, whole arrays
- * of keys, metas and statuses, and DLPack.
+ * of keys and metas, and DLPack.
  *
  * OWNS      struct held: a counted handle of libkvfs that keeps what it was
  *           made from.  So a session is closed after its leases, whatever order
@@ -42,8 +42,6 @@ static int keys_set(kvfs_key *keys, const char *hashes, size_t n, size_t len);
  * for the first block of all. */
 static void metas_chain(kvfs_meta *metas, size_t n, const kvfs_key *parent,
 			uint32_t position);
-static void lease_statuses(kvfs_lease *lease, size_t n, int *ret_statuses);
-static void xfer_statuses(kvfs_xfer *xfer, size_t n, int *ret_statuses);
 /* Free what libkvfs gave to its caller. */
 static void text_free(char *text);
 
@@ -131,18 +129,6 @@ static void metas_chain(kvfs_meta *metas, size_t n, const kvfs_key *parent,
 	}
 	if (n > 0 && parent)
 		metas[0].parent = *parent;
-}
-
-static void lease_statuses(kvfs_lease *lease, size_t n, int *ret_statuses)
-{
-	for (size_t i = 0; i < n; i++)
-		ret_statuses[i] = kvfs_lease_status(lease, i);
-}
-
-static void xfer_statuses(kvfs_xfer *xfer, size_t n, int *ret_statuses)
-{
-	for (size_t i = 0; i < n; i++)
-		ret_statuses[i] = kvfs_xfer_status(xfer, i);
 }
 
 static void text_free(char *text)

@@ -76,7 +76,7 @@ class Lease(Owner):
     def statuses(self) -> list[int]:
         """0 or a negative errno a block."""
         array = ffi.new("int[]", max(1, self.n))
-        lib.lease_statuses(self.handle.c, self.n, array)
+        check(lib.kvfs_lease_statuses(self.handle.c, 0, self.n, array), "lease")
         return list(array[0:self.n])
 
     def check(self) -> None:

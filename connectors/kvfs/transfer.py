@@ -67,7 +67,7 @@ class Transfer(Owner):
         """For each block 0, PRESENT (1), EVICTED (2), or a negative errno; EINPROGRESS
         until it has ended."""
         array = ffi.new("int[]", max(1, self.n))
-        lib.xfer_statuses(self.handle.c, self.n, array)
+        check(lib.kvfs_xfer_statuses(self.handle.c, 0, self.n, array), self._what)
         return list(array[0:self.n])
 
     def check(self) -> None:

@@ -129,6 +129,9 @@ class Engine:
         worker.load = hooked
         return {}
 
+    def block_size(self):
+        return self.scheduler.block_size
+
     def runner_name(self):
         return type(self.runner).__module__
 

@@ -46,6 +46,14 @@ class Mount:
     def signal(self, number: int) -> None:
         for pid in self.pids():
             os.kill(pid, number)
+            while number == signal.SIGSTOP and not self._stopped(pid):
+                time.sleep(0.001)
+
+    @staticmethod
+    def _stopped(pid: int) -> bool:
+        """All threads of it."""
+        return all("State:\tT" in open(f"/proc/{pid}/task/{task}/status").read()
+                   for task in os.listdir(f"/proc/{pid}/task"))
 
     def kill(self) -> None:
         """SIGKILL, and what is left of the mount goes."""

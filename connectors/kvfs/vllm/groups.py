@@ -97,7 +97,7 @@ def _layout(layers: list[str], specs: dict[str, Any], pages: list[int], tokens: 
     else:
         tensors = [{"name": name, "dtype": DTYPES[dtype], "shape": [page // size]}
                    for name, dtype, page, size in zip(layers, dtypes, pages, sizes)]
-    return {"tensors": tensors, "tokens": tokens,
+    return {"tensors": tensors, "tokens": tokens, "layers": 0 if len(tensors) == 1 else "tensors",
             "reuse": f"window:{window}" if window else "prefix"}
 
 

@@ -6,47 +6,13 @@ here has another space, so that a mistake costs a miss and never wrong output.
 """
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
 import platform
 from typing import Any
 
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz")
-PIECE, PIECES = 65536, 16
-
-
-def fingerprint(path: str) -> str:
-    """What is in a model's or an adapter's folder: lengths of its weights and pieces of
-    them spread evenly, and small files whole.  The same weights in another place are
-    the same; weights that were trained further under the same name are not."""
-    seen = []
-    for name in sorted(os.listdir(path)):
-        try:
-            stat = os.stat(f"{path}/{name}")
-        except OSError:
-            continue
-        if os.path.isfile(f"{path}/{name}") and name.endswith((*WEIGHTS, ".json")):
-            seen.append((name, stat.st_size, stat.st_mtime_ns))
-    return _fingerprint(path, tuple(seen))
-
-
-@functools.lru_cache(maxsize=1024)
-def _fingerprint(path: str, files: tuple[tuple[str, int, int], ...]) -> str:
-    hash = hashlib.sha256()
-    for name, size, _ in files:
-        hash.update(f"{name} {size}\n".encode())
-        with open(f"{path}/{name}", "rb") as file:
-            step = max(PIECE, (size - PIECE) // (PIECES - 1))
-            for at in range(0, max(1, size - PIECE + 1), step):
-                file.seek(at)
-                hash.update(file.read(PIECE))
-            if size > PIECE:
-                file.seek(size - PIECE)
-                hash.update(file.read(PIECE))
-    return hash.hexdigest()
-
+from kvfs.weights import fingerprint
 
 def model(model_config: Any) -> dict[str, Any]:
     """The weights, and how they are run."""

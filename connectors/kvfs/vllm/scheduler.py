@@ -14,12 +14,12 @@ import time
 from typing import Any
 
 import kvfs
+from kvfs.patience import Patience
 from kvfs.space import acquire, match
+from kvfs.weights import fingerprint
 
 from .groups import Spaces
-from .identity import fingerprint
 from .messages import Blocks, Plan, Report
-from .patience import Patience
 from .settings import Settings
 
 FAILED_MAX = 65536

@@ -25,9 +25,9 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 
 import kvfs
 from kvfs import Stage, State
+from kvfs.patience import Patience
+from kvfs.weights import fingerprint
 
-from .identity import fingerprint
-from .patience import Patience
 from .settings import settings
 
 log = logging.getLogger("vllm.kvfs")

@@ -16,10 +16,10 @@ from typing import Any
 
 import kvfs
 from kvfs import Stage
+from kvfs.patience import Patience
 
 from .groups import Group, Spaces
 from .messages import NULL_BLOCK, Blocks, Plan, Report
-from .patience import Patience
 from .settings import Settings
 
 log = logging.getLogger("vllm.kvfs")

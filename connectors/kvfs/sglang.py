@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sglang - kvfs as SGLang's HiCache storage (backend `dynamic`).
+
+    --enable-hierarchical-cache --hicache-mem-layout page_first_direct
+    --hicache-storage-backend dynamic --hicache-storage-backend-extra-config
+    '{"backend_name": "kvfs", "module_path": "kvfs.sglang", "class_name": "KvfsHiCache",
+      "interface_v1": 1, "path": "/kvfs"}'
+
+SGLang calls from its prefetch and backup threads, at most 128 pages at a time, and an
+exception would end such a thread for good: whatever happens is answered by a list.
+Bytes go between SGLang's host pool and kvfs's memory by libkvfs's threads.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, HiCacheStorageConfig,
+                                                  HiCacheStorageExtraInfo, PoolHitPolicy, PoolName,
+                                                  PoolTransfer, PoolTransferResult)
+from sglang.version import __version__ as version
+
+import kvfs
+from kvfs import Stage, State
+from kvfs.patience import Patience
+from kvfs.weights import fingerprint
+
+log = logging.getLogger("sglang.kvfs")
+WAIT = 10.0
+SETTINGS = {"path": str, "salt": str, "mode": str, "shared": bool}
+KNOWN = {"backend_name", "module_path", "class_name", "interface_v1"}
+
+
+class Pages:
+    """A host pool of SGLang's: its pages as a pool of kvfs, in a space of its own."""
+
+    def __init__(self, owner: KvfsHiCache, name: str, host: Any) -> None:
+        size = host.page_size
+        first, sizes = host.get_page_buffer_meta(torch.arange(0, 2 * size))
+        half = len(first) // 2
+        views = [kvfs.View(f"part{i}", first[i], first[half + i] - first[i], sizes[i])
+                 for i in range(half)]
+        layout = {"tensors": [{"name": f"part{i}", "dtype": "U8", "shape": [sizes[i]]}
+                              for i in range(half)], "layers": "tensors"}
+        self.page_size = size
+        self.space = owner.open(name, layout, host)
+        self.pool = owner.session.pool(self.space, views, host.size // size, keep=host)
+
+    def numbers(self, keys: list[str], indices: Any) -> list[int]:
+        if len(indices) != len(keys) * self.page_size:
+            raise ValueError(f"{len(keys)} keys, but {len(indices)} tokens of memory")
+        return [index // self.page_size for index in indices[::self.page_size].tolist()]
+
+
+class KvfsHiCache(HiCacheStorage):
+    """Settings beside SGLang's own: `path`, `salt`, `mode` of new spaces, `shared`."""
+
+    def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any]) -> None:
+        self.config = storage_config
+        extra = dict(storage_config.extra_config or {})
+        for key in extra.keys() - KNOWN:
+            if key not in SETTINGS:
+                log.warning("kvfs: extra config has %r, which is none of %s", key, ", ".join(SETTINGS))
+            elif not isinstance(extra[key], SETTINGS[key]):
+                raise ValueError(f"kvfs: extra config: {key!r} is {extra[key]!r}; it must be a "
+                                 f"{SETTINGS[key].__name__}")
+        if not str(extra.get("path", "")).startswith("/"):
+            raise ValueError("kvfs: extra config lacks 'path': the mount point, e.g. \"/kvfs\", or the "
+                             "control socket")
+        self._extra = extra
+        self.session = kvfs.open(extra["path"])
+        self._pages: dict[str, Pages] = {}
+        self._patience = Patience()
+        if not self.session.connected:
+            log.warning("kvfs: no daemon answers at %s: everything is a miss until one does",
+                        extra["path"])
+        if not extra.get("interface_v1"):
+            log.warning("kvfs: without \"interface_v1\": 1 SGLang copies every page in Python, and "
+                        "kvfs answers that path with misses")
+
+    def open(self, name: str, layout: dict[str, Any], host: Any) -> kvfs.Space:
+        """The space of a pool: all that changes its bytes is in the name."""
+        c = self.config
+        model = c.model_name or ""
+        shard = [0, 1] if c.is_mla_model else [c.tp_rank, c.tp_size]
+        parts = {
+            "model": fingerprint(model) if os.path.isdir(model) else model, "pool": str(name),
+            "host": [type(host).__name__, str(getattr(host, "dtype", "")), host.layout, host.page_size],
+            "shard": shard, "pp": [c.pp_rank, c.pp_size], "cp": [c.attn_cp_rank, c.attn_cp_size],
+            "dcp": [c.dcp_rank, c.dcp_size, c.logical_page_size], "split": c.should_split_heads,
+            "engine": [version, torch.__version__], "salt": self._extra.get("salt", ""),
+            "layout": layout,
+        }
+        digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+        try:
+            return self.session.space(f"sglang-{digest[:24]}.{name}.r{shard[0]}", layout, create=True,
+                                      mode=int(self._extra.get("mode", "0700"), 8),
+                                      shared=self._extra.get("shared", False))
+        except kvfs.Error as error:
+            raise ValueError(f"kvfs: cannot use {self._extra['path']}: {error.strerror}") from error
+
+    # ---- pools ----
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        super().register_mem_pool_host(mem_pool_host)
+        self._pages[PoolName.KV.value] = Pages(self, PoolName.KV.value, mem_pool_host)
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        name = str(host_pool_name)
+        if name not in self._pages:
+            self._pages[name] = Pages(self, name, host_pool)
+
+    # ---- look-up ----
+
+    def _states(self, pages: Pages, keys: list[str]) -> list[bool]:
+        if not self._patience.left or not keys:
+            return [False] * len(keys)
+        start = time.monotonic()
+        states = pages.space.probe(_keys(keys))
+        self._patience.took(time.monotonic() - start)
+        return [state >= State.SSD for state in states]
+
+    def batch_exists(self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None) -> int:
+        return int(self._safe(lambda: _run(self._states(self._pages["kv"], keys)), 0))
+
+    def exists(self, key: str) -> bool:
+        return self.batch_exists([key]) == 1
+
+    def batch_exists_v2(self, keys: list[str], pool_transfers: list[PoolTransfer] | None = None,
+                        extra_info: HiCacheStorageExtraInfo | None = None) -> PoolTransferResult:
+        def look() -> PoolTransferResult:
+            hit = _run(self._states(self._pages["kv"], keys))
+            counts: dict[str, int] = {PoolName.KV: hit} if hit else {}
+            usable = set(range(1, hit + 1))
+            for transfer in pool_transfers or []:
+                there = self._states(self._pages[str(transfer.name)], keys[:hit])
+                if transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES:
+                    last = max(1, len(transfer.keys or [1]))
+                    good = {n for n in range(1, hit + 1) if all(there[max(0, n - last):n])}
+                elif transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
+                    good = set(range(1, _run(there) + 1))
+                else:
+                    continue  # a second form of pages that are there anyway
+                counts[transfer.name] = max(good, default=0)
+                usable &= good
+            return PoolTransferResult(max(usable, default=0), counts, sorted(usable))
+
+        result = self._safe(look, PoolTransferResult.empty())
+        assert isinstance(result, PoolTransferResult)
+        return result
+
+    # ---- transfers ----
+
+    def _get(self, pages: Pages, keys: list[str], indices: Any) -> list[bool]:
+        with pages.space.acquire(_keys(keys), deadline=WAIT) as lease:
+            transfer = pages.pool.load(lease, pages.numbers(keys, indices), deadline=WAIT)
+        transfer.wait(Stage.COPIED)
+        return [status == 0 for status in transfer.statuses()]
+
+    def _set(self, pages: Pages, keys: list[str], indices: Any,
+             extra_info: HiCacheStorageExtraInfo | None) -> list[bool]:
+        if not self.config.is_storage_writer:
+            return [True] * len(keys)
+        before = (extra_info.prefix_keys if extra_info else None) or []
+        transfer = pages.pool.save(pages.space, _keys(keys), pages.numbers(keys, indices),
+                                   parent=_name(before[-1]) if before else None, position=len(before),
+                                   deadline=WAIT)
+        transfer.wait(Stage.COPIED)
+        transfer.wait(Stage.SEALED)
+        return [status >= 0 for status in transfer.statuses()]
+
+    def batch_get_v1(self, keys: list[str], host_indices: Any,
+                     extra_info: HiCacheStorageExtraInfo | None = None) -> list[bool]:
+        return self._list(keys, lambda: self._get(self._pages["kv"], keys, host_indices))
+
+    def batch_set_v1(self, keys: list[str], host_indices: Any,
+                     extra_info: HiCacheStorageExtraInfo | None = None) -> list[bool]:
+        return self._list(keys, lambda: self._set(self._pages["kv"], keys, host_indices, extra_info))
+
+    def batch_get_v2(self, transfers: list[PoolTransfer],
+                     extra_info: HiCacheStorageExtraInfo | None = None) -> dict[str, list[bool]]:
+        def get(transfer: PoolTransfer) -> list[bool]:
+            keys = transfer.keys or []
+            return self._list(keys, lambda: self._get(self._pages[str(transfer.name)], keys,
+                                                      transfer.host_indices))
+
+        return {transfer.name: get(transfer) for transfer in transfers}
+
+    def batch_set_v2(self, transfers: list[PoolTransfer],
+                     extra_info: HiCacheStorageExtraInfo | None = None) -> dict[str, list[bool]]:
+        def put(transfer: PoolTransfer) -> list[bool]:
+            keys = transfer.keys or []
+            return self._list(keys, lambda: self._set(self._pages[str(transfer.name)], keys,
+                                                      transfer.host_indices, extra_info))
+
+        return {transfer.name: put(transfer) for transfer in transfers}
+
+    def _list(self, keys: list[str], do: Callable[[], list[bool]]) -> list[bool]:
+        if not keys or not self._patience.left:
+            return [False] * len(keys)
+        result = self._safe(do, None)
+        return result if isinstance(result, list) else [False] * len(keys)
+
+    @staticmethod
+    def _safe(do: Callable[[], object], otherwise: Any) -> Any:
+        try:
+            return do()
+        except Exception as error:  # SGLang's threads must live
+            log.warning("kvfs: %s: %s", type(error).__name__, error)
+            return otherwise
+
+    # ---- the interface that copies in Python: always a miss ----
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> None:
+        return None
+
+    def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None
+                  ) -> list[None]:
+        return [None] * len(keys)
+
+    def set(self, key: str, value: Any = None, target_location: Any = None,
+            target_sizes: Any = None) -> bool:
+        return False
+
+    def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None,
+                  target_sizes: Any = None) -> bool:
+        return False
+
+    def clear(self) -> None:
+        """Drops what this engine's spaces have."""
+        for pages in self._pages.values():
+            self._safe(pages.space.clear, None)
+
+
+def _name(key: str) -> bytes:
+    """SGLang's keys are 64 hexadecimal digits; others are hashed."""
+    try:
+        raw = bytes.fromhex(key)
+    except ValueError:
+        raw = key.encode()
+    return raw if len(raw) == 32 else kvfs.fold(key.encode())
+
+
+def _keys(keys: list[str]) -> kvfs.Keys:
+    return kvfs.Keys([_name(key) for key in keys])
+
+
+def _run(there: list[bool]) -> int:
+    """How many from the beginning."""
+    return there.index(False) if False in there else len(there)

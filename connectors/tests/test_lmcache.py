@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KvfsClient driven by LMCache's own native_plugin adapter and memory, on a real mount."""
+from __future__ import annotations
+
+import select
+import signal
+import time
+import unittest
+
+import torch
+from lmcache.v1.distributed.api import ObjectKey
+from lmcache.v1.distributed.l2_adapters import native_plugin_l2_adapter as plugin
+from lmcache.v1.memory_allocators.host_memory_allocator import HostMemoryAllocator
+
+from mount import Mount
+
+
+def keys(n: int, model: str = "model", salt: str = "", of: int = 0) -> list[ObjectKey]:
+    return [ObjectKey(chunk_hash=bytes([i, of]) * 16, model_name=model, kv_rank=0, cache_salt=salt)
+            for i in range(n)]
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        self.mount = Mount()
+        self.addCleanup(self.mount.remove)
+        self.memory = HostMemoryAllocator(96 << 20)
+
+    def adapter(self, **params):
+        config = plugin.NativePluginL2AdapterConfig.from_dict({
+            "type": "native_plugin", "module_path": "kvfs.lmcache", "class_name": "KvfsClient",
+            "adapter_params": {"path": self.mount.path} | params})
+        adapter = plugin._create_native_plugin_l2_adapter(config)
+        self.addCleanup(adapter.close)
+        return adapter
+
+    def objects(self, n: int, shape: tuple = (2, 4, 256, 128), seed: int | None = None) -> list:
+        made = [self.memory.allocate(torch.Size(shape), torch.bfloat16) for _ in range(n)]
+        self.addCleanup(lambda: [one.ref_count_down() for one in made])
+        if seed is not None:
+            torch.manual_seed(seed)
+            for one in made:
+                one.tensor.copy_(torch.randn(shape))
+        return made
+
+    def wait(self, fd: int, result):
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            poller.poll(100)
+            if (got := result()) is not None:
+                return got
+        self.fail("no completion")
+
+    def store(self, adapter, some, objects) -> bool:
+        task = adapter.submit_store_task(some, objects)
+        done = {}
+
+        def result():
+            done.update(adapter.pop_completed_store_tasks())
+            return done.get(task)
+
+        return self.wait(adapter.get_store_event_fd(), result).is_successful()
+
+    def lookup(self, adapter, some) -> list[bool]:
+        task = adapter.submit_lookup_and_lock_task(some, {})
+        bitmap = self.wait(adapter.get_lookup_and_lock_event_fd(),
+                           lambda: adapter.query_lookup_and_lock_result(task))
+        return [bitmap.test(i) for i in range(len(some))]
+
+    def load(self, adapter, some, objects) -> list[bool]:
+        task = adapter.submit_load_task(some, objects)
+        bitmap = self.wait(adapter.get_load_event_fd(), lambda: adapter.query_load_result(task))
+        return [bitmap.test(i) for i in range(len(some))]
+
+    def test_stored_looked_up_and_loaded_by_another_bit_exact(self) -> None:
+        first = self.adapter()
+        stored = self.objects(6, seed=1)
+        odd = self.objects(1, (3, 7, 5), seed=2)  # of a size that no page divides
+        self.assertTrue(self.store(first, keys(6), stored))
+        self.assertTrue(self.store(first, keys(1, of=9), odd))
+        client = first._client
+        for space in client._spaces.values():
+            space.flush().wait()
+        self.mount.kill()
+        self.mount.start()
+        second = self.adapter()
+        found = self.until(lambda: self.lookup(second, keys(8)), [True] * 6 + [False] * 2)
+        self.assertEqual(found, [True] * 6 + [False] * 2)
+        loaded = self.objects(8)
+        self.assertEqual(self.load(second, keys(8), loaded), found)
+        for i in range(6):
+            self.assertTrue(torch.equal(loaded[i].tensor.view(torch.int16), stored[i].tensor.view(torch.int16)))
+        again = self.objects(1, (3, 7, 5))
+        self.assertEqual(self.lookup(second, keys(1, of=9)), [True])
+        self.assertEqual(self.load(second, keys(1, of=9), again), [True])
+        self.assertTrue(torch.equal(again[0].tensor.view(torch.int16), odd[0].tensor.view(torch.int16)))
+        second.delete(keys(3))
+        self.assertEqual(self.lookup(second, keys(6)), [False] * 3 + [True] * 3)
+
+    def until(self, ask, wanted):
+        for _ in range(100):
+            if (got := ask()) == wanted:
+                break
+            time.sleep(0.1)
+        return got
+
+    def test_models_and_salts_share_nothing(self) -> None:
+        first = self.adapter()
+        self.assertTrue(self.store(first, keys(2), self.objects(2, seed=1)))
+        self.assertEqual(self.lookup(first, keys(2)), [True] * 2)
+        self.assertEqual(self.lookup(first, keys(2, salt="s")), [False] * 2)
+        self.assertEqual(self.lookup(first, keys(2, model="other")), [False] * 2)
+        self.assertEqual(self.lookup(self.adapter(salt="s"), keys(2)), [False] * 2)
+        self.assertEqual(self.lookup(self.adapter(model="/m"), keys(2)), [False] * 2)
+
+    def test_hung_and_gone_everything_is_a_miss(self) -> None:
+        adapter = self.adapter()
+        objects = self.objects(2, seed=1)
+        self.assertTrue(self.store(adapter, keys(2), objects))
+        self.mount.signal(signal.SIGSTOP)
+        self.assertEqual(self.lookup(adapter, keys(2)), [False] * 2)
+        self.assertEqual(self.load(adapter, keys(2), objects), [False] * 2)
+        self.mount.signal(signal.SIGCONT)
+        self.mount.kill()
+        self.assertEqual(self.lookup(adapter, keys(2)), [False] * 2)
+        self.assertFalse(self.store(adapter, keys(2, of=1), objects))
+
+    def test_a_wrong_path_is_named(self) -> None:
+        with self.assertRaisesRegex(ValueError, "'path' is 'kvfs'"):
+            self.adapter(path="kvfs")
+
+
+if __name__ == "__main__":
+    unittest.main()
