@@ -19,6 +19,7 @@ int kv_bench_mount(struct kv_bench_rig *rig); /* read_mount_second, _first */
 int kv_bench_cold(struct kv_bench_rig *rig);  /* load_ssd_cold */
 int kv_bench_save(struct kv_bench_rig *rig);  /* save_sealed, save_durable */
 int kv_bench_save_heads(struct kv_bench_rig *rig); /* save_sealed_4k */
+int kv_bench_save_lent(struct kv_bench_rig *rig);  /* save_lent */
 int kv_bench_writers(struct kv_bench_rig *rig);	   /* save_durable_4w */
 int kv_bench_probe(struct kv_bench_rig *rig);	   /* probe128_p50, _p99 */
 int kv_bench_anonymous(struct kv_bench_rig *rig);  /* memory_anon */

@@ -67,6 +67,7 @@ static const struct measurement {
 	{{"load_ssd_cold"}, EACH, kv_bench_cold},
 	{{"save_sealed", "save_durable"}, EACH, kv_bench_save},
 	{{"save_sealed_4k"}, EACH, kv_bench_save_heads},
+	{{"save_lent"}, EACH, kv_bench_save_lent},
 	{{"save_durable_4w"}, EACH, kv_bench_writers},
 	{{"memory_anon"}, EACH, kv_bench_anonymous},
 };

@@ -21,8 +21,12 @@
  *           measures.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "tools/bench/clock.h"
 #include "tools/bench/figures.h"
@@ -182,6 +186,105 @@ int kv_bench_save_heads(struct kv_bench_rig *rig)
 		report(&run, "save_sealed_4k", SEALED, COPY,
 		       memcpy_text(rig, against, sizeof(against)), 0.5);
 	fini(&run);
+	return r;
+}
+
+/* ---- from pages that are lent ---- */
+
+/* Pages of a file in memory, in 2 MiB pages if the system gives such. */
+struct lent {
+	int fd;
+	size_t bytes;
+	char *memory; /* NULL: not mapped */
+	kvfs_pool *pool;
+};
+
+static int map_file(struct lent *lent, unsigned flags)
+{
+	lent->fd = memfd_create("kvfs-bench", MFD_CLOEXEC | flags);
+	if (lent->fd < 0 || ftruncate(lent->fd, (off_t)lent->bytes) < 0 ||
+	    fallocate(lent->fd, 0, 0, (off_t)lent->bytes) < 0)
+		return -errno;
+	lent->memory = mmap(NULL, lent->bytes, PROT_READ | PROT_WRITE,
+			    MAP_SHARED | MAP_POPULATE, lent->fd, 0);
+	if (lent->memory == MAP_FAILED)
+		lent->memory = NULL;
+	return lent->memory ? 0 : -errno;
+}
+
+static void close_lent(struct lent *lent)
+{
+	kvfs_pool_close(lent->pool);
+	if (lent->memory)
+		munmap(lent->memory, lent->bytes);
+	if (lent->fd >= 0)
+		close(lent->fd);
+}
+
+static int register_lent(const struct kv_bench_rig *rig, struct lent *lent)
+{
+	uint64_t payload = kv_bench_payload(rig->size);
+	kvfs_view views[2] = {
+		{"k", lent->memory, payload, payload / 2, 1, 0},
+		{"v", lent->memory + payload / 2, payload, payload / 2, 1, 0},
+	};
+	kvfs_pool_desc desc = {
+		.size = sizeof(desc),
+		.device = "host",
+		.space = rig->space,
+		.views = views,
+		.n_views = 2,
+		.pages = rig->size->blocks,
+		.pages_per_block = 1,
+		.memory = lent->memory,
+		.memory_bytes = lent->bytes,
+		.memory_fd = lent->fd,
+	};
+	struct kvfs_pool_info info = KVFS_POOL_INFO_INIT;
+	int r = kvfs_pool_register(rig->session, &desc, &lent->pool);
+
+	for (unsigned i = 0; r == 0 && !info.lent; i++) {
+		kv_bench_sleep_ms(10);
+		r = i < 500 ? kvfs_pool_info(lent->pool, &info) : -ETIMEDOUT;
+	}
+	return r;
+}
+
+/* As long as a whole number of large pages. */
+static int open_lent(const struct kv_bench_rig *rig, struct lent *lent)
+{
+	const size_t huge = 2u << 20;
+	size_t bytes = rig->size->blocks * kv_bench_payload(rig->size);
+	int r;
+
+	*lent = (struct lent){.bytes = (bytes + huge - 1) / huge * huge};
+	r = map_file(lent, MFD_HUGETLB);
+	if (r < 0) {
+		close_lent(lent);
+		r = map_file(lent, 0);
+	}
+	if (r < 0)
+		return r;
+	memcpy(lent->memory, rig->pages.base, bytes);
+	return register_lent(rig, lent);
+}
+
+int kv_bench_save_lent(struct kv_bench_rig *rig)
+{
+	struct run run = {.rig = rig};
+	struct lent lent;
+	char against[64];
+	int r;
+
+	r = open_lent(rig, &lent);
+	if (r == 0)
+		r = measure_pool(&run, lent.pool, kv_bench_payload(rig->size));
+	if (r == 0)
+		report(&run, "save_lent", SEALED, COPY,
+		       memcpy_text(rig, against, sizeof(against)),
+		       kv_bench_payload(rig->size) > 1u << 20 ? 1.33 : 0.93);
+	fini(&run);
+	close_lent(&lent);
 	return r;
 }
 
