@@ -147,7 +147,7 @@ static int check_lent(const struct saving *saving)
 
 	if (!saving->lent)
 		return 0;
-	atomic_thread_fence(memory_order_seq_cst);
+	__sync_synchronize(); /* the copy has read all that it will */
 	r = kv_sigbus_guard(read_word, (void *)saving->is_lent);
 	if (r == 0 && !kv_lent_is_there(saving->lent))
 		r = -ECANCELED;
@@ -223,6 +223,14 @@ static int copy_part(struct saving_item *item, struct kv_hash *hash)
 	return seal_parts(item, hash);
 }
 
+/* After this the saving may be gone, unless we are the last. */
+static void ended(struct saving *saving)
+{
+	if (atomic_fetch_sub(&saving->left, 1) == 1)
+		kv_mailbox_post(&saving->request.server->mailbox,
+				&saving->request.mail);
+}
+
 static void work(struct kv_ingest_job *job, struct kv_hash *hash)
 {
 	struct saving_item *item = kv_container(job, struct saving_item, job);
@@ -230,10 +238,7 @@ static void work(struct kv_ingest_job *job, struct kv_hash *hash)
 
 	item->status =
 		item->partial ? copy_part(item, hash) : copy_whole(item, hash);
-	/* After this the saving may be gone, unless we are the last. */
-	if (atomic_fetch_sub(&saving->left, 1) == 1)
-		kv_mailbox_post(&saving->request.server->mailbox,
-				&saving->request.mail);
+	ended(saving);
 }
 
 /* ---- leases of what is held ---- */
@@ -639,6 +644,17 @@ static int prepare_lent(struct saving *saving, const struct wire_save *wire,
 	return 0;
 }
 
+/* @status: 0, or why none of its message can be saved. */
+static void start_lent(struct saving *saving, const struct wire_save *wire,
+		       struct saving_item *item, int status)
+{
+	item->status = status < 0 ? status : prepare_lent(saving, wire, item);
+	if (item->status < 0)
+		return;
+	atomic_fetch_add(&saving->left, 1);
+	kv_ingest_add(saving->request.server->ingest, &item->job);
+}
+
 /* What all blocks have in common, and the pages of each; -EFAULT the memory is
  * not what it was when it was lent. */
 static int lend(struct saving *saving, struct kv_lent *lent,
@@ -697,11 +713,12 @@ int kv_request_save_pages(struct kv_client *client, const struct kv_message *m)
 		return 0;
 	}
 	r = lend(saving, lent, what, wire + what->n);
+	/* The first are copied while there is no room for the last yet; none is
+	 * the last of them before all have it. */
+	atomic_init(&saving->left, 1);
+	kv_request_pend(&saving->request, false);
 	for (uint32_t i = 0; i < what->n; i++)
-		saving->items[i].status =
-			r < 0 ? r
-			      : prepare_lent(saving, &wire[i],
-					     &saving->items[i]);
-	saving_start(saving);
+		start_lent(saving, &wire[i], &saving->items[i], r);
+	ended(saving);
 	return 0;
 }

@@ -354,6 +354,7 @@ static uint32_t *word_of(const struct kv_lent_batch *batch)
 static void take_back(struct kv_lent_batch *batch)
 {
 	__atomic_store_n(word_of(batch), 0, __ATOMIC_SEQ_CST);
+	__sync_synchronize(); /* before anybody writes to them */
 }
 
 /* Settle its blocks, for none of which @status is an answer: all have it. */
