@@ -53,7 +53,7 @@ static void on_warn(void *arg, const char *line)
 	fprintf(stderr, "kvfs: warning: %s\n", line);
 }
 
-/* What the daemon needs besides counts in the same group. */
+/* Memory that the daemon needs besides counts in the same group. */
 static void warn_of_limit(struct kv_daemon *daemon)
 {
 	const struct kv_options *o = daemon->options;

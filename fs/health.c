@@ -33,7 +33,7 @@
 
 enum { WELL = 0, DEAD = 1, DEGRADED = 3, STEP = -1 };
 
-/* What the child writes, whole. */
+/* A message of the child's, written whole. */
 struct news {
 	int status;
 	char text[400];
@@ -164,7 +164,7 @@ static int ask(const struct asking *a)
 	return S_ISSOCK(st.st_mode) ? ask_socket(a, a->path) : ask_mount(a);
 }
 
-/* Who reads what we print shall not wait for a child that cannot end. */
+/* A child that cannot end shall not keep those waiting who read our output. */
 static int run_child(const char *path, int to_parent)
 {
 	const struct asking a = {path, to_parent};
@@ -178,7 +178,7 @@ static int run_child(const char *path, int to_parent)
 
 /* ---- the parent ---- */
 
-/* What the child found at last or, when the time is over, where it is. */
+/* The child's verdict or, when the time is over, where it is. */
 static int listen_to(int from_child, uint64_t until, struct news *ret_news)
 {
 	struct pollfd poll_child = {.fd = from_child, .events = POLLIN};

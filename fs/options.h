@@ -27,10 +27,9 @@ struct kv_options {
 	bool allow_other;
 	uint32_t umask;
 	struct kv_rules rules;
-	char *fuse; /* words for FUSE; NULL: none */
-	/* What dram= was measured by. */
-	struct kv_cgroup_limit memory;
-	struct kv_cache_config cache; /* without callbacks */
+	char *fuse;		       /* words for FUSE; NULL: none */
+	struct kv_cgroup_limit memory; /* dram= was measured by it */
+	struct kv_cache_config cache;  /* without callbacks */
 };
 
 /*

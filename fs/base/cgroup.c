@@ -75,7 +75,7 @@ static bool parse_mount(const char *line, const char *controller,
 	       (strcmp(type, "cgroup") == 0 && has_word(options, controller));
 }
 
-/* This process's group in the hierarchy; false: it has none. */
+/* The group of this process in the hierarchy; false: there is none. */
 static bool find_group(const char *root, const struct hierarchy *h,
 		       const char *controller, char ret_group[PATH_MAX])
 {

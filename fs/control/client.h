@@ -79,7 +79,7 @@ void kv_client_end(struct kv_client *client);
 void kv_client_send(struct kv_client *client, const void *data, size_t n,
 		    int fd);
 
-/* Its memory of that name is lent no more. */
+/* Memory that the client lent is not any more. */
 void kv_client_drop_lent(struct kv_client *client, struct kv_lent *lent);
 
 /* Make sure it has been sent the descriptor of segment @id.  -ENOENT the

@@ -23,7 +23,7 @@ struct kv_lent_link {
 	uint32_t id;			  /* the client's name for it */
 };
 
-/* Whose it is: they are looked at, and stay the client's. */
+/* The client's descriptors are looked at, and stay its own. */
 struct kv_lender {
 	int socket, pidfd; /* pidfd -1: none */
 	uint32_t uid;
@@ -49,8 +49,8 @@ void kv_lent_hold(struct kv_lent *lent);
 /* The last one has it unmapped by @ingest, for that takes its time. */
 void kv_lent_put(struct kv_lent *lent, struct kv_ingest *ingest);
 
-/* Its client is gone, or has taken it back: nothing that is copied from it from
- * now on is to be sealed.  The lender's descriptors are used no more. */
+/* Nothing that is copied from it from now on is to be sealed: the client is
+ * gone, or has taken it back.  The lender's descriptors are used no more. */
 void kv_lent_forsake(struct kv_lent *lent);
 /* Whether its process is there and connected.  Asked after a copy, yes means
  * that what was copied was lent all the time. */

@@ -655,8 +655,8 @@ static void start_lent(struct saving *saving, const struct wire_save *wire,
 	kv_ingest_add(saving->request.server->ingest, &item->job);
 }
 
-/* What all blocks have in common, and the pages of each; -EFAULT the memory is
- * not what it was when it was lent. */
+/* Set what all blocks have in common, and the pages of each; -EFAULT the memory
+ * is not what it was when it was lent. */
 static int lend(struct saving *saving, struct kv_lent *lent,
 		const struct wire_save_pages *what, const void *pages)
 {

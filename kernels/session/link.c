@@ -7,9 +7,9 @@
  *
  * INVARIANTS
  *   (1) An open link has had its HELLO answered by a daemon of root or of our
- *       own user, in a version that both speak; in a user namespace by one whose user nobody
- *       there can tell from root, behind names that only such users, root and
- *       we can make.
+ *       own user, in a version that both speak; in a user namespace by one
+ *       whose user nobody there can tell from root, behind names that only
+ *       such users, root and we can make.
  *   (2) A descriptor that came with a refused message is closed here.
  *
  * LOCKING   none; whoever has the link serializes its senders and receivers.
@@ -173,7 +173,8 @@ static int open_with(const char *socket_path,
 	char path[PATH_MAX];
 	int r;
 
-	/* What is connected to is what is checked, wherever links lead then. */
+	/* The path that is checked is the one connected to, wherever links
+	 * lead then. */
 	if (!realpath(socket_path, path))
 		return -errno;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
