@@ -117,22 +117,32 @@ static int check_file(int fd, uint64_t end, uint64_t *ret_unit)
 	return is_whole(&st) ? 0 : -ENODATA;
 }
 
-static int charge(struct kv_account *account, uint64_t bytes)
+static size_t own_bytes(const struct kv_lent *lent)
 {
+	return sizeof(*lent) + lent->n * sizeof(lent->strides[0]);
+}
+
+static void credit(const struct kv_lent *lent)
+{
+	kv_account_credit(lent->account, KV_FINITE_STAGINGS, 1);
+	kv_account_credit(lent->account, KV_FINITE_STAGING_BYTES, lent->mapped);
+	kv_account_credit(lent->account, KV_FINITE_MEMORY, own_bytes(lent));
+}
+
+static int charge(const struct kv_lent *lent)
+{
+	struct kv_account *account = lent->account;
 	int r = kv_account_charge(account, KV_FINITE_STAGINGS, 1);
 
 	if (r < 0)
 		return r;
-	r = kv_account_charge(account, KV_FINITE_STAGING_BYTES, bytes);
-	if (r < 0)
+	r = kv_account_charge(account, KV_FINITE_STAGING_BYTES, lent->mapped);
+	if (r < 0) {
 		kv_account_credit(account, KV_FINITE_STAGINGS, 1);
-	return r;
-}
-
-static void credit(struct kv_account *account, uint64_t bytes)
-{
-	kv_account_credit(account, KV_FINITE_STAGINGS, 1);
-	kv_account_credit(account, KV_FINITE_STAGING_BYTES, bytes);
+		return r;
+	}
+	kv_account_take(account, KV_FINITE_MEMORY, own_bytes(lent));
+	return 0;
 }
 
 static int map(struct kv_lent *lent, int fd, uint64_t offset, uint64_t bytes,
@@ -143,14 +153,14 @@ static int map(struct kv_lent *lent, int fd, uint64_t offset, uint64_t bytes,
 	int r;
 
 	lent->mapped = kv_round_up(skip + bytes, unit);
-	r = charge(lent->account, lent->mapped);
+	r = charge(lent);
 	if (r < 0)
 		return r;
 	at = mmap(NULL, lent->mapped, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd,
 		  (off_t)(offset - skip));
 	if (at == MAP_FAILED) {
 		r = -errno;
-		credit(lent->account, lent->mapped);
+		credit(lent);
 		return r;
 	}
 	(void)madvise(at, lent->mapped, MADV_DONTDUMP);
@@ -164,7 +174,7 @@ static void lent_free(struct kv_lent *lent)
 {
 	if (lent->map) {
 		munmap((void *)lent->map, lent->mapped);
-		credit(lent->account, lent->mapped);
+		credit(lent);
 		kv_account_put(lent->account);
 	}
 	kv_closep(&lent->fd);

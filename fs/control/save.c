@@ -662,6 +662,7 @@ static int lend(struct saving *saving, struct kv_lent *lent,
 {
 	size_t each = kv_lent_pages_per_block(lent);
 	size_t bytes = what->n * each * sizeof(uint64_t);
+	int r;
 
 	if (kv_lent_payload(lent) != saving->layout->payload ||
 	    !saving->staging || what->lent % sizeof(uint32_t) != 0 ||
@@ -669,6 +670,10 @@ static int lend(struct saving *saving, struct kv_lent *lent,
 		return -EINVAL;
 	if (!kv_lent_is_whole(lent))
 		return -EFAULT;
+	r = kv_account_charge(saving->request.account, KV_FINITE_MEMORY, bytes);
+	if (r < 0)
+		return r;
+	saving->request.bytes += bytes;
 	saving->pages = malloc(bytes);
 	if (!saving->pages)
 		return -ENOMEM;

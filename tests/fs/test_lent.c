@@ -332,6 +332,11 @@ static void nobody_lends_more_than_so_many(void **state)
 	assert_true(daemon_wait_idle(&d) >= 0);
 }
 
+static uint64_t used(enum kv_finite what)
+{
+	return kv_accounts_used(kv_cache_accounts(d.cache), what);
+}
+
 /* Whoever lends and goes away at any moment leaves nothing behind. */
 static void lenders_that_go_away_leave_nothing(void **state)
 {
@@ -356,6 +361,12 @@ static void lenders_that_go_away_leave_nothing(void **state)
 	}
 	close(fd);
 	assert_true(daemon_wait_idle(&d) >= 0);
+	/* Unmapped by another thread. */
+	for (int i = 0; i < 20000 && used(KV_FINITE_STAGING_BYTES); i++)
+		usleep(1000);
+	assert_int_equal(used(KV_FINITE_STAGINGS), 0);
+	assert_int_equal(used(KV_FINITE_STAGING_BYTES), 0);
+	assert_int_equal(used(KV_FINITE_MEMORY), 0);
 }
 
 int main(void)
