@@ -19,6 +19,7 @@
 struct kv_cache;
 struct kv_accounts;
 struct kv_ring_backend;
+struct kv_account;
 struct kv_space; /* valid while it is held, also when it is removed */
 struct kv_block; /* valid between a get and its put */
 struct kv_fill;	 /* a slot being filled; belongs to who began it */
@@ -225,6 +226,20 @@ int kv_block_get(struct kv_cache *cache, struct kv_space *space,
 int kv_block_get_id(struct kv_cache *cache, uint64_t id,
 		    struct kv_block **ret_block);
 void kv_block_hold(struct kv_cache *cache, struct kv_block *block);
+/*
+ * A block that is open stays where it is for as long as its reader likes: its
+ * bytes are charged to @account, his, until kv_open_credit.  -ENFILE beyond his
+ * share of the tier.
+ */
+struct kv_open_charge {
+	struct kv_account *account; /* held; NULL: nothing is charged */
+	int what;		    /* enum kv_finite */
+	uint64_t bytes;
+};
+int kv_open_charge(struct kv_cache *cache, struct kv_block *block,
+		   struct kv_account *account,
+		   struct kv_open_charge *ret_charge);
+void kv_open_credit(struct kv_open_charge *charge);
 void kv_block_put(struct kv_cache *cache, struct kv_block *block);
 
 struct kv_block_info kv_block_stat(struct kv_cache *cache,

@@ -13,6 +13,7 @@
  * LOCKING    cache->lock.
  */
 #include "cache/block/block.h"
+#include "cache/core/account.h"
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/list.h"
@@ -173,6 +174,48 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 	kv_unlock(cache);
 	return cache->index ? kv_index_get(cache->index, id, ret_record)
 			    : -ENOENT;
+}
+
+/* What is guaranteed to others is no part of what is shared. */
+int kv_open_charge(struct kv_cache *cache, struct kv_block *block,
+		   struct kv_account *account,
+		   struct kv_open_charge *ret_charge)
+{
+	const struct kv_arena *arena = &cache->arena;
+	struct kv_open_charge charge = {account, KV_FINITE_PINNED, 0};
+	uint64_t total, guaranteed;
+	bool fits;
+
+	kv_lock(cache);
+	if (block->file != KV_NONE) {
+		charge.bytes = kv_extent_bytes(cache, block);
+		total = cache->ssd.file_budget;
+		guaranteed = cache->ssd.guaranteed;
+	} else {
+		charge.what = KV_FINITE_DRAM;
+		if (block->slot)
+			charge.bytes = block->slot->segment->class->slot_bytes;
+		total = arena->max * arena->segment_bytes;
+		guaranteed = arena->guaranteed;
+	}
+	fits = kv_account_fits(account, charge.what,
+			       total - KV_MIN(guaranteed, total), charge.bytes);
+	if (fits)
+		kv_account_take(account, charge.what, charge.bytes);
+	kv_unlock(cache);
+	if (!fits)
+		return -ENFILE;
+	kv_account_hold(account);
+	*ret_charge = charge;
+	return 0;
+}
+
+void kv_open_credit(struct kv_open_charge *charge)
+{
+	if (!charge->account)
+		return;
+	kv_account_credit(charge->account, charge->what, charge->bytes);
+	kv_account_put(kv_steal(charge->account));
 }
 
 static struct kv_block_info stat_locked(struct kv_cache *cache,

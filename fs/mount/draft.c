@@ -46,8 +46,9 @@ struct kv_draft {
 	uint8_t *head;
 	uint64_t head_room;
 	struct kv_fill *fill;
-	uint64_t length;	/* FILLING: of the file */
-	struct kv_block *block; /* SEALED */
+	uint64_t length;	      /* FILLING: of the file */
+	struct kv_block *block;	      /* SEALED; NULL: gone, or not charged */
+	struct kv_open_charge charge; /* for it */
 };
 
 int kv_draft_new(struct kv_cache *cache, struct kv_space *space,
@@ -95,6 +96,7 @@ void kv_draft_free(struct kv_draft *draft)
 	pthread_mutex_unlock(&draft->lock);
 	if (draft->block)
 		kv_block_put(draft->cache, draft->block);
+	kv_open_credit(&draft->charge);
 	kv_space_put(draft->space);
 	pthread_mutex_destroy(&draft->lock);
 	free(draft);
@@ -370,6 +372,21 @@ static int seal_layout_locked(struct kv_draft *draft, bool *ret_new)
 	return 1;
 }
 
+/* As long as the file is open, if its writer may have so much open. */
+static void keep_block_locked(struct kv_draft *draft)
+{
+	struct kv_block *block;
+
+	kv_assert_locked(&draft->lock);
+	if (kv_block_get(draft->cache, draft->space, &draft->key, &block) < 0)
+		return;
+	if (kv_open_charge(draft->cache, block, draft->account,
+			   &draft->charge) < 0)
+		kv_block_put(draft->cache, block);
+	else
+		draft->block = block;
+}
+
 static int seal_block_locked(struct kv_draft *draft, int64_t mtime_ns,
 			     bool *ret_new)
 {
@@ -395,9 +412,7 @@ static int seal_block_locked(struct kv_draft *draft, int64_t mtime_ns,
 		return fail_locked(draft, r);
 	kv_coverage_fini(&draft->coverage);
 	draft->state = SEALED;
-	if (kv_block_get(draft->cache, draft->space, &draft->key,
-			 &draft->block) < 0)
-		draft->block = NULL;
+	keep_block_locked(draft);
 	*ret_new = r == 0;
 	return 1;
 }
@@ -425,6 +440,10 @@ struct kv_block *kv_draft_block(struct kv_draft *draft)
 	block = draft->block;
 	if (block)
 		kv_block_hold(draft->cache, block);
+	else if (draft->state == SEALED && draft->key.len > 0 &&
+		 kv_block_get(draft->cache, draft->space, &draft->key, &block) <
+			 0)
+		block = NULL;
 	pthread_mutex_unlock(&draft->lock);
 	return block;
 }

@@ -92,6 +92,7 @@ void kv_handle_drop(struct kv_mount *mount, struct kv_handle *handle)
 	switch (handle->kind) {
 	case KV_HANDLE_BLOCK:
 		kv_block_put(mount->cache, handle->block);
+		kv_open_credit(&handle->charge);
 		break;
 	case KV_HANDLE_UPLOAD:
 		kv_upload_closed(handle->upload);
@@ -146,6 +147,20 @@ static bool wants_write(const struct fuse_file_info *fi)
 	       (fi->flags & O_TRUNC) != 0;
 }
 
+static int charge_block(fuse_req_t req, struct kv_block *block,
+			struct kv_open_charge *ret_charge)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_account *account = kv_account_get(
+		kv_cache_accounts(mount->cache), fuse_req_ctx(req)->uid);
+	int r = account ? kv_open_charge(mount->cache, block, account,
+					 ret_charge)
+			: -ENOMEM;
+
+	kv_account_put(account);
+	return r;
+}
+
 /* -ESTALE makes the kernel look the name up again: another block may have it.
  */
 static int open_block(fuse_req_t req, uint64_t id, struct fuse_file_info *fi,
@@ -164,6 +179,8 @@ static int open_block(fuse_req_t req, uint64_t id, struct fuse_file_info *fi,
 	r = info.removed ? -ESTALE : kv_permit(req, &space, R_OK);
 	if (r == 0 && wants_write(fi))
 		r = -EPERM;
+	if (r == 0)
+		r = charge_block(req, block, &handle->charge);
 	if (r < 0) {
 		kv_block_put(mount->cache, block);
 		return r;

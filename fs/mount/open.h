@@ -12,7 +12,7 @@
 #include "fs/mount/upload.h"
 
 enum kv_handle_kind {
-	KV_HANDLE_BLOCK,  /* block, held */
+	KV_HANDLE_BLOCK,  /* block, held and charged */
 	KV_HANDLE_UPLOAD, /* upload, held and counted as opened */
 	KV_HANDLE_TEXT,	  /* text, made at open */
 	KV_HANDLE_DIR,	  /* nodes, as they were at open */
@@ -21,7 +21,10 @@ enum kv_handle_kind {
 struct kv_handle {
 	enum kv_handle_kind kind;
 	union {
-		struct kv_block *block;
+		struct {
+			struct kv_block *block;
+			struct kv_open_charge charge;
+		};
 		struct kv_upload *upload;
 		char *text;
 		struct {

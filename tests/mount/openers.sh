@@ -1,0 +1,80 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# openers.sh - one user keeps all the blocks open that it can, removed ones at
+# that, on SSD or in DRAM alone; others have their share, and what they are
+# guaranteed.
+. "$(dirname "$0")/lib"
+if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
+	echo "needs root and setpriv"
+	exit 77
+fi
+cat > "$T/blocks.py" << 'EOF'
+"""blocks.py SPACE N BYTES keep|save: write N blocks of BYTES.  keep: hold each
+open, remove it, and wait for the end of the input; save: see that each is
+durable.  Prints how many, and the errors."""
+import os, sys
+space, n, size, how = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+text = b'{"k":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (size, size)
+data = len(text).to_bytes(8, "little") + text + bytes(size)
+done, errors, held = 0, {}, []
+for _ in range(n):
+    key = os.urandom(16).hex()
+    path = f"{space}/{key[:2]}/{key}"
+    try:
+        os.makedirs(path[:-33], exist_ok=True)
+        with open(path, "xb", buffering=0) as f:
+            f.write(data)
+            if how == "save":
+                os.fsync(f.fileno())
+        if how == "keep":
+            if len(held) % 8 == 0 and "flush" in sys.argv:
+                d = os.open(space, os.O_RDONLY)
+                os.fsync(d)
+                os.close(d)
+            held.append(os.open(path, os.O_RDONLY))
+            os.unlink(path)
+        done += 1
+    except OSError as e:
+        errors[e.strerror] = errors.get(e.strerror, 0) + 1
+print(done, errors, flush=True)
+if how == "keep":
+    sys.stdin.read()
+EOF
+user() { # UID COMMAND...
+	PATH=/usr/bin:/bin setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"
+}
+# besieged OPTIONS FLUSH: user 1001 holds what it can, 1002 is guaranteed
+# something, 1003 is not.
+besieged() {
+	local n rest i u holder
+	start "$1"
+	setfattr -n user.kvfs.reserve.dram -v 16M "$M/.kvfs/tenants/1002"
+	for u in 1001 1002 1003; do
+		ok "$u makes a space" user $u mkdir "$M/s$u"
+	done
+	mkfifo "$T/end"
+	user 1001 python3 "$T/blocks.py" "$M/s1001" 600 1000000 keep $2 \
+		> "$T/held" < "$T/end" &
+	holder=$!
+	exec 9> "$T/end"
+	for ((i = 0; i < 1200; i++)); do
+		[ -s "$T/held" ] && break
+		sleep 0.1
+	done
+	for u in 1002 1003; do
+		read -r n rest < <(user $u python3 "$T/blocks.py" "$M/s$u" 40 200000 ${3:-save})
+		eq "blocks that user $u saves beside one who has $(cat "$T/held") open" \
+			"$n $rest" "40 {}"
+	done
+	exec 9>&-
+	wait "$holder"
+	rm "$T/end"
+	echo "$1: user 1001 held $(cat "$T/held")"
+	stop
+	rm -rf "$S"
+}
+BASE=dram=64M,segment=8M,hugepages=off,scrub=0
+besieged ssd=256M flush
+besieged ssd=256M ""
+besieged ssd=256M,writeback=none "" write
+besieged ssd=0 "" write
