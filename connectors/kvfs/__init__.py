@@ -16,13 +16,13 @@ from ._native import ffi, lib
 from .errors import Error
 from .keys import Keys, fold
 from .lease import Block, Lease, Tensor
-from .pool import Pool, View, views_of
+from .pool import Memory, Pool, View, views_of
 from .session import Session, open
 from .space import Space, State
 from .transfer import Stage, Transfer
 
 __version__ = "0.2.0"
-__all__ = ["Block", "Error", "Keys", "Lease", "Pool", "Session", "Space", "Stage", "State",
+__all__ = ["Block", "Error", "Keys", "Lease", "Memory", "Pool", "Session", "Space", "Stage", "State",
            "Tensor", "Transfer", "View", "ffi", "fold", "lib", "open", "views_of"]
 
 

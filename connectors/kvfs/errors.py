@@ -8,6 +8,8 @@ import os
 class Error(OSError):
     """What libkvfs answered: `errno` as ever, `key` the block's name in hex or None."""
 
+    errno: int
+
     def __init__(self, errno: int, what: str, key: str | None = None) -> None:
         text = os.strerror(errno)
         super().__init__(errno, f"{what}: block {key}: {text}" if key else f"{what}: {text}")

@@ -32,6 +32,17 @@ class View:
     segment_stride: int = 0
 
 
+@dataclass(frozen=True)
+class Memory:
+    """Where the views lie: a shared mapping of the file @fd (memfd, /dev/shm) from
+    @offset on, that the daemon maps, too, and saves from where it is."""
+
+    address: int
+    bytes: int
+    fd: int
+    offset: int = 0
+
+
 def views_of(tensor: str, base: int, shape: Sequence[int], strides: Sequence[int], itemsize: int,
              page_dim: int = 0) -> list[View]:
     """Views of an array whose dimension @page_dim is the pages; the others, in order,
@@ -51,7 +62,8 @@ def views_of(tensor: str, base: int, shape: Sequence[int], strides: Sequence[int
 
 class Pool(Owner):
     def __init__(self, session: Handle, awaited: Awaited, space: Space, views: Sequence[View],
-                 pages: int, pages_per_block: int, device: str, keep: object) -> None:
+                 pages: int, pages_per_block: int, device: str, memory: Memory | None,
+                 keep: object) -> None:
         array = ffi.new("kvfs_view[]", len(views))
         names = {view.tensor: ffi.new("char[]", view.tensor.encode()) for view in views}
         for c, view in zip(array, views):
@@ -62,6 +74,9 @@ class Pool(Owner):
         desc = ffi.new("kvfs_pool_desc *", {
             "size": ffi.sizeof("kvfs_pool_desc"), "device": name, "space": space.handle.c, "views": array, "n_views": len(views),
             "pages": pages, "pages_per_block": pages_per_block})
+        if memory is not None:
+            desc.memory, desc.memory_bytes = ffi.cast("void *", memory.address), memory.bytes
+            desc.memory_fd, desc.memory_offset = memory.fd, memory.offset
         out = ffi.new("kvfs_pool **")
         self._handle = None
         check(lib.kvfs_pool_register(session.c, desc, out), f"pool for {space.name}")
@@ -81,6 +96,19 @@ class Pool(Owner):
         """Waits for its transfers; then nobody touches the memory any more."""
         super().close()
         self._keep = None
+
+    def info(self) -> dict[str, Any]:
+        """How bytes travel (`path`, `reason`), and what is pinned and in use."""
+        info = ffi.new("struct kvfs_pool_info *", {"size": ffi.sizeof("struct kvfs_pool_info")})
+        check(lib.kvfs_pool_info(self.handle.c, info), "pool info")
+        found: dict[str, Any] = {}
+        for name, field in ffi.typeof(info[0]).fields:
+            value = getattr(info, name)
+            if field.type.cname == "char *":
+                found[name] = bytes(ffi.string(value)).decode() if value != ffi.NULL else ""
+            elif field.type.kind == "primitive" and name != "size":
+                found[name] = int(value)
+        return found
 
     def load(self, lease: Lease, pages: Iterable[int], *, first: int = 0,
              deadline: float | None = None, priority: int = 0) -> Transfer:

@@ -12,7 +12,7 @@ from typing import Any
 from ._native import ffi, lib
 from .errors import Error, check
 from .handle import SESSION, Handle, Owner
-from .pool import Pool, View
+from .pool import Memory, Pool, View
 from .space import Space
 
 
@@ -50,10 +50,11 @@ class Session(Owner):
         return Space(self.handle, self._awaited, name, layout, flags)
 
     def pool(self, space: Space, views: Sequence[View], pages: int, *, pages_per_block: int = 1,
-             device: str = "host", keep: object = None) -> Pool:
+             device: str = "host", memory: Memory | None = None, keep: object = None) -> Pool:
         """Register memory that stays the caller's.  @keep is what owns it, and is kept
-        until the pool has been closed."""
-        return Pool(self.handle, self._awaited, space, views, pages, pages_per_block, device, keep)
+        until the pool has been closed; with @memory saves copy once, not twice."""
+        return Pool(self.handle, self._awaited, space, views, pages, pages_per_block, device, memory,
+                    keep)
 
     @property
     def connected(self) -> bool:

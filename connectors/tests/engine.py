@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
                   VLLM_LOGGING_LEVEL="WARNING", VLLM_ENABLE_V1_MULTIPROCESSING="0",
@@ -57,7 +58,7 @@ class Engine:
     def generate(self, prompts, tokens=8, salt=None, lora=None, serial=False, **sampling):
         """Tokens of each prompt, how many were forwarded, and statistics that vLLM gives."""
         global forwarded
-        before = forwarded
+        before, cpu, self.connector_cpu = forwarded, time.process_time(), 0.0
         params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False,
                                 **sampling)
         inputs = [{"prompt_token_ids": prompt} | ({"cache_salt": salt} if salt else {})
@@ -71,7 +72,8 @@ class Engine:
                 "finish": [o.outputs[0].finish_reason for o in outputs],
                 "cached": [o.num_cached_tokens for o in outputs],
                 "ttft": [o.metrics.first_token_latency for o in outputs],
-                "forwarded": forwarded - before}
+                "forwarded": forwarded - before, "cpu": time.process_time() - cpu,
+                "connector_cpu": self.connector_cpu}
 
     def abort(self, prompt, steps):
         """Begin a request, take some steps, and abort it."""
@@ -110,6 +112,27 @@ class Engine:
         """What the connector still remembers."""
         side = self.scheduler.connector._scheduler
         return {"requests": len(side._requests), "loads": len(side._loads)}
+
+    def time_connector(self):
+        """Count from now on what the connector's calls take of Python's thread."""
+        def timed(method):
+            def call(*args, **kwargs):
+                start = time.thread_time()
+                try:
+                    return method(*args, **kwargs)
+                finally:
+                    self.connector_cpu += time.thread_time() - start
+            return call
+
+        for side, names in ((self.scheduler.connector, (
+                "on_new_request", "get_num_new_matched_tokens", "update_state_after_alloc",
+                "build_connector_meta", "update_connector_output", "request_finished_all_groups")),
+                            (get_kv_transfer_group(), (
+                "handle_preemptions", "start_load_kv", "wait_for_save", "get_transfer_results",
+                "get_block_ids_with_load_errors", "build_connector_worker_meta"))):
+            for name in names:
+                setattr(side, name, timed(getattr(side, name)))
+        return {}
 
     def before_load(self, command=None, evict=None):
         """Once, just before the next load: run @command, or remove that block of it."""

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import hashlib
+import mmap
 import os
 import re
 import signal
@@ -195,6 +196,27 @@ class Blocks(Case):
         all = self.space.chain(range(64))
         self.assertEqual(len(all), 4)
         self.assertEqual(list(self.space.chain(range(32, 64), parent=all[1])), list(all[2:]))
+
+
+    def test_memory_by_descriptor_is_saved_from_where_it_is(self) -> None:
+        fd = os.memfd_create("pages")
+        self.addCleanup(os.close, fd)
+        os.write(fd, os.urandom(8 * (K + V)))
+        mapped = mmap.mmap(fd, 8 * (K + V))
+        base = numpy.frombuffer(mapped, numpy.uint8).ctypes.data
+        views = [kvfs.View("k", base, K + V, K), kvfs.View("v", base + K, K + V, V)]
+        with self.session.pool(self.space, views, 8, keep=mapped,
+                               memory=kvfs.Memory(base, len(mapped), fd)) as pool:
+            for _ in range(100):
+                if pool.info()["lent"]:
+                    break
+                time.sleep(0.01)
+            self.assertEqual(pool.info()["lent"], 1)
+            pool.save(self.space, names(4), range(4)).wait()
+        with self.space.acquire(names(4)) as lease:
+            lease.wait(5)
+            for i, block in enumerate(lease):
+                self.assertEqual(block.bytes.numpy().tobytes(), mapped[i * (K + V):(i + 1) * (K + V)])
 
 
 class Waiting(Case):

@@ -41,10 +41,14 @@ class Request:
 
     def __init__(self, request: Any, salt: bytes) -> None:
         self.request = request
+        self.held: Held | None = None
+        self.salt_with(salt)
+
+    def salt_with(self, salt: bytes) -> None:
+        """Its blocks have other names from now on."""
         self.salt = salt
         self._keys: list[bytes] = []
         self.saved = 0  # blocks from the beginning that were offered
-        self.held: Held | None = None
 
     def keys(self) -> list[bytes]:
         """Of the full blocks whose tokens are known: vLLM's hashes, or with a salt (an
@@ -100,7 +104,7 @@ class Scheduler:
         self._reset = os.urandom(16)
         for known in self._requests.values():
             self._drop(known)
-            known.__init__(known.request, self._reset + known.salt)  # type: ignore[misc]
+            known.salt_with(self._reset + known.salt)
 
     @staticmethod
     def _drop(known: Request) -> None:

@@ -70,7 +70,7 @@ class KvfsTier(SecondaryTierManager):
         base = int(kvfs.ffi.cast("uintptr_t", kvfs.ffi.from_buffer(self._view)))
         self._pool = self._session.pool(
             self._space, [kvfs.View("kv", base, self.block_size_bytes, self.block_size_bytes)],
-            chunks, keep=self._view)
+            chunks, memory=self._memory(offloading_spec, base), keep=self._view)
         self._jobs: dict[int, Job] = {}
         self._patience = Patience()
         self._asked: dict[str, dict[bytes, bool | None]] = {}  # by request; None: not yet
@@ -98,6 +98,14 @@ class KvfsTier(SecondaryTierManager):
         }
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
         return f"vllm-tier-{digest[:24]}"
+
+    def _memory(self, spec: Any, base: int) -> kvfs.Memory | None:
+        """vLLM's buffer is a file in /dev/shm: the daemon saves from there."""
+        region = getattr(spec, "_scheduler_mmap", None)
+        fd = getattr(region, "fd", None)
+        if not isinstance(fd, int) or os.fstat(fd).st_size != len(self._view):
+            return None
+        return kvfs.Memory(base, len(self._view), fd)
 
     # ---- look-up ----
 

@@ -30,6 +30,7 @@ class Load:
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
         self.parts: list[tuple[int, list[int], kvfs.Transfer]] = []  # group, indices, copies
+        self.refused = 0  # the error with which a part could not even begin
 
     def over(self) -> bool:
         return all(transfer.poll() for _, _, transfer in self.parts)
@@ -89,18 +90,26 @@ class Worker:
     def load(self, plan: Plan) -> None:
         for blocks in plan.loads:
             load = self._loads[blocks.request] = Load(blocks)
-            for group, (pool, spaces) in enumerate(zip(self._pools, self._spaces.by_group)):
-                some = [i for i, page in enumerate(blocks.pages[group]) if page != NULL_BLOCK]
-                if not some:
-                    continue
-                with spaces[0].acquire([blocks.keys[i] for i in some], deadline=LOAD_WAIT) as lease:
-                    load.parts.append((group, some, pool.load(
-                        lease, [blocks.pages[group][i] for i in some], deadline=LOAD_WAIT)))
+            try:
+                for group in range(len(self._pools)):
+                    self._begin(load, group)
+            except kvfs.Error as error:
+                load.refused = -error.errno
         if self._sync:
             for load in list(self._loads.values()):
                 for _, _, transfer in load.parts:
                     transfer.wait()
             self.loaded()
+
+    def _begin(self, load: Load, group: int) -> None:
+        pages = load.blocks.pages[group]
+        some = [i for i, page in enumerate(pages) if page != NULL_BLOCK]
+        if not some:
+            return
+        space = self._spaces.by_group[group][0]
+        with space.acquire([load.blocks.keys[i] for i in some], deadline=LOAD_WAIT) as lease:
+            load.parts.append((group, some, self._pools[group].load(
+                lease, [pages[i] for i in some], deadline=LOAD_WAIT)))
 
     def loaded(self) -> tuple[set[str], set[str]]:
         """Requests whose loads are over since the last call, and those of them of which
@@ -118,6 +127,9 @@ class Worker:
 
     def _lost(self, load: Load) -> bool:
         lost: dict[int, int] = {}
+        if load.refused:
+            lost = dict.fromkeys(range(len(load.blocks.keys)), load.refused)
+            self._bad.update(page for page in load.blocks.pages[0] if len(self._pools) == 1)
         for group, some, transfer in load.parts:
             for i, status in zip(some, transfer.statuses()):
                 if status != 0:
@@ -151,9 +163,12 @@ class Worker:
             for group, (pool, spaces) in enumerate(zip(self._pools, self._spaces.by_group)):
                 for first, end in _runs(blocks.pages[group]):
                     before = blocks.keys[first - 1] if first else blocks.parent
-                    self._copying.append(pool.save(
-                        spaces[0], blocks.keys[first:end], blocks.pages[group][first:end],
-                        parent=before, position=blocks.first + first, stream=stream))
+                    try:
+                        self._copying.append(pool.save(
+                            spaces[0], blocks.keys[first:end], blocks.pages[group][first:end],
+                            parent=before, position=blocks.first + first, stream=stream))
+                    except kvfs.Error as error:
+                        self._tell(error.errno, "saves")
 
     def settle(self) -> None:
         """Whatever is being saved may be changed when this returns."""
