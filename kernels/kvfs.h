@@ -669,10 +669,10 @@ int kvfs_pool_reserve(kvfs_session *session, const char *device,
 /*
  * The pinned memory that copies of a pool, also of one of the engine's memory,
  * go through where they cannot go straight: @buffers of @bytes each.  The
- * session's saves get a ring of at least that much altogether; it is made now,
- * in the background, or else after the first save.  Without this call a session
- * begins with a MiB, or two blocks, and goes on with 64 MiB once a save does
- * not fit, if the sessions of the process have no more than 256 MiB of that.  A
+ * session's saves get a ring of at least that much altogether, which is made in
+ * the background.  Without this call a session has a MiB, or two blocks, made
+ * with its first pool, and 64 MiB behind that, if the sessions of the process
+ * have no more than 256 MiB together; and again with each new connection.  A
  * GPU's copy threads have as many, within limits (libkvfs-cuda(7)), from their
  * next copy on.  -ENOMEM: more than a quarter of the machine's memory.
  */

@@ -306,6 +306,8 @@ static void tried(struct kvfs_session *session, struct retry *retry,
 		strcpy(session->socket_path, path);
 		session->link = *link;
 		atomic_store(&session->live, ++session->generations);
+		if (session->user)
+			session->user->connected_locked(session);
 		link_changed_locked(session);
 	}
 	atomic_store(&session->lost, kv_link_lost(r));

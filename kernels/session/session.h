@@ -48,6 +48,8 @@ struct kv_workers {
 struct kv_session_user {
 	/* The connection is gone, and all requests have ended. */
 	void (*broken_locked)(struct kvfs_session *session);
+	/* There is a connection. */
+	void (*connected_locked)(struct kvfs_session *session);
 	/* The caller closes the session: nothing is under way any more when
 	 * this returns.  Lock held, but not meanwhile. */
 	void (*closing)(struct kvfs_session *session);
@@ -116,7 +118,10 @@ struct kvfs_session {
 	struct kv_stage *stage; /* of this connection, or NULL */
 	struct kv_stage *stage_next; /* made, and not offered yet; or NULL */
 	bool stage_making, stage_growing;
-	bool stage_full;	 /* a save did not fit */
+	bool stage_full; /* a save did not fit */
+	uint64_t
+		stage_payload; /* of the largest block that a pool has; 0: there
+				   was no pool yet */
 	uint64_t stage_grows_at; /* not before: it could not grow */
 	bool staging_asked;	 /* the caller said how much that shall be: */
 	uint64_t staging_bytes;	 /* that it has at least */

@@ -291,6 +291,13 @@ static void broken_locked(struct kvfs_session *session)
 	kv_save_pump_locked(session);
 }
 
+static void connected_locked(struct kvfs_session *session)
+{
+	kv_assert_locked(&session->lock);
+	if (session->stage_payload != 0)
+		kv_save_begin_stage_locked(session);
+}
+
 static void closing(struct kvfs_session *session)
 {
 	kv_parts_close_locked(session);
@@ -300,6 +307,7 @@ static void closing(struct kvfs_session *session)
 static void idle(struct kvfs_session *session)
 {
 	kv_assert_locked(&session->lock);
+	session->stage_payload = 0; /* no more staging */
 	kv_restore_workers_end(session);
 	kv_save_wait_grown(session);
 	kv_parts_free_locked(session);
@@ -334,6 +342,7 @@ static void cleared_locked(struct kvfs_session *session, const char *name)
 
 static const struct kv_session_user transfers = {
 	.broken_locked = broken_locked,
+	.connected_locked = connected_locked,
 	.closing = closing,
 	.idle = idle,
 	.closed = closed,
@@ -433,8 +442,14 @@ int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 		return r;
 	pthread_mutex_lock(&session->lock);
 	r = start_threads_locked(session, pool->device);
-	if (r == 0)
+	if (r == 0) {
 		kv_lib_space_get_locked(pool->space);
+		/* What is lent is saved from where it is. */
+		if (!pool->lending)
+			session->stage_payload = KV_MAX(session->stage_payload,
+							pool->layout->payload);
+		connected_locked(session);
+	}
 	kv_lending_offer_locked(pool);
 	pthread_mutex_unlock(&session->lock);
 	if (r < 0)

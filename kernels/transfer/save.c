@@ -23,10 +23,10 @@
  *   (2) Reservations are asked for only when their extent is at hand, and no
  *       more than the daemon grants one connection: what it keeps for us is
  *       bounded.
- *   (3) The staging memory is small at first: no save waits for the tens of
- *       milliseconds, or seconds where many do so at once, that a large one
- *       takes.  That is made in the background once a save does not fit, and
- *       taken when the small one is empty.
+ *   (3) No save waits for the tens of milliseconds, or seconds where many do so
+ *       at once, that a large staging memory takes: with the first pool, and
+ *       with each connection from then on, a small one is made and the large
+ *       one begun, in the background, and taken when the small one is empty.
  *   (4) A hold's tag is released once, when the last transfer with a block of
  *       its message has been freed by its owner; or its connection is gone, and
  *       the leases with it.
@@ -376,6 +376,17 @@ void kv_save_prepare_locked(struct kvfs_session *session, uint64_t payload)
 	kv_assert_locked(&session->lock);
 	session->stage_grows_at = 0;
 	grow_locked(session, kv_round_up(payload, ALIGN));
+}
+
+void kv_save_begin_stage_locked(struct kvfs_session *session)
+{
+	const uint64_t bytes = kv_round_up(session->stage_payload, ALIGN);
+
+	kv_assert_locked(&session->lock);
+	if (atomic_load(&session->live) == 0)
+		return;
+	if (need_stage_locked(session, bytes) != -ENOTCONN)
+		grow_locked(session, bytes);
 }
 
 void kv_save_wait_grown(struct kvfs_session *session)

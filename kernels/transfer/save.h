@@ -17,6 +17,9 @@ struct kvfs_xfer;
 /* Go on with the saves that wait: for staging, or for a daemon that is gone. */
 void kv_save_pump_locked(struct kvfs_session *session);
 
+/* There is a pool, and perhaps a connection: have staging made for blocks of
+ * session->stage_payload bytes before the first save comes. */
+void kv_save_begin_stage_locked(struct kvfs_session *session);
 /* Have staging made for blocks of @payload bytes, of session->staging_bytes at
  * least, before a save needs it. */
 void kv_save_prepare_locked(struct kvfs_session *session, uint64_t payload);

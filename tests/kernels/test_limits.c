@@ -17,16 +17,25 @@
 static uint8_t small_pages[16][SMALL];
 
 /* A pool of few pages in the place of the test's: saves may name one twice. */
-static int small_setup(void **state)
+static kvfs_pool *small_pool(struct world *w)
 {
-	struct world *w = *state;
 	kvfs_view view = {"k", small_pages, SMALL, SMALL, 1, 0};
 	kvfs_pool_desc desc = {.size = sizeof(desc),
 			       .device = "host",
+			       .space = w->space,
 			       .views = &view,
 			       .n_views = 1,
 			       .pages = KV_ARRAY_LEN(small_pages),
 			       .pages_per_block = 1};
+	kvfs_pool *pool;
+
+	assert_int_equal(kvfs_pool_register(w->session, &desc, &pool), 0);
+	return pool;
+}
+
+static int small_setup(void **state)
+{
+	struct world *w = *state;
 
 	world_setup(state);
 	kvfs_pool_close(w->pool);
@@ -36,8 +45,7 @@ static int small_setup(void **state)
 					 SMALL_LAYOUT, KVFS_CREATE | 0700,
 					 &w->space),
 			 0);
-	desc.space = w->space;
-	assert_int_equal(kvfs_pool_register(w->session, &desc, &w->pool), 0);
+	w->pool = small_pool(w);
 	return 0;
 }
 
@@ -254,18 +262,36 @@ static void a_segment_without_a_descriptor_says_so_and_comes_again(void **state)
 	world_wait_stat(w, "leased", 0);
 }
 
+/* Another session, whose staging is not made before it has a pool. */
+static void without_pool_open(struct world *w)
+{
+	assert_int_equal(kvfs_open(w->path, &w->session), 0);
+	world_wait_connected(w->session, 1);
+	world_space_open(w->session, w->space_name, NULL, 0, &w->space);
+}
+
+static void other_close(struct world *w)
+{
+	kvfs_pool_close(w->pool);
+	kvfs_space_close(w->space);
+	kvfs_close(w->session);
+}
+
 static void a_save_without_a_descriptor_says_so(void **state)
 {
-	struct world *w = *state;
+	struct world w = *(struct world *)*state;
 	kvfs_xfer *xfer;
 
+	without_pool_open(&w);
 	take_descriptors(0);
-	xfer = save(w, 0, 1, NULL);
+	w.pool = small_pool(&w);
+	xfer = save(&w, 0, 1, NULL);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, LONG), 0);
 	assert_int_equal(kvfs_xfer_status(xfer, 0), -EMFILE);
 	kvfs_xfer_free(xfer);
 	give_descriptors();
-	assert_int_equal(layered_end(save(w, 0, 1, NULL), KVFS_SEALED), 1);
+	assert_int_equal(layered_end(save(&w, 0, 1, NULL), KVFS_SEALED), 1);
+	other_close(&w);
 }
 
 /* A session that cannot connect for want of one is not without a daemon. */
@@ -301,20 +327,23 @@ static void without_a_descriptor_there_is_no_connection_and_why(void **state)
 /* SIGXFSZ is the test's, too, not the library's. */
 static void a_limit_of_file_sizes_is_not_the_blocks_size(void **state)
 {
-	struct world *w = *state;
+	struct world w = *(struct world *)*state;
 	struct rlimit before, limit;
 	kvfs_xfer *xfer;
 
 	signal(SIGXFSZ, SIG_IGN);
+	without_pool_open(&w);
 	getrlimit(RLIMIT_FSIZE, &before);
 	limit = (struct rlimit){4096, before.rlim_max};
 	setrlimit(RLIMIT_FSIZE, &limit);
-	xfer = save(w, 0, 1, NULL);
+	w.pool = small_pool(&w);
+	xfer = save(&w, 0, 1, NULL);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, LONG), 0);
 	setrlimit(RLIMIT_FSIZE, &before);
 	assert_int_equal(kvfs_xfer_status(xfer, 0), -ENOMEM);
 	kvfs_xfer_free(xfer);
-	assert_int_equal(layered_end(save(w, 0, 1, NULL), KVFS_SEALED), 1);
+	assert_int_equal(layered_end(save(&w, 0, 1, NULL), KVFS_SEALED), 1);
+	other_close(&w);
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -335,6 +364,7 @@ static void a_segment_without_address_space_says_so(void **state)
 	if (SHADOWED)
 		skip();
 	assert_int_equal(layered_end(save(w, 0, 1, NULL), KVFS_SEALED), 1);
+	world_wait_staged(w); /* it takes address space, too */
 	statm = fopen("/proc/self/statm", "re");
 	assert_int_equal(fscanf(statm, "%lu", &pages), 1);
 	fclose(statm);

@@ -231,6 +231,19 @@ static inline int world_teardown(void **state)
 	return 0;
 }
 
+/* Wait for the staging that a session makes in the background. */
+static inline void world_wait_staged(struct world *w)
+{
+	struct kvfs_pool_info info = {.size = sizeof(info)};
+	int i;
+
+	for (i = 0; i < 3000 && info.bytes_staging < 64u << 20; i++) {
+		assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
+		usleep(10000);
+	}
+	assert_true(info.bytes_staging >= 64u << 20);
+}
+
 /* ---- blocks with bytes that tell them apart ---- */
 
 static inline uint8_t world_byte(uint32_t block, size_t i)
