@@ -230,7 +230,8 @@ int kv_cache_open(const struct kv_cache_config *config,
 		return kv_why(ret_why, r, "cannot start: %s", strerror(-r));
 	r = start(cache, ret_why);
 	if (r < 0) {
-		close_parts(cache, false);
+		/* What was clean is, as long as nothing was done to it. */
+		close_parts(cache, !cache->after_crash && !cache->info.clean);
 		return r;
 	}
 	*ret_cache = cache;

@@ -144,6 +144,15 @@ fsck 1 "put right" --repair
 fsck 0 "held
 clean"
 
+# A mount that fails leaves a clean store clean.
+rm "$S/store" && mkdir "$S/store"
+not "no file of the store" "cannot write the index" "$B/kvfs" -o "$BASE,control=$SOCK" "$S" "$M"
+rmdir "$S/store"
+fsck 4 "last end clean"
+start
+stop
+fsck 0 "last end clean"
+
 # Who asks wrongly.
 "$F" > /dev/null 2>&1
 eq "no store" $? 16
