@@ -36,6 +36,7 @@
 
 #define SPARE (1u << 20)
 #define DISK_FULL (1u << 20) /* less than one batch may need */
+#define ROOM (256u << 10)    /* for some batches on a full disk */
 #define READERS 512	     /* kv_index_get at the same time */
 #define DATABASES 8
 #define WINDOW (128u << 10)
@@ -106,6 +107,23 @@ bool kv_env_disk_full(MDB_env *env)
 
 	return mdb_env_get_fd(env, &fd) == 0 && fstatvfs(fd, &st) == 0 &&
 	       st.f_bavail * st.f_frsize < DISK_FULL;
+}
+
+/* Pages that LMDB took and freed at once were never written: they are holes,
+ * which need room, too, when they are used again. */
+void kv_env_keep_room(MDB_env *env)
+{
+	MDB_envinfo info;
+	MDB_stat stat;
+	uint64_t end;
+	int fd;
+
+	mdb_env_info(env, &info);
+	mdb_env_stat(env, &stat);
+	end = (info.me_last_pgno + 1) * stat.ms_psize;
+	end = KV_MIN(end + ROOM, info.me_mapsize);
+	if (mdb_env_get_fd(env, &fd) == 0)
+		(void)fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)end);
 }
 
 /* LMDB tells nobody where its map is. */

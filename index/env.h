@@ -59,6 +59,9 @@ uint64_t kv_env_file_bytes(MDB_env *env);
 
 bool kv_env_disk_full(MDB_env *env);
 
+/* As kv_index_keep_room. */
+void kv_env_keep_room(MDB_env *env);
+
 /* Read the file ahead, in its own order. */
 void kv_env_fetch(MDB_env *env);
 

@@ -215,6 +215,14 @@ uint64_t kv_index_room(const struct kv_index *index)
 	return atomic_load(&index->room);
 }
 
+void kv_index_keep_room(struct kv_index *index)
+{
+	pthread_rwlock_rdlock(&index->guard);
+	if (index->env && !index->broken)
+		kv_env_keep_room(index->env);
+	pthread_rwlock_unlock(&index->guard);
+}
+
 uint64_t kv_index_map_bytes(uint64_t cap)
 {
 	uint64_t bytes = KV_MAX(cap / 48, 2ull << 20);

@@ -43,6 +43,13 @@ int kv_index_open(const char *path, uint64_t map_bytes, bool read_only,
 		  struct kv_store_info *ret_info, struct kv_index **ret_index);
 void kv_index_close(struct kv_index *index); /* takes NULL */
 
+/*
+ * Have the disk keep room for the whole file, and for some batches more, so that
+ * a full disk is no reason not to mount.  Whether it does is not told: it may be
+ * full already, or of a kind that cannot.
+ */
+void kv_index_keep_room(struct kv_index *index);
+
 /* How large the map is in a store with this cap; the file is never larger. */
 uint64_t kv_index_map_bytes(uint64_t cap);
 

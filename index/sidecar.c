@@ -6,7 +6,8 @@
  *
  * INVARIANTS
  *   (1) Under its name a file is always whole: it takes the name when it is on
- *       disk.  What a crash leaves is called *.tmp.
+ *       disk.  What a crash leaves is called *.tmp.  Only `store`, which fits a
+ *       sector, is overwritten where there is no room for a second one.
  *
  * LOCKING   none; nobody writes one file twice at the same time.
  */
@@ -93,6 +94,22 @@ static int replace(int dir, const char *name, const void *data, size_t bytes)
 	return r < 0 ? r : kv_space_files_sync(dir);
 }
 
+/* Of the size that the file has: that needs no room.  -ENOSPC: it has another,
+ * or is none. */
+static int overwrite(int dir, const char *name, const void *data, size_t bytes)
+{
+	_cleanup_(kv_closep) int fd = openat(
+		dir, name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	struct stat st;
+	int r;
+
+	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
+	    (uint64_t)st.st_size != bytes)
+		return -ENOSPC;
+	r = write_all(fd, data, bytes);
+	return r == 0 && fsync(fd) < 0 ? -errno : r;
+}
+
 /* The whole of a small file; caller frees.  -EBADMSG: too large, or no file. */
 static int read_whole(int dir, const char *name, char **ret_data,
 		      size_t *ret_bytes)
@@ -147,9 +164,13 @@ bool kv_store_file_there(int store_fd)
 int kv_store_file_write(int store_fd, const struct kv_store_info *info)
 {
 	struct kv_store_record record;
+	int r;
 
 	kv_store_info_pack(info, &record);
-	return replace(store_fd, STORE_NAME, &record, sizeof(record));
+	r = replace(store_fd, STORE_NAME, &record, sizeof(record));
+	return r == -ENOSPC || r == -EDQUOT ? overwrite(store_fd, STORE_NAME,
+							&record, sizeof(record))
+					    : r;
 }
 
 int kv_spaces_dir(int store_fd, bool make)

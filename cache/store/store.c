@@ -80,7 +80,7 @@ static int take_lock(struct kv_cache *cache, char **ret_why)
 	const struct kv_lock_wait wait = {.waiting = cache->config.waiting,
 					  .arg = cache->config.arg};
 	char pid[32];
-	int fd, r;
+	int fd, r, n;
 
 	r = kv_lock_take(cache->store_fd, true, &wait, &fd);
 	if (r == -EBUSY)
@@ -92,8 +92,9 @@ static int take_lock(struct kv_cache *cache, char **ret_why)
 			      cache->store, strerror(-r));
 	cache->lock_fd = fd;
 	kv_overcommit_recover(fd);
-	snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
-	if (ftruncate(fd, 0) < 0 || pwrite(fd, pid, strlen(pid), 0) < 0)
+	n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
+	/* In this order: on a full disk what is given away is gone. */
+	if (pwrite(fd, pid, (size_t)n, 0) < 0 || ftruncate(fd, n) < 0)
 		return kv_why(ret_why, -errno, "%s: cannot lock it: %s",
 			      cache->store, strerror(errno));
 	return 0;
@@ -297,6 +298,21 @@ static int put_info(struct kv_cache *cache)
 	return kv_txn_commit(batch);
 }
 
+/* From here on an end without kv_store_close is a crash. */
+static int mark_in_use(struct kv_cache *cache)
+{
+	int r;
+
+	kv_index_keep_room(cache->index);
+	cache->info.next_generation += GENERATIONS_A_MOUNT;
+	cache->info.mounts++;
+	cache->info.clean = false;
+	KV_POINT("mount.before_dirty");
+	r = put_info(cache);
+	KV_POINT("mount.dirty");
+	return r < 0 ? r : kv_store_file_write(cache->store_fd, &cache->info);
+}
+
 /* Only now: a store of a newer format is left as it is. */
 static int open_spaces(struct kv_cache *cache, char **ret_why)
 {
@@ -338,18 +354,13 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 		r = kv_store_recover(cache);
 	if (r == 0)
 		r = compact_index(cache);
-	cache->info.next_generation += GENERATIONS_A_MOUNT;
-	cache->info.mounts++;
-	cache->info.clean = false;
-	KV_POINT("mount.before_dirty");
 	if (r == 0)
-		r = put_info(cache);
-	KV_POINT("mount.dirty");
-	if (r == 0)
-		r = kv_store_file_write(cache->store_fd, &cache->info);
+		r = mark_in_use(cache);
 	if (r < 0)
-		return kv_why(ret_why, r, "%s: cannot write the index: %s",
-			      cache->store, strerror(-r));
+		return kv_why(ret_why, r, "%s: cannot write the index: %s%s",
+			      cache->store, strerror(-r),
+			      r == -ENOSPC ? " (its filesystem needs 1M free)"
+					   : "");
 	return 0;
 }
 
@@ -382,6 +393,7 @@ void kv_store_close(struct kv_cache *cache, bool clean)
 {
 	if (cache->index && clean && !cache->config.read_only) {
 		cache->info.clean = true;
+		kv_index_keep_room(cache->index);
 		KV_POINT("unmount.before_clean");
 		put_info(cache);
 		KV_POINT("unmount.clean");

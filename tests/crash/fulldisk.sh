@@ -94,6 +94,24 @@ start
 out=$(blocks check 7000 32)
 eq "after a crash" "$(figure done "$out")" 32
 stop
+
+# Full before it is mounted, to the last byte.
+cat /dev/zero >> "$D/balloon" 2> /dev/null
+for ((i = 0; i < 10000; i++)); do mkdir "$D/balloon.$i" 2> /dev/null || break; done
+sync -f "$D"
+eq "room on the disk" "$(df -k --output=avail "$D" | tail -n 1 | tr -d ' ')" 0
+for end in clean crash clean; do
+	start
+	eq "the end before" "$(grep ^last_end= "$M/.kvfs/config")" last_end=$end
+	out=$(blocks check 7000 32)
+	eq "what was there, mounted on a full disk" "$(figure done "$out")" 32
+	case $end in clean) kill_daemon ;; crash) stop ;; esac
+done
+rm -r "$D"/balloon*
+start
+out=$(blocks durable 8000 8)
+eq "durable with room after that" "$(figure done "$out")" 8
+stop
 umount "$D" || fail "umount of the disk"
 
 # The cap: three times as much as ssd=, in files and by libkvfs.
