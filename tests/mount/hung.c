@@ -8,6 +8,7 @@
  *
  * Exits 0; 1 and says why; or dies by SIGALRM, when a call waits for ever.
  */
+#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 
@@ -40,13 +41,50 @@ static void wait_until_connected(kvfs_session *session)
 		usleep(10000);
 }
 
+/* Whether the thread of that directory below /proc has stopped. */
+static bool has_stopped(const char *task)
+{
+	char path[512], text[512], *state;
+	FILE *f;
+	size_t n;
+
+	snprintf(path, sizeof(path), "%s/stat", task);
+	f = fopen(path, "re");
+	if (!f)
+		return true; /* it has ended */
+	n = fread(text, 1, sizeof(text) - 1, f);
+	fclose(f);
+	text[n] = '\0';
+	state = strrchr(text, ')'); /* pid (name) state */
+	return state && strncmp(state, ") T", 3) == 0;
+}
+
+/* Return when no thread of @daemon runs any more. */
+static void stop(pid_t daemon)
+{
+	char tasks[64];
+	glob_t found;
+	bool stopped;
+
+	kill(daemon, SIGSTOP);
+	snprintf(tasks, sizeof(tasks), "/proc/%d/task/*", (int)daemon);
+	do {
+		usleep(1000);
+		must(glob(tasks, 0, NULL, &found) == 0, "no such daemon");
+		stopped = true;
+		for (size_t i = 0; i < found.gl_pathc; i++)
+			stopped &= has_stopped(found.gl_pathv[i]);
+		globfree(&found);
+	} while (!stopped);
+}
+
 static void stop_and_go_on(const char *mount, pid_t daemon)
 {
 	kvfs_session *before = open_by(mount, -1), *session;
 	char link[4096];
 
 	wait_until_connected(before);
-	kill(daemon, SIGSTOP);
+	stop(daemon);
 	kvfs_close(open_by(mount, 0));
 	kvfs_close(before);
 	snprintf(link, sizeof(link), "%s/.kvfs/control", mount);
