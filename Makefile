@@ -11,7 +11,7 @@ PKGS_L   := jansson libxxhash libcrypto
 DEPS     := libfuse3-dev fuse3 liburing-dev liblmdb-dev libxxhash-dev libcmocka-dev \
             libjansson-dev libssl-dev zlib1g-dev pkg-config gcc make attr rsync xxhash e2fsprogs xfsprogs procps \
             python3 python3-venv
-DEPS_CHECK := clang clang-format clang-tidy groff man-db
+DEPS_CHECK := g++ rustc bindgen clang clang-format clang-tidy groff man-db
 DEPS_BENCH := fio redis-server
 DEPS_BARE := mmdebstrap
 # $(call run,WORD): one short line for a command; V=1 shows the command itself, -s nothing.

@@ -48,10 +48,12 @@ extern "C" {
 #endif
 
 #ifdef __cplusplus
-#define KVFS_SIZED(type)     \
-	{                    \
-		sizeof(type) \
-	}
+#define KVFS_SIZED(type)            \
+	([] {                       \
+		type t = {};        \
+		t.size = sizeof(t); \
+		return t;           \
+	}())
 #else
 #define KVFS_SIZED(type)             \
 	{                            \

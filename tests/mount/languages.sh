@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# languages.sh - the examples in C++ and Rust, built against an installed library
+# as their first lines say, and run against a mount.  kvfs.h must be C and C++ of
+# every standard that compilers have.
+. "$(dirname "$0")/lib"
+root=$(realpath "$here/../..")
+if nm -D "$B/libkvfs.so" | grep -qE ' U __(asan|tsan)_'; then
+	echo "a sanitizer's library needs a sanitizer's program"
+	exit 77
+fi
+to=$T/kvfs
+PREFIX=$to B=$B VERSION=1 "$root/tools/install.sh" install >/dev/null || fail "install"
+export PKG_CONFIG_PATH=$to/lib/pkgconfig LD_LIBRARY_PATH=$to/lib
+flags=$(pkg-config --cflags --libs kvfs) || fail "pkg-config"
+cc=${CC:-cc}
+missing=
+try() { # PROGRAM: a first run that saves, a second one that loads
+	start
+	eq "$1, first run" "$("$T/$1" "$M" 2>/dev/null)" "0 blocks loaded, 8 saved"
+	eq "$1, second run" "$("$T/$1" "$M" 2>/dev/null)" "8 blocks loaded, 0 saved"
+	stop
+}
+
+printf '#include <kvfs.h>\nkvfs_opts opts = KVFS_OPTS_INIT;\nstruct kvfs_pool_info info = KVFS_POOL_INFO_INIT;\n' >"$T/header.c"
+for std in c99 c11 c17; do
+	ok "kvfs.h as $std" "${cc##* }" -std=$std -Wall -Wextra -Wpedantic -Werror "-I$to/include" -c "$T/header.c" -o "$T/header.o"
+done
+cxx=$(command -v c++ || command -v g++ || command -v clang++)
+if [ -n "$cxx" ]; then
+	cp "$T/header.c" "$T/header.cpp"
+	for std in c++11 c++17 c++20; do
+		ok "kvfs.h as $std" "$cxx" -std=$std -Wall -Wpedantic -Werror "-I$to/include" -c "$T/header.cpp" -o "$T/header.o"
+	done
+	# shellcheck disable=SC2086
+	ok "compile prompt.cpp" "$cxx" -std=c++17 -Wall -Wextra -Werror "$root/examples/prompt.cpp" -o "$T/cpp" $flags
+	try cpp
+else
+	missing="a C++ compiler (g++)"
+fi
+if command -v rustc >/dev/null && command -v bindgen >/dev/null; then
+	ok "bindgen kvfs.h" bindgen --allowlist-function 'kvfs_.*' --allowlist-type 'kvfs_.*' --allowlist-var 'KVFS_.*' \
+		"$to/include/kvfs.h" -o "$T/kvfs.rs"
+	ok "compile prompt.rs" env KVFS_RS="$T/kvfs.rs" rustc --edition 2021 -A warnings "$root/examples/prompt.rs" \
+		-L "$to/lib" -l kvfs -o "$T/rs"
+	try rs
+else
+	missing="${missing:+$missing, }rustc and bindgen"
+fi
+if [ -n "$missing" ]; then
+	echo "not there: $missing (\"make deps FOR=check\" installs them); the rest passed"
+	exit 77
+fi
