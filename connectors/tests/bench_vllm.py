@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench_vllm.py - time to first token inside vLLM on the CPU, a model of 110 M parameters.
+
+Each way of caching is an engine of its own; in it the states follow each other in every
+round, so that what disturbs one disturbs all, and each is compared with a hit in vLLM's
+own prefix cache in the same process.  A loaded machine is refused.  Results go to
+standard output and to bench-engines.json in the build.
+"""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from engines import Engine, here, prompt, settled
+from mount import BUILD, Mount
+
+ROUNDS = 5
+LENGTHS = (2049, 4001)
+OPTIONS = {"max_num_batched_tokens": 4096, "max_model_len": 4200}
+results: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
+
+
+def idle() -> None:
+    """Return when the machine has been idle for a second; SystemExit after a minute."""
+    for _ in range(60):
+        one = [int(n) for n in open("/proc/stat").readline().split()[1:9]]
+        time.sleep(1)
+        two = [int(n) for n in open("/proc/stat").readline().split()[1:9]]
+        spent = [b - a for a, b in zip(one, two)]
+        if (sum(spent) - spent[3] - spent[4]) / max(1, sum(spent)) < 0.1:
+            return
+    raise SystemExit("the machine is busy: figures would say nothing")
+
+
+def take(way: str, n: int, state: str, engine: Engine, seed: int) -> list[int]:
+    got = engine.do("generate", prompts=[prompt(seed, n)], tokens=1)
+    results.setdefault(f"{way} {n}", {}).setdefault(state, []).append(
+        (got["ttft"][0], got["cpu"], got["connector_cpu"]))
+    print(f"{way:8} {n} {state:28} {got['ttft'][0]:7.3f} s  CPU {got['cpu']:7.3f} s  "
+          f"connector {1e6 * got['connector_cpu']:6.0f} us  forwarded {got['forwarded']}", flush=True)
+    return got["tokens"][0]
+
+
+def plain(model: str) -> None:
+    with Engine(model, **OPTIONS) as engine:
+        for n in LENGTHS:
+            for seed in range(ROUNDS):
+                take("none", n, "recomputed", engine, seed)
+                take("none", n, "own prefix cache", engine, seed)
+                engine.do("reset")
+
+
+def kvfs(model: str) -> None:
+    with Mount("dram=1G,ssd=4G") as mount, Engine(model, mount.path, **OPTIONS) as engine:
+        engine.do("time_connector")
+        for n in LENGTHS:
+            for seed in range(ROUNDS):
+                take("kvfs", n, "recomputed and saved", engine, 100 + seed)
+                take("kvfs", n, "own prefix cache", engine, 100 + seed)
+                settled(mount.path)
+                engine.do("reset")
+                take("kvfs", n, "DRAM", engine, 100 + seed)
+                engine.do("reset")
+                mount.stop()
+                mount.start()
+                time.sleep(1)  # the library finds the daemon
+                take("kvfs", n, "SSD, the daemon restarted", engine, 100 + seed)
+                engine.do("reset")
+
+
+def tiers(model: str, way: str, tier: dict[str, str]) -> None:
+    """Behind vLLM's CPU buffer; its plain copies on this machine are Python's."""
+    id = f"kvfs-bench-{os.getpid()}-{time.monotonic_ns()}"
+    try:
+        with Engine(model, kv_transfer_config={
+                "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "engine_id": id,
+                "kv_connector_extra_config": {
+                    "spec_name": "CpuTieringSpec", "spec_module_path": "cpu_spec",
+                    "cpu_bytes_to_use": 1 << 30, "secondary_tiers": [tier]}}, **OPTIONS) as engine:
+            for n in LENGTHS:
+                for seed in range(ROUNDS):
+                    take(way, n, "recomputed and saved", engine, 300 + seed)
+                    take(way, n, "own prefix cache", engine, 300 + seed)
+                    engine.do("generate", prompts=[prompt(999, 100)])  # steps, to hand blocks on
+                    time.sleep(2)
+                    engine.do("reset", connector=True)
+                    take(way, n, "from the tier", engine, 300 + seed)
+                    engine.do("reset", connector=True)
+    finally:
+        for name in os.listdir("/dev/shm"):
+            if id in name:
+                os.unlink(f"/dev/shm/{name}")
+
+
+def report() -> None:
+    lines = []
+    for run, states in results.items():
+        own = statistics.median(one[0] for one in states["own prefix cache"])
+        for state, all in states.items():
+            ttft, cpu, python = (statistics.median(column) for column in zip(*all))
+            lines.append({"run": run, "state": state, "ttft_s": round(ttft, 4), "cpu_s": round(cpu, 3),
+                          "of_own_prefix_cache": round(ttft / own, 3),
+                          "connector_us": round(1e6 * python), "rounds": len(all)})
+            print(f"{run:14} {state:28} {ttft:7.3f} s  {ttft / own:6.2f} x own cache  CPU {cpu:6.2f} s  "
+                  f"connector {1e6 * python:5.0f} us")
+    with open(f"{BUILD}/bench-engines.json", "w") as file:
+        json.dump(lines, file, indent=1)
+
+
+def main() -> None:
+    idle()
+    folder = tempfile.mkdtemp(prefix="kvfs-models.")
+    try:
+        subprocess.run([sys.executable, f"{here}/models.py", "big", folder], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        plain(folder)
+        kvfs(folder)
+        with Mount("dram=1G,ssd=4G") as mount:
+            tiers(folder, "KvfsTier", {"type": "KvfsTier", "module_path": "kvfs.vllm.tier",
+                                       "path": mount.path})
+        files = tempfile.mkdtemp(prefix="kvfs-files.")
+        try:
+            tiers(folder, "fs tier", {"type": "fs", "root_dir": files})
+        finally:
+            shutil.rmtree(files)
+        report()
+    finally:
+        shutil.rmtree(folder)
+
+
+main()
