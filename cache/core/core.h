@@ -169,10 +169,10 @@ struct kv_space {
 	bool settling; /* its record is being made, or deleted: has no name */
 	struct kv_quota quota;
 	struct kv_space_change *change; /* that is being written; persist.c */
-	uint64_t file_bytes;	  /* of its file in STORE/spaces */
-	uint64_t index_bytes;	  /* of the index, with its snapshots */
-	struct kv_layout *layout; /* set once */
-	struct kv_dir *dirs[256]; /* NULL: not there */
+	uint64_t file_bytes;		/* of its file in STORE/spaces */
+	uint64_t index_bytes;		/* of the index, with its snapshots */
+	struct kv_layout *layout;	/* set once */
+	struct kv_dir *dirs[256];	/* NULL: not there */
 	uint64_t blocks, bytes_dram, bytes_ssd;
 	struct kv_lookups lookups;
 	/* Guaranteed to it: its reserves, or less if the tiers shrank. */
