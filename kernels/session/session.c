@@ -338,7 +338,7 @@ static int look(struct kvfs_session *session, struct retry *retry)
 static void connect_again(struct kvfs_session *session, struct retry *retry)
 {
 	struct kv_link link = {.fd = -1};
-	struct kv_link_versions theirs;
+	struct kv_link_versions theirs = {0};
 	char path[KV_SOCKET_PATH_MAX];
 	int r;
 
