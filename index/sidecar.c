@@ -87,7 +87,7 @@ static int draft_place(int dir, const char *name, int fd)
 
 static int replace(int dir, const char *name, const void *data, size_t bytes)
 {
-	int fd, r = draft_write(dir, name, data, bytes, &fd);
+	int fd = -1, r = draft_write(dir, name, data, bytes, &fd);
 
 	if (r == 0)
 		r = draft_place(dir, name, fd);
@@ -234,7 +234,7 @@ int kv_space_files_sync(int dir)
 int kv_space_file_write(int dir, const struct kv_space_record *record,
 			const char *name, const char *layout)
 {
-	int fd, r = kv_space_file_begin(dir, record, name, layout, &fd);
+	int fd = -1, r = kv_space_file_begin(dir, record, name, layout, &fd);
 
 	if (r == 0)
 		r = kv_space_file_end(dir, record->id, fd);

@@ -218,7 +218,7 @@ int kv_lent_new(int fd, const struct wire_pool *pool,
 		const struct kv_lender *lender, struct kv_lent **ret_lent)
 {
 	struct kv_lent *lent;
-	uint64_t payload, end, unit;
+	uint64_t payload, end, unit = 1;
 	int r;
 
 	r = check_strides(pool, strides, n, &payload);

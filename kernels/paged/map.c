@@ -584,7 +584,7 @@ int kvfs_map(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys, size_t n,
 	_cleanup_(map_freep) struct kvfs_mapping *map = NULL;
 	_cleanup_(kv_freep) uint8_t *states = calloc(n + 1, 1);
 	struct placing m = {.space = space, .keys = keys, .states = states};
-	kvfs_opts known;
+	kvfs_opts known = {0};
 	int r = kv_paged_pool_check(pool);
 
 	if (r == 0)

@@ -364,7 +364,7 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 {
 	struct kv_stream_fence *fence = NULL;
 	const struct kvfs_pool *inner;
-	kvfs_opts known;
+	kvfs_opts known = {0};
 	int r = check_set(pages);
 
 	if (r == 0)

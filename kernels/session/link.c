@@ -203,7 +203,7 @@ int kv_link_open(const char *socket_path, struct kv_link *ret_link,
 {
 	const struct kv_link_versions all = {WIRE_VERSION, WIRE_OLDEST};
 	struct kv_link_versions one;
-	struct wire_hello answer;
+	struct wire_hello answer = {0};
 	int r = open_with(socket_path, &all, ret_link, &answer);
 
 	if (r == -EPROTONOSUPPORT && answer.version >= WIRE_OLDEST &&

@@ -280,7 +280,7 @@ int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, const kvfs_opts *opts,
 	       kvfs_xfer **ret_xfer)
 {
 	struct kvfs_xfer *xfer;
-	kvfs_opts known;
+	kvfs_opts known = {0};
 	int r = kv_session_check(space ? space->session : NULL);
 
 	if (r == 0)

@@ -356,7 +356,7 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 	struct asking asking;
 	size_t chunk = 0, item = 0;
 	kvfs_session *session;
-	kvfs_opts known;
+	kvfs_opts known = {0};
 	long n;
 	int r;
 

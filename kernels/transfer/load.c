@@ -434,7 +434,7 @@ int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 	      const int64_t *pages, const kvfs_opts *opts, kvfs_xfer **ret_xfer)
 {
 	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
-	kvfs_opts known;
+	kvfs_opts known = {0};
 	long used;
 	int r;
 

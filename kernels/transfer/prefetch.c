@@ -236,7 +236,7 @@ int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
 		  const kvfs_opts *opts, kvfs_xfer **ret_xfer)
 {
 	struct asking asking = {.deadline = KVFS_FOREVER};
-	kvfs_opts known;
+	kvfs_opts known = {0};
 	int r = kv_abi_opts(&known, opts);
 
 	if (r < 0)

@@ -513,7 +513,7 @@ int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
 {
 	_cleanup_(restore_freep) struct restore *restore = NULL;
 	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
-	kvfs_opts known;
+	kvfs_opts known = {0};
 	int r = check(pool, space, name, positions, n, pages);
 
 	if (r == 0)

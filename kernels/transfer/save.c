@@ -745,7 +745,7 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 	      const kvfs_opts *opts, kvfs_xfer **ret_xfer)
 {
 	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
-	kvfs_opts known;
+	kvfs_opts known = {0};
 	int r, status;
 
 	r = check_save(pool, space, keys, n);
