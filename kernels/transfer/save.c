@@ -225,6 +225,16 @@ static int offer_locked(struct kvfs_session *session, struct kv_stage *stage)
 	return r;
 }
 
+static void grow_locked(struct kvfs_session *session, uint64_t block_bytes);
+
+/* What the caller asked for while another was being made. */
+static void grow_asked_locked(struct kvfs_session *session)
+{
+	kv_assert_locked(&session->lock);
+	if (session->staging_asked && atomic_load(&session->live) != 0)
+		grow_locked(session, 0);
+}
+
 /* Blocks are found by their place in the staging that was offered last: a new
  * one is, when nothing is in the old. */
 static int swap_stage_locked(struct kvfs_session *session)
@@ -245,6 +255,7 @@ static int swap_stage_locked(struct kvfs_session *session)
 	session->stage = stage;
 	session->stage_full = false;
 	kv_stage_attach_locked(stage, session);
+	grow_asked_locked(session);
 	return 0;
 }
 
@@ -302,6 +313,7 @@ static void *grow_stage(void *arg)
 	free(make);
 	kv_save_pump_locked(session);
 	session->stage_growing = false;
+	grow_asked_locked(session);
 	pthread_detach(pthread_self());
 	pthread_cond_broadcast(&session->changed);
 	pthread_mutex_unlock(&session->lock);
