@@ -423,3 +423,20 @@ int kv_client_space(struct kv_client *client, uint32_t id, int want,
 	*ret_info = info;
 	return 0;
 }
+
+int kv_client_space_to_save(struct kv_client *client, uint32_t id,
+			    struct kv_space **ret_space,
+			    struct kv_space_info *ret_info)
+{
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
+	struct kv_space_info info;
+	int r = kv_client_space(client, id, W_OK | X_OK, &space, &info);
+
+	if (r < 0)
+		return r;
+	if (!info.layout)
+		return -EINVAL;
+	*ret_space = kv_steal(space);
+	*ret_info = info;
+	return 0;
+}

@@ -96,4 +96,9 @@ int kv_client_space(struct kv_client *client, uint32_t id, int want,
 		    struct kv_space **ret_space,
 		    struct kv_space_info *ret_info);
 
+/* The same of one that blocks are saved to: -EINVAL without a layout. */
+int kv_client_space_to_save(struct kv_client *client, uint32_t id,
+			    struct kv_space **ret_space,
+			    struct kv_space_info *ret_info);
+
 #endif

@@ -102,10 +102,7 @@ int kv_request_reserve(struct kv_client *client, const struct kv_message *m)
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
-	r = kv_client_space(client, m->header->space, W_OK | X_OK, &space,
-			    &info);
-	if (r == 0 && !info.layout)
-		r = -EINVAL;
+	r = kv_client_space_to_save(client, m->header->space, &space, &info);
 	if (r < 0) {
 		kv_reply_all(client, m->header, r);
 		return 0;

@@ -510,10 +510,7 @@ static int begin_saving(struct kv_client *client, const struct kv_message *m,
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
-	r = kv_client_space(client, m->header->space, W_OK | X_OK, &space,
-			    &info);
-	if (r == 0 && !info.layout)
-		r = -EINVAL;
+	r = kv_client_space_to_save(client, m->header->space, &space, &info);
 	return r < 0 ? r : saving_new(client, m, n, space, &info, ret_saving);
 }
 
