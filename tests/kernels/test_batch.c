@@ -2,6 +2,7 @@
 /* Saves to a daemon that stops half-way: whose the staging memory is then. */
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "tests/kernels/impostor.h"
 
@@ -10,13 +11,22 @@
 #define BLOCK 4096
 #define SECOND 1000000000u
 
-/* What it does with a SAVE or, REFUSING, with the staging memory. */
+/* What it does with a SAVE; REFUSING, with the staging memory; BUSY, with a
+ * RESERVE: it waits until the test lets it go on. */
 enum mode { SEALING, HANGING_UP, SILENT, REFUSING, BUSY };
 
+/* A block that was to be saved: staging may be offered several times, and a
+ * block is in what was offered last before it. */
+struct saved {
+	int stage;
+	off_t at;
+};
+
 static uint8_t pages[8 * BLOCK];
-static int stages[2]; /* descriptors of the staging memory got so far */
-static atomic_int n_stages, n_drops;
-static _Atomic uint64_t offset; /* of the last block to save */
+static int stage = -1; /* offered last */
+static struct saved saved[2];
+static atomic_int n_saved, n_drops;
+static atomic_int n_reserves, let_reserve; /* how many may be answered */
 
 static void take_space(int fd, struct kv_packet *packet)
 {
@@ -32,9 +42,26 @@ static void take_space(int fd, struct kv_packet *packet)
 static void take_stage(struct impostor *i, int fd, struct kv_packet *packet)
 {
 	packet->header.status = i->mode == REFUSING ? -EPERM : 0;
-	if (n_stages < 2)
-		stages[n_stages++] = dup(packet->fd);
+	if (stage >= 0)
+		close(stage);
+	stage = dup(packet->fd);
 	impostor_reply(fd, packet, NULL, 0, 0);
+}
+
+static void take_save(const struct wire_save *item)
+{
+	if (n_saved == 2)
+		return;
+	saved[n_saved] = (struct saved){dup(stage), (off_t)item->offset};
+	n_saved++;
+}
+
+static void wait_let(struct impostor *i)
+{
+	n_reserves++;
+	i->seen |= 2;
+	for (int k = 0; k < 30000 && let_reserve < n_reserves; k++)
+		usleep(1000);
 }
 
 static void take_blocks(struct impostor *i, int fd, struct kv_packet *packet)
@@ -43,16 +70,14 @@ static void take_blocks(struct impostor *i, int fd, struct kv_packet *packet)
 	uint32_t n = packet->header.count;
 
 	if (packet->header.type == WIRE_SAVE) {
-		offset = ((struct wire_save *)packet->items)->offset;
+		take_save(packet->items);
 		i->seen |= 1;
 		i->hang_up = i->mode == HANGING_UP;
 		if (i->mode == HANGING_UP || i->mode == SILENT)
 			return;
 	}
-	if (packet->header.type == WIRE_RESERVE && i->mode == BUSY) {
-		i->seen |= 2;
-		usleep(300000);
-	}
+	if (packet->header.type == WIRE_RESERVE && i->mode == BUSY)
+		wait_let(i);
 	impostor_reply(fd, packet, statuses, n * sizeof(statuses[0]), n);
 }
 
@@ -83,7 +108,7 @@ static void enter(struct impostor *i, struct client *c)
 			       .pages = 8,
 			       .pages_per_block = 1};
 
-	n_stages = n_drops = 0;
+	n_drops = n_reserves = let_reserve = 0;
 	impostor_start(i, answer);
 	assert_int_equal(kvfs_open(i->path, &c->session), 0);
 	assert_int_equal(kvfs_space_open(c->session, "s", NULL, 0, &c->space),
@@ -94,13 +119,20 @@ static void enter(struct impostor *i, struct client *c)
 
 static void leave(struct client *c)
 {
-	int i;
-
 	kvfs_pool_close(c->pool);
 	kvfs_space_close(c->space);
 	kvfs_close(c->session);
-	for (i = 0; i < n_stages; i++)
-		close(stages[i]);
+}
+
+static int teardown(void **state)
+{
+	impostor_teardown(state);
+	while (n_saved > 0)
+		close(saved[--n_saved].stage);
+	if (stage >= 0)
+		close(stage);
+	stage = -1;
+	return 0;
 }
 
 static kvfs_xfer *save(struct client *c, int64_t page, const kvfs_opts *opts)
@@ -133,30 +165,49 @@ static void wait_seen(struct impostor *i, uint64_t seen)
 	assert_int_equal(i->seen & seen, seen);
 }
 
+static void wait_drop(void)
+{
+	for (int k = 0; k < 3000 && n_drops == 0; k++)
+		usleep(10000);
+	assert_int_equal(n_drops, 1);
+}
+
+static uint8_t first_byte(const struct saved *block)
+{
+	uint8_t byte = 0;
+
+	assert_int_equal(pread(block->stage, &byte, 1, block->at), 1);
+	return byte;
+}
+
+static ino_t memory_of(const struct saved *block)
+{
+	struct stat st;
+
+	assert_int_equal(fstat(block->stage, &st), 0);
+	return st.st_ino;
+}
+
 /* The daemon may still be reading what it has not answered. */
 static void staging_of_a_lost_connection_is_never_written_again(void **state)
 {
 	struct impostor *i = *state;
 	struct client c;
-	uint8_t byte = 0;
-	off_t at;
 	int k;
 
 	enter(i, &c);
 	i->mode = HANGING_UP;
 	memset(pages, 11, sizeof(pages));
 	assert_int_equal(sealed_status(save(&c, 0, NULL)), -ENOTCONN);
-	at = (off_t)offset;
 	i->mode = SEALING;
 	for (k = 0; k < 3000 && !kvfs_connected(c.session); k++)
 		usleep(10000);
 	memset(pages, 22, sizeof(pages));
 	assert_int_equal(sealed_status(save(&c, 1, NULL)), 0);
-	assert_int_equal(n_stages, 2);
-	assert_int_equal(pread(stages[0], &byte, 1, at), 1);
-	assert_int_equal(byte, 11);
-	assert_int_equal(pread(stages[1], &byte, 1, (off_t)offset), 1);
-	assert_int_equal(byte, 22);
+	assert_int_equal(n_saved, 2);
+	assert_int_equal(first_byte(&saved[0]), 11);
+	assert_int_equal(first_byte(&saved[1]), 22);
+	assert_true(memory_of(&saved[0]) != memory_of(&saved[1]));
 	leave(&c);
 }
 
@@ -185,7 +236,6 @@ static void pages_are_the_engines_again_when_copied(void **state)
 	struct kvfs_pool_info info = {.size = sizeof(info)};
 	struct client c;
 	kvfs_xfer *xfer;
-	uint8_t byte = 0;
 
 	enter(i, &c);
 	i->mode = SILENT;
@@ -200,8 +250,7 @@ static void pages_are_the_engines_again_when_copied(void **state)
 	assert_int_equal(info.pages_saving, 0);
 	memset(pages, 44, sizeof(pages));
 	wait_seen(i, 1);
-	assert_int_equal(pread(stages[0], &byte, 1, (off_t)offset), 1);
-	assert_int_equal(byte, 33);
+	assert_int_equal(first_byte(&saved[0]), 33);
 	/* The connection has to end for the save to: nobody will answer. */
 	i->mode = HANGING_UP;
 	kvfs_xfer_free(save(&c, 3, NULL));
@@ -214,7 +263,6 @@ static void what_was_reserved_is_dropped_when_it_is_cancelled(void **state)
 	struct impostor *i = *state;
 	struct client c;
 	kvfs_xfer *xfer;
-	int k;
 
 	enter(i, &c);
 	i->mode = BUSY;
@@ -224,10 +272,9 @@ static void what_was_reserved_is_dropped_when_it_is_cancelled(void **state)
 	/* No byte of it was read: the pages need no answer to be free. */
 	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 1);
 	assert_int_equal(sealed_status(xfer), -ECANCELED);
+	let_reserve = 1;
+	wait_drop();
 	leave(&c);
-	for (k = 0; k < 3000 && n_drops == 0; k++)
-		usleep(10000);
-	assert_int_equal(n_drops, 1);
 	assert_int_equal(i->seen & 1, 0);
 }
 
@@ -245,9 +292,11 @@ static void pages_of_saves_under_way_are_counted_not_flagged(void **state)
 	b = save(&c, 1, NULL);
 	assert_int_equal(kvfs_pool_info(c.pool, &info), 0);
 	assert_int_equal(info.pages_saving, 2);
+	let_reserve = 1;
 	assert_int_equal(kvfs_xfer_wait(a, KVFS_COPIED, 5ull * SECOND), 1);
 	assert_int_equal(kvfs_pool_info(c.pool, &info), 0);
 	assert_int_equal(info.pages_saving, 1);
+	let_reserve = 2;
 	assert_int_equal(sealed_status(b), 0);
 	assert_int_equal(sealed_status(a), 0);
 	assert_int_equal(kvfs_pool_info(c.pool, &info), 0);
@@ -264,12 +313,14 @@ static void a_save_not_begun_by_its_deadline_times_out(void **state)
 	enter(i, &c);
 	i->mode = BUSY;
 	assert_int_equal(sealed_status(save(&c, 0, &opts)), -ETIMEDOUT);
+	let_reserve = 1;
+	wait_drop();
 	leave(&c);
 	assert_int_equal(i->seen & 1, 0);
 }
 
 #define test(name) \
-	cmocka_unit_test_setup_teardown(name, impostor_setup, impostor_teardown)
+	cmocka_unit_test_setup_teardown(name, impostor_setup, teardown)
 
 int main(void)
 {
