@@ -493,6 +493,9 @@ void kv_save_pump_locked(struct kvfs_session *session)
 			fail_rest_locked(xfer, r);
 		kv_xfer_put_locked(xfer);
 	}
+	/* The last save has left the small one: nobody else looks. */
+	if (TAILQ_EMPTY(&session->saves))
+		swap_stage_locked(session);
 }
 
 static void begin_locked(struct kvfs_xfer *xfer)

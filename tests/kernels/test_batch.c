@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "kernels/session/session.h"
+#include "kernels/transfer/stage.h"
 #include "tests/kernels/impostor.h"
 
 #define LAYOUT \
@@ -229,6 +231,48 @@ static void staging_that_the_daemon_refuses_fails_the_save(void **state)
 	leave(&c);
 }
 
+static uint64_t staging_of(const struct client *c)
+{
+	struct kvfs_pool_info info = {.size = sizeof(info)};
+
+	assert_int_equal(kvfs_pool_info(c->pool, &info), 0);
+	return info.bytes_staging;
+}
+
+static bool larger_is_made(kvfs_session *session)
+{
+	bool made;
+
+	pthread_mutex_lock(&session->lock);
+	made = session->stage_next != NULL;
+	pthread_mutex_unlock(&session->lock);
+	return made;
+}
+
+/* What was made while a save was under way is not left to the next save. */
+static void larger_staging_is_taken_when_the_smaller_is_empty(void **state)
+{
+	struct impostor *i = *state;
+	struct client c;
+	kvfs_xfer *xfer;
+	int k;
+
+	i->mode = BUSY;
+	enter(i, &c);
+	xfer = save(&c, 0, NULL);
+	wait_seen(i, 2);
+	for (k = 0; k < 3000 && !larger_is_made(c.session) &&
+		    staging_of(&c) < KV_STAGE_BYTES;
+	     k++)
+		usleep(10000);
+	let_reserve = 1;
+	assert_int_equal(sealed_status(xfer), 0);
+	for (k = 0; k < 3000 && staging_of(&c) < KV_STAGE_BYTES; k++)
+		usleep(10000);
+	assert_true(staging_of(&c) >= KV_STAGE_BYTES);
+	leave(&c);
+}
+
 /* The source is read before COPIED, and never after. */
 static void pages_are_the_engines_again_when_copied(void **state)
 {
@@ -327,6 +371,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(staging_of_a_lost_connection_is_never_written_again),
 		test(staging_that_the_daemon_refuses_fails_the_save),
+		test(larger_staging_is_taken_when_the_smaller_is_empty),
 		test(pages_are_the_engines_again_when_copied),
 		test(what_was_reserved_is_dropped_when_it_is_cancelled),
 		test(pages_of_saves_under_way_are_counted_not_flagged),
