@@ -220,11 +220,12 @@ static void too_many_requests_are_no_full_disk(void **state)
 static int taken[4096];
 static size_t n_taken;
 
-/* No descriptor is left but @spare. */
-static void take_descriptors(int spare)
+/* No descriptor is left but @spare; nor will staging give one back. */
+static void take_descriptors(struct world *w, int spare)
 {
 	struct rlimit limit;
 
+	world_wait_staged(w);
 	getrlimit(RLIMIT_NOFILE, &limit);
 	limit.rlim_cur = KV_MIN(limit.rlim_max, 1024);
 	setrlimit(RLIMIT_NOFILE, &limit);
@@ -250,7 +251,7 @@ static void a_segment_without_a_descriptor_says_so_and_comes_again(void **state)
 	kvfs_lease *lease;
 
 	assert_int_equal(layered_end(save(w, 0, 1, NULL), KVFS_SEALED), 1);
-	take_descriptors(0);
+	take_descriptors(w, 0);
 	for (int i = 0; i < 3; i++) {
 		lease = acquire(w, &key, 1, 0);
 		assert_int_equal(kvfs_lease_status(lease, 0), -EMFILE);
@@ -283,7 +284,7 @@ static void a_save_without_a_descriptor_says_so(void **state)
 	kvfs_xfer *xfer;
 
 	without_pool_open(&w);
-	take_descriptors(0);
+	take_descriptors(*state, 0);
 	w.pool = small_pool(&w);
 	xfer = save(&w, 0, 1, NULL);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, LONG), 0);
@@ -305,7 +306,7 @@ static void without_a_descriptor_there_is_no_connection_and_why(void **state)
 	kvfs_lease *lease;
 	int status = 0;
 
-	take_descriptors(1); /* the session's own */
+	take_descriptors(w, 1); /* the session's own */
 	assert_int_equal(kvfs_open(w->path, &session), 0);
 	assert_int_equal(kvfs_space_open(session, "x", NULL, 0, &space),
 			 -EMFILE);
