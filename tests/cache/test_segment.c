@@ -88,7 +88,7 @@ static void check(struct tiers *t)
 /* As much as a segment has, saved by the user; whether he could. */
 static bool save_a_segment(struct tiers *t, unsigned *chain)
 {
-	const uint64_t until = kv_now_ns() + 3000000000u;
+	const uint64_t until = kv_now_ns() + 30000000000u;
 	unsigned n = 0;
 
 	while (n < 80 && kv_now_ns() < until) {

@@ -7,7 +7,7 @@
 M1=$((1 << 20))
 seed=${KVFS_SEED:-$RANDOM}
 echo "seed $seed"
-cap() { timeout 120 "$H/cap" "$1" "$S" "${@:2}" || fail "cap $*"; }
+cap() { timeout 300 "$H/cap" "$1" "$S" "${@:2}" || fail "cap $*"; }
 
 # Blocks of all sizes, twice as much as there is room for.  The cap is such that
 # the files could fill it without a gap.
@@ -39,7 +39,7 @@ S=$disk/store
 BASE=dram=32M,ssd=64M,segment=8M,hugepages=off,scrub=0
 start
 "$H/cap" watch "$S" $((64 * M1)) > "$T/watched" & watch=$!
-blocks() { timeout 60 "$H/blocks" "$1" "$SOCK" "${@:2}" > /dev/null || fail "blocks $*"; }
+blocks() { timeout 300 "$H/blocks" "$1" "$SOCK" "${@:2}" > /dev/null || fail "blocks $*"; }
 blocks save 0 100
 dd if=/dev/zero of="$disk/balloon" bs=1M status=none 2> /dev/null
 blocks durable 1000 300

@@ -43,7 +43,7 @@ eq "read on a full disk" "$(figure done "$out")" 64
 mkdir "$M/files" "$M/files/00"
 key=00000000000000000000000000000001
 cp "$B1" "$M/files/00/$key" || fail "cp on a full disk"
-not "fsync on a full disk" "No space left" timeout 20 sync "$M/files/00/$key"
+not "fsync on a full disk" "No space left" timeout 60 sync "$M/files/00/$key"
 same "after the failed fsync" "$B1" "$M/files/00/$key"
 # More than DRAM holds: old ones go, the daemon does not.
 out=$(blocks save 64 512)
@@ -57,7 +57,7 @@ wait_until 30 degraded 0 || fail "still degraded with room on the disk"
 eq "flush with room again" "$(figure done "$(blocks flush)")" 1
 out=$(blocks durable 1000 32)
 eq "durable with room again" "$(figure done "$out")" 32
-ok "fsync with room again" timeout 20 sync "$M/files/00/$key"
+ok "fsync with room again" timeout 60 sync "$M/files/00/$key"
 wait_until 30 degraded 0 || fail "degraded with room on the disk"
 
 # Twice what the disk holds, although ssd= would allow it.
@@ -70,7 +70,7 @@ grep -q 'no room on the disk' "$M/.kvfs/stats" || fail "stats does not tell that
 # The policy may have let it go; then it is gone, not changed.
 [ ! -e "$M/files/00/$key" ] || same "a file on a full disk" "$B1" "$M/files/00/$key"
 [ -e "$M/files/00/$key" ] || cp "$B1" "$M/files/00/$key" || fail "cp once more"
-ok "fsync once more" timeout 20 sync "$M/files/00/$key"
+ok "fsync once more" timeout 60 sync "$M/files/00/$key"
 ok "pin" setfattr -n user.kvfs.pin -v 1 "$M/files/00/$key"
 
 # Filled up by somebody else while it runs: not even the index can grow.

@@ -125,7 +125,7 @@ static void a_mark_does_not_wait_for_another_one(void **state)
 			 0);
 	assert_int_equal(rig.device->event_wait(rig.pool, NULL, now, &second),
 			 0);
-	for (i = 0; i < 2000 && !rig.device->event_wait_is_done(second); i++)
+	for (i = 0; i < 20000 && !rig.device->event_wait_is_done(second); i++)
 		usleep(1000);
 	assert_true(rig.device->event_wait_is_done(second));
 	assert_false(rig.device->event_wait_is_done(first));

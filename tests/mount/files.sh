@@ -124,7 +124,7 @@ if pid == 0:
     os.write(f, data[:50000])
     os.kill(os.getpid(), signal.SIGKILL)
 os.waitpid(pid, 0)
-for i in range(100):
+for i in range(1200):
     if not os.path.exists(sys.argv[2]):
         sys.exit(0)
     time.sleep(0.05)

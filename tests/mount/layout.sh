@@ -55,7 +55,7 @@ ok "rm of it" rm "$M/s/.layout"
 same "does nothing" "$T/canonical" "$M/s/.layout"
 ok "tar of the space" tar -C "$M/s" -cf "$T/s.tar" .layout
 for again in once twice; do
-	ok "tar over it, $again" timeout 20 tar -C "$M/s" -xf "$T/s.tar"
+	ok "tar over it, $again" timeout 60 tar -C "$M/s" -xf "$T/s.tar"
 	same "changes nothing" "$T/canonical" "$M/s/.layout"
 done
 mkdir "$T/from" && cp "$T/canonical" "$T/from/.layout" && cp "$T/good" "$T/from/x" || fail cp
@@ -64,8 +64,8 @@ for where in s restored; do
 	same "it is there" "$T/canonical" "$M/$where/.layout"
 done
 rmdir "$M/restored" || fail "rmdir of what rsync restored"
-ok "install over it" timeout 20 install "$T/layout" "$M/s/.layout"
-not "install of another over it" "File exists" timeout 20 install "$T/differs" "$M/s/.layout"
+ok "install over it" timeout 60 install "$T/layout" "$M/s/.layout"
+not "install of another over it" "File exists" timeout 60 install "$T/differs" "$M/s/.layout"
 same "changes nothing" "$T/canonical" "$M/s/.layout"
 not "rename of it" "Operation not permitted" mv -T "$M/s/.layout" "$M/s/.layout.x"
 

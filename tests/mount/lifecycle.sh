@@ -35,7 +35,7 @@ gone
 
 "$B/kvfs" -f -o "$BASE,control=$SOCK" "$S" "$M" > "$T/log" 2>&1 &
 front=$!
-for _ in $(seq 200); do [ -e "$M/.kvfs" ] && break; sleep 0.05; done
+for _ in $(seq 1200); do [ -e "$M/.kvfs" ] && break; sleep 0.05; done
 same "in the foreground" "$T/b" "$F"
 ok "umount" unmount "$M"
 wait $front || fail "-f: the status is $?"

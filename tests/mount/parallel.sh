@@ -99,7 +99,7 @@ for seed in range(8):
     pids.append(pid)
 sys.exit(max(os.waitpid(p, 0)[1] for p in pids) != 0)
 P
-for i in $(seq 50); do
+for i in $(seq 600); do
 	[ "$(metric kvfs_saving_blocks)" = 0 ] && break
 	sleep 0.1
 done

@@ -30,7 +30,7 @@ for ((i = 100; i < 100 + WRITERS; i++)); do
 done
 parked() {
 	local i
-	for ((i = 0; i < 200; i++)); do
+	for ((i = 0; i < 600; i++)); do
 		[ "$(jobs -r | wc -l)" -ge $((WRITERS - 1)) ] && return
 		sleep 0.1
 	done
@@ -39,16 +39,16 @@ parked() {
 parked
 failed=0
 for ((i = 0; i < 20; i++)); do
-	timeout 15 cmp "$T/b" "$M/other/$(place 1)" || failed=$((failed + 1))
-	timeout 15 ls "$M/other/01" > /dev/null || failed=$((failed + 1))
-	timeout 15 sync "$M/other/$(place 1)" || failed=$((failed + 1))
-	timeout 15 sync "$M/other" || failed=$((failed + 1))
+	timeout 60 cmp "$T/b" "$M/other/$(place 1)" || failed=$((failed + 1))
+	timeout 60 ls "$M/other/01" > /dev/null || failed=$((failed + 1))
+	timeout 60 sync "$M/other/$(place 1)" || failed=$((failed + 1))
+	timeout 60 sync "$M/other" || failed=$((failed + 1))
 	[ "$failed" -gt 2 ] && break
 done
 eq "calls of others that fail while $WRITERS writers wait" "$failed" 0
 kill "$last"
 ended=0
-for ((i = 0; i < 150 && !ended; i++)); do
+for ((i = 0; i < 600 && !ended; i++)); do
 	kill -0 "$last" 2> /dev/null || ended=1
 	sleep 0.1
 done
@@ -56,7 +56,7 @@ eq "a writer that waits can be killed" "$ended" 1
 pid=$(daemon_pids)
 kill "$pid"
 ended=0
-for ((i = 0; i < 200 && !ended; i++)); do
+for ((i = 0; i < 600 && !ended; i++)); do
 	kill -0 "$pid" 2> /dev/null || ended=1
 	sleep 0.1
 done

@@ -64,7 +64,7 @@ not "A is out" "$E" $A cat "$F"
 ok "C is in" $C cmp "$T/b" "$F"
 ok "chown back" chown 1001:1001 "$M/a"
 # Until the kernel has heard that the blocks have another owner.
-for _ in $(seq 200); do [ "$(stat -c %u "$F")" = 1001 ] && break; sleep 0.1; done
+for _ in $(seq 1200); do [ "$(stat -c %u "$F")" = 1001 ] && break; sleep 0.1; done
 ok "chmod and chown of a block succeed" $A chmod 777 "$F"
 ok "chmod and chown of a block succeed" chown 0:0 "$F"
 eq "and change nothing" "$(stat -c %u:%g:%a "$F")" 1001:1001:600
@@ -74,9 +74,9 @@ ok "both may write here" mkdir -m 777 "$M/both"
 mkdir "$M/both/01" "$M/both/02"
 K=$M/both/$(place 1)
 mkfifo "$T/go" && : > "$T/begun" && chmod 666 "$T/go" "$T/begun"
-timeout 20 $A sh -c "exec 3> $K; head -c 1000 $T/b >&3; echo > $T/begun; cat $T/go; tail -c +1001 $T/b >&3; exec 3>&-" > /dev/null 2>&1 &
+timeout 120 $A sh -c "exec 3> $K; head -c 1000 $T/b >&3; echo > $T/begun; cat $T/go; tail -c +1001 $T/b >&3; exec 3>&-" > /dev/null 2>&1 &
 writer=$!
-for _ in $(seq 200); do [ -s "$T/begun" ] && break; sleep 0.05; done
+for _ in $(seq 1200); do [ -s "$T/begun" ] && break; sleep 0.05; done
 not "another process of its user cannot see it" "No such file" $A stat "$K"
 not "others cannot" "No such file" $C stat "$K"
 eq "nobody sees it listed" "$(ls -A "$M/both/01")" ""

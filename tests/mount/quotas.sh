@@ -64,7 +64,7 @@ restart
 eq "it lasts" "$(xattr "$U/1000" quota.dram)" $((4 << 20))
 # A smaller one is met by the spaces of all names.
 ok "less" limit 1000 quota.ssd 2M
-for _ in $(seq 100); do
+for _ in $(seq 600); do
 	[ "$(field 1000 bytes.ssd)" -le $((2 << 20)) ] && break
 	sleep 0.1
 done
