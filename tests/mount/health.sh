@@ -29,7 +29,7 @@ is 0 "well; the SSD tier: online" "$SOCK"
 is 0 "well; the SSD tier: online" "$M" 60
 # Hung: by the mount and by the socket, and again and again.
 pid=$(daemon_pids)
-kill -STOP "$pid"
+freeze "$pid"
 for i in 1 2 3; do is 1 "the mount does not answer" "$M" 1; done
 is 1 "the socket $SOCK does not answer" "$SOCK" 1
 kill -CONT "$pid"

@@ -8,8 +8,7 @@ start
 pid=$(daemon_pids)
 "$H" "$M" "$pid" || fail "a call waits for a daemon that hangs (status $?)"
 
-kill -STOP "$pid"
-while grep -L '^State:.T' "/proc/$pid/task"/*/status | grep -q .; do sleep 0.01; done
+freeze "$pid"
 "$H" "$M" > "$T/out" 2>&1 &
 for ((i = 0; i < 600; i++)); do [ -s "$T/out" ] && break; sleep 0.1; done
 eq "a session of a daemon that hangs" "$(cat "$T/out")" open

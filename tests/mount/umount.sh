@@ -62,8 +62,8 @@ kill -KILL "$pid"
 ok "umount of a dead one" helper "$M"
 start dram=256M
 pid=$(daemon_pids)
-kill -STOP "$pid"
-ok "umount -l of a hung one" timeout 20 "$T/umount.kvfs" -l "$M"
+freeze "$pid"
+ok "umount -l of a hung one" timeout 60 "$T/umount.kvfs" -l "$M"
 kill -CONT "$pid"
 gone
 
