@@ -8,21 +8,22 @@
  * STATES    and the function that makes each step:
  *
  *           HEAD -> FILLING          take_length_locked  (all of the header)
- *           HEAD, FILLING -> SEALED  seal_block_locked, seal_layout_locked
- *           HEAD, FILLING -> FAILED  fail_locked   (until begun anew)
- *           all but SEALED -> HEAD   kv_draft_reset
+ *           FILLING -> SEALED        seal_block_locked
+ *           HEAD -> SEALING          seal_layout_locked
+ *           SEALING -> SEALED        the same
+ *           all others -> FAILED     fail_locked   (until begun anew)
+ *           HEAD, FILLING, FAILED -> HEAD   kv_draft_reset
  *
  * INVARIANTS
  *   (1) A fill exists only in FILLING, a head in HEAD, and a
- *       layout's in SEALED, to be read.
+ *       layout's in SEALING and SEALED, to be read.
  *   (2) coverage says which bytes of head or fill were written.
  *   (3) What is sealed was parsed again from the fill as it is then, since the
  *       header may have been written over meanwhile.
+ *   (4) In SEALING, whose thread waits for the disk, nothing changes.
  *
  * LOCKING   draft->lock guards every field not marked fixed.  No other lock of
- *           fs/ is taken under it.  Hashing happens under it; of what waits,
- *           only kv_space_set_layout, for a layout's draft, whose one writer
- *           waits too.
+ *           fs/ is taken under it.  Hashing happens under it.
  */
 #include "common/copy.h"
 #include "common/coverage.h"
@@ -31,7 +32,7 @@
 #define HEAD_MAX (KV_HEADER_MAX + KV_PAGE)
 #define HEAD_FIRST (64u << 10)
 
-enum state { HEAD, FILLING, SEALED, FAILED };
+enum state { HEAD, FILLING, SEALING, SEALED, FAILED };
 
 struct kv_draft {
 	struct kv_cache *cache;	    /* fixed after new */
@@ -40,6 +41,7 @@ struct kv_draft {
 	struct kv_account *account; /* fixed after new */
 
 	pthread_mutex_t lock;
+	pthread_cond_t sealed; /* no more SEALING */
 	enum state state;
 	int error; /* of FAILED */
 	struct kv_coverage coverage;
@@ -65,6 +67,7 @@ int kv_draft_new(struct kv_cache *cache, struct kv_space *space,
 		draft->key = *key;
 	draft->account = account;
 	pthread_mutex_init(&draft->lock, NULL);
+	pthread_cond_init(&draft->sealed, NULL);
 	*ret_draft = draft;
 	return 0;
 }
@@ -98,8 +101,14 @@ void kv_draft_free(struct kv_draft *draft)
 		kv_block_put(draft->cache, draft->block);
 	kv_open_credit(&draft->charge);
 	kv_space_put(draft->space);
+	pthread_cond_destroy(&draft->sealed);
 	pthread_mutex_destroy(&draft->lock);
 	free(draft);
+}
+
+static bool is_sealed(const struct kv_draft *draft)
+{
+	return draft->state == SEALED || draft->state == SEALING;
 }
 
 static int fail_locked(struct kv_draft *draft, int error)
@@ -218,7 +227,7 @@ static int write_locked(struct kv_draft *draft, const uint8_t *data, size_t n,
 	while (n > 0 && r == 0) {
 		size_t piece = draft->state == HEAD ? KV_MIN(n, HEAD_FIRST) : n;
 
-		if (draft->state == SEALED)
+		if (is_sealed(draft))
 			return -EPERM;
 		if (draft->state == FAILED)
 			return draft->error;
@@ -313,7 +322,7 @@ int kv_draft_reset(struct kv_draft *draft)
 	int r = -EPERM;
 
 	pthread_mutex_lock(&draft->lock);
-	if (draft->state != SEALED) {
+	if (!is_sealed(draft)) {
 		clear_locked(draft);
 		draft->state = HEAD;
 		r = 0;
@@ -329,7 +338,7 @@ static int check_locked(struct kv_draft *draft)
 	int r;
 
 	kv_assert_locked(&draft->lock);
-	if (draft->state == SEALED)
+	if (is_sealed(draft))
 		return 1;
 	if (draft->state == FAILED)
 		return draft->error;
@@ -357,14 +366,19 @@ int kv_draft_check(struct kv_draft *draft)
 	return r;
 }
 
+/* Without the lock while it waits for the disk. */
 static int seal_layout_locked(struct kv_draft *draft, bool *ret_new)
 {
+	const uint64_t n = kv_coverage_prefix(&draft->coverage);
 	int r;
 
 	kv_assert_locked(&draft->lock);
+	draft->state = SEALING;
+	pthread_mutex_unlock(&draft->lock);
 	r = kv_space_set_layout(draft->cache, draft->space,
-				(const char *)draft->head,
-				kv_coverage_prefix(&draft->coverage));
+				(const char *)draft->head, n);
+	pthread_mutex_lock(&draft->lock);
+	pthread_cond_broadcast(&draft->sealed);
 	if (r < 0)
 		return fail_locked(draft, r);
 	draft->state = SEALED;
@@ -423,6 +437,8 @@ int kv_draft_seal(struct kv_draft *draft, int64_t mtime_ns, bool *ret_new)
 
 	*ret_new = false;
 	pthread_mutex_lock(&draft->lock);
+	while (draft->state == SEALING)
+		pthread_cond_wait(&draft->sealed, &draft->lock);
 	r = check_locked(draft);
 	if (r == 1 && draft->state != SEALED)
 		r = draft->key.len > 0

@@ -52,7 +52,7 @@ int kv_draft_check(struct kv_draft *draft);
  * Seal if complete.  Returns as kv_draft_check, and 1 when it is visible:
  * *@ret_new says whether it was not there before.  -EEXIST other bytes are
  * there, -ESTALE.
- * @mtime_ns: 0: now.
+ * @mtime_ns: 0: now.  A layout's waits for the disk; the others do not.
  */
 int kv_draft_seal(struct kv_draft *draft, int64_t mtime_ns, bool *ret_new);
 
