@@ -5,7 +5,7 @@
  *
  * OWNS      the cache, the control socket and the mount: its uploads, open
  *           handles, notifier, hidden layouts, lives of directories, parked
- *           requests and who reads for them.
+ *           requests, and who reads and changes spaces for them.
  *
  * INVARIANTS
  *   (1) The cache's callbacks reach the control socket only between
@@ -22,6 +22,7 @@
 #include "fs/base/stats.h"
 #include "fs/control/control.h"
 #include "fs/daemon.h"
+#include "fs/mount/changes.h"
 #include "fs/mount/hidden.h"
 #include "fs/mount/node.h"
 #include "fs/mount/notify.h"
@@ -137,6 +138,8 @@ static int mount_start(struct kv_mount *mount, struct kv_cache *cache)
 		r = kv_parking_new(&mount->parking);
 	if (r == 0)
 		r = kv_readers_new(mount, &mount->readers);
+	if (r == 0)
+		r = kv_changes_new(&mount->changes);
 	return r;
 }
 
@@ -147,6 +150,7 @@ static void mount_stop(struct kv_mount *mount)
 		return;
 	kv_parking_stop(mount->parking);
 	kv_readers_free(kv_steal(mount->readers));
+	kv_changes_free(kv_steal(mount->changes));
 	kv_handles_free(mount);
 	kv_uploads_free(kv_steal(mount->uploads));
 }

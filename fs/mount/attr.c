@@ -16,6 +16,7 @@
  * LOCKING   none: the cache answers with copies.
  */
 #include "fs/mount/attr.h"
+#include "fs/mount/changes.h"
 #include "fs/mount/notify.h"
 #include "fs/mount/open.h"
 #include "fs/mount/ops.h"
@@ -397,14 +398,33 @@ void kv_fs_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	reply_attr(req, ino);
 }
 
-/* Valid replies: fuse_reply_attr, fuse_reply_err. */
+static void set_later(fuse_req_t req, const struct kv_change *asked)
+{
+	struct kv_node node = kv_node_decode(asked->ino);
+	int r = set_space(req, &node, &asked->attr, (int)asked->flags);
+
+	if (r < 0)
+		fuse_reply_err(req, -r);
+	else
+		reply_attr(req, asked->ino);
+}
+
+/* Valid replies: fuse_reply_attr, fuse_reply_err, or none yet. */
 void kv_fs_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr,
 		   int to_set, struct fuse_file_info *fi)
 {
+	const struct kv_change asked = {.make = set_later,
+					.ino = ino,
+					.attr = *attr,
+					.flags = (unsigned)to_set};
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_node node = kv_node_decode(ino);
 	int r = -EPERM;
 
+	if (node.type == KV_NODE_SPACE) {
+		kv_change_later(req, &asked);
+		return;
+	}
 	if (node.type == KV_NODE_BLOCK)
 		r = set_block_id(req, node.value, attr, to_set);
 	else if (node.type == KV_NODE_UPLOAD)

@@ -17,6 +17,7 @@ struct kv_mount {
 	struct kv_notify *notify;
 	struct kv_parking *parking;
 	struct kv_readers *readers;
+	struct kv_changes *changes;
 	const char *control_path;
 	const struct kv_rules *rules;
 	uint32_t umask; /* taken from the mode of new spaces */

@@ -55,7 +55,7 @@ struct kv_parking {
 
 	pthread_mutex_t lock;
 	pthread_cond_t wake, none;
-	bool stop, room;
+	bool ending, stop, room;
 	unsigned n;				 /* in the table */
 	LIST_HEAD(, kv_parked) buckets[BUCKETS]; /* by request */
 	TAILQ_HEAD(, kv_parked) cancels;
@@ -122,6 +122,7 @@ int kv_parked_new(fuse_req_t req, const struct kv_parked_kind *kind,
 	parked->bytes = bytes;
 	parked->refs = 2;
 	pthread_mutex_lock(&parking->lock);
+	parked->asked = parking->ending;
 	LIST_INSERT_HEAD(&parking->buckets[bucket_of(req)], parked, bucket);
 	parking->n++;
 	pthread_mutex_unlock(&parking->lock);
@@ -175,9 +176,11 @@ bool kv_parked_claim(struct kv_parked *parked)
 	return mine;
 }
 
-/* A claimed request is answered: a mount may end then. */
-static void answered(struct kv_parking *parking)
+/* A mount may end then. */
+void kv_parked_answered(struct kv_parked *parked)
 {
+	struct kv_parking *parking = parked->mount->parking;
+
 	pthread_mutex_lock(&parking->lock);
 	if (--parking->n == 0)
 		pthread_cond_broadcast(&parking->none);
@@ -187,13 +190,13 @@ static void answered(struct kv_parking *parking)
 void kv_parked_reply_err(struct kv_parked *parked, int r)
 {
 	fuse_reply_err(parked->req, -r);
-	answered(parked->mount->parking);
+	kv_parked_answered(parked);
 }
 
 void kv_parked_reply_buf(struct kv_parked *parked, const void *data, size_t n)
 {
 	fuse_reply_buf(parked->req, data, n);
-	answered(parked->mount->parking);
+	kv_parked_answered(parked);
 }
 
 void kv_parked_end(struct kv_parked *parked, int r)
@@ -245,7 +248,7 @@ static void write_over(struct write *write, int r)
 			fuse_reply_err(write->parked.req, -r);
 		else
 			fuse_reply_write(write->parked.req, write->n);
-		answered(parking);
+		kv_parked_answered(&write->parked);
 	}
 	kv_parked_put(&write->parked);
 }
@@ -429,6 +432,7 @@ void kv_parking_stop(struct kv_parking *parking)
 	if (!parking)
 		return;
 	pthread_mutex_lock(&parking->lock);
+	parking->ending = true;
 	for (unsigned i = 0; i < BUCKETS; i++)
 		LIST_FOREACH(parked, &parking->buckets[i], bucket)
 			ask_locked(parking, parked);

@@ -53,6 +53,8 @@ bool kv_parked_claim(struct kv_parked *parked);
 /* Answer what the caller has claimed. */
 void kv_parked_reply_err(struct kv_parked *parked, int r);
 void kv_parked_reply_buf(struct kv_parked *parked, const void *data, size_t n);
+/* The caller has answered, by itself, what it has claimed. */
+void kv_parked_answered(struct kv_parked *parked);
 void kv_parked_put(struct kv_parked *parked);
 /* Claim it, answer with @r (0 or -errno) and put it. */
 void kv_parked_end(struct kv_parked *parked, int r);

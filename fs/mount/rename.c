@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 #include "fs/mount/attr.h"
+#include "fs/mount/changes.h"
 #include "fs/mount/hidden.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
@@ -126,22 +127,40 @@ static int rename_file(fuse_req_t req, const struct place *from,
 	return r;
 }
 
-/* Valid replies: fuse_reply_err. */
-void kv_fs_rename(fuse_req_t req, fuse_ino_t parent, const char *name,
-		  fuse_ino_t newparent, const char *newname, unsigned flags)
+static void rename_asked(fuse_req_t req, const struct kv_change *asked)
 {
 	_cleanup_(place_putp) struct place from = {0};
 	_cleanup_(place_putp) struct place to = {0};
 	int r;
 
-	r = find_place(req, parent, name, &from);
+	r = find_place(req, asked->ino, asked->name, &from);
 	if (r == 0)
-		r = find_place(req, newparent, newname, &to);
-	if (r == 0 && (flags & ~(unsigned)RENAME_NOREPLACE) != 0)
+		r = find_place(req, asked->other, asked->text, &to);
+	if (r == 0 && (asked->flags & ~(unsigned)RENAME_NOREPLACE) != 0)
 		r = -EINVAL;
 	if (r == 0)
-		r = rename_file(req, &from, &to, flags);
+		r = rename_file(req, &from, &to, asked->flags);
 	fuse_reply_err(req, -r);
+}
+
+/* To seal a layout waits for the disk.
+ * Valid replies: fuse_reply_err, or none yet. */
+void kv_fs_rename(fuse_req_t req, fuse_ino_t parent, const char *name,
+		  fuse_ino_t newparent, const char *newname, unsigned flags)
+{
+	const struct kv_change asked = {.make = rename_asked,
+					.ino = parent,
+					.name = name,
+					.other = newparent,
+					.text = newname,
+					.flags = flags};
+	struct kv_name parsed;
+
+	if (kv_name_parse(name, -1, &parsed) == 0 &&
+	    parsed.kind == KV_NAME_LAYOUT_TEMP)
+		kv_change_later(req, &asked);
+	else
+		rename_asked(req, &asked);
 }
 
 static int unlink_upload(fuse_req_t req, const struct place *place)

@@ -20,6 +20,7 @@
 #include <sys/statvfs.h>
 
 #include "fs/mount/attr.h"
+#include "fs/mount/changes.h"
 #include "fs/mount/hidden.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
@@ -274,21 +275,19 @@ static int make_dir(fuse_req_t req, const struct kv_node *parent,
 	return 0;
 }
 
-/* Valid replies: fuse_reply_entry, fuse_reply_err. */
-void kv_fs_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name,
-		 mode_t mode)
+static void make(fuse_req_t req, const struct kv_change *asked)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_node node = kv_node_decode(parent);
+	struct kv_node node = kv_node_decode(asked->ino);
 	struct fuse_entry_param entry = {0};
 	int r = -EPERM;
 
-	if (strlen(name) > KV_SPACE_NAME_MAX)
+	if (strlen(asked->name) > KV_SPACE_NAME_MAX)
 		r = -ENAMETOOLONG;
-	else if (parent == KV_NODE_ROOT)
-		r = make_space(req, name, mode, &entry.ino);
+	else if (asked->ino == KV_NODE_ROOT)
+		r = make_space(req, asked->name, asked->flags, &entry.ino);
 	else if (node.type == KV_NODE_SPACE)
-		r = make_dir(req, &node, name, &entry.ino);
+		r = make_dir(req, &node, asked->name, &entry.ino);
 	if (r == 0)
 		r = kv_attr_of(mount, entry.ino, &entry.attr,
 			       &entry.attr_timeout);
@@ -297,6 +296,19 @@ void kv_fs_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name,
 		fuse_reply_err(req, -r);
 	else
 		fuse_reply_entry(req, &entry);
+}
+
+/* Valid replies: fuse_reply_entry, fuse_reply_err, or none yet. */
+void kv_fs_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name,
+		 mode_t mode)
+{
+	const struct kv_change asked = {
+		.make = make, .ino = parent, .name = name, .flags = mode};
+
+	if (parent == KV_NODE_ROOT)
+		kv_change_later(req, &asked);
+	else
+		make(req, &asked);
 }
 
 static int remove_space(fuse_req_t req, const char *name)
@@ -355,16 +367,24 @@ static int remove_dir(fuse_req_t req, const struct kv_node *parent,
 	return r;
 }
 
-/* Valid replies: fuse_reply_err. */
+static void unmake_space(fuse_req_t req, const struct kv_change *asked)
+{
+	fuse_reply_err(req, -remove_space(req, asked->name));
+}
+
+/* Valid replies: fuse_reply_err, or none yet. */
 void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
+	const struct kv_change asked = {.make = unmake_space, .name = name};
 	struct kv_node node = kv_node_decode(parent);
 	int r = -EPERM;
 
-	if (parent == KV_NODE_ROOT)
-		r = remove_space(req, name);
-	else if (node.type == KV_NODE_SPACE || node.type == KV_NODE_DIR ||
-		 node.type == KV_NODE_SNAPSHOTS)
+	if (parent == KV_NODE_ROOT) {
+		kv_change_later(req, &asked);
+		return;
+	}
+	if (node.type == KV_NODE_SPACE || node.type == KV_NODE_DIR ||
+	    node.type == KV_NODE_SNAPSHOTS)
 		r = remove_dir(req, &node, name);
 	fuse_reply_err(req, -r);
 }

@@ -8,12 +8,14 @@
  *   (1) A file under a block's own name is sealed by the first flush or fsync
  *       that finds it complete; a staging file by its rename.
  *   (2) A flush of an empty file does nothing: shells send one before writing.
+ *   (3) To seal a layout waits for the disk, and is done by who may.
  *
  * LOCKING   none.
  */
 #include <fcntl.h>
 
 #include "fs/mount/attr.h"
+#include "fs/mount/changes.h"
 #include "fs/mount/hidden.h"
 #include "fs/mount/open.h"
 #include "fs/mount/ops.h"
@@ -175,16 +177,31 @@ static int finish(struct kv_upload *upload)
 	return KV_MIN(r, 0);
 }
 
-/* Valid replies: fuse_reply_err. */
+static bool is_layout(struct kv_upload *upload)
+{
+	return kv_upload_name(upload)->kind == KV_NAME_LAYOUT &&
+	       kv_draft_check(kv_upload_draft(upload)) != 0;
+}
+
+static void flush_later(fuse_req_t req, const struct kv_change *asked)
+{
+	fuse_reply_err(req, -finish(asked->upload));
+}
+
+/* Valid replies: fuse_reply_err, or none yet. */
 void kv_fs_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct kv_handle *handle = kv_handle_of(fi);
-	int r = 0;
+	const struct kv_change asked = {.make = flush_later,
+					.upload = handle->upload};
 
 	(void)ino;
-	if (handle->kind == KV_HANDLE_UPLOAD)
-		r = finish(handle->upload);
-	fuse_reply_err(req, -r);
+	if (handle->kind != KV_HANDLE_UPLOAD)
+		fuse_reply_err(req, 0);
+	else if (is_layout(handle->upload))
+		kv_change_later(req, &asked);
+	else
+		flush_later(req, &asked);
 }
 
 /* 1: there is nothing to wait for. */
@@ -208,15 +225,29 @@ static int sync_upload(fuse_req_t req, struct kv_upload *upload)
 	return r;
 }
 
+static void sync_later(fuse_req_t req, const struct kv_change *asked)
+{
+	int r = sync_upload(req, asked->upload);
+
+	if (r != 0)
+		fuse_reply_err(req, -KV_MIN(r, 0));
+}
+
 /* Valid replies: fuse_reply_err, or none yet. */
 void kv_fs_fsync(fuse_req_t req, fuse_ino_t ino, int datasync,
 		 struct fuse_file_info *fi)
 {
 	struct kv_handle *handle = kv_handle_of(fi);
+	const struct kv_change asked = {.make = sync_later,
+					.upload = handle->upload};
 	int r = 1;
 
 	(void)ino;
 	(void)datasync;
+	if (handle->kind == KV_HANDLE_UPLOAD && is_layout(handle->upload)) {
+		kv_change_later(req, &asked);
+		return;
+	}
 	if (handle->kind == KV_HANDLE_BLOCK)
 		r = kv_sync_block(req, handle->block);
 	else if (handle->kind == KV_HANDLE_UPLOAD)

@@ -18,6 +18,7 @@
 #include <sys/xattr.h>
 
 #include "fs/mount/attr.h"
+#include "fs/mount/changes.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
 #include "fs/mount/sync.h"
@@ -436,23 +437,36 @@ static int set_on_space(fuse_req_t req, const struct kv_node *node,
 	return r < 0 ? r : kv_space_set_quota(mount->cache, space, &info.quota);
 }
 
-static int set(fuse_req_t req, const struct kv_node *node, const char *name,
+static void set_later(fuse_req_t req, const struct kv_change *asked)
+{
+	struct kv_node node = kv_node_decode(asked->ino);
+	int r = node.type == KV_NODE_SPACE
+			? set_on_space(req, &node, asked->name, asked->text)
+			: set_on_tenant(req, &node, asked->name, asked->text);
+
+	fuse_reply_err(req, -r);
+}
+
+/* As set_tier. */
+static int set(fuse_req_t req, fuse_ino_t ino, const char *name,
 	       const char *value)
 {
-	if (is_file(node))
-		return set_on_file(req, node, name, value);
-	if (node->type == KV_NODE_SPACE)
-		return set_on_space(req, node, name, value);
-	if (node->type == KV_NODE_TENANT)
-		return set_on_tenant(req, node, name, value);
-	return -EOPNOTSUPP;
+	const struct kv_change asked = {
+		.make = set_later, .ino = ino, .name = name, .text = value};
+	struct kv_node node = kv_node_decode(ino);
+
+	if (is_file(&node))
+		return set_on_file(req, &node, name, value);
+	if (node.type != KV_NODE_SPACE && node.type != KV_NODE_TENANT)
+		return -EOPNOTSUPP;
+	kv_change_later(req, &asked);
+	return 1;
 }
 
 /* Valid replies: fuse_reply_err, or none yet. */
 void kv_fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 		    const char *value, size_t size, int flags)
 {
-	struct kv_node node = kv_node_decode(ino);
 	_cleanup_(kv_freep) char *text = strndup(value, size);
 	int r;
 
@@ -465,7 +479,7 @@ void kv_fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 	else if ((flags & XATTR_CREATE) != 0 && strcmp(name, PIN) == 0)
 		r = -EEXIST; /* every block has one, 0 or 1 */
 	else
-		r = set(req, &node, short_name(name), text);
+		r = set(req, ino, short_name(name), text);
 	if (r <= 0)
 		fuse_reply_err(req, -r);
 }
