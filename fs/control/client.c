@@ -404,6 +404,22 @@ void kv_client_retire(struct kv_client *client, uint32_t id)
 		send_segment(client, WIRE_RETIRE, id, 0, -1);
 }
 
+static bool may(const struct kv_client *client,
+		const struct kv_space_info *info, int want)
+{
+	return kv_access_ok(client->server->rules, info, &client->caller, want);
+}
+
+/* Who has no right at all in a space does not learn that there is one. */
+static bool sees(const struct kv_client *client,
+		 const struct kv_space_info *info)
+{
+	return client->caller.uid == info->uid ||
+	       kv_rules_operator(client->server->rules, client->caller.uid) ||
+	       may(client, info, R_OK) || may(client, info, W_OK) ||
+	       may(client, info, X_OK);
+}
+
 int kv_client_space(struct kv_client *client, uint32_t id, int want,
 		    struct kv_space **ret_space, struct kv_space_info *ret_info)
 {
@@ -417,8 +433,8 @@ int kv_client_space(struct kv_client *client, uint32_t id, int want,
 	info = kv_space_stat(cache, space);
 	if (info.removed)
 		return -ENOENT;
-	if (!kv_access_ok(client->server->rules, &info, &client->caller, want))
-		return -EACCES;
+	if (!may(client, &info, want) || !sees(client, &info))
+		return sees(client, &info) ? -EACCES : -ENOENT;
 	*ret_space = kv_steal(space);
 	*ret_info = info;
 	return 0;

@@ -90,7 +90,8 @@ void kv_client_retire(struct kv_client *client, uint32_t id);
 
 /*
  * The live space @id, held, with its present state, if the client has the
- * rights @want in it (access(2)): -ENOENT, -EACCES.
+ * rights @want in it (access(2)): -EACCES; -ENOENT, also of one in which it has
+ * no rights at all.
  */
 int kv_client_space(struct kv_client *client, uint32_t id, int want,
 		    struct kv_space **ret_space,
