@@ -52,6 +52,8 @@ struct kv_cache_config {
 	 * NULL.  The listener queues, and tells the kernel from a thread of
 	 * its own. */
 	void (*gone)(void *arg, uint64_t id);
+	/* Space @id was removed.  May be NULL. */
+	void (*space_gone)(void *arg, uint32_t id);
 	/* Before kv_cache_open returns: the store's owner, of that pid, is
 	 * ending, and is waited for.  May be NULL. */
 	void (*waiting)(void *arg, long owner);

@@ -37,6 +37,14 @@ static void on_gone(void *arg, uint64_t id)
 	kv_notify_gone(daemon->mount->notify, id);
 }
 
+/* By whichever way it was removed. */
+static void on_space_gone(void *arg, uint32_t id)
+{
+	struct kv_daemon *daemon = arg;
+
+	kv_lives_forget(daemon->mount->lives, id);
+}
+
 /* While it starts: standard error is still the user's. */
 static void on_waiting(void *arg, long owner)
 {
@@ -340,6 +348,7 @@ static int start(struct kv_daemon *daemon, char **ret_why)
 	int r;
 
 	config.gone = on_gone;
+	config.space_gone = on_space_gone;
 	config.retire = on_retire;
 	config.room = on_room;
 	config.waiting = on_waiting;

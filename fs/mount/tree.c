@@ -331,10 +331,7 @@ static int remove_space(fuse_req_t req, const char *name)
 	    (uid == 0 || uid != mount->rules->uid))
 		return -EPERM;
 	r = kv_space_remove(mount->cache, space);
-	if (r < 0)
-		return r == -ESTALE ? -ENOENT : r;
-	kv_lives_forget(mount->lives, info.id);
-	return 0;
+	return r == -ESTALE ? -ENOENT : r;
 }
 
 static int remove_dir(fuse_req_t req, const struct kv_node *parent,

@@ -48,6 +48,31 @@ static void clear(struct tiers *t, struct kv_space *space)
 	kv_clear_end(clear);
 }
 
+static void note_gone(void *arg, uint32_t id)
+{
+	uint32_t *last = arg;
+
+	*last = id;
+}
+
+static void the_end_of_a_space_is_told(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_space *space;
+	uint32_t gone = 0;
+
+	t->config.space_gone = note_gone;
+	t->config.arg = &gone;
+	tiers_without_ssd(t);
+	space = new_space(t, "told");
+	assert_int_equal(kv_space_remove(t->cache, space), 0);
+	assert_int_equal(gone, space->id);
+	gone = 0;
+	assert_int_equal(kv_space_remove(t->cache, space), -ESTALE);
+	assert_int_equal(gone, 0);
+	kv_space_put(space);
+}
+
 static void a_place_is_used_again_and_an_id_is_not(void **state)
 {
 	struct tiers *t = *state;
@@ -225,6 +250,8 @@ static void many_threads_find_no_freed_space(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(the_end_of_a_space_is_told,
+						tiers_set_up, tiers_tear_down),
 		cmocka_unit_test_setup_teardown(
 			a_place_is_used_again_and_an_id_is_not, tiers_set_up,
 			tiers_tear_down),
