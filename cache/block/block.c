@@ -19,6 +19,7 @@
 #include "cache/core/list.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
+#include "cache/core/tenant.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
@@ -176,30 +177,25 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 			    : -ENOENT;
 }
 
-/* What is guaranteed to others is no part of what is shared. */
 int kv_open_charge(struct kv_cache *cache, struct kv_block *block,
 		   struct kv_account *account,
 		   struct kv_open_charge *ret_charge)
 {
-	const struct kv_arena *arena = &cache->arena;
 	struct kv_open_charge charge = {account, KV_FINITE_PINNED, 0};
-	uint64_t total, guaranteed;
+	uint64_t shared;
 	bool fits;
 
 	kv_lock(cache);
 	if (block->file != KV_NONE) {
 		charge.bytes = kv_extent_bytes(cache, block);
-		total = cache->ssd.file_budget;
-		guaranteed = cache->ssd.guaranteed;
+		shared = kv_shared_ssd(cache);
 	} else {
 		charge.what = KV_FINITE_DRAM;
 		if (block->slot)
 			charge.bytes = block->slot->segment->class->slot_bytes;
-		total = arena->max * arena->segment_bytes;
-		guaranteed = arena->guaranteed;
+		shared = kv_shared_dram(cache);
 	}
-	fits = kv_account_fits(account, charge.what,
-			       total - KV_MIN(guaranteed, total), charge.bytes);
+	fits = kv_account_fits(account, charge.what, shared, charge.bytes);
 	if (fits)
 		kv_account_take(account, charge.what, charge.bytes);
 	kv_unlock(cache);

@@ -18,6 +18,7 @@
 #include "cache/core/hooks.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
+#include "cache/core/tenant.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
@@ -78,8 +79,29 @@ static int may_begin(struct kv_cache *cache, struct kv_space *space,
 	return 0;
 }
 
-/* A save is told at once; for a file's writer what is being written may make
- * room. */
+/* Of what finds no way to SSD, its owner's newest stay. */
+static bool make_share(struct kv_cache *cache, struct kv_space *space,
+		       uint64_t bytes)
+{
+	while (kv_arena_over_share(cache, space, bytes))
+		if (!kv_dram_shed_own_locked(cache, space))
+			return false;
+	return true;
+}
+
+/* Is there too little left while what is being written may make more? */
+static bool crowded(const struct kv_cache *cache, const struct kv_space *space,
+		    uint64_t bytes)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+
+	return !ssd->error && ssd->dirty > ssd->stalled &&
+	       kv_arena_crowded(cache, space, bytes) &&
+	       !kv_guaranteed_dram(space, bytes);
+}
+
+/* A save is told at once, for which there is none; but of others, who have much
+ * more, what is being written makes room, as it does for a file's writer. */
 static int slot_for(struct kv_cache *cache, struct kv_space *space,
 		    const struct kv_key *key, uint64_t length,
 		    struct kv_slot **ret_slot)
@@ -91,14 +113,15 @@ static int slot_for(struct kv_cache *cache, struct kv_space *space,
 
 	if (!bytes)
 		return -EFBIG;
-	if (kv_arena_over_share(cache, space, bytes))
+	if (kv_arena_keeps_share(cache, space, bytes))
 		return -ENOSPC;
-	r = kv_arena_crowded(cache, space, bytes) &&
-			    !kv_guaranteed_dram(space, bytes) && !ssd->error &&
-			    under_way
-		    ? -ENOSPC
-		    : kv_slot_take_locked(cache, space, length, ret_slot);
-	if (key || r != -ENOSPC || !under_way)
+	r = make_share(cache, space, bytes) && !crowded(cache, space, bytes)
+		    ? kv_slot_take_locked(cache, space, length, ret_slot)
+		    : -ENOSPC;
+	if (r == 0)
+		space->tenant->patience.seen_ns = 0;
+	if (r != -ENOSPC || !under_way ||
+	    (key && !kv_tenant_waits_locked(cache, space->tenant)))
 		return r;
 	kv_commit_kick_locked(cache, true);
 	return -EBUSY;

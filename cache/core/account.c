@@ -9,7 +9,8 @@
  *   (2) An account is in its bucket as long as somebody holds it, or it has
  *       made spaces faster than it may for long.
  *   (3) After a charge a user who is no operator holds no more than what is
- *       free then, less the operators' part.
+ *       free then, less the operators' part; KV_MORE_THAN_LEFT times that of
+ *       what is kept or dirty.
  *
  * LOCKING   accounts->lock guards every field not marked fixed.  It is a leaf.
  */
@@ -85,11 +86,14 @@ void kv_accounts_squash_root(struct kv_accounts *accounts)
 	accounts->squash = true;
 }
 
+bool kv_accounts_operator(const struct kv_accounts *accounts, uint32_t uid)
+{
+	return uid == 0 ? !accounts->squash : uid == accounts->own;
+}
+
 static bool is_operator(const struct kv_account *account)
 {
-	if (account->uid == 0)
-		return !account->accounts->squash;
-	return account->uid == account->accounts->own;
+	return kv_accounts_operator(account->accounts, account->uid);
 }
 
 static void regain_locked(struct kv_account *account)
@@ -172,12 +176,17 @@ void kv_account_put(struct kv_account *account)
 	pthread_mutex_unlock(&accounts->lock);
 }
 
+static uint64_t counted(const uint64_t n[], enum kv_finite what)
+{
+	return n[what] + (what == KV_FINITE_DIRTY ? n[KV_FINITE_DRAM] : 0);
+}
+
 /* Whether @account may take @n more of @what, of which there is @total. */
 static bool fits_locked(const struct kv_account *account, enum kv_finite what,
 			uint64_t total, uint64_t n)
 {
 	const struct kv_accounts *accounts = account->accounts;
-	uint64_t used = accounts->used[what], part;
+	uint64_t used = counted(accounts->used, what), part;
 
 	kv_assert_locked(&account->accounts->lock);
 	if (used > total || n > total - used)
@@ -186,7 +195,9 @@ static bool fits_locked(const struct kv_account *account, enum kv_finite what,
 		return true;
 	part = total / OPERATORS_PART;
 	return used + n + part <= total &&
-	       account->held[what] + n <= total - part - used - n;
+	       counted(account->held, what) + n <=
+		       (what == KV_FINITE_DIRTY ? KV_MORE_THAN_LEFT : 1) *
+			       (total - part - used - n);
 }
 
 int kv_account_charge(struct kv_account *account, enum kv_finite what,

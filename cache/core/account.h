@@ -23,9 +23,11 @@ enum kv_finite {
 	KV_FINITE_DESCRIPTORS,	 /* waiting for who does not read */
 	KV_FINITE_OPENS,	 /* files and directories, by the mount */
 	KV_FINITE_UPLOADS,	 /* files being written, by the mount */
-	KV_FINITE_MEMORY,    /* bytes of the daemon's: of requests, replies that
+	KV_FINITE_MEMORY, /* bytes of the daemon's: of requests, replies that
 				wait, listings, texts, heads of uploads */
-	KV_FINITE_DRAM,	     /* bytes of slots being filled, leased, pinned */
+	KV_FINITE_DRAM,	  /* bytes of slots being filled, leased, pinned */
+	KV_FINITE_DIRTY, /* bytes of others that wait to be written; whether more
+			    fit is asked of both together */
 	KV_FINITE_PINNED,    /* bytes on SSD */
 	KV_FINITE_SNAPSHOTS, /* blocks listed in them */
 	KV_FINITE_SPACES,
@@ -34,6 +36,10 @@ enum kv_finite {
 	KV_FINITE_END
 };
 
+/* Of what goes by itself, or can be moved, a user may have so many times what
+ * is left. */
+#define KV_MORE_THAN_LEFT 3u
+
 struct kv_accounts;
 struct kv_account; /* one user's */
 
@@ -41,6 +47,8 @@ int kv_accounts_new(struct kv_accounts **ret_accounts); /* -ENOMEM */
 void kv_accounts_free(struct kv_accounts *accounts);	/* takes NULL */
 /* Uid 0 is a user as any other.  Before the first account. */
 void kv_accounts_squash_root(struct kv_accounts *accounts);
+/* Whether @uid has no share, but all. */
+bool kv_accounts_operator(const struct kv_accounts *accounts, uint32_t uid);
 
 /* The account of @uid, held; NULL: out of memory. */
 struct kv_account *kv_account_get(struct kv_accounts *accounts, uint32_t uid);

@@ -130,6 +130,23 @@ struct kv_deletion_queue {
 	uint64_t begun, done;
 };
 
+/* With something that fails, for a while: since when it does, and when it last
+ * did.  What succeeds sets seen_ns to 0. */
+struct kv_patience {
+	uint64_t since_ns, seen_ns;
+};
+
+/* It failed.  Has it not done so for @most_ns yet, without a pause as long? */
+static inline bool kv_patient(struct kv_patience *patience, uint64_t most_ns)
+{
+	uint64_t now_ns = kv_now_ns();
+
+	if (now_ns - patience->seen_ns > most_ns)
+		patience->since_ns = now_ns;
+	patience->seen_ns = now_ns;
+	return now_ns - patience->since_ns < most_ns;
+}
+
 /* Credit for bytes that may be saved, by rate_put. */
 struct kv_bucket {
 	double credit;
@@ -144,10 +161,11 @@ struct kv_tenant {
 	/* Sums over his spaces, with those that are removed. */
 	uint64_t bytes_dram, bytes_ssd, filling_dram, writing_ssd;
 	uint64_t busy_dram, pinned_ssd;
-	uint64_t due_dram, due_ssd; /* of what they are guaranteed singly */
-	uint64_t promised_dram;	    /* the sum of what they are */
-	uint32_t segments;	    /* of his classes */
-	uint32_t kept_segments;	    /* of these that cannot be emptied */
+	uint64_t due_dram, due_ssd;  /* of what they are guaranteed singly */
+	uint64_t promised_dram;	     /* the sum of what they are */
+	uint32_t segments;	     /* of his classes */
+	uint32_t kept_segments;	     /* of these that cannot be emptied */
+	struct kv_patience patience; /* he finds no slot, as others have them */
 	/* Guaranteed to him: his reserves, or less if the tiers shrank. */
 	uint64_t guaranteed_dram, guaranteed_ssd;
 	uint64_t leaving; /* scratch, as a space's */
@@ -177,18 +195,19 @@ struct kv_space {
 	struct kv_lookups lookups;
 	/* Guaranteed to it: its reserves, or less if the tiers shrank. */
 	uint64_t guaranteed_dram, guaranteed_ssd;
-	uint64_t filling_dram; /* bytes of slots being filled for it */
-	uint64_t writing_ssd;  /* bytes of slots being written for it */
-	/* No slot on SSD was found: since when, and when it last was not. */
-	uint64_t short_since, short_seen;
+	uint64_t filling_dram;	     /* bytes of slots being filled for it */
+	uint64_t writing_ssd;	     /* bytes of slots being written for it */
+	struct kv_patience patience; /* no slot on SSD is found */
 	uint64_t must_seq;  /* its dirty slots up to this are waited for */
 	uint64_t asked_seq; /* its unpersisted slots up to this are asked for */
 	uint64_t busy_dram; /* bytes of its slots that may not be evicted */
 	uint64_t pinned_ssd; /* bytes of its pinned blocks */
 	struct kv_deletion_queue deletions;
 	TAILQ_ENTRY(kv_space) deleting;
-	bool shrunk;	    /* a block of it was removed since the mount */
-	uint64_t kept_dram; /* bytes of slots kept by its users; slot.c */
+	bool shrunk; /* a block of it was removed since the mount */
+	/* Bytes of slots kept by its users, and of others that are dirty;
+	 * slot.c. */
+	uint64_t kept_dram, dirty_dram;
 	struct kv_account *account; /* its owner's, held: has all of these */
 	uint64_t leaving; /* scratch of dram/evict.c and ssd/evict.c */
 	struct kv_evict_list_list dram_lists, ssd_lists;

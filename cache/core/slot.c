@@ -96,27 +96,42 @@ static bool is_kept(const struct kv_slot *slot)
 	return slot->state == SLOT_FILLING || slot->leases || slot->pinned;
 }
 
-static void add_kept(struct kv_cache *cache, struct kv_slot *slot, int by)
+static bool is_dirty(const struct kv_slot *slot)
+{
+	return slot->state == SLOT_READY && kv_block_dirty(slot->block);
+}
+
+static void add_share(struct kv_slot *slot, enum kv_finite what, int by)
 {
 	struct kv_space *space = slot->list->space;
+	uint64_t bytes = slot->segment->class->slot_bytes;
+	uint64_t *held =
+		what == KV_FINITE_DRAM ? &space->kept_dram : &space->dirty_dram;
+
+	*held += by > 0 ? bytes : -bytes;
+	if (by > 0)
+		kv_account_take(space->account, what, bytes);
+	else
+		kv_account_credit(space->account, what, bytes);
+}
+
+static void add_kept(struct kv_cache *cache, struct kv_slot *slot, int by)
+{
 	struct kv_segment *segment = slot->segment;
-	uint64_t bytes = segment->class->slot_bytes;
 	const uint32_t before = segment->kept;
 
 	segment->kept += (uint32_t)by;
 	if (!before != !segment->kept)
 		kv_count_kept_segment(cache, segment->class->tenant, by);
-	space->kept_dram += by > 0 ? bytes : -bytes;
-	if (by > 0)
-		kv_account_take(space->account, KV_FINITE_DRAM, bytes);
-	else
-		kv_account_credit(space->account, KV_FINITE_DRAM, bytes);
+	add_share(slot, KV_FINITE_DRAM, by);
 }
 
 void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot)
 {
 	if (is_kept(slot))
 		add_kept(cache, slot, -1);
+	else if (is_dirty(slot))
+		add_share(slot, KV_FINITE_DIRTY, -1);
 	if (kv_slot_idle(slot))
 		add_idle(cache, slot, -1);
 }
@@ -125,6 +140,8 @@ void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot)
 {
 	if (is_kept(slot))
 		add_kept(cache, slot, 1);
+	else if (is_dirty(slot))
+		add_share(slot, KV_FINITE_DIRTY, 1);
 	if (kv_slot_idle(slot))
 		add_idle(cache, slot, 1);
 }
@@ -152,28 +169,48 @@ bool kv_segment_may_keep(const struct kv_cache *cache,
 	       kv_tenant_may_keep(cache, segment->class->tenant);
 }
 
-/* With @spare bytes of its account left over. */
-static bool over_share(const struct kv_cache *cache,
-		       const struct kv_space *space, uint64_t bytes,
-		       uint64_t spare)
+static bool is_owed(const struct kv_space *space, uint64_t bytes)
 {
-	return space->kept_dram + bytes > space->guaranteed_dram &&
-	       space->tenant->busy_dram + bytes >
-		       space->tenant->guaranteed_dram &&
-	       !kv_account_fits(space->account, KV_FINITE_DRAM,
-				cache->arena.max * cache->arena.segment_bytes,
-				bytes + spare);
+	const struct kv_tenant *tenant = space->tenant;
+
+	return space->busy_dram + bytes <= space->guaranteed_dram ||
+	       tenant->busy_dram + bytes <= tenant->guaranteed_dram;
 }
 
 bool kv_arena_over_share(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes)
 {
-	return over_share(cache, space, bytes, 0);
+	return !is_owed(space, bytes) &&
+	       !kv_account_fits(space->account, KV_FINITE_DIRTY,
+				kv_shared_dram(cache), bytes);
 }
 
-/* The same. */
+bool kv_arena_keeps_share(const struct kv_cache *cache,
+			  const struct kv_space *space, uint64_t bytes)
+{
+	return !is_owed(space, bytes) &&
+	       !kv_account_fits(space->account, KV_FINITE_DRAM,
+				kv_shared_dram(cache), bytes);
+}
+
+/* Of a share leases and pins leave a part to save by, and what was saved leaves
+ * them one. */
+static bool over_kept_share(const struct kv_cache *cache,
+			    const struct kv_space *space, uint64_t bytes)
+{
+	const uint64_t shared = kv_shared_dram(cache);
+	const uint64_t spare = shared / FLOOR_PART;
+
+	return !is_owed(space, bytes) &&
+	       !(kv_account_fits(space->account, KV_FINITE_DRAM, shared,
+				 bytes + spare) &&
+		 kv_account_fits(space->account, KV_FINITE_DIRTY,
+				 shared + spare, bytes));
+}
+
+/* With @left bytes left over. */
 static bool crowded(const struct kv_cache *cache, const struct kv_space *space,
-		    uint64_t bytes, uint64_t spare)
+		    uint64_t bytes, uint64_t left)
 {
 	const struct kv_arena *arena = &cache->arena;
 	uint64_t total = arena->max * arena->segment_bytes;
@@ -187,7 +224,7 @@ static bool crowded(const struct kv_cache *cache, const struct kv_space *space,
 	 * of other spaces; what others are guaranteed is not. */
 	return space->busy_dram + bytes > space->guaranteed_dram &&
 	       tenant->busy_dram + siblings + bytes > tenant->guaranteed_dram &&
-	       busy + spare + arena->guaranteed -
+	       busy + left + arena->guaranteed -
 			       kv_tenant_guaranteed_dram(tenant) + siblings >
 		       total;
 }
@@ -204,10 +241,10 @@ bool kv_arena_over_floor(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes)
 {
 	const struct kv_arena *arena = &cache->arena;
-	uint64_t spare = arena->max * arena->segment_bytes / FLOOR_PART;
 
-	return over_share(cache, space, bytes, spare) ||
-	       crowded(cache, space, bytes, spare);
+	return over_kept_share(cache, space, bytes) ||
+	       crowded(cache, space, bytes,
+		       arena->max * arena->segment_bytes / FLOOR_PART);
 }
 
 bool kv_class_fits(const struct kv_class *class, const struct kv_space *space)

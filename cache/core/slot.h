@@ -36,10 +36,13 @@ bool kv_segment_may_keep(const struct kv_cache *cache,
 
 /* Is @space, or its tenant, guaranteed @bytes more? */
 bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes);
-/* Whether its owner would keep more than a user's share, and @space more than
- * it is guaranteed, with @bytes more being filled, leased or pinned. */
+/* Whether its owner would have more than a user's share that cannot be evicted
+ * now, and @space more than it is guaranteed, with @bytes more being filled. */
 bool kv_arena_over_share(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes);
+/* The same of what is kept alone: nothing gives way but by its users. */
+bool kv_arena_keeps_share(const struct kv_cache *cache,
+			  const struct kv_space *space, uint64_t bytes);
 /* Would keeping @bytes more for @space leave too little to evict, or too little
  * of what others are guaranteed? */
 bool kv_arena_crowded(const struct kv_cache *cache,

@@ -15,6 +15,9 @@
  * LOCKING   cache->lock.
  */
 #include "cache/core/tenant.h"
+#include "cache/core/account.h"
+
+#define PATIENCE_NS UINT64_C(1000000000)
 
 struct kv_tenant *kv_tenant_find(struct kv_cache *cache, uint32_t uid)
 {
@@ -51,9 +54,9 @@ void kv_tenants_free(struct kv_cache *cache)
 	}
 }
 
-static uint64_t beyond(uint64_t guaranteed, uint64_t held)
+static uint64_t beyond(uint64_t whole, uint64_t part)
 {
-	return guaranteed > held ? guaranteed - held : 0;
+	return whole > part ? whole - part : 0;
 }
 
 uint64_t kv_due_dram(const struct kv_space *space)
@@ -78,6 +81,19 @@ uint64_t kv_tenant_guaranteed_ssd(const struct kv_tenant *tenant)
 		      beyond(tenant->guaranteed_ssd, tenant->pinned_ssd));
 }
 
+uint64_t kv_shared_dram(const struct kv_cache *cache)
+{
+	const struct kv_arena *arena = &cache->arena;
+	const uint64_t total = arena->max * arena->segment_bytes;
+
+	return beyond(total, arena->guaranteed);
+}
+
+uint64_t kv_shared_ssd(const struct kv_cache *cache)
+{
+	return beyond(cache->ssd.file_budget, cache->ssd.guaranteed);
+}
+
 uint32_t kv_guaranteed_segments(const struct kv_cache *cache,
 				const struct kv_tenant *tenant)
 {
@@ -100,9 +116,31 @@ bool kv_tenant_may_keep(const struct kv_cache *cache,
 {
 	const struct kv_arena *arena = &cache->arena;
 	const uint32_t his = tenant->kept_segments + 1;
+	const uint32_t taken = arena->claimed - claim(cache, tenant) + his;
 
-	return his <= kv_guaranteed_segments(cache, tenant) ||
-	       arena->claimed - claim(cache, tenant) + his <= arena->max;
+	if (his <= kv_guaranteed_segments(cache, tenant))
+		return true;
+	if (taken > arena->max)
+		return false;
+	return his == 1 || his <= KV_MORE_THAN_LEFT * (arena->max - taken) ||
+	       kv_accounts_operator(cache->accounts, tenant->uid);
+}
+
+bool kv_tenant_is_rich(const struct kv_tenant *tenant,
+		       const struct kv_tenant *other)
+{
+	return tenant->segments > 2 * (other->segments + 1);
+}
+
+bool kv_tenant_waits_locked(struct kv_cache *cache, struct kv_tenant *tenant)
+{
+	const struct kv_tenant *other;
+
+	kv_assert_locked(&cache->lock);
+	LIST_FOREACH(other, &cache->tenants, link)
+		if (kv_tenant_is_rich(other, tenant))
+			break;
+	return other && kv_patient(&tenant->patience, PATIENCE_NS);
 }
 
 /* Call around every change of what kv_tenant_guaranteed_ and claim depend on.

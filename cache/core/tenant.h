@@ -27,6 +27,11 @@ uint64_t kv_due_ssd(const struct kv_space *space);
 uint64_t kv_tenant_guaranteed_dram(const struct kv_tenant *tenant);
 uint64_t kv_tenant_guaranteed_ssd(const struct kv_tenant *tenant);
 
+/* Bytes that users share: without those that are guaranteed, and not taken
+ * yet. */
+uint64_t kv_shared_dram(const struct kv_cache *cache);
+uint64_t kv_shared_ssd(const struct kv_cache *cache);
+
 /* Bytes more, or less, of a space and its tenant. */
 static inline void kv_count_dram(struct kv_space *space, uint64_t bytes)
 {
@@ -61,13 +66,20 @@ void kv_count_pinned(struct kv_cache *cache, struct kv_space *space,
 /*
  * Memory is given in segments: what a tenant is guaranteed are so many, rounded
  * up, and he claims as many, or all those of his that cannot be emptied now, if
- * these are more.  Claims beyond what is guaranteed leave the rest whole.
+ * these are more.  Claims beyond what is guaranteed leave the rest whole, and one
+ * in four of those that nobody else claims for whoever comes.
  */
 uint32_t kv_guaranteed_segments(const struct kv_cache *cache,
 				const struct kv_tenant *tenant);
 /* May he have one more that cannot be emptied? */
 bool kv_tenant_may_keep(const struct kv_cache *cache,
 			const struct kv_tenant *tenant);
+/* Had @tenant more than twice the segments of @other, if that got one? */
+bool kv_tenant_is_rich(const struct kv_tenant *tenant,
+		       const struct kv_tenant *other);
+/* He finds no slot: is it for somebody who is rich beside him, and worth to ask
+ * again?  It is not when he has done so for a second. */
+bool kv_tenant_waits_locked(struct kv_cache *cache, struct kv_tenant *tenant);
 /* @by 1 or -1. */
 void kv_count_kept_segment(struct kv_cache *cache, struct kv_tenant *tenant,
 			   int by);

@@ -52,6 +52,9 @@ bool kv_dram_evict_own_locked(struct kv_cache *cache, struct kv_space *space);
 bool kv_dram_evict_tenant_locked(struct kv_cache *cache,
 				 const struct kv_tenant *tenant,
 				 const struct kv_space *space);
+/* Give up the next of its blocks, or of its tenant's, that wait for an SSD that
+ * takes none of them; false if there is none. */
+bool kv_dram_shed_own_locked(struct kv_cache *cache, struct kv_space *space);
 /* Evict of @space, and of its tenant, until @bytes more are within the quotas
  * of both; false: they cannot be. */
 bool kv_dram_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,

@@ -42,6 +42,7 @@ struct need {
 	bool over_pins, over_queued;
 	bool over_stalled;   /* of the latter, what finds no room on SSD */
 	bool over_scattered; /* who keeps segments enough keeps his bytes */
+	bool over_rich;	     /* of what waits, that of who has many segments */
 	bool sheds;	     /* it is what waits to be written that gives */
 	bool own_only;	     /* and nobody but @space gives */
 };
@@ -225,11 +226,31 @@ static bool shed_from(struct kv_evict_list *list, const void *arg)
 
 static bool may_leave(const struct need *need, const struct kv_slot *slot)
 {
+	const struct kv_space *space = slot->list->space;
+
 	return slot->state == SLOT_READY &&
 	       (may_evict(need->cache, slot->block->number) ||
 		(need->over_pins && pin_gives_way(slot)) ||
-		((need->over_queued || slot->list->space->no_room) &&
+		((need->over_queued || space->no_room ||
+		  (need->over_rich &&
+		   kv_tenant_is_rich(space->tenant, need->tenant))) &&
 		 queued_gives_way(slot)));
+}
+
+bool kv_dram_shed_own_locked(struct kv_cache *cache, struct kv_space *space)
+{
+	const struct need need = {.cache = cache,
+				  .space = space,
+				  .tenant = space->tenant,
+				  .over_queued = cache->ssd.error,
+				  .sheds = true};
+	const struct kv_giving giving = {gives, shed_from, &need};
+
+	kv_assert_locked(&cache->lock);
+	if (!cache->ssd.error && !cache->ssd.stalled)
+		return false;
+	return kv_victim_evict_own(&space->dram_lists, &giving) ||
+	       kv_victim_evict_tenant(space->tenant, false, &giving);
 }
 
 /* A space that finds no room itself gives way before others do. */
@@ -249,7 +270,7 @@ static bool shed_one(const struct need *for_whom)
 static bool forces(const struct need *need)
 {
 	return need->over_pins || need->over_queued || need->over_stalled ||
-	       need->over_scattered;
+	       need->over_scattered || need->over_rich;
 }
 
 /* Both keep it, the space and its tenant, when they have given what is
@@ -476,7 +497,8 @@ static bool make(struct need *need)
 	if ((need->over_queued || need->over_stalled) && shed_one(need))
 		return true;
 	need->over_pins = need->class->n_segments == 0;
-	return forces(need) && steal(need);
+	need->over_rich = true;
+	return steal(need);
 }
 
 /* Make one in @segment, which has others that are kept; NULL. */

@@ -203,6 +203,7 @@ static void own_locked(struct kv_cache *cache, struct kv_space *space,
 {
 	const uint64_t held[KV_FINITE_END] = {
 		[KV_FINITE_DRAM] = space->kept_dram,
+		[KV_FINITE_DIRTY] = space->dirty_dram,
 		[KV_FINITE_PINNED] = space->pinned_ssd,
 		[KV_FINITE_SNAPSHOTS] = kv_snapshots_cost_locked(cache, space),
 		[KV_FINITE_SPACES] = 1,

@@ -247,7 +247,7 @@ bool kv_ssd_over_floor(const struct kv_cache *cache,
 			       kv_tenant_guaranteed_ssd(tenant) + siblings >
 		       ssd->file_budget ||
 	       !kv_account_fits(space->account, KV_FINITE_PINNED,
-				ssd->file_budget, bytes);
+				kv_shared_ssd(cache), bytes);
 }
 
 /* The blocks whose records name @file; lets go of the lock. */
@@ -437,17 +437,6 @@ static int evict_file(struct kv_cache *cache, const struct kv_ssd_class *but,
 	return MORE;
 }
 
-/* Is it a moment, not more, that @taker is short of room? */
-static bool patient(struct kv_space *taker)
-{
-	uint64_t now = kv_now_ns();
-
-	if (now - taker->short_seen > PATIENCE_NS)
-		taker->short_since = now;
-	taker->short_seen = now;
-	return now - taker->short_since < PATIENCE_NS;
-}
-
 uint64_t kv_leaving_locked(const struct kv_cache *cache)
 {
 	const struct kv_ssd_class *class;
@@ -535,7 +524,8 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 	/* Others of its size have more than is theirs, but in use. */
 	if (due && can_give(class, taker, taker))
 		r = -EBUSY;
-	if ((r < 0 || kv_leaving_locked(cache)) && patient(taker))
+	if ((r < 0 || kv_leaving_locked(cache)) &&
+	    kv_patient(&taker->patience, PATIENCE_NS))
 		return 0;
 	if (r < 0 || !due)
 		return -ENOSPC;

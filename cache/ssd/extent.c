@@ -248,7 +248,7 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 	if (slot_number == KV_NONE)
 		return -EIO;
 	set_taken(cache, file, slot_number);
-	space->short_seen = 0;
+	space->patience.seen_ns = 0;
 	kv_count_writing(space, slot_bytes);
 	*ret_file = file->id;
 	*ret_slot_number = slot_number;

@@ -37,7 +37,7 @@ static int save_must(struct tiers *t, struct kv_space *space, unsigned chain,
 static void what_must_persist_gives_way_to_nobody(void **state)
 {
 	struct tiers *t = *state;
-	struct kv_space *b = tiers_space(t, "b", 2, PREFIX_LAYOUT);
+	struct kv_space *b = tiers_space(t, "an operator's", 0, PREFIX_LAYOUT);
 	const struct kv_quota quota = {.reserve_dram = 24 * MIB};
 	unsigned n = 0, of_a = 0;
 

@@ -28,9 +28,13 @@ static void store(struct tiers *t)
 	tiers_demote(t, t->space, 0, STORED);
 }
 
-/* Blocks that wait to be written, until there is no room for more. */
-static void fill_with_dirty(struct tiers *t, struct kv_space *space)
+/* Blocks that wait to be written, until there is no room for more: who may take
+ * all does it. */
+static void fill_with_dirty(struct tiers *t)
 {
+	struct kv_space *space =
+		tiers_space(t, "an operator's", 0, PREFIX_LAYOUT);
+
 	for (unsigned chain = 1; tiers_save(t, space, chain, 0) == 0; chain++)
 		continue;
 }
@@ -53,7 +57,7 @@ static void blocks_wait_until_what_fills_dram_is_written(void **state)
 
 	store(t);
 	stall(t, 1000);
-	fill_with_dirty(t, t->space);
+	fill_with_dirty(t);
 	acquire->wait_room = true;
 	assert_true(kv_acquire_submit(t->cache, acquire) > 0);
 	usleep(100000);
@@ -71,7 +75,7 @@ static void those_that_do_not_wait_are_told_at_once(void **state)
 
 	store(t);
 	stall(t, 1000);
-	fill_with_dirty(t, t->space);
+	fill_with_dirty(t);
 	acquire = tiers_acquire(t, t->space, 0, STORED);
 	assert_int_equal(leased(acquire), 0);
 	assert_int_equal(acquire->wants[0].status, -ENOSPC);
@@ -88,7 +92,7 @@ static void who_waits_for_room_can_be_called_off(void **state)
 
 	store(t);
 	stall(t, 1000);
-	fill_with_dirty(t, t->space);
+	fill_with_dirty(t);
 	acquire->wait_room = true;
 	assert_true(kv_acquire_submit(t->cache, acquire) > 0);
 	kv_acquire_cancel(t->cache, acquire, -ETIMEDOUT);
@@ -104,13 +108,12 @@ static void what_is_cleared_while_it_is_waited_for_is_a_miss(void **state)
 {
 	struct tiers *t = *state;
 	struct kv_waiter waiter = KV_WAITER_INIT;
-	struct kv_space *b = tiers_space(t, "b", 1, PREFIX_LAYOUT);
 	struct kv_acquire *acquire =
 		tiers_acquire_new(t->space, 0, STORED, &waiter);
 
 	store(t);
 	stall(t, 1000);
-	fill_with_dirty(t, b);
+	fill_with_dirty(t);
 	acquire->wait_room = true;
 	assert_true(kv_acquire_submit(t->cache, acquire) > 0);
 	assert_int_equal(kv_space_clear(t->cache, t->space), 0);

@@ -245,7 +245,7 @@ static void nor_do_they_take_it_on_ssd(void **state)
 		kv_block_put(t->cache, block);
 	}
 	assert_int_equal(r, -ENOSPC);
-	assert_true(n > 50);
+	assert_true(n > 30);
 	assert_true(t->cache->ssd.pinned <= rest);
 	check_sums(t, 2);
 }

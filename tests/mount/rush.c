@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rush.c - users who save faster than the SSD takes it, or begin what they do
+ * not end; and one who saves now and then.
+ *
+ *     rush saves SOCKET BYTES SECONDS   blocks of BYTES, by twelve at once
+ *     rush sizes SOCKET N               begin N, each of another size, and hold
+ *                                       them until the input ends
+ *     rush work SOCKET N                N of 64 KiB, each made durable, with
+ *                                       what failed and how long it took
+ *
+ * OWNS      its connections, and spaces rush-UID-BYTES.
+ *
+ * LOCKING   none: one thread a process.
+ */
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tests/fs/peer.h"
+
+#define SAVERS 12
+#define BATCH 16
+
+static const char *sock;
+
+static bool join(struct peer *p, uint32_t bytes, uint32_t n)
+{
+	char name[64], layout[128];
+
+	snprintf(name, sizeof(name), "rush-%u-%u", getuid(), bytes);
+	snprintf(layout, sizeof(layout),
+		 "{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\","
+		 "\"shape\":[%u]}]}",
+		 bytes);
+	return peer_connect(p, sock) && peer_hello(p) == 0 &&
+	       peer_space(p, name, layout, WIRE_SPACE_CREATE, 0700) == 0 &&
+	       peer_staging(p, (uint64_t)bytes * n) == 0;
+}
+
+static int saves(uint32_t bytes, uint64_t until)
+{
+	static struct peer p;
+	uint32_t first = (uint32_t)getpid() << 16;
+	unsigned saved = 0;
+
+	if (!join(&p, bytes, BATCH))
+		return 1;
+	for (; kv_now_ns() < until; first += BATCH) {
+		int r = peer_do(&p, WIRE_RESERVE, first, BATCH);
+
+		/* Of those that did not begin, SAVE says so again. */
+		saved += peer_saved(&p, peer_send_saves(&p, first, BATCH)) == 0;
+		if (r == -EPIPE)
+			return 1;
+	}
+	printf("%u\n", saved * BATCH);
+	return 0;
+}
+
+static int all_save(uint32_t bytes, uint64_t until)
+{
+	for (int i = 0; i < SAVERS; i++)
+		if (fork() == 0)
+			exit(saves(bytes, until));
+	while (wait(NULL) > 0)
+		;
+	return 0;
+}
+
+static int sizes(uint32_t n)
+{
+	struct peer *p = calloc(n, sizeof(*p));
+	uint32_t begun = 0, bytes = 1024;
+	char end;
+
+	for (uint32_t i = 0; p && i < n; i++) {
+		if (!join(&p[i], bytes, 1))
+			break;
+		begun += peer_do(&p[i], WIRE_RESERVE, i, 1) == 0;
+		bytes += bytes / 4;
+	}
+	printf("%u\n", begun);
+	fflush(stdout);
+	return read(0, &end, 1) < 0;
+}
+
+static int work(uint32_t n)
+{
+	static struct peer p;
+	unsigned failed = 0;
+	uint64_t longest = 0;
+
+	if (!join(&p, 65536, 1)) {
+		printf("cannot begin\n");
+		return 1;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t began = kv_now_ns();
+		int r;
+
+		/* Memory is being made: to be asked again. */
+		while ((r = peer_save(&p, i, 1)) == -EBUSY)
+			usleep(1000);
+		if (r == 0)
+			r = peer_do(&p, WIRE_FLUSH, i, 1);
+		if (r < 0 && failed++ < 3)
+			printf("%u: %s, ", i, strerror(-r));
+		longest = KV_MAX(longest, kv_now_ns() - began);
+		usleep(10000);
+	}
+	printf("%u of %u failed, the longest took %.0f ms\n", failed, n,
+	       (double)longest / 1e6);
+	return failed > 0;
+}
+
+int main(int argc, char **argv)
+{
+	signal(SIGPIPE, SIG_IGN);
+	if (argc < 4)
+		return 2;
+	sock = argv[2];
+	if (strcmp(argv[1], "work") == 0)
+		return work((uint32_t)atoi(argv[3]));
+	if (strcmp(argv[1], "sizes") == 0)
+		return sizes((uint32_t)atoi(argv[3]));
+	return argc < 5 ? 2
+			: all_save((uint32_t)atoi(argv[3]),
+				   kv_now_ns() + (uint64_t)atoi(argv[4]) *
+							 1000000000u);
+}
