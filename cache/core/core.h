@@ -475,8 +475,9 @@ struct kv_ssd {
 	int error;		     /* why it is degraded; 0: online */
 	bool full; /* the filesystem gave no room for another file */
 	uint64_t full_until;
-	bool urgent; /* somebody waits for the next commit */
-	bool noted;  /* the committer knows that there is something to do */
+	bool urgent;	 /* somebody waits for the next commit */
+	bool committing; /* a round is being written */
+	bool noted;	 /* the committer knows that there is something to do */
 	bool stop;
 	bool stop_commits, running;
 	bool writer_ended, committer_ended;

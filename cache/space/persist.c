@@ -5,7 +5,8 @@
  *
  * Changes are written in groups: one of the threads that made them writes what
  * has come by then, and the others wait.  However many there are, a commit of
- * blocks waits for one transaction of spaces, and for no file's sync.
+ * blocks waits for one transaction of spaces, and for no file's sync; none are
+ * begun while it is under way.
  *
  * OWNS       the files, and how much of the cap they have; the changes, until
  *            their status is set.
@@ -268,16 +269,28 @@ static void write_all(struct kv_cache *cache, struct kv_space_changes *changes)
 					: r;
 }
 
-/* All that wait, as they are now; lets go of the lock. */
+/* A round of blocks that is under way comes first, and has the disk for itself.
+ * Lets go of the lock. */
+static void wait_for_round(struct kv_cache *cache)
+{
+	const uint64_t round = cache->ssd.commits_begun;
+
+	kv_assert_locked(&cache->lock);
+	while (cache->ssd.committing && cache->ssd.commits_begun == round)
+		kv_cond_wait(cache, &cache->ssd.done, CHANGED_NS);
+}
+
+/* All that wait, as they are then; lets go of the lock. */
 static void write_waiting(struct kv_cache *cache)
 {
 	struct kv_space_changes changes = TAILQ_HEAD_INITIALIZER(changes);
 	struct kv_space_change *change;
 
+	cache->changing = true;
+	wait_for_round(cache);
 	TAILQ_CONCAT(&changes, &cache->changes, link);
 	TAILQ_FOREACH(change, &changes, link)
 		look_locked(cache, change);
-	cache->changing = true;
 	kv_unlock(cache);
 	write_all(cache, &changes);
 	kv_lock(cache);

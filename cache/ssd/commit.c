@@ -452,9 +452,11 @@ void *kv_committer(void *arg)
 		}
 		r = round_begin(cache, &round);
 		if (r == 0) {
+			ssd->committing = true;
 			kv_unlock(cache);
 			r = write_round(cache, &round);
 			kv_lock(cache);
+			ssd->committing = false;
 			round_end(cache, &round, r);
 			round_free(&round);
 		} else {
