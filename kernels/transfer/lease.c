@@ -244,6 +244,7 @@ static int lease_new(kvfs_session *session, size_t n, size_t n_chunks,
 	lease->refs = 1;
 	lease->notice = (struct kv_notice){
 		.what = KVFS_EVENT_LEASE, .stages = 1, .n = n};
+	lease->asked_at = kv_now_ns();
 	lease->unsettled = 1; /* until all chunks have been asked */
 	TAILQ_INIT(&lease->waiting);
 	for (size_t i = 0; i < n; i++)
@@ -416,12 +417,13 @@ int kvfs_lease_poll(kvfs_lease *lease)
 
 /*
  * The reply of a resident batch is there sooner than the reader thread would be
- * awake, so take it from the socket here.
+ * awake, so take it from the socket here.  What is not there by then comes from
+ * SSD, however often it is asked for.
  */
 static void spin(struct kvfs_lease *lease, uint64_t at)
 {
 	struct kvfs_session *session = lease->session;
-	uint64_t until = KV_MIN(at, kv_now_ns() + SPIN_NS);
+	uint64_t until = KV_MIN(at, lease->asked_at + SPIN_NS);
 	int r = 0;
 
 	while (r >= 0 && !is_settled(lease) && kv_now_ns() < until) {

@@ -32,6 +32,7 @@ struct kvfs_lease {
 	size_t unsettled; /* lock: chunks without an outcome */
 	long held;	  /* lock: blocks with status 0 */
 	bool cancelled;	  /* lock */
+	uint64_t asked_at;
 	struct kv_timer timer;
 	struct kv_notice notice; /* lock */
 	struct kv_xfers waiting; /* lock: loads to begin when it settles */
