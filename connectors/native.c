@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * native.c - what the Python package does in C: ends of handles, whole arrays
- * of keys and metas, and DLPack.
+ * of keys, calls of libkvfs that follow each other, and DLPack.
  *
  * OWNS      struct held: a counted handle of libkvfs that keeps what it was
  *           made from.  So a session is closed after its leases, whatever order
@@ -38,10 +38,32 @@ static void held_put(struct held *held);
 /* @n keys from hashes of @len bytes each: 16, 32, or longer or shorter ones by
  * SHA-256. */
 static int keys_set(kvfs_key *keys, const char *hashes, size_t n, size_t len);
-/* A part of a chain: block @position and those after it.  @parent may be NULL,
- * for the first block of all. */
-static void metas_chain(kvfs_meta *metas, size_t n, const kvfs_key *parent,
-			uint32_t position);
+/* The same, each hash behind @salt and by SHA-256. */
+static int keys_salted(kvfs_key *keys, const char *hashes, size_t n, size_t len,
+		       const char *salt, size_t salt_len);
+
+/*
+ * Match @keys in the space of each query, hold what is there, within @deadline
+ * (0: for ever), and wait for that as kvfs_lease_wait does, until @wait: all of
+ * it, or of a query whose window is not 0 the last @windows[i] blocks.  Returns
+ * how many blocks match; 0: there is no lease.  *@ret_held is what the wait
+ * returned.
+ */
+static long chain_hold(kvfs_query *queries, const uint32_t *windows,
+		       size_t n_queries, const kvfs_key *keys, size_t n,
+		       uint64_t deadline, uint64_t wait, uint64_t user,
+		       kvfs_lease **ret_lease, long *ret_held);
+/* kvfs_acquire and kvfs_load of @n blocks, within @deadline each (0: for ever);
+ * the lease ends with the load. */
+static int chain_load(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
+		      size_t n, const int64_t *pages, uint64_t deadline,
+		      uint64_t user, kvfs_xfer **ret_xfer);
+/* kvfs_save of a part of a chain: block @position and those after it.  @parent
+ * may be NULL, for the first block of all. */
+static int chain_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
+		      size_t n, const kvfs_key *parent, uint32_t position,
+		      const int64_t *pages, uint64_t deadline, uint32_t flags,
+		      uintptr_t stream, uint64_t user, kvfs_xfer **ret_xfer);
 /* Free what libkvfs gave to its caller. */
 static void text_free(char *text);
 
@@ -119,16 +141,95 @@ static int keys_set(kvfs_key *keys, const char *hashes, size_t n, size_t len)
 	return 0;
 }
 
-static void metas_chain(kvfs_meta *metas, size_t n, const kvfs_key *parent,
-			uint32_t position)
+static int keys_salted(kvfs_key *keys, const char *hashes, size_t n, size_t len,
+		       const char *salt, size_t salt_len)
 {
+	char *text = malloc(salt_len + len);
+	int r = text ? 0 : -ENOMEM;
+
+	if (text)
+		memcpy(text, salt, salt_len);
+	for (size_t i = 0; i < n && r == 0; i++) {
+		memcpy(text + salt_len, hashes + i * len, len);
+		r = kvfs_key_fold(text, salt_len + len, &keys[i]);
+	}
+	free(text);
+	return r;
+}
+
+/* ---- calls that follow each other ---- */
+
+static long chain_hold(kvfs_query *queries, const uint32_t *windows,
+		       size_t n_queries, const kvfs_key *keys, size_t n,
+		       uint64_t deadline, uint64_t wait, uint64_t user,
+		       kvfs_lease **ret_lease, long *ret_held)
+{
+	kvfs_opts opts = {
+		.size = sizeof(opts), .deadline = deadline, .user = user};
+	long hit;
+	int r;
+
+	for (size_t i = 0; i < n_queries; i++) {
+		queries[i].keys = keys;
+		queries[i].n = n;
+	}
+	hit = kvfs_match(queries, n_queries);
+	if (hit <= 0)
+		return hit;
+	for (size_t i = 0; i < n_queries; i++) {
+		queries[i].n = (size_t)hit;
+		if (windows[i] > 0 && windows[i] < (size_t)hit)
+			queries[i].n = windows[i];
+		queries[i].keys = keys + (size_t)hit - queries[i].n;
+	}
+	r = kvfs_acquire(queries, n_queries, &opts, ret_lease);
+	if (r < 0)
+		return r;
+	*ret_held = kvfs_lease_wait(*ret_lease, wait);
+	return hit;
+}
+
+static int chain_load(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
+		      size_t n, const int64_t *pages, uint64_t deadline,
+		      uint64_t user, kvfs_xfer **ret_xfer)
+{
+	kvfs_query query = {.space = space, .keys = keys, .n = n};
+	kvfs_opts opts = {.size = sizeof(opts), .deadline = deadline};
+	kvfs_lease *lease;
+	int r = kvfs_acquire(&query, 1, &opts, &lease);
+
+	if (r < 0)
+		return r;
+	opts.user = user;
+	r = kvfs_load(pool, lease, n, pages, &opts, ret_xfer);
+	kvfs_release(lease);
+	return r;
+}
+
+static int chain_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
+		      size_t n, const kvfs_key *parent, uint32_t position,
+		      const int64_t *pages, uint64_t deadline, uint32_t flags,
+		      uintptr_t stream, uint64_t user, kvfs_xfer **ret_xfer)
+{
+	kvfs_opts opts = {.size = sizeof(opts),
+			  .deadline = deadline,
+			  .flags = flags,
+			  .stream = (void *)stream,
+			  .user = user};
+	kvfs_meta *metas = calloc(n + 1, sizeof(*metas));
+	int r;
+
+	if (!metas)
+		return -ENOMEM;
 	for (size_t i = 0; i < n; i++) {
-		memset(&metas[i], 0, sizeof(metas[i]));
 		metas[i].position = position + (uint32_t)i;
 		metas[i].parent.len = KVFS_CHAIN;
 	}
-	if (n > 0 && parent)
+	if (parent)
 		metas[0].parent = *parent;
+	r = kvfs_save(pool, space, keys, metas, n, pages, &opts, ret_xfer);
+	free(metas);
+	return r;
 }
 
 static void text_free(char *text)

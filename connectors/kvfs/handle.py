@@ -10,13 +10,28 @@ SESSION, SPACE, LEASE, POOL, XFER = range(5)
 FOREVER = (1 << 64) - 1
 
 
-def options(*, first: int = 0, deadline: float | None = None, flags: int = 0, priority: int = 0,
-            stream: int = 0) -> Any:
-    """A kvfs_opts; a @deadline of 0 seconds has passed at once."""
-    return ffi.new("kvfs_opts *", {
-        "size": ffi.sizeof("kvfs_opts"), "first": first, "flags": flags, "priority": priority,
-        "deadline": 0 if deadline is None else max(1, int(deadline * 1e9)),
-        "stream": ffi.cast("void *", stream)})
+OPTIONS = ffi.typeof("kvfs_opts *")
+OPTIONS_SIZE = ffi.sizeof("kvfs_opts")
+
+
+def within(deadline: float | None) -> int:
+    """Of a kvfs_opts: 0 is for ever, and a @deadline of 0 seconds has passed at once."""
+    return 0 if deadline is None else max(1, int(deadline * 1e9))
+
+
+def options(*, deadline: float | None = None, user: int = 0, flags: int = 0, first: int = 0,
+            priority: int = 0, stream: int = 0) -> Any:
+    """A kvfs_opts."""
+    opts = ffi.new(OPTIONS)
+    opts.size = OPTIONS_SIZE
+    opts.deadline = within(deadline)
+    opts.user = user
+    opts.flags = flags
+    opts.first = first
+    opts.priority = priority
+    if stream:
+        opts.stream = ffi.cast("void *", stream)
+    return opts
 
 
 def nanoseconds(seconds: float | None) -> int:
@@ -47,6 +62,10 @@ class Owner:
         if self._handle is None:
             raise ValueError(f"this {type(self).__name__.lower()} is closed")
         return self._handle
+
+    @property
+    def closed(self) -> bool:
+        return self._handle is None
 
     def close(self) -> None:
         """Give it up.  It ends when nothing made from it is left, arrays included."""

@@ -9,6 +9,8 @@ from ._native import ffi, lib
 from .errors import check
 
 Name = bytes | str
+KEYS = ffi.typeof("kvfs_key[]")
+KEY_SIZE = ffi.sizeof("kvfs_key")
 
 
 class Keys(Sequence[bytes]):
@@ -71,6 +73,59 @@ class Keys(Sequence[bytes]):
 
     def __repr__(self) -> str:
         return f"<{self._n} keys{' from ' + self[0].hex() if self._n else ''}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return unpack, (bytes(ffi.buffer(self.c, self._n * KEY_SIZE)),)
+
+
+def unpack(packed: bytes) -> Keys:
+    """What a pickle of Keys has."""
+    n = len(packed) // KEY_SIZE
+    array = ffi.new(KEYS, max(1, n))
+    ffi.memmove(array, packed, n * KEY_SIZE)
+    return Keys.from_c(array, n)
+
+
+class Chain:
+    """Keys of a chain that grows, each made once from an engine's hash: of 16 or 32 bytes
+    as it is, of another length by SHA-256; with a @salt by SHA-256 of salt and hash."""
+
+    __slots__ = ("_array", "_room", "_salt", "_n")
+
+    def __init__(self, salt: bytes = b"") -> None:
+        self._array: Any = None
+        self._room = self._n = 0
+        self._salt = salt
+
+    def __len__(self) -> int:
+        return self._n
+
+    def extend(self, hashes: Sequence[bytes]) -> None:
+        """@hashes are all of one length.  Keys that were taken before stay good."""
+        n = self._n + len(hashes)
+        if n > self._room:
+            room = max(n + 8, 2 * self._room)
+            array = ffi.new(KEYS, room)
+            if self._n:
+                ffi.memmove(array, self._array, self._n * KEY_SIZE)
+            self._array, self._room = array, room
+        if n > self._n:
+            length, at = len(hashes[0]), self._array + self._n
+            joined = b"".join(hashes)
+            if len(joined) != len(hashes) * length:
+                raise ValueError("hashes of several lengths")
+            if self._salt:
+                result = lib.keys_salted(at, joined, len(hashes), length, self._salt, len(self._salt))
+            else:
+                result = lib.keys_set(at, joined, len(hashes), length)
+            check(result, "keys")
+            self._n = n
+
+    def keys(self, first: int, end: int) -> Keys:
+        """Keys @first to @end - 1, in place."""
+        if not 0 <= first <= end <= self._n:
+            raise IndexError("no such keys")
+        return Keys._wrap(self._array, self._array + first, end - first)
 
 
 def fold(data: bytes) -> bytes:

@@ -59,6 +59,11 @@ class Lease(Owner):
         """Whether it has settled: every block is held, or has failed."""
         return check(lib.kvfs_lease_poll(self.handle.c), "lease") == 1
 
+    def held(self, timeout: float = 0.0) -> int | None:
+        """How many blocks are held; None: it has not settled within @timeout seconds."""
+        got = lib.kvfs_lease_wait(self.handle.c, int(timeout * 1e9))
+        return None if got == -errno.ETIMEDOUT else check(got, "lease")
+
     def wait(self, timeout: float | None = None) -> int:
         """Blocks until it settles; returns how many blocks are held.  TimeoutError."""
         got = lib.kvfs_lease_wait(self.handle.c, nanoseconds(timeout))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._native import ffi, lib
 from .errors import check
-from .handle import POOL, XFER, Handle, Owner, options
+from .handle import POOL, XFER, Handle, Owner, options, within
 from .keys import Keys, Name
 from .transfer import Stage, Transfer
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from .lease import Lease
     from .session import Awaited
     from .space import Space
+
+
+OUT = ffi.typeof("kvfs_xfer **")
+PAGES = ffi.typeof("int64_t[]")
 
 
 @dataclass(frozen=True)
@@ -111,10 +115,11 @@ class Pool(Owner):
         return found
 
     def load(self, lease: Lease, pages: Iterable[int], *, first: int = 0,
-             deadline: float | None = None, priority: int = 0) -> Transfer:
+             deadline: float | None = None, priority: int = 0, user: int = 0) -> Transfer:
         """Copy blocks @first and on of @lease to @pages (-1 skips a page).  Returns at
-        once; the lease may be closed then."""
-        opts = options(first=first, deadline=deadline, priority=priority)
+        once; the lease may be closed then.  With @user, `Session.reap` tells by that word
+        when it is over."""
+        opts = options(first=first, deadline=deadline, priority=priority, user=user)
         numbers, n = self._numbers(pages)
         out = ffi.new("kvfs_xfer **")
         check(lib.kvfs_load(self.handle.c, lease.handle.c, n, numbers, opts, out), "load")
@@ -123,38 +128,60 @@ class Pool(Owner):
         return Transfer(Handle(out[0], XFER, self._session), self._awaited,
                         keys[first:first + n], n, Stage.COPIED, "load")
 
+    def fetch(self, space: Space, keys: Iterable[Name], pages: Iterable[int], *,
+              deadline: float | None = None, user: int = 0) -> Transfer:
+        """Acquire, load and release in one call: copy the blocks @keys to @pages.  They are
+        brought to DRAM within @deadline, and copied within another."""
+        some = Keys.of(keys)
+        numbers, n = self._numbers(pages)
+        if n != len(some):
+            raise ValueError(f"{len(some)} keys, but pages of {n} blocks")
+        out = ffi.new(OUT)
+        check(lib.chain_load(self.handle.c, space.handle.c, some.c, n, numbers, within(deadline),
+                             user, out), f"load from {space.name}")
+        return Transfer(Handle(out[0], XFER, self._session), self._awaited, some, n, Stage.COPIED,
+                        "load")
+
     def _numbers(self, pages: Iterable[int]) -> tuple[Any, int]:
         """(int64_t array, how many blocks it is)"""
         some = list(pages)
         if len(some) % self._pages_per_block != 0:
             raise ValueError(f"{len(some)} pages are no whole number of blocks")
-        return ffi.new("int64_t[]", some), len(some) // self._pages_per_block
+        return ffi.new(PAGES, some), len(some) // self._pages_per_block
 
     def save(self, space: Space, keys: Iterable[Name], pages: Iterable[int], *,
-             parent: Name | None = None, position: int = 0,
+             parent: Name | Keys | None = None, position: int = 0,
              places: Iterable[tuple[Name | None, int]] | None = None,
              deadline: float | None = None, must: bool = False, hold: bool = False,
-             stream: int = 0) -> Transfer:
+             stream: int = 0, user: int = 0) -> Transfer:
         """Save @pages under @keys: blocks @position and on of a chain in which @parent
         comes before the first; or @places says parent (None: unknown) and position of
-        each.  The pages may be changed when it is COPIED."""
+        each.  The pages may be changed when it is COPIED.  With @user, `Session.reap`
+        tells by that word when it is COPIED, and when SEALED."""
         some = Keys.of(keys)
-        metas = ffi.new("kvfs_meta[]", max(1, len(some)))
-        if places is None:
-            before = Keys([parent]).c if parent is not None else ffi.NULL
-            lib.metas_chain(metas, len(some), before, position)
-        else:
-            for i, (before, at) in enumerate(places):
-                metas[i].position = at
-                if before is not None:
-                    metas[i].parent = Keys([before]).c[0]
         flags = (lib.KVFS_MUST if must else 0) | (lib.KVFS_HOLD if hold else 0)
-        opts = options(deadline=deadline, flags=flags, stream=stream)
         numbers, n = self._numbers(pages)
         if n != len(some):
             raise ValueError(f"{len(some)} keys, but pages of {n} blocks")
-        out = ffi.new("kvfs_xfer **")
-        check(lib.kvfs_save(self.handle.c, space.handle.c, some.c, metas, len(some), numbers, opts,
-                            out), f"save to {space.name}")
+        out = ffi.new(OUT)
+        if places is None:
+            before = Keys.of(parent if isinstance(parent, Keys) else [parent]).c \
+                if parent is not None else ffi.NULL
+            result = lib.chain_save(self.handle.c, space.handle.c, some.c, n, before, position,
+                                    numbers, within(deadline), flags, stream, user, out)
+        else:
+            opts = options(deadline=deadline, flags=flags, stream=stream, user=user)
+            result = lib.kvfs_save(self.handle.c, space.handle.c, some.c, self._metas(places, n), n,
+                                   numbers, opts, out)
+        check(result, f"save to {space.name}")
         return Transfer(Handle(out[0], XFER, self._session), self._awaited, some, len(some),
                         Stage.SEALED, f"save to {space.name}")
+
+    @staticmethod
+    def _metas(places: Iterable[tuple[Name | None, int]], n: int) -> Any:
+        metas = ffi.new("kvfs_meta[]", max(1, n))
+        for meta, (before, at) in zip(metas[0:n], places, strict=True):
+            meta.position = at
+            if before is not None:
+                meta.parent = Keys([before]).c[0]
+        return metas

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import json
 import os
+import select
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._native import ffi, lib
 from .errors import Error, check
@@ -16,10 +18,35 @@ from .pool import Memory, Pool, View
 from .space import Space
 
 
+EVENTS = ffi.typeof("kvfs_event[]")
+
+
 def open(path: str | os.PathLike[str]) -> Session:
     """A session with the daemon at @path, a mount point or a control socket.  Succeeds
     without either: everything is a miss until one appears, then and again by itself."""
     return Session(path)
+
+
+class What(enum.IntEnum):
+    """What an event is about."""
+
+    CONNECTION = lib.KVFS_EVENT_CONNECTION
+    LEASE = lib.KVFS_EVENT_LEASE
+    TRANSFER = lib.KVFS_EVENT_XFER
+    MAP = lib.KVFS_EVENT_MAP
+
+
+class Event(NamedTuple):
+    """Something that has happened: a lease has settled, a transfer got to @stage, and
+    @result of its @n blocks are there; or the connection was lost (@result 0, or a
+    negative errno) or has come (1).  @generation is that of the connection now."""
+
+    what: What
+    user: int
+    stage: int
+    result: int
+    n: int
+    generation: int
 
 
 class Session(Owner):
@@ -81,7 +108,24 @@ class Session(Owner):
         return check(lib.kvfs_fd(self.handle.c), "fd")
 
     def process(self) -> int:
+        """How many leases and transfers have completed since the last call."""
         return check(lib.kvfs_process(self.handle.c), "process")
+
+    def reap(self, at_most: int = 64) -> list[Event]:
+        """What has happened since it was reaped last, oldest first: to leases and transfers
+        that were begun with a word (`user`), as long as somebody has them, and to the
+        connection.  Instead of `process`, and of `await`."""
+        events = ffi.new(EVENTS, at_most)
+        n = check(lib.kvfs_reap(self.handle.c, events, at_most), "reap")
+        return [Event(What(c.what), c.user, c.stage, c.result, c.n, c.generation)
+                for c in events[0:n]]
+
+    def wait(self, timeout: float) -> bool:
+        """Blocks until something has happened that was not reaped, or processed, yet;
+        False: nothing has in @timeout seconds."""
+        poller = select.poll()
+        poller.register(self.fileno(), select.POLLIN)
+        return bool(poller.poll(1000 * timeout))
 
 
 class Awaited:
@@ -134,4 +178,4 @@ def _settle(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-__all__ = ["Awaited", "Error", "Session", "open"]
+__all__ = ["Awaited", "Error", "Event", "Session", "What", "open"]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import enum
+import errno
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._native import ffi, lib
 from .errors import check
-from .handle import SPACE, XFER, Handle, Owner, options
-from .keys import Keys, Name
+from .handle import SPACE, XFER, Handle, Owner, options, within
+from .keys import KEYS, Keys, Name
 from .lease import Lease
 from .transfer import Stage, Transfer
 
@@ -28,6 +29,9 @@ class State(enum.IntEnum):
     DRAM = lib.KVFS_DRAM
 
 
+LIST_MIN = lib.KVFS_LIST_MIN
+
+
 def query(spaces: Sequence[Space], keys: Sequence[Keys]) -> tuple[Any, list[Any]]:
     """(kvfs_query array, what it points to)"""
     array = ffi.new("kvfs_query[]", len(spaces))
@@ -43,15 +47,59 @@ def match(spaces: Sequence[Space], keys: Sequence[Keys]) -> int:
     return check(lib.kvfs_match(array, len(spaces)), "match")
 
 
+def match_tokens(spaces: Sequence[Space], keys: Sequence[Keys], *, tokens: int = 0,
+                 starts: Sequence[int] | None = None) -> int:
+    """The same in tokens, for spaces whose blocks have different numbers of them: keys of
+    each are of the blocks from its token @starts on (0 if not given), and what is before
+    counts as present.  If @tokens is not 0 the prompt ends there, and a block that would
+    go on beyond never counts."""
+    array, _kept = query(spaces, keys)
+    for c, start in zip(array, starts or [0] * len(spaces), strict=True):
+        c.start, c.tokens = start, tokens
+    return check(lib.kvfs_match_tokens(array, len(spaces)), "match")
+
+
 def acquire(spaces: Sequence[Space], keys: Sequence[Keys], *, deadline: float | None = None,
-            wait_saving: bool = False, read_ahead: bool = False) -> Lease:
-    """One lease on blocks of several spaces; indices run through all keys."""
+            wait_saving: bool = False, read_ahead: bool = False, user: int = 0) -> Lease:
+    """One lease on blocks of several spaces; indices run through all keys.  With @user,
+    `Session.reap` tells by that word when it has settled."""
     array, _kept = query(spaces, keys)
     out = ffi.new("kvfs_lease **")
     flags = (lib.KVFS_WAIT_SAVING if wait_saving else 0) | (lib.KVFS_READ_AHEAD if read_ahead else 0)
-    opts = options(deadline=deadline, flags=flags)
+    opts = options(deadline=deadline, flags=flags, user=user)
     check(lib.kvfs_acquire(array, len(spaces), opts, out), "acquire")
     return Lease(out[0], spaces[0]._session, spaces[0]._awaited, spaces, keys)
+
+
+class Together:
+    """Spaces in which a model has its blocks, one for each layer group and rank: what is
+    there in all of them is matched and held by one call.  Of a space with a window of
+    blocks (0: none) only its last ones are held.  One thread at a time."""
+
+    def __init__(self, spaces: Sequence[Space], windows: Sequence[int] | None = None) -> None:
+        self._spaces = list(spaces)
+        self._windows = list(windows) if windows is not None else [0] * len(spaces)
+        if not spaces or len(self._windows) != len(self._spaces):
+            raise ValueError("a window for each space, of which there is one at least")
+        self._handles = [space.handle for space in self._spaces]  # kept, whoever closes them
+        self._c_windows = ffi.new("uint32_t[]", self._windows)
+        self._queries, _ = query(self._spaces, [Keys()] * len(self._spaces))
+        self._lease, self._held = ffi.new("kvfs_lease **"), ffi.new("long *")
+
+    def hold(self, keys: Keys, *, deadline: float | None = None, wait: float = 0.0, user: int = 0
+             ) -> tuple[int, Lease | None, int | None]:
+        """(blocks of @keys that match, a lease on what is needed of them, how many blocks
+        are held); no lease: none matches; None at the end: it has not settled within @wait
+        seconds.  The lease's indices run through the spaces."""
+        hit = check(lib.chain_hold(self._queries, self._c_windows, len(self._spaces), keys.c,
+                                   len(keys), within(deadline), int(wait * 1e9), user,
+                                   self._lease, self._held), "hold")
+        if hit == 0:
+            return 0, None, None
+        parts = [keys[hit - window if 0 < window < hit else 0:hit] for window in self._windows]
+        one, held = self._spaces[0], self._held[0]
+        return (hit, Lease(self._lease[0], one._session, one._awaited, self._spaces, parts),
+                None if held == -errno.ETIMEDOUT else check(held, "hold"))
 
 
 class Space(Owner):
@@ -130,26 +178,28 @@ class Space(Owner):
         return [State(state) for state in states[0:len(some)]]
 
     def acquire(self, keys: Iterable[Name], *, deadline: float | None = None,
-                wait_saving: bool = False, read_ahead: bool = False) -> Lease:
+                wait_saving: bool = False, read_ahead: bool = False, user: int = 0) -> Lease:
         """Bring @keys into DRAM and hold them there, within @deadline seconds.  Returns
         at once; `wait` for it."""
         return acquire([self], [Keys.of(keys)], deadline=deadline, wait_saving=wait_saving,
-                       read_ahead=read_ahead)
+                       read_ahead=read_ahead, user=user)
 
-    def prefetch(self, keys: Iterable[Name], *, deadline: float | None = None) -> Transfer:
+    def prefetch(self, keys: Iterable[Name], *, deadline: float | None = None, user: int = 0
+                 ) -> Transfer:
         """A hint: these will be wanted soon."""
         some = Keys.of(keys)
         array, _kept = query([self], [some])
         out = ffi.new("kvfs_xfer **")
-        check(lib.kvfs_prefetch(array, 1, options(deadline=deadline), out), f"prefetch {self.name}")
+        check(lib.kvfs_prefetch(array, 1, options(deadline=deadline, user=user), out),
+              f"prefetch {self.name}")
         return self._transfer(out[0], some, Stage.COPIED, "prefetch")
 
     # ---- housekeeping ----
 
-    def flush(self, stage: Stage = Stage.DURABLE) -> Transfer:
+    def flush(self, stage: Stage = Stage.DURABLE, *, user: int = 0) -> Transfer:
         """A barrier: all that was saved before is sealed, or durable."""
         out = ffi.new("kvfs_xfer **")
-        check(lib.kvfs_flush(self.handle.c, stage, ffi.NULL, out), f"flush {self.name}")
+        check(lib.kvfs_flush(self.handle.c, stage, options(user=user), out), f"flush {self.name}")
         return Transfer(Handle(out[0], XFER, self._session), self._awaited, None, 1, stage,
                         f"flush {self.name}")
 
@@ -177,6 +227,31 @@ class Space(Owner):
     def clear(self) -> None:
         """Drop every block; a minute at most."""
         check(lib.kvfs_space_clear(self.handle.c), f"clear {self.name}")
+
+    def remove(self) -> None:
+        """Drop every block, and the space with its layout and snapshots; it misses from
+        then on.  ENOTEMPTY: others go on saving to it; EACCES: it is somebody else's."""
+        check(lib.kvfs_space_remove(self.handle.c), f"remove {self.name}")
+
+    def pages(self, at_most: int = 4096) -> Iterator[Keys]:
+        """The keys of all blocks, in no order, some at a time: what is there all the while
+        is listed once, seldom twice; what comes or goes may be or not.  ENOENT also: it
+        may not be read."""
+        cursor = ffi.new("uint64_t *")
+        at_most = max(at_most, LIST_MIN)
+        while True:
+            array = ffi.new(KEYS, at_most)
+            n = check(lib.kvfs_space_keys(self.handle.c, cursor, array, at_most),
+                      f"keys of {self.name}")
+            if n:
+                yield Keys.from_c(array, n)
+            if cursor[0] == 0:
+                return
+
+    def keys(self) -> Iterator[bytes]:
+        """The same, one at a time."""
+        for some in self.pages():
+            yield from some
 
     def _transfer(self, c: Any, keys: Keys, stage: Stage, what: str) -> Transfer:
         return Transfer(Handle(c, XFER, self._session), self._awaited, keys, len(keys), stage,

@@ -48,6 +48,12 @@ class Transfer(Owner):
         """Whether every block has reached @stage, or failed."""
         return check(lib.kvfs_xfer_poll(self.handle.c, stage or self.end), self._what) == 1
 
+    def there(self, stage: Stage | None = None, timeout: float = 0.0) -> int | None:
+        """How many blocks have reached @stage; None: not all of them have, or have failed,
+        within @timeout seconds."""
+        got = lib.kvfs_xfer_wait(self.handle.c, stage or self.end, int(timeout * 1e9))
+        return None if got == -errno.ETIMEDOUT else check(got, self._what)
+
     def wait(self, stage: Stage | None = None, timeout: float | None = None) -> int:
         """Blocks until then; returns how many blocks got there.  TimeoutError."""
         got = lib.kvfs_xfer_wait(self.handle.c, stage or self.end, nanoseconds(timeout))

@@ -52,8 +52,11 @@ class Mount:
     @staticmethod
     def _stopped(pid: int) -> bool:
         """All threads of it."""
-        return all("State:\tT" in open(f"/proc/{pid}/task/{task}/status").read()
-                   for task in os.listdir(f"/proc/{pid}/task"))
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/status") as file:
+                if "State:\tT" not in file.read():
+                    return False
+        return True
 
     def kill(self) -> None:
         """SIGKILL, and what is left of the mount goes."""

@@ -8,6 +8,7 @@ import gc
 import hashlib
 import mmap
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import unittest
 import numpy
 
 import kvfs
-from kvfs import Stage, State
+from kvfs import Stage, State, What
 from kvfs._native import ffi, lib
 from mount import BUILD, Mount
 
@@ -217,6 +218,202 @@ class Blocks(Case):
             lease.wait(5)
             for i, block in enumerate(lease):
                 self.assertEqual(block.bytes.numpy().tobytes(), mapped[i * (K + V):(i + 1) * (K + V)])
+
+
+class Chains(Case):
+    """What an engine does for a request: keys once, one call for a match and a hold."""
+
+    def test_keys_grow_with_their_chain(self) -> None:
+        for length, salt in ((32, b""), (16, b""), (36, b""), (32, b"adapter")):
+            hashes = [(name * 2)[:length] for name in names(100)]
+            wanted = [hash if length in (16, 32) and not salt
+                      else hashlib.sha256(salt + hash).digest() for hash in hashes]
+            chain = kvfs.Chain(salt)
+            chain.extend(hashes[:3])
+            before = chain.keys(1, 3)
+            for i in range(3, 100):
+                chain.extend(hashes[i:i + 1])
+            chain.extend([])
+            self.assertEqual(len(chain), 100)
+            self.assertEqual(list(chain.keys(0, 100)), wanted)
+            self.assertEqual(list(before), wanted[1:3])
+            self.assertEqual(list(pickle.loads(pickle.dumps(chain.keys(7, 20)))), wanted[7:20])
+            for first, end in ((-1, 2), (3, 2), (0, 101)):
+                with self.assertRaises(IndexError):
+                    chain.keys(first, end)
+        with self.assertRaisesRegex(ValueError, "several lengths"):
+            chain.extend([b"a" * 32, b"b" * 16])
+        self.assertEqual(len(chain), 100)
+
+    def test_groups_are_matched_and_held_by_one_call(self) -> None:
+        window = self.session.space("window", LAYOUT | {"reuse": "window:2"}, create=True)
+        pool, _, _ = self.pool()
+        keys = kvfs.Keys(names(8))
+        together = kvfs.Together([self.space, window], [0, 2])
+        self.assertEqual(together.hold(keys), (0, None, None))
+        pool.save(self.space, keys, range(8)).wait()
+        pool.save(window, keys[3:6], range(3, 6)).wait()
+        hit, lease, held = together.hold(keys, deadline=5, wait=5)
+        assert lease is not None
+        self.assertEqual((hit, len(lease), held), (6, 8, 8))
+        self.assertEqual(lease.held(), 8)
+        self.assertEqual(lease[7]["k"].numpy().tobytes(), lease[5]["k"].numpy().tobytes())
+        self.assertEqual(together.hold(kvfs.Keys(names(3, "none"))), (0, None, None))
+        with self.assertRaisesRegex(ValueError, "a window for each"):
+            kvfs.Together([self.space], [0, 0])
+        # Spaces that are closed meanwhile stay, for what was made from them.
+        self.space.close()
+        window.close()
+        gc.collect()
+        self.assertEqual(together.hold(keys, deadline=5, wait=5)[0], 6)
+
+    def test_blocks_are_fetched_by_one_call(self) -> None:
+        pool, k, v = self.pool()
+        keys = kvfs.Keys(names(8))
+        pool.save(self.space, keys, range(8), parent=kvfs.Keys(names(1, "before")), position=7).wait()
+        transfer = pool.fetch(self.space, keys, range(16, 24), deadline=5)
+        self.assertEqual(transfer.there(timeout=10), 8)
+        self.assertEqual(k[16:24].tobytes(), k[:8].tobytes())
+        self.assertEqual(v[16:24].tobytes(), v[:8].tobytes())
+        missing = pool.fetch(self.space, names(2, "none"), [30, 31])
+        self.assertEqual(missing.there(timeout=10), 0)
+        with self.assertRaisesRegex(kvfs.Error, names(2, "none")[0].hex()):
+            missing.check()
+        with self.assertRaisesRegex(ValueError, "2 keys, but pages of 1"):
+            pool.fetch(self.space, names(2), [0])
+        with self.assertRaisesRegex(kvfs.Error, "load from model: Invalid argument"):
+            pool.fetch(self.space, names(1), [32])
+
+    def test_what_has_not_come_yet_is_none(self) -> None:
+        pool, _, _ = self.pool()
+        pool.save(self.space, names(2), [0, 1]).wait()
+        self.mount.signal(signal.SIGSTOP)
+        lease = self.space.acquire(names(2))
+        self.assertIsNone(lease.held())
+        self.assertIsNone(lease.held(0.01))
+        save = pool.save(self.space, names(2, "new"), [2, 3])
+        self.assertIsNone(save.there(Stage.SEALED, 0.01))
+        self.mount.signal(signal.SIGCONT)
+        self.assertEqual(lease.held(10), 2)
+        self.assertEqual(save.there(Stage.SEALED, 10), 2)
+
+    def test_matching_in_tokens(self) -> None:
+        large = self.session.space("large", LAYOUT | {"tokens": 64}, create=True)
+        pool, _, _ = self.pool()
+        small = kvfs.Keys(names(12))
+        pool.save(self.space, small[:9], range(9)).wait()
+        pool.save(large, names(3, "large"), range(3)).wait()
+        both, keys = [self.space, large], [small, kvfs.Keys(names(3, "large"))]
+        # 9 blocks of 16 tokens and 3 of 64: a multiple of both.
+        self.assertEqual(kvfs.match_tokens(both, keys), 128)
+        # The prompt ends within the second large block.
+        self.assertEqual(kvfs.match_tokens(both, keys, tokens=100), 64)
+        # Its first 64 tokens are in the engine's own cache.
+        self.assertEqual(kvfs.match_tokens(both, [small[4:], keys[1][1:]], starts=[64, 64]), 128)
+        with self.assertRaises(ValueError):
+            kvfs.match_tokens(both, keys, starts=[0])
+        with self.assertRaisesRegex(kvfs.Error, "Invalid argument"):
+            kvfs.match_tokens(both, keys, starts=[8, 0])
+
+
+class Listing(Case):
+    def test_all_keys_of_a_space_are_listed(self) -> None:
+        self.assertEqual(list(self.space.keys()), [])
+        pool, _, _ = self.pool()
+        wanted = {os.urandom(16 if i % 2 else 32) for i in range(600)}
+        for i, one in enumerate(wanted):
+            last = pool.save(self.space, [one], [i % 32], places=[(None, 0)])
+            last.wait(Stage.COPIED)
+        self.space.flush(Stage.SEALED).wait()
+        self.assertEqual(set(self.space.keys()), wanted)
+        pages = list(self.space.pages(64))
+        self.assertGreater(len(pages), 4)
+        self.assertTrue(all(len(some) <= 64 for some in pages))
+        # A page is keys that every call takes.
+        self.assertEqual(self.space.evict(pages[0]), len(pages[0]))
+        self.assertEqual(len(set(self.space.keys())), 600 - len(pages[0]))
+
+    def test_a_space_is_removed_with_all_that_is_in_it(self) -> None:
+        pool, _, _ = self.pool()
+        pool.save(self.space, names(4), range(4)).wait()
+        self.assertIn("model", os.listdir(self.mount.path))
+        self.space.remove()
+        self.assertNotIn("model", os.listdir(self.mount.path))
+        self.assertEqual(self.space.match(names(4)), 0)
+        with self.assertRaisesRegex(kvfs.Error, "remove model: No such file"):
+            self.space.remove()
+        with self.assertRaisesRegex(kvfs.Error, "keys of model: No such file"):
+            list(self.space.keys())
+        again = self.session.space("model", LAYOUT | {"tokens": 8}, create=True)
+        self.assertEqual(list(again.keys()), [])
+
+    def test_without_a_daemon_both_say_so(self) -> None:
+        self.mount.kill()
+        for _ in range(300):
+            if not self.session.connected:
+                break
+            time.sleep(0.01)
+        for call in (self.space.remove, lambda: list(self.space.keys())):
+            with self.assertRaises(kvfs.Error) as caught:
+                call()
+            self.assertEqual(caught.exception.errno, errno.ENOTCONN)
+
+
+class Reaping(Case):
+    def events(self, wanted: int) -> list[kvfs.Event]:
+        got: list[kvfs.Event] = []
+        while len(got) < wanted:
+            self.assertTrue(self.session.wait(10))
+            got += self.session.reap()
+        self.assertEqual(self.session.reap(), [])
+        return got
+
+    def test_each_completion_says_which(self) -> None:
+        self.session.reap()
+        pool, _, _ = self.pool()
+        save = pool.save(self.space, names(4), range(4), user=7)
+        silent = pool.save(self.space, names(4, "silent"), range(4, 8))
+        got = self.events(2)
+        self.assertEqual([(e.what, e.user, e.stage, e.result, e.n) for e in got],
+                         [(What.TRANSFER, 7, Stage.COPIED, 4, 4), (What.TRANSFER, 7, Stage.SEALED, 4, 4)])
+        self.assertEqual(got[0].generation, self.session.generation)
+        silent.wait()
+        lease = self.space.acquire(names(5), user=1 << 63)
+        (event,) = self.events(1)
+        self.assertEqual((event.what, event.user, event.result, event.n), (What.LEASE, 1 << 63, 4, 5))
+        load = pool.load(lease, range(8, 13), user=9)
+        fetch = pool.fetch(self.space, names(2), [20, 21], user=10)
+        flush = self.space.flush(Stage.SEALED, user=11)
+        hint = self.space.prefetch(names(2), user=12)
+        hit, held, _ = kvfs.Together([self.space]).hold(kvfs.Keys(names(4)), user=13)
+        self.assertEqual({(e.what, e.user, e.result) for e in self.events(5)},
+                         {(What.TRANSFER, 9, 4), (What.TRANSFER, 10, 2), (What.TRANSFER, 11, 1),
+                          (What.TRANSFER, 12, 2), (What.LEASE, 13, 4)})
+        del save, load, fetch, flush, hint, held
+
+    def test_no_more_at_once_than_asked_for_and_nothing_of_what_is_gone(self) -> None:
+        self.session.reap()
+        pool, _, _ = self.pool()
+        saves = [pool.save(self.space, names(1, str(i)), [i], user=i + 1) for i in range(8)]
+        for save in saves:
+            save.wait()
+        del saves[2:], save
+        gc.collect()
+        self.assertEqual([(e.user, e.stage) for e in self.session.reap(3)],
+                         [(1, Stage.COPIED), (1, Stage.SEALED), (2, Stage.COPIED)])
+        self.assertTrue(self.session.wait(0))
+        self.assertEqual([(e.user, e.stage) for e in self.session.reap(3)], [(2, Stage.SEALED)])
+        self.assertFalse(self.session.wait(0))
+
+    def test_the_connection_is_told_of(self) -> None:
+        self.session.reap()
+        before = self.session.generation
+        self.mount.kill()
+        lost = self.events(1)[0]
+        self.assertEqual((lost.what, lost.user, lost.result), (What.CONNECTION, 0, 0))
+        self.mount.start()
+        back = self.events(1)[0]
+        self.assertEqual((back.what, back.result, back.generation), (What.CONNECTION, 1, before + 1))
 
 
 class Waiting(Case):
