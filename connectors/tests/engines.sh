@@ -43,6 +43,10 @@ case $1 in
 test)
 	timeout 300 "$env/others/bin/python" -W ignore test_sglang.py
 	timeout 300 "$env/others/bin/python" -W ignore test_lmcache.py
+	timeout 300 "$env/bin/python" -W ignore test_refusals.py
+	timeout 300 "$env/bin/python" -W ignore test_steps.py
 	timeout 1800 "$env/bin/python" -W ignore test_vllm.py ;;
-bench) exec timeout 1500 "$env/bin/python" bench_vllm.py ;;
+bench)
+	timeout 300 "$env/bin/python" -W ignore bench_calls.py
+	exec timeout 1800 "$env/bin/python" bench_vllm.py ;;
 esac

@@ -87,7 +87,8 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker.register(kv_caches)
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        self._worker.settle()
+        assert isinstance(kv_connector_metadata, Plan)
+        self._worker.settle(kv_connector_metadata.fresh)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         self._computing = getattr(forward_context, "attn_metadata", None) is not None

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorMetadata,
                                                                KVConnectorWorkerMetadata)
 
+import kvfs
+
 NULL_BLOCK = 0  # of vLLM's tables: no block is here
 
 
@@ -16,24 +18,26 @@ class Blocks:
 
     request: str
     first: int
-    keys: list[bytes]
-    parent: bytes | None
+    keys: kvfs.Keys
+    parent: kvfs.Keys | None  # the key before, if there is one
     pages: list[list[int]]  # by group; NULL_BLOCK: none
 
 
 @dataclass
 class Plan(KVConnectorMetadata):
-    """Scheduler to workers."""
+    """Scheduler to workers.  `fresh`: the tables of pages that have another owner since
+    the step before, and may be written to from now on."""
 
-    loads: list[Blocks] = field(default_factory=list)
-    saves: list[Blocks] = field(default_factory=list)
-    failures_seen: int = 0
+    loads: list[Blocks]
+    saves: list[Blocks]
+    fresh: list[tuple[list[int], ...]]
+    failures_seen: int
 
 
 @dataclass
 class Report(KVConnectorWorkerMetadata):
-    """Workers to scheduler.  `dropped`: what was to be saved for them was not, since it
-    was computed from blocks that had failed to load."""
+    """Workers to scheduler.  `dropped`: not all that the scheduler takes for saved is: it
+    failed to load, or was not saved, since it was computed from such blocks."""
 
     loaded: set[str] = field(default_factory=set)
     failed: set[bytes] = field(default_factory=set)

@@ -5,17 +5,18 @@ A match is a lease: from the moment a request is told of tokens until a worker h
 them they cannot be evicted.  It is given up when vLLM discards the match, when the load
 is over and when the request ends.  Blocks on SSD are read into DRAM before a request
 is told of them, which waits for them (None), at most `ssd_wait` seconds.
+
+vLLM asks again in every step.  The daemon is asked once: after that the lease says whether
+it has settled, and while nothing is computed that is waited for.
 """
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from typing import Any
 
 import kvfs
 from kvfs.patience import Patience
-from kvfs.space import acquire, match
 from kvfs.weights import fingerprint
 
 from .groups import Spaces
@@ -23,21 +24,28 @@ from .messages import Blocks, Plan, Report
 from .settings import Settings
 
 FAILED_MAX = 65536
+# Seconds: what is in DRAM is held within the first; a step that computes nothing waits for
+# the second at most, which is how much later a request may be seen that comes meanwhile.
+DRAM_WAIT, IDLE_WAIT = 0.001, 0.005
 
 
 class Held:
     """The blocks from @first on that are leased for a request."""
 
-    def __init__(self, first: int, keys: list[bytes], lease: kvfs.Lease) -> None:
+    __slots__ = ("first", "keys", "lease", "n", "waited")
+
+    def __init__(self, first: int, keys: kvfs.Keys, lease: kvfs.Lease) -> None:
         self.first = first
         self.keys = keys
         self.lease = lease
-        self.n: int | None = None  # once it has settled
+        self.n: int | None = None  # usable ones, once it has settled
         self.waited = False
 
 
 class Request:
     """What the scheduler remembers of one of vLLM's."""
+
+    __slots__ = ("request", "held", "salt", "chain", "saved")
 
     def __init__(self, request: Any, salt: bytes) -> None:
         self.request = request
@@ -47,34 +55,33 @@ class Request:
     def salt_with(self, salt: bytes) -> None:
         """Its blocks have other names from now on."""
         self.salt = salt
-        self._keys: list[bytes] = []
-        self.saved = 0  # blocks from the beginning that were offered
+        self.chain = kvfs.Chain(salt)
+        self.saved = 0  # blocks from the beginning that are there, or were offered
 
-    def keys(self) -> list[bytes]:
-        """Of the full blocks whose tokens are known: vLLM's hashes, or with a salt (an
-        adapter's weights; the cache was reset) hashes of them."""
+    def known(self) -> int:
+        """Full blocks whose tokens are known, and so their keys: vLLM's hashes, or with a
+        salt (an adapter's weights; the cache was reset) hashes of them."""
         hashes = self.request.block_hashes
-        for i in range(len(self._keys), len(hashes)):
-            hash = bytes(hashes[i])
-            if self.salt:
-                hash = hashlib.sha256(self.salt + hash).digest()
-            elif len(hash) != 32:
-                hash = kvfs.fold(hash)
-            self._keys.append(hash)
-        return self._keys
+        if len(hashes) > len(self.chain):
+            self.chain.extend(hashes[len(self.chain):])
+        return len(hashes)
 
 
 class Scheduler:
     def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings) -> None:
         self._spaces = Spaces(vllm_config, kv_cache_config, settings, None)
-        self._flat = [space for spaces in self._spaces.by_group for space in spaces]
         self._windows = [group.window for group, spaces in
                          zip(self._spaces.groups, self._spaces.by_group) for _ in spaces]
+        self._together = kvfs.Together([space for spaces in self._spaces.by_group for space in spaces],
+                                       self._windows)
         self._tokens: int = self._spaces.block_tokens
         self._settings = settings
         self._patience = Patience()
         self._requests: dict[str, Request] = {}
+        self._unsettled: dict[str, Held] = {}  # by request
         self._loads: list[Blocks] = []
+        self._loading: set[str] = set()  # requests for which the workers load
+        self._idle = False  # the step before computed nothing
         self._failed: dict[bytes, None] = {}  # blocks that did not load, oldest first
         self._failures_seen = 0
         self._reset = b""
@@ -95,6 +102,7 @@ class Scheduler:
 
     def finished(self, request: Any) -> None:
         known = self._requests.pop(request.request_id, None)
+        self._loading.discard(request.request_id)
         if known is not None:
             self._drop(known)
 
@@ -106,9 +114,9 @@ class Scheduler:
             self._drop(known)
             known.salt_with(self._reset + known.salt)
 
-    @staticmethod
-    def _drop(known: Request) -> None:
+    def _drop(self, known: Request) -> None:
         if known.held is not None:
+            self._unsettled.pop(known.request.request_id, None)
             known.held.lease.close()
             known.held = None
 
@@ -121,19 +129,15 @@ class Scheduler:
         if getattr(request, "skip_reading_prefix_cache", False):
             return 0
         held = known.held
-        if held is None or held.first != first or not self._whole(held):
+        if held is None or held.first != first or (self._failed and not self._whole(held)):
             self._drop(known)
             held = known.held = self._hold(known, first)
-        if held is None:
-            return 0
+            if held is None:
+                return 0
+        elif held.n is None:
+            self._settle(known, held, held.lease.held())
         if held.n is None:
-            if not held.lease.poll():
-                try:
-                    held.lease.wait(0.001)
-                except TimeoutError:
-                    held.waited = True
-                    return None
-            held.n = self._usable(held)
+            return None
         if held.n == 0:
             self._drop(known)
             return 0
@@ -144,22 +148,29 @@ class Scheduler:
 
     def _hold(self, known: Request, first: int) -> Held | None:
         # One token at least is left to be computed.
-        end = (known.request.num_tokens - 1) // self._tokens
-        keys = known.keys()[first:end]
-        for i, key in enumerate(keys):
-            if key in self._failed:
-                keys = keys[:i]
-                break
-        if not keys or not self._patience.left or not self._spaces.connected:
+        end = min((known.request.num_tokens - 1) // self._tokens, known.known())
+        if first >= end or not self._patience.left or not self._spaces.connected:
             return None
+        keys = known.chain.keys(first, end)
+        if self._failed:
+            keys = keys[:next((i for i, key in enumerate(keys) if key in self._failed), len(keys))]
         start = time.monotonic()
-        packed = kvfs.Keys(keys)
-        n = match(self._flat, [packed] * len(self._flat))
+        n, lease, got = self._together.hold(keys, deadline=self._settings.ssd_wait, wait=DRAM_WAIT)
         self._patience.took(time.monotonic() - start)
-        if n == 0:
+        if lease is None:
             return None
-        parts = [packed[max(0, n - window) if window else 0:n] for window in self._windows]
-        return Held(first, keys[:n], acquire(self._flat, parts, deadline=self._settings.ssd_wait))
+        held = Held(first, keys[:n], lease)
+        self._settle(known, held, got)
+        return held
+
+    def _settle(self, known: Request, held: Held, got: int | None) -> None:
+        """@got of its blocks are held; None: it is not known yet."""
+        if got is None:
+            held.waited = True
+            self._unsettled[known.request.request_id] = held
+            return
+        self._unsettled.pop(known.request.request_id, None)
+        held.n = len(held.keys) if got == len(held.lease) else self._usable(held)
 
     def _usable(self, held: Held) -> int:
         """Blocks that every space has: of a window all, of a prefix those before the first
@@ -182,8 +193,9 @@ class Scheduler:
                 self._drop(known)
             return
         n = tokens // self._tokens
+        known.saved = held.first + n
         self._loads.append(Blocks(request.request_id, held.first, held.keys[:n], None,
-                                  [list(ids[held.first:held.first + n]) for ids in block_ids]))
+                                  [ids[held.first:held.first + n] for ids in block_ids]))
 
     def waited(self, request: Any) -> bool:
         """Whether what was matched came from SSD."""
@@ -193,42 +205,55 @@ class Scheduler:
     # ---- a step ----
 
     def plan(self, output: Any) -> Plan:
-        plan = Plan(self._loads, [], self._failures_seen)
-        self._loads = []
-        if not self._spaces.connected:
+        plan = Plan(self._loads, [], _fresh(output), self._failures_seen)
+        if self._loads:
+            plan.fresh += [tuple(load.pages) for load in self._loads]
+            self._loading.update(load.request for load in self._loads)
+            self._loads = []
+        scheduled = output.num_scheduled_tokens
+        idle, self._idle = self._idle, not scheduled
+        if not scheduled:
+            # With asynchronous scheduling one step may still be computing, but not two.
+            if idle and self._unsettled and not self._loading:
+                next(iter(self._unsettled.values())).lease.held(IDLE_WAIT)
             return plan
-        offered: set[bytes] = set()
-        for id, scheduled in output.num_scheduled_tokens.items():
+        offers = []
+        for id, n in scheduled.items():
             known = self._requests.get(id)
             if known is None:
                 continue
             # Tokens that are only promised (asynchronous scheduling) are not known yet.
-            tokens = min(known.request.num_computed_tokens + scheduled, known.request.num_tokens)
-            keys = known.keys()
-            end = min(tokens // self._tokens, len(keys))
+            request = known.request
+            end = min(request.num_computed_tokens + n, request.num_tokens) // self._tokens
             if end > known.saved:
-                self._offer(plan, known, end, output.kv_connector_block_state.resolve_block_ids(id),
-                            offered)
+                offers.append((known, min(end, known.known())))
+        if offers and self._spaces.connected:
+            self._offer(plan, offers, output.kv_connector_block_state)
         return plan
 
-    def _offer(self, plan: Plan, known: Request, end: int, block_ids: tuple[list[int], ...],
-               offered: set[bytes]) -> None:
-        keys = known.keys()
-        first = known.saved
-        while first < end and keys[first] in offered:
-            first += 1
-        known.saved = end
-        if first == end:
-            return
-        offered.update(keys[first:end])
-        for key in keys[first:end]:
-            self._failed.pop(key, None)
-        plan.saves.append(Blocks(known.request.request_id, first, keys[first:end],
-                                 keys[first - 1] if first else None,
-                                 [list(ids[first:end]) for ids in block_ids]))
+    def _offer(self, plan: Plan, offers: list[tuple[Request, int]], tables: Any) -> None:
+        offered: set[bytes] = set()
+        for known, end in offers:
+            first, chain = known.saved, known.chain
+            if len(offers) > 1:
+                # What they share is saved for the first of them.
+                keys = list(chain.keys(first, end))
+                while first < end and keys[first - end] in offered:
+                    first += 1
+                offered.update(keys)
+            known.saved = end
+            if first >= end:
+                continue
+            if self._failed:
+                for key in chain.keys(first, end):
+                    self._failed.pop(key, None)
+            pages = [ids[first:end] for ids in tables.resolve_block_ids(known.request.request_id)]
+            plan.saves.append(Blocks(known.request.request_id, first, chain.keys(first, end),
+                                     chain.keys(first - 1, first) if first else None, pages))
 
     def hear(self, report: Report) -> None:
         for id in report.loaded:
+            self._loading.discard(id)
             if (known := self._requests.get(id)) is not None:
                 self._drop(known)
         for key in report.failed:
@@ -244,3 +269,12 @@ class Scheduler:
         for known in self._requests.values():
             self._drop(known)
         self._spaces.session.close()
+
+
+def _fresh(output: Any) -> list[tuple[list[int], ...]]:
+    """Tables of pages that this step's requests have got."""
+    fresh = [new.block_ids for new in output.scheduled_new_reqs]
+    fresh += [ids for ids in output.scheduled_cached_reqs.new_block_ids if ids]
+    if copies := output.kv_cache_block_copies:
+        fresh.append(([copy.dst_block_id for copy in copies],))
+    return fresh

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """worker - KvfsConnector beside a model runner: pages in and out.
 
-Pages that are being saved are not waited for in the step that saves them, but before
-the next one may change them (`settle`).  A load that fails makes its blocks misses: vLLM
-computes them again.  What was computed from such pages in the same step is not saved.
+Pages that are being saved are waited for only when another request has got one of them
+(`settle`).  A load that fails makes its blocks misses: vLLM computes them again.  What
+was computed from such pages in the same step is not saved.
 """
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,16 +25,36 @@ from .settings import Settings
 
 log = logging.getLogger("vllm.kvfs")
 LOAD_WAIT = 5.0  # the scheduler holds the blocks in DRAM: they come at once or never
+IDLE_WAIT = 0.005  # a step that computes nothing waits for a load
 
 
 class Load:
+    """Blocks on their way to pages: a transfer for each group that has some."""
+
+    __slots__ = ("blocks", "parts", "refused")
+
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
-        self.parts: list[tuple[int, list[int], kvfs.Transfer]] = []  # group, indices, copies
+        self.parts: list[tuple[int, list[int] | range, kvfs.Transfer]] = []  # group, indices, copies
         self.refused = 0  # the error with which a part could not even begin
 
-    def over(self) -> bool:
-        return all(transfer.poll() for _, _, transfer in self.parts)
+    def over(self, timeout: float = 0.0) -> bool:
+        return all(transfer.there(timeout=timeout) is not None for _, _, transfer in self.parts)
+
+    def whole(self) -> bool:
+        """Whether all is there, once it is over."""
+        return self.refused == 0 and all(transfer.there() == len(transfer)
+                                         for _, _, transfer in self.parts)
+
+
+class Save:
+    """Blocks on their way from @pages, which are the transfer's until it is COPIED."""
+
+    __slots__ = ("transfer", "pages")
+
+    def __init__(self, transfer: kvfs.Transfer, pages: list[int]) -> None:
+        self.transfer = transfer
+        self.pages = pages
 
 
 class Worker:
@@ -45,12 +66,11 @@ class Worker:
         self._sync = settings.load == "sync"
         self._patience = Patience()
         self._pools: list[kvfs.Pool] = []
-        self._loads: dict[str, Load] = {}
-        self._copying: list[kvfs.Transfer] = []
-        self._sealing: list[kvfs.Transfer] = []
+        self._loads: dict[str, Load] = {}  # by request
+        self._saves: deque[Save] = deque()  # that are not sealed, oldest first
         self._bad: set[int] = set()
         self._failures = 0
-        self._report = Report()
+        self._report: Report | None = None
         self._told: dict[int, float] = {}
         self._stream: Any = None
         self._spaces.connected
@@ -96,45 +116,43 @@ class Worker:
             except kvfs.Error as error:
                 load.refused = -error.errno
         if self._sync:
-            for load in list(self._loads.values()):
+            for load in self._loads.values():
                 for _, _, transfer in load.parts:
                     transfer.wait()
             self.loaded()
 
     def _begin(self, load: Load, group: int) -> None:
-        pages = load.blocks.pages[group]
-        some = [i for i, page in enumerate(pages) if page != NULL_BLOCK]
-        if not some:
-            return
-        space = self._spaces.by_group[group][0]
-        with space.acquire([load.blocks.keys[i] for i in some], deadline=LOAD_WAIT) as lease:
-            load.parts.append((group, some, self._pools[group].load(
-                lease, [pages[i] for i in some], deadline=LOAD_WAIT)))
+        pages, keys = load.blocks.pages[group], load.blocks.keys
+        some: list[int] | range = range(len(pages))
+        if NULL_BLOCK in pages:
+            some = [i for i in some if pages[i] != NULL_BLOCK]
+            if not some:
+                return
+            keys, pages = kvfs.Keys([keys[i] for i in some]), [pages[i] for i in some]
+        load.parts.append((group, some, self._pools[group].fetch(
+            self._spaces.by_group[group][0], keys, pages, deadline=LOAD_WAIT)))
 
     def rest(self) -> None:
         """Nothing is computed in this step: wait a little for a load, without the
         interpreter's lock, instead of being asked again at once."""
-        for load in self._loads.values():
-            for _, _, transfer in load.parts:
-                if not transfer.poll():
-                    try:
-                        transfer.wait(Stage.COPIED, 0.002)
-                    except TimeoutError:
-                        pass
-                    return
+        if self._loads:
+            next(iter(self._loads.values())).over(IDLE_WAIT)
 
     def loaded(self) -> tuple[set[str], set[str]]:
         """Requests whose loads are over since the last call, and those of them of which
         blocks are lost."""
-        done, failed = set(), set()
-        for id, load in list(self._loads.items()):
-            if not load.over():
-                continue
+        done: set[str] = set()
+        failed: set[str] = set()
+        if not self._loads:
+            return done, failed
+        for id, load in self._loads.items():
+            if load.over():
+                done.add(id)
+                if not load.whole() and self._lost(load):
+                    failed.add(id)
+        for id in done:
             del self._loads[id]
-            done.add(id)
-            self._report.loaded.add(id)
-            if self._lost(load):
-                failed.add(id)
+            self._news().loaded.add(id)
         return done, failed
 
     def _lost(self, load: Load) -> bool:
@@ -151,11 +169,13 @@ class Worker:
         if not lost:
             return False
         self._tell(-next(iter(lost.values())), "loads")
+        report = self._news()
         # What comes after a lost block is of no use to a prefix, but may be to others.
-        self._report.failed.update(load.blocks.keys[i] for i in lost)
+        report.failed.update(load.blocks.keys[i] for i in lost)
+        report.dropped.add(load.blocks.request)
         if self._sync:
             self._failures += 1
-            self._report.failures += 1
+            report.failures += 1
         return True
 
     def bad_pages(self) -> set[int]:
@@ -165,48 +185,70 @@ class Worker:
     # ---- saves ----
 
     def save(self, plan: Plan) -> None:
+        if not plan.saves:
+            return
         if plan.failures_seen < self._failures:
-            self._report.dropped.update(blocks.request for blocks in plan.saves)
+            self._news().dropped.update(blocks.request for blocks in plan.saves)
             return
         if not self._patience.left or not self._spaces.connected:
             return
         stream = self._stream() if self._stream else 0
         for blocks in plan.saves:
             for group, (pool, spaces) in enumerate(zip(self._pools, self._spaces.by_group)):
-                for first, end in _runs(blocks.pages[group]):
-                    before = blocks.keys[first - 1] if first else blocks.parent
-                    try:
-                        self._copying.append(pool.save(
-                            spaces[0], blocks.keys[first:end], blocks.pages[group][first:end],
-                            parent=before, position=blocks.first + first, stream=stream))
-                    except kvfs.Error as error:
-                        self._tell(error.errno, "saves")
+                pages = blocks.pages[group]
+                try:
+                    if NULL_BLOCK not in pages:
+                        self._save(pool, spaces[0], blocks, pages, 0, len(pages), stream)
+                        continue
+                    for first, end in _runs(pages):
+                        self._save(pool, spaces[0], blocks, pages[first:end], first, end, stream)
+                except kvfs.Error as error:
+                    self._tell(error.errno, "saves")
 
-    def settle(self) -> None:
-        """Whatever is being saved may be changed when this returns."""
-        start = time.monotonic()
-        for transfer in self._copying:
-            left = start + self._settings.save_wait - time.monotonic()
-            try:
-                transfer.wait(Stage.COPIED, max(0.0, left))
-            except TimeoutError:
-                transfer.cancel()
-                transfer.wait(Stage.COPIED)
-        self._patience.took(time.monotonic() - start)
-        self._sealing += self._copying
-        self._copying = []
-        self._reap()
+    def _save(self, pool: kvfs.Pool, space: kvfs.Space, blocks: Blocks, pages: list[int], first: int,
+              end: int, stream: int) -> None:
+        keys, before = blocks.keys, blocks.parent
+        if first > 0:
+            before = keys[first - 1:first]
+        if end - first < len(keys):
+            keys = keys[first:end]
+        transfer = pool.save(space, keys, pages, parent=before, position=blocks.first + first,
+                             stream=stream)
+        self._saves.append(Save(transfer, pages))
+        self._forget()
 
-    def _reap(self) -> None:
-        rest = []
-        for transfer in self._sealing:
-            if not transfer.poll(Stage.SEALED):
-                rest.append(transfer)
-                continue
-            failed = next((status for status in transfer.statuses() if status < 0), 0)
-            if failed:
-                self._tell(-failed, "saves")
-        self._sealing = rest
+    def _forget(self) -> None:
+        """Saves that have been sealed: the oldest, two for each that begins."""
+        for _ in range(2):
+            if not self._saves or (good := self._saves[0].transfer.there(Stage.SEALED)) is None:
+                return
+            transfer = self._saves.popleft().transfer
+            if good < len(transfer):
+                failed = next((status for status in transfer.statuses() if status < 0), 0)
+                if failed:
+                    self._tell(-failed, "saves")
+
+    def settle(self, fresh: list[tuple[list[int], ...]]) -> None:
+        """When this returns the pages of @fresh may be changed."""
+        if not fresh or not self._saves:
+            return
+        pages = set().union(*(ids for table in fresh for ids in table))
+        start = 0.0
+        for save in self._saves:
+            if not pages.isdisjoint(save.pages):
+                start = start or time.monotonic()
+                self._wait(save, start + self._settings.save_wait)
+        if start:
+            self._patience.took(time.monotonic() - start)
+
+    @staticmethod
+    def _wait(save: Save, until: float) -> None:
+        """Until its pages are its no more; from then on it is given up."""
+        left = until - time.monotonic()
+        if save.transfer.there(Stage.COPIED, max(0.0, left)) is None:
+            save.transfer.cancel()
+            save.transfer.wait(Stage.COPIED)
+        save.pages = []
 
     def _tell(self, error: int, what: str) -> None:
         """At most once a minute for each error."""
@@ -219,19 +261,24 @@ class Worker:
 
     # ---- the rest ----
 
+    def _news(self) -> Report:
+        if self._report is None:
+            self._report = Report()
+        return self._report
+
     def report(self) -> Report | None:
-        report, self._report = self._report, Report()
-        return report if report != Report() else None
+        report, self._report = self._report, None
+        return report
 
     def close(self) -> None:
-        self.settle()
-        end = time.monotonic() + 5
-        for transfer in self._sealing:
-            try:
-                transfer.wait(Stage.SEALED, max(0.0, end - time.monotonic()))
-            except TimeoutError:
-                break
-        self._reap()
+        for wait, stage in ((self._settings.save_wait, Stage.COPIED), (5.0, Stage.SEALED)):
+            end = time.monotonic() + wait
+            for save in self._saves:
+                save.transfer.there(stage, max(0.0, end - time.monotonic()))
+        while self._saves and self._saves[0].transfer.there(Stage.SEALED) is not None:
+            self._forget()
+        for save in self._saves:
+            save.transfer.cancel()
         for pool in self._pools:
             pool.close()
         self._pools = []

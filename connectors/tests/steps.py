@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""steps - KvfsConnector's two sides, made from vLLM's own configuration and driven by the
+calls of vLLM's steps on a real mount, without a model."""
+from __future__ import annotations
+
+import pickle
+import time
+from typing import Any
+
+import configs
+import torch
+from configs import BLOCK
+from engines import prompt
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.outputs import KVConnectorOutput
+from vllm.v1.request import Request
+
+HIT, LAYERS, HEADS, DIM, PAGES = 12, 12, 4, 64, 64
+TOKENS = HIT * BLOCK + 1
+
+
+class Step:
+    """The part of a scheduler's output that the connector reads: @tokens by request, each
+    with the table @pages, which is new to it."""
+
+    kv_cache_block_copies = None
+
+    def __init__(self, tokens: dict[str, int], pages: list[int]) -> None:
+        self.num_scheduled_tokens = tokens
+        self.block_ids = (pages,)
+        self.scheduled_new_reqs = [self] if tokens else []
+        self.scheduled_cached_reqs = self.kv_connector_block_state = self
+        self.new_block_ids: list[tuple[list[int], ...] | None] = [None] * len(tokens)
+
+    def resolve_block_ids(self, id: str) -> tuple[list[int], ...]:
+        return self.block_ids
+
+    def get_block_ids(self) -> tuple[list[int], ...]:
+        return self.block_ids
+
+
+class Forward:
+    def __init__(self, computes: bool) -> None:
+        self.attn_metadata = self if computes else None
+
+
+class Driver:
+    """What vLLM's scheduler and model runner do with a connector.  Counts the calls and
+    what they take of this thread, in microseconds."""
+
+    def __init__(self, model: str, path: str, **extra: Any) -> None:
+        from kvfs.vllm import KvfsConnector
+
+        config = configs.engine(model, path, extra=extra)
+        hash = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
+        init_none_hash(hash)
+        self.hasher = get_request_block_hasher(BLOCK, hash)
+        layers = [f"layers.{i}" for i in range(LAYERS)]
+        caches = configs.caches((layers, configs.full(HEADS, DIM)), pages=PAGES)
+        self.scheduler = KvfsConnector(config, KVConnectorRole.SCHEDULER, caches)
+        self.worker = KvfsConnector(config, KVConnectorRole.WORKER, caches)
+        self.pages = {name: torch.randn(PAGES, HEADS, BLOCK, 2 * DIM) for name in layers}
+        self.worker.register_kv_caches(self.pages)
+        self.times: dict[str, float] = {}
+        self.calls = 0
+
+    def close(self) -> None:
+        self.worker.shutdown()
+        self.scheduler.shutdown()
+
+    def connected(self) -> bool:
+        return bool(self.scheduler._scheduler._spaces.connected
+                    and self.worker._worker._spaces.connected)
+
+    def call(self, side: Any, name: str, *arguments: Any) -> Any:
+        method = getattr(side, name)
+        start = time.thread_time_ns()
+        result = method(*arguments)
+        spent = time.thread_time_ns() - start
+        self.times[name] = self.times.get(name, 0) + spent / 1e3
+        self.calls += 1
+        return result
+
+    def request(self, id: str, seed: int) -> Request:
+        made = Request(id, prompt(seed, TOKENS), SamplingParams(max_tokens=1), None,
+                       block_hasher=self.hasher)
+        self.times, self.calls = {}, 0
+        self.call(self.scheduler, "on_new_request", made)
+        return made
+
+    def match(self, request: Request, computed: int = 0) -> int | None:
+        return self.call(self.scheduler, "get_num_new_matched_tokens", request, computed)[0]
+
+    def matched(self, request: Request) -> int:
+        """The same, asked in as many steps as it takes."""
+        while (hit := self.match(request)) is None:
+            self.step({}, [])
+        return hit
+
+    def allocate(self, request: Request, pages: list[int], tokens: int) -> None:
+        self.call(self.scheduler, "update_state_after_alloc", request, Step({}, pages), tokens)
+
+    def finish(self, request: Request, pages: list[int]) -> None:
+        self.call(self.scheduler, "request_finished_all_groups", request, (pages,))
+
+    def step(self, tokens: dict[str, int], pages: list[int]) -> KVConnectorOutput:
+        """One step, as vLLM's mixin for model runners goes through it.  What the sides tell
+        each other goes from process to process, as with several workers."""
+        plan = self.call(self.scheduler, "build_connector_meta", Step(tokens, pages))
+        plan = pickle.loads(pickle.dumps(plan))
+        worker, output = self.worker, KVConnectorOutput()
+        self.call(worker, "handle_preemptions", plan)
+        worker.bind_connector_metadata(plan)
+        self.call(worker, "start_load_kv", Forward(bool(tokens)))
+        self.call(worker, "wait_for_save")
+        results = self.call(worker, "get_transfer_results", set())
+        output.finished_recving = results.finished_recving
+        output.invalid_block_ids = self.call(worker, "get_block_ids_with_load_errors")
+        output.kv_connector_worker_meta = pickle.loads(pickle.dumps(
+            self.call(worker, "build_connector_worker_meta")))
+        worker.clear_connector_metadata()
+        if not output.is_empty():
+            self.call(self.scheduler, "update_connector_output", output)
+        return output
+
+    def sealed(self) -> None:
+        """Return when nothing is being saved."""
+        for save in self.worker._worker._saves:
+            save.transfer.wait()
+
+    def save(self, id: str, seed: int, pages: list[int]) -> None:
+        """A request of which nothing is there, in one step; and another step."""
+        request = self.request(id, seed)
+        hit = self.match(request)
+        assert hit == 0, hit
+        self.allocate(request, pages, 0)
+        self.step({id: TOKENS}, pages)
+        self.sealed()
+        self.finish(request, pages)
+        self.step({}, pages)
+
+    def load(self, id: str, seed: int, pages: list[int]) -> int:
+        """A request of which all is there, but the last token.  Returns how often the
+        scheduler was told to ask again."""
+        request, asked = self.request(id, seed), 0
+        while (hit := self.match(request)) is None:
+            asked += 1
+            self.step({}, pages)
+        assert hit == HIT * BLOCK, hit
+        self.allocate(request, pages, hit)
+        while not self.step({}, pages).finished_recving:
+            pass
+        request.num_computed_tokens = hit
+        self.allocate(request, pages, 0)
+        self.step({id: 1}, pages)
+        self.finish(request, pages)
+        self.step({}, pages)
+        return asked
