@@ -111,7 +111,19 @@ static struct kv_control *set_control(struct kv_daemon *daemon,
 
 /* ---- what the handlers of the mount share ---- */
 
-/* A mount that hears of blocks that go, and does nothing more yet. */
+static void mount_free(struct kv_mount *mount)
+{
+	if (!mount)
+		return;
+	kv_lives_free(mount->lives);
+	kv_hidden_free(mount->hidden);
+	kv_notify_free(mount->notify);
+	kv_parking_free(mount->parking);
+	free(mount);
+}
+
+/* A mount that hears of blocks that go and of room, from the cache that is yet to
+ * be opened, and does nothing more. */
 static int mount_new(struct kv_mount **ret_mount)
 {
 	struct kv_mount *mount = calloc(1, sizeof(*mount));
@@ -121,8 +133,10 @@ static int mount_new(struct kv_mount **ret_mount)
 		return -ENOMEM;
 	mount->started_ns = kv_wall_ns();
 	r = kv_notify_new(mount, &mount->notify);
+	if (r == 0)
+		r = kv_parking_new(&mount->parking);
 	if (r < 0) {
-		free(mount);
+		mount_free(mount);
 		return r;
 	}
 	*ret_mount = mount;
@@ -143,8 +157,6 @@ static int mount_start(struct kv_mount *mount, struct kv_cache *cache)
 	if (r == 0)
 		r = kv_handles_new(&mount->handles);
 	if (r == 0)
-		r = kv_parking_new(&mount->parking);
-	if (r == 0)
 		r = kv_readers_new(mount, &mount->readers);
 	if (r == 0)
 		r = kv_changes_new(&mount->changes);
@@ -161,17 +173,6 @@ static void mount_stop(struct kv_mount *mount)
 	kv_changes_free(kv_steal(mount->changes));
 	kv_handles_free(mount);
 	kv_uploads_free(kv_steal(mount->uploads));
-}
-
-static void mount_free(struct kv_mount *mount)
-{
-	if (!mount)
-		return;
-	kv_lives_free(mount->lives);
-	kv_hidden_free(mount->hidden);
-	kv_notify_free(mount->notify);
-	kv_parking_free(mount->parking);
-	free(mount);
 }
 
 /* ---- the files below .kvfs ---- */
