@@ -204,13 +204,18 @@ static inline int peer_call(struct peer *p, const struct wire_header *like,
 	return n < 0 ? (int)n : PEER_HEADER(p)->status;
 }
 
-static inline int peer_hello(struct peer *p)
+static inline int peer_hello_as(struct peer *p, uint32_t version)
 {
-	struct wire_hello hello = {.version = WIRE_VERSION};
+	struct wire_hello hello = {.version = version};
 
 	return peer_call(p,
 			 &(struct wire_header){.type = WIRE_HELLO, .count = 1},
 			 &hello, sizeof(hello), -1);
+}
+
+static inline int peer_hello(struct peer *p)
+{
+	return peer_hello_as(p, WIRE_VERSION);
 }
 
 /* Open (@flags 0) or make a space and remember it. */

@@ -3,7 +3,8 @@
  * Valid messages of three clients, in any order, to a whole daemon: every one
  * is answered soon, what is acquired has its bytes, and when all have left
  * nothing is held and everything asked for is durable.  Two of them also send
- * nonsense, and end with that.  Each is another uid, if root runs it.
+ * nonsense, and end with that; one speaks the protocol before this one.  Each is
+ * another uid, if root runs it.
  *
  * OWNS      the daemon's cache and socket, and the clients; till the end of
  *           the process.
@@ -22,6 +23,11 @@
 #include <sys/syscall.h>
 
 enum { PEERS = 3, SPACES = 2, KEYS = 12, OPEN = 16, PAYLOAD = 20000 };
+enum { POOLS = 2, OLD = 1 /* player */ };
+
+/* At the end of the staging: a word that says that pages are lent, and one that
+ * says that they are not. */
+enum { LENT = KEYS * PAYLOAD, TAKEN_BACK = LENT + 4, STAGING = LENT + 8 };
 
 /* Whoever waits for so long waits for ever. */
 #define PROGRESS_S 20
@@ -50,6 +56,7 @@ static struct kv_cache *cache;
 static struct kv_control *control;
 static struct player players[PEERS];
 static int staging = -1;
+static bool narrow_is_new; /* it was removed, by an input */
 static char dir[64], path[80], store[80];
 
 static const char *volatile doing;
@@ -101,12 +108,13 @@ static void make_staging(void)
 	uint8_t *all;
 
 	staging = memfd_create("staging", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-	fuzz_must(ftruncate(staging, KEYS * PAYLOAD) == 0);
-	all = mmap(NULL, KEYS * PAYLOAD, PROT_WRITE, MAP_SHARED, staging, 0);
+	fuzz_must(ftruncate(staging, STAGING) == 0);
+	all = mmap(NULL, STAGING, PROT_WRITE, MAP_SHARED, staging, 0);
 	fuzz_must(all != MAP_FAILED);
 	for (uint32_t key = 0; key < KEYS; key++)
 		memset(all + key * PAYLOAD, peer_fill(key), PAYLOAD);
-	munmap(all, KEYS * PAYLOAD);
+	memcpy(all + LENT, &(uint32_t){WIRE_LENT}, sizeof(uint32_t));
+	munmap(all, STAGING);
 	fuzz_must(fcntl(staging, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
 }
 
@@ -158,13 +166,15 @@ static void connect_as(struct player *player)
 static void join(struct player *player)
 {
 	static const char *const names[SPACES] = {"wide", "narrow"};
-	struct wire_staging all = {KEYS * PAYLOAD};
+	struct wire_staging all = {STAGING};
 	struct peer *p = &player->peer;
 
 	memset(player->requests, 0, sizeof(player->requests));
 	memset(player->holds, 0, sizeof(player->holds));
 	connect_as(player);
-	fuzz_must(peer_hello(p) == 0);
+	fuzz_must(peer_hello_as(p, player == &players[OLD]
+					   ? WIRE_OLDEST
+					   : WIRE_VERSION) == 0);
 	for (unsigned i = 0; i < SPACES; i++) {
 		fuzz_must(peer_space(p, names[i], layout,
 				     WIRE_SPACE_CREATE | WIRE_SPACE_SHARED,
@@ -197,6 +207,9 @@ static void note_statuses(struct player *player, struct request *request)
 	for (uint32_t i = 0; i < PEER_HEADER(p)->count; i++)
 		if (statuses[i].status == 0 && request->type == WIRE_RESERVE)
 			holds[request->first + i] = request->flags & WIRE_HOLD;
+		else if (request->type == WIRE_SAVE_PAGES)
+			request->leases |= statuses[i].status == 0 &&
+					   request->flags & WIRE_HOLD;
 		else if (statuses[i].status == 0)
 			request->leases |= holds[request->first + i];
 }
@@ -211,7 +224,8 @@ static void note_reply(struct player *player, struct request *request)
 		return;
 	if (header->type == WIRE_ACQUIRE)
 		check_bytes(player, request->first);
-	if (header->type == WIRE_RESERVE || header->type == WIRE_SAVE)
+	if (header->type == WIRE_RESERVE || header->type == WIRE_SAVE ||
+	    header->type == WIRE_SAVE_PAGES)
 		note_statuses(player, request);
 }
 
@@ -257,9 +271,9 @@ static void end_request(struct player *player, struct request *request)
 	request->tag = 0;
 }
 
-static struct request *post(struct player *player,
-			    const struct wire_header *header, const void *items,
-			    size_t bytes)
+static struct request *post_with(struct player *player,
+				 const struct wire_header *header,
+				 const void *items, size_t bytes, int fd)
 {
 	struct request *request = &player->requests[player->next++ % OPEN];
 
@@ -271,9 +285,16 @@ static struct request *post(struct player *player,
 	};
 	message = header->type;
 	watch("a message is taken in");
-	request->tag = peer_send(&player->peer, header, items, bytes, -1);
+	request->tag = peer_send(&player->peer, header, items, bytes, fd);
 	fuzz_must(request->tag);
 	return request;
+}
+
+static struct request *post(struct player *player,
+			    const struct wire_header *header, const void *items,
+			    size_t bytes)
+{
+	return post_with(player, header, items, bytes, -1);
 }
 
 /* ---- what a client may do; the input says to what ---- */
@@ -474,6 +495,111 @@ static void move_pin(const struct move *m)
 	move_keys(m, header, true);
 }
 
+static void move_list(const struct move *m)
+{
+	struct wire_header header = about(m, WIRE_LIST);
+	struct wire_list list = {.cursor = fuzz_byte(m->input) % 3, .max = 64};
+
+	header.count = 1;
+	await(m->player, post(m->player, &header, &list, sizeof(list)));
+}
+
+/* The staging itself, a page a block. */
+static void move_lend(const struct move *m)
+{
+	struct wire_header header = about(m, WIRE_POOL);
+	struct {
+		struct wire_pool pool;
+		struct wire_stride stride;
+	} lent = {
+		.pool = {.id = fuzz_byte(m->input) % POOLS,
+			 .pages_per_block = 1,
+			 .pages = KEYS,
+			 .bytes = LENT},
+		.stride = {.block_stride = PAYLOAD,
+			   .bytes = PAYLOAD,
+			   .count = 1,
+			   .segment_stride = PAYLOAD},
+	};
+
+	header.count = 1;
+	await(m->player,
+	      post_with(m->player, &header, &lent, sizeof(lent), staging));
+}
+
+static void move_take_back(const struct move *m)
+{
+	struct wire_header header = about(m, WIRE_POOL_CLOSE);
+
+	header.count = 0;
+	header.arg = fuzz_byte(m->input) % POOLS;
+	fuzz_must(peer_send(&m->player->peer, &header, NULL, 0, -1));
+}
+
+static void move_save_lent(const struct move *m)
+{
+	const uint8_t how = fuzz_byte(m->input);
+	struct wire_header header = about(m, WIRE_SAVE_PAGES);
+	struct wire_save_pages *head;
+	struct wire_save *saves;
+	struct wire_key keys[KEYS];
+	struct request *request;
+	uint8_t text[sizeof(*head) + KEYS * (sizeof(*saves) + 8)] = {0};
+	uint64_t page;
+
+	head = (struct wire_save_pages *)text;
+	*head = (struct wire_save_pages){
+		.pool = how % POOLS,
+		.n = m->n,
+		.lent = how & 32 && how & 64 ? TAKEN_BACK : LENT};
+	saves = (struct wire_save *)(head + 1);
+	peer_keys(keys, m->first, m->n);
+	for (uint32_t i = 0; i < m->n; i++) {
+		memcpy(saves[i].key, keys[i].key, sizeof(saves[i].key));
+		saves[i].len = 32;
+		saves[i].position = m->first + i;
+		page = m->first + i;
+		memcpy((uint8_t *)(saves + m->n) + 8 * i, &page, 8);
+	}
+	header.count = (uint32_t)(m->n * (sizeof(*saves) + 8));
+	header.flags = how & (WIRE_MUST | WIRE_HOLD);
+	request = post(m->player, &header, text, sizeof(*head) + header.count);
+	request->first = m->first;
+	if (how & 128)
+		await(m->player, request);
+}
+
+static void move_space_remove(const struct move *m)
+{
+	struct wire_header header = about(m, WIRE_SPACE_REMOVE);
+
+	header.count = 0;
+	await(m->player, post(m->player, &header, NULL, 0));
+	narrow_is_new = true;
+}
+
+/* What the protocol before this one does not have. */
+static void move_new(const struct move *m)
+{
+	if (m->player == &players[OLD])
+		return;
+	switch (fuzz_byte(m->input) % 8) {
+	case 0:
+		return move_list(m);
+	case 1:
+	case 2:
+		return move_lend(m);
+	case 3:
+		return move_take_back(m);
+	case 4:
+		if (fuzz_byte(m->input) < 32)
+			return move_space_remove(m);
+		/* fall through */
+	default:
+		return move_save_lent(m);
+	}
+}
+
 static void move_once(const struct move *m, uint8_t what)
 {
 	static const enum wire_type plain[] = {WIRE_DROP, WIRE_EVICT,
@@ -481,6 +607,7 @@ static void move_once(const struct move *m, uint8_t what)
 
 	switch (what % 16) {
 	case 0:
+		return move_new(m);
 	case 1:
 		return move_reserve(m);
 	case 2:
@@ -606,6 +733,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	for (unsigned i = 0; i < PEERS; i++)
 		join(&players[i]);
+	if (narrow_is_new)
+		limit(kv_space_find(cache, "narrow"));
+	narrow_is_new = false;
 	while (input.left)
 		move(&input);
 	for (unsigned i = 0; i < PEERS; i++)
