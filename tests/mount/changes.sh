@@ -63,7 +63,8 @@ change() { # N MODE QUOTA TIME
 		2) call=(touch -d "$4" "$s") ;;
 		3) call=(setfattr -n user.kvfs.layout -v "$layout" "$s") ;;
 		4) call=(cp "$T/layout" "$s/.layout") ;;
-		5) call=(sh -c "cp '$T/layout' '$s/.layout.tmp' && exec mv '$s/.layout.tmp' '$s/.layout'") ;;
+		# mv is the file's maker, and lives while it waits.
+		5) call=(sh -c "echo '$layout' > '$s/.layout.tmp' && exec mv '$s/.layout.tmp' '$s/.layout'") ;;
 		esac
 		$A "${call[@]}" 2>> "$T/errors" &
 		pids+=($!)
