@@ -13,7 +13,7 @@ for t in "$@"; do
 	t=$(realpath "$t")
 	start=$SECONDS
 	mkdir -p "$run/dir"
-	(cd "$run/dir" && exec timeout -k 10 600 "$t") \
+	(cd "$run/dir" && exec timeout -k 10 1200 "$t") \
 		>"$run/log" 2>&1 </dev/null
 	rc=$?
 	rm -rf "$run/dir"
