@@ -39,7 +39,7 @@ def idle() -> None:
 
 
 def take(way: str, n: int, state: str, engine: Engine, seed: int) -> list[int]:
-    got = engine.do("generate", prompts=[prompt(seed, n)], tokens=1)
+    got = engine.do("generate", prompts=[prompt(seed + 1000 * n, n)], tokens=1)
     results.setdefault(f"{way} {n}", {}).setdefault(state, []).append(
         (got["ttft"][0], got["cpu"], got["connector_cpu"]))
     print(f"{way:8} {n} {state:28} {got['ttft'][0]:7.3f} s  CPU {got['cpu']:7.3f} s  "

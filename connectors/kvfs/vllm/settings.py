@@ -12,8 +12,9 @@ class Settings:
     """`path`: a mount point or a control socket.  `load`: "async", a request waits while
     others go on, or "sync", before the forward pass.  `ssd_wait`: seconds for which a
     request waits for blocks that are on SSD.  `save_wait`: seconds for which a step waits
-    for the copies of the step before.  `mode` of new spaces, in octal.  `shared`: use a
-    space that another user owns.  `salt`: engines with another one share nothing."""
+    for pages that are being saved, and that another request has got.  `mode` of new
+    spaces, in octal.  `shared`: use a space that another user owns.  `salt`: engines with
+    another one share nothing."""
 
     path: str
     load: str = "async"
