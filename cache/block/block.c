@@ -182,7 +182,7 @@ int kv_open_charge(struct kv_cache *cache, struct kv_block *block,
 		   struct kv_open_charge *ret_charge)
 {
 	struct kv_open_charge charge = {account, KV_FINITE_PINNED, 0};
-	uint64_t shared;
+	uint64_t shared, spare = 0;
 	bool fits;
 
 	kv_lock(cache);
@@ -194,8 +194,10 @@ int kv_open_charge(struct kv_cache *cache, struct kv_block *block,
 		if (block->slot)
 			charge.bytes = block->slot->segment->class->slot_bytes;
 		shared = kv_shared_dram(cache);
+		spare = shared / KV_FLOOR_PART;
 	}
-	fits = kv_account_fits(account, charge.what, shared, charge.bytes);
+	fits = kv_account_fits(account, charge.what, shared,
+			       charge.bytes + spare);
 	if (fits)
 		kv_account_take(account, charge.what, charge.bytes);
 	kv_unlock(cache);

@@ -118,9 +118,7 @@ static int lease_locked(struct kv_cache *cache, struct kv_block *block,
 	struct kv_segment *segment = slot->segment;
 
 	kv_assert_locked(&cache->lock);
-	if (!paid && kv_slot_idle(slot) &&
-	    kv_arena_over_floor(cache, slot->list->space,
-				segment->class->slot_bytes))
+	if (!paid && kv_slot_over_floor(cache, slot))
 		return -ENOSPC;
 	/* The slot's segment may hold others' blocks that this client may not
 	 * read. */

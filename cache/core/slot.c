@@ -19,8 +19,6 @@
 #include "cache/core/account.h"
 #include "cache/core/tenant.h"
 
-#define FLOOR_PART 16u /* of the arena */
-
 struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot)
 {
 	const struct kv_segment *segment = slot->segment;
@@ -101,10 +99,19 @@ static bool is_dirty(const struct kv_slot *slot)
 	return slot->state == SLOT_READY && kv_block_dirty(slot->block);
 }
 
-static void add_share(struct kv_slot *slot, enum kv_finite what, int by)
+/* A slot has its part of what its segment leaves over, which is nobody else's. */
+static uint64_t share_of(const struct kv_cache *cache, uint64_t slot_bytes)
+{
+	const uint64_t segment_bytes = cache->arena.segment_bytes;
+
+	return slot_bytes ? segment_bytes / (segment_bytes / slot_bytes) : 0;
+}
+
+static void add_share(const struct kv_cache *cache, struct kv_slot *slot,
+		      enum kv_finite what, int by)
 {
 	struct kv_space *space = slot->list->space;
-	uint64_t bytes = slot->segment->class->slot_bytes;
+	uint64_t bytes = share_of(cache, slot->segment->class->slot_bytes);
 	uint64_t *held =
 		what == KV_FINITE_DRAM ? &space->kept_dram : &space->dirty_dram;
 
@@ -123,7 +130,7 @@ static void add_kept(struct kv_cache *cache, struct kv_slot *slot, int by)
 	segment->kept += (uint32_t)by;
 	if (!before != !segment->kept)
 		kv_count_kept_segment(cache, segment->class->tenant, by);
-	add_share(slot, KV_FINITE_DRAM, by);
+	add_share(cache, slot, KV_FINITE_DRAM, by);
 }
 
 void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot)
@@ -131,7 +138,7 @@ void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot)
 	if (is_kept(slot))
 		add_kept(cache, slot, -1);
 	else if (is_dirty(slot))
-		add_share(slot, KV_FINITE_DIRTY, -1);
+		add_share(cache, slot, KV_FINITE_DIRTY, -1);
 	if (kv_slot_idle(slot))
 		add_idle(cache, slot, -1);
 }
@@ -141,7 +148,7 @@ void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot)
 	if (is_kept(slot))
 		add_kept(cache, slot, 1);
 	else if (is_dirty(slot))
-		add_share(slot, KV_FINITE_DIRTY, 1);
+		add_share(cache, slot, KV_FINITE_DIRTY, 1);
 	if (kv_slot_idle(slot))
 		add_idle(cache, slot, 1);
 }
@@ -182,7 +189,7 @@ bool kv_arena_over_share(const struct kv_cache *cache,
 {
 	return !is_owed(space, bytes) &&
 	       !kv_account_fits(space->account, KV_FINITE_DIRTY,
-				kv_shared_dram(cache), bytes);
+				kv_shared_dram(cache), share_of(cache, bytes));
 }
 
 bool kv_arena_keeps_share(const struct kv_cache *cache,
@@ -190,22 +197,24 @@ bool kv_arena_keeps_share(const struct kv_cache *cache,
 {
 	return !is_owed(space, bytes) &&
 	       !kv_account_fits(space->account, KV_FINITE_DRAM,
-				kv_shared_dram(cache), bytes);
+				kv_shared_dram(cache), share_of(cache, bytes));
 }
 
 /* Of a share leases and pins leave a part to save by, and what was saved leaves
- * them one. */
+ * them one; @dirty: it has its part of the share already. */
 static bool over_kept_share(const struct kv_cache *cache,
-			    const struct kv_space *space, uint64_t bytes)
+			    const struct kv_space *space, uint64_t bytes,
+			    bool dirty)
 {
 	const uint64_t shared = kv_shared_dram(cache);
-	const uint64_t spare = shared / FLOOR_PART;
+	const uint64_t spare = shared / KV_FLOOR_PART;
+	const uint64_t share = share_of(cache, bytes);
 
-	return !is_owed(space, bytes) &&
+	return !is_owed(space, dirty ? 0 : bytes) &&
 	       !(kv_account_fits(space->account, KV_FINITE_DRAM, shared,
-				 bytes + spare) &&
-		 kv_account_fits(space->account, KV_FINITE_DIRTY,
-				 shared + spare, bytes));
+				 share + spare) &&
+		 (dirty || kv_account_fits(space->account, KV_FINITE_DIRTY,
+					   shared + spare, share)));
 }
 
 /* With @left bytes left over. */
@@ -218,7 +227,7 @@ static bool crowded(const struct kv_cache *cache, const struct kv_space *space,
 	const struct kv_tenant *tenant = space->tenant;
 	uint64_t siblings = tenant->due_dram - kv_due_dram(space);
 
-	if (busy > total - total / FLOOR_PART)
+	if (busy > total - total / KV_FLOOR_PART)
 		return true;
 	/* A space's own guarantee is there for it, and its tenant's beyond that
 	 * of other spaces; what others are guaranteed is not. */
@@ -242,9 +251,21 @@ bool kv_arena_over_floor(const struct kv_cache *cache,
 {
 	const struct kv_arena *arena = &cache->arena;
 
-	return over_kept_share(cache, space, bytes) ||
+	return over_kept_share(cache, space, bytes, false) ||
 	       crowded(cache, space, bytes,
-		       arena->max * arena->segment_bytes / FLOOR_PART);
+		       arena->max * arena->segment_bytes / KV_FLOOR_PART);
+}
+
+bool kv_slot_over_floor(const struct kv_cache *cache,
+			const struct kv_slot *slot)
+{
+	const struct kv_space *space = slot->list->space;
+	const uint64_t bytes = slot->segment->class->slot_bytes;
+
+	if (is_kept(slot))
+		return false;
+	return kv_slot_idle(slot) ? kv_arena_over_floor(cache, space, bytes)
+				  : over_kept_share(cache, space, bytes, true);
 }
 
 bool kv_class_fits(const struct kv_class *class, const struct kv_space *space)

@@ -8,6 +8,9 @@
 
 #include "cache/core/core.h"
 
+/* Of the arena, and of a user's share: only to save by. */
+#define KV_FLOOR_PART 16u
+
 struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot);
 uint8_t *kv_slot_file(const struct kv_slot *slot);
 
@@ -50,5 +53,8 @@ bool kv_arena_crowded(const struct kv_cache *cache,
 /* The same for bytes that are leased or pinned, which have a share, too. */
 bool kv_arena_over_floor(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes);
+/* The same for one that may be kept already, or waits to be written. */
+bool kv_slot_over_floor(const struct kv_cache *cache,
+			const struct kv_slot *slot);
 
 #endif

@@ -203,8 +203,9 @@ bool kv_slot_pin_fits(const struct kv_cache *cache,
 
 	return cache->pins.bytes + bytes <= total - total / NOT_PINNED &&
 	       kv_segment_may_keep(cache, slot->segment) &&
-	       !(kv_slot_idle(slot) &&
-		 kv_arena_over_floor(cache, space, charged ? 0 : bytes));
+	       !(charged ? kv_slot_idle(slot) &&
+				   kv_arena_over_floor(cache, space, 0)
+			 : kv_slot_over_floor(cache, slot));
 }
 
 void kv_slot_pin_locked(struct kv_cache *cache, struct kv_slot *slot)

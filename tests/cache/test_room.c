@@ -83,6 +83,30 @@ static void those_that_do_not_wait_are_told_at_once(void **state)
 	stall(t, -1000);
 }
 
+/* They are not counted twice, nor not at all. */
+static void leases_of_what_waits_leave_a_part_to_save_by(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_acquire *leases[700];
+	unsigned n = 0;
+	int status;
+
+	stall(t, 1000);
+	do {
+		assert_int_equal(tiers_save(t, t->space, n, 0), 0);
+		leases[n] = tiers_acquire(t, t->space, n, 1);
+		status = leases[n]->wants[0].status;
+	} while (++n < KV_ARRAY_LEN(leases) && status == 0);
+	assert_int_equal(status, -ENOSPC);
+	assert_true(n > 200);
+	stall(t, -1000);
+	tiers_quiet(t);
+	for (unsigned i = 0; i < 10; i++)
+		assert_int_equal(tiers_save(t, t->space, 1000 + i, 0), 0);
+	while (n > 0)
+		tiers_release(t, leases[--n]);
+}
+
 static void who_waits_for_room_can_be_called_off(void **state)
 {
 	struct tiers *t = *state;
@@ -225,6 +249,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(blocks_wait_until_what_fills_dram_is_written),
 		TEST(those_that_do_not_wait_are_told_at_once),
+		TEST(leases_of_what_waits_leave_a_part_to_save_by),
 		TEST(who_waits_for_room_can_be_called_off),
 		TEST(what_is_cleared_while_it_is_waited_for_is_a_miss),
 		TEST(two_who_hold_half_each_do_not_wait_for_each_other),
