@@ -216,7 +216,7 @@ struct kv_space {
 	struct kv_slots unwritten; /* of these, not all in files yet, by seq */
 	struct kv_slots queue;	   /* those that are to be written */
 	uint32_t queued;	   /* slots on it */
-	struct kv_turn *turn;	   /* it shares; NULL: it rests, or is idle */
+	struct kv_turn *turn; /* it shares, when it rests, too; NULL: idle */
 	TAILQ_ENTRY(kv_space) turn_link; /* of ->turn, or of those that rest */
 	uint64_t rests_until;
 	uint8_t rests; /* on ssd->resting: 1 + which */

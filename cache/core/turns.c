@@ -86,9 +86,30 @@ void kv_turn_start(struct kv_turns *turns, struct kv_turn *turn)
 	if (turn->busy)
 		return;
 	turn->busy = true;
+	turn->served = turn->first = false;
 	turn->credit = turns->amount;
 	TAILQ_INSERT_TAIL(&turns->busy, turn, link);
 	turns->n_busy++;
+}
+
+void kv_turn_resume(struct kv_turns *turns, struct kv_turn *turn)
+{
+	const bool first = !turn->served;
+	struct kv_turn *other;
+
+	if (turn->busy)
+		return;
+	kv_turn_start(turns, turn);
+	turn->first = first;
+	if (!first)
+		return;
+	TAILQ_FOREACH(other, &turns->busy, link)
+		if (!other->first)
+			break;
+	if (!other)
+		return;
+	TAILQ_REMOVE(&turns->busy, turn, link);
+	TAILQ_INSERT_BEFORE(other, turn, link);
 }
 
 void kv_turn_stop(struct kv_turns *turns, struct kv_turn *turn)
@@ -123,4 +144,6 @@ struct kv_turn *kv_turns_next(struct kv_turns *turns)
 void kv_turn_charge(struct kv_turn *turn, uint64_t cost)
 {
 	turn->credit -= (int64_t)KV_MIN(cost, (uint64_t)INT32_MAX);
+	turn->served = true;
+	turn->first = false;
 }

@@ -19,6 +19,8 @@ struct kv_turn {
 	unsigned refs;
 	bool busy;	/* it has work, and takes its turns */
 	int64_t credit; /* left of its turn */
+	bool served;	/* it has done something since it began, or went on */
+	bool first;	/* it went on, and had not; nor has since */
 	struct kv_turn *next;
 	TAILQ_ENTRY(kv_turn) link;
 };
@@ -48,6 +50,10 @@ void kv_turn_put(struct kv_turns *turns, struct kv_turn *turn);
 /* The queue has work, or none; nothing happens if that was said before. */
 void kv_turn_start(struct kv_turns *turns, struct kv_turn *turn);
 void kv_turn_stop(struct kv_turns *turns, struct kv_turn *turn);
+
+/* The queue, which is held, goes on after a stop that nobody with work was spared:
+ * those that got nothing before it come first, in their order. */
+void kv_turn_resume(struct kv_turns *turns, struct kv_turn *turn);
 
 /* The queue whose turn it is; NULL: nobody has work. */
 struct kv_turn *kv_turns_next(struct kv_turns *turns);

@@ -4,7 +4,8 @@
  *
  * Users take turns by bytes: each has a write queue, on which their spaces are
  * that have something to write.  A space that must wait, or finds no room, is
- * put off, and the writer goes on with others.
+ * put off, and the writer goes on with others; when they go on, those who got
+ * nothing come first.
  *
  * OWNS       the writer thread, and the beginning and end of the committer and
  *            the deleter; the write queues, the queue of each space, and
@@ -91,11 +92,11 @@ static void leave_turns(struct kv_cache *cache, struct kv_space *space)
 		TAILQ_REMOVE(&cache->ssd.resting[space->rests - 1], space,
 			     turn_link);
 		space->rests = 0;
-		return;
+	} else {
+		TAILQ_REMOVE(&queue->spaces, space, turn_link);
+		if (TAILQ_EMPTY(&queue->spaces))
+			kv_turn_stop(queues, space->turn);
 	}
-	TAILQ_REMOVE(&queue->spaces, space, turn_link);
-	if (TAILQ_EMPTY(&queue->spaces))
-		kv_turn_stop(queues, space->turn);
 	kv_turn_put(queues, kv_steal(space->turn));
 }
 
@@ -201,13 +202,37 @@ static uint64_t rest_ns(const struct kv_cache *cache, enum rest rest)
 static void put_off(struct kv_cache *cache, struct kv_space *space,
 		    enum rest rest)
 {
+	struct kv_turn *turn = space->turn;
+
 	/* Nothing may be queued any more: making room lets go of the lock. */
 	if (TAILQ_EMPTY(&space->queue))
 		return;
+	kv_turn_hold(turn);
 	leave_turns(cache, space);
+	space->turn = turn;
 	TAILQ_INSERT_TAIL(&cache->ssd.resting[rest], space, turn_link);
 	space->rests = (uint8_t)(1 + rest);
 	space->rests_until = kv_now_ns() + rest_ns(cache, rest);
+}
+
+/* Its user keeps his place, but for those who got nothing beside him. */
+static void go_on(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_turns *queues = &cache->ssd.write_queues;
+	struct kv_turn *turn = space->turn;
+
+	kv_turn_hold(turn);
+	leave_turns(cache, space);
+	set_no_room(cache, space, false);
+	if (turn->uid != space->uid) {
+		kv_turn_put(queues, turn);
+		join_turns(cache, space);
+		return;
+	}
+	space->turn = turn;
+	TAILQ_INSERT_TAIL(&((struct write_queue *)turn)->spaces, space,
+			  turn_link);
+	kv_turn_resume(queues, turn);
 }
 
 /* Spaces whose rest is over, or all, go on.  What they queued is promised
@@ -218,11 +243,8 @@ static void rouse(struct kv_cache *cache, enum rest rest, bool all)
 	struct kv_space *space;
 
 	while ((space = TAILQ_FIRST(resting)) &&
-	       (all || space->rests_until <= kv_now_ns())) {
-		leave_turns(cache, space);
-		set_no_room(cache, space, false);
-		join_turns(cache, space);
-	}
+	       (all || space->rests_until <= kv_now_ns()))
+		go_on(cache, space);
 }
 
 void kv_writer_rouse_locked(struct kv_cache *cache)

@@ -112,6 +112,34 @@ static void who_yields_comes_after_the_others(void **state)
 	assert_ptr_equal(kv_turns_next(&turns), &b->turn);
 }
 
+/* Where so little comes at once that the first takes it all. */
+static void who_got_nothing_comes_first_when_all_go_on(void **state)
+{
+	struct kv_turn *c = kv_turn_get(&turns, 5), *got[7];
+	struct kv_turn *all[] = {&a->turn, &b->turn, c};
+
+	(void)state;
+	for (size_t i = 0; i < 3; i++)
+		kv_turn_start(&turns, all[i]);
+	for (size_t round = 0; round < 7; round++) {
+		got[round] = kv_turns_next(&turns);
+		kv_turn_charge(got[round], 1);
+		/* They stop in turn. */
+		for (size_t i = 0; i < 3; i++) {
+			all[i] = kv_turns_next(&turns);
+			kv_turn_stop(&turns, all[i]);
+		}
+		for (size_t i = 0; i < 3; i++)
+			kv_turn_resume(&turns, all[i]);
+	}
+	for (size_t round = 0; round < 7; round++)
+		assert_ptr_equal(got[round], round % 3 == 0   ? &a->turn
+					     : round % 3 == 1 ? &b->turn
+							      : c);
+	kv_turn_stop(&turns, c);
+	kv_turn_put(&turns, c);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -122,6 +150,7 @@ int main(void)
 		TEST(who_has_larger_pieces_waits_for_more_turns),
 		TEST(who_is_alone_has_every_turn),
 		TEST(who_yields_comes_after_the_others),
+		TEST(who_got_nothing_comes_first_when_all_go_on),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,7 +3,8 @@
  * rush.c - users who save faster than the SSD takes it, or begin what they do
  * not end; and one who saves now and then.
  *
- *     rush saves SOCKET BYTES SECONDS   blocks of BYTES, by twelve at once
+ *     rush saves SOCKET BYTES   blocks of BYTES that must persist, by twelve at
+ *                               once, until the input ends
  *     rush sizes SOCKET N               begin N, each of another size, and hold
  *                                       them until the input ends
  *     rush work SOCKET N                N of 64 KiB, each made durable, with
@@ -19,7 +20,7 @@
 #include "tests/fs/peer.h"
 
 #define SAVERS 12
-#define BATCH 16
+#define MIB (1u << 20)
 
 static const char *sock;
 
@@ -37,31 +38,37 @@ static bool join(struct peer *p, uint32_t bytes, uint32_t n)
 	       peer_staging(p, (uint64_t)bytes * n) == 0;
 }
 
-static int saves(uint32_t bytes, uint64_t until)
+static bool input_ended(void)
+{
+	struct pollfd input = {.fd = 0, .events = POLLIN};
+
+	return poll(&input, 1, 0) != 0;
+}
+
+static int saves(uint32_t bytes)
 {
 	static struct peer p;
+	const struct wire_header must = {.type = WIRE_RESERVE,
+					 .flags = WIRE_MUST};
 	uint32_t first = (uint32_t)getpid() << 16;
-	unsigned saved = 0;
+	const uint32_t n = bytes < MIB ? 16 : 2;
 
-	if (!join(&p, bytes, BATCH))
+	if (!join(&p, bytes, n))
 		return 1;
-	for (; kv_now_ns() < until; first += BATCH) {
-		int r = peer_do(&p, WIRE_RESERVE, first, BATCH);
-
+	for (; !input_ended(); first += n) {
 		/* Of those that did not begin, SAVE says so again. */
-		saved += peer_saved(&p, peer_send_saves(&p, first, BATCH)) == 0;
-		if (r == -EPIPE)
+		if (peer_each(&p, &must, first, n) == -EPIPE)
 			return 1;
+		(void)peer_saved(&p, peer_send_saves(&p, first, n));
 	}
-	printf("%u\n", saved * BATCH);
 	return 0;
 }
 
-static int all_save(uint32_t bytes, uint64_t until)
+static int all_save(uint32_t bytes)
 {
 	for (int i = 0; i < SAVERS; i++)
 		if (fork() == 0)
-			exit(saves(bytes, until));
+			exit(saves(bytes));
 	while (wait(NULL) > 0)
 		;
 	return 0;
@@ -123,8 +130,5 @@ int main(int argc, char **argv)
 		return work((uint32_t)atoi(argv[3]));
 	if (strcmp(argv[1], "sizes") == 0)
 		return sizes((uint32_t)atoi(argv[3]));
-	return argc < 5 ? 2
-			: all_save((uint32_t)atoi(argv[3]),
-				   kv_now_ns() + (uint64_t)atoi(argv[4]) *
-							 1000000000u);
+	return all_save((uint32_t)atoi(argv[3]));
 }

@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# rush.sh [SECONDS] - one user saves faster than the SSD takes it, or begins blocks
-# of all sizes; what another saves finds room, who is guaranteed nothing.
+# rush.sh [N] - one user saves faster than the SSD takes it, or has room, or begins
+# blocks of all sizes, and goes on; N blocks of another find room meanwhile, in
+# memory and on SSD, who is guaranteed nothing.
 . "$(dirname "$0")/lib"
-seconds=${1:-6}
+n=${1:-100}
 if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
 	echo "needs root and setpriv"
 	exit 77
@@ -13,30 +14,26 @@ chmod 755 "$T/rush"
 user() { # UID COMMAND...
 	setpriv --reuid "$1" --regid "$1" --clear-groups "$T/rush" "${@:2}"
 }
-BASE=dram=128M,ssd=1G,segment=8M,hugepages=off,scrub=0
-for bytes in 65536 512; do
-	start
-	user 1001 saves "$SOCK" $bytes $((seconds + 3)) > "$T/saved" 2>&1 &
+mkfifo "$T/end"
+# beside SSD ARGUMENTS...: what user 1001 does meanwhile
+beside() {
+	start "ssd=$1"
+	user 1001 "$2" "$SOCK" "$3" > "$T/begun" < "$T/end" &
 	rush=$!
+	exec 9> "$T/end"
 	sleep 2
-	user 1002 work "$SOCK" $((seconds * 20)) > "$T/work" ||
-		fail "beside one who saves blocks of $bytes: $(cat "$T/work")"
-	echo "beside one who saves blocks of $bytes: $(cat "$T/work")"
+	user 1002 work "$SOCK" "$n" > "$T/work" ||
+		fail "ssd=$1, beside $2 $3: $(cat "$T/work")"
+	ok "the other goes on" kill -0 $rush
+	echo "ssd=$1, beside $2 $3: $(cat "$T/work")"
+	exec 9>&-
 	wait $rush
 	stop
 	rm -rf "$S"
-done
-start
-mkfifo "$T/end"
-user 1001 sizes "$SOCK" 40 > "$T/begun" < "$T/end" &
-exec 9> "$T/end"
-for ((i = 0; i < 600; i++)); do
-	[ -s "$T/begun" ] && break
-	sleep 0.1
-done
-user 1002 work "$SOCK" 20 > "$T/work" ||
-	fail "beside one who began $(cat "$T/begun") sizes: $(cat "$T/work")"
-echo "beside one who began $(cat "$T/begun") sizes: $(cat "$T/work")"
-exec 9>&-
-wait
-stop
+}
+BASE=dram=128M,segment=8M,hugepages=off,scrub=0
+beside 1G saves 65536
+beside 1G saves 512
+beside 64M saves 65536
+beside 64M saves 4194304
+beside 1G sizes 40
