@@ -417,7 +417,7 @@ struct kv_orphans {
 };
 LIST_HEAD(kv_orphans_list, kv_orphans);
 
-#define KV_EVICTED_KNOWN 65536u
+#define KV_EVICTED_KNOWN (1u << 20)
 
 struct kv_ssd {
 	bool on;				  /* fixed */

@@ -288,9 +288,10 @@ static void all_sealed(struct kv_acquire *sealing, void *arg)
 
 /* The outcome for one block: durable counts, even if the flush of the whole
  * space failed. */
-static int outcome(struct flush *flush, const struct kv_key *key)
+static int outcome(struct flush *flush, const struct kv_want *want)
 {
 	struct kv_cache *cache = flush->request.server->cache;
+	const struct kv_key *key = &want->key;
 	struct kv_block *block;
 	bool durable;
 	int r;
@@ -301,7 +302,10 @@ static int outcome(struct flush *flush, const struct kv_key *key)
 		kv_block_put(cache, block);
 		if (durable)
 			return 0;
-		/* Evicted, or removed and saved again, while we waited. */
+		/* All that was there is durable, and it is in DRAM yet. */
+		if (flush->status == 0 && want->status == 0)
+			return WIRE_EVICTED;
+		/* Removed and saved again, while we waited. */
 		r = flush->status < 0 ? flush->status : -ENOENT;
 	}
 	if (r == -ENOENT &&
@@ -335,7 +339,7 @@ static void flush_finish(struct kv_request *request)
 	if (request->client && n > 0) {
 		for (uint32_t i = 0; i < n; i++)
 			statuses[i].status =
-				outcome(flush, &flush->sealing.wants[i].key);
+				outcome(flush, &flush->sealing.wants[i]);
 		kv_reply(request->client, &request->header, 0, n,
 			 n * sizeof(*statuses));
 	}

@@ -5,6 +5,8 @@
  *
  *     rush saves SOCKET BYTES   blocks of BYTES that must persist, by twelve at
  *                               once, until the input ends
+ *     rush turnover SOCKET N            N times 512 of 64 KiB that must persist,
+ *                                       each of which is told that it was durable
  *     rush sizes SOCKET N               begin N, each of another size, and hold
  *                                       them until the input ends
  *     rush work SOCKET N                N of 64 KiB, each made durable, with
@@ -74,6 +76,34 @@ static int all_save(uint32_t bytes)
 	return 0;
 }
 
+static int turnover(uint32_t n)
+{
+	static struct peer p;
+	const struct wire_header must = {.type = WIRE_RESERVE,
+					 .flags = WIRE_MUST};
+	const struct wire_status *statuses = PEER_ITEMS(&p, struct wire_status);
+	bool sealed[WIRE_BATCH];
+	unsigned lost = 0, evicted = 0;
+
+	if (!join(&p, 65536, WIRE_BATCH))
+		return 1;
+	for (uint32_t first = 0; first < n * WIRE_BATCH; first += WIRE_BATCH) {
+		while (peer_each(&p, &must, first, WIRE_BATCH) == -EBUSY)
+			usleep(1000);
+		(void)peer_saved(&p, peer_send_saves(&p, first, WIRE_BATCH));
+		for (uint32_t i = 0; i < WIRE_BATCH; i++)
+			sealed[i] = statuses[i].status == 0;
+		(void)peer_do(&p, WIRE_FLUSH, first, WIRE_BATCH);
+		for (uint32_t i = 0; i < WIRE_BATCH; i++) {
+			evicted += statuses[i].status == WIRE_EVICTED;
+			lost += sealed[i] && statuses[i].status < 0;
+		}
+	}
+	printf("%u of %u lost, %u evicted since\n", lost, n * WIRE_BATCH,
+	       evicted);
+	return lost > 0;
+}
+
 static int sizes(uint32_t n)
 {
 	struct peer *p = calloc(n, sizeof(*p));
@@ -128,6 +158,8 @@ int main(int argc, char **argv)
 	sock = argv[2];
 	if (strcmp(argv[1], "work") == 0)
 		return work((uint32_t)atoi(argv[3]));
+	if (strcmp(argv[1], "turnover") == 0)
+		return turnover((uint32_t)atoi(argv[3]));
 	if (strcmp(argv[1], "sizes") == 0)
 		return sizes((uint32_t)atoi(argv[3]));
 	return all_save((uint32_t)atoi(argv[3]));

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # rush.sh [N] - one user saves faster than the SSD takes it, or has room, or begins
 # blocks of all sizes, and goes on; N blocks of another find room meanwhile, in
-# memory and on SSD, who is guaranteed nothing.
+# memory and on SSD, who is guaranteed nothing; and what was durable on a full SSD is
+# told to have been.
 . "$(dirname "$0")/lib"
 n=${1:-100}
 if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
@@ -37,3 +38,7 @@ beside 1G saves 512
 beside 64M saves 65536
 beside 64M saves 4194304
 beside 1G sizes 40
+start ssd=64M
+user 0 turnover "$SOCK" 40 > "$T/work" || fail "on a full SSD: $(cat "$T/work")"
+echo "on a full SSD: $(cat "$T/work")"
+stop
