@@ -96,6 +96,11 @@ static bool is_operator(const struct kv_account *account)
 	return kv_accounts_operator(account->accounts, account->uid);
 }
 
+bool kv_account_is_operator(const struct kv_account *account)
+{
+	return !account || is_operator(account);
+}
+
 static void regain_locked(struct kv_account *account)
 {
 	uint64_t now = kv_now_ns();

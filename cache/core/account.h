@@ -50,6 +50,9 @@ void kv_accounts_squash_root(struct kv_accounts *accounts);
 /* Whether @uid has no share, but all. */
 bool kv_accounts_operator(const struct kv_accounts *accounts, uint32_t uid);
 
+/* Of its user; NULL is one of nobody, who may all, too. */
+bool kv_account_is_operator(const struct kv_account *account);
+
 /* The account of @uid, held; NULL: out of memory. */
 struct kv_account *kv_account_get(struct kv_accounts *accounts, uint32_t uid);
 struct kv_account *kv_account_hold(struct kv_account *account);
