@@ -41,12 +41,13 @@ def deepseek(seed):
     from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
 
     torch.manual_seed(seed)
+    # vLLM's class has an output layer of its own, which a tied one would leave uninitialized.
     return DeepseekV2ForCausalLM(DeepseekV2Config(
         vocab_size=1024, hidden_size=256, intermediate_size=512, moe_intermediate_size=128,
         num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=8, kv_lora_rank=512,
         q_lora_rank=None, qk_rope_head_dim=64, qk_nope_head_dim=64, v_head_dim=64,
         first_k_dense_replace=3, n_routed_experts=4, num_experts_per_tok=2, max_position_embeddings=8192,
-        tie_word_embeddings=True, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        tie_word_embeddings=False, bos_token_id=1, eos_token_id=2, pad_token_id=0,
         initializer_range=0.2))
 
 
