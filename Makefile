@@ -9,7 +9,7 @@ B        := build$(addprefix -,$(subst $(comma),-,$(SAN)))$(addprefix -,$(POINTS
 PKGS_D   := fuse3 liburing lmdb jansson libxxhash
 PKGS_L   := jansson libxxhash libcrypto
 DEPS     := libfuse3-dev fuse3 liburing-dev liblmdb-dev libxxhash-dev libcmocka-dev \
-            libjansson-dev libssl-dev zlib1g-dev pkg-config gcc make attr rsync xxhash e2fsprogs xfsprogs procps \
+            libjansson-dev libssl-dev libarchive-dev zlib1g-dev pkg-config gcc make attr rsync xxhash e2fsprogs xfsprogs procps \
             python3 python3-venv
 DEPS_CHECK := g++ rustc bindgen clang clang-format clang-tidy groff man-db
 DEPS_BENCH := fio redis-server
@@ -65,7 +65,7 @@ $B/libkvfs.so: $(call objs,$(LIB) $(SHARED)) kernels/libkvfs.map
 	  $(filter %.o,$^) $(LIBS_L) -o $@ && ln -sf libkvfs.so $B/libkvfs.so.$(SONUM)
 .SECONDEXPANSION:
 $(TOOLS): $B/kvfs-%: $$(call objs,$$(wildcard tools/$$*/*.c)) $$(TOOL_$$*) $B/libkvfs.a
-	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz) $(if $(filter bench,$*),-lfuse3) -lm -ldl -o $@
+	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz) $(if $(filter bench,$*),-lfuse3) $(if $(filter bundle,$*),-larchive) -lm -ldl -o $@
 $(UNIT) $(HELPERS): $B/%: $B/%.o $B/daemon.a $B/libkvfs.a
 	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_D) $(LIBS_L) -lcmocka -o $@
 

@@ -53,6 +53,7 @@ git ls-files -co --exclude-standard | while read -r f; do [ ! -e "$f" ] || echo 
 	sed -n 's/^\.B cc \(.*\)/cc \1/p' man/libkvfs.3 | sed 's/\\-/-/g'
 	echo './a.out; ./a.out; mkdir /backup'
 	typed_page man/kvfs.1 6 | sed '/node2/d'
+	typed_page man/kvfs-bundle.1 1
 	echo 'umount /kvfs'
 	typed_page man/kvfs.1 7
 	echo 'make uninstall'

@@ -39,7 +39,7 @@ kvfs_pc() {
 	END
 }
 
-for program in kvfs kvfs-bench kvfs-fsck kvfs-replay; do
+for program in kvfs kvfs-bench kvfs-bundle kvfs-fsck kvfs-replay; do
 	put 755 "$B/$program" "$to/bin/$program"
 done
 put 644 kernels/kvfs.h "$to/include/kvfs.h"

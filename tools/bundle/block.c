@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * block.c - one block out of a bundle, checked, and into a space.
+ *
+ * It is written under a staging name and renamed onto its key, which seals it:
+ * only when its bytes have the digest that came with them.
+ *
+ * OWNS      the staging file, until it is renamed or removed.
+ *
+ * LOCKING   one thread.
+ */
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <xxhash.h>
+
+#include "tools/bundle/bundle.h"
+
+bool bundle_is_key(const char *name)
+{
+	size_t n = strspn(name, "0123456789abcdef");
+
+	return name[n] == '\0' && (n == 32 || n == 64);
+}
+
+static int write_all(int fd, const uint8_t *bytes, size_t n)
+{
+	while (n > 0) {
+		ssize_t put = write(fd, bytes, n);
+
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put < 0)
+			return -errno;
+		bytes += put;
+		n -= (size_t)put;
+	}
+	return 0;
+}
+
+/* The digest as the mount shows it. */
+static void print_digest(XXH3_state_t *hash, char ret[DIGEST_DIGITS + 1])
+{
+	XXH128_canonical_t canonical;
+
+	XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(hash));
+	for (size_t i = 0; i < sizeof(canonical.digest); i++)
+		snprintf(ret + 2 * i, 3, "%02x", canonical.digest[i]);
+}
+
+/*
+ * Hash @block's bytes, and write them to @fd, unless that is -1.  Returns 0, 1 if
+ * they are not those of its digest, or -1, said.
+ */
+static int copy(int fd, const struct bundle_block *block, struct archive *from,
+		XXH3_state_t *hash, uint8_t *buffer)
+{
+	char digest[DIGEST_DIGITS + 1];
+	la_ssize_t n;
+	int r;
+
+	XXH3_128bits_reset(hash);
+	while ((n = archive_read_data(from, buffer, IO_BYTES)) > 0) {
+		XXH3_128bits_update(hash, buffer, (size_t)n);
+		r = fd < 0 ? 0 : write_all(fd, buffer, (size_t)n);
+		if (r < 0)
+			return bundle_error("%s: %s", block->name,
+					    strerror(-r));
+	}
+	if (n < 0)
+		return bundle_error("%s: %s", block->name,
+				    archive_error_string(from));
+	print_digest(hash, digest);
+	return strcmp(digest, block->digest) == 0 ? 0 : 1;
+}
+
+static int check_or_write(int fd, const struct bundle_block *block,
+			  struct archive *from)
+{
+	XXH3_state_t *hash = XXH3_createState();
+	uint8_t *buffer = malloc(IO_BYTES);
+	int r = hash && buffer ? copy(fd, block, from, hash, buffer)
+			       : bundle_error("no memory");
+
+	XXH3_freeState(hash);
+	free(buffer);
+	return r;
+}
+
+/* Write it to the open staging file @fd, @staging, and seal it as @path. */
+static int fill(int space, int fd, const char *staging, const char *path,
+		const struct bundle_block *block, struct archive *from)
+{
+	const struct timespec times[] = {{.tv_nsec = UTIME_NOW}, block->mtime};
+	int r = check_or_write(fd, block, from);
+
+	if (r != 0)
+		return r < 0 ? r : BUNDLE_DAMAGED;
+	if (futimens(fd, times) < 0)
+		return bundle_error("%s: %s", path, strerror(errno));
+	if (renameat(space, staging, space, path) == 0)
+		return BUNDLE_TAKEN;
+	return errno == EEXIST ? BUNDLE_OTHER
+			       : bundle_error("%s: %s", path, strerror(errno));
+}
+
+static bool is_there(int space, const char *path, const char *digest)
+{
+	_cleanup_(kv_closep) int fd =
+		openat(space, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	char had[DIGEST_DIGITS];
+
+	return fd >= 0 &&
+	       fgetxattr(fd, ATTR_DIGEST, had, sizeof(had)) == DIGEST_DIGITS &&
+	       memcmp(had, digest, DIGEST_DIGITS) == 0;
+}
+
+int bundle_take_block(int space, const struct bundle_block *block,
+		      struct archive *from)
+{
+	char path[PATH_ROOM], staging[PATH_ROOM];
+	int fd, r;
+
+	snprintf(path, sizeof(path), "%.2s/%s", block->name, block->name);
+	snprintf(staging, sizeof(staging), "%.2s/.%s.bundle%ld", block->name,
+		 block->name, (long)getpid());
+	if (space < 0 || is_there(space, path, block->digest)) {
+		r = check_or_write(-1, block, from);
+		return r < 0 ? r : r > 0 ? BUNDLE_DAMAGED : BUNDLE_THERE;
+	}
+	staging[2] = '\0';
+	if (mkdirat(space, staging, 0777) < 0 && errno != EEXIST)
+		return bundle_error("%s: %s", staging, strerror(errno));
+	staging[2] = '/';
+	fd = openat(space, staging, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
+		    0666);
+	if (fd < 0)
+		return bundle_error("%s: %s", staging, strerror(errno));
+	r = fill(space, fd, staging, path, block, from);
+	if (r != BUNDLE_TAKEN)
+		unlinkat(space, staging, 0);
+	close(fd);
+	return r;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bundle.h - what the files of kvfs-bundle share: the form of a bundle.
+ *
+ * A bundle is a tar (pax) of, in this order: the directory SPACE, marked by
+ * ATTR_BUNDLE; SPACE/.layout, where the space has one; blocks as SPACE/ab/ab12..,
+ * those of a snapshot parents before children, each with its digest; SPACE again, with their number,
+ * by which the end is known.
+ *
+ * The order: main.c reads the command line, export.c writes a bundle, import.c
+ * reads one, block.c puts a block into a space.
+ */
+#ifndef KV_TOOLS_BUNDLE_BUNDLE_H
+#define KV_TOOLS_BUNDLE_BUNDLE_H
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <stdio.h>
+
+#include "common/kv.h"
+
+#define ATTR_DIGEST "user.kvfs.digest" /* of a block: XXH3-128, 32 digits */
+#define ATTR_BUNDLE "user.kvfs.bundle" /* of SPACE: BEGIN; or END, a number */
+#define BUNDLE_BEGIN "kvfs bundle 1"
+#define BUNDLE_END "blocks "
+
+#define DIGEST_DIGITS 32
+#define LAYOUT_MAX 60000u
+#define IO_BYTES (1u << 20)
+#define PATH_ROOM (KV_SPACE_NAME_MAX + KV_NAME_MAX + 40)
+
+/* One line on standard error.  Returns -1. */
+int bundle_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/*
+ * Write the blocks of @space's @snapshot, or all that it has (NULL), to the
+ * descriptor @to.  Returns 0; 1: some are not there any more, the others are
+ * written; -1, said.
+ */
+int bundle_export(const char *space, const char *snapshot, int to);
+
+/*
+ * Read a bundle from the descriptor @from into spaces of the directory @into, or
+ * only check it (@into NULL).  Returns 0; 1: some blocks were not taken, the
+ * others are there; -1, said: what came before is there.
+ */
+int bundle_import(const char *into, int from);
+
+struct bundle_block {
+	const char *name; /* its key */
+	const char *digest;
+	struct timespec mtime;
+};
+
+enum bundle_result {
+	BUNDLE_TAKEN,
+	BUNDLE_THERE,	/* with the same bytes */
+	BUNDLE_DAMAGED, /* its bytes are not those of its digest */
+	BUNDLE_OTHER,	/* the space has its key with other bytes */
+};
+
+/*
+ * Take @block's bytes from @from and check them; put it into @space, unless that
+ * is -1.  Returns an enum bundle_result, or -1, said.
+ */
+int bundle_take_block(int space, const struct bundle_block *block,
+		      struct archive *from);
+
+/* Is @name a block's: 32 or 64 digits of 0-9 and a-f? */
+bool bundle_is_key(const char *name);
+
+#endif

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * export.c - write a snapshot's blocks as a bundle.
+ *
+ * OWNS      the archive being written, one block's bytes, the descriptors of the
+ *           space.
+ *
+ * INVARIANTS
+ *   (1) A block whose bytes are not all there to be read is not begun: what is
+ *       in a bundle is whole.
+ *
+ * LOCKING   one thread.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+
+#include "tools/bundle/bundle.h"
+
+struct export
+{
+	struct archive *to;
+	const char *name; /* of the space */
+	int space;	  /* its directory */
+	int snapshot;	  /* the snapshot's; -1: all of the space */
+	uint8_t *bytes;	  /* of one block */
+	size_t room;
+	uint64_t written, missing;
+};
+
+static void freep_archive_write(struct archive **a)
+{
+	archive_write_free(*a);
+}
+
+static void freep_entry(struct archive_entry **e)
+{
+	archive_entry_free(*e);
+}
+
+/* Begin @entry and give it @n bytes. */
+static int put(struct export *e, struct archive_entry *entry, const void *bytes,
+	       size_t n)
+{
+	if (archive_write_header(e->to, entry) != ARCHIVE_OK ||
+	    archive_write_data(e->to, bytes, n) != (la_ssize_t)n)
+		return bundle_error("cannot write: %s",
+				    strerror(archive_errno(e->to)));
+	return 0;
+}
+
+/* The directory SPACE, which begins and ends a bundle; @mark says which. */
+static int put_space(struct export *e, const char *mark)
+{
+	_cleanup_(freep_entry) struct archive_entry *entry =
+		archive_entry_new();
+	struct stat st;
+	char path[PATH_ROOM];
+
+	if (!entry)
+		return bundle_error("no memory");
+	if (fstat(e->space, &st) < 0)
+		return bundle_error("%s: %s", e->name, strerror(errno));
+	snprintf(path, sizeof(path), "%s/", e->name);
+	archive_entry_set_pathname(entry, path);
+	archive_entry_set_mode(entry, S_IFDIR | (st.st_mode & 0777));
+	archive_entry_set_mtime(entry, st.st_mtim.tv_sec, 0);
+	archive_entry_xattr_add_entry(entry, ATTR_BUNDLE, mark, strlen(mark));
+	return put(e, entry, "", 0);
+}
+
+static int make_room(struct export *e, size_t n)
+{
+	if (n <= e->room)
+		return 0;
+	free(e->bytes);
+	e->bytes = malloc(n);
+	e->room = e->bytes ? n : 0;
+	return e->bytes ? 0 : -ENOMEM;
+}
+
+/* Read all of @fd into e->bytes.  Returns 0 or -errno. */
+static int read_all(struct export *e, int fd, struct stat *ret_st)
+{
+	size_t n, done = 0;
+	ssize_t got;
+	int r;
+
+	if (fstat(fd, ret_st) < 0)
+		return -errno;
+	n = (size_t)ret_st->st_size;
+	r = make_room(e, n);
+	if (r < 0)
+		return r;
+	while (done < n) {
+		got = pread(fd, e->bytes + done, n - done, (off_t)done);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			return got < 0 ? -errno : -EIO;
+		done += (size_t)got;
+	}
+	return 0;
+}
+
+/* @file of the space, read whole, as an entry; @digest may be NULL. */
+static int put_file(struct export *e, const char *file, const struct stat *st,
+		    const char *digest)
+{
+	_cleanup_(freep_entry) struct archive_entry *entry =
+		archive_entry_new();
+	char path[PATH_ROOM];
+
+	if (!entry)
+		return bundle_error("no memory");
+	snprintf(path, sizeof(path), "%s/%s", e->name, file);
+	archive_entry_set_pathname(entry, path);
+	archive_entry_set_mode(entry, S_IFREG | (st->st_mode & 0777));
+	archive_entry_set_size(entry, st->st_size);
+	archive_entry_set_mtime(entry, st->st_mtim.tv_sec, st->st_mtim.tv_nsec);
+	if (digest)
+		archive_entry_xattr_add_entry(entry, ATTR_DIGEST, digest,
+					      strlen(digest));
+	return put(e, entry, e->bytes, (size_t)st->st_size);
+}
+
+/* The layout, if the space has one. */
+static int put_layout(struct export *e)
+{
+	_cleanup_(kv_closep) int fd =
+		openat(e->space, ".layout", O_RDONLY | O_CLOEXEC);
+	struct stat st;
+	int r;
+
+	if (fd < 0)
+		return errno == ENOENT ? 0
+				       : bundle_error("%s/.layout: %s", e->name,
+						      strerror(errno));
+	r = read_all(e, fd, &st);
+	if (r < 0)
+		return bundle_error("%s/.layout: %s", e->name, strerror(-r));
+	return put_file(e, ".layout", &st, NULL);
+}
+
+/* Read the block @file with its digest. */
+static int read_block(struct export *e, const char *file, struct stat *ret_st,
+		      char ret_digest[DIGEST_DIGITS + 1])
+{
+	_cleanup_(kv_closep) int fd =
+		openat(e->space, file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+
+	if (fd < 0 || fgetxattr(fd, ATTR_DIGEST, ret_digest, DIGEST_DIGITS) < 0)
+		return -errno;
+	ret_digest[DIGEST_DIGITS] = '\0';
+	return read_all(e, fd, ret_st);
+}
+
+/* The block @file ("ab/ab12..").  One that is gone or unreadable is counted. */
+static int put_block(struct export *e, const char *file)
+{
+	char digest[DIGEST_DIGITS + 1] = "";
+	struct stat st;
+	int r = read_block(e, file, &st, digest);
+
+	if (r < 0) {
+		if (r != -ENOENT)
+			bundle_error("%s/%s: %s", e->name, file, strerror(-r));
+		e->missing++;
+		return 0;
+	}
+	e->written++;
+	return put_file(e, file, &st, digest);
+}
+
+/* The block that @link of the snapshot names.  Links are made by the mount. */
+static int put_link(struct export *e, const char *link)
+{
+	static const char above[] = "../../";
+	char target[PATH_MAX];
+	ssize_t n;
+
+	n = readlinkat(e->snapshot, link, target, sizeof(target) - 1);
+	if (n < 0 && errno == ENOENT) { /* removed since it was listed */
+		e->missing++;
+		return 0;
+	}
+	if (n < 0)
+		return bundle_error("%s: %s", link, strerror(errno));
+	target[n] = '\0';
+	if (strncmp(target, above, sizeof(above) - 1) != 0)
+		return bundle_error("%s: not the link of a snapshot", link);
+	return put_block(e, target + sizeof(above) - 1);
+}
+
+static int is_shown(const struct dirent *entry)
+{
+	return entry->d_name[0] != '.';
+}
+
+/* Run @f on what is in @directory (a descriptor), in the order of the names. */
+static int for_each(struct export *e, int directory,
+		    int (*f)(struct export *, const char *))
+{
+	struct dirent **entries;
+	int n = scandirat(directory, ".", &entries, is_shown, alphasort);
+	int r = 0;
+
+	if (n < 0)
+		return bundle_error("%s: %s", e->name, strerror(errno));
+	for (int i = 0; i < n; i++) {
+		if (r == 0)
+			r = f(e, entries[i]->d_name);
+		free(entries[i]);
+	}
+	free(entries);
+	return r;
+}
+
+static int put_name(struct export *e, const char *name)
+{
+	char file[PATH_ROOM];
+
+	snprintf(file, sizeof(file), "%.2s/%s", name, name);
+	return put_block(e, file);
+}
+
+/* The blocks of a directory of the space, "ab". */
+static int put_directory(struct export *e, const char *name)
+{
+	_cleanup_(kv_closep) int fd =
+		openat(e->space, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return errno == ENOENT ? 0
+				       : bundle_error("%s/%s: %s", e->name,
+						      name, strerror(errno));
+	return for_each(e, fd, put_name);
+}
+
+/* Links are named after their positions: parents come before children. */
+static int put_blocks(struct export *e)
+{
+	return e->snapshot < 0 ? for_each(e, e->space, put_directory)
+			       : for_each(e, e->snapshot, put_link);
+}
+
+static int put_all(struct export *e)
+{
+	char end[40];
+	int r = put_space(e, BUNDLE_BEGIN);
+
+	if (r == 0)
+		r = put_layout(e);
+	if (r == 0)
+		r = put_blocks(e);
+	if (r < 0)
+		return r;
+	snprintf(end, sizeof(end), BUNDLE_END "%" PRIu64, e->written);
+	r = put_space(e, end);
+	if (r == 0 && archive_write_close(e->to) != ARCHIVE_OK)
+		r = bundle_error("cannot write: %s",
+				 strerror(archive_errno(e->to)));
+	if (r < 0 || e->missing == 0)
+		return r;
+	bundle_error("%" PRIu64 " of %" PRIu64 " blocks are not there any more",
+		     e->missing, e->written + e->missing);
+	return 1;
+}
+
+static int open_archive(struct export *e, int to)
+{
+	if (!e->to || archive_write_set_format_pax(e->to) != ARCHIVE_OK ||
+	    /* The names of extended attributes that GNU tar knows, too. */
+	    archive_write_set_format_option(e->to, "pax", "xattrheader",
+					    "SCHILY") != ARCHIVE_OK ||
+	    archive_write_set_bytes_per_block(e->to, IO_BYTES) != ARCHIVE_OK ||
+	    archive_write_set_bytes_in_last_block(e->to, 1) != ARCHIVE_OK ||
+	    archive_write_open_fd(e->to, to) != ARCHIVE_OK)
+		return bundle_error("cannot write: %s",
+				    e->to ? strerror(archive_errno(e->to))
+					  : "no memory");
+	return 0;
+}
+
+/* Open @snapshot of the space @space, whose .snapshots is open as @snapshots. */
+static int open_snapshot(const char *space, int snapshots, const char *snapshot)
+{
+	int fd;
+
+	if (!*snapshot || strchr(snapshot, '/') || snapshot[0] == '.')
+		return bundle_error("'%s' is no snapshot's name", snapshot);
+	fd = openat(snapshots, snapshot, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return fd < 0 ? bundle_error("%s: snapshot '%s': %s", space, snapshot,
+				     strerror(errno))
+		      : fd;
+}
+
+int bundle_export(const char *space, const char *snapshot, int to)
+{
+	_cleanup_(kv_freep) char *path = realpath(space, NULL);
+	_cleanup_(kv_closep) int space_fd =
+		open(space, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	_cleanup_(kv_closep) int snapshots_fd = -1;
+	_cleanup_(kv_closep) int snapshot_fd = -1;
+	_cleanup_(freep_archive_write) struct archive *a = NULL;
+	struct export e;
+	int r;
+
+	if (!path || space_fd < 0)
+		return bundle_error("%s: %s", space, strerror(errno));
+	snapshots_fd = openat(space_fd, ".snapshots",
+			      O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (snapshots_fd < 0)
+		return bundle_error("%s: not a space of kvfs", space);
+	if (snapshot)
+		snapshot_fd = open_snapshot(space, snapshots_fd, snapshot);
+	if (snapshot && snapshot_fd < 0)
+		return -1;
+	a = archive_write_new();
+	e = (struct export){.to = a,
+			    .name = strrchr(path, '/') + 1,
+			    .space = space_fd,
+			    .snapshot = snapshot_fd};
+	r = open_archive(&e, to);
+	if (r == 0)
+		r = put_all(&e);
+	free(e.bytes);
+	return r;
+}
