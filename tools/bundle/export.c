@@ -162,7 +162,7 @@ static int read_block(struct export *e, const char *file, struct stat *ret_st,
 static int put_block(struct export *e, const char *file)
 {
 	char digest[DIGEST_DIGITS + 1] = "";
-	struct stat st;
+	struct stat st = {0};
 	int r = read_block(e, file, &st, digest);
 
 	if (r < 0) {
