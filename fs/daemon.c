@@ -29,6 +29,7 @@
 #include "fs/mount/open.h"
 #include "fs/mount/parked.h"
 #include "fs/mount/readers.h"
+#include "fs/mount/workers.h"
 
 static void on_gone(void *arg, uint64_t id)
 {
@@ -157,7 +158,7 @@ static int mount_start(struct kv_mount *mount, struct kv_cache *cache)
 	if (r == 0)
 		r = kv_handles_new(&mount->handles);
 	if (r == 0)
-		r = kv_readers_new(mount, &mount->readers);
+		r = kv_readers_new(&mount->readers);
 	if (r == 0)
 		r = kv_changes_new(&mount->changes);
 	return r;
@@ -169,8 +170,8 @@ static void mount_stop(struct kv_mount *mount)
 	if (!mount)
 		return;
 	kv_parking_stop(mount->parking);
-	kv_readers_free(kv_steal(mount->readers));
-	kv_changes_free(kv_steal(mount->changes));
+	kv_workers_free(kv_steal(mount->readers));
+	kv_workers_free(kv_steal(mount->changes));
 	kv_handles_free(mount);
 	kv_uploads_free(kv_steal(mount->uploads));
 }

@@ -11,8 +11,8 @@
 #include "fs/mount/fuse.h"
 #include "fs/mount/mount.h"
 
-struct kv_changes;
 struct kv_upload;
+struct kv_workers;
 
 /* What a handler was asked for; it uses as much of this as it needs. */
 struct kv_change {
@@ -32,9 +32,7 @@ struct kv_change {
  */
 void kv_change_later(fuse_req_t req, const struct kv_change *change);
 
-/* -ENOMEM, -EAGAIN. */
-int kv_changes_new(struct kv_changes **ret_changes);
-/* All its requests have been answered.  Takes NULL. */
-void kv_changes_free(struct kv_changes *changes);
+/* Who makes them.  -ENOMEM, -EAGAIN. */
+int kv_changes_new(struct kv_workers **ret_changes);
 
 #endif

@@ -9,15 +9,13 @@
 #include "fs/mount/fuse.h"
 #include "fs/mount/mount.h"
 
-struct kv_readers;
+struct kv_workers;
 
 /* Answer @req with the bytes of @block, at once if they are in memory. */
 void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 		   uint64_t offset);
 
-/* -ENOMEM, -EAGAIN. */
-int kv_readers_new(struct kv_mount *mount, struct kv_readers **ret_readers);
-/* All its requests have been answered.  Takes NULL. */
-void kv_readers_free(struct kv_readers *readers);
+/* Who reads from SSD.  -ENOMEM, -EAGAIN. */
+int kv_readers_new(struct kv_workers **ret_readers);
 
 #endif

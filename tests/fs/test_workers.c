@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_workers.c - whose job a thread takes next.
+ *
+ * OWNS      workers, and jobs without a request, which end by being counted.
+ *
+ * LOCKING   lock guards what the jobs count; they wait for the gate, and alarm()
+ *           has the last word.
+ */
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "fs/mount/workers.h"
+
+enum { A, B, USERS };
+
+struct job {
+	struct kv_job job; /* first */
+	unsigned user;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static bool gate;
+static unsigned order[64], n_done, running[USERS], most[USERS];
+
+static void count(struct kv_job *job)
+{
+	const unsigned user = ((struct job *)job)->user;
+
+	pthread_mutex_lock(&lock);
+	running[user]++;
+	most[user] = KV_MAX(most[user], running[user]);
+	pthread_cond_broadcast(&changed);
+	while (!gate)
+		pthread_cond_wait(&changed, &lock);
+	running[user]--;
+	order[n_done++] = user;
+	pthread_mutex_unlock(&lock);
+}
+
+static void until_running(unsigned user, unsigned n)
+{
+	pthread_mutex_lock(&lock);
+	while (running[user] < n)
+		pthread_cond_wait(&changed, &lock);
+	pthread_mutex_unlock(&lock);
+}
+
+static void let_go(void)
+{
+	pthread_mutex_lock(&lock);
+	gate = true;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	gate = false;
+	n_done = 0;
+	memset(running, 0, sizeof(running));
+	memset(most, 0, sizeof(most));
+	return 0;
+}
+
+static void submit(struct kv_workers *workers, struct job *jobs, unsigned n,
+		   unsigned user, uint64_t cost)
+{
+	for (unsigned i = 0; i < n; i++) {
+		jobs[i] = (struct job){.user = user};
+		kv_job_submit(workers, &jobs[i].job, 1000 + user, cost);
+	}
+}
+
+static void a_user_with_all_he_may_have_leaves_threads_to_others(void **state)
+{
+	static const struct kv_work work = {"test", 4, 2, 1, count};
+	struct kv_workers *workers;
+	struct job jobs[16];
+
+	(void)state;
+	assert_int_equal(kv_workers_new(&work, &workers), 0);
+	submit(workers, jobs, 8, A, 1);
+	until_running(A, 2);
+	submit(workers, jobs + 8, 8, B, 1);
+	until_running(B, 2);
+	let_go();
+	kv_workers_free(workers);
+	assert_int_equal(n_done, 16);
+	assert_int_equal(most[A], 2);
+	assert_int_equal(most[B], 2);
+}
+
+static void users_take_turns_of_equal_cost(void **state)
+{
+	static const struct kv_work work = {"test", 1, UINT_MAX, 4, count};
+	/* B's first ran before there was another. */
+	static const unsigned turns[] = {B, A, A, A, A, B, A, A, A, A, B, B, B};
+	struct kv_workers *workers;
+	struct job jobs[13];
+
+	(void)state;
+	assert_int_equal(kv_workers_new(&work, &workers), 0);
+	submit(workers, jobs, 1, B, 4);
+	until_running(B, 1);
+	submit(workers, jobs + 1, 8, A, 1);
+	submit(workers, jobs + 9, 4, B, 4);
+	let_go();
+	kv_workers_free(workers);
+	assert_int_equal(n_done, KV_ARRAY_LEN(turns));
+	assert_memory_equal(order, turns, sizeof(turns));
+}
+
+static void what_was_submitted_is_run_before_the_end(void **state)
+{
+	static const struct kv_work work = {"test", 2, 1, 1, count};
+	struct kv_workers *workers;
+	struct job jobs[32];
+
+	(void)state;
+	let_go();
+	assert_int_equal(kv_workers_new(&work, &workers), 0);
+	submit(workers, jobs, 32, A, 1);
+	kv_workers_free(workers);
+	assert_int_equal(n_done, 32);
+	assert_int_equal(most[A], 1);
+}
+
+#define TEST(f) cmocka_unit_test_setup(f, set_up)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_user_with_all_he_may_have_leaves_threads_to_others),
+		TEST(users_take_turns_of_equal_cost),
+		TEST(what_was_submitted_is_run_before_the_end),
+	};
+
+	alarm(60);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
