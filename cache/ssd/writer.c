@@ -73,16 +73,16 @@ int kv_write_queues_init(struct kv_cache *cache)
 }
 
 /* Each holds its queue, whoever owns the space by then. */
-static void join_turns(struct kv_cache *cache, struct kv_space *space)
+static struct kv_turn *join_turns(struct kv_cache *cache,
+				  struct kv_space *space)
 {
-	struct kv_turns *queues = &cache->ssd.write_queues;
-
-	space->turn = kv_turn_get(queues, space->uid);
+	space->turn = kv_turn_get(&cache->ssd.write_queues, space->uid);
 	TAILQ_INSERT_TAIL(&((struct write_queue *)space->turn)->spaces, space,
 			  turn_link);
-	kv_turn_start(queues, space->turn);
+	return space->turn;
 }
 
+/* It holds its queue still. */
 static void leave_turns(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_turns *queues = &cache->ssd.write_queues;
@@ -97,7 +97,6 @@ static void leave_turns(struct kv_cache *cache, struct kv_space *space)
 		if (TAILQ_EMPTY(&queue->spaces))
 			kv_turn_stop(queues, space->turn);
 	}
-	kv_turn_put(queues, kv_steal(space->turn));
 }
 
 static void set_no_room(struct kv_cache *cache, struct kv_space *space, bool is)
@@ -115,7 +114,8 @@ static void put_on(struct kv_cache *cache, struct kv_slot *slot, bool front)
 	struct kv_space *space = slot->list->space;
 
 	if (TAILQ_EMPTY(&space->queue))
-		join_turns(cache, space);
+		kv_turn_start(&cache->ssd.write_queues,
+			      join_turns(cache, space));
 	if (front)
 		TAILQ_INSERT_HEAD(&space->queue, slot, link);
 	else
@@ -152,6 +152,7 @@ void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 	if (!TAILQ_EMPTY(&space->queue))
 		return;
 	leave_turns(cache, space);
+	kv_turn_put(&cache->ssd.write_queues, kv_steal(space->turn));
 	set_no_room(cache, space, false);
 }
 
@@ -202,14 +203,10 @@ static uint64_t rest_ns(const struct kv_cache *cache, enum rest rest)
 static void put_off(struct kv_cache *cache, struct kv_space *space,
 		    enum rest rest)
 {
-	struct kv_turn *turn = space->turn;
-
 	/* Nothing may be queued any more: making room lets go of the lock. */
 	if (TAILQ_EMPTY(&space->queue))
 		return;
-	kv_turn_hold(turn);
 	leave_turns(cache, space);
-	space->turn = turn;
 	TAILQ_INSERT_TAIL(&cache->ssd.resting[rest], space, turn_link);
 	space->rests = (uint8_t)(1 + rest);
 	space->rests_until = kv_now_ns() + rest_ns(cache, rest);
@@ -219,20 +216,12 @@ static void put_off(struct kv_cache *cache, struct kv_space *space,
 static void go_on(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_turns *queues = &cache->ssd.write_queues;
-	struct kv_turn *turn = space->turn;
+	struct kv_turn *left = space->turn;
 
-	kv_turn_hold(turn);
 	leave_turns(cache, space);
 	set_no_room(cache, space, false);
-	if (turn->uid != space->uid) {
-		kv_turn_put(queues, turn);
-		join_turns(cache, space);
-		return;
-	}
-	space->turn = turn;
-	TAILQ_INSERT_TAIL(&((struct write_queue *)turn)->spaces, space,
-			  turn_link);
-	kv_turn_resume(queues, turn);
+	kv_turn_resume(queues, join_turns(cache, space));
+	kv_turn_put(queues, left);
 }
 
 /* Spaces whose rest is over, or all, go on.  What they queued is promised
