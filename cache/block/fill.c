@@ -93,9 +93,7 @@ static bool make_share(struct kv_cache *cache, struct kv_space *space,
 static bool crowded(const struct kv_cache *cache, const struct kv_space *space,
 		    uint64_t bytes)
 {
-	const struct kv_ssd *ssd = &cache->ssd;
-
-	return !ssd->error && ssd->dirty > ssd->stalled &&
+	return !cache->ssd.error && kv_writes_may_make_room_locked(cache) &&
 	       kv_arena_crowded(cache, space, bytes) &&
 	       !kv_guaranteed_dram(space, bytes);
 }
@@ -106,8 +104,7 @@ static int slot_for(struct kv_cache *cache, struct kv_space *space,
 		    const struct kv_key *key, uint64_t length,
 		    struct kv_slot **ret_slot)
 {
-	const struct kv_ssd *ssd = &cache->ssd;
-	const bool under_way = ssd->dirty > ssd->stalled;
+	const bool under_way = kv_writes_may_make_room_locked(cache);
 	uint64_t bytes = kv_size_class(cache, length);
 	int r;
 

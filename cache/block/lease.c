@@ -142,7 +142,7 @@ static bool room_may_come(const struct kv_cache *cache,
 		return true;
 	return want->acquire->wait_room &&
 	       ((!cache->ssd.error && cache->cleaned < want->writes &&
-		 cache->ssd.dirty > cache->ssd.stalled) ||
+		 kv_writes_may_make_room_locked(cache)) ||
 		cache->reads_ended < want->reads);
 }
 

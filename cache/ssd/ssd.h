@@ -157,6 +157,8 @@ int kv_writer_stop(struct kv_cache *cache);
 void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 			     bool must);
 void kv_write_dequeue_locked(struct kv_cache *cache, struct kv_block *block);
+/* In memory: all but those that find none on SSD. */
+bool kv_writes_may_make_room_locked(const struct kv_cache *cache);
 /* Does somebody wait for the durability of this dirty slot? */
 bool kv_write_must(const struct kv_slot *slot);
 void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot);

@@ -174,6 +174,12 @@ struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache)
 		&TAILQ_FIRST(&((struct write_queue *)turn)->spaces)->queue);
 }
 
+bool kv_writes_may_make_room_locked(const struct kv_cache *cache)
+{
+	kv_assert_locked(&cache->lock);
+	return cache->ssd.dirty > cache->ssd.stalled;
+}
+
 /* When its user's turn is over, the next one is another space's. */
 void kv_write_queue_charge(struct kv_slot *slot)
 {
