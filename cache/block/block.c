@@ -194,12 +194,10 @@ int kv_open_charge(struct kv_cache *cache, struct kv_block *block,
 		if (block->slot)
 			charge.bytes = block->slot->segment->class->slot_bytes;
 		shared = kv_shared_dram(cache);
-		spare = kv_account_is_operator(account)
-				? 0
-				: shared / KV_FLOOR_PART;
+		spare = shared / KV_FLOOR_PART;
 	}
-	fits = kv_account_fits(account, charge.what, shared,
-			       charge.bytes + spare);
+	fits = kv_account_fits(account, charge.what, shared, charge.bytes,
+			       spare);
 	if (fits)
 		kv_account_take(account, charge.what, charge.bytes);
 	kv_unlock(cache);

@@ -96,11 +96,6 @@ static bool is_operator(const struct kv_account *account)
 	return kv_accounts_operator(account->accounts, account->uid);
 }
 
-bool kv_account_is_operator(const struct kv_account *account)
-{
-	return !account || is_operator(account);
-}
-
 static void regain_locked(struct kv_account *account)
 {
 	uint64_t now = kv_now_ns();
@@ -186,9 +181,10 @@ static uint64_t counted(const uint64_t n[], enum kv_finite what)
 	return n[what] + (what == KV_FINITE_DIRTY ? n[KV_FINITE_DRAM] : 0);
 }
 
-/* Whether @account may take @n more of @what, of which there is @total. */
+/* Whether @account may take @n more of @what, of which there is @total, and
+ * could @spare more then. */
 static bool fits_locked(const struct kv_account *account, enum kv_finite what,
-			uint64_t total, uint64_t n)
+			uint64_t total, uint64_t n, uint64_t spare)
 {
 	const struct kv_accounts *accounts = account->accounts;
 	uint64_t used = counted(accounts->used, what), part;
@@ -199,6 +195,7 @@ static bool fits_locked(const struct kv_account *account, enum kv_finite what,
 	if (is_operator(account))
 		return true;
 	part = total / OPERATORS_PART;
+	n += spare;
 	return used + n + part <= total &&
 	       counted(account->held, what) + n <=
 		       (what == KV_FINITE_DIRTY ? KV_MORE_THAN_LEFT : 1) *
@@ -213,7 +210,7 @@ int kv_account_charge(struct kv_account *account, enum kv_finite what,
 	if (!account)
 		return 0;
 	pthread_mutex_lock(&account->accounts->lock);
-	if (fits_locked(account, what, totals[what], n)) {
+	if (fits_locked(account, what, totals[what], n, 0)) {
 		account->held[what] += n;
 		account->accounts->used[what] += n;
 		r = 0;
@@ -223,14 +220,14 @@ int kv_account_charge(struct kv_account *account, enum kv_finite what,
 }
 
 bool kv_account_fits(struct kv_account *account, enum kv_finite what,
-		     uint64_t total, uint64_t n)
+		     uint64_t total, uint64_t n, uint64_t spare)
 {
 	bool fits;
 
 	if (!account)
 		return true;
 	pthread_mutex_lock(&account->accounts->lock);
-	fits = fits_locked(account, what, total, n);
+	fits = fits_locked(account, what, total, n, spare);
 	pthread_mutex_unlock(&account->accounts->lock);
 	return fits;
 }

@@ -50,9 +50,6 @@ void kv_accounts_squash_root(struct kv_accounts *accounts);
 /* Whether @uid has no share, but all. */
 bool kv_accounts_operator(const struct kv_accounts *accounts, uint32_t uid);
 
-/* Of its user; NULL is one of nobody, who may all, too. */
-bool kv_account_is_operator(const struct kv_account *account);
-
 /* The account of @uid, held; NULL: out of memory. */
 struct kv_account *kv_account_get(struct kv_accounts *accounts, uint32_t uid);
 struct kv_account *kv_account_hold(struct kv_account *account);
@@ -67,9 +64,10 @@ void kv_account_credit(struct kv_account *account, enum kv_finite what,
 		       uint64_t n);
 
 /* In two steps, for what has another @total: whether the user may take @n more,
- * and taking it, which also may be done without asking. */
+ * and, unless he is an operator, would have @spare of his share left; and taking
+ * it, which also may be done without asking. */
 bool kv_account_fits(struct kv_account *account, enum kv_finite what,
-		     uint64_t total, uint64_t n);
+		     uint64_t total, uint64_t n, uint64_t spare);
 void kv_account_take(struct kv_account *account, enum kv_finite what,
 		     uint64_t n);
 

@@ -189,7 +189,8 @@ bool kv_arena_over_share(const struct kv_cache *cache,
 {
 	return !is_owed(space, bytes) &&
 	       !kv_account_fits(space->account, KV_FINITE_DIRTY,
-				kv_shared_dram(cache), share_of(cache, bytes));
+				kv_shared_dram(cache), share_of(cache, bytes),
+				0);
 }
 
 bool kv_arena_keeps_share(const struct kv_cache *cache,
@@ -197,7 +198,8 @@ bool kv_arena_keeps_share(const struct kv_cache *cache,
 {
 	return !is_owed(space, bytes) &&
 	       !kv_account_fits(space->account, KV_FINITE_DRAM,
-				kv_shared_dram(cache), share_of(cache, bytes));
+				kv_shared_dram(cache), share_of(cache, bytes),
+				0);
 }
 
 /* Of a share leases and pins leave a part to save by, and what was saved leaves
@@ -211,10 +213,10 @@ static bool over_kept_share(const struct kv_cache *cache,
 	const uint64_t share = share_of(cache, bytes);
 
 	return !is_owed(space, dirty ? 0 : bytes) &&
-	       !(kv_account_fits(space->account, KV_FINITE_DRAM, shared,
-				 share + spare) &&
+	       !(kv_account_fits(space->account, KV_FINITE_DRAM, shared, share,
+				 spare) &&
 		 (dirty || kv_account_fits(space->account, KV_FINITE_DIRTY,
-					   shared + spare, share)));
+					   shared + spare, share, 0)));
 }
 
 /* With @left bytes left over. */

@@ -387,7 +387,7 @@ static int give_locked(struct kv_cache *cache, uint32_t id, uint32_t uid,
 	if (!mapper)
 		return -ENOMEM;
 	if (!kv_account_fits(mapper->account, KV_FINITE_SEGMENTS,
-			     cache->arena.max, 0))
+			     cache->arena.max, 0, 0))
 		return -ENOLCK;
 	segment->holders++;
 	mapper->holders++;

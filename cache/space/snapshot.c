@@ -479,7 +479,7 @@ static int enter(struct kv_cache *cache, struct kv_space *space,
 		r = -EEXIST;
 	else if (all->cost + snapshot_cost(snapshot) > most ||
 		 !kv_account_fits(space->account, KV_FINITE_SNAPSHOTS, most,
-				  snapshot_cost(snapshot)) ||
+				  snapshot_cost(snapshot), 0) ||
 		 !kv_space_may_index_locked(
 			 cache, space, kv_index_snapshot_bytes(snapshot->n)) ||
 		 all->next_id == UINT32_MAX)

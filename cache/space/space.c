@@ -42,7 +42,7 @@ static bool index_fits(struct kv_cache *cache, struct kv_account *account,
 {
 	return kv_account_fits(account, KV_FINITE_INDEX,
 			       kv_index_map_bytes(cache->ssd.cap) / INDEX_PART,
-			       bytes);
+			       bytes, 0);
 }
 
 bool kv_space_may_index_locked(struct kv_cache *cache,
@@ -313,7 +313,7 @@ static int may_make(struct kv_cache *cache, struct kv_account *account,
 		    const char *name)
 {
 	if (!kv_account_fits(account, KV_FINITE_SPACES,
-			     kv_finite_total(KV_FINITE_SPACES), 1) ||
+			     kv_finite_total(KV_FINITE_SPACES), 1, 0) ||
 	    !index_fits(cache, account, kv_index_space_bytes(strlen(name), 0)))
 		return -ENOSPC;
 	return kv_account_pace(account);

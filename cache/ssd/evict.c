@@ -247,7 +247,7 @@ bool kv_ssd_over_floor(const struct kv_cache *cache,
 			       kv_tenant_guaranteed_ssd(tenant) + siblings >
 		       ssd->file_budget ||
 	       !kv_account_fits(space->account, KV_FINITE_PINNED,
-				kv_shared_ssd(cache), bytes);
+				kv_shared_ssd(cache), bytes, 0);
 }
 
 /* The blocks whose records name @file; lets go of the lock. */

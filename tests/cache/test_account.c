@@ -115,6 +115,24 @@ static void root_that_is_squashed_has_a_share_as_any_other(void **state)
 	kv_account_put(root);
 }
 
+static void a_part_is_left_over_by_all_but_operators(void **state)
+{
+	const uint64_t total = 1000, spare = 100;
+	uint64_t n = 0;
+
+	(void)state;
+	while (kv_account_fits(a, WHAT, total, 1, spare)) {
+		kv_account_take(a, WHAT, 1);
+		n++;
+	}
+	assert_true(n > 0);
+	assert_true(kv_account_fits(a, WHAT, total, spare, 0));
+	assert_false(kv_account_fits(a, WHAT, total, spare + 1, 0));
+	assert_true(kv_account_fits(own, WHAT, total, total - n, total));
+	assert_true(kv_account_fits(NULL, WHAT, total, total, total));
+	kv_account_credit(a, WHAT, n);
+}
+
 static void no_number_overflows(void **state)
 {
 	(void)state;
@@ -145,6 +163,7 @@ int main(void)
 		TEST(who_comes_last_gets_some_and_an_operator_the_rest),
 		TEST(what_is_given_back_can_be_taken_again),
 		TEST(root_that_is_squashed_has_a_share_as_any_other),
+		TEST(a_part_is_left_over_by_all_but_operators),
 		TEST(no_number_overflows),
 		TEST(an_account_lasts_until_its_last_holder_lets_go),
 	};
