@@ -19,7 +19,7 @@ DAEMON = ["common", "index", "cache", "fs"]
 LIBRARY = ["common", "kernels"]
 # Those of one tuple stand side by side, and know nothing of each other.
 INNER = {
-    "cache": ["evict", "io", "core", "ssd", "dram", "block", "space", "store"],
+    "cache": ["evict", "io", "core", "ssd", "dram", "block", "remote", "space", "store"],
     "kernels": ["device", "session", "transfer", "paged"],
     "fs": ["base", ("control", "mount")],
 }

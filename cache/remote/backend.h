@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * backend.h - what keeps the objects of a remote tier: a table of calls that
+ * never wait.
+ *
+ * An object is the file of a block, under a name TENANT/SPACE/KEY; beside it,
+ * where each backend says, stand its own name's last part, its length and the
+ * digest of its bytes.  One without that is refused, and one whose last part is
+ * another's.  The digest guards against faults, not against who writes there.
+ *
+ * Whoever uses a backend has one thread for it.  An operation that was submitted,
+ * and the memory that it names, are the backend's until they are reaped: also
+ * those that were cancelled, which says no more than that nobody waits.
+ */
+#ifndef KV_CACHE_REMOTE_BACKEND_H
+#define KV_CACHE_REMOTE_BACKEND_H
+
+#include <sys/queue.h>
+
+#include "common/kv.h"
+
+/* TENANT/SPACE/KEY: 64, 64 and KV_NAME_MAX characters at most. */
+#define KV_OBJECT_NAME_MAX 200
+#define KV_OBJECT_TENANT_MAX 64
+
+enum kv_remote_call {
+	KV_REMOTE_EXISTS,  /* -ENOENT; else its length and digest */
+	KV_REMOTE_GET,	   /* the same, and its bytes */
+	KV_REMOTE_PUT,	   /* replaces what is there */
+	KV_REMOTE_PUBLISH, /* -EEXIST: somebody was first */
+	KV_REMOTE_REMOVE,  /* -ENOENT */
+};
+
+/*
+ * Statuses, besides: 0; -EBADMSG it is not as it was put (short, long, no digest,
+ * another's); -EFBIG larger than the room; -ENOSPC, -EDQUOT; -EACCES; -ECANCELED;
+ * all others: the backend, or the way there, is at fault.
+ */
+struct kv_remote_op {
+	enum kv_remote_call call; /* in, and the next three */
+	char name[KV_OBJECT_NAME_MAX + 1];
+	uint8_t *data;		 /* put: the bytes; get: room for them */
+	uint64_t room;		 /* of get */
+	uint64_t length;	 /* put: in; exists, get: out */
+	struct kv_digest digest; /* the same */
+	int status;		 /* out */
+	/* The backend's, until it is reaped. */
+	bool cancelled, under_way;
+	void *of;
+	TAILQ_ENTRY(kv_remote_op) link;
+};
+TAILQ_HEAD(kv_remote_ops, kv_remote_op);
+
+struct kv_remote_driver {
+	const char *scheme; /* of URLs, without the colon */
+	/*
+	 * @url without "scheme:".  Checks what can be checked at once.  On failure
+	 * *@ret_why is a message for the user (caller frees; NULL: no memory).
+	 */
+	int (*open)(const char *url, void **ret_backend, char **ret_why);
+	/* Begin them, in this order; never waits, and never fails: what cannot
+	 * begin is reaped with its status. */
+	void (*submit)(void *backend, struct kv_remote_op *const *ops,
+		       size_t n);
+	/* Nobody waits for it: it shall end soon, with any status. */
+	void (*cancel)(void *backend, struct kv_remote_op *op);
+	/* Readable while there is something to reap; level-triggered. */
+	int (*fd)(void *backend);
+	/* What has ended, @max at most. */
+	size_t (*reap)(void *backend, struct kv_remote_op **ret_ops,
+		       size_t max);
+	/* All is cancelled.  -EBUSY: some does not end, in a second or so: its
+	 * memory is the backend's for as long as the process lives. */
+	int (*close)(void *backend);
+};
+
+extern const struct kv_remote_driver kv_remote_dir;
+
+/* What stands beside an object: "NAME DIGEST LENGTH\n". */
+#define KV_OBJECT_NOTE_MAX (KV_NAME_MAX + 1 + 32 + 1 + 20 + 2)
+
+/* Print it for @op; returns its length. */
+size_t kv_object_note(const struct kv_remote_op *op,
+		      char note[KV_OBJECT_NOTE_MAX]);
+/* Take length and digest of @op from it; -EBADMSG: it is not one, or of an
+ * object of another name. */
+int kv_object_read_note(struct kv_remote_op *op, const char *note, size_t n);
+
+#endif

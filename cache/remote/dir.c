@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dir.c - a remote tier in a directory: NFS, Lustre, a disk that is carried
+ * around.  The reference of the other backends.
+ *
+ * An object is a file, and its note the file NAME.digest beside it.  Both are
+ * written in .part and come by rename, the note last: without it there is no
+ * object.  Only the daemon's user may read them.
+ *
+ * Calls on such a filesystem may take any time: threads make them.
+ *
+ * OWNS      the threads; operations from submit to reap.
+ *
+ * INVARIANTS
+ *   (1) An operation is queued, under way on one thread, or done.
+ *   (2) The eventfd's count is not 0 while any is done.
+ *
+ * LOCKING   dir->lock for the queues; none during calls.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+
+#include "cache/remote/backend.h"
+#include "common/thread.h"
+
+#define THREADS 8u
+#define NOTE ".digest"
+#define PART ".part"
+#define PART_SECONDS 86400	/* then its writer is dead */
+#define PATIENCE_NS 1000000000u /* at the end */
+
+struct dir {
+	int fd;	   /* fixed: of the directory */
+	int event; /* fixed */
+	pthread_mutex_t lock;
+	pthread_cond_t wake, ended;
+	struct kv_remote_ops queued, done;
+	unsigned under_way, running;
+	bool stop;
+	pthread_t threads[THREADS];
+};
+
+struct path {
+	char text[KV_OBJECT_NAME_MAX + 64];
+};
+
+static struct path path_of(const struct kv_remote_op *op, const char *suffix)
+{
+	struct path path;
+
+	snprintf(path.text, sizeof(path.text), "%s%s", op->name, suffix);
+	return path;
+}
+
+/* A name that no other thread, process or node writes to. */
+static struct path temporary(void)
+{
+	static _Atomic unsigned counter;
+	struct path path;
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	snprintf(path.text, sizeof(path.text), PART "/%lx.%lx.%lx.%x",
+		 (long)now.tv_sec, (long)now.tv_nsec, (long)getpid(),
+		 counter++);
+	return path;
+}
+
+/* ---- reading ---- */
+
+static int open_at(const struct dir *dir, const char *path, int flags)
+{
+	int fd = openat(dir->fd, path, flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+	return fd < 0 ? -errno : fd;
+}
+
+/* Read up to @n bytes to its end; returns how many, or -errno. */
+static ssize_t read_all(int fd, uint8_t *data, size_t n)
+{
+	size_t done = 0;
+
+	while (done < n) {
+		ssize_t got = read(fd, data + done, n - done);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return -errno;
+		if (got == 0)
+			break;
+		done += (size_t)got;
+	}
+	return (ssize_t)done;
+}
+
+static int read_note(const struct dir *dir, struct kv_remote_op *op)
+{
+	const struct path path = path_of(op, NOTE);
+	_cleanup_(kv_closep) int fd = open_at(dir, path.text, O_RDONLY);
+	char note[KV_OBJECT_NOTE_MAX + 1];
+	ssize_t n;
+
+	if (fd < 0)
+		return fd == -ENOTDIR ? -ENOENT : fd;
+	n = read_all(fd, (uint8_t *)note, sizeof(note));
+	return n < 0 ? (int)n : kv_object_read_note(op, note, (size_t)n);
+}
+
+static int get(const struct dir *dir, struct kv_remote_op *op)
+{
+	_cleanup_(kv_closep) int fd = -1;
+	struct stat st;
+	ssize_t n;
+	int r = read_note(dir, op);
+
+	if (r < 0)
+		return r;
+	if (op->length > op->room)
+		return -EFBIG;
+	fd = open_at(dir, op->name, O_RDONLY);
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != op->length)
+		return -EBADMSG;
+	n = read_all(fd, op->data, op->length);
+	return n < 0 ? (int)n : (uint64_t)n == op->length ? 0 : -EBADMSG;
+}
+
+/* ---- writing ---- */
+
+/* Make the directories above @name. */
+static int make_parents(const struct dir *dir, const char *name)
+{
+	char path[KV_OBJECT_NAME_MAX + 1];
+
+	for (const char *at = name; (at = strchr(at, '/')); at++) {
+		memcpy(path, name, (size_t)(at - name));
+		path[at - name] = '\0';
+		if (mkdirat(dir->fd, path, 0700) < 0 && errno != EEXIST)
+			return -errno;
+	}
+	return 0;
+}
+
+static int write_all(int fd, const uint8_t *data, size_t n)
+{
+	while (n > 0) {
+		ssize_t put = write(fd, data, n);
+
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put < 0)
+			return -errno;
+		data += put;
+		n -= (size_t)put;
+	}
+	return 0;
+}
+
+static int create(const struct dir *dir, const char *path, const void *data,
+		  size_t n)
+{
+	int fd = open_at(dir, path, O_WRONLY | O_CREAT | O_EXCL);
+	int r;
+
+	if (fd < 0)
+		return fd;
+	r = write_all(fd, data, n);
+	/* NFS tells of a full disk here. */
+	if (close(fd) < 0 && r == 0)
+		r = -errno;
+	return r;
+}
+
+/* Write a file whole, and give it its name; with @first only if that is free. */
+static int put_file(const struct dir *dir, const struct path *path,
+		    const void *data, size_t n, bool first)
+{
+	const struct path part = temporary();
+	int r = create(dir, part.text, data, n);
+
+	if (r == 0 && first)
+		r = linkat(dir->fd, part.text, dir->fd, path->text, 0);
+	else if (r == 0)
+		r = renameat(dir->fd, part.text, dir->fd, path->text);
+	if (r == -1)
+		r = -errno;
+	if (r < 0 || first)
+		unlinkat(dir->fd, part.text, 0);
+	return r;
+}
+
+static int put(const struct dir *dir, struct kv_remote_op *op)
+{
+	const struct path path = path_of(op, ""), note_path = path_of(op, NOTE);
+	char note[KV_OBJECT_NOTE_MAX];
+	size_t n = kv_object_note(op, note);
+	int r = make_parents(dir, op->name);
+
+	if (r == 0)
+		r = put_file(dir, &path, op->data, op->length,
+			     op->call == KV_REMOTE_PUBLISH);
+	return r < 0 ? r : put_file(dir, &note_path, note, n, false);
+}
+
+static int remove_object(const struct dir *dir, const struct kv_remote_op *op)
+{
+	const struct path note = path_of(op, NOTE);
+	int r = 0;
+
+	if (unlinkat(dir->fd, note.text, 0) < 0)
+		r = -errno;
+	if (unlinkat(dir->fd, op->name, 0) < 0 && errno != ENOENT)
+		return -errno;
+	return r;
+}
+
+/* ---- threads ---- */
+
+static int run(const struct dir *dir, struct kv_remote_op *op)
+{
+	switch (op->call) {
+	case KV_REMOTE_EXISTS:
+		return read_note(dir, op);
+	case KV_REMOTE_GET:
+		return get(dir, op);
+	case KV_REMOTE_PUT:
+	case KV_REMOTE_PUBLISH:
+		return put(dir, op);
+	default:
+		return remove_object(dir, op);
+	}
+}
+
+static void done_locked(struct dir *dir, struct kv_remote_op *op, int status)
+{
+	op->status = status;
+	TAILQ_INSERT_TAIL(&dir->done, op, link);
+	eventfd_write(dir->event, 1);
+}
+
+static void *worker(void *arg)
+{
+	struct dir *dir = arg;
+	struct kv_remote_op *op;
+	int r;
+
+	pthread_mutex_lock(&dir->lock);
+	while (!dir->stop) {
+		op = TAILQ_FIRST(&dir->queued);
+		if (!op) {
+			pthread_cond_wait(&dir->wake, &dir->lock);
+			continue;
+		}
+		TAILQ_REMOVE(&dir->queued, op, link);
+		dir->under_way++;
+		pthread_mutex_unlock(&dir->lock);
+		r = run(dir, op);
+		pthread_mutex_lock(&dir->lock);
+		dir->under_way--;
+		done_locked(dir, op, r);
+	}
+	dir->running--;
+	pthread_cond_signal(&dir->ended);
+	pthread_mutex_unlock(&dir->lock);
+	return NULL;
+}
+
+/* ---- the table ---- */
+
+static void dir_submit(void *backend, struct kv_remote_op *const *ops, size_t n)
+{
+	struct dir *dir = backend;
+
+	pthread_mutex_lock(&dir->lock);
+	for (size_t i = 0; i < n; i++) {
+		ops[i]->cancelled = false;
+		TAILQ_INSERT_TAIL(&dir->queued, ops[i], link);
+	}
+	pthread_cond_broadcast(&dir->wake);
+	pthread_mutex_unlock(&dir->lock);
+}
+
+/* What has begun ends when it does. */
+static void dir_cancel(void *backend, struct kv_remote_op *op)
+{
+	struct dir *dir = backend;
+	struct kv_remote_op *queued;
+
+	pthread_mutex_lock(&dir->lock);
+	TAILQ_FOREACH(queued, &dir->queued, link)
+		if (queued == op)
+			break;
+	if (queued) {
+		TAILQ_REMOVE(&dir->queued, op, link);
+		done_locked(dir, op, -ECANCELED);
+	}
+	pthread_mutex_unlock(&dir->lock);
+}
+
+static int dir_fd(void *backend)
+{
+	return ((struct dir *)backend)->event;
+}
+
+static size_t dir_reap(void *backend, struct kv_remote_op **ret_ops, size_t max)
+{
+	struct dir *dir = backend;
+	struct kv_remote_op *op;
+	eventfd_t count;
+	size_t n = 0;
+
+	pthread_mutex_lock(&dir->lock);
+	while (n < max && (op = TAILQ_FIRST(&dir->done))) {
+		TAILQ_REMOVE(&dir->done, op, link);
+		ret_ops[n++] = op;
+	}
+	if (TAILQ_EMPTY(&dir->done))
+		eventfd_read(dir->event, &count);
+	pthread_mutex_unlock(&dir->lock);
+	return n;
+}
+
+static void dir_free(struct dir *dir)
+{
+	if (dir->fd >= 0)
+		close(dir->fd);
+	if (dir->event >= 0)
+		close(dir->event);
+	pthread_mutex_destroy(&dir->lock);
+	pthread_cond_destroy(&dir->wake);
+	pthread_cond_destroy(&dir->ended);
+	free(dir);
+}
+
+static int dir_close(void *backend)
+{
+	struct dir *dir = backend;
+	struct timespec until;
+	bool hang;
+	int r = 0;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += PATIENCE_NS / 1000000000u;
+	pthread_mutex_lock(&dir->lock);
+	dir->stop = true;
+	pthread_cond_broadcast(&dir->wake);
+	while (dir->running && r == 0)
+		r = pthread_cond_timedwait(&dir->ended, &dir->lock, &until);
+	hang = dir->running;
+	pthread_mutex_unlock(&dir->lock);
+	if (hang)
+		return -EBUSY;
+	for (unsigned i = 0; i < THREADS; i++)
+		if (dir->threads[i])
+			pthread_join(dir->threads[i], NULL);
+	dir_free(dir);
+	return 0;
+}
+
+static int start(struct dir *dir)
+{
+	int r = 0;
+
+	for (unsigned i = 0; i < THREADS && r == 0; i++) {
+		dir->running++;
+		r = kv_thread_start(&dir->threads[i], "kvfs-dir", worker, dir);
+		if (r < 0) {
+			dir->threads[i] = 0;
+			dir->running--;
+		}
+	}
+	return r;
+}
+
+static int refuse(char **ret_why, const char *path, int r)
+{
+	if (asprintf(ret_why, "%s: %s", path, strerror(-r)) < 0)
+		*ret_why = NULL;
+	return r;
+}
+
+/* Remove what writers that died have left. */
+static void sweep(const struct dir *dir)
+{
+	int fd = open_at(dir, PART, O_RDONLY | O_DIRECTORY);
+	DIR *parts = fd < 0 ? NULL : fdopendir(fd);
+	const time_t now = time(NULL);
+	struct dirent *entry;
+	struct stat st;
+
+	while (parts && (entry = readdir(parts)))
+		if (fstatat(fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		    S_ISREG(st.st_mode) && st.st_mtime + PART_SECONDS < now)
+			unlinkat(fd, entry->d_name, 0);
+	if (parts)
+		closedir(parts);
+	else if (fd >= 0)
+		close(fd);
+}
+
+static int open_directory(struct dir *dir, const char *path)
+{
+	dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dir->fd < 0 ||
+	    (mkdirat(dir->fd, PART, 0700) < 0 && errno != EEXIST))
+		return -errno;
+	sweep(dir);
+	return 0;
+}
+
+static int dir_open(const char *url, void **ret_backend, char **ret_why)
+{
+	struct dir *dir = calloc(1, sizeof(*dir));
+	int r;
+
+	*ret_why = NULL;
+	if (!dir)
+		return -ENOMEM;
+	pthread_mutex_init(&dir->lock, NULL);
+	pthread_cond_init(&dir->wake, NULL);
+	pthread_cond_init(&dir->ended, NULL);
+	TAILQ_INIT(&dir->queued);
+	TAILQ_INIT(&dir->done);
+	dir->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	dir->fd = -1;
+	r = dir->event < 0 ? -errno : open_directory(dir, url);
+	if (r < 0) {
+		refuse(ret_why, url, r);
+		dir_free(dir);
+		return r;
+	}
+	r = start(dir);
+	if (r < 0) {
+		refuse(ret_why, url, r);
+		dir_close(dir);
+		return r;
+	}
+	*ret_backend = dir;
+	return 0;
+}
+
+const struct kv_remote_driver kv_remote_dir = {
+	.scheme = "dir",
+	.open = dir_open,
+	.submit = dir_submit,
+	.cancel = dir_cancel,
+	.fd = dir_fd,
+	.reap = dir_reap,
+	.close = dir_close,
+};

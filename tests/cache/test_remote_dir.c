@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_remote_dir.c - the remote tier's backend in a directory, and what it finds
+ * there that it did not put.
+ *
+ * OWNS      a directory.
+ *
+ * LOCKING   none.
+ */
+#include <fcntl.h>
+#include <ftw.h>
+#include <sys/stat.h>
+
+#include "tests/cache/backend.h"
+
+static char root[64];
+
+static int remove_one(const char *path, const struct stat *st, int type,
+		      struct FTW *ftw)
+{
+	(void)st;
+	(void)type;
+	(void)ftw;
+	return remove(path);
+}
+
+static int set_up(void **state)
+{
+	char *why = NULL;
+
+	(void)state;
+	snprintf(root, sizeof(root), "kvfs-remote.XXXXXX");
+	if (!mkdtemp(root))
+		return -1;
+	driver = &kv_remote_dir;
+	return driver->open(root, &backend, &why);
+}
+
+static int tear_down(void **state)
+{
+	int r = driver->close(backend);
+
+	(void)state;
+	nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	return r;
+}
+
+static void overwrite(const char *name, const char *text)
+{
+	char path[300];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/%s", root, name);
+	file = fopen(path, "w");
+	assert_non_null(file);
+	fputs(text, file);
+	fclose(file);
+}
+
+static void test_what_was_not_put_so_is_refused(void **state)
+{
+	static const char *const notes[] = {
+		"",
+		"x",
+		"00112233445566778899aabbccddeeff",
+		"00112233445566778899aabbccddeeff "
+		"00000000000000000000000000000000\n",
+		"00112233445566778899aabbccddeeff "
+		"00000000000000000000000000000000 \n",
+		"00112233445566778899aabbccddeeff "
+		"00000000000000000000000000000000 5",
+		"00112233445566778899aabbccddeeff "
+		"00000000000000000000000000000000 -5\n",
+		"00112233445566778899aabbccddeeff "
+		"00000000000000000000000000000000 5 \n",
+		"00112233445566778899aabbccddeeff "
+		"0000000000000000000000000000000g 5\n",
+		"00112233445566778899aabbccddeeff "
+		"00000000000000000000000000000000 99999999999999999999\n",
+		"10112233445566778899aabbccddeeff "
+		"00000000000000000000000000000000 5\n",
+	};
+	char room[100];
+	uint64_t n;
+
+	(void)state;
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
+	for (size_t i = 0; i < KV_ARRAY_LEN(notes); i++) {
+		overwrite(OBJECT ".digest", notes[i]);
+		assert_int_equal(status_of(KV_REMOTE_EXISTS, OBJECT), -EBADMSG);
+		assert_int_equal(get(OBJECT, room, sizeof(room), &n), -EBADMSG);
+	}
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
+	overwrite(OBJECT, "byte");
+	assert_int_equal(get(OBJECT, room, sizeof(room), &n), -EBADMSG);
+	overwrite(OBJECT, "bytes!");
+	assert_int_equal(get(OBJECT, room, sizeof(room), &n), -EBADMSG);
+	overwrite(OBJECT, "Bytes"); /* its length: the digest tells */
+	assert_int_equal(get(OBJECT, room, sizeof(room), &n), -EBADMSG);
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
+	assert_int_equal(get(OBJECT, room, sizeof(room), &n), 0);
+}
+
+static void test_only_its_user_reads_it(void **state)
+{
+	struct stat st;
+	char path[300];
+
+	(void)state;
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
+	snprintf(path, sizeof(path), "%s/" OBJECT, root);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0600);
+	snprintf(path, sizeof(path), "%s/1000", root);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0700);
+}
+
+static void test_what_dead_writers_left_goes_after_a_day(void **state)
+{
+	const struct timespec old[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+	char path[300], *why = NULL;
+	void *other;
+
+	(void)state;
+	overwrite(".part/old", "x");
+	overwrite(".part/new", "x");
+	snprintf(path, sizeof(path), "%s/.part/old", root);
+	assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+	assert_int_equal(driver->open(root, &other, &why), 0);
+	assert_int_equal(driver->close(other), 0);
+	assert_int_not_equal(access(path, F_OK), 0);
+	snprintf(path, sizeof(path), "%s/.part/new", root);
+	assert_int_equal(access(path, F_OK), 0);
+}
+
+static void test_a_directory_that_is_not_there_is_named(void **state)
+{
+	char *why = NULL;
+	void *other;
+
+	(void)state;
+	assert_int_equal(driver->open("no/such", &other, &why), -ENOENT);
+	assert_non_null(strstr(why, "no/such: No such file"));
+	free(why);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		BACKEND_TESTS,
+		cmocka_unit_test(test_what_was_not_put_so_is_refused),
+		cmocka_unit_test(test_only_its_user_reads_it),
+		cmocka_unit_test(test_what_dead_writers_left_goes_after_a_day),
+		cmocka_unit_test(test_a_directory_that_is_not_there_is_named),
+	};
+
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}
