@@ -20,8 +20,8 @@
 #define METADATA                                                       \
 	"{\"__metadata__\":{\"kvfs\":\"%u\",\"key\":\"%s\","           \
 	"\"parent\":\"%s\",\"position\":\"%" PRIu32 "\",\"tokens\":\"" \
-	"%" PRIu32 "\"},"
-#define METADATA_MAX (sizeof(METADATA) + 2 * KV_NAME_MAX + 3 * 10)
+	"%" PRIu32 "\","
+#define METADATA_MAX (sizeof(METADATA "}") + 2 * KV_NAME_MAX + 3 * 10)
 /* JSON values in a header; bounds the memory that parsing one takes. */
 #define VALUES_MAX (1u << 17)
 
@@ -74,7 +74,11 @@ int kv_key_parse(const char *name, struct kv_key *ret_key)
 
 uint64_t kv_block_header_bytes(const struct kv_layout *layout)
 {
-	return kv_round_up(PREFIX + METADATA_MAX + layout->header_len, KV_PAGE);
+	uint64_t ids =
+		layout->token_ids ? kv_token_ids_text_max(layout->tokens) : 0;
+
+	return kv_round_up(PREFIX + METADATA_MAX + ids + layout->header_len,
+			   KV_PAGE);
 }
 
 static void put_le64(uint8_t *at, uint64_t value)
@@ -107,13 +111,20 @@ int kv_block_header_write(const struct kv_layout *layout,
 	int n;
 
 	if (!good_len(key->len) ||
-	    (meta->parent.len != 0 && !good_len(meta->parent.len)))
+	    (meta->parent.len != 0 && !good_len(meta->parent.len)) ||
+	    layout->token_ids != !!meta->ids ||
+	    (meta->ids && meta->ids->n > layout->tokens))
 		return -EINVAL;
 	kv_key_name(key, key_name);
 	kv_key_name(&meta->parent, parent_name);
 	n = snprintf(text, METADATA_MAX, METADATA, KV_BLOCK_FORMAT, key_name,
 		     parent_name, meta->position, meta->tokens);
 	assert(n > 0 && (size_t)n < METADATA_MAX);
+	if (meta->ids)
+		n += (int)kv_token_ids_write(meta->ids, text + n);
+	n--; /* the comma after the last member */
+	memcpy(text + n, "},", 2);
+	n += 2;
 
 	memcpy(text + n, layout->header, layout->header_len);
 	memset(text + n + layout->header_len, ' ',
@@ -291,15 +302,10 @@ static bool fits(const struct kv_layout *layout, const struct entry *entries,
 	return true;
 }
 
-static int parse_header(const char *text, size_t len,
-			const struct kv_layout *layout, uint64_t *ret_payload,
-			struct kv_meta *meta)
+static int load(const char *text, size_t len, json_t **ret_json)
 {
-	_cleanup_(json_decrefp) json_t *json = NULL;
-	_cleanup_(kv_freep) struct entry *entries = NULL;
 	json_error_t error;
-	size_t n;
-	int r;
+	json_t *json;
 
 	while (len > 0 && text[len - 1] == ' ') /* jansson is slow in padding */
 		len--;
@@ -308,7 +314,53 @@ static int parse_header(const char *text, size_t len,
 	json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
 	if (!json)
 		return kv_json_no_memory(&error) ? -ENOMEM : -EINVAL;
-	r = parse_metadata(json_object_get(json, "__metadata__"), meta);
+	*ret_json = json;
+	return 0;
+}
+
+/* -ENOENT: @metadata does not tell. */
+static int parse_token_ids(const json_t *metadata,
+			   struct kv_token_ids **ret_ids)
+{
+	const char *ids =
+		json_string_value(json_object_get(metadata, "token_ids"));
+	const char *extras =
+		json_string_value(json_object_get(metadata, "extras"));
+
+	return ids ? kv_token_ids_parse(ids, extras, ret_ids) : -ENOENT;
+}
+
+/* As many as it says, or as many tokens as that. */
+static int check_token_ids(const json_t *metadata,
+			   const struct kv_layout *layout, struct kv_meta *meta)
+{
+	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	int r = parse_token_ids(metadata, &ids);
+
+	if (r < 0)
+		return r == -ENOENT ? -EINVAL : r;
+	if (meta->tokens == 0)
+		meta->tokens = ids->n;
+	return ids->n == meta->tokens && ids->n <= layout->tokens ? 0 : -EINVAL;
+}
+
+static int parse_header(const char *text, size_t len,
+			const struct kv_layout *layout, uint64_t *ret_payload,
+			struct kv_meta *meta)
+{
+	_cleanup_(json_decrefp) json_t *json = NULL;
+	_cleanup_(kv_freep) struct entry *entries = NULL;
+	json_t *metadata;
+	size_t n;
+	int r;
+
+	r = load(text, len, &json);
+	if (r < 0)
+		return r;
+	metadata = json_object_get(json, "__metadata__");
+	r = parse_metadata(metadata, meta);
+	if (r == 0 && layout && layout->token_ids)
+		r = check_token_ids(metadata, layout, meta);
 	if (r < 0)
 		return r;
 	entries = calloc(json_object_size(json) + 1, sizeof(*entries));
@@ -320,14 +372,10 @@ static int parse_header(const char *text, size_t len,
 	return layout && !fits(layout, entries, n) ? -EBADMSG : 0;
 }
 
-int kv_block_parse(const void *head, size_t have,
-		   const struct kv_layout *layout, uint64_t *ret_length,
-		   uint64_t *ret_payload, struct kv_meta *ret_meta)
+/* Of the JSON, behind its prefix. */
+static int header_len(const uint8_t *bytes, size_t have, uint64_t *ret_len)
 {
-	const uint8_t *bytes = head;
-	struct kv_meta meta = {0};
-	uint64_t len, payload;
-	int r;
+	uint64_t len;
 
 	if (have <= PREFIX)
 		return -EAGAIN;
@@ -338,6 +386,35 @@ int kv_block_parse(const void *head, size_t have,
 		return -EFBIG;
 	if (have - PREFIX < len)
 		return -EAGAIN;
+	*ret_len = len;
+	return 0;
+}
+
+int kv_block_parse_token_ids(const void *head, size_t have,
+			     struct kv_token_ids **ret_ids)
+{
+	_cleanup_(json_decrefp) json_t *json = NULL;
+	uint64_t len;
+	int r = header_len(head, have, &len);
+
+	if (r == 0)
+		r = load((const char *)head + PREFIX, len, &json);
+	return r < 0 ? r
+		     : parse_token_ids(json_object_get(json, "__metadata__"),
+				       ret_ids);
+}
+
+int kv_block_parse(const void *head, size_t have,
+		   const struct kv_layout *layout, uint64_t *ret_length,
+		   uint64_t *ret_payload, struct kv_meta *ret_meta)
+{
+	const uint8_t *bytes = head;
+	struct kv_meta meta = {0};
+	uint64_t len, payload = 0;
+	int r = header_len(bytes, have, &len);
+
+	if (r < 0)
+		return r;
 	r = parse_header((const char *)bytes + PREFIX, len, layout, &payload,
 			 &meta);
 	if (r < 0)

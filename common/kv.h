@@ -59,12 +59,16 @@ static inline bool kv_key_equal(const struct kv_key *a, const struct kv_key *b)
 	return a->len == b->len && memcmp(a->b, b->b, sizeof(a->b)) == 0;
 }
 
+struct kv_token_ids;
+
 /* A block has this besides its bytes. */
 struct kv_meta {
 	struct kv_key parent; /* len 0: none or unknown */
 	uint32_t position;    /* place in its chain, from 0 */
 	uint32_t tokens;      /* how many it holds; 0: not said */
 	int64_t mtime_ns; /* CLOCK_REALTIME when sealed, or as utimens set it */
+	/* What goes into a header that is written; NULL: nothing. */
+	const struct kv_token_ids *ids;
 };
 
 /* We are short of something: no reason to forget what is on disk. */

@@ -12,6 +12,7 @@
  * LOCKING   none: see (1).
  */
 #include "common/layout.h"
+#include "common/token_ids.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -31,6 +32,7 @@ enum given {
 	GIVEN_SEED = 8,
 	GIVEN_SALT = 16,
 	GIVEN_LAYERS = 32,
+	GIVEN_TOKEN_IDS = 64,
 };
 
 uint32_t kv_dtype_bytes(const char *dtype)
@@ -411,6 +413,11 @@ static int parse_member(const char *name, const json_t *value,
 		*given |= GIVEN_LAYERS;
 		return parse_layers(value, layout);
 	}
+	if (strcmp(name, "token_ids") == 0) {
+		*given |= GIVEN_TOKEN_IDS;
+		layout->token_ids = json_is_true(value);
+		return json_is_boolean(value) ? 0 : -EINVAL;
+	}
 	return -EINVAL;
 }
 
@@ -430,6 +437,9 @@ static int parse_object(json_t *json, struct kv_layout *layout, unsigned *given)
 		if (r < 0)
 			return r;
 	}
+	if (layout->token_ids &&
+	    (layout->tokens == 0 || layout->tokens > KV_TOKEN_IDS_MAX))
+		return -EINVAL;
 	return *given & GIVEN_SEED ? 0 : draw_seed(&layout->seed);
 }
 
@@ -527,7 +537,9 @@ static int make_text(struct kv_layout *layout)
 		seed, "salt", blob_json(layout->salt, layout->salt_len));
 	if (!json ||
 	    (layout->layers_said &&
-	     json_object_set_new(json, "layers", layers_json(layout)) < 0))
+	     json_object_set_new(json, "layers", layers_json(layout)) < 0) ||
+	    (layout->token_ids &&
+	     json_object_set_new(json, "token_ids", json_true()) < 0))
 		return -ENOMEM;
 	text = json_dumps(json, 0);
 	if (!text)
@@ -627,6 +639,8 @@ int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 	     memcmp(layout->salt, other->salt, KV_BLOB_MAX) != 0))
 		return 0;
 	if (given & GIVEN_LAYERS && !same_layers(layout, other))
+		return 0;
+	if (given & GIVEN_TOKEN_IDS && layout->token_ids != other->token_ids)
 		return 0;
 	return 1;
 }

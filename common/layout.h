@@ -43,6 +43,7 @@ struct kv_layout {
 			       -1: tensor->layer */
 	size_t layer_pieces; /* a layer is in so many pieces at most */
 	bool layers_said;    /* by the text; else they were guessed */
+	bool token_ids;	     /* blocks say what their tokens are */
 	char *json;	     /* canonical text */
 	char *header; /* the tensors as a block's header has them (block.c) */
 	size_t header_len;
@@ -53,7 +54,8 @@ struct kv_layout {
  * random, the other optional members take their defaults (tokens 0, reuse
  * "prefix", empty fingerprint and salt).  Of "layers" the canonical text has
  * what @text has: if that says nothing, they are the first dimension where all
- * tensors have the same one, else the tensors.
+ * tensors have the same one, else the tensors.  "token_ids" is in it if it is
+ * true, which needs tokens, KV_TOKEN_IDS_MAX (token_ids.h) at most.
  * Errors: -EINVAL for anything that is not exactly a layout (unknown or
  * repeated member, bad dtype, zero or overflowing shape, repeated tensor name),
  * -EFBIG above KV_LAYOUT_TEXT_MAX, -ENOMEM.
