@@ -12,8 +12,8 @@
 
 #include "common/kv.h"
 
-#define KV_FORMAT_VERSION 2
-#define KV_PROLOGUE_VERSION 1 /* a prologue is the same in both formats */
+#define KV_FORMAT_VERSION 3
+#define KV_PROLOGUE_VERSION 1 /* a prologue is the same in all formats */
 #define KV_PROLOGUE_MAGIC 0x314b434f4c42564bull /* "KVBLOCK1" */
 #define KV_STORE_MAGIC 0x3145524f5453564bull	/* "KVSTORE1" */
 #define KV_TRAILER_MAGIC 0x314c49415254564bull	/* "KVTRAIL1" */
@@ -48,6 +48,19 @@ struct kv_prologue {
 	uint8_t store[16];
 	struct kv_slot_record
 		record; /* atime, hits, pinned: 0; checksum: seed 0 */
+};
+
+/*
+ * LMDB's `tokens` holds this for a durable block of a space with "token_ids";
+ * key: the block's in `slots`.  Of use only with the slot's record, of the same
+ * generation.
+ */
+struct kv_tokens_record {
+	uint64_t generation;
+	uint64_t checksum; /* XXH3-64 of all that follows, seeded with the slot
+			      id XOR twice the generation */
+	uint32_t n;
+	uint32_t extras_len; /* then n numbers of 4 bytes, then the extras */
 };
 
 struct kv_space_record {
@@ -129,6 +142,7 @@ struct kv_store_record {
 
 _Static_assert(sizeof(struct kv_store_record) == 72, "on disk");
 _Static_assert(sizeof(struct kv_slot_record) == 144, "on disk");
+_Static_assert(sizeof(struct kv_tokens_record) == 24, "on disk");
 _Static_assert(sizeof(struct kv_space_record) == 80, "on disk");
 _Static_assert(sizeof(struct kv_tenant_record) == 56, "on disk");
 _Static_assert(sizeof(struct kv_snapshot_item) == 40, "on disk");

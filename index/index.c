@@ -3,8 +3,9 @@
  * index.c - the index: opening it, reading all of it or one record, giving back
  * the disk space when it has shrunk.
  *
- * OWNS      the LMDB environment and the handles of its five databases: meta,
- *           spaces, snapshots, segments, slots; the read transaction of a walk;
+ * OWNS      the LMDB environment and the handles of its six databases: meta,
+ *           spaces, snapshots, segments, slots, tokens; the read transaction of
+ *           a walk;
  *           the copy beside the index while it is being compacted.
  *           Transactions that write are txn.c's.
  *
@@ -60,8 +61,17 @@ static int read_info(MDB_txn *txn, MDB_dbi meta, struct kv_store_info *ret_info)
 	return kv_store_info_unpack(value.mv_data, value.mv_size, ret_info);
 }
 
+/* One that not all formats have: its handle is 0 if it is absent. */
+static int open_later(MDB_txn *txn, const char *name, unsigned flags,
+		      bool absent_is_fine, MDB_dbi *ret_dbi)
+{
+	int rc = mdb_dbi_open(txn, name, flags, ret_dbi);
+
+	return rc == MDB_NOTFOUND && absent_is_fine ? 0 : rc;
+}
+
 static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags,
-			  bool old)
+			  uint32_t version)
 {
 	const unsigned numeric = flags | (flags ? MDB_INTEGERKEY : 0);
 	int rc;
@@ -71,24 +81,28 @@ static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags,
 		rc = mdb_dbi_open(txn, "segments", numeric, &index->segments);
 	if (rc == 0)
 		rc = mdb_dbi_open(txn, "slots", numeric, &index->slots);
-	if (rc == 0) {
-		rc = mdb_dbi_open(txn, "snapshots", numeric, &index->snapshots);
-		if (rc == MDB_NOTFOUND && old)
-			rc = 0;
-	}
+	if (rc == 0)
+		rc = open_later(txn, "snapshots", numeric, version < 2,
+				&index->snapshots);
+	if (rc == 0)
+		rc = open_later(txn, "tokens", numeric, version < 3,
+				&index->tokens);
 	return rc == MDB_NOTFOUND ? -EBADMSG : kv_env_errno(rc);
 }
 
-/* Format 1 had none; index->snapshots is 0 until there is one. */
-static int add_snapshots(struct kv_index *index)
+/* Those that formats 1 and 2 did not have. */
+static int add_databases(struct kv_index *index)
 {
+	const unsigned flags = MDB_CREATE | MDB_INTEGERKEY;
 	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
 	int r = kv_env_errno(mdb_txn_begin(index->env, NULL, 0, &txn));
 
 	if (r == 0)
-		r = kv_env_errno(mdb_dbi_open(txn, "snapshots",
-					      MDB_CREATE | MDB_INTEGERKEY,
+		r = kv_env_errno(mdb_dbi_open(txn, "snapshots", flags,
 					      &index->snapshots));
+	if (r == 0)
+		r = kv_env_errno(
+			mdb_dbi_open(txn, "tokens", flags, &index->tokens));
 	return r < 0 ? r : kv_env_errno(mdb_txn_commit(kv_steal(txn)));
 }
 
@@ -112,14 +126,15 @@ static int open_existing(struct kv_index *index, struct kv_store_info *ret_info)
 	r = read_info(txn, index->meta, ret_info);
 	if (r < 0)
 		return r;
-	r = open_databases(index, txn, 0, ret_info->version == 1);
+	r = open_databases(index, txn, 0, ret_info->version);
 	if (r < 0)
 		return r;
 
 	/* Only a transaction that commits keeps the handles open. */
 	r = kv_env_errno(mdb_txn_commit(kv_steal(txn)));
-	return r == 0 && !index->snapshots && !index->read_only
-		       ? add_snapshots(index)
+	return r == 0 && !(index->snapshots && index->tokens) &&
+			       !index->read_only
+		       ? add_databases(index)
 		       : r;
 }
 
@@ -134,7 +149,7 @@ static int create(struct kv_index *index, const struct kv_store_info *fresh)
 	r = kv_env_errno(mdb_dbi_open(txn, "meta", MDB_CREATE, &index->meta));
 	if (r < 0)
 		return r;
-	r = open_databases(index, txn, MDB_CREATE, false);
+	r = open_databases(index, txn, MDB_CREATE, KV_FORMAT_VERSION);
 	if (r < 0)
 		return r;
 	r = kv_store_info_put(txn, index->meta, fresh);
@@ -263,8 +278,29 @@ struct getting {
 	struct kv_index *index;
 	MDB_txn *txn;
 	uint64_t slot_id;
+	bool with_ids;
 	struct kv_slot_record record;
+	struct kv_token_ids *ids;
 };
+
+/* What is damaged, or of another writing of the slot, is as if it were absent.
+ */
+static int get_ids(struct getting *g)
+{
+	MDB_val key = {sizeof(g->slot_id), &g->slot_id}, value;
+	uint64_t generation = 0;
+	int r, rc = g->index->tokens
+			    ? mdb_get(g->txn, g->index->tokens, &key, &value)
+			    : MDB_NOTFOUND;
+
+	if (rc != 0)
+		return rc == MDB_NOTFOUND ? 0 : rc;
+	r = kv_tokens_unpack(value.mv_data, value.mv_size, g->slot_id,
+			     &generation, &g->ids);
+	if (r == 0 && generation != g->record.generation)
+		free(kv_steal(g->ids));
+	return r == -ENOMEM ? ENOMEM : 0;
+}
 
 static int get(void *arg)
 {
@@ -277,26 +313,50 @@ static int get(void *arg)
 	if (value.mv_size != sizeof(g->record))
 		return MDB_CORRUPTED;
 	memcpy(&g->record, value.mv_data, sizeof(g->record));
-	return 0;
+	return g->with_ids ? get_ids(g) : 0;
+}
+
+/* g->ids is the caller's, also on failure. */
+static int get_record(struct getting *g)
+{
+	int r = kv_txn_guard_enter(g->index, MDB_RDONLY, &g->txn), rc;
+
+	if (r < 0)
+		return r;
+	rc = kv_fault_guard(g->index, get, g);
+	if (rc != MDB_PANIC)
+		mdb_txn_abort(g->txn);
+	kv_txn_guard_leave(g->index);
+	if (rc != 0)
+		return kv_env_errno(rc);
+	return kv_slot_record_whole(&g->record, g->slot_id) ? 0 : -EBADMSG;
 }
 
 int kv_index_get(struct kv_index *index, uint64_t slot_id,
 		 struct kv_slot_record *ret_record)
 {
 	struct getting g = {.index = index, .slot_id = slot_id};
-	int r = kv_txn_guard_enter(index, MDB_RDONLY, &g.txn), rc;
+	int r = get_record(&g);
 
-	if (r < 0)
+	if (r == 0)
+		*ret_record = g.record;
+	return r;
+}
+
+int kv_index_get_token_ids(struct kv_index *index, uint64_t slot_id,
+			   struct kv_slot_record *ret_record,
+			   struct kv_token_ids **ret_ids)
+{
+	struct getting g = {
+		.index = index, .slot_id = slot_id, .with_ids = true};
+	int r = get_record(&g);
+
+	if (r < 0) {
+		free(g.ids);
 		return r;
-	rc = kv_fault_guard(index, get, &g);
-	if (rc != MDB_PANIC)
-		mdb_txn_abort(g.txn);
-	kv_txn_guard_leave(index);
-	if (rc != 0)
-		return kv_env_errno(rc);
-	if (!kv_slot_record_whole(&g.record, slot_id))
-		return -EBADMSG;
+	}
 	*ret_record = g.record;
+	*ret_ids = g.ids;
 	return 0;
 }
 
@@ -389,6 +449,21 @@ static int visit_snapshot(struct walk *walk, uint64_t id, const MDB_val *value)
 	return visitor->snapshot(visitor->arg, &record, name, items);
 }
 
+static int visit_tokens(struct walk *walk, uint64_t id, const MDB_val *value)
+{
+	const struct kv_index_visitor *visitor = walk->visitor;
+	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	uint64_t generation;
+	int r = kv_tokens_unpack(value->mv_data, value->mv_size, id,
+				 &generation, &ids);
+
+	if (r == -EBADMSG) {
+		walk->damaged++;
+		return 0;
+	}
+	return r < 0 ? r : visitor->tokens(visitor->arg, id, generation, ids);
+}
+
 static int visit_all(MDB_txn *txn, MDB_dbi dbi, struct walk *walk,
 		     enum kv_index_part part, visit_fn visit)
 {
@@ -435,6 +510,9 @@ static int walk_all(struct kv_index *index, struct walk *walk)
 	if (r == 0 && walk->visitor->snapshot && index->snapshots)
 		r = visit_all(txn, index->snapshots, walk, KV_PART_SNAPSHOTS,
 			      visit_snapshot);
+	if (r == 0 && walk->visitor->tokens && index->tokens)
+		r = visit_all(txn, index->tokens, walk, KV_PART_TOKENS,
+			      visit_tokens);
 	return r;
 }
 
@@ -462,7 +540,7 @@ static uint64_t pages_of(const MDB_stat *stat)
 static int live_bytes(struct kv_index *index, uint64_t *ret_bytes)
 {
 	const MDB_dbi dbis[] = {index->meta, index->spaces, index->segments,
-				index->slots};
+				index->slots, index->tokens};
 	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
 	uint64_t pages;
 	MDB_stat stat;

@@ -15,6 +15,7 @@
 #ifndef KV_INDEX_INDEX_H
 #define KV_INDEX_INDEX_H
 
+#include "common/token_ids.h"
 #include "index/format.h"
 
 struct kv_index;
@@ -66,6 +67,8 @@ uint64_t kv_index_records_max(uint64_t cap);
 uint64_t kv_index_room(const struct kv_index *index);
 #define KV_PUT_NEAR (2 * (sizeof(struct kv_slot_record) + 16))
 #define KV_PUT_FAR (KV_PUT_NEAR + 3 * KV_PAGE)
+/* And of the put of a block's token ids, at worst. */
+uint64_t kv_index_token_ids_bytes(uint32_t n, uint32_t extras_len);
 
 /*
  * Read everything, in key order; a callback that returns non-zero ends the
@@ -79,6 +82,7 @@ enum kv_index_part {
 	KV_PART_SEGMENTS,
 	KV_PART_SLOTS,
 	KV_PART_SNAPSHOTS,
+	KV_PART_TOKENS,
 };
 struct kv_index_visitor {
 	void *arg;
@@ -89,6 +93,9 @@ struct kv_index_visitor {
 		    const struct kv_slot_record *record);
 	int (*snapshot)(void *arg, const struct kv_snapshot_record *record,
 			const char *name, const struct kv_snapshot_item *items);
+	/* may be NULL, and mostly is: all of them are read for it */
+	int (*tokens)(void *arg, uint64_t slot_id, uint64_t generation,
+		      const struct kv_token_ids *ids);
 	/* may be NULL: a record that was passed over */
 	void (*damaged)(void *arg, enum kv_index_part part, uint64_t id);
 };
@@ -107,6 +114,14 @@ int kv_index_get(struct kv_index *index, uint64_t slot_id,
 		 struct kv_slot_record *ret_record);
 
 /*
+ * The same, and what its tokens are, in *@ret_ids (caller frees): NULL if that
+ * was not put with this writing of the slot, or is damaged.
+ */
+int kv_index_get_token_ids(struct kv_index *index, uint64_t slot_id,
+			   struct kv_slot_record *ret_record,
+			   struct kv_token_ids **ret_ids);
+
+/*
  * A transaction.  Nothing is durable before kv_txn_commit returns 0; then all
  * of it is.  Each of the calls may fail, and then the batch can only be
  * aborted.  commit and abort free the batch; abort takes NULL.
@@ -117,6 +132,11 @@ int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
 		    const struct kv_slot_record *record);
 int kv_txn_delete_slot(struct kv_txn *batch,
 		       uint64_t slot_id); /* absent is no error */
+/* What the tokens are of the block whose record, with that @generation, the
+ * same batch puts; deleted with it, by who knows that there may be some. */
+int kv_txn_put_token_ids(struct kv_txn *batch, uint64_t slot_id,
+			 uint64_t generation, const struct kv_token_ids *ids);
+int kv_txn_delete_token_ids(struct kv_txn *batch, uint64_t slot_id);
 int kv_txn_put_space(struct kv_txn *batch, const struct kv_space_record *record,
 		     const char *name, const char *layout);
 int kv_txn_delete_space(struct kv_txn *batch, uint32_t id);

@@ -20,12 +20,14 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+#include "common/block.h"
 #include "index/sidecar.h"
 #include "index/rebuild.h"
 #include "index/segfile.h"
 
 #define NEW_DIR "index.new"
 #define A_BATCH 8192u
+#define IDS_A_PUT 64u		 /* so many cost as much as a record */
 #define GENERATIONS (1ull << 40) /* left out, more than any mount takes */
 
 /* A block that was put, to find those of one key. */
@@ -39,14 +41,22 @@ struct file {
 	struct kv_trailer trailer;
 };
 
+struct known {
+	uint32_t id;
+	bool token_ids; /* its layout says so */
+};
+
 struct work {
 	struct kv_rebuild *out;
 	struct kv_index *index;
 	int segments; /* directory */
 	struct file *files;
 	size_t n_files;
-	uint32_t *known; /* ids of spaces, sorted once all are there */
+	struct known *known; /* spaces, sorted once all are there */
 	size_t n_known;
+	int fd;		 /* of the file at hand */
+	uint8_t *header; /* of a block, header_room bytes */
+	size_t header_room;
 	struct item *items;
 	size_t n_items;
 	struct kv_found *found;
@@ -66,6 +76,7 @@ static void work_fini(struct work *work)
 	free(work->known);
 	free(work->items);
 	free(work->found);
+	free(work->header);
 }
 
 /* @data with room for one more. */
@@ -207,9 +218,21 @@ static int batch_of(struct work *work, struct kv_txn **ret_txn)
 
 static int by_number(const void *a, const void *b)
 {
-	const uint32_t *x = a, *y = b;
+	const struct known *x = a, *y = b;
 
-	return *x < *y ? -1 : *x > *y;
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* Whether blocks of that layout say what their tokens are. */
+static int says_token_ids(const char *text, bool *ret_says)
+{
+	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
+	int r = *text ? kv_layout_parse(text, strlen(text), &layout) : 0;
+
+	if (r == -ENOMEM)
+		return r;
+	*ret_says = layout && layout->token_ids;
+	return 0;
 }
 
 static int add_space(struct work *work, int dir, uint32_t id)
@@ -217,6 +240,7 @@ static int add_space(struct work *work, int dir, uint32_t id)
 	_cleanup_(kv_freep) char *name = NULL;
 	_cleanup_(kv_freep) char *layout = NULL;
 	struct kv_space_record record;
+	struct known known = {.id = id};
 	struct kv_txn *batch;
 	int r = kv_space_file_read(dir, id, &record, &name, &layout);
 
@@ -226,12 +250,14 @@ static int add_space(struct work *work, int dir, uint32_t id)
 		return 0;
 	r = more((void **)&work->known, work->n_known, sizeof(*work->known));
 	if (r == 0)
+		r = says_token_ids(layout, &known.token_ids);
+	if (r == 0)
 		r = batch_of(work, &batch);
 	if (r == 0)
 		r = kv_txn_put_space(batch, &record, name, layout);
 	if (r < 0)
 		return r;
-	work->known[work->n_known++] = id;
+	work->known[work->n_known++] = known;
 	work->out->spaces++;
 	work->out->info.next_space = KV_MAX(work->out->info.next_space, id + 1);
 	return 0;
@@ -263,6 +289,59 @@ static int add_spaces(struct work *work)
 }
 
 /* ---- blocks ---- */
+
+static int header_room(struct work *work, size_t bytes)
+{
+	uint8_t *more;
+
+	if (bytes <= work->header_room)
+		return 0;
+	more = realloc(work->header, bytes);
+	if (!more)
+		return -ENOMEM;
+	work->header = more;
+	work->header_room = bytes;
+	return 0;
+}
+
+/* -EBADMSG: the slot does not say, or cannot be read. */
+static int token_ids_of(struct work *work, const struct file *file,
+			uint32_t slot_number, uint32_t payload,
+			struct kv_token_ids **ret_ids)
+{
+	long n;
+	int r;
+
+	if (payload > KV_HEADER_MAX + KV_PAGE)
+		return -EBADMSG;
+	r = header_room(work, payload);
+	if (r < 0)
+		return r;
+	n = kv_segfile_read(work->fd, file->trailer.slot_bytes, slot_number,
+			    work->header, payload);
+	r = n < 0 ? (int)n
+		  : kv_block_parse_token_ids(work->header, (size_t)n, ret_ids);
+	return r == 0 || kv_is_shortage(r) ? r : -EBADMSG;
+}
+
+/* A block whose header is damaged goes without: it is no block, once read. */
+static int add_token_ids(struct work *work, const struct file *file,
+			 uint32_t slot_number,
+			 const struct kv_slot_record *record)
+{
+	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	struct kv_txn *batch;
+	int r = token_ids_of(work, file, slot_number, record->payload, &ids);
+
+	if (r < 0)
+		return r == -EBADMSG ? 0 : r;
+	r = batch_of(work, &batch);
+	work->in_batch += ids->n / IDS_A_PUT;
+	return r < 0 ? r
+		     : kv_txn_put_token_ids(batch,
+					    kv_slot_id(file->id, slot_number),
+					    record->generation, ids);
+}
 
 static int add_block(struct work *work, uint64_t slot_id,
 		     const struct kv_slot_record *record)
@@ -296,6 +375,8 @@ static int consider(struct work *work, const struct file *file,
 {
 	struct kv_rebuild *out = work->out;
 	const struct kv_slot_record *record = &found->record;
+	const struct known key = {.id = record->space}, *known;
+	int r;
 
 	out->unreadable += found->state == KV_FOUND_UNREADABLE;
 	if (found->state != KV_FOUND_BLOCK)
@@ -309,13 +390,17 @@ static int consider(struct work *work, const struct file *file,
 	if (record->space < UINT32_MAX)
 		out->info.next_space =
 			KV_MAX(out->info.next_space, record->space + 1);
-	if (!work->n_known ||
-	    !bsearch(&record->space, work->known, work->n_known,
-		     sizeof(*work->known), by_number)) {
+	known = work->n_known ? bsearch(&key, work->known, work->n_known,
+					sizeof(key), by_number)
+			      : NULL;
+	if (!known) {
 		out->strays++;
 		return 0;
 	}
-	return add_block(work, kv_slot_id(file->id, slot_number), record);
+	r = add_block(work, kv_slot_id(file->id, slot_number), record);
+	if (r == 0 && known->token_ids)
+		r = add_token_ids(work, file, slot_number, record);
+	return r;
 }
 
 static int add_file_blocks(struct work *work, const struct file *file)
@@ -332,6 +417,7 @@ static int add_file_blocks(struct work *work, const struct file *file)
 
 	if (r == 0)
 		r = kv_txn_put_segfile(batch, &record);
+	work->fd = fd;
 	for (uint32_t at = 0; r == 0 && at < trailer->slots;
 	     at += KV_SCAN_MAX) {
 		uint32_t n = KV_MIN(KV_SCAN_MAX, trailer->slots - at);
@@ -373,6 +459,8 @@ static int drop_duplicates(struct work *work)
 		r = batch_of(work, &batch);
 		if (r == 0)
 			r = kv_txn_delete_slot(batch, items[i].slot_id);
+		if (r == 0)
+			r = kv_txn_delete_token_ids(batch, items[i].slot_id);
 		work->out->duplicates++;
 		work->out->blocks--;
 	}

@@ -32,6 +32,57 @@ bool kv_slot_record_whole(const struct kv_slot_record *record, uint64_t slot_id)
 	return record->checksum == slot_sum(record, slot_id);
 }
 
+/* @value: the whole of it. */
+static uint64_t tokens_sum(const uint8_t *value, size_t bytes, uint64_t slot_id,
+			   uint64_t generation)
+{
+	const size_t at = offsetof(struct kv_tokens_record, n);
+
+	return XXH3_64bits_withSeed(value + at, bytes - at,
+				    slot_id ^ generation << 1);
+}
+
+int kv_tokens_pack(const struct kv_token_ids *ids, uint64_t slot_id,
+		   uint64_t generation, void **ret_value, size_t *ret_bytes)
+{
+	struct kv_tokens_record record = {.generation = generation};
+	const size_t at = offsetof(struct kv_tokens_record, n);
+	const size_t bytes = at + kv_token_ids_bytes(ids->n, ids->extras_len);
+	uint8_t *value = malloc(bytes);
+
+	_Static_assert(sizeof(struct kv_token_ids) ==
+			       sizeof(record) -
+				       offsetof(struct kv_tokens_record, n),
+		       "on disk it is as in memory");
+	if (!value)
+		return -ENOMEM;
+	memcpy(value + at, ids, bytes - at);
+	record.checksum = tokens_sum(value, bytes, slot_id, generation);
+	memcpy(value, &record, at);
+	*ret_value = value;
+	*ret_bytes = bytes;
+	return 0;
+}
+
+int kv_tokens_unpack(const void *value, size_t bytes, uint64_t slot_id,
+		     uint64_t *ret_generation, struct kv_token_ids **ret_ids)
+{
+	const size_t at = offsetof(struct kv_tokens_record, n);
+	struct kv_tokens_record record;
+	int r;
+
+	if (bytes < sizeof(record))
+		return -EBADMSG;
+	memcpy(&record, value, sizeof(record));
+	if (record.checksum !=
+	    tokens_sum(value, bytes, slot_id, record.generation))
+		return -EBADMSG;
+	r = kv_token_ids_copy((const uint8_t *)value + at, bytes - at, ret_ids);
+	if (r == 0)
+		*ret_generation = record.generation;
+	return r == -EINVAL ? -EBADMSG : r;
+}
+
 static uint64_t space_sum(const struct kv_space_record *record,
 			  const char *texts)
 {

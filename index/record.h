@@ -14,6 +14,14 @@ void kv_slot_record_seal(struct kv_slot_record *record, uint64_t slot_id);
 bool kv_slot_record_whole(const struct kv_slot_record *record,
 			  uint64_t slot_id);
 
+/* The value of a block's token ids: the record, sealed, and what follows it;
+ * caller frees. */
+int kv_tokens_pack(const struct kv_token_ids *ids, uint64_t slot_id,
+		   uint64_t generation, void **ret_value, size_t *ret_bytes);
+/* -EBADMSG: not the whole value of that slot.  Caller frees. */
+int kv_tokens_unpack(const void *value, size_t bytes, uint64_t slot_id,
+		     uint64_t *ret_generation, struct kv_token_ids **ret_ids);
+
 /* @texts: name_len bytes of name, then layout_len bytes of layout. */
 void kv_space_record_seal(struct kv_space_record *record, const char *texts);
 

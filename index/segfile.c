@@ -210,6 +210,28 @@ void kv_segfile_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
 		pthread_join(threads[i], NULL);
 }
 
+long kv_segfile_read(int fd, uint64_t slot_bytes, uint32_t slot_number,
+		     void *data, size_t bytes)
+{
+	const uint64_t from = slot_number * slot_bytes + KV_PAGE;
+	size_t done = 0;
+
+	bytes = KV_MIN(bytes, slot_bytes - KV_PAGE);
+	while (done < bytes) {
+		ssize_t n = pread(fd, (char *)data + done, bytes - done,
+				  (off_t)(from + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			break;
+		done += (size_t)n;
+	}
+	return (long)done;
+}
+
 int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t slot_number)
 {
 	return write_page(fd, slot_number * slot_bytes, zero_page);

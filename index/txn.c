@@ -36,6 +36,7 @@ struct kv_txn {
 	uint64_t puttable; /* bytes of the map that puts may still take */
 	uint64_t last_id;  /* put into last_dbi */
 	MDB_dbi last_dbi;
+	uint64_t last_tokens; /* id; these go along with slots */
 };
 
 static void txn_abortp(struct kv_txn **batch)
@@ -107,6 +108,7 @@ int kv_txn_begin(struct kv_index *index, struct kv_txn **ret_txn)
 	if (!batch)
 		return -ENOMEM;
 	batch->index = index;
+	batch->last_tokens = UINT64_MAX / 2; /* near to none */
 	r = kv_txn_guard_enter(index, 0, &batch->txn);
 	if (r < 0)
 		return r;
@@ -132,11 +134,17 @@ static int note(struct kv_txn *batch, int r)
 static uint64_t cost_of(struct kv_txn *batch, MDB_dbi dbi, uint64_t id,
 			size_t bytes)
 {
-	const bool near =
-		dbi == batch->last_dbi && id - batch->last_id <= NEAR_IDS;
+	bool near;
 
-	batch->last_dbi = dbi;
-	batch->last_id = id;
+	if (dbi == batch->index->tokens) {
+		near = id - batch->last_tokens <= NEAR_IDS;
+		batch->last_tokens = id;
+	} else {
+		near = dbi == batch->last_dbi &&
+		       id - batch->last_id <= NEAR_IDS;
+		batch->last_dbi = dbi;
+		batch->last_id = id;
+	}
 	/* Far: a leaf copied, split, and its parent's share. */
 	return 2 * (bytes + 2 * sizeof(id)) +
 	       (near ? 0 : KV_PUT_FAR - KV_PUT_NEAR);
@@ -197,6 +205,32 @@ int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
 int kv_txn_delete_slot(struct kv_txn *batch, uint64_t slot_id)
 {
 	return drop(batch, batch->index->slots, slot_id);
+}
+
+uint64_t kv_index_token_ids_bytes(uint32_t n, uint32_t extras_len)
+{
+	uint64_t bytes = sizeof(struct kv_tokens_record) +
+			 (uint64_t)n * sizeof(uint32_t) + extras_len;
+
+	return 2 * (bytes + 2 * sizeof(uint64_t)) + KV_PUT_FAR - KV_PUT_NEAR;
+}
+
+int kv_txn_put_token_ids(struct kv_txn *batch, uint64_t slot_id,
+			 uint64_t generation, const struct kv_token_ids *ids)
+{
+	_cleanup_(kv_freep) void *value = NULL;
+	size_t bytes;
+	int r = kv_tokens_pack(ids, slot_id, generation, &value, &bytes);
+
+	if (r < 0)
+		return note(batch, r);
+	return put(batch, batch->index->tokens, slot_id,
+		   (MDB_val){bytes, value});
+}
+
+int kv_txn_delete_token_ids(struct kv_txn *batch, uint64_t slot_id)
+{
+	return drop(batch, batch->index->tokens, slot_id);
 }
 
 int kv_txn_put_space(struct kv_txn *batch, const struct kv_space_record *record,

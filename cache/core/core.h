@@ -119,6 +119,7 @@ struct kv_deletion {
 	uint64_t slot_id;
 	bool reuse;	/* give the slot back, when its prologue is zeroed */
 	bool bad;	/* it could not be zeroed */
+	bool token_ids; /* so are these, of its block */
 	uint8_t failed; /* so many times */
 };
 

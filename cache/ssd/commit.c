@@ -30,7 +30,8 @@
 
 struct put {
 	struct kv_slot *slot;
-	bool removed; /* already: it gets no record */
+	bool removed;	/* already: it gets no record */
+	bool token_ids; /* the index has them, too */
 	struct kv_slot_record record;
 	uint64_t slot_id;
 };
@@ -181,15 +182,45 @@ static size_t puts_max(const struct kv_cache *cache)
 	return KV_MIN(KV_MAX(n, 1u), cache->ssd.round_max);
 }
 
+static const struct kv_layout *layout_of(const struct kv_slot *slot)
+{
+	return slot->list->space->layout;
+}
+
+static bool has_token_ids(const struct kv_slot *slot)
+{
+	const struct kv_layout *layout = layout_of(slot);
+
+	return layout && layout->token_ids;
+}
+
+/* In puts of a record. */
+static size_t cost_of(const struct kv_slot *slot)
+{
+	uint64_t bytes;
+
+	if (!has_token_ids(slot))
+		return 1;
+	bytes = kv_index_token_ids_bytes(layout_of(slot)->tokens,
+					 KV_EXTRAS_MAX);
+	return 1 + (size_t)((bytes + KV_PUT_FAR - 1) / KV_PUT_FAR);
+}
+
 static void take_puts(struct kv_cache *cache, struct round *round)
 {
 	struct kv_ssd *ssd = &cache->ssd;
+	const size_t all = puts_max(cache);
+	size_t cost = round->n_updates;
 	struct kv_slot *slot;
 
-	while (round->n_puts + round->n_updates < puts_max(cache) &&
-	       (slot = TAILQ_FIRST(&ssd->written))) {
-		struct put *put = &round->puts[round->n_puts++];
+	while (cost < all && (slot = TAILQ_FIRST(&ssd->written))) {
+		struct put *put = &round->puts[round->n_puts];
 
+		cost += cost_of(slot);
+		if (cost > all && round->n_puts > 0)
+			break;
+		round->n_puts++;
+		put->token_ids = has_token_ids(slot);
 		TAILQ_REMOVE(&ssd->written, slot, link);
 		ssd->n_written--;
 		ssd->written_bytes -= slot->segment->class->slot_bytes;
@@ -284,6 +315,27 @@ static int put_update(struct kv_cache *cache, struct kv_txn *batch,
 	return kv_txn_put_slot(batch, update->slot_id, &record);
 }
 
+/* The slot's bytes are as they were sealed, and stay as long as the round has
+ * it.  What was sealed before the layout came may not say. */
+static int put_token_ids(struct kv_txn *batch, const struct put *put)
+{
+	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	int r = kv_block_parse_token_ids(kv_slot_file(put->slot),
+					 put->record.payload, &ids);
+
+	if (r < 0)
+		return r == -ENOMEM ? r : 0;
+	return kv_txn_put_token_ids(batch, put->slot_id, put->record.generation,
+				    ids);
+}
+
+static int put_record(struct kv_txn *batch, const struct put *put)
+{
+	int r = kv_txn_put_slot(batch, put->slot_id, &put->record);
+
+	return r == 0 && put->token_ids ? put_token_ids(batch, put) : r;
+}
+
 static int fill_batch(struct kv_cache *cache, struct kv_txn *batch,
 		      const struct round *round)
 {
@@ -295,8 +347,7 @@ static int fill_batch(struct kv_cache *cache, struct kv_txn *batch,
 		r = put_update(cache, batch, &round->updates[i]);
 	for (size_t i = 0; r == 0 && i < round->n_puts; i++)
 		if (!round->puts[i].removed)
-			r = kv_txn_put_slot(batch, round->puts[i].slot_id,
-					    &round->puts[i].record);
+			r = put_record(batch, &round->puts[i]);
 	return r < 0 ? r : kv_deletions_record(cache, batch);
 }
 

@@ -274,6 +274,7 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 	queue->items[queue->n++] = (struct kv_deletion){
 		.slot_id = slot_id,
 		.reuse = reuse,
+		.token_ids = space->layout && space->layout->token_ids,
 	};
 	queue->begun++;
 	all->n++;
@@ -349,10 +350,21 @@ void kv_deletions_take_locked(struct kv_cache *cache)
 static uint32_t cost_of(const struct kv_deletion_batch *batch)
 {
 	const struct kv_deletion *item = &batch->items[batch->recording];
+	const uint32_t tables = 1 + item->token_ids;
 
 	if (batch->recording == 0)
-		return NEAR_IDS;
-	return item->slot_id - item[-1].slot_id <= NEAR_IDS ? 1 : NEAR_IDS;
+		return tables * NEAR_IDS;
+	return item->slot_id - item[-1].slot_id <= NEAR_IDS ? tables
+							    : tables * NEAR_IDS;
+}
+
+static int record_one(const struct kv_deletion *deletion, struct kv_txn *txn)
+{
+	int r = kv_txn_delete_slot(txn, deletion->slot_id);
+
+	return r == 0 && deletion->token_ids
+		       ? kv_txn_delete_token_ids(txn, deletion->slot_id)
+		       : r;
 }
 
 /* Some of @batch, while there is any @left; -errno. */
@@ -365,8 +377,7 @@ static int record_some(struct kv_deletion_batch *batch, struct kv_txn *txn,
 	     r == 0 && i<TURN && * left> 0 && batch->recording < batch->n;
 	     i++) {
 		*left -= cost_of(batch);
-		r = kv_txn_delete_slot(
-			txn, batch->items[batch->recording++].slot_id);
+		r = record_one(&batch->items[batch->recording++], txn);
 	}
 	return r;
 }

@@ -237,6 +237,13 @@ static void file_free(struct kv_segfile *file)
 	free(file);
 }
 
+static int forget_slot(struct kv_txn *batch, uint64_t slot_id)
+{
+	int r = kv_txn_delete_slot(batch, slot_id);
+
+	return r < 0 ? r : kv_txn_delete_token_ids(batch, slot_id);
+}
+
 /* Forget the blocks of one file, and the file. */
 static int give_up(struct kv_cache *cache, struct kv_segfile *file)
 {
@@ -246,7 +253,7 @@ static int give_up(struct kv_cache *cache, struct kv_segfile *file)
 
 	for (uint32_t i = 0; r == 0 && i < file->slots; i++)
 		if (file->bitmap[i / 64] & 1ull << i % 64)
-			r = kv_txn_delete_slot(batch, kv_slot_id(file->id, i));
+			r = forget_slot(batch, kv_slot_id(file->id, i));
 	if (r == 0)
 		r = kv_txn_delete_segfile(batch, file->id);
 	if (r < 0) {

@@ -171,12 +171,14 @@ int kv_index_open_or_remake(struct kv_cache *cache, const char *path,
 				     &cache->index);
 }
 
-/* Format 1 had no trailers and no STORE/spaces. */
+/* Format 1 had no trailers and no STORE/spaces.  Format 2 had no database of
+ * tokens, which has been made by now. */
 static int migrate(struct kv_cache *cache)
 {
-	int r = kv_sweep(cache);
+	const bool first = cache->info.version == 1;
+	int r = first ? kv_sweep(cache) : 0;
 
-	for (uint32_t i = 0; r == 0 && i < cache->spaces.n; i++)
+	for (uint32_t i = 0; first && r == 0 && i < cache->spaces.n; i++)
 		r = kv_space_persist(cache, cache->spaces.sorted[i]);
 	if (r == 0) {
 		kv_note(cache, "format=%d (migrated from %u)",
@@ -192,8 +194,11 @@ static int migrate(struct kv_cache *cache)
 
 int kv_store_recover(struct kv_cache *cache)
 {
-	if (cache->info.version < KV_FORMAT_VERSION)
-		return migrate(cache);
+	const uint32_t version = cache->info.version;
+	int r = version < KV_FORMAT_VERSION ? migrate(cache) : 0;
+
+	if (r < 0 || version == 1)
+		return r;
 	if (!cache->after_crash && !cache->ssd.unswept)
 		return 0;
 	kv_sweep_later(cache);

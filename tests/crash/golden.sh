@@ -35,7 +35,7 @@ for store in "$G"/*.tar.xz; do
 	eq "$name: a quota" "$(xattr "$M/typed" quota.ssd)" $((1 << 30))
 	stop
 	"$F" --data "$S" > "$T/out" 2>&1 || fail "$name: kvfs-fsck: $(cat "$T/out")"
-	grep -q "format 2, last end clean" "$T/out" || fail "$name: $(cat "$T/out")"
+	grep -q "format 3, last end clean" "$T/out" || fail "$name: $(cat "$T/out")"
 	rm "$S/index/data.mdb"
 	start
 	intact "$name"
@@ -89,7 +89,7 @@ refused() { # WHAT
 	not "$1, kvfs-fsck --rebuild" "newer kvfs" "$F" --rebuild "$S"
 	eq "$1: the store" "$(state)" "$before"
 }
-newer() { # FILE: its store record is of format 3
+newer() { # FILE: its store record is of format 4
 	python3 - "$1" <<'P' || fail "no store record in $1"
 import sys
 with open(sys.argv[1], "r+b") as f:
@@ -97,7 +97,7 @@ with open(sys.argv[1], "r+b") as f:
     at, n = data.find(b"KVSTORE1"), 0
     while at >= 0:
         f.seek(at + 8)
-        f.write(b"\3\0\0\0")
+        f.write(b"\4\0\0\0")
         n, at = n + 1, data.find(b"KVSTORE1", at + 1)
 sys.exit(n == 0)
 P

@@ -42,6 +42,8 @@ static void delete_slot(struct writer *w, uint64_t slot_id)
 
 	if (batch)
 		w->r = kv_txn_delete_slot(batch, slot_id);
+	if (batch && w->r == 0)
+		w->r = kv_txn_delete_token_ids(batch, slot_id);
 }
 
 static void mend_spaces(struct fsck *f, struct writer *w)
