@@ -257,8 +257,8 @@ int kv_request_list(struct kv_client *client, const struct kv_message *m)
 	struct wire_list *reply = kv_reply_items(server);
 	struct wire_key *keys = (struct wire_key *)(reply + 1);
 	uint64_t cursor = asked->cursor;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	struct kv_space_info info;
-	struct kv_space *space;
 	size_t n;
 	int r;
 
