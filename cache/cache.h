@@ -255,6 +255,15 @@ int kv_block_stat_key(struct kv_cache *cache, struct kv_space *space,
 int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 		  struct kv_meta *ret_meta, struct kv_digest *ret_digest);
 
+/*
+ * The same of a block in a space with "token_ids", and what its tokens are
+ * (caller frees): from the index if it is durable, else from its header.
+ * Waits.  -ENOENT: it does not say; -ENOMEM, and errors of kv_view_get.
+ */
+int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
+			   struct kv_meta *ret_meta,
+			   struct kv_token_ids **ret_ids);
+
 void kv_block_touch(struct kv_cache *cache, struct kv_block *block); /* a use */
 /* A hint: its conversation is over, it goes first.  Call for a chain from its
  * tail, and not for what others share.  A use takes it back. */

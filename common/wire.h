@@ -84,6 +84,8 @@ enum wire_type {
 			       items */
 	WIRE_POOL_CLOSE, /* no items, @arg: its id; it has no reply */
 	WIRE_SAVE_PAGES, /* wire_save_pages + text; reply: wire_status[] */
+	WIRE_TOKEN_IDS,	 /* wire_key[]; reply: wire_tokens[], which differ in
+			    length, of the first of them, one at least */
 	WIRE_TYPE_END,
 	WIRE_TYPE_END_2 = WIRE_SAVE_PART + 1, /* version 2 has these */
 };
@@ -101,6 +103,15 @@ enum wire_type {
 /* The block comes by WIRE_SAVE_PART; this connection may ask again for one that
  * has not sealed: 0, and nothing changed. */
 #define WIRE_PART 16u
+/*
+ * WIRE_SAVE, WIRE_SAVE_PART, WIRE_SAVE_PAGES: each item tells what its block's
+ * tokens are, as spaces with "token_ids" need it, and no others take it
+ * (-EINVAL, all).  That is, as common/token_ids.h has it, in the staging memfd:
+ * behind the item's bytes there, at the next multiple of 8, or, of pages that
+ * are lent, at wire_save.offset.  Of a block in parts that of one of them
+ * counts.  -EINVAL: there are not as many as tokens, or it lies outside.
+ */
+#define WIRE_WITH_IDS 128u
 
 struct wire_header {
 	uint16_t type;
@@ -314,6 +325,22 @@ struct wire_list {
 	uint64_t cursor;
 	uint32_t max;
 	uint32_t reserved;
+};
+
+/*
+ * A block's tokens.  @status 0; -ENOENT it is not here any more, or does not
+ * say; -EIO, -ENOMEM.  Behind @extras_len are the ids, then the extras, and
+ * zeros: @bytes in all, a multiple of 8.  The request as a whole: -EINVAL the
+ * space keeps none.
+ */
+struct wire_tokens {
+	int32_t status;
+	uint32_t bytes;
+	uint8_t parent[32];
+	uint32_t parent_len; /* 0: unknown */
+	uint32_t position;
+	uint32_t n;
+	uint32_t extras_len;
 };
 
 /* Segment ids are never reused within an epoch. */

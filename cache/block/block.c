@@ -285,25 +285,79 @@ int kv_block_stat_key(struct kv_cache *cache, struct kv_space *space,
 	return block ? 0 : -ENOENT;
 }
 
+static struct kv_meta meta_of(const struct kv_slot_record *record)
+{
+	struct kv_meta meta = {.position = record->position,
+			       .tokens = record->tokens,
+			       .mtime_ns = record->mtime_ns};
+
+	meta.parent.len = record->parent_len;
+	memcpy(meta.parent.b, record->parent, sizeof(record->parent));
+	return meta;
+}
+
 int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 		  struct kv_meta *ret_meta, struct kv_digest *ret_digest)
 {
 	struct kv_slot_record record;
-	struct kv_meta meta = {0};
+	struct kv_meta meta;
 	int r = kv_block_record(cache, block, &record);
 
 	if (r < 0)
 		return r;
-	meta.parent.len = record.parent_len;
-	memcpy(meta.parent.b, record.parent, sizeof(record.parent));
-	meta.position = record.position;
-	meta.tokens = record.tokens;
+	meta = meta_of(&record);
 	kv_lock(cache);
 	meta.mtime_ns = block->mtime_ns;
 	kv_unlock(cache);
 	*ret_meta = meta;
 	memcpy(ret_digest->b, record.digest, sizeof(record.digest));
 	return 0;
+}
+
+/* NULL: the index does not say. */
+static struct kv_token_ids *recorded_token_ids(struct kv_cache *cache,
+					       struct kv_block *block,
+					       struct kv_meta *ret_meta)
+{
+	struct kv_token_ids *ids = NULL;
+	struct kv_slot_record record;
+	bool durable;
+	uint64_t id;
+
+	kv_lock(cache);
+	durable = block->file != KV_NONE;
+	id = slot_id_of(block);
+	kv_unlock(cache);
+	if (!durable || !cache->index ||
+	    kv_index_get_token_ids(cache->index, id, &record, &ids) < 0)
+		return NULL;
+	/* One whose slot was given back meanwhile may be another by now. */
+	if (ids && memcmp(record.key, block->key, sizeof(record.key)) != 0)
+		free(kv_steal(ids));
+	if (ids)
+		*ret_meta = meta_of(&record);
+	return ids;
+}
+
+int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
+			   struct kv_meta *ret_meta,
+			   struct kv_token_ids **ret_ids)
+{
+	struct kv_digest digest;
+	struct kv_view view;
+	int r;
+
+	*ret_ids = recorded_token_ids(cache, block, ret_meta);
+	if (*ret_ids)
+		return 0;
+	r = kv_block_meta(cache, block, ret_meta, &digest);
+	if (r == 0)
+		r = kv_view_get(cache, block, &view);
+	if (r < 0)
+		return r;
+	r = kv_block_parse_token_ids(view.data, view.length, ret_ids);
+	kv_view_put(cache, &view);
+	return r == 0 || r == -ENOMEM ? r : -ENOENT;
 }
 
 static void ask_shadow(struct kv_shadow_cache *shadow, uint64_t hash,

@@ -124,6 +124,7 @@ int kv_request_save_part(struct kv_client *client, const struct kv_message *m);
 int kv_request_pool(struct kv_client *client, const struct kv_message *m);
 int kv_request_pool_close(struct kv_client *client, const struct kv_message *m);
 int kv_request_save_pages(struct kv_client *client, const struct kv_message *m);
+int kv_request_token_ids(struct kv_client *client, const struct kv_message *m);
 int kv_request_drop(struct kv_client *client, const struct kv_message *m);
 int kv_request_flush(struct kv_client *client, const struct kv_message *m);
 int kv_request_hello(struct kv_client *client, const struct kv_message *m);

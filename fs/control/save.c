@@ -57,6 +57,7 @@ struct saving_item {
 	struct kv_meta meta;
 	const uint8_t *from;   /* in the staging */
 	const uint64_t *pages; /* or these, of what is lent */
+	uint64_t ids_at;       /* in the staging, if saving->with_ids */
 	/* A whole block: its fill, and whether to lease it. */
 	struct kv_fill *fill;
 	bool hold;
@@ -74,6 +75,7 @@ struct saving {
 	/* In the staging: WIRE_LENT as long as pages are. */
 	const uint32_t *is_lent;
 	uint64_t header_bytes;
+	bool with_ids; /* blocks tell what their tokens are */
 	uint32_t n;
 	struct kv_acquire *leases; /* of what is held; NULL: nothing may be */
 	_Atomic size_t left;
@@ -154,6 +156,57 @@ static int check_lent(const struct saving *saving)
 	return r;
 }
 
+static int read_bytes(void *arg)
+{
+	const struct reading *reading = arg;
+
+	memcpy(reading->dst, reading->src, reading->n);
+	return 0;
+}
+
+/* What the item's tokens are, of which the client may make anything while it is
+ * copied; caller frees. */
+static int read_ids(struct saving_item *item, struct kv_token_ids **ret_ids)
+{
+	const struct kv_staging *staging = item->saving->staging;
+	const uint64_t most =
+		kv_token_ids_bytes(item->saving->layout->tokens, KV_EXTRAS_MAX);
+	struct reading reading = {
+		.src = staging->data + item->ids_at,
+		.n = KV_MIN(most, staging->bytes - item->ids_at)};
+	_cleanup_(kv_freep) struct kv_token_ids *ids = malloc(reading.n);
+	int r;
+
+	if (!ids)
+		return -ENOMEM;
+	reading.dst = ids;
+	r = kv_sigbus_guard(read_bytes, &reading);
+	if (r < 0)
+		return r;
+	if (kv_token_ids_check(ids, reading.n) < 0)
+		return -EINVAL;
+	if (item->meta.tokens == 0)
+		item->meta.tokens = ids->n;
+	if (ids->n != item->meta.tokens)
+		return -EINVAL;
+	*ret_ids = kv_steal(ids);
+	return 0;
+}
+
+static int write_header(struct saving_item *item, uint8_t *file)
+{
+	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	struct kv_meta meta;
+	int r = item->saving->with_ids ? read_ids(item, &ids) : 0;
+
+	if (r < 0)
+		return r;
+	meta = item->meta;
+	meta.ids = ids;
+	return kv_block_header_write(item->saving->layout, &item->key, &meta,
+				     file);
+}
+
 /* Make the block in its slot: header, tensors, digest over both. */
 static int copy_whole(struct saving_item *item, struct kv_hash *hash)
 {
@@ -163,8 +216,7 @@ static int copy_whole(struct saving_item *item, struct kv_hash *hash)
 	struct kv_digest digest;
 	int r;
 
-	r = kv_block_header_write(saving->layout, &item->key, &item->meta,
-				  file);
+	r = write_header(item, file);
 	if (r == 0) {
 		kv_hash_begin(hash);
 		kv_hash_update(hash, file, saving->header_bytes);
@@ -193,8 +245,7 @@ static int seal_parts(struct saving_item *item, struct kv_hash *hash)
 	struct kv_digest digest;
 	int r;
 
-	r = kv_block_header_write(saving->layout, &item->key, &item->meta,
-				  file);
+	r = write_header(item, file);
 	if (r < 0) {
 		kv_fill_drop(saving->request.server->cache, fill);
 		return r;
@@ -375,6 +426,7 @@ static int saving_new(struct kv_client *client, const struct kv_message *m,
 	saving->n = n;
 	saving->layout = info->layout;
 	saving->header_bytes = kv_block_header_bytes(info->layout);
+	saving->with_ids = info->layout->token_ids;
 	saving->staging = client->staging;
 	if (saving->staging)
 		kv_staging_hold(saving->staging);
@@ -444,6 +496,17 @@ static int set_meta(const struct saving *saving, const struct wire_save *wire,
 	return 0;
 }
 
+/* The item's tokens, if it tells them, are at @at of the staging. */
+static int set_ids(const struct saving *saving, uint64_t at,
+		   struct saving_item *item)
+{
+	if (saving->with_ids &&
+	    !kv_staging_has(saving->staging, at, sizeof(struct kv_token_ids)))
+		return -EINVAL;
+	item->ids_at = at;
+	return 0;
+}
+
 /* Everything but the reservation is right with @wire, of which @bytes are in
  * the staging: fill in @item. */
 static int check(struct saving *saving, const struct wire_save *wire,
@@ -457,7 +520,7 @@ static int check(struct saving *saving, const struct wire_save *wire,
 	    !kv_staging_has(saving->staging, wire->offset, bytes))
 		return -EINVAL;
 	item->from = saving->staging->data + wire->offset;
-	return 0;
+	return set_ids(saving, kv_round_up(wire->offset + bytes, 8), item);
 }
 
 static void prepare(struct saving *saving, const struct wire_save *wire,
@@ -511,6 +574,9 @@ static int begin_saving(struct kv_client *client, const struct kv_message *m,
 	int r;
 
 	r = kv_client_space_to_save(client, m->header->space, &space, &info);
+	if (r == 0 &&
+	    info.layout->token_ids != !!(m->header->flags & WIRE_WITH_IDS))
+		r = -EINVAL;
 	return r < 0 ? r : saving_new(client, m, n, space, &info, ret_saving);
 }
 
@@ -630,6 +696,8 @@ static int prepare_lent(struct saving *saving, const struct wire_save *wire,
 		r = set_meta(saving, wire, item);
 	if (r == 0 && !kv_lent_has_pages(saving->lent, item->pages))
 		r = -EINVAL;
+	if (r == 0)
+		r = set_ids(saving, wire->offset, item);
 	if (r == 0)
 		r = kv_request_fill(client, flags, saving->request.space,
 				    saving->layout, &item->key, &item->fill);
