@@ -18,6 +18,9 @@ typedef struct CUevent_st *CUevent;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef unsigned long long CUmemHandle;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUgraphNode_st *CUgraphNode;
 typedef void CUhostFn(void *arg);
 
 enum {
@@ -29,15 +32,34 @@ enum {
 	CU_INVALID_DEVICE = 101,
 	CU_INVALID_IMAGE = 200,
 	CU_INVALID_CONTEXT = 201,
+	CU_NO_BINARY = 209,
 	CU_INVALID_HANDLE = 400,
 	CU_NOT_FOUND = 500,
 	CU_NOT_READY = 600,
 	CU_ILLEGAL_ADDRESS = 700,
+	CU_OUT_OF_RESOURCES = 701, /* of a launch */
 	CU_ALREADY_REGISTERED = 712,
 	CU_NOT_REGISTERED = 713,
 	CU_NOT_PERMITTED = 800,
 	CU_NOT_SUPPORTED = 801,
+	CU_CAPTURE_UNSUPPORTED = 900,
+	CU_CAPTURE_INVALIDATED = 901,
+	CU_CAPTURE_UNMATCHED = 903,
+	CU_CAPTURE_UNJOINED = 904,
+	CU_CAPTURE_ISOLATION = 905,
+	CU_CAPTURE_IMPLICIT = 906,
+	CU_CAPTURED_EVENT = 907,
+	CU_CAPTURE_WRONG_THREAD = 908,
 };
+
+enum { /* of cuFuncGetAttribute */
+       CU_FUNC_MAX_THREADS = 0,
+       CU_FUNC_LOCAL_BYTES = 3,
+       CU_FUNC_REGISTERS = 4,
+};
+
+enum { CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_THREAD = 1, CU_CAPTURE_RELAXED = 2 };
+enum { CU_CAPTURING_NONE = 0, CU_CAPTURING = 1, CU_CAPTURING_INVALID = 2 };
 
 enum { /* attributes of a device */
        CU_MAX_BLOCK_DIM_X = 2,
@@ -185,6 +207,17 @@ CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, uint32_t value,
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at,
 				 uint32_t value, unsigned flags);
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn *fn, void *arg);
+
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *ctx);
+CUresult cuStreamIsCapturing(CUstream stream, int *status);
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *n);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph,
+				     unsigned long long flags);
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
+CUresult cuGraphExecDestroy(CUgraphExec exec);
+CUresult cuGraphDestroy(CUgraph graph);
 
 CUresult cuEventCreate(CUevent *event, unsigned flags);
 CUresult cuEventRecord(CUevent event, CUstream stream);

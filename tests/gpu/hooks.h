@@ -22,6 +22,26 @@
  *                 registered, and are synchronous then (default 1)
  *   memory=BYTES  of a device (default 8 GiB)
  *   fail=CALL:N:CODE  the N-th call of CALL from now on fails (1: the next)
+ *   arch=N        the device is an sm_N (default 90)
+ *   version=N     of the driver (default 12080)
+ *
+ * What a driver may do, and a good day may not show; strict=1 is all of it, and
+ * readonly=0, strict=0 (the default) none:
+ *
+ *   sync=KIND[+KIND...]|all|none  such calls wait until all work that their
+ *                 context was given is over, and no other thread's call of the
+ *                 context returns meanwhile: launch (the first one of each
+ *                 kernel), load (of a module), alloc, free, register,
+ *                 unregister
+ *   queues=N      hardware queues of a priority, shared by its streams: what
+ *                 waits at the head of one holds all behind it up; 0: one a
+ *                 stream.  strict=1: CUDA_DEVICE_MAX_CONNECTIONS, or 8
+ *   cost=USEC     that registering a MiB takes (strict=1: 100)
+ *   hostthread=0|1  one thread calls the host functions of all streams
+ *   patience=SEC  where a call that waits sees nothing end for so long it is
+ *                 a deadlock, and the process is aborted (60)
+ *
+ * So `KVFS_STANDIN=strict=1 test_event_wait`, `KVFS_STANDIN=sync=free ...`.
  */
 int standin_set(const char *settings);
 

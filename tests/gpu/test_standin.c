@@ -3,6 +3,7 @@
  * test_standin.c - the stand-in driver shows what tests rely on it to show.
  */
 #include <setjmp.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -20,6 +21,7 @@ static CUstream a, b;
 static int setup(void **state)
 {
 	(void)state;
+	gpu_set("strict=0");
 	memory = gpu_alloc(N);
 	GPU_OK(cuMemHostAlloc, (void **)&pinned, 2 * N, 0);
 	a = gpu_stream();
@@ -32,7 +34,7 @@ static int teardown(void **state)
 	(void)state;
 	gpu.hold(false);
 	gpu.forgive();
-	gpu_set("delay=100,readonly=1,memops=1,pageable=1");
+	gpu_set("strict=0,delay=100,memops=1,pageable=1,devices=1,arch=90");
 	GPU_OK(cuCtxSynchronize);
 	GPU_OK(cuStreamDestroy_v2, a);
 	GPU_OK(cuStreamDestroy_v2, b);
@@ -255,6 +257,364 @@ static void a_call_fails_when_it_is_told_to(void **state)
 	assert_int_equal(gpu.bugs(), 1);
 }
 
+/* ---- as strict as a driver ---- */
+
+/* A call of this thread's, and what another one sees of it. */
+struct meanwhile {
+	const char *call;
+	uint64_t before; /* such calls so far */
+	atomic_bool other_returned;
+	bool let_by;
+};
+
+static void *call_any(void *arg)
+{
+	GPU_OK(cuCtxSetCurrent, gpu.ctx);
+	GPU_OK(cuEventDestroy_v2, gpu_event());
+	atomic_store(&((struct meanwhile *)arg)->other_returned, true);
+	return NULL;
+}
+
+/* When the call has begun another thread calls, and then the word is set. */
+static void *set_word_late(void *arg)
+{
+	struct meanwhile *meanwhile = arg;
+	pthread_t other;
+
+	while (gpu.calls(meanwhile->call) == meanwhile->before)
+		usleep(100);
+	usleep(20000);
+	if (pthread_create(&other, NULL, call_any, meanwhile) != 0)
+		abort();
+	usleep(20000);
+	meanwhile->let_by = atomic_load(&meanwhile->other_returned);
+	__atomic_store_n((uint32_t *)(void *)pinned, 1, __ATOMIC_RELEASE);
+	pthread_join(other, NULL);
+	return NULL;
+}
+
+static CUdeviceptr allocated;
+static uint8_t *registered;
+
+static void do_launch(void)
+{
+	gpu_spin(b, 0);
+}
+
+static void do_load(void)
+{
+	CUmodule module;
+
+	GPU_OK(cuModuleLoadData, &module, gpu_kernels);
+	GPU_OK(cuModuleGetFunction, &gpu.spin, module, "test_spin");
+	gpu.module = module;
+}
+
+static void do_alloc(void)
+{
+	allocated = gpu_alloc(N);
+}
+
+static void do_free(void)
+{
+	GPU_OK(cuMemFree_v2, allocated);
+}
+
+static void do_register(void)
+{
+	GPU_OK(cuMemHostRegister_v2, registered, N, 0);
+}
+
+static void do_unregister(void)
+{
+	GPU_OK(cuMemHostUnregister, registered);
+}
+
+/* @sync: @call returns when stream a has come past a word that another thread
+ * sets, and no other call gets by.  Else it returns at once. */
+static void synchronises(const char *call, void (*run)(void), bool sync)
+{
+	struct meanwhile meanwhile = {call, gpu.calls(call), false, false};
+	uint32_t *word = (void *)pinned;
+	pthread_t thread;
+	uint32_t was;
+
+	__atomic_store_n(word, 0, __ATOMIC_RELEASE);
+	GPU_OK(cuStreamWaitValue32_v2, a, (CUdeviceptr)(uintptr_t)pinned, 1, 0);
+	assert_int_equal(
+		pthread_create(&thread, NULL, set_word_late, &meanwhile), 0);
+	run();
+	was = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+	pthread_join(thread, NULL);
+	if ((was == 1) != sync || meanwhile.let_by == sync)
+		fail_msg("%s: %s, another call %s", call,
+			 was == 1 ? "waited" : "did not wait",
+			 meanwhile.let_by ? "got by" : "waited behind it");
+	GPU_OK(cuStreamSynchronize, a);
+}
+
+/* Each kind alone, and while another is set. */
+static void calls_synchronise_where_they_are_told_to(void **state)
+{
+	static const struct {
+		const char *setting, *other, *call;
+		void (*run)(void);
+	} kinds[] = {
+		{"sync=load", "sync=alloc", "cuModuleLoadData", do_load},
+		{"sync=launch", NULL, "cuLaunchKernel", do_launch},
+		{"sync=alloc", "sync=free+load", "cuMemAlloc_v2", do_alloc},
+		{"sync=free", NULL, "cuMemFree_v2", do_free},
+		{"sync=register", NULL, "cuMemHostRegister_v2", do_register},
+		{"sync=unregister", NULL, "cuMemHostUnregister", do_unregister},
+	};
+	size_t i;
+
+	(void)state;
+	registered = mapping(PROT_READ | PROT_WRITE);
+	for (i = 0; i < KV_ARRAY_LEN(kinds); i++) {
+		if (kinds[i].other != NULL) {
+			gpu_set(kinds[i].other);
+			synchronises(kinds[i].call, kinds[i].run, false);
+		}
+		gpu_set(kinds[i].setting);
+		synchronises(kinds[i].call, kinds[i].run, true);
+	}
+	/* Only the first launch did. */
+	gpu_set("sync=launch");
+	synchronises("cuLaunchKernel", do_launch, false);
+	munmap(registered, N);
+}
+
+static void streams_of_a_priority_share_the_hardware_queues(void **state)
+{
+	CUstream same[2], urgent;
+	uint32_t *word = (void *)pinned;
+	int i;
+
+	(void)state;
+	gpu_set("queues=1");
+	for (i = 0; i < 2; i++)
+		same[i] = gpu_stream();
+	GPU_OK(cuStreamCreateWithPriority, &urgent, CU_STREAM_NONBLOCKING, -5);
+	__atomic_store_n(word, 0, __ATOMIC_RELEASE);
+	GPU_OK(cuStreamWaitValue32_v2, same[0], (CUdeviceptr)(uintptr_t)pinned,
+	       1, 0);
+	gpu_spin(same[1], 0);
+	gpu_spin(urgent, 0);
+	gpu_spin(b, 0); /* made when there were as many as streams */
+	GPU_OK(cuStreamSynchronize, urgent);
+	GPU_OK(cuStreamSynchronize, b);
+	usleep(20000);
+	assert_int_equal(gpu.cuStreamQuery(same[1]), CU_NOT_READY);
+	__atomic_store_n(word, 1, __ATOMIC_RELEASE);
+	for (i = 0; i < 2; i++) {
+		GPU_OK(cuStreamSynchronize, same[i]);
+		GPU_OK(cuStreamDestroy_v2, same[i]);
+	}
+	GPU_OK(cuStreamDestroy_v2, urgent);
+}
+
+static void wait_for_word(void *arg)
+{
+	while (__atomic_load_n((uint32_t *)arg, __ATOMIC_ACQUIRE) == 0)
+		usleep(1000);
+}
+
+static void one_thread_calls_all_host_functions(void **state)
+{
+	uint32_t *word = (void *)pinned;
+	CUresult r = CU_OK;
+
+	(void)state;
+	gpu_set("hostthread=1");
+	__atomic_store_n(word, 0, __ATOMIC_RELEASE);
+	GPU_OK(cuLaunchHostFunc, a, wait_for_word, word);
+	usleep(20000);
+	GPU_OK(cuLaunchHostFunc, b, call_it, &r);
+	usleep(20000);
+	assert_int_equal(gpu.cuStreamQuery(b), CU_NOT_READY);
+	__atomic_store_n(word, 1, __ATOMIC_RELEASE);
+	GPU_OK(cuStreamSynchronize, b);
+	assert_int_equal(r, CU_NOT_PERMITTED);
+}
+
+static void streams_and_events_are_of_one_context(void **state)
+{
+	CUevent here = gpu_event(), there;
+	CUcontext other, of;
+	CUdevice device;
+	CUstream stream;
+	uint64_t ns = 0;
+	void *parameters[] = {&ns};
+
+	(void)state;
+	gpu_set("devices=2");
+	GPU_OK(cuDeviceGet, &device, 1);
+	GPU_OK(cuDevicePrimaryCtxRetain, &other, device);
+	GPU_OK(cuCtxSetCurrent, other);
+	stream = gpu_stream();
+	there = gpu_event();
+	GPU_OK(cuStreamGetCtx, stream, &of);
+	assert_ptr_equal(of, other);
+	assert_int_equal(gpu.cuEventRecord(here, stream), CU_INVALID_HANDLE);
+	assert_int_equal(gpu.cuEventRecord(there, a), CU_INVALID_HANDLE);
+	assert_int_equal(gpu.cuLaunchKernel(gpu.spin, 1, 1, 1, 1, 1, 1, 0,
+					    stream, parameters, NULL),
+			 CU_INVALID_HANDLE);
+	/* These are allowed. */
+	GPU_OK(cuEventRecord, there, stream);
+	GPU_OK(cuStreamWaitEvent, a, there, 0);
+	GPU_OK(cuEventDestroy_v2, there);
+	GPU_OK(cuStreamDestroy_v2, stream);
+	GPU_OK(cuCtxSetCurrent, gpu.ctx);
+	GPU_OK(cuDevicePrimaryCtxRelease_v2, device);
+	GPU_OK(cuEventDestroy_v2, here);
+}
+
+static void an_image_without_code_for_the_device_is_refused(void **state)
+{
+	CUmodule module;
+	int value;
+
+	(void)state;
+	gpu_set("arch=70");
+	assert_int_equal(gpu.cuModuleLoadData(&module, gpu_kernels),
+			 CU_NO_BINARY);
+	gpu_set("arch=75");
+	GPU_OK(cuModuleLoadData, &module, gpu_kernels);
+	GPU_OK(cuModuleUnload, module);
+	GPU_OK(cuFuncGetAttribute, &value, CU_FUNC_MAX_THREADS, gpu.spin);
+	assert_int_equal(value, 1024);
+}
+
+/* ---- captures ---- */
+
+static CUgraphExec end_capture(CUstream stream, size_t nodes)
+{
+	CUgraphExec exec;
+	CUgraph graph;
+	size_t n;
+
+	GPU_OK(cuStreamEndCapture, stream, &graph);
+	GPU_OK(cuGraphGetNodes, graph, NULL, &n);
+	assert_int_equal(n, nodes);
+	GPU_OK(cuGraphInstantiateWithFlags, &exec, graph, 0);
+	GPU_OK(cuGraphDestroy, graph);
+	return exec;
+}
+
+static int status_of(CUstream stream)
+{
+	int status;
+
+	GPU_OK(cuStreamIsCapturing, stream, &status);
+	return status;
+}
+
+static void what_is_captured_runs_when_the_graph_is_launched(void **state)
+{
+	uint32_t *word = (void *)pinned;
+	CUevent event = gpu_event();
+	CUgraphExec exec;
+
+	(void)state;
+	GPU_OK(cuMemsetD8Async, memory, 1, N, a);
+	GPU_OK(cuStreamSynchronize, a);
+	__atomic_store_n(word, 0, __ATOMIC_RELEASE);
+	GPU_OK(cuStreamBeginCapture_v2, a, CU_CAPTURE_GLOBAL);
+	GPU_OK(cuStreamWaitValue32_v2, a, (CUdeviceptr)(uintptr_t)pinned, 1, 0);
+	GPU_OK(cuEventRecord, event, a);
+	GPU_OK(cuStreamWaitEvent, b, event, 0);
+	assert_int_equal(status_of(b), CU_CAPTURING);
+	GPU_OK(cuMemsetD8Async, memory, 2, N, b);
+	exec = end_capture(a, 2);
+	assert_int_equal(status_of(b), CU_CAPTURING_NONE);
+	assert_int_equal(gpu.cuEventQuery(event), CU_CAPTURED_EVENT);
+	GPU_OK(cuMemcpyDtoH_v2, pinned + N, memory, N);
+	assert_int_equal(pinned[N], 1);
+	GPU_OK(cuGraphLaunch, exec, b);
+	usleep(20000);
+	assert_int_equal(gpu.cuStreamQuery(b), CU_NOT_READY);
+	__atomic_store_n(word, 1, __ATOMIC_RELEASE);
+	GPU_OK(cuGraphLaunch, exec, b);
+	GPU_OK(cuStreamSynchronize, b);
+	GPU_OK(cuMemcpyDtoH_v2, pinned + N, memory, N);
+	assert_int_equal(pinned[N], 2);
+	GPU_OK(cuGraphExecDestroy, exec);
+	GPU_OK(cuEventDestroy_v2, event);
+}
+
+/* @disturb fails with @error, and then the capture has failed. */
+static void spoils(CUresult error, CUresult (*disturb)(void))
+{
+	CUgraph graph;
+
+	GPU_OK(cuStreamBeginCapture_v2, a, CU_CAPTURE_GLOBAL);
+	assert_int_equal(disturb(), error);
+	assert_int_equal(status_of(a), CU_CAPTURING_INVALID);
+	assert_int_equal(gpu.cuStreamEndCapture(a, &graph),
+			 CU_CAPTURE_INVALIDATED);
+	assert_int_equal(status_of(a), CU_CAPTURING_NONE);
+}
+
+static CUresult query_it(void)
+{
+	return gpu.cuStreamQuery(a);
+}
+
+static CUresult allocate(void)
+{
+	CUdeviceptr at;
+
+	return gpu.cuMemAlloc_v2(&at, N);
+}
+
+static CUevent outside;
+
+static CUresult wait_for_what_runs(void)
+{
+	return gpu.cuStreamWaitEvent(a, outside, 0);
+}
+
+static void a_capture_is_spoilt_by_what_it_cannot_have(void **state)
+{
+	int relaxed = CU_CAPTURE_RELAXED;
+	CUgraphExec exec;
+
+	(void)state;
+	outside = gpu_event();
+	GPU_OK(cuEventRecord, outside, b);
+	spoils(CU_CAPTURE_UNSUPPORTED, query_it);
+	spoils(CU_CAPTURE_UNSUPPORTED, allocate);
+	spoils(CU_CAPTURE_ISOLATION, wait_for_what_runs);
+	/* A thread that says so may allocate. */
+	GPU_OK(cuStreamBeginCapture_v2, a, CU_CAPTURE_GLOBAL);
+	GPU_OK(cuThreadExchangeStreamCaptureMode, &relaxed);
+	gpu_free(gpu_alloc(N));
+	GPU_OK(cuThreadExchangeStreamCaptureMode, &relaxed);
+	exec = end_capture(a, 0);
+	GPU_OK(cuGraphExecDestroy, exec);
+	GPU_OK(cuEventDestroy_v2, outside);
+}
+
+static void the_legacy_stream_is_none_beside_a_capture(void **state)
+{
+	CUstream blocking;
+	CUgraph graph;
+	int status;
+
+	(void)state;
+	GPU_OK(cuStreamCreateWithPriority, &blocking, 0, 0);
+	GPU_OK(cuStreamBeginCapture_v2, blocking, CU_CAPTURE_RELAXED);
+	assert_int_equal(gpu.cuStreamIsCapturing(CU_LEGACY, &status),
+			 CU_CAPTURE_IMPLICIT);
+	assert_int_equal(gpu.cuMemsetD8Async(memory, 1, N, CU_LEGACY),
+			 CU_CAPTURE_IMPLICIT);
+	assert_int_equal(gpu.cuStreamEndCapture(blocking, &graph),
+			 CU_CAPTURE_INVALIDATED);
+	GPU_OK(cuStreamDestroy_v2, blocking);
+}
+
 static void a_fork_has_no_driver(void **state)
 {
 	int status;
@@ -283,6 +643,14 @@ int main(int argc, char **argv)
 		TEST(pageable_memory_is_copied_at_once_or_refused),
 		TEST(a_host_function_may_not_call_the_driver),
 		TEST(a_call_fails_when_it_is_told_to),
+		TEST(calls_synchronise_where_they_are_told_to),
+		TEST(streams_of_a_priority_share_the_hardware_queues),
+		TEST(one_thread_calls_all_host_functions),
+		TEST(streams_and_events_are_of_one_context),
+		TEST(an_image_without_code_for_the_device_is_refused),
+		TEST(what_is_captured_runs_when_the_graph_is_launched),
+		TEST(a_capture_is_spoilt_by_what_it_cannot_have),
+		TEST(the_legacy_stream_is_none_beside_a_capture),
 		TEST(a_fork_has_no_driver),
 	};
 

@@ -194,11 +194,21 @@ CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t n,
 
 /* ---- host functions and values ---- */
 
+/* A driver has one thread for them all, so that one that waits keeps the rest
+ * waiting. */
+static pthread_mutex_t host_thread = PTHREAD_MUTEX_INITIALIZER;
+
 static void call(struct op *op)
 {
+	bool one = settings.one_host_thread;
+
+	if (one)
+		pthread_mutex_lock(&host_thread);
 	in_host_function = true;
 	op->fn(op->arg);
 	in_host_function = false;
+	if (one)
+		pthread_mutex_unlock(&host_thread);
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn *fn, void *arg)
@@ -259,6 +269,7 @@ static CUresult give_value(void (*run)(struct op *op), CUstream stream,
 	if (at % 4 != 0 || (flags & ~3u) != 0 || side_of(at, 4, true) != PINNED)
 		return CU_INVALID_VALUE;
 	op = op_new(run);
+	op->is_wait = run == wait_value;
 	op->dst = at;
 	op->value = value;
 	op->flags = flags;

@@ -10,7 +10,9 @@
 
 struct CUevent_st {
 	struct CUevent_st *next;
+	CUcontext ctx; /* fixed after new */
 	struct moment moment;
+	uint64_t capture;     /* that it was recorded in; 0: it was not */
 	struct timespec over; /* only with timing; set by its stream */
 	bool timing;
 };
@@ -26,12 +28,16 @@ static struct CUevent_st **find_locked(CUevent handle)
 	return at;
 }
 
-CUresult event_moment_locked(CUevent handle, struct moment *ret)
+CUresult event_moment_locked(CUevent handle, struct moment *ret,
+			     uint64_t *ret_capture)
 {
 	struct CUevent_st *event = *find_locked(handle);
 
 	if (event == NULL)
 		return bug(CU_INVALID_HANDLE, "no such event");
+	*ret_capture = event->capture;
+	if (event->capture != 0)
+		return CU_CAPTURED_EVENT;
 	*ret = event->moment;
 	if (ret->stream != NULL) {
 		uint64_t seq = ret->seq;
@@ -54,6 +60,7 @@ CUresult cuEventCreate(CUevent *ret, unsigned flags)
 	event = calloc(1, sizeof(*event));
 	if (event == NULL)
 		return CU_OUT_OF_MEMORY;
+	event->ctx = current_context();
 	event->timing = (flags & CU_EVENT_NO_TIMING) == 0;
 	pthread_mutex_lock(&big_lock);
 	event->next = events;
@@ -98,14 +105,54 @@ static void stamp(struct op *op)
 	pthread_mutex_unlock(&big_lock);
 }
 
+/* In a stream that is captured: a place in the capture, and no operation. */
+static CUresult record_in_capture_locked(struct CUevent_st *event,
+					 struct CUstream_st *stream)
+{
+	moment_put_locked(&event->moment);
+	event->capture = capture_id(*stream_capture_locked(stream));
+	return CU_OK;
+}
+
+static CUresult check_record_locked(CUevent handle, CUstream where,
+				    bool *ret_done)
+{
+	struct CUevent_st *event = *find_locked(handle);
+	struct CUstream_st *stream = stream_of_locked(where);
+
+	if (event == NULL || stream == NULL)
+		return bug(CU_INVALID_HANDLE, "no such event or stream");
+	*ret_done = *stream_capture_locked(stream) != NULL;
+	return *ret_done ? record_in_capture_locked(event, stream) : CU_OK;
+}
+
+static CUresult check_record(CUevent handle, CUstream stream, bool *ret_done)
+{
+	CUcontext ctx = context_of_stream(stream);
+	struct CUevent_st *event;
+	CUresult r;
+
+	pthread_mutex_lock(&big_lock);
+	event = *find_locked(handle);
+	if (event != NULL && ctx != NULL && event->ctx != ctx)
+		r = CU_INVALID_HANDLE;
+	else
+		r = check_record_locked(handle, stream, ret_done);
+	pthread_mutex_unlock(&big_lock);
+	return r;
+}
+
 CUresult cuEventRecord(CUevent handle, CUstream stream)
 {
 	CUresult r = enter("cuEventRecord", CONTEXT);
 	struct CUevent_st *event;
 	struct moment moment;
 	struct op *op;
+	bool done = false;
 
-	if (r != CU_OK)
+	if (r == CU_OK)
+		r = check_record(handle, stream, &done);
+	if (r != CU_OK || done)
 		return r;
 	op = op_new(stamp);
 	op->arg = handle;
@@ -118,6 +165,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream)
 		struct moment old = event->moment;
 
 		event->moment = moment;
+		event->capture = 0;
 		moment = old;
 	}
 	moment_put_locked(&moment);
@@ -129,17 +177,18 @@ CUresult cuEventRecord(CUevent handle, CUstream stream)
 static CUresult look(CUevent handle, bool wait)
 {
 	struct moment moment = {0};
+	uint64_t capture;
 	CUresult r;
 
 	pthread_mutex_lock(&big_lock);
-	r = event_moment_locked(handle, &moment);
+	r = event_moment_locked(handle, &moment, &capture);
 	if (wait)
 		wait_until_past_locked(&moment);
-	if (!moment_is_past_locked(&moment))
+	if (r == CU_OK && !moment_is_past_locked(&moment))
 		r = CU_NOT_READY;
 	moment_put_locked(&moment);
 	pthread_mutex_unlock(&big_lock);
-	return r == CU_OK ? enter("(an event's end)", CONTEXT) : r;
+	return r == CU_OK ? enter("(an event's end)", INIT) : r;
 }
 
 CUresult cuEventQuery(CUevent event)
@@ -167,6 +216,8 @@ CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end)
 	a = *find_locked(begin);
 	b = *find_locked(end);
 	if (a == NULL || b == NULL || !a->timing || !b->timing)
+		r = CU_INVALID_HANDLE;
+	else if (a->ctx != b->ctx)
 		r = CU_INVALID_HANDLE;
 	else if (!moment_is_past_locked(&a->moment) ||
 		 !moment_is_past_locked(&b->moment))

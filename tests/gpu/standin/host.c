@@ -40,20 +40,29 @@ static bool is_mapped(uintptr_t at, size_t n, bool *ret_writable)
 	return at >= end;
 }
 
+/* What that takes. */
+static void pin_pages(size_t n)
+{
+	usleep((useconds_t)((n >> 10) * settings.register_us >> 10));
+}
+
 CUresult cuMemHostRegister_v2(void *ptr, size_t n, unsigned flags)
 {
 	CUresult r = enter("cuMemHostRegister_v2", CONTEXT);
 	uintptr_t at = (uintptr_t)ptr;
 	bool writable;
+	_cleanup_(context_release) CUcontext held = NULL;
 
 	if (r != CU_OK)
 		return r;
+	context_hold(SYNC_REGISTER, &held);
 	if (n == 0 || (flags & ~15u) != 0 || !is_mapped(at, n, &writable))
 		return CU_INVALID_VALUE;
 	if ((flags & CU_REGISTER_READ_ONLY) != 0 && !settings.read_only)
 		return CU_NOT_SUPPORTED;
 	if ((flags & CU_REGISTER_READ_ONLY) == 0 && !writable)
 		return CU_INVALID_VALUE;
+	pin_pages(n);
 	pthread_mutex_lock(&big_lock);
 	if (range_touches_locked(at, n))
 		r = CU_ALREADY_REGISTERED;
@@ -67,9 +76,11 @@ CUresult cuMemHostUnregister(void *ptr)
 {
 	CUresult r = enter("cuMemHostUnregister", CONTEXT);
 	size_t n;
+	_cleanup_(context_release) CUcontext held = NULL;
 
 	if (r != CU_OK)
 		return r;
+	context_hold(SYNC_UNREGISTER, &held);
 	pthread_mutex_lock(&big_lock);
 	if (!range_remove_locked(REGISTERED, (uintptr_t)ptr, &n))
 		r = CU_NOT_REGISTERED;
@@ -81,9 +92,11 @@ CUresult cuMemHostAlloc(void **ptr, size_t n, unsigned flags)
 {
 	CUresult r = enter("cuMemHostAlloc", CONTEXT);
 	void *at;
+	_cleanup_(context_release) CUcontext held = NULL;
 
 	if (r != CU_OK)
 		return r;
+	context_hold(SYNC_ALLOC, &held);
 	if (n == 0 || (flags & ~7u) != 0)
 		return CU_INVALID_VALUE;
 	at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
@@ -103,9 +116,11 @@ CUresult cuMemFreeHost(void *ptr)
 {
 	CUresult r = enter("cuMemFreeHost", CONTEXT);
 	size_t n;
+	_cleanup_(context_release) CUcontext held = NULL;
 
 	if (r != CU_OK)
 		return r;
+	context_hold(SYNC_FREE, &held);
 	pthread_mutex_lock(&big_lock);
 	if (range_remove_locked(HOST, (uintptr_t)ptr, &n))
 		munmap(ptr, n);

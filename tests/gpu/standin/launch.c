@@ -3,7 +3,7 @@
  * launch.c - the stand-in's modules, and the kernels that it knows: the two of
  * the plug-in, by their own arithmetic, and those of the tests.
  *
- * OWNS      modules.  An image is not looked into.
+ * OWNS      modules, each with its kernels.
  *
  * INVARIANTS
  *   (1) A kernel's parameters are taken at its launch; what they point to is
@@ -15,14 +15,25 @@
 #include "kernels/device/scatter.h"
 #include "tests/gpu/standin/standin.h"
 
-struct CUmod_st {
-	const void *image;
-};
-
-struct CUfunc_st {
+/* A kernel that the stand-in has. */
+struct known {
 	const char *name;
 	size_t parameters; /* bytes of the first one, the only one */
 	void (*run)(struct op *op);
+};
+
+#define N_KNOWN 4
+
+struct CUfunc_st {
+	const struct known *known;
+	CUmodule module;
+	struct kernel kernel; /* fixed after load */
+	bool launched;	      /* big_lock */
+};
+
+struct CUmod_st {
+	CUcontext ctx;
+	struct CUfunc_st functions[N_KNOWN];
 };
 
 /* ---- the plug-in's ---- */
@@ -113,7 +124,7 @@ static void run_multiply(struct op *op)
 	usleep(200);
 }
 
-static struct CUfunc_st functions[] = {
+static const struct known known[N_KNOWN] = {
 	{"kv_scatter", sizeof(struct kv_scatter_args), run_scatter},
 	{"kv_gather", sizeof(struct kv_scatter_args), run_gather},
 	{"test_spin", sizeof(uint64_t), run_spin},
@@ -122,30 +133,43 @@ static struct CUfunc_st functions[] = {
 
 /* ---- calls ---- */
 
-CUresult cuModuleLoadData(CUmodule *module, const void *image)
+CUresult cuModuleLoadData(CUmodule *ret, const void *image)
 {
 	CUresult r = enter("cuModuleLoadData", CONTEXT);
+	_cleanup_(context_release) CUcontext held = NULL;
+	CUmodule module;
+	unsigned i;
 
+	if (r == CU_OK)
+		r = image == NULL ? CU_INVALID_VALUE : image_check(image);
 	if (r != CU_OK)
 		return r;
-	if (image == NULL)
-		return CU_INVALID_VALUE;
-	*module = calloc(1, sizeof(**module));
-	if (*module == NULL)
+	context_hold(SYNC_LOAD, &held);
+	module = calloc(1, sizeof(*module));
+	if (module == NULL)
 		return CU_OUT_OF_MEMORY;
-	(*module)->image = image;
+	module->ctx = current_context();
+	for (i = 0; i < N_KNOWN; i++) {
+		module->functions[i].known = &known[i];
+		module->functions[i].module = module;
+		image_kernel(image, known[i].name,
+			     &module->functions[i].kernel);
+	}
 	pthread_mutex_lock(&big_lock);
 	alive.modules++;
 	pthread_mutex_unlock(&big_lock);
+	*ret = module;
 	return CU_OK;
 }
 
 CUresult cuModuleUnload(CUmodule module)
 {
 	CUresult r = enter("cuModuleUnload", CONTEXT);
+	_cleanup_(context_release) CUcontext held = NULL;
 
 	if (r != CU_OK)
 		return r;
+	context_hold(SYNC_LOAD, &held);
 	pthread_mutex_lock(&big_lock);
 	alive.modules--;
 	pthread_mutex_unlock(&big_lock);
@@ -159,12 +183,11 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module,
 	CUresult r = enter("cuModuleGetFunction", CONTEXT);
 	size_t i;
 
-	(void)module;
 	if (r != CU_OK)
 		return r;
-	for (i = 0; i < KV_ARRAY_LEN(functions); i++)
-		if (strcmp(functions[i].name, name) == 0) {
-			*function = &functions[i];
+	for (i = 0; i < N_KNOWN; i++)
+		if (strcmp(known[i].name, name) == 0) {
+			*function = &module->functions[i];
 			return CU_OK;
 		}
 	return CU_NOT_FOUND;
@@ -174,10 +197,22 @@ CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function)
 {
 	CUresult r = enter("cuFuncGetAttribute", CONTEXT);
 
-	(void)attribute;
-	(void)function;
-	*value = 0;
-	return r;
+	if (r != CU_OK)
+		return r;
+	switch (attribute) {
+	case CU_FUNC_MAX_THREADS:
+		*value = (int)function->kernel.max_threads;
+		break;
+	case CU_FUNC_LOCAL_BYTES:
+		*value = (int)function->kernel.local;
+		break;
+	case CU_FUNC_REGISTERS:
+		*value = (int)function->kernel.registers;
+		break;
+	default:
+		*value = 0;
+	}
+	return CU_OK;
 }
 
 CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value)
@@ -188,6 +223,29 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value)
 	return enter("cuFuncSetAttribute", CONTEXT);
 }
 
+/* Registers are given out by 256 to a warp, of 64 Ki that a multiprocessor
+ * has. */
+static bool fits(const struct kernel *kernel, uint64_t threads)
+{
+	uint64_t warps = (threads + 31) / 32;
+	uint64_t a_warp = (kernel->registers * 32u + 255) / 256 * 256;
+
+	return (warps + 3) / 4 * 4 * a_warp <= 65536;
+}
+
+/* Lazy loading: with its first launch a kernel comes onto the device. */
+static void hold_at_first(CUfunction function, CUcontext *ret_held)
+{
+	bool first;
+
+	pthread_mutex_lock(&big_lock);
+	first = !function->launched;
+	function->launched = true;
+	pthread_mutex_unlock(&big_lock);
+	if (first)
+		context_hold(SYNC_LAUNCH, ret_held);
+}
+
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
 			unsigned grid_z, unsigned block_x, unsigned block_y,
 			unsigned block_z, unsigned shared, CUstream stream,
@@ -195,20 +253,28 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
 {
 	CUresult r = enter("cuLaunchKernel", CONTEXT);
 	uint64_t threads = (uint64_t)block_x * block_y * block_z;
+	_cleanup_(context_release) CUcontext held = NULL;
 	struct op *op;
 
 	(void)shared;
 	if (r != CU_OK)
 		return r;
 	if (function == NULL || parameters == NULL || extra != NULL ||
-	    threads == 0 || threads > 1024 || grid_x == 0 || grid_y == 0 ||
-	    grid_z == 0)
+	    threads == 0 || threads > function->kernel.max_threads ||
+	    grid_x == 0 || grid_y == 0 || grid_z == 0)
 		return CU_INVALID_VALUE;
-	op = op_new(function->run);
+	if (function->module->ctx != current_context() ||
+	    context_of_stream(stream) != current_context())
+		return CU_INVALID_HANDLE;
+	if (!fits(&function->kernel, threads))
+		return CU_OUT_OF_RESOURCES;
+	hold_at_first(function, &held);
+	op = op_new(function->known->run);
 	op->is_work = true;
-	op->parameters = malloc(function->parameters);
+	op->parameters_bytes = function->known->parameters;
+	op->parameters = malloc(op->parameters_bytes);
 	if (op->parameters == NULL)
 		abort();
-	memcpy(op->parameters, parameters[0], function->parameters);
+	memcpy(op->parameters, parameters[0], op->parameters_bytes);
 	return give(stream, op, NULL);
 }

@@ -164,9 +164,11 @@ CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t n)
 	CUresult r = enter("cuMemAlloc_v2", CONTEXT);
 	uintptr_t at;
 	size_t whole = (n + KV_PAGE - 1) & ~(size_t)(KV_PAGE - 1);
+	_cleanup_(context_release) CUcontext held = NULL;
 
 	if (r != CU_OK)
 		return r;
+	context_hold(SYNC_ALLOC, &held);
 	if (n == 0)
 		return CU_INVALID_VALUE;
 	pthread_mutex_lock(&big_lock);
@@ -190,9 +192,11 @@ CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
 	CUresult r = enter("cuMemFree_v2", CONTEXT);
 	size_t n;
+	_cleanup_(context_release) CUcontext held = NULL;
 
 	if (r != CU_OK || ptr == 0)
 		return r;
+	context_hold(SYNC_FREE, &held);
 	pthread_mutex_lock(&big_lock);
 	if (range_remove_locked(DEVICE, ptr, &n)) {
 		memset(bytes_at(ptr), DEVICE_POISON_OLD, n);

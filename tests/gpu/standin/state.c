@@ -27,10 +27,14 @@ struct settings settings = {
 	.mem_ops = true,
 	.pageable = true,
 	.memory = 8ull << 30,
+	.patience_s = 60,
+	.arch = 90,
+	.version = 12080,
 };
 pthread_mutex_t big_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 __thread bool in_host_function;
+__thread int capture_mode;
 uint64_t copied[2];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -69,25 +73,91 @@ static int add_fault(const char *text)
 	return -1;
 }
 
+/* As drivers may be, all together; or as no driver is: kind. */
+static void be_strict(bool strict)
+{
+	const char *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+
+	settings.syncs = strict ? (1u << N_SYNCS) - 1 : 0;
+	settings.queues = 0;
+	if (strict)
+		settings.queues = connections ? (unsigned)atoi(connections) : 8;
+	settings.register_us = strict ? 100 : 0;
+	settings.one_host_thread = strict;
+	settings.read_only = !strict;
+}
+
+/* "none", "all", or kinds with + between them. */
+static int set_syncs(const char *text)
+{
+	static const char *const kinds[N_SYNCS] = {
+		"launch", "load", "alloc", "free", "register", "unregister"};
+	unsigned syncs = 0, i;
+	size_t len;
+
+	if (strcmp(text, "all") == 0)
+		syncs = (1u << N_SYNCS) - 1;
+	else if (strcmp(text, "none") != 0)
+		for (; *text != '\0'; text += len + (text[len] == '+')) {
+			len = strcspn(text, "+");
+			for (i = 0; i < N_SYNCS; i++)
+				if (strlen(kinds[i]) == len &&
+				    memcmp(kinds[i], text, len) == 0)
+					break;
+			if (i == N_SYNCS)
+				return -1;
+			syncs |= 1u << i;
+		}
+	settings.syncs = syncs;
+	return 0;
+}
+
+static bool *flag_of(const char *name)
+{
+	if (strcmp(name, "readonly") == 0)
+		return &settings.read_only;
+	if (strcmp(name, "memops") == 0)
+		return &settings.mem_ops;
+	if (strcmp(name, "pageable") == 0)
+		return &settings.pageable;
+	return strcmp(name, "hostthread") == 0 ? &settings.one_host_thread
+					       : NULL;
+}
+
+static unsigned *number_of(const char *name)
+{
+	if (strcmp(name, "delay") == 0)
+		return &settings.delay_us;
+	if (strcmp(name, "seed") == 0)
+		return &settings.seed;
+	if (strcmp(name, "queues") == 0)
+		return &settings.queues;
+	if (strcmp(name, "cost") == 0)
+		return &settings.register_us;
+	return strcmp(name, "patience") == 0 ? &settings.patience_s : NULL;
+}
+
 static int set_one_locked(const char *name, const char *value)
 {
 	unsigned long n = strtoul(value, NULL, 10);
 
-	if (strcmp(name, "delay") == 0)
-		__atomic_store_n(&settings.delay_us, (unsigned)n,
+	if (flag_of(name) != NULL)
+		*flag_of(name) = n != 0;
+	else if (number_of(name) != NULL)
+		__atomic_store_n(number_of(name), (unsigned)n,
 				 __ATOMIC_RELAXED);
-	else if (strcmp(name, "seed") == 0)
-		settings.seed = (unsigned)n;
+	else if (strcmp(name, "strict") == 0)
+		be_strict(n != 0);
+	else if (strcmp(name, "sync") == 0)
+		return set_syncs(value);
 	else if (strcmp(name, "devices") == 0)
 		settings.devices = (int)n;
-	else if (strcmp(name, "readonly") == 0)
-		settings.read_only = n != 0;
-	else if (strcmp(name, "memops") == 0)
-		settings.mem_ops = n != 0;
-	else if (strcmp(name, "pageable") == 0)
-		settings.pageable = n != 0;
 	else if (strcmp(name, "memory") == 0)
 		settings.memory = n;
+	else if (strcmp(name, "arch") == 0)
+		settings.arch = (int)n;
+	else if (strcmp(name, "version") == 0)
+		settings.version = (int)n;
 	else if (strcmp(name, "fail") == 0)
 		return add_fault(value);
 	else
@@ -205,6 +275,27 @@ static CUresult fault_locked(const char *call)
 	return CU_OK;
 }
 
+/* Calls that a capture may forbid to other threads. */
+static bool is_unsafe(const char *call)
+{
+	static const char *const unsafe[] = {
+		"cuMemAlloc_v2",	"cuMemFree_v2",
+		"cuMemHostAlloc",	"cuMemFreeHost",
+		"cuMemHostRegister_v2", "cuMemHostUnregister",
+		"cuMemcpyHtoD_v2",	"cuMemcpyDtoH_v2",
+		"cuModuleLoadData",	"cuModuleUnload",
+		"cuCtxSynchronize",	"cuStreamSynchronize",
+		"cuStreamQuery",	"cuEventSynchronize",
+		"cuEventQuery",
+	};
+	unsigned i;
+
+	for (i = 0; i < KV_ARRAY_LEN(unsafe); i++)
+		if (strcmp(call, unsafe[i]) == 0)
+			return true;
+	return false;
+}
+
 CUresult enter(const char *call, enum needs needs)
 {
 	CUresult r;
@@ -229,6 +320,10 @@ CUresult enter(const char *call, enum needs needs)
 		return CU_INVALID_CONTEXT;
 	if (needs == CONTEXT && !context_is_live(current[depth - 1]))
 		return bug(CU_INVALID_CONTEXT, "%s: the context is gone", call);
+	if (needs == CONTEXT && is_unsafe(call) && capture_forbids())
+		return CU_CAPTURE_UNSUPPORTED;
+	if (needs == CONTEXT)
+		context_pass(current[depth - 1]);
 	return CU_OK;
 }
 
@@ -307,15 +402,14 @@ CUresult cuCtxPopCurrent_v2(CUcontext *ctx)
 
 CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {
-	static __thread int mine;
-	int old = mine;
+	int old = capture_mode;
 	CUresult r = enter("cuThreadExchangeStreamCaptureMode", NOTHING);
 
 	if (r != CU_OK)
 		return r;
 	if (*mode < 0 || *mode > 2)
 		return CU_INVALID_VALUE;
-	mine = *mode;
+	capture_mode = *mode;
 	*mode = old;
 	return CU_OK;
 }

@@ -14,6 +14,9 @@
  *       were given before, and before all that they are given later.
  *   (3) seq numbers are given out in the order of the calls; done counts those
  *       that are over, also in that order.
+ *   (4) Streams of a priority share hardware queues, where those are counted:
+ *       an operation begins when all that its queue was given before have
+ *       begun, whichever stream they are of; or ended, if they only wait.
  *
  * LOCKING   big_lock, but not while an operation runs.
  */
@@ -21,24 +24,37 @@
 
 #include "tests/gpu/standin/standin.h"
 
+#define MAX_QUEUES 32
+#define PRIORITIES 6
+
+/* A hardware queue: operations, in the order of the calls. */
+struct queue {
+	uint64_t given, begun; /* big_lock */
+};
+
 struct CUstream_st {
 	struct CUstream_st *next;
-	unsigned refs;	   /* big_lock */
-	bool blocking;	   /* with the legacy stream; fixed after new */
-	bool destroyed;	   /* big_lock */
-	unsigned random;   /* of the thread */
-	uint64_t seq;	   /* big_lock; operations given */
-	uint64_t done;	   /* big_lock; operations over */
-	struct op *first;  /* big_lock */
-	struct op **last;  /* big_lock */
-	pthread_cond_t go; /* big_lock */
+	CUcontext ctx;		 /* fixed after new */
+	struct queue *queue;	 /* fixed after new; NULL: one of its own */
+	unsigned refs;		 /* big_lock */
+	bool blocking;		 /* with the legacy stream; fixed after new */
+	bool destroyed;		 /* big_lock */
+	unsigned random;	 /* of the thread */
+	uint64_t seq;		 /* big_lock; operations given */
+	uint64_t done;		 /* big_lock; operations over */
+	struct capture *capture; /* big_lock; NULL: it runs */
+	struct op *first;	 /* big_lock */
+	struct op **last;	 /* big_lock */
+	pthread_cond_t go;	 /* big_lock */
 };
 
 static struct CUstream_st *streams; /* big_lock; those with a reference */
-static struct CUstream_st *legacy;  /* big_lock; made with the first use */
-static unsigned made;		    /* big_lock; streams so far */
-static uint64_t pending;	    /* big_lock */
-static bool held;		    /* big_lock */
+static struct CUstream_st *legacy[MAX_DEVICES]; /* big_lock; when first used */
+static struct queue queues[MAX_DEVICES][PRIORITIES][MAX_QUEUES]; /* big_lock */
+static unsigned made;	 /* big_lock; streams so far */
+static uint64_t pending; /* big_lock */
+static uint64_t over;	 /* big_lock; operations that ever were */
+static bool held;	 /* big_lock */
 
 /* ---- moments ---- */
 
@@ -72,10 +88,38 @@ struct moment now_in_locked(struct CUstream_st *stream)
 	return (struct moment){stream, stream->seq};
 }
 
+/* For one who waits for operations: where none ends for a long time, none ever
+ * will. */
+struct patience {
+	const char *what;
+	struct timespec until; /* {0}: not yet known */
+	uint64_t over;	       /* at the last look */
+};
+
+static void wait_changed_locked(struct patience *patience)
+{
+	if (patience->until.tv_sec == 0 || over != patience->over) {
+		clock_gettime(CLOCK_REALTIME, &patience->until);
+		patience->until.tv_sec += settings.patience_s;
+		patience->over = over;
+	}
+	if (pthread_cond_timedwait(&changed, &big_lock, &patience->until) ==
+		    ETIMEDOUT &&
+	    over == patience->over) {
+		fprintf(stderr,
+			"stand-in driver: a deadlock: %s waits for what never "
+			"ends\n",
+			patience->what);
+		abort();
+	}
+}
+
 void wait_until_past_locked(const struct moment *moment)
 {
+	struct patience patience = {.what = "somebody"};
+
 	while (!moment_is_past_locked(moment))
-		pthread_cond_wait(&changed, &big_lock);
+		wait_changed_locked(&patience);
 }
 
 static void come_after_locked(struct op *op, struct CUstream_st *stream)
@@ -92,11 +136,11 @@ static void come_after_locked(struct op *op, struct CUstream_st *stream)
 
 /* ---- the thread of a stream ---- */
 
-static bool may_begin_locked(struct op *op)
+static bool may_begin_locked(struct CUstream_st *stream, struct op *op)
 {
 	unsigned i;
 
-	if (held && op->is_work)
+	if (stream->queue != NULL && stream->queue->begun != op->ticket)
 		return false;
 	for (i = 0; i < op->n_after; i++)
 		if (!moment_is_past_locked(&op->after[i]))
@@ -119,19 +163,38 @@ static void pause_at_random(struct CUstream_st *stream)
 		usleep(x / 64 % us);
 }
 
+/* From now on those behind it in its queue may begin. */
+static void go_on_locked(struct CUstream_st *stream)
+{
+	if (stream->queue == NULL)
+		return;
+	stream->queue->begun++;
+	pthread_cond_broadcast(&changed);
+}
+
+static void begin_locked(struct CUstream_st *stream, struct op *op)
+{
+	if (!op->is_wait)
+		go_on_locked(stream);
+	while (held && op->is_work)
+		pthread_cond_wait(&changed, &big_lock);
+}
+
 static void finish_locked(struct CUstream_st *stream, struct op *op)
 {
 	unsigned i;
 
+	if (op->is_wait)
+		go_on_locked(stream);
 	stream->first = op->next;
 	if (stream->first == NULL)
 		stream->last = &stream->first;
 	stream->done++;
 	pending--;
+	over++;
 	for (i = 0; i < op->n_after; i++)
 		moment_put_locked(&op->after[i]);
-	free(op->parameters);
-	free(op);
+	op_free(op);
 	pthread_cond_broadcast(&changed);
 }
 
@@ -149,10 +212,11 @@ static void *work(void *arg)
 			pthread_cond_wait(&stream->go, &big_lock);
 			continue;
 		}
-		if (!may_begin_locked(op)) {
+		if (!may_begin_locked(stream, op)) {
 			pthread_cond_wait(&changed, &big_lock);
 			continue;
 		}
+		begin_locked(stream, op);
 		pthread_mutex_unlock(&big_lock);
 		if (op->run != NULL) {
 			pause_at_random(stream);
@@ -166,7 +230,16 @@ static void *work(void *arg)
 	return NULL;
 }
 
-static struct CUstream_st *stream_new_locked(bool blocking)
+static struct queue *queue_for_locked(CUcontext ctx, int priority)
+{
+	unsigned n = KV_MIN(settings.queues, MAX_QUEUES);
+
+	priority = KV_MIN(KV_MAX(-priority, 0), PRIORITIES - 1);
+	return n == 0 ? NULL : &queues[ctx->device][priority][made % n];
+}
+
+static struct CUstream_st *stream_new_locked(CUcontext ctx, bool blocking,
+					     int priority)
 {
 	struct CUstream_st *stream = calloc(1, sizeof(*stream));
 	pthread_attr_t attr;
@@ -175,6 +248,8 @@ static struct CUstream_st *stream_new_locked(bool blocking)
 
 	if (stream == NULL)
 		return NULL;
+	stream->ctx = ctx;
+	stream->queue = queue_for_locked(ctx, priority);
 	stream->blocking = blocking;
 	stream->random = settings.seed * 7919u + made++;
 	stream->last = &stream->first;
@@ -198,14 +273,28 @@ struct CUstream_st *stream_of_locked(CUstream handle)
 	struct CUstream_st *stream;
 
 	if (handle == NULL || handle == CU_LEGACY) {
-		if (legacy == NULL)
-			legacy = stream_new_locked(true);
-		return legacy;
+		CUcontext ctx = current_context();
+
+		if (legacy[ctx->device] == NULL)
+			legacy[ctx->device] = stream_new_locked(ctx, true, 0);
+		return legacy[ctx->device];
 	}
 	for (stream = streams; stream != NULL; stream = stream->next)
 		if (stream == handle && !stream->destroyed)
 			return stream;
 	return NULL;
+}
+
+CUcontext context_of_stream(CUstream handle)
+{
+	struct CUstream_st *stream;
+	CUcontext ctx;
+
+	pthread_mutex_lock(&big_lock);
+	stream = stream_of_locked(handle);
+	ctx = stream == NULL ? NULL : stream->ctx;
+	pthread_mutex_unlock(&big_lock);
+	return ctx;
 }
 
 /* ---- giving ---- */
@@ -220,42 +309,97 @@ struct op *op_new(void (*run)(struct op *op))
 	return op;
 }
 
+void op_free(struct op *op)
+{
+	free(op->parameters);
+	free(op);
+}
+
 static void order_with_legacy_locked(struct CUstream_st *stream, struct op *op)
 {
-	struct CUstream_st *other;
+	struct CUstream_st *all = legacy[stream->ctx->device], *other;
 
-	if (stream != legacy) {
-		if (stream->blocking && legacy != NULL)
-			come_after_locked(op, legacy);
+	if (stream != all) {
+		if (stream->blocking && all != NULL)
+			come_after_locked(op, all);
 		return;
 	}
 	for (other = streams; other != NULL; other = other->next)
-		if (other != legacy && other->blocking)
+		if (other != all && other->blocking &&
+		    other->ctx == stream->ctx)
 			come_after_locked(op, other);
 }
 
-CUresult give(CUstream handle, struct op *op, struct moment *ret)
+struct capture **stream_capture_locked(struct CUstream_st *stream)
+{
+	return &stream->capture;
+}
+
+struct capture *legacy_capture_locked(struct CUstream_st *stream)
+{
+	struct CUstream_st *other;
+
+	if (stream != legacy[stream->ctx->device])
+		return NULL;
+	for (other = streams; other != NULL; other = other->next)
+		if (other->blocking && other->ctx == stream->ctx &&
+		    other->capture != NULL)
+			return other->capture;
+	return NULL;
+}
+
+void streams_leave_locked(struct capture *capture)
 {
 	struct CUstream_st *stream;
 
-	pthread_mutex_lock(&big_lock);
-	stream = stream_of_locked(handle);
-	if (stream == NULL) {
-		pthread_mutex_unlock(&big_lock);
-		free(op->parameters);
-		free(op);
-		return bug(CU_INVALID_HANDLE, "no such stream");
-	}
+	for (stream = streams; stream != NULL; stream = stream->next)
+		if (stream->capture == capture)
+			stream->capture = NULL;
+}
+
+static void queue_locked(struct CUstream_st *stream, struct op *op)
+{
 	order_with_legacy_locked(stream, op);
 	*stream->last = op;
 	stream->last = &op->next;
 	stream->seq++;
+	if (stream->queue != NULL)
+		op->ticket = stream->queue->given++;
 	pending++;
 	pthread_cond_signal(&stream->go);
+}
+
+static CUresult give_locked(CUstream handle, struct op *op, struct moment *ret)
+{
+	struct CUstream_st *stream = stream_of_locked(handle);
+
+	if (stream == NULL)
+		return CU_INVALID_HANDLE;
+	if (legacy_capture_locked(stream) != NULL) {
+		capture_spoil_locked(legacy_capture_locked(stream));
+		return CU_CAPTURE_IMPLICIT;
+	}
+	if (stream->capture != NULL) {
+		if (ret != NULL)
+			*ret = (struct moment){0};
+		return capture_take_locked(stream->capture, op);
+	}
+	queue_locked(stream, op);
 	if (ret != NULL)
 		*ret = now_in_locked(stream);
-	pthread_mutex_unlock(&big_lock);
 	return CU_OK;
+}
+
+CUresult give(CUstream handle, struct op *op, struct moment *ret)
+{
+	CUresult r;
+
+	pthread_mutex_lock(&big_lock);
+	r = give_locked(handle, op, ret);
+	pthread_mutex_unlock(&big_lock);
+	if (r != CU_OK)
+		op_free(op);
+	return r == CU_INVALID_HANDLE ? bug(r, "no such stream") : r;
 }
 
 CUresult give_and_wait(CUstream handle, struct op *op)
@@ -269,16 +413,37 @@ CUresult give_and_wait(CUstream handle, struct op *op)
 	wait_until_past_locked(&moment);
 	moment_put_locked(&moment);
 	pthread_mutex_unlock(&big_lock);
-	return enter("(a copy's end)", CONTEXT);
+	return enter("(a copy's end)", INIT);
 }
 
 /* Of all streams, those that were destroyed with work left included. */
 void wait_for_all(void)
 {
+	struct patience patience = {.what = "cuCtxSynchronize"};
+
 	pthread_mutex_lock(&big_lock);
 	while (pending > 0)
-		pthread_cond_wait(&changed, &big_lock);
+		wait_changed_locked(&patience);
 	pthread_mutex_unlock(&big_lock);
+}
+
+static bool is_busy_locked(CUcontext ctx)
+{
+	const struct CUstream_st *stream;
+
+	for (stream = streams; stream != NULL; stream = stream->next)
+		if (stream->ctx == ctx && stream->done < stream->seq)
+			return true;
+	return false;
+}
+
+/* Nothing comes to it meanwhile: the context is held. */
+void wait_for_context_locked(CUcontext ctx)
+{
+	struct patience patience = {.what = "a call that synchronises"};
+
+	while (is_busy_locked(ctx))
+		wait_changed_locked(&patience);
 }
 
 void standin_hold(bool hold)
@@ -305,13 +470,14 @@ CUresult cuStreamCreateWithPriority(CUstream *ret, unsigned flags, int priority)
 {
 	CUresult r = enter("cuStreamCreateWithPriority", CONTEXT);
 
-	(void)priority; /* any is taken, as a real one clamps it */
 	if (r != CU_OK)
 		return r;
 	if ((flags & ~(unsigned)CU_STREAM_NONBLOCKING) != 0)
 		return CU_INVALID_VALUE;
 	pthread_mutex_lock(&big_lock);
-	*ret = stream_new_locked((flags & CU_STREAM_NONBLOCKING) == 0);
+	*ret = stream_new_locked(current_context(),
+				 (flags & CU_STREAM_NONBLOCKING) == 0,
+				 priority);
 	if (*ret == NULL)
 		r = CU_OUT_OF_MEMORY;
 	else
@@ -335,7 +501,7 @@ CUresult cuStreamDestroy_v2(CUstream handle)
 		return r;
 	pthread_mutex_lock(&big_lock);
 	stream = stream_of_locked(handle);
-	if (stream == NULL || stream == legacy) {
+	if (stream == NULL || stream == legacy[stream->ctx->device]) {
 		r = CU_INVALID_HANDLE;
 	} else {
 		stream->destroyed = true;
@@ -357,6 +523,9 @@ static CUresult look(CUstream handle, bool wait)
 	stream = stream_of_locked(handle);
 	if (stream == NULL) {
 		r = CU_INVALID_HANDLE;
+	} else if (stream->capture != NULL) {
+		capture_spoil_locked(stream->capture);
+		r = CU_CAPTURE_UNSUPPORTED;
 	} else {
 		moment = now_in_locked(stream);
 		if (wait)
@@ -368,7 +537,7 @@ static CUresult look(CUstream handle, bool wait)
 	pthread_mutex_unlock(&big_lock);
 	if (r == CU_INVALID_HANDLE)
 		return bug(r, "looked at no stream");
-	return r == CU_OK ? enter("(a stream's end)", CONTEXT) : r;
+	return r == CU_OK ? enter("(a stream's end)", INIT) : r;
 }
 
 CUresult cuStreamSynchronize(CUstream stream)
@@ -385,22 +554,66 @@ CUresult cuStreamQuery(CUstream stream)
 	return r == CU_OK ? look(stream, false) : r;
 }
 
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *ctx)
+{
+	CUresult r = enter("cuStreamGetCtx", CONTEXT);
+
+	if (r != CU_OK)
+		return r;
+	*ctx = context_of_stream(stream);
+	return *ctx != NULL ? CU_OK : CU_INVALID_HANDLE;
+}
+
+/* @stream waits for a place in the capture @id. */
+static CUresult join_locked(struct CUstream_st *stream, uint64_t id)
+{
+	struct capture *capture = capture_find_locked(id);
+
+	if (capture == NULL)
+		return CU_CAPTURED_EVENT;
+	if (stream->capture == NULL)
+		capture_join_locked(capture, stream);
+	return stream->capture == capture ? CU_OK : CU_CAPTURE_ISOLATION;
+}
+
+static CUresult wait_event_locked(CUstream handle, CUevent event)
+{
+	struct CUstream_st *stream = stream_of_locked(handle);
+	struct op *op;
+	uint64_t id = 0;
+	CUresult r;
+
+	if (stream == NULL)
+		return CU_INVALID_HANDLE;
+	op = op_new(NULL);
+	r = event_moment_locked(event, &op->after[0], &id);
+	op->n_after = 1;
+	if (r == CU_CAPTURED_EVENT) {
+		op_free(op);
+		return join_locked(stream, id);
+	}
+	if (r == CU_OK && stream->capture != NULL) {
+		/* What runs by itself is no part of what is captured. */
+		capture_spoil_locked(stream->capture);
+		r = CU_CAPTURE_ISOLATION;
+	}
+	if (r == CU_OK)
+		return give_locked(handle, op, NULL);
+	moment_put_locked(&op->after[0]);
+	op_free(op);
+	return r;
+}
+
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
 	CUresult r = enter("cuStreamWaitEvent", CONTEXT);
-	struct op *op;
 
 	if (r != CU_OK)
 		return r;
 	if (flags != 0)
 		return CU_INVALID_VALUE;
-	op = op_new(NULL);
 	pthread_mutex_lock(&big_lock);
-	r = event_moment_locked(event, &op->after[0]);
-	op->n_after = 1;
+	r = wait_event_locked(stream, event);
 	pthread_mutex_unlock(&big_lock);
-	if (r == CU_OK)
-		return give(stream, op, NULL);
-	free(op);
-	return r;
+	return r == CU_INVALID_HANDLE ? bug(r, "no such stream or event") : r;
 }

@@ -87,9 +87,11 @@ CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUmemProp *prop,
 	CUresult r = enter("cuMemCreate", CONTEXT);
 	void *at;
 	int fd;
+	_cleanup_(context_release) CUcontext held = NULL;
 
 	if (r != CU_OK)
 		return r;
+	context_hold(SYNC_ALLOC, &held);
 	if (!is_whole(bytes) || prop->type != 1 || prop->location.type != 1 ||
 	    prop->location.id >= settings.devices || flags != 0)
 		return CU_INVALID_VALUE;
@@ -119,9 +121,11 @@ CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUmemProp *prop,
 CUresult cuMemRelease(CUmemHandle handle)
 {
 	CUresult r = enter("cuMemRelease", CONTEXT);
+	_cleanup_(context_release) CUcontext held = NULL;
 
 	if (r != CU_OK)
 		return r;
+	context_hold(SYNC_FREE, &held);
 	if (handle == 0 || close((int)handle - 1) < 0)
 		return bug(CU_INVALID_VALUE, "released no memory");
 	pthread_mutex_lock(&big_lock);
@@ -171,9 +175,11 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes,
 {
 	CUresult r = enter("cuMemSetAccess", CONTEXT);
 	size_t i, done = 0;
+	_cleanup_(context_release) CUcontext held = NULL;
 
 	if (r != CU_OK)
 		return r;
+	context_hold(SYNC_ALLOC, &held);
 	if (n != 1 || access->location.type != 1 || access->flags != 3)
 		return CU_INVALID_VALUE;
 	pthread_mutex_lock(&big_lock);
@@ -212,9 +218,11 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes)
 {
 	CUresult r = enter("cuMemUnmap", CONTEXT);
 	size_t n, done;
+	_cleanup_(context_release) CUcontext held = NULL;
 
 	if (r != CU_OK)
 		return r;
+	context_hold(SYNC_FREE, &held);
 	pthread_mutex_lock(&big_lock);
 	for (done = 0; done < bytes; done += n) {
 		n = unmap_one_locked(ptr + done);

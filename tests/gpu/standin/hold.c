@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hold.c - the lock of a context, as a driver's may be: a call that
+ * synchronises holds it while it waits, and all others wait behind it.
+ *
+ * OWNS      who holds a context.
+ *
+ * INVARIANTS
+ *   (1) A call that only waits, for a stream or an event, holds nothing.
+ *
+ * LOCKING   big_lock.
+ */
+#include "tests/gpu/standin/standin.h"
+
+void context_pass(CUcontext ctx)
+{
+	pthread_mutex_lock(&big_lock);
+	while (ctx->held)
+		pthread_cond_wait(&changed, &big_lock);
+	pthread_mutex_unlock(&big_lock);
+}
+
+void context_hold(enum sync sync, CUcontext *ret_held)
+{
+	CUcontext ctx = current_context();
+
+	if ((settings.syncs & 1u << sync) == 0)
+		return;
+	pthread_mutex_lock(&big_lock);
+	while (ctx->held)
+		pthread_cond_wait(&changed, &big_lock);
+	ctx->held = true;
+	wait_for_context_locked(ctx);
+	pthread_mutex_unlock(&big_lock);
+	*ret_held = ctx;
+}
+
+void context_release(CUcontext *held)
+{
+	if (*held == NULL)
+		return;
+	pthread_mutex_lock(&big_lock);
+	(*held)->held = false;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&big_lock);
+}
