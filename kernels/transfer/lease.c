@@ -25,8 +25,11 @@
  *   (4) A lease is freed with its last reference; each chunk that is ASKED or
  *       ABANDONED holds one.
  *
- * LOCKING   session->lock; blocks are read without it once settled is true.
+ * LOCKING   session->lock; blocks and their count are read without it once
+ *           settled is true.
  */
+#include <poll.h>
+
 #include "kernels/session/abi.h"
 #include "kernels/transfer/lease.h"
 #include "kernels/transfer/load.h"
@@ -34,7 +37,7 @@
 #include "kernels/transfer/prefetch.h"
 #include "kernels/session/space.h"
 
-#define SPIN_NS 50000u /* longer than the daemon takes for a resident batch */
+#define NEAR_NS 200000u /* longer than the daemon takes for a resident batch */
 
 enum chunk_state { CHUNK_OVER, CHUNK_ASKED, CHUNK_ABANDONED, CHUNK_HELD };
 
@@ -415,22 +418,39 @@ int kvfs_lease_poll(kvfs_lease *lease)
 	return r < 0 ? r : is_settled(lease);
 }
 
+/* The descriptor may be closed, or another's, by then: it is only looked at. */
+static void sleep_until_readable(int fd, uint64_t until)
+{
+	const uint64_t now = kv_now_ns();
+	const uint64_t left = until > now ? until - now : 0;
+	const struct timespec timeout = {
+		.tv_sec = (time_t)(left / 1000000000u),
+		.tv_nsec = (long)(left % 1000000000u),
+	};
+	struct pollfd pollfd = {.fd = fd, .events = POLLIN};
+
+	ppoll(&pollfd, 1, &timeout, NULL);
+}
+
 /*
  * The reply of a resident batch is there sooner than the reader thread would be
- * awake, so take it from the socket here.  What is not there by then comes from
- * SSD, however often it is asked for.
+ * awake and have woken us, so take it from the socket here.  What is not there
+ * by then comes from SSD, however often it is asked for.
  */
-static void spin(struct kvfs_lease *lease, uint64_t at)
+static void receive_here(struct kvfs_lease *lease, uint64_t at)
 {
 	struct kvfs_session *session = lease->session;
-	uint64_t until = KV_MIN(at, lease->asked_at + SPIN_NS);
-	int r = 0;
+	uint64_t until = KV_MIN(at, lease->asked_at + NEAR_NS);
+	int fd, r = 0;
 
 	while (r >= 0 && !is_settled(lease) && kv_now_ns() < until) {
 		if (pthread_mutex_trylock(&session->receive_lock) != 0)
 			continue;
 		r = kv_rpc_receive(session);
+		fd = session->link.fd;
 		pthread_mutex_unlock(&session->receive_lock);
+		if (r == 0)
+			sleep_until_readable(fd, until);
 	}
 	if (r < 0)
 		kv_session_wake(session);
@@ -443,7 +463,9 @@ long kvfs_lease_wait(kvfs_lease *lease, uint64_t deadline)
 
 	if (r < 0)
 		return r;
-	spin(lease, at);
+	if (deadline == 0)
+		return is_settled(lease) ? lease->held : -ETIMEDOUT;
+	receive_here(lease, at);
 	pthread_mutex_lock(&lease->session->lock);
 	while (!is_settled(lease) && r == 0)
 		r = kv_session_wait(lease->session, at);

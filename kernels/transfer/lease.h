@@ -30,7 +30,7 @@ struct kvfs_lease {
 	unsigned refs;	  /* lock: the caller, loads, chunks not answered */
 	unsigned loads;	  /* lock: of them, loads */
 	size_t unsettled; /* lock: chunks without an outcome */
-	long held;	  /* lock: blocks with status 0 */
+	long held;	  /* blocks with status 0; lock, until it has settled */
 	bool cancelled;	  /* lock */
 	uint64_t asked_at;
 	struct kv_timer timer;

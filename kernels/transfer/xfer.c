@@ -447,7 +447,8 @@ long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline)
 	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked)
 		xfer->ops->want_durable_locked(xfer);
 	while (xfer->left[stage] > 0 && r == 0)
-		r = kv_session_wait(xfer->session, at);
+		r = deadline == 0 ? -ETIMEDOUT
+				  : kv_session_wait(xfer->session, at);
 	if (xfer->left[stage] == 0)
 		r = (long)xfer->got[stage];
 	pthread_mutex_unlock(&xfer->session->lock);
