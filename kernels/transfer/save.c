@@ -10,10 +10,13 @@
  * STATES    of a save with blocks to do:
  *
  *             SYNCING -> QUEUED      begin_locked  (stream_sync.c)
+ *                     -> RESTING     begin_soon_locked: a large one, for the
+ *                                    reader thread to begin at once
  *              QUEUED -> UNDER WAY   advance_locked, with its last batch
  *              QUEUED -> RESTING     kv_save_again_locked: there is no room
  *           UNDER WAY -> RESTING     the same
- *             RESTING -> QUEUED      rested_locked, some milliseconds later
+ *             RESTING -> QUEUED      rested_locked, by then or some milliseconds
+ *                                    later
  *                   * -> UNDER WAY   kv_save_less_todo_locked: nothing to do
  *
  * INVARIANTS
@@ -507,6 +510,24 @@ static void begin_locked(struct kvfs_xfer *xfer)
 	kv_save_pump_locked(xfer->session);
 }
 
+/*
+ * What is copied for longer than a thread takes to wake is begun by the reader
+ * thread: the caller's time is an engine's step, and each batch's message to
+ * the daemon would be of it.
+ */
+static void begin_soon_locked(struct kvfs_xfer *xfer)
+{
+	kv_assert_locked(&xfer->session->lock);
+	if (xfer->todo_left * kv_save_block_bytes(xfer) <= BATCH_BYTES) {
+		begin_locked(xfer);
+		return;
+	}
+	if (kv_stream_sync_waits_locked(xfer))
+		return;
+	xfer->again.fire = rested_locked;
+	kv_timer_start_locked(xfer->session, &xfer->again, kv_now_ns());
+}
+
 /* ---- holds ---- */
 
 int kv_hold_new(const struct kvfs_xfer *xfer, struct kv_hold **ret_hold)
@@ -733,7 +754,7 @@ static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
 		if (status < 0)
 			fail_rest_locked(xfer, status);
 		else if (xfer->todo_left > 0)
-			begin_locked(xfer);
+			begin_soon_locked(xfer);
 	}
 	pthread_mutex_unlock(&session->lock);
 	return used < 0 ? (int)used : 0;
