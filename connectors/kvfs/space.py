@@ -96,7 +96,8 @@ class Together:
                                    self._lease, self._held), "hold")
         if hit == 0:
             return 0, None, None
-        parts = [keys[hit - window if 0 < window < hit else 0:hit] for window in self._windows]
+        whole = keys if hit == len(keys) else keys[:hit]
+        parts = [whole[hit - window:] if 0 < window < hit else whole for window in self._windows]
         one, held = self._spaces[0], self._held[0]
         return (hit, Lease(self._lease[0], one._session, one._awaited, self._spaces, parts),
                 None if held == -errno.ETIMEDOUT else check(held, "hold"))

@@ -3,6 +3,7 @@
 engine does not wait for."""
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -124,12 +125,13 @@ class Asking(Case):
         """How often the daemon is asked from now on, in the list's only item.  It stops with
         its answer, before any block comes from SSD."""
         count, together = [0], driver.scheduler._scheduler._together
-        hold = together.hold
+        hold, pids = together.hold, self.mount.pids()
 
         def counted(*arguments, **options):
             count[0] += 1
             held = hold(*arguments, **options)
-            self.mount.signal(signal.SIGSTOP)
+            for pid in pids:  # found before: the blocks take some milliseconds
+                os.kill(pid, signal.SIGSTOP)
             return held
 
         together.hold = counted
@@ -166,13 +168,33 @@ class Asking(Case):
         driver.load("l", 1, OTHERS)
         self.assertEqual([blocks.first for plan in plans for blocks in plan.saves], [])
         # What the engine's own cache has is offered, as kvfs may have lost it.
-        request = driver.request("own", 1)
+        self.from_own_cache(driver, "own")
+        self.assertEqual(plans[-1].saves, [], "it was offered just now")
+        for _ in range(2):  # a half minute each
+            driver.scheduler._scheduler._offered._turn = 0.0
+            driver.scheduler._scheduler._offered.after(b"", [], 0, 0)
+        self.from_own_cache(driver, "later")
+        self.assertEqual([(blocks.first, len(blocks.keys)) for blocks in plans[-1].saves], [(0, HIT)])
+        driver.sealed()
+        # What a look-up misses is offered at once, whenever it was before.
+        space = driver.worker._worker._spaces.by_group[0][0]
+        request = driver.request("gone", 1)
+        self.assertEqual(space.evict(driver.scheduler._scheduler._requests["later"].chain.keys(7, HIT)),
+                         HIT - 7)
+        self.assertEqual(driver.matched(request), 7 * BLOCK)
+        driver.finish(request, OTHERS)
+        self.from_own_cache(driver, "again")
+        self.assertEqual([(blocks.first, len(blocks.keys)) for blocks in plans[-1].saves], [(7, HIT - 7)])
+        driver.sealed()
+        self.assertEqual(len(self.mount.blocks()), HIT)
+
+    def from_own_cache(self, driver: Driver, id: str) -> None:
+        """A request all of whose blocks vLLM has in pages."""
+        request = driver.request(id, 1)
         self.assertEqual(driver.match(request, HIT * BLOCK), 0)
         request.num_computed_tokens = HIT * BLOCK
         driver.allocate(request, FIRST, 0)
-        driver.step({"own": 1}, FIRST)
-        self.assertEqual([(blocks.first, len(blocks.keys)) for blocks in plans[-1].saves], [(0, HIT)])
-        driver.sealed()
+        driver.step({id: 1}, FIRST)
 
     def test_blocks_that_do_not_load_are_misses_and_offered_again(self) -> None:
         driver = self.driver()

@@ -8,6 +8,9 @@ is told of them, which waits for them (None), at most `ssd_wait` seconds.
 
 vLLM asks again in every step.  The daemon is asked once: after that the lease says whether
 it has settled, and while nothing is computed that is waited for.
+
+What vLLM's own prefix cache serves may be gone from kvfs, and is offered again: but not
+what was offered in the last half minute, unless a look-up missed it since.
 """
 from __future__ import annotations
 
@@ -26,7 +29,40 @@ from .settings import Settings
 FAILED_MAX = 65536
 # Seconds: what is in DRAM is held within the first; a step that computes nothing waits for
 # the second at most, which is how much later a request may be seen that comes meanwhile.
-DRAM_WAIT, IDLE_WAIT = 0.001, 0.005
+DRAM_WAIT, IDLE_WAIT = 0.001, 0.01
+
+
+class Offered:
+    """Blocks that were offered for half a minute to a minute, or less where they are many."""
+
+    AGE, MOST = 30.0, 65536
+
+    def __init__(self) -> None:
+        self._young: dict[bytes, None] = {}
+        self._old: dict[bytes, None] = {}
+        self._turn = 0.0
+
+    def after(self, salt: bytes, hashes: list[bytes], first: int, end: int) -> int:
+        """The first block from @first on, or @end, that is none of them."""
+        if (now := time.monotonic()) >= self._turn or len(self._young) > self.MOST:
+            self._old = self._young if now < self._turn + self.AGE else {}
+            self._young, self._turn = {}, now + self.AGE
+        young, old = self._young, self._old
+        while first < end and (young or old):
+            hash = salt + hashes[first]
+            if hash not in young and hash not in old:
+                break
+            first += 1
+        return first
+
+    def add(self, salt: bytes, hashes: list[bytes]) -> None:
+        self._young.update(dict.fromkeys([salt + hash for hash in hashes]))
+
+    def forget(self, salt: bytes, hashes: list[bytes]) -> None:
+        if self._young or self._old:
+            for hash in hashes:
+                self._young.pop(salt + hash, None)
+                self._old.pop(salt + hash, None)
 
 
 class Held:
@@ -83,6 +119,7 @@ class Scheduler:
         self._loading: set[str] = set()  # requests for which the workers load
         self._idle = False  # the step before computed nothing
         self._failed: dict[bytes, None] = {}  # blocks that did not load, oldest first
+        self._offered = Offered()
         self._failures_seen = 0
         self._reset = b""
         self._spaces.connected
@@ -157,9 +194,11 @@ class Scheduler:
         start = time.monotonic()
         n, lease, got = self._together.hold(keys, deadline=self._settings.ssd_wait, wait=DRAM_WAIT)
         self._patience.took(time.monotonic() - start)
+        if first + n < end:
+            self._offered.forget(known.salt, known.request.block_hashes[first + n:end])
         if lease is None:
             return None
-        held = Held(first, keys[:n], lease)
+        held = Held(first, keys if n == len(keys) else keys[:n], lease)
         self._settle(known, held, got)
         return held
 
@@ -226,7 +265,10 @@ class Scheduler:
             request = known.request
             end = min(request.num_computed_tokens + n, request.num_tokens) // self._tokens
             if end > known.saved:
-                offers.append((known, min(end, known.known())))
+                end = min(end, known.known())
+                known.saved = self._offered.after(known.salt, request.block_hashes, known.saved, end)
+                if end > known.saved:
+                    offers.append((known, end))
         if offers and self._spaces.connected:
             self._offer(plan, offers, output.kv_connector_block_state)
         return plan
@@ -244,6 +286,7 @@ class Scheduler:
             known.saved = end
             if first >= end:
                 continue
+            self._offered.add(known.salt, known.request.block_hashes[first:end])
             if self._failed:
                 for key in chain.keys(first, end):
                     self._failed.pop(key, None)
@@ -263,6 +306,7 @@ class Scheduler:
         for id in report.dropped:
             if (known := self._requests.get(id)) is not None:
                 known.saved = 0
+                self._offered.forget(known.salt, known.request.block_hashes)
         self._failures_seen += report.failures
 
     def close(self) -> None:

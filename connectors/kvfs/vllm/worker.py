@@ -38,13 +38,15 @@ class Load:
         self.parts: list[tuple[int, list[int] | range, kvfs.Transfer]] = []  # group, indices, copies
         self.refused = 0  # the error with which a part could not even begin
 
-    def over(self, timeout: float = 0.0) -> bool:
-        return all(transfer.there(timeout=timeout) is not None for _, _, transfer in self.parts)
-
-    def whole(self) -> bool:
-        """Whether all is there, once it is over."""
-        return self.refused == 0 and all(transfer.there() == len(transfer)
-                                         for _, _, transfer in self.parts)
+    def got(self, timeout: float = 0.0) -> bool | None:
+        """Whether all is there; None: it is not over within @timeout seconds."""
+        whole = self.refused == 0
+        for _, _, transfer in self.parts:
+            n = transfer.there(timeout=timeout)
+            if n is None:
+                return None
+            whole &= n == transfer.n
+        return whole
 
 
 class Save:
@@ -136,7 +138,7 @@ class Worker:
         """Nothing is computed in this step: wait a little for a load, without the
         interpreter's lock, instead of being asked again at once."""
         if self._loads:
-            next(iter(self._loads.values())).over(IDLE_WAIT)
+            next(iter(self._loads.values())).got(IDLE_WAIT)
 
     def loaded(self) -> tuple[set[str], set[str]]:
         """Requests whose loads are over since the last call, and those of them of which
@@ -146,10 +148,12 @@ class Worker:
         if not self._loads:
             return done, failed
         for id, load in self._loads.items():
-            if load.over():
-                done.add(id)
-                if not load.whole() and self._lost(load):
-                    failed.add(id)
+            whole = load.got()
+            if whole is None:
+                continue
+            done.add(id)
+            if not whole and self._lost(load):
+                failed.add(id)
         for id in done:
             del self._loads[id]
             self._news().loaded.add(id)
@@ -212,10 +216,10 @@ class Worker:
             before = keys[first - 1:first]
         if end - first < len(keys):
             keys = keys[first:end]
+        self._forget()
         transfer = pool.save(space, keys, pages, parent=before, position=blocks.first + first,
                              stream=stream)
         self._saves.append(Save(transfer, pages))
-        self._forget()
 
     def _forget(self) -> None:
         """Saves that have been sealed: the oldest, two for each that begins."""
