@@ -145,6 +145,9 @@ static int prepare(struct kv_gpu *gpu)
 		return r;
 	processors = attribute(gpu, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 	gpu->grid = (unsigned)KV_MAX(processors / GRID_SHARE, 1);
+	gpu->same_addresses = attribute(
+		gpu,
+		CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
 	gpu->maps_read_only = attribute(
 		gpu, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
 	r = kv_driver_errno(

@@ -39,6 +39,7 @@ struct kv_gpu {
 	unsigned grid;	     /* thread blocks of a kernel */
 	int urgent, patient; /* priorities of streams */
 	bool maps_read_only; /* says it can register read-only memory */
+	bool same_addresses; /* registered memory has the host's addresses */
 
 	_Atomic int broken; /* -errno once the context is of no more use */
 	_Atomic uint64_t bytes_pinned;

@@ -284,6 +284,16 @@ uint64_t kv_pinned_look(const void *at, uint64_t n, bool *ret_direct)
 	return alike;
 }
 
+bool kv_pinned_has(const void *at, uint64_t n)
+{
+	bool direct = true;
+
+	for (uint64_t done = 0; done < n && direct;)
+		done += kv_pinned_look((const uint8_t *)at + done, n - done,
+				       &direct);
+	return direct;
+}
+
 void kv_pinned_get_info(struct kv_pinned_info *ret_info)
 {
 	struct attached *a;

@@ -40,6 +40,10 @@ void kv_pinned_remove(void *base);
  */
 uint64_t kv_pinned_look(const void *at, uint64_t n, bool *ret_direct);
 
+/* Whether all of them are registered, in one chunk or several: a kernel, which
+ * takes addresses as they come, can reach them. */
+bool kv_pinned_has(const void *at, uint64_t n);
+
 void kv_pinned_get_info(struct kv_pinned_info *ret_info);
 
 #endif

@@ -10,6 +10,7 @@
  *       pass have ascending places in staging, and fit there.
  *   (3) A byte's address and its place in staging are off by the same from a
  *       multiple of 16, so far as the layout itself allows.
+ *   (4) In place, a section's place is that of its bytes in the block.
  *
  * LOCKING   none: a plan belongs to the thread that made it.
  */
@@ -105,6 +106,36 @@ static uint64_t fit(const struct kv_section *section, uint64_t first,
 	return KV_MIN(n, section->bytes * (UNITS_MAX - 1));
 }
 
+/* In place: as much of it as a kernel can number. */
+static int add_in_place(struct kv_plan *plan, const struct kv_section *section,
+			uint64_t from)
+{
+	uint64_t done = 0, n, units;
+	struct kv_pass *pass;
+
+	for (; done < section->length; done += n) {
+		struct kv_section part = *section;
+
+		if (make_room(plan) < 0)
+			return -ENOMEM;
+		pass = plan->n_passes == 0 ? next_pass(plan)
+					   : &plan->passes[plan->n_passes - 1];
+		part.first += done;
+		n = fit(section, part.first, section->length - done,
+			UINT64_MAX);
+		units = kv_scatter_units(section->bytes, part.first, n);
+		if (pass->units + units > UNITS_MAX)
+			pass = next_pass(plan);
+		part.length = n;
+		part.at = from + done;
+		part.unit = pass->units;
+		plan->sections[plan->n_sections++] = part;
+		pass->n_sections++;
+		pass->units += (uint32_t)units;
+	}
+	return 0;
+}
+
 /* Cut the scattered section in passes; it begins at @from of the block. */
 static int add_scattered(struct kv_plan *plan, const struct kv_section *section,
 			 uint64_t from, uint64_t staging)
@@ -155,6 +186,32 @@ static int add_direct(struct kv_plan *plan, const struct kv_section *section,
 	return 0;
 }
 
+/* A part of a single run, as if that were all of it: or the kernel would count
+ * the whole run's units, as many a page as all layers have. */
+static void narrow(struct kv_section *section)
+{
+	uint64_t run = section->first / section->bytes;
+	uint64_t skip = section->first % section->bytes;
+
+	if (skip + section->length > section->bytes ||
+	    section->length == section->bytes)
+		return;
+	section->base += run % section->count * section->segment_stride + skip;
+	section->first = run / section->count * section->length;
+	section->bytes = section->length;
+	section->count = 1;
+}
+
+static int add_section(struct kv_plan *plan, struct kv_section section,
+		       uint64_t from, uint64_t staging)
+{
+	narrow(&section);
+	if (section.bytes >= KV_PLAN_DIRECT)
+		return add_direct(plan, &section, from);
+	return plan->in_place ? add_in_place(plan, &section, from)
+			      : add_scattered(plan, &section, from, staging);
+}
+
 /* The part of @stride that lies in @range. */
 static int add_part(struct kv_plan *plan, const struct kv_strides *strides,
 		    const struct kv_stride *stride,
@@ -173,11 +230,20 @@ static int add_part(struct kv_plan *plan, const struct kv_strides *strides,
 		.length = to - from,
 	};
 
+	uint64_t first = stride->bytes - section.first % stride->bytes;
+	int r = 0;
+
 	if (from >= to)
 		return 0;
-	if (stride->bytes >= KV_PLAN_DIRECT)
-		return add_direct(plan, &section, from);
-	return add_scattered(plan, &section, from, staging);
+	/* Less than a run, in two: each by itself. */
+	if (section.length < stride->bytes && section.length > first) {
+		section.length = first;
+		r = add_section(plan, section, from, staging);
+		from += first;
+		section.first += first;
+		section.length = to - from;
+	}
+	return r < 0 ? r : add_section(plan, section, from, staging);
 }
 
 /* A run of all threads' accesses is no longer than most runs of the pool. */
@@ -193,14 +259,6 @@ static uint32_t lanes_for(const struct kv_plan *plan)
 	return lanes;
 }
 
-bool kv_plan_scatters(const struct kv_strides *strides)
-{
-	for (size_t p = 0; p < strides->n; p++)
-		if (strides->stride[p].bytes < KV_PLAN_DIRECT)
-			return true;
-	return false;
-}
-
 int kv_plan_init(struct kv_plan *plan, const struct kv_strides *strides,
 		 const struct kv_range *ranges, size_t n_ranges,
 		 uint64_t staging)
@@ -209,6 +267,7 @@ int kv_plan_init(struct kv_plan *plan, const struct kv_strides *strides,
 	int r = 0;
 
 	memset(plan, 0, sizeof(*plan));
+	plan->in_place = staging == 0;
 	if (n_ranges == 0) {
 		ranges = &all;
 		n_ranges = 1;
@@ -227,6 +286,15 @@ int kv_plan_init(struct kv_plan *plan, const struct kv_strides *strides,
 			kv_round_up(plan->passes[i].stride, ALIGN);
 	plan->lanes = lanes_for(plan);
 	return 0;
+}
+
+bool kv_plan_is_short(const struct kv_plan *plan)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < plan->n_runs; i++)
+		bytes += plan->runs[i].bytes;
+	return bytes < plan->n_runs * KV_PLAN_IN_PLACE;
 }
 
 void kv_plan_fini(struct kv_plan *plan)

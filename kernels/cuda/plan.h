@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * plan.h - how the bytes of a batch's blocks travel: which ones by a copy each,
- * and which ones through staging memory on the device, by a kernel.
+ * which ones through staging memory on the device, by a kernel, and which ones
+ * by a kernel that reads or writes them where the host has them.
  *
- * Depends on the layout alone, not on blocks and pages.
+ * Depends on the layout and the ranges alone, not on blocks and pages.
  */
 #ifndef KV_KERNELS_CUDA_PLAN_H
 #define KV_KERNELS_CUDA_PLAN_H
@@ -12,12 +13,19 @@
 #include "kernels/device/scatter.h"
 
 /*
- * Runs at least as long as this are copied one by one.  A copy costs a
- * microsecond or two to begin, in which the bus moves about 64 KiB; four times
- * that is where going through device memory, which costs some hundredths of
- * the time of the bus, is no longer the better bargain.
+ * Runs of the pool at least as long as this are copied one by one.  A copy
+ * costs a microsecond or two to begin, in which the bus moves about 64 KiB;
+ * going through device memory costs some hundredths of the time of the bus, as
+ * much as beginning a copy of this length.
  */
-#define KV_PLAN_DIRECT ((uint64_t)256 << 10)
+#define KV_PLAN_DIRECT ((uint64_t)1 << 20)
+
+/*
+ * Where a block's bytes come in runs shorter than this on the host, too, as
+ * those of a single layer do, copies are no good for them at all: a kernel
+ * reaches over the bus for them.
+ */
+#define KV_PLAN_IN_PLACE ((uint64_t)256 << 10)
 
 /* Neighbouring bytes of a block, in host memory and in staging. */
 struct kv_run {
@@ -25,7 +33,8 @@ struct kv_run {
 	uint64_t at;	      /* in staging */
 };
 
-/* As much of a block as fits in staging at once; mostly all of it. */
+/* As much of a block as fits in staging at once; mostly all of it.  In place:
+ * as much as a kernel can number. */
 struct kv_pass {
 	size_t section, n_sections;
 	size_t run, n_runs;
@@ -34,6 +43,7 @@ struct kv_pass {
 };
 
 struct kv_plan {
+	bool in_place;		     /* no staging: runs and strides are none */
 	struct kv_section *sections; /* scattered, in the passes' order */
 	struct kv_run *runs;
 	struct kv_pass *passes;
@@ -43,15 +53,16 @@ struct kv_plan {
 	uint32_t lanes;
 };
 
-/* Whether a plan for @strides has passes, and so needs staging memory. */
-bool kv_plan_scatters(const struct kv_strides *strides);
-
-/* For @ranges of @strides (none: all), with @staging bytes for a block at most.
- * -ENOMEM. */
+/* For @ranges of @strides (none: all), with @staging bytes for a block at most;
+ * 0: in place, as the kernel can reach all blocks' bytes.  -ENOMEM. */
 int kv_plan_init(struct kv_plan *plan, const struct kv_strides *strides,
 		 const struct kv_range *ranges, size_t n_ranges,
 		 uint64_t staging);
 void kv_plan_fini(struct kv_plan *plan);
+
+/* Whether its copies to or from staging are so short that it had better be in
+ * place. */
+bool kv_plan_is_short(const struct kv_plan *plan);
 
 /*
  * Call @copy for every run of a direct section of one block, from first to

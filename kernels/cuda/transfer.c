@@ -12,6 +12,7 @@
  */
 #include "kernels/cuda/copy_stream.h"
 #include "kernels/cuda/event_wait.h"
+#include "kernels/cuda/pinned.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/transfer.h"
 
@@ -19,8 +20,8 @@ struct transfer {
 	const struct kv_batch *batch;
 	struct kv_copy_stream *copy_stream;
 	struct kv_plan plan;
-	uint64_t pages_at; /* of the tables */
-	uint8_t *tensors;  /* of the block being copied run by run */
+	uint64_t pages_at, blocks_at; /* of the tables */
+	uint8_t *tensors;	      /* of the block being copied run by run */
 };
 
 static bool is_skipped(const struct kv_batch *batch, size_t i)
@@ -33,7 +34,8 @@ static bool is_skipped(const struct kv_batch *batch, size_t i)
 	return true;
 }
 
-/* Sections, then all blocks' pages, where the kernels can read them. */
+/* Sections, then all blocks' pages and, in place, where the blocks are, for
+ * the kernels to read. */
 static int upload_tables(struct transfer *t)
 {
 	const struct kv_batch *batch = t->batch;
@@ -44,15 +46,24 @@ static int upload_tables(struct transfer *t)
 	int r;
 
 	t->pages_at = t->plan.n_sections * sizeof(*t->plan.sections);
-	bytes = t->pages_at + batch->n * a_block;
+	t->blocks_at = t->pages_at + batch->n * a_block;
+	bytes = t->blocks_at;
+	if (t->plan.in_place)
+		bytes += batch->n * sizeof(uint64_t);
 	r = kv_copy_stream_tables(t->copy_stream, bytes, &at);
 	if (r < 0)
 		return r;
 	tables = at;
 	memcpy(tables, t->plan.sections, t->pages_at);
-	for (size_t i = 0; i < batch->n; i++)
+	for (size_t i = 0; i < batch->n; i++) {
+		uint64_t block = (uintptr_t)batch->copies[i].tensors;
+
 		memcpy(tables + t->pages_at + i * a_block,
 		       batch->copies[i].pages, a_block);
+		if (t->plan.in_place)
+			memcpy(tables + t->blocks_at + i * sizeof(block),
+			       &block, sizeof(block));
+	}
 	return kv_copy_stream_upload(t->copy_stream, bytes);
 }
 
@@ -97,9 +108,13 @@ static int launch(struct transfer *t, const struct kv_pass *pass, size_t first,
 			       pass->section * sizeof(struct kv_section);
 	CUdeviceptr pages = t->copy_stream->tables + t->pages_at +
 			    first * ppb * sizeof(int64_t);
+	CUdeviceptr blocks = t->copy_stream->tables + t->blocks_at +
+			     first * sizeof(uint64_t);
 	const struct kv_scatter_args what = {
 		.sections = (const void *)(uintptr_t)sections,
 		.pages = (const void *)(uintptr_t)pages,
+		.blocks = t->plan.in_place ? (const void *)(uintptr_t)blocks
+					   : NULL,
 		.staging = t->copy_stream->staging,
 		.staging_stride = pass->stride,
 		.n_sections = (uint32_t)pass->n_sections,
@@ -112,15 +127,20 @@ static int launch(struct transfer *t, const struct kv_pass *pass, size_t first,
 	return kv_copy_stream_scatter(t->copy_stream, &what);
 }
 
-/* The part @pass of all blocks, as many at a time as staging holds. */
+/* The part @pass of all blocks, as many at a time as staging holds, or as a
+ * kernel can number. */
 static int do_pass(struct transfer *t, const struct kv_pass *pass)
 {
-	size_t n, at_once = t->copy_stream->staging_bytes / pass->stride;
+	size_t n, at_once = t->plan.in_place ? UINT32_MAX / pass->units
+					     : t->copy_stream->staging_bytes /
+						       pass->stride;
 	int r = 0;
 
 	for (size_t i = 0; i < t->batch->n && r == 0; i += n) {
 		n = KV_MIN(t->batch->n - i, at_once);
-		if (t->copy_stream->loads) {
+		if (t->plan.in_place) {
+			r = launch(t, pass, i, n);
+		} else if (t->copy_stream->loads) {
 			r = copy_all_runs(t, pass, i, n);
 			if (r == 0)
 				r = launch(t, pass, i, n);
@@ -158,19 +178,52 @@ static int do_direct(struct transfer *t)
 	return r;
 }
 
+/* Whether the GPU can reach what is asked for of all blocks: from the first
+ * byte on to the last one. */
+static bool reaches_all(const struct transfer *t)
+{
+	const struct kv_batch *batch = t->batch;
+	const struct kv_strides *strides = batch->strides;
+	const struct kv_stride *last = &strides->stride[strides->n - 1];
+	uint64_t from = 0, to = last->offset + last->bytes * last->count *
+						       strides->pages_per_block;
+
+	if (!t->copy_stream->gpu->same_addresses)
+		return false;
+	if (batch->n_ranges > 0) {
+		from = batch->ranges[0].from;
+		to = KV_MIN(to, batch->ranges[batch->n_ranges - 1].to);
+	}
+	for (size_t i = 0; i < batch->n; i++)
+		if (!is_skipped(batch, i) &&
+		    !kv_pinned_has(batch->copies[i].tensors + from, to - from))
+			return false;
+	return true;
+}
+
+static int make_plan(struct transfer *t, uint64_t staging)
+{
+	return kv_plan_init(&t->plan, t->batch->strides, t->batch->ranges,
+			    t->batch->n_ranges, staging);
+}
+
 /* Give all of it to the copy stream's stream. */
 static int submit(struct transfer *t)
 {
-	const struct kv_batch *batch = t->batch;
-	int r;
+	int r = make_plan(t, KV_COPY_STREAM_STAGING);
 
-	r = kv_plan_scatters(batch->strides)
-		    ? kv_copy_stream_need_staging(t->copy_stream)
-		    : 0;
-	if (r == 0)
-		r = kv_plan_init(&t->plan, batch->strides, batch->ranges,
-				 batch->n_ranges,
-				 t->copy_stream->staging_bytes);
+	if (r == 0 && kv_plan_is_short(&t->plan) && reaches_all(t)) {
+		kv_plan_fini(&t->plan);
+		r = make_plan(t, 0);
+	} else if (r == 0 && t->plan.n_passes > 0) {
+		r = kv_copy_stream_need_staging(t->copy_stream);
+		/* There may be less of it. */
+		if (r == 0 &&
+		    t->copy_stream->staging_bytes < KV_COPY_STREAM_STAGING) {
+			kv_plan_fini(&t->plan);
+			r = make_plan(t, t->copy_stream->staging_bytes);
+		}
+	}
 	if (r == 0 && t->plan.n_passes > 0)
 		r = upload_tables(t);
 	for (size_t i = 0; i < t->plan.n_passes && r == 0; i++)

@@ -3,8 +3,8 @@
  * scatter.h - which bytes a scatter or gather kernel moves: the arithmetic, for
  * the device and for the host, which tests it.
  *
- * A block's bytes lie end to end in staging memory, and in runs all over the
- * pool.  A section is a part of a stride of a block (device.h); its work is cut
+ * A block's bytes lie end to end in staging memory, or where the host has them,
+ * and in runs all over the pool.  A section is a part of a stride of a block (device.h); its work is cut
  * in units of KV_SCATTER_UNIT bytes of one run at most, numbered through all
  * sections and then through all blocks.  A unit is done by @lanes threads.
  */
@@ -37,14 +37,16 @@ struct kv_section {
 	uint64_t bytes; /* of a run */
 	uint64_t count; /* runs a page */
 	uint64_t first, length;
-	uint64_t at;   /* of @first, from where its block is in staging */
+	uint64_t at;   /* of @first, from where its block's bytes begin */
 	uint32_t unit; /* its first one's number in the block; ascending */
 	uint32_t reserved;
 };
 
 struct kv_scatter_args {
 	const struct kv_section *sections; /* device memory, as are pages */
-	const int64_t *pages;	 /* pages_per_block for each block; -1: skip */
+	const int64_t *pages; /* pages_per_block for each block; -1: skip */
+	/* Where each block's bytes are, on the host; NULL: in staging. */
+	const uint64_t *blocks;
 	uint64_t staging;	 /* address of the first block's bytes */
 	uint64_t staging_stride; /* from a block's bytes to the next one's */
 	uint32_t n_sections, pages_per_block;
@@ -56,7 +58,7 @@ struct kv_scatter_args {
 
 /* A unit: @bytes at two addresses; 0: there is nothing to do. */
 struct kv_unit {
-	uint64_t pool, staging;
+	uint64_t pool, staging; /* staging: or on the host */
 	uint64_t bytes;
 };
 
@@ -104,6 +106,9 @@ KV_SCATTER_FN struct kv_unit kv_scatter_unit(const struct kv_scatter_args *args,
 	uint32_t page = (uint32_t)(run / s->count);
 	int64_t at =
 		args->pages[(uint64_t)block * args->pages_per_block + page];
+	uint64_t bytes_at =
+		args->blocks ? args->blocks[block]
+			     : args->staging + block * args->staging_stride;
 	struct kv_unit unit = {0, 0, 0};
 
 	/* The first and the last run may be in the section only partly. */
@@ -115,8 +120,7 @@ KV_SCATTER_FN struct kv_unit kv_scatter_unit(const struct kv_scatter_args *args,
 		return unit;
 	unit.pool = s->base + (uint64_t)at * s->block_stride +
 		    (run - page * s->count) * s->segment_stride + from;
-	unit.staging = args->staging + block * args->staging_stride + s->at +
-		       (begin + from - s->first);
+	unit.staging = bytes_at + s->at + (begin + from - s->first);
 	unit.bytes = to - from;
 	return unit;
 }

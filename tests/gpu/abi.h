@@ -72,6 +72,7 @@ enum { /* attributes of a device */
        CU_PCI_DOMAIN_ID = 50,
        CU_CAPABILITY_MAJOR = 75,
        CU_CAPABILITY_MINOR = 76,
+       CU_SAME_ADDRESSES = 91, /* registered memory has the host's */
        CU_STREAM_MEM_OPS_V1 = 92,
        CU_HOST_REGISTER = 99,
        CU_VIRTUAL_MEMORY = 102,

@@ -20,7 +20,7 @@
 
 #define RIG_LAYERS 4u
 #define RIG_PIECE ((uint64_t)24 << 10) /* scattered: by kernel */
-#define RIG_LONG ((uint64_t)512 << 10) /* a copy by itself */
+#define RIG_LONG ((uint64_t)1 << 20)   /* a copy by itself */
 #define RIG_BLOCK (RIG_LAYERS * RIG_PIECE + RIG_LONG)
 #define RIG_PAGES 24u
 #define RIG_BYTES (RIG_PAGES * RIG_BLOCK)

@@ -7,7 +7,8 @@
 
 #define BLOCKS 32u
 
-static const struct dims dims = {2, 4, 64, 8};
+/* Blocks of 256 KiB: long enough to be copied. */
+static const struct dims dims = {4, 8, 128, 16};
 static struct engine e;
 static struct standin_alive before;
 static int64_t pages[BLOCKS];

@@ -89,7 +89,7 @@ static struct layout page_first(void)
 {
 	struct layout l = begin("page-first", 8, 2);
 
-	add(&l, 0, 300 << 10, 300 << 10, 1, 0);
+	add(&l, 0, 1100 << 10, 1100 << 10, 1, 0);
 	return l;
 }
 
@@ -110,10 +110,10 @@ static struct layout mixed(void)
 {
 	struct layout l = begin("fp8 and scales", 8, 1);
 
-	add(&l, 0, 256 << 10, 256 << 10, 1, 0);
-	add(&l, 2 << 20, 128, 128, 1, 0);
-	add(&l, 3 << 20, 256 << 10, 256 << 10, 1, 0);
-	add(&l, 5 << 20, 128, 128, 1, 0);
+	add(&l, 0, 1 << 20, 1 << 20, 1, 0);
+	add(&l, 8 << 20, 128, 128, 1, 0);
+	add(&l, 9 << 20, 1 << 20, 1 << 20, 1, 0);
+	add(&l, 17 << 20, 128, 128, 1, 0);
 	return l;
 }
 
@@ -125,7 +125,7 @@ struct world {
 	int64_t pages[BLOCKS_MAX][PPB_MAX];
 	struct kv_copy copies[BLOCKS_MAX];
 	size_t n;
-	uint64_t block;
+	uint64_t block, block_at;
 };
 
 static uint8_t *memory(uint64_t bytes, uint8_t value)
@@ -192,14 +192,16 @@ static void world_free(struct world *w)
 	free(w->theirs.stride);
 }
 
-static struct kv_scatter_args args_of(const struct world *w,
+static struct kv_scatter_args args_of(struct world *w,
 				      const struct kv_plan *plan,
 				      const struct kv_pass *pass, size_t i,
-				      uint8_t *staging)
+				      uint8_t *staging, bool loads)
 {
+	w->block_at = (uintptr_t)(loads ? w->tensors[i] : w->back[i]);
 	return (struct kv_scatter_args){
 		.sections = plan->sections + pass->section,
 		.pages = w->pages[i],
+		.blocks = plan->in_place ? &w->block_at : NULL,
 		.staging = (uintptr_t)staging,
 		.staging_stride = pass->stride,
 		.n_sections = (uint32_t)pass->n_sections,
@@ -236,7 +238,8 @@ static void pass_block(struct world *w, const struct kv_plan *plan,
 		       const struct kv_pass *pass, size_t i, bool loads)
 {
 	uint8_t *staging = memory(pass->stride + 64, 0xcc);
-	struct kv_scatter_args scatter = args_of(w, plan, pass, i, staging);
+	struct kv_scatter_args scatter =
+		args_of(w, plan, pass, i, staging, loads);
 	uint8_t *tensors = loads ? w->tensors[i] : w->back[i];
 	size_t r;
 
@@ -310,6 +313,7 @@ static void compare(struct layout l, const struct kv_range *ranges,
 		kv_plan_init(&plan, &w.mine, ranges, n_ranges, staging), 0);
 	for (i = 0; i < plan.n_passes; i++)
 		assert_true(plan.passes[i].stride <= staging);
+	assert_int_equal(plan.in_place, staging == 0);
 	batch.copies = w.copies;
 	batch.n = w.n;
 	batch.strides = &w.theirs;
@@ -380,6 +384,18 @@ static void blocks_larger_than_staging_go_in_passes(void **state)
 	}
 }
 
+static void bytes_may_be_where_the_host_has_them(void **state)
+{
+	struct layout l[16];
+	size_t i, n = all_layouts(l);
+
+	(void)state;
+	for (i = 0; i < n; i++) {
+		compare(l[i], NULL, 0, 0, false);
+		compare(l[i], NULL, 0, 0, true);
+	}
+}
+
 static void ranges_touch_no_other_byte(void **state)
 {
 	struct layout l[16];
@@ -397,6 +413,9 @@ static void ranges_touch_no_other_byte(void **state)
 		compare(l[i], two, 2, 16 << 20, false);
 		compare(l[i], two, 2, 4096, true);
 		compare(l[i], &one, 1, 16 << 20, false);
+		compare(l[i], two, 2, 0, false);
+		compare(l[i], two, 2, 0, true);
+		compare(l[i], &one, 1, 0, false);
 	}
 }
 
@@ -477,7 +496,6 @@ static void the_way_of_a_piece_follows_from_the_length_of_its_runs(void **state)
 	struct kv_plan plan;
 
 	(void)state;
-	assert_true(kv_plan_scatters(&strides));
 	assert_int_equal(kv_plan_init(&plan, &strides, NULL, 0, 1 << 20), 0);
 	assert_int_equal(plan.n_direct, 2);
 	assert_int_equal(plan.n_sections, 2);
@@ -487,7 +505,10 @@ static void the_way_of_a_piece_follows_from_the_length_of_its_runs(void **state)
 	free(strides.stride);
 	l = page_first();
 	strides = pieces_at(&l, NULL);
-	assert_false(kv_plan_scatters(&strides));
+	assert_int_equal(kv_plan_init(&plan, &strides, NULL, 0, 1 << 20), 0);
+	assert_int_equal(plan.n_direct, 1);
+	assert_int_equal(plan.n_passes, 0);
+	kv_plan_fini(&plan);
 	free(strides.stride);
 }
 
@@ -508,13 +529,41 @@ static void a_layer_first_block_is_one_run_of_staging(void **state)
 	free(strides.stride);
 }
 
+/* What a layer has of a page is what the kernel counts, not all of the page;
+ * also where it lies on both sides of a page's end. */
+static void a_part_of_a_run_is_a_run(void **state)
+{
+	struct layout l = page_first();
+	struct kv_strides strides = pieces_at(&l, NULL);
+	const uint64_t page = 1100 << 10;
+	const struct kv_range within = {page + 4096, page + 20480},
+			      across = {page - 4096, page + 8192};
+	struct kv_plan plan;
+
+	(void)state;
+	assert_int_equal(kv_plan_init(&plan, &strides, &within, 1, 16 << 20),
+			 0);
+	assert_int_equal(plan.n_direct, 0);
+	assert_int_equal(plan.passes[0].units, 4);
+	assert_true(kv_plan_is_short(&plan));
+	kv_plan_fini(&plan);
+	assert_int_equal(kv_plan_init(&plan, &strides, &across, 1, 0), 0);
+	assert_int_equal(plan.n_direct, 0);
+	assert_int_equal(plan.n_sections, 2);
+	assert_int_equal(plan.passes[0].units, 3);
+	kv_plan_fini(&plan);
+	free(strides.stride);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(
 			every_layout_gets_the_bytes_that_the_host_device_gives),
 		cmocka_unit_test(blocks_larger_than_staging_go_in_passes),
+		cmocka_unit_test(bytes_may_be_where_the_host_has_them),
 		cmocka_unit_test(ranges_touch_no_other_byte),
+		cmocka_unit_test(a_part_of_a_run_is_a_run),
 		cmocka_unit_test(a_unit_of_a_skipped_page_has_no_bytes),
 		cmocka_unit_test(accesses_are_as_wide_as_both_addresses_allow),
 		cmocka_unit_test(pages_in_a_row_are_one_copy),

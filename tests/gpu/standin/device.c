@@ -123,6 +123,7 @@ static int attribute(int which)
 		return settings.arch % 10;
 	case CU_UNIFIED_ADDRESSING:
 	case CU_HOST_REGISTER:
+	case CU_SAME_ADDRESSES:
 	case CU_VIRTUAL_MEMORY:
 		return 1;
 	case CU_STREAM_MEM_OPS_V1:

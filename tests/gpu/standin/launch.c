@@ -48,10 +48,14 @@ static bool take_arrays(struct kv_scatter_args *scatter)
 	if (!may_touch(sections,
 		       scatter->n_sections * sizeof(struct kv_section),
 		       "sections") ||
-	    !may_touch(pages, blocks * scatter->pages_per_block * 8, "pages"))
+	    !may_touch(pages, blocks * scatter->pages_per_block * 8, "pages") ||
+	    (scatter->blocks != NULL &&
+	     !may_touch((uintptr_t)scatter->blocks, blocks * 8, "blocks")))
 		return false;
 	scatter->sections = bytes_at(sections);
 	scatter->pages = bytes_at(pages);
+	if (scatter->blocks != NULL)
+		scatter->blocks = bytes_at((uintptr_t)scatter->blocks);
 	return true;
 }
 
@@ -59,8 +63,10 @@ static bool do_unit(const struct kv_unit *unit, bool gather)
 {
 	void *pool = bytes_at(unit->pool), *staging = bytes_at(unit->staging);
 
-	if (!may_touch(unit->pool, unit->bytes, "a kernel, in the pool,") ||
-	    !may_touch(unit->staging, unit->bytes, "a kernel, in staging,"))
+	if (!kernel_may_touch(unit->pool, unit->bytes, !gather,
+			      "a kernel, in the pool,") ||
+	    !kernel_may_touch(unit->staging, unit->bytes, gather,
+			      "a kernel, in staging,"))
 		return false;
 	memcpy(gather ? staging : pool, gather ? pool : staging, unit->bytes);
 	__atomic_add_fetch(&copied[1], unit->bytes, __ATOMIC_RELAXED);

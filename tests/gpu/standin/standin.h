@@ -223,5 +223,8 @@ void capture_spoil_locked(struct capture *capture);
 /* An operation is about to touch these bytes of the device: false, and the
  * device is broken, if they are not there. */
 bool may_touch(uintptr_t at, size_t bytes, const char *what);
+/* A kernel is, which takes memory of the host that is registered in several
+ * strides as one; @write: and writes them. */
+bool kernel_may_touch(uintptr_t at, size_t bytes, bool write, const char *what);
 
 #endif
