@@ -104,13 +104,21 @@ typedef struct kvfs_pages kvfs_pages;
 
 /* ---- options ---- */
 
-enum kvfs_stage { KVFS_COPIED = 1, KVFS_SEALED, KVFS_DURABLE };
+/*
+ * SUBMITTED comes before COPIED: a device with streams has been given every copy
+ * between pages and host, or the block has failed.  The rest happens by itself
+ * then, and streams can be ordered after it (kvfs_xfer_order).  Where there is
+ * nothing to order it is the same moment as COPIED.
+ */
+enum kvfs_stage { KVFS_COPIED = 1, KVFS_SEALED, KVFS_DURABLE, KVFS_SUBMITTED };
 
 #define KVFS_MUST 1u	    /* save: wait for room, never end with -ENOSPC */
 #define KVFS_HOLD 2u	    /* save: hold what it sealed until kvfs_xfer_free */
 #define KVFS_BY_LAYER 4u    /* load: all blocks layer by layer */
 #define KVFS_WAIT_SAVING 8u /* acquire: wait for saves under way, too */
 #define KVFS_READ_AHEAD 16u /* acquire: hold what is in DRAM, read the rest */
+#define KVFS_TELL_SUBMITTED \
+	32u /* load, save: kvfs_reap tells of SUBMITTED, too */
 
 /*
  * How a transfer is to go, or a lease; NULL is all zero: everything, at once,
@@ -191,7 +199,8 @@ enum kvfs_event_what {
 				      KVFS_COPIED alone, a flush what it was
 				      asked for, a save all; but DURABLE only if
 				      that is asked for (kvfs_xfer_poll), or no
-				      block gets as far */
+				      block gets as far, and SUBMITTED only with
+				      KVFS_TELL_SUBMITTED */
 	KVFS_EVENT_MAP,		   /* @stage KVFS_COPIED; @result: blocks */
 };
 
@@ -519,8 +528,9 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info);
  * (another layout than the pool's), -EIO (the device: the pages' bytes are
  * undefined, as they are if a load layer by layer ends half-way).
  * -EINVAL: a page outside the pool, a page twice, a range outside the lease,
- * layers that are not there, flags other than KVFS_BY_LAYER; -EOPNOTSUPP: a
- * stream or event on a device without; errors of the device.
+ * layers that are not there, flags other than KVFS_BY_LAYER and
+ * KVFS_TELL_SUBMITTED; -EOPNOTSUPP: a stream or event on a device without;
+ * -EBUSY: a stream that is being captured; errors of the device.
  */
 int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 	      const int64_t *pages, const kvfs_opts *opts,
@@ -589,7 +599,8 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 	      const kvfs_meta *meta, size_t n, const int64_t *pages,
 	      const kvfs_opts *opts, kvfs_xfer **ret_xfer);
 
-/* 1 once every block has reached @stage or failed, else 0. */
+/* 1 once every block has reached @stage or failed, else 0.  (A block that is
+ * SUBMITTED may yet fail to be COPIED.) */
 int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage);
 /* Blocks.  Returns how many blocks got there, or -ETIMEDOUT. */
 long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline);
@@ -617,8 +628,15 @@ long kvfs_xfer_statuses(kvfs_xfer *xfer, size_t first, size_t n,
  * with KVFS_BY_LAYER (else that is the same).  Nobody is blocked.  Whether the
  * blocks are good is in their statuses: look before relying on the pages.  The
  * transfer may be freed afterwards.
+ *
+ * -EAGAIN: not all of these copies are SUBMITTED, and nothing was ordered: a
+ * stream never waits for what nobody has given to the device yet.  Work that
+ * needs the pages must not be given to @stream then.  Try again, or first wait
+ * for KVFS_SUBMITTED, or for the layer (kvfs_xfer_wait_layer).  A restore is
+ * SUBMITTED when it is COPIED.
+ * -EBUSY: the stream is being captured, which goes on undisturbed;
  * -EOPNOTSUPP: the device has no streams (host); -EINVAL: a layer that is not
- * among those of @xfer, a transfer without pages.
+ * among those of @xfer, a transfer without pages, a stream that is none.
  */
 int kvfs_xfer_order(kvfs_xfer *xfer, void *stream);
 int kvfs_xfer_order_layer(kvfs_xfer *xfer, uint32_t layer, void *stream);
@@ -711,7 +729,8 @@ long kvfs_map_statuses(kvfs_mapping *map, size_t first, size_t n,
 		       int *ret_statuses);
 /* As kvfs_xfer_order: work given to @stream from now on comes after all blocks.
  * From then on pages and addresses are given for blocks under way, too; they
- * are good if the status turns out 0. */
+ * are good if the status turns out 0.  -EAGAIN: not before all copies are
+ * submitted; nothing was ordered. */
 int kvfs_map_order(kvfs_mapping *map, void *stream);
 /* A block that is not there fails with -ECANCELED. */
 void kvfs_map_cancel(kvfs_mapping *map);

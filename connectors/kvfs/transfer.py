@@ -21,8 +21,10 @@ EVICTED = lib.KVFS_EVICTED
 
 class Stage(enum.IntEnum):
     """COPIED: the pages may be used again, or read; SEALED: others find the blocks;
-    DURABLE: they survive power loss."""
+    DURABLE: they survive power loss.  SUBMITTED comes before: a GPU has been given every
+    copy."""
 
+    SUBMITTED = lib.KVFS_SUBMITTED
     COPIED = lib.KVFS_COPIED
     SEALED = lib.KVFS_SEALED
     DURABLE = lib.KVFS_DURABLE

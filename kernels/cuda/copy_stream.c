@@ -6,7 +6,7 @@
  *
  * STATES    of a host buffer; they take turns:
  *
- *              FREE -> FILLED   room_in_buffer, flush (copies from or to it)
+ *              FREE -> FILLED   room_in_buffer, kv_copy_stream_flush (copies from or to it)
  *            FILLED -> BUSY     turn, finish          (over is recorded)
  *              BUSY -> FREE     empty                 (over was waited for)
  *
@@ -262,8 +262,7 @@ static int empty(struct kv_copy_stream *copy_stream,
 	return 0;
 }
 
-/* Give the copy that has been growing to the stream. */
-static int flush(struct kv_copy_stream *copy_stream)
+int kv_copy_stream_flush(struct kv_copy_stream *copy_stream)
 {
 	struct kv_copy_stream_copy copy = copy_stream->copy;
 	const struct kv_driver *driver = driver_of(copy_stream);
@@ -287,7 +286,7 @@ static int turn(struct kv_copy_stream *copy_stream)
 {
 	struct kv_copy_stream_buffer *buffer =
 		&copy_stream->buffer[copy_stream->current];
-	int r = flush(copy_stream);
+	int r = kv_copy_stream_flush(copy_stream);
 
 	if (r == 0)
 		r = kv_driver_errno(
@@ -338,7 +337,7 @@ static int add_copy(struct kv_copy_stream *copy_stream, uint8_t *host,
 		copy->room -= bytes;
 		return 0;
 	}
-	r = flush(copy_stream);
+	r = kv_copy_stream_flush(copy_stream);
 	*copy = (struct kv_copy_stream_copy){host, device, bytes, room - bytes};
 	return r;
 }
@@ -474,7 +473,7 @@ int kv_copy_stream_scatter(struct kv_copy_stream *copy_stream,
 	struct kv_gpu *gpu = copy_stream->gpu;
 	struct kv_scatter_args copy = *scatter;
 	void *parameters[] = {&copy};
-	int r = flush(copy_stream);
+	int r = kv_copy_stream_flush(copy_stream);
 
 	if (r < 0)
 		return r;
@@ -491,7 +490,7 @@ static int finish(struct kv_copy_stream *copy_stream)
 {
 	const struct kv_driver *driver = driver_of(copy_stream);
 	unsigned n = copy_stream->buffers.n;
-	int r = flush(copy_stream);
+	int r = kv_copy_stream_flush(copy_stream);
 
 	if (r == 0)
 		r = kv_driver_errno(driver->event_record(copy_stream->end,

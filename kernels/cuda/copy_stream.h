@@ -109,6 +109,9 @@ int kv_copy_stream_load(struct kv_copy_stream *copy_stream, CUdeviceptr dst,
 int kv_copy_stream_save(struct kv_copy_stream *copy_stream, void *host,
 			CUdeviceptr src, uint64_t bytes);
 
+/* Give the stream what is still held back, in the hope of more beside it. */
+int kv_copy_stream_flush(struct kv_copy_stream *copy_stream);
+
 /* Scatter (in a load) or gather, in order with the copies. */
 int kv_copy_stream_scatter(struct kv_copy_stream *copy_stream,
 			   const struct kv_scatter_args *scatter);

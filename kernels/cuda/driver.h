@@ -21,7 +21,6 @@ typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
-typedef void (*CUhostFn)(void *arg);
 
 enum {
 	CUDA_SUCCESS = 0,
@@ -59,7 +58,6 @@ enum { /* cuPointerGetAttribute */
 
 enum { CU_MEMORYTYPE_DEVICE = 2 };
 enum { CU_STREAM_NON_BLOCKING = 1 };
-enum { CU_STREAM_WAIT_VALUE_GEQ = 0 };
 enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 enum { CU_EVENT_BLOCKING_SYNC = 1, CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2 };
@@ -131,10 +129,6 @@ typedef struct CUmemAccessDesc {
 	X(stream_sync, cuStreamSynchronize, (CUstream stream))                 \
 	X(stream_wait_event, cuStreamWaitEvent,                                \
 	  (CUstream stream, CUevent event, unsigned flags))                    \
-	X(stream_wait_value, cuStreamWaitValue32_v2,                           \
-	  (CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags))   \
-	X(launch_host, cuLaunchHostFunc,                                       \
-	  (CUstream stream, CUhostFn function, void *arg))                     \
 	X(event_new, cuEventCreate, (CUevent * event, unsigned flags))         \
 	X(event_free, cuEventDestroy_v2, (CUevent event))                      \
 	X(event_record, cuEventRecord, (CUevent event, CUstream stream))       \
@@ -148,8 +142,6 @@ typedef struct CUmemAccessDesc {
 	X(host_register, cuMemHostRegister_v2,                                 \
 	  (void *at, size_t bytes, unsigned flags))                            \
 	X(host_unregister, cuMemHostUnregister, (void *at))                    \
-	X(host_device_pointer, cuMemHostGetDevicePointer_v2,                   \
-	  (CUdeviceptr * at, void *host, unsigned flags))                      \
 	X(copy_to_device, cuMemcpyHtoDAsync_v2,                                \
 	  (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream))   \
 	X(copy_to_host, cuMemcpyDtoHAsync_v2,                                  \

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * event_wait.c - what the caller's stream had been given when a transfer was
- * begun.
+ * event_wait.c - what a stream had been given at some time.
  *
  * OWNS      an event for each event wait, and where an event wait stands for
  *           the caller's event, a stream: what an event stands for can only be
@@ -161,6 +160,23 @@ void kv_event_wait_free(struct kv_event_wait *event_wait)
 		return;
 	destroy(event_wait);
 	kv_gpu_leave(&entry);
+}
+
+int kv_event_wait_order(struct kv_event_wait *event_wait, CUstream stream)
+{
+	const struct kv_driver *driver = event_wait->gpu->driver;
+	struct kv_gpu_entry entry;
+	int r;
+
+	if (!stream)
+		return -EINVAL;
+	r = kv_gpu_enter(event_wait->gpu, &entry);
+	if (r < 0)
+		return r;
+	r = kv_driver_errno(
+		driver->stream_wait_event(stream, event_wait->event, 0));
+	kv_gpu_leave(&entry);
+	return r;
 }
 
 CUevent kv_event_wait_event(const struct kv_event_wait *event_wait)

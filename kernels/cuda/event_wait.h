@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * event_wait.h - what the caller's stream had been given when a transfer was
- * begun.
+ * event_wait.h - what a stream had been given at some time: the caller's, when a
+ * transfer was begun, or one of ours, when it had all of a batch.
  */
 #ifndef KV_KERNELS_CUDA_EVENT_WAIT_H
 #define KV_KERNELS_CUDA_EVENT_WAIT_H
@@ -21,7 +21,10 @@ int kv_event_wait_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
 bool kv_event_wait_is_done(struct kv_event_wait *event_wait);
 void kv_event_wait_free(struct kv_event_wait *event_wait);
 
-/* For streams to wait for. */
+/* Work given to @stream from now on comes after it, on the device.  -EINVAL,
+ * -EIO. */
+int kv_event_wait_order(struct kv_event_wait *event_wait, CUstream stream);
+/* For our own streams to wait for. */
 CUevent kv_event_wait_event(const struct kv_event_wait *event_wait);
 
 /* With every event wait freed; the GPU is entered. */

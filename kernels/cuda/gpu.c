@@ -15,7 +15,6 @@
  *           gpu->lock: see gpu.h.
  */
 #include "kernels/cuda/pinned.h"
-#include "kernels/cuda/semaphore.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/copy_stream.h"
 #include "kernels/cuda/event_wait.h"
@@ -169,7 +168,6 @@ static void in_use_free(struct in_use *in_use)
 	if (gpu->context && kv_gpu_enter_to_free(gpu, &entry) == 0) {
 		kv_copy_streams_free(gpu);
 		kv_event_waits_free(gpu);
-		kv_semaphores_free(gpu);
 		if (gpu->module)
 			gpu->driver->module_unload(gpu->module);
 		kv_gpu_leave(&entry);

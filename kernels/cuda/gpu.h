@@ -13,13 +13,9 @@
 #include "common/kv.h"
 
 struct kv_copy_stream;
-struct kv_semaphore;
-struct kv_semaphore_page;
 struct kv_event_wait;
 
 LIST_HEAD(kv_copy_streams, kv_copy_stream);
-LIST_HEAD(kv_semaphores, kv_semaphore);
-LIST_HEAD(kv_semaphore_pages, kv_semaphore_page);
 LIST_HEAD(kv_event_waits, kv_event_wait);
 
 /* Pinned host buffers of a copy stream. */
@@ -48,9 +44,6 @@ struct kv_gpu {
 	struct kv_copy_streams
 		copy_streams[2];       /* lock: nobody's, [1] urgent ones */
 	struct kv_gpu_buffers buffers; /* lock: that copy streams are to have */
-	struct kv_semaphores
-		semaphores; /* lock: nobody's, maybe still waited on */
-	struct kv_semaphore_pages pages;   /* lock */
 	struct kv_event_waits event_waits; /* lock: nobody's */
 };
 

@@ -11,7 +11,6 @@
  * LOCKING   none.
  */
 #include "kernels/cuda/pinned.h"
-#include "kernels/cuda/semaphore.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/copy_stream.h"
 #include "kernels/cuda/event_wait.h"
@@ -232,29 +231,9 @@ static void cuda_event_wait_free(void *event_wait)
 	kv_event_wait_free(event_wait);
 }
 
-static int cuda_semaphore_new(void *pool, void **ret_semaphore)
+static int cuda_order(void *event_wait, void *stream)
 {
-	struct kv_semaphore *semaphore;
-	int r = kv_semaphore_new(pool, &semaphore);
-
-	if (r == 0)
-		*ret_semaphore = semaphore;
-	return r;
-}
-
-static int cuda_semaphore_wait(void *semaphore, void *stream)
-{
-	return kv_semaphore_wait(semaphore, stream);
-}
-
-static void cuda_semaphore_open(void *semaphore)
-{
-	kv_semaphore_open(semaphore);
-}
-
-static void cuda_semaphore_free(void *semaphore)
-{
-	kv_semaphore_free(semaphore);
+	return kv_event_wait_order(event_wait, stream);
 }
 
 static int cuda_reserve(const char *name, uint64_t bytes, uint64_t max_bytes,
@@ -302,10 +281,7 @@ const struct kv_device kv_device_cuda = {
 	.event_wait = cuda_event_wait,
 	.event_wait_is_done = cuda_event_wait_is_done,
 	.event_wait_free = cuda_event_wait_free,
-	.semaphore_new = cuda_semaphore_new,
-	.semaphore_wait = cuda_semaphore_wait,
-	.semaphore_open = cuda_semaphore_open,
-	.semaphore_free = cuda_semaphore_free,
+	.order = cuda_order,
 	.reserve = cuda_reserve,
 	.grow = cuda_grow,
 	.release = cuda_release,

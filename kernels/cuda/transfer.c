@@ -231,6 +231,17 @@ static int submit(struct transfer *t)
 	return r == 0 ? do_direct(t) : r;
 }
 
+/* The library may make streams wait for what it was given.  If it cannot be told
+ * it takes the batch for submitted when that is over. */
+static void tell_submitted(struct kv_gpu *gpu, const struct transfer *t)
+{
+	struct kv_event_wait *end;
+
+	if (t->batch->submitted &&
+	    kv_event_wait_new(gpu, t->copy_stream->stream, NULL, &end) == 0)
+		t->batch->submitted(t->batch, end);
+}
+
 int kv_transfer(struct kv_gpu *gpu, const struct kv_batch *batch, bool loads)
 {
 	struct transfer t = {.batch = batch};
@@ -245,8 +256,14 @@ int kv_transfer(struct kv_gpu *gpu, const struct kv_batch *batch, bool loads)
 	if (r < 0)
 		return r;
 	r = kv_copy_stream_get(gpu, urgent, loads, after, &t.copy_stream);
-	if (r == 0)
-		r = kv_copy_stream_put(t.copy_stream, submit(&t));
+	if (r == 0) {
+		r = submit(&t);
+		if (r == 0)
+			r = kv_copy_stream_flush(t.copy_stream);
+		if (r == 0)
+			tell_submitted(gpu, &t);
+		r = kv_copy_stream_put(t.copy_stream, r);
+	}
 	kv_plan_fini(&t.plan);
 	kv_gpu_leave(&entry);
 	return r;

@@ -58,9 +58,18 @@ struct kv_batch {
 	size_t n;
 	void *event_wait; /* what must be over before; NULL: nothing */
 	int priority;
+	/*
+	 * To be called once by load or save, on its thread, when the device has
+	 * been given all of the batch, so that the rest happens by itself;
+	 * NULL: nobody wants to know.  @event_wait stands for the batch's end:
+	 * it becomes the library's, which frees it when load or save has
+	 * returned.  A device that cannot say it returns without having called.
+	 */
+	void (*submitted)(const struct kv_batch *batch, void *event_wait);
+	void *owner; /* submitted's */
 };
 
-#define KV_DEVICE_VERSION 2u
+#define KV_DEVICE_VERSION 3u
 
 struct kv_device {
 	uint32_t version; /* KV_DEVICE_VERSION: what this table looks like */
@@ -91,12 +100,12 @@ struct kv_device {
 	bool (*event_wait_is_done)(void *event_wait);
 	void (*event_wait_free)(void *event_wait);
 
-	/* A semaphore holds streams up until it is opened; freed only when
-	 * open, and at once if no stream waits any more, later otherwise. */
-	int (*semaphore_new)(void *pool, void **ret_semaphore);
-	int (*semaphore_wait)(void *semaphore, void *stream);
-	void (*semaphore_open)(void *semaphore);
-	void (*semaphore_free)(void *semaphore);
+	/* Work given to @stream from now on comes after @event_wait: on the
+	 * device, by what it has been given already.  Nobody is blocked, and
+	 * nothing that is not submitted is ever waited for.  The event wait may
+	 * be freed afterwards.  NULL: no stream can wait.  -EINVAL: no stream;
+	 * -EBUSY: it is being captured. */
+	int (*order)(void *event_wait, void *stream);
 
 	/* Memory of the device that is the library's own: @bytes of it now at
 	 * *ret_base, and room for @max_bytes there.  @name: "cuda:1".  Needed.

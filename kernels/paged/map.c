@@ -39,6 +39,7 @@
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/lease.h"
+#include "kernels/transfer/submission.h"
 #include "kernels/transfer/xfer.h"
 
 /* A call of kvfs_map, at work. */
@@ -649,18 +650,81 @@ long kvfs_map_statuses(kvfs_mapping *map, size_t first, size_t n,
 		     : kvfs_xfer_statuses(map->xfer, first, n, ret_statuses);
 }
 
+/* Whether the device has been given the copy into @page, which is COMING.  A
+ * block that has failed may go again, so that one does not count. */
+static bool is_submitted_locked(const struct kv_page *page)
+{
+	const struct kv_page_fill *fill = page->fill;
+	int status;
+
+	if (!fill || !fill->load || !kv_xfer_is_submitted_locked(fill->load))
+		return false;
+	for (size_t i = 0; i < fill->n; i++)
+		if (fill->page[i] == page) {
+			status = atomic_load(&fill->load->status[i]);
+			return status == 0 || status == -EINPROGRESS;
+		}
+	return false;
+}
+
+static bool all_submitted_locked(const struct kvfs_mapping *map)
+{
+	kv_assert_locked(&map->xfer->session->lock);
+	for (size_t i = 0; i < map->n; i++)
+		if (atomic_load(&map->xfer->status[i]) == -EINPROGRESS &&
+		    !is_submitted_locked(map->uses[i].page))
+			return false;
+	return true;
+}
+
+/* The load that block @i of the map still waits for; NULL: none. */
+static struct kvfs_xfer *load_of_locked(const struct kvfs_mapping *map,
+					size_t i)
+{
+	kv_assert_locked(&map->xfer->session->lock);
+	if (atomic_load(&map->xfer->status[i]) != -EINPROGRESS ||
+	    !map->uses[i].page->fill)
+		return NULL;
+	return map->uses[i].page->fill->load;
+}
+
+static int order_locked(const struct kvfs_mapping *map, void *stream)
+{
+	struct kvfs_xfer *load, *last = NULL;
+	int r = 0;
+
+	kv_assert_locked(&map->xfer->session->lock);
+	if (!all_submitted_locked(map))
+		return -EAGAIN;
+	/* Fills are in the order of the keys, mostly. */
+	for (size_t i = 0; i < map->n && r == 0; i++) {
+		load = load_of_locked(map, i);
+		if (!load || load == last)
+			continue;
+		kv_xfer_get_locked(load);
+		if (last)
+			kv_xfer_put_locked(last);
+		last = load;
+		r = kv_submission_order_locked(load, KV_ALL_STEPS, stream);
+	}
+	if (last)
+		kv_xfer_put_locked(last);
+	return r;
+}
+
 int kvfs_map_order(kvfs_mapping *map, void *stream)
 {
 	int r = check_map(map);
 
-	if (r == 0)
-		r = kvfs_xfer_order(map->xfer, stream);
+	if (r == 0 && !map->xfer->device->order)
+		r = -EOPNOTSUPP;
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&map->xfer->session->lock);
-	map->ordered = true;
+	r = order_locked(map, stream);
+	map->ordered |= r == 0;
 	pthread_mutex_unlock(&map->xfer->session->lock);
-	return 0;
+	return r;
 }
 
 void kvfs_map_cancel(kvfs_mapping *map)

@@ -375,7 +375,8 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 	r = kv_paged_pool_check_space(inner, space);
 	if (r == 0)
 		r = kv_paged_pool_check_opts(inner, &known,
-					     KVFS_MUST | KVFS_HOLD);
+					     KVFS_MUST | KVFS_HOLD |
+						     KVFS_TELL_SUBMITTED);
 	if (r < 0)
 		return r;
 	if (!ret_xfer || n > pages->n)

@@ -41,10 +41,18 @@ void kv_notice_drop_locked(struct kvfs_session *session,
 	notice->user = 0;
 }
 
+/* The first of those that are pending. */
+static unsigned first_stage(unsigned pending)
+{
+	return pending & 1u << KVFS_SUBMITTED
+		       ? KVFS_SUBMITTED
+		       : (unsigned)__builtin_ctz(pending);
+}
+
 static void take_locked(struct kvfs_session *session, kvfs_event *ret_event)
 {
 	struct kv_notice *notice = TAILQ_FIRST(&session->notices);
-	unsigned stage = (unsigned)__builtin_ctz(notice->pending);
+	unsigned stage = first_stage(notice->pending);
 
 	kv_assert_locked(&session->lock);
 	*ret_event = (kvfs_event){.what = notice->what,

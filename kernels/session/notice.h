@@ -20,7 +20,7 @@ struct kv_notice {
 	unsigned stages;	       /* bits: what is to be told */
 	unsigned pending;	       /* of them, what is not reaped yet */
 	uint64_t n;
-	int64_t result[KVFS_DURABLE + 1];
+	int64_t result[KVFS_SUBMITTED + 1];
 };
 TAILQ_HEAD(kv_notices, kv_notice);
 

@@ -40,6 +40,7 @@
 #include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
+#include "kernels/transfer/submission.h"
 #include "kernels/session/space.h"
 
 #define SEAL_GRACE_NS 1000000000u /* for an answer to what was copied */
@@ -53,6 +54,8 @@ struct kv_save_batch {
 	enum batch_state state;
 	unsigned unanswered; /* UNWANTED: calls */
 	struct kv_job job;
+	struct kv_submission submission; /* while COPYING */
+	size_t submitted;		 /* blocks, of the transfer's count */
 	struct kvfs_xfer *xfer;
 	struct kv_stage *stage;
 	struct kv_extent *extent;
@@ -412,17 +415,29 @@ static void copied_locked(struct kv_save_batch *batch)
 	}
 }
 
+static void submitted_locked(struct kv_submission *submission)
+{
+	struct kv_save_batch *batch =
+		(struct kv_save_batch *)((char *)submission -
+					 offsetof(struct kv_save_batch,
+						  submission));
+
+	kv_assert_locked(&batch->xfer->session->lock);
+	batch->submitted = batch->n;
+	kv_xfer_submit_locked(batch->xfer, batch->n);
+}
+
 /* From pages to the extent: where byte @from of a block's tensors goes to
- * @skip bytes behind its place. */
+ * @skip bytes behind its place.  @last: nothing of the batch comes after it. */
 static int copy_range(struct kv_save_batch *batch, const struct kv_range *range,
-		      uint64_t skip)
+		      uint64_t skip, bool last)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	const struct kvfs_pool *pool = xfer->pool;
 	uintptr_t at = (uintptr_t)kv_stage_data(batch->stage) +
 		       batch->extent->offset + skip;
 	struct kv_copy copies[WIRE_BATCH];
-	const struct kv_batch on_device = {
+	struct kv_batch on_device = {
 		.strides = &pool->strides,
 		.ranges = range,
 		.n_ranges = range ? 1 : 0,
@@ -440,7 +455,12 @@ static int copy_range(struct kv_save_batch *batch, const struct kv_range *range,
 			xfer->pages +
 			(size_t)batch->block[i] * pool->strides.pages_per_block;
 	}
-	return pool->device->save(pool->on_device, &on_device);
+	if (!last)
+		return pool->device->save(pool->on_device, &on_device);
+	batch->submission.xfer = xfer;
+	batch->submission.submitted_locked = submitted_locked;
+	return kv_submission_run(&batch->submission, 0, &on_device,
+				 pool->device->save);
 }
 
 /* The ranges of a part lie one behind the other. */
@@ -451,9 +471,10 @@ static int copy_pages(struct kv_save_batch *batch)
 	int r = 0;
 
 	if (!xfer->part)
-		return copy_range(batch, NULL, 0);
+		return copy_range(batch, NULL, 0, true);
 	for (size_t i = 0; i < xfer->n_ranges && r == 0; i++) {
-		r = copy_range(batch, &xfer->ranges[i], skip);
+		r = copy_range(batch, &xfer->ranges[i], skip,
+			       i == xfer->n_ranges - 1);
 		skip += kv_round_up(range_bytes(&xfer->ranges[i]),
 				    KV_SAVE_ALIGN);
 	}
@@ -470,6 +491,7 @@ static void copy(struct kv_job *job)
 	int r = copy_pages(batch);
 
 	pthread_mutex_lock(&session->lock);
+	kv_xfer_unsubmit_locked(batch->xfer, batch->submitted);
 	if (r < 0) {
 		fail_locked(batch, KVFS_COPIED, r);
 		drop_locked(batch);

@@ -31,6 +31,7 @@
 #include "kernels/transfer/load.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/pool.h"
+#include "kernels/transfer/submission.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 
@@ -39,6 +40,7 @@
 struct load_job {
 	struct kv_job job; /* first */
 	struct kvfs_xfer *xfer;
+	struct kv_submission submission;    /* of the unit that is copied */
 	const struct kvfs_space *looked_at; /* the last block's space */
 	bool fits;			    /* its layout is the pool's */
 	size_t good, bad;		    /* blocks; of loads in one step */
@@ -57,7 +59,8 @@ struct kv_load {
 
 	atomic_size_t next;  /* unit that the next free job takes */
 	atomic_size_t *left; /* units, by step */
-	atomic_size_t units_left;
+	/* lock: of a device with streams, units that it has not been given */
+	size_t *unsubmitted, units_unsubmitted;
 	size_t jobs_left; /* lock */
 };
 
@@ -151,6 +154,18 @@ static void set_ranges(struct load_job *job, size_t step)
 	job->step = step;
 }
 
+/* Blocks that are COPIED by now, or have failed, are not counted. */
+static void unit_submitted_locked(struct kv_submission *submission)
+{
+	struct kvfs_xfer *xfer = submission->xfer;
+	struct kv_load *load = xfer->load;
+
+	kv_assert_locked(&xfer->session->lock);
+	load->unsubmitted[submission->step]--;
+	if (--load->units_unsubmitted == 0)
+		kv_xfer_submit_locked(xfer, xfer->left[KVFS_COPIED]);
+}
+
 static void copy_unit(struct load_job *job, size_t unit)
 {
 	struct kvfs_xfer *xfer = job->xfer;
@@ -165,16 +180,20 @@ static void copy_unit(struct load_job *job, size_t unit)
 		.priority = xfer->priority,
 	};
 	size_t first = unit % load->units_a_step * load->unit;
+	size_t step = unit / load->units_a_step;
 	int r = 0;
 
 	if (xfer->steps > 1) {
-		set_ranges(job, unit / load->units_a_step);
+		set_ranges(job, step);
 		batch.ranges = job->ranges;
 		batch.n_ranges = job->n_ranges;
 	}
 	batch.n = gather(job, first, KV_MIN(xfer->n - first, load->unit));
 	if (batch.n > 0)
-		r = pool->device->load(pool->on_device, &batch);
+		r = kv_submission_run(&job->submission, step, &batch,
+				      pool->device->load);
+	else
+		kv_submission_skip(&job->submission, step);
 	for (size_t i = 0; i < batch.n; i++)
 		end_block(job, job->blocks[i], r);
 }
@@ -223,12 +242,8 @@ static void run(struct kv_job *kv_job)
 	       load->steps * load->units_a_step) {
 		copy_unit(job, unit);
 		step = unit / load->units_a_step;
-		if (atomic_fetch_sub(&load->left[step], 1) == 1) {
-			kv_stream_sync_step_over(xfer, step);
+		if (atomic_fetch_sub(&load->left[step], 1) == 1)
 			kv_xfer_step_over(xfer);
-		}
-		if (atomic_fetch_sub(&load->units_left, 1) == 1)
-			kv_stream_sync_step_over(xfer, load->steps);
 		copier = xfer->session->copier;
 		if (kv_copier_presses(copier, kv_job)) {
 			kv_copier_submit(copier, kv_job);
@@ -287,6 +302,12 @@ static bool step_is_over(const struct kvfs_xfer *xfer, size_t step)
 	return atomic_load(&xfer->load->left[step]) == 0;
 }
 
+static bool step_is_submitted(const struct kvfs_xfer *xfer, size_t step)
+{
+	kv_assert_locked(&xfer->session->lock);
+	return xfer->load->unsubmitted[step] == 0;
+}
+
 static void drop(struct kvfs_xfer *xfer)
 {
 	struct kv_load *load = xfer->load;
@@ -300,6 +321,7 @@ static void drop(struct kvfs_xfer *xfer)
 	}
 	free(load->jobs);
 	free(load->left);
+	free(load->unsubmitted);
 	free(load);
 }
 
@@ -308,6 +330,7 @@ static const struct kv_xfer_ops load_ops = {
 	.stopped_locked = stopped_locked,
 	.copied_locked = copied_locked,
 	.step_is_over = step_is_over,
+	.step_is_submitted = step_is_submitted,
 	.drop = drop,
 };
 
@@ -317,7 +340,8 @@ static int job_init(struct load_job *job, struct kvfs_xfer *xfer,
 	job->job.run = run;
 	job->job.kind = KV_JOB_LOAD;
 	job->job.priority = xfer->priority;
-	job->xfer = xfer;
+	job->xfer = job->submission.xfer = xfer;
+	job->submission.submitted_locked = unit_submitted_locked;
 	job->copies = calloc(xfer->load->unit, sizeof(*job->copies));
 	job->blocks = calloc(xfer->load->unit, sizeof(*job->blocks));
 	if (xfer->steps > 1)
@@ -356,12 +380,15 @@ static int make_jobs(struct kvfs_xfer *xfer, const struct kvfs_pool *pool)
 	load->units_a_step = (xfer->n + load->unit - 1) / load->unit;
 	load->left = calloc(load->steps, sizeof(*load->left));
 	load->jobs = calloc(threads, sizeof(*load->jobs));
-	if (!load->left || !load->jobs)
+	load->unsubmitted = calloc(load->steps, sizeof(*load->unsubmitted));
+	if (!load->left || !load->jobs || !load->unsubmitted)
 		return -ENOMEM;
-	for (size_t i = 0; i < load->steps; i++)
+	for (size_t i = 0; i < load->steps; i++) {
 		atomic_init(&load->left[i], load->units_a_step);
-	atomic_init(&load->units_left, load->steps * load->units_a_step);
-	load->n_jobs = KV_MIN(threads, load->steps * load->units_a_step);
+		load->unsubmitted[i] = load->units_a_step;
+	}
+	load->units_unsubmitted = load->steps * load->units_a_step;
+	load->n_jobs = KV_MIN(threads, load->units_unsubmitted);
 	for (size_t i = 0; i < load->n_jobs && r == 0; i++)
 		r = job_init(&load->jobs[i], xfer, pool);
 	return r;
@@ -403,7 +430,7 @@ static int load_new(kvfs_pool *pool, size_t n, const int64_t *pages,
 		return -ENOMEM;
 	if (bytes > 0)
 		memcpy(xfer->pages, pages, bytes);
-	r = kv_opts_take(xfer, pool, opts, KVFS_BY_LAYER);
+	r = kv_opts_take(xfer, pool, opts, KVFS_BY_LAYER | KVFS_TELL_SUBMITTED);
 	if (r == 0)
 		r = make_jobs(xfer, pool);
 	if (r < 0)

@@ -373,8 +373,7 @@ static int start_threads_locked(struct kvfs_session *session,
 	kv_lib_transfers_use_locked(session);
 	if (!session->copier)
 		r = kv_copier_new(&session->copier);
-	if (r == 0 &&
-	    (device->event_wait || device->semaphore_new || device->attach))
+	if (r == 0 && (device->event_wait || device->attach))
 		r = kv_stream_sync_start_locked(session);
 	if (r < 0)
 		return r;

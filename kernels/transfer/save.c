@@ -799,7 +799,8 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		r = set_pages(xfer, pool, pages);
 	if (r < 0)
 		return r;
-	r = kv_opts_take(xfer, pool, &known, KVFS_MUST | KVFS_HOLD);
+	r = kv_opts_take(xfer, pool, &known,
+			 KVFS_MUST | KVFS_HOLD | KVFS_TELL_SUBMITTED);
 	if (r == 0)
 		r = make_room(xfer);
 	if (r < 0)

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stream_sync.c - copies after the caller's work on the device, and that after
- * them.
+ * stream_sync.c - copies after the caller's work on the device.
  *
  * OWNS      the session's sync thread; a transfer's event wait (what must be
- *           over before its pages are touched) and its semaphores (what others
- *           wait for); fences that have begun.
+ *           over before its pages are touched); fences that have begun.
  *
  * STATES    of an event wait:
  *
@@ -14,23 +12,14 @@
  *           WAITING -> STOPPED   kv_stream_sync_stop_locked
  *                 * -> freed     give_back, once the transfer is COPIED
  *
- *           of a semaphore, one for each step of the transfer and one for all
- *           of it:
- *
- *              none -> SHUT      find_semaphore: somebody wants to wait for it
- *              SHUT -> OPEN      kv_stream_sync_step_over, or give_back
- *              OPEN -> freed     give_back
- *
  * INVARIANTS
  *   (1) No call of the device is made with a lock held: those that cannot be
  *       made by whoever causes them are made by the sync thread.  (It also
  *       waits for devices to let go of memory: attach.c.)
- *   (2) Event waits and semaphores are freed before their pool stops being
- *       busy, and so before the device closes it.
- *   (3) A semaphore is opened once, and not freed while somebody is at it
- *       (users).
- *   (4) A transfer in one of the sync's lists has a reference.
- *   (5) While a transfer waits for its event wait no copy thread has to do
+ *   (2) Event waits are freed before their pool stops being busy, and so before
+ *       the device closes it.
+ *   (3) A transfer in one of the sync's lists has a reference.
+ *   (4) While a transfer waits for its event wait no copy thread has to do
  *       with it.
  *
  * LOCKING   session->lock for all but the calls of the device.
@@ -42,19 +31,6 @@
 #include "kernels/transfer/xfer.h"
 
 #define LOOK_NS 30000u /* so often at event waits that are not done */
-
-struct semaphore {
-	void *semaphore;
-	bool over, open;
-};
-
-struct kv_semaphores {
-	struct kvfs_pool *pool; /* busy while this is not NULL */
-	unsigned users;		/* callers that are about to wait */
-	bool any;		/* semaphore was made */
-	size_t n;		/* steps; one semaphore more is for all of it */
-	struct semaphore semaphore[];
-};
 
 struct kv_stream_sync {
 	struct kvfs_session *session; /* fixed */
@@ -102,16 +78,6 @@ static int make_event_wait(const struct kvfs_pool *pool, void *stream,
 int kv_stream_sync_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 			const kvfs_opts *opts)
 {
-	size_t n = KV_MAX(xfer->steps, (size_t)1);
-
-	if (xfer->device->semaphore_new || xfer->device->event_wait) {
-		xfer->semaphores =
-			calloc(1, sizeof(*xfer->semaphores) +
-					  (n + 1) * sizeof(struct semaphore));
-		if (!xfer->semaphores)
-			return -ENOMEM;
-		xfer->semaphores->n = n;
-	}
 	if (xfer->n == 0)
 		return check_event(pool->device, opts->stream, opts->event);
 	return make_event_wait(pool, opts->stream, opts->event,
@@ -181,86 +147,30 @@ static bool look_at(struct kvfs_xfer *xfer)
 	return done;
 }
 
-/* ---- semaphores ---- */
+/* ---- giving back ---- */
 
-static bool is_over_locked(const struct kvfs_xfer *xfer, size_t i)
-{
-	kv_assert_locked(&xfer->session->lock);
-	return xfer->left[KVFS_COPIED] == 0 ||
-	       xfer->semaphores->semaphore[i].over;
-}
-
-/* Semaphore @i, made by now and to be opened by us; or NULL. */
-static void *take_to_open_locked(struct kvfs_xfer *xfer, size_t i)
-{
-	struct semaphore *semaphore = &xfer->semaphores->semaphore[i];
-	bool was = semaphore->open;
-
-	kv_assert_locked(&xfer->session->lock);
-	semaphore->over = semaphore->open = true;
-	return was ? NULL : semaphore->semaphore;
-}
-
-void kv_stream_sync_step_over(struct kvfs_xfer *xfer, size_t step)
-{
-	struct kvfs_session *session = xfer->session;
-	void *semaphore;
-
-	if (!xfer->semaphores)
-		return;
-	pthread_mutex_lock(&session->lock);
-	semaphore = take_to_open_locked(xfer, step);
-	pthread_mutex_unlock(&session->lock);
-	if (semaphore)
-		xfer->device->semaphore_open(semaphore);
-}
-
-static void give_back_later_locked(struct kvfs_xfer *xfer)
+bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
 {
 	struct kv_stream_sync *sync = xfer->session->stream_sync;
 
 	kv_assert_locked(&xfer->session->lock);
+	if (!xfer->event_wait)
+		return false;
+	xfer->event_pool = pool;
 	kv_xfer_get_locked(xfer);
 	TAILQ_INSERT_TAIL(&sync->over, xfer, synced);
 	pthread_cond_signal(&sync->work);
-}
-
-bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool)
-{
-	struct kv_semaphores *semaphores = xfer->semaphores;
-
-	kv_assert_locked(&xfer->session->lock);
-	if (!semaphores)
-		return false;
-	if (!xfer->event_wait && !semaphores->any && semaphores->users == 0)
-		return false;
-	semaphores->pool = pool;
-	if (semaphores->users == 0)
-		give_back_later_locked(xfer);
 	return true;
 }
 
-/* Nobody is at its semaphores any more, and nobody will be. */
 static void give_back(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
-	struct kv_semaphores *semaphores = xfer->semaphores;
-	void *semaphore;
 
-	for (size_t i = 0; i <= semaphores->n && semaphores->any; i++) {
-		semaphore = take_to_open_locked(xfer, i);
-		pthread_mutex_unlock(&session->lock);
-		if (semaphore)
-			xfer->device->semaphore_open(semaphore);
-		if (semaphores->semaphore[i].semaphore)
-			xfer->device->semaphore_free(
-				semaphores->semaphore[i].semaphore);
-		pthread_mutex_lock(&session->lock);
-	}
 	pthread_mutex_unlock(&session->lock);
 	kv_stream_sync_drop(xfer);
 	pthread_mutex_lock(&session->lock);
-	kv_steal(semaphores->pool)->busy--;
+	kv_steal(xfer->event_pool)->busy--;
 	pthread_cond_broadcast(&session->changed);
 	kv_xfer_put_locked(xfer);
 }
@@ -464,100 +374,4 @@ void kv_stream_sync_free(struct kv_stream_sync *sync)
 	pthread_join(sync->thread, NULL);
 	pthread_cond_destroy(&sync->work);
 	free(sync);
-}
-
-/* ---- for callers ---- */
-
-/* Make semaphore @i if there is none, for a caller that is among its users. */
-static int find_semaphore(struct kvfs_xfer *xfer, size_t i, void *on_device,
-			  void **ret_semaphore)
-{
-	struct kvfs_session *session = xfer->session;
-	struct semaphore *semaphore = &xfer->semaphores->semaphore[i];
-	void *made = NULL;
-	int r = xfer->device->semaphore_new(on_device, &made);
-
-	if (r < 0)
-		return r;
-	pthread_mutex_lock(&session->lock);
-	if (!is_over_locked(xfer, i) && !semaphore->semaphore) {
-		semaphore->semaphore = kv_steal(made);
-		xfer->semaphores->any = true;
-	}
-	*ret_semaphore = is_over_locked(xfer, i) ? NULL : semaphore->semaphore;
-	pthread_mutex_unlock(&session->lock);
-	if (made) {
-		xfer->device->semaphore_open(made);
-		xfer->device->semaphore_free(made);
-	}
-	return 0;
-}
-
-static void leave_locked(struct kvfs_xfer *xfer)
-{
-	struct kv_semaphores *semaphores = xfer->semaphores;
-
-	kv_assert_locked(&xfer->session->lock);
-	semaphores->users--;
-	if (semaphores->users == 0 && semaphores->pool)
-		give_back_later_locked(xfer);
-}
-
-static int wait_at(struct kvfs_xfer *xfer, size_t i, void *stream)
-{
-	struct kvfs_session *session = xfer->session;
-	void *semaphore = NULL, *on_device;
-	int r = 0;
-
-	pthread_mutex_lock(&session->lock);
-	if (is_over_locked(xfer, i)) {
-		pthread_mutex_unlock(&session->lock);
-		return 0;
-	}
-	xfer->semaphores->users++;
-	on_device = xfer->pool->on_device;
-	semaphore = xfer->semaphores->semaphore[i].semaphore;
-	pthread_mutex_unlock(&session->lock);
-	if (!semaphore)
-		r = find_semaphore(xfer, i, on_device, &semaphore);
-	if (r == 0 && semaphore)
-		r = xfer->device->semaphore_wait(semaphore, stream);
-	pthread_mutex_lock(&session->lock);
-	leave_locked(xfer);
-	pthread_mutex_unlock(&session->lock);
-	return r;
-}
-
-static int check(const struct kvfs_xfer *xfer)
-{
-	int r = kv_session_check(xfer ? xfer->session : NULL);
-
-	if (r < 0)
-		return r;
-	if (!xfer->device)
-		return -EINVAL;
-	return xfer->device->semaphore_new ? 0 : -EOPNOTSUPP;
-}
-
-int kvfs_xfer_order(kvfs_xfer *xfer, void *stream)
-{
-	int r = check(xfer);
-
-	return r < 0 ? r : wait_at(xfer, xfer->semaphores->n, stream);
-}
-
-int kvfs_xfer_order_layer(kvfs_xfer *xfer, uint32_t layer, void *stream)
-{
-	int r = kv_session_check(xfer ? xfer->session : NULL);
-
-	if (r < 0)
-		return r;
-	if (!xfer->device || layer < xfer->first_layer ||
-	    layer - xfer->first_layer >= xfer->layers)
-		return -EINVAL;
-	r = check(xfer);
-	if (r < 0 || xfer->steps <= 1)
-		return r < 0 ? r : wait_at(xfer, xfer->semaphores->n, stream);
-	return wait_at(xfer, (layer - xfer->first_layer) / xfer->layers_a_step,
-		       stream);
 }

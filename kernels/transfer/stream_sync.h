@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stream_sync.h - copies after the caller's work on the device, and that after
- * them.
+ * stream_sync.h - copies after the caller's work on the device.
  */
 #ifndef KV_KERNELS_TRANSFER_STREAM_SYNC_H
 #define KV_KERNELS_TRANSFER_STREAM_SYNC_H
@@ -21,8 +20,8 @@ void kv_stream_sync_wake_locked(struct kv_stream_sync *sync);
 void kv_stream_sync_free(struct kv_stream_sync *sync);
 
 /*
- * Note what @opts says @xfer comes after, and make it ready for being waited
- * for.  On the caller's thread, no lock held, before it is activated.
+ * Note what @opts says @xfer comes after.  On the caller's thread, no lock
+ * held, before it is activated.
  * -EINVAL: a stream and an event; -EOPNOTSUPP: the device has neither; -ENOMEM,
  * errors of the device.
  */
@@ -41,14 +40,9 @@ bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer);
 /* The same for a thread that has nothing else to do; no lock held. */
 bool kv_stream_sync_event_is_over(const struct kvfs_xfer *xfer);
 
-/* Step @step of @xfer (all of it: its number of steps) is copied or has failed:
- * who waits for it goes on.  No lock held. */
-void kv_stream_sync_step_over(struct kvfs_xfer *xfer, size_t step);
-
 /*
- * All of @xfer is copied or has failed: who waits for it goes on, and what the
- * device made for it is given back, soon.  Until then @pool is busy; false if
- * there is nothing to give back.
+ * All of @xfer is copied or has failed: what the device made for it is given
+ * back, soon.  Until then @pool is busy; false if there is nothing to give back.
  */
 bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool);
 

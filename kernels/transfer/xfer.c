@@ -20,6 +20,8 @@
  *       that gives them back: not a cancel, a time-out or a lost connection.
  *   (3) An active transfer has a reference, and is in session->active.
  *   (4) Every byte of a block belongs to one layer of the model.
+ *   (5) SUBMITTED is not counted by block: it is there when every block that is
+ *       not COPIED and has not failed is with the device, and stays.
  *
  * LOCKING   session->lock.  status[] is written by whoever has the block, and
  *           read without the lock.
@@ -50,7 +52,6 @@ void kv_xfer_free(struct kvfs_xfer *xfer)
 	free(xfer->pages);
 	free(xfer->ranges);
 	kv_stream_sync_drop(xfer);
-	free(xfer->semaphores);
 	free(xfer);
 }
 
@@ -71,6 +72,7 @@ int kv_xfer_new(struct kvfs_session *session, const struct kv_xfer_ops *ops,
 	xfer->ops = ops;
 	xfer->n = n;
 	xfer->refs = 1;
+	TAILQ_INIT(&xfer->submissions);
 	for (size_t i = KVFS_COPIED; i <= KVFS_DURABLE; i++)
 		xfer->left[i] = n;
 	for (size_t i = 0; i < n; i++)
@@ -110,11 +112,14 @@ void kv_xfer_tell_locked(struct kvfs_xfer *xfer, enum kvfs_event_what what,
 			 uint64_t user, unsigned stages)
 {
 	kv_assert_locked(&xfer->session->lock);
+	if (xfer->flags & KVFS_TELL_SUBMITTED)
+		stages |= 1u << KVFS_SUBMITTED;
 	xfer->notice = (struct kv_notice){
 		.user = user, .what = what, .stages = stages, .n = xfer->n};
 	if (user == 0 || xfer->n > 0)
 		return;
 	/* Of nothing, all is there. */
+	kv_notice_post_locked(xfer->session, &xfer->notice, KVFS_SUBMITTED, 0);
 	for (unsigned s = KVFS_COPIED; s <= KVFS_DURABLE; s++)
 		kv_notice_post_locked(xfer->session, &xfer->notice, s, 0);
 	kv_session_completed_locked(xfer->session);
@@ -196,6 +201,50 @@ static void stage_over_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage)
 		xfer->over(xfer, stage);
 }
 
+bool kv_xfer_is_submitted_locked(const struct kvfs_xfer *xfer)
+{
+	kv_assert_locked(&xfer->session->lock);
+	return xfer->all_submitted || xfer->left[KVFS_COPIED] == 0;
+}
+
+/* Blocks that are there, or will be unless the device fails. */
+static size_t got_submitted(const struct kvfs_xfer *xfer)
+{
+	return xfer->got[KVFS_COPIED] + xfer->left[KVFS_COPIED];
+}
+
+/* Whether that is all, now that there are more of them, or fewer left. */
+static void look_submitted_locked(struct kvfs_xfer *xfer)
+{
+	bool asked = xfer->notice.user != 0 &&
+		     xfer->notice.stages & 1u << KVFS_SUBMITTED;
+
+	kv_assert_locked(&xfer->session->lock);
+	if (xfer->all_submitted || xfer->submitted < xfer->left[KVFS_COPIED])
+		return;
+	xfer->all_submitted = true;
+	kv_notice_post_locked(xfer->session, &xfer->notice, KVFS_SUBMITTED,
+			      (int64_t)got_submitted(xfer));
+	if (asked)
+		kv_session_completed_locked(xfer->session);
+	else
+		pthread_cond_broadcast(&xfer->session->changed);
+}
+
+void kv_xfer_submit_locked(struct kvfs_xfer *xfer, size_t n)
+{
+	kv_assert_locked(&xfer->session->lock);
+	xfer->submitted += n;
+	look_submitted_locked(xfer);
+}
+
+void kv_xfer_unsubmit_locked(struct kvfs_xfer *xfer, size_t n)
+{
+	kv_assert_locked(&xfer->session->lock);
+	assert(xfer->submitted >= n);
+	xfer->submitted -= n;
+}
+
 void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 			  size_t n)
 {
@@ -204,6 +253,8 @@ void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 	xfer->left[stage] -= n;
 	xfer->got[stage] += n;
 	check_locked(xfer);
+	if (n > 0 && stage == KVFS_COPIED)
+		look_submitted_locked(xfer);
 	if (n > 0 && xfer->left[stage] == 0) {
 		stage_over_locked(xfer, stage);
 		post_locked(xfer, stage);
@@ -230,6 +281,8 @@ void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 		any |= over[s];
 	}
 	check_locked(xfer);
+	if (stage == KVFS_COPIED)
+		look_submitted_locked(xfer);
 	for (int s = (int)stage; s <= KVFS_DURABLE; s++)
 		if (over[s]) {
 			stage_over_locked(xfer, (enum kvfs_stage)s);
@@ -419,7 +472,14 @@ static int check_xfer(const struct kvfs_xfer *xfer, enum kvfs_stage stage)
 
 	if (r < 0)
 		return r;
-	return stage < KVFS_COPIED || stage > KVFS_DURABLE ? -EINVAL : 0;
+	return stage < KVFS_COPIED || stage > KVFS_SUBMITTED ? -EINVAL : 0;
+}
+
+static bool is_reached_locked(const struct kvfs_xfer *xfer,
+			      enum kvfs_stage stage)
+{
+	return stage == KVFS_SUBMITTED ? kv_xfer_is_submitted_locked(xfer)
+				       : xfer->left[stage] == 0;
 }
 
 int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage)
@@ -431,7 +491,7 @@ int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage)
 	pthread_mutex_lock(&xfer->session->lock);
 	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked)
 		xfer->ops->want_durable_locked(xfer);
-	r = xfer->left[stage] == 0;
+	r = is_reached_locked(xfer, stage);
 	pthread_mutex_unlock(&xfer->session->lock);
 	return r;
 }
@@ -446,11 +506,12 @@ long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline)
 	pthread_mutex_lock(&xfer->session->lock);
 	if (stage == KVFS_DURABLE && xfer->ops->want_durable_locked)
 		xfer->ops->want_durable_locked(xfer);
-	while (xfer->left[stage] > 0 && r == 0)
+	while (!is_reached_locked(xfer, stage) && r == 0)
 		r = deadline == 0 ? -ETIMEDOUT
 				  : kv_session_wait(xfer->session, at);
-	if (xfer->left[stage] == 0)
-		r = (long)xfer->got[stage];
+	if (is_reached_locked(xfer, stage))
+		r = (long)(stage == KVFS_SUBMITTED ? got_submitted(xfer)
+						   : xfer->got[stage]);
 	pthread_mutex_unlock(&xfer->session->lock);
 	return r;
 }

@@ -42,6 +42,8 @@ struct kv_xfer_ops {
 	/* Of one that goes layer by layer: all blocks of that step have come,
 	 * or failed.  Any thread, without the lock, too. */
 	bool (*step_is_over)(const struct kvfs_xfer *xfer, size_t step);
+	/* The same: the device has been given all of that step. */
+	bool (*step_is_submitted)(const struct kvfs_xfer *xfer, size_t step);
 	/* The caller has freed it. */
 	void (*freed_locked)(struct kvfs_xfer *xfer);
 	/* Free what is the kind's own: the transfer is being freed. */
@@ -49,7 +51,7 @@ struct kv_xfer_ops {
 };
 
 struct kv_device;
-struct kv_semaphores;	  /* stream_sync.c */
+struct kv_submission;	  /* submission.c */
 struct kv_hold;		  /* save.c */
 struct kv_part;		  /* partial_block.c */
 struct kv_load;		  /* load.c */
@@ -98,9 +100,15 @@ struct kvfs_xfer {
 	/* stream_sync.c */
 	void *event_wait; /* fixed until COPIED; NULL: nothing to wait for */
 	bool event_over;  /* lock: the event wait is done */
-	bool waits_for_event;		  /* lock: in sync->waiting */
-	struct kv_semaphores *semaphores; /* lock; NULL: its device has none */
-	TAILQ_ENTRY(kvfs_xfer) synced;	  /* in one of sync's lists */
+	bool waits_for_event;	       /* lock: in sync->waiting */
+	struct kvfs_pool *event_pool;  /* lock: busy until the event wait is
+					     freed; NULL: it is not over */
+	TAILQ_ENTRY(kvfs_xfer) synced; /* in one of sync's lists */
+
+	/* submission.c; lock */
+	TAILQ_HEAD(, kv_submission) submissions; /* the device has them */
+	size_t submitted; /* of left[COPIED], blocks that it has all of */
+	bool all_submitted;
 
 	/* Flushing, flush.c */
 	bool flush_asked;  /* lock: somebody waits for DURABLE */
@@ -156,6 +164,15 @@ void kv_xfer_put_locked(struct kvfs_xfer *xfer);
 /* @n more blocks have come to @stage; their statuses are set. */
 void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 			  size_t n);
+/* The device has been given all of @n more blocks of those not COPIED yet; or
+ * has done with them, which is told before they are counted as COPIED or
+ * failed. */
+void kv_xfer_submit_locked(struct kvfs_xfer *xfer, size_t n);
+void kv_xfer_unsubmit_locked(struct kvfs_xfer *xfer, size_t n);
+/* Whether it has been given all there is: nothing more of the pages will be
+ * touched but by what was given to the device. */
+bool kv_xfer_is_submitted_locked(const struct kvfs_xfer *xfer);
+
 /* @n blocks will never come to @stage or a later one; their statuses are set.
  */
 void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,

@@ -30,6 +30,7 @@ struct rig {
 	const struct kv_device *device;
 	void *pool;
 	CUdeviceptr memory;
+	CUdeviceptr copy; /* of it, a test's own */
 	kvfs_view views[RIG_LAYERS + 1];
 	kvfs_pool_desc desc;
 	struct kv_stride strides[RIG_LAYERS + 1], on_host[RIG_LAYERS + 1];

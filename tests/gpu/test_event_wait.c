@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Order on the device: event waits, semaphores; and memory of our own. */
-#include <pthread.h>
-
+/* Order on the device: event waits, and what comes after them; and memory of our
+ * own. */
 #include "tests/gpu/rig.h"
 
 static struct rig rig;
@@ -149,94 +148,96 @@ static void a_mark_of_nothing_is_refused(void **state)
 		-EINVAL);
 }
 
-/* ---- semaphores ---- */
+/* ---- order ---- */
 
-static void *load_then_open(void *semaphore)
+struct ordering {
+	CUstream stream;
+	void *fence; /* NULL: nothing was submitted yet */
+	int r;
+};
+
+/* On the copy thread: a stream that comes after the batch, while that is under
+ * way. */
+static void order_behind(const struct kv_batch *batch, void *event_wait)
 {
-	usleep(20000);
-	load_behind(NULL, 3);
-	rig.device->semaphore_open(semaphore);
-	return NULL;
+	struct ordering *ordering = batch->owner;
+
+	assert_null(ordering->fence);
+	ordering->fence = event_wait;
+	ordering->r = rig.device->order(event_wait, ordering->stream);
+	GPU_OK(cuCtxSetCurrent, gpu.ctx);
+	GPU_OK(cuMemcpyDtoDAsync_v2, rig.copy, rig.memory, RIG_BYTES,
+	       ordering->stream);
 }
 
-/* Work behind the semaphore sees what was loaded before it was opened. */
-static void pass_a_gate(void)
+static void load_and_order(struct ordering *ordering, uint64_t seed)
 {
-	CUdeviceptr copy = gpu_alloc(RIG_BYTES);
-	CUstream stream = gpu_stream();
-	pthread_t loader;
-	void *semaphore;
+	struct rig_batch b;
+	size_t i;
 
-	assert_int_equal(rig.device->semaphore_new(rig.pool, &semaphore), 0);
-	assert_int_equal(rig.device->semaphore_wait(semaphore, stream), 0);
-	GPU_OK(cuMemcpyDtoDAsync_v2, copy, rig.memory, RIG_BYTES, stream);
-	pthread_create(&loader, NULL, load_then_open, semaphore);
-	GPU_OK(cuStreamSynchronize, stream);
-	pthread_join(loader, NULL);
-	rig.device->semaphore_free(semaphore);
-	GPU_OK(cuMemcpyDtoH_v2, rig.now, copy, RIG_BYTES);
-	assert_true(memcmp(rig.now, rig.image, RIG_BYTES) == 0);
-	gpu_free(copy);
-	GPU_OK(cuStreamDestroy_v2, stream);
+	for (i = 0; i < RIG_BLOCKS; i++)
+		rig_fill(rig.alias + i * RIG_BLOCK, seed + i);
+	rig_make(&rig, &b, rig.arena, RIG_BLOCK, 3, RIG_BLOCKS);
+	b.batch.submitted = order_behind;
+	b.batch.owner = ordering;
+	assert_int_equal(rig.device->load(rig.pool, &b.batch), 0);
+	rig_on_image(&rig, &b, true);
 }
 
-static void a_gate_holds_a_stream_until_it_is_opened(void **state)
+/* What the stream reads behind the order is what the load brought. */
+static void a_stream_comes_after_what_was_submitted(void **state)
 {
+	struct ordering ordering = {.stream = gpu_stream()};
+	int round;
+
 	(void)state;
-	pass_a_gate();
-	pass_a_gate();
+	rig.copy = gpu_alloc(RIG_BYTES);
+	for (round = 0; round < 10; round++) {
+		ordering.fence = NULL;
+		load_and_order(&ordering, 100 * (uint64_t)round);
+		assert_non_null(ordering.fence);
+		assert_int_equal(ordering.r, 0);
+		/* The batch is over, and so is what stands for it. */
+		assert_true(rig.device->event_wait_is_done(ordering.fence));
+		rig.device->event_wait_free(ordering.fence);
+		GPU_OK(cuStreamSynchronize, ordering.stream);
+		GPU_OK(cuMemcpyDtoH_v2, rig.now, rig.copy, RIG_BYTES);
+		assert_true(memcmp(rig.now, rig.image, RIG_BYTES) == 0);
+	}
+	gpu_free(rig.copy);
+	GPU_OK(cuStreamDestroy_v2, ordering.stream);
 }
 
-static void a_gate_works_where_streams_cannot_wait_for_memory(void **state)
+/* A batch that could not be given to the device says nothing. */
+static void what_failed_was_never_submitted(void **state)
 {
+	struct ordering ordering = {.stream = gpu_stream()};
+	struct rig_batch b;
+
 	(void)state;
 	rig_needs_faults();
-	gpu_set("memops=0");
-	pass_a_gate();
-	pass_a_gate();
+	rig_make(&rig, &b, rig.arena, RIG_BLOCK, 3, RIG_BLOCKS);
+	b.batch.submitted = order_behind;
+	b.batch.owner = &ordering;
+	gpu_set("fail=cuLaunchKernel:1:1");
+	assert_int_equal(rig.device->load(rig.pool, &b.batch), -EIO);
+	assert_null(ordering.fence);
+	rig_read(&rig);
+	memcpy(rig.image, rig.now, RIG_BYTES);
+	GPU_OK(cuStreamDestroy_v2, ordering.stream);
 }
 
-/* More semaphores than a page has, used again before streams have come to them.
- */
-static void a_gate_is_free_before_its_stream_has_passed(void **state)
+static void an_order_of_no_stream_is_refused(void **state)
 {
 	CUstream stream = gpu_stream();
-	void *semaphores[100];
-	size_t i, round;
+	void *event_wait;
 
 	(void)state;
-	gpu_spin(stream, 50000000);
-	for (round = 0; round < 3; round++) {
-		for (i = 0; i < KV_ARRAY_LEN(semaphores); i++) {
-			assert_int_equal(rig.device->semaphore_new(
-						 rig.pool, &semaphores[i]),
-					 0);
-			assert_int_equal(rig.device->semaphore_wait(
-						 semaphores[i], stream),
-					 0);
-		}
-		for (i = 0; i < KV_ARRAY_LEN(semaphores); i++) {
-			rig.device->semaphore_open(semaphores[i]);
-			rig.device->semaphore_free(semaphores[i]);
-		}
-	}
-	assert_int_equal(rig.device->semaphore_new(rig.pool, &semaphores[0]),
-			 0);
-	GPU_OK(cuStreamSynchronize, stream);
-	rig.device->semaphore_open(semaphores[0]);
-	rig.device->semaphore_free(semaphores[0]);
+	assert_int_equal(
+		rig.device->event_wait(rig.pool, stream, NULL, &event_wait), 0);
+	assert_int_equal(rig.device->order(event_wait, NULL), -EINVAL);
+	rig.device->event_wait_free(event_wait);
 	GPU_OK(cuStreamDestroy_v2, stream);
-}
-
-static void a_gate_for_no_stream_is_refused(void **state)
-{
-	void *semaphore;
-
-	(void)state;
-	assert_int_equal(rig.device->semaphore_new(rig.pool, &semaphore), 0);
-	assert_int_equal(rig.device->semaphore_wait(semaphore, NULL), -EINVAL);
-	rig.device->semaphore_open(semaphore);
-	rig.device->semaphore_free(semaphore);
 }
 
 /* ---- memory of our own ---- */
@@ -346,10 +347,9 @@ int main(int argc, char **argv)
 		TEST(an_event_is_taken_as_it_is_at_the_call),
 		TEST(a_mark_does_not_wait_for_another_one),
 		TEST(a_mark_of_nothing_is_refused),
-		TEST(a_gate_holds_a_stream_until_it_is_opened),
-		TEST(a_gate_works_where_streams_cannot_wait_for_memory),
-		TEST(a_gate_is_free_before_its_stream_has_passed),
-		TEST(a_gate_for_no_stream_is_refused),
+		TEST(a_stream_comes_after_what_was_submitted),
+		TEST(what_failed_was_never_submitted),
+		TEST(an_order_of_no_stream_is_refused),
 		TEST(memory_grows_in_place_and_keeps_its_bytes),
 		TEST(memory_that_cannot_be_had_leaves_nothing),
 		TEST(memory_of_a_wrong_size_or_device_is_refused),

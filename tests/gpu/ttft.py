@@ -21,6 +21,7 @@ compute, so those two must not differ at all.
 import argparse
 import atexit
 import ctypes as c
+import errno
 import json
 import os
 import signal
@@ -90,6 +91,13 @@ class Library:
                 raise OSError(-r, f"kvfs_{name}: {os.strerror(-r)}")
             return r
         return call
+
+    def ordered(self, xfer, layer, stream):
+        """Whether @stream comes after the layer; False: its copies are not submitted."""
+        r = self.dll.kvfs_xfer_order_layer(xfer, c.c_uint32(layer), c.c_void_p(stream))
+        if r < 0 and r != -errno.EAGAIN:
+            raise OSError(-r, f"kvfs_xfer_order_layer: {os.strerror(-r)}")
+        return r == 0
 
     def free(self, name, handle):
         function = getattr(self.dll, "kvfs_" + name)
@@ -291,7 +299,9 @@ class Engine:
         order = None
         if self.cuda:
             def order(layer):
-                lib.xfer_order_layer(xfer, layer, c.c_void_p(self.stream))
+                # What is not the device's yet orders nothing: no kernel goes before that.
+                while not lib.ordered(xfer, layer, self.stream):
+                    time.sleep(20e-6)
         else:
             lib.xfer_wait(xfer, COPIED, c.c_uint64(60 * SECOND))
         logits = self.model.forward(self.on_device[n * TOKENS:], n * TOKENS, self.cache,

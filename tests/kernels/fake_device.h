@@ -18,15 +18,9 @@
 #include "kernels/session/session.h"
 
 struct fake_stream {
-	atomic_bool quiet; /* what it was given is over */
-	atomic_int waits; /* semaphores that it waits for, open ones included */
-	atomic_int held;  /* of them, shut */
-};
-
-struct fake_gate {
-	bool open;
-	struct fake_stream *waiting[8];
-	int n_waiting;
+	atomic_bool quiet;		   /* what it was given is over */
+	atomic_int waits;		   /* what it was told to wait for */
+	struct fake_stream *_Atomic after; /* the last of that */
 };
 
 static struct {
@@ -35,23 +29,28 @@ static struct {
 	atomic_int on_caller;
 	atomic_int one_load_error; /* of the next load only */
 	atomic_int open_error, load_error, save_error, event_wait_error,
-		gate_error;
+		order_error;
 	/* loads of bytes from there on are held up; 0: all, UINT64_MAX: none */
 	_Atomic uint64_t held_from;
 	atomic_bool saves_held;
+	/* loads of bytes from there on, and saves, that are submitted and stay
+	 * under way */
+	_Atomic uint64_t running_from;
+	atomic_bool saves_running;
+	atomic_int submitted; /* batches */
 	atomic_int loads, saves;
 	atomic_uint batch_max, ranges_max;
-	atomic_int pools, event_waits, semaphores; /* that there are */
+	atomic_int pools, event_waits; /* that there are */
 	atomic_int early;  /* copies before their event wait was done */
 	atomic_int locked; /* calls with the session's lock held */
-	atomic_int wrong;  /* a shut semaphore freed, one opened twice, ... */
+	atomic_int wrong;  /* a pool closed with event waits left, ... */
 	int priorities[64];
 	atomic_int attached, writable; /* memory that it knows of */
 	atomic_int attached_ever;
-	void *memory[64]; /* fake_gates: that memory */
+	void *memory[64]; /* fake_lock: that memory */
 } fake;
 
-static pthread_mutex_t fake_gates = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static inline void fake_check_lock(void)
 {
@@ -80,8 +79,7 @@ static int fake_open(const struct kvfs_pool_desc *desc, void **ret_pool)
 static void fake_close(void *pool)
 {
 	fake_check_lock();
-	fake.wrong +=
-		pool != &fake || fake.event_waits != 0 || fake.semaphores != 0;
+	fake.wrong += pool != &fake || fake.event_waits != 0;
 	fake.pools--;
 }
 
@@ -113,30 +111,66 @@ static void fake_look(void *pool, const struct kv_batch *batch)
 		fake.ranges_max = (unsigned)batch->n_ranges;
 }
 
+/* A copy's own stream: quiet when it is over.  Kept for ever. */
+static struct fake_stream *fake_submit(const struct kv_batch *batch)
+{
+	static struct fake_stream copies[65536];
+	static atomic_size_t n;
+	struct fake_stream *copy = &copies[n++ % KV_ARRAY_LEN(copies)];
+	struct fake_stream **event_wait;
+
+	copy->quiet = false;
+	fake.submitted++;
+	if (batch->submitted == NULL)
+		return copy;
+	event_wait = malloc(sizeof(*event_wait));
+	*event_wait = copy;
+	fake.event_waits++;
+	batch->submitted(batch, event_wait);
+	return copy;
+}
+
+static uint64_t fake_from(const struct kv_batch *batch)
+{
+	return batch->n_ranges > 0 ? batch->ranges[0].from : 0;
+}
+
 static int fake_load(void *pool, const struct kv_batch *batch)
 {
+	struct fake_stream *copy;
+	int r;
 	size_t me = (size_t)fake.loads++;
 	int error = atomic_exchange(&fake.one_load_error, 0);
 
 	fake_look(pool, batch);
 	if (me < KV_ARRAY_LEN(fake.priorities))
 		fake.priorities[me] = batch->priority;
-	while ((batch->n_ranges > 0 ? batch->ranges[0].from : 0) >=
-	       fake.held_from)
+	while (fake_from(batch) >= fake.held_from)
 		usleep(1000);
 	if (error != 0)
 		return error;
-	return fake.load_error != 0 ? fake.load_error
-				    : kv_device_host.load(NULL, batch);
+	copy = fake_submit(batch);
+	while (fake_from(batch) >= fake.running_from)
+		usleep(1000);
+	r = fake.load_error != 0 ? fake.load_error
+				 : kv_device_host.load(NULL, batch);
+	copy->quiet = true;
+	return r;
 }
 
 static int fake_save(void *pool, const struct kv_batch *batch)
 {
+	struct fake_stream *copy;
+
 	fake.saves++;
 	fake_look(pool, batch);
 	while (fake.saves_held)
 		usleep(1000);
+	copy = fake_submit(batch);
+	while (fake.saves_running)
+		usleep(1000);
 	kv_device_host.save(NULL, batch);
+	copy->quiet = true;
 	return fake.save_error;
 }
 
@@ -163,53 +197,17 @@ static void fake_mark_free(void *event_wait)
 	free(event_wait);
 }
 
-static int fake_gate_new(void *pool, void **ret_semaphore)
+/* @stream comes after @event_wait: it is held until that is done. */
+static int fake_order(void *event_wait, void *stream)
 {
-	fake_check_lock();
-	fake.wrong += pool != &fake;
-	if (fake.gate_error != 0)
-		return fake.gate_error;
-	fake.semaphores++;
-	*ret_semaphore = calloc(1, sizeof(struct fake_gate));
-	return 0;
-}
-
-static int fake_gate_wait(void *semaphore, void *stream)
-{
-	struct fake_gate *g = semaphore;
 	struct fake_stream *s = stream;
 
 	fake_check_lock();
-	pthread_mutex_lock(&fake_gates);
+	if (fake.order_error != 0)
+		return fake.order_error;
 	s->waits++;
-	s->held += !g->open;
-	g->waiting[g->n_waiting++] = s;
-	pthread_mutex_unlock(&fake_gates);
+	s->after = *(struct fake_stream **)event_wait;
 	return 0;
-}
-
-static void fake_gate_open(void *semaphore)
-{
-	struct fake_gate *g = semaphore;
-	int i;
-
-	fake_check_lock();
-	pthread_mutex_lock(&fake_gates);
-	fake.wrong += g->open;
-	g->open = true;
-	for (i = 0; i < g->n_waiting; i++)
-		g->waiting[i]->held--;
-	pthread_mutex_unlock(&fake_gates);
-}
-
-static void fake_gate_free(void *semaphore)
-{
-	struct fake_gate *g = semaphore;
-
-	fake_check_lock();
-	fake.wrong += !g->open;
-	fake.semaphores--;
-	free(g);
 }
 
 static void fake_attach(void *base, uint64_t bytes, bool writable)
@@ -217,11 +215,11 @@ static void fake_attach(void *base, uint64_t bytes, bool writable)
 	int i;
 
 	fake.wrong += base == NULL || bytes == 0;
-	pthread_mutex_lock(&fake_gates);
+	pthread_mutex_lock(&fake_lock);
 	for (i = 0; fake.memory[i] != NULL; i++)
 		fake.wrong += fake.memory[i] == base;
 	fake.memory[i] = base;
-	pthread_mutex_unlock(&fake_gates);
+	pthread_mutex_unlock(&fake_lock);
 	fake.attached++;
 	fake.attached_ever++;
 	fake.writable += writable;
@@ -234,7 +232,7 @@ static void fake_detach(void *base)
 
 	fake_check_lock();
 	fake.wrong += msync(base, 1, MS_ASYNC) != 0;
-	pthread_mutex_lock(&fake_gates);
+	pthread_mutex_lock(&fake_lock);
 	for (last = 0; fake.memory[last + 1] != NULL; last++)
 		continue;
 	for (i = 0; i < last && fake.memory[i] != base; i++)
@@ -242,7 +240,7 @@ static void fake_detach(void *base)
 	fake.wrong += fake.memory[i] != base;
 	fake.memory[i] = fake.memory[last];
 	fake.memory[last] = NULL;
-	pthread_mutex_unlock(&fake_gates);
+	pthread_mutex_unlock(&fake_lock);
 	fake.attached--;
 }
 
@@ -260,10 +258,7 @@ static const struct kv_device fake_device = {
 	.event_wait = fake_mark,
 	.event_wait_is_done = fake_mark_is_done,
 	.event_wait_free = fake_mark_free,
-	.semaphore_new = fake_gate_new,
-	.semaphore_wait = fake_gate_wait,
-	.semaphore_open = fake_gate_open,
-	.semaphore_free = fake_gate_free,
+	.order = fake_order,
 };
 
 const struct kv_device *kv_device_find(const char *name)
@@ -282,7 +277,6 @@ static inline void fake_assert_clean(void)
 	assert_int_equal(fake.wrong, 0);
 	assert_int_equal(fake.pools, 0);
 	assert_int_equal(fake.event_waits, 0);
-	assert_int_equal(fake.semaphores, 0);
 }
 
 #endif

@@ -47,7 +47,7 @@ static inline int fake_setup(void **state)
 	memset(&compute, 0, sizeof(compute));
 	fake.session = w->session;
 	fake.caller = pthread_self();
-	fake.held_from = UINT64_MAX;
+	fake.held_from = fake.running_from = UINT64_MAX;
 	kvfs_pool_close(w->pool);
 	w->pool = fake_pool(w);
 	return 0;

@@ -16,19 +16,20 @@
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t opened;
-	bool shut;			    /* copies wait */
-	atomic_size_t loads;		    /* blocks, begun */
-	atomic_size_t saves;		    /* blocks, begun */
-	atomic_int fail;		    /* what copies end with */
-	atomic_bool full;		    /* no more memory */
-	atomic_int event_waits, semaphores; /* that are there */
-	bool plain;			    /* no streams */
+	bool shut;		/* copies wait */
+	atomic_size_t loads;	/* blocks, begun */
+	atomic_size_t saves;	/* blocks, begun */
+	atomic_int fail;	/* what copies end with */
+	atomic_bool full;	/* no more memory */
+	bool kept;		/* they are not submitted before */
+	atomic_int event_waits; /* that are there */
+	bool plain;		/* no streams */
 } slow = {.lock = PTHREAD_MUTEX_INITIALIZER,
 	  .opened = PTHREAD_COND_INITIALIZER};
 
 struct slow_stream {
-	atomic_bool over;   /* all it was given */
-	atomic_bool *waits; /* for this to be true */
+	atomic_bool over;		   /* all it was given */
+	struct slow_stream *_Atomic waits; /* for this one to be over */
 };
 
 static void slow_shut(bool shut)
@@ -37,6 +38,24 @@ static void slow_shut(bool shut)
 	slow.shut = shut;
 	pthread_cond_broadcast(&slow.opened);
 	pthread_mutex_unlock(&slow.lock);
+}
+
+/* Copies that have begun are never gone: whoever waits for one may look. */
+static struct slow_stream slow_copies[4096];
+static atomic_size_t slow_copied;
+
+/* Say that @batch is submitted, if it is not to be kept till the end. */
+static struct slow_stream *slow_submit(const struct kv_batch *batch)
+{
+	struct slow_stream *copy =
+		&slow_copies[slow_copied++ % KV_ARRAY_LEN(slow_copies)];
+
+	copy->over = false;
+	if (batch->submitted != NULL && !slow.kept) {
+		slow.event_waits++;
+		batch->submitted(batch, copy);
+	}
+	return copy;
 }
 
 static void slow_pass(void)
@@ -49,22 +68,32 @@ static void slow_pass(void)
 
 static int slow_load(void *pool, const struct kv_batch *batch)
 {
+	struct slow_stream *copy;
 	int r;
 
 	slow.loads += batch->n;
+	copy = slow_submit(batch);
 	slow_pass();
 	r = slow.fail;
-	return r < 0 ? r : kv_device_host.load(pool, batch);
+	if (r == 0)
+		r = kv_device_host.load(pool, batch);
+	copy->over = true;
+	return r;
 }
 
 static int slow_save(void *pool, const struct kv_batch *batch)
 {
+	struct slow_stream *copy;
 	int r;
 
 	slow.saves += batch->n;
+	copy = slow_submit(batch);
 	slow_pass();
 	r = slow.fail;
-	return r < 0 ? r : kv_device_host.save(pool, batch);
+	if (r == 0)
+		r = kv_device_host.save(pool, batch);
+	copy->over = true;
+	return r;
 }
 
 static int slow_grow(void *memory, uint64_t bytes)
@@ -110,34 +139,10 @@ static void slow_mark_free(void *event_wait)
 	slow.event_waits--;
 }
 
-static int slow_gate_new(void *pool, void **ret_semaphore)
+static int slow_order(void *event_wait, void *stream)
 {
-	static atomic_bool semaphores[4096];
-	static atomic_size_t used;
-	size_t i = used++;
-
-	(void)pool;
-	slow.semaphores++;
-	*ret_semaphore = &semaphores[i % KV_ARRAY_LEN(semaphores)];
-	*(atomic_bool *)*ret_semaphore = false;
+	((struct slow_stream *)stream)->waits = event_wait;
 	return 0;
-}
-
-static int slow_gate_wait(void *semaphore, void *stream)
-{
-	((struct slow_stream *)stream)->waits = semaphore;
-	return 0;
-}
-
-static void slow_gate_open(void *semaphore)
-{
-	*(atomic_bool *)semaphore = true;
-}
-
-static void slow_gate_free(void *semaphore)
-{
-	(void)semaphore;
-	slow.semaphores--;
 }
 
 #define SLOW_DEVICE                                                      \
@@ -153,10 +158,7 @@ const struct kv_device *kv_device_find(const char *name)
 		.event_wait = slow_mark,
 		.event_wait_is_done = slow_mark_is_done,
 		.event_wait_free = slow_mark_free,
-		.semaphore_new = slow_gate_new,
-		.semaphore_wait = slow_gate_wait,
-		.semaphore_open = slow_gate_open,
-		.semaphore_free = slow_gate_free,
+		.order = slow_order,
 	};
 
 	if (strcmp(name, "host") != 0)

@@ -31,6 +31,11 @@ static void the_number_and_the_text_are_one_version(void **state)
 	assert_string_equal(kvfs_version_text(), text);
 }
 
+/* What was built with an older header goes on with its numbers. */
+_Static_assert(KVFS_COPIED == 1 && KVFS_SEALED == 2 && KVFS_DURABLE == 3 &&
+		       KVFS_SUBMITTED == 4,
+	       "a stage's number has changed");
+
 static long try_opts(struct world *w, const kvfs_opts *opts)
 {
 	const kvfs_key key = world_key(7);

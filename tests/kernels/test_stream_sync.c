@@ -148,43 +148,106 @@ static void a_cancel_ends_the_wait_for_a_stream(void **state)
 	kvfs_xfer_free(save);
 }
 
-static void work_after_a_load_waits_until_it_is_copied(void **state)
+/* Not before the copies are the device's: a stream that waited for them would
+ * wait for somebody who may have to wait for the stream. */
+static void what_is_not_submitted_orders_nothing(void **state)
 {
 	struct world *w = *state;
 	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
 	kvfs_xfer *xfer;
 
 	world_save(w, 4);
+	fake.running_from = 0;
 	xfer = begin_load(w, 4, &opts);
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EAGAIN);
+	assert_int_equal(kvfs_xfer_order_layer(xfer, 7, &compute), -EAGAIN);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_SUBMITTED), 0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, SECOND / 50),
+			 -ETIMEDOUT);
+	assert_int_equal(compute.waits, 0);
+	slow.quiet = true;
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND), 4);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 0);
+	fake.running_from = UINT64_MAX;
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 4);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_SUBMITTED), 1);
+	kvfs_xfer_free(xfer);
+}
+
+static void wait_quiet(struct fake_stream *copy)
+{
+	int i;
+
+	assert_non_null(copy);
+	for (i = 0; i < 60000 && !copy->quiet; i++)
+		usleep(1000);
+	assert_true(copy->quiet);
+}
+
+static void work_after_a_load_waits_until_it_is_copied(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *xfer;
+	int units;
+
+	world_save(w, 4);
+	fake.submitted = 0;
+	fake.running_from = 0;
+	xfer = begin_load(w, 4, NULL);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND), 4);
+	units = fake.submitted;
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
-	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
+	assert_int_equal(compute.waits, units); /* for each batch */
 	assert_int_equal(kvfs_xfer_order_layer(xfer, 7, &compute), 0);
-	assert_int_equal(fake.semaphores, 1); /* of all of it, once */
-	assert_int_equal(compute.waits, 3);
-	assert_int_equal(compute.held, 3);
+	assert_int_equal(compute.waits, 2 * units);
+	assert_false(compute.after->quiet);
 	kvfs_xfer_free(xfer); /* it goes on by itself */
 	usleep(10000);
-	assert_int_equal(compute.held, 3);
-	slow.quiet = true;
-	wait_until(&compute.held, 0);
-	assert_blocks_are_there(w, 4);
-	wait_until(&fake.semaphores, 0);
+	assert_false(compute.after->quiet);
+	fake.running_from = UINT64_MAX;
+	wait_quiet(compute.after);
 	wait_until(&fake.event_waits, 0);
+	assert_blocks_are_there(w, 4);
 }
 
 static void work_after_a_save_waits_until_it_is_copied(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
-	kvfs_xfer *xfer = begin_save(w, 0, 8, &opts);
+	kvfs_xfer *xfer;
+	int waits;
 
+	fake.saves_held = fake.saves_running = true;
+	xfer = begin_save(w, 0, 8, NULL);
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EAGAIN);
+	fake.saves_held = false;
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND), 8);
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
-	assert_int_equal(compute.held, 1);
-	slow.quiet = true;
-	wait_until(&compute.held, 0);
+	waits = compute.waits;
+	assert_true(waits > 0);
+	assert_false(compute.after->quiet);
+	fake.saves_running = false;
+	wait_quiet(compute.after);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 8);
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
-	assert_int_equal(compute.waits, 1); /* what is over makes nobody wait */
+	assert_int_equal(compute.waits, waits); /* nobody waits for the past */
+	kvfs_xfer_free(xfer);
+}
+
+/* Layers of it are one batch a range: the last of them counts. */
+static void a_save_in_parts_is_submitted_as_a_whole(void **state)
+{
+	struct world *w = *state;
+	kvfs_opts opts = {.size = sizeof(opts), .layers = LAST_LAYER / 2};
+	kvfs_xfer *xfer;
+
+	fake.saves_running = true;
+	xfer = begin_save(w, 0, 4, &opts);
+	wait_for_some(&fake.submitted);
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EAGAIN);
+	fake.saves_running = false;
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 4);
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
+	kvfs_xfer_cancel(xfer);
 	kvfs_xfer_free(xfer);
 }
 
@@ -196,38 +259,92 @@ static void a_transfer_that_failed_holds_nobody_up(void **state)
 
 	world_save(w, 4);
 	xfer = begin_load(w, 4, &opts);
-	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
 	kvfs_xfer_cancel(xfer);
-	wait_until(&compute.held, 0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND), 0);
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
+	assert_int_equal(compute.waits, 0);
 	kvfs_xfer_free(xfer);
 	slow.quiet = true;
 }
 
-/* The second step is held up: the first is over all the same. */
+/* Also one whose device says nothing before it fails. */
+static void a_batch_that_fails_is_submitted_all_the_same(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *xfer;
+
+	world_save(w, 8);
+	fake.one_load_error = -EIO;
+	fake.running_from = 0;
+	xfer = begin_load(w, 8, NULL);
+	assert_true(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND) > 0);
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
+	fake.running_from = UINT64_MAX;
+	assert_in_range(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 1, 7);
+	kvfs_xfer_free(xfer);
+}
+
+/* Blocks that are not there are nothing to wait for. */
+static void blocks_that_are_missing_do_not_hold_the_stage_up(void **state)
+{
+	struct world *w = *state;
+	kvfs_key keys[PAGES];
+	int64_t pages[PAGES];
+	const kvfs_query query = {w->space, keys, 8};
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+
+	world_save(w, 5);
+	world_chain(0, 8, keys, pages);
+	assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
+	fake.submitted = 0;
+	fake.running_from = 0;
+	assert_int_equal(kvfs_load(w->pool, lease, 8, pages, NULL, &xfer), 0);
+	kvfs_release(lease);
+	assert_true(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND) >= 5);
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
+	assert_int_equal(compute.waits, fake.submitted);
+	fake.running_from = UINT64_MAX;
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 5);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 0), 5);
+	kvfs_xfer_free(xfer);
+}
+
+/* The second step is held up: the first can be waited for all the same. */
 static void a_layer_is_waited_for_by_itself(void **state)
 {
 	struct world *w = *state;
-	kvfs_opts opts = {
-		.size = sizeof(opts), .stream = &slow, .flags = KVFS_BY_LAYER};
+	kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_BY_LAYER};
 	struct fake_stream early = {false}, late = {false};
 	kvfs_xfer *xfer;
+	int i, r;
 
 	world_save(w, BLOCKS);
+	fake.submitted = 0;
+	fake.running_from = 0;
+	fake.held_from = 1; /* not the first layer's */
 	xfer = begin_load(w, BLOCKS, &opts);
-	assert_int_equal(kvfs_xfer_order_layer(xfer, 0, &early), 0);
-	assert_int_equal(kvfs_xfer_order_layer(xfer, LAST_LAYER, &late), 0);
-	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
+	wait_for_some(&fake.submitted);
+	fake.running_from = 1;
+	for (i = 0; i < 60000; i++) {
+		r = kvfs_xfer_order_layer(xfer, 0, &early);
+		if (r != -EAGAIN)
+			break;
+		usleep(1000);
+	}
+	assert_int_equal(r, 0);
+	assert_int_equal(kvfs_xfer_order_layer(xfer, LAST_LAYER, &late),
+			 -EAGAIN);
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EAGAIN);
 	assert_int_equal(kvfs_xfer_order_layer(xfer, LAST_LAYER + 1, &late),
 			 -EINVAL);
-	assert_int_equal(fake.semaphores, 3);
-	fake.held_from = 1; /* not the first layer's */
-	slow.quiet = true;
-	wait_until(&early.held, 0);
-	assert_int_equal(late.held, 1);
-	assert_int_equal(compute.held, 1);
-	fake.held_from = UINT64_MAX;
-	wait_until(&late.held, 0);
-	wait_until(&compute.held, 0);
+	assert_int_equal(late.waits + compute.waits, 0);
+	fake.held_from = fake.running_from = UINT64_MAX;
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND),
+			 BLOCKS);
+	assert_int_equal(kvfs_xfer_order_layer(xfer, LAST_LAYER, &late), 0);
+	if (late.waits > 0)
+		wait_quiet(late.after);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND),
 			 BLOCKS);
 	assert_blocks_are_there(w, BLOCKS);
@@ -249,14 +366,14 @@ static void a_restore_waits_for_its_stream_and_is_waited_for(void **state)
 	assert_int_equal(kvfs_restore(w->pool, w->space, "s", NULL, 8, pages,
 				      &opts, &xfer),
 			 0);
-	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SECOND / 20),
 			 -ETIMEDOUT);
 	assert_true(untouched(w, 8));
-	assert_int_equal(compute.held, 1);
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EAGAIN);
 	slow.quiet = true;
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND), 8);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 8);
-	wait_until(&compute.held, 0);
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
 	assert_blocks_are_there(w, 8);
 	kvfs_xfer_free(xfer);
 	slow.quiet = false;
@@ -270,7 +387,7 @@ static void a_restore_waits_for_its_stream_and_is_waited_for(void **state)
 	slow.quiet = true;
 }
 
-static void a_pool_is_closed_after_its_marks_and_gates(void **state)
+static void a_pool_is_closed_after_its_marks(void **state)
 {
 	struct world *w = *state;
 	kvfs_opts opts = {
@@ -279,13 +396,87 @@ static void a_pool_is_closed_after_its_marks_and_gates(void **state)
 
 	world_save(w, 4);
 	xfer = begin_load(w, 4, &opts);
-	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EAGAIN);
 	kvfs_pool_close(kv_steal(w->pool)); /* fake_close counts what is left */
-	assert_int_equal(compute.held, 0);
 	assert_int_equal(fake.pools, 0);
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
+	assert_int_equal(compute.waits, 0);
 	kvfs_xfer_free(xfer);
 	slow.quiet = true;
+}
+
+/* What is told, and in which order: only who asks for SUBMITTED hears of it. */
+static void submitted_is_reaped_by_who_asked_for_it(void **state)
+{
+	struct world *w = *state;
+	kvfs_opts asks = {
+		.size = sizeof(asks), .user = 1, .flags = KVFS_TELL_SUBMITTED};
+	kvfs_opts plain = {.size = sizeof(plain), .user = 2};
+	kvfs_event events[8];
+	kvfs_xfer *a, *b;
+
+	world_save(w, 4);
+	while (kvfs_reap(w->session, events, 8) > 0)
+		continue;
+	fake.running_from = 0;
+	a = begin_load(w, 4, &asks);
+	assert_int_equal(kvfs_xfer_wait(a, KVFS_SUBMITTED, 60 * SECOND), 4);
+	assert_int_equal(kvfs_reap(w->session, events, 8), 1);
+	assert_int_equal(events[0].stage, KVFS_SUBMITTED);
+	assert_int_equal(events[0].result, 4);
+	fake.running_from = UINT64_MAX;
+	assert_int_equal(kvfs_xfer_wait(a, KVFS_COPIED, 60 * SECOND), 4);
+	b = begin_load(w, 4, &plain);
+	assert_int_equal(kvfs_xfer_wait(b, KVFS_COPIED, 60 * SECOND), 4);
+	kvfs_xfer_free(a);
+	assert_int_equal(kvfs_reap(w->session, events, 8), 1);
+	assert_int_equal(events[0].user, 2);
+	assert_int_equal(events[0].stage, KVFS_COPIED);
+	kvfs_xfer_free(b);
+	a = begin_load(w, 4, &asks);
+	assert_int_equal(kvfs_xfer_wait(a, KVFS_COPIED, 60 * SECOND), 4);
+	assert_int_equal(kvfs_reap(w->session, events, 8), 2);
+	assert_int_equal(events[0].stage, KVFS_SUBMITTED);
+	assert_int_equal(events[1].stage, KVFS_COPIED);
+	kvfs_xfer_free(a);
+}
+
+static void *order_until_it_does(void *arg)
+{
+	struct fake_stream stream = {false};
+	int r;
+
+	do
+		r = kvfs_xfer_order(arg, &stream);
+	while (r == -EAGAIN);
+	return (void *)(intptr_t)r;
+}
+
+/* Whatever the copy threads are just doing with their batches. */
+static void streams_are_ordered_while_batches_come_and_go(void **state)
+{
+	struct world *w = *state;
+	pthread_t threads[3];
+	kvfs_xfer *xfer;
+	void *r;
+	int round, i;
+
+	world_save(w, 32);
+	for (round = 0; round < 30; round++) {
+		xfer = begin_load(w, 32, NULL);
+		for (i = 0; i < 3; i++)
+			pthread_create(&threads[i], NULL, order_until_it_does,
+				       xfer);
+		for (i = 0; i < 3; i++) {
+			pthread_join(threads[i], &r);
+			assert_null(r);
+		}
+		assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND),
+				 32);
+		kvfs_xfer_free(xfer);
+	}
+	assert_blocks_are_there(w, 32);
+	assert_int_equal(fake.event_waits, 0);
 }
 
 static void what_cannot_be_ordered_is_refused(void **state)
@@ -321,11 +512,12 @@ static void what_cannot_be_ordered_is_refused(void **state)
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EINVAL);
 	assert_int_equal(kvfs_xfer_order(NULL, &compute), -EINVAL);
 	kvfs_xfer_free(xfer);
-	one.stream = &slow;
-	assert_int_equal(kvfs_load(w->pool, lease, 1, &page, &one, &xfer), 0);
-	fake.gate_error = -ENOMEM;
-	assert_int_equal(kvfs_xfer_order(xfer, &compute), -ENOMEM);
-	slow.quiet = true;
+	fake.running_from = 0;
+	assert_int_equal(kvfs_load(w->pool, lease, 1, &page, NULL, &xfer), 0);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND), 1);
+	fake.order_error = -EBUSY;
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EBUSY);
+	fake.running_from = UINT64_MAX;
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 1);
 	kvfs_xfer_free(xfer);
 	kvfs_release(lease);
@@ -345,12 +537,18 @@ int main(void)
 		test(a_slow_stream_holds_up_nobody_else),
 		test(a_deadline_ends_the_wait_for_a_stream),
 		test(a_cancel_ends_the_wait_for_a_stream),
+		test(what_is_not_submitted_orders_nothing),
 		test(work_after_a_load_waits_until_it_is_copied),
 		test(work_after_a_save_waits_until_it_is_copied),
+		test(a_save_in_parts_is_submitted_as_a_whole),
 		test(a_transfer_that_failed_holds_nobody_up),
+		test(a_batch_that_fails_is_submitted_all_the_same),
+		test(blocks_that_are_missing_do_not_hold_the_stage_up),
 		test(a_layer_is_waited_for_by_itself),
 		test(a_restore_waits_for_its_stream_and_is_waited_for),
-		test(a_pool_is_closed_after_its_marks_and_gates),
+		test(a_pool_is_closed_after_its_marks),
+		test(submitted_is_reaped_by_who_asked_for_it),
+		test(streams_are_ordered_while_batches_come_and_go),
 		test(what_cannot_be_ordered_is_refused),
 	};
 
