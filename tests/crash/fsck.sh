@@ -45,7 +45,7 @@ eq "a check changes the store" "$(state)" "$before"
 python3 - "$("$F" --json --data "$S")" <<'P' || fail "JSON"
 import json, sys
 o = json.loads(sys.argv[1])
-assert o["status"] == 0 and o["blocks"] == 20 and not o["clean"] and o["version"] == 2, o
+assert o["status"] == 0 and o["blocks"] == 20 and not o["clean"] and o["version"] == 3, o
 assert o["bytes_accounted"] == o["bytes_held"] > 20 * 4096, o
 P
 
