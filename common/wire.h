@@ -84,8 +84,8 @@ enum wire_type {
 			       items */
 	WIRE_POOL_CLOSE, /* no items, @arg: its id; it has no reply */
 	WIRE_SAVE_PAGES, /* wire_save_pages + text; reply: wire_status[] */
-	WIRE_TOKEN_IDS,	 /* wire_key[]; reply: wire_tokens[], which differ in
-			    length, of the first of them, one at least */
+	WIRE_TOKEN_IDS,	 /* wire_key[]; reply: @count bytes of wire_tokens, of
+			    the first of them, one at least */
 	WIRE_TYPE_END,
 	WIRE_TYPE_END_2 = WIRE_SAVE_PART + 1, /* version 2 has these */
 };

@@ -287,6 +287,35 @@ int kvfs_space_remove(kvfs_space *space);
 long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
 		     size_t max);
 
+/*
+ * What the tokens are of blocks @keys, for an index of one's own or a replay:
+ * with kvfs_space_keys, of all blocks of a space that keeps them ("token_ids" in
+ * its layout).  As many of the first as go into the @bytes at @buffer, aligned
+ * to 8 and KVFS_TOKENS_ROOM at least; returns how many that are, at least one of
+ * @n.  Pointers in @ret_tokens are into @buffer.  A round trip for each 64 KiB;
+ * no block is read that is durable.  Who may read the space may ask.
+ * Statuses: 0, -ENOENT (not here, or damaged), -EIO, -ENOMEM.
+ * -EINVAL also: the space keeps none; -ENOENT (also: it may not be read),
+ * -ENOTCONN, -ETIMEDOUT (the daemon hangs); -EOPNOTSUPP: it is of an older
+ * kvfs.
+ */
+#define KVFS_TOKENS_ROOM 65536u
+typedef struct kvfs_tokens {
+	int status;
+	uint32_t position;
+	kvfs_key parent; /* len 0: unknown */
+	uint32_t n;	 /* tokens */
+	uint32_t extras_len;
+	uint32_t reserved; /* zero */
+	const uint32_t *ids;
+	const void *extras;
+	uint64_t reserved_more[2]; /* zero */
+} kvfs_tokens;
+long kvfs_space_tokens(kvfs_space *space, const kvfs_key *keys, size_t n,
+		       kvfs_tokens *ret_tokens, void *buffer, size_t bytes);
+/* Whether the space keeps them: 1, 0; -EMEDIUMTYPE: it is untyped. */
+int kvfs_space_keeps_tokens(kvfs_space *space);
+
 /* The owner of the space when the daemon was last asked, and its permission
  * bits; each may be NULL.  -ENOTCONN: no daemon has been asked yet. */
 int kvfs_space_owner(kvfs_space *space, uint32_t *ret_uid, uint32_t *ret_mode);
@@ -536,6 +565,7 @@ int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 	      const int64_t *pages, const kvfs_opts *opts,
 	      kvfs_xfer **ret_xfer);
 
+#define KVFS_EXTRAS_MAX 2048u
 #define KVFS_CHAIN UINT32_MAX /* kvfs_meta.parent_len: the key before it */
 
 typedef struct kvfs_meta {
@@ -543,8 +573,13 @@ typedef struct kvfs_meta {
 			    this call, for the first one: none */
 	uint32_t position;
 	uint32_t tokens; /* 0: as the layout says */
-	uint32_t reserved;
-	uint64_t reserved_more[6];
+	/* What the tokens are: as many ids as tokens, and up to KVFS_EXTRAS_MAX
+	 * bytes on what else the block depends on, as the caller writes it.  A
+	 * space with "token_ids" needs the ids, others take neither. */
+	uint32_t extras_len;
+	const uint32_t *token_ids;
+	const void *extras;
+	uint64_t reserved_more[4]; /* zero */
 } kvfs_meta;
 
 /*
@@ -568,8 +603,8 @@ typedef struct kvfs_meta {
  * here) or refused ends them all, also those begun later, until every byte has
  * been offered once.  Bytes that are offered again before are not read; they
  * wait with the first.  A part of which some bytes came before, or that says
- * something else of parent, position, tokens or KVFS_HOLD, ends with -EINVAL
- * alone.  Blocks that lack a part are dropped by kvfs_close and with the
+ * something else of parent, position, tokens, their ids or KVFS_HOLD, ends with
+ * -EINVAL alone.  Blocks that lack a part are dropped by kvfs_close and with the
  * process, and hold up a kvfs_flush.
  *
  * KVFS_MUST: what finds no room (-ENOSPC, -EAGAIN otherwise) waits for it, as
@@ -590,8 +625,9 @@ typedef struct kvfs_meta {
  * (removed or evicted before it was durable), -EMFILE, -ENFILE, -ENOMEM (the
  * process has no descriptor or memory for staging: its own limits).
  * -EINVAL: a page outside the pool or missing (-1), another space's layout,
- * layers that are not there, more tokens than the layout's; -EFBIG: layers in
- * more than 512 strides.
+ * layers that are not there, more tokens than the layout's, no token ids where
+ * the layout wants them, or some where it does not; -E2BIG: too many extras;
+ * -EFBIG: layers in more than 512 strides.
  */
 #define KVFS_PRESENT 1
 #define KVFS_EVICTED 2 /* success, too */

@@ -93,7 +93,8 @@ static void finish(struct kv_request *request)
 		       telling->bytes);
 	if (client)
 		kv_reply(client, &request->header, telling->status,
-			 telling->told, telling->bytes);
+			 telling->status == 0 ? (uint32_t)telling->bytes : 0,
+			 telling->status == 0 ? telling->bytes : 0);
 	kv_request_free(request);
 }
 

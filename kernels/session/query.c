@@ -479,6 +479,170 @@ long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
 	return got;
 }
 
+/* ---- what tokens are ---- */
+
+static kvfs_tokens tokens_of(const struct wire_tokens *wire)
+{
+	const uint32_t *ids = (const uint32_t *)(wire + 1);
+	kvfs_tokens tokens = {.status = wire->status,
+			      .position = wire->position};
+
+	if (wire->status < 0)
+		return tokens;
+	if (wire->parent_len <= KVFS_KEY_MAX)
+		(void)kvfs_key_set(wire->parent, wire->parent_len,
+				   &tokens.parent);
+	tokens.n = wire->n;
+	tokens.ids = ids;
+	tokens.extras_len = wire->extras_len;
+	tokens.extras = ids + wire->n;
+	return tokens;
+}
+
+/* How many entries the @bytes at @at are, @max at most; -EPROTO: not whole. */
+static long take_tokens(const uint8_t *at, size_t bytes, size_t max,
+			kvfs_tokens *ret_tokens)
+{
+	const struct wire_tokens *wire;
+	size_t n = 0;
+
+	for (; bytes > 0; n++) {
+		wire = (const void *)at;
+		if (n == max || bytes < sizeof(*wire) || wire->bytes > bytes ||
+		    wire->bytes % 8 != 0 ||
+		    wire->bytes < sizeof(*wire) + wire->n * (uint64_t)4 +
+					  wire->extras_len)
+			return -EPROTO;
+		ret_tokens[n] = tokens_of(wire);
+		at += wire->bytes;
+		bytes -= wire->bytes;
+	}
+	return n > 0 ? (long)n : -EPROTO;
+}
+
+/* Freed by whoever comes last, who waits or the reply. */
+struct telling {
+	struct kv_call call; /* first */
+	struct kvfs_session *session;
+	uint8_t *buffer; /* KVFS_TOKENS_ROOM bytes, unless abandoned */
+	bool over, abandoned;
+	int status;
+};
+
+static void told(struct kv_call *call, int status, const void *items)
+{
+	struct telling *telling = (struct telling *)call;
+
+	if (telling->abandoned) {
+		free(telling);
+		return;
+	}
+	if (status >= 0)
+		memcpy(telling->buffer, items, call->count);
+	telling->over = true;
+	telling->status = status;
+	pthread_cond_broadcast(&telling->session->changed);
+}
+
+/* Ask, and wait.  How many bytes came. */
+static long ask_tokens(struct kvfs_session *session, uint64_t generation,
+		       struct kv_packet *packet, uint8_t *buffer)
+{
+	const uint64_t until = kv_time_after(CLEAR_NS);
+	struct telling *telling = calloc(1, sizeof(*telling));
+	long r;
+
+	if (!telling)
+		return -ENOMEM;
+	telling->session = session;
+	telling->call.done = told;
+	telling->call.count = KVFS_TOKENS_ROOM;
+	telling->call.at_most = true;
+	telling->buffer = buffer;
+	pthread_mutex_lock(&session->lock);
+	r = kv_session_is_live(session, generation)
+		    ? kv_rpc_submit_locked(session, &telling->call, packet)
+		    : -ENOTCONN;
+	telling->over = r < 0;
+	while (r == 0 && !telling->over)
+		r = wait_for_answer(session, until);
+	telling->abandoned = !telling->over;
+	if (telling->over) {
+		if (r == 0)
+			r = telling->status < 0 ? telling->status
+						: (long)telling->call.count;
+		free(telling);
+	}
+	pthread_mutex_unlock(&session->lock);
+	return r;
+}
+
+/* A message's worth into @buffer, of which *@ret_bytes are taken then. */
+static long tokens_some(kvfs_space *space, const kvfs_key *keys, size_t n,
+			kvfs_tokens *ret_tokens, uint8_t *buffer,
+			size_t *ret_bytes)
+{
+	struct wire_key items[WIRE_BATCH];
+	struct kv_packet packet = {
+		.header = {.type = WIRE_TOKEN_IDS},
+		.items = items,
+		.fd = -1,
+	};
+	uint64_t generation;
+	long got;
+	int r = kv_lib_space_id(space, &packet.header.space, &generation);
+
+	if (r < 0)
+		return kv_lib_space_miss(r);
+	n = KV_MIN(n, (size_t)WIRE_BATCH);
+	kv_wire_keys(keys, n, items);
+	packet.header.count = (uint32_t)n;
+	packet.bytes = n * sizeof(items[0]);
+	got = ask_tokens(space->session, generation, &packet, buffer);
+	if (got < 0)
+		return got;
+	*ret_bytes = (size_t)got;
+	return take_tokens(buffer, (size_t)got, n, ret_tokens);
+}
+
+long kvfs_space_tokens(kvfs_space *space, const kvfs_key *keys, size_t n,
+		       kvfs_tokens *ret_tokens, void *buffer, size_t bytes)
+{
+	uint8_t *at = buffer;
+	size_t got = 0, used;
+	long some;
+	int r = kv_session_check(space ? space->session : NULL);
+
+	if (r < 0)
+		return r;
+	if (!kv_wire_keys_are_valid(keys, n) || (n > 0 && !ret_tokens) ||
+	    !buffer || (uintptr_t)buffer % 8 != 0 || bytes < KVFS_TOKENS_ROOM)
+		return -EINVAL;
+	if (!kv_session_speaks(space->session, 3))
+		return -EOPNOTSUPP;
+	while (got < n && bytes >= KVFS_TOKENS_ROOM) {
+		some = tokens_some(space, keys + got, n - got, ret_tokens + got,
+				   at, &used);
+		if (some < 0)
+			return got > 0 ? (long)got : some;
+		got += (size_t)some;
+		at += used;
+		bytes -= used;
+	}
+	return (long)got;
+}
+
+int kvfs_space_keeps_tokens(kvfs_space *space)
+{
+	const struct kv_layout *layout;
+	int r = kv_session_check(space ? space->session : NULL);
+
+	if (r < 0)
+		return r;
+	layout = kv_lib_space_layout(space);
+	return layout ? layout->token_ids : -EMEDIUMTYPE;
+}
+
 int kvfs_stats(kvfs_session *session, char **ret_text)
 {
 	_cleanup_(kv_freep) char *text = NULL;

@@ -42,6 +42,7 @@ static const size_t reply_bytes[WIRE_TYPE_END] = {
 	[WIRE_SAVE_PART] = sizeof(struct wire_status),
 	[WIRE_POOL] = 1,
 	[WIRE_SAVE_PAGES] = sizeof(struct wire_status),
+	[WIRE_TOKEN_IDS] = 1,
 	[WIRE_DROP] = sizeof(struct wire_status),
 	[WIRE_FLUSH] = sizeof(struct wire_status),
 	[WIRE_PREFETCH] = sizeof(struct wire_status),
@@ -215,10 +216,13 @@ static int take_reply_locked(struct kvfs_session *session,
 	call = take_locked(session, header->tag);
 	if (!call)
 		return -EPROTO;
-	if (header->status >= 0 && header->count != call->count) {
+	if (header->status >= 0 &&
+	    (call->at_most ? header->count > call->count
+			   : header->count != call->count)) {
 		call->done(call, -EPROTO, NULL);
 		return -EPROTO;
 	}
+	call->count = header->count;
 	call->done(call, KV_MIN(header->status, 0), packet->items);
 	return 0;
 }

@@ -19,6 +19,7 @@ struct kv_call {
 	struct kv_parcel *parcel; /* its message, until that is sent; or NULL */
 	uint64_t tag;		  /* never 0 once submitted */
 	uint32_t count;		  /* items that a reply without an error has */
+	bool at_most;		  /* or fewer: when done runs, how many */
 	/*
 	 * Runs exactly once, session->lock held.  @status < 0: why there is no
 	 * answer (-ENOTCONN: the connection broke); else @items are the

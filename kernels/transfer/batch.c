@@ -41,6 +41,7 @@
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
 #include "kernels/transfer/submission.h"
+#include "kernels/transfer/token_ids.h"
 #include "kernels/session/space.h"
 
 #define SEAL_GRACE_NS 1000000000u /* for an answer to what was copied */
@@ -301,7 +302,7 @@ static void add_parts(const struct kv_save_batch *batch, size_t i,
 			.bytes = range_bytes(&xfer->ranges[r]),
 		};
 		items[r].block.offset = at;
-		at += kv_round_up(items[r].bytes, KV_SAVE_ALIGN);
+		at += kv_save_room(xfer, items[r].bytes);
 	}
 }
 
@@ -312,6 +313,7 @@ static int send_parts_locked(struct kv_save_batch *batch)
 	struct wire_part items[WIRE_BATCH];
 	struct kv_packet packet = {
 		.header = {.type = WIRE_SAVE_PART,
+			   .flags = kv_save_ids_flags(xfer),
 			   .count = (uint32_t)n,
 			   .space = xfer->space_id},
 		.items = items,
@@ -333,6 +335,7 @@ static int send_whole_locked(struct kv_save_batch *batch)
 	struct wire_save blocks[WIRE_BATCH];
 	struct kv_packet packet = {
 		.header = {.type = WIRE_SAVE,
+			   .flags = kv_save_ids_flags(xfer),
 			   .count = (uint32_t)batch->n,
 			   .space = xfer->space_id},
 		.items = blocks,
@@ -370,10 +373,9 @@ uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer)
 	uint64_t bytes = 0;
 
 	if (!xfer->part)
-		return kv_round_up(xfer->pool->layout->payload, KV_SAVE_ALIGN);
+		return kv_save_room(xfer, xfer->pool->layout->payload);
 	for (size_t i = 0; i < xfer->n_ranges; i++)
-		bytes += kv_round_up(range_bytes(&xfer->ranges[i]),
-				     KV_SAVE_ALIGN);
+		bytes += kv_save_room(xfer, range_bytes(&xfer->ranges[i]));
 	return bytes;
 }
 
@@ -470,13 +472,17 @@ static int copy_pages(struct kv_save_batch *batch)
 	uint64_t skip = 0;
 	int r = 0;
 
+	for (size_t i = 0; i < batch->n; i++)
+		kv_save_ids_put_behind(xfer, batch->block[i],
+				       kv_stage_data(batch->stage) +
+					       batch->extent->offset +
+					       i * batch->block_bytes);
 	if (!xfer->part)
 		return copy_range(batch, NULL, 0, true);
 	for (size_t i = 0; i < xfer->n_ranges && r == 0; i++) {
 		r = copy_range(batch, &xfer->ranges[i], skip,
 			       i == xfer->n_ranges - 1);
-		skip += kv_round_up(range_bytes(&xfer->ranges[i]),
-				    KV_SAVE_ALIGN);
+		skip += kv_save_room(xfer, range_bytes(&xfer->ranges[i]));
 	}
 	return r;
 }

@@ -37,6 +37,7 @@
 #include "kernels/transfer/batch.h"
 #include "kernels/transfer/lent.h"
 #include "kernels/transfer/save.h"
+#include "kernels/transfer/token_ids.h"
 #include "kernels/session/space.h"
 
 #define LENT_BYTES ((uint64_t)8 << 20) /* a message's blocks */
@@ -479,6 +480,8 @@ static void put_items(const struct kv_lent_batch *batch,
 	};
 	for (size_t i = 0; i < batch->n; i++) {
 		blocks[i] = xfer->blocks[batch->block[i]];
+		blocks[i].offset = batch->extent->offset + WORD_BYTES +
+				   i * kv_save_ids_bytes(xfer);
 		for (size_t p = 0; p < each; p++)
 			*pages++ =
 				(uint64_t)
@@ -493,7 +496,7 @@ static int send_locked(struct kv_lent_batch *batch)
 	size_t bytes = batch->n * block_items(xfer);
 	struct kv_packet packet = {
 		.header = {.type = WIRE_SAVE_PAGES,
-			   .flags = wire_flags(xfer),
+			   .flags = wire_flags(xfer) | kv_save_ids_flags(xfer),
 			   .count = (uint32_t)bytes,
 			   .space = xfer->space_id},
 		.bytes = sizeof(*what) + bytes,
@@ -508,6 +511,24 @@ static int send_locked(struct kv_lent_batch *batch)
 	batch->call.done = saved;
 	batch->call.count = (uint32_t)batch->n;
 	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
+}
+
+/* A word, and behind it what the blocks' tokens are. */
+static uint64_t stage_bytes(const struct kvfs_xfer *xfer, size_t n)
+{
+	return kv_round_up(WORD_BYTES + n * kv_save_ids_bytes(xfer),
+			   KV_SAVE_ALIGN);
+}
+
+static void put_ids(const struct kv_lent_batch *batch)
+{
+	const struct kvfs_xfer *xfer = batch->xfer;
+	uint8_t *at = kv_stage_data(batch->stage) + batch->extent->offset +
+		      WORD_BYTES;
+
+	for (size_t i = 0; i < batch->n && xfer->ids; i++)
+		kv_save_ids_put(xfer, batch->block[i],
+				at + i * kv_save_ids_bytes(xfer));
 }
 
 static int batch_new_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
@@ -526,7 +547,7 @@ static int batch_new_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 	if (xfer->flags & KVFS_HOLD)
 		r = kv_hold_new(xfer, &batch->hold);
 	if (r == 0)
-		r = kv_stage_get(stage, WORD_BYTES, &batch->extent);
+		r = kv_stage_get(stage, stage_bytes(xfer, n), &batch->extent);
 	if (r < 0) {
 		free_locked(batch);
 		return r;
@@ -548,6 +569,7 @@ int kv_lent_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 	kv_xfer_get_locked(xfer);
 	LIST_INSERT_HEAD(&xfer->lent, batch, others);
 	kv_save_take_locked(xfer, batch->block, n);
+	put_ids(batch);
 	__atomic_store_n(word_of(batch), WIRE_LENT, __ATOMIC_SEQ_CST);
 	r = send_locked(batch);
 	if (r < 0) {
@@ -568,15 +590,19 @@ bool kv_lent_may_locked(const struct kvfs_xfer *xfer)
 	       kv_session_is_live(xfer->session, xfer->generation);
 }
 
-size_t kv_lent_batch_blocks(const struct kvfs_xfer *xfer)
+size_t kv_lent_batch_blocks(const struct kvfs_xfer *xfer,
+			    const struct kv_stage *stage)
 {
+	const uint64_t ids = kv_save_ids_bytes(xfer);
 	size_t room = WIRE_MAX - sizeof(struct wire_header) -
 		      sizeof(struct wire_save_pages);
 	size_t n = KV_MAX(LENT_BYTES / xfer->pool->layout->payload, 1u);
 
 	n = KV_MIN(n, room / block_items(xfer));
 	n = KV_MIN(n, (size_t)WIRE_BATCH);
-	return KV_MIN(n, xfer->todo_left);
+	if (ids > 0)
+		n = KV_MIN(n, kv_stage_bytes(stage) / 2 / ids);
+	return KV_MIN(KV_MAX(n, 1u), xfer->todo_left);
 }
 
 void kv_lent_batches_stop_locked(struct kvfs_xfer *xfer)

@@ -45,7 +45,8 @@ const char *kv_lending_why_not_locked(const struct kvfs_pool *pool);
 /* Whether the whole blocks of @xfer can go by it now. */
 bool kv_lent_may_locked(const struct kvfs_xfer *xfer);
 /* How many of its blocks go at a time. */
-size_t kv_lent_batch_blocks(const struct kvfs_xfer *xfer);
+size_t kv_lent_batch_blocks(const struct kvfs_xfer *xfer,
+			    const struct kv_stage *stage);
 /* As kv_save_batch_locked. */
 int kv_lent_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 			 size_t n);

@@ -33,6 +33,7 @@
 #include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
+#include "kernels/transfer/token_ids.h"
 #include "kernels/session/space.h"
 
 #define DEAD_MAX 4096u /* kept; the oldest are forgotten */
@@ -45,6 +46,7 @@ struct kv_partial_block {
 	struct kvfs_session *session;
 	struct kvfs_space *space; /* held */
 	struct wire_save block;	  /* as the first part has it */
+	uint64_t ids_hash;	  /* of its tokens, the same */
 	unsigned flags;		  /* the first's */
 	uint64_t generation, payload;
 	uint32_t space_id;
@@ -421,6 +423,7 @@ static struct kv_partial_block *partial_block_new(struct kvfs_xfer *xfer,
 	partial->session = xfer->session;
 	partial->space = xfer->space;
 	partial->block = xfer->blocks[i];
+	partial->ids_hash = kv_save_ids_hash(xfer, i);
 	partial->flags = xfer->flags;
 	partial->generation = xfer->generation;
 	partial->space_id = xfer->space_id;
@@ -497,6 +500,7 @@ static bool same(const struct kv_partial_block *partial,
 	return a->parent_len == b->parent_len && a->position == b->position &&
 	       a->tokens == b->tokens &&
 	       memcmp(a->parent, b->parent, sizeof(a->parent)) == 0 &&
+	       partial->ids_hash == kv_save_ids_hash(xfer, i) &&
 	       (partial->flags & KVFS_HOLD) == (xfer->flags & KVFS_HOLD);
 }
 

@@ -26,6 +26,7 @@
 #include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/restore.h"
 #include "kernels/transfer/save.h"
+#include "kernels/transfer/token_ids.h"
 #include "kernels/session/session.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/stage.h"
@@ -445,8 +446,10 @@ int kv_lib_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 		kv_lib_space_get_locked(pool->space);
 		/* What is lent is saved from where it is. */
 		if (!pool->lending)
-			session->stage_payload = KV_MAX(session->stage_payload,
-							pool->layout->payload);
+			session->stage_payload =
+				KV_MAX(session->stage_payload,
+				       pool->layout->payload +
+					       kv_save_ids_most(pool->layout));
 		connected_locked(session);
 	}
 	kv_lending_offer_locked(pool);

@@ -47,6 +47,7 @@
 #include "kernels/transfer/save.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/stage.h"
+#include "kernels/transfer/token_ids.h"
 #include "kernels/transfer/xfer.h"
 #include "common/thread.h"
 
@@ -440,17 +441,17 @@ static size_t may_reserve(const struct kvfs_xfer *xfer, size_t n)
 	return KV_MIN(n, room);
 }
 
-/* Of the staging it takes a word. */
+/* Of the staging it takes a word, and what the tokens are. */
 static int lend_locked(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
-	int r = need_stage_locked(session, ALIGN);
+	int r = need_stage_locked(session, ALIGN + kv_save_ids_bytes(xfer));
 
 	kv_assert_locked(&session->lock);
 	if (r < 0)
 		return r;
 	return kv_lent_batch_locked(xfer, session->stage,
-				    kv_lent_batch_blocks(xfer));
+				    kv_lent_batch_blocks(xfer, session->stage));
 }
 
 static int advance_locked(struct kvfs_xfer *xfer)
@@ -596,6 +597,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 static void drop(struct kvfs_xfer *xfer)
 {
 	free(xfer->blocks);
+	free(xfer->ids);
 	free(xfer->todo);
 	kv_parts_drop(xfer);
 	free(xfer->held);
@@ -683,16 +685,16 @@ static int set_block(struct wire_save *block, const kvfs_key *keys,
 
 static int check_meta(const kvfs_meta *meta)
 {
-	return !meta || (meta->reserved == 0 &&
-			 kv_abi_is_zero(meta->reserved_more,
-					sizeof(meta->reserved_more)))
+	return !meta || kv_abi_is_zero(meta->reserved_more,
+				       sizeof(meta->reserved_more))
 		       ? 0
 		       : -EINVAL;
 }
 
 static int set_blocks(struct kvfs_xfer *xfer, const kvfs_key *keys,
-		      const kvfs_meta *meta, uint32_t tokens)
+		      const kvfs_meta *meta, const struct kv_layout *layout)
 {
+	const uint32_t tokens = layout->tokens;
 	int r;
 
 	xfer->blocks = calloc(xfer->n + 1, sizeof(*xfer->blocks));
@@ -709,7 +711,7 @@ static int set_blocks(struct kvfs_xfer *xfer, const kvfs_key *keys,
 		if (tokens != 0 && xfer->blocks[i].tokens > tokens)
 			return -EINVAL;
 	}
-	return 0;
+	return kv_save_ids_new(xfer, meta, layout);
 }
 
 static int set_pages(struct kvfs_xfer *xfer, const kvfs_pool *pool,
@@ -793,8 +795,7 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		return -EINVAL;
 	r = kv_xfer_new(pool->session, &save_ops, n, &xfer);
 	if (r == 0)
-		r = set_blocks(xfer, keys, meta,
-			       kv_lib_space_layout(space)->tokens);
+		r = set_blocks(xfer, keys, meta, kv_lib_space_layout(space));
 	if (r == 0)
 		r = set_pages(xfer, pool, pages);
 	if (r < 0)

@@ -59,6 +59,7 @@ struct kv_prefetch_chunk; /* prefetch.c */
 struct kv_flush_chunk;	  /* flush.c */
 struct kv_save_batch;	  /* batch.c */
 struct kv_lent_batch;	  /* lent.c */
+struct kv_save_ids;	  /* token_ids.c */
 
 struct kvfs_xfer {
 	/* fixed after start */
@@ -80,6 +81,7 @@ struct kvfs_xfer {
 	unsigned flags; /* of kvfs_opts */
 	int priority;
 	struct wire_save *blocks; /* save: offsets are filled in as they go */
+	struct kv_save_ids *ids;  /* save; NULL: tokens are not told */
 	uint64_t deadline_at;
 
 	/* lock */
