@@ -302,11 +302,16 @@ static bool fits(const struct kv_layout *layout, const struct entry *entries,
 	return true;
 }
 
-static int load(const char *text, size_t len, json_t **ret_json)
+/* It is read once: others may write there. */
+static int load(const char *head, size_t len, json_t **ret_json)
 {
+	_cleanup_(kv_freep) char *text = malloc(len);
 	json_error_t error;
 	json_t *json;
 
+	if (!text)
+		return -ENOMEM;
+	memcpy(text, head, len);
 	while (len > 0 && text[len - 1] == ' ') /* jansson is slow in padding */
 		len--;
 	if (too_many_values(text, len))

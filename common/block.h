@@ -46,7 +46,8 @@ int kv_block_header_write(const struct kv_layout *layout,
  *
  * @ret_payload gets the offset of the payload, @ret_meta parent, position and
  * tokens where __metadata__ says them in kvfs's form, else zeros.  Nothing that
- * @head says is trusted: every length is checked before use.
+ * @head says is trusted: every length is checked before use, and others may
+ * write there meanwhile.  -ENOMEM.
  */
 int kv_block_parse(const void *head, size_t have,
 		   const struct kv_layout *layout, uint64_t *ret_length,
