@@ -2,26 +2,38 @@
 /*
  * sigbus_guard.c - SIGBUS as a return value.
  *
- * OWNS      the process's SIGBUS handler, from the first guarded call on.  A
- *           SIGBUS of a thread outside of any goes to whose handler it was
- *           before; by default it kills the process.
+ * OWNS      the process's SIGBUS handler, from the first guarded call or mending
+ *           on.  A SIGBUS of a thread outside of any goes to whose handler it
+ *           was before; by default it kills the process.  The list of what is
+ *           mended, of which no entry is ever freed: the handler reads it.
  *
  * INVARIANTS
  *   (1) `waiting` is set only while its thread is inside a guarded call.
+ *   (2) An entry without bytes is free.
  *
- * LOCKING   none; the jump buffer is the thread's own.
+ * LOCKING   mending_lock, to change the list; the jump buffer is the thread's
+ *           own.
  */
-#include <errno.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <stddef.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
 #include <ucontext.h>
+
+#include "common/kv.h"
 
 #include "common/sigbus_guard.h"
 
+struct mended {
+	_Atomic uintptr_t base;
+	_Atomic size_t bytes, page;
+	struct mended *next; /* fixed once it is on the list */
+};
+
 static _Thread_local sigjmp_buf *volatile waiting;
 static struct sigaction before;
+static pthread_mutex_t mending_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mended *_Atomic mending;
 
 void kv_sigbus_guard_leave(void)
 {
@@ -29,12 +41,34 @@ void kv_sigbus_guard_leave(void)
 		siglongjmp(*waiting, 1);
 }
 
+/* Zeros instead of the page that is not there. */
+static bool mend(uintptr_t at)
+{
+	const struct mended *m;
+	uintptr_t page;
+
+	for (m = mending; m; m = m->next) {
+		if (at - m->base >= m->bytes)
+			continue;
+		page = m->base + (at - m->base) / m->page * m->page;
+		return mmap((void *)page, m->page, PROT_READ | PROT_WRITE,
+			    MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			    0) != MAP_FAILED;
+	}
+	return false;
+}
+
 /* The mask of before comes back here, so that a guarded call needs not save it,
  * which takes a system call. */
 static void on_sigbus(int number, siginfo_t *info, void *context)
 {
 	const ucontext_t *interrupted = context;
+	const int error = errno;
 
+	if (mend((uintptr_t)info->si_addr)) {
+		errno = error;
+		return;
+	}
 	if (waiting)
 		pthread_sigmask(SIG_SETMASK, &interrupted->uc_sigmask, NULL);
 	kv_sigbus_guard_leave();
@@ -55,9 +89,53 @@ static void install(void)
 	sigaction(SIGBUS, &action, &before);
 }
 
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static struct mended *mended_new_locked(void)
+{
+	struct mended *m;
+
+	kv_assert_locked(&mending_lock);
+	for (m = mending; m; m = m->next)
+		if (!m->bytes)
+			return m;
+	m = calloc(1, sizeof(*m));
+	if (!m)
+		return NULL;
+	m->next = mending;
+	mending = m;
+	return m;
+}
+
+int kv_sigbus_mend(void *base, size_t bytes, size_t page)
+{
+	struct mended *m;
+
+	pthread_once(&once, install);
+	pthread_mutex_lock(&mending_lock);
+	m = mended_new_locked();
+	if (m) {
+		m->base = (uintptr_t)base;
+		m->page = page;
+		m->bytes = bytes; /* the last: now the handler sees it */
+	}
+	pthread_mutex_unlock(&mending_lock);
+	return m ? 0 : -ENOMEM;
+}
+
+void kv_sigbus_mend_end(void *base)
+{
+	struct mended *m;
+
+	pthread_mutex_lock(&mending_lock);
+	for (m = mending; m; m = m->next)
+		if (m->base == (uintptr_t)base)
+			m->bytes = 0;
+	pthread_mutex_unlock(&mending_lock);
+}
+
 int kv_sigbus_guard(int (*run)(void *arg), void *arg)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	sigjmp_buf *const outer = waiting;
 	sigjmp_buf jump;
 	int r = -EFAULT;

@@ -138,6 +138,31 @@ static void one_outside_goes_to_whose_signal_it_was(void **state)
 	assert_int_equal(kv_sigbus_guard(touch, page), -EFAULT);
 }
 
+/* As when a client has punched a hole where there are no pages any more. */
+static void memory_that_heals_is_zeros_where_its_file_has_no_page(void **state)
+{
+	int fd = memfd_create("mended", MFD_CLOEXEC);
+	char *at;
+
+	(void)state;
+	take_sigbus();
+	assert_true(fd >= 0 && ftruncate(fd, 4 * KV_PAGE) == 0);
+	at = mmap(NULL, 4 * KV_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_ptr_not_equal(at, MAP_FAILED);
+	memset(at, 'x', 4 * KV_PAGE);
+	assert_int_equal(kv_sigbus_mend(at, 4 * KV_PAGE, 2 * KV_PAGE), 0);
+	assert_int_equal(ftruncate(fd, KV_PAGE), 0);
+	assert_int_equal(touch(at + 3 * KV_PAGE), 0);
+	at[2 * KV_PAGE] = 'y';
+	assert_int_equal(touch(at + 2 * KV_PAGE), 'y');
+	assert_int_equal(touch(at), 'x'); /* its page is there */
+	assert_int_equal(kv_sigbus_guard(touch, page), -EFAULT);
+	kv_sigbus_mend_end(at);
+	assert_int_equal(kv_sigbus_guard(touch, at + KV_PAGE), -EFAULT);
+	munmap(at, 4 * KV_PAGE);
+	close(fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -147,6 +172,8 @@ int main(void)
 		cmocka_unit_test(a_guarded_call_can_leave_by_itself),
 		cmocka_unit_test(a_guard_within_a_guard_catches_its_own),
 		cmocka_unit_test(one_outside_goes_to_whose_signal_it_was),
+		cmocka_unit_test(
+			memory_that_heals_is_zeros_where_its_file_has_no_page),
 	};
 
 	return cmocka_run_group_tests(tests, map_an_empty_file, unmap_it);
