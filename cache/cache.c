@@ -365,6 +365,7 @@ char *kv_cache_describe(struct kv_cache *cache)
 	struct kv_arena *arena = &cache->arena;
 	static const char *const writeback[] = {"all", "reuse", "none"};
 	static const char *const huge[] = {"auto", "on", "off"};
+	static const char *const arena_modes[] = {"auto", "sealed", "rw"};
 	char *text = NULL;
 	int n;
 
@@ -386,8 +387,7 @@ char *kv_cache_describe(struct kv_cache *cache)
 		     writeback[config->writeback], config->evict,
 		     (unsigned long long)config->scrub,
 		     (unsigned long long)config->ssd_write,
-		     config->arena == KV_ARENA_RW ? "rw" : "sealed",
-		     kv_ring_describe(cache->ring),
+		     arena_modes[config->arena], kv_ring_describe(cache->ring),
 		     cache->notes ? cache->notes : "",
 		     arena->grow_error ? "dram_short=" : "",
 		     arena->grow_error ? strerror(-arena->grow_error) : "",

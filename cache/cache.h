@@ -26,7 +26,7 @@ struct kv_fill;	 /* a slot being filled; belongs to who began it */
 struct kv_want;
 
 enum kv_hugepages { KV_HUGE_AUTO, KV_HUGE_ON, KV_HUGE_OFF };
-enum kv_arena_mode { KV_ARENA_SEALED, KV_ARENA_RW };
+enum kv_arena_mode { KV_ARENA_AUTO, KV_ARENA_SEALED, KV_ARENA_RW };
 enum kv_writeback { KV_WRITEBACK_ALL, KV_WRITEBACK_REUSE, KV_WRITEBACK_NONE };
 
 struct kv_cache_config {
@@ -506,7 +506,8 @@ void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 bool kv_block_was_durable(struct kv_cache *cache, const struct kv_space *space,
 			  const struct kv_key *key);
 /* Flush a block, which the caller holds until @done: -ENOSPC, -EIO, -ENOENT it
- * was removed, -EROFS, -EOPNOTSUPP (no SSD tier). */
+ * was removed, -EBADMSG its owner's client has changed it: it is gone, -EROFS,
+ * -EOPNOTSUPP (no SSD tier). */
 void kv_block_flush_submit(struct kv_cache *cache, struct kv_block *block,
 			   struct kv_flush *flush);
 /* @done runs with @status unless it has run. */
@@ -518,13 +519,21 @@ void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush,
 /*
  * Count a client of the user @uid in as a holder of segment @id and return the
  * descriptor to send (the cache's own; do not close) and the segment's size.
- * It lets nobody write; with arena=rw only those who do not own the segment's
- * blocks.
+ * It lets nobody write but the owner of the segment's blocks, and him only if
+ * it is an open one: with arena=rw, or as kv_registrant_add says.
  * -ENOENT: retired meanwhile; -ENOLCK: the user keeps more of those that are
  * retired than his share; -ENOMEM.
  */
 int kv_segment_give(struct kv_cache *cache, uint32_t id, uint32_t uid,
 		    int *ret_fd, uint64_t *ret_bytes);
+/*
+ * A client of the user registers memory with a device that takes none which can
+ * only be read.  While he has such clients new segments of his are open, if
+ * nobody else may read what is in them, he is not uid 0, and arena=auto.
+ * -ENOMEM.
+ */
+int kv_registrant_add(struct kv_cache *cache, uint32_t uid);
+void kv_registrant_remove(struct kv_cache *cache, uint32_t uid);
 /* A client of the user says that it unmapped it, or is dead. */
 void kv_segment_returned(struct kv_cache *cache, uint32_t id, uint32_t uid);
 

@@ -279,7 +279,7 @@ static const struct word known[] = {
 	{"evict", take_policy, AT(options.cache.evict), "POLICY"},
 	{"scrub", take_bytes, AT(options.cache.scrub), "RATE"},
 	{"ssd_write", take_bytes, AT(options.cache.ssd_write), "SIZE"},
-	{"arena", take_choice, AT(options.cache.arena), "sealed|rw"},
+	{"arena", take_choice, AT(options.cache.arena), "auto|sealed|rw"},
 	{"control", take_path, AT(control), "PATH"},
 	{"uid", take_id, AT(options.rules.uid), "N"},
 	{"gid", take_id, AT(options.rules.gid), "N"},

@@ -297,7 +297,7 @@ static void write_prologue(struct kv_cache *cache, struct kv_fill *fill,
 	record->space = fill->space->id;
 	record->length = fill->length;
 	record->generation = cache->generation++;
-	memset(prologue, 0, KV_PAGE);
+	memset(kv_slot_bytes(fill->slot), 0, KV_PAGE);
 	prologue->record = *record;
 	kv_prologue_seal(prologue, cache->info.store);
 }

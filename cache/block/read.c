@@ -157,6 +157,7 @@ struct kv_read {
 	struct kv_block *block;
 	struct kv_slot *slot;
 	struct kv_slot *from; /* held: the block is moved; or NULL */
+	uint8_t *aside;	      /* the second try's, of an open slot; or NULL */
 	struct kv_want *wants;
 	uint64_t since; /* when somebody first waited for it */
 	int status;
@@ -203,12 +204,13 @@ static int digest_agrees(const uint8_t *slot_bytes,
 		       : -EBADMSG;
 }
 
-/* Are these bytes, read from its extent, the block's?  0, -EBADMSG, -ENOENT: it
- * was removed. */
+/* Are these bytes, read from its extent, the block's?  0 and their prologue,
+ * -EBADMSG, -ENOENT: it was removed.  Others may write there meanwhile. */
 static int block_verify(struct kv_cache *cache, struct kv_block *block,
-			const uint8_t *slot_bytes)
+			const uint8_t *slot_bytes,
+			struct kv_prologue *ret_prologue)
 {
-	const struct kv_prologue *prologue = (const void *)slot_bytes;
+	struct kv_prologue prologue;
 	struct kv_slot_record record;
 	uint32_t space;
 	bool removed;
@@ -224,31 +226,34 @@ static int block_verify(struct kv_cache *cache, struct kv_block *block,
 	/* A reader has it open; its prologue is zeroed already. */
 	if (removed)
 		return digest_agrees(slot_bytes, &record);
-	r = kv_prologue_check(prologue, cache->info.store);
+	memcpy(&prologue, slot_bytes, sizeof(prologue));
+	r = kv_prologue_check(&prologue, cache->info.store);
 	if (r < 0)
 		return r;
-	if (record.generation != prologue->record.generation ||
-	    record.length != prologue->record.length ||
+	if (record.generation != prologue.record.generation ||
+	    record.length != prologue.record.length ||
 	    record.length != block->length || record.space != space ||
-	    record.space != prologue->record.space ||
+	    record.space != prologue.record.space ||
 	    memcmp(record.key, block->key, sizeof(record.key)) != 0 ||
-	    memcmp(record.key, prologue->record.key, sizeof(record.key)) != 0 ||
-	    memcmp(record.digest, prologue->record.digest,
+	    memcmp(record.key, prologue.record.key, sizeof(record.key)) != 0 ||
+	    memcmp(record.digest, prologue.record.digest,
 		   sizeof(record.digest)) != 0)
 		return -EBADMSG;
+	*ret_prologue = prologue;
 	return digest_agrees(slot_bytes, &record);
 }
 
 int kv_block_fetch(struct kv_cache *cache, struct kv_block *block,
 		   uint8_t **data, uint64_t room)
 {
+	struct kv_prologue prologue;
 	int r = -EIO, io = 0;
 
 	for (int try = 0; try < 2 && r < 0; try++) {
 		io = read_once(cache, block, data, room);
 		if (io == -ETIMEDOUT || io == -ENOENT || io == -ENOMEM)
 			return io;
-		r = io == 0 ? block_verify(cache, block, *data) : io;
+		r = io == 0 ? block_verify(cache, block, *data, &prologue) : io;
 		if (r == -ENOENT) /* its removal was under way */
 			return r;
 	}
@@ -280,7 +285,7 @@ static void prepare(struct kv_read *read)
 	read->io.op = KV_IO_READ;
 	read->io.fd = file->fd;
 	read->io.buffer = read->slot->segment->buffer;
-	read->io.data = kv_slot_prologue(read->slot);
+	read->io.data = kv_slot_bytes(read->slot);
 	read->io.offset = read->block->slot_number * file->slot_bytes;
 	read->io.bytes = slot_bytes(read->block);
 	read->io.done = read_done;
@@ -319,13 +324,17 @@ void kv_reads_expire_locked(struct kv_cache *cache)
 		}
 }
 
-static void moved_locked(struct kv_read *read)
+static void moved_locked(struct kv_read *read, int status)
 {
 	struct kv_cache *cache = read->cache;
 
 	kv_assert_locked(&cache->lock);
 	kv_slot_hold_locked(cache, read->from, -1);
-	kv_block_replace_locked(cache, read->block, read->from, read->slot);
+	if (status < 0)
+		kv_slot_give_locked(cache, read->slot);
+	else
+		kv_block_replace_locked(cache, read->block, read->from,
+					read->slot);
 }
 
 static void landed_locked(struct kv_read *read, int status)
@@ -358,36 +367,66 @@ static void end(struct kv_read *read, int status)
 	cache->reads_ended++;
 	cache->room = true;
 	if (read->from)
-		moved_locked(read);
+		moved_locked(read, status);
 	else
 		landed_locked(read, status);
 	settle_all(cache, read, status);
 	block->refs--;
 	kv_block_settle_locked(cache, block);
 	kv_unlock(cache);
+	kv_pages_free(read->aside, read->io.bytes);
 	free(read);
+}
+
+/*
+ * Where a client may write the bytes may not agree because of that, which says
+ * nothing of the SSD: there the second try is judged elsewhere.  -ENOMEM.
+ */
+static int read_again(struct kv_read *read)
+{
+	if (kv_slot_is_open(read->slot)) {
+		read->aside = kv_pages_new(read->io.bytes);
+		if (!read->aside)
+			return -ENOMEM;
+		read->io.data = read->aside;
+		read->io.buffer = -1;
+	}
+	read->again = true;
+	kv_ring_submit(read->cache->ring, &read->io);
+	return 0;
+}
+
+static void landed(struct kv_read *read, const struct kv_prologue *prologue)
+{
+	if (read->aside)
+		memcpy(kv_slot_bytes(read->slot), read->aside, read->io.bytes);
+	if (kv_slot_is_open(read->slot))
+		*kv_slot_prologue(read->slot) = *prologue;
 }
 
 static void verify(struct kv_read *read)
 {
 	struct kv_cache *cache = read->cache;
+	struct kv_prologue prologue = {0};
 	int r = read->status;
 
 	if (read->from) {
-		memcpy(kv_slot_prologue(read->slot),
-		       kv_slot_prologue(read->from), slot_bytes(read->block));
-		end(read, 0);
+		end(read,
+		    kv_slot_copy(read->slot, read->from, read->block->length));
 		return;
 	}
 	kv_health_note(cache, r);
 	if (r == 0)
-		r = block_verify(cache, read->block, read->io.data);
+		r = block_verify(cache, read->block, read->io.data, &prologue);
 	if (r < 0 && r != -ENOENT && !read->again) {
-		read->again = true;
-		kv_ring_submit(cache->ring, &read->io);
+		r = read_again(read);
+		if (r < 0)
+			end(read, r);
 		return;
 	}
-	if (r < 0)
+	if (r == 0)
+		landed(read, &prologue);
+	else
 		r = block_judge(cache, read->block, read->status, r);
 	end(read, r);
 }

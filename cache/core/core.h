@@ -166,6 +166,7 @@ struct kv_tenant {
 	uint64_t promised_dram;	     /* the sum of what they are */
 	uint32_t segments;	     /* of his classes */
 	uint32_t kept_segments;	     /* of these that cannot be emptied */
+	uint32_t registrants;	     /* clients: kv_registrant_add */
 	struct kv_patience patience; /* he finds no slot, as others have them */
 	/* Guaranteed to him: his reserves, or less if the tiers shrank. */
 	uint64_t guaranteed_dram, guaranteed_ssd;
@@ -297,7 +298,9 @@ struct kv_segment {
 	uint32_t hand;		    /* where to look next for one to evict */
 	struct kv_slots free_list;
 	struct kv_slot *slot; /* array */
-	uint32_t holders;     /* of all mappers */
+	/* As many; NULL: they are in the slots, which clients can only read. */
+	struct kv_prologue *prologues;
+	uint32_t holders; /* of all mappers */
 	LIST_HEAD(, kv_mapper) mappers;
 	struct kv_tenant *owner;      /* RETIRED: its class's */
 	struct kv_tenant *keeper;     /* one that is charged claims it */

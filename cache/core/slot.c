@@ -18,18 +18,50 @@
 #include "cache/core/slot.h"
 #include "cache/core/account.h"
 #include "cache/core/tenant.h"
+#include "common/copy.h"
+
+uint8_t *kv_slot_bytes(const struct kv_slot *slot)
+{
+	const struct kv_segment *segment = slot->segment;
+
+	return segment->base +
+	       (uint64_t)(slot - segment->slot) * segment->class->slot_bytes;
+}
+
+uint8_t *kv_slot_file(const struct kv_slot *slot)
+{
+	return kv_slot_bytes(slot) + KV_PAGE;
+}
+
+bool kv_slot_is_open(const struct kv_slot *slot)
+{
+	return slot->segment->prologues;
+}
 
 struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot)
 {
 	const struct kv_segment *segment = slot->segment;
 
-	return (void *)(segment->base + (uint64_t)(slot - segment->slot) *
-						segment->class->slot_bytes);
+	return segment->prologues ? &segment->prologues[slot - segment->slot]
+				  : (struct kv_prologue *)kv_slot_bytes(slot);
 }
 
-uint8_t *kv_slot_file(const struct kv_slot *slot)
+static bool is_whole(const struct kv_slot *slot)
 {
-	return (uint8_t *)kv_slot_prologue(slot) + KV_PAGE;
+	const struct kv_slot_record *record = &kv_slot_prologue(slot)->record;
+	struct kv_digest digest =
+		kv_digest_of(kv_slot_file(slot), record->length);
+
+	return memcmp(digest.b, record->digest, sizeof(digest.b)) == 0;
+}
+
+int kv_slot_copy(const struct kv_slot *to, const struct kv_slot *from,
+		 uint64_t length)
+{
+	memcpy(kv_slot_file(to), kv_slot_file(from),
+	       kv_round_up(length, KV_PAGE));
+	*kv_slot_prologue(to) = *kv_slot_prologue(from);
+	return kv_slot_is_open(from) && !is_whole(to) ? -EBADMSG : 0;
 }
 
 bool kv_block_dirty(const struct kv_block *block)

@@ -11,8 +11,17 @@
 /* Of the arena, and of a user's share: only to save by. */
 #define KV_FLOOR_PART 16u
 
-struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot);
+/* A page for the prologue, and then the file. */
+uint8_t *kv_slot_bytes(const struct kv_slot *slot);
 uint8_t *kv_slot_file(const struct kv_slot *slot);
+/* Where the daemon has what it says of its block: in that page; or, if a client
+ * may write there, in memory of its own. */
+struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot);
+bool kv_slot_is_open(const struct kv_slot *slot);
+/* The block in @from, which is held, is in @to as well.  Without the lock.
+ * -EBADMSG: a client has changed it. */
+int kv_slot_copy(const struct kv_slot *to, const struct kv_slot *from,
+		 uint64_t length);
 
 /* Is it on its way to SSD? */
 bool kv_block_dirty(const struct kv_block *block);

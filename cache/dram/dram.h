@@ -64,6 +64,10 @@ bool kv_dram_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 
 int kv_arena_open(struct kv_cache *cache);
 void kv_arena_close(struct kv_cache *cache);
+/* Before it has so many slots for @class: open or not, from its first class on.
+ * -ENOMEM, or an error of fcntl: nothing changed. */
+int kv_segment_access(struct kv_cache *cache, struct kv_segment *segment,
+		      const struct kv_class *class, uint32_t slots);
 void kv_segment_slots(struct kv_cache *cache, struct kv_segment *segment,
 		      struct kv_class *class);
 /* Now it is vacant, and its class's no more. */
@@ -80,11 +84,13 @@ struct kv_memory {
 	uint8_t *base;
 	bool huge, locked;
 };
-/* @seal: nobody can map it for writing, whatever he gets.  Else whoever gets
- * write_fd can, and who gets read_fd cannot unless he is the daemon's own user
- * or root. */
+/* @seal: nobody can map it for writing, whatever he gets.  Else that is decided
+ * by kv_memory_seal, before anybody gets it. */
 int kv_memory_new(uint64_t bytes, enum kv_hugepages huge, bool seal,
 		  struct kv_memory *ret_memory);
+/* @open: whoever gets write_fd can map it for writing, and who gets read_fd
+ * cannot unless he is the daemon's own user or root.  -errno of fcntl. */
+int kv_memory_seal(struct kv_memory *memory, bool open);
 void kv_memory_free(struct kv_memory *memory, uint64_t bytes);
 /* Whether others have read_fd or write_fd still, or memory that is mapped from
  * them.  Closes the daemon's own: nobody is given them any more. */

@@ -61,6 +61,10 @@ static int segment_use(struct kv_cache *cache, struct kv_segment *segment,
 
 	if (!slots)
 		return -ENOMEM;
+	if (kv_segment_access(cache, segment, class, n) < 0) {
+		free(slots);
+		return -ENOMEM;
+	}
 	if (segment->class)
 		kv_segment_leave(cache, segment);
 	free(segment->slot);

@@ -4,9 +4,10 @@
  * full, locked, mapped once for writing and then sealed, so that whoever gets
  * the descriptor can only ever map it for reading.
  *
- * With arena=rw it is sealed only against changes of its size.  Others than the
- * owner's clients then get a descriptor open for reading; the file's mode keeps
- * them from opening it again for writing (/proc/self/fd).
+ * Until it is known whose blocks it gets it is sealed only against changes of its
+ * size, and an open one stays so.  Others than the owner's clients then get a
+ * descriptor open for reading; the file's mode keeps them from opening it again
+ * for writing (/proc/self/fd).
  *
  * Clients never get the descriptor that the daemon keeps, but others of the
  * same file: so the kernel can tell whether any of them is open, or mapped,
@@ -176,15 +177,30 @@ static void try_lease(void)
  * have to do with a sealed one. */
 static int seal_segment(struct kv_memory *m, bool seal)
 {
-	int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	int seals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 	if (fchmod(m->fd, S_IRUSR | S_IWUSR) == 0)
 		m->read_fd = open_again(m->fd, O_RDONLY);
 	if (m->read_fd >= 0 && !seal)
 		m->write_fd = open_again(m->fd, O_RDWR);
 	if (m->write_fd < 0)
-		seals |= F_SEAL_FUTURE_WRITE;
+		seals |= F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 	return fcntl(m->fd, F_ADD_SEALS, seals) < 0 ? -errno : 0;
+}
+
+int kv_memory_seal(struct kv_memory *m, bool open)
+{
+	int seals = F_SEAL_SEAL | (open ? 0 : F_SEAL_FUTURE_WRITE);
+
+	if (m->write_fd < 0)
+		return 0;
+	if (fcntl(m->fd, F_ADD_SEALS, seals) < 0)
+		return -errno;
+	if (!open) {
+		close(m->write_fd);
+		m->write_fd = -1;
+	}
+	return 0;
 }
 
 bool kv_memory_in_use(struct kv_memory *m)

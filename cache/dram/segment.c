@@ -20,6 +20,8 @@
  * INVARIANTS
  *   (1) SPARE, IN USE, RETIRED, KEPT and DEAD together never exceed arena->max.
  *   (2) A segment never serves a second access class: no bytes are left over.
+ *       So it is open, or sealed, for good: an open one keeps its prologues
+ *       elsewhere, and no page that its owner takes away is missed.
  *   (3) From the moment on in which a segment is retired those who have it are
  *       charged until they say that they unmapped it; the last one until that
  *       is seen to be true.  Of a KEPT one it cannot be told whose lie that
@@ -33,12 +35,15 @@
 #include "cache/core/account.h"
 #include "cache/core/list.h"
 #include "cache/core/tenant.h"
+#include "common/sigbus_guard.h"
 #include "common/thread.h"
 
 #include <stdio.h>
+#include <sys/stat.h>
 
 /* Leave the machine this much when memory is short. */
 #define MEMORY_MARGIN (64ull << 20)
+#define HUGE_PAGE (2u << 20)
 
 static uint64_t memory_available(void)
 {
@@ -101,7 +106,10 @@ static void segment_free(struct kv_cache *cache, struct kv_segment *segment)
 
 	if (segment->buffer >= 0)
 		kv_ring_remove_buffer(cache->ring, segment->buffer);
+	if (segment->prologues)
+		kv_sigbus_mend_end(segment->base);
 	kv_memory_free(&memory, cache->arena.segment_bytes);
+	free(segment->prologues);
 	free(segment->slot);
 	free(segment);
 }
@@ -295,6 +303,59 @@ static void *grower(void *arg)
 	return NULL;
 }
 
+static bool may_be_open(const struct kv_cache *cache,
+			const struct kv_segment *segment,
+			const struct kv_class *class)
+{
+	if (segment->write_fd < 0)
+		return false;
+	return cache->config.arena == KV_ARENA_RW ||
+	       (class->tenant->registrants > 0 && class->uid != 0 &&
+		!(class->read_bits & (S_IRGRP | S_IROTH)));
+}
+
+static int open_or_seal(struct kv_cache *cache, struct kv_segment *segment,
+			bool open)
+{
+	struct kv_memory memory = memory_of(segment);
+	int r = 0;
+
+	if (open)
+		r = kv_sigbus_mend(segment->base, cache->arena.segment_bytes,
+				   segment->huge ? HUGE_PAGE : KV_PAGE);
+	if (r < 0)
+		return r;
+	r = kv_memory_seal(&memory, open);
+	segment->write_fd = memory.write_fd;
+	if (r < 0 && open)
+		kv_sigbus_mend_end(segment->base);
+	return r;
+}
+
+int kv_segment_access(struct kv_cache *cache, struct kv_segment *segment,
+		      const struct kv_class *class, uint32_t slots)
+{
+	const bool fresh = !segment->class;
+	const bool open = fresh ? may_be_open(cache, segment, class)
+				: segment->prologues != NULL;
+	struct kv_prologue *prologues = NULL;
+	int r = 0;
+
+	if (open)
+		prologues = calloc(slots, sizeof(*prologues));
+	if (open && !prologues)
+		return -ENOMEM;
+	if (fresh)
+		r = open_or_seal(cache, segment, open);
+	if (r < 0) {
+		free(prologues);
+		return r;
+	}
+	free(segment->prologues);
+	segment->prologues = prologues;
+	return 0;
+}
+
 void kv_segment_slots(struct kv_cache *cache, struct kv_segment *segment,
 		      struct kv_class *class)
 {
@@ -439,6 +500,25 @@ void kv_segment_returned(struct kv_cache *cache, uint32_t id, uint32_t uid)
 		mapper = mapper_of(cache, segment, uid);
 	if (mapper && mapper->holders)
 		returned_locked(cache, segment, mapper);
+	kv_unlock(cache);
+}
+
+int kv_registrant_add(struct kv_cache *cache, uint32_t uid)
+{
+	struct kv_tenant *tenant;
+
+	kv_lock(cache);
+	tenant = kv_tenant_make(cache, uid);
+	if (tenant)
+		tenant->registrants++;
+	kv_unlock(cache);
+	return tenant ? 0 : -ENOMEM;
+}
+
+void kv_registrant_remove(struct kv_cache *cache, uint32_t uid)
+{
+	kv_lock(cache);
+	kv_tenant_find(cache, uid)->registrants--;
 	kv_unlock(cache);
 }
 

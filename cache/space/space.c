@@ -565,7 +565,6 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 {
 	struct kv_slot *old, *new;
-	uint64_t bytes;
 	int r;
 
 	(void)arg;
@@ -594,14 +593,19 @@ static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 		kv_unlock(cache);
 		return r;
 	}
-	bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
 	kv_unlock(cache);
-	memcpy(kv_slot_prologue(new), kv_slot_prologue(old), bytes);
+	r = kv_slot_copy(new, old, block->length);
 	kv_lock(cache);
 	kv_slot_hold_locked(cache, old, -1);
 	if (block->flags & BLOCK_QUEUED)
 		kv_write_dequeue_locked(cache, block);
-	r = kv_block_replace_locked(cache, block, old, new) ? 0 : -EBUSY;
+	if (r < 0) {
+		kv_slot_give_locked(cache, new);
+		cache->stats.corrupt++;
+		kv_block_remove_locked(cache, block);
+	} else if (!kv_block_replace_locked(cache, block, old, new)) {
+		r = -EBUSY;
+	}
 	kv_unlock(cache);
 	return r;
 }

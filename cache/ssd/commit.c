@@ -316,12 +316,17 @@ static int put_update(struct kv_cache *cache, struct kv_txn *batch,
 }
 
 /* The slot's bytes are as they were sealed, and stay as long as the round has
- * it.  What was sealed before the layout came may not say. */
+ * it; but of an open one, where they are not believed.  What was sealed before
+ * the layout came may not say. */
 static int put_token_ids(struct kv_txn *batch, const struct put *put)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
-	int r = kv_block_parse_token_ids(kv_slot_file(put->slot),
-					 put->record.payload, &ids);
+	int r;
+
+	if (kv_slot_is_open(put->slot))
+		return 0;
+	r = kv_block_parse_token_ids(kv_slot_file(put->slot),
+				     put->record.payload, &ids);
 
 	if (r < 0)
 		return r == -ENOMEM ? r : 0;

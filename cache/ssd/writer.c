@@ -38,6 +38,7 @@
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/slot.h"
+#include "common/copy.h"
 #include "common/crash_point.h"
 #include "common/thread.h"
 
@@ -273,6 +274,7 @@ struct write {
 	struct kv_io io; /* first */
 	struct kv_cache *cache;
 	struct kv_slot *slot;
+	uint8_t *copy; /* io.bytes of an open slot, or NULL */
 };
 
 static void set_flags(struct kv_cache *cache, struct kv_block *block,
@@ -409,6 +411,12 @@ static void pass_on(struct kv_cache *cache, struct kv_space *space)
 	}
 }
 
+static void write_free(struct write *write)
+{
+	kv_pages_free(write->copy, write->io.bytes);
+	free(write);
+}
+
 static void write_done(struct kv_io *io, int status)
 {
 	struct write *write = (struct write *)io;
@@ -440,23 +448,97 @@ static void write_done(struct kv_io *io, int status)
 	pass_on(cache, space);
 	pthread_cond_signal(&ssd->write);
 	kv_unlock(cache);
-	free(write);
+	write_free(write);
+}
+
+static int write_new(struct kv_cache *cache, struct kv_slot *slot,
+		     struct write **ret_write)
+{
+	struct write *write = calloc(1, sizeof(*write));
+
+	if (!write)
+		return -ENOMEM;
+	write->cache = cache;
+	write->slot = slot;
+	write->io.op = KV_IO_WRITE;
+	write->io.buffer = slot->segment->buffer;
+	write->io.data = kv_slot_bytes(slot);
+	write->io.bytes = KV_PAGE + kv_round_up(slot->block->length, KV_PAGE);
+	write->io.done = write_done;
+	if (kv_slot_is_open(slot)) {
+		write->copy = kv_pages_new(write->io.bytes);
+		write->io.data = write->copy;
+		write->io.buffer = -1;
+	}
+	if (!write->io.data) {
+		free(write);
+		return -ENOMEM;
+	}
+	*ret_write = write;
+	return 0;
+}
+
+/* Its owner's client has changed it: it is no block any more. */
+static void spoilt(struct kv_cache *cache, struct kv_slot *slot)
+{
+	cache->stats.corrupt++;
+	if (kv_write_must(slot))
+		kv_flushes_fail_locked(cache, slot->list->space, -EBADMSG);
+	kv_syncs_end_locked(cache, slot, -EBADMSG);
+	kv_block_remove_locked(cache, slot->block);
+}
+
+/*
+ * What a client may write is copied, and the copy is written if it has the
+ * block's digest.  False: there is nothing to write any more.  Lets go of the
+ * lock.
+ */
+static bool copy_open(struct write *write)
+{
+	struct kv_cache *cache = write->cache;
+	struct kv_slot *slot = write->slot;
+	struct kv_block *block = slot->block;
+	const struct kv_prologue prologue = *kv_slot_prologue(slot);
+	struct kv_digest digest;
+	bool queued;
+
+	block->refs++;
+	kv_slot_hold_locked(cache, slot, 1);
+	kv_unlock(cache);
+	memcpy(write->copy, &prologue, sizeof(prologue));
+	memcpy(write->copy + KV_PAGE, kv_slot_file(slot), block->length);
+	digest = kv_digest_of(write->copy + KV_PAGE, block->length);
+	kv_lock(cache);
+	kv_slot_hold_locked(cache, slot, -1);
+	queued = block->flags & BLOCK_QUEUED;
+	if (queued &&
+	    memcmp(digest.b, prologue.record.digest, sizeof(digest.b)) != 0) {
+		spoilt(cache, slot);
+		queued = false;
+	}
+	block->refs--;
+	kv_block_settle_locked(cache, block);
+	return queued;
 }
 
 static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 {
 	struct kv_ssd *ssd = &cache->ssd;
-	struct write *write = calloc(1, sizeof(*write));
 	struct kv_segfile *file;
-	int r;
+	struct write *write;
+	int r = write_new(cache, slot, &write);
 
-	if (!write)
-		return -ENOMEM;
+	if (r < 0)
+		return r;
+	if (write->copy && !copy_open(write)) {
+		write_free(write);
+		return 0;
+	}
 	r = kv_extent_take(cache, slot->list->space,
 			   slot->segment->class->slot_bytes, &slot->file,
 			   &slot->slot_number);
 	if (r < 0) {
-		free(write);
+		write_free(write);
 		return r;
 	}
 	file = kv_segfile_at(cache, slot->file);
@@ -466,15 +548,8 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 	set_flags(cache, slot->block, BLOCK_WRITING, BLOCK_QUEUED);
 	TAILQ_INSERT_TAIL(&slot->list->space->under_way, slot, link);
 	slot->written = false;
-	write->cache = cache;
-	write->slot = slot;
-	write->io.op = KV_IO_WRITE;
 	write->io.fd = file->fd;
-	write->io.buffer = slot->segment->buffer;
-	write->io.data = kv_slot_prologue(slot);
 	write->io.offset = slot->slot_number * file->slot_bytes;
-	write->io.bytes = KV_PAGE + kv_round_up(slot->block->length, KV_PAGE);
-	write->io.done = write_done;
 	ssd->writing++;
 	ssd->writing_bytes += slot->segment->class->slot_bytes;
 	KV_POINT("write.before_submit");

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_open.c - blocks in segments that their owner's clients may write: what
+ * they do there is told from what was sealed.
+ *
+ * OWNS      each test its own store, whose segments are all open.
+ *
+ * LOCKING   none: the cache's own.
+ */
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include "cache/core/core.h"
+#include "cache/core/slot.h"
+#include "tests/cache/tiers.h"
+
+#define OWNER 1u
+#define HEIR 2u
+#define N 8u
+
+/* Where the owner's client has block @position of chain 1 mapped. */
+struct mapped {
+	struct kv_acquire *acquire;
+	int fd; /* the cache's */
+	uint8_t *base;
+	uint64_t bytes, offset; /* of the file */
+};
+
+static struct mapped map_as_owner(struct tiers *t, unsigned position)
+{
+	struct mapped m = {.acquire = tiers_acquire(t, t->space, 1, N)};
+	const struct kv_want *want = &m.acquire->wants[position];
+
+	assert_int_equal(want->status, 0);
+	m.offset = want->offset;
+	assert_int_equal(kv_segment_give(t->cache, want->segment, OWNER, &m.fd,
+					 &m.bytes),
+			 0);
+	m.base = mmap(NULL, m.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m.fd,
+		      0);
+	assert_ptr_not_equal(m.base, MAP_FAILED);
+	kv_segment_returned(t->cache, want->segment, OWNER);
+	return m;
+}
+
+static void unmap(struct tiers *t, struct mapped *m)
+{
+	munmap(m->base, m->bytes);
+	tiers_release(t, m->acquire);
+}
+
+static int set_up(void **state)
+{
+	struct tiers *t;
+
+	tiers_set_up(state);
+	t = *state;
+	t->config.arena = KV_ARENA_RW;
+	t->config.writeback = KV_WRITEBACK_NONE;
+	tiers_reopen(t);
+	for (unsigned i = 0; i < N; i++)
+		tiers_must_save(t, t->space, 1, i);
+	return 0;
+}
+
+/* What making the block durable ends with. */
+static int flush(struct tiers *t, unsigned position)
+{
+	struct kv_block *block = tiers_get(t, t->space, 1, position);
+	int r;
+
+	assert_non_null(block);
+	r = kv_block_sync(t->cache, block);
+	kv_block_put(t->cache, block);
+	return r;
+}
+
+static bool is_right(struct tiers *t, unsigned position)
+{
+	struct kv_block *block = tiers_get(t, t->space, 1, position);
+	struct kv_view view;
+	bool right;
+
+	assert_non_null(block);
+	assert_int_equal(kv_view_get(t->cache, block, &view), 0);
+	right = view.length == BYTES;
+	for (unsigned i = 0; right && i < BYTES; i++)
+		right = view.data[i] == 1 + position;
+	kv_view_put(t->cache, &view);
+	kv_block_put(t->cache, block);
+	return right;
+}
+
+static void a_changed_block_is_not_written(void **state)
+{
+	struct tiers *t = *state;
+	struct mapped m = map_as_owner(t, 3);
+
+	m.base[m.offset + BYTES - 1] ^= 1;
+	unmap(t, &m);
+	assert_int_equal(flush(t, 3), -EBADMSG);
+	assert_int_equal(tiers_of(t, t->space, 1, 3), 0);
+	assert_int_equal(tiers_stats(t).corrupt, 1);
+	for (unsigned i = 0; i < N; i++)
+		if (i != 3)
+			assert_int_equal(flush(t, i), 0);
+	tiers_reopen(t);
+	for (unsigned i = 0; i < N; i++)
+		assert_true(i == 3 ? tiers_of(t, t->space, 1, i) == 0
+				   : is_right(t, i));
+	/* It can be saved again. */
+	tiers_must_save(t, t->space, 1, 3);
+	assert_int_equal(flush(t, 3), 0);
+}
+
+static void what_is_said_of_a_block_is_kept_elsewhere(void **state)
+{
+	struct tiers *t = *state;
+	struct mapped m = map_as_owner(t, 3);
+	struct kv_prologue forged;
+
+	memset(m.base + m.offset - KV_PAGE, 0xff, KV_PAGE);
+	assert_int_equal(flush(t, 3), 0);
+	/* That of another block, which is whole. */
+	memcpy(&forged, m.base + m.offset - KV_PAGE, sizeof(forged));
+	memset(&forged.record.digest, 0, sizeof(forged.record.digest));
+	forged.record.length = UINT32_MAX;
+	memcpy(m.base + m.offset - KV_PAGE, &forged, sizeof(forged));
+	unmap(t, &m);
+	tiers_reopen(t);
+	assert_true(is_right(t, 3));
+	assert_int_equal(tiers_stats(t).corrupt, 0);
+}
+
+static void pages_that_are_taken_away_are_missed_by_nobody_else(void **state)
+{
+	struct tiers *t = *state;
+	struct mapped m = map_as_owner(t, 3);
+
+	assert_int_equal(fallocate(m.fd,
+				   FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				   0, (off_t)m.bytes),
+			 0);
+	assert_true(ftruncate(m.fd, 0) < 0);
+	unmap(t, &m);
+	for (unsigned i = 0; i < N; i++)
+		assert_int_equal(flush(t, i), -EBADMSG);
+	assert_int_equal(tiers_stats(t).corrupt, N);
+	assert_int_equal(tiers_stats(t).blocks, 0);
+	for (unsigned i = 0; i < N; i++) {
+		tiers_must_save(t, t->space, 1, i);
+		assert_int_equal(flush(t, i), 0);
+		assert_true(is_right(t, i));
+	}
+}
+
+static void a_changed_block_is_not_handed_on(void **state)
+{
+	struct tiers *t = *state;
+	struct mapped m = map_as_owner(t, 3);
+
+	m.base[m.offset] ^= 1;
+	unmap(t, &m);
+	assert_int_equal(kv_space_chown(t->cache, t->space, HEIR, HEIR, 0700),
+			 0);
+	assert_int_equal(tiers_of(t, t->space, 1, 3), 0);
+	for (unsigned i = 0; i < N; i++)
+		assert_true(i == 3 || is_right(t, i));
+	assert_int_equal(tiers_stats(t).corrupt, 1);
+}
+
+static void what_came_from_ssd_is_told_from_what_was_changed(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_meta meta;
+	struct kv_digest digest;
+	struct kv_block *block;
+	struct mapped m;
+
+	for (unsigned i = 0; i < N; i++)
+		assert_int_equal(flush(t, i), 0);
+	tiers_demote(t, t->space, 1, N);
+	m = map_as_owner(t, 3); /* read again */
+	assert_true(is_right(t, 3));
+	memset(m.base, 0xff, m.bytes);
+	block = tiers_get(t, t->space, 1, 3);
+	assert_int_equal(kv_block_meta(t->cache, block, &meta, &digest), 0);
+	assert_int_equal(meta.position, 3);
+	kv_block_put(t->cache, block);
+	unmap(t, &m);
+	tiers_demote(t, t->space, 1, N);
+	for (unsigned i = 0; i < N; i++)
+		assert_true(is_right(t, i));
+	assert_int_equal(tiers_stats(t).corrupt, 0);
+}
+
+/* Before it is verified, so that it never agrees: the SSD is blamed for nothing. */
+static void what_is_changed_while_it_is_read_costs_no_room_on_ssd(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_cache_stats before;
+	struct mapped m;
+	int status;
+
+	for (unsigned i = 0; i < N; i++)
+		assert_int_equal(flush(t, i), 0);
+	before = tiers_stats(t);
+	for (unsigned round = 0; round < 20; round++) {
+		_Atomic bool stop = false;
+		struct kv_acquire *again;
+		struct kv_waiter waiter = KV_WAITER_INIT;
+
+		m = map_as_owner(t, 3);
+		tiers_release(t, m.acquire);
+		tiers_demote(t, t->space, 1, N);
+		again = tiers_acquire_new(t->space, 1, N, &waiter);
+		if (kv_acquire_submit(t->cache, again))
+			while (!stop) {
+				memset(m.base, (int)round, m.bytes);
+				pthread_mutex_lock(&waiter.lock);
+				stop = waiter.done;
+				pthread_mutex_unlock(&waiter.lock);
+			}
+		for (unsigned i = 0; i < N; i++) {
+			status = again->wants[i].status;
+			assert_int_equal(status, 0);
+		}
+		tiers_release(t, again);
+		munmap(m.base, m.bytes);
+	}
+	tiers_demote(t, t->space, 1, N);
+	for (unsigned i = 0; i < N; i++)
+		assert_true(is_right(t, i));
+	assert_int_equal(tiers_stats(t).corrupt, 0);
+	assert_int_equal(tiers_stats(t).ssd_used, before.ssd_used);
+}
+
+#undef TEST
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tiers_tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_changed_block_is_not_written),
+		TEST(what_is_said_of_a_block_is_kept_elsewhere),
+		TEST(pages_that_are_taken_away_are_missed_by_nobody_else),
+		TEST(a_changed_block_is_not_handed_on),
+		TEST(what_came_from_ssd_is_told_from_what_was_changed),
+		TEST(what_is_changed_while_it_is_read_costs_no_room_on_ssd),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
