@@ -127,6 +127,16 @@ typedef struct CUmemAccess {
 	int flags; /* 1: read, 3: read and write */
 } CUmemAccess;
 
+/* Of the copies in a batch; 12.8 has @fail in the call, 13.0 has not. */
+typedef struct CUcopyAttributes {
+	int order; /* 1: sources are read in the stream's order */
+	struct {
+		int type;
+		int id;
+	} src, dst;
+	unsigned flags;
+} CUcopyAttributes;
+
 CUresult cuInit(unsigned flags);
 CUresult cuDriverGetVersion(int *version);
 CUresult cuGetErrorName(CUresult error, const char **name);
@@ -191,6 +201,14 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
 			      CUstream stream);
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
 		       CUstream stream);
+CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
+			    size_t n, CUcopyAttributes *attributes,
+			    size_t *first, size_t n_attributes, size_t *fail,
+			    CUstream stream);
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs,
+			       size_t *sizes, size_t n,
+			       CUcopyAttributes *attributes, size_t *first,
+			       size_t n_attributes, CUstream stream);
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n,
 			 CUstream stream);
 CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t n,

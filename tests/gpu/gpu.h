@@ -22,6 +22,7 @@
 
 #define GPU_CALLS(X)                         \
 	X(cuInit)                            \
+	X(cuGetProcAddress_v2)               \
 	X(cuGetErrorName)                    \
 	X(cuDeviceGetCount)                  \
 	X(cuDeviceGet)                       \
@@ -90,7 +91,7 @@ struct gpu {
 	void *library;
 	CUcontext ctx;
 	CUmodule module; /* kernels.ptx */
-	CUfunction spin, multiply;
+	CUfunction spin, multiply, copy;
 };
 
 static struct gpu gpu;
@@ -163,15 +164,18 @@ static inline void gpu_check(CUresult r, const char *call)
 static inline void gpu_launch_first(void)
 {
 	CUdeviceptr matrices;
-	uint64_t ns = 0;
+	uint64_t ns = 0, nothing[3] = {0};
 	unsigned n = 16;
 	void *pause[] = {&ns}, *product[] = {&matrices, &n};
+	void *copy[] = {nothing};
 
 	GPU_OK(cuMemAlloc_v2, &matrices, 12ull * n * n);
 	GPU_OK(cuLaunchKernel, gpu.spin, 1, 1, 1, 1, 1, 1, 0, CU_LEGACY, pause,
 	       NULL);
 	GPU_OK(cuLaunchKernel, gpu.multiply, 1, 1, 1, 16, 16, 1, 0, CU_LEGACY,
 	       product, NULL);
+	GPU_OK(cuLaunchKernel, gpu.copy, 1, 1, 1, 32, 1, 1, 0, CU_LEGACY, copy,
+	       NULL);
 	GPU_OK(cuCtxSynchronize);
 	GPU_OK(cuMemFree_v2, matrices);
 }
@@ -202,6 +206,7 @@ static inline int gpu_open(void)
 	GPU_OK(cuModuleLoadData, &gpu.module, gpu_kernels);
 	GPU_OK(cuModuleGetFunction, &gpu.spin, gpu.module, "test_spin");
 	GPU_OK(cuModuleGetFunction, &gpu.multiply, gpu.module, "test_multiply");
+	GPU_OK(cuModuleGetFunction, &gpu.copy, gpu.module, "test_copy");
 	gpu_launch_first();
 	return 0;
 }
@@ -250,6 +255,42 @@ static inline void gpu_spin(CUstream stream, uint64_t ns)
 
 	GPU_OK(cuLaunchKernel, gpu.spin, 1, 1, 1, 1, 1, 1, 0, stream,
 	       parameters, NULL);
+}
+
+/* The kernel that copies, on @blocks multiprocessors: n is a multiple of 16, as
+ * are the addresses, of device memory or registered memory of the host. */
+static inline void gpu_copy(CUstream stream, unsigned blocks, uint64_t to,
+			    uint64_t from, uint64_t n)
+{
+	uint64_t what[3] = {to, from, n};
+	void *parameters[] = {what};
+
+	GPU_OK(cuLaunchKernel, gpu.copy, blocks, 1, 1, 512, 1, 1, 0, stream,
+	       parameters, NULL);
+}
+
+/* Many copies in a call.  CU_NOT_FOUND: the driver is older than 12.8. */
+static inline CUresult gpu_copy_batch(CUdeviceptr *dsts, CUdeviceptr *srcs,
+				      size_t *sizes, size_t n, CUstream stream)
+{
+	CUcopyAttributes attributes = {.order = 1};
+	size_t first = 0, fail;
+	__typeof__(&cuMemcpyBatchAsync) old;
+	__typeof__(&cuMemcpyBatchAsync_v2) new;
+	int version = 0;
+
+	GPU_OK(cuDriverGetVersion, &version);
+	/* The parameters are those of the version that is asked for. */
+	if (version >= 13000 &&
+	    gpu.cuGetProcAddress_v2("cuMemcpyBatchAsync", (void **)&new, 13000,
+				    0, NULL) == CU_OK)
+		return new (dsts, srcs, sizes, n, &attributes, &first, 1,
+			    stream);
+	if (gpu.cuGetProcAddress_v2("cuMemcpyBatchAsync", (void **)&old, 12080,
+				    0, NULL) == CU_OK)
+		return old(dsts, srcs, sizes, n, &attributes, &first, 1, &fail,
+			   stream);
+	return CU_NOT_FOUND;
 }
 
 /* Nothing of the library's is left, and nobody misused the driver.  @before:

@@ -2,7 +2,7 @@
 # Tests of the CUDA device: a driver for machines without one (never installed),
 # and what is needed to run the same on a machine with a GPU.
 STANDIN    := $(wildcard tests/gpu/standin/*.c)
-GPU_UNIT   := $(filter $B/tests/gpu/%,$(UNIT)) $B/tests/gpu/bench
+GPU_UNIT   := $(filter $B/tests/gpu/%,$(UNIT)) $B/tests/gpu/bench $B/tests/gpu/probe
 GPU_MAP    := tests/gpu/standin/standin.map
 GPU_BUNDLE := $B/kvfs-gpu.tar.xz
 GPU_DENIED := $B/tests/gpu/denied/libcuda.so.1

@@ -34,7 +34,8 @@ static int teardown(void **state)
 	(void)state;
 	gpu.hold(false);
 	gpu.forgive();
-	gpu_set("strict=0,delay=100,memops=1,pageable=1,devices=1,arch=90");
+	gpu_set("strict=0,delay=100,memops=1,pageable=1,devices=1,arch=90,"
+		"version=12080");
 	GPU_OK(cuCtxSynchronize);
 	GPU_OK(cuStreamDestroy_v2, a);
 	GPU_OK(cuStreamDestroy_v2, b);
@@ -487,6 +488,31 @@ static void an_image_without_code_for_the_device_is_refused(void **state)
 	assert_int_equal(value, 1024);
 }
 
+/* One that is asked for by another version has other parameters. */
+static void a_batch_of_copies_is_one_call(void **state)
+{
+	CUdeviceptr to[2] = {memory, memory + 1024};
+	CUdeviceptr from[2] = {(uintptr_t)pinned, (uintptr_t)pinned + 64};
+	size_t sizes[2] = {64, 32};
+
+	(void)state;
+	memset(pinned, 5, N);
+	gpu_set("version=12060");
+	assert_int_equal(gpu_copy_batch(to, from, sizes, 2, a), CU_NOT_FOUND);
+	gpu_set("version=12080");
+	assert_int_equal(gpu_copy_batch(to, from, sizes, 2, a), CU_OK);
+	gpu_set("version=13000");
+	assert_int_equal(gpu_copy_batch(to, from, sizes, 2, a), CU_OK);
+	assert_int_equal(gpu.calls("cuMemcpyBatchAsync"), 1);
+	assert_int_equal(gpu.calls("cuMemcpyBatchAsync_v2"), 1);
+	assert_int_equal(gpu_copy_batch(to, from, sizes, 2, CU_LEGACY),
+			 CU_INVALID_VALUE);
+	GPU_OK(cuStreamSynchronize, a);
+	GPU_OK(cuMemcpyDtoH_v2, pinned + N, memory, N);
+	assert_int_equal(pinned[N + 1024 + 31], 5);
+	assert_int_equal(pinned[N + 1024 + 32], 0xcd);
+}
+
 /* ---- captures ---- */
 
 static CUgraphExec end_capture(CUstream stream, size_t nodes)
@@ -648,6 +674,7 @@ int main(int argc, char **argv)
 		TEST(one_thread_calls_all_host_functions),
 		TEST(streams_and_events_are_of_one_context),
 		TEST(an_image_without_code_for_the_device_is_refused),
+		TEST(a_batch_of_copies_is_one_call),
 		TEST(what_is_captured_runs_when_the_graph_is_launched),
 		TEST(a_capture_is_spoilt_by_what_it_cannot_have),
 		TEST(the_legacy_stream_is_none_beside_a_capture),

@@ -166,6 +166,59 @@ CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes,
 	return r != CU_OK ? r : give_copy(dst, src, bytes, stream, false);
 }
 
+/* ---- batches ---- */
+
+/* Not in the legacy stream, and not captured, as drivers have it. */
+static CUresult give_batch(const CUdeviceptr *dsts, const CUdeviceptr *srcs,
+			   const size_t *sizes, size_t n, CUstream stream)
+{
+	struct CUstream_st *its;
+	CUresult r = CU_OK;
+	bool captured;
+	size_t i;
+
+	if (n == 0 || stream == NULL || stream == CU_LEGACY)
+		return CU_INVALID_VALUE;
+	pthread_mutex_lock(&big_lock);
+	its = stream_of_locked(stream);
+	captured = its != NULL && *stream_capture_locked(its) != NULL;
+	pthread_mutex_unlock(&big_lock);
+	if (captured)
+		return CU_CAPTURE_UNSUPPORTED;
+	for (i = 0; i < n && r == CU_OK; i++)
+		r = give_copy(dsts[i], srcs[i], sizes[i], stream, false);
+	return r;
+}
+
+CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
+			    size_t n, CUcopyAttributes *attributes,
+			    size_t *first, size_t n_attributes, size_t *fail,
+			    CUstream stream)
+{
+	CUresult r = enter("cuMemcpyBatchAsync", CONTEXT);
+
+	if (r != CU_OK)
+		return r;
+	*fail = SIZE_MAX;
+	if (n_attributes != 1 || attributes->order != 1 || first[0] != 0)
+		return CU_INVALID_VALUE;
+	return give_batch(dsts, srcs, sizes, n, stream);
+}
+
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs,
+			       size_t *sizes, size_t n,
+			       CUcopyAttributes *attributes, size_t *first,
+			       size_t n_attributes, CUstream stream)
+{
+	CUresult r = enter("cuMemcpyBatchAsync_v2", CONTEXT);
+
+	if (r != CU_OK)
+		return r;
+	if (n_attributes != 1 || attributes->order != 1 || first[0] != 0)
+		return CU_INVALID_VALUE;
+	return give_batch(dsts, srcs, sizes, n, stream);
+}
+
 /* ---- fills ---- */
 
 static void fill(struct op *op)

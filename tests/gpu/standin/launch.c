@@ -22,7 +22,7 @@ struct known {
 	void (*run)(struct op *op);
 };
 
-#define N_KNOWN 4
+#define N_KNOWN 5
 
 struct CUfunc_st {
 	const struct known *known;
@@ -130,11 +130,26 @@ static void run_multiply(struct op *op)
 	usleep(200);
 }
 
+struct copy_args {
+	uint64_t to, from, n;
+};
+
+static void run_copy(struct op *op)
+{
+	const struct copy_args *args = op->parameters;
+
+	if (!kernel_may_touch(args->from, args->n, false, "a kernel's source"))
+		return;
+	if (kernel_may_touch(args->to, args->n, true, "a kernel's target"))
+		memcpy(bytes_at(args->to), bytes_at(args->from), args->n);
+}
+
 static const struct known known[N_KNOWN] = {
 	{"kv_scatter", sizeof(struct kv_scatter_args), run_scatter},
 	{"kv_gather", sizeof(struct kv_scatter_args), run_gather},
 	{"test_spin", sizeof(uint64_t), run_spin},
 	{"test_multiply", sizeof(uint64_t), run_multiply},
+	{"test_copy", sizeof(struct copy_args), run_copy},
 };
 
 /* ---- calls ---- */

@@ -11,16 +11,42 @@
 
 #include "tests/gpu/standin/standin.h"
 
-/* The newest version of a call is the one that the stand-in has. */
+/* Calls of which the driver's version and the one asked for decide. */
+static const struct {
+	const char *name, *symbol;
+	int since;
+} by_version[] = {
+	{"cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", 13000},
+	{"cuMemcpyBatchAsync", "cuMemcpyBatchAsync", 12080},
+};
+
+/* NULL: it is none of them; "": there is none so old. */
+static const char *symbol_for(const char *name, int version)
+{
+	const char *symbol = NULL;
+	size_t i;
+
+	version = KV_MIN(version, settings.version);
+	for (i = 0; i < KV_ARRAY_LEN(by_version); i++) {
+		if (strcmp(by_version[i].name, name) != 0)
+			continue;
+		if (version >= by_version[i].since)
+			return by_version[i].symbol;
+		symbol = "";
+	}
+	return symbol;
+}
+
+/* The newest version of a call is the one that the stand-in has, else. */
 CUresult cuGetProcAddress_v2(const char *name, void **fn, int version,
 			     uint64_t flags, int *status)
 {
 	CUresult r = enter("cuGetProcAddress_v2", NOTHING);
+	const char *symbol = symbol_for(name, version);
 	char newer[64];
 	Dl_info self;
 	void *library;
 
-	(void)version;
 	(void)flags;
 	if (r != CU_OK)
 		return r;
@@ -28,8 +54,8 @@ CUresult cuGetProcAddress_v2(const char *name, void **fn, int version,
 		return CU_NOT_FOUND;
 	library = dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD);
 	snprintf(newer, sizeof(newer), "%s_v2", name);
-	*fn = dlsym(library, newer);
-	if (*fn == NULL)
+	*fn = dlsym(library, symbol != NULL ? symbol : newer);
+	if (*fn == NULL && symbol == NULL)
 		*fn = dlsym(library, name);
 	dlclose(library);
 	if (status != NULL)
