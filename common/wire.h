@@ -22,16 +22,17 @@
 #include <stdint.h>
 
 /*
- * Both ends speak this version and the one before.  HELLO has the newest and
- * the oldest that its sender speaks (@oldest 0: only one), and is answered with
- * the version that both go on with, the newest that both speak; or, with
- * -EPROTONOSUPPORT, with the newest and the oldest of the daemon, and the end
- * of the connection.  A daemon of version 2 answers so to any other: who speaks
+ * Both ends speak this version and those back to WIRE_OLDEST.  HELLO has the
+ * newest and the oldest that its sender speaks (@oldest 0: only one), and is
+ * answered with the version that both go on with, the newest that both speak;
+ * or, with -EPROTONOSUPPORT, with the newest and the oldest of the daemon, and
+ * the end of the connection.  A daemon of version 2 answers so to any other: who speaks
  * that, too, connects again with it.
  *
- * Version 2 has no types from WIRE_TYPE_END_2 on.
+ * Version 2 has no types from WIRE_TYPE_END_2 on, and version 3 none from
+ * WIRE_TYPE_END_3 on.
  */
-#define WIRE_VERSION 3
+#define WIRE_VERSION 4
 #define WIRE_OLDEST 2
 #define WIRE_MAX 65536
 #define WIRE_BATCH 512 /* items a message, at most */
@@ -86,8 +87,12 @@ enum wire_type {
 	WIRE_SAVE_PAGES, /* wire_save_pages + text; reply: wire_status[] */
 	WIRE_TOKEN_IDS,	 /* wire_key[]; reply: @count bytes of wire_tokens, of
 			    the first of them, one at least */
+	WIRE_REGISTERS,	 /* no items, once: this client registers memory with a
+			    device that takes none which can only be read;
+			    it has no reply */
 	WIRE_TYPE_END,
-	WIRE_TYPE_END_2 = WIRE_SAVE_PART + 1, /* version 2 has these */
+	WIRE_TYPE_END_2 = WIRE_SAVE_PART + 1,  /* version 2 has these */
+	WIRE_TYPE_END_3 = WIRE_SAVE_PAGES + 1, /* and version 3 */
 };
 
 #define WIRE_REPLY 1u	    /* flags */

@@ -254,6 +254,16 @@ int kv_request_unmapped(struct kv_client *client, const struct kv_message *m)
 	return 0;
 }
 
+/* Without memory to note it by its segments stay sealed. */
+int kv_request_registers(struct kv_client *client, const struct kv_message *m)
+{
+	(void)m;
+	if (!client->registers)
+		client->registers = kv_registrant_add(client->server->cache,
+						      client->caller.uid) == 0;
+	return 0;
+}
+
 /* ---- flush: wait until a space, or some of its blocks, are durable ----
  *
  * Blocks that somebody still saves are waited for first, but not for long: he

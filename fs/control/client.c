@@ -251,6 +251,8 @@ void kv_client_end(struct kv_client *client)
 	kv_requests_release(client);
 	kv_segments_return(&client->segments, server->cache,
 			   client->caller.uid);
+	if (client->registers)
+		kv_registrant_remove(server->cache, client->caller.uid);
 	/* Closing takes them out of epoll, unless a fork of ours has copies. */
 	epoll_ctl(server->epoll, EPOLL_CTL_DEL, client->socket, NULL);
 	if (client->pidfd >= 0)

@@ -33,6 +33,7 @@ struct kv_client {
 	gid_t *groups;
 	struct kv_account *account; /* held; its user's */
 	uint32_t version;	    /* agreed on by HELLO; 0: not yet */
+	bool registers;		    /* WIRE_REGISTERS */
 	bool cut; /* cut off; only leases and segments are left */
 	bool ended;
 	bool is_ready;	      /* there is something to do for it */

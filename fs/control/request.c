@@ -388,6 +388,7 @@ static const struct shape {
 			     false, kv_request_save_pages},
 	[WIRE_TOKEN_IDS] = {0, sizeof(struct wire_key), 1, WIRE_BATCH, 0, false,
 			    false, kv_request_token_ids},
+	[WIRE_REGISTERS] = {0, 0, 0, 0, 0, false, true, kv_request_registers},
 };
 
 static int dispatch(struct kv_client *client, size_t n, int fd)
@@ -406,7 +407,8 @@ static int dispatch(struct kv_client *client, size_t n, int fd)
 		return -EPROTO;
 	if (shape->fd != (fd >= 0) ||
 	    (client->version != 0) == (header->type == WIRE_HELLO) ||
-	    (client->version == 2 && header->type >= WIRE_TYPE_END_2))
+	    (client->version == 2 && header->type >= WIRE_TYPE_END_2) ||
+	    (client->version == 3 && header->type >= WIRE_TYPE_END_3))
 		return -EPROTO;
 	if (!shape->open_tag && kv_request_find(client, header->tag))
 		return -EPROTO;

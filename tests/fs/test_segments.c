@@ -202,12 +202,131 @@ static void with_arena_rw_only_the_owner_can_make_it_writable(void **state)
 		 true);
 }
 
+/* ---- arena=auto ---- */
+
+#define AUTO "dram=128M,ssd=0,segment=8M,hugepages=off,scrub=0"
+
+struct owner {
+	const char *name;
+	uint32_t uid, mode;
+	bool asks;
+	uint32_t version;
+};
+
+static bool registers(struct peer *p)
+{
+	return peer_raw(p, &(struct wire_header){.type = WIRE_REGISTERS},
+			sizeof(struct wire_header), -1, 0);
+}
+
+static void begin_as(struct peer *p, const char *path, const struct owner *o)
+{
+	EXPECT(setgid(o->uid) == 0 && setuid(o->uid) == 0);
+	EXPECT(prctl(PR_SET_DUMPABLE, 1) == 0);
+	EXPECT(peer_connect(p, path));
+	EXPECT(peer_hello_as(p, o->version) == 0);
+	if (o->asks)
+		EXPECT(registers(p));
+	EXPECT(peer_space(p, o->name, LAYOUT, WIRE_SPACE_CREATE, o->mode) == 0);
+	EXPECT(peer_staging(p, 1 << 20) == 0);
+}
+
+/* It saves a block, and gets the segment where that is. */
+static void be(const char *path, const struct owner *o, bool writable)
+{
+	struct peer p;
+	uint64_t bytes;
+	int fd;
+
+	begin_as(&p, path, o);
+	EXPECT(peer_save(&p, 1, 1) == 0);
+	fd = take_segment(&p, &bytes);
+	if (!writable) {
+		expect_read_only(fd, bytes);
+		_exit(0);
+	}
+	expect_fixed(fd, bytes);
+	EXPECT(can_make_writable(fd, bytes));
+	_exit(0);
+}
+
+/* Root reads what is another's, and gets no descriptor to write it by. */
+static void be_root(const char *path)
+{
+	struct peer p;
+	uint64_t bytes;
+	int fd;
+
+	begin(&p, path);
+	EXPECT(peer_space(&p, "asks", "", 0, 0) == 0);
+	fd = take_segment(&p, &bytes);
+	EXPECT(!can_make_writable(fd, bytes));
+	_exit(0);
+}
+
+/* A type that the version did not have ends the connection. */
+static void be_of_version_3(const char *path)
+{
+	struct peer p;
+
+	EXPECT(peer_connect(&p, path));
+	EXPECT(peer_hello_as(&p, 3) == 0);
+	EXPECT(registers(&p));
+	EXPECT(peer_at_end(&p));
+	_exit(0);
+}
+
+static void
+with_arena_auto_only_who_asks_for_what_is_his_alone_can(void **state)
+{
+	static const struct {
+		struct owner owner;
+		bool writable;
+	} all[] = {
+		{{"root", 0, 0700, true, WIRE_VERSION}, false},
+		{{"silent", 1001, 0700, false, WIRE_VERSION}, false},
+		{{"old", 1002, 0700, false, 3}, false},
+		{{"world", 1003, 0704, true, WIRE_VERSION}, false},
+		{{"group", 1003, 0740, true, WIRE_VERSION}, false},
+		{{"asks", 1003, 0700, true, WIRE_VERSION}, true},
+		{{"other", 1004, 0700, false, WIRE_VERSION}, false},
+	};
+	struct world w;
+	char command[128];
+	pid_t child;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	world_of(&w, AUTO);
+	for (size_t i = 0; i < KV_ARRAY_LEN(all); i++) {
+		child = fork();
+		if (child == 0)
+			be(w.path, &all[i].owner, all[i].writable);
+		if (end_of(child) != 0)
+			fail_msg("as %s", all[i].owner.name);
+	}
+	child = fork();
+	if (child == 0)
+		be_root(w.path);
+	assert_int_equal(end_of(child), 0);
+	child = fork();
+	if (child == 0)
+		be_of_version_3(w.path);
+	assert_int_equal(end_of(child), 0);
+	world_stop_daemon(&w, SIGTERM);
+	snprintf(command, sizeof(command), "rm -rf %s", w.dir);
+	assert_int_equal(system(command), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_sealed_arena_is_written_by_nobody),
 		cmocka_unit_test(
 			with_arena_rw_only_the_owner_can_make_it_writable),
+		cmocka_unit_test(
+			with_arena_auto_only_who_asks_for_what_is_his_alone_can),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
