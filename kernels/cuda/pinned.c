@@ -18,8 +18,8 @@
  *   (2) Memory in the list is mapped; what leaves it has no BUSY chunk, and
  *       its registrations end before kv_pinned_remove returns.
  *   (3) Memory of the arena is writable for us only while its chunk is BUSY,
- *       and only with arena=rw: others cannot be made so (their memfd is sealed
- *       or was opened for reading).
+ *       and only of an open segment: others cannot be made so (their memfd is
+ *       sealed, or was opened for reading).
  *
  * LOCKING   lock, for all that is static here; not held across the driver's
  *           calls nor mprotect.  A leaf.
@@ -62,7 +62,7 @@ static CUresult register_as(const struct kv_driver *driver, void *at,
 				     CU_MEMHOSTREGISTER_PORTABLE | flags);
 }
 
-/* arena=rw: writable for as long as the driver needs to pin it. */
+/* An open segment: writable for as long as the driver needs to pin it. */
 static CUresult register_writable(const struct kv_driver *driver, void *at,
 				  uint64_t bytes)
 {
@@ -164,12 +164,12 @@ int kv_pinned_start(struct kv_gpu *gpu)
 {
 	int r;
 
+	pthread_mutex_lock(&lock);
 	stopping = false;
 	way_taken = KV_PINNED_NONE;
-	worker_gpu = gpu;
 	r = kv_thread_start(&worker, "kvfs-pin", work, NULL);
-	if (r < 0)
-		worker_gpu = NULL;
+	worker_gpu = r < 0 ? NULL : gpu;
+	pthread_mutex_unlock(&lock);
 	return r;
 }
 
@@ -262,6 +262,17 @@ void kv_pinned_remove(void *base)
 	removals--;
 	pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&lock);
+}
+
+bool kv_pinned_needs_writable(void)
+{
+	bool needs;
+
+	pthread_mutex_lock(&lock);
+	needs = worker_gpu &&
+		(!worker_gpu->maps_read_only || way_taken == KV_PINNED_REFUSED);
+	pthread_mutex_unlock(&lock);
+	return needs;
 }
 
 uint64_t kv_pinned_look(const void *at, uint64_t n, bool *ret_direct)

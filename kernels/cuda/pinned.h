@@ -16,7 +16,7 @@
 enum kv_pinned_way {
 	KV_PINNED_NONE,	     /* nothing was tried yet */
 	KV_PINNED_READ_ONLY, /* as it is mapped */
-	KV_PINNED_WRITABLE,  /* arena=rw: made writable for that */
+	KV_PINNED_WRITABLE,  /* an open segment, made writable for that */
 	KV_PINNED_REFUSED,   /* neither would do */
 };
 
@@ -30,9 +30,10 @@ struct kv_pinned_info {
 int kv_pinned_start(struct kv_gpu *gpu);
 void kv_pinned_stop(void);
 
-/* device.h's attach and detach. */
+/* device.h's attach, detach and needs_writable. */
 void kv_pinned_add(void *base, uint64_t bytes, bool writable);
 void kv_pinned_remove(void *base);
+bool kv_pinned_needs_writable(void);
 
 /*
  * How many of the @n bytes at @at are alike: all of one chunk that is

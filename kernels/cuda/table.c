@@ -160,7 +160,7 @@ static const char *reason_for(const struct kv_gpu *gpu, enum kv_pinned_way way)
 	case KV_PINNED_READ_ONLY:
 		return "the device registers read-only memory";
 	case KV_PINNED_WRITABLE:
-		return "arena=rw: registered while it was writable";
+		return "the owner's memory, registered while it was writable";
 	case KV_PINNED_REFUSED:
 		return gpu->maps_read_only
 			       ? "the driver refused to register the arena"
@@ -278,6 +278,7 @@ const struct kv_device kv_device_cuda = {
 	.save = cuda_save,
 	.attach = kv_pinned_add,
 	.detach = kv_pinned_remove,
+	.needs_writable = kv_pinned_needs_writable,
 	.event_wait = cuda_event_wait,
 	.event_wait_is_done = cuda_event_wait_is_done,
 	.event_wait_free = cuda_event_wait_free,

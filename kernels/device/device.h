@@ -92,6 +92,9 @@ struct kv_device {
 	 * goes with it, may take its time. */
 	void (*attach)(void *base, uint64_t bytes, bool writable);
 	void (*detach)(void *base);
+	/* Whether what is attached must be such that this process may write it,
+	 * to be of use; a lock may be held. */
+	bool (*needs_writable)(void);
 
 	/* Take note of all that @stream has been given so far (or what @event
 	 * stands for): an event wait is done when that is over. */

@@ -32,6 +32,21 @@ void kv_attach_locked(struct kvfs_session *session, struct kv_attached *a,
 	a->device = session->attacher;
 	a->base = (void *)base;
 	a->device->attach(a->base, bytes, writable);
+	kv_attach_ask_locked(session);
+}
+
+void kv_attach_ask_locked(struct kvfs_session *session)
+{
+	const struct kv_device *device = session->attacher;
+	const uint64_t live = atomic_load(&session->live);
+
+	kv_assert_locked(&session->lock);
+	if (live == 0 || live == session->asked_open || !device ||
+	    session->link.version < 4 || !device->needs_writable ||
+	    !device->needs_writable())
+		return;
+	session->asked_open = live;
+	kv_rpc_post_tag_locked(session, WIRE_REGISTERS, 0);
 }
 
 void kv_attach_device_locked(struct kvfs_session *session,
@@ -46,6 +61,7 @@ void kv_attach_device_locked(struct kvfs_session *session,
 	TAILQ_FOREACH(m, &session->mappings, others)
 		kv_attach_locked(session, &m->attached, m->base, m->bytes,
 				 false);
+	kv_attach_ask_locked(session);
 }
 
 bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,

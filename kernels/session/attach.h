@@ -28,6 +28,10 @@ TAILQ_HEAD(kv_attached_list, kv_attached);
 void kv_attach_device_locked(struct kvfs_session *session,
 			     const struct kv_device *device);
 
+/* There is a connection, or a device, or it knows more of itself: if it needs
+ * memory that this process may write, the daemon is asked for that, once. */
+void kv_attach_ask_locked(struct kvfs_session *session);
+
 /* Copies may soon come from these bytes, or (@writable) go there. */
 void kv_attach_locked(struct kvfs_session *session, struct kv_attached *a,
 		      const void *base, uint64_t bytes, bool writable);

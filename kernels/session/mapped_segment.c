@@ -22,7 +22,7 @@
  *   (2) A retired mapping has references.
  *   (3) Nothing behind a mapping can be taken away: it is sealed against
  *       shrinking.  (F_SEAL_FUTURE_WRITE protects other clients from us, and is
- *       absent with arena=rw; it is not ours to insist on.)
+ *       absent from open segments; it is not ours to insist on.)
  *
  * LOCKING   all under session->lock.
  */

@@ -308,6 +308,7 @@ static void tried(struct kvfs_session *session, struct retry *retry,
 		atomic_store(&session->live, ++session->generations);
 		if (session->user)
 			session->user->connected_locked(session);
+		kv_attach_ask_locked(session);
 		link_changed_locked(session);
 	}
 	atomic_store(&session->lost, kv_link_lost(r));

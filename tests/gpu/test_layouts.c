@@ -199,7 +199,7 @@ static void what_cannot_be_registered_is_staged(void **state)
 
 static void the_arena_is_registered_while_it_is_writable(void **state)
 {
-	assert_path(*state, "registered", "arena=rw");
+	assert_path(*state, "registered", "while it was writable");
 }
 
 /* One session for all: what it stages saves in is made only once. */

@@ -124,7 +124,8 @@ static void with_arena_rw_it_is_registered_and_read_only_again(void **state)
 	assert_int_equal(info.bytes_registered, rig.arena_bytes);
 	assert_string_equal(info.path, "registered arena, DMA");
 	assert_string_equal(info.reason,
-			    "arena=rw: registered while it was writable");
+			    "the owner's memory, registered while it was "
+			    "writable");
 	assert_true(is_read_only(rig.arena));
 }
 
