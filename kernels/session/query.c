@@ -618,7 +618,7 @@ long kvfs_space_tokens(kvfs_space *space, const kvfs_key *keys, size_t n,
 	if (!kv_wire_keys_are_valid(keys, n) || (n > 0 && !ret_tokens) ||
 	    !buffer || (uintptr_t)buffer % 8 != 0 || bytes < KVFS_TOKENS_ROOM)
 		return -EINVAL;
-	if (!kv_session_speaks(space->session, 3))
+	if (!kv_session_speaks(space->session, 4))
 		return -EOPNOTSUPP;
 	while (got < n && bytes >= KVFS_TOKENS_ROOM) {
 		some = tokens_some(space, keys + got, n - got, ret_tokens + got,
