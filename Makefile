@@ -6,7 +6,7 @@ VERSION  := 0.2.0
 SONUM    := 1
 comma    := ,
 B        := build$(addprefix -,$(subst $(comma),-,$(SAN)))$(addprefix -,$(POINTS:1=points))
-PKGS_D   := fuse3 liburing lmdb jansson libxxhash
+PKGS_D   := fuse3 liburing lmdb jansson libxxhash libcrypto
 PKGS_L   := jansson libxxhash libcrypto
 DEPS     := libfuse3-dev fuse3 liburing-dev liblmdb-dev libxxhash-dev libcmocka-dev \
             libjansson-dev libssl-dev libarchive-dev zlib1g-dev pkg-config gcc make attr rsync xxhash e2fsprogs xfsprogs procps \

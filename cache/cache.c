@@ -15,6 +15,7 @@
 #include "cache/core/core.h"
 #include "cache/core/table.h"
 #include "cache/dram/dram.h"
+#include "cache/remote/remote.h"
 #include "cache/scrub.h"
 #include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
@@ -83,6 +84,7 @@ static int close_parts(struct kv_cache *cache, bool clean)
 {
 	int r;
 
+	kv_remote_stop(cache);
 	kv_scrubber_stop(cache);
 	kv_prefetcher_stop(cache); /* the housekeeper ends what is stuck */
 	kv_periodic_stop(&cache->housekeeper);
@@ -216,7 +218,7 @@ static int start(struct kv_cache *cache, char **ret_why)
 		r = kv_scrubber_start(cache);
 	if (r < 0)
 		return kv_why(ret_why, r, "cannot start: %s", strerror(-r));
-	return 0;
+	return kv_remote_start(cache, ret_why);
 }
 
 int kv_cache_open(const struct kv_cache_config *config,
@@ -369,13 +371,15 @@ char *kv_cache_describe(struct kv_cache *cache)
 	char *text = NULL;
 	int n;
 
+	_cleanup_(kv_freep) char *remotes = kv_remote_describe(cache);
+
 	kv_lock(cache);
 	n = asprintf(&text,
 		     "dram=%llu\nssd=%llu\nsegment=%llu\n"
 		     "segment_dram=%llu\nsegment_ssd=%llu\nhugepages=%s\n"
 		     "hugepage_segments=%u of %u\nlocked_segments=%u of %u%s\n"
 		     "writeback=%s\nevict=%s\nscrub=%llu\nssd_write=%llu\n"
-		     "arena=%s\nio=%s\n%s%s%s%s",
+		     "arena=%s\nio=%s\n%s%s%s%s%s",
 		     (unsigned long long)config->dram,
 		     (unsigned long long)config->ssd,
 		     (unsigned long long)config->segment,
@@ -388,6 +392,7 @@ char *kv_cache_describe(struct kv_cache *cache)
 		     (unsigned long long)config->scrub,
 		     (unsigned long long)config->ssd_write,
 		     arena_modes[config->arena], kv_ring_describe(cache->ring),
+		     remotes ? remotes : "",
 		     cache->notes ? cache->notes : "",
 		     arena->grow_error ? "dram_short=" : "",
 		     arena->grow_error ? strerror(-arena->grow_error) : "",

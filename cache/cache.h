@@ -29,6 +29,24 @@ enum kv_hugepages { KV_HUGE_AUTO, KV_HUGE_ON, KV_HUGE_OFF };
 enum kv_arena_mode { KV_ARENA_AUTO, KV_ARENA_SEALED, KV_ARENA_RW };
 enum kv_writeback { KV_WRITEBACK_ALL, KV_WRITEBACK_REUSE, KV_WRITEBACK_NONE };
 
+#define KV_REMOTE_NAME_MAX 64u /* of a tenant */
+
+/* What the user says of the remote tier. */
+struct kv_remote_name {
+	uint32_t uid;
+	char *name; /* of the tenant, on all nodes */
+};
+struct kv_remote_config {
+	char **urls; /* in the order in which they are asked */
+	size_t n;    /* 0: there is no remote tier */
+	enum kv_writeback write;
+	uint32_t threshold; /* blocks of a chain that are worth a look */
+	uint64_t rate;	    /* bytes a second that may be fetched; 0: any */
+	bool optional;	    /* mount without those that cannot be opened */
+	struct kv_remote_name *tenants;
+	size_t n_tenants;
+};
+
 struct kv_cache_config {
 	const char *store; /* directory, or NULL: no store (tests) */
 	uint64_t dram;	   /* bytes, >= 16 MiB */
@@ -42,6 +60,7 @@ struct kv_cache_config {
 	uint64_t ssd_write; /* bytes a day */
 	bool read_only;
 	enum kv_arena_mode arena;
+	struct kv_remote_config remote;
 	uint64_t io_patience; /* ns until a request is stuck; 0: 30 s */
 	uint64_t io_retry;    /* ns between tries of what failed; 0: 1 s */
 	/* The one who carries out disk requests; NULL: io_uring, else threads.
@@ -108,6 +127,7 @@ struct kv_space_info {
 	uint32_t uid, gid, mode; /* mode: permission bits, 07777 */
 	int64_t mtime_ns;
 	bool removed;
+	bool shared; /* with other nodes, by the remote tier */
 	struct kv_quota quota;
 	/* NULL: untyped.  Lives as long as the space is held. */
 	const struct kv_layout *layout;
@@ -148,6 +168,9 @@ int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
  * the space does not fit it, and the errors of kv_layout_parse.  Waits. */
 int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 			const char *text, size_t len);
+/* Whether other nodes see it by the remote tier.  Waits. */
+int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
+			bool shared);
 /* -ENOSPC: the guarantees exceed the tier. */
 int kv_space_set_quota(struct kv_cache *cache, struct kv_space *space,
 		       const struct kv_quota *quota);
@@ -426,10 +449,14 @@ struct kv_acquire {
 	/* A want without room in DRAM waits for the writes and reads that are
 	 * under way, but never for leases. */
 	bool wait_room;
+	/* What is missing is looked for in the remote tier, and waited for. */
+	bool remote;
 	/* Every want is settled; runs once, unless submit returned 0. */
 	void (*done)(struct kv_acquire *acquire, void *arg);
 	void *arg;
 	/* The cache's own. */
+	struct kv_remote_look *look; /* for what is missing */
+	bool submitting;
 	struct kv_prefetch *hint; /* bring to DRAM for it, lease nothing */
 	size_t pending;
 	size_t short_of_room, room_at; /* so many wants are, none before this */
@@ -573,6 +600,30 @@ struct kv_cache_stats {
 	const char *ssd_state; /* "online", "off", or why it is degraded */
 };
 void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats);
+
+/* Of a backend of the remote tier. */
+enum kv_remote_call {
+	KV_REMOTE_EXISTS,  /* -ENOENT; else its length and digest */
+	KV_REMOTE_GET,	   /* the same, and its bytes */
+	KV_REMOTE_PUT,	   /* replaces what is there */
+	KV_REMOTE_PUBLISH, /* -EEXIST: somebody was first */
+	KV_REMOTE_REMOVE,  /* -ENOENT */
+	KV_REMOTE_CALLS,
+};
+struct kv_remote_stats {
+	const char *url; /* as long as the cache */
+	bool open;	 /* it is asked; false: it failed too often */
+	uint64_t calls[KV_REMOTE_CALLS], ns[KV_REMOTE_CALLS]; /* that ended */
+	uint64_t got_bytes, put_bytes;
+	/* Calls that failed; of these, those that took too long; objects that
+	 * were not what they should be; blocks that were not handed over. */
+	uint64_t failed, late, damaged, dropped;
+};
+/* Whether there is a backend for it. */
+bool kv_remote_knows(const char *url);
+/* In their order; returns how many. */
+size_t kv_remote_stats(struct kv_cache *cache, struct kv_remote_stats *ret,
+		       size_t max);
 
 /* key=value lines: what the cache settled on, every fallback and why.
  * Caller frees. */

@@ -418,6 +418,10 @@ static int parse_member(const char *name, const json_t *value,
 		layout->token_ids = json_is_true(value);
 		return json_is_boolean(value) ? 0 : -EINVAL;
 	}
+	if (strcmp(name, "share") == 0) {
+		layout->share = json_is_true(value);
+		return json_is_boolean(value) ? 0 : -EINVAL;
+	}
 	return -EINVAL;
 }
 
@@ -440,7 +444,8 @@ static int parse_object(json_t *json, struct kv_layout *layout, unsigned *given)
 	if (layout->token_ids &&
 	    (layout->tokens == 0 || layout->tokens > KV_TOKEN_IDS_MAX))
 		return -EINVAL;
-	return *given & GIVEN_SEED ? 0 : draw_seed(&layout->seed);
+	layout->seed_drawn = !(*given & GIVEN_SEED);
+	return layout->seed_drawn ? draw_seed(&layout->seed) : 0;
 }
 
 static json_t *shape_json(const struct kv_tensor *tensor)
@@ -539,7 +544,9 @@ static int make_text(struct kv_layout *layout)
 	    (layout->layers_said &&
 	     json_object_set_new(json, "layers", layers_json(layout)) < 0) ||
 	    (layout->token_ids &&
-	     json_object_set_new(json, "token_ids", json_true()) < 0))
+	     json_object_set_new(json, "token_ids", json_true()) < 0) ||
+	    (layout->share &&
+	     json_object_set_new(json, "share", json_true()) < 0))
 		return -ENOMEM;
 	text = json_dumps(json, 0);
 	if (!text)

@@ -38,12 +38,14 @@ struct kv_layout {
 	uint8_t fingerprint[KV_BLOB_MAX], salt[KV_BLOB_MAX];
 	uint32_t fingerprint_len, salt_len;
 	uint64_t seed;
+	bool seed_drawn;     /* at random: the text gave none */
 	uint32_t layers;     /* of the model */
 	int layer_dim;	     /* dimension of every tensor that counts them, or
 			       -1: tensor->layer */
 	size_t layer_pieces; /* a layer is in so many pieces at most */
 	bool layers_said;    /* by the text; else they were guessed */
 	bool token_ids;	     /* blocks say what their tokens are */
+	bool share;	     /* the space begins as one that other nodes see */
 	char *json;	     /* canonical text */
 	char *header; /* the tensors as a block's header has them (block.c) */
 	size_t header_len;
@@ -55,7 +57,8 @@ struct kv_layout {
  * "prefix", empty fingerprint and salt).  Of "layers" the canonical text has
  * what @text has: if that says nothing, they are the first dimension where all
  * tensors have the same one, else the tensors.  "token_ids" is in it if it is
- * true, which needs tokens, KV_TOKEN_IDS_MAX (token_ids.h) at most.
+ * true, which needs tokens, KV_TOKEN_IDS_MAX (token_ids.h) at most; "share" is in
+ * it if it is true.
  * Errors: -EINVAL for anything that is not exactly a layout (unknown or
  * repeated member, bad dtype, zero or overflowing shape, repeated tensor name),
  * -EFBIG above KV_LAYOUT_TEXT_MAX, -ENOMEM.
@@ -67,7 +70,8 @@ void kv_layout_freep(struct kv_layout **layout);
 
 /*
  * Whether writing @text over @layout changes nothing: each member that @text
- * gives has the value @layout has.  1 yes, 0 no, or an error of _parse.
+ * gives but "share" has the value @layout has.  1 yes, 0 no, or an error of
+ * _parse.
  */
 int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 		     size_t len);

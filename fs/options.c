@@ -257,14 +257,105 @@ static int take_fuse(const struct word *word, void *where, const char *value,
 	return 0;
 }
 
+static char *absolute(const char *path)
+{
+	_cleanup_(kv_freep) char *cwd = NULL;
+	char *out;
+
+	if (path[0] == '/')
+		return strdup(path);
+	cwd = getcwd(NULL, 0);
+	if (!cwd || asprintf(&out, "%s/%s", cwd, path) < 0)
+		return NULL;
+	return out;
+}
+
+/* Directories are meant as they are now. */
+static char *absolute_url(const char *url)
+{
+	_cleanup_(kv_freep) char *path = NULL;
+	char *text;
+
+	if (strncmp(url, "dir:", 4) != 0)
+		return strdup(url);
+	path = absolute(url + 4);
+	return path && asprintf(&text, "dir:%s", path) >= 0 ? text : NULL;
+}
+
+/* One more, every time. */
 static int take_remote(const struct word *word, void *where, const char *value,
 		       const char **ret_why)
 {
+	struct kv_remote_config *remote = where;
+	char **more = realloc(remote->urls, (remote->n + 1) * sizeof(*more));
+
 	(void)word;
-	(void)where;
-	(void)value;
-	*ret_why = "this version has no remote tier";
-	return -EINVAL;
+	*ret_why = "out of memory";
+	if (!more)
+		return -ENOMEM;
+	remote->urls = more;
+	*ret_why = "of no kind that is known";
+	if (!kv_remote_knows(value))
+		return -EINVAL;
+	*ret_why = "out of memory";
+	more[remote->n] = absolute_url(value);
+	if (!more[remote->n])
+		return -ENOMEM;
+	remote->n++;
+	return 0;
+}
+
+static int take_threshold(const struct word *word, void *where,
+			  const char *value, const char **ret_why)
+{
+	uint64_t n = 0;
+	int r = kv_number_parse(value, 10, 65536, &n);
+
+	(void)word;
+	*ret_why = "not a number up to 65536";
+	if (r == 0)
+		*(uint32_t *)where = (uint32_t)n;
+	return r;
+}
+
+/* It becomes a part of names of files, paths and URLs. */
+static bool is_tenant_name(const char *name)
+{
+	size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyz"
+				"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_");
+
+	return n > 0 && n <= KV_REMOTE_NAME_MAX && name[n] == '\0';
+}
+
+/* UID:NAME; one more, every time. */
+static int take_tenant(const struct word *word, void *where, const char *value,
+		       const char **ret_why)
+{
+	struct kv_remote_config *remote = where;
+	_cleanup_(kv_freep) char *copy = strdup(value);
+	struct kv_remote_name *more;
+	char *name = copy;
+	uint64_t uid = 0;
+
+	(void)word;
+	*ret_why = "out of memory";
+	more = realloc(remote->tenants,
+		       (remote->n_tenants + 1) * sizeof(*more));
+	if (!copy || !more)
+		return -ENOMEM;
+	remote->tenants = more;
+	strsep(&name, ":");
+	*ret_why = "not UID:NAME, a name of letters, digits, - and _";
+	if (!name || !is_tenant_name(name) ||
+	    kv_number_parse(copy, 10, UINT32_MAX - 1, &uid) < 0)
+		return -EINVAL;
+	more[remote->n_tenants].uid = (uint32_t)uid;
+	more[remote->n_tenants].name = strdup(name);
+	*ret_why = "out of memory";
+	if (!more[remote->n_tenants].name)
+		return -ENOMEM;
+	remote->n_tenants++;
+	return 0;
 }
 
 #define AT(field) offsetof(struct parsing, field)
@@ -292,7 +383,14 @@ static const struct word known[] = {
 	{"ro", take_yes, AT(options.cache.read_only), NULL},
 	{"rw", take_no, AT(options.cache.read_only), NULL},
 	{"noexec", take_fuse, AT(options.fuse), NULL},
-	{"remote", take_remote, 0, "URL"},
+	{"remote", take_remote, AT(options.cache.remote), "URL"},
+	{"remote_write", take_choice, AT(options.cache.remote.write),
+	 "all|reuse|none"},
+	{"remote_threshold", take_threshold, AT(options.cache.remote.threshold),
+	 "N"},
+	{"remote_rate", take_bytes, AT(options.cache.remote.rate), "RATE"},
+	{"remote_tenant", take_tenant, AT(options.cache.remote), "UID:NAME"},
+	{"remote_optional", take_yes, AT(options.cache.remote.optional), NULL},
 };
 
 /* Words that mount(8) and fstab say to every filesystem.  A mount of kvfs has
@@ -422,19 +520,6 @@ static void disk_bytes(const char *path, uint64_t *ret_total,
 		return;
 	*ret_total = (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize;
 	*ret_free = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
-}
-
-static char *absolute(const char *path)
-{
-	_cleanup_(kv_freep) char *cwd = NULL;
-	char *out;
-
-	if (path[0] == '/')
-		return strdup(path);
-	cwd = getcwd(NULL, 0);
-	if (!cwd || asprintf(&out, "%s/%s", cwd, path) < 0)
-		return NULL;
-	return out;
 }
 
 static uint64_t settle(const struct size *size, uint64_t whole,
@@ -643,7 +728,8 @@ int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 	struct parsing p = {
 		.options = {.cache = {.segment = 256u << 20,
 				      .evict = kv_policy_name(0),
-				      .scrub = 20u << 20},
+				      .scrub = 20u << 20,
+				      .remote.threshold = 4},
 			    .rules = {.uid = geteuid(),
 				      .gid = getegid(),
 				      .mode = geteuid() == 0 ? 01777 : 0755},
@@ -674,8 +760,6 @@ static void print_words(FILE *f)
 	for (size_t i = 0; i < KV_ARRAY_LEN(known); i++) {
 		const struct word *word = &known[i];
 
-		if (word->take == take_remote)
-			continue;
 		n = snprintf(text, sizeof(text), " %s%s%s", word->name,
 			     word->values ? "=" : "",
 			     word->values && word->take != take_policy
@@ -718,5 +802,11 @@ void kv_options_fini(struct kv_options *options)
 	free(options->control);
 	free(options->fuse);
 	free(options->rules.allow);
+	for (size_t i = 0; i < options->cache.remote.n; i++)
+		free(options->cache.remote.urls[i]);
+	free(options->cache.remote.urls);
+	for (size_t i = 0; i < options->cache.remote.n_tenants; i++)
+		free(options->cache.remote.tenants[i].name);
+	free(options->cache.remote.tenants);
 	*options = (struct kv_options){0};
 }

@@ -63,6 +63,7 @@ struct kv_tokens_record {
 	uint32_t extras_len; /* then n numbers of 4 bytes, then the extras */
 };
 
+#define KV_SPACE_SHARED 010000u /* in mode: with other nodes */
 struct kv_space_record {
 	uint32_t id;
 	uint32_t uid, gid, mode;

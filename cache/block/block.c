@@ -131,6 +131,7 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 	if (r == 0) {
 		cache->stats.removed++;
 		kv_block_space(cache, block)->shrunk = true;
+		kv_remote_removed_locked(cache, block);
 		n_gone = cache->deferred.n_gone;
 		remove_locked(cache, block, put_next);
 		if (put_next)

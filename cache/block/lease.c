@@ -254,7 +254,7 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first,
 		return 0;
 	}
 	if (acquire->hint && !block)
-		return -ENOENT;
+		return kv_remote_want_locked(cache, want);
 	if (acquire->hint)
 		return kv_read_join_locked(cache, block, want);
 	if (block && block->slot) {
@@ -280,6 +280,8 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first,
 		kv_want_link(&fill->waiters, want);
 		return -EINPROGRESS;
 	}
+	if (kv_remote_want_locked(cache, want) == -EINPROGRESS)
+		return -EINPROGRESS;
 	if (!acquire->sealed)
 		missed(cache, space, 1);
 	return -ENOENT;
@@ -343,6 +345,8 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 	kv_lock(cache);
 	/* Count once too often, so that nothing settles before all began. */
 	acquire->pending = acquire->n + 1;
+	acquire->submitting = true;
+	acquire->look = NULL;
 	acquire->short_of_room = 0;
 	acquire->room_at = acquire->n;
 	/* From the head: if there is not room for all, a prefix is got. */
@@ -360,6 +364,8 @@ size_t kv_acquire_submit(struct kv_cache *cache, struct kv_acquire *acquire)
 		else
 			want_start_locked(cache, want);
 	}
+	acquire->submitting = false;
+	kv_remote_look_locked(cache, acquire);
 	pending = --acquire->pending;
 	if (!pending)
 		touch_all(cache, acquire);
@@ -413,6 +419,8 @@ void kv_probe(struct kv_cache *cache, struct kv_space *space,
 			ret_states[i] = block->slot ? KV_DRAM
 					: offline   ? KV_ABSENT
 						    : KV_SSD;
+		else if (kv_remote_coming_locked(cache, space, &keys[i]))
+			ret_states[i] = KV_REMOTE;
 		else if (kv_fill_find_locked(cache, space, &keys[i]))
 			ret_states[i] = KV_SAVING;
 		else

@@ -19,6 +19,7 @@
  */
 #include "cache/block/block.h"
 #include "cache/core/core.h"
+#include "cache/core/hooks.h"
 #include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
 #include "common/thread.h"
@@ -40,6 +41,16 @@ static uint64_t arena_bytes(const struct kv_cache *cache)
 	return cache->arena.max * cache->arena.segment_bytes;
 }
 
+/* Of a block that is not here, by its layout. */
+static uint64_t remote_bytes(const struct kv_space *space)
+{
+	const struct kv_layout *layout = space->layout;
+
+	return layout ? KV_PAGE + kv_block_header_bytes(layout) +
+				layout->payload
+		      : 0;
+}
+
 /* -EINPROGRESS: it has to be read. */
 static int state_of(struct kv_cache *cache, struct kv_prefetch *prefetch,
 		    const struct kv_key *key, uint64_t *ret_bytes)
@@ -54,11 +65,12 @@ static int state_of(struct kv_cache *cache, struct kv_prefetch *prefetch,
 	block = prefetch->space->removed
 			? NULL
 			: kv_table_find(cache, prefetch->space, key);
-	if (!block)
-		return -ENOENT;
-	if (block->slot)
+	if (block && block->slot)
 		return 0;
-	*ret_bytes = kv_extent_bytes(cache, block);
+	if (!block && !kv_remote_may_locked(cache, prefetch->space, key))
+		return -ENOENT;
+	*ret_bytes = block ? kv_extent_bytes(cache, block)
+			   : remote_bytes(prefetch->space);
 	if (cache->arena.hinted + all->bytes + *ret_bytes >
 	    arena_bytes(cache) / 2)
 		return -ENOSPC;
@@ -133,6 +145,7 @@ static void begin(struct kv_cache *cache, struct kv_prefetch *prefetch,
 	batch->prefetch = prefetch;
 	batch->acquire.space = prefetch->space;
 	batch->acquire.hint = prefetch;
+	batch->acquire.remote = true;
 	batch->acquire.done = batch_done;
 	batch->acquire.arg = batch;
 	for (size_t i = 0; i < n; i++)

@@ -186,6 +186,7 @@ struct kv_space {
 	uint32_t uid, gid, mode;
 	int64_t mtime_ns;
 	bool removed;
+	bool shared;   /* with other nodes, by the remote tier */
 	bool settling; /* its record is being made, or deleted: has no name */
 	struct kv_quota quota;
 	struct kv_space_change *change; /* that is being written; persist.c */
@@ -571,6 +572,7 @@ struct kv_cache {
 	struct kv_ring *ring;	/* fixed */
 	struct kv_periodic housekeeper;
 	struct kv_prefetcher prefetcher;
+	struct kv_remote *remote; /* NULL: none */
 	struct kv_health health;
 	struct kv_scrubber scrubber;
 
@@ -619,6 +621,9 @@ void kv_note(struct kv_cache *cache, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 /* A note that the user is told of now, too. */
 void kv_warn(struct kv_cache *cache, const char *key, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+/* A line for the user in *@ret_why; returns @r. */
+int kv_why(char **ret_why, int r, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
 #endif

@@ -4,7 +4,8 @@
  *
  * A block that loses its slot or its extent may be gone with that, and its end
  * is block/'s, as are those who wait for the room that it leaves; a commit
- * writes first what snapshots changed, which are space/'s.
+ * writes first what snapshots changed, which are space/'s; and what is missing,
+ * or durable, is the remote tier's affair.
  */
 #ifndef KV_CACHE_CORE_HOOKS_H
 #define KV_CACHE_CORE_HOOKS_H
@@ -27,6 +28,24 @@ void kv_wants_room_locked(struct kv_cache *cache);
 /* The pin that its user set, not its snapshots. */
 bool kv_block_pinned_by_user(struct kv_cache *cache,
 			     const struct kv_block *block);
+
+/* ---- remote/: what is not here may be elsewhere ---- */
+
+/* Have @want, whose block is missing, wait for it: -EINPROGRESS; or -ENOENT. */
+int kv_remote_want_locked(struct kv_cache *cache, struct kv_want *want);
+/* All wants of @acquire have begun: look for what they miss. */
+void kv_remote_look_locked(struct kv_cache *cache, struct kv_acquire *acquire);
+/* Whether a look for @key has a point; and whether it was found and is on its
+ * way. */
+bool kv_remote_may_locked(struct kv_cache *cache, struct kv_space *space,
+			  const struct kv_key *key);
+bool kv_remote_coming_locked(struct kv_cache *cache, struct kv_space *space,
+			     const struct kv_key *key);
+/* A block is durable here; its user has removed it. */
+void kv_remote_durable_locked(struct kv_cache *cache,
+			      const struct kv_block *block);
+void kv_remote_removed_locked(struct kv_cache *cache,
+			      const struct kv_block *block);
 
 /* ---- space/snapshot.c: before a commit ---- */
 

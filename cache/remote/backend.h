@@ -17,19 +17,11 @@
 
 #include <sys/queue.h>
 
-#include "common/kv.h"
+#include "cache/cache.h"
 
 /* TENANT/SPACE/KEY: 64, 64 and KV_NAME_MAX characters at most. */
 #define KV_OBJECT_NAME_MAX 200
-#define KV_OBJECT_TENANT_MAX 64
-
-enum kv_remote_call {
-	KV_REMOTE_EXISTS,  /* -ENOENT; else its length and digest */
-	KV_REMOTE_GET,	   /* the same, and its bytes */
-	KV_REMOTE_PUT,	   /* replaces what is there */
-	KV_REMOTE_PUBLISH, /* -EEXIST: somebody was first */
-	KV_REMOTE_REMOVE,  /* -ENOENT */
-};
+#define KV_OBJECT_TENANT_MAX KV_REMOTE_NAME_MAX
 
 /*
  * Statuses, besides: 0; -EBADMSG it is not as it was put (short, long, no digest,

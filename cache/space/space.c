@@ -26,6 +26,7 @@
 #include "cache/core/table.h"
 #include "cache/core/tenant.h"
 #include "cache/dram/dram.h"
+#include "cache/remote/remote.h"
 #include "cache/ssd/ssd.h"
 
 #include <search.h>
@@ -141,6 +142,7 @@ struct kv_space_info kv_space_stat(struct kv_cache *cache,
 	info.mode = space->mode;
 	info.mtime_ns = space->mtime_ns;
 	info.removed = space->removed;
+	info.shared = space->shared;
 	info.quota = space->quota;
 	info.layout = space->layout;
 	info.blocks = space->blocks;
@@ -256,6 +258,7 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	own_locked(cache, space, kv_account_get(cache->accounts, space->uid));
 	space->gid = record->gid;
 	space->mode = record->mode & 07777;
+	space->shared = record->mode & KV_SPACE_SHARED;
 	space->mtime_ns = record->mtime_ns;
 	space->quota.quota_dram = record->quota_dram;
 	space->quota.quota_ssd = record->quota_ssd;
@@ -523,6 +526,7 @@ static int put_layout(struct kv_cache *cache, struct kv_space *space,
 	if (r == 0 && !space->layout) {
 		kv_space_index_locked(cache, space, from, to);
 		space->layout = kv_steal(*layout);
+		space->shared |= space->layout->share;
 	}
 	kv_unlock(cache);
 	return r;
@@ -545,6 +549,8 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 	kv_unlock(cache);
 	if (!there) {
 		r = for_each_block(cache, space, fits, layout);
+		if (r == 0)
+			r = kv_remote_adopt(cache, space, &layout);
 		if (r < 0)
 			return r;
 		r = put_layout(cache, space, &layout);
@@ -557,6 +563,22 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 		return r == 1 ? 0 : r == 0 ? -EEXIST : r;
 	}
 	return kv_space_persist(cache, space);
+}
+
+int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
+			bool shared)
+{
+	int r = 0;
+
+	if (cache->config.read_only)
+		return -EROFS;
+	kv_lock(cache);
+	if (space->removed)
+		r = -ESTALE;
+	else
+		space->shared = shared;
+	kv_unlock(cache);
+	return r < 0 ? r : kv_space_persist(cache, space);
 }
 
 /* ---- another owner, or mode ---- */

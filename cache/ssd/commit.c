@@ -429,6 +429,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 		    put->record.mtime_ns != block->mtime_ns)
 			update_again(cache, slot);
 		kv_syncs_durable_locked(cache, slot);
+		kv_remote_durable_locked(cache, block);
 	} else {
 		kv_extent_give_up_locked(cache, slot->list->space,
 					 put->slot_id);

@@ -38,17 +38,6 @@
  * pages, twice, and an eighth of the map is kept back (txn.c). */
 #define ROUND_SHARE (256u << 10)
 
-int kv_why(char **ret_why, int r, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	if (vasprintf(ret_why, format, args) < 0)
-		*ret_why = NULL;
-	va_end(args);
-	return r;
-}
-
 /* 1 it is empty, 0 a store, -EEXIST something else. */
 static int look_at(const char *path)
 {

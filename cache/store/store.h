@@ -10,9 +10,6 @@
 /* ---- store.c ---- */
 
 int kv_store_open(struct kv_cache *cache, char **ret_why);
-/* A line for the user in *@ret_why; returns @r. */
-int kv_why(char **ret_why, int r, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
 void kv_store_before_stop(struct kv_cache *cache);
 void kv_store_close(struct kv_cache *cache, bool clean);
 

@@ -15,6 +15,8 @@
 
 typedef unsigned long long ull; /* what %llu wants */
 
+#define REMOTES 8 /* more than there can be */
+
 static double mib(uint64_t bytes)
 {
 	return (double)bytes / (1 << 20);
@@ -64,6 +66,35 @@ static void write_scrub(FILE *f, const struct kv_cache_stats *s)
 		"%llu%%; %llu corrupt\n",
 		mib(s->scrubbed), (ull)s->scrub_passes, ended,
 		(ull)s->scrub_percent, (ull)s->scrub_corrupt);
+}
+
+static double mean_ms(const struct kv_remote_stats *s, enum kv_remote_call call)
+{
+	return s->calls[call] ? (double)s->ns[call] / 1e6 / s->calls[call] : 0;
+}
+
+static void write_remotes(FILE *f, struct kv_cache *cache)
+{
+	struct kv_remote_stats all[REMOTES];
+	size_t n = kv_remote_stats(cache, all, REMOTES);
+
+	for (size_t i = 0; i < n; i++) {
+		const struct kv_remote_stats *s = &all[i];
+
+		fprintf(f,
+			"remote    %s: %s; asked %llu (%.1f ms), got %llu "
+			"(%.1f ms, %.1f MiB), put %llu (%.1f ms, %.1f MiB); "
+			"%llu failed, %llu of them late, %llu damaged, %llu "
+			"not handed over\n",
+			s->url, s->open ? "asked" : "failed too often",
+			(ull)s->calls[KV_REMOTE_EXISTS],
+			mean_ms(s, KV_REMOTE_EXISTS),
+			(ull)s->calls[KV_REMOTE_GET], mean_ms(s, KV_REMOTE_GET),
+			mib(s->got_bytes), (ull)s->calls[KV_REMOTE_PUT],
+			mean_ms(s, KV_REMOTE_PUT), mib(s->put_bytes),
+			(ull)s->failed, (ull)s->late, (ull)s->damaged,
+			(ull)s->dropped);
+	}
 }
 
 char *kv_stats_text(struct kv_cache *cache)
@@ -119,6 +150,7 @@ char *kv_stats_text(struct kv_cache *cache)
 		(ull)s.io_errors, (ull)s.stuck, (ull)s.ssd_outages,
 		(ull)s.corrupt, (ull)s.bad_slots);
 	write_scrub(f, &s);
+	write_remotes(f, cache);
 	if (fclose(f) != 0) {
 		free(text);
 		return NULL;
@@ -473,6 +505,74 @@ static void write_control(FILE *f, const struct kv_control_counts *c)
 	    c->forced_releases);
 }
 
+static void remote_row(FILE *f, const char *name, const char *type,
+		       const char *help, const struct kv_remote_stats *all,
+		       size_t n, size_t field)
+{
+	head(f, name, type, help);
+	for (size_t i = 0; i < n; i++)
+		fprintf(f, "kvfs_%s{backend=\"%zu\"} %llu\n", name, i,
+			(ull) * (const uint64_t *)((const char *)&all[i] +
+						   field));
+}
+
+static void remote_calls(FILE *f, const struct kv_remote_stats *all, size_t n)
+{
+	static const char *const calls[] = {
+		[KV_REMOTE_EXISTS] = "exists", [KV_REMOTE_GET] = "get",
+		[KV_REMOTE_PUT] = "put",       [KV_REMOTE_PUBLISH] = "publish",
+		[KV_REMOTE_REMOVE] = "remove",
+	};
+
+	head(f, "remote_calls_total", "counter", "Calls of a backend.");
+	for (size_t i = 0; i < n; i++)
+		for (unsigned c = 0; c < KV_REMOTE_CALLS; c++)
+			fprintf(f,
+				"kvfs_remote_calls_total{backend=\"%zu\","
+				"call=\"%s\"} %llu\n",
+				i, calls[c], (ull)all[i].calls[c]);
+	head(f, "remote_seconds_total", "counter", "What they took.");
+	for (size_t i = 0; i < n; i++)
+		for (unsigned c = 0; c < KV_REMOTE_CALLS; c++)
+			fprintf(f,
+				"kvfs_remote_seconds_total{backend=\"%zu\","
+				"call=\"%s\"} %.6f\n",
+				i, calls[c], (double)all[i].ns[c] / 1e9);
+}
+
+/* Backends by their place in the command line: URLs may be long. */
+static void write_remote_metrics(FILE *f, struct kv_cache *cache)
+{
+	struct kv_remote_stats all[REMOTES];
+	size_t n = kv_remote_stats(cache, all, REMOTES);
+
+	if (n == 0)
+		return;
+	head(f, "remote_open", "gauge", "0 while a backend failed too often.");
+	for (size_t i = 0; i < n; i++)
+		fprintf(f, "kvfs_remote_open{backend=\"%zu\"} %d\n", i,
+			all[i].open);
+	remote_calls(f, all, n);
+	remote_row(f, "remote_got_bytes_total", "counter",
+		   "Bytes that came from a backend.", all, n,
+		   offsetof(struct kv_remote_stats, got_bytes));
+	remote_row(f, "remote_put_bytes_total", "counter",
+		   "Bytes handed over to a backend.", all, n,
+		   offsetof(struct kv_remote_stats, put_bytes));
+	remote_row(f, "remote_failed_total", "counter",
+		   "Calls that failed, or took too long.", all, n,
+		   offsetof(struct kv_remote_stats, failed));
+	remote_row(f, "remote_late_total", "counter",
+		   "Calls that took too long.", all, n,
+		   offsetof(struct kv_remote_stats, late));
+	remote_row(f, "remote_damaged_total", "counter",
+		   "Objects that were not what they should be.", all, n,
+		   offsetof(struct kv_remote_stats, damaged));
+	remote_row(f, "remote_dropped_total", "counter",
+		   "Blocks that were not handed over.", all, n,
+		   offsetof(struct kv_remote_stats, dropped));
+}
+
 char *kv_metrics_text(struct kv_cache *cache,
 		      const struct kv_control_counts *control,
 		      const struct kv_rules *rules,
@@ -489,6 +589,7 @@ char *kv_metrics_text(struct kv_cache *cache,
 	write_gauges(f, &s);
 	write_counters(f, &s);
 	write_eviction(f, &s);
+	write_remote_metrics(f, cache);
 	write_spaces(f, cache, rules, reader);
 	write_control(f, control);
 	if (fclose(f) != 0) {

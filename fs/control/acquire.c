@@ -123,6 +123,7 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 	acquire->leases.wait_saving = m->header->flags & WIRE_WAIT_SAVING;
 	acquire->leases.resident = m->header->flags & WIRE_RESIDENT;
 	acquire->leases.wait_room = !acquire->leases.resident;
+	acquire->leases.remote = !acquire->leases.resident;
 	acquire->leases.done = acquired;
 	acquire->leases.arg = acquire;
 	for (size_t i = 0; i < n; i++)

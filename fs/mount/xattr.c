@@ -236,6 +236,8 @@ static void get_of_space(fuse_req_t req, const struct kv_node *node,
 	if (r == 0 && strcmp(name, "layout") == 0 && info.layout) {
 		reply_value(req, info.layout->json, strlen(info.layout->json),
 			    size);
+	} else if (r == 0 && strcmp(name, "share") == 0) {
+		reply_number(req, info.shared, size);
 	} else if (quota) {
 		reply_number(req, *quota, size);
 	} else {
@@ -285,11 +287,11 @@ void kv_fs_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 
 /* ---- set ---- */
 
-static int pin_of(const char *value, bool *ret_pin)
+static int flag_of(const char *value, bool *ret_flag)
 {
 	if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
 		return -EINVAL;
-	*ret_pin = value[0] == '1';
+	*ret_flag = value[0] == '1';
 	return 0;
 }
 
@@ -316,7 +318,7 @@ static int set_on_block(fuse_req_t req, struct kv_block *block,
 	int r;
 
 	if (strcmp(name, "pin") == 0) {
-		r = pin_of(value, &pin);
+		r = flag_of(value, &pin);
 		return r < 0 ? r : kv_block_pin(mount->cache, block, pin);
 	}
 	if (strcmp(name, "tier") == 0)
@@ -341,7 +343,7 @@ static int set_on_upload(struct kv_upload *upload, const char *name,
 
 	if (strcmp(name, "pin") != 0)
 		return is_stored(name) ? -EPERM : -EOPNOTSUPP;
-	r = pin_of(value, &props.pin);
+	r = flag_of(value, &props.pin);
 	if (r == 0)
 		kv_upload_set_props(upload, &props);
 	return r;
@@ -408,6 +410,15 @@ static int set_on_tenant(fuse_req_t req, const struct kv_node *node,
 	return r < 0 ? r : kv_tenant_set_quota(mount->cache, uid, &info.quota);
 }
 
+static int set_share(struct kv_mount *mount, struct kv_space *space,
+		     const char *value)
+{
+	bool share;
+	int r = flag_of(value, &share);
+
+	return r < 0 ? r : kv_space_set_shared(mount->cache, space, share);
+}
+
 static int set_on_space(fuse_req_t req, const struct kv_node *node,
 			const char *name, const char *value)
 {
@@ -421,11 +432,13 @@ static int set_on_space(fuse_req_t req, const struct kv_node *node,
 	if (r < 0)
 		return r;
 	quota = quota_of(&info.quota, name);
-	if (!quota && strcmp(name, "layout") != 0)
+	if (!quota && strcmp(name, "layout") != 0 && strcmp(name, "share") != 0)
 		return -EOPNOTSUPP;
 	r = kv_permit_owner(req, &info);
 	if (r < 0)
 		return r;
+	if (strcmp(name, "share") == 0)
+		return set_share(mount, space, value);
 	if (!quota)
 		return kv_space_set_layout(mount->cache, space, value,
 					   strlen(value));

@@ -129,7 +129,7 @@ static void words_with_other_values_are_refused(void **state)
 					    "evict",
 					    "arena=open",
 					    "arena=",
-					    "remote=http://x",
+					    "remote_tenant=x",
 					    "remote=",
 					    "control=",
 					    "control",

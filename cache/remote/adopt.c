@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * adopt.c - one seed for a space that several nodes make: that of the first.
+ *
+ * A layout without a seed gets a random one, and keys begin with the seed: nodes
+ * would never find each other's blocks.  So the first node puts its layout beside
+ * the space's blocks, as .layout, and the others take the seed from there.
+ *
+ * OWNS      struct ask, until its operation is over.
+ *
+ * LOCKING   cache->lock for what the caller and the thread share of an ask.
+ */
+#include "cache/remote/tier.h"
+#include "common/copy.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+#define ASK_NS UINT64_C(2000000000)
+#define LOOK_NS UINT64_C(100000000) /* a note comes after its object */
+#define LOOKS 5
+#define OBJECT ".layout"
+
+/* An operation that its caller waits for.  The thread's, until it is over. */
+struct ask {
+	struct kv_remote_job job; /* first */
+	char bytes[KV_LAYOUT_TEXT_MAX];
+	int status; /* cache->lock, with the next */
+	bool over;
+	TAILQ_ENTRY(ask) link;
+};
+
+static void given_back(struct kv_remote *remote, struct kv_remote_job *job)
+{
+	(void)remote;
+	free((struct ask *)job);
+}
+
+static void ended(struct kv_remote *remote, struct kv_remote_job *job,
+		  int status)
+{
+	struct ask *ask = (struct ask *)job;
+
+	kv_lock(remote->cache);
+	ask->status = status;
+	ask->over = true;
+	pthread_cond_broadcast(&remote->answer);
+	kv_unlock(remote->cache);
+}
+
+void kv_asks_run(struct kv_remote *remote)
+{
+	struct kv_cache *cache = remote->cache;
+	struct ask *ask;
+
+	for (;;) {
+		kv_lock(cache);
+		ask = TAILQ_FIRST(&remote->asks);
+		if (ask)
+			TAILQ_REMOVE(&remote->asks, ask, link);
+		kv_unlock(cache);
+		if (!ask)
+			return;
+		if (kv_remote_is_open(remote, ask->job.backend))
+			kv_remote_submit(remote, &ask->job, ASK_NS);
+		else
+			ended(remote, &ask->job, -EIO);
+	}
+}
+
+/*
+ * Have the thread do it, and wait: its status, which comes in the time of an
+ * operation.  Where that was 0 *@ret_ask is for the caller to free.
+ */
+static int wait_for(struct kv_remote *remote, struct ask *ask,
+		    struct ask **ret_ask)
+{
+	struct kv_cache *cache = remote->cache;
+	bool abandoned;
+	int r;
+
+	ask->job.ended = ended;
+	ask->job.given_back = given_back;
+	kv_lock(cache);
+	TAILQ_INSERT_TAIL(&remote->asks, ask, link);
+	kv_remote_wake(remote);
+	while (!ask->over)
+		kv_cond_wait(cache, &remote->answer, ASK_NS);
+	r = ask->status;
+	abandoned = ask->job.abandoned;
+	kv_unlock(cache);
+	if (r == 0)
+		*ret_ask = ask;
+	else if (!abandoned)
+		free(ask);
+	return r;
+}
+
+static struct ask *new_ask(unsigned backend, enum kv_remote_call call,
+			   const char *prefix)
+{
+	struct ask *ask = calloc(1, sizeof(*ask));
+
+	if (!ask)
+		return NULL;
+	ask->job.backend = backend;
+	ask->job.op.call = call;
+	snprintf(ask->job.op.name, sizeof(ask->job.op.name), "%s" OBJECT,
+		 prefix);
+	ask->job.op.data = (uint8_t *)ask->bytes;
+	ask->job.op.room = sizeof(ask->bytes);
+	return ask;
+}
+
+/* The layout that is there, which may be anything. */
+static int fetch(struct kv_remote *remote, unsigned backend, const char *prefix,
+		 struct kv_layout **ret_layout)
+{
+	struct ask *ask = new_ask(backend, KV_REMOTE_GET, prefix);
+	struct kv_digest digest;
+	int r = ask ? wait_for(remote, ask, &ask) : -ENOMEM;
+
+	if (r < 0)
+		return r;
+	digest = kv_digest_of(ask->bytes, ask->job.op.length);
+	r = memcmp(&digest, &ask->job.op.digest, sizeof(digest))
+		    ? -EBADMSG
+		    : kv_layout_parse(ask->bytes, ask->job.op.length,
+				      ret_layout);
+	free(ask);
+	return r == -EINVAL ? -EBADMSG : r;
+}
+
+static int publish(struct kv_remote *remote, unsigned backend,
+		   const char *prefix, const struct kv_layout *layout)
+{
+	struct ask *ask = new_ask(backend, KV_REMOTE_PUBLISH, prefix);
+	const size_t n = strlen(layout->json);
+	int r;
+
+	if (!ask || n > sizeof(ask->bytes)) {
+		free(ask);
+		return -ENOMEM;
+	}
+	memcpy(ask->bytes, layout->json, n);
+	ask->job.op.length = n;
+	ask->job.op.digest = kv_digest_of(ask->bytes, n);
+	r = wait_for(remote, ask, &ask);
+	if (r == 0)
+		free(ask);
+	return r;
+}
+
+/* The text of @layout with the seed of @first; caller frees. */
+static char *with_seed(const struct kv_layout *layout,
+		       const struct kv_layout *first)
+{
+	json_t *json = json_loads(layout->json, 0, NULL);
+	char seed[17], *text = NULL;
+
+	snprintf(seed, sizeof(seed), "%016llx",
+		 (unsigned long long)first->seed);
+	if (json && json_object_set_new(json, "seed", json_string(seed)) == 0)
+		text = json_dumps(json, 0);
+	json_decref(json);
+	return text;
+}
+
+static int take_seed(struct kv_layout **layout, const struct kv_layout *first)
+{
+	_cleanup_(kv_freep) char *text = with_seed(*layout, first);
+	struct kv_layout *seeded;
+	int r = text ? kv_layout_parse(text, strlen(text), &seeded) : -ENOMEM;
+
+	if (r < 0)
+		return r;
+	kv_layout_free(*layout);
+	*layout = seeded;
+	return 0;
+}
+
+/* 0: agreed with this backend; else it cannot be asked, or is at fault. */
+static int agree(struct kv_remote *remote, unsigned backend, const char *prefix,
+		 struct kv_layout **layout)
+{
+	_cleanup_(kv_layout_freep) struct kv_layout *first = NULL;
+	int r = fetch(remote, backend, prefix, &first);
+
+	if (r == -ENOENT) {
+		r = publish(remote, backend, prefix, *layout);
+		if (r != -EEXIST)
+			return r;
+		for (int i = 0; i < LOOKS && r < 0; i++) {
+			usleep(LOOK_NS / 1000);
+			r = fetch(remote, backend, prefix, &first);
+		}
+	}
+	return r < 0 ? r : take_seed(layout, first);
+}
+
+int kv_remote_adopt(struct kv_cache *cache, struct kv_space *space,
+		    struct kv_layout **layout)
+{
+	struct kv_remote *remote = cache->remote;
+	char prefix[KV_REMOTE_PREFIX_MAX + 1];
+	bool shared;
+	int r;
+
+	kv_lock(cache);
+	shared = space->shared || (*layout)->share;
+	kv_unlock(cache);
+	if (!remote || !remote->running || !shared || !(*layout)->seed_drawn)
+		return 0;
+	r = kv_remote_prefix_of(cache, space, (*layout)->json, prefix);
+	if (r < 0)
+		return r;
+	for (unsigned i = 0; i < remote->n; i++) {
+		r = agree(remote, i, prefix, layout);
+		if (r == 0 || r == -ENOMEM)
+			return r;
+	}
+	kv_warn(cache, "remote_seed",
+		"%s: no node could be asked for its seed (%s): keys that "
+		"libkvfs makes will be its own",
+		space->name, strerror(-r));
+	return 0;
+}

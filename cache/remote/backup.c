@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * backup.c - what became durable here is handed over to the backends.
+ *
+ * Keys wait in a queue of a fixed length, and hold nothing: what is evicted
+ * meanwhile is not handed over.  One thread makes the first of them ready, which
+ * may read it from SSD; each backend in turn is asked whether it has the block,
+ * and given it if not.
+ *
+ * OWNS      every kv_backup; the views of those that are ready.
+ *
+ * STATES    of a backup:
+ *              (new) -> waiting   kv_remote_durable_locked
+ *            waiting -> ready     prepare: its bytes are held
+ *              ready -> ASKING    next: of a backend
+ *             ASKING -> PUTTING   asked: it does not have it
+ *    ASKING, PUTTING -> ASKING    the next backend's turn
+ *    ASKING, PUTTING -> (ended)   there is no other
+ *
+ * INVARIANTS
+ *   (1) So many are ready or under way at most, those included whose memory a
+ *       backend does not give back.
+ *
+ * LOCKING   cache->lock for both lists and the counts.
+ */
+#include "cache/block/block.h"
+#include "cache/core/hooks.h"
+#include "cache/core/table.h"
+#include "cache/remote/tier.h"
+
+#include <stdio.h>
+
+#define WAITING_MAX 16384u
+#define UNDER_WAY_MAX 8u
+#define ASK_NS UINT64_C(2000000000)
+#define PUT_NS UINT64_C(10000000000)
+#define REST_NS UINT64_C(1000000000)
+
+struct kv_backup {
+	struct kv_remote_job job; /* first; the thread's */
+	struct kv_space *space;	  /* held */
+	struct kv_key key;
+	struct kv_block *block; /* held, with its view, once ready */
+	struct kv_view view;
+	struct kv_digest digest;
+	char prefix[KV_REMOTE_PREFIX_MAX + 1];
+	bool ended;
+	TAILQ_ENTRY(kv_backup) link; /* of waiting or ready */
+};
+
+/* ---- what is to be handed over ---- */
+
+static void dropped_locked(struct kv_remote *remote)
+{
+	for (unsigned i = 0; i < remote->n; i++)
+		remote->backends[i].stats.dropped++;
+}
+
+void kv_remote_durable_locked(struct kv_cache *cache,
+			      const struct kv_block *block)
+{
+	struct kv_remote *remote = cache->remote;
+	struct kv_space *space = kv_block_space(cache, block);
+	struct kv_backup *backup;
+
+	kv_assert_locked(&cache->lock);
+	if (!remote || !remote->backup.running || !space->shared)
+		return;
+	kv_shun_not(remote->shunned, kv_key_hash(cache, space, block->key));
+	if (cache->config.remote.write == KV_WRITEBACK_REUSE && !block->hits)
+		return;
+	backup = remote->backup.n_waiting < WAITING_MAX
+			 ? calloc(1, sizeof(*backup))
+			 : NULL;
+	if (!backup) {
+		dropped_locked(remote);
+		return;
+	}
+	backup->space = kv_space_get(space);
+	backup->key = kv_block_key(block);
+	TAILQ_INSERT_TAIL(&remote->backup.waiting, backup, link);
+	remote->backup.n_waiting++;
+	pthread_cond_signal(&remote->backup.more);
+}
+
+void kv_remote_removed_locked(struct kv_cache *cache,
+			      const struct kv_block *block)
+{
+	struct kv_space *space = kv_block_space(cache, block);
+
+	kv_assert_locked(&cache->lock);
+	if (cache->remote && space->shared)
+		kv_shun_removed(cache->remote->shunned,
+				kv_key_hash(cache, space, block->key));
+}
+
+static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
+{
+	struct kv_cache *cache = remote->cache;
+
+	if (backup->block) {
+		kv_view_put(cache, &backup->view);
+		kv_block_put(cache, backup->block);
+	}
+	kv_space_put(backup->space);
+	free(backup);
+}
+
+/* ---- making ready ---- */
+
+/* Its bytes, held; and what is said of them. */
+static int hold(struct kv_cache *cache, struct kv_backup *backup)
+{
+	struct kv_block *block;
+	struct kv_meta meta;
+	int r = kv_block_get(cache, backup->space, &backup->key, &block);
+
+	if (r < 0)
+		return r;
+	r = kv_block_meta(cache, block, &meta, &backup->digest);
+	if (r == 0)
+		r = kv_view_get(cache, block, &backup->view);
+	if (r < 0)
+		kv_block_put(cache, block);
+	else
+		backup->block = block;
+	return r;
+}
+
+static void prepare(struct kv_remote *remote, struct kv_backup *backup)
+{
+	struct kv_cache *cache = remote->cache;
+	int r = kv_remote_prefix(cache, backup->space, backup->prefix);
+
+	if (r == 0)
+		r = hold(cache, backup);
+	kv_lock(cache);
+	if (r == 0)
+		TAILQ_INSERT_TAIL(&remote->backup.ready, backup, link);
+	else
+		remote->backup.under_way--;
+	if (r < 0 && r != -ENOENT)
+		dropped_locked(remote);
+	kv_unlock(cache);
+	if (r == 0)
+		kv_remote_wake(remote);
+	else
+		backup_free(remote, backup);
+}
+
+static void *preparer(void *arg)
+{
+	struct kv_remote *remote = arg;
+	struct kv_cache *cache = remote->cache;
+	struct kv_backup *backup;
+
+	kv_lock(cache);
+	while (!remote->stop) {
+		backup = remote->backup.under_way < UNDER_WAY_MAX
+				 ? TAILQ_FIRST(&remote->backup.waiting)
+				 : NULL;
+		if (!backup) {
+			kv_cond_wait(cache, &remote->backup.more, REST_NS);
+			continue;
+		}
+		TAILQ_REMOVE(&remote->backup.waiting, backup, link);
+		remote->backup.n_waiting--;
+		remote->backup.under_way++;
+		kv_unlock(cache);
+		prepare(remote, backup);
+		kv_lock(cache);
+	}
+	kv_unlock(cache);
+	return NULL;
+}
+
+/* ---- handing over ---- */
+
+static void backup_over(struct kv_remote *remote, struct kv_backup *backup)
+{
+	kv_lock(remote->cache);
+	remote->backup.under_way--;
+	pthread_cond_signal(&remote->backup.more);
+	kv_unlock(remote->cache);
+	backup_free(remote, backup);
+}
+
+static void given_back(struct kv_remote *remote, struct kv_remote_job *job)
+{
+	backup_over(remote, (struct kv_backup *)job);
+}
+
+static void next(struct kv_remote *remote, struct kv_backup *backup);
+
+static void done_with(struct kv_remote *remote, struct kv_backup *backup,
+		      int status)
+{
+	kv_lock(remote->cache);
+	remote->backends[backup->job.backend].stats.dropped += status < 0;
+	kv_unlock(remote->cache);
+	if (backup->job.abandoned)
+		return;
+	backup->job.backend++;
+	next(remote, backup);
+}
+
+static void put(struct kv_remote *remote, struct kv_remote_job *job, int status)
+{
+	done_with(remote, (struct kv_backup *)job, status);
+}
+
+static void asked(struct kv_remote *remote, struct kv_remote_job *job,
+		  int status)
+{
+	struct kv_backup *backup = (struct kv_backup *)job;
+	const bool same =
+		status == 0 && memcmp(&job->op.digest, &backup->digest,
+				      sizeof(backup->digest)) == 0;
+
+	/* With other bytes the first stays, as it does here. */
+	if (same || (status < 0 && status != -ENOENT && status != -EBADMSG)) {
+		done_with(remote, backup, same ? 0 : status);
+		return;
+	}
+	if (status == 0) {
+		done_with(remote, backup, -EEXIST);
+		return;
+	}
+	job->op.call = KV_REMOTE_PUT;
+	job->op.data = (uint8_t *)backup->view.data;
+	job->op.length = backup->view.length;
+	job->op.digest = backup->digest;
+	job->ended = put;
+	kv_remote_submit(remote, job, PUT_NS);
+}
+
+/* The turn of the next backend. */
+static void next(struct kv_remote *remote, struct kv_backup *backup)
+{
+	struct kv_remote_job *job = &backup->job;
+	char key[KV_NAME_MAX + 1];
+
+	while (job->backend < remote->n &&
+	       !kv_remote_is_open(remote, job->backend)) {
+		kv_lock(remote->cache);
+		remote->backends[job->backend++].stats.dropped++;
+		kv_unlock(remote->cache);
+	}
+	if (job->backend == remote->n) {
+		backup_over(remote, backup);
+		return;
+	}
+	kv_key_name(&backup->key, key);
+	job->op = (struct kv_remote_op){.call = KV_REMOTE_EXISTS};
+	snprintf(job->op.name, sizeof(job->op.name), "%s%s", backup->prefix,
+		 key);
+	job->ended = asked;
+	job->given_back = given_back;
+	kv_remote_submit(remote, job, ASK_NS);
+}
+
+void kv_backups_run(struct kv_remote *remote)
+{
+	struct kv_cache *cache = remote->cache;
+	struct kv_backup *backup;
+
+	for (;;) {
+		kv_lock(cache);
+		backup = TAILQ_FIRST(&remote->backup.ready);
+		if (backup)
+			TAILQ_REMOVE(&remote->backup.ready, backup, link);
+		kv_unlock(cache);
+		if (!backup)
+			return;
+		next(remote, backup);
+	}
+}
+
+/* ---- begin and end ---- */
+
+int kv_backup_start(struct kv_remote *remote)
+{
+	int r;
+
+	if (remote->cache->config.remote.write == KV_WRITEBACK_NONE)
+		return 0;
+	r = kv_thread_start(&remote->backup.thread, "kvfs-backup", preparer,
+			    remote);
+	remote->backup.running = r == 0;
+	return r;
+}
+
+void kv_backup_stop(struct kv_remote *remote)
+{
+	struct kv_cache *cache = remote->cache;
+
+	kv_lock(cache);
+	remote->stop = true;
+	pthread_cond_signal(&remote->backup.more);
+	kv_unlock(cache);
+	if (remote->backup.running)
+		pthread_join(remote->backup.thread, NULL);
+}
+
+void kv_backups_free(struct kv_remote *remote)
+{
+	struct kv_backup *backup;
+
+	while ((backup = TAILQ_FIRST(&remote->backup.waiting))) {
+		TAILQ_REMOVE(&remote->backup.waiting, backup, link);
+		backup_free(remote, backup);
+	}
+	while ((backup = TAILQ_FIRST(&remote->backup.ready))) {
+		TAILQ_REMOVE(&remote->backup.ready, backup, link);
+		backup_free(remote, backup);
+	}
+}

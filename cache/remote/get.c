@@ -1,0 +1,556 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * get.c - blocks that are not here, looked for on the backends and brought.
+ *
+ * Who wants blocks that are missing makes a look of them (kv_remote_want_locked,
+ * kv_remote_look_locked).  All of it is asked for at once, of one backend after
+ * the other.  What is worth it is then fetched, in chain order, within a budget of
+ * memory and a rate; it lands in memory of its own, is copied and hashed into a
+ * slot in one pass, and sealed if key, length and digest agree.
+ *
+ * OWNS      every kv_remote_get and kv_remote_look.
+ *
+ * STATES    of a get:
+ *              (new) -> LOOKING   the thread takes its look
+ *            LOOKING -> QUEUED    decide: it is there, and worth it
+ *             QUEUED -> GETTING   there is memory, and rate, for it
+ *            GETTING -> LANDED    its bytes are here
+ *             LANDED -> (sealed)  there was a slot for it
+ *                any -> (missed)  it is not there, not in time, damaged
+ *
+ * INVARIANTS
+ *   (1) Of a key of a space there is one get in the table; it has all wants that
+ *       wait for it, of whatever acquire.
+ *   (2) What nobody waits for any more still comes: the next one hits.
+ *   (3) Memory for gets, that of abandoned ones included, is at most
+ *       landing_max, or one get's.
+ *
+ * LOCKING   cache->lock for the table, the wants and the list of fresh looks;
+ *           all else is the thread's.
+ */
+#include "cache/block/block.h"
+#include "cache/core/hooks.h"
+#include "cache/core/table.h"
+#include "cache/remote/tier.h"
+#include "common/copy.h"
+
+#include <stdio.h>
+
+#define LOOK_NS UINT64_C(2000000000)
+#define GET_NS UINT64_C(10000000000)
+#define QUEUE_NS UINT64_C(10000000000) /* that long it may wait to begin */
+#define ROOM_NS UINT64_C(1000000000)   /* and that long for a slot */
+#define ABSENT_NS UINT64_C(1000000000)
+#define DAMAGED_NS UINT64_C(10000000000)
+#define GETTING_MAX 32u
+
+enum get_state { GET_LOOKING, GET_QUEUED, GET_GETTING, GET_LANDED };
+
+struct kv_remote_get {
+	struct kv_remote_job job;     /* first; the thread's */
+	enum get_state state;	      /* cache->lock */
+	struct kv_want *wants;	      /* cache->lock */
+	struct kv_remote_get *bucket; /* cache->lock */
+	struct kv_remote_look *look;  /* until it is decided */
+	struct kv_key key;	      /* fixed */
+	struct kv_space *space;	      /* fixed; held */
+	uint64_t hash;		      /* fixed */
+	bool found;
+	bool ended; /* nothing is left to do but to free it */
+	uint64_t since_ns;
+	TAILQ_ENTRY(kv_remote_get) link; /* of queued or landed */
+};
+
+struct kv_remote_look {
+	struct kv_space *space; /* held */
+	char prefix[KV_REMOTE_PREFIX_MAX + 1];
+	unsigned backend; /* the one that is asked */
+	size_t left;	  /* answers of it that are not here */
+	size_t n, room;
+	struct kv_remote_get **gets; /* in the order of the keys */
+	TAILQ_ENTRY(kv_remote_look) link;
+};
+
+/* ---- the table ---- */
+
+static struct kv_remote_get **bucket_of(struct kv_remote *remote, uint64_t hash)
+{
+	return &remote->gets[hash % GET_BUCKETS];
+}
+
+static struct kv_remote_get *find_locked(struct kv_remote *remote,
+					 const struct kv_space *space,
+					 const struct kv_key *key,
+					 uint64_t hash)
+{
+	struct kv_remote_get *get = *bucket_of(remote, hash);
+
+	while (get && (get->space != space || !kv_key_equal(&get->key, key)))
+		get = get->bucket;
+	return get;
+}
+
+static void leave_locked(struct kv_remote *remote, struct kv_remote_get *get)
+{
+	struct kv_remote_get **link = bucket_of(remote, get->hash);
+
+	while (*link != get)
+		link = &(*link)->bucket;
+	*link = get->bucket;
+}
+
+static void get_free(struct kv_remote *remote, struct kv_remote_get *get)
+{
+	if (get->job.op.data)
+		remote->landing -= get->job.op.room;
+	free(get->job.op.data);
+	kv_space_put(get->space);
+	free(get);
+}
+
+/*
+ * Tell who waits: with @came it is here, and they look again.  Not to be asked for
+ * again in @shun_ns.  Its memory goes when no backend has it any more.
+ */
+static void get_end(struct kv_remote *remote, struct kv_remote_get *get,
+		    bool came, uint64_t shun_ns)
+{
+	struct kv_cache *cache = remote->cache;
+	bool under_way = get->job.abandoned;
+
+	kv_lock(cache);
+	leave_locked(remote, get);
+	if (shun_ns)
+		kv_shun_absent(remote->shunned, get->hash,
+			       kv_now_ns() + shun_ns);
+	if (came)
+		kv_wants_restart_locked(cache, &get->wants);
+	else
+		kv_wants_miss_locked(cache, &get->wants);
+	kv_unlock(cache);
+	get->ended = true;
+	if (!under_way)
+		get_free(remote, get);
+}
+
+/* ---- who wants them ---- */
+
+bool kv_remote_may_locked(struct kv_cache *cache, struct kv_space *space,
+			  const struct kv_key *key)
+{
+	struct kv_remote *remote = cache->remote;
+
+	kv_assert_locked(&cache->lock);
+	return remote && remote->running && space->shared &&
+	       !kv_is_shunned(remote->shunned,
+			      kv_key_hash(cache, space, key->b));
+}
+
+static bool grow(struct kv_remote_look *look)
+{
+	size_t room = look->room ? 2 * look->room : 16;
+	void *more;
+
+	if (look->n < look->room)
+		return true;
+	more = realloc(look->gets, room * sizeof(struct kv_remote_get *));
+	if (!more)
+		return false;
+	look->gets = more;
+	look->room = room;
+	return true;
+}
+
+/* The look that @acquire makes while it is being submitted. */
+static struct kv_remote_look *look_of(struct kv_acquire *acquire)
+{
+	if (!acquire->look) {
+		acquire->look = calloc(1, sizeof(*acquire->look));
+		if (acquire->look)
+			acquire->look->space = kv_space_get(acquire->space);
+	}
+	return acquire->look;
+}
+
+int kv_remote_want_locked(struct kv_cache *cache, struct kv_want *want)
+{
+	struct kv_acquire *acquire = want->acquire;
+	struct kv_space *space = acquire->space;
+	struct kv_remote *remote = cache->remote;
+	struct kv_remote_get *get;
+	struct kv_remote_look *look;
+	uint64_t hash;
+
+	kv_assert_locked(&cache->lock);
+	if (!acquire->remote || !kv_remote_may_locked(cache, space, &want->key))
+		return -ENOENT;
+	hash = kv_key_hash(cache, space, want->key.b);
+	get = find_locked(remote, space, &want->key, hash);
+	if (get) {
+		kv_want_link(&get->wants, want);
+		return -EINPROGRESS;
+	}
+	look = acquire->submitting ? look_of(acquire) : NULL;
+	get = look && grow(look) ? calloc(1, sizeof(*get)) : NULL;
+	if (!get)
+		return -ENOENT;
+	get->key = want->key;
+	get->hash = hash;
+	get->space = kv_space_get(space);
+	get->look = look;
+	get->bucket = *bucket_of(remote, hash);
+	*bucket_of(remote, hash) = get;
+	look->gets[look->n++] = get;
+	kv_want_link(&get->wants, want);
+	return -EINPROGRESS;
+}
+
+static void look_free(struct kv_remote_look *look)
+{
+	kv_space_put(look->space);
+	free(look->gets);
+	free(look);
+}
+
+static bool is_prefix(const struct kv_space *space)
+{
+	return !space->layout || space->layout->reuse == KV_REUSE_PREFIX;
+}
+
+/* Too few to be worth a question. */
+static void forget_locked(struct kv_cache *cache, struct kv_remote_look *look)
+{
+	for (size_t i = 0; i < look->n; i++) {
+		struct kv_remote_get *get = look->gets[i];
+
+		leave_locked(cache->remote, get);
+		kv_wants_miss_locked(cache, &get->wants);
+		get_free(cache->remote, get);
+	}
+	look_free(look);
+}
+
+void kv_remote_look_locked(struct kv_cache *cache, struct kv_acquire *acquire)
+{
+	struct kv_remote_look *look = acquire->look;
+	struct kv_remote *remote = cache->remote;
+
+	kv_assert_locked(&cache->lock);
+	if (!look)
+		return;
+	acquire->look = NULL;
+	if (is_prefix(look->space) &&
+	    look->n < cache->config.remote.threshold) {
+		forget_locked(cache, look);
+		return;
+	}
+	TAILQ_INSERT_TAIL(&remote->fresh, look, link);
+	kv_remote_wake(remote);
+}
+
+bool kv_remote_coming_locked(struct kv_cache *cache, struct kv_space *space,
+			     const struct kv_key *key)
+{
+	const struct kv_remote_get *get;
+
+	kv_assert_locked(&cache->lock);
+	if (!cache->remote || !space->shared)
+		return false;
+	get = find_locked(cache->remote, space, key,
+			  kv_key_hash(cache, space, key->b));
+	return get && get->state > GET_LOOKING;
+}
+
+/* ---- looking ---- */
+
+/* Of a chain, what follows a gap is of no use, and a short rest not worth it. */
+static size_t worth(const struct kv_remote *remote,
+		    const struct kv_remote_look *look)
+{
+	const uint32_t threshold = remote->cache->config.remote.threshold;
+	size_t n = 0;
+
+	if (!is_prefix(look->space))
+		return look->n;
+	while (n < look->n && look->gets[n]->found)
+		n++;
+	return n >= threshold ? n : 0;
+}
+
+static void decide(struct kv_remote *remote, struct kv_remote_look *look)
+{
+	struct kv_cache *cache = remote->cache;
+	const size_t n = worth(remote, look);
+
+	for (size_t i = 0; i < look->n; i++) {
+		struct kv_remote_get *get = look->gets[i];
+
+		get->look = NULL;
+		if (i >= n || !get->found) {
+			get_end(remote, get, false, get->found ? 0 : ABSENT_NS);
+			continue;
+		}
+		kv_lock(cache);
+		get->state = GET_QUEUED;
+		kv_unlock(cache);
+		get->since_ns = kv_now_ns();
+		TAILQ_INSERT_TAIL(&remote->queued, get, link);
+	}
+	look_free(look);
+}
+
+static void ask_next(struct kv_remote *remote, struct kv_remote_look *look);
+
+/* What was abandoned is the get's again. */
+static void given_back(struct kv_remote *remote, struct kv_remote_job *job)
+{
+	struct kv_remote_get *get = (struct kv_remote_get *)job;
+
+	if (get->ended)
+		get_free(remote, get);
+}
+
+static void answered(struct kv_remote *remote, struct kv_remote_job *job,
+		     int status)
+{
+	struct kv_remote_get *get = (struct kv_remote_get *)job;
+	struct kv_remote_look *look = get->look;
+
+	get->found = status == 0;
+	if (--look->left == 0) {
+		look->backend++;
+		ask_next(remote, look);
+	}
+}
+
+static void ask(struct kv_remote *remote, struct kv_remote_look *look,
+		struct kv_remote_get *get)
+{
+	struct kv_remote_op *op = &get->job.op;
+	char key[KV_NAME_MAX + 1];
+
+	kv_key_name(&get->key, key);
+	*op = (struct kv_remote_op){.call = KV_REMOTE_EXISTS};
+	snprintf(op->name, sizeof(op->name), "%s%s", look->prefix, key);
+	get->job.backend = look->backend;
+	get->job.ended = answered;
+	get->job.given_back = given_back;
+	look->left++;
+	kv_remote_submit(remote, &get->job, LOOK_NS);
+}
+
+/* Ask the next backend for all that has not been found. */
+static void ask_next(struct kv_remote *remote, struct kv_remote_look *look)
+{
+	for (; look->backend < remote->n; look->backend++) {
+		if (!kv_remote_is_open(remote, look->backend))
+			continue;
+		for (size_t i = 0; i < look->n; i++)
+			if (!look->gets[i]->found &&
+			    !look->gets[i]->job.abandoned)
+				ask(remote, look, look->gets[i]);
+		if (look->left > 0)
+			return;
+	}
+	decide(remote, look);
+}
+
+static void take_looks(struct kv_remote *remote)
+{
+	struct kv_cache *cache = remote->cache;
+	struct kv_remote_look *look;
+
+	for (;;) {
+		kv_lock(cache);
+		look = TAILQ_FIRST(&remote->fresh);
+		if (look)
+			TAILQ_REMOVE(&remote->fresh, look, link);
+		kv_unlock(cache);
+		if (!look)
+			return;
+		if (kv_remote_prefix(cache, look->space, look->prefix) < 0)
+			decide(remote, look);
+		else
+			ask_next(remote, look);
+	}
+}
+
+/* ---- getting ---- */
+
+static void came(struct kv_remote *remote, struct kv_remote_job *job,
+		 int status)
+{
+	struct kv_remote_get *get = (struct kv_remote_get *)job;
+
+	remote->getting--;
+	if (status < 0) {
+		get_end(remote, get, false,
+			status == -EBADMSG || status == -EFBIG ? DAMAGED_NS
+							       : ABSENT_NS);
+		return;
+	}
+	kv_lock(remote->cache);
+	get->state = GET_LANDED;
+	kv_unlock(remote->cache);
+	get->since_ns = kv_now_ns();
+	TAILQ_INSERT_TAIL(&remote->landed, get, link);
+}
+
+/* The bytes of a second may come at once. */
+static bool rate_allows(struct kv_remote *remote, uint64_t bytes)
+{
+	const double rate = (double)remote->cache->config.remote.rate;
+	const uint64_t now = kv_now_ns();
+
+	if (rate == 0)
+		return true;
+	remote->credit += rate * (double)(now - remote->credit_ns) / 1e9;
+	remote->credit = KV_MIN(remote->credit, rate);
+	remote->credit_ns = now;
+	if (remote->credit <= 0)
+		return false;
+	remote->credit -= (double)bytes;
+	return true;
+}
+
+/* 1: begun; 0: not now; -errno: never. */
+static int get_begin(struct kv_remote *remote, struct kv_remote_get *get)
+{
+	struct kv_remote_op *op = &get->job.op;
+
+	if (op->length == 0 || op->length > remote->cache->arena.segment_bytes)
+		return -EFBIG;
+	if (!kv_remote_is_open(remote, get->job.backend))
+		return -EIO;
+	if (remote->getting >= GETTING_MAX ||
+	    (remote->landing > 0 &&
+	     remote->landing + op->length > remote->landing_max) ||
+	    !rate_allows(remote, op->length))
+		return 0;
+	op->data = malloc(op->length);
+	if (!op->data)
+		return -ENOMEM;
+	op->room = op->length;
+	op->call = KV_REMOTE_GET;
+	remote->landing += op->room;
+	remote->getting++;
+	kv_lock(remote->cache);
+	get->state = GET_GETTING;
+	kv_unlock(remote->cache);
+	get->job.ended = came;
+	kv_remote_submit(remote, &get->job, GET_NS);
+	return 1;
+}
+
+static void begin_gets(struct kv_remote *remote)
+{
+	struct kv_remote_get *get;
+	int r = 1;
+
+	while (r != 0 && (get = TAILQ_FIRST(&remote->queued))) {
+		r = kv_now_ns() - get->since_ns > QUEUE_NS
+			    ? -ETIMEDOUT
+			    : get_begin(remote, get);
+		if (r == 0)
+			break;
+		TAILQ_REMOVE(&remote->queued, get, link);
+		if (r < 0)
+			get_end(remote, get, false,
+				r == -EFBIG ? DAMAGED_NS : 0);
+	}
+}
+
+/* ---- landing ---- */
+
+/* Copy the bytes into @fill, and seal it if they are what was put. */
+static int seal(struct kv_remote *remote, struct kv_remote_get *get,
+		struct kv_fill *fill)
+{
+	struct kv_cache *cache = remote->cache;
+	const struct kv_remote_op *op = &get->job.op;
+	uint8_t *data = kv_fill_data(fill);
+	uint64_t length, payload;
+	struct kv_digest digest;
+	struct kv_meta meta;
+	int r;
+
+	kv_hash_begin(remote->hash);
+	kv_hash_copy(remote->hash, data, op->data, op->length);
+	digest = kv_hash_end(remote->hash);
+	r = memcmp(&digest, &op->digest, sizeof(digest)) ? -EBADMSG : 0;
+	if (r == 0)
+		r = kv_block_parse(data, op->length, get->space->layout,
+				   &length, &payload, &meta);
+	if (r < 0 || length != op->length) {
+		kv_fill_drop(cache, fill);
+		kv_lock(cache);
+		remote->backends[get->job.backend].stats.damaged++;
+		kv_unlock(cache);
+		return -EBADMSG;
+	}
+	meta.mtime_ns = kv_wall_ns();
+	return kv_fill_seal(cache, fill, &get->key, &meta, payload, &digest);
+}
+
+/* False: there is no room for it yet. */
+static bool land(struct kv_remote *remote, struct kv_remote_get *get)
+{
+	struct kv_fill *fill;
+	int r = kv_fill_begin(remote->cache, get->space, &get->key,
+			      get->job.op.length, &fill);
+
+	if ((r == -EBUSY || r == -ENOSPC || r == -EAGAIN) &&
+	    kv_now_ns() - get->since_ns < ROOM_NS)
+		return false;
+	TAILQ_REMOVE(&remote->landed, get, link);
+	if (r == 0)
+		r = seal(remote, get, fill);
+	/* There by somebody else, or about to be, is as good. */
+	if (r >= 0 || r == -EEXIST || r == -EALREADY)
+		get_end(remote, get, true, 0);
+	else
+		get_end(remote, get, false, r == -EBADMSG ? DAMAGED_NS : 0);
+	return true;
+}
+
+static void land_all(struct kv_remote *remote)
+{
+	struct kv_remote_get *get, *next;
+
+	for (get = TAILQ_FIRST(&remote->landed); get; get = next) {
+		next = TAILQ_NEXT(get, link);
+		if (!land(remote, get))
+			break;
+	}
+}
+
+void kv_gets_run(struct kv_remote *remote)
+{
+	take_looks(remote);
+	land_all(remote);
+	begin_gets(remote);
+}
+
+bool kv_gets_busy(const struct kv_remote *remote)
+{
+	return !TAILQ_EMPTY(&remote->landed) || !TAILQ_EMPTY(&remote->queued);
+}
+
+void kv_gets_stop(struct kv_remote *remote)
+{
+	struct kv_remote_look *look;
+	struct kv_remote_get *get;
+
+	while ((look = TAILQ_FIRST(&remote->fresh))) {
+		TAILQ_REMOVE(&remote->fresh, look, link);
+		decide(remote, look);
+	}
+	while ((get = TAILQ_FIRST(&remote->queued))) {
+		TAILQ_REMOVE(&remote->queued, get, link);
+		get_end(remote, get, false, 0);
+	}
+	while ((get = TAILQ_FIRST(&remote->landed))) {
+		TAILQ_REMOVE(&remote->landed, get, link);
+		get_end(remote, get, false, 0);
+	}
+}

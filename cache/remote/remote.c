@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * remote.c - the thread that talks to the backends, and when it does not.
+ *
+ * A backend may hang, lie, fail, or be gone.  Every operation has its time; when
+ * that is over its memory is left to the backend until that gives it back, and
+ * counts until then.  After a row of failures a backend is not asked any more but
+ * once a second: the node then works as if it had none.
+ *
+ * OWNS      the backends, the thread, the jobs under way.
+ *
+ * STATES    of a job:
+ *              (new) -> under way   kv_remote_submit
+ *          under way -> (ended)     reap_one: ended() runs with its status
+ *          under way -> abandoned   expire: ended() runs with -ETIMEDOUT
+ *          abandoned -> (ended)     reap_one: given_back() runs
+ *
+ * LOCKING   cache->lock for the statistics; all else of jobs is the thread's.
+ */
+#include <poll.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+
+#include "cache/core/hooks.h"
+#include "cache/remote/tier.h"
+#include "common/copy.h"
+#include "common/thread.h"
+
+#define FAILURES 8u
+#define TRY_NS UINT64_C(1000000000)
+#define TICK_MS 10 /* while something waits for room, or for its time */
+#define REST_MS 1000
+#define MS UINT64_C(1000000)
+#define REAP 64u
+#define END_NS UINT64_C(500000000)
+
+static const struct kv_remote_driver *const drivers[] = {&kv_remote_dir};
+
+void kv_remote_wake(struct kv_remote *remote)
+{
+	eventfd_write(remote->wake, 1);
+}
+
+/* ---- the breaker ---- */
+
+/* Not the backend's fault. */
+static bool is_answer(int status)
+{
+	return status == 0 || status == -ENOENT || status == -EEXIST ||
+	       status == -EBADMSG || status == -EFBIG || status == -ECANCELED;
+}
+
+bool kv_remote_is_open(struct kv_remote *remote, unsigned backend)
+{
+	struct kv_remote_backend *b = &remote->backends[backend];
+	const uint64_t now = kv_now_ns();
+
+	if (remote->stop)
+		return false;
+	if (b->failures < FAILURES)
+		return true;
+	if (now - b->tried_ns < TRY_NS)
+		return false;
+	b->tried_ns = now;
+	return true;
+}
+
+static void note(struct kv_remote *remote, const struct kv_remote_job *job,
+		 int status)
+{
+	struct kv_remote_backend *b = &remote->backends[job->backend];
+	struct kv_remote_stats *stats = &b->stats;
+	const uint64_t now = kv_now_ns();
+
+	if (is_answer(status))
+		b->failures = 0;
+	else if (++b->failures == FAILURES)
+		b->tried_ns = now;
+	kv_lock(remote->cache);
+	stats->open = b->failures < FAILURES;
+	stats->failed += !is_answer(status);
+	stats->late += status == -ETIMEDOUT;
+	stats->damaged += status == -EBADMSG;
+	stats->calls[job->op.call]++;
+	stats->ns[job->op.call] += now - job->began_ns;
+	if (status == 0 && job->op.call == KV_REMOTE_GET)
+		stats->got_bytes += job->op.length;
+	if (status == 0 && job->op.call == KV_REMOTE_PUT)
+		stats->put_bytes += job->op.length;
+	kv_unlock(remote->cache);
+}
+
+/* ---- jobs ---- */
+
+void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
+		      uint64_t ns)
+{
+	struct kv_remote_backend *b = &remote->backends[job->backend];
+	struct kv_remote_op *op = &job->op;
+
+	job->began_ns = kv_now_ns();
+	job->until_ns = job->began_ns + ns;
+	job->abandoned = false;
+	TAILQ_INSERT_TAIL(&remote->jobs, job, link);
+	b->driver->submit(b->state, &op, 1);
+}
+
+static void reap_one(struct kv_remote *remote, struct kv_remote_job *job)
+{
+	TAILQ_REMOVE(&remote->jobs, job, link);
+	if (job->abandoned) {
+		job->abandoned = false;
+		job->given_back(remote, job);
+	} else {
+		note(remote, job, job->op.status);
+		job->ended(remote, job, job->op.status);
+	}
+}
+
+static void reap(struct kv_remote *remote)
+{
+	struct kv_remote_op *ended[REAP];
+
+	for (unsigned i = 0; i < remote->n; i++) {
+		struct kv_remote_backend *b = &remote->backends[i];
+		size_t n = b->driver->reap(b->state, ended, REAP);
+
+		for (size_t k = 0; k < n; k++)
+			reap_one(remote, (struct kv_remote_job *)ended[k]);
+	}
+}
+
+/* What did not end in its time is left to its backend. */
+static void expire(struct kv_remote *remote, uint64_t now)
+{
+	struct kv_remote_job *job, *next;
+
+	for (job = TAILQ_FIRST(&remote->jobs); job; job = next) {
+		struct kv_remote_backend *b = &remote->backends[job->backend];
+
+		next = TAILQ_NEXT(job, link);
+		if (job->abandoned || now < job->until_ns)
+			continue;
+		job->abandoned = true;
+		b->driver->cancel(b->state, &job->op);
+		note(remote, job, -ETIMEDOUT);
+		job->ended(remote, job, -ETIMEDOUT);
+	}
+}
+
+/* ---- the thread ---- */
+
+/* Until the next job's time is over. */
+static int rest_ms(const struct kv_remote *remote)
+{
+	const uint64_t now = kv_now_ns();
+	const struct kv_remote_job *job;
+	uint64_t until = now + REST_MS * MS;
+
+	if (kv_gets_busy(remote))
+		return TICK_MS;
+	TAILQ_FOREACH(job, &remote->jobs, link)
+		if (!job->abandoned)
+			until = KV_MIN(until, job->until_ns);
+	return until <= now ? 0 : (int)((until - now) / MS) + 1;
+}
+
+static void wait_for_more(struct kv_remote *remote)
+{
+	struct pollfd fds[KV_REMOTES_MAX + 1];
+	eventfd_t count;
+
+	for (unsigned i = 0; i < remote->n; i++)
+		fds[i] = (struct pollfd){.fd = remote->backends[i].driver->fd(
+						 remote->backends[i].state),
+					 .events = POLLIN};
+	fds[remote->n] = (struct pollfd){.fd = remote->wake, .events = POLLIN};
+	poll(fds, remote->n + 1, rest_ms(remote));
+	if (fds[remote->n].revents)
+		eventfd_read(remote->wake, &count);
+}
+
+static void *run(void *arg)
+{
+	struct kv_remote *remote = arg;
+
+	while (!remote->stop) {
+		reap(remote);
+		expire(remote, kv_now_ns());
+		kv_gets_run(remote);
+		kv_backups_run(remote);
+		kv_asks_run(remote);
+		wait_for_more(remote);
+	}
+	return NULL;
+}
+
+/* ---- begin and end ---- */
+
+static const struct kv_remote_driver *driver_of(const char *url,
+						const char **ret_rest)
+{
+	for (size_t i = 0; i < KV_ARRAY_LEN(drivers); i++) {
+		size_t n = strlen(drivers[i]->scheme);
+
+		if (strncmp(url, drivers[i]->scheme, n) == 0 && url[n] == ':') {
+			*ret_rest = url + n + 1;
+			return drivers[i];
+		}
+	}
+	return NULL;
+}
+
+bool kv_remote_knows(const char *url)
+{
+	const char *rest;
+
+	return driver_of(url, &rest) != NULL;
+}
+
+static int open_backend(struct kv_remote *remote, const char *url,
+			char **ret_why)
+{
+	struct kv_remote_backend *b = &remote->backends[remote->n];
+	_cleanup_(kv_freep) char *why = NULL;
+	const char *rest = NULL;
+	int r;
+
+	if (remote->n == KV_REMOTES_MAX)
+		return kv_why(ret_why, -EINVAL, "remote=%s: more than %u", url,
+			      KV_REMOTES_MAX);
+	b->driver = driver_of(url, &rest);
+	if (!b->driver)
+		return kv_why(ret_why, -EINVAL,
+			      "remote=%s: of no kind that is known", url);
+	r = b->driver->open(rest, &b->state, &why);
+	if (r < 0)
+		return kv_why(ret_why, r, "remote=%s: %s", url,
+			      why ? why : strerror(-r));
+	b->url = url;
+	b->stats.url = url;
+	b->stats.open = true;
+	remote->n++;
+	return 0;
+}
+
+/* One that cannot be opened is done without, if the user said so. */
+static int open_backends(struct kv_remote *remote, char **ret_why)
+{
+	const struct kv_cache *cache = remote->cache;
+	const struct kv_remote_config *config = &cache->config.remote;
+	int r = 0;
+
+	for (size_t i = 0; i < config->n && r == 0; i++) {
+		r = open_backend(remote, config->urls[i], ret_why);
+		if (r < 0 && r != -EINVAL && config->optional) {
+			if (cache->config.warn && *ret_why)
+				cache->config.warn(cache->config.arg, *ret_why);
+			free(kv_steal(*ret_why));
+			r = 0;
+		}
+	}
+	return r;
+}
+
+static void close_backends(struct kv_remote *remote)
+{
+	for (unsigned i = 0; i < remote->n; i++)
+		remote->backends[i].driver->close(remote->backends[i].state);
+}
+
+static void remote_free(struct kv_remote *remote)
+{
+	close_backends(remote);
+	kv_shunned_free(remote->shunned);
+	kv_hash_free(remote->hash);
+	pthread_cond_destroy(&remote->backup.more);
+	pthread_cond_destroy(&remote->answer);
+	if (remote->wake >= 0)
+		close(remote->wake);
+	free(remote);
+}
+
+static int new_remote(struct kv_cache *cache, struct kv_remote **ret_remote)
+{
+	struct kv_remote *remote = calloc(1, sizeof(*remote));
+	int r;
+
+	if (!remote)
+		return -ENOMEM;
+	remote->cache = cache;
+	remote->landing_max =
+		cache->arena.max * cache->arena.segment_bytes / 16;
+	TAILQ_INIT(&remote->fresh);
+	TAILQ_INIT(&remote->jobs);
+	TAILQ_INIT(&remote->queued);
+	TAILQ_INIT(&remote->landed);
+	TAILQ_INIT(&remote->backup.waiting);
+	TAILQ_INIT(&remote->backup.ready);
+	kv_cond_init(&remote->backup.more);
+	TAILQ_INIT(&remote->asks);
+	kv_cond_init(&remote->answer);
+	remote->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	r = remote->wake < 0 ? -errno : kv_shunned_new(&remote->shunned);
+	if (r == 0)
+		r = kv_hash_new(&remote->hash);
+	if (r < 0)
+		remote_free(remote);
+	else
+		*ret_remote = remote;
+	return r;
+}
+
+int kv_remote_start(struct kv_cache *cache, char **ret_why)
+{
+	struct kv_remote *remote;
+	int r;
+
+	if (!cache->config.remote.n)
+		return 0;
+	r = new_remote(cache, &remote);
+	if (r < 0)
+		return kv_why(ret_why, r, "remote: %s", strerror(-r));
+	r = open_backends(remote, ret_why);
+	if (r == 0 && remote->n > 0) {
+		r = kv_thread_start(&remote->thread, "kvfs-remote", run,
+				    remote);
+		remote->running = r == 0;
+		if (r == 0)
+			r = kv_backup_start(remote);
+		if (r < 0)
+			kv_why(ret_why, r, "remote: %s", strerror(-r));
+	}
+	kv_lock(cache);
+	cache->remote = remote;
+	kv_unlock(cache);
+	return r;
+}
+
+/* Wait a little for what was cancelled.  Memory of what does not end, and what
+ * backends have of it, stay theirs. */
+static void drain(struct kv_remote *remote)
+{
+	const uint64_t until = kv_now_ns() + END_NS;
+	struct kv_remote_job *job;
+
+	expire(remote, UINT64_MAX);
+	while (!TAILQ_EMPTY(&remote->jobs) && kv_now_ns() < until) {
+		wait_for_more(remote);
+		reap(remote);
+	}
+	TAILQ_FOREACH(job, &remote->jobs, link)
+		job->op.status = -ETIMEDOUT;
+}
+
+void kv_remote_stop(struct kv_cache *cache)
+{
+	struct kv_remote *remote = cache->remote;
+
+	if (!remote)
+		return;
+	kv_backup_stop(remote);
+	if (remote->running) {
+		remote->stop = true;
+		kv_remote_wake(remote);
+		pthread_join(remote->thread, NULL);
+	}
+	kv_gets_stop(remote);
+	kv_backups_free(remote);
+	drain(remote);
+	kv_lock(cache);
+	cache->remote = NULL;
+	kv_unlock(cache);
+	remote_free(remote);
+}
+
+size_t kv_remote_stats(struct kv_cache *cache, struct kv_remote_stats *ret,
+		       size_t max)
+{
+	size_t n = 0;
+
+	kv_lock(cache);
+	for (; cache->remote && n < cache->remote->n && n < max; n++)
+		ret[n] = cache->remote->backends[n].stats;
+	kv_unlock(cache);
+	return n;
+}
+
+char *kv_remote_describe(struct kv_cache *cache)
+{
+	static const char *const writes[] = {"all", "reuse", "none"};
+	const struct kv_remote_config *config = &cache->config.remote;
+	char *text = NULL;
+	size_t n;
+	FILE *f = config->n ? open_memstream(&text, &n) : NULL;
+
+	if (!f)
+		return NULL;
+	for (size_t i = 0; i < config->n; i++)
+		fprintf(f, "remote=%s\n", config->urls[i]);
+	fprintf(f, "remote_write=%s\nremote_threshold=%u\nremote_rate=%llu\n",
+		writes[config->write], config->threshold,
+		(unsigned long long)config->rate);
+	for (size_t i = 0; i < config->n_tenants; i++)
+		fprintf(f, "remote_tenant=%u:%s\n", config->tenants[i].uid,
+			config->tenants[i].name);
+	if (config->optional)
+		fputs("remote_optional\n", f);
+	if (fclose(f) != 0) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * remote.h - the remote tier: blocks of other nodes, and of this one for others.
+ *
+ * Calls that the cache makes of it besides these are in core/hooks.h.
+ */
+#ifndef KV_CACHE_REMOTE_REMOTE_H
+#define KV_CACHE_REMOTE_REMOTE_H
+
+#include "cache/core/core.h"
+
+/* Nothing without config->remote.  -EINVAL and the errors of backends: then
+ * *@ret_why is a message for the user (caller frees). */
+int kv_remote_start(struct kv_cache *cache, char **ret_why);
+/* Whoever waits is told that there is nothing.  Memory that a backend does not
+ * give back is left to it. */
+void kv_remote_stop(struct kv_cache *cache);
+
+/* key=value lines for .kvfs/config; caller frees.  NULL: none. */
+char *kv_remote_describe(struct kv_cache *cache);
+
+/*
+ * A layout that was given without a seed is that of the first node to have made
+ * the space: take the seed from there, or publish this one.  Waits for some
+ * seconds at most.  0: *@layout may be another now.
+ */
+int kv_remote_adopt(struct kv_cache *cache, struct kv_space *space,
+		    struct kv_layout **layout);
+
+#endif

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tier.h - what the files of the remote tier share.
+ *
+ * remote.c has the thread that talks to backends; get.c looks blocks up and
+ * brings them, backup.c hands over what became durable, adopt.c has nodes agree
+ * on a seed; names.c says what objects are called, and shunned.c remembers what not
+ * to ask for.
+ */
+#ifndef KV_CACHE_REMOTE_TIER_H
+#define KV_CACHE_REMOTE_TIER_H
+
+#include "cache/remote/backend.h"
+#include "cache/remote/remote.h"
+
+#define KV_REMOTES_MAX 4u
+
+/* A backend, by the order in which they are asked. */
+struct kv_remote_backend {
+	const struct kv_remote_driver *driver; /* fixed */
+	void *state;			       /* fixed */
+	const char *url; /* fixed; shown, without secrets */
+	/* The breaker: it opens after a row of failures, and lets one try through
+	 * a second then.  The thread's. */
+	unsigned failures;
+	uint64_t tried_ns;
+	struct kv_remote_stats stats; /* cache->lock */
+};
+
+/* An operation of the tier's: what is to be done when it has ended. */
+struct kv_remote_job {
+	struct kv_remote_op op; /* first */
+	unsigned backend;
+	uint64_t began_ns, until_ns;
+	/* @ended has run with -ETIMEDOUT, but its memory is the backend's until
+	 * it is reaped, and @given_back runs. */
+	bool abandoned;
+	void (*ended)(struct kv_remote *remote, struct kv_remote_job *job,
+		      int status);
+	void (*given_back)(struct kv_remote *remote, struct kv_remote_job *job);
+	TAILQ_ENTRY(kv_remote_job) link; /* of remote->jobs */
+};
+TAILQ_HEAD(kv_remote_jobs, kv_remote_job);
+
+struct kv_remote_get;
+struct kv_remote_look;
+struct kv_backup;
+TAILQ_HEAD(kv_remote_gets, kv_remote_get);
+TAILQ_HEAD(kv_remote_looks, kv_remote_look);
+TAILQ_HEAD(kv_backups, kv_backup);
+
+#define GET_BUCKETS 4096u
+
+struct kv_remote {
+	struct kv_cache *cache; /* fixed */
+	struct kv_remote_backend backends[KV_REMOTES_MAX];
+	unsigned n;	  /* fixed */
+	pthread_t thread; /* the one for backends */
+	int wake;	  /* eventfd; fixed */
+	bool running;
+	_Atomic bool stop;
+	/* cache->lock */
+	struct kv_remote_get *gets[GET_BUCKETS];
+	struct kv_remote_looks fresh;
+	struct kv_shunned *shunned;
+	/* Of the thread's. */
+	struct kv_remote_jobs jobs; /* under way */
+	struct kv_remote_gets queued, landed;
+	uint64_t landing, landing_max; /* bytes of memory for gets */
+	unsigned getting;	       /* gets under way */
+	double credit;		       /* bytes that may be fetched now */
+	uint64_t credit_ns;
+	struct kv_hash *hash;
+	/* adopt.c; cache->lock */
+	TAILQ_HEAD(, ask) asks;
+	pthread_cond_t answer;
+	/* backup.c */
+	struct {
+		pthread_t thread;
+		pthread_cond_t more; /* cache->lock */
+		bool running;
+		struct kv_backups waiting; /* cache->lock, with the next two */
+		struct kv_backups ready;
+		unsigned n_waiting, under_way;
+	} backup;
+};
+
+/* ---- remote.c ---- */
+
+void kv_remote_wake(struct kv_remote *remote);
+/* Whether the backend is to be tried now.  A thread's call, as the next. */
+bool kv_remote_is_open(struct kv_remote *remote, unsigned backend);
+/* Give @job, all but ended of which is set, to its backend for @ns at most. */
+void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
+		      uint64_t ns);
+
+/* ---- get.c ---- */
+
+/* What has come since the last time, and what can go on. */
+void kv_gets_run(struct kv_remote *remote);
+bool kv_gets_busy(const struct kv_remote *remote);
+/* All that is not under way is over. */
+void kv_gets_stop(struct kv_remote *remote);
+
+/* ---- backup.c ---- */
+
+int kv_backup_start(struct kv_remote *remote);
+void kv_backup_stop(struct kv_remote *remote);
+void kv_backups_run(struct kv_remote *remote);
+
+void kv_backups_free(struct kv_remote *remote);
+
+/* ---- adopt.c ---- */
+
+void kv_asks_run(struct kv_remote *remote);
+
+/* ---- names.c ---- */
+
+/* What begins the names of a space's objects, "TENANT/SPACE/". */
+#define KV_REMOTE_PREFIX_MAX (KV_OBJECT_TENANT_MAX + 1 + 64 + 1)
+int kv_remote_prefix(struct kv_cache *cache, struct kv_space *space,
+		     char prefix[KV_REMOTE_PREFIX_MAX + 1]);
+/* The same of a space with another layout (NULL: none). */
+int kv_remote_prefix_of(struct kv_cache *cache, struct kv_space *space,
+			const char *layout,
+			char prefix[KV_REMOTE_PREFIX_MAX + 1]);
+
+/* ---- shunned.c ---- */
+
+int kv_shunned_new(struct kv_shunned **ret_shunned);
+void kv_shunned_free(struct kv_shunned *shunned);
+/* Do not ask for it until @until_ns. */
+void kv_shun_absent(struct kv_shunned *shunned, uint64_t hash,
+		    uint64_t until_ns);
+/* It was removed here, and shall not come back. */
+void kv_shun_removed(struct kv_shunned *shunned, uint64_t hash);
+void kv_shun_not(struct kv_shunned *shunned, uint64_t hash);
+bool kv_is_shunned(const struct kv_shunned *shunned, uint64_t hash);
+
+#endif

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fetch.c - blocks wanted in a time, from a shell script.
+ *
+ *   fetch MOUNT SPACE acquire MS KEY...    lease what comes in MS milliseconds
+ *   fetch MOUNT SPACE prefetch MS KEY...   have it brought
+ *
+ * Prints how many of the first came without a gap, and how long that took in
+ * milliseconds; exits 0, or 1 and says why.
+ */
+#include <stdio.h>
+
+#include "common/kv.h"
+#include "kernels/kvfs.h"
+
+#define KEYS 4096
+
+static kvfs_key keys[KEYS];
+
+static long acquire(const kvfs_query *query, const kvfs_opts *opts)
+{
+	kvfs_lease *lease;
+	long n = kvfs_acquire(query, 1, opts, &lease);
+
+	if (n < 0)
+		return n;
+	n = kvfs_lease_wait(lease, KVFS_FOREVER);
+	kvfs_release(lease);
+	return n;
+}
+
+static long prefetch(const kvfs_query *query, const kvfs_opts *opts)
+{
+	kvfs_xfer *xfer;
+	long n = 0;
+	int r = kvfs_prefetch(query, 1, opts, &xfer);
+
+	if (r < 0)
+		return r;
+	kvfs_xfer_wait(xfer, KVFS_COPIED, KVFS_FOREVER);
+	while (n < (long)query->n && kvfs_xfer_status(xfer, (size_t)n) == 0)
+		n++;
+	kvfs_xfer_free(xfer);
+	return n;
+}
+
+static long act(const kvfs_query *query, const char *verb, uint64_t ns)
+{
+	kvfs_opts opts = KVFS_OPTS_INIT;
+
+	opts.deadline = ns;
+	if (strcmp(verb, "acquire") == 0)
+		return acquire(query, &opts);
+	return strcmp(verb, "prefetch") == 0 ? prefetch(query, &opts) : -EINVAL;
+}
+
+int main(int argc, char **argv)
+{
+	kvfs_session *session;
+	kvfs_space *space;
+	uint64_t begun;
+	int n = 0;
+	long r;
+
+	if (argc < 5)
+		return 1;
+	for (; n < argc - 5 && n < KEYS; n++)
+		if (kvfs_key_parse(argv[5 + n], &keys[n]) < 0)
+			return 1;
+	r = kvfs_open(argv[1], &session);
+	if (r == 0)
+		r = kvfs_space_open(session, argv[2], NULL, 0, &space);
+	if (r < 0) {
+		printf("%s\n", strerror((int)-r));
+		return 1;
+	}
+	begun = kv_now_ns();
+	r = act(&(kvfs_query){.space = space, .keys = keys, .n = (size_t)n},
+		argv[3], strtoull(argv[4], NULL, 10) * 1000000);
+	if (r < 0)
+		printf("%s\n", strerror((int)-r));
+	else
+		printf("%ld %llu\n", r,
+		       (unsigned long long)(kv_now_ns() - begun) / 1000000);
+	kvfs_space_close(space);
+	kvfs_close(session);
+	return r < 0;
+}

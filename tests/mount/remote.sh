@@ -1,0 +1,149 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# remote.sh - two nodes with a directory between them: what one saved, the other
+# has; what was not shared, removed, damaged or is another's, it has not.
+. "$(dirname "$0")/lib"
+R=$T/remote
+N=$T/node
+mkdir "$R" "$N"
+node1() { start "remote=dir:$R,remote_threshold=1${1:+,$1}"; }
+node2() {
+	"$B/kvfs" -o "$BASE,control=$T/sock2,remote=dir:$R,remote_threshold=1${1:+,$1}" "$T/store2" "$N" ||
+		fail "the other node does not start"
+}
+# ended MOUNT STORE: unmounted, and its daemon is gone.
+ended() {
+	local i
+	unmount "$1" || fail "umount $1"
+	for ((i = 0; i < 600; i++)); do
+		pgrep -f -- "^[^ ]*kvfs .*$2 " >/dev/null || return
+		sleep 0.1
+	done
+	fail "the daemon of $1 does not end"
+}
+# fetch MOUNT SPACE MS N...: how many came, of the keys N.
+fetch() {
+	local mount=$1 space=$2 ms=$3 keys=() out
+	shift 3
+	for n in "$@"; do keys+=("$(key "$n")"); done
+	out=$("$B/tests/mount/fetch" "$mount" "$space" acquire "$ms" "${keys[@]}") || fail "fetch: $out"
+	took=${out#* }
+	got=${out% *}
+}
+# fetched WHAT WANTED MOUNT SPACE MS N...
+fetched() {
+	local what=$1 wanted=$2
+	shift 2
+	fetch "$@"
+	eq "$what" "$got" "$wanted"
+}
+objects() { find "$R" -type f -name '*[0-9a-f]' | grep -c '/[0-9a-f]\{32\}$'; }
+handed_over() { # N: so many objects are there
+	local i
+	for ((i = 0; i < 600; i++)); do
+		[ "$(objects)" = "$1" ] && return
+		sleep 0.1
+	done
+	fail "$(objects) objects, not $1"
+}
+cat > "$T/layout" <<'L'
+{"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]},
+             {"name": "v", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16, "share": true}
+L
+kv() { block "$@" --tensor k:BF16:4x16x64:8192 --tensor v:BF16:4x16x64:8192; }
+make() { mkdir "$1" && cp "$T/layout" "$1/.layout" || fail "the space $1"; }
+
+node1
+node2
+make "$M/s"
+eq "shared by its layout" "$(xattr "$M/s" share)" 1
+for i in 1 2 3 4 5 6; do
+	kv "$T/b$i" --seed "$i"
+	put s $i "$T/b$i" || fail "put $i"
+done
+ok "durable" sync "$M/s"
+handed_over 6
+eq "a note beside each" "$(find "$R" -name '*.digest' | grep -vc layout)" 6
+make "$N/s"
+eq "the first node's seed" "$(sed 's/.*"seed"//' "$N/s/.layout")" "$(sed 's/.*"seed"//' "$M/s/.layout")"
+absent "nothing comes by itself" "$N/s/$(place 1)"
+fetched "the other node has them" 4 "$N" s 30000 1 2 3 4
+for i in 1 2 3 4; do same "block $i" "$T/b$i" "$N/s/$(place $i)"; done
+eq "its digest" "$(xattr "$N/s/$(place 2)" digest)" "$(xattr "$M/s/$(place 2)" digest)"
+absent "what was not wanted" "$N/s/$(place 5)"
+fetched "of a chain, what is before the gap" 0 "$N" s 30000 99 5 6
+eq "by prefetch" "$("$B/tests/mount/fetch" "$N" s prefetch 30000 "$(key 5)" "$(key 6)" | cut -d' ' -f1)" 2
+same "block 6" "$T/b6" "$N/s/$(place 6)"
+ok "in its statistics" grep -q "^remote    dir:$R: asked" "$N/.kvfs/stats"
+ok "in its configuration" grep -q "^remote=dir:$R\$" "$N/.kvfs/config"
+ok "sync" sync "$N/s"
+sleep 1
+eq "it hands nothing back" "$(objects)" 6
+
+# Also after the first is gone, its store as well; and the object is the file.
+ended "$M" "$T/store"
+rm -rf "$T/store"
+rm "$N/s/$(place 1)"
+fetched "what was removed here does not come back" 0 "$N" s 5000 1
+eq "nor by prefetch" "$("$B/tests/mount/fetch" "$N" s prefetch 5000 "$(key 1)" | cut -d' ' -f1)" 0
+rm -r "$N/s"
+make "$N/s"
+fetched "to a space that is made anew it does" 1 "$N" s 30000 1
+object=$(find "$R" -name "$(key 1)")
+same "the object is the block's file" "$T/b1" "$object"
+node1
+make "$M/s"
+fetched "the first node, anew" 6 "$M" s 30000 1 2 3 4 5 6
+for i in 1 2 3 4 5 6; do same "block $i" "$T/b$i" "$M/s/$(place $i)"; done
+
+# What is not shared stays; another user's is another's; the operator maps them.
+mkdir "$M/private" && kv "$T/p" --seed 77 && put private 77 "$T/p" && sync "$M/private" || fail "private"
+eq "not shared" "$(xattr "$M/private" share)" 0
+sleep 0.5
+eq "what is not shared stays here" "$(objects)" 6
+ok "shared from now on" setfattr -n user.kvfs.share -v 1 "$M/private"
+put private 78 "$T/p" && sync "$M/private" || fail "private 78"
+handed_over 7
+ended "$M" "$T/store"
+node1
+eq "it stays so" "$(xattr "$M/private" share)" 1
+not "a value" "Invalid argument" setfattr -n user.kvfs.share -v 2 "$M/private"
+mkdir "$N/private" && setfattr -n user.kvfs.share -v 1 "$N/private" && chown 1001 "$N/private" || fail "chown"
+fetched "another user's space of that name" 0 "$N" private 3000 78
+chown 0 "$N/private"
+sleep 1.1 # for so long it is not asked for again
+fetched "one's own" 1 "$N" private 30000 78
+
+# Damaged, short, long, swapped: a miss, and counted; asked for again later.
+fresh() {
+	rm -r "$N/s" 2>/dev/null
+	ended "$N" "$T/store2"
+	rm -rf "$T/store2"
+	node2 "$@"
+	make "$N/s"
+}
+fresh
+o() { find "$R" -name "$(key "$1")"; }
+printf X | dd of="$(o 1)" bs=1 seek=9000 conv=notrunc status=none
+truncate -s 5000 "$(o 2)"
+echo more >>"$(o 3)"
+mv "$(o 4)" "$T/four" && cp "$(o 5)" "$(dirname "$(o 5)")/$(key 4)" &&
+	cp "$(o 5).digest" "$(dirname "$(o 5)")/$(key 4).digest" || fail "swap"
+for i in 1 2 3 4; do
+	fetched "damaged $i" 0 "$N" s 10000 $i
+	absent "damaged $i" "$N/s/$(place $i)"
+done
+fetched "whole" 2 "$N" s 30000 5 6
+[ "$(sed -n 's/^kvfs_remote_damaged_total.* //p' "$N/.kvfs/metrics")" -ge 4 ] || fail "damage is not counted"
+
+# A directory that is gone: a miss in no time, and a message at mount.
+ended "$N" "$T/store2"
+not "no directory" "remote=dir:$T/none: $T/none: No such file" "$B/kvfs" -o "$BASE,remote=dir:$T/none" "$T/store2" "$N"
+not "no scheme" "of no kind that is known" "$B/kvfs" -o "$BASE,remote=ftp:x" "$T/store2" "$N"
+not "no tenant" "not UID:NAME" "$B/kvfs" -o "$BASE,remote_tenant=x" "$T/store2" "$N"
+"$B/kvfs" -o "$BASE,control=$T/sock2,remote=dir:$T/none,remote_optional" "$T/store2" "$N" 2>"$T/said" ||
+	fail "remote_optional"
+grep -q "$T/none: No such file" "$T/said" || fail "not said: $(cat "$T/said")"
+fetched "without it" 0 "$N" s 3000 1
+ended "$N" "$T/store2"
+stop
