@@ -729,8 +729,10 @@ int kvfs_pool_reserve(kvfs_session *session, const char *device,
  * the background.  Without this call a session has a MiB, or two blocks, made
  * with its first pool, and 64 MiB behind that, if the sessions of the process
  * have no more than 256 MiB together; and again with each new connection.  A
- * GPU's copy threads have as many, within limits (libkvfs-cuda(7)), from their
- * next copy on.  -ENOMEM: more than a quarter of the machine's memory.
+ * GPU's copy threads have as many, within limits (libkvfs-cuda(7)): for that it
+ * waits until each of them is done with what it copies, and it is best called
+ * at the start.  -ENOMEM: more than a quarter of the machine's memory, or none
+ * that can be pinned.
  */
 int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers);
 

@@ -6,7 +6,7 @@
  *
  * STATES    of a host buffer; they take turns:
  *
- *              FREE -> FILLED   room_in_buffer, kv_copy_stream_flush (copies from or to it)
+ *              FREE -> FILLED   room_in_buffer (copies from or to it)
  *            FILLED -> BUSY     turn, finish          (over is recorded)
  *              BUSY -> FREE     empty                 (over was waited for)
  *
@@ -20,14 +20,18 @@
  *   (4) A copy stream that nobody has keeps nothing in its buffers, so that
  *       they may be exchanged for others.
  *
- * LOCKING   gpu->lock for the list of free copy streams, and for the buffers
- *           that they are to have; else its user's thread.
+ *   (5) Nothing of a copy stream is made or freed in a batch: the driver may
+ *       wait for all streams then.  (But for tables beyond TABLES_MIN.)
+ *
+ * LOCKING   gpu->lock for whose it is; else its user's thread.
  */
 #include "common/copy.h"
 #include "kernels/cuda/pinned.h"
 #include "kernels/cuda/copy_stream.h"
 
-#define TABLES_MIN ((uint64_t)64 << 10)
+/* For the thousands of sections and pages that a batch may have, and hardly ever
+ * more. */
+#define TABLES_MIN ((uint64_t)256 << 10)
 
 static const struct kv_driver *
 driver_of(const struct kv_copy_stream *copy_stream)
@@ -37,46 +41,15 @@ driver_of(const struct kv_copy_stream *copy_stream)
 
 /* ---- making and freeing ---- */
 
-static void free_buffers(struct kv_copy_stream *copy_stream)
+static void buffers_free(struct kv_gpu *gpu, struct kv_gpu_buffers kind,
+			 struct kv_copy_stream_buffer *buffer)
 {
-	struct kv_copy_stream_buffer *buffer = copy_stream->buffer;
-
-	for (; buffer < copy_stream->buffer + copy_stream->buffers.n;
-	     buffer++) {
-		kv_gpu_host_free(copy_stream->gpu, buffer->host,
-				 copy_stream->buffers.bytes);
-		if (buffer->over)
-			driver_of(copy_stream)->event_free(buffer->over);
-		free(buffer->items);
-		*buffer = (struct kv_copy_stream_buffer){0};
+	for (unsigned i = 0; i < kind.n; i++) {
+		kv_gpu_host_free(gpu, buffer[i].host, kind.bytes);
+		if (buffer[i].over)
+			gpu->driver->event_free(buffer[i].over);
+		free(buffer[i].items);
 	}
-	copy_stream->current = 0;
-}
-
-static void copy_stream_free(struct kv_copy_stream *copy_stream)
-{
-	const struct kv_driver *driver;
-
-	if (!copy_stream)
-		return;
-	driver = driver_of(copy_stream);
-	free_buffers(copy_stream);
-	kv_gpu_host_free(copy_stream->gpu, copy_stream->tables_host,
-			 copy_stream->tables_bytes);
-	if (copy_stream->tables != 0)
-		driver->mem_free(copy_stream->tables);
-	if (copy_stream->staging != 0)
-		driver->mem_free(copy_stream->staging);
-	if (copy_stream->end)
-		driver->event_free(copy_stream->end);
-	if (copy_stream->stream)
-		driver->stream_free(copy_stream->stream);
-	free(copy_stream);
-}
-
-static void freep(struct kv_copy_stream **copy_stream)
-{
-	copy_stream_free(*copy_stream);
 }
 
 /* A waiting thread sleeps: the last copy of a batch ends some microseconds
@@ -87,7 +60,143 @@ static int event_new(struct kv_gpu *gpu, CUevent *ret_event)
 		ret_event, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING));
 }
 
-static int copy_stream_new(struct kv_gpu *gpu, bool urgent,
+static int buffer_init(struct kv_gpu *gpu, uint64_t bytes,
+		       struct kv_copy_stream_buffer *buffer)
+{
+	void *host;
+	int r = event_new(gpu, &buffer->over);
+
+	if (r < 0) {
+		buffer->over = NULL;
+		return r;
+	}
+	buffer->items = calloc(KV_COPY_STREAM_ITEMS, sizeof(*buffer->items));
+	if (!buffer->items)
+		return -ENOMEM;
+	r = kv_gpu_host_alloc(gpu, bytes, &host);
+	if (r == 0)
+		buffer->host = host;
+	return r;
+}
+
+/* Have buffers of that kind; those of before stay if they cannot be had. */
+static int set_buffers(struct kv_copy_stream *copy_stream,
+		       struct kv_gpu_buffers kind)
+{
+	struct kv_copy_stream_buffer made[KV_COPY_STREAM_BUFFERS_MAX] = {0};
+	struct kv_gpu *gpu = copy_stream->gpu;
+	int r = 0;
+
+	if (copy_stream->buffers.n == kind.n &&
+	    copy_stream->buffers.bytes == kind.bytes)
+		return 0;
+	for (unsigned i = 0; i < kind.n && r == 0; i++)
+		r = buffer_init(gpu, kind.bytes, &made[i]);
+	if (r < 0) {
+		buffers_free(gpu, kind, made);
+		return r;
+	}
+	buffers_free(gpu, copy_stream->buffers, copy_stream->buffer);
+	memcpy(copy_stream->buffer, made, sizeof(made));
+	copy_stream->buffers = kind;
+	copy_stream->current = 0;
+	return 0;
+}
+
+static int make_staging(struct kv_copy_stream *copy_stream)
+{
+	const struct kv_driver *driver = driver_of(copy_stream);
+	uint64_t bytes = KV_COPY_STREAM_STAGING;
+	int r;
+
+	do {
+		r = kv_driver_errno(
+			driver->mem_alloc(&copy_stream->staging, bytes));
+		if (r == 0)
+			copy_stream->staging_bytes = bytes;
+		else
+			copy_stream->staging = 0;
+		bytes /= 2;
+	} while (r == -ENOMEM && bytes >= KV_COPY_STREAM_STAGING_MIN);
+	return r;
+}
+
+static void tables_free(struct kv_copy_stream *copy_stream)
+{
+	kv_gpu_host_free(copy_stream->gpu, copy_stream->tables_host,
+			 copy_stream->tables_bytes);
+	if (copy_stream->tables != 0)
+		driver_of(copy_stream)->mem_free(copy_stream->tables);
+	copy_stream->tables_host = NULL;
+	copy_stream->tables = 0;
+	copy_stream->tables_bytes = 0;
+}
+
+static int make_tables(struct kv_copy_stream *copy_stream, uint64_t bytes)
+{
+	const struct kv_driver *driver = driver_of(copy_stream);
+	void *host = NULL;
+	int r;
+
+	if (bytes <= copy_stream->tables_bytes)
+		return 0;
+	tables_free(copy_stream);
+	bytes = kv_round_up(bytes, TABLES_MIN);
+	r = kv_gpu_host_alloc(copy_stream->gpu, bytes, &host);
+	if (r < 0)
+		return r;
+	r = kv_driver_errno(driver->mem_alloc(&copy_stream->tables, bytes));
+	if (r < 0) {
+		copy_stream->tables = 0;
+		kv_gpu_host_free(copy_stream->gpu, host, bytes);
+		return r;
+	}
+	copy_stream->tables_host = host;
+	copy_stream->tables_bytes = bytes;
+	return 0;
+}
+
+static void copy_stream_free(struct kv_copy_stream *copy_stream)
+{
+	const struct kv_driver *driver;
+
+	if (!copy_stream)
+		return;
+	driver = driver_of(copy_stream);
+	buffers_free(copy_stream->gpu, copy_stream->buffers,
+		     copy_stream->buffer);
+	tables_free(copy_stream);
+	if (copy_stream->staging != 0)
+		driver->mem_free(copy_stream->staging);
+	if (copy_stream->end)
+		driver->event_free(copy_stream->end);
+	for (int urgent = 0; urgent < 2; urgent++)
+		if (copy_stream->streams[urgent])
+			driver->stream_free(copy_stream->streams[urgent]);
+	free(copy_stream);
+}
+
+static void freep(struct kv_copy_stream **copy_stream)
+{
+	copy_stream_free(*copy_stream);
+}
+
+static int make_streams(struct kv_copy_stream *copy_stream)
+{
+	struct kv_gpu *gpu = copy_stream->gpu;
+	int r = 0;
+
+	for (int urgent = 0; urgent < 2 && r == 0; urgent++) {
+		r = kv_driver_errno(gpu->driver->stream_new(
+			&copy_stream->streams[urgent], CU_STREAM_NON_BLOCKING,
+			urgent ? gpu->urgent : gpu->patient));
+		if (r < 0)
+			copy_stream->streams[urgent] = NULL;
+	}
+	return r;
+}
+
+static int copy_stream_new(struct kv_gpu *gpu,
 			   struct kv_copy_stream **ret_copy_stream)
 {
 	_cleanup_(freep) struct kv_copy_stream *copy_stream =
@@ -97,54 +206,77 @@ static int copy_stream_new(struct kv_gpu *gpu, bool urgent,
 	if (!copy_stream)
 		return -ENOMEM;
 	copy_stream->gpu = gpu;
-	copy_stream->urgent = urgent;
-	r = kv_driver_errno(gpu->driver->stream_new(
-		&copy_stream->stream, CU_STREAM_NON_BLOCKING,
-		urgent ? gpu->urgent : gpu->patient));
-	if (r == 0)
+	r = make_streams(copy_stream);
+	if (r == 0) {
 		r = event_new(gpu, &copy_stream->end);
+		if (r < 0)
+			copy_stream->end = NULL;
+	}
+	if (r == 0)
+		r = make_staging(copy_stream);
+	if (r == 0)
+		r = make_tables(copy_stream, TABLES_MIN);
+	if (r == 0)
+		r = set_buffers(copy_stream, gpu->buffers);
 	if (r < 0)
 		return r;
 	*ret_copy_stream = kv_steal(copy_stream);
 	return 0;
 }
 
-void kv_copy_streams_free(struct kv_gpu *gpu)
+int kv_copy_streams_new(struct kv_gpu *gpu)
 {
-	struct kv_copy_stream *copy_stream;
+	long online = sysconf(_SC_NPROCESSORS_ONLN);
+	unsigned n = (unsigned)KV_MIN(KV_MAX(online, 1), KV_COPY_STREAMS);
+	int r = 0;
 
-	for (int urgent = 0; urgent < 2; urgent++)
-		while ((copy_stream = LIST_FIRST(&gpu->copy_streams[urgent]))) {
-			LIST_REMOVE(copy_stream, others);
-			copy_stream_free(copy_stream);
-		}
+	while (gpu->n_copy_streams < n && r == 0) {
+		r = copy_stream_new(gpu,
+				    &gpu->copy_streams[gpu->n_copy_streams]);
+		gpu->n_copy_streams += r == 0;
+	}
+	/* Few are slower, and all that is needed. */
+	return r == -ENOMEM && gpu->n_copy_streams > 0 ? 0 : r;
 }
 
-/* A copy stream that nobody has; *@ret_buffers: the buffers that it is to have.
- */
-static struct kv_copy_stream *take_free(struct kv_gpu *gpu, bool urgent,
-					struct kv_gpu_buffers *ret_buffers)
+void kv_copy_streams_free(struct kv_gpu *gpu)
+{
+	while (gpu->n_copy_streams > 0)
+		copy_stream_free(gpu->copy_streams[--gpu->n_copy_streams]);
+}
+
+/* ---- whose it is ---- */
+
+static struct kv_copy_stream *find_free_locked(struct kv_gpu *gpu)
+{
+	kv_assert_locked(&gpu->lock);
+	for (unsigned i = 0; i < gpu->n_copy_streams; i++)
+		if (!gpu->copy_streams[i]->busy)
+			return gpu->copy_streams[i];
+	return NULL;
+}
+
+static struct kv_copy_stream *take(struct kv_gpu *gpu)
 {
 	struct kv_copy_stream *copy_stream;
 
 	pthread_mutex_lock(&gpu->lock);
-	*ret_buffers = gpu->buffers;
-	copy_stream = LIST_FIRST(&gpu->copy_streams[urgent]);
-	if (copy_stream)
-		LIST_REMOVE(copy_stream, others);
+	while (!(copy_stream = find_free_locked(gpu)))
+		pthread_cond_wait(&gpu->put, &gpu->lock);
+	copy_stream->busy = true;
 	pthread_mutex_unlock(&gpu->lock);
 	return copy_stream;
 }
 
-/* The buffers it has may be of another kind. */
-static void set_buffers(struct kv_copy_stream *copy_stream,
-			struct kv_gpu_buffers buffers)
+static void take_this(struct kv_copy_stream *copy_stream)
 {
-	if (copy_stream->buffers.n == buffers.n &&
-	    copy_stream->buffers.bytes == buffers.bytes)
-		return;
-	free_buffers(copy_stream);
-	copy_stream->buffers = buffers;
+	struct kv_gpu *gpu = copy_stream->gpu;
+
+	pthread_mutex_lock(&gpu->lock);
+	while (copy_stream->busy)
+		pthread_cond_wait(&gpu->put, &gpu->lock);
+	copy_stream->busy = true;
+	pthread_mutex_unlock(&gpu->lock);
 }
 
 static void give_back(struct kv_copy_stream *copy_stream)
@@ -158,24 +290,19 @@ static void give_back(struct kv_copy_stream *copy_stream)
 	}
 	copy_stream->copy.bytes = 0;
 	pthread_mutex_lock(&gpu->lock);
-	LIST_INSERT_HEAD(&gpu->copy_streams[copy_stream->urgent], copy_stream,
-			 others);
+	copy_stream->busy = false;
+	pthread_cond_broadcast(&gpu->put);
 	pthread_mutex_unlock(&gpu->lock);
 }
 
 int kv_copy_stream_get(struct kv_gpu *gpu, bool urgent, bool loads,
 		       CUevent after, struct kv_copy_stream **ret_copy_stream)
 {
-	struct kv_gpu_buffers buffers;
-	struct kv_copy_stream *copy_stream = take_free(gpu, urgent, &buffers);
+	struct kv_copy_stream *copy_stream = take(gpu);
 	int r = 0;
 
-	if (!copy_stream)
-		r = copy_stream_new(gpu, urgent, &copy_stream);
-	if (r < 0)
-		return r;
 	copy_stream->loads = loads;
-	set_buffers(copy_stream, buffers);
+	copy_stream->stream = copy_stream->streams[urgent];
 	if (after)
 		r = kv_driver_errno(gpu->driver->stream_wait_event(
 			copy_stream->stream, after, 0));
@@ -185,61 +312,33 @@ int kv_copy_stream_get(struct kv_gpu *gpu, bool urgent, bool loads,
 	return 0;
 }
 
-void kv_copy_streams_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n)
+int kv_copy_streams_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n)
 {
-	struct kv_gpu_buffers buffers = {0};
+	struct kv_gpu_buffers kind = {0};
+	struct kv_gpu_entry entry;
+	int r;
 
-	buffers.n = KV_MIN(KV_MAX(n, 2u), KV_COPY_STREAM_BUFFERS_MAX);
-	bytes = KV_MIN(bytes, KV_COPY_STREAM_BUFFERED_MAX / buffers.n);
+	kind.n = KV_MIN(KV_MAX(n, 2u), KV_COPY_STREAM_BUFFERS_MAX);
+	bytes = KV_MIN(bytes, KV_COPY_STREAM_BUFFERED_MAX / kind.n);
 	bytes = KV_MAX(bytes, KV_COPY_STREAM_BUFFER_MIN);
-	buffers.bytes = bytes / 4096 * 4096;
-	pthread_mutex_lock(&gpu->lock);
-	gpu->buffers = buffers;
-	pthread_mutex_unlock(&gpu->lock);
-}
-
-int kv_copy_stream_need_staging(struct kv_copy_stream *copy_stream)
-{
-	int r = 0;
-
-	for (uint64_t bytes = KV_COPY_STREAM_STAGING;
-	     copy_stream->staging == 0 && bytes >= KV_COPY_STREAM_STAGING_MIN;
-	     bytes /= 2) {
-		r = kv_driver_errno(
-			driver_of(copy_stream)
-				->mem_alloc(&copy_stream->staging, bytes));
-		if (r < 0)
-			copy_stream->staging = 0;
-		else
-			copy_stream->staging_bytes = bytes;
-		if (r < 0 && r != -ENOMEM)
-			break;
+	kind.bytes = bytes / 4096 * 4096;
+	r = kv_gpu_enter(gpu, &entry);
+	if (r < 0)
+		return r;
+	for (unsigned i = 0; i < gpu->n_copy_streams && r == 0; i++) {
+		take_this(gpu->copy_streams[i]);
+		r = set_buffers(gpu->copy_streams[i], kind);
+		give_back(gpu->copy_streams[i]);
 	}
-	return copy_stream->staging != 0 ? 0 : r;
+	kv_gpu_leave(&entry);
+	pthread_mutex_lock(&gpu->lock);
+	if (r == 0)
+		gpu->buffers = kind;
+	pthread_mutex_unlock(&gpu->lock);
+	return r;
 }
 
 /* ---- the host buffers ---- */
-
-static int make_buffer(struct kv_copy_stream *copy_stream,
-		       struct kv_copy_stream_buffer *buffer)
-{
-	void *host;
-	int r = 0;
-
-	if (!buffer->over)
-		r = event_new(copy_stream->gpu, &buffer->over);
-	if (r == 0 && !buffer->items) {
-		buffer->items =
-			calloc(KV_COPY_STREAM_ITEMS, sizeof(*buffer->items));
-		r = buffer->items ? 0 : -ENOMEM;
-	}
-	if (r == 0 && !buffer->host) {
-		r = kv_gpu_host_alloc(copy_stream->gpu,
-				      copy_stream->buffers.bytes, &host);
-		buffer->host = r < 0 ? NULL : host;
-	}
-	return r;
-}
 
 /* Wait until what @buffer was given to is done, and take its bytes out. */
 static int empty(struct kv_copy_stream *copy_stream,
@@ -299,8 +398,7 @@ static int turn(struct kv_copy_stream *copy_stream)
 	copy_stream->current =
 		(copy_stream->current + 1) % copy_stream->buffers.n;
 	buffer = &copy_stream->buffer[copy_stream->current];
-	r = make_buffer(copy_stream, buffer);
-	return r < 0 ? r : empty(copy_stream, buffer);
+	return empty(copy_stream, buffer);
 }
 
 /* A buffer that has room, for as much as @bytes if it can be. */
@@ -309,10 +407,10 @@ static int room_in_buffer(struct kv_copy_stream *copy_stream, uint64_t *bytes,
 {
 	struct kv_copy_stream_buffer *buffer =
 		&copy_stream->buffer[copy_stream->current];
-	int r = make_buffer(copy_stream, buffer);
+	int r = 0;
 
-	if (r == 0 && (buffer->used == copy_stream->buffers.bytes ||
-		       buffer->n_items == KV_COPY_STREAM_ITEMS))
+	if (buffer->used == copy_stream->buffers.bytes ||
+	    buffer->n_items == KV_COPY_STREAM_ITEMS)
 		r = turn(copy_stream);
 	if (r < 0)
 		return r;
@@ -419,36 +517,6 @@ int kv_copy_stream_save(struct kv_copy_stream *copy_stream, void *host,
 
 /* ---- kernels ---- */
 
-static int make_tables(struct kv_copy_stream *copy_stream, uint64_t bytes)
-{
-	const struct kv_driver *driver = driver_of(copy_stream);
-	void *host = NULL;
-	int r;
-
-	if (bytes <= copy_stream->tables_bytes)
-		return 0;
-	kv_gpu_host_free(copy_stream->gpu, copy_stream->tables_host,
-			 copy_stream->tables_bytes);
-	if (copy_stream->tables != 0)
-		driver->mem_free(copy_stream->tables);
-	copy_stream->tables_host = NULL;
-	copy_stream->tables = 0;
-	copy_stream->tables_bytes = 0;
-	bytes = KV_MAX(kv_round_up(bytes, TABLES_MIN), TABLES_MIN);
-	r = kv_gpu_host_alloc(copy_stream->gpu, bytes, &host);
-	if (r < 0)
-		return r;
-	r = kv_driver_errno(driver->mem_alloc(&copy_stream->tables, bytes));
-	if (r < 0) {
-		copy_stream->tables = 0;
-		kv_gpu_host_free(copy_stream->gpu, host, bytes);
-		return r;
-	}
-	copy_stream->tables_host = host;
-	copy_stream->tables_bytes = bytes;
-	return 0;
-}
-
 int kv_copy_stream_tables(struct kv_copy_stream *copy_stream, uint64_t bytes,
 			  void **ret_tables)
 {
@@ -481,6 +549,47 @@ int kv_copy_stream_scatter(struct kv_copy_stream *copy_stream,
 		copy_stream->loads ? gpu->scatter : gpu->gather, gpu->grid, 1,
 		1, KV_SCATTER_THREADS, 1, 1, 0, copy_stream->stream, parameters,
 		NULL));
+}
+
+/* A unit of a page that is passed over. */
+static struct kv_scatter_args nothing(struct kv_copy_stream *copy_stream)
+{
+	const struct kv_section section = {
+		.bytes = 16, .count = 1, .length = 16};
+	const int64_t page = -1;
+
+	memcpy(copy_stream->tables_host, &section, sizeof(section));
+	memcpy(copy_stream->tables_host + sizeof(section), &page, sizeof(page));
+	return (struct kv_scatter_args){
+		.sections = (const void *)(uintptr_t)copy_stream->tables,
+		.pages = (const void *)(uintptr_t)(copy_stream->tables +
+						   sizeof(section)),
+		.staging = copy_stream->staging,
+		.n_sections = 1,
+		.pages_per_block = 1,
+		.block_units = 1,
+		.units = 1,
+		.lanes = 1,
+	};
+}
+
+int kv_copy_streams_warm_up(struct kv_gpu *gpu)
+{
+	struct kv_copy_stream *copy_stream;
+	struct kv_scatter_args what;
+	int r;
+
+	r = kv_copy_stream_get(gpu, false, true, NULL, &copy_stream);
+	if (r < 0)
+		return r;
+	what = nothing(copy_stream);
+	r = kv_copy_stream_upload(copy_stream,
+				  sizeof(struct kv_section) + sizeof(int64_t));
+	for (int loads = 0; loads < 2 && r == 0; loads++) {
+		copy_stream->loads = loads;
+		r = kv_copy_stream_scatter(copy_stream, &what);
+	}
+	return kv_copy_stream_put(copy_stream, r);
 }
 
 /* ---- the end ---- */

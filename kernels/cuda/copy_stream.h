@@ -4,8 +4,9 @@
  * on the device to scatter from and gather in, and pinned host memory for what
  * is not registered.
  *
- * Made when a batch finds none free, and kept until the GPU is given up; each
- * part of its memory is made when it is first needed.
+ * Made with all its memory when the GPU is first used, one for each copy thread
+ * of a session, and kept until it is given up; batches of more threads wait for
+ * one that is free.
  *
  * Between get and put: on one thread, which has entered the GPU.
  */
@@ -52,11 +53,11 @@ struct kv_copy_stream_copy {
 };
 
 struct kv_copy_stream {
-	LIST_ENTRY(kv_copy_stream) others;
 	struct kv_gpu *gpu;
-	bool urgent;
-	bool loads; /* this batch's way */
-	CUstream stream;
+	bool busy;	     /* gpu->lock: somebody has it */
+	bool loads;	     /* this batch's way */
+	CUstream streams[2]; /* patient, urgent */
+	CUstream stream;     /* of them, this batch's */
 	CUevent end;
 	CUdeviceptr staging;
 	uint64_t staging_bytes;
@@ -70,7 +71,7 @@ struct kv_copy_stream {
 };
 
 /* A copy stream for a batch, that begins when @after (NULL: at once) is over.
- * -ENOMEM, -EIO. */
+ * Waits for one.  -EIO. */
 int kv_copy_stream_get(struct kv_gpu *gpu, bool urgent, bool loads,
 		       CUevent after, struct kv_copy_stream **ret_copy_stream);
 
@@ -81,16 +82,18 @@ int kv_copy_stream_get(struct kv_gpu *gpu, bool urgent, bool loads,
  */
 int kv_copy_stream_put(struct kv_copy_stream *copy_stream, int r);
 
+/* All of them, or as many as there is memory for.  -ENOMEM: none; -EIO. */
+int kv_copy_streams_new(struct kv_gpu *gpu);
+/* Launch each kernel once: the driver may load it only then, and wait for all
+ * streams.  -EIO. */
+int kv_copy_streams_warm_up(struct kv_gpu *gpu);
 /* With every copy stream put. */
 void kv_copy_streams_free(struct kv_gpu *gpu);
 
-/* Host buffers are as many of as many bytes each from the next batch on, as far
- * as the limits above allow. */
-void kv_copy_streams_set_buffers(struct kv_gpu *gpu, uint64_t bytes,
-				 unsigned n);
-
-/* Device memory for staging: copy stream->staging.  -ENOMEM, -EIO. */
-int kv_copy_stream_need_staging(struct kv_copy_stream *copy_stream);
+/* Host buffers are as many of as many bytes each from now on, as far as the
+ * limits above allow; waits for the batches under way.  -ENOMEM, -EIO: copy
+ * streams go on with what they have. */
+int kv_copy_streams_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n);
 
 /* Host memory for @bytes that a kernel is to read, and its copy on the device,
  * copy stream->tables, until the copy stream is put.  Once a batch.  -ENOMEM,

@@ -15,6 +15,8 @@
  */
 #include "kernels/cuda/event_wait.h"
 
+#define BEGIN_WITH 16u
+
 struct kv_event_wait {
 	LIST_ENTRY(kv_event_wait) others;
 	struct kv_gpu *gpu;
@@ -45,27 +47,47 @@ static struct kv_event_wait *take_free(struct kv_gpu *gpu)
 	return event_wait;
 }
 
+static int make(struct kv_gpu *gpu, struct kv_event_wait **ret_event_wait)
+{
+	struct kv_event_wait *event_wait = calloc(1, sizeof(*event_wait));
+	int r;
+
+	if (!event_wait)
+		return -ENOMEM;
+	event_wait->gpu = gpu;
+	r = kv_driver_errno(gpu->driver->event_new(&event_wait->event,
+						   CU_EVENT_DISABLE_TIMING));
+	if (r < 0) {
+		event_wait->event = NULL;
+		destroy(event_wait);
+		return r;
+	}
+	*ret_event_wait = event_wait;
+	return 0;
+}
+
 static int find_or_make(struct kv_gpu *gpu,
 			struct kv_event_wait **ret_event_wait)
 {
 	struct kv_event_wait *event_wait = take_free(gpu);
-	int r;
 
-	if (!event_wait) {
-		event_wait = calloc(1, sizeof(*event_wait));
-		if (!event_wait)
-			return -ENOMEM;
-		event_wait->gpu = gpu;
-		r = kv_driver_errno(gpu->driver->event_new(
-			&event_wait->event, CU_EVENT_DISABLE_TIMING));
-		if (r < 0) {
-			event_wait->event = NULL;
-			destroy(event_wait);
-			return r;
-		}
-	}
+	if (!event_wait)
+		return make(gpu, ret_event_wait);
 	*ret_event_wait = event_wait;
 	return 0;
+}
+
+int kv_event_waits_new(struct kv_gpu *gpu)
+{
+	struct kv_event_wait *event_wait;
+	int r = 0;
+
+	for (unsigned i = 0; i < BEGIN_WITH && r == 0; i++) {
+		r = make(gpu, &event_wait);
+		if (r == 0)
+			LIST_INSERT_HEAD(&gpu->event_waits, event_wait, others);
+	}
+	return r;
 }
 
 /* The event wait's own stream, waiting for @event. */

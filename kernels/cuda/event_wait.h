@@ -27,6 +27,9 @@ int kv_event_wait_order(struct kv_event_wait *event_wait, CUstream stream);
 /* For our own streams to wait for. */
 CUevent kv_event_wait_event(const struct kv_event_wait *event_wait);
 
+/* Some, to begin with; more are made when these are in use.  The GPU is entered.
+ * -ENOMEM, -EIO. */
+int kv_event_waits_new(struct kv_gpu *gpu);
 /* With every event wait freed; the GPU is entered. */
 void kv_event_waits_free(struct kv_gpu *gpu);
 

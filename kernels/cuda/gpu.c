@@ -134,6 +134,17 @@ static int load_kernels(struct kv_gpu *gpu)
 	return 0;
 }
 
+/* Engines' streams mostly have the least priority: one of ours would share its
+ * hardware queue with them, and wait in it behind what they wait for. */
+static int find_priorities(struct kv_gpu *gpu)
+{
+	int least, r;
+
+	r = kv_driver_errno(gpu->driver->priority_range(&least, &gpu->urgent));
+	gpu->patient = KV_MAX(least - 1, gpu->urgent);
+	return r;
+}
+
 static int prepare(struct kv_gpu *gpu)
 {
 	struct kv_gpu_entry entry;
@@ -149,10 +160,15 @@ static int prepare(struct kv_gpu *gpu)
 		CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
 	gpu->maps_read_only = attribute(
 		gpu, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
-	r = kv_driver_errno(
-		gpu->driver->priority_range(&gpu->patient, &gpu->urgent));
+	r = find_priorities(gpu);
 	if (r == 0)
 		r = load_kernels(gpu);
+	if (r == 0)
+		r = kv_copy_streams_new(gpu);
+	if (r == 0)
+		r = kv_event_waits_new(gpu);
+	if (r == 0)
+		r = kv_copy_streams_warm_up(gpu);
 	kv_gpu_leave(&entry);
 	return r;
 }
@@ -174,6 +190,7 @@ static void in_use_free(struct in_use *in_use)
 	}
 	if (gpu->context)
 		gpu->driver->context_release(gpu->device);
+	pthread_cond_destroy(&gpu->put);
 	pthread_mutex_destroy(&gpu->lock);
 	free(in_use);
 }
@@ -198,6 +215,7 @@ static int make(const struct kv_driver *driver, int ordinal,
 	gpu->buffers = (struct kv_gpu_buffers){KV_COPY_STREAM_BUFFER,
 					       KV_COPY_STREAM_BUFFERS};
 	pthread_mutex_init(&gpu->lock, NULL);
+	pthread_cond_init(&gpu->put, NULL);
 	if (driver->device_get(&gpu->device, ordinal) != CUDA_SUCCESS)
 		return -ENODEV;
 	r = kv_driver_errno(driver->context_retain(&gpu->context, gpu->device));

@@ -15,7 +15,9 @@
 struct kv_copy_stream;
 struct kv_event_wait;
 
-LIST_HEAD(kv_copy_streams, kv_copy_stream);
+/* As many as a session has copy threads, at most. */
+#define KV_COPY_STREAMS 4u
+
 LIST_HEAD(kv_event_waits, kv_event_wait);
 
 /* Pinned host buffers of a copy stream. */
@@ -40,10 +42,11 @@ struct kv_gpu {
 	_Atomic int broken; /* -errno once the context is of no more use */
 	_Atomic uint64_t bytes_pinned;
 
-	pthread_mutex_t lock; /* a leaf */
-	struct kv_copy_streams
-		copy_streams[2];       /* lock: nobody's, [1] urgent ones */
-	struct kv_gpu_buffers buffers; /* lock: that copy streams are to have */
+	pthread_mutex_t lock;	       /* a leaf */
+	pthread_cond_t put;	       /* a copy stream was */
+	struct kv_gpu_buffers buffers; /* lock: that copy streams have */
+	unsigned n_copy_streams;       /* fixed after get, as are they */
+	struct kv_copy_stream *copy_streams[KV_COPY_STREAMS];
 	struct kv_event_waits event_waits; /* lock: nobody's */
 };
 

@@ -174,8 +174,7 @@ static const char *reason_for(const struct kv_gpu *gpu, enum kv_pinned_way way)
 /* Lanes are the GPU's, and so is this. */
 static int cuda_staging(void *pool, uint64_t bytes, unsigned buffers)
 {
-	kv_copy_streams_set_buffers(pool, bytes, buffers);
-	return 0;
+	return kv_copy_streams_set_buffers(pool, bytes, buffers);
 }
 
 static void cuda_info(void *pool, struct kvfs_pool_info *ret_info)

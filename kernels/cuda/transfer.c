@@ -210,19 +210,11 @@ static int make_plan(struct transfer *t, uint64_t staging)
 /* Give all of it to the copy stream's stream. */
 static int submit(struct transfer *t)
 {
-	int r = make_plan(t, KV_COPY_STREAM_STAGING);
+	int r = make_plan(t, t->copy_stream->staging_bytes);
 
 	if (r == 0 && kv_plan_is_short(&t->plan) && reaches_all(t)) {
 		kv_plan_fini(&t->plan);
 		r = make_plan(t, 0);
-	} else if (r == 0 && t->plan.n_passes > 0) {
-		r = kv_copy_stream_need_staging(t->copy_stream);
-		/* There may be less of it. */
-		if (r == 0 &&
-		    t->copy_stream->staging_bytes < KV_COPY_STREAM_STAGING) {
-			kv_plan_fini(&t->plan);
-			r = make_plan(t, t->copy_stream->staging_bytes);
-		}
 	}
 	if (r == 0 && t->plan.n_passes > 0)
 		r = upload_tables(t);

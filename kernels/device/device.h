@@ -122,9 +122,9 @@ struct kv_device {
 	int (*take_fd)(void *memory);
 
 	/* The buffers that copies of this pool are staged in, where they are:
-	 * @buffers of @bytes each for a copy thread, as far as is good, from
-	 * the next batch on; others' pools may have it so, too.  -ENOMEM:
-	 * nothing changed. */
+	 * @buffers of @bytes each for a copy thread, as far as is good; others'
+	 * pools may have it so, too.  May wait for batches under way. -ENOMEM:
+	 * what there is stays. */
 	int (*staging)(void *pool, uint64_t bytes, unsigned buffers);
 };
 

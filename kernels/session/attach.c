@@ -13,8 +13,8 @@
  * INVARIANTS
  *   (1) Memory is unmapped only when it is UNKNOWN: a device that has pinned
  *       it must not find other memory at its address.
- *   (2) A device takes long to let go of memory, so that is the sync thread's
- *       to wait for, with no lock held.
+ *   (2) A device takes long to let go of memory, so that is for a thread that
+ *       has nothing else to do, with no lock held.
  *
  * LOCKING   session->lock.
  */

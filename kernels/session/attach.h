@@ -38,13 +38,13 @@ void kv_attach_locked(struct kvfs_session *session, struct kv_attached *a,
 
 /*
  * No copy uses it any more.  False: no device knows of it.  Else @detached is
- * called when that is so, by the sync thread, without the lock.
+ * called when that is so, by a thread of its own, without the lock.
  */
 bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
 		      void (*detached)(struct kvfs_session *session,
 				       struct kv_attached *a));
 
-/* The sync thread's part; true if there was something. */
+/* That thread's part; true if there was something. */
 bool kv_detach_work(struct kvfs_session *session);
 
 #endif

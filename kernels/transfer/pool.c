@@ -329,7 +329,7 @@ static void forked(struct kvfs_session *session)
 static void detaching_locked(struct kvfs_session *session)
 {
 	kv_assert_locked(&session->lock);
-	kv_stream_sync_wake_locked(session->stream_sync);
+	kv_stream_sync_detach_locked(session->stream_sync);
 }
 
 static void cleared_locked(struct kvfs_session *session, const char *name)

@@ -2,7 +2,8 @@
 /*
  * stream_sync.c - copies after the caller's work on the device.
  *
- * OWNS      the session's sync thread; a transfer's event wait (what must be
+ * OWNS      the session's sync thread, and the one that waits for devices to let
+ *           go of memory (attach.c); a transfer's event wait (what must be
  *           over before its pages are touched); fences that have begun.
  *
  * STATES    of an event wait:
@@ -14,8 +15,7 @@
  *
  * INVARIANTS
  *   (1) No call of the device is made with a lock held: those that cannot be
- *       made by whoever causes them are made by the sync thread.  (It also
- *       waits for devices to let go of memory: attach.c.)
+ *       made by whoever causes them are made by the sync thread.
  *   (2) Event waits are freed before their pool stops being busy, and so before
  *       the device closes it.
  *   (3) A transfer in one of the sync's lists has a reference.
@@ -34,8 +34,9 @@
 
 struct kv_stream_sync {
 	struct kvfs_session *session; /* fixed */
-	pthread_t thread;	      /* fixed */
-	pthread_cond_t work;
+	pthread_t thread, detacher;   /* fixed */
+	bool runs, detaches;	      /* lock: they do */
+	pthread_cond_t work, detach;
 	struct kv_xfers waiting;	      /* lock: for their event waits */
 	TAILQ_HEAD(, kv_stream_fence) fences; /* lock: begun */
 	struct kv_xfers over;		      /* lock: to give back */
@@ -310,8 +311,6 @@ static void *run(void *arg)
 	pthread_mutex_lock(&session->lock);
 	for (;;) {
 		give_all_back(sync);
-		if (kv_detach_work(sync->session))
-			continue;
 		if (!TAILQ_EMPTY(&sync->waiting) ||
 		    !TAILQ_EMPTY(&sync->fences)) {
 			if (look_around(sync))
@@ -331,36 +330,58 @@ static void *run(void *arg)
 	return NULL;
 }
 
-int kv_stream_sync_start_locked(struct kvfs_session *session)
+/* What a device lets go of it may let go of late, and nobody waits for that. */
+static void *detach(void *arg)
 {
-	struct kv_stream_sync *sync;
-	int r;
+	struct kv_stream_sync *sync = arg;
+	struct kvfs_session *session = sync->session;
 
-	kv_assert_locked(&session->lock);
-	if (session->stream_sync)
-		return 0;
-	sync = calloc(1, sizeof(*sync));
-	if (!sync)
-		return -ENOMEM;
-	sync->session = session;
-	pthread_cond_init(&sync->work, NULL);
-	TAILQ_INIT(&sync->waiting);
-	TAILQ_INIT(&sync->fences);
-	TAILQ_INIT(&sync->over);
-	r = kv_thread_start(&sync->thread, "kvfs-sync", run, sync);
-	if (r < 0) {
-		pthread_cond_destroy(&sync->work);
-		free(sync);
-		return r;
-	}
-	session->stream_sync = sync;
-	return 0;
+	pthread_mutex_lock(&session->lock);
+	while (kv_detach_work(session) || !sync->stop)
+		if (TAILQ_EMPTY(&session->detaching) && !sync->stop)
+			kv_session_wait_for(session, &sync->detach, NULL);
+	pthread_mutex_unlock(&session->lock);
+	return NULL;
 }
 
-void kv_stream_sync_wake_locked(struct kv_stream_sync *sync)
+static int start_threads(struct kv_stream_sync *sync)
+{
+	int r = 0;
+
+	if (!sync->runs)
+		r = kv_thread_start(&sync->thread, "kvfs-sync", run, sync);
+	sync->runs |= r == 0;
+	if (r == 0 && !sync->detaches)
+		r = kv_thread_start(&sync->detacher, "kvfs-detach", detach,
+				    sync);
+	sync->detaches |= r == 0;
+	return r;
+}
+
+int kv_stream_sync_start_locked(struct kvfs_session *session)
+{
+	struct kv_stream_sync *sync = session->stream_sync;
+
+	kv_assert_locked(&session->lock);
+	if (!sync) {
+		sync = calloc(1, sizeof(*sync));
+		if (!sync)
+			return -ENOMEM;
+		sync->session = session;
+		pthread_cond_init(&sync->work, NULL);
+		pthread_cond_init(&sync->detach, NULL);
+		TAILQ_INIT(&sync->waiting);
+		TAILQ_INIT(&sync->fences);
+		TAILQ_INIT(&sync->over);
+		session->stream_sync = sync;
+	}
+	return start_threads(sync);
+}
+
+void kv_stream_sync_detach_locked(struct kv_stream_sync *sync)
 {
 	kv_assert_locked(&sync->session->lock);
-	pthread_cond_signal(&sync->work);
+	pthread_cond_signal(&sync->detach);
 }
 
 void kv_stream_sync_free(struct kv_stream_sync *sync)
@@ -370,8 +391,13 @@ void kv_stream_sync_free(struct kv_stream_sync *sync)
 	pthread_mutex_lock(&sync->session->lock);
 	sync->stop = true;
 	pthread_cond_signal(&sync->work);
+	pthread_cond_signal(&sync->detach);
 	pthread_mutex_unlock(&sync->session->lock);
-	pthread_join(sync->thread, NULL);
+	if (sync->runs)
+		pthread_join(sync->thread, NULL);
+	if (sync->detaches)
+		pthread_join(sync->detacher, NULL);
 	pthread_cond_destroy(&sync->work);
+	pthread_cond_destroy(&sync->detach);
 	free(sync);
 }

@@ -12,10 +12,10 @@ struct kv_stream_sync;
 struct kvfs_session;
 struct kvfs_xfer;
 
-/* The session's sync thread, if it has none yet.  -ENOMEM, -EAGAIN. */
+/* The session's threads for that, if it has none yet.  -ENOMEM, -EAGAIN. */
 int kv_stream_sync_start_locked(struct kvfs_session *session);
-/* There is something for it in another list than its own. */
-void kv_stream_sync_wake_locked(struct kv_stream_sync *sync);
+/* There is memory to be detached. */
+void kv_stream_sync_detach_locked(struct kv_stream_sync *sync);
 /* No transfer is under way any more; memory is still detached.  Takes NULL. */
 void kv_stream_sync_free(struct kv_stream_sync *sync);
 

@@ -2,6 +2,8 @@
 /* The ways between host memory and pages, and what becomes of failures. */
 #include <sys/wait.h>
 
+#include <stdatomic.h>
+
 #include "tests/gpu/rig.h"
 
 #define CHUNK ((uint64_t)64 << 20)
@@ -53,14 +55,28 @@ static bool is_read_only(const void *at)
 
 /* ---- which way ---- */
 
+/* Memory, streams and events that were made since then. */
+static uint64_t made_since(const struct standin_alive *then)
+{
+	struct standin_alive now = gpu_alive();
+
+	return now.host - then->host + now.device - then->device + now.streams -
+	       then->streams + now.events - then->events;
+}
+
+/* All that batches need is there before the first one. */
 static void memory_that_is_not_attached_goes_through_staging(void **state)
 {
+	struct standin_alive made;
+
 	(void)state;
 	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
 	rig_staging(&rig);
+	made = gpu_alive();
 	rig_check_load(&rig, 0, RIG_BLOCKS, 1);
 	fill_pool(2);
 	rig_check_save(&rig, RIG_BLOCKS);
+	assert_int_equal(made_since(&made), 0);
 	assert_string_equal(rig_info(&rig).path, "pinned staging, DMA");
 	assert_true(rig_info(&rig).bytes_pinned >= 16 << 20);
 }
@@ -68,6 +84,7 @@ static void memory_that_is_not_attached_goes_through_staging(void **state)
 static void an_arena_that_is_registered_needs_no_staging(void **state)
 {
 	struct kvfs_pool_info info = {.size = sizeof(info)};
+	struct standin_alive made = gpu_alive();
 
 	(void)state;
 	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
@@ -83,7 +100,7 @@ static void an_arena_that_is_registered_needs_no_staging(void **state)
 	rig_check_save(&rig, RIG_BLOCKS);
 	info = rig_info(&rig);
 	assert_string_equal(info.path, "registered arena, DMA");
-	assert_true(info.bytes_pinned < 1 << 20);
+	assert_int_equal(made_since(&made), 0);
 }
 
 static void a_device_that_cannot_register_it_uses_staging_and_says_so(void **s)
@@ -187,6 +204,62 @@ static void what_is_detached_is_registered_no_more(void **state)
 	rig_check_load(&rig, 0, 2, 60);
 }
 
+/* ---- others' streams ---- */
+
+static void wait_for_word(void *word)
+{
+	while (!atomic_load((atomic_bool *)word))
+		usleep(1000);
+}
+
+/* As rig_check_load, but nothing of the pool is looked at: that would wait. */
+static void load_beside(uint64_t seed)
+{
+	struct rig_batch b;
+	size_t i;
+
+	for (i = 0; i < RIG_BLOCKS; i++)
+		rig_fill(rig.alias + i * RIG_BLOCK, seed + i);
+	rig_make(&rig, &b, rig.arena, RIG_BLOCK, 3, RIG_BLOCKS);
+	assert_int_equal(rig.device->load(rig.pool, &b.batch), 0);
+	rig_on_image(&rig, &b, true);
+}
+
+static void save_beside(void)
+{
+	struct rig_batch b;
+
+	rig_make(&rig, &b, rig.staging, RIG_BLOCK, 2, RIG_BLOCKS);
+	assert_int_equal(rig.device->save(rig.pool, &b.batch), 0);
+}
+
+/*
+ * Somebody's stream stands still until the test says so, and the driver may wait
+ * for all streams where something is made, freed or launched for the first time:
+ * batches do none of that.
+ */
+static void no_batch_waits_for_the_stream_of_another(void **state)
+{
+	CUstream stream = gpu_stream();
+	atomic_bool go_on = false;
+
+	(void)state;
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	rig_staging(&rig);
+	rig.device->close(rig.pool);
+	gpu_set("sync=all,queues=1");
+	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
+	GPU_OK(cuLaunchHostFunc, stream, wait_for_word, &go_on);
+	load_beside(1);
+	save_beside();
+	assert_int_equal(gpu.cuStreamQuery(stream), CU_NOT_READY);
+	atomic_store(&go_on, true);
+	GPU_OK(cuStreamSynchronize, stream);
+	rig_assert_is_image(&rig);
+	GPU_OK(cuStreamDestroy_v2, stream);
+	gpu_set("sync=none,queues=0");
+}
+
 /* ---- failures ---- */
 
 static void load_fails(const char *fault, int error)
@@ -241,11 +314,6 @@ static void a_save_that_failed_writes_nothing_afterwards(void **state)
 static void every_call_that_fails_fails_the_batch_and_no_other(void **state)
 {
 	static const char *const faults[] = {
-		"fail=cuStreamCreateWithPriority:1:2",
-		"fail=cuEventCreate:1:2",
-		"fail=cuEventCreate:2:2",
-		"fail=cuMemHostAlloc:1:2",
-		"fail=cuMemHostAlloc:2:2",
 		"fail=cuMemcpyHtoDAsync_v2:1:1",
 		"fail=cuLaunchKernel:1:1",
 		"fail=cuEventRecord:1:1",
@@ -280,27 +348,31 @@ static void with_little_memory_left_staging_is_smaller(void **state)
 	(void)state;
 	rig_needs_faults();
 	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	rig.device->close(rig.pool);
 	snprintf(memory, sizeof(memory), "memory=%lu",
 		 gpu_alive().device_bytes + (3 << 20));
 	gpu_set(memory);
+	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 	rig_check_load(&rig, 0, RIG_BLOCKS, 80);
 	assert_true(gpu_alive().device_bytes >=
 		    before.device_bytes + (2 << 20));
 	gpu_set("memory=8589934592");
 }
 
-static void without_any_memory_a_load_fails_and_later_ones_work(void **state)
+static void without_any_memory_the_device_is_not_opened(void **state)
 {
 	char memory[64];
 
 	(void)state;
 	rig_needs_faults();
 	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	rig.device->close(rig.pool);
 	snprintf(memory, sizeof(memory), "memory=%lu",
 		 gpu_alive().device_bytes);
-	load_fails(memory, -ENOMEM);
+	gpu_set(memory);
+	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), -ENOMEM);
 	gpu_set("memory=8589934592");
-	rig_assert_is_image(&rig);
+	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 	rig_check_load(&rig, 0, RIG_BLOCKS, 81);
 }
 
@@ -398,6 +470,17 @@ static void an_open_that_fails_leaves_nothing(void **state)
 		"fail=cuModuleLoadData:1:200",
 		"fail=cuModuleGetFunction:2:500",
 		"fail=cuCtxGetStreamPriorityRange:1:1",
+		"fail=cuStreamCreateWithPriority:1:2",
+		"fail=cuStreamCreateWithPriority:2:2",
+		"fail=cuEventCreate:1:2",
+		"fail=cuEventCreate:2:2",
+		"fail=cuMemAlloc_v2:1:1",
+		"fail=cuMemHostAlloc:1:2",
+		"fail=cuMemHostAlloc:2:2",
+		"fail=cuMemHostAlloc:3:2",
+		"fail=cuMemcpyHtoDAsync_v2:1:1",
+		"fail=cuLaunchKernel:1:1",
+		"fail=cuLaunchKernel:2:1",
 	};
 	struct standin_alive now;
 	size_t i;
@@ -412,6 +495,9 @@ static void an_open_that_fails_leaves_nothing(void **state)
 		assert_true(rig.device->open(&rig.desc, &pool) < 0);
 		now = gpu_alive();
 		assert_int_equal(now.modules, before.modules);
+		assert_int_equal(now.streams, before.streams);
+		assert_int_equal(now.events, before.events);
+		assert_int_equal(now.host, before.host);
 	}
 	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 }
@@ -442,11 +528,12 @@ int main(int argc, char **argv)
 		TEST(a_chunk_that_is_refused_goes_through_staging),
 		TEST(a_block_may_lie_in_two_chunks),
 		TEST(what_is_detached_is_registered_no_more),
+		TEST(no_batch_waits_for_the_stream_of_another),
 		TEST(nothing_lands_after_a_load_has_failed),
 		TEST(a_save_that_failed_writes_nothing_afterwards),
 		TEST(every_call_that_fails_fails_the_batch_and_no_other),
 		TEST(with_little_memory_left_staging_is_smaller),
-		TEST(without_any_memory_a_load_fails_and_later_ones_work),
+		TEST(without_any_memory_the_device_is_not_opened),
 		TEST(a_context_that_has_failed_answers_at_once),
 		TEST(memory_of_the_host_is_no_pool_of_the_device),
 		TEST(a_device_that_is_not_there_is_not_opened),
