@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engine.py FD CONFIG - a vLLM on the CPU that does what it is told, for the tests.
+"""engine.py SOCKET - vLLMs on the CPU that do what they are told, for the tests.
 
-Commands come as JSON lines on stdin, answers go as JSON lines to FD.  What it answers
-is looked at inside the engine, never read off a counter: bytes of the pages of its own
-prefix cache by hash, and tokens that went through the model.
+Importing vLLM takes most of the time until one is up, so it is done once: for each
+configuration that comes from SOCKET, with the descriptors of a log, of commands and of
+answers, a process is forked off that is an engine.  It takes commands as JSON lines, and
+answers so.  What it answers is looked at inside the engine, never read off a counter:
+bytes of the pages of its own prefix cache by hash, and tokens that went through the model.
 """
 import hashlib
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +21,7 @@ os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_
                   ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16", OMP_WAIT_POLICY="passive",
                   KMP_BLOCKTIME="0", VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="2")
 
+import models
 import torch
 
 # Virtual machines that half hide AMX die of it (SIGILL), in torch and in oneDNN.
@@ -58,7 +63,7 @@ class Engine:
     def generate(self, prompts, tokens=8, salt=None, lora=None, serial=False, **sampling):
         """Tokens of each prompt, how many were forwarded, and statistics that vLLM gives."""
         global forwarded
-        before, cpu, self.connector_cpu = forwarded, time.process_time(), 0.0
+        before, cpu, self.connector = forwarded, time.process_time(), {}
         params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False,
                                 **sampling)
         inputs = [{"prompt_token_ids": prompt} | ({"cache_salt": salt} if salt else {})
@@ -72,8 +77,9 @@ class Engine:
                 "finish": [o.outputs[0].finish_reason for o in outputs],
                 "cached": [o.num_cached_tokens for o in outputs],
                 "ttft": [o.metrics.first_token_latency for o in outputs],
+                "rest": [o.metrics.last_token_ts - o.metrics.first_token_ts for o in outputs],
                 "forwarded": forwarded - before, "cpu": time.process_time() - cpu,
-                "connector_cpu": self.connector_cpu}
+                "connector": self.connector}
 
     def abort(self, prompt, steps):
         """Begin a request, take some steps, and abort it."""
@@ -114,14 +120,17 @@ class Engine:
         return {"requests": len(side._requests), "loads": len(side._loads)}
 
     def time_connector(self):
-        """Count from now on what the connector's calls take of Python's thread."""
-        def timed(method):
+        """Note from now on how often the connector is called, and what its calls take of
+        Python's thread in microseconds."""
+        def timed(name, method):
             def call(*args, **kwargs):
-                start = time.thread_time()
+                start = time.thread_time_ns()
                 try:
                     return method(*args, **kwargs)
                 finally:
-                    self.connector_cpu += time.thread_time() - start
+                    spent = time.thread_time_ns() - start
+                    calls, us = self.connector.get(name, (0, 0.0))
+                    self.connector[name] = calls + 1, us + spent / 1e3
             return call
 
         for side, names in ((self.scheduler.connector, (
@@ -131,7 +140,13 @@ class Engine:
                 "handle_preemptions", "start_load_kv", "wait_for_save", "get_transfer_results",
                 "get_block_ids_with_load_errors", "build_connector_worker_meta"))):
             for name in names:
-                setattr(side, name, timed(getattr(side, name)))
+                setattr(side, name, timed(name, getattr(side, name)))
+        return {}
+
+    def save(self, on):
+        """Whether blocks are offered to the connector from now on."""
+        side = self.scheduler.connector._scheduler
+        side._offer = type(side)._offer.__get__(side) if on else lambda plan, offers, tables: None
         return {}
 
     def before_load(self, command=None, evict=None):
@@ -163,25 +178,53 @@ class Engine:
         return {}
 
 
-def main():
-    answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
-
+def serve(config, commands, answers):
     def answer(what):
         answers.write(json.dumps(what) + "\n")
 
     try:
-        engine = Engine(json.loads(sys.argv[2]))
+        engine = Engine(config)
     except Exception as error:
         answer({"error": f"{type(error).__name__}: {error}"})
-        os._exit(1)
+        return
     answer({"ready": True})
-    for line in sys.stdin:
+    for line in commands:
         command = json.loads(line)
         try:
             answer(getattr(engine, command.pop("do"))(**command))
         except Exception as error:
             answer({"error": f"{type(error).__name__}: {error}"})
-    os._exit(0)
+
+
+def be_child(wanted, log, commands, answers):
+    """An engine, or for a while the maker of a model."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        if "make" in wanted:
+            models.make(*wanted["make"])
+        else:
+            serve(wanted, os.fdopen(commands), os.fdopen(answers, "w", buffering=1))
+    finally:
+        os._exit(0)
+
+
+def main():
+    asks = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        wanted, fds, _, _ = socket.recv_fds(asks, 1 << 16, 3)
+        if not wanted:
+            return
+        pid = os.fork()
+        if pid == 0:
+            asks.close()
+            be_child(json.loads(wanted), *fds)
+        for fd in fds:
+            os.close(fd)
+        asks.send(str(pid).encode())
 
 
 main()

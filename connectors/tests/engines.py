@@ -2,11 +2,14 @@
 """engines - start engine.py, talk to it, and take it away whatever happens."""
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import os
 import random
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +21,44 @@ here = os.path.dirname(os.path.abspath(__file__))
 
 class EngineError(Exception):
     pass
+
+
+class Nursery:
+    """engine.py, from which all engines of this process come; it ends with this process."""
+
+    process: subprocess.Popen[bytes] | None = None
+    socket: socket.socket
+
+    @classmethod
+    def model(cls, kind: str, folder: str, seed: int = 1) -> str:
+        """@folder, with one of models.py's in it."""
+        with tempfile.TemporaryFile("w+") as log, open(os.devnull, "r+") as nothing:
+            pid = cls.child({"make": [kind, folder, seed]}, log.fileno(), nothing.fileno(),
+                            nothing.fileno())
+            with contextlib.suppress(ProcessLookupError):
+                maker = os.pidfd_open(pid)
+                select.select([maker], [], [])
+                os.close(maker)
+            if not glob.glob(f"{folder}/*.safetensors"):
+                log.seek(0)
+                raise EngineError(f"no model:\n{log.read()[-6000:]}")
+        return folder
+
+    @classmethod
+    def child(cls, wanted: dict[str, Any], *fds: int) -> int:
+        """The process of an engine with that configuration, with the descriptors of its log,
+        of commands and of answers."""
+        if cls.process is None:
+            cls.socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            cls.process = subprocess.Popen([sys.executable, f"{here}/engine.py", str(other.fileno())],
+                                           pass_fds=(other.fileno(),), stdin=subprocess.DEVNULL,
+                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            other.close()
+        socket.send_fds(cls.socket, [json.dumps(wanted).encode()], fds)
+        pid = cls.socket.recv(64)
+        if not pid:
+            raise EngineError("engine.py ended")
+        return int(pid)
 
 
 class Engine:
@@ -32,13 +73,16 @@ class Engine:
                 "kv_role": "kv_both", "kv_load_failure_policy": policy,
                 "kv_connector_extra_config": {"path": path, **(extra or {})}}
         config.update(options)
-        read, write = os.pipe()
+        answers, write = os.pipe()
+        read, commands = os.pipe()
         self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([sys.executable, f"{here}/engine.py", str(write), json.dumps(config)],
-                                        stdin=subprocess.PIPE, stdout=self.log, stderr=self.log,
-                                        pass_fds=(write,), text=True, start_new_session=True)
-        os.close(write)
-        self.answers = os.fdopen(read)
+        try:
+            self.pid = Nursery.child(config, self.log.fileno(), read, write)
+            self._process = os.pidfd_open(self.pid)
+        finally:
+            os.close(read)
+            os.close(write)
+            self.answers, self.commands = os.fdopen(answers), os.fdopen(commands, "w")
         try:
             self._answer(240)
         except BaseException:
@@ -62,8 +106,8 @@ class Engine:
         return answer
 
     def begin(self, do: str, **arguments: Any) -> None:
-        self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self.process.stdin.flush()
+        self.commands.write(json.dumps({"do": do, **arguments}) + "\n")
+        self.commands.flush()
 
     def result(self, limit: float = 240) -> Any:
         return self._answer(limit)
@@ -79,16 +123,17 @@ class Engine:
 
     def kill(self) -> None:
         """SIGKILL to it and to what it started."""
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.wait()
-        if not self.answers.closed:
-            self.answers.close()
-            self.process.stdin.close()
-            self.last = self.said()
-            self.log.close()
+        if self.answers.closed:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
+        select.select([self._process], [], [])
+        os.close(self._process)
+        self.answers.close()
+        self.commands.close()
+        self.last = self.said()
+        self.log.close()
 
 
 def prompt(seed: int, n: int, vocabulary: int = 1000) -> list[int]:

@@ -69,8 +69,7 @@ def lora(seed, folder):
                    "base_model_name_or_path": "qwen"}, file)
 
 
-def main():
-    kind, folder, seed = sys.argv[1], sys.argv[2], int((sys.argv + ["1"])[3])
+def make(kind, folder, seed):
     if kind == "lora":
         lora(seed, folder)
         return
@@ -79,4 +78,5 @@ def main():
     made.to(torch.float32).save_pretrained(folder)
 
 
-main()
+if __name__ == "__main__":
+    make(sys.argv[1], sys.argv[2], int((sys.argv + ["1"])[3]))

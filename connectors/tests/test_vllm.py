@@ -10,13 +10,11 @@ import glob
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 import unittest
 
-from engines import Engine, EngineError, here, prompt, settled, statistics
+from engines import Engine, EngineError, Nursery, prompt, settled, statistics
 from mount import Mount
 
 BLOCK = 128  # vLLM's on a CPU
@@ -26,10 +24,7 @@ models = ""
 def model(kind: str, seed: int = 1) -> str:
     """A folder with that model, made once."""
     folder = f"{models}/{kind}{seed}"
-    if not os.path.exists(folder):
-        subprocess.run([sys.executable, f"{here}/models.py", kind, folder, str(seed)], check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return folder
+    return folder if os.path.exists(folder) else Nursery.model(kind, folder, seed)
 
 
 def setUpModule() -> None:
@@ -176,9 +171,16 @@ class Faults(Case):
         self.assertEqual(engine.said().count("no daemon answers"), 2)  # scheduler and worker
         self.mount.start()
         self.comes_back(engine, p, wanted)
-        self.mount.kill()
+        # Killed while requests are loaded, computed and saved.
         engine.do("reset")
-        self.assertEqual(engine.do("generate", prompts=[p])["tokens"], wanted["tokens"])
+        several = [p, *(prompt(20 + i, 900) for i in range(4))]
+        engine.begin("generate", prompts=several)
+        self.until_statistics(lambda text: " 0 being saved" not in text)
+        self.mount.kill()
+        got = engine.result()["tokens"]
+        self.assertEqual(got[0], wanted["tokens"][0])
+        engine.do("reset")
+        self.assertEqual(engine.do("generate", prompts=several)["tokens"], got)
         self.mount.start()
         self.comes_back(engine, p, wanted)
         self.mount.signal(signal.SIGSTOP)
@@ -194,7 +196,7 @@ class Faults(Case):
         engine.do("abort", prompt=prompt(9, 1000), steps=2)
         engine.do("abort", prompt=p, steps=1)
         self.assertEqual(engine.do("leases"), {"requests": 0, "loads": 0})
-        self.until_given_back()
+        self.until_statistics(lambda text: " 0 leased" in text)
         # The prompt's own likelihoods need every token: the match is discarded.
         engine.do("reset")
         got = engine.do("generate", prompts=[p], prompt_logprobs=1)
@@ -215,11 +217,11 @@ class Faults(Case):
             time.sleep(0.5)
         self.fail("no hits")
 
-    def until_given_back(self) -> None:
-        for _ in range(100):
-            if " 0 leased" in statistics(self.mount.path):
+    def until_statistics(self, told) -> None:
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            if told(statistics(self.mount.path)):
                 return
-            time.sleep(0.05)
         self.fail(statistics(self.mount.path))
 
     def lost_between_match_and_load(self, load: str) -> None:
@@ -302,6 +304,16 @@ class Faults(Case):
         got3 = third.do("generate", prompts=prompts, serial=True)
         self.assertEqual(got3["tokens"], got["tokens"])
         self.assertEqual(got3["forwarded"], 12 * (1500 - full(1500) + 7))
+        # Killed with leases and copies under way: they are given back, the other goes on.
+        third.do("reset")
+        third.begin("generate", prompts=prompts)
+        self.until_statistics(lambda text: " 0 leased" not in text)
+        third.kill()
+        self.until_statistics(lambda text: " 0 leased" in text)
+        second.do("reset")
+        last = second.do("generate", prompts=prompts, serial=True)
+        self.assertEqual(last["tokens"], got["tokens"])
+        self.assertEqual(last["forwarded"], got3["forwarded"])
 
 
 class Apart(Case):
@@ -309,7 +321,7 @@ class Apart(Case):
         p = prompt(1, 1000)
         whole, rest = 1000 + 7, 1000 - full(1000) + 7
         adapters = f"{models}/adapter"
-        subprocess.run([sys.executable, f"{here}/models.py", "lora", adapters, "1"], check=True)
+        Nursery.model("lora", adapters)
         lora = {"enable_lora": True, "max_lora_rank": 8}
         first = self.engine(**lora)
 
@@ -330,7 +342,7 @@ class Apart(Case):
         self.assertEqual(forwarded(first, lora=["a", 1, adapters]), (rest, adapted[1]))
         first.kill()
         # The adapter is trained further, under the same name, in the same place.
-        subprocess.run([sys.executable, f"{here}/models.py", "lora", adapters, "2"], check=True)
+        Nursery.model("lora", adapters, 2)
         second = self.engine(**lora)
         trained = forwarded(second, lora=["a", 1, adapters])
         self.assertEqual(trained[0], whole)
