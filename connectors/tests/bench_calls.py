@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 
 from steps import Driver, HIT
 
 import torch
-from engines import here, settled
+from engines import settled
+from models import make
 from mount import BUILD, Mount
 
 ROUNDS = 40
@@ -51,8 +50,7 @@ def measure(model: str) -> dict[str, list[tuple[float, int, dict[str, float]]]]:
 def main() -> None:
     folder = tempfile.mkdtemp(prefix="kvfs-models.")
     try:
-        subprocess.run([sys.executable, f"{here}/models.py", "qwen", folder], check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        make("qwen", folder)
         results = measure(folder)
     finally:
         shutil.rmtree(folder)

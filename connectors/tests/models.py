@@ -69,7 +69,7 @@ def lora(seed, folder):
                    "base_model_name_or_path": "qwen"}, file)
 
 
-def make(kind, folder, seed):
+def make(kind, folder, seed=1):
     if kind == "lora":
         lora(seed, folder)
         return

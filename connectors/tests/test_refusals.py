@@ -4,8 +4,6 @@ engine starts: vLLM's own configuration, without an engine and without a daemon.
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import tempfile
 import unittest
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import torch
 
 import configs
-from engines import here
+from models import make
 
 models: dict[str, str] = {}
 folder = ""
@@ -24,8 +22,7 @@ def setUpModule() -> None:
     folder = tempfile.mkdtemp(prefix="kvfs-models.")
     for kind in ("qwen", "deepseek"):
         models[kind] = f"{folder}/{kind}"
-        subprocess.run([sys.executable, f"{here}/models.py", kind, models[kind]], check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        make(kind, models[kind])
 
 
 def tearDownModule() -> None:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -18,7 +16,8 @@ from steps import BLOCK, HIT, TOKENS, Driver, Step
 import torch
 from kvfs import Stage
 
-from engines import here, settled
+from engines import settled
+from models import make
 from mount import Mount
 
 model = ""
@@ -28,8 +27,7 @@ FIRST, OTHERS = list(range(1, HIT + 2)), list(range(20, HIT + 21))
 def setUpModule() -> None:
     global model
     model = tempfile.mkdtemp(prefix="kvfs-models.")
-    subprocess.run([sys.executable, f"{here}/models.py", "qwen", model], check=True,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    make("qwen", model)
 
 
 def tearDownModule() -> None:
