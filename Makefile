@@ -6,11 +6,11 @@ VERSION  := 0.2.0
 SONUM    := 1
 comma    := ,
 B        := build$(addprefix -,$(subst $(comma),-,$(SAN)))$(addprefix -,$(POINTS:1=points))
-PKGS_D   := fuse3 liburing lmdb jansson libxxhash libcrypto
+PKGS_D   := fuse3 liburing lmdb jansson libxxhash libcrypto libcurl
 PKGS_L   := jansson libxxhash libcrypto
 DEPS     := libfuse3-dev fuse3 liburing-dev liblmdb-dev libxxhash-dev libcmocka-dev \
-            libjansson-dev libssl-dev libarchive-dev zlib1g-dev pkg-config gcc make attr rsync xxhash e2fsprogs xfsprogs procps \
-            python3 python3-venv
+            libjansson-dev libssl-dev libarchive-dev zlib1g-dev libcurl4-openssl-dev pkg-config gcc make attr rsync xxhash e2fsprogs xfsprogs procps \
+            python3 python3-venv nginx-light openssl
 DEPS_CHECK := g++ rustc bindgen clang clang-format clang-tidy groff man-db
 DEPS_BENCH := fio redis-server
 DEPS_BARE := mmdebstrap

@@ -59,6 +59,7 @@ HEADERS = {
     r"lmdb\.h": ["index", "tools/fsck"],
     r"liburing\.h": ["cache/io"],
     r"archive(_entry)?\.h": ["tools/bundle"],
+    r"curl/.*\.h": ["cache/remote"],
 }
 
 

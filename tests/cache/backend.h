@@ -33,7 +33,7 @@ static struct kv_remote_op op_of(enum kv_remote_call call, const char *name)
 }
 
 /* Reap so many operations, whichever they are. */
-static void await(size_t n)
+static inline void await(size_t n)
 {
 	struct kv_remote_op *ended[16];
 
@@ -46,15 +46,15 @@ static void await(size_t n)
 }
 
 /* Submit one, and wait for it: its status. */
-static int do_op(struct kv_remote_op *op)
+static inline int do_op(struct kv_remote_op *op)
 {
 	driver->submit(backend, &op, 1);
 	await(1);
 	return op->status;
 }
 
-static int put(const char *name, enum kv_remote_call call, const void *data,
-	       size_t n)
+static inline int put(const char *name, enum kv_remote_call call,
+		      const void *data, size_t n)
 {
 	struct kv_remote_op op = op_of(call, name);
 
@@ -64,7 +64,8 @@ static int put(const char *name, enum kv_remote_call call, const void *data,
 	return do_op(&op);
 }
 
-static int get(const char *name, void *room, size_t bytes, uint64_t *ret_length)
+static inline int get(const char *name, void *room, size_t bytes,
+		      uint64_t *ret_length)
 {
 	struct kv_remote_op op = op_of(KV_REMOTE_GET, name);
 	struct kv_digest digest;
@@ -80,14 +81,14 @@ static int get(const char *name, void *room, size_t bytes, uint64_t *ret_length)
 	return memcmp(&digest, &op.digest, sizeof(digest)) == 0 ? 0 : -EBADMSG;
 }
 
-static int status_of(enum kv_remote_call call, const char *name)
+static inline int status_of(enum kv_remote_call call, const char *name)
 {
 	struct kv_remote_op op = op_of(call, name);
 
 	return do_op(&op);
 }
 
-static void test_what_is_put_comes_back(void **state)
+static inline void test_what_is_put_comes_back(void **state)
 {
 	static const size_t sizes[] = {1, 4096, 100001, 5 << 20};
 	uint8_t *data = malloc(5 << 20), *room = malloc(5 << 20);
@@ -117,7 +118,7 @@ static void test_what_is_put_comes_back(void **state)
 	free(room);
 }
 
-static void test_the_first_to_publish_wins(void **state)
+static inline void test_the_first_to_publish_wins(void **state)
 {
 	char room[16];
 	uint64_t n = 0;
@@ -133,7 +134,7 @@ static void test_the_first_to_publish_wins(void **state)
 
 #define MANY 200
 
-static void test_many_at_once(void **state)
+static inline void test_many_at_once(void **state)
 {
 	static struct kv_remote_op ops[MANY];
 	static uint8_t data[MANY][3000], room[MANY][3000];
@@ -167,7 +168,7 @@ static void test_many_at_once(void **state)
 	}
 }
 
-static void test_what_is_cancelled_ends(void **state)
+static inline void test_what_is_cancelled_ends(void **state)
 {
 	static struct kv_remote_op ops[MANY];
 	struct kv_remote_op *op;

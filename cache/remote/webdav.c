@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * webdav.c - a remote tier on a web server that takes PUT, DELETE and MOVE and
+ * makes the folders above: http://HOST[:PORT][/PREFIX].
+ *
+ * WebDAV keeps no headers: an object's note is the object NAME.digest beside it,
+ * put last, as in a directory.  Publishing moves a temporary object to its name,
+ * but over none: whether that is one step, or two of which another may come in
+ * between, is the server's matter.
+ *
+ * OWNS      nothing.
+ *
+ * LOCKING   none.
+ */
+#include <stdio.h>
+#include <sys/random.h>
+
+#include "cache/remote/http.h"
+
+#define NOTE ".digest"
+
+static int put_object(struct kv_exchange *x, const char *suffix)
+{
+	kv_http_ask(x, "PUT", suffix);
+	x->body = x->op->data;
+	x->body_n = x->op->length;
+	snprintf(x->headers[0], sizeof(x->headers[0]), "Expect:");
+	return KV_HTTP_ASK;
+}
+
+static int put_note(struct kv_exchange *x)
+{
+	kv_http_ask(x, "PUT", NOTE);
+	x->note_n = kv_object_note(x->op, x->note);
+	x->body = x->note;
+	x->body_n = x->note_n;
+	return KV_HTTP_ASK;
+}
+
+static int get_note(struct kv_exchange *x)
+{
+	kv_http_ask(x, "GET", NOTE);
+	x->wants = KV_ANSWER_NOTE;
+	return KV_HTTP_ASK;
+}
+
+static int get_object(struct kv_exchange *x)
+{
+	if (x->op->length > x->op->room)
+		return -EFBIG;
+	kv_http_ask(x, "GET", "");
+	x->wants = KV_ANSWER_OBJECT;
+	return KV_HTTP_ASK;
+}
+
+static int next_of_get(struct kv_exchange *x, int r)
+{
+	if (x->step == 0) {
+		x->note_n = 0;
+		return get_note(x);
+	}
+	if (r == 0 && x->step == 1)
+		r = kv_object_read_note(x->op, x->note, x->note_n);
+	if (r < 0 || x->step == 2 || x->op->call == KV_REMOTE_EXISTS)
+		return r;
+	return get_object(x);
+}
+
+static int next_of_put(struct kv_exchange *x, int r)
+{
+	if (x->step == 0)
+		return put_object(x, "");
+	return r < 0 || x->step == 2 ? r : put_note(x);
+}
+
+static int put_part(struct kv_exchange *x)
+{
+	uint64_t random;
+
+	if (getrandom(&random, sizeof(random), 0) != sizeof(random))
+		return -EIO;
+	snprintf(x->part, sizeof(x->part), ".%016llx",
+		 (unsigned long long)random);
+	return put_object(x, x->part);
+}
+
+static int move_part(struct kv_exchange *x)
+{
+	kv_http_ask(x, "MOVE", "");
+	snprintf(x->headers[0], sizeof(x->headers[0]), "Destination: %s",
+		 x->url);
+	snprintf(x->headers[1], sizeof(x->headers[1]), "Overwrite: F");
+	kv_http_ask(x, "MOVE", x->part);
+	return KV_HTTP_ASK;
+}
+
+static int next_of_publish(struct kv_exchange *x, int r)
+{
+	switch (x->step) {
+	case 0:
+		return put_part(x);
+	case 1:
+		return r < 0 ? r : move_part(x);
+	case 2:
+		if (r == 0)
+			return put_note(x);
+		x->first = r;
+		kv_http_ask(x, "DELETE", x->part);
+		return KV_HTTP_ASK;
+	default: /* the note, or the part, that is not wanted any more */
+		return x->first < 0 ? x->first : r;
+	}
+}
+
+static int next_of_remove(struct kv_exchange *x, int r)
+{
+	if (x->step == 0) {
+		kv_http_ask(x, "DELETE", NOTE);
+		return KV_HTTP_ASK;
+	}
+	if (x->step == 1 && (r == 0 || r == -ENOENT)) {
+		x->first = r;
+		kv_http_ask(x, "DELETE", "");
+		return KV_HTTP_ASK;
+	}
+	return r == 0 || r == -ENOENT ? x->first : r;
+}
+
+static int next(struct kv_exchange *x, int r)
+{
+	switch (x->op->call) {
+	case KV_REMOTE_EXISTS:
+	case KV_REMOTE_GET:
+		return next_of_get(x, r);
+	case KV_REMOTE_PUT:
+		return next_of_put(x, r);
+	case KV_REMOTE_PUBLISH:
+		return next_of_publish(x, r);
+	default:
+		return next_of_remove(x, r);
+	}
+}
+
+static void probe(struct kv_exchange *x)
+{
+	kv_http_ask(x, "HEAD", "");
+}
+
+static CURLcode authorize(CURL *easy, const struct kv_site *site)
+{
+	CURLcode code;
+
+	if (!site->user)
+		return CURLE_OK;
+	code = curl_easy_setopt(easy, CURLOPT_HTTPAUTH, (long)CURLAUTH_BASIC);
+	if (code == CURLE_OK)
+		code = curl_easy_setopt(easy, CURLOPT_USERNAME, site->user);
+	if (code == CURLE_OK)
+		code = curl_easy_setopt(easy, CURLOPT_PASSWORD, site->secret);
+	return code;
+}
+
+static const struct kv_http_dialect dialect = {
+	.authorize = authorize,
+	.next = next,
+	.probe = probe,
+	.comes_by_put = true,
+};
+
+static int webdav_open(const char *scheme, const char *url, void **ret_backend,
+		       char **ret_why)
+{
+	struct kv_site *site;
+	int r = kv_site_new(scheme, url, &site, ret_why);
+
+	return r < 0 ? r : kv_http_open(&dialect, site, ret_backend, ret_why);
+}
+
+static int http_open(const char *url, void **ret_backend, char **ret_why)
+{
+	return webdav_open("http", url, ret_backend, ret_why);
+}
+
+static int https_open(const char *url, void **ret_backend, char **ret_why)
+{
+	return webdav_open("https", url, ret_backend, ret_why);
+}
+
+const struct kv_remote_driver kv_remote_http = {
+	.scheme = "http",
+	.open = http_open,
+	.submit = kv_http_submit,
+	.cancel = kv_http_cancel,
+	.fd = kv_http_fd,
+	.reap = kv_http_reap,
+	.close = kv_http_close,
+};
+
+const struct kv_remote_driver kv_remote_https = {
+	.scheme = "https",
+	.open = https_open,
+	.submit = kv_http_submit,
+	.cancel = kv_http_cancel,
+	.fd = kv_http_fd,
+	.reap = kv_http_reap,
+	.close = kv_http_close,
+};
