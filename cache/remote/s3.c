@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * s3.c - a remote tier in a bucket: s3://BUCKET[/PREFIX]?endpoint=URL.
+ *
+ * An object's note is its header x-amz-meta-kvfs: it comes with the object, and
+ * a HEAD tells whether that is there.  libcurl signs requests, but not bodies:
+ * their digest is the note's.
+ *
+ * OWNS      nothing.
+ *
+ * LOCKING   none.
+ */
+#include <stdio.h>
+
+#include "cache/remote/http.h"
+
+#define NOTE "x-amz-meta-kvfs"
+
+static int ask(struct kv_exchange *x, const char *method)
+{
+	kv_http_ask(x, method, "");
+	snprintf(x->headers[0], sizeof(x->headers[0]),
+		 "x-amz-content-sha256: UNSIGNED-PAYLOAD");
+	if (x->site->token)
+		snprintf(x->headers[1], sizeof(x->headers[1]),
+			 "x-amz-security-token: %s", x->site->token);
+	return KV_HTTP_ASK;
+}
+
+static int head(struct kv_exchange *x, enum kv_http_answer wants)
+{
+	x->wants = wants;
+	return ask(x, "HEAD");
+}
+
+static int put(struct kv_exchange *x)
+{
+	int n;
+
+	x->note_n = kv_object_note(x->op, x->note);
+	n = (int)x->note_n - 1; /* not the newline */
+	snprintf(x->headers[2], sizeof(x->headers[2]), NOTE ": %.*s", n,
+		 x->note);
+	x->body = x->op->data;
+	x->body_n = x->op->length;
+	return ask(x, "PUT");
+}
+
+/* Not every server knows the condition: ask it first. */
+static int next_of_publish(struct kv_exchange *x, int r)
+{
+	if (x->step == 0)
+		return head(x, KV_ANSWER_NOTHING);
+	if (x->step == 2 || (r < 0 && r != -ENOENT))
+		return r;
+	if (r == 0)
+		return -EEXIST;
+	snprintf(x->headers[3], sizeof(x->headers[3]), "If-None-Match: *");
+	return put(x);
+}
+
+/* Deleting what is not there succeeds. */
+static int next_of_remove(struct kv_exchange *x, int r)
+{
+	if (x->step == 0)
+		return head(x, KV_ANSWER_NOTHING);
+	return r < 0 || x->step == 2 ? r : ask(x, "DELETE");
+}
+
+static int next(struct kv_exchange *x, int r)
+{
+	switch (x->op->call) {
+	case KV_REMOTE_EXISTS:
+		return x->step == 0 ? head(x, KV_ANSWER_NOTE) : r;
+	case KV_REMOTE_GET:
+		x->wants = KV_ANSWER_OBJECT;
+		return x->step == 0 ? ask(x, "GET") : r;
+	case KV_REMOTE_PUT:
+		return x->step == 0 ? put(x) : r;
+	case KV_REMOTE_PUBLISH:
+		return next_of_publish(x, r);
+	default:
+		return next_of_remove(x, r);
+	}
+}
+
+/* The bucket. */
+static void probe(struct kv_exchange *x)
+{
+	ask(x, "HEAD");
+	x->url[x->site->root - 1] = '\0';
+}
+
+static CURLcode authorize(CURL *easy, const struct kv_site *site)
+{
+	char provider[128];
+	CURLcode code;
+
+	if (!site->user)
+		return CURLE_OK;
+	snprintf(provider, sizeof(provider), "aws:amz:%s:s3", site->region);
+	code = curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, provider);
+	if (code == CURLE_OK)
+		code = curl_easy_setopt(easy, CURLOPT_USERNAME, site->user);
+	if (code == CURLE_OK)
+		code = curl_easy_setopt(easy, CURLOPT_PASSWORD, site->secret);
+	return code;
+}
+
+static const struct kv_http_dialect dialect = {
+	.note_header = NOTE,
+	.authorize = authorize,
+	.next = next,
+	.probe = probe,
+};
+
+static int s3_open(const char *url, void **ret_backend, char **ret_why)
+{
+	struct kv_site *site;
+	int r = kv_site_new("s3", url, &site, ret_why);
+
+	return r < 0 ? r : kv_http_open(&dialect, site, ret_backend, ret_why);
+}
+
+const struct kv_remote_driver kv_remote_s3 = {
+	.scheme = "s3",
+	.open = s3_open,
+	.submit = kv_http_submit,
+	.cancel = kv_http_cancel,
+	.fd = kv_http_fd,
+	.reap = kv_http_reap,
+	.close = kv_http_close,
+};

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * liar.h - a web server that answers what it is told to, be it HTTP or not.
+ *
+ * It reads the head of each request, answers, and closes.  Its last words may be
+ * without end: until the client has enough of them.
+ */
+#ifndef KV_TESTS_CACHE_LIAR_H
+#define KV_TESTS_CACHE_LIAR_H
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include "common/kv.h"
+
+struct liar {
+	unsigned port;
+	int fd; /* it listens */
+	pthread_t thread;
+	pthread_mutex_t lock;
+	const char *note; /* answers GET of what ends in .digest; lock, also: */
+	const char *object; /* answers all else; NULL: says nothing */
+	size_t note_n, object_n;
+	const char
+		*forever; /* said again and again after object; "": silence */
+	unsigned asked;
+};
+
+/* -1: the peer has gone, which is what it is for. */
+static inline int liar_say(int fd, const char *what, size_t n)
+{
+	while (n > 0) {
+		ssize_t put = send(fd, what, n, MSG_NOSIGNAL);
+
+		if (put < 0)
+			return -1;
+		what += put;
+		n -= (size_t)put;
+	}
+	return 0;
+}
+
+/* The head of a request; false: there is none. */
+static inline bool liar_listen(int fd, char *head, size_t room)
+{
+	size_t n = 0;
+
+	while (n + 1 < room) {
+		ssize_t got = recv(fd, head + n, room - 1 - n, 0);
+
+		if (got <= 0)
+			return false;
+		n += (size_t)got;
+		head[n] = '\0';
+		if (strstr(head, "\r\n\r\n"))
+			return true;
+	}
+	return true;
+}
+
+static inline void liar_wait_for_end(int fd)
+{
+	struct pollfd until = {fd, POLLRDHUP, 0};
+
+	poll(&until, 1, -1);
+}
+
+static inline void liar_answer(struct liar *liar, int fd)
+{
+	char head[16384], line[4096] = "";
+	const char *what, *forever;
+	size_t n;
+
+	if (!liar_listen(fd, head, sizeof(head)))
+		return;
+	sscanf(head, "%4095[^\r]", line);
+	pthread_mutex_lock(&liar->lock);
+	liar->asked++;
+	what = strstr(line, ".digest ") ? liar->note : liar->object;
+	n = what == liar->note ? liar->note_n : liar->object_n;
+	forever = what == liar->note ? NULL : liar->forever;
+	pthread_mutex_unlock(&liar->lock);
+	if (!what)
+		liar_wait_for_end(fd);
+	else if (liar_say(fd, what, n) == 0 && forever && !*forever)
+		liar_wait_for_end(fd);
+	else if (forever)
+		while (liar_say(fd, forever, strlen(forever)) == 0)
+			;
+	/* What was not read would take the answer back. */
+	shutdown(fd, SHUT_WR);
+	while (what && recv(fd, head, sizeof(head), 0) > 0)
+		;
+}
+
+static inline void *liar_run(void *arg)
+{
+	struct liar *liar = arg;
+
+	for (;;) {
+		int fd = accept4(liar->fd, NULL, NULL, SOCK_CLOEXEC);
+
+		if (fd < 0)
+			return NULL;
+		liar_answer(liar, fd);
+		close(fd);
+	}
+}
+
+static inline void liar_start(struct liar *liar)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET};
+	socklen_t n = sizeof(address);
+
+	memset(liar, 0, sizeof(*liar));
+	pthread_mutex_init(&liar->lock, NULL);
+	liar->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	if (bind(liar->fd, (struct sockaddr *)&address, n) < 0 ||
+	    listen(liar->fd, 128) < 0 ||
+	    getsockname(liar->fd, (struct sockaddr *)&address, &n) < 0 ||
+	    pthread_create(&liar->thread, NULL, liar_run, liar) != 0)
+		abort();
+	liar->port = ntohs(address.sin_port);
+}
+
+static inline void liar_tell(struct liar *liar, const char *object, size_t n,
+			     const char *forever)
+{
+	pthread_mutex_lock(&liar->lock);
+	liar->object = object;
+	liar->object_n = n;
+	liar->forever = forever;
+	pthread_mutex_unlock(&liar->lock);
+}
+
+static inline void liar_note(struct liar *liar, const char *note, size_t n)
+{
+	pthread_mutex_lock(&liar->lock);
+	liar->note = note;
+	liar->note_n = n;
+	pthread_mutex_unlock(&liar->lock);
+}
+
+/* Nobody is connected any more. */
+static inline void liar_stop(struct liar *liar)
+{
+	shutdown(liar->fd, SHUT_RDWR);
+	pthread_join(liar->thread, NULL);
+	close(liar->fd);
+	pthread_mutex_destroy(&liar->lock);
+}
+
+#endif
