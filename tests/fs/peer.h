@@ -18,7 +18,9 @@
 #include "common/kv.h"
 #include "common/wire.h"
 
+#ifndef PEER_SEGMENTS
 #define PEER_SEGMENTS 64
+#endif
 #define PEER_WAIT_MS 10000
 
 struct peer {

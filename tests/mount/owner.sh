@@ -1,0 +1,60 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# owner.sh [SECONDS] - two clients of a user write into the memory that they were
+# given for their GPU, and take its pages away, while a third saves and reads: the
+# daemon lives, another user's blocks are whole, private ones and shared ones, and
+# nothing on SSD is damaged, after SIGKILL either.
+. "$(dirname "$0")/lib"
+seconds=${1:-5}
+if [ "$(id -u)" != 0 ] || ! command -v setpriv > /dev/null; then
+	echo "needs root and setpriv"
+	exit 77
+fi
+cp "$B/tests/mount/owner" "$T/owner"
+chmod 755 "$T/owner"
+user() { # UID COMMAND...
+	setpriv --reuid "$1" --regid "$1" --clear-groups "$T/owner" "${@:2}"
+}
+mkfifo "$T/end"
+all=()
+run() { # NAME UID COMMAND
+	user "$2" "$3" "$SOCK" > "$T/$1" < "$T/end" &
+	all+=("$1:$!")
+}
+BASE=dram=64M,ssd=512M,segment=8M,scrub=0
+meddle() { # OPTIONS
+	start "$1"
+	before=$(metric kvfs_corrupt_blocks_total)
+	all=()
+	run saver 1001 saves
+	run meddler1 1001 meddles
+	run meddler2 1001 meddles
+	run beside 1002 beside
+	exec 9> "$T/end"
+	sleep "$seconds"
+	exec 9>&-
+	for one in "${all[@]}"; do
+		wait "${one#*:}" || fail "$1: ${one%:*}: $(cat "$T/${one%:*}")"
+	done
+	echo "$1: meddled with $(cat "$T/meddler1"), beside: $(cat "$T/beside")"
+	[ "$(metric kvfs_corrupt_blocks_total)" -gt "$before" ] || fail "nothing was harmed"
+	# A changed owner gets what is whole.
+	ok "another owner" chown 1003:1003 "$M/own"
+	ok "another owner" chmod 0700 "$M/own"
+	kill -KILL "$(daemon_pids)"
+	gone
+	umount -l "$M"
+	start "$1"
+	for space in own:1003 private:1002 shared:1004; do
+		user "${space#*:}" checks "$SOCK" "${space%:*}" > "$T/checks" ||
+			fail "$1: after SIGKILL, ${space%:*}: $(cat "$T/checks")"
+		echo "after SIGKILL, ${space%:*}: $(cat "$T/checks")"
+	done
+	eq "damaged blocks after SIGKILL" "$(metric kvfs_corrupt_blocks_total)" 0
+	stop
+	"$B/kvfs-fsck" --data "$S" > "$T/fsck" || fail "$1: fsck: $(cat "$T/fsck")"
+	rm -rf "$S"
+}
+meddle hugepages=off
+meddle hugepages=auto
+meddle hugepages=off,arena=rw
