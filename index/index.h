@@ -132,6 +132,8 @@ int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
 		    const struct kv_slot_record *record);
 int kv_txn_delete_slot(struct kv_txn *batch,
 		       uint64_t slot_id); /* absent is no error */
+/* Whether puts may still take so many bytes of the map. */
+bool kv_txn_has_room(const struct kv_txn *batch, uint64_t bytes);
 /* What the tokens are of the block whose record, with that @generation, the
  * same batch puts; deleted with it, by who knows that there may be some. */
 int kv_txn_put_token_ids(struct kv_txn *batch, uint64_t slot_id,

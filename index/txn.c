@@ -192,6 +192,11 @@ static int drop(struct kv_txn *batch, MDB_dbi dbi, uint64_t id)
 	return rc == MDB_NOTFOUND ? 0 : note(batch, kv_env_errno(rc));
 }
 
+bool kv_txn_has_room(const struct kv_txn *batch, uint64_t bytes)
+{
+	return batch->puttable >= bytes;
+}
+
 int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
 		    const struct kv_slot_record *record)
 {

@@ -18,6 +18,8 @@
  *       under way: after a crash the next mount sees to these.
  *   (3) After a failed round everything is as if it had not begun: written
  *       blocks are queued again, deletions wait for the next round.
+ *   (4) Blocks that the index has no room for wait for the next round, in their
+ *       order; a round that has room for none evicts some, or has failed.
  *
  * LOCKING    cache->lock for the lists; none during I/O.
  */
@@ -27,6 +29,9 @@
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
 #include "common/crash_point.h"
+
+#define EVICT_AT_ONCE 32u   /* for room in the index */
+#define STARVED_NS 2000000u /* until there may be some */
 
 struct put {
 	struct kv_slot *slot;
@@ -47,6 +52,8 @@ struct update {
 struct round {
 	struct put *puts;
 	size_t n_puts;
+	size_t n_put; /* of these, had room in the index */
+	bool starved; /* it has some, and none of them had */
 	struct update *updates;
 	size_t n_updates;
 	uint64_t updates_taken; /* all so far, with these */
@@ -182,44 +189,22 @@ static size_t puts_max(const struct kv_cache *cache)
 	return KV_MIN(KV_MAX(n, 1u), cache->ssd.round_max);
 }
 
-static const struct kv_layout *layout_of(const struct kv_slot *slot)
-{
-	return slot->list->space->layout;
-}
-
 static bool has_token_ids(const struct kv_slot *slot)
 {
-	const struct kv_layout *layout = layout_of(slot);
+	const struct kv_layout *layout = slot->list->space->layout;
 
 	return layout && layout->token_ids;
-}
-
-/* In puts of a record. */
-static size_t cost_of(const struct kv_slot *slot)
-{
-	uint64_t bytes;
-
-	if (!has_token_ids(slot))
-		return 1;
-	bytes = kv_index_token_ids_bytes(layout_of(slot)->tokens,
-					 KV_EXTRAS_MAX);
-	return 1 + (size_t)((bytes + KV_PUT_FAR - 1) / KV_PUT_FAR);
 }
 
 static void take_puts(struct kv_cache *cache, struct round *round)
 {
 	struct kv_ssd *ssd = &cache->ssd;
-	const size_t all = puts_max(cache);
-	size_t cost = round->n_updates;
 	struct kv_slot *slot;
 
-	while (cost < all && (slot = TAILQ_FIRST(&ssd->written))) {
-		struct put *put = &round->puts[round->n_puts];
+	while (round->n_puts + round->n_updates < puts_max(cache) &&
+	       (slot = TAILQ_FIRST(&ssd->written))) {
+		struct put *put = &round->puts[round->n_puts++];
 
-		cost += cost_of(slot);
-		if (cost > all && round->n_puts > 0)
-			break;
-		round->n_puts++;
 		put->token_ids = has_token_ids(slot);
 		TAILQ_REMOVE(&ssd->written, slot, link);
 		ssd->n_written--;
@@ -317,32 +302,49 @@ static int put_update(struct kv_cache *cache, struct kv_txn *batch,
 
 /* The slot's bytes are as they were sealed, and stay as long as the round has
  * it; but of an open one, where they are not believed.  What was sealed before
- * the layout came may not say. */
-static int put_token_ids(struct kv_txn *batch, const struct put *put)
+ * the layout came may not say: NULL. */
+static int token_ids_of(const struct put *put, struct kv_token_ids **ret_ids)
 {
-	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
-	int r;
+	int r = put->token_ids && !put->removed && !kv_slot_is_open(put->slot)
+			? kv_block_parse_token_ids(kv_slot_file(put->slot),
+						   put->record.payload, ret_ids)
+			: 0;
 
-	if (kv_slot_is_open(put->slot))
-		return 0;
-	r = kv_block_parse_token_ids(kv_slot_file(put->slot),
-				     put->record.payload, &ids);
-
-	if (r < 0)
-		return r == -ENOMEM ? r : 0;
-	return kv_txn_put_token_ids(batch, put->slot_id, put->record.generation,
-				    ids);
+	return r == -ENOMEM ? r : 0;
 }
 
+/* 1: there is no room for it. */
 static int put_record(struct kv_txn *batch, const struct put *put)
 {
-	int r = kv_txn_put_slot(batch, put->slot_id, &put->record);
+	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	uint64_t bytes = KV_PUT_FAR;
+	int r = token_ids_of(put, &ids);
 
-	return r == 0 && put->token_ids ? put_token_ids(batch, put) : r;
+	if (r < 0 || put->removed)
+		return r;
+	if (ids)
+		bytes += kv_index_token_ids_bytes(ids->n, ids->extras_len);
+	if (!kv_txn_has_room(batch, bytes))
+		return 1;
+	r = kv_txn_put_slot(batch, put->slot_id, &put->record);
+	return r == 0 && ids ? kv_txn_put_token_ids(batch, put->slot_id,
+						    put->record.generation, ids)
+			     : r;
+}
+
+static int put_records(struct kv_txn *batch, struct round *round)
+{
+	int r = 0;
+
+	while (r == 0 && round->n_put < round->n_puts) {
+		r = put_record(batch, &round->puts[round->n_put]);
+		round->n_put += r == 0;
+	}
+	return KV_MIN(r, 0);
 }
 
 static int fill_batch(struct kv_cache *cache, struct kv_txn *batch,
-		      const struct round *round)
+		      struct round *round)
 {
 	int r = 0;
 
@@ -350,9 +352,8 @@ static int fill_batch(struct kv_cache *cache, struct kv_txn *batch,
 		r = kv_txn_put_segfile(batch, &round->files[i]);
 	for (size_t i = 0; r == 0 && i < round->n_updates; i++)
 		r = put_update(cache, batch, &round->updates[i]);
-	for (size_t i = 0; r == 0 && i < round->n_puts; i++)
-		if (!round->puts[i].removed)
-			r = put_record(batch, &round->puts[i]);
+	if (r == 0)
+		r = put_records(batch, round);
 	return r < 0 ? r : kv_deletions_record(cache, batch);
 }
 
@@ -363,7 +364,7 @@ static void index_busy(struct kv_cache *cache, bool busy)
 	kv_unlock(cache);
 }
 
-static int write_index(struct kv_cache *cache, const struct round *round)
+static int write_index(struct kv_cache *cache, struct round *round)
 {
 	struct kv_txn *batch;
 	int r = kv_txn_begin(cache->index, &batch);
@@ -381,7 +382,7 @@ static int write_index(struct kv_cache *cache, const struct round *round)
 	return r;
 }
 
-static int write_round(struct kv_cache *cache, const struct round *round)
+static int write_round(struct kv_cache *cache, struct round *round)
 {
 	int r = 0;
 
@@ -453,24 +454,64 @@ static void updates_failed(struct kv_cache *cache, const struct round *round)
 						    round->updates[i].block));
 }
 
-static void round_end(struct kv_cache *cache, struct round *round, int status)
+/* What had no room is written still, and the first to be put next. */
+static void put_back(struct kv_cache *cache, struct round *round)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 
+	for (; round->n_puts > round->n_put; round->n_puts--) {
+		struct kv_slot *slot = round->puts[round->n_puts - 1].slot;
+
+		TAILQ_INSERT_HEAD(&ssd->written, slot, link);
+		ssd->n_written++;
+		ssd->written_bytes += slot->segment->class->slot_bytes;
+	}
+}
+
+/* There was room for none.  Deletions make some; if there are none under way,
+ * evict blocks. */
+static bool make_room(struct kv_cache *cache, const struct round *round)
+{
+	struct kv_space *taker = round->puts[0].slot->list->space;
+	unsigned n = 0;
+
+	if (cache->ssd.deletions.n > 0)
+		return true;
+	while (n < EVICT_AT_ONCE && kv_ssd_evict_record_locked(cache, taker))
+		n++;
+	return n > 0;
+}
+
+/* What is to become of the round's puts, of which none may have had room. */
+static int puts_status(struct kv_cache *cache, struct round *round, int status)
+{
+	round->starved = round->n_puts > 0 && round->n_put == 0;
+	return status == 0 && round->starved && !make_room(cache, round)
+		       ? -ENOSPC
+		       : status;
+}
+
+static void round_end(struct kv_cache *cache, struct round *round, int status)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	const int puts = puts_status(cache, round, status);
+
+	if (puts == 0)
+		put_back(cache, round);
 	for (size_t i = 0; i < round->n_puts; i++)
-		put_ended(cache, &round->puts[i], status);
+		put_ended(cache, &round->puts[i], puts);
 	kv_deletions_recorded_locked(cache, status);
 	for (size_t i = 0; status < 0 && i < round->n_files; i++)
 		kv_segfile_at(cache, round->files[i].id)->recorded = false;
-	ssd->put += status == 0 ? round->n_puts : 0;
+	ssd->put += puts == 0 ? round->n_puts : 0;
 	ssd->updates.done = round->updates_taken;
 	cache->stats.commits += status == 0;
-	if (status < 0) {
+	if (status < 0)
 		updates_failed(cache, round);
-		kv_write_failed_locked(cache, status);
-	} else if (round->n_puts || (!ssd->writing && !ssd->queued)) {
+	if (puts < 0)
+		kv_write_failed_locked(cache, puts);
+	else if (round->n_puts || (!ssd->writing && !ssd->queued))
 		ssd->error = 0;
-	}
 	KV_POINT("commit.before_telling");
 	kv_flushes_settle_locked(cache, 0);
 	kv_syncs_settle_locked(cache);
@@ -523,6 +564,8 @@ void *kv_committer(void *arg)
 		if (r < 0)
 			kv_cond_wait(cache, &ssd->commit,
 				     kv_health_retry(cache));
+		else if (round.starved)
+			kv_cond_wait(cache, &ssd->commit, STARVED_NS);
 	}
 	ssd->committer_ended = true;
 	pthread_cond_broadcast(&ssd->done);
