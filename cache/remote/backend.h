@@ -69,6 +69,7 @@ struct kv_remote_driver {
 extern const struct kv_remote_driver kv_remote_dir;
 extern const struct kv_remote_driver kv_remote_http, kv_remote_https;
 extern const struct kv_remote_driver kv_remote_s3;
+extern const struct kv_remote_driver kv_remote_helper, kv_remote_mooncake;
 
 /* What stands beside an object: "NAME DIGEST LENGTH\n". */
 #define KV_OBJECT_NOTE_MAX (KV_NAME_MAX + 1 + 32 + 1 + 20 + 2)

@@ -34,7 +34,8 @@
 #define REAP 64u
 #define END_NS UINT64_C(500000000)
 
-static const struct kv_remote_driver *const drivers[] = {&kv_remote_dir};
+static const struct kv_remote_driver *const drivers[] = {&kv_remote_dir,
+							 &kv_remote_helper};
 
 void kv_remote_wake(struct kv_remote *remote)
 {

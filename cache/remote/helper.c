@@ -1,0 +1,797 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * helper.c - a remote tier behind a program of its own, which drives an engine
+ * that we would not let into the daemon.
+ *
+ * A thread starts it, asks, copies, and starts it anew when it has ended.  Bytes
+ * go through the landing memory, a memfd: they are copied there before it is
+ * asked to put them, and from there when it has said that they came.  It never
+ * sees other memory of ours; whatever it writes there or says, we read what we
+ * asked for, once, within bounds.
+ *
+ * OWNS      the thread; the child; the landing memory, made anew for each child;
+ *           operations from submit to reap.
+ *
+ * STATES    of the child, and the function that makes each step:
+ *
+ *              DOWN -> STARTING  start_child
+ *          STARTING -> UP        on_hello
+ *      STARTING, UP -> DYING     fail: it broke its word, was late, or hung up
+ *             DYING -> DOWN      on_death
+ *
+ * INVARIANTS
+ *   (1) An operation is queued, of a request, or done.
+ *   (2) A request whose operation was cancelled keeps its place in the landing
+ *       memory until it is answered, or the child is given up.
+ *   (3) The eventfd's count is not 0 while any operation is done.
+ *   (4) There are requests only while a child is UP.
+ *
+ * LOCKING   lock for what is marked so; all else is the thread's, or fixed.  A
+ *           request that is busy is being copied, without the lock, and its
+ *           operation does not end meanwhile.
+ */
+#include <poll.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include "cache/remote/helper.h"
+#include "cache/remote/landing.h"
+#include "cache/remote/packet.h"
+#include "common/thread.h"
+
+#define SECOND 1000000000ull
+#define START_NS (30 * SECOND) /* for its hello */
+#define CLOSE_NS (SECOND / 2)  /* to end by itself */
+#define KILL_NS (SECOND / 4)   /* and after that */
+#define BACKOFF_MIN (SECOND / 10)
+#define BACKOFF_MAX (10 * SECOND)
+
+enum state {
+	DOWN,
+	STARTING,
+	UP,
+	DYING,
+};
+
+struct request {
+	struct kv_remote_op *op; /* NULL: cancelled */
+	uint64_t id;
+	enum kv_remote_call call;
+	struct kv_place place; /* of a note and so many bytes */
+	uint64_t bytes;
+	uint64_t since_ns;
+	bool busy, tell; /* tell: that it was cancelled */
+	TAILQ_ENTRY(request) link;
+};
+TAILQ_HEAD(requests, request);
+
+struct helper {
+	struct kv_helper_config config;
+	char *url, *argv[2]; /* config's strings */
+	int event, wake;     /* fixed */
+	pthread_t thread;
+
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	enum state state;		   /* lock; set by the thread */
+	bool stop, failed, ended;	   /* lock */
+	char why[KV_HELPER_TEXT];	   /* lock: of the last failure */
+	int why_not;			   /* lock */
+	struct kv_remote_ops queued, done; /* lock */
+	struct requests asked, unused;	   /* lock */
+	struct request all[KV_HELPER_REQUESTS];
+
+	struct kv_child child;
+	int socket;
+	struct kv_landing landing;
+	uint64_t next_id, since_ns, backoff_ns, start_ns;
+	struct kv_packet_out out;
+	uint8_t in[KV_HELPER_PACKET];
+};
+
+/* ---- operations ---- */
+
+static void done_locked(struct helper *helper, struct kv_remote_op *op,
+			int status)
+{
+	op->status = status;
+	op->under_way = false;
+	op->of = NULL;
+	TAILQ_INSERT_TAIL(&helper->done, op, link);
+	eventfd_write(helper->event, 1);
+}
+
+static void forget_locked(struct helper *helper, struct request *request)
+{
+	TAILQ_REMOVE(&helper->asked, request, link);
+	kv_place_free(&helper->landing, &request->place);
+	request->id = 0;
+	request->op = NULL;
+	TAILQ_INSERT_TAIL(&helper->unused, request, link);
+}
+
+static void end_locked(struct helper *helper, struct request *request,
+		       int status)
+{
+	if (request->op)
+		done_locked(helper, request->op, status);
+	forget_locked(helper, request);
+}
+
+/* None is busy: the thread itself calls. */
+static void end_all_locked(struct helper *helper, int status)
+{
+	struct request *request;
+	struct kv_remote_op *op;
+
+	while ((request = TAILQ_FIRST(&helper->asked)))
+		end_locked(helper, request, status);
+	while ((op = TAILQ_FIRST(&helper->queued))) {
+		TAILQ_REMOVE(&helper->queued, op, link);
+		done_locked(helper, op, status);
+	}
+}
+
+void kv_helper_submit(void *backend, struct kv_remote_op *const *ops, size_t n)
+{
+	struct helper *helper = backend;
+
+	pthread_mutex_lock(&helper->lock);
+	for (size_t i = 0; i < n; i++) {
+		ops[i]->cancelled = false;
+		if (helper->state == DOWN || helper->state == DYING) {
+			done_locked(helper, ops[i], -EIO);
+			continue;
+		}
+		ops[i]->under_way = true;
+		ops[i]->of = NULL;
+		TAILQ_INSERT_TAIL(&helper->queued, ops[i], link);
+	}
+	pthread_mutex_unlock(&helper->lock);
+	eventfd_write(helper->wake, 1);
+}
+
+void kv_helper_cancel(void *backend, struct kv_remote_op *op)
+{
+	struct helper *helper = backend;
+	struct request *request;
+
+	pthread_mutex_lock(&helper->lock);
+	request = op->of;
+	if (op->under_way && !request) {
+		TAILQ_REMOVE(&helper->queued, op, link);
+		done_locked(helper, op, -ECANCELED);
+	} else if (op->under_way && request->busy) {
+		op->cancelled = true; /* it ends when it is copied */
+	} else if (op->under_way) {
+		request->op = NULL;
+		request->tell = true;
+		done_locked(helper, op, -ECANCELED);
+		eventfd_write(helper->wake, 1);
+	}
+	pthread_mutex_unlock(&helper->lock);
+}
+
+int kv_helper_fd(void *backend)
+{
+	return ((struct helper *)backend)->event;
+}
+
+size_t kv_helper_reap(void *backend, struct kv_remote_op **ret_ops, size_t max)
+{
+	struct helper *helper = backend;
+	struct kv_remote_op *op;
+	eventfd_t count;
+	size_t n = 0;
+
+	pthread_mutex_lock(&helper->lock);
+	while (n < max && (op = TAILQ_FIRST(&helper->done))) {
+		TAILQ_REMOVE(&helper->done, op, link);
+		ret_ops[n++] = op;
+	}
+	if (TAILQ_EMPTY(&helper->done))
+		eventfd_read(helper->event, &count);
+	pthread_mutex_unlock(&helper->lock);
+	return n;
+}
+
+/* ---- to the child ---- */
+
+static bool is_put(enum kv_remote_call call)
+{
+	return call == KV_REMOTE_PUT || call == KV_REMOTE_PUBLISH;
+}
+
+/* -EAGAIN: no room now; -EFBIG: never. */
+static int ask_locked(struct helper *helper, struct kv_remote_op *op)
+{
+	const uint64_t most = helper->config.landing - KV_HELPER_NOTE;
+	struct request *request = TAILQ_FIRST(&helper->unused);
+	uint64_t bytes = 0;
+
+	if (is_put(op->call))
+		bytes = op->length;
+	else if (op->call == KV_REMOTE_GET)
+		bytes = KV_MIN(op->room, most);
+	if (bytes > most)
+		return -EFBIG;
+	if (!request)
+		return -EAGAIN;
+	if (kv_place_take(&helper->landing, KV_HELPER_NOTE + bytes,
+			  &request->place) < 0)
+		return -EAGAIN;
+	TAILQ_REMOVE(&helper->unused, request, link);
+	TAILQ_INSERT_TAIL(&helper->asked, request, link);
+	request->bytes = bytes;
+	request->op = op;
+	request->call = op->call;
+	request->id = (helper->next_id += KV_HELPER_REQUESTS) +
+		      (uint64_t)(request - helper->all);
+	request->since_ns = kv_now_ns();
+	request->tell = false;
+	request->busy = true;
+	op->of = request;
+	return 0;
+}
+
+/* Take queued operations into requests, in their order. */
+static size_t take_locked(struct helper *helper, struct request **ret)
+{
+	struct kv_remote_op *op;
+	size_t n = 0;
+	int r;
+
+	while (n < KV_HELPER_BATCH && (op = TAILQ_FIRST(&helper->queued))) {
+		r = ask_locked(helper, op);
+		if (r == -EAGAIN)
+			break;
+		TAILQ_REMOVE(&helper->queued, op, link);
+		if (r < 0)
+			done_locked(helper, op, r);
+		else
+			ret[n++] = op->of;
+	}
+	return n;
+}
+
+/* What is put, and what stands beside it; cancelling waits for this. */
+static void fill(struct helper *helper, const struct request *request)
+{
+	uint8_t *to = helper->landing.memory + request->place.at;
+	char note[KV_OBJECT_NOTE_MAX];
+	size_t n;
+
+	memset(to, 0, KV_HELPER_NOTE);
+	if (!is_put(request->call))
+		return;
+	n = kv_object_note(request->op, note);
+	memcpy(to, note, KV_MIN(n, sizeof(note) - 1));
+	memcpy(to + KV_HELPER_NOTE, request->op->data, request->bytes);
+}
+
+static void add_request(struct helper *helper, const struct request *request)
+{
+	struct kv_helper_request item = {
+		.id = request->id,
+		.call = request->call,
+		.at = request->place.at,
+		.bytes = request->bytes,
+	};
+
+	memcpy(item.name, request->op->name, sizeof(request->op->name));
+	kv_packet_add(&helper->out, &item, sizeof(item));
+}
+
+static void write_requests(struct helper *helper)
+{
+	struct request *taken[KV_HELPER_BATCH];
+	size_t n;
+
+	pthread_mutex_lock(&helper->lock);
+	n = take_locked(helper, taken);
+	pthread_mutex_unlock(&helper->lock);
+	for (size_t i = 0; i < n; i++)
+		fill(helper, taken[i]);
+	kv_packet_begin(&helper->out, KV_HELPER_DO);
+	pthread_mutex_lock(&helper->lock);
+	for (size_t i = 0; i < n; i++) {
+		taken[i]->busy = false;
+		if (taken[i]->op->cancelled)
+			end_locked(helper, taken[i], -ECANCELED);
+		else
+			add_request(helper, taken[i]);
+	}
+	pthread_mutex_unlock(&helper->lock);
+}
+
+static void write_cancels(struct helper *helper)
+{
+	struct request *request;
+
+	kv_packet_begin(&helper->out, KV_HELPER_CANCEL);
+	pthread_mutex_lock(&helper->lock);
+	TAILQ_FOREACH(request, &helper->asked, link)
+		if (request->tell && kv_packet_add(&helper->out, &request->id,
+						   sizeof(request->id)))
+			request->tell = false;
+	pthread_mutex_unlock(&helper->lock);
+}
+
+/* Say all that there is to say. */
+static int say(struct helper *helper)
+{
+	int r = kv_packet_send(&helper->out, helper->socket);
+	bool said = true;
+
+	while (r == 0 && said) {
+		write_cancels(helper);
+		said = kv_packet_waits(&helper->out);
+		r = kv_packet_send(&helper->out, helper->socket);
+		if (r < 0)
+			break;
+		write_requests(helper);
+		said |= kv_packet_waits(&helper->out);
+		r = kv_packet_send(&helper->out, helper->socket);
+	}
+	return r == -EAGAIN ? 0 : r;
+}
+
+/* ---- its life ---- */
+
+/* Give it up: who waits shall not. */
+static void fail(struct helper *helper, int error, const char *why)
+{
+	kv_child_kill(&helper->child);
+	kv_closep(&helper->socket);
+	helper->socket = -1;
+	kv_packet_drop(&helper->out);
+	pthread_mutex_lock(&helper->lock);
+	helper->state = DYING;
+	helper->failed = true;
+	helper->why_not = error;
+	snprintf(helper->why, sizeof(helper->why), "%s", why);
+	end_all_locked(helper, -EIO);
+	pthread_cond_broadcast(&helper->changed);
+	pthread_mutex_unlock(&helper->lock);
+	kv_landing_drop(&helper->landing);
+}
+
+/* The next comes the later, the sooner this one went. */
+static void on_death(struct helper *helper)
+{
+	const uint64_t now = kv_now_ns();
+	int status;
+
+	if (!kv_child_reap(&helper->child, &status))
+		return;
+	if (now - helper->since_ns > BACKOFF_MAX)
+		helper->backoff_ns = 0;
+	helper->backoff_ns = KV_MIN(KV_MAX(helper->backoff_ns * 2, BACKOFF_MIN),
+				    BACKOFF_MAX);
+	helper->start_ns = now + helper->backoff_ns;
+	pthread_mutex_lock(&helper->lock);
+	helper->state = DOWN;
+	pthread_mutex_unlock(&helper->lock);
+}
+
+static int connect_child(struct helper *helper)
+{
+	_cleanup_(kv_closep) int landing =
+		kv_landing_make(&helper->landing, helper->config.landing);
+	struct kv_launch launch = helper->config.launch;
+	int pair[2], r;
+
+	if (landing < 0)
+		return landing;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return -errno;
+	helper->socket = pair[0];
+	launch.fd = pair[1];
+	r = kv_packet_hello(helper->socket, landing, helper->config.landing,
+			    helper->config.url);
+	if (r == 0)
+		r = helper->config.start(&launch, &helper->child);
+	close(pair[1]);
+	return r;
+}
+
+static void start_child(struct helper *helper)
+{
+	int r;
+
+	helper->since_ns = kv_now_ns();
+	pthread_mutex_lock(&helper->lock);
+	helper->state = STARTING;
+	pthread_mutex_unlock(&helper->lock);
+	r = connect_child(helper);
+	if (r < 0)
+		fail(helper, r, strerror(-r));
+}
+
+/* ---- from the child ---- */
+
+static int on_hello(struct helper *helper, const uint8_t *item)
+{
+	struct kv_helper_hello hello;
+
+	memcpy(&hello, item, sizeof(hello));
+	hello.text[sizeof(hello.text) - 1] = '\0';
+	if (hello.status < 0) {
+		fail(helper, KV_MAX(hello.status, -4095),
+		     hello.text[0] ? hello.text : "it cannot");
+		return -ECONNRESET;
+	}
+	if (hello.version != KV_HELPER_VERSION || hello.status > 0)
+		return -EPROTO;
+	pthread_mutex_lock(&helper->lock);
+	helper->state = UP;
+	pthread_cond_broadcast(&helper->changed);
+	pthread_mutex_unlock(&helper->lock);
+	return 0;
+}
+
+/* Taken once: the child may still write there. */
+static int read_note(const struct helper *helper, const struct request *request)
+{
+	char note[KV_HELPER_NOTE];
+
+	memcpy(note, helper->landing.memory + request->place.at, sizeof(note));
+	return kv_object_read_note(request->op, note,
+				   strnlen(note, sizeof(note)));
+}
+
+/* Its status, after all that it says was looked at. */
+static int land(struct helper *helper, const struct request *request,
+		const struct kv_helper_answer *answer)
+{
+	struct kv_remote_op *op = request->op;
+	int r = answer->status;
+
+	if (r == 0 &&
+	    (op->call == KV_REMOTE_EXISTS || op->call == KV_REMOTE_GET))
+		r = read_note(helper, request);
+	if (r < 0 || op->call != KV_REMOTE_GET)
+		return r;
+	if (op->length > request->bytes)
+		return -EFBIG;
+	if (op->length != answer->bytes)
+		return -EBADMSG;
+	memcpy(op->data,
+	       helper->landing.memory + request->place.at + KV_HELPER_NOTE,
+	       op->length);
+	return 0;
+}
+
+static struct request *find_locked(struct helper *helper, uint64_t id)
+{
+	struct request *request = &helper->all[id % KV_HELPER_REQUESTS];
+
+	return id && request->id == id ? request : NULL;
+}
+
+static int on_answer(struct helper *helper, const uint8_t *item)
+{
+	struct kv_helper_answer answer;
+	struct request *request;
+	int r;
+
+	memcpy(&answer, item, sizeof(answer));
+	if (answer.status > 0 || answer.status < -4095)
+		return -EPROTO;
+	pthread_mutex_lock(&helper->lock);
+	request = find_locked(helper, answer.id);
+	if (request && request->op)
+		request->busy = true;
+	else if (request)
+		forget_locked(helper, request);
+	pthread_mutex_unlock(&helper->lock);
+	if (!request)
+		return -EPROTO;
+	if (!request->busy)
+		return 0;
+	r = land(helper, request, &answer);
+	pthread_mutex_lock(&helper->lock);
+	request->busy = false;
+	end_locked(helper, request, r);
+	pthread_mutex_unlock(&helper->lock);
+	return 0;
+}
+
+static int on_packet(struct helper *helper, const uint8_t *packet, size_t n)
+{
+	struct kv_helper_head head;
+	size_t size;
+	int r = 0;
+
+	if (n < sizeof(head))
+		return -EPROTO;
+	memcpy(&head, packet, sizeof(head));
+	packet += sizeof(head);
+	n -= sizeof(head);
+	if (helper->state == STARTING)
+		return head.type == KV_HELPER_HELLO && head.count == 1 &&
+				       n == sizeof(struct kv_helper_hello)
+			       ? on_hello(helper, packet)
+			       : -EPROTO;
+	size = sizeof(struct kv_helper_answer);
+	if (head.type != KV_HELPER_DO || n != head.count * size)
+		return -EPROTO;
+	for (size_t i = 0; i < head.count && r == 0; i++)
+		r = on_answer(helper, packet + i * size);
+	return r;
+}
+
+/* What there is now, so much at most that it does not keep us from asking. */
+static int hear(struct helper *helper)
+{
+	ssize_t n;
+	int r = 0;
+
+	for (unsigned i = 0; i < 8 && r == 0; i++) {
+		n = recv(helper->socket, helper->in, sizeof(helper->in),
+			 MSG_DONTWAIT | MSG_TRUNC);
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			break;
+		if (n <= 0)
+			return n < 0 ? -errno : -ECONNRESET;
+		if ((size_t)n > sizeof(helper->in))
+			return -EPROTO;
+		r = on_packet(helper, helper->in, (size_t)n);
+	}
+	return r;
+}
+
+/* ---- the thread ---- */
+
+/* When something is to be done though nothing happens. */
+static uint64_t due_ns(struct helper *helper)
+{
+	const struct request *oldest;
+	uint64_t due = UINT64_MAX;
+
+	if (helper->state == DOWN)
+		return helper->start_ns;
+	if (helper->state == STARTING)
+		return helper->since_ns + START_NS;
+	pthread_mutex_lock(&helper->lock);
+	oldest = TAILQ_FIRST(&helper->asked);
+	if (oldest)
+		due = oldest->since_ns + helper->config.patience_ns;
+	pthread_mutex_unlock(&helper->lock);
+	return due;
+}
+
+static void on_time(struct helper *helper)
+{
+	if (helper->state == DOWN)
+		start_child(helper);
+	else if (helper->state == STARTING)
+		fail(helper, -ETIMEDOUT,
+		     "its program does not say that it is ready");
+	else if (helper->state == UP)
+		fail(helper, -ETIMEDOUT, "its program does not answer");
+}
+
+/* Until something happens, or @due. */
+static void rest(struct helper *helper, uint64_t due, struct pollfd fds[3])
+{
+	const uint64_t now = kv_now_ns();
+	int ms = due == UINT64_MAX ? -1
+		 : due <= now	   ? 0
+			      : (int)KV_MIN((due - now) / 1000000 + 1, 60000u);
+	eventfd_t count;
+
+	fds[0] = (struct pollfd){helper->wake, POLLIN, 0};
+	fds[1] = (struct pollfd){helper->socket, POLLIN, 0};
+	fds[2] = (struct pollfd){helper->child.pidfd, POLLIN, 0};
+	if (kv_packet_waits(&helper->out))
+		fds[1].events |= POLLOUT;
+	if (poll(fds, 3, ms) <= 0)
+		return;
+	if (fds[0].revents)
+		eventfd_read(helper->wake, &count);
+}
+
+static void turn(struct helper *helper)
+{
+	struct pollfd fds[3];
+	const uint64_t due = due_ns(helper);
+	int r = 0;
+
+	rest(helper, due, fds);
+	if (fds[1].revents)
+		r = hear(helper);
+	if (r == 0 && helper->state == UP)
+		r = say(helper);
+	if (r == 0 && fds[2].revents && helper->state != DYING)
+		r = -ECONNRESET;
+	if (r < 0 && (helper->state == STARTING || helper->state == UP))
+		fail(helper, r,
+		     r == -EPROTO
+			     ? "its program says what is not in the protocol"
+			     : "its program has ended");
+	if (kv_now_ns() >= due)
+		on_time(helper);
+	if (helper->state == DYING)
+		on_death(helper);
+}
+
+/* It has an end of its socket to see, and some time. */
+static void end_child(struct helper *helper)
+{
+	uint64_t until = kv_now_ns() + CLOSE_NS, now;
+	struct pollfd fd;
+	bool killed = helper->state != UP;
+	int status;
+
+	kv_closep(&helper->socket);
+	helper->socket = -1;
+	if (killed)
+		kv_child_kill(&helper->child);
+	while (!kv_child_reap(&helper->child, &status)) {
+		now = kv_now_ns();
+		if (now >= until && killed) {
+			kv_closep(&helper->child.pidfd);
+			break; /* it is in a call that does not end */
+		}
+		if (now >= until) {
+			kv_child_kill(&helper->child);
+			killed = true;
+			until = now + KILL_NS;
+			continue;
+		}
+		fd = (struct pollfd){helper->child.pidfd, POLLIN, 0};
+		poll(&fd, 1, (int)((until - now) / 1000000) + 1);
+	}
+	kv_landing_drop(&helper->landing);
+}
+
+static bool stopping(struct helper *helper)
+{
+	bool stop;
+
+	pthread_mutex_lock(&helper->lock);
+	stop = helper->stop;
+	pthread_mutex_unlock(&helper->lock);
+	return stop;
+}
+
+static void *run(void *arg)
+{
+	struct helper *helper = arg;
+
+	while (!stopping(helper))
+		turn(helper);
+	end_child(helper);
+	pthread_mutex_lock(&helper->lock);
+	end_all_locked(helper, -ECANCELED);
+	helper->ended = true;
+	pthread_cond_broadcast(&helper->changed);
+	pthread_mutex_unlock(&helper->lock);
+	return NULL;
+}
+
+/* ---- the table ---- */
+
+static void helper_free(struct helper *helper)
+{
+	if (helper->event >= 0)
+		close(helper->event);
+	if (helper->wake >= 0)
+		close(helper->wake);
+	pthread_mutex_destroy(&helper->lock);
+	pthread_cond_destroy(&helper->changed);
+	free(helper->url);
+	for (size_t i = 0; i < KV_ARRAY_LEN(helper->argv); i++)
+		free(helper->argv[i]);
+	free(helper);
+}
+
+int kv_helper_close(void *backend)
+{
+	struct helper *helper = backend;
+	struct timespec until;
+	bool ended;
+	int r = 0;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 1;
+	pthread_mutex_lock(&helper->lock);
+	helper->stop = true;
+	eventfd_write(helper->wake, 1);
+	while (!helper->ended && r == 0)
+		r = pthread_cond_timedwait(&helper->changed, &helper->lock,
+					   &until);
+	ended = helper->ended;
+	pthread_mutex_unlock(&helper->lock);
+	if (!ended)
+		return -EBUSY;
+	pthread_join(helper->thread, NULL);
+	helper_free(helper);
+	return 0;
+}
+
+/* -ENOMEM. */
+static int copy_config(struct helper *helper,
+		       const struct kv_helper_config *config)
+{
+	helper->config = *config;
+	helper->config.url = helper->url = strdup(config->url);
+	if (!helper->url)
+		return -ENOMEM;
+	for (size_t i = 0; i < KV_ARRAY_LEN(helper->argv); i++) {
+		if (!config->launch.argv[i])
+			break;
+		helper->argv[i] = strdup(config->launch.argv[i]);
+		if (!helper->argv[i])
+			return -ENOMEM;
+		helper->config.launch.argv[i] = helper->argv[i];
+	}
+	return 0;
+}
+
+static struct helper *helper_new(void)
+{
+	struct helper *helper = calloc(1, sizeof(*helper));
+
+	if (!helper)
+		return NULL;
+	kv_landing_init(&helper->landing);
+	pthread_mutex_init(&helper->lock, NULL);
+	pthread_cond_init(&helper->changed, NULL);
+	TAILQ_INIT(&helper->queued);
+	TAILQ_INIT(&helper->done);
+	TAILQ_INIT(&helper->asked);
+	TAILQ_INIT(&helper->unused);
+	for (size_t i = 0; i < KV_HELPER_REQUESTS; i++)
+		TAILQ_INSERT_TAIL(&helper->unused, &helper->all[i], link);
+	helper->socket = helper->child.pidfd = -1;
+	helper->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	helper->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return helper;
+}
+
+/* For its first word, good or bad. */
+static int await_hello(struct helper *helper, char **ret_why)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&helper->lock);
+	while (helper->state != UP && !helper->failed)
+		pthread_cond_wait(&helper->changed, &helper->lock);
+	if (helper->failed) {
+		r = helper->why_not;
+		if (asprintf(ret_why, "%s: %s", helper->config.url,
+			     helper->why) < 0)
+			*ret_why = NULL;
+	}
+	pthread_mutex_unlock(&helper->lock);
+	return r;
+}
+
+int kv_helper_open(const struct kv_helper_config *config, void **ret_backend,
+		   char **ret_why)
+{
+	struct helper *helper = helper_new();
+	int r;
+
+	*ret_why = NULL;
+	if (!helper)
+		return -ENOMEM;
+	r = helper->event < 0 || helper->wake < 0 ? -EMFILE
+						  : copy_config(helper, config);
+	if (r == 0)
+		r = kv_thread_start(&helper->thread, "kvfs-helper", run,
+				    helper);
+	if (r < 0) {
+		helper_free(helper);
+		return r;
+	}
+	r = await_hello(helper, ret_why);
+	if (r < 0)
+		kv_helper_close(helper);
+	else
+		*ret_backend = helper;
+	return r;
+}

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a helper of the remote tier needs to talk to the daemon: kvfs-remote-helper(7).
+
+A helper makes an engine from its URL, and serves:
+
+    kvfs_remote.serve(lambda url, landing: Engine(...))
+
+engine.begin(requests) starts them and returns soon; each is answered once, from any
+thread, by kvfs_remote.answer.  engine.cancel(ids), if it has that, is told of those
+for whom nobody waits; they are answered all the same.
+"""
+import array
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+import socket
+import struct
+import sys
+import threading
+from typing import Any, Callable, Iterable, NamedTuple
+
+VERSION = 1
+NOTE = 128  # bytes before an object's own: its note, filled with NUL
+TEXT = 2048
+HELLO, DO, CANCEL = 1, 2, 3
+EXISTS, GET, PUT, PUBLISH, REMOVE = range(5)
+
+_head = struct.Struct("=HHI")
+_hello = struct.Struct(f"=IiQ{TEXT}s")
+_request = struct.Struct("=QIIQQ208s")
+_answer = struct.Struct("=QiIQ")
+_socket = socket.socket(fileno=3)
+_sending = threading.Lock()
+
+
+class Landing:
+    """The memory through which all bytes go, at `address` in this process."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.size = size
+        self.bytes = mmap.mmap(fd, size)
+        self.view = memoryview(self.bytes)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.bytes))
+
+
+class Request(NamedTuple):
+    """What is asked: `bytes` are the length of what is put, or the room for what is
+    got; they stand in the landing memory at `at` + NOTE, after the object's note."""
+    id: int
+    call: int
+    at: int
+    bytes: int
+    name: str
+
+
+def answer(answers: Iterable[tuple[Request, int, int]]) -> None:
+    """Say the status of requests, 0 or -errno, and of what was got its length."""
+    items = [_answer.pack(request.id, status, 0, length) for request, status, length in answers]
+    for at in range(0, len(items), 32):
+        some = items[at:at + 32]
+        with _sending, contextlib.suppress(ConnectionError):  # serve sees it, too
+            _socket.send(_head.pack(DO, len(some), 0) + b"".join(some))
+
+
+def _receive_hello() -> tuple[str, Landing]:
+    packet, fds, _, _ = socket.recv_fds(_socket, _head.size + _hello.size, 1)
+    version, _, size, text = _hello.unpack_from(packet, _head.size)
+    if version != VERSION:
+        raise OSError(errno.EPROTO, f"the daemon speaks version {version} of the protocol")
+    landing = Landing(fds[0], size)
+    os.close(fds[0])
+    return text.split(b"\0")[0].decode(), landing
+
+
+def _send_hello(status: int, why: str = "") -> None:
+    text = why.encode()[:TEXT - 1]
+    _socket.send(_head.pack(HELLO, 1, 0) + _hello.pack(VERSION, status, 0, text))
+
+
+def _receive() -> bytes:
+    try:
+        return _socket.recv(8192)
+    except ConnectionError:
+        return b""
+
+
+def serve(make: Callable[[str, Landing], Any]) -> None:
+    """Until the daemon hangs up; then this process ends."""
+    try:
+        engine = make(*_receive_hello())
+    except Exception as error:
+        _send_hello(-(getattr(error, "errno", None) or errno.EIO), str(error))
+        sys.exit(1)
+    _send_hello(0)
+    while packet := _receive():
+        kind, count, _ = _head.unpack_from(packet)
+        if kind == DO:
+            engine.begin([Request(number, call, at, size, name.split(b"\0")[0].decode())
+                          for number, call, _, at, size, name
+                          in _request.iter_unpack(packet[_head.size:])])
+        elif kind == CANCEL and hasattr(engine, "cancel"):
+            engine.cancel(array.array("Q", packet[_head.size:]).tolist())
+    if hasattr(engine, "close"):
+        engine.close()
+
+
+def options(url: str) -> tuple[str, dict[str, str]]:
+    """What stands before the ? of a URL, and what after it, by name."""
+    path, _, rest = url.partition("?")
+    return path, dict(word.split("=", 1) for word in rest.split("&") if word)
