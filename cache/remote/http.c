@@ -30,6 +30,7 @@ enum lane { SMALL, LARGE, LANES };
 #define PER_LANE 32u
 #define TRANSFERS (LANES * PER_LANE)
 #define CONNECT_MS 2000l
+#define EXPECT_MS 100l /* for a server's leave to send what is large */
 #define PROBE_MS 3000
 #define IDLE_MS 60000
 #define BUFFER (512l << 10)
@@ -286,6 +287,7 @@ static CURLcode set_way(const struct transfer *t)
 		{CURLOPT_NOSIGNAL, 1},
 		{CURLOPT_QUICK_EXIT, 1}, /* wait for no resolver */
 		{CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS},
+		{CURLOPT_EXPECT_100_TIMEOUT_MS, EXPECT_MS},
 		{CURLOPT_FOLLOWLOCATION, 0},
 		{CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1},
 		{CURLOPT_SSLVERSION, CURL_SSLVERSION_TLSv1_2},
