@@ -36,6 +36,9 @@ int kv_driver_errno(CUresult result)
 	case CUDA_ERROR_NOT_READY:
 		return -EAGAIN;
 	default:
+		if (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+		    result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)
+			return -EBUSY;
 		return -EIO;
 	}
 }

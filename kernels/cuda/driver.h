@@ -41,6 +41,8 @@ enum {
 	CUDA_ERROR_NOT_PERMITTED = 800,
 	CUDA_ERROR_NOT_SUPPORTED = 801,
 	CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
+	CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+	CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
 };
 
 enum { /* cuDeviceGetAttribute */
@@ -59,6 +61,7 @@ enum { /* cuPointerGetAttribute */
 enum { CU_MEMORYTYPE_DEVICE = 2 };
 enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
+enum { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
 enum { CU_EVENT_BLOCKING_SYNC = 1, CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2 };
 enum { CU_MEMHOSTREGISTER_PORTABLE = 1, CU_MEMHOSTREGISTER_READ_ONLY = 8 };
@@ -127,6 +130,8 @@ typedef struct CUmemAccessDesc {
 	  (CUstream * stream, unsigned flags, int priority))                   \
 	X(stream_free, cuStreamDestroy_v2, (CUstream stream))                  \
 	X(stream_sync, cuStreamSynchronize, (CUstream stream))                 \
+	X(stream_capturing, cuStreamIsCapturing,                               \
+	  (CUstream stream, int *status))                                      \
 	X(stream_wait_event, cuStreamWaitEvent,                                \
 	  (CUstream stream, CUevent event, unsigned flags))                    \
 	X(event_new, cuEventCreate, (CUevent * event, unsigned flags))         \
@@ -179,7 +184,8 @@ struct kv_driver {
 int kv_driver_get(const struct kv_driver **ret_driver);
 
 /* The one place where the driver's numbers become ours: -ENOMEM, -ENODEV,
- * -EINVAL (a handle that is none), -EAGAIN (not ready), else -EIO. */
+ * -EINVAL (a handle that is none), -EAGAIN (not ready), -EBUSY (of a capture),
+ * else -EIO. */
 int kv_driver_errno(CUresult result);
 
 #endif

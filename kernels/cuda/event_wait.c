@@ -10,6 +10,7 @@
  * INVARIANTS
  *   (1) An event wait's stream has nothing to do but wait for its own event
  *       wait, so that event waits do not wait for each other.
+ *   (2) What lies in the list is done: one that was not recorded anew is, too.
  *
  * LOCKING   gpu->lock for the list of free event waits.
  */
@@ -108,26 +109,45 @@ static int wait_for(struct kv_event_wait *event_wait, CUevent event)
 		driver->stream_wait_event(event_wait->stream, event, 0));
 }
 
+/* What a captured stream is given does not run, but becomes a part of a graph,
+ * and most calls would spoil that: so it is asked first. */
+static int check_stream(const struct kv_driver *driver, CUstream stream)
+{
+	int status, r;
+
+	r = kv_driver_errno(driver->stream_capturing(stream, &status));
+	if (r < 0)
+		return r;
+	return status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : -EBUSY;
+}
+
+/* What @event stands for, if that is still to come. */
+static int record_event(struct kv_event_wait *event_wait, CUevent event)
+{
+	const struct kv_driver *driver = event_wait->gpu->driver;
+	int r = kv_driver_errno(driver->event_query(event));
+
+	if (r == -EAGAIN)
+		r = wait_for(event_wait, event);
+	else
+		return r;
+	return r < 0 ? r
+		     : kv_driver_errno(driver->event_record(
+			       event_wait->event, event_wait->stream));
+}
+
 static int record(struct kv_event_wait *event_wait, CUstream stream,
 		  CUevent event)
 {
 	const struct kv_driver *driver = event_wait->gpu->driver;
-	CUresult result;
-	int r = 0;
+	int r;
 
-	if (event) {
-		r = wait_for(event_wait, event);
-		stream = event_wait->stream;
-	}
-	if (r == 0)
-		r = kv_driver_errno(
-			driver->event_record(event_wait->event, stream));
-	if (r < 0)
-		return r;
-	/* A stream that is being captured does nothing, and so is never done:
-	 * its events stand for nothing that could be waited for. */
-	result = driver->event_query(event_wait->event);
-	return result == CUDA_ERROR_NOT_READY ? 0 : kv_driver_errno(result);
+	if (event)
+		return record_event(event_wait, event);
+	r = check_stream(driver, stream);
+	return r < 0 ? r
+		     : kv_driver_errno(
+			       driver->event_record(event_wait->event, stream));
 }
 
 int kv_event_wait_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
@@ -195,8 +215,10 @@ int kv_event_wait_order(struct kv_event_wait *event_wait, CUstream stream)
 	r = kv_gpu_enter(event_wait->gpu, &entry);
 	if (r < 0)
 		return r;
-	r = kv_driver_errno(
-		driver->stream_wait_event(stream, event_wait->event, 0));
+	r = check_stream(driver, stream);
+	if (r == 0)
+		r = kv_driver_errno(driver->stream_wait_event(
+			stream, event_wait->event, 0));
 	kv_gpu_leave(&entry);
 	return r;
 }

@@ -13,7 +13,8 @@ struct kv_event_wait;
 /*
  * Note all that @stream has been given, or that @event stands for, by now:
  * either may be destroyed or used again afterwards.  -EINVAL: not handles of
- * this GPU's context, or none; -ENOMEM, -EIO.
+ * this GPU's context, or none; -EBUSY: the stream is being captured, which goes
+ * on undisturbed, or the event was recorded in one; -ENOMEM, -EIO.
  */
 int kv_event_wait_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
 		      struct kv_event_wait **ret_event_wait);
@@ -22,7 +23,7 @@ bool kv_event_wait_is_done(struct kv_event_wait *event_wait);
 void kv_event_wait_free(struct kv_event_wait *event_wait);
 
 /* Work given to @stream from now on comes after it, on the device.  -EINVAL,
- * -EIO. */
+ * -EBUSY, -EIO. */
 int kv_event_wait_order(struct kv_event_wait *event_wait, CUstream stream);
 /* For our own streams to wait for. */
 CUevent kv_event_wait_event(const struct kv_event_wait *event_wait);

@@ -240,6 +240,70 @@ static void an_order_of_no_stream_is_refused(void **state)
 	GPU_OK(cuStreamDestroy_v2, stream);
 }
 
+/* ---- captures ---- */
+
+static void end_capture(CUstream stream, size_t nodes)
+{
+	CUgraph graph;
+	size_t n = 0;
+
+	GPU_OK(cuStreamEndCapture, stream, &graph);
+	GPU_OK(cuGraphGetNodes, graph, NULL, &n);
+	assert_int_equal(n, nodes);
+	GPU_OK(cuGraphDestroy, graph);
+}
+
+/* Neither is anything of ours in the graph, nor is the capture spoilt; and
+ * copies go on meanwhile. */
+static void a_stream_that_is_captured_is_refused_and_not_disturbed(void **state)
+{
+	CUstream stream = gpu_stream(), other = gpu_stream();
+	void *event_wait, *none = NULL;
+	int mode;
+
+	(void)state;
+	for (mode = CU_CAPTURE_GLOBAL; mode <= CU_CAPTURE_RELAXED; mode++) {
+		write_late(other, 0x11);
+		assert_int_equal(rig.device->event_wait(rig.pool, other, NULL,
+							&event_wait),
+				 0);
+		GPU_OK(cuStreamBeginCapture_v2, stream, mode);
+		GPU_OK(cuMemsetD8Async, rig.memory, 0x22, RIG_BYTES, stream);
+		assert_int_equal(
+			rig.device->event_wait(rig.pool, stream, NULL, &none),
+			-EBUSY);
+		assert_null(none);
+		assert_int_equal(rig.device->order(event_wait, stream), -EBUSY);
+		memset(rig.image, 0x11, RIG_BYTES);
+		load_behind(event_wait, (uint64_t)mode);
+		end_capture(stream, 1);
+		rig.device->event_wait_free(event_wait);
+		rig_assert_is_image(&rig);
+	}
+	GPU_OK(cuStreamDestroy_v2, stream);
+	GPU_OK(cuStreamDestroy_v2, other);
+}
+
+/* Only the driver can tell, and its answer may be the capture's end. */
+static void an_event_of_a_capture_is_refused(void **state)
+{
+	CUstream stream = gpu_stream();
+	CUevent event = gpu_event();
+	CUgraph graph = NULL;
+	void *none = NULL;
+
+	(void)state;
+	GPU_OK(cuStreamBeginCapture_v2, stream, CU_CAPTURE_RELAXED);
+	GPU_OK(cuEventRecord, event, stream);
+	assert_int_equal(rig.device->event_wait(rig.pool, NULL, event, &none),
+			 -EBUSY);
+	assert_null(none);
+	if (gpu.cuStreamEndCapture(stream, &graph) == CU_OK)
+		GPU_OK(cuGraphDestroy, graph);
+	GPU_OK(cuEventDestroy_v2, event);
+	GPU_OK(cuStreamDestroy_v2, stream);
+}
+
 /* ---- memory of our own ---- */
 
 #define UNIT ((uint64_t)2 << 20)
@@ -350,6 +414,8 @@ int main(int argc, char **argv)
 		TEST(a_stream_comes_after_what_was_submitted),
 		TEST(what_failed_was_never_submitted),
 		TEST(an_order_of_no_stream_is_refused),
+		TEST(a_stream_that_is_captured_is_refused_and_not_disturbed),
+		TEST(an_event_of_a_capture_is_refused),
 		TEST(memory_grows_in_place_and_keeps_its_bytes),
 		TEST(memory_that_cannot_be_had_leaves_nothing),
 		TEST(memory_of_a_wrong_size_or_device_is_refused),
