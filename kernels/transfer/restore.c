@@ -43,8 +43,8 @@
 #define GROUPS 3u
 #define GROUP_BLOCKS 256u
 #define GROUP_BYTES ((uint64_t)32 << 20)
-#define LOOK_NS 50000000u   /* so often for a cancel */
-#define EVENT_LOOK_NS 50000 /* so often at an event wait that is not done */
+#define LOOK_NS 50000000u      /* so often for a cancel */
+#define EVENT_LOOK_NS 1000000u /* so often, later on, at an event wait */
 
 struct group {
 	kvfs_lease *lease;
@@ -284,11 +284,13 @@ static void end_group(struct restore *restore)
 
 static void wait_for_event(const struct kvfs_xfer *xfer)
 {
-	const struct timespec pause = {.tv_nsec = EVENT_LOOK_NS};
+	struct timespec pause = {.tv_nsec = 50000};
 
 	while (!kv_stream_sync_event_is_over(xfer) &&
-	       atomic_load(&xfer->stopped) == 0)
+	       atomic_load(&xfer->stopped) == 0) {
 		nanosleep(&pause, NULL);
+		pause.tv_nsec = KV_MIN(2 * pause.tv_nsec, (long)EVENT_LOOK_NS);
+	}
 }
 
 static void run_restore(void *arg)

@@ -21,6 +21,7 @@
  *   (3) A transfer in one of the sync's lists has a reference.
  *   (4) While a transfer waits for its event wait no copy thread has to do
  *       with it.
+ *   (5) Of those that wait for one stream the first alone is looked at, mostly.
  *
  * LOCKING   session->lock for all but the calls of the device.
  */
@@ -30,7 +31,13 @@
 #include "common/thread.h"
 #include "kernels/transfer/xfer.h"
 
-#define LOOK_NS 30000u /* so often at event waits that are not done */
+/* So often at event waits that are not done: at first, and once they have been
+ * looked at for long. */
+#define LOOK_FIRST_NS 30000u
+#define LOOK_LAST_NS 1000000u
+/* And once in so many times also at what is behind others in its stream: it may
+ * be another one by now, under the same handle. */
+#define LOOK_AT_ALL 32u
 
 struct kv_stream_sync {
 	struct kvfs_session *session; /* fixed */
@@ -40,6 +47,9 @@ struct kv_stream_sync {
 	struct kv_xfers waiting;	      /* lock: for their event waits */
 	TAILQ_HEAD(, kv_stream_fence) fences; /* lock: begun */
 	struct kv_xfers over;		      /* lock: to give back */
+	uint64_t pause;			      /* lock: until the next look */
+	unsigned looks;			      /* of the thread */
+	_Atomic uint64_t made;		      /* event waits */
 	bool stop;			      /* lock */
 };
 
@@ -57,7 +67,8 @@ static int check_event(const struct kv_device *device, const void *stream,
 
 /* NULL: there is nothing to wait for, or no more. */
 static int make_event_wait(const struct kvfs_pool *pool, void *stream,
-			   void *event, void **ret_event_wait)
+			   void *event, void **ret_event_wait,
+			   struct kv_stream_place *ret_place)
 {
 	const struct kv_device *device = pool->device;
 	void *made = NULL;
@@ -73,7 +84,19 @@ static int make_event_wait(const struct kvfs_pool *pool, void *stream,
 		device->event_wait_free(made);
 	else
 		*ret_event_wait = made;
+	/* Two callers may take their numbers the other way round: then one is
+	 * looked at a little late.  Handles that are no addresses may stand for
+	 * another stream in each thread. */
+	*ret_place = (struct kv_stream_place){
+		(uintptr_t)stream < KV_PAGE ? NULL : stream,
+		atomic_fetch_add(&pool->session->stream_sync->made, 1)};
 	return 0;
+}
+
+static bool is_before(const struct kv_stream_place *a,
+		      const struct kv_stream_place *b)
+{
+	return a->stream && a->stream == b->stream && a->number < b->number;
 }
 
 int kv_stream_sync_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
@@ -82,7 +105,7 @@ int kv_stream_sync_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 	if (xfer->n == 0)
 		return check_event(pool->device, opts->stream, opts->event);
 	return make_event_wait(pool, opts->stream, opts->event,
-			       &xfer->event_wait);
+			       &xfer->event_wait, &xfer->place);
 }
 
 void kv_stream_sync_drop(struct kvfs_xfer *xfer)
@@ -99,6 +122,14 @@ bool kv_stream_sync_event_is_over(const struct kvfs_xfer *xfer)
 	       xfer->device->event_wait_is_done(xfer->event_wait);
 }
 
+/* Something is new to look at. */
+static void look_soon_locked(struct kv_stream_sync *sync)
+{
+	kv_assert_locked(&sync->session->lock);
+	sync->pause = LOOK_FIRST_NS;
+	pthread_cond_signal(&sync->work);
+}
+
 bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer)
 {
 	struct kv_stream_sync *sync = xfer->session->stream_sync;
@@ -109,7 +140,7 @@ bool kv_stream_sync_waits_locked(struct kvfs_xfer *xfer)
 	kv_xfer_get_locked(xfer);
 	xfer->waits_for_event = true;
 	TAILQ_INSERT_TAIL(&sync->waiting, xfer, synced);
-	pthread_cond_signal(&sync->work);
+	look_soon_locked(sync);
 	return true;
 }
 
@@ -129,7 +160,6 @@ bool kv_stream_sync_stop_locked(struct kvfs_xfer *xfer)
 static bool look_at(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
-	struct kv_xfers *waiting = &session->stream_sync->waiting;
 	bool done;
 
 	kv_xfer_get_locked(xfer);
@@ -140,9 +170,6 @@ static bool look_at(struct kvfs_xfer *xfer)
 		xfer->event_over = true;
 		kv_stream_sync_stop_locked(xfer);
 		xfer->ops->event_over_locked(xfer);
-	} else if (xfer->waits_for_event) {
-		TAILQ_REMOVE(waiting, xfer, synced);
-		TAILQ_INSERT_TAIL(waiting, xfer, synced);
 	}
 	kv_xfer_put_locked(xfer);
 	return done;
@@ -181,6 +208,7 @@ static void give_back(struct kvfs_xfer *xfer)
 struct kv_stream_fence {
 	TAILQ_ENTRY(kv_stream_fence) others; /* lock: in sync->fences */
 	struct kvfs_pool *pool;		     /* busy once it has begun */
+	struct kv_stream_place place;	     /* of the event wait */
 	void *event_wait;		     /* NULL: nothing to wait for */
 	void (*gone)(void *owner);
 	void *owner;
@@ -195,7 +223,8 @@ int kv_stream_fence_new(struct kvfs_pool *pool, void *stream, void *event,
 	if (!fence)
 		return -ENOMEM;
 	fence->pool = pool;
-	r = make_event_wait(pool, stream, event, &fence->event_wait);
+	r = make_event_wait(pool, stream, event, &fence->event_wait,
+			    &fence->place);
 	if (r < 0) {
 		free(fence);
 		return r;
@@ -229,7 +258,7 @@ void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
 	fence->owner = owner;
 	fence->pool->busy++;
 	TAILQ_INSERT_TAIL(&session->stream_sync->fences, fence, others);
-	pthread_cond_signal(&session->stream_sync->work);
+	look_soon_locked(session->stream_sync);
 }
 
 static void end_fence(struct kvfs_session *session,
@@ -246,6 +275,26 @@ static void end_fence(struct kvfs_session *session,
 	pthread_cond_broadcast(&session->changed);
 }
 
+/* Whether something that waits, too, is before @place in its stream: then that
+ * is not done, either. */
+static bool is_behind_locked(const struct kv_stream_sync *sync,
+			     const struct kv_stream_place *place)
+{
+	const struct kv_stream_fence *fence;
+	const struct kvfs_xfer *xfer;
+
+	kv_assert_locked(&sync->session->lock);
+	if (sync->looks % LOOK_AT_ALL == 0)
+		return false;
+	TAILQ_FOREACH(fence, &sync->fences, others)
+		if (is_before(&fence->place, place))
+			return true;
+	TAILQ_FOREACH(xfer, &sync->waiting, synced)
+		if (is_before(&xfer->place, place))
+			return true;
+	return false;
+}
+
 /* Only this thread takes fences out of the list, so that one can be looked at
  * without the lock. */
 static bool look_at_fences(struct kv_stream_sync *sync)
@@ -255,6 +304,9 @@ static bool look_at_fences(struct kv_stream_sync *sync)
 	bool done, any = false;
 
 	for (fence = TAILQ_FIRST(&sync->fences); fence; fence = next) {
+		next = TAILQ_NEXT(fence, others);
+		if (is_behind_locked(sync, &fence->place))
+			continue;
 		pthread_mutex_unlock(&session->lock);
 		done = fence->pool->device->event_wait_is_done(
 			fence->event_wait);
@@ -291,20 +343,43 @@ static size_t count(const struct kv_xfers *xfers)
 	return n;
 }
 
-/* Each of those that wait now; true if that brought something. */
+/* Those that wait now, the first of each stream; true if that brought
+ * something. */
 static bool look_around(struct kv_stream_sync *sync)
 {
 	size_t n = count(&sync->waiting);
-	bool any = look_at_fences(sync);
+	struct kvfs_xfer *xfer;
+	bool any;
 
-	while (n-- > 0 && !TAILQ_EMPTY(&sync->waiting))
-		any |= look_at(TAILQ_FIRST(&sync->waiting));
+	sync->looks++;
+	any = look_at_fences(sync);
+	while (n-- > 0 && (xfer = TAILQ_FIRST(&sync->waiting))) {
+		/* The next time it is another one's turn. */
+		TAILQ_REMOVE(&sync->waiting, xfer, synced);
+		TAILQ_INSERT_TAIL(&sync->waiting, xfer, synced);
+		if (!is_behind_locked(sync, &xfer->place))
+			any |= look_at(xfer);
+	}
 	return any;
+}
+
+/* Longer each time that nothing had come, as who has waited for long can wait a
+ * little longer: looking is several calls of the driver. */
+static void rest_locked(struct kv_stream_sync *sync)
+{
+	uint64_t at = kv_now_ns() + sync->pause;
+	const struct timespec until = {
+		.tv_sec = (time_t)(at / 1000000000u),
+		.tv_nsec = (long)(at % 1000000000u),
+	};
+
+	kv_assert_locked(&sync->session->lock);
+	sync->pause = KV_MIN(sync->pause + sync->pause / 4, LOOK_LAST_NS);
+	kv_session_wait_for(sync->session, &sync->work, &until);
 }
 
 static void *run(void *arg)
 {
-	const struct timespec pause = {.tv_nsec = LOOK_NS};
 	struct kv_stream_sync *sync = arg;
 	struct kvfs_session *session = sync->session;
 
@@ -314,10 +389,9 @@ static void *run(void *arg)
 		if (!TAILQ_EMPTY(&sync->waiting) ||
 		    !TAILQ_EMPTY(&sync->fences)) {
 			if (look_around(sync))
-				continue;
-			pthread_mutex_unlock(&session->lock);
-			nanosleep(&pause, NULL);
-			pthread_mutex_lock(&session->lock);
+				sync->pause = LOOK_FIRST_NS;
+			else
+				rest_locked(sync);
 			continue;
 		}
 		if (!TAILQ_EMPTY(&sync->over))
@@ -361,6 +435,7 @@ static int start_threads(struct kv_stream_sync *sync)
 int kv_stream_sync_start_locked(struct kvfs_session *session)
 {
 	struct kv_stream_sync *sync = session->stream_sync;
+	pthread_condattr_t attr;
 
 	kv_assert_locked(&session->lock);
 	if (!sync) {
@@ -368,7 +443,11 @@ int kv_stream_sync_start_locked(struct kvfs_session *session)
 		if (!sync)
 			return -ENOMEM;
 		sync->session = session;
-		pthread_cond_init(&sync->work, NULL);
+		sync->pause = LOOK_FIRST_NS;
+		pthread_condattr_init(&attr);
+		pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+		pthread_cond_init(&sync->work, &attr);
+		pthread_condattr_destroy(&attr);
 		pthread_cond_init(&sync->detach, NULL);
 		TAILQ_INIT(&sync->waiting);
 		TAILQ_INIT(&sync->fences);

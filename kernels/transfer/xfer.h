@@ -50,6 +50,13 @@ struct kv_xfer_ops {
 	void (*drop)(struct kvfs_xfer *xfer);
 };
 
+/* Where in a stream an event wait is: of two in one stream the one that was made
+ * first is done first. */
+struct kv_stream_place {
+	const void *stream; /* NULL: in none that others are in */
+	uint64_t number;
+};
+
 struct kv_device;
 struct kv_submission;	  /* submission.c */
 struct kv_hold;		  /* save.c */
@@ -101,7 +108,8 @@ struct kvfs_xfer {
 
 	/* stream_sync.c */
 	void *event_wait; /* fixed until COPIED; NULL: nothing to wait for */
-	bool event_over;  /* lock: the event wait is done */
+	struct kv_stream_place place;  /* of the event wait; fixed */
+	bool event_over;	       /* lock: the event wait is done */
 	bool waits_for_event;	       /* lock: in sync->waiting */
 	struct kvfs_pool *event_pool;  /* lock: busy until the event wait is
 					     freed; NULL: it is not over */

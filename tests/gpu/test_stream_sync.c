@@ -358,6 +358,74 @@ static void an_order_before_it_is_submitted_orders_nothing(void **state)
 	gpu_free(seen);
 }
 
+/* Nothing has begun, and the pages are nobody's. */
+static void a_stream_that_is_captured_is_refused(void **state)
+{
+	kvfs_opts opts = {.size = sizeof(opts), .stream = compute};
+	struct kvfs_pool_info info = {.size = sizeof(info)};
+	kvfs_xfer *xfer = NULL;
+	kvfs_lease *lease;
+	CUgraph graph;
+
+	(void)state;
+	fill_now(3);
+	finish(save(0, NULL), KVFS_SEALED);
+	lease = acquire(0);
+	GPU_OK(cuStreamBeginCapture_v2, compute, CU_CAPTURE_GLOBAL);
+	assert_int_equal(kvfs_load(e.pool, lease, BLOCKS, pages, &opts, &xfer),
+			 -EBUSY);
+	assert_null(xfer);
+	GPU_OK(cuStreamEndCapture, compute, &graph);
+	GPU_OK(cuGraphDestroy, graph);
+	assert_int_equal(kvfs_pool_info(e.pool, &info), 0);
+	assert_int_equal(info.pages_loading, 0);
+	finish(load(lease, &opts), KVFS_COPIED);
+	kvfs_release(lease);
+}
+
+#define WAITERS 8
+
+static uint64_t calls_to_look(void)
+{
+	return gpu.calls("cuEventQuery") + gpu.calls("cuCtxPushCurrent_v2");
+}
+
+/*
+ * Eight loads that wait for a stream which is busy, and nothing else to do: how
+ * often the driver is asked is bounded by the time that passes, not by them.
+ */
+static void transfers_that_wait_ask_the_driver_seldom(void **state)
+{
+	kvfs_opts opts = {.size = sizeof(opts), .stream = compute};
+	kvfs_xfer *xfers[WAITERS];
+	kvfs_lease *lease;
+	uint64_t calls, start;
+	int i;
+
+	(void)state;
+	if (gpu.calls == NULL)
+		skip();
+	fill_now(2);
+	finish(save(0, NULL), KVFS_SEALED);
+	lease = acquire(0);
+	gpu.hold(true);
+	gpu_spin(compute, 1);
+	for (i = 0; i < WAITERS; i++)
+		xfers[i] = load(lease, &opts);
+	start = kv_now_ns();
+	calls = calls_to_look();
+	usleep(300000);
+	calls = calls_to_look() - calls;
+	/* Two calls counted a look, a look a ms, one in 32 at all of them; and
+	 * more at the beginning. */
+	assert_true(calls < 300 + 3 * (kv_now_ns() - start) / 1000000);
+	assert_true(calls > 0);
+	gpu.hold(false);
+	for (i = 0; i < WAITERS; i++)
+		finish(xfers[i], KVFS_COPIED);
+	kvfs_release(lease);
+}
+
 static void an_order_after_the_end_holds_nothing_up(void **state)
 {
 	kvfs_lease *lease;
@@ -497,6 +565,8 @@ static int run(const char *name)
 		TEST(a_stream_reads_what_each_load_brought),
 		TEST(a_layer_is_ordered_before_what_reads_it),
 		TEST(an_order_before_it_is_submitted_orders_nothing),
+		TEST(a_stream_that_is_captured_is_refused),
+		TEST(transfers_that_wait_ask_the_driver_seldom),
 		TEST(an_order_after_the_end_holds_nothing_up),
 		TEST(pages_of_a_cancelled_load_are_not_written_once_it_is_copied),
 		TEST(a_cancelled_load_keeps_its_pages_until_the_copy_is_over),
