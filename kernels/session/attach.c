@@ -55,12 +55,12 @@ void kv_attach_device_locked(struct kvfs_session *session,
 	struct kv_mapped_segment *m;
 
 	kv_assert_locked(&session->lock);
-	if (session->attacher || !device->attach)
-		return;
-	session->attacher = device;
-	TAILQ_FOREACH(m, &session->mappings, others)
-		kv_attach_locked(session, &m->attached, m->base, m->bytes,
-				 false);
+	if (!session->attacher && device->attach) {
+		session->attacher = device;
+		TAILQ_FOREACH(m, &session->mappings, others)
+			kv_attach_locked(session, &m->attached, m->base,
+					 m->bytes, false);
+	}
 	kv_attach_ask_locked(session);
 }
 

@@ -28,7 +28,7 @@ TAILQ_HEAD(kv_attached_list, kv_attached);
 void kv_attach_device_locked(struct kvfs_session *session,
 			     const struct kv_device *device);
 
-/* There is a connection, or a device, or it knows more of itself: if it needs
+/* There is a connection, or a pool, or the device knows more: if it needs
  * memory that this process may write, the daemon is asked for that, once. */
 void kv_attach_ask_locked(struct kvfs_session *session);
 

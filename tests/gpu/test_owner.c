@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_owner.c - a GPU that registers no memory that can only be read, and a
+ * user's own blocks: arena=auto gives him memory that it does register.
+ *
+ * OWNS      the process's effective user.
+ *
+ * LOCKING   none: one thread, beside the library's.
+ */
+#include <sys/stat.h>
+
+#include "tests/gpu/memory.h"
+
+#define OWNER 1001
+#define BLOCKS 24u
+#define OPTIONS "dram=128M,segment=8M,hugepages=off,ssd=0,scrub=0"
+
+static const struct dims middle = {2, 4, 64, 8};
+static int64_t pages[BLOCKS];
+
+static void become(uid_t uid)
+{
+	assert_int_equal(seteuid(uid), 0);
+}
+
+static int set_up(void **state)
+{
+	struct world *w;
+	int r = world_begin(state, OPTIONS);
+
+	w = *state;
+	if (r < 0 || chmod(w->dir, 0755) < 0 || seteuid(OWNER) < 0)
+		return -1;
+	for (size_t i = 0; i < BLOCKS; i++)
+		pages[i] = (int64_t)i;
+	return kvfs_open(w->path, &w->session);
+}
+
+static int tear_down(void **state)
+{
+	struct world *w = *state;
+
+	become(0);
+	kvfs_close(w->session);
+	return world_group_teardown(state);
+}
+
+/* Registered is all that it has, the staging included, or why nothing is. */
+static struct kvfs_pool_info info_when_tried(struct engine *e)
+{
+	struct kvfs_pool_info info = {.size = sizeof(info)};
+
+	for (unsigned i = 0; i < 3000; i++) {
+		assert_int_equal(kvfs_pool_info(e->pool, &info), 0);
+		if (strcmp(info.reason, "nothing of the arena has been "
+					"registered yet") != 0)
+			break;
+		usleep(10000);
+	}
+	return info;
+}
+
+/* What is not of the pages is 0xa5. */
+static void keep_pages_only(struct engine *e)
+{
+	uint8_t *image = malloc(e->shape.bytes);
+	uint8_t *page = malloc(shape_page_bytes(&e->shape));
+
+	memset(image, 0xa5, e->shape.bytes);
+	for (uint64_t i = 0; i < BLOCKS; i++) {
+		shape_page_out(&e->shape, e->image, i, page);
+		shape_page_in(&e->shape, image, i, page);
+	}
+	free(page);
+	free(e->image);
+	e->image = image;
+}
+
+static void there_and_back(struct engine *e)
+{
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+
+	engine_fill(e, 7);
+	engine_save(e, BLOCKS, pages, KVFS_SEALED);
+	keep_pages_only(e);
+	lease = engine_acquire(e, BLOCKS);
+	for (unsigned round = 0; round < 3; round++) {
+		GPU_OK(cuMemsetD8Async, e->shape.base, 0xa5, e->shape.bytes,
+		       CU_LEGACY);
+		GPU_OK(cuCtxSynchronize);
+		assert_int_equal(
+			kvfs_load(e->pool, lease, BLOCKS, pages, NULL, &xfer),
+			0);
+		assert_int_equal(
+			kvfs_xfer_wait(xfer, KVFS_COPIED, 120 * SECOND),
+			BLOCKS);
+		for (size_t i = 0; i < BLOCKS; i++)
+			assert_int_equal(kvfs_xfer_status(xfer, i), 0);
+		kvfs_xfer_free(xfer);
+		engine_assert_is_image(e, "a load");
+		/* The first did not wait for that. */
+		(void)info_when_tried(e);
+	}
+	kvfs_release(lease);
+}
+
+static void his_memory_is_registered_while_it_is_writable(void **state)
+{
+	struct kvfs_pool_info info;
+	struct engine e;
+
+	engine_open(&e, *state, "cuda", &shapes[0], &middle, BLOCKS);
+	there_and_back(&e);
+	info = info_when_tried(&e);
+	assert_string_equal(info.path, "registered arena, DMA");
+	assert_non_null(strstr(info.reason, "while it was writable"));
+	assert_int_equal(info.bytes_refused, 0);
+	engine_close(&e);
+}
+
+static void so_is_that_of_the_next_daemon(void **state)
+{
+	struct world *w = *state;
+	struct kvfs_pool_info info;
+	struct engine e;
+
+	engine_open(&e, w, "cuda", &shapes[0], &middle, BLOCKS);
+	there_and_back(&e);
+	become(0);
+	world_stop_daemon(w, SIGKILL);
+	world_start_daemon(w);
+	become(OWNER);
+	engine_close(&e);
+	engine_open(&e, w, "cuda", &shapes[0], &middle, BLOCKS);
+	there_and_back(&e);
+	info = info_when_tried(&e);
+	assert_string_equal(info.path, "registered arena, DMA");
+	assert_non_null(strstr(info.reason, "while it was writable"));
+	assert_int_equal(info.bytes_refused, 0);
+	engine_close(&e);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(his_memory_is_registered_while_it_is_writable),
+		TEST(so_is_that_of_the_next_daemon),
+	};
+
+	(void)argc;
+	gpu_begin(argv);
+	if (gpu_is_real() || geteuid() != 0) {
+		print_message("needs the stand-in, and root\n");
+		return 77;
+	}
+	if (gpu_open() < 0)
+		return 1;
+	gpu_set("readonly=0");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
