@@ -7,7 +7,7 @@ GPU_MAP    := tests/gpu/standin/standin.map
 GPU_BUNDLE := $B/kvfs-gpu.tar.xz
 GPU_DENIED := $B/tests/gpu/denied/libcuda.so.1
 GPU_PLUGIN := $B/tests/gpu/libkvfs-present.so.1
-SCRIPTS    += tests/gpu/test_bundle.sh
+SCRIPTS    += tests/gpu/test_bundle.sh tests/gpu/test_modes.sh
 SOURCES    += $(STANDIN) tests/gpu/denied/denied.c tests/gpu/plugin/plugin.c
 
 $B/tests/gpu/libcuda.so.1: $(call objs,$(STANDIN)) $(GPU_MAP)

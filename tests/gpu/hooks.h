@@ -16,7 +16,7 @@
  *   delay=USEC    longest pause before an operation begins (default 100)
  *   seed=N        of the pauses
  *   devices=N     how many there are (default 1, at most 2)
- *   readonly=0|1  whether read-only memory can be registered (default 1)
+ *   readonly=0|1  whether read-only memory can be registered (default 0)
  *   memops=0|1    whether streams can wait for values (default 1)
  *   pageable=0|1  whether asynchronous copies take memory that is not
  *                 registered, and are synchronous then (default 1)
@@ -25,8 +25,8 @@
  *   arch=N        the device is an sm_N (default 90)
  *   version=N     of the driver (default 12080)
  *
- * What a driver may do, and a good day may not show; strict=1 is all of it, and
- * readonly=0, strict=0 (the default) none:
+ * What a driver may do, and a good day may not show; strict=1 (the default) is
+ * all of it, and readonly=0; strict=0 none, and readonly=1:
  *
  *   sync=KIND[+KIND...]|all|none  such calls wait until all work that their
  *                 context was given is over, and no other thread's call of the
@@ -41,7 +41,7 @@
  *   patience=SEC  where a call that waits sees nothing end for so long it is
  *                 a deadlock, and the process is aborted (60)
  *
- * So `KVFS_STANDIN=strict=1 test_event_wait`, `KVFS_STANDIN=sync=free ...`.
+ * So `KVFS_STANDIN=strict=0,sync=free test_event_wait`.
  */
 int standin_set(const char *settings);
 

@@ -111,12 +111,21 @@ static void an_event_is_taken_as_it_is_at_the_call(void **state)
 
 static void a_mark_does_not_wait_for_another_one(void **state)
 {
-	CUstream slow = gpu_stream(), idle = gpu_stream();
+	const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+	CUstream slow, idle;
 	CUevent late = gpu_event(), now = gpu_event();
 	void *first, *second;
 	int i;
 
 	(void)state;
+	/* With a single queue it does, behind whatever waits. */
+	if (queues != NULL && atoi(queues) == 1) {
+		GPU_OK(cuEventDestroy_v2, late);
+		GPU_OK(cuEventDestroy_v2, now);
+		skip();
+	}
+	slow = gpu_stream();
+	idle = gpu_stream();
 	gpu_spin(slow, 3000000000u);
 	GPU_OK(cuEventRecord, late, slow);
 	GPU_OK(cuEventRecord, now, idle);

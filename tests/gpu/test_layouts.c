@@ -298,7 +298,7 @@ int main(int argc, char **argv)
 	failed = run_host();
 	if (gpu_open() < 0)
 		return 1;
-	gpu_set("delay=20,pageable=0");
+	gpu_set("delay=20,pageable=0,readonly=1");
 	failed += run_cuda("cuda, as the device is", sealed);
 	gpu_set("readonly=0");
 	if (!gpu_is_real())

@@ -584,6 +584,7 @@ int main(int argc, char **argv)
 	gpu_begin(argv);
 	if (gpu_open() < 0)
 		return 1;
+	gpu_set("readonly=1");
 	failed = run("registered");
 	if (!gpu_is_real() && argc == 1) {
 		gpu_set("readonly=0");

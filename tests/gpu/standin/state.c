@@ -23,7 +23,6 @@ struct settings settings = {
 	.delay_us = 100,
 	.seed = 1,
 	.devices = 1,
-	.read_only = true,
 	.mem_ops = true,
 	.pageable = true,
 	.memory = 8ull << 30,
@@ -336,16 +335,19 @@ CUresult cuInit(unsigned flags)
 {
 	const char *text = getenv("KVFS_STANDIN");
 	CUresult r = enter("cuInit", NOTHING);
+	bool first;
 
 	if (r != CU_OK)
 		return r;
-	if (flags != 0 ||
-	    (initialised == 0 && text != NULL && standin_set(text) != 0))
-		return CU_INVALID_VALUE;
 	pthread_mutex_lock(&lock);
-	if (initialised == 0)
+	first = initialised == 0;
+	if (first) {
+		be_strict(true);
 		initialised = getpid();
+	}
 	pthread_mutex_unlock(&lock);
+	if (flags != 0 || (first && text != NULL && standin_set(text) != 0))
+		return CU_INVALID_VALUE;
 	return settings.devices > 0 ? CU_OK : CU_NO_DEVICE;
 }
 
