@@ -34,8 +34,10 @@
 #define REAP 64u
 #define END_NS UINT64_C(500000000)
 
-static const struct kv_remote_driver *const drivers[] = {&kv_remote_dir,
-							 &kv_remote_helper};
+static const struct kv_remote_driver *const drivers[] = {
+	&kv_remote_dir,	  &kv_remote_helper, &kv_remote_http,
+	&kv_remote_https, &kv_remote_s3,
+};
 
 void kv_remote_wake(struct kv_remote *remote)
 {

@@ -525,17 +525,13 @@ int kv_site_new(const char *scheme, const char *url, struct kv_site **ret_site,
 		char **ret_why)
 {
 	_cleanup_(site_freep) struct kv_site *site = calloc(1, sizeof(*site));
-	_cleanup_(kv_freep) char *text = strdup(url), *why = NULL;
+	_cleanup_(kv_freep) char *text = strdup(url);
 	int r = site && text ? 0 : -ENOMEM;
 
 	*ret_why = NULL;
 	if (r == 0)
-		r = parse(site, scheme, text, &why);
-	/* What has an at sign may have a password. */
-	if (r < 0)
-		return refuse(ret_why, r, "%s:%s: %s", scheme,
-			      strchr(url, '@') ? "" : url,
-			      why ? why : strerror(-r));
-	*ret_site = kv_steal(site);
-	return 0;
+		r = parse(site, scheme, text, ret_why);
+	if (r == 0)
+		*ret_site = kv_steal(site);
+	return r;
 }

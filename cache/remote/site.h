@@ -26,7 +26,8 @@ struct kv_site {
  * the daemon's user, or root, may own that file or read it.  @scheme is "http",
  * "https" or "s3", @url what follows it and its colon.  Returns -EINVAL, what
  * open(2) says of a file, -EACCES of one that others may read, or -ENOMEM;
- * *@ret_why is then a message for the user (caller frees; NULL: no memory).
+ * *@ret_why is then a message for the user, which does not say the URL again
+ * (caller frees; NULL: no memory).
  */
 int kv_site_new(const char *scheme, const char *url, struct kv_site **ret_site,
 		char **ret_why);
