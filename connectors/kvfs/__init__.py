@@ -12,7 +12,8 @@
 An engine that is asked again and again makes keys once (`Chain`), matches and holds by one
 call (`Together`), loads by one (`Pool.fetch`), and is told what has come to pass, by words
 of its own (`Session.reap`).  `match_tokens` is for groups whose blocks differ in length;
-`Space.keys` lists what is there, `Space.remove` removes all of it.
+`Space.keys` lists what is there, `Space.blocks` with the tokens, in spaces that keep them,
+`Space.remove` removes all of it.
 
 Bytes are copied by libkvfs's own threads, or not at all.  Every call lets the
 interpreter's lock go.  What fails raises kvfs.Error, an OSError with the key's name.
@@ -23,12 +24,12 @@ from .keys import Chain, Keys, fold
 from .lease import Block, Lease, Tensor
 from .pool import Memory, Pool, View, views_of
 from .session import Event, Session, What, open
-from .space import Space, State, Together, acquire, match, match_tokens
+from .space import Space, State, Together, Tokens, acquire, match, match_tokens
 from .transfer import Stage, Transfer
 
 __version__ = "0.2.0"
 __all__ = ["Block", "Chain", "Error", "Event", "Keys", "Lease", "Memory", "Pool", "Session", "Space",
-           "Stage", "State", "Tensor", "Together", "Transfer", "View", "What", "acquire", "ffi", "fold",
+           "Stage", "State", "Tensor", "Together", "Tokens", "Transfer", "View", "What", "acquire", "ffi", "fold",
            "lib", "match", "match_tokens", "open", "views_of"]
 
 

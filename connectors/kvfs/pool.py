@@ -2,6 +2,7 @@
 """pool - an engine's own paged memory, that blocks are loaded to and saved from."""
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -152,11 +153,14 @@ class Pool(Owner):
     def save(self, space: Space, keys: Iterable[Name], pages: Iterable[int], *,
              parent: Name | Keys | None = None, position: int = 0,
              places: Iterable[tuple[Name | None, int]] | None = None,
+             tokens: Iterable[Sequence[int]] | None = None, extras: Iterable[bytes] | None = None,
              deadline: float | None = None, must: bool = False, hold: bool = False,
              stream: int = 0, user: int = 0) -> Transfer:
         """Save @pages under @keys: blocks @position and on of a chain in which @parent
         comes before the first; or @places says parent (None: unknown) and position of
-        each.  The pages may be changed when it is COPIED.  With @user, `Session.reap`
+        each.  A space that keeps token ids (`Space.keeps_tokens`) needs @tokens, those of
+        each block, and takes @extras, up to 2048 bytes each, on what else it depends on;
+        others take neither.  The pages may be changed when it is COPIED.  With @user, `Session.reap`
         tells by that word when it is COPIED, and when SEALED."""
         some = Keys.of(keys)
         flags = (lib.KVFS_MUST if must else 0) | (lib.KVFS_HOLD if hold else 0)
@@ -164,15 +168,18 @@ class Pool(Owner):
         if n != len(some):
             raise ValueError(f"{len(some)} keys, but pages of {n} blocks")
         out = ffi.new(OUT)
-        if places is None:
-            before = Keys.of(parent if isinstance(parent, Keys) else [parent]).c \
-                if parent is not None else ffi.NULL
+        before = Keys.of(parent if isinstance(parent, Keys) else [parent]).c \
+            if parent is not None else ffi.NULL
+        if places is None and tokens is None and extras is None:
             result = lib.chain_save(self.handle.c, space.handle.c, some.c, n, before, position,
                                     numbers, within(deadline), flags, stream, user, out)
         else:
             opts = options(deadline=deadline, flags=flags, stream=stream, user=user)
-            result = lib.kvfs_save(self.handle.c, space.handle.c, some.c, self._metas(places, n), n,
-                                   numbers, opts, out)
+            metas = self._metas(places, n) if places is not None \
+                else self._chain(before, position, n)
+            _kept = self._told(metas, n, tokens, extras)
+            result = lib.kvfs_save(self.handle.c, space.handle.c, some.c, metas, n, numbers, opts,
+                                   out)
         check(result, f"save to {space.name}")
         return Transfer(Handle(out[0], XFER, self._session), self._awaited, some, len(some),
                         Stage.SEALED, f"save to {space.name}")
@@ -185,3 +192,32 @@ class Pool(Owner):
             if before is not None:
                 meta.parent = Keys([before]).c[0]
         return metas
+
+    @staticmethod
+    def _chain(before: Any, position: int, n: int) -> Any:
+        metas = ffi.new("kvfs_meta[]", max(1, n))
+        for i, meta in enumerate(metas[0:n]):
+            meta.position, meta.parent.len = position + i, lib.KVFS_CHAIN
+        if before != ffi.NULL:
+            metas[0].parent = before[0]
+        return metas
+
+    @staticmethod
+    def _told(metas: Any, n: int, tokens: Iterable[Sequence[int]] | None,
+              extras: Iterable[bytes] | None) -> list[Any]:
+        """Tell the tokens of each block in @metas; what these point to then."""
+        kept: list[Any] = []
+        if tokens is not None:
+            ids, ends = array("I"), []
+            for some in tokens:
+                ids.extend(some)
+                ends.append(len(ids))
+            c = ffi.from_buffer("uint32_t[]", ids)
+            for meta, begin, end in zip(metas[0:n], [0, *ends[:-1]], ends, strict=True):
+                meta.token_ids, meta.tokens = c + begin, end - begin
+            kept += [ids, c]
+        if extras is not None:
+            for meta, extra in zip(metas[0:n], extras, strict=True):
+                kept.append(ffi.from_buffer(extra))
+                meta.extras, meta.extras_len = kept[-1], len(extra)
+        return kept

@@ -2,6 +2,7 @@
 """space - the blocks of one model, layout, rank and tenant."""
 from __future__ import annotations
 
+import dataclasses
 import enum
 import errno
 import json
@@ -30,6 +31,24 @@ class State(enum.IntEnum):
 
 
 LIST_MIN = lib.KVFS_LIST_MIN
+TOKENS_ROOM = 4 * lib.KVFS_TOKENS_ROOM
+TOKENS_AT_ONCE = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """What a block's tokens are, in a space that keeps that."""
+
+    ids: list[int]
+    extras: bytes
+    parent: bytes | None  # None: unknown
+    position: int
+
+    @classmethod
+    def from_c(cls, c: Any) -> Tokens:
+        parent = bytes(ffi.buffer(c.parent.bytes, c.parent.len)) if c.parent.len else None
+        return cls(ffi.unpack(c.ids, c.n), bytes(ffi.buffer(c.extras, c.extras_len)), parent,
+                   c.position)
 
 
 def query(spaces: Sequence[Space], keys: Sequence[Keys]) -> tuple[Any, list[Any]]:
@@ -149,6 +168,11 @@ class Space(Owner):
         """Bytes of a block's tensors; 0: untyped."""
         return int(lib.kvfs_space_payload(self.handle.c))
 
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether its layout has "token_ids": prompts are on disk then."""
+        return bool(lib.kvfs_space_keeps_tokens(self.handle.c) == 1)
+
     def owner(self) -> tuple[int, int]:
         """(uid, mode) when the daemon was last asked.  ENOTCONN."""
         uid, mode = ffi.new("uint32_t *"), ffi.new("uint32_t *")
@@ -253,6 +277,30 @@ class Space(Owner):
         """The same, one at a time."""
         for some in self.pages():
             yield from some
+
+    def tokens(self, keys: Iterable[Name]) -> list[Tokens | None]:
+        """What the tokens of each are; None: it is not there.  No block is read that is
+        durable.  EINVAL: the space keeps none."""
+        some = Keys.of(keys)
+        found: list[Tokens | None] = []
+        told = ffi.new("kvfs_tokens[]", TOKENS_AT_ONCE)
+        room = ffi.new("uint64_t[]", TOKENS_ROOM // 8)
+        while len(found) < len(some):
+            n = check(lib.kvfs_space_tokens(self.handle.c, some.c + len(found),
+                                            min(len(some) - len(found), TOKENS_AT_ONCE), told, room,
+                                            TOKENS_ROOM), f"tokens of {self.name}")
+            for c in told[0:n]:
+                if c.status != -errno.ENOENT:
+                    check(c.status, f"tokens of {self.name}")
+                found.append(Tokens.from_c(c) if c.status == 0 else None)
+        return found
+
+    def blocks(self) -> Iterator[tuple[bytes, Tokens]]:
+        """All blocks with their tokens, as `pages` lists them."""
+        for some in self.pages(TOKENS_AT_ONCE):
+            for key, tokens in zip(some, self.tokens(some)):
+                if tokens is not None:
+                    yield key, tokens
 
     def _transfer(self, c: Any, keys: Keys, stage: Stage, what: str) -> Transfer:
         return Transfer(Handle(c, XFER, self._session), self._awaited, keys, len(keys), stage,

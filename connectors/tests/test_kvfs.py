@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import hashlib
+import json
 import mmap
 import os
 import pickle
@@ -548,6 +549,98 @@ class Faults(Case):
         gc.collect()
         self.assertEqual(array.tobytes(), k[2].tobytes())
         self.assertEqual(transfer.statuses(), [0] * 4)
+
+
+class TokenIds(Case):
+    def setUp(self) -> None:
+        super().setUp()
+        self.plain, self.space = self.space, self.session.space(
+            "kept", {**LAYOUT, "token_ids": True}, create=True)
+        self.ids = [list(range(1000 * i, 1000 * i + 16)) for i in range(32)]
+        self.ids[31] = [2**32 - 1, 0, 7]  # a tail
+
+    def save(self, n: int = 32, **more: object) -> list[bytes]:
+        pool, _k, _v = self.pool()
+        transfer = pool.save(self.space, names(n), range(n), tokens=self.ids[:n], **more)
+        transfer.wait()
+        transfer.check()
+        self.space.flush().wait()
+        return names(n)
+
+    def header(self, path: str) -> dict[str, str]:
+        with open(path, "rb") as file:
+            return json.loads(file.read(int.from_bytes(file.read(8), "little")))["__metadata__"]
+
+    def path(self, space: str, key: bytes) -> str:
+        return f"{self.mount.path}/{space}/{key.hex()[:2]}/{key.hex()}"
+
+    def told(self, space: kvfs.Space) -> dict[bytes, list[int]]:
+        return {key: tokens.ids for key, tokens in space.blocks()}
+
+    def test_they_are_told_for_all_blocks_of_a_space(self) -> None:
+        keys = self.save(extras=[b"lora:%d" % i for i in range(32)])
+        self.assertTrue(self.space.keeps_tokens)
+        self.assertEqual(self.told(self.space), dict(zip(keys, self.ids)))
+        last, none = self.space.tokens([keys[31], names(1, "other")[0]])
+        self.assertEqual(last, kvfs.Tokens(self.ids[31], b"lora:31", keys[30], 31))
+        self.assertIsNone(none)
+        self.assertIsNone(self.space.tokens(keys[:1])[0].parent)
+
+    def test_they_are_in_the_file(self) -> None:
+        key = self.save(1, extras=[b"\0\xff"])[0]
+        metadata = self.header(self.path("kept", key))
+        self.assertEqual(metadata["token_ids"], ",".join(map(str, self.ids[0])))
+        self.assertEqual((metadata["extras"], metadata["tokens"]), ("00ff", "16"))
+
+    def test_they_are_needed_where_they_are_kept_and_nowhere_else(self) -> None:
+        pool, _k, _v = self.pool()
+        for space, tokens in ((self.space, None), (self.plain, self.ids[:1]),
+                              (self.space, [list(range(17))])):
+            with self.assertRaises(kvfs.Error) as caught:
+                pool.save(space, names(1), [0], tokens=tokens)
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+        with self.assertRaises(kvfs.Error) as caught:
+            pool.save(self.space, names(1), [0], tokens=self.ids[:1], extras=[b"x" * 2049])
+        self.assertEqual(caught.exception.errno, errno.E2BIG)
+        with self.assertRaises(ValueError):
+            pool.save(self.space, names(2), [0, 1], tokens=self.ids[:1])
+        self.assertFalse(self.plain.keeps_tokens)
+        with self.assertRaises(kvfs.Error) as caught:
+            self.plain.tokens(names(1))
+        self.assertEqual(caught.exception.errno, errno.EINVAL)
+
+    def test_a_copy_of_the_tree_keeps_them(self) -> None:
+        keys = self.save(4)
+        subprocess.run(["cp", "-r", f"{self.mount.path}/kept", f"{self.mount.path}/copy"], check=True)
+        self.assertEqual(self.told(self.session.space("copy")), dict(zip(keys, self.ids)))
+
+    def test_a_file_without_them_is_refused(self) -> None:
+        pool, _k, _v = self.pool()
+        pool.save(self.plain, names(1), [0]).wait()
+        target = self.path("kept", names(1)[0])
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        done = subprocess.run(["cp", self.path("model", names(1)[0]), target],
+                              capture_output=True, text=True)
+        self.assertIn("Invalid argument", done.stderr)
+        self.assertFalse(os.path.exists(target))
+
+    def test_they_are_there_after_sigkill_and_the_loss_of_the_index(self) -> None:
+        keys = self.save()
+        for lost in (False, True):
+            self.mount.kill()
+            if lost:
+                os.unlink(f"{self.mount.store}/index/data.mdb")
+            self.mount.start()
+            with kvfs.open(self.mount.path) as session:
+                self.assertEqual(self.told(session.space("kept")), dict(zip(keys, self.ids)))
+
+    def test_they_go_with_their_block(self) -> None:
+        keys = self.save(8)
+        os.unlink(self.path("kept", keys[0]))
+        self.space.evict(keys[1:2])
+        self.assertEqual(self.told(self.space), dict(zip(keys[2:], self.ids[2:])))
+        self.space.clear()
+        self.assertEqual(self.told(self.space), {})
 
 
 class Library(unittest.TestCase):
