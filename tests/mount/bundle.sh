@@ -45,6 +45,26 @@ eq "durable" "$(awk '$1 == "kvfs_dirty_blocks" { print $2 }' "$N/.kvfs/metrics")
 rm -r "$N/s"
 eq "by tar: what it says" "$(tar -C "$N" -xf "$T/five" 2>&1)" ""
 diff -r "$M/s" "$N/s" || fail "tar: the trees differ"
+rm -r "$N/s"
+
+# Names are bytes, in every locale.
+for name in mödel $'\xff\xfe' "a b"; do
+	cp -r "$M/s" "$M/$name" || fail "the space '$name'"
+	for LC_ALL in C C.UTF-8; do
+		export LC_ALL
+		bundle "$M/$name" >"$T/named" || fail "$LC_ALL: '$name' is not exported"
+		ok "$LC_ALL: '$name' is verified" bundle -t <"$T/named"
+		ok "$LC_ALL: '$name' is imported" bundle -x -C "$N" <"$T/named"
+		diff -r "$M/s" "$N/$name" || fail "$LC_ALL: '$name' differs"
+		rm -r "$N/$name"
+		ok "$LC_ALL: '$name' by tar" tar -C "$N" -xf "$T/named"
+		diff -r "$M/s" "$N/$name" || fail "$LC_ALL: '$name' by tar differs"
+		rm -r "$N/$name"
+	done
+	unset LC_ALL
+	rm -r "$M/$name"
+done
+ok "once more" bundle -x -C "$N" <"$T/four"
 
 # A block with other bytes stays, and that is said; the rest comes.
 rm "$N/s/$(place 3)" "$N/s/$(place 1)"
@@ -155,10 +175,33 @@ bundle -x -C "$N" <"$T/five" 2>"$T/said"
 eq "beyond a quota: status" $? 1
 grep -q "of 5 blocks were evicted again" "$T/said" || fail "not said: $(cat "$T/said")"
 rm -r "$N/s"
+
+block "$T/plain"
+# What goes while it is exported: all was listed before the first byte came.
+mkdir "$M/many"
+for i in {1..40}; do put many "$i" "$T/plain" && keys[i]=$(key "$i") || fail "put $i"; done
+ok "a snapshot of many" snap many make all "${keys[@]:1:40}"
+meanwhile() { # COMMAND ARGUMENTS...: export, and run it when that has begun
+	local command=$1
+	shift
+	bundle "$@" 2>"$T/said" >"$T/pipe" & writer=$!
+	{ head -c 1 && "$command" && cat; } <"$T/pipe" >"$T/meanwhile"
+	wait "$writer"
+}
+unsnap() { rm -r "$M/many/.snapshots/all"; }
+meanwhile unsnap "$M/many" all
+eq "a snapshot is removed: status" $? 0
+eq "its blocks" "$(tar -tf "$T/meanwhile" | grep -c "/.*/")" 40
+unblock() { for i in 36 37 38 39 40; do rm "$M/many/$(place $i)"; done; }
+meanwhile unblock "$M/many"
+eq "blocks are removed: status" $? 1
+grep -q "blocks not there any more: 5 of 40" "$T/said" || fail "not said: $(cat "$T/said")"
+ok "the others are whole" bundle -t <"$T/meanwhile"
+
 rm "$M/s/$(place 3)"
 bundle "$M/s" "turn 1" >"$T/three" 2>"$T/said"
 eq "one is gone: status" $? 1
-grep -q "1 of 4 blocks are not there any more" "$T/said" || fail "not said: $(cat "$T/said")"
+grep -q "blocks not there any more: 1 of 4" "$T/said" || fail "not said: $(cat "$T/said")"
 ok "three are whole" bundle -t <"$T/three"
 not "no such snapshot" "No such file" sh -c "$B/kvfs-bundle $M/s none >$T/x"
 not "no space" "not a space" sh -c "$B/kvfs-bundle $T >$T/x"

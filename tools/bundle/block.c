@@ -16,13 +16,6 @@
 
 #include "tools/bundle/bundle.h"
 
-bool bundle_is_key(const char *name)
-{
-	size_t n = strspn(name, "0123456789abcdef");
-
-	return name[n] == '\0' && (n == 32 || n == 64);
-}
-
 static int write_all(int fd, const uint8_t *bytes, size_t n)
 {
 	while (n > 0) {
@@ -38,14 +31,18 @@ static int write_all(int fd, const uint8_t *bytes, size_t n)
 	return 0;
 }
 
-/* The digest as the mount shows it. */
-static void print_digest(XXH3_state_t *hash, char ret[DIGEST_DIGITS + 1])
+static void print_digest(XXH128_hash_t hash, char ret[DIGEST_DIGITS + 1])
 {
 	XXH128_canonical_t canonical;
 
-	XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(hash));
+	XXH128_canonicalFromHash(&canonical, hash);
 	for (size_t i = 0; i < sizeof(canonical.digest); i++)
 		snprintf(ret + 2 * i, 3, "%02x", canonical.digest[i]);
+}
+
+void bundle_digest(const void *bytes, size_t n, char ret[DIGEST_DIGITS + 1])
+{
+	print_digest(XXH3_128bits(bytes, n), ret);
 }
 
 /*
@@ -70,7 +67,7 @@ static int copy(int fd, const struct bundle_block *block, struct archive *from,
 	if (n < 0)
 		return bundle_error("%s: %s", block->name,
 				    archive_error_string(from));
-	print_digest(hash, digest);
+	print_digest(XXH3_128bits_digest(hash), digest);
 	return strcmp(digest, block->digest) == 0 ? 0 : 1;
 }
 

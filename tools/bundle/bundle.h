@@ -4,11 +4,11 @@
  *
  * A bundle is a tar (pax) of, in this order: the directory SPACE, marked by
  * ATTR_BUNDLE; SPACE/.layout, where the space has one; blocks as SPACE/ab/ab12..,
- * those of a snapshot parents before children, each with its digest; SPACE again, with their number,
- * by which the end is known.
+ * those of a snapshot parents before children; SPACE again, with the number of
+ * blocks, by which the end is known.  A file has its digest; names are bytes.
  *
  * The order: main.c reads the command line, export.c writes a bundle, import.c
- * reads one, block.c puts a block into a space.
+ * reads one, block.c puts a block into a space, keys.c lists.
  */
 #ifndef KV_TOOLS_BUNDLE_BUNDLE_H
 #define KV_TOOLS_BUNDLE_BUNDLE_H
@@ -29,7 +29,7 @@
 #define IO_BYTES (1u << 20)
 #define PATH_ROOM (KV_SPACE_NAME_MAX + KV_NAME_MAX + 40)
 
-/* One line on standard error.  Returns -1. */
+/* One line on standard error, without control characters.  Returns -1. */
 int bundle_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /*
@@ -66,7 +66,33 @@ enum bundle_result {
 int bundle_take_block(int space, const struct bundle_block *block,
 		      struct archive *from);
 
+/* The digest of @n bytes as the mount shows it. */
+void bundle_digest(const void *bytes, size_t n, char ret[DIGEST_DIGITS + 1]);
+
+/* ---- keys.c ---- */
+
+struct bundle_keys {
+	char (*keys)[KV_NAME_MAX + 1];
+	uint64_t n, room;
+};
+
 /* Is @name a block's: 32 or 64 digits of 0-9 and a-f? */
 bool bundle_is_key(const char *name);
+
+/* "ab/ab12.." of @key. */
+void bundle_file(const char *key, char ret[KV_NAME_MAX + 4]);
+
+/* 0, or -1, said: no memory. */
+int bundle_keys_add(struct bundle_keys *keys, const char *key);
+
+/* Add the keys of what is in @space, called @name: 0, or -1, said. */
+int bundle_keys_list(struct bundle_keys *keys, int space, const char *name);
+
+/*
+ * Call @f for what is listed in the descriptor @directory, called @name, in the
+ * order of the names, until it returns less than 0.  Returns that, or -1, said.
+ */
+int bundle_for_each(int directory, const char *name,
+		    int (*f)(void *arg, const char *entry), void *arg);
 
 #endif

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export.c - write a snapshot's blocks as a bundle.
+ * export.c - write the blocks of a space or snapshot as a bundle.
  *
- * OWNS      the archive being written, one block's bytes, the descriptors of the
- *           space.
+ * OWNS      the archive being written, the keys, one block's bytes, the
+ *           descriptors of the space.
  *
  * INVARIANTS
  *   (1) A block whose bytes are not all there to be read is not begun: what is
  *       in a bundle is whole.
+ *   (2) What is to be written is listed before the first byte is: what goes
+ *       meanwhile is missed.
  *
  * LOCKING   one thread.
  */
-#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -26,7 +27,8 @@ struct export
 	const char *name; /* of the space */
 	int space;	  /* its directory */
 	int snapshot;	  /* the snapshot's; -1: all of the space */
-	uint8_t *bytes;	  /* of one block */
+	struct bundle_keys keys;
+	uint8_t *bytes; /* of one block */
 	size_t room;
 	uint64_t written, missing;
 };
@@ -106,7 +108,7 @@ static int read_all(struct export *e, int fd, struct stat *ret_st)
 	return 0;
 }
 
-/* @file of the space, read whole, as an entry; @digest may be NULL. */
+/* @file of the space, read whole, as an entry. */
 static int put_file(struct export *e, const char *file, const struct stat *st,
 		    const char *digest)
 {
@@ -121,9 +123,8 @@ static int put_file(struct export *e, const char *file, const struct stat *st,
 	archive_entry_set_mode(entry, S_IFREG | (st->st_mode & 0777));
 	archive_entry_set_size(entry, st->st_size);
 	archive_entry_set_mtime(entry, st->st_mtim.tv_sec, st->st_mtim.tv_nsec);
-	if (digest)
-		archive_entry_xattr_add_entry(entry, ATTR_DIGEST, digest,
-					      strlen(digest));
+	archive_entry_xattr_add_entry(entry, ATTR_DIGEST, digest,
+				      strlen(digest));
 	return put(e, entry, e->bytes, (size_t)st->st_size);
 }
 
@@ -132,6 +133,7 @@ static int put_layout(struct export *e)
 {
 	_cleanup_(kv_closep) int fd =
 		openat(e->space, ".layout", O_RDONLY | O_CLOEXEC);
+	char digest[DIGEST_DIGITS + 1];
 	struct stat st;
 	int r;
 
@@ -142,7 +144,8 @@ static int put_layout(struct export *e)
 	r = read_all(e, fd, &st);
 	if (r < 0)
 		return bundle_error("%s/.layout: %s", e->name, strerror(-r));
-	return put_file(e, ".layout", &st, NULL);
+	bundle_digest(e->bytes, (size_t)st.st_size, digest);
+	return put_file(e, ".layout", &st, digest);
 }
 
 /* Read the block @file with its digest. */
@@ -176,10 +179,11 @@ static int put_block(struct export *e, const char *file)
 }
 
 /* The block that @link of the snapshot names.  Links are made by the mount. */
-static int put_link(struct export *e, const char *link)
+static int list_link(void *arg, const char *link)
 {
-	static const char above[] = "../../";
+	struct export *e = arg;
 	char target[PATH_MAX];
+	const char *key;
 	ssize_t n;
 
 	n = readlinkat(e->snapshot, link, target, sizeof(target) - 1);
@@ -188,70 +192,43 @@ static int put_link(struct export *e, const char *link)
 		return 0;
 	}
 	if (n < 0)
-		return bundle_error("%s: %s", link, strerror(errno));
+		return bundle_error("%s: link %s: %s", e->name, link,
+				    strerror(errno));
 	target[n] = '\0';
-	if (strncmp(target, above, sizeof(above) - 1) != 0)
-		return bundle_error("%s: not the link of a snapshot", link);
-	return put_block(e, target + sizeof(above) - 1);
-}
-
-static int is_shown(const struct dirent *entry)
-{
-	return entry->d_name[0] != '.';
-}
-
-/* Run @f on what is in @directory (a descriptor), in the order of the names. */
-static int for_each(struct export *e, int directory,
-		    int (*f)(struct export *, const char *))
-{
-	struct dirent **entries;
-	int n = scandirat(directory, ".", &entries, is_shown, alphasort);
-	int r = 0;
-
-	if (n < 0)
-		return bundle_error("%s: %s", e->name, strerror(errno));
-	for (int i = 0; i < n; i++) {
-		if (r == 0)
-			r = f(e, entries[i]->d_name);
-		free(entries[i]);
-	}
-	free(entries);
-	return r;
-}
-
-static int put_name(struct export *e, const char *name)
-{
-	char file[PATH_ROOM];
-
-	snprintf(file, sizeof(file), "%.2s/%s", name, name);
-	return put_block(e, file);
-}
-
-/* The blocks of a directory of the space, "ab". */
-static int put_directory(struct export *e, const char *name)
-{
-	_cleanup_(kv_closep) int fd =
-		openat(e->space, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	if (fd < 0)
-		return errno == ENOENT ? 0
-				       : bundle_error("%s/%s: %s", e->name,
-						      name, strerror(errno));
-	return for_each(e, fd, put_name);
+	key = strrchr(target, '/');
+	if (!key || !bundle_is_key(key + 1))
+		return bundle_error("%s: link %s: not of a snapshot", e->name,
+				    link);
+	return bundle_keys_add(&e->keys, key + 1);
 }
 
 /* Links are named after their positions: parents come before children. */
+static int list_blocks(struct export *e)
+{
+	return e->snapshot < 0
+		       ? bundle_keys_list(&e->keys, e->space, e->name)
+		       : bundle_for_each(e->snapshot, e->name, list_link, e);
+}
+
 static int put_blocks(struct export *e)
 {
-	return e->snapshot < 0 ? for_each(e, e->space, put_directory)
-			       : for_each(e, e->snapshot, put_link);
+	char file[KV_NAME_MAX + 4];
+	int r = 0;
+
+	for (uint64_t i = 0; i < e->keys.n && r == 0; i++) {
+		bundle_file(e->keys.keys[i], file);
+		r = put_block(e, file);
+	}
+	return r;
 }
 
 static int put_all(struct export *e)
 {
 	char end[40];
-	int r = put_space(e, BUNDLE_BEGIN);
+	int r = list_blocks(e);
 
+	if (r == 0)
+		r = put_space(e, BUNDLE_BEGIN);
 	if (r == 0)
 		r = put_layout(e);
 	if (r == 0)
@@ -265,9 +242,17 @@ static int put_all(struct export *e)
 				 strerror(archive_errno(e->to)));
 	if (r < 0 || e->missing == 0)
 		return r;
-	bundle_error("%" PRIu64 " of %" PRIu64 " blocks are not there any more",
+	bundle_error("blocks not there any more: %" PRIu64 " of %" PRIu64,
 		     e->missing, e->written + e->missing);
 	return 1;
+}
+
+/* A name is bytes: GNU tar takes the word for that, but complains of it. */
+static bool is_ascii(const char *name)
+{
+	while (*name && (unsigned char)*name < 128)
+		name++;
+	return *name == '\0';
 }
 
 static int open_archive(struct export *e, int to)
@@ -276,6 +261,9 @@ static int open_archive(struct export *e, int to)
 	    /* The names of extended attributes that GNU tar knows, too. */
 	    archive_write_set_format_option(e->to, "pax", "xattrheader",
 					    "SCHILY") != ARCHIVE_OK ||
+	    (!is_ascii(e->name) &&
+	     archive_write_set_format_option(e->to, "pax", "hdrcharset",
+					     "BINARY") != ARCHIVE_OK) ||
 	    archive_write_set_bytes_per_block(e->to, IO_BYTES) != ARCHIVE_OK ||
 	    archive_write_set_bytes_in_last_block(e->to, 1) != ARCHIVE_OK ||
 	    archive_write_open_fd(e->to, to) != ARCHIVE_OK)
@@ -328,5 +316,6 @@ int bundle_export(const char *space, const char *snapshot, int to)
 	if (r == 0)
 		r = put_all(&e);
 	free(e.bytes);
+	free(e.keys.keys);
 	return r;
 }

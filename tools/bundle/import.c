@@ -214,12 +214,17 @@ static int take(struct import *i, struct archive_entry *entry)
 	return bundle_error("not of the bundle: '%s'", path);
 }
 
+/*
+ * A warning is that a name is not of the locale: it comes as it is.  Libarchive
+ * knows no other that would not be seen here.
+ */
 static int take_all(struct import *i)
 {
 	struct archive_entry *entry;
 	int r;
 
-	while ((r = archive_read_next_header(i->from, &entry)) == ARCHIVE_OK) {
+	while ((r = archive_read_next_header(i->from, &entry)) == ARCHIVE_OK ||
+	       r == ARCHIVE_WARN) {
 		if (i->ended)
 			return bundle_error("more after the bundle's end");
 		r = i->name[0] ? take(i, entry) : begin(i, entry);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * main.c - kvfs-bundle: a snapshot's blocks as one stream, and back into a mount.
+ * main.c - kvfs-bundle: blocks of a space as one stream, and back into a mount.
  * man/kvfs-bundle.1 tells the same.
  *
  * OWNS      nothing.
@@ -8,6 +8,7 @@
  * LOCKING   one thread.
  */
 #include <getopt.h>
+#include <limits.h>
 #include <stdarg.h>
 
 #include "tools/bundle/bundle.h"
@@ -28,12 +29,16 @@ static const char usage[] =
 
 int bundle_error(const char *format, ...)
 {
+	char text[2 * PATH_MAX]; /* names of a stream may be longer: cut */
 	va_list args;
 
 	fputs("kvfs-bundle: ", stderr);
 	va_start(args, format);
-	vfprintf(stderr, format, args);
+	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
+	for (const char *c = text; *c; c++)
+		fprintf(stderr, *c < ' ' || *c > '~' ? "\\%03o" : "%c",
+			(unsigned char)*c);
 	fputc('\n', stderr);
 	return -1;
 }
