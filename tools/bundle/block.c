@@ -45,9 +45,33 @@ void bundle_digest(const void *bytes, size_t n, char ret[DIGEST_DIGITS + 1])
 	print_digest(XXH3_128bits(bytes, n), ret);
 }
 
+static int not_taken(const struct bundle_block *block, const char *why)
+{
+	bundle_error("%s: not taken: %s", block->path, why);
+	return 1;
+}
+
+/* The mount said @error: that may be of this block alone. */
+static int refuse(const struct bundle_block *block, int error)
+{
+	switch (error) {
+	case EEXIST:
+		return not_taken(block, "here with other bytes, which stay");
+	case EINVAL:
+		return not_taken(block, "not a whole safetensors file");
+	case EFBIG:
+		return not_taken(block, "larger than a segment of the mount, "
+					"or than its header says");
+	case EBADMSG:
+		return not_taken(block, "not of the space's layout");
+	default:
+		return bundle_error("%s: %s", block->path, strerror(error));
+	}
+}
+
 /*
- * Hash @block's bytes, and write them to @fd, unless that is -1.  Returns 0, 1 if
- * they are not those of its digest, or -1, said.
+ * Hash @block's bytes, and write them to @fd, unless that is -1.  Returns 0; 1:
+ * they are not taken, said; or -1, said.
  */
 static int copy(int fd, const struct bundle_block *block, struct archive *from,
 		XXH3_state_t *hash, uint8_t *buffer)
@@ -61,14 +85,14 @@ static int copy(int fd, const struct bundle_block *block, struct archive *from,
 		XXH3_128bits_update(hash, buffer, (size_t)n);
 		r = fd < 0 ? 0 : write_all(fd, buffer, (size_t)n);
 		if (r < 0)
-			return bundle_error("%s: %s", block->name,
-					    strerror(-r));
+			return refuse(block, -r);
 	}
 	if (n < 0)
-		return bundle_error("%s: %s", block->name,
+		return bundle_error("%s: %s", block->path,
 				    archive_error_string(from));
 	print_digest(XXH3_128bits_digest(hash), digest);
-	return strcmp(digest, block->digest) == 0 ? 0 : 1;
+	return strcmp(digest, block->digest) == 0 ? 0
+						  : not_taken(block, "damaged");
 }
 
 static int check_or_write(int fd, const struct bundle_block *block,
@@ -84,57 +108,53 @@ static int check_or_write(int fd, const struct bundle_block *block,
 	return r;
 }
 
-/* Write it to the open staging file @fd, @staging, and seal it as @path. */
-static int fill(int space, int fd, const char *staging, const char *path,
+/* Write it to the open staging file @fd, @staging, and seal it. */
+static int fill(int space, int fd, const char *staging,
 		const struct bundle_block *block, struct archive *from)
 {
 	const struct timespec times[] = {{.tv_nsec = UTIME_NOW}, block->mtime};
 	int r = check_or_write(fd, block, from);
 
 	if (r != 0)
-		return r < 0 ? r : BUNDLE_DAMAGED;
+		return r;
 	if (futimens(fd, times) < 0)
-		return bundle_error("%s: %s", path, strerror(errno));
-	if (renameat(space, staging, space, path) == 0)
-		return BUNDLE_TAKEN;
-	return errno == EEXIST ? BUNDLE_OTHER
-			       : bundle_error("%s: %s", path, strerror(errno));
+		return bundle_error("%s: %s", block->path, strerror(errno));
+	return renameat(space, staging, space, block->file) == 0
+		       ? 0
+		       : refuse(block, errno);
 }
 
-static bool is_there(int space, const char *path, const char *digest)
+static bool is_there(int space, const struct bundle_block *block)
 {
 	_cleanup_(kv_closep) int fd =
-		openat(space, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+		openat(space, block->file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	char had[DIGEST_DIGITS];
 
 	return fd >= 0 &&
 	       fgetxattr(fd, ATTR_DIGEST, had, sizeof(had)) == DIGEST_DIGITS &&
-	       memcmp(had, digest, DIGEST_DIGITS) == 0;
+	       memcmp(had, block->digest, DIGEST_DIGITS) == 0;
 }
 
 int bundle_take_block(int space, const struct bundle_block *block,
 		      struct archive *from)
 {
-	char path[PATH_ROOM], staging[PATH_ROOM];
+	char staging[PATH_ROOM];
 	int fd, r;
 
-	snprintf(path, sizeof(path), "%.2s/%s", block->name, block->name);
-	snprintf(staging, sizeof(staging), "%.2s/.%s.bundle%ld", block->name,
-		 block->name, (long)getpid());
-	if (space < 0 || is_there(space, path, block->digest)) {
-		r = check_or_write(-1, block, from);
-		return r < 0 ? r : r > 0 ? BUNDLE_DAMAGED : BUNDLE_THERE;
-	}
+	if (space < 0 || is_there(space, block))
+		return check_or_write(-1, block, from);
+	snprintf(staging, sizeof(staging), "%.2s/.%s.bundle%ld", block->file,
+		 block->file + 3, (long)getpid());
 	staging[2] = '\0';
 	if (mkdirat(space, staging, 0777) < 0 && errno != EEXIST)
-		return bundle_error("%s: %s", staging, strerror(errno));
+		return bundle_error("%s: %s", block->path, strerror(errno));
 	staging[2] = '/';
 	fd = openat(space, staging, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
 		    0666);
 	if (fd < 0)
-		return bundle_error("%s: %s", staging, strerror(errno));
-	r = fill(space, fd, staging, path, block, from);
-	if (r != BUNDLE_TAKEN)
+		return bundle_error("%s: %s", block->path, strerror(errno));
+	r = fill(space, fd, staging, block, from);
+	if (r != 0)
 		unlinkat(space, staging, 0);
 	close(fd);
 	return r;

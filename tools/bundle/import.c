@@ -2,42 +2,35 @@
 /*
  * import.c - read a bundle, and put its blocks into a space.
  *
- * A bundle is anybody's: only what bundle.h says comes in, under the one name that
- * it began with, and each block is checked before it is sealed.
+ * A bundle is anybody's: only what bundle.h says comes in, in that order, under
+ * the one name that it began with, and a file is checked before it is sealed.
  *
- * OWNS      the archive being read, the descriptors of the space.
+ * OWNS      the archive being read, the space's descriptor, the keys.
  *
  * LOCKING   one thread.
  */
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pwd.h>
 #include <sys/stat.h>
 
+#include "common/layout.h"
 #include "tools/bundle/bundle.h"
 
 struct import {
 	struct archive *from;
 	const char *into;		  /* a mount point; NULL: only check */
-	int space;			  /* the space's directory, or -1 */
+	bool shared;			  /* it may be another's space */
+	int space;			  /* its directory, or -1 */
 	char name[KV_SPACE_NAME_MAX + 1]; /* "": not begun */
-	bool ended;
-	char (*taken)[KV_NAME_MAX + 1]; /* keys, to see what stays */
-	uint64_t n_taken, room;
-	uint64_t counts[BUNDLE_OTHER + 1];
+	bool has_layout, ended;
+	uint64_t blocks;	  /* that came */
+	struct bundle_keys taken; /* of them */
 };
 
 static void freep_archive_read(struct archive **a)
 {
 	archive_read_free(*a);
-}
-
-static uint64_t count(const struct import *i)
-{
-	uint64_t n = 0;
-
-	for (size_t k = 0; k < KV_ARRAY_LEN(i->counts); k++)
-		n += i->counts[k];
-	return n;
 }
 
 /* @entry's attribute @name as a string of at most @room - 1 bytes; "": none. */
@@ -59,23 +52,55 @@ static void get_attribute(struct archive_entry *entry, const char *name,
 	}
 }
 
-/* Make the space, or take it if it is there. */
-static int open_space(struct import *i)
+/* Libarchive has words for some faults, and few for what is no archive. */
+static int stream_error(struct archive *a, bool begun)
+{
+	const char *why = archive_error_string(a);
+	int error = archive_errno(a);
+
+	if (begun)
+		return bundle_error("%s", why ? why : "the bundle is damaged");
+	return bundle_error("%s",
+			    error <= 0 || error == EILSEQ || error == EINVAL
+				    ? "not a bundle of kvfs (cut, or "
+				      "compressed?)"
+				    : strerror(error));
+}
+
+/* A name that somebody else took is not ours to fill. */
+static int check_owner(const struct import *i)
+{
+	const struct passwd *user;
+	struct stat st;
+
+	if (fstat(i->space, &st) < 0)
+		return bundle_error("%s: %s", i->name, strerror(errno));
+	if (st.st_uid == geteuid() || i->shared)
+		return 0;
+	user = getpwuid(st.st_uid);
+	return bundle_error("%s is there, and belongs to %s (uid %u): -S "
+			    "imports into it all the same",
+			    i->name, user ? user->pw_name : "another user",
+			    st.st_uid);
+}
+
+/* Make the space, of @mode, or take it if it is there. */
+static int open_space(struct import *i, mode_t mode)
 {
 	_cleanup_(kv_closep) int into =
 		open(i->into, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	if (into < 0)
 		return bundle_error("%s: %s", i->into, strerror(errno));
-	if (mkdirat(into, i->name, 0777) < 0 && errno != EEXIST)
+	if (faccessat(into, ".kvfs", F_OK, 0) < 0)
+		return bundle_error("%s: not a mount point of kvfs", i->into);
+	if (mkdirat(into, i->name, (mode & 0777) | 0700) < 0 && errno != EEXIST)
 		return bundle_error("%s: %s", i->name, strerror(errno));
 	i->space = openat(into, i->name,
 			  O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	if (i->space < 0)
 		return bundle_error("%s: %s", i->name, strerror(errno));
-	if (faccessat(i->space, ".snapshots", F_OK, 0) < 0)
-		return bundle_error("%s: not a mount of kvfs", i->into);
-	return 0;
+	return check_owner(i);
 }
 
 /* The first entry: "SPACE/", marked. */
@@ -95,99 +120,79 @@ static int begin(struct import *i, struct archive_entry *entry)
 		return bundle_error("not a space's name: '%s'",
 				    path ? path : "");
 	memcpy(i->name, path, n);
-	return i->into ? open_space(i) : 0;
+	return i->into ? open_space(i, archive_entry_perm(entry)) : 0;
 }
 
 /* The last entry says how many blocks there are. */
 static int end(struct import *i, struct archive_entry *entry)
 {
-	char mark[40], wanted[40];
+	const size_t n = strlen(BUNDLE_END);
+	char mark[40], came[40];
 
 	get_attribute(entry, ATTR_BUNDLE, mark, sizeof(mark));
-	snprintf(wanted, sizeof(wanted), BUNDLE_END "%" PRIu64, count(i));
-	if (strcmp(mark, wanted) != 0)
-		return bundle_error("the bundle says it has '%s', and came "
-				    "with '%s'",
-				    mark, wanted);
+	snprintf(came, sizeof(came), "%" PRIu64, i->blocks);
+	if (strncmp(mark, BUNDLE_END, n) != 0)
+		return bundle_error("%s: begins twice, or its end is not one",
+				    i->name);
+	if (strcmp(mark + n, came) != 0)
+		return bundle_error("the bundle says it has %s blocks, and "
+				    "came with %s",
+				    mark + n, came);
 	i->ended = true;
 	return 0;
 }
 
-/* Write the layout of the space.  The mount takes the same one again. */
-static int write_layout(struct import *i, const char *layout, size_t n)
+/* The digest that came with @entry, 32 digits. */
+static int get_digest(struct archive_entry *entry, char ret[DIGEST_DIGITS + 2])
 {
-	int fd = openat(i->space, ".layout",
-			O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-	int r = 0;
-
-	if (fd < 0 || write(fd, layout, n) != (ssize_t)n)
-		r = -errno;
-	if (fd >= 0 && close(fd) < 0 && r == 0)
-		r = -errno;
-	if (r == -EEXIST)
-		return bundle_error("%s has another layout here: these blocks "
-				    "are not its own",
-				    i->name);
-	return r < 0 ? bundle_error("%s/.layout: %s", i->name, strerror(-r))
-		     : 0;
+	get_attribute(entry, ATTR_DIGEST, ret, DIGEST_DIGITS + 2);
+	return strlen(ret) == DIGEST_DIGITS
+		       ? 0
+		       : bundle_error("%s: without a digest",
+				      archive_entry_pathname(entry));
 }
 
-static int take_layout(struct import *i)
+static int take_layout(struct import *i, struct archive_entry *entry)
 {
-	static char layout[LAYOUT_MAX + 1];
+	static char text[KV_LAYOUT_TEXT_MAX + 1];
+	char digest[DIGEST_DIGITS + 2], wanted[DIGEST_DIGITS + 2];
 	size_t n = 0;
 	la_ssize_t got;
 
-	while ((got = archive_read_data(i->from, layout + n,
-					sizeof(layout) - n)) > 0)
+	if (get_digest(entry, wanted) < 0)
+		return -1;
+	while ((got = archive_read_data(i->from, text + n, sizeof(text) - n)) >
+	       0)
 		n += (size_t)got;
-	if (got < 0 || n > LAYOUT_MAX)
-		return bundle_error("%s/.layout: %s", i->name,
-				    got < 0 ? archive_error_string(i->from)
-					    : "too long");
-	return i->into ? write_layout(i, layout, n) : 0;
-}
-
-/* Remember that @name is there now. */
-static int note(struct import *i, const char *name)
-{
-	if (i->n_taken == i->room) {
-		uint64_t room = i->room ? 2 * i->room : 1024;
-		void *more = realloc(i->taken, room * sizeof(*i->taken));
-
-		if (!more)
-			return bundle_error("no memory");
-		i->taken = more;
-		i->room = room;
-	}
-	strcpy(i->taken[i->n_taken++], name);
-	return 0;
+	if (got < 0)
+		return stream_error(i->from, true);
+	bundle_digest(text, n, digest);
+	if (strcmp(digest, wanted) != 0)
+		return bundle_error("%s/.layout: damaged", i->name);
+	i->has_layout = true;
+	return bundle_take_layout(i->space, i->name, text, n);
 }
 
 static int take_block(struct import *i, struct archive_entry *entry,
-		      const char *name)
+		      const char *file)
 {
 	char digest[DIGEST_DIGITS + 2];
-	struct bundle_block block = {
-		.name = name,
+	const struct bundle_block block = {
+		.path = archive_entry_pathname(entry),
+		.file = file,
 		.digest = digest,
 		.mtime = {archive_entry_mtime(entry),
 			  archive_entry_mtime_nsec(entry)},
 	};
-	int r;
+	int r = get_digest(entry, digest);
 
-	get_attribute(entry, ATTR_DIGEST, digest, sizeof(digest));
-	if (strlen(digest) != DIGEST_DIGITS)
-		return bundle_error("%s: without a digest", name);
-	r = bundle_take_block(i->space, &block, i->from);
+	if (r == 0 && i->blocks == 0 && !i->has_layout)
+		r = bundle_take_no_layout(i->space, i->name);
 	if (r < 0)
 		return r;
-	if (r == BUNDLE_DAMAGED)
-		bundle_error("%s: damaged, not taken", name);
-	if (r == BUNDLE_OTHER)
-		bundle_error("%s: here with other bytes, which stay", name);
-	i->counts[r]++;
-	return r == BUNDLE_TAKEN || r == BUNDLE_THERE ? note(i, name) : 0;
+	i->blocks++;
+	r = bundle_take_block(i->space, &block, i->from);
+	return r == 0 ? bundle_keys_add(&i->taken, file + 3) : r;
 }
 
 /* An entry after the first. */
@@ -205,13 +210,14 @@ static int take(struct import *i, struct archive_entry *entry)
 		return end(i, entry);
 	if (archive_entry_filetype(entry) == AE_IFREG &&
 	    !archive_entry_hardlink(entry)) {
-		if (strcmp(file, ".layout") == 0)
-			return take_layout(i);
+		if (strcmp(file, ".layout") == 0 && !i->has_layout &&
+		    i->blocks == 0)
+			return take_layout(i, entry);
 		if (strlen(file) > 3 && bundle_is_key(file + 3) &&
 		    strncmp(file, file + 3, 2) == 0 && file[2] == '/')
-			return take_block(i, entry, file + 3);
+			return take_block(i, entry, file);
 	}
-	return bundle_error("not of the bundle: '%s'", path);
+	return bundle_error("not of a bundle, or not in its place: '%s'", path);
 }
 
 /*
@@ -232,66 +238,89 @@ static int take_all(struct import *i)
 			return r;
 	}
 	if (r != ARCHIVE_EOF)
-		return bundle_error("%s", archive_error_string(i->from));
+		return i->ended ? bundle_error("more after the bundle's end")
+				: stream_error(i->from, i->name[0]);
 	if (!i->ended)
-		return bundle_error("the bundle ends too early, after %" PRIu64
-				    " blocks",
-				    count(i));
+		return bundle_error("the bundle is cut, after block %" PRIu64,
+				    i->blocks);
 	return 0;
 }
 
-/* How many of the blocks that were taken are gone: a cache may be too small. */
-static uint64_t count_evicted(const struct import *i)
+/* How many of the blocks that were taken are gone: for want of room, say. */
+static uint64_t count_gone(const struct import *i)
 {
-	char path[PATH_ROOM];
+	char file[KV_NAME_MAX + 4];
 	uint64_t n = 0;
 
-	for (uint64_t k = 0; k < i->n_taken; k++) {
-		snprintf(path, sizeof(path), "%.2s/%s", i->taken[k],
-			 i->taken[k]);
-		n += faccessat(i->space, path, F_OK, 0) < 0;
+	for (uint64_t k = 0; k < i->taken.n; k++) {
+		bundle_file(i->taken.keys[k], file);
+		n += faccessat(i->space, file, F_OK, 0) < 0;
 	}
 	return n;
+}
+
+/* Where there is no SSD nothing is, and nobody expects it. */
+static int make_durable(const struct import *i)
+{
+	int error = i->space < 0 || fsync(i->space) == 0 ? 0 : errno;
+
+	if (error == 0)
+		return 0;
+	if (error == EOPNOTSUPP) {
+		bundle_error("%s: nothing is durable there: the mount has no "
+			     "SSD",
+			     i->name);
+		return 0;
+	}
+	bundle_error("%s: not all that is there is durable: %s", i->name,
+		     strerror(error));
+	return error == ENOSPC ? 1 : -1;
 }
 
 /* What was taken is durable, and the caller is told what that is. */
 static int finish(const struct import *i)
 {
-	uint64_t bad = i->counts[BUNDLE_DAMAGED] + i->counts[BUNDLE_OTHER];
-	uint64_t evicted = 0;
+	const uint64_t bad = i->blocks - i->taken.n;
+	int r = make_durable(i);
+	const uint64_t gone = i->space < 0 ? 0 : count_gone(i);
 
-	if (i->space >= 0 && fsync(i->space) < 0)
-		return bundle_error("%s: the blocks are there, but not "
-				    "durable: %s",
-				    i->name, strerror(errno));
 	if (bad > 0)
-		bundle_error("%" PRIu64 " of %" PRIu64 " blocks were not taken",
-			     bad, count(i));
-	if (i->space >= 0)
-		evicted = count_evicted(i);
-	if (evicted > 0)
-		bundle_error("%" PRIu64 " of %" PRIu64
-			     " blocks were evicted again: the cache, or a "
-			     "quota, is too small for them",
-			     evicted, count(i));
-	return bad > 0 || evicted > 0;
+		bundle_error("blocks not taken: %" PRIu64 " of %" PRIu64, bad,
+			     i->blocks);
+	if (gone > 0)
+		bundle_error("blocks not there any more: %" PRIu64
+			     " of %" PRIu64
+			     ": removed, or evicted for want of room",
+			     gone, i->blocks);
+	return r < 0 ? r : r > 0 || bad > 0 || gone > 0;
 }
 
-int bundle_import(const char *into, int from)
+static int open_stream(struct archive *a, int from)
+{
+	if (!a || archive_read_support_format_tar(a) != ARCHIVE_OK)
+		return bundle_error("no memory");
+	/* What follows the end is looked at. */
+	if (archive_read_set_format_option(a, "tar",
+					   "read_concatenated_archives",
+					   "1") != ARCHIVE_OK ||
+	    archive_read_open_fd(a, from, IO_BYTES) != ARCHIVE_OK)
+		return stream_error(a, false);
+	return 0;
+}
+
+int bundle_import(const char *into, bool shared, int from)
 {
 	_cleanup_(freep_archive_read) struct archive *a = archive_read_new();
-	struct import i = {.from = a, .into = into, .space = -1};
-	int r;
+	struct import i = {
+		.from = a, .into = into, .shared = shared, .space = -1};
+	int r = open_stream(a, from);
 
-	if (!a || archive_read_support_format_tar(a) != ARCHIVE_OK ||
-	    archive_read_open_fd(a, from, IO_BYTES) != ARCHIVE_OK)
-		return bundle_error("cannot read: %s",
-				    a ? archive_error_string(a) : "no memory");
-	r = take_all(&i);
+	if (r == 0)
+		r = take_all(&i);
 	if (r == 0)
 		r = finish(&i);
 	if (i.space >= 0)
 		close(i.space);
-	free(i.taken);
+	free(i.taken.keys);
 	return r;
 }

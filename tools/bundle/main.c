@@ -18,12 +18,13 @@
 
 static const char usage[] =
 	"usage: kvfs-bundle SPACE [SNAPSHOT] >FILE\n"
-	"       kvfs-bundle -x [-C MOUNTPOINT] <FILE\n"
+	"       kvfs-bundle -x [-S] [-C MOUNTPOINT] <FILE\n"
 	"       kvfs-bundle -t <FILE\n"
 	"  writes the blocks of SPACE's (a path) snapshot to standard output, "
 	"or\n"
 	"  -x    verifies and imports such a stream\n"
 	"  -C    there, not into the current directory\n"
+	"  -S    also into a space that is another user's\n"
 	"  -t    verifies it, and changes nothing\n"
 	"status: 0 all, 1 all but some blocks (said), 2 error, 16 usage\n";
 
@@ -44,7 +45,7 @@ int bundle_error(const char *format, ...)
 }
 
 struct arguments {
-	bool extract, test;
+	bool extract, test, shared;
 	const char *into;
 	const char *space, *snapshot;
 };
@@ -54,6 +55,7 @@ static int parse(int argc, char **argv, struct arguments *a)
 	const struct option options[] = {
 		{"extract", no_argument, NULL, 'x'},
 		{"test", no_argument, NULL, 't'},
+		{"shared", no_argument, NULL, 'S'},
 		{"directory", required_argument, NULL, 'C'},
 		{"help", no_argument, NULL, 'h'},
 		{"version", no_argument, NULL, 'V'},
@@ -62,9 +64,10 @@ static int parse(int argc, char **argv, struct arguments *a)
 	bool exports;
 	int c;
 
-	while ((c = getopt_long(argc, argv, "xtC:h", options, NULL)) >= 0) {
+	while ((c = getopt_long(argc, argv, "xtSC:h", options, NULL)) >= 0) {
 		a->extract |= c == 'x';
 		a->test |= c == 't';
+		a->shared |= c == 'S';
 		if (c == 'C')
 			a->into = optarg;
 		if (c == 'h')
@@ -77,7 +80,8 @@ static int parse(int argc, char **argv, struct arguments *a)
 			return -EINVAL;
 	}
 	exports = !a->extract && !a->test;
-	if ((a->extract && a->test) || (a->into && !a->extract) ||
+	if ((a->extract && a->test) ||
+	    ((a->into || a->shared) && !a->extract) ||
 	    argc - optind < exports || argc - optind > (exports ? 2 : 0))
 		return -EINVAL;
 	a->space = argv[optind]; /* NULL where there is none */
@@ -110,7 +114,7 @@ int main(int argc, char **argv)
 			r = bundle_import(a.test   ? NULL
 					  : a.into ? a.into
 						   : ".",
-					  STDIN_FILENO);
+					  a.shared, STDIN_FILENO);
 	}
 	return r < 0 ? STATUS_ERROR : r;
 }
