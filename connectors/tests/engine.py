@@ -19,7 +19,8 @@ import time
 os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
                   VLLM_LOGGING_LEVEL="WARNING", VLLM_ENABLE_V1_MULTIPROCESSING="0",
                   ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16", OMP_WAIT_POLICY="passive",
-                  KMP_BLOCKTIME="0", VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="2")
+                  KMP_BLOCKTIME="0", VLLM_WORKER_MULTIPROC_METHOD="fork",
+                  VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="2")
 
 import models
 import torch
@@ -58,7 +59,8 @@ class Engine:
         self.llm = LLM(**options)
         core = self.llm.llm_engine.engine_core.engine_core
         self.scheduler = core.scheduler
-        self.runner = core.model_executor.driver_worker.worker.model_runner
+        if config.get("tensor_parallel_size", 1) == 1:  # else runners are in other processes
+            self.runner = core.model_executor.driver_worker.worker.model_runner
 
     def generate(self, prompts, tokens=8, salt=None, lora=None, serial=False, **sampling):
         """Tokens of each prompt, how many were forwarded, and statistics that vLLM gives."""
@@ -227,4 +229,5 @@ def main():
         asks.send(str(pid).encode())
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -44,7 +44,7 @@ test)
 	timeout 300 "$env/others/bin/python" -W ignore test_sglang.py
 	timeout 300 "$env/others/bin/python" -W ignore test_lmcache.py
 	timeout 600 "$env/bin/python" -W ignore -m unittest -v test_refusals test_steps
-	timeout 1800 "$env/bin/python" -W ignore test_vllm.py ;;
+	timeout 2400 "$env/bin/python" -W ignore test_vllm.py ;;
 bench)
 	timeout 300 "$env/bin/python" -W ignore bench_calls.py
 	exec timeout 1800 "$env/bin/python" bench_vllm.py ;;

@@ -366,7 +366,8 @@ class Apart(Case):
 
 
 class Kinds(Case):
-    def kind(self, name: str, groups: int, **options) -> None:
+    def kind(self, name: str, spaces: int, **options) -> tuple[Engine, list, list, int]:
+        """The engine, and what it was asked, answered and went through the model."""
         p = prompt(1, 1500)
         first = self.engine(model(name), self.mount.path, **options)
         wanted = first.do("generate", prompts=[p])
@@ -380,13 +381,28 @@ class Kinds(Case):
         self.assertEqual(got["tokens"], wanted["tokens"])
         block = second.do("block_size")
         self.assertEqual(got["forwarded"], 1500 - 1499 // block * block + 7)
-        self.assertEqual(len(glob.glob(f"{self.mount.path}/vllm-*")), groups)
+        self.assertEqual(len(glob.glob(f"{self.mount.path}/vllm-*")), spaces)
+        return second, p, wanted["tokens"], got["forwarded"]
 
     def test_a_sliding_window_hybrid(self) -> None:
         self.kind("gemma", 4)  # a group for each layer
 
     def test_latent_attention(self) -> None:
         self.kind("deepseek", 1)
+
+    def test_tensor_parallelism(self) -> None:
+        engine, p, wanted, loaded = self.kind("qwen", 2, tensor_parallel_size=2,
+                                              distributed_executor_backend="mp")
+        # A block that only one rank has is of no use, and is saved again.
+        blocks = self.mount.blocks()
+        os.unlink([path for path in blocks if ".r1/" in path][3])
+        for forwarded in (True, False):
+            engine.do("reset")
+            settled(self.mount.path)
+            got = engine.do("generate", prompts=[p])
+            self.assertEqual(got["tokens"], wanted)
+            self.assertEqual(got["forwarded"] > loaded, forwarded)
+        self.assertEqual(self.mount.blocks(), blocks)
 
 
 class Tier(Case):
