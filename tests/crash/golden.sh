@@ -15,6 +15,7 @@ intact() {
 	eq "$1: blocks" "$(cd "$M" && find . -mindepth 3 -type f ! -path './.kvfs/*' | wc -l)" "$(wc -l < "$G/$1.txt")"
 	eq "$1: a space's owner" "$(stat -c '%u:%g %a' "$M/plain")" "1234:4321 2750"
 	grep -q '"shape": \[2000\]' "$M/typed/.layout" || fail "$1: the layout is gone"
+	[ ! -d "$M/told" ] || grep -q '"token_ids": true' "$M/told/.layout" || fail "$1: the layout with token ids is gone"
 }
 state() { (cd "$S" && find . ! -name 'lock*' -printf '%p %s %m\n' | LC_ALL=C sort && find . -type f ! -name 'lock*' -print0 | LC_ALL=C sort -z | xargs -0 cat) | xxh128sum; }
 

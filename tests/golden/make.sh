@@ -26,7 +26,10 @@ echo '{"tensors": [{"name": "k", "dtype": "U8", "shape": [2000]}], "tokens": 4}'
 for i in 5 6; do block typed "$(printf 'bb%030x' $i)" --seed $i --tensor k:U8:2000:2000; done
 block plain "$(printf 'dd%030x' 1)" --seed 7 --bytes 3000
 block plain "$(printf 'aa%030x' 4)" --seed 8 --bytes 9000
-sync "$T/mnt/plain" "$T/mnt/typed"
+mkdir "$T/mnt/told"
+echo '{"tensors": [{"name": "k", "dtype": "U8", "shape": [2000]}], "tokens": 4, "token_ids": true}' > "$T/mnt/told/.layout"
+for i in 8 9; do block told "$(printf 'ee%030x' $i)" --seed $i --tensor k:U8:2000:2000 --meta tokens=3 --meta "token_ids=$i,0,4294967295" --meta extras=0f; done
+sync "$T/mnt/plain" "$T/mnt/typed" "$T/mnt/told"
 setfattr -n user.kvfs.pin -v 1 "$T/mnt/plain/aa/$(printf 'aa%030x' 2)"
 setfattr -n user.kvfs.quota.ssd -v 1G "$T/mnt/typed"
 rm "$T/mnt/plain/dd/$(printf 'dd%030x' 1)"
