@@ -36,7 +36,7 @@
 
 static const struct kv_remote_driver *const drivers[] = {
 	&kv_remote_dir,	  &kv_remote_helper, &kv_remote_http,
-	&kv_remote_https, &kv_remote_s3,
+	&kv_remote_https, &kv_remote_s3,     &kv_remote_mooncake,
 };
 
 void kv_remote_wake(struct kv_remote *remote)
