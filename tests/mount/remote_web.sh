@@ -1,0 +1,116 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# remote_web.sh - two nodes with a web server, and a bucket, between them: what one
+# saved, the other has, also after the first is gone; a server that stops or dies
+# costs nobody what he has here, and is found again.
+. "$(dirname "$0")/lib"
+. "$here/moto"
+N=$T/node
+mkdir "$N"
+get_moto
+cd "$T" || exit 1
+cat > "$T/layout" <<'L'
+{"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]},
+             {"name": "v", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16, "share": true}
+L
+kv() { block "$@" --tensor k:BF16:4x16x64:8192 --tensor v:BF16:4x16x64:8192; }
+for i in 1 2 3 4 5 6; do kv "$T/b$i" --seed "$i"; done
+
+start_nginx() { # on $port, below $T
+	mkdir -p "$T/web"
+	printf '%s\n' "daemon off; master_process off; pid nginx.pid;" "events { }" \
+		"http { access_log off; client_max_body_size 0; client_body_temp_path body;" \
+		"root web; dav_methods PUT DELETE MOVE; create_full_put_path on;" \
+		"server { listen 127.0.0.1:$port; } }" >"$T/nginx.conf"
+	/usr/sbin/nginx -p "$T" -c nginx.conf -e nginx.log \
+		-g "$([ "$(id -u)" != 0 ] || echo "user root;")" &
+	server=$!
+	answers "http://127.0.0.1:$port/" $server nginx.log
+}
+node1() { start "remote=$1,remote_threshold=1"; }
+node2() {
+	"$B/kvfs" -o "$BASE,control=$T/sock2,remote=$1,remote_threshold=1" "$T/store2" "$N" ||
+		fail "the other node does not start"
+}
+make() { mkdir "$1" && cp "$T/layout" "$1/.layout" || fail "the space $1"; }
+# fetched WANTED MS N...: the other node has so many of them.
+fetched() {
+	local wanted=$1 ms=$2 keys=() out
+	shift 2
+	for n in "$@"; do keys+=("$(key "$n")"); done
+	out=$("$B/tests/mount/fetch" "$N" s acquire "$ms" "${keys[@]}") || fail "fetch: $out"
+	eq "acquired" "${out% *}" "$wanted"
+}
+handed_over() { # N
+	local i
+	for ((i = 0; i < 600; i++)); do
+		[ "$("$B/tests/mount/fetch" "$N" s acquire 1000 "$(key "$1")" | cut -d' ' -f1)" = 1 ] && return
+		sleep 0.1
+	done
+	fail "block $1 is not handed over"
+}
+ended() { # MOUNT STORE
+	local i
+	unmount "$1" || fail "umount $1"
+	for ((i = 0; i < 600; i++)); do
+		pgrep -f -- "^[^ ]*kvfs .*$2 " >/dev/null || return
+		sleep 0.1
+	done
+	fail "the daemon of $1 does not end"
+}
+# between URL: one node, the other, and what is there of it.
+between() {
+	node1 "$1"
+	node2 "$1"
+	make "$M/s"
+	for i in 1 2 3 4 5 6; do put s $i "$T/b$i" || fail "put $i"; done
+	ok "durable" sync "$M/s"
+	make "$N/s"
+	eq "the first node's seed" "$(sed 's/.*"seed"//' "$N/s/.layout")" "$(sed 's/.*"seed"//' "$M/s/.layout")"
+	handed_over 1
+	handed_over 6
+	ended "$M" "$T/store"
+	rm -rf "$T/store"
+	fetched 4 30000 1 2 3 4
+	for i in 1 2 3 4 6; do same "block $i" "$T/b$i" "$N/s/$(place $i)"; done
+	ok "in its statistics" grep -q "^remote    $1: asked" "$N/.kvfs/stats"
+}
+# Block 5 is there, and here are the others: the server's process $server stops.
+without_server() {
+	freeze "$server"
+	fetched 0 300 5
+	fetched 4 300 1 2 3 4
+	kill -KILL "$server"
+	wait "$server" 2>/dev/null
+	for i in 1 2 3; do fetched 0 300 5; done
+	fetched 4 300 1 2 3 4
+}
+
+port=$(free_port)
+start_nginx
+url=http://127.0.0.1:$port/kv
+between "$url"
+object=$(find "$T/web" -name "$(key 2)")
+same "the object is the block's file" "$T/b2" "$object"
+eq "a note beside it" "$(cut -d' ' -f1,2 "$object.digest")" "$(key 2) $(xattr "$N/s/$(place 2)" digest)"
+without_server
+start_nginx
+handed_over 5
+same "after the server came back" "$T/b5" "$N/s/$(place 5)"
+ended "$N" "$T/store2"
+rm -rf "$T/store2"
+kill -KILL "$server"
+
+start_moto
+server=$moto
+url="s3://kvfs/some/prefix?endpoint=http://127.0.0.1:$port&credentials=$T/good"
+between "$url"
+ok "no secret in it" test -z "$(grep -rF "$(sed -n 's/.*secret.*= //p' good)" "$N/.kvfs" 2>/dev/null)"
+without_server
+ended "$N" "$T/store2"
+not "credentials" "mode is 0644" sh -c "chmod 644 good; exec $B/kvfs -o $BASE,'remote=$url' $S $M"
+chmod 600 good
+not "no server" "onnect" "$B/kvfs" -o "$BASE,remote=$url" "$S" "$M"
+start "remote=$url,remote_optional" 2>warning
+ok "a warning" grep -q "warning: remote=.*onnect" warning
+make "$M/s" && put s 1 "$T/b1" && same "without it" "$T/b1" "$M/s/$(place 1)"
