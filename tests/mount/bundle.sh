@@ -91,7 +91,7 @@ diff -r "$M/s" "$N/s" || fail "tar: the trees differ"
 rm -r "$N/s"
 
 # Names are bytes, in every locale.
-for name in mödel $'\xff\xfe' "a b"; do
+for name in mödel $'\xff\xfe' $'a \n\\b' "$(printf 'ö%.0s' {1..127})x"; do
 	cp -r "$M/s" "$M/$name" || fail "the space '$name'"
 	for LC_ALL in C C.UTF-8; do
 		export LC_ALL
