@@ -54,6 +54,42 @@ static inline double reference_copy(struct reference *ref, bool to_device,
 	return (double)(kv_bench_now() - start) / 1e9;
 }
 
+/* Seconds for all of it in copies of @stride bytes, many in a call, none beside
+ * what was copied before it; negative: the driver has no such call. */
+static inline double reference_batch(struct reference *ref, uint64_t stride)
+{
+	size_t n = ref->bytes / stride, i;
+	CUdeviceptr *to = calloc(n, sizeof(*to)),
+		    *from = calloc(n, sizeof(*to));
+	size_t *sizes = calloc(n, sizeof(*sizes));
+	uint64_t start;
+	CUresult r;
+
+	for (i = 0; i < n; i++) {
+		to[i] = ref->device + (n - 1 - i) * stride;
+		from[i] = (uintptr_t)ref->host + i * stride;
+		sizes[i] = stride;
+	}
+	start = kv_bench_now();
+	r = gpu_copy_batch(to, from, sizes, n, ref->stream);
+	GPU_OK(cuStreamSynchronize, ref->stream);
+	free(to);
+	free(from);
+	free(sizes);
+	return r == CU_OK ? (double)(kv_bench_now() - start) / 1e9 : -1;
+}
+
+/* The same by a kernel that reads the host's memory, on four multiprocessors. */
+static inline double reference_kernel(struct reference *ref)
+{
+	uint64_t start = kv_bench_now();
+
+	gpu_copy(ref->stream, 4, ref->device, (uintptr_t)ref->host,
+		 ref->bytes & ~15ull);
+	GPU_OK(cuStreamSynchronize, ref->stream);
+	return (double)(kv_bench_now() - start) / 1e9;
+}
+
 /* Seconds of processors that this process, and @daemon, have used. */
 static inline double processors(pid_t daemon)
 {

@@ -26,7 +26,7 @@ mkdir -p "$to/lib" "$to/tests/gpu/denied"
 cp "$b/kvfs" "$to/"
 cp "$b/libkvfs.so" "$to/lib/libkvfs.so.1"
 cp "$plugin" "$to/lib/libkvfs-cuda.so.1"
-for program in "$b"/tests/gpu/test_* "$b/tests/gpu/bench"; do
+for program in "$b"/tests/gpu/test_* "$b/tests/gpu/bench" "$b/tests/gpu/probe"; do
 	case $program in *.[od] | *.sh) continue ;; esac
 	cp "$program" "$to/tests/gpu/"
 done

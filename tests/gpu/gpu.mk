@@ -22,6 +22,6 @@ $B/tests/gpu/bench: $(call objs,tools/bench/report.c)
 test-run: $(GPU_DENIED)
 gpu-bundle: all $(GPU_UNIT) $(GPU_DENIED)  ## what a machine with a GPU needs, in one file
 	@tests/gpu/bundle.sh $B $(GPU_BUNDLE) && ls -l $(GPU_BUNDLE)
-gpu-test gpu-bench:                     ## on an NVIDIA GPU, from the bundle: tests; figures
+gpu-probe gpu-test gpu-bench gpu-harm gpu-ttft gpu-layouts gpu-sanitize:  ## on an NVIDIA GPU, from the bundle: one part of run.sh
 	@tests/gpu/gpu.sh $(GPU_BUNDLE) $@
-.PHONY: gpu-bundle gpu-test gpu-bench
+.PHONY: gpu-bundle gpu-probe gpu-test gpu-bench gpu-harm gpu-ttft gpu-layouts gpu-sanitize

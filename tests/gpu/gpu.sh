@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# gpu.sh BUNDLE test|bench - unpack the bundle beside itself in a folder of its
+# gpu.sh BUNDLE gpu-PART - unpack the bundle beside itself in a folder of its
 # own, and run it.  Without a GPU one line says so, before anything is done.
 set -eu
 bundle=$(realpath -m "$1")

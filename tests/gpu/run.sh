@@ -1,19 +1,39 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh test|bench|ttft [quick] - in an unpacked bundle: the tests, or the
-# figures, of the CUDA device on the GPU of this machine.  Needs no network, no
-# FUSE and no CUDA but the driver; ttft also python3 with torch.  Ends with 1
-# where there is no GPU.  quick: a few, small; to see that it runs.
-# Figures go to ./gpu-WAY.json.
+# run.sh PART [quick] - in an unpacked bundle: one part of what there is to learn
+# on the GPU of this machine.  Each part is of use by itself, and ends within nine
+# minutes, what it has found by then said.  In this order, if time is short:
+#
+#   probe     what the driver does: registration, calls under a waiting stream,
+#             capture, copies; JSON, also in ./gpu-probe.json         (1 minute)
+#   test      the tests, but that of the layouts                    (3 minutes)
+#   bench     loads and saves by layout, way, whole and by layer, against one
+#             pinned copy and other ways; ./gpu-WAY.json            (5 minutes)
+#   harm      to kernels, beside loads and registering; ./gpu-harm.json (2)
+#   ttft      time to the first token, with its floor; needs torch  (5 minutes)
+#   layouts   every layout of pages, bit for bit                    (5 minutes)
+#   sanitize  memcheck and initcheck, if compute-sanitizer is there (9 minutes)
+#
+# The minutes are guesses: no part has run on a GPU yet.  Needs no network, no
+# FUSE and no CUDA but the driver.  Ends with 1 where something failed or there
+# is no GPU, with 77 where a part needs what is not there.  quick: a little of it,
+# to see that it runs.
 set -u
 what=${1:-} quick=${2:-}
 here=$(dirname "$(realpath "$0")")
 export B=$here
-case $what in test | bench | ttft) ;; *)
-	echo "usage: run.sh test|bench|ttft [quick]" >&2
+LIMIT=540
+case $what in probe | test | bench | harm | ttft | layouts | sanitize) ;; *)
+	sed -n '3,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0" >&2
 	exit 2
 	;;
 esac
+if [ -z "${KVFS_PART:-}" ]; then
+	KVFS_PART=$what timeout --foreground -k 20 "$LIMIT" "$0" "$@"
+	rc=$?
+	case $rc in 124 | 137) echo "$what: stopped after $LIMIT s; what is above counts" ;; esac
+	exit $rc
+fi
 
 # Where the driver is; with KVFS_STANDIN_PATH the stand-in's folder is said.
 driver=
@@ -48,6 +68,8 @@ denied() {
 }
 
 failed=0
+log=$(mktemp) || exit 1
+trap 'rm -f "$log"' EXIT
 try() { # NAME COMMAND...
 	local name=$1 rc
 	shift
@@ -55,50 +77,96 @@ try() { # NAME COMMAND...
 	rc=$?
 	case $rc in
 	0) echo "$name: ok" ;;
-	77) echo "$name: skipped" ;;
+	77) echo "$name: skipped: $(tail -n 1 "$log")" ;;
 	*)
 		echo "$name: FAILED ($rc)"
 		tail -n 40 "$log" | sed 's/^/    /'
 		failed=$((failed + 1))
 		;;
 	esac
+	# What the stand-in is needed for, and whatever else was left out.
+	sed -n 's/^\[  SKIPPED \] \([a-z].*\)/    skipped: \1/p' "$log" | sort -u
 }
-
-tests() {
-	local t name sanitizer tool
-	log=$(mktemp) || exit 1
-	trap 'rm -f "$log"' EXIT
-	for t in "$here"/tests/gpu/test_*; do
-		name=${t##*/}
-		case $quick$name in quicktest_layouts | test_*)
-			try "$name" allowed "$t" $quick ;;
-		esac
-		case $quick$name in quicktest_stream_sync | test_layouts | test_stream_sync)
-			try "$name, no read-only registration" denied "$t" $quick ;;
-		esac
-	done
-	sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer)
-	if [ -n "$sanitizer" ] && [ -n "${KVFS_GPU:-}" ]; then
-		for tool in memcheck racecheck; do
-			try "test_layouts, $tool" allowed "$sanitizer" --tool "$tool" \
-				--error-exitcode 9 "$here/tests/gpu/test_layouts" quick
-		done
-	else
-		echo "compute-sanitizer: not there, skipped"
-	fi
+sum() {
 	echo "$failed failed"
 	[ "$failed" = 0 ]
 }
 
-figures() {
-	allowed "$here/tests/gpu/bench" registered gpu-registered.json $quick || failed=1
-	denied "$here/tests/gpu/bench" staged gpu-staged.json $quick || failed=1
-	denied "$here/tests/gpu/bench" rw gpu-rw.json $quick || failed=1
+probe() {
+	allowed "$here/tests/gpu/probe" gpu-probe.json $quick || exit 1
+	cat gpu-probe.json
+}
+
+tests() {
+	local t name
+	for t in "$here"/tests/gpu/test_*; do
+		name=${t##*/}
+		case $name in test_layouts) continue ;; esac
+		case $quick$name in quicktest_stream_sync | quicktest_paths | test_*)
+			try "$name" allowed "$t" $quick ;;
+		esac
+		case $name in test_stream_sync)
+			try "$name, no read-only registration" denied "$t" $quick ;;
+		esac
+	done
+	sum
+}
+
+layouts() {
+	try test_layouts allowed "$here/tests/gpu/test_layouts" $quick
+	try "test_layouts, no read-only registration" \
+		denied "$here/tests/gpu/test_layouts" $quick
+	sum
+}
+
+# Not racecheck: it sees shared memory only, and the kernels use none.
+sanitize() {
+	local sanitizer tool
+	sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer)
+	if [ -n "${KVFS_GPU:-}" ] && [ -z "$sanitizer" ]; then
+		echo "there is no compute-sanitizer"
+		exit 77
+	fi
+	[ -n "${KVFS_GPU:-}" ] || sanitizer=
+	for tool in memcheck initcheck; do
+		try "test_layouts, ${sanitizer:+under }$tool${sanitizer:+ }${sanitizer:-: not under the stand-in}" \
+			allowed ${sanitizer:+"$sanitizer" --tool "$tool" --error-exitcode 9} \
+			"$here/tests/gpu/test_layouts" quick
+	done
+	sum
+}
+
+figures() { # WAY...
+	local way run
+	for way; do
+		run=denied
+		case $way in registered | harm) run=allowed ;; esac
+		$run "$here/tests/gpu/bench" "$way" "gpu-$way.json" $quick || failed=1
+	done
 	[ "$failed" = 0 ]
 }
 
+first_token() {
+	local device=
+	python3 -c 'import torch' 2>/dev/null || {
+		echo "python3 here has no torch"
+		exit 77
+	}
+	# torch knows no stand-in: there, a small model on the processor.
+	[ -n "${KVFS_GPU:-}" ] || {
+		export OMP_NUM_THREADS=1
+		device="--device cpu"
+	}
+	LD_LIBRARY_PATH=$path python3 "$here/ttft.py" --library "$here/lib/libkvfs.so.1" \
+		--daemon "$here/kvfs" $device ${quick:+--layers 2 --tokens 128 --rounds 2}
+}
+
 case $what in
+probe) probe ;;
 test) tests ;;
-bench) figures ;;
-ttft) exec python3 "$here/ttft.py" --library "$here/lib/libkvfs.so.1" --daemon "$here/kvfs" ;;
+bench) figures registered staged rw ;;
+harm) figures harm ;;
+ttft) first_token ;;
+layouts) layouts ;;
+sanitize) sanitize ;;
 esac

@@ -27,14 +27,31 @@ within() { # PATH of a driver, COMMAND...
 	shift
 	env -i PATH="$PATH" ${standin:+KVFS_STANDIN_PATH="$standin"} "$@"
 }
+within "$T/standin" "$run" >"$T/log" 2>&1
+[ $? = 2 ] || fail "run.sh without a part"
+within "$T/standin" "$run" probe quick >"$T/log" 2>&1 || fail "run.sh probe"
+grep -q '"read_only_host_register_supported": 0' gpu-probe.json ||
+	fail "the probe does not say what registers"
+[ "$(grep -c '"call":' gpu-probe.json)" = 17 ] || fail "the probe of calls"
 within "$T/standin" "$run" test quick >"$T/log" 2>&1 || fail "run.sh test"
 grep -q '^0 failed' "$T/log" || fail "run.sh test does not count"
-grep -q '^test_layouts: ok' "$T/log" || fail "run.sh test ran no test_layouts"
+grep -q '^test_paths: ok' "$T/log" || fail "run.sh test ran no test_paths"
 grep -q '^test_stream_sync, no read-only registration: ok' "$T/log" ||
 	fail "run.sh test ran no test_stream_sync without registration"
+for part in layouts sanitize; do
+	within "$T/standin" "$run" $part quick >"$T/log" 2>&1 || fail "run.sh $part"
+	grep -q '^test_layouts.*: ok' "$T/log" || fail "run.sh $part ran no test_layouts"
+done
+within "$T/standin" "$run" ttft quick >"$T/log" 2>&1
+case $? in
+0) grep -q 'must be 0' "$T/log" || fail "run.sh ttft compared nothing" ;;
+77) grep -q 'no torch' "$T/log" || fail "run.sh ttft does not say what it lacks" ;;
+*) fail "run.sh ttft" ;;
+esac
+within "$T/standin" "$run" harm quick >"$T/log" 2>&1 || fail "run.sh harm"
 within "$T/standin" "$run" bench quick >"$T/log" 2>&1 || fail "run.sh bench"
 grep -q 'STAND-IN' "$T/log" || fail "run.sh bench does not say what it ran on"
-for way in registered:19 staged:7 rw:7; do
+for way in registered:25 staged:6 rw:6 harm:6; do
 	[ "$(grep -c '"figure"' "gpu-${way%:*}.json")" = "${way#*:}" ] ||
 		fail "gpu-${way%:*}.json"
 done
