@@ -84,9 +84,9 @@ class Driver:
         self.calls += 1
         return result
 
-    def request(self, id: str, seed: int) -> Request:
+    def request(self, id: str, seed: int, **options: Any) -> Request:
         made = Request(id, prompt(seed, TOKENS), SamplingParams(max_tokens=1), None,
-                       block_hasher=self.hasher)
+                       block_hasher=self.hasher, **options)
         self.times, self.calls = {}, 0
         self.call(self.scheduler, "on_new_request", made)
         return made

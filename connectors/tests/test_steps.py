@@ -16,7 +16,7 @@ from steps import BLOCK, HIT, TOKENS, Driver, Step
 import torch
 from kvfs import Stage
 
-from engines import settled
+from engines import prompt, settled
 from models import make
 from mount import Mount
 
@@ -217,6 +217,34 @@ class Asking(Case):
         driver.finish(request, OTHERS)
         self.assertEqual(len(self.mount.blocks()), HIT)
         self.loads(driver, "again", 1, wanted)
+
+
+class TokenIds(Case):
+    def test_a_space_that_keeps_them_lists_the_prompt(self) -> None:
+        driver = self.driver(token_ids=True)
+        for id, salt in (("plain", None), ("salted", "s")):
+            request = driver.request(id, 1, cache_salt=salt)
+            self.assertEqual(driver.match(request), 0)
+            driver.allocate(request, FIRST, 0)
+            driver.step({id: TOKENS}, FIRST)
+            driver.sealed()
+            driver.finish(request, FIRST)
+        wanted = prompt(1, TOKENS)
+        space = driver.worker._worker._spaces.by_group[0][0]
+        found: dict[bytes, list] = {}
+        for key, told in space.blocks():
+            found.setdefault(told.extras, []).append((told.position, key, told.parent, told.ids))
+        self.assertEqual(set(found), {b"", b'{"cache_salt": "s"}'})
+        for blocks in found.values():
+            blocks.sort()
+            self.assertEqual([at for at, *_ in blocks], list(range(HIT)))
+            self.assertEqual([key for _, key, *_ in blocks[:-1]], [parent for *_, parent, _ in blocks[1:]])
+            self.assertEqual([id for *_, ids in blocks for id in ids], wanted[:HIT * BLOCK])
+
+    def test_without_the_setting_there_are_none(self) -> None:
+        driver = self.driver()
+        driver.save("s", 1, FIRST)
+        self.assertFalse(driver.worker._worker._spaces.by_group[0][0].keeps_tokens)
 
 
 if __name__ == "__main__":

@@ -462,6 +462,7 @@ class Configuration(unittest.TestCase):
                              ({"path": "/k", "ssd_wait": "2"}, "'ssd_wait' is '2'"),
                              ({"path": "/k", "ssd_wait": True}, "'ssd_wait' is True"),
                              ({"path": "/k", "shared": 1}, "'shared' is 1"),
+                             ({"path": "/k", "token_ids": "yes"}, "'token_ids' is 'yes'"),
                              ({"path": "/k", "mode": "0888"}, "'mode' is '0888'"),
                              ({"path": 7}, "'path' is 7")):
             with self.assertRaises(ValueError) as caught:

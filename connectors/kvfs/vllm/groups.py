@@ -59,7 +59,7 @@ def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> 
                     config.kv_load_failure_policy)
 
 
-def groups(kv_cache_config: Any) -> list[Group]:
+def groups(kv_cache_config: Any, token_ids: bool = False) -> list[Group]:
     """ValueError: a kind of layer that has no blocks, or blocks of several sizes."""
     found = []
     sizes = {group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups}
@@ -79,7 +79,8 @@ def groups(kv_cache_config: Any) -> list[Group]:
         window = max((-(-(w - 1) // spec.block_size) for w in windows), default=0)
         pages = [per_layer[name].page_size_bytes for name in group.layer_names]
         found.append(Group(index, list(group.layer_names), pages,
-                           _layout(group.layer_names, per_layer, pages, spec.block_size, window),
+                           {**_layout(group.layer_names, per_layer, pages, spec.block_size, window),
+                            **({"token_ids": True} if token_ids else {})},
                            max(window, 1) if windows else 0))
     return found
 
@@ -108,7 +109,7 @@ class Spaces:
     def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings,
                  rank: int | None) -> None:
         check_engine(vllm_config, kv_cache_config, settings)
-        self.groups = groups(kv_cache_config)
+        self.groups = groups(kv_cache_config, settings.token_ids)
         self.block_tokens = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
         replicas = getattr(kv_cache_config, "kv_tp_replicas", 1) or 1
         size = vllm_config.parallel_config.tensor_parallel_size

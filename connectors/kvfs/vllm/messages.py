@@ -21,6 +21,8 @@ class Blocks:
     keys: kvfs.Keys
     parent: kvfs.Keys | None  # the key before, if there is one
     pages: list[list[int]]  # by group; NULL_BLOCK: none
+    tokens: list[list[int]] | None = None  # of each block, where they are kept with it
+    extras: bytes = b""  # and what else its bytes depend on, in JSON
 
 
 @dataclass

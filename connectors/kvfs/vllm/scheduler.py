@@ -14,6 +14,8 @@ what was offered in the last half minute, unless a look-up missed it since.
 """
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
 from typing import Any
@@ -27,6 +29,7 @@ from .messages import Blocks, Plan, Report
 from .settings import Settings
 
 FAILED_MAX = 65536
+EXTRAS_MAX = 2048
 # Seconds: what is in DRAM is held within the first; a step that computes nothing waits for
 # the second at most, which is how much later a request may be seen that comes meanwhile.
 DRAM_WAIT, IDLE_WAIT = 0.001, 0.01
@@ -291,8 +294,25 @@ class Scheduler:
                 for key in chain.keys(first, end):
                     self._failed.pop(key, None)
             pages = [ids[first:end] for ids in tables.resolve_block_ids(known.request.request_id)]
+            tokens, extras = self._told(known.request, first, end)
             plan.saves.append(Blocks(known.request.request_id, first, chain.keys(first, end),
-                                     chain.keys(first - 1, first) if first else None, pages))
+                                     chain.keys(first - 1, first) if first else None, pages,
+                                     tokens, extras))
+
+    def _told(self, request: Any, first: int, end: int) -> tuple[list[list[int]] | None, bytes]:
+        """What is kept with blocks of spaces that keep tokens."""
+        if not self._settings.token_ids:
+            return None, b""
+        n = self._tokens
+        ids = request.all_token_ids[first * n:end * n]
+        adapter = getattr(request, "lora_request", None)
+        extras = {"lora": adapter.lora_name if adapter is not None else None,
+                  "cache_salt": getattr(request, "cache_salt", None),
+                  "media": [item.identifier for item in getattr(request, "mm_features", None) or []]}
+        text = json.dumps({key: value for key, value in extras.items() if value}).encode()
+        if len(text) > EXTRAS_MAX:
+            text = json.dumps({"sha256": hashlib.sha256(text).hexdigest()}).encode()
+        return [ids[i:i + n] for i in range(0, len(ids), n)], text if text != b"{}" else b""
 
     def hear(self, report: Report) -> None:
         for id in report.loaded:

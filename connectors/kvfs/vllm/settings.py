@@ -14,7 +14,8 @@ class Settings:
     request waits for blocks that are on SSD.  `save_wait`: seconds for which a step waits
     for pages that are being saved, and that another request has got.  `mode` of new
     spaces, in octal.  `shared`: use a space that another user owns.  `salt`: engines with
-    another one share nothing."""
+    another one share nothing.  `token_ids`: the tokens of each block are kept with it, for
+    routers that ask which prompts are here: prompts are on disk then."""
 
     path: str
     load: str = "async"
@@ -23,6 +24,7 @@ class Settings:
     mode: str = "0700"
     shared: bool = False
     salt: str = ""
+    token_ids: bool = False
 
 
 def _wrong(key: str, value: object, wanted: str) -> ValueError:
@@ -50,8 +52,9 @@ def settings(extra: Mapping[str, Any], cls: type[Settings] = Settings) -> Settin
         raise _wrong("path", extra["path"], "an absolute path")
     if extra.get("load", "async") not in ("async", "sync"):
         raise _wrong("load", extra["load"], '"async" or "sync"')
-    if not isinstance(extra.get("shared", False), bool):
-        raise _wrong("shared", extra["shared"], "true or false")
+    for key in ("shared", "token_ids"):
+        if not isinstance(extra.get(key, False), bool):
+            raise _wrong(key, extra[key], "true or false")
     mode = extra.get("mode", "0700")
     if not mode or any(digit not in "01234567" for digit in mode) or int(mode, 8) > 0o777:
         raise _wrong("mode", mode, 'an octal mode, e.g. "0750"')

@@ -211,13 +211,14 @@ class Worker:
 
     def _save(self, pool: kvfs.Pool, space: kvfs.Space, blocks: Blocks, pages: list[int], first: int,
               end: int, stream: int) -> None:
-        keys, before = blocks.keys, blocks.parent
+        keys, before, tokens = blocks.keys, blocks.parent, blocks.tokens
         if first > 0:
             before = keys[first - 1:first]
         if end - first < len(keys):
-            keys = keys[first:end]
+            keys, tokens = keys[first:end], tokens and tokens[first:end]
         self._forget()
         transfer = pool.save(space, keys, pages, parent=before, position=blocks.first + first,
+                             tokens=tokens, extras=[blocks.extras] * len(keys) if tokens else None,
                              stream=stream)
         self._saves.append(Save(transfer, pages))
 
