@@ -9,6 +9,7 @@
  */
 #include "cache/ssd/ssd.h"
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "tests/cache/small_store.h"
 
@@ -208,6 +209,40 @@ static void they_go_with_their_block(void **state)
 	assert_int_equal(told(s, 4), 1);
 }
 
+static int fsck(struct small *s, const char *option)
+{
+	const char *b = getenv("B");
+	char command[200];
+	int status;
+
+	snprintf(command, sizeof(command), "%s/kvfs-fsck -q %s %s > /dev/null",
+		 b ? b : "build", option, s->path);
+	status = system(command);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Nothing leaves any: should it be, they do not stay. */
+static void those_of_no_block_are_found_and_taken_away(void **state)
+{
+	struct small *s = *state;
+	_cleanup_(kv_freep) struct kv_token_ids *ids = ids_of(9);
+	struct kv_txn *batch;
+
+	assert_int_equal(save(s, 1), 0);
+	assert_int_equal(kv_space_sync(s->cache, kept), 0);
+	assert_int_equal(kv_txn_begin(s->cache->index, &batch), 0);
+	assert_int_equal(kv_txn_put_token_ids(batch, kv_slot_id(7, 7), 3, ids),
+			 0);
+	assert_int_equal(kv_txn_commit(batch), 0);
+	assert_int_equal(close_kept(s), 0);
+	assert_int_equal(fsck(s, ""), 4);
+	assert_int_equal(fsck(s, "--repair"), 1);
+	assert_int_equal(fsck(s, ""), 0);
+	open_kept(s);
+	assert_int_equal(indexed(s), 1);
+	assert_int_equal(told(s, 1), 1);
+}
+
 static void other_spaces_have_none(void **state)
 {
 	struct small *s = *state;
@@ -266,6 +301,7 @@ int main(void)
 		TEST(they_are_told_wherever_the_block_is),
 		TEST(those_the_index_lost_are_read_from_the_block),
 		TEST(they_go_with_their_block),
+		TEST(those_of_no_block_are_found_and_taken_away),
 		TEST(other_spaces_have_none),
 		TEST(where_they_fill_the_index_blocks_drive_each_other_out),
 		TEST(a_flood_of_them_waits_and_harms_nobody),

@@ -86,6 +86,8 @@ struct fsck {
 	size_t n_spaces;
 	uint64_t *bad_slots; /* records to be deleted by their key alone */
 	size_t n_bad_slots;
+	uint64_t *bad_tokens; /* the same, of token ids */
+	size_t n_bad_tokens;
 	uint64_t *stale; /* slots whose prologue is to be zeroed */
 	size_t n_stale;
 	uint32_t *stray_files; /* in STORE/spaces */

@@ -103,6 +103,42 @@ static int see_slot(void *arg, uint64_t slot_id,
 	return 0;
 }
 
+static int by_slot(const void *a, const void *b)
+{
+	const struct entry *x = a, *y = b;
+
+	return x->slot_id < y->slot_id ? -1 : x->slot_id > y->slot_id;
+}
+
+static int note_bad_tokens(struct fsck *f, uint64_t slot_id)
+{
+	int r = fsck_more(&f->bad_tokens, f->n_bad_tokens,
+			  sizeof(*f->bad_tokens));
+
+	if (r == 0)
+		f->bad_tokens[f->n_bad_tokens++] = slot_id;
+	return r;
+}
+
+/* They are somebody's text, and go with their block. */
+static int see_tokens(void *arg, uint64_t slot_id, uint64_t generation,
+		      const struct kv_token_ids *ids)
+{
+	const struct entry key = {.slot_id = slot_id}, *entry;
+	struct fsck *f = arg;
+
+	(void)ids;
+	entry = f->n_entries ? bsearch(&key, f->entries, f->n_entries,
+				       sizeof(key), by_slot)
+			     : NULL;
+	if (entry && entry->generation == generation)
+		return 0;
+	fsck_found(f, FAULT_RECORD_STRAY,
+		   "slot %u of file %u: token ids of a block that is gone",
+		   (unsigned)slot_id, (unsigned)(slot_id >> 32));
+	return note_bad_tokens(f, slot_id);
+}
+
 static int see_snapshot(void *arg, const struct kv_snapshot_record *record,
 			const char *name, const struct kv_snapshot_item *items)
 {
@@ -137,6 +173,11 @@ static void see_damaged(void *arg, enum kv_index_part part, uint64_t id)
 			      sizeof(*f->segments)) == 0)
 			f->segments[f->n_segments++] = (struct segment){
 				.id = (uint32_t)id, .put = true};
+	} else if (part == KV_PART_TOKENS) {
+		fsck_found(f, FAULT_RECORD_DAMAGED,
+			   "slot %u of file %u: its token ids are damaged",
+			   (unsigned)id, (unsigned)(id >> 32));
+		(void)note_bad_tokens(f, id);
 	} else {
 		fsck_found(f, FAULT_RECORD_DAMAGED,
 			   "snapshot %llu: its record is damaged",
@@ -152,6 +193,7 @@ static int read_index(struct fsck *f)
 		.segment = see_segment,
 		.slot = see_slot,
 		.snapshot = see_snapshot,
+		.tokens = see_tokens,
 		.damaged = see_damaged,
 	};
 	struct kv_index *index;

@@ -116,6 +116,7 @@ static void close_store(struct fsck *f)
 	free(f->entries);
 	free(f->segments);
 	free(f->bad_slots);
+	free(f->bad_tokens);
 	free(f->stale);
 	free(f->stray_files);
 	free(f->unknown);

@@ -46,6 +46,14 @@ static void delete_slot(struct writer *w, uint64_t slot_id)
 		w->r = kv_txn_delete_token_ids(batch, slot_id);
 }
 
+static void delete_tokens(struct writer *w, uint64_t slot_id)
+{
+	struct kv_txn *batch = batch_of(w);
+
+	if (batch)
+		w->r = kv_txn_delete_token_ids(batch, slot_id);
+}
+
 static void mend_spaces(struct fsck *f, struct writer *w)
 {
 	for (size_t i = 0; i < f->n_spaces; i++) {
@@ -94,6 +102,8 @@ static int mend_index(struct fsck *f)
 	for (size_t i = 0; i < f->n_entries; i++)
 		if (f->entries[i].drop)
 			delete_slot(&w, f->entries[i].slot_id);
+	for (size_t i = 0; i < f->n_bad_tokens; i++)
+		delete_tokens(&w, f->bad_tokens[i]);
 	mend_spaces(f, &w);
 	mend_segments(f, &w);
 	if (w.r == 0 && w.batch)
