@@ -45,14 +45,16 @@ static int keys_salted(kvfs_key *keys, const char *hashes, size_t n, size_t len,
 /*
  * Match @keys in the space of each query, hold what is there, within @deadline
  * (0: for ever), and wait for that as kvfs_lease_wait does, until @wait: all of
- * it, or of a query whose window is not 0 the last @windows[i] blocks.  Returns
- * how many blocks match; 0: there is no lease.  *@ret_held is what the wait
+ * it, or of a query whose window is not 0 the last @windows[i] blocks.  With
+ * @missing, and where no query has a window, all @n are held: other nodes may have
+ * what does not match.  Returns how many blocks match, or are waited for; 0: there
+ * is no lease.  *@ret_held is what the wait
  * returned.
  */
 static long chain_hold(kvfs_query *queries, const uint32_t *windows,
 		       size_t n_queries, const kvfs_key *keys, size_t n,
 		       uint64_t deadline, uint64_t wait, uint64_t user,
-		       kvfs_lease **ret_lease, long *ret_held);
+		       int missing, kvfs_lease **ret_lease, long *ret_held);
 /* kvfs_acquire and kvfs_load of @n blocks, within @deadline each (0: for ever);
  * the lease ends with the load. */
 static int chain_load(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
@@ -162,7 +164,7 @@ static int keys_salted(kvfs_key *keys, const char *hashes, size_t n, size_t len,
 static long chain_hold(kvfs_query *queries, const uint32_t *windows,
 		       size_t n_queries, const kvfs_key *keys, size_t n,
 		       uint64_t deadline, uint64_t wait, uint64_t user,
-		       kvfs_lease **ret_lease, long *ret_held)
+		       int missing, kvfs_lease **ret_lease, long *ret_held)
 {
 	kvfs_opts opts = {
 		.size = sizeof(opts), .deadline = deadline, .user = user};
@@ -172,8 +174,9 @@ static long chain_hold(kvfs_query *queries, const uint32_t *windows,
 	for (size_t i = 0; i < n_queries; i++) {
 		queries[i].keys = keys;
 		queries[i].n = n;
+		missing = missing && windows[i] == 0;
 	}
-	hit = kvfs_match(queries, n_queries);
+	hit = missing ? (long)n : kvfs_match(queries, n_queries);
 	if (hit <= 0)
 		return hit;
 	for (size_t i = 0; i < n_queries; i++) {

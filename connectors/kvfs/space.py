@@ -105,13 +105,15 @@ class Together:
         self._queries, _ = query(self._spaces, [Keys()] * len(self._spaces))
         self._lease, self._held = ffi.new("kvfs_lease **"), ffi.new("long *")
 
-    def hold(self, keys: Keys, *, deadline: float | None = None, wait: float = 0.0, user: int = 0
-             ) -> tuple[int, Lease | None, int | None]:
+    def hold(self, keys: Keys, *, deadline: float | None = None, wait: float = 0.0, user: int = 0,
+             missing: bool = False) -> tuple[int, Lease | None, int | None]:
         """(blocks of @keys that match, a lease on what is needed of them, how many blocks
         are held); no lease: none matches; None at the end: it has not settled within @wait
-        seconds.  The lease's indices run through the spaces."""
+        seconds.  The lease's indices run through the spaces.  With @missing, and where no
+        space has a window, all of @keys count as if they matched: other nodes may have
+        them, and the lease says which came within @deadline."""
         hit = check(lib.chain_hold(self._queries, self._c_windows, len(self._spaces), keys.c,
-                                   len(keys), within(deadline), int(wait * 1e9), user,
+                                   len(keys), within(deadline), int(wait * 1e9), user, missing,
                                    self._lease, self._held), "hold")
         if hit == 0:
             return 0, None, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import glob
 import hashlib
 import json
 import mmap
@@ -14,6 +15,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -267,6 +269,35 @@ class Chains(Case):
         window.close()
         gc.collect()
         self.assertEqual(together.hold(keys, deadline=5, wait=5)[0], 6)
+
+    def test_other_nodes_have_what_is_missing(self) -> None:
+        between = self.enterContext(tempfile.TemporaryDirectory())
+        nodes = [self.enterContext(Mount(f"dram=64M,ssd=128M,remote=dir:{between},remote_threshold=1"))
+                 for _ in range(2)]
+        keys, spaces = kvfs.Keys(names(8)), []
+        for node in nodes:
+            self.session = kvfs.open(node.path)
+            self.space = self.session.space("model", {**LAYOUT, "share": True}, create=True)
+            spaces.append(self.space)
+            if len(spaces) == 1:
+                pool, _, _ = self.pool()
+                pool.save(self.space, keys, range(8)).wait(Stage.DURABLE)
+                while len(glob.glob(f"{between}/*/*/*.digest")) < 8:
+                    time.sleep(0.01)
+        here, there = spaces
+        self.assertEqual(here.layout, there.layout)
+        together = kvfs.Together([there])
+        self.assertEqual(together.hold(keys), (0, None, None))
+        some = kvfs.Keys(names(8) + names(2, "none"))
+        hit, lease, held = together.hold(some, deadline=30, wait=30, missing=True)
+        assert lease is not None
+        self.assertEqual((hit, held, lease.statuses()), (10, 8, [0] * 8 + [-errno.ENOENT] * 2))
+        with here.acquire(keys) as mine:
+            mine.wait()
+            self.assertEqual([lease[i]["k"].numpy().tobytes() for i in range(8)],
+                             [b["k"].numpy().tobytes() for b in mine])
+        lease.close()
+        self.assertEqual(there.match(keys), 8)
 
     def test_blocks_are_fetched_by_one_call(self) -> None:
         pool, k, v = self.pool()

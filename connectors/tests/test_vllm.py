@@ -316,6 +316,29 @@ class Faults(Case):
         self.assertEqual(last["forwarded"], got3["forwarded"])
 
 
+class Nodes(Case):
+    def test_another_node_has_what_one_computed_also_when_that_is_gone(self) -> None:
+        between = tempfile.mkdtemp(prefix="kvfs-between.")
+        self.addCleanup(shutil.rmtree, between)
+        self.mount.stop()
+        self.mount.start(f"dram=256M,ssd=1G,remote=dir:{between}")
+        p = prompt(1, 1500)
+        first = self.engine(model("qwen"), self.mount.path, extra={"remote": True})
+        wanted = first.do("generate", prompts=[p])
+        blocks = full(1500) // BLOCK
+        end = time.monotonic() + 60
+        while len(glob.glob(f"{between}/*/*/*.digest")) < blocks + 1 and time.monotonic() < end:
+            time.sleep(0.1)
+        first.kill()
+        self.mount.kill()
+        other = Mount(f"dram=256M,ssd=1G,remote=dir:{between}")
+        self.addCleanup(other.remove)
+        second = self.engine(model("qwen"), other.path, extra={"remote": True})
+        got = second.do("generate", prompts=[p])
+        self.assertEqual((got["tokens"], got["forwarded"]), (wanted["tokens"], 1500 - full(1500) + 7))
+        self.assertEqual(second.do("generate", prompts=[prompt(2, 1500)])["forwarded"], 1507)
+
+
 class Apart(Case):
     def test_models_adapters_salts_and_tenants_never_cross(self) -> None:
         p = prompt(1, 1000)

@@ -127,7 +127,8 @@ class Spaces:
         name = space_name(vllm_config, kv_cache_config, group.index, group.layout, shard, shards,
                           settings.salt)
         try:
-            return self.session.space(name, group.layout, create=True, mode=int(settings.mode, 8),
+            layout = {**group.layout, "share": True} if settings.remote else group.layout
+            return self.session.space(name, layout, create=True, mode=int(settings.mode, 8),
                                       shared=settings.shared)
         except kvfs.Error as error:
             hint = " (another user's space: 'shared' would use it)" if error.errno == 13 else ""

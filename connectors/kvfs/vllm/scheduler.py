@@ -195,7 +195,8 @@ class Scheduler:
         if self._failed:
             keys = keys[:next((i for i, key in enumerate(keys) if key in self._failed), len(keys))]
         start = time.monotonic()
-        n, lease, got = self._together.hold(keys, deadline=self._settings.ssd_wait, wait=DRAM_WAIT)
+        n, lease, got = self._together.hold(keys, deadline=self._settings.ssd_wait, wait=DRAM_WAIT,
+                                            missing=self._settings.remote)
         self._patience.took(time.monotonic() - start)
         if first + n < end:
             self._offered.forget(known.salt, known.request.block_hashes[first + n:end])
@@ -213,6 +214,9 @@ class Scheduler:
             return
         self._unsettled.pop(known.request.request_id, None)
         held.n = len(held.keys) if got == len(held.lease) else self._usable(held)
+        if held.n < len(held.keys):
+            hashes = known.request.block_hashes
+            self._offered.forget(known.salt, hashes[held.first + held.n:held.first + len(held.keys)])
 
     def _usable(self, held: Held) -> int:
         """Blocks that every space has: of a window all, of a prefix those before the first

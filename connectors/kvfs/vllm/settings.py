@@ -12,15 +12,18 @@ class Settings:
     """`path`: a mount point or a control socket.  `load`: "async", a request waits while
     others go on, or "sync", before the forward pass.  `ssd_wait`: seconds for which a
     request waits for blocks that are on SSD.  `save_wait`: seconds for which a step waits
-    for pages that are being saved, and that another request has got.  `mode` of new
-    spaces, in octal.  `shared`: use a space that another user owns.  `salt`: engines with
-    another one share nothing.  `token_ids`: the tokens of each block are kept with it, for
-    routers that ask which prompts are here: prompts are on disk then."""
+    for pages that are being saved, and that another request has got.  `remote`: new
+    spaces are shared with other nodes, and what is missing is looked for there, for
+    `ssd_wait` as well.  `mode` of new spaces, in octal.  `shared`: use a space that another
+    user owns.  `salt`: engines with another one share nothing.  `token_ids`: the tokens of
+    each block are kept with it, for routers that ask which prompts are here: prompts are on
+    disk then."""
 
     path: str
     load: str = "async"
     ssd_wait: float = 2.0
     save_wait: float = 1.0
+    remote: bool = False
     mode: str = "0700"
     shared: bool = False
     salt: str = ""
@@ -52,7 +55,7 @@ def settings(extra: Mapping[str, Any], cls: type[Settings] = Settings) -> Settin
         raise _wrong("path", extra["path"], "an absolute path")
     if extra.get("load", "async") not in ("async", "sync"):
         raise _wrong("load", extra["load"], '"async" or "sync"')
-    for key in ("shared", "token_ids"):
+    for key in ("remote", "shared", "token_ids"):
         if not isinstance(extra.get(key, False), bool):
             raise _wrong(key, extra[key], "true or false")
     mode = extra.get("mode", "0700")

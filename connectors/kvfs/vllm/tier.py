@@ -44,7 +44,8 @@ class Job:
 
 
 class KvfsTier(SecondaryTierManager):
-    """Settings are KvfsConnector's, but for `load`, `ssd_wait`, `save_wait` and `token_ids`."""
+    """Settings are KvfsConnector's, but for `load`, `ssd_wait`, `save_wait`, `remote` and
+    `token_ids`."""
 
     medium = Medium.STORAGE
 
@@ -52,7 +53,7 @@ class KvfsTier(SecondaryTierManager):
                  backpressure_detector: Any = None, locality: str | None = None,
                  **config: Any) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
-        for key in ("load", "ssd_wait", "save_wait", "token_ids"):
+        for key in ("load", "ssd_wait", "save_wait", "remote", "token_ids"):
             if key in config:
                 raise ValueError(f"kvfs: secondary tier: {key!r} is the connector's, not the tier's")
         chosen = settings(config)
