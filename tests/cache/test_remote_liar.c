@@ -29,7 +29,7 @@ static struct liar liar;
 /* ---- a name that nobody resolves ---- */
 
 static sem_t resolved;
-static bool hangs;
+static _Atomic bool hangs;
 
 /* libcurl's, too: the program's comes first. */
 int getaddrinfo(const char *node, const char *service,
