@@ -141,9 +141,10 @@ static int next(struct kv_exchange *x, int r)
 	}
 }
 
+/* Not of the folder: who may not list it is refused that, or sent elsewhere. */
 static void probe(struct kv_exchange *x)
 {
-	kv_http_ask(x, "HEAD", "");
+	kv_http_ask(x, "HEAD", "kvfs-probe" NOTE);
 }
 
 static CURLcode authorize(CURL *easy, const struct kv_site *site)

@@ -161,6 +161,15 @@ static void test_names_are_not_parts_of_urls(void **state)
 	assert_int_equal(access("data/some/prefix/a b/s/l", F_OK), 0);
 }
 
+static void test_what_is_there_is_opened_again(void **state)
+{
+	(void)state;
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
+	assert_int_equal(driver->close(backend), 0);
+	must_open(&kv_remote_http, "//127.0.0.1:%u/some/prefix", server.port);
+	assert_int_equal(status_of(KV_REMOTE_EXISTS, OBJECT), 0);
+}
+
 /* ---- servers that refuse ---- */
 
 static void test_what_the_server_says_is_told(void **state)
@@ -367,6 +376,7 @@ int main(void)
 		WITH(test_what_was_not_put_so_is_refused),
 		WITH(test_who_was_not_first_leaves_nothing),
 		WITH(test_names_are_not_parts_of_urls),
+		WITH(test_what_is_there_is_opened_again),
 		cmocka_unit_test(test_what_the_server_says_is_told),
 		cmocka_unit_test(test_a_password_opens_what_is_private),
 		cmocka_unit_test(test_who_is_not_there_is_named),

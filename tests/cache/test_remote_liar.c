@@ -122,7 +122,6 @@ static const struct lie {
 	{SAYS("5") META "Content-Encoding: gzip\r\n\r\nbytes", NULL, 0},
 	/* What comes after its end is no part of it. */
 	{SAYS("5") META "\r\nbytes and more", NULL, 0},
-	{SAYS("5") META "\r\nbytes", "and more", 0},
 	{SAYS("99999999999999999999") META "\r\nbytes", NULL, 0},
 	/* Short, long. */
 	{SAYS("5") META "\r\nbyte", NULL, -ECONNRESET},
