@@ -289,10 +289,11 @@ struct kv_mapper {
 
 struct kv_segment {
 	uint32_t id;		    /* fixed; never reused */
-	int fd, read_fd, write_fd;  /* fixed until it is dead; kv_memory */
+	int fd, read_fd, write_fd;  /* until it is dead; kv_memory */
 	int buffer;		    /* fixed; of the ring, or -1 */
 	uint8_t *base;		    /* fixed */
 	bool huge, locked;	    /* fixed */
+	bool undecided;		    /* neither open nor sealed yet */
 	struct kv_class *class;	    /* NULL: spare or retired */
 	uint32_t slots, free, idle; /* idle: slots that may be evicted */
 	uint32_t kept;		    /* slots being filled, leased, pinned */

@@ -181,25 +181,28 @@ static int seal_segment(struct kv_memory *m, bool seal)
 
 	if (fchmod(m->fd, S_IRUSR | S_IWUSR) == 0)
 		m->read_fd = open_again(m->fd, O_RDONLY);
-	if (m->read_fd >= 0 && !seal)
-		m->write_fd = open_again(m->fd, O_RDWR);
-	if (m->write_fd < 0)
+	m->undecided = !seal && m->read_fd >= 0;
+	if (!m->undecided)
 		seals |= F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 	return fcntl(m->fd, F_ADD_SEALS, seals) < 0 ? -errno : 0;
 }
 
 int kv_memory_seal(struct kv_memory *m, bool open)
 {
-	int seals = F_SEAL_SEAL | (open ? 0 : F_SEAL_FUTURE_WRITE);
+	int seals = F_SEAL_SEAL;
 
-	if (m->write_fd < 0)
+	if (!m->undecided)
 		return 0;
-	if (fcntl(m->fd, F_ADD_SEALS, seals) < 0)
-		return -errno;
-	if (!open) {
-		close(m->write_fd);
+	if (open)
+		m->write_fd = open_again(m->fd, O_RDWR);
+	if (m->write_fd < 0)
+		seals |= F_SEAL_FUTURE_WRITE;
+	if (fcntl(m->fd, F_ADD_SEALS, seals) < 0) {
+		kv_closep(&m->write_fd);
 		m->write_fd = -1;
+		return -errno;
 	}
+	m->undecided = false;
 	return 0;
 }
 

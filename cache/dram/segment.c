@@ -81,6 +81,7 @@ static int segment_new(struct kv_cache *cache, struct kv_segment **ret_segment)
 	segment->fd = memory.fd;
 	segment->read_fd = memory.read_fd;
 	segment->write_fd = memory.write_fd;
+	segment->undecided = memory.undecided;
 	segment->base = memory.base;
 	segment->huge = memory.huge;
 	segment->locked = memory.locked;
@@ -97,6 +98,7 @@ static struct kv_memory memory_of(const struct kv_segment *segment)
 	return (struct kv_memory){.fd = segment->fd,
 				  .read_fd = segment->read_fd,
 				  .write_fd = segment->write_fd,
+				  .undecided = segment->undecided,
 				  .base = segment->base};
 }
 
@@ -307,28 +309,29 @@ static bool may_be_open(const struct kv_cache *cache,
 			const struct kv_segment *segment,
 			const struct kv_class *class)
 {
-	if (segment->write_fd < 0)
+	if (!segment->undecided)
 		return false;
 	return cache->config.arena == KV_ARENA_RW ||
 	       (class->tenant->registrants > 0 && class->uid != 0 &&
 		!(class->read_bits & (S_IRGRP | S_IROTH)));
 }
 
+/* *@open: whether it is to be, and then whether it is. */
 static int open_or_seal(struct kv_cache *cache, struct kv_segment *segment,
-			bool open)
+			bool *open)
 {
 	struct kv_memory memory = memory_of(segment);
-	int r = 0;
+	int r;
 
-	if (open)
-		r = kv_sigbus_mend(segment->base, cache->arena.segment_bytes,
-				   segment->huge ? HUGE_PAGE : KV_PAGE);
-	if (r < 0)
-		return r;
-	r = kv_memory_seal(&memory, open);
+	if (*open && kv_sigbus_mend(segment->base, cache->arena.segment_bytes,
+				    segment->huge ? HUGE_PAGE : KV_PAGE) < 0)
+		return -ENOMEM;
+	r = kv_memory_seal(&memory, *open);
 	segment->write_fd = memory.write_fd;
-	if (r < 0 && open)
+	segment->undecided = memory.undecided;
+	if (*open && segment->write_fd < 0)
 		kv_sigbus_mend_end(segment->base);
+	*open = segment->write_fd >= 0;
 	return r;
 }
 
@@ -336,9 +339,9 @@ int kv_segment_access(struct kv_cache *cache, struct kv_segment *segment,
 		      const struct kv_class *class, uint32_t slots)
 {
 	const bool fresh = !segment->class;
-	const bool open = fresh ? may_be_open(cache, segment, class)
-				: segment->prologues != NULL;
-	struct kv_prologue *prologues = NULL;
+	bool open = fresh ? may_be_open(cache, segment, class)
+			  : segment->prologues != NULL;
+	_cleanup_(kv_freep) struct kv_prologue *prologues = NULL;
 	int r = 0;
 
 	if (open)
@@ -346,13 +349,11 @@ int kv_segment_access(struct kv_cache *cache, struct kv_segment *segment,
 	if (open && !prologues)
 		return -ENOMEM;
 	if (fresh)
-		r = open_or_seal(cache, segment, open);
-	if (r < 0) {
-		free(prologues);
+		r = open_or_seal(cache, segment, &open);
+	if (r < 0)
 		return r;
-	}
 	free(segment->prologues);
-	segment->prologues = prologues;
+	segment->prologues = open ? kv_steal(prologues) : NULL;
 	return 0;
 }
 

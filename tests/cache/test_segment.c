@@ -219,6 +219,7 @@ static void the_kernel_tells_whether_it_is_mapped(void **state)
 			kv_memory_new(bytes, i & 2 ? KV_HUGE_AUTO : KV_HUGE_OFF,
 				      sealed, &memory),
 			0);
+		assert_int_equal(kv_memory_seal(&memory, true), 0);
 		at = mmap(NULL, bytes, PROT_READ, MAP_SHARED,
 			  sealed ? memory.read_fd : memory.write_fd, 0);
 		assert_ptr_not_equal(at, MAP_FAILED);
