@@ -2,32 +2,30 @@
 /*
  * launch.c - a program that the daemon starts and does not trust.
  *
- * It begins in our memory, as posix_spawn does it: a fork would copy page tables
- * and make pages that are being read into copies.  Until it executes, the thread
- * that started it stands still.  It sends no SIGCHLD, so that nobody else reaps
- * it.
+ * It begins in our memory, by vfork: a fork would copy page tables, and make
+ * copies of pages that are being read into.  Until it executes, the thread that
+ * started it stands still.
  *
  * OWNS      nothing: a child is the caller's.
  *
  * LOCKING   none.
  */
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <linux/close_range.h>
 
 #include "cache/remote/launch.h"
 
-#define STACK (64u << 10)
+#define FIRST_FD 10 /* of what must not be where the socket goes */
 
 struct beginning {
 	const struct kv_launch *launch;
 	pid_t parent;
 	bool root;
-	int error; /* out */
+	int to_parent; /* why it did not come to be */
 };
 
 /* The calls themselves: the library's would change all threads of ours. */
@@ -50,8 +48,8 @@ static int keep_only(int fd)
 	if (fd == KV_LAUNCH_FD ? fcntl(fd, F_SETFD, 0) < 0
 			       : dup2(fd, KV_LAUNCH_FD) < 0)
 		return -errno;
-	/* Older kernels cannot; what we open is closed by exec. */
-	syscall(SYS_close_range, KV_LAUNCH_FD + 1, ~0u, 0);
+	/* By exec.  Older kernels cannot; but so is what we open. */
+	syscall(SYS_close_range, KV_LAUNCH_FD + 1, ~0u, CLOSE_RANGE_CLOEXEC);
 	return 0;
 }
 
@@ -84,10 +82,9 @@ static int prepare(const struct beginning *begin)
 	return getppid() == begin->parent ? 0 : -ESRCH;
 }
 
-static int begin_child(void *arg)
+static _Noreturn void begin_child(const struct beginning *begin)
 {
 	static const char *const environment[] = {"PATH=/usr/bin:/bin", NULL};
-	struct beginning *begin = arg;
 	const char *const *argv = begin->launch->argv;
 	int r = prepare(begin);
 
@@ -97,40 +94,71 @@ static int begin_child(void *arg)
 		       (char *const *)environment);
 		r = -errno;
 	}
-	begin->error = r;
+	if (write(begin->to_parent, &r, sizeof(r)) < 0)
+		_exit(126);
 	_exit(127);
+}
+
+/* Apart: what is on the stack here is the child's, too. */
+static pid_t start(const struct beginning *begin)
+{
+	pid_t pid = vfork();
+
+	if (pid == 0)
+		begin_child(begin);
+	return pid < 0 ? -errno : pid;
+}
+
+static int start_quietly(const struct beginning *begin)
+{
+	sigset_t all, before;
+	pid_t pid;
+
+	/* No handler of ours runs there. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	pid = start(begin);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return pid;
+}
+
+/* Has written why it is none, or is another program by now. */
+static int begun(int from_child, struct kv_child *child)
+{
+	int r, status;
+
+	child->pidfd = (int)syscall(SYS_pidfd_open, child->pid, 0);
+	if (child->pidfd >= 0 && read(from_child, &r, sizeof(r)) < 0)
+		return 0;
+	if (child->pidfd < 0)
+		r = -errno;
+	kill(child->pid, SIGKILL);
+	waitpid(child->pid, &status, 0);
+	kv_closep(&child->pidfd);
+	return r;
 }
 
 int kv_launch(const struct kv_launch *launch, struct kv_child *ret_child)
 {
-	struct beginning begin = {launch, getpid(), geteuid() == 0, 0};
+	struct beginning begin = {launch, getpid(), geteuid() == 0, -1};
 	struct kv_child child = {.pidfd = -1};
-	char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-	sigset_t all, before;
-	int status, r = 0;
+	int pipes[2], r = 0;
 
-	if (stack == MAP_FAILED)
+	if (pipe2(pipes, O_CLOEXEC | O_NONBLOCK) < 0)
 		return -errno;
-	/* No handler of ours runs there. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	child.pid = clone(begin_child, stack + STACK,
-			  CLONE_VM | CLONE_VFORK | CLONE_PIDFD, &begin,
-			  &child.pidfd);
-	if (child.pid < 0)
+	begin.to_parent = fcntl(pipes[1], F_DUPFD_CLOEXEC, FIRST_FD);
+	if (begin.to_parent < 0)
 		r = -errno;
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	munmap(stack, STACK);
-	if (r < 0)
-		return r;
-	if (begin.error) {
-		waitpid(child.pid, &status, __WALL);
-		close(child.pidfd);
-		return begin.error;
-	}
-	*ret_child = child;
-	return 0;
+	if (r == 0)
+		r = child.pid = start_quietly(&begin);
+	if (r > 0)
+		r = begun(pipes[0], &child);
+	close(pipes[0]);
+	close(pipes[1]);
+	kv_closep(&begin.to_parent);
+	if (r == 0)
+		*ret_child = child;
+	return r;
 }
 
 void kv_child_kill(const struct kv_child *child)
@@ -146,8 +174,7 @@ bool kv_child_reap(struct kv_child *child, int *ret_status)
 {
 	int status = 0;
 
-	if (child->pid > 0 &&
-	    waitpid(child->pid, &status, __WALL | WNOHANG) == 0)
+	if (child->pid > 0 && waitpid(child->pid, &status, WNOHANG) == 0)
 		return false;
 	kv_closep(&child->pidfd);
 	*child = (struct kv_child){.pidfd = -1};

@@ -394,6 +394,24 @@ static void assert_line(pid_t pid, const char *line)
 		fail_msg("no %s in %s", line, text);
 }
 
+static void test_a_program_that_it_may_not_run_is_named_as_such(void **state)
+{
+	char path[100], *why = NULL;
+	int r;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	snprintf(path, sizeof(path), "%s/private", programs);
+	assert_int_equal(symlink("kvfs-remote-dict", path), 0);
+	assert_int_equal(chmod(path, 0700), 0);
+	r = open_url("private", "", &why);
+	assert_int_equal(chmod(path, 0755), 0);
+	assert_int_equal(r, -EACCES);
+	assert_non_null(strstr(why, "Permission denied"));
+	free(why);
+}
+
 static void test_it_has_nothing_of_ours(void **state)
 {
 	const unsigned before = descriptors();
@@ -473,6 +491,8 @@ int main(void)
 			test_what_is_larger_than_the_landing_memory_is_refused),
 		cmocka_unit_test(test_closing_does_not_wait_for_it),
 		cmocka_unit_test(test_what_cannot_be_opened_is_said),
+		cmocka_unit_test(
+			test_a_program_that_it_may_not_run_is_named_as_such),
 	};
 	int r;
 
