@@ -15,6 +15,7 @@ import tempfile
 from steps import Driver, HIT
 
 import torch
+from bench_machine import idle
 from engines import settled
 from models import make
 from mount import BUILD, Mount
@@ -48,6 +49,7 @@ def measure(model: str) -> dict[str, list[tuple[float, int, dict[str, float]]]]:
 
 
 def main() -> None:
+    idle()
     folder = tempfile.mkdtemp(prefix="kvfs-models.")
     try:
         make("qwen", folder)

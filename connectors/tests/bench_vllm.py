@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 
+from bench_machine import idle
 from engines import Engine, Nursery, prompt, settled
 from mount import BUILD, Mount
 
@@ -31,18 +32,6 @@ STEPS = 8  # after the first token, while blocks are being saved
 # Seconds to the first token, of a step then, of CPU; microseconds and calls of the connector.
 Result = tuple[float, float, float, float, int]
 results: dict[str, dict[str, list[Result]]] = {}
-
-
-def idle() -> None:
-    """Return when the machine has been idle for a second; SystemExit after a minute."""
-    for _ in range(60):
-        one = [int(n) for n in open("/proc/stat").readline().split()[1:9]]
-        time.sleep(1)
-        two = [int(n) for n in open("/proc/stat").readline().split()[1:9]]
-        spent = [b - a for a, b in zip(one, two)]
-        if (sum(spent) - spent[3] - spent[4]) / max(1, sum(spent)) < 0.1:
-            return
-    raise SystemExit("the machine is busy: figures would say nothing")
 
 
 def take(way: str, n: int, state: str, engine: Engine, seed: int, tokens: int = 1) -> None:

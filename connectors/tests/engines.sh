@@ -21,13 +21,13 @@ if ! [ -e "$env/ready" ]; then
 fi
 # SGLang's and LMCache's classes stand on the same torch; vLLM must not see the Triton
 # that SGLang imports, or it takes another model runner.
-if [ "$1" = test ] && ! [ -e "$env/others/ready" ]; then
+if ! [ -e "$env/others/complete" ]; then
 	echo "fetching sglang 0.5.23, lmcache 0.5.6, Triton, torchvision and small packages (1 GB installed)"
 	python3 -m venv "$env/others"
 	echo "$(echo "$env"/lib/python3.*/site-packages)" >"$(echo "$env"/others/lib/python3.*/site-packages)/engines.pth"
 	"$env/bin/uv" pip install -q --python "$env/others/bin/python" --no-deps sglang==0.5.23 \
-		lmcache==0.5.6 orjson IPython traitlets gguf triton torchvision sortedcontainers
-	touch "$env/others/ready"
+		lmcache==0.5.6 orjson IPython traitlets gguf triton torchvision sortedcontainers aiofiles
+	touch "$env/others/complete"
 fi
 prefix=$B/python/prefix
 source=$(mktemp -d "$B/engines-source.XXXXXX")
@@ -47,5 +47,6 @@ test)
 	timeout 2400 "$env/bin/python" -W ignore test_vllm.py ;;
 bench)
 	timeout 300 "$env/bin/python" -W ignore bench_calls.py
+	timeout 300 "$env/others/bin/python" -W ignore bench_lmcache.py
 	exec timeout 1800 "$env/bin/python" bench_vllm.py ;;
 esac

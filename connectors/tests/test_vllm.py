@@ -476,23 +476,5 @@ class Tier(Case):
         self.assertIn("'ssd_wait' is the connector's", str(caught.exception))
 
 
-class Configuration(unittest.TestCase):
-    def test_a_wrong_setting_is_named_in_one_line(self) -> None:
-        from kvfs.vllm.settings import settings
-        for extra, words in (({}, "lacks 'path'"), ({"path": "kvfs"}, "'path' is 'kvfs'"),
-                             ({"path": "/k", "pth": 1}, "has 'pth'"),
-                             ({"path": "/k", "load": "fast"}, "'load' is 'fast'"),
-                             ({"path": "/k", "ssd_wait": "2"}, "'ssd_wait' is '2'"),
-                             ({"path": "/k", "ssd_wait": True}, "'ssd_wait' is True"),
-                             ({"path": "/k", "shared": 1}, "'shared' is 1"),
-                             ({"path": "/k", "token_ids": "yes"}, "'token_ids' is 'yes'"),
-                             ({"path": "/k", "mode": "0888"}, "'mode' is '0888'"),
-                             ({"path": 7}, "'path' is 7")):
-            with self.assertRaises(ValueError) as caught:
-                settings(extra)
-            self.assertIn(words, str(caught.exception))
-            self.assertNotIn("\n", str(caught.exception))
-
-
 if __name__ == "__main__":
     unittest.main(verbosity=2)
