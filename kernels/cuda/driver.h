@@ -99,6 +99,7 @@ typedef struct CUmemAccessDesc {
  */
 #define KV_CUDA_CALLS(X)                                                       \
 	X(init, cuInit, (unsigned flags))                                      \
+	X(version, cuDriverGetVersion, (int *version))                         \
 	X(device_count, cuDeviceGetCount, (int *count))                        \
 	X(device_get, cuDeviceGet, (CUdevice * device, int ordinal))           \
 	X(device_attribute, cuDeviceGetAttribute,                              \

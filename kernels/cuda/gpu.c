@@ -14,6 +14,8 @@
  *           contexts, which takes long, and nothing else waits for them.
  *           gpu->lock: see gpu.h.
  */
+#include <stdio.h>
+
 #include "kernels/cuda/pinned.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/copy_stream.h"
@@ -32,16 +34,19 @@ __asm__(".pushsection .rodata\n"
 	".popsection\n");
 #else
 const unsigned char kv_cuda_image[64] = {0};
+#define KV_CUDA_MAJOR 0
+#define KV_CUDA_MINOR 0
 #endif
 
 /*
- * A kernel gets a thread block (KV_SCATTER_THREADS) on every 32nd
- * multiprocessor. Each of them has 128 KiB on their way at a time, so that
- * four, on the largest parts, are ten times as fast as the bus; and the four
- * copy streams that a direction has together never take more than an eighth of
- * the multiprocessors.
+ * A kernel gets a thread block (KV_SCATTER_THREADS) for every eighth
+ * multiprocessor, which fits beside what others run there: an eighth of its
+ * threads and a quarter of its registers.  Each block has 32 KiB on their way at
+ * a time, so that 16 of them, on the largest parts, are ten times as fast as the
+ * bus; and four kernels, which is as many as there are copy streams, take half
+ * of the multiprocessors at most, and an eighth of all registers.
  */
-#define GRID_SHARE 32
+#define GRID_SHARE 8
 
 struct in_use {
 	LIST_ENTRY(in_use) others;
@@ -107,6 +112,23 @@ void kv_gpu_host_free(struct kv_gpu *gpu, void *host, uint64_t bytes)
 	atomic_fetch_sub(&gpu->bytes_pinned, bytes);
 }
 
+/* Once, as nobody who has only the error would know what to do. */
+static void complain(const struct kv_driver *driver, CUresult result)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+	int version = 0;
+
+	if (atomic_flag_test_and_set(&said))
+		return;
+	driver->version(&version);
+	fprintf(stderr,
+		"libkvfs-cuda: the driver does not take the kernels (error "
+		"%d): they need one for CUDA %d.%d or later (this one is for "
+		"CUDA %d.%d), and a GPU of compute capability 7.5 or later\n",
+		result, KV_CUDA_MAJOR, KV_CUDA_MINOR, version / 1000,
+		version % 1000 / 10);
+}
+
 static int attribute(struct kv_gpu *gpu, int which)
 {
 	int value = 0;
@@ -121,9 +143,12 @@ static int attribute(struct kv_gpu *gpu, int which)
 static int load_kernels(struct kv_gpu *gpu)
 {
 	const struct kv_driver *driver = gpu->driver;
+	CUresult result;
 
-	if (driver->module_load(&gpu->module, kv_cuda_image) != CUDA_SUCCESS) {
+	result = driver->module_load(&gpu->module, kv_cuda_image);
+	if (result != CUDA_SUCCESS) {
 		gpu->module = NULL;
+		complain(driver, result);
 		return -ENODEV;
 	}
 	if (driver->module_function(&gpu->scatter, gpu->module, "kv_scatter") !=

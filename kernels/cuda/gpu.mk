@@ -2,9 +2,14 @@
 # The CUDA plug-in.  Its C part needs no CUDA and is always built, for the tests
 # with the stand-in driver; the kernels, and with them the plug-in, need nvcc.
 NVCC      := $(shell command -v nvcc || ls $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc 2>/dev/null | head -n 1)
-CUDA_ARCH := 75 80 86 89 90
-CUDA_GEN  := $(foreach n,$(CUDA_ARCH),-gencode arch=compute_$n,code=sm_$n) \
-             -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
+# Code for these and all later generations that nvcc knows; text for the others.
+CUDA_KNOWN = $(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code))
+CUDA_ARCH  = $(filter 75 80 86 89 90,$(CUDA_KNOWN)) $(filter 1%,$(CUDA_KNOWN))
+CUDA_GEN   = $(foreach n,$(CUDA_ARCH),-gencode arch=compute_$n,code=sm_$n) \
+             -gencode arch=compute_$(firstword $(CUDA_ARCH)),code=compute_$(firstword $(CUDA_ARCH))
+# What older drivers read, too; and a kernel that spills registers does not build.
+CUDA_FLAGS = -std=c++17 -O3 -I. --no-compress -Xptxas -warn-spills -Xptxas -warn-lmem-usage -Xptxas -Werror
+CUDA_VERSION = $(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1 \2/p')
 CUDA      := $(wildcard kernels/cuda/*.c)
 CUDA_OBJS  = $(call objs,$(CUDA) common/thread.c common/copy.c)
 CUDA_MAP  := kernels/cuda/libkvfs-cuda.map
@@ -16,10 +21,11 @@ cuda-skipped: ; @echo 'libkvfs-cuda.so: skipped, there is no nvcc'
 $B/kernels/cuda/kernels.fatbin: kernels/cuda/kernels.cu kernels/cuda/abi.cu kernels/device/scatter.h kernels/cuda/driver.h
 	@mkdir -p $(@D)
 	$(call run,NVCC)$(NVCC) -std=c++17 -I. -c kernels/cuda/abi.cu -o $(@D)/abi.o
-	$(call run,NVCC)$(NVCC) -std=c++17 -O3 -I. $(CUDA_GEN) -fatbin kernels/cuda/kernels.cu -o $@
+	$(call run,NVCC)$(NVCC) $(CUDA_FLAGS) $(CUDA_GEN) -fatbin kernels/cuda/kernels.cu -o $@
 ifneq ($(NVCC),)
 $B/kernels/cuda/gpu.o: $B/kernels/cuda/kernels.fatbin
-$B/kernels/cuda/gpu.o: CFLAGS += -DKV_CUDA_IMAGE='"$B/kernels/cuda/kernels.fatbin"'
+$B/kernels/cuda/gpu.o: CFLAGS += -DKV_CUDA_IMAGE='"$B/kernels/cuda/kernels.fatbin"' \
+  -DKV_CUDA_MAJOR=$(firstword $(CUDA_VERSION)) -DKV_CUDA_MINOR=$(lastword $(CUDA_VERSION))
 endif
 $B/libkvfs-cuda.so: $(CUDA_OBJS) $(CUDA_MAP)
 	$(call run,LINK)$(LINK_CUDA) -o $@ && ln -sf libkvfs-cuda.so $B/libkvfs-cuda.so.1

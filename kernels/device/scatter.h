@@ -24,8 +24,7 @@
 /* Eight accesses of 16 bytes by each of 32 threads: enough of them on their
  * way at a time to keep the memory busy, and small enough to share evenly. */
 #define KV_SCATTER_UNIT 4096u
-#define KV_SCATTER_THREADS \
-	1024u /* of a thread block: all a multiprocessor has */
+#define KV_SCATTER_THREADS 256u
 
 /*
  * Bytes first .. first + length of a stride, whose runs are counted end to end,

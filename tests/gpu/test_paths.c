@@ -502,6 +502,36 @@ static void an_open_that_fails_leaves_nothing(void **state)
 	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 }
 
+/* What must be done about it is said, once: here is nobody who could read an
+ * errno. */
+static void a_driver_that_is_too_old_is_said_to_be(void **state)
+{
+	char text[512] = "";
+	FILE *said = tmpfile();
+	int before_it = dup(2), i;
+	void *pool;
+
+	(void)state;
+	rig_needs_faults();
+	rig.device->close(rig.pool);
+	fflush(stderr);
+	assert_true(dup2(fileno(said), 2) == 2);
+	rig.desc.device = "cuda:0";
+	for (i = 0; i < 3; i++) {
+		gpu_set("fail=cuModuleLoadData:1:222");
+		assert_int_equal(rig.device->open(&rig.desc, &pool), -ENODEV);
+	}
+	assert_true(dup2(before_it, 2) == 2);
+	rewind(said);
+	assert_true(fread(text, 1, sizeof(text) - 1, said) > 0);
+	fclose(said);
+	close(before_it);
+	assert_non_null(strstr(text, "error 222"));
+	assert_non_null(strstr(text, "or later (this one is for CUDA 12.8)"));
+	assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1);
+	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
+}
+
 static void a_child_never_touches_the_driver(void **state)
 {
 	int status = -1;
@@ -537,6 +567,7 @@ int main(int argc, char **argv)
 		TEST(a_context_that_has_failed_answers_at_once),
 		TEST(memory_of_the_host_is_no_pool_of_the_device),
 		TEST(a_device_that_is_not_there_is_not_opened),
+		TEST(a_driver_that_is_too_old_is_said_to_be),
 		TEST(an_open_that_fails_leaves_nothing),
 		TEST(a_child_never_touches_the_driver),
 	};
