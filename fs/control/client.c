@@ -22,8 +22,8 @@
  * LOCKING   none: control thread only.
  */
 #include <sys/epoll.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include "common/userns.h"
 #include "fs/control/request.h"
@@ -108,7 +108,7 @@ static int open_pidfd(struct kv_client *client, pid_t pid)
 		return 0;
 	/* Before Linux 6.5: between connect and now the pid may have been
 	 * given to another process; then only the socket tells the end. */
-	client->pidfd = pidfd_open(pid, 0);
+	client->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 	if (client->pidfd < 0)
 		return -errno;
 	return 0;

@@ -55,6 +55,10 @@ for way in registered:25 staged:6 rw:6 harm:6; do
 	[ "$(grep -c '"figure"' "gpu-${way%:*}.json")" = "${way#*:}" ] ||
 		fail "gpu-${way%:*}.json"
 done
+# Ubuntu 22.04 has glibc 2.35.
+newer=$(find "$T/empty/kvfs-gpu" -type f -exec objdump -T {} + 2>/dev/null |
+	grep -oE 'GLIBC_2\.[0-9]+' | sort -uV | awk -F. '$2 > 35')
+[ -z "$newer" ] || fail "the bundle needs" $newer
 missing=$(LD_LIBRARY_PATH=$T/empty/kvfs-gpu/lib ldd "$T/empty/kvfs-gpu/kvfs" \
 	"$T/empty/kvfs-gpu/lib"/*.so.* | awk '/not found/ { print $1 }')
 [ -z "$missing" ] || fail "the bundle lacks $missing"
