@@ -532,6 +532,29 @@ static void a_driver_that_is_too_old_is_said_to_be(void **state)
 	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 }
 
+/* Also later ones than nvcc knows, and by the oldest driver there is for it. */
+static void every_generation_has_code_or_text(void **state)
+{
+	static const char *const generations[] = {
+		"arch=75,version=12000",  "arch=80,version=12000",
+		"arch=87,version=12000",  "arch=90,version=12000",
+		"arch=100,version=12080", "arch=103,version=12090",
+		"arch=121,version=13000", "arch=130,version=13000",
+	};
+	size_t i;
+
+	(void)state;
+	rig_needs_faults();
+	rig_arena(&rig, RIG_BLOCKS * RIG_BLOCK, true);
+	for (i = 0; i < KV_ARRAY_LEN(generations); i++) {
+		rig.device->close(rig.pool);
+		gpu_set(generations[i]);
+		assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
+		rig_check_load(&rig, 0, RIG_BLOCKS, i);
+	}
+	gpu_set("arch=90,version=12080");
+}
+
 static void a_child_never_touches_the_driver(void **state)
 {
 	int status = -1;
@@ -567,6 +590,7 @@ int main(int argc, char **argv)
 		TEST(a_context_that_has_failed_answers_at_once),
 		TEST(memory_of_the_host_is_no_pool_of_the_device),
 		TEST(a_device_that_is_not_there_is_not_opened),
+		TEST(every_generation_has_code_or_text),
 		TEST(a_driver_that_is_too_old_is_said_to_be),
 		TEST(an_open_that_fails_leaves_nothing),
 		TEST(a_child_never_touches_the_driver),

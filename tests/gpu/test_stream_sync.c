@@ -99,6 +99,22 @@ static kvfs_lease *acquire(unsigned round)
 	return lease;
 }
 
+/* Nothing is registered any more, which would wait for what is held below. */
+static void settle(void)
+{
+	struct kvfs_pool_info info = {.size = sizeof(info)};
+	uint64_t last = 0;
+	int same = 0, i;
+
+	for (i = 0; i < 20000 && same < 150; i++) {
+		assert_int_equal(kvfs_pool_info(e.pool, &info), 0);
+		info.bytes_registered += info.bytes_refused;
+		same = info.bytes_registered == last ? same + 1 : 0;
+		last = info.bytes_registered;
+		usleep(3000);
+	}
+}
+
 /* As a program does it: until the copies are the device's. */
 static void order(kvfs_xfer *xfer, CUstream stream)
 {
@@ -408,6 +424,7 @@ static void transfers_that_wait_ask_the_driver_seldom(void **state)
 	fill_now(2);
 	finish(save(0, NULL), KVFS_SEALED);
 	lease = acquire(0);
+	settle();
 	gpu.hold(true);
 	gpu_spin(compute, 1);
 	for (i = 0; i < WAITERS; i++)
@@ -491,6 +508,7 @@ a_cancelled_load_keeps_its_pages_until_the_copy_is_over(void **state)
 	finish(save(0, NULL), KVFS_SEALED);
 	lease = acquire(0);
 	fill_now(1);
+	settle();
 	gpu.hold(true);
 	xfer = load(lease, NULL);
 	for (i = 0; i < 20000 && gpu.pending() == 0; i++)
@@ -528,8 +546,10 @@ static void closing_a_pool_waits_for_its_copies(void **state)
 	fill_now(2);
 	finish(save(0, NULL), KVFS_SEALED);
 	lease = acquire(0);
-	if (gpu.hold != NULL)
+	if (gpu.hold != NULL) {
+		settle();
 		gpu.hold(true);
+	}
 	loading = load(lease, NULL);
 	saving = save(1, NULL);
 	kvfs_release(lease);
