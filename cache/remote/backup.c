@@ -2,8 +2,9 @@
 /*
  * backup.c - what became durable here is handed over to the backends.
  *
- * Keys wait in a queue of a fixed length, and hold nothing: what is evicted
- * meanwhile is not handed over.  One thread makes the first of them ready, which
+ * Keys wait in queues of their users, of a fixed length together and three quarters
+ * of it for one, and hold nothing: what is evicted meanwhile is not handed over.
+ * Users take turns.  One thread makes the first of them ready, which
  * may read it from SSD; each backend in turn is asked whether it has the block,
  * and given it if not.
  *
@@ -31,6 +32,7 @@
 #include <stdio.h>
 
 #define WAITING_MAX 16384u
+#define TURN 8 /* blocks */
 #define UNDER_WAY_MAX 8u
 #define ASK_NS UINT64_C(2000000000)
 #define PUT_NS UINT64_C(10000000000)
@@ -40,6 +42,7 @@ struct kv_backup {
 	struct kv_remote_job job; /* first; the thread's */
 	struct kv_space *space;	  /* held */
 	struct kv_key key;
+	struct queue *queue;	/* held, while it waits */
 	struct kv_block *block; /* held, with its view, once ready */
 	struct kv_view view;
 	struct kv_digest digest;
@@ -48,7 +51,67 @@ struct kv_backup {
 	TAILQ_ENTRY(kv_backup) link; /* of waiting or ready */
 };
 
+struct queue {
+	struct kv_turn turn; /* first */
+	struct kv_backups waiting;
+	unsigned n;
+};
+
 /* ---- what is to be handed over ---- */
+
+static void queue_init(struct kv_turn *turn)
+{
+	TAILQ_INIT(&((struct queue *)turn)->waiting);
+}
+
+int kv_backup_init(struct kv_remote *remote)
+{
+	return kv_turns_init(&remote->backup.waiting, sizeof(struct queue),
+			     TURN, queue_init);
+}
+
+static bool enqueue_locked(struct kv_remote *remote, struct kv_space *space,
+			   const struct kv_key *key)
+{
+	struct kv_turns *turns = &remote->backup.waiting;
+	struct queue *queue = (struct queue *)kv_turn_get(turns, space->uid);
+	struct kv_backup *backup = NULL;
+
+	if (remote->backup.n_waiting < WAITING_MAX &&
+	    queue->n < WAITING_MAX / 4 * 3)
+		backup = calloc(1, sizeof(*backup));
+	if (!backup) {
+		kv_turn_put(turns, &queue->turn);
+		return false;
+	}
+	backup->space = kv_space_get(space);
+	backup->key = *key;
+	backup->queue = queue;
+	TAILQ_INSERT_TAIL(&queue->waiting, backup, link);
+	queue->n++;
+	remote->backup.n_waiting++;
+	kv_turn_start(turns, &queue->turn);
+	return true;
+}
+
+/* The first of the user whose turn it is; NULL: nothing waits. */
+static struct kv_backup *dequeue_locked(struct kv_remote *remote)
+{
+	struct kv_turns *turns = &remote->backup.waiting;
+	struct queue *queue = (struct queue *)kv_turns_next(turns);
+	struct kv_backup *backup = queue ? TAILQ_FIRST(&queue->waiting) : NULL;
+
+	if (!backup)
+		return NULL;
+	TAILQ_REMOVE(&queue->waiting, backup, link);
+	queue->n--;
+	remote->backup.n_waiting--;
+	kv_turn_charge(&queue->turn, 1);
+	if (TAILQ_EMPTY(&queue->waiting))
+		kv_turn_stop(turns, &queue->turn);
+	kv_turn_put(turns, &queue->turn);
+	return backup;
+}
 
 static void dropped_locked(struct kv_remote *remote)
 {
@@ -61,7 +124,7 @@ void kv_remote_durable_locked(struct kv_cache *cache,
 {
 	struct kv_remote *remote = cache->remote;
 	struct kv_space *space = kv_block_space(cache, block);
-	struct kv_backup *backup;
+	const struct kv_key key = kv_block_key(block);
 
 	kv_assert_locked(&cache->lock);
 	if (!remote || !remote->backup.running || !space->shared)
@@ -69,17 +132,10 @@ void kv_remote_durable_locked(struct kv_cache *cache,
 	kv_shun_not(remote->shunned, kv_key_hash(cache, space, block->key));
 	if (cache->config.remote.write == KV_WRITEBACK_REUSE && !block->hits)
 		return;
-	backup = remote->backup.n_waiting < WAITING_MAX
-			 ? calloc(1, sizeof(*backup))
-			 : NULL;
-	if (!backup) {
+	if (!enqueue_locked(remote, space, &key)) {
 		dropped_locked(remote);
 		return;
 	}
-	backup->space = kv_space_get(space);
-	backup->key = kv_block_key(block);
-	TAILQ_INSERT_TAIL(&remote->backup.waiting, backup, link);
-	remote->backup.n_waiting++;
 	pthread_cond_signal(&remote->backup.more);
 }
 
@@ -157,14 +213,12 @@ static void *preparer(void *arg)
 	kv_lock(cache);
 	while (!remote->stop) {
 		backup = remote->backup.under_way < UNDER_WAY_MAX
-				 ? TAILQ_FIRST(&remote->backup.waiting)
+				 ? dequeue_locked(remote)
 				 : NULL;
 		if (!backup) {
 			kv_cond_wait(cache, &remote->backup.more, REST_NS);
 			continue;
 		}
-		TAILQ_REMOVE(&remote->backup.waiting, backup, link);
-		remote->backup.n_waiting--;
 		remote->backup.under_way++;
 		kv_unlock(cache);
 		prepare(remote, backup);
@@ -306,10 +360,8 @@ void kv_backups_free(struct kv_remote *remote)
 {
 	struct kv_backup *backup;
 
-	while ((backup = TAILQ_FIRST(&remote->backup.waiting))) {
-		TAILQ_REMOVE(&remote->backup.waiting, backup, link);
+	while ((backup = dequeue_locked(remote)))
 		backup_free(remote, backup);
-	}
 	while ((backup = TAILQ_FIRST(&remote->backup.ready))) {
 		TAILQ_REMOVE(&remote->backup.ready, backup, link);
 		backup_free(remote, backup);

@@ -24,6 +24,8 @@
  *   (2) What nobody waits for any more still comes: the next one hits.
  *   (3) Memory for gets, that of abandoned ones included, is at most
  *       landing_max, or one get's.
+ *   (4) Users take turns in asking and in fetching: who wants very much keeps
+ *       nobody from a little.
  *
  * LOCKING   cache->lock for the table, the wants and the list of fresh looks;
  *           all else is the thread's.
@@ -31,6 +33,7 @@
 #include "cache/block/block.h"
 #include "cache/core/hooks.h"
 #include "cache/core/table.h"
+#include "cache/core/turns.h"
 #include "cache/remote/tier.h"
 #include "common/copy.h"
 
@@ -42,7 +45,10 @@
 #define ROOM_NS UINT64_C(1000000000)   /* and that long for a slot */
 #define ABSENT_NS UINT64_C(1000000000)
 #define DAMAGED_NS UINT64_C(10000000000)
+#define ASKING_MAX 64u
 #define GETTING_MAX 32u
+#define ASK_TURN 32	   /* blocks */
+#define FETCH_TURN 4194304 /* bytes */
 
 enum get_state { GET_LOOKING, GET_QUEUED, GET_GETTING, GET_LANDED };
 
@@ -55,6 +61,7 @@ struct kv_remote_get {
 	struct kv_key key;	      /* fixed */
 	struct kv_space *space;	      /* fixed; held */
 	uint64_t hash;		      /* fixed */
+	struct get_queue *queue;      /* held, while it is QUEUED */
 	bool found;
 	bool ended; /* nothing is left to do but to free it */
 	uint64_t since_ns;
@@ -64,12 +71,61 @@ struct kv_remote_get {
 struct kv_remote_look {
 	struct kv_space *space; /* held */
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
-	unsigned backend; /* the one that is asked */
-	size_t left;	  /* answers of it that are not here */
+	struct look_queue *queue; /* held */
+	unsigned backend;	  /* the one that is asked */
+	size_t next;		  /* the next get to be asked for */
+	size_t left;		  /* answers that are not here */
 	size_t n, room;
 	struct kv_remote_get **gets; /* in the order of the keys */
 	TAILQ_ENTRY(kv_remote_look) link;
 };
+
+/* What a user has in hand. */
+struct look_queue {
+	struct kv_turn turn; /* first */
+	struct kv_remote_looks looks;
+};
+
+struct get_queue {
+	struct kv_turn turn; /* first */
+	struct kv_remote_gets gets;
+};
+
+static void init_looks(struct kv_turn *turn)
+{
+	TAILQ_INIT(&((struct look_queue *)turn)->looks);
+}
+
+static void init_gets(struct kv_turn *turn)
+{
+	TAILQ_INIT(&((struct get_queue *)turn)->gets);
+}
+
+int kv_gets_init(struct kv_remote *remote)
+{
+	int r = kv_turns_init(&remote->looks, sizeof(struct look_queue),
+			      ASK_TURN, init_looks);
+
+	return r < 0 ? r
+		     : kv_turns_init(&remote->fetches, sizeof(struct get_queue),
+				     FETCH_TURN, init_gets);
+}
+
+void kv_gets_fini(struct kv_remote *remote)
+{
+	kv_turns_fini(&remote->looks);
+	kv_turns_fini(&remote->fetches);
+}
+
+static uint32_t user_of(struct kv_cache *cache, const struct kv_space *space)
+{
+	uint32_t uid;
+
+	kv_lock(cache);
+	uid = space->uid;
+	kv_unlock(cache);
+	return uid;
+}
 
 /* ---- the table ---- */
 
@@ -270,6 +326,8 @@ static size_t worth(const struct kv_remote *remote,
 	const uint32_t threshold = remote->cache->config.remote.threshold;
 	size_t n = 0;
 
+	if (remote->stop)
+		return 0;
 	if (!is_prefix(look->space))
 		return look->n;
 	while (n < look->n && look->gets[n]->found)
@@ -277,29 +335,80 @@ static size_t worth(const struct kv_remote *remote,
 	return n >= threshold ? n : 0;
 }
 
-static void decide(struct kv_remote *remote, struct kv_remote_look *look)
+/* It waits for its user's turn. */
+static void enqueue(struct kv_remote *remote, struct kv_remote_get *get)
 {
 	struct kv_cache *cache = remote->cache;
+
+	get->queue = (struct get_queue *)kv_turn_get(
+		&remote->fetches, user_of(cache, get->space));
+	kv_lock(cache);
+	get->state = GET_QUEUED;
+	kv_unlock(cache);
+	get->since_ns = kv_now_ns();
+	TAILQ_INSERT_TAIL(&get->queue->gets, get, link);
+	kv_turn_start(&remote->fetches, &get->queue->turn);
+}
+
+static void dequeue(struct kv_remote *remote, struct kv_remote_get *get)
+{
+	struct get_queue *queue = get->queue;
+
+	TAILQ_REMOVE(&queue->gets, get, link);
+	if (TAILQ_EMPTY(&queue->gets))
+		kv_turn_stop(&remote->fetches, &queue->turn);
+	kv_turn_put(&remote->fetches, &queue->turn);
+	get->queue = NULL;
+}
+
+static void decide(struct kv_remote *remote, struct kv_remote_look *look)
+{
 	const size_t n = worth(remote, look);
 
 	for (size_t i = 0; i < look->n; i++) {
 		struct kv_remote_get *get = look->gets[i];
 
 		get->look = NULL;
-		if (i >= n || !get->found) {
+		if (i < n && get->found)
+			enqueue(remote, get);
+		else
 			get_end(remote, get, false, get->found ? 0 : ABSENT_NS);
-			continue;
-		}
-		kv_lock(cache);
-		get->state = GET_QUEUED;
-		kv_unlock(cache);
-		get->since_ns = kv_now_ns();
-		TAILQ_INSERT_TAIL(&remote->queued, get, link);
 	}
 	look_free(look);
 }
 
-static void ask_next(struct kv_remote *remote, struct kv_remote_look *look);
+/* ---- asking ---- */
+
+static void look_enqueue(struct kv_remote *remote, struct kv_remote_look *look)
+{
+	look->next = 0;
+	look->queue = (struct look_queue *)kv_turn_get(
+		&remote->looks, user_of(remote->cache, look->space));
+	TAILQ_INSERT_TAIL(&look->queue->looks, look, link);
+	kv_turn_start(&remote->looks, &look->queue->turn);
+}
+
+static void look_dequeue(struct kv_remote *remote, struct kv_remote_look *look)
+{
+	struct look_queue *queue = look->queue;
+
+	TAILQ_REMOVE(&queue->looks, look, link);
+	if (TAILQ_EMPTY(&queue->looks))
+		kv_turn_stop(&remote->looks, &queue->turn);
+	kv_turn_put(&remote->looks, &queue->turn);
+	look->queue = NULL;
+}
+
+/* All that it asked for has been answered: the next backend, or the end. */
+static void look_on(struct kv_remote *remote, struct kv_remote_look *look)
+{
+	if (look->queue || look->left > 0)
+		return;
+	if (++look->backend < remote->n && !remote->stop)
+		look_enqueue(remote, look);
+	else
+		decide(remote, look);
+}
 
 /* What was abandoned is the get's again. */
 static void given_back(struct kv_remote *remote, struct kv_remote_job *job)
@@ -316,11 +425,10 @@ static void answered(struct kv_remote *remote, struct kv_remote_job *job,
 	struct kv_remote_get *get = (struct kv_remote_get *)job;
 	struct kv_remote_look *look = get->look;
 
+	remote->asking--;
 	get->found = status == 0;
-	if (--look->left == 0) {
-		look->backend++;
-		ask_next(remote, look);
-	}
+	look->left--;
+	look_on(remote, look);
 }
 
 static void ask(struct kv_remote *remote, struct kv_remote_look *look,
@@ -336,23 +444,37 @@ static void ask(struct kv_remote *remote, struct kv_remote_look *look,
 	get->job.ended = answered;
 	get->job.given_back = given_back;
 	look->left++;
+	remote->asking++;
+	kv_turn_charge(&look->queue->turn, 1);
 	kv_remote_submit(remote, &get->job, LOOK_NS);
 }
 
-/* Ask the next backend for all that has not been found. */
-static void ask_next(struct kv_remote *remote, struct kv_remote_look *look)
+/* One more of the look whose turn it is. */
+static void ask_one(struct kv_remote *remote, struct kv_remote_look *look)
 {
-	for (; look->backend < remote->n; look->backend++) {
-		if (!kv_remote_is_open(remote, look->backend))
-			continue;
-		for (size_t i = 0; i < look->n; i++)
-			if (!look->gets[i]->found &&
-			    !look->gets[i]->job.abandoned)
-				ask(remote, look, look->gets[i]);
-		if (look->left > 0)
-			return;
+	struct kv_remote_get *get = look->gets[look->next];
+
+	if (look->next == 0 && !kv_remote_is_open(remote, look->backend)) {
+		look->next = look->n;
+	} else {
+		look->next++;
+		if (!get->found && !get->job.abandoned)
+			ask(remote, look, get);
 	}
-	decide(remote, look);
+	if (look->next == look->n) {
+		look_dequeue(remote, look);
+		look_on(remote, look);
+	}
+}
+
+static void ask_some(struct kv_remote *remote)
+{
+	struct kv_turn *turn;
+
+	while (remote->asking < ASKING_MAX &&
+	       (turn = kv_turns_next(&remote->looks)))
+		ask_one(remote,
+			TAILQ_FIRST(&((struct look_queue *)turn)->looks));
 }
 
 static void take_looks(struct kv_remote *remote)
@@ -371,7 +493,7 @@ static void take_looks(struct kv_remote *remote)
 		if (kv_remote_prefix(cache, look->space, look->prefix) < 0)
 			decide(remote, look);
 		else
-			ask_next(remote, look);
+			look_enqueue(remote, look);
 	}
 }
 
@@ -444,16 +566,20 @@ static int get_begin(struct kv_remote *remote, struct kv_remote_get *get)
 
 static void begin_gets(struct kv_remote *remote)
 {
-	struct kv_remote_get *get;
+	struct kv_turn *turn;
 	int r = 1;
 
-	while (r != 0 && (get = TAILQ_FIRST(&remote->queued))) {
+	while (r != 0 && (turn = kv_turns_next(&remote->fetches))) {
+		struct kv_remote_get *get =
+			TAILQ_FIRST(&((struct get_queue *)turn)->gets);
+
 		r = kv_now_ns() - get->since_ns > QUEUE_NS
 			    ? -ETIMEDOUT
 			    : get_begin(remote, get);
 		if (r == 0)
 			break;
-		TAILQ_REMOVE(&remote->queued, get, link);
+		kv_turn_charge(turn, r > 0 ? get->job.op.length : 0);
+		dequeue(remote, get);
 		if (r < 0)
 			get_end(remote, get, false,
 				r == -EFBIG ? DAMAGED_NS : 0);
@@ -492,8 +618,8 @@ static int seal(struct kv_remote *remote, struct kv_remote_get *get,
 	return kv_fill_seal(cache, fill, &get->key, &meta, payload, &digest);
 }
 
-/* False: there is no room for it yet. */
-static bool land(struct kv_remote *remote, struct kv_remote_get *get)
+/* Or leave it where it is, while there is no room for it. */
+static void land(struct kv_remote *remote, struct kv_remote_get *get)
 {
 	struct kv_fill *fill;
 	int r = kv_fill_begin(remote->cache, get->space, &get->key,
@@ -501,7 +627,7 @@ static bool land(struct kv_remote *remote, struct kv_remote_get *get)
 
 	if ((r == -EBUSY || r == -ENOSPC || r == -EAGAIN) &&
 	    kv_now_ns() - get->since_ns < ROOM_NS)
-		return false;
+		return;
 	TAILQ_REMOVE(&remote->landed, get, link);
 	if (r == 0)
 		r = seal(remote, get, fill);
@@ -510,7 +636,6 @@ static bool land(struct kv_remote *remote, struct kv_remote_get *get)
 		get_end(remote, get, true, 0);
 	else
 		get_end(remote, get, false, r == -EBADMSG ? DAMAGED_NS : 0);
-	return true;
 }
 
 static void land_all(struct kv_remote *remote)
@@ -519,34 +644,42 @@ static void land_all(struct kv_remote *remote)
 
 	for (get = TAILQ_FIRST(&remote->landed); get; get = next) {
 		next = TAILQ_NEXT(get, link);
-		if (!land(remote, get))
-			break;
+		land(remote, get);
 	}
 }
 
 void kv_gets_run(struct kv_remote *remote)
 {
 	take_looks(remote);
+	ask_some(remote);
 	land_all(remote);
 	begin_gets(remote);
 }
 
 bool kv_gets_busy(const struct kv_remote *remote)
 {
-	return !TAILQ_EMPTY(&remote->landed) || !TAILQ_EMPTY(&remote->queued);
+	return !TAILQ_EMPTY(&remote->landed) || remote->fetches.n_busy > 0;
 }
 
 void kv_gets_stop(struct kv_remote *remote)
 {
 	struct kv_remote_look *look;
 	struct kv_remote_get *get;
+	struct kv_turn *turn;
 
 	while ((look = TAILQ_FIRST(&remote->fresh))) {
 		TAILQ_REMOVE(&remote->fresh, look, link);
 		decide(remote, look);
 	}
-	while ((get = TAILQ_FIRST(&remote->queued))) {
-		TAILQ_REMOVE(&remote->queued, get, link);
+	/* Nothing is open any more. */
+	while ((turn = kv_turns_next(&remote->looks))) {
+		look = TAILQ_FIRST(&((struct look_queue *)turn)->looks);
+		look->next = 0;
+		ask_one(remote, look);
+	}
+	while ((turn = kv_turns_next(&remote->fetches))) {
+		get = TAILQ_FIRST(&((struct get_queue *)turn)->gets);
+		dequeue(remote, get);
 		get_end(remote, get, false, 0);
 	}
 	while ((get = TAILQ_FIRST(&remote->landed))) {

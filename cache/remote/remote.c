@@ -277,6 +277,8 @@ static void remote_free(struct kv_remote *remote)
 	close_backends(remote);
 	kv_shunned_free(remote->shunned);
 	kv_hash_free(remote->hash);
+	kv_gets_fini(remote);
+	kv_turns_fini(&remote->backup.waiting);
 	pthread_cond_destroy(&remote->backup.more);
 	pthread_cond_destroy(&remote->answer);
 	if (remote->wake >= 0)
@@ -296,9 +298,7 @@ static int new_remote(struct kv_cache *cache, struct kv_remote **ret_remote)
 		cache->arena.max * cache->arena.segment_bytes / 16;
 	TAILQ_INIT(&remote->fresh);
 	TAILQ_INIT(&remote->jobs);
-	TAILQ_INIT(&remote->queued);
 	TAILQ_INIT(&remote->landed);
-	TAILQ_INIT(&remote->backup.waiting);
 	TAILQ_INIT(&remote->backup.ready);
 	kv_cond_init(&remote->backup.more);
 	TAILQ_INIT(&remote->asks);
@@ -307,6 +307,10 @@ static int new_remote(struct kv_cache *cache, struct kv_remote **ret_remote)
 	r = remote->wake < 0 ? -errno : kv_shunned_new(&remote->shunned);
 	if (r == 0)
 		r = kv_hash_new(&remote->hash);
+	if (r == 0)
+		r = kv_gets_init(remote);
+	if (r == 0)
+		r = kv_backup_init(remote);
 	if (r < 0)
 		remote_free(remote);
 	else

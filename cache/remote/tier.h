@@ -65,9 +65,11 @@ struct kv_remote {
 	struct kv_shunned *shunned;
 	/* Of the thread's. */
 	struct kv_remote_jobs jobs; /* under way */
-	struct kv_remote_gets queued, landed;
+	struct kv_turns looks;	    /* of users, with looks to be asked for */
+	struct kv_turns fetches;    /* of users, with gets that are queued */
+	struct kv_remote_gets landed;
 	uint64_t landing, landing_max; /* bytes of memory for gets */
-	unsigned getting;	       /* gets under way */
+	unsigned asking, getting;      /* gets under way */
 	double credit;		       /* bytes that may be fetched now */
 	uint64_t credit_ns;
 	struct kv_hash *hash;
@@ -79,7 +81,8 @@ struct kv_remote {
 		pthread_t thread;
 		pthread_cond_t more; /* cache->lock */
 		bool running;
-		struct kv_backups waiting; /* cache->lock, with the next two */
+		/* cache->lock, with what follows: of users */
+		struct kv_turns waiting;
 		struct kv_backups ready;
 		unsigned n_waiting, under_way;
 	} backup;
@@ -96,6 +99,8 @@ void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 
 /* ---- get.c ---- */
 
+int kv_gets_init(struct kv_remote *remote);
+void kv_gets_fini(struct kv_remote *remote);
 /* What has come since the last time, and what can go on. */
 void kv_gets_run(struct kv_remote *remote);
 bool kv_gets_busy(const struct kv_remote *remote);
@@ -104,6 +109,7 @@ void kv_gets_stop(struct kv_remote *remote);
 
 /* ---- backup.c ---- */
 
+int kv_backup_init(struct kv_remote *remote);
 int kv_backup_start(struct kv_remote *remote);
 void kv_backup_stop(struct kv_remote *remote);
 void kv_backups_run(struct kv_remote *remote);
