@@ -28,6 +28,7 @@
 #include "cache/core/hooks.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
+#include "common/copy.h"
 #include "common/crash_point.h"
 
 #define EVICT_AT_ONCE 32u   /* for room in the index */
@@ -300,16 +301,35 @@ static int put_update(struct kv_cache *cache, struct kv_txn *batch,
 	return kv_txn_put_slot(batch, update->slot_id, &record);
 }
 
+/* An open slot's bytes are not believed before they have their digest; without
+ * memory for a copy the index goes without: the block says the same. */
+static int parse_open(const struct put *put, struct kv_token_ids **ret_ids)
+{
+	const struct kv_slot_record *record = &put->record;
+	_cleanup_(kv_freep) uint8_t *copy = malloc(record->length);
+	struct kv_digest digest;
+
+	if (!copy)
+		return -ENOENT;
+	memcpy(copy, kv_slot_file(put->slot), record->length);
+	digest = kv_digest_of(copy, record->length);
+	if (memcmp(digest.b, record->digest, sizeof(digest.b)) != 0)
+		return -ENOENT;
+	return kv_block_parse_token_ids(copy, record->payload, ret_ids);
+}
+
 /* The slot's bytes are as they were sealed, and stay as long as the round has
- * it; but of an open one, where they are not believed.  What was sealed before
- * the layout came may not say: NULL. */
+ * it.  What was sealed before the layout came may not say: NULL. */
 static int token_ids_of(const struct put *put, struct kv_token_ids **ret_ids)
 {
-	int r = put->token_ids && !put->removed && !kv_slot_is_open(put->slot)
-			? kv_block_parse_token_ids(kv_slot_file(put->slot),
-						   put->record.payload, ret_ids)
-			: 0;
+	int r;
 
+	if (!put->token_ids || put->removed)
+		return 0;
+	r = kv_slot_is_open(put->slot)
+		    ? parse_open(put, ret_ids)
+		    : kv_block_parse_token_ids(kv_slot_file(put->slot),
+					       put->record.payload, ret_ids);
 	return r == -ENOMEM ? r : 0;
 }
 

@@ -21,6 +21,7 @@
 
 static struct kv_layout *layout;
 static struct kv_space *kept; /* "kept" of the store that is open */
+static uint32_t owner;	      /* its, if it is made */
 
 static void open_kept(struct small *s)
 {
@@ -209,6 +210,33 @@ static void they_go_with_their_block(void **state)
 	assert_int_equal(told(s, 4), 1);
 }
 
+/* In memory that the owner's clients may write they count if they are as they
+ * were sealed. */
+static void open_memory_is_read_with_care(void **state)
+{
+	struct small *s = *state;
+	struct kv_block *block;
+	uint8_t *file;
+
+	assert_int_equal(close_kept(s), 0);
+	small_remove(s);
+	assert_int_equal(mkdir(s->path, 0700), 0);
+	s->config.arena = KV_ARENA_RW;
+	owner = 1;
+	open_kept(s);
+	owner = 0;
+	assert_int_equal(save(s, 1), 0);
+	block = get(s, 1);
+	assert_true(kv_slot_is_open(block->slot));
+	assert_int_equal(kv_space_sync(s->cache, kept), 0);
+	assert_int_equal(indexed(s), 1);
+	/* Changed since: the index has what was sealed. */
+	file = kv_slot_file(block->slot);
+	*(uint8_t *)memmem(file, 4096, "token_ids", 9) = 'T';
+	kv_block_put(s->cache, block);
+	assert_int_equal(told(s, 1), 1);
+}
+
 static int fsck(struct small *s, const char *option)
 {
 	const char *b = getenv("B");
@@ -301,6 +329,7 @@ int main(void)
 		TEST(they_are_told_wherever_the_block_is),
 		TEST(those_the_index_lost_are_read_from_the_block),
 		TEST(they_go_with_their_block),
+		TEST(open_memory_is_read_with_care),
 		TEST(those_of_no_block_are_found_and_taken_away),
 		TEST(other_spaces_have_none),
 		TEST(where_they_fill_the_index_blocks_drive_each_other_out),
