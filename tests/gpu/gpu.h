@@ -129,12 +129,18 @@ static inline void gpu_begin(char **argv)
 	exit(1);
 }
 
+static inline void gpu_lacks(const char *call)
+{
+	fprintf(stderr, "the driver has no %s: it is too old\n", call);
+	exit(1);
+}
+
 static inline void gpu_find_calls(void)
 {
 #define GPU_FIND(call)                                   \
 	*(void **)&gpu.call = dlsym(gpu.library, #call); \
 	if (gpu.call == NULL)                            \
-		abort();
+		gpu_lacks(#call);
 	GPU_CALLS(GPU_FIND)
 #undef GPU_FIND
 	*(void **)&gpu.set = dlsym(gpu.library, "standin_set");

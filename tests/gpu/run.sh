@@ -16,8 +16,8 @@
 #
 # The minutes are guesses: no part has run on a GPU yet.  Needs no network, no
 # FUSE and no CUDA but the driver.  Ends with 1 where something failed or there
-# is no GPU, with 77 where a part needs what is not there.  quick: a little of it,
-# to see that it runs.
+# is no GPU, with 77 where a part needs what is not there, with 124 when stopped.
+# quick: a little of it, to see that it runs.
 set -u
 what=${1:-} quick=${2:-}
 here=$(dirname "$(realpath "$0")")
@@ -29,7 +29,7 @@ case $what in probe | test | bench | harm | ttft | layouts | sanitize) ;; *)
 	;;
 esac
 if [ -z "${KVFS_PART:-}" ]; then
-	KVFS_PART=$what timeout --foreground -k 20 "$LIMIT" "$0" "$@"
+	KVFS_PART=$what timeout -k 20 "$LIMIT" "$0" "$@"
 	rc=$?
 	case $rc in 124 | 137) echo "$what: stopped after $LIMIT s; what is above counts" ;; esac
 	exit $rc
