@@ -332,6 +332,8 @@ static size_t host_length(const char *server)
 		n = strspn(server + 1, "0123456789abcdefABCDEF:.");
 		return n > 0 && server[n + 1] == ']' ? n + 2 : 0;
 	}
+	if (strchr("-._~", *server))
+		return 0;
 	while (is_plain(server[n]))
 		n++;
 	return n;

@@ -26,7 +26,10 @@ struct liar {
 	size_t note_n, object_n;
 	const char
 		*forever; /* said again and again after object; "": silence */
+	/* It leaves a connection open for one more request, and closes it then. */
+	bool drops;
 	unsigned asked;
+	char put[16]; /* what came last with a head that tells its length */
 };
 
 /* -1: the peer has gone, which is what it is for. */
@@ -61,6 +64,23 @@ static inline bool liar_listen(int fd, char *head, size_t room)
 	return true;
 }
 
+/* What follows @head, as far as there is room for it. */
+static inline void liar_take(struct liar *liar, int fd, const char *head)
+{
+	const char *length = strcasestr(head, "\r\nContent-Length: ");
+	const char *body = strstr(head, "\r\n\r\n");
+	size_t n = length ? strtoul(length + 18, NULL, 10) : 0, got;
+	ssize_t more = 1;
+
+	if (n == 0 || n >= sizeof(liar->put) || !body)
+		return;
+	got = strlen(body + 4);
+	memcpy(liar->put, body + 4, KV_MIN(got, n));
+	for (; got < n && more > 0; got += (size_t)more)
+		more = recv(fd, liar->put + got, n - got, 0);
+	liar->put[n] = '\0';
+}
+
 static inline void liar_wait_for_end(int fd)
 {
 	struct pollfd until = {fd, POLLRDHUP, 0};
@@ -79,6 +99,7 @@ static inline void liar_answer(struct liar *liar, int fd)
 	sscanf(head, "%4095[^\r]", line);
 	pthread_mutex_lock(&liar->lock);
 	liar->asked++;
+	liar_take(liar, fd, head);
 	what = strstr(line, ".digest ") ? liar->note : liar->object;
 	n = what == liar->note ? liar->note_n : liar->object_n;
 	forever = what == liar->note ? NULL : liar->forever;
@@ -90,6 +111,8 @@ static inline void liar_answer(struct liar *liar, int fd)
 	else if (forever)
 		while (liar_say(fd, forever, strlen(forever)) == 0)
 			;
+	if (liar->drops && liar_listen(fd, head, sizeof(head)))
+		liar_take(liar, fd, head);
 	shutdown(fd, SHUT_WR);
 }
 

@@ -367,6 +367,68 @@ static void test_a_server_that_was_made_anew_is_asked_again(void **state)
 	}
 }
 
+/* How many try to reach @port of this machine. */
+static unsigned knocking(unsigned port)
+{
+	char line[300], wanted[64];
+	FILE *file = fopen("/proc/net/tcp", "r");
+	unsigned n = 0;
+
+	assert_non_null(file);
+	snprintf(wanted, sizeof(wanted), " 0100007F:%04X 02 ", port);
+	while (fgets(line, sizeof(line), file))
+		n += strstr(line, wanted) != NULL;
+	fclose(file);
+	return n;
+}
+
+/* Nobody takes connections there, and nobody refuses them. */
+static int deaf_server(unsigned port)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET,
+				      .sin_port = htons((uint16_t)port)};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+
+	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)),
+			 0);
+	assert_int_equal(listen(fd, 0), 0);
+	assert_true(listens(port));
+	return fd;
+}
+
+static void test_while_nobody_is_reached_one_tries(void **state)
+{
+	struct kv_remote_op *ended[MANY];
+	unsigned most = 0;
+	int fd;
+
+	(void)state;
+	webserver_kill(&server);
+	fd = deaf_server(server.port);
+	for (int round = 0; round < 2; round++) {
+		struct pollfd event = {driver->fd(backend), POLLIN, 0};
+
+		submit_many();
+		most = 0;
+		while (poll(&event, 1, 10) == 0)
+			most = KV_MAX(most, knocking(server.port));
+		usleep(round * 500000);
+		if (round == 0)
+			await(MANY);
+		else /* all with the one that tried */
+			assert_int_equal(driver->reap(backend, ended, MANY),
+					 MANY);
+		for (size_t i = 0; i < MANY; i++)
+			assert_int_equal(ops[i].status, -ETIMEDOUT);
+	}
+	assert_int_equal(most, 1);
+	close(fd);
+	assert_int_equal(webserver_start(&server), 0);
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
+}
+
 #define WITH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -386,6 +448,7 @@ int main(void)
 		WITH(test_a_stopped_server_holds_nobody),
 		WITH(test_a_killed_server_is_found_again),
 		WITH(test_a_server_that_was_made_anew_is_asked_again),
+		WITH(test_while_nobody_is_reached_one_tries),
 	};
 	int failed;
 

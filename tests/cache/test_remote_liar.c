@@ -250,6 +250,26 @@ static void test_an_object_of_notes_is_bounded(void **state)
 	}
 }
 
+/* It is closed after the request, and before an answer: the request, and what it
+ * brings, goes to another; so often as it happens. */
+static void test_a_connection_that_is_closed_costs_nothing(void **state)
+{
+	static const char taken[] =
+		"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+
+	(void)state;
+	liar.drops = true;
+	liar_tell(&liar, taken, sizeof(taken) - 1, NULL);
+	for (int i = 0; i < 40; i++) {
+		liar.put[0] = '\0';
+		assert_int_equal(put(NAME, KV_REMOTE_PUT, "bytes", 5), 0);
+		assert_string_equal(liar.put, "bytes");
+	}
+	/* On the first request of each connection, and on the second. */
+	assert_true(liar.asked >= 40);
+	liar.drops = false;
+}
+
 /* ---- silence ---- */
 
 static struct kv_remote_op ops[MANY];
@@ -331,6 +351,7 @@ int main(void)
 		ON(set_up_s3, test_what_is_no_http_is_no_answer),
 		ON(set_up_s3, test_a_header_that_is_no_note_is_refused),
 		ON(set_up_http, test_an_object_of_notes_is_bounded),
+		ON(set_up_s3, test_a_connection_that_is_closed_costs_nothing),
 		ON(set_up_http, test_who_waits_for_silence_is_let_go),
 		ON(set_up_s3, test_half_an_answer_is_let_go),
 	};

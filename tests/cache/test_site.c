@@ -91,6 +91,7 @@ static void test_urls_that_are_refused(void **state)
 		{"http", "/host", "//"},
 		{"http", "//", "no server"},
 		{"http", "///path", "no server"},
+		{"http", "//../", "no server"},
 		{"http", "//:80/", "no server"},
 		{"http", "//ho st/", "no server"},
 		{"http", "//host\r\nX: y/", "no server"},
