@@ -145,9 +145,9 @@ class Faulty(example.Dict):
 
     def truncate(self, request):
         """The landing memory is of fixed size."""
-        for fd in os.listdir("/proc/self/fd"):
+        for fd in range(4, 20):
             try:
-                os.ftruncate(int(fd), 0)
+                os.ftruncate(fd, 0)
             except OSError:
                 pass
         return self.do(request)

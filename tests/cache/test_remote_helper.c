@@ -359,10 +359,10 @@ static void test_what_cannot_be_opened_is_said(void **state)
 		{"remote_faults.py", "patience", "NAME=VALUE", -EINVAL},
 	};
 	const unsigned before = descriptors();
+	char *why = NULL;
 
 	(void)state;
 	for (size_t i = 0; i < KV_ARRAY_LEN(wrong); i++) {
-		char *why = NULL;
 		int r = open_url(wrong[i].program, wrong[i].options, &why);
 
 		assert_true(r < 0);
@@ -375,8 +375,8 @@ static void test_what_cannot_be_opened_is_said(void **state)
 		free(why);
 		assert_int_equal(descriptors(), before);
 	}
-	assert_int_equal(kv_remote_helper.open("x/y", &backend, &(char *){0}),
-			 -EINVAL);
+	assert_int_equal(kv_remote_helper.open("x/y", &backend, &why), -EINVAL);
+	free(why);
 }
 
 /* A line of /proc/PID/status. */
