@@ -2,10 +2,11 @@
 /*
  * sigbus_guard.c - SIGBUS as a return value.
  *
- * OWNS      the process's SIGBUS handler, from the first guarded call or mending
- *           on.  A SIGBUS of a thread outside of any goes to whose handler it
- *           was before; by default it kills the process.  The list of what is
- *           mended, of which no entry is ever freed: the handler reads it.
+ * OWNS      the process's SIGBUS handler, from the first guarded call, or
+ *           kv_sigbus_mend, on.  A SIGBUS of a thread outside of any goes to
+ *           whose handler it was before; by default it kills the process.  The
+ *           list of what is mended, of which no entry is ever freed: the
+ *           handler reads it.
  *
  * INVARIANTS
  *   (1) `waiting` is set only while its thread is inside a guarded call.

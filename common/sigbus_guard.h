@@ -20,8 +20,8 @@ int kv_sigbus_guard(int (*run)(void *arg), void *arg);
 
 /*
  * From now on no access to the @bytes at @base raises SIGBUS: where their file
- * has no page (of @page bytes) any more there is memory of this process's alone.
- * -ENOMEM.  To be ended before they are unmapped.
+ * has no page (of @page bytes) any more there is memory of this process's
+ * alone.  -ENOMEM.  To be ended before they are unmapped.
  */
 int kv_sigbus_mend(void *base, size_t bytes, size_t page);
 void kv_sigbus_mend_end(void *base);

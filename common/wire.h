@@ -26,8 +26,8 @@
  * newest and the oldest that its sender speaks (@oldest 0: only one), and is
  * answered with the version that both go on with, the newest that both speak;
  * or, with -EPROTONOSUPPORT, with the newest and the oldest of the daemon, and
- * the end of the connection.  A daemon of version 2 answers so to any other: who speaks
- * that, too, connects again with it.
+ * the end of the connection.  A daemon of version 2 answers so to any other:
+ * who speaks that, too, connects again with it.
  *
  * Version 2 has no types from WIRE_TYPE_END_2 on, and version 3 none from
  * WIRE_TYPE_END_3 on.

@@ -64,8 +64,8 @@ void kv_account_credit(struct kv_account *account, enum kv_finite what,
 		       uint64_t n);
 
 /* In two steps, for what has another @total: whether the user may take @n more,
- * and, unless he is an operator, would have @spare of his share left; and taking
- * it, which also may be done without asking. */
+ * and, unless he is an operator, would have @spare of his share left; and
+ * taking it, which also may be done without asking. */
 bool kv_account_fits(struct kv_account *account, enum kv_finite what,
 		     uint64_t total, uint64_t n, uint64_t spare);
 void kv_account_take(struct kv_account *account, enum kv_finite what,

@@ -89,9 +89,9 @@ struct kv_memory {
  * by kv_memory_seal, before anybody gets it. */
 int kv_memory_new(uint64_t bytes, enum kv_hugepages huge, bool seal,
 		  struct kv_memory *ret_memory);
-/* Decide, once.  @open: whoever gets write_fd, which is -1 if that cannot be had,
- * can map it for writing, and who gets read_fd cannot unless he is the daemon's
- * own user or root.  -errno of fcntl. */
+/* Decide, once.  @open: whoever gets write_fd, which is -1 if that cannot be
+ * had, can map it for writing, and who gets read_fd cannot unless he is the
+ * daemon's own user or root.  -errno of fcntl. */
 int kv_memory_seal(struct kv_memory *memory, bool open);
 void kv_memory_free(struct kv_memory *memory, uint64_t bytes);
 /* Whether others have read_fd or write_fd still, or memory that is mapped from

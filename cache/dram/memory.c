@@ -4,10 +4,10 @@
  * full, locked, mapped once for writing and then sealed, so that whoever gets
  * the descriptor can only ever map it for reading.
  *
- * Until it is known whose blocks it gets it is sealed only against changes of its
- * size, and an open one stays so.  Others than the owner's clients then get a
- * descriptor open for reading; the file's mode keeps them from opening it again
- * for writing (/proc/self/fd).
+ * Until it is known whose blocks it gets it is sealed only against changes of
+ * its size, and an open one stays so.  Others than the owner's clients then get
+ * a descriptor open for reading; the file's mode keeps them from opening it
+ * again for writing (/proc/self/fd).
  *
  * Clients never get the descriptor that the daemon keeps, but others of the
  * same file: so the kernel can tell whether any of them is open, or mapped,

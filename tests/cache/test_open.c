@@ -194,7 +194,7 @@ static void what_came_from_ssd_is_told_from_what_was_changed(void **state)
 	assert_int_equal(tiers_stats(t).corrupt, 0);
 }
 
-/* Before it is verified, so that it never agrees: the SSD is blamed for nothing. */
+/* Before it is verified, so that it never agrees: the SSD is not blamed. */
 static void what_is_changed_while_it_is_read_costs_no_room_on_ssd(void **state)
 {
 	struct tiers *t = *state;

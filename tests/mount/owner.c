@@ -3,14 +3,14 @@
  * owner.c - a user whose clients write where they may, and should not; and one
  * beside him.
  *
- *     owner saves SOCKET         save blocks of space "own", make them durable,
- *                                acquire them, until the input ends
- *     owner meddles SOCKET       write into their memory and take its pages away,
- *                                until the input ends
- *     owner beside SOCKET        the same as saves in "private" and "shared", but
- *                                every byte must be right
- *     owner checks SOCKET SPACE  what there is of them; 1: some byte is wrong, or
- *                                a block on SSD is damaged
+ *     owner saves SOCKET     save blocks of space "own", make them durable,
+ *                            acquire them, until the input ends
+ *     owner meddles SOCKET   write into their memory and take its pages away,
+ *                            until the input ends
+ *     owner beside SOCKET    the same as saves in "private" and "shared", but
+ *                            every byte must be right
+ *     owner checks SOCKET SPACE   what there is of them; 1: some byte is wrong,
+ *                                 or a block on SSD is damaged
  *
  * OWNS      its connection, and these spaces.
  *
