@@ -117,7 +117,7 @@ def include_ok(user, name):
         return any(name.startswith(prefix) for prefix in own)
     if name in CONTRACTS:
         return user.startswith(folder(name)) or allowed(user, folder(name))
-    if name == "kernels/kvfs.h":
+    if name in ("kernels/kvfs.h", "kernels/kvfs_device.h"):
         return user.startswith("kernels") or user == "common"
     return allowed(user, folder(name))
 

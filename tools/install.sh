@@ -45,6 +45,7 @@ done
 put 644 connectors/remote/kvfs_remote.py "$to/libexec/kvfs/kvfs_remote.py"
 put 755 connectors/remote/kvfs-remote-mooncake "$to/libexec/kvfs/kvfs-remote-mooncake"
 put 644 kernels/kvfs.h "$to/include/kvfs.h"
+put 644 kernels/kvfs_device.h "$to/include/kvfs_device.h"
 put 644 "$B/libkvfs.a" "$to/lib/libkvfs.a"
 put 755 "$B/libkvfs.so" "$to/lib/libkvfs.so.1"
 link libkvfs.so.1 "$to/lib/libkvfs.so"

@@ -9,7 +9,7 @@
 
 struct kv_gpu_memory;
 
-/* device.h's reserve, grow and release; @gpu is held until release.  Takes
+/* kvfs_device.h's reserve, grow and release; @gpu is held until release.  Takes
  * over the caller's hold on success.  -EOPNOTSUPP: the device cannot map its
  * memory; -ENOMEM, -EINVAL: nothing asked for, or more than the room. */
 int kv_gpu_memory_new(struct kv_gpu *gpu, uint64_t bytes, uint64_t max_bytes,

@@ -30,7 +30,7 @@ struct kv_pinned_info {
 int kv_pinned_start(struct kv_gpu *gpu);
 void kv_pinned_stop(void);
 
-/* device.h's attach, detach and needs_writable. */
+/* kvfs_device.h's attach, detach and needs_writable. */
 void kv_pinned_add(void *base, uint64_t bytes, bool writable);
 void kv_pinned_remove(void *base);
 bool kv_pinned_needs_writable(void);

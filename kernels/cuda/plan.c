@@ -213,9 +213,9 @@ static int add_section(struct kv_plan *plan, struct kv_section section,
 }
 
 /* The part of @stride that lies in @range. */
-static int add_part(struct kv_plan *plan, const struct kv_strides *strides,
-		    const struct kv_stride *stride,
-		    const struct kv_range *range, uint64_t staging)
+static int add_part(struct kv_plan *plan, const struct kvfs_strides *strides,
+		    const struct kvfs_stride *stride,
+		    const struct kvfs_range *range, uint64_t staging)
 {
 	uint64_t all = stride->bytes * stride->count * strides->pages_per_block;
 	uint64_t from = KV_MAX(range->from, stride->offset);
@@ -259,11 +259,11 @@ static uint32_t lanes_for(const struct kv_plan *plan)
 	return lanes;
 }
 
-int kv_plan_init(struct kv_plan *plan, const struct kv_strides *strides,
-		 const struct kv_range *ranges, size_t n_ranges,
+int kv_plan_init(struct kv_plan *plan, const struct kvfs_strides *strides,
+		 const struct kvfs_range *ranges, size_t n_ranges,
 		 uint64_t staging)
 {
-	static const struct kv_range all = {0, UINT64_MAX};
+	static const struct kvfs_range all = {0, UINT64_MAX};
 	int r = 0;
 
 	memset(plan, 0, sizeof(*plan));

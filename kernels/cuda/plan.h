@@ -55,8 +55,8 @@ struct kv_plan {
 
 /* For @ranges of @strides (none: all), with @staging bytes for a block at most;
  * 0: in place, as the kernel can reach all blocks' bytes.  -ENOMEM. */
-int kv_plan_init(struct kv_plan *plan, const struct kv_strides *strides,
-		 const struct kv_range *ranges, size_t n_ranges,
+int kv_plan_init(struct kv_plan *plan, const struct kvfs_strides *strides,
+		 const struct kvfs_range *ranges, size_t n_ranges,
 		 uint64_t staging);
 void kv_plan_fini(struct kv_plan *plan);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * table.c - the device "cuda": what device.h asks for, by the parts that do it.
+ * table.c - the device "cuda": what kvfs_device.h asks for, by its parts.
  *
  * OWNS      a pool's hold on its GPU.
  *
@@ -199,12 +199,12 @@ static void cuda_info(void *pool, struct kvfs_pool_info *ret_info)
 	ret_info->bytes_refused = attached.bytes_refused;
 }
 
-static int cuda_load(void *pool, const struct kv_batch *batch)
+static int cuda_load(void *pool, const struct kvfs_batch *batch)
 {
 	return kv_transfer(pool, batch, true);
 }
 
-static int cuda_save(void *pool, const struct kv_batch *batch)
+static int cuda_save(void *pool, const struct kvfs_batch *batch)
 {
 	return kv_transfer(pool, batch, false);
 }
@@ -264,9 +264,9 @@ static void cuda_release(void *memory)
 	kv_gpu_memory_free(memory);
 }
 
-extern const struct kv_device kv_device_cuda;
-const struct kv_device kv_device_cuda = {
-	.version = KV_DEVICE_VERSION,
+extern const struct kvfs_device kvfs_device_cuda;
+const struct kvfs_device kvfs_device_cuda = {
+	.version = KVFS_DEVICE_VERSION,
 	.name = "cuda",
 	.batch_bytes = KV_COPY_STREAM_STAGING,
 	.open = cuda_open,

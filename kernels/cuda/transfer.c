@@ -17,14 +17,14 @@
 #include "kernels/cuda/transfer.h"
 
 struct transfer {
-	const struct kv_batch *batch;
+	const struct kvfs_batch *batch;
 	struct kv_copy_stream *copy_stream;
 	struct kv_plan plan;
 	uint64_t pages_at, blocks_at; /* of the tables */
 	uint8_t *tensors;	      /* of the block being copied run by run */
 };
 
-static bool is_skipped(const struct kv_batch *batch, size_t i)
+static bool is_skipped(const struct kvfs_batch *batch, size_t i)
 {
 	uint32_t n = batch->strides->pages_per_block;
 
@@ -38,7 +38,7 @@ static bool is_skipped(const struct kv_batch *batch, size_t i)
  * the kernels to read. */
 static int upload_tables(struct transfer *t)
 {
-	const struct kv_batch *batch = t->batch;
+	const struct kvfs_batch *batch = t->batch;
 	size_t a_block = batch->strides->pages_per_block * sizeof(int64_t);
 	uint64_t bytes;
 	uint8_t *tables;
@@ -182,9 +182,9 @@ static int do_direct(struct transfer *t)
  * byte on to the last one. */
 static bool reaches_all(const struct transfer *t)
 {
-	const struct kv_batch *batch = t->batch;
-	const struct kv_strides *strides = batch->strides;
-	const struct kv_stride *last = &strides->stride[strides->n - 1];
+	const struct kvfs_batch *batch = t->batch;
+	const struct kvfs_strides *strides = batch->strides;
+	const struct kvfs_stride *last = &strides->stride[strides->n - 1];
 	uint64_t from = 0, to = last->offset + last->bytes * last->count *
 						       strides->pages_per_block;
 
@@ -234,7 +234,7 @@ static void tell_submitted(struct kv_gpu *gpu, const struct transfer *t)
 		t->batch->submitted(t->batch, end);
 }
 
-int kv_transfer(struct kv_gpu *gpu, const struct kv_batch *batch, bool loads)
+int kv_transfer(struct kv_gpu *gpu, const struct kvfs_batch *batch, bool loads)
 {
 	struct transfer t = {.batch = batch};
 	bool urgent = loads ? batch->priority >= 0 : batch->priority > 0;

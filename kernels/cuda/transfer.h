@@ -8,7 +8,7 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/device/device.h"
 
-/* device.h's load and save.  -ENOMEM: no room for staging; -EIO. */
-int kv_transfer(struct kv_gpu *gpu, const struct kv_batch *batch, bool loads);
+/* kvfs_device.h's load and save.  -ENOMEM: no room for staging; -EIO. */
+int kv_transfer(struct kv_gpu *gpu, const struct kvfs_batch *batch, bool loads);
 
 #endif

@@ -36,17 +36,17 @@ static void *open_beside(const char *library)
 	return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
-static const struct kv_device *device_in(void *library, const char *symbol)
+static const struct kvfs_device *device_in(void *library, const char *symbol)
 {
-	const struct kv_device *device = dlsym(library, symbol);
+	const struct kvfs_device *device = dlsym(library, symbol);
 
-	if (device && device->version == KV_DEVICE_VERSION)
+	if (device && device->version == KVFS_DEVICE_VERSION)
 		return device;
 	dlclose(library);
 	return NULL;
 }
 
-static const struct kv_device *find_plugin(const char *name)
+static const struct kvfs_device *find_plugin(const char *name)
 {
 	char library[NAME_MAX_LEN + 32], symbol[NAME_MAX_LEN + 32];
 	int len = (int)strspn(name, "abcdefghijklmnopqrstuvwxyz");
@@ -56,14 +56,14 @@ static const struct kv_device *find_plugin(const char *name)
 	    (name[len] != '\0' && name[len] != ':'))
 		return NULL;
 	snprintf(library, sizeof(library), "libkvfs-%.*s.so.1", len, name);
-	snprintf(symbol, sizeof(symbol), "kv_device_%.*s", len, name);
+	snprintf(symbol, sizeof(symbol), "kvfs_device_%.*s", len, name);
 	opened = open_beside(library);
 	if (!opened)
 		opened = dlopen(library, RTLD_NOW | RTLD_LOCAL);
 	return opened ? device_in(opened, symbol) : NULL;
 }
 
-const struct kv_device *kv_device_find(const char *name)
+const struct kvfs_device *kv_device_find(const char *name)
 {
 	if (strcmp(name, kv_device_host.name) == 0)
 		return &kv_device_host;

@@ -25,7 +25,7 @@
 enum way { LOAD, SAVE };
 
 /* How many of the @n pages from @pages on lie one behind the other. */
-static uint32_t run_of(const struct kv_stride *stride, const int64_t *pages,
+static uint32_t run_of(const struct kvfs_stride *stride, const int64_t *pages,
 		       uint32_t n)
 {
 	uint32_t run = 1;
@@ -49,8 +49,8 @@ static void copy_runs(uint8_t *in_pool, uint64_t next, uint8_t *tensors,
 }
 
 /* The bytes @part of the stride's own, page by page and run by run. */
-static void copy_stride(const struct kv_stride *stride, uint32_t n_pages,
-			const struct kv_copy *copy, struct kv_range part,
+static void copy_stride(const struct kvfs_stride *stride, uint32_t n_pages,
+			const struct kvfs_copy *copy, struct kvfs_range part,
 			enum way way)
 {
 	uint8_t *tensors = copy->tensors + stride->offset + part.from;
@@ -83,30 +83,31 @@ static void copy_stride(const struct kv_stride *stride, uint32_t n_pages,
 	}
 }
 
-static uint64_t bytes_of(const struct kv_strides *strides,
-			 const struct kv_stride *stride)
+static uint64_t bytes_of(const struct kvfs_strides *strides,
+			 const struct kvfs_stride *stride)
 {
 	return strides->pages_per_block * stride->count * stride->bytes;
 }
 
-static struct kv_range clip(struct kv_range range, uint64_t from, uint64_t n)
+static struct kvfs_range clip(struct kvfs_range range, uint64_t from,
+			      uint64_t n)
 {
-	return (struct kv_range){
+	return (struct kvfs_range){
 		.from = KV_MAX(range.from, from) - from,
 		.to = KV_MIN(range.to - from, n),
 	};
 }
 
 /* Ranges and strides both ascend: each stride is looked at about once. */
-static void copy_block(const struct kv_batch *batch, const struct kv_copy *copy,
-		       enum way way)
+static void copy_block(const struct kvfs_batch *batch,
+		       const struct kvfs_copy *copy, enum way way)
 {
-	static const struct kv_range all = {0, UINT64_MAX};
-	const struct kv_strides *strides = batch->strides;
-	const struct kv_range *ranges =
+	static const struct kvfs_range all = {0, UINT64_MAX};
+	const struct kvfs_strides *strides = batch->strides;
+	const struct kvfs_range *ranges =
 		batch->n_ranges > 0 ? batch->ranges : &all;
-	const struct kv_stride *stride, *first = strides->stride;
-	const struct kv_stride *end = strides->stride + strides->n;
+	const struct kvfs_stride *stride, *first = strides->stride;
+	const struct kvfs_stride *end = strides->stride + strides->n;
 	size_t n = KV_MAX(batch->n_ranges, (size_t)1);
 
 	for (size_t i = 0; i < n; i++) {
@@ -123,7 +124,7 @@ static void copy_block(const struct kv_batch *batch, const struct kv_copy *copy,
 	}
 }
 
-static int host_load(void *pool, const struct kv_batch *batch)
+static int host_load(void *pool, const struct kvfs_batch *batch)
 {
 	(void)pool;
 	for (size_t i = 0; i < batch->n; i++)
@@ -132,7 +133,7 @@ static int host_load(void *pool, const struct kv_batch *batch)
 	return 0;
 }
 
-static int host_save(void *pool, const struct kv_batch *batch)
+static int host_save(void *pool, const struct kvfs_batch *batch)
 {
 	(void)pool;
 	for (size_t i = 0; i < batch->n; i++)
@@ -255,8 +256,8 @@ static int host_take_fd(void *memory)
 	return kv_steal_fd(&((struct hostmem *)memory)->fd);
 }
 
-const struct kv_device kv_device_host = {
-	.version = KV_DEVICE_VERSION,
+const struct kvfs_device kv_device_host = {
+	.version = KVFS_DEVICE_VERSION,
 	.name = "host",
 	.info = host_info,
 	.load = host_load,

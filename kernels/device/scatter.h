@@ -4,9 +4,10 @@
  * the device and for the host, which tests it.
  *
  * A block's bytes lie end to end in staging memory, or where the host has them,
- * and in runs all over the pool.  A section is a part of a stride of a block (device.h); its work is cut
- * in units of KV_SCATTER_UNIT bytes of one run at most, numbered through all
- * sections and then through all blocks.  A unit is done by @lanes threads.
+ * and in runs all over the pool.  A section is a part of a stride of a block
+ * (kvfs_device.h); its work is cut in units of KV_SCATTER_UNIT bytes of one run
+ * at most, numbered through all sections and then through all blocks.  A unit is
+ * done by @lanes threads.
  */
 #ifndef KV_KERNELS_DEVICE_SCATTER_H
 #define KV_KERNELS_DEVICE_SCATTER_H

@@ -24,7 +24,7 @@ TAILQ_HEAD(kv_page_fills, kv_page_fill);
 struct kv_paged_pool {
 	/* fixed */
 	struct kvfs_pool *inner;
-	const struct kv_device *device;
+	const struct kvfs_device *device;
 	void *memory;
 	uint8_t *base;
 	uint64_t page_bytes, max_pages;

@@ -37,7 +37,7 @@ void kv_attach_locked(struct kvfs_session *session, struct kv_attached *a,
 
 void kv_attach_ask_locked(struct kvfs_session *session)
 {
-	const struct kv_device *device = session->attacher;
+	const struct kvfs_device *device = session->attacher;
 	const uint64_t live = atomic_load(&session->live);
 
 	kv_assert_locked(&session->lock);
@@ -50,7 +50,7 @@ void kv_attach_ask_locked(struct kvfs_session *session)
 }
 
 void kv_attach_device_locked(struct kvfs_session *session,
-			     const struct kv_device *device)
+			     const struct kvfs_device *device)
 {
 	struct kv_mapped_segment *m;
 

@@ -11,13 +11,13 @@
 
 #include "common/kv.h"
 
-struct kv_device;
+struct kvfs_device;
 struct kvfs_session;
 
 /* Part of what is mapped; zeroed memory is one that is not attached. */
 struct kv_attached {
 	TAILQ_ENTRY(kv_attached) others;
-	const struct kv_device *device; /* NULL: not attached */
+	const struct kvfs_device *device; /* NULL: not attached */
 	void *base;
 	void (*detached)(struct kvfs_session *session, struct kv_attached *a);
 };
@@ -26,7 +26,7 @@ TAILQ_HEAD(kv_attached_list, kv_attached);
 /* The session has a pool on @device: it is told of all segments there are, and
  * will be of what comes.  Only the first device that wants to know is. */
 void kv_attach_device_locked(struct kvfs_session *session,
-			     const struct kv_device *device);
+			     const struct kvfs_device *device);
 
 /* There is a connection, or a pool, or the device knows more: if it needs
  * memory that this process may write, the daemon is asked for that, once. */

@@ -109,7 +109,7 @@ struct kvfs_session {
 	struct kv_rpc rpc;
 	struct kv_timers timers;
 	struct kv_mapped_segments mappings, unmapped; /* mapped_segment.c */
-	const struct kv_device *attacher;	      /* attach.c; or NULL */
+	const struct kvfs_device *attacher;	      /* attach.c; or NULL */
 	struct kv_attached_list detaching;	      /* attach.c */
 	uint64_t asked_open; /* the connection on which attach.c has asked */
 	const struct kv_session_user *user; /* NULL until the first transfer */

@@ -71,7 +71,7 @@ struct tally {
 	size_t good, present, bad;
 };
 
-static uint64_t range_bytes(const struct kv_range *range)
+static uint64_t range_bytes(const struct kvfs_range *range)
 {
 	return range->to - range->from;
 }
@@ -431,15 +431,15 @@ static void submitted_locked(struct kv_submission *submission)
 
 /* From pages to the extent: where byte @from of a block's tensors goes to
  * @skip bytes behind its place.  @last: nothing of the batch comes after it. */
-static int copy_range(struct kv_save_batch *batch, const struct kv_range *range,
-		      uint64_t skip, bool last)
+static int copy_range(struct kv_save_batch *batch,
+		      const struct kvfs_range *range, uint64_t skip, bool last)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	const struct kvfs_pool *pool = xfer->pool;
 	uintptr_t at = (uintptr_t)kv_stage_data(batch->stage) +
 		       batch->extent->offset + skip;
-	struct kv_copy copies[WIRE_BATCH];
-	struct kv_batch on_device = {
+	struct kvfs_copy copies[WIRE_BATCH];
+	struct kvfs_batch on_device = {
 		.strides = &pool->strides,
 		.ranges = range,
 		.n_ranges = range ? 1 : 0,

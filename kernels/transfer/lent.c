@@ -124,7 +124,7 @@ static bool is_mapped(const struct stat *st, uint64_t memory, uint64_t bytes,
 static int lending_new(struct kvfs_pool *pool, int fd, const void *memory,
 		       const struct wire_pool *item)
 {
-	const struct kv_strides *strides = &pool->strides;
+	const struct kvfs_strides *strides = &pool->strides;
 	struct kvfs_session *session = pool->session;
 	struct kv_lending *lending;
 
@@ -158,7 +158,7 @@ static int lending_new(struct kvfs_pool *pool, int fd, const void *memory,
 /* Whether the strides, and a block's pages, fit in a message. */
 static bool fits(const struct kvfs_pool *pool)
 {
-	const struct kv_strides *s = &pool->strides;
+	const struct kvfs_strides *s = &pool->strides;
 	size_t room = WIRE_MAX - sizeof(struct wire_header) -
 		      sizeof(struct wire_save_pages) - sizeof(struct wire_pool);
 

@@ -45,9 +45,10 @@ struct load_job {
 	bool fits;			    /* its layout is the pool's */
 	size_t good, bad;		    /* blocks; of loads in one step */
 	size_t step;			    /* that ranges are of */
-	struct kv_range *ranges;	    /* of loads layer by layer */
+	struct kvfs_range *ranges;	    /* of loads layer by layer */
 	size_t n_ranges;
-	struct kv_copy *copies; /* room for a unit, and which blocks they are */
+	struct kvfs_copy
+		*copies; /* room for a unit, and which blocks they are */
 	size_t *blocks;
 };
 
@@ -132,7 +133,7 @@ static size_t gather(struct load_job *job, size_t first, size_t n)
 			continue;
 		}
 		job->blocks[k] = i;
-		job->copies[k++] = (struct kv_copy){
+		job->copies[k++] = (struct kvfs_copy){
 			.tensors = (uint8_t *)held->file + held->payload,
 			.pages = xfer->pages +
 				 i * xfer->pool->strides.pages_per_block,
@@ -171,7 +172,7 @@ static void copy_unit(struct load_job *job, size_t unit)
 	struct kvfs_xfer *xfer = job->xfer;
 	struct kv_load *load = xfer->load;
 	const struct kvfs_pool *pool = xfer->pool;
-	struct kv_batch batch = {
+	struct kvfs_batch batch = {
 		.strides = &pool->strides,
 		.ranges = xfer->ranges,
 		.n_ranges = xfer->n_ranges,

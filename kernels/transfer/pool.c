@@ -88,9 +88,9 @@ static int check_view(const kvfs_pool_desc *desc, const kvfs_view *view)
 }
 
 /* Runs without gaps between them are one. */
-static struct kv_stride stride_of(const kvfs_view *view, uint64_t offset)
+static struct kvfs_stride stride_of(const kvfs_view *view, uint64_t offset)
 {
-	struct kv_stride stride = {
+	struct kvfs_stride stride = {
 		.offset = offset,
 		.base = view->base,
 		.block_stride = view->block_stride,
@@ -108,9 +108,9 @@ static struct kv_stride stride_of(const kvfs_view *view, uint64_t offset)
 
 /* A stride that goes on where the last one ends, page for page, is part of it;
  * only with one page a block, as otherwise the pages come in between. */
-static bool join(struct kv_strides *strides, const struct kv_stride *next)
+static bool join(struct kvfs_strides *strides, const struct kvfs_stride *next)
 {
-	struct kv_stride *last;
+	struct kvfs_stride *last;
 
 	if (strides->n == 0 || strides->pages_per_block != 1)
 		return false;
@@ -126,13 +126,13 @@ static bool join(struct kv_strides *strides, const struct kv_stride *next)
 /* The views of @tensor, in their order, must be its bytes exactly. */
 static int add_tensor(const kvfs_pool_desc *desc,
 		      const struct kv_tensor *tensor,
-		      struct kv_strides *strides)
+		      struct kvfs_strides *strides)
 {
 	uint64_t at = 0, bytes;
 
 	for (size_t i = 0; i < desc->n_views; i++) {
 		const kvfs_view *view = &desc->views[i];
-		struct kv_stride stride;
+		struct kvfs_stride stride;
 
 		if (strcmp(view->tensor, tensor->name) != 0)
 			continue;
@@ -157,10 +157,11 @@ static bool has_tensor(const struct kv_layout *layout, const char *name)
 }
 
 int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
-		   struct kv_strides *ret_strides)
+		   struct kvfs_strides *ret_strides)
 {
-	_cleanup_(kv_freep) struct kv_stride *stride = NULL;
-	struct kv_strides strides = {.pages_per_block = desc->pages_per_block};
+	_cleanup_(kv_freep) struct kvfs_stride *stride = NULL;
+	struct kvfs_strides strides = {.pages_per_block =
+					       desc->pages_per_block};
 	int r;
 
 	for (size_t i = 0; i < desc->n_views; i++) {
@@ -366,7 +367,7 @@ void kv_lib_transfers_use_locked(struct kvfs_session *session)
 
 /* The threads that its transfers need. */
 static int start_threads_locked(struct kvfs_session *session,
-				const struct kv_device *device)
+				const struct kvfs_device *device)
 {
 	int r = 0;
 

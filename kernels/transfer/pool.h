@@ -26,13 +26,13 @@ struct kv_paged_pool_ops {
 struct kvfs_pool {
 	/* fixed after register */
 	struct kvfs_session *session;
-	const struct kv_device *device;
+	const struct kvfs_device *device;
 	void *on_device;	  /* what its open made of this pool */
 	bool opened;		  /* there: close it */
 	struct kvfs_space *space; /* held: its layout is this pool's */
 	const struct kv_layout *layout;
 	uint64_t pages;
-	struct kv_strides strides;
+	struct kvfs_strides strides;
 
 	struct kv_lending *lending; /* lock; NULL: it has no descriptor */
 
@@ -54,7 +54,7 @@ struct kvfs_pool {
  * ret_strides->stride.  -EINVAL as kvfs_pool_register says, -ENOMEM.
  */
 int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
-		   struct kv_strides *ret_strides);
+		   struct kvfs_strides *ret_strides);
 
 /* What there is to say of a pool of the engine's memory. */
 void kv_lib_pool_info(struct kvfs_pool *pool, struct kvfs_pool_info *ret_info);

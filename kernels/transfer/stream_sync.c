@@ -55,7 +55,7 @@ struct kv_stream_sync {
 
 /* ---- event waits ---- */
 
-static int check_event(const struct kv_device *device, const void *stream,
+static int check_event(const struct kvfs_device *device, const void *stream,
 		       const void *event)
 {
 	if (!stream && !event)
@@ -70,7 +70,7 @@ static int make_event_wait(const struct kvfs_pool *pool, void *stream,
 			   void *event, void **ret_event_wait,
 			   struct kv_stream_place *ret_place)
 {
-	const struct kv_device *device = pool->device;
+	const struct kvfs_device *device = pool->device;
 	void *made = NULL;
 	int r = check_event(device, stream, event);
 

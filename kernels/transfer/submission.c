@@ -35,7 +35,7 @@ static void tell_locked(struct kv_submission *submission)
 	submission->submitted_locked(submission);
 }
 
-static void submitted(const struct kv_batch *batch, void *event_wait)
+static void submitted(const struct kvfs_batch *batch, void *event_wait)
 {
 	struct kv_submission *submission = batch->owner;
 	struct kvfs_xfer *xfer = submission->xfer;
@@ -67,8 +67,8 @@ static void end(struct kv_submission *submission)
 }
 
 int kv_submission_run(struct kv_submission *submission, size_t step,
-		      struct kv_batch *batch,
-		      int (*copy)(void *pool, const struct kv_batch *batch))
+		      struct kvfs_batch *batch,
+		      int (*copy)(void *pool, const struct kvfs_batch *batch))
 {
 	void *on_device = submission->xfer->pool->on_device;
 	int r;

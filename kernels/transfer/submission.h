@@ -33,8 +33,8 @@ struct kv_submission {
  * after it meanwhile.
  */
 int kv_submission_run(struct kv_submission *submission, size_t step,
-		      struct kv_batch *batch,
-		      int (*copy)(void *pool, const struct kv_batch *batch));
+		      struct kvfs_batch *batch,
+		      int (*copy)(void *pool, const struct kvfs_batch *batch));
 /* There is nothing of it to be copied. */
 void kv_submission_skip(struct kv_submission *submission, size_t step);
 

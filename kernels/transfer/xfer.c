@@ -308,20 +308,21 @@ void kv_xfer_stop_locked(struct kvfs_xfer *xfer, int status)
 /* ---- layers ---- */
 
 /* Ranges that touch are one. */
-static size_t add(struct kv_range *ranges, size_t n, uint64_t from, uint64_t to)
+static size_t add(struct kvfs_range *ranges, size_t n, uint64_t from,
+		  uint64_t to)
 {
 	if (n > 0 && ranges[n - 1].to == from) {
 		ranges[n - 1].to = to;
 		return n;
 	}
-	ranges[n] = (struct kv_range){.from = from, .to = to};
+	ranges[n] = (struct kvfs_range){.from = from, .to = to};
 	return n + 1;
 }
 
 /* Layers are an inner dimension: a piece for each index of those before it. */
 static size_t add_pieces(const struct kv_layout *layout,
 			 const struct kv_tensor *tensor, uint32_t first,
-			 uint32_t n, struct kv_range *ranges, size_t n_ranges)
+			 uint32_t n, struct kvfs_range *ranges, size_t n_ranges)
 {
 	uint64_t before = 1, all, layer;
 
@@ -336,7 +337,7 @@ static size_t add_pieces(const struct kv_layout *layout,
 }
 
 size_t kv_layout_ranges(const struct kv_layout *layout, uint32_t first,
-			uint32_t n, struct kv_range *ret_ranges)
+			uint32_t n, struct kvfs_range *ret_ranges)
 {
 	size_t ranges = 0;
 

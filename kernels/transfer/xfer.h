@@ -57,7 +57,7 @@ struct kv_stream_place {
 	uint64_t number;
 };
 
-struct kv_device;
+struct kvfs_device;
 struct kv_submission;	  /* submission.c */
 struct kv_hold;		  /* save.c */
 struct kv_part;		  /* partial_block.c */
@@ -78,10 +78,10 @@ struct kvfs_xfer {
 	uint32_t space_id;
 	uint64_t generation; /* of the connection it began on */
 	int64_t *pages;
-	size_t n_pages;			/* -1 included */
-	const struct kv_device *device; /* the pool's; NULL: no pages */
-	uint32_t first_layer, layers;	/* of the layout; all, if not said */
-	struct kv_range *ranges;	/* of those layers; NULL: all of it */
+	size_t n_pages;			  /* -1 included */
+	const struct kvfs_device *device; /* the pool's; NULL: no pages */
+	uint32_t first_layer, layers;	  /* of the layout; all, if not said */
+	struct kvfs_range *ranges;	  /* of those layers; NULL: all of it */
 	size_t n_ranges;
 	size_t steps; /* it goes layer by layer in so many; else 0 */
 	uint32_t layers_a_step;
@@ -217,6 +217,6 @@ int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
  * how many ranges that are.
  */
 size_t kv_layout_ranges(const struct kv_layout *layout, uint32_t first,
-			uint32_t n, struct kv_range *ret_ranges);
+			uint32_t n, struct kvfs_range *ret_ranges);
 
 #endif

@@ -13,8 +13,9 @@ SOURCES    += $(STANDIN) tests/gpu/denied/denied.c tests/gpu/plugin/plugin.c
 $B/tests/gpu/libcuda.so.1: $(call objs,$(STANDIN)) $(GPU_MAP)
 	$(call run,LINK)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=$(GPU_MAP) $(filter %.o,$^) -ldl -o $@
 $(GPU_DENIED): $B/tests/gpu/denied/denied.o ; $(call run,LINK)$(CC) $(LDFLAGS) -shared $^ -ldl -o $@
+$B/tests/gpu/plugin/plugin.o: CFLAGS := $(filter-out -I.,$(CFLAGS)) -Ikernels
 $(GPU_PLUGIN): $B/tests/gpu/plugin/plugin.o
-	$(call run,LINK)$(CC) $(LDFLAGS) -shared $^ -o $@ && for n in past future; do ln -sf $(@F) $(@D)/libkvfs-$$n.so.1; done
+	$(call run,LINK)$(CC) $(LDFLAGS) -shared $(if $(SAN),,-Wl,-z,defs) $^ -o $@ && for n in past future; do ln -sf $(@F) $(@D)/libkvfs-$$n.so.1; done
 $B/tests/gpu/test_plugin: | $(GPU_PLUGIN)
 $(GPU_UNIT:=.o): tests/gpu/kernels.ptx
 $(GPU_UNIT): | $B/tests/gpu/libcuda.so.1

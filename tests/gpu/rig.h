@@ -27,13 +27,13 @@
 #define RIG_BLOCKS 16u
 
 struct rig {
-	const struct kv_device *device;
+	const struct kvfs_device *device;
 	void *pool;
 	CUdeviceptr memory;
 	CUdeviceptr copy; /* of it, a test's own */
 	kvfs_view views[RIG_LAYERS + 1];
 	kvfs_pool_desc desc;
-	struct kv_stride strides[RIG_LAYERS + 1], on_host[RIG_LAYERS + 1];
+	struct kvfs_stride strides[RIG_LAYERS + 1], on_host[RIG_LAYERS + 1];
 	uint8_t *image, *now; /* what the pool should hold, and does */
 	uint8_t *arena;	      /* mapped for reading */
 	uint8_t *alias;	      /* the daemon's mapping of it */
@@ -85,7 +85,7 @@ static inline void rig_layout(struct rig *rig)
 		bytes = i < RIG_LAYERS ? RIG_PIECE : RIG_LONG;
 		rig->views[i] = (kvfs_view){
 			"t", (void *)(rig->memory + at), bytes, bytes, 1, 0};
-		rig->strides[i] = (struct kv_stride){
+		rig->strides[i] = (struct kvfs_stride){
 			offset, (void *)(rig->memory + at), bytes, bytes, 1, 0};
 		rig->on_host[i] = rig->strides[i];
 		rig->on_host[i].base = rig->image + at;
@@ -174,10 +174,10 @@ static inline void rig_wait_tried(struct rig *rig, uint64_t bytes)
 
 /* Blocks at @host, @stride apart, for pages @first .. @first + @n - 1. */
 struct rig_batch {
-	struct kv_copy copies[RIG_BLOCKS];
+	struct kvfs_copy copies[RIG_BLOCKS];
 	int64_t pages[RIG_BLOCKS];
-	struct kv_strides strides;
-	struct kv_batch batch;
+	struct kvfs_strides strides;
+	struct kvfs_batch batch;
 };
 
 static inline void rig_make(struct rig *rig, struct rig_batch *b, uint8_t *host,
@@ -188,10 +188,10 @@ static inline void rig_make(struct rig *rig, struct rig_batch *b, uint8_t *host,
 	for (i = 0; i < n; i++) {
 		b->pages[i] = first + (int64_t)((i * 5) % n);
 		b->copies[i] =
-			(struct kv_copy){host + i * stride, &b->pages[i]};
+			(struct kvfs_copy){host + i * stride, &b->pages[i]};
 	}
-	b->strides = (struct kv_strides){1, RIG_LAYERS + 1, rig->strides};
-	b->batch = (struct kv_batch){
+	b->strides = (struct kvfs_strides){1, RIG_LAYERS + 1, rig->strides};
+	b->batch = (struct kvfs_batch){
 		.strides = &b->strides, .copies = b->copies, .n = n};
 }
 
@@ -199,8 +199,8 @@ static inline void rig_make(struct rig *rig, struct rig_batch *b, uint8_t *host,
 static inline void rig_on_image(struct rig *rig, const struct rig_batch *b,
 				bool loads)
 {
-	const struct kv_strides strides = {1, RIG_LAYERS + 1, rig->on_host};
-	struct kv_batch batch = b->batch;
+	const struct kvfs_strides strides = {1, RIG_LAYERS + 1, rig->on_host};
+	struct kvfs_batch batch = b->batch;
 
 	batch.strides = &strides;
 	assert_int_equal(loads ? kv_device_host.load(NULL, &batch)

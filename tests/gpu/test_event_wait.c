@@ -167,7 +167,7 @@ struct ordering {
 
 /* On the copy thread: a stream that comes after the batch, while that is under
  * way. */
-static void order_behind(const struct kv_batch *batch, void *event_wait)
+static void order_behind(const struct kvfs_batch *batch, void *event_wait)
 {
 	struct ordering *ordering = batch->owner;
 

@@ -12,12 +12,52 @@
 
 static void a_plugin_of_this_version_is_taken(void **state)
 {
-	const struct kv_device *device = kv_device_find("present:3");
+	const struct kvfs_device *device = kv_device_find("present:3");
 
 	(void)state;
 	assert_non_null(device);
 	assert_string_equal(device->name, "present");
 	assert_ptr_equal(kv_device_find("present"), device);
+}
+
+/* Two pages a block, in runs, one of them passed over; all of it, and a part. */
+static void a_plugin_moves_what_the_host_moves(void **state)
+{
+	static uint8_t memory[2][8 * 256], tensors[2][1024];
+	static const int64_t pages[] = {5, -1};
+	static const struct kvfs_range some = {100, 700};
+	struct kvfs_stride strides[2] = {{0, NULL, 256, 64, 4, 64},
+					 {512, NULL, 256, 256, 1, 0}};
+	const struct kvfs_strides all = {2, 2, strides};
+	const struct kv_two {
+		const struct kvfs_device *device;
+	} two[] = {{kv_device_find("present")}, {&kv_device_host}};
+	size_t i, k;
+	int part;
+
+	(void)state;
+	for (part = 0; part < 2; part++) {
+		for (i = 0; i < 2; i++) {
+			const struct kvfs_copy copy = {tensors[i], pages};
+			const struct kvfs_batch batch = {
+				.strides = &all,
+				.ranges = &some,
+				.n_ranges = (size_t)part,
+				.copies = &copy,
+				.n = 1,
+			};
+
+			strides[0].base = strides[1].base = memory[i];
+			memset(memory[i], 0x5a, sizeof(memory[i]));
+			for (k = 0; k < sizeof(tensors[i]); k++)
+				tensors[i][k] = (uint8_t)(7 * k + k / 256);
+			assert_int_equal(two[i].device->load(NULL, &batch), 0);
+			memset(tensors[i], 0x11, sizeof(tensors[i]));
+			assert_int_equal(two[i].device->save(NULL, &batch), 0);
+		}
+		assert_memory_equal(memory[0], memory[1], sizeof(memory[0]));
+		assert_memory_equal(tensors[0], tensors[1], sizeof(tensors[0]));
+	}
 }
 
 static void a_plugin_of_another_version_is_none(void **state)
@@ -73,6 +113,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_plugin_of_this_version_is_taken),
+		cmocka_unit_test(a_plugin_moves_what_the_host_moves),
 		cmocka_unit_test(a_plugin_of_another_version_is_none),
 		cmocka_unit_test(
 			what_is_no_name_of_a_plugin_is_looked_for_nowhere),

@@ -98,7 +98,7 @@ static bool fake_mark_is_done(void *event_wait)
 	return stream->quiet;
 }
 
-static void fake_look(void *pool, const struct kv_batch *batch)
+static void fake_look(void *pool, const struct kvfs_batch *batch)
 {
 	fake_check_lock();
 	fake.on_caller += pthread_equal(pthread_self(), fake.caller);
@@ -112,7 +112,7 @@ static void fake_look(void *pool, const struct kv_batch *batch)
 }
 
 /* A copy's own stream: quiet when it is over.  Kept for ever. */
-static struct fake_stream *fake_submit(const struct kv_batch *batch)
+static struct fake_stream *fake_submit(const struct kvfs_batch *batch)
 {
 	static struct fake_stream copies[65536];
 	static atomic_size_t n;
@@ -130,12 +130,12 @@ static struct fake_stream *fake_submit(const struct kv_batch *batch)
 	return copy;
 }
 
-static uint64_t fake_from(const struct kv_batch *batch)
+static uint64_t fake_from(const struct kvfs_batch *batch)
 {
 	return batch->n_ranges > 0 ? batch->ranges[0].from : 0;
 }
 
-static int fake_load(void *pool, const struct kv_batch *batch)
+static int fake_load(void *pool, const struct kvfs_batch *batch)
 {
 	struct fake_stream *copy;
 	int r;
@@ -158,7 +158,7 @@ static int fake_load(void *pool, const struct kv_batch *batch)
 	return r;
 }
 
-static int fake_save(void *pool, const struct kv_batch *batch)
+static int fake_save(void *pool, const struct kvfs_batch *batch)
 {
 	struct fake_stream *copy;
 
@@ -244,8 +244,8 @@ static void fake_detach(void *base)
 	fake.attached--;
 }
 
-static const struct kv_device fake_device = {
-	.version = KV_DEVICE_VERSION,
+static const struct kvfs_device fake_device = {
+	.version = KVFS_DEVICE_VERSION,
 	.name = "fake",
 	.batch_bytes = 1u << 20,
 	.open = fake_open,
@@ -261,7 +261,7 @@ static const struct kv_device fake_device = {
 	.order = fake_order,
 };
 
-const struct kv_device *kv_device_find(const char *name)
+const struct kvfs_device *kv_device_find(const char *name)
 {
 	if (strcmp(name, "fake") == 0)
 		return &fake_device;

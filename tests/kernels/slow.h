@@ -45,7 +45,7 @@ static struct slow_stream slow_copies[4096];
 static atomic_size_t slow_copied;
 
 /* Say that @batch is submitted, if it is not to be kept till the end. */
-static struct slow_stream *slow_submit(const struct kv_batch *batch)
+static struct slow_stream *slow_submit(const struct kvfs_batch *batch)
 {
 	struct slow_stream *copy =
 		&slow_copies[slow_copied++ % KV_ARRAY_LEN(slow_copies)];
@@ -66,7 +66,7 @@ static void slow_pass(void)
 	pthread_mutex_unlock(&slow.lock);
 }
 
-static int slow_load(void *pool, const struct kv_batch *batch)
+static int slow_load(void *pool, const struct kvfs_batch *batch)
 {
 	struct slow_stream *copy;
 	int r;
@@ -81,7 +81,7 @@ static int slow_load(void *pool, const struct kv_batch *batch)
 	return r;
 }
 
-static int slow_save(void *pool, const struct kv_batch *batch)
+static int slow_save(void *pool, const struct kvfs_batch *batch)
 {
 	struct slow_stream *copy;
 	int r;
@@ -145,15 +145,15 @@ static int slow_order(void *event_wait, void *stream)
 	return 0;
 }
 
-#define SLOW_DEVICE                                                      \
-	.version = KV_DEVICE_VERSION, .name = "host", .info = slow_info, \
-	.load = slow_load, .save = slow_save, .reserve = slow_reserve,   \
+#define SLOW_DEVICE                                                        \
+	.version = KVFS_DEVICE_VERSION, .name = "host", .info = slow_info, \
+	.load = slow_load, .save = slow_save, .reserve = slow_reserve,     \
 	.grow = slow_grow, .release = slow_release
 
-const struct kv_device *kv_device_find(const char *name)
+const struct kvfs_device *kv_device_find(const char *name)
 {
-	static const struct kv_device plain = {SLOW_DEVICE};
-	static const struct kv_device device = {
+	static const struct kvfs_device plain = {SLOW_DEVICE};
+	static const struct kvfs_device device = {
 		SLOW_DEVICE,
 		.event_wait = slow_mark,
 		.event_wait_is_done = slow_mark_is_done,

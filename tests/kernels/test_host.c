@@ -14,21 +14,21 @@
 static uint8_t pool[PAGES * PAGE_BYTES], block[2 * PAGE_BYTES];
 static uint8_t back[sizeof(block)];
 
-static void host_load(const struct kv_strides *strides, const int64_t *pages,
+static void host_load(const struct kvfs_strides *strides, const int64_t *pages,
 		      uint8_t *tensors)
 {
-	const struct kv_copy copy = {tensors, pages};
-	const struct kv_batch batch = {
+	const struct kvfs_copy copy = {tensors, pages};
+	const struct kvfs_batch batch = {
 		.strides = strides, .copies = &copy, .n = 1};
 
 	assert_int_equal(kv_device_host.load(NULL, &batch), 0);
 }
 
-static void host_save(const struct kv_strides *strides, const int64_t *pages,
+static void host_save(const struct kvfs_strides *strides, const int64_t *pages,
 		      uint8_t *tensors)
 {
-	const struct kv_copy copy = {tensors, pages};
-	const struct kv_batch batch = {
+	const struct kvfs_copy copy = {tensors, pages};
+	const struct kvfs_batch batch = {
 		.strides = strides, .copies = &copy, .n = 1};
 
 	assert_int_equal(kv_device_host.save(NULL, &batch), 0);
@@ -53,8 +53,8 @@ static bool untouched(const uint8_t *at, size_t n)
 }
 
 /* Two pages a block, each page in one run. */
-static struct kv_stride whole = {0, pool, PAGE_BYTES, PAGE_BYTES, 1, 0};
-static const struct kv_strides two_pages = {2, 1, &whole};
+static struct kvfs_stride whole = {0, pool, PAGE_BYTES, PAGE_BYTES, 1, 0};
+static const struct kvfs_strides two_pages = {2, 1, &whole};
 
 static void a_page_that_is_skipped_is_not_touched_nor_the_first_one(void **s)
 {
@@ -88,11 +88,11 @@ static void pages_in_a_row_and_apart_get_the_same_bytes(void **state)
 static void strided_segments_go_there_and_back(void **state)
 {
 	/* Two tensors: one in two segments a page, one in a single one. */
-	struct kv_stride strides[] = {
+	struct kvfs_stride strides[] = {
 		{0, pool, 256, 256, 2, PAGES * 256},
 		{1024, pool + 2 * PAGES * 256, 100, 100, 1, 0},
 	};
-	const struct kv_strides strided = {2, 2, strides};
+	const struct kvfs_strides strided = {2, 2, strides};
 	const int64_t pages[] = {5, 1};
 
 	(void)state;
@@ -120,7 +120,7 @@ static void a_saved_row_of_pages_is_what_was_loaded(void **state)
 
 /* Two tensors of two pages: two runs a page, and one. */
 #define STRIDED 1224
-static struct kv_stride strided[] = {
+static struct kvfs_stride strided[] = {
 	{0, pool, 256, 256, 2, PAGES * 256},
 	{1024, pool + 2 * PAGES * 256, 100, 100, 1, 0},
 };
@@ -140,7 +140,7 @@ static size_t count_written(const uint8_t *at, size_t n)
 }
 
 /* @back must be the block's bytes from..to, of pages that are not skipped. */
-static size_t check_back(const struct kv_range *range, const int64_t *pages)
+static size_t check_back(const struct kvfs_range *range, const int64_t *pages)
 {
 	size_t i, n = 0;
 
@@ -155,18 +155,18 @@ static size_t check_back(const struct kv_range *range, const int64_t *pages)
 	return n;
 }
 
-static void try_range(struct kv_range range, const int64_t *pages)
+static void try_range(struct kvfs_range range, const int64_t *pages)
 {
 	const uint64_t middle = (range.from + range.to) / 2;
-	const struct kv_range halves[] = {{range.from, middle},
-					  {middle, range.to}};
-	const struct kv_strides strides = {2, 2, strided};
-	const struct kv_copy there = {block, pages}, again = {back, pages};
-	struct kv_batch batch = {.strides = &strides,
-				 .ranges = halves,
-				 .n_ranges = 2,
-				 .copies = &there,
-				 .n = 1};
+	const struct kvfs_range halves[] = {{range.from, middle},
+					    {middle, range.to}};
+	const struct kvfs_strides strides = {2, 2, strided};
+	const struct kvfs_copy there = {block, pages}, again = {back, pages};
+	struct kvfs_batch batch = {.strides = &strides,
+				   .ranges = halves,
+				   .n_ranges = 2,
+				   .copies = &there,
+				   .n = 1};
 
 	memset(pool, 0xee, sizeof(pool));
 	memset(back, 0xee, sizeof(back));
@@ -197,7 +197,7 @@ static void only_the_bytes_of_the_ranges_are_copied(void **state)
 	for (i = 0; i < KV_ARRAY_LEN(pages); i++)
 		for (from = 0; from < STRIDED; from += 37)
 			for (to = from + 2; to <= STRIDED; to += 41)
-				try_range((struct kv_range){from, to},
+				try_range((struct kvfs_range){from, to},
 					  pages[i]);
 }
 

@@ -21,7 +21,7 @@ static struct kv_layout *parse(const char *text)
 	return layout;
 }
 
-static void assert_range(struct kv_range range, uint64_t from, uint64_t to)
+static void assert_range(struct kvfs_range range, uint64_t from, uint64_t to)
 {
 	assert_int_equal(range.from, from);
 	assert_int_equal(range.to, to);
@@ -33,7 +33,7 @@ static void tensors_of_one_first_dimension_have_that_many_layers(void **state)
 		parse(LAYOUT(TENSOR("k", "BF16", "[36,16,8]") "," TENSOR(
 			"v", "BF16", "[36,16,8]") "," TENSOR("s", "F32",
 							     "[36]")));
-	struct kv_range ranges[3];
+	struct kvfs_range ranges[3];
 
 	(void)state;
 	assert_int_equal(layout->layers, 36);
@@ -53,7 +53,7 @@ static void tensors_of_other_first_dimensions_are_layers_themselves(void **s)
 	_cleanup_(kv_layout_freep) struct kv_layout *layout =
 		parse(LAYOUT(TENSOR("a", "U8", "[2,10]") "," TENSOR(
 			"b", "U8", "[3,10]") "," TENSOR("c", "U8", "[7]")));
-	struct kv_range ranges[3];
+	struct kvfs_range ranges[3];
 
 	(void)s;
 	assert_int_equal(layout->layers, 3);
@@ -67,7 +67,7 @@ static void a_tensor_without_dimensions_is_a_layer(void **state)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = parse(
 		LAYOUT(TENSOR("a", "F32", "[]") "," TENSOR("b", "F32", "[4]")));
-	struct kv_range ranges[2];
+	struct kvfs_range ranges[2];
 
 	(void)state;
 	assert_int_equal(layout->layers, 2);
@@ -79,7 +79,7 @@ static void all_layers_are_all_bytes_once(void **state)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = parse(LAYOUT(
 		TENSOR("k", "U8", "[5,3]") "," TENSOR("v", "U8", "[5,7]")));
-	struct kv_range ranges[2];
+	struct kvfs_range ranges[2];
 	uint64_t bytes = 0;
 	uint8_t seen[50] = {0};
 	uint32_t l;
@@ -109,7 +109,7 @@ static void all_layers_are_all_bytes_once(void **state)
 /* Each byte is in one layer, and no layer has more pieces than was said. */
 static void assert_whole(const struct kv_layout *layout)
 {
-	_cleanup_(kv_freep) struct kv_range *ranges =
+	_cleanup_(kv_freep) struct kvfs_range *ranges =
 		calloc(layout->layer_pieces, sizeof(*ranges));
 	_cleanup_(kv_freep) uint8_t *seen = calloc(layout->payload, 1);
 	size_t n;
@@ -137,7 +137,7 @@ static void layers_are_the_tensors_that_are_listed(void **state)
 		parse(SAID(FOUR, "[[\"k0\",\"v0\"],[\"k1\",\"v1\"]]"));
 	_cleanup_(kv_layout_freep) struct kv_layout *apart =
 		parse(SAID(FOUR, "[[\"v1\",\"k0\"],[\"k1\"],[\"v0\"]]"));
-	struct kv_range ranges[4];
+	struct kvfs_range ranges[4];
 
 	(void)state;
 	assert_int_equal(layout->layers, 2);
@@ -156,7 +156,7 @@ static void layers_are_the_dimension_that_is_said(void **state)
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = parse(SAID(
 		TENSOR("kv", "BF16", "[2,6,5]") "," TENSOR("s", "U8", "[3,6]"),
 		"1"));
-	struct kv_range ranges[5];
+	struct kvfs_range ranges[5];
 
 	(void)state;
 	assert_int_equal(layout->layers, 6);

@@ -18,20 +18,20 @@ struct layout {
 	uint32_t ppb;
 	uint64_t pages;
 	size_t n;
-	uint64_t memory;		      /* bytes of the pool */
-	struct kv_stride stride[STRIDES_MAX]; /* base: offset in the memory */
+	uint64_t memory;			/* bytes of the pool */
+	struct kvfs_stride stride[STRIDES_MAX]; /* base: offset in the memory */
 };
 
 static void add(struct layout *l, uint64_t base, uint64_t block_stride,
 		uint64_t bytes, uint64_t count, uint64_t segment_stride)
 {
-	struct kv_stride *last = &l->stride[l->n - (l->n > 0)];
+	struct kvfs_stride *last = &l->stride[l->n - (l->n > 0)];
 	uint64_t offset =
 		l->n == 0 ? 0
 			  : last->offset + last->bytes * last->count * l->ppb;
 
 	assert_true(l->n < STRIDES_MAX);
-	l->stride[l->n++] = (struct kv_stride){
+	l->stride[l->n++] = (struct kvfs_stride){
 		.offset = offset,
 		.base = (uint8_t *)(uintptr_t)base,
 		.block_stride = block_stride,
@@ -119,11 +119,11 @@ static struct layout mixed(void)
 
 struct world {
 	struct layout l;
-	struct kv_strides mine, theirs; /* the same strides, of two pools */
+	struct kvfs_strides mine, theirs; /* the same strides, of two pools */
 	uint8_t *pool, *other, *staging;
 	uint8_t *tensors[BLOCKS_MAX], *back[BLOCKS_MAX];
 	int64_t pages[BLOCKS_MAX][PPB_MAX];
-	struct kv_copy copies[BLOCKS_MAX];
+	struct kvfs_copy copies[BLOCKS_MAX];
 	size_t n;
 	uint64_t block, block_at;
 };
@@ -137,9 +137,9 @@ static uint8_t *memory(uint64_t bytes, uint8_t value)
 	return at;
 }
 
-static struct kv_strides pieces_at(const struct layout *l, uint8_t *pool)
+static struct kvfs_strides pieces_at(const struct layout *l, uint8_t *pool)
 {
-	struct kv_strides strides = {l->ppb, l->n, NULL};
+	struct kvfs_strides strides = {l->ppb, l->n, NULL};
 	size_t i;
 
 	strides.stride = calloc(l->n, sizeof(*strides.stride));
@@ -153,7 +153,7 @@ static struct kv_strides pieces_at(const struct layout *l, uint8_t *pool)
 
 static void world_new(struct world *w, struct layout l, size_t n, bool skips)
 {
-	const struct kv_stride *last = &l.stride[l.n - 1];
+	const struct kvfs_stride *last = &l.stride[l.n - 1];
 	size_t i, p, next = l.pages;
 
 	memset(w, 0, sizeof(*w));
@@ -174,7 +174,7 @@ static void world_new(struct world *w, struct layout l, size_t n, bool skips)
 			w->pages[i][p] = skips && (i + p) % 3 == 1
 						 ? -1
 						 : (int64_t)--next;
-		w->copies[i] = (struct kv_copy){w->tensors[i], w->pages[i]};
+		w->copies[i] = (struct kvfs_copy){w->tensors[i], w->pages[i]};
 	}
 }
 
@@ -297,11 +297,11 @@ static void do_plan(struct world *w, const struct kv_plan *plan, bool loads)
 }
 
 /* Load by us and by the host device, and save what the latter has loaded. */
-static void compare(struct layout l, const struct kv_range *ranges,
+static void compare(struct layout l, const struct kvfs_range *ranges,
 		    size_t n_ranges, uint64_t staging, bool skips)
 {
-	struct kv_batch batch = {.ranges = ranges, .n_ranges = n_ranges};
-	struct kv_copy saves[BLOCKS_MAX];
+	struct kvfs_batch batch = {.ranges = ranges, .n_ranges = n_ranges};
+	struct kvfs_copy saves[BLOCKS_MAX];
 	struct kv_plan plan;
 	struct world w;
 	uint8_t *saved;
@@ -324,7 +324,7 @@ static void compare(struct layout l, const struct kv_range *ranges,
 
 	for (i = 0; i < w.n; i++) {
 		saved = memory(w.block, 0);
-		saves[i] = (struct kv_copy){saved, w.pages[i]};
+		saves[i] = (struct kvfs_copy){saved, w.pages[i]};
 	}
 	batch.copies = saves;
 	if (!skips) {
@@ -403,12 +403,12 @@ static void ranges_touch_no_other_byte(void **state)
 
 	(void)state;
 	for (i = 0; i < n; i++) {
-		const struct kv_stride *last = &l[i].stride[l[i].n - 1];
+		const struct kvfs_stride *last = &l[i].stride[l[i].n - 1];
 		uint64_t block =
 			last->offset + last->bytes * last->count * l[i].ppb;
-		const struct kv_range two[] = {{block / 7, block / 3},
-					       {block / 2 + 1, block - 1}};
-		const struct kv_range one = {block / 2, block / 2 + 1};
+		const struct kvfs_range two[] = {{block / 7, block / 3},
+						 {block / 2 + 1, block - 1}};
+		const struct kvfs_range one = {block / 2, block / 2 + 1};
 
 		compare(l[i], two, 2, 16 << 20, false);
 		compare(l[i], two, 2, 4096, true);
@@ -492,7 +492,7 @@ static void pages_in_a_row_are_one_copy(void **state)
 static void the_way_of_a_piece_follows_from_the_length_of_its_runs(void **state)
 {
 	struct layout l = mixed();
-	struct kv_strides strides = pieces_at(&l, NULL);
+	struct kvfs_strides strides = pieces_at(&l, NULL);
 	struct kv_plan plan;
 
 	(void)state;
@@ -516,7 +516,7 @@ static void the_way_of_a_piece_follows_from_the_length_of_its_runs(void **state)
 static void a_layer_first_block_is_one_run_of_staging(void **state)
 {
 	struct layout l = layer_first("layers", 36, 32 << 10, 1);
-	struct kv_strides strides = pieces_at(&l, NULL);
+	struct kvfs_strides strides = pieces_at(&l, NULL);
 	struct kv_plan plan;
 
 	(void)state;
@@ -534,10 +534,10 @@ static void a_layer_first_block_is_one_run_of_staging(void **state)
 static void a_part_of_a_run_is_a_run(void **state)
 {
 	struct layout l = page_first();
-	struct kv_strides strides = pieces_at(&l, NULL);
+	struct kvfs_strides strides = pieces_at(&l, NULL);
 	const uint64_t page = 1100 << 10;
-	const struct kv_range within = {page + 4096, page + 20480},
-			      across = {page - 4096, page + 8192};
+	const struct kvfs_range within = {page + 4096, page + 20480},
+				across = {page - 4096, page + 8192};
 	struct kv_plan plan;
 
 	(void)state;

@@ -48,7 +48,7 @@ static int make(const kvfs_view *views, size_t n, uint64_t pages,
 		.memory = memory,
 		.memory_bytes = sizeof(memory),
 	};
-	struct kv_strides strides = {0};
+	struct kvfs_strides strides = {0};
 	int r = kv_strides_new(&desc, layout, &strides);
 
 	free(strides.stride);
@@ -163,7 +163,7 @@ static void views_that_follow_each_other_become_one_piece(void **state)
 			       .n_views = 2,
 			       .pages = PAGES,
 			       .pages_per_block = 1};
-	struct kv_strides strides;
+	struct kvfs_strides strides;
 
 	(void)state;
 	assert_int_equal(kv_strides_new(&desc, layout, &strides), 0);
@@ -184,7 +184,7 @@ static void views_are_put_in_the_order_of_the_tensors(void **state)
 			       .n_views = 3,
 			       .pages = 2,
 			       .pages_per_block = 1};
-	struct kv_strides strides;
+	struct kvfs_strides strides;
 
 	(void)state;
 	assert_int_equal(kv_strides_new(&desc, layout, &strides), 0);
