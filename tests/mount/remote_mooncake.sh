@@ -30,8 +30,11 @@ fi
 bin=$("$python" -c "import mooncake, os; print(os.path.dirname(mooncake.__file__))")
 
 free_port() { "$python" -c "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])"; }
-# Both in the background: $master, $owner.
+# Both in the background: $master, $owner.  A port may be somebody's by then.
 servers() {
+	start_servers || { end_servers; start_servers; } || fail "the owner does not come up"
+}
+start_servers() {
 	local port metrics i
 	port=$(free_port) metrics=$(free_port)
 	address=127.0.0.1:$port
@@ -51,9 +54,9 @@ servers() {
 		grep -q ready "$T/owner.log" && break
 		sleep 0.1
 	done
-	grep -q ready "$T/owner.log" || fail "the owner does not come up"
 	# As ourselves: others may not reach the build.
 	url="//$address?uid=$(id -u)&python=$python&program=$root/connectors/remote/kvfs-remote-mooncake&landing=8M&patience=40"
+	grep -q ready "$T/owner.log"
 }
 
 servers
