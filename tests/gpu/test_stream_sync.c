@@ -363,13 +363,12 @@ static void an_order_before_it_is_submitted_orders_nothing(void **state)
 	xfer = load(lease, &opts);
 	assert_int_equal(kvfs_xfer_order(xfer, compute), -EAGAIN);
 	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_SUBMITTED), 0);
-	/* What is given to the stream all the same waits for nothing. */
+	order(xfer, compute);
 	GPU_OK(cuMemcpyDtoDAsync_v2, seen, e.shape.base, e.shape.bytes,
 	       compute);
-	order(xfer, compute);
 	GPU_OK(cuStreamSynchronize, compute);
+	assert_pages_at(seen, 2, "what was read after the order");
 	finish(xfer, KVFS_COPIED);
-	assert_pages(2, "the pages");
 	kvfs_release(lease);
 	gpu_free(seen);
 }

@@ -68,8 +68,10 @@ static void a_stream_that_is_done_holds_nothing_up(void **state)
 
 	world_save(w, 4);
 	slow.quiet = true;
+	fake.held_from = 0; /* a batch has an event wait of its own */
 	xfer = begin_load(w, 4, &opts);
 	assert_int_equal(fake.event_waits, 0);
+	fake.held_from = UINT64_MAX;
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 4);
 	kvfs_xfer_free(xfer);
 }
@@ -396,7 +398,6 @@ static void a_pool_is_closed_after_its_marks(void **state)
 
 	world_save(w, 4);
 	xfer = begin_load(w, 4, &opts);
-	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EAGAIN);
 	kvfs_pool_close(kv_steal(w->pool)); /* fake_close counts what is left */
 	assert_int_equal(fake.pools, 0);
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
