@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * abi.h - the calls of the CUDA driver that tests and their stand-in know, as
- * its binary interface has them.  No header of CUDA's is needed.
+ * its binary interface has them.  No header of CUDA's is needed; abi.cu compares
+ * them with it where there is one.
  */
 #ifndef KV_TESTS_GPU_ABI_H
 #define KV_TESTS_GPU_ABI_H

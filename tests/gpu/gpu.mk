@@ -17,6 +17,11 @@ $B/tests/gpu/plugin/plugin.o: CFLAGS := $(filter-out -I.,$(CFLAGS)) -Ikernels
 $(GPU_PLUGIN): $B/tests/gpu/plugin/plugin.o
 	$(call run,LINK)$(CC) $(LDFLAGS) -shared $(if $(SAN),,-Wl,-z,defs) $^ -o $@ && for n in past future; do ln -sf $(@F) $(@D)/libkvfs-$$n.so.1; done
 $B/tests/gpu/test_plugin: | $(GPU_PLUGIN)
+ifneq ($(NVCC),)
+$B/tests/gpu/test_standin: | $B/tests/gpu/abi-cuda.o
+$B/tests/gpu/abi-cuda.o: tests/gpu/abi.cu tests/gpu/abi.h ; @mkdir -p $(@D)
+	$(call run,NVCC)$(NVCC) -std=c++17 -I. -c $< -o $@
+endif
 $(GPU_UNIT:=.o): tests/gpu/kernels.ptx
 $(GPU_UNIT): | $B/tests/gpu/libcuda.so.1
 $B/tests/gpu/bench: $(call objs,tools/bench/report.c)
