@@ -33,7 +33,7 @@ not "relative prefix" "absolute path" env PREFIX=here B="$B" VERSION=1 "$root/to
 if [ "$(id -u)" = 0 ]; then
 	install -d -o nobody "$T/nobody"
 	mkdir -p "$T/src/tools" "$T/src/kernels" "$T/build"
-	cp "$root/tools/install.sh" "$T/src/tools/" && cp "$root/kernels/kvfs.h" "$T/src/kernels/"
+	cp "$root/tools/install.sh" "$T/src/tools/" && cp "$root"/kernels/*.h "$T/src/kernels/"
 	mkdir "$T/src/connectors" && cp -r "$root/connectors/remote" "$T/src/connectors/"
 	cp -r "$root/man" "$T/src/" && cp "$B"/kvfs* "$B"/libkvfs* "$T/build/" 2>/dev/null
 	chmod -R a+rX "$T/src" "$T/build"
