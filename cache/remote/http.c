@@ -11,8 +11,8 @@
  * INVARIANTS
  *   (1) An operation is queued, under way in one transfer, or done.
  *   (2) The eventfd's count is not 0 while any is done.
- *   (3) A transfer's easy handle is in the multi handle while it has an
- *       operation, and libcurl touches the operation's memory only then.
+ *   (3) A transfer has an easy handle while a request is made, and libcurl
+ *       touches the operation's memory only then.
  *
  * LOCKING   http->lock for the queues and flags; none during calls of libcurl.
  *           All else is the thread's.
@@ -39,8 +39,8 @@ enum lane { SMALL, LARGE, LANES };
 #define PATIENCE_NS 1000000000u /* at the end */
 
 struct transfer {
-	struct http *http; /* fixed, as is easy */
-	CURL *easy;
+	struct http *http;    /* fixed */
+	CURL *easy;	      /* of one request; NULL: none */
 	struct kv_exchange x; /* x.op NULL: free */
 	struct curl_slist *headers;
 	uint64_t sent, received, header_bytes;
@@ -364,13 +364,19 @@ static CURLcode set_method(struct transfer *t)
 	return curl_easy_setopt(t->easy, CURLOPT_URL, x->url);
 }
 
-/* All anew: libcurl counts, for each handle, how often a connection that was kept
- * turned out to be closed, and gives up after some. */
+/*
+ * A new handle each time: one that was used counts how often a connection that
+ * was kept turned out to be closed, and gives up after some; and in libcurl 7.88
+ * an answer whose first header is folded has it read headers of the one before,
+ * which are freed.
+ */
 static CURLcode set_request(struct transfer *t)
 {
 	CURLcode code;
 
-	curl_easy_reset(t->easy);
+	t->easy = curl_easy_init();
+	if (!t->easy)
+		return CURLE_OUT_OF_MEMORY;
 	set_calls(t);
 	code = set_way(t);
 	if (code == CURLE_OK)
@@ -382,6 +388,10 @@ static void forget_request(struct transfer *t)
 {
 	struct kv_exchange *x = &t->x;
 
+	if (t->easy) {
+		curl_multi_remove_handle(t->http->multi, t->easy);
+		curl_easy_cleanup(kv_steal(t->easy));
+	}
 	curl_slist_free_all(kv_steal(t->headers));
 	x->method = NULL;
 	x->body = NULL;
@@ -501,7 +511,6 @@ static void took(struct transfer *t, CURLcode code)
 	const bool unreached = is_unreached(code);
 	struct http *http = t->http;
 
-	curl_multi_remove_handle(http->multi, t->easy);
 	/* Not after the first: that may be one connection's bad luck. */
 	if (unreached && http->unreached)
 		fail_queued(http, r);
@@ -567,10 +576,8 @@ static void end_cancelled(struct http *http)
 	for (unsigned i = 0; any && i < TRANSFERS; i++) {
 		struct transfer *t = &http->transfers[i];
 
-		if (!cancelled[i])
-			continue;
-		curl_multi_remove_handle(http->multi, t->easy);
-		end(t, -ECANCELED);
+		if (cancelled[i])
+			end(t, -ECANCELED);
 	}
 }
 
@@ -691,8 +698,6 @@ static void http_free(struct http *http)
 {
 	if (!http)
 		return;
-	for (unsigned i = 0; i < TRANSFERS; i++)
-		curl_easy_cleanup(http->transfers[i].easy);
 	curl_multi_cleanup(http->multi);
 	if (http->event >= 0)
 		close(http->event);
@@ -733,17 +738,9 @@ static void init_libcurl(void)
 	curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
-static int init_transfer(struct http *http, struct transfer *t)
-{
-	t->http = http;
-	t->x.site = http->site;
-	t->easy = curl_easy_init();
-	return t->easy ? 0 : -ENOMEM;
-}
-
 static int init(struct http *http)
 {
-	int r = 0;
+	int r;
 
 	http->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (http->event < 0)
@@ -752,10 +749,10 @@ static int init(struct http *http)
 	if (!http->multi)
 		return -ENOMEM;
 	curl_multi_setopt(http->multi, CURLMOPT_MAXCONNECTS, (long)TRANSFERS);
-	for (unsigned i = 0; i < TRANSFERS && r == 0; i++)
-		r = init_transfer(http, &http->transfers[i]);
-	if (r < 0)
-		return r;
+	for (unsigned i = 0; i < TRANSFERS; i++) {
+		http->transfers[i].http = http;
+		http->transfers[i].x.site = http->site;
+	}
 	http->running = true;
 	r = kv_thread_start(&http->thread, "kvfs-http", run, http);
 	http->running = r == 0;

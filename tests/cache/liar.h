@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-#include "common/kv.h"
+#include "common/thread.h"
 
 struct liar {
 	unsigned port;
@@ -91,7 +91,8 @@ static inline void liar_wait_for_end(int fd)
 static inline void liar_answer(struct liar *liar, int fd)
 {
 	char head[16384], line[4096] = "";
-	const char *what, *forever;
+	const char *said, *forever;
+	char *what = NULL; /* who told it may be gone before it is said */
 	size_t n;
 
 	if (!liar_listen(fd, head, sizeof(head)))
@@ -100,9 +101,11 @@ static inline void liar_answer(struct liar *liar, int fd)
 	pthread_mutex_lock(&liar->lock);
 	liar->asked++;
 	liar_take(liar, fd, head);
-	what = strstr(line, ".digest ") ? liar->note : liar->object;
-	n = what == liar->note ? liar->note_n : liar->object_n;
-	forever = what == liar->note ? NULL : liar->forever;
+	said = strstr(line, ".digest ") ? liar->note : liar->object;
+	n = said == liar->note ? liar->note_n : liar->object_n;
+	forever = said == liar->note ? NULL : liar->forever;
+	if (said && (what = malloc(n + 1)))
+		memcpy(what, said, n);
 	pthread_mutex_unlock(&liar->lock);
 	if (!what)
 		liar_wait_for_end(fd);
@@ -111,6 +114,7 @@ static inline void liar_answer(struct liar *liar, int fd)
 	else if (forever)
 		while (liar_say(fd, forever, strlen(forever)) == 0)
 			;
+	free(what);
 	if (liar->drops && liar_listen(fd, head, sizeof(head)))
 		liar_take(liar, fd, head);
 	shutdown(fd, SHUT_WR);
@@ -145,7 +149,7 @@ static inline void liar_start(struct liar *liar)
 	if (bind(liar->fd, (struct sockaddr *)&address, n) < 0 ||
 	    listen(liar->fd, 128) < 0 ||
 	    getsockname(liar->fd, (struct sockaddr *)&address, &n) < 0 ||
-	    pthread_create(&liar->thread, NULL, liar_run, liar) != 0)
+	    kv_thread_start(&liar->thread, "liar", liar_run, liar) != 0)
 		abort();
 	liar->port = ntohs(address.sin_port);
 }

@@ -423,7 +423,7 @@ static void test_while_nobody_is_reached_one_tries(void **state)
 		for (size_t i = 0; i < MANY; i++)
 			assert_int_equal(ops[i].status, -ETIMEDOUT);
 	}
-	assert_int_equal(most, 1);
+	assert_true(most <= 1);
 	close(fd);
 	assert_int_equal(webserver_start(&server), 0);
 	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
