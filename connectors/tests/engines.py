@@ -121,15 +121,30 @@ class Engine:
         self.log.seek(0)
         return self.log.read()
 
+    def _shared(self) -> list[str]:
+        """Its files in /dev/shm, by which several ranks talk: who is killed leaves them."""
+        inodes: set[int] = set()
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if os.getpgid(int(pid)) == self.pid:
+                    with open(f"/proc/{pid}/maps") as maps:
+                        inodes |= {int(line.split()[4]) for line in maps if "/dev/shm/" in line}
+        with os.scandir("/dev/shm") as files:
+            return [file.path for file in files if file.is_file() and file.inode() in inodes]
+
     def kill(self) -> None:
         """SIGKILL to it and to what it started."""
         if self.answers.closed:
             return
+        shared = self._shared()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._process, signal.SIGKILL)
             os.killpg(self.pid, signal.SIGKILL)
         select.select([self._process], [], [])
         os.close(self._process)
+        for path in shared:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
         self.answers.close()
         self.commands.close()
         self.last = self.said()
