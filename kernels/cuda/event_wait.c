@@ -91,7 +91,9 @@ int kv_event_waits_new(struct kv_gpu *gpu)
 	return r;
 }
 
-/* The event wait's own stream, waiting for @event. */
+/* The event wait's own stream, waiting for @event.  Where there are priorities
+ * enough it is none of the copy streams': in a hardware queue that they share
+ * copies would wait behind it. */
 static int wait_for(struct kv_event_wait *event_wait, CUevent event)
 {
 	const struct kv_driver *driver = event_wait->gpu->driver;
@@ -100,7 +102,8 @@ static int wait_for(struct kv_event_wait *event_wait, CUevent event)
 	if (!event_wait->stream)
 		r = kv_driver_errno(driver->stream_new(
 			&event_wait->stream, CU_STREAM_NON_BLOCKING,
-			event_wait->gpu->urgent));
+			KV_MAX(event_wait->gpu->patient - 1,
+			       event_wait->gpu->urgent)));
 	if (r < 0) {
 		event_wait->stream = NULL;
 		return r;
