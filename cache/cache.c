@@ -392,8 +392,7 @@ char *kv_cache_describe(struct kv_cache *cache)
 		     (unsigned long long)config->scrub,
 		     (unsigned long long)config->ssd_write,
 		     arena_modes[config->arena], kv_ring_describe(cache->ring),
-		     remotes ? remotes : "",
-		     cache->notes ? cache->notes : "",
+		     remotes ? remotes : "", cache->notes ? cache->notes : "",
 		     arena->grow_error ? "dram_short=" : "",
 		     arena->grow_error ? strerror(-arena->grow_error) : "",
 		     arena->grow_error ? "\n" : "");

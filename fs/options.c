@@ -297,6 +297,9 @@ static int take_remote(const struct word *word, void *where, const char *value,
 	*ret_why = "of no kind that is known";
 	if (!kv_remote_knows(value))
 		return -EINVAL;
+	*ret_why = "without a directory";
+	if (strcmp(value, "dir:") == 0)
+		return -EINVAL;
 	*ret_why = "out of memory";
 	more[remote->n] = absolute_url(value);
 	if (!more[remote->n])
@@ -318,13 +321,23 @@ static int take_threshold(const struct word *word, void *where,
 	return r;
 }
 
-/* It becomes a part of names of files, paths and URLs. */
+/* It becomes a part of names of files, paths and URLs; numbers are users that have
+ * none. */
 static bool is_tenant_name(const char *name)
 {
 	size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyz"
 				"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_");
 
-	return n > 0 && n <= KV_REMOTE_NAME_MAX && name[n] == '\0';
+	return n > 0 && n <= KV_REMOTE_NAME_MAX && name[n] == '\0' &&
+	       strspn(name, "0123456789") < n;
+}
+
+static bool is_taken(const struct kv_remote_config *remote, const char *name)
+{
+	for (size_t i = 0; i < remote->n_tenants; i++)
+		if (strcmp(remote->tenants[i].name, name) == 0)
+			return true;
+	return false;
 }
 
 /* UID:NAME; one more, every time. */
@@ -345,9 +358,14 @@ static int take_tenant(const struct word *word, void *where, const char *value,
 		return -ENOMEM;
 	remote->tenants = more;
 	strsep(&name, ":");
-	*ret_why = "not UID:NAME, a name of letters, digits, - and _";
+	*ret_why =
+		"not UID:NAME, a name of letters, digits, - and _ that is no "
+		"number";
 	if (!name || !is_tenant_name(name) ||
 	    kv_number_parse(copy, 10, UINT32_MAX - 1, &uid) < 0)
+		return -EINVAL;
+	*ret_why = "another user has that name";
+	if (is_taken(remote, name))
 		return -EINVAL;
 	more[remote->n_tenants].uid = (uint32_t)uid;
 	more[remote->n_tenants].name = strdup(name);

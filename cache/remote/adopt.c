@@ -16,15 +16,16 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#define ASK_NS UINT64_C(2000000000)
+/* All of it: whoever opens a space waits for this. */
+#define PATIENCE_NS UINT64_C(600000000)
 #define LOOK_NS UINT64_C(100000000) /* a note comes after its object */
-#define LOOKS 5
 #define OBJECT ".layout"
 
 /* An operation that its caller waits for.  The thread's, until it is over. */
 struct ask {
 	struct kv_remote_job job; /* first */
 	char bytes[KV_LAYOUT_TEXT_MAX];
+	uint64_t until_ns;
 	int status; /* cache->lock, with the next */
 	bool over;
 	TAILQ_ENTRY(ask) link;
@@ -61,10 +62,12 @@ void kv_asks_run(struct kv_remote *remote)
 		kv_unlock(cache);
 		if (!ask)
 			return;
-		if (kv_remote_is_open(remote, ask->job.backend))
-			kv_remote_submit(remote, &ask->job, ASK_NS);
+		if (kv_remote_is_open(remote, ask->job.backend) &&
+		    kv_now_ns() < ask->until_ns)
+			kv_remote_submit(remote, &ask->job,
+					 ask->until_ns - kv_now_ns());
 		else
-			ended(remote, &ask->job, -EIO);
+			ended(remote, &ask->job, -ETIMEDOUT);
 	}
 }
 
@@ -85,7 +88,7 @@ static int wait_for(struct kv_remote *remote, struct ask *ask,
 	TAILQ_INSERT_TAIL(&remote->asks, ask, link);
 	kv_remote_wake(remote);
 	while (!ask->over)
-		kv_cond_wait(cache, &remote->answer, ASK_NS);
+		kv_cond_wait(cache, &remote->answer, PATIENCE_NS);
 	r = ask->status;
 	abandoned = ask->job.abandoned;
 	kv_unlock(cache);
@@ -96,27 +99,34 @@ static int wait_for(struct kv_remote *remote, struct ask *ask,
 	return r;
 }
 
-static struct ask *new_ask(unsigned backend, enum kv_remote_call call,
-			   const char *prefix)
+/* Where a space's layout is to be agreed upon, and until when. */
+struct place {
+	unsigned backend;
+	uint64_t until_ns;
+	char prefix[KV_REMOTE_PREFIX_MAX + 1];
+};
+
+static struct ask *new_ask(const struct place *place, enum kv_remote_call call)
 {
 	struct ask *ask = calloc(1, sizeof(*ask));
 
 	if (!ask)
 		return NULL;
-	ask->job.backend = backend;
+	ask->job.backend = place->backend;
+	ask->until_ns = place->until_ns;
 	ask->job.op.call = call;
 	snprintf(ask->job.op.name, sizeof(ask->job.op.name), "%s" OBJECT,
-		 prefix);
+		 place->prefix);
 	ask->job.op.data = (uint8_t *)ask->bytes;
 	ask->job.op.room = sizeof(ask->bytes);
 	return ask;
 }
 
 /* The layout that is there, which may be anything. */
-static int fetch(struct kv_remote *remote, unsigned backend, const char *prefix,
+static int fetch(struct kv_remote *remote, const struct place *place,
 		 struct kv_layout **ret_layout)
 {
-	struct ask *ask = new_ask(backend, KV_REMOTE_GET, prefix);
+	struct ask *ask = new_ask(place, KV_REMOTE_GET);
 	struct kv_digest digest;
 	int r = ask ? wait_for(remote, ask, &ask) : -ENOMEM;
 
@@ -131,10 +141,10 @@ static int fetch(struct kv_remote *remote, unsigned backend, const char *prefix,
 	return r == -EINVAL ? -EBADMSG : r;
 }
 
-static int publish(struct kv_remote *remote, unsigned backend,
-		   const char *prefix, const struct kv_layout *layout)
+static int publish(struct kv_remote *remote, const struct place *place,
+		   const struct kv_layout *layout)
 {
-	struct ask *ask = new_ask(backend, KV_REMOTE_PUBLISH, prefix);
+	struct ask *ask = new_ask(place, KV_REMOTE_PUBLISH);
 	const size_t n = strlen(layout->json);
 	int r;
 
@@ -180,48 +190,56 @@ static int take_seed(struct kv_layout **layout, const struct kv_layout *first)
 }
 
 /* 0: agreed with this backend; else it cannot be asked, or is at fault. */
-static int agree(struct kv_remote *remote, unsigned backend, const char *prefix,
+static int agree(struct kv_remote *remote, const struct place *place,
 		 struct kv_layout **layout)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *first = NULL;
-	int r = fetch(remote, backend, prefix, &first);
+	int r = fetch(remote, place, &first);
 
 	if (r == -ENOENT) {
-		r = publish(remote, backend, prefix, *layout);
+		r = publish(remote, place, *layout);
 		if (r != -EEXIST)
 			return r;
-		for (int i = 0; i < LOOKS && r < 0; i++) {
+		while (r < 0 && r != -ETIMEDOUT && r != -ENOMEM) {
 			usleep(LOOK_NS / 1000);
-			r = fetch(remote, backend, prefix, &first);
+			r = fetch(remote, place, &first);
 		}
 	}
 	return r < 0 ? r : take_seed(layout, first);
+}
+
+static bool wants_seed(struct kv_cache *cache, const struct kv_space *space,
+		       const struct kv_layout *layout)
+{
+	bool shared;
+
+	kv_lock(cache);
+	shared = space->shared || layout->share;
+	kv_unlock(cache);
+	return shared && layout->seed_drawn && cache->remote &&
+	       cache->remote->running;
 }
 
 int kv_remote_adopt(struct kv_cache *cache, struct kv_space *space,
 		    struct kv_layout **layout)
 {
 	struct kv_remote *remote = cache->remote;
-	char prefix[KV_REMOTE_PREFIX_MAX + 1];
-	bool shared;
+	struct place place = {.until_ns = kv_now_ns() + PATIENCE_NS};
 	int r;
 
-	kv_lock(cache);
-	shared = space->shared || (*layout)->share;
-	kv_unlock(cache);
-	if (!remote || !remote->running || !shared || !(*layout)->seed_drawn)
+	if (!wants_seed(cache, space, *layout))
 		return 0;
-	r = kv_remote_prefix_of(cache, space, (*layout)->json, prefix);
+	r = kv_remote_prefix_of(cache, space, (*layout)->json, place.prefix);
 	if (r < 0)
 		return r;
-	for (unsigned i = 0; i < remote->n; i++) {
-		r = agree(remote, i, prefix, layout);
+	for (; place.backend < remote->n; place.backend++) {
+		r = agree(remote, &place, layout);
 		if (r == 0 || r == -ENOMEM)
 			return r;
 	}
-	kv_warn(cache, "remote_seed",
-		"%s: no node could be asked for its seed (%s): keys that "
-		"libkvfs makes will be its own",
-		space->name, strerror(-r));
+	fprintf(stderr,
+		"kvfs: warning: space %u: no backend tells which seed other "
+		"nodes have (%s): keys that libkvfs makes will be its own\n",
+		space->id, strerror(-r));
 	return 0;
 }

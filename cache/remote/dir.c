@@ -19,6 +19,7 @@
  */
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
@@ -29,8 +30,10 @@
 #define THREADS 8u
 #define NOTE ".digest"
 #define PART ".part"
-#define PART_SECONDS 86400	/* then its writer is dead */
-#define PATIENCE_NS 1000000000u /* at the end */
+#define PART_SECONDS 86400 /* then its writer is dead */
+#define OPEN_S 3
+#define END_S 1
+#define IN_PROGRESS 1
 
 struct dir {
 	int fd;	   /* fixed: of the directory */
@@ -178,6 +181,21 @@ static int create(const struct dir *dir, const char *path, const void *data,
 	return r;
 }
 
+/* Give it its name, unless that is taken.  Not every filesystem has links. */
+static int name_first(const struct dir *dir, const struct path *part,
+		      const struct path *path)
+{
+	if (linkat(dir->fd, part->text, dir->fd, path->text, 0) == 0)
+		return 0;
+	if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS &&
+	    errno != EMLINK)
+		return -errno;
+	if (renameat2(dir->fd, part->text, dir->fd, path->text,
+		      RENAME_NOREPLACE) == 0)
+		return 0;
+	return -errno;
+}
+
 /* Write a file whole, and give it its name; with @first only if that is free. */
 static int put_file(const struct dir *dir, const struct path *path,
 		    const void *data, size_t n, bool first)
@@ -186,10 +204,9 @@ static int put_file(const struct dir *dir, const struct path *path,
 	int r = create(dir, part.text, data, n);
 
 	if (r == 0 && first)
-		r = linkat(dir->fd, part.text, dir->fd, path->text, 0);
-	else if (r == 0)
-		r = renameat(dir->fd, part.text, dir->fd, path->text);
-	if (r == -1)
+		r = name_first(dir, &part, path);
+	else if (r == 0 &&
+		 renameat(dir->fd, part.text, dir->fd, path->text) < 0)
 		r = -errno;
 	if (r < 0 || first)
 		unlinkat(dir->fd, part.text, 0);
@@ -347,7 +364,7 @@ static int dir_close(void *backend)
 	int r = 0;
 
 	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += PATIENCE_NS / 1000000000u;
+	until.tv_sec += END_S;
 	pthread_mutex_lock(&dir->lock);
 	dir->stop = true;
 	pthread_cond_broadcast(&dir->wake);
@@ -405,22 +422,114 @@ static void sweep(const struct dir *dir)
 		close(fd);
 }
 
-static int open_directory(struct dir *dir, const char *path)
+/* The first look, on a thread of its own: it may hang, and then nobody waits for
+ * it. */
+struct opening {
+	pthread_mutex_t lock;
+	pthread_cond_t ended;
+	char *path;
+	int status; /* IN_PROGRESS, 0 or -errno */
+	bool left;
+};
+
+static void opening_free(struct opening *opening)
 {
-	dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (dir->fd < 0 ||
-	    (mkdirat(dir->fd, PART, 0700) < 0 && errno != EEXIST))
+	pthread_mutex_destroy(&opening->lock);
+	pthread_cond_destroy(&opening->ended);
+	free(opening->path);
+	free(opening);
+}
+
+static int open_directory(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	return fd < 0 ? -errno : fd;
+}
+
+/* Make what is missing, and clean up. */
+static int look_at(const char *path)
+{
+	_cleanup_(kv_closep) int fd = open_directory(path);
+
+	if (fd < 0)
+		return fd;
+	if (mkdirat(fd, PART, 0700) < 0 && errno != EEXIST)
 		return -errno;
-	sweep(dir);
+	sweep(&(struct dir){.fd = fd});
 	return 0;
 }
 
-static int dir_open(const char *url, void **ret_backend, char **ret_why)
+/* If it hangs, the process ends without it, and its descriptors must be closed
+ * then: it has none of them. */
+static void *opener(void *arg)
 {
-	struct dir *dir = calloc(1, sizeof(*dir));
+	struct opening *opening = arg;
+	bool left;
 	int r;
 
-	*ret_why = NULL;
+	if (unshare(CLONE_FILES) == 0)
+		close_range(0, ~0u, 0);
+	r = look_at(opening->path);
+	pthread_mutex_lock(&opening->lock);
+	opening->status = r;
+	left = opening->left;
+	pthread_cond_signal(&opening->ended);
+	pthread_mutex_unlock(&opening->lock);
+	if (left)
+		opening_free(opening);
+	return NULL;
+}
+
+/* 0, or -errno; frees @opening, now or when it ends. */
+static int wait_for(struct opening *opening)
+{
+	struct timespec until;
+	bool left;
+	int r = 0;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += OPEN_S;
+	pthread_mutex_lock(&opening->lock);
+	while (opening->status == IN_PROGRESS && r == 0)
+		r = pthread_cond_timedwait(&opening->ended, &opening->lock,
+					   &until);
+	left = opening->left = opening->status == IN_PROGRESS;
+	r = left ? -ETIMEDOUT : opening->status;
+	pthread_mutex_unlock(&opening->lock);
+	if (!left)
+		opening_free(opening);
+	return r;
+}
+
+static int open_in_time(const char *path)
+{
+	struct opening *opening = calloc(1, sizeof(*opening));
+	pthread_t thread;
+	int r;
+
+	if (!opening)
+		return -ENOMEM;
+	pthread_mutex_init(&opening->lock, NULL);
+	pthread_cond_init(&opening->ended, NULL);
+	opening->status = IN_PROGRESS;
+	opening->path = strdup(path);
+	r = opening->path
+		    ? kv_thread_start(&thread, "kvfs-dir", opener, opening)
+		    : -ENOMEM;
+	if (r < 0) {
+		opening_free(opening);
+		return r;
+	}
+	pthread_detach(thread);
+	r = wait_for(opening);
+	return r < 0 ? r : open_directory(path);
+}
+
+static int new_dir(const char *path, struct dir **ret_dir)
+{
+	struct dir *dir = calloc(1, sizeof(*dir));
+
 	if (!dir)
 		return -ENOMEM;
 	pthread_mutex_init(&dir->lock, NULL);
@@ -429,13 +538,25 @@ static int dir_open(const char *url, void **ret_backend, char **ret_why)
 	TAILQ_INIT(&dir->queued);
 	TAILQ_INIT(&dir->done);
 	dir->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	dir->fd = -1;
-	r = dir->event < 0 ? -errno : open_directory(dir, url);
-	if (r < 0) {
-		refuse(ret_why, url, r);
+	dir->fd = dir->event < 0 ? -errno : open_in_time(path);
+	if (dir->fd < 0) {
+		int r = dir->fd;
+
 		dir_free(dir);
 		return r;
 	}
+	*ret_dir = dir;
+	return 0;
+}
+
+static int dir_open(const char *url, void **ret_backend, char **ret_why)
+{
+	struct dir *dir;
+	int r = new_dir(url, &dir);
+
+	*ret_why = NULL;
+	if (r < 0)
+		return refuse(ret_why, url, r);
 	r = start(dir);
 	if (r < 0) {
 		refuse(ret_why, url, r);

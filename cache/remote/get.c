@@ -41,7 +41,7 @@
 
 #define LOOK_NS UINT64_C(2000000000)
 #define GET_NS UINT64_C(10000000000)
-#define QUEUE_NS UINT64_C(10000000000) /* that long it may wait to begin */
+#define QUEUE_NS UINT64_C(60000000000) /* that long it may wait to begin */
 #define ROOM_NS UINT64_C(1000000000)   /* and that long for a slot */
 #define ABSENT_NS UINT64_C(1000000000)
 #define DAMAGED_NS UINT64_C(10000000000)
@@ -60,6 +60,7 @@ struct kv_remote_get {
 	struct kv_remote_look *look;  /* until it is decided */
 	struct kv_key key;	      /* fixed */
 	struct kv_space *space;	      /* fixed; held */
+	uint32_t uid;		      /* fixed: the space's owner's */
 	uint64_t hash;		      /* fixed */
 	struct get_queue *queue;      /* held, while it is QUEUED */
 	bool found;
@@ -253,6 +254,7 @@ int kv_remote_want_locked(struct kv_cache *cache, struct kv_want *want)
 	get->key = want->key;
 	get->hash = hash;
 	get->space = kv_space_get(space);
+	get->uid = space->uid;
 	get->look = look;
 	get->bucket = *bucket_of(remote, hash);
 	*bucket_of(remote, hash) = get;
@@ -622,9 +624,12 @@ static int seal(struct kv_remote *remote, struct kv_remote_get *get,
 static void land(struct kv_remote *remote, struct kv_remote_get *get)
 {
 	struct kv_fill *fill;
-	int r = kv_fill_begin(remote->cache, get->space, &get->key,
-			      get->job.op.length, &fill);
+	int r = -ESTALE;
 
+	/* Of another owner now: these blocks are not his. */
+	if (user_of(remote->cache, get->space) == get->uid)
+		r = kv_fill_begin(remote->cache, get->space, &get->key,
+				  get->job.op.length, &fill);
 	if ((r == -EBUSY || r == -ENOSPC || r == -EAGAIN) &&
 	    kv_now_ns() - get->since_ns < ROOM_NS)
 		return;

@@ -4,8 +4,8 @@
  *
  * A backend may hang, lie, fail, or be gone.  Every operation has its time; when
  * that is over its memory is left to the backend until that gives it back, and
- * counts until then.  After a row of failures a backend is not asked any more but
- * once a second: the node then works as if it had none.
+ * counts until then.  After a row of failures a backend is not asked any more, and
+ * the node works as if it had none; a trial a second tells when it is well.
  *
  * OWNS      the backends, the thread, the jobs under way.
  *
@@ -55,17 +55,7 @@ static bool is_answer(int status)
 
 bool kv_remote_is_open(struct kv_remote *remote, unsigned backend)
 {
-	struct kv_remote_backend *b = &remote->backends[backend];
-	const uint64_t now = kv_now_ns();
-
-	if (remote->stop)
-		return false;
-	if (b->failures < FAILURES)
-		return true;
-	if (now - b->tried_ns < TRY_NS)
-		return false;
-	b->tried_ns = now;
-	return true;
+	return !remote->stop && remote->backends[backend].failures < FAILURES;
 }
 
 static void note(struct kv_remote *remote, const struct kv_remote_job *job,
@@ -75,10 +65,7 @@ static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 	struct kv_remote_stats *stats = &b->stats;
 	const uint64_t now = kv_now_ns();
 
-	if (is_answer(status))
-		b->failures = 0;
-	else if (++b->failures == FAILURES)
-		b->tried_ns = now;
+	b->failures = is_answer(status) ? 0 : b->failures + 1;
 	kv_lock(remote->cache);
 	stats->open = b->failures < FAILURES;
 	stats->failed += !is_answer(status);
@@ -151,6 +138,44 @@ static void expire(struct kv_remote *remote, uint64_t now)
 	}
 }
 
+/* ---- trials: whether a backend is well again ---- */
+
+static void trial_free(struct kv_remote *remote, struct kv_remote_job *job)
+{
+	remote->backends[job->backend].trying = false;
+	free(job);
+}
+
+/* note() has seen how it went. */
+static void trial_ended(struct kv_remote *remote, struct kv_remote_job *job,
+			int status)
+{
+	(void)status;
+	if (!job->abandoned)
+		trial_free(remote, job);
+}
+
+static void try_one(struct kv_remote *remote, unsigned backend)
+{
+	struct kv_remote_backend *b = &remote->backends[backend];
+	const uint64_t now = kv_now_ns();
+	struct kv_remote_job *job;
+
+	if (b->failures < FAILURES || b->trying || now - b->tried_ns < TRY_NS)
+		return;
+	job = calloc(1, sizeof(*job));
+	if (!job)
+		return;
+	b->trying = true;
+	b->tried_ns = now;
+	job->op.call = KV_REMOTE_EXISTS;
+	strcpy(job->op.name, "trial/trial/trial");
+	job->backend = backend;
+	job->ended = trial_ended;
+	job->given_back = trial_free;
+	kv_remote_submit(remote, job, TRY_NS);
+}
+
 /* ---- the thread ---- */
 
 /* Until the next job's time is over. */
@@ -193,6 +218,8 @@ static void *run(void *arg)
 		kv_gets_run(remote);
 		kv_backups_run(remote);
 		kv_asks_run(remote);
+		for (unsigned i = 0; i < remote->n; i++)
+			try_one(remote, i);
 		wait_for_more(remote);
 	}
 	return NULL;

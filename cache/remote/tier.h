@@ -20,10 +20,11 @@ struct kv_remote_backend {
 	const struct kv_remote_driver *driver; /* fixed */
 	void *state;			       /* fixed */
 	const char *url; /* fixed; shown, without secrets */
-	/* The breaker: it opens after a row of failures, and lets one try through
-	 * a second then.  The thread's. */
+	/* The breaker, the thread's: after a row of failures nobody asks it any
+	 * more, but a trial does once a second. */
 	unsigned failures;
 	uint64_t tried_ns;
+	bool trying;
 	struct kv_remote_stats stats; /* cache->lock */
 };
 
@@ -91,7 +92,7 @@ struct kv_remote {
 /* ---- remote.c ---- */
 
 void kv_remote_wake(struct kv_remote *remote);
-/* Whether the backend is to be tried now.  A thread's call, as the next. */
+/* Whether the backend is asked.  A thread's call, as the next. */
 bool kv_remote_is_open(struct kv_remote *remote, unsigned backend);
 /* Give @job, all but ended of which is set, to its backend for @ns at most. */
 void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lazy.c - a directory as a server has it that may not answer: every call waits
+ * for as long as the file HANG is there.
+ *
+ *   lazy DIRECTORY HANG MOUNTPOINT     until it is unmounted
+ *
+ * OWNS      nothing.
+ *
+ * LOCKING   none.
+ */
+#define FUSE_USE_VERSION 312
+#include <dirent.h>
+#include <fcntl.h>
+#include <fuse3/fuse.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "common/kv.h"
+
+static int root;
+static const char *hang;
+
+/* The path below the directory, when it is answered. */
+static const char *below(const char *path)
+{
+	while (access(hang, F_OK) == 0)
+		usleep(10000);
+	return path[1] ? path + 1 : ".";
+}
+
+static int result(int r)
+{
+	return r < 0 ? -errno : 0;
+}
+
+static int lazy_getattr(const char *path, struct stat *st,
+			struct fuse_file_info *fi)
+{
+	(void)fi;
+	return result(fstatat(root, below(path), st, AT_SYMLINK_NOFOLLOW));
+}
+
+static int lazy_mkdir(const char *path, mode_t mode)
+{
+	return result(mkdirat(root, below(path), mode));
+}
+
+static int lazy_unlink(const char *path)
+{
+	return result(unlinkat(root, below(path), 0));
+}
+
+static int lazy_rename(const char *from, const char *to, unsigned flags)
+{
+	return result(renameat2(root, below(from), root, to + 1, flags));
+}
+
+static int opened(struct fuse_file_info *fi, int fd)
+{
+	fi->fh = (uint64_t)fd;
+	return result(fd);
+}
+
+static int lazy_open(const char *path, struct fuse_file_info *fi)
+{
+	return opened(fi, openat(root, below(path), fi->flags & ~O_NOFOLLOW));
+}
+
+static int lazy_create(const char *path, mode_t mode, struct fuse_file_info *fi)
+{
+	return opened(fi, openat(root, below(path), fi->flags | O_CREAT, mode));
+}
+
+static int lazy_read(const char *path, char *data, size_t n, off_t at,
+		     struct fuse_file_info *fi)
+{
+	ssize_t got;
+
+	below(path);
+	got = pread((int)fi->fh, data, n, at);
+	return got < 0 ? -errno : (int)got;
+}
+
+static int lazy_write(const char *path, const char *data, size_t n, off_t at,
+		      struct fuse_file_info *fi)
+{
+	ssize_t put;
+
+	below(path);
+	put = pwrite((int)fi->fh, data, n, at);
+	return put < 0 ? -errno : (int)put;
+}
+
+static int lazy_release(const char *path, struct fuse_file_info *fi)
+{
+	(void)path;
+	close((int)fi->fh);
+	return 0;
+}
+
+static int lazy_readdir(const char *path, void *list, fuse_fill_dir_t add,
+			off_t at, struct fuse_file_info *fi,
+			enum fuse_readdir_flags flags)
+{
+	int fd = openat(root, below(path), O_RDONLY | O_DIRECTORY);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *entry;
+
+	(void)at;
+	(void)fi;
+	(void)flags;
+	if (!dir)
+		return -errno;
+	while ((entry = readdir(dir)))
+		add(list, entry->d_name, NULL, 0, 0);
+	closedir(dir);
+	return 0;
+}
+
+static void *lazy_init(struct fuse_conn_info *connection,
+		       struct fuse_config *config)
+{
+	(void)connection;
+	config->entry_timeout = config->attr_timeout = 0;
+	config->negative_timeout = 0;
+	return NULL;
+}
+
+static const struct fuse_operations calls = {
+	.init = lazy_init,
+	.getattr = lazy_getattr,
+	.mkdir = lazy_mkdir,
+	.unlink = lazy_unlink,
+	.rename = lazy_rename,
+	.open = lazy_open,
+	.create = lazy_create,
+	.read = lazy_read,
+	.write = lazy_write,
+	.release = lazy_release,
+	.readdir = lazy_readdir,
+};
+
+int main(int argc, char **argv)
+{
+	char *args[] = {argv[0], (char *)"-f", NULL, NULL};
+
+	if (argc != 4)
+		return 1;
+	root = open(argv[1], O_RDONLY | O_DIRECTORY);
+	hang = argv[2];
+	args[2] = argv[3];
+	return root < 0 ? 1 : fuse_main(3, args, &calls, NULL);
+}
