@@ -18,7 +18,7 @@ DEPS_BARE := mmdebstrap
 run       = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,printf '  %-5s %s\n' $(1) $@;))
 MAKEFLAGS += --no-print-directory
 CFLAGS   ?= -O2 -g
-TIDY     := -std=gnu11 -D_GNU_SOURCE -DKV_VERSION="0" -I.
+TIDY     := -std=gnu11 -D_GNU_SOURCE -DKV_VERSION=\"0\" -I. -Ikernels
 CFLAGS   += -std=gnu11 -Wall -Wextra -Wno-missing-field-initializers -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
             -fPIC -pthread -D_GNU_SOURCE -DKV_VERSION='"$(VERSION)"' -I. -MMD -MP \
             -fstack-protector-strong -U_FORTIFY_SOURCE $(if $(SAN),,-D_FORTIFY_SOURCE=2) 

@@ -123,9 +123,8 @@ int kv_block_header_write(const struct kv_layout *layout,
 	if (meta->ids)
 		n += (int)kv_token_ids_write(meta->ids, text + n);
 	n--; /* the comma after the last member */
-	memcpy(text + n, "},", 2);
-	n += 2;
-
+	text[n++] = '}';
+	text[n++] = ',';
 	memcpy(text + n, layout->header, layout->header_len);
 	memset(text + n + layout->header_len, ' ',
 	       bytes - PREFIX - (size_t)n - layout->header_len);

@@ -177,7 +177,7 @@ static int open_any(const char *url, void **ret_backend, char **ret_why)
 
 static int open_mooncake(const char *url, void **ret_backend, char **ret_why)
 {
-	char program[4096];
+	char program[4096] = "";
 	struct words words;
 	int r;
 

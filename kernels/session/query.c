@@ -609,7 +609,7 @@ long kvfs_space_tokens(kvfs_space *space, const kvfs_key *keys, size_t n,
 		       kvfs_tokens *ret_tokens, void *buffer, size_t bytes)
 {
 	uint8_t *at = buffer;
-	size_t got = 0, used;
+	size_t got = 0, used = 0;
 	long some;
 	int r = kv_session_check(space ? space->session : NULL);
 
