@@ -19,6 +19,7 @@
 # is no GPU, with 77 where a part needs what is not there, with 124 when stopped.
 # quick: a little of it, to see that it runs.
 set -u
+libraries=${LD_LIBRARY_PATH:-}
 what=${1:-} quick=${2:-}
 here=$(dirname "$(realpath "$0")")
 export B=$here
@@ -41,7 +42,7 @@ if [ -n "${KVFS_STANDIN_PATH:-}" ]; then
 	driver=$KVFS_STANDIN_PATH/libcuda.so.1
 else
 	export KVFS_GPU=1
-	for d in ${LD_LIBRARY_PATH//:/ } $(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null |
+	for d in ${libraries//:/ } $(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null |
 		awk '$1 == "libcuda.so.1" { sub("/[^/]*$", "", $NF); print $NF }') \
 		/usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/lib/wsl/lib; do
 		[ ! -e "$d/libcuda.so.1" ] || { driver=$d/libcuda.so.1; break; }
@@ -55,7 +56,7 @@ fi
 	echo "this machine cannot run the bundle's programs" >&2
 	exit 1
 }
-path=$here/lib:$(dirname "$driver")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+path=$here/lib:$(dirname "$driver")${libraries:+:$libraries}
 export LD_LIBRARY_PATH=$path
 "$here/kvfs" --version >/dev/null || exit 1
 "$here/tests/gpu/bench" probe || exit 1
