@@ -44,6 +44,7 @@ for program in kvfs kvfs-bench kvfs-bundle kvfs-fsck kvfs-replay; do
 done
 put 644 connectors/remote/kvfs_remote.py "$to/libexec/kvfs/kvfs_remote.py"
 put 755 connectors/remote/kvfs-remote-mooncake "$to/libexec/kvfs/kvfs-remote-mooncake"
+[ "$verb" = install ] || rmdir "$to/libexec/kvfs" 2>/dev/null || true
 put 644 kernels/kvfs.h "$to/include/kvfs.h"
 put 644 kernels/kvfs_device.h "$to/include/kvfs_device.h"
 put 644 "$B/libkvfs.a" "$to/lib/libkvfs.a"
