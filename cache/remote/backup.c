@@ -47,7 +47,6 @@ struct kv_backup {
 	struct kv_view view;
 	struct kv_digest digest;
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
-	bool ended;
 	TAILQ_ENTRY(kv_backup) link; /* of waiting or ready */
 };
 

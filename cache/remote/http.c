@@ -364,6 +364,20 @@ static CURLcode set_method(struct transfer *t)
 	return curl_easy_setopt(t->easy, CURLOPT_URL, x->url);
 }
 
+/* Who asks. */
+static CURLcode set_user(struct transfer *t)
+{
+	const struct kv_site *site = t->http->site;
+	CURLcode code = t->http->dialect->authorize(t->easy, site);
+
+	if (code == CURLE_OK)
+		code = curl_easy_setopt(t->easy, CURLOPT_USERNAME, site->user);
+	if (code == CURLE_OK)
+		code = curl_easy_setopt(t->easy, CURLOPT_PASSWORD,
+					site->secret);
+	return code;
+}
+
 /*
  * A new handle each time: one that was used counts how often a connection that
  * was kept turned out to be closed, and gives up after some; and in libcurl 7.88
@@ -379,8 +393,8 @@ static CURLcode set_request(struct transfer *t)
 		return CURLE_OUT_OF_MEMORY;
 	set_calls(t);
 	code = set_way(t);
-	if (code == CURLE_OK)
-		code = t->http->dialect->authorize(t->easy, t->http->site);
+	if (code == CURLE_OK && t->http->site->user)
+		code = set_user(t);
 	return code == CURLE_OK ? set_method(t) : code;
 }
 

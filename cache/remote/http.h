@@ -46,7 +46,7 @@ struct kv_exchange {
 struct kv_http_dialect {
 	/* That of the note, if it comes with the object; else NULL. */
 	const char *note_header;
-	/* Options of a new @easy that say who asks. */
+	/* How a new @easy shows the site's user and secret. */
 	CURLcode (*authorize)(CURL *easy, const struct kv_site *site);
 	/*
 	 * Prepare the next request; the one before ended with @r.  Returns

@@ -94,17 +94,9 @@ static void probe(struct kv_exchange *x)
 static CURLcode authorize(CURL *easy, const struct kv_site *site)
 {
 	char provider[128];
-	CURLcode code;
 
-	if (!site->user)
-		return CURLE_OK;
 	snprintf(provider, sizeof(provider), "aws:amz:%s:s3", site->region);
-	code = curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, provider);
-	if (code == CURLE_OK)
-		code = curl_easy_setopt(easy, CURLOPT_USERNAME, site->user);
-	if (code == CURLE_OK)
-		code = curl_easy_setopt(easy, CURLOPT_PASSWORD, site->secret);
-	return code;
+	return curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, provider);
 }
 
 static const struct kv_http_dialect dialect = {

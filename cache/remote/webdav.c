@@ -149,16 +149,8 @@ static void probe(struct kv_exchange *x)
 
 static CURLcode authorize(CURL *easy, const struct kv_site *site)
 {
-	CURLcode code;
-
-	if (!site->user)
-		return CURLE_OK;
-	code = curl_easy_setopt(easy, CURLOPT_HTTPAUTH, (long)CURLAUTH_BASIC);
-	if (code == CURLE_OK)
-		code = curl_easy_setopt(easy, CURLOPT_USERNAME, site->user);
-	if (code == CURLE_OK)
-		code = curl_easy_setopt(easy, CURLOPT_PASSWORD, site->secret);
-	return code;
+	(void)site;
+	return curl_easy_setopt(easy, CURLOPT_HTTPAUTH, (long)CURLAUTH_BASIC);
 }
 
 static const struct kv_http_dialect dialect = {
