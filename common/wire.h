@@ -48,8 +48,9 @@ enum wire_type {
 	WIRE_SPACE,   /* wire_space + text; reply: wire_space + layout text */
 	WIRE_PROBE,   /* wire_key[]; reply: wire_state[] */
 	WIRE_ACQUIRE, /* wire_key[]; reply: wire_place[] */
-	WIRE_RELEASE, /* no items; @tag of the acquire, or of the save that
-			 sealed blocks reserved with WIRE_HOLD; no reply */
+	WIRE_RELEASE, /* no items; @tag of the acquire that got a block, or of
+			 the save that sealed blocks reserved with WIRE_HOLD;
+			 no reply */
 	WIRE_CANCEL,  /* no items; @tag of an acquire, flush or prefetch; it has
 			 no reply: that one is answered now */
 	WIRE_STAGING, /* wire_staging, one descriptor; reply: no items */

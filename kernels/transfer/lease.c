@@ -8,7 +8,8 @@
  * STATES    of a chunk (the keys that went to the daemon in one message):
  *
  *               ASKED -> HELD       chunk_done: the reply settles its blocks
- *               ASKED -> OVER       chunk_done: refused, or no connection
+ *               ASKED -> OVER       chunk_done: refused, no connection, or
+ *                                   none of its blocks is there
  *               ASKED -> OVER       abandon_locked: it had not been sent
  *               ASKED -> ABANDONED  abandon_locked: its time was up here, or
  *                                   it was cancelled, and the daemon is silent
@@ -19,8 +20,8 @@
  *
  * INVARIANTS
  *   (1) Blocks do not change after the lease has settled.
- *   (2) Each chunk that the daemon has answered is released once, on every
- *       path.
+ *   (2) Each chunk of which the daemon holds a block for us is released once,
+ *       on every path.
  *   (3) All chunks that are ASKED or HELD are of one connection.
  *   (4) A lease is freed with its last reference; each chunk that is ASKED or
  *       ABANDONED holds one.
@@ -151,16 +152,26 @@ static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
 	return 0;
 }
 
+/* Without one there is no lease that the daemon would know. */
+static bool any_held(const struct wire_place *places, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (places[i].status == 0)
+			return true;
+	return false;
+}
+
 static void chunk_done(struct kv_call *call, int status, const void *items)
 {
 	struct kv_lease_chunk *chunk = (struct kv_lease_chunk *)call;
 	struct kvfs_lease *lease = chunk->lease;
 	const struct wire_place *places = items;
-	enum chunk_state was = chunk->state;
+	const bool was_abandoned = chunk->state == CHUNK_ABANDONED;
+	const bool held = status == 0 && any_held(places, chunk->n);
 
 	chunk->state = CHUNK_OVER;
-	if (was == CHUNK_ABANDONED) {
-		if (status == 0)
+	if (was_abandoned) {
+		if (held)
 			kv_rpc_post_tag_locked(lease->session, WIRE_RELEASE,
 					       chunk->tag);
 		unref_locked(lease);
@@ -169,11 +180,11 @@ static void chunk_done(struct kv_call *call, int status, const void *items)
 	if (status < 0) {
 		fail_chunk(chunk, status);
 	} else {
-		chunk->state = CHUNK_HELD;
+		chunk->state = held ? CHUNK_HELD : CHUNK_OVER;
 		for (size_t i = 0; i < chunk->n; i++) {
-			struct kv_held *held = &lease->items[chunk->first + i];
+			struct kv_held *item = &lease->items[chunk->first + i];
 
-			held->status = place_locked(lease, held, &places[i]);
+			item->status = place_locked(lease, item, &places[i]);
 		}
 	}
 	chunk_settled_locked(lease);
