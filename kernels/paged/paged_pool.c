@@ -16,7 +16,7 @@
 #include "kernels/paged/map.h"
 #include "kernels/paged/paged_pool.h"
 #include "kernels/transfer/lent.h"
-#include "kernels/transfer/save.h"
+#include "kernels/transfer/staging.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/stage.h"
 #include "kernels/paged/page_set.h"
@@ -343,7 +343,7 @@ int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)
 	pthread_mutex_lock(&session->lock);
 	session->staging_bytes = all;
 	session->staging_asked = true;
-	kv_save_prepare_locked(session, pool->layout->payload);
+	kv_staging_prepare_locked(session, pool->layout->payload);
 	pthread_mutex_unlock(&session->lock);
 	return 0;
 }

@@ -40,6 +40,7 @@
 #include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
+#include "kernels/transfer/save_message.h"
 #include "kernels/transfer/submission.h"
 #include "kernels/transfer/token_ids.h"
 #include "kernels/session/space.h"
@@ -71,17 +72,24 @@ struct tally {
 	size_t good, present, bad;
 };
 
-static uint64_t range_bytes(const struct kvfs_range *range)
-{
-	return range->to - range->from;
-}
-
 /* The batch's @i-th block as a part; NULL: it is saved whole. */
 static struct kv_part *part_of(const struct kv_save_batch *batch, size_t i)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 
 	return xfer->part ? &xfer->part[batch->block[i]] : NULL;
+}
+
+/* Its blocks, as the daemon is told of them. */
+static struct kv_save_message message_of(const struct kv_save_batch *batch)
+{
+	return (struct kv_save_message){
+		.xfer = batch->xfer,
+		.block = batch->block,
+		.n = batch->n,
+		.at = batch->extent->offset,
+		.step = batch->block_bytes,
+	};
 }
 
 static void end_locked(struct kv_save_batch *batch)
@@ -151,48 +159,14 @@ static void fail_locked(struct kv_save_batch *batch, enum kvfs_stage stage,
 	kv_xfer_fail_locked(batch->xfer, stage, batch->n);
 }
 
-static void add_key(struct wire_key *key, const struct wire_save *block)
-{
-	memset(key, 0, sizeof(*key));
-	memcpy(key->key, block->key, block->len);
-	key->len = block->len;
-}
-
-static uint16_t reserve_flags(const struct kvfs_xfer *xfer)
-{
-	unsigned flags = xfer->part ? WIRE_PART : 0;
-
-	if (xfer->flags & KVFS_MUST)
-		flags |= WIRE_MUST;
-	if (xfer->flags & KVFS_HOLD)
-		flags |= WIRE_HOLD;
-	return (uint16_t)flags;
-}
-
-/* Reserve or drop the batch's keys.  @of: only what the message with that tag
- * has reserved, if it is not 0. */
+/* Reserve or drop the batch's keys, as kv_save_message_keys_locked says. */
 static int send_keys_locked(struct kv_save_batch *batch, struct kv_call *call,
 			    enum wire_type type, uint64_t of)
 {
-	struct kvfs_xfer *xfer = batch->xfer;
-	struct wire_key keys[WIRE_BATCH];
-	struct kv_packet packet = {
-		.header = {.type = type,
-			   .count = (uint32_t)batch->n,
-			   .space = xfer->space_id,
-			   .arg = of},
-		.items = keys,
-		.bytes = batch->n * sizeof(keys[0]),
-		.fd = -1,
-	};
+	const struct kv_save_message message = message_of(batch);
 
 	kv_assert_locked(&batch->xfer->session->lock);
-	if (type == WIRE_RESERVE)
-		packet.header.flags = reserve_flags(xfer);
-	for (size_t i = 0; i < batch->n; i++)
-		add_key(&keys[i], &xfer->blocks[batch->block[i]]);
-	call->count = (uint32_t)batch->n;
-	return kv_rpc_submit_locked(xfer->session, call, &packet);
+	return kv_save_message_keys_locked(&message, call, type, of);
 }
 
 static void dropped(struct kv_call *call, int status, const void *items)
@@ -289,95 +263,21 @@ static void saved(struct kv_call *call, int status, const void *items)
 	end_locked(batch);
 }
 
-static void add_parts(const struct kv_save_batch *batch, size_t i,
-		      struct wire_part *items)
-{
-	const struct kvfs_xfer *xfer = batch->xfer;
-	uint64_t at = batch->extent->offset + i * batch->block_bytes;
-
-	for (size_t r = 0; r < xfer->n_ranges; r++) {
-		items[r] = (struct wire_part){
-			.block = xfer->blocks[batch->block[i]],
-			.at = xfer->ranges[r].from,
-			.bytes = range_bytes(&xfer->ranges[r]),
-		};
-		items[r].block.offset = at;
-		at += kv_save_room(xfer, items[r].bytes);
-	}
-}
-
-static int send_parts_locked(struct kv_save_batch *batch)
-{
-	struct kvfs_xfer *xfer = batch->xfer;
-	size_t n = batch->n * xfer->n_ranges;
-	struct wire_part items[WIRE_BATCH];
-	struct kv_packet packet = {
-		.header = {.type = WIRE_SAVE_PART,
-			   .flags = kv_save_ids_flags(xfer),
-			   .count = (uint32_t)n,
-			   .space = xfer->space_id},
-		.items = items,
-		.bytes = n * sizeof(items[0]),
-		.fd = -1,
-	};
-
-	kv_assert_locked(&batch->xfer->session->lock);
-	for (size_t i = 0; i < batch->n; i++)
-		add_parts(batch, i, items + i * xfer->n_ranges);
-	batch->call.count = (uint32_t)n;
-	batch->call.done = parts_saved;
-	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
-}
-
-static int send_whole_locked(struct kv_save_batch *batch)
-{
-	struct kvfs_xfer *xfer = batch->xfer;
-	struct wire_save blocks[WIRE_BATCH];
-	struct kv_packet packet = {
-		.header = {.type = WIRE_SAVE,
-			   .flags = kv_save_ids_flags(xfer),
-			   .count = (uint32_t)batch->n,
-			   .space = xfer->space_id},
-		.items = blocks,
-		.bytes = batch->n * sizeof(blocks[0]),
-		.fd = -1,
-	};
-
-	kv_assert_locked(&batch->xfer->session->lock);
-	for (size_t i = 0; i < batch->n; i++) {
-		blocks[i] = xfer->blocks[batch->block[i]];
-		blocks[i].offset =
-			batch->extent->offset + i * batch->block_bytes;
-	}
-	batch->call.count = (uint32_t)batch->n;
-	batch->call.done = saved;
-	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
-}
-
 /* The extent goes to the daemon.  -ENOTCONN, -ENOMEM. */
 static int send_locked(struct kv_save_batch *batch)
 {
+	const struct kv_save_message message = message_of(batch);
 	const struct kvfs_xfer *xfer = batch->xfer;
 
 	kv_assert_locked(&batch->xfer->session->lock);
 	batch->state = SAVING;
 	if (!kv_session_is_live(xfer->session, xfer->generation))
 		return -ENOTCONN;
-	return xfer->part ? send_parts_locked(batch) : send_whole_locked(batch);
+	batch->call.done = xfer->part ? parts_saved : saved;
+	return kv_save_message_blocks_locked(&message, &batch->call);
 }
 
 /* ---- copying ---- */
-
-uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer)
-{
-	uint64_t bytes = 0;
-
-	if (!xfer->part)
-		return kv_save_room(xfer, xfer->pool->layout->payload);
-	for (size_t i = 0; i < xfer->n_ranges; i++)
-		bytes += kv_save_room(xfer, range_bytes(&xfer->ranges[i]));
-	return bytes;
-}
 
 /* Parts whose block has ended meanwhile go no further. */
 static void keep_wanted_locked(struct kv_save_batch *batch)
@@ -482,7 +382,7 @@ static int copy_pages(struct kv_save_batch *batch)
 	for (size_t i = 0; i < xfer->n_ranges && r == 0; i++) {
 		r = copy_range(batch, &xfer->ranges[i], skip,
 			       i == xfer->n_ranges - 1);
-		skip += kv_save_room(xfer, range_bytes(&xfer->ranges[i]));
+		skip += kv_save_room(xfer, kv_range_bytes(&xfer->ranges[i]));
 	}
 	return r;
 }

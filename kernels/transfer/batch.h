@@ -13,9 +13,6 @@
 
 #define KV_SAVE_ALIGN 64u
 
-/* Bytes of staging that a block of @xfer, or its part of one, takes. */
-uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer);
-
 /* What a caller is told of a block of which the daemon said @status. */
 int kv_save_status(struct kvfs_xfer *xfer, int status);
 /* Whether the daemon's @status is none yet: the block is to be tried again. */

@@ -26,6 +26,7 @@
 #include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/restore.h"
 #include "kernels/transfer/save.h"
+#include "kernels/transfer/staging.h"
 #include "kernels/transfer/token_ids.h"
 #include "kernels/session/session.h"
 #include "kernels/session/space.h"
@@ -297,7 +298,7 @@ static void connected_locked(struct kvfs_session *session)
 {
 	kv_assert_locked(&session->lock);
 	if (session->stage_payload != 0)
-		kv_save_begin_stage_locked(session);
+		kv_staging_begin_locked(session);
 }
 
 static void closing(struct kvfs_session *session)
@@ -311,7 +312,7 @@ static void idle(struct kvfs_session *session)
 	kv_assert_locked(&session->lock);
 	session->stage_payload = 0; /* no more staging */
 	kv_restore_workers_end(session);
-	kv_save_wait_grown(session);
+	kv_staging_wait_grown(session);
 	kv_parts_free_locked(session);
 }
 

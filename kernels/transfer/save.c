@@ -3,9 +3,8 @@
  * save.c - pages to staging to sealed: checking a save, and cutting it in
  * batches as the staging memory has room.
  *
- * OWNS      session->stage, the queue of saves with blocks in no batch yet, and
- *           the daemon's leases under the tags of messages that sealed blocks
- *           (KVFS_HOLD).
+ * OWNS      the queue of saves with blocks in no batch yet, and the daemon's
+ *           leases under the tags of messages that sealed blocks (KVFS_HOLD).
  *
  * STATES    of a save with blocks to do:
  *
@@ -26,11 +25,7 @@
  *   (2) Reservations are asked for only when their extent is at hand, and no
  *       more than the daemon grants one connection: what it keeps for us is
  *       bounded.
- *   (3) No save waits for the tens of milliseconds, or seconds where many do so
- *       at once, that a large staging memory takes: with the first pool, and
- *       with each connection from then on, a small one is made and the large
- *       one begun, in the background, and taken when the small one is empty.
- *   (4) A hold's tag is released once, when the last transfer with a block of
+ *   (3) A hold's tag is released once, when the last transfer with a block of
  *       its message has been freed by its owner; or its connection is gone, and
  *       the leases with it.
  *
@@ -45,31 +40,16 @@
 #include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
+#include "kernels/transfer/save_message.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/stage.h"
+#include "kernels/transfer/staging.h"
 #include "kernels/transfer/token_ids.h"
 #include "kernels/transfer/xfer.h"
-#include "common/thread.h"
 
 #define BATCH_BYTES ((uint64_t)4 << 20)
-#define ALIGN 64u
 #define PAUSE_FIRST_NS 2000000u
 #define PAUSE_LAST_NS 100000000u
-#define GROW_AGAIN_NS 1000000000u
-
-/* Staging that the daemon has been told of. */
-struct offer {
-	struct kv_call call; /* first */
-	struct kvfs_session *session;
-};
-
-/* Staging that is being made. */
-struct make_stage {
-	struct kv_job job; /* first */
-	struct kvfs_session *session;
-	uint64_t generation, bytes;
-	bool asked; /* by the caller */
-};
 
 /* ---- what is to be done ---- */
 
@@ -185,231 +165,13 @@ static void fail_rest_locked(struct kvfs_xfer *xfer, int status)
 	kv_xfer_put_locked(xfer);
 }
 
-/* ---- staging ---- */
-
-static void fail_all_locked(struct kvfs_session *session, int status)
+void kv_saves_fail_locked(struct kvfs_session *session, int status)
 {
 	struct kvfs_xfer *xfer;
 
 	kv_assert_locked(&session->lock);
 	while ((xfer = TAILQ_FIRST(&session->saves)))
 		fail_rest_locked(xfer, status);
-}
-
-static void staging_taken(struct kv_call *call, int status, const void *items)
-{
-	struct offer *offer = (struct offer *)call;
-
-	(void)items;
-	if (status < 0)
-		fail_all_locked(offer->session, status);
-	free(offer);
-}
-
-static int offer_locked(struct kvfs_session *session, struct kv_stage *stage)
-{
-	struct wire_staging item = {.bytes = kv_stage_bytes(stage)};
-	struct kv_packet packet = {
-		.header = {.type = WIRE_STAGING, .count = 1},
-		.items = &item,
-		.bytes = sizeof(item),
-		.fd = kv_stage_fd(stage),
-	};
-	struct offer *offer = calloc(1, sizeof(*offer));
-	int r;
-
-	kv_assert_locked(&session->lock);
-	if (!offer)
-		return -ENOMEM;
-	offer->session = session;
-	offer->call.done = staging_taken;
-	r = kv_rpc_submit_locked(session, &offer->call, &packet);
-	if (r < 0)
-		free(offer);
-	return r;
-}
-
-static void grow_locked(struct kvfs_session *session, uint64_t block_bytes);
-
-/* What the caller asked for while another was being made. */
-static void grow_asked_locked(struct kvfs_session *session)
-{
-	kv_assert_locked(&session->lock);
-	if (session->staging_asked && atomic_load(&session->live) != 0)
-		grow_locked(session, 0);
-}
-
-/* Blocks are found by their place in the staging that was offered last: a new
- * one is, when nothing is in the old. */
-static int swap_stage_locked(struct kvfs_session *session)
-{
-	struct kv_stage *stage = session->stage_next;
-	int r;
-
-	kv_assert_locked(&session->lock);
-	if (!stage || (session->stage && !kv_stage_is_idle(session->stage)))
-		return 0;
-	session->stage_next = NULL;
-	r = offer_locked(session, stage);
-	if (r < 0) {
-		kv_stage_free(stage);
-		return r;
-	}
-	kv_stage_abandon(kv_steal(session->stage));
-	session->stage = stage;
-	session->stage_full = false;
-	kv_stage_attach_locked(stage, session);
-	grow_asked_locked(session);
-	return 0;
-}
-
-/* Of two that are ready the larger one stays. */
-static int stage_made_locked(const struct make_stage *make,
-			     struct kv_stage *stage)
-{
-	struct kvfs_session *session = make->session;
-	struct kv_stage *other = session->stage_next;
-
-	kv_assert_locked(&session->lock);
-	if (!kv_session_is_live(session, make->generation) ||
-	    (other && kv_stage_bytes(other) >= kv_stage_bytes(stage))) {
-		kv_stage_free(stage);
-		return 0;
-	}
-	kv_stage_free(other);
-	session->stage_next = stage;
-	/* Without saves nobody would look. */
-	return swap_stage_locked(session);
-}
-
-/* The first one. */
-static void make_stage(struct kv_job *job)
-{
-	struct make_stage *make = (struct make_stage *)job;
-	struct kvfs_session *session = make->session;
-	struct kv_stage *stage = NULL;
-	int r = kv_stage_new(make->bytes, &stage);
-
-	pthread_mutex_lock(&session->lock);
-	session->stage_making = false;
-	if (r == 0)
-		r = stage_made_locked(make, stage);
-	if (r < 0 && r != -ENOTCONN)
-		fail_all_locked(session, r);
-	free(make);
-	kv_save_pump_locked(session);
-	pthread_mutex_unlock(&session->lock);
-}
-
-/* A larger one; without it saves go on by the one there is. */
-static void *grow_stage(void *arg)
-{
-	struct make_stage *make = arg;
-	struct kvfs_session *session = make->session;
-	struct kv_stage *stage = NULL;
-	int r = kv_stage_grow(make->bytes, make->asked, &stage);
-
-	pthread_mutex_lock(&session->lock);
-	if (r == 0)
-		r = stage_made_locked(make, stage);
-	if (r < 0)
-		session->stage_grows_at = kv_time_after(GROW_AGAIN_NS);
-	free(make);
-	kv_save_pump_locked(session);
-	session->stage_growing = false;
-	grow_asked_locked(session);
-	pthread_detach(pthread_self());
-	pthread_cond_broadcast(&session->changed);
-	pthread_mutex_unlock(&session->lock);
-	return NULL;
-}
-
-static int make_new_locked(struct kvfs_session *session, uint64_t bytes,
-			   struct make_stage **ret_make)
-{
-	struct make_stage *make = calloc(1, sizeof(*make));
-
-	kv_assert_locked(&session->lock);
-	if (!make)
-		return -ENOMEM;
-	make->job.run = make_stage;
-	make->job.kind = KV_JOB_SAVE;
-	make->session = session;
-	make->generation = atomic_load(&session->live);
-	make->bytes = bytes;
-	make->asked = session->staging_asked;
-	*ret_make = make;
-	return 0;
-}
-
-static void grow_locked(struct kvfs_session *session, uint64_t block_bytes)
-{
-	uint64_t bytes = KV_MAX(session->staging_bytes, 2 * block_bytes);
-	struct make_stage *make;
-	pthread_t thread;
-
-	kv_assert_locked(&session->lock);
-	if (session->stage_growing || session->stage_next ||
-	    kv_now_ns() < session->stage_grows_at ||
-	    (session->stage && kv_stage_bytes(session->stage) >= bytes) ||
-	    make_new_locked(session, bytes, &make) < 0)
-		return;
-	session->stage_growing = true;
-	if (kv_thread_start(&thread, "kvfs-staging", grow_stage, make) == 0)
-		return;
-	session->stage_growing = false;
-	free(make);
-}
-
-/* 0: session->stage will do for blocks of @block_bytes; -EAGAIN: it will be
- * there or drained some time. */
-static int need_stage_locked(struct kvfs_session *session, uint64_t block_bytes)
-{
-	uint64_t bytes = KV_MAX(KV_STAGE_FIRST, 2 * block_bytes);
-	struct make_stage *make;
-	int r = swap_stage_locked(session);
-
-	kv_assert_locked(&session->lock);
-	if (r < 0)
-		return r;
-	/* A stage that is full makes place for a larger one, which is ready. */
-	if (session->stage &&
-	    kv_stage_bytes(session->stage) >= 2 * block_bytes &&
-	    !(session->stage_full && session->stage_next))
-		return 0;
-	if (session->stage_making || session->stage_next)
-		return -EAGAIN;
-	r = make_new_locked(session, bytes, &make);
-	if (r < 0)
-		return r;
-	session->stage_making = true;
-	kv_copier_submit(session->copier, &make->job);
-	return -EAGAIN;
-}
-
-void kv_save_prepare_locked(struct kvfs_session *session, uint64_t payload)
-{
-	kv_assert_locked(&session->lock);
-	session->stage_grows_at = 0;
-	grow_locked(session, kv_round_up(payload, ALIGN));
-}
-
-void kv_save_begin_stage_locked(struct kvfs_session *session)
-{
-	const uint64_t bytes = kv_round_up(session->stage_payload, ALIGN);
-
-	kv_assert_locked(&session->lock);
-	if (atomic_load(&session->live) == 0)
-		return;
-	if (need_stage_locked(session, bytes) != -ENOTCONN)
-		grow_locked(session, bytes);
-}
-
-void kv_save_wait_grown(struct kvfs_session *session)
-{
-	kv_assert_locked(&session->lock);
-	while (session->stage_growing)
-		kv_session_wait(session, UINT64_MAX);
 }
 
 /* Small saves are spread over the copy threads, large ones cut so that the
@@ -445,7 +207,8 @@ static size_t may_reserve(const struct kvfs_xfer *xfer, size_t n)
 static int lend_locked(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
-	int r = need_stage_locked(session, ALIGN + kv_save_ids_bytes(xfer));
+	int r = kv_staging_need_locked(session,
+				       KV_SAVE_ALIGN + kv_save_ids_bytes(xfer));
 
 	kv_assert_locked(&session->lock);
 	if (r < 0)
@@ -467,19 +230,19 @@ static int advance_locked(struct kvfs_xfer *xfer)
 	kv_lending_offer_locked(xfer->pool);
 	if (kv_lent_may_locked(xfer))
 		return lend_locked(xfer);
-	r = need_stage_locked(session, block_bytes);
+	r = kv_staging_need_locked(session, block_bytes);
 	if (r < 0)
 		return r;
 	if (session->staging_asked ||
 	    xfer->todo_left * block_bytes > kv_stage_bytes(session->stage) / 2)
-		grow_locked(session, block_bytes);
+		kv_staging_grow_locked(session, block_bytes);
 	n = may_reserve(xfer, batch_blocks(xfer, block_bytes));
 	if (n == 0)
 		return -EAGAIN;
 	r = kv_save_batch_locked(xfer, session->stage, n);
 	if (r == -EAGAIN) {
 		session->stage_full = true;
-		grow_locked(session, block_bytes);
+		kv_staging_grow_locked(session, block_bytes);
 	}
 	return r;
 }
@@ -499,7 +262,7 @@ void kv_save_pump_locked(struct kvfs_session *session)
 	}
 	/* The last save has left the small one: nobody else looks. */
 	if (TAILQ_EMPTY(&session->saves))
-		swap_stage_locked(session);
+		kv_staging_swap_locked(session);
 }
 
 static void begin_locked(struct kvfs_xfer *xfer)

@@ -17,14 +17,8 @@ struct kvfs_xfer;
 /* Go on with the saves that wait: for staging, or for a daemon that is gone. */
 void kv_save_pump_locked(struct kvfs_session *session);
 
-/* There is a pool, and perhaps a connection: have staging made for blocks of
- * session->stage_payload bytes before the first save comes. */
-void kv_save_begin_stage_locked(struct kvfs_session *session);
-/* Have staging made for blocks of @payload bytes, of session->staging_bytes at
- * least, before a save needs it. */
-void kv_save_prepare_locked(struct kvfs_session *session, uint64_t payload);
-/* None is being made any more.  Lock held, but not meanwhile. */
-void kv_save_wait_grown(struct kvfs_session *session);
+/* All that wait end with @status: there is no staging for them. */
+void kv_saves_fail_locked(struct kvfs_session *session, int status);
 
 /* The next @n blocks that are to do, which are there: no longer. */
 void kv_save_take_locked(struct kvfs_xfer *xfer, uint32_t *ret_blocks,
