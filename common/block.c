@@ -11,6 +11,7 @@
  * LOCKING   none: no state.
  */
 #include "common/block.h"
+#include "common/bytes.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -34,22 +35,7 @@ struct entry {
 
 void kv_key_name(const struct kv_key *key, char *name)
 {
-	static const char digits[] = "0123456789abcdef";
-
-	for (unsigned i = 0; i < key->len; i++) {
-		*name++ = digits[key->b[i] >> 4];
-		*name++ = digits[key->b[i] & 15];
-	}
-	*name = '\0';
-}
-
-static int parse_nibble(char digit)
-{
-	if (digit >= '0' && digit <= '9')
-		return digit - '0';
-	if (digit >= 'a' && digit <= 'f')
-		return digit - 'a' + 10;
-	return -1;
+	kv_hex(key->b, key->len, name);
 }
 
 int kv_key_parse(const char *name, struct kv_key *ret_key)
@@ -60,14 +46,8 @@ int kv_key_parse(const char *name, struct kv_key *ret_key)
 	if (digits != 32 && digits != 64)
 		return -EINVAL;
 	key.len = (uint8_t)(digits / 2);
-	for (unsigned i = 0; i < key.len; i++) {
-		int high = parse_nibble(name[2 * i]);
-		int low = parse_nibble(name[2 * i + 1]);
-
-		if (high < 0 || low < 0)
-			return -EINVAL;
-		key.b[i] = (uint8_t)(high << 4 | low);
-	}
+	if (kv_unhex(name, key.len, key.b) < 0)
+		return -EINVAL;
 	*ret_key = key;
 	return 0;
 }

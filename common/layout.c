@@ -12,6 +12,7 @@
  * LOCKING   none: see (1).
  */
 #include "common/layout.h"
+#include "common/bytes.h"
 #include "common/token_ids.h"
 
 #include <inttypes.h>
@@ -491,10 +492,9 @@ static int make_header(struct kv_layout *layout)
 
 static json_t *blob_json(const uint8_t *blob, uint32_t len)
 {
-	char text[2 * KV_BLOB_MAX + 1] = "";
+	char text[2 * KV_BLOB_MAX + 1];
 
-	for (uint32_t i = 0; i < len; i++)
-		sprintf(text + 2 * i, "%02x", blob[i]);
+	kv_hex(blob, len, text);
 	return json_string(text);
 }
 

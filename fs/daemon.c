@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 
 #include "cache/core/account.h"
+#include "common/bytes.h"
 #include "fs/base/stats.h"
 #include "fs/control/control.h"
 #include "fs/daemon.h"
@@ -294,8 +295,7 @@ static char *control_path(const struct kv_daemon *daemon)
 
 	if (daemon->options->control)
 		return strdup(daemon->options->control);
-	for (size_t i = 0; i < 16; i++)
-		sprintf(hex + 2 * i, "%02x", id[i]);
+	kv_hex(id, 16, hex);
 	if (geteuid() == 0) {
 		base = "/run";
 	} else if (!base || base[0] != '/') {

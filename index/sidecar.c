@@ -17,6 +17,7 @@
 
 #include "index/sidecar.h"
 #include "index/record.h"
+#include "common/bytes.h"
 #include "common/crash_point.h"
 
 #define STORE_NAME "store"
@@ -24,21 +25,6 @@
 #define FILE_MAX (1u << 20)
 #define DRAFT_NAME 32
 #define DIRENT_BYTES 512u /* of the directory, generously */
-
-static int write_all(int fd, const char *data, size_t bytes)
-{
-	while (bytes) {
-		ssize_t n = write(fd, data, bytes);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		data += n;
-		bytes -= (size_t)n;
-	}
-	return 0;
-}
 
 static void name_draft(const char *name, char draft[DRAFT_NAME])
 {
@@ -59,7 +45,7 @@ static int draft_write(int dir, const char *name, const void *data,
 		    0600);
 	if (fd < 0)
 		return -errno;
-	r = write_all(fd, data, bytes);
+	r = kv_write_all(fd, data, bytes);
 	if (r < 0) {
 		unlinkat(dir, draft, 0);
 		return r;
@@ -106,7 +92,7 @@ static int overwrite(int dir, const char *name, const void *data, size_t bytes)
 	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
 	    (uint64_t)st.st_size != bytes)
 		return -ENOSPC;
-	r = write_all(fd, data, bytes);
+	r = kv_write_all(fd, data, bytes);
 	return r == 0 && fsync(fd) < 0 ? -errno : r;
 }
 

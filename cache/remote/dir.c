@@ -25,6 +25,7 @@
 #include <sys/stat.h>
 
 #include "cache/remote/backend.h"
+#include "common/bytes.h"
 #include "common/thread.h"
 
 #define THREADS 8u
@@ -151,21 +152,6 @@ static int make_parents(const struct dir *dir, const char *name)
 	return 0;
 }
 
-static int write_all(int fd, const uint8_t *data, size_t n)
-{
-	while (n > 0) {
-		ssize_t put = write(fd, data, n);
-
-		if (put < 0 && errno == EINTR)
-			continue;
-		if (put < 0)
-			return -errno;
-		data += put;
-		n -= (size_t)put;
-	}
-	return 0;
-}
-
 static int create(const struct dir *dir, const char *path, const void *data,
 		  size_t n)
 {
@@ -174,7 +160,7 @@ static int create(const struct dir *dir, const char *path, const void *data,
 
 	if (fd < 0)
 		return fd;
-	r = write_all(fd, data, n);
+	r = kv_write_all(fd, data, n);
 	/* NFS tells of a full disk here. */
 	if (close(fd) < 0 && r == 0)
 		r = -errno;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "cache/remote/backend.h"
+#include "common/bytes.h"
 
 #define DIGEST_DIGITS 32u
 
@@ -20,38 +21,12 @@ static const char *last_part(const char *name)
 	return slash ? slash + 1 : name;
 }
 
-static void print_digest(const struct kv_digest *digest, char *ret)
-{
-	for (size_t i = 0; i < sizeof(digest->b); i++)
-		sprintf(ret + 2 * i, "%02x", digest->b[i]);
-}
-
-static int digit(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-static int read_digest(const char *text, struct kv_digest *ret_digest)
-{
-	for (size_t i = 0; i < sizeof(ret_digest->b); i++) {
-		int high = digit(text[2 * i]);
-		int low = high < 0 ? -1 : digit(text[2 * i + 1]);
-
-		if (low < 0)
-			return -EBADMSG;
-		ret_digest->b[i] = (uint8_t)(high << 4 | low);
-	}
-	return 0;
-}
-
 size_t kv_object_note(const struct kv_remote_op *op,
 		      char note[KV_OBJECT_NOTE_MAX])
 {
 	char digest[DIGEST_DIGITS + 1];
 
-	print_digest(&op->digest, digest);
+	kv_hex(op->digest.b, sizeof(op->digest.b), digest);
 	return (size_t)snprintf(note, KV_OBJECT_NOTE_MAX, "%s %s %llu\n",
 				last_part(op->name), digest,
 				(unsigned long long)op->length);
@@ -76,15 +51,13 @@ int kv_object_read_note(struct kv_remote_op *op, const char *note, size_t n)
 {
 	const char *name = last_part(op->name), *end = note + n;
 	size_t len = strlen(name);
-	int r;
 
 	if (n < len + 1 + DIGEST_DIGITS + 3 || end[-1] != '\n' ||
 	    memcmp(note, name, len) != 0 || note[len] != ' ' ||
 	    note[len + 1 + DIGEST_DIGITS] != ' ')
 		return -EBADMSG;
 	note += len + 1;
-	r = read_digest(note, &op->digest);
-	return r < 0 ? r
-		     : read_length(note + DIGEST_DIGITS + 1, end - 1,
-				   &op->length);
+	if (kv_unhex(note, sizeof(op->digest.b), op->digest.b) < 0)
+		return -EBADMSG;
+	return read_length(note + DIGEST_DIGITS + 1, end - 1, &op->length);
 }

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <sys/xattr.h>
 
+#include "common/bytes.h"
 #include "fs/mount/attr.h"
 #include "fs/mount/changes.h"
 #include "fs/mount/ops.h"
@@ -45,12 +46,6 @@ static const char *tier_name(unsigned tiers)
 	if (tiers == (KV_TIER_DRAM | KV_TIER_SSD))
 		return "dram+ssd";
 	return tiers == KV_TIER_DRAM ? "dram" : "ssd";
-}
-
-static void digest_name(const struct kv_digest *digest, char *value)
-{
-	for (size_t i = 0; i < sizeof(digest->b); i++)
-		sprintf(value + 2 * i, "%02x", digest->b[i]);
 }
 
 /* From what is in memory; -ENODATA: not there. */
@@ -88,7 +83,7 @@ static int stored_value(struct kv_mount *mount, struct kv_block *block,
 		return -EIO;
 	value[0] = '\0';
 	if (strcmp(name, "digest") == 0)
-		digest_name(&digest, value);
+		kv_hex(digest.b, sizeof(digest.b), value);
 	else if (strcmp(name, "parent") == 0 && meta.parent.len > 0)
 		kv_key_name(&meta.parent, value);
 	else if (strcmp(name, "position") == 0)

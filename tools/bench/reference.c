@@ -32,6 +32,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "common/bytes.h"
 #include "tools/bench/reference.h"
 
 /* ---- memory ---- */
@@ -220,18 +221,6 @@ void kv_bench_crew_copy(struct kv_bench_crew *crew,
 
 #define CHUNK (1u << 20)
 
-static int write_all(int fd, const char *data, size_t n)
-{
-	ssize_t r;
-
-	for (; n; data += r, n -= (size_t)r) {
-		r = write(fd, data, n);
-		if (r < 0)
-			return -errno;
-	}
-	return 0;
-}
-
 int kv_bench_fio_file(const char *path, uint64_t bytes)
 {
 	char *chunk = malloc(CHUNK);
@@ -247,7 +236,7 @@ int kv_bench_fio_file(const char *path, uint64_t bytes)
 	if (fd < 0)
 		r = -errno;
 	for (done = 0; done < bytes && r == 0; done += CHUNK)
-		r = write_all(fd, chunk, CHUNK);
+		r = kv_write_all(fd, chunk, CHUNK);
 	if (r == 0 && fsync(fd) < 0)
 		r = -errno;
 	/* fio should find the disk's bytes, not ours in memory. */

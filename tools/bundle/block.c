@@ -14,30 +14,15 @@
 #include <sys/xattr.h>
 #include <xxhash.h>
 
+#include "common/bytes.h"
 #include "tools/bundle/bundle.h"
-
-static int write_all(int fd, const uint8_t *bytes, size_t n)
-{
-	while (n > 0) {
-		ssize_t put = write(fd, bytes, n);
-
-		if (put < 0 && errno == EINTR)
-			continue;
-		if (put < 0)
-			return -errno;
-		bytes += put;
-		n -= (size_t)put;
-	}
-	return 0;
-}
 
 static void print_digest(XXH128_hash_t hash, char ret[DIGEST_DIGITS + 1])
 {
 	XXH128_canonical_t canonical;
 
 	XXH128_canonicalFromHash(&canonical, hash);
-	for (size_t i = 0; i < sizeof(canonical.digest); i++)
-		snprintf(ret + 2 * i, 3, "%02x", canonical.digest[i]);
+	kv_hex(canonical.digest, sizeof(canonical.digest), ret);
 }
 
 void bundle_digest(const void *bytes, size_t n, char ret[DIGEST_DIGITS + 1])
@@ -83,7 +68,7 @@ static int copy(int fd, const struct bundle_block *block, struct archive *from,
 	XXH3_128bits_reset(hash);
 	while ((n = archive_read_data(from, buffer, IO_BYTES)) > 0) {
 		XXH3_128bits_update(hash, buffer, (size_t)n);
-		r = fd < 0 ? 0 : write_all(fd, buffer, (size_t)n);
+		r = fd < 0 ? 0 : kv_write_all(fd, buffer, (size_t)n);
 		if (r < 0)
 			return refuse(block, -r);
 	}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bytes.c - bytes as hex digits, and bytes into a file.
+ *
+ * OWNS      nothing.
+ *
+ * LOCKING   none: every function works on its arguments only.
+ */
+#include "common/bytes.h"
+
+void kv_hex(const uint8_t *bytes, size_t n, char *text)
+{
+	static const char digits[] = "0123456789abcdef";
+
+	for (size_t i = 0; i < n; i++) {
+		*text++ = digits[bytes[i] >> 4];
+		*text++ = digits[bytes[i] & 15];
+	}
+	*text = '\0';
+}
+
+static int nibble_of(char digit)
+{
+	if (digit >= '0' && digit <= '9')
+		return digit - '0';
+	if (digit >= 'a' && digit <= 'f')
+		return digit - 'a' + 10;
+	return -1;
+}
+
+int kv_unhex(const char *text, size_t n, uint8_t *bytes)
+{
+	for (size_t i = 0; i < n; i++) {
+		int high = nibble_of(text[2 * i]);
+		int low = high < 0 ? -1 : nibble_of(text[2 * i + 1]);
+
+		if (low < 0)
+			return -EINVAL;
+		bytes[i] = (uint8_t)(high << 4 | low);
+	}
+	return 0;
+}
+
+int kv_write_all(int fd, const void *data, size_t n)
+{
+	const uint8_t *at = data;
+
+	while (n > 0) {
+		ssize_t put = write(fd, at, n);
+
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put < 0)
+			return -errno;
+		at += put;
+		n -= (size_t)put;
+	}
+	return 0;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bytes.h - bytes as hex digits, and bytes into a file.
+ *
+ * Shared by the daemon, libkvfs and the tools.
+ */
+#ifndef KV_COMMON_BYTES_H
+#define KV_COMMON_BYTES_H
+
+#include "common/kv.h"
+
+/* Their 2 * @n lowercase digits and a NUL to @text. */
+void kv_hex(const uint8_t *bytes, size_t n, char *text);
+
+/* The reverse: @n bytes from as many pairs of 0-9a-f; -EINVAL. */
+int kv_unhex(const char *text, size_t n, uint8_t *bytes);
+
+/* All @n bytes to @fd, where it stands; -errno: how many is not known. */
+int kv_write_all(int fd, const void *data, size_t n);
+
+#endif
