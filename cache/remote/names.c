@@ -15,6 +15,7 @@
 #include <stdio.h>
 
 #include "cache/remote/tier.h"
+#include "common/bytes.h"
 
 /* The layout as all nodes have it; caller frees.  NULL: no memory. */
 static char *without_seed(const char *layout)
@@ -43,8 +44,8 @@ static int hash_of(const char *name, const char *layout, char hex[65])
 	     EVP_DigestUpdate(context, layout, strlen(layout)) &&
 	     EVP_DigestFinal_ex(context, digest, &n) && n == 32;
 	EVP_MD_CTX_free(context);
-	for (unsigned i = 0; ok && i < n; i++)
-		sprintf(hex + 2 * i, "%02x", digest[i]);
+	if (ok)
+		kv_hex(digest, n, hex);
 	return ok ? 0 : -ENOMEM;
 }
 
@@ -58,6 +59,16 @@ static void tenant_of(const struct kv_remote_config *config, uint32_t uid,
 				 config->tenants[i].name);
 }
 
+uint32_t kv_remote_user(struct kv_cache *cache, const struct kv_space *space)
+{
+	uint32_t uid;
+
+	kv_lock(cache);
+	uid = space->uid;
+	kv_unlock(cache);
+	return uid;
+}
+
 int kv_remote_prefix_of(struct kv_cache *cache, struct kv_space *space,
 			const char *layout,
 			char prefix[KV_REMOTE_PREFIX_MAX + 1])
@@ -65,15 +76,11 @@ int kv_remote_prefix_of(struct kv_cache *cache, struct kv_space *space,
 	_cleanup_(kv_freep) char *text =
 		layout ? without_seed(layout) : strdup("");
 	char tenant[KV_OBJECT_TENANT_MAX + 1], hex[65];
-	uint32_t uid;
 	int r = text ? hash_of(space->name, text, hex) : -ENOMEM;
 
 	if (r < 0)
 		return r;
-	kv_lock(cache);
-	uid = space->uid;
-	kv_unlock(cache);
-	tenant_of(&cache->config.remote, uid, tenant);
+	tenant_of(&cache->config.remote, kv_remote_user(cache, space), tenant);
 	snprintf(prefix, KV_REMOTE_PREFIX_MAX + 1, "%s/%s/", tenant, hex);
 	return 0;
 }

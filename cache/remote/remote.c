@@ -215,6 +215,7 @@ static void *run(void *arg)
 	while (!remote->stop) {
 		reap(remote);
 		expire(remote, kv_now_ns());
+		kv_looks_run(remote);
 		kv_gets_run(remote);
 		kv_backups_run(remote);
 		kv_asks_run(remote);
@@ -304,6 +305,7 @@ static void remote_free(struct kv_remote *remote)
 	close_backends(remote);
 	kv_shunned_free(remote->shunned);
 	kv_hash_free(remote->hash);
+	kv_looks_fini(remote);
 	kv_gets_fini(remote);
 	kv_turns_fini(&remote->backup.waiting);
 	pthread_cond_destroy(&remote->backup.more);
@@ -334,6 +336,8 @@ static int new_remote(struct kv_cache *cache, struct kv_remote **ret_remote)
 	r = remote->wake < 0 ? -errno : kv_shunned_new(&remote->shunned);
 	if (r == 0)
 		r = kv_hash_new(&remote->hash);
+	if (r == 0)
+		r = kv_looks_init(remote);
 	if (r == 0)
 		r = kv_gets_init(remote);
 	if (r == 0)
@@ -399,6 +403,7 @@ void kv_remote_stop(struct kv_cache *cache)
 		kv_remote_wake(remote);
 		pthread_join(remote->thread, NULL);
 	}
+	kv_looks_stop(remote);
 	kv_gets_stop(remote);
 	kv_backups_free(remote);
 	drain(remote);

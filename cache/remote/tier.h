@@ -2,8 +2,8 @@
 /*
  * tier.h - what the files of the remote tier share.
  *
- * remote.c has the thread that talks to backends; get.c looks blocks up and
- * brings them, backup.c hands over what became durable, adopt.c has nodes agree
+ * remote.c has the thread that talks to backends; look.c asks what they have,
+ * get.c brings it, backup.c hands over what became durable, adopt.c has nodes agree
  * on a seed; names.c says what objects are called, and shunned.c remembers what not
  * to ask for.
  */
@@ -43,13 +43,33 @@ struct kv_remote_job {
 };
 TAILQ_HEAD(kv_remote_jobs, kv_remote_job);
 
-struct kv_remote_get;
 struct kv_remote_look;
 struct kv_backup;
 TAILQ_HEAD(kv_remote_gets, kv_remote_get);
 TAILQ_HEAD(kv_remote_looks, kv_remote_look);
 TAILQ_HEAD(kv_backups, kv_backup);
 
+enum kv_get_state { GET_LOOKING, GET_QUEUED, GET_GETTING, GET_LANDED };
+
+/* A block that is looked for, and then brought. */
+struct kv_remote_get {
+	struct kv_remote_job job;     /* first; the thread's */
+	enum kv_get_state state;      /* cache->lock */
+	struct kv_want *wants;	      /* cache->lock */
+	struct kv_remote_get *bucket; /* cache->lock */
+	struct kv_remote_look *look;  /* until it is decided */
+	struct kv_key key;	      /* fixed */
+	struct kv_space *space;	      /* fixed; held */
+	uint32_t uid;		      /* fixed: the space's owner's */
+	uint64_t hash;		      /* fixed */
+	struct get_queue *queue;      /* held, while it is QUEUED */
+	bool found;
+	bool ended; /* nothing is left to do but to free it */
+	uint64_t since_ns;
+	TAILQ_ENTRY(kv_remote_get) link; /* of queued or landed */
+};
+
+#define KV_ABSENT_NS UINT64_C(1000000000) /* not to be asked for again */
 #define GET_BUCKETS 4096u
 
 struct kv_remote {
@@ -98,10 +118,39 @@ bool kv_remote_is_open(struct kv_remote *remote, unsigned backend);
 void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 		      uint64_t ns);
 
+/* ---- look.c ---- */
+
+int kv_looks_init(struct kv_remote *remote);
+void kv_looks_fini(struct kv_remote *remote);
+/* Begin what is new, and go on with what waits. */
+void kv_looks_run(struct kv_remote *remote);
+/* All that is not under way is over. */
+void kv_looks_stop(struct kv_remote *remote);
+
 /* ---- get.c ---- */
 
 int kv_gets_init(struct kv_remote *remote);
 void kv_gets_fini(struct kv_remote *remote);
+/* The get of this key; NULL: there is none. */
+struct kv_remote_get *kv_get_find_locked(struct kv_remote *remote,
+					 const struct kv_space *space,
+					 const struct kv_key *key,
+					 uint64_t hash);
+/* A new one, of which there is none; NULL: no memory. */
+struct kv_remote_get *kv_get_new_locked(struct kv_remote *remote,
+					struct kv_space *space,
+					const struct kv_key *key,
+					uint64_t hash);
+/* It is missed, and was never asked for. */
+void kv_get_forget_locked(struct kv_remote *remote, struct kv_remote_get *get);
+/* It was found, and is worth it: bring it when it is its user's turn. */
+void kv_get_fetch(struct kv_remote *remote, struct kv_remote_get *get);
+/*
+ * Tell who waits: with @came it is here, and they look again.  Not to be asked
+ * for again in @shun_ns.  Its memory goes when no backend has it any more.
+ */
+void kv_get_end(struct kv_remote *remote, struct kv_remote_get *get, bool came,
+		uint64_t shun_ns);
 /* What has come since the last time, and what can go on. */
 void kv_gets_run(struct kv_remote *remote);
 bool kv_gets_busy(const struct kv_remote *remote);
@@ -122,6 +171,8 @@ void kv_backups_free(struct kv_remote *remote);
 void kv_asks_run(struct kv_remote *remote);
 
 /* ---- names.c ---- */
+
+uint32_t kv_remote_user(struct kv_cache *cache, const struct kv_space *space);
 
 /* What begins the names of a space's objects, "TENANT/SPACE/". */
 #define KV_REMOTE_PREFIX_MAX (KV_OBJECT_TENANT_MAX + 1 + 64 + 1)

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * look.c - which of the blocks that are missing here do the backends have?
+ *
+ * Who wants blocks that are missing makes a look of them
+ * (kv_remote_want_locked, kv_remote_look_locked).  All of it is asked for at
+ * once, of one backend after the other; then what is worth it is fetched
+ * (get.c), and the rest is missed.
+ *
+ * OWNS      every kv_remote_look.
+ *
+ * INVARIANTS
+ *   (1) Users take turns in asking: who wants very much keeps nobody from a
+ *       little.
+ *
+ * LOCKING   cache->lock for looks that are being submitted, and the list of
+ *           fresh ones; all else is the thread's.
+ */
+#include "cache/block/block.h"
+#include "cache/core/hooks.h"
+#include "cache/core/table.h"
+#include "cache/core/turns.h"
+#include "cache/remote/tier.h"
+
+#include <stdio.h>
+
+#define LOOK_NS UINT64_C(2000000000)
+#define ASKING_MAX 64u
+#define ASK_TURN 32 /* blocks */
+
+struct kv_remote_look {
+	struct kv_space *space; /* held */
+	char prefix[KV_REMOTE_PREFIX_MAX + 1];
+	struct look_queue *queue; /* held */
+	unsigned backend;	  /* the one that is asked */
+	size_t next;		  /* the next get to be asked for */
+	size_t left;		  /* answers that are not here */
+	size_t n, room;
+	struct kv_remote_get **gets; /* in the order of the keys */
+	TAILQ_ENTRY(kv_remote_look) link;
+};
+
+/* What a user asks for. */
+struct look_queue {
+	struct kv_turn turn; /* first */
+	struct kv_remote_looks looks;
+};
+
+static void init_looks(struct kv_turn *turn)
+{
+	TAILQ_INIT(&((struct look_queue *)turn)->looks);
+}
+
+int kv_looks_init(struct kv_remote *remote)
+{
+	return kv_turns_init(&remote->looks, sizeof(struct look_queue),
+			     ASK_TURN, init_looks);
+}
+
+void kv_looks_fini(struct kv_remote *remote)
+{
+	kv_turns_fini(&remote->looks);
+}
+
+/* ---- wanting ---- */
+
+static bool grow(struct kv_remote_look *look)
+{
+	size_t room = look->room ? 2 * look->room : 16;
+	void *more;
+
+	if (look->n < look->room)
+		return true;
+	more = realloc(look->gets, room * sizeof(struct kv_remote_get *));
+	if (!more)
+		return false;
+	look->gets = more;
+	look->room = room;
+	return true;
+}
+
+/* The look that @acquire makes while it is being submitted. */
+static struct kv_remote_look *look_of(struct kv_acquire *acquire)
+{
+	if (!acquire->look) {
+		acquire->look = calloc(1, sizeof(*acquire->look));
+		if (acquire->look)
+			acquire->look->space = kv_space_get(acquire->space);
+	}
+	return acquire->look;
+}
+
+int kv_remote_want_locked(struct kv_cache *cache, struct kv_want *want)
+{
+	struct kv_acquire *acquire = want->acquire;
+	struct kv_space *space = acquire->space;
+	struct kv_remote *remote = cache->remote;
+	struct kv_remote_get *get;
+	struct kv_remote_look *look;
+	uint64_t hash;
+
+	kv_assert_locked(&cache->lock);
+	if (!acquire->remote || !kv_remote_may_locked(cache, space, &want->key))
+		return -ENOENT;
+	hash = kv_key_hash(cache, space, want->key.b);
+	get = kv_get_find_locked(remote, space, &want->key, hash);
+	if (get) {
+		kv_want_link(&get->wants, want);
+		return -EINPROGRESS;
+	}
+	look = acquire->submitting ? look_of(acquire) : NULL;
+	get = look && grow(look)
+		      ? kv_get_new_locked(remote, space, &want->key, hash)
+		      : NULL;
+	if (!get)
+		return -ENOENT;
+	get->look = look;
+	look->gets[look->n++] = get;
+	kv_want_link(&get->wants, want);
+	return -EINPROGRESS;
+}
+
+static void look_free(struct kv_remote_look *look)
+{
+	kv_space_put(look->space);
+	free(look->gets);
+	free(look);
+}
+
+static bool is_prefix(const struct kv_space *space)
+{
+	return !space->layout || space->layout->reuse == KV_REUSE_PREFIX;
+}
+
+/* Too few to be worth a question. */
+static void forget_locked(struct kv_cache *cache, struct kv_remote_look *look)
+{
+	for (size_t i = 0; i < look->n; i++)
+		kv_get_forget_locked(cache->remote, look->gets[i]);
+	look_free(look);
+}
+
+void kv_remote_look_locked(struct kv_cache *cache, struct kv_acquire *acquire)
+{
+	struct kv_remote_look *look = acquire->look;
+	struct kv_remote *remote = cache->remote;
+
+	kv_assert_locked(&cache->lock);
+	if (!look)
+		return;
+	acquire->look = NULL;
+	if (is_prefix(look->space) &&
+	    look->n < cache->config.remote.threshold) {
+		forget_locked(cache, look);
+		return;
+	}
+	TAILQ_INSERT_TAIL(&remote->fresh, look, link);
+	kv_remote_wake(remote);
+}
+
+/* ---- deciding ---- */
+
+/* Of a chain, what follows a gap is of no use, and a short rest not worth it. */
+static size_t worth(const struct kv_remote *remote,
+		    const struct kv_remote_look *look)
+{
+	const uint32_t threshold = remote->cache->config.remote.threshold;
+	size_t n = 0;
+
+	if (remote->stop)
+		return 0;
+	if (!is_prefix(look->space))
+		return look->n;
+	while (n < look->n && look->gets[n]->found)
+		n++;
+	return n >= threshold ? n : 0;
+}
+
+static void decide(struct kv_remote *remote, struct kv_remote_look *look)
+{
+	const size_t n = worth(remote, look);
+
+	for (size_t i = 0; i < look->n; i++) {
+		struct kv_remote_get *get = look->gets[i];
+
+		get->look = NULL;
+		if (i < n && get->found)
+			kv_get_fetch(remote, get);
+		else
+			kv_get_end(remote, get, false,
+				   get->found ? 0 : KV_ABSENT_NS);
+	}
+	look_free(look);
+}
+
+/* ---- asking ---- */
+
+static void look_enqueue(struct kv_remote *remote, struct kv_remote_look *look)
+{
+	look->next = 0;
+	look->queue = (struct look_queue *)kv_turn_get(
+		&remote->looks, kv_remote_user(remote->cache, look->space));
+	TAILQ_INSERT_TAIL(&look->queue->looks, look, link);
+	kv_turn_start(&remote->looks, &look->queue->turn);
+}
+
+static void look_dequeue(struct kv_remote *remote, struct kv_remote_look *look)
+{
+	struct look_queue *queue = look->queue;
+
+	TAILQ_REMOVE(&queue->looks, look, link);
+	if (TAILQ_EMPTY(&queue->looks))
+		kv_turn_stop(&remote->looks, &queue->turn);
+	kv_turn_put(&remote->looks, &queue->turn);
+	look->queue = NULL;
+}
+
+/* All that it asked for has been answered: the next backend, or the end. */
+static void look_on(struct kv_remote *remote, struct kv_remote_look *look)
+{
+	if (look->queue || look->left > 0)
+		return;
+	if (++look->backend < remote->n && !remote->stop)
+		look_enqueue(remote, look);
+	else
+		decide(remote, look);
+}
+
+static void answered(struct kv_remote *remote, struct kv_remote_job *job,
+		     int status)
+{
+	struct kv_remote_get *get = (struct kv_remote_get *)job;
+	struct kv_remote_look *look = get->look;
+
+	remote->asking--;
+	get->found = status == 0;
+	look->left--;
+	look_on(remote, look);
+}
+
+static void ask(struct kv_remote *remote, struct kv_remote_look *look,
+		struct kv_remote_get *get)
+{
+	struct kv_remote_op *op = &get->job.op;
+	char key[KV_NAME_MAX + 1];
+
+	kv_key_name(&get->key, key);
+	*op = (struct kv_remote_op){.call = KV_REMOTE_EXISTS};
+	snprintf(op->name, sizeof(op->name), "%s%s", look->prefix, key);
+	get->job.backend = look->backend;
+	get->job.ended = answered;
+	look->left++;
+	remote->asking++;
+	kv_turn_charge(&look->queue->turn, 1);
+	kv_remote_submit(remote, &get->job, LOOK_NS);
+}
+
+/* One more of the look whose turn it is. */
+static void ask_one(struct kv_remote *remote, struct kv_remote_look *look)
+{
+	struct kv_remote_get *get = look->gets[look->next];
+
+	if (look->next == 0 && !kv_remote_is_open(remote, look->backend)) {
+		look->next = look->n;
+	} else {
+		look->next++;
+		if (!get->found && !get->job.abandoned)
+			ask(remote, look, get);
+	}
+	if (look->next == look->n) {
+		look_dequeue(remote, look);
+		look_on(remote, look);
+	}
+}
+
+static void ask_some(struct kv_remote *remote)
+{
+	struct kv_turn *turn;
+
+	while (remote->asking < ASKING_MAX &&
+	       (turn = kv_turns_next(&remote->looks)))
+		ask_one(remote,
+			TAILQ_FIRST(&((struct look_queue *)turn)->looks));
+}
+
+static void take_looks(struct kv_remote *remote)
+{
+	struct kv_cache *cache = remote->cache;
+	struct kv_remote_look *look;
+
+	for (;;) {
+		kv_lock(cache);
+		look = TAILQ_FIRST(&remote->fresh);
+		if (look)
+			TAILQ_REMOVE(&remote->fresh, look, link);
+		kv_unlock(cache);
+		if (!look)
+			return;
+		if (kv_remote_prefix(cache, look->space, look->prefix) < 0)
+			decide(remote, look);
+		else
+			look_enqueue(remote, look);
+	}
+}
+
+void kv_looks_run(struct kv_remote *remote)
+{
+	take_looks(remote);
+	ask_some(remote);
+}
+
+void kv_looks_stop(struct kv_remote *remote)
+{
+	struct kv_remote_look *look;
+	struct kv_turn *turn;
+
+	while ((look = TAILQ_FIRST(&remote->fresh))) {
+		TAILQ_REMOVE(&remote->fresh, look, link);
+		decide(remote, look);
+	}
+	/* Nothing is open any more. */
+	while ((turn = kv_turns_next(&remote->looks))) {
+		look = TAILQ_FIRST(&((struct look_queue *)turn)->looks);
+		look->next = 0;
+		ask_one(remote, look);
+	}
+}
