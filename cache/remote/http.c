@@ -3,16 +3,13 @@
  * http.c - operations on objects that are one or more requests to a web server.
  *
  * One thread makes all of them, by libcurl, which never waits; connections stay
- * for the next request.  What an answer may do is bounded: redirects are not
- * followed, a long header or a body that is longer than it should be ends it.
+ * for the next request (request.c).
  *
  * OWNS      the thread, its transfers, the site; operations from submit to reap.
  *
  * INVARIANTS
  *   (1) An operation is queued, under way in one transfer, or done.
  *   (2) The eventfd's count is not 0 while any is done.
- *   (3) A transfer has an easy handle while a request is made, and libcurl
- *       touches the operation's memory only then.
  *
  * LOCKING   http->lock for the queues and flags; none during calls of libcurl.
  *           All else is the thread's.
@@ -21,7 +18,7 @@
 #include <stdio.h>
 #include <sys/eventfd.h>
 
-#include "cache/remote/http.h"
+#include "cache/remote/request.h"
 #include "common/thread.h"
 
 /* Answers that are small need not wait for those that are large. */
@@ -29,23 +26,13 @@ enum lane { SMALL, LARGE, LANES };
 
 #define PER_LANE 32u
 #define TRANSFERS (LANES * PER_LANE)
-#define CONNECT_MS 2000l
-#define EXPECT_MS 100l /* for a server's leave to send what is large */
 #define PROBE_MS 3000
 #define IDLE_MS 60000
-#define BUFFER (512l << 10)
-#define HEADERS_MAX 65536u
-#define PAGE_MAX 65536u		/* of an answer that tells what is wrong */
 #define PATIENCE_NS 1000000000u /* at the end */
 
 struct transfer {
-	struct http *http;    /* fixed */
-	CURL *easy;	      /* of one request; NULL: none */
-	struct kv_exchange x; /* x.op NULL: free */
-	struct curl_slist *headers;
-	uint64_t sent, received, header_bytes;
-	int verdict; /* why the answer was cut */
-	char error[CURL_ERROR_SIZE];
+	struct kv_request request; /* first; its x.op NULL: free */
+	struct http *http;	   /* fixed */
 };
 
 struct http {
@@ -67,207 +54,7 @@ struct http {
 	char why[CURL_ERROR_SIZE]; /* the probe failed */
 };
 
-/* ---- statuses ---- */
-
-/* The one place where the numbers of HTTP become ours. */
-static int errno_of_status(long status)
-{
-	switch (status) {
-	case 401:
-	case 403:
-	case 407:
-		return -EACCES;
-	case 404:
-	case 410:
-		return -ENOENT;
-	case 405:
-	case 501:
-		return -EOPNOTSUPP;
-	case 409:
-	case 423:
-	case 429:
-	case 503:
-		return -EBUSY;
-	case 412:
-		return -EEXIST;
-	case 413:
-		return -EFBIG;
-	case 507:
-		return -ENOSPC;
-	default:
-		return status >= 200 && status < 300 ? 0
-		       : status >= 400		     ? -EIO
-						     : -EPROTO;
-	}
-}
-
-/* And those of libcurl. */
-static int errno_of_code(CURLcode code)
-{
-	switch (code) {
-	case CURLE_OK:
-		return 0;
-	case CURLE_COULDNT_RESOLVE_HOST:
-		return -EHOSTUNREACH;
-	case CURLE_COULDNT_CONNECT:
-		return -ECONNREFUSED;
-	case CURLE_OPERATION_TIMEDOUT:
-		return -ETIMEDOUT;
-	case CURLE_PARTIAL_FILE:
-	case CURLE_GOT_NOTHING:
-	case CURLE_SEND_ERROR:
-	case CURLE_RECV_ERROR:
-		return -ECONNRESET;
-	case CURLE_PEER_FAILED_VERIFICATION:
-	case CURLE_SSL_CACERT_BADFILE:
-		return -EACCES;
-	case CURLE_OUT_OF_MEMORY:
-		return -ENOMEM;
-	case CURLE_SSL_CONNECT_ERROR:
-	case CURLE_UNSUPPORTED_PROTOCOL:
-	case CURLE_WEIRD_SERVER_REPLY:
-		return -EPROTO;
-	default:
-		return -EIO;
-	}
-}
-
-/* Nobody was there: what else is asked will hardly fare better. */
-static bool is_unreached(CURLcode code)
-{
-	return code == CURLE_COULDNT_RESOLVE_HOST ||
-	       code == CURLE_COULDNT_CONNECT ||
-	       code == CURLE_OPERATION_TIMEDOUT;
-}
-
-static long status_of(const struct transfer *t)
-{
-	long status = 0;
-
-	curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
-	return status;
-}
-
-/* ---- an answer, as it comes ---- */
-
-static int note_of_header(struct transfer *t)
-{
-	struct kv_exchange *x = &t->x;
-	struct curl_header *header;
-	size_t n;
-
-	if (curl_easy_header(t->easy, t->http->dialect->note_header, 0,
-			     CURLH_HEADER, -1, &header) != CURLHE_OK ||
-	    header->amount != 1)
-		return -EBADMSG;
-	n = strlen(header->value);
-	if (n + 1 > KV_OBJECT_NOTE_MAX)
-		return -EBADMSG;
-	memcpy(x->note, header->value, n);
-	x->note[n] = '\n';
-	x->note_n = n + 1;
-	return kv_object_read_note(x->op, x->note, x->note_n);
-}
-
-/* Its headers have come: whether its body is what was asked for. */
-static int check_headers(struct transfer *t)
-{
-	const bool noted = t->http->dialect->note_header;
-	struct kv_exchange *x = &t->x;
-	curl_off_t length = -1;
-	int r = 0;
-
-	if (x->wants == KV_ANSWER_NOTHING)
-		return 0;
-	if (status_of(t) != 200)
-		return -EPROTO;
-	if (noted)
-		r = note_of_header(t);
-	if (r < 0 || (x->wants == KV_ANSWER_NOTE && !noted))
-		return r;
-	if (x->wants == KV_ANSWER_OBJECT && x->op->length > x->op->room)
-		return -EFBIG;
-	curl_easy_getinfo(t->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
-	return length >= 0 && (uint64_t)length != x->op->length ? -EBADMSG : 0;
-}
-
-static size_t on_header(char *line, size_t one, size_t n, void *arg)
-{
-	struct transfer *t = arg;
-	const long status = status_of(t);
-
-	(void)one;
-	t->header_bytes += n;
-	if (t->header_bytes > HEADERS_MAX)
-		t->verdict = -EPROTO;
-	else if ((line[0] == '\r' || line[0] == '\n') && status >= 200 &&
-		 status < 300)
-		t->verdict = check_headers(t);
-	return t->verdict < 0 ? 0 : n;
-}
-
-/* Where the next @n bytes belong; NULL: nowhere.  *@ret_r < 0: there are none. */
-static uint8_t *place(struct transfer *t, size_t n, int *ret_r)
-{
-	struct kv_exchange *x = &t->x;
-	const long status = status_of(t);
-	uint64_t at = t->received, end = at + n;
-
-	*ret_r = 0;
-	if (status != 200 || x->wants == KV_ANSWER_NOTHING) {
-		if (end > PAGE_MAX)
-			*ret_r = errno_of_status(status);
-		/* All that was wanted has come. */
-		if (end > PAGE_MAX && *ret_r == 0)
-			*ret_r = -EPROTO;
-		return NULL;
-	}
-	if (x->wants == KV_ANSWER_NOTE) {
-		x->note_n = end;
-		*ret_r = end > KV_OBJECT_NOTE_MAX ? -EBADMSG : 0;
-		return (uint8_t *)x->note + at;
-	}
-	*ret_r = end > x->op->length ? -EBADMSG : 0;
-	return x->op->data + at;
-}
-
-static size_t on_body(char *data, size_t one, size_t n, void *arg)
-{
-	struct transfer *t = arg;
-	uint8_t *to = place(t, n, &t->verdict);
-
-	(void)one;
-	if (t->verdict < 0)
-		return 0;
-	if (to)
-		memcpy(to, data, n);
-	t->received += n;
-	return n;
-}
-
-static size_t on_send(char *room, size_t one, size_t n, void *arg)
-{
-	struct transfer *t = arg;
-
-	(void)one;
-	n = KV_MIN(n, t->x.body_n - t->sent);
-	memcpy(room, (const uint8_t *)t->x.body + t->sent, n);
-	t->sent += n;
-	return n;
-}
-
-/* A connection that had been left open was closed: once more on another. */
-static int on_rewind(void *arg, curl_off_t at, int whence)
-{
-	struct transfer *t = arg;
-
-	if (whence != SEEK_SET || at < 0 || (uint64_t)at > t->x.body_n)
-		return CURL_SEEKFUNC_FAIL;
-	t->sent = (uint64_t)at;
-	return CURL_SEEKFUNC_OK;
-}
-
-/* ---- a request ---- */
+/* ---- an operation ---- */
 
 void kv_http_ask(struct kv_exchange *x, const char *method, const char *suffix)
 {
@@ -277,160 +64,6 @@ void kv_http_ask(struct kv_exchange *x, const char *method, const char *suffix)
 	kv_site_encode(x->url, sizeof(x->url), x->op->name);
 	kv_site_encode(x->url, sizeof(x->url), suffix);
 }
-
-static CURLcode set_way(const struct transfer *t)
-{
-	static const struct {
-		CURLoption option;
-		long value;
-	} options[] = {
-		{CURLOPT_NOSIGNAL, 1},
-		{CURLOPT_QUICK_EXIT, 1}, /* wait for no resolver */
-		{CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS},
-		{CURLOPT_EXPECT_100_TIMEOUT_MS, EXPECT_MS},
-		{CURLOPT_FOLLOWLOCATION, 0},
-		{CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1},
-		{CURLOPT_SSLVERSION, CURL_SSLVERSION_TLSv1_2},
-		{CURLOPT_SSL_VERIFYPEER, 1},
-		{CURLOPT_SSL_VERIFYHOST, 2},
-		{CURLOPT_PATH_AS_IS, 1},
-		{CURLOPT_BUFFERSIZE, BUFFER},
-		{CURLOPT_UPLOAD_BUFFERSIZE, BUFFER},
-	};
-	CURLcode code = CURLE_OK;
-
-	for (size_t i = 0; i < KV_ARRAY_LEN(options) && code == CURLE_OK; i++)
-		code = curl_easy_setopt(t->easy, options[i].option,
-					options[i].value);
-	if (code == CURLE_OK)
-		code = curl_easy_setopt(t->easy, CURLOPT_PROTOCOLS_STR,
-					"http,https");
-	/* Not that of the environment. */
-	if (code == CURLE_OK)
-		code = curl_easy_setopt(t->easy, CURLOPT_PROXY, "");
-	if (code == CURLE_OK)
-		code = curl_easy_setopt(t->easy, CURLOPT_USERAGENT,
-					"kvfs/" KV_VERSION);
-	if (code == CURLE_OK && t->http->site->ca)
-		code = curl_easy_setopt(t->easy, CURLOPT_CAINFO,
-					t->http->site->ca);
-	return code;
-}
-
-static void set_calls(struct transfer *t)
-{
-	curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t);
-	curl_easy_setopt(t->easy, CURLOPT_ERRORBUFFER, t->error);
-	curl_easy_setopt(t->easy, CURLOPT_HEADERFUNCTION, on_header);
-	curl_easy_setopt(t->easy, CURLOPT_HEADERDATA, t);
-	curl_easy_setopt(t->easy, CURLOPT_WRITEFUNCTION, on_body);
-	curl_easy_setopt(t->easy, CURLOPT_WRITEDATA, t);
-	curl_easy_setopt(t->easy, CURLOPT_READFUNCTION, on_send);
-	curl_easy_setopt(t->easy, CURLOPT_READDATA, t);
-	curl_easy_setopt(t->easy, CURLOPT_SEEKFUNCTION, on_rewind);
-	curl_easy_setopt(t->easy, CURLOPT_SEEKDATA, t);
-}
-
-static int set_headers(struct transfer *t)
-{
-	for (size_t i = 0; i < KV_HTTP_HEADERS; i++) {
-		struct curl_slist *longer;
-
-		if (!t->x.headers[i][0])
-			continue;
-		longer = curl_slist_append(t->headers, t->x.headers[i]);
-		if (!longer)
-			return -ENOMEM;
-		t->headers = longer;
-	}
-	curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers);
-	return 0;
-}
-
-static CURLcode set_method(struct transfer *t)
-{
-	const struct kv_exchange *x = &t->x;
-	const bool head = strcmp(x->method, "HEAD") == 0;
-	const bool put = strcmp(x->method, "PUT") == 0;
-
-	if (head)
-		curl_easy_setopt(t->easy, CURLOPT_NOBODY, 1l);
-	else if (put)
-		curl_easy_setopt(t->easy, CURLOPT_UPLOAD, 1l);
-	else if (strcmp(x->method, "GET") != 0)
-		curl_easy_setopt(t->easy, CURLOPT_CUSTOMREQUEST, x->method);
-	curl_easy_setopt(t->easy, CURLOPT_INFILESIZE_LARGE,
-			 put ? (curl_off_t)x->body_n : (curl_off_t)-1);
-	return curl_easy_setopt(t->easy, CURLOPT_URL, x->url);
-}
-
-/* Who asks. */
-static CURLcode set_user(struct transfer *t)
-{
-	const struct kv_site *site = t->http->site;
-	CURLcode code = t->http->dialect->authorize(t->easy, site);
-
-	if (code == CURLE_OK)
-		code = curl_easy_setopt(t->easy, CURLOPT_USERNAME, site->user);
-	if (code == CURLE_OK)
-		code = curl_easy_setopt(t->easy, CURLOPT_PASSWORD,
-					site->secret);
-	return code;
-}
-
-/*
- * A new handle each time: one that was used counts how often a connection that
- * was kept turned out to be closed, and gives up after some; and in libcurl 7.88
- * an answer whose first header is folded has it read headers of the one before,
- * which are freed.
- */
-static CURLcode set_request(struct transfer *t)
-{
-	CURLcode code;
-
-	t->easy = curl_easy_init();
-	if (!t->easy)
-		return CURLE_OUT_OF_MEMORY;
-	set_calls(t);
-	code = set_way(t);
-	if (code == CURLE_OK && t->http->site->user)
-		code = set_user(t);
-	return code == CURLE_OK ? set_method(t) : code;
-}
-
-static void forget_request(struct transfer *t)
-{
-	struct kv_exchange *x = &t->x;
-
-	if (t->easy) {
-		curl_multi_remove_handle(t->http->multi, t->easy);
-		curl_easy_cleanup(kv_steal(t->easy));
-	}
-	curl_slist_free_all(kv_steal(t->headers));
-	x->method = NULL;
-	x->body = NULL;
-	x->body_n = 0;
-	x->wants = KV_ANSWER_NOTHING;
-	for (size_t i = 0; i < KV_HTTP_HEADERS; i++)
-		x->headers[i][0] = '\0';
-	t->sent = t->received = t->header_bytes = 0;
-	t->verdict = 0;
-	t->error[0] = '\0';
-}
-
-/* Make the request that is prepared. */
-static int start_request(struct transfer *t)
-{
-	int r = errno_of_code(set_request(t));
-
-	if (r == 0)
-		r = set_headers(t);
-	if (r == 0 && curl_multi_add_handle(t->http->multi, t->easy))
-		r = -EIO;
-	return r;
-}
-
-/* ---- an operation ---- */
 
 static void done_locked(struct http *http, struct kv_remote_op *op, int status)
 {
@@ -444,11 +77,11 @@ static void done_locked(struct http *http, struct kv_remote_op *op, int status)
 static void end(struct transfer *t, int status)
 {
 	struct http *http = t->http;
-	struct kv_remote_op *op = kv_steal(t->x.op);
+	struct kv_remote_op *op = kv_steal(t->request.x.op);
 
 	if (op == &http->probe && status < 0)
-		snprintf(http->why, sizeof(http->why), "%s", t->error);
-	forget_request(t);
+		snprintf(http->why, sizeof(http->why), "%s", t->request.error);
+	kv_request_end(&t->request, http->multi);
 	http->active--;
 	pthread_mutex_lock(&http->lock);
 	done_locked(http, op, status);
@@ -460,18 +93,18 @@ static void go_on(struct transfer *t, int r)
 {
 	const struct kv_http_dialect *dialect = t->http->dialect;
 
-	if (t->x.op == &t->http->probe) {
-		if (t->x.step > 0) {
+	if (t->request.x.op == &t->http->probe) {
+		if (t->request.x.step > 0) {
 			end(t, r == -ENOENT && dialect->comes_by_put ? 0 : r);
 			return;
 		}
-		dialect->probe(&t->x);
+		dialect->probe(&t->request.x);
 		r = KV_HTTP_ASK;
 	} else {
-		r = dialect->next(&t->x, r);
+		r = dialect->next(&t->request.x, r);
 	}
 	if (r == KV_HTTP_ASK) {
-		r = start_request(t);
+		r = kv_request_begin(&t->request, t->http->multi);
 		if (r == 0)
 			return;
 	}
@@ -480,29 +113,12 @@ static void go_on(struct transfer *t, int r)
 
 static void begin(struct transfer *t, struct kv_remote_op *op)
 {
-	forget_request(t);
-	t->x.op = op;
-	t->x.step = 0;
-	t->x.first = 0;
+	kv_request_end(&t->request, t->http->multi);
+	t->request.x.op = op;
+	t->request.x.step = 0;
+	t->request.x.first = 0;
 	t->http->active++;
 	go_on(t, 0);
-}
-
-static int result_of(struct transfer *t, CURLcode code)
-{
-	const struct kv_exchange *x = &t->x;
-	const long status = status_of(t);
-
-	if (t->verdict < 0)
-		return t->verdict;
-	/* It has said what is wrong, however it went on. */
-	if (status >= 300)
-		return errno_of_status(status);
-	if (code != CURLE_OK)
-		return errno_of_code(code);
-	if (x->wants == KV_ANSWER_OBJECT && t->received != x->op->length)
-		return -EBADMSG;
-	return errno_of_status(status);
 }
 
 static void fail_queued(struct http *http, int status)
@@ -521,17 +137,17 @@ static void fail_queued(struct http *http, int status)
 /* A request has ended. */
 static void took(struct transfer *t, CURLcode code)
 {
-	const int r = result_of(t, code);
-	const bool unreached = is_unreached(code);
+	const int r = kv_request_result(&t->request, code);
+	const bool unreached = kv_request_is_unreached(code);
 	struct http *http = t->http;
 
 	/* Not after the first: that may be one connection's bad luck. */
 	if (unreached && http->unreached)
 		fail_queued(http, r);
 	http->unreached = unreached;
-	t->x.step++;
-	if (t->x.op != &http->probe)
-		forget_request(t);
+	t->request.x.step++;
+	if (t->request.x.op != &http->probe)
+		kv_request_end(&t->request, http->multi);
 	go_on(t, r);
 }
 
@@ -566,7 +182,8 @@ static void begin_queued(struct http *http)
 		struct transfer *t = &http->transfers[i];
 		struct kv_remote_op *op;
 
-		while (!t->x.op && !(http->unreached && http->active > 0)) {
+		while (!t->request.x.op &&
+		       !(http->unreached && http->active > 0)) {
 			op = take_queued(http, i < PER_LANE ? SMALL : LARGE);
 			if (!op)
 				break;
@@ -582,9 +199,10 @@ static void end_cancelled(struct http *http)
 	pthread_mutex_lock(&http->lock);
 	any = http->cancels || http->stop;
 	for (unsigned i = 0; any && i < TRANSFERS; i++)
-		if (http->transfers[i].x.op)
-			cancelled[i] = http->transfers[i].x.op->cancelled ||
-				       http->stop;
+		if (http->transfers[i].request.x.op)
+			cancelled[i] =
+				http->transfers[i].request.x.op->cancelled ||
+				http->stop;
 	http->cancels = false;
 	pthread_mutex_unlock(&http->lock);
 	for (unsigned i = 0; any && i < TRANSFERS; i++) {
@@ -765,7 +383,8 @@ static int init(struct http *http)
 	curl_multi_setopt(http->multi, CURLMOPT_MAXCONNECTS, (long)TRANSFERS);
 	for (unsigned i = 0; i < TRANSFERS; i++) {
 		http->transfers[i].http = http;
-		http->transfers[i].x.site = http->site;
+		http->transfers[i].request.x.site = http->site;
+		http->transfers[i].request.dialect = http->dialect;
 	}
 	http->running = true;
 	r = kv_thread_start(&http->thread, "kvfs-http", run, http);
