@@ -491,7 +491,8 @@ typedef struct kvfs_pool_desc {
  * the pool.  -EINVAL: null, zero, overlap within a view, overflow, an end
  * outside @memory, a tensor that the views do not cover exactly, or @memory is
  * no shared mapping of that part of @memory_fd, or not of the device "host";
- * -ENODEV: no such device; -EMEDIUMTYPE: the space is untyped; -EBADF, -EMFILE:
+ * -ENODEV: no such device, or a plug-in that cannot be used (why is said on
+ * stderr); -EIO: it failed; -EMEDIUMTYPE: the space is untyped; -EBADF, -EMFILE:
  * of @memory_fd.
  *
  * With @memory_fd, pages of a save are lent to the daemon until COPIED, which
@@ -715,8 +716,9 @@ int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
  * does.  kvfs_pool_info tells where the pages are and how many are free.
  * kvfs_load, kvfs_save and kvfs_restore refuse such a pool (-EINVAL).
  * kvfs_pool_close also ends what is still mapped or taken, and frees it.
- * -EINVAL: no pages, fewer at most than at once; -ENODEV, -EMEDIUMTYPE (the
- * space is untyped), -ENOMEM.
+ * -EINVAL: no pages, fewer at most than at once; -EOPNOTSUPP: the device has no
+ * memory of its own; -ENODEV, -EIO, -EMEDIUMTYPE (as kvfs_pool_register),
+ * -ENOMEM.
  */
 int kvfs_pool_reserve(kvfs_session *session, const char *device,
 		      kvfs_space *space, uint64_t pages, uint64_t max_pages,

@@ -5,20 +5,33 @@
  * A device of the name NAME (lowercase letters) is a shared library
  * libkvfs-NAME.so.1 with the symbol kvfs_device_NAME, a const struct
  * kvfs_device.  A pool whose description says "NAME" or "NAME:..." has it
- * loaded: from beside libkvfs, or from where the dynamic linker looks.  It
- * stays loaded.  It needs nothing of libkvfs but this header; libkvfs(3) knows
- * the calls that it makes by no other way.  libkvfs-device(7) tells more.
+ * loaded: from beside libkvfs, or if it is not there from where the dynamic
+ * linker looks.  It stays loaded.  It needs nothing of libkvfs but this header;
+ * libkvfs(3) knows the calls that it makes by no other way.  libkvfs-device(7)
+ * tells more.
  *
  * Version.  What is in this header is KVFS_DEVICE_VERSION of it.  A table of
  * another version is not used (the pool is refused, -ENODEV): it grows at its
  * end only, and each change of it, or of what a call promises, is a new one.
  *
- * Errors are -errno.  Calls come from any thread and from several at a time,
+ * What must be there.  info, load and save; and of these groups all or none:
+ *
+ *   attach, detach                                  and only then needs_writable
+ *   event_wait, event_wait_is_done, event_wait_free          and only then order
+ *   reserve, grow, release                                 and only then take_fd
+ *
+ * Any other member may be NULL.  The table is looked at when it is loaded: one
+ * that lacks something, or whose name is not NAME, is not used (-ENODEV), and a
+ * line on stderr says what it lacks.
+ *
+ * Errors are 0, or an errno of Linux, negative.  Anything else is taken for -EIO
+ * (but take_fd's, for none), and so are -EAGAIN and -EINPROGRESS, with which
+ * somebody would wait for ever, and 0 where what is to be returned is NULL (but
+ * open's, which may be).  Calls come from any thread and from several at a time,
  * without a lock of libkvfs held, but for what is said otherwise.  Load and save
  * are called on copy threads of libkvfs, four a session at most, and return
  * when the bytes are there, so whatever a device has under way ends with the
- * call that began it.  The other calls are short.  A member that is NULL is one
- * that the device has no need of, except where it says otherwise.
+ * call that began it.  The other calls are short.
  *
  * A device never writes to what it loads from, nor to pages that it saves from.
  * In the child of a fork no call is made.
@@ -87,6 +100,7 @@ struct kvfs_batch {
 	 * NULL: nobody wants to know.  @event_wait stands for the batch's end:
 	 * it becomes the library's, which frees it when load or save has
 	 * returned.  A device that cannot say it returns without having called.
+	 * NULL, and what is said a second time, is not heard.
 	 */
 	void (*submitted)(const struct kvfs_batch *batch, void *event_wait);
 	void *owner; /* submitted's */
@@ -94,16 +108,19 @@ struct kvfs_batch {
 
 struct kvfs_device {
 	uint32_t version;     /* KVFS_DEVICE_VERSION */
-	const char *name;     /* as in kvfs_pool_desc, before any colon */
+	const char *name;     /* NAME: what kvfs_pool_desc has before a colon */
 	uint64_t batch_bytes; /* that a thread best takes at once; 0: a block */
 
 	/* A pool of this device; -EINVAL: its memory is not there, -ENODEV. */
 	int (*open)(const struct kvfs_pool_desc *desc, void **ret_pool);
 	void (*close)(void *pool);
-	/* Fill in what the device knows: path, reason and the like.  Needed. */
+	/* Fill in what the device knows: path and reason (texts that are there
+	 * until close), bytes_pinned, _registered and _refused, buffers and
+	 * buffer_bytes.  The rest is the library's. */
 	void (*info)(void *pool, struct kvfs_pool_info *ret_info);
 
-	/* Needed.  0, or why none of the batch counts as copied (-EIO). */
+	/* 0, or none of the batch counts as copied, and its blocks end with
+	 * -EIO, whatever the error. */
 	int (*load)(void *pool, const struct kvfs_batch *batch);
 	int (*save)(void *pool, const struct kvfs_batch *batch);
 
@@ -132,14 +149,15 @@ struct kvfs_device {
 	int (*order)(void *event_wait, void *stream);
 
 	/* Memory of the device that is the library's own: @bytes of it now at
-	 * *ret_base, and room for @max_bytes there.  @name: "cuda:1".  Needed.
-	 * -ENOMEM. */
+	 * *ret_base, and room for @max_bytes there.  @name: "cuda:1".  NULL:
+	 * kvfs_pool_reserve() is -EOPNOTSUPP.  -ENOMEM. */
 	int (*reserve)(const char *name, uint64_t bytes, uint64_t max_bytes,
 		       void **ret_memory, void **ret_base);
 	int (*grow)(void *memory, uint64_t bytes); /* to @bytes; -ENOMEM */
 	void (*release)(void *memory);
 	/* The descriptor of the file that is mapped there, all of @max_bytes,
-	 * as long as that: the caller's from now on.  NULL, -1: none. */
+	 * as long as that: the caller's from now on.  NULL, -1: none.  It is
+	 * not used if that file is not mapped there. */
 	int (*take_fd)(void *memory);
 
 	/* The buffers that copies of this pool are staged in, where they are:

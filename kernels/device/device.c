@@ -9,63 +9,95 @@
  * LOCKING   none: the dynamic linker has its own, and loads a library once.
  */
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <xxhash.h>
 
 #include "kernels/device/device.h"
+#include "kernels/device/guard.h"
 
 #define NAME_MAX_LEN 31
+#define WHY 512 /* bytes, for a path and what the linker says of it */
 
-/* So that a build, or an installation beside another one, finds its own. */
-static void *open_beside(const char *library)
+/* Nobody who has only the error would know what to do: it is said, but not
+ * twice one after the other, as who has no device asks for it again. */
+static const struct kvfs_device *refuse(const char *name, const char *why)
 {
-	char path[4096];
+	static _Atomic XXH64_hash_t said;
+	char line[WHY + 128];
+	XXH64_hash_t hash;
+
+	snprintf(line, sizeof(line), "libkvfs: no device \"%.*s\": %s",
+		 NAME_MAX_LEN, name, why);
+	hash = XXH64(line, strlen(line), 0);
+	if (atomic_exchange(&said, hash) != hash)
+		fprintf(stderr, "%s\n", line);
+	return NULL;
+}
+
+/* Where a build, or an installation beside another one, has its own: false if
+ * there is none. */
+static bool find_beside(const char *library, char *ret_path, size_t room)
+{
 	Dl_info self;
 	const char *slash;
 	int n;
 
 	if (dladdr((void *)(uintptr_t)kv_device_find, &self) == 0 ||
 	    !self.dli_fname)
-		return NULL;
+		return false;
 	slash = strrchr(self.dli_fname, '/');
 	if (!slash)
-		return NULL;
-	n = snprintf(path, sizeof(path), "%.*s/%s",
-		     (int)(slash - self.dli_fname), self.dli_fname, library);
-	if (n < 0 || (size_t)n >= sizeof(path))
-		return NULL;
-	return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+		return false;
+	n = snprintf(ret_path, room, "%.*s/%s", (int)(slash - self.dli_fname),
+		     self.dli_fname, library);
+	return n > 0 && (size_t)n < room && access(ret_path, F_OK) == 0;
 }
 
-static const struct kvfs_device *device_in(void *library, const char *symbol)
+static const struct kvfs_device *device_in(void *library, const char *name)
 {
-	const struct kvfs_device *device = dlsym(library, symbol);
+	char symbol[NAME_MAX_LEN + 32], why[WHY];
+	const struct kvfs_device *device;
+	int r = -ENODEV;
 
-	if (device && device->version == KVFS_DEVICE_VERSION)
+	snprintf(symbol, sizeof(symbol), "kvfs_device_%s", name);
+	device = dlsym(library, symbol);
+	if (device)
+		r = kv_guard_check(device, name, why, sizeof(why));
+	else
+		snprintf(why, sizeof(why), "its library has no symbol %s",
+			 symbol);
+	if (r == 0)
 		return device;
 	dlclose(library);
-	return NULL;
+	return refuse(name, why);
 }
 
+/* What lies beside this is the one, even if it cannot be loaded: another one
+ * would be of another build. */
 static const struct kvfs_device *find_plugin(const char *name)
 {
-	char library[NAME_MAX_LEN + 32], symbol[NAME_MAX_LEN + 32];
-	int len = (int)strspn(name, "abcdefghijklmnopqrstuvwxyz");
+	char library[NAME_MAX_LEN + 32], path[4096];
 	void *opened;
 
-	if (len == 0 || len > NAME_MAX_LEN ||
-	    (name[len] != '\0' && name[len] != ':'))
-		return NULL;
-	snprintf(library, sizeof(library), "libkvfs-%.*s.so.1", len, name);
-	snprintf(symbol, sizeof(symbol), "kvfs_device_%.*s", len, name);
-	opened = open_beside(library);
-	if (!opened)
-		opened = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-	return opened ? device_in(opened, symbol) : NULL;
+	snprintf(library, sizeof(library), "libkvfs-%s.so.1", name);
+	opened = dlopen(find_beside(library, path, sizeof(path)) ? path
+								 : library,
+			RTLD_NOW | RTLD_LOCAL);
+	return opened ? device_in(opened, name) : refuse(name, dlerror());
 }
 
 const struct kvfs_device *kv_device_find(const char *name)
 {
+	size_t len = strspn(name, "abcdefghijklmnopqrstuvwxyz");
+	char plugin[NAME_MAX_LEN + 1];
+
 	if (strcmp(name, kv_device_host.name) == 0)
 		return &kv_device_host;
-	return find_plugin(name);
+	if (len == 0 || len > NAME_MAX_LEN ||
+	    (name[len] != '\0' && name[len] != ':'))
+		return refuse(name, "that is no name of a device");
+	memcpy(plugin, name, len);
+	plugin[len] = '\0';
+	return find_plugin(plugin);
 }

@@ -12,10 +12,11 @@ extern const struct kvfs_device kv_device_host;
 
 /*
  * The device of that name: "host", or the one that libkvfs-NAME.so.1 has as
- * kvfs_device_NAME; NULL: there is no such library, or none for this version of
- * this header.  It is looked for beside the library (or program) that this is
- * part of, and then where the dynamic linker looks, and stays loaded.  @name:
- * lowercase letters, up to a colon, as in "cuda:1".
+ * kvfs_device_NAME.  It is looked for beside the library (or program) that this
+ * is part of, and if it is not there where the dynamic linker looks, and stays
+ * loaded.  @name: lowercase letters, up to a colon, as in "cuda:1".  NULL: there
+ * is no such library, or it is none that can be used (guard.h); why is said on
+ * stderr, in a line.
  */
 const struct kvfs_device *kv_device_find(const char *name);
 

@@ -13,6 +13,7 @@
  *
  * LOCKING   session->lock; not held while the device makes memory.
  */
+#include "kernels/device/guard.h"
 #include "kernels/paged/map.h"
 #include "kernels/paged/paged_pool.h"
 #include "kernels/transfer/lent.h"
@@ -71,8 +72,7 @@ static int register_inner(struct kv_paged_pool *paged, struct kvfs_pool *pool,
 /* If its memory has a descriptor. */
 static int lend(struct kv_paged_pool *paged, uint64_t pages)
 {
-	int fd = paged->device->take_fd ? paged->device->take_fd(paged->memory)
-					: -1;
+	int fd = kv_guard_take_fd(paged->device, paged->memory);
 
 	if (fd < 0)
 		return 0;
@@ -103,8 +103,8 @@ static int paged_pool_new(struct kvfs_pool *pool, const char *device,
 	if (__builtin_mul_overflow(max_pages, paged->page_bytes, &bytes) ||
 	    bytes > INT64_MAX)
 		return -EINVAL;
-	r = pool->device->reserve(device, pages * paged->page_bytes, bytes,
-				  &paged->memory, &base);
+	r = kv_guard_reserve(pool->device, device, pages * paged->page_bytes,
+			     bytes, &paged->memory, &base);
 	if (r < 0)
 		return r;
 	paged->base = base;
@@ -263,8 +263,8 @@ static int grow(struct kv_paged_pool *paged, uint64_t pages)
 	pthread_mutex_unlock(&session->lock);
 	r = kv_lending_grow(paged->inner, pages * paged->page_bytes);
 	if (r == 0)
-		r = paged->device->grow(paged->memory,
-					pages * paged->page_bytes);
+		r = kv_guard_grow(paged->device, paged->memory,
+				  pages * paged->page_bytes);
 	pthread_mutex_lock(&session->lock);
 	paged->growing = false;
 	if (r == 0)
@@ -334,11 +334,9 @@ int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)
 		return -ENOMEM;
 	if (pool->paged)
 		pool = pool->paged->inner;
-	if (pool->device->staging) {
-		r = pool->device->staging(pool->on_device, bytes, buffers);
-		if (r < 0)
-			return r;
-	}
+	r = kv_guard_staging(pool->device, pool->on_device, bytes, buffers);
+	if (r < 0)
+		return r;
 	session = pool->session;
 	pthread_mutex_lock(&session->lock);
 	session->staging_bytes = all;

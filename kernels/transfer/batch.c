@@ -36,6 +36,7 @@
  *
  * LOCKING   session->lock, but for copy, which has the extent for itself.
  */
+#include "kernels/device/guard.h"
 #include "kernels/transfer/batch.h"
 #include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"
@@ -358,11 +359,10 @@ static int copy_range(struct kv_save_batch *batch,
 			(size_t)batch->block[i] * pool->strides.pages_per_block;
 	}
 	if (!last)
-		return pool->device->save(pool->on_device, &on_device);
+		return kv_guard_save(pool->device, pool->on_device, &on_device);
 	batch->submission.xfer = xfer;
 	batch->submission.submitted_locked = submitted_locked;
-	return kv_submission_run(&batch->submission, 0, &on_device,
-				 pool->device->save);
+	return kv_submission_run(&batch->submission, 0, &on_device, false);
 }
 
 /* The ranges of a part lie one behind the other. */

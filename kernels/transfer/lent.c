@@ -203,9 +203,13 @@ int kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
 		.pages = pool->pages,
 		.bytes = max_bytes,
 	};
+	struct stat st;
 	int r;
 
-	if (!fits(pool) || ftruncate(fd, (off_t)bytes) < 0) {
+	/* A device of others' may err. */
+	if (!fits(pool) || fstat(fd, &st) < 0 ||
+	    !is_mapped(&st, (uintptr_t)memory, max_bytes, 0) ||
+	    ftruncate(fd, (off_t)bytes) < 0) {
 		close(fd);
 		return 0;
 	}

@@ -191,8 +191,7 @@ static void copy_unit(struct load_job *job, size_t unit)
 	}
 	batch.n = gather(job, first, KV_MIN(xfer->n - first, load->unit));
 	if (batch.n > 0)
-		r = kv_submission_run(&job->submission, step, &batch,
-				      pool->device->load);
+		r = kv_submission_run(&job->submission, step, &batch, true);
 	else
 		kv_submission_skip(&job->submission, step);
 	for (size_t i = 0; i < batch.n; i++)

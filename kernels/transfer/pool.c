@@ -20,6 +20,7 @@
 #include "kernels/session/abi.h"
 #include "kernels/session/attach.h"
 #include "kernels/device/copier.h"
+#include "kernels/device/guard.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/lent.h"
 #include "kernels/transfer/pool.h"
@@ -390,11 +391,10 @@ static int open_on_device(struct kvfs_pool *pool, const kvfs_pool_desc *desc,
 			  uint64_t there)
 {
 	kvfs_pool_desc now = *desc;
-	int r = 0;
+	int r;
 
 	now.pages = there;
-	if (pool->device->open)
-		r = pool->device->open(&now, &pool->on_device);
+	r = kv_guard_open(pool->device, &now, &pool->on_device);
 	pool->opened = r == 0;
 	return r;
 }
@@ -503,9 +503,7 @@ void kv_lib_pool_info(struct kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 {
 	struct kvfs_session *session = pool->session;
 
-	*ret_info = (struct kvfs_pool_info){.size = sizeof(*ret_info),
-					    .device = pool->device->name};
-	pool->device->info(pool->on_device, ret_info);
+	kv_guard_info(pool->device, pool->on_device, ret_info);
 	pthread_mutex_lock(&session->lock);
 	ret_info->threads = kv_copier_threads(session->copier);
 	ret_info->pages_loading = pool->pages_loading;

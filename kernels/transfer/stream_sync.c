@@ -25,6 +25,7 @@
  *
  * LOCKING   session->lock for all but the calls of the device.
  */
+#include "kernels/device/guard.h"
 #include "kernels/session/attach.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/pool.h"
@@ -77,7 +78,7 @@ static int make_event_wait(const struct kvfs_pool *pool, void *stream,
 	*ret_event_wait = NULL;
 	if (r < 0 || (!stream && !event))
 		return r;
-	r = device->event_wait(pool->on_device, stream, event, &made);
+	r = kv_guard_event_wait(device, pool->on_device, stream, event, &made);
 	if (r < 0)
 		return r;
 	if (device->event_wait_is_done(made))

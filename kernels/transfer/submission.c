@@ -23,6 +23,7 @@
  *
  * LOCKING   session->lock, but for the calls of the device.
  */
+#include "kernels/device/guard.h"
 #include "kernels/transfer/submission.h"
 #include "kernels/transfer/pool.h"
 
@@ -41,10 +42,12 @@ static void submitted(const struct kvfs_batch *batch, void *event_wait)
 	struct kvfs_xfer *xfer = submission->xfer;
 
 	pthread_mutex_lock(&xfer->session->lock);
-	assert(!submission->fence && !submission->told);
-	submission->fence = event_wait;
-	TAILQ_INSERT_TAIL(&xfer->submissions, submission, others);
-	tell_locked(submission);
+	/* Said twice, or of nothing: it is not heard. */
+	if (event_wait && !submission->told) {
+		submission->fence = event_wait;
+		TAILQ_INSERT_TAIL(&xfer->submissions, submission, others);
+		tell_locked(submission);
+	}
 	pthread_mutex_unlock(&xfer->session->lock);
 }
 
@@ -66,20 +69,28 @@ static void end(struct kv_submission *submission)
 		xfer->device->event_wait_free(fence);
 }
 
-int kv_submission_run(struct kv_submission *submission, size_t step,
-		      struct kvfs_batch *batch,
-		      int (*copy)(void *pool, const struct kvfs_batch *batch))
+static int copy(const struct kv_submission *submission,
+		const struct kvfs_batch *batch, bool loads)
 {
-	void *on_device = submission->xfer->pool->on_device;
+	const struct kvfs_xfer *xfer = submission->xfer;
+
+	return loads ? kv_guard_load(xfer->device, xfer->pool->on_device, batch)
+		     : kv_guard_save(xfer->device, xfer->pool->on_device,
+				     batch);
+}
+
+int kv_submission_run(struct kv_submission *submission, size_t step,
+		      struct kvfs_batch *batch, bool loads)
+{
 	int r;
 
 	if (!submission->xfer->device->order)
-		return copy(on_device, batch);
+		return copy(submission, batch, loads);
 	submission->step = step;
 	submission->told = false;
 	batch->submitted = submitted;
 	batch->owner = submission;
-	r = copy(on_device, batch);
+	r = copy(submission, batch, loads);
 	end(submission);
 	return r;
 }
@@ -130,7 +141,7 @@ int kv_submission_order_locked(struct kvfs_xfer *xfer, size_t step,
 	while (submission && r == 0) {
 		submission->users++;
 		pthread_mutex_unlock(&session->lock);
-		r = xfer->device->order(submission->fence, stream);
+		r = kv_guard_order(xfer->device, submission->fence, stream);
 		pthread_mutex_lock(&session->lock);
 		next = find_locked(TAILQ_NEXT(submission, others), step);
 		if (--submission->users == 0)

@@ -28,13 +28,12 @@ struct kv_submission {
 };
 
 /*
- * Copy @batch of the submission's transfer, from step @step of it, by the
- * device's load or save.  Returns what that returns; streams can be ordered
- * after it meanwhile.
+ * Copy @batch of the submission's transfer, from step @step of it, to the pages
+ * (@loads) or from there.  0, or -EIO: it failed.  Streams can be ordered after
+ * it meanwhile.
  */
 int kv_submission_run(struct kv_submission *submission, size_t step,
-		      struct kvfs_batch *batch,
-		      int (*copy)(void *pool, const struct kvfs_batch *batch));
+		      struct kvfs_batch *batch, bool loads);
 /* There is nothing of it to be copied. */
 void kv_submission_skip(struct kv_submission *submission, size_t step);
 

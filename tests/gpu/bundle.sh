@@ -30,7 +30,10 @@ for program in "$b"/tests/gpu/test_* "$b/tests/gpu/bench" "$b/tests/gpu/probe"; 
 	case $program in *.[od] | *.sh) continue ;; esac
 	cp "$program" "$to/tests/gpu/"
 done
-cp -a "$b"/tests/gpu/libkvfs-{past,present,future}.so.1 "$to/tests/gpu/"
+for library in "$b"/tests/gpu/libkvfs-*.so.1; do
+	case $library in */libkvfs-cuda.so.1) continue ;; esac
+	cp -a "$library" "$to/tests/gpu/"
+done
 cp "$b/tests/gpu/denied/libcuda.so.1" "$to/tests/gpu/denied/"
 cp "$here/run.sh" "$to/"
 [ ! -e "$here/ttft.py" ] || cp "$here/ttft.py" "$to/"

@@ -15,7 +15,8 @@ $B/tests/gpu/libcuda.so.1: $(call objs,$(STANDIN)) $(GPU_MAP)
 $(GPU_DENIED): $B/tests/gpu/denied/denied.o ; $(call run,LINK)$(CC) $(LDFLAGS) -shared $^ -ldl -o $@
 $B/tests/gpu/plugin/plugin.o: CFLAGS := $(filter-out -I.,$(CFLAGS)) -Ikernels
 $(GPU_PLUGIN): $B/tests/gpu/plugin/plugin.o
-	$(call run,LINK)$(CC) $(LDFLAGS) -shared $(if $(SAN),,-Wl,-z,defs) $^ -o $@ && for n in past future; do ln -sf $(@F) $(@D)/libkvfs-$$n.so.1; done
+	$(call run,LINK)$(CC) $(LDFLAGS) -shared $(if $(SAN),,-Wl,-z,defs) $^ -o $@
+	@cd $(@D) && for n in past future partial other nameless; do ln -sf $(@F) libkvfs-$$n.so.1; done && echo text >libkvfs-broken.so.1
 $B/tests/gpu/test_plugin: | $(GPU_PLUGIN)
 ifneq ($(NVCC),)
 $B/tests/gpu/test_standin: | $B/tests/gpu/abi-cuda.o

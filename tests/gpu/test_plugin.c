@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which libraries are taken for devices.  Those tried lie beside this program;
- * no GPU is used. */
+/* Which libraries are taken for devices, and what is said of those that are not.
+ * Those tried lie beside this program; no GPU is used. */
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,24 +60,90 @@ static void a_plugin_moves_what_the_host_moves(void **state)
 	}
 }
 
+/* What kv_device_find says of @name, which is no device, in one line or none. */
+static const char *said_of(const char *name)
+{
+	static char text[1024];
+	FILE *f = tmpfile();
+	int err = dup(2);
+	ssize_t n;
+
+	assert_non_null(f);
+	dup2(fileno(f), 2);
+	assert_null(kv_device_find(name));
+	dup2(err, 2);
+	close(err);
+	n = pread(fileno(f), text, sizeof(text) - 1, 0);
+	assert_true(n >= 0);
+	text[n] = '\0';
+	fclose(f);
+	if (n > 0)
+		assert_ptr_equal(strchr(text, '\n'), text + n - 1);
+	return text;
+}
+
+static void assert_says(const char *name, const char *what)
+{
+	const char *said = said_of(name);
+
+	if (strncmp(said, "libkvfs: no device \"", 20) != 0 ||
+	    strstr(said, what) == NULL)
+		fail_msg("of \"%s\" was said: %s", name, said);
+}
+
 static void a_plugin_of_another_version_is_none(void **state)
 {
+	char ours[64];
+
 	(void)state;
-	assert_null(kv_device_find("past"));
-	assert_null(kv_device_find("future"));
-	assert_null(kv_device_find("future:1"));
+	snprintf(ours, sizeof(ours), "of version %u of kvfs_device.h, and",
+		 KVFS_DEVICE_VERSION - 1);
+	assert_says("past", ours);
+	snprintf(ours, sizeof(ours), "and this library of %u\n",
+		 KVFS_DEVICE_VERSION);
+	assert_says("future", ours);
+	assert_says("past", ours);
+	assert_says("future:1", ours);
+}
+
+static void a_plugin_that_lacks_something_is_none(void **state)
+{
+	(void)state;
+	assert_says("partial", "\"partial\": it has event_wait, but no "
+			       "event_wait_is_done\n");
+	assert_says("other", "its table has the name \"host\"\n");
+	assert_says("nameless", "no symbol kvfs_device_nameless\n");
+}
+
+static void what_cannot_be_loaded_is_told_by_the_linker(void **state)
+{
+	(void)state;
+	assert_says("broken", "/libkvfs-broken.so.1: ");
+	assert_says("absent", "libkvfs-absent.so.1: cannot open");
+}
+
+static void the_same_is_not_said_twice_together(void **state)
+{
+	(void)state;
+	assert_says("past", "version");
+	assert_string_equal(said_of("past"), "");
+	assert_string_equal(said_of("past:7"), "");
+	assert_says("absent", "cannot open");
+	assert_says("past", "version");
 }
 
 static void what_is_no_name_of_a_plugin_is_looked_for_nowhere(void **state)
 {
+	static const char *const names[] = {"", "present3", "../gpu/present",
+					    "presentpresentpresentpresentpres"};
+	size_t i;
+
 	(void)state;
-	assert_null(kv_device_find(""));
-	assert_null(kv_device_find("present3"));
-	assert_null(kv_device_find("../gpu/present"));
-	assert_null(kv_device_find("absent"));
+	for (i = 0; i < KV_ARRAY_LEN(names); i++)
+		assert_says(names[i], "\": that is no name of a device\n");
 }
 
-static void a_pool_on_a_plugin_of_another_version_is_refused(void **state)
+static void a_pool_on_a_plugin_that_is_none_is_refused(void **state)
 {
 	static uint8_t memory[4096];
 	kvfs_view view = {"k", memory, 4096, 4096, 1, 0};
@@ -104,6 +170,11 @@ static void a_pool_on_a_plugin_of_another_version_is_refused(void **state)
 	assert_int_equal(
 		kvfs_pool_reserve(session, "past", desc.space, 1, 1, &pool),
 		-ENODEV);
+	desc.device = "partial";
+	assert_int_equal(kvfs_pool_register(session, &desc, &pool), -ENODEV);
+	assert_int_equal(
+		kvfs_pool_reserve(session, "present", desc.space, 1, 1, &pool),
+		-EOPNOTSUPP);
 	assert_null(pool);
 	kvfs_space_close(desc.space);
 	kvfs_close(session);
@@ -115,10 +186,12 @@ int main(void)
 		cmocka_unit_test(a_plugin_of_this_version_is_taken),
 		cmocka_unit_test(a_plugin_moves_what_the_host_moves),
 		cmocka_unit_test(a_plugin_of_another_version_is_none),
+		cmocka_unit_test(a_plugin_that_lacks_something_is_none),
+		cmocka_unit_test(what_cannot_be_loaded_is_told_by_the_linker),
+		cmocka_unit_test(the_same_is_not_said_twice_together),
 		cmocka_unit_test(
 			what_is_no_name_of_a_plugin_is_looked_for_nowhere),
-		cmocka_unit_test(
-			a_pool_on_a_plugin_of_another_version_is_refused),
+		cmocka_unit_test(a_pool_on_a_plugin_that_is_none_is_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,6 +38,9 @@ static struct {
 	_Atomic uint64_t running_from;
 	atomic_bool saves_running;
 	atomic_int submitted; /* batches */
+	/* A batch is said to be submitted as it should; or twice, or with no
+	 * event wait. */
+	enum { FAKE_ONCE, FAKE_TWICE, FAKE_NOTHING } submits;
 	atomic_int loads, saves;
 	atomic_uint batch_max, ranges_max;
 	atomic_int pools, event_waits; /* that there are */
@@ -123,10 +126,16 @@ static struct fake_stream *fake_submit(const struct kvfs_batch *batch)
 	fake.submitted++;
 	if (batch->submitted == NULL)
 		return copy;
+	if (fake.submits == FAKE_NOTHING) {
+		batch->submitted(batch, NULL);
+		return copy;
+	}
 	event_wait = malloc(sizeof(*event_wait));
 	*event_wait = copy;
 	fake.event_waits++;
 	batch->submitted(batch, event_wait);
+	if (fake.submits == FAKE_TWICE)
+		batch->submitted(batch, event_wait);
 	return copy;
 }
 

@@ -169,6 +169,63 @@ static void a_failed_load_fails_its_blocks_and_no_others(void **state)
 	kvfs_xfer_free(xfer);
 }
 
+/* Numbers that are no errors would leave blocks in no state at all, or in one
+ * that is another's to say. */
+static void what_a_device_may_not_answer_is_eio(void **state)
+{
+	static const int answers[] = {1,	INT32_MAX, -EINPROGRESS,
+				      -EAGAIN,	-ENOENT,   -ECANCELED,
+				      INT32_MIN};
+	struct world *w = *state;
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+	int64_t page = 0;
+	size_t i;
+
+	world_save(w, 4);
+	for (i = 0; i < KV_ARRAY_LEN(answers); i++) {
+		fake.load_error = fake.save_error = answers[i];
+		xfer = begin_load(w, 4, NULL);
+		assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND),
+				 0);
+		assert_int_equal(kvfs_xfer_status(xfer, 3), -EIO);
+		kvfs_xfer_free(xfer);
+		xfer = begin_save(w, 100, 4, NULL);
+		assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND),
+				 0);
+		assert_int_equal(kvfs_xfer_status(xfer, 3), -EIO);
+		kvfs_xfer_free(xfer);
+	}
+	fake.load_error = fake.save_error = 0;
+	lease = world_acquire(w, 1, 1);
+	fake.event_wait_error = 1;
+	assert_int_equal(kvfs_load(w->pool, lease, 1, &page, &opts, &xfer),
+			 -EIO);
+	kvfs_release(lease);
+	assert_pages_loading(w, 0);
+}
+
+/* Of a batch the first word counts, and only if it stands for something. */
+static void a_batch_is_submitted_once(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *xfer;
+
+	world_save(w, 8);
+	fake.submits = FAKE_NOTHING;
+	xfer = begin_load(w, 8, NULL);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 8);
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
+	assert_int_equal(compute.waits, 0);
+	kvfs_xfer_free(xfer);
+	fake.submits = FAKE_TWICE;
+	xfer = begin_load(w, 8, NULL);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 8);
+	assert_blocks_are_there(w, 8);
+	kvfs_xfer_free(xfer);
+}
+
 /* One copy of the first step fails: its blocks stay failed, whatever comes in
  * the second, and their pages stay the load's until all of it is over. */
 static void a_block_that_failed_in_one_layer_has_failed(void **state)
@@ -529,6 +586,8 @@ int main(void)
 		test(a_device_knows_of_memory_while_it_is_mapped),
 		test(memory_of_before_the_pool_is_told_of),
 		test(a_failed_load_fails_its_blocks_and_no_others),
+		test(what_a_device_may_not_answer_is_eio),
+		test(a_batch_is_submitted_once),
 		test(a_block_that_failed_in_one_layer_has_failed),
 		test(a_layer_is_waited_for_while_others_are_to_come),
 		test(a_failed_save_leaves_nothing_behind),

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plugin.c - devices of this version of kvfs_device.h and of others: one library
- * under three names, for test_plugin.c.  "present" is whole, and as small as a
- * device can be: its pages are plain memory.
+ * plugin.c - devices of this version of kvfs_device.h and of others, and some
+ * that lack something: one library under several names, for test_plugin.c.
+ * "present" is whole, and as small as a device can be: its pages are plain
+ * memory.
  *
  * It is built with the installed headers alone.
  *
@@ -15,7 +16,7 @@
 #include <kvfs_device.h>
 
 extern const struct kvfs_device kvfs_device_past, kvfs_device_present,
-	kvfs_device_future;
+	kvfs_device_future, kvfs_device_partial, kvfs_device_other;
 
 /* Whether byte @at of a block's tensors is asked for. */
 static bool is_wanted(const struct kvfs_batch *batch, uint64_t at)
@@ -93,4 +94,30 @@ const struct kvfs_device kvfs_device_present = {
 const struct kvfs_device kvfs_device_future = {
 	.version = KVFS_DEVICE_VERSION + 1,
 	.name = "future",
+};
+/* Who is given a stream by it can never let go of what it noted. */
+static int event_wait(void *pool, void *stream, void *event,
+		      void **ret_event_wait)
+{
+	(void)pool;
+	(void)event;
+	*ret_event_wait = stream;
+	return 0;
+}
+
+const struct kvfs_device kvfs_device_partial = {
+	.version = KVFS_DEVICE_VERSION,
+	.name = "partial",
+	.info = info,
+	.load = load,
+	.save = save,
+	.event_wait = event_wait,
+};
+/* Under the name of the library's own device. */
+const struct kvfs_device kvfs_device_other = {
+	.version = KVFS_DEVICE_VERSION,
+	.name = "host",
+	.info = info,
+	.load = load,
+	.save = save,
 };
