@@ -43,6 +43,7 @@ static void free_extras(struct kv_cache *cache)
 	kv_miss_curve_free(cache->curve);
 	free(cache->ssd.updates.items);
 	kv_orphans_free(cache);
+	kv_removed_fini(cache);
 	kv_turns_fini(&cache->ssd.write_queues);
 	while (!LIST_EMPTY(&cache->ssd.unlinked)) {
 		struct kv_unlinked *orphan = LIST_FIRST(&cache->ssd.unlinked);

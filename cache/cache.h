@@ -400,6 +400,9 @@ void kv_fill_hold(struct kv_fill *fill, struct kv_want *want);
 int kv_fill_may_hold(struct kv_cache *cache, struct kv_space *space,
 		     uint64_t length);
 
+/* It comes from another node: -ESTALE, if its user has removed it here. */
+void kv_fill_fetched(struct kv_fill *fill);
+
 /*
  * Make it visible as @key; consumes the fill, whatever is returned.
  * @payload: offset of the tensors in the file.
@@ -517,6 +520,7 @@ struct kv_flush {
 	uint64_t deletion; /* of the space's, so many are over */
 	uint64_t update;   /* changes of records that it waits for: so many */
 	uint64_t change;   /* of snapshots, in @space */
+	uint64_t removal;  /* changes of what was removed: so many */
 	struct kv_space *space;
 	struct kv_block *block; /* the only one it waits for; or NULL */
 	LIST_ENTRY(kv_flush) of_slot, of_all;

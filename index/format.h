@@ -85,6 +85,17 @@ struct kv_tenant_record {
 	uint64_t checksum;
 };
 
+/* STORE/removed has places for these: what users removed of shared spaces.  A
+ * place that is empty is all zero. */
+struct kv_removed_record {
+	uint64_t number; /* removals are counted, from 1 */
+	uint32_t space;
+	uint8_t key_len;
+	uint8_t reserved[11];
+	uint8_t key[32]; /* bytes past the length are zero */
+	uint64_t checksum;
+};
+
 /* A block of a snapshot.  In memory it is the same. */
 struct kv_snapshot_item {
 	uint8_t key[32]; /* bytes past the length are zero */
@@ -146,6 +157,7 @@ _Static_assert(sizeof(struct kv_slot_record) == 144, "on disk");
 _Static_assert(sizeof(struct kv_tokens_record) == 24, "on disk");
 _Static_assert(sizeof(struct kv_space_record) == 80, "on disk");
 _Static_assert(sizeof(struct kv_tenant_record) == 56, "on disk");
+_Static_assert(sizeof(struct kv_removed_record) == 64, "on disk");
 _Static_assert(sizeof(struct kv_snapshot_item) == 40, "on disk");
 _Static_assert(sizeof(struct kv_snapshot_record) == 40, "on disk");
 _Static_assert(sizeof(struct kv_segfile_record) == 24, "on disk");

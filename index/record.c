@@ -167,6 +167,23 @@ bool kv_tenant_record_whole(const struct kv_tenant_record *record)
 	return record->checksum == tenant_sum(record);
 }
 
+static uint64_t removed_sum(const struct kv_removed_record *record)
+{
+	return XXH3_64bits(record,
+			   offsetof(struct kv_removed_record, checksum));
+}
+
+void kv_removed_record_seal(struct kv_removed_record *record)
+{
+	record->checksum = removed_sum(record);
+}
+
+bool kv_removed_record_whole(const struct kv_removed_record *record)
+{
+	return record->number && record->checksum == removed_sum(record) &&
+	       (record->key_len == 16 || record->key_len == 32);
+}
+
 static uint64_t store_sum(const struct kv_store_record *record)
 {
 	return XXH3_64bits(record, offsetof(struct kv_store_record, checksum));

@@ -38,6 +38,9 @@ bool kv_segfile_record_whole(const struct kv_segfile_record *record,
 void kv_tenant_record_seal(struct kv_tenant_record *record);
 bool kv_tenant_record_whole(const struct kv_tenant_record *record);
 
+void kv_removed_record_seal(struct kv_removed_record *record);
+bool kv_removed_record_whole(const struct kv_removed_record *record);
+
 void kv_store_record_seal(struct kv_store_record *record);
 
 /* The value of a space: its record, sealed, and the texts; caller frees. */

@@ -39,7 +39,6 @@ HOOKS = {
     "kv_remote_may_locked": "cache/remote",
     "kv_remote_coming_locked": "cache/remote",
     "kv_remote_durable_locked": "cache/remote",
-    "kv_remote_removed_locked": "cache/remote",
     # Its record says whose pin it has.
     "kv_block_pinned_by_user": "cache/block",
     # What snapshots changed is written before each commit.

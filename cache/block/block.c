@@ -92,6 +92,14 @@ void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
 	remove_locked(cache, block, 0);
 }
 
+void kv_block_unwanted_locked(struct kv_cache *cache,
+			      const struct kv_block *block)
+{
+	const struct kv_key key = kv_block_key(block);
+
+	kv_removed_add_locked(cache, kv_block_space(cache, block), &key);
+}
+
 /* An open file that is removed keeps its extent, and needs its record. */
 static struct kv_unlinked *unlinked_of(struct kv_cache *cache,
 				       struct kv_block *block)
@@ -131,7 +139,7 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 	if (r == 0) {
 		cache->stats.removed++;
 		kv_block_space(cache, block)->shrunk = true;
-		kv_remote_removed_locked(cache, block);
+		kv_block_unwanted_locked(cache, block);
 		n_gone = cache->deferred.n_gone;
 		remove_locked(cache, block, put_next);
 		if (put_next)

@@ -15,6 +15,9 @@
  */
 int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 		    struct kv_slot_record *ret_record);
+/* Its user removes it: no other node is to bring it back. */
+void kv_block_unwanted_locked(struct kv_cache *cache,
+			      const struct kv_block *block);
 void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block);
 /* Count in the miss curve that it was asked for, and found or saved. */
 void kv_block_asked_locked(struct kv_cache *cache,

@@ -231,6 +231,11 @@ void kv_fill_must(struct kv_fill *fill)
 	fill->must = true;
 }
 
+void kv_fill_fetched(struct kv_fill *fill)
+{
+	fill->fetched = true;
+}
+
 void kv_fill_hold(struct kv_fill *fill, struct kv_want *want)
 {
 	fill->holder = want;
@@ -373,7 +378,8 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 	memset(kv_fill_data(fill) + fill->length, 0, padded - fill->length);
 	kv_lock(cache);
 	there = kv_table_find(cache, fill->space, key);
-	if (stale(fill)) {
+	if (stale(fill) ||
+	    (fill->fetched && kv_is_removed_locked(cache, fill->space, key))) {
 		r = -ESTALE;
 	} else if (there) {
 		r = compare(cache, there, digest);
@@ -381,6 +387,8 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 		write_prologue(cache, fill, key, meta, &record);
 		KV_POINT("seal.before_publish");
 		r = insert_locked(cache, fill, key, meta);
+		if (r == 0)
+			kv_removed_lift_locked(cache, fill->space, key);
 		KV_POINT("seal.after_publish");
 	}
 	if (r != 0) {

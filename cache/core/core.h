@@ -514,6 +514,7 @@ struct kv_fill {
 	uint64_t length;
 	uint32_t clears;	 /* of the space, when it began */
 	bool must;		 /* its block stays until it is durable */
+	bool fetched;		 /* another node has put it */
 	struct kv_want *holder;	 /* that shall lease its block; or NULL */
 	struct kv_want *waiters; /* acquires that wait for it */
 	struct kv_fill *next;	 /* bucket of cache->saving */
@@ -573,7 +574,8 @@ struct kv_cache {
 	struct kv_ring *ring;	/* fixed */
 	struct kv_periodic housekeeper;
 	struct kv_prefetcher prefetcher;
-	struct kv_remote *remote; /* NULL: none */
+	struct kv_remote *remote;   /* NULL: none */
+	struct kv_removed *removed; /* NULL: nothing was, or no memory */
 	struct kv_health health;
 	struct kv_scrubber scrubber;
 

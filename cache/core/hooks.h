@@ -41,10 +41,8 @@ bool kv_remote_may_locked(struct kv_cache *cache, struct kv_space *space,
 			  const struct kv_key *key);
 bool kv_remote_coming_locked(struct kv_cache *cache, struct kv_space *space,
 			     const struct kv_key *key);
-/* A block is durable here; its user has removed it. */
+/* A block is durable here. */
 void kv_remote_durable_locked(struct kv_cache *cache,
-			      const struct kv_block *block);
-void kv_remote_removed_locked(struct kv_cache *cache,
 			      const struct kv_block *block);
 
 /* ---- space/snapshot.c: before a commit ---- */

@@ -138,17 +138,6 @@ void kv_remote_durable_locked(struct kv_cache *cache,
 	pthread_cond_signal(&remote->backup.more);
 }
 
-void kv_remote_removed_locked(struct kv_cache *cache,
-			      const struct kv_block *block)
-{
-	struct kv_space *space = kv_block_space(cache, block);
-
-	kv_assert_locked(&cache->lock);
-	if (cache->remote && space->shared)
-		kv_shun_removed(cache->remote->shunned,
-				kv_key_hash(cache, space, block->key));
-}
-
 static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
 {
 	struct kv_cache *cache = remote->cache;

@@ -32,6 +32,7 @@
 #include "cache/core/table.h"
 #include "cache/core/turns.h"
 #include "cache/remote/tier.h"
+#include "cache/ssd/ssd.h"
 #include "common/copy.h"
 
 #define GET_NS UINT64_C(10000000000)
@@ -144,8 +145,7 @@ void kv_get_end(struct kv_remote *remote, struct kv_remote_get *get, bool came,
 	kv_lock(cache);
 	leave_locked(remote, get);
 	if (shun_ns)
-		kv_shun_absent(remote->shunned, get->hash,
-			       kv_now_ns() + shun_ns);
+		kv_shun(remote->shunned, get->hash, kv_now_ns() + shun_ns);
 	if (came)
 		kv_wants_restart_locked(cache, &get->wants);
 	else
@@ -163,6 +163,7 @@ bool kv_remote_may_locked(struct kv_cache *cache, struct kv_space *space,
 
 	kv_assert_locked(&cache->lock);
 	return remote && remote->running && space->shared &&
+	       !kv_is_removed_locked(cache, space, key) &&
 	       !kv_is_shunned(remote->shunned,
 			      kv_key_hash(cache, space, key->b));
 }
@@ -310,6 +311,7 @@ static int seal(struct kv_remote *remote, struct kv_remote_get *get,
 	struct kv_meta meta;
 	int r;
 
+	kv_fill_fetched(fill);
 	kv_hash_begin(remote->hash);
 	kv_hash_copy(remote->hash, data, op->data, op->length);
 	digest = kv_hash_end(remote->hash);

@@ -188,10 +188,7 @@ int kv_remote_prefix_of(struct kv_cache *cache, struct kv_space *space,
 int kv_shunned_new(struct kv_shunned **ret_shunned);
 void kv_shunned_free(struct kv_shunned *shunned);
 /* Do not ask for it until @until_ns. */
-void kv_shun_absent(struct kv_shunned *shunned, uint64_t hash,
-		    uint64_t until_ns);
-/* It was removed here, and shall not come back. */
-void kv_shun_removed(struct kv_shunned *shunned, uint64_t hash);
+void kv_shun(struct kv_shunned *shunned, uint64_t hash, uint64_t until_ns);
 void kv_shun_not(struct kv_shunned *shunned, uint64_t hash);
 bool kv_is_shunned(const struct kv_shunned *shunned, uint64_t hash);
 

@@ -130,6 +130,7 @@ int kv_clear_some(struct kv_cache *cache, struct kv_clear *clear)
 			continue;
 		if (block && block->refs == 0) {
 			cache->stats.removed++;
+			kv_block_unwanted_locked(cache, block);
 			kv_block_remove_locked(cache, block);
 		} else if (block) {
 			block->refs++;

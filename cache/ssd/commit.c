@@ -57,7 +57,9 @@ struct round {
 	bool starved; /* it has some, and none of them had */
 	struct update *updates;
 	size_t n_updates;
-	uint64_t updates_taken; /* all so far, with these */
+	uint64_t updates_taken;		  /* all so far, with these */
+	struct kv_removed_write *removed; /* NULL: none */
+	int removed_status;		  /* -EAGAIN: it was not begun */
 	struct kv_segfile_record *files;
 	size_t n_files;
 	int *fds; /* to be synced */
@@ -130,10 +132,12 @@ bool kv_snapshots_dirty_locked(const struct kv_cache *cache)
 	       (!all->retry_at || kv_now_ns() >= all->retry_at);
 }
 
-static bool anything(const struct kv_ssd *ssd)
+static bool anything(const struct kv_cache *cache)
 {
+	const struct kv_ssd *ssd = &cache->ssd;
+
 	return !TAILQ_EMPTY(&ssd->written) || ssd->updates.n ||
-	       kv_deletions_to_record(ssd);
+	       kv_deletions_to_record(ssd) || kv_removed_dirty_locked(cache);
 }
 
 static void round_free(struct round *round)
@@ -270,10 +274,12 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 	round->updates = calloc(n, sizeof(*round->updates));
 	round->files = calloc(ssd->live_files + 1, sizeof(*round->files));
 	round->fds = calloc(ssd->live_files + 1, sizeof(*round->fds));
-	if (!round->puts || !round->updates || !round->files || !round->fds) {
+	if (!round->puts || !round->updates || !round->files || !round->fds ||
+	    kv_removed_take_locked(cache, &round->removed) < 0) {
 		round_free(round);
 		return -ENOMEM;
 	}
+	round->removed_status = -EAGAIN;
 	ssd->commits_begun++;
 	kv_deletions_take_locked(cache);
 	take_updates(cache, round);
@@ -417,6 +423,8 @@ static int write_round(struct kv_cache *cache, struct round *round)
 	if (r < 0)
 		return r;
 	index_busy(cache, true);
+	if (round->removed)
+		round->removed_status = kv_removed_write(cache, round->removed);
 	r = write_index(cache, round);
 	index_busy(cache, false);
 	return r;
@@ -520,6 +528,7 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 		put_back(cache, round);
 	for (size_t i = 0; i < round->n_puts; i++)
 		put_ended(cache, &round->puts[i], puts);
+	kv_removed_end_locked(cache, round->removed, round->removed_status);
 	kv_deletions_recorded_locked(cache, status);
 	for (size_t i = 0; status < 0 && i < round->n_files; i++)
 		kv_segfile_at(cache, round->files[i].id)->recorded = false;
@@ -554,17 +563,17 @@ void *kv_committer(void *arg)
 
 	kv_lock(cache);
 	while (!ssd->stop_commits ||
-	       ((anything(ssd) || is_deleting(ssd)) && failed < 2) ||
+	       ((anything(cache) || is_deleting(ssd)) && failed < 2) ||
 	       kv_snapshots_dirty_locked(cache)) {
 		kv_deletions_requeue(cache);
-		if (!anything(ssd) && !kv_snapshots_dirty_locked(cache)) {
+		if (!anything(cache) && !kv_snapshots_dirty_locked(cache)) {
 			ssd->noted = false;
 			kv_cond_wait(cache, &ssd->commit, 1000000000u);
 			continue;
 		}
 		kv_commit_gather(cache);
 		kv_snapshots_write(cache);
-		if (!anything(ssd)) {
+		if (!anything(cache)) {
 			ssd->urgent = false;
 			continue;
 		}

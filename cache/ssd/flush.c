@@ -89,6 +89,7 @@ static bool flushed(const struct kv_cache *cache, const struct kv_space *space,
 	       !ssd->deletions.unqueued &&
 	       (!space->shrunk || !ssd->n_unswept) &&
 	       ssd->updates.done >= flush->update &&
+	       kv_removed_written_locked(cache, flush->removal) &&
 	       snapshots_written(cache, flush->space, flush->change);
 }
 
@@ -396,6 +397,7 @@ static void submit(struct kv_cache *cache, struct kv_space *space,
 	flush->update = kv_updates_needed_locked(cache);
 	flush->space = space;
 	flush->change = cache->snapshots.changes;
+	flush->removal = kv_removed_changes_locked(cache);
 	cache->snapshots.retry_at = 0;
 	add(cache, space, flush);
 	if (!collect(cache, space, COLLECT_AT_ONCE))

@@ -177,6 +177,34 @@ int kv_update_locked(struct kv_cache *cache, struct kv_block *block);
 /* The count of updates that are committed once all asked for so far are. */
 uint64_t kv_updates_needed_locked(const struct kv_cache *cache);
 
+/* ---- removed.c ---- */
+
+/* The user has removed this block of @space, if that is shared: it shall not be
+ * brought back by another node. */
+void kv_removed_add_locked(struct kv_cache *cache, struct kv_space *space,
+			   const struct kv_key *key);
+/* He has saved it again. */
+void kv_removed_lift_locked(struct kv_cache *cache, struct kv_space *space,
+			    const struct kv_key *key);
+bool kv_is_removed_locked(struct kv_cache *cache, struct kv_space *space,
+			  const struct kv_key *key);
+/* Changes so far, a count; whether so many are on disk, as far as they will be;
+ * and whether there are any to be written now. */
+uint64_t kv_removed_changes_locked(const struct kv_cache *cache);
+bool kv_removed_written_locked(const struct kv_cache *cache, uint64_t changes);
+bool kv_removed_dirty_locked(const struct kv_cache *cache);
+/* What has changed, NULL: nothing; -ENOMEM.  Then write it, without the lock, and
+ * say how that went; -EAGAIN: it was not tried. */
+struct kv_removed_write;
+int kv_removed_take_locked(struct kv_cache *cache,
+			   struct kv_removed_write **ret_write);
+int kv_removed_write(struct kv_cache *cache, struct kv_removed_write *write);
+void kv_removed_end_locked(struct kv_cache *cache,
+			   struct kv_removed_write *write, int status);
+/* At mount, once all blocks are known: read the file. */
+int kv_removed_adopt(struct kv_cache *cache);
+void kv_removed_fini(struct kv_cache *cache);
+
 /* ---- flush.c ---- */
 
 void kv_flushes_settle_locked(struct kv_cache *cache, int error);

@@ -7,6 +7,7 @@
  *                     by flock(2) besides
  *   STORE/store       the store record, as of the last mount
  *   STORE/tenants     quotas of users
+ *   STORE/removed     blocks that are not to be brought back
  *   STORE/index/      LMDB
  *   STORE/spaces/     NNNNNN, one for each space
  *   STORE/segments/   NNNNNN.seg
@@ -314,6 +315,18 @@ static int open_spaces(struct kv_cache *cache, char **ret_why)
 		       : 0;
 }
 
+/* Blocks may come back that were removed: no reason not to mount. */
+static void read_removed(struct kv_cache *cache)
+{
+	int r = kv_removed_adopt(cache);
+
+	if (r < 0)
+		kv_warn(cache, "removed_lost",
+			"%s/removed cannot be read (%s): blocks of shared "
+			"spaces that were removed may be brought back",
+			cache->store, strerror(-r));
+}
+
 int kv_store_open(struct kv_cache *cache, char **ret_why)
 {
 	int r = open_dir(cache, ret_why);
@@ -331,6 +344,8 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	kv_note(cache, "last_end=%s", cache->after_crash ? "crash" : "clean");
 	cache->generation = cache->info.next_generation;
 	r = kv_index_adopt(cache, ret_why);
+	if (r == 0)
+		read_removed(cache);
 	if (r < 0 || cache->config.read_only)
 		return r;
 	warn_of_place(cache);

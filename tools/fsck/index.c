@@ -274,8 +274,9 @@ struct segment *fsck_segment(const struct fsck *f, uint32_t id)
 }
 
 static const char *const own[] = {
-	"lock",	 "store",     "store.tmp", "tenants", "tenants.tmp",
-	"index", "index.new", "segments",  "spaces",  "lost+found",
+	"lock",	       "store",	     "store.tmp", "tenants",
+	"tenants.tmp", "index",	     "index.new", "segments",
+	"spaces",      "lost+found", "removed",
 };
 static const char *const own_index[] = {"data.mdb", "lock.mdb", "compact.tmp"};
 
