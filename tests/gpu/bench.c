@@ -6,6 +6,7 @@
  *   bench WAY JSON [quick]   WAY: registered, staged or rw; or
  *   bench harm JSON [quick]  what loads and registering cost kernels beside them
  *   bench probe              whether there is a GPU
+ *   bench plugin             whether the plug-in can be loaded
  *
  * With the stand-in driver the figures mean nothing; that it runs is all.  With
  * a real one, staged and rw want a driver that will not register read-only
@@ -18,6 +19,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
+#include "kernels/device/device.h"
 #include "tests/gpu/bench.h"
 
 static struct dims qwen3 = {36, 8, 128, 16};
@@ -526,6 +528,7 @@ static void end_world(void)
 	char *options = (char *)world->options;
 
 	world_group_teardown((void **)&world);
+	world = NULL;
 	free(options);
 }
 
@@ -556,10 +559,18 @@ static int probe(void)
 	return 0;
 }
 
-static void run(void)
+/* libkvfs says why not. */
+static int plugin(void)
+{
+	return kv_device_find("cuda") == NULL;
+}
+
+/* What it asserts is told by cmocka, which tells it of tests only. */
+static void run(void **state)
 {
 	unsigned l;
 
+	(void)state;
 	begin_world(gpu_is_real() ? 4ull << 30 : 512ull << 20);
 	if (strcmp(way, "harm") == 0) {
 		bench_all_harm();
@@ -574,13 +585,41 @@ static void run(void)
 	end_world();
 }
 
+static bool is_way(const char *name)
+{
+	static const char *const ways[] = {"registered", "staged", "rw",
+					   "harm"};
+	size_t i;
+
+	for (i = 0; i < KV_ARRAY_LEN(ways); i++)
+		if (strcmp(name, ways[i]) == 0)
+			return true;
+	return false;
+}
+
+static int run_ended(void **state)
+{
+	(void)state;
+	if (world != NULL)
+		end_world();
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
+	const struct CMUnitTest runs[] = {
+		cmocka_unit_test_teardown(run, run_ended)};
+	int failed;
+
 	gpu_begin(argv);
 	if (argc == 2 && strcmp(argv[1], "probe") == 0)
 		return probe();
-	if (argc < 3 || argc > 4) {
-		fputs("usage: bench WAY JSON [quick]\n", stderr);
+	if (argc == 2 && strcmp(argv[1], "plugin") == 0)
+		return plugin();
+	if (argc < 3 || argc > 4 || !is_way(argv[1]) ||
+	    (argc == 4 && strcmp(argv[3], "quick") != 0)) {
+		fputs("usage: bench registered|staged|rw|harm JSON [quick]\n",
+		      stderr);
 		return 2;
 	}
 	way = argv[1];
@@ -599,7 +638,7 @@ int main(int argc, char **argv)
 	say_where();
 	if (kv_bench_report_new(argv[2], NULL, &report) < 0)
 		return 1;
-	run();
+	failed = cmocka_run_group_tests_name(way, runs, NULL, NULL);
 	kv_bench_report_sum(report);
-	return kv_bench_report_close(report) < 0;
+	return kv_bench_report_close(report) < 0 || failed != 0;
 }

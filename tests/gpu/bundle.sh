@@ -49,6 +49,8 @@ find "$to" -type f -exec ldd {} + 2>/dev/null |
 		esac
 	done
 find "$to" -type f ! -name '*.sh' ! -name '*.py' -exec strip --strip-debug {} + 2>/dev/null || true
+(cd "$to" && find . ! -type d | sort) >"$work/pieces"
+mv "$work/pieces" "$to/"
 tar -C "$work" -cf - kvfs-gpu | xz -T0 "-$level" >"$file.new"
 mv "$file.new" "$file"
 size=$(stat -c %s "$file")

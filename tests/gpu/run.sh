@@ -15,8 +15,9 @@
 #   sanitize  memcheck and initcheck, if compute-sanitizer is there (9 minutes)
 #
 # The minutes are guesses: no part has run on a GPU yet.  Needs no network, no
-# FUSE and no CUDA but the driver.  Ends with 1 where something failed or there
-# is no GPU, with 77 where a part needs what is not there, with 124 when stopped.
+# FUSE and no CUDA but the driver.  Ends with 1 where something failed, there is
+# no GPU or the bundle is not whole, with 77 where a part needs what this machine
+# does not have (it says what), with 124 when stopped.
 # quick: a little of it, to see that it runs.
 set -u
 libraries=${LD_LIBRARY_PATH:-}
@@ -24,17 +25,32 @@ what=${1:-} quick=${2:-}
 here=$(dirname "$(realpath "$0")")
 export B=$here
 LIMIT=540
-case $what in probe | test | bench | harm | ttft | layouts | sanitize) ;; *)
+usage() {
 	sed -n '3,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0" >&2
 	exit 2
-	;;
-esac
+}
+case $what in probe | test | bench | harm | ttft | layouts | sanitize) ;; *) usage ;; esac
+case $#:$quick in 1: | 2:quick) ;; *) usage ;; esac
 if [ -z "${KVFS_PART:-}" ]; then
 	KVFS_PART=$what timeout -k 20 "$LIMIT" "$0" "$@"
 	rc=$?
 	case $rc in 124 | 137) echo "$what: stopped after $LIMIT s; what is above counts" ;; esac
 	exit $rc
 fi
+
+# What was packed is there; each piece that is not would be a test less.
+[ -e "$here/pieces" ] || {
+	echo "$here is no unpacked bundle (make gpu-bundle): it has no file pieces" >&2
+	exit 1
+}
+lacks=
+while read -r piece; do
+	[ -e "$here/$piece" ] || lacks="$lacks $piece"
+done <"$here/pieces"
+[ -z "$lacks" ] || {
+	echo "the bundle in $here lacks$lacks" >&2
+	exit 1
+}
 
 # Where the driver is; with KVFS_STANDIN_PATH the stand-in's folder is said.
 driver=
@@ -60,6 +76,7 @@ path=$here/lib:$(dirname "$driver")${libraries:+:$libraries}
 export LD_LIBRARY_PATH=$path
 "$here/kvfs" --version >/dev/null || exit 1
 "$here/tests/gpu/bench" probe || exit 1
+[ "$what" = probe ] || "$here/tests/gpu/bench" plugin || exit 1
 
 # allowed COMMAND..., denied COMMAND...: with a driver that may register
 # read-only memory if it can, and one that will not.
@@ -120,19 +137,19 @@ layouts() {
 	sum
 }
 
-# Not racecheck: it sees shared memory only, and the kernels use none.
+# Not racecheck: it sees shared memory only, and the kernels use none.  What
+# stands in for it lies beside the stand-in.
 sanitize() {
 	local sanitizer tool
-	sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer)
-	if [ -n "${KVFS_GPU:-}" ] && [ -z "$sanitizer" ]; then
-		echo "there is no compute-sanitizer"
+	sanitizer=$(PATH=${KVFS_STANDIN_PATH:-$PATH:/usr/local/cuda/bin} \
+		command -v compute-sanitizer)
+	[ -n "$sanitizer" ] || {
+		echo "there is no compute-sanitizer, in PATH or /usr/local/cuda/bin"
 		exit 77
-	fi
-	[ -n "${KVFS_GPU:-}" ] || sanitizer=
+	}
 	for tool in memcheck initcheck; do
-		try "test_layouts, ${sanitizer:+under }$tool${sanitizer:+ }${sanitizer:-: not under the stand-in}" \
-			allowed ${sanitizer:+"$sanitizer" --tool "$tool" --error-exitcode 9} \
-			"$here/tests/gpu/test_layouts" quick
+		try "test_layouts, under $tool" allowed "$sanitizer" --tool "$tool" \
+			--error-exitcode 9 "$here/tests/gpu/test_layouts" quick
 	done
 	sum
 }
@@ -142,15 +159,22 @@ figures() { # WAY...
 	for way; do
 		run=denied
 		case $way in registered | harm) run=allowed ;; esac
-		$run "$here/tests/gpu/bench" "$way" "gpu-$way.json" $quick || failed=1
+		$run "$here/tests/gpu/bench" "$way" "gpu-$way.json" $quick || {
+			echo "$way: FAILED ($?)"
+			failed=1
+		}
 	done
 	[ "$failed" = 0 ]
 }
 
 first_token() {
-	local device=
-	python3 -c 'import torch' 2>/dev/null || {
-		echo "python3 here has no torch"
+	local why device=
+	command -v python3 >/dev/null || {
+		echo "there is no python3, and so no torch"
+		exit 77
+	}
+	why=$(python3 -c 'import torch' 2>&1) || {
+		echo "python3 here has no torch that can be used: ${why##*$'\n'}"
 		exit 77
 	}
 	# torch knows no stand-in: there, a small model on the processor.

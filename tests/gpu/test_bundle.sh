@@ -29,6 +29,11 @@ within() { # PATH of a driver, COMMAND...
 }
 within "$T/standin" "$run" >"$T/log" 2>&1
 [ $? = 2 ] || fail "run.sh without a part"
+for wrong in "nothing" "test slow" "test ''" "probe quick quick"; do
+	eval "within '$T/standin' '$run' $wrong" >"$T/log" 2>&1
+	[ $? = 2 ] || fail "run.sh $wrong"
+	grep -q '^run.sh PART' "$T/log" || fail "run.sh $wrong does not say what there is"
+done
 within "$T/standin" "$run" probe quick >"$T/log" 2>&1 || fail "run.sh probe"
 grep -q '"read_only_host_register_supported": 0' gpu-probe.json ||
 	fail "the probe does not say what registers"
@@ -38,10 +43,33 @@ grep -q '^0 failed' "$T/log" || fail "run.sh test does not count"
 grep -q '^test_paths: ok' "$T/log" || fail "run.sh test ran no test_paths"
 grep -q '^test_stream_sync, no read-only registration: ok' "$T/log" ||
 	fail "run.sh test ran no test_stream_sync without registration"
-for part in layouts sanitize; do
-	within "$T/standin" "$run" $part quick >"$T/log" 2>&1 || fail "run.sh $part"
-	grep -q '^test_layouts.*: ok' "$T/log" || fail "run.sh $part ran no test_layouts"
+within "$T/standin" "$run" layouts quick >"$T/log" 2>&1 || fail "run.sh layouts"
+[ "$(grep -c '^test_layouts.*: ok' "$T/log")" = 2 ] || fail "run.sh layouts ran no test_layouts"
+
+# A machine may have no compute-sanitizer; what stands in for it finds nothing,
+# or something.
+within "$T/standin" "$run" sanitize quick >"$T/log" 2>&1
+[ $? = 77 ] || fail "run.sh sanitize without compute-sanitizer"
+grep -q 'no compute-sanitizer' "$T/log" || fail "run.sh sanitize does not say what it lacks"
+cat >"$T/standin/compute-sanitizer" <<'EOF'
+#!/bin/sh
+case "$1 $2 $3 $4" in
+"--tool memcheck --error-exitcode 9" | "--tool initcheck --error-exitcode 9") ;;
+*) exit 2 ;;
+esac
+[ ! -e "${0%/*}/finds" ] || exit 9
+shift 4
+exec "$@"
+EOF
+chmod +x "$T/standin/compute-sanitizer"
+within "$T/standin" "$run" sanitize quick >"$T/log" 2>&1 || fail "run.sh sanitize"
+for tool in memcheck initcheck; do
+	grep -q "^test_layouts, under $tool: ok" "$T/log" || fail "run.sh sanitize: no $tool"
 done
+: >"$T/standin/finds"
+within "$T/standin" "$run" sanitize quick >"$T/log" 2>&1
+[ $? = 1 ] || fail "run.sh sanitize where something is found"
+grep -q '^2 failed' "$T/log" || fail "run.sh sanitize does not count what is found"
 within "$T/standin" "$run" ttft quick >"$T/log" 2>&1
 case $? in
 0) grep -q 'must be 0' "$T/log" || fail "run.sh ttft compared nothing" ;;
@@ -55,6 +83,27 @@ for way in registered:25 staged:6 rw:6 harm:6; do
 	[ "$(grep -c '"figure"' "gpu-${way%:*}.json")" = "${way#*:}" ] ||
 		fail "gpu-${way%:*}.json"
 done
+# What is missing, or cannot be used, is named.
+plugin=$T/empty/kvfs-gpu/lib/libkvfs-cuda.so.1
+without() { # PART, FILE of the bundle
+	mv "$T/empty/kvfs-gpu/$2" "$T/away"
+	within "$T/standin" "$run" "$1" quick >"$T/log" 2>&1
+	[ $? = 1 ] || fail "run.sh $1 without $2"
+	grep -q "lacks ./$2\$" "$T/log" || fail "run.sh $1 does not say that $2 is not there"
+	mv "$T/away" "$T/empty/kvfs-gpu/$2"
+}
+without test tests/gpu/test_paths
+without ttft ttft.py
+without bench lib/libkvfs-cuda.so.1
+mv "$plugin" "$T/away" && echo text >"$plugin"
+for part in bench harm test layouts; do
+	within "$T/standin" "$run" $part quick >"$T/log" 2>&1
+	[ $? = 1 ] || fail "run.sh $part with a plug-in that cannot be loaded"
+	grep -q 'no device "cuda": .*libkvfs-cuda' "$T/log" ||
+		fail "run.sh $part does not say why the plug-in cannot be loaded"
+done
+mv "$T/away" "$plugin"
+
 # Ubuntu 22.04 has glibc 2.35.
 newer=$(find "$T/empty/kvfs-gpu" -type f -exec objdump -T {} + 2>/dev/null |
 	grep -oE 'GLIBC_2\.[0-9]+' | sort -uV | awk -F. '$2 > 35')
