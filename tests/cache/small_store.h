@@ -14,7 +14,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <sys/statvfs.h>
 #include <cmocka.h>
@@ -23,6 +22,7 @@
 #include "cache/dram/dram.h"
 #include "common/copy.h"
 #include "tests/cache/alone.h"
+#include "tests/tree.h"
 
 #define BYTES 20000u
 
@@ -44,25 +44,16 @@ struct small {
 		}                                                        \
 	} while (0)
 
-static inline int small_unlink(const char *path, const struct stat *st,
-			       int flag, struct FTW *ftw)
-{
-	(void)st;
-	(void)flag;
-	(void)ftw;
-	return remove(path);
-}
-
 static inline void small_remove(struct small *s)
 {
-	nftw(s->path, small_unlink, 16, FTW_DEPTH | FTW_PHYS);
+	tree_remove(s->path);
 }
 
 static char small_last[64]; /* the store that a failed test leaves */
 
 static inline void small_failed(int number)
 {
-	nftw(small_last, small_unlink, 16, FTW_DEPTH | FTW_PHYS);
+	tree_remove(small_last);
 	signal(number, SIG_DFL);
 	raise(number);
 }
@@ -120,6 +111,19 @@ static inline void small_must_open(struct small *s)
 static inline int small_close(struct small *s)
 {
 	return kv_cache_close(kv_steal(s->cache));
+}
+
+/* For cmocka: what its set_up has made. */
+static inline int small_tear_down(void **state)
+{
+	struct small *s = *state;
+
+	if (s->cache)
+		must(small_close(s) == 0);
+	small_remove(s);
+	free(s->why);
+	free(s);
+	return 0;
 }
 
 static inline struct kv_key small_key(unsigned n)

@@ -7,7 +7,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <ftw.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <cmocka.h>
@@ -15,6 +14,7 @@
 #include "cache/cache.h"
 #include "common/copy.h"
 #include "tests/alloc.h"
+#include "tests/tree.h"
 #include "tests/cache/wait.h"
 
 #define BYTES 20000u
@@ -32,15 +32,6 @@ struct fixture {
 	bool durable[ALL]; /* acknowledged */
 	bool removed[ALL]; /* by us, whether or not that was acknowledged */
 };
-
-static int unlink_one(const char *path, const struct stat *st, int flag,
-		      struct FTW *ftw)
-{
-	(void)st;
-	(void)flag;
-	(void)ftw;
-	return remove(path);
-}
 
 static struct kv_key key_of(unsigned n)
 {
@@ -192,7 +183,7 @@ static int tear_down(void **state)
 
 	if (f->cache)
 		kv_cache_close(f->cache);
-	nftw(f->path, unlink_one, 16, FTW_DEPTH | FTW_PHYS);
+	tree_remove(f->path);
 	free(f);
 	return 0;
 }

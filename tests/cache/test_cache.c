@@ -1,90 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache as fs/ uses it, on a real store in a temporary directory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdatomic.h>
-#include <ftw.h>
-#include <cmocka.h>
-
-#include "cache/dram/dram.h"
 #include "common/copy.h"
-#include "tests/cache/alone.h"
+#include "tests/cache/one_cache.h"
 
 #define BYTES 100000u
 
-struct fixture {
-	char path[64];
-	struct kv_cache_config config;
-	struct kv_cache *cache;
-	struct kv_space *space;
-};
-
-static int unlink_one(const char *path, const struct stat *st, int flag,
-		      struct FTW *ftw)
-{
-	(void)st;
-	(void)flag;
-	(void)ftw;
-	return remove(path);
-}
-
-static void open_cache(struct fixture *f)
-{
-	char *why = NULL;
-	int r = kv_cache_open(&f->config, &f->cache, &why);
-
-	if (r < 0)
-		print_error("%s\n", why ? why : "?");
-	assert_int_equal(r, 0);
-	f->space = kv_space_find(f->cache, "s");
-	if (!f->space)
-		assert_int_equal(
-			kv_space_create(f->cache, "s", 0, 0, 0755, &f->space),
-			0);
-}
-
-static void reopen(struct fixture *f)
-{
-	kv_cache_close(f->cache);
-	open_cache(f);
-}
-
 static int set_up(void **state)
 {
-	struct fixture *f = calloc(1, sizeof(*f));
-
-	strcpy(f->path, "kvfs-test-XXXXXX");
-	assert_non_null(mkdtemp(f->path));
-	f->config.store = f->path;
-	f->config.dram = 32 << 20;
-	f->config.ssd = 64 << 20;
-	f->config.ssd_given = true;
-	f->config.segment = 8 << 20;
-	f->config.evict = "lhd";
-	open_cache(f);
-	*state = f;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct fixture *f = *state;
-
-	kv_cache_close(f->cache);
-	nftw(f->path, unlink_one, 16, FTW_DEPTH | FTW_PHYS);
-	free(f);
-	return 0;
-}
-
-static struct kv_key key_of(unsigned n)
-{
-	struct kv_key key = {.len = 16};
-
-	memset(key.b, 0x5a, 12);
-	memcpy(key.b + 12, &n, sizeof(n));
-	key.b[0] = (uint8_t)n;
-	return key;
+	return one_set_up(state, "lhd");
 }
 
 static void content(uint8_t *data, size_t n, unsigned seed)
@@ -93,10 +16,9 @@ static void content(uint8_t *data, size_t n, unsigned seed)
 		data[i] = (uint8_t)(seed * 31 + i * 7 + (i >> 9));
 }
 
-static int save_bytes(struct fixture *f, unsigned n, unsigned seed,
-		      size_t bytes)
+static int save_bytes(struct one *f, unsigned n, unsigned seed, size_t bytes)
 {
-	struct kv_key key = key_of(n);
+	struct kv_key key = one_key(n);
 	struct kv_meta meta = {.position = n, .tokens = 16, .mtime_ns = 77};
 	struct kv_digest digest;
 	struct kv_fill *fill;
@@ -109,21 +31,12 @@ static int save_bytes(struct fixture *f, unsigned n, unsigned seed,
 	return kv_fill_seal(f->cache, fill, &key, &meta, 8, &digest);
 }
 
-static int save(struct fixture *f, unsigned n)
+static int save(struct one *f, unsigned n)
 {
 	return save_bytes(f, n, n, BYTES);
 }
 
-static struct kv_block *get(struct fixture *f, unsigned n)
-{
-	struct kv_key key = key_of(n);
-	struct kv_block *block;
-
-	return kv_block_get(f->cache, f->space, &key, &block) == 0 ? block
-								   : NULL;
-}
-
-static bool exact(struct fixture *f, struct kv_block *block, unsigned seed)
+static bool exact(struct one *f, struct kv_block *block, unsigned seed)
 {
 	static uint8_t want[BYTES];
 	struct kv_view view;
@@ -137,22 +50,21 @@ static bool exact(struct fixture *f, struct kv_block *block, unsigned seed)
 	return same;
 }
 
-static void check(struct fixture *f)
+static void check(struct one *f)
 {
 	kv_lock(f->cache);
 	kv_arena_check_locked(f->cache);
 	kv_unlock(f->cache);
 }
 
-static struct kv_acquire *acquire_new(struct fixture *f, unsigned from,
-				      unsigned n)
+static struct kv_acquire *acquire_new(struct one *f, unsigned from, unsigned n)
 {
 	struct kv_acquire *a = calloc(1, sizeof(*a) + n * sizeof(*a->wants));
 
 	a->space = f->space;
 	a->n = n;
 	for (unsigned i = 0; i < n; i++)
-		a->wants[i].key = key_of(from + i);
+		a->wants[i].key = one_key(from + i);
 	return a;
 }
 
@@ -162,7 +74,7 @@ static void settled(struct kv_acquire *acquire, void *arg)
 	atomic_store((_Atomic bool *)arg, true);
 }
 
-static void wait_acquire(struct fixture *f, struct kv_acquire *a)
+static void wait_acquire(struct one *f, struct kv_acquire *a)
 {
 	_Atomic bool done = false;
 
@@ -175,12 +87,12 @@ static void wait_acquire(struct fixture *f, struct kv_acquire *a)
 
 static void a_sealed_block_is_found_with_its_bytes(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_block *block;
 
-	assert_null(get(f, 1));
+	assert_null(one_get(f, 1));
 	assert_int_equal(save(f, 1), 0);
-	block = get(f, 1);
+	block = one_get(f, 1);
 	assert_non_null(block);
 	assert_true(exact(f, block, 1));
 	kv_block_put(f->cache, block);
@@ -189,21 +101,21 @@ static void a_sealed_block_is_found_with_its_bytes(void **state)
 
 static void the_first_writer_wins(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_block *block;
 
 	assert_int_equal(save_bytes(f, 1, 1, BYTES), 0);
 	assert_int_equal(save_bytes(f, 1, 1, BYTES), 1);
 	assert_int_equal(save_bytes(f, 1, 2, BYTES), -EEXIST);
-	block = get(f, 1);
+	block = one_get(f, 1);
 	assert_true(exact(f, block, 1));
 	kv_block_put(f->cache, block);
 }
 
 static void a_fill_is_neither_found_nor_reserved_twice(void **state)
 {
-	struct fixture *f = *state;
-	struct kv_key key = key_of(9);
+	struct one *f = *state;
+	struct kv_key key = one_key(9);
 	struct kv_fill *fill, *other;
 	uint8_t s;
 
@@ -211,7 +123,7 @@ static void a_fill_is_neither_found_nor_reserved_twice(void **state)
 			 0);
 	assert_int_equal(kv_fill_begin(f->cache, f->space, &key, BYTES, &other),
 			 -EALREADY);
-	assert_null(get(f, 9));
+	assert_null(one_get(f, 9));
 	kv_probe(f->cache, f->space, &key, 1, &s);
 	assert_int_equal(s, KV_SAVING);
 	kv_fill_drop(f->cache, fill);
@@ -222,23 +134,23 @@ static void a_fill_is_neither_found_nor_reserved_twice(void **state)
 
 static void a_file_larger_than_a_segment_is_refused(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 
 	assert_int_equal(save_bytes(f, 1, 1, 9 << 20), -EFBIG);
 }
 
 static void durable_blocks_come_back_after_a_restart(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_block *block;
 	struct kv_digest digest;
 	struct kv_meta meta;
 
 	for (unsigned i = 0; i < 50; i++)
 		assert_int_equal(save(f, i), 0);
-	reopen(f);
+	one_reopen(f);
 	for (unsigned i = 0; i < 50; i++) {
-		block = get(f, i);
+		block = one_get(f, i);
 		assert_non_null(block);
 		assert_true(exact(f, block, i));
 		assert_int_equal(kv_block_stat(f->cache, block).tiers,
@@ -253,11 +165,11 @@ static void durable_blocks_come_back_after_a_restart(void **state)
 
 static void sync_makes_a_block_durable(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_block *block;
 
 	assert_int_equal(save(f, 3), 0);
-	block = get(f, 3);
+	block = one_get(f, 3);
 	assert_int_equal(kv_block_sync(f->cache, block), 0);
 	assert_true(kv_block_stat(f->cache, block).durable);
 	kv_block_put(f->cache, block);
@@ -266,33 +178,33 @@ static void sync_makes_a_block_durable(void **state)
 
 static void a_removed_block_does_not_come_back(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_block *block;
 
 	assert_int_equal(save(f, 3), 0);
 	assert_int_equal(save(f, 4), 0);
 	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
-	block = get(f, 3);
+	block = one_get(f, 3);
 	assert_int_equal(kv_block_remove(f->cache, block), 0);
 	assert_int_equal(kv_block_remove(f->cache, block), -ENOENT);
 	assert_true(exact(f, block, 3));
 	kv_block_put(f->cache, block);
-	assert_null(get(f, 3));
-	reopen(f);
-	assert_null(get(f, 3));
-	block = get(f, 4);
+	assert_null(one_get(f, 3));
+	one_reopen(f);
+	assert_null(one_get(f, 3));
+	block = one_get(f, 4);
 	assert_non_null(block);
 	kv_block_put(f->cache, block);
 }
 
 static void an_open_block_only_on_ssd_is_readable_after_removal(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_block *block;
 
 	assert_int_equal(save(f, 3), 0);
-	reopen(f);
-	block = get(f, 3);
+	one_reopen(f);
+	block = one_get(f, 3);
 	assert_int_equal(kv_block_remove(f->cache, block), 0);
 	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
 	for (unsigned i = 100; i < 140; i++)
@@ -304,13 +216,13 @@ static void an_open_block_only_on_ssd_is_readable_after_removal(void **state)
 
 static void acquire_reads_from_ssd_and_leases(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_acquire *a;
 	struct kv_cache_stats stats;
 
 	for (unsigned i = 0; i < 40; i++)
 		assert_int_equal(save(f, i), 0);
-	reopen(f);
+	one_reopen(f);
 	a = acquire_new(f, 0, 41);
 	wait_acquire(f, a);
 	for (unsigned i = 0; i < 40; i++)
@@ -328,7 +240,7 @@ static void acquire_reads_from_ssd_and_leases(void **state)
 
 static void leases_leave_a_floor_of_evictable_slots(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_acquire *a = acquire_new(f, 0, 400);
 	unsigned refused = 0;
 
@@ -347,7 +259,7 @@ static void leases_leave_a_floor_of_evictable_slots(void **state)
 
 static void a_full_cache_evicts_on_both_tiers_and_keeps_its_cap(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_cache_stats stats;
 	struct kv_block *block;
 	unsigned found = 0;
@@ -359,9 +271,9 @@ static void a_full_cache_evicts_on_both_tiers_and_keeps_its_cap(void **state)
 	assert_true(stats.evicted_ssd > 0 && stats.evicted_dram > 0);
 	assert_true(stats.ssd_files * (8ull << 20) <= f->config.ssd);
 	check(f);
-	reopen(f);
+	one_reopen(f);
 	for (unsigned i = 0; i < 1500; i++) {
-		block = get(f, i);
+		block = one_get(f, i);
 		if (!block)
 			continue;
 		found++;
@@ -374,7 +286,7 @@ static void a_full_cache_evicts_on_both_tiers_and_keeps_its_cap(void **state)
 /* Files that were made for slots of one size, and are empty, hold others. */
 static void nothing_is_evicted_while_files_are_empty(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_cache_stats stats;
 	struct kv_block *block;
 	uint64_t before;
@@ -382,7 +294,7 @@ static void nothing_is_evicted_while_files_are_empty(void **state)
 	for (unsigned i = 0; i < 500; i++)
 		assert_int_equal(save(f, i), 0);
 	for (unsigned i = 0; i < 500; i++) {
-		block = get(f, i);
+		block = one_get(f, i);
 		if (!block)
 			continue;
 		assert_int_equal(kv_block_remove(f->cache, block), 0);
@@ -405,7 +317,7 @@ static void nothing_is_evicted_while_files_are_empty(void **state)
 
 static void two_sizes_share_the_tiers(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 
 	for (unsigned i = 0; i < 600; i++)
 		assert_int_equal(save(f, i), 0);
@@ -415,7 +327,7 @@ static void two_sizes_share_the_tiers(void **state)
 	check(f);
 }
 
-static void flip(struct fixture *f, const char *file, long at)
+static void flip(struct one *f, const char *file, long at)
 {
 	char path[128];
 	FILE *s;
@@ -433,7 +345,7 @@ static void flip(struct fixture *f, const char *file, long at)
 
 static void a_damaged_block_is_a_miss_and_can_be_saved_again(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_block *block;
 	struct kv_view view;
 	struct kv_cache_stats stats;
@@ -441,16 +353,16 @@ static void a_damaged_block_is_a_miss_and_can_be_saved_again(void **state)
 	assert_int_equal(save(f, 3), 0);
 	kv_cache_close(f->cache);
 	flip(f, "000000.seg", 5000);
-	open_cache(f);
-	block = get(f, 3);
+	one_open(f);
+	block = one_get(f, 3);
 	assert_non_null(block);
 	assert_int_equal(kv_view_get(f->cache, block, &view), -EBADMSG);
 	kv_block_put(f->cache, block);
-	assert_null(get(f, 3));
+	assert_null(one_get(f, 3));
 	kv_cache_stats(f->cache, &stats);
 	assert_int_equal(stats.corrupt, 1);
 	assert_int_equal(save(f, 3), 0);
-	block = get(f, 3);
+	block = one_get(f, 3);
 	assert_true(exact(f, block, 3));
 	kv_block_put(f->cache, block);
 	check(f);
@@ -458,8 +370,8 @@ static void a_damaged_block_is_a_miss_and_can_be_saved_again(void **state)
 
 static void a_save_begun_before_a_clear_never_seals(void **state)
 {
-	struct fixture *f = *state;
-	struct kv_key key = key_of(5);
+	struct one *f = *state;
+	struct kv_key key = one_key(5);
 	struct kv_meta meta = {0};
 	struct kv_digest digest = {0};
 	struct kv_fill *fill;
@@ -470,14 +382,14 @@ static void a_save_begun_before_a_clear_never_seals(void **state)
 	assert_int_equal(kv_space_clear(f->cache, f->space), 0);
 	assert_int_equal(kv_fill_seal(f->cache, fill, &key, &meta, 8, &digest),
 			 -ESTALE);
-	assert_null(get(f, 1));
-	assert_null(get(f, 5));
+	assert_null(one_get(f, 1));
+	assert_null(one_get(f, 5));
 	check(f);
 }
 
 static void chmod_moves_blocks_to_segments_of_their_own(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_acquire *a = acquire_new(f, 0, 1), *b = acquire_new(f, 0, 1);
 	uint32_t before;
 
@@ -497,7 +409,7 @@ static void chmod_moves_blocks_to_segments_of_their_own(void **state)
 
 static void a_second_cache_on_the_store_is_refused(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_cache *other;
 	char *why = NULL;
 
@@ -508,7 +420,7 @@ static void a_second_cache_on_the_store_is_refused(void **state)
 
 static void a_directory_of_something_else_is_refused(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	char path[] = "kvfs-else-XXXXXX", file[64], *why = NULL;
 	struct kv_cache_config config = f->config;
 	struct kv_cache *other;
@@ -525,19 +437,19 @@ static void a_directory_of_something_else_is_refused(void **state)
 
 static void without_an_ssd_everything_stays_in_dram(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_cache_stats stats;
 	struct kv_block *block;
 	unsigned n = 0;
 
 	kv_cache_close(f->cache);
-	nftw(f->path, unlink_one, 16, FTW_DEPTH | FTW_PHYS);
+	tree_remove(f->path);
 	f->config.ssd = 0;
-	open_cache(f);
+	one_open(f);
 	for (unsigned i = 0; i < 600; i++)
 		assert_int_equal(save(f, i), 0);
 	/* One burst is one chain: its head is what stays, if it was one. */
-	while (n < 600 && !(block = get(f, n)))
+	while (n < 600 && !(block = one_get(f, n)))
 		n++;
 	assert_true(n < 600 && exact(f, block, n));
 	assert_int_equal(kv_block_sync(f->cache, block), -EOPNOTSUPP);
@@ -549,7 +461,7 @@ static void without_an_ssd_everything_stays_in_dram(void **state)
 
 static void a_quota_is_met_within_seconds(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_quota quota = {.quota_dram = 2 << 20, .quota_ssd = 4 << 20};
 	struct kv_space_info info;
 
@@ -574,13 +486,13 @@ static void a_quota_is_met_within_seconds(void **state)
 
 static void beyond_its_budget_the_ssd_gets_only_what_is_waited_for(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_space_info info;
 	struct kv_block *block;
 
 	kv_cache_close(f->cache);
 	f->config.ssd_write = 1 << 20;
-	open_cache(f);
+	one_open(f);
 	for (unsigned i = 0; i < 20; i++)
 		assert_int_equal(save(f, i), 0);
 	do { /* nothing bounds how slow a disk may be */
@@ -588,7 +500,7 @@ static void beyond_its_budget_the_ssd_gets_only_what_is_waited_for(void **state)
 		info = kv_space_stat(f->cache, f->space);
 	} while (info.bytes_ssd == 0);
 	assert_true(info.bytes_ssd <= 1 << 20);
-	block = get(f, 19);
+	block = one_get(f, 19);
 	assert_false(kv_block_stat(f->cache, block).durable);
 	assert_int_equal(kv_block_sync(f->cache, block), 0);
 	kv_block_put(f->cache, block);
@@ -597,17 +509,17 @@ static void beyond_its_budget_the_ssd_gets_only_what_is_waited_for(void **state)
 
 static void pins_survive_eviction_and_restart(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_block *block;
 
 	assert_int_equal(save(f, 0), 0);
-	block = get(f, 0);
+	block = one_get(f, 0);
 	assert_int_equal(kv_block_pin(f->cache, block, true), 0);
 	kv_block_put(f->cache, block);
 	for (unsigned i = 1; i < 1200; i++)
 		assert_int_equal(save(f, i), 0);
-	reopen(f);
-	block = get(f, 0);
+	one_reopen(f);
+	block = one_get(f, 0);
 	assert_non_null(block);
 	assert_true(kv_block_stat(f->cache, block).pinned);
 	assert_true(exact(f, block, 0));
@@ -615,7 +527,7 @@ static void pins_survive_eviction_and_restart(void **state)
 	check(f);
 }
 
-#define TEST(t) cmocka_unit_test_setup_teardown(t, set_up, tear_down)
+#define TEST(t) cmocka_unit_test_setup_teardown(t, set_up, one_tear_down)
 
 int main(void)
 {

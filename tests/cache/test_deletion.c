@@ -68,15 +68,8 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-	struct small *s = *state;
-
 	hold = false;
-	if (s->cache)
-		small_close(s);
-	small_remove(s);
-	free(s->why);
-	free(s);
-	return 0;
+	return small_tear_down(state);
 }
 
 /* So many records may be deleted in a transaction. */

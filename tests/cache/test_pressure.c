@@ -21,18 +21,6 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
-{
-	struct small *s = *state;
-
-	if (s->cache)
-		assert_int_equal(small_close(s), 0);
-	small_remove(s);
-	free(s->why);
-	free(s);
-	return 0;
-}
-
 static size_t size_of(unsigned n)
 {
 	return n % 6 == 5 ? LARGER : LARGE;
@@ -231,7 +219,7 @@ static void a_cache_at_rest_uses_no_processor(void **state)
 	assert_in_range(processor_ns() - before, 0, 100000000);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, small_tear_down)
 
 int main(void)
 {

@@ -26,18 +26,6 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
-{
-	struct small *s = *state;
-
-	if (s->cache)
-		small_close(s);
-	small_remove(s);
-	free(s->why);
-	free(s);
-	return 0;
-}
-
 static void save_all(struct small *s)
 {
 	for (unsigned n = 0; n < BLOCKS; n++)
@@ -540,7 +528,7 @@ static void any_bytes_in_the_index_give_exact_blocks_or_none(void **state)
 	}
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, small_tear_down)
 
 int main(void)
 {

@@ -8,21 +8,12 @@
  * LOCKING   none.
  */
 #include <fcntl.h>
-#include <ftw.h>
 #include <sys/stat.h>
 
 #include "tests/cache/backend.h"
+#include "tests/tree.h"
 
 static char root[64];
-
-static int remove_one(const char *path, const struct stat *st, int type,
-		      struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
 
 static int set_up(void **state)
 {
@@ -41,7 +32,7 @@ static int tear_down(void **state)
 	int r = driver->close(backend);
 
 	(void)state;
-	nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	tree_remove(root);
 	return r;
 }
 

@@ -27,18 +27,6 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
-{
-	struct small *s = *state;
-
-	if (s->cache)
-		assert_int_equal(small_close(s), 0);
-	small_remove(s);
-	free(s->why);
-	free(s);
-	return 0;
-}
-
 static struct kv_space *space_of(struct small *s, const char *name,
 				 uint64_t reserve)
 {
@@ -408,7 +396,7 @@ static void larger_ones_find_room_in_an_index_full_of_small_ones(void **state)
 	assert_int_equal(small_stats(s).io_errors, 0);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, small_tear_down)
 
 int main(void)
 {

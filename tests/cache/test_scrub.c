@@ -32,14 +32,8 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-	struct small *s = *state;
-
 	disk_behave();
-	must(small_close(s) == 0);
-	free(s->why);
-	small_remove(s);
-	free(s);
-	return 0;
+	return small_tear_down(state);
 }
 
 static void reopen(struct small *s, uint64_t scrub)

@@ -1,101 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Snapshots and pins, as the cache keeps them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <ftw.h>
-#include <cmocka.h>
-
 #include "cache/core/account.h"
-#include "cache/dram/dram.h"
 #include "common/copy.h"
-#include "tests/cache/alone.h"
+#include "tests/cache/one_cache.h"
 
 #define BYTES 100000u
 #define HUGE_ONE \
 	60000u /* items: more than the index of a small store takes \
 		*/
 
-struct fixture {
-	char path[64];
-	struct kv_cache_config config;
-	struct kv_cache *cache;
-	struct kv_space *space;
-};
-
-static int unlink_one(const char *path, const struct stat *st, int flag,
-		      struct FTW *ftw)
-{
-	(void)st;
-	(void)flag;
-	(void)ftw;
-	return remove(path);
-}
-
-static void open_cache(struct fixture *f)
-{
-	char *why = NULL;
-	int r = kv_cache_open(&f->config, &f->cache, &why);
-
-	if (r < 0)
-		print_error("%s\n", why ? why : "?");
-	assert_int_equal(r, 0);
-	f->space = kv_space_find(f->cache, "s");
-	if (!f->space && !f->config.read_only)
-		assert_int_equal(
-			kv_space_create(f->cache, "s", 0, 0, 0755, &f->space),
-			0);
-}
-
-static void reopen(struct fixture *f)
-{
-	kv_cache_close(f->cache);
-	open_cache(f);
-}
-
 static int set_up(void **state)
 {
-	struct fixture *f = calloc(1, sizeof(*f));
-
-	strcpy(f->path, "kvfs-test-XXXXXX");
-	assert_non_null(mkdtemp(f->path));
-	f->config.store = f->path;
-	f->config.dram = 32 << 20;
-	f->config.ssd = 64 << 20;
-	f->config.ssd_given = true;
-	f->config.segment = 8 << 20;
-	f->config.evict = "flru";
-	open_cache(f);
-	*state = f;
-	return 0;
+	return one_set_up(state, "flru");
 }
 
-static int tear_down(void **state)
+static int save(struct one *f, unsigned n)
 {
-	struct fixture *f = *state;
-
-	kv_lock(f->cache);
-	kv_arena_check_locked(f->cache);
-	kv_unlock(f->cache);
-	kv_cache_close(f->cache);
-	nftw(f->path, unlink_one, 16, FTW_DEPTH | FTW_PHYS);
-	free(f);
-	return 0;
-}
-
-static struct kv_key key_of(unsigned n)
-{
-	struct kv_key key = {.len = 16};
-
-	memset(key.b, 0x5a, 12);
-	memcpy(key.b + 12, &n, sizeof(n));
-	key.b[0] = (uint8_t)n;
-	return key;
-}
-
-static int save(struct fixture *f, unsigned n)
-{
-	struct kv_key key = key_of(n);
+	struct kv_key key = one_key(n);
 	struct kv_meta meta = {.tokens = 16, .mtime_ns = 77};
 	struct kv_digest digest;
 	struct kv_fill *fill;
@@ -108,18 +29,9 @@ static int save(struct fixture *f, unsigned n)
 	return kv_fill_seal(f->cache, fill, &key, &meta, 8, &digest);
 }
 
-static struct kv_block *get(struct fixture *f, unsigned n)
+static bool pinned(struct one *f, unsigned n)
 {
-	struct kv_key key = key_of(n);
-	struct kv_block *block;
-
-	return kv_block_get(f->cache, f->space, &key, &block) == 0 ? block
-								   : NULL;
-}
-
-static bool pinned(struct fixture *f, unsigned n)
-{
-	struct kv_block *block = get(f, n);
+	struct kv_block *block = one_get(f, n);
 	bool yes = block && kv_block_stat(f->cache, block).pinned;
 
 	if (block)
@@ -127,36 +39,36 @@ static bool pinned(struct fixture *f, unsigned n)
 	return yes;
 }
 
-static void user_pin(struct fixture *f, unsigned n, bool pin)
+static void user_pin(struct one *f, unsigned n, bool pin)
 {
-	struct kv_block *block = get(f, n);
+	struct kv_block *block = one_get(f, n);
 
 	assert_int_equal(kv_block_pin(f->cache, block, pin), 0);
 	kv_block_put(f->cache, block);
 }
 
-static void remove_block(struct fixture *f, unsigned n)
+static void remove_block(struct one *f, unsigned n)
 {
-	struct kv_block *block = get(f, n);
+	struct kv_block *block = one_get(f, n);
 
 	assert_int_equal(kv_block_remove(f->cache, block), 0);
 	kv_block_put(f->cache, block);
 }
 
-static int take(struct fixture *f, const char *name, unsigned first, size_t n,
+static int take(struct one *f, const char *name, unsigned first, size_t n,
 		size_t *ret_missing)
 {
 	_cleanup_(kv_freep) struct kv_pick *picks = calloc(n, sizeof(*picks));
 	size_t missing;
 
 	for (size_t i = 0; i < n; i++)
-		picks[i] = (struct kv_pick){key_of(first + (unsigned)i),
+		picks[i] = (struct kv_pick){one_key(first + (unsigned)i),
 					    (uint32_t)i};
 	return kv_snapshot_create(f->cache, f->space, name, picks, n,
 				  ret_missing ? ret_missing : &missing);
 }
 
-static uint64_t id_of(struct fixture *f, const char *name)
+static uint64_t id_of(struct one *f, const char *name)
 {
 	struct kv_snapshot_info info;
 
@@ -164,7 +76,7 @@ static uint64_t id_of(struct fixture *f, const char *name)
 								      : 0;
 }
 
-static uint64_t pinned_blocks(struct fixture *f)
+static uint64_t pinned_blocks(struct one *f)
 {
 	struct kv_cache_stats stats;
 
@@ -174,7 +86,7 @@ static uint64_t pinned_blocks(struct fixture *f)
 
 static void pins_of_snapshots_and_of_users_add_up(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(save(f, i), 0);
@@ -202,7 +114,7 @@ static void pins_of_snapshots_and_of_users_add_up(void **state)
 /* The user's pin alone is in the block's record: it must not become one. */
 static void a_restart_keeps_both_kinds_apart(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(save(f, i), 0);
@@ -210,14 +122,14 @@ static void a_restart_keeps_both_kinds_apart(void **state)
 	assert_int_equal(take(f, "a", 0, 3, NULL), 0);
 	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
 	assert_int_equal(kv_snapshot_unlink(f->cache, id_of(f, "a"), 2), 0);
-	reopen(f);
+	one_reopen(f);
 	assert_true(pinned(f, 0));
 	assert_true(pinned(f, 1));
 	assert_false(pinned(f, 2));
 	assert_int_equal(kv_snapshot_drop(f->cache, id_of(f, "a")), 0);
 	assert_true(pinned(f, 0));
 	assert_false(pinned(f, 1));
-	reopen(f);
+	one_reopen(f);
 	assert_int_equal(id_of(f, "a"), 0);
 	assert_true(pinned(f, 0));
 	assert_int_equal(pinned_blocks(f), 1);
@@ -226,7 +138,7 @@ static void a_restart_keeps_both_kinds_apart(void **state)
 static void
 a_lost_block_stays_listed_and_is_pinned_when_it_returns(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_snapshot_info info;
 	struct kv_pick pick;
 
@@ -238,7 +150,7 @@ a_lost_block_stays_listed_and_is_pinned_when_it_returns(void **state)
 	assert_int_equal(kv_snapshot_find(f->cache, f->space, "a", &info), 0);
 	assert_int_equal(info.blocks, 2);
 	assert_int_equal(kv_snapshot_read(f->cache, info.id, 1, &pick, 1), 1);
-	reopen(f); /* not there at mount, either */
+	one_reopen(f); /* not there at mount, either */
 	assert_int_equal(save(f, 1), 0);
 	assert_true(pinned(f, 1));
 	remove_block(f, 1);
@@ -247,14 +159,14 @@ a_lost_block_stays_listed_and_is_pinned_when_it_returns(void **state)
 	assert_false(pinned(f, 1));
 }
 
-static uint64_t charged(struct fixture *f, enum kv_finite what)
+static uint64_t charged(struct one *f, enum kv_finite what)
 {
 	return kv_accounts_used(kv_cache_accounts(f->cache), what);
 }
 
 static void what_is_unlinked_is_charged_to_nobody(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	const uint64_t blocks = charged(f, KV_FINITE_SNAPSHOTS);
 	const uint64_t bytes = charged(f, KV_FINITE_INDEX);
 
@@ -274,14 +186,14 @@ static void what_is_unlinked_is_charged_to_nobody(void **state)
 /* Pins are refused, not granted until nothing moves any more. */
 static void snapshots_leave_room_to_work(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	size_t missing, fit;
 	unsigned n = 0;
 
 	kv_cache_close(f->cache);
-	nftw(f->path, unlink_one, 16, FTW_DEPTH | FTW_PHYS);
+	tree_remove(f->path);
 	f->config.ssd = 0; /* nothing is safe but in DRAM */
-	open_cache(f);
+	one_open(f);
 	while (n < 300)
 		assert_int_equal(save(f, n++), 0);
 	assert_int_equal(take(f, "all", 0, n, &missing), -ENOSPC);
@@ -299,7 +211,7 @@ static void snapshots_leave_room_to_work(void **state)
 		assert_int_equal(save(f, 1000 + i), 0);
 		a->space = f->space;
 		a->n = 1;
-		a->wants[0].key = key_of(1000 + i);
+		a->wants[0].key = one_key(1000 + i);
 		assert_int_equal(kv_acquire_submit(f->cache, a), 0);
 		assert_int_equal(a->wants[0].status, 0);
 		kv_acquire_release(f->cache, a);
@@ -312,11 +224,11 @@ static void snapshots_leave_room_to_work(void **state)
 /* On SSD it is safe: that is pinned there, and DRAM stays free. */
 static void a_snapshot_may_be_larger_than_dram(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	const unsigned n = 400; /* 40 MB */
 
 	f->config.ssd = 128 << 20;
-	reopen(f);
+	one_reopen(f);
 	for (unsigned i = 0; i < n; i++) {
 		assert_int_equal(save(f, i), 0);
 		if (i % 50 == 49)
@@ -330,7 +242,7 @@ static void a_snapshot_may_be_larger_than_dram(void **state)
 			assert_int_equal(kv_space_sync(f->cache, f->space), 0);
 	}
 	for (unsigned i = 0; i < n; i++) {
-		struct kv_block *block = get(f, i);
+		struct kv_block *block = one_get(f, i);
 		struct kv_view view;
 
 		assert_non_null(block);
@@ -343,7 +255,7 @@ static void a_snapshot_may_be_larger_than_dram(void **state)
 
 static void a_space_without_blocks_takes_its_snapshots_along(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_snapshot_info info;
 	uint64_t id;
 
@@ -356,7 +268,7 @@ static void a_space_without_blocks_takes_its_snapshots_along(void **state)
 	assert_int_equal(kv_space_remove(f->cache, f->space), 0);
 	assert_int_equal(kv_snapshot_stat(f->cache, id, &info), -ENOENT);
 	assert_int_equal(take(f, "a", 0, 1, NULL), -ESTALE);
-	reopen(f);
+	one_reopen(f);
 	assert_int_equal(id_of(f, "a"), 0);
 }
 
@@ -364,11 +276,11 @@ static void a_space_without_blocks_takes_its_snapshots_along(void **state)
  */
 static void records_that_a_crash_left_behind_go(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct kv_snapshot_item item = {.key_len = 16, .position = 5};
 	struct kv_snapshot_record record = {
 		.id = 90, .space = f->space->id, .count = 1};
-	struct kv_key key = key_of(0);
+	struct kv_key key = one_key(0);
 	struct kv_snapshot_info info;
 	struct kv_txn *batch;
 
@@ -384,7 +296,7 @@ static void records_that_a_crash_left_behind_go(void **state)
 	assert_int_equal(kv_txn_put_snapshot(batch, &record, "b", &item), 0);
 	assert_int_equal(kv_txn_commit(batch), 0);
 	for (int i = 0; i < 2; i++) {
-		reopen(f);
+		one_reopen(f);
 		assert_int_equal(
 			kv_snapshot_find(f->cache, f->space, "a", &info), 0);
 		assert_int_equal(info.id, 90);
@@ -399,14 +311,14 @@ static void records_that_a_crash_left_behind_go(void **state)
 /* The index is for blocks: for what it had no room for no flush fails. */
 static void a_snapshot_without_room_in_the_index_is_refused(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	_cleanup_(kv_freep) struct kv_pick *picks =
 		calloc(HUGE_ONE, sizeof(*picks));
 	size_t missing;
 
 	assert_int_equal(save(f, 0), 0);
 	for (uint32_t i = 0; i < HUGE_ONE; i++)
-		picks[i] = (struct kv_pick){key_of(0), i};
+		picks[i] = (struct kv_pick){one_key(0), i};
 	assert_int_equal(kv_snapshot_create(f->cache, f->space, "huge", picks,
 					    HUGE_ONE, &missing),
 			 -ENOSPC);
@@ -421,24 +333,24 @@ static void a_snapshot_without_room_in_the_index_is_refused(void **state)
 
 static void a_read_only_mount_shows_them_and_changes_nothing(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 
 	assert_int_equal(save(f, 0), 0);
 	assert_int_equal(take(f, "a", 0, 1, NULL), 0);
 	f->config.read_only = true;
-	reopen(f);
+	one_reopen(f);
 	assert_true(pinned(f, 0));
 	assert_int_equal(take(f, "b", 0, 1, NULL), -EROFS);
 	assert_int_equal(kv_snapshot_unlink(f->cache, id_of(f, "a"), 0),
 			 -EROFS);
 	assert_int_equal(kv_snapshot_drop(f->cache, id_of(f, "a")), -EROFS);
 	f->config.read_only = false;
-	reopen(f);
+	one_reopen(f);
 	assert_int_equal(kv_snapshot_drop(f->cache, id_of(f, "a")), 0);
 }
 
 struct racer {
-	struct fixture *f;
+	struct one *f;
 	const char *name;
 	unsigned made;
 };
@@ -463,7 +375,7 @@ static void *race(void *arg)
 /* Two threads want the same name, a third another one. */
 static void threads_do_not_undo_each_other(void **state)
 {
-	struct fixture *f = *state;
+	struct one *f = *state;
 	struct racer racers[3] = {{f, "x", 0}, {f, "x", 0}, {f, "y", 0}};
 	pthread_t threads[3];
 
@@ -482,7 +394,7 @@ static void threads_do_not_undo_each_other(void **state)
 	assert_int_equal(f->cache->snapshots.cost, 0);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, one_tear_down)
 
 int main(void)
 {

@@ -22,18 +22,6 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int tear_down(void **state)
-{
-	struct small *s = *state;
-
-	if (s->cache)
-		assert_int_equal(small_close(s), 0);
-	small_remove(s);
-	free(s->why);
-	free(s);
-	return 0;
-}
-
 static void touch(struct small *s, const char *name)
 {
 	char path[128];
@@ -368,7 +356,7 @@ static void a_prologue_says_what_the_index_says_or_it_is_a_miss(void **state)
 		assert_int_equal(small_save(s, n), 0);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, small_tear_down)
 
 /* ---- names of spaces ---- */
 

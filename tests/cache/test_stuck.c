@@ -49,14 +49,8 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-	struct small *s = *state;
-
 	disk_behave();
-	must(small_close(s) == 0);
-	free(s->why);
-	small_remove(s);
-	free(s);
-	return 0;
+	return small_tear_down(state);
 }
 
 /* Poll, however slow the machine is; alarm() has the last word. */

@@ -10,13 +10,13 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <ftw.h>
 #include <sys/stat.h>
 #include <cmocka.h>
 
 #include "cache/dram/dram.h"
 #include "tests/cache/wait.h"
 #include "common/copy.h"
+#include "tests/tree.h"
 
 #define BYTES 100000u
 #define PREFIX_LAYOUT \
@@ -31,15 +31,6 @@ struct tiers {
 	struct kv_cache *cache;
 	struct kv_space *space; /* "a": typed, prefix; of user 1 */
 };
-
-static inline int tiers_unlink(const char *path, const struct stat *st,
-			       int flag, struct FTW *ftw)
-{
-	(void)st;
-	(void)flag;
-	(void)ftw;
-	return remove(path);
-}
 
 static inline struct kv_space *tiers_space(struct tiers *t, const char *name,
 					   uint32_t uid, const char *layout)
@@ -78,7 +69,7 @@ static inline void tiers_reopen(struct tiers *t)
 static inline void tiers_without_ssd(struct tiers *t)
 {
 	kv_cache_close(t->cache);
-	nftw(t->path, tiers_unlink, 16, FTW_DEPTH | FTW_PHYS);
+	tree_remove(t->path);
 	assert_int_equal(mkdir(t->path, 0700), 0);
 	t->config.ssd = 0;
 	tiers_open(t);
@@ -109,7 +100,7 @@ static inline int tiers_tear_down(void **state)
 	kv_arena_check_locked(t->cache);
 	kv_unlock(t->cache);
 	kv_cache_close(t->cache);
-	nftw(t->path, tiers_unlink, 16, FTW_DEPTH | FTW_PHYS);
+	tree_remove(t->path);
 	free(t);
 	return 0;
 }

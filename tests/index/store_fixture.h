@@ -9,12 +9,12 @@
 #include "index_fixture.h"
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <sys/stat.h>
 
 #include "index/sidecar.h"
 #include "index/rebuild.h"
 #include "index/segfile.h"
+#include "tests/tree.h"
 
 #define SEGMENT (2u << 20)
 #define SLOT (3u * KV_PAGE)
@@ -64,15 +64,6 @@ static inline int store_setup(void **state)
 		       : 0;
 }
 
-static inline int store_remove_one(const char *path, const struct stat *st,
-				   int flag, struct FTW *ftw)
-{
-	(void)st;
-	(void)flag;
-	(void)ftw;
-	return remove(path);
-}
-
 static inline int store_teardown(void **state)
 {
 	struct store *s = *state;
@@ -80,7 +71,7 @@ static inline int store_teardown(void **state)
 	kv_index_close(s->made);
 	close(s->fd);
 	close(s->spaces);
-	nftw(s->path, store_remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	tree_remove(s->path);
 	free(s);
 	return 0;
 }

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tree.h - a directory of a test's goes away with all that is in it.
+ */
+#ifndef KV_TESTS_TREE_H
+#define KV_TESTS_TREE_H
+
+#include <ftw.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+static inline int tree_remove_one(const char *path, const struct stat *st,
+				  int flag, struct FTW *ftw)
+{
+	(void)st;
+	(void)flag;
+	(void)ftw;
+	return remove(path);
+}
+
+static inline void tree_remove(const char *path)
+{
+	nftw(path, tree_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+#endif
