@@ -114,6 +114,7 @@ class Refusals(unittest.TestCase):
                              ({"path": "/k", "ssd_wait": "2"}, "'ssd_wait' is '2'"),
                              ({"path": "/k", "ssd_wait": True}, "'ssd_wait' is True"),
                              ({"path": "/k", "shared": 1}, "'shared' is 1"),
+                             ({"path": "/k", "remote": "yes"}, "'remote' is 'yes'"),
                              ({"path": "/k", "token_ids": "yes"}, "'token_ids' is 'yes'"),
                              ({"path": "/k", "mode": "0888"}, "'mode' is '0888'"),
                              ({"path": 7}, "'path' is 7")):

@@ -127,9 +127,8 @@ class Spaces:
         name = space_name(vllm_config, kv_cache_config, group.index, group.layout, shard, shards,
                           settings.salt)
         try:
-            layout = {**group.layout, "share": True} if settings.remote else group.layout
-            return self.session.space(name, layout, create=True, mode=int(settings.mode, 8),
-                                      shared=settings.shared)
+            return self.session.space(name, settings.layout(group.layout), create=True,
+                                      mode=int(settings.mode, 8), shared=settings.shared)
         except kvfs.Error as error:
             hint = " (another user's space: 'shared' would use it)" if error.errno == 13 else ""
             raise ValueError(f"kvfs: cannot use {settings.path}: {error.strerror}{hint}") from error

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""settings - what an engine's configuration may say of kvfs, and one line for what is wrong."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+
+@dataclass(frozen=True)
+class Common:
+    """`path`: a mount point or a control socket.  `mode` of new spaces, in octal.
+    `shared`: use a space that another user owns.  `salt`: engines with another one share
+    nothing.  `remote`: new spaces are shared with other nodes, and what is missing is
+    looked for there."""
+
+    path: str
+    mode: str = "0700"
+    shared: bool = False
+    salt: str = ""
+    remote: bool = False
+
+    def layout(self, layout: dict[str, Any]) -> dict[str, Any]:
+        """That of a new space."""
+        return {**layout, "share": True} if self.remote else layout
+
+
+@dataclass(frozen=True)
+class Tier(Common):
+    """Of adapters whose engine looks blocks up and loads them in two calls.
+    `remote_wait`: with `remote`, for how many seconds each of them waits for blocks of other
+    nodes."""
+
+    remote_wait: float = 2.0
+
+    def patience(self, alone: float) -> float:
+        """How long a load may take; @alone without other nodes."""
+        return self.remote_wait if self.remote else alone
+
+
+T = TypeVar("T", bound=Common)
+
+
+def read(where: str, given: Mapping[str, Any], cls: type[T]) -> T:
+    """ValueError in one line that names @where and the key."""
+
+    def wrong(key: str, wanted: str) -> ValueError:
+        return ValueError(f"kvfs: {where}: {key!r} is {given[key]!r}; it must be {wanted}")
+
+    known = {field.name: field.type for field in fields(cls)}
+    for key in given:
+        if key not in known:
+            raise ValueError(f"kvfs: {where} has {key!r}, which is not one of {', '.join(known)}")
+    if not given.get("path"):
+        raise ValueError(f"kvfs: {where} lacks 'path': the mount point, e.g. \"/kvfs\", or the "
+                         "control socket")
+    for key, value in given.items():
+        if known[key] == "str" and not isinstance(value, str):
+            raise wrong(key, "a string")
+        if known[key] == "bool" and not isinstance(value, bool):
+            raise wrong(key, "true or false")
+        if known[key] == "float" and (isinstance(value, bool) or not isinstance(value, (int, float))
+                                      or not 0 <= value <= 3600):
+            raise wrong(key, "seconds, 0 to 3600")
+    if not given["path"].startswith("/"):
+        raise wrong("path", "an absolute path")
+    mode = given.get("mode", "0700")
+    if not mode or any(digit not in "01234567" for digit in mode) or int(mode, 8) > 0o777:
+        raise wrong("mode", 'an octal mode, e.g. "0750"')
+    return cls(**given)
