@@ -8,10 +8,12 @@
 
 SGLang calls from its prefetch and backup threads, at most 128 pages at a time, and an
 exception would end such a thread for good: whatever happens is answered by a list.
-Bytes go between SGLang's host pool and kvfs's memory by libkvfs's threads.
+What a look-up misses other nodes are asked for: its thread waits, no request that has
+begun does.  Bytes go between SGLang's host pool and kvfs's memory by libkvfs's threads.
 """
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -29,12 +31,15 @@ from sglang.version import __version__ as version
 import kvfs
 from kvfs import Stage, State
 from kvfs.patience import Patience
+from kvfs.settings import Tier, read
 from kvfs.weights import fingerprint
 
 log = logging.getLogger("sglang.kvfs")
 WAIT = 10.0
-SETTINGS = {"path": str, "salt": str, "mode": str, "shared": bool}
+SETTINGS = [field.name for field in dataclasses.fields(Tier)]
 KNOWN = {"backend_name", "module_path", "class_name", "interface_v1"}
+# Of such pools a prefix needs the last pages only.
+TRAILING = ("swa", "mamba", "state")
 
 
 class Pages:
@@ -47,7 +52,8 @@ class Pages:
         views = [kvfs.View(f"part{i}", first[i], first[half + i] - first[i], sizes[i])
                  for i in range(half)]
         layout = {"tensors": [{"name": f"part{i}", "dtype": "U8", "shape": [sizes[i]]}
-                              for i in range(half)], "layers": "tensors"}
+                              for i in range(half)], "layers": "tensors",
+                  **({"reuse": "last"} if name.endswith(TRAILING) else {})}
         self.page_size = size
         self.space = owner.open(name, layout, host)
         self.pool = owner.session.pool(self.space, views, host.size // size, keep=host)
@@ -59,27 +65,21 @@ class Pages:
 
 
 class KvfsHiCache(HiCacheStorage):
-    """Settings beside SGLang's own: `path`, `salt`, `mode` of new spaces, `shared`."""
+    """Settings beside SGLang's own: those of kvfs.settings.Tier."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any]) -> None:
         self.config = storage_config
         extra = dict(storage_config.extra_config or {})
-        for key in extra.keys() - KNOWN:
-            if key not in SETTINGS:
-                log.warning("kvfs: extra config has %r, which is none of %s", key, ", ".join(SETTINGS))
-            elif not isinstance(extra[key], SETTINGS[key]):
-                raise ValueError(f"kvfs: extra config: {key!r} is {extra[key]!r}; it must be a "
-                                 f"{SETTINGS[key].__name__}")
-        if not str(extra.get("path", "")).startswith("/"):
-            raise ValueError("kvfs: extra config lacks 'path': the mount point, e.g. \"/kvfs\", or the "
-                             "control socket")
-        self._extra = extra
-        self.session = kvfs.open(extra["path"])
+        for key in extra.keys() - KNOWN - set(SETTINGS):
+            log.warning("kvfs: extra config has %r, which is none of %s", key, ", ".join(SETTINGS))
+        self._settings = read("extra config", {key: extra[key] for key in SETTINGS if key in extra},
+                              Tier)
+        self.session = kvfs.open(self._settings.path)
         self._pages: dict[str, Pages] = {}
         self._patience = Patience()
         if not self.session.connected:
             log.warning("kvfs: no daemon answers at %s: everything is a miss until one does",
-                        extra["path"])
+                        self._settings.path)
         if not extra.get("interface_v1"):
             log.warning("kvfs: without \"interface_v1\": 1 SGLang copies every page in Python, and "
                         "kvfs answers that path with misses")
@@ -94,16 +94,16 @@ class KvfsHiCache(HiCacheStorage):
             "host": [type(host).__name__, str(getattr(host, "dtype", "")), host.layout, host.page_size],
             "shard": shard, "pp": [c.pp_rank, c.pp_size], "cp": [c.attn_cp_rank, c.attn_cp_size],
             "dcp": [c.dcp_rank, c.dcp_size, c.logical_page_size], "split": c.should_split_heads,
-            "engine": [version, torch.__version__], "salt": self._extra.get("salt", ""),
+            "engine": [version, torch.__version__], "salt": self._settings.salt,
             "layout": layout,
         }
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
         try:
-            return self.session.space(f"sglang-{digest[:24]}.{name}.r{shard[0]}", layout, create=True,
-                                      mode=int(self._extra.get("mode", "0700"), 8),
-                                      shared=self._extra.get("shared", False))
+            return self.session.space(f"sglang-{digest[:24]}.{name}.r{shard[0]}",
+                                      self._settings.layout(layout), create=True,
+                                      mode=int(self._settings.mode, 8), shared=self._settings.shared)
         except kvfs.Error as error:
-            raise ValueError(f"kvfs: cannot use {self._extra['path']}: {error.strerror}") from error
+            raise ValueError(f"kvfs: cannot use {self._settings.path}: {error.strerror}") from error
 
     # ---- pools ----
 
@@ -119,16 +119,28 @@ class KvfsHiCache(HiCacheStorage):
 
     # ---- look-up ----
 
-    def _states(self, pages: Pages, keys: list[str]) -> list[bool]:
+    def _until(self) -> float:
+        return time.monotonic() + self._settings.remote_wait
+
+    def _there(self, pages: Pages, keys: list[str], until: float, first: int = 0) -> list[bool]:
+        """Of each whether it is here; other nodes are asked, till @until, for what is missing
+        from @first on."""
         if not self._patience.left or not keys:
             return [False] * len(keys)
-        start = time.monotonic()
-        states = pages.space.probe(_keys(keys))
+        names, start = _keys(keys), time.monotonic()
+        there = [state >= State.SSD for state in pages.space.probe(names)]
         self._patience.took(time.monotonic() - start)
-        return [state >= State.SSD for state in states]
+        left = until - time.monotonic()
+        if self._settings.remote and False in there[first:] and left > 0 and self._patience.left:
+            first = there.index(False, first)
+            with pages.space.acquire(names[first:], deadline=left) as lease:
+                lease.wait()
+                for i, status in enumerate(lease.statuses(), first):
+                    there[i] |= status == 0
+        return there
 
     def batch_exists(self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None) -> int:
-        return int(self._safe(lambda: _run(self._states(self._pages["kv"], keys)), 0))
+        return int(self._safe(lambda: _run(self._there(self._pages["kv"], keys, self._until())), 0))
 
     def exists(self, key: str) -> bool:
         return self.batch_exists([key]) == 1
@@ -136,16 +148,17 @@ class KvfsHiCache(HiCacheStorage):
     def batch_exists_v2(self, keys: list[str], pool_transfers: list[PoolTransfer] | None = None,
                         extra_info: HiCacheStorageExtraInfo | None = None) -> PoolTransferResult:
         def look() -> PoolTransferResult:
-            hit = _run(self._states(self._pages["kv"], keys))
+            until = self._until()
+            hit = _run(self._there(self._pages["kv"], keys, until))
             counts: dict[str, int] = {PoolName.KV: hit} if hit else {}
             usable = set(range(1, hit + 1))
             for transfer in pool_transfers or []:
-                there = self._states(self._pages[str(transfer.name)], keys[:hit])
+                pages, last = self._pages[str(transfer.name)], max(1, len(transfer.keys or [1]))
                 if transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES:
-                    last = max(1, len(transfer.keys or [1]))
+                    there = self._there(pages, keys[:hit], until, max(0, hit - last))
                     good = {n for n in range(1, hit + 1) if all(there[max(0, n - last):n])}
                 elif transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
-                    good = set(range(1, _run(there) + 1))
+                    good = set(range(1, _run(self._there(pages, keys[:hit], until)) + 1))
                 else:
                     continue  # a second form of pages that are there anyway
                 counts[transfer.name] = max(good, default=0)
@@ -159,7 +172,8 @@ class KvfsHiCache(HiCacheStorage):
     # ---- transfers ----
 
     def _get(self, pages: Pages, keys: list[str], indices: Any) -> list[bool]:
-        with pages.space.acquire(_keys(keys), deadline=WAIT) as lease:
+        within = self._settings.patience(WAIT)
+        with pages.space.acquire(_keys(keys), deadline=within) as lease:
             transfer = pages.pool.load(lease, pages.numbers(keys, indices), deadline=WAIT)
         transfer.wait(Stage.COPIED)
         return [status == 0 for status in transfer.statuses()]

@@ -2,6 +2,7 @@
 """mount - a real daemon on a real mount for one test, taken away whatever happens."""
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import signal
@@ -85,3 +86,51 @@ class Mount:
             found += [f"{folder}/{file}" for file in files
                       if len(file) in (32, 64) and "/." not in folder[len(self.path):]]
         return sorted(found)
+
+
+class Between:
+    """A directory that mounts have between them (`option`); `with` removes it."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="kvfs-between.")
+        self.option = f"remote=dir:{self.path}"
+        self._hung: list[str] = []
+
+    def __enter__(self) -> Between:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def blocks(self) -> list[str]:
+        """Paths of the notes of the blocks that are there."""
+        return [path for path in glob.glob(f"{self.path}/*/*/*.digest") if "/.layout" not in path]
+
+    def has(self, n: int, limit: float = 60) -> None:
+        """Return when there are so many of them."""
+        end = time.monotonic() + limit
+        while len(found := self.blocks()) < n:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{len(found)} of {n} blocks were handed over")
+            time.sleep(0.05)
+
+    def hang(self) -> None:
+        """From now on nobody who asks for a block gets an answer: notes are pipes that
+        nobody writes."""
+        self._hung = self.blocks()
+        for path in self._hung:
+            os.rename(path, f"{path}.hung")
+            os.mkfifo(path)
+
+    def answer(self) -> None:
+        """Who was waiting goes on, and others get the blocks again."""
+        for path in self._hung:
+            os.rename(path, f"{path}.pipe")
+            os.rename(f"{path}.hung", path)
+            os.close(os.open(f"{path}.pipe", os.O_RDWR))
+            os.unlink(f"{path}.pipe")
+        self._hung = []
+
+    def remove(self) -> None:
+        self.answer()
+        shutil.rmtree(self.path, ignore_errors=True)

@@ -20,7 +20,7 @@ from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
 from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
 
-from mount import Mount
+from mount import Between, Mount
 
 PAGE, PAGES, LAYERS = 16, 24, 3
 SHAPE = dict(device_capacity_tokens=PAGE * PAGES, start_layer=0, end_layer=LAYERS)
@@ -174,9 +174,74 @@ class Case(unittest.TestCase):
         self.assertEqual(self.backend(latent, rank=1).batch_exists(keys(4)), 4)
 
     def test_a_wrong_setting_is_named(self) -> None:
-        for extra, words in (({"path": ""}, "lacks 'path'"), ({"salt": 1}, "'salt' is 1")):
+        for extra, words in (({"path": ""}, "lacks 'path'"), ({"salt": 1}, "'salt' is 1"),
+                             ({"remote": "yes"}, "'remote' is 'yes'"),
+                             ({"remote_wait": -1}, "'remote_wait' is -1"),
+                             ({"mode": "9"}, "'mode' is '9'")):
             with self.assertRaisesRegex(ValueError, words):
                 self.backend(mha("page_first"), **extra)
+
+    def nodes(self, **extra):
+        """A node that has handed eight pages of two pools over and is gone, and another one."""
+        between = Between()
+        self.addCleanup(between.remove)
+        self.mount.stop()
+        self.mount.start(f"dram=64M,ssd=512M,{between.option}")
+        host, side = mha("page_first"), mla("page_first")
+        self.fill(host, 1)
+        self.fill(side, 2)
+        backend = self.backend(host, remote=True, **extra)
+        backend.register_mem_host_pool_v2(side, PoolName.SWA)
+        done = backend.batch_set_v2([
+            PoolTransfer(PoolName.KV, host_indices=indices(range(8)), keys=keys(8)),
+            PoolTransfer(PoolName.SWA, host_indices=indices(range(2)), keys=keys(8)[6:])])
+        self.assertEqual(done, {PoolName.KV: [True] * 8, PoolName.SWA: [True] * 2})
+        between.has(10)
+        self.mount.kill()
+        other = Mount(f"dram=64M,ssd=512M,{between.option}")
+        self.addCleanup(other.remove)
+        return between, other, host, side
+
+    def test_another_node_has_what_one_stored_also_when_that_is_gone(self) -> None:
+        between, other, host, side = self.nodes()
+        wanted = [self.bytes(*host.get_page_buffer_meta(indices(range(8)))),
+                  self.bytes(*side.get_page_buffer_meta(indices(range(2))))]
+        places, swa = mha("page_first"), mla("page_first")
+        reader = self.backend(places, path=other.path, remote=True)
+        reader.register_mem_host_pool_v2(swa, PoolName.SWA)
+        self.assertEqual(reader.batch_exists(keys(8, "x")), 0)
+        trailing = PoolTransfer(PoolName.SWA, keys=keys(8)[6:], hit_policy=PoolHitPolicy.TRAILING_PAGES)
+        found = reader.batch_exists_v2(keys(8) + keys(2, "x"), [trailing])
+        self.assertEqual((found.kv_hit_pages, found.extra_pool_hit_pages), (8, {PoolName.KV: 8, PoolName.SWA: 8}))
+        there = indices(range(12, 20))
+        self.assertEqual(reader.batch_get_v1(keys(8), there), [True] * 8)
+        self.assertEqual(reader.batch_get_v2([PoolTransfer(
+            PoolName.SWA, host_indices=indices([5, 6]), keys=keys(8)[6:])]), {PoolName.SWA: [True] * 2})
+        self.assertEqual([self.bytes(*places.get_page_buffer_meta(there)),
+                          self.bytes(*swa.get_page_buffer_meta(indices([5, 6])))], wanted)
+
+    def test_without_the_setting_nothing_is_looked_for_elsewhere(self) -> None:
+        between, other, host, side = self.nodes()
+        self.assertEqual(self.backend(mha("page_first"), path=other.path).batch_exists(keys(8)), 0)
+
+    def test_a_hung_other_node_costs_no_more_than_was_said(self) -> None:
+        between, other, host, side = self.nodes()
+        between.hang()
+        reader = self.backend(mha("page_first"), path=other.path, remote=True, remote_wait=0.2)
+        self.assertEqual(reader.batch_set_v1(keys(4, "own"), indices(range(4))), [True] * 4)
+        start = time.monotonic()
+        self.assertEqual(reader.batch_exists(keys(8)), 0)
+        self.assertEqual(reader.batch_get_v1(keys(8), indices(range(8))), [False] * 8)
+        # Each of the two; the daemon itself would wait for two seconds.
+        self.assertLess(time.monotonic() - start, 2)
+        self.assertEqual(reader.batch_exists(keys(4, "own")), 4)
+        self.assertEqual(reader.batch_get_v1(keys(4, "own"), indices(range(4, 8))), [True] * 4)
+        between.answer()
+        for _ in range(100):
+            if reader.batch_exists(keys(8)) == 8:
+                break
+            time.sleep(0.1)
+        self.assertEqual(reader.batch_get_v1(keys(8), indices(range(8))), [True] * 8)
 
     def test_another_process_finds_all_after_a_kill_of_everything(self) -> None:
         if os.environ.get("KVFS_READ"):
