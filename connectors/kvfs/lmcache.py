@@ -7,16 +7,19 @@
 LMCache's keys have the model's name, rank, group, hash and salt; `model`, a folder,
 adds its weights, so that another model of that name shares nothing.  Each size of
 object is a space of its own; which sizes there are stands in a space, too, since a
-look-up tells none.  Bytes go between LMCache's memory and kvfs's by libkvfs's threads.
+look-up tells none.  What it misses other nodes are asked for, while LMCache waits for
+its completion.  Bytes go between LMCache's memory and kvfs's by libkvfs's threads.
 """
 from __future__ import annotations
 
 import hashlib
 import math
 import os
+import re
 import select
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,12 +28,28 @@ from kvfs import Stage, State
 
 from ._native import ffi, lib
 from .errors import Error
+from .settings import Tier, read
 from .weights import fingerprint
 
 WAIT = 10.0
 REGION = 32  # log2 of the bytes that a pool of LMCache's memory spans
 UNIT_MIN = 512
+SIZES_MAX = 16  # of a scope
+SCOPE = re.compile(r"(.*@[0-9a-f]{8}@[0-9a-f]+)@[0-9a-f]+(@.*)?")
 Completion = tuple[int, bool, str, list[bool] | None]
+
+
+@dataclass(frozen=True)
+class Settings(Tier):
+    """`model`: a name, or the folder that it is in."""
+
+    model: str = ""
+
+
+def scope(key: str) -> str:
+    """What the sizes of objects depend on: model, rank and group."""
+    found = SCOPE.fullmatch(key)
+    return found[1] if found else ""
 
 
 @dataclass
@@ -45,6 +64,10 @@ class Task:
     def over(self) -> bool:
         return all(transfer.poll() for _, transfer in self.parts)
 
+    def wait(self) -> None:
+        for _, transfer in self.parts:
+            transfer.wait(Stage.COPIED)
+
     def end(self) -> None:
         for indices, transfer in self.parts:
             for i, status in zip(indices, transfer.statuses()):
@@ -53,37 +76,90 @@ class Task:
                     self.error = os.strerror(-status)
 
 
-class KvfsClient:
-    """The object that LMCache drives; thread-safe.  `path`: mount point or socket."""
+class Look:
+    """Keys that are looked for: here at once, then on other nodes until @wait seconds are
+    over.  First in spaces that are known, and at the same time for more of those."""
 
-    def __init__(self, path: str, model: str = "", salt: str = "", mode: str = "0700",
-                 shared: bool = False) -> None:
-        if not isinstance(path, str) or not path.startswith("/"):
-            raise ValueError(f"kvfs: adapter_params: 'path' is {path!r}; it must be an absolute path")
-        self._session = kvfs.open(path)
-        identity = fingerprint(model) if os.path.isdir(model) else model
-        self._id = hashlib.sha256(f"{identity}\0{salt}".encode()).hexdigest()[:24]
-        self._mode, self._shared = int(mode, 8), shared
+    error = ""
+
+    def __init__(self, client: KvfsClient, keys: list[str], wait: float) -> None:
+        self.found = [False] * len(keys)
+        self._client = client
+        self._names = [kvfs.fold(key.encode()) for key in keys]
+        self._until = time.monotonic() + wait
+        self._asked: list[tuple[list[int], kvfs.Lease]] = []
+        self._sizes: list[tuple[str, list[int], kvfs.Lease]] = []
+        self._scopes: dict[str, list[int]] = {}
+        for i, key in enumerate(keys):
+            self._scopes.setdefault(scope(key), []).append(i)
+        for name in self._scopes:
+            self._look(name, client.sizes.read(name))
+            if self._missing(name) and (asked := client.sizes.ask(name, wait)):
+                self._sizes.append((name, *asked))
+
+    def _missing(self, name: str) -> list[int]:
+        return [i for i in self._scopes[name] if not self.found[i]]
+
+    def _look(self, name: str, sizes: Iterable[int]) -> None:
+        spaces = [self._client.of(size) for size in sizes]
+        for space in spaces:
+            missing = self._missing(name)
+            states = space.probe([self._names[i] for i in missing])
+            for i, state in zip(missing, states):
+                self.found[i] = state >= State.SSD
+        missing, left = self._missing(name), self._until - time.monotonic()
+        if missing and left > 0:
+            names = kvfs.Keys([self._names[i] for i in missing])
+            self._asked += [(missing, space.acquire(names, deadline=left)) for space in spaces]
+
+    def over(self) -> bool:
+        for one in [one for one in self._sizes if one[2].poll()]:
+            self._sizes.remove(one)
+            self._look(one[0], self._client.sizes.learn(*one))
+        return not self._sizes and all(lease.poll() for _, lease in self._asked)
+
+    def end(self) -> None:
+        for indices, lease in self._asked:
+            with lease:
+                for i, status in zip(indices, lease.statuses()):
+                    self.found[i] |= status == 0
+
+    def wait(self) -> None:
+        """It is given up; nothing of LMCache's is used by it."""
+
+
+class KvfsClient:
+    """The object that LMCache drives; thread-safe.  Parameters: Settings."""
+
+    def __init__(self, **params: Any) -> None:
+        chosen = self._settings = read("adapter_params", params, Settings)
+        self._session = kvfs.open(chosen.path)
+        identity = fingerprint(chosen.model) if os.path.isdir(chosen.model) else chosen.model
+        self._id = hashlib.sha256(f"{identity}\0{chosen.salt}".encode()).hexdigest()[:24]
         self._lock = threading.Lock()
-        self._sizes = Sizes(self._space("sizes", 8))
+        # Not a chain: each is looked for on other nodes by itself.
+        self.sizes = Sizes(self._session, self._space("size", 8, reuse="last"), chosen.remote)
         self._spaces: dict[int, kvfs.Space] = {}
         self._pools: dict[tuple[int, int, int], kvfs.Pool] = {}
-        self._tasks: dict[int, Task] = {}
+        self._tasks: dict[int, Task | Look] = {}
         self._next = 0
         self._now = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._events = select.epoll()
         self._events.register(self._now, select.EPOLLIN)
         self._events.register(self._session.fileno(), select.EPOLLIN)
 
-    def _space(self, name: str, size: int) -> kvfs.Space:
+    def _space(self, name: str, size: int, **layout: str) -> kvfs.Space:
+        chosen = self._settings
         try:
-            return self._session.space(f"lmcache-{self._id}.{name}", {"tensors": [
-                {"name": "object", "dtype": "U8", "shape": [size]}]}, create=True, mode=self._mode,
-                shared=self._shared)
+            return self._session.space(
+                f"lmcache-{self._id}.{name}", chosen.layout({"tensors": [
+                    {"name": "object", "dtype": "U8", "shape": [size]}], **layout}),
+                create=True, mode=int(chosen.mode, 8), shared=chosen.shared)
         except Error as error:
             raise ValueError(f"kvfs: cannot use {self._session.path}: {error.strerror}") from error
 
-    def _of(self, size: int) -> kvfs.Space:
+    def of(self, size: int) -> kvfs.Space:
+        """The space of objects of @size bytes."""
         if size not in self._spaces:
             self._spaces[size] = self._space(str(size), size)
         return self._spaces[size]
@@ -98,33 +174,30 @@ class KvfsClient:
                  ) -> kvfs.Transfer:
             return pool.save(space, some, pages, places=[(None, 0)] * len(some), deadline=WAIT)
 
-        for size in {len(view) for view in views}:
-            self._sizes.add(size, self._session)
+        with self._lock:
+            for name, size in {(scope(key), len(view)) for key, view in zip(keys, views)}:
+                self.sizes.add(name, size)
         return self._submit(keys, views, save)
 
     def submit_batch_get(self, keys: list[str], views: list[memoryview]) -> int:
         def load(space: kvfs.Space, pool: kvfs.Pool, some: list[bytes], pages: list[int]
                  ) -> kvfs.Transfer:
-            with space.acquire(some, deadline=WAIT) as lease:
+            with space.acquire(some, deadline=self._settings.patience(WAIT)) as lease:
                 return pool.load(lease, pages, deadline=WAIT)
 
         return self._submit(keys, views, load)
 
     def submit_batch_exists(self, keys: list[str]) -> int:
-        task = Task([False] * len(keys))
-        some = kvfs.Keys([kvfs.fold(key.encode()) for key in keys])
         with self._lock:
-            for size in self._sizes.read():
-                for i, state in enumerate(self._of(size).probe(some)):
-                    task.found[i] |= state >= State.SSD
-            return self._add(task)
+            return self._add(Look(self, keys,
+                                  self._settings.remote_wait if self._settings.remote else 0.0))
 
     def submit_batch_delete(self, keys: list[str]) -> int:
         task = Task([True] * len(keys))
         some = kvfs.Keys([kvfs.fold(key.encode()) for key in keys])
         with self._lock:
-            for size in self._sizes.read():
-                self._of(size).evict(some)
+            for size in {size for name in {scope(key) for key in keys} for size in self.sizes.read(name)}:
+                self.of(size).evict(some)
             return self._add(task)
 
     def drain_completions(self) -> list[Completion]:
@@ -143,8 +216,7 @@ class KvfsClient:
     def close(self) -> None:
         with self._lock:
             for task in self._tasks.values():
-                for _, transfer in task.parts:
-                    transfer.wait(Stage.COPIED)
+                task.wait()
             self._tasks.clear()
             for pool in self._pools.values():
                 pool.close()
@@ -156,7 +228,7 @@ class KvfsClient:
 
     # ---- how ----
 
-    def _add(self, task: Task) -> int:
+    def _add(self, task: Task | Look) -> int:
         self._next += 1
         self._tasks[self._next] = task
         if task.over():
@@ -176,7 +248,7 @@ class KvfsClient:
                          for n in range(size // unit)]
                 names = [kvfs.fold(keys[i].encode()) for i, _ in members]
                 try:
-                    transfer = begin(self._of(size), self._pool(where), names, pages)
+                    transfer = begin(self.of(size), self._pool(where), names, pages)
                     task.parts.append(([i for i, _ in members], transfer))
                 except Error as error:
                     task.error = str(error.strerror)
@@ -195,40 +267,75 @@ class KvfsClient:
         if where not in self._pools:
             size, unit, base = where
             self._pools[where] = self._session.pool(
-                self._of(size), [kvfs.View("object", base, unit, unit)],
+                self.of(size), [kvfs.View("object", base, unit, unit)],
                 1 if unit == size else (1 << REGION) // unit, pages_per_block=size // unit)
         return self._pools[where]
 
 
 class Sizes:
-    """Which sizes of objects there are: blocks 0, 1, ... of a space with a number each,
-    pinned, so that every process finds those of the others."""
+    """Which sizes of objects a scope has: a number in each of some blocks, that are pinned
+    and found by every process.  Where a number stands depends on itself, so that nodes
+    that never spoke agree."""
 
-    def __init__(self, space: kvfs.Space) -> None:
+    def __init__(self, session: kvfs.Session, space: kvfs.Space, remote: bool) -> None:
+        self._session = session
         self._space = space
-        self._known: list[int] = []
+        self._remote = remote
+        self._known: dict[str, dict[int, int]] = {}  # by scope and place
 
-    def read(self) -> list[int]:
-        while True:
-            key = kvfs.fold(f"size {len(self._known)}".encode())
-            if self._space.match([key]) == 0:
-                return self._known
-            with self._space.acquire([key], deadline=1) as lease:
-                if lease.wait() == 0:
-                    return self._known
-                data = lib.kvfs_lease_data(lease.handle.c, 0, ffi.NULL)
-                self._known.append(int.from_bytes(bytes(ffi.buffer(data, 8)), "little"))
+    @staticmethod
+    def _keys(name: str, places: Iterable[int]) -> kvfs.Keys:
+        return kvfs.Keys([kvfs.fold(f"size {place} of {name}".encode()) for place in places])
 
-    def add(self, size: int, session: kvfs.Session) -> None:
+    def _unknown(self, name: str) -> list[int]:
+        known = self._known.setdefault(name, {})
+        return [place for place in range(SIZES_MAX) if place not in known]
+
+    def read(self, name: str) -> set[int]:
+        """All that are here."""
+        places = self._unknown(name)
+        if places:
+            states = self._space.probe(self._keys(name, places))
+            here = [place for place, state in zip(places, states) if state >= State.SSD]
+            if here:
+                with self._space.acquire(self._keys(name, here), deadline=1) as lease:
+                    lease.wait()
+                    self._take(name, here, lease)
+        return set(self._known[name].values())
+
+    def ask(self, name: str, wait: float) -> tuple[list[int], kvfs.Lease] | None:
+        """Other nodes for more: for `learn`, once it has settled."""
+        places = self._unknown(name)
+        if not self._remote or not places:
+            return None
+        return places, self._space.acquire(self._keys(name, places), deadline=wait)
+
+    def learn(self, name: str, places: list[int], lease: kvfs.Lease) -> set[int]:
+        """Those that were not known to whoever asked."""
+        with lease:
+            self._take(name, places, lease)
+        return {self._known[name][place] for place in places if place in self._known[name]}
+
+    def _take(self, name: str, places: list[int], lease: kvfs.Lease) -> None:
+        for i, (place, status) in enumerate(zip(places, lease.statuses())):
+            if status == 0:
+                data = lib.kvfs_lease_data(lease.handle.c, i, ffi.NULL)
+                self._known[name][place] = int.from_bytes(bytes(ffi.buffer(data, 8)), "little")
+
+    def add(self, name: str, size: int) -> None:
         memory = ffi.new("char[]", size.to_bytes(8, "little"))
-        base = int(ffi.cast("uintptr_t", memory))
-        while size not in self._known and session.connected:
-            if size in self.read():
+        base, first = int(ffi.cast("uintptr_t", memory)), size % (SIZES_MAX - 1)
+        for i in range(SIZES_MAX):
+            place = (first + i) % SIZES_MAX
+            if size in self._known.get(name, {}).values() or size in self.read(name):
                 return
-            key = kvfs.fold(f"size {len(self._known)}".encode())
-            with session.pool(self._space, [kvfs.View("object", base, 8, 8)], 1, keep=memory) as pool:
-                transfer = pool.save(self._space, [key], [0], places=[(None, 0)], deadline=1)
+            if place in self._known[name]:
+                continue
+            key = self._keys(name, [place])
+            with self._session.pool(self._space, [kvfs.View("object", base, 8, 8)], 1,
+                                    keep=memory) as pool:
+                transfer = pool.save(self._space, key, [0], places=[(None, 0)], deadline=1)
                 transfer.wait()
                 if transfer.statuses()[0] < 0:
                     return
-            self._space.pin([key])
+            self._space.pin(key)

@@ -12,7 +12,7 @@ from lmcache.v1.distributed.api import ObjectKey
 from lmcache.v1.distributed.l2_adapters import native_plugin_l2_adapter as plugin
 from lmcache.v1.memory_allocators.host_memory_allocator import HostMemoryAllocator
 
-from mount import Mount
+from mount import Between, Mount
 
 
 def keys(n: int, model: str = "model", salt: str = "", of: int = 0) -> list[ObjectKey]:
@@ -29,7 +29,7 @@ class Case(unittest.TestCase):
     def adapter(self, **params):
         config = plugin.NativePluginL2AdapterConfig.from_dict({
             "type": "native_plugin", "module_path": "kvfs.lmcache", "class_name": "KvfsClient",
-            "adapter_params": {"path": self.mount.path} | params})
+            "adapter_params": {"path": self.mount.path, **params}})
         adapter = plugin._create_native_plugin_l2_adapter(config)
         self.addCleanup(adapter.close)
         return adapter
@@ -127,9 +127,76 @@ class Case(unittest.TestCase):
         self.assertEqual(self.lookup(adapter, keys(2)), [False] * 2)
         self.assertFalse(self.store(adapter, keys(2, of=1), objects))
 
-    def test_a_wrong_path_is_named(self) -> None:
-        with self.assertRaisesRegex(ValueError, "'path' is 'kvfs'"):
-            self.adapter(path="kvfs")
+    def test_a_wrong_setting_is_named(self) -> None:
+        for params, words in (({"path": "kvfs"}, "'path' is 'kvfs'"), ({"pth": 1}, "has 'pth'"),
+                              ({"remote": 1}, "'remote' is 1"),
+                              ({"remote_wait": "2"}, "'remote_wait' is '2'"),
+                              ({"model": None}, "'model' is None")):
+            with self.assertRaisesRegex(ValueError, words):
+                self.adapter(**params)
+
+    def nodes(self) -> tuple[Between, Mount, list]:
+        """A node that has handed six objects of one size over, and one of another, and is
+        gone; and another node."""
+        between = Between()
+        self.addCleanup(between.remove)
+        self.mount.stop()
+        self.mount.start(f"dram=64M,ssd=512M,{between.option}")
+        stored = self.objects(6, seed=1) + self.objects(4, (3, 7, 5), seed=2)
+        adapter = self.adapter(remote=True)
+        self.assertTrue(self.store(adapter, keys(6) + keys(4, of=9), stored))
+        between.has(10 + 2)  # and their sizes
+        self.mount.kill()
+        other = Mount(f"dram=64M,ssd=512M,{between.option}")
+        self.addCleanup(other.remove)
+        return between, other, stored
+
+    def same(self, got: list, wanted: list) -> None:
+        for one, two in zip(got, wanted, strict=True):
+            self.assertTrue(torch.equal(one.tensor.view(torch.int16), two.tensor.view(torch.int16)))
+
+    def test_another_node_has_what_one_stored_also_when_that_is_gone(self) -> None:
+        between, other, stored = self.nodes()
+        reader = self.adapter(path=other.path, remote=True)
+        self.assertEqual(self.lookup(reader, keys(6, of=5)), [False] * 6)
+        self.assertEqual(self.lookup(reader, keys(8)), [True] * 6 + [False] * 2)
+        loaded = self.objects(6)
+        self.assertEqual(self.load(reader, keys(6), loaded), [True] * 6)
+        self.same(loaded, stored[:6])
+        odd = self.objects(4, (3, 7, 5))
+        self.assertEqual(self.lookup(reader, keys(4, of=9)), [True] * 4)
+        self.assertEqual(self.load(reader, keys(4, of=9), odd), [True] * 4)
+        self.same(odd, stored[6:])
+        # And it stores under the sizes that it has learnt.
+        self.assertTrue(self.store(reader, keys(2, of=7), loaded[:2]))
+        self.assertEqual(self.lookup(self.adapter(path=other.path), keys(2, of=7)), [True] * 2)
+
+    def test_without_the_setting_nothing_is_looked_for_elsewhere(self) -> None:
+        between, other, stored = self.nodes()
+        self.assertEqual(self.lookup(self.adapter(path=other.path), keys(6)), [False] * 6)
+
+    def test_a_hung_other_node_costs_no_more_than_was_said(self) -> None:
+        between, other, stored = self.nodes()
+        reader = self.adapter(path=other.path, remote=True, remote_wait=0.2)
+        self.assertTrue(self.store(reader, keys(2, of=3), stored[:2]))
+        between.hang()
+        start = time.monotonic()
+        self.assertEqual(self.lookup(reader, keys(6)), [False] * 6)
+        self.assertEqual(self.load(reader, keys(6), self.objects(6)), [False] * 6)
+        # Each of the two; the daemon itself would wait for two seconds.
+        self.assertLess(time.monotonic() - start, 2)
+        self.assertEqual(self.lookup(reader, keys(2, of=3)), [True] * 2)
+        between.answer()
+        self.assertEqual(self.until(lambda: self.lookup(reader, keys(6)), [True] * 6), [True] * 6)
+
+    def test_more_sizes_of_a_scope_than_are_kept_are_misses(self) -> None:
+        adapter = self.adapter()
+        sizes = [(2, n, 256) for n in range(1, 19)]
+        for of, shape in enumerate(sizes):
+            self.store(adapter, keys(1, of=of), self.objects(1, shape, seed=of))
+        other = self.adapter()
+        found = [self.lookup(other, keys(1, of=of)) == [True] for of in range(len(sizes))]
+        self.assertEqual(found, [True] * 16 + [False] * 2)
 
 
 if __name__ == "__main__":
