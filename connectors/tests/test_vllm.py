@@ -15,7 +15,7 @@ import time
 import unittest
 
 from engines import Engine, EngineError, Nursery, prompt, settled, statistics
-from mount import Mount
+from mount import Between, Mount
 
 BLOCK = 128  # vLLM's on a CPU
 models = ""
@@ -317,26 +317,51 @@ class Faults(Case):
 
 
 class Nodes(Case):
-    def test_another_node_has_what_one_computed_also_when_that_is_gone(self) -> None:
-        between = tempfile.mkdtemp(prefix="kvfs-between.")
-        self.addCleanup(shutil.rmtree, between)
+    """A prompt that one node has computed and handed over; the node is gone."""
+
+    def computed(self, engine) -> tuple[Between, list, dict, Mount]:
+        between = Between()
+        self.addCleanup(between.remove)
         self.mount.stop()
-        self.mount.start(f"dram=256M,ssd=1G,remote=dir:{between}")
+        self.mount.start(f"dram=256M,ssd=1G,{between.option}")
         p = prompt(1, 1500)
-        first = self.engine(model("qwen"), self.mount.path, extra={"remote": True})
+        first = engine(self.mount)
         wanted = first.do("generate", prompts=[p])
-        blocks = full(1500) // BLOCK
-        end = time.monotonic() + 60
-        while len(glob.glob(f"{between}/*/*/*.digest")) < blocks + 1 and time.monotonic() < end:
-            time.sleep(0.1)
+        first.do("generate", prompts=[prompt(2, 100)])  # steps, in which vLLM hands blocks on
+        between.has(full(1500) // BLOCK)
         first.kill()
         self.mount.kill()
-        other = Mount(f"dram=256M,ssd=1G,remote=dir:{between}")
+        other = Mount(f"dram=256M,ssd=1G,{between.option}")
         self.addCleanup(other.remove)
-        second = self.engine(model("qwen"), other.path, extra={"remote": True})
+        return between, p, wanted, other
+
+    def connected(self, mount: Mount) -> Engine:
+        return self.engine(model("qwen"), mount.path, extra={"remote": True})
+
+    def tiered(self, mount: Mount) -> Engine:
+        return Tier.tiered(self, path=mount.path, remote=True)
+
+    def comes(self, begin) -> None:
+        between, p, wanted, other = self.computed(begin)
+        second = begin(other)
         got = second.do("generate", prompts=[p])
         self.assertEqual((got["tokens"], got["forwarded"]), (wanted["tokens"], 1500 - full(1500) + 7))
         self.assertEqual(second.do("generate", prompts=[prompt(2, 1500)])["forwarded"], 1507)
+        second.kill()
+        other.remove()
+        # Who hangs is a miss.
+        between.hang()
+        third = Mount(f"dram=256M,ssd=1G,{between.option}")
+        self.addCleanup(third.remove)
+        last = begin(third)
+        got = last.do("generate", prompts=[p])
+        self.assertEqual((got["tokens"], got["forwarded"]), (wanted["tokens"], 1507))
+
+    def test_another_node_has_what_one_computed_also_when_that_is_gone(self) -> None:
+        self.comes(self.connected)
+
+    def test_the_same_behind_vllms_cpu_cache(self) -> None:
+        self.comes(self.tiered)
 
 
 class Apart(Case):
@@ -432,7 +457,7 @@ class Tier(Case):
     def tiered(self, **own) -> Engine:
         id = f"kvfs-test-{os.getpid()}-{time.monotonic_ns()}"
         self.addCleanup(lambda: [os.unlink(path) for path in glob.glob(f"/dev/shm/*{id}*")])
-        tier = {"type": "KvfsTier", "module_path": "kvfs.vllm.tier", "path": self.mount.path, **own}
+        tier = {"type": "KvfsTier", "module_path": "kvfs.vllm.tier", "path": self.mount.path} | own
         return self.engine(model("qwen"), kv_transfer_config={
             "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "engine_id": id,
             "kv_load_failure_policy": "recompute",
@@ -473,7 +498,7 @@ class Tier(Case):
     def test_a_wrong_setting_is_named(self) -> None:
         with self.assertRaises(EngineError) as caught:
             self.tiered(ssd_wait=3)
-        self.assertIn("'ssd_wait' is the connector's", str(caught.exception))
+        self.assertIn("secondary tier has 'ssd_wait'", str(caught.exception))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 
 vLLM's CPU buffer is the pool: blocks go between it and kvfs's memory by libkvfs's
 threads.  Look-ups of a step are one round trip, asked at its end; until then a block is
-RETRY.  A block that did not load is a miss until it was saved again.
+RETRY, and until other nodes have answered, which are asked for what is missing.  A block
+that did not load is a miss until it was saved again.
 """
 from __future__ import annotations
 
@@ -26,9 +27,8 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 import kvfs
 from kvfs import Stage, State
 from kvfs.patience import Patience
+from kvfs.settings import Tier, read
 from kvfs.weights import fingerprint
-
-from .settings import settings
 
 log = logging.getLogger("vllm.kvfs")
 LOAD_WAIT = SAVE_WAIT = 10.0
@@ -44,8 +44,7 @@ class Job:
 
 
 class KvfsTier(SecondaryTierManager):
-    """Settings are KvfsConnector's, but for `load`, `ssd_wait`, `save_wait`, `remote` and
-    `token_ids`."""
+    """Settings are those of kvfs.settings.Tier."""
 
     medium = Medium.STORAGE
 
@@ -53,10 +52,7 @@ class KvfsTier(SecondaryTierManager):
                  backpressure_detector: Any = None, locality: str | None = None,
                  **config: Any) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
-        for key in ("load", "ssd_wait", "save_wait", "remote", "token_ids"):
-            if key in config:
-                raise ValueError(f"kvfs: secondary tier: {key!r} is the connector's, not the tier's")
-        chosen = settings(config)
+        chosen = self._settings = read("secondary tier", config, Tier)
         self.locality = Locality(locality) if locality is not None else Locality.LOCAL
         self._view = primary_kv_view.cast("B")
         chunks = len(self._view) // self.block_size_bytes
@@ -64,8 +60,8 @@ class KvfsTier(SecondaryTierManager):
         layout = {"tensors": [{"name": "kv", "dtype": "U8", "shape": [self.block_size_bytes]}]}
         name = self._name(offloading_spec, layout, chosen.salt)
         try:
-            self._space = self._session.space(name, layout, create=True, shared=chosen.shared,
-                                              mode=int(chosen.mode, 8))
+            self._space = self._session.space(name, chosen.layout(layout), create=True,
+                                              shared=chosen.shared, mode=int(chosen.mode, 8))
         except kvfs.Error as error:
             raise ValueError(f"kvfs: cannot use {chosen.path}: {error.strerror}") from error
         base = int(kvfs.ffi.cast("uintptr_t", kvfs.ffi.from_buffer(self._view)))
@@ -76,6 +72,8 @@ class KvfsTier(SecondaryTierManager):
         self._patience = Patience()
         self._asked: dict[str, dict[bytes, bool | None]] = {}  # by request; None: not yet
         self._places: dict[str, dict[tuple[bytes, int], bytes]] = {}
+        self._wanted: list[tuple[list[bytes], kvfs.Lease]] = []  # of other nodes
+        self._coming: set[bytes] = set()  # all of these
         self._lost: OrderedDict[bytes, None] = OrderedDict()
         if not self._session.connected:
             log.warning("kvfs: no daemon answers at %s: the tier is empty until one does",
@@ -122,18 +120,49 @@ class KvfsTier(SecondaryTierManager):
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """All that was asked for in this step, in one round trip."""
-        wanted = list({key for asked in self._asked.values()
-                       for key, found in asked.items() if found is None})
+        self._arrived()
+        wanted = list({key for asked in self._asked.values() for key, found in asked.items()
+                       if found is None and key not in self._coming})
         if not wanted:
             return
         start = time.monotonic()
         states = self._space.probe([kvfs.fold(key) for key in wanted])
         self._patience.took(time.monotonic() - start)
-        there = {key for key, state in zip(wanted, states) if state >= State.SSD}
+        found = {key: state >= State.SSD for key, state in zip(wanted, states)}
+        if self._settings.remote and self._patience.left and not all(found.values()):
+            self._ask({key for key, here in found.items() if not here})
+        self._answer(found)
+
+    def _answer(self, found: dict[bytes, bool]) -> None:
         for asked in self._asked.values():
-            for key, found in asked.items():
-                if found is None:
-                    asked[key] = key in there
+            for key in asked.keys() & found.keys() - self._coming:
+                asked[key] = found[key]
+
+    def _ask(self, missing: set[bytes]) -> None:
+        """Other nodes for @missing, of each request and layer group a chain in its order."""
+        for id, asked in self._asked.items():
+            ends = {key: at for at, key in self._places.get(id, {}).items()}
+            chains: dict[bytes, list[bytes]] = {}
+            for key in sorted(asked.keys() & missing - self._coming,
+                              key=lambda key: ends.get(key, (key[-4:], 0))[1]):
+                chains.setdefault(key[-4:], []).append(key)
+            if chains:
+                keys = [key for chain in chains.values() for key in chain]
+                lease = kvfs.acquire(
+                    [self._space] * len(chains),
+                    [kvfs.Keys([kvfs.fold(key) for key in chain]) for chain in chains.values()],
+                    deadline=self._settings.remote_wait)
+                self._wanted.append((keys, lease))
+                self._coming.update(keys)
+
+    def _arrived(self) -> None:
+        """What came of that in its time is here, and the rest a miss."""
+        for one in [one for one in self._wanted if one[1].poll()]:
+            keys, lease = one
+            self._wanted.remove(one)
+            self._coming.difference_update(keys)
+            with lease:
+                self._answer({key: status == 0 for key, status in zip(keys, lease.statuses())})
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         return RequestOffloadingContext()
@@ -173,7 +202,8 @@ class KvfsTier(SecondaryTierManager):
 
     def submit_load(self, job_metadata: TransferJob) -> None:
         keys = list(job_metadata.keys)
-        with self._space.acquire([kvfs.fold(key) for key in keys], deadline=LOAD_WAIT) as lease:
+        with self._space.acquire([kvfs.fold(key) for key in keys],
+                                 deadline=self._settings.patience(LOAD_WAIT)) as lease:
             transfer = self._pool.load(lease, [int(id) for id in job_metadata.chunk_ids],
                                        deadline=LOAD_WAIT)
         self._jobs[job_metadata.job_id] = Job(keys, transfer, True, time.monotonic())
@@ -210,7 +240,7 @@ class KvfsTier(SecondaryTierManager):
         """kvfs learns of use by the loads."""
 
     def has_pending_work(self) -> bool:
-        return bool(self._jobs)
+        return bool(self._jobs or self._wanted)
 
     def drain_jobs(self) -> None:
         for job in self._jobs.values():
@@ -219,6 +249,7 @@ class KvfsTier(SecondaryTierManager):
     def shutdown(self) -> None:
         self.drain_jobs()
         self._jobs.clear()
+        self._wanted.clear()
         self._pool.close()
         self._session.close()
         self._view = memoryview(b"")
