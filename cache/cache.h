@@ -622,6 +622,9 @@ struct kv_remote_stats {
 	/* Calls that failed; of these, those that took too long; objects that
 	 * were not what they should be; blocks that were not handed over. */
 	uint64_t failed, late, damaged, dropped;
+	/* Memory that it has for what it brings or is handed over, also for
+	 * what nobody waits for any more, but it has not given back. */
+	uint64_t lent_bytes;
 };
 /* Whether there is a backend for it. */
 bool kv_remote_knows(const char *url);

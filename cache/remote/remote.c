@@ -82,6 +82,16 @@ static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 
 /* ---- jobs ---- */
 
+/* Memory that is the backend's as long as it has the job. */
+static uint64_t lent(const struct kv_remote_job *job)
+{
+	const struct kv_remote_op *op = &job->op;
+
+	if (op->call == KV_REMOTE_GET)
+		return op->room;
+	return op->data ? op->length : 0;
+}
+
 void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 		      uint64_t ns)
 {
@@ -92,12 +102,18 @@ void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 	job->until_ns = job->began_ns + ns;
 	job->abandoned = false;
 	TAILQ_INSERT_TAIL(&remote->jobs, job, link);
+	kv_lock(remote->cache);
+	b->stats.lent_bytes += lent(job);
+	kv_unlock(remote->cache);
 	b->driver->submit(b->state, &op, 1);
 }
 
 static void reap_one(struct kv_remote *remote, struct kv_remote_job *job)
 {
 	TAILQ_REMOVE(&remote->jobs, job, link);
+	kv_lock(remote->cache);
+	remote->backends[job->backend].stats.lent_bytes -= lent(job);
+	kv_unlock(remote->cache);
 	if (job->abandoned) {
 		job->abandoned = false;
 		job->given_back(remote, job);

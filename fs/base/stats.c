@@ -85,7 +85,7 @@ static void write_remotes(FILE *f, struct kv_cache *cache)
 			"remote    %s: %s; asked %llu (%.1f ms), got %llu "
 			"(%.1f ms, %.1f MiB), put %llu (%.1f ms, %.1f MiB); "
 			"%llu failed, %llu of them late, %llu damaged, %llu "
-			"not handed over\n",
+			"not handed over; it has %.1f MiB of memory\n",
 			s->url, s->open ? "asked" : "failed too often",
 			(ull)s->calls[KV_REMOTE_EXISTS],
 			mean_ms(s, KV_REMOTE_EXISTS),
@@ -93,7 +93,7 @@ static void write_remotes(FILE *f, struct kv_cache *cache)
 			mib(s->got_bytes), (ull)s->calls[KV_REMOTE_PUT],
 			mean_ms(s, KV_REMOTE_PUT), mib(s->put_bytes),
 			(ull)s->failed, (ull)s->late, (ull)s->damaged,
-			(ull)s->dropped);
+			(ull)s->dropped, mib(s->lent_bytes));
 	}
 }
 
@@ -571,6 +571,9 @@ static void write_remote_metrics(FILE *f, struct kv_cache *cache)
 	remote_row(f, "remote_dropped_total", "counter",
 		   "Blocks that were not handed over.", all, n,
 		   offsetof(struct kv_remote_stats, dropped));
+	remote_row(f, "remote_lent_bytes", "gauge",
+		   "Memory that a backend has, for what is on its way.", all, n,
+		   offsetof(struct kv_remote_stats, lent_bytes));
 }
 
 char *kv_metrics_text(struct kv_cache *cache,

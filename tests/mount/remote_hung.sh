@@ -85,6 +85,17 @@ done
 eq "what hung comes, too" "$got" 8
 for i in $(seq 11 18); do eq "block $i" "$(md5sum <"$N/s/$(place "$i")")" "${sums[i]}"; done
 
+# Memory that an object hangs in is the backend's until it gives it back.
+f=$(find "$R" -name "$(key 55)")
+rm "$f" && mkfifo "$f" || fail "fifo"
+HUNG=("$f")
+fetch s 300 55
+eq "an object that does not come" "$got" 0
+[ "$(counter lent_bytes)" -gt 0 ] || fail "its memory is not counted"
+timeout 10 bash -c ": >'$f'" || fail "nobody opens $f"
+for ((i = 0; i < 300; i++)); do [ "$(counter lent_bytes)" = 0 ] && break; sleep 0.1; done
+eq "memory that it has in the end" "$(counter lent_bytes)" 0
+
 # Full, and refusing: saves go on here, and it is counted.
 chattr +i "$R/0"/* 2>/dev/null || mount --bind -o ro "$R" "$R" 2>/dev/null || true
 kv "$T/new" --seed 1001
