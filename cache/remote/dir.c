@@ -37,8 +37,9 @@
 #define IN_PROGRESS 1
 
 struct dir {
-	int fd;	   /* fixed: of the directory */
-	int event; /* fixed */
+	char *path; /* fixed */
+	int fd;	    /* fixed; of what is mounted there */
+	int event;  /* fixed */
 	pthread_mutex_t lock;
 	pthread_cond_t wake, ended;
 	struct kv_remote_ops queued, done;
@@ -226,6 +227,25 @@ static int remove_object(const struct dir *dir, const struct kv_remote_op *op)
 
 /* ---- threads ---- */
 
+static int open_directory(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	return fd < 0 ? -errno : fd;
+}
+
+/* What was mounted there is no more; it may have been mounted again.  What lies
+ * below that is not it, and has no .part. */
+static void look_again(const struct dir *dir)
+{
+	_cleanup_(kv_closep) int fd = open_directory(dir->path);
+	struct stat st;
+
+	if (fd >= 0 && fstatat(fd, PART, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	    S_ISDIR(st.st_mode))
+		dup3(fd, dir->fd, O_CLOEXEC);
+}
+
 static int run(const struct dir *dir, struct kv_remote_op *op)
 {
 	switch (op->call) {
@@ -265,6 +285,8 @@ static void *worker(void *arg)
 		dir->under_way++;
 		pthread_mutex_unlock(&dir->lock);
 		r = run(dir, op);
+		if (r == -ENOTCONN || r == -ESTALE)
+			look_again(dir);
 		pthread_mutex_lock(&dir->lock);
 		dir->under_way--;
 		done_locked(dir, op, r);
@@ -339,6 +361,7 @@ static void dir_free(struct dir *dir)
 	pthread_mutex_destroy(&dir->lock);
 	pthread_cond_destroy(&dir->wake);
 	pthread_cond_destroy(&dir->ended);
+	free(dir->path);
 	free(dir);
 }
 
@@ -424,13 +447,6 @@ static void opening_free(struct opening *opening)
 	pthread_cond_destroy(&opening->ended);
 	free(opening->path);
 	free(opening);
-}
-
-static int open_directory(const char *path)
-{
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	return fd < 0 ? -errno : fd;
 }
 
 /* Make what is missing, and clean up. */
@@ -525,6 +541,10 @@ static int new_dir(const char *path, struct dir **ret_dir)
 	TAILQ_INIT(&dir->done);
 	dir->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	dir->fd = dir->event < 0 ? -errno : open_in_time(path);
+	if (dir->fd >= 0 && !(dir->path = strdup(path))) {
+		close(dir->fd);
+		dir->fd = -ENOMEM;
+	}
 	if (dir->fd < 0) {
 		int r = dir->fd;
 
