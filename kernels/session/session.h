@@ -174,8 +174,9 @@ uint64_t kv_time_after(uint64_t deadline);
 int kv_session_wait(struct kvfs_session *session, uint64_t at);
 
 /* The daemon keeps times and answers cancels itself; the library waits so much
- * longer for it to say so, and then goes on without it. */
-#define KV_GRACE_NS 50000000u
+ * longer for it to say so, and then goes on without it: 50 ms after its deadline
+ * whoever waits has gone on. */
+#define KV_GRACE_NS 40000000u
 
 /* Run @fire at @at, or never if that is UINT64_MAX. */
 void kv_timer_start_locked(struct kvfs_session *session, struct kv_timer *timer,
