@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lazy.c - a directory as a server has it that may not answer: every call waits
- * for as long as the file HANG is there.
+ * lazy.c - a directory as a server has it that may be in trouble, as the file FAULT
+ * says while it is there: every call waits (it is empty), or is refused
+ * ("refusing"); a KiB a second is read and written of each file ("slow"); nothing
+ * can be written ("full").
  *
- *   lazy DIRECTORY HANG MOUNTPOINT     until it is unmounted
+ *   lazy DIRECTORY FAULT MOUNTPOINT     until it is unmounted
  *
  * OWNS      nothing.
  *
@@ -18,20 +20,47 @@
 
 #include "common/kv.h"
 
-static int root;
-static const char *hang;
+#define SLICE_US 10000u
 
-/* The path below the directory, when it is answered. */
+static int root;
+static const char *trouble;
+
+/* Whether the trouble is @what; "": that nothing is answered. */
+static bool is_fault(const char *what)
+{
+	char said[16] = "";
+	int fd = open(trouble, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, said, sizeof(said) - 1);
+
+	if (fd >= 0)
+		close(fd);
+	said[strcspn(said, "\n")] = '\0';
+	return n >= 0 && strcmp(said, what) == 0;
+}
+
+/* The path below the directory, when it is answered; one that cannot be, if it is
+ * refused. */
 static const char *below(const char *path)
 {
-	while (access(hang, F_OK) == 0)
-		usleep(10000);
+	while (is_fault(""))
+		usleep(SLICE_US);
+	if (is_fault("refusing"))
+		return "/dev/null/refused";
 	return path[1] ? path + 1 : ".";
+}
+
+static void take_time(size_t bytes)
+{
+	for (size_t us = 0; us < bytes * 1000 && is_fault("slow");
+	     us += SLICE_US)
+		usleep(SLICE_US);
 }
 
 static int result(int r)
 {
-	return r < 0 ? -errno : 0;
+	if (r < 0)
+		return errno == ENOTDIR ? -EACCES : -errno;
+	return 0;
 }
 
 static int lazy_getattr(const char *path, struct stat *st,
@@ -78,6 +107,7 @@ static int lazy_read(const char *path, char *data, size_t n, off_t at,
 	ssize_t got;
 
 	below(path);
+	take_time(n);
 	got = pread((int)fi->fh, data, n, at);
 	return got < 0 ? -errno : (int)got;
 }
@@ -88,6 +118,9 @@ static int lazy_write(const char *path, const char *data, size_t n, off_t at,
 	ssize_t put;
 
 	below(path);
+	if (is_fault("full"))
+		return -ENOSPC;
+	take_time(n);
 	put = pwrite((int)fi->fh, data, n, at);
 	return put < 0 ? -errno : (int)put;
 }
@@ -111,7 +144,7 @@ static int lazy_readdir(const char *path, void *list, fuse_fill_dir_t add,
 	(void)fi;
 	(void)flags;
 	if (!dir)
-		return -errno;
+		return result(-1);
 	while ((entry = readdir(dir)))
 		add(list, entry->d_name, NULL, 0, 0);
 	closedir(dir);
@@ -148,7 +181,7 @@ int main(int argc, char **argv)
 	if (argc != 4)
 		return 1;
 	root = open(argv[1], O_RDONLY | O_DIRECTORY);
-	hang = argv[2];
+	trouble = argv[2];
 	args[2] = argv[3];
 	return root < 0 ? 1 : fuse_main(3, args, &calls, NULL);
 }

@@ -22,9 +22,12 @@ fetch() { # MS N...: got and took
 	got=${out% *}
 }
 open() { sed -n "s/^kvfs_remote_open{backend=\"$1\"} //p" "$M/.kvfs/metrics"; }
-"$B/tests/mount/lazy" "$R" "$HANG" "$L" &
-for ((i = 0; i < 300; i++)); do mountpoint -q "$L" && break; sleep 0.1; done
-mountpoint -q "$L" || fail "the lazy directory"
+lazy() {
+	"$B/tests/mount/lazy" "$R" "$HANG" "$L" 2>/dev/null & server=$!
+	for ((i = 0; i < 300; i++)); do mountpoint -q "$L" && return; sleep 0.1; done
+	fail "the lazy directory"
+}
+lazy
 
 # What the good one has, and the lazy one has not.
 start "remote=dir:$G,remote_threshold=1"
@@ -65,6 +68,18 @@ for ((i = 0; i < 600; i++)); do [ "$(open 0)" = 1 ] && break; sleep 0.1; done
 eq "asked again when it answers" "$(open 0)" 1
 fetch 30000 7 8
 eq "and all is well" "$got" 2
+
+# Its server dies, and another is mounted there.
+kill -KILL $server
+for ((i = 0; i < 600; i++)); do
+	[ "$(open 0)" = 0 ] && break
+	fetch 100 $((1000 + i))
+done
+eq "not asked any more when it died" "$(open 0)" 0
+umount -l "$L"
+lazy
+for ((i = 0; i < 600; i++)); do [ "$(open 0)" = 1 ] && break; sleep 0.1; done
+eq "the one that is mounted anew is asked" "$(open 0)" 1
 stop
 
 # Hung at mount: said within some seconds, and done without where that was said.

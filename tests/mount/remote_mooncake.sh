@@ -3,14 +3,7 @@
 # remote_mooncake.sh - the remote tier in a Mooncake store: its master and a process
 # that owns memory, from the wheel, killed and stopped one after the other.
 . "$(dirname "$0")/lib"
-root=$(cd "$here/../.." && pwd)
-wheel=mooncake-transfer-engine-non-cuda==0.3.13.post1
-venv=$B/mooncake
-pids=()
-end_servers() {
-	[ ${#pids[@]} = 0 ] || { kill -KILL "${pids[@]}"; wait "${pids[@]}"; } 2>/dev/null
-	pids=()
-}
+. "$here/tiers"
 trap 'end_servers; cleanup' EXIT
 fail() {
 	echo "FAILED: $*"
@@ -18,48 +11,13 @@ fail() {
 	exit 1
 }
 
-"$root/tests/need.sh" libibverbs1 libnuma1 libcurl4 >/dev/null 2>&1
-python=$venv/bin/python
-if ! "$python" -c "import mooncake.store" 2>/dev/null; then
-	rm -rf "$venv"
-	/usr/bin/python3 -m venv "$venv" &&
-		"$venv/bin/pip" install -q --no-deps --disable-pip-version-check "$wheel" \
-			>"$T/pip.log" 2>&1 || { rm -rf "$venv"; echo "no $wheel"; exit 77; }
-	"$python" -c "import mooncake.store" || { echo "the wheel does not load here"; exit 77; }
-fi
-bin=$("$python" -c "import mooncake, os; print(os.path.dirname(mooncake.__file__))")
-
-free_port() { "$python" -c "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])"; }
-# Both in the background: $master, $owner.  A port may be somebody's by then.
-servers() {
-	start_servers || { end_servers; start_servers; } || fail "the owner does not come up"
-}
-start_servers() {
-	local port metrics i
-	port=$(free_port) metrics=$(free_port)
-	address=127.0.0.1:$port
-	GLOG_minloglevel=1 "$bin/mooncake_master" --rpc_address=127.0.0.1 --rpc_port="$port" \
-		--metrics_host=127.0.0.1 --metrics_port="$metrics" --default_kv_lease_ttl=2000 \
-		--enable_metric_reporting=false >"$T/master.log" 2>&1 &
-	master=$!
-	pids+=("$master")
-	for ((i = 0; i < 100; i++)); do
-		(: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null && break
-		sleep 0.1
-	done
-	"$python" "$root/tests/mount/mooncake_owner.py" "$address" $((256 << 20)) >"$T/owner.log" 2>&1 &
-	owner=$!
-	pids+=("$owner")
-	for ((i = 0; i < 300; i++)); do
-		grep -q ready "$T/owner.log" && break
-		sleep 0.1
-	done
-	# As ourselves: others may not reach the build.
-	url="//$address?uid=$(id -u)&python=$python&program=$root/connectors/remote/kvfs-remote-mooncake&landing=8M&patience=40"
-	grep -q ready "$T/owner.log"
+begin() { # in the background: $master, $owner
+	serve mooncake || exit $?
+	url=${url#mooncake:}
+	url=${url/patience=*/patience=40}
 }
 
-servers
+begin
 "$B/tests/cache/mooncake" "$url" >"$T/test.log" 2>&1 || fail "what every backend does"
 why=$("$B/tests/cache/mooncake" "${url/python=$python/python=/usr/bin/python3}" 2>&1) && fail "opened without the wheel"
 case $why in
@@ -101,7 +59,7 @@ gone
 end_servers
 for who in owner master; do
 	for how in kill stop; do
-		servers
+		begin
 		"$B/tests/cache/mooncake" "$url" "${!who}" $how >"$T/test.log" 2>&1 || fail "$how the $who"
 		echo "$how the $who: $(grep 'in time' "$T/test.log")"
 		end_servers

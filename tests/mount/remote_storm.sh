@@ -1,80 +1,106 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_storm.sh [SECONDS] - one node wants blocks all the time that another has
-# saved, while the directory between them lies, hangs and is empty, and both nodes
-# are killed: never a wrong byte, and who waits waits no longer than he said.
+# remote_storm.sh [SECONDS [BACKEND]] - two nodes save and want the same blocks all the
+# time, more of them than either holds, while at random moments one of the daemons is killed,
+# or what is between them (tiers has the backends): never a wrong byte, who waits waits
+# no longer than he said, and in the end both have what the other has, and all memory back.
 . "$(dirname "$0")/lib"
+. "$here/tiers"
 seconds=${1:-${KVFS_SECONDS:-12}}
-R=$T/remote
+kind=${2:-dir}
+BYTES=32768 BLOCKS=1200
 N=$T/node
-mkdir "$R" "$N"
-node2() {
-	"$B/kvfs" -o "dram=16M,ssd=0,segment=8M,hugepages=off,control=$T/sock2,remote=dir:$R" "$T/store2" "$N" ||
-		fail "the other node does not start"
-}
+mkdir "$N"
+trap 'end_servers; cleanup' EXIT
 storm() { "$B/tests/mount/storm" "$@"; }
-number() { sed -n "s/.* $1 \([0-9.]*\).*/\1/p" <<<"$said"; }
-bad() { # COMMAND: on every tenth object, but not forever
-	find "$R" -type f -name '*[05]' | head -60 | while read -r f; do
-		case $f in *.digest | *.layout) continue ;; esac
-		"$1" "$f"
-	done
+word() { sed -n "s/.*\\b$1 \\([-0-9.]*\\).*/\\1/p" "$2"; }
+remote_metric() { # MOUNT NAME
+	sed -n "s/^kvfs_remote_$2{backend=\"0\"} //p" "$1/.kvfs/metrics"
 }
-flip() { printf X | dd of="$1" bs=1 seek=50000 conv=notrunc status=none; }
-cut() { truncate -s 9999 "$1"; }
-swap() { cp "$(find "$(dirname "$1")" -name '*3' | head -n 1)" "$1"; }
-hang() { mv "$1.digest" "$1.was" && mkfifo "$1.digest"; }
-unhang() {
-	find "$R" -type p | while read -r f; do
-		: <>"$f" # opened for both, it waits for nobody
-		mv "${f%.digest}.was" "$f"
+node() { # 1 or 2
+	local options="dram=16M,ssd=32M,segment=8M,hugepages=off,remote_threshold=1,remote=$url" i
+	for ((i = 0; i < 100; i++)); do
+		if [ "$1" = 1 ]; then
+			"$B/kvfs" -o "$options,control=$SOCK" "$S" "$M" && return
+		else
+			"$B/kvfs" -o "$options,control=$T/sock2" "$T/store2" "$N" && return
+		fi 2>"$T/start.log"
+		sleep 0.1
 	done
+	fail "node $1 does not start: $(cat "$T/start.log")"
 }
-trap 'unhang 2>/dev/null; cleanup' EXIT
+mount_of() { [ "$1" = 1 ] && echo "$M" || echo "$N"; }
+store_of() { [ "$1" = 1 ] && echo "$S" || echo "$T/store2"; }
+count_gets() { # NODE: before they are forgotten
+	local bytes
+	bytes=$(remote_metric "$(mount_of "$1")" got_bytes_total)
+	gets=$((gets + ${bytes:-0} / BYTES))
+}
+kill_node() {
+	count_gets "$1"
+	kill -KILL "$(pgrep -f -- "^[^ ]*kvfs .*$(store_of "$1") ")" || fail "node $1 is not there"
+	sleep 0.$((RANDOM % 10))
+	umount -l "$(mount_of "$1")"
+	node "$1"
+}
+kill_server() { # owner or master
+	if [ "$kind" = helper ]; then
+		each_helper KILL
+		return
+	fi
+	harm "$1-kill"
+	sleep 0.$((RANDOM % 10))
+	heal "$1-kill"
+}
+strike() {
+	case $((RANDOM % 4))-$kind in
+	0-* | 1-*) kill_node $((RANDOM % 2 + 1)); daemons=$((daemons + 1)) ;;
+	2-mooncake) kill_server master; killed=$((killed + 1)) ;;
+	2-* | 3-*) kill_server owner; killed=$((killed + 1)) ;;
+	esac
+}
+memory_back() { # NODE
+	grep -q '^kvfs_leases 0$' "$(mount_of "$1")/.kvfs/metrics" &&
+		[ "$(remote_metric "$(mount_of "$1")" lent_bytes)" = 0 ]
+}
+brings() { # NODE: what only others have
+	local before
+	before=$(remote_metric "$(mount_of "$1")" got_bytes_total)
+	storm "$(socket_of "$1")" s get $BYTES $BLOCKS 1 2000 4 >"$T/last" || fail "in the end: $(cat "$T/last")"
+	[ "$(remote_metric "$(mount_of "$1")" got_bytes_total)" -gt "$before" ]
+}
+socket_of() { [ "$1" = 1 ] && echo "$SOCK" || echo "$T/sock2"; }
 
-start "remote=dir:$R"
-node2
-storm "$M" s save 131072 400 || fail "save"
-for ((i = 0; i < 600; i++)); do [ "$(find "$R" -name '*.digest' | wc -l)" -ge 401 ] && break; sleep 0.1; done
-mkdir "$N/s" && cp "$M/s/.layout" "$N/s/.layout" || fail "the space there"
-said=$(storm "$N" s get 400 $((seconds / 4 + 1)) 2000) || fail "while all is well: $said"
-echo "well:    $said"
-[ "$(number got)" -gt 100 ] || fail "hardly any came: $said"
-
-cp -a "$R" "$T/copy"
-storm "$N" s get 400 "$seconds" 200 >"$T/said" & pid=$!
-bad flip
-sleep $((seconds / 6))
-bad cut
-bad swap
-sleep $((seconds / 6))
-bad hang
-sleep $((seconds / 6))
-unhang
-kill -KILL "$(pgrep -f -- "^[^ ]*kvfs .*$T/store ")"
-wait "$pid"
-rc=$?
-said=$(cat "$T/said")
-echo "faults:  $said"
-[ "$rc" = 0 ] || fail "under faults: $said"
-eq "wrong blocks" "$(number wrong)" 0
-late=$(number max)
-[ "${late%.*}" -lt 3000 ] || fail "an acquire ended $late ms after its deadline"
-umount -l "$M"
-
-# Killed while blocks come, and mounted again.
-rm -rf "$R" && mv "$T/copy" "$R"
-for round in 1 2 3; do
-	storm "$N" s get 400 2 500 >/dev/null & pid=$!
-	sleep 0.$((RANDOM % 900 + 100))
-	kill -KILL "$(pgrep -f -- "^[^ ]*kvfs .*$T/store2 ")"
-	wait "$pid"
-	umount -l "$N"
-	node2
+serve "$kind" || exit $?
+node 1
+node 2
+storm "$SOCK" s save $BYTES 400 || fail "save"
+gets=0 daemons=0 killed=0 clients=()
+for i in 1 2; do
+	storm "$(socket_of $i)" s get $BYTES $BLOCKS "$seconds" 200 8 >"$T/get$i" & clients+=($!)
+	storm "$(socket_of $i)" s churn $BYTES $BLOCKS "$seconds" 0 >"$T/churn$i" & clients+=($!)
 done
-mkdir -p "$N/s" && cp "$R"/0/*/.layout "$N/s/.layout" || fail "the space after kills"
-said=$(storm "$N" s get 400 2 2000) || fail "after kills: $said"
-echo "after:   $said"
-[ "$(number got)" -gt 100 ] || fail "hardly any came after kills: $said"
-umount "$N" || fail umount
+end=$((SECONDS + seconds - 1))
+sleep 1
+while [ $SECONDS -lt $end ]; do
+	sleep $((RANDOM % 2)).$((RANDOM % 10))
+	strike
+done
+rc=0
+for pid in "${clients[@]}"; do wait "$pid" || rc=1; done
+[ $rc = 0 ] || fail "$(cat "$T"/get? "$T"/churn?)"
+count_gets 1
+count_gets 2
+for i in 1 2; do
+	wait_for 60 brings $i || fail "node $i has nothing brought any more: $(grep ^remote "$(mount_of $i)/.kvfs/stats")"
+	wait_for 60 memory_back $i || fail "memory of node $i does not come back: $(grep ^remote "$(mount_of $i)/.kvfs/stats")"
+	eq "wrong blocks at node $i" "$(word wrong "$T/get$i")" 0
+	late=$(word max "$T/get$i")
+	[ "${late%.*}" -lt 3000 ] || fail "an acquire ended $late ms after its deadline"
+done
+printf '%s: %d s, %d daemons and %d servers killed; gets %d, compared %d, wrong 0; saved %d; end_ms p99.9 %s %s max %s %s\n' \
+	"$kind" "$seconds" $daemons $killed $gets $(($(word hits "$T/get1") + $(word hits "$T/get2"))) \
+	$(($(word saved "$T/churn1") + $(word saved "$T/churn2"))) \
+	"$(word p99.9 "$T/get1")" "$(word p99.9 "$T/get2")" "$(word max "$T/get1")" "$(word max "$T/get2")"
+for i in 1 2; do unmount "$(mount_of $i)" || fail "umount of node $i"; done
 gone

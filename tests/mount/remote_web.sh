@@ -4,7 +4,8 @@
 # saved, the other has, also after the first is gone; a server that stops or dies
 # costs nobody what he has here, and is found again.
 . "$(dirname "$0")/lib"
-. "$here/moto"
+. "$here/tiers"
+trap 'end_servers; cleanup' EXIT
 N=$T/node
 mkdir "$N"
 get_moto
@@ -16,17 +17,6 @@ L
 kv() { block "$@" --tensor k:BF16:4x16x64:8192 --tensor v:BF16:4x16x64:8192; }
 for i in 1 2 3 4 5 6; do kv "$T/b$i" --seed "$i"; done
 
-start_nginx() { # on $port, below $T
-	mkdir -p "$T/web"
-	printf '%s\n' "daemon off; master_process off; pid nginx.pid;" "events { }" \
-		"http { access_log off; client_max_body_size 0; client_body_temp_path body;" \
-		"root web; dav_methods PUT DELETE MOVE; create_full_put_path on;" \
-		"server { listen 127.0.0.1:$port; } }" >"$T/nginx.conf"
-	/usr/sbin/nginx -p "$T" -c nginx.conf -e nginx.log \
-		-g "$([ "$(id -u)" != 0 ] || echo "user root;")" &
-	server=$!
-	answers "http://127.0.0.1:$port/" $server nginx.log
-}
 node1() { start "remote=$1,remote_threshold=1"; }
 node2() {
 	"$B/kvfs" -o "$BASE,control=$T/sock2,remote=$1,remote_threshold=1" "$T/store2" "$N" ||
@@ -80,14 +70,14 @@ without_server() {
 	freeze "$server"
 	fetched 0 300 5
 	fetched 4 300 1 2 3 4
-	kill -KILL "$server"
-	wait "$server" 2>/dev/null
+	end_one "$server"
 	for i in 1 2 3; do fetched 0 300 5; done
 	fetched 4 300 1 2 3 4
 }
 
 port=$(free_port)
 start_nginx
+server=$owner
 url=http://127.0.0.1:$port/kv
 between "$url"
 object=$(find "$T/web" -name "$(key 2)")
@@ -95,14 +85,16 @@ same "the object is the block's file" "$T/b2" "$object"
 eq "a note beside it" "$(cut -d' ' -f1,2 "$object.digest")" "$(key 2) $(xattr "$N/s/$(place 2)" digest)"
 without_server
 start_nginx
+server=$owner
 handed_over 5
 same "after the server came back" "$T/b5" "$N/s/$(place 5)"
 ended "$N" "$T/store2"
 rm -rf "$T/store2"
-kill -KILL "$server"
+end_one "$server"
 
 start_moto
 server=$moto
+servers+=("$moto")
 url="s3://kvfs/some/prefix?endpoint=http://127.0.0.1:$port&credentials=$T/good"
 between "$url"
 ok "no secret in it" test -z "$(grep -rF "$(sed -n 's/.*secret.*= //p' good)" "$N/.kvfs" 2>/dev/null)"

@@ -3,29 +3,60 @@
  * storm.c - blocks wanted all the time, of a node that must have them brought.
  *
  *   storm MOUNT SPACE save BYTES N           save N blocks of BYTES, durably
- *   storm MOUNT SPACE get N SECONDS MS       want eight of them at a time, in MS
- *                                            milliseconds; and probe in between
+ *   storm MOUNT SPACE churn BYTES N SECONDS FROM
+ *                                            save any of N from the FROMth on,
+ *                                            again and again, whatever becomes
+ *                                            of it
+ *   storm MOUNT SPACE get BYTES N SECONDS MS THREADS
+ *                                            each wants eight of N at a time, at
+ *                                            most a hundred times a second, in
+ *                                            MS / 4 to MS milliseconds
+ *   storm MOUNT SPACE probe BYTES N SECONDS  hold N blocks of one's own that go
+ *                                            nowhere; probe and lease them
+ *   storm MOUNT SPACE keys BYTES N           print their names
  *
- * Says how many came, how many had other bytes, how much later than their
- * deadline acquires ended, and what probes took.  Exits 1 if a byte was wrong.
+ * A block's bytes follow from its number, and are looked at whenever they come.
+ * Says how many came, how many had other bytes, when acquires ended (after their
+ * deadline; before it with a minus) and what probes took.  Exits 1 if a byte was
+ * wrong, or a block of one's own not there.
  *
- * OWNS      its connection.
+ * OWNS      its connection and threads.
  *
- * LOCKING   none: one thread.
+ * LOCKING   none: each thread has what it sees for itself until it is joined.
  */
 #include <stdio.h>
 
 #include "common/kv.h"
+#include "common/thread.h"
 #include "kernels/kvfs.h"
 
 #define BATCH 8u
-#define SAMPLES (1u << 20)
+#define THREADS_MAX 64u
+#define SAMPLES (1u << 17) /* of a thread */
+#define MS INT64_C(1000000)
+#define PACE_NS (10 * MS)
+#define PROBE_PACE_NS MS
+#define LEASE_EVERY 8u /* probes */
 
-static struct {
-	uint64_t asked, got, wrong;
-	uint32_t late_us[SAMPLES], probe_us[SAMPLES];
-	size_t n, n_probes;
-} seen;
+struct samples {
+	int32_t us[THREADS_MAX * SAMPLES];
+	size_t n;
+};
+
+static struct samples ended, probed;
+
+static struct storm {
+	kvfs_session *session;
+	kvfs_space *space;
+	uint64_t bytes, n, until_ns, ms, threads, from;
+} storm;
+
+struct worker {
+	pthread_t thread;
+	uint64_t random, asked, got, wrong;
+	int32_t *us;
+	size_t n;
+};
 
 static uint64_t mix(uint64_t x)
 {
@@ -44,6 +75,12 @@ static kvfs_key key_of(uint64_t i)
 	return key;
 }
 
+static void keys_from(uint64_t first, kvfs_key keys[BATCH])
+{
+	for (uint64_t i = 0; i < BATCH; i++)
+		keys[i] = key_of(first + i);
+}
+
 static void fill(uint64_t *words, size_t bytes, uint64_t i)
 {
 	for (size_t k = 0; k < bytes / 8; k++)
@@ -52,16 +89,39 @@ static void fill(uint64_t *words, size_t bytes, uint64_t i)
 
 static bool is_right(const uint64_t *words, uint64_t bytes, uint64_t i)
 {
+	if (bytes != storm.bytes)
+		return false;
 	for (size_t k = 0; k < bytes / 8; k++)
 		if (words[k] != mix(i << 32 ^ k))
 			return false;
 	return true;
 }
 
+static void rest_until(uint64_t ns)
+{
+	const uint64_t now = kv_now_ns();
+
+	if (now < ns)
+		usleep((useconds_t)((ns - now) / 1000));
+}
+
+static int open_space(const char *name, bool share)
+{
+	char layout[200];
+
+	snprintf(layout, sizeof(layout),
+		 "{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":"
+		 "[%llu]}]%s}",
+		 (unsigned long long)storm.bytes,
+		 share ? ",\"share\":true" : "");
+	return kvfs_space_open(storm.session, name, layout, KVFS_CREATE | 0755,
+			       &storm.space);
+}
+
 /* ---- save ---- */
 
-static int save_batch(kvfs_pool *pool, kvfs_space *space, uint8_t *memory,
-		      size_t bytes, uint64_t first)
+static int save_batch(kvfs_pool *pool, uint8_t *memory, uint64_t first,
+		      unsigned flags, enum kvfs_stage stage)
 {
 	kvfs_key keys[BATCH];
 	kvfs_meta meta[BATCH] = {0};
@@ -70,175 +130,318 @@ static int save_batch(kvfs_pool *pool, kvfs_space *space, uint8_t *memory,
 	kvfs_xfer *xfer;
 	int r;
 
+	keys_from(first, keys);
 	for (uint64_t i = 0; i < BATCH; i++) {
-		keys[i] = key_of(first + i);
 		pages[i] = (int64_t)i;
-		fill((void *)(memory + i * bytes), bytes, first + i);
+		fill((void *)(memory + i * storm.bytes), storm.bytes,
+		     first + i);
 	}
-	opts.flags = KVFS_MUST;
-	r = kvfs_save(pool, space, keys, meta, BATCH, pages, &opts, &xfer);
+	opts.flags = flags;
+	r = kvfs_save(pool, storm.space, keys, meta, BATCH, pages, &opts,
+		      &xfer);
 	if (r < 0)
 		return r;
-	r = kvfs_xfer_wait(xfer, KVFS_DURABLE, KVFS_FOREVER);
+	r = kvfs_xfer_wait(xfer, stage, KVFS_FOREVER);
 	for (size_t i = 0; i < BATCH && r >= 0; i++)
 		r = kvfs_xfer_status(xfer, i);
 	kvfs_xfer_free(xfer);
 	return r;
 }
 
-static int save(kvfs_session *session, const char *name, size_t bytes,
-		uint64_t n)
+static int pool_over(uint8_t *memory, kvfs_pool **ret_pool)
 {
-	char layout[200];
-	uint8_t *memory = malloc(BATCH * bytes);
 	kvfs_view view = {.tensor = "k",
 			  .base = memory,
-			  .block_stride = bytes,
-			  .bytes = bytes,
+			  .block_stride = storm.bytes,
+			  .bytes = storm.bytes,
 			  .count = 1};
 	kvfs_pool_desc desc = KVFS_POOL_DESC_INIT;
-	kvfs_space *space;
-	kvfs_pool *pool;
-	int r;
 
-	snprintf(layout, sizeof(layout),
-		 "{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":"
-		 "[%zu]}],\"share\":true}",
-		 bytes);
-	r = kvfs_space_open(session, name, layout, KVFS_CREATE, &space);
-	if (r < 0)
-		return r;
 	desc.device = "host";
-	desc.space = space;
+	desc.space = storm.space;
 	desc.views = &view;
 	desc.n_views = 1;
 	desc.pages = BATCH;
 	desc.pages_per_block = 1;
-	r = kvfs_pool_register(session, &desc, &pool);
-	for (uint64_t i = 0; i + BATCH <= n && r >= 0; i += BATCH)
-		r = save_batch(pool, space, memory, bytes, i);
+	return kvfs_pool_register(storm.session, &desc, ret_pool);
+}
+
+static int save_all(enum kvfs_stage last)
+{
+	uint8_t *memory = malloc(BATCH * storm.bytes);
+	kvfs_pool *pool;
+	int r = memory ? pool_over(memory, &pool) : -ENOMEM;
+
+	for (uint64_t i = 0; i + BATCH <= storm.n && r >= 0; i += BATCH)
+		r = save_batch(pool, memory, i, KVFS_MUST,
+			       i + 2 * BATCH > storm.n ? last : KVFS_SEALED);
+	free(memory);
+	return r;
+}
+
+static int save(void)
+{
+	return save_all(KVFS_DURABLE);
+}
+
+static int churn(void)
+{
+	uint8_t *memory = malloc(BATCH * storm.bytes);
+	uint64_t random = (uint64_t)getpid(), saved = 0;
+	kvfs_pool *pool;
+	int r = memory ? pool_over(memory, &pool) : -ENOMEM;
+
+	while (r == 0 && kv_now_ns() < storm.until_ns) {
+		const uint64_t begun = kv_now_ns();
+
+		random = mix(random);
+		saved += save_batch(pool, memory,
+				    storm.from + random % (storm.n - BATCH), 0,
+				    KVFS_SEALED) >= 0;
+		rest_until(begun + 5 * PACE_NS);
+	}
+	printf("saved %llu\n", (unsigned long long)saved * BATCH);
 	free(memory);
 	return r;
 }
 
 /* ---- get ---- */
 
-static void check(kvfs_lease *lease, uint64_t first)
+static void check(struct worker *w, kvfs_lease *lease, uint64_t first)
 {
 	for (size_t i = 0; i < BATCH; i++) {
 		uint64_t bytes;
 		const void *data = kvfs_lease_data(lease, i, &bytes);
 
 		if (data) {
-			seen.got++;
-			seen.wrong += !is_right(data, bytes, first + i);
+			w->got++;
+			w->wrong += !is_right(data, bytes, first + i);
 		}
 	}
 }
 
-static int want(kvfs_space *space, uint64_t first, uint64_t deadline)
+static int want(struct worker *w, uint64_t first, int64_t deadline)
 {
+	const uint64_t begun = kv_now_ns();
 	kvfs_key keys[BATCH];
 	kvfs_opts opts = KVFS_OPTS_INIT;
 	kvfs_lease *lease;
-	uint64_t begun, took;
+	int64_t over;
 	int r;
 
-	for (uint64_t i = 0; i < BATCH; i++)
-		keys[i] = key_of(first + i);
-	opts.deadline = deadline;
-	begun = kv_now_ns();
+	keys_from(first, keys);
+	opts.deadline = (uint64_t)deadline;
 	r = kvfs_acquire(
-		&(kvfs_query){.space = space, .keys = keys, .n = BATCH}, 1,
-		&opts, &lease);
+		&(kvfs_query){.space = storm.space, .keys = keys, .n = BATCH},
+		1, &opts, &lease);
 	if (r < 0)
 		return r;
 	kvfs_lease_wait(lease, KVFS_FOREVER);
-	took = kv_now_ns() - begun;
-	seen.asked += BATCH;
-	if (seen.n < SAMPLES)
-		seen.late_us[seen.n++] =
-			took > deadline ? (uint32_t)((took - deadline) / 1000)
-					: 0;
-	check(lease, first);
+	over = (int64_t)(kv_now_ns() - begun) - deadline;
+	w->asked += BATCH;
+	if (w->us && w->n < SAMPLES)
+		w->us[w->n++] = (int32_t)(over / 1000);
+	check(w, lease, first);
 	kvfs_release(lease);
 	return 0;
 }
 
-static void probe(kvfs_space *space, uint64_t first)
+static void *get_all(void *arg)
 {
-	kvfs_key keys[BATCH];
-	uint8_t states[BATCH];
-	uint64_t begun;
+	struct worker *w = arg;
 
-	for (uint64_t i = 0; i < BATCH; i++)
-		keys[i] = key_of(first + i);
-	begun = kv_now_ns();
-	kvfs_probe(&(kvfs_query){.space = space, .keys = keys, .n = BATCH}, 1,
-		   states);
-	if (seen.n_probes < SAMPLES)
-		seen.probe_us[seen.n_probes++] =
-			(uint32_t)((kv_now_ns() - begun) / 1000);
+	while (kv_now_ns() < storm.until_ns) {
+		const uint64_t begun = kv_now_ns();
+		const uint64_t least = storm.ms / 4;
+
+		w->random = mix(w->random);
+		want(w, w->random % (storm.n - BATCH),
+		     (int64_t)(least + w->random % (storm.ms - least + 1)) *
+			     MS);
+		rest_until(begun + PACE_NS);
+	}
+	return NULL;
 }
 
 static int ascending(const void *a, const void *b)
 {
-	const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+	const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
 
 	return x < y ? -1 : x > y;
 }
 
-static double part(uint32_t *all, size_t n, double part)
+static double part(const struct samples *s, double part)
 {
-	return n ? all[(size_t)((double)(n - 1) * part)] / 1000.0 : 0;
+	return s->n ? s->us[(size_t)((double)(s->n - 1) * part)] / 1e3 : 0;
 }
 
-static void report(void)
+static unsigned over(const struct samples *s, int64_t ns)
 {
-	qsort(seen.late_us, seen.n, sizeof(*seen.late_us), ascending);
-	qsort(seen.probe_us, seen.n_probes, sizeof(*seen.probe_us), ascending);
-	printf("acquires %zu asked %llu got %llu wrong %llu late_ms p50 %.1f "
-	       "p99 %.1f p99.9 %.1f max %.1f probe_ms p50 %.3f p99 %.3f\n",
-	       seen.n, (unsigned long long)seen.asked,
-	       (unsigned long long)seen.got, (unsigned long long)seen.wrong,
-	       part(seen.late_us, seen.n, .5), part(seen.late_us, seen.n, .99),
-	       part(seen.late_us, seen.n, .999), part(seen.late_us, seen.n, 1),
-	       part(seen.probe_us, seen.n_probes, .5),
-	       part(seen.probe_us, seen.n_probes, .99));
+	unsigned n = 0;
+
+	for (size_t i = 0; i < s->n; i++)
+		n += s->us[i] > ns / 1000;
+	return n;
 }
 
-static int get(kvfs_session *session, const char *name, uint64_t n,
-	       uint64_t seconds, uint64_t ms)
+static void report(const struct worker *all)
 {
-	const uint64_t until = kv_now_ns() + seconds * 1000000000;
-	uint64_t random = (uint64_t)getpid();
-	kvfs_space *space;
-	int r = n > BATCH ? kvfs_space_open(session, name, NULL, 0, &space)
-			  : -EINVAL;
+	qsort(ended.us, ended.n, sizeof(*ended.us), ascending);
+	printf("acquires %zu hits %llu misses %llu wrong %llu end_ms p50 %.1f "
+	       "p99 %.1f p99.9 %.1f max %.1f over50 %u over250 %u\n",
+	       ended.n, (unsigned long long)all->got,
+	       (unsigned long long)(all->asked - all->got),
+	       (unsigned long long)all->wrong, part(&ended, .5),
+	       part(&ended, .99), part(&ended, .999), part(&ended, 1),
+	       over(&ended, 50 * MS), over(&ended, 250 * MS));
+}
 
-	while (r == 0 && kv_now_ns() < until) {
-		random = mix(random);
-		r = want(space, random % (n - BATCH), ms * 1000000);
-		probe(space, random % (n - BATCH));
+static int get(void)
+{
+	static struct worker workers[THREADS_MAX];
+	struct worker all = {0};
+	size_t n = 0;
+	int r = 0;
+
+	if (storm.n <= BATCH || storm.threads > THREADS_MAX)
+		return -EINVAL;
+	for (; n < storm.threads && r == 0; n++) {
+		workers[n].random = mix((uint64_t)getpid() << 8 ^ n);
+		workers[n].us = &ended.us[n * SAMPLES];
+		r = kv_thread_start(&workers[n].thread, "storm", get_all,
+				    &workers[n]);
 	}
-	report();
-	return r < 0 ? r : seen.wrong > 0;
+	for (size_t i = 0; i < n; i++) {
+		const struct worker *w = &workers[i];
+
+		pthread_join(w->thread, NULL);
+		memmove(&ended.us[ended.n], w->us, w->n * sizeof(*w->us));
+		ended.n += w->n;
+		all.asked += w->asked;
+		all.got += w->got;
+		all.wrong += w->wrong;
+	}
+	report(&all);
+	return r < 0 ? r : all.wrong > 0;
+}
+
+/* ---- probe ---- */
+
+/* How many are not here. */
+static unsigned probe(uint64_t first)
+{
+	const uint64_t begun = kv_now_ns();
+	uint8_t states[BATCH];
+	kvfs_key keys[BATCH];
+	unsigned lost = 0;
+
+	keys_from(first, keys);
+	kvfs_probe(
+		&(kvfs_query){.space = storm.space, .keys = keys, .n = BATCH},
+		1, states);
+	if (probed.n < KV_ARRAY_LEN(probed.us))
+		probed.us[probed.n++] = (int32_t)(kv_now_ns() - begun);
+	for (size_t i = 0; i < BATCH; i++)
+		lost += states[i] != KVFS_DRAM;
+	return lost;
+}
+
+/* Others may have the memory of what was saved before it is held. */
+static int hold(kvfs_lease **ret_lease)
+{
+	kvfs_key *keys = calloc(storm.n, sizeof(*keys));
+	const kvfs_query query = {
+		.space = storm.space, .keys = keys, .n = storm.n};
+	int r = keys ? -EAGAIN : -ENOMEM;
+
+	for (uint64_t i = 0; keys && i < storm.n; i++)
+		keys[i] = key_of(i);
+	for (int i = 0; i < 50 && r == -EAGAIN; i++) {
+		r = save_all(KVFS_SEALED);
+		if (r >= 0)
+			r = kvfs_acquire(&query, 1, NULL, ret_lease);
+		if (r < 0)
+			break;
+		if (kvfs_lease_wait(*ret_lease, KVFS_FOREVER) == (long)storm.n)
+			break;
+		kvfs_release(*ret_lease);
+		r = -EAGAIN;
+	}
+	free(keys);
+	return r;
+}
+
+static int probe_all(void)
+{
+	struct worker w = {.random = (uint64_t)getpid()};
+	kvfs_lease *held;
+	uint64_t lost = 0;
+	int r = hold(&held);
+
+	if (r < 0)
+		return r;
+	for (unsigned i = 0; kv_now_ns() < storm.until_ns; i++) {
+		const uint64_t begun = kv_now_ns();
+
+		w.random = mix(w.random);
+		lost += probe(w.random % (storm.n - BATCH));
+		if (i % LEASE_EVERY == 0)
+			want(&w, w.random % (storm.n - BATCH), 1000 * MS);
+		rest_until(begun + PROBE_PACE_NS);
+	}
+	kvfs_release(held);
+	qsort(probed.us, probed.n, sizeof(*probed.us), ascending);
+	lost += w.asked - w.got;
+	printf("probes %zu us p50 %.0f p99 %.0f leased %llu lost %llu wrong "
+	       "%llu\n",
+	       probed.n, part(&probed, .5), part(&probed, .99),
+	       (unsigned long long)w.got, (unsigned long long)lost,
+	       (unsigned long long)w.wrong);
+	return lost + w.wrong > 0;
+}
+
+static int print_keys(void)
+{
+	for (uint64_t i = 0; i < storm.n; i++) {
+		const kvfs_key key = key_of(i);
+		char name[65];
+
+		kvfs_key_name(&key, name);
+		puts(name);
+	}
+	return 0;
 }
 
 int main(int argc, char **argv)
 {
-	kvfs_session *session;
-	uint64_t numbers[3] = {0};
+	static const struct {
+		const char *verb;
+		int (*run)(void);
+	} verbs[] = {
+		{"save", save},	      {"churn", churn},	    {"get", get},
+		{"probe", probe_all}, {"keys", print_keys},
+	};
+	uint64_t numbers[5] = {0, 0, 0, 1, 1};
 	int r = -EINVAL;
 
-	for (int i = 0; i < 3 && 4 + i < argc; i++)
+	for (int i = 0; i < 5 && 4 + i < argc; i++)
 		numbers[i] = strtoull(argv[4 + i], NULL, 10);
+	storm = (struct storm){.bytes = numbers[0],
+			       .n = numbers[1],
+			       .until_ns = kv_now_ns() +
+					   numbers[2] * 1000 * (uint64_t)MS,
+			       .ms = numbers[3],
+			       .from = numbers[3],
+			       .threads = numbers[4]};
 	if (argc >= 6)
-		r = kvfs_open(argv[1], &session);
-	if (r == 0 && strcmp(argv[3], "save") == 0)
-		r = save(session, argv[2], numbers[0], numbers[1]);
-	else if (r == 0)
-		r = get(session, argv[2], numbers[0], numbers[1], numbers[2]);
+		r = kvfs_open(argv[1], &storm.session);
+	if (r == 0)
+		r = open_space(argv[2], strcmp(argv[3], "probe") != 0);
+	for (size_t i = 0; i < KV_ARRAY_LEN(verbs) && r == 0; i++)
+		if (strcmp(argv[3], verbs[i].verb) == 0) {
+			r = verbs[i].run();
+			break;
+		}
 	if (r < 0)
 		printf("%s\n", strerror(-r));
 	return r != 0;
