@@ -87,8 +87,8 @@ test-engines: deps                      ## the connectors inside real engines on
 bench-engines: deps                     ## time to first token inside vLLM, against its own caches
 	@$(MAKE) all
 	@B=$(abspath $B) connectors/tests/engines.sh bench
-soak: deps                              ## hours: 10,000 kills, 1,000 power cuts, everything at once
-	@$(MAKE) all $(HELPERS) points
+soak: deps                              ## hours: 10,000 kills, 1,000 power cuts, every mode of the GPU stand-in, everything at once
+	@$(MAKE) all $(HELPERS) $(GPU_UNIT) points
 	@B=$(abspath $B) tests/soak.sh
 check: FOR := check
 check: deps                             ## layers, format, man pages, README, two compilers, static analysis

@@ -1,10 +1,11 @@
 #!/bin/sh
-# soak.sh - the long forms of what tests/crash does in short; hours.
+# soak.sh - the long forms of what tests do in short; hours.
 cd "$(dirname "$0")/.." || exit 1
 KVFS_ROUNDS=10000 KVFS_SECONDS=7200 tests/crash/kill.sh || exit 1
 for cuts in tests/crash/powercut*.sh; do
 	KVFS_IMAGES=1000 "$cuts" || exit 1
 done
+tests/gpu/test_modes.sh all || exit 1
 tests/crash/soak.sh 600 || exit 1
 failed=0
 for backend in dir http s3 mooncake helper; do

@@ -224,6 +224,16 @@ static inline void gpu_set(const char *settings)
 		abort();
 }
 
+/* All of them again as the environment has them, or as they are without it. */
+static inline void gpu_set_again(void)
+{
+	const char *settings = getenv("KVFS_STANDIN");
+
+	gpu_set("strict=1");
+	if (settings != NULL)
+		gpu_set(settings);
+}
+
 static inline CUdeviceptr gpu_alloc(size_t bytes)
 {
 	CUdeviceptr at;

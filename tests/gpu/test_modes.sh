@@ -1,40 +1,62 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# test_modes.sh - every test of the CUDA device with each kind of call alone
-# waiting for all streams, with all of them, and with none, where streams share
-# one hardware queue and where they share eight.
+# test_modes.sh [all] - the tests of the CUDA device in other modes of the
+# stand-in driver than the one in which each runs by itself (everything that a
+# driver may wait for, eight hardware queues): everything with one queue; half of
+# it and the other half, so that each kind of call waits in one of them and does
+# not in the other; nothing of it.  all: each kind alone, all and none, with one
+# queue and with eight, every test whole (a quarter of an hour on two cores).
 set -u
 B=$(realpath "${B:-build}")
 export B
 T=$(mktemp -d "${TMPDIR:-/tmp}/kvfs-test.XXXXXX")
-trap 'rm -rf "$T"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$T"' EXIT
 trap 'exit 1' INT TERM
 [ -z "${KVFS_GPU:-}" ] || { echo "only the stand-in driver has modes"; exit 77; }
 
-modes="sync=none sync=launch sync=load sync=alloc sync=free sync=register
-	sync=unregister strict=1"
-
-# run CONNECTIONS: all modes with so many; what fails is in $T/CONNECTIONS.
-run() {
-	local mode test kind
-	for mode in $modes; do
-		kind=$mode
-		[ "$mode" = strict=1 ] || kind="strict=0,queues=$1,$mode"
-		for test in event_wait stream_sync paths faults buffers paged_pool layouts; do
-			mkdir "$T/cwd.$1"
-			(cd "$T/cwd.$1" && KVFS_STANDIN=$kind CUDA_DEVICE_MAX_CONNECTIONS=$1 \
-				timeout 300 "$B/tests/gpu/test_$test" quick) >"$T/log.$1" 2>&1 </dev/null ||
-				{
-					echo "test_$test, KVFS_STANDIN=$kind, $1 connections: FAILED"
-					tail -n 30 "$T/log.$1"
-				} >>"$T/failed.$1"
-			rm -rf "$T/cwd.$1"
-		done
+half=launch+alloc+register other=load+free+unregister
+modes="1:strict=1 1:sync=$half 8:sync=$other 8:sync=none"
+programs="event_wait stream_sync paths faults buffers paged_pool layouts"
+short=quick seconds=300
+case $#:${1:-} in
+0:) ;;
+1:all)
+	modes=
+	for what in strict=1 sync={none,launch,load,alloc,free,register,unregister}; do
+		modes="$modes 1:$what 8:$what"
 	done
+	programs="$programs calls owner"
+	short='' seconds=3600
+	;;
+*)
+	sed -n '3,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0" >&2
+	exit 2
+	;;
+esac
+
+# run MODE NUMBER: what fails is in $T/failed.NUMBER.
+run() {
+	local connections=${1%%:*} kind=${1#*:} at=$T/$2 program
+	[ "$kind" = strict=1 ] || kind="strict=0,queues=$connections,$kind"
+	for program in $programs; do
+		mkdir "$at"
+		(cd "$at" && KVFS_STANDIN=$kind CUDA_DEVICE_MAX_CONNECTIONS=$connections \
+			exec timeout --foreground $seconds "$B/tests/gpu/test_$program" $short) >"$at.log" 2>&1 </dev/null ||
+			{
+				echo "test_$program, KVFS_STANDIN=$kind, $connections connections: FAILED"
+				tail -n 30 "$at.log"
+			} >>"$T/failed.$2"
+		rm -rf "$at"
+	done
+	[ -e "$T/failed.$2" ] || echo "$kind, $connections connections: ok"
 }
 
-run 1 &
-one=$!
-run 8
-wait "$one"
+# They wait more than they compute.
+n=0
+for mode in $modes; do
+	while [ "$(jobs -pr | wc -l)" -ge $((2 * $(nproc))) ]; do wait -n; done
+	n=$((n + 1))
+	run "$mode" $n &
+done
+wait
 ! cat "$T"/failed.* 2>/dev/null

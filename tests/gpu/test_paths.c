@@ -257,7 +257,7 @@ static void no_batch_waits_for_the_stream_of_another(void **state)
 	GPU_OK(cuStreamSynchronize, stream);
 	rig_assert_is_image(&rig);
 	GPU_OK(cuStreamDestroy_v2, stream);
-	gpu_set("sync=none,queues=0");
+	gpu_set_again();
 }
 
 /* ---- failures ---- */
