@@ -17,6 +17,8 @@
  *             COPYING -> SAVING    copy: pages are in staging
  *             COPYING -> over      copy: the connection is gone, or the
  *                                  device failed: then none of it is sent
+ *             COPYING -> UNWANTED  kv_save_batches_stop_locked, if no thread
+ *                                  has begun with it
  *              SAVING -> over      saved: the daemon has answered
  *              SAVING -> UNWANTED  give_up_locked: it has not, for long
  *            UNWANTED -> over      all of it is answered
@@ -55,8 +57,9 @@ struct kv_save_batch {
 	struct kv_call drop; /* of reservations that nobody waits for */
 	LIST_ENTRY(kv_save_batch) others; /* in xfer->batches, if wanted */
 	enum batch_state state;
-	unsigned unanswered; /* UNWANTED: calls */
+	unsigned unanswered; /* UNWANTED: calls, and the job */
 	struct kv_job job;
+	bool begun;			 /* COPYING: pages are read */
 	struct kv_submission submission; /* while COPYING */
 	size_t submitted;		 /* blocks, of the transfer's count */
 	struct kvfs_xfer *xfer;
@@ -387,6 +390,27 @@ static int copy_pages(struct kv_save_batch *batch)
 	return r;
 }
 
+static void answered_locked(struct kv_save_batch *batch)
+{
+	kv_assert_locked(&batch->xfer->session->lock);
+	if (--batch->unanswered == 0)
+		end_locked(batch);
+}
+
+/* False: it was stopped before its turn came, and may be gone. */
+static bool begin_copy(struct kv_save_batch *batch)
+{
+	struct kvfs_session *session = batch->xfer->session;
+	bool wanted;
+
+	pthread_mutex_lock(&session->lock);
+	wanted = batch->begun = batch->state != UNWANTED;
+	if (!wanted)
+		answered_locked(batch);
+	pthread_mutex_unlock(&session->lock);
+	return wanted;
+}
+
 static void copy(struct kv_job *job)
 {
 	struct kv_save_batch *batch =
@@ -394,8 +418,11 @@ static void copy(struct kv_job *job)
 					 offsetof(struct kv_save_batch, job));
 	struct kvfs_session *session = batch->xfer->session;
 	bool parts = batch->xfer->part != NULL;
-	int r = copy_pages(batch);
+	int r;
 
+	if (!begin_copy(batch))
+		return;
+	r = copy_pages(batch);
 	pthread_mutex_lock(&session->lock);
 	kv_xfer_unsubmit_locked(batch->xfer, batch->submitted);
 	if (r < 0) {
@@ -596,13 +623,6 @@ static void unwant_locked(struct kv_save_batch *batch)
 	LIST_REMOVE(batch, others);
 }
 
-static void answered_locked(struct kv_save_batch *batch)
-{
-	kv_assert_locked(&batch->xfer->session->lock);
-	if (--batch->unanswered == 0)
-		end_locked(batch);
-}
-
 static void unwanted_reserved(struct kv_call *call, int status,
 			      const void *items)
 {
@@ -639,6 +659,19 @@ static void give_back_locked(struct kv_save_batch *batch)
 	batch->drop.done = unwanted_dropped;
 	if (send_keys_locked(batch, &batch->drop, WIRE_DROP, batch->call.tag) ==
 	    0)
+		batch->unanswered++;
+}
+
+/* No thread has begun to copy it, and none may come for long: the job ends when
+ * one does, without a look at the pages. */
+static void take_back_locked(struct kv_save_batch *batch)
+{
+	kv_assert_locked(&batch->xfer->session->lock);
+	unwant_locked(batch);
+	batch->unanswered = 1;
+	batch->drop.done = unwanted_dropped;
+	if (!batch->xfer->part &&
+	    send_keys_locked(batch, &batch->drop, WIRE_DROP, 0) == 0)
 		batch->unanswered++;
 }
 
@@ -701,10 +734,14 @@ void kv_save_batches_stop_locked(struct kvfs_xfer *xfer)
 	kv_assert_locked(&xfer->session->lock);
 	for (batch = LIST_FIRST(&xfer->batches); batch; batch = next) {
 		next = LIST_NEXT(batch, others);
-		if (batch->state != RESERVING)
+		if (batch->state != RESERVING &&
+		    (batch->state != COPYING || batch->begun))
 			continue;
 		fail_locked(batch, KVFS_COPIED, stopped);
-		give_back_locked(batch);
+		if (batch->state == RESERVING)
+			give_back_locked(batch);
+		else
+			take_back_locked(batch);
 	}
 	if (xfer->left[KVFS_SEALED] == 0)
 		return;

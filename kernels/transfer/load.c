@@ -11,7 +11,8 @@
  *           SYNCING -> COPYING   the same, when the event wait is done
  *           WAITING -> over      stopped_locked
  *           SYNCING -> over      stopped_locked
- *           COPYING -> over      end, with the last job
+ *           COPYING -> COPYING   stopped_locked: units that no job has begun end
+ *           COPYING -> over      leave_locked, when no job is at its units any more
  *
  *           Its work is cut in units, a few blocks each; one that goes layer by
  *           layer has all units of its first step, then all of the second ...
@@ -22,6 +23,8 @@
  *   (2) The lease and the pool are held until every block is copied or failed.
  *   (3) Each job has a reference to the transfer, from begin to its end.
  *   (4) The first error of a block stays; it is 0 only after its last unit.
+ *   (5) When it was stopped its blocks wait for no copy thread but those that
+ *       are at it (load->busy): others may be in a device that hangs.
  *
  * LOCKING   session->lock to begin and to account for blocks; none while
  *           copying.
@@ -60,9 +63,10 @@ struct kv_load {
 
 	atomic_size_t next;  /* unit that the next free job takes */
 	atomic_size_t *left; /* units, by step */
+	atomic_uint busy;    /* jobs that may have one; put with the lock */
+	bool counted;	     /* lock: all, in steps */
 	/* lock: of a device with streams, units that it has not been given */
 	size_t *unsubmitted, units_unsubmitted;
-	size_t jobs_left; /* lock */
 };
 
 /* Neighbours are mostly of one space: look again only when it changes. */
@@ -156,15 +160,19 @@ static void set_ranges(struct load_job *job, size_t step)
 }
 
 /* Blocks that are COPIED by now, or have failed, are not counted. */
-static void unit_submitted_locked(struct kv_submission *submission)
+static void count_submitted_locked(struct kvfs_xfer *xfer, size_t step)
 {
-	struct kvfs_xfer *xfer = submission->xfer;
 	struct kv_load *load = xfer->load;
 
 	kv_assert_locked(&xfer->session->lock);
-	load->unsubmitted[submission->step]--;
+	load->unsubmitted[step]--;
 	if (--load->units_unsubmitted == 0)
 		kv_xfer_submit_locked(xfer, xfer->left[KVFS_COPIED]);
+}
+
+static void unit_submitted_locked(struct kv_submission *submission)
+{
+	count_submitted_locked(submission->xfer, submission->step);
 }
 
 static void copy_unit(struct load_job *job, size_t unit)
@@ -198,20 +206,63 @@ static void copy_unit(struct load_job *job, size_t unit)
 		end_block(job, job->blocks[i], r);
 }
 
-/* Blocks of a load layer by layer count when all of them are over. */
-static void count_all(struct load_job *job)
+static void account_locked(struct kvfs_xfer *xfer, size_t good, size_t bad)
 {
-	struct kvfs_xfer *xfer = job->xfer;
+	kv_assert_locked(&xfer->session->lock);
+	kv_xfer_fail_locked(xfer, KVFS_COPIED, bad);
+	kv_xfer_reach_locked(xfer, KVFS_COPIED, good);
+	kv_xfer_reach_locked(xfer, KVFS_SEALED, good);
+	kv_xfer_reach_locked(xfer, KVFS_DURABLE, good);
+}
+
+/* Blocks of a load layer by layer count when all of them are over. */
+static void count_all_locked(struct kvfs_xfer *xfer)
+{
+	size_t good = 0, bad = 0;
 	int running;
 
+	kv_assert_locked(&xfer->session->lock);
+	xfer->load->counted = true;
 	for (size_t i = 0; i < xfer->n; i++) {
 		running = -EINPROGRESS;
 		if (atomic_compare_exchange_strong(&xfer->status[i], &running,
 						   0))
-			job->good++;
+			good++;
 		else
-			job->bad++;
+			bad++;
 	}
+	account_locked(xfer, good, bad);
+}
+
+/* Nobody is at a unit, and nobody will be. */
+static bool is_over(struct kv_load *load)
+{
+	return atomic_load(&load->busy) == 0 &&
+	       atomic_load(&load->next) >= load->steps * load->units_a_step;
+}
+
+/* The job has no unit now. */
+static void leave_locked(struct load_job *job)
+{
+	struct kvfs_xfer *xfer = job->xfer;
+	struct kv_load *load = xfer->load;
+
+	kv_assert_locked(&xfer->session->lock);
+	atomic_fetch_sub(&load->busy, 1);
+	account_locked(xfer, job->good, job->bad);
+	job->good = job->bad = 0;
+	if (xfer->steps > 1 && !load->counted && is_over(load))
+		count_all_locked(xfer);
+}
+
+static void make_way(struct load_job *job, struct kv_copier *copier)
+{
+	struct kvfs_session *session = job->xfer->session;
+
+	pthread_mutex_lock(&session->lock);
+	leave_locked(job);
+	pthread_mutex_unlock(&session->lock);
+	kv_copier_submit(copier, &job->job);
 }
 
 static void end(struct load_job *job)
@@ -220,12 +271,7 @@ static void end(struct load_job *job)
 	struct kvfs_session *session = xfer->session;
 
 	pthread_mutex_lock(&session->lock);
-	if (--xfer->load->jobs_left == 0 && xfer->steps > 1)
-		count_all(job);
-	kv_xfer_fail_locked(xfer, KVFS_COPIED, job->bad);
-	kv_xfer_reach_locked(xfer, KVFS_COPIED, job->good);
-	kv_xfer_reach_locked(xfer, KVFS_SEALED, job->good);
-	kv_xfer_reach_locked(xfer, KVFS_DURABLE, job->good);
+	leave_locked(job);
 	kv_xfer_put_locked(xfer);
 	pthread_mutex_unlock(&session->lock);
 }
@@ -238,15 +284,17 @@ static void run(struct kv_job *kv_job)
 	struct kv_copier *copier; /* there as long as blocks are left */
 	size_t unit, step;
 
+	/* Before it takes one: who stops the load sees that. */
+	atomic_fetch_add(&load->busy, 1);
 	while ((unit = atomic_fetch_add(&load->next, 1)) <
 	       load->steps * load->units_a_step) {
+		copier = xfer->session->copier;
 		copy_unit(job, unit);
 		step = unit / load->units_a_step;
 		if (atomic_fetch_sub(&load->left[step], 1) == 1)
 			kv_xfer_step_over(xfer);
-		copier = xfer->session->copier;
 		if (kv_copier_presses(copier, kv_job)) {
-			kv_copier_submit(copier, kv_job);
+			make_way(job, copier);
 			return;
 		}
 	}
@@ -272,21 +320,62 @@ void kv_load_begin_locked(struct kvfs_xfer *xfer)
 	unqueue_locked(xfer);
 	if (kv_stream_sync_waits_locked(xfer))
 		return;
-	load->jobs_left = load->n_jobs;
 	for (size_t i = 0; i < load->n_jobs; i++) {
 		kv_xfer_get_locked(xfer);
 		kv_copier_submit(copier, &load->jobs[i].job);
 	}
 }
 
+/* Blocks @first .. + @n, to which nobody comes.  Returns how many end by it. */
+static size_t end_blocks(struct kvfs_xfer *xfer, size_t first, size_t n)
+{
+	int stopped = atomic_load(&xfer->stopped), running;
+	size_t ended = 0;
+
+	for (size_t i = first; i < first + n; i++) {
+		running = -EINPROGRESS;
+		ended += atomic_compare_exchange_strong(&xfer->status[i],
+							&running, stopped);
+	}
+	return ended;
+}
+
+/* What no copy thread has begun ends now: it may be long before one comes. */
+static void stop_units_locked(struct kvfs_xfer *xfer)
+{
+	struct kv_load *load = xfer->load;
+	size_t units = load->steps * load->units_a_step;
+	size_t unit = atomic_fetch_add(&load->next, units), first, ended = 0;
+
+	kv_assert_locked(&xfer->session->lock);
+	kv_xfer_get_locked(xfer);
+	for (; unit < units; unit++) {
+		first = unit % load->units_a_step * load->unit;
+		ended += end_blocks(xfer, first,
+				    KV_MIN(xfer->n - first, load->unit));
+		atomic_fetch_sub(&load->left[unit / load->units_a_step], 1);
+		if (xfer->device->order)
+			count_submitted_locked(xfer, unit / load->units_a_step);
+	}
+	if (xfer->steps <= 1)
+		account_locked(xfer, 0, ended);
+	else if (!load->counted && is_over(load))
+		count_all_locked(xfer);
+	pthread_cond_broadcast(&xfer->session->changed);
+	kv_xfer_put_locked(xfer);
+}
+
 static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	kv_assert_locked(&xfer->session->lock);
-	if (!kv_stream_sync_stop_locked(xfer) && !xfer->queued)
+	if (xfer->left[KVFS_COPIED] == 0)
 		return;
+	if (!kv_stream_sync_stop_locked(xfer) && !xfer->queued) {
+		stop_units_locked(xfer);
+		return;
+	}
 	unqueue_locked(xfer);
-	for (size_t i = 0; i < xfer->n; i++)
-		atomic_store(&xfer->status[i], atomic_load(&xfer->stopped));
+	end_blocks(xfer, 0, xfer->n);
 	kv_xfer_fail_locked(xfer, KVFS_COPIED, xfer->n);
 }
 

@@ -12,6 +12,7 @@
  *              TO DO -> UNDER WAY   begin_group
  *          UNDER WAY -> over        end_group: its status is the transfer's
  *          UNDER WAY -> TO DO       end_group: DRAM had no room beside others
+ *              TO DO -> over        stop, begin_group: it was stopped
  *
  *           of a worker, which frees itself:
  *
@@ -208,6 +209,28 @@ static void begin_group(struct restore *restore)
 			group->status[i] = r;
 }
 
+/* It was stopped: what no group has ends now, and what groups have as soon as
+ * it may, which is with the device's copies.  Some block is left, of the group
+ * that is waited for. */
+static void stop(struct restore *restore)
+{
+	struct kvfs_xfer *xfer = restore->xfer;
+	struct kvfs_session *session = xfer->session;
+	const size_t n = restore->n - restore->at;
+
+	for (; restore->at < restore->n; restore->at++)
+		atomic_store(&xfer->status[restore->todo[restore->at]],
+			     atomic_load(&xfer->stopped));
+	pthread_mutex_lock(&session->lock);
+	kv_xfer_fail_locked(xfer, KVFS_COPIED, n);
+	pthread_cond_broadcast(&session->changed);
+	pthread_mutex_unlock(&session->lock);
+	for (size_t i = restore->ended; i < restore->begun; i++) {
+		kvfs_xfer_cancel(restore->groups[i % GROUPS].load);
+		kvfs_lease_cancel(restore->groups[i % GROUPS].lease);
+	}
+}
+
 static void wait_for(struct restore *restore, struct group *group)
 {
 	if (!group->load)
@@ -215,13 +238,9 @@ static void wait_for(struct restore *restore, struct group *group)
 	/* A waiter takes the reply from the socket itself, if that comes at
 	 * once. */
 	kvfs_lease_wait(group->lease, LOOK_NS);
-	while (kvfs_xfer_wait(group->load, KVFS_COPIED, LOOK_NS) ==
-	       -ETIMEDOUT) {
-		if (atomic_load(&restore->xfer->stopped) == 0)
-			continue;
-		kvfs_xfer_cancel(group->load);
-		kvfs_lease_cancel(group->lease);
-	}
+	while (kvfs_xfer_wait(group->load, KVFS_COPIED, LOOK_NS) == -ETIMEDOUT)
+		if (atomic_load(&restore->xfer->stopped) != 0)
+			stop(restore);
 }
 
 /* Statuses of the group's blocks; those that may fit later are to do again. */

@@ -57,6 +57,10 @@ static inline int fake_teardown(void **state)
 {
 	struct world *w = *state;
 
+	/* Of a test that has failed. */
+	fake.held_from = fake.running_from = UINT64_MAX;
+	fake.saves_held = fake.saves_running = false;
+	slow.quiet = true;
 	kvfs_pool_close(kv_steal(w->pool));
 	fake_assert_clean();
 	world_teardown(state);

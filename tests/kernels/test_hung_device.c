@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_hung_device.c - a device that does not come back: what it has not been
+ * given ends in time, and what it has stays its own.
+ */
+#include "kernels/device/copier.h"
+#include "tests/kernels/layered.h"
+
+#include "tests/kernels/fake_world.h"
+
+#define N 200u
+#define SHORT (SECOND / 50)
+
+/* How many of the blocks ended with @status; the others are under way. */
+static size_t ended_with(kvfs_xfer *xfer, size_t n, int status)
+{
+	size_t ended = 0, i;
+	int s;
+
+	for (i = 0; i < n; i++) {
+		s = kvfs_xfer_status(xfer, i);
+		assert_true(s == status || s == -EINPROGRESS);
+		ended += s == status;
+	}
+	return ended;
+}
+
+/* The same, when it has come to that. */
+static size_t wait_ended(kvfs_xfer *xfer, size_t n, int status)
+{
+	const long ended = kvfs_xfer_wait_some(xfer, 1, 60 * SECOND);
+
+	assert_int_equal(ended_with(xfer, n, status), ended);
+	return (size_t)ended;
+}
+
+/* All copy threads are in the device, and stay there. */
+static kvfs_xfer *hang_in_load(struct world *w, size_t n, const kvfs_opts *opts)
+{
+	kvfs_xfer *xfer;
+
+	world_save(w, (uint32_t)n);
+	fake.loads = 0;
+	fake.held_from = 0;
+	xfer = begin_load(w, n, opts);
+	wait_until(&fake.loads, (int)kv_copier_threads(w->session->copier));
+	return xfer;
+}
+
+static void recover(void)
+{
+	fake.saves_held = false;
+	fake.held_from = UINT64_MAX;
+}
+
+/* Blocks that came are right, pages of others untouched. */
+static void assert_pages(struct world *w, kvfs_xfer *xfer, size_t n)
+{
+	size_t i, k;
+
+	for (i = 0; i < n; i++) {
+		if (kvfs_xfer_status(xfer, i) == 0) {
+			assert_true(world_page_is(w, (int64_t)i, (uint32_t)i));
+			continue;
+		}
+		for (k = 0; k < PAYLOAD; k++)
+			assert_int_equal(w->memory[i * PAYLOAD + k], 0xee);
+	}
+}
+
+static void a_loads_deadline_ends_what_has_not_begun(void **state)
+{
+	struct world *w = *state;
+	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SECOND};
+	kvfs_xfer *xfer = hang_in_load(w, N, &opts);
+	size_t ended = wait_ended(xfer, N, -ETIMEDOUT);
+
+	/* A unit a thread, of 8 blocks: the device has them, and their pages. */
+	assert_in_range(ended, N - 4 * 8, N - 1);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SHORT), -ETIMEDOUT);
+	assert_pages_loading(w, N);
+	assert_int_equal(kvfs_xfer_wait_some(xfer, ended, SHORT), ended);
+	recover();
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND),
+			 N - ended);
+	assert_pages(w, xfer, N);
+	assert_pages_loading(w, 0);
+	kvfs_xfer_free(xfer);
+}
+
+static void so_does_a_cancel(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *xfer = hang_in_load(w, N, NULL);
+	size_t ended;
+
+	kvfs_xfer_cancel(xfer);
+	ended = ended_with(xfer, N, -ECANCELED);
+	assert_in_range(ended, N - 4 * 8, N - 1);
+	kvfs_xfer_cancel(xfer);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 0);
+	recover();
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND),
+			 N - ended);
+	assert_pages(w, xfer, N);
+	kvfs_xfer_free(xfer);
+}
+
+static void a_load_that_no_thread_has_begun_is_over_at_once(void **state)
+{
+	struct world *w = *state;
+	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SHORT};
+	const kvfs_opts layers = {.size = sizeof(layers),
+				  .flags = KVFS_BY_LAYER,
+				  .deadline = SHORT};
+	kvfs_xfer *hung = hang_in_load(w, N, NULL), *xfer;
+	int64_t pages[] = {N, N + 1, N + 2, N + 3};
+	kvfs_lease *lease;
+	int loads = fake.loads;
+
+	for (int i = 0; i < 2; i++) {
+		lease = world_acquire(w, 4, 4);
+		assert_int_equal(kvfs_load(w->pool, lease, 4, pages,
+					   i == 0 ? &opts : &layers, &xfer),
+				 0);
+		kvfs_release(lease);
+		assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND),
+				 0);
+		assert_int_equal(ended_with(xfer, 4, -ETIMEDOUT), 4);
+		assert_int_equal(kvfs_xfer_poll(xfer, KVFS_SUBMITTED), 1);
+		assert_int_equal(kvfs_xfer_poll_layer(xfer, 0), 1);
+		kvfs_xfer_free(xfer);
+		assert_pages_loading(w, N);
+	}
+	assert_int_equal(fake.loads, loads);
+	recover();
+	assert_int_equal(kvfs_xfer_wait(hung, KVFS_COPIED, 60 * SECOND), N);
+	assert_pages(w, hung, N);
+	kvfs_xfer_free(hung);
+}
+
+static void so_is_a_save(void **state)
+{
+	struct world *w = *state;
+	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SHORT};
+	const kvfs_opts layers = {.size = sizeof(layers),
+				  .layers = LAST_LAYER / 2,
+				  .deadline = SHORT};
+	kvfs_xfer *hung = hang_in_load(w, N, NULL), *xfer;
+	const int64_t pages[] = {N, N + 1, N + 2, N + 3};
+	struct kvfs_pool_info info = {.size = sizeof(info)};
+
+	for (int i = 0; i < 2; i++) {
+		xfer = begin_save_pages(w, 1000, 4, pages,
+					i == 0 ? &opts : &layers);
+		assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND),
+				 0);
+		assert_int_equal(ended_with(xfer, 4, -ETIMEDOUT), 4);
+		kvfs_xfer_free(xfer);
+		assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
+		assert_int_equal(info.pages_saving, 0);
+		/* Nobody waits for what the daemon had reserved. */
+		world_wait_stat(w, "being saved", 0);
+	}
+	recover();
+	assert_int_equal(kvfs_xfer_wait(hung, KVFS_COPIED, 60 * SECOND), N);
+	kvfs_xfer_free(hung);
+	/* The same keys, from what the pages have now. */
+	xfer = begin_save_pages(w, 1000, 4, pages, NULL);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 4);
+	assert_int_equal(kvfs_xfer_status(xfer, 0), 0);
+	kvfs_xfer_free(xfer);
+}
+
+/* The first step hangs: layers of the second are not waited for. */
+static void a_load_by_layer_ends_too(void **state)
+{
+	struct world *w = *state;
+	const kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_BY_LAYER};
+	kvfs_xfer *xfer = hang_in_load(w, BLOCKS, &opts);
+
+	assert_int_equal(kvfs_xfer_poll_layer(xfer, LAST_LAYER), 0);
+	kvfs_xfer_cancel(xfer);
+	assert_int_equal(kvfs_xfer_poll_layer(xfer, LAST_LAYER), 1);
+	assert_int_equal(kvfs_xfer_poll_layer(xfer, 0), 0);
+	assert_int_equal(ended_with(xfer, BLOCKS, -ECANCELED), BLOCKS);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 0);
+	assert_pages_loading(w, BLOCKS);
+	recover();
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 0);
+	assert_pages_loading(w, 0);
+	kvfs_xfer_free(xfer);
+}
+
+/* What is submitted is: streams can be ordered after what the device has. */
+static void what_the_device_has_can_be_ordered_after_a_cancel(void **state)
+{
+	struct world *w = *state;
+	kvfs_xfer *xfer;
+	size_t ended;
+
+	world_save(w, N);
+	fake.submitted = 0;
+	fake.running_from = 0;
+	xfer = begin_load(w, N, NULL);
+	wait_until(&fake.submitted, (int)kv_copier_threads(w->session->copier));
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EAGAIN);
+	kvfs_xfer_cancel(xfer);
+	ended = ended_with(xfer, N, -ECANCELED);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND),
+			 N - ended);
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
+	assert_int_equal(compute.waits, fake.submitted);
+	fake.running_from = UINT64_MAX;
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND),
+			 N - ended);
+	kvfs_xfer_free(xfer);
+}
+
+static void a_restore_ends_what_it_has_not_begun(void **state)
+{
+	struct world *w = *state;
+	kvfs_key keys[PAGES];
+	int64_t pages[PAGES];
+	kvfs_xfer *xfer;
+
+	world_save(w, N);
+	world_chain(0, N, keys, pages);
+	assert_int_equal(kvfs_snapshot(w->space, "s", keys, NULL, N, NULL), 0);
+	memset(w->memory, 0xee, (size_t)PAGES * PAYLOAD);
+	fake.loads = 0;
+	fake.held_from = 0;
+	assert_int_equal(kvfs_restore(w->pool, w->space, "s", NULL, N, pages,
+				      NULL, &xfer),
+			 0);
+	/* It has the head alone, at first. */
+	wait_for_some(&fake.loads);
+	kvfs_xfer_cancel(xfer);
+	assert_int_equal(wait_ended(xfer, N, -ECANCELED), N - 1);
+	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 0);
+	recover();
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 1);
+	assert_pages(w, xfer, N);
+	kvfs_xfer_free(xfer);
+	assert_int_equal(kvfs_snapshot_drop(w->space, "s"), 0);
+}
+
+/* Stopped at any moment, by layer or not, with others that press. */
+static void whenever_it_is_stopped_every_block_ends_once(void **state)
+{
+	struct world *w = *state;
+	kvfs_opts opts = {.size = sizeof(opts)};
+	const kvfs_opts urgent = {.size = sizeof(urgent), .priority = 1};
+	kvfs_xfer *xfer, *other;
+	int64_t pages[] = {N, N + 1};
+	kvfs_lease *lease;
+	size_t good, i;
+	long r;
+
+	world_save(w, N);
+	for (unsigned round = 0; round < 60; round++) {
+		opts.flags = round % 2 ? KVFS_BY_LAYER : 0;
+		xfer = begin_load(w, N, &opts);
+		lease = world_acquire(w, 2, 2);
+		assert_int_equal(
+			kvfs_load(w->pool, lease, 2, pages, &urgent, &other),
+			0);
+		kvfs_release(lease);
+		usleep(round * 100);
+		kvfs_xfer_cancel(xfer);
+		r = kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND);
+		for (good = i = 0; i < N; i++)
+			good += kvfs_xfer_status(xfer, i) == 0;
+		assert_int_equal(r, good);
+		if (round % 2 == 0)
+			assert_pages(w, xfer, N);
+		kvfs_xfer_free(xfer);
+		assert_int_equal(
+			kvfs_xfer_wait(other, KVFS_COPIED, 60 * SECOND), 2);
+		kvfs_xfer_free(other);
+		assert_pages_loading(w, 0);
+	}
+}
+
+#define test(name) \
+	cmocka_unit_test_setup_teardown(name, fake_setup, fake_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(a_loads_deadline_ends_what_has_not_begun),
+		test(so_does_a_cancel),
+		test(a_load_that_no_thread_has_begun_is_over_at_once),
+		test(so_is_a_save),
+		test(a_load_by_layer_ends_too),
+		test(what_the_device_has_can_be_ordered_after_a_cancel),
+		test(a_restore_ends_what_it_has_not_begun),
+		test(whenever_it_is_stopped_every_block_ends_once),
+	};
+
+	return cmocka_run_group_tests(tests, world_group_setup,
+				      world_group_teardown);
+}
