@@ -20,12 +20,12 @@
  *
  * Times are nanoseconds.  A deadline is relative to the call; KVFS_FOREVER
  * waits as long as it takes, 0 not at all.  Deadlines and cancels are kept by
- * the library's own clock, also when the daemon hangs: what has not begun ends
- * at once, and what the daemon was asked to do, or to stop, ends with its
- * answer or without: a twentieth of a second later, and a save whose bytes were
- * handed over a second later.  That ends waiting, not owning: memory that is
- * being copied, or that the daemon may still read, stays taken until that is
- * over.
+ * the library's own clock, also when the daemon hangs, or a device: what has
+ * not begun ends at once, and what the daemon was asked to do, or to stop, ends
+ * with its answer or without: a twentieth of a second later, and a save whose
+ * bytes were handed over a second later.  That ends waiting, not owning: memory
+ * that is being copied, or that the daemon may still read, stays taken until
+ * that is over.
  *
  * The interface grows, and what was built against an older one goes on.  A
  * struct that is passed alone begins with its size, which the caller sets (the
@@ -195,7 +195,9 @@ enum kvfs_event_what {
 	KVFS_EVENT_CONNECTION = 1, /* @result: as kvfs_connection returns */
 	KVFS_EVENT_LEASE,	   /* settled; @result: blocks held */
 	KVFS_EVENT_XFER,	   /* @stage is over; @result: blocks that are
-				      there.  A load, restore or prefetch has
+				      there (SUBMITTED: that the device has, or
+				      had; absent ones, and others that failed
+				      before, are not).  A load, restore or prefetch has
 				      KVFS_COPIED alone, a flush what it was
 				      asked for, a save all; but DURABLE only if
 				      that is asked for (kvfs_xfer_poll), or no
@@ -554,9 +556,10 @@ int kvfs_pool_info(kvfs_pool *pool, struct kvfs_pool_info *ret_info);
  * pages must not be touched until COPIED.  A block whose lease status is not 0
  * keeps that status; its pages are not touched.  If the lease has not settled
  * the load begins when it has.  Statuses: 0, the lease's, -ETIMEDOUT and
- * -ECANCELED (not begun), -ESTALE (the daemon went away since), -EBADMSG
- * (another layout than the pool's), -EIO (the device: the pages' bytes are
- * undefined, as they are if a load layer by layer ends half-way).
+ * -ECANCELED (not begun; layer by layer: not all of it), -ESTALE (the daemon
+ * went away since), -EBADMSG (another layout than the pool's), -EIO (the
+ * device: the pages' bytes are undefined, as they are if a load layer by layer
+ * ends half-way).
  * -EINVAL: a page outside the pool, a page twice, a range outside the lease,
  * layers that are not there, flags other than KVFS_BY_LAYER and
  * KVFS_TELL_SUBMITTED; -EOPNOTSUPP: a stream or event on a device without;
@@ -639,7 +642,8 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 /* 1 once every block has reached @stage or failed, else 0.  (A block that is
  * SUBMITTED may yet fail to be COPIED.) */
 int kvfs_xfer_poll(kvfs_xfer *xfer, enum kvfs_stage stage);
-/* Blocks.  Returns how many blocks got there, or -ETIMEDOUT. */
+/* Blocks.  Returns how many blocks got there, or -ETIMEDOUT; to SUBMITTED: how
+ * many had not failed by then. */
 long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline);
 /* Blocks until @n blocks at least are COPIED or have failed, in the order in
  * which they come.  Returns how many are by now, or -ETIMEDOUT. */
@@ -670,10 +674,12 @@ long kvfs_xfer_statuses(kvfs_xfer *xfer, size_t first, size_t n,
  * stream never waits for what nobody has given to the device yet.  Work that
  * needs the pages must not be given to @stream then.  Try again, or first wait
  * for KVFS_SUBMITTED, or for the layer (kvfs_xfer_wait_layer).  A restore is
- * SUBMITTED when it is COPIED.
+ * SUBMITTED when it is COPIED, and a large transfer shortly before.  When all is
+ * COPIED nothing is ordered, and the device not asked about @stream.
  * -EBUSY: the stream is being captured, which goes on undisturbed;
  * -EOPNOTSUPP: the device has no streams (host); -EINVAL: a layer that is not
- * among those of @xfer, a transfer without pages, a stream that is none.
+ * among those of @xfer, a transfer without pages, a stream that is none (NULL
+ * always).
  */
 int kvfs_xfer_order(kvfs_xfer *xfer, void *stream);
 int kvfs_xfer_order_layer(kvfs_xfer *xfer, uint32_t layer, void *stream);

@@ -718,6 +718,8 @@ int kvfs_map_order(kvfs_mapping *map, void *stream)
 
 	if (r == 0 && !map->xfer->device->order)
 		r = -EOPNOTSUPP;
+	if (r == 0 && !stream)
+		r = -EINVAL;
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&map->xfer->session->lock);

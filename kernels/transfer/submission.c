@@ -153,7 +153,7 @@ int kv_submission_order_locked(struct kvfs_xfer *xfer, size_t step,
 
 /* ---- for callers ---- */
 
-static int check(const struct kvfs_xfer *xfer)
+static int check(const struct kvfs_xfer *xfer, const void *stream)
 {
 	int r = kv_session_check(xfer ? xfer->session : NULL);
 
@@ -161,7 +161,9 @@ static int check(const struct kvfs_xfer *xfer)
 		return r;
 	if (!xfer->device)
 		return -EINVAL;
-	return xfer->device->order ? 0 : -EOPNOTSUPP;
+	if (!xfer->device->order)
+		return -EOPNOTSUPP;
+	return stream ? 0 : -EINVAL;
 }
 
 static int order(struct kvfs_xfer *xfer, size_t step, void *stream)
@@ -176,7 +178,7 @@ static int order(struct kvfs_xfer *xfer, size_t step, void *stream)
 
 int kvfs_xfer_order(kvfs_xfer *xfer, void *stream)
 {
-	int r = check(xfer);
+	int r = check(xfer, stream);
 
 	return r < 0 ? r : order(xfer, KV_ALL_STEPS, stream);
 }
@@ -190,7 +192,7 @@ int kvfs_xfer_order_layer(kvfs_xfer *xfer, uint32_t layer, void *stream)
 	if (!xfer->device || layer < xfer->first_layer ||
 	    layer - xfer->first_layer >= xfer->layers)
 		return -EINVAL;
-	r = check(xfer);
+	r = check(xfer, stream);
 	if (r < 0 || xfer->steps <= 1)
 		return r < 0 ? r : order(xfer, KV_ALL_STEPS, stream);
 	return order(xfer, (layer - xfer->first_layer) / xfer->layers_a_step,

@@ -207,10 +207,21 @@ bool kv_xfer_is_submitted_locked(const struct kvfs_xfer *xfer)
 	return xfer->all_submitted || xfer->left[KVFS_COPIED] == 0;
 }
 
-/* Blocks that are there, or will be unless the device fails. */
-static size_t got_submitted(const struct kvfs_xfer *xfer)
+/* Blocks that are there, or will be unless the device fails.  Those of a load
+ * that are not fail one by one, and are counted as failed later. */
+static size_t count_submitted_locked(const struct kvfs_xfer *xfer)
 {
-	return xfer->got[KVFS_COPIED] + xfer->left[KVFS_COPIED];
+	size_t n = 0;
+	int status;
+
+	kv_assert_locked(&xfer->session->lock);
+	if (xfer->ops->to_daemon)
+		return xfer->got[KVFS_COPIED] + xfer->left[KVFS_COPIED];
+	for (size_t i = 0; i < xfer->n; i++) {
+		status = atomic_load(&xfer->status[i]);
+		n += status >= 0 || status == -EINPROGRESS;
+	}
+	return n;
 }
 
 /* Whether that is all, now that there are more of them, or fewer left. */
@@ -223,8 +234,9 @@ static void look_submitted_locked(struct kvfs_xfer *xfer)
 	if (xfer->all_submitted || xfer->submitted < xfer->left[KVFS_COPIED])
 		return;
 	xfer->all_submitted = true;
+	xfer->got_submitted = count_submitted_locked(xfer);
 	kv_notice_post_locked(xfer->session, &xfer->notice, KVFS_SUBMITTED,
-			      (int64_t)got_submitted(xfer));
+			      (int64_t)xfer->got_submitted);
 	if (asked)
 		kv_session_completed_locked(xfer->session);
 	else
@@ -511,7 +523,7 @@ long kvfs_xfer_wait(kvfs_xfer *xfer, enum kvfs_stage stage, uint64_t deadline)
 		r = deadline == 0 ? -ETIMEDOUT
 				  : kv_session_wait(xfer->session, at);
 	if (is_reached_locked(xfer, stage))
-		r = (long)(stage == KVFS_SUBMITTED ? got_submitted(xfer)
+		r = (long)(stage == KVFS_SUBMITTED ? xfer->got_submitted
 						   : xfer->got[stage]);
 	pthread_mutex_unlock(&xfer->session->lock);
 	return r;

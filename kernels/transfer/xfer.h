@@ -119,6 +119,7 @@ struct kvfs_xfer {
 	TAILQ_HEAD(, kv_submission) submissions; /* the device has them */
 	size_t submitted; /* of left[COPIED], blocks that it has all of */
 	bool all_submitted;
+	size_t got_submitted; /* blocks that were not failed when it became so */
 
 	/* Flushing, flush.c */
 	bool flush_asked;  /* lock: somebody waits for DURABLE */

@@ -303,13 +303,49 @@ static void blocks_that_are_missing_do_not_hold_the_stage_up(void **state)
 	fake.running_from = 0;
 	assert_int_equal(kvfs_load(w->pool, lease, 8, pages, NULL, &xfer), 0);
 	kvfs_release(lease);
-	assert_true(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND) >= 5);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND), 5);
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
 	assert_int_equal(compute.waits, fake.submitted);
 	fake.running_from = UINT64_MAX;
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 5);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 0), 5);
 	kvfs_xfer_free(xfer);
+}
+
+/* By layer, too: nothing of them is given to the device in any step. */
+static void what_is_absent_is_not_told_as_submitted(void **state)
+{
+	struct world *w = *state;
+	kvfs_opts asks = {
+		.size = sizeof(asks), .user = 1, .flags = KVFS_TELL_SUBMITTED};
+	kvfs_key keys[PAGES];
+	int64_t pages[PAGES];
+	const kvfs_query query = {w->space, keys, 8};
+	kvfs_event events[4];
+	kvfs_lease *lease;
+	kvfs_xfer *xfer;
+
+	for (uint32_t there = 0; there < 8; there += 3) {
+		if (there > 0)
+			world_save(w, there);
+		world_chain(0, 8, keys, pages);
+		assert_int_equal(kvfs_acquire(&query, 1, NULL, &lease), 0);
+		while (kvfs_reap(w->session, events, 4) > 0)
+			continue;
+		asks.flags ^= KVFS_BY_LAYER;
+		assert_int_equal(
+			kvfs_load(w->pool, lease, 8, pages, &asks, &xfer), 0);
+		kvfs_release(lease);
+		assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND),
+				 there);
+		assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 0),
+				 there);
+		assert_int_equal(kvfs_reap(w->session, events, 4), 2);
+		assert_int_equal(events[0].stage, KVFS_SUBMITTED);
+		assert_int_equal(events[0].result, there);
+		assert_int_equal(events[0].n, 8);
+		kvfs_xfer_free(xfer);
+	}
 }
 
 /* The second step is held up: the first can be waited for all the same. */
@@ -519,7 +555,12 @@ static void what_cannot_be_ordered_is_refused(void **state)
 	fake.order_error = -EBUSY;
 	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EBUSY);
 	fake.running_from = UINT64_MAX;
+	assert_int_equal(kvfs_xfer_order(xfer, NULL), -EINVAL);
 	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 1);
+	/* The device is not asked any more. */
+	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
+	assert_int_equal(kvfs_xfer_order(xfer, NULL), -EINVAL);
+	assert_int_equal(kvfs_xfer_order_layer(xfer, 0, NULL), -EINVAL);
 	kvfs_xfer_free(xfer);
 	kvfs_release(lease);
 	kvfs_pool_close(host);
@@ -545,6 +586,7 @@ int main(void)
 		test(a_transfer_that_failed_holds_nobody_up),
 		test(a_batch_that_fails_is_submitted_all_the_same),
 		test(blocks_that_are_missing_do_not_hold_the_stage_up),
+		test(what_is_absent_is_not_told_as_submitted),
 		test(a_layer_is_waited_for_by_itself),
 		test(a_restore_waits_for_its_stream_and_is_waited_for),
 		test(a_pool_is_closed_after_its_marks),
