@@ -321,6 +321,9 @@ struct kv_view {
 };
 int kv_view_get(struct kv_cache *cache, struct kv_block *block,
 		struct kv_view *ret_view);
+/* For one look: what had to be read from SSD for it is not kept. */
+int kv_view_get_once(struct kv_cache *cache, struct kv_block *block,
+		     struct kv_view *ret_view);
 /* Without waiting; -EAGAIN: its bytes must be read first. */
 int kv_view_get_try(struct kv_cache *cache, struct kv_block *block,
 		    struct kv_view *ret_view);

@@ -14,6 +14,8 @@
  * INVARIANTS
  *   (1) A buffer with users keeps its block and its bytes.
  *   (2) A buffer names a block only after that was verified.
+ *   (3) Who looks at a block once leaves no buffer behind: readers that come
+ *       again keep theirs, however many blocks are looked at beside them.
  *
  * LOCKING    bounce->lock for the buffers; a buffer that is being filled
  *            belongs to who fills it.  Never taken together with cache->lock.
@@ -34,8 +36,12 @@ struct buffer {
 	uint64_t room;
 	unsigned users;
 	bool filling;
+	bool once; /* nobody else comes for it: it goes with its users */
 	uint64_t used_ns;
 };
+
+/* Whether the caller waits for a buffer, and for the SSD; and comes again. */
+enum how { WAITS, TRIES, ONCE };
 
 struct kv_bounce {
 	uint64_t limit; /* fixed after new */
@@ -182,9 +188,9 @@ static int fetch_counted(struct kv_cache *cache, struct kv_block *block,
 	return r;
 }
 
-/* @waits: for a buffer, and for the SSD; else -EAGAIN. */
+/* TRIES: -EAGAIN if that would be to wait. */
 static int bounce_get(struct kv_cache *cache, struct kv_block *block,
-		      bool waits, struct buffer **ret_buffer)
+		      enum how how, struct buffer **ret_buffer)
 {
 	struct kv_bounce *bounce = cache->bounce;
 	uint64_t bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
@@ -193,7 +199,7 @@ static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 	int r;
 
 	pthread_mutex_lock(&bounce->lock);
-	if (!waits && (!(buffer = find(bounce, id)) || buffer->filling)) {
+	if (how == TRIES && (!(buffer = find(bounce, id)) || buffer->filling)) {
 		pthread_mutex_unlock(&bounce->lock);
 		return -EAGAIN;
 	}
@@ -202,6 +208,7 @@ static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 	if (r == 0 && buffer->id != id) {
 		buffer->id = id;
 		buffer->filling = true;
+		buffer->once = true;
 		pthread_mutex_unlock(&bounce->lock);
 		r = fetch_counted(cache, block, buffer);
 		pthread_mutex_lock(&bounce->lock);
@@ -210,6 +217,7 @@ static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 	}
 	if (r == 0) {
 		buffer->users++;
+		buffer->once &= how == ONCE;
 		buffer->used_ns = kv_now_ns();
 		*ret_buffer = buffer;
 	}
@@ -217,8 +225,8 @@ static int bounce_get(struct kv_cache *cache, struct kv_block *block,
 	return r;
 }
 
-static int view_get(struct kv_cache *cache, struct kv_block *block, bool waits,
-		    struct kv_view *ret_view)
+static int view_get(struct kv_cache *cache, struct kv_block *block,
+		    enum how how, struct kv_view *ret_view)
 {
 	struct buffer *buffer = NULL;
 	struct kv_slot *slot;
@@ -236,7 +244,7 @@ static int view_get(struct kv_cache *cache, struct kv_block *block, bool waits,
 	kv_unlock(cache);
 	if (slot)
 		return 0;
-	r = bounce_get(cache, block, waits, &buffer);
+	r = bounce_get(cache, block, how, &buffer);
 	if (r < 0)
 		return r;
 	ret_view->data = buffer->data + KV_PAGE;
@@ -248,22 +256,30 @@ static int view_get(struct kv_cache *cache, struct kv_block *block, bool waits,
 int kv_view_get(struct kv_cache *cache, struct kv_block *block,
 		struct kv_view *ret_view)
 {
-	return view_get(cache, block, true, ret_view);
+	return view_get(cache, block, WAITS, ret_view);
+}
+
+int kv_view_get_once(struct kv_cache *cache, struct kv_block *block,
+		     struct kv_view *ret_view)
+{
+	return view_get(cache, block, ONCE, ret_view);
 }
 
 int kv_view_get_try(struct kv_cache *cache, struct kv_block *block,
 		    struct kv_view *ret_view)
 {
-	return view_get(cache, block, false, ret_view);
+	return view_get(cache, block, TRIES, ret_view);
 }
 
 void kv_view_put(struct kv_cache *cache, struct kv_view *view)
 {
 	struct kv_bounce *bounce = cache->bounce;
+	struct buffer *buffer = view->owner;
 
 	if (view->bounce) {
 		pthread_mutex_lock(&bounce->lock);
-		((struct buffer *)view->owner)->users--;
+		if (--buffer->users == 0 && buffer->once)
+			release(bounce, buffer);
 		pthread_cond_broadcast(&bounce->changed);
 		pthread_mutex_unlock(&bounce->lock);
 		return;
