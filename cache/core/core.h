@@ -171,6 +171,7 @@ struct kv_tenant {
 	/* Guaranteed to him: his reserves, or less if the tiers shrank. */
 	uint64_t guaranteed_dram, guaranteed_ssd;
 	uint64_t leaving; /* scratch, as a space's */
+	uint64_t records; /* scratch of ssd/evict.c */
 	struct kv_bucket puts;
 	LIST_ENTRY(kv_tenant) link;
 };

@@ -14,6 +14,8 @@
  *   (3) Of blocks that may go, those that are in DRAM, too, are passed over
  *       unless they are many: what goes is to be gone from all tiers, and not
  *       to be there still, but no longer durable.
+ *   (4) Room in the index is made by the user who has most records beyond what
+ *       he is guaranteed: many small blocks of one drive out his own.
  *
  * LOCKING    cache->lock; let go of only to ask the index what a file holds.
  */
@@ -466,13 +468,49 @@ static bool evict_coldest(struct kv_cache *cache, const struct kv_space *taker,
 	return false;
 }
 
+/* He who has most of the index of those who may give; NULL: nobody may. */
+static struct kv_tenant *richest(struct kv_cache *cache,
+				 const struct need *need)
+{
+	struct kv_tenant *tenant, *best = NULL;
+	const struct kv_evict_list *list;
+	const struct kv_ssd_class *class;
+
+	LIST_FOREACH(tenant, &cache->tenants, link)
+		tenant->records = 0;
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+		TAILQ_FOREACH(list, &class->lists, link) {
+			if (!list->blocks)
+				break; /* empty ones are last */
+			if (gives(list, need))
+				list->space->tenant->records += list->blocks;
+		}
+	LIST_FOREACH(tenant, &cache->tenants, link)
+		if (tenant->records > (best ? best->records : 0))
+			best = tenant;
+	return best;
+}
+
+/* A record has its size whatever the block's is, so that bytes do not tell who
+ * fills the index. */
+static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
+			 const struct kv_space *but)
+{
+	const struct need need = need_of(cache, taker, but);
+	const struct kv_giving giving = {gives, evict_from, &need};
+	const struct kv_tenant *tenant = richest(cache, &need);
+
+	return tenant && (kv_victim_evict_tenant(tenant, true, &giving) ||
+			  evict_coldest(cache, taker, but));
+}
+
 bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker)
 {
 	const struct kv_space *spared = entitled(taker, 0) ? taker : NULL;
 
 	kv_assert_locked(&cache->lock);
-	return evict_coldest(cache, taker, spared) ||
-	       (spared && evict_coldest(cache, taker, NULL));
+	return evict_record(cache, taker, spared) ||
+	       (spared && evict_record(cache, taker, NULL));
 }
 
 bool kv_ssd_evict_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
