@@ -31,6 +31,7 @@
 #include <stdio.h>
 
 #define COPY_NAME "compact.tmp"
+#define MAP_SHARE 48 /* one part in so many of ssd= */
 /* Bytes; not worth the trouble below. */
 #define SMALL KV_POINTS_OR(128u << 10, 4u << 20)
 
@@ -240,7 +241,7 @@ void kv_index_keep_room(struct kv_index *index)
 
 uint64_t kv_index_map_bytes(uint64_t cap)
 {
-	uint64_t bytes = KV_MAX(cap / 48, 2ull << 20);
+	uint64_t bytes = KV_MAX(cap / MAP_SHARE, 2ull << 20);
 
 	return kv_round_up(cap ? bytes : 64ull << 20, 1u << 20);
 }
@@ -250,6 +251,16 @@ static uint64_t value_bytes(uint64_t bytes)
 {
 	return bytes < KV_PAGE / 2 ? 2 * bytes
 				   : kv_round_up(bytes + 16, KV_PAGE);
+}
+
+/* Half of what the index is of the tier: the rest is for records. */
+bool kv_index_takes_token_ids(uint32_t n, uint32_t extras_len, uint64_t length)
+{
+	const uint64_t node = 2 * sizeof(uint64_t); /* LMDB's, and the key */
+
+	return value_bytes(node + sizeof(struct kv_tokens_record) +
+			   (uint64_t)n * sizeof(uint32_t) + extras_len) <=
+	       length / (2 * MAP_SHARE);
 }
 
 uint64_t kv_index_space_bytes(size_t name_len, size_t layout_len)

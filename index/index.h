@@ -54,6 +54,14 @@ void kv_index_keep_room(struct kv_index *index);
 /* How large the map is in a store with this cap; the file is never larger. */
 uint64_t kv_index_map_bytes(uint64_t cap);
 
+/*
+ * Whether the index takes what the @n tokens of a block are, with so many bytes
+ * of extras: only what is small beside the block's file of @length bytes.  What
+ * bounds the blocks thus bounds it, too.  Who asks for what the index has not
+ * finds it in the block's header.
+ */
+bool kv_index_takes_token_ids(uint32_t n, uint32_t extras_len, uint64_t length);
+
 /* The bytes that a space, and a snapshot of @n blocks, take of it. */
 uint64_t kv_index_space_bytes(size_t name_len, size_t layout_len);
 uint64_t kv_index_snapshot_bytes(size_t n);
@@ -67,8 +75,6 @@ uint64_t kv_index_records_max(uint64_t cap);
 uint64_t kv_index_room(const struct kv_index *index);
 #define KV_PUT_NEAR (2 * (sizeof(struct kv_slot_record) + 16))
 #define KV_PUT_FAR (KV_PUT_NEAR + 3 * KV_PAGE)
-/* And of the put of a block's token ids, at worst. */
-uint64_t kv_index_token_ids_bytes(uint32_t n, uint32_t extras_len);
 
 /*
  * Read everything, in key order; a callback that returns non-zero ends the
@@ -132,8 +138,11 @@ int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
 		    const struct kv_slot_record *record);
 int kv_txn_delete_slot(struct kv_txn *batch,
 		       uint64_t slot_id); /* absent is no error */
-/* Whether puts may still take so many bytes of the map. */
+/* Whether puts may still take so many bytes of the map; and what the tokens of a
+ * block are, with so many @bytes beside them. */
 bool kv_txn_has_room(const struct kv_txn *batch, uint64_t bytes);
+bool kv_txn_has_room_for_ids(const struct kv_txn *batch, uint32_t n,
+			     uint32_t extras_len, uint64_t bytes);
 /* What the tokens are of the block whose record, with that @generation, the
  * same batch puts; deleted with it, by who knows that there may be some. */
 int kv_txn_put_token_ids(struct kv_txn *batch, uint64_t slot_id,

@@ -21,13 +21,15 @@
 #include <xxhash.h>
 
 #include "common/block.h"
+#include "common/copy.h"
 #include "index/sidecar.h"
 #include "index/rebuild.h"
 #include "index/segfile.h"
 
 #define NEW_DIR "index.new"
 #define A_BATCH 8192u
-#define IDS_A_PUT 64u		 /* so many cost as much as a record */
+#define IDS_A_PUT 64u /* so many cost as much as a record */
+#define PIECE ((size_t)1 << 20)
 #define GENERATIONS (1ull << 40) /* left out, more than any mount takes */
 
 /* A block that was put, to find those of one key. */
@@ -57,6 +59,8 @@ struct work {
 	int fd;		 /* of the file at hand */
 	uint8_t *header; /* of a block, header_room bytes */
 	size_t header_room;
+	uint8_t *piece; /* of what follows it, PIECE bytes */
+	struct kv_hash *hash;
 	struct item *items;
 	size_t n_items;
 	struct kv_found *found;
@@ -77,6 +81,8 @@ static void work_fini(struct work *work)
 	free(work->items);
 	free(work->found);
 	free(work->header);
+	free(work->piece);
+	kv_hash_free(work->hash);
 }
 
 /* @data with room for one more. */
@@ -304,43 +310,88 @@ static int header_room(struct work *work, size_t bytes)
 	return 0;
 }
 
-/* -EBADMSG: the slot does not say, or cannot be read. */
+/*
+ * The header of a block into work->header, if all of the block is as it was
+ * sealed: what is wrong in a header alone would be believed from then on.
+ * -EBADMSG: it is not, or cannot be read.
+ */
+static int read_whole(struct work *work, uint64_t at,
+		      const struct kv_slot_record *record)
+{
+	struct kv_digest digest;
+	uint64_t done = 0;
+
+	kv_hash_begin(work->hash);
+	while (done < record->length) {
+		uint8_t *to = done ? work->piece : work->header;
+		const size_t n = done ? KV_MIN(PIECE, record->length - done)
+				      : record->payload;
+		const long got = kv_segfile_read(work->fd, at + done, to, n);
+
+		if (got < 0 && kv_is_shortage((int)got))
+			return (int)got;
+		if (got != (long)n)
+			return -EBADMSG;
+		kv_hash_update(work->hash, to, n);
+		done += n;
+	}
+	digest = kv_hash_end(work->hash);
+	return memcmp(digest.b, record->digest, sizeof(digest.b)) == 0
+		       ? 0
+		       : -EBADMSG;
+}
+
+/* -EBADMSG: the slot does not say, or is damaged. */
 static int token_ids_of(struct work *work, const struct file *file,
-			uint32_t slot_number, uint32_t payload,
+			uint32_t slot_number,
+			const struct kv_slot_record *record,
 			struct kv_token_ids **ret_ids)
 {
-	long n;
+	const uint64_t at =
+		kv_segfile_at_slot(file->trailer.slot_bytes, slot_number);
+	const uint32_t payload = record->payload;
 	int r;
 
-	if (payload > KV_HEADER_MAX + KV_PAGE)
+	if (payload == 0 || payload > record->length ||
+	    payload > KV_HEADER_MAX + KV_PAGE)
 		return -EBADMSG;
 	r = header_room(work, payload);
-	if (r < 0)
-		return r;
-	n = kv_segfile_read(work->fd, file->trailer.slot_bytes, slot_number,
-			    work->header, payload);
-	r = n < 0 ? (int)n
-		  : kv_block_parse_token_ids(work->header, (size_t)n, ret_ids);
+	if (r == 0)
+		r = read_whole(work, at, record);
+	if (r == 0)
+		r = kv_block_parse_token_ids(work->header, payload, ret_ids);
 	return r == 0 || kv_is_shortage(r) ? r : -EBADMSG;
 }
 
-/* A block whose header is damaged goes without: it is no block, once read. */
+/*
+ * As a commit puts them: those that are few beside their block, which is not
+ * read for others.  One that is damaged goes without.
+ */
 static int add_token_ids(struct work *work, const struct file *file,
 			 uint32_t slot_number,
 			 const struct kv_slot_record *record)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	/* All blocks have records before any has these. */
+	const uint64_t records =
+		KV_PUT_FAR + (work->slots - work->slots_done) * KV_PUT_NEAR;
 	struct kv_txn *batch;
-	int r = token_ids_of(work, file, slot_number, record->payload, &ids);
+	int r;
 
+	if (!kv_index_takes_token_ids(record->tokens, 0, record->length))
+		return 0;
+	r = token_ids_of(work, file, slot_number, record, &ids);
 	if (r < 0)
 		return r == -EBADMSG ? 0 : r;
 	r = batch_of(work, &batch);
+	if (r < 0 ||
+	    !kv_index_takes_token_ids(ids->n, ids->extras_len,
+				      record->length) ||
+	    !kv_txn_has_room_for_ids(batch, ids->n, ids->extras_len, records))
+		return r;
 	work->in_batch += ids->n / IDS_A_PUT;
-	return r < 0 ? r
-		     : kv_txn_put_token_ids(batch,
-					    kv_slot_id(file->id, slot_number),
-					    record->generation, ids);
+	return kv_txn_put_token_ids(batch, kv_slot_id(file->id, slot_number),
+				    record->generation, ids);
 }
 
 static int add_block(struct work *work, uint64_t slot_id,
@@ -472,8 +523,10 @@ static int add_blocks(struct work *work)
 	int r = 0;
 
 	work->found = malloc(KV_SCAN_MAX * sizeof(*work->found));
-	if (!work->found)
+	work->piece = malloc(PIECE);
+	if (!work->found || !work->piece)
 		return -ENOMEM;
+	r = kv_hash_new(&work->hash);
 	for (size_t i = 0; r == 0 && i < work->n_files; i++)
 		r = add_file_blocks(work, &work->files[i]);
 	return r < 0 ? r : drop_duplicates(work);

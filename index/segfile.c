@@ -210,16 +210,13 @@ void kv_segfile_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
 		pthread_join(threads[i], NULL);
 }
 
-long kv_segfile_read(int fd, uint64_t slot_bytes, uint32_t slot_number,
-		     void *data, size_t bytes)
+long kv_segfile_read(int fd, uint64_t at, void *data, size_t bytes)
 {
-	const uint64_t from = slot_number * slot_bytes + KV_PAGE;
 	size_t done = 0;
 
-	bytes = KV_MIN(bytes, slot_bytes - KV_PAGE);
 	while (done < bytes) {
 		ssize_t n = pread(fd, (char *)data + done, bytes - done,
-				  (off_t)(from + done));
+				  (off_t)(at + done));
 
 		if (n < 0 && errno == EINTR)
 			continue;

@@ -56,10 +56,16 @@ void kv_segfile_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
 		     uint32_t from, uint32_t n, const uint64_t *skip,
 		     struct kv_found *ret_found);
 
-/* The first @bytes of the file in a slot of @slot_bytes, or as many as there
- * are of it; returns how many, or why they cannot be read. */
-long kv_segfile_read(int fd, uint64_t slot_bytes, uint32_t slot_number,
-		     void *data, size_t bytes);
+/* Where the file in a slot of @slot_bytes begins. */
+static inline uint64_t kv_segfile_at_slot(uint64_t slot_bytes,
+					  uint32_t slot_number)
+{
+	return slot_number * slot_bytes + KV_PAGE;
+}
+
+/* @bytes from @at on, or as many as there are; returns how many, or why they
+ * cannot be read. */
+long kv_segfile_read(int fd, uint64_t at, void *data, size_t bytes);
 
 /* Could the block of this record be in a slot of this size? */
 bool kv_record_fits(const struct kv_slot_record *record, uint64_t slot_bytes);

@@ -25,6 +25,7 @@
 
 #define RESERVE 8	 /* one part in so many of the map's pages */
 #define RESERVE_MIN 1024 /* pages */
+#define LEAF_VALUE 2000	 /* bytes; longer ones may need pages in a row */
 #define NEAR_IDS 8	 /* so many further on is the same leaf, mostly */
 #define NEAR_FULL 16384	 /* pages; with more room nobody counts */
 
@@ -34,6 +35,7 @@ struct kv_txn {
 	bool entered;	   /* the guard */
 	int failed;	   /* first error */
 	uint64_t puttable; /* bytes of the map that puts may still take */
+	uint64_t unused;   /* at its end, at least: these lie side by side */
 	uint64_t last_id;  /* put into last_dbi */
 	MDB_dbi last_dbi;
 	uint64_t last_tokens; /* id; these go along with slots */
@@ -80,6 +82,8 @@ static int count_room(void *arg)
 			return r;
 		room += free_pages;
 	}
+	batch->unused =
+		(total - KV_MIN(total, info.me_last_pgno + 1)) * stat.ms_psize;
 	batch->puttable = (room - KV_MIN(room, reserve)) * stat.ms_psize;
 	atomic_store(&batch->index->room, batch->puttable);
 	return 0;
@@ -181,6 +185,7 @@ static int put(struct kv_txn *batch, MDB_dbi dbi, uint64_t id, MDB_val value)
 	if (batch->puttable < cost)
 		return note(batch, -ENOSPC);
 	batch->puttable -= cost;
+	batch->unused -= KV_MIN(cost, batch->unused);
 	return note(batch, kv_env_errno(guarded(batch, do_put, &c)));
 }
 
@@ -197,6 +202,18 @@ bool kv_txn_has_room(const struct kv_txn *batch, uint64_t bytes)
 	return batch->puttable >= bytes;
 }
 
+bool kv_txn_has_room_for_ids(const struct kv_txn *batch, uint32_t n,
+			     uint32_t extras_len, uint64_t bytes)
+{
+	const uint64_t value = sizeof(struct kv_tokens_record) +
+			       (uint64_t)n * sizeof(uint32_t) + extras_len;
+	const uint64_t cost = KV_PUT_FAR - KV_PUT_NEAR + bytes +
+			      2 * (value + 2 * sizeof(uint64_t));
+
+	return batch->puttable >= cost &&
+	       (value < LEAF_VALUE || batch->unused >= cost);
+}
+
 int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
 		    const struct kv_slot_record *record)
 {
@@ -210,14 +227,6 @@ int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
 int kv_txn_delete_slot(struct kv_txn *batch, uint64_t slot_id)
 {
 	return drop(batch, batch->index->slots, slot_id);
-}
-
-uint64_t kv_index_token_ids_bytes(uint32_t n, uint32_t extras_len)
-{
-	uint64_t bytes = sizeof(struct kv_tokens_record) +
-			 (uint64_t)n * sizeof(uint32_t) + extras_len;
-
-	return 2 * (bytes + 2 * sizeof(uint64_t)) + KV_PUT_FAR - KV_PUT_NEAR;
 }
 
 int kv_txn_put_token_ids(struct kv_txn *batch, uint64_t slot_id,

@@ -19,7 +19,8 @@
  *   (3) After a failed round everything is as if it had not begun: written
  *       blocks are queued again, deletions wait for the next round.
  *   (4) Blocks that the index has no room for wait for the next round, in their
- *       order; a round that has room for none evicts some, or has failed.
+ *       order; a round that has room for none evicts some, or has failed.  For
+ *       token ids nobody waits or goes: without room their block is put alone.
  *
  * LOCKING    cache->lock for the lists; none during I/O.
  */
@@ -324,34 +325,46 @@ static int parse_open(const struct put *put, struct kv_token_ids **ret_ids)
 	return kv_block_parse_token_ids(copy, record->payload, ret_ids);
 }
 
-/* The slot's bytes are as they were sealed, and stay as long as the round has
- * it.  What was sealed before the layout came may not say: NULL. */
-static int token_ids_of(const struct put *put, struct kv_token_ids **ret_ids)
+/*
+ * The slot's bytes are as they were sealed, and stay as long as the round has
+ * it.  NULL: the index has no place for them, or they were sealed before the
+ * layout came, and do not say.
+ */
+static int token_ids_of(const struct kv_txn *batch, const struct put *put,
+			struct kv_token_ids **ret_ids)
 {
+	const struct kv_slot_record *record = &put->record;
+	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
 	int r;
 
-	if (!put->token_ids || put->removed)
+	if (!put->token_ids || put->removed ||
+	    !kv_index_takes_token_ids(record->tokens, 0, record->length))
 		return 0;
 	r = kv_slot_is_open(put->slot)
-		    ? parse_open(put, ret_ids)
+		    ? parse_open(put, &ids)
 		    : kv_block_parse_token_ids(kv_slot_file(put->slot),
-					       put->record.payload, ret_ids);
-	return r == -ENOMEM ? r : 0;
+					       record->payload, &ids);
+	if (r < 0)
+		return r == -ENOMEM ? r : 0;
+	if (kv_index_takes_token_ids(ids->n, ids->extras_len, record->length) &&
+	    kv_txn_has_room_for_ids(batch, ids->n, ids->extras_len, KV_PUT_FAR))
+		*ret_ids = kv_steal(ids);
+	return 0;
 }
 
 /* 1: there is no room for it. */
 static int put_record(struct kv_txn *batch, const struct put *put)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
-	uint64_t bytes = KV_PUT_FAR;
-	int r = token_ids_of(put, &ids);
+	int r;
 
-	if (r < 0 || put->removed)
-		return r;
-	if (ids)
-		bytes += kv_index_token_ids_bytes(ids->n, ids->extras_len);
-	if (!kv_txn_has_room(batch, bytes))
+	if (put->removed)
+		return 0;
+	if (!kv_txn_has_room(batch, KV_PUT_FAR))
 		return 1;
+	r = token_ids_of(batch, put, &ids);
+	if (r < 0)
+		return r;
 	r = kv_txn_put_slot(batch, put->slot_id, &put->record);
 	return r == 0 && ids ? kv_txn_put_token_ids(batch, put->slot_id,
 						    put->record.generation, ids)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * token_ids.c - WIRE_TOKEN_IDS: what the tokens of blocks are, from the index,
- * on a thread that may wait for it.
+ * token_ids.c - WIRE_TOKEN_IDS: what the tokens of blocks are, from the index or
+ * from the blocks, on a thread that may wait for them.
  *
  * OWNS      the keys and the reply of each request.
  *
@@ -41,6 +41,8 @@ static int look(struct telling *telling, const struct kv_key *key,
 		return r;
 	r = kv_block_get_token_ids(cache, block, ret_meta, ret_ids);
 	kv_block_put(cache, block);
+	if (r == -ETIMEDOUT) /* the SSD does not answer */
+		return -EIO;
 	return r == -EBADMSG ? -ENOENT : r;
 }
 

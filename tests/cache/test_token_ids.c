@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_token_ids.c - what blocks' tokens are, in the index with them: told,
- * deleted, and in nobody's way where they fill it.
+ * test_token_ids.c - what blocks' tokens are, in the index with them where they
+ * are few beside them, else in their headers alone: told, deleted, and in
+ * nobody's way.
  *
  * OWNS      a small store for each test.
  *
@@ -14,10 +15,12 @@
 #include "tests/cache/small_store.h"
 
 #define TENSORS \
-	"\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[4096]}]"
-#define LAYOUT "{" TENSORS ",\"tokens\":512,\"token_ids\":true}"
-#define PLAIN "{" TENSORS ",\"tokens\":512}"
-#define TOKENS 512u
+	"\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[16384]}]"
+#define LAYOUT "{" TENSORS ",\"tokens\":16,\"token_ids\":true}"
+#define PLAIN "{" TENSORS ",\"tokens\":16}"
+#define TOKENS 16u
+#define PAYLOAD 16384u
+#define LONG 100000u /* blocks from this one on have long extras */
 
 static struct kv_layout *layout;
 static struct kv_space *kept; /* "kept" of the store that is open */
@@ -65,12 +68,18 @@ static int tear_down(void **state)
 	return 0;
 }
 
+static uint32_t extras_of(unsigned n)
+{
+	return n < LONG ? 4 : KV_EXTRAS_MAX;
+}
+
 static struct kv_token_ids *ids_of(unsigned n)
 {
-	struct kv_token_ids *ids = calloc(1, kv_token_ids_bytes(TOKENS, 4));
+	struct kv_token_ids *ids =
+		calloc(1, kv_token_ids_bytes(TOKENS, extras_of(n)));
 
 	ids->n = TOKENS;
-	ids->extras_len = 4;
+	ids->extras_len = extras_of(n);
 	for (unsigned i = 0; i < TOKENS; i++)
 		ids->ids[i] = n * 100000 + i;
 	memcpy(ids->ids + TOKENS, &n, 4);
@@ -87,14 +96,14 @@ static int save(struct small *s, unsigned n)
 	struct kv_digest digest;
 	struct kv_fill *fill;
 	uint8_t *data;
-	int r = begin_alone(s->cache, kept, header + 4096, &fill);
+	int r = begin_alone(s->cache, kept, header + PAYLOAD, &fill);
 
 	if (r < 0)
 		return r;
 	data = kv_fill_data(fill);
 	assert_int_equal(kv_block_header_write(layout, &key, &meta, data), 0);
-	small_content(data + header, 4096, n);
-	digest = kv_digest_of(data, header + 4096);
+	small_content(data + header, PAYLOAD, n);
+	digest = kv_digest_of(data, header + PAYLOAD);
 	return kv_fill_seal(s->cache, fill, &key, &meta, header, &digest);
 }
 
@@ -118,7 +127,8 @@ static int told(struct small *s, unsigned n)
 		return 0;
 	assert_int_equal(kv_block_get_token_ids(s->cache, block, &meta, &ids),
 			 0);
-	assert_memory_equal(ids, want, kv_token_ids_bytes(TOKENS, 4));
+	assert_memory_equal(ids, want,
+			    kv_token_ids_bytes(TOKENS, extras_of(n)));
 	assert_int_equal(meta.position, n);
 	assert_int_equal(meta.tokens, TOKENS);
 	kv_block_put(s->cache, block);
@@ -281,43 +291,147 @@ static void other_spaces_have_none(void **state)
 	assert_int_equal(indexed(s), 0);
 }
 
-/* The index has room for some hundred: others go for those that come, of other
- * spaces, too, and nobody's writes fail. */
-static void where_they_fill_the_index_blocks_drive_each_other_out(void **state)
+static bool durable(struct small *s, unsigned n)
+{
+	struct kv_block *block = small_get(s, n);
+	bool yes;
+
+	if (!block)
+		return false;
+	yes = kv_block_stat(s->cache, block).durable;
+	kv_block_put(s->cache, block);
+	return yes;
+}
+
+/* Of another user, who is guaranteed nothing, 100 blocks in a space that is
+ * s->space from now on. */
+static void save_theirs(struct small *s)
+{
+	assert_int_equal(
+		kv_space_create(s->cache, "theirs", 7, 7, 0755, &s->space), 0);
+	for (unsigned n = 0; n < 100; n++)
+		assert_int_equal(small_save(s, n), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+}
+
+static void theirs_are_there(struct small *s)
+{
+	unsigned there = 0;
+
+	for (unsigned n = 0; n < 100; n++)
+		there += durable(s, n);
+	assert_int_equal(there, 100);
+	assert_false(small_stats(s).ssd_degraded);
+}
+
+static void demote(struct small *s, unsigned n)
+{
+	struct kv_block *block = get(s, n);
+
+	assert_int_equal(kv_block_demote(s->cache, block), 0);
+	kv_block_put(s->cache, block);
+}
+
+/* They are many beside their block. */
+static void long_ones_are_in_the_block_alone(void **state)
 {
 	struct small *s = *state;
-	unsigned stay = 0;
 
-	for (unsigned n = 0; n < 2000; n++) {
+	assert_int_equal(save(s, 1), 0);
+	assert_int_equal(save(s, LONG), 0);
+	assert_int_equal(kv_space_sync(s->cache, kept), 0);
+	assert_int_equal(indexed(s), 1);
+	demote(s, LONG);
+	assert_int_equal(told(s, LONG), 1);
+	assert_true(small_stats(s).bytes_read_ssd > 0);
+	assert_int_equal(close_kept(s), 0);
+	assert_int_equal(fsck(s, "--data"), 0);
+	open_kept(s);
+	assert_int_equal(told(s, LONG), 1);
+	assert_int_equal(told(s, 1), 1);
+}
+
+/* Who lists them reads each block, and keeps none. */
+static void a_listing_takes_no_readers_buffer(void **state)
+{
+	struct small *s = *state;
+	uint64_t before;
+
+	assert_int_equal(small_save(s, 1), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_demote(s, 1), 0);
+	for (unsigned n = LONG; n < LONG + 100; n++)
+		assert_int_equal(save(s, n), 0);
+	assert_int_equal(kv_space_sync(s->cache, kept), 0);
+	assert_int_equal(small_view(s, 1, BYTES), 0);
+	for (unsigned n = LONG; n < LONG + 100; n++) {
+		demote(s, n);
+		assert_int_equal(told(s, n), 1);
+	}
+	before = small_stats(s).bytes_read_ssd;
+	assert_int_equal(small_view(s, 1, BYTES), 0);
+	assert_int_equal(small_stats(s).bytes_read_ssd, before);
+}
+
+/* Prompts and extras of any length are in blocks that a byte quota bounds: the
+ * index takes of them what is small beside these, and the tier is far from full
+ * when nobody has been driven out. */
+static void long_ones_drive_nobody_out(void **state)
+{
+	struct small *s = *state;
+
+	save_theirs(s);
+	for (unsigned n = LONG; n < LONG + 800; n++) {
 		assert_int_equal(save(s, n), 0);
 		if (n % 40 == 39)
 			assert_int_equal(kv_space_sync(s->cache, kept), 0);
 	}
-	for (unsigned n = 0; n < 2000; n++)
+	assert_int_equal(kv_space_sync(s->cache, kept), 0);
+	assert_true(small_stats(s).ssd_used < s->config.ssd / 2);
+	theirs_are_there(s);
+	for (unsigned n = LONG; n < LONG + 800; n++)
+		assert_int_equal(told(s, n), 1);
+}
+
+/* The index is full of small blocks before the tier is: who has most of them
+ * gives them up, and not who was there first. */
+static void who_fills_the_index_makes_its_room(void **state)
+{
+	struct small *s = *state;
+	struct kv_space *theirs;
+
+	save_theirs(s);
+	theirs = s->space;
+	s->space = kv_space_find(s->cache, "s");
+	for (unsigned n = 0; n < 4000; n++)
+		assert_int_equal(small_save_seed(s, n, n, 2000), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_true(small_stats(s).evicted_ssd > 500);
+	assert_true(small_stats(s).ssd_used < s->config.ssd * 3 / 4);
+	kv_space_put(s->space);
+	s->space = theirs;
+	theirs_are_there(s);
+}
+
+/* Written all at once, more than the tier can hold of them. */
+static void a_flood_of_them_harms_nobody(void **state)
+{
+	struct small *s = *state;
+	unsigned stay = 0;
+
+	for (unsigned n = 0; n < 2400; n++) {
+		assert_int_equal(save(s, n), 0);
+		if (n % 400 == 399)
+			assert_int_equal(kv_space_sync(s->cache, kept), 0);
+	}
+	for (unsigned n = 0; n < 2400; n++)
 		stay += told(s, n);
-	assert_in_range(stay, 100, 1990);
-	assert_int_equal(told(s, 1999), 1);
-	assert_in_range(indexed(s), 100, 1000);
+	assert_in_range(stay, 1000, 2399);
+	assert_int_equal(told(s, 2399), 1);
 	for (unsigned n = 0; n < 100; n++)
 		assert_int_equal(small_save(s, n), 0);
 	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	assert_int_equal(small_stats(s).io_errors, 0);
-	assert_false(small_stats(s).ssd_degraded);
-}
-
-/* Written all at once: more than the index can take. */
-static void a_flood_of_them_waits_and_harms_nobody(void **state)
-{
-	struct small *s = *state;
-
-	for (unsigned round = 0; round < 4; round++) {
-		for (unsigned n = 0; n < 500; n++)
-			assert_int_equal(save(s, round * 500 + n), 0);
-		assert_int_equal(kv_space_sync(s->cache, kept), 0);
-	}
-	for (unsigned n = 0; n < 100; n++)
-		assert_int_equal(small_save(s, n), 0);
-	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
 	assert_false(small_stats(s).ssd_degraded);
 }
 
@@ -332,8 +446,11 @@ int main(void)
 		TEST(open_memory_is_read_with_care),
 		TEST(those_of_no_block_are_found_and_taken_away),
 		TEST(other_spaces_have_none),
-		TEST(where_they_fill_the_index_blocks_drive_each_other_out),
-		TEST(a_flood_of_them_waits_and_harms_nobody),
+		TEST(long_ones_are_in_the_block_alone),
+		TEST(a_listing_takes_no_readers_buffer),
+		TEST(long_ones_drive_nobody_out),
+		TEST(who_fills_the_index_makes_its_room),
+		TEST(a_flood_of_them_harms_nobody),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,7 +12,7 @@ BLOCKS=12
 key() { printf 'aa%030x' "$1"; }
 ids() { echo "$1,$(($1 + 1)),4294967295"; }
 for ((i = 0; i < BLOCKS; i++)); do
-	python3 "$here/../mount/mkblock.py" "$T/b$i" --seed $i --tensor k:U8:1000:1000 --meta tokens=3 --meta "token_ids=$(ids $i)" --meta "extras=$(printf %04x $i)" || fail mkblock.py
+	python3 "$here/../mount/mkblock.py" "$T/b$i" --seed $i --tensor k:U8:16000:16000 --meta tokens=3 --meta "token_ids=$(ids $i)" --meta "extras=$(printf %04x $i)" || fail mkblock.py
 done
 
 # Saves one block after the other, and removes every third, until the daemon is
@@ -21,7 +21,7 @@ done
 work() {
 	local i
 	mkdir "$M/s" 2> /dev/null &&
-		echo '{"tensors": [{"name": "k", "dtype": "U8", "shape": [1000]}], "tokens": 4, "token_ids": true}' 2> /dev/null > "$M/s/.layout" &&
+		echo '{"tensors": [{"name": "k", "dtype": "U8", "shape": [16000]}], "tokens": 4, "token_ids": true}' 2> /dev/null > "$M/s/.layout" &&
 		mkdir "$M/s/aa" 2> /dev/null || return
 	for ((i = 0; i < BLOCKS; i++)); do
 		cp "$T/b$i" "$M/s/aa/$(key $i)" 2> /dev/null && sync "$M/s/aa/$(key $i)" 2> /dev/null || return

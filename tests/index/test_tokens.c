@@ -10,11 +10,12 @@
 #include "store_fixture.h"
 
 #include "common/block.h"
+#include "common/copy.h"
 #include "index/env.h"
 
-#define LAYOUT                                                            \
-	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[8]}]," \
-	"\"tokens\":512,\"token_ids\":true}"
+#define LAYOUT                                                                \
+	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[16384]}]," \
+	"\"tokens\":16,\"token_ids\":true}"
 
 static struct kv_token_ids *make(uint32_t n, uint32_t first)
 {
@@ -195,6 +196,55 @@ static void a_full_map_is_enospc_and_all_of_it_can_be_deleted(void **state)
 	assert_int_equal(put(f->index, 1, 2000, 1), 0);
 }
 
+/* With records of the slots from @id on, what their tokens are where that has
+ * room; 0: not all records have. */
+static unsigned put_what_fits(struct fixture *f, uint64_t id, unsigned slots,
+			      uint32_t n)
+{
+	_cleanup_(kv_freep) struct kv_token_ids *ids = make(n, 1);
+	struct kv_txn *batch;
+	unsigned put = 0;
+
+	assert_int_equal(kv_txn_begin(f->index, &batch), 0);
+	for (; put < slots && kv_txn_has_room(batch, KV_PUT_FAR); put++) {
+		const struct kv_slot_record record = slot_record(id + put);
+
+		if (kv_txn_has_room_for_ids(batch, n, 3, KV_PUT_FAR))
+			assert_int_equal(kv_txn_put_token_ids(batch, id + put,
+							      record.generation,
+							      ids),
+					 0);
+		assert_int_equal(kv_txn_put_slot(batch, id + put, &record), 0);
+	}
+	assert_int_equal(kv_txn_commit(batch), 0);
+	return put == slots ? put : 0;
+}
+
+/* Long ones need pages in a row, of which there may be none where many are free:
+ * who asks first is never refused afterwards. */
+static void what_has_room_is_put_however_torn_the_map_is(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_txn *batch;
+	uint64_t n = 0;
+
+	kv_index_close(kv_steal(f->index));
+	unlink(f->data);
+	assert_int_equal(kv_index_open(f->directory, 16u << 20, false, &fresh,
+				       &f->info, &f->index),
+			 0);
+	while (put_what_fits(f, n, 200, 600))
+		n += 200;
+	for (uint64_t id = 0; id < n; id += 200) {
+		assert_int_equal(kv_txn_begin(f->index, &batch), 0);
+		for (uint64_t i = id; i < id + 200; i += 2)
+			assert_int_equal(kv_txn_delete_token_ids(batch, i), 0);
+		assert_int_equal(kv_txn_commit(batch), 0);
+	}
+	for (unsigned i = 0; i < 5; i++)
+		assert_int_equal(put_what_fits(f, n + i * 200, 200, 8000), 200);
+}
+
 /* An index as format 2 has it: without the database. */
 static void an_older_index_gets_room_for_them(void **state)
 {
@@ -226,31 +276,86 @@ static void an_older_index_gets_room_for_them(void **state)
 	assert_int_equal(open_again(f, false), -EBADMSG);
 }
 
+/* Twice a row is a 96th of the file, at most; longer ones take whole pages. */
+static void those_that_are_few_beside_their_block_are_taken(void **state)
+{
+	static const struct {
+		uint32_t n, extras_len;
+		uint64_t least; /* bytes of a file that has them in the index */
+	} rows[] = {
+		{1, 0, 96 * 2 * 44},	     {16, 0, 96 * 2 * 104},
+		{16, 64, 96 * 2 * 168},	     {64, 0, 96 * 2 * 296},
+		{64, 64, 96 * 2 * 360},	     {510, 0, 96 * KV_PAGE},
+		{8192, 0, 96 * 9 * KV_PAGE}, {8192, 2048, 96 * 9 * KV_PAGE},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < KV_ARRAY_LEN(rows); i++) {
+		assert_true(kv_index_takes_token_ids(
+			rows[i].n, rows[i].extras_len, rows[i].least));
+		assert_false(kv_index_takes_token_ids(
+			rows[i].n, rows[i].extras_len, rows[i].least - 1));
+	}
+}
+
 /* ---- made anew ---- */
 
-/* A block with a header in slot @slot_number of file 0. */
+#define SLOT_BYTES (8 * KV_PAGE)
+#define FILE_AT(slot_number) ((off_t)(slot_number)*SLOT_BYTES + KV_PAGE)
+
+/* The file of a block whose ids are from @first on; caller frees. */
+static uint8_t *make_file(uint32_t first, struct kv_slot_record *record)
+{
+	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
+	_cleanup_(kv_freep) struct kv_token_ids *ids = make(16, first);
+	struct kv_key key = {.b = "k", .len = 16};
+	struct kv_meta meta = {.tokens = 16, .ids = ids};
+	struct kv_digest digest;
+	uint8_t *file;
+
+	assert_int_equal(kv_layout_parse(LAYOUT, strlen(LAYOUT), &layout), 0);
+	record->payload = (uint32_t)kv_block_header_bytes(layout);
+	record->length = record->payload + layout->payload;
+	record->tokens = 16;
+	file = malloc(record->length);
+	assert_int_equal(kv_block_header_write(layout, &key, &meta, file), 0);
+	memset(file + record->payload, (int)first, layout->payload);
+	digest = kv_digest_of(file, record->length);
+	memcpy(record->digest, digest.b, sizeof(digest.b));
+	return file;
+}
+
+/* A block in slot @slot_number of file 0, with that @key. */
+static void add_block_of(struct store *s, uint32_t slot_number, uint64_t key,
+			 struct kv_slot_record record, uint32_t first)
+{
+	_cleanup_(kv_freep) uint8_t *file = make_file(first, &record);
+	int fd = store_open_file(s, 0);
+
+	memcpy(record.key, &key, sizeof(key));
+	assert_int_equal(pwrite(fd, file, record.length, FILE_AT(slot_number)),
+			 record.length);
+	close(fd);
+	store_write_at(s, 0, (off_t)slot_number * SLOT_BYTES, &record);
+}
+
 static void add_block(struct store *s, uint32_t slot_number, uint32_t space,
 		      uint64_t generation, uint32_t first)
 {
-	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
-	_cleanup_(kv_freep) struct kv_token_ids *ids = make(512, first);
-	_cleanup_(kv_freep) uint8_t *header = NULL;
-	struct kv_slot_record record =
-		store_record(space, slot_number, generation);
-	struct kv_key key = {.b = "k", .len = 16};
-	struct kv_meta meta = {.tokens = 512, .ids = ids};
-	int fd = store_open_file(s, 0);
+	add_block_of(s, slot_number, slot_number,
+		     store_record(space, slot_number, generation), first);
+}
 
-	assert_int_equal(kv_layout_parse(LAYOUT, strlen(LAYOUT), &layout), 0);
-	record.payload = (uint32_t)kv_block_header_bytes(layout);
-	record.length = record.payload + layout->payload;
-	header = malloc(record.payload);
-	assert_int_equal(kv_block_header_write(layout, &key, &meta, header), 0);
-	assert_int_equal(pwrite(fd, header, record.payload,
-				(off_t)slot_number * 8 * KV_PAGE + KV_PAGE),
-			 record.payload);
+/* The byte at @at of the block's file, as a fault of the disk would leave it. */
+static void damage(struct store *s, uint32_t slot_number, off_t at)
+{
+	int fd = store_open_file(s, 0);
+	uint8_t byte;
+
+	assert_int_equal(pread(fd, &byte, 1, FILE_AT(slot_number) + at), 1);
+	byte ^= 1;
+	assert_int_equal(pwrite(fd, &byte, 1, FILE_AT(slot_number) + at), 1);
 	close(fd);
-	store_write_at(s, 0, (off_t)slot_number * 8 * KV_PAGE, &record);
 }
 
 static void add_file(struct store *s)
@@ -260,7 +365,7 @@ static void add_file(struct store *s)
 
 	assert_int_equal(ftruncate(fd, SEGMENT), 0);
 	assert_int_equal(
-		kv_trailer_write(fd, 0, store_info.store, SEGMENT, 8 * KV_PAGE),
+		kv_trailer_write(fd, 0, store_info.store, SEGMENT, SLOT_BYTES),
 		0);
 	close(fd);
 	assert_int_equal(
@@ -285,39 +390,36 @@ static void they_come_back_from_the_headers(void **state)
 static void of_two_with_one_key_the_newer_ones_stay(void **state)
 {
 	struct store *s = *state;
-	struct kv_slot_record record;
 
 	add_file(s);
 	add_block(s, 1, 5, 100, 7000);
-	add_block(s, 2, 5, 101, 8000);
-	/* Slot 2 has the key of slot 1. */
-	record = store_record(5, 1, 101);
-	record.payload = 12288;
-	record.length = 12296;
-	store_write_at(s, 0, 2 * 8 * KV_PAGE, &record);
+	add_block_of(s, 2, 1, store_record(5, 2, 101), 8000);
 	assert_int_equal(store_rebuild(s), 0);
 	assert_int_equal(s->rebuild.duplicates, 1);
 	assert_int_equal(first_of(s->made, 1), 0);
 	assert_int_equal(first_of(s->made, 2), 8000);
 }
 
-static void a_damaged_header_is_no_reason_to_fail(void **state)
+/* In one of them the first id is another, in one it is no header any more, and
+ * in one the tensors are damaged: none of them is a block, once read. */
+static void what_has_not_its_digest_tells_nothing(void **state)
 {
 	struct store *s = *state;
-	int fd;
+	struct kv_slot_record record = {0};
+	_cleanup_(kv_freep) uint8_t *file = make_file(6000, &record);
+	const uint8_t *id = memmem(file, record.payload, "\"6000,", 6);
 
 	add_file(s);
-	add_block(s, 1, 5, 100, 7000);
-	add_block(s, 2, 5, 101, 8000);
-	fd = store_open_file(s, 0);
-	assert_int_equal(
-		pwrite(fd, "\xff\xff\xff\xff\xff", 5, 8 * KV_PAGE + KV_PAGE),
-		5);
-	close(fd);
+	for (uint32_t i = 1; i <= 4; i++)
+		add_block(s, i, 5, 100 + i, 6000);
+	damage(s, 1, id + 1 - file);
+	damage(s, 2, 8);
+	damage(s, 3, (off_t)record.length - 1);
 	assert_int_equal(store_rebuild(s), 0);
-	assert_int_equal(s->rebuild.blocks, 2);
-	assert_int_equal(first_of(s->made, 1), 0);
-	assert_int_equal(first_of(s->made, 2), 8000);
+	assert_int_equal(s->rebuild.blocks, 4);
+	for (uint32_t i = 1; i <= 3; i++)
+		assert_int_equal(first_of(s->made, i), 0);
+	assert_int_equal(first_of(s->made, 4), 6000);
 }
 
 int main(void)
@@ -329,10 +431,12 @@ int main(void)
 		TEST(they_are_deleted),
 		TEST(damaged_ones_are_as_if_they_were_not_there),
 		TEST(a_full_map_is_enospc_and_all_of_it_can_be_deleted),
+		TEST(what_has_room_is_put_however_torn_the_map_is),
 		TEST(an_older_index_gets_room_for_them),
+		TEST(those_that_are_few_beside_their_block_are_taken),
 		STORE_TEST(they_come_back_from_the_headers),
 		STORE_TEST(of_two_with_one_key_the_newer_ones_stay),
-		STORE_TEST(a_damaged_header_is_no_reason_to_fail),
+		STORE_TEST(what_has_not_its_digest_tells_nothing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
