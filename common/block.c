@@ -125,17 +125,27 @@ static bool too_many_values(const char *text, size_t len)
 	return n > VALUES_MAX;
 }
 
-/* The decimal number @json is, as kvfs writes it; 0 for anything else. */
-static uint32_t number_of(const json_t *json)
+/* The decimal number @json is, exactly as kvfs writes it; false: it is none. */
+static bool parse_number(const json_t *json, uint32_t *ret_number)
 {
 	const char *text = json_string_value(json);
+	const size_t len = text ? strspn(text, "0123456789") : 0;
 	unsigned long long value;
-	char *end;
 
-	if (!text || text[0] < '0' || text[0] > '9' || strlen(text) > 10)
-		return 0;
-	value = strtoull(text, &end, 10);
-	return *end == '\0' && value <= UINT32_MAX ? (uint32_t)value : 0;
+	if (len == 0 || len > 10 || text[len] || (text[0] == '0' && len > 1))
+		return false;
+	value = strtoull(text, NULL, 10);
+	if (value > UINT32_MAX)
+		return false;
+	*ret_number = (uint32_t)value;
+	return true;
+}
+
+static uint32_t number_of(const json_t *json)
+{
+	uint32_t number;
+
+	return parse_number(json, &number) ? number : 0;
 }
 
 static int parse_metadata(json_t *json, struct kv_meta *meta)
@@ -319,10 +329,13 @@ static int check_token_ids(const json_t *metadata,
 			   const struct kv_layout *layout, struct kv_meta *meta)
 {
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	const json_t *tokens = json_object_get(metadata, "tokens");
 	int r = parse_token_ids(metadata, &ids);
 
 	if (r < 0)
 		return r == -ENOENT ? -EINVAL : r;
+	if (tokens && !parse_number(tokens, &meta->tokens))
+		return -EINVAL;
 	if (meta->tokens == 0)
 		meta->tokens = ids->n;
 	return ids->n == meta->tokens && ids->n <= layout->tokens ? 0 : -EINVAL;

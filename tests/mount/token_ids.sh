@@ -40,6 +40,11 @@ for meta in "" tokens=4 token_ids=1,2,3 token_ids=1,2,3,4,5 token_ids= token_ids
 	cp "$T/bad" "$M/s/aa/.$(key aa 9).x" 2> "$T/out" && fail "as a staging file, '$meta'"
 	absent "after it" "$M/s/aa/$(key aa 9)"
 done
+for tokens in 04 " 4" "4 " +4 4x "" 5; do
+	kept "$T/bad" --meta "tokens=$tokens" --meta token_ids=1,2,3,4
+	not "a block of '$tokens' tokens" "Invalid argument" cp "$T/bad" "$M/s/aa/$(key aa 9)"
+	n=$((n + 1))
+done
 kept "$T/bad" --meta tokens=4 --meta token_ids=1,2,3,4 --meta extras=0g
 not "extras that are no hex" "Invalid argument" cp "$T/bad" "$M/s/aa/$(key aa 9)"
 cp "$T/good" "$M/s/aa/.$(key aa 3).tmp" || fail "a staging file"
