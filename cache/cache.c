@@ -350,6 +350,7 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 	ret_stats->spaces = cache->live_spaces;
 	count_blocks(cache, ret_stats);
 	ret_stats->dirty_blocks = ssd->dirty + ssd->n_adopted;
+	ret_stats->dram_alone = ssd->unpersisted;
 	stuck = kv_health_stuck_locked(cache);
 	ret_stats->stuck = stuck.reads + stuck.writes;
 	ret_stats->ssd_state = ssd_state(cache);

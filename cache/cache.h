@@ -578,11 +578,13 @@ struct kv_cache_stats {
 	uint64_t dram_segments, dram_segments_max, dram_retired, dram_huge;
 	uint64_t ssd_total, ssd_used, ssd_blocks, ssd_files;
 	uint64_t blocks, spaces, leases, pinned, saving, dirty_blocks;
+	uint64_t dram_alone;   /* blocks not on SSD, nor on their way to it */
 	uint64_t pinned_bytes; /* of DRAM */
 	uint64_t snapshots;
 	struct kv_lookups lookups;
 	uint64_t sealed, conflicts, corrupt;
 	uint64_t evicted_dram, evicted_ssd, removed, dropped_saves;
+	uint64_t evicted_last; /* of evicted_dram: they were dram_alone */
 	/* Not written to SSD, for want of their parent there, of budget
 	 * (ssd_write=), of quota. */
 	uint64_t unwritten_orphans, unwritten_budget, unwritten_quota;

@@ -460,6 +460,7 @@ struct kv_ssd {
 	struct kv_slots written; /* waiting for the commit */
 	uint32_t n_written;
 	uint32_t put_off; /* slots that were not admitted, since the mount */
+	uint32_t unpersisted; /* slots on such lists, of all spaces */
 	uint64_t seq;
 	uint64_t pinned;     /* bytes that pinned blocks hold, or will */
 	uint64_t guaranteed; /* bytes that spaces are guaranteed beyond their

@@ -80,6 +80,7 @@ void kv_unpersisted_add_locked(struct kv_cache *cache, struct kv_slot *slot)
 	kv_assert_locked(&cache->lock);
 	assert(kv_block_unpersisted(slot->block));
 	slot->seq = ++cache->ssd.seq;
+	cache->ssd.unpersisted++;
 	TAILQ_INSERT_TAIL(&slot->list->space->unpersisted, slot, dirty);
 }
 
@@ -87,6 +88,7 @@ void kv_unpersisted_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
 	kv_assert_locked(&cache->lock);
 	assert(kv_block_unpersisted(slot->block));
+	cache->ssd.unpersisted--;
 	TAILQ_REMOVE(&slot->list->space->unpersisted, slot, dirty);
 }
 

@@ -98,6 +98,7 @@ static void block_drop_dram_locked(struct kv_cache *cache,
 	cache->stats.evicted_dram++;
 	KV_POINT("evict.dram");
 	if (block->file == KV_NONE) {
+		cache->stats.evicted_last++;
 		kv_evict_list_gone(cache, block->slot->list, block);
 		kv_block_remove_locked(cache, block);
 		return;

@@ -108,8 +108,11 @@ char *kv_stats_text(struct kv_cache *cache)
 		return NULL;
 	kv_cache_stats(cache, &s);
 	write_tiers(f, &s);
-	fprintf(f, "blocks    %llu in %llu spaces; %llu not yet on SSD\n",
-		(ull)s.blocks, (ull)s.spaces, (ull)s.dirty_blocks);
+	fprintf(f,
+		"blocks    %llu in %llu spaces; %llu not yet on SSD, %llu in "
+		"dram alone\n",
+		(ull)s.blocks, (ull)s.spaces, (ull)s.dirty_blocks,
+		(ull)s.dram_alone);
 	fprintf(f,
 		"held      %llu leased, %llu pinned (%.1f MiB of dram) with "
 		"%llu snapshots, %llu being saved\n",
@@ -119,9 +122,11 @@ char *kv_stats_text(struct kv_cache *cache)
 	fprintf(f, "sealed    %llu; %llu conflicts, %llu saves dropped\n",
 		(ull)s.sealed, (ull)s.conflicts, (ull)s.dropped_saves);
 	fprintf(f,
-		"gone      %llu removed; evicted: %llu from dram, %llu from "
-		"ssd\n",
-		(ull)s.removed, (ull)s.evicted_dram, (ull)s.evicted_ssd);
+		"gone      %llu removed; evicted: %llu from dram, of which "
+		"%llu "
+		"were nowhere else, %llu from ssd\n",
+		(ull)s.removed, (ull)s.evicted_dram, (ull)s.evicted_last,
+		(ull)s.evicted_ssd);
 	fprintf(f,
 		"evict     %s: weighs %s; %llu known from before, %llu of "
 		"ended chains, %llu passed over\n",
@@ -196,6 +201,9 @@ static void write_gauges(FILE *f, const struct kv_cache_stats *s)
 	one(f, "saving_blocks", "gauge", "Blocks being saved.", s->saving);
 	one(f, "dirty_blocks", "gauge", "Sealed blocks not yet on SSD.",
 	    s->dirty_blocks);
+	one(f, "dram_alone_blocks", "gauge",
+	    "Sealed blocks neither on SSD nor on their way to it.",
+	    s->dram_alone);
 	one(f, "segments", "gauge", "DRAM segments in use.", s->dram_segments);
 	one(f, "retired_segments", "gauge",
 	    "DRAM segments that clients still have mapped.", s->dram_retired);
@@ -258,6 +266,8 @@ static void write_counters(FILE *f, const struct kv_cache_stats *s)
 		(ull)s->evicted_dram);
 	fprintf(f, "kvfs_evictions_total{tier=\"ssd\",reason=\"space\"} %llu\n",
 		(ull)s->evicted_ssd);
+	one(f, "evicted_last_total", "counter",
+	    "Of those from dram, blocks that were on no SSD.", s->evicted_last);
 	one(f, "removed_total", "counter", "Blocks removed by users.",
 	    s->removed);
 	one(f, "dropped_saves_total", "counter",
