@@ -90,6 +90,9 @@ static inline bool journal_set_up(const char *mountpoint)
 		if (setxattr(path, "user.kvfs.reserve.ssd", reserve[i][1],
 			     strlen(reserve[i][1]), 0) < 0)
 			return false;
+		/* Then what is removed is written down in one more place. */
+		if (setxattr(path, "user.kvfs.share", "1", 1, 0) < 0)
+			return false;
 	}
 	/* What is evicted is of the space that nobody looks at. */
 	snprintf(path, sizeof(path), "%s/d", mountpoint);
