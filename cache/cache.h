@@ -617,6 +617,7 @@ enum kv_remote_call {
 	KV_REMOTE_PUT,	   /* replaces what is there */
 	KV_REMOTE_PUBLISH, /* -EEXIST: somebody was first */
 	KV_REMOTE_REMOVE,  /* -ENOENT */
+	KV_REMOTE_CLEAR,   /* all objects beside this one, which stays */
 	KV_REMOTE_CALLS,
 };
 struct kv_remote_stats {
@@ -631,6 +632,45 @@ struct kv_remote_stats {
 	 * what nobody waits for any more, but it has not given back. */
 	uint64_t lent_bytes;
 };
+
+/* How it went with a backend: blocks that were removed there, those that it did not
+ * have, and those that it may have still, with the first reason. */
+struct kv_forgot {
+	const char *url; /* as long as the cache */
+	uint64_t removed, absent, failed;
+	int status;
+};
+#define KV_FORGOT_MAX 4u
+
+struct kv_forget {
+	void (*done)(struct kv_forget *forget); /* from any thread */
+	void *arg;
+	struct kv_space *space; /* held by the caller */
+	/* By done(), of the backends in their order.  Of a whole space @removed is
+	 * 1, or @absent, or @failed. */
+	unsigned n_backends;
+	struct kv_forgot backends[KV_FORGOT_MAX];
+	/* the cache's own */
+	TAILQ_ENTRY(kv_forget) link;
+	char prefix[160];
+	size_t next[KV_FORGOT_MAX];
+	unsigned under_way[KV_FORGOT_MAX];
+	uint64_t until_ns;
+	bool cancelled;
+	size_t n; /* keys; 0: the whole space, here as far as it was cleared */
+	struct kv_key keys[];
+};
+/*
+ * Remove blocks here, and then from all backends, for @ns at most; @forget is the
+ * cache's until done().  Nobody brings them back, nor are they handed over, before
+ * they are saved again here.  What is on its way to a backend is waited for.
+ * -EOPNOTSUPP there is no remote tier; -EROFS.
+ */
+int kv_forget_submit(struct kv_cache *cache, struct kv_forget *forget,
+		     uint64_t ns);
+/* done() runs soon, unless it has. */
+void kv_forget_cancel(struct kv_cache *cache, struct kv_forget *forget);
+
 /* Whether there is a backend for it. */
 bool kv_remote_knows(const char *url);
 /* In their order; returns how many. */

@@ -91,6 +91,9 @@ enum wire_type {
 	WIRE_REGISTERS,	 /* no items, once: this client registers memory with a
 			    device that takes none which can only be read;
 			    it has no reply */
+	WIRE_FORGET,	 /* wire_key[], none: the whole space, @arg: ns that the
+			    remote tier has, at most WIRE_FORGET_NS; reply:
+			    wire_forgot[], one for each backend */
 	WIRE_TYPE_END,
 	WIRE_TYPE_END_2 = WIRE_SAVE_PART + 1,  /* version 2 has these */
 	WIRE_TYPE_END_3 = WIRE_SAVE_PAGES + 1, /* and version 3 */
@@ -347,6 +350,20 @@ struct wire_tokens {
 	uint32_t position;
 	uint32_t n;
 	uint32_t extras_len;
+};
+
+/*
+ * Of WIRE_FORGET, which removes blocks here, too, but of a whole space: that is
+ * WIRE_CLEAR's.  How many @removed, how many were not there, and of how many that is
+ * not known; then @status is why, of the first.  Of a whole space one of the
+ * three is 1.  @url ends with a NUL, and may be cut.  The request as a whole:
+ * -EOPNOTSUPP there is no remote tier; -ENOENT, -EACCES, -EROFS, -ENOLCK, -ENOMEM.
+ */
+#define WIRE_FORGET_NS UINT64_C(600000000000)
+struct wire_forgot {
+	uint32_t removed, absent, failed;
+	int32_t status;
+	char url[240];
 };
 
 /* Segment ids are never reused within an epoch. */

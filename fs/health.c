@@ -24,7 +24,7 @@
 #include <sys/un.h>
 
 #include "common/kv.h"
-#include "common/wire.h"
+#include "fs/ask.h"
 #include "fs/base/quantity.h"
 #include "fs/health.h"
 
@@ -60,41 +60,13 @@ tell(const struct asking *a, int status, const char *format, ...)
 
 /* ---- the child ---- */
 
-/* One request and its reply, of which *@bytes are the items; -errno. */
-static int exchange(int fd, struct wire_header header, void *items,
-		    size_t *bytes, size_t room)
-{
-	struct iovec iov[2] = {{&header, sizeof(header)}, {items, *bytes}};
-	ssize_t n;
-
-	if (writev(fd, iov, 2) < 0)
-		return -errno;
-	iov[1].iov_len = room;
-	n = readv(fd, iov, 2);
-	if (n < 0)
-		return -errno;
-	if (n == 0)
-		return -EACCES; /* as kvfs does with whom it does not let in */
-	if ((size_t)n < sizeof(header) || !(header.flags & WIRE_REPLY))
-		return -EPROTO;
-	*bytes = (size_t)n - sizeof(header);
-	return header.status;
-}
-
 /* The daemon's figures for people, as text; -errno. */
 static int read_stats(int fd, char *text, size_t room)
 {
-	struct wire_header header = {.type = WIRE_HELLO, .count = 1, .tag = 1};
-	struct wire_hello hello = {.version = WIRE_VERSION};
-	size_t bytes = sizeof(hello);
-	int r;
+	const struct wire_header header = {.type = WIRE_STATS, .tag = 2};
+	size_t bytes = 0;
+	int r = kv_ask(fd, header, text, &bytes, room - 1, NULL);
 
-	r = exchange(fd, header, &hello, &bytes, sizeof(hello));
-	if (r < 0)
-		return r;
-	header = (struct wire_header){.type = WIRE_STATS, .tag = 2};
-	bytes = 0;
-	r = exchange(fd, header, text, &bytes, room - 1);
 	text[r < 0 ? 0 : bytes] = '\0';
 	return r;
 }
@@ -117,20 +89,14 @@ static int judge_ssd(const struct asking *a, char *text)
 static int ask_socket(const struct asking *a, const char *path)
 {
 	_cleanup_(kv_closep) int fd = -1;
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	char text[WIRE_MAX];
 	int r;
 
-	if (strlen(path) >= sizeof(address.sun_path))
+	if (strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
 		return tell(a, DEAD, "%s: longer than a socket's path", path);
-	strcpy(address.sun_path, path);
 	tell(a, STEP, "the socket %s does not answer", path);
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (fd < 0 ||
-	    connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
-		return tell(a, DEAD, "the socket %s: %s", path,
-			    strerror(errno));
-	r = read_stats(fd, text, sizeof(text));
+	fd = kv_ask_connect(path);
+	r = fd < 0 ? fd : read_stats(fd, text, sizeof(text));
 	if (r < 0)
 		return tell(a, DEAD, "the socket %s: %s", path, strerror(-r));
 	return judge_ssd(a, text);
@@ -138,19 +104,17 @@ static int ask_socket(const struct asking *a, const char *path)
 
 static int ask_mount(const struct asking *a)
 {
-	_cleanup_(kv_freep) char *link = NULL;
 	char socket[sizeof(((struct sockaddr_un *)0)->sun_path) + 1];
 	struct statvfs fs;
-	ssize_t n;
+	int r;
 
 	if (statvfs(a->path, &fs) < 0)
 		return tell(a, DEAD, "%s", strerror(errno));
-	if (asprintf(&link, "%s/.kvfs/control", a->path) < 0)
-		return tell(a, DEAD, "out of memory");
-	n = readlink(link, socket, sizeof(socket) - 1);
-	if (n < 0)
+	r = kv_ask_socket_of(a->path, socket, sizeof(socket));
+	if (r == -ENAMETOOLONG)
+		return tell(a, DEAD, "its socket's path is too long");
+	if (r < 0)
 		return tell(a, DEAD, "no kvfs is mounted there");
-	socket[n] = '\0';
 	return ask_socket(a, socket);
 }
 

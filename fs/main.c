@@ -16,6 +16,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include "fs/forget.h"
 #include "fs/health.h"
 #include "fs/mountpoint.h"
 #include "fs/session.h"
@@ -193,6 +194,8 @@ int main(int argc, char **argv)
 
 	if (kv_umount_called(argv[0]))
 		return kv_umount_main(argc, argv);
+	if (kv_forget_called(argc, argv))
+		return kv_forget_main(argc, argv);
 	if (kv_health_called(argc, argv))
 		return kv_health_main(argc, argv);
 	r = kv_options_parse(argc, argv, &options, &why);

@@ -31,8 +31,9 @@
 struct kv_remote_op {
 	enum kv_remote_call call; /* in, and the next three */
 	char name[KV_OBJECT_NAME_MAX + 1];
-	uint8_t *data;		 /* put: the bytes; get: room for them */
-	uint64_t room;		 /* of get */
+	/* put: the bytes; get: room for them; clear: for the one that stays */
+	uint8_t *data;
+	uint64_t room;		 /* of get, and clear */
 	uint64_t length;	 /* put: in; exists, get: out */
 	struct kv_digest digest; /* the same */
 	int status;		 /* out */

@@ -47,7 +47,7 @@ struct kv_backup {
 	struct kv_view view;
 	struct kv_digest digest;
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
-	TAILQ_ENTRY(kv_backup) link; /* of waiting or ready */
+	TAILQ_ENTRY(kv_backup) link; /* of waiting, ready or busy */
 };
 
 struct queue {
@@ -220,6 +220,7 @@ static void *preparer(void *arg)
 
 static void backup_over(struct kv_remote *remote, struct kv_backup *backup)
 {
+	TAILQ_REMOVE(&remote->backup.busy, backup, link);
 	kv_lock(remote->cache);
 	remote->backup.under_way--;
 	pthread_cond_signal(&remote->backup.more);
@@ -301,20 +302,39 @@ static void next(struct kv_remote *remote, struct kv_backup *backup)
 	kv_remote_submit(remote, job, ASK_NS);
 }
 
+bool kv_backup_is_under_way(const struct kv_remote *remote,
+			    const struct kv_space *space,
+			    const struct kv_key *key)
+{
+	const struct kv_backup *backup;
+
+	TAILQ_FOREACH(backup, &remote->backup.busy, link)
+		if (backup->space == space &&
+		    (!key || kv_key_equal(&backup->key, key)))
+			return true;
+	return false;
+}
+
 void kv_backups_run(struct kv_remote *remote)
 {
 	struct kv_cache *cache = remote->cache;
 	struct kv_backup *backup;
+	bool removed;
 
 	for (;;) {
 		kv_lock(cache);
 		backup = TAILQ_FIRST(&remote->backup.ready);
 		if (backup)
 			TAILQ_REMOVE(&remote->backup.ready, backup, link);
+		removed = backup && (backup->block->flags & BLOCK_REMOVED);
 		kv_unlock(cache);
 		if (!backup)
 			return;
-		next(remote, backup);
+		TAILQ_INSERT_TAIL(&remote->backup.busy, backup, link);
+		if (removed)
+			backup_over(remote, backup);
+		else
+			next(remote, backup);
 	}
 }
 

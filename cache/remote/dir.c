@@ -225,6 +225,54 @@ static int remove_object(const struct dir *dir, const struct kv_remote_op *op)
 	return r;
 }
 
+static struct path folder_of(const struct kv_remote_op *op)
+{
+	struct path path = path_of(op, "");
+	char *slash = strrchr(path.text, '/');
+
+	*slash = '\0';
+	return path;
+}
+
+/* Once over the folder; returns how many files are gone, or -errno. */
+static int remove_files(int fd, DIR *folder)
+{
+	struct dirent *entry;
+	int n = 0, r = 0;
+
+	rewinddir(folder);
+	while ((entry = readdir(folder))) {
+		if (entry->d_name[0] == '.')
+			continue;
+		if (unlinkat(fd, entry->d_name, 0) == 0)
+			n++;
+		else if (errno != ENOENT)
+			r = -errno;
+	}
+	return r < 0 ? r : n;
+}
+
+/* Its notes may go after it: without a file they are none.  What the folder does
+ * not list while it changes is found the next time. */
+static int clear(const struct dir *dir, const struct kv_remote_op *op)
+{
+	const struct path path = folder_of(op);
+	int fd = open_at(dir, path.text, O_RDONLY | O_DIRECTORY);
+	DIR *folder = fd < 0 ? NULL : fdopendir(fd);
+	int n, all = 0;
+
+	if (!folder) {
+		n = fd < 0 ? fd : -errno;
+		if (fd >= 0)
+			close(fd);
+		return n;
+	}
+	while ((n = remove_files(fd, folder)) > 0)
+		all += n;
+	closedir(folder);
+	return n < 0 ? n : all ? 0 : -ENOENT;
+}
+
 /* ---- threads ---- */
 
 static int open_directory(const char *path)
@@ -256,6 +304,8 @@ static int run(const struct dir *dir, struct kv_remote_op *op)
 	case KV_REMOTE_PUT:
 	case KV_REMOTE_PUBLISH:
 		return put(dir, op);
+	case KV_REMOTE_CLEAR:
+		return clear(dir, op);
 	default:
 		return remove_object(dir, op);
 	}

@@ -216,6 +216,8 @@ static int ask_locked(struct helper *helper, struct kv_remote_op *op)
 		bytes = KV_MIN(op->room, most);
 	if (bytes > most)
 		return -EFBIG;
+	if (op->call == KV_REMOTE_CLEAR) /* its protocol has no word for it */
+		return -EOPNOTSUPP;
 	if (!request)
 		return -EAGAIN;
 	if (kv_place_take(&helper->landing, KV_HELPER_NOTE + bytes,

@@ -11,15 +11,17 @@
 #include "cache/remote/backend.h"
 #include "cache/remote/site.h"
 
-#define KV_URL_MAX (KV_SITE_BASE_MAX + 3 * KV_OBJECT_NAME_MAX + 64)
+/* With a list's: two names in a query, and what stands before them. */
+#define KV_URL_MAX (3 * KV_SITE_BASE_MAX + 6 * KV_OBJECT_NAME_MAX + 128)
 #define KV_HTTP_HEADERS 4u
-#define KV_HTTP_HEADER_MAX (KV_SITE_TOKEN_MAX + 64)
+#define KV_HTTP_HEADER_MAX (KV_SITE_TOKEN_MAX + 1024)
 #define KV_HTTP_ASK 1 /* next: there is one more request */
 
 enum kv_http_answer {
 	KV_ANSWER_NOTHING, /* a body is read past, and cut where it is long */
 	KV_ANSWER_NOTE,
 	KV_ANSWER_OBJECT,
+	KV_ANSWER_PAGE, /* any text that fits into op->data; op->length is its */
 };
 
 /* One operation under way: the request that is, or is to be, made for it. */
@@ -41,6 +43,9 @@ struct kv_exchange {
 	size_t note_n;
 	char part[24]; /* what a temporary name ends with */
 	int first;     /* how an earlier request ended */
+	int phase;     /* next's own, as is this: of a page */
+	size_t at;
+	char last[KV_NAME_MAX + 1]; /* name of it that was dealt with */
 };
 
 struct kv_http_dialect {

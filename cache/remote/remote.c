@@ -201,7 +201,7 @@ static int rest_ms(const struct kv_remote *remote)
 	const struct kv_remote_job *job;
 	uint64_t until = now + REST_MS * MS;
 
-	if (kv_gets_busy(remote))
+	if (kv_gets_busy(remote) || kv_forgets_busy(remote))
 		return TICK_MS;
 	TAILQ_FOREACH(job, &remote->jobs, link)
 		if (!job->abandoned)
@@ -234,6 +234,7 @@ static void *run(void *arg)
 		kv_looks_run(remote);
 		kv_gets_run(remote);
 		kv_backups_run(remote);
+		kv_forgets_run(remote);
 		kv_asks_run(remote);
 		for (unsigned i = 0; i < remote->n; i++)
 			try_one(remote, i);
@@ -345,6 +346,9 @@ static int new_remote(struct kv_cache *cache, struct kv_remote **ret_remote)
 	TAILQ_INIT(&remote->jobs);
 	TAILQ_INIT(&remote->landed);
 	TAILQ_INIT(&remote->backup.ready);
+	TAILQ_INIT(&remote->backup.busy);
+	TAILQ_INIT(&remote->forgets.fresh);
+	TAILQ_INIT(&remote->forgets.begun);
 	kv_cond_init(&remote->backup.more);
 	TAILQ_INIT(&remote->asks);
 	kv_cond_init(&remote->answer);
@@ -399,6 +403,7 @@ static void drain(struct kv_remote *remote)
 	struct kv_remote_job *job;
 
 	expire(remote, UINT64_MAX);
+	kv_forgets_stop(remote);
 	while (!TAILQ_EMPTY(&remote->jobs) && kv_now_ns() < until) {
 		wait_for_more(remote);
 		reap(remote);

@@ -128,6 +128,8 @@ static int check_headers(struct kv_request *request)
 		return 0;
 	if (status_of(request) != 200)
 		return -EPROTO;
+	if (x->wants == KV_ANSWER_PAGE)
+		return 0;
 	if (noted)
 		r = note_of_header(request);
 	if (r < 0 || (x->wants == KV_ANSWER_NOTE && !noted))
@@ -174,6 +176,11 @@ static uint8_t *place(struct kv_request *request, size_t n, int *ret_r)
 		x->note_n = end;
 		*ret_r = end > KV_OBJECT_NOTE_MAX ? -EBADMSG : 0;
 		return (uint8_t *)x->note + at;
+	}
+	if (x->wants == KV_ANSWER_PAGE) {
+		x->op->length = end;
+		*ret_r = end > x->op->room ? -EFBIG : 0;
+		return x->op->data + at;
 	}
 	*ret_r = end > x->op->length ? -EBADMSG : 0;
 	return x->op->data + at;

@@ -15,6 +15,7 @@
 #include "cache/remote/http.h"
 
 #define NOTE "x-amz-meta-kvfs"
+#define LISTED "100" /* objects, of which a page has room for that many */
 
 static int ask(struct kv_exchange *x, const char *method)
 {
@@ -67,6 +68,87 @@ static int next_of_remove(struct kv_exchange *x, int r)
 	return r < 0 || x->step == 2 ? r : ask(x, "DELETE");
 }
 
+enum { CLEAR_LIST, CLEAR_OBJECT };
+
+/* Of the object's name up to its last slash, and @last, in a query: there a slash
+ * is encoded, too. */
+static int add_name(struct kv_exchange *x, const char *last)
+{
+	char name[KV_SITE_BASE_MAX + KV_OBJECT_NAME_MAX + 80];
+	int r = 0;
+	const char *slash = strrchr(x->op->name, '/');
+
+	snprintf(name, sizeof(name), "%s%.*s%s", x->site->base + x->site->root,
+		 (int)(slash + 1 - x->op->name), x->op->name, last);
+	for (char *at = name, *part; r == 0 && (part = strsep(&at, "/"));) {
+		r = kv_site_encode(x->url, sizeof(x->url) - 4, part);
+		if (r == 0 && at)
+			strcat(x->url, "%2F");
+	}
+	return r;
+}
+
+/* The first objects behind @after.  A signature wants the words in order. */
+static int list(struct kv_exchange *x, const char *after)
+{
+	static const char then[] = "&start-after=";
+	int r;
+
+	x->phase = CLEAR_LIST;
+	x->wants = KV_ANSWER_PAGE;
+	ask(x, "GET");
+	strcpy(x->url + x->site->root - 1,
+	       "?list-type=2&max-keys=" LISTED "&prefix=");
+	r = add_name(x, "");
+	if (r < 0 || strlen(x->url) + sizeof(then) + 4 > sizeof(x->url))
+		return -ENAMETOOLONG;
+	strcat(x->url, then);
+	r = add_name(x, after);
+	return r < 0 ? r : KV_HTTP_ASK;
+}
+
+/* The last part of the next name in the page; false: there is none. */
+static bool next_name(struct kv_exchange *x, char name[KV_NAME_MAX + 1])
+{
+	char *page = (char *)x->op->data;
+	char *begin = strstr(page + x->at, "<Key>"), *end, *slash;
+
+	end = begin ? strstr(begin, "</Key>") : NULL;
+	if (!end)
+		return false;
+	x->at = (size_t)(end - page);
+	slash = memrchr(begin, '/', (size_t)(end - begin));
+	begin = slash ? slash + 1 : begin + strlen("<Key>");
+	snprintf(name, KV_NAME_MAX + 1, "%.*s", (int)(end - begin), begin);
+	return true;
+}
+
+/* Page by page, one object after the other. */
+static int next_of_clear(struct kv_exchange *x, int r)
+{
+	char name[KV_NAME_MAX + 1];
+
+	if (x->step == 0)
+		return list(x, ".layout");
+	if (r < 0 && !(r == -ENOENT && x->phase == CLEAR_OBJECT))
+		return r;
+	if (x->phase == CLEAR_LIST) {
+		x->op->data[KV_MIN(x->op->length, x->op->room - 1)] = '\0';
+		x->at = 0;
+	}
+	if (next_name(x, name)) {
+		x->phase = CLEAR_OBJECT;
+		snprintf(x->last, sizeof(x->last), "%s", name);
+		ask(x, "DELETE");
+		strrchr(x->url, '/')[1] = '\0';
+		kv_site_encode(x->url, sizeof(x->url), name);
+		return KV_HTTP_ASK;
+	}
+	if (x->phase == CLEAR_OBJECT)
+		return list(x, x->last);
+	return x->last[0] ? 0 : -ENOENT;
+}
+
 static int next(struct kv_exchange *x, int r)
 {
 	switch (x->op->call) {
@@ -79,6 +161,8 @@ static int next(struct kv_exchange *x, int r)
 		return x->step == 0 ? put(x) : r;
 	case KV_REMOTE_PUBLISH:
 		return next_of_publish(x, r);
+	case KV_REMOTE_CLEAR:
+		return next_of_clear(x, r);
 	default:
 		return next_of_remove(x, r);
 	}

@@ -48,6 +48,7 @@ struct kv_backup;
 TAILQ_HEAD(kv_remote_gets, kv_remote_get);
 TAILQ_HEAD(kv_remote_looks, kv_remote_look);
 TAILQ_HEAD(kv_backups, kv_backup);
+TAILQ_HEAD(kv_forgets, kv_forget);
 
 enum kv_get_state { GET_LOOKING, GET_QUEUED, GET_GETTING, GET_LANDED };
 
@@ -94,6 +95,10 @@ struct kv_remote {
 	double credit;		       /* bytes that may be fetched now */
 	uint64_t credit_ns;
 	struct kv_hash *hash;
+	struct {
+		struct kv_forgets fresh; /* cache->lock */
+		struct kv_forgets begun;
+	} forgets;
 	/* adopt.c; cache->lock */
 	TAILQ_HEAD(, ask) asks;
 	pthread_cond_t answer;
@@ -105,6 +110,7 @@ struct kv_remote {
 		/* cache->lock, with what follows: of users */
 		struct kv_turns waiting;
 		struct kv_backups ready;
+		struct kv_backups busy; /* the thread's */
 		unsigned n_waiting, under_way;
 	} backup;
 };
@@ -165,6 +171,18 @@ void kv_backup_stop(struct kv_remote *remote);
 void kv_backups_run(struct kv_remote *remote);
 
 void kv_backups_free(struct kv_remote *remote);
+
+/* Whether @key, NULL: any block of @space, is being handed over. */
+bool kv_backup_is_under_way(const struct kv_remote *remote,
+			    const struct kv_space *space,
+			    const struct kv_key *key);
+
+/* ---- forget.c ---- */
+
+void kv_forgets_run(struct kv_remote *remote);
+bool kv_forgets_busy(const struct kv_remote *remote);
+/* All of them end. */
+void kv_forgets_stop(struct kv_remote *remote);
 
 /* ---- adopt.c ---- */
 

@@ -126,6 +126,52 @@ static int next_of_remove(struct kv_exchange *x, int r)
 	return r == 0 || r == -ENOENT ? x->first : r;
 }
 
+enum { CLEAR_NOTE, CLEAR_LAYOUT, CLEAR_FOLDER, CLEAR_BACK, CLEAR_BACK_NOTE };
+
+/* All that is in the folder goes, and the folder. */
+static int delete_folder(struct kv_exchange *x)
+{
+	x->phase = CLEAR_FOLDER;
+	kv_http_ask(x, "DELETE", "");
+	strrchr(x->url, '/')[1] = '\0';
+	return KV_HTTP_ASK;
+}
+
+/* What stays is fetched, and put back, where it is whole.  First: how it was with
+ * the folder. */
+static int next_of_clear(struct kv_exchange *x, int r)
+{
+	if (x->step == 0) {
+		x->phase = CLEAR_NOTE;
+		return get_note(x);
+	}
+	switch (x->phase++) {
+	case CLEAR_NOTE:
+		if (r == 0)
+			r = kv_object_read_note(x->op, x->note, x->note_n);
+		if (r == 0 && x->op->length <= x->op->room)
+			return get_object(x);
+		x->first = 1;
+		return r < 0 && r != -ENOENT && r != -EBADMSG
+			       ? r
+			       : delete_folder(x);
+	case CLEAR_LAYOUT:
+		x->first = r < 0;
+		return r < 0 && r != -ENOENT && r != -EBADMSG
+			       ? r
+			       : delete_folder(x);
+	case CLEAR_FOLDER:
+		if (x->first || (r < 0 && r != -ENOENT))
+			return r;
+		x->first = r;
+		return put_object(x, "");
+	case CLEAR_BACK:
+		return r < 0 ? r : put_note(x);
+	default:
+		return r < 0 ? r : x->first;
+	}
+}
+
 static int next(struct kv_exchange *x, int r)
 {
 	switch (x->op->call) {
@@ -136,6 +182,8 @@ static int next(struct kv_exchange *x, int r)
 		return next_of_put(x, r);
 	case KV_REMOTE_PUBLISH:
 		return next_of_publish(x, r);
+	case KV_REMOTE_CLEAR:
+		return next_of_clear(x, r);
 	default:
 		return next_of_remove(x, r);
 	}

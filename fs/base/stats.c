@@ -531,7 +531,7 @@ static void remote_calls(FILE *f, const struct kv_remote_stats *all, size_t n)
 	static const char *const calls[] = {
 		[KV_REMOTE_EXISTS] = "exists", [KV_REMOTE_GET] = "get",
 		[KV_REMOTE_PUT] = "put",       [KV_REMOTE_PUBLISH] = "publish",
-		[KV_REMOTE_REMOVE] = "remove",
+		[KV_REMOTE_REMOVE] = "remove", [KV_REMOTE_CLEAR] = "clear",
 	};
 
 	head(f, "remote_calls_total", "counter", "Calls of a backend.");

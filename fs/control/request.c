@@ -281,7 +281,7 @@ void kv_reply_all(struct kv_client *client, const struct wire_header *header,
 	uint32_t n = header->count;
 
 	if (n == 0 || header->type == WIRE_SPACE ||
-	    header->type == WIRE_STAGING) {
+	    header->type == WIRE_FORGET || header->type == WIRE_STAGING) {
 		kv_reply(client, header, status, 0, 0);
 	} else if (header->type == WIRE_PROBE) {
 		memset(items, WIRE_ABSENT, n * sizeof(struct wire_state));
@@ -388,6 +388,8 @@ static const struct shape {
 			     false, kv_request_save_pages},
 	[WIRE_TOKEN_IDS] = {0, sizeof(struct wire_key), 1, WIRE_BATCH, 0, false,
 			    false, kv_request_token_ids},
+	[WIRE_FORGET] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
+			 false, kv_request_forget},
 	[WIRE_REGISTERS] = {0, 0, 0, 0, 0, false, true, kv_request_registers},
 };
 

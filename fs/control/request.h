@@ -145,6 +145,7 @@ int kv_request_snapshot_read(struct kv_client *client,
 int kv_request_snapshot_list(struct kv_client *client,
 			     const struct kv_message *m);
 int kv_request_unmapped(struct kv_client *client, const struct kv_message *m);
+int kv_request_forget(struct kv_client *client, const struct kv_message *m);
 int kv_request_registers(struct kv_client *client, const struct kv_message *m);
 
 #endif

@@ -64,6 +64,31 @@ between() {
 	fetched 4 30000 1 2 3 4
 	for i in 1 2 3 4 6; do same "block $i" "$T/b$i" "$N/s/$(place $i)"; done
 	ok "in its statistics" grep -q "^remote    $1: asked" "$N/.kvfs/stats"
+	forgotten "$1"
+}
+# Blocks, then a space of more than a server lists at a time, are removed there.
+forgotten() { # URL
+	local i said
+	make "$N/f"
+	for i in {1..105}; do
+		mkdir -p "$N/f/$(printf %02x "$i")"
+		cp "$T/b$((i % 6 + 1))" "$N/f/$(place "$i")" || fail "block $i"
+	done
+	sync "$N/f"
+	for ((i = 0; i < 600; i++)); do
+		[ "$(sed -n 's/^kvfs_remote_calls_total{.*call="put"} //p' "$N/.kvfs/metrics")" -ge 105 ] && break
+		sleep 0.1
+	done
+	said=$("$B/kvfs" --forget "$N/f/$(place 1)" "$N/f/$(place 106)") || fail "--forget: $said"
+	eq "two blocks" "$said" "$1: 1 removed, 1 not there"
+	said=$("$B/kvfs" --forget "$N/f") || fail "--forget: $said"
+	eq "a space" "$said" "$1: 1 removed, 0 not there"
+	said=$(for i in {1..105}; do echo "$N/f/$(place "$i")"; done | "$B/kvfs" --forget -) || fail "--forget: $said"
+	eq "its blocks" "$said" "$1: 0 removed, 105 not there"
+	said=$(sed 's/.*"seed"//' "$N/f/.layout")
+	rmdir "$N/f" && make "$N/f" || fail "the space, anew"
+	eq "the seed, still" "$(sed 's/.*"seed"//' "$N/f/.layout")" "$said"
+	fetched 4 300 1 2 3 4
 }
 # Block 5 is there, and here are the others: the server's process $server stops.
 without_server() {

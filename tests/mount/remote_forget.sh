@@ -1,0 +1,119 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# remote_forget.sh - `kvfs --forget`: blocks, and whole spaces, are taken away here
+# and from every backend, by who may write there and nobody else; a backend that
+# fails is named, and keeps nobody waiting; another tenant's stay.
+. "$(dirname "$0")/lib"
+R=$T/remote
+R2=$T/second
+mkdir "$R" "$R2"
+REMOTES=remote=dir:$R,remote=dir:$R2,remote_threshold=1,remote_tenant=0:root,remote_tenant=1001:one
+cat > "$T/layout" <<'L'
+{"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16, "share": true}
+L
+kv() { block "$@" --tensor k:BF16:4x16x64:8192; }
+make() { mkdir "$1" && cp "$T/layout" "$1/.layout" || fail "the space $1"; }
+came() { "$B/tests/mount/fetch" "$M" "$1" acquire 5000 "$(key "$2")" | cut -d' ' -f1; }
+objects() { find "$1" -type f -path "$1/$2/*" -name '*[0-9a-f]' | grep -c '/[0-9a-f]\{32\}$'; }
+handed_over() { # TENANT N: so many objects are there
+	local i
+	for ((i = 0; i < 600; i++)); do
+		[ "$(objects "$R" "$1")$(objects "$R2" "$1")" = "$2$2" ] && return
+		sleep 0.1
+	done
+	fail "$(objects "$R" "$1") and $(objects "$R2" "$1") objects, not $2"
+}
+forget() { # STATUS ARGUMENTS...: what it says is in $said
+	local status=$1
+	shift
+	said=$("$B/kvfs" --forget "$@" 2>&1)
+	eq "--forget $*: the status of '$said'" $? "$status"
+}
+says() { case $said in *"$1"*) ;; *) fail "it says '$said', not '$1'" ;; esac; }
+for i in {1..9} 20 {21..23} 25; do kv "$T/b$i" --seed "$i"; done
+save() { # SPACE N...
+	local i space=$1
+	shift
+	for i in "$@"; do put "$space" "$i" "$T/b$i" || fail "put $i"; done
+	sync "$M/$space" || fail sync
+}
+
+start "$REMOTES"
+make "$M/s"
+save s {1..8} 20
+make "$M/other"
+save other 1 2 3
+chown 1001 "$M/other"
+# Of the first owner's objects nothing is left to be known; he hands over again.
+handed_over root 12
+rm "$M/other/"*/* && save other 1 2 3 && handed_over one 3
+
+# One, many, by names from a pipe: also what is not here, or nowhere.
+forget 0 "$M/s/$(place 1)"
+says "dir:$R: 1 removed, 0 not there"
+says "dir:$R2: 1 removed, 0 not there"
+absent "here" "$M/s/$(place 1)"
+eq "objects" "$(objects "$R" root) $(objects "$R2" root)" "11 11"
+eq "their notes" "$(find "$R/root" -name '*.digest' | grep -vc layout)" 11
+eq "it is not brought back" "$(came s 1)" 0
+where=$(dirname "$(find "$R/root" -name "$(key 20)")")
+cp "$where/$(key 2)" "$T/two" && cp "$where/$(key 2).digest" "$T/two.digest" || fail cp
+(cd "$M/s" && { for i in 2 3 4; do place $i; echo; done; } | "$B/kvfs" --forget -) > "$T/out" || fail "from a pipe: $(cat "$T/out")"
+grep -q "dir:$R: 3 removed, 0 not there" "$T/out" || fail "from a pipe: $(cat "$T/out")"
+forget 0 "$M/s/$(place 3)" "$M/s/$(place 5)" "$M/other/$(place 1)"
+says "dir:$R2: 2 removed, 1 not there"
+eq "another tenant's space" "$(objects "$R" one)" 2
+# Another node puts one of them again: it is not brought here, but where it is wanted.
+cp "$T/two" "$where/$(key 2)" && cp "$T/two.digest" "$where/$(key 2).digest"
+eq "put again by another node" "$(came s 2)" 0
+stop
+start "$REMOTES"
+eq "after another mount" "$(came s 2)" 0
+save s 2
+eq "saved again" "$(came s 2)" 1
+handed_over root 8
+
+# A whole space; its layout stays, and with it what others have agreed upon.
+save s {21..23} 25 && handed_over root 12
+before=$(cat "$where/.layout")
+forget 0 "$M/s"
+says "dir:$R: 1 removed"
+eq "the space" "$(find "$M/s" -type f ! -name .layout | wc -l)" 0
+eq "its objects" "$(find "$where" -type f ! -name '.layout*' | wc -l)" 0
+eq "its layout" "$(cat "$where/.layout")" "$before"
+eq "objects of the other space" "$(objects "$R" one)" 2
+eq "not brought back" "$(came s 25)" 0
+save s 25 && handed_over root 4
+
+# By whom: not by who may only read; what is no path of a space.
+as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
+if [ "$(id -u)" = 0 ]; then
+	out=$(as 1001 "$B/kvfs" --forget "$M/s/$(place 25)" 2>&1) && fail "another user: $out"
+	case $out in *"Permission denied"*) ;; *) fail "another user: $out" ;; esac
+	eq "another user's try" "$(objects "$R" root)" 4
+	as 1001 "$B/kvfs" --forget "$M/other/$(place 2)" > "$T/out" 2>&1 || fail "its owner: $(cat "$T/out")"
+	eq "its owner's" "$(objects "$R" one)" 1
+fi
+forget 1 "$M/none"
+forget 1 "$T"
+says "neither a space of kvfs nor a block of one"
+forget 1 "$M"
+forget 1
+says "usage: kvfs --forget"
+forget 1 -t 0x "$M/s"
+says "usage: kvfs --forget"
+
+# A backend that fails is named, in time, and the other is asked all the same.
+save s 6 7 8 9 && handed_over root 8
+second=$R2/root/$(basename "$where")
+rm "$second/$(key 6)" && mkdir "$second/$(key 6)" && touch "$second/$(key 6)/x"
+forget 3 "$M/s/$(place 6)" "$M/s/$(place 9)"
+says "dir:$R: 2 removed"
+says "dir:$R2: 1 removed"
+says "kvfs: dir:$R2: 1 blocks may be there still: Is a directory"
+rm -r "$second/$(key 6)"
+stop
+start
+forget 1 "$M/s/$(place 8)"
+says "no remote tier"
+stop
