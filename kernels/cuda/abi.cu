@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/cuda/same.cuh"
+
 namespace ours {
 #include "kernels/cuda/driver.h"
 
@@ -77,24 +79,6 @@ static_assert(offsetof(ours::CUmemAccessDesc, flags) ==
 		      offsetof(::CUmemAccessDesc, flags),
 	      "flags");
 
-/* Calls: as many parameters, each of the same size, and a result likewise. */
-template <typename A, typename B> struct same_call {
-	static constexpr bool value = false;
-};
-template <typename R, typename... P, typename S, typename... Q>
-struct same_call<R (*)(P...), S (*)(Q...)> {
-	static constexpr bool value = [] {
-		if (sizeof...(P) != sizeof...(Q) || sizeof(R) != sizeof(S))
-			return false;
-		constexpr size_t ours[] = {sizeof(R), sizeof(P)...};
-		constexpr size_t theirs[] = {sizeof(S), sizeof(Q)...};
-		for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
-			if (i < sizeof(theirs) / sizeof(theirs[0]) &&
-			    ours[i] != theirs[i])
-				return false;
-		return true;
-	}();
-};
 #define SAME_CALL(member, symbol, parameters)                                  \
 	static_assert(same_call<decltype(ours::kv_driver::member),             \
 				decltype(&::symbol)>::value,                   \

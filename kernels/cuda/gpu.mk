@@ -18,7 +18,7 @@ LINK_CUDA  = $(CC) $(LDFLAGS) -shared -Wl,-soname,libkvfs-cuda.so.1 -Wl,--versio
 
 all: $(if $(NVCC),$B/libkvfs-cuda.so,cuda-skipped)
 cuda-skipped: ; @echo 'libkvfs-cuda.so: skipped, there is no nvcc'
-$B/kernels/cuda/kernels.fatbin: kernels/cuda/kernels.cu kernels/cuda/abi.cu kernels/device/scatter.h kernels/cuda/driver.h
+$B/kernels/cuda/kernels.fatbin: kernels/cuda/kernels.cu kernels/cuda/abi.cu kernels/cuda/same.cuh kernels/device/scatter.h kernels/cuda/driver.h
 	@mkdir -p $(@D)
 	$(call run,NVCC)$(NVCC) -std=c++17 -I. -c kernels/cuda/abi.cu -o $(@D)/abi.o
 	$(call run,NVCC)$(NVCC) $(CUDA_FLAGS) $(CUDA_GEN) -fatbin kernels/cuda/kernels.cu -o $@

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/cuda/same.cuh"
+
 namespace ours {
 #include "tests/gpu/abi.h"
 }
@@ -92,24 +94,6 @@ static_assert(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM == 1, "order");
 static_assert(sizeof(ours::CUmemProp) == sizeof(CUmemAllocationProp), "prop");
 static_assert(sizeof(ours::CUmemAccess) == sizeof(CUmemAccessDesc), "access");
 
-/* Calls: as many parameters, each of the same size. */
-template <typename A, typename B> struct same_call {
-	static constexpr bool value = false;
-};
-template <typename R, typename... P, typename S, typename... Q>
-struct same_call<R (*)(P...), S (*)(Q...)> {
-	static constexpr bool value = [] {
-		if (sizeof...(P) != sizeof...(Q) || sizeof(R) != sizeof(S))
-			return false;
-		constexpr size_t ours[] = {sizeof(R), sizeof(P)...};
-		constexpr size_t theirs[] = {sizeof(S), sizeof(Q)...};
-		for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
-			if (i < sizeof(theirs) / sizeof(theirs[0]) &&
-			    ours[i] != theirs[i])
-				return false;
-		return true;
-	}();
-};
 #define SAME_CALL(call)                                                  \
 	static_assert(same_call<decltype(&ours::call), decltype(&::call)>::value, \
 		      #call);

@@ -20,7 +20,7 @@ $(GPU_PLUGIN): $B/tests/gpu/plugin/plugin.o
 $B/tests/gpu/test_plugin: | $(GPU_PLUGIN)
 ifneq ($(NVCC),)
 $B/tests/gpu/test_standin: | $B/tests/gpu/abi-cuda.o
-$B/tests/gpu/abi-cuda.o: tests/gpu/abi.cu tests/gpu/abi.h ; @mkdir -p $(@D)
+$B/tests/gpu/abi-cuda.o: tests/gpu/abi.cu tests/gpu/abi.h kernels/cuda/same.cuh ; @mkdir -p $(@D)
 	$(call run,NVCC)$(NVCC) -std=c++17 -I. -c $< -o $@
 endif
 $(GPU_UNIT:=.o): tests/gpu/kernels.ptx

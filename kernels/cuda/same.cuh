@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * same.cuh - whether two declarations are one to a binary: for what is said of
+ * the driver without CUDA's own header, where there is one to compare with.
+ */
+#ifndef KV_KERNELS_CUDA_SAME_CUH
+#define KV_KERNELS_CUDA_SAME_CUH
+
+#include <stddef.h>
+
+/* Calls: as many parameters, each of the same size, and a result likewise. */
+template <typename A, typename B> struct same_call {
+	static constexpr bool value = false;
+};
+template <typename R, typename... P, typename S, typename... Q>
+struct same_call<R (*)(P...), S (*)(Q...)> {
+	static constexpr bool value = [] {
+		if (sizeof...(P) != sizeof...(Q) || sizeof(R) != sizeof(S))
+			return false;
+		constexpr size_t ours[] = {sizeof(R), sizeof(P)...};
+		constexpr size_t theirs[] = {sizeof(S), sizeof(Q)...};
+		for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+			if (i < sizeof(theirs) / sizeof(theirs[0]) &&
+			    ours[i] != theirs[i])
+				return false;
+		return true;
+	}();
+};
+
+#endif
