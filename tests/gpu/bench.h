@@ -58,7 +58,7 @@ static inline double reference_copy(struct reference *ref, bool to_device,
  * what was copied before it; negative: the driver has no such call. */
 static inline double reference_batch(struct reference *ref, uint64_t stride)
 {
-	size_t n = ref->bytes / stride, i;
+	size_t n = KV_MAX(ref->bytes / stride, 1), i;
 	CUdeviceptr *to = calloc(n, sizeof(*to)),
 		    *from = calloc(n, sizeof(*to));
 	size_t *sizes = calloc(n, sizeof(*sizes));

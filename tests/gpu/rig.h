@@ -40,6 +40,7 @@ struct rig {
 	uint64_t arena_bytes;
 	uint8_t *staging;
 	uint64_t staging_bytes;
+	struct standin_alive before; /* there was a rig */
 };
 
 static inline void *rig_map(int fd, uint64_t bytes, int protection)
@@ -115,9 +116,12 @@ static inline void rig_fill(uint8_t *at, uint64_t seed)
 	}
 }
 
+/* A device that is as good as can be, and a pool on it. */
 static inline void rig_open(struct rig *rig)
 {
 	memset(rig, 0, sizeof(*rig));
+	gpu_set("readonly=1,memops=1,delay=100");
+	rig->before = gpu_alive();
 	rig->device = kv_device_find("cuda");
 	assert_non_null(rig->device);
 	rig->memory = gpu_alloc(RIG_BYTES);
@@ -129,6 +133,7 @@ static inline void rig_open(struct rig *rig)
 	assert_int_equal(rig->device->open(&rig->desc, &rig->pool), 0);
 }
 
+/* Nothing of it is left. */
 static inline void rig_close(struct rig *rig)
 {
 	if (rig->arena != NULL) {
@@ -144,6 +149,17 @@ static inline void rig_close(struct rig *rig)
 	gpu_free(rig->memory);
 	free(rig->image);
 	free(rig->now);
+	gpu_assert_same(&rig->before);
+}
+
+/* Other bytes in all of the pool. */
+static inline void rig_fill_pool(struct rig *rig, uint64_t seed)
+{
+	uint64_t at;
+
+	for (at = 0; at < RIG_BYTES; at += RIG_BLOCK)
+		rig_fill(rig->image + at, seed + at);
+	GPU_OK(cuMemcpyHtoD_v2, rig->memory, rig->image, RIG_BYTES);
 }
 
 static inline struct kvfs_pool_info rig_info(struct rig *rig)
@@ -195,6 +211,17 @@ static inline void rig_make(struct rig *rig, struct rig_batch *b, uint8_t *host,
 		.strides = &b->strides, .copies = b->copies, .n = n};
 }
 
+/* @n blocks with other bytes at offset @at of the arena, for pages. */
+static inline void rig_make_load(struct rig *rig, struct rig_batch *b,
+				 uint64_t at, size_t n, uint64_t seed)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		rig_fill(rig->alias + at + i * RIG_BLOCK, seed + i);
+	rig_make(rig, b, rig->arena + at, RIG_BLOCK, 3, n);
+}
+
 /* What the host device does with the same batch, to or from the image. */
 static inline void rig_on_image(struct rig *rig, const struct rig_batch *b,
 				bool loads)
@@ -224,11 +251,8 @@ static inline void rig_check_load(struct rig *rig, uint64_t at, size_t n,
 				  uint64_t seed)
 {
 	struct rig_batch b;
-	size_t i;
 
-	for (i = 0; i < n; i++)
-		rig_fill(rig->alias + at + i * RIG_BLOCK, seed + i);
-	rig_make(rig, &b, rig->arena + at, RIG_BLOCK, 3, n);
+	rig_make_load(rig, &b, at, n, seed);
 	assert_int_equal(rig->device->load(rig->pool, &b.batch), 0);
 	rig_on_image(rig, &b, true);
 	rig_assert_is_image(rig);

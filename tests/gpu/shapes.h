@@ -287,41 +287,40 @@ static inline void shape_make(const struct shape *shape,
 
 /* ---- where things are, worked out without the library ---- */
 
+/* Where run @s of page @page of a view is in a pool's image. */
+static inline uint64_t shape_at(const struct pool_shape *pool,
+				const kvfs_view *view, uint64_t page,
+				uint64_t s)
+{
+	return (uint64_t)view->base - pool->base + page * view->block_stride +
+	       s * view->segment_stride;
+}
+
 /* Copy page @page of every view out of a pool's image. */
 static inline void shape_page_out(const struct pool_shape *pool,
 				  const uint8_t *image, uint64_t page,
 				  uint8_t *to)
 {
-	size_t v;
+	const kvfs_view *view;
 	uint64_t s;
 
-	for (v = 0; v < pool->n_views; v++) {
-		const kvfs_view *view = &pool->views[v];
-		uint64_t at = (uint64_t)view->base - pool->base +
-			      page * view->block_stride;
-
+	for (view = pool->views; view < pool->views + pool->n_views; view++)
 		for (s = 0; s < view->count; s++, to += view->bytes)
-			memcpy(to, image + at + s * view->segment_stride,
+			memcpy(to, image + shape_at(pool, view, page, s),
 			       view->bytes);
-	}
 }
 
 /* Into one. */
 static inline void shape_page_in(const struct pool_shape *pool, uint8_t *image,
 				 uint64_t page, const uint8_t *from)
 {
-	size_t v;
+	const kvfs_view *view;
 	uint64_t s;
 
-	for (v = 0; v < pool->n_views; v++) {
-		const kvfs_view *view = &pool->views[v];
-		uint64_t at = (uint64_t)view->base - pool->base +
-			      page * view->block_stride;
-
+	for (view = pool->views; view < pool->views + pool->n_views; view++)
 		for (s = 0; s < view->count; s++, from += view->bytes)
-			memcpy(image + at + s * view->segment_stride, from,
+			memcpy(image + shape_at(pool, view, page, s), from,
 			       view->bytes);
-	}
 }
 
 /* Bytes of one page, in all views. */
@@ -338,25 +337,17 @@ static inline void shape_block(const struct pool_shape *pool,
 			       const uint8_t *image, const int64_t *pages,
 			       uint8_t *to)
 {
-	size_t v;
+	const kvfs_view *view;
 	uint32_t p;
 	uint64_t s;
 
-	for (v = 0; v < pool->n_views; v++)
+	for (view = pool->views; view < pool->views + pool->n_views; view++)
 		for (p = 0; p < pool->pages_per_block; p++)
-			for (s = 0; s < pool->views[v].count; s++) {
-				const kvfs_view *view = &pool->views[v];
-
+			for (s = 0; s < view->count; s++, to += view->bytes)
 				memcpy(to,
-				       image +
-					       ((uint64_t)view->base -
-						pool->base) +
-					       (uint64_t)pages[p] *
-						       view->block_stride +
-					       s * view->segment_stride,
+				       image + shape_at(pool, view,
+							(uint64_t)pages[p], s),
 				       view->bytes);
-				to += view->bytes;
-			}
 }
 
 #endif

@@ -108,24 +108,28 @@ static void there_and_back(struct engine *e)
 	kvfs_release(lease);
 }
 
+static void assert_registered_while_writable(struct engine *e)
+{
+	struct kvfs_pool_info info = info_when_tried(e);
+
+	assert_string_equal(info.path, "registered arena, DMA");
+	assert_non_null(strstr(info.reason, "while it was writable"));
+	assert_int_equal(info.bytes_refused, 0);
+}
+
 static void his_memory_is_registered_while_it_is_writable(void **state)
 {
-	struct kvfs_pool_info info;
 	struct engine e;
 
 	engine_open(&e, *state, "cuda", &shapes[0], &middle, BLOCKS);
 	there_and_back(&e);
-	info = info_when_tried(&e);
-	assert_string_equal(info.path, "registered arena, DMA");
-	assert_non_null(strstr(info.reason, "while it was writable"));
-	assert_int_equal(info.bytes_refused, 0);
+	assert_registered_while_writable(&e);
 	engine_close(&e);
 }
 
 static void so_is_that_of_the_next_daemon(void **state)
 {
 	struct world *w = *state;
-	struct kvfs_pool_info info;
 	struct engine e;
 
 	engine_open(&e, w, "cuda", &shapes[0], &middle, BLOCKS);
@@ -137,10 +141,7 @@ static void so_is_that_of_the_next_daemon(void **state)
 	engine_close(&e);
 	engine_open(&e, w, "cuda", &shapes[0], &middle, BLOCKS);
 	there_and_back(&e);
-	info = info_when_tried(&e);
-	assert_string_equal(info.path, "registered arena, DMA");
-	assert_non_null(strstr(info.reason, "while it was writable"));
-	assert_int_equal(info.bytes_refused, 0);
+	assert_registered_while_writable(&e);
 	engine_close(&e);
 }
 

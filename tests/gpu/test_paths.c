@@ -9,13 +9,10 @@
 #define CHUNK ((uint64_t)64 << 20)
 
 static struct rig rig;
-static struct standin_alive before;
 
 static int set_up(void **state)
 {
 	(void)state;
-	gpu_set("readonly=1,memops=1,delay=100");
-	before = gpu_alive();
 	rig_open(&rig);
 	return 0;
 }
@@ -24,17 +21,7 @@ static int tear_down(void **state)
 {
 	(void)state;
 	rig_close(&rig);
-	gpu_assert_same(&before);
 	return 0;
-}
-
-static void fill_pool(uint64_t seed)
-{
-	uint64_t at;
-
-	for (at = 0; at < RIG_BYTES; at += RIG_BLOCK)
-		rig_fill(rig.image + at, seed + at);
-	GPU_OK(cuMemcpyHtoD_v2, rig.memory, rig.image, RIG_BYTES);
 }
 
 /* Whether @at can only be read, as the kernel has it. */
@@ -74,7 +61,7 @@ static void memory_that_is_not_attached_goes_through_staging(void **state)
 	rig_staging(&rig);
 	made = gpu_alive();
 	rig_check_load(&rig, 0, RIG_BLOCKS, 1);
-	fill_pool(2);
+	rig_fill_pool(&rig, 2);
 	rig_check_save(&rig, RIG_BLOCKS);
 	assert_int_equal(made_since(&made), 0);
 	assert_string_equal(rig_info(&rig).path, "pinned staging, DMA");
@@ -96,7 +83,7 @@ static void an_arena_that_is_registered_needs_no_staging(void **state)
 	if (info.bytes_refused > 0)
 		skip(); /* a real device that cannot */
 	rig_check_load(&rig, 0, RIG_BLOCKS, 3);
-	fill_pool(4);
+	rig_fill_pool(&rig, 4);
 	rig_check_save(&rig, RIG_BLOCKS);
 	info = rig_info(&rig);
 	assert_string_equal(info.path, "registered arena, DMA");
@@ -198,7 +185,7 @@ static void what_is_detached_is_registered_no_more(void **state)
 		rig.device->detach(rig.arena);
 		if (gpu.alive != NULL)
 			assert_int_equal(gpu_alive().registered,
-					 before.registered);
+					 rig.before.registered);
 		assert_int_equal(rig_info(&rig).bytes_registered, 0);
 	}
 	rig_check_load(&rig, 0, 2, 60);
@@ -216,11 +203,8 @@ static void wait_for_word(void *word)
 static void load_beside(uint64_t seed)
 {
 	struct rig_batch b;
-	size_t i;
 
-	for (i = 0; i < RIG_BLOCKS; i++)
-		rig_fill(rig.alias + i * RIG_BLOCK, seed + i);
-	rig_make(&rig, &b, rig.arena, RIG_BLOCK, 3, RIG_BLOCKS);
+	rig_make_load(&rig, &b, 0, RIG_BLOCKS, seed);
 	assert_int_equal(rig.device->load(rig.pool, &b.batch), 0);
 	rig_on_image(&rig, &b, true);
 }
@@ -288,7 +272,7 @@ static void nothing_lands_after_a_load_has_failed(void **state)
 	memcpy(rig.image, rig.now, RIG_BYTES);
 	usleep(20000);
 	rig_assert_is_image(&rig);
-	/* And the copy stream is as good as before. */
+	/* And the copy stream is as good as rig.before. */
 	rig_check_load(&rig, 0, RIG_BLOCKS, 70);
 }
 
@@ -299,7 +283,7 @@ static void a_save_that_failed_writes_nothing_afterwards(void **state)
 	(void)state;
 	rig_needs_faults();
 	rig_staging(&rig);
-	fill_pool(7);
+	rig_fill_pool(&rig, 7);
 	gpu_set("delay=3000,fail=cuMemcpyDtoHAsync_v2:3:1");
 	rig_make(&rig, &b, rig.staging, RIG_BLOCK, 0, RIG_BLOCKS);
 	assert_int_equal(rig.device->save(rig.pool, &b.batch), -EIO);
@@ -355,7 +339,7 @@ static void with_little_memory_left_staging_is_smaller(void **state)
 	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 	rig_check_load(&rig, 0, RIG_BLOCKS, 80);
 	assert_true(gpu_alive().device_bytes >=
-		    before.device_bytes + (2 << 20));
+		    rig.before.device_bytes + (2 << 20));
 	gpu_set("memory=8589934592");
 }
 
@@ -494,10 +478,10 @@ static void an_open_that_fails_leaves_nothing(void **state)
 		gpu_set(faults[i]);
 		assert_true(rig.device->open(&rig.desc, &pool) < 0);
 		now = gpu_alive();
-		assert_int_equal(now.modules, before.modules);
-		assert_int_equal(now.streams, before.streams);
-		assert_int_equal(now.events, before.events);
-		assert_int_equal(now.host, before.host);
+		assert_int_equal(now.modules, rig.before.modules);
+		assert_int_equal(now.streams, rig.before.streams);
+		assert_int_equal(now.events, rig.before.events);
+		assert_int_equal(now.host, rig.before.host);
 	}
 	assert_int_equal(rig.device->open(&rig.desc, &rig.pool), 0);
 }
