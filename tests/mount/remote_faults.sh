@@ -6,7 +6,8 @@
 # probes of the node's own blocks took alone, beside it while all was well, and beside the
 # fault.  Never a wrong byte, no block of one's own is lost, all memory is back in the end.
 # Where a time is given, acquires end at most 250 ms after their deadlines, 99.9 % at most
-# 50 ms; else the machine may be a loaded one.  n/a: the backend cannot have this fault.
+# 50 ms, unless a thread that only sleeps was 10 ms late itself.  n/a: the backend cannot
+# have this fault.
 if [ $# = 0 ]; then # in short
 	for cell in "dir owner-stop" "http lying" "helper owner-kill"; do
 		# shellcheck disable=SC2086
@@ -97,10 +98,11 @@ wait_for 60 memory_back || fail "memory does not come back: $(grep ^remote "$N/.
 back=$((SECONDS - begun))
 
 n=$(word acquires "$said")
-printf '%s %s: gets %d, %d damaged, %d calls failed; hits %d misses %d wrong %d; end_ms p50 %s p99 %s p99.9 %s max %s, over 50: %d over 250: %d of %d; probe_us p50/p99 alone %s/%s well %s/%s fault %s/%s; memory back %d s; load %s\n' \
+late=$(word machine_late "$said")
+printf '%s %s: gets %d, %d damaged, %d calls failed; hits %d misses %d wrong %d; end_ms p50 %s p99 %s p99.9 %s max %s, over 50: %d over 250: %d of %d, machine late %s; probe_us p50/p99 alone %s/%s well %s/%s fault %s/%s; memory back %d s; load %s\n' \
 	"$kind" "$fault" "$gets" $damaged $failed "$(word hits "$said")" "$(word misses "$said")" "$(word wrong "$said")" \
 	"$(word p50 "$said")" "$(word p99 "$said")" "$(word p99.9 "$said")" "$(word max "$said")" \
-	"$(word over50 "$said")" "$(word over250 "$said")" "$n" \
+	"$(word over50 "$said")" "$(word over250 "$said")" "$n" "$late" \
 	"$(word p50 "$(cat "$T/probe-alone")")" "$(word p99 "$(cat "$T/probe-alone")")" \
 	"$(word p50 "$(cat "$T/probe-well")")" "$(word p99 "$(cat "$T/probe-well")")" \
 	"$(word p50 "$(cat "$T/probe-fault")")" "$(word p99 "$(cat "$T/probe-fault")")" "$back" "$load"
@@ -113,7 +115,7 @@ case $kind-$fault in
 *) [ $failed -gt 0 ] || fail "nothing failed" ;;
 esac
 max=$(word max "$said")
-if [ -n "${KVFS_SHORT:-}" ]; then
+if [ -n "${KVFS_SHORT:-}" ] || [ "${late%.*}" -ge 10 ]; then
 	[ "${max%.*}" -lt 3000 ] || fail "an acquire ended $max ms after its deadline"
 else
 	eq "acquires that ended more than 250 ms late" "$(word over250 "$said")" 0
