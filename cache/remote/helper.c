@@ -35,8 +35,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
-#include "cache/remote/helper.h"
-#include "cache/remote/landing.h"
+#include "cache/remote/asked.h"
 #include "cache/remote/packet.h"
 #include "common/thread.h"
 
@@ -54,18 +53,6 @@ enum state {
 	DYING,
 };
 
-struct request {
-	struct kv_remote_op *op; /* NULL: cancelled */
-	uint64_t id;
-	enum kv_remote_call call;
-	struct kv_place place; /* of a note and so many bytes */
-	uint64_t bytes;
-	uint64_t since_ns;
-	bool busy, tell; /* tell: that it was cancelled */
-	TAILQ_ENTRY(request) link;
-};
-TAILQ_HEAD(requests, request);
-
 struct helper {
 	struct kv_helper_config config;
 	char *url, *argv[2]; /* config's strings */
@@ -79,13 +66,11 @@ struct helper {
 	char why[KV_HELPER_TEXT];	   /* lock: of the last failure */
 	int why_not;			   /* lock */
 	struct kv_remote_ops queued, done; /* lock */
-	struct requests asked, unused;	   /* lock */
-	struct request all[KV_HELPER_REQUESTS];
+	struct kv_asked asked; /* lock; its memory is the thread's */
 
 	struct kv_child child;
 	int socket;
-	struct kv_landing landing;
-	uint64_t next_id, since_ns, backoff_ns, start_ns;
+	uint64_t since_ns, backoff_ns, start_ns;
 	struct kv_packet_out out;
 	uint8_t in[KV_HELPER_PACKET];
 };
@@ -102,30 +87,21 @@ static void done_locked(struct helper *helper, struct kv_remote_op *op,
 	eventfd_write(helper->event, 1);
 }
 
-static void forget_locked(struct helper *helper, struct request *request)
-{
-	TAILQ_REMOVE(&helper->asked, request, link);
-	kv_place_free(&helper->landing, &request->place);
-	request->id = 0;
-	request->op = NULL;
-	TAILQ_INSERT_TAIL(&helper->unused, request, link);
-}
-
-static void end_locked(struct helper *helper, struct request *request,
+static void end_locked(struct helper *helper, struct kv_request *request,
 		       int status)
 {
 	if (request->op)
 		done_locked(helper, request->op, status);
-	forget_locked(helper, request);
+	kv_asked_forget(&helper->asked, request);
 }
 
 /* None is busy: the thread itself calls. */
 static void end_all_locked(struct helper *helper, int status)
 {
-	struct request *request;
+	struct kv_request *request;
 	struct kv_remote_op *op;
 
-	while ((request = TAILQ_FIRST(&helper->asked)))
+	while ((request = TAILQ_FIRST(&helper->asked.asked)))
 		end_locked(helper, request, status);
 	while ((op = TAILQ_FIRST(&helper->queued))) {
 		TAILQ_REMOVE(&helper->queued, op, link);
@@ -155,7 +131,7 @@ void kv_helper_submit(void *backend, struct kv_remote_op *const *ops, size_t n)
 void kv_helper_cancel(void *backend, struct kv_remote_op *op)
 {
 	struct helper *helper = backend;
-	struct request *request;
+	struct kv_request *request;
 
 	pthread_mutex_lock(&helper->lock);
 	request = op->of;
@@ -198,81 +174,30 @@ size_t kv_helper_reap(void *backend, struct kv_remote_op **ret_ops, size_t max)
 
 /* ---- to the child ---- */
 
-static bool is_put(enum kv_remote_call call)
-{
-	return call == KV_REMOTE_PUT || call == KV_REMOTE_PUBLISH;
-}
-
-/* -EAGAIN: no room now; -EFBIG: never. */
-static int ask_locked(struct helper *helper, struct kv_remote_op *op)
-{
-	const uint64_t most = helper->config.landing - KV_HELPER_NOTE;
-	struct request *request = TAILQ_FIRST(&helper->unused);
-	uint64_t bytes = 0;
-
-	if (is_put(op->call))
-		bytes = op->length;
-	else if (op->call == KV_REMOTE_GET)
-		bytes = KV_MIN(op->room, most);
-	if (bytes > most)
-		return -EFBIG;
-	if (op->call == KV_REMOTE_CLEAR) /* its protocol has no word for it */
-		return -EOPNOTSUPP;
-	if (!request)
-		return -EAGAIN;
-	if (kv_place_take(&helper->landing, KV_HELPER_NOTE + bytes,
-			  &request->place) < 0)
-		return -EAGAIN;
-	TAILQ_REMOVE(&helper->unused, request, link);
-	TAILQ_INSERT_TAIL(&helper->asked, request, link);
-	request->bytes = bytes;
-	request->op = op;
-	request->call = op->call;
-	request->id = (helper->next_id += KV_HELPER_REQUESTS) +
-		      (uint64_t)(request - helper->all);
-	request->since_ns = kv_now_ns();
-	request->tell = false;
-	request->busy = true;
-	op->of = request;
-	return 0;
-}
-
 /* Take queued operations into requests, in their order. */
-static size_t take_locked(struct helper *helper, struct request **ret)
+static size_t take_locked(struct helper *helper, struct kv_request **ret)
 {
 	struct kv_remote_op *op;
 	size_t n = 0;
 	int r;
 
 	while (n < KV_HELPER_BATCH && (op = TAILQ_FIRST(&helper->queued))) {
-		r = ask_locked(helper, op);
+		r = kv_asked_add(&helper->asked, op, helper->config.landing,
+				 &ret[n]);
 		if (r == -EAGAIN)
 			break;
 		TAILQ_REMOVE(&helper->queued, op, link);
-		if (r < 0)
+		if (r < 0) {
 			done_locked(helper, op, r);
-		else
-			ret[n++] = op->of;
+			continue;
+		}
+		ret[n]->busy = true;
+		op->of = ret[n++];
 	}
 	return n;
 }
 
-/* What is put, and what stands beside it; cancelling waits for this. */
-static void fill(struct helper *helper, const struct request *request)
-{
-	uint8_t *to = helper->landing.memory + request->place.at;
-	char note[KV_OBJECT_NOTE_MAX];
-	size_t n;
-
-	memset(to, 0, KV_HELPER_NOTE);
-	if (!is_put(request->call))
-		return;
-	n = kv_object_note(request->op, note);
-	memcpy(to, note, KV_MIN(n, sizeof(note) - 1));
-	memcpy(to + KV_HELPER_NOTE, request->op->data, request->bytes);
-}
-
-static void add_request(struct helper *helper, const struct request *request)
+static void add_request(struct helper *helper, const struct kv_request *request)
 {
 	struct kv_helper_request item = {
 		.id = request->id,
@@ -287,14 +212,14 @@ static void add_request(struct helper *helper, const struct request *request)
 
 static void write_requests(struct helper *helper)
 {
-	struct request *taken[KV_HELPER_BATCH];
+	struct kv_request *taken[KV_HELPER_BATCH];
 	size_t n;
 
 	pthread_mutex_lock(&helper->lock);
 	n = take_locked(helper, taken);
 	pthread_mutex_unlock(&helper->lock);
 	for (size_t i = 0; i < n; i++)
-		fill(helper, taken[i]);
+		kv_asked_fill(&helper->asked, taken[i]);
 	kv_packet_begin(&helper->out, KV_HELPER_DO);
 	pthread_mutex_lock(&helper->lock);
 	for (size_t i = 0; i < n; i++) {
@@ -309,11 +234,11 @@ static void write_requests(struct helper *helper)
 
 static void write_cancels(struct helper *helper)
 {
-	struct request *request;
+	struct kv_request *request;
 
 	kv_packet_begin(&helper->out, KV_HELPER_CANCEL);
 	pthread_mutex_lock(&helper->lock);
-	TAILQ_FOREACH(request, &helper->asked, link)
+	TAILQ_FOREACH(request, &helper->asked.asked, link)
 		if (request->tell && kv_packet_add(&helper->out, &request->id,
 						   sizeof(request->id)))
 			request->tell = false;
@@ -356,7 +281,7 @@ static void fail(struct helper *helper, int error, const char *why)
 	end_all_locked(helper, -EIO);
 	pthread_cond_broadcast(&helper->changed);
 	pthread_mutex_unlock(&helper->lock);
-	kv_landing_drop(&helper->landing);
+	kv_landing_drop(&helper->asked.landing);
 }
 
 /* The next comes the later, the sooner this one went. */
@@ -380,7 +305,7 @@ static void on_death(struct helper *helper)
 static int connect_child(struct helper *helper)
 {
 	_cleanup_(kv_closep) int landing =
-		kv_landing_make(&helper->landing, helper->config.landing);
+		kv_landing_make(&helper->asked.landing, helper->config.landing);
 	struct kv_launch launch = helper->config.launch;
 	int pair[2], r;
 
@@ -433,66 +358,27 @@ static int on_hello(struct helper *helper, const uint8_t *item)
 	return 0;
 }
 
-/* Taken once: the child may still write there. */
-static int read_note(const struct helper *helper, const struct request *request)
-{
-	char note[KV_HELPER_NOTE];
-
-	memcpy(note, helper->landing.memory + request->place.at, sizeof(note));
-	return kv_object_read_note(request->op, note,
-				   strnlen(note, sizeof(note)));
-}
-
-/* Its status, after all that it says was looked at. */
-static int land(struct helper *helper, const struct request *request,
-		const struct kv_helper_answer *answer)
-{
-	struct kv_remote_op *op = request->op;
-	int r = answer->status;
-
-	if (r == 0 &&
-	    (op->call == KV_REMOTE_EXISTS || op->call == KV_REMOTE_GET))
-		r = read_note(helper, request);
-	if (r < 0 || op->call != KV_REMOTE_GET)
-		return r;
-	if (op->length > request->bytes)
-		return -EFBIG;
-	if (op->length != answer->bytes)
-		return -EBADMSG;
-	memcpy(op->data,
-	       helper->landing.memory + request->place.at + KV_HELPER_NOTE,
-	       op->length);
-	return 0;
-}
-
-static struct request *find_locked(struct helper *helper, uint64_t id)
-{
-	struct request *request = &helper->all[id % KV_HELPER_REQUESTS];
-
-	return id && request->id == id ? request : NULL;
-}
-
 static int on_answer(struct helper *helper, const uint8_t *item)
 {
 	struct kv_helper_answer answer;
-	struct request *request;
+	struct kv_request *request;
 	int r;
 
 	memcpy(&answer, item, sizeof(answer));
 	if (answer.status > 0 || answer.status < -4095)
 		return -EPROTO;
 	pthread_mutex_lock(&helper->lock);
-	request = find_locked(helper, answer.id);
+	request = kv_asked_find(&helper->asked, answer.id);
 	if (request && request->op)
 		request->busy = true;
 	else if (request)
-		forget_locked(helper, request);
+		kv_asked_forget(&helper->asked, request);
 	pthread_mutex_unlock(&helper->lock);
 	if (!request)
 		return -EPROTO;
 	if (!request->busy)
 		return 0;
-	r = land(helper, request, &answer);
+	r = kv_asked_land(&helper->asked, request, &answer);
 	pthread_mutex_lock(&helper->lock);
 	request->busy = false;
 	end_locked(helper, request, r);
@@ -549,7 +435,7 @@ static int hear(struct helper *helper)
 /* When something is to be done though nothing happens. */
 static uint64_t due_ns(struct helper *helper)
 {
-	const struct request *oldest;
+	const struct kv_request *oldest;
 	uint64_t due = UINT64_MAX;
 
 	if (helper->state == DOWN)
@@ -557,7 +443,7 @@ static uint64_t due_ns(struct helper *helper)
 	if (helper->state == STARTING)
 		return helper->since_ns + START_NS;
 	pthread_mutex_lock(&helper->lock);
-	oldest = TAILQ_FIRST(&helper->asked);
+	oldest = TAILQ_FIRST(&helper->asked.asked);
 	if (oldest)
 		due = oldest->since_ns + helper->config.patience_ns;
 	pthread_mutex_unlock(&helper->lock);
@@ -646,7 +532,7 @@ static void end_child(struct helper *helper)
 		fd = (struct pollfd){helper->child.pidfd, POLLIN, 0};
 		poll(&fd, 1, (int)((until - now) / 1000000) + 1);
 	}
-	kv_landing_drop(&helper->landing);
+	kv_landing_drop(&helper->asked.landing);
 }
 
 static bool stopping(struct helper *helper)
@@ -739,15 +625,11 @@ static struct helper *helper_new(void)
 
 	if (!helper)
 		return NULL;
-	kv_landing_init(&helper->landing);
 	pthread_mutex_init(&helper->lock, NULL);
 	pthread_cond_init(&helper->changed, NULL);
 	TAILQ_INIT(&helper->queued);
 	TAILQ_INIT(&helper->done);
-	TAILQ_INIT(&helper->asked);
-	TAILQ_INIT(&helper->unused);
-	for (size_t i = 0; i < KV_HELPER_REQUESTS; i++)
-		TAILQ_INSERT_TAIL(&helper->unused, &helper->all[i], link);
+	kv_asked_init(&helper->asked);
 	helper->socket = helper->child.pidfd = -1;
 	helper->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	helper->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
