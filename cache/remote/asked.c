@@ -27,10 +27,10 @@ static bool is_put(enum kv_remote_call call)
 }
 
 int kv_asked_add(struct kv_asked *asked, struct kv_remote_op *op,
-		 uint64_t landing, struct kv_request **ret_request)
+		 uint64_t landing, struct kv_errand **ret_request)
 {
 	const uint64_t most = landing - KV_HELPER_NOTE;
-	struct kv_request *request = TAILQ_FIRST(&asked->unused);
+	struct kv_errand *request = TAILQ_FIRST(&asked->unused);
 	uint64_t bytes = 0;
 
 	if (is_put(op->call))
@@ -59,14 +59,14 @@ int kv_asked_add(struct kv_asked *asked, struct kv_remote_op *op,
 	return 0;
 }
 
-struct kv_request *kv_asked_find(struct kv_asked *asked, uint64_t id)
+struct kv_errand *kv_asked_find(struct kv_asked *asked, uint64_t id)
 {
-	struct kv_request *request = &asked->all[id % KV_HELPER_REQUESTS];
+	struct kv_errand *request = &asked->all[id % KV_HELPER_REQUESTS];
 
 	return id && request->id == id ? request : NULL;
 }
 
-void kv_asked_forget(struct kv_asked *asked, struct kv_request *request)
+void kv_asked_forget(struct kv_asked *asked, struct kv_errand *request)
 {
 	TAILQ_REMOVE(&asked->asked, request, link);
 	kv_place_free(&asked->landing, &request->place);
@@ -76,7 +76,7 @@ void kv_asked_forget(struct kv_asked *asked, struct kv_request *request)
 }
 
 void kv_asked_fill(const struct kv_asked *asked,
-		   const struct kv_request *request)
+		   const struct kv_errand *request)
 {
 	uint8_t *to = asked->landing.memory + request->place.at;
 	char note[KV_OBJECT_NOTE_MAX];
@@ -92,7 +92,7 @@ void kv_asked_fill(const struct kv_asked *asked,
 
 /* Taken once: the helper may still write there. */
 static int read_note(const struct kv_asked *asked,
-		     const struct kv_request *request)
+		     const struct kv_errand *request)
 {
 	char note[KV_HELPER_NOTE];
 
@@ -101,8 +101,7 @@ static int read_note(const struct kv_asked *asked,
 				   strnlen(note, sizeof(note)));
 }
 
-int kv_asked_land(const struct kv_asked *asked,
-		  const struct kv_request *request,
+int kv_asked_land(const struct kv_asked *asked, const struct kv_errand *request,
 		  const struct kv_helper_answer *answer)
 {
 	struct kv_remote_op *op = request->op;

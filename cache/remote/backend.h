@@ -26,7 +26,8 @@
 /*
  * Statuses, besides: 0; -EBADMSG it is not as it was put (short, long, no digest,
  * another's); -EFBIG larger than the room; -ENOSPC, -EDQUOT; -EACCES; -ECANCELED;
- * all others: the backend, or the way there, is at fault.
+ * -EUSERS nobody has time for this tenant; all others: the backend, or the way
+ * there, is at fault.
  */
 struct kv_remote_op {
 	enum kv_remote_call call; /* in, and the next three */
@@ -46,6 +47,9 @@ TAILQ_HEAD(kv_remote_ops, kv_remote_op);
 
 struct kv_remote_driver {
 	const char *scheme; /* of URLs, without the colon */
+	/* That it fails for one tenant says nothing of others: it does not go on to
+	 * ask what failed too often, all by itself. */
+	bool apart;
 	/*
 	 * @url without "scheme:".  Checks what can be checked at once.  On failure
 	 * *@ret_why is a message for the user (caller frees; NULL: no memory).
@@ -59,7 +63,7 @@ struct kv_remote_driver {
 	void (*cancel)(void *backend, struct kv_remote_op *op);
 	/* Readable while there is something to reap; level-triggered. */
 	int (*fd)(void *backend);
-	/* What has ended, @max at most. */
+	/* What has ended, @max at most.  Called once a second, too. */
 	size_t (*reap)(void *backend, struct kv_remote_op **ret_ops,
 		       size_t max);
 	/* All is cancelled.  -EBUSY: some does not end, in a second or so: its
@@ -71,6 +75,12 @@ extern const struct kv_remote_driver kv_remote_dir;
 extern const struct kv_remote_driver kv_remote_http, kv_remote_https;
 extern const struct kv_remote_driver kv_remote_s3;
 extern const struct kv_remote_driver kv_remote_helper, kv_remote_mooncake;
+
+/* So many failures in a row, and who failed is asked no more but a second's trial. */
+#define KV_REMOTE_FAILURES 8u
+
+/* Whether a status says that somebody answered, if not what one would like. */
+bool kv_remote_is_answer(int status);
 
 /* What stands beside an object: "NAME DIGEST LENGTH\n". */
 #define KV_OBJECT_NOTE_MAX (KV_NAME_MAX + 1 + 32 + 1 + 20 + 2)

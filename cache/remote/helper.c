@@ -19,6 +19,8 @@
  *      STARTING, UP -> DYING     fail: it broke its word, was late, or hung up
  *             DYING -> DOWN      on_death
  *
+ * It begins as STARTING, so that what is asked at once waits for the program.
+ *
  * INVARIANTS
  *   (1) An operation is queued, of a request, or done.
  *   (2) A request whose operation was cancelled keeps its place in the landing
@@ -40,9 +42,10 @@
 #include "common/thread.h"
 
 #define SECOND 1000000000ull
-#define START_NS (30 * SECOND) /* for its hello */
-#define CLOSE_NS (SECOND / 2)  /* to end by itself */
-#define KILL_NS (SECOND / 4)   /* and after that */
+#define END_NS (SECOND / 2)   /* to end by itself */
+#define KILL_NS (SECOND / 4)  /* and after that */
+#define CLOSE_NS (SECOND)     /* both, and some */
+#define AWAIT_NS (5 * SECOND) /* for a hello, beyond its time */
 #define BACKOFF_MIN (SECOND / 10)
 #define BACKOFF_MAX (10 * SECOND)
 
@@ -53,16 +56,25 @@ enum state {
 	DYING,
 };
 
-struct helper {
+enum ending {
+	STAYS,
+	ENDS,	/* however long its program takes for that */
+	CLOSES, /* the same, but its program may be left behind */
+};
+
+struct kv_helper {
 	struct kv_helper_config config;
-	char *url, *argv[2]; /* config's strings */
-	int event, wake;     /* fixed */
+	char *url, *tenant, *argv[2]; /* config's strings */
+	int event, wake;	      /* fixed */
 	pthread_t thread;
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	enum state state;		   /* lock; set by the thread */
-	bool stop, failed, ended;	   /* lock */
+	enum ending ending;		   /* lock */
+	bool failed, ended;		   /* lock */
+	uint64_t starts;		   /* lock: hellos */
+	uint64_t until_ns;		   /* lock: of who closes it */
 	char why[KV_HELPER_TEXT];	   /* lock: of the last failure */
 	int why_not;			   /* lock */
 	struct kv_remote_ops queued, done; /* lock */
@@ -77,7 +89,7 @@ struct helper {
 
 /* ---- operations ---- */
 
-static void done_locked(struct helper *helper, struct kv_remote_op *op,
+static void done_locked(struct kv_helper *helper, struct kv_remote_op *op,
 			int status)
 {
 	op->status = status;
@@ -87,7 +99,7 @@ static void done_locked(struct helper *helper, struct kv_remote_op *op,
 	eventfd_write(helper->event, 1);
 }
 
-static void end_locked(struct helper *helper, struct kv_request *request,
+static void end_locked(struct kv_helper *helper, struct kv_errand *request,
 		       int status)
 {
 	if (request->op)
@@ -96,9 +108,9 @@ static void end_locked(struct helper *helper, struct kv_request *request,
 }
 
 /* None is busy: the thread itself calls. */
-static void end_all_locked(struct helper *helper, int status)
+static void end_all_locked(struct kv_helper *helper, int status)
 {
-	struct kv_request *request;
+	struct kv_errand *request;
 	struct kv_remote_op *op;
 
 	while ((request = TAILQ_FIRST(&helper->asked.asked)))
@@ -109,10 +121,9 @@ static void end_all_locked(struct helper *helper, int status)
 	}
 }
 
-void kv_helper_submit(void *backend, struct kv_remote_op *const *ops, size_t n)
+void kv_helper_submit(struct kv_helper *helper, struct kv_remote_op *const *ops,
+		      size_t n)
 {
-	struct helper *helper = backend;
-
 	pthread_mutex_lock(&helper->lock);
 	for (size_t i = 0; i < n; i++) {
 		ops[i]->cancelled = false;
@@ -128,10 +139,9 @@ void kv_helper_submit(void *backend, struct kv_remote_op *const *ops, size_t n)
 	eventfd_write(helper->wake, 1);
 }
 
-void kv_helper_cancel(void *backend, struct kv_remote_op *op)
+void kv_helper_cancel(struct kv_helper *helper, struct kv_remote_op *op)
 {
-	struct helper *helper = backend;
-	struct kv_request *request;
+	struct kv_errand *request;
 
 	pthread_mutex_lock(&helper->lock);
 	request = op->of;
@@ -149,14 +159,14 @@ void kv_helper_cancel(void *backend, struct kv_remote_op *op)
 	pthread_mutex_unlock(&helper->lock);
 }
 
-int kv_helper_fd(void *backend)
+int kv_helper_fd(struct kv_helper *helper)
 {
-	return ((struct helper *)backend)->event;
+	return helper->event;
 }
 
-size_t kv_helper_reap(void *backend, struct kv_remote_op **ret_ops, size_t max)
+size_t kv_helper_reap(struct kv_helper *helper, struct kv_remote_op **ret_ops,
+		      size_t max)
 {
-	struct helper *helper = backend;
 	struct kv_remote_op *op;
 	eventfd_t count;
 	size_t n = 0;
@@ -175,7 +185,7 @@ size_t kv_helper_reap(void *backend, struct kv_remote_op **ret_ops, size_t max)
 /* ---- to the child ---- */
 
 /* Take queued operations into requests, in their order. */
-static size_t take_locked(struct helper *helper, struct kv_request **ret)
+static size_t take_locked(struct kv_helper *helper, struct kv_errand **ret)
 {
 	struct kv_remote_op *op;
 	size_t n = 0;
@@ -197,7 +207,8 @@ static size_t take_locked(struct helper *helper, struct kv_request **ret)
 	return n;
 }
 
-static void add_request(struct helper *helper, const struct kv_request *request)
+static void add_request(struct kv_helper *helper,
+			const struct kv_errand *request)
 {
 	struct kv_helper_request item = {
 		.id = request->id,
@@ -210,9 +221,9 @@ static void add_request(struct helper *helper, const struct kv_request *request)
 	kv_packet_add(&helper->out, &item, sizeof(item));
 }
 
-static void write_requests(struct helper *helper)
+static void write_requests(struct kv_helper *helper)
 {
-	struct kv_request *taken[KV_HELPER_BATCH];
+	struct kv_errand *taken[KV_HELPER_BATCH];
 	size_t n;
 
 	pthread_mutex_lock(&helper->lock);
@@ -232,9 +243,9 @@ static void write_requests(struct helper *helper)
 	pthread_mutex_unlock(&helper->lock);
 }
 
-static void write_cancels(struct helper *helper)
+static void write_cancels(struct kv_helper *helper)
 {
-	struct kv_request *request;
+	struct kv_errand *request;
 
 	kv_packet_begin(&helper->out, KV_HELPER_CANCEL);
 	pthread_mutex_lock(&helper->lock);
@@ -246,7 +257,7 @@ static void write_cancels(struct helper *helper)
 }
 
 /* Say all that there is to say. */
-static int say(struct helper *helper)
+static int say(struct kv_helper *helper)
 {
 	int r = kv_packet_send(&helper->out, helper->socket);
 	bool said = true;
@@ -267,7 +278,7 @@ static int say(struct helper *helper)
 /* ---- its life ---- */
 
 /* Give it up: who waits shall not. */
-static void fail(struct helper *helper, int error, const char *why)
+static void fail(struct kv_helper *helper, int error, const char *why)
 {
 	kv_child_kill(&helper->child);
 	kv_closep(&helper->socket);
@@ -285,7 +296,7 @@ static void fail(struct helper *helper, int error, const char *why)
 }
 
 /* The next comes the later, the sooner this one went. */
-static void on_death(struct helper *helper)
+static void on_death(struct kv_helper *helper)
 {
 	const uint64_t now = kv_now_ns();
 	int status;
@@ -302,7 +313,8 @@ static void on_death(struct helper *helper)
 	pthread_mutex_unlock(&helper->lock);
 }
 
-static int connect_child(struct helper *helper)
+/* *@ret_what: the path that it is about, or NULL. */
+static int connect_child(struct kv_helper *helper, const char **ret_what)
 {
 	_cleanup_(kv_closep) int landing =
 		kv_landing_make(&helper->asked.landing, helper->config.landing);
@@ -315,30 +327,34 @@ static int connect_child(struct helper *helper)
 		return -errno;
 	helper->socket = pair[0];
 	launch.fd = pair[1];
-	r = kv_packet_hello(helper->socket, landing, helper->config.landing,
-			    helper->config.url);
+	r = kv_packet_hello(helper->socket, landing, &helper->config);
 	if (r == 0)
-		r = helper->config.start(&launch, &helper->child);
+		r = helper->config.start(&launch, &helper->child, ret_what);
 	close(pair[1]);
 	return r;
 }
 
-static void start_child(struct helper *helper)
+static void start_child(struct kv_helper *helper)
 {
+	char why[KV_HELPER_TEXT];
+	const char *what = NULL;
 	int r;
 
 	helper->since_ns = kv_now_ns();
 	pthread_mutex_lock(&helper->lock);
 	helper->state = STARTING;
 	pthread_mutex_unlock(&helper->lock);
-	r = connect_child(helper);
-	if (r < 0)
-		fail(helper, r, strerror(-r));
+	r = connect_child(helper, &what);
+	if (r == 0)
+		return;
+	snprintf(why, sizeof(why), "%s%s%s", what ? what : "", what ? ": " : "",
+		 strerror(-r));
+	fail(helper, r, why);
 }
 
 /* ---- from the child ---- */
 
-static int on_hello(struct helper *helper, const uint8_t *item)
+static int on_hello(struct kv_helper *helper, const uint8_t *item)
 {
 	struct kv_helper_hello hello;
 
@@ -353,15 +369,16 @@ static int on_hello(struct helper *helper, const uint8_t *item)
 		return -EPROTO;
 	pthread_mutex_lock(&helper->lock);
 	helper->state = UP;
+	helper->starts++;
 	pthread_cond_broadcast(&helper->changed);
 	pthread_mutex_unlock(&helper->lock);
 	return 0;
 }
 
-static int on_answer(struct helper *helper, const uint8_t *item)
+static int on_answer(struct kv_helper *helper, const uint8_t *item)
 {
 	struct kv_helper_answer answer;
-	struct kv_request *request;
+	struct kv_errand *request;
 	int r;
 
 	memcpy(&answer, item, sizeof(answer));
@@ -386,7 +403,7 @@ static int on_answer(struct helper *helper, const uint8_t *item)
 	return 0;
 }
 
-static int on_packet(struct helper *helper, const uint8_t *packet, size_t n)
+static int on_packet(struct kv_helper *helper, const uint8_t *packet, size_t n)
 {
 	struct kv_helper_head head;
 	size_t size;
@@ -411,7 +428,7 @@ static int on_packet(struct helper *helper, const uint8_t *packet, size_t n)
 }
 
 /* What there is now, so much at most that it does not keep us from asking. */
-static int hear(struct helper *helper)
+static int hear(struct kv_helper *helper)
 {
 	ssize_t n;
 	int r = 0;
@@ -433,15 +450,15 @@ static int hear(struct helper *helper)
 /* ---- the thread ---- */
 
 /* When something is to be done though nothing happens. */
-static uint64_t due_ns(struct helper *helper)
+static uint64_t due_ns(struct kv_helper *helper)
 {
-	const struct kv_request *oldest;
+	const struct kv_errand *oldest;
 	uint64_t due = UINT64_MAX;
 
 	if (helper->state == DOWN)
 		return helper->start_ns;
 	if (helper->state == STARTING)
-		return helper->since_ns + START_NS;
+		return helper->since_ns + helper->config.hello_ns;
 	pthread_mutex_lock(&helper->lock);
 	oldest = TAILQ_FIRST(&helper->asked.asked);
 	if (oldest)
@@ -450,7 +467,7 @@ static uint64_t due_ns(struct helper *helper)
 	return due;
 }
 
-static void on_time(struct helper *helper)
+static void on_time(struct kv_helper *helper)
 {
 	if (helper->state == DOWN)
 		start_child(helper);
@@ -462,7 +479,7 @@ static void on_time(struct helper *helper)
 }
 
 /* Until something happens, or @due. */
-static void rest(struct helper *helper, uint64_t due, struct pollfd fds[3])
+static void rest(struct kv_helper *helper, uint64_t due, struct pollfd fds[3])
 {
 	const uint64_t now = kv_now_ns();
 	int ms = due == UINT64_MAX ? -1
@@ -481,7 +498,7 @@ static void rest(struct helper *helper, uint64_t due, struct pollfd fds[3])
 		eventfd_read(helper->wake, &count);
 }
 
-static void turn(struct helper *helper)
+static void turn(struct kv_helper *helper)
 {
 	struct pollfd fds[3];
 	const uint64_t due = due_ns(helper);
@@ -505,11 +522,33 @@ static void turn(struct helper *helper)
 		on_death(helper);
 }
 
-/* It has an end of its socket to see, and some time. */
-static void end_child(struct helper *helper)
+static enum ending ending(struct kv_helper *helper)
 {
-	uint64_t until = kv_now_ns() + CLOSE_NS, now;
-	struct pollfd fd;
+	enum ending ending;
+
+	pthread_mutex_lock(&helper->lock);
+	ending = helper->ending;
+	pthread_mutex_unlock(&helper->lock);
+	return ending;
+}
+
+/* Until its program has ended, something was said to us, or @until. */
+static void rest_at_end(struct kv_helper *helper, uint64_t until)
+{
+	struct pollfd fds[] = {{helper->child.pidfd, POLLIN, 0},
+			       {helper->wake, POLLIN, 0}};
+	const uint64_t now = kv_now_ns();
+	eventfd_t count;
+
+	poll(fds, 2, now < until ? (int)((until - now) / 1000000) + 1 : -1);
+	if (fds[1].revents)
+		eventfd_read(helper->wake, &count);
+}
+
+/* It has an end of its socket to see, and some time. */
+static void end_child(struct kv_helper *helper)
+{
+	uint64_t until = kv_now_ns() + END_NS;
 	bool killed = helper->state != UP;
 	int status;
 
@@ -518,51 +557,45 @@ static void end_child(struct helper *helper)
 	if (killed)
 		kv_child_kill(&helper->child);
 	while (!kv_child_reap(&helper->child, &status)) {
-		now = kv_now_ns();
-		if (now >= until && killed) {
+		const bool late = kv_now_ns() >= until;
+
+		if (late && killed && ending(helper) == CLOSES) {
 			kv_closep(&helper->child.pidfd);
 			break; /* it is in a call that does not end */
 		}
-		if (now >= until) {
+		if (late && !killed) {
 			kv_child_kill(&helper->child);
 			killed = true;
-			until = now + KILL_NS;
-			continue;
+			until = kv_now_ns() + KILL_NS;
 		}
-		fd = (struct pollfd){helper->child.pidfd, POLLIN, 0};
-		poll(&fd, 1, (int)((until - now) / 1000000) + 1);
+		rest_at_end(helper, until);
 	}
 	kv_landing_drop(&helper->asked.landing);
 }
 
-static bool stopping(struct helper *helper)
-{
-	bool stop;
-
-	pthread_mutex_lock(&helper->lock);
-	stop = helper->stop;
-	pthread_mutex_unlock(&helper->lock);
-	return stop;
-}
-
 static void *run(void *arg)
 {
-	struct helper *helper = arg;
+	struct kv_helper *helper = arg;
 
-	while (!stopping(helper))
+	start_child(helper);
+	if (helper->state == DYING)
+		on_death(helper);
+	while (ending(helper) == STAYS)
 		turn(helper);
 	end_child(helper);
 	pthread_mutex_lock(&helper->lock);
+	helper->state = DOWN;
 	end_all_locked(helper, -ECANCELED);
 	helper->ended = true;
+	eventfd_write(helper->event, 1);
 	pthread_cond_broadcast(&helper->changed);
 	pthread_mutex_unlock(&helper->lock);
 	return NULL;
 }
 
-/* ---- the table ---- */
+/* ---- begin and end ---- */
 
-static void helper_free(struct helper *helper)
+static void helper_free(struct kv_helper *helper)
 {
 	if (helper->event >= 0)
 		close(helper->event);
@@ -571,26 +604,53 @@ static void helper_free(struct helper *helper)
 	pthread_mutex_destroy(&helper->lock);
 	pthread_cond_destroy(&helper->changed);
 	free(helper->url);
+	free(helper->tenant);
 	for (size_t i = 0; i < KV_ARRAY_LEN(helper->argv); i++)
 		free(helper->argv[i]);
 	free(helper);
 }
 
-int kv_helper_close(void *backend)
+/* 0, or ETIMEDOUT when it is @until. */
+static int wait_locked(struct kv_helper *helper, uint64_t until)
 {
-	struct helper *helper = backend;
-	struct timespec until;
+	const struct timespec at = {
+		.tv_sec = (time_t)(until / SECOND),
+		.tv_nsec = (long)(until % SECOND),
+	};
+
+	return pthread_cond_clockwait(&helper->changed, &helper->lock,
+				      CLOCK_MONOTONIC, &at);
+}
+
+void kv_helper_end(struct kv_helper *helper, bool leave)
+{
+	pthread_mutex_lock(&helper->lock);
+	if (leave && helper->ending != CLOSES)
+		helper->until_ns = kv_now_ns() + CLOSE_NS;
+	helper->ending = leave ? CLOSES : KV_MAX(helper->ending, ENDS);
+	eventfd_write(helper->wake, 1);
+	pthread_mutex_unlock(&helper->lock);
+}
+
+bool kv_helper_has_ended(struct kv_helper *helper)
+{
+	bool ended;
+
+	pthread_mutex_lock(&helper->lock);
+	ended = helper->ended;
+	pthread_mutex_unlock(&helper->lock);
+	return ended;
+}
+
+int kv_helper_close(struct kv_helper *helper)
+{
 	bool ended;
 	int r = 0;
 
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += 1;
+	kv_helper_end(helper, true);
 	pthread_mutex_lock(&helper->lock);
-	helper->stop = true;
-	eventfd_write(helper->wake, 1);
 	while (!helper->ended && r == 0)
-		r = pthread_cond_timedwait(&helper->changed, &helper->lock,
-					   &until);
+		r = wait_locked(helper, helper->until_ns);
 	ended = helper->ended;
 	pthread_mutex_unlock(&helper->lock);
 	if (!ended)
@@ -601,12 +661,13 @@ int kv_helper_close(void *backend)
 }
 
 /* -ENOMEM. */
-static int copy_config(struct helper *helper,
+static int copy_config(struct kv_helper *helper,
 		       const struct kv_helper_config *config)
 {
 	helper->config = *config;
 	helper->config.url = helper->url = strdup(config->url);
-	if (!helper->url)
+	helper->config.tenant = helper->tenant = strdup(config->tenant);
+	if (!helper->url || !helper->tenant)
 		return -ENOMEM;
 	for (size_t i = 0; i < KV_ARRAY_LEN(helper->argv); i++) {
 		if (!config->launch.argv[i])
@@ -619,12 +680,13 @@ static int copy_config(struct helper *helper,
 	return 0;
 }
 
-static struct helper *helper_new(void)
+static struct kv_helper *helper_new(void)
 {
-	struct helper *helper = calloc(1, sizeof(*helper));
+	struct kv_helper *helper = calloc(1, sizeof(*helper));
 
 	if (!helper)
 		return NULL;
+	helper->state = STARTING; /* what is submitted now waits */
 	pthread_mutex_init(&helper->lock, NULL);
 	pthread_cond_init(&helper->changed, NULL);
 	TAILQ_INIT(&helper->queued);
@@ -636,31 +698,12 @@ static struct helper *helper_new(void)
 	return helper;
 }
 
-/* For its first word, good or bad. */
-static int await_hello(struct helper *helper, char **ret_why)
+int kv_helper_open(const struct kv_helper_config *config,
+		   struct kv_helper **ret_helper)
 {
-	int r = 0;
-
-	pthread_mutex_lock(&helper->lock);
-	while (helper->state != UP && !helper->failed)
-		pthread_cond_wait(&helper->changed, &helper->lock);
-	if (helper->failed) {
-		r = helper->why_not;
-		if (asprintf(ret_why, "%s: %s", helper->config.url,
-			     helper->why) < 0)
-			*ret_why = NULL;
-	}
-	pthread_mutex_unlock(&helper->lock);
-	return r;
-}
-
-int kv_helper_open(const struct kv_helper_config *config, void **ret_backend,
-		   char **ret_why)
-{
-	struct helper *helper = helper_new();
+	struct kv_helper *helper = helper_new();
 	int r;
 
-	*ret_why = NULL;
 	if (!helper)
 		return -ENOMEM;
 	r = helper->event < 0 || helper->wake < 0 ? -EMFILE
@@ -668,14 +711,51 @@ int kv_helper_open(const struct kv_helper_config *config, void **ret_backend,
 	if (r == 0)
 		r = kv_thread_start(&helper->thread, "kvfs-helper", run,
 				    helper);
-	if (r < 0) {
-		helper_free(helper);
-		return r;
-	}
-	r = await_hello(helper, ret_why);
 	if (r < 0)
-		kv_helper_close(helper);
+		helper_free(helper);
 	else
-		*ret_backend = helper;
+		*ret_helper = helper;
 	return r;
+}
+
+int kv_helper_await(struct kv_helper *helper, char **ret_why)
+{
+	const uint64_t until = kv_now_ns() + helper->config.hello_ns + AWAIT_NS;
+	const char *why = "its program does not begin";
+	int late = 0, r = 0;
+
+	*ret_why = NULL;
+	pthread_mutex_lock(&helper->lock);
+	while (!helper->starts && !helper->failed && !late)
+		late = wait_locked(helper, until);
+	if (helper->failed) {
+		r = helper->why_not;
+		why = helper->why;
+	} else if (!helper->starts) {
+		r = -ETIMEDOUT;
+	}
+	if (r < 0 && asprintf(ret_why, "%s: %s", helper->config.url, why) < 0)
+		*ret_why = NULL;
+	pthread_mutex_unlock(&helper->lock);
+	return r;
+}
+
+uint64_t kv_helper_starts(struct kv_helper *helper)
+{
+	uint64_t starts;
+
+	pthread_mutex_lock(&helper->lock);
+	starts = helper->starts;
+	pthread_mutex_unlock(&helper->lock);
+	return starts;
+}
+
+bool kv_helper_is_up(struct kv_helper *helper)
+{
+	bool up;
+
+	pthread_mutex_lock(&helper->lock);
+	up = helper->state == UP;
+	pthread_mutex_unlock(&helper->lock);
+	return up;
 }

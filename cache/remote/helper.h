@@ -11,11 +11,12 @@
 #include "cache/remote/backend.h"
 #include "cache/remote/launch.h"
 
-#define KV_HELPER_VERSION 1u
+#define KV_HELPER_VERSION 2u
 #define KV_HELPER_BATCH 32u	/* items of a packet */
 #define KV_HELPER_TEXT 2048u	/* of hello, with a NUL */
 #define KV_HELPER_NOTE 128u	/* before an object's bytes, filled with NUL */
 #define KV_HELPER_NAME 208u	/* with a NUL */
+#define KV_HELPER_TENANT 72u	/* with a NUL */
 #define KV_HELPER_REQUESTS 256u /* under way at most */
 
 enum kv_helper_type {
@@ -34,7 +35,8 @@ struct kv_helper_hello {
 	uint32_t version;
 	int32_t status; /* back: 0 or -errno */
 	uint64_t landing;
-	char text[KV_HELPER_TEXT]; /* the URL; back: why not */
+	char tenant[KV_HELPER_TENANT]; /* or "": the node's own */
+	char text[KV_HELPER_TEXT];     /* the URL; back: why not */
 };
 
 /* In the landing memory, from @at: a note, then @bytes.  Exists: the note only. */
@@ -56,20 +58,43 @@ struct kv_helper_answer {
 /* A helper as it was asked for. */
 struct kv_helper_config {
 	struct kv_launch launch;
-	const char *url; /* for its hello */
+	const char *url, *tenant; /* for its hello */
 	uint64_t landing;
+	uint64_t hello_ns;    /* for its hello */
 	uint64_t patience_ns; /* for an answer, before it is killed */
 	/* kv_launch, but for tests. */
-	int (*start)(const struct kv_launch *launch, struct kv_child *ret);
+	int (*start)(const struct kv_launch *launch, struct kv_child *ret,
+		     const char **ret_what);
 };
 
-/* As the calls of struct kv_remote_driver.  @config is copied with its strings. */
-int kv_helper_open(const struct kv_helper_config *config, void **ret_backend,
-		   char **ret_why);
-void kv_helper_submit(void *backend, struct kv_remote_op *const *ops, size_t n);
-void kv_helper_cancel(void *backend, struct kv_remote_op *op);
-int kv_helper_fd(void *backend);
-size_t kv_helper_reap(void *backend, struct kv_remote_op **ret_ops, size_t max);
-int kv_helper_close(void *backend);
+struct kv_helper;
+
+/* One whose program is about to be started, and is started anew whenever it ends.
+ * @config is copied with its strings.  -ENOMEM, -EMFILE, -EAGAIN. */
+int kv_helper_open(const struct kv_helper_config *config,
+		   struct kv_helper **ret_helper);
+/* Wait until the first program says that it can; else -errno, and *@ret_why is a
+ * message for the user (caller frees; NULL: no memory). */
+int kv_helper_await(struct kv_helper *helper, char **ret_why);
+/* How many of its programs could; whether one can now. */
+uint64_t kv_helper_starts(struct kv_helper *helper);
+bool kv_helper_is_up(struct kv_helper *helper);
+
+/* As the calls of struct kv_remote_driver, each from any thread; there is something
+ * to reap, too, when it has ended. */
+void kv_helper_submit(struct kv_helper *helper, struct kv_remote_op *const *ops,
+		      size_t n);
+void kv_helper_cancel(struct kv_helper *helper, struct kv_remote_op *op);
+int kv_helper_fd(struct kv_helper *helper);
+size_t kv_helper_reap(struct kv_helper *helper, struct kv_remote_op **ret_ops,
+		      size_t max);
+
+/* Begin to end it, and its program; with @leave a program that cannot be killed is
+ * left behind.  All operations then end by themselves. */
+void kv_helper_end(struct kv_helper *helper, bool leave);
+bool kv_helper_has_ended(struct kv_helper *helper);
+/* End it, with @leave, and free it: in a second from when that was said first, or
+ * -EBUSY, and it stays. */
+int kv_helper_close(struct kv_helper *helper);
 
 #endif

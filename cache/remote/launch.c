@@ -2,30 +2,42 @@
 /*
  * launch.c - a program that the daemon starts and does not trust.
  *
- * It begins in our memory, by vfork: a fork would copy page tables, and make
- * copies of pages that are being read into.  Until it executes, the thread that
- * started it stands still.
+ * It begins in our memory, as after vfork, but on a stack of its own: a fork would
+ * copy page tables, and make copies of pages that are being read into.  Until it
+ * executes, the thread that started it stands still; and as that may take any time
+ * on a filesystem that hangs, it has given up all that is ours but the memory by
+ * then.
  *
  * OWNS      nothing: a child is the caller's.
  *
  * LOCKING   none.
  */
 #include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <linux/close_range.h>
 
 #include "cache/remote/launch.h"
 
 #define FIRST_FD 10 /* of what must not be where the socket goes */
+#define STACK (64u << 10)
 
 struct beginning {
 	const struct kv_launch *launch;
-	pid_t parent;
 	bool root;
-	int to_parent; /* why it did not come to be */
+	int daemon;    /* a pidfd of ours */
+	int to_parent; /* a struct failure: why it did not come to be */
+};
+
+struct failure {
+	int error;
+	unsigned argument; /* which path it is about */
 };
 
 /* The calls themselves: the library's would change all threads of ours. */
@@ -38,8 +50,34 @@ static int become(uid_t uid)
 	return 0;
 }
 
-/* Nothing of ours but @fd and standard error. */
-static int keep_only(int fd)
+/* Memory of blocks is a reason to spare the daemon, not this. */
+static void forget_oom_score(void)
+{
+	int fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+	char sign;
+
+	if (fd >= 0 && read(fd, &sign, 1) == 1 && sign == '-' &&
+	    write(fd, "0", 1) < 0)
+		errno = 0; /* it is as it was */
+	if (fd >= 0)
+		close(fd);
+}
+
+/* What it writes is for nobody else, and no copy of its memory is written. */
+static void limit(void)
+{
+	const struct rlimit none = {0, 0};
+
+	setrlimit(RLIMIT_CORE, &none);
+	umask(077);
+	forget_oom_score();
+}
+
+/*
+ * Nothing of ours but the socket and standard error.  By exec would be too late: the
+ * store's lock and the mount would be held for as long as that takes.
+ */
+static int keep_only(int fd, int to_parent)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
@@ -48,8 +86,9 @@ static int keep_only(int fd)
 	if (fd == KV_LAUNCH_FD ? fcntl(fd, F_SETFD, 0) < 0
 			       : dup2(fd, KV_LAUNCH_FD) < 0)
 		return -errno;
-	/* By exec.  Older kernels cannot; but so is what we open. */
-	syscall(SYS_close_range, KV_LAUNCH_FD + 1, ~0u, CLOSE_RANGE_CLOEXEC);
+	/* Older kernels cannot; but all that we open is closed by exec. */
+	syscall(SYS_close_range, KV_LAUNCH_FD + 1, to_parent - 1, 0);
+	syscall(SYS_close_range, to_parent + 1, ~0u, 0);
 	return 0;
 }
 
@@ -64,101 +103,142 @@ static void default_signals(void)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/* In a PID namespace of its own there is no getppid to see it by. */
+static bool daemon_lives(const struct beginning *begin)
+{
+	struct pollfd fd = {begin->daemon, POLLIN, 0};
+
+	return poll(&fd, 1, 0) == 0;
+}
+
 static int prepare(const struct beginning *begin)
 {
-	int r;
+	int r = 0;
 
 	setsid();
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+	limit();
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || chdir("/") < 0)
 		return -errno;
-	r = keep_only(begin->launch->fd);
-	if (r == 0 && begin->root && begin->launch->uid != 0)
+	if (begin->root && begin->launch->uid != 0)
 		r = become(begin->launch->uid);
 	if (r < 0)
 		return r;
 	/* After it has become another: that takes the wish away. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
 		return -errno;
-	return getppid() == begin->parent ? 0 : -ESRCH;
+	return daemon_lives(begin)
+		       ? keep_only(begin->launch->fd, begin->to_parent)
+		       : -ESRCH;
 }
 
-static _Noreturn void begin_child(const struct beginning *begin)
+/* That of an interpreter is what this tells apart. */
+static int look_at_paths(const char *const *argv, unsigned *ret_argument)
+{
+	for (unsigned i = 0; argv[i]; i++)
+		if (access(argv[i], F_OK) < 0) {
+			*ret_argument = i;
+			return -errno;
+		}
+	return 0;
+}
+
+static int begin_child(void *arg)
 {
 	static const char *const environment[] = {"PATH=/usr/bin:/bin", NULL};
+	const struct beginning *begin = arg;
 	const char *const *argv = begin->launch->argv;
-	int r = prepare(begin);
+	struct failure failure = {0, 0};
 
-	if (r == 0) {
+	failure.error = prepare(begin);
+	if (failure.error == 0)
+		failure.error = look_at_paths(argv, &failure.argument);
+	if (failure.error == 0) {
 		default_signals();
 		execve(argv[0], (char *const *)argv,
 		       (char *const *)environment);
-		r = -errno;
+		failure.error = -errno;
 	}
-	if (write(begin->to_parent, &r, sizeof(r)) < 0)
+	if (write(begin->to_parent, &failure, sizeof(failure)) < 0)
 		_exit(126);
 	_exit(127);
 }
 
-/* Apart: what is on the stack here is the child's, too. */
-static pid_t start(const struct beginning *begin)
+/* Its pid.  What it starts ends with it, and it can name nobody else's processes,
+ * in a PID namespace; not everybody may make one. */
+static pid_t start(struct beginning *begin, uint8_t *stack)
 {
-	pid_t pid = vfork();
+	const int flags = CLONE_VM | CLONE_VFORK | SIGCHLD;
+	pid_t pid =
+		clone(begin_child, stack + STACK, flags | CLONE_NEWPID, begin);
 
-	if (pid == 0) /* NOLINTNEXTLINE(clang-analyzer-unix.Vfork) */
-		begin_child(begin);
+	if (pid < 0)
+		pid = clone(begin_child, stack + STACK, flags, begin);
 	return pid < 0 ? -errno : pid;
 }
 
-static int start_quietly(const struct beginning *begin)
+static pid_t start_quietly(struct beginning *begin)
 {
+	uint8_t *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
 	sigset_t all, before;
 	pid_t pid;
 
+	if (stack == MAP_FAILED)
+		return -errno;
 	/* No handler of ours runs there. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	pid = start(begin);
+	pid = start(begin, stack);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	munmap(stack, STACK);
 	return pid;
 }
 
 /* Has written why it is none, or is another program by now. */
-static int begun(int from_child, struct kv_child *child)
+static struct failure begun(int from_child, struct kv_child *child)
 {
-	int r, status;
+	struct failure failure = {0, 0};
+	int status;
 
 	child->pidfd = (int)syscall(SYS_pidfd_open, child->pid, 0);
-	if (child->pidfd >= 0 && read(from_child, &r, sizeof(r)) < 0)
-		return 0;
 	if (child->pidfd < 0)
-		r = -errno;
+		failure.error = -errno;
+	else if (read(from_child, &failure, sizeof(failure)) < 0)
+		return failure;
 	kill(child->pid, SIGKILL);
 	waitpid(child->pid, &status, 0);
 	kv_closep(&child->pidfd);
-	return r;
+	return failure;
 }
 
-int kv_launch(const struct kv_launch *launch, struct kv_child *ret_child)
+int kv_launch(const struct kv_launch *launch, struct kv_child *ret_child,
+	      const char **ret_what)
 {
-	struct beginning begin = {launch, getpid(), geteuid() == 0, -1};
+	_cleanup_(kv_closep) int to_parent = -1, from_child = -1;
+	_cleanup_(kv_closep) int daemon =
+		(int)syscall(SYS_pidfd_open, getpid(), 0);
+	struct beginning begin = {launch, geteuid() == 0, daemon, -1};
 	struct kv_child child = {.pidfd = -1};
-	int pipes[2], r = 0;
+	struct failure failure;
+	int pipes[2];
 
-	if (pipe2(pipes, O_CLOEXEC | O_NONBLOCK) < 0)
+	*ret_what = launch->argv[0];
+	if (daemon < 0 || pipe2(pipes, O_CLOEXEC | O_NONBLOCK) < 0)
 		return -errno;
-	begin.to_parent = fcntl(pipes[1], F_DUPFD_CLOEXEC, FIRST_FD);
-	if (begin.to_parent < 0)
-		r = -errno;
-	if (r == 0)
-		r = child.pid = start_quietly(&begin);
-	if (r > 0)
-		r = begun(pipes[0], &child);
-	close(pipes[0]);
+	from_child = pipes[0];
+	to_parent = fcntl(pipes[1], F_DUPFD_CLOEXEC, FIRST_FD);
 	close(pipes[1]);
-	kv_closep(&begin.to_parent);
-	if (r == 0)
+	if (to_parent < 0)
+		return -errno;
+	begin.to_parent = to_parent;
+	child.pid = start_quietly(&begin);
+	if (child.pid < 0)
+		return child.pid;
+	failure = begun(from_child, &child);
+	if (failure.error == 0)
 		*ret_child = child;
-	return r;
+	*ret_what = launch->argv[failure.argument];
+	return failure.error;
 }
 
 void kv_child_kill(const struct kv_child *child)

@@ -24,11 +24,15 @@ struct kv_child {
 };
 
 /*
- * Start it in a session of its own, with standard error as ours and nothing else
- * open.  It is killed when the calling thread ends.  -errno, also of what could
- * not be done on its side: such as -ENOENT, -EACCES, -EPERM.
+ * Start it in a session of its own, in /, with standard error as ours and nothing
+ * else open, and, if we may make that, as the first process of a PID namespace.  It
+ * is killed when the calling thread ends.  Waits until it is executed, which may
+ * take any time on a filesystem that hangs; but not for longer than the process
+ * lives.  -errno, also of what could not be done on its side: such as -ENOENT,
+ * -EACCES, -EPERM; *@ret_what is the one of @argv that it is about.
  */
-int kv_launch(const struct kv_launch *launch, struct kv_child *ret_child);
+int kv_launch(const struct kv_launch *launch, struct kv_child *ret_child,
+	      const char **ret_what);
 
 /* Kill it, and what it has started, if that has not left its group. */
 void kv_child_kill(const struct kv_child *child);

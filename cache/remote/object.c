@@ -14,6 +14,12 @@
 
 #define DIGEST_DIGITS 32u
 
+bool kv_remote_is_answer(int status)
+{
+	return status == 0 || status == -ENOENT || status == -EEXIST ||
+	       status == -EBADMSG || status == -EFBIG || status == -EUSERS;
+}
+
 static const char *last_part(const char *name)
 {
 	const char *slash = strrchr(name, '/');

@@ -54,11 +54,12 @@ int kv_packet_send(struct kv_packet_out *packet, int socket)
 	return 0;
 }
 
-int kv_packet_hello(int socket, int landing, uint64_t bytes, const char *url)
+int kv_packet_hello(int socket, int landing,
+		    const struct kv_helper_config *config)
 {
 	struct kv_helper_head head = {KV_HELPER_HELLO, 1, 0};
 	struct kv_helper_hello hello = {.version = KV_HELPER_VERSION,
-					.landing = bytes};
+					.landing = config->landing};
 	struct iovec parts[] = {{&head, sizeof(head)}, {&hello, sizeof(hello)}};
 	union {
 		char bytes[CMSG_SPACE(sizeof(int))];
@@ -74,7 +75,8 @@ int kv_packet_hello(int socket, int landing, uint64_t bytes, const char *url)
 	c->cmsg_type = SCM_RIGHTS;
 	c->cmsg_len = CMSG_LEN(sizeof(int));
 	memcpy(CMSG_DATA(c), &landing, sizeof(int));
-	snprintf(hello.text, sizeof(hello.text), "%s", url);
+	snprintf(hello.tenant, sizeof(hello.tenant), "%s", config->tenant);
+	snprintf(hello.text, sizeof(hello.text), "%s", config->url);
 	return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0
 		       ? -errno
 		       : 0;

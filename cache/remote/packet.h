@@ -27,7 +27,8 @@ void kv_packet_drop(struct kv_packet_out *packet);
 /* 0: none waits any more; -EAGAIN: when the socket takes it; else -errno. */
 int kv_packet_send(struct kv_packet_out *packet, int socket);
 
-/* The first, with the descriptor @landing of so many bytes. */
-int kv_packet_hello(int socket, int landing, uint64_t bytes, const char *url);
+/* The first, with the descriptor @landing. */
+int kv_packet_hello(int socket, int landing,
+		    const struct kv_helper_config *config);
 
 #endif

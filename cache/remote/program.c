@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * program.c - which helper a URL means, and as whom it runs.
+ * program.c - which helpers a URL means, and as whom they run.
  *
  * helper:PATH?NAME=VALUE&... is any program that speaks the protocol;
  * mooncake://... is the one that comes with kvfs.
@@ -11,18 +11,26 @@
  */
 #include <stdio.h>
 
-#include "cache/remote/helper.h"
+#include "cache/remote/helpers.h"
 
-#define NOBODY 65534u
+/* Users that nobody has: beyond those of people, of services and of containers. */
+#define FIRST_UID 2000000000u
+#define LAST_UID 2099999999u
 #define LANDING (64ull << 20)
 #define PATIENCE_S 60u
+#define HELLO_S 30u
+#define HELPERS 8u
+#define HELPERS_MAX 64u
+#define IDLE_S 300u
+#define SECOND UINT64_C(1000000000)
 #define PYTHON "/usr/bin/python3"
 
 struct words {
 	char *text;	   /* a copy of the URL, cut */
 	char *path, *rest; /* before and after its "?" */
 	const char *program, *python;
-	uint64_t uid, landing, patience;
+	uint64_t first, last; /* uids */
+	uint64_t landing, patience, helpers, idle;
 };
 
 static int refuse(char **ret_why, const char *url, const char *why)
@@ -56,15 +64,37 @@ static int read_number(const char *text, bool units, uint64_t max,
 	return 0;
 }
 
+/* N, or FIRST-LAST. */
+static int read_uids(struct words *words, const char *value)
+{
+	char first[16];
+	const size_t n = strcspn(value, "-");
+	int r;
+
+	if (n >= sizeof(first))
+		return -EINVAL;
+	snprintf(first, sizeof(first), "%.*s", (int)n, value);
+	r = read_number(first, false, UINT32_MAX - 1, &words->first);
+	words->last = words->first;
+	if (r == 0 && value[n])
+		r = read_number(value + n + 1, false, UINT32_MAX - 1,
+				&words->last);
+	return r == 0 && words->last < words->first ? -EINVAL : r;
+}
+
 /* Those that are the daemon's; what it does not know is the helper's to judge. */
 static int read_option(struct words *words, const char *name, const char *value)
 {
 	if (strcmp(name, "uid") == 0)
-		return read_number(value, false, UINT32_MAX - 1, &words->uid);
+		return read_uids(words, value);
 	if (strcmp(name, "landing") == 0)
 		return read_number(value, true, 1ull << 40, &words->landing);
 	if (strcmp(name, "patience") == 0)
 		return read_number(value, false, 86400, &words->patience);
+	if (strcmp(name, "idle") == 0)
+		return read_number(value, false, 86400, &words->idle);
+	if (strcmp(name, "helpers") == 0)
+		return read_number(value, false, HELPERS_MAX, &words->helpers);
 	if (strcmp(name, "program") == 0)
 		words->program = value;
 	if (strcmp(name, "python") == 0)
@@ -87,15 +117,20 @@ static int read_options(struct words *words, const char *url, char **ret_why)
 			return refuse(ret_why, url,
 				      "a number in it is out of range");
 	}
-	if (words->landing < KV_PAGE || words->patience == 0)
+	if (words->landing < KV_PAGE || words->patience == 0 ||
+	    words->helpers == 0)
 		return refuse(ret_why, url, "a number in it is out of range");
 	return 0;
 }
 
 static int read_words(struct words *words, const char *url, char **ret_why)
 {
-	*words = (struct words){
-		.uid = NOBODY, .landing = LANDING, .patience = PATIENCE_S};
+	*words = (struct words){.first = FIRST_UID,
+				.last = LAST_UID,
+				.landing = LANDING,
+				.patience = PATIENCE_S,
+				.helpers = HELPERS,
+				.idle = IDLE_S};
 	if (strlen(url) >= KV_HELPER_TEXT)
 		return refuse(ret_why, "URL", strerror(ENAMETOOLONG));
 	words->text = strdup(url);
@@ -132,32 +167,64 @@ static int find_program(const char *name, char ret_path[4096])
 	return -ENOENT;
 }
 
-static int begin(const struct words *words, const char *url, void **ret_backend,
-		 char **ret_why)
+/* Whether users of these numbers are any in our user namespace. */
+static bool are_mapped(uint64_t first, uint64_t last)
 {
-	struct kv_helper_config config = {
-		.launch.uid = (uid_t)words->uid,
-		.url = url,
-		.landing = kv_round_up(words->landing, KV_PAGE),
-		.patience_ns = words->patience * 1000000000u,
-		.start = kv_launch,
-	};
-	size_t n = 0;
+	FILE *file = fopen("/proc/self/uid_map", "re");
+	unsigned long long inside, outside, n;
+	bool mapped = !file;
+
+	while (file &&
+	       fscanf(file, "%llu %llu %llu", &inside, &outside, &n) == 3)
+		mapped |= first >= inside && last < inside + n;
+	if (file)
+		fclose(file);
+	return mapped;
+}
+
+static int check_words(const struct words *words, const char *url,
+		       char **ret_why)
+{
+	const uint64_t uids = words->last - words->first + 1;
 
 	if (words->program[0] != '/')
 		return refuse(ret_why, url, "a program's path begins with /");
 	if (words->python && words->python[0] != '/')
 		return refuse(ret_why, url,
 			      "an interpreter's path begins with /");
+	if (uids != 1 && uids < KV_HELPERS_UIDS(words->helpers))
+		return refuse(ret_why, url,
+			      "uid= has too few users for so many helpers");
+	if (geteuid() == 0 && !are_mapped(words->first, words->last))
+		return refuse(ret_why, url,
+			      "its users, 2000000000 to 2099999999 without "
+			      "uid=, are none in this user namespace");
+	return 0;
+}
+
+static int begin(const struct words *words, const char *url, void **ret_backend,
+		 char **ret_why)
+{
+	struct kv_helpers_config config = {
+		.helper = {.url = url,
+			   .landing = kv_round_up(words->landing, KV_PAGE),
+			   .hello_ns = HELLO_S * SECOND,
+			   .patience_ns = words->patience * SECOND,
+			   .start = kv_launch},
+		.first_uid = (uint32_t)words->first,
+		.uids = (uint32_t)(words->last - words->first + 1),
+		.max = (unsigned)words->helpers,
+		.idle_ns = words->idle * SECOND,
+	};
+	int r = check_words(words, url, ret_why);
+	size_t n = 0;
+
+	if (r < 0)
+		return r;
 	if (words->python)
-		config.launch.argv[n++] = words->python;
-	config.launch.argv[n] = words->program;
-	for (size_t i = 0; i <= n; i++)
-		if (access(config.launch.argv[i], F_OK) < 0) {
-			refuse(ret_why, config.launch.argv[i], strerror(errno));
-			return -ENOENT;
-		}
-	return kv_helper_open(&config, ret_backend, ret_why);
+		config.helper.launch.argv[n++] = words->python;
+	config.helper.launch.argv[n] = words->program;
+	return kv_helpers_open(&config, ret_backend, ret_why);
 }
 
 static int open_any(const char *url, void **ret_backend, char **ret_why)
@@ -200,9 +267,10 @@ static int open_mooncake(const char *url, void **ret_backend, char **ret_why)
 	return r;
 }
 
-#define CALLS                                                   \
-	.submit = kv_helper_submit, .cancel = kv_helper_cancel, \
-	.fd = kv_helper_fd, .reap = kv_helper_reap, .close = kv_helper_close
+#define CALLS                                             \
+	.apart = true, .submit = kv_helpers_submit,       \
+	.cancel = kv_helpers_cancel, .fd = kv_helpers_fd, \
+	.reap = kv_helpers_reap, .close = kv_helpers_close
 
 const struct kv_remote_driver kv_remote_helper = {
 	.scheme = "helper", .open = open_any, CALLS};

@@ -26,7 +26,6 @@
 #include "common/copy.h"
 #include "common/thread.h"
 
-#define FAILURES 8u
 #define TRY_NS UINT64_C(1000000000)
 #define TICK_MS 10 /* while something waits for room, or for its time */
 #define REST_MS 1000
@@ -49,13 +48,13 @@ void kv_remote_wake(struct kv_remote *remote)
 /* Not the backend's fault. */
 static bool is_answer(int status)
 {
-	return status == 0 || status == -ENOENT || status == -EEXIST ||
-	       status == -EBADMSG || status == -EFBIG || status == -ECANCELED;
+	return kv_remote_is_answer(status) || status == -ECANCELED;
 }
 
 bool kv_remote_is_open(struct kv_remote *remote, unsigned backend)
 {
-	return !remote->stop && remote->backends[backend].failures < FAILURES;
+	return !remote->stop &&
+	       remote->backends[backend].failures < KV_REMOTE_FAILURES;
 }
 
 static void note(struct kv_remote *remote, const struct kv_remote_job *job,
@@ -65,9 +64,10 @@ static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 	struct kv_remote_stats *stats = &b->stats;
 	const uint64_t now = kv_now_ns();
 
-	b->failures = is_answer(status) ? 0 : b->failures + 1;
+	b->failures =
+		is_answer(status) || b->driver->apart ? 0 : b->failures + 1;
 	kv_lock(remote->cache);
-	stats->open = b->failures < FAILURES;
+	stats->open = b->failures < KV_REMOTE_FAILURES;
 	stats->failed += !is_answer(status);
 	stats->late += status == -ETIMEDOUT;
 	stats->damaged += status == -EBADMSG;
@@ -177,7 +177,8 @@ static void try_one(struct kv_remote *remote, unsigned backend)
 	const uint64_t now = kv_now_ns();
 	struct kv_remote_job *job;
 
-	if (b->failures < FAILURES || b->trying || now - b->tried_ns < TRY_NS)
+	if (b->failures < KV_REMOTE_FAILURES || b->trying ||
+	    now - b->tried_ns < TRY_NS)
 		return;
 	job = calloc(1, sizeof(*job));
 	if (!job)

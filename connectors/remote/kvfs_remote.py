@@ -3,7 +3,7 @@
 
 A helper makes an engine from its URL, and serves:
 
-    kvfs_remote.serve(lambda url, landing: Engine(...))
+    kvfs_remote.serve(lambda url, landing, tenant: Engine(...))
 
 engine.begin(requests) starts them and returns soon; each is answered once, from any
 thread, by kvfs_remote.answer.  engine.cancel(ids), if it has that, is told of those
@@ -21,16 +21,18 @@ import sys
 import threading
 from typing import Any, Callable, Iterable, NamedTuple
 
-VERSION = 1
+VERSION = 2
 NOTE = 128  # bytes before an object's own: its note, filled with NUL
 TEXT = 2048
 HELLO, DO, CANCEL = 1, 2, 3
 EXISTS, GET, PUT, PUBLISH, REMOVE = range(5)
 
 _head = struct.Struct("=HHI")
-_hello = struct.Struct(f"=IiQ{TEXT}s")
+_hello = struct.Struct(f"=IiQ72s{TEXT}s")
 _request = struct.Struct("=QIIQQ208s")
 _answer = struct.Struct("=QiIQ")
+_PR_SET_DUMPABLE = 4
+ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody but root looks into our memory
 _socket = socket.socket(fileno=3)
 _sending = threading.Lock()
 
@@ -64,19 +66,23 @@ def answer(answers: Iterable[tuple[Request, int, int]]) -> None:
             _socket.send(_head.pack(DO, len(some), 0) + b"".join(some))
 
 
-def _receive_hello() -> tuple[str, Landing]:
+def _text(field: bytes) -> str:
+    return field.split(b"\0")[0].decode()
+
+
+def _receive_hello() -> tuple[str, Landing, str]:
     packet, fds, _, _ = socket.recv_fds(_socket, _head.size + _hello.size, 1)
-    version, _, size, text = _hello.unpack_from(packet, _head.size)
+    version, _, size, tenant, text = _hello.unpack(packet[_head.size:])
     if version != VERSION:
         raise OSError(errno.EPROTO, f"the daemon speaks version {version} of the protocol")
     landing = Landing(fds[0], size)
     os.close(fds[0])
-    return text.split(b"\0")[0].decode(), landing
+    return _text(text), landing, _text(tenant)
 
 
 def _send_hello(status: int, why: str = "") -> None:
     text = why.encode()[:TEXT - 1]
-    _socket.send(_head.pack(HELLO, 1, 0) + _hello.pack(VERSION, status, 0, text))
+    _socket.send(_head.pack(HELLO, 1, 0) + _hello.pack(VERSION, status, 0, b"", text))
 
 
 def _receive() -> bytes:
@@ -86,8 +92,9 @@ def _receive() -> bytes:
         return b""
 
 
-def serve(make: Callable[[str, Landing], Any]) -> None:
-    """Until the daemon hangs up; then this process ends."""
+def serve(make: Callable[[str, Landing, str], Any]) -> None:
+    """Until the daemon hangs up; then this process ends.  The last argument is the
+    tenant, or "" of the node's own helper."""
     try:
         engine = make(*_receive_hello())
     except Exception as error:
@@ -97,7 +104,7 @@ def serve(make: Callable[[str, Landing], Any]) -> None:
     while packet := _receive():
         kind, count, _ = _head.unpack_from(packet)
         if kind == DO:
-            engine.begin([Request(number, call, at, size, name.split(b"\0")[0].decode())
+            engine.begin([Request(number, call, at, size, _text(name))
                           for number, call, _, at, size, name
                           in _request.iter_unpack(packet[_head.size:])])
         elif kind == CANCEL and hasattr(engine, "cancel"):

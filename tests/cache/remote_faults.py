@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example helper, which breaks its word: helper:PATH?fault=NAME&at=N, at the
 Nth request that it gets (from 1), and those after it with &on=1."""
+import ctypes
 import errno
 import importlib.machinery
 import importlib.util
 import os
-import signal
 import socket
 import sys
 import threading
@@ -29,16 +29,19 @@ def say(packet):
 
 
 class Faulty(example.Dict):
-    def __init__(self, url, landing):
-        super().__init__(url, landing)
+    def __init__(self, url, landing, tenant):
+        super().__init__(url, landing, tenant)
         self.fault = self.options.get("fault", "")
         self.at = int(self.options.get("at", "1"))
         self.on = "on" in self.options
         self.count = 0
+        self.tenant = tenant
         if self.fault == "refuse":
             raise OSError(errno.EHOSTUNREACH, "nobody there")
         if self.fault == "mute":
             time.sleep(1000)
+        if "brood" in self.options:
+            self.brood()
         if self.fault == "hello":
             say(b"x" * 100)
 
@@ -50,18 +53,35 @@ class Faulty(example.Dict):
             if result is not DROP:
                 remote.answer([(request, *result)])
 
+    def brood(self):
+        """What leaves the session lives on, unless it cannot."""
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.close(3)
+                time.sleep(1000)
+            os._exit(0)
+        os.wait()
+
     # ---- one a fault: what it answers, if anything ----
     def crash(self, request):
-        os.kill(os.getpid(), signal.SIGKILL)
+        """A signal that it sent itself would not reach the first process of a namespace."""
+        ctypes.string_at(0)
 
     def leave(self, request):
         os._exit(3)
 
-    def stop(self, request):
-        os.kill(os.getpid(), signal.SIGSTOP)
+    def stall(self, request):
+        """None of its threads goes on: the interpreter's lock is held."""
+        ctypes.PyDLL(None).sleep(1000)
 
     def hang(self, request):
         return DROP
+
+    def foreign(self, request):
+        """Nobody's objects but the tenant's; of a layout, nobody's helper but the node's."""
+        own = self.tenant or request.name.endswith("/.layout") and request.name.split("/")[0]
+        return self.do(request) if own == request.name.split("/")[0] else self.crash(request)
 
     def deaf(self, request):
         time.sleep(1000)

@@ -19,7 +19,7 @@
 #define ROOM (600u << 10)
 
 static char programs[64];
-static uint8_t room[ROOM], data[ROOM];
+static uint8_t room[ROOM], data[ROOM + 1], spare[ROOM];
 
 /* ---- programs ---- */
 
@@ -48,7 +48,7 @@ static int copy_programs(void **state)
 	copy_program("connectors/remote/kvfs_remote.py");
 	copy_program("examples/kvfs-remote-dict");
 	copy_program("tests/cache/remote_faults.py");
-	for (size_t i = 0; i < ROOM; i++)
+	for (size_t i = 0; i <= ROOM; i++)
 		data[i] = (uint8_t)(i * 5 + (i >> 8));
 	return 0;
 }
@@ -114,29 +114,68 @@ static void assert_nothing_left(unsigned before)
 	assert_int_equal(descriptors(), before);
 }
 
-/* The only child. */
-static pid_t child_of(pid_t parent)
+/* Children of ours, @max at most; how many. */
+static unsigned children(pid_t parent, pid_t *ret_pids, unsigned max)
 {
-	char path[300], text[32] = "";
+	char path[300];
 	struct dirent *task;
+	unsigned n = 0;
 	DIR *tasks;
 
 	snprintf(path, sizeof(path), "/proc/%d/task", parent);
 	tasks = opendir(path);
 	assert_non_null(tasks);
-	while (!text[0] && (task = readdir(tasks))) {
+	while ((task = readdir(tasks))) {
 		FILE *file;
 
 		snprintf(path, sizeof(path), "/proc/%d/task/%.20s/children",
 			 parent, task->d_name);
 		file = fopen(path, "r");
-		if (file && !fgets(text, sizeof(text), file))
-			text[0] = '\0';
+		while (file && n < max && fscanf(file, "%d", &ret_pids[n]) == 1)
+			n++;
 		if (file)
 			fclose(file);
 	}
 	closedir(tasks);
-	return (pid_t)strtol(text, NULL, 10);
+	return n;
+}
+
+/* Of /proc/PID/status, what stands behind @name; false: it is gone. */
+static bool status_line(pid_t pid, const char *name, char value[100])
+{
+	const size_t n = strlen(name);
+	char path[64], line[300];
+	bool found = false;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", pid);
+	file = fopen(path, "r");
+	while (file && !found && fgets(line, sizeof(line), file))
+		found = strncmp(line, name, n) == 0 && line[n] == ':';
+	if (file)
+		fclose(file);
+	if (found)
+		snprintf(value, 100, "%.*s", (int)strcspn(line + n + 2, "\n"),
+			 line + n + 2);
+	return found;
+}
+
+#define FIRST_UID 2000000000u
+#define NODE_UID 2099999999u
+#define MANY_CHILDREN 100
+
+/* The helper that runs as @uid; 0: none. */
+static pid_t helper_of(uint32_t uid)
+{
+	pid_t pids[MANY_CHILDREN];
+	unsigned n = children(getpid(), pids, MANY_CHILDREN);
+	char value[100];
+
+	for (unsigned i = 0; i < n; i++)
+		if (status_line(pids[i], "Uid", value) &&
+		    strtoul(value, NULL, 10) == uid)
+			return pids[i];
+	return 0;
 }
 
 /* ---- an operation that does not end by itself ---- */
@@ -162,6 +201,33 @@ static void cancel_now(struct kv_remote_op *op)
 	assert_int_equal(op->status, -ECANCELED);
 }
 
+/* Get @name while @late is under way, which is then cancelled. */
+static int get_beside(const char *name, struct kv_remote_op *late,
+		      uint64_t *ret_length)
+{
+	struct kv_remote_op op = op_of(KV_REMOTE_GET, name), *ops = &op;
+	struct kv_remote_op *ended;
+	bool came = false, ended_late = false;
+
+	op.data = room;
+	op.room = ROOM;
+	late->data = spare;
+	driver->submit(backend, &ops, 1);
+	while (!came || !ended_late) {
+		struct pollfd fd = {driver->fd(backend), POLLIN, 0};
+
+		assert_int_equal(poll(&fd, 1, WAIT_MS), 1);
+		if (driver->reap(backend, &ended, 1) == 0)
+			continue;
+		came |= ended == &op;
+		ended_late |= ended == late;
+		if (ended == &op && !ended_late)
+			driver->cancel(backend, late);
+	}
+	*ret_length = op.length;
+	return op.status;
+}
+
 /* ---- tests ---- */
 
 static void test_who_breaks_the_protocol_is_killed_and_restarted(void **state)
@@ -169,7 +235,7 @@ static void test_who_breaks_the_protocol_is_killed_and_restarted(void **state)
 	static const char *const faults[] = {
 		"crash",       "leave",	  "hang_up", "positive", "strange",
 		"unknown",     "garbage", "empty",   "large",	 "count_off",
-		"hello_again", "stop",	  "hang",    "deaf",
+		"hello_again", "stall",	  "hang",    "deaf",
 	};
 	const unsigned before = descriptors();
 	char options[100];
@@ -243,15 +309,17 @@ static void test_an_answer_too_many_ends_it(void **state)
 
 static void test_cancelling_waits_for_nobody(void **state)
 {
-	static const char *const faults[] = {"hang", "stop", "deaf", "slow"};
+	static const char *const faults[] = {"hang", "stall", "deaf", "slow"};
 	const unsigned before = descriptors();
 	char options[100];
 
 	(void)state;
 	for (size_t i = 0; i < KV_ARRAY_LEN(faults); i++) {
 		snprintf(options, sizeof(options),
-			 "fault=%s&on=1&landing=1M&patience=60", faults[i]);
+			 "fault=%s&at=2&on=1&landing=1M&patience=60",
+			 faults[i]);
 		open_faulty(options);
+		assert_int_equal(put(OBJECT, KV_REMOTE_PUT, data, ROOM), 0);
 		for (int j = 0; j < 20; j++) {
 			struct kv_remote_op op =
 				big_op(j & 1 ? KV_REMOTE_GET : KV_REMOTE_PUT);
@@ -262,7 +330,10 @@ static void test_cancelling_waits_for_nobody(void **state)
 				usleep(100000); /* asked, or about to be */
 			driver->cancel(backend, &op);
 			await(1);
-			assert_int_equal(op.status, -ECANCELED);
+			/* Then it is not asked any more. */
+			assert_int_equal(op.status, j < (int)KV_REMOTE_FAILURES
+							    ? -ECANCELED
+							    : -EIO);
 		}
 		assert_nothing_left(before);
 	}
@@ -321,7 +392,7 @@ static void test_what_is_larger_than_the_landing_memory_is_refused(void **state)
 
 static void test_closing_does_not_wait_for_it(void **state)
 {
-	static const char *const faults[] = {"stop", "hang", "deaf"};
+	static const char *const faults[] = {"stall", "hang", "deaf"};
 	const unsigned before = descriptors();
 	char options[100];
 
@@ -379,19 +450,13 @@ static void test_what_cannot_be_opened_is_said(void **state)
 	free(why);
 }
 
-/* A line of /proc/PID/status. */
-static void assert_line(pid_t pid, const char *line)
+static void assert_line(pid_t pid, const char *name, const char *wanted)
 {
-	char path[64], text[8192] = "";
-	FILE *file;
+	char value[100] = "";
 
-	snprintf(path, sizeof(path), "/proc/%d/status", pid);
-	file = fopen(path, "r");
-	assert_non_null(file);
-	assert_true(fread(text, 1, sizeof(text) - 1, file) > 0);
-	fclose(file);
-	if (!strstr(text, line))
-		fail_msg("no %s in %s", line, text);
+	assert_true(status_line(pid, name, value));
+	if (strcmp(value, wanted) != 0)
+		fail_msg("%s: %s, not %s", name, value, wanted);
 }
 
 static void test_a_program_that_it_may_not_run_is_named_as_such(void **state)
@@ -412,6 +477,19 @@ static void test_a_program_that_it_may_not_run_is_named_as_such(void **state)
 	free(why);
 }
 
+static void assert_is_nobody(pid_t pid, uint32_t uid)
+{
+	char ids[100];
+
+	assert_true(pid > 0);
+	snprintf(ids, sizeof(ids), "%u\t%u\t%u\t%u", uid, uid, uid, uid);
+	assert_line(pid, "Uid", ids);
+	assert_line(pid, "Gid", ids);
+	assert_line(pid, "Groups", " ");
+	assert_line(pid, "CapEff", "0000000000000000");
+	assert_line(pid, "NoNewPrivs", "1");
+}
+
 static void test_it_has_nothing_of_ours(void **state)
 {
 	const unsigned before = descriptors();
@@ -422,15 +500,10 @@ static void test_it_has_nothing_of_ours(void **state)
 
 	(void)state;
 	open_faulty("");
-	pid = child_of(getpid());
-	assert_true(pid > 0);
-	assert_line(pid, "NoNewPrivs:\t1\n");
-	if (geteuid() == 0) {
-		assert_line(pid, "Uid:\t65534\t65534\t65534\t65534\n");
-		assert_line(pid, "Gid:\t65534\t65534\t65534\t65534\n");
-		assert_line(pid, "Groups:\t \n");
-		assert_line(pid, "CapEff:\t0000000000000000\n");
-	}
+	assert_int_equal(children(getpid(), &pid, 1), 1);
+	assert_line(pid, "NoNewPrivs", "1");
+	if (geteuid() == 0)
+		assert_is_nobody(pid, NODE_UID);
 	assert_int_equal(getsid(pid), pid);
 	snprintf(path, sizeof(path), "/proc/%d/environ", pid);
 	file = fopen(path, "r");
@@ -445,40 +518,194 @@ static void test_it_has_nothing_of_ours(void **state)
 	assert_nothing_left(before);
 }
 
-static void test_it_dies_with_us(void **state)
+static void test_each_tenant_has_one_of_his_own(void **state)
 {
-	int pipes[2], pidfd;
-	pid_t us, it = 0;
-	struct pollfd fd;
+	static const struct {
+		const char *tenant;
+		uint32_t uid;
+	} tenants[] = {
+		{"0", FIRST_UID},
+		{"1000", FIRST_UID + 1000},
+		{"99999998", NODE_UID - 1},
+		/* The node's is taken: the next, and that of 0 is, too. */
+		{"99999999", FIRST_UID + 1},
+		{"1", FIRST_UID + 2},
+	};
+	const unsigned before = descriptors();
+	pid_t pids[MANY_CHILDREN];
+	char name[100];
 
 	(void)state;
-	assert_int_equal(pipe(pipes), 0);
+	open_faulty("");
+	for (int again = 0; again < 2; again++)
+		for (size_t i = 0; i < KV_ARRAY_LEN(tenants); i++) {
+			snprintf(name, sizeof(name), "%s/s/%032d",
+				 tenants[i].tenant, 0);
+			if (again)
+				assert_int_equal(
+					status_of(KV_REMOTE_EXISTS, name), 0);
+			else
+				assert_int_equal(
+					put(name, KV_REMOTE_PUT, data, 100 + i),
+					0);
+			if (geteuid() == 0)
+				assert_is_nobody(helper_of(tenants[i].uid),
+						 tenants[i].uid);
+		}
+	assert_int_equal(children(getpid(), pids, MANY_CHILDREN),
+			 KV_ARRAY_LEN(tenants) + 1);
+	assert_nothing_left(before);
+}
+
+/* What one has kept another is never asked for, and a tenant finds none but his. */
+static void test_nobody_is_asked_for_anothers_objects(void **state)
+{
+	const char *const name = "1001/space/00112233445566778899aabbccddeeff";
+	const unsigned before = descriptors();
+	uint64_t n;
+
+	(void)state;
+	open_faulty("fault=foreign&on=1");
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, data, 1000), 0);
+	assert_int_equal(status_of(KV_REMOTE_EXISTS, name), -ENOENT);
+	assert_int_equal(put(name, KV_REMOTE_PUT, data + 1, 1000), 0);
+	assert_int_equal(get(OBJECT, room, ROOM, &n), 0);
+	assert_memory_equal(room, data, n);
+	assert_int_equal(get(name, room, ROOM, &n), 0);
+	assert_memory_equal(room, data + 1, n);
+	assert_int_equal(put("1000/s/.layout", KV_REMOTE_PUBLISH, data, 10), 0);
+	assert_int_equal(get("1000/s/.layout", room, ROOM, &n), 0);
+	assert_nothing_left(before);
+}
+
+/* In whichever way one is not there any more, another's objects are. */
+static void test_one_that_is_gone_or_hangs_is_nothing_to_others(void **state)
+{
+	const char *const other = "1001/space/00112233445566778899aabbccddeeff";
+	const int signals[] = {SIGSTOP, SIGKILL};
+	const unsigned before = descriptors();
+	uint64_t n;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	open_faulty("");
+	assert_int_equal(put(other, KV_REMOTE_PUT, data, ROOM), 0);
+	for (size_t i = 0; i < KV_ARRAY_LEN(signals); i++) {
+		assert_int_equal(put(OBJECT, KV_REMOTE_PUT, data, ROOM), 0);
+		assert_int_equal(kill(helper_of(FIRST_UID + 1000), signals[i]),
+				 0);
+		for (int j = 0; j < 50; j++) {
+			struct kv_remote_op op = big_op(KV_REMOTE_GET),
+					    *ops = &op;
+
+			driver->submit(backend, &ops, 1);
+			assert_int_equal(get_beside(other, &op, &n), 0);
+			assert_int_equal(n, ROOM);
+			assert_memory_equal(room, data, ROOM);
+		}
+		/* It is killed, or is there again by itself. */
+		if (signals[i] == SIGSTOP)
+			kill(helper_of(FIRST_UID + 1000), SIGKILL);
+		while (status_of(KV_REMOTE_EXISTS, OBJECT) == -EIO)
+			usleep(10000);
+	}
+	assert_nothing_left(before);
+}
+
+/* Two at a time: a third is told that there is nothing, until one has been quiet. */
+static void test_a_thousand_tenants_have_few(void **state)
+{
+	const unsigned before = descriptors();
+	unsigned served = 0, most = 0, n;
+	pid_t pids[MANY_CHILDREN];
+	char name[100];
+	int r;
+
+	(void)state;
+	open_faulty("helpers=2");
+	for (int i = 0; i < 1000; i++) {
+		snprintf(name, sizeof(name), "%d/s/%032d", i, 0);
+		r = status_of(KV_REMOTE_EXISTS, name);
+		assert_true(r == -ENOENT || r == -EUSERS);
+		served += r == -ENOENT;
+		n = children(getpid(), pids, MANY_CHILDREN);
+		most = KV_MAX(most, n);
+	}
+	assert_true(served >= 2 && served < 1000);
+	assert_true(most <= 2 * 2 + 1);
+	do {
+		r = status_of(KV_REMOTE_EXISTS, name);
+		usleep(10000);
+	} while (r == -EUSERS);
+	assert_int_equal(r, -ENOENT);
+	assert_true(children(getpid(), pids, MANY_CHILDREN) <= 2 * 2 + 1);
+	assert_nothing_left(before);
+}
+
+static void test_one_that_is_not_asked_ends(void **state)
+{
+	const unsigned before = descriptors();
+	struct kv_remote_op *none;
+	pid_t pids[MANY_CHILDREN];
+
+	(void)state;
+	open_faulty("idle=0");
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, data, 1000), 0);
+	while (children(getpid(), pids, MANY_CHILDREN) > 1) {
+		assert_int_equal(driver->reap(backend, &none, 1), 0);
+		usleep(1000);
+	}
+	/* The node's own has stayed; and a new one is made for who asks. */
+	assert_int_equal(status_of(KV_REMOTE_EXISTS, OBJECT), -ENOENT);
+	assert_nothing_left(before);
+}
+
+/* One that left its group and session has our standard error, too, until it ends. */
+static void test_it_dies_with_us_and_all_that_it_began(void **state)
+{
+	int ended[2], begun[2];
+	struct pollfd fd;
+	char c;
+	pid_t us;
+
+	(void)state;
+	assert_int_equal(pipe2(ended, O_CLOEXEC), 0);
+	assert_int_equal(pipe2(begun, O_CLOEXEC), 0);
 	us = fork();
 	if (us == 0) {
-		open_faulty("");
-		it = child_of(getpid());
-		if (write(pipes[1], &it, sizeof(it)) == sizeof(it))
+		dup2(ended[1], 2);
+		open_faulty(geteuid() == 0 ? "brood=1" : "");
+		assert_int_equal(put(OBJECT, KV_REMOTE_PUT, data, 1000), 0);
+		if (write(begun[1], "x", 1) == 1)
 			pause();
 		_exit(1);
 	}
-	assert_int_equal(read(pipes[0], &it, sizeof(it)), sizeof(it));
-	close(pipes[0]);
-	close(pipes[1]);
-	pidfd = (int)syscall(SYS_pidfd_open, it, 0);
-	assert_true(pidfd >= 0);
+	close(ended[1]);
+	assert_int_equal(read(begun[0], &c, 1), 1);
+	close(begun[0]);
+	close(begun[1]);
+	fd = (struct pollfd){ended[0], POLLIN, 0};
+	assert_int_equal(poll(&fd, 1, 0), 0);
 	assert_int_equal(kill(us, SIGKILL), 0);
 	assert_int_equal(waitpid(us, NULL, 0), us);
-	fd = (struct pollfd){pidfd, POLLIN, 0};
 	assert_int_equal(poll(&fd, 1, WAIT_MS), 1);
-	close(pidfd);
+	assert_int_equal(read(ended[0], &c, 1), 0);
+	close(ended[0]);
 }
 
 int main(void)
 {
 	const struct CMUnitTest example[] = {BACKEND_TESTS};
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_it_dies_with_us),
+		cmocka_unit_test(test_it_dies_with_us_and_all_that_it_began),
 		cmocka_unit_test(test_it_has_nothing_of_ours),
+		cmocka_unit_test(test_each_tenant_has_one_of_his_own),
+		cmocka_unit_test(test_nobody_is_asked_for_anothers_objects),
+		cmocka_unit_test(
+			test_one_that_is_gone_or_hangs_is_nothing_to_others),
+		cmocka_unit_test(test_a_thousand_tenants_have_few),
+		cmocka_unit_test(test_one_that_is_not_asked_ends),
 		cmocka_unit_test(
 			test_who_breaks_the_protocol_is_killed_and_restarted),
 		cmocka_unit_test(test_what_it_says_of_an_object_is_looked_at),

@@ -136,8 +136,10 @@ static void *play(void *arg)
 	return NULL;
 }
 
-static int start(const struct kv_launch *launch, struct kv_child *ret_child)
+static int start(const struct kv_launch *launch, struct kv_child *ret_child,
+		 const char **ret_what)
 {
+	*ret_what = NULL;
 	if (player.socket >= 0)
 		return -EIO;
 	player.socket = dup(launch->fd);
@@ -146,16 +148,16 @@ static int start(const struct kv_launch *launch, struct kv_child *ret_child)
 	return -pthread_create(&player.thread, NULL, play, NULL);
 }
 
-static void reap(void *backend, unsigned n)
+static void reap(struct kv_helper *helper, unsigned n)
 {
 	struct kv_remote_op *ended[4];
 
 	while (n > 0) {
-		struct pollfd fd = {kv_helper_fd(backend), POLLIN, 0};
+		struct pollfd fd = {kv_helper_fd(helper), POLLIN, 0};
 		size_t some;
 
 		fuzz_must(poll(&fd, 1, 20000) == 1);
-		some = kv_helper_reap(backend, ended, 4);
+		some = kv_helper_reap(helper, ended, 4);
 		for (size_t i = 0; i < some; i++) {
 			fuzz_must(ended[i]->status <= 0);
 			fuzz_must(ended[i]->call != KV_REMOTE_GET ||
@@ -166,7 +168,7 @@ static void reap(void *backend, unsigned n)
 	}
 }
 
-static void use(void *backend, unsigned order, unsigned cancels)
+static void use(struct kv_helper *helper, unsigned order, unsigned cancels)
 {
 	struct kv_remote_op ops[OPS] = {0}, *all[OPS];
 
@@ -180,12 +182,12 @@ static void use(void *backend, unsigned order, unsigned cancels)
 		memset(ops[i].data, 1, ROOM);
 		all[i] = &ops[i];
 	}
-	kv_helper_submit(backend, all, OPS / 2);
-	kv_helper_submit(backend, all + OPS / 2, OPS / 2);
+	kv_helper_submit(helper, all, OPS / 2);
+	kv_helper_submit(helper, all + OPS / 2, OPS / 2);
 	for (unsigned i = 0; i < OPS; i++)
 		if (cancels >> i & 1)
-			kv_helper_cancel(backend, &ops[i]);
-	reap(backend, OPS);
+			kv_helper_cancel(helper, &ops[i]);
+	reap(helper, OPS);
 	for (unsigned i = 0; i < OPS; i++)
 		free(ops[i].data);
 }
@@ -195,12 +197,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct kv_helper_config config = {.launch.argv = {"/none"},
 					  .url = "/none",
+					  .tenant = "t",
 					  .landing = LANDING,
+					  .hello_ns = 10000000000u,
 					  .patience_ns = 10000000000u,
 					  .start = start};
 	struct fuzz f = {data, size};
 	unsigned order = fuzz_byte(&f), cancels = fuzz_u16(&f);
-	void *backend;
+	struct kv_helper *helper;
 	char *why = NULL;
 
 	player.f = f;
@@ -209,10 +213,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memset(player.ids, 0, sizeof(player.ids));
 	memset(player.at, 0, sizeof(player.at));
 	/* One that hangs up at once may be found not to have begun. */
-	if (kv_helper_open(&config, &backend, &why) == 0) {
-		use(backend, order, cancels);
-		fuzz_must(kv_helper_close(backend) == 0);
-	}
+	fuzz_must(kv_helper_open(&config, &helper) == 0);
+	if (kv_helper_await(helper, &why) == 0)
+		use(helper, order, cancels);
+	fuzz_must(kv_helper_close(helper) == 0);
 	free(why);
 	pthread_join(player.thread, NULL);
 	return 0;
