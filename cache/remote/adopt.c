@@ -6,7 +6,7 @@
  * would never find each other's blocks.  So the first node puts its layout beside
  * the space's blocks, as .layout, and the others take the seed from there.
  *
- * OWNS      struct ask, until its operation is over.
+ * OWNS      struct ask, until its caller and the backend have both done with it.
  *
  * LOCKING   cache->lock for what the caller and the thread share of an ask.
  */
@@ -21,20 +21,29 @@
 #define LOOK_NS UINT64_C(100000000) /* a note comes after its object */
 #define OBJECT ".layout"
 
-/* An operation that its caller waits for.  The thread's, until it is over. */
+/* An operation that its caller waits for. */
 struct ask {
-	struct kv_remote_job job; /* first */
+	struct kv_remote_job job; /* first; the thread's */
 	char bytes[KV_LAYOUT_TEXT_MAX];
 	uint64_t until_ns;
-	int status; /* cache->lock, with the next */
-	bool over;
+	/* cache->lock, with the next: when it is over the caller may go on,
+	 * though a backend that is late has the operation still. */
+	int status;
+	bool over, late, left; /* left: the caller is gone, it is the thread's */
 	TAILQ_ENTRY(ask) link;
 };
 
 static void given_back(struct kv_remote *remote, struct kv_remote_job *job)
 {
-	(void)remote;
-	free((struct ask *)job);
+	struct ask *ask = (struct ask *)job;
+	bool left;
+
+	kv_lock(remote->cache);
+	ask->late = false;
+	left = ask->left;
+	kv_unlock(remote->cache);
+	if (left)
+		free(ask);
 }
 
 static void ended(struct kv_remote *remote, struct kv_remote_job *job,
@@ -45,6 +54,7 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 	kv_lock(remote->cache);
 	ask->status = status;
 	ask->over = true;
+	ask->late = job->abandoned;
 	pthread_cond_broadcast(&remote->answer);
 	kv_unlock(remote->cache);
 }
@@ -79,7 +89,7 @@ static int wait_for(struct kv_remote *remote, struct ask *ask,
 		    struct ask **ret_ask)
 {
 	struct kv_cache *cache = remote->cache;
-	bool abandoned;
+	bool left;
 	int r;
 
 	ask->job.ended = ended;
@@ -90,11 +100,11 @@ static int wait_for(struct kv_remote *remote, struct ask *ask,
 	while (!ask->over)
 		kv_cond_wait(cache, &remote->answer, PATIENCE_NS);
 	r = ask->status;
-	abandoned = ask->job.abandoned;
+	left = ask->left = ask->late;
 	kv_unlock(cache);
 	if (r == 0)
 		*ret_ask = ask;
-	else if (!abandoned)
+	else if (!left)
 		free(ask);
 	return r;
 }

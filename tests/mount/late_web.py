@@ -1,0 +1,42 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""late_web.py PORT SECONDS - a web server that keeps what is put in memory, and, but for
+a mount's first question, answers so late."""
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+objects = {}
+
+
+class Late(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def answer(self, status, body=b""):
+        if not self.path.endswith("/"):
+            time.sleep(float(sys.argv[2]))
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body if self.command == "GET" else b"")
+
+    def do_GET(self):
+        body = objects.get(self.path)
+        self.answer(404 if body is None else 200, body or b"")
+
+    def do_PUT(self):
+        objects[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(201)
+
+    def do_MOVE(self):
+        self.answer(201)
+
+    def do_DELETE(self):
+        self.answer(204)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *args):
+        pass
+
+
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Late).serve_forever()

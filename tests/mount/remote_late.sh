@@ -1,0 +1,27 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# remote_late.sh - nodes ask which seed a space has of a server that answers about when
+# they stop waiting for it: the space is made, and the daemon goes on.
+. "$(dirname "$0")/lib"
+. "$here/moto"
+LAYOUT='{"tensors":[{"name":"k","dtype":"U8","shape":[65536]}]}'
+
+for late in 0.3 0.6; do
+	port=$(free_port)
+	"$here/late_web.py" "$port" $late 2>"$T/web.log" & server=$!
+	until (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do sleep 0.1; done
+	start "remote=http://127.0.0.1:$port/kv"
+	for space in a b c d; do
+		mkdir "$M/$space" && setfattr -n user.kvfs.share -v 1 "$M/$space" || fail "a space, $late s"
+		echo "$LAYOUT" >"$M/$space/.layout" || fail "its layout, $late s"
+	done
+	sleep $late # what is late comes
+	for space in a b c d; do
+		getfattr -n user.kvfs.layout "$M/$space" >/dev/null 2>&1 || fail "the layout of $space, $late s"
+		rmdir "$M/$space" || fail "rmdir $space, $late s"
+	done
+	stop
+	kill $server
+	wait $server 2>/dev/null
+done
+exit 0
