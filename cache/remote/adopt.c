@@ -29,7 +29,8 @@ struct ask {
 	/* cache->lock, with the next: when it is over the caller may go on,
 	 * though a backend that is late has the operation still. */
 	int status;
-	bool over, late, left; /* left: the caller is gone, it is the thread's */
+	bool over, late,
+		left; /* left: the caller is gone, it is the thread's */
 	TAILQ_ENTRY(ask) link;
 };
 
