@@ -21,6 +21,8 @@
  * INVARIANTS
  *   (1) So many are ready or under way at most, those included whose memory a
  *       backend does not give back.
+ *   (2) No put begins but of what may_leave(): its space is shared, and its
+ *       owner's who had it when it became durable.
  *
  * LOCKING   cache->lock for both lists and the counts.
  */
@@ -41,6 +43,7 @@
 struct kv_backup {
 	struct kv_remote_job job; /* first; the thread's */
 	struct kv_space *space;	  /* held */
+	uint32_t uid;		  /* whose it was when it began to wait */
 	struct kv_key key;
 	struct queue *queue;	/* held, while it waits */
 	struct kv_block *block; /* held, with its view, once ready */
@@ -84,6 +87,7 @@ static bool enqueue_locked(struct kv_remote *remote, struct kv_space *space,
 		return false;
 	}
 	backup->space = kv_space_get(space);
+	backup->uid = space->uid;
 	backup->key = *key;
 	backup->queue = queue;
 	TAILQ_INSERT_TAIL(&queue->waiting, backup, link);
@@ -150,6 +154,18 @@ static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
 	free(backup);
 }
 
+/* Whether its owner still wants others to have it. */
+static bool may_leave(struct kv_cache *cache, const struct kv_backup *backup)
+{
+	bool may;
+
+	kv_lock(cache);
+	may = backup->space->shared && backup->space->uid == backup->uid &&
+	      !(backup->block && (backup->block->flags & BLOCK_REMOVED));
+	kv_unlock(cache);
+	return may;
+}
+
 /* ---- making ready ---- */
 
 /* Its bytes, held; and what is said of them. */
@@ -174,8 +190,10 @@ static int hold(struct kv_cache *cache, struct kv_backup *backup)
 static void prepare(struct kv_remote *remote, struct kv_backup *backup)
 {
 	struct kv_cache *cache = remote->cache;
-	int r = kv_remote_prefix(cache, backup->space, backup->prefix);
+	int r = may_leave(cache, backup) ? 0 : -ENOENT;
 
+	if (r == 0)
+		r = kv_remote_prefix(cache, backup->space, backup->prefix);
 	if (r == 0)
 		r = hold(cache, backup);
 	kv_lock(cache);
@@ -269,6 +287,10 @@ static void asked(struct kv_remote *remote, struct kv_remote_job *job,
 		done_with(remote, backup, -EEXIST);
 		return;
 	}
+	if (!may_leave(remote->cache, backup)) {
+		backup_over(remote, backup);
+		return;
+	}
 	job->op.call = KV_REMOTE_PUT;
 	job->op.data = (uint8_t *)backup->view.data;
 	job->op.length = backup->view.length;
@@ -283,6 +305,10 @@ static void next(struct kv_remote *remote, struct kv_backup *backup)
 	struct kv_remote_job *job = &backup->job;
 	char key[KV_NAME_MAX + 1];
 
+	if (!may_leave(remote->cache, backup)) {
+		backup_over(remote, backup);
+		return;
+	}
 	while (job->backend < remote->n &&
 	       !kv_remote_is_open(remote, job->backend)) {
 		kv_lock(remote->cache);
@@ -319,22 +345,17 @@ void kv_backups_run(struct kv_remote *remote)
 {
 	struct kv_cache *cache = remote->cache;
 	struct kv_backup *backup;
-	bool removed;
 
 	for (;;) {
 		kv_lock(cache);
 		backup = TAILQ_FIRST(&remote->backup.ready);
 		if (backup)
 			TAILQ_REMOVE(&remote->backup.ready, backup, link);
-		removed = backup && (backup->block->flags & BLOCK_REMOVED);
 		kv_unlock(cache);
 		if (!backup)
 			return;
 		TAILQ_INSERT_TAIL(&remote->backup.busy, backup, link);
-		if (removed)
-			backup_over(remote, backup);
-		else
-			next(remote, backup);
+		next(remote, backup);
 	}
 }
 

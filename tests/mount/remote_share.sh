@@ -1,0 +1,78 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# remote_share.sh - whose word it is whether a space is shared: what waits when its
+# owner takes it back stays here, and who only may write there cannot give it.
+. "$(dirname "$0")/lib"
+O=$T/objects
+mkdir "$O"
+[ "$(id -u)" = 0 ] && chmod 755 "$T" && chown 65534 "$O"
+cat > "$T/layout" <<'L'
+{"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16}
+L
+sed 's/}$/, "share": true}/' "$T/layout" > "$T/shared"
+BLOCKS=12
+for i in $(seq $BLOCKS); do block "$T/b$i" --seed "$i" --tensor k:BF16:4x16x64:8192; done
+make() { mkdir "$M/$1" && cp "$T/layout" "$M/$1/.layout" || fail "the space $1"; }
+# save SPACE: all blocks, durable
+save() {
+	local i
+	for i in $(seq $BLOCKS); do put "$1" "$i" "$T/b$i" || fail "put $i"; done
+	sync "$M/$1" || fail "sync"
+}
+# objects [TENANT]: of the blocks that save() saves
+objects() {
+	local i n=0
+	for i in $(seq $BLOCKS); do
+		compgen -G "$O/${1:-0}-*-$(key "$i")" >/dev/null && n=$((n + 1))
+	done
+	echo $n
+}
+# behind: what was saved later has been handed over, so it was their turn, too.
+# The backend may have been given up in between: asked until it is not.
+next=100
+behind() {
+	local i
+	for ((i = 0; i < 60; i++)); do
+		next=$((next + 1))
+		put after $next "$T/b1" && sync "$M/after" || fail "put $next"
+		for j in 1 2 3 4 5; do
+			sleep 0.1
+			compgen -G "$O/0-*-$(key $next)" >/dev/null && return
+		done
+	done
+	fail "nothing is handed over any more"
+}
+share() { setfattr -n user.kvfs.share -v "$2" "$M/$1" || fail "share $1 $2"; }
+
+start "remote=helper:$here/kvfs-remote-files?dir=$O&fault=$T/fault"
+pids=$(pgrep -P "$(daemon_pids | head -1)")
+[ -n "$pids" ] || fail "no helper"
+hold() { for p in $pids; do freeze "$p"; done; }
+go() { for p in $pids; do kill -CONT "$p"; done; }
+
+make after && share after 1
+make given && share given 1
+save given && behind
+for ((i = 0; i < 300; i++)); do [ "$(objects)" = $BLOCKS ] && break; sleep 0.1; done
+eq "what is shared" "$(objects)" $BLOCKS
+rm -f "$O"/*
+
+# Taken back while all of them wait, those included that are asked about.
+make taken && share taken 1
+hold && save taken
+share taken 0
+go
+behind
+eq "what was taken back" "$(objects)" 0
+
+# So with another owner.
+if [ "$(id -u)" = 0 ]; then
+	make sold && share sold 1
+	hold && save sold
+	chown 1001 "$M/sold"
+	go
+	behind
+	eq "the old owner's" "$(objects)" 0
+	eq "the new owner's" "$(objects 1001)" 0
+fi
+stop
