@@ -8,7 +8,8 @@
  * loaded: from beside libkvfs, or if it is not there from where the dynamic
  * linker looks.  It stays loaded.  It needs nothing of libkvfs but this header;
  * libkvfs(3) knows the calls that it makes by no other way.  libkvfs-device(7)
- * tells more.
+ * tells more.  (In C++ the symbol is defined as extern in extern "C": a const by
+ * itself is seen in its own file only.)
  *
  * Version.  What is in this header is KVFS_DEVICE_VERSION of it.  A table of
  * another version is not used (the pool is refused, -ENODEV): it grows at its

@@ -3,8 +3,9 @@
  * device.c - the devices there are: "host", and those that are libraries of
  * their own, loaded when asked for.
  *
- * OWNS      the library of the plug-in in use, for good: threads of it may run,
- *           and what it uses cannot be unloaded.
+ * OWNS      the libraries of plug-ins, for good, also of one that is refused:
+ *           threads of it may run since it was loaded, and what it uses cannot be
+ *           unloaded.
  *
  * LOCKING   none: the dynamic linker has its own, and loads a library once.
  */
@@ -67,10 +68,7 @@ static const struct kvfs_device *device_in(void *library, const char *name)
 	else
 		snprintf(why, sizeof(why), "its library has no symbol %s",
 			 symbol);
-	if (r == 0)
-		return device;
-	dlclose(library);
-	return refuse(name, why);
+	return r == 0 ? device : refuse(name, why);
 }
 
 /* What lies beside this is the one, even if it cannot be loaded: another one

@@ -8,16 +8,18 @@ GPU_BUNDLE := $B/kvfs-gpu.tar.xz
 GPU_DENIED := $B/tests/gpu/denied/libcuda.so.1
 GPU_PLUGIN := $B/tests/gpu/libkvfs-present.so.1
 SCRIPTS    += tests/gpu/test_bundle.sh tests/gpu/test_modes.sh
-SOURCES    += $(STANDIN) tests/gpu/denied/denied.c tests/gpu/plugin/plugin.c
+GPU_THREAD := $B/tests/gpu/libkvfs-threaded.so.1
+SOURCES    += $(STANDIN) tests/gpu/denied/denied.c $(wildcard tests/gpu/plugin/*.c)
 
 $B/tests/gpu/libcuda.so.1: $(call objs,$(STANDIN)) $(GPU_MAP)
 	$(call run,LINK)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=$(GPU_MAP) $(filter %.o,$^) -ldl -o $@
 $(GPU_DENIED): $B/tests/gpu/denied/denied.o ; $(call run,LINK)$(CC) $(LDFLAGS) -shared $^ -ldl -o $@
-$B/tests/gpu/plugin/plugin.o: CFLAGS := $(filter-out -I.,$(CFLAGS)) -Ikernels
+$B/tests/gpu/plugin/%.o: CFLAGS := $(filter-out -I.,$(CFLAGS)) -Ikernels
 $(GPU_PLUGIN): $B/tests/gpu/plugin/plugin.o
 	$(call run,LINK)$(CC) $(LDFLAGS) -shared $(if $(SAN),,-Wl,-z,defs) $^ -o $@
 	@cd $(@D) && for n in past future partial other nameless; do ln -sf $(@F) libkvfs-$$n.so.1; done && echo text >libkvfs-broken.so.1
-$B/tests/gpu/test_plugin: | $(GPU_PLUGIN)
+$(GPU_THREAD): $B/tests/gpu/plugin/threaded.o ; $(call run,LINK)$(CC) $(LDFLAGS) -shared $^ -o $@
+$B/tests/gpu/test_plugin: | $(GPU_PLUGIN) $(GPU_THREAD)
 ifneq ($(NVCC),)
 $B/tests/gpu/test_standin: | $B/tests/gpu/abi-cuda.o
 $B/tests/gpu/abi-cuda.o: tests/gpu/abi.cu tests/gpu/abi.h kernels/cuda/same.cuh ; @mkdir -p $(@D)

@@ -115,6 +115,13 @@ static void a_plugin_that_lacks_something_is_none(void **state)
 	assert_says("nameless", "no symbol kvfs_device_nameless\n");
 }
 
+static void a_plugin_that_is_refused_may_have_threads(void **state)
+{
+	(void)state;
+	assert_says("threaded", "version");
+	usleep(50000);
+}
+
 static void what_cannot_be_loaded_is_told_by_the_linker(void **state)
 {
 	(void)state;
@@ -187,6 +194,7 @@ int main(void)
 		cmocka_unit_test(a_plugin_moves_what_the_host_moves),
 		cmocka_unit_test(a_plugin_of_another_version_is_none),
 		cmocka_unit_test(a_plugin_that_lacks_something_is_none),
+		cmocka_unit_test(a_plugin_that_is_refused_may_have_threads),
 		cmocka_unit_test(what_cannot_be_loaded_is_told_by_the_linker),
 		cmocka_unit_test(the_same_is_not_said_twice_together),
 		cmocka_unit_test(
