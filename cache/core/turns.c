@@ -8,6 +8,7 @@
  *   (1) Exactly the queues with work are on turns->busy; n_busy counts them.
  *   (2) A queue is in its bucket as long as somebody holds it; the shared one
  *       is in none, and stays.
+ *   (3) turns->out is the sum of what queues have under way, which are held.
  *
  * LOCKING   the caller's.
  */
@@ -139,6 +140,35 @@ struct kv_turn *kv_turns_next(struct kv_turns *turns)
 	while ((turn = TAILQ_FIRST(&turns->busy)) && turn->credit <= 0)
 		kv_turns_yield(turns);
 	return turn;
+}
+
+struct kv_turn *kv_turns_next_within(struct kv_turns *turns, uint64_t max)
+{
+	const uint64_t left = max > turns->out ? max - turns->out : 0;
+	struct kv_turn *turn;
+
+	for (size_t i = turns->n_busy; i > 0; i--) {
+		turn = kv_turns_next(turns);
+		if (turn->out / 3 < left)
+			return turn;
+		kv_turns_yield(turns);
+	}
+	return NULL;
+}
+
+void kv_turn_begin(struct kv_turns *turns, struct kv_turn *turn,
+		   uint64_t amount)
+{
+	kv_turn_hold(turn);
+	turn->out += amount;
+	turns->out += amount;
+}
+
+void kv_turn_end(struct kv_turns *turns, struct kv_turn *turn, uint64_t amount)
+{
+	turn->out -= amount;
+	turns->out -= amount;
+	kv_turn_put(turns, turn);
 }
 
 void kv_turn_charge(struct kv_turn *turn, uint64_t cost)

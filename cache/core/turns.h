@@ -19,6 +19,7 @@ struct kv_turn {
 	unsigned refs;
 	bool busy;	/* it has work, and takes its turns */
 	int64_t credit; /* left of its turn */
+	uint64_t out;	/* what it has begun, and has not ended */
 	bool served;	/* it has done something since it began, or went on */
 	bool first;	/* it went on, and had not; nor has since */
 	struct kv_turn *next;
@@ -30,6 +31,7 @@ struct kv_turns {
 	struct kv_turn *buckets[64];
 	struct kv_turn *shared; /* of all for whom there was no memory */
 	size_t bytes, n_busy;
+	uint64_t out; /* of all */
 	int64_t amount;
 	void (*init)(struct kv_turn *turn);
 };
@@ -57,6 +59,15 @@ void kv_turn_resume(struct kv_turns *turns, struct kv_turn *turn);
 
 /* The queue whose turn it is; NULL: nobody has work. */
 struct kv_turn *kv_turns_next(struct kv_turns *turns);
+/*
+ * The same, of those that have not three times as much under way as is left of
+ * @max: whatever does not end for some, something is left for others.
+ */
+struct kv_turn *kv_turns_next_within(struct kv_turns *turns, uint64_t max);
+/* So much is under way for the queue, which is held for it; and has ended. */
+void kv_turn_begin(struct kv_turns *turns, struct kv_turn *turn,
+		   uint64_t amount);
+void kv_turn_end(struct kv_turns *turns, struct kv_turn *turn, uint64_t amount);
 /* The queue has done so much. */
 void kv_turn_charge(struct kv_turn *turn, uint64_t cost);
 /* The queue whose turn it is comes last. */

@@ -23,6 +23,7 @@
  *       backend does not give back.
  *   (2) No put begins but of what may_leave(): its space is shared, and its
  *       owner's who had it when it became durable.
+ *   (3) Whatever one user's may take, there is something for others.
  *
  * LOCKING   cache->lock for both lists and the counts.
  */
@@ -35,7 +36,8 @@
 
 #define WAITING_MAX 16384u
 #define TURN 8 /* blocks */
-#define UNDER_WAY_MAX 8u
+#define UNDER_WAY_MAX \
+	10u /* of one user 8, so that there is something for others */
 #define ASK_NS UINT64_C(2000000000)
 #define PUT_NS UINT64_C(10000000000)
 #define REST_NS UINT64_C(1000000000)
@@ -45,7 +47,7 @@ struct kv_backup {
 	struct kv_space *space;	  /* held */
 	uint32_t uid;		  /* whose it was when it began to wait */
 	struct kv_key key;
-	struct queue *queue;	/* held, while it waits */
+	struct queue *queue;	/* held */
 	struct kv_block *block; /* held, with its view, once ready */
 	struct kv_view view;
 	struct kv_digest digest;
@@ -97,11 +99,12 @@ static bool enqueue_locked(struct kv_remote *remote, struct kv_space *space,
 	return true;
 }
 
-/* The first of the user whose turn it is; NULL: nothing waits. */
-static struct kv_backup *dequeue_locked(struct kv_remote *remote)
+/* The first of the user whose turn it is, under way, with others up to @max; NULL:
+ * nothing waits that may begin. */
+static struct kv_backup *dequeue_locked(struct kv_remote *remote, uint64_t max)
 {
 	struct kv_turns *turns = &remote->backup.waiting;
-	struct queue *queue = (struct queue *)kv_turns_next(turns);
+	struct queue *queue = (struct queue *)kv_turns_next_within(turns, max);
 	struct kv_backup *backup = queue ? TAILQ_FIRST(&queue->waiting) : NULL;
 
 	if (!backup)
@@ -110,6 +113,7 @@ static struct kv_backup *dequeue_locked(struct kv_remote *remote)
 	queue->n--;
 	remote->backup.n_waiting--;
 	kv_turn_charge(&queue->turn, 1);
+	kv_turn_begin(turns, &queue->turn, 1);
 	if (TAILQ_EMPTY(&queue->waiting))
 		kv_turn_stop(turns, &queue->turn);
 	kv_turn_put(turns, &queue->turn);
@@ -151,6 +155,10 @@ static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
 		kv_block_put(cache, backup->block);
 	}
 	kv_space_put(backup->space);
+	kv_lock(cache);
+	kv_turn_end(&remote->backup.waiting, &backup->queue->turn, 1);
+	pthread_cond_signal(&remote->backup.more);
+	kv_unlock(cache);
 	free(backup);
 }
 
@@ -199,8 +207,6 @@ static void prepare(struct kv_remote *remote, struct kv_backup *backup)
 	kv_lock(cache);
 	if (r == 0)
 		TAILQ_INSERT_TAIL(&remote->backup.ready, backup, link);
-	else
-		remote->backup.under_way--;
 	if (r < 0 && r != -ENOENT)
 		dropped_locked(remote);
 	kv_unlock(cache);
@@ -218,14 +224,11 @@ static void *preparer(void *arg)
 
 	kv_lock(cache);
 	while (!remote->stop) {
-		backup = remote->backup.under_way < UNDER_WAY_MAX
-				 ? dequeue_locked(remote)
-				 : NULL;
+		backup = dequeue_locked(remote, UNDER_WAY_MAX);
 		if (!backup) {
 			kv_cond_wait(cache, &remote->backup.more, REST_NS);
 			continue;
 		}
-		remote->backup.under_way++;
 		kv_unlock(cache);
 		prepare(remote, backup);
 		kv_lock(cache);
@@ -239,10 +242,6 @@ static void *preparer(void *arg)
 static void backup_over(struct kv_remote *remote, struct kv_backup *backup)
 {
 	TAILQ_REMOVE(&remote->backup.busy, backup, link);
-	kv_lock(remote->cache);
-	remote->backup.under_way--;
-	pthread_cond_signal(&remote->backup.more);
-	kv_unlock(remote->cache);
 	backup_free(remote, backup);
 }
 
@@ -389,7 +388,7 @@ void kv_backups_free(struct kv_remote *remote)
 {
 	struct kv_backup *backup;
 
-	while ((backup = dequeue_locked(remote)))
+	while ((backup = dequeue_locked(remote, UINT64_MAX)))
 		backup_free(remote, backup);
 	while ((backup = TAILQ_FIRST(&remote->backup.ready))) {
 		TAILQ_REMOVE(&remote->backup.ready, backup, link);

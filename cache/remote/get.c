@@ -23,7 +23,8 @@
  *   (2) What nobody waits for any more still comes: the next one hits.
  *   (3) Memory for gets, that of abandoned ones included, is at most
  *       landing_max, or one get's.
- *   (4) Users take turns: who fetches very much keeps nobody from a little.
+ *   (4) Users take turns: who fetches very much keeps nobody from a little, nor
+ *       when nothing of it comes.
  *
  * LOCKING   cache->lock for the table and the wants; all else is the thread's.
  */
@@ -39,7 +40,9 @@
 #define QUEUE_NS UINT64_C(60000000000) /* that long it may wait to begin */
 #define ROOM_NS UINT64_C(1000000000)   /* and that long for a slot */
 #define DAMAGED_NS UINT64_C(10000000000)
-#define GETTING_MAX 32u
+#define GETTING_MAX \
+	42u /* of one user 32, so that there is something for others */
+#define SHARES 1048576u	   /* of all that gets may have */
 #define FETCH_TURN 4194304 /* bytes */
 
 struct get_queue {
@@ -87,6 +90,8 @@ static void get_free(struct kv_remote *remote, struct kv_remote_get *get)
 {
 	if (get->job.op.data)
 		remote->landing -= get->job.op.room;
+	if (get->share)
+		kv_turn_end(&remote->fetches, get->turn, get->share);
 	free(get->job.op.data);
 	kv_space_put(get->space);
 	free(get);
@@ -246,6 +251,16 @@ static bool rate_allows(struct kv_remote *remote, uint64_t bytes)
 	return true;
 }
 
+/* Of the number that there may be, or of the memory, whichever is more. */
+static uint64_t share_of(const struct kv_remote *remote, uint64_t bytes)
+{
+	const double part =
+		(double)bytes / (double)KV_MAX(remote->landing_max, 1u);
+
+	return KV_MAX((uint64_t)(KV_MIN(part, 1.0) * SHARES),
+		      SHARES / GETTING_MAX);
+}
+
 /* 1: begun; 0: not now; -errno: never. */
 static int get_begin(struct kv_remote *remote, struct kv_remote_get *get)
 {
@@ -267,6 +282,9 @@ static int get_begin(struct kv_remote *remote, struct kv_remote_get *get)
 	op->call = KV_REMOTE_GET;
 	remote->landing += op->room;
 	remote->getting++;
+	get->turn = &get->queue->turn;
+	get->share = share_of(remote, op->length);
+	kv_turn_begin(&remote->fetches, get->turn, get->share);
 	kv_lock(remote->cache);
 	get->state = GET_GETTING;
 	kv_unlock(remote->cache);
@@ -280,7 +298,8 @@ static void begin_gets(struct kv_remote *remote)
 	struct kv_turn *turn;
 	int r = 1;
 
-	while (r != 0 && (turn = kv_turns_next(&remote->fetches))) {
+	while (r != 0 &&
+	       (turn = kv_turns_next_within(&remote->fetches, SHARES))) {
 		struct kv_remote_get *get =
 			TAILQ_FIRST(&((struct get_queue *)turn)->gets);
 

@@ -11,7 +11,7 @@
  *
  * INVARIANTS
  *   (1) Users take turns in asking: who wants very much keeps nobody from a
- *       little.
+ *       little, nor when nothing of it is answered.
  *
  * LOCKING   cache->lock for looks that are being submitted, and the list of
  *           fresh ones; all else is the thread's.
@@ -25,7 +25,8 @@
 #include <stdio.h>
 
 #define LOOK_NS UINT64_C(2000000000)
-#define ASKING_MAX 64u
+#define ASKING_MAX \
+	85u	    /* of one user 64, so that there is something for others */
 #define ASK_TURN 32 /* blocks */
 
 struct kv_remote_look {
@@ -232,7 +233,7 @@ static void answered(struct kv_remote *remote, struct kv_remote_job *job,
 	struct kv_remote_get *get = (struct kv_remote_get *)job;
 	struct kv_remote_look *look = get->look;
 
-	remote->asking--;
+	kv_turn_end(&remote->looks, kv_steal(get->turn), 1);
 	get->found = status == 0;
 	look->left--;
 	look_on(remote, look);
@@ -250,7 +251,8 @@ static void ask(struct kv_remote *remote, struct kv_remote_look *look,
 	get->job.backend = look->backend;
 	get->job.ended = answered;
 	look->left++;
-	remote->asking++;
+	get->turn = &look->queue->turn;
+	kv_turn_begin(&remote->looks, get->turn, 1);
 	kv_turn_charge(&look->queue->turn, 1);
 	kv_remote_submit(remote, &get->job, LOOK_NS);
 }
@@ -277,8 +279,7 @@ static void ask_some(struct kv_remote *remote)
 {
 	struct kv_turn *turn;
 
-	while (remote->asking < ASKING_MAX &&
-	       (turn = kv_turns_next(&remote->looks)))
+	while ((turn = kv_turns_next_within(&remote->looks, ASKING_MAX)))
 		ask_one(remote,
 			TAILQ_FIRST(&((struct look_queue *)turn)->looks));
 }

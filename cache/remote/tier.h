@@ -64,6 +64,8 @@ struct kv_remote_get {
 	uint32_t uid;		      /* fixed: the space's owner's */
 	uint64_t hash;		      /* fixed */
 	struct get_queue *queue;      /* held, while it is QUEUED */
+	struct kv_turn *turn;	      /* its user's, while it is under way */
+	uint64_t share; /* of the memory and the number for gets */
 	bool found;
 	bool ended; /* nothing is left to do but to free it */
 	uint64_t since_ns;
@@ -91,7 +93,7 @@ struct kv_remote {
 	struct kv_turns fetches;    /* of users, with gets that are queued */
 	struct kv_remote_gets landed;
 	uint64_t landing, landing_max; /* bytes of memory for gets */
-	unsigned asking, getting;      /* gets under way */
+	unsigned getting;	       /* gets under way */
 	double credit;		       /* bytes that may be fetched now */
 	uint64_t credit_ns;
 	struct kv_hash *hash;
@@ -111,7 +113,7 @@ struct kv_remote {
 		struct kv_turns waiting;
 		struct kv_backups ready;
 		struct kv_backups busy; /* the thread's */
-		unsigned n_waiting, under_way;
+		unsigned n_waiting;
 	} backup;
 };
 

@@ -140,6 +140,36 @@ static void who_got_nothing_comes_first_when_all_go_on(void **state)
 	kv_turn_put(&turns, c);
 }
 
+/* What the one has begun does not end. */
+static void who_has_very_much_under_way_leaves_some_to_others(void **state)
+{
+	struct kv_turn *turn;
+	unsigned of_a = 0, of_b = 0;
+
+	(void)state;
+	kv_turn_start(&turns, &a->turn);
+	while ((turn = kv_turns_next_within(&turns, 85))) {
+		kv_turn_begin(&turns, turn, 1);
+		kv_turn_charge(turn, 1);
+		of_a++;
+	}
+	assert_int_equal(of_a, 64);
+	kv_turn_start(&turns, &b->turn);
+	while ((turn = kv_turns_next_within(&turns, 85))) {
+		assert_ptr_equal(turn, &b->turn);
+		kv_turn_begin(&turns, turn, 1);
+		kv_turn_charge(turn, 1);
+		of_b++;
+	}
+	assert_int_equal(of_b, 16);
+	while (of_b-- > 0)
+		kv_turn_end(&turns, &b->turn, 1);
+	assert_ptr_equal(kv_turns_next_within(&turns, 85), &b->turn);
+	while (of_a-- > 0)
+		kv_turn_end(&turns, &a->turn, 1);
+	assert_int_equal(turns.out, 0);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -150,6 +180,7 @@ int main(void)
 		TEST(who_has_larger_pieces_waits_for_more_turns),
 		TEST(who_is_alone_has_every_turn),
 		TEST(who_yields_comes_after_the_others),
+		TEST(who_has_very_much_under_way_leaves_some_to_others),
 		TEST(who_got_nothing_comes_first_when_all_go_on),
 	};
 
