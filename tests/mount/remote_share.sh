@@ -4,8 +4,8 @@
 # owner takes it back stays here, and who only may write there cannot give it.
 . "$(dirname "$0")/lib"
 O=$T/objects
-mkdir "$O"
-[ "$(id -u)" = 0 ] && chmod 755 "$T" && chown 65534 "$O"
+mkdir -m 1777 "$O"
+[ "$(id -u)" = 0 ] && chmod 755 "$T"
 cat > "$T/layout" <<'L'
 {"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16}
 L
@@ -45,9 +45,11 @@ behind() {
 share() { setfattr -n user.kvfs.share -v "$2" "$M/$1" || fail "share $1 $2"; }
 
 start "remote=helper:$here/kvfs-remote-files?dir=$O&fault=$T/fault"
-pids=$(pgrep -P "$(daemon_pids | head -1)")
-[ -n "$pids" ] || fail "no helper"
-hold() { for p in $pids; do freeze "$p"; done; }
+hold() { # all helpers that there are
+	pids=$(pgrep -P "$(daemon_pids | head -1)")
+	[ -n "$pids" ] || fail "no helper"
+	for p in $pids; do freeze "$p"; done
+}
 go() { for p in $pids; do kill -CONT "$p"; done; }
 
 make after && share after 1
