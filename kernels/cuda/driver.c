@@ -2,12 +2,16 @@
 /*
  * driver.c - the calls of the CUDA driver, found at run time.
  *
- * OWNS      the table, and the driver's library, which stays loaded.
+ * OWNS      the table, and the driver's library, which stays loaded, also if it
+ *           is of no use: it may have threads by then.
  *
  * LOCKING   load_lock, while the driver is being loaded; the table is fixed
  *           from then on.
  */
 #include <dlfcn.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
 
 #include "kernels/cuda/driver.h"
 #include "common/kv.h"
@@ -43,35 +47,60 @@ int kv_driver_errno(CUresult result)
 	}
 }
 
+/* Once, as nobody who has only -ENODEV would know what to do. */
+__attribute__((format(printf, 2, 3))) static int complain(int r,
+							  const char *why, ...)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+	char line[512];
+	va_list args;
+
+	if (atomic_flag_test_and_set(&said))
+		return r;
+	va_start(args, why);
+	vsnprintf(line, sizeof(line), why, args);
+	va_end(args);
+	fprintf(stderr, "libkvfs-cuda: no driver that can be used: %s\n", line);
+	return r;
+}
+
 static int find_calls(void *library, struct kv_driver *driver)
 {
 #define FIND(member, symbol, parameters)                     \
 	*(void **)&driver->member = dlsym(library, #symbol); \
 	if (!driver->member)                                 \
-		return -ENODEV;
+		return complain(-ENODEV,                     \
+				"it has no " #symbol ", and is too old");
 	KV_CUDA_CALLS(FIND)
 #undef FIND
 	return 0;
 }
 
+static int start(const struct kv_driver *driver)
+{
+	CUresult result = driver->init(0);
+	int n = 0;
+
+	if (result == CUDA_SUCCESS)
+		result = driver->device_count(&n);
+	if (result != CUDA_SUCCESS)
+		return complain(kv_driver_errno(result), "its error is %d",
+				result);
+	return n > 0 ? 0 : complain(-ENODEV, "it finds no GPU");
+}
+
 static int load(void)
 {
 	void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-	int n = 0, r;
+	int r;
 
 	if (!library)
-		return -ENODEV;
+		return complain(-ENODEV, "%s", dlerror());
 	r = find_calls(library, &table);
 	if (r == 0)
-		r = kv_driver_errno(table.init(0));
-	if (r == 0)
-		r = kv_driver_errno(table.device_count(&n));
-	if (r == 0 && n == 0)
-		r = -ENODEV;
+		r = start(&table);
 	if (r == 0)
 		loaded_by = getpid();
-	else
-		dlclose(library);
 	return r;
 }
 

@@ -83,6 +83,13 @@ for way in registered:25 staged:6 rw:6 harm:6; do
 	[ "$(grep -c '"figure"' "gpu-${way%:*}.json")" = "${way#*:}" ] ||
 		fail "gpu-${way%:*}.json"
 done
+# On a GPU no test is left out without a word.
+for t in calls faults owner standin; do
+	KVFS_GPU=1 "$B/tests/gpu/test_$t" >"$T/log" 2>&1
+	[ $? = 77 ] || fail "test_$t on a GPU"
+	[ -s "$T/log" ] || fail "test_$t does not say why it is left out"
+done
+
 # What is missing, or cannot be used, is named.
 plugin=$T/empty/kvfs-gpu/lib/libkvfs-cuda.so.1
 without() { # PART, FILE of the bundle

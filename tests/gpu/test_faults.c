@@ -225,16 +225,22 @@ static int no_device(void)
 static void without_a_device_there_is_none(void **state)
 {
 	char *const argv[] = {"test_faults", "no-device", NULL};
+	char text[512] = "";
+	FILE *said = tmpfile();
 	int status;
 	pid_t pid = fork();
 
 	(void)state;
 	if (pid == 0) {
+		dup2(fileno(said), 2);
 		execv("/proc/self/exe", argv);
 		_exit(127);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
+	assert_true(pread(fileno(said), text, sizeof(text) - 1, 0) > 0);
+	fclose(said);
+	assert_non_null(strstr(text, "no driver that can be used: it"));
 }
 
 static int group(void **state)
@@ -257,8 +263,10 @@ int main(int argc, char **argv)
 	gpu_begin(argv);
 	if (argc > 1 && strcmp(argv[1], "no-device") == 0)
 		return no_device();
-	if (gpu_is_real())
+	if (gpu_is_real()) {
+		puts("a real driver does not fail when it is told to");
 		return 77;
+	}
 	if (gpu_open() < 0)
 		return 1;
 	return cmocka_run_group_tests(tests, group, world_group_teardown);
