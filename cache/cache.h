@@ -515,6 +515,9 @@ void kv_prefetch_cancel(struct kv_cache *cache, struct kv_prefetch *prefetch);
 struct kv_flush {
 	void (*done)(struct kv_flush *flush, int status);
 	void *arg;
+	/* In: a block that its owner's client has changed does not end it; who
+	 * asks looks at each of his (kv_block_was_changed). */
+	bool each;
 	/* the cache's own */
 	struct kv_flush *next;
 	TAILQ_ENTRY(kv_flush) link;
@@ -538,6 +541,10 @@ void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 /* Whether a block that is not here, or not durable, was durable, and eviction
  * took it from SSD: as far back as some ten thousand evictions. */
 bool kv_block_was_durable(struct kv_cache *cache, const struct kv_space *space,
+			  const struct kv_key *key);
+/* Whether a block that is not here, and was not durable, is gone because its
+ * owner's client had changed it: as far back as some thousand such. */
+bool kv_block_was_changed(struct kv_cache *cache, const struct kv_space *space,
 			  const struct kv_key *key);
 /* Flush a block, which the caller holds until @done: -ENOSPC, -EIO, -ENOENT it
  * was removed, -EBADMSG its owner's client has changed it: it is gone, -EROFS,

@@ -626,8 +626,10 @@ typedef struct kvfs_meta {
  * -EFBIG, -EACCES, -EROFS, -ESTALE (the space was cleared), -ENOTCONN,
  * -ECANCELED and -ETIMEDOUT (if it was COPIED, the daemon may seal it all the
  * same), -EINVAL (a part), -EFAULT (pages that are lent), -EIO, -ENOENT
- * (removed or evicted before it was durable), -EMFILE, -ENFILE, -ENOMEM (the
- * process has no descriptor or memory for staging: its own limits).
+ * (removed or evicted before it was durable), -EBADMSG (a process of the space's
+ * owner changed its bytes in memory before it was durable, arena= in kvfs(1): it
+ * is gone, the others are as they were), -EMFILE, -ENFILE, -ENOMEM (the process
+ * has no descriptor or memory for staging: its own limits).
  * -EINVAL: a page outside the pool or missing (-1), another space's layout,
  * layers that are not there, more tokens than the layout's, no token ids where
  * the layout wants them, or some where it does not; -E2BIG: too many extras;
@@ -694,8 +696,9 @@ void kvfs_xfer_free(kvfs_xfer *xfer);
  * session, is sealed (KVFS_SEALED), or everything sealed and removed in it so
  * far, by anyone, has been durable (KVFS_DURABLE): what is not pinned may be
  * evicted from SSD again at any time, for room or a quota.  Status 0 is
- * -ENOSPC, -EIO, -EOPNOTSUPP (no SSD tier) otherwise.  Of @opts (may be NULL)
- * user is obeyed, all else is -EINVAL.
+ * -ENOSPC, -EIO, -EBADMSG (some block was changed, as a save says, and is gone;
+ * the others may be durable), -EOPNOTSUPP (no SSD tier) otherwise.  Of @opts
+ * (may be NULL) user is obeyed, all else is -EINVAL.
  */
 int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, const kvfs_opts *opts,
 	       kvfs_xfer **ret_xfer);

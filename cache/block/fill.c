@@ -364,6 +364,15 @@ static int compare(struct kv_cache *cache, struct kv_block *block,
 	return -EEXIST;
 }
 
+/* What is remembered of blocks of that key that are gone. */
+static void lift_locked(struct kv_cache *cache, struct kv_space *space,
+			const struct kv_key *key)
+{
+	kv_assert_locked(&cache->lock);
+	kv_removed_lift_locked(cache, space, key);
+	kv_changed_lift_locked(cache, space, key);
+}
+
 int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 		 const struct kv_key *key, const struct kv_meta *meta,
 		 uint64_t payload, const struct kv_digest *digest)
@@ -388,7 +397,7 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 		KV_POINT("seal.before_publish");
 		r = insert_locked(cache, fill, key, meta);
 		if (r == 0)
-			kv_removed_lift_locked(cache, fill->space, key);
+			lift_locked(cache, fill->space, key);
 		KV_POINT("seal.after_publish");
 	}
 	if (r != 0) {

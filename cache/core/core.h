@@ -253,7 +253,7 @@ struct kv_table {
 
 /* ---- DRAM ---- */
 
-enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY };
+enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY, SLOT_LEFT };
 
 struct kv_slot {
 	struct kv_segment *segment; /* fixed */
@@ -425,6 +425,7 @@ struct kv_orphans {
 LIST_HEAD(kv_orphans_list, kv_orphans);
 
 #define KV_EVICTED_KNOWN (1u << 20)
+#define KV_CHANGED_KNOWN (1u << 12)
 
 struct kv_ssd {
 	bool on;				  /* fixed */
@@ -447,6 +448,7 @@ struct kv_ssd {
 	uint64_t swept;	      /* prologues that were zeroed */
 	bool tried_in_use;    /* blocks of the files tried were; ssd/evict.c */
 	uint32_t evicted[KV_EVICTED_KNOWN]; /* ssd/evict.c: by their hash */
+	uint32_t changed[KV_CHANGED_KNOWN]; /* ssd/flush.c: the same */
 	uint64_t used;			    /* bytes of slots in use */
 	struct kv_turns write_queues;	    /* of spaces with slots to write */
 	/* Spaces whose writes were put off, by what they wait for. */

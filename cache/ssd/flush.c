@@ -34,6 +34,8 @@
  */
 #include "cache/ssd/ssd.h"
 #include "cache/core/core.h"
+#include "cache/core/hooks.h"
+#include "cache/core/table.h"
 #include "common/crash_point.h"
 
 #define LINGER_NS 100000000u /* collect, while that helps nobody */
@@ -301,6 +303,72 @@ void kv_flushes_fail_snapshot_locked(struct kv_cache *cache,
 	}
 	must_again(space);
 	look(cache, space);
+}
+
+/* ---- blocks that their owner's client has changed ---- */
+
+/* The place of a key in ssd->changed, and what stands there if it was.  A later
+ * one may stand there instead. */
+static uint32_t *changed_at(struct kv_cache *cache,
+			    const struct kv_space *space, const uint8_t *key,
+			    uint32_t *ret_mark)
+{
+	uint64_t hash = kv_key_hash(cache, space, key);
+
+	*ret_mark = (uint32_t)(hash >> 32) | 1;
+	return &cache->ssd.changed[hash % KV_CHANGED_KNOWN];
+}
+
+bool kv_block_was_changed(struct kv_cache *cache, const struct kv_space *space,
+			  const struct kv_key *key)
+{
+	uint32_t mark, there;
+
+	kv_lock(cache);
+	there = *changed_at(cache, space, key->b, &mark);
+	kv_unlock(cache);
+	return there == mark;
+}
+
+void kv_changed_lift_locked(struct kv_cache *cache,
+			    const struct kv_space *space,
+			    const struct kv_key *key)
+{
+	uint32_t mark, *at = changed_at(cache, space, key->b, &mark);
+
+	kv_assert_locked(&cache->lock);
+	if (*at == mark)
+		*at = 0;
+}
+
+/* Flushes of single blocks go on: the others' are as good as they were. */
+static void fail_barriers(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_flush *flush, *next;
+
+	for (flush = TAILQ_FIRST(&space->flushes); flush; flush = next) {
+		next = TAILQ_NEXT(flush, link);
+		if (!flush->each)
+			end(cache, space, flush, -EBADMSG);
+	}
+	must_again(space);
+	look(cache, space);
+}
+
+void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_space *space = kv_block_space(cache, block);
+	uint32_t mark, *at = changed_at(cache, space, block->key, &mark);
+
+	kv_assert_locked(&cache->lock);
+	if (block->flags & BLOCK_REMOVED)
+		return;
+	*at = mark;
+	cache->stats.corrupt++;
+	if (kv_write_must(block->slot))
+		fail_barriers(cache, space);
+	kv_syncs_end_locked(cache, block->slot, -EBADMSG);
+	kv_block_remove_locked(cache, block);
 }
 
 /* At most @n slots; false: they were not all. */

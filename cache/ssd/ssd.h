@@ -216,6 +216,12 @@ void kv_flushes_collect_locked(struct kv_cache *cache);
 /* All flushes of @space (NULL: of all) end with @error. */
 void kv_flushes_fail_locked(struct kv_cache *cache, struct kv_space *space,
 			    int error);
+/* Its owner's client has changed @block: whoever waits for it is told, it is
+ * removed, and that is remembered until it is sealed again. */
+void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block);
+void kv_changed_lift_locked(struct kv_cache *cache,
+			    const struct kv_space *space,
+			    const struct kv_key *key);
 /* Flushes that wait for a snapshot of @space end with @error. */
 void kv_flushes_fail_snapshot_locked(struct kv_cache *cache,
 				     struct kv_space *space, int error);

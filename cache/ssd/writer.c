@@ -478,16 +478,6 @@ static int write_new(struct kv_cache *cache, struct kv_slot *slot,
 	return 0;
 }
 
-/* Its owner's client has changed it: it is no block any more. */
-static void spoilt(struct kv_cache *cache, struct kv_slot *slot)
-{
-	cache->stats.corrupt++;
-	if (kv_write_must(slot))
-		kv_flushes_fail_locked(cache, slot->list->space, -EBADMSG);
-	kv_syncs_end_locked(cache, slot, -EBADMSG);
-	kv_block_remove_locked(cache, slot->block);
-}
-
 /*
  * What a client may write is copied, and the copy is written if it has the
  * block's digest.  False: there is nothing to write any more.  Lets go of the
@@ -513,7 +503,7 @@ static bool copy_open(struct write *write)
 	queued = block->flags & BLOCK_QUEUED;
 	if (queued &&
 	    memcmp(digest.b, prologue.record.digest, sizeof(digest.b)) != 0) {
-		spoilt(cache, slot);
+		kv_block_changed_locked(cache, block);
 		queued = false;
 	}
 	block->refs--;

@@ -319,6 +319,9 @@ static int outcome(struct flush *flush, const struct kv_want *want)
 		r = flush->status < 0 ? flush->status : -ENOENT;
 	}
 	if (r == -ENOENT &&
+	    kv_block_was_changed(cache, flush->request.space, key))
+		return -EBADMSG;
+	if (r == -ENOENT &&
 	    kv_block_was_durable(cache, flush->request.space, key))
 		return WIRE_EVICTED;
 	return r;
@@ -402,6 +405,7 @@ int kv_request_flush(struct kv_client *client, const struct kv_message *m)
 	flush->request.space = kv_space_get(space);
 	flush->flush.done = flushed;
 	flush->flush.arg = flush;
+	flush->flush.each = n > 0;
 	flush->sealing.space = space;
 	flush->sealing.n = n;
 	flush->sealing.wait_saving = flush->sealing.sealed = true;
