@@ -491,26 +491,50 @@ int kv_block_demote_try(struct kv_cache *cache, struct kv_block *block)
 	return r;
 }
 
-bool kv_block_movable(const struct kv_block *block)
+/* Nobody is at its bytes, or waits for them to be written. */
+static bool is_quiet(const struct kv_block *block)
 {
 	const struct kv_slot *slot = block->slot;
 
-	return slot && !slot->leases && !slot->holds &&
-	       !(block->flags & BLOCK_REMOVED) && !kv_block_dirty(block) &&
+	return slot && !slot->holds && !(block->flags & BLOCK_REMOVED) &&
+	       !kv_block_dirty(block) &&
 	       (block->file != KV_NONE ||
 		slot->seq > slot->list->space->asked_seq);
+}
+
+bool kv_block_movable(const struct kv_block *block)
+{
+	return is_quiet(block) && !block->slot->leases;
+}
+
+/* Who has it leased keeps a slot that is no place for it any more. */
+static bool may_quit(struct kv_cache *cache, const struct kv_block *block)
+{
+	return is_quiet(block) &&
+	       (!block->slot->leases ||
+		!kv_class_fits(block->slot->segment->class,
+			       kv_block_space(cache, block)));
+}
+
+void kv_slot_quit_locked(struct kv_cache *cache, struct kv_slot *slot)
+{
+	kv_assert_locked(&cache->lock);
+	if (slot->leases)
+		kv_slot_leave_locked(cache, slot);
+	else
+		kv_slot_give_locked(cache, slot);
 }
 
 bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 			     struct kv_slot *old, struct kv_slot *new)
 {
 	kv_assert_locked(&cache->lock);
-	if (block->slot != old || !kv_block_movable(block) ||
+	if (block->slot != old || !may_quit(cache, block) ||
 	    !kv_class_fits(new->segment->class, kv_block_space(cache, block))) {
 		kv_slot_give_locked(cache, new);
 		return false;
 	}
-	kv_slot_give_locked(cache, old);
+	kv_slot_quit_locked(cache, old);
 	new->alone = true;
 	kv_slot_publish_locked(cache, new, block);
 	if (cache->config.writeback == KV_WRITEBACK_ALL)

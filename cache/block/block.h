@@ -28,10 +28,14 @@ void kv_block_renew_locked(struct kv_cache *cache, struct kv_block *block);
 /* May its bytes in DRAM go to another slot: nobody has been told where they
  * are, is at them, or waits for them to be written? */
 bool kv_block_movable(const struct kv_block *block);
-/* The bytes were copied from @old to @new, and are in @new alone from now
- * on.  False, and @new is given back: the block is not movable any more. */
+/* The bytes were copied from @old to @new, and the block is in @new alone from
+ * now on; a lease of @old keeps that, which must be no place for it any more.
+ * False, and @new is given back: the block is not movable any more. */
 bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 			     struct kv_slot *old, struct kv_slot *new);
+/* Its block, which is neither held nor dirty, is not there any more; who leases
+ * it keeps it until he releases it. */
+void kv_slot_quit_locked(struct kv_cache *cache, struct kv_slot *slot);
 
 /* ---- fill.c ---- */
 

@@ -17,6 +17,8 @@
  *       short_of_room, and then its acquire is on cache->short_of_room.
  *   (2) acquire->pending counts its waiting wants.
  *   (3) A lease is held exactly by the wants with status 0.
+ *   (4) A want's block is there while the slot that it leases has it; who leases
+ *       a slot that its block has left has nothing to do with that any more.
  *
  * LOCKING    cache->lock.
  */
@@ -62,12 +64,18 @@ static size_t usable(const struct kv_acquire *acquire)
 	return n;
 }
 
+/* The slot that it leases may have been left by its block, which may be gone. */
+static bool has_block(const struct kv_want *want)
+{
+	return want->slot && want->slot->block;
+}
+
 /* From the tail, whatever came first: so a parent is never older than its
  * child. */
 static void touch_all(struct kv_cache *cache, struct kv_acquire *acquire)
 {
 	for (size_t i = usable(acquire); i-- > 0;)
-		if (acquire->wants[i].slot)
+		if (has_block(&acquire->wants[i]))
 			kv_block_touch_locked(cache, acquire->wants[i].block);
 }
 
@@ -244,9 +252,9 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first,
 		return 0;
 	/* The space changed hands while it was leased: read it in anew. */
 	if (block && block->slot && block->file != KV_NONE &&
-	    !block->slot->leases && !block->slot->holds &&
+	    !block->slot->holds && !kv_block_dirty(block) &&
 	    !kv_class_fits(block->slot->segment->class, space))
-		kv_slot_give_locked(cache, block->slot);
+		kv_slot_quit_locked(cache, block->slot);
 	if (acquire->hint && block && block->slot) {
 		if (came)
 			kv_prefetch_landed_locked(cache, acquire->hint,
@@ -289,12 +297,16 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first,
 
 static void unlease(struct kv_cache *cache, struct kv_want *want)
 {
-	if (!want->slot)
+	struct kv_slot *slot = kv_steal(want->slot);
+
+	if (!slot)
 		return;
-	kv_slot_lease_locked(cache, want->slot, -1);
+	kv_slot_lease_locked(cache, slot, -1);
 	cache->stats.leases--;
-	want->slot = NULL;
-	kv_block_settle_locked(cache, want->block);
+	if (slot->block)
+		kv_block_settle_locked(cache, want->block);
+	else if (!slot->leases)
+		kv_slot_give_locked(cache, slot);
 }
 
 /* Look the want's block up and lease it, or see to it that it comes. */
@@ -395,10 +407,11 @@ void kv_acquire_release(struct kv_cache *cache, struct kv_acquire *acquire)
 	for (size_t i = acquire->n; i-- > 0;) {
 		struct kv_want *want = &acquire->wants[i];
 
-		if (want->status == 0) {
+		if (want->status != 0)
+			continue;
+		if (has_block(want))
 			kv_block_renew_locked(cache, want->block);
-			unlease(cache, want);
-		}
+		unlease(cache, want);
 	}
 	kv_unlock(cache);
 }

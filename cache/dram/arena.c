@@ -17,10 +17,12 @@
  *          FILLING -> READY     kv_slot_publish_locked
  *          FILLING -> FREE      kv_slot_give_locked   (the fill failed)
  *            READY -> FREE      kv_slot_give_locked   (evicted, removed)
+ *            READY -> LEFT      kv_slot_leave_locked  (to who has it leased)
+ *             LEFT -> FREE      kv_slot_give_locked   (with the last lease)
  *
  * INVARIANTS, asserted by kv_arena_check_locked
  *   (1) A READY slot and its block point at each other; a slot of another state
- *       has no block.
+ *       has no block.  A LEFT one is leased.
  *   (2) Exactly the READY slots that are not pinned are on their list.
  *   (3) Only idle slots are evicted: never one that is leased, held by a reader
  *       or a write, waiting to be written, or pinned.
@@ -272,6 +274,36 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 	kv_slot_after(cache, slot);
 }
 
+/* The block of a READY slot has none any more. */
+static void part(struct kv_cache *cache, struct kv_slot *slot)
+{
+	kv_orphan_drop_locked(cache, slot);
+	if (kv_block_unpersisted(slot->block))
+		kv_unpersisted_drop_locked(cache, slot);
+	kv_evict_list_drop(slot->list, slot->block->number);
+	kv_count_dram(slot->list->space, -slot->segment->class->slot_bytes);
+	slot->block->slot = NULL;
+	slot->block = NULL;
+}
+
+void kv_slot_leave_locked(struct kv_cache *cache, struct kv_slot *slot)
+{
+	const uint64_t bytes = slot->segment->class->slot_bytes;
+
+	kv_assert_locked(&cache->lock);
+	assert(slot->state == SLOT_READY && slot->leases && !slot->holds);
+	assert(!kv_block_dirty(slot->block));
+	kv_slot_before(cache, slot);
+	part(cache, slot);
+	kv_slot_hint_over_locked(cache, slot, true);
+	if (slot->pinned)
+		cache->pins.bytes -= bytes;
+	slot->must = slot->pinned = slot->alone = false;
+	slot->state = SLOT_LEFT;
+	kv_count_filling(slot->list->space, bytes);
+	kv_slot_after(cache, slot);
+}
+
 void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
 	struct kv_segment *segment = slot->segment;
@@ -282,17 +314,10 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 	assert(slot->state != SLOT_FREE && !slot->leases && !slot->holds);
 	kv_slot_before(cache, slot);
 	kv_count_busy(cache, space, -class->slot_bytes);
-	if (slot->state == SLOT_READY) {
-		kv_orphan_drop_locked(cache, slot);
-		if (kv_block_unpersisted(slot->block))
-			kv_unpersisted_drop_locked(cache, slot);
-		kv_evict_list_drop(slot->list, slot->block->number);
-		kv_count_dram(space, -class->slot_bytes);
-		slot->block->slot = NULL;
-		slot->block = NULL;
-	} else {
+	if (slot->state == SLOT_READY)
+		part(cache, slot);
+	else
 		kv_count_filling(space, -class->slot_bytes);
-	}
 	kv_slot_hint_over_locked(cache, slot, false);
 	slot->state = SLOT_FREE;
 	slot->list = NULL;
@@ -413,7 +438,8 @@ void kv_arena_check_locked(struct kv_cache *cache)
 				       (bool)slot->list);
 				assert(!ready || slot->list->space->place ==
 							 slot->block->place);
-				assert(ready || !slot->leases);
+				assert(ready || !slot->leases == (slot->state !=
+								  SLOT_LEFT));
 				unpersisted += ready && kv_block_unpersisted(
 								slot->block);
 				idle += kv_slot_idle(slot);

@@ -18,6 +18,9 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 			uint64_t length, struct kv_slot **ret_slot);
 bool kv_arena_grows_locked(const struct kv_cache *cache);
 void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot);
+/* READY to LEFT: its block has another one, or none, from now on; who leases it
+ * keeps it, and gives it with the last lease.  It is neither held nor dirty. */
+void kv_slot_leave_locked(struct kv_cache *cache, struct kv_slot *slot);
 /* FILLING to READY, for @block. */
 void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 			    struct kv_block *block);

@@ -583,6 +583,23 @@ int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 
 /* ---- another owner, or mode ---- */
 
+/* -EBUSY: it stays in @old, as it is being written or read, or somebody waits
+ * for it to be written. */
+static int replace_locked(struct kv_cache *cache, struct kv_block *block,
+			  struct kv_slot *old, struct kv_slot *new)
+{
+	const bool queued = block->flags & BLOCK_QUEUED;
+
+	kv_assert_locked(&cache->lock);
+	if (queued && kv_write_must(old)) {
+		kv_slot_give_locked(cache, new);
+		return -EBUSY;
+	}
+	if (queued)
+		kv_write_dequeue_locked(cache, block);
+	return kv_block_replace_locked(cache, block, old, new) ? 0 : -EBUSY;
+}
+
 /* Into a slot of the space's new access class, if it is worth keeping. */
 static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 {
@@ -596,14 +613,13 @@ static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 		kv_unlock(cache);
 		return 0;
 	}
-	/* A leased block stays where its readers have it mapped. */
-	if (old->leases || old->holds) {
-		r = old->leases ? 0 : -EBUSY;
+	if (old->holds) {
 		kv_unlock(cache);
-		return r;
+		return -EBUSY;
 	}
+	/* Who has it leased keeps the slot in which he has it mapped. */
 	if (block->file != KV_NONE) {
-		kv_slot_give_locked(cache, old);
+		kv_slot_quit_locked(cache, old);
 		kv_unlock(cache);
 		return 0;
 	}
@@ -619,14 +635,11 @@ static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 	r = kv_slot_copy(new, old, block->length);
 	kv_lock(cache);
 	kv_slot_hold_locked(cache, old, -1);
-	if (block->flags & BLOCK_QUEUED)
-		kv_write_dequeue_locked(cache, block);
 	if (r < 0) {
 		kv_slot_give_locked(cache, new);
-		cache->stats.corrupt++;
-		kv_block_remove_locked(cache, block);
-	} else if (!kv_block_replace_locked(cache, block, old, new)) {
-		r = -EBUSY;
+		kv_block_changed_locked(cache, block);
+	} else {
+		r = replace_locked(cache, block, old, new);
 	}
 	kv_unlock(cache);
 	return r;
@@ -641,8 +654,7 @@ static int move_or_drop(struct kv_cache *cache, struct kv_block *block,
 			break;
 		usleep(10000);
 	}
-	/* Still leased: with an SSD it is read in anew when the lease is over.
-	 */
+	/* Still there: with an SSD it is read in anew when it is durable. */
 	kv_lock(cache);
 	if (block->slot && !(block->flags & BLOCK_REMOVED) && !cache->ssd.on &&
 	    !kv_class_fits(block->slot->segment->class,

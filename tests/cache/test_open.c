@@ -169,6 +169,188 @@ static void a_changed_block_is_not_handed_on(void **state)
 	assert_int_equal(tiers_stats(t).corrupt, 1);
 }
 
+/* What making durable ends with for the whole space, or for each of those that
+ * ask for blocks of it. */
+static int flush_space(struct tiers *t, bool each)
+{
+	struct kv_waiter waiter = KV_WAITER_INIT;
+	struct kv_flush f = {
+		.done = kv_flush_wake, .arg = &waiter, .each = each};
+
+	kv_flush_submit(t->cache, t->space, &f);
+	kv_waiter_wait(&waiter);
+	return f.status;
+}
+
+static bool was_changed(struct tiers *t, unsigned position)
+{
+	struct kv_key key = tiers_key(1, position);
+
+	return kv_block_was_changed(t->cache, t->space, &key);
+}
+
+static void a_changed_block_ends_no_flush_of_others(void **state)
+{
+	struct tiers *t = *state;
+
+	for (unsigned each = 0; each < 2; each++) {
+		struct mapped m = map_as_owner(t, 3);
+
+		m.base[m.offset] ^= 1;
+		unmap(t, &m);
+		assert_int_equal(flush_space(t, each), each ? 0 : -EBADMSG);
+		assert_int_equal(flush_space(t, each), 0);
+		for (unsigned i = 0; i < N; i++) {
+			assert_int_equal(was_changed(t, i), i == 3);
+			assert_int_equal(tiers_of(t, t->space, 1, i) &
+						 KV_TIER_SSD,
+					 i == 3 ? 0 : KV_TIER_SSD);
+		}
+		/* Saved again, it is a block as any other. */
+		tiers_must_save(t, t->space, 1, 3);
+		assert_false(was_changed(t, 3));
+	}
+	assert_int_equal(flush(t, 3), 0);
+}
+
+/* Leased and acquired anew as @uid: what he has mapped. */
+static void assert_acquired(struct tiers *t, uint32_t uid, unsigned gone)
+{
+	struct kv_acquire *acquire = tiers_acquire(t, t->space, 1, N);
+	struct kv_want *want;
+	uint64_t bytes;
+	uint8_t *at;
+	int fd;
+
+	for (unsigned i = 0; i < N; i++) {
+		want = &acquire->wants[i];
+		assert_int_equal(want->status, i == gone ? -ENOENT : 0);
+		if (i == gone)
+			continue;
+		assert_int_equal(kv_segment_give(t->cache, want->segment, uid,
+						 &fd, &bytes),
+				 0);
+		at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+		assert_ptr_not_equal(at, MAP_FAILED);
+		for (unsigned b = 0; b < BYTES; b++)
+			assert_int_equal(at[want->offset + b], 1 + i);
+		munmap(at, bytes);
+		kv_segment_returned(t->cache, want->segment, uid);
+	}
+	kv_lock(t->cache);
+	kv_arena_check_locked(t->cache);
+	kv_unlock(t->cache);
+	tiers_release(t, acquire);
+}
+
+/* Some are on SSD, too; the others in memory alone. */
+static void who_holds_blocks_keeps_them_from_nobody(struct tiers *t,
+						    uint32_t uid, uint32_t mode)
+{
+	struct mapped m = map_as_owner(t, 0);
+
+	assert_int_equal(kv_space_chown(t->cache, t->space, uid, uid, mode), 0);
+	/* What the owner does in the memory that he holds is his alone. */
+	memset(m.base, 0xff, m.bytes);
+	assert_acquired(t, uid, N);
+	for (unsigned i = 0; i < N; i++)
+		assert_true(is_right(t, i));
+	assert_int_equal(tiers_stats(t).leases, N);
+	assert_int_equal(kv_space_chown(t->cache, t->space, OWNER, OWNER, 0755),
+			 0);
+	assert_acquired(t, OWNER, N);
+	unmap(t, &m);
+	assert_int_equal(tiers_stats(t).leases, 0);
+	assert_acquired(t, OWNER, N);
+	assert_int_equal(tiers_stats(t).corrupt, 0);
+	assert_int_equal(flush_space(t, false), 0);
+	tiers_reopen(t);
+	for (unsigned i = 0; i < N; i++)
+		assert_true(is_right(t, i));
+}
+
+static void a_leased_block_of_another_owner_can_be_acquired(void **state)
+{
+	struct tiers *t = *state;
+
+	for (unsigned i = 0; i < N; i += 2)
+		assert_int_equal(flush(t, i), 0);
+	who_holds_blocks_keeps_them_from_nobody(t, HEIR, 0700);
+}
+
+static void so_can_one_of_another_mode(void **state)
+{
+	struct tiers *t = *state;
+
+	for (unsigned i = 1; i < N; i += 2)
+		assert_int_equal(flush(t, i), 0);
+	who_holds_blocks_keeps_them_from_nobody(t, OWNER, 0700);
+}
+
+static void a_leased_block_that_was_changed_is_not_handed_on(void **state)
+{
+	struct tiers *t = *state;
+	struct mapped m = map_as_owner(t, 3);
+
+	m.base[m.offset] ^= 1;
+	assert_int_equal(kv_space_chown(t->cache, t->space, HEIR, HEIR, 0700),
+			 0);
+	assert_acquired(t, HEIR, 3);
+	assert_int_equal(tiers_stats(t).corrupt, 1);
+	unmap(t, &m);
+	assert_acquired(t, HEIR, 3);
+}
+
+/* Removed, evicted and saved again while the first owner holds them. */
+static void what_was_left_to_a_holder_outlives_its_block(void **state)
+{
+	struct tiers *t = *state;
+	struct mapped m = map_as_owner(t, 3);
+	struct kv_block *block;
+	uint64_t used;
+
+	assert_int_equal(flush_space(t, false), 0);
+	assert_int_equal(kv_space_chown(t->cache, t->space, HEIR, HEIR, 0700),
+			 0);
+	for (unsigned i = 0; i < N; i++) {
+		block = tiers_get(t, t->space, 1, i);
+		assert_non_null(block);
+		assert_int_equal(kv_block_unlink(t->cache, block), 0);
+		kv_block_put(t->cache, block);
+	}
+	assert_int_equal(m.base[m.offset], 4);
+	for (unsigned i = 0; i < N; i++)
+		tiers_must_save(t, t->space, 1, i);
+	assert_acquired(t, HEIR, N);
+	used = tiers_stats(t).dram_used;
+	unmap(t, &m);
+	assert_true(tiers_stats(t).dram_used < used);
+	assert_acquired(t, HEIR, N);
+}
+
+/* Durable is what a flush has called so, whoever owns the space meanwhile. */
+static void a_change_of_the_owner_makes_no_flush_lie(void **state)
+{
+	struct tiers *t = *state;
+
+	for (unsigned round = 0; round < 20; round++) {
+		struct kv_waiter waiter = KV_WAITER_INIT;
+		struct kv_flush f = {.done = kv_flush_wake, .arg = &waiter};
+		uint32_t uid = round % 2 ? OWNER : HEIR;
+
+		for (unsigned i = 0; i < N; i++)
+			tiers_must_save(t, t->space, 2 + round, i);
+		kv_flush_submit(t->cache, t->space, &f);
+		assert_int_equal(
+			kv_space_chown(t->cache, t->space, uid, uid, 0700), 0);
+		kv_waiter_wait(&waiter);
+		assert_int_equal(f.status, 0);
+		for (unsigned i = 0; i < N; i++)
+			assert_true(tiers_of(t, t->space, 2 + round, i) &
+				    KV_TIER_SSD);
+	}
+}
+
 static void what_came_from_ssd_is_told_from_what_was_changed(void **state)
 {
 	struct tiers *t = *state;
@@ -245,6 +427,12 @@ int main(void)
 		TEST(what_is_said_of_a_block_is_kept_elsewhere),
 		TEST(pages_that_are_taken_away_are_missed_by_nobody_else),
 		TEST(a_changed_block_is_not_handed_on),
+		TEST(a_changed_block_ends_no_flush_of_others),
+		TEST(a_leased_block_of_another_owner_can_be_acquired),
+		TEST(so_can_one_of_another_mode),
+		TEST(a_leased_block_that_was_changed_is_not_handed_on),
+		TEST(what_was_left_to_a_holder_outlives_its_block),
+		TEST(a_change_of_the_owner_makes_no_flush_lie),
 		TEST(what_came_from_ssd_is_told_from_what_was_changed),
 		TEST(what_is_changed_while_it_is_read_costs_no_room_on_ssd),
 	};
