@@ -85,6 +85,7 @@ static int close_parts(struct kv_cache *cache, bool clean)
 {
 	int r;
 
+	kv_spaces_agree_stop(cache);
 	kv_remote_stop(cache);
 	kv_scrubber_stop(cache);
 	kv_prefetcher_stop(cache); /* the housekeeper ends what is stuck */
@@ -219,7 +220,11 @@ static int start(struct kv_cache *cache, char **ret_why)
 		r = kv_scrubber_start(cache);
 	if (r < 0)
 		return kv_why(ret_why, r, "cannot start: %s", strerror(-r));
-	return kv_remote_start(cache, ret_why);
+	r = kv_remote_start(cache, ret_why);
+	if (r < 0)
+		return r;
+	r = kv_spaces_agree_start(cache);
+	return r < 0 ? kv_why(ret_why, r, "cannot start: %s", strerror(-r)) : 0;
 }
 
 int kv_cache_open(const struct kv_cache_config *config,

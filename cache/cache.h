@@ -629,6 +629,7 @@ enum kv_remote_call {
 };
 struct kv_remote_stats {
 	const char *url; /* as long as the cache */
+	bool there;	 /* false: it could not be opened yet */
 	bool open;	 /* it is asked; false: it failed too often */
 	uint64_t calls[KV_REMOTE_CALLS], ns[KV_REMOTE_CALLS]; /* that ended */
 	uint64_t got_bytes, put_bytes;

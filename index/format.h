@@ -63,7 +63,10 @@ struct kv_tokens_record {
 	uint32_t extras_len; /* then n numbers of 4 bytes, then the extras */
 };
 
-#define KV_SPACE_SHARED 010000u /* in mode: with other nodes */
+/* In mode: with other nodes; its layout's seed was drawn here, and other nodes do
+ * not know it. */
+#define KV_SPACE_SHARED 010000u
+#define KV_SPACE_OWN_SEED 020000u
 struct kv_space_record {
 	uint32_t id;
 	uint32_t uid, gid, mode;

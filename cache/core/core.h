@@ -187,14 +187,20 @@ struct kv_space {
 	uint32_t uid, gid, mode;
 	int64_t mtime_ns;
 	bool removed;
-	bool shared;   /* with other nodes, by the remote tier */
+	bool shared; /* with other nodes, by the remote tier */
+	/* Its layout's seed was drawn here, and other nodes do not know it; its
+	 * layout is to be published, if there is none; others have another
+	 * seed, and it has blocks.  Not to be asked about before. */
+	bool own_seed, publish, differs;
+	uint64_t agree_ns;
 	bool settling; /* its record is being made, or deleted: has no name */
 	struct kv_quota quota;
 	struct kv_space_change *change; /* that is being written; persist.c */
 	uint64_t file_bytes;		/* of its file in STORE/spaces */
 	uint64_t index_bytes;		/* of the index, with its snapshots */
-	struct kv_layout *layout;	/* set once */
-	struct kv_dir *dirs[256];	/* NULL: not there */
+	struct kv_layout *layout; /* set once; or replaced, space/agree.c: */
+	struct kv_layout *former;
+	struct kv_dir *dirs[256]; /* NULL: not there */
 	uint64_t blocks, bytes_dram, bytes_ssd;
 	struct kv_lookups lookups;
 	/* Guaranteed to it: its reserves, or less if the tiers shrank. */
@@ -578,7 +584,8 @@ struct kv_cache {
 	struct kv_ring *ring;	/* fixed */
 	struct kv_periodic housekeeper;
 	struct kv_prefetcher prefetcher;
-	struct kv_remote *remote;   /* NULL: none */
+	struct kv_remote *remote; /* NULL: none */
+	struct kv_periodic agreeing;
 	struct kv_removed *removed; /* NULL: nothing was, or no memory */
 	struct kv_health health;
 	struct kv_scrubber scrubber;

@@ -219,6 +219,38 @@ static int agree(struct kv_remote *remote, const struct place *place,
 	return r < 0 ? r : take_seed(layout, first);
 }
 
+int kv_remote_agree(struct kv_cache *cache, struct kv_space *space,
+		    struct kv_layout **layout)
+{
+	struct kv_remote *remote = cache->remote;
+	struct place place = {.until_ns = kv_now_ns() + PATIENCE_NS};
+	int r;
+
+	if (!remote || !remote->running)
+		return -ENOTCONN;
+	r = kv_remote_prefix_of(cache, space, (*layout)->json, place.prefix);
+	if (r < 0)
+		return r;
+	for (r = -ENOTCONN; place.backend < remote->n; place.backend++) {
+		r = agree(remote, &place, layout);
+		if (r == 0 || r == -ENOMEM)
+			break;
+	}
+	return r;
+}
+
+bool kv_remote_answers(struct kv_cache *cache)
+{
+	struct kv_remote *remote = cache->remote;
+	bool any = false;
+
+	kv_lock(cache);
+	for (unsigned i = 0; remote && remote->running && i < remote->n; i++)
+		any |= remote->backends[i].stats.open;
+	kv_unlock(cache);
+	return any;
+}
+
 static bool wants_seed(struct kv_cache *cache, const struct kv_space *space,
 		       const struct kv_layout *layout)
 {
@@ -234,23 +266,17 @@ static bool wants_seed(struct kv_cache *cache, const struct kv_space *space,
 int kv_remote_adopt(struct kv_cache *cache, struct kv_space *space,
 		    struct kv_layout **layout)
 {
-	struct kv_remote *remote = cache->remote;
-	struct place place = {.until_ns = kv_now_ns() + PATIENCE_NS};
 	int r;
 
 	if (!wants_seed(cache, space, *layout))
-		return 0;
-	r = kv_remote_prefix_of(cache, space, (*layout)->json, place.prefix);
-	if (r < 0)
+		return 1;
+	r = kv_remote_agree(cache, space, layout);
+	if (r == 0 || r == -ENOMEM)
 		return r;
-	for (; place.backend < remote->n; place.backend++) {
-		r = agree(remote, &place, layout);
-		if (r == 0 || r == -ENOMEM)
-			return r;
-	}
 	fprintf(stderr,
 		"kvfs: warning: space %u: no backend tells which seed other "
-		"nodes have (%s): keys that libkvfs makes will be its own\n",
+		"nodes have (%s): keys that libkvfs makes will be its own, "
+		"until one does\n",
 		space->id, strerror(-r));
-	return 0;
+	return 1;
 }

@@ -26,6 +26,7 @@
 
 #include "cache/remote/backend.h"
 #include "common/bytes.h"
+#include "common/copy.h"
 #include "common/thread.h"
 
 #define THREADS 8u
@@ -200,6 +201,33 @@ static int put_file(const struct dir *dir, const struct path *path,
 	return r;
 }
 
+/* Whoever published it has died before its note came, or is about to put that:
+ * the same note, as it is the same object. */
+static int mend(const struct dir *dir, const struct kv_remote_op *op)
+{
+	struct kv_remote_op there = *op;
+	const struct path note_path = path_of(op, NOTE);
+	_cleanup_(kv_freep) uint8_t *data = NULL;
+	_cleanup_(kv_closep) int fd = -1;
+	char note[KV_OBJECT_NOTE_MAX];
+	ssize_t n;
+	int r = read_note(dir, &there);
+
+	if (r != -ENOENT && r != -EBADMSG)
+		return r;
+	fd = open_at(dir, op->name, O_RDONLY | O_NONBLOCK);
+	if (fd < 0)
+		return fd;
+	data = malloc(KV_LAYOUT_TEXT_MAX);
+	n = data ? read_all(fd, data, KV_LAYOUT_TEXT_MAX) : -ENOMEM;
+	if (n <= 0 || n == KV_LAYOUT_TEXT_MAX)
+		return n < 0 ? (int)n : -EBADMSG;
+	there.length = (uint64_t)n;
+	there.digest = kv_digest_of(data, (size_t)n);
+	return put_file(dir, &note_path, note, kv_object_note(&there, note),
+			false);
+}
+
 static int put(const struct dir *dir, struct kv_remote_op *op)
 {
 	const struct path path = path_of(op, ""), note_path = path_of(op, NOTE);
@@ -210,6 +238,8 @@ static int put(const struct dir *dir, struct kv_remote_op *op)
 	if (r == 0)
 		r = put_file(dir, &path, op->data, op->length,
 			     op->call == KV_REMOTE_PUBLISH);
+	if (r == -EEXIST)
+		mend(dir, op);
 	return r < 0 ? r : put_file(dir, &note_path, note, n, false);
 }
 

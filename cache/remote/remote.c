@@ -54,6 +54,7 @@ static bool is_answer(int status)
 bool kv_remote_is_open(struct kv_remote *remote, unsigned backend)
 {
 	return !remote->stop &&
+	       atomic_load(&remote->backends[backend].there) &&
 	       remote->backends[backend].failures < KV_REMOTE_FAILURES;
 }
 
@@ -129,7 +130,9 @@ static void reap(struct kv_remote *remote)
 
 	for (unsigned i = 0; i < remote->n; i++) {
 		struct kv_remote_backend *b = &remote->backends[i];
-		size_t n = b->driver->reap(b->state, ended, REAP);
+		size_t n = atomic_load(&b->there)
+				   ? b->driver->reap(b->state, ended, REAP)
+				   : 0;
 
 		for (size_t k = 0; k < n; k++)
 			reap_one(remote, (struct kv_remote_job *)ended[k]);
@@ -215,10 +218,13 @@ static void wait_for_more(struct kv_remote *remote)
 	struct pollfd fds[KV_REMOTES_MAX + 1];
 	eventfd_t count;
 
-	for (unsigned i = 0; i < remote->n; i++)
-		fds[i] = (struct pollfd){.fd = remote->backends[i].driver->fd(
-						 remote->backends[i].state),
-					 .events = POLLIN};
+	for (unsigned i = 0; i < remote->n; i++) {
+		const struct kv_remote_backend *b = &remote->backends[i];
+
+		fds[i].events = POLLIN;
+		fds[i].fd =
+			atomic_load(&b->there) ? b->driver->fd(b->state) : -1;
+	}
 	fds[remote->n] = (struct pollfd){.fd = remote->wake, .events = POLLIN};
 	poll(fds, remote->n + 1, rest_ms(remote));
 	if (fds[remote->n].revents)
@@ -272,28 +278,29 @@ static int open_backend(struct kv_remote *remote, const char *url,
 {
 	struct kv_remote_backend *b = &remote->backends[remote->n];
 	_cleanup_(kv_freep) char *why = NULL;
-	const char *rest = NULL;
 	int r;
 
 	if (remote->n == KV_REMOTES_MAX)
 		return kv_why(ret_why, -EINVAL, "remote=%s: more than %u", url,
 			      KV_REMOTES_MAX);
-	b->driver = driver_of(url, &rest);
+	b->driver = driver_of(url, &b->rest);
 	if (!b->driver)
 		return kv_why(ret_why, -EINVAL,
 			      "remote=%s: of no kind that is known", url);
-	r = b->driver->open(rest, &b->state, &why);
-	if (r < 0)
-		return kv_why(ret_why, r, "remote=%s: %s", url,
-			      why ? why : strerror(-r));
 	b->url = url;
 	b->stats.url = url;
-	b->stats.open = true;
-	remote->n++;
-	return 0;
+	r = b->driver->open(b->rest, &b->state, &why);
+	b->there = b->stats.there = b->stats.open = r == 0;
+	/* One that is missing may come. */
+	remote->n += r == 0 ||
+		     (r != -EINVAL && remote->cache->config.remote.optional);
+	return r == 0 ? 0
+		      : kv_why(ret_why, r, "remote=%s: %s", url,
+			       why ? why : strerror(-r));
 }
 
-/* One that cannot be opened is done without, if the user said so. */
+/* One that cannot be opened is done without until it can be, if the user said
+ * so. */
 static int open_backends(struct kv_remote *remote, char **ret_why)
 {
 	const struct kv_cache *cache = remote->cache;
@@ -314,8 +321,12 @@ static int open_backends(struct kv_remote *remote, char **ret_why)
 
 static void close_backends(struct kv_remote *remote)
 {
-	for (unsigned i = 0; i < remote->n; i++)
-		remote->backends[i].driver->close(remote->backends[i].state);
+	for (unsigned i = 0; i < remote->n; i++) {
+		const struct kv_remote_backend *b = &remote->backends[i];
+
+		if (atomic_load(&b->there))
+			b->driver->close(b->state);
+	}
 }
 
 static void remote_free(struct kv_remote *remote)
@@ -387,6 +398,8 @@ int kv_remote_start(struct kv_cache *cache, char **ret_why)
 		remote->running = r == 0;
 		if (r == 0)
 			r = kv_backup_start(remote);
+		if (r == 0)
+			r = kv_reopen_start(remote);
 		if (r < 0)
 			kv_why(ret_why, r, "remote: %s", strerror(-r));
 	}
@@ -419,6 +432,7 @@ void kv_remote_stop(struct kv_cache *cache)
 
 	if (!remote)
 		return;
+	kv_reopen_stop(remote);
 	kv_backup_stop(remote);
 	if (remote->running) {
 		remote->stop = true;

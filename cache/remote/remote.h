@@ -20,11 +20,18 @@ void kv_remote_stop(struct kv_cache *cache);
 char *kv_remote_describe(struct kv_cache *cache);
 
 /*
- * A layout that was given without a seed is that of the first node to have made
- * the space: take the seed from there, or publish this one.  Waits for some
- * seconds at most.  0: *@layout may be another now.
+ * What the nodes of a space have agreed upon is the layout of the first of them: take
+ * the seed from there, or publish *@layout.  Waits for some hundred milliseconds at
+ * most.  0: *@layout may be another now; -ENOTCONN, -ETIMEDOUT and others: no backend
+ * has answered.
  */
+int kv_remote_agree(struct kv_cache *cache, struct kv_space *space,
+		    struct kv_layout **layout);
+/* The same for a layout that was given without a seed, for a space that is
+ * shared.  1: there was no need to ask, or nobody answered, and that was told. */
 int kv_remote_adopt(struct kv_cache *cache, struct kv_space *space,
 		    struct kv_layout **layout);
+/* Whether any backend is asked. */
+bool kv_remote_answers(struct kv_cache *cache);
 
 #endif

@@ -10,6 +10,8 @@
 #ifndef KV_CACHE_REMOTE_TIER_H
 #define KV_CACHE_REMOTE_TIER_H
 
+#include <stdatomic.h>
+
 #include "cache/remote/backend.h"
 #include "cache/remote/remote.h"
 
@@ -18,8 +20,10 @@
 /* A backend, by the order in which they are asked. */
 struct kv_remote_backend {
 	const struct kv_remote_driver *driver; /* fixed */
-	void *state;			       /* fixed */
-	const char *url; /* fixed; shown, without secrets */
+	void *state;			       /* fixed, once it is there */
+	const char *rest;   /* fixed: of its URL, behind the scheme */
+	_Atomic bool there; /* it is open; else nobody calls it */
+	const char *url;    /* fixed; shown, without secrets */
 	/* The breaker, the thread's: after a row of failures nobody asks it any
 	 * more, but a trial does once a second. */
 	unsigned failures;
@@ -78,9 +82,10 @@ struct kv_remote_get {
 struct kv_remote {
 	struct kv_cache *cache; /* fixed */
 	struct kv_remote_backend backends[KV_REMOTES_MAX];
-	unsigned n;	  /* fixed */
-	pthread_t thread; /* the one for backends */
-	int wake;	  /* eventfd; fixed */
+	unsigned n;		  /* fixed */
+	pthread_t thread;	  /* the one for backends */
+	int wake;		  /* eventfd; fixed */
+	struct kv_reopen *reopen; /* NULL: no backend was missing */
 	bool running;
 	_Atomic bool stop;
 	/* cache->lock */
@@ -125,6 +130,12 @@ bool kv_remote_is_open(struct kv_remote *remote, unsigned backend);
 /* Give @job, all but ended of which is set, to its backend for @ns at most. */
 void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 		      uint64_t ns);
+
+/* ---- reopen.c ---- */
+
+/* Go on trying to open those that are not there, and tell of it. */
+int kv_reopen_start(struct kv_remote *remote);
+void kv_reopen_stop(struct kv_remote *remote);
 
 /* ---- look.c ---- */
 

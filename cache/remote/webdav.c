@@ -16,6 +16,7 @@
 #include <sys/random.h>
 
 #include "cache/remote/http.h"
+#include "common/copy.h"
 
 #define NOTE ".digest"
 
@@ -94,6 +95,29 @@ static int move_part(struct kv_exchange *x)
 	return KV_HTTP_ASK;
 }
 
+/* Whoever published it has died before its note came, or is about to put that:
+ * the same note, as it is the same object. */
+static int mend(struct kv_exchange *x, int r)
+{
+	switch (x->step) {
+	case 4:
+		if (r == 0)
+			r = kv_object_read_note(x->op, x->note, x->note_n);
+		if (r != -ENOENT && r != -EBADMSG)
+			return x->first;
+		kv_http_ask(x, "GET", "");
+		x->wants = KV_ANSWER_PAGE;
+		return KV_HTTP_ASK;
+	case 5:
+		if (r < 0)
+			return x->first;
+		x->op->digest = kv_digest_of(x->op->data, x->op->length);
+		return put_note(x);
+	default:
+		return x->first;
+	}
+}
+
 static int next_of_publish(struct kv_exchange *x, int r)
 {
 	switch (x->step) {
@@ -107,8 +131,12 @@ static int next_of_publish(struct kv_exchange *x, int r)
 		x->first = r;
 		kv_http_ask(x, "DELETE", x->part);
 		return KV_HTTP_ASK;
-	default: /* the note, or the part, that is not wanted any more */
-		return x->first < 0 ? x->first : r;
+	case 3: /* the note, or the part, that is not wanted any more */
+		if (x->first == 0)
+			return r;
+		return x->first == -EEXIST ? get_note(x) : x->first;
+	default:
+		return mend(x, r);
 	}
 }
 

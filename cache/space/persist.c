@@ -76,7 +76,8 @@ static struct kv_space_record space_record_of(const struct kv_space *space)
 		.id = space->id,
 		.uid = space->uid,
 		.gid = space->gid,
-		.mode = space->mode | (space->shared ? KV_SPACE_SHARED : 0),
+		.mode = space->mode | (space->shared ? KV_SPACE_SHARED : 0) |
+			(space->own_seed ? KV_SPACE_OWN_SEED : 0),
 		.mtime_ns = space->mtime_ns,
 		.quota_dram = quota->quota_dram,
 		.quota_ssd = quota->quota_ssd,

@@ -259,6 +259,7 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	space->gid = record->gid;
 	space->mode = record->mode & 07777;
 	space->shared = record->mode & KV_SPACE_SHARED;
+	space->own_seed = record->mode & KV_SPACE_OWN_SEED;
 	space->mtime_ns = record->mtime_ns;
 	space->quota.quota_dram = record->quota_dram;
 	space->quota.quota_ssd = record->quota_ssd;
@@ -401,6 +402,7 @@ static void space_free(struct kv_space *space)
 {
 	kv_account_put(space->account);
 	kv_layout_free(space->layout);
+	kv_layout_free(space->former);
 	free(space->deletions.items);
 	free(space);
 }
@@ -511,7 +513,7 @@ static int fits(struct kv_cache *cache, struct kv_block *block, void *arg)
 
 /* Takes *@layout, if @space has none by now. */
 static int put_layout(struct kv_cache *cache, struct kv_space *space,
-		      struct kv_layout **layout)
+		      struct kv_layout **layout, bool own_seed)
 {
 	uint64_t from = layout_index_bytes(space, 0);
 	uint64_t to = layout_index_bytes(space, strlen((*layout)->json));
@@ -527,6 +529,7 @@ static int put_layout(struct kv_cache *cache, struct kv_space *space,
 		kv_space_index_locked(cache, space, from, to);
 		space->layout = kv_steal(*layout);
 		space->shared |= space->layout->share;
+		space->own_seed = own_seed;
 	}
 	kv_unlock(cache);
 	return r;
@@ -553,7 +556,9 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 			r = kv_remote_adopt(cache, space, &layout);
 		if (r < 0)
 			return r;
-		r = put_layout(cache, space, &layout);
+		/* 1: nobody knows the one that was drawn. */
+		r = put_layout(cache, space, &layout,
+			       r == 1 && layout->seed_drawn);
 		if (r < 0)
 			return r;
 		there = layout ? space->layout : NULL;
@@ -576,9 +581,14 @@ int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 	if (space->removed)
 		r = -ESTALE;
 	else
-		space->shared = shared;
+		space->shared = space->publish = shared;
+	space->agree_ns = 0;
 	kv_unlock(cache);
-	return r < 0 ? r : kv_space_persist(cache, space);
+	if (r < 0)
+		return r;
+	r = kv_space_persist(cache, space);
+	kv_spaces_agree_soon(cache);
+	return r;
 }
 
 /* ---- another owner, or mode ---- */

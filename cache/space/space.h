@@ -34,6 +34,13 @@ int kv_space_persist(struct kv_cache *cache, struct kv_space *space);
 void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space);
 int kv_space_files_check(struct kv_cache *cache);
 
+/* ---- agree.c ---- */
+
+/* Have nodes agree upon the seeds of spaces that were shared, or made, without. */
+int kv_spaces_agree_start(struct kv_cache *cache);
+void kv_spaces_agree_soon(struct kv_cache *cache);
+void kv_spaces_agree_stop(struct kv_cache *cache);
+
 /* ---- quota.c ---- */
 
 /* At mount: read STORE/tenants.  A damaged one is no error.  -ENOMEM, and the

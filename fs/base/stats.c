@@ -86,7 +86,10 @@ static void write_remotes(FILE *f, struct kv_cache *cache)
 			"(%.1f ms, %.1f MiB), put %llu (%.1f ms, %.1f MiB); "
 			"%llu failed, %llu of them late, %llu damaged, %llu "
 			"not handed over; it has %.1f MiB of memory\n",
-			s->url, s->open ? "asked" : "failed too often",
+			s->url,
+			s->open	   ? "asked"
+			: s->there ? "failed too often"
+				   : "not there yet",
 			(ull)s->calls[KV_REMOTE_EXISTS],
 			mean_ms(s, KV_REMOTE_EXISTS),
 			(ull)s->calls[KV_REMOTE_GET], mean_ms(s, KV_REMOTE_GET),
@@ -558,7 +561,8 @@ static void write_remote_metrics(FILE *f, struct kv_cache *cache)
 
 	if (n == 0)
 		return;
-	head(f, "remote_open", "gauge", "0 while a backend failed too often.");
+	head(f, "remote_open", "gauge",
+	     "0 while a backend failed too often, or is not there.");
 	for (size_t i = 0; i < n; i++)
 		fprintf(f, "kvfs_remote_open{backend=\"%zu\"} %d\n", i,
 			all[i].open);

@@ -88,6 +88,53 @@ static inline int status_of(enum kv_remote_call call, const char *name)
 	return do_op(&op);
 }
 
+/* Publish @text as a layout that @path's note is missing of: its first stays. */
+static inline void publish_again(const char *note, const char *text)
+{
+	struct kv_remote_op op = op_of(KV_REMOTE_PUBLISH, "7/s/.layout");
+	char room[100];
+	uint64_t n = 0;
+
+	assert_int_equal(put("7/s/.layout", KV_REMOTE_PUBLISH, text, 5), 0);
+	assert_int_equal(unlink(note), 0);
+	assert_int_equal(status_of(KV_REMOTE_EXISTS, op.name), -ENOENT);
+	memset(room, 'x', sizeof(room));
+	op.data = (uint8_t *)room;
+	op.room = sizeof(room);
+	op.length = 7;
+	op.digest = kv_digest_of(room, 7);
+	assert_int_equal(do_op(&op), -EEXIST);
+	assert_int_equal(get("7/s/.layout", room, sizeof(room), &n), 0);
+	assert_int_equal(n, 5);
+	assert_memory_equal(room, text, 5);
+}
+
+static inline void test_a_space_is_cleared_but_for_its_layout(void **state)
+{
+	struct kv_remote_op op = op_of(KV_REMOTE_CLEAR, "1000/space/.layout");
+	char room[100];
+	uint64_t n = 0;
+	int r;
+
+	(void)state;
+	assert_int_equal(put(op.name, KV_REMOTE_PUBLISH, "layout", 6), 0);
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
+	assert_int_equal(put("1000/other/k", KV_REMOTE_PUT, "bytes", 5), 0);
+	op.data = (uint8_t *)room;
+	op.room = sizeof(room);
+	assert_int_equal(do_op(&op), 0);
+	assert_int_equal(status_of(KV_REMOTE_EXISTS, OBJECT), -ENOENT);
+	assert_int_equal(get(op.name, room, sizeof(room), &n), 0);
+	assert_int_equal(n, 6);
+	assert_memory_equal(room, "layout", 6);
+	assert_int_equal(get("1000/other/k", room, sizeof(room), &n), 0);
+	op = op_of(KV_REMOTE_CLEAR, "1000/none/.layout");
+	op.data = (uint8_t *)room;
+	op.room = sizeof(room);
+	r = do_op(&op);
+	assert_int_equal(r, -ENOENT);
+}
+
 static inline void test_what_is_put_comes_back(void **state)
 {
 	static const size_t sizes[] = {1, 4096, 100001, 5 << 20};

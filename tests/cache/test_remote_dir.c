@@ -92,6 +92,15 @@ static void test_what_was_not_put_so_is_refused(void **state)
 	assert_int_equal(get(OBJECT, room, sizeof(room), &n), 0);
 }
 
+static void test_a_layout_without_its_note_is_mended(void **state)
+{
+	char path[300];
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/7/s/.layout.digest", root);
+	publish_again(path, "first");
+}
+
 static void test_only_its_user_reads_it(void **state)
 {
 	struct stat st;
@@ -141,6 +150,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		BACKEND_TESTS,
 		cmocka_unit_test(test_what_was_not_put_so_is_refused),
+		cmocka_unit_test(test_a_layout_without_its_note_is_mended),
+		cmocka_unit_test(test_a_space_is_cleared_but_for_its_layout),
 		cmocka_unit_test(test_only_its_user_reads_it),
 		cmocka_unit_test(test_what_dead_writers_left_goes_after_a_day),
 		cmocka_unit_test(test_a_directory_that_is_not_there_is_named),

@@ -141,6 +141,12 @@ static void test_who_was_not_first_leaves_nothing(void **state)
 	assert_string_equal(entries, ".layout .layout.digest ");
 }
 
+static void test_a_layout_without_its_note_is_mended(void **state)
+{
+	(void)state;
+	publish_again("data/some/prefix/7/s/.layout.digest", "first");
+}
+
 static void test_names_are_not_parts_of_urls(void **state)
 {
 	static const char *const names[] = {
@@ -437,6 +443,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		WITH(test_what_was_not_put_so_is_refused),
 		WITH(test_who_was_not_first_leaves_nothing),
+		WITH(test_a_layout_without_its_note_is_mended),
+		WITH(test_a_space_is_cleared_but_for_its_layout),
 		WITH(test_names_are_not_parts_of_urls),
 		WITH(test_what_is_there_is_opened_again),
 		cmocka_unit_test(test_what_the_server_says_is_told),

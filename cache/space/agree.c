@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agree.c - spaces whose seed other nodes do not know: one that was shared after it
+ * was made, or made while no backend answered.
+ *
+ * Once a backend answers it is told the seed, or tells that of others.  A space
+ * without blocks then takes that; one with blocks keeps its own, as its blocks are
+ * found by nothing else.
+ *
+ * OWNS       the thread that asks; the layouts that were replaced.
+ *
+ * INVARIANTS
+ *   (1) A layout that was seen stays as long as the space: it is replaced once a
+ *       mount at most, and kept.
+ *
+ * LOCKING    cache->lock; none while a backend is asked.
+ */
+#include "cache/remote/remote.h"
+#include "cache/space/space.h"
+
+#include <stdio.h>
+
+#define PERIOD_NS UINT64_C(1000000000)
+#define RETRY_NS UINT64_C(5000000000)
+
+/* The layout that is to be agreed upon; NULL: there is no need. */
+static const struct kv_layout *disputed(struct kv_cache *cache,
+					const struct kv_space *space)
+{
+	const struct kv_layout *layout = NULL;
+
+	kv_lock(cache);
+	if (space->shared && !space->removed &&
+	    (space->own_seed || space->publish) &&
+	    !(space->differs && space->blocks) &&
+	    kv_now_ns() >= space->agree_ns)
+		layout = space->layout;
+	kv_unlock(cache);
+	return layout;
+}
+
+/* False: it has blocks, or was replaced before. */
+static bool replace(struct kv_cache *cache, struct kv_space *space,
+		    struct kv_layout **layout)
+{
+	bool may;
+
+	kv_lock(cache);
+	may = !space->blocks && !space->removed && !space->former &&
+	      strlen(space->layout->json) == strlen((*layout)->json);
+	if (may) {
+		space->former = space->layout;
+		space->layout = kv_steal(*layout);
+		space->own_seed = space->publish = space->differs = false;
+	}
+	kv_unlock(cache);
+	return may;
+}
+
+static void settle(struct kv_cache *cache, struct kv_space *space)
+{
+	bool kept;
+
+	kv_lock(cache);
+	kept = space->own_seed;
+	space->own_seed = space->publish = space->differs = false;
+	kv_unlock(cache);
+	if (kept)
+		kv_space_persist(cache, space);
+}
+
+static void tell(struct kv_cache *cache, struct kv_space *space)
+{
+	bool told;
+
+	kv_lock(cache);
+	told = space->differs;
+	space->differs = true;
+	if (!told)
+		kv_note(cache,
+			"seed_differs=%s (other nodes have another seed; "
+			"without blocks it would take that)",
+			space->name);
+	kv_unlock(cache);
+	if (!told)
+		fprintf(stderr,
+			"kvfs: warning: space %s: other nodes have another "
+			"seed, and it has blocks: see kvfs-remote(7)\n",
+			space->name);
+}
+
+/* @there: its layout as it is, @layout: as the nodes have agreed. */
+static void compare(struct kv_cache *cache, struct kv_space *space,
+		    const struct kv_layout *there, struct kv_layout **layout)
+{
+	bool own;
+
+	kv_lock(cache);
+	own = space->own_seed;
+	kv_unlock(cache);
+	/* A seed that was given stays, whatever others have. */
+	if (there->seed == (*layout)->seed || !own)
+		settle(cache, space);
+	else if (replace(cache, space, layout))
+		kv_space_persist(cache, space);
+	else
+		tell(cache, space);
+}
+
+static void agree(struct kv_cache *cache, struct kv_space *space)
+{
+	const struct kv_layout *there = disputed(cache, space);
+	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
+	int r;
+
+	if (!there)
+		return;
+	r = kv_layout_parse(there->json, strlen(there->json), &layout);
+	if (r == 0)
+		r = kv_remote_agree(cache, space, &layout);
+	kv_lock(cache);
+	space->agree_ns = kv_now_ns() + RETRY_NS;
+	kv_unlock(cache);
+	if (r == 0)
+		compare(cache, space, there, &layout);
+}
+
+static void agree_all(void *arg)
+{
+	struct kv_cache *cache = arg;
+	struct kv_space *space;
+	uint32_t id = 0;
+
+	while (!kv_periodic_stopping(&cache->agreeing) &&
+	       kv_remote_answers(cache) && (space = kv_space_next(cache, id))) {
+		id = space->id;
+		agree(cache, space);
+		kv_space_put(space);
+	}
+}
+
+int kv_spaces_agree_start(struct kv_cache *cache)
+{
+	if (!cache->remote || cache->config.read_only)
+		return 0;
+	return kv_periodic_start(&cache->agreeing, "kvfs-agree", PERIOD_NS,
+				 agree_all, cache);
+}
+
+void kv_spaces_agree_soon(struct kv_cache *cache)
+{
+	if (cache->agreeing.running)
+		kv_periodic_wake(&cache->agreeing);
+}
+
+void kv_spaces_agree_stop(struct kv_cache *cache)
+{
+	kv_periodic_stop(&cache->agreeing);
+}

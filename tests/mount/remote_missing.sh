@@ -1,0 +1,127 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# remote_missing.sh - a backend that is not there at mount is asked once it comes;
+# spaces that were made, or not shared, before then agree with others upon their
+# seed; what a writer left half-done is mended by the next.
+. "$(dirname "$0")/lib"
+R=$T/remote
+N=$T/node
+mkdir "$N"
+OPTIONS=remote=dir:$R,remote_threshold=1,remote_optional
+node1() { start "$OPTIONS"; }
+node2() { "$B/kvfs" -o "$BASE,control=$T/sock2,$OPTIONS" "$T/store2" "$N" || fail "the other node does not start"; }
+cat > "$T/layout" <<'L'
+{"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16}
+L
+sed 's/16}$/16, "share": true}/' "$T/layout" > "$T/sharing"
+sed 's/16}$/16, "seed": "00000000000000ab"}/' "$T/layout" > "$T/given"
+kv() { block "$@" --tensor k:BF16:4x16x64:8192; }
+make() { mkdir "$1" && cp "$T/${2:-sharing}" "$1/.layout" || fail "the space $1"; }
+seed() { grep -o '"seed": *"[0-9a-f]*"' "$1/.layout"; }
+fetched() { # WANTED SPACE N: on the other node
+	eq "acquired of $2" "$("$B/tests/mount/fetch" "$N" "$2" acquire 5000 "$(key "$3")" | cut -d' ' -f1)" "$1"
+}
+soon() { # WHAT COMMAND...
+	local i what=$1
+	shift
+	for ((i = 0; i < 600; i++)); do
+		"$@" && return
+		sleep 0.1
+	done
+	fail "$what: not within a minute"
+}
+asked() { grep -q "^remote    dir:$R: asked" "$1/.kvfs/stats"; }
+agreed() { [ "$(seed "$M/$1")" = "$(seed "$N/$1")" ]; }
+published() { # SPACE: its seed is with others'
+	grep -rqF "$(seed "$M/$1" | grep -o '[0-9a-f]\{16\}')" --include=.layout "$R"
+}
+has() { [ -s "$(object "$1").digest" ]; }
+object() { find "$R" -name "$(key "$1")"; }
+for i in 1 2 3; do kv "$T/b$i" --seed "$i"; done
+
+# It comes, while nobody waits for it.
+node1 2> "$T/said"
+node2 2>> "$T/said"
+eq "told" "$(grep -c "warning: remote=dir:$R: .*No such file" "$T/said")" 2
+ok "told" grep -q "^remote    dir:$R: not there yet" "$M/.kvfs/stats"
+eq "told" "$(metric 'kvfs_remote_open{backend="0"}')" 0
+for space in early full named; do make "$M/$space"; done
+put full 1 "$T/b1" && sync "$M/full" || fail "without it"
+mkdir "$R"
+soon "the backend, here" asked "$M"
+soon "the backend, there" asked "$N"
+for space in early full named; do soon "$space, published" published "$space"; done
+put early 2 "$T/b2" && sync "$M/early" || fail put
+make "$N/early"
+ok "a seed" agreed early
+soon "handed over" has 2
+fetched 1 early 2
+same "what comes" "$T/b2" "$N/early/$(place 2)"
+
+# Away at the next mount: what is empty when it comes takes the others' seed, and
+# keeps it; what is not, keeps its own, and says so.
+unmount "$N" || fail umount
+stop
+mv "$R" "$T/away"
+rm -rf "$T/store2"
+node2 2> "$T/said"
+make "$N/named"
+make "$N/full"
+mkdir -p "$N/full/03" && cp "$T/b3" "$N/full/$(place 3)" || fail put
+node1 2> "$T/said"
+agreed named && fail "a seed that nobody could know"
+before=$(seed "$N/full")
+mv "$T/away" "$R"
+soon "the backend, there" asked "$N"
+soon "the others' seed" agreed named
+soon "told" grep -q "^seed_differs=full" "$N/.kvfs/config"
+eq "with blocks, its own" "$(seed "$N/full")" "$before"
+rm -r "$N/full/03" || fail rm
+ok "asked again" setfattr -n user.kvfs.share -v 1 "$N/full"
+soon "without blocks, the others'" agreed full
+wanted=$(seed "$N/full") also=$(seed "$N/named")
+unmount "$N" || fail umount
+for ((i = 0; i < 600; i++)); do pgrep -f -- "^[^ ]*kvfs .*$T/store2 " > /dev/null || break; sleep 0.1; done
+node2
+eq "it stays so" "$(seed "$N/full") $(seed "$N/named")" "$wanted $also"
+
+# Shared when it is there already: its layout is published; a seed that was given
+# stays what it is.
+make "$M/private" layout
+make "$M/theirs" given
+sleep 1.5
+published private && fail "what is not shared was published"
+ok "shared" setfattr -n user.kvfs.share -v 1 "$M/private"
+soon "published" published private
+ok "shared" setfattr -n user.kvfs.share -v 1 "$M/theirs"
+soon "published" published theirs
+make "$N/private"
+ok "the first's seed" agreed private
+make "$N/theirs" layout
+ok "shared" setfattr -n user.kvfs.share -v 1 "$N/theirs"
+soon "the given seed" agreed theirs
+
+# A writer that dies leaves an object without its note, or with half a note: a miss,
+# which the next one to save it mends.
+put private 1 "$T/b1" && sync "$M/private" || fail put
+soon "handed over" has 1
+rm "$(object 1).digest" || fail "no note"
+fetched 0 private 1
+sleep 1.1
+mkdir -p "$N/private/01" && cp "$T/b1" "$N/private/$(place 1)" && sync "$N/private" || fail "saved elsewhere"
+soon "its note is back" has 1
+rm -r "$M/private/01"
+put private 3 "$T/b3" && sync "$M/private" || fail put
+soon "handed over" has 3
+truncate -s 10 "$(object 3).digest"
+fetched 0 private 3
+mkdir -p "$N/private/03" && cp "$T/b3" "$N/private/$(place 3)" && sync "$N/private" || fail "saved elsewhere"
+soon "half a note is made whole" grep -q "$(xattr "$N/private/$(place 3)" digest)" "$(object 3).digest"
+
+# So it is with one that published a layout.
+make "$M/halfway"
+at=$(grep -rlF "$(seed "$M/halfway" | grep -o '[0-9a-f]\{16\}')" --include=.layout "$R")
+rm "$at.digest" && make "$N/halfway" || fail "no note of a layout"
+ok "the first's seed" agreed halfway
+unmount "$N" || fail umount
+stop
