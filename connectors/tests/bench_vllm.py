@@ -20,7 +20,7 @@ import time
 
 from bench_machine import idle
 from engines import Engine, Nursery, prompt, settled
-from mount import BUILD, Mount
+from mount import BUILD, Between, Mount, Web
 
 ROUNDS = 5
 LENGTHS = (2049, 4001)
@@ -40,7 +40,7 @@ def take(way: str, n: int, state: str, engine: Engine, seed: int, tokens: int = 
     calls, spent = (sum(column) for column in zip((0, 0.0), *got["connector"].values()))
     results.setdefault(f"{way} {n}", {}).setdefault(state, []).append(
         (got["ttft"][0], got["rest"][0] / max(1, tokens - 1), got["cpu"], spent, calls))
-    print(f"{way:8} {n} {state:28} {got['ttft'][0]:7.3f} s  CPU {got['cpu']:7.3f} s  connector "
+    print(f"{way:8} {n} {state:30} {got['ttft'][0]:7.3f} s  CPU {got['cpu']:7.3f} s  connector "
           f"{spent:6.0f} us in {calls} calls  forwarded {got['forwarded']}", flush=True)
 
 
@@ -100,6 +100,36 @@ def kvfs(model: str) -> None:
                     (read_alone(mount.store, (n - 1) // 128 * block), 0.0, 0.0, 0.0, 0))
 
 
+def nodes(model: str) -> None:
+    """What another node has handed over: this one's store is empty.  The files are on this
+    machine, in the kernel's cache."""
+    with Between() as folder, Web() as web, Mount(MOUNT) as mount, \
+            Engine(model, mount.path, extra={"remote": True}, **OPTIONS) as engine:
+        places = (("another node's, dir:", folder), ("another node's, WebDAV", web))
+        blocks = 0
+
+        def anew(*options: str) -> None:
+            mount.stop()
+            shutil.rmtree(mount.store)
+            mount.start(",".join([MOUNT, *options]))
+            time.sleep(1)  # the library finds the daemon
+
+        for n in LENGTHS:
+            for seed in range(ROUNDS):
+                anew(folder.option, web.option)
+                take("nodes", n, "recomputed and handed over", engine, 700 + seed)
+                take("nodes", n, "own prefix cache", engine, 700 + seed)
+                blocks += (n - 1) // 128
+                for _, place in places:
+                    place.has(blocks)
+                size = (n - 1) // 128 * os.path.getsize(mount.blocks()[0])
+                for state, place in places:
+                    engine.do("reset")
+                    anew(place.option)
+                    take("nodes", n, f"{state}, {size / 1e6:.0f} MB", engine, 700 + seed)
+                engine.do("reset")
+
+
 def tiers(model: str, way: str, tier: dict[str, str]) -> None:
     """Behind vLLM's CPU buffer; its plain copies on this machine are Python's."""
     id = f"kvfs-bench-{os.getpid()}-{time.monotonic_ns()}"
@@ -152,7 +182,7 @@ def report() -> None:
             lines.append({"run": run, "state": state, "ttft_s": round(ttft, 4), "cpu_s": round(cpu, 3),
                           "of_own_prefix_cache": round(ttft / own, 3), "step_s": round(step, 5),
                           "connector_us": round(spent), "connector_calls": round(calls), "rounds": len(all)})
-            print(f"{run:14} {state:28} {ttft:7.3f} s  {ttft / own:6.2f} x own cache  CPU {cpu:6.2f} s  "
+            print(f"{run:14} {state:30} {ttft:7.3f} s  {ttft / own:6.2f} x own cache  CPU {cpu:6.2f} s  "
                   f"connector {spent:5.0f} us in {calls:.0f} calls"
                   + (f"  then {1e3 * step:.1f} ms a step" if step else ""))
     with open(f"{BUILD}/bench-engines.json", "w") as file:
@@ -166,6 +196,7 @@ def main() -> None:
         Nursery.model("big", folder)
         plain(folder)
         kvfs(folder)
+        nodes(folder)
         example(folder)
         with Mount(MOUNT) as mount:
             tiers(folder, "KvfsTier", {"type": "KvfsTier", "module_path": "kvfs.vllm.tier",

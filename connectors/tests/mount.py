@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mount - a real daemon on a real mount for one test, taken away whatever happens."""
+"""mount - a real daemon on a real mount for one test, and what nodes have between them, taken
+away whatever happens."""
 from __future__ import annotations
 
 import glob
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -134,3 +136,44 @@ class Between:
     def remove(self) -> None:
         self.answer()
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Web(Between):
+    """The same behind nginx with WebDAV on this machine.  FileNotFoundError: there is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.option = f"remote=http://127.0.0.1:{port}"
+        self.home = tempfile.mkdtemp(prefix="kvfs-nginx.")
+        with open(f"{self.home}/nginx.conf", "w") as file:
+            file.write("daemon off; master_process off; pid nginx.pid; events { }\n"
+                       "http { access_log off; client_max_body_size 0; client_body_temp_path body;\n"
+                       f"root {self.path}; dav_methods PUT DELETE MOVE; create_full_put_path on;\n"
+                       f"server {{ listen 127.0.0.1:{port}; }} }}\n")
+        user = ["-g", "user root;"] if os.getuid() == 0 else []
+        try:
+            self._server = subprocess.Popen(["/usr/sbin/nginx", "-p", self.home, "-c", "nginx.conf",
+                                             "-e", "nginx.log", *user])
+            self._answers(port)
+        except BaseException:
+            self.remove()
+            raise
+
+    def _answers(self, port: int) -> None:
+        while self._server.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                return
+            except ConnectionRefusedError:
+                time.sleep(0.02)
+        with open(f"{self.home}/nginx.log") as log:
+            raise OSError(f"nginx ended: {log.read()}")
+
+    def remove(self) -> None:
+        if hasattr(self, "_server"):
+            self._server.kill()
+            self._server.wait()
+        shutil.rmtree(self.home, ignore_errors=True)
+        super().remove()
