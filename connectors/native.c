@@ -46,10 +46,10 @@ static int keys_salted(kvfs_key *keys, const char *hashes, size_t n, size_t len,
  * Match @keys in the space of each query, hold what is there, within @deadline
  * (0: for ever), and wait for that as kvfs_lease_wait does, until @wait: all of
  * it, or of a query whose window is not 0 the last @windows[i] blocks.  With
- * @missing, and where no query has a window, all @n are held: other nodes may have
- * what does not match.  Returns how many blocks match, or are waited for; 0: there
- * is no lease.  *@ret_held is what the wait
- * returned.
+ * @missing, and where no query has a window, all @n are held without a match
+ * before: one round trip instead of two, and other nodes may have what would not
+ * match.  Returns how many blocks match, or are waited for; 0: there is no lease.
+ * *@ret_held is what the wait returned.
  */
 static long chain_hold(kvfs_query *queries, const uint32_t *windows,
 		       size_t n_queries, const kvfs_key *keys, size_t n,
@@ -189,6 +189,10 @@ static long chain_hold(kvfs_query *queries, const uint32_t *windows,
 	if (r < 0)
 		return r;
 	*ret_held = kvfs_lease_wait(*ret_lease, wait);
+	if (*ret_held == 0) {
+		kvfs_release(*ret_lease);
+		return 0;
+	}
 	return hit;
 }
 

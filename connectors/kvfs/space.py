@@ -108,10 +108,10 @@ class Together:
     def hold(self, keys: Keys, *, deadline: float | None = None, wait: float = 0.0, user: int = 0,
              missing: bool = False) -> tuple[int, Lease | None, int | None]:
         """(blocks of @keys that match, a lease on what is needed of them, how many blocks
-        are held); no lease: none matches; None at the end: it has not settled within @wait
-        seconds.  The lease's indices run through the spaces.  With @missing, and where no
-        space has a window, all of @keys count as if they matched: other nodes may have
-        them, and the lease says which came within @deadline."""
+        are held); no lease: none matches, or is held; None at the end: it has not settled
+        within @wait seconds.  The lease's indices run through the spaces.  With @missing, and
+        where no space has a window, all of @keys count as if they matched, which saves a
+        round trip: the lease says which came within @deadline, also from other nodes."""
         hit = check(lib.chain_hold(self._queries, self._c_windows, len(self._spaces), keys.c,
                                    len(keys), within(deadline), int(wait * 1e9), user, missing,
                                    self._lease, self._held), "hold")

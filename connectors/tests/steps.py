@@ -134,7 +134,7 @@ class Driver:
     def save(self, id: str, seed: int, pages: list[int]) -> None:
         """A request of which nothing is there, in one step; and another step."""
         request = self.request(id, seed)
-        hit = self.match(request)
+        hit = self.matched(request)
         assert hit == 0, hit
         self.allocate(request, pages, 0)
         self.step({id: TOKENS}, pages)

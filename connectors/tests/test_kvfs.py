@@ -262,6 +262,11 @@ class Chains(Case):
         self.assertEqual(lease.held(), 8)
         self.assertEqual(lease[7]["k"].numpy().tobytes(), lease[5]["k"].numpy().tobytes())
         self.assertEqual(together.hold(kvfs.Keys(names(3, "none"))), (0, None, None))
+        alone = kvfs.Together([self.space])
+        self.assertEqual(alone.hold(kvfs.Keys(names(3, "none")), wait=5, missing=True), (0, None, None))
+        hit, some, held = alone.hold(kvfs.Keys(names(8) + names(2, "none")), wait=5, missing=True)
+        assert some is not None
+        self.assertEqual((hit, held, some.statuses()), (10, 8, [0] * 8 + [-errno.ENOENT] * 2))
         with self.assertRaisesRegex(ValueError, "a window for each"):
             kvfs.Together([self.space], [0, 0])
         # Spaces that are closed meanwhile stay, for what was made from them.

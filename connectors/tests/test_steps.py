@@ -59,7 +59,7 @@ class Saves(Case):
     def begin(self, driver: Driver, seed: int) -> None:
         """A save that has begun, from FIRST, and cannot get on."""
         request = driver.request(f"s{seed}", seed)
-        self.assertEqual(driver.match(request), 0)
+        self.assertEqual(driver.matched(request), 0)
         driver.allocate(request, FIRST, 0)
         self.mount.signal(signal.SIGSTOP)
         driver.step({request.request_id: TOKENS}, FIRST)
@@ -120,8 +120,8 @@ class Saves(Case):
 
 class Asking(Case):
     def lookups(self, driver: Driver) -> list[int]:
-        """How often the daemon is asked from now on, in the list's only item.  It stops with
-        its answer, before any block comes from SSD."""
+        """How often the daemon is asked from now on, in the list's only item.  After that
+        it hangs, before any block comes from SSD."""
         count, together = [0], driver.scheduler._scheduler._together
         hold, pids = together.hold, self.mount.pids()
 
@@ -154,6 +154,27 @@ class Asking(Case):
         self.assertEqual(count, [1])
         driver.finish(request, FIRST)
         del driver.scheduler._scheduler._together.hold
+        self.loads(driver, "l", 1, wanted)
+
+    def test_a_daemon_that_hangs_holds_up_no_step_and_is_let_be_for_a_while(self) -> None:
+        driver = self.driver(ssd_wait=0.6)
+        wanted = self.copies(driver, FIRST)
+        driver.save("s1", 1, FIRST)
+        self.mount.signal(signal.SIGSTOP)
+        count = self.lookups(driver)
+        request = driver.request("r1", 1)
+        self.assertIsNone(driver.match(request))
+        self.assertEqual(driver.matched(request), 0)
+        self.assertEqual(driver.match(driver.request("r2", 1)), 0)
+        self.assertEqual(count, [1])
+        for id in ("r1", "r2"):
+            driver.finish(driver.scheduler._scheduler._requests[id].request, [])
+        del driver.scheduler._scheduler._together.hold
+        self.mount.signal(signal.SIGCONT)
+        while (request := driver.request("r3", 1)) and driver.matched(request) == 0:
+            driver.finish(request, [])
+            time.sleep(0.05)
+        driver.finish(request, [])
         self.loads(driver, "l", 1, wanted)
 
     def test_what_was_matched_is_not_offered_again_and_the_rest_is(self) -> None:
@@ -224,7 +245,7 @@ class TokenIds(Case):
         driver = self.driver(token_ids=True)
         for id, salt in (("plain", None), ("salted", "s")):
             request = driver.request(id, 1, cache_salt=salt)
-            self.assertEqual(driver.match(request), 0)
+            self.assertEqual(driver.matched(request), 0)
             driver.allocate(request, FIRST, 0)
             driver.step({id: TOKENS}, FIRST)
             driver.sealed()

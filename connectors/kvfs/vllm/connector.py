@@ -108,7 +108,7 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
         if not self._computing:
             self._worker.rest()
         done, failed = self._worker.loaded()
-        if self._settings.load == "sync":
+        if not done or self._settings.load == "sync":
             return KVConnectorTransferResults()
         several = len(self._kv_cache_config.kv_cache_groups) > 1
         return KVConnectorTransferResults(finished_recving=done,

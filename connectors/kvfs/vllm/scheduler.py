@@ -6,14 +6,16 @@ them they cannot be evicted.  It is given up when vLLM discards the match, when 
 is over and when the request ends.  Blocks on SSD are read into DRAM before a request
 is told of them, which waits for them (None), at most `ssd_wait` seconds.
 
-vLLM asks again in every step.  The daemon is asked once: after that the lease says whether
-it has settled, and while nothing is computed that is waited for.
+vLLM asks again in every step.  The daemon is asked once, by one message, for all blocks
+that might be there: after that the lease says whether it has settled, and which there are;
+while nothing is computed that is waited for.
 
 What vLLM's own prefix cache serves may be gone from kvfs, and is offered again: but not
 what was offered in the last half minute, unless a look-up missed it since.
 """
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -32,7 +34,8 @@ FAILED_MAX = 65536
 EXTRAS_MAX = 2048
 # Seconds: what is in DRAM is held within the first; a step that computes nothing waits for
 # the second at most, which is how much later a request may be seen that comes meanwhile.
-DRAM_WAIT, IDLE_WAIT = 0.001, 0.01
+DRAM_WAIT, IDLE_WAIT = 0.002, 0.01
+AT_ONCE = 512  # blocks: what is asked for in one message, or else matched before
 
 
 class Offered:
@@ -115,6 +118,9 @@ class Scheduler:
                                        self._windows)
         self._tokens: int = self._spaces.block_tokens
         self._settings = settings
+        # Of a space that was shared before, others are not asked for what is missing.
+        self._at_once = AT_ONCE if not any((space.layout or {}).get("share") for spaces in
+                                           self._spaces.by_group for space in spaces) else 0
         self._patience = Patience()
         self._requests: dict[str, Request] = {}
         self._unsettled: dict[str, Held] = {}  # by request
@@ -189,18 +195,20 @@ class Scheduler:
     def _hold(self, known: Request, first: int) -> Held | None:
         # One token at least is left to be computed.
         end = min((known.request.num_tokens - 1) // self._tokens, known.known())
-        if first >= end or not self._patience.left or not self._spaces.connected:
+        if first >= end or not self._patience.left:
             return None
         keys = known.chain.keys(first, end)
         if self._failed:
             keys = keys[:next((i for i, key in enumerate(keys) if key in self._failed), len(keys))]
         start = time.monotonic()
-        n, lease, got = self._together.hold(keys, deadline=self._settings.ssd_wait, wait=DRAM_WAIT,
-                                            missing=self._settings.remote)
+        n, lease, got = self._together.hold(
+            keys, deadline=self._settings.ssd_wait, wait=DRAM_WAIT,
+            missing=self._settings.remote or len(keys) <= self._at_once)
         self._patience.took(time.monotonic() - start)
         if first + n < end:
             self._offered.forget(known.salt, known.request.block_hashes[first + n:end])
         if lease is None:
+            self._spaces.connected  # tells when it has changed
             return None
         held = Held(first, keys if n == len(keys) else keys[:n], lease)
         self._settle(known, held, got)
@@ -214,6 +222,8 @@ class Scheduler:
             return
         self._unsettled.pop(known.request.request_id, None)
         held.n = len(held.keys) if got == len(held.lease) else self._usable(held)
+        if got == 0 and not self._settings.remote and held.lease.statuses()[0] == -errno.ETIMEDOUT:
+            self._patience.took(self._settings.ssd_wait)
         if held.n < len(held.keys):
             hashes = known.request.block_hashes
             self._offered.forget(known.salt, hashes[held.first + held.n:held.first + len(held.keys)])

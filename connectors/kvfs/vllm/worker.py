@@ -31,22 +31,25 @@ IDLE_WAIT = 0.005  # a step that computes nothing waits for a load
 class Load:
     """Blocks on their way to pages: a transfer for each group that has some."""
 
-    __slots__ = ("blocks", "parts", "refused")
+    __slots__ = ("blocks", "parts", "refused", "_whole")
 
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
+        self._whole: bool | None = None
         self.parts: list[tuple[int, list[int] | range, kvfs.Transfer]] = []  # group, indices, copies
         self.refused = 0  # the error with which a part could not even begin
 
     def got(self, timeout: float = 0.0) -> bool | None:
         """Whether all is there; None: it is not over within @timeout seconds."""
-        whole = self.refused == 0
-        for _, _, transfer in self.parts:
-            n = transfer.there(timeout=timeout)
-            if n is None:
-                return None
-            whole &= n == transfer.n
-        return whole
+        if self._whole is None:
+            whole = self.refused == 0
+            for _, _, transfer in self.parts:
+                n = transfer.there(timeout=timeout)
+                if n is None:
+                    return None
+                whole &= n == transfer.n
+            self._whole = whole
+        return self._whole
 
 
 class Save:
