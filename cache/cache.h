@@ -164,10 +164,14 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 		   uint32_t gid, uint32_t mode);
 int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
 		       int64_t mtime_ns);
-/* 0 also if it is there and agrees; -EEXIST another one, -EBADMSG a block in
- * the space does not fit it, and the errors of kv_layout_parse.  Waits. */
+/*
+ * The user @uid says what is in the space.  0 also if it has a layout that agrees;
+ * -EEXIST another one, -EBADMSG a block in the space does not fit it, -EPERM it
+ * says "share", which is for the space's owner and operators to say, and the
+ * errors of kv_layout_parse.  Waits.
+ */
 int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
-			const char *text, size_t len);
+			uint32_t uid, const char *text, size_t len);
 /* Whether other nodes see it by the remote tier.  Waits. */
 int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 			bool shared);

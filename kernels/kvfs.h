@@ -247,8 +247,9 @@ int kvfs_stats(kvfs_session *session, char **ret_text);
  * there must then be the caller's own or an operator's (root, the daemon's
  * user), for its owner says what is in it, and reads what is saved to it.
  * KVFS_SHARED takes anybody's, if it has the fingerprint of @layout.
- * -ENOENT, -EACCES, -EEXIST (it has another layout), -EROFS, -ENOTCONN (no
- * daemon, and @layout is NULL).  With a layout it succeeds without a daemon,
+ * -ENOENT, -EACCES, -EEXIST (it has another layout), -EPERM (@layout shares
+ * with other nodes a space that has none, and is neither the caller's nor is he
+ * an operator), -EROFS, -ENOTCONN (no daemon, and @layout is NULL).  With a layout it succeeds without a daemon,
  * and is opened when one appears.
  */
 int kvfs_space_open(kvfs_session *session, const char *name, const char *layout,

@@ -136,6 +136,11 @@ struct kv_account *kv_account_get(struct kv_accounts *accounts, uint32_t uid)
 	return account;
 }
 
+uint32_t kv_account_uid(const struct kv_account *account)
+{
+	return account->uid;
+}
+
 struct kv_account *kv_account_hold(struct kv_account *account)
 {
 	if (!account)

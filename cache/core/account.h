@@ -52,6 +52,7 @@ bool kv_accounts_operator(const struct kv_accounts *accounts, uint32_t uid);
 
 /* The account of @uid, held; NULL: out of memory. */
 struct kv_account *kv_account_get(struct kv_accounts *accounts, uint32_t uid);
+uint32_t kv_account_uid(const struct kv_account *account);
 struct kv_account *kv_account_hold(struct kv_account *account);
 /* All that was charged by the holder is given back before.  Takes NULL. */
 void kv_account_put(struct kv_account *account);

@@ -535,8 +535,15 @@ static int put_layout(struct kv_cache *cache, struct kv_space *space,
 	return r;
 }
 
+static bool may_share_locked(struct kv_cache *cache,
+			     const struct kv_space *space, uint32_t uid)
+{
+	kv_assert_locked(&cache->lock);
+	return uid == space->uid || kv_accounts_operator(cache->accounts, uid);
+}
+
 int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
-			const char *text, size_t len)
+			uint32_t uid, const char *text, size_t len)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
 	const struct kv_layout *there;
@@ -549,7 +556,11 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 		return r;
 	kv_lock(cache);
 	there = space->layout;
+	if (!there && layout->share && !may_share_locked(cache, space, uid))
+		r = -EPERM;
 	kv_unlock(cache);
+	if (r < 0)
+		return r;
 	if (!there) {
 		r = for_each_block(cache, space, fits, layout);
 		if (r == 0)

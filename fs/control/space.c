@@ -114,7 +114,8 @@ static int create(struct kv_cache *cache, struct opening *o)
 		o->again = true;
 	if (r < 0 || o->json_len == 0)
 		return r;
-	r = kv_space_set_layout(cache, space, o->json, o->json_len);
+	r = kv_space_set_layout(cache, space, o->caller.uid, o->json,
+				o->json_len);
 	if (r < 0)
 		(void)kv_space_remove(cache, space);
 	return r;
@@ -142,8 +143,8 @@ static int agree(struct kv_cache *cache, struct opening *o)
 	int r;
 
 	if (!layout)
-		return kv_space_set_layout(cache, o->request.space, o->json,
-					   o->json_len);
+		return kv_space_set_layout(cache, o->request.space,
+					   o->caller.uid, o->json, o->json_len);
 	r = kv_layout_agrees(layout, o->json, o->json_len);
 	if (r == 1 && (o->flags & WIRE_SPACE_CREATE) &&
 	    info.uid != o->caller.uid)

@@ -376,6 +376,7 @@ static int seal_layout_locked(struct kv_draft *draft, bool *ret_new)
 	draft->state = SEALING;
 	pthread_mutex_unlock(&draft->lock);
 	r = kv_space_set_layout(draft->cache, draft->space,
+				kv_account_uid(draft->account),
 				(const char *)draft->head, n);
 	pthread_mutex_lock(&draft->lock);
 	pthread_cond_broadcast(&draft->sealed);

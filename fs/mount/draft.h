@@ -18,7 +18,7 @@
 struct kv_draft;
 
 /* A block of @space under @key; with @key NULL the space's layout.  @account,
- * which outlives it, has its head.  -ENOMEM. */
+ * its writer's, which outlives it, has its head.  -ENOMEM. */
 int kv_draft_new(struct kv_cache *cache, struct kv_space *space,
 		 const struct kv_key *key, struct kv_account *account,
 		 struct kv_draft **ret_draft);
@@ -51,7 +51,7 @@ int kv_draft_check(struct kv_draft *draft);
 /*
  * Seal if complete.  Returns as kv_draft_check, and 1 when it is visible:
  * *@ret_new says whether it was not there before.  -EEXIST other bytes are
- * there, -ESTALE.
+ * there, -ESTALE; -EPERM a layout that shares the space, of who may not.
  * @mtime_ns: 0: now.  A layout's waits for the disk; the others do not.
  */
 int kv_draft_seal(struct kv_draft *draft, int64_t mtime_ns, bool *ret_new);

@@ -430,12 +430,15 @@ static int set_on_space(fuse_req_t req, const struct kv_node *node,
 	if (!quota && strcmp(name, "layout") != 0 && strcmp(name, "share") != 0)
 		return -EOPNOTSUPP;
 	r = kv_permit_owner(req, &info);
+	if (r < 0 && strcmp(name, "share") == 0)
+		r = kv_permit_operator(req);
 	if (r < 0)
 		return r;
 	if (strcmp(name, "share") == 0)
 		return set_share(mount, space, value);
 	if (!quota)
-		return kv_space_set_layout(mount->cache, space, value,
+		return kv_space_set_layout(mount->cache, space,
+					   fuse_req_ctx(req)->uid, value,
 					   strlen(value));
 	old = *quota;
 	r = parse_quota(mount, name, value, quota);

@@ -350,7 +350,7 @@ static void spaces(void *arg)
 	alloc_among(r, 0, -ENOMEM);
 	if (r < 0)
 		return;
-	r = kv_space_set_layout(f->cache, space, text, strlen(text));
+	r = kv_space_set_layout(f->cache, space, 0, text, strlen(text));
 	alloc_among(r, 0, -ENOMEM, -EINVAL);
 	r = kv_space_set_quota(f->cache, space, &quota);
 	alloc_among(r, 0, -ENOMEM);

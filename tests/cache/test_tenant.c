@@ -369,7 +369,7 @@ static int large_space(struct tiers *t, uint32_t uid, unsigned n)
 	r = kv_space_create(t->cache, name, uid, uid, 0700, &space);
 	if (r < 0)
 		return r;
-	r = kv_space_set_layout(t->cache, space, json, at);
+	r = kv_space_set_layout(t->cache, space, 0, json, at);
 	if (r < 0)
 		assert_int_equal(kv_space_remove(t->cache, space), 0);
 	return r;

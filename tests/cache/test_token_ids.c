@@ -35,7 +35,8 @@ static void open_kept(struct small *s)
 			kv_space_create(s->cache, "kept", 0, 0, 0755, &kept),
 			0);
 	assert_int_equal(
-		kv_space_set_layout(s->cache, kept, LAYOUT, strlen(LAYOUT)), 0);
+		kv_space_set_layout(s->cache, kept, 0, LAYOUT, strlen(LAYOUT)),
+		0);
 	layout = (struct kv_layout *)kv_space_stat(s->cache, kept).layout;
 }
 

@@ -42,7 +42,7 @@ static inline struct kv_space *tiers_space(struct tiers *t, const char *name,
 	assert_int_equal(
 		kv_space_create(t->cache, name, uid, uid, 0755, &space), 0);
 	if (layout)
-		assert_int_equal(kv_space_set_layout(t->cache, space, layout,
+		assert_int_equal(kv_space_set_layout(t->cache, space, 0, layout,
 						     strlen(layout)),
 				 0);
 	return space;

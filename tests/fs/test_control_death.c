@@ -334,7 +334,8 @@ static void make_foreign(const char *name, const char *layout)
 					 STRANGER + 2, 0777, &space),
 			 0);
 	assert_int_equal(
-		kv_space_set_layout(d.cache, space, layout, strlen(layout)), 0);
+		kv_space_set_layout(d.cache, space, 0, layout, strlen(layout)),
+		0);
 }
 
 static void another_user_finds_nothing_and_is_refused(void **state)

@@ -42,7 +42,7 @@ static void make_cache(void)
 
 	fuzz_must(kv_cache_open(&config, &server.cache, &why) == 0);
 	fuzz_must(kv_space_create(server.cache, "s", 0, 0, 0755, &space) == 0);
-	fuzz_must(kv_space_set_layout(server.cache, space, layout,
+	fuzz_must(kv_space_set_layout(server.cache, space, 0, layout,
 				      strlen(layout)) == 0);
 	fuzz_must(kv_space_create(server.cache, "t", 0, 0, 0755, &space) == 0);
 }

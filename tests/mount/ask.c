@@ -7,6 +7,7 @@
  *   ask MOUNT SPACE acquire KEY...   how many it got, for a moment
  *   ask MOUNT SPACE make             open or make it: whose it is, its mode
  *   ask MOUNT SPACE share            the same, of whomever it may be
+ *   ask MOUNT SPACE remote           and with other nodes
  *
  * Prints the number and exits 0, or 1 and says why.
  */
@@ -32,10 +33,15 @@ static long acquire(const kvfs_query *query)
 	return n;
 }
 
-static long make(kvfs_session *session, const char *name, unsigned flags)
+#define TENSORS "{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[4]}]"
+
+static long make(kvfs_session *session, const char *name, const char *verb)
 {
-	static const char layout[] = "{\"tensors\":[{\"name\":\"k\",\"dtype\":"
-				     "\"U8\",\"shape\":[4]}]}";
+	const char *layout = strcmp(verb, "remote") == 0 ? TENSORS
+				     ",\"share\":true}"
+							 : TENSORS "}";
+	const unsigned flags = KVFS_CREATE | 0777 |
+			       (strcmp(verb, "make") == 0 ? 0 : KVFS_SHARED);
 	kvfs_space *space;
 	uint32_t uid, mode;
 	int r = kvfs_connected(session)
@@ -76,10 +82,9 @@ static long ask(int argc, char **argv)
 	r = kvfs_open(argv[1], &session);
 	if (r < 0)
 		return r;
-	if (strcmp(argv[3], "make") == 0 || strcmp(argv[3], "share") == 0) {
-		n = make(session, argv[2],
-			 KVFS_CREATE | 0777 |
-				 (argv[3][0] == 's' ? KVFS_SHARED : 0));
+	if (strcmp(argv[3], "make") == 0 || strcmp(argv[3], "share") == 0 ||
+	    strcmp(argv[3], "remote") == 0) {
+		n = make(session, argv[2], argv[3]);
 		kvfs_close(session);
 		return n;
 	}

@@ -77,4 +77,25 @@ if [ "$(id -u)" = 0 ]; then
 	eq "the old owner's" "$(objects)" 0
 	eq "the new owner's" "$(objects 1001)" 0
 fi
+
+# Who is not the owner cannot share a space that has no layout yet, in any way.
+as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
+refused() { # WHAT COMMAND...: and nothing of it is there
+	not "$1" "Operation not permitted" as 1001 "${@:2}"
+	absent "$1" "$M/open/.layout"
+	eq "$1" "$(xattr "$M/open" share)" 0
+}
+if [ "$(id -u)" = 0 ]; then
+	chmod 644 "$T/layout" "$T/shared"
+	mkdir "$M/open" && chmod 777 "$M/open"
+	refused "another's layout" cp "$T/shared" "$M/open/.layout"
+	refused "renamed" sh -c "cp '$T/shared' '$M/open/.layout.new' && mv '$M/open/.layout.new' '$M/open/.layout'"
+	refused "an attribute" setfattr -n user.kvfs.share -v 1 "$M/open"
+	refused "by libkvfs" "$B/tests/mount/ask" "$M" open remote
+	as 1001 cp "$T/layout" "$M/open/.layout" || fail "another's layout that does not share"
+	eq "it shares nothing" "$(xattr "$M/open" share)" 0
+	mkdir "$M/own" && chown 1001 "$M/own"
+	as 1001 cp "$T/shared" "$M/own/.layout" || fail "the owner's layout"
+	eq "the owner's" "$(xattr "$M/own" share)" 1
+fi
 stop
