@@ -53,8 +53,7 @@ static bool is_answer(int status)
 
 bool kv_remote_is_open(struct kv_remote *remote, unsigned backend)
 {
-	return !remote->stop &&
-	       atomic_load(&remote->backends[backend].there) &&
+	return !remote->stop && atomic_load(&remote->backends[backend].there) &&
 	       remote->backends[backend].failures < KV_REMOTE_FAILURES;
 }
 
