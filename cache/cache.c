@@ -165,6 +165,16 @@ static void raise_descriptor_limit(void)
 	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+static int start_remote(struct kv_cache *cache, char **ret_why)
+{
+	int r = kv_remote_start(cache, ret_why);
+
+	if (r < 0)
+		return r;
+	r = kv_spaces_agree_start(cache);
+	return r < 0 ? kv_why(ret_why, r, "cannot start: %s", strerror(-r)) : 0;
+}
+
 static int start(struct kv_cache *cache, char **ret_why)
 {
 	const struct kv_cache_config *config = &cache->config;
@@ -220,11 +230,7 @@ static int start(struct kv_cache *cache, char **ret_why)
 		r = kv_scrubber_start(cache);
 	if (r < 0)
 		return kv_why(ret_why, r, "cannot start: %s", strerror(-r));
-	r = kv_remote_start(cache, ret_why);
-	if (r < 0)
-		return r;
-	r = kv_spaces_agree_start(cache);
-	return r < 0 ? kv_why(ret_why, r, "cannot start: %s", strerror(-r)) : 0;
+	return start_remote(cache, ret_why);
 }
 
 int kv_cache_open(const struct kv_cache_config *config,
