@@ -196,7 +196,8 @@ int kv_open_charge(struct kv_cache *cache, struct kv_block *block,
 
 	kv_lock(cache);
 	if (block->file != KV_NONE) {
-		charge.bytes = kv_extent_bytes(cache, block);
+		charge.bytes =
+			kv_ssd_pin_bytes(cache, kv_extent_bytes(cache, block));
 		shared = kv_shared_ssd(cache);
 	} else {
 		charge.what = KV_FINITE_DRAM;

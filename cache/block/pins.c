@@ -40,8 +40,11 @@ struct kv_pin {
 static uint64_t ssd_bytes(struct kv_cache *cache, const struct kv_block *block)
 {
 	if (block->file != KV_NONE)
-		return kv_extent_bytes(cache, block);
-	return block->slot ? block->slot->segment->class->slot_bytes : 0;
+		return kv_ssd_pin_bytes(cache, kv_extent_bytes(cache, block));
+	return block->slot
+		       ? kv_ssd_pin_bytes(
+				 cache, block->slot->segment->class->slot_bytes)
+		       : 0;
 }
 
 static bool fits_ssd(struct kv_cache *cache, const struct kv_block *block)

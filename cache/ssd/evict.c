@@ -230,6 +230,15 @@ void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
 	cache->ssd.pinned += bytes;
 }
 
+uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+
+	return ssd->on ? KV_MAX(slot_bytes,
+				ssd->file_budget / KV_MAX(ssd->records_max, 1u))
+		       : slot_bytes;
+}
+
 /* As kv_arena_crowded has it. */
 bool kv_ssd_over_floor(const struct kv_cache *cache,
 		       const struct kv_space *space, uint64_t bytes)

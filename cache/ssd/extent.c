@@ -347,8 +347,9 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 
 	/* A block that is in DRAM, too, will come back. */
 	if ((block->flags & BLOCK_PINNED) && !block->slot)
-		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
-				     -file->slot_bytes);
+		kv_ssd_pinned_locked(
+			cache, kv_block_space(cache, block),
+			-kv_ssd_pin_bytes(cache, file->slot_bytes));
 	kv_evict_list_drop(kv_evict_list_ssd(cache, block), block->number);
 	kv_count_ssd(kv_block_space(cache, block), -file->slot_bytes);
 	block->file = block->slot_number = KV_NONE;

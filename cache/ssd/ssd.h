@@ -106,6 +106,9 @@ bool kv_ssd_over_floor(const struct kv_cache *cache,
 		       const struct kv_space *space, uint64_t bytes);
 void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
 			  uint64_t bytes);
+/* What the pin of a block counts, whose slot has so many: its record holds a
+ * part of the index, however small it is. */
+uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes);
 /* Evict for @taker, of whatever size: the index has no room for its record. */
 bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker);
 uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */

@@ -414,6 +414,37 @@ static void who_fills_the_index_makes_its_room(void **state)
 	theirs_are_there(s);
 }
 
+/* Pins are bounded by bytes, those of small blocks by what of the index their
+ * records hold fast. */
+static void pins_of_small_blocks_leave_the_index_room(void **state)
+{
+	struct small *s = *state;
+	struct kv_space *pinned;
+	unsigned pins = 0;
+
+	assert_int_equal(
+		kv_space_create(s->cache, "pinned", 8, 8, 0755, &pinned), 0);
+	s->space = pinned;
+	for (unsigned n = 0; n < 4000; n++) {
+		struct kv_block *block;
+
+		assert_int_equal(small_save_seed(s, n, n, 2000), 0);
+		if (n % 20 != 19)
+			continue;
+		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+		for (unsigned i = n - 19; i <= n; i++) {
+			block = small_get(s, i);
+			pins += kv_block_pin(s->cache, block, true) == 0;
+			kv_block_put(s->cache, block);
+			assert_int_equal(small_demote(s, i), 0);
+		}
+	}
+	assert_in_range(pins, 500, 3000);
+	save_theirs(s);
+	theirs_are_there(s);
+	kv_space_put(pinned);
+}
+
 /* Written all at once, more than the tier can hold of them. */
 static void a_flood_of_them_harms_nobody(void **state)
 {
@@ -451,6 +482,7 @@ int main(void)
 		TEST(a_listing_takes_no_readers_buffer),
 		TEST(long_ones_drive_nobody_out),
 		TEST(who_fills_the_index_makes_its_room),
+		TEST(pins_of_small_blocks_leave_the_index_room),
 		TEST(a_flood_of_them_harms_nobody),
 	};
 
