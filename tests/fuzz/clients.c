@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Valid messages of three clients, in any order, to a whole daemon: every one
- * is answered soon, what is acquired has its bytes, and when all have left
- * nothing is held and everything asked for is durable.  Two of them also send
- * nonsense, and end with that; one speaks the protocol before this one.  Each is
- * another uid, if root runs it.
+ * Valid messages of three clients, in any order, to a whole daemon: each is
+ * answered soon, what is acquired or told of tokens is right, and when all have
+ * left nothing is held and all asked for is durable.  Two also send nonsense,
+ * and end with that; one speaks the protocol before this one.  Each is another
+ * uid, if root runs it.
  *
  * OWNS      the daemon's cache and socket, and the clients; till the end of
  *           the process.
@@ -16,24 +16,18 @@
 #include "fs/base/access.h"
 #include "fs/control/control.h"
 #include "tests/fs/peer.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/staged.h"
 
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-enum { PEERS = 3, SPACES = 2, KEYS = 12, OPEN = 16, PAYLOAD = 20000 };
+enum { PEERS = 3, OPEN = 16 };
+enum { WIDE, NARROW, TOLD /* blocks tell their tokens */, SPACES };
 enum { POOLS = 2, OLD = 1 /* player */ };
-
-/* At the end of the staging: a word that says that pages are lent, and one that
- * says that they are not. */
-enum { LENT = KEYS * PAYLOAD, TAKEN_BACK = LENT + 4, STAGING = LENT + 8 };
 
 /* Whoever waits for so long waits for ever. */
 #define PROGRESS_S 20
-
-static const char layout[] =
-	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[20000]}]}";
 
 struct request {
 	uint64_t tag; /* 0: none */
@@ -46,6 +40,7 @@ struct request {
 struct player {
 	struct peer peer;
 	uint32_t spaces[SPACES];
+	uint64_t headers[SPACES]; /* bytes, of their blocks */
 	struct request requests[OPEN];
 	unsigned next;
 	uint32_t uid;		  /* 0: whoever runs it */
@@ -102,22 +97,6 @@ static void tear_down(void)
 		fprintf(stderr, "%s: is left behind\n", dir);
 }
 
-/* The bytes of a key are the same, whoever saves it. */
-static void make_staging(void)
-{
-	uint8_t *all;
-
-	staging = memfd_create("staging", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-	fuzz_must(ftruncate(staging, STAGING) == 0);
-	all = mmap(NULL, STAGING, PROT_WRITE, MAP_SHARED, staging, 0);
-	fuzz_must(all != MAP_FAILED);
-	for (uint32_t key = 0; key < KEYS; key++)
-		memset(all + key * PAYLOAD, peer_fill(key), PAYLOAD);
-	memcpy(all + LENT, &(uint32_t){WIRE_LENT}, sizeof(uint32_t));
-	munmap(all, STAGING);
-	fuzz_must(fcntl(staging, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
-}
-
 static void make_daemon(void)
 {
 	struct kv_cache_config config = {.store = store,
@@ -138,7 +117,7 @@ static void make_daemon(void)
 	signal(SIGALRM, stuck);
 	fuzz_must(kv_cache_open(&config, &cache, &why) == 0);
 	fuzz_must(kv_control_start(cache, &rules, path, &control, &why) == 0);
-	make_staging();
+	staging = make_staging();
 	atexit(tear_down);
 }
 
@@ -165,7 +144,7 @@ static void connect_as(struct player *player)
 
 static void join(struct player *player)
 {
-	static const char *const names[SPACES] = {"wide", "narrow"};
+	static const char *const names[SPACES] = {"wide", "narrow", "told"};
 	struct wire_staging all = {STAGING};
 	struct peer *p = &player->peer;
 
@@ -176,10 +155,12 @@ static void join(struct player *player)
 					   ? WIRE_OLDEST
 					   : WIRE_VERSION) == 0);
 	for (unsigned i = 0; i < SPACES; i++) {
-		fuzz_must(peer_space(p, names[i], layout,
+		fuzz_must(peer_space(p, names[i],
+				     i == TOLD ? told_layout : layout,
 				     WIRE_SPACE_CREATE | WIRE_SPACE_SHARED,
 				     0777) == 0);
 		player->spaces[i] = p->space;
+		player->headers[i] = p->header;
 	}
 	fuzz_must(peer_call(p,
 			    &(struct wire_header){.type = WIRE_STAGING,
@@ -187,11 +168,23 @@ static void join(struct player *player)
 			    &all, sizeof(all), staging) == 0);
 }
 
-static void check_bytes(struct player *player, uint32_t first)
+/* Which of its spaces that is. */
+static unsigned space_at(const struct player *player, uint32_t space)
+{
+	unsigned i = 0;
+
+	while (i < SPACES - 1 && player->spaces[i] != space)
+		i++;
+	return i;
+}
+
+static void check_bytes(struct player *player, const struct request *request)
 {
 	struct peer *p = &player->peer;
 	struct wire_place *places = PEER_ITEMS(p, struct wire_place);
+	const uint32_t first = request->first;
 
+	p->header = player->headers[space_at(player, request->space)];
 	for (uint32_t i = 0; i < PEER_HEADER(p)->count; i++)
 		if (places[i].status == 0)
 			fuzz_must(peer_right(p, i, first + i));
@@ -202,7 +195,7 @@ static void note_statuses(struct player *player, struct request *request)
 {
 	struct peer *p = &player->peer;
 	const struct wire_status *statuses = PEER_ITEMS(p, struct wire_status);
-	bool *holds = player->holds[request->space != player->spaces[0]];
+	bool *holds = player->holds[space_at(player, request->space)];
 
 	for (uint32_t i = 0; i < PEER_HEADER(p)->count; i++)
 		if (statuses[i].status == 0 && request->type == WIRE_RESERVE)
@@ -223,7 +216,9 @@ static void note_reply(struct player *player, struct request *request)
 	if (header->status)
 		return;
 	if (header->type == WIRE_ACQUIRE)
-		check_bytes(player, request->first);
+		check_bytes(player, request);
+	if (header->type == WIRE_TOKEN_IDS)
+		check_tokens(&player->peer, request->first);
 	if (header->type == WIRE_RESERVE || header->type == WIRE_SAVE ||
 	    header->type == WIRE_SAVE_PAGES)
 		note_statuses(player, request);
@@ -303,6 +298,7 @@ struct move {
 	struct fuzz *input;
 	struct player *player;
 	uint32_t space, first, n; /* keys */
+	bool told;		  /* of that space */
 };
 
 static struct wire_header about(const struct move *m, enum wire_type type)
@@ -332,6 +328,14 @@ static void move_reserve(const struct move *m)
 	move_keys(m, header, true);
 }
 
+/* With the ids that the space asks for, mostly; the older protocol has none. */
+static uint16_t ids_flag(const struct move *m, uint8_t how)
+{
+	const bool with = m->told != (how >= 250);
+
+	return with && m->player != &players[OLD] ? WIRE_WITH_IDS : 0;
+}
+
 /* Parents: the key before it, or any. */
 static void move_save(const struct move *m)
 {
@@ -341,6 +345,7 @@ static void move_save(const struct move *m)
 	struct wire_key keys[KEYS], parent;
 	struct request *request;
 
+	header.flags = ids_flag(m, how);
 	peer_keys(keys, m->first, m->n);
 	for (uint32_t i = 0; i < m->n; i++) {
 		uint32_t of = how & 1 ? how % KEYS : m->first + i + KEYS - 1;
@@ -350,7 +355,8 @@ static void move_save(const struct move *m)
 		memcpy(saves[i].parent, parent.key, sizeof(parent.key));
 		saves[i].len = saves[i].parent_len = 32;
 		saves[i].position = m->first + i;
-		saves[i].offset = (m->first + i) * PAYLOAD;
+		saves[i].tokens = m->told ? tokens_said(m->first + i, how) : 0;
+		saves[i].offset = staged_at(m->told, m->first + i);
 	}
 	request = post(m->player, &header, saves, m->n * sizeof(*saves));
 	request->first = m->first;
@@ -558,11 +564,13 @@ static void move_save_lent(const struct move *m)
 		memcpy(saves[i].key, keys[i].key, sizeof(saves[i].key));
 		saves[i].len = 32;
 		saves[i].position = m->first + i;
+		saves[i].tokens = m->told ? tokens_said(m->first + i, how) : 0;
+		saves[i].offset = ids_at(m->told, m->first + i);
 		page = m->first + i;
 		memcpy((uint8_t *)(saves + m->n) + 8 * i, &page, 8);
 	}
 	header.count = (uint32_t)(m->n * (sizeof(*saves) + 8));
-	header.flags = how & (WIRE_MUST | WIRE_HOLD);
+	header.flags = (how & (WIRE_MUST | WIRE_HOLD)) | ids_flag(m, how);
 	request = post(m->player, &header, text, sizeof(*head) + header.count);
 	request->first = m->first;
 	if (how & 128)
@@ -578,12 +586,52 @@ static void move_space_remove(const struct move *m)
 	narrow_is_new = true;
 }
 
+/* Out of DRAM, as a user may wish, so that the next who asks needs the SSD. */
+static void move_demote(const struct move *m)
+{
+	struct kv_space *space = kv_space_by_id(cache, m->space);
+	struct kv_key key = {.len = 32};
+	struct kv_block *block;
+	struct wire_key name;
+
+	for (uint32_t i = 0; space && i < m->n; i++) {
+		peer_keys(&name, m->first + i, 1);
+		memcpy(key.b, name.key, sizeof(key.b));
+		if (kv_block_get(cache, space, &key, &block) < 0)
+			continue;
+		kv_block_demote_try(cache, block);
+		kv_block_put(cache, block);
+	}
+	kv_space_put(space);
+}
+
+/* What was just saved, mostly, wherever it is. */
+static void move_tell(const struct move *m)
+{
+	const uint8_t how = fuzz_byte(m->input);
+	struct move there = *m;
+
+	if (how < 240) {
+		there.space = m->player->spaces[TOLD];
+		there.told = true;
+	}
+	if (how & 1) {
+		move_reserve(&there);
+		move_save(&there);
+	}
+	if (how & 2)
+		move_keys(&there, about(&there, WIRE_FLUSH), true);
+	if (how & 4)
+		move_demote(&there);
+	move_keys(&there, about(&there, WIRE_TOKEN_IDS), how & 8);
+}
+
 /* What the protocol before this one does not have. */
 static void move_new(const struct move *m)
 {
 	if (m->player == &players[OLD])
 		return;
-	switch (fuzz_byte(m->input) % 8) {
+	switch (fuzz_byte(m->input) % 12) {
 	case 0:
 		return move_list(m);
 	case 1:
@@ -595,6 +643,11 @@ static void move_new(const struct move *m)
 		if (fuzz_byte(m->input) < 32)
 			return move_space_remove(m);
 		/* fall through */
+	case 5:
+	case 6:
+		return move_tell(m);
+	case 7:
+		return move_demote(m);
 	default:
 		return move_save_lent(m);
 	}
@@ -651,6 +704,7 @@ static void move(struct fuzz *input)
 	struct move m = {.input = input, .player = &players[who % PEERS]};
 
 	m.space = m.player->spaces[who / PEERS % SPACES];
+	m.told = who / PEERS % SPACES == TOLD;
 	m.first = which % KEYS;
 	m.n = 1 + which / KEYS % KV_MIN(KEYS - m.first, 4u);
 	move_once(&m, what);
