@@ -42,10 +42,10 @@
 #include "common/thread.h"
 
 #define SECOND 1000000000ull
-#define END_NS (SECOND / 2)   /* to end by itself */
-#define KILL_NS (SECOND / 4)  /* and after that */
-#define CLOSE_NS (SECOND)     /* both, and some */
-#define AWAIT_NS (5 * SECOND) /* for a hello, beyond its time */
+#define END_NS (SECOND / 2)  /* to end by itself */
+#define KILL_NS (SECOND / 4) /* and after that */
+#define CLOSE_NS (SECOND)    /* both, and some */
+#define AWAIT_NS (SECOND)    /* for a hello, beyond its time */
 #define BACKOFF_MIN (SECOND / 10)
 #define BACKOFF_MAX (10 * SECOND)
 

@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "cache/remote/helper.h"
 #include "tests/cache/backend.h"
 
 #define ROOM (600u << 10)
@@ -694,12 +695,70 @@ static void test_it_dies_with_us_and_all_that_it_began(void **state)
 	close(ended[0]);
 }
 
+static unsigned descriptors_of(pid_t pid)
+{
+	char path[64];
+	DIR *all;
+	unsigned n = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
+	all = opendir(path);
+	while (all && readdir(all))
+		n++;
+	if (all)
+		closedir(all);
+	return n;
+}
+
+/* A lease on its file lets nobody open it, until that is given up. */
+static void test_what_hangs_before_it_begins_has_nothing_of_ours(void **state)
+{
+	struct kv_helper_config config = {
+		.url = "/hangs",
+		.tenant = "",
+		.landing = 1 << 20,
+		.hello_ns = 1000000,
+		.patience_ns = 1000000,
+		.start = kv_launch,
+	};
+	const unsigned before = descriptors();
+	struct kv_helper *helper;
+	char path[100], *why;
+	pid_t pid;
+	int file;
+
+	(void)state;
+	signal(SIGIO, SIG_IGN);
+	snprintf(path, sizeof(path), "%s/kvfs-remote-dict", programs);
+	file = open(path, O_RDWR | O_CLOEXEC);
+	assert_true(file >= 0);
+	if (fcntl(file, F_SETLEASE, F_WRLCK) < 0)
+		skip();
+	config.launch.argv[0] = path;
+	assert_int_equal(kv_helper_open(&config, &helper), 0);
+	assert_int_equal(kv_helper_await(helper, &why), -ETIMEDOUT);
+	free(why);
+	assert_int_equal(children(getpid(), &pid, 1), 1);
+	/* . and .., three that each has, the socket, and why it failed */
+	assert_int_equal(descriptors_of(pid), 7);
+	assert_int_equal(kv_helper_close(helper), -EBUSY);
+	assert_int_equal(fcntl(file, F_SETLEASE, F_UNLCK), 0);
+	close(file);
+	while (!kv_helper_has_ended(helper))
+		usleep(1000);
+	assert_int_equal(kv_helper_close(helper), 0);
+	assert_int_equal(waitpid(-1, NULL, __WALL | WNOHANG), -1);
+	assert_int_equal(descriptors(), before);
+}
+
 int main(void)
 {
 	const struct CMUnitTest example[] = {BACKEND_TESTS};
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_it_dies_with_us_and_all_that_it_began),
 		cmocka_unit_test(test_it_has_nothing_of_ours),
+		cmocka_unit_test(
+			test_what_hangs_before_it_begins_has_nothing_of_ours),
 		cmocka_unit_test(test_each_tenant_has_one_of_his_own),
 		cmocka_unit_test(test_nobody_is_asked_for_anothers_objects),
 		cmocka_unit_test(
