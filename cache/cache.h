@@ -643,6 +643,9 @@ struct kv_remote_stats {
 	/* Memory that it has for what it brings or is handed over, also for
 	 * what nobody waits for any more, but it has not given back. */
 	uint64_t lent_bytes;
+	/* Of a backend of helpers: of tenants, those of them that are not asked as
+	 * they hang, fail or have ended; calls for tenants without a place. */
+	uint64_t helpers, helpers_unwell, refused;
 };
 
 /* How it went with a backend: blocks that were removed there, those that it did not

@@ -66,6 +66,8 @@ struct kv_remote_driver {
 	/* What has ended, @max at most.  Called once a second, too. */
 	size_t (*reap)(void *backend, struct kv_remote_op **ret_ops,
 		       size_t max);
+	/* NULL, or: fill in what else there is to tell of it. */
+	void (*tell)(void *backend, struct kv_remote_stats *stats);
 	/* All is cancelled.  -EBUSY: some does not end, in a second or so: its
 	 * memory is the backend's for as long as the process lives. */
 	int (*close)(void *backend);

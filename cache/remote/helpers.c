@@ -68,7 +68,8 @@ struct helpers {
 	TAILQ_HEAD(, member) members; /* who asked last comes last */
 	unsigned serving, ending;
 	struct kv_remote_ops refused;
-	int epoll, event; /* event: there are refused ones */
+	int epoll, event;   /* event: there are refused ones */
+	uint64_t n_refused; /* for want of a place */
 };
 
 /* ---- whom they run as ---- */
@@ -313,6 +314,7 @@ static void submit(struct helpers *helpers, struct kv_remote_op *op)
 	struct member *member = member_of(helpers, op, true);
 
 	if (!member) {
+		helpers->n_refused++;
 		refuse(helpers, op, -EUSERS);
 		return;
 	}
@@ -393,6 +395,23 @@ size_t kv_helpers_reap(void *backend, struct kv_remote_op **ret_ops, size_t max)
 			n += reap_member(member, ret_ops + n, max - n);
 	look_after_all(helpers);
 	return n;
+}
+
+void kv_helpers_tell(void *backend, struct kv_remote_stats *stats)
+{
+	const struct helpers *helpers = backend;
+	struct member *member;
+	uint64_t n = 0, unwell = 0;
+
+	TAILQ_FOREACH(member, &helpers->members, link) {
+		if (member->ending || member == helpers->node)
+			continue;
+		n++;
+		unwell += is_broken(member) || !kv_helper_is_up(member->helper);
+	}
+	stats->helpers = n;
+	stats->helpers_unwell = unwell;
+	stats->refused = helpers->n_refused;
 }
 
 /* ---- begin and end ---- */

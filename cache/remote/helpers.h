@@ -30,6 +30,7 @@ void kv_helpers_cancel(void *backend, struct kv_remote_op *op);
 int kv_helpers_fd(void *backend);
 size_t kv_helpers_reap(void *backend, struct kv_remote_op **ret_ops,
 		       size_t max);
+void kv_helpers_tell(void *backend, struct kv_remote_stats *stats);
 int kv_helpers_close(void *backend);
 
 #endif

@@ -53,17 +53,24 @@ static int become(uid_t uid)
 	return 0;
 }
 
+/* The call itself, as those of close and dup: a sanitizer would believe that our own
+ * descriptors changed. */
+static int open_here(const char *path)
+{
+	return (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC);
+}
+
 /* Memory of blocks is a reason to spare the daemon, not this. */
 static void forget_oom_score(void)
 {
-	int fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+	int fd = open_here("/proc/self/oom_score_adj");
 	char sign;
 
-	if (fd >= 0 && read(fd, &sign, 1) == 1 && sign == '-' &&
-	    write(fd, "0", 1) < 0)
+	if (fd >= 0 && syscall(SYS_read, fd, &sign, 1) == 1 && sign == '-' &&
+	    syscall(SYS_write, fd, "0", 1) < 0)
 		errno = 0; /* it is as it was */
 	if (fd >= 0)
-		close(fd);
+		syscall(SYS_close, fd);
 }
 
 /* What it writes is for nobody else, and no copy of its memory is written. */
@@ -76,18 +83,23 @@ static void limit(void)
 	forget_oom_score();
 }
 
+/* Open as @to after exec, too. */
+static int put_at(int fd, int to)
+{
+	return fd == to ? fcntl(fd, F_SETFD, 0)
+			: (int)syscall(SYS_dup3, fd, to, 0);
+}
+
 /*
  * Nothing of ours but the socket and standard error.  By exec would be too late: the
  * store's lock and the mount would be held for as long as that takes.
  */
 static int keep_only(int fd, int to_parent)
 {
-	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	int null = open_here("/dev/null");
 
-	if (null < 0 || dup2(null, 0) < 0 || dup2(2, 1) < 0)
-		return -errno;
-	if (fd == KV_LAUNCH_FD ? fcntl(fd, F_SETFD, 0) < 0
-			       : dup2(fd, KV_LAUNCH_FD) < 0)
+	if (null < 0 || put_at(null, 0) < 0 || put_at(2, 1) < 0 ||
+	    put_at(fd, KV_LAUNCH_FD) < 0)
 		return -errno;
 	/* Older kernels cannot; but all that we open is closed by exec. */
 	syscall(SYS_close_range, KV_LAUNCH_FD + 1, to_parent - 1, 0);

@@ -270,7 +270,8 @@ static int open_mooncake(const char *url, void **ret_backend, char **ret_why)
 #define CALLS                                             \
 	.apart = true, .submit = kv_helpers_submit,       \
 	.cancel = kv_helpers_cancel, .fd = kv_helpers_fd, \
-	.reap = kv_helpers_reap, .close = kv_helpers_close
+	.reap = kv_helpers_reap, .tell = kv_helpers_tell, \
+	.close = kv_helpers_close
 
 const struct kv_remote_driver kv_remote_helper = {
 	.scheme = "helper", .open = open_any, CALLS};

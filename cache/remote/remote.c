@@ -195,6 +195,21 @@ static void try_one(struct kv_remote *remote, unsigned backend)
 	kv_remote_submit(remote, job, TRY_NS);
 }
 
+/* What a backend knows of itself. */
+static void hear_of(struct kv_remote *remote, struct kv_remote_backend *b)
+{
+	struct kv_remote_stats told;
+
+	if (!b->driver->tell)
+		return;
+	b->driver->tell(b->state, &told);
+	kv_lock(remote->cache);
+	b->stats.helpers = told.helpers;
+	b->stats.helpers_unwell = told.helpers_unwell;
+	b->stats.refused = told.refused;
+	kv_unlock(remote->cache);
+}
+
 /* ---- the thread ---- */
 
 /* Until the next job's time is over. */
@@ -242,8 +257,10 @@ static void *run(void *arg)
 		kv_backups_run(remote);
 		kv_forgets_run(remote);
 		kv_asks_run(remote);
-		for (unsigned i = 0; i < remote->n; i++)
+		for (unsigned i = 0; i < remote->n; i++) {
 			try_one(remote, i);
+			hear_of(remote, &remote->backends[i]);
+		}
 		wait_for_more(remote);
 	}
 	return NULL;

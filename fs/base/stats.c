@@ -97,6 +97,12 @@ static void write_remotes(FILE *f, struct kv_cache *cache)
 			mean_ms(s, KV_REMOTE_PUT), mib(s->put_bytes),
 			(ull)s->failed, (ull)s->late, (ull)s->damaged,
 			(ull)s->dropped, mib(s->lent_bytes));
+		if (s->helpers || s->refused)
+			fprintf(f,
+				"helpers   %llu of tenants, %llu of them "
+				"unwell; %llu calls found no place\n",
+				(ull)s->helpers, (ull)s->helpers_unwell,
+				(ull)s->refused);
 	}
 }
 
@@ -588,6 +594,14 @@ static void write_remote_metrics(FILE *f, struct kv_cache *cache)
 	remote_row(f, "remote_lent_bytes", "gauge",
 		   "Memory that a backend has, for what is on its way.", all, n,
 		   offsetof(struct kv_remote_stats, lent_bytes));
+	remote_row(f, "remote_helpers", "gauge", "Helpers of tenants.", all, n,
+		   offsetof(struct kv_remote_stats, helpers));
+	remote_row(f, "remote_helpers_unwell", "gauge",
+		   "Of these, those that are not asked.", all, n,
+		   offsetof(struct kv_remote_stats, helpers_unwell));
+	remote_row(f, "remote_refused_total", "counter",
+		   "Calls for tenants without a place.", all, n,
+		   offsetof(struct kv_remote_stats, refused));
 }
 
 char *kv_metrics_text(struct kv_cache *cache,
