@@ -526,6 +526,16 @@ void kv_slot_quit_locked(struct kv_cache *cache, struct kv_slot *slot)
 		kv_slot_give_locked(cache, slot);
 }
 
+void kv_block_rehome_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_slot *slot = block->slot;
+
+	kv_assert_locked(&cache->lock);
+	if (slot && block->file != KV_NONE && is_quiet(block) &&
+	    !kv_class_fits(slot->segment->class, kv_block_space(cache, block)))
+		kv_slot_quit_locked(cache, slot);
+}
+
 bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 			     struct kv_slot *old, struct kv_slot *new)
 {

@@ -33,6 +33,9 @@ bool kv_block_movable(const struct kv_block *block);
  * False, and @new is given back: the block is not movable any more. */
 bool kv_block_replace_locked(struct kv_cache *cache, struct kv_block *block,
 			     struct kv_slot *old, struct kv_slot *new);
+/* A durable block whose space has changed hands, or mode, since it came to its
+ * slot leaves that, if nobody holds it: it is read in anew. */
+void kv_block_rehome_locked(struct kv_cache *cache, struct kv_block *block);
 /* Its block, which is neither held nor dirty, is not there any more; who leases
  * it keeps it until he releases it. */
 void kv_slot_quit_locked(struct kv_cache *cache, struct kv_slot *slot);

@@ -250,11 +250,8 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first,
 
 	if (acquire->sealed && block)
 		return 0;
-	/* The space changed hands while it was leased: read it in anew. */
-	if (block && block->slot && block->file != KV_NONE &&
-	    !block->slot->holds && !kv_block_dirty(block) &&
-	    !kv_class_fits(block->slot->segment->class, space))
-		kv_slot_quit_locked(cache, block->slot);
+	if (block)
+		kv_block_rehome_locked(cache, block);
 	if (acquire->hint && block && block->slot) {
 		if (came)
 			kv_prefetch_landed_locked(cache, acquire->hint,

@@ -233,6 +233,7 @@ static int view_get(struct kv_cache *cache, struct kv_block *block,
 	int r;
 
 	kv_lock(cache);
+	kv_block_rehome_locked(cache, block);
 	slot = block->slot;
 	if (slot) {
 		kv_slot_hold_locked(cache, slot, 1);

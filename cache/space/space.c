@@ -35,6 +35,10 @@
 
 #define SETTLED_NS 1000000000u
 #define REAPED_AT_ONCE 64u
+/* All blocks of a space together that are just being read or written when it
+ * changes hands are waited for so long: an SSD may hang. */
+#define MOVE_NS 3000000000u
+#define MOVE_AGAIN_US 10000u
 #define INDEX_PART 4 /* one of so many is for spaces and snapshots at most */
 
 /* The rest of the index is for blocks. */
@@ -622,12 +626,11 @@ static int replace_locked(struct kv_cache *cache, struct kv_block *block,
 }
 
 /* Into a slot of the space's new access class, if it is worth keeping. */
-static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
+static int move(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_slot *old, *new;
 	int r;
 
-	(void)arg;
 	kv_lock(cache);
 	old = block->slot;
 	if (!old || (block->flags & BLOCK_REMOVED)) {
@@ -669,12 +672,11 @@ static int move(struct kv_cache *cache, struct kv_block *block, void *arg)
 static int move_or_drop(struct kv_cache *cache, struct kv_block *block,
 			void *arg)
 {
+	const uint64_t *until = arg;
+
 	/* A block that is being written comes back durable, and is let go. */
-	for (int try = 0; try < 100; try++) {
-		if (move(cache, block, arg) != -EBUSY)
-			break;
-		usleep(10000);
-	}
+	while (move(cache, block) == -EBUSY && kv_now_ns() < *until)
+		usleep(MOVE_AGAIN_US);
 	/* Still there: with an SSD it is read in anew when it is durable. */
 	kv_lock(cache);
 	if (block->slot && !(block->flags & BLOCK_REMOVED) && !cache->ssd.on &&
@@ -691,6 +693,7 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	_cleanup_(account_putp) struct kv_account *account = NULL;
 	struct kv_tenant *tenant;
 	bool same, moved;
+	uint64_t until;
 	int r;
 
 	if (cache->config.read_only)
@@ -716,7 +719,8 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 		kv_quotas_settle(cache);
 		kv_periodic_wake(&cache->housekeeper);
 	}
-	r = same ? 0 : for_each_block(cache, space, move_or_drop, NULL);
+	until = kv_now_ns() + MOVE_NS;
+	r = same ? 0 : for_each_block(cache, space, move_or_drop, &until);
 	return r < 0 ? r : kv_space_persist(cache, space);
 }
 

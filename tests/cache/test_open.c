@@ -328,6 +328,26 @@ static void what_was_left_to_a_holder_outlives_its_block(void **state)
 	assert_acquired(t, HEIR, N);
 }
 
+/* Who reads it while its owner changes keeps it where it is; not from then on. */
+static void a_block_that_is_being_read_is_moved_later(void **state)
+{
+	struct tiers *t = *state;
+	struct mapped m = map_as_owner(t, 3);
+	struct kv_block *block = tiers_get(t, t->space, 1, 3);
+	struct kv_view view;
+
+	assert_int_equal(flush(t, 3), 0);
+	assert_int_equal(kv_view_get(t->cache, block, &view), 0);
+	assert_int_equal(kv_space_chown(t->cache, t->space, HEIR, HEIR, 0700),
+			 0);
+	kv_view_put(t->cache, &view);
+	m.base[m.offset] ^= 1;
+	assert_true(is_right(t, 3));
+	assert_acquired(t, HEIR, N);
+	unmap(t, &m);
+	kv_block_put(t->cache, block);
+}
+
 /* Durable is what a flush has called so, whoever owns the space meanwhile. */
 static void a_change_of_the_owner_makes_no_flush_lie(void **state)
 {
@@ -432,6 +452,7 @@ int main(void)
 		TEST(so_can_one_of_another_mode),
 		TEST(a_leased_block_that_was_changed_is_not_handed_on),
 		TEST(what_was_left_to_a_holder_outlives_its_block),
+		TEST(a_block_that_is_being_read_is_moved_later),
 		TEST(a_change_of_the_owner_makes_no_flush_lie),
 		TEST(what_came_from_ssd_is_told_from_what_was_changed),
 		TEST(what_is_changed_while_it_is_read_costs_no_room_on_ssd),
