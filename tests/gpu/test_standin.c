@@ -6,7 +6,9 @@
 #include <stdatomic.h>
 #include <stdarg.h>
 #include <signal.h>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "tests/gpu/gpu.h"
@@ -415,26 +417,31 @@ static void streams_of_a_priority_share_the_hardware_queues(void **state)
 	GPU_OK(cuStreamDestroy_v2, urgent);
 }
 
+/* @arg: waits for the first of two words; the second says that it has begun. */
 static void wait_for_word(void *arg)
 {
-	while (__atomic_load_n((uint32_t *)arg, __ATOMIC_ACQUIRE) == 0)
+	uint32_t *words = arg;
+
+	__atomic_store_n(&words[1], 1, __ATOMIC_RELEASE);
+	while (__atomic_load_n(&words[0], __ATOMIC_ACQUIRE) == 0)
 		usleep(1000);
 }
 
 static void one_thread_calls_all_host_functions(void **state)
 {
-	uint32_t *word = (void *)pinned;
+	uint32_t words[2] = {0, 0};
 	CUresult r = CU_OK;
 
 	(void)state;
 	gpu_set("hostthread=1");
-	__atomic_store_n(word, 0, __ATOMIC_RELEASE);
-	GPU_OK(cuLaunchHostFunc, a, wait_for_word, word);
-	usleep(20000);
+	GPU_OK(cuLaunchHostFunc, a, wait_for_word, words);
+	while (__atomic_load_n(&words[1], __ATOMIC_ACQUIRE) == 0)
+		usleep(1000);
 	GPU_OK(cuLaunchHostFunc, b, call_it, &r);
 	usleep(20000);
 	assert_int_equal(gpu.cuStreamQuery(b), CU_NOT_READY);
-	__atomic_store_n(word, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&words[0], 1, __ATOMIC_RELEASE);
+	GPU_OK(cuStreamSynchronize, a);
 	GPU_OK(cuStreamSynchronize, b);
 	assert_int_equal(r, CU_NOT_PERMITTED);
 }
@@ -486,6 +493,67 @@ static void an_image_without_code_for_the_device_is_refused(void **state)
 	GPU_OK(cuModuleUnload, module);
 	GPU_OK(cuFuncGetAttribute, &value, CU_FUNC_MAX_THREADS, gpu.spin);
 	assert_int_equal(value, 1024);
+}
+
+/* The plug-in's kernels, where nvcc has made them; with @registers, so many in
+ * what each says of itself. */
+static CUfunction kernel_of_plugin(uint32_t registers)
+{
+	static const char begin[] = {4, 0x2f, 8,
+				     0}; /* then a symbol, a number */
+	const char *build = getenv("B");
+	CUfunction kernel;
+	CUmodule module;
+	struct stat st;
+	char path[256], *image, *at, *end;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/kernels/cuda/kernels.fatbin",
+		 build ? build : "build");
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		skip();
+	assert_int_equal(fstat(fd, &st), 0);
+	image = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE, fd, 0);
+	assert_ptr_not_equal(image, MAP_FAILED);
+	close(fd);
+	end = image + st.st_size;
+	for (at = image; registers > 0 && at != NULL; at++) {
+		at = memmem(at, (size_t)(end - at), begin, sizeof(begin));
+		if (at == NULL)
+			break;
+		memcpy(at + 8, &registers, sizeof(registers));
+	}
+	GPU_OK(cuModuleLoadData, &module, image);
+	GPU_OK(cuModuleGetFunction, &kernel, module, "kv_scatter");
+	return kernel;
+}
+
+static CUresult launch(CUfunction kernel, unsigned threads)
+{
+	char nothing[4096] = {0};
+	void *parameters[] = {nothing};
+
+	return gpu.cuLaunchKernel(kernel, 1, 1, 1, threads, 1, 1, 0, a,
+				  parameters, NULL);
+}
+
+static void a_kernel_is_launched_as_its_image_allows(void **state)
+{
+	CUfunction kernel = kernel_of_plugin(0);
+	int threads, registers, local;
+
+	(void)state;
+	GPU_OK(cuFuncGetAttribute, &threads, CU_FUNC_MAX_THREADS, kernel);
+	GPU_OK(cuFuncGetAttribute, &registers, CU_FUNC_REGISTERS, kernel);
+	GPU_OK(cuFuncGetAttribute, &local, CU_FUNC_LOCAL_BYTES, kernel);
+	assert_int_equal(threads, 256);
+	assert_in_range(registers, 8, 64);
+	assert_int_equal(local, 0);
+	assert_int_equal(launch(kernel, 512), CU_INVALID_VALUE);
+	kernel = kernel_of_plugin(300); /* a multiprocessor has 65536 */
+	assert_int_equal(launch(kernel, 256), CU_OUT_OF_RESOURCES);
 }
 
 /* One that is asked for by another version has other parameters. */
@@ -674,6 +742,7 @@ int main(int argc, char **argv)
 		TEST(one_thread_calls_all_host_functions),
 		TEST(streams_and_events_are_of_one_context),
 		TEST(an_image_without_code_for_the_device_is_refused),
+		TEST(a_kernel_is_launched_as_its_image_allows),
 		TEST(a_batch_of_copies_is_one_call),
 		TEST(what_is_captured_runs_when_the_graph_is_launched),
 		TEST(a_capture_is_spoilt_by_what_it_cannot_have),

@@ -15,8 +15,9 @@
 #define KIND_PTX 1
 #define KIND_ELF 2
 #define PTX_ZSTD 0x8000u   /* flags: only drivers from 12.8 on read it */
-#define ATTR_MAX_THREADS 5 /* of .nv.info, as is the next */
+#define ATTR_MAX_THREADS 5 /* of .nv.info, as are the next */
 #define ATTR_FRAME 0x11
+#define ATTR_REGISTERS 0x2f
 #define WITH_PAYLOAD 4
 
 struct fatbin {
@@ -128,7 +129,7 @@ static const uint32_t *attribute_of(const char *elf, const Elf64_Shdr *info,
 void image_kernel(const void *image, const char *name, struct kernel *ret)
 {
 	const struct entry *entry = is_fatbin(image) ? entry_of(image) : NULL;
-	const Elf64_Shdr *text;
+	const Elf64_Shdr *text, *all;
 	const uint32_t *numbers;
 	const char *elf;
 
@@ -139,13 +140,16 @@ void image_kernel(const void *image, const char *name, struct kernel *ret)
 	text = section_of(elf, ".text.", name);
 	if (text == NULL)
 		return;
-	ret->registers = text->sh_info >> 24;
 	numbers = attribute_of(elf, section_of(elf, ".nv.info.", name),
 			       ATTR_MAX_THREADS, 0);
 	if (numbers != NULL)
 		ret->max_threads = numbers[0] * numbers[1] * numbers[2];
-	numbers = attribute_of(elf, section_of(elf, "", ".nv.info"), ATTR_FRAME,
-			       text->sh_info & 0xffffff);
+	all = section_of(elf, "", ".nv.info");
+	numbers = attribute_of(elf, all, ATTR_FRAME, text->sh_info & 0xffffff);
 	if (numbers != NULL)
 		ret->local = numbers[1];
+	numbers = attribute_of(elf, all, ATTR_REGISTERS,
+			       text->sh_info & 0xffffff);
+	if (numbers != NULL)
+		ret->registers = numbers[1];
 }
