@@ -5,7 +5,7 @@
 # driver may wait for, eight hardware queues): everything with one queue; half of
 # it and the other half, so that each kind of call waits in one of them and does
 # not in the other; nothing of it.  all: each kind alone, all and none, with one
-# queue and with eight, every test whole (a quarter of an hour on two cores).
+# queue and with eight, every test whole (under an hour on two busy cores).
 set -u
 B=$(realpath "${B:-build}")
 export B
