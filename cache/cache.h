@@ -285,7 +285,8 @@ int kv_block_meta(struct kv_cache *cache, struct kv_block *block,
 /*
  * The same of a block in a space with "token_ids", and what its tokens are
  * (caller frees): from the index, or from the block's header if they are not
- * there: it is not durable, or they are many beside it.  Waits.  -ENOENT: it does not say; -ENOMEM, and errors of kv_view_get.
+ * there: it is not durable, or they are many beside it.  Waits.  -ENOENT: it
+ * does not say; -ENOMEM, and errors of kv_view_get.
  */
 int kv_block_get_token_ids(struct kv_cache *cache, struct kv_block *block,
 			   struct kv_meta *ret_meta,

@@ -106,6 +106,63 @@ static void write_remotes(FILE *f, struct kv_cache *cache)
 	}
 }
 
+static void write_blocks(FILE *f, const struct kv_cache_stats *s)
+{
+	fprintf(f,
+		"blocks    %llu in %llu spaces; %llu not yet on SSD, %llu in "
+		"dram alone\n",
+		(ull)s->blocks, (ull)s->spaces, (ull)s->dirty_blocks,
+		(ull)s->dram_alone);
+	fprintf(f,
+		"held      %llu leased, %llu pinned (%.1f MiB of dram) with "
+		"%llu snapshots, %llu being saved\n",
+		(ull)s->leases, (ull)s->pinned, mib(s->pinned_bytes),
+		(ull)s->snapshots, (ull)s->saving);
+}
+
+static void write_going(FILE *f, const struct kv_cache_stats *s)
+{
+	fprintf(f, "sealed    %llu; %llu conflicts, %llu saves dropped\n",
+		(ull)s->sealed, (ull)s->conflicts, (ull)s->dropped_saves);
+	fprintf(f,
+		"gone      %llu removed; evicted: %llu from dram, of which "
+		"%llu were nowhere else, %llu from ssd\n",
+		(ull)s->removed, (ull)s->evicted_dram, (ull)s->evicted_last,
+		(ull)s->evicted_ssd);
+	fprintf(f,
+		"evict     %s: weighs %s; %llu known from before, %llu of "
+		"ended chains, %llu passed over\n",
+		s->evict, s->evict_weighs, (ull)s->remembered,
+		(ull)s->victims_ended, (ull)s->victims_refused);
+	fprintf(f,
+		"estimate  hit rate with this much dram %.3f, twice %.3f, 4 "
+		"times %.3f, any %.3f\n",
+		s->estimated[0], s->estimated[1], s->estimated[2],
+		s->estimated[3]);
+}
+
+static void write_ssd(FILE *f, const struct kv_cache_stats *s)
+{
+	fprintf(f,
+		"not on ssd %llu for want of their parent, %llu of budget, "
+		"%llu of quota\n",
+		(ull)s->unwritten_orphans, (ull)s->unwritten_budget,
+		(ull)s->unwritten_quota);
+	fprintf(f,
+		"prefetch  %.1f MiB, used %.1f, evicted unused %.1f; %llu "
+		"saves beyond their rate\n",
+		mib(s->prefetched), mib(s->prefetch_used),
+		mib(s->prefetch_unused), (ull)s->refused_rate);
+	fprintf(f, "ssd i/o   %.1f MiB read, %.1f MiB written, %llu commits\n",
+		mib(s->bytes_read_ssd), mib(s->bytes_written_ssd),
+		(ull)s->commits);
+	fprintf(f,
+		"health    %llu I/O errors, %llu stuck, %llu outages, %llu "
+		"corrupt blocks, %llu bad slots\n",
+		(ull)s->io_errors, (ull)s->stuck, (ull)s->ssd_outages,
+		(ull)s->corrupt, (ull)s->bad_slots);
+}
+
 char *kv_stats_text(struct kv_cache *cache)
 {
 	struct kv_cache_stats s;
@@ -117,52 +174,10 @@ char *kv_stats_text(struct kv_cache *cache)
 		return NULL;
 	kv_cache_stats(cache, &s);
 	write_tiers(f, &s);
-	fprintf(f,
-		"blocks    %llu in %llu spaces; %llu not yet on SSD, %llu in "
-		"dram alone\n",
-		(ull)s.blocks, (ull)s.spaces, (ull)s.dirty_blocks,
-		(ull)s.dram_alone);
-	fprintf(f,
-		"held      %llu leased, %llu pinned (%.1f MiB of dram) with "
-		"%llu snapshots, %llu being saved\n",
-		(ull)s.leases, (ull)s.pinned, mib(s.pinned_bytes),
-		(ull)s.snapshots, (ull)s.saving);
+	write_blocks(f, &s);
 	write_lookups(f, &s.lookups);
-	fprintf(f, "sealed    %llu; %llu conflicts, %llu saves dropped\n",
-		(ull)s.sealed, (ull)s.conflicts, (ull)s.dropped_saves);
-	fprintf(f,
-		"gone      %llu removed; evicted: %llu from dram, of which "
-		"%llu "
-		"were nowhere else, %llu from ssd\n",
-		(ull)s.removed, (ull)s.evicted_dram, (ull)s.evicted_last,
-		(ull)s.evicted_ssd);
-	fprintf(f,
-		"evict     %s: weighs %s; %llu known from before, %llu of "
-		"ended chains, %llu passed over\n",
-		s.evict, s.evict_weighs, (ull)s.remembered,
-		(ull)s.victims_ended, (ull)s.victims_refused);
-	fprintf(f,
-		"estimate  hit rate with this much dram %.3f, twice %.3f, 4 "
-		"times %.3f, any %.3f\n",
-		s.estimated[0], s.estimated[1], s.estimated[2], s.estimated[3]);
-	fprintf(f,
-		"not on ssd %llu for want of their parent, %llu of budget, "
-		"%llu of quota\n",
-		(ull)s.unwritten_orphans, (ull)s.unwritten_budget,
-		(ull)s.unwritten_quota);
-	fprintf(f,
-		"prefetch  %.1f MiB, used %.1f, evicted unused %.1f; %llu "
-		"saves beyond their rate\n",
-		mib(s.prefetched), mib(s.prefetch_used), mib(s.prefetch_unused),
-		(ull)s.refused_rate);
-	fprintf(f, "ssd i/o   %.1f MiB read, %.1f MiB written, %llu commits\n",
-		mib(s.bytes_read_ssd), mib(s.bytes_written_ssd),
-		(ull)s.commits);
-	fprintf(f,
-		"health    %llu I/O errors, %llu stuck, %llu outages, %llu "
-		"corrupt blocks, %llu bad slots\n",
-		(ull)s.io_errors, (ull)s.stuck, (ull)s.ssd_outages,
-		(ull)s.corrupt, (ull)s.bad_slots);
+	write_going(f, &s);
+	write_ssd(f, &s);
 	write_scrub(f, &s);
 	write_remotes(f, cache);
 	if (fclose(f) != 0) {
