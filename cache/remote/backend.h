@@ -83,6 +83,9 @@ extern const struct kv_remote_driver kv_remote_helper, kv_remote_mooncake;
 
 /* Whether a status says that somebody answered, if not what one would like. */
 bool kv_remote_is_answer(int status);
+/* Whether it says that somebody answered who takes nothing, or not this, and may
+ * give what he has all the same. */
+bool kv_remote_is_refusal(enum kv_remote_call call, int status);
 
 /* What stands beside an object: "NAME DIGEST LENGTH\n". */
 #define KV_OBJECT_NOTE_MAX (KV_NAME_MAX + 1 + 32 + 1 + 20 + 2)

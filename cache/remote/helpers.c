@@ -205,10 +205,12 @@ static bool is_broken(struct member *member)
 	return member->failures >= KV_REMOTE_FAILURES;
 }
 
-static void note(struct member *member, int status)
+static void note(struct member *member, const struct kv_remote_op *op)
 {
-	if (status == -EOPNOTSUPP) /* nothing was asked */
-		return;
+	const int status = op->status;
+
+	if (status == -EOPNOTSUPP || kv_remote_is_refusal(op->call, status))
+		return; /* nothing was asked, or nothing is taken */
 	if (kv_remote_is_answer(status))
 		member->failures = 0;
 	else
@@ -373,7 +375,7 @@ static size_t reap_member(struct member *member, struct kv_remote_op **ret_ops,
 	for (size_t i = 0; i < n; i++) {
 		struct kv_remote_op *op = ret_ops[i];
 
-		note(member, op->status);
+		note(member, op);
 		if (op == &member->trial) {
 			member->trying = false;
 			continue;

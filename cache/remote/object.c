@@ -20,6 +20,14 @@ bool kv_remote_is_answer(int status)
 	       status == -EBADMSG || status == -EFBIG || status == -EUSERS;
 }
 
+bool kv_remote_is_refusal(enum kv_remote_call call, int status)
+{
+	if (call == KV_REMOTE_EXISTS || call == KV_REMOTE_GET)
+		return false;
+	return status == -ENOSPC || status == -EDQUOT || status == -EACCES ||
+	       status == -EPERM || status == -EROFS || status == -EOPNOTSUPP;
+}
+
 static const char *last_part(const char *name)
 {
 	const char *slash = strrchr(name, '/');

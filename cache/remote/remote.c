@@ -64,8 +64,10 @@ static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 	struct kv_remote_stats *stats = &b->stats;
 	const uint64_t now = kv_now_ns();
 
-	b->failures =
-		is_answer(status) || b->driver->apart ? 0 : b->failures + 1;
+	if (is_answer(status) || b->driver->apart)
+		b->failures = 0;
+	else if (!kv_remote_is_refusal(job->op.call, status))
+		b->failures++;
 	kv_lock(remote->cache);
 	stats->open = b->failures < KV_REMOTE_FAILURES;
 	stats->failed += !is_answer(status);

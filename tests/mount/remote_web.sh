@@ -100,6 +100,36 @@ without_server() {
 	fetched 4 300 1 2 3 4
 }
 
+puts() { sed -n 's/^kvfs_remote_calls_total{.*call="put"} //p' "$N/.kvfs/metrics"; }
+# A server that takes nothing, $1 its word for it, still gives what it has: while
+# the other node offers it block upon block.
+with_a_server_that_refuses() {
+	local i before
+	end_one "$server"
+	sed -i "s/server { /server { if (\$request_method = PUT) { return $1; } /" nginx.conf
+	/usr/sbin/nginx -p "$T" -c nginx.conf -e nginx.log -g "$([ "$(id -u)" != 0 ] || echo "user root;")" & server=$!
+	servers+=("$server")
+	wait_for 30 listens "$port" || fail "nginx does not come up: $(cat nginx.log)"
+	for ((i = 0; i < 300; i++)); do
+		[ "$("$B/tests/mount/fetch" "$N" s acquire 1000 "$(key 5)" | cut -d' ' -f1)" = 1 ] && break
+		sleep 0.1
+	done
+	before=$(puts)
+	make "$N/r"
+	for i in {1..40}; do
+		mkdir -p "$N/r/$(printf %02x "$i")"
+		cp "$T/b$((i % 6 + 1))" "$N/r/$(place "$i")" || fail "block $i"
+	done
+	sync "$N/r"
+	for ((i = 0; i < 300; i++)); do
+		[ "$(sed -n 's/^kvfs_remote_dropped_total{backend="0"[^}]*} //p' "$N/.kvfs/metrics")" -ge 40 ] && break
+		sleep 0.1
+	done
+	[ $(($(puts) - before)) -ge 40 ] || fail "after $1 it is not asked any more: $(($(puts) - before)) puts"
+	rm -r "$N/s" && make "$N/s"
+	fetched 4 30000 1 2 3 4
+}
+
 port=$(free_port)
 start_nginx
 server=$owner
@@ -113,6 +143,7 @@ start_nginx
 server=$owner
 handed_over 5
 same "after the server came back" "$T/b5" "$N/s/$(place 5)"
+with_a_server_that_refuses 507
 ended "$N" "$T/store2"
 rm -rf "$T/store2"
 end_one "$server"
