@@ -50,6 +50,9 @@ struct http {
 	struct transfer transfers[TRANSFERS]; /* the thread's, as are these */
 	unsigned active;
 	bool unreached; /* the last try: now one at a time */
+	/* When an answer was last not what was asked for: it may have been
+	 * another's, and so may all that come on that connection.  0: never. */
+	uint64_t damaged_ns;
 	struct kv_remote_op probe;
 	char why[CURL_ERROR_SIZE]; /* the probe failed */
 };
@@ -81,6 +84,8 @@ static void end(struct transfer *t, int status)
 
 	if (op == &http->probe && status < 0)
 		snprintf(http->why, sizeof(http->why), "%s", t->request.error);
+	if (status == -EBADMSG || status == -EPROTO)
+		http->damaged_ns = kv_now_ns();
 	kv_request_end(&t->request, http->multi);
 	http->active--;
 	pthread_mutex_lock(&http->lock);
@@ -104,6 +109,7 @@ static void go_on(struct transfer *t, int r)
 		r = dialect->next(&t->request.x, r);
 	}
 	if (r == KV_HTTP_ASK) {
+		t->request.distrust_ns = t->http->damaged_ns;
 		r = kv_request_begin(&t->request, t->http->multi);
 		if (r == 0)
 			return;

@@ -19,6 +19,7 @@
 #define CONNECT_MS 2000l
 #define EXPECT_MS 100l /* for a server's leave to send what is large */
 #define BUFFER (512l << 10)
+#define SECOND_NS UINT64_C(1000000000)
 #define HEADERS_MAX 65536u
 #define PAGE_MAX 65536u /* of an answer that tells what is wrong */
 
@@ -347,9 +348,28 @@ static CURLcode set_request(struct kv_request *request)
 	return code == CURLE_OK ? set_method(request) : code;
 }
 
+/* libcurl counts a connection's age in whole seconds, and closes those that are
+ * too old when it looks for one. */
+static void set_connection(const struct kv_request *request)
+{
+	const uint64_t age = kv_now_ns() - request->distrust_ns;
+	const bool fresh = age < 2 * SECOND_NS;
+
+	if (request->distrust_ns == 0)
+		return;
+	curl_easy_setopt(request->easy, CURLOPT_FRESH_CONNECT, (long)fresh);
+	curl_easy_setopt(request->easy, CURLOPT_FORBID_REUSE, (long)fresh);
+	if (!fresh)
+		curl_easy_setopt(request->easy, CURLOPT_MAXLIFETIME_CONN,
+				 (long)(age / SECOND_NS) - 1);
+}
+
 int kv_request_begin(struct kv_request *request, CURLM *multi)
 {
 	int r = errno_of_code(set_request(request));
+
+	if (r == 0)
+		set_connection(request);
 
 	if (r == 0)
 		r = set_headers(request);

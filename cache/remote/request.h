@@ -14,6 +14,8 @@ struct kv_request {
 	struct curl_slist *headers;
 	uint64_t sent, received, header_bytes;
 	int verdict; /* why the answer was cut */
+	/* Connections that are older are not trusted; 0: all are. */
+	uint64_t distrust_ns;
 	char error[CURL_ERROR_SIZE];
 };
 

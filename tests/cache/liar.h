@@ -28,6 +28,9 @@ struct liar {
 		*forever; /* said again and again after object; "": silence */
 	/* It leaves a connection open for one more request, and closes it then. */
 	bool drops;
+	/* It leaves a connection open until there is another. */
+	bool keeps;
+	int at; /* the connection */
 	unsigned asked;
 	char put[16]; /* what came last with a head that tells its length */
 };
@@ -88,7 +91,16 @@ static inline void liar_wait_for_end(int fd)
 	poll(&until, 1, -1);
 }
 
-static inline void liar_answer(struct liar *liar, int fd)
+/* Not a request on @fd, but another connection. */
+static inline bool liar_sees_another(struct liar *liar, int fd)
+{
+	struct pollfd fds[] = {{liar->fd, POLLIN, 0}, {fd, POLLIN, 0}};
+
+	poll(fds, 2, -1);
+	return !fds[1].revents;
+}
+
+static inline bool liar_answer(struct liar *liar, int fd)
 {
 	char head[16384], line[4096] = "";
 	const char *said, *forever;
@@ -96,10 +108,11 @@ static inline void liar_answer(struct liar *liar, int fd)
 	size_t n;
 
 	if (!liar_listen(fd, head, sizeof(head)))
-		return;
+		return false;
 	sscanf(head, "%4095[^\r]", line);
 	pthread_mutex_lock(&liar->lock);
 	liar->asked++;
+	liar->at = fd;
 	liar_take(liar, fd, head);
 	said = strstr(line, ".digest ") ? liar->note : liar->object;
 	n = said == liar->note ? liar->note_n : liar->object_n;
@@ -117,7 +130,9 @@ static inline void liar_answer(struct liar *liar, int fd)
 	free(what);
 	if (liar->drops && liar_listen(fd, head, sizeof(head)))
 		liar_take(liar, fd, head);
-	shutdown(fd, SHUT_WR);
+	if (!liar->keeps)
+		shutdown(fd, SHUT_WR);
+	return liar->keeps;
 }
 
 static inline void *liar_run(void *arg)
@@ -126,7 +141,8 @@ static inline void *liar_run(void *arg)
 	int fd, last = -1;
 
 	while ((fd = accept4(liar->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
-		liar_answer(liar, fd);
+		while (liar_answer(liar, fd) && !liar_sees_another(liar, fd))
+			;
 		/* To close at once might take the answer back. */
 		if (last >= 0)
 			close(last);

@@ -270,6 +270,27 @@ static void test_a_connection_that_is_closed_costs_nothing(void **state)
 	liar.drops = false;
 }
 
+#define OTHER_KEY "ff112233445566778899aabbccddeeff"
+#define OTHER "1000/space/" OTHER_KEY
+static const char other_note[] = SAYS("68") "\r\n" OTHER_KEY " " DIGEST " 5\n";
+
+/* As if each answer were the one before's: not on another connection. */
+static void test_a_connection_that_damages_is_left(void **state)
+{
+	int at;
+
+	(void)state;
+	liar.keeps = true;
+	assert_int_equal(status_of(KV_REMOTE_EXISTS, NAME), 0);
+	at = liar.at;
+	liar_note(&liar, other_note, sizeof(other_note) - 1);
+	assert_int_equal(status_of(KV_REMOTE_EXISTS, NAME), -EBADMSG);
+	assert_int_equal(liar.at, at);
+	assert_int_equal(status_of(KV_REMOTE_EXISTS, OTHER), 0);
+	assert_int_not_equal(liar.at, at);
+	liar.keeps = false;
+}
+
 /* ---- silence ---- */
 
 static struct kv_remote_op ops[MANY];
@@ -352,6 +373,7 @@ int main(void)
 		ON(set_up_s3, test_a_header_that_is_no_note_is_refused),
 		ON(set_up_http, test_an_object_of_notes_is_bounded),
 		ON(set_up_s3, test_a_connection_that_is_closed_costs_nothing),
+		ON(set_up_http, test_a_connection_that_damages_is_left),
 		ON(set_up_http, test_who_waits_for_silence_is_let_go),
 		ON(set_up_s3, test_half_an_answer_is_let_go),
 	};
