@@ -389,12 +389,14 @@ static size_t reap_member(struct member *member, struct kv_remote_op **ret_ops,
 size_t kv_helpers_reap(void *backend, struct kv_remote_op **ret_ops, size_t max)
 {
 	struct helpers *helpers = backend;
-	size_t n = reap_refused(helpers, ret_ops, max);
 	struct member *member;
+	size_t n = 0;
 
 	TAILQ_FOREACH(member, &helpers->members, link)
 		if (n < max)
 			n += reap_member(member, ret_ops + n, max - n);
+	/* Last: else, while many are refused, no trial would be seen. */
+	n += reap_refused(helpers, ret_ops + n, max - n);
 	look_after_all(helpers);
 	return n;
 }

@@ -7,7 +7,6 @@
  *
  * LOCKING   none.
  */
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -16,6 +15,7 @@
 
 #include "cache/remote/helper.h"
 #include "tests/cache/backend.h"
+#include "tests/cache/processes.h"
 
 #define ROOM (600u << 10)
 
@@ -96,69 +96,11 @@ static int close_it(void **state)
 
 /* ---- what is left over ---- */
 
-static unsigned descriptors(void)
-{
-	DIR *all = opendir("/proc/self/fd");
-	unsigned n = 0;
-
-	assert_non_null(all);
-	while (readdir(all))
-		n++;
-	closedir(all);
-	return n;
-}
-
 static void assert_nothing_left(unsigned before)
 {
 	assert_int_equal(driver->close(backend), 0);
 	assert_int_equal(waitpid(-1, NULL, __WALL | WNOHANG), -1);
 	assert_int_equal(descriptors(), before);
-}
-
-/* Children of ours, @max at most; how many. */
-static unsigned children(pid_t parent, pid_t *ret_pids, unsigned max)
-{
-	char path[300];
-	struct dirent *task;
-	unsigned n = 0;
-	DIR *tasks;
-
-	snprintf(path, sizeof(path), "/proc/%d/task", parent);
-	tasks = opendir(path);
-	assert_non_null(tasks);
-	while ((task = readdir(tasks))) {
-		FILE *file;
-
-		snprintf(path, sizeof(path), "/proc/%d/task/%.20s/children",
-			 parent, task->d_name);
-		file = fopen(path, "r");
-		while (file && n < max && fscanf(file, "%d", &ret_pids[n]) == 1)
-			n++;
-		if (file)
-			fclose(file);
-	}
-	closedir(tasks);
-	return n;
-}
-
-/* Of /proc/PID/status, what stands behind @name; false: it is gone. */
-static bool status_line(pid_t pid, const char *name, char value[100])
-{
-	const size_t n = strlen(name);
-	char path[64], line[300];
-	bool found = false;
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/proc/%d/status", pid);
-	file = fopen(path, "r");
-	while (file && !found && fgets(line, sizeof(line), file))
-		found = strncmp(line, name, n) == 0 && line[n] == ':';
-	if (file)
-		fclose(file);
-	if (found)
-		snprintf(value, 100, "%.*s", (int)strcspn(line + n + 2, "\n"),
-			 line + n + 2);
-	return found;
 }
 
 #define FIRST_UID 2000000000u
@@ -338,6 +280,35 @@ static void test_cancelling_waits_for_nobody(void **state)
 		}
 		assert_nothing_left(before);
 	}
+}
+
+/* As many are refused at a time as are reaped: the trial is seen all the same. */
+static void test_one_that_goes_on_is_asked_again(void **state)
+{
+	const unsigned before = descriptors();
+	pid_t pid;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	open_faulty("patience=3600");
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, data, 1000), 0);
+	pid = helper_of(FIRST_UID + 1000);
+	assert_int_equal(kill(pid, SIGSTOP), 0);
+	for (unsigned i = 0; i < KV_REMOTE_FAILURES; i++) {
+		struct kv_remote_op op = op_of(KV_REMOTE_EXISTS, OBJECT);
+		struct kv_remote_op *ops = &op;
+
+		driver->submit(backend, &ops, 1);
+		driver->cancel(backend, &op);
+		await(1);
+	}
+	assert_int_equal(status_of(KV_REMOTE_EXISTS, OBJECT), -EIO);
+	assert_int_equal(kill(pid, SIGCONT), 0);
+	while (status_of(KV_REMOTE_EXISTS, OBJECT) == -EIO)
+		usleep(10000);
+	assert_int_equal(helper_of(FIRST_UID + 1000), pid);
+	assert_nothing_left(before);
 }
 
 /* 1 MiB holds one such object: the next waits for its memory. */
@@ -695,21 +666,6 @@ static void test_it_dies_with_us_and_all_that_it_began(void **state)
 	close(ended[0]);
 }
 
-static unsigned descriptors_of(pid_t pid)
-{
-	char path[64];
-	DIR *all;
-	unsigned n = 0;
-
-	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
-	all = opendir(path);
-	while (all && readdir(all))
-		n++;
-	if (all)
-		closedir(all);
-	return n;
-}
-
 /* A lease on its file lets nobody open it, until that is given up. */
 static void test_what_hangs_before_it_begins_has_nothing_of_ours(void **state)
 {
@@ -770,6 +726,7 @@ int main(void)
 		cmocka_unit_test(test_what_it_says_of_an_object_is_looked_at),
 		cmocka_unit_test(test_an_answer_too_many_ends_it),
 		cmocka_unit_test(test_cancelling_waits_for_nobody),
+		cmocka_unit_test(test_one_that_goes_on_is_asked_again),
 		cmocka_unit_test(
 			test_memory_that_it_may_write_to_is_not_reused),
 		cmocka_unit_test(test_memory_comes_back_with_a_late_answer),
