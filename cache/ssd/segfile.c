@@ -334,6 +334,43 @@ void kv_segfiles_sweep(struct kv_cache *cache)
 	kv_strays_remove(cache, cache->ssd.dir, is_used);
 }
 
+static int put_unrecorded(struct kv_cache *cache, struct kv_txn *batch)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+	bool any = false;
+	int r = 0;
+
+	for (uint32_t id = 0; r == 0 && id < ssd->n_files; id++) {
+		const struct kv_segfile *file = ssd->files[id];
+		struct kv_segfile_record record = {.id = id};
+
+		if (!file || file->recorded)
+			continue;
+		any = true;
+		record.slots = file->slots;
+		record.slot_bytes = file->slot_bytes;
+		r = fsync(file->fd) < 0 ? -errno
+					: kv_txn_put_segfile(batch, &record);
+	}
+	if (r == 0 && any && fsync(ssd->dir) < 0)
+		r = -errno;
+	return r;
+}
+
+void kv_segfiles_record(struct kv_cache *cache)
+{
+	struct kv_txn *batch;
+	int r = cache->ssd.on ? kv_txn_begin(cache->index, &batch) : -ENOENT;
+
+	if (r < 0)
+		return;
+	r = put_unrecorded(cache, batch);
+	if (r == 0)
+		kv_txn_commit(batch);
+	else
+		kv_txn_abort(batch);
+}
+
 void kv_segfiles_close(struct kv_cache *cache)
 {
 	struct kv_ssd_class *class;

@@ -29,6 +29,9 @@ void kv_strays_remove(struct kv_cache *cache, int dir,
 				      const char *name));
 /* Give up whole files until the cap is kept; commits by itself. */
 int kv_segfiles_shrink(struct kv_cache *cache);
+/* At the end: the index knows those files, too, whose blocks were all removed
+ * before a commit.  As far as it goes: the next mount removes others. */
+void kv_segfiles_record(struct kv_cache *cache);
 void kv_segfiles_close(struct kv_cache *cache);
 /* Zero the prologues in free slots, write trailers that are missing: of all
  * files, at mount; of one, and let go of the lock meanwhile (false: all are

@@ -126,6 +126,19 @@ static inline int small_tear_down(void **state)
 	return 0;
 }
 
+/* How kvfs-fsck ends on the store, which is closed. */
+static inline int small_fsck(const struct small *s, const char *option)
+{
+	const char *b = getenv("B");
+	char command[200];
+	int status;
+
+	snprintf(command, sizeof(command), "%s/kvfs-fsck -q %s %s > /dev/null",
+		 b ? b : "build", option, s->path);
+	status = system(command);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 static inline struct kv_key small_key(unsigned n)
 {
 	struct kv_key key = {.len = 16};

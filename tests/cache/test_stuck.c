@@ -160,6 +160,24 @@ static void while_reads_are_offline_nothing_is_asked_of_the_disk(void **state)
 	small_check(s);
 }
 
+/* Its only block was removed before it could be written. */
+static void a_file_that_nothing_was_written_to_is_known_in_the_end(void **state)
+{
+	struct small *s = *state;
+	const unsigned large = 20;
+
+	disk_misbehave(FAULT_EIO, 1, UINT32_MAX / 2);
+	disk.only = KV_IO_WRITE;
+	assert_int_equal(small_save_seed(s, large, large, 300000), 0);
+	wait_until(disk_seen() > 0);
+	assert_int_equal(small_remove_block(s, large), 0);
+	disk_behave();
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	assert_int_equal(small_close(s), 0);
+	assert_int_equal(small_fsck(s, ""), 0);
+	small_must_open(s);
+}
+
 static void
 one_block_that_cannot_be_read_is_a_miss_and_can_be_saved(void **state)
 {
@@ -310,6 +328,7 @@ int main(void)
 		TEST(its_slot_is_not_used_for_anything_else),
 		TEST(a_reader_through_the_mount_waits_no_longer_either),
 		TEST(while_reads_are_offline_nothing_is_asked_of_the_disk),
+		TEST(a_file_that_nothing_was_written_to_is_known_in_the_end),
 		TEST(one_block_that_cannot_be_read_is_a_miss_and_can_be_saved),
 		TEST(a_write_that_does_not_end_fails_those_who_wait_for_it),
 		TEST(a_sync_that_does_not_end_holds_up_nobody_else),

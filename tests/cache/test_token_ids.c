@@ -248,18 +248,6 @@ static void open_memory_is_read_with_care(void **state)
 	assert_int_equal(told(s, 1), 1);
 }
 
-static int fsck(struct small *s, const char *option)
-{
-	const char *b = getenv("B");
-	char command[200];
-	int status;
-
-	snprintf(command, sizeof(command), "%s/kvfs-fsck -q %s %s > /dev/null",
-		 b ? b : "build", option, s->path);
-	status = system(command);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 /* Nothing leaves any: should it be, they do not stay. */
 static void those_of_no_block_are_found_and_taken_away(void **state)
 {
@@ -274,9 +262,9 @@ static void those_of_no_block_are_found_and_taken_away(void **state)
 			 0);
 	assert_int_equal(kv_txn_commit(batch), 0);
 	assert_int_equal(close_kept(s), 0);
-	assert_int_equal(fsck(s, ""), 4);
-	assert_int_equal(fsck(s, "--repair"), 1);
-	assert_int_equal(fsck(s, ""), 0);
+	assert_int_equal(small_fsck(s, ""), 4);
+	assert_int_equal(small_fsck(s, "--repair"), 1);
+	assert_int_equal(small_fsck(s, ""), 0);
 	open_kept(s);
 	assert_int_equal(indexed(s), 1);
 	assert_int_equal(told(s, 1), 1);
@@ -346,7 +334,7 @@ static void long_ones_are_in_the_block_alone(void **state)
 	assert_int_equal(told(s, LONG), 1);
 	assert_true(small_stats(s).bytes_read_ssd > 0);
 	assert_int_equal(close_kept(s), 0);
-	assert_int_equal(fsck(s, "--data"), 0);
+	assert_int_equal(small_fsck(s, "--data"), 0);
 	open_kept(s);
 	assert_int_equal(told(s, LONG), 1);
 	assert_int_equal(told(s, 1), 1);
