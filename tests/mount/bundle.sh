@@ -114,6 +114,16 @@ ok "UTF-8 that says so" bundle -x -C "$N" <"$T/utf8"
 same "its layout" "$M/s/.layout" "$N/ö/.layout"
 rm -r "$N/ö"
 
+# Whether blocks leave a node is for who imports them.
+{ printf '{"share":true,'; sed 's/^{//' "$M/s/.layout"; } >"$T/shared.layout"
+stream "$T/shared.layout" "$(digest "$T/shared.layout")" <<'P'
+make("shared", begin("t"), file("t/.layout", sys.argv[2], sys.argv[3]), end(0, "t"))
+P
+ok "a shared one" bundle -x -C "$N" <"$T/shared"
+same "its layout" "$M/s/.layout" "$N/t/.layout"
+eq "share" "$(getfattr --only-values -n user.kvfs.share "$N/t")" 0
+rm -r "$N/t"
+
 # A space is made with the mode that it had, less the umask.
 chmod 700 "$M/s" && bundle "$M/s" >"$T/private" && chmod 775 "$M/s" && bundle "$M/s" >"$T/open"
 chmod 500 "$M/s" && bundle "$M/s" >"$T/locked" && chmod 755 "$M/s"

@@ -10,6 +10,7 @@
  * LOCKING   one thread.
  */
 #include <fcntl.h>
+#include <jansson.h>
 
 #include "common/layout.h"
 #include "tools/bundle/bundle.h"
@@ -99,16 +100,35 @@ static int compare_or_write(int space, const char *name, const char *text,
 				     name);
 }
 
+/* Whether blocks leave this node is for whoever imports them; caller frees. */
+static char *not_shared(const char *text, size_t n)
+{
+	json_t *json = json_loadb(text, n, 0, NULL);
+	char *rest = NULL;
+
+	if (json) {
+		json_object_del(json, "share");
+		rest = json_dumps(json, JSON_COMPACT);
+	}
+	json_decref(json);
+	return rest;
+}
+
 int bundle_take_layout(int space, const char *name, const char *text, size_t n)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
+	_cleanup_(kv_freep) char *own = NULL;
 	int r = kv_layout_parse(text, n, &layout);
 
 	if (r < 0)
 		return bundle_error("%s/.layout: %s", name,
 				    r == -EINVAL ? "not a layout"
 						 : strerror(-r));
-	return space < 0 ? 0 : compare_or_write(space, name, text, n);
+	if (space < 0)
+		return 0;
+	own = layout->share ? not_shared(text, n) : strndup(text, n);
+	return own ? compare_or_write(space, name, own, strlen(own))
+		   : bundle_error("no memory");
 }
 
 int bundle_take_no_layout(int space, const char *name)
