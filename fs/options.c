@@ -282,6 +282,20 @@ static char *absolute_url(const char *url)
 	return path && asprintf(&text, "dir:%s", path) >= 0 ? text : NULL;
 }
 
+/* The daemon's directory is another one. */
+static bool names_relative(const char *url, const char *word)
+{
+	const bool web = strncmp(url, "http", 4) == 0 ||
+			 strncmp(url, "s3:", 3) == 0;
+	const char *at = web ? strpbrk(url, "?&") : NULL;
+
+	for (; at; at = strpbrk(at + 1, "?&"))
+		if (strncmp(at + 1, word, strlen(word)) == 0 &&
+		    at[1 + strlen(word)] != '/')
+			return true;
+	return false;
+}
+
 /* One more, every time. */
 static int take_remote(const struct word *word, void *where, const char *value,
 		       const char **ret_why)
@@ -299,6 +313,10 @@ static int take_remote(const struct word *word, void *where, const char *value,
 		return -EINVAL;
 	*ret_why = "without a directory";
 	if (strcmp(value, "dir:") == 0)
+		return -EINVAL;
+	*ret_why = "credentials= and ca= take paths that begin with /";
+	if (names_relative(value, "credentials=") ||
+	    names_relative(value, "ca="))
 		return -EINVAL;
 	*ret_why = "out of memory";
 	more[remote->n] = absolute_url(value);

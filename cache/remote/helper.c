@@ -278,6 +278,14 @@ static int say(struct kv_helper *helper)
 /* ---- its life ---- */
 
 /* Give it up: who waits shall not. */
+/* A program's words may come to a terminal. */
+static void disarm(char *text)
+{
+	for (; *text; text++)
+		if ((unsigned char)*text < ' ' || *text == 0x7f)
+			*text = '?';
+}
+
 static void fail(struct kv_helper *helper, int error, const char *why)
 {
 	kv_child_kill(&helper->child);
@@ -289,6 +297,7 @@ static void fail(struct kv_helper *helper, int error, const char *why)
 	helper->failed = true;
 	helper->why_not = error;
 	snprintf(helper->why, sizeof(helper->why), "%s", why);
+	disarm(helper->why);
 	end_all_locked(helper, -EIO);
 	pthread_cond_broadcast(&helper->changed);
 	pthread_mutex_unlock(&helper->lock);

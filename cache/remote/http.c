@@ -83,7 +83,7 @@ static void end(struct transfer *t, int status)
 	struct kv_remote_op *op = kv_steal(t->request.x.op);
 
 	if (op == &http->probe && status < 0)
-		snprintf(http->why, sizeof(http->why), "%s", t->request.error);
+		kv_request_why(&t->request, http->why, sizeof(http->why));
 	if (status == -EBADMSG || status == -EPROTO)
 		http->damaged_ns = kv_now_ns();
 	kv_request_end(&t->request, http->multi);

@@ -415,6 +415,23 @@ int kv_request_result(const struct kv_request *request, CURLcode code)
 	return errno_of_status(status);
 }
 
+void kv_request_why(const struct kv_request *request, char *why, size_t room)
+{
+	const long status = request->easy ? status_of(request) : 0;
+
+	if (request->header_bytes > HEADERS_MAX)
+		snprintf(why, room, "its headers do not end");
+	else if (request->error[0])
+		snprintf(why, room, "%s", request->error);
+	else if (status >= 300)
+		snprintf(why, room, "%s (status %ld)",
+			 status < 400 ? "it is said to be elsewhere"
+				      : strerror(-errno_of_status(status)),
+			 status);
+	else
+		*why = '\0';
+}
+
 bool kv_request_is_unreached(CURLcode code)
 {
 	return code == CURLE_COULDNT_RESOLVE_HOST ||

@@ -26,6 +26,9 @@ int kv_request_begin(struct kv_request *request, CURLM *multi);
 /* How it went, of which libcurl says @code. */
 int kv_request_result(const struct kv_request *request, CURLcode code);
 
+/* The same in words. */
+void kv_request_why(const struct kv_request *request, char *why, size_t room);
+
 /* Nobody was there: what else is asked will hardly fare better. */
 bool kv_request_is_unreached(CURLcode code);
 

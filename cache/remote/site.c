@@ -186,7 +186,7 @@ static int take_secret(struct kv_site *site, char *line, bool s3)
 		if (s3 != secrets[i].s3 || strcmp(line, secrets[i].name) != 0)
 			continue;
 		if (*at)
-			return -EINVAL;
+			return -EEXIST;
 		*at = strdup(value);
 		return *at ? 0 : -ENOMEM;
 	}
@@ -210,6 +210,9 @@ int kv_site_read_credentials(struct kv_site *site, char *text, bool s3,
 		if (!ours || strchr("[#;", *line))
 			continue;
 		r = take_secret(site, line, s3);
+		if (r == -EEXIST)
+			return refuse(ret_why, -EINVAL,
+				      "line %u says again what was said", n);
 		if (r < 0)
 			return refuse(ret_why, r, "line %u is no NAME = VALUE",
 				      n);

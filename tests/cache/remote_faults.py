@@ -38,6 +38,8 @@ class Faulty(example.Dict):
         self.tenant = tenant
         if self.fault == "refuse":
             raise OSError(errno.EHOSTUNREACH, "nobody there")
+        if self.fault == "paint":
+            raise OSError(errno.EHOSTUNREACH, "two\nlines \x1b[31m\x7f")
         if self.fault == "mute":
             time.sleep(1000)
         if "brood" in self.options:

@@ -390,6 +390,8 @@ static void test_what_cannot_be_opened_is_said(void **state)
 	} wrong[] = {
 		{"remote_faults.py", "fault=refuse", "nobody there",
 		 -EHOSTUNREACH},
+		{"remote_faults.py", "fault=paint", "two?lines ?[31m?",
+		 -EHOSTUNREACH},
 		{"remote_faults.py", "fault=hello", "not in the protocol",
 		 -EPROTO},
 		{"none", "", "none: No such file", -ENOENT},

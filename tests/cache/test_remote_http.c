@@ -181,17 +181,18 @@ static void test_what_is_there_is_opened_again(void **state)
 static void test_what_the_server_says_is_told(void **state)
 {
 	static const struct {
-		const char *url;
+		const char *url, *says;
 		int opened, status;
 	} cases[] = {
-		{"//127.0.0.1:%u/full/x", -ENOSPC, 0},
-		{"//127.0.0.1:%u/forbidden/x", -EACCES, 0},
-		{"//127.0.0.1:%u/busy/x", -EBUSY, 0},
-		{"//127.0.0.1:%u/ill/x", -EIO, 0},
-		{"//127.0.0.1:%u/elsewhere/x", -EPROTO, 0},
-		{"//127.0.0.1:%u/private/x", -EACCES, 0},
-		{"//127.0.0.1:%u/read-only", 0, -EACCES},
-		{"//127.0.0.1:%u/small", 0, -EFBIG},
+		{"//127.0.0.1:%u/full/x", "status 507", -ENOSPC, 0},
+		{"//127.0.0.1:%u/forbidden/x", "status 403", -EACCES, 0},
+		{"//127.0.0.1:%u/busy/x", "status 503", -EBUSY, 0},
+		{"//127.0.0.1:%u/ill/x", "status 5", -EIO, 0},
+		{"//127.0.0.1:%u/elsewhere/x", "elsewhere (status 30", -EPROTO,
+		 0},
+		{"//127.0.0.1:%u/private/x", "status 401", -EACCES, 0},
+		{"//127.0.0.1:%u/read-only", NULL, 0, -EACCES},
+		{"//127.0.0.1:%u/small", NULL, 0, -EFBIG},
 	};
 	static char large[3 << 20];
 
@@ -204,6 +205,7 @@ static void test_what_the_server_says_is_told(void **state)
 		assert_int_equal(r, cases[i].opened);
 		if (r < 0) {
 			assert_non_null(strstr(why, "http://127.0.0.1:"));
+			assert_non_null(strstr(why, cases[i].says));
 			continue;
 		}
 		assert_int_equal(

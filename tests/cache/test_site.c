@@ -191,7 +191,7 @@ static void test_credentials_that_are_refused(void **state)
 		{"password=x\n", "no user"},
 		{"user=me\npassword=\n", "line 2"},
 		{"user=me\npassword\n", "line 2"},
-		{"user=me\nuser=you\npassword=x\n", "line 2"},
+		{"user=me\nuser=you\npassword=x\n", "line 2 says again"},
 		{"user=me\npassword=a b\n", "line 2"},
 		{"user=me\npassword=a\001b\n", "line 2"},
 		{"[x]\nuser=me\npassword=x\n", "no user"},
