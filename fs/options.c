@@ -285,8 +285,8 @@ static char *absolute_url(const char *url)
 /* The daemon's directory is another one. */
 static bool names_relative(const char *url, const char *word)
 {
-	const bool web = strncmp(url, "http", 4) == 0 ||
-			 strncmp(url, "s3:", 3) == 0;
+	const bool web =
+		strncmp(url, "http", 4) == 0 || strncmp(url, "s3:", 3) == 0;
 	const char *at = web ? strpbrk(url, "?&") : NULL;
 
 	for (; at; at = strpbrk(at + 1, "?&"))

@@ -155,8 +155,12 @@ static void reap(struct kv_helper *helper, unsigned n)
 	while (n > 0) {
 		struct pollfd fd = {kv_helper_fd(helper), POLLIN, 0};
 		size_t some;
+		int ready;
 
-		fuzz_must(poll(&fd, 1, 20000) == 1);
+		do /* libFuzzer's alarm interrupts it */
+			ready = poll(&fd, 1, 20000);
+		while (ready < 0 && errno == EINTR);
+		fuzz_must(ready == 1);
 		some = kv_helper_reap(helper, ended, 4);
 		for (size_t i = 0; i < some; i++) {
 			fuzz_must(ended[i]->status <= 0);
