@@ -41,6 +41,7 @@
 #define ASK_NS UINT64_C(2000000000)
 #define PUT_NS UINT64_C(10000000000)
 #define REST_NS UINT64_C(1000000000)
+#define END_NS UINT64_C(2000000000) /* for what waits when the mount ends */
 
 struct kv_backup {
 	struct kv_remote_job job; /* first; the thread's */
@@ -372,16 +373,49 @@ int kv_backup_start(struct kv_remote *remote)
 	return r;
 }
 
+static bool has_work_locked(const struct kv_remote *remote)
+{
+	bool open = false;
+
+	for (unsigned i = 0; i < remote->n; i++)
+		open |= remote->backends[i].stats.open;
+	return open && remote->backup.running &&
+	       remote->backup.n_waiting + remote->backup.waiting.out > 0;
+}
+
+/* What waits, as long as a backend takes it. */
+static void hand_over_rest(struct kv_remote *remote)
+{
+	const uint64_t until = kv_now_ns() + END_NS;
+	bool more;
+
+	do {
+		kv_lock(remote->cache);
+		more = has_work_locked(remote);
+		kv_unlock(remote->cache);
+		if (more)
+			usleep(10000);
+	} while (more && kv_now_ns() < until);
+}
+
 void kv_backup_stop(struct kv_remote *remote)
 {
 	struct kv_cache *cache = remote->cache;
+	unsigned left;
 
+	hand_over_rest(remote);
 	kv_lock(cache);
+	left = remote->backup.n_waiting;
 	remote->stop = true;
 	pthread_cond_signal(&remote->backup.more);
 	kv_unlock(cache);
 	if (remote->backup.running)
 		pthread_join(remote->backup.thread, NULL);
+	if (left > 0)
+		fprintf(stderr,
+			"kvfs: %u blocks of shared spaces were not handed over "
+			"before the end\n",
+			left);
 }
 
 void kv_backups_free(struct kv_remote *remote)

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""late_web.py PORT SECONDS - a web server that keeps what is put in memory, and, but for
-a mount's first question, answers so late."""
+"""late_web.py PORT SECONDS - a web server that keeps what is put in memory, and answers so
+late, but at once what ends with a slash: a mount's first question, and /objects/, how many
+there are."""
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +21,9 @@ class Late(BaseHTTPRequestHandler):
         self.wfile.write(body if self.command == "GET" else b"")
 
     def do_GET(self):
+        if self.path == "/objects/":
+            self.answer(200, b"%d" % sum(".digest" not in path for path in objects))
+            return
         body = objects.get(self.path)
         self.answer(404 if body is None else 200, body or b"")
 

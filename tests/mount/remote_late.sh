@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# remote_late.sh - nodes ask which seed a space has of a server that answers about when
-# they stop waiting for it: the space is made, and the daemon goes on.
+# remote_late.sh - a server that answers late.  A node that asks it which seed a space has
+# and stops waiting about then makes the space, and goes on; and what waits when a mount
+# ends is handed over.
 . "$(dirname "$0")/lib"
 . "$here/moto"
 LAYOUT='{"tensors":[{"name":"k","dtype":"U8","shape":[65536]}]}'
@@ -24,4 +25,16 @@ for late in 0.3 0.6; do
 	kill $server
 	wait $server 2>/dev/null
 done
+
+port=$(free_port)
+"$here/late_web.py" "$port" 0.03 2>"$T/web.log" & server=$!
+until (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do sleep 0.1; done
+start "remote=http://127.0.0.1:$port/kv"
+mkdir "$M/z" && setfattr -n user.kvfs.share -v 1 "$M/z" || fail "space z"
+block "$T/b" --tensor k:U8:65536:65536
+for i in {1..40}; do put z "$i" "$T/b" || fail "put $i"; done
+ok "durable" sync "$M/z"
+stop
+eq "all were handed over" "$(curl -s "http://127.0.0.1:$port/objects/")" 40
+kill $server
 exit 0
