@@ -43,9 +43,9 @@ make "$M/s"
 save s {1..8} 20
 make "$M/other"
 save other 1 2 3
+handed_over root 12
 chown 1001 "$M/other"
 # Of the first owner's objects nothing is left to be known; he hands over again.
-handed_over root 12
 rm "$M/other/"*/* && save other 1 2 3 && handed_over one 3
 
 # One, many, by names from a pipe: also what is not here, or nowhere.
