@@ -8,7 +8,8 @@
  * may read it from SSD; each backend in turn is asked whether it has the block,
  * and given it if not.
  *
- * OWNS      every kv_backup; the views of those that are ready.
+ * OWNS      every kv_backup; the bytes of those that are ready: a copy of what is
+ *           small, so that no segment stays for its sake, a view of what is large.
  *
  * STATES    of a backup:
  *              (new) -> waiting   kv_remote_durable_locked
@@ -35,7 +36,8 @@
 #include <stdio.h>
 
 #define WAITING_MAX 16384u
-#define TURN 8 /* blocks */
+#define TURN 8	  /* blocks */
+#define COPIED 16 /* up to one part in so many of a segment */
 #define UNDER_WAY_MAX \
 	10u /* of one user 8, so that there is something for others */
 #define ASK_NS UINT64_C(2000000000)
@@ -49,8 +51,9 @@ struct kv_backup {
 	uint32_t uid;		  /* whose it was when it began to wait */
 	struct kv_key key;
 	struct queue *queue;	/* held */
-	struct kv_block *block; /* held, with its view, once ready */
+	struct kv_block *block; /* held, once ready, with its view or a copy */
 	struct kv_view view;
+	uint8_t *copy; /* NULL: none */
 	struct kv_digest digest;
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
 	TAILQ_ENTRY(kv_backup) link; /* of waiting, ready or busy */
@@ -152,9 +155,11 @@ static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
 	struct kv_cache *cache = remote->cache;
 
 	if (backup->block) {
-		kv_view_put(cache, &backup->view);
+		if (!backup->copy)
+			kv_view_put(cache, &backup->view);
 		kv_block_put(cache, backup->block);
 	}
+	free(backup->copy);
 	kv_space_put(backup->space);
 	kv_lock(cache);
 	kv_turn_end(&remote->backup.waiting, &backup->queue->turn, 1);
@@ -177,6 +182,19 @@ static bool may_leave(struct kv_cache *cache, const struct kv_backup *backup)
 
 /* ---- making ready ---- */
 
+static void copy_small(struct kv_cache *cache, struct kv_backup *backup)
+{
+	struct kv_view *view = &backup->view;
+
+	if (view->length > cache->arena.segment_bytes / COPIED)
+		return;
+	backup->copy = malloc(view->length);
+	if (!backup->copy)
+		return;
+	memcpy(backup->copy, view->data, view->length);
+	kv_view_put(cache, view);
+}
+
 /* Its bytes, held; and what is said of them. */
 static int hold(struct kv_cache *cache, struct kv_backup *backup)
 {
@@ -189,11 +207,13 @@ static int hold(struct kv_cache *cache, struct kv_backup *backup)
 	r = kv_block_meta(cache, block, &meta, &backup->digest);
 	if (r == 0)
 		r = kv_view_get(cache, block, &backup->view);
-	if (r < 0)
+	if (r < 0) {
 		kv_block_put(cache, block);
-	else
-		backup->block = block;
-	return r;
+		return r;
+	}
+	copy_small(cache, backup);
+	backup->block = block;
+	return 0;
 }
 
 static void prepare(struct kv_remote *remote, struct kv_backup *backup)
@@ -292,7 +312,8 @@ static void asked(struct kv_remote *remote, struct kv_remote_job *job,
 		return;
 	}
 	job->op.call = KV_REMOTE_PUT;
-	job->op.data = (uint8_t *)backup->view.data;
+	job->op.data =
+		backup->copy ? backup->copy : (uint8_t *)backup->view.data;
 	job->op.length = backup->view.length;
 	job->op.digest = backup->digest;
 	job->ended = put;

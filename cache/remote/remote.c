@@ -202,7 +202,7 @@ static void hear_of(struct kv_remote *remote, struct kv_remote_backend *b)
 {
 	struct kv_remote_stats told;
 
-	if (!b->driver->tell)
+	if (!b->driver->tell || !atomic_load(&b->there))
 		return;
 	b->driver->tell(b->state, &told);
 	kv_lock(remote->cache);

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # remote_late.sh - a server that answers late.  A node that asks it which seed a space has
-# and stops waiting about then makes the space, and goes on; and what waits when a mount
-# ends is handed over.
+# and stops waiting about then makes the space, and goes on; what waits when a mount
+# ends is handed over; and what waits for it takes no memory from others.
 . "$(dirname "$0")/lib"
 . "$here/moto"
 LAYOUT='{"tensors":[{"name":"k","dtype":"U8","shape":[65536]}]}'
@@ -37,4 +37,23 @@ ok "durable" sync "$M/z"
 stop
 eq "all were handed over" "$(curl -s "http://127.0.0.1:$port/objects/")" 40
 kill $server
+
+# Each user's small blocks are in a segment of his own: they do not stay in it for the
+# sake of a server that hangs, or nobody finds memory.
+if [ "$(id -u)" = 0 ]; then
+	port=$(free_port)
+	"$here/late_web.py" "$port" 60 2>"$T/web.log" & server=$!
+	until (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do sleep 0.1; done
+	start "remote=http://127.0.0.1:$port/kv,allow_other"
+	as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
+	chmod 644 "$T/b"
+	for user in {2001..2016}; do
+		as "$user" mkdir -m 700 "$M/u$user" && setfattr -n user.kvfs.share -v 1 "$M/u$user" &&
+			as "$user" mkdir "$M/u$user/01" || fail "space of $user"
+		as "$user" cp "$T/b" "$M/u$user/$(place 1)" || fail "a save of $user"
+		as "$user" sync "$M/u$user" || fail "sync of $user"
+	done
+	stop
+	kill -KILL $server
+fi
 exit 0

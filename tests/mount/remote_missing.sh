@@ -10,6 +10,18 @@ mkdir "$N"
 OPTIONS=remote=dir:$R,remote_threshold=1,remote_optional
 node1() { start "$OPTIONS"; }
 node2() { "$B/kvfs" -o "$BASE,control=$T/sock2,$OPTIONS" "$T/store2" "$N" || fail "the other node does not start"; }
+# A program that is not there does not end the daemon, and is asked when it is.
+start "remote=helper:$T/tree/tests/mount/kvfs-remote-files?dir=$T&fault=$T/fault,remote_optional" 2> "$T/said"
+grep -q "No such file" "$T/said" || fail "not said: $(cat "$T/said")"
+sleep 0.3
+ok "without a helper" grep -q "not there yet" "$M/.kvfs/stats"
+for f in examples/kvfs-remote-dict connectors/remote/kvfs_remote.py tests/mount/kvfs-remote-files; do
+	install -D -m 755 "$here/../../$f" "$T/tree/$f" || fail "install $f"
+done
+for ((i = 0; i < 600; i++)); do grep -q "^remote .*: asked" "$M/.kvfs/stats" && break; sleep 0.1; done
+[ "$i" -lt 600 ] || fail "the helper is not asked once it is there"
+stop
+rm -rf "$S" "$T/tree"
 cat > "$T/layout" <<'L'
 {"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16}
 L
