@@ -62,6 +62,9 @@ uint64_t kv_index_map_bytes(uint64_t cap);
  */
 bool kv_index_takes_token_ids(uint32_t n, uint32_t extras_len, uint64_t length);
 
+/* Bytes of an empty map that puts may take. */
+uint64_t kv_index_puttable(uint64_t map_bytes);
+
 /* The bytes that a space, and a snapshot of @n blocks, take of it. */
 uint64_t kv_index_space_bytes(size_t name_len, size_t layout_len);
 uint64_t kv_index_snapshot_bytes(size_t n);

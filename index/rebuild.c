@@ -56,6 +56,7 @@ struct work {
 	size_t n_files;
 	struct known *known; /* spaces, sorted once all are there */
 	size_t n_known;
+	uint64_t spare;	 /* bytes of the map that only records may take */
 	int fd;		 /* of the file at hand */
 	uint8_t *header; /* of a block, header_room bytes */
 	size_t header_room;
@@ -373,8 +374,8 @@ static int add_token_ids(struct work *work, const struct file *file,
 {
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
 	/* All blocks have records before any has these. */
-	const uint64_t records =
-		KV_PUT_FAR + (work->slots - work->slots_done) * KV_PUT_NEAR;
+	const uint64_t records = work->spare + KV_PUT_FAR +
+				 (work->slots - work->slots_done) * KV_PUT_NEAR;
 	struct kv_txn *batch;
 	int r;
 
@@ -541,13 +542,22 @@ static void remove_new(int store_fd)
 	unlinkat(store_fd, NEW_DIR, AT_REMOVEDIR);
 }
 
+/*
+ * In a map of twice the size: what fits a full one that came to be over weeks is
+ * not known to fit it when it is put at once.  The next mount takes the file as
+ * it is.
+ */
 static int fill_new(struct work *work, const char *path)
 {
 	struct kv_store_info *info = &work->out->info;
+	const uint64_t map_bytes = kv_index_map_bytes(info->cap);
 	struct kv_store_info ignored;
 	struct kv_txn *batch;
-	int r = kv_index_open(path, kv_index_map_bytes(info->cap), false, info,
-			      &ignored, &work->index);
+	int r = kv_index_open(path, 2 * map_bytes, false, info, &ignored,
+			      &work->index);
+
+	work->spare =
+		kv_index_puttable(2 * map_bytes) - kv_index_puttable(map_bytes);
 
 	if (r == 0)
 		r = add_spaces(work);

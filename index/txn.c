@@ -51,6 +51,13 @@ static uint64_t reserve_of(uint64_t pages)
 	return KV_MIN(KV_MAX(pages / RESERVE, RESERVE_MIN), pages / 2);
 }
 
+uint64_t kv_index_puttable(uint64_t map_bytes)
+{
+	const uint64_t pages = map_bytes / KV_PAGE;
+
+	return (pages - reserve_of(pages)) * KV_PAGE;
+}
+
 uint64_t kv_index_records_max(uint64_t cap)
 {
 	uint64_t pages = kv_index_map_bytes(cap) / KV_PAGE;

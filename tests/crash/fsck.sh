@@ -210,3 +210,18 @@ for n in range(rounds):
             sys.exit(1)
 print("%d hostile stores, four runs each; status: %s" % (rounds, status))
 P
+
+# An index that is full of records of small blocks is made anew, by both.
+rm -rf "$S"
+BASE=dram=64M,ssd=128M,segment=8M,hugepages=off,scrub=0
+start
+"$B/tests/mount/storm" "$SOCK" s save 16384 4200 && sync "$M/s" || fail "small blocks"
+many=$(metric 'kvfs_blocks{tier="ssd"}')
+[ "$many" -gt 4000 ] || fail "only $many small blocks"
+stop
+fsck 1 "rebuilt: $many blocks" --rebuild
+rm "$S/index/data.mdb"
+start
+eq "blocks of a full index" "$(metric 'kvfs_blocks{tier="ssd"}')" "$many"
+stop
+fsck 0 clean
