@@ -72,6 +72,13 @@ static uint64_t left_ns(const struct forgetting *f)
 	return now < f->until ? f->until - now : 0;
 }
 
+/* @ns more for all of it.  A mount may hang before anything can be asked. */
+static void start_clock(struct forgetting *f, uint64_t ns)
+{
+	f->until = kv_now_ns() + ns;
+	alarm((unsigned)(ns / 1000000000u) + 3 * GRACE);
+}
+
 static int ask(struct forgetting *f, enum wire_type type, uint32_t count,
 	       void *items, size_t *bytes, size_t room, uint32_t *ret_count)
 {
@@ -293,7 +300,14 @@ static void take_lines(struct forgetting *f)
 	size_t room = 0;
 	ssize_t n;
 
-	while ((n = getline(&line, &room, stdin)) > 0) {
+	for (;;) {
+		const uint64_t left = left_ns(f);
+
+		alarm(0); /* whoever writes the lines may take his time */
+		n = getline(&line, &room, stdin);
+		start_clock(f, left);
+		if (n <= 0)
+			return;
 		if (line[n - 1] == '\n')
 			line[n - 1] = '\0';
 		if (line[0])
@@ -338,16 +352,15 @@ int kv_forget_main(int argc, char **argv)
 	int at = 2;
 
 	if (argc > 3 && strcmp(argv[2], "-t") == 0) {
-		if (kv_number_parse(argv[3], 10, SECONDS_MAX, &seconds) < 0)
+		if (kv_number_parse(argv[3], 10, SECONDS_MAX, &seconds) < 0 ||
+		    seconds == 0)
 			return usage();
 		at = 4;
 	}
 	if (at >= argc)
 		return usage();
-	f = (struct forgetting){.fd = -1,
-				.until = kv_now_ns() + seconds * 1000000000u};
-	/* A mount may hang before anything can be asked. */
-	alarm((unsigned)seconds + 3 * GRACE);
+	f = (struct forgetting){.fd = -1};
+	start_clock(&f, seconds * 1000000000u);
 	for (; at < argc; at++)
 		if (strcmp(argv[at], "-") == 0)
 			take_lines(&f);

@@ -85,6 +85,11 @@ eq "objects of the other space" "$(objects "$R" one)" 2
 eq "not brought back" "$(came s 25)" 0
 save s 25 && handed_over root 4
 
+# Lines that come late are read.
+{ sleep 3; echo "$M/s/$(place 25)"; } | "$B/kvfs" --forget -t 2 - >"$T/out" 2>&1 || fail "late lines: $(cat "$T/out")"
+grep -q "dir:$R: 1 removed" "$T/out" || fail "late lines: $(cat "$T/out")"
+save s 25 && handed_over root 4
+
 # By whom: not by who may only read; what is no path of a space.
 as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
 if [ "$(id -u)" = 0 ]; then
@@ -100,6 +105,7 @@ says "neither a space of kvfs nor a block of one"
 forget 1 "$M"
 forget 1
 says "usage: kvfs --forget"
+forget 1 -t 0 "$M/s"
 forget 1 -t 0x "$M/s"
 says "usage: kvfs --forget"
 
