@@ -37,7 +37,9 @@ struct kv_remote_op {
 	uint64_t room;		 /* of get, and clear */
 	uint64_t length;	 /* put: in; exists, get: out */
 	struct kv_digest digest; /* the same */
-	int status;		 /* out */
+	/* get: in, both are as exists has just told: its note may stay unread. */
+	bool noted;
+	int status; /* out */
 	/* The backend's, until it is reaped. */
 	bool cancelled, under_way;
 	void *of;

@@ -121,7 +121,7 @@ static int get(const struct dir *dir, struct kv_remote_op *op)
 	_cleanup_(kv_closep) int fd = -1;
 	struct stat st;
 	ssize_t n;
-	int r = read_note(dir, op);
+	int r = op->noted ? 0 : read_note(dir, op);
 
 	if (r < 0)
 		return r;

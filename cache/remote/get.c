@@ -280,6 +280,7 @@ static int get_begin(struct kv_remote *remote, struct kv_remote_get *get)
 		return -ENOMEM;
 	op->room = op->length;
 	op->call = KV_REMOTE_GET;
+	op->noted = true;
 	remote->landing += op->room;
 	remote->getting++;
 	get->turn = &get->queue->turn;

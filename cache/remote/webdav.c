@@ -56,13 +56,15 @@ static int get_object(struct kv_exchange *x)
 
 static int next_of_get(struct kv_exchange *x, int r)
 {
-	if (x->step == 0) {
+	const unsigned noted = x->op->noted ? 0 : 1; /* at that step */
+
+	if (x->step < noted) {
 		x->note_n = 0;
 		return get_note(x);
 	}
-	if (r == 0 && x->step == 1)
+	if (r == 0 && x->step == 1 && noted)
 		r = kv_object_read_note(x->op, x->note, x->note_n);
-	if (r < 0 || x->step == 2 || x->op->call == KV_REMOTE_EXISTS)
+	if (r < 0 || x->step > noted || x->op->call == KV_REMOTE_EXISTS)
 		return r;
 	return get_object(x);
 }

@@ -156,6 +156,13 @@ static inline void test_what_is_put_comes_back(void **state)
 		assert_int_equal(get(OBJECT, room, 5 << 20, &n), 0);
 		assert_int_equal(n, sizes[i]);
 		assert_memory_equal(room, data, n);
+		op.call = KV_REMOTE_GET;
+		op.noted = true;
+		op.data = room;
+		op.room = 5 << 20;
+		memset(room, 0, 5 << 20);
+		assert_int_equal(do_op(&op), 0);
+		assert_memory_equal(room, data, n);
 		assert_int_equal(get(OBJECT, room, sizes[i] - 1, &n), -EFBIG);
 	}
 	assert_int_equal(status_of(KV_REMOTE_REMOVE, OBJECT), 0);
@@ -163,6 +170,23 @@ static inline void test_what_is_put_comes_back(void **state)
 	assert_int_equal(get(OBJECT, room, 5 << 20, &n), -ENOENT);
 	free(data);
 	free(room);
+}
+
+/* Its note was read before it was another's: where that is not read again. */
+static inline void test_what_is_not_as_noted_is_refused(void **state)
+{
+	struct kv_remote_op op = op_of(KV_REMOTE_GET, OBJECT);
+	char room[16];
+
+	(void)state;
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
+	op.data = (uint8_t *)room;
+	op.room = sizeof(room);
+	op.noted = true;
+	for (op.length = 4; op.length < 7; op.length += 2)
+		assert_int_equal(do_op(&op), -EBADMSG);
+	assert_int_equal(status_of(KV_REMOTE_REMOVE, OBJECT), 0);
+	assert_int_equal(do_op(&op), -ENOENT);
 }
 
 static inline void test_the_first_to_publish_wins(void **state)

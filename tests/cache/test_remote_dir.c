@@ -149,6 +149,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		BACKEND_TESTS,
+		cmocka_unit_test(test_what_is_not_as_noted_is_refused),
 		cmocka_unit_test(test_what_was_not_put_so_is_refused),
 		cmocka_unit_test(test_a_layout_without_its_note_is_mended),
 		cmocka_unit_test(test_a_space_is_cleared_but_for_its_layout),

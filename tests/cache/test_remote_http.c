@@ -444,6 +444,7 @@ int main(void)
 	const struct CMUnitTest one[] = {BACKEND_TESTS};
 	const struct CMUnitTest tests[] = {
 		WITH(test_what_was_not_put_so_is_refused),
+		WITH(test_what_is_not_as_noted_is_refused),
 		WITH(test_who_was_not_first_leaves_nothing),
 		WITH(test_a_layout_without_its_note_is_mended),
 		WITH(test_a_space_is_cleared_but_for_its_layout),
