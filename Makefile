@@ -117,10 +117,13 @@ bench: deps                             ## every figure, against a reference of 
 	@$(MAKE) all
 	@$B/kvfs-bench --build $B
 	@$B/kvfs-replay --bench $B/bench.json $(TRACE)
+bench-remote: deps                      ## blocks to and from other nodes, against each backend's own client; 5 minutes
+	@$(MAKE) all $B/tests/mount/storm
+	@B=$(abspath $B) tools/bench/remote.sh
 install: all                            ## DESTDIR= PREFIX=/usr/local; make uninstall takes it away again
 install uninstall:
 	@B='$B' DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' VERSION='$(VERSION)' tools/install.sh $@
 clean: ; rm -rf build build-*
 .PHONY: all help found deps test test-run test-bare test-python test-engines bench-engines points soak check check-layers check-format check-man check-readme \
-        fuzz coverage valgrind demo bench install uninstall clean
+        fuzz coverage valgrind demo bench bench-remote install uninstall clean
 -include $(patsubst %.c,$B/%.d,$(SOURCES))

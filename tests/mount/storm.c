@@ -13,6 +13,8 @@
  *                                            MS / 4 to MS milliseconds
  *   storm MOUNT SPACE probe BYTES N SECONDS  hold N blocks of one's own that go
  *                                            nowhere; probe and lease them
+ *   storm MOUNT SPACE pull BYTES N MANY      lease the first N once, so MANY at a
+ *                                            time, and say how long it took
  *   storm MOUNT SPACE keys BYTES N           print their names
  *
  * A block's bytes follow from its number, and are looked at whenever they come.
@@ -38,6 +40,7 @@
 #define PACE_NS (10 * MS)
 #define PROBE_PACE_NS MS
 #define LEASE_EVERY 8u /* probes */
+#define PULL_NS UINT64_C(60000000000)
 
 struct samples {
 	int32_t us[THREADS_MAX * SAMPLES];
@@ -49,7 +52,7 @@ static struct samples ended, probed, slept;
 static struct storm {
 	kvfs_session *session;
 	kvfs_space *space;
-	uint64_t bytes, n, until_ns, ms, threads, from;
+	uint64_t bytes, n, until_ns, ms, threads, from, many;
 } storm;
 
 struct worker {
@@ -222,9 +225,10 @@ static int churn(void)
 
 /* ---- get ---- */
 
-static void check(struct worker *w, kvfs_lease *lease, uint64_t first)
+static void check(struct worker *w, kvfs_lease *lease, uint64_t first,
+		  uint64_t n)
 {
-	for (size_t i = 0; i < BATCH; i++) {
+	for (size_t i = 0; i < n; i++) {
 		uint64_t bytes;
 		const void *data = kvfs_lease_data(lease, i, &bytes);
 
@@ -256,7 +260,7 @@ static int want(struct worker *w, uint64_t first, int64_t deadline)
 	w->asked += BATCH;
 	if (w->us && w->n < SAMPLES)
 		w->us[w->n++] = (int32_t)(over / 1000);
-	check(w, lease, first);
+	check(w, lease, first, BATCH);
 	kvfs_release(lease);
 	return 0;
 }
@@ -360,6 +364,56 @@ static int get(void)
 	return r < 0 ? r : all.wrong > 0;
 }
 
+/* ---- pull ---- */
+
+static int pull_some(uint64_t first, uint64_t n, kvfs_lease **ret_lease)
+{
+	kvfs_key *keys = calloc(n, sizeof(*keys));
+	kvfs_opts opts = KVFS_OPTS_INIT;
+	int r = keys ? 0 : -ENOMEM;
+
+	for (uint64_t i = 0; r == 0 && i < n; i++)
+		keys[i] = key_of(first + i);
+	opts.deadline = PULL_NS;
+	if (r == 0)
+		r = kvfs_acquire(&(kvfs_query){.space = storm.space,
+					       .keys = keys,
+					       .n = n},
+				 1, &opts, ret_lease);
+	if (r == 0 && kvfs_lease_wait(*ret_lease, KVFS_FOREVER) != (long)n) {
+		kvfs_release(*ret_lease);
+		r = -ENOENT;
+	}
+	free(keys);
+	return r;
+}
+
+/* The bytes are looked at when the time is taken. */
+static int pull(void)
+{
+	const uint64_t begun = kv_now_ns(), many = storm.many;
+	const uint64_t batches = many ? storm.n / many : 0;
+	kvfs_lease **leases = calloc(batches + 1, sizeof(*leases));
+	uint64_t pulled = 0, ns;
+	struct worker w = {0};
+	int r = leases ? 0 : -ENOMEM;
+
+	while (pulled < batches && r == 0) {
+		r = pull_some(pulled * many, many, &leases[pulled]);
+		pulled += r == 0;
+	}
+	ns = kv_now_ns() - begun;
+	for (uint64_t i = 0; i < pulled; i++) {
+		check(&w, leases[i], i * many, many);
+		kvfs_release(leases[i]);
+	}
+	free(leases);
+	printf("pulled %llu wrong %llu seconds %.4f\n",
+	       (unsigned long long)w.got, (unsigned long long)w.wrong,
+	       (double)ns / 1e9);
+	return r < 0 ? r : w.wrong > 0;
+}
+
 /* ---- probe ---- */
 
 /* How many are not here. */
@@ -453,8 +507,8 @@ int main(int argc, char **argv)
 		const char *verb;
 		int (*run)(void);
 	} verbs[] = {
-		{"save", save},	      {"churn", churn},	    {"get", get},
-		{"probe", probe_all}, {"keys", print_keys},
+		{"save", save},	      {"churn", churn}, {"get", get},
+		{"probe", probe_all}, {"pull", pull},	{"keys", print_keys},
 	};
 	uint64_t numbers[5] = {0, 0, 0, 1, 1};
 	int r = -EINVAL;
@@ -465,6 +519,7 @@ int main(int argc, char **argv)
 			       .n = numbers[1],
 			       .until_ns = kv_now_ns() +
 					   numbers[2] * 1000 * (uint64_t)MS,
+			       .many = numbers[2],
 			       .ms = numbers[3],
 			       .from = numbers[3],
 			       .threads = numbers[4]};
