@@ -453,8 +453,8 @@ struct kv_ssd {
 	uint64_t sweep_first; /* slot_bytes of files that somebody waits for */
 	uint64_t swept;	      /* prologues that were zeroed */
 	bool tried_in_use;    /* blocks of the files tried were; ssd/evict.c */
-	uint32_t evicted[KV_EVICTED_KNOWN]; /* ssd/evict.c: by their hash */
-	uint32_t changed[KV_CHANGED_KNOWN]; /* ssd/flush.c: the same */
+	uint32_t evicted[KV_EVICTED_KNOWN]; /* ssd/evict.c: marks.h */
+	uint32_t changed[KV_CHANGED_KNOWN]; /* ssd/flush.c: marks.h */
 	uint64_t used;			    /* bytes of slots in use */
 	struct kv_turns write_queues;	    /* of spaces with slots to write */
 	/* Spaces whose writes were put off, by what they wait for. */

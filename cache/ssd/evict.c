@@ -24,6 +24,7 @@
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/list.h"
+#include "cache/core/marks.h"
 #include "cache/core/slot.h"
 #include "cache/core/spaces.h"
 #include "cache/core/table.h"
@@ -62,35 +63,24 @@ static bool is_victim(void *arg, uint32_t number)
 	return !block->slot || search->passed_over++ >= PASSED_OVER;
 }
 
-/* The place of a key in ssd->evicted, and what stands there if it was evicted.
- * A later one may stand there instead. */
-static uint32_t *evicted_at(struct kv_cache *cache,
-			    const struct kv_space *space, const uint8_t *key,
-			    uint32_t *ret_mark)
-{
-	uint64_t hash = kv_key_hash(cache, space, key);
-
-	*ret_mark = (uint32_t)(hash >> 32) | 1;
-	return &cache->ssd.evicted[hash % KV_EVICTED_KNOWN];
-}
-
 bool kv_block_was_durable(struct kv_cache *cache, const struct kv_space *space,
 			  const struct kv_key *key)
 {
-	uint32_t mark, there;
+	bool was;
 
 	kv_lock(cache);
-	there = *evicted_at(cache, space, key->b, &mark);
+	was = kv_marks_find(cache->ssd.evicted, KV_EVICTED_KNOWN,
+			    kv_key_hash(cache, space, key->b));
 	kv_unlock(cache);
-	return there == mark;
+	return was;
 }
 
 static void evict(struct kv_cache *cache, struct kv_block *block)
 {
-	uint32_t mark, *at = evicted_at(cache, kv_block_space(cache, block),
-					block->key, &mark);
+	const struct kv_space *space = kv_block_space(cache, block);
 
-	*at = mark;
+	kv_marks_set(cache->ssd.evicted, KV_EVICTED_KNOWN,
+		     kv_key_hash(cache, space, block->key));
 	cache->stats.evicted_ssd++;
 	KV_POINT("evict.ssd");
 	if (block->slot) {

@@ -35,6 +35,7 @@
 #include "cache/ssd/ssd.h"
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"
+#include "cache/core/marks.h"
 #include "cache/core/table.h"
 #include "common/crash_point.h"
 
@@ -307,38 +308,25 @@ void kv_flushes_fail_snapshot_locked(struct kv_cache *cache,
 
 /* ---- blocks that their owner's client has changed ---- */
 
-/* The place of a key in ssd->changed, and what stands there if it was.  A later
- * one may stand there instead. */
-static uint32_t *changed_at(struct kv_cache *cache,
-			    const struct kv_space *space, const uint8_t *key,
-			    uint32_t *ret_mark)
-{
-	uint64_t hash = kv_key_hash(cache, space, key);
-
-	*ret_mark = (uint32_t)(hash >> 32) | 1;
-	return &cache->ssd.changed[hash % KV_CHANGED_KNOWN];
-}
-
 bool kv_block_was_changed(struct kv_cache *cache, const struct kv_space *space,
 			  const struct kv_key *key)
 {
-	uint32_t mark, there;
+	bool was;
 
 	kv_lock(cache);
-	there = *changed_at(cache, space, key->b, &mark);
+	was = kv_marks_find(cache->ssd.changed, KV_CHANGED_KNOWN,
+			    kv_key_hash(cache, space, key->b));
 	kv_unlock(cache);
-	return there == mark;
+	return was;
 }
 
 void kv_changed_lift_locked(struct kv_cache *cache,
 			    const struct kv_space *space,
 			    const struct kv_key *key)
 {
-	uint32_t mark, *at = changed_at(cache, space, key->b, &mark);
-
 	kv_assert_locked(&cache->lock);
-	if (*at == mark)
-		*at = 0;
+	kv_marks_lift(cache->ssd.changed, KV_CHANGED_KNOWN,
+		      kv_key_hash(cache, space, key->b));
 }
 
 /* Flushes of single blocks go on: the others' are as good as they were. */
@@ -358,12 +346,12 @@ static void fail_barriers(struct kv_cache *cache, struct kv_space *space)
 void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_space *space = kv_block_space(cache, block);
-	uint32_t mark, *at = changed_at(cache, space, block->key, &mark);
 
 	kv_assert_locked(&cache->lock);
 	if (block->flags & BLOCK_REMOVED)
 		return;
-	*at = mark;
+	kv_marks_set(cache->ssd.changed, KV_CHANGED_KNOWN,
+		     kv_key_hash(cache, space, block->key));
 	cache->stats.corrupt++;
 	if (kv_write_must(block->slot))
 		fail_barriers(cache, space);
