@@ -513,9 +513,11 @@ typedef struct kvfs_pool_desc {
 int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 		       kvfs_pool **ret_pool);
 /*
- * Waits for its transfers, then frees; nobody touches its pages any more.  If
- * the daemon hangs, what has not begun is given up after some seconds, as by a
- * deadline.  Transfers and leases may be freed before or after.  Takes NULL.
+ * Waits for its transfers, then frees; nobody touches its pages any more.  What
+ * has not begun is given up, as by a deadline (-ETIMEDOUT), after some seconds
+ * if the daemon hangs, and after five if it waits for a stream or an event.  A
+ * device that does not end what it was given is waited for.  Transfers and
+ * leases may be freed before or after.  Takes NULL.
  */
 void kvfs_pool_close(kvfs_pool *pool);
 

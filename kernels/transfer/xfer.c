@@ -33,6 +33,7 @@
 #include "kernels/transfer/xfer.h"
 
 #define STEP_BYTES ((uint64_t)4 << 20) /* of all blocks, at least */
+#define STREAM_NS 5000000000u /* for a stream, by whoever closes its pool */
 
 static void check_locked(const struct kvfs_xfer *xfer)
 {
@@ -424,28 +425,40 @@ int kv_opts_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 
 /* ---- ends ---- */
 
+/* One of @pool's, or of any; @waits: only of those that wait for a stream. */
 static struct kvfs_xfer *next_running_locked(struct kvfs_session *session,
-					     const struct kvfs_pool *pool)
+					     const struct kvfs_pool *pool,
+					     bool waits)
 {
 	struct kvfs_xfer *xfer;
 
 	kv_assert_locked(&session->lock);
 	TAILQ_FOREACH(xfer, &session->active, others)
 		if (atomic_load(&xfer->stopped) == 0 &&
-		    (!pool || xfer->pool == pool))
+		    (!pool || xfer->pool == pool) &&
+		    (!waits || xfer->waits_for_event))
 			return xfer;
 	return NULL;
 }
 
 /* Stopping one may end others, too, so the search begins anew each time. */
+static void stop_running_locked(struct kvfs_session *session,
+				const struct kvfs_pool *pool, bool waits)
+{
+	struct kvfs_xfer *xfer;
+
+	kv_assert_locked(&session->lock);
+	while ((xfer = next_running_locked(session, pool, waits)))
+		kv_xfer_stop_locked(xfer, -ETIMEDOUT);
+}
+
 static void stop_all_locked(struct kvfs_session *session,
 			    const struct kvfs_pool *pool)
 {
 	struct kvfs_xfer *xfer;
 
 	kv_assert_locked(&session->lock);
-	while ((xfer = next_running_locked(session, pool)))
-		kv_xfer_stop_locked(xfer, -ETIMEDOUT);
+	stop_running_locked(session, pool, false);
 	TAILQ_FOREACH(xfer, &session->active, others)
 		if (!pool && xfer->ops->stop_durable_locked)
 			xfer->ops->stop_durable_locked(xfer, -ETIMEDOUT);
@@ -460,6 +473,7 @@ static bool is_drained_locked(const struct kvfs_session *session,
 
 void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool)
 {
+	const uint64_t patient_until = kv_time_after(STREAM_NS);
 	uint64_t look_at = kv_time_after(KV_LOOK_NS);
 	bool hangs;
 
@@ -473,6 +487,8 @@ void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool)
 		pthread_mutex_lock(&session->lock);
 		if (hangs)
 			stop_all_locked(session, pool);
+		else if (kv_now_ns() >= patient_until)
+			stop_running_locked(session, pool, true);
 		look_at = kv_time_after(KV_LOOK_NS);
 	}
 }

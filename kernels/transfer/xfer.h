@@ -192,7 +192,8 @@ void kv_xfer_fail_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
 /*
  * Wait until no transfer uses pages of @pool, or NULL: until none of the
  * session's is under way.  If the daemon answers nothing meanwhile, they are
- * not waited for: what has not begun ends with -ETIMEDOUT.
+ * not waited for: what has not begun ends with -ETIMEDOUT.  So does after five
+ * seconds what waits for a stream, which may never be over.
  */
 void kv_xfers_drain(struct kvfs_session *session, struct kvfs_pool *pool);
 

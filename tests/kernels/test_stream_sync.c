@@ -125,6 +125,29 @@ static void a_deadline_ends_the_wait_for_a_stream(void **state)
 	slow.quiet = true;
 }
 
+/* Nothing of the memory is read or written then, whatever the stream does. */
+static void a_pool_closes_though_a_stream_is_never_over(void **state)
+{
+	struct world *w = *state;
+	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
+	kvfs_xfer *load, *save;
+
+	world_save(w, 4);
+	fake.saves = 0;
+	load = begin_load(w, 4, &opts);
+	save = begin_save(w, 10, 4, &opts);
+	kvfs_pool_close(kv_steal(w->pool));
+	assert_int_equal(kvfs_xfer_status(load, 3), -ETIMEDOUT);
+	assert_int_equal(kvfs_xfer_status(save, 0), -ETIMEDOUT);
+	assert_int_equal(fake.event_waits, 0);
+	slow.quiet = true;
+	usleep(10000);
+	assert_true(untouched(w, 4));
+	assert_int_equal(fake.saves, 0);
+	kvfs_xfer_free(load);
+	kvfs_xfer_free(save);
+}
+
 static void a_cancel_ends_the_wait_for_a_stream(void **state)
 {
 	struct world *w = *state;
@@ -578,6 +601,7 @@ int main(void)
 		test(a_stream_that_is_done_holds_nothing_up),
 		test(a_slow_stream_holds_up_nobody_else),
 		test(a_deadline_ends_the_wait_for_a_stream),
+		test(a_pool_closes_though_a_stream_is_never_over),
 		test(a_cancel_ends_the_wait_for_a_stream),
 		test(what_is_not_submitted_orders_nothing),
 		test(work_after_a_load_waits_until_it_is_copied),
