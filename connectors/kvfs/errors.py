@@ -2,7 +2,9 @@
 """errors - libkvfs's negative numbers as exceptions."""
 from __future__ import annotations
 
+import operator
 import os
+from collections.abc import Iterable
 
 
 class Error(OSError):
@@ -10,8 +12,8 @@ class Error(OSError):
 
     errno: int
 
-    def __init__(self, errno: int, what: str, key: str | None = None) -> None:
-        text = os.strerror(errno)
+    def __init__(self, errno: int, what: str, key: str | None = None, why: str = "") -> None:
+        text = os.strerror(errno) + (f" ({why})" if why else "")
         super().__init__(errno, f"{what}: block {key}: {text}" if key else f"{what}: {text}")
         self.key = key
 
@@ -21,3 +23,38 @@ def check(result: int, what: str) -> int:
     if result < 0:
         raise Error(-result, what)
     return result
+
+
+U32, U64 = (0, 2**32 - 1), (0, 2**64 - 1)
+I32, I64 = (-2**31, 2**31 - 1), (-2**63, 2**63 - 1)
+
+
+def not_c(error: Exception, **given: tuple[object, tuple[int, int]]) -> Exception:
+    """What to raise for an @error of cffi's: the argument that is no number, or not within
+    its bounds, by its name."""
+    for name, (value, (least, most)) in given.items():
+        try:
+            number = operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            return TypeError(f"{name} is {value!r}, no whole number")
+        if not least <= number <= most:
+            return ValueError(f"{name} is {number}, not {least} to {most}")
+    return error
+
+
+def numbers_not_c(error: Exception, what: str, values: Iterable[object], bounds: tuple[int, int]
+                  ) -> Exception:
+    """The same for the first wrong one of many."""
+    for value in values:
+        if (found := not_c(error, **{what: (value, bounds)})) is not error:
+            return found
+    return error
+
+
+def text(what: str, value: str) -> bytes:
+    """@value for C, which reads no further than a NUL."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is {value!r}, no string")
+    if "\0" in value:
+        raise ValueError(f"{what} has a NUL in it: {value!r}")
+    return value.encode()

@@ -11,6 +11,7 @@ from .errors import check
 Name = bytes | str
 KEYS = ffi.typeof("kvfs_key[]")
 KEY_SIZE = ffi.sizeof("kvfs_key")
+LENGTHS = {16, 32}
 
 
 class Keys(Sequence[bytes]):
@@ -20,15 +21,18 @@ class Keys(Sequence[bytes]):
     __slots__ = ("c", "_whole", "_n")
 
     def __init__(self, names: Iterable[Name] = ()) -> None:
-        hashes = [bytes.fromhex(name) if isinstance(name, str) else name for name in names]
-        for hash in hashes:
-            if len(hash) not in (16, 32):
-                raise ValueError(f"a key has 16 or 32 bytes, this one {len(hash)}: {hash.hex()} "
-                                 "(kvfs.fold makes one of any)")
+        if isinstance(names, (bytes, str)):
+            raise TypeError(f"one key where several are wanted: [{names!r}]?")
+        hashes = [name if type(name) is bytes else _raw(name) for name in names]
+        lengths = {len(hash) for hash in hashes}
+        if not lengths <= LENGTHS:
+            wrong = next(hash for hash in hashes if len(hash) not in LENGTHS)
+            raise ValueError(f"a key has 16 or 32 bytes, this one {len(wrong)}: {wrong.hex()} "
+                             "(kvfs.fold makes one of any)")
         self._n = len(hashes)
         self._whole: Any = ffi.new("kvfs_key[]", max(1, self._n))
         self.c: Any = self._whole
-        if len({len(hash) for hash in hashes}) == 1:
+        if len(lengths) == 1:
             check(lib.keys_set(self.c, b"".join(hashes), self._n, len(hashes[0])), "keys")
             return
         for i, hash in enumerate(hashes):
@@ -78,6 +82,19 @@ class Keys(Sequence[bytes]):
         return unpack, (bytes(ffi.buffer(self.c, self._n * KEY_SIZE)),)
 
 
+def _raw(name: Name) -> bytes:
+    """A key's bytes, of any length."""
+    if isinstance(name, str):
+        try:
+            return bytes.fromhex(name)
+        except ValueError:
+            raise ValueError(f"a key in hex has 32 or 64 digits of 0-9 and a-f, and is not {name!r}"
+                             ) from None
+    if isinstance(name, (bytes, bytearray, memoryview)):
+        return bytes(name)
+    raise TypeError(f"a key is bytes, or a string of hex digits, and not {name!r}")
+
+
 def unpack(packed: bytes) -> Keys:
     """What a pickle of Keys has."""
     n = len(packed) // KEY_SIZE
@@ -111,7 +128,10 @@ class Chain:
             self._array, self._room = array, room
         if n > self._n:
             length, at = len(hashes[0]), self._array + self._n
-            joined = b"".join(hashes)
+            try:
+                joined = b"".join(hashes)
+            except TypeError:
+                raise TypeError("hashes are bytes") from None
             if len(joined) != len(hashes) * length:
                 raise ValueError("hashes of several lengths")
             if self._salt:

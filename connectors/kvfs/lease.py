@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import operator
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,13 @@ class Lease(Owner):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    release = Owner.close
+    def close(self) -> None:
+        """Give it up: it ends with the last array over its blocks.  Who awaits it gets
+        ValueError."""
+        super().close()
+        self._awaited.look()
+
+    release = close
 
     def __len__(self) -> int:
         return self.n
@@ -59,9 +66,9 @@ class Lease(Owner):
         """Whether it has settled: every block is held, or has failed."""
         return check(lib.kvfs_lease_poll(self.handle.c), "lease") == 1
 
-    def held(self, timeout: float = 0.0) -> int | None:
+    def held(self, timeout: float | None = 0.0) -> int | None:
         """How many blocks are held; None: it has not settled within @timeout seconds."""
-        got = lib.kvfs_lease_wait(self.handle.c, int(timeout * 1e9))
+        got = lib.kvfs_lease_wait(self.handle.c, nanoseconds(timeout))
         return None if got == -errno.ETIMEDOUT else check(got, "lease")
 
     def wait(self, timeout: float | None = None) -> int:
@@ -97,6 +104,7 @@ class Lease(Owner):
 
     def __getitem__(self, i: int) -> Block:
         """Block @i.  Error if it is not held."""
+        i = operator.index(i)
         if not 0 <= i < self.n:
             raise IndexError("no such block")
         space, keys, at = self._place(i)

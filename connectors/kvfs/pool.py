@@ -2,15 +2,18 @@
 """pool - an engine's own paged memory, that blocks are loaded to and saved from."""
 from __future__ import annotations
 
+import errno
+import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ._native import ffi, lib
-from .errors import check
+from .errors import I64, U32, U64, Error, check, not_c, numbers_not_c, text
 from .handle import POOL, XFER, Handle, Owner, options, within
 from .keys import Keys, Name
+from .lease import DTYPES
 from .transfer import Stage, Transfer
 
 if TYPE_CHECKING:
@@ -69,27 +72,30 @@ class Pool(Owner):
     def __init__(self, session: Handle, awaited: Awaited, space: Space, views: Sequence[View],
                  pages: int, pages_per_block: int, device: str, memory: Memory | None,
                  keep: object) -> None:
-        array = ffi.new("kvfs_view[]", len(views))
-        names = {view.tensor: ffi.new("char[]", view.tensor.encode()) for view in views}
-        for c, view in zip(array, views):
-            c.tensor, c.base = names[view.tensor], ffi.cast("void *", view.base)
-            c.block_stride, c.bytes = view.block_stride, view.bytes
-            c.count, c.segment_stride = view.count, view.segment_stride
-        name = ffi.new("char[]", device.encode())
-        desc = ffi.new("kvfs_pool_desc *", {
-            "size": ffi.sizeof("kvfs_pool_desc"), "device": name, "space": space.handle.c, "views": array, "n_views": len(views),
-            "pages": pages, "pages_per_block": pages_per_block})
+        array, names = _views(views)
+        name, handle = ffi.new("char[]", text("device", device)), space.handle
+        try:
+            desc = ffi.new("kvfs_pool_desc *", {
+                "size": ffi.sizeof("kvfs_pool_desc"), "device": name, "space": handle.c,
+                "views": array, "n_views": len(views), "pages": pages,
+                "pages_per_block": pages_per_block})
+        except (TypeError, OverflowError) as error:
+            raise not_c(error, pages=(pages, U64), pages_per_block=(pages_per_block, U32)) from None
         if memory is not None:
             desc.memory, desc.memory_bytes = ffi.cast("void *", memory.address), memory.bytes
             desc.memory_fd, desc.memory_offset = memory.fd, memory.offset
         out = ffi.new("kvfs_pool **")
         self._handle = None
-        check(lib.kvfs_pool_register(session.c, desc, out), f"pool for {space.name}")
-        self._handle = Handle(out[0], POOL, session)
+        opened = lib.kvfs_pool_register(session.c, desc, out)
+        if opened in (-errno.EINVAL, -errno.EMEDIUMTYPE):
+            raise Error(-opened, f"pool for {space.name}",
+                        why=_wrong(space, views, pages, pages_per_block))
+        check(opened, f"pool for {space.name}")
+        self._handle = Handle(out[0], POOL, session, keep)
         self._session = session
+        self._pages = pages
         self._pages_per_block = pages_per_block
         self._awaited = awaited
-        self._keep = keep
 
     def __enter__(self) -> Pool:
         return self
@@ -98,9 +104,11 @@ class Pool(Owner):
         self.close()
 
     def close(self) -> None:
-        """Waits for its transfers; then nobody touches the memory any more."""
+        """Waits for its transfers; then nobody touches the memory any more.  What has not
+        begun is given up (ETIMEDOUT) after some seconds if the daemon hangs, and after five
+        if it waits for a stream.  A device that hangs with copies is waited for: till it has
+        done with the memory that is kept."""
         super().close()
-        self._keep = None
 
     def info(self) -> dict[str, Any]:
         """How bytes travel (`path`, `reason`), and what is pinned and in use."""
@@ -123,7 +131,11 @@ class Pool(Owner):
         opts = options(first=first, deadline=deadline, priority=priority, user=user)
         numbers, n = self._numbers(pages)
         out = ffi.new("kvfs_xfer **")
-        check(lib.kvfs_load(self.handle.c, lease.handle.c, n, numbers, opts, out), "load")
+        begun = lib.kvfs_load(self.handle.c, lease.handle.c, n, numbers, opts, out)
+        if begun == -errno.EINVAL and first + n > len(lease):
+            raise Error(errno.EINVAL, "load", why=f"blocks {first} to {first + n - 1} of a lease on "
+                        f"{len(lease)}")
+        self._check(begun, "load", numbers, lease._spaces, True)
         keys = Keys([key for some in lease._keys for key in some]) \
             if len(lease._keys) > 1 else lease._keys[0]
         return Transfer(Handle(out[0], XFER, self._session), self._awaited,
@@ -132,14 +144,20 @@ class Pool(Owner):
     def fetch(self, space: Space, keys: Iterable[Name], pages: Iterable[int], *,
               deadline: float | None = None, user: int = 0) -> Transfer:
         """Acquire, load and release in one call: copy the blocks @keys to @pages.  They are
-        brought to DRAM within @deadline, and copied within another."""
+        brought to DRAM within @deadline, and copied within another.  Those that are not there
+        are misses: the transfer ends with how many there were, 0 if none."""
         some = Keys.of(keys)
         numbers, n = self._numbers(pages)
         if n != len(some):
             raise ValueError(f"{len(some)} keys, but pages of {n} blocks")
         out = ffi.new(OUT)
-        check(lib.chain_load(self.handle.c, space.handle.c, some.c, n, numbers, within(deadline),
-                             user, out), f"load from {space.name}")
+        try:
+            begun = lib.chain_load(self.handle.c, space.handle.c, some.c, n, numbers,
+                                   within(deadline), user, out)
+        except (TypeError, OverflowError) as error:
+            raise not_c(error, user=(user, U64)) from None
+        if begun < 0:
+            self._check(begun, f"load from {space.name}", numbers, [space], True)
         return Transfer(Handle(out[0], XFER, self._session), self._awaited, some, n, Stage.COPIED,
                         "load")
 
@@ -148,7 +166,31 @@ class Pool(Owner):
         some = list(pages)
         if len(some) % self._pages_per_block != 0:
             raise ValueError(f"{len(some)} pages are no whole number of blocks")
-        return ffi.new(PAGES, some), len(some) // self._pages_per_block
+        try:
+            return ffi.new(PAGES, some), len(some) // self._pages_per_block
+        except (TypeError, OverflowError) as error:
+            raise numbers_not_c(error, "a page", some, I64) from None
+
+    def _check(self, begun: int, what: str, pages: Any, spaces: Sequence[Space], load: bool,
+               keys: Keys | None = None) -> None:
+        """Nothing, unless @begun is an error: then what is wrong with it."""
+        if begun >= 0:
+            return
+        why, seen = "", set()
+        if begun == -errno.EINVAL:
+            for page in pages:
+                if not (0 <= page < self._pages or (load and page == -1)):
+                    why = f"there is no page {page}: the pool has {self._pages}"
+                elif load and page in seen:
+                    why = f"page {page} comes twice"
+                seen.add(page)
+            if not why and any(space._session is not self._session for space in spaces):
+                why = "the pool is of another session"
+            elif not why and keys is not None and len({len(key) for key in keys}) > 1:
+                why = "keys of 16 and of 32 bytes in one chain"
+            elif not why:
+                why = "the space has other tensors than the pool"
+        raise Error(-begun, what, why=why)
 
     def save(self, space: Space, keys: Iterable[Name], pages: Iterable[int], *,
              parent: Name | Keys | None = None, position: int = 0,
@@ -168,11 +210,15 @@ class Pool(Owner):
         if n != len(some):
             raise ValueError(f"{len(some)} keys, but pages of {n} blocks")
         out = ffi.new(OUT)
-        before = Keys.of(parent if isinstance(parent, Keys) else [parent]).c \
-            if parent is not None else ffi.NULL
+        before = ffi.NULL if parent is None else \
+            (parent if isinstance(parent, Keys) else Keys([parent])).c
         if places is None and tokens is None and extras is None:
-            result = lib.chain_save(self.handle.c, space.handle.c, some.c, n, before, position,
-                                    numbers, within(deadline), flags, stream, user, out)
+            try:
+                result = lib.chain_save(self.handle.c, space.handle.c, some.c, n, before, position,
+                                        numbers, within(deadline), flags, stream, user, out)
+            except (TypeError, OverflowError) as error:
+                raise not_c(error, position=(position, U32), stream=(stream, U64), user=(user, U64)
+                            ) from None
         else:
             opts = options(deadline=deadline, flags=flags, stream=stream, user=user)
             metas = self._metas(places, n) if places is not None \
@@ -180,24 +226,36 @@ class Pool(Owner):
             _kept = self._told(metas, n, tokens, extras)
             result = lib.kvfs_save(self.handle.c, space.handle.c, some.c, metas, n, numbers, opts,
                                    out)
-        check(result, f"save to {space.name}")
+        if result < 0:
+            self._check_save(result, space, numbers, some, tokens is not None)
         return Transfer(Handle(out[0], XFER, self._session), self._awaited, some, len(some),
                         Stage.SEALED, f"save to {space.name}")
 
+    def _check_save(self, begun: int, space: Space, pages: Any, keys: Keys, tokens: bool) -> None:
+        what = f"save to {space.name}"
+        if begun == -errno.EINVAL and space.keeps_tokens != tokens:
+            raise Error(errno.EINVAL, what, why="it keeps no tokens" if tokens else
+                        "it keeps the tokens of blocks, and none are given")
+        self._check(begun, what, pages, [space], False, keys)
+
     @staticmethod
     def _metas(places: Iterable[tuple[Name | None, int]], n: int) -> Any:
-        metas = ffi.new("kvfs_meta[]", max(1, n))
-        for meta, (before, at) in zip(metas[0:n], places, strict=True):
-            meta.position = at
+        metas, places = ffi.new("kvfs_meta[]", max(1, n)), list(places)
+        if len(places) != n:
+            raise ValueError(f"{len(places)} places of {n} blocks")
+        for i, (before, at) in enumerate(places):
+            _position(metas[i], at)
             if before is not None:
-                meta.parent = Keys([before]).c[0]
+                one = Keys([before])
+                metas[i].parent = one.c[0]
         return metas
 
     @staticmethod
     def _chain(before: Any, position: int, n: int) -> Any:
         metas = ffi.new("kvfs_meta[]", max(1, n))
         for i, meta in enumerate(metas[0:n]):
-            meta.position, meta.parent.len = position + i, lib.KVFS_CHAIN
+            _position(meta, position + i)
+            meta.parent.len = lib.KVFS_CHAIN
         if before != ffi.NULL:
             metas[0].parent = before[0]
         return metas
@@ -208,16 +266,67 @@ class Pool(Owner):
         """Tell the tokens of each block in @metas; what these point to then."""
         kept: list[Any] = []
         if tokens is not None:
-            ids, ends = array("I"), []
-            for some in tokens:
-                ids.extend(some)
-                ends.append(len(ids))
+            ids, at = array("I"), 0
+            lists = [list(some) for some in tokens]
+            if len(lists) != n:
+                raise ValueError(f"tokens of {len(lists)} blocks, and {n} blocks")
+            for some in lists:
+                try:
+                    ids.extend(some)
+                except (TypeError, OverflowError) as error:
+                    raise numbers_not_c(error, "a token", some, U32) from None
             c = ffi.from_buffer("uint32_t[]", ids)
-            for meta, begin, end in zip(metas[0:n], [0, *ends[:-1]], ends, strict=True):
-                meta.token_ids, meta.tokens = c + begin, end - begin
+            for meta, some in zip(metas[0:n], lists):
+                meta.token_ids, meta.tokens = c + at, len(some)
+                at += len(some)
             kept += [ids, c]
         if extras is not None:
-            for meta, extra in zip(metas[0:n], extras, strict=True):
+            extras = list(extras)
+            if len(extras) != n:
+                raise ValueError(f"extras of {len(extras)} blocks, and {n} blocks")
+            for meta, extra in zip(metas[0:n], extras):
+                if not isinstance(extra, bytes):
+                    raise TypeError(f"extras are bytes, and not {extra!r}")
                 kept.append(ffi.from_buffer(extra))
                 meta.extras, meta.extras_len = kept[-1], len(extra)
         return kept
+
+
+def _position(meta: Any, at: int) -> None:
+    try:
+        meta.position = at
+    except (TypeError, OverflowError) as error:
+        raise not_c(error, position=(at, U32)) from None
+
+
+def _views(views: Sequence[View]) -> tuple[Any, dict[str, Any]]:
+    """(kvfs_view array, the names that it points to)"""
+    array = ffi.new("kvfs_view[]", len(views))
+    names = {view.tensor: ffi.new("char[]", text("a tensor's name", view.tensor)) for view in views}
+    for c, view in zip(array, views):
+        try:
+            c.tensor, c.base = names[view.tensor], ffi.cast("void *", view.base)
+            c.block_stride, c.bytes = view.block_stride, view.bytes
+            c.count, c.segment_stride = view.count, view.segment_stride
+        except (TypeError, OverflowError) as error:
+            raise not_c(error, base=(view.base, U64), block_stride=(view.block_stride, U64),
+                        bytes=(view.bytes, U64), count=(view.count, U64),
+                        segment_stride=(view.segment_stride, U64)) from None
+    return array, names
+
+
+def _wrong(space: Space, views: Sequence[View], pages: int, pages_per_block: int) -> str:
+    """With a pool that was refused."""
+    if space.layout is None:
+        return "the space has no layout"
+    if not views or pages == 0 or pages_per_block == 0:
+        return "a pool has views, pages, and pages in a block"
+    for name, dtype, shape in space.tensors:
+        size = math.prod(shape) * DTYPES[dtype][1] // 8
+        got = pages_per_block * sum(view.bytes * view.count for view in views if view.tensor == name)
+        if got != size:
+            return f"the views of {name} cover {got} bytes of a block, which has {size}"
+    unknown = {view.tensor for view in views} - {name for name, _, _ in space.tensors}
+    if unknown:
+        return f"the space has no tensor {min(unknown)}"
+    return "segments overlap, or lie outside the memory"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import json
 import os
@@ -12,13 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ._native import ffi, lib
-from .errors import Error, check
-from .handle import SESSION, Handle, Owner
+from .errors import Error, check, not_c, text, U32
+from .handle import FOREVER, SESSION, Handle, Owner, nanoseconds
 from .pool import Memory, Pool, View
 from .space import Space
 
 
 EVENTS = ffi.typeof("kvfs_event[]")
+POLL_MOST = 2**31 - 1  # ms
 
 
 def open(path: str | os.PathLike[str]) -> Session:
@@ -56,7 +58,8 @@ class Session(Owner):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         out = ffi.new("kvfs_session **")
         self._handle = None
-        self.path = os.fspath(path)
+        self.path = os.fsdecode(path)
+        text("the path", self.path)
         check(lib.kvfs_open(os.fsencode(path), out), f"open {self.path}")
         self._handle = Handle(out[0], SESSION)
         self._awaited = Awaited(self._handle)
@@ -73,6 +76,8 @@ class Session(Owner):
         @mode; one that is there must be the caller's own, or with @shared anybody's."""
         if layout is not None and not isinstance(layout, str):
             layout = json.dumps(layout)
+        if not isinstance(mode, int) or not 0 <= mode <= 0o777:
+            raise ValueError(f"mode is {mode!r}, not 0 to 0o777")
         flags = (lib.KVFS_CREATE | mode if create else 0) | (lib.KVFS_SHARED if shared else 0)
         return Space(self.handle, self._awaited, name, layout, flags)
 
@@ -115,17 +120,24 @@ class Session(Owner):
         """What has happened since it was reaped last, oldest first: to leases and transfers
         that were begun with a word (`user`), as long as somebody has them, and to the
         connection.  Instead of `process`, and of `await`."""
-        events = ffi.new(EVENTS, at_most)
+        try:
+            events = ffi.new(EVENTS, at_most)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise not_c(error, at_most=(at_most, U32)) from None
         n = check(lib.kvfs_reap(self.handle.c, events, at_most), "reap")
         return [Event(What(c.what), c.user, c.stage, c.result, c.n, c.generation)
                 for c in events[0:n]]
 
-    def wait(self, timeout: float) -> bool:
+    def wait(self, timeout: float | None = None) -> bool:
         """Blocks until something has happened that was not reaped, or processed, yet;
         False: nothing has in @timeout seconds."""
         poller = select.poll()
         poller.register(self.fileno(), select.POLLIN)
-        return bool(poller.poll(1000 * timeout))
+        ns = nanoseconds(timeout)
+        return bool(poller.poll(min(-(-ns // 1000000), POLL_MOST) if ns != FOREVER else None))
+
+
+Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]", Callable[[], bool]]
 
 
 class Awaited:
@@ -136,8 +148,7 @@ class Awaited:
         self._handle = handle
         self._lock = threading.Lock()
         self._fd: int | None = None
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None],
-                                  Callable[[], bool]]] = []
+        self._waiting: list[Waiting] = []
 
     async def until(self, done: Callable[[], bool]) -> None:
         """Return once @done() says so, asked whenever something has completed."""
@@ -151,7 +162,7 @@ class Awaited:
             self._waiting.append(item)
         loop.add_reader(self._fd, self._readable)
         try:
-            self._look()
+            self.look()
             await item[1]
         finally:
             with self._lock:
@@ -163,14 +174,29 @@ class Awaited:
 
     def _readable(self) -> None:
         lib.kvfs_process(self._handle.c)
-        self._look()
+        self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Wake whoever's time has come."""
+        if not self._waiting:
+            return
         with self._lock:
-            over = [item for item in self._waiting if item[2]()]
-            self._waiting = [item for item in self._waiting if item not in over]
+            over: list[Waiting] = []
+            waiting: list[Waiting] = []
+            for item in self._waiting:
+                (over if _is_over(item[2]) else waiting).append(item)
+            self._waiting = waiting
         for loop, future, _ in over:
-            loop.call_soon_threadsafe(_settle, future)
+            with contextlib.suppress(RuntimeError):  # a loop that is closed
+                loop.call_soon_threadsafe(_settle, future)
+
+
+def _is_over(done: Callable[[], bool]) -> bool:
+    """Or cannot be asked any more: who awaits it is told so."""
+    try:
+        return done()
+    except (ValueError, Error):
+        return True
 
 
 def _settle(future: asyncio.Future[None]) -> None:

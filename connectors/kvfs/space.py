@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._native import ffi, lib
-from .errors import check
-from .handle import SPACE, XFER, Handle, Owner, options, within
+from .errors import U32, U64, Error, check, not_c, numbers_not_c, text
+from .handle import SPACE, XFER, Handle, Owner, nanoseconds, options, within
 from .keys import KEYS, Keys, Name
 from .lease import Lease
 from .transfer import Stage, Transfer
@@ -53,10 +53,14 @@ class Tokens:
 
 def query(spaces: Sequence[Space], keys: Sequence[Keys]) -> tuple[Any, list[Any]]:
     """(kvfs_query array, what it points to)"""
-    array = ffi.new("kvfs_query[]", len(spaces))
-    for i, (space, some) in enumerate(zip(spaces, keys)):
-        array[i].space, array[i].keys, array[i].n = space.handle.c, some.c, len(some)
-    return array, [spaces, keys]
+    if len(spaces) != len(keys) or not spaces:
+        raise ValueError(f"{len(spaces)} spaces, and keys of {len(keys)}: each needs its own")
+    array, kept = ffi.new("kvfs_query[]", len(spaces)), []
+    for i, space in enumerate(spaces):
+        some, handle = Keys.of(keys[i]), space.handle
+        array[i].space, array[i].keys, array[i].n = handle.c, some.c, len(some)
+        kept += [some, handle]
+    return array, kept
 
 
 def match(spaces: Sequence[Space], keys: Sequence[Keys]) -> int:
@@ -73,15 +77,26 @@ def match_tokens(spaces: Sequence[Space], keys: Sequence[Keys], *, tokens: int =
     counts as present.  If @tokens is not 0 the prompt ends there, and a block that would
     go on beyond never counts."""
     array, _kept = query(spaces, keys)
-    for c, start in zip(array, starts or [0] * len(spaces), strict=True):
-        c.start, c.tokens = start, tokens
-    return check(lib.kvfs_match_tokens(array, len(spaces)), "match")
+    first = [0] * len(spaces) if starts is None else list(starts)
+    if len(first) != len(spaces):
+        raise ValueError(f"{len(first)} starts for {len(spaces)} spaces")
+    for c, start in zip(array, first):
+        try:
+            c.start, c.tokens = start, tokens
+        except (TypeError, OverflowError) as error:
+            raise not_c(error, starts=(start, U64), tokens=(tokens, U64)) from None
+    found = int(lib.kvfs_match_tokens(array, len(spaces)))
+    if found == -errno.EINVAL:
+        raise Error(errno.EINVAL, "match", why="a start within a block, keys of several lengths, or "
+                    "a layout that does not say how many tokens a block has")
+    return check(found, "match")
 
 
 def acquire(spaces: Sequence[Space], keys: Sequence[Keys], *, deadline: float | None = None,
             wait_saving: bool = False, read_ahead: bool = False, user: int = 0) -> Lease:
     """One lease on blocks of several spaces; indices run through all keys.  With @user,
     `Session.reap` tells by that word when it has settled."""
+    keys = [Keys.of(some) for some in keys]
     array, _kept = query(spaces, keys)
     out = ffi.new("kvfs_lease **")
     flags = (lib.KVFS_WAIT_SAVING if wait_saving else 0) | (lib.KVFS_READ_AHEAD if read_ahead else 0)
@@ -101,7 +116,10 @@ class Together:
         if not spaces or len(self._windows) != len(self._spaces):
             raise ValueError("a window for each space, of which there is one at least")
         self._handles = [space.handle for space in self._spaces]  # kept, whoever closes them
-        self._c_windows = ffi.new("uint32_t[]", self._windows)
+        try:
+            self._c_windows = ffi.new("uint32_t[]", self._windows)
+        except (TypeError, OverflowError) as error:
+            raise numbers_not_c(error, "a window", self._windows, U32) from None
         self._queries, _ = query(self._spaces, [Keys()] * len(self._spaces))
         self._lease, self._held = ffi.new("kvfs_lease **"), ffi.new("long *")
 
@@ -112,9 +130,13 @@ class Together:
         within @wait seconds.  The lease's indices run through the spaces.  With @missing, and
         where no space has a window, all of @keys count as if they matched, which saves a
         round trip: the lease says which came within @deadline, also from other nodes."""
-        hit = check(lib.chain_hold(self._queries, self._c_windows, len(self._spaces), keys.c,
-                                   len(keys), within(deadline), int(wait * 1e9), user, missing,
-                                   self._lease, self._held), "hold")
+        keys = Keys.of(keys)
+        try:
+            hit = check(lib.chain_hold(self._queries, self._c_windows, len(self._spaces), keys.c,
+                                       len(keys), within(deadline), nanoseconds(wait), user, missing,
+                                       self._lease, self._held), "hold")
+        except (TypeError, OverflowError) as error:
+            raise not_c(error, user=(user, U64)) from None
         if hit == 0:
             return 0, None, None
         whole = keys if hit == len(keys) else keys[:hit]
@@ -132,13 +154,22 @@ class Space(Owner):
         out = ffi.new("kvfs_space **")
         self._handle = None
         self.name = name
-        check(lib.kvfs_space_open(session.c, name.encode(),
-                                  layout.encode() if layout is not None else ffi.NULL, flags, out),
-              f"space {name}")
+        opened = lib.kvfs_space_open(session.c, text("a space's name", name),
+                                     text("a layout", layout) if layout is not None else ffi.NULL,
+                                     flags, out)
+        if opened == -errno.EINVAL:
+            raise Error(errno.EINVAL, f"space {name}", why=self._wrong(name, layout))
+        check(opened, f"space {name}")
         self._handle = Handle(out[0], SPACE, session)
         self._session = session
         self._awaited = awaited
         self._tensors: list[tuple[str, str, tuple[int, ...]]] | None = None
+
+    @staticmethod
+    def _wrong(name: str, layout: str | None) -> str:
+        if not 0 < len(name.encode()) < 256 or name[0] == "." or "/" in name:
+            return "a name has 1 to 255 bytes, no slash, and no dot before it"
+        return f"no layout, see kvfs(1): {layout:.200}" if layout is not None else ""
 
     def __enter__(self) -> Space:
         return self
@@ -183,12 +214,19 @@ class Space(Owner):
 
     def chain(self, tokens: Sequence[int], parent: Name | None = None) -> Keys:
         """kvfs's own keys of the full blocks of @tokens, for engines that have none."""
-        array = ffi.new("uint32_t[]", list(tokens))
+        tokens = list(tokens)
+        try:
+            array = ffi.new("uint32_t[]", tokens)
+        except (TypeError, OverflowError) as error:
+            raise numbers_not_c(error, "a token", tokens, U32) from None
         keys = ffi.new("kvfs_key[]", max(1, len(tokens)))
-        before = Keys([parent]).c if parent is not None else ffi.NULL
-        n = check(lib.kvfs_key_chain(self.handle.c, before, array, len(tokens), ffi.NULL, 0, keys,
-                                     len(tokens)), f"keys of {self.name}")
-        return Keys.from_c(keys, n)
+        before = Keys([parent]) if parent is not None else None
+        n = lib.kvfs_key_chain(self.handle.c, before.c if before is not None else ffi.NULL, array,
+                               len(tokens), ffi.NULL, 0, keys, len(tokens))
+        if n == -errno.EINVAL:
+            raise Error(errno.EINVAL, f"keys of {self.name}", why="its layout does not say how many "
+                        "tokens a block has, or the parent is none of its keys")
+        return Keys.from_c(keys, check(n, f"keys of {self.name}"))
 
     # ---- look-up ----
 
@@ -226,6 +264,8 @@ class Space(Owner):
     def flush(self, stage: Stage = Stage.DURABLE, *, user: int = 0) -> Transfer:
         """A barrier: all that was saved before is sealed, or durable."""
         out = ffi.new("kvfs_xfer **")
+        if stage not in (Stage.SEALED, Stage.DURABLE):
+            raise ValueError(f"stage is {stage!r}, not SEALED or DURABLE")
         check(lib.kvfs_flush(self.handle.c, stage, options(user=user), out), f"flush {self.name}")
         return Transfer(Handle(out[0], XFER, self._session), self._awaited, None, 1, stage,
                         f"flush {self.name}")
@@ -284,6 +324,8 @@ class Space(Owner):
         """What the tokens of each are; None: it is not there.  No block is read that is
         durable.  EINVAL: the space keeps none."""
         some = Keys.of(keys)
+        if not self.keeps_tokens:
+            raise Error(errno.EINVAL, f"tokens of {self.name}", why="its layout has no \"token_ids\"")
         found: list[Tokens | None] = []
         told = ffi.new("kvfs_tokens[]", TOKENS_AT_ONCE)
         room = ffi.new("uint64_t[]", TOKENS_ROOM // 8)

@@ -31,8 +31,10 @@ class Stage(enum.IntEnum):
 
 
 class Transfer(Owner):
-    """`await` it for its usual end: COPIED of a load, SEALED of a save.  It goes on
-    when it is forgotten; memory it copies to or from must stay until it is COPIED."""
+    """`await` it for its usual end: COPIED of a load, SEALED of a save.  That returns how
+    many blocks got there, and a block that did not is no error: it is a miss (`statuses`
+    tells which, `check` raises Error).  It goes on when it is forgotten; memory it copies
+    to or from must stay until it is COPIED."""
 
     def __init__(self, handle: Handle, awaited: Awaited, keys: Keys | None, n: int, end: Stage,
                  what: str) -> None:
@@ -46,19 +48,30 @@ class Transfer(Owner):
     def __len__(self) -> int:
         return self.n
 
+    def close(self) -> None:
+        """Forget it: it goes on.  Who awaits it gets ValueError."""
+        super().close()
+        self._awaited.look()
+
+    def _stage(self, stage: Stage | None) -> Stage:
+        if stage is None:
+            return self.end
+        return stage if type(stage) is Stage else Stage(stage)
+
     def poll(self, stage: Stage | None = None) -> bool:
         """Whether every block has reached @stage, or failed."""
-        return check(lib.kvfs_xfer_poll(self.handle.c, stage or self.end), self._what) == 1
+        return check(lib.kvfs_xfer_poll(self.handle.c, self._stage(stage)), self._what) == 1
 
-    def there(self, stage: Stage | None = None, timeout: float = 0.0) -> int | None:
+    def there(self, stage: Stage | None = None, timeout: float | None = 0.0) -> int | None:
         """How many blocks have reached @stage; None: not all of them have, or have failed,
         within @timeout seconds."""
-        got = lib.kvfs_xfer_wait(self.handle.c, stage or self.end, int(timeout * 1e9))
+        got = lib.kvfs_xfer_wait(self.handle.c, self._stage(stage), nanoseconds(timeout))
         return None if got == -errno.ETIMEDOUT else check(got, self._what)
 
     def wait(self, stage: Stage | None = None, timeout: float | None = None) -> int:
-        """Blocks until then; returns how many blocks got there.  TimeoutError."""
-        got = lib.kvfs_xfer_wait(self.handle.c, stage or self.end, nanoseconds(timeout))
+        """Blocks until then; returns how many blocks got there: 0, and no error, if none of
+        them was to be had (`check` raises one).  TimeoutError."""
+        got = lib.kvfs_xfer_wait(self.handle.c, self._stage(stage), nanoseconds(timeout))
         if got == -errno.ETIMEDOUT:
             raise TimeoutError(errno.ETIMEDOUT, f"{self._what}: not done after {timeout} s")
         return check(got, self._what)

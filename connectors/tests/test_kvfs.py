@@ -353,6 +353,176 @@ class Chains(Case):
             kvfs.match_tokens(both, keys, starts=[8, 0])
 
 
+class Readme(Case):
+    def test_its_python_runs_as_it_is_written(self) -> None:
+        with open(f"{os.path.dirname(os.path.abspath(__file__))}/../../README.md") as file:
+            (code,) = re.findall(r"```python\n(.*?)```", file.read(), re.S)
+        self.session.space("model").remove()
+        there: dict[str, object] = {}
+        exec(code.replace("/kvfs", self.mount.path), there)
+        self.assertEqual(there["hit"], 4)
+        self.assertTrue((there["memory"][4:8] == 1).all() and (there["k"] == 1).all())
+
+
+class Misuse(Case):
+    """Whatever is wrong is said in words of the caller's."""
+
+    def refused(self, call: object, kind: type, words: str) -> None:
+        with self.assertRaisesRegex(kind, words) as caught:
+            call()
+        said = str(caught.exception)
+        self.assertNotRegex(said, r"zip\(\)|fromhex|ctype|cdata|unpack|initializer|NoneType|^$")
+        self.assertFalse(re.search("Invalid argument$", said), said)
+
+    def test_keys(self) -> None:
+        half = kvfs.Keys([b"x" * 16])
+        pool, _, _ = self.pool()
+        for wrong, kind, words in (
+                (["xyz"], ValueError, "32 or 64 digits of 0-9 and a-f, and is not 'xyz'"),
+                (["abc"], ValueError, "32 or 64 digits"), ([b""], ValueError, "16 or 32 bytes, this one 0"),
+                ([b"x" * 31], ValueError, "this one 31"), (["00" * 17], ValueError, "this one 17"),
+                ([7], TypeError, "a key is bytes.* not 7"), ([None], TypeError, "a key is bytes"),
+                (b"x" * 16, TypeError, "one key where several"), ("00" * 16, TypeError, "one key where several")):
+            for call in (kvfs.Keys, self.space.match, self.space.probe, self.space.acquire, self.space.evict,
+                         self.space.prefetch, self.space.pin, self.space.ended,
+                         lambda names: pool.save(self.space, names, [0])):
+                self.refused(lambda: call(wrong), kind, words)
+        self.refused(lambda: kvfs.Chain().extend([1]), TypeError, "whole|bytes|int")
+        self.refused(lambda: kvfs.Chain().extend(["a"]), TypeError, "hashes are bytes")
+        self.refused(lambda: pool.save(self.space, [*half, *names(1)], [0, 1]), kvfs.Error, "16 and of 32")
+        self.assertEqual(list(kvfs.Keys([bytearray(16), memoryview(bytes(32))])), [bytes(16), bytes(32)])
+
+    def test_spaces(self) -> None:
+        for name in ("", ".x", "a/b", "n" * 256):
+            self.refused(lambda: self.session.space(name), kvfs.Error, "a name has 1 to 255 bytes")
+        self.refused(lambda: self.session.space("model\0x"), ValueError, "a space's name has a NUL")
+        self.refused(lambda: self.session.space(7), TypeError, "a space's name is 7")
+        for layout in ({}, {"tensors": []}, {"tensors": [{"name": "k", "dtype": "Q4", "shape": [4]}]}, "no",
+                       {**LAYOUT, "unknown": 1}, {**LAYOUT, "tokens": -1}):
+            self.refused(lambda: self.session.space("new", layout, create=True), kvfs.Error, "no layout, see")
+        for mode in (-1, 0o1000, "0700"):
+            self.refused(lambda: self.session.space("new", LAYOUT, create=True, mode=mode), ValueError,
+                         "mode is .* not 0 to 0o777")
+        self.refused(lambda: kvfs.open("/a\0b"), ValueError, "the path has a NUL")
+        self.refused(lambda: kvfs.match([self.space], []), ValueError, "1 spaces, and keys of 0")
+        self.refused(lambda: kvfs.acquire([], []), ValueError, "0 spaces")
+        self.refused(lambda: kvfs.match_tokens([self.space], [names(1)], starts=[]), ValueError, "0 starts for 1")
+        self.refused(lambda: kvfs.match_tokens([self.space], [names(1)], starts=[-1]), ValueError, "starts is -1")
+        self.refused(lambda: kvfs.match_tokens([self.space], [names(1)], starts=[3]), kvfs.Error, "within a block")
+        self.refused(lambda: kvfs.Together([self.space], [-1]), ValueError, "a window is -1")
+        self.refused(lambda: kvfs.Together([self.space]).hold(names(1), user=-1), ValueError, "user is -1")
+        self.refused(lambda: self.space.chain([1, -1] * 16), ValueError, "a token is -1")
+        self.refused(lambda: self.space.flush(Stage.COPIED), ValueError, "not SEALED or DURABLE")
+        self.refused(lambda: self.space.tokens(names(1)), kvfs.Error, 'no "token_ids"')
+        self.refused(lambda: self.session.reap(-1), ValueError, "at_most is -1")
+        os.mkdir(f"{self.mount.path}/untyped")
+        self.refused(lambda: self.session.space("untyped").chain([1] * 16), kvfs.Error, "how many tokens")
+        self.refused(lambda: self.session.pool(self.session.space("untyped"), [kvfs.View("k", 4096, 1, 1)], 1),
+                     kvfs.Error, "the space has no layout")
+
+    def test_pools(self) -> None:
+        pool, k, v = self.pool()
+        at = k.ctypes.data
+        good = [kvfs.View("k", at, K, K), kvfs.View("v", v.ctypes.data, V, V)]
+        for views, pages, words in (
+                ([], 8, "a pool has views"), (good, 0, "pages"), (good[:1], 8, "views of v cover 0 bytes"),
+                ([kvfs.View("k", at, K, K - 4), good[1]], 8, f"cover {K - 4} bytes of a block, which has {K}"),
+                ([*good, kvfs.View("x", at, K, K)], 8, "no tensor x"),
+                ([kvfs.View("k", at, 4, K), good[1]], 8, "overlap"),
+                ([kvfs.View("k", 0, K, K), good[1]], 8, "overlap, or lie outside")):
+            self.refused(lambda: self.session.pool(self.space, views, pages), kvfs.Error, words)
+        self.refused(lambda: self.session.pool(self.space, good, -1), ValueError, "pages is -1")
+        self.refused(lambda: self.session.pool(self.space, good, 8, pages_per_block=-1), ValueError, "pages_per_block is -1")
+        self.refused(lambda: self.session.pool(self.space, [kvfs.View("k", at, -K, K), good[1]], 8),
+                     ValueError, "block_stride is -")
+        self.refused(lambda: self.session.pool(self.space, good, 8, device=0), TypeError, "device is 0")
+
+    def test_transfers(self) -> None:
+        pool, _, _ = self.pool()
+        pool.save(self.space, names(4), range(4)).wait()
+        lease = self.space.acquire(names(4))
+        lease.wait(5)
+        for page, words in ((32, "no page 32: the pool has 32"), (-1, "no page -1"), (2**40, "no page")):
+            self.refused(lambda: pool.save(self.space, names(1), [page]), kvfs.Error, words)
+        for page, kind in ((2**64, ValueError), (1.5, TypeError), (None, TypeError), ("1", TypeError)):
+            for call in (lambda: pool.save(self.space, names(1), [page]), lambda: pool.load(lease, [page]),
+                         lambda: pool.fetch(self.space, names(1), [page])):
+                self.refused(call, kind, "a page is")
+        self.refused(lambda: pool.load(lease, [0, 0]), kvfs.Error, "page 0 comes twice")
+        self.refused(lambda: pool.load(lease, range(5)), kvfs.Error, "blocks 0 to 4 of a lease on 4")
+        self.refused(lambda: pool.load(lease, [0], first=4), kvfs.Error, "blocks 4 to 4 of a lease on 4")
+        self.refused(lambda: pool.load(lease, [0], first=-1), ValueError, "first is -1")
+        self.refused(lambda: pool.load(lease, [0], priority=2**31), ValueError, "priority is")
+        for field in ("position", "user", "stream"):
+            for value, kind in ((-1, ValueError), ("x", TypeError)):
+                self.refused(lambda: pool.save(self.space, names(1, "p"), [0], **{field: value}), kind, f"{field} is")
+        self.refused(lambda: pool.fetch(self.space, names(1), [0], user=-1), ValueError, "user is -1")
+        for more, words in (({"places": []}, "0 places of 1"), ({"places": [(None, 0)] * 2}, "2 places of 1"),
+                            ({"tokens": []}, "tokens of 0 blocks"), ({"extras": [b""] * 2}, "extras of 2 blocks"),
+                            ({"places": [(None, -1)]}, "position is -1"), ({"tokens": [[-1]]}, "a token is -1")):
+            self.refused(lambda: pool.save(self.space, names(1, "p"), [0], **more), ValueError, words)
+        self.refused(lambda: pool.save(self.space, names(1, "p"), [0], tokens=[["x"]]), TypeError, "a token is 'x'")
+        self.refused(lambda: pool.save(self.space, names(1, "p"), [0], extras=["x"]), TypeError, "extras are bytes")
+        self.refused(lambda: pool.save(self.space, names(1, "p"), [0], tokens=[[1]]), kvfs.Error, "keeps no tokens")
+        kept = self.session.space("kept", {**LAYOUT, "token_ids": True}, create=True)
+        self.refused(lambda: pool.save(kept, names(1), [0]), kvfs.Error, "none are given")
+        other = self.session.space("other", {"tensors": LAYOUT["tensors"][:1]}, create=True)
+        self.refused(lambda: pool.save(other, names(1), [0]), kvfs.Error, "other tensors than the pool")
+        again = kvfs.open(self.mount.path)
+        self.refused(lambda: pool.save(again.space("model"), names(1), [0]), kvfs.Error, "another session")
+        self.refused(lambda: pool.load(lease, [0]).wait(9), ValueError, "9 is not a valid Stage")
+        with self.assertRaisesRegex(TypeError, "slice"):
+            lease[0:2]
+
+    def test_times(self) -> None:
+        pool, _, _ = self.pool()
+        transfer = pool.save(self.space, names(1), [0])
+        self.assertEqual(transfer.wait(timeout=float("inf")), 1)
+        lease = self.space.acquire(names(1), deadline=float("inf"))
+        self.assertEqual(lease.wait(1e30), 1)
+        self.assertEqual((transfer.there(timeout=-1), lease.held(-1), lease.held(None)), (1, 1, 1))
+        self.session.reap()
+        self.assertFalse(self.session.wait(-1))
+        for time_, kind in (("1", TypeError), (float("nan"), ValueError)):
+            for call in (lambda: transfer.wait(timeout=time_), lambda: lease.held(time_),
+                         lambda: self.space.acquire(names(1), deadline=time_), lambda: self.session.wait(time_),
+                         lambda: pool.fetch(self.space, names(1), [0], deadline=time_)):
+                self.refused(call, kind, "no time in seconds")
+
+    def test_what_is_closed_says_so(self) -> None:
+        pool, _, _ = self.pool()
+        transfer = pool.save(self.space, names(1), [0])
+        lease = self.space.acquire(names(1))
+        other = kvfs.open(self.mount.path)
+        for one in (pool, transfer, lease, other):
+            one.close()
+            one.close()
+        for call, what in ((lambda: pool.save(self.space, names(1), [0]), "pool"), (pool.info, "pool"),
+                           (lambda: pool.load(lease, [0]), "pool"), (transfer.wait, "transfer"),
+                           (transfer.cancel, "transfer"), (lambda: lease[0], "lease"), (lease.check, "lease"),
+                           (lease.statuses, "lease"), (lambda: other.space("model"), "session"),
+                           (other.stats, "session"), (other.reap, "session"), (other.fileno, "session")):
+            self.refused(call, ValueError, f"this {what} is closed")
+        pool, _, _ = self.pool()
+        self.space.close()
+        for call in (lambda: self.space.match(names(1)), lambda: list(self.space.keys()), self.space.owner,
+                     lambda: pool.save(self.space, names(1), [0]), lambda: pool.fetch(self.space, names(1), [0])):
+            self.refused(call, ValueError, "this space is closed")
+
+    def test_what_is_absent_is_a_miss_and_no_error(self) -> None:
+        pool, _, _ = self.pool()
+
+        async def fetch() -> kvfs.Transfer:
+            transfer = pool.fetch(self.space, names(2, "none"), [0, 1])
+            self.assertEqual(await transfer, 0)
+            return transfer
+
+        transfer = asyncio.run(fetch())
+        self.assertEqual(transfer.statuses(), [-errno.ENOENT] * 2)
+        with self.assertRaisesRegex(kvfs.Error, names(2, "none")[0].hex()):
+            transfer.check()
+
+
 class Listing(Case):
     def test_all_keys_of_a_space_are_listed(self) -> None:
         self.assertEqual(list(self.space.keys()), [])
@@ -498,6 +668,75 @@ class Waiting(Case):
 
         asyncio.run(give_up())
         self.assertEqual(self.session._awaited._waiting, [])
+
+
+    def test_who_awaits_what_is_closed_meanwhile_is_told(self) -> None:
+        pool, _, _ = self.pool()
+        self.mount.signal(signal.SIGSTOP)
+        lease, transfer = self.space.acquire(names(1)), pool.save(self.space, names(1), [0])
+
+        async def close() -> None:
+            for one, awaited in ((lease, lease.settled()), (transfer, transfer.reached())):
+                task = asyncio.ensure_future(awaited)
+                await asyncio.sleep(0.02)
+                self.assertFalse(task.done())
+                one.close()
+                with self.assertRaisesRegex(ValueError, "is closed"):
+                    await asyncio.wait_for(task, 10)
+
+        asyncio.run(close())
+        self.mount.signal(signal.SIGCONT)
+
+    def test_a_loop_that_was_closed_holds_up_no_other(self) -> None:
+        pool, _, _ = self.pool()
+        self.mount.signal(signal.SIGSTOP)
+        lease, gone = self.space.acquire(names(1)), asyncio.new_event_loop()
+        task = gone.create_task(lease.settled())
+        gone.run_until_complete(asyncio.sleep(0.02))
+        gone.close()
+
+        async def other() -> int:
+            saved = asyncio.ensure_future(pool.save(self.space, names(4), range(4)).reached())
+            await asyncio.sleep(0.02)
+            self.mount.signal(signal.SIGCONT)
+            return await asyncio.wait_for(saved, 10)
+
+        self.assertEqual(asyncio.run(other()), 4)
+        self.assertEqual(lease.wait(10), 0)
+        self.assertEqual(self.session._awaited._waiting, [])
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    def test_what_is_closed_under_a_call_ends_after_it(self) -> None:
+        """By another thread, which owns the memory, too."""
+        pool, _, _ = self.pool()
+        pool.save(self.space, names(8), range(8)).wait()
+        wrong: list[BaseException] = []
+        now = [pool]
+        over = threading.Event()
+
+        def use(i: int) -> None:
+            while not over.is_set():
+                try:
+                    space = self.session.space("model")
+                    with space.acquire(names(8)) as lease:
+                        now[0].load(lease, range(8)).wait()
+                    now[0].save(space, names(1, str(time.monotonic_ns())), [8 + i])
+                except ValueError as error:
+                    if "is closed" not in str(error):
+                        wrong.append(error)
+                except BaseException as error:
+                    wrong.append(error)
+
+        threads = [threading.Thread(target=use, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for turn in range(100):
+            before, now[0] = now[0], self.pool()[0]
+            before.close()
+        over.set()
+        for thread in threads:
+            thread.join(60)
+        self.assertEqual(wrong, [])
 
 
 class Faults(Case):
