@@ -171,6 +171,14 @@ class Web(Between):
         with open(f"{self.home}/nginx.log") as log:
             raise OSError(f"nginx ended: {log.read()}")
 
+    def hang(self) -> None:
+        """Connections are made still, by the kernel, and nothing is answered."""
+        self._server.send_signal(signal.SIGSTOP)
+
+    def answer(self) -> None:
+        if hasattr(self, "_server"):
+            self._server.send_signal(signal.SIGCONT)
+
     def remove(self) -> None:
         if hasattr(self, "_server"):
             self._server.kill()

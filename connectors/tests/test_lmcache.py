@@ -12,7 +12,7 @@ from lmcache.v1.distributed.api import ObjectKey
 from lmcache.v1.distributed.l2_adapters import native_plugin_l2_adapter as plugin
 from lmcache.v1.memory_allocators.host_memory_allocator import HostMemoryAllocator
 
-from mount import Between, Mount
+from mount import Between, Mount, Web
 
 
 def keys(n: int, model: str = "model", salt: str = "", of: int = 0) -> list[ObjectKey]:
@@ -135,10 +135,10 @@ class Case(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, words):
                 self.adapter(**params)
 
-    def nodes(self) -> tuple[Between, Mount, list]:
+    def nodes(self, kind: type[Between] = Between) -> tuple[Between, Mount, list]:
         """A node that has handed six objects of one size over, and one of another, and is
         gone; and another node."""
-        between = Between()
+        between = kind()
         self.addCleanup(between.remove)
         self.mount.stop()
         self.mount.start(f"dram=64M,ssd=512M,{between.option}")
@@ -176,7 +176,14 @@ class Case(unittest.TestCase):
         self.assertEqual(self.lookup(self.adapter(path=other.path), keys(6)), [False] * 6)
 
     def test_a_hung_other_node_costs_no_more_than_was_said(self) -> None:
-        between, other, stored = self.nodes()
+        for kind in (Between, Web):
+            with self.subTest(kind=kind.__name__):
+                self.hung(kind)
+                self.doCleanups()
+                self.setUp()
+
+    def hung(self, kind: type[Between]) -> None:
+        between, other, stored = self.nodes(kind)
         reader = self.adapter(path=other.path, remote=True, remote_wait=0.2)
         self.assertTrue(self.store(reader, keys(2, of=3), stored[:2]))
         between.hang()

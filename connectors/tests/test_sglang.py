@@ -20,7 +20,7 @@ from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
 from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
 
-from mount import Between, Mount
+from mount import Between, Mount, Web
 
 PAGE, PAGES, LAYERS = 16, 24, 3
 SHAPE = dict(device_capacity_tokens=PAGE * PAGES, start_layer=0, end_layer=LAYERS)
@@ -181,9 +181,9 @@ class Case(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, words):
                 self.backend(mha("page_first"), **extra)
 
-    def nodes(self, **extra):
+    def nodes(self, kind: type[Between] = Between, **extra):
         """A node that has handed eight pages of two pools over and is gone, and another one."""
-        between = Between()
+        between = kind()
         self.addCleanup(between.remove)
         self.mount.stop()
         self.mount.start(f"dram=64M,ssd=512M,{between.option}")
@@ -225,7 +225,14 @@ class Case(unittest.TestCase):
         self.assertEqual(self.backend(mha("page_first"), path=other.path).batch_exists(keys(8)), 0)
 
     def test_a_hung_other_node_costs_no_more_than_was_said(self) -> None:
-        between, other, host, side = self.nodes()
+        for kind in (Between, Web):
+            with self.subTest(kind=kind.__name__):
+                self.hung(kind)
+                self.doCleanups()
+                self.setUp()
+
+    def hung(self, kind: type[Between]) -> None:
+        between, other, host, side = self.nodes(kind)
         between.hang()
         reader = self.backend(mha("page_first"), path=other.path, remote=True, remote_wait=0.2)
         self.assertEqual(reader.batch_set_v1(keys(4, "own"), indices(range(4))), [True] * 4)
