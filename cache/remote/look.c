@@ -4,8 +4,8 @@
  *
  * Who wants blocks that are missing makes a look of them
  * (kv_remote_want_locked, kv_remote_look_locked).  All of it is asked for at
- * once, of one backend after the other; then what is worth it is fetched
- * (get.c), and the rest is missed.
+ * once, of one backend after the other.  What is known to be worth it is fetched
+ * (get.c) while the rest is asked for, and what is left in the end is missed.
  *
  * OWNS      every kv_remote_look.
  *
@@ -37,7 +37,10 @@ struct kv_remote_look {
 	size_t next;		  /* the next get to be asked for */
 	size_t left;		  /* answers that are not here */
 	size_t n, room;
-	struct kv_remote_get **gets; /* in the order of the keys */
+	size_t there; /* of a chain, so many are there without a gap */
+	size_t begun; /* and so many of them are being fetched */
+	/* In the order of the keys; NULL: it is being fetched. */
+	struct kv_remote_get **gets;
 	TAILQ_ENTRY(kv_remote_look) link;
 };
 
@@ -161,35 +164,37 @@ void kv_remote_look_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 
 /* ---- deciding ---- */
 
-/* Of a chain, what follows a gap is of no use, and a short rest not worth it. */
-static size_t worth(const struct kv_remote *remote,
-		    const struct kv_remote_look *look)
+static void fetch(struct kv_remote *remote, struct kv_remote_get **get)
 {
-	const uint32_t threshold = remote->cache->config.remote.threshold;
-	size_t n = 0;
+	(*get)->look = NULL;
+	kv_get_fetch(remote, kv_steal(*get));
+}
 
-	if (remote->stop)
-		return 0;
-	if (!is_prefix(look->space))
-		return look->n;
-	while (n < look->n && look->gets[n]->found)
-		n++;
-	return n >= threshold ? n : 0;
+/* Of a chain, what follows a gap is of no use, and a short rest not worth it. */
+static void fetch_chain(struct kv_remote *remote, struct kv_remote_look *look)
+{
+	if (!is_prefix(look->space) || remote->stop)
+		return;
+	while (look->there < look->n && look->gets[look->there]->found)
+		look->there++;
+	if (look->there >= remote->cache->config.remote.threshold)
+		while (look->begun < look->there)
+			fetch(remote, &look->gets[look->begun++]);
 }
 
 static void decide(struct kv_remote *remote, struct kv_remote_look *look)
 {
-	const size_t n = worth(remote, look);
+	const bool any = !is_prefix(look->space) && !remote->stop;
 
-	for (size_t i = 0; i < look->n; i++) {
+	for (size_t i = look->begun; i < look->n; i++) {
 		struct kv_remote_get *get = look->gets[i];
 
+		if (any && get->found) {
+			fetch(remote, &look->gets[i]);
+			continue;
+		}
 		get->look = NULL;
-		if (i < n && get->found)
-			kv_get_fetch(remote, get);
-		else
-			kv_get_end(remote, get, false,
-				   get->found ? 0 : KV_ABSENT_NS);
+		kv_get_end(remote, get, false, get->found ? 0 : KV_ABSENT_NS);
 	}
 	look_free(look);
 }
@@ -236,6 +241,7 @@ static void answered(struct kv_remote *remote, struct kv_remote_job *job,
 	kv_turn_end(&remote->looks, kv_steal(get->turn), 1);
 	get->found = status == 0;
 	look->left--;
+	fetch_chain(remote, look);
 	look_on(remote, look);
 }
 
@@ -266,7 +272,7 @@ static void ask_one(struct kv_remote *remote, struct kv_remote_look *look)
 		look->next = look->n;
 	} else {
 		look->next++;
-		if (!get->found && !get->job.abandoned)
+		if (get && !get->found && !get->job.abandoned)
 			ask(remote, look, get);
 	}
 	if (look->next == look->n) {

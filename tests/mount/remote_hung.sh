@@ -43,6 +43,13 @@ eq "while it is well" "$got" 2
 
 # Notes that nobody writes: whoever opens them hangs, as on a server that is gone.
 note() { echo "$(find "$R" -name "$(key "$1")").digest"; }
+mv "$(note 6)" "$T/note6" && mkfifo "$(note 6)" || fail "fifo"
+HUNG=("$(note 6)")
+fetch s 1500 3 4 5 6
+eq "what came before the one that hangs" "$got" 3
+timeout 10 bash -c "cat '$T/note6' >'$(note 6)'" || fail "nobody reads the note of 6"
+mv "$T/note6" "$(note 6)"
+HUNG=()
 for i in $(seq 11 18); do
 	f=$(note "$i")
 	mv "$f" "$T/note$i" && mkfifo "$f" || fail "fifo"
