@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bytes.c - bytes as hex digits, and bytes into a file.
+ * bytes.c - bytes as hex digits, and bytes from and into a file.
  *
  * OWNS      nothing.
  *
@@ -56,4 +56,23 @@ int kv_write_all(int fd, const void *data, size_t n)
 		n -= (size_t)put;
 	}
 	return 0;
+}
+
+long kv_read_at(int fd, uint64_t at, void *data, size_t n)
+{
+	size_t done = 0;
+
+	while (done < n) {
+		ssize_t got = pread(fd, (uint8_t *)data + done, n - done,
+				    (off_t)(at + done));
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return -errno;
+		if (got == 0)
+			break;
+		done += (size_t)got;
+	}
+	return (long)done;
 }

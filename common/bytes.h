@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bytes.h - bytes as hex digits, and bytes into a file.
+ * bytes.h - bytes as hex digits, and bytes from and into a file.
  *
  * Shared by the daemon, libkvfs and the tools.
  */
@@ -17,5 +17,9 @@ int kv_unhex(const char *text, size_t n, uint8_t *bytes);
 
 /* All @n bytes to @fd, where it stands; -errno: how many is not known. */
 int kv_write_all(int fd, const void *data, size_t n);
+
+/* @n bytes of @fd from @at on, or as many as there are; returns how many, or
+ * -errno. */
+long kv_read_at(int fd, uint64_t at, void *data, size_t n);
 
 #endif

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "common/bytes.h"
 #include "index/pages.h"
 
 #define MAGIC 0xbeefc0deu
@@ -110,21 +111,11 @@ static uint64_t u64(const uint8_t *p)
 
 static int read_at(struct file *file, uint64_t offset, void *data, size_t bytes)
 {
-	size_t done = 0;
+	long n = kv_read_at(file->fd, offset, data, bytes);
 
-	while (done < bytes) {
-		ssize_t n = pread(file->fd, (char *)data + done, bytes - done,
-				  (off_t)(offset + done));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		if (n == 0)
-			return bad(file, "cut off");
-		done += (size_t)n;
-	}
-	return 0;
+	if (n < 0)
+		return (int)n;
+	return (size_t)n == bytes ? 0 : bad(file, "cut off");
 }
 
 /* @n pages from @number on are used now, by one alone. */

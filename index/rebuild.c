@@ -21,6 +21,7 @@
 #include <xxhash.h>
 
 #include "common/block.h"
+#include "common/bytes.h"
 #include "common/copy.h"
 #include "index/sidecar.h"
 #include "index/rebuild.h"
@@ -327,7 +328,7 @@ static int read_whole(struct work *work, uint64_t at,
 		uint8_t *to = done ? work->piece : work->header;
 		const size_t n = done ? KV_MIN(PIECE, record->length - done)
 				      : record->payload;
-		const long got = kv_segfile_read(work->fd, at + done, to, n);
+		const long got = kv_read_at(work->fd, at + done, to, n);
 
 		if (got < 0 && kv_is_shortage((int)got))
 			return (int)got;

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+#include "common/bytes.h"
 #include "common/thread.h"
 #include "index/index.h"
 #include "index/segfile.h"
@@ -49,12 +50,9 @@ bool kv_segfile_parse(const char *name, uint32_t *ret_id)
 
 static int read_page(int fd, uint64_t offset, void *page)
 {
-	ssize_t n;
+	long n = kv_read_at(fd, offset, page, KV_PAGE);
 
-	do
-		n = pread(fd, page, KV_PAGE, (off_t)offset);
-	while (n < 0 && errno == EINTR);
-	return n < 0 ? -errno : n == KV_PAGE ? 0 : -EIO;
+	return n < 0 ? (int)n : n == KV_PAGE ? 0 : -EIO;
 }
 
 static int write_page(int fd, uint64_t offset, const void *page)
@@ -208,25 +206,6 @@ void kv_segfile_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
 	scan_some(&scan);
 	for (unsigned i = 0; i < running; i++)
 		pthread_join(threads[i], NULL);
-}
-
-long kv_segfile_read(int fd, uint64_t at, void *data, size_t bytes)
-{
-	size_t done = 0;
-
-	while (done < bytes) {
-		ssize_t n = pread(fd, (char *)data + done, bytes - done,
-				  (off_t)(at + done));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		if (n == 0)
-			break;
-		done += (size_t)n;
-	}
-	return (long)done;
 }
 
 int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t slot_number)

@@ -63,10 +63,6 @@ static inline uint64_t kv_segfile_at_slot(uint64_t slot_bytes,
 	return slot_number * slot_bytes + KV_PAGE;
 }
 
-/* @bytes from @at on, or as many as there are; returns how many, or why they
- * cannot be read. */
-long kv_segfile_read(int fd, uint64_t at, void *data, size_t bytes);
-
 /* Could the block of this record be in a slot of this size? */
 bool kv_record_fits(const struct kv_slot_record *record, uint64_t slot_bytes);
 

@@ -103,8 +103,9 @@ static int read_whole(int dir, const char *name, char **ret_data,
 	_cleanup_(kv_closep) int fd = openat(
 		dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	_cleanup_(kv_freep) char *data = NULL;
-	size_t done = 0, bytes;
 	struct stat st;
+	size_t bytes;
+	long n;
 
 	if (fd < 0)
 		return errno == ELOOP ? -EBADMSG : -errno;
@@ -116,15 +117,11 @@ static int read_whole(int dir, const char *name, char **ret_data,
 	data = malloc(bytes + 1);
 	if (!data)
 		return -ENOMEM;
-	while (done < bytes) {
-		ssize_t n = read(fd, data + done, bytes - done);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EBADMSG;
-		done += (size_t)n;
-	}
+	n = kv_read_at(fd, 0, data, bytes);
+	if (n < 0)
+		return (int)n;
+	if ((size_t)n < bytes)
+		return -EBADMSG;
 	*ret_bytes = bytes;
 	*ret_data = kv_steal(data);
 	return 0;

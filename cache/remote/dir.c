@@ -84,35 +84,16 @@ static int open_at(const struct dir *dir, const char *path, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Read up to @n bytes to its end; returns how many, or -errno. */
-static ssize_t read_all(int fd, uint8_t *data, size_t n)
-{
-	size_t done = 0;
-
-	while (done < n) {
-		ssize_t got = read(fd, data + done, n - done);
-
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return -errno;
-		if (got == 0)
-			break;
-		done += (size_t)got;
-	}
-	return (ssize_t)done;
-}
-
 static int read_note(const struct dir *dir, struct kv_remote_op *op)
 {
 	const struct path path = path_of(op, NOTE);
 	_cleanup_(kv_closep) int fd = open_at(dir, path.text, O_RDONLY);
 	char note[KV_OBJECT_NOTE_MAX + 1];
-	ssize_t n;
+	long n;
 
 	if (fd < 0)
 		return fd == -ENOTDIR ? -ENOENT : fd;
-	n = read_all(fd, (uint8_t *)note, sizeof(note));
+	n = kv_read_at(fd, 0, note, sizeof(note));
 	return n < 0 ? (int)n : kv_object_read_note(op, note, (size_t)n);
 }
 
@@ -120,7 +101,7 @@ static int get(const struct dir *dir, struct kv_remote_op *op)
 {
 	_cleanup_(kv_closep) int fd = -1;
 	struct stat st;
-	ssize_t n;
+	long n;
 	int r = op->noted ? 0 : read_note(dir, op);
 
 	if (r < 0)
@@ -134,7 +115,7 @@ static int get(const struct dir *dir, struct kv_remote_op *op)
 		return -errno;
 	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != op->length)
 		return -EBADMSG;
-	n = read_all(fd, op->data, op->length);
+	n = kv_read_at(fd, 0, op->data, op->length);
 	return n < 0 ? (int)n : (uint64_t)n == op->length ? 0 : -EBADMSG;
 }
 
@@ -219,7 +200,7 @@ static int mend(const struct dir *dir, const struct kv_remote_op *op)
 	if (fd < 0)
 		return fd;
 	data = malloc(KV_LAYOUT_TEXT_MAX);
-	n = data ? read_all(fd, data, KV_LAYOUT_TEXT_MAX) : -ENOMEM;
+	n = data ? kv_read_at(fd, 0, data, KV_LAYOUT_TEXT_MAX) : -ENOMEM;
 	if (n <= 0 || n == KV_LAYOUT_TEXT_MAX)
 		return n < 0 ? (int)n : -EBADMSG;
 	there.length = (uint64_t)n;

@@ -28,6 +28,7 @@
 #include "cache/core/spaces.h"
 #include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
+#include "common/bytes.h"
 #include "common/crash_point.h"
 #include "index/record.h"
 
@@ -432,22 +433,12 @@ static void take_all_in(struct kv_cache *cache, uint32_t n)
 /* As much as there is, up to the last whole page of places. */
 static int read_file(struct kv_removed *removed, uint32_t *ret_n)
 {
-	const size_t bytes = removed->max * sizeof(*removed->places);
-	size_t done = 0;
+	const long n = kv_read_at(removed->fd, 0, removed->places,
+				  removed->max * sizeof(*removed->places));
 
-	while (done < bytes) {
-		ssize_t n = pread(removed->fd, (char *)removed->places + done,
-				  bytes - done, (off_t)done);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		if (n == 0)
-			break;
-		done += (size_t)n;
-	}
-	*ret_n = (uint32_t)KV_MIN(kv_round_up(done, KV_PAGE) /
+	if (n < 0)
+		return (int)n;
+	*ret_n = (uint32_t)KV_MIN(kv_round_up((uint64_t)n, KV_PAGE) /
 					  sizeof(*removed->places),
 				  removed->max);
 	return 0;

@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
+#include "common/bytes.h"
 #include "tools/bundle/bundle.h"
 
 struct export
@@ -87,8 +88,8 @@ static int make_room(struct export *e, size_t n)
 /* Read all of @fd into e->bytes.  Returns 0 or -errno. */
 static int read_all(struct export *e, int fd, struct stat *ret_st)
 {
-	size_t n, done = 0;
-	ssize_t got;
+	size_t n;
+	long got;
 	int r;
 
 	if (fstat(fd, ret_st) < 0)
@@ -97,15 +98,10 @@ static int read_all(struct export *e, int fd, struct stat *ret_st)
 	r = make_room(e, n);
 	if (r < 0)
 		return r;
-	while (done < n) {
-		got = pread(fd, e->bytes + done, n - done, (off_t)done);
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
-			return got < 0 ? -errno : -EIO;
-		done += (size_t)got;
-	}
-	return 0;
+	got = kv_read_at(fd, 0, e->bytes, n);
+	if (got < 0)
+		return (int)got;
+	return (size_t)got == n ? 0 : -EIO;
 }
 
 /* @file of the space, read whole, as an entry. */

@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+#include "common/bytes.h"
+
 #define PIECE (1u << 20)
 
 /* A file's slots on their way through. */
@@ -86,7 +88,7 @@ static int check_data(const struct pass *pass, uint64_t offset,
 	XXH3_state_t *state = XXH3_createState();
 	XXH128_canonical_t digest;
 	uint64_t left = record->length;
-	ssize_t n = 1;
+	long n = 1;
 	int error;
 
 	if (!piece || !state) {
@@ -95,11 +97,11 @@ static int check_data(const struct pass *pass, uint64_t offset,
 	}
 	XXH3_128bits_reset(state);
 	for (; left && n > 0; left -= (uint64_t)n, offset += (uint64_t)n) {
-		n = pread(pass->fd, piece, KV_MIN(left, PIECE), (off_t)offset);
+		n = kv_read_at(pass->fd, offset, piece, KV_MIN(left, PIECE));
 		if (n > 0)
 			XXH3_128bits_update(state, piece, (size_t)n);
 	}
-	error = n < 0 ? -errno : left ? -EIO : 0;
+	error = n < 0 ? (int)n : left ? -EIO : 0;
 	XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(state));
 	XXH3_freeState(state);
 	if (error)
