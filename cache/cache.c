@@ -21,6 +21,7 @@
 #include "cache/ssd/ssd.h"
 #include "cache/store/store.h"
 #include "common/crash_point.h"
+#include "common/why.h"
 
 #include <search.h>
 #include <stdio.h>

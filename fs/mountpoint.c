@@ -10,13 +10,13 @@
 #include <libgen.h>
 #include <limits.h>
 #include <spawn.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 
+#include "common/why.h"
 #include "fs/mountpoint.h"
 #include "index/lock.h"
 
@@ -30,18 +30,6 @@
 extern char **environ;
 
 enum { NOTHING, KVFS, OTHER_FUSE };
-
-__attribute__((format(printf, 3, 4))) static int
-refuse(int error, char **ret_why, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	if (vasprintf(ret_why, format, args) < 0)
-		*ret_why = NULL;
-	va_end(args);
-	return error;
-}
 
 struct mounted {
 	int kind;
@@ -195,10 +183,10 @@ static int check_free(const char *path, const char *as_typed, char **ret_why)
 		return 0;
 	}
 	if (kind == KVFS)
-		return refuse(-EBUSY, ret_why, "%s: a kvfs is mounted there",
+		return kv_why(ret_why, -EBUSY, "%s: a kvfs is mounted there",
 			      as_typed);
 	if (kind == OTHER_FUSE)
-		return refuse(-EBUSY, ret_why,
+		return kv_why(ret_why, -EBUSY,
 			      "%s: another FUSE filesystem is mounted there",
 			      as_typed);
 	return 0;
@@ -213,19 +201,19 @@ int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 	int r;
 
 	if (!whole)
-		return refuse(-errno, ret_why, "%s: %s", path, strerror(errno));
+		return kv_why(ret_why, -errno, "%s: %s", path, strerror(errno));
 	r = check_free(whole, path, ret_why);
 	if (r < 0)
 		return r;
 	if (stat(whole, &st) < 0)
-		return refuse(-errno, ret_why, "%s: %s", path, strerror(errno));
+		return kv_why(ret_why, -errno, "%s: %s", path, strerror(errno));
 	if (!S_ISDIR(st.st_mode))
-		return refuse(-ENOTDIR, ret_why, "%s: not a directory", path);
+		return kv_why(ret_why, -ENOTDIR, "%s: not a directory", path);
 	real_store = realpath(store, NULL);
 	if (real_store)
 		store = real_store;
 	if (lies_in(store, whole) || lies_in(whole, store))
-		return refuse(-EINVAL, ret_why,
+		return kv_why(ret_why, -EINVAL,
 			      "%s: STORE and MOUNTPOINT lie in each other",
 			      path);
 	*ret_path = kv_steal(whole);
@@ -249,13 +237,13 @@ int kv_mountpoint_remount(const char *path, bool read_only, char **ret_why)
 	struct statvfs fs;
 
 	if (!whole || kind_at(whole) != KVFS)
-		return refuse(-EINVAL, ret_why, "%s: no kvfs is mounted there",
+		return kv_why(ret_why, -EINVAL, "%s: no kvfs is mounted there",
 			      path ? path : "none");
 	if (statvfs(whole, &fs) == 0 && (fs.f_flag & ST_NOEXEC))
 		flags |= MS_NOEXEC;
 	if (mount("none", whole, NULL, flags | (read_only ? MS_RDONLY : 0),
 		  NULL) < 0)
-		return refuse(-errno, ret_why, "%s: cannot remount it: %s",
+		return kv_why(ret_why, -errno, "%s: cannot remount it: %s",
 			      path, strerror(errno));
 	return 0;
 }

@@ -14,12 +14,12 @@
  * LOCKING   none: runs before any thread; getopt's state is the process's.
  */
 #include <getopt.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <sys/un.h>
 #include <sys/vfs.h>
 
 #include "cache/evict/policy.h"
+#include "common/why.h"
 #include "fs/options.h"
 #include "fs/base/quantity.h"
 
@@ -36,18 +36,6 @@ struct parsing {
 	struct size dram, ssd;
 	char *control;
 };
-
-__attribute__((format(printf, 2, 3))) static int refuse(char **ret_why,
-							const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	if (vasprintf(ret_why, format, args) < 0)
-		*ret_why = NULL;
-	va_end(args);
-	return -EINVAL;
-}
 
 /* ---- the words of -o ---- */
 
@@ -476,16 +464,16 @@ static int parse_word(struct parsing *p, const char *text, char **ret_why)
 	if (!word) {
 		if (is_standard(text) || p->sloppy)
 			return 0;
-		return refuse(ret_why, "%s: unknown option", text);
+		return kv_why(ret_why, -EINVAL, "%s: unknown option", text);
 	}
 	if (word->values && (!equals || !equals[1]))
-		return refuse(ret_why, "%s: needs a value", text);
+		return kv_why(ret_why, -EINVAL, "%s: needs a value", text);
 	if (!word->values && equals)
-		return refuse(ret_why, "%s: takes no value", text);
+		return kv_why(ret_why, -EINVAL, "%s: takes no value", text);
 	if (word->take(word, (char *)p + word->where,
 		       equals ? equals + 1 : NULL, &why) == 0)
 		return 0;
-	return refuse(ret_why, "%s: %s%s", text,
+	return kv_why(ret_why, -EINVAL, "%s: %s%s", text,
 		      why == word->values ? "not one of " : "", why);
 }
 
@@ -586,19 +574,20 @@ static int settle_dram(struct parsing *p, char **ret_why)
 	o->cache.dram =
 		settle(&p->dram, memory, KV_MAX(memory / 4, KV_DRAM_MIN));
 	if (o->cache.dram < KV_DRAM_MIN)
-		return refuse(ret_why,
+		return kv_why(ret_why, -EINVAL,
 			      "dram=%s: less than 16M, every byte passes "
 			      "through it",
 			      text);
 	if (o->cache.dram > memory && memory == o->memory.bytes)
-		return refuse(ret_why,
+		return kv_why(ret_why, -EINVAL,
 			      "dram=%s: the control group may have only %lluM "
 			      "(%s)",
 			      text, (unsigned long long)(memory >> 20),
 			      o->memory.file);
 	if (o->cache.dram > memory)
-		return refuse(ret_why, "dram=%s: the machine has only %lluM",
-			      text, (unsigned long long)(memory >> 20));
+		return kv_why(ret_why, -EINVAL,
+			      "dram=%s: the machine has only %lluM", text,
+			      (unsigned long long)(memory >> 20));
 	return 0;
 }
 
@@ -611,7 +600,8 @@ static int settle_ssd(struct parsing *p, char **ret_why)
 	o->cache.ssd_given = p->ssd.text;
 	o->cache.ssd = settle(&p->ssd, total, room / 2);
 	if (o->cache.ssd_given && o->cache.ssd > 0 && o->cache.ssd < KV_SSD_MIN)
-		return refuse(ret_why, "ssd=%s: less than 16M (0: no SSD tier)",
+		return kv_why(ret_why, -EINVAL,
+			      "ssd=%s: less than 16M (0: no SSD tier)",
 			      p->ssd.text);
 	return 0;
 }
@@ -621,7 +611,8 @@ static int check_line(const char *name, const char *path, char **ret_why)
 {
 	if (!path || !strchr(path, '\n'))
 		return 0;
-	return refuse(ret_why, "%s: its path has a newline in it", name);
+	return kv_why(ret_why, -EINVAL, "%s: its path has a newline in it",
+		      name);
 }
 
 static int check_lines(const struct kv_options *o, char **ret_why)
@@ -640,9 +631,9 @@ static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 	int r;
 
 	if (!argv[0][0])
-		return refuse(ret_why, "STORE is empty");
+		return kv_why(ret_why, -EINVAL, "STORE is empty");
 	if (!argv[1][0])
-		return refuse(ret_why, "MOUNTPOINT is empty");
+		return kv_why(ret_why, -EINVAL, "MOUNTPOINT is empty");
 	o->cache.store = o->store = absolute(argv[0]);
 	if (!none)
 		o->mountpoint = strdup(argv[1]);
@@ -650,13 +641,13 @@ static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 		o->control = absolute(p->control);
 	if (!o->store || (!none && !o->mountpoint) ||
 	    (p->control && !o->control))
-		return refuse(ret_why, "out of memory");
+		return kv_why(ret_why, -EINVAL, "out of memory");
 	r = check_lines(o, ret_why);
 	if (r < 0)
 		return r;
 	if (o->control &&
 	    strlen(o->control) >= sizeof(((struct sockaddr_un *)0)->sun_path))
-		return refuse(ret_why,
+		return kv_why(ret_why, -EINVAL,
 			      "control=%s: longer than a socket's path may be",
 			      p->control);
 	return 0;
@@ -707,15 +698,16 @@ static int parse_letters(struct parsing *p, int argc, char **argv,
 		case 'w':
 			break;
 		case 'N':
-			return refuse(ret_why, "-N: not supported");
+			return kv_why(ret_why, -EINVAL, "-N: not supported");
 		case ':':
-			return refuse(ret_why, "-%c: needs a value", optopt);
+			return kv_why(ret_why, -EINVAL, "-%c: needs a value",
+				      optopt);
 		default:
 			/* In "-xf" the x is told by optopt only. */
 			if (optopt && strncmp(argv[optind - 1], "--", 2) != 0)
-				return refuse(ret_why, "-%c: unknown option",
-					      optopt);
-			return refuse(ret_why, "%s: unknown option",
+				return kv_why(ret_why, -EINVAL,
+					      "-%c: unknown option", optopt);
+			return kv_why(ret_why, -EINVAL, "%s: unknown option",
 				      argv[optind - 1]);
 		}
 	}
@@ -738,11 +730,11 @@ static int parse(struct parsing *p, int argc, char **argv, char **ret_why)
 	if (r < 0 || (o->action != KV_RUN && o->action != KV_REMOUNT))
 		return r;
 	if (argc - optind < 2)
-		return refuse(ret_why, argc - optind < 1
-					       ? "STORE and MOUNTPOINT missing"
-					       : "MOUNTPOINT missing");
+		return kv_why(ret_why, -EINVAL,
+			      argc - optind < 1 ? "STORE and MOUNTPOINT missing"
+						: "MOUNTPOINT missing");
 	if (argc - optind > 2)
-		return refuse(ret_why, "%s: one argument too many",
+		return kv_why(ret_why, -EINVAL, "%s: one argument too many",
 			      argv[optind + 2]);
 	/* mount(8)'s -f does everything but the mount. */
 	if (p->by_mount && o->foreground) {

@@ -23,6 +23,7 @@
 #include <sys/wait.h>
 
 #include "common/thread.h"
+#include "common/why.h"
 #include "fs/mount/notify.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/parked.h"
@@ -158,10 +159,8 @@ static int add_options(const struct kv_options *o, struct fuse_args *args)
 static int fail(char **ret_why, const char *path, const char *what)
 {
 	last_words[strcspn(last_words, "\n")] = '\0';
-	if (asprintf(ret_why, "%s: %s%s%s", path, what,
-		     last_words[0] != '\0' ? ": " : "", last_words) < 0)
-		*ret_why = NULL;
-	return -EIO;
+	return kv_why(ret_why, -EIO, "%s: %s%s%s", path, what,
+		      last_words[0] != '\0' ? ": " : "", last_words);
 }
 
 static int open_session(struct session *s, char **ret_why)

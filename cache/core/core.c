@@ -160,17 +160,6 @@ void kv_note(struct kv_cache *cache, const char *format, ...)
 	cache->notes = all;
 }
 
-int kv_why(char **ret_why, int r, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	if (vasprintf(ret_why, format, args) < 0)
-		*ret_why = NULL;
-	va_end(args);
-	return r;
-}
-
 void kv_warn(struct kv_cache *cache, const char *key, const char *format, ...)
 {
 	_cleanup_(kv_freep) char *line = NULL;

@@ -636,8 +636,5 @@ void kv_note(struct kv_cache *cache, const char *format, ...)
 /* A note that the user is told of now, too. */
 void kv_warn(struct kv_cache *cache, const char *key, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* A line for the user in *@ret_why; returns @r. */
-int kv_why(char **ret_why, int r, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
 
 #endif

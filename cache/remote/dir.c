@@ -28,6 +28,7 @@
 #include "common/bytes.h"
 #include "common/copy.h"
 #include "common/thread.h"
+#include "common/why.h"
 
 #define THREADS 8u
 #define NOTE ".digest"
@@ -466,13 +467,6 @@ static int start(struct dir *dir)
 	return r;
 }
 
-static int refuse(char **ret_why, const char *path, int r)
-{
-	if (asprintf(ret_why, "%s: %s", path, strerror(-r)) < 0)
-		*ret_why = NULL;
-	return r;
-}
-
 /* Remove what writers that died have left. */
 static void sweep(const struct dir *dir)
 {
@@ -623,10 +617,10 @@ static int dir_open(const char *url, void **ret_backend, char **ret_why)
 
 	*ret_why = NULL;
 	if (r < 0)
-		return refuse(ret_why, url, r);
+		return kv_why(ret_why, r, "%s: %s", url, strerror(-r));
 	r = start(dir);
 	if (r < 0) {
-		refuse(ret_why, url, r);
+		kv_why(ret_why, r, "%s: %s", url, strerror(-r));
 		dir_close(dir);
 		return r;
 	}

@@ -40,6 +40,7 @@
 #include "cache/remote/asked.h"
 #include "cache/remote/packet.h"
 #include "common/thread.h"
+#include "common/why.h"
 
 #define SECOND 1000000000ull
 #define END_NS (SECOND / 2)  /* to end by itself */
@@ -743,8 +744,8 @@ int kv_helper_await(struct kv_helper *helper, char **ret_why)
 	} else if (!helper->starts) {
 		r = -ETIMEDOUT;
 	}
-	if (r < 0 && asprintf(ret_why, "%s: %s", helper->config.url, why) < 0)
-		*ret_why = NULL;
+	if (r < 0)
+		kv_why(ret_why, r, "%s: %s", helper->config.url, why);
 	pthread_mutex_unlock(&helper->lock);
 	return r;
 }

@@ -20,6 +20,7 @@
 
 #include "cache/remote/request.h"
 #include "common/thread.h"
+#include "common/why.h"
 
 /* Answers that are small need not wait for those that are large. */
 enum lane { SMALL, LARGE, LANES };
@@ -435,9 +436,8 @@ int kv_http_open(const struct kv_http_dialect *dialect, struct kv_site *site,
 	if (r == 0)
 		r = probe(http);
 	if (r < 0) {
-		if (asprintf(ret_why, "%s: %s", site->base,
-			     http->why[0] ? http->why : strerror(-r)) < 0)
-			*ret_why = NULL;
+		kv_why(ret_why, r, "%s: %s", site->base,
+		       http->why[0] ? http->why : strerror(-r));
 		kv_http_close(http);
 		return r;
 	}

@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "cache/remote/helpers.h"
+#include "common/why.h"
 
 /* Users that nobody has: beyond those of people, of services and of containers. */
 #define FIRST_UID 2000000000u
@@ -35,9 +36,7 @@ struct words {
 
 static int refuse(char **ret_why, const char *url, const char *why)
 {
-	if (asprintf(ret_why, "%s: %s", url, why) < 0)
-		*ret_why = NULL;
-	return -EINVAL;
+	return kv_why(ret_why, -EINVAL, "%s: %s", url, why);
 }
 
 /* Digits, and with @units one of K, M, G. */

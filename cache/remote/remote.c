@@ -25,6 +25,7 @@
 #include "cache/remote/tier.h"
 #include "common/copy.h"
 #include "common/thread.h"
+#include "common/why.h"
 
 #define TRY_NS UINT64_C(1000000000)
 #define TICK_MS 10 /* while something waits for room, or for its time */

@@ -8,11 +8,11 @@
  * LOCKING   none: a site is fixed after new.
  */
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
 #include "cache/remote/site.h"
+#include "common/why.h"
 
 #define CREDENTIALS_MAX 65536
 
@@ -48,22 +48,6 @@ static const struct secret {
 static char **field(void *object, size_t at)
 {
 	return (char **)((char *)object + at);
-}
-
-__attribute__((format(printf, 3, 4))) static int refuse(char **ret_why, int r,
-							const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	if (vasprintf(ret_why, format, args) < 0)
-		*ret_why = NULL;
-	va_end(args);
-	/* It shall be one line, whatever the URL is. */
-	for (char *c = *ret_why; c && *c; c++)
-		if ((unsigned char)*c < ' ')
-			*c = '?';
-	return r;
 }
 
 static void wipe(char *secret)
@@ -211,15 +195,15 @@ int kv_site_read_credentials(struct kv_site *site, char *text, bool s3,
 			continue;
 		r = take_secret(site, line, s3);
 		if (r == -EEXIST)
-			return refuse(ret_why, -EINVAL,
+			return kv_why(ret_why, -EINVAL,
 				      "line %u says again what was said", n);
 		if (r < 0)
-			return refuse(ret_why, r, "line %u is no NAME = VALUE",
+			return kv_why(ret_why, r, "line %u is no NAME = VALUE",
 				      n);
 	}
 	if (site->user && site->secret)
 		return 0;
-	return refuse(ret_why, -EINVAL, "there is no %s",
+	return kv_why(ret_why, -EINVAL, "there is no %s",
 		      secrets[names + (site->user ? 1 : 0)].name);
 }
 
@@ -233,22 +217,22 @@ static int read_secret_file(const char *path, char *text, size_t room,
 	ssize_t n;
 
 	if (fd < 0 || fstat(fd, &st) < 0)
-		return refuse(ret_why, -errno, "%s", strerror(errno));
+		return kv_why(ret_why, -errno, "%s", strerror(errno));
 	if (!S_ISREG(st.st_mode))
-		return refuse(ret_why, -EINVAL, "not a file");
+		return kv_why(ret_why, -EINVAL, "not a file");
 	if (st.st_uid != geteuid() && st.st_uid != 0)
-		return refuse(ret_why, -EACCES,
+		return kv_why(ret_why, -EACCES,
 			      "it is user %u's, and must be %u's or root's",
 			      st.st_uid, geteuid());
 	if (st.st_mode & 077)
-		return refuse(ret_why, -EACCES,
+		return kv_why(ret_why, -EACCES,
 			      "its mode is %04o, and must be 0600",
 			      st.st_mode & 07777);
 	n = read(fd, text, room);
 	if (n < 0)
-		return refuse(ret_why, -errno, "%s", strerror(errno));
+		return kv_why(ret_why, -errno, "%s", strerror(errno));
 	if ((size_t)n == room || memchr(text, '\0', (size_t)n))
-		return refuse(ret_why, -EINVAL, "not a credentials file");
+		return kv_why(ret_why, -EINVAL, "not a credentials file");
 	text[n] = '\0';
 	return 0;
 }
@@ -264,7 +248,7 @@ static int read_credentials(struct kv_site *site, const char *path, bool s3,
 		r = kv_site_read_credentials(site, text, s3, &why);
 	explicit_bzero(text, sizeof(text));
 	if (r < 0)
-		return refuse(ret_why, r, "credentials=%s: %s", path,
+		return kv_why(ret_why, r, "credentials=%s: %s", path,
 			      why ? why : strerror(-r));
 	return 0;
 }
@@ -291,14 +275,14 @@ static int parse_parameter(struct query *query, char *text, bool s3,
 		*value++ = '\0';
 	parameter = find_parameter(text, s3);
 	if (!parameter)
-		return refuse(ret_why, -EINVAL, "unknown parameter \"%s\"",
+		return kv_why(ret_why, -EINVAL, "unknown parameter \"%s\"",
 			      text);
 	if (!value || !*value || decode(value) < 0)
-		return refuse(ret_why, -EINVAL, "%s= has no value that is one",
+		return kv_why(ret_why, -EINVAL, "%s= has no value that is one",
 			      text);
 	at = field(query, parameter->at);
 	if (*at)
-		return refuse(ret_why, -EINVAL, "%s= is given twice", text);
+		return kv_why(ret_why, -EINVAL, "%s= is given twice", text);
 	*at = strdup(value);
 	return *at ? 0 : -ENOMEM;
 }
@@ -322,7 +306,7 @@ static int check_port(const char *port, char **ret_why)
 	const unsigned long value = strtoul(port, NULL, 10);
 
 	if (n == 0 || n > 5 || port[n] || value == 0 || value > 65535)
-		return refuse(ret_why, -EINVAL, "\"%s\" is no port", port);
+		return kv_why(ret_why, -EINVAL, "\"%s\" is no port", port);
 	return 0;
 }
 
@@ -348,11 +332,11 @@ static int check_server(const char *server, char **ret_why)
 	const size_t n = host_length(server);
 
 	if (strchr(server, '@'))
-		return refuse(ret_why, -EINVAL,
+		return kv_why(ret_why, -EINVAL,
 			      "credentials do not belong into a URL: "
 			      "credentials=FILE");
 	if (n == 0 || (server[n] && server[n] != ':'))
-		return refuse(ret_why, -EINVAL, "\"%s\" is no server", server);
+		return kv_why(ret_why, -EINVAL, "\"%s\" is no server", server);
 	return server[n] ? check_port(server + n + 1, ret_why) : 0;
 }
 
@@ -367,13 +351,13 @@ static int check_path(char *path, char **ret_why)
 		const char *end = strchrnul(at, '/');
 
 		if (end == at || *at == '.')
-			return refuse(ret_why, -EINVAL,
+			return kv_why(ret_why, -EINVAL,
 				      "the path \"%s\" has a part that is "
 				      "empty or begins with a dot",
 				      path);
 		for (; at < end; at++)
 			if (!is_plain(*at))
-				return refuse(ret_why, -EINVAL,
+				return kv_why(ret_why, -EINVAL,
 					      "'%c' does not belong into a "
 					      "path",
 					      *at);
@@ -407,7 +391,7 @@ static int set_base(struct kv_site *site, const char *server,
 		return -ENOMEM;
 	}
 	if (n > KV_SITE_BASE_MAX)
-		return refuse(ret_why, -EINVAL, "it is too long");
+		return kv_why(ret_why, -EINVAL, "it is too long");
 	site->root = strlen(server) + 1 + strlen(bucket) + strlen(slash);
 	return 0;
 }
@@ -429,7 +413,7 @@ static int parse_webdav(struct kv_site *site, const char *scheme, char *url,
 		return r;
 	if (query->credentials && strcmp(scheme, "https") != 0 &&
 	    !is_here(url + 2))
-		return refuse(ret_why, -EINVAL,
+		return kv_why(ret_why, -EINVAL,
 			      "a password would cross the net for all to "
 			      "read: https, or no credentials=");
 	if (asprintf(&server, "%s:%s", scheme, url) < 0)
@@ -442,9 +426,9 @@ static int check_bucket(const char *bucket, char **ret_why)
 	size_t n = strspn(bucket, "abcdefghijklmnopqrstuvwxyz0123456789.-");
 
 	if (!*bucket)
-		return refuse(ret_why, -EINVAL, "the bucket is missing");
+		return kv_why(ret_why, -EINVAL, "the bucket is missing");
 	if (bucket[n] || n < 3 || n > 63 || *bucket == '.')
-		return refuse(ret_why, -EINVAL, "\"%s\" is no bucket", bucket);
+		return kv_why(ret_why, -EINVAL, "\"%s\" is no bucket", bucket);
 	return 0;
 }
 
@@ -460,7 +444,7 @@ static int check_endpoint(char *endpoint, char **ret_why)
 	else if (strncmp(endpoint, "https://", 8) == 0)
 		server = endpoint + 8;
 	else
-		return refuse(ret_why, -EINVAL,
+		return kv_why(ret_why, -EINVAL,
 			      "endpoint=%s is neither http:// nor https://",
 			      endpoint);
 	return check_server(server, ret_why);
@@ -469,7 +453,7 @@ static int check_endpoint(char *endpoint, char **ret_why)
 static int check_region(const char *region, char **ret_why)
 {
 	if (region[strspn(region, "abcdefghijklmnopqrstuvwxyz0123456789-")])
-		return refuse(ret_why, -EINVAL, "\"%s\" is no region", region);
+		return kv_why(ret_why, -EINVAL, "\"%s\" is no region", region);
 	return 0;
 }
 
@@ -486,7 +470,7 @@ static int parse_s3(struct kv_site *site, char *url, struct query *query,
 	if (r == 0)
 		r = check_path(path, ret_why);
 	if (r == 0 && !query->endpoint)
-		r = refuse(ret_why, -EINVAL, "endpoint=URL is missing");
+		r = kv_why(ret_why, -EINVAL, "endpoint=URL is missing");
 	if (r == 0)
 		r = check_endpoint(query->endpoint, ret_why);
 	if (r < 0)
@@ -508,7 +492,7 @@ static int parse(struct kv_site *site, const char *scheme, char *url,
 	int r;
 
 	if (strncmp(url, "//", 2) != 0)
-		return refuse(ret_why, -EINVAL, "%s: is followed by //",
+		return kv_why(ret_why, -EINVAL, "%s: is followed by //",
 			      scheme);
 	r = parse_query(&query, url, s3, ret_why);
 	if (r < 0)
@@ -518,7 +502,7 @@ static int parse(struct kv_site *site, const char *scheme, char *url,
 	if (r < 0)
 		return r;
 	if (query.ca && access(query.ca, R_OK) < 0)
-		return refuse(ret_why, -errno, "ca=%s: %s", query.ca,
+		return kv_why(ret_why, -errno, "ca=%s: %s", query.ca,
 			      strerror(errno));
 	site->ca = kv_steal(query.ca);
 	return query.credentials

@@ -29,6 +29,7 @@
 #include "cache/dram/dram.h"
 #include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
+#include "common/why.h"
 #include "index/sidecar.h"
 #include "index/pages.h"
 #include "index/rebuild.h"

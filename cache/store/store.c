@@ -24,6 +24,7 @@
 #include "index/lock.h"
 #include "index/sidecar.h"
 #include "common/crash_point.h"
+#include "common/why.h"
 
 #include <dirent.h>
 #include <fcntl.h>

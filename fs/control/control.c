@@ -25,7 +25,6 @@
  *           it.
  */
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -34,6 +33,7 @@
 #include <sys/un.h>
 
 #include "common/thread.h"
+#include "common/why.h"
 #include "fs/control/client.h"
 #include "fs/control/request.h"
 
@@ -157,14 +157,12 @@ static int sweep_socket(const struct sockaddr_un *address, char **ret_why)
 	if (lstat(path, &st) < 0)
 		return errno == ENOENT ? 0 : -errno;
 	r = S_ISSOCK(st.st_mode) ? answers(address) : -EEXIST;
-	if (r == -EEXIST &&
-	    asprintf(ret_why, "control socket %s: there is something else",
-		     path) < 0)
-		*ret_why = NULL;
-	if (r == -EADDRINUSE &&
-	    asprintf(ret_why, "control socket %s: another daemon answers there",
-		     path) < 0)
-		*ret_why = NULL;
+	if (r == -EEXIST)
+		kv_why(ret_why, r, "control socket %s: there is something else",
+		       path);
+	if (r == -EADDRINUSE)
+		kv_why(ret_why, r,
+		       "control socket %s: another daemon answers there", path);
 	if (r == 0 && unlink(path) < 0)
 		r = -errno;
 	return r;
@@ -422,9 +420,9 @@ int kv_control_start(struct kv_cache *cache, const struct kv_rules *rules,
 		r = kv_thread_start(&control->thread, "kvfs-control", serve,
 				    control);
 	if (r < 0) {
-		if (!*ret_why && asprintf(ret_why, "control socket %s: %s",
-					  path, strerror(-r)) < 0)
-			*ret_why = NULL;
+		if (!*ret_why)
+			kv_why(ret_why, r, "control socket %s: %s", path,
+			       strerror(-r));
 		return r;
 	}
 	control->started = true;
