@@ -3,9 +3,7 @@
  * map.c - blocks in pages of a paged pool, for as long as somebody uses
  * them.
  *
- * OWNS      maps, and a use of the page of each of their blocks.  Of a fill, a
- *           few blocks on their way from the cache to pages, the lease and the
- *           load, from fill_start until the load is COPIED.
+ * OWNS      maps, and a use of the page of each of their blocks.
  *
  * STATES    of a block of a map:
  *
@@ -13,8 +11,8 @@
  *             (none) -> WAITING   join_locked: its page is COMING, also if it
  *                                 is this map that began that
  *             (none) -> FAILED    place_locked: absent, or no page to be had
- *            WAITING -> THERE     kv_map_page_over_locked
- *            WAITING -> FAILED    kv_map_page_over_locked, or
+ *            WAITING -> THERE     kv_uses_settle_locked
+ *            WAITING -> FAILED    kv_uses_settle_locked, or
  *                                 stopped_locked: its time is up
  *
  * INVARIANTS
@@ -24,18 +22,13 @@
  *       has been told to wait for the whole map.
  *   (3) Pages are used in the order of the keys, and let go in the opposite
  *       one: of a chain, the end is given up first.
- *   (4) The pages of a fill are COMING for as long as it is there: nobody takes
- *       them, also when nobody wants them any more.
- *   (5) A fill has no deadline of its own: those who wait have.
- *   (6) KV_PAGE_FILLS are begun at most, or one where DRAM is short, but for
- *       those that come after a stream's work; the others wait in paged->fills,
- *       which is empty when none is begun.
  *
  * LOCKING   session->lock.
  */
 #include "kernels/session/abi.h"
 #include "kernels/session/query.h"
 #include "kernels/paged/map.h"
+#include "kernels/paged/page_fill.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/lease.h"
@@ -53,308 +46,6 @@ struct placing {
 	struct kv_page_fills fills;
 };
 
-static size_t index_of(const struct kv_use *use)
-{
-	return (size_t)(use - use->map->uses);
-}
-
-/* ---- how a block ends ---- */
-
-static void settle_locked(struct kv_use *use, int status)
-{
-	struct kvfs_xfer *xfer = use->map->xfer;
-
-	kv_assert_locked(&use->map->xfer->session->lock);
-	atomic_store(&xfer->status[index_of(use)], status);
-	if (status < 0) {
-		kv_xfer_fail_locked(xfer, KVFS_COPIED, 1);
-		return;
-	}
-	kv_xfer_reach_locked(xfer, KVFS_DURABLE, 1);
-	kv_xfer_reach_locked(xfer, KVFS_SEALED, 1);
-	kv_xfer_reach_locked(xfer, KVFS_COPIED, 1);
-}
-
-void kv_map_page_over_locked(struct kv_paged_pool *paged, struct kv_page *page,
-			     int status)
-{
-	struct kv_page_table *page_table = paged->page_table;
-	struct kv_use *use;
-
-	kv_assert_locked(&paged->inner->session->lock);
-	if (status == 0)
-		kv_page_table_ready(page_table, page);
-	while ((use = LIST_FIRST(&page->waiting))) {
-		LIST_REMOVE(use, others);
-		if (status < 0) {
-			use->page = NULL;
-			kv_page_table_put(page_table, page);
-		}
-		settle_locked(use, status);
-	}
-	if (status < 0)
-		kv_page_table_give(page_table, page);
-}
-
-/* ---- filling pages ---- */
-
-#define FILL_PAGES 256u
-#define FILL_BYTES ((uint64_t)32 << 20)
-
-/* A few blocks on their way from the cache to pages. */
-struct kv_page_fill {
-	struct kv_job job;		  /* first; begins it */
-	TAILQ_ENTRY(kv_page_fill) others; /* the caller's, or paged->fills */
-	kvfs_opts opts;			  /* for the load */
-	bool begun;			  /* lock: one of paged->filling */
-	struct kv_paged_pool *paged;
-	struct kvfs_space *space; /* held */
-	kvfs_lease *lease;	  /* lock */
-	struct kvfs_xfer *load;	  /* lock; NULL: not begun */
-	size_t wanted;		  /* lock: uses that wait for it */
-	size_t n, limit;
-	struct kv_page *page[FILL_PAGES]; /* COMING; their fill is this */
-};
-
-static void fill_run(struct kv_job *job);
-
-static int fill_new_locked(struct kv_paged_pool *paged,
-			   struct kvfs_space *space,
-			   struct kv_page_fill **ret_fill)
-{
-	struct kv_page_fill *fill = calloc(1, sizeof(*fill));
-
-	kv_assert_locked(&paged->inner->session->lock);
-	if (!fill)
-		return -ENOMEM;
-	fill->job.run = fill_run;
-	fill->job.kind = KV_JOB_LOAD;
-	fill->opts.size = sizeof(fill->opts);
-	fill->paged = paged;
-	fill->space = space;
-	fill->limit = (size_t)KV_MAX(FILL_BYTES / paged->page_bytes, 1u);
-	fill->limit = KV_MIN(fill->limit, (size_t)FILL_PAGES);
-	kv_lib_space_get_locked(space);
-	*ret_fill = fill;
-	return 0;
-}
-
-/* Whether another page has to go with another one. */
-static bool fill_is_full(const struct kv_page_fill *fill)
-{
-	return fill->n == fill->limit;
-}
-
-static void fill_add_locked(struct kv_page_fill *fill, struct kv_page *page)
-{
-	kv_assert_locked(&fill->paged->inner->session->lock);
-	page->fill = fill;
-	fill->page[fill->n++] = page;
-}
-
-static void fill_want_locked(struct kv_page_fill *fill)
-{
-	kv_assert_locked(&fill->paged->inner->session->lock);
-	fill->wanted++;
-}
-
-static void fill_unwant_locked(struct kv_page_fill *fill)
-{
-	kv_assert_locked(&fill->paged->inner->session->lock);
-	assert(fill->wanted > 0);
-	if (--fill->wanted == 0 && fill->load)
-		kv_xfer_stop_locked(fill->load, -ECANCELED);
-}
-
-/* Fills that wait begin on a copy thread: it may take a question. */
-static void begin_fills_locked(struct kv_paged_pool *paged)
-{
-	struct kvfs_session *session = paged->inner->session;
-	struct kv_page_fill *fill;
-
-	kv_assert_locked(&session->lock);
-	if (paged->filling == 0 && TAILQ_EMPTY(&paged->fills))
-		paged->fills_max = KV_PAGE_FILLS;
-	while (paged->filling < paged->fills_max &&
-	       (fill = TAILQ_FIRST(&paged->fills))) {
-		TAILQ_REMOVE(&paged->fills, fill, others);
-		fill->begun = true;
-		paged->filling++;
-		kv_copier_submit(session->copier, &fill->job);
-	}
-}
-
-/*
- * A page whose block found no room in DRAM goes again, if others of the pool
- * had some, or fewer at a time may have.  False: it has failed.
- */
-static bool go_again_locked(const struct kv_page_fill *fill,
-			    struct kv_page_fills *again, struct kv_page *page)
-{
-	struct kv_paged_pool *paged = fill->paged;
-	struct kv_page_fill *last = TAILQ_LAST(again, kv_page_fills);
-	const bool alone = paged->filling == 1;
-	struct kv_use *use;
-
-	kv_assert_locked(&paged->inner->session->lock);
-	if (LIST_EMPTY(&page->waiting) || (alone && fill->n == 1))
-		return false;
-	if (!last || fill_is_full(last)) {
-		if (fill_new_locked(paged, fill->space, &last) < 0)
-			return false;
-		/* The work that the first load came after is over. */
-		last->opts.priority = fill->opts.priority;
-		last->limit = alone ? (fill->n + 1) / 2 : fill->n;
-		TAILQ_INSERT_TAIL(again, last, others);
-	}
-	fill_add_locked(last, page);
-	LIST_FOREACH(use, &page->waiting, others)
-		fill_want_locked(last);
-	return true;
-}
-
-/* In front of the others; one by one from now on. */
-static void queue_again_locked(struct kv_paged_pool *paged,
-			       struct kv_page_fills *again)
-{
-	kv_assert_locked(&paged->inner->session->lock);
-	if (TAILQ_EMPTY(again))
-		return;
-	paged->fills_max = 1;
-	TAILQ_CONCAT(again, &paged->fills, others);
-	TAILQ_CONCAT(&paged->fills, again, others);
-}
-
-/* @status: why nothing was loaded, or 0. */
-static void over_locked(struct kv_page_fill *fill, int status)
-{
-	struct kv_page_fills again = TAILQ_HEAD_INITIALIZER(again);
-	struct kv_paged_pool *paged = fill->paged;
-	int r;
-
-	kv_assert_locked(&paged->inner->session->lock);
-	for (size_t i = 0; i < fill->n; i++) {
-		r = status;
-		if (r == 0)
-			r = atomic_load(&fill->load->status[i]);
-		fill->page[i]->fill = NULL;
-		if (r == -ENOSPC &&
-		    go_again_locked(fill, &again, fill->page[i]))
-			continue;
-		kv_map_page_over_locked(paged, fill->page[i], r);
-	}
-	paged->filling -= fill->begun;
-	queue_again_locked(paged, &again);
-	begin_fills_locked(paged);
-	pthread_cond_broadcast(&paged->inner->session->changed);
-	if (fill->load)
-		kv_xfer_put_locked(fill->load);
-	if (fill->lease)
-		kv_lease_release_locked(fill->lease);
-	kv_lib_space_put_locked(fill->space);
-	free(fill);
-}
-
-static void load_over(struct kvfs_xfer *load, enum kvfs_stage stage)
-{
-	if (stage == KVFS_COPIED)
-		over_locked(load->owner, 0);
-}
-
-static int lease_and_load(struct kv_page_fill *fill, kvfs_lease **ret_lease,
-			  kvfs_xfer **ret_load)
-{
-	const struct kv_paged_pool *paged = fill->paged;
-	int64_t pages[FILL_PAGES];
-	kvfs_key keys[FILL_PAGES];
-	const kvfs_query query = {fill->space, keys, fill->n};
-	int r;
-
-	for (size_t i = 0; i < fill->n; i++) {
-		keys[i] = fill->page[i]->key;
-		pages[i] = (int64_t)kv_page_table_index(paged->page_table,
-							fill->page[i]);
-	}
-	r = kvfs_acquire(&query, 1, NULL, ret_lease);
-	if (r < 0)
-		return r;
-	return kvfs_load(paged->inner, *ret_lease, fill->n, pages, &fill->opts,
-			 ret_load);
-}
-
-/*
- * Begin, without a lock held; the rest happens by itself.  When it is over, or
- * cannot begin, kv_map_page_over_locked is called for each page, and @fill is
- * freed.
- */
-static void fill_start(struct kv_page_fill *fill)
-{
-	struct kvfs_session *session = fill->paged->inner->session;
-	kvfs_lease *lease = NULL;
-	kvfs_xfer *load = NULL;
-	int r = lease_and_load(fill, &lease, &load);
-
-	pthread_mutex_lock(&session->lock);
-	fill->lease = lease;
-	fill->load = load;
-	if (r < 0 || load->left[KVFS_COPIED] == 0) {
-		over_locked(fill, r);
-	} else {
-		load->owner = fill;
-		load->over = load_over;
-		if (fill->wanted == 0)
-			kv_xfer_stop_locked(load, -ECANCELED);
-	}
-	pthread_mutex_unlock(&session->lock);
-}
-
-static void fill_run(struct kv_job *job)
-{
-	struct kv_page_fill *fill = (struct kv_page_fill *)job;
-	struct kvfs_session *session = fill->paged->inner->session;
-	bool wanted;
-
-	pthread_mutex_lock(&session->lock);
-	wanted = fill->wanted > 0;
-	if (!wanted)
-		over_locked(fill, -ECANCELED);
-	pthread_mutex_unlock(&session->lock);
-	if (wanted)
-		fill_start(fill);
-}
-
-/*
- * As many at a time as restore has: leases and DRAM have room for them, however
- * many blocks are mapped.  What comes after work on the device is begun now,
- * since later there would be more of it.
- */
-static void start_fills(struct placing *m, const kvfs_opts *opts)
-{
-	struct kv_paged_pool *paged = m->map->paged;
-	struct kvfs_session *session = m->space->session;
-	const bool now = opts->stream || opts->event;
-	struct kv_page_fill *fill;
-
-	pthread_mutex_lock(&session->lock);
-	while ((fill = TAILQ_FIRST(&m->fills))) {
-		TAILQ_REMOVE(&m->fills, fill, others);
-		fill->opts = *opts;
-		fill->opts.deadline = fill->opts.user = 0;
-		fill->job.priority = fill->opts.priority;
-		if (!now && (paged->filling >= paged->fills_max ||
-			     !TAILQ_EMPTY(&paged->fills))) {
-			TAILQ_INSERT_TAIL(&paged->fills, fill, others);
-			continue;
-		}
-		fill->begun = true;
-		paged->filling++;
-		pthread_mutex_unlock(&session->lock);
-		fill_start(fill);
-		pthread_mutex_lock(&session->lock);
-	}
-	pthread_mutex_unlock(&session->lock);
-}
-
 /* ---- stopping ---- */
 
 static void stop_locked(struct kv_use *use, int status)
@@ -365,8 +56,8 @@ static void stop_locked(struct kv_use *use, int status)
 	LIST_REMOVE(use, others);
 	kv_page_table_put(use->map->paged->page_table, page);
 	if (page->fill)
-		fill_unwant_locked(page->fill);
-	settle_locked(use, status);
+		kv_page_fill_unwant_locked(page->fill);
+	kv_use_settle_locked(use, status);
 }
 
 static void stopped_locked(struct kvfs_xfer *xfer)
@@ -387,28 +78,12 @@ static void join_locked(struct kv_use *use, struct kv_page *page)
 	use->page = page;
 	kv_page_table_get(use->map->paged->page_table, page);
 	if (page->state == KV_PAGE_READY) {
-		settle_locked(use, 0);
+		kv_use_settle_locked(use, 0);
 		return;
 	}
 	LIST_INSERT_HEAD(&page->waiting, use, others);
 	if (page->fill)
-		fill_want_locked(page->fill);
-}
-
-static int need_fill_locked(struct placing *m)
-{
-	struct kv_page_fill *fill;
-	int r;
-
-	kv_assert_locked(&m->space->session->lock);
-	fill = TAILQ_LAST(&m->fills, kv_page_fills);
-	if (fill && !fill_is_full(fill))
-		return 0;
-	r = fill_new_locked(m->map->paged, m->space, &fill);
-	if (r < 0)
-		return r;
-	TAILQ_INSERT_TAIL(&m->fills, fill, others);
-	return 0;
+		kv_page_fill_want_locked(page->fill);
 }
 
 /* A page for a block that is in the cache, on its way from here on. */
@@ -416,7 +91,7 @@ static int begin_locked(struct placing *m, const kvfs_key *key,
 			struct kv_page **ret_page)
 {
 	struct kv_page_table *page_table = m->map->paged->page_table;
-	int r = need_fill_locked(m);
+	int r = kv_page_fills_need_locked(&m->fills, m->map->paged, m->space);
 
 	kv_assert_locked(&m->space->session->lock);
 	if (r < 0)
@@ -425,7 +100,7 @@ static int begin_locked(struct placing *m, const kvfs_key *key,
 	if (!*ret_page)
 		return -ENOSPC;
 	kv_page_table_name(page_table, *ret_page, m->known, key);
-	fill_add_locked(TAILQ_LAST(&m->fills, kv_page_fills), *ret_page);
+	kv_page_fills_add_locked(&m->fills, *ret_page);
 	return 0;
 }
 
@@ -447,7 +122,7 @@ static void place_locked(struct placing *m, size_t i)
 			    ? begin_locked(m, &m->keys[i], &page)
 			    : -ENOENT;
 	if (r < 0)
-		settle_locked(&m->map->uses[i], r);
+		kv_use_settle_locked(&m->map->uses[i], r);
 	else
 		join_locked(&m->map->uses[i], page);
 }
@@ -575,7 +250,7 @@ static int start(struct placing *m, const kvfs_opts *opts)
 		start_placing(m, (uint64_t)in_cache, opts->user);
 	kv_page_table_space_put(paged->page_table, m->known);
 	pthread_mutex_unlock(&session->lock);
-	start_fills(m, opts);
+	kv_page_fills_start(paged, &m->fills, opts);
 	return (int)KV_MIN(in_cache, 0);
 }
 
@@ -650,29 +325,12 @@ long kvfs_map_statuses(kvfs_mapping *map, size_t first, size_t n,
 		     : kvfs_xfer_statuses(map->xfer, first, n, ret_statuses);
 }
 
-/* Whether the device has been given the copy into @page, which is COMING.  A
- * block that has failed may go again, so that one does not count. */
-static bool is_submitted_locked(const struct kv_page *page)
-{
-	const struct kv_page_fill *fill = page->fill;
-	int status;
-
-	if (!fill || !fill->load || !kv_xfer_is_submitted_locked(fill->load))
-		return false;
-	for (size_t i = 0; i < fill->n; i++)
-		if (fill->page[i] == page) {
-			status = atomic_load(&fill->load->status[i]);
-			return status == 0 || status == -EINPROGRESS;
-		}
-	return false;
-}
-
 static bool all_submitted_locked(const struct kvfs_mapping *map)
 {
 	kv_assert_locked(&map->xfer->session->lock);
 	for (size_t i = 0; i < map->n; i++)
 		if (atomic_load(&map->xfer->status[i]) == -EINPROGRESS &&
-		    !is_submitted_locked(map->uses[i].page))
+		    !kv_page_is_submitted_locked(map->uses[i].page))
 			return false;
 	return true;
 }
@@ -685,7 +343,7 @@ static struct kvfs_xfer *load_of_locked(const struct kvfs_mapping *map,
 	if (atomic_load(&map->xfer->status[i]) != -EINPROGRESS ||
 	    !map->uses[i].page->fill)
 		return NULL;
-	return map->uses[i].page->fill->load;
+	return kv_page_fill_load_locked(map->uses[i].page->fill);
 }
 
 static int order_locked(const struct kvfs_mapping *map, void *stream)

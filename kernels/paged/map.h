@@ -7,14 +7,8 @@
 #define KV_KERNELS_PAGED_MAP_H
 
 #include "kernels/paged/paged_pool.h"
+#include "kernels/paged/use.h"
 #include "kernels/transfer/xfer.h"
-
-/* A block of a map. */
-struct kv_use {
-	LIST_ENTRY(kv_use) others; /* in page->waiting, until it has settled */
-	struct kvfs_mapping *map;
-	struct kv_page *page; /* held; NULL: it has none */
-};
 
 struct kvfs_mapping {
 	struct kv_paged_pool *paged;
@@ -25,11 +19,6 @@ struct kvfs_mapping {
 	size_t n;
 	struct kv_use uses[]; /* lock */
 };
-
-/* The bytes of a page that was COMING are there, or (@status < 0) will not be:
- * who waits for it gets to know. */
-void kv_map_page_over_locked(struct kv_paged_pool *paged, struct kv_page *page,
-			     int status);
 
 /* The pool is being closed: no map of it is one any more. */
 void kv_maps_end_locked(struct kv_paged_pool *paged);

@@ -251,7 +251,7 @@ static void event_over_locked(void *owner)
 	kv_assert_locked(&set->session->lock);
 	for (size_t i = 0; i < set->n; i++)
 		if (set->page[i]->state == KV_PAGE_COMING)
-			kv_map_page_over_locked(set->paged, set->page[i], 0);
+			kv_uses_settle_locked(set->paged, set->page[i], 0);
 	pending_over_locked(set);
 }
 

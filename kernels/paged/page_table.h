@@ -13,8 +13,8 @@
 #include "kernels/kvfs.h"
 #include "common/kv.h"
 
-struct kv_page_fill; /* map.c */
-struct kv_use;	     /* map.h */
+struct kv_page_fill; /* page_fill.c */
+struct kv_use;	     /* use.h */
 
 enum kv_page_state {
 	KV_PAGE_FREE,
@@ -33,8 +33,8 @@ struct kv_page {
 	kvfs_key key;			   /* COMING, READY */
 	LIST_ENTRY(kv_page) bucket;	   /* if it has a key */
 	TAILQ_ENTRY(kv_page) idle;	   /* if nobody has it */
-	LIST_HEAD(, kv_use) waiting;	   /* map.c: for its bytes */
-	struct kv_page_fill *fill;	   /* map.c: brings them; or NULL */
+	LIST_HEAD(, kv_use) waiting;	   /* use.c: for its bytes */
+	struct kv_page_fill *fill;	   /* brings them; or NULL */
 };
 
 struct kv_page_table;

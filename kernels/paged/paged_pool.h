@@ -32,7 +32,7 @@ struct kv_paged_pool {
 	/* lock */
 	struct kv_page_table *page_table;
 	bool growing;
-	struct kv_page_fills fills;  /* that wait for others to end, map.c */
+	struct kv_page_fills fills;  /* that wait for others to end */
 	unsigned filling, fills_max; /* begun, and how many may be */
 	LIST_HEAD(, kvfs_mapping) maps;
 	LIST_HEAD(, kvfs_pages) sets;

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * page_fill.c - a few blocks on their way from the cache to pages of a paged
+ * pool.
+ *
+ * OWNS      fills, with their lease and load, from kv_page_fills_start until
+ *           the load is COPIED.
+ *
+ * STATES    of a fill, and the function that makes each step:
+ *
+ *                (new) -> WAITING   kv_page_fills_start: in paged->fills
+ *                (new) -> BEGUN     kv_page_fills_start
+ *              WAITING -> BEGUN     begin_fills_locked
+ *                BEGUN -> (freed)   over_locked
+ *
+ * INVARIANTS
+ *   (1) The pages of a fill are COMING for as long as it is there: nobody takes
+ *       them, also when nobody wants them any more.
+ *   (2) A fill has no deadline of its own: those who wait have.
+ *   (3) KV_PAGE_FILLS are begun at most, or one where DRAM is short, but for
+ *       those that come after a stream's work; the others wait in paged->fills,
+ *       which is empty when none is begun.
+ *
+ * LOCKING   session->lock.
+ */
+#include "kernels/paged/page_fill.h"
+#include "kernels/paged/use.h"
+#include "kernels/session/space.h"
+#include "kernels/transfer/lease.h"
+#include "kernels/transfer/xfer.h"
+
+#define FILL_PAGES 256u
+#define FILL_BYTES ((uint64_t)32 << 20)
+
+/* A few blocks on their way from the cache to pages. */
+struct kv_page_fill {
+	struct kv_job job;		  /* first; begins it */
+	TAILQ_ENTRY(kv_page_fill) others; /* the caller's, or paged->fills */
+	kvfs_opts opts;			  /* for the load */
+	bool begun;			  /* lock: one of paged->filling */
+	struct kv_paged_pool *paged;
+	struct kvfs_space *space; /* held */
+	kvfs_lease *lease;	  /* lock */
+	struct kvfs_xfer *load;	  /* lock; NULL: not begun */
+	size_t wanted;		  /* lock: uses that wait for it */
+	size_t n, limit;
+	struct kv_page *page[FILL_PAGES]; /* COMING; their fill is this */
+};
+
+static void fill_run(struct kv_job *job);
+
+static int fill_new_locked(struct kv_paged_pool *paged,
+			   struct kvfs_space *space,
+			   struct kv_page_fill **ret_fill)
+{
+	struct kv_page_fill *fill = calloc(1, sizeof(*fill));
+
+	kv_assert_locked(&paged->inner->session->lock);
+	if (!fill)
+		return -ENOMEM;
+	fill->job.run = fill_run;
+	fill->job.kind = KV_JOB_LOAD;
+	fill->opts.size = sizeof(fill->opts);
+	fill->paged = paged;
+	fill->space = space;
+	fill->limit = (size_t)KV_MAX(FILL_BYTES / paged->page_bytes, 1u);
+	fill->limit = KV_MIN(fill->limit, (size_t)FILL_PAGES);
+	kv_lib_space_get_locked(space);
+	*ret_fill = fill;
+	return 0;
+}
+
+/* Whether another page has to go with another one. */
+static bool fill_is_full(const struct kv_page_fill *fill)
+{
+	return fill->n == fill->limit;
+}
+
+static void fill_add_locked(struct kv_page_fill *fill, struct kv_page *page)
+{
+	kv_assert_locked(&fill->paged->inner->session->lock);
+	page->fill = fill;
+	fill->page[fill->n++] = page;
+}
+
+void kv_page_fill_want_locked(struct kv_page_fill *fill)
+{
+	kv_assert_locked(&fill->paged->inner->session->lock);
+	fill->wanted++;
+}
+
+void kv_page_fill_unwant_locked(struct kv_page_fill *fill)
+{
+	kv_assert_locked(&fill->paged->inner->session->lock);
+	assert(fill->wanted > 0);
+	if (--fill->wanted == 0 && fill->load)
+		kv_xfer_stop_locked(fill->load, -ECANCELED);
+}
+
+/* Fills that wait begin on a copy thread: it may take a question. */
+static void begin_fills_locked(struct kv_paged_pool *paged)
+{
+	struct kvfs_session *session = paged->inner->session;
+	struct kv_page_fill *fill;
+
+	kv_assert_locked(&session->lock);
+	if (paged->filling == 0 && TAILQ_EMPTY(&paged->fills))
+		paged->fills_max = KV_PAGE_FILLS;
+	while (paged->filling < paged->fills_max &&
+	       (fill = TAILQ_FIRST(&paged->fills))) {
+		TAILQ_REMOVE(&paged->fills, fill, others);
+		fill->begun = true;
+		paged->filling++;
+		kv_copier_submit(session->copier, &fill->job);
+	}
+}
+
+/*
+ * A page whose block found no room in DRAM goes again, if others of the pool
+ * had some, or fewer at a time may have.  False: it has failed.
+ */
+static bool go_again_locked(const struct kv_page_fill *fill,
+			    struct kv_page_fills *again, struct kv_page *page)
+{
+	struct kv_paged_pool *paged = fill->paged;
+	struct kv_page_fill *last = TAILQ_LAST(again, kv_page_fills);
+	const bool alone = paged->filling == 1;
+	struct kv_use *use;
+
+	kv_assert_locked(&paged->inner->session->lock);
+	if (LIST_EMPTY(&page->waiting) || (alone && fill->n == 1))
+		return false;
+	if (!last || fill_is_full(last)) {
+		if (fill_new_locked(paged, fill->space, &last) < 0)
+			return false;
+		/* The work that the first load came after is over. */
+		last->opts.priority = fill->opts.priority;
+		last->limit = alone ? (fill->n + 1) / 2 : fill->n;
+		TAILQ_INSERT_TAIL(again, last, others);
+	}
+	fill_add_locked(last, page);
+	LIST_FOREACH(use, &page->waiting, others)
+		kv_page_fill_want_locked(last);
+	return true;
+}
+
+/* In front of the others; one by one from now on. */
+static void queue_again_locked(struct kv_paged_pool *paged,
+			       struct kv_page_fills *again)
+{
+	kv_assert_locked(&paged->inner->session->lock);
+	if (TAILQ_EMPTY(again))
+		return;
+	paged->fills_max = 1;
+	TAILQ_CONCAT(again, &paged->fills, others);
+	TAILQ_CONCAT(&paged->fills, again, others);
+}
+
+/* @status: why nothing was loaded, or 0. */
+static void over_locked(struct kv_page_fill *fill, int status)
+{
+	struct kv_page_fills again = TAILQ_HEAD_INITIALIZER(again);
+	struct kv_paged_pool *paged = fill->paged;
+	int r;
+
+	kv_assert_locked(&paged->inner->session->lock);
+	for (size_t i = 0; i < fill->n; i++) {
+		r = status;
+		if (r == 0)
+			r = atomic_load(&fill->load->status[i]);
+		fill->page[i]->fill = NULL;
+		if (r == -ENOSPC &&
+		    go_again_locked(fill, &again, fill->page[i]))
+			continue;
+		kv_uses_settle_locked(paged, fill->page[i], r);
+	}
+	paged->filling -= fill->begun;
+	queue_again_locked(paged, &again);
+	begin_fills_locked(paged);
+	pthread_cond_broadcast(&paged->inner->session->changed);
+	if (fill->load)
+		kv_xfer_put_locked(fill->load);
+	if (fill->lease)
+		kv_lease_release_locked(fill->lease);
+	kv_lib_space_put_locked(fill->space);
+	free(fill);
+}
+
+static void load_over(struct kvfs_xfer *load, enum kvfs_stage stage)
+{
+	if (stage == KVFS_COPIED)
+		over_locked(load->owner, 0);
+}
+
+static int lease_and_load(struct kv_page_fill *fill, kvfs_lease **ret_lease,
+			  kvfs_xfer **ret_load)
+{
+	const struct kv_paged_pool *paged = fill->paged;
+	int64_t pages[FILL_PAGES];
+	kvfs_key keys[FILL_PAGES];
+	const kvfs_query query = {fill->space, keys, fill->n};
+	int r;
+
+	for (size_t i = 0; i < fill->n; i++) {
+		keys[i] = fill->page[i]->key;
+		pages[i] = (int64_t)kv_page_table_index(paged->page_table,
+							fill->page[i]);
+	}
+	r = kvfs_acquire(&query, 1, NULL, ret_lease);
+	if (r < 0)
+		return r;
+	return kvfs_load(paged->inner, *ret_lease, fill->n, pages, &fill->opts,
+			 ret_load);
+}
+
+/* Without a lock held; @fill may be over, and freed, when this returns. */
+static void fill_start(struct kv_page_fill *fill)
+{
+	struct kvfs_session *session = fill->paged->inner->session;
+	kvfs_lease *lease = NULL;
+	kvfs_xfer *load = NULL;
+	int r = lease_and_load(fill, &lease, &load);
+
+	pthread_mutex_lock(&session->lock);
+	fill->lease = lease;
+	fill->load = load;
+	if (r < 0 || load->left[KVFS_COPIED] == 0) {
+		over_locked(fill, r);
+	} else {
+		load->owner = fill;
+		load->over = load_over;
+		if (fill->wanted == 0)
+			kv_xfer_stop_locked(load, -ECANCELED);
+	}
+	pthread_mutex_unlock(&session->lock);
+}
+
+static void fill_run(struct kv_job *job)
+{
+	struct kv_page_fill *fill = (struct kv_page_fill *)job;
+	struct kvfs_session *session = fill->paged->inner->session;
+	bool wanted;
+
+	pthread_mutex_lock(&session->lock);
+	wanted = fill->wanted > 0;
+	if (!wanted)
+		over_locked(fill, -ECANCELED);
+	pthread_mutex_unlock(&session->lock);
+	if (wanted)
+		fill_start(fill);
+}
+
+int kv_page_fills_need_locked(struct kv_page_fills *fills,
+			      struct kv_paged_pool *paged,
+			      struct kvfs_space *space)
+{
+	struct kv_page_fill *fill = TAILQ_LAST(fills, kv_page_fills);
+	int r;
+
+	kv_assert_locked(&paged->inner->session->lock);
+	if (fill && !fill_is_full(fill))
+		return 0;
+	r = fill_new_locked(paged, space, &fill);
+	if (r < 0)
+		return r;
+	TAILQ_INSERT_TAIL(fills, fill, others);
+	return 0;
+}
+
+void kv_page_fills_add_locked(struct kv_page_fills *fills, struct kv_page *page)
+{
+	fill_add_locked(TAILQ_LAST(fills, kv_page_fills), page);
+}
+
+/*
+ * As many at a time as restore has: leases and DRAM have room for them, however
+ * many blocks are mapped.  What comes after work on the device is begun now,
+ * since later there would be more of it.
+ */
+void kv_page_fills_start(struct kv_paged_pool *paged,
+			 struct kv_page_fills *fills, const kvfs_opts *opts)
+{
+	struct kvfs_session *session = paged->inner->session;
+	const bool now = opts->stream || opts->event;
+	struct kv_page_fill *fill;
+
+	pthread_mutex_lock(&session->lock);
+	while ((fill = TAILQ_FIRST(fills))) {
+		TAILQ_REMOVE(fills, fill, others);
+		fill->opts = *opts;
+		fill->opts.deadline = fill->opts.user = 0;
+		fill->job.priority = fill->opts.priority;
+		if (!now && (paged->filling >= paged->fills_max ||
+			     !TAILQ_EMPTY(&paged->fills))) {
+			TAILQ_INSERT_TAIL(&paged->fills, fill, others);
+			continue;
+		}
+		fill->begun = true;
+		paged->filling++;
+		pthread_mutex_unlock(&session->lock);
+		fill_start(fill);
+		pthread_mutex_lock(&session->lock);
+	}
+	pthread_mutex_unlock(&session->lock);
+}
+
+struct kvfs_xfer *kv_page_fill_load_locked(const struct kv_page_fill *fill)
+{
+	kv_assert_locked(&fill->paged->inner->session->lock);
+	return fill->load;
+}
+
+bool kv_page_is_submitted_locked(const struct kv_page *page)
+{
+	const struct kv_page_fill *fill = page->fill;
+	int status;
+
+	if (!fill || !fill->load || !kv_xfer_is_submitted_locked(fill->load))
+		return false;
+	for (size_t i = 0; i < fill->n; i++)
+		if (fill->page[i] == page) {
+			status = atomic_load(&fill->load->status[i]);
+			return status == 0 || status == -EINPROGRESS;
+		}
+	return false;
+}
