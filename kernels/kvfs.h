@@ -573,7 +573,7 @@ int kvfs_load(kvfs_pool *pool, kvfs_lease *lease, size_t n,
 	      kvfs_xfer **ret_xfer);
 
 #define KVFS_EXTRAS_MAX 2048u
-#define KVFS_CHAIN UINT32_MAX /* kvfs_meta.parent_len: the key before it */
+#define KVFS_CHAIN UINT32_MAX /* kvfs_meta.parent.len: the key before it */
 
 typedef struct kvfs_meta {
 	kvfs_key parent; /* len 0: unknown; KVFS_CHAIN: the key before it in
