@@ -16,7 +16,8 @@
  *   (1) Leases and segments end only in kv_client_end, when the peer has closed
  *       every copy of its socket or its process is dead: until then it may be
  *       reading the arena.
- *   (2) A client is freed only before epoll is asked again, so that no event
+ *   (2) What it sent before it closed, or died, is read before it is ended.
+ *   (3) A client is freed only before epoll is asked again, so that no event
  *       finds it freed.
  *
  * LOCKING   none: control thread only.
@@ -68,7 +69,12 @@ static void process_died(struct kv_watch *w, uint32_t events)
 	struct kv_client *client = kv_container(w, struct kv_client, on_death);
 
 	(void)events;
-	kv_client_break(client, KV_BREAK_GONE);
+	/* What it had sent is read, up to the end that this makes: others may
+	 * have its socket, but say nothing by it. */
+	if (client->cut || client->server->stopping)
+		kv_client_break(client, KV_BREAK_GONE);
+	else
+		shutdown(client->socket, SHUT_RD);
 }
 
 static int read_groups(struct kv_client *client)
@@ -222,6 +228,12 @@ void kv_client_drop_lent(struct kv_client *client, struct kv_lent *lent)
 	kv_lent_put(lent, client->server->ingest);
 }
 
+static void forget_unsent(struct kv_client *client)
+{
+	kv_send_queue_fini(&client->send_queue);
+	kv_send_queue_init(&client->send_queue, client->account);
+}
+
 /* Reservations are the client's promise to save; nobody reads from them. */
 static void forget_unread(struct kv_client *client)
 {
@@ -235,8 +247,7 @@ static void forget_unread(struct kv_client *client)
 	kv_staging_put(kv_steal(client->staging));
 	while ((link = TAILQ_FIRST(&client->lents)))
 		kv_client_drop_lent(client, (struct kv_lent *)link);
-	kv_send_queue_fini(&client->send_queue);
-	kv_send_queue_init(&client->send_queue, client->account);
+	forget_unsent(client);
 }
 
 void kv_client_end(struct kv_client *client)
@@ -317,13 +328,27 @@ static bool await_end(struct kv_client *client, uint32_t events)
 	return !client->broken && client->cut && discard(client);
 }
 
+/* One that has closed its end is not heard to its own end yet: what it had sent
+ * comes first. */
+static void cannot_send(struct kv_client *client, int error)
+{
+	if (error != -EPIPE && error != -ECONNRESET) {
+		kv_client_break(client, KV_BREAK_SLOW);
+		return;
+	}
+	client->deaf = true;
+	forget_unsent(client);
+}
+
 static bool talk(struct kv_client *client, uint32_t events)
 {
 	bool more;
+	int r = 0;
 
-	if ((events & EPOLLOUT) &&
-	    kv_send_queue_drain(&client->send_queue, client->socket) < 0)
-		kv_client_break(client, KV_BREAK_GONE);
+	if (events & EPOLLOUT)
+		r = kv_send_queue_drain(&client->send_queue, client->socket);
+	if (r < 0)
+		cannot_send(client, r);
 	more = !client->broken && kv_request_read(client);
 	watch_again(client);
 	return more;
@@ -357,14 +382,12 @@ void kv_client_send(struct kv_client *client, const void *data, size_t n,
 {
 	int r;
 
-	if (client->broken || client->cut || client->ended)
+	if (client->broken || client->cut || client->ended || client->deaf)
 		return;
 	r = kv_send_queue_send(&client->send_queue, client->socket, data, n,
 			       fd);
-	if (r == -EPIPE || r == -ECONNRESET)
-		kv_client_break(client, KV_BREAK_GONE);
-	else if (r < 0)
-		kv_client_break(client, KV_BREAK_SLOW);
+	if (r < 0)
+		cannot_send(client, r);
 	watch_again(client);
 }
 

@@ -34,7 +34,8 @@ struct kv_client {
 	struct kv_account *account; /* held; its user's */
 	uint32_t version;	    /* agreed on by HELLO; 0: not yet */
 	bool registers;		    /* WIRE_REGISTERS */
-	bool cut; /* cut off; only leases and segments are left */
+	bool deaf; /* it has closed its end: nothing is sent any more */
+	bool cut;  /* cut off; only leases and segments are left */
 	bool ended;
 	bool is_ready;	      /* there is something to do for it */
 	enum kv_break broken; /* dealt with in its user's turn */

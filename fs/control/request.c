@@ -439,6 +439,15 @@ static size_t take_fds(struct msghdr *m, int *ret_fd)
 	return n;
 }
 
+/* That the peer has left something unread is told before what it had sent. */
+static ssize_t receive(int socket, struct msghdr *m)
+{
+	const int flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC;
+	ssize_t n = recvmsg(socket, m, flags);
+
+	return n < 0 && errno == ECONNRESET ? recvmsg(socket, m, flags) : n;
+}
+
 int kv_request_read(struct kv_client *client)
 {
 	struct kv_server *server = client->server;
@@ -455,7 +464,7 @@ int kv_request_read(struct kv_client *client)
 	size_t fds;
 	ssize_t n;
 
-	n = recvmsg(client->socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	n = receive(client->socket, &m);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return 0;
 	fds = n < 0 ? 0 : take_fds(&m, &fd);

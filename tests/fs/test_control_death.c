@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "cache/core/core.h"
 #include "tests/fs/daemon.h"
 
 static struct daemon d;
@@ -100,6 +101,25 @@ static int be_parent(const char *path)
 	EXPECT(write(STDOUT_FILENO, &child, sizeof(child)) == sizeof(child));
 	pause();
 	return 0;
+}
+
+/* Gives back, when told to, what it holds, and leaves at once. */
+static int be_leaver(const char *path)
+{
+	uint64_t tags[2];
+	struct peer p;
+	char go;
+
+	EXPECT(peer_connect(&p, path));
+	EXPECT(peer_hello(&p) == 0);
+	EXPECT(peer_space(&p, "s", "", 0, 0) == 0);
+	for (uint32_t i = 0; i < 2; i++) {
+		tags[i] = peer_send_acquire(&p, i + 1, 1, 0, 0);
+		EXPECT(peer_acquired(&p, tags[i]) == 1);
+	}
+	EXPECT(ready() == 0);
+	EXPECT(read(STDIN_FILENO, &go, 1) == 1);
+	return peer_release(&p, tags[0]) && peer_release(&p, tags[1]) ? 0 : 1;
 }
 
 /* What is told of the space @id of others is what is told of one that is not
@@ -309,6 +329,81 @@ static void clients_killed_at_any_moment_leak_nothing(void **state)
 	assert_int_equal(peer_save(&good, 1, 16), 0);
 }
 
+/* The daemon reads one message at most while the test has the cache's lock. */
+static void a_process_that_has_died_has_given_back_what_it_said(void **state)
+{
+	struct process p;
+
+	(void)state;
+	assert_int_equal(peer_save(&good, 1, 2), 0);
+	p = run("leaver");
+	wait_until_ready(&p);
+	assert_int_equal(daemon_stats(&d).leases, 2);
+	kv_lock(d.cache);
+	assert_int_equal(write(p.in, "+", 1), 1);
+	assert_int_equal(end_of(&p), 0);
+	kv_unlock(d.cache);
+	assert_true(daemon_wait_idle(&d) >= 0);
+	assert_int_equal(daemon_counts(&d).forced_releases, 0);
+}
+
+/* A connection with blocks 1 and 2, each by itself. */
+static void hold_two(struct peer *p, uint64_t tags[2])
+{
+	daemon_peer(&d, p, 0700);
+	for (uint32_t i = 0; i < 2; i++) {
+		tags[i] = peer_send_acquire(p, i + 1, 1, 0, 0);
+		assert_int_equal(peer_acquired(p, tags[i]), 1);
+	}
+}
+
+static void release_two_and_leave(struct peer *p, const uint64_t tags[2])
+{
+	assert_true(peer_release(p, tags[0]) && peer_release(p, tags[1]));
+	peer_close(p);
+	kv_unlock(d.cache);
+	assert_true(daemon_wait_idle(&d) >= 0);
+	assert_int_equal(daemon_counts(&d).forced_releases, 0);
+	assert_int_equal(daemon_counts(&d).connections, 1);
+}
+
+static void who_left_replies_unread_has_given_back_what_it_said(void **state)
+{
+	struct pollfd reply = {.events = POLLIN};
+	struct wire_key key;
+	uint64_t tags[2];
+	struct peer p;
+
+	(void)state;
+	assert_int_equal(peer_save(&good, 1, 2), 0);
+	hold_two(&p, tags);
+	peer_keys(&key, 1, 1);
+	assert_true(peer_send(
+		&p, &(struct wire_header){.type = WIRE_PROBE, .count = 1}, &key,
+		sizeof(key), -1));
+	reply.fd = p.fd;
+	assert_int_equal(poll(&reply, 1, PEER_WAIT_MS), 1);
+	kv_lock(d.cache);
+	release_two_and_leave(&p, tags);
+}
+
+static void who_awaits_no_reply_has_given_back_what_it_said(void **state)
+{
+	struct wire_key key;
+	uint64_t tags[2];
+	struct peer p;
+
+	(void)state;
+	assert_int_equal(peer_save(&good, 1, 2), 0);
+	hold_two(&p, tags);
+	peer_keys(&key, 1, 1);
+	kv_lock(d.cache);
+	assert_true(peer_send(
+		&p, &(struct wire_header){.type = WIRE_PROBE, .count = 1}, &key,
+		sizeof(key), -1));
+	release_two_and_leave(&p, tags);
+}
+
 static void a_child_that_keeps_the_socket_keeps_nothing_else(void **state)
 {
 	struct process p = run("parent");
@@ -397,11 +492,14 @@ int main(int argc, char **argv)
 	} roles[] = {
 		{"holder", be_holder}, {"saver", be_saver},
 		{"parent", be_parent}, {"stranger", be_stranger},
-		{"writer", be_writer},
+		{"writer", be_writer}, {"leaver", be_leaver},
 	};
 	const struct CMUnitTest tests[] = {
 		DEATH_TEST(a_killed_client_gives_everything_back),
 		DEATH_TEST(clients_killed_at_any_moment_leak_nothing),
+		DEATH_TEST(a_process_that_has_died_has_given_back_what_it_said),
+		DEATH_TEST(who_left_replies_unread_has_given_back_what_it_said),
+		DEATH_TEST(who_awaits_no_reply_has_given_back_what_it_said),
 		DEATH_TEST(a_child_that_keeps_the_socket_keeps_nothing_else),
 		DEATH_TEST(another_user_finds_nothing_and_is_refused),
 		DEATH_TEST(a_mode_changed_later_counts_from_then_on),

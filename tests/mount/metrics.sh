@@ -24,6 +24,7 @@ eq "the same, of the space" "$(metric 'kvfs_space_misses_total{space="s"}')" 3
 eq "acquire of what is not there" "$(ask s acquire "$(key 9)")" 0
 eq "acquire of some that are" "$(ask s acquire "$(key 1)" "$(key 9)")" 1
 eq "released is what was held" "$(metric kvfs_stray_releases_total)" 0
+eq "by whoever held it" "$(metric kvfs_forced_releases_total)" 0
 grep -qF 'kvfs_space_asked_blocks_total{space="a \"b\\c"} 1' "$M/.kvfs/metrics" || fail "a name with quotes"
 grep -q '^asked *6 by match and probe, 3 found (50.0%)$' "$M/.kvfs/stats" || fail "stats: $(grep asked "$M/.kvfs/stats")"
 eq "blocks" "$(metric 'kvfs_space_blocks{space="s"}')" 2
