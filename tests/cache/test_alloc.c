@@ -3,19 +3,12 @@
  * The cache without memory, on a real store: what a call cannot do it says,
  * what was durable stays, and no byte is wrong.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <signal.h>
 #include <sys/wait.h>
-#include <cmocka.h>
 
-#include "cache/cache.h"
 #include "common/copy.h"
 #include "tests/alloc.h"
-#include "tests/tree.h"
-#include "tests/cache/wait.h"
+#include "tests/cache/one_cache.h"
 
 #define BYTES 20000u
 #define OLD 4 /* blocks durable before each run; new ones come after them */
@@ -25,21 +18,10 @@ static const char text[] =
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[19992]}]}";
 
 struct fixture {
-	char path[64];
-	struct kv_cache_config config;
-	struct kv_cache *cache;
-	struct kv_space *space;
+	struct one one;
 	bool durable[ALL]; /* acknowledged */
 	bool removed[ALL]; /* by us, whether or not that was acknowledged */
 };
-
-static struct kv_key key_of(unsigned n)
-{
-	struct kv_key key = {.len = 16};
-
-	memset(key.b, (int)n + 1, 16);
-	return key;
-}
 
 static uint8_t byte_of(unsigned n, size_t i)
 {
@@ -50,12 +32,12 @@ static uint8_t byte_of(unsigned n, size_t i)
 
 static int save(struct fixture *f, unsigned n)
 {
-	struct kv_key key = key_of(n);
+	struct kv_key key = one_key(n);
 	struct kv_meta meta = {.position = n, .mtime_ns = 77};
 	struct kv_digest digest;
 	struct kv_fill *fill;
 	uint8_t *data;
-	int r = kv_fill_begin(f->cache, f->space, &key, BYTES, &fill);
+	int r = kv_fill_begin(f->one.cache, f->one.space, &key, BYTES, &fill);
 
 	alloc_among(r, 0, -ENOMEM, -ENOSPC, -EBUSY, -EEXIST);
 	if (r < 0)
@@ -64,7 +46,7 @@ static int save(struct fixture *f, unsigned n)
 	for (size_t i = 0; i < BYTES; i++)
 		data[i] = byte_of(n, i);
 	digest = kv_digest_of(data, BYTES);
-	r = kv_fill_seal(f->cache, fill, &key, &meta, 8, &digest);
+	r = kv_fill_seal(f->one.cache, fill, &key, &meta, 8, &digest);
 	alloc_among(r, 0, 1, -ENOMEM);
 	return r;
 }
@@ -72,29 +54,29 @@ static int save(struct fixture *f, unsigned n)
 /* 1: it is there, and right; 0: a miss. */
 static int look(struct fixture *f, unsigned n)
 {
-	struct kv_key key = key_of(n);
+	struct kv_key key = one_key(n);
 	struct kv_block *block;
 	struct kv_view view;
-	int r = kv_block_get(f->cache, f->space, &key, &block);
+	int r = kv_block_get(f->one.cache, f->one.space, &key, &block);
 
 	alloc_among(r, 0, -ENOENT);
 	if (r < 0)
 		return 0;
-	r = kv_view_get(f->cache, block, &view);
+	r = kv_view_get(f->one.cache, block, &view);
 	alloc_among(r, 0, -ENOMEM);
 	if (r == 0) {
 		alloc_must(view.length == BYTES);
 		for (size_t i = 0; i < BYTES; i++)
 			alloc_must(view.data[i] == byte_of(n, i));
-		kv_view_put(f->cache, &view);
+		kv_view_put(f->one.cache, &view);
 	}
-	kv_block_put(f->cache, block);
+	kv_block_put(f->one.cache, block);
 	return r == 0;
 }
 
 static void sync_all(struct fixture *f)
 {
-	int r = kv_space_sync(f->cache, f->space);
+	int r = kv_space_sync(f->one.cache, f->one.space);
 
 	alloc_among(r, 0, -ENOMEM);
 	for (unsigned n = 0; r == 0 && n < ALL; n++)
@@ -107,17 +89,8 @@ static void sync_all(struct fixture *f)
 static void open_cache(void *arg)
 {
 	struct fixture *f = arg;
-	char *why = NULL;
-	int r = kv_cache_open(&f->config, &f->cache, &why);
 
-	if (r < 0)
-		print_error("%s\n", why ? why : "?");
-	assert_int_equal(r, 0);
-	f->space = kv_space_find(f->cache, "s");
-	if (!f->space)
-		assert_int_equal(
-			kv_space_create(f->cache, "s", 0, 0, 0755, &f->space),
-			0);
+	one_open(&f->one);
 }
 
 /* What was acknowledged is there, in memory and on disk; as it was before. */
@@ -130,16 +103,17 @@ static void restore(struct fixture *f)
 		if (f->durable[n] && !f->removed[n])
 			assert_int_equal(look(f, n), 1);
 		look(f, n);
-		key = key_of(n);
-		if (n >= OLD &&
-		    kv_block_get(f->cache, f->space, &key, &block) == 0) {
-			assert_int_equal(kv_block_remove(f->cache, block), 0);
-			kv_block_put(f->cache, block);
+		key = one_key(n);
+		if (n >= OLD && kv_block_get(f->one.cache, f->one.space, &key,
+					     &block) == 0) {
+			assert_int_equal(kv_block_remove(f->one.cache, block),
+					 0);
+			kv_block_put(f->one.cache, block);
 		} else if (n < OLD && f->removed[n]) {
 			alloc_must(save(f, n) >= 0);
 		}
 	}
-	assert_int_equal(kv_space_sync(f->cache, f->space), 0);
+	assert_int_equal(kv_space_sync(f->one.cache, f->one.space), 0);
 	for (unsigned n = 0; n < ALL; n++) {
 		f->durable[n] = n < OLD;
 		f->removed[n] = false;
@@ -151,24 +125,24 @@ static void check_and_close(void *arg)
 	struct fixture *f = arg;
 
 	restore(f);
-	kv_cache_close(kv_steal(f->cache));
+	kv_cache_close(kv_steal(f->one.cache));
 }
 
 static int set_up(void **state)
 {
 	struct fixture *f = calloc(1, sizeof(*f));
 
-	strcpy(f->path, "kvfs-alloc-XXXXXX");
-	assert_non_null(mkdtemp(f->path));
-	f->config.store = f->path;
-	f->config.dram = 16 << 20;
-	f->config.ssd = 64 << 20;
-	f->config.ssd_given = true;
-	f->config.segment = 8 << 20;
-	f->config.hugepages = KV_HUGE_OFF;
-	f->config.evict = "flru";
-	f->config.io_retry = 5000000; /* ns */
-	f->config.scrub = 100 << 20;
+	strcpy(f->one.path, "kvfs-alloc-XXXXXX");
+	assert_non_null(mkdtemp(f->one.path));
+	f->one.config.store = f->one.path;
+	f->one.config.dram = 16 << 20;
+	f->one.config.ssd = 64 << 20;
+	f->one.config.ssd_given = true;
+	f->one.config.segment = 8 << 20;
+	f->one.config.hugepages = KV_HUGE_OFF;
+	f->one.config.evict = "flru";
+	f->one.config.io_retry = 5000000; /* ns */
+	f->one.config.scrub = 100 << 20;
 	open_cache(f);
 	for (unsigned n = 0; n < OLD; n++)
 		f->removed[n] = true; /* so that they are made */
@@ -181,9 +155,9 @@ static int tear_down(void **state)
 {
 	struct fixture *f = *state;
 
-	if (f->cache)
-		kv_cache_close(f->cache);
-	tree_remove(f->path);
+	if (f->one.cache)
+		kv_cache_close(f->one.cache);
+	tree_remove(f->one.path);
 	free(f);
 	return 0;
 }
@@ -203,7 +177,7 @@ static void opens(void *arg)
 {
 	struct fixture *f = arg;
 	char *why = NULL;
-	int r = kv_cache_open(&f->config, &f->cache, &why);
+	int r = kv_cache_open(&f->one.config, &f->one.cache, &why);
 
 	alloc_among(r, 0, -ENOMEM, -EAGAIN /* pthread_create */);
 	alloc_must(r < 0 || !why);
@@ -214,10 +188,10 @@ static void opened(void *arg)
 {
 	struct fixture *f = arg;
 
-	if (!f->cache)
+	if (!f->one.cache)
 		open_cache(f);
-	f->space = kv_space_find(f->cache, "s");
-	assert_non_null(f->space);
+	f->one.space = kv_space_find(f->one.cache, "s");
+	assert_non_null(f->one.space);
 	check_and_close(f);
 }
 
@@ -233,7 +207,7 @@ static void closes(void *arg)
 	struct fixture *f = arg;
 
 	save(f, OLD);
-	kv_cache_close(kv_steal(f->cache));
+	kv_cache_close(kv_steal(f->one.cache));
 }
 
 static void a_store_closes_whatever_happens(void **state)
@@ -264,28 +238,28 @@ static void blocks_are_saved_or_not(void **state)
 static void changes(void *arg)
 {
 	struct fixture *f = arg;
-	struct kv_key key = key_of(1);
+	struct kv_key key = one_key(1);
 	struct kv_block *block;
-	int r = kv_block_get(f->cache, f->space, &key, &block);
+	int r = kv_block_get(f->one.cache, f->one.space, &key, &block);
 
 	alloc_among(r, 0);
-	r = kv_block_pin(f->cache, block, true);
+	r = kv_block_pin(f->one.cache, block, true);
 	alloc_among(r, 0, -ENOMEM);
-	r = kv_block_promote(f->cache, block);
+	r = kv_block_promote(f->one.cache, block);
 	alloc_among(r, 0, -ENOMEM, -ENOSPC);
-	r = kv_block_set_mtime(f->cache, block, 5);
+	r = kv_block_set_mtime(f->one.cache, block, 5);
 	alloc_among(r, 0, -ENOMEM);
-	r = kv_block_sync(f->cache, block);
+	r = kv_block_sync(f->one.cache, block);
 	alloc_among(r, 0, -ENOMEM);
-	r = kv_block_demote(f->cache, block);
+	r = kv_block_demote(f->one.cache, block);
 	alloc_among(r, 0, -ENOMEM);
-	r = kv_block_pin(f->cache, block, false);
+	r = kv_block_pin(f->one.cache, block, false);
 	alloc_among(r, 0, -ENOMEM);
-	kv_block_touch(f->cache, block);
+	kv_block_touch(f->one.cache, block);
 	f->removed[1] = true;
-	r = kv_block_remove(f->cache, block);
+	r = kv_block_remove(f->one.cache, block);
 	alloc_among(r, 0, -ENOMEM);
-	kv_block_put(f->cache, block);
+	kv_block_put(f->one.cache, block);
 	sync_all(f);
 }
 
@@ -312,19 +286,19 @@ static void acquires(void *arg)
 	_Atomic bool done = false;
 
 	memset(room, 0, sizeof(room));
-	acquire->space = f->space;
+	acquire->space = f->one.space;
 	acquire->n = OLD;
 	acquire->done = settled;
 	acquire->arg = &done;
 	for (unsigned n = 0; n < OLD; n++)
-		acquire->wants[n].key = key_of(n);
-	if (kv_acquire_submit(f->cache, acquire) > 0)
+		acquire->wants[n].key = one_key(n);
+	if (kv_acquire_submit(f->one.cache, acquire) > 0)
 		while (!done)
 			usleep(100);
 	for (unsigned n = 0; n < OLD; n++)
 		alloc_among(acquire->wants[n].status, 0, -ENOMEM, -ENOENT,
 			    -ENOSPC);
-	kv_acquire_release(f->cache, acquire);
+	kv_acquire_release(f->one.cache, acquire);
 }
 
 static void blocks_are_leased_or_missed(void **state)
@@ -343,37 +317,37 @@ static void spaces(void *arg)
 	uint64_t *ids;
 	char *said;
 	size_t n;
-	int r = kv_space_create(f->cache, "new", 1, 2, 0700, &space);
+	int r = kv_space_create(f->one.cache, "new", 1, 2, 0700, &space);
 
-	said = kv_cache_describe(f->cache);
+	said = kv_cache_describe(f->one.cache);
 	free(said);
 	alloc_among(r, 0, -ENOMEM);
 	if (r < 0)
 		return;
-	r = kv_space_set_layout(f->cache, space, 0, text, strlen(text));
+	r = kv_space_set_layout(f->one.cache, space, 0, text, strlen(text));
 	alloc_among(r, 0, -ENOMEM, -EINVAL);
-	r = kv_space_set_quota(f->cache, space, &quota);
+	r = kv_space_set_quota(f->one.cache, space, &quota);
 	alloc_among(r, 0, -ENOMEM);
-	r = kv_space_chown(f->cache, space, 3, 4, 0750);
+	r = kv_space_chown(f->one.cache, space, 3, 4, 0750);
 	alloc_among(r, 0, -ENOMEM);
-	r = kv_dir_make(f->cache, space, 7);
+	r = kv_dir_make(f->one.cache, space, 7);
 	alloc_among(r, 0, -ENOMEM);
-	r = kv_dir_list(f->cache, f->space, 1, &ids, &n);
+	r = kv_dir_list(f->one.cache, f->one.space, 1, &ids, &n);
 	alloc_among(r, 0, -ENOMEM);
 	if (r == 0)
 		free(ids);
-	r = kv_space_remove(f->cache, space);
+	r = kv_space_remove(f->one.cache, space);
 	alloc_among(r, 0, -ENOMEM, -ENOTEMPTY);
 }
 
 static void forget_space(struct fixture *f)
 {
-	struct kv_space *space = kv_space_find(f->cache, "new");
-	int r = space ? kv_dir_remove(f->cache, space, 7) : 0;
+	struct kv_space *space = kv_space_find(f->one.cache, "new");
+	int r = space ? kv_dir_remove(f->one.cache, space, 7) : 0;
 
 	assert_true(r == 0 || r == -ENOENT);
 	if (space)
-		assert_int_equal(kv_space_remove(f->cache, space), 0);
+		assert_int_equal(kv_space_remove(f->one.cache, space), 0);
 }
 
 /* A removal that failed may have been dirty by the restart. */
@@ -405,16 +379,17 @@ static void a_block_that_is_removed_without_memory_does_not_return(void **state)
 	int status;
 
 	if (pid == 0) {
-		struct kv_key key = key_of(1);
+		struct kv_key key = one_key(1);
 		struct kv_block *block;
 
 		open_cache(f);
-		alloc_must(kv_block_get(f->cache, f->space, &key, &block) == 0);
+		alloc_must(kv_block_get(f->one.cache, f->one.space, &key,
+					&block) == 0);
 		alloc_arm(0, 1000000);
-		status = kv_block_remove(f->cache, block);
-		kv_block_put(f->cache, block);
+		status = kv_block_remove(f->one.cache, block);
+		kv_block_put(f->one.cache, block);
 		alloc_must(alloc_disarm() > 0 && status == 0);
-		alloc_must(kv_space_sync(f->cache, f->space) == 0);
+		alloc_must(kv_space_sync(f->one.cache, f->one.space) == 0);
 		kill(getpid(), SIGKILL);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
