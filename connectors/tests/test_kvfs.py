@@ -891,7 +891,9 @@ class TokenIds(Case):
 
     def test_a_file_without_them_is_refused(self) -> None:
         pool, _k, _v = self.pool()
-        pool.save(self.plain, names(1), [0]).wait()
+        transfer = pool.save(self.plain, names(1), [0])
+        transfer.wait()
+        transfer.check()
         target = self.path("kept", names(1)[0])
         os.makedirs(os.path.dirname(target), exist_ok=True)
         done = subprocess.run(["cp", self.path("model", names(1)[0]), target],

@@ -350,9 +350,9 @@ class Nodes(Case):
         second.kill()
         other.remove()
         # Who hangs is a miss, and who comes after a request that waits for that is not held up.
-        between.hang()
         third = Mount(f"dram=256M,ssd=1G,{between.option}")
         self.addCleanup(third.remove)
+        between.hang()
         last = begin(third)
         got = last.do("generate", prompts=[p, prompt(3, 300)])
         self.assertEqual((got["tokens"][:1], got["forwarded"]), (wanted["tokens"], 1507 + 307))
