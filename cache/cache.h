@@ -639,8 +639,10 @@ struct kv_remote_stats {
 	uint64_t calls[KV_REMOTE_CALLS], ns[KV_REMOTE_CALLS]; /* that ended */
 	uint64_t got_bytes, put_bytes;
 	/* Calls that failed; of these, those that took too long; objects that
-	 * were not what they should be; blocks that were not handed over. */
+	 * were not what they should be; blocks that were not handed over at
+	 * once. */
 	uint64_t failed, late, damaged, dropped;
+	uint64_t offering; /* spaces that are offered to it */
 	/* Memory that it has for what it brings or is handed over, also for
 	 * what nobody waits for any more, but it has not given back. */
 	uint64_t lent_bytes;

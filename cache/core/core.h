@@ -108,6 +108,9 @@ struct kv_pins {
 
 /* ---- spaces ---- */
 
+#define KV_REMOTES_MAX 4u
+struct kv_offer;
+
 struct kv_slot;
 TAILQ_HEAD(kv_slots, kv_slot);
 TAILQ_HEAD(kv_turn_list, kv_space);
@@ -193,6 +196,8 @@ struct kv_space {
 	 * seed, and it has blocks.  Not to be asked about before. */
 	bool own_seed, publish, differs;
 	uint64_t agree_ns;
+	/* Its blocks, to these backends; NULL: they have been.  remote/offer.c */
+	struct kv_offer *offers[KV_REMOTES_MAX];
 	bool settling; /* its record is being made, or deleted: has no name */
 	struct kv_quota quota;
 	struct kv_space_change *change; /* that is being written; persist.c */

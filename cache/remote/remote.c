@@ -355,8 +355,10 @@ static void remote_free(struct kv_remote *remote)
 	kv_hash_free(remote->hash);
 	kv_looks_fini(remote);
 	kv_gets_fini(remote);
+	kv_offers_fini(remote);
 	kv_turns_fini(&remote->backup.waiting);
 	pthread_cond_destroy(&remote->backup.more);
+	pthread_cond_destroy(&remote->backup.over);
 	pthread_cond_destroy(&remote->answer);
 	if (remote->wake >= 0)
 		close(remote->wake);
@@ -377,10 +379,12 @@ static int new_remote(struct kv_cache *cache, struct kv_remote **ret_remote)
 	TAILQ_INIT(&remote->jobs);
 	TAILQ_INIT(&remote->landed);
 	TAILQ_INIT(&remote->backup.ready);
+	TAILQ_INIT(&remote->backup.unread);
 	TAILQ_INIT(&remote->backup.busy);
 	TAILQ_INIT(&remote->forgets.fresh);
 	TAILQ_INIT(&remote->forgets.begun);
 	kv_cond_init(&remote->backup.more);
+	kv_cond_init(&remote->backup.over);
 	TAILQ_INIT(&remote->asks);
 	kv_cond_init(&remote->answer);
 	remote->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -393,6 +397,8 @@ static int new_remote(struct kv_cache *cache, struct kv_remote **ret_remote)
 		r = kv_gets_init(remote);
 	if (r == 0)
 		r = kv_backup_init(remote);
+	if (r == 0)
+		r = kv_offers_init(remote);
 	if (r < 0)
 		remote_free(remote);
 	else

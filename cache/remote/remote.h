@@ -31,6 +31,9 @@ int kv_remote_agree(struct kv_cache *cache, struct kv_space *space,
  * shared.  1: there was no need to ask, or nobody answered, and that was told. */
 int kv_remote_adopt(struct kv_cache *cache, struct kv_space *space,
 		    struct kv_layout **layout);
+/* What is durable of @space, which is shared, is offered to the backends: all of it,
+ * unless nothing is handed over. */
+void kv_remote_offer_locked(struct kv_cache *cache, struct kv_space *space);
 /* Whether any backend is asked. */
 bool kv_remote_answers(struct kv_cache *cache);
 

@@ -3,9 +3,9 @@
  * tier.h - what the files of the remote tier share.
  *
  * remote.c has the thread that talks to backends; look.c asks what they have,
- * get.c brings it, backup.c hands over what became durable, adopt.c has nodes agree
- * on a seed; names.c says what objects are called, and shunned.c remembers what not
- * to ask for.
+ * get.c brings it, backup.c hands over what became durable, offer.c what was so
+ * before, adopt.c has nodes agree on a seed; names.c says what objects are called, and
+ * shunned.c remembers what not to ask for.
  */
 #ifndef KV_CACHE_REMOTE_TIER_H
 #define KV_CACHE_REMOTE_TIER_H
@@ -14,8 +14,6 @@
 
 #include "cache/remote/backend.h"
 #include "cache/remote/remote.h"
-
-#define KV_REMOTES_MAX 4u
 
 /* A backend, by the order in which they are asked. */
 struct kv_remote_backend {
@@ -49,9 +47,11 @@ TAILQ_HEAD(kv_remote_jobs, kv_remote_job);
 
 struct kv_remote_look;
 struct kv_backup;
+struct kv_offer;
 TAILQ_HEAD(kv_remote_gets, kv_remote_get);
 TAILQ_HEAD(kv_remote_looks, kv_remote_look);
 TAILQ_HEAD(kv_backups, kv_backup);
+TAILQ_HEAD(kv_offers, kv_offer);
 TAILQ_HEAD(kv_forgets, kv_forget);
 
 enum kv_get_state { GET_LOOKING, GET_QUEUED, GET_GETTING, GET_LANDED };
@@ -114,12 +114,22 @@ struct kv_remote {
 		pthread_t thread;
 		pthread_cond_t more; /* cache->lock */
 		bool running;
+		struct kv_backups busy; /* the thread's */
 		/* cache->lock, with what follows: of users */
 		struct kv_turns waiting;
-		struct kv_backups ready;
-		struct kv_backups busy; /* the thread's */
+		struct kv_backups ready, unread;
 		unsigned n_waiting;
+		unsigned flushing;   /* spaces, at the end */
+		bool ending;	     /* only what is new is handed over */
+		pthread_cond_t over; /* some of it is */
 	} backup;
+	/* offer.c; cache->lock */
+	struct {
+		struct kv_turns walkers; /* users */
+		struct kv_offers later;
+		LIST_HEAD(, kv_offer) all;
+		uint64_t look_ns; /* when to look at those next */
+	} offers;
 };
 
 /* ---- remote.c ---- */
@@ -185,10 +195,36 @@ void kv_backups_run(struct kv_remote *remote);
 
 void kv_backups_free(struct kv_remote *remote);
 
+/* Whether a block that is durable is one that backends are to have. */
+bool kv_backup_wants(const struct kv_cache *cache,
+		     const struct kv_block *block);
+/* Hand @key over for @offer, to the backend @backend alone, and say so by
+ * kv_offer_ended_locked.  False: there is no room. */
+bool kv_backup_again_locked(struct kv_remote *remote, struct kv_offer *offer,
+			    unsigned backend, struct kv_space *space,
+			    const struct kv_key *key);
+/* Whether there is for a page of this user's, behind what is new. */
+bool kv_backup_has_room_locked(struct kv_remote *remote, uint32_t uid);
+
 /* Whether @key, NULL: any block of @space, is being handed over. */
 bool kv_backup_is_under_way(const struct kv_remote *remote,
 			    const struct kv_space *space,
 			    const struct kv_key *key);
+
+/* ---- offer.c ---- */
+
+int kv_offers_init(struct kv_remote *remote);
+void kv_offers_fini(struct kv_remote *remote);
+/* At mount: all spaces that are shared. */
+void kv_offers_adopt(struct kv_remote *remote);
+/* The backend does not have all of @space: offer it, from the beginning. */
+void kv_offer_again_locked(struct kv_remote *remote, struct kv_space *space,
+			   unsigned backend);
+/* A block of it is over; with @failed it is to be offered again. */
+void kv_offer_ended_locked(struct kv_remote *remote, struct kv_offer *offer,
+			   bool failed);
+/* Some of it; lets go of the lock.  False: there is nothing to do now. */
+bool kv_offers_run(struct kv_remote *remote);
 
 /* ---- forget.c ---- */
 

@@ -533,6 +533,8 @@ static int put_layout(struct kv_cache *cache, struct kv_space *space,
 		kv_space_index_locked(cache, space, from, to);
 		space->layout = kv_steal(*layout);
 		space->shared |= space->layout->share;
+		if (space->shared)
+			kv_remote_offer_locked(cache, space);
 		space->own_seed = own_seed;
 	}
 	kv_unlock(cache);
@@ -597,6 +599,8 @@ int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 		r = -ESTALE;
 	else
 		space->shared = space->publish = shared;
+	if (r == 0 && shared)
+		kv_remote_offer_locked(cache, space);
 	space->agree_ns = 0;
 	kv_unlock(cache);
 	if (r < 0)
@@ -714,6 +718,8 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	space->uid = uid;
 	space->gid = gid;
 	space->mode = mode & 07777;
+	if (moved && space->shared && !space->removed)
+		kv_remote_offer_locked(cache, space);
 	kv_unlock(cache);
 	if (moved) {
 		kv_quotas_settle(cache);

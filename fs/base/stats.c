@@ -85,7 +85,8 @@ static void write_remotes(FILE *f, struct kv_cache *cache)
 			"remote    %s: %s; asked %llu (%.1f ms), got %llu "
 			"(%.1f ms, %.1f MiB), put %llu (%.1f ms, %.1f MiB); "
 			"%llu failed, %llu of them late, %llu damaged, %llu "
-			"not handed over; it has %.1f MiB of memory\n",
+			"not handed over at once, %llu spaces offered again; "
+			"it has %.1f MiB of memory\n",
 			s->url,
 			s->open	   ? "asked"
 			: s->there ? "failed too often"
@@ -96,7 +97,7 @@ static void write_remotes(FILE *f, struct kv_cache *cache)
 			mib(s->got_bytes), (ull)s->calls[KV_REMOTE_PUT],
 			mean_ms(s, KV_REMOTE_PUT), mib(s->put_bytes),
 			(ull)s->failed, (ull)s->late, (ull)s->damaged,
-			(ull)s->dropped, mib(s->lent_bytes));
+			(ull)s->dropped, (ull)s->offering, mib(s->lent_bytes));
 		if (s->helpers || s->refused)
 			fprintf(f,
 				"helpers   %llu of tenants, %llu of them "
@@ -604,8 +605,11 @@ static void write_remote_metrics(FILE *f, struct kv_cache *cache)
 		   "Objects that were not what they should be.", all, n,
 		   offsetof(struct kv_remote_stats, damaged));
 	remote_row(f, "remote_dropped_total", "counter",
-		   "Blocks that were not handed over.", all, n,
+		   "Blocks that were not handed over at once.", all, n,
 		   offsetof(struct kv_remote_stats, dropped));
+	remote_row(f, "remote_offering", "gauge",
+		   "Spaces that are offered to it again.", all, n,
+		   offsetof(struct kv_remote_stats, offering));
 	remote_row(f, "remote_lent_bytes", "gauge",
 		   "Memory that a backend has, for what is on its way.", all, n,
 		   offsetof(struct kv_remote_stats, lent_bytes));

@@ -103,7 +103,7 @@ sleep 0.5
 eq "what is not shared stays here" "$(objects)" 6
 ok "shared from now on" setfattr -n user.kvfs.share -v 1 "$M/private"
 put private 78 "$T/p" && sync "$M/private" || fail "private 78"
-handed_over 7
+handed_over 8 # with what it had by then
 ended "$M" "$T/store"
 node1
 eq "it stays so" "$(xattr "$M/private" share)" 1

@@ -49,7 +49,7 @@ published() { # SPACE: its seed is with others'
 }
 has() { [ -s "$(object "$1").digest" ]; }
 object() { find "$R" -name "$(key "$1")"; }
-for i in 1 2 3; do kv "$T/b$i" --seed "$i"; done
+for i in 1 2 3 4 5; do kv "$T/b$i" --seed "$i"; done
 
 # It comes, while nobody waits for it.
 node1 2> "$T/said"
@@ -67,6 +67,7 @@ put early 2 "$T/b2" && sync "$M/early" || fail put
 make "$N/early"
 ok "a seed" agreed early
 soon "handed over" has 2
+soon "what was saved without it, too" has 1
 fetched 1 early 2
 same "what comes" "$T/b2" "$N/early/$(place 2)"
 
@@ -115,20 +116,20 @@ soon "the given seed" agreed theirs
 
 # A writer that dies leaves an object without its note, or with half a note: a miss,
 # which the next one to save it mends.
-put private 1 "$T/b1" && sync "$M/private" || fail put
-soon "handed over" has 1
-rm "$(object 1).digest" || fail "no note"
-fetched 0 private 1
+put private 4 "$T/b4" && sync "$M/private" || fail put
+soon "handed over" has 4
+rm "$(object 4).digest" || fail "no note"
+fetched 0 private 4
 sleep 1.1
-mkdir -p "$N/private/01" && cp "$T/b1" "$N/private/$(place 1)" && sync "$N/private" || fail "saved elsewhere"
-soon "its note is back" has 1
-rm -r "$M/private/01"
-put private 3 "$T/b3" && sync "$M/private" || fail put
-soon "handed over" has 3
-truncate -s 10 "$(object 3).digest"
-fetched 0 private 3
-mkdir -p "$N/private/03" && cp "$T/b3" "$N/private/$(place 3)" && sync "$N/private" || fail "saved elsewhere"
-soon "half a note is made whole" grep -q "$(xattr "$N/private/$(place 3)" digest)" "$(object 3).digest"
+mkdir -p "$N/private/04" && cp "$T/b4" "$N/private/$(place 4)" && sync "$N/private" || fail "saved elsewhere"
+soon "its note is back" has 4
+rm -r "$M/private/04"
+put private 5 "$T/b5" && sync "$M/private" || fail put
+soon "handed over" has 5
+truncate -s 10 "$(object 5).digest"
+fetched 0 private 5
+mkdir -p "$N/private/05" && cp "$T/b5" "$N/private/$(place 5)" && sync "$N/private" || fail "saved elsewhere"
+soon "half a note is made whole" grep -q "$(xattr "$N/private/$(place 5)" digest)" "$(object 5).digest"
 
 # So it is with one that published a layout.
 make "$M/halfway"

@@ -1,7 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # remote_share.sh - whose word it is whether a space is shared: what waits when its
-# owner takes it back stays here, and who only may write there cannot give it.
+# owner takes it back stays here, and who only may write there cannot give it.  What is
+# shared gets there in the end: what was saved before, what a full backend refused, and
+# what waited when the daemon was killed.
 . "$(dirname "$0")/lib"
 O=$T/objects
 mkdir -m 1777 "$O"
@@ -52,12 +54,45 @@ hold() { # all helpers that there are
 }
 go() { for p in $pids; do kill -CONT "$p"; done; }
 
+arrive() { # WHAT [TENANT]: all of them do
+	local i
+	for ((i = 0; i < 600; i++)); do [ "$(objects "${2:-}")" = $BLOCKS ] && break; sleep 0.1; done
+	eq "$1" "$(objects "${2:-}")" $BLOCKS
+	offered
+	rm -f "$O"/*
+}
+offered() { # until nothing is offered any more
+	local i
+	for ((i = 0; i < 600; i++)); do
+		grep -q '^kvfs_remote_offering{backend="0"[^}]*} 0' "$M/.kvfs/metrics" && return
+		sleep 0.1
+	done
+	fail "it is offered for ever"
+}
+
 make after && share after 1
 make given && share given 1
 save given && behind
-for ((i = 0; i < 300; i++)); do [ "$(objects)" = $BLOCKS ] && break; sleep 0.1; done
-eq "what is shared" "$(objects)" $BLOCKS
-rm -f "$O"/*
+arrive "what is shared"
+
+# Shared only when it is there.
+make late
+save late && behind
+eq "what is not shared" "$(objects)" 0
+share late 1
+arrive "what is shared later"
+
+# Refused, until there is room.
+make refused && share refused 1
+echo full > "$T/fault"
+save refused
+for ((i = 0; i < 300; i++)); do
+	[ "$(sed -n 's/^kvfs_remote_dropped_total{backend="0"[^}]*} //p' "$M/.kvfs/metrics")" -ge $BLOCKS ] && break
+	sleep 0.1
+done
+eq "in a full backend" "$(objects)" 0
+rm "$T/fault"
+arrive "what was refused"
 
 # Taken back while all of them wait, those included that are asked about.
 make taken && share taken 1
@@ -75,8 +110,22 @@ if [ "$(id -u)" = 0 ]; then
 	go
 	behind
 	eq "the old owner's" "$(objects)" 0
-	eq "the new owner's" "$(objects 1001)" 0
+	arrive "the new owner's" 1001
+	share sold 0
 fi
+
+# All that waits when the daemon is killed is offered by the next one.
+make killed && share killed 1
+for space in given late refused; do share $space 0; done
+offered
+hold && save killed
+pid=$(daemon_pids | head -1)
+kill -KILL "$pid"
+unmount "$M" || fail "umount"
+gone
+eq "what was not handed over" "$(objects)" 0
+start "remote=helper:$here/kvfs-remote-files?dir=$O&fault=$T/fault"
+arrive "what waited"
 
 # Who is not the owner cannot share a space that has no layout yet, in any way.
 as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
