@@ -94,6 +94,13 @@ static void end(struct transfer *t, int status)
 	pthread_mutex_unlock(&http->lock);
 }
 
+/* Make the request that was prepared. */
+static int ask(struct transfer *t)
+{
+	t->request.distrust_ns = t->http->damaged_ns;
+	return kv_request_begin(&t->request, t->http->multi);
+}
+
 /* Its last request ended with @r: make the next, or end it. */
 static void go_on(struct transfer *t, int r)
 {
@@ -110,12 +117,22 @@ static void go_on(struct transfer *t, int r)
 		r = dialect->next(&t->request.x, r);
 	}
 	if (r == KV_HTTP_ASK) {
-		t->request.distrust_ns = t->http->damaged_ns;
-		r = kv_request_begin(&t->request, t->http->multi);
+		r = ask(t);
 		if (r == 0)
 			return;
 	}
 	end(t, r);
+}
+
+/* Nobody waits for it: it ends now, or when it has cleaned up. */
+static void break_off(struct transfer *t)
+{
+	const struct kv_http_dialect *dialect = t->http->dialect;
+
+	kv_request_end(&t->request, t->http->multi);
+	if (!dialect->undo || dialect->undo(&t->request.x) != KV_HTTP_ASK ||
+	    ask(t) < 0)
+		end(t, -ECANCELED);
 }
 
 static void begin(struct transfer *t, struct kv_remote_op *op)
@@ -124,6 +141,7 @@ static void begin(struct transfer *t, struct kv_remote_op *op)
 	t->request.x.op = op;
 	t->request.x.step = 0;
 	t->request.x.first = 0;
+	t->request.x.part[0] = '\0';
 	t->http->active++;
 	go_on(t, 0);
 }
@@ -145,7 +163,8 @@ static void fail_queued(struct http *http, int status)
 static void took(struct transfer *t, CURLcode code)
 {
 	const int r = kv_request_result(&t->request, code);
-	const bool unreached = kv_request_is_unreached(code);
+	const bool unreached =
+		!t->request.x.limit_ms && kv_request_is_unreached(code);
 	struct http *http = t->http;
 
 	/* Not after the first: that may be one connection's bad luck. */
@@ -199,24 +218,29 @@ static void begin_queued(struct http *http)
 	}
 }
 
+/* At the end all of them end at once. */
 static void end_cancelled(struct http *http)
 {
-	bool cancelled[TRANSFERS] = {false}, any;
+	bool cancelled[TRANSFERS] = {false}, any, stop;
 
 	pthread_mutex_lock(&http->lock);
-	any = http->cancels || http->stop;
-	for (unsigned i = 0; any && i < TRANSFERS; i++)
-		if (http->transfers[i].request.x.op)
-			cancelled[i] =
-				http->transfers[i].request.x.op->cancelled ||
-				http->stop;
+	stop = http->stop;
+	any = http->cancels || stop;
+	for (unsigned i = 0; any && i < TRANSFERS; i++) {
+		struct kv_remote_op *op = http->transfers[i].request.x.op;
+
+		if (op) {
+			cancelled[i] = op->cancelled || stop;
+			op->cancelled = false; /* it may go on to clean up */
+		}
+	}
 	http->cancels = false;
 	pthread_mutex_unlock(&http->lock);
 	for (unsigned i = 0; any && i < TRANSFERS; i++) {
-		struct transfer *t = &http->transfers[i];
-
-		if (cancelled[i])
-			end(t, -ECANCELED);
+		if (cancelled[i] && stop)
+			end(&http->transfers[i], -ECANCELED);
+		else if (cancelled[i])
+			break_off(&http->transfers[i]);
 	}
 }
 

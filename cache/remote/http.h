@@ -36,14 +36,16 @@ struct kv_exchange {
 	const void *body; /* of PUT; lives as long as the exchange */
 	uint64_t body_n;
 	enum kv_http_answer wants;
+	long limit_ms; /* it has no more time; 0: whoever waits knows */
 	char headers[KV_HTTP_HEADERS][KV_HTTP_HEADER_MAX];
 
 	/* These stay from one request to the next. */
 	char note[KV_OBJECT_NOTE_MAX + 1]; /* to put, or as it came */
 	size_t note_n;
-	char part[24]; /* what a temporary name ends with */
-	int first;     /* how an earlier request ended */
-	int phase;     /* next's own, as is this: of a page */
+	/* What a temporary name ends with, of what may be there; "": nothing is. */
+	char part[24];
+	int first; /* how an earlier request ended */
+	int phase; /* next's own, as is this: of a page */
 	size_t at;
 	char last[KV_NAME_MAX + 1]; /* name of it that was dealt with */
 };
@@ -58,6 +60,12 @@ struct kv_http_dialect {
 	 * KV_HTTP_ASK, or the status of the operation.
 	 */
 	int (*next)(struct kv_exchange *x, int r);
+	/*
+	 * NULL, or: the operation was cancelled, and the request before broken off.
+	 * Prepare one that removes what would stay, after which next returns
+	 * -ECANCELED; or return 0: there is nothing.
+	 */
+	int (*undo)(struct kv_exchange *x);
 	/* The request that tells whether the site is there, and may be used. */
 	void (*probe)(struct kv_exchange *x);
 	bool comes_by_put; /* it need not be there before */

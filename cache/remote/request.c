@@ -258,6 +258,9 @@ static CURLcode set_way(const struct kv_request *request)
 	if (code == CURLE_OK)
 		code = curl_easy_setopt(request->easy, CURLOPT_USERAGENT,
 					"kvfs/" KV_VERSION);
+	if (code == CURLE_OK)
+		code = curl_easy_setopt(request->easy, CURLOPT_TIMEOUT_MS,
+					request->x.limit_ms);
 	if (code == CURLE_OK && request->x.site->ca)
 		code = curl_easy_setopt(request->easy, CURLOPT_CAINFO,
 					request->x.site->ca);
@@ -391,6 +394,7 @@ void kv_request_end(struct kv_request *request, CURLM *multi)
 	x->body = NULL;
 	x->body_n = 0;
 	x->wants = KV_ANSWER_NOTHING;
+	x->limit_ms = 0;
 	for (size_t i = 0; i < KV_HTTP_HEADERS; i++)
 		x->headers[i][0] = '\0';
 	request->sent = request->received = request->header_bytes = 0;

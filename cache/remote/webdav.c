@@ -6,19 +6,31 @@
  * WebDAV keeps no headers: an object's note is the object NAME.digest beside it,
  * put last, as in a directory.  Publishing moves a temporary object to its name,
  * but over none: whether that is one step, or two of which another may come in
- * between, is the server's matter.
+ * between, is the server's matter.  However it ends, that object is removed.
  *
  * OWNS      nothing.
  *
  * LOCKING   none.
  */
 #include <stdio.h>
-#include <sys/random.h>
 
 #include "cache/remote/http.h"
+#include "common/bytes.h"
 #include "common/copy.h"
 
 #define NOTE ".digest"
+#define PART_BYTES 8u
+#define DROP_MS 3000l
+
+enum {
+	PUBLISH_PART,
+	PUBLISH_MOVE,
+	PUBLISH_NOTE,
+	PUBLISH_DROP,
+	PUBLISH_LOOK,
+	PUBLISH_MEND,
+	PUBLISH_MENDED,
+};
 
 static int put_object(struct kv_exchange *x, const char *suffix)
 {
@@ -76,14 +88,14 @@ static int next_of_put(struct kv_exchange *x, int r)
 	return r < 0 || x->step == 2 ? r : put_note(x);
 }
 
+/* Of one layout always the same: what was left is overwritten, and moved, by whoever
+ * tries again. */
 static int put_part(struct kv_exchange *x)
 {
-	uint64_t random;
+	char digits[2 * PART_BYTES + 1];
 
-	if (getrandom(&random, sizeof(random), 0) != sizeof(random))
-		return -EIO;
-	snprintf(x->part, sizeof(x->part), ".%016llx",
-		 (unsigned long long)random);
+	kv_hex(x->op->digest.b, PART_BYTES, digits);
+	snprintf(x->part, sizeof(x->part), ".%s", digits);
 	return put_object(x, x->part);
 }
 
@@ -97,49 +109,76 @@ static int move_part(struct kv_exchange *x)
 	return KV_HTTP_ASK;
 }
 
+/* A put so ends only where it was not sent. */
+static bool is_unreached(int r)
+{
+	return r == -ECONNREFUSED || r == -EHOSTUNREACH || r == -ETIMEDOUT;
+}
+
+/* It is not wanted any more, as it ended with @status. */
+static int drop_part(struct kv_exchange *x, int status)
+{
+	x->phase = PUBLISH_DROP;
+	x->first = status;
+	kv_http_ask(x, "DELETE", x->part);
+	x->limit_ms = DROP_MS;
+	x->part[0] = '\0';
+	return KV_HTTP_ASK;
+}
+
 /* Whoever published it has died before its note came, or is about to put that:
  * the same note, as it is the same object. */
 static int mend(struct kv_exchange *x, int r)
 {
-	switch (x->step) {
-	case 4:
-		if (r == 0)
-			r = kv_object_read_note(x->op, x->note, x->note_n);
-		if (r != -ENOENT && r != -EBADMSG)
-			return x->first;
-		kv_http_ask(x, "GET", "");
-		x->wants = KV_ANSWER_PAGE;
-		return KV_HTTP_ASK;
-	case 5:
+	if (r == 0)
+		r = kv_object_read_note(x->op, x->note, x->note_n);
+	if (r != -ENOENT && r != -EBADMSG)
+		return x->first;
+	x->phase = PUBLISH_MEND;
+	kv_http_ask(x, "GET", "");
+	x->wants = KV_ANSWER_PAGE;
+	return KV_HTTP_ASK;
+}
+
+static int next_of_publish(struct kv_exchange *x, int r)
+{
+	if (x->step == 0) {
+		x->phase = PUBLISH_PART;
+		return put_part(x);
+	}
+	switch (x->phase) {
+	case PUBLISH_PART:
+		x->phase = PUBLISH_MOVE;
+		if (is_unreached(r))
+			return r;
+		return r < 0 ? drop_part(x, r) : move_part(x);
+	case PUBLISH_MOVE:
+		if (r < 0)
+			return drop_part(x, r);
+		x->part[0] = '\0';
+		x->phase = PUBLISH_NOTE;
+		return put_note(x);
+	case PUBLISH_NOTE:
+		return r;
+	case PUBLISH_DROP:
+		x->phase = PUBLISH_LOOK;
+		return x->first == -EEXIST ? get_note(x) : x->first;
+	case PUBLISH_LOOK:
+		return mend(x, r);
+	case PUBLISH_MEND:
 		if (r < 0)
 			return x->first;
 		x->op->digest = kv_digest_of(x->op->data, x->op->length);
+		x->phase = PUBLISH_MENDED;
 		return put_note(x);
 	default:
 		return x->first;
 	}
 }
 
-static int next_of_publish(struct kv_exchange *x, int r)
+static int undo(struct kv_exchange *x)
 {
-	switch (x->step) {
-	case 0:
-		return put_part(x);
-	case 1:
-		return r < 0 ? r : move_part(x);
-	case 2:
-		if (r == 0)
-			return put_note(x);
-		x->first = r;
-		kv_http_ask(x, "DELETE", x->part);
-		return KV_HTTP_ASK;
-	case 3: /* the note, or the part, that is not wanted any more */
-		if (x->first == 0)
-			return r;
-		return x->first == -EEXIST ? get_note(x) : x->first;
-	default:
-		return mend(x, r);
-	}
+	return x->part[0] ? drop_part(x, -ECANCELED) : 0;
 }
 
 static int next_of_remove(struct kv_exchange *x, int r)
@@ -234,6 +273,7 @@ static CURLcode authorize(CURL *easy, const struct kv_site *site)
 static const struct kv_http_dialect dialect = {
 	.authorize = authorize,
 	.next = next,
+	.undo = undo,
 	.probe = probe,
 	.comes_by_put = true,
 };

@@ -9,6 +9,7 @@
  */
 #include <fcntl.h>
 
+#include "common/bytes.h"
 #include "tests/cache/backend.h"
 #include "tests/cache/webserver.h"
 
@@ -126,19 +127,67 @@ static void test_what_was_not_put_so_is_refused(void **state)
 	assert_int_equal(get(OBJECT, room, sizeof(room), &n), 0);
 }
 
-static void test_who_was_not_first_leaves_nothing(void **state)
+static void assert_entries(const char *expected)
 {
 	char entries[1000] = "";
-	FILE *list;
+	FILE *list =
+		popen("ls -A data/some/prefix/7/s 2>&1 | tr '\\n' ' '", "r");
 
+	assert_non_null(list);
+	if (!fgets(entries, sizeof(entries), list))
+		entries[0] = '\0';
+	pclose(list);
+	assert_string_equal(entries, expected);
+}
+
+static void test_who_was_not_first_leaves_nothing(void **state)
+{
 	(void)state;
 	assert_int_equal(put("7/s/.layout", KV_REMOTE_PUBLISH, "one", 3), 0);
 	assert_int_equal(put("7/s/.layout", KV_REMOTE_PUBLISH, "two", 3),
 			 -EEXIST);
-	list = popen("ls -A data/some/prefix/7/s | tr '\\n' ' '", "r");
-	assert_non_null(fgets(entries, sizeof(entries), list));
-	pclose(list);
-	assert_string_equal(entries, ".layout .layout.digest ");
+	assert_entries(".layout .layout.digest ");
+}
+
+/* The server has the request by then, but not answered, nor done anything. */
+static void test_who_is_cancelled_leaves_nothing(void **state)
+{
+	struct kv_remote_op op = op_of(KV_REMOTE_PUBLISH, "7/s/.layout");
+	struct kv_remote_op *all = &op;
+
+	(void)state;
+	assert_int_equal(put("7/s/k", KV_REMOTE_PUT, "bytes", 5), 0);
+	op.data = (uint8_t *)"one";
+	op.length = 3;
+	op.digest = kv_digest_of("one", 3);
+	kill(server.pid, SIGSTOP);
+	driver->submit(backend, &all, 1);
+	usleep(300000);
+	driver->cancel(backend, &op);
+	usleep(300000);
+	kill(server.pid, SIGCONT);
+	await(1);
+	assert_int_equal(op.status, -ECANCELED);
+	assert_entries("k k.digest ");
+}
+
+/* The one that was left by a node that died then. */
+static void test_who_tries_again_takes_what_was_left(void **state)
+{
+	const struct kv_digest digest = kv_digest_of("one", 3);
+	char digits[33], name[64];
+
+	(void)state;
+	kv_hex(digest.b, 8, digits);
+	snprintf(name, sizeof(name), "7/s/.layout.%s", digits);
+	assert_int_equal(put("7/s/k", KV_REMOTE_PUT, "bytes", 5), 0);
+	overwrite(name, "one");
+	assert_int_equal(put("7/s/.layout", KV_REMOTE_PUBLISH, "one", 3), 0);
+	assert_entries(".layout .layout.digest k k.digest ");
+	overwrite(name, "on");
+	assert_int_equal(put("7/s/.layout", KV_REMOTE_PUBLISH, "one", 3),
+			 -EEXIST);
+	assert_entries(".layout .layout.digest k k.digest ");
 }
 
 static void test_a_layout_without_its_note_is_mended(void **state)
@@ -446,6 +495,8 @@ int main(void)
 		WITH(test_what_was_not_put_so_is_refused),
 		WITH(test_what_is_not_as_noted_is_refused),
 		WITH(test_who_was_not_first_leaves_nothing),
+		WITH(test_who_is_cancelled_leaves_nothing),
+		WITH(test_who_tries_again_takes_what_was_left),
 		WITH(test_a_layout_without_its_note_is_mended),
 		WITH(test_a_space_is_cleared_but_for_its_layout),
 		WITH(test_names_are_not_parts_of_urls),
