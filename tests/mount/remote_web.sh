@@ -48,6 +48,16 @@ ended() { # MOUNT STORE
 	done
 	fail "the daemon of $1 does not end"
 }
+fill() { # SPACE N: a new one, at the other node, with so many blocks
+	local i
+	make "$N/$1"
+	for ((i = 1; i <= $2; i++)); do
+		mkdir -p "$N/$1/$(printf %02x "$i")"
+		cp "$T/b$((i % 6 + 1))" "$N/$1/$(place "$i")" || fail "block $i"
+	done
+	sync "$N/$1"
+}
+puts() { sed -n 's/^kvfs_remote_calls_total{.*call="put"} //p' "$N/.kvfs/metrics"; }
 # between URL: one node, the other, and what is there of it.
 between() {
 	node1 "$1"
@@ -69,14 +79,9 @@ between() {
 # Blocks, then a space of more than a server lists at a time, are removed there.
 forgotten() { # URL
 	local i said
-	make "$N/f"
-	for i in {1..105}; do
-		mkdir -p "$N/f/$(printf %02x "$i")"
-		cp "$T/b$((i % 6 + 1))" "$N/f/$(place "$i")" || fail "block $i"
-	done
-	sync "$N/f"
+	fill f 105
 	for ((i = 0; i < 600; i++)); do
-		[ "$(sed -n 's/^kvfs_remote_calls_total{.*call="put"} //p' "$N/.kvfs/metrics")" -ge 105 ] && break
+		[ "$(puts)" -ge 105 ] && break
 		sleep 0.1
 	done
 	said=$("$B/kvfs" --forget "$N/f/$(place 1)" "$N/f/$(place 106)") || fail "--forget: $said"
@@ -100,7 +105,6 @@ without_server() {
 	fetched 4 300 1 2 3 4
 }
 
-puts() { sed -n 's/^kvfs_remote_calls_total{.*call="put"} //p' "$N/.kvfs/metrics"; }
 # A server that takes nothing, $1 its word for it, still gives what it has: while
 # the other node offers it block upon block.
 with_a_server_that_refuses() {
@@ -115,12 +119,7 @@ with_a_server_that_refuses() {
 		sleep 0.1
 	done
 	before=$(puts)
-	make "$N/r"
-	for i in {1..40}; do
-		mkdir -p "$N/r/$(printf %02x "$i")"
-		cp "$T/b$((i % 6 + 1))" "$N/r/$(place "$i")" || fail "block $i"
-	done
-	sync "$N/r"
+	fill r 40
 	for ((i = 0; i < 300; i++)); do
 		[ "$(sed -n 's/^kvfs_remote_dropped_total{backend="0"[^}]*} //p' "$N/.kvfs/metrics")" -ge 40 ] && break
 		sleep 0.1
