@@ -2,8 +2,8 @@
 /*
  * get.c - blocks that are brought from a backend.
  *
- * Each begins as part of a look (look.c).  What that finds, and is worth it, is
- * fetched in chain order, within a budget of memory and a rate; it lands in
+ * Each begins as part of a look (look.c).  What that finds, and is worth it, or takes
+ * for granted, is fetched in chain order, within a budget of memory and a rate; it lands in
  * memory of its own, is copied and hashed into a slot in one pass, and sealed
  * if key, length and digest agree.
  *
@@ -11,7 +11,8 @@
  *
  * STATES    of a get:
  *              (new) -> LOOKING   somebody wants it
- *            LOOKING -> QUEUED    it is there, and worth it
+ *            LOOKING -> QUEUED    it is there, and worth it; what is taken to
+ *                                 be there stays LOOKING until it LANDED
  *             QUEUED -> GETTING   there is memory, and rate, for it
  *            GETTING -> LANDED    its bytes are here
  *             LANDED -> (sealed)  there was a slot for it
@@ -39,7 +40,6 @@
 #define GET_NS UINT64_C(10000000000)
 #define QUEUE_NS UINT64_C(60000000000) /* that long it may wait to begin */
 #define ROOM_NS UINT64_C(1000000000)   /* and that long for a slot */
-#define DAMAGED_NS UINT64_C(10000000000)
 #define GETTING_MAX \
 	42u /* of one user 32, so that there is something for others */
 #define SHARES 1048576u	   /* of all that gets may have */
@@ -86,13 +86,20 @@ struct kv_remote_get *kv_get_find_locked(struct kv_remote *remote,
 	return get;
 }
 
-static void get_free(struct kv_remote *remote, struct kv_remote_get *get)
+/* The memory that it was to land in, and its share, are others' again. */
+static void release(struct kv_remote *remote, struct kv_remote_get *get)
 {
 	if (get->job.op.data)
 		remote->landing -= get->job.op.room;
+	free(kv_steal(get->job.op.data));
 	if (get->share)
-		kv_turn_end(&remote->fetches, get->turn, get->share);
-	free(get->job.op.data);
+		kv_turn_end(&remote->fetches, kv_steal(get->turn), get->share);
+	get->share = 0;
+}
+
+static void get_free(struct kv_remote *remote, struct kv_remote_get *get)
+{
+	release(remote, get);
 	kv_space_put(get->space);
 	free(get);
 }
@@ -104,6 +111,8 @@ static void given_back(struct kv_remote *remote, struct kv_remote_job *job)
 
 	if (get->ended)
 		get_free(remote, get);
+	else
+		release(remote, get);
 }
 
 struct kv_remote_get *kv_get_new_locked(struct kv_remote *remote,
@@ -196,7 +205,7 @@ void kv_get_fetch(struct kv_remote *remote, struct kv_remote_get *get)
 	get->queue = (struct get_queue *)kv_turn_get(
 		&remote->fetches, kv_remote_user(cache, get->space));
 	kv_lock(cache);
-	get->state = GET_QUEUED;
+	get->state = get->look ? GET_LOOKING : GET_QUEUED;
 	kv_unlock(cache);
 	get->since_ns = kv_now_ns();
 	TAILQ_INSERT_TAIL(&get->queue->gets, get, link);
@@ -214,19 +223,35 @@ static void dequeue(struct kv_remote *remote, struct kv_remote_get *get)
 	get->queue = NULL;
 }
 
+/* It will not come. */
+static void failed(struct kv_remote *remote, struct kv_remote_get *get,
+		   int status)
+{
+	const bool damaged = status == -EBADMSG || status == -EFBIG;
+
+	if (get->look)
+		kv_look_fetched(remote, get, status);
+	else
+		kv_get_end(remote, get, false,
+			   damaged ? KV_DAMAGED_NS : KV_ABSENT_NS);
+}
+
 static void came(struct kv_remote *remote, struct kv_remote_job *job,
 		 int status)
 {
 	struct kv_remote_get *get = (struct kv_remote_get *)job;
 
 	remote->getting--;
+	if (status == -ENOENT)
+		remote->credit += (double)job->op.room;
 	if (status < 0) {
-		kv_get_end(remote, get, false,
-			   status == -EBADMSG || status == -EFBIG
-				   ? DAMAGED_NS
-				   : KV_ABSENT_NS);
+		if (!job->abandoned)
+			release(remote, get);
+		failed(remote, get, status);
 		return;
 	}
+	if (get->look)
+		kv_look_fetched(remote, get, 0);
 	kv_lock(remote->cache);
 	get->state = GET_LANDED;
 	kv_unlock(remote->cache);
@@ -280,14 +305,14 @@ static int get_begin(struct kv_remote *remote, struct kv_remote_get *get)
 		return -ENOMEM;
 	op->room = op->length;
 	op->call = KV_REMOTE_GET;
-	op->noted = true;
+	op->noted = !get->look;
 	remote->landing += op->room;
 	remote->getting++;
 	get->turn = &get->queue->turn;
 	get->share = share_of(remote, op->length);
 	kv_turn_begin(&remote->fetches, get->turn, get->share);
 	kv_lock(remote->cache);
-	get->state = GET_GETTING;
+	get->state = get->look ? GET_LOOKING : GET_GETTING;
 	kv_unlock(remote->cache);
 	get->job.ended = came;
 	kv_remote_submit(remote, &get->job, GET_NS);
@@ -311,9 +336,11 @@ static void begin_gets(struct kv_remote *remote)
 			break;
 		kv_turn_charge(turn, r > 0 ? get->job.op.length : 0);
 		dequeue(remote, get);
-		if (r < 0)
+		if (r < 0 && get->look)
+			kv_look_fetched(remote, get, r);
+		else if (r < 0)
 			kv_get_end(remote, get, false,
-				   r == -EFBIG ? DAMAGED_NS : 0);
+				   r == -EFBIG ? KV_DAMAGED_NS : 0);
 	}
 }
 
@@ -370,7 +397,8 @@ static void land(struct kv_remote *remote, struct kv_remote_get *get)
 	if (r >= 0 || r == -EEXIST || r == -EALREADY)
 		kv_get_end(remote, get, true, 0);
 	else
-		kv_get_end(remote, get, false, r == -EBADMSG ? DAMAGED_NS : 0);
+		kv_get_end(remote, get, false,
+			   r == -EBADMSG ? KV_DAMAGED_NS : 0);
 }
 
 static void land_all(struct kv_remote *remote)
@@ -402,7 +430,10 @@ void kv_gets_stop(struct kv_remote *remote)
 	while ((turn = kv_turns_next(&remote->fetches))) {
 		get = TAILQ_FIRST(&((struct get_queue *)turn)->gets);
 		dequeue(remote, get);
-		kv_get_end(remote, get, false, 0);
+		if (get->look)
+			kv_look_fetched(remote, get, -ECANCELED);
+		else
+			kv_get_end(remote, get, false, 0);
 	}
 	while ((get = TAILQ_FIRST(&remote->landed))) {
 		TAILQ_REMOVE(&remote->landed, get, link);

@@ -7,6 +7,10 @@
  * once, of one backend after the other.  What is known to be worth it is fetched
  * (get.c) while the rest is asked for, and what is left in the end is missed.
  *
+ * Of one backend alone the first of a chain are asked for; if they are there, so is
+ * the rest most likely, which is fetched without a question, up to the first gap:
+ * half as many requests, where a question is one.
+ *
  * OWNS      every kv_remote_look.
  *
  * INVARIANTS
@@ -28,6 +32,7 @@
 #define ASKING_MAX \
 	85u	    /* of one user 64, so that there is something for others */
 #define ASK_TURN 32 /* blocks */
+#define AHEAD 64u   /* of a look, what is fetched without a question */
 
 struct kv_remote_look {
 	struct kv_space *space; /* held */
@@ -37,8 +42,11 @@ struct kv_remote_look {
 	size_t next;		  /* the next get to be asked for */
 	size_t left;		  /* answers that are not here */
 	size_t n, room;
-	size_t there; /* of a chain, so many are there without a gap */
-	size_t begun; /* and so many of them are being fetched */
+	size_t there;	/* of a chain, so many are there without a gap */
+	size_t begun;	/* and so many of them are being fetched */
+	uint64_t bytes; /* of the largest that was found */
+	bool gap;	/* something was not */
+	bool asks;	/* for each: their lengths differ */
 	/* In the order of the keys; NULL: it is being fetched. */
 	struct kv_remote_get **gets;
 	TAILQ_ENTRY(kv_remote_look) link;
@@ -119,6 +127,7 @@ int kv_remote_want_locked(struct kv_cache *cache, struct kv_want *want)
 	if (!get)
 		return -ENOENT;
 	get->look = look;
+	get->at = look->n;
 	look->gets[look->n++] = get;
 	kv_want_link(&get->wants, want);
 	return -EINPROGRESS;
@@ -164,22 +173,42 @@ void kv_remote_look_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 
 /* ---- deciding ---- */
 
-static void fetch(struct kv_remote *remote, struct kv_remote_get **get)
+static void fetch(struct kv_remote *remote, struct kv_remote_get *get)
 {
-	(*get)->look = NULL;
-	kv_get_fetch(remote, kv_steal(*get));
+	get->look->gets[get->at] = NULL;
+	get->look = NULL;
+	kv_get_fetch(remote, get);
+}
+
+static uint32_t threshold_of(const struct kv_remote *remote)
+{
+	return KV_MAX(remote->cache->config.remote.threshold, 1u);
 }
 
 /* Of a chain, what follows a gap is of no use, and a short rest not worth it. */
 static void fetch_chain(struct kv_remote *remote, struct kv_remote_look *look)
 {
+	struct kv_remote_get **gets = look->gets;
+
 	if (!is_prefix(look->space) || remote->stop)
 		return;
-	while (look->there < look->n && look->gets[look->there]->found)
+	while (look->there < look->n &&
+	       (!gets[look->there] || gets[look->there]->found))
 		look->there++;
-	if (look->there >= remote->cache->config.remote.threshold)
-		while (look->begun < look->there)
-			fetch(remote, &look->gets[look->begun++]);
+	if (look->there < threshold_of(remote))
+		return;
+	for (; look->begun < look->there; look->begun++)
+		if (gets[look->begun])
+			fetch(remote, gets[look->begun]);
+}
+
+/* How long not to ask for what was not found. */
+static uint64_t shun_ns(const struct kv_remote_look *look,
+			const struct kv_remote_get *get)
+{
+	if (get->found || get->at >= look->next)
+		return 0;
+	return get->damaged ? KV_DAMAGED_NS : KV_ABSENT_NS;
 }
 
 static void decide(struct kv_remote *remote, struct kv_remote_look *look)
@@ -189,12 +218,12 @@ static void decide(struct kv_remote *remote, struct kv_remote_look *look)
 	for (size_t i = look->begun; i < look->n; i++) {
 		struct kv_remote_get *get = look->gets[i];
 
-		if (any && get->found) {
-			fetch(remote, &look->gets[i]);
-			continue;
+		if (get && any && get->found) {
+			fetch(remote, get);
+		} else if (get) {
+			get->look = NULL;
+			kv_get_end(remote, get, false, shun_ns(look, get));
 		}
-		get->look = NULL;
-		kv_get_end(remote, get, false, get->found ? 0 : KV_ABSENT_NS);
 	}
 	look_free(look);
 }
@@ -203,7 +232,6 @@ static void decide(struct kv_remote *remote, struct kv_remote_look *look)
 
 static void look_enqueue(struct kv_remote *remote, struct kv_remote_look *look)
 {
-	look->next = 0;
 	look->queue = (struct look_queue *)kv_turn_get(
 		&remote->looks, kv_remote_user(remote->cache, look->space));
 	TAILQ_INSERT_TAIL(&look->queue->looks, look, link);
@@ -221,28 +249,83 @@ static void look_dequeue(struct kv_remote *remote, struct kv_remote_look *look)
 	look->queue = NULL;
 }
 
+static bool takes_for_granted(const struct kv_remote *remote,
+			      const struct kv_remote_look *look)
+{
+	return remote->n == 1 && is_prefix(look->space) && !look->asks;
+}
+
+/* Whether to ask for the next now, or to wait for answers. */
+static bool may_go_on(const struct kv_remote *remote,
+		      const struct kv_remote_look *look)
+{
+	if (look->next == look->n || remote->stop)
+		return false;
+	if (!takes_for_granted(remote, look))
+		return true;
+	if (look->gap)
+		return false;
+	return look->begun > 0 ? look->left < AHEAD
+			       : look->next < threshold_of(remote);
+}
+
 /* All that it asked for has been answered: the next backend, or the end. */
 static void look_on(struct kv_remote *remote, struct kv_remote_look *look)
 {
-	if (look->queue || look->left > 0)
+	if (look->queue)
 		return;
-	if (++look->backend < remote->n && !remote->stop)
+	if (may_go_on(remote, look)) {
 		look_enqueue(remote, look);
-	else
+		return;
+	}
+	if (look->left > 0)
+		return;
+	if (look->backend + 1 < remote->n && !remote->stop) {
+		look->backend++;
+		look->next = 0;
+		look_enqueue(remote, look);
+	} else {
 		decide(remote, look);
+	}
+}
+
+static void take_answer(struct kv_remote *remote, struct kv_remote_look *look,
+			struct kv_remote_get *get, int status)
+{
+	get->asked = false;
+	look->left--;
+	if (status == 0)
+		look->bytes = KV_MAX(look->bytes, get->job.op.length);
+	else if (status != -EFBIG)
+		look->gap = true;
+	fetch_chain(remote, look);
+	look_on(remote, look);
 }
 
 static void answered(struct kv_remote *remote, struct kv_remote_job *job,
 		     int status)
 {
 	struct kv_remote_get *get = (struct kv_remote_get *)job;
-	struct kv_remote_look *look = get->look;
 
 	kv_turn_end(&remote->looks, kv_steal(get->turn), 1);
 	get->found = status == 0;
-	look->left--;
-	fetch_chain(remote, look);
-	look_on(remote, look);
+	take_answer(remote, get->look, get, status);
+}
+
+void kv_look_fetched(struct kv_remote *remote, struct kv_remote_get *get,
+		     int status)
+{
+	struct kv_remote_look *look = get->look;
+
+	get->damaged = status == -EBADMSG;
+	if (status == 0) {
+		look->gets[get->at] = NULL;
+		get->look = NULL;
+	} else if (status == -EFBIG && !look->asks) {
+		look->asks = true;
+		look->next = 0;
+	}
+	take_answer(remote, look, get, status);
 }
 
 static void ask(struct kv_remote *remote, struct kv_remote_look *look,
@@ -255,27 +338,33 @@ static void ask(struct kv_remote *remote, struct kv_remote_look *look,
 	*op = (struct kv_remote_op){.call = KV_REMOTE_EXISTS};
 	snprintf(op->name, sizeof(op->name), "%s%s", look->prefix, key);
 	get->job.backend = look->backend;
-	get->job.ended = answered;
+	get->asked = true;
 	look->left++;
+	kv_turn_charge(&look->queue->turn, 1);
+	if (look->begun > 0 && takes_for_granted(remote, look)) {
+		op->length = look->bytes;
+		kv_get_fetch(remote, get);
+		return;
+	}
+	get->job.ended = answered;
 	get->turn = &look->queue->turn;
 	kv_turn_begin(&remote->looks, get->turn, 1);
-	kv_turn_charge(&look->queue->turn, 1);
 	kv_remote_submit(remote, &get->job, LOOK_NS);
 }
 
 /* One more of the look whose turn it is. */
 static void ask_one(struct kv_remote *remote, struct kv_remote_look *look)
 {
-	struct kv_remote_get *get = look->gets[look->next];
+	struct kv_remote_get *get;
 
 	if (look->next == 0 && !kv_remote_is_open(remote, look->backend)) {
 		look->next = look->n;
 	} else {
-		look->next++;
-		if (get && !get->found && !get->job.abandoned)
+		get = look->gets[look->next++];
+		if (get && !get->found && !get->asked && !get->job.abandoned)
 			ask(remote, look, get);
 	}
-	if (look->next == look->n) {
+	if (!may_go_on(remote, look)) {
 		look_dequeue(remote, look);
 		look_on(remote, look);
 	}

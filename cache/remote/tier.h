@@ -62,7 +62,8 @@ struct kv_remote_get {
 	enum kv_get_state state;      /* cache->lock */
 	struct kv_want *wants;	      /* cache->lock */
 	struct kv_remote_get *bucket; /* cache->lock */
-	struct kv_remote_look *look;  /* until it is decided */
+	struct kv_remote_look *look;  /* until it is found, or decided */
+	size_t at;		      /* in the look */
 	struct kv_key key;	      /* fixed */
 	struct kv_space *space;	      /* fixed; held */
 	uint32_t uid;		      /* fixed: the space's owner's */
@@ -70,13 +71,15 @@ struct kv_remote_get {
 	struct get_queue *queue;      /* held, while it is QUEUED */
 	struct kv_turn *turn;	      /* its user's, while it is under way */
 	uint64_t share; /* of the memory and the number for gets */
-	bool found;
+	bool found, damaged;
+	bool asked; /* and no answer is here */
 	bool ended; /* nothing is left to do but to free it */
 	uint64_t since_ns;
 	TAILQ_ENTRY(kv_remote_get) link; /* of queued or landed */
 };
 
 #define KV_ABSENT_NS UINT64_C(1000000000) /* not to be asked for again */
+#define KV_DAMAGED_NS UINT64_C(10000000000)
 #define GET_BUCKETS 4096u
 
 struct kv_remote {
@@ -153,6 +156,9 @@ int kv_looks_init(struct kv_remote *remote);
 void kv_looks_fini(struct kv_remote *remote);
 /* Begin what is new, and go on with what waits. */
 void kv_looks_run(struct kv_remote *remote);
+/* How a get went that was begun without a question: with 0 it is the look's no more. */
+void kv_look_fetched(struct kv_remote *remote, struct kv_remote_get *get,
+		     int status);
 /* All that is not under way is over. */
 void kv_looks_stop(struct kv_remote *remote);
 
@@ -172,7 +178,8 @@ struct kv_remote_get *kv_get_new_locked(struct kv_remote *remote,
 					uint64_t hash);
 /* It is missed, and was never asked for. */
 void kv_get_forget_locked(struct kv_remote *remote, struct kv_remote_get *get);
-/* It was found, and is worth it: bring it when it is its user's turn. */
+/* It was found, or is a look's still, and is worth it: bring it when it is its user's
+ * turn. */
 void kv_get_fetch(struct kv_remote *remote, struct kv_remote_get *get);
 /*
  * Tell who waits: with @came it is here, and they look again.  Not to be asked

@@ -136,6 +136,18 @@ done
 fetched "whole" 2 "$N" s 30000 5 6
 [ "$(sed -n 's/^kvfs_remote_damaged_total.* //p' "$N/.kvfs/metrics")" -ge 4 ] || fail "damage is not counted"
 
+# After the first of a chain the rest is fetched without a question, of whatever length.
+for m in "$M" "$N"; do mkdir "$m/c" && setfattr -n user.kvfs.share -v 1 "$m/c" || fail "space c"; done
+before=$(objects)
+for i in $(seq 30); do
+	block "$T/c$i" --seed "$i" --bytes $((10000 + 3000 * (i / 10)))
+	put c "$i" "$T/c$i" || fail "put $i of c"
+done
+sync "$M/c"
+handed_over $((before + 30))
+fetched "all that is there" 30 "$N" c 30000 $(seq 40)
+for i in $(seq 30); do same "block $i of c" "$T/c$i" "$N/c/$(place "$i")"; done
+
 # A directory that is gone: a miss in no time, and a message at mount.
 ended "$N" "$T/store2"
 not "no directory" "remote=dir:$T/none: $T/none: No such file" "$B/kvfs" -o "$BASE,remote=dir:$T/none" "$T/store2" "$N"
