@@ -126,14 +126,19 @@ static int is_exact(const char *path, const struct stat *st, int type,
 	return 0;
 }
 
-static void must_get_there(const struct node *node, unsigned backend,
-			   unsigned n)
+static void must_have(const struct node *node, unsigned backend, unsigned n)
 {
 	const uint64_t until = kv_now_ns() + UINT64_C(60000000000);
 
 	while (objects(node, backend) < n && kv_now_ns() < until)
 		usleep(10000);
 	assert_int_equal(objects(node, backend), n);
+}
+
+static void must_get_there(const struct node *node, unsigned backend,
+			   unsigned n)
+{
+	must_have(node, backend, n);
 	assert_int_equal(nftw(node->at[backend], is_exact, 16, FTW_PHYS), 0);
 }
 
@@ -434,6 +439,25 @@ static void test_others_keep_their_turns(void **state)
 	kv_space_put(other);
 }
 
+#define BEYOND 16000u /* 12288 may wait */
+
+static void test_what_found_no_room_gets_there(void **state)
+{
+	struct node *node = *state;
+
+	node->s.config.remote.n = 1;
+	node->s.config.ssd = 1ull << 30;
+	small_must_open(&node->s);
+	share(node, true);
+	for (unsigned n = 0; n < BEYOND; n++)
+		save_small(node, node->s.space, n);
+	assert_int_equal(kv_space_sync(node->s.cache, node->s.space), 0);
+	if (!stats_of(node, 0).dropped)
+		skip(); /* as fast as that is the backend */
+	must_be_offered(node);
+	must_have(node, 0, BEYOND);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -446,6 +470,7 @@ int main(void)
 		TEST(test_what_nobody_used_may_stay_here),
 		TEST(test_a_read_only_store_is_not_handed_over),
 		TEST(test_others_keep_their_turns),
+		TEST(test_what_found_no_room_gets_there),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
