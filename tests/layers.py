@@ -33,12 +33,6 @@ HOOKS = {
     "kv_block_remove_locked": "cache/block",
     # Who waits for room looks again when the lock is let go.
     "kv_wants_room_locked": "cache/block",
-    # What is missing may be elsewhere, and what is durable go there.
-    "kv_remote_want_locked": "cache/remote",
-    "kv_remote_look_locked": "cache/remote",
-    "kv_remote_may_locked": "cache/remote",
-    "kv_remote_coming_locked": "cache/remote",
-    "kv_remote_durable_locked": "cache/remote",
     # Its record says whose pin it has.
     "kv_block_pinned_by_user": "cache/block",
     # What snapshots changed is written before each commit.

@@ -589,7 +589,8 @@ struct kv_cache {
 	struct kv_ring *ring;	/* fixed */
 	struct kv_periodic housekeeper;
 	struct kv_prefetcher prefetcher;
-	struct kv_remote *remote; /* NULL: none */
+	struct kv_remote *remote;		    /* NULL: none */
+	const struct kv_remote_hooks *remote_hooks; /* as remote; hooks.h */
 	struct kv_periodic agreeing;
 	struct kv_removed *removed; /* NULL: nothing was, or no memory */
 	struct kv_health health;

@@ -31,19 +31,63 @@ bool kv_block_pinned_by_user(struct kv_cache *cache,
 
 /* ---- remote/: what is not here may be elsewhere ---- */
 
+/* By a table, which is there where a remote tier is: all that calls it can be
+ * built, and read, without. */
+struct kv_remote_hooks {
+	int (*want_locked)(struct kv_cache *cache, struct kv_want *want);
+	void (*look_locked)(struct kv_cache *cache, struct kv_acquire *acquire);
+	bool (*may_locked)(struct kv_cache *cache, struct kv_space *space,
+			   const struct kv_key *key);
+	bool (*coming_locked)(struct kv_cache *cache, struct kv_space *space,
+			      const struct kv_key *key);
+	void (*durable_locked)(struct kv_cache *cache,
+			       const struct kv_block *block);
+};
+
 /* Have @want, whose block is missing, wait for it: -EINPROGRESS; or -ENOENT. */
-int kv_remote_want_locked(struct kv_cache *cache, struct kv_want *want);
+static inline int kv_remote_want_locked(struct kv_cache *cache,
+					struct kv_want *want)
+{
+	const struct kv_remote_hooks *remote = cache->remote_hooks;
+
+	return remote ? remote->want_locked(cache, want) : -ENOENT;
+}
+
 /* All wants of @acquire have begun: look for what they miss. */
-void kv_remote_look_locked(struct kv_cache *cache, struct kv_acquire *acquire);
+static inline void kv_remote_look_locked(struct kv_cache *cache,
+					 struct kv_acquire *acquire)
+{
+	if (cache->remote_hooks)
+		cache->remote_hooks->look_locked(cache, acquire);
+}
+
 /* Whether a look for @key has a point; and whether it was found and is on its
  * way. */
-bool kv_remote_may_locked(struct kv_cache *cache, struct kv_space *space,
-			  const struct kv_key *key);
-bool kv_remote_coming_locked(struct kv_cache *cache, struct kv_space *space,
-			     const struct kv_key *key);
+static inline bool kv_remote_may_locked(struct kv_cache *cache,
+					struct kv_space *space,
+					const struct kv_key *key)
+{
+	const struct kv_remote_hooks *remote = cache->remote_hooks;
+
+	return remote && remote->may_locked(cache, space, key);
+}
+
+static inline bool kv_remote_coming_locked(struct kv_cache *cache,
+					   struct kv_space *space,
+					   const struct kv_key *key)
+{
+	const struct kv_remote_hooks *remote = cache->remote_hooks;
+
+	return remote && remote->coming_locked(cache, space, key);
+}
+
 /* A block is durable here. */
-void kv_remote_durable_locked(struct kv_cache *cache,
-			      const struct kv_block *block);
+static inline void kv_remote_durable_locked(struct kv_cache *cache,
+					    const struct kv_block *block)
+{
+	if (cache->remote_hooks)
+		cache->remote_hooks->durable_locked(cache, block);
+}
 
 /* ---- space/snapshot.c: before a commit ---- */
 

@@ -31,7 +31,6 @@
  * LOCKING   cache->lock for the lists but the busy one, and the counts.
  */
 #include "cache/block/block.h"
-#include "cache/core/hooks.h"
 #include "cache/core/spaces.h"
 #include "cache/core/table.h"
 #include "cache/remote/tier.h"
@@ -173,7 +172,7 @@ bool kv_backup_wants(const struct kv_cache *cache, const struct kv_block *block)
 	return cache->config.remote.write == KV_WRITEBACK_ALL || block->hits;
 }
 
-void kv_remote_durable_locked(struct kv_cache *cache,
+void kv_backup_durable_locked(struct kv_cache *cache,
 			      const struct kv_block *block)
 {
 	struct kv_remote *remote = cache->remote;
@@ -181,7 +180,7 @@ void kv_remote_durable_locked(struct kv_cache *cache,
 	const struct kv_key key = kv_block_key(block);
 
 	kv_assert_locked(&cache->lock);
-	if (!remote || !remote->backup.running || !space->shared)
+	if (!remote->backup.running || !space->shared)
 		return;
 	kv_shun_not(remote->shunned, kv_key_hash(cache, space, block->key));
 	if (!kv_backup_wants(cache, block))

@@ -30,7 +30,6 @@
  * LOCKING   cache->lock for the table and the wants; all else is the thread's.
  */
 #include "cache/block/block.h"
-#include "cache/core/hooks.h"
 #include "cache/core/table.h"
 #include "cache/core/turns.h"
 #include "cache/remote/tier.h"
@@ -170,25 +169,25 @@ void kv_get_end(struct kv_remote *remote, struct kv_remote_get *get, bool came,
 		get_free(remote, get);
 }
 
-bool kv_remote_may_locked(struct kv_cache *cache, struct kv_space *space,
-			  const struct kv_key *key)
+bool kv_get_may_locked(struct kv_cache *cache, struct kv_space *space,
+		       const struct kv_key *key)
 {
 	struct kv_remote *remote = cache->remote;
 
 	kv_assert_locked(&cache->lock);
-	return remote && remote->running && space->shared &&
+	return remote->running && space->shared &&
 	       !kv_is_removed_locked(cache, space, key) &&
 	       !kv_is_shunned(remote->shunned,
 			      kv_key_hash(cache, space, key->b));
 }
 
-bool kv_remote_coming_locked(struct kv_cache *cache, struct kv_space *space,
+bool kv_get_is_coming_locked(struct kv_cache *cache, struct kv_space *space,
 			     const struct kv_key *key)
 {
 	const struct kv_remote_get *get;
 
 	kv_assert_locked(&cache->lock);
-	if (!cache->remote || !space->shared)
+	if (!space->shared)
 		return false;
 	get = kv_get_find_locked(cache->remote, space, key,
 				 kv_key_hash(cache, space, key->b));

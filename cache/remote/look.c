@@ -3,7 +3,7 @@
  * look.c - which of the blocks that are missing here do the backends have?
  *
  * Who wants blocks that are missing makes a look of them
- * (kv_remote_want_locked, kv_remote_look_locked).  All of it is asked for at
+ * (kv_look_want_locked, kv_look_begin_locked).  All of it is asked for at
  * once, of one backend after the other.  What is known to be worth it is fetched
  * (get.c) while the rest is asked for, and what is left in the end is missed.
  *
@@ -21,7 +21,6 @@
  *           fresh ones; all else is the thread's.
  */
 #include "cache/block/block.h"
-#include "cache/core/hooks.h"
 #include "cache/core/table.h"
 #include "cache/core/turns.h"
 #include "cache/remote/tier.h"
@@ -102,7 +101,7 @@ static struct kv_remote_look *look_of(struct kv_acquire *acquire)
 	return acquire->look;
 }
 
-int kv_remote_want_locked(struct kv_cache *cache, struct kv_want *want)
+int kv_look_want_locked(struct kv_cache *cache, struct kv_want *want)
 {
 	struct kv_acquire *acquire = want->acquire;
 	struct kv_space *space = acquire->space;
@@ -112,7 +111,7 @@ int kv_remote_want_locked(struct kv_cache *cache, struct kv_want *want)
 	uint64_t hash;
 
 	kv_assert_locked(&cache->lock);
-	if (!acquire->remote || !kv_remote_may_locked(cache, space, &want->key))
+	if (!acquire->remote || !kv_get_may_locked(cache, space, &want->key))
 		return -ENOENT;
 	hash = kv_key_hash(cache, space, want->key.b);
 	get = kv_get_find_locked(remote, space, &want->key, hash);
@@ -153,7 +152,7 @@ static void forget_locked(struct kv_cache *cache, struct kv_remote_look *look)
 	look_free(look);
 }
 
-void kv_remote_look_locked(struct kv_cache *cache, struct kv_acquire *acquire)
+void kv_look_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 {
 	struct kv_remote_look *look = acquire->look;
 	struct kv_remote *remote = cache->remote;

@@ -406,6 +406,14 @@ static int new_remote(struct kv_cache *cache, struct kv_remote **ret_remote)
 	return r;
 }
 
+static const struct kv_remote_hooks hooks = {
+	.want_locked = kv_look_want_locked,
+	.look_locked = kv_look_begin_locked,
+	.may_locked = kv_get_may_locked,
+	.coming_locked = kv_get_is_coming_locked,
+	.durable_locked = kv_backup_durable_locked,
+};
+
 int kv_remote_start(struct kv_cache *cache, char **ret_why)
 {
 	struct kv_remote *remote;
@@ -430,6 +438,7 @@ int kv_remote_start(struct kv_cache *cache, char **ret_why)
 	}
 	kv_lock(cache);
 	cache->remote = remote;
+	cache->remote_hooks = &hooks;
 	kv_unlock(cache);
 	return r;
 }
@@ -470,6 +479,7 @@ void kv_remote_stop(struct kv_cache *cache)
 	drain(remote);
 	kv_lock(cache);
 	cache->remote = NULL;
+	cache->remote_hooks = NULL;
 	kv_unlock(cache);
 	remote_free(remote);
 }

@@ -152,6 +152,10 @@ void kv_reopen_stop(struct kv_remote *remote);
 
 /* ---- look.c ---- */
 
+/* As core/hooks.h has them. */
+int kv_look_want_locked(struct kv_cache *cache, struct kv_want *want);
+void kv_look_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire);
+
 int kv_looks_init(struct kv_remote *remote);
 void kv_looks_fini(struct kv_remote *remote);
 /* Begin what is new, and go on with what waits. */
@@ -163,6 +167,12 @@ void kv_look_fetched(struct kv_remote *remote, struct kv_remote_get *get,
 void kv_looks_stop(struct kv_remote *remote);
 
 /* ---- get.c ---- */
+
+/* As core/hooks.h has them. */
+bool kv_get_may_locked(struct kv_cache *cache, struct kv_space *space,
+		       const struct kv_key *key);
+bool kv_get_is_coming_locked(struct kv_cache *cache, struct kv_space *space,
+			     const struct kv_key *key);
 
 int kv_gets_init(struct kv_remote *remote);
 void kv_gets_fini(struct kv_remote *remote);
@@ -194,6 +204,10 @@ bool kv_gets_busy(const struct kv_remote *remote);
 void kv_gets_stop(struct kv_remote *remote);
 
 /* ---- backup.c ---- */
+
+/* As core/hooks.h has it. */
+void kv_backup_durable_locked(struct kv_cache *cache,
+			      const struct kv_block *block);
 
 int kv_backup_init(struct kv_remote *remote);
 int kv_backup_start(struct kv_remote *remote);
