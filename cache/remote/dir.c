@@ -13,7 +13,6 @@
  *
  * INVARIANTS
  *   (1) An operation is queued, under way on one thread, or done.
- *   (2) The eventfd's count is not 0 while any is done.
  *
  * LOCKING   dir->lock for the queues; none during calls.
  */
@@ -21,10 +20,9 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
-#include <sys/eventfd.h>
 #include <sys/stat.h>
 
-#include "cache/remote/backend.h"
+#include "cache/remote/done.h"
 #include "common/bytes.h"
 #include "common/copy.h"
 #include "common/thread.h"
@@ -41,10 +39,10 @@
 struct dir {
 	char *path; /* fixed */
 	int fd;	    /* fixed; of what is mounted there */
-	int event;  /* fixed */
 	pthread_mutex_t lock;
 	pthread_cond_t wake, ended;
-	struct kv_remote_ops queued, done;
+	struct kv_remote_ops queued;
+	struct kv_done done;
 	unsigned under_way, running;
 	bool stop;
 	pthread_t threads[THREADS];
@@ -323,13 +321,6 @@ static int run(const struct dir *dir, struct kv_remote_op *op)
 	}
 }
 
-static void done_locked(struct dir *dir, struct kv_remote_op *op, int status)
-{
-	op->status = status;
-	TAILQ_INSERT_TAIL(&dir->done, op, link);
-	eventfd_write(dir->event, 1);
-}
-
 static void *worker(void *arg)
 {
 	struct dir *dir = arg;
@@ -351,7 +342,7 @@ static void *worker(void *arg)
 			look_again(dir);
 		pthread_mutex_lock(&dir->lock);
 		dir->under_way--;
-		done_locked(dir, op, r);
+		kv_done_add(&dir->done, op, r);
 	}
 	dir->running--;
 	pthread_cond_signal(&dir->ended);
@@ -386,30 +377,23 @@ static void dir_cancel(void *backend, struct kv_remote_op *op)
 			break;
 	if (queued) {
 		TAILQ_REMOVE(&dir->queued, op, link);
-		done_locked(dir, op, -ECANCELED);
+		kv_done_add(&dir->done, op, -ECANCELED);
 	}
 	pthread_mutex_unlock(&dir->lock);
 }
 
 static int dir_fd(void *backend)
 {
-	return ((struct dir *)backend)->event;
+	return ((struct dir *)backend)->done.event;
 }
 
 static size_t dir_reap(void *backend, struct kv_remote_op **ret_ops, size_t max)
 {
 	struct dir *dir = backend;
-	struct kv_remote_op *op;
-	eventfd_t count;
-	size_t n = 0;
+	size_t n;
 
 	pthread_mutex_lock(&dir->lock);
-	while (n < max && (op = TAILQ_FIRST(&dir->done))) {
-		TAILQ_REMOVE(&dir->done, op, link);
-		ret_ops[n++] = op;
-	}
-	if (TAILQ_EMPTY(&dir->done))
-		eventfd_read(dir->event, &count);
+	n = kv_done_reap(&dir->done, ret_ops, max);
 	pthread_mutex_unlock(&dir->lock);
 	return n;
 }
@@ -418,8 +402,7 @@ static void dir_free(struct dir *dir)
 {
 	if (dir->fd >= 0)
 		close(dir->fd);
-	if (dir->event >= 0)
-		close(dir->event);
+	kv_done_fini(&dir->done);
 	pthread_mutex_destroy(&dir->lock);
 	pthread_cond_destroy(&dir->wake);
 	pthread_cond_destroy(&dir->ended);
@@ -593,9 +576,9 @@ static int new_dir(const char *path, struct dir **ret_dir)
 	pthread_cond_init(&dir->wake, NULL);
 	pthread_cond_init(&dir->ended, NULL);
 	TAILQ_INIT(&dir->queued);
-	TAILQ_INIT(&dir->done);
-	dir->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	dir->fd = dir->event < 0 ? -errno : open_in_time(path);
+	dir->fd = kv_done_init(&dir->done);
+	if (dir->fd == 0)
+		dir->fd = open_in_time(path);
 	if (dir->fd >= 0 && !(dir->path = strdup(path))) {
 		close(dir->fd);
 		dir->fd = -ENOMEM;

@@ -25,8 +25,7 @@
  *   (1) An operation is queued, of a request, or done.
  *   (2) A request whose operation was cancelled keeps its place in the landing
  *       memory until it is answered, or the child is given up.
- *   (3) The eventfd's count is not 0 while any operation is done.
- *   (4) There are requests only while a child is UP.
+ *   (3) There are requests only while a child is UP.
  *
  * LOCKING   lock for what is marked so; all else is the thread's, or fixed.  A
  *           request that is busy is being copied, without the lock, and its
@@ -38,6 +37,7 @@
 #include <sys/socket.h>
 
 #include "cache/remote/asked.h"
+#include "cache/remote/done.h"
 #include "cache/remote/packet.h"
 #include "common/thread.h"
 #include "common/why.h"
@@ -66,20 +66,21 @@ enum ending {
 struct kv_helper {
 	struct kv_helper_config config;
 	char *url, *tenant, *argv[2]; /* config's strings */
-	int event, wake;	      /* fixed */
+	int wake;		      /* fixed */
 	pthread_t thread;
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	enum state state;		   /* lock; set by the thread */
-	enum ending ending;		   /* lock */
-	bool failed, ended;		   /* lock */
-	uint64_t starts;		   /* lock: hellos */
-	uint64_t until_ns;		   /* lock: of who closes it */
-	char why[KV_HELPER_TEXT];	   /* lock: of the last failure */
-	int why_not;			   /* lock */
-	struct kv_remote_ops queued, done; /* lock */
-	struct kv_asked asked; /* lock; its memory is the thread's */
+	enum state state;	     /* lock; set by the thread */
+	enum ending ending;	     /* lock */
+	bool failed, ended;	     /* lock */
+	uint64_t starts;	     /* lock: hellos */
+	uint64_t until_ns;	     /* lock: of who closes it */
+	char why[KV_HELPER_TEXT];    /* lock: of the last failure */
+	int why_not;		     /* lock */
+	struct kv_remote_ops queued; /* lock */
+	struct kv_done done;	     /* lock */
+	struct kv_asked asked;	     /* lock; its memory is the thread's */
 
 	struct kv_child child;
 	int socket;
@@ -90,21 +91,11 @@ struct kv_helper {
 
 /* ---- operations ---- */
 
-static void done_locked(struct kv_helper *helper, struct kv_remote_op *op,
-			int status)
-{
-	op->status = status;
-	op->under_way = false;
-	op->of = NULL;
-	TAILQ_INSERT_TAIL(&helper->done, op, link);
-	eventfd_write(helper->event, 1);
-}
-
 static void end_locked(struct kv_helper *helper, struct kv_errand *request,
 		       int status)
 {
 	if (request->op)
-		done_locked(helper, request->op, status);
+		kv_done_add(&helper->done, request->op, status);
 	kv_asked_forget(&helper->asked, request);
 }
 
@@ -118,7 +109,7 @@ static void end_all_locked(struct kv_helper *helper, int status)
 		end_locked(helper, request, status);
 	while ((op = TAILQ_FIRST(&helper->queued))) {
 		TAILQ_REMOVE(&helper->queued, op, link);
-		done_locked(helper, op, status);
+		kv_done_add(&helper->done, op, status);
 	}
 }
 
@@ -129,7 +120,7 @@ void kv_helper_submit(struct kv_helper *helper, struct kv_remote_op *const *ops,
 	for (size_t i = 0; i < n; i++) {
 		ops[i]->cancelled = false;
 		if (helper->state == DOWN || helper->state == DYING) {
-			done_locked(helper, ops[i], -EIO);
+			kv_done_add(&helper->done, ops[i], -EIO);
 			continue;
 		}
 		ops[i]->under_way = true;
@@ -148,13 +139,13 @@ void kv_helper_cancel(struct kv_helper *helper, struct kv_remote_op *op)
 	request = op->of;
 	if (op->under_way && !request) {
 		TAILQ_REMOVE(&helper->queued, op, link);
-		done_locked(helper, op, -ECANCELED);
+		kv_done_add(&helper->done, op, -ECANCELED);
 	} else if (op->under_way && request->busy) {
 		op->cancelled = true; /* it ends when it is copied */
 	} else if (op->under_way) {
 		request->op = NULL;
 		request->tell = true;
-		done_locked(helper, op, -ECANCELED);
+		kv_done_add(&helper->done, op, -ECANCELED);
 		eventfd_write(helper->wake, 1);
 	}
 	pthread_mutex_unlock(&helper->lock);
@@ -162,23 +153,16 @@ void kv_helper_cancel(struct kv_helper *helper, struct kv_remote_op *op)
 
 int kv_helper_fd(struct kv_helper *helper)
 {
-	return helper->event;
+	return helper->done.event;
 }
 
 size_t kv_helper_reap(struct kv_helper *helper, struct kv_remote_op **ret_ops,
 		      size_t max)
 {
-	struct kv_remote_op *op;
-	eventfd_t count;
-	size_t n = 0;
+	size_t n;
 
 	pthread_mutex_lock(&helper->lock);
-	while (n < max && (op = TAILQ_FIRST(&helper->done))) {
-		TAILQ_REMOVE(&helper->done, op, link);
-		ret_ops[n++] = op;
-	}
-	if (TAILQ_EMPTY(&helper->done))
-		eventfd_read(helper->event, &count);
+	n = kv_done_reap(&helper->done, ret_ops, max);
 	pthread_mutex_unlock(&helper->lock);
 	return n;
 }
@@ -199,7 +183,7 @@ static size_t take_locked(struct kv_helper *helper, struct kv_errand **ret)
 			break;
 		TAILQ_REMOVE(&helper->queued, op, link);
 		if (r < 0) {
-			done_locked(helper, op, r);
+			kv_done_add(&helper->done, op, r);
 			continue;
 		}
 		ret[n]->busy = true;
@@ -597,7 +581,7 @@ static void *run(void *arg)
 	helper->state = DOWN;
 	end_all_locked(helper, -ECANCELED);
 	helper->ended = true;
-	eventfd_write(helper->event, 1);
+	eventfd_write(helper->done.event, 1);
 	pthread_cond_broadcast(&helper->changed);
 	pthread_mutex_unlock(&helper->lock);
 	return NULL;
@@ -607,8 +591,7 @@ static void *run(void *arg)
 
 static void helper_free(struct kv_helper *helper)
 {
-	if (helper->event >= 0)
-		close(helper->event);
+	kv_done_fini(&helper->done);
 	if (helper->wake >= 0)
 		close(helper->wake);
 	pthread_mutex_destroy(&helper->lock);
@@ -700,10 +683,9 @@ static struct kv_helper *helper_new(void)
 	pthread_mutex_init(&helper->lock, NULL);
 	pthread_cond_init(&helper->changed, NULL);
 	TAILQ_INIT(&helper->queued);
-	TAILQ_INIT(&helper->done);
 	kv_asked_init(&helper->asked);
 	helper->socket = helper->child.pidfd = -1;
-	helper->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	kv_done_init(&helper->done);
 	helper->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	return helper;
 }
@@ -716,8 +698,9 @@ int kv_helper_open(const struct kv_helper_config *config,
 
 	if (!helper)
 		return -ENOMEM;
-	r = helper->event < 0 || helper->wake < 0 ? -EMFILE
-						  : copy_config(helper, config);
+	r = helper->done.event < 0 || helper->wake < 0
+		    ? -EMFILE
+		    : copy_config(helper, config);
 	if (r == 0)
 		r = kv_thread_start(&helper->thread, "kvfs-helper", run,
 				    helper);

@@ -37,8 +37,8 @@
  */
 #include <stdio.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
+#include "cache/remote/done.h"
 #include "cache/remote/helpers.h"
 
 #define SECOND 1000000000ull
@@ -67,8 +67,8 @@ struct helpers {
 	struct member *node;	      /* NULL: it does not serve */
 	TAILQ_HEAD(, member) members; /* who asked last comes last */
 	unsigned serving, ending;
-	struct kv_remote_ops refused;
-	int epoll, event;   /* event: there are refused ones */
+	struct kv_done refused;
+	int epoll;
 	uint64_t n_refused; /* for want of a place */
 };
 
@@ -302,29 +302,20 @@ static struct member *member_of(struct helpers *helpers,
 	return member || !may_start ? member : admit(helpers, tenant);
 }
 
-static void refuse(struct helpers *helpers, struct kv_remote_op *op, int status)
-{
-	op->status = status;
-	op->under_way = op->cancelled = false;
-	op->of = NULL;
-	TAILQ_INSERT_TAIL(&helpers->refused, op, link);
-	eventfd_write(helpers->event, 1);
-}
-
 static void submit(struct helpers *helpers, struct kv_remote_op *op)
 {
 	struct member *member = member_of(helpers, op, true);
 
 	if (!member) {
 		helpers->n_refused++;
-		refuse(helpers, op, -EUSERS);
+		kv_done_add(&helpers->refused, op, -EUSERS);
 		return;
 	}
 	member->used_ns = kv_now_ns();
 	TAILQ_REMOVE(&helpers->members, member, link);
 	TAILQ_INSERT_TAIL(&helpers->members, member, link);
 	if (is_broken(member)) {
-		refuse(helpers, op, -EIO);
+		kv_done_add(&helpers->refused, op, -EIO);
 		return;
 	}
 	member->held++;
@@ -349,22 +340,6 @@ void kv_helpers_cancel(void *backend, struct kv_remote_op *op)
 int kv_helpers_fd(void *backend)
 {
 	return ((struct helpers *)backend)->epoll;
-}
-
-static size_t reap_refused(struct helpers *helpers,
-			   struct kv_remote_op **ret_ops, size_t max)
-{
-	struct kv_remote_op *op;
-	eventfd_t count;
-	size_t n = 0;
-
-	while (n < max && (op = TAILQ_FIRST(&helpers->refused))) {
-		TAILQ_REMOVE(&helpers->refused, op, link);
-		ret_ops[n++] = op;
-	}
-	if (TAILQ_EMPTY(&helpers->refused))
-		eventfd_read(helpers->event, &count);
-	return n;
 }
 
 static size_t reap_member(struct member *member, struct kv_remote_op **ret_ops,
@@ -396,7 +371,7 @@ size_t kv_helpers_reap(void *backend, struct kv_remote_op **ret_ops, size_t max)
 		if (n < max)
 			n += reap_member(member, ret_ops + n, max - n);
 	/* Last: else, while many are refused, no trial would be seen. */
-	n += reap_refused(helpers, ret_ops + n, max - n);
+	n += kv_done_reap(&helpers->refused, ret_ops + n, max - n);
 	look_after_all(helpers);
 	return n;
 }
@@ -426,8 +401,7 @@ static void helpers_free(struct helpers *helpers)
 
 	if (helpers->epoll >= 0)
 		close(helpers->epoll);
-	if (helpers->event >= 0)
-		close(helpers->event);
+	kv_done_fini(&helpers->refused);
 	free((char *)config->url);
 	for (size_t i = 0; i < KV_ARRAY_LEN(config->launch.argv); i++)
 		free((char *)config->launch.argv[i]);
@@ -481,13 +455,13 @@ static int helpers_new(const struct kv_helpers_config *config,
 	if (!helpers)
 		return -ENOMEM;
 	TAILQ_INIT(&helpers->members);
-	TAILQ_INIT(&helpers->refused);
 	r = copy_config(&helpers->config, config);
 	helpers->epoll = epoll_create1(EPOLL_CLOEXEC);
-	helpers->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (r == 0 && (helpers->epoll < 0 || helpers->event < 0 ||
-		       epoll_ctl(helpers->epoll, EPOLL_CTL_ADD, helpers->event,
-				 &event) < 0))
+	if (kv_done_init(&helpers->refused) < 0 && r == 0)
+		r = -EMFILE;
+	if (r == 0 && (helpers->epoll < 0 ||
+		       epoll_ctl(helpers->epoll, EPOLL_CTL_ADD,
+				 helpers->refused.event, &event) < 0))
 		r = -errno;
 	if (r < 0)
 		helpers_free(helpers);

@@ -9,15 +9,14 @@
  *
  * INVARIANTS
  *   (1) An operation is queued, under way in one transfer, or done.
- *   (2) The eventfd's count is not 0 while any is done.
  *
  * LOCKING   http->lock for the queues and flags; none during calls of libcurl.
  *           All else is the thread's.
  */
 #include <poll.h>
 #include <stdio.h>
-#include <sys/eventfd.h>
 
+#include "cache/remote/done.h"
 #include "cache/remote/request.h"
 #include "common/thread.h"
 #include "common/why.h"
@@ -40,12 +39,12 @@ struct http {
 	const struct kv_http_dialect *dialect; /* fixed, as are these */
 	struct kv_site *site;
 	CURLM *multi;
-	int event;
 	pthread_t thread;
 
 	pthread_mutex_t lock;
 	pthread_cond_t ended;
-	struct kv_remote_ops queued[LANES], done; /* lock, as are these */
+	struct kv_remote_ops queued[LANES]; /* lock, as are these */
+	struct kv_done done;
 	bool running, stop, cancels;
 
 	struct transfer transfers[TRANSFERS]; /* the thread's, as are these */
@@ -69,15 +68,6 @@ void kv_http_ask(struct kv_exchange *x, const char *method, const char *suffix)
 	kv_site_encode(x->url, sizeof(x->url), suffix);
 }
 
-static void done_locked(struct http *http, struct kv_remote_op *op, int status)
-{
-	kv_assert_locked(&http->lock);
-	op->under_way = false;
-	op->status = status;
-	TAILQ_INSERT_TAIL(&http->done, op, link);
-	eventfd_write(http->event, 1);
-}
-
 static void end(struct transfer *t, int status)
 {
 	struct http *http = t->http;
@@ -90,7 +80,7 @@ static void end(struct transfer *t, int status)
 	kv_request_end(&t->request, http->multi);
 	http->active--;
 	pthread_mutex_lock(&http->lock);
-	done_locked(http, op, status);
+	kv_done_add(&http->done, op, status);
 	pthread_mutex_unlock(&http->lock);
 }
 
@@ -154,7 +144,7 @@ static void fail_queued(struct http *http, int status)
 	for (int lane = 0; lane < LANES; lane++)
 		while ((op = TAILQ_FIRST(&http->queued[lane]))) {
 			TAILQ_REMOVE(&http->queued[lane], op, link);
-			done_locked(http, op, status);
+			kv_done_add(&http->done, op, status);
 		}
 	pthread_mutex_unlock(&http->lock);
 }
@@ -327,7 +317,7 @@ void kv_http_cancel(void *backend, struct kv_remote_op *op)
 		wake = http->cancels = op->cancelled = true;
 	} else if (is_queued_locked(http, op)) {
 		TAILQ_REMOVE(&http->queued[lane_of(op)], op, link);
-		done_locked(http, op, -ECANCELED);
+		kv_done_add(&http->done, op, -ECANCELED);
 	}
 	pthread_mutex_unlock(&http->lock);
 	if (wake)
@@ -336,23 +326,16 @@ void kv_http_cancel(void *backend, struct kv_remote_op *op)
 
 int kv_http_fd(void *backend)
 {
-	return ((struct http *)backend)->event;
+	return ((struct http *)backend)->done.event;
 }
 
 size_t kv_http_reap(void *backend, struct kv_remote_op **ret_ops, size_t max)
 {
 	struct http *http = backend;
-	struct kv_remote_op *op;
-	eventfd_t count;
-	size_t n = 0;
+	size_t n;
 
 	pthread_mutex_lock(&http->lock);
-	while (n < max && (op = TAILQ_FIRST(&http->done))) {
-		TAILQ_REMOVE(&http->done, op, link);
-		ret_ops[n++] = op;
-	}
-	if (TAILQ_EMPTY(&http->done))
-		eventfd_read(http->event, &count);
+	n = kv_done_reap(&http->done, ret_ops, max);
 	pthread_mutex_unlock(&http->lock);
 	return n;
 }
@@ -362,8 +345,7 @@ static void http_free(struct http *http)
 	if (!http)
 		return;
 	curl_multi_cleanup(http->multi);
-	if (http->event >= 0)
-		close(http->event);
+	kv_done_fini(&http->done);
 	pthread_mutex_destroy(&http->lock);
 	pthread_cond_destroy(&http->ended);
 	kv_site_free(http->site);
@@ -403,11 +385,10 @@ static void init_libcurl(void)
 
 static int init(struct http *http)
 {
-	int r;
+	int r = kv_done_init(&http->done);
 
-	http->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (http->event < 0)
-		return -errno;
+	if (r < 0)
+		return r;
 	http->multi = curl_multi_init();
 	if (!http->multi)
 		return -ENOMEM;
@@ -427,7 +408,7 @@ static int init(struct http *http)
 static int probe(struct http *http)
 {
 	struct kv_remote_op *op = &http->probe;
-	struct pollfd fd = {http->event, POLLIN, 0};
+	struct pollfd fd = {http->done.event, POLLIN, 0};
 
 	op->call = KV_REMOTE_EXISTS;
 	kv_http_submit(http, &op, 1);
@@ -453,7 +434,6 @@ int kv_http_open(const struct kv_http_dialect *dialect, struct kv_site *site,
 	pthread_cond_init(&http->ended, NULL);
 	for (int lane = 0; lane < LANES; lane++)
 		TAILQ_INIT(&http->queued[lane]);
-	TAILQ_INIT(&http->done);
 	http->dialect = dialect;
 	http->site = site;
 	r = init(http);
