@@ -38,6 +38,10 @@
 		stolen;                     \
 	})
 
+/* The object whose @member is at @pointer. */
+#define kv_container(pointer, type, member) \
+	((type *)((char *)(pointer)-offsetof(type, member)))
+
 /* Fails if this thread does not hold @mutex; glibc notes in it who does. */
 #define kv_assert_locked(mutex) \
 	assert((mutex)->__data.__owner == kv_thread_id())

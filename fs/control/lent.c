@@ -185,8 +185,7 @@ static void lent_free(struct kv_lent *lent)
 static void unmap(struct kv_ingest_job *job, struct kv_hash *hash)
 {
 	(void)hash;
-	lent_free((struct kv_lent *)((char *)job -
-				     offsetof(struct kv_lent, unmap)));
+	lent_free(kv_container(job, struct kv_lent, unmap));
 }
 
 static struct kv_lent *lent_alloc(const struct wire_pool *pool,

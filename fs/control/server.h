@@ -20,9 +20,6 @@
 #include "fs/control/user.h"
 #include "common/wire.h"
 
-#define kv_container(pointer, type, member) \
-	((type *)((char *)(pointer)-offsetof(type, member)))
-
 /* ---- work handed over to the control thread by other threads ---- */
 
 /* In the sender's memory; the control thread's from post until @run. */

@@ -203,9 +203,7 @@ static void gone_locked(struct kvfs_session *session,
 static void detached(struct kvfs_session *session, struct kv_attached *attached)
 {
 	struct kv_mapped_segment *m =
-		(struct kv_mapped_segment *)((char *)attached -
-					     offsetof(struct kv_mapped_segment,
-						      attached));
+		kv_container(attached, struct kv_mapped_segment, attached);
 
 	munmap((void *)m->base, m->bytes);
 	pthread_mutex_lock(&session->lock);

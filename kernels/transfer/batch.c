@@ -324,9 +324,7 @@ static void copied_locked(struct kv_save_batch *batch)
 static void submitted_locked(struct kv_submission *submission)
 {
 	struct kv_save_batch *batch =
-		(struct kv_save_batch *)((char *)submission -
-					 offsetof(struct kv_save_batch,
-						  submission));
+		kv_container(submission, struct kv_save_batch, submission);
 
 	kv_assert_locked(&batch->xfer->session->lock);
 	batch->submitted = batch->n;
@@ -414,8 +412,7 @@ static bool begin_copy(struct kv_save_batch *batch)
 static void copy(struct kv_job *job)
 {
 	struct kv_save_batch *batch =
-		(struct kv_save_batch *)((char *)job -
-					 offsetof(struct kv_save_batch, job));
+		kv_container(job, struct kv_save_batch, job);
 	struct kvfs_session *session = batch->xfer->session;
 	bool parts = batch->xfer->part != NULL;
 	int r;
@@ -636,9 +633,7 @@ static void unwanted_dropped(struct kv_call *call, int status,
 {
 	(void)status;
 	(void)items;
-	answered_locked(
-		(struct kv_save_batch *)((char *)call -
-					 offsetof(struct kv_save_batch, drop)));
+	answered_locked(kv_container(call, struct kv_save_batch, drop));
 }
 
 /*
@@ -703,9 +698,7 @@ static void leave_locked(struct kv_save_batch *batch, int status)
 
 static void give_up_locked(struct kv_timer *timer)
 {
-	struct kvfs_xfer *xfer =
-		(struct kvfs_xfer *)((char *)timer -
-				     offsetof(struct kvfs_xfer, timer));
+	struct kvfs_xfer *xfer = kv_container(timer, struct kvfs_xfer, timer);
 	int stopped = atomic_load(&xfer->stopped);
 	struct kv_save_batch *batch, *next;
 

@@ -166,9 +166,7 @@ static void begin_locked(struct kvfs_xfer *xfer)
 /* The daemon has not even confirmed the cancel. */
 static void give_up_locked(struct kv_timer *timer)
 {
-	struct kvfs_xfer *xfer =
-		(struct kvfs_xfer *)((char *)timer -
-				     offsetof(struct kvfs_xfer, timer));
+	struct kvfs_xfer *xfer = kv_container(timer, struct kvfs_xfer, timer);
 	struct kv_flush_chunk *chunk;
 
 	kv_assert_locked(&xfer->session->lock);

@@ -211,8 +211,7 @@ static void abandon_locked(struct kv_lease_chunk *chunk, int status)
 static void give_up_locked(struct kv_timer *timer)
 {
 	struct kvfs_lease *lease =
-		(struct kvfs_lease *)((char *)timer -
-				      offsetof(struct kvfs_lease, timer));
+		kv_container(timer, struct kvfs_lease, timer);
 	int status = lease->cancelled ? -ECANCELED : -ETIMEDOUT;
 
 	kv_assert_locked(&lease->session->lock);

@@ -79,9 +79,7 @@ static void abandon_locked(struct kv_prefetch_chunk *chunk)
 /* The daemon has not even confirmed the cancel. */
 static void give_up_locked(struct kv_timer *timer)
 {
-	struct kvfs_xfer *xfer =
-		(struct kvfs_xfer *)((char *)timer -
-				     offsetof(struct kvfs_xfer, timer));
+	struct kvfs_xfer *xfer = kv_container(timer, struct kvfs_xfer, timer);
 
 	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_get_locked(xfer);

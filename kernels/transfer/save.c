@@ -111,9 +111,7 @@ void kv_save_take_locked(struct kvfs_xfer *xfer, uint32_t *ret_blocks, size_t n)
 
 static void rested_locked(struct kv_timer *timer)
 {
-	struct kvfs_xfer *xfer =
-		(struct kvfs_xfer *)((char *)timer -
-				     offsetof(struct kvfs_xfer, again));
+	struct kvfs_xfer *xfer = kv_container(timer, struct kvfs_xfer, again);
 
 	kv_assert_locked(&xfer->session->lock);
 	queue_locked(xfer);

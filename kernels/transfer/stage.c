@@ -196,8 +196,7 @@ void kv_stage_attach_locked(struct kv_stage *stage,
 static void detached(struct kvfs_session *session, struct kv_attached *attached)
 {
 	struct kv_stage *stage =
-		(struct kv_stage *)((char *)attached -
-				    offsetof(struct kv_stage, attached));
+		kv_container(attached, struct kv_stage, attached);
 
 	(void)session;
 	unmap(stage);

@@ -101,9 +101,7 @@ void kv_xfer_put_locked(struct kvfs_xfer *xfer)
 
 static void time_is_up_locked(struct kv_timer *timer)
 {
-	struct kvfs_xfer *xfer =
-		(struct kvfs_xfer *)((char *)timer -
-				     offsetof(struct kvfs_xfer, timer));
+	struct kvfs_xfer *xfer = kv_container(timer, struct kvfs_xfer, timer);
 
 	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_stop_locked(xfer, -ETIMEDOUT);
