@@ -288,23 +288,28 @@ static void forget_pages(kvfs_space *space)
 }
 
 /* Freed by whoever comes last, who waits or the reply. */
-struct clearing {
+struct question {
 	struct kv_call call; /* first */
 	struct kvfs_session *session;
+	/* For what comes in reply, unless abandoned; NULL: that has nothing. */
+	uint8_t *buffer;
 	bool over, abandoned;
 	int status;
 };
 
-static void cleared(struct kv_call *call, int status, const void *items)
+static void answered(struct kv_call *call, int status, const void *items)
 {
-	struct clearing *clearing = (struct clearing *)call;
+	struct question *question = (struct question *)call;
 
-	(void)items;
-	clearing->over = true;
-	clearing->status = status;
-	pthread_cond_broadcast(&clearing->session->changed);
-	if (clearing->abandoned)
-		free(clearing);
+	if (question->abandoned) {
+		free(question);
+		return;
+	}
+	if (status >= 0 && question->buffer)
+		memcpy(question->buffer, items, call->count);
+	question->over = true;
+	question->status = status;
+	pthread_cond_broadcast(&question->session->changed);
 }
 
 /* kv_session_wait, but not for a daemon that hangs. */
@@ -322,37 +327,51 @@ static int wait_for_answer(struct kvfs_session *session, uint64_t until)
 	return hangs ? -ETIMEDOUT : 0;
 }
 
-/* A large space takes its time, in which others may ask.  @type: one without
- * items. */
+/* What takes its time, in which others may ask.  With @buffer, of
+ * KVFS_TOKENS_ROOM bytes: how many came; else the reply's status. */
+static long ask_and_wait(struct kvfs_session *session, uint64_t generation,
+			 struct kv_packet *packet, uint8_t *buffer)
+{
+	const uint64_t until = kv_time_after(CLEAR_NS);
+	struct question *question = calloc(1, sizeof(*question));
+	long r;
+
+	if (!question)
+		return -ENOMEM;
+	question->session = session;
+	question->call.done = answered;
+	question->call.count = buffer ? KVFS_TOKENS_ROOM : 0;
+	question->call.at_most = buffer;
+	question->buffer = buffer;
+	pthread_mutex_lock(&session->lock);
+	r = kv_session_is_live(session, generation)
+		    ? kv_rpc_submit_locked(session, &question->call, packet)
+		    : -ENOTCONN;
+	question->over = r < 0;
+	while (r == 0 && !question->over)
+		r = wait_for_answer(session, until);
+	question->abandoned = !question->over;
+	if (question->over) {
+		if (r == 0)
+			r = question->status < 0 || !buffer
+				    ? question->status
+				    : (long)question->call.count;
+		free(question);
+	}
+	pthread_mutex_unlock(&session->lock);
+	return r;
+}
+
+/* @type: one without items. */
 static int change_space(struct kvfs_session *session, enum wire_type type,
 			uint32_t space, uint64_t generation)
 {
-	const uint64_t until = kv_time_after(CLEAR_NS);
 	struct kv_packet packet = {
 		.header = {.type = type, .space = space},
 		.fd = -1,
 	};
-	struct clearing *clearing = calloc(1, sizeof(*clearing));
-	int r;
 
-	if (!clearing)
-		return -ENOMEM;
-	clearing->session = session;
-	clearing->call.done = cleared;
-	pthread_mutex_lock(&session->lock);
-	r = kv_session_is_live(session, generation)
-		    ? kv_rpc_submit_locked(session, &clearing->call, &packet)
-		    : -ENOTCONN;
-	clearing->over = r < 0;
-	while (r == 0 && !clearing->over)
-		r = wait_for_answer(session, until);
-	clearing->abandoned = !clearing->over;
-	if (clearing->over) {
-		r = r < 0 ? r : clearing->status;
-		free(clearing);
-	}
-	pthread_mutex_unlock(&session->lock);
-	return r;
+	return (int)ask_and_wait(session, generation, &packet, NULL);
 }
 
 int kvfs_space_clear(kvfs_space *space)
@@ -520,63 +539,6 @@ static long take_tokens(const uint8_t *at, size_t bytes, size_t max,
 	return n > 0 ? (long)n : -EPROTO;
 }
 
-/* Freed by whoever comes last, who waits or the reply. */
-struct telling {
-	struct kv_call call; /* first */
-	struct kvfs_session *session;
-	uint8_t *buffer; /* KVFS_TOKENS_ROOM bytes, unless abandoned */
-	bool over, abandoned;
-	int status;
-};
-
-static void told(struct kv_call *call, int status, const void *items)
-{
-	struct telling *telling = (struct telling *)call;
-
-	if (telling->abandoned) {
-		free(telling);
-		return;
-	}
-	if (status >= 0)
-		memcpy(telling->buffer, items, call->count);
-	telling->over = true;
-	telling->status = status;
-	pthread_cond_broadcast(&telling->session->changed);
-}
-
-/* Ask, and wait.  How many bytes came. */
-static long ask_tokens(struct kvfs_session *session, uint64_t generation,
-		       struct kv_packet *packet, uint8_t *buffer)
-{
-	const uint64_t until = kv_time_after(CLEAR_NS);
-	struct telling *telling = calloc(1, sizeof(*telling));
-	long r;
-
-	if (!telling)
-		return -ENOMEM;
-	telling->session = session;
-	telling->call.done = told;
-	telling->call.count = KVFS_TOKENS_ROOM;
-	telling->call.at_most = true;
-	telling->buffer = buffer;
-	pthread_mutex_lock(&session->lock);
-	r = kv_session_is_live(session, generation)
-		    ? kv_rpc_submit_locked(session, &telling->call, packet)
-		    : -ENOTCONN;
-	telling->over = r < 0;
-	while (r == 0 && !telling->over)
-		r = wait_for_answer(session, until);
-	telling->abandoned = !telling->over;
-	if (telling->over) {
-		if (r == 0)
-			r = telling->status < 0 ? telling->status
-						: (long)telling->call.count;
-		free(telling);
-	}
-	pthread_mutex_unlock(&session->lock);
-	return r;
-}
-
 /* A message's worth into @buffer, of which *@ret_bytes are taken then. */
 static long tokens_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 			kvfs_tokens *ret_tokens, uint8_t *buffer,
@@ -598,7 +560,7 @@ static long tokens_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 	kv_wire_keys(keys, n, items);
 	packet.header.count = (uint32_t)n;
 	packet.bytes = n * sizeof(items[0]);
-	got = ask_tokens(space->session, generation, &packet, buffer);
+	got = ask_and_wait(space->session, generation, &packet, buffer);
 	if (got < 0)
 		return got;
 	*ret_bytes = (size_t)got;
