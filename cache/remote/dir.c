@@ -83,6 +83,26 @@ static int open_at(const struct dir *dir, const char *path, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
+/* Read up to @n bytes to its end; returns how many, or -errno.  By read(2), as a
+ * pipe stands for a server that hangs and goes on. */
+static long read_all(int fd, void *data, size_t n)
+{
+	size_t done = 0;
+
+	while (done < n) {
+		ssize_t got = read(fd, (uint8_t *)data + done, n - done);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return -errno;
+		if (got == 0)
+			break;
+		done += (size_t)got;
+	}
+	return (long)done;
+}
+
 static int read_note(const struct dir *dir, struct kv_remote_op *op)
 {
 	const struct path path = path_of(op, NOTE);
@@ -92,7 +112,7 @@ static int read_note(const struct dir *dir, struct kv_remote_op *op)
 
 	if (fd < 0)
 		return fd == -ENOTDIR ? -ENOENT : fd;
-	n = kv_read_at(fd, 0, note, sizeof(note));
+	n = read_all(fd, note, sizeof(note));
 	return n < 0 ? (int)n : kv_object_read_note(op, note, (size_t)n);
 }
 
@@ -114,7 +134,7 @@ static int get(const struct dir *dir, struct kv_remote_op *op)
 		return -errno;
 	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != op->length)
 		return -EBADMSG;
-	n = kv_read_at(fd, 0, op->data, op->length);
+	n = read_all(fd, op->data, op->length);
 	return n < 0 ? (int)n : (uint64_t)n == op->length ? 0 : -EBADMSG;
 }
 
@@ -199,7 +219,7 @@ static int mend(const struct dir *dir, const struct kv_remote_op *op)
 	if (fd < 0)
 		return fd;
 	data = malloc(KV_LAYOUT_TEXT_MAX);
-	n = data ? kv_read_at(fd, 0, data, KV_LAYOUT_TEXT_MAX) : -ENOMEM;
+	n = data ? read_all(fd, data, KV_LAYOUT_TEXT_MAX) : -ENOMEM;
 	if (n <= 0 || n == KV_LAYOUT_TEXT_MAX)
 		return n < 0 ? (int)n : -EBADMSG;
 	there.length = (uint64_t)n;
