@@ -128,8 +128,10 @@ static int next_of_clear(struct kv_exchange *x, int r)
 {
 	char name[KV_NAME_MAX + 1];
 
-	if (x->step == 0)
+	if (x->step == 0) {
+		x->last[0] = '\0';
 		return list(x, ".layout");
+	}
 	if (r < 0 && !(r == -ENOENT && x->phase == CLEAR_OBJECT))
 		return r;
 	if (x->phase == CLEAR_LIST) {
