@@ -39,7 +39,7 @@ int kv_asked_add(struct kv_asked *asked, struct kv_remote_op *op,
 		bytes = KV_MIN(op->room, most);
 	if (bytes > most)
 		return -EFBIG;
-	if (op->call == KV_REMOTE_CLEAR) /* its protocol has no word for it */
+	if (op->call == KV_REMOTE_CLEAR && !asked->clears)
 		return -EOPNOTSUPP;
 	if (!request)
 		return -EAGAIN;

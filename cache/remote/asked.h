@@ -26,6 +26,7 @@ struct kv_asked {
 	struct kv_landing landing;
 	struct kv_errands asked, unused; /* asked: the oldest first */
 	uint64_t next_id;
+	bool clears; /* who is asked knows KV_REMOTE_CLEAR */
 	struct kv_errand all[KV_HELPER_REQUESTS];
 };
 
@@ -34,7 +35,7 @@ void kv_asked_init(struct kv_asked *asked);
 
 /*
  * A request for @op, with room for its bytes, where all memory is @landing bytes.
- * -EAGAIN: there is no room now; -EFBIG: never; -EOPNOTSUPP: helpers do not do that.
+ * -EAGAIN: there is no room now; -EFBIG: never; -EOPNOTSUPP: it does not do that.
  */
 int kv_asked_add(struct kv_asked *asked, struct kv_remote_op *op,
 		 uint64_t landing, struct kv_errand **ret_request);

@@ -262,7 +262,6 @@ static int say(struct kv_helper *helper)
 
 /* ---- its life ---- */
 
-/* Give it up: who waits shall not. */
 /* A program's words may come to a terminal. */
 static void disarm(char *text)
 {
@@ -271,6 +270,7 @@ static void disarm(char *text)
 			*text = '?';
 }
 
+/* Give it up: who waits shall not. */
 static void fail(struct kv_helper *helper, int error, const char *why)
 {
 	kv_child_kill(&helper->child);
@@ -363,6 +363,7 @@ static int on_hello(struct kv_helper *helper, const uint8_t *item)
 		return -EPROTO;
 	pthread_mutex_lock(&helper->lock);
 	helper->state = UP;
+	helper->asked.clears = hello.landing & KV_HELPER_CLEARS;
 	helper->starts++;
 	pthread_cond_broadcast(&helper->changed);
 	pthread_mutex_unlock(&helper->lock);

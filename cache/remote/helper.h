@@ -30,7 +30,12 @@ struct kv_helper_head {
 	uint32_t zero;
 };
 
-/* There with the landing memory's descriptor; back: whether it can. */
+/*
+ * There with the landing memory's descriptor; back: whether it can, and what of that
+ * which not all can.  That is bits of @landing, as a length of whole pages has none
+ * of them: helpers that are older than these say nothing there, or what they heard.
+ */
+#define KV_HELPER_CLEARS 1u /* KV_REMOTE_CLEAR */
 struct kv_helper_hello {
 	uint32_t version;
 	int32_t status; /* back: 0 or -errno */

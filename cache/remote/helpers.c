@@ -273,11 +273,13 @@ static void look_after_all(struct helpers *helpers)
 
 /* ---- operations ---- */
 
+/* A clear names it as what stays: what goes is the tenant's. */
 static bool is_layout(const struct kv_remote_op *op)
 {
 	const size_t n = strlen(op->name), end = strlen(LAYOUT);
 
-	return n >= end && strcmp(op->name + n - end, LAYOUT) == 0;
+	return op->call != KV_REMOTE_CLEAR && n >= end &&
+	       strcmp(op->name + n - end, LAYOUT) == 0;
 }
 
 static void read_tenant(const struct kv_remote_op *op,

@@ -6,8 +6,9 @@ A helper makes an engine from its URL, and serves:
     kvfs_remote.serve(lambda url, landing, tenant: Engine(...))
 
 engine.begin(requests) starts them and returns soon; each is answered once, from any
-thread, by kvfs_remote.answer.  engine.cancel(ids), if it has that, is told of those
-for whom nobody waits; they are answered all the same.
+thread, by kvfs_remote.answer.  CLEAR is asked only of an engine with clears = True.
+engine.cancel(ids), if it has that, is told of those for whom nobody waits; they are
+answered all the same.
 """
 import array
 import contextlib
@@ -25,7 +26,8 @@ VERSION = 2
 NOTE = 128  # bytes before an object's own: its note, filled with NUL
 TEXT = 2048
 HELLO, DO, CANCEL = 1, 2, 3
-EXISTS, GET, PUT, PUBLISH, REMOVE = range(5)
+EXISTS, GET, PUT, PUBLISH, REMOVE, CLEAR = range(6)
+CLEARS = 1  # in the hello
 
 _head = struct.Struct("=HHI")
 _hello = struct.Struct(f"=IiQ72s{TEXT}s")
@@ -56,6 +58,11 @@ class Request(NamedTuple):
     bytes: int
     name: str
 
+    def clears(self, name: str) -> bool:
+        """Whether the object `name` is one of those that a CLEAR removes."""
+        return name != self.name and \
+            name.rpartition("/")[0] == self.name.rpartition("/")[0]
+
 
 def answer(answers: Iterable[tuple[Request, int, int]]) -> None:
     """Say the status of requests, 0 or -errno, and of what was got its length."""
@@ -80,9 +87,9 @@ def _receive_hello() -> tuple[str, Landing, str]:
     return _text(text), landing, _text(tenant)
 
 
-def _send_hello(status: int, why: str = "") -> None:
+def _send_hello(status: int, why: str = "", can: int = 0) -> None:
     text = why.encode()[:TEXT - 1]
-    _socket.send(_head.pack(HELLO, 1, 0) + _hello.pack(VERSION, status, 0, b"", text))
+    _socket.send(_head.pack(HELLO, 1, 0) + _hello.pack(VERSION, status, can, b"", text))
 
 
 def _receive() -> bytes:
@@ -100,7 +107,7 @@ def serve(make: Callable[[str, Landing, str], Any]) -> None:
     except Exception as error:
         _send_hello(-(getattr(error, "errno", None) or errno.EIO), str(error))
         sys.exit(1)
-    _send_hello(0)
+    _send_hello(0, can=CLEARS if getattr(engine, "clears", False) else 0)
     while packet := _receive():
         kind, count, _ = _head.unpack_from(packet)
         if kind == DO:

@@ -36,6 +36,7 @@ class Faulty(example.Dict):
         self.on = "on" in self.options
         self.count = 0
         self.tenant = tenant
+        self.clears = "old" not in self.options
         if self.fault == "refuse":
             raise OSError(errno.EHOSTUNREACH, "nobody there")
         if self.fault == "paint":

@@ -152,7 +152,6 @@ int main(void)
 		cmocka_unit_test(test_what_is_not_as_noted_is_refused),
 		cmocka_unit_test(test_what_was_not_put_so_is_refused),
 		cmocka_unit_test(test_a_layout_without_its_note_is_mended),
-		cmocka_unit_test(test_a_space_is_cleared_but_for_its_layout),
 		cmocka_unit_test(test_only_its_user_reads_it),
 		cmocka_unit_test(test_what_dead_writers_left_goes_after_a_day),
 		cmocka_unit_test(test_a_directory_that_is_not_there_is_named),

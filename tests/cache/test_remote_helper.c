@@ -549,6 +549,29 @@ static void test_nobody_is_asked_for_anothers_objects(void **state)
 	assert_memory_equal(room, data + 1, n);
 	assert_int_equal(put("1000/s/.layout", KV_REMOTE_PUBLISH, data, 10), 0);
 	assert_int_equal(get("1000/s/.layout", room, ROOM, &n), 0);
+	assert_int_equal(status_of(KV_REMOTE_CLEAR, "1001/space/.layout"), 0);
+	assert_int_equal(status_of(KV_REMOTE_EXISTS, name), -ENOENT);
+	assert_int_equal(status_of(KV_REMOTE_EXISTS, OBJECT), 0);
+	assert_nothing_left(before);
+}
+
+/* One of before it was in the protocol; again when it was started anew. */
+static void test_who_does_not_know_to_clear_is_not_asked(void **state)
+{
+	const char *const layout = "1000/space/.layout";
+	const unsigned before = descriptors();
+
+	(void)state;
+	open_faulty("old=1&fault=leave&at=4");
+	for (int i = 0; i < 2; i++) {
+		while (status_of(KV_REMOTE_EXISTS, OBJECT) == -EIO)
+			usleep(10000);
+		assert_int_equal(put(OBJECT, KV_REMOTE_PUT, data, 10), 0);
+		assert_int_equal(status_of(KV_REMOTE_CLEAR, layout),
+				 -EOPNOTSUPP);
+		assert_int_equal(status_of(KV_REMOTE_EXISTS, OBJECT), 0);
+		assert_int_equal(status_of(KV_REMOTE_EXISTS, OBJECT), -EIO);
+	}
 	assert_nothing_left(before);
 }
 
@@ -719,6 +742,7 @@ int main(void)
 			test_what_hangs_before_it_begins_has_nothing_of_ours),
 		cmocka_unit_test(test_each_tenant_has_one_of_his_own),
 		cmocka_unit_test(test_nobody_is_asked_for_anothers_objects),
+		cmocka_unit_test(test_who_does_not_know_to_clear_is_not_asked),
 		cmocka_unit_test(
 			test_one_that_is_gone_or_hangs_is_nothing_to_others),
 		cmocka_unit_test(test_a_thousand_tenants_have_few),

@@ -498,7 +498,6 @@ int main(void)
 		WITH(test_who_is_cancelled_leaves_nothing),
 		WITH(test_who_tries_again_takes_what_was_left),
 		WITH(test_a_layout_without_its_note_is_mended),
-		WITH(test_a_space_is_cleared_but_for_its_layout),
 		WITH(test_names_are_not_parts_of_urls),
 		WITH(test_what_is_there_is_opened_again),
 		cmocka_unit_test(test_what_the_server_says_is_told),

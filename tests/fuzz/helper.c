@@ -17,6 +17,7 @@
 static struct {
 	struct fuzz f;
 	int socket; /* -1: not started */
+	uint64_t can;
 	uint8_t *landing;
 	pthread_t thread;
 	uint64_t ids[64];
@@ -47,6 +48,7 @@ static bool receive_hello(void)
 		mmap(NULL, LANDING, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	close(fd);
 	packet.hello.status = 0;
+	packet.hello.landing |= player.can;
 	return send(player.socket, &packet, sizeof(packet), MSG_NOSIGNAL) > 0;
 }
 
@@ -61,6 +63,7 @@ static void remember(const uint8_t *packet, size_t n)
 		packet += sizeof(request);
 		fuzz_must(request.at + KV_HELPER_NOTE + request.bytes <=
 			  LANDING);
+		fuzz_must(request.call != KV_REMOTE_CLEAR || player.can);
 		player.ids[player.n % 64] = request.id;
 		player.at[player.n++ % 64] = request.at;
 	}
@@ -177,7 +180,8 @@ static void use(struct kv_helper *helper, unsigned order, unsigned cancels)
 	struct kv_remote_op ops[OPS] = {0}, *all[OPS];
 
 	for (unsigned i = 0; i < OPS; i++) {
-		ops[i].call = (enum kv_remote_call)((order + i) % 5);
+		ops[i].call =
+			(enum kv_remote_call)((order + i) % KV_REMOTE_CALLS);
 		strcpy(ops[i].name, "t/s/k");
 		ops[i].room = ops[i].length = ROOM;
 		ops[i].data =
@@ -196,7 +200,7 @@ static void use(struct kv_helper *helper, unsigned order, unsigned cancels)
 		free(ops[i].data);
 }
 
-/* Which calls first; which are cancelled; answers. */
+/* Which calls first, and whether it clears; which are cancelled; answers. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct kv_helper_config config = {.launch.argv = {"/none"},
@@ -213,6 +217,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	player.f = f;
 	player.socket = -1;
+	player.can = order & 0x80 ? KV_HELPER_CLEARS : 0;
 	player.n = 0;
 	memset(player.ids, 0, sizeof(player.ids));
 	memset(player.at, 0, sizeof(player.at));

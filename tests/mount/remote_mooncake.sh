@@ -56,6 +56,15 @@ eq "the other node has them" "$("$B/tests/mount/fetch" "$N" s acquire 30000 \
 for i in 1 2 3 4 5 6; do same "block $i" "$T/b$i" "$N/s/$(place $i)"; done
 unmount "$N" || fail "umount"
 gone
+
+# All of a space is taken away, by a node that never had any of it.
+node "$M" "$T/store3"
+mkdir "$M/s" && cp "$T/layout" "$M/s/.layout" || fail "the space of the third"
+out=$("$B/kvfs" --forget "$M/s" 2>&1) || fail "--forget of the space: $out"
+case $out in *" 1 removed, 0 not there") ;; *) fail "--forget of the space: $out" ;; esac
+out=$("$B/kvfs" --forget "$M/s/$(place 1)" "$M/s/$(place 6)" 2>&1) || fail "--forget of blocks: $out"
+case $out in *" 0 removed, 2 not there") ;; *) fail "blocks are left: $out" ;; esac
+stop
 end_servers
 for who in owner master; do
 	for how in kill stop; do
