@@ -17,16 +17,17 @@ int kv_ask(int fd, struct wire_header header, void *items, size_t *bytes,
 	   size_t room, uint32_t *ret_count)
 {
 	struct iovec iov[2] = {{&header, sizeof(header)}, {items, *bytes}};
+	const struct msghdr message = {.msg_iov = iov, .msg_iovlen = 2};
 	ssize_t n;
 
-	if (writev(fd, iov, 2) < 0)
+	if (sendmsg(fd, &message, MSG_NOSIGNAL) < 0)
 		return -errno;
 	iov[1].iov_len = room;
 	n = readv(fd, iov, 2);
 	if (n < 0)
 		return -errno;
 	if (n == 0)
-		return -EACCES; /* as kvfs does with whom it does not let in */
+		return -ECONNRESET;
 	if ((size_t)n < sizeof(header) || !(header.flags & WIRE_REPLY))
 		return -EPROTO;
 	*bytes = (size_t)n - sizeof(header);
@@ -52,6 +53,8 @@ int kv_ask_connect(const char *path)
 	    connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
 		return -errno;
 	r = kv_ask(fd, header, &hello, &bytes, sizeof(hello), NULL);
+	if (r == -ECONNRESET)
+		return -EACCES; /* as kvfs does with whom it does not let in */
 	return r < 0 ? r : kv_steal_fd(&fd);
 }
 

@@ -15,7 +15,7 @@ int kv_ask_connect(const char *path);
 
 /*
  * Send @header and the *@bytes of @items, and wait for the reply: its status, or
- * -errno.  @items has room for @room bytes, and the *@bytes of the reply then;
+ * -errno; -EPIPE or -ECONNRESET: nobody is there any more.  @items has room for @room bytes, and the *@bytes of the reply then;
  * *@count, which may be NULL, are its items.
  */
 int kv_ask(int fd, struct wire_header header, void *items, size_t *bytes,

@@ -5,16 +5,27 @@
  *
  * Paths are taken in their order, as many of one space in one message as fit.
  *
- * OWNS      the connection to the daemon of the space at hand, and the sums for
- *           each backend.
+ * OWNS      a child that does all this.  A call on the mount of a daemon that hangs
+ *           may be such as cannot be interrupted, so the parent makes none: it
+ *           prints what the child says, and when the time is over it kills that,
+ *           and does not wait for it.
+ *           The child's: the connection to the daemon of the space at hand, and the
+ *           sums for each backend.
  *
  * LOCKING   none.
  */
+#include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "common/block.h"
 #include "common/kv.h"
@@ -23,9 +34,12 @@
 #include "fs/base/quantity.h"
 #include "fs/forget.h"
 
+#define SECOND UINT64_C(1000000000)
 #define SECONDS 30 /* unless the caller says so */
 #define SECONDS_MAX 600
 #define GRACE 2 /* for the daemon's answer */
+#define TICK_MS 1000u
+#define LINE (PATH_MAX + 200) /* of what is said */
 
 enum { DONE = 0, WRONG = 1, FAILED = 3 };
 
@@ -37,30 +51,101 @@ struct backend {
 	struct backend *next;
 };
 
+/* Of the child and its parent. */
+struct watch {
+	_Atomic uint64_t until; /* the parent waits; UINT64_MAX: for ever */
+	char path[PATH_MAX];	/* what the child is at */
+};
+
 struct forgetting {
+	struct watch *watch;
+	int to_parent;
 	uint64_t until; /* all of it */
-	int fd;		/* -1: no space at hand */
+	bool over;	/* that was so long ago that something was left out */
+	int fd;		/* -1: no space at hand; with it: */
 	uint32_t space;
-	char path[PATH_MAX]; /* of that space */
+	char path[PATH_MAX], given[PATH_MAX]; /* and as it was named */
+	bool removed;			      /* something in it */
+	int said;			      /* of it, last */
 	struct wire_key keys[WIRE_BATCH];
 	uint32_t n;
+	uint64_t ended; /* paths of daemons that have */
 	struct backend *backends;
 	int status;
 	uint64_t tag;
 };
 
+/* ---- what is said ---- */
+
+/* One line for the parent to print.  There may be anything in a path. */
+__attribute__((format(printf, 3, 0))) static void
+say(const struct forgetting *f, bool error, const char *format, va_list args)
+{
+	char line[LINE];
+	size_t n;
+
+	strcpy(line, error ? "ekvfs: " : "o");
+	n = strlen(line);
+	vsnprintf(line + n, sizeof(line) - n - 1, format, args);
+	for (; line[n]; n++)
+		if ((unsigned char)line[n] < ' ' || line[n] == 0x7f)
+			line[n] = '?';
+	line[n++] = '\n';
+	if (send(f->to_parent, line, n, MSG_NOSIGNAL) < 0)
+		_exit(FAILED); /* nobody waits */
+}
+
 __attribute__((format(printf, 2, 3))) static void
-complain(struct forgetting *f, const char *format, ...)
+tell(const struct forgetting *f, const char *format, ...)
 {
 	va_list args;
 
 	va_start(args, format);
-	fputs("kvfs: ", stderr);
-	vfprintf(stderr, format, args);
-	fputc('\n', stderr);
+	say(f, false, format, args);
 	va_end(args);
-	if (f->status == DONE)
-		f->status = WRONG;
+}
+
+__attribute__((format(printf, 3, 4))) static void
+complain(struct forgetting *f, int status, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	say(f, true, format, args);
+	va_end(args);
+	f->status = KV_MAX(f->status, status);
+}
+
+static const char *text_of(int r)
+{
+	if (r == -ENOTTY)
+		return "neither a space of kvfs nor a block of one";
+	if (r == -EOPNOTSUPP)
+		return "this mount has no remote tier";
+	return r == -EPROTO ? "not known to that daemon" : strerror(-r);
+}
+
+static bool has_ended(int r)
+{
+	return r == -ENOTCONN || r == -ECONNABORTED || r == -ECONNREFUSED ||
+	       r == -ECONNRESET || r == -EPIPE;
+}
+
+/* What was asked for @path came to nothing, or nobody knows. */
+static void failed(struct forgetting *f, const char *path, int r)
+{
+	if (r == -ETIMEDOUT)
+		complain(f, FAILED,
+			 "%s: its daemon does not answer; what was named "
+			 "may be there still",
+			 path);
+	else if (!has_ended(r))
+		complain(f, WRONG, "%s: %s", path, text_of(r));
+	else if (f->ended++ == 0)
+		complain(f, FAILED,
+			 "%s: its daemon has ended; what was named may "
+			 "be there still, here or on a backend",
+			 path);
 }
 
 /* ---- messages ---- */
@@ -76,28 +161,52 @@ static uint64_t left_ns(const struct forgetting *f)
 static void start_clock(struct forgetting *f, uint64_t ns)
 {
 	f->until = kv_now_ns() + ns;
-	alarm((unsigned)(ns / 1000000000u) + 3 * GRACE);
+	atomic_store(&f->watch->until, f->until + 3 * GRACE * SECOND);
 }
 
-static int ask(struct forgetting *f, enum wire_type type, uint32_t count,
-	       void *items, size_t *bytes, size_t room, uint32_t *ret_count)
+static void stop_clock(struct forgetting *f)
 {
-	struct wire_header header = {
+	atomic_store(&f->watch->until, UINT64_MAX);
+}
+
+/* Of @count items; @arg as its type has it. */
+static int ask(struct forgetting *f, enum wire_type type, uint32_t count,
+	       uint64_t arg, void *items, size_t *bytes, size_t room)
+{
+	const struct wire_header header = {
 		.type = (uint16_t)type,
 		.count = count,
 		.tag = ++f->tag,
 		.space = f->space,
-		.arg = KV_MAX(left_ns(f), 1u),
+		.arg = arg,
 	};
-	const uint64_t wait = header.arg / 1000000000u + GRACE;
-	struct timeval time = {.tv_sec = (time_t)wait};
+	const struct timeval time = {
+		.tv_sec = (time_t)(left_ns(f) / SECOND) + GRACE,
+	};
 	int r;
 
-	if (type != WIRE_FORGET && type != WIRE_FLUSH)
-		header.arg = 0;
 	setsockopt(f->fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
-	r = kv_ask(f->fd, header, items, bytes, room, ret_count);
+	r = kv_ask(f->fd, header, items, bytes, room, NULL);
 	return r == -EAGAIN ? -ETIMEDOUT : r;
+}
+
+static void close_space(struct forgetting *f)
+{
+	kv_closep(&f->fd);
+	f->fd = -1;
+	f->n = 0;
+	f->removed = false;
+	f->said = 0;
+}
+
+/* The same for each message is said once; an answer that is late is nobody's. */
+static void failed_at_hand(struct forgetting *f, int r)
+{
+	if (r != f->said)
+		failed(f, f->path, r);
+	f->said = r;
+	if (r == -ETIMEDOUT || has_ended(r))
+		close_space(f);
 }
 
 static struct backend *backend_of(struct forgetting *f, const char *url)
@@ -109,7 +218,7 @@ static struct backend *backend_of(struct forgetting *f, const char *url)
 	if (!*at) {
 		*at = calloc(1, sizeof(**at));
 		if (*at)
-			snprintf((*at)->url, sizeof((*at)->url), "%s", url);
+			memcpy((*at)->url, url, sizeof((*at)->url) - 1);
 	}
 	return *at;
 }
@@ -120,7 +229,7 @@ static void sum(struct forgetting *f, const struct wire_forgot *forgot,
 	struct backend *backend = backend_of(f, forgot->url);
 
 	if (!backend) {
-		complain(f, "out of memory");
+		complain(f, FAILED, "out of memory");
 		return;
 	}
 	backend->removed += forgot->removed;
@@ -131,30 +240,25 @@ static void sum(struct forgetting *f, const struct wire_forgot *forgot,
 		backend->status = forgot->status;
 }
 
-static const char *text_of(int r)
-{
-	if (r == -EOPNOTSUPP)
-		return "this mount has no remote tier";
-	return r == -EPROTO ? "not known to that daemon" : strerror(-r);
-}
-
-/* The keys at hand, or, with none, the whole space; @n: what is asked for. */
+/* The keys at hand, or, with none, the whole space. */
 static void forget(struct forgetting *f, bool space)
 {
 	_Alignas(8) char items[sizeof(f->keys)];
-	struct wire_forgot *forgot = (struct wire_forgot *)items;
+	const struct wire_forgot *forgot = (struct wire_forgot *)items;
 	size_t bytes = f->n * sizeof(f->keys[0]);
-	uint32_t n = 0;
 	int r;
 
 	memcpy(items, f->keys, bytes);
-	r = ask(f, WIRE_FORGET, f->n, items, &bytes, sizeof(items), &n);
+	r = ask(f, WIRE_FORGET, f->n, KV_MAX(left_ns(f), 1u), items, &bytes,
+		sizeof(items));
 	f->n = 0;
-	if (r < 0)
-		complain(f, "%s: %s", f->path, text_of(r));
-	if (r == 0 && bytes == n * sizeof(*forgot))
-		for (uint32_t i = 0; i < n; i++)
-			sum(f, &forgot[i], space);
+	if (r < 0) {
+		failed_at_hand(f, r);
+		return;
+	}
+	f->removed = true;
+	for (size_t i = 0; i < bytes / sizeof(*forgot); i++)
+		sum(f, &forgot[i], space);
 }
 
 /* Off the space at hand; what was removed here is removed after a crash, too. */
@@ -162,20 +266,20 @@ static void leave(struct forgetting *f)
 {
 	char none[1];
 	size_t bytes = 0;
-	int r;
+	int r = 0;
 
-	if (f->fd < 0)
-		return;
-	if (f->n)
+	if (f->fd >= 0 && f->n)
 		forget(f, false);
-	r = ask(f, WIRE_FLUSH, 0, none, &bytes, 0, NULL);
-	if (r < 0 && r != -EOPNOTSUPP)
-		complain(
-			f,
-			"%s: it is not on disk yet that blocks are removed: %s",
-			f->path, strerror(-r));
-	kv_closep(&f->fd);
-	f->path[0] = '\0';
+	if (f->fd >= 0 && f->removed)
+		r = ask(f, WIRE_FLUSH, 0, 0, none, &bytes, 0);
+	if (has_ended(r))
+		failed(f, f->path, r);
+	else if (r < 0 && r != -EOPNOTSUPP)
+		complain(f, FAILED,
+			 "%s: it is not on disk yet that blocks are "
+			 "removed: %s",
+			 f->path, strerror(-r));
+	close_space(f);
 }
 
 /* ---- paths ---- */
@@ -191,11 +295,20 @@ static int open_space(struct forgetting *f, const char *name)
 
 	*space = (struct wire_space){0};
 	memcpy(space + 1, name, n);
-	r = ask(f, WIRE_SPACE, (uint32_t)n, items, &bytes,
-		sizeof(items) - sizeof(struct wire_header), NULL);
+	r = ask(f, WIRE_SPACE, (uint32_t)n, 0, items, &bytes,
+		sizeof(items) - sizeof(struct wire_header));
 	if (r == 0)
 		f->space = space->id;
 	return r;
+}
+
+/* The daemon that has @path may end before it says whether it lets us in. */
+static int connect_to(const char *socket, const char *path)
+{
+	struct stat st;
+	int r = kv_ask_connect(socket);
+
+	return r == -EACCES && lstat(path, &st) < 0 ? -errno : r;
 }
 
 /* @path, absolute, is the space at hand from now on; -errno. */
@@ -214,13 +327,28 @@ static int enter(struct forgetting *f, const char *path)
 	r = kv_ask_socket_of(mount, socket, sizeof(socket));
 	if (r < 0)
 		return r == -ENOENT || r == -ENOTDIR ? -ENOTTY : r;
-	f->fd = kv_ask_connect(socket);
+	f->fd = connect_to(socket, path);
 	if (f->fd < 0)
 		return f->fd;
 	snprintf(f->path, sizeof(f->path), "%s", path);
 	r = open_space(f, slash + 1);
 	if (r < 0)
-		kv_closep(&f->fd);
+		close_space(f);
+	return r;
+}
+
+/* @given, as one may name it: few look-ups where many paths of one space follow. */
+static int enter_given(struct forgetting *f, const char *given)
+{
+	_cleanup_(kv_freep) char *path = NULL;
+	int r;
+
+	if (f->fd >= 0 && strcmp(f->given, given) == 0)
+		return 0;
+	path = realpath(given, NULL);
+	r = path ? enter(f, path) : -errno;
+	if (r == 0)
+		snprintf(f->given, sizeof(f->given), "%s", given);
 	return r;
 }
 
@@ -252,47 +380,58 @@ static void add(struct forgetting *f, const struct kv_key *key)
 		forget(f, false);
 }
 
+/* Nothing is removed here where there is no remote tier, so that is asked first,
+ * by a question for which there is no time. */
 static void forget_space(struct forgetting *f)
 {
-	char none[1];
+	_Alignas(8) char items[sizeof(f->keys)];
 	size_t bytes = 0;
 	int r;
 
 	if (f->n)
 		forget(f, false);
-	r = ask(f, WIRE_CLEAR, 0, none, &bytes, 0, NULL);
+	if (f->fd < 0)
+		return;
+	r = ask(f, WIRE_FORGET, 0, 0, items, &bytes, sizeof(items));
+	bytes = 0;
+	if (r == 0)
+		r = ask(f, WIRE_CLEAR, 0, 0, items, &bytes, 0);
 	if (r < 0)
-		complain(f, "%s: %s", f->path, strerror(-r));
+		failed_at_hand(f, r);
 	else
 		forget(f, true);
 }
 
 static void take(struct forgetting *f, const char *path)
 {
-	_cleanup_(kv_freep) char *space = NULL;
 	_cleanup_(kv_freep) char *copy = strdup(path);
 	struct kv_key key;
 	bool block;
 	size_t n;
 	int r;
 
+	snprintf(f->watch->path, sizeof(f->watch->path), "%s", path);
+	if (left_ns(f) == 0) {
+		f->over = true;
+		complain(f, FAILED,
+			 "%s: not tried, nor what follows: the time is "
+			 "over",
+			 path);
+		return;
+	}
 	for (n = copy ? strlen(copy) : 0; n > 1 && copy[n - 1] == '/';)
 		copy[--n] = '\0';
 	block = copy && is_block(copy, &key);
-	space = copy ? realpath(copy, NULL) : NULL;
-	r = space ? enter(f, space) : -errno;
-	if (r == -ENOTTY)
-		complain(f, "%s: neither a space of kvfs nor a block of one",
-			 path);
-	else if (r < 0)
-		complain(f, "%s: %s", path, strerror(-r));
+	r = copy ? enter_given(f, copy) : -ENOMEM;
+	if (r < 0)
+		failed(f, path, r);
 	else if (block)
 		add(f, &key);
 	else
 		forget_space(f);
 }
 
-/* ---- the command ---- */
+/* ---- the child ---- */
 
 static void take_lines(struct forgetting *f)
 {
@@ -300,36 +439,194 @@ static void take_lines(struct forgetting *f)
 	size_t room = 0;
 	ssize_t n;
 
-	for (;;) {
+	while (!f->over) {
 		const uint64_t left = left_ns(f);
 
-		alarm(0); /* whoever writes the lines may take his time */
+		stop_clock(f); /* whoever writes the lines may take his time */
 		n = getline(&line, &room, stdin);
 		start_clock(f, left);
 		if (n <= 0)
-			return;
+			break;
 		if (line[n - 1] == '\n')
-			line[n - 1] = '\0';
-		if (line[0])
+			line[--n] = '\0';
+		if (strlen(line) != (size_t)n)
+			complain(f, WRONG, "%s: a NUL follows", line);
+		else if (n > 0)
 			take(f, line);
 	}
+	if (ferror(stdin))
+		complain(f, WRONG, "standard input: %s", strerror(errno));
+}
+
+static const char *why_not(const struct backend *backend)
+{
+	if (backend->status == -EOPNOTSUPP)
+		return "it can remove blocks that are named, but no whole "
+		       "space";
+	if (backend->status == -ETIMEDOUT)
+		return "it did not do so in time";
+	return strerror(-backend->status);
 }
 
 static void report(struct forgetting *f, const struct backend *backend)
 {
 	const char *what = backend->space ? "blocks or spaces" : "blocks";
 
-	printf("%s: %llu removed, %llu not there\n", backend->url,
-	       (unsigned long long)backend->removed,
-	       (unsigned long long)backend->absent);
-	if (!backend->failed)
-		return;
-	fprintf(stderr, "kvfs: %s: %llu %s may be there still: %s\n",
-		backend->url, (unsigned long long)backend->failed, what,
-		backend->status == -EOPNOTSUPP ? "it has no word for that"
-					       : strerror(-backend->status));
-	f->status = FAILED;
+	tell(f, "%s: %llu removed, %llu not there", backend->url,
+	     (unsigned long long)backend->removed,
+	     (unsigned long long)backend->absent);
+	if (backend->failed)
+		complain(f, FAILED, "%s: %llu %s may be there still: %s",
+			 backend->url, (unsigned long long)backend->failed,
+			 what, why_not(backend));
 }
+
+/* All of it: the exit status. */
+static int run(struct forgetting *f, char *const *paths)
+{
+	for (; *paths && !f->over; paths++)
+		if (strcmp(*paths, "-") == 0)
+			take_lines(f);
+		else
+			take(f, *paths);
+	leave(f);
+	if (f->ended > 1)
+		complain(f, FAILED, "the same of %llu more",
+			 (unsigned long long)f->ended - 1);
+	for (struct backend *backend = f->backends, *next; backend;
+	     backend = next) {
+		next = backend->next;
+		report(f, backend);
+		free(backend);
+	}
+	return f->status;
+}
+
+/* A child that cannot end shall not keep those waiting who read our output. */
+static void become_child(pid_t parent)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(FAILED);
+	for (int fd = 1; null >= 0 && fd <= 2; fd++)
+		dup2(null, fd);
+}
+
+/* ---- the parent ---- */
+
+/* Print a line of the child's, whose first character says where; false: it has
+ * ended. */
+static bool print_line(int from_child)
+{
+	char line[LINE];
+	ssize_t n = recv(from_child, line, sizeof(line), 0);
+	FILE *file = line[0] == 'e' ? stderr : stdout;
+
+	if (n <= 0)
+		return n < 0 && errno == EINTR;
+	fwrite(line + 1, 1, (size_t)n - 1, file);
+	fflush(file);
+	return true;
+}
+
+/* Until it has ended, or its time is over: whether it has. */
+static bool listen_to(int from_child, const struct watch *watch)
+{
+	struct pollfd poll_child = {.fd = from_child, .events = POLLIN};
+	uint64_t now, until;
+
+	while ((now = kv_now_ns()) < (until = atomic_load(&watch->until))) {
+		const uint64_t ms = (until - now) / 1000000 + 1;
+
+		if (poll(&poll_child, 1, (int)KV_MIN(ms, TICK_MS)) > 0 &&
+		    !print_line(from_child))
+			return true;
+	}
+	return false;
+}
+
+/* Its exit status. */
+static int wait_for(pid_t child)
+{
+	int status;
+
+	while (waitpid(child, &status, 0) < 0)
+		if (errno != EINTR)
+			return FAILED;
+	if (WIFEXITED(status))
+		return WEXITSTATUS(status);
+	fprintf(stderr,
+		"kvfs: ended by signal %d; what was named may be there "
+		"still\n",
+		WTERMSIG(status));
+	return FAILED;
+}
+
+static int attend(pid_t child, int from_child, const struct watch *watch)
+{
+	int status;
+
+	if (!listen_to(from_child, watch)) {
+		kill(child, SIGKILL);
+		fprintf(stderr,
+			"kvfs: %s: kvfs does not answer; this, and what "
+			"follows, may be there still\n",
+			watch->path);
+		return FAILED;
+	}
+	status = wait_for(child);
+	if (!ferror(stdout))
+		return status;
+	fputs("kvfs: standard output cannot be written\n", stderr);
+	return KV_MAX(status, WRONG);
+}
+
+/* What is opened shall be none of the standard descriptors. */
+static void fill_descriptors(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	while (fd >= 0 && fd <= 2);
+	kv_closep(&fd);
+}
+
+static int work(char *const *paths, uint64_t seconds)
+{
+	static struct forgetting f;
+	const pid_t self = getpid();
+	int pair[2];
+	pid_t child;
+
+	fill_descriptors();
+	f = (struct forgetting){.fd = -1};
+	f.watch = mmap(NULL, sizeof(*f.watch), PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (f.watch == MAP_FAILED ||
+	    socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
+		fprintf(stderr, "kvfs: %s\n", strerror(errno));
+		return FAILED;
+	}
+	start_clock(&f, seconds * SECOND);
+	child = fork();
+	if (child < 0) {
+		fprintf(stderr, "kvfs: %s\n", strerror(errno));
+		return FAILED;
+	}
+	if (child == 0) {
+		become_child(self);
+		close(pair[0]);
+		f.to_parent = pair[1];
+		_exit(run(&f, paths));
+	}
+	close(pair[1]);
+	return attend(child, pair[0], f.watch);
+}
+
+/* ---- the command ---- */
 
 static int usage(void)
 {
@@ -347,7 +644,6 @@ bool kv_forget_called(int argc, char **argv)
 
 int kv_forget_main(int argc, char **argv)
 {
-	static struct forgetting f;
 	uint64_t seconds = SECONDS;
 	int at = 2;
 
@@ -359,19 +655,9 @@ int kv_forget_main(int argc, char **argv)
 	}
 	if (at >= argc)
 		return usage();
-	f = (struct forgetting){.fd = -1};
-	start_clock(&f, seconds * 1000000000u);
-	for (; at < argc; at++)
-		if (strcmp(argv[at], "-") == 0)
-			take_lines(&f);
-		else
-			take(&f, argv[at]);
-	leave(&f);
-	for (struct backend *backend = f.backends, *next; backend;
-	     backend = next) {
-		next = backend->next;
-		report(&f, backend);
-		free(backend);
-	}
-	return f.status;
+	/* Before anything is removed: a wrong option is no path. */
+	for (int i = at; i < argc; i++)
+		if (argv[i][0] == '-' && argv[i][1])
+			return usage();
+	return work(argv + at, seconds);
 }

@@ -12,7 +12,8 @@
 bool kv_forget_called(int argc, char **argv);
 
 /* Returns the exit status: 0 none of them is anywhere; 1 the command line, or a
- * path, is wrong, or nobody may do that; 3 a backend failed. */
+ * path, is wrong, or nobody may do that; 3 a backend or a daemon failed, hangs or is
+ * gone, or the time was over. */
 int kv_forget_main(int argc, char **argv);
 
 #endif

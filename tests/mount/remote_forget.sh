@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # remote_forget.sh - `kvfs --forget`: blocks, and whole spaces, are taken away here
 # and from every backend, by who may write there and nobody else; a backend that
-# fails is named, and keeps nobody waiting; another tenant's stay.
+# fails is named, and keeps nobody waiting; another tenant's stay.  A daemon that hangs
+# or ends, and all that may be on a command line, costs one line and no more.
 . "$(dirname "$0")/lib"
 R=$T/remote
 R2=$T/second
@@ -29,6 +30,8 @@ forget() { # STATUS ARGUMENTS...: what it says is in $said
 	said=$("$B/kvfs" --forget "$@" 2>&1)
 	eq "--forget $*: the status of '$said'" $? "$status"
 }
+trap 'rm -f "$T/hang"; cleanup' EXIT
+lines() { eq "the lines of '$said'" "$(printf '%s\n' "$said" | wc -l)" "$1"; }
 says() { case $said in *"$1"*) ;; *) fail "it says '$said', not '$1'" ;; esac; }
 for i in {1..9} 20 {21..23} 25; do kv "$T/b$i" --seed "$i"; done
 save() { # SPACE N...
@@ -93,8 +96,13 @@ save s 25 && handed_over root 4
 # By whom: not by who may only read; what is no path of a space.
 as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
 if [ "$(id -u)" = 0 ]; then
-	out=$(as 1001 "$B/kvfs" --forget "$M/s/$(place 25)" 2>&1) && fail "another user: $out"
-	case $out in *"Permission denied"*) ;; *) fail "another user: $out" ;; esac
+	chmod 700 "$M/other"
+	for path in "s/$(place 25)" s "other/$(place 2)" other; do
+		said=$(as 1002 "$B/kvfs" --forget "$M/$path" 2>&1)
+		eq "another user's try at $path: the status of '$said'" $? 1
+		says "Permission denied"
+		lines 1
+	done
 	eq "another user's try" "$(objects "$R" root)" 4
 	as 1001 "$B/kvfs" --forget "$M/other/$(place 2)" > "$T/out" 2>&1 || fail "its owner: $(cat "$T/out")"
 	eq "its owner's" "$(objects "$R" one)" 1
@@ -108,6 +116,22 @@ says "usage: kvfs --forget"
 forget 1 -t 0 "$M/s"
 forget 1 -t 0x "$M/s"
 says "usage: kvfs --forget"
+forget 1 "$M/none/s" "$M/other"$'\e[m\n'
+says "/other?[m?: "
+lines 2
+# Nothing is begun before all is read.
+for option in -T --time -t5; do
+	forget 1 "$M/s" $option
+	says "usage: kvfs --forget"
+done
+eq "the space, after wrong options" "$(objects "$R" root)" 4
+said=$("$B/kvfs" --forget - <"$T" 2>&1) && fail "a directory as standard input"
+says "standard input: Is a directory"
+said=$(printf '%s\0\n' "$M/s/$(place 25)" | "$B/kvfs" --forget - 2>&1) && fail "a NUL in a path"
+says "a NUL"
+lines 1
+said=$("$B/kvfs" --forget "$M/s/$(place 1)" 2>&1 >/dev/full) && fail "a full disk for what is printed"
+says "standard output"
 
 # A backend that fails is named, in time, and the other is asked all the same.
 save s 6 7 8 9 && handed_over root 8
@@ -122,4 +146,103 @@ stop
 start
 forget 1 "$M/s/$(place 8)"
 says "no remote tier"
+forget 1 "$M/s"
+says "no remote tier"
+lines 1
+[ -e "$M/s/$(place 8)" ] || fail "without a remote tier the space was cleared"
 stop
+
+# Helpers clear the whole space, also of what this node never had; one that does not
+# know that says so, and removes what is named.
+helper="helper:$here/kvfs-remote-files?dir=$T/files&uid=$(id -u)&fault=$T/fault"
+mkdir "$T/files"
+S=$T/helped
+files() { find "$T/files" -name 'root-*' | grep -c '[0-9a-f]\{32\}$'; }
+start "remote=$helper,remote_threshold=1,remote_tenant=0:root"
+make "$M/h"
+make "$M/i"
+save h 1 2 3
+save i 4
+for ((i = 0; i < 300; i++)); do [ "$(files)" = 4 ] && break; sleep 0.1; done
+eq "objects of a helper" "$(files)" 4
+layouts=$(find "$T/files" -name '*.layout' | wc -l)
+stop
+S=$T/another
+start "remote=$helper&old=1,remote_threshold=1,remote_tenant=0:root"
+make "$M/h"
+forget 3 "$M/h"
+says "no whole space"
+lines 2
+forget 0 "$M/h/$(place 1)"
+says " 1 removed"
+eq "objects of an old helper" "$(files)" 3
+stop
+start "remote=$helper,remote_threshold=1,remote_tenant=0:root"
+forget 0 "$M/h"
+says " 1 removed, 0 not there"
+eq "objects of the other space" "$(files)" 1
+eq "the layouts" "$(find "$T/files" -name '*.layout' | wc -l)" "$layouts"
+eq "not brought back" "$(came h 2)" 0
+forget 0 "$M/h"
+says " 0 removed, 1 not there"
+
+# What hangs: the daemon, asked by the mount or by its socket, or another's mount, of
+# which a call cannot be interrupted.  All end in time, and whoever reads what they say.
+begin() { # NAME ARGUMENTS...: in the background, what it says in $T/NAME.said
+	local name=$1
+	shift
+	{ "$B/kvfs" --forget "$@" 2>&1; echo "status $?"; } 9>&- | cat >"$T/$name.said" 9>&- &
+	pids[$name]=$!
+}
+begin_with() { # NAME SECONDS: the same, connected, waiting for a line from descriptor 9
+	mkfifo "$T/$1.fifo" && exec 9<>"$T/$1.fifo" || fail fifo
+	begin "$1" -t "$2" - <"$T/$1.fifo"
+	echo "$M/h/$(place 1)" >&9
+	for ((i = 0; i < 300; i++)); do has_connected && return; sleep 0.1; done
+	fail "$1 does not connect"
+}
+has_connected() {
+	local pid
+	for pid in $(pgrep -f -- "^$B/kvfs --forget -t [0-9]* -$"); do
+		[ "$(find "/proc/$pid/fd" -lname 'socket:*' 2>/dev/null | wc -l)" = 2 ] && return
+	done
+	return 1
+}
+daemon() { pgrep -f -- "^[^ ]*kvfs -o .*$T/"; }
+ended() { # NAME TEXT: in one line, with status 3
+	wait "${pids[$1]}"
+	said=$(cat "$T/$1.said")
+	says "status 3"
+	says "$2"
+	lines 2
+}
+declare -A pids
+mkdir "$T/lazy"
+"$B/tests/mount/lazy" "$R" "$T/hang" "$T/lazy" &
+for ((i = 0; i < 300; i++)); do mountpoint -q "$T/lazy" && break; sleep 0.1; done
+begin_with asks 1
+touch "$T/hang"
+pid=$(daemon)
+freeze "$pid"
+exec 9>&-
+begin looks -t 1 "$M/h/$(place 2)" "$M/i"
+begin other -t 1 "$T/lazy/root/$(place 3)"
+ended asks "h: its daemon does not answer"
+ended looks "$(place 2): kvfs does not answer"
+ended other "$(place 3): kvfs does not answer"
+rm "$T/hang"
+
+# It ends, while it hangs or before it is asked.
+kill -CONT "$pid"
+begin_with asks2 20
+freeze "$pid"
+exec 9>&-
+begin looks -t 20 "$M/h/$(place 2)"
+kill -KILL "$pid"
+ended asks2 "h: its daemon has ended"
+ended looks "$(place 2): its daemon has ended"
+gone
+forget 3 "$M/h" "$M/h/$(place 3)" "$M/i"
+says "h: its daemon has ended"
+says "the same of 2 more"
+lines 2
