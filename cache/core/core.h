@@ -191,10 +191,12 @@ struct kv_space {
 	int64_t mtime_ns;
 	bool removed;
 	bool shared; /* with other nodes, by the remote tier */
-	/* Its layout's seed was drawn here, and other nodes do not know it; its
-	 * layout is to be published, if there is none; others have another
-	 * seed, and it has blocks.  Not to be asked about before. */
-	bool own_seed, publish, differs;
+	/* Its layout's seed was drawn here, and other nodes do not know it;
+	 * others have another seed, and it has blocks; backends differ, and
+	 * that was told.  Backends, by bits, that may have no layout of it; not
+	 * to be asked before. */
+	bool own_seed, differs, split;
+	uint32_t untold;
 	uint64_t agree_ns;
 	/* Its blocks, to these backends; NULL: they have been.  remote/offer.c */
 	struct kv_offer *offers[KV_REMOTES_MAX];

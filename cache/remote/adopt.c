@@ -6,6 +6,10 @@
  * would never find each other's blocks.  So the first node puts its layout beside
  * the space's blocks, as .layout, and the others take the seed from there.
  *
+ * Whoever opens a space waits for the first backend that answers, and not long; what
+ * he has begun goes on without him.  All backends are asked where nobody waits
+ * (space/agree.c).
+ *
  * OWNS      struct ask, until its caller and the backend have both done with it.
  *
  * LOCKING   cache->lock for what the caller and the thread share of an ask.
@@ -17,15 +21,20 @@
 #include <stdio.h>
 
 /* All of it: whoever opens a space waits for this. */
-#define PATIENCE_NS UINT64_C(600000000)
-#define LOOK_NS UINT64_C(100000000) /* a note comes after its object */
+#define OPEN_NS UINT64_C(600000000)
+#define AGREE_NS UINT64_C(10000000000) /* each backend, where nobody does */
+/* Operations end in these, however long their callers wait. */
+#define GET_NS UINT64_C(2000000000)
+#define PUBLISH_NS UINT64_C(30000000000)
+#define NOTE_US 100000 /* a note comes after its object */
+#define NOTE_LOOKS 5
 #define OBJECT ".layout"
 
-/* An operation that its caller waits for. */
+/* An operation that its caller waits for, as long as he likes. */
 struct ask {
 	struct kv_remote_job job; /* first; the thread's */
 	char bytes[KV_LAYOUT_TEXT_MAX];
-	uint64_t until_ns;
+	uint64_t ns; /* its time */
 	/* cache->lock, with the next: when it is over the caller may go on,
 	 * though a backend that is late has the operation still. */
 	int status;
@@ -51,13 +60,17 @@ static void ended(struct kv_remote *remote, struct kv_remote_job *job,
 		  int status)
 {
 	struct ask *ask = (struct ask *)job;
+	bool left;
 
 	kv_lock(remote->cache);
 	ask->status = status;
 	ask->over = true;
 	ask->late = job->abandoned;
+	left = ask->left && !ask->late;
 	pthread_cond_broadcast(&remote->answer);
 	kv_unlock(remote->cache);
+	if (left)
+		free(ask);
 }
 
 void kv_asks_run(struct kv_remote *remote)
@@ -73,41 +86,11 @@ void kv_asks_run(struct kv_remote *remote)
 		kv_unlock(cache);
 		if (!ask)
 			return;
-		if (kv_remote_is_open(remote, ask->job.backend) &&
-		    kv_now_ns() < ask->until_ns)
-			kv_remote_submit(remote, &ask->job,
-					 ask->until_ns - kv_now_ns());
+		if (kv_remote_is_open(remote, ask->job.backend))
+			kv_remote_submit(remote, &ask->job, ask->ns);
 		else
 			ended(remote, &ask->job, -ETIMEDOUT);
 	}
-}
-
-/*
- * Have the thread do it, and wait: its status, which comes in the time of an
- * operation.  Where that was 0 *@ret_ask is for the caller to free.
- */
-static int wait_for(struct kv_remote *remote, struct ask *ask,
-		    struct ask **ret_ask)
-{
-	struct kv_cache *cache = remote->cache;
-	bool left;
-	int r;
-
-	ask->job.ended = ended;
-	ask->job.given_back = given_back;
-	kv_lock(cache);
-	TAILQ_INSERT_TAIL(&remote->asks, ask, link);
-	kv_remote_wake(remote);
-	while (!ask->over)
-		kv_cond_wait(cache, &remote->answer, PATIENCE_NS);
-	r = ask->status;
-	left = ask->left = ask->late;
-	kv_unlock(cache);
-	if (r == 0)
-		*ret_ask = ask;
-	else if (!left)
-		free(ask);
-	return r;
 }
 
 /* Where a space's layout is to be agreed upon, and until when. */
@@ -117,14 +100,66 @@ struct place {
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
 };
 
-static struct ask *new_ask(const struct place *place, enum kv_remote_call call)
+static uint64_t time_left(const struct kv_remote *remote,
+			  const struct place *place)
+{
+	const uint64_t now = kv_now_ns();
+
+	return remote->hurry || now >= place->until_ns ? 0
+						       : place->until_ns - now;
+}
+
+/*
+ * Have the thread do it, and wait: its status, or -ETIMEDOUT, with which it may go
+ * on.  Where that was 0 *@ret_ask is for the caller to free.
+ */
+static int wait_for(struct kv_remote *remote, const struct place *place,
+		    struct ask *ask, struct ask **ret_ask)
+{
+	struct kv_cache *cache = remote->cache;
+	bool left = false;
+	uint64_t ns;
+	int r = -ETIMEDOUT;
+
+	ask->job.ended = ended;
+	ask->job.given_back = given_back;
+	kv_lock(cache);
+	if (time_left(remote, place) > 0) {
+		TAILQ_INSERT_TAIL(&remote->asks, ask, link);
+		kv_remote_wake(remote);
+		while (!ask->over && (ns = time_left(remote, place)) > 0)
+			kv_cond_wait(cache, &remote->answer, ns);
+		left = ask->left = !ask->over || ask->late;
+		r = ask->over ? ask->status : -ETIMEDOUT;
+	}
+	kv_unlock(cache);
+	if (r == 0)
+		*ret_ask = ask;
+	else if (!left)
+		free(ask);
+	return r;
+}
+
+void kv_remote_hurry(struct kv_cache *cache)
+{
+	kv_lock(cache);
+	if (cache->remote) {
+		cache->remote->hurry = true;
+		pthread_cond_broadcast(&cache->remote->answer);
+	}
+	kv_unlock(cache);
+}
+
+static struct ask *new_ask(const struct kv_remote *remote,
+			   const struct place *place, enum kv_remote_call call)
 {
 	struct ask *ask = calloc(1, sizeof(*ask));
 
 	if (!ask)
 		return NULL;
 	ask->job.backend = place->backend;
-	ask->until_ns = place->until_ns;
+	ask->ns = KV_MAX(call == KV_REMOTE_PUBLISH ? PUBLISH_NS : GET_NS,
+			 time_left(remote, place));
 	ask->job.op.call = call;
 	snprintf(ask->job.op.name, sizeof(ask->job.op.name), "%s" OBJECT,
 		 place->prefix);
@@ -137,9 +172,9 @@ static struct ask *new_ask(const struct place *place, enum kv_remote_call call)
 static int fetch(struct kv_remote *remote, const struct place *place,
 		 struct kv_layout **ret_layout)
 {
-	struct ask *ask = new_ask(place, KV_REMOTE_GET);
+	struct ask *ask = new_ask(remote, place, KV_REMOTE_GET);
 	struct kv_digest digest;
-	int r = ask ? wait_for(remote, ask, &ask) : -ENOMEM;
+	int r = ask ? wait_for(remote, place, ask, &ask) : -ENOMEM;
 
 	if (r < 0)
 		return r;
@@ -155,7 +190,7 @@ static int fetch(struct kv_remote *remote, const struct place *place,
 static int publish(struct kv_remote *remote, const struct place *place,
 		   const struct kv_layout *layout)
 {
-	struct ask *ask = new_ask(place, KV_REMOTE_PUBLISH);
+	struct ask *ask = new_ask(remote, place, KV_REMOTE_PUBLISH);
 	const size_t n = strlen(layout->json);
 	int r;
 
@@ -166,7 +201,7 @@ static int publish(struct kv_remote *remote, const struct place *place,
 	memcpy(ask->bytes, layout->json, n);
 	ask->job.op.length = n;
 	ask->job.op.digest = kv_digest_of(ask->bytes, n);
-	r = wait_for(remote, ask, &ask);
+	r = wait_for(remote, place, ask, &ask);
 	if (r == 0)
 		free(ask);
 	return r;
@@ -200,55 +235,101 @@ static int take_seed(struct kv_layout **layout, const struct kv_layout *first)
 	return 0;
 }
 
-/* 0: agreed with this backend; else it cannot be asked, or is at fault. */
+/*
+ * Whose layout a backend has, *@ret_there (caller frees), or, NULL, that @layout is
+ * published there now.  With @again this may have been tried before: first of all
+ * then what that has left is published, or removed.  Errors: it cannot be asked, or
+ * is at fault.
+ */
 static int agree(struct kv_remote *remote, const struct place *place,
-		 struct kv_layout **layout)
+		 const struct kv_layout *layout, bool again,
+		 struct kv_layout **ret_there)
 {
-	_cleanup_(kv_layout_freep) struct kv_layout *first = NULL;
-	int r = fetch(remote, place, &first);
+	int r = again ? -ENOENT : fetch(remote, place, ret_there), published;
 
-	if (r == -ENOENT) {
-		r = publish(remote, place, *layout);
-		if (r != -EEXIST)
-			return r;
-		while (r < 0 && r != -ETIMEDOUT && r != -ENOMEM) {
-			usleep(LOOK_NS / 1000);
-			r = fetch(remote, place, &first);
-		}
+	if (r != -ENOENT)
+		return r;
+	published = publish(remote, place, layout);
+	for (unsigned i = 0; r < 0 && published < 0 && i < NOTE_LOOKS; i++) {
+		if (i > 0 && published != -EEXIST)
+			break;
+		if (i > 0)
+			usleep(NOTE_US);
+		r = fetch(remote, place, ret_there);
 	}
-	return r < 0 ? r : take_seed(layout, first);
+	return r < 0 && published != -EEXIST ? published : r;
 }
 
-int kv_remote_agree(struct kv_cache *cache, struct kv_space *space,
-		    struct kv_layout **layout)
+static int prefix_of(struct kv_cache *cache, struct kv_space *space,
+		     const struct kv_layout *layout, struct place *place)
 {
-	struct kv_remote *remote = cache->remote;
-	struct place place = {.until_ns = kv_now_ns() + PATIENCE_NS};
-	int r;
-
-	if (!remote || !remote->running)
+	if (!cache->remote || !cache->remote->running)
 		return -ENOTCONN;
-	r = kv_remote_prefix_of(cache, space, (*layout)->json, place.prefix);
+	return kv_remote_prefix_of(cache, space, layout->json, place->prefix);
+}
+
+/* With the first that answers; *@ret_untold: the others. */
+static int agree_in_time(struct kv_cache *cache, struct kv_space *space,
+			 struct kv_layout **layout, uint32_t *ret_untold)
+{
+	_cleanup_(kv_layout_freep) struct kv_layout *there = NULL;
+	struct place place = {.until_ns = kv_now_ns() + OPEN_NS};
+	struct kv_remote *remote = cache->remote;
+	int r = prefix_of(cache, space, *layout, &place);
+
 	if (r < 0)
 		return r;
 	for (r = -ENOTCONN; place.backend < remote->n; place.backend++) {
-		r = agree(remote, &place, layout);
+		r = agree(remote, &place, *layout, false, &there);
 		if (r == 0 || r == -ENOMEM)
 			break;
 	}
+	if (r == 0 && there)
+		r = take_seed(layout, there);
+	if (r == 0)
+		*ret_untold = ((1u << remote->n) - 1) & ~(1u << place.backend);
 	return r;
 }
 
-bool kv_remote_answers(struct kv_cache *cache)
+int kv_remote_agree(struct kv_cache *cache, struct kv_space *space, bool again,
+		    struct kv_layout **layout, struct kv_agreement *ret)
 {
 	struct kv_remote *remote = cache->remote;
-	bool any = false;
+	struct place place = {0};
+	int r = prefix_of(cache, space, *layout, &place);
+
+	*ret = (struct kv_agreement){0};
+	if (r < 0)
+		return r;
+	for (r = -ENOTCONN; place.backend < remote->n; place.backend++) {
+		_cleanup_(kv_layout_freep) struct kv_layout *there = NULL;
+		const char *url = remote->backends[place.backend].url;
+
+		place.until_ns = kv_now_ns() + AGREE_NS;
+		r = agree(remote, &place, *layout, again, &there);
+		if (r == 0 && there && !ret->first)
+			r = take_seed(layout, there);
+		if (r < 0)
+			ret->untold |= 1u << place.backend;
+		else if (!ret->first)
+			ret->first = url;
+		else if (there && there->seed != (*layout)->seed)
+			ret->other = url;
+	}
+	return ret->first ? 0 : r;
+}
+
+uint32_t kv_remote_answering(struct kv_cache *cache)
+{
+	struct kv_remote *remote = cache->remote;
+	uint32_t backends = 0;
 
 	kv_lock(cache);
 	for (unsigned i = 0; remote && remote->running && i < remote->n; i++)
-		any |= remote->backends[i].stats.open;
+		if (remote->backends[i].stats.open)
+			backends |= 1u << i;
 	kv_unlock(cache);
-	return any;
+	return backends;
 }
 
 static bool wants_seed(struct kv_cache *cache, const struct kv_space *space,
@@ -264,13 +345,14 @@ static bool wants_seed(struct kv_cache *cache, const struct kv_space *space,
 }
 
 int kv_remote_adopt(struct kv_cache *cache, struct kv_space *space,
-		    struct kv_layout **layout)
+		    struct kv_layout **layout, uint32_t *ret_untold)
 {
 	int r;
 
+	*ret_untold = KV_ALL_BACKENDS;
 	if (!wants_seed(cache, space, *layout))
 		return 1;
-	r = kv_remote_agree(cache, space, layout);
+	r = agree_in_time(cache, space, layout, ret_untold);
 	if (r == 0 || r == -ENOMEM)
 		return r;
 	fprintf(stderr,

@@ -450,6 +450,7 @@ static void drain(struct kv_remote *remote)
 	const uint64_t until = kv_now_ns() + END_NS;
 	struct kv_remote_job *job;
 
+	kv_asks_run(remote); /* it is stopping: none begins */
 	expire(remote, UINT64_MAX);
 	kv_forgets_stop(remote);
 	while (!TAILQ_EMPTY(&remote->jobs) && kv_now_ns() < until) {

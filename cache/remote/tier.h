@@ -111,6 +111,7 @@ struct kv_remote {
 	} forgets;
 	/* adopt.c; cache->lock */
 	TAILQ_HEAD(, ask) asks;
+	_Atomic bool hurry; /* nobody waits any more */
 	pthread_cond_t answer;
 	/* backup.c */
 	struct {

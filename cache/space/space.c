@@ -264,6 +264,8 @@ int kv_space_adopt(struct kv_cache *cache, const struct kv_space_record *record,
 	space->mode = record->mode & 07777;
 	space->shared = record->mode & KV_SPACE_SHARED;
 	space->own_seed = record->mode & KV_SPACE_OWN_SEED;
+	/* Backends may be others than those of the mount before. */
+	space->untold = KV_ALL_BACKENDS;
 	space->mtime_ns = record->mtime_ns;
 	space->quota.quota_dram = record->quota_dram;
 	space->quota.quota_ssd = record->quota_ssd;
@@ -517,7 +519,7 @@ static int fits(struct kv_cache *cache, struct kv_block *block, void *arg)
 
 /* Takes *@layout, if @space has none by now. */
 static int put_layout(struct kv_cache *cache, struct kv_space *space,
-		      struct kv_layout **layout, bool own_seed)
+		      struct kv_layout **layout, bool own_seed, uint32_t untold)
 {
 	uint64_t from = layout_index_bytes(space, 0);
 	uint64_t to = layout_index_bytes(space, strlen((*layout)->json));
@@ -536,6 +538,7 @@ static int put_layout(struct kv_cache *cache, struct kv_space *space,
 		if (space->shared)
 			kv_remote_offer_locked(cache, space);
 		space->own_seed = own_seed;
+		space->untold = untold;
 	}
 	kv_unlock(cache);
 	return r;
@@ -553,6 +556,7 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
 	const struct kv_layout *there;
+	uint32_t untold = 0;
 	int r;
 
 	if (cache->config.read_only)
@@ -570,12 +574,12 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 	if (!there) {
 		r = for_each_block(cache, space, fits, layout);
 		if (r == 0)
-			r = kv_remote_adopt(cache, space, &layout);
+			r = kv_remote_adopt(cache, space, &layout, &untold);
 		if (r < 0)
 			return r;
 		/* 1: nobody knows the one that was drawn. */
 		r = put_layout(cache, space, &layout,
-			       r == 1 && layout->seed_drawn);
+			       r == 1 && layout->seed_drawn, untold);
 		if (r < 0)
 			return r;
 		there = layout ? space->layout : NULL;
@@ -598,9 +602,10 @@ int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 	if (space->removed)
 		r = -ESTALE;
 	else
-		space->shared = space->publish = shared;
+		space->shared = shared;
 	if (r == 0 && shared)
 		kv_remote_offer_locked(cache, space);
+	space->untold = KV_ALL_BACKENDS;
 	space->agree_ns = 0;
 	kv_unlock(cache);
 	if (r < 0)
@@ -718,6 +723,9 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	space->uid = uid;
 	space->gid = gid;
 	space->mode = mode & 07777;
+	/* Its objects have another place now. */
+	if (moved)
+		space->untold = KV_ALL_BACKENDS;
 	if (moved && space->shared && !space->removed)
 		kv_remote_offer_locked(cache, space);
 	kv_unlock(cache);

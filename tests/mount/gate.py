@@ -6,6 +6,7 @@ on this machine, and harms what goes through it as the file FAULT says while it 
     slow        1 KiB a second each way of each connection
     refusing    403, and every other connection is reset
     full        what is put is answered with 507
+    late        every request is passed on 0.4 s later
     lying       half of what is got has another byte in it, is short, or is what somebody
                 got before, with its headers or without
 
@@ -102,6 +103,8 @@ def exchange(client, stream):
     if refusal:
         client.sendall(b"HTTP/1.1 %s\r\nContent-Length: 0\r\n\r\n" % refusal)
         return True
+    if now == "late":
+        time.sleep(0.4)
     status, headers, body, goes_on = answer_of_server(b"".join(lines) + b"\r\n" + body, method)
     if now == "lying" and method == b"GET" and b" 200 " in status:
         headers, body = lie(headers, body)

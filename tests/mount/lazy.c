@@ -2,8 +2,8 @@
 /*
  * lazy.c - a directory as a server has it that may be in trouble, as the file FAULT
  * says while it is there: every call waits (it is empty), or is refused
- * ("refusing"); a KiB a second is read and written of each file ("slow"); nothing
- * can be written ("full").
+ * ("refusing"), or takes 80 ms ("late"); a KiB a second is read and
+ * written of each file ("slow"); nothing can be written ("full").
  *
  *   lazy DIRECTORY FAULT MOUNTPOINT     until it is unmounted
  *
@@ -21,6 +21,7 @@
 #include "common/kv.h"
 
 #define SLICE_US 10000u
+#define LATE_US 80000u
 
 static int root;
 static const char *trouble;
@@ -44,6 +45,8 @@ static const char *below(const char *path)
 {
 	while (is_fault(""))
 		usleep(SLICE_US);
+	if (is_fault("late"))
+		usleep(LATE_US);
 	if (is_fault("refusing"))
 		return "/dev/null/refused";
 	return path[1] ? path + 1 : ".";

@@ -138,3 +138,56 @@ rm "$at.digest" && make "$N/halfway" || fail "no note of a layout"
 ok "the first's seed" agreed halfway
 unmount "$N" || fail umount
 stop
+
+# Each backend gets the layouts, also one that comes later: a node that asks only that
+# has the same seeds.
+R2=$T/remote2
+of_two() { start "remote=dir:$R,remote=dir:$R2,remote_threshold=1,remote_optional" 2> /dev/null; }
+end_other() {
+	unmount "$N" || fail umount
+	for ((i = 0; i < 600; i++)); do pgrep -f -- "^[^ ]*kvfs .*$T/store2 " > /dev/null || break; sleep 0.1; done
+	rm -rf "$T/store2"
+}
+there() { # SPACE FOLDER: its seed is there
+	grep -rqF "$(seed "$M/$1" | grep -o '[0-9a-f]\{16\}')" --include=.layout "$2"
+}
+rm -rf "$T/store2"
+of_two
+make "$M/both"
+soon "in the first" there both "$R"
+mkdir "$R2"
+for space in both early theirs; do soon "$space, in the other" there $space "$R2"; done
+OPTIONS=remote=dir:$R2 node2
+for space in both early theirs; do make "$N/$space"; ok "one seed of $space" agreed $space; done
+make "$M/new"
+soon "in the other" there new "$R2"
+make "$N/new"
+ok "one seed" agreed new
+if [ "$(id -u)" = 0 ]; then
+	ok "another's" chown 1234 "$M/new"
+	soon "where its new owner's are" there new "$R2/1234"
+fi
+end_other
+stop
+
+# Two that have different ones: that is told once, and the first one's is taken.
+node1
+OPTIONS=remote=dir:$R2 node2
+make "$M/split"
+make "$N/split"
+agreed split && fail "a seed that nobody could know"
+wanted=$(seed "$M/split")
+end_other
+stop
+of_two
+soon "told" grep -q "^seeds_differ=split (of dir:$R and of dir:$R2)" "$M/.kvfs/config"
+ok "shared once more" setfattr -n user.kvfs.share -v 1 "$M/split"
+make "$M/last"
+soon "asked again" there last "$R2"
+eq "told once" "$(grep -c ^seeds_differ "$M/.kvfs/config")" 1
+eq "it stays" "$(seed "$M/split")" "$wanted"
+OPTIONS=remote=dir:$R,remote=dir:$R2 node2
+make "$N/split"
+eq "the first one's" "$(seed "$N/split")" "$wanted"
+end_other
+stop
