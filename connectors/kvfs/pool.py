@@ -113,7 +113,8 @@ class Pool(Owner):
     def info(self) -> dict[str, Any]:
         """How bytes travel (`path`, `reason`), and what is pinned and in use."""
         info = ffi.new("struct kvfs_pool_info *", {"size": ffi.sizeof("struct kvfs_pool_info")})
-        check(lib.kvfs_pool_info(self.handle.c, info), "pool info")
+        handle = self.handle  # whose texts they are
+        check(lib.kvfs_pool_info(handle.c, info), "pool info")
         found: dict[str, Any] = {}
         for name, field in ffi.typeof(info[0]).fields:
             value = getattr(info, name)

@@ -185,8 +185,9 @@ class Space(Owner):
     @property
     def layout(self) -> dict[str, Any] | None:
         """The canonical layout; None: untyped."""
-        text = lib.kvfs_space_layout(self.handle.c)
-        return None if text == ffi.NULL else dict(json.loads(ffi.string(text)))
+        handle = self.handle  # whose text it is
+        layout = lib.kvfs_space_layout(handle.c)
+        return None if layout == ffi.NULL else dict(json.loads(ffi.string(layout)))
 
     @property
     def tensors(self) -> list[tuple[str, str, tuple[int, ...]]]:
