@@ -136,6 +136,7 @@ static int new_cache(const struct kv_cache_config *config,
 	LIST_INIT(&cache->ssd.classes);
 	LIST_INIT(&cache->ssd.unlinked);
 	TAILQ_INIT(&cache->snapshots.dirty);
+	cache->snapshots.write = kv_snapshots_write;
 	kv_cond_init(&cache->settled);
 	kv_cond_init(&cache->changed);
 	TAILQ_INIT(&cache->changes);
@@ -174,6 +175,27 @@ static int start_remote(struct kv_cache *cache, char **ret_why)
 		return r;
 	r = kv_spaces_agree_start(cache);
 	return r < 0 ? kv_why(ret_why, r, "cannot start: %s", strerror(-r)) : 0;
+}
+
+static int start_threads(struct kv_cache *cache)
+{
+	const struct kv_cache_config *config = &cache->config;
+	int r = kv_bounce_new(config->dram, &cache->bounce);
+
+	if (r == 0)
+		r = kv_health_init(cache);
+	if (r == 0)
+		r = kv_reader_start(cache);
+	if (r == 0 && cache->ssd.on && !config->read_only)
+		r = kv_writer_start(cache);
+	if (r == 0)
+		r = kv_prefetcher_start(cache);
+	if (r == 0)
+		r = kv_periodic_start(&cache->housekeeper, "kvfs-keep",
+				      1000000000u, keep_house, cache);
+	if (r == 0 && cache->ssd.on && config->scrub)
+		r = kv_scrubber_start(cache);
+	return r;
 }
 
 static int start(struct kv_cache *cache, char **ret_why)
@@ -215,20 +237,7 @@ static int start(struct kv_cache *cache, char **ret_why)
 		return kv_why(ret_why, r, "dram=%llu: cannot get memory: %s",
 			      (unsigned long long)config->dram, strerror(-r));
 	kv_quotas_settle(cache);
-	r = kv_bounce_new(config->dram, &cache->bounce);
-	if (r == 0)
-		r = kv_health_init(cache);
-	if (r == 0)
-		r = kv_reader_start(cache);
-	if (r == 0 && cache->ssd.on && !config->read_only)
-		r = kv_writer_start(cache);
-	if (r == 0)
-		r = kv_prefetcher_start(cache);
-	if (r == 0)
-		r = kv_periodic_start(&cache->housekeeper, "kvfs-keep",
-				      1000000000u, keep_house, cache);
-	if (r == 0 && cache->ssd.on && config->scrub)
-		r = kv_scrubber_start(cache);
+	r = start_threads(cache);
 	if (r < 0)
 		return kv_why(ret_why, r, "cannot start: %s", strerror(-r));
 	return start_remote(cache, ret_why);

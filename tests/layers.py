@@ -35,8 +35,6 @@ HOOKS = {
     "kv_wants_room_locked": "cache/block",
     # Its record says whose pin it has.
     "kv_block_pinned_by_user": "cache/block",
-    # What snapshots changed is written before each commit.
-    "kv_snapshots_write": "cache/space",
 }
 # What a tool may include besides common/ and kvfs.h: it judges that.
 TOOLS = {

@@ -91,6 +91,10 @@ TAILQ_HEAD(kv_snapshot_queue, kv_snapshot);
 LIST_HEAD(kv_snapshot_list, kv_snapshot);
 
 struct kv_snapshots {
+	/* Fixed, space/'s: write what changed, in transactions of its own: a
+	 * large snapshot that finds no room must not keep blocks from their
+	 * commit.  Lets go of the lock. */
+	void (*write)(struct kv_cache *cache);
 	void *by_id, *by_name; /* tsearch trees */
 	uint64_t next_id;
 	uint64_t changes; /* so far */

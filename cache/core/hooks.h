@@ -3,9 +3,8 @@
  * hooks.h - the only calls of the tiers to what stands above them.
  *
  * A block that loses its slot or its extent may be gone with that, and its end
- * is block/'s, as are those who wait for the room that it leaves; a commit
- * writes first what snapshots changed, which are space/'s; and what is missing,
- * or durable, is the remote tier's affair.
+ * is block/'s, as are those who wait for the room that it leaves.  What is
+ * missing, or durable, is the remote tier's affair.
  */
 #ifndef KV_CACHE_CORE_HOOKS_H
 #define KV_CACHE_CORE_HOOKS_H
@@ -88,11 +87,5 @@ static inline void kv_remote_durable_locked(struct kv_cache *cache,
 	if (cache->remote_hooks)
 		cache->remote_hooks->durable_locked(cache, block);
 }
-
-/* ---- space/snapshot.c: before a commit ---- */
-
-/* Write what changed, in transactions of its own: a large snapshot that finds
- * no room must not keep blocks from their commit.  Lets go of the lock. */
-void kv_snapshots_write(struct kv_cache *cache);
 
 #endif

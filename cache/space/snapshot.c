@@ -33,7 +33,6 @@
  *            only the committer does; what is on its list nobody else frees.
  */
 #include "cache/space/space.h"
-#include "cache/core/hooks.h"
 #include "cache/block/block.h"
 #include "cache/core/account.h"
 #include "cache/core/core.h"

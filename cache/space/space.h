@@ -60,6 +60,8 @@ int kv_snapshot_adopt(void *arg, const struct kv_snapshot_record *record,
 uint64_t kv_snapshots_cost_locked(struct kv_cache *cache,
 				  const struct kv_space *space);
 void kv_snapshots_drop(struct kv_cache *cache, struct kv_space *space);
+/* Before each commit; with the lock. */
+void kv_snapshots_write(struct kv_cache *cache);
 void kv_snapshots_fini(struct kv_cache *cache);
 
 #endif

@@ -585,7 +585,7 @@ void *kv_committer(void *arg)
 			continue;
 		}
 		kv_commit_gather(cache);
-		kv_snapshots_write(cache);
+		cache->snapshots.write(cache);
 		if (!anything(cache)) {
 			ssd->urgent = false;
 			continue;
