@@ -601,9 +601,11 @@ class Reaping(Case):
     def test_no_more_at_once_than_asked_for_and_nothing_of_what_is_gone(self) -> None:
         self.session.reap()
         pool, _, _ = self.pool()
-        saves = [pool.save(self.space, names(1, str(i)), [i], user=i + 1) for i in range(8)]
-        for save in saves:
+        saves = []
+        for i in range(8):  # one after the other: the order is that of their ends
+            save = pool.save(self.space, names(1, str(i)), [i], user=i + 1)
             save.wait()
+            saves.append(save)
         del saves[2:], save
         gc.collect()
         self.assertEqual([(e.user, e.stage) for e in self.session.reap(3)],
