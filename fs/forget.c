@@ -66,10 +66,12 @@ struct forgetting {
 	uint32_t space;
 	char path[PATH_MAX], given[PATH_MAX]; /* and as it was named */
 	bool removed;			      /* something in it */
-	int said;			      /* of it, last */
 	struct wire_key keys[WIRE_BATCH];
 	uint32_t n;
-	uint64_t ended; /* paths of daemons that have */
+	/* What was wrong last, with which space as it was named; of so many more. */
+	int wrong;
+	char wrong_with[PATH_MAX];
+	uint64_t same;
 	struct backend *backends;
 	int status;
 	uint64_t tag;
@@ -131,21 +133,43 @@ static bool has_ended(int r)
 	       r == -ECONNRESET || r == -EPIPE;
 }
 
-/* What was asked for @path came to nothing, or nobody knows. */
-static void failed(struct forgetting *f, const char *path, int r)
+static bool is_said(const struct forgetting *f, const char *space, int r)
 {
-	if (r == -ETIMEDOUT)
+	return (has_ended(r) && has_ended(f->wrong)) ||
+	       (r == f->wrong && strcmp(space, f->wrong_with) == 0);
+}
+
+static void tell_same(struct forgetting *f)
+{
+	if (f->same)
+		complain(f, WRONG, "the same of %llu more",
+			 (unsigned long long)f->same);
+	f->same = 0;
+}
+
+/* What was asked for @path, in @space, came to nothing, or nobody knows. */
+static void failed(struct forgetting *f, const char *path, const char *space,
+		   int r)
+{
+	if (is_said(f, space, r)) {
+		f->same++;
+		return;
+	}
+	tell_same(f);
+	f->wrong = r;
+	snprintf(f->wrong_with, sizeof(f->wrong_with), "%s", space);
+	if (has_ended(r))
 		complain(f, FAILED,
-			 "%s: its daemon does not answer; what was named "
-			 "may be there still",
+			 "%s: its daemon has ended; what was named may be "
+			 "there still, here or on a backend",
 			 path);
-	else if (!has_ended(r))
+	else if (r == -ETIMEDOUT)
+		complain(f, FAILED,
+			 "%s: its daemon does not answer; what was named may "
+			 "be there still",
+			 path);
+	else
 		complain(f, WRONG, "%s: %s", path, text_of(r));
-	else if (f->ended++ == 0)
-		complain(f, FAILED,
-			 "%s: its daemon has ended; what was named may "
-			 "be there still, here or on a backend",
-			 path);
 }
 
 /* ---- messages ---- */
@@ -196,15 +220,13 @@ static void close_space(struct forgetting *f)
 	f->fd = -1;
 	f->n = 0;
 	f->removed = false;
-	f->said = 0;
 }
 
-/* The same for each message is said once; an answer that is late is nobody's. */
+/* An answer that is late is nobody's. */
 static void failed_at_hand(struct forgetting *f, int r)
 {
-	if (r != f->said)
-		failed(f, f->path, r);
-	f->said = r;
+	if (!is_said(f, f->given, r))
+		failed(f, f->path, f->given, r);
 	if (r == -ETIMEDOUT || has_ended(r))
 		close_space(f);
 }
@@ -273,7 +295,7 @@ static void leave(struct forgetting *f)
 	if (f->fd >= 0 && f->removed)
 		r = ask(f, WIRE_FLUSH, 0, 0, none, &bytes, 0);
 	if (has_ended(r))
-		failed(f, f->path, r);
+		failed_at_hand(f, r);
 	else if (r < 0 && r != -EOPNOTSUPP)
 		complain(f, FAILED,
 			 "%s: it is not on disk yet that blocks are "
@@ -402,33 +424,50 @@ static void forget_space(struct forgetting *f)
 		forget(f, true);
 }
 
+/* @path may lead to a block by links, or from within its space. */
+static int enter_linked(struct forgetting *f, const char *path,
+			struct kv_key *ret_key)
+{
+	_cleanup_(kv_freep) char *real = realpath(path, NULL);
+
+	return real && is_block(real, ret_key) ? enter_given(f, real) : -ENOTTY;
+}
+
 static void take(struct forgetting *f, const char *path)
 {
-	_cleanup_(kv_freep) char *copy = strdup(path);
+	_cleanup_(kv_freep) char *space = strdup(path);
 	struct kv_key key;
 	bool block;
 	size_t n;
 	int r;
 
 	snprintf(f->watch->path, sizeof(f->watch->path), "%s", path);
-	if (left_ns(f) == 0) {
-		f->over = true;
-		complain(f, FAILED,
-			 "%s: not tried, nor what follows: the time is "
-			 "over",
-			 path);
-		return;
+	for (n = space ? strlen(space) : 0; n > 1 && space[n - 1] == '/';)
+		space[--n] = '\0';
+	block = space && is_block(space, &key);
+	r = space ? enter_given(f, space) : -ENOMEM;
+	if (r == -ENOTTY) {
+		r = enter_linked(f, path, &key);
+		block = true;
 	}
-	for (n = copy ? strlen(copy) : 0; n > 1 && copy[n - 1] == '/';)
-		copy[--n] = '\0';
-	block = copy && is_block(copy, &key);
-	r = copy ? enter_given(f, copy) : -ENOMEM;
 	if (r < 0)
-		failed(f, path, r);
+		failed(f, path, space ? space : "", r);
 	else if (block)
 		add(f, &key);
 	else
 		forget_space(f);
+}
+
+/* The same, unless the time is over. */
+static void try_to_take(struct forgetting *f, const char *path)
+{
+	if (left_ns(f) > 0) {
+		take(f, path);
+		return;
+	}
+	f->over = true;
+	complain(f, FAILED, "%s: not tried, nor what follows: the time is over",
+		 path);
 }
 
 /* ---- the child ---- */
@@ -452,7 +491,7 @@ static void take_lines(struct forgetting *f)
 		if (strlen(line) != (size_t)n)
 			complain(f, WRONG, "%s: a NUL follows", line);
 		else if (n > 0)
-			take(f, line);
+			try_to_take(f, line);
 	}
 	if (ferror(stdin))
 		complain(f, WRONG, "standard input: %s", strerror(errno));
@@ -488,11 +527,9 @@ static int run(struct forgetting *f, char *const *paths)
 		if (strcmp(*paths, "-") == 0)
 			take_lines(f);
 		else
-			take(f, *paths);
+			try_to_take(f, *paths);
 	leave(f);
-	if (f->ended > 1)
-		complain(f, FAILED, "the same of %llu more",
-			 (unsigned long long)f->ended - 1);
+	tell_same(f);
 	for (struct backend *backend = f->backends, *next; backend;
 	     backend = next) {
 		next = backend->next;

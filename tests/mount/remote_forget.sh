@@ -66,6 +66,12 @@ grep -q "dir:$R: 3 removed, 0 not there" "$T/out" || fail "from a pipe: $(cat "$
 forget 0 "$M/s/$(place 3)" "$M/s/$(place 5)" "$M/other/$(place 1)"
 says "dir:$R2: 2 removed, 1 not there"
 eq "another tenant's space" "$(objects "$R" one)" 2
+# By a link, and from within its space.
+ln -s "$M/s/$(place 8)" "$T/link" && forget 0 "$T/link"
+says "dir:$R: 1 removed, 0 not there"
+said=$(cd "$M/s/07" && "$B/kvfs" --forget "./$(key 7)" 2>&1) || fail "from within: $said"
+says "dir:$R: 1 removed, 0 not there"
+save s 7 8 && handed_over root 7
 # Another node puts one of them again: it is not brought here, but where it is wanted.
 cp "$T/two" "$where/$(key 2)" && cp "$T/two.digest" "$where/$(key 2).digest"
 eq "put again by another node" "$(came s 2)" 0
@@ -119,6 +125,9 @@ says "usage: kvfs --forget"
 forget 1 "$M/none/s" "$M/other"$'\e[m\n'
 says "/other?[m?: "
 lines 2
+forget 1 "$M/none/$(place 1)" "$M/none/$(place 2)" "$M/none/$(place 3)" "$T"
+says "the same of 2 more"
+lines 3
 # Nothing is begun before all is read.
 for option in -T --time -t5; do
 	forget 1 "$M/s" $option
