@@ -4,7 +4,8 @@
  *
  * A block that loses its slot or its extent may be gone with that, and its end
  * is block/'s, as are those who wait for the room that it leaves.  What is
- * missing, or durable, is the remote tier's affair.
+ * missing, or durable, is the remote tier's affair.  (And what a commit writes
+ * first of snapshots, space/'s: cache->snapshots.write.)
  */
 #ifndef KV_CACHE_CORE_HOOKS_H
 #define KV_CACHE_CORE_HOOKS_H
