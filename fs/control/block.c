@@ -13,6 +13,7 @@
  */
 #include <stdio.h>
 
+#include "fs/control/chore.h"
 #include "fs/control/request.h"
 #include "fs/base/stats.h"
 
@@ -160,23 +161,14 @@ int kv_request_ended(struct kv_client *client, const struct kv_message *m)
 /* ---- clear: as long as there are blocks, with saves in between ---- */
 
 struct clear {
-	struct kv_request request; /* first */
-	struct kv_ingest_job job;
+	struct kv_chore chore; /* first */
 	struct kv_clear *clear;
-	int status;
 };
 
-static void clear_work(struct kv_ingest_job *job, struct kv_hash *hash)
+static int clear_some(struct kv_chore *chore)
 {
-	struct clear *clear = kv_container(job, struct clear, job);
-	struct kv_server *server = clear->request.server;
-
-	(void)hash;
-	clear->status = kv_clear_some(server->cache, clear->clear);
-	if (clear->status > 0)
-		kv_ingest_add(server->ingest, job);
-	else
-		kv_mailbox_post(&server->mailbox, &clear->request.mail);
+	return kv_clear_some(chore->request.server->cache,
+			     ((struct clear *)chore)->clear);
 }
 
 static void clear_finish(struct kv_request *request)
@@ -184,8 +176,8 @@ static void clear_finish(struct kv_request *request)
 	struct clear *clear = (struct clear *)request;
 
 	if (request->client)
-		kv_reply(request->client, &request->header, clear->status, 0,
-			 0);
+		kv_reply(request->client, &request->header, clear->chore.status,
+			 0, 0);
 	kv_clear_end(clear->clear);
 	kv_request_free(request);
 }
@@ -209,13 +201,10 @@ int kv_request_clear(struct kv_client *client, const struct kv_message *m)
 	if (r < 0) {
 		kv_reply(client, m->header, r, 0, 0);
 		if (clear)
-			kv_request_free(&clear->request);
+			kv_request_free(&clear->chore.request);
 		return 0;
 	}
-	clear->job = (struct kv_ingest_job){
-		.work = clear_work, .uid = client->caller.uid, .waits = true};
-	kv_request_pend(&clear->request, false);
-	kv_ingest_add(client->server->ingest, &clear->job);
+	kv_chore_begin(&clear->chore, clear_some);
 	return 0;
 }
 

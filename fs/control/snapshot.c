@@ -7,19 +7,17 @@
  *           to the reply.
  *
  * STATES    of a request that makes or drops one: the control thread looks at
- *           the caller's rights, an ingest thread pins or unpins (work), the
+ *           the caller's rights, an ingest thread pins or unpins (apply), the
  *           control thread replies (finish).
  *
  * LOCKING   none: a request belongs to one thread at a time.
  */
-#include "fs/control/request.h"
+#include "fs/control/chore.h"
 
 struct change {
-	struct kv_request request; /* first */
-	struct kv_ingest_job job;
-	struct kv_set *set; /* NULL: drop it */
+	struct kv_chore chore; /* first */
+	struct kv_set *set;    /* NULL: drop it */
 	size_t missing;
-	int status;
 	char name[KV_SPACE_NAME_MAX + 1];
 };
 
@@ -54,25 +52,22 @@ static int copy_name(const char *text, size_t n,
 static int drop(struct kv_cache *cache, struct change *change)
 {
 	struct kv_snapshot_info info;
-	int r = kv_snapshot_find(cache, change->request.space, change->name,
-				 &info);
+	int r = kv_snapshot_find(cache, change->chore.request.space,
+				 change->name, &info);
 
 	return r < 0 ? r : kv_snapshot_drop(cache, info.id);
 }
 
-static void work(struct kv_ingest_job *job, struct kv_hash *hash)
+static int apply(struct kv_chore *chore)
 {
-	struct change *change = kv_container(job, struct change, job);
-	struct kv_server *server = change->request.server;
+	struct change *change = (struct change *)chore;
+	struct kv_cache *cache = chore->request.server->cache;
 	const struct kv_set *set = change->set;
 
-	(void)hash;
-	change->status =
-		set ? kv_snapshot_create(server->cache, change->request.space,
-					 change->name, set->picks, set->n,
-					 &change->missing)
-		    : drop(server->cache, change);
-	kv_mailbox_post(&server->mailbox, &change->request.mail);
+	return set ? kv_snapshot_create(cache, chore->request.space,
+					change->name, set->picks, set->n,
+					&change->missing)
+		   : drop(cache, change);
 }
 
 static void finish(struct kv_request *request)
@@ -83,27 +78,17 @@ static void finish(struct kv_request *request)
 	if (request->client && change->set) {
 		*reply = (struct wire_snapshot){
 			.blocks = (uint32_t)change->missing};
-		kv_reply(request->client, &request->header, change->status, 0,
-			 sizeof(*reply));
+		kv_reply(request->client, &request->header,
+			 change->chore.status, 0, sizeof(*reply));
 	} else if (request->client) {
-		kv_reply(request->client, &request->header, change->status, 0,
-			 0);
+		kv_reply(request->client, &request->header,
+			 change->chore.status, 0, 0);
 	}
 	kv_set_free(change->set);
 	kv_request_free(request);
 }
 
-static void cancel(struct kv_request *request, int status)
-{
-	struct change *change = (struct change *)request;
-
-	if (!kv_ingest_cancel(request->server->ingest, &change->job))
-		return;
-	change->status = status;
-	kv_mailbox_post(&request->server->mailbox, &request->mail);
-}
-
-static const struct kv_request_kind kind = {finish, cancel, NULL};
+static const struct kv_request_kind kind = {finish, kv_chore_cancel, NULL};
 
 /* Takes @set over, if it succeeds. */
 static int begin(struct kv_client *client, const struct kv_message *m,
@@ -123,14 +108,10 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 				   &change);
 	if (r < 0)
 		return r;
-	change->job.work = work;
-	change->job.uid = client->caller.uid;
-	change->job.waits = true;
-	change->request.space = kv_steal(space);
+	change->chore.request.space = kv_steal(space);
 	change->set = set;
 	strcpy(change->name, name);
-	kv_request_pend(&change->request, false);
-	kv_ingest_add(client->server->ingest, &change->job);
+	kv_chore_begin(&change->chore, apply);
 	return 0;
 }
 

@@ -12,6 +12,7 @@
  *
  * LOCKING   none: a request belongs to one thread at a time.
  */
+#include "fs/control/chore.h"
 #include "fs/control/request.h"
 
 struct opening {
@@ -287,27 +288,16 @@ int kv_request_list(struct kv_client *client, const struct kv_message *m)
 
 /* ---- taking it away ---- */
 
-struct removal {
-	struct kv_request request; /* first */
-	struct kv_ingest_job job;
-	struct kv_space *space;
-	int status;
-};
-
-static void removal_work(struct kv_ingest_job *job, struct kv_hash *hash)
+static int remove_space(struct kv_chore *chore)
 {
-	struct removal *removal = kv_container(job, struct removal, job);
-	struct kv_server *server = removal->request.server;
+	struct kv_request *request = &chore->request;
 
-	(void)hash;
-	removal->status = kv_space_remove(server->cache, removal->space);
-	kv_mailbox_post(&server->mailbox, &removal->request.mail);
+	return kv_space_remove(request->server->cache, request->space);
 }
 
 static void removal_finish(struct kv_request *request)
 {
-	struct removal *removal = (struct removal *)request;
-	int r = removal->status;
+	int r = ((struct kv_chore *)request)->status;
 
 	if (request->client)
 		kv_reply(request->client, &request->header,
@@ -315,27 +305,17 @@ static void removal_finish(struct kv_request *request)
 	kv_request_free(request);
 }
 
-static void removal_cancel(struct kv_request *request, int status)
-{
-	struct removal *removal = (struct removal *)request;
-
-	if (!kv_ingest_cancel(request->server->ingest, &removal->job))
-		return;
-	removal->status = status;
-	kv_mailbox_post(&request->server->mailbox, &request->mail);
-}
-
 static const struct kv_request_kind removal_kind = {removal_finish,
-						    removal_cancel, NULL};
+						    kv_chore_cancel, NULL};
 
 /* Its owner may, and operators, as rmdir has it. */
 int kv_request_space_remove(struct kv_client *client,
 			    const struct kv_message *m)
 {
 	const struct kv_rules *rules = client->server->rules;
-	struct removal *removal;
+	struct kv_chore *removal = NULL;
 	struct kv_space_info info;
-	struct kv_space *space;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
 	r = kv_client_space(client, m->header->space, 0, &space, &info);
@@ -349,11 +329,7 @@ int kv_request_space_remove(struct kv_client *client,
 		kv_reply(client, m->header, r, 0, 0);
 		return 0;
 	}
-	removal->job.work = removal_work;
-	removal->job.uid = client->caller.uid;
-	removal->job.waits = true;
-	removal->space = space;
-	kv_request_pend(&removal->request, false);
-	kv_ingest_add(client->server->ingest, &removal->job);
+	removal->request.space = kv_steal(space);
+	kv_chore_begin(removal, remove_space);
 	return 0;
 }

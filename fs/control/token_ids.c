@@ -7,17 +7,15 @@
  *
  * LOCKING   none: a request belongs to one thread at a time.
  */
-#include "fs/control/request.h"
+#include "fs/control/chore.h"
 
 #define ROOM (WIRE_MAX - sizeof(struct wire_header))
 #define TURN_NS 20000000u /* then the rest is for another request */
 
 struct telling {
-	struct kv_request request; /* first */
-	struct kv_ingest_job job;
-	int status;
-	uint32_t n, told; /* keys */
-	size_t bytes;	  /* of the reply */
+	struct kv_chore chore; /* first */
+	uint32_t n, told;      /* keys */
+	size_t bytes;	       /* of the reply */
 	struct kv_key *keys;
 	uint8_t *reply; /* ROOM bytes */
 };
@@ -33,9 +31,9 @@ _Static_assert(sizeof(struct wire_tokens) + KV_TOKEN_IDS_MAX * 4 +
 static int look(struct telling *telling, const struct kv_key *key,
 		struct kv_meta *ret_meta, struct kv_token_ids **ret_ids)
 {
-	struct kv_cache *cache = telling->request.server->cache;
+	struct kv_cache *cache = telling->chore.request.server->cache;
 	struct kv_block *block;
-	int r = kv_block_get(cache, telling->request.space, key, &block);
+	int r = kv_block_get(cache, telling->chore.request.space, key, &block);
 
 	if (r < 0)
 		return r;
@@ -71,18 +69,16 @@ static bool tell(struct telling *telling, const struct kv_key *key)
 	return true;
 }
 
-static void work(struct kv_ingest_job *job, struct kv_hash *hash)
+static int tell_some(struct kv_chore *chore)
 {
-	struct telling *telling = kv_container(job, struct telling, job);
+	struct telling *telling = (struct telling *)chore;
 	const uint64_t until = kv_now_ns() + TURN_NS;
 
-	(void)hash;
 	while (telling->told < telling->n &&
 	       (telling->told == 0 || kv_now_ns() < until) &&
 	       tell(telling, &telling->keys[telling->told]))
 		telling->told++;
-	kv_mailbox_post(&telling->request.server->mailbox,
-			&telling->request.mail);
+	return 0;
 }
 
 static void finish(struct kv_request *request)
@@ -90,27 +86,18 @@ static void finish(struct kv_request *request)
 	struct telling *telling = (struct telling *)request;
 	struct kv_client *client = request->client;
 
-	if (client && telling->status == 0)
+	if (client && telling->chore.status == 0)
 		memcpy(kv_reply_items(request->server), telling->reply,
 		       telling->bytes);
 	if (client)
-		kv_reply(client, &request->header, telling->status,
-			 telling->status == 0 ? (uint32_t)telling->bytes : 0,
-			 telling->status == 0 ? telling->bytes : 0);
+		kv_reply(client, &request->header, telling->chore.status,
+			 telling->chore.status == 0 ? (uint32_t)telling->bytes
+						    : 0,
+			 telling->chore.status == 0 ? telling->bytes : 0);
 	kv_request_free(request);
 }
 
-static void cancel(struct kv_request *request, int status)
-{
-	struct telling *telling = (struct telling *)request;
-
-	if (!kv_ingest_cancel(request->server->ingest, &telling->job))
-		return;
-	telling->status = status;
-	kv_mailbox_post(&request->server->mailbox, &request->mail);
-}
-
-static const struct kv_request_kind kind = {finish, cancel, NULL};
+static const struct kv_request_kind kind = {finish, kv_chore_cancel, NULL};
 
 static int begin(struct kv_client *client, const struct kv_message *m,
 		 struct kv_space *space)
@@ -123,16 +110,12 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 
 	if (r < 0)
 		return r;
-	telling->request.space = kv_space_get(space);
+	telling->chore.request.space = kv_space_get(space);
 	telling->n = n;
 	telling->keys = (struct kv_key *)(telling + 1);
 	telling->reply = (uint8_t *)telling->keys + keys;
 	memcpy(telling->keys, client->server->keys, keys);
-	telling->job.work = work;
-	telling->job.uid = client->caller.uid;
-	telling->job.waits = true;
-	kv_request_pend(&telling->request, false);
-	kv_ingest_add(client->server->ingest, &telling->job);
+	kv_chore_begin(&telling->chore, tell_some);
 	return 0;
 }
 

@@ -6,6 +6,9 @@
  *
  * LOCKING   none.
  */
+#include <stdatomic.h>
+
+#include "cache/core/core.h"
 #include "tests/fs/daemon.h"
 
 static struct daemon d;
@@ -228,6 +231,30 @@ static void what_was_reserved_before_a_clear_never_seals(void **state)
 	assert_int_equal(peer_save(&a, 2, 1), 0);
 }
 
+/* Or it would never be freed. */
+static void who_removes_a_space_does_not_go_on_holding_it(void **state)
+{
+	const struct wire_header remove = {.type = WIRE_SPACE_REMOVE};
+	const struct wire_header clear = {.type = WIRE_CLEAR};
+	struct kv_space *space = kv_space_find(d.cache, "s");
+	uint32_t refs;
+
+	(void)state;
+	assert_int_equal(peer_save(&a, 1, 1), 0);
+	assert_int_equal(peer_call(&a, &clear, NULL, 0, -1), 0);
+	refs = atomic_load(&space->refs);
+	assert_int_equal(peer_do(&a, WIRE_RESERVE, 2, 1), 0);
+	assert_int_equal(peer_saved(&a, peer_send_saves(&a, 2, 1)), 0);
+	assert_int_equal(peer_call(&b, &remove, NULL, 0, -1), -ENOTEMPTY);
+	assert_int_equal(peer_call(&a, &clear, NULL, 0, -1), 0);
+	assert_int_equal(peer_call(&b, &remove, NULL, 0, -1), 0);
+	/* The last of the clear's is let go of by another thread. */
+	for (int i = 0; i < 5000 && atomic_load(&space->refs) > refs; i++)
+		usleep(1000);
+	assert_true(atomic_load(&space->refs) <= refs);
+	kv_space_put(space);
+}
+
 static void a_flush_waits_until_blocks_are_durable(void **state)
 {
 	struct wire_status *statuses = PEER_ITEMS(&a, struct wire_status);
@@ -446,6 +473,7 @@ int main(void)
 		CONTROL_TEST(a_parent_of_another_length_is_refused),
 		CONTROL_TEST(evicting_goes_on_past_missing_keys),
 		CONTROL_TEST(what_was_reserved_before_a_clear_never_seals),
+		DRAM_TEST(who_removes_a_space_does_not_go_on_holding_it),
 		DRAM_TEST(a_flush_without_a_tier_says_so),
 		DRAM_TEST(what_does_not_fit_in_dram_is_refused_not_waited_for),
 		CONTROL_TEST(an_acquire_ends_at_its_deadline),
