@@ -42,8 +42,11 @@
 #define BEHIND_MAX 64u
 #define TURN 8	  /* blocks */
 #define COPIED 16 /* up to one part in so many of a segment */
-#define UNDER_WAY_MAX \
-	10u /* of one user 8, so that there is something for others */
+/* In small blocks, a large one is LARGE; of one user 30, so that there is something
+ * for others. */
+#define UNDER_WAY_MAX 40u
+#define SMALL_MAX (512u << 10)
+#define LARGE 4u
 #define ASK_NS UINT64_C(2000000000)
 #define PUT_NS UINT64_C(10000000000)
 #define REST_NS UINT64_C(1000000000)
@@ -55,6 +58,7 @@ struct kv_backup {
 	uint32_t uid;		  /* whose it was when it began to wait */
 	struct kv_key key;
 	struct queue *queue;	/* held */
+	unsigned weight;	/* under way */
 	struct kv_offer *offer; /* what offers it again; NULL: it is new */
 	bool failed;		/* it is to be offered again */
 	struct kv_block *block; /* held, once ready */
@@ -85,6 +89,14 @@ int kv_backup_init(struct kv_remote *remote)
 			     TURN, queue_init);
 }
 
+static unsigned weight_of(struct kv_cache *cache, struct kv_space *space,
+			  const struct kv_key *key)
+{
+	const struct kv_block *block = kv_table_find(cache, space, key);
+
+	return block && block->length > SMALL_MAX ? LARGE : 1;
+}
+
 static bool enqueue_locked(struct kv_remote *remote, struct kv_space *space,
 			   const struct kv_key *key, struct kv_offer *offer,
 			   unsigned backend)
@@ -104,6 +116,7 @@ static bool enqueue_locked(struct kv_remote *remote, struct kv_space *space,
 	backup->uid = space->uid;
 	backup->key = *key;
 	backup->queue = queue;
+	backup->weight = weight_of(remote->cache, space, key);
 	backup->offer = offer;
 	backup->job.backend = backend;
 	TAILQ_INSERT_TAIL(&queue->waiting, backup, link);
@@ -127,7 +140,7 @@ static struct kv_backup *dequeue_locked(struct kv_remote *remote, uint64_t max)
 	queue->n--;
 	remote->backup.n_waiting--;
 	kv_turn_charge(&queue->turn, 1);
-	kv_turn_begin(turns, &queue->turn, 1);
+	kv_turn_begin(turns, &queue->turn, backup->weight);
 	if (TAILQ_EMPTY(&queue->waiting))
 		kv_turn_stop(turns, &queue->turn);
 	kv_turn_put(turns, &queue->turn);
@@ -204,7 +217,8 @@ static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
 	kv_lock(cache);
 	if (backup->offer)
 		kv_offer_ended_locked(remote, backup->offer, backup->failed);
-	kv_turn_end(&remote->backup.waiting, &backup->queue->turn, 1);
+	kv_turn_end(&remote->backup.waiting, &backup->queue->turn,
+		    backup->weight);
 	pthread_cond_signal(&remote->backup.more);
 	pthread_cond_signal(&remote->backup.over);
 	kv_unlock(cache);

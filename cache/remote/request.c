@@ -18,7 +18,8 @@
 
 #define CONNECT_MS 2000l
 #define EXPECT_MS 100l /* for a server's leave to send what is large */
-#define BUFFER (512l << 10)
+#define BUFFER_MIN (16l << 10)
+#define BUFFER_MAX (512l << 10)
 #define SECOND_NS UINT64_C(1000000000)
 #define HEADERS_MAX 65536u
 #define PAGE_MAX 65536u /* of an answer that tells what is wrong */
@@ -225,9 +226,19 @@ static int on_rewind(void *arg, curl_off_t at, int whence)
 
 /* ---- a request ---- */
 
+/* Each request has buffers of its own, which cost what they are long. */
+static long buffer_for(uint64_t bytes)
+{
+	return bytes < (uint64_t)BUFFER_MIN   ? BUFFER_MIN
+	       : bytes > (uint64_t)BUFFER_MAX ? BUFFER_MAX
+					      : (long)bytes;
+}
+
 static CURLcode set_way(const struct kv_request *request)
 {
-	static const struct {
+	const uint64_t received =
+		request->x.wants == KV_ANSWER_OBJECT ? request->x.op->room : 0;
+	const struct {
 		CURLoption option;
 		long value;
 	} options[] = {
@@ -241,8 +252,8 @@ static CURLcode set_way(const struct kv_request *request)
 		{CURLOPT_SSL_VERIFYPEER, 1},
 		{CURLOPT_SSL_VERIFYHOST, 2},
 		{CURLOPT_PATH_AS_IS, 1},
-		{CURLOPT_BUFFERSIZE, BUFFER},
-		{CURLOPT_UPLOAD_BUFFERSIZE, BUFFER},
+		{CURLOPT_BUFFERSIZE, buffer_for(received)},
+		{CURLOPT_UPLOAD_BUFFERSIZE, buffer_for(request->x.body_n)},
 	};
 	CURLcode code = CURLE_OK;
 

@@ -3,6 +3,7 @@
  * storm.c - blocks wanted all the time, of a node that must have them brought.
  *
  *   storm MOUNT SPACE save BYTES N           save N blocks of BYTES, durably
+ *   storm MOUNT SPACE keep BYTES N           the same, in a space that is not shared
  *   storm MOUNT SPACE churn BYTES N SECONDS FROM
  *                                            save any of N from the FROMth on,
  *                                            again and again, whatever becomes
@@ -507,8 +508,9 @@ int main(int argc, char **argv)
 		const char *verb;
 		int (*run)(void);
 	} verbs[] = {
-		{"save", save},	      {"churn", churn}, {"get", get},
-		{"probe", probe_all}, {"pull", pull},	{"keys", print_keys},
+		{"save", save},	      {"keep", save},	    {"churn", churn},
+		{"get", get},	      {"probe", probe_all}, {"pull", pull},
+		{"keys", print_keys},
 	};
 	uint64_t numbers[5] = {0, 0, 0, 1, 1};
 	int r = -EINVAL;
@@ -529,7 +531,8 @@ int main(int argc, char **argv)
 	     i++)
 		usleep(100000);
 	if (r == 0)
-		r = open_space(argv[2], strcmp(argv[3], "probe") != 0);
+		r = open_space(argv[2], strcmp(argv[3], "probe") != 0 &&
+						strcmp(argv[3], "keep") != 0);
 	for (size_t i = 0; i < KV_ARRAY_LEN(verbs) && r == 0; i++)
 		if (strcmp(argv[3], verbs[i].verb) == 0) {
 			r = verbs[i].run();
