@@ -300,7 +300,7 @@ static void leave(struct forgetting *f)
 		complain(f, FAILED,
 			 "%s: it is not on disk yet that blocks are "
 			 "removed: %s",
-			 f->path, strerror(-r));
+			 f->path, r == -ETIMEDOUT ? "no answer" : strerror(-r));
 	close_space(f);
 }
 
