@@ -632,6 +632,7 @@ enum kv_remote_call {
 	KV_REMOTE_CLEAR,   /* all objects beside this one, which stays */
 	KV_REMOTE_CALLS,
 };
+#define KV_REMOTE_FAILURE_MAX 96u
 struct kv_remote_stats {
 	const char *url; /* as long as the cache */
 	bool there;	 /* false: it could not be opened yet */
@@ -649,6 +650,7 @@ struct kv_remote_stats {
 	/* Of a backend of helpers: of tenants, those of them that are not asked as
 	 * they hang, fail or have ended; calls for tenants without a place. */
 	uint64_t helpers, helpers_unwell, refused;
+	char failure[KV_REMOTE_FAILURE_MAX]; /* the last one; "": none yet */
 };
 
 /* How it went with a backend: blocks that were removed there, those that it did not

@@ -40,6 +40,10 @@ struct kv_remote_op {
 	/* get: in, both are as exists has just told: its note may stay unread. */
 	bool noted;
 	int status; /* out */
+	/* Out, if it failed; as they were, or for the user: NULL, or a text that
+	 * is never freed; the status of a web server's answer. */
+	const char *why;
+	unsigned answer;
 	/* The backend's, until it is reaped. */
 	bool cancelled, under_way;
 	void *of;

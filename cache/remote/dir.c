@@ -13,6 +13,7 @@
  *
  * INVARIANTS
  *   (1) An operation is queued, under way on one thread, or done.
+ *   (2) What ends well was done where the path leads to.
  *
  * LOCKING   dir->lock for the queues; none during calls.
  */
@@ -228,7 +229,7 @@ static int mend(const struct dir *dir, const struct kv_remote_op *op)
 			false);
 }
 
-static int put(const struct dir *dir, struct kv_remote_op *op)
+static int try_to_put(const struct dir *dir, struct kv_remote_op *op)
 {
 	const struct path path = path_of(op, ""), note_path = path_of(op, NOTE);
 	char note[KV_OBJECT_NOTE_MAX];
@@ -241,6 +242,18 @@ static int put(const struct dir *dir, struct kv_remote_op *op)
 	if (r == -EEXIST)
 		mend(dir, op);
 	return r < 0 ? r : put_file(dir, &note_path, note, n, false);
+}
+
+/* Somebody may have removed all that is in the directory. */
+static int put(const struct dir *dir, struct kv_remote_op *op)
+{
+	int r = try_to_put(dir, op);
+
+	if (r != -ENOENT)
+		return r;
+	if (mkdirat(dir->fd, PART, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	return try_to_put(dir, op);
 }
 
 static int remove_object(const struct dir *dir, const struct kv_remote_op *op)
@@ -312,16 +325,36 @@ static int open_directory(const char *path)
 	return fd < 0 ? -errno : fd;
 }
 
-/* What was mounted there is no more; it may have been mounted again.  What lies
- * below that is not it, and has no .part. */
-static void look_again(const struct dir *dir)
+/* What is another directory, though it may have the same name. */
+static int identify(int fd, const char *path, struct statx *ret)
+{
+	const int flags = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
+
+	return statx(fd, path, flags, STATX_INO, ret) < 0 ? -errno : 0;
+}
+
+static bool is_same(const struct statx *a, const struct statx *b)
+{
+	return a->stx_ino == b->stx_ino &&
+	       a->stx_dev_major == b->stx_dev_major &&
+	       a->stx_dev_minor == b->stx_dev_minor;
+}
+
+/* The path leads elsewhere, or what was mounted there is no more.  Take what is
+ * there now, if that has .part: what lies below a mount point has not.  Returns
+ * what is wrong, for the user. */
+static const char *look_again(const struct dir *dir)
 {
 	_cleanup_(kv_closep) int fd = open_directory(dir->path);
 	struct stat st;
 
-	if (fd >= 0 && fstatat(fd, PART, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-	    S_ISDIR(st.st_mode))
-		dup3(fd, dir->fd, O_CLOEXEC);
+	if (fd < 0)
+		return "the directory is gone, or cannot be opened";
+	if (fstatat(fd, PART, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+	    !S_ISDIR(st.st_mode))
+		return "another directory stands there, without " PART;
+	dup3(fd, dir->fd, O_CLOEXEC);
+	return "another directory stands there now, which is taken";
 }
 
 static int run(const struct dir *dir, struct kv_remote_op *op)
@@ -341,6 +374,22 @@ static int run(const struct dir *dir, struct kv_remote_op *op)
 	}
 }
 
+/* As run; -ENOTCONN: not, or not all of it, in the directory that stands there. */
+static int run_there(const struct dir *dir, struct kv_remote_op *op)
+{
+	struct statx before, after;
+	int r = identify(dir->fd, "", &before);
+
+	if (r == 0)
+		r = run(dir, op);
+	if (r != -ENOTCONN && r != -ESTALE &&
+	    identify(AT_FDCWD, dir->path, &after) == 0 &&
+	    is_same(&before, &after))
+		return r;
+	op->why = look_again(dir);
+	return -ENOTCONN;
+}
+
 static void *worker(void *arg)
 {
 	struct dir *dir = arg;
@@ -357,9 +406,7 @@ static void *worker(void *arg)
 		TAILQ_REMOVE(&dir->queued, op, link);
 		dir->under_way++;
 		pthread_mutex_unlock(&dir->lock);
-		r = run(dir, op);
-		if (r == -ENOTCONN || r == -ESTALE)
-			look_again(dir);
+		r = run_there(dir, op);
 		pthread_mutex_lock(&dir->lock);
 		dir->under_way--;
 		kv_done_add(&dir->done, op, r);

@@ -162,6 +162,7 @@ static void took(struct transfer *t, CURLcode code)
 		fail_queued(http, r);
 	http->unreached = unreached;
 	t->request.x.step++;
+	t->request.x.op->answer = (unsigned)kv_request_status(&t->request);
 	if (t->request.x.op != &http->probe)
 		kv_request_end(&t->request, http->multi);
 	go_on(t, r);

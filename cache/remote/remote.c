@@ -58,6 +58,26 @@ bool kv_remote_is_open(struct kv_remote *remote, unsigned backend)
 	       remote->backends[backend].failures < KV_REMOTE_FAILURES;
 }
 
+/* An abandoned operation is the backend's: it has not said what is wrong. */
+static void describe_failure(const struct kv_remote_job *job, int status,
+			     char text[KV_REMOTE_FAILURE_MAX])
+{
+	const struct kv_remote_op *op = &job->op;
+	const char *why = job->abandoned ? NULL : op->why;
+	static const char *const calls[KV_REMOTE_CALLS] = {
+		[KV_REMOTE_EXISTS] = "look",   [KV_REMOTE_GET] = "get",
+		[KV_REMOTE_PUT] = "put",       [KV_REMOTE_PUBLISH] = "layout",
+		[KV_REMOTE_REMOVE] = "remove", [KV_REMOTE_CLEAR] = "clear",
+	};
+	int n = snprintf(text, KV_REMOTE_FAILURE_MAX, "%s: %s", calls[op->call],
+			 why ? why : strerror(-status));
+
+	if (!job->abandoned && op->answer && n > 0 &&
+	    n < (int)KV_REMOTE_FAILURE_MAX)
+		snprintf(text + n, KV_REMOTE_FAILURE_MAX - (size_t)n,
+			 " (status %u)", op->answer);
+}
+
 static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 		 int status)
 {
@@ -71,7 +91,10 @@ static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 		b->failures++;
 	kv_lock(remote->cache);
 	stats->open = b->failures < KV_REMOTE_FAILURES;
-	stats->failed += !is_answer(status);
+	if (!is_answer(status)) {
+		stats->failed++;
+		describe_failure(job, status, stats->failure);
+	}
 	stats->late += status == -ETIMEDOUT;
 	stats->damaged += status == -EBADMSG;
 	stats->calls[job->op.call]++;
@@ -104,6 +127,8 @@ void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 	job->began_ns = kv_now_ns();
 	job->until_ns = job->began_ns + ns;
 	job->abandoned = false;
+	op->why = NULL;
+	op->answer = 0;
 	TAILQ_INSERT_TAIL(&remote->jobs, job, link);
 	kv_lock(remote->cache);
 	b->stats.lent_bytes += lent(job);

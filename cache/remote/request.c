@@ -89,7 +89,7 @@ static int errno_of_code(CURLcode code)
 	}
 }
 
-static long status_of(const struct kv_request *request)
+long kv_request_status(const struct kv_request *request)
 {
 	long status = 0;
 
@@ -128,7 +128,7 @@ static int check_headers(struct kv_request *request)
 
 	if (x->wants == KV_ANSWER_NOTHING)
 		return 0;
-	if (status_of(request) != 200)
+	if (kv_request_status(request) != 200)
 		return -EPROTO;
 	if (x->wants == KV_ANSWER_PAGE)
 		return 0;
@@ -146,7 +146,7 @@ static int check_headers(struct kv_request *request)
 static size_t on_header(char *line, size_t one, size_t n, void *arg)
 {
 	struct kv_request *request = arg;
-	const long status = status_of(request);
+	const long status = kv_request_status(request);
 
 	(void)one;
 	request->header_bytes += n;
@@ -162,7 +162,7 @@ static size_t on_header(char *line, size_t one, size_t n, void *arg)
 static uint8_t *place(struct kv_request *request, size_t n, int *ret_r)
 {
 	struct kv_exchange *x = &request->x;
-	const long status = status_of(request);
+	const long status = kv_request_status(request);
 	uint64_t at = request->received, end = at + n;
 
 	*ret_r = 0;
@@ -416,7 +416,7 @@ void kv_request_end(struct kv_request *request, CURLM *multi)
 int kv_request_result(const struct kv_request *request, CURLcode code)
 {
 	const struct kv_exchange *x = &request->x;
-	const long status = status_of(request);
+	const long status = kv_request_status(request);
 
 	if (request->verdict < 0)
 		return request->verdict;
@@ -432,7 +432,7 @@ int kv_request_result(const struct kv_request *request, CURLcode code)
 
 void kv_request_why(const struct kv_request *request, char *why, size_t room)
 {
-	const long status = request->easy ? status_of(request) : 0;
+	const long status = request->easy ? kv_request_status(request) : 0;
 
 	if (request->header_bytes > HEADERS_MAX)
 		snprintf(why, room, "its headers do not end");

@@ -29,6 +29,9 @@ int kv_request_result(const struct kv_request *request, CURLcode code);
 /* The same in words. */
 void kv_request_why(const struct kv_request *request, char *why, size_t room);
 
+/* The status of its answer; 0: none has come. */
+long kv_request_status(const struct kv_request *request);
+
 /* Nobody was there: what else is asked will hardly fare better. */
 bool kv_request_is_unreached(CURLcode code);
 

@@ -86,7 +86,7 @@ static void write_remotes(FILE *f, struct kv_cache *cache)
 			"(%.1f ms, %.1f MiB), put %llu (%.1f ms, %.1f MiB); "
 			"%llu failed, %llu of them late, %llu damaged, %llu "
 			"not handed over at once, %llu spaces offered again; "
-			"it has %.1f MiB of memory\n",
+			"it has %.1f MiB of memory%s%s\n",
 			s->url,
 			s->open	   ? "asked"
 			: s->there ? "failed too often"
@@ -97,7 +97,9 @@ static void write_remotes(FILE *f, struct kv_cache *cache)
 			mib(s->got_bytes), (ull)s->calls[KV_REMOTE_PUT],
 			mean_ms(s, KV_REMOTE_PUT), mib(s->put_bytes),
 			(ull)s->failed, (ull)s->late, (ull)s->damaged,
-			(ull)s->dropped, (ull)s->offering, mib(s->lent_bytes));
+			(ull)s->dropped, (ull)s->offering, mib(s->lent_bytes),
+			s->failure[0] ? "; the last failure: " : "",
+			s->failure);
 		if (s->helpers || s->refused)
 			fprintf(f,
 				"helpers   %llu of tenants, %llu of them "

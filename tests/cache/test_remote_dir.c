@@ -13,7 +13,7 @@
 #include "tests/cache/backend.h"
 #include "tests/tree.h"
 
-static char root[64];
+static char root[64], away[80];
 
 static int set_up(void **state)
 {
@@ -23,6 +23,7 @@ static int set_up(void **state)
 	snprintf(root, sizeof(root), "kvfs-remote.XXXXXX");
 	if (!mkdtemp(root))
 		return -1;
+	snprintf(away, sizeof(away), "%s.away", root);
 	driver = &kv_remote_dir;
 	return driver->open(root, &backend, &why);
 }
@@ -33,6 +34,7 @@ static int tear_down(void **state)
 
 	(void)state;
 	tree_remove(root);
+	tree_remove(away);
 	return r;
 }
 
@@ -145,6 +147,49 @@ static void test_a_directory_that_is_not_there_is_named(void **state)
 	free(why);
 }
 
+static const char *why_of(enum kv_remote_call call)
+{
+	struct kv_remote_op op = op_of(call, OBJECT);
+
+	assert_int_equal(do_op(&op), -ENOTCONN);
+	assert_non_null(op.why);
+	return op.why;
+}
+
+/* What is done in a directory that stands there no more is not done. */
+static void test_another_directory_is_not_taken_without_part(void **state)
+{
+	char part[80];
+
+	(void)state;
+	snprintf(part, sizeof(part), "%s/.part", root);
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
+	assert_int_equal(rename(root, away), 0);
+	assert_non_null(strstr(why_of(KV_REMOTE_EXISTS), "gone"));
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "other", 5), -ENOTCONN);
+	assert_int_equal(mkdir(root, 0700), 0);
+	assert_non_null(strstr(why_of(KV_REMOTE_EXISTS), "without .part"));
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "other", 5), -ENOTCONN);
+	assert_int_equal(mkdir(part, 0700), 0);
+	why_of(KV_REMOTE_EXISTS);
+	assert_int_equal(status_of(KV_REMOTE_EXISTS, OBJECT), -ENOENT);
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
+	tree_remove(root);
+	assert_int_equal(rename(away, root), 0);
+	why_of(KV_REMOTE_EXISTS);
+	assert_int_equal(status_of(KV_REMOTE_EXISTS, OBJECT), 0);
+}
+
+static void test_part_is_made_again(void **state)
+{
+	char part[80];
+
+	(void)state;
+	snprintf(part, sizeof(part), "%s/.part", root);
+	tree_remove(part);
+	assert_int_equal(put(OBJECT, KV_REMOTE_PUT, "bytes", 5), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -155,6 +200,9 @@ int main(void)
 		cmocka_unit_test(test_only_its_user_reads_it),
 		cmocka_unit_test(test_what_dead_writers_left_goes_after_a_day),
 		cmocka_unit_test(test_a_directory_that_is_not_there_is_named),
+		cmocka_unit_test(test_part_is_made_again),
+		cmocka_unit_test(
+			test_another_directory_is_not_taken_without_part),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);

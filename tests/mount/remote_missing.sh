@@ -139,6 +139,23 @@ ok "the first's seed" agreed halfway
 unmount "$N" || fail umount
 stop
 
+# Another directory, of the same name, is not taken in silence, nor is the old one that
+# stands there no more.
+rm -rf "$T/store2"
+node1
+mv "$R" "$T/away" && mkdir "$R" || fail "another directory"
+make "$M/moved"
+put moved 5 "$T/b5" && sync "$M/moved" || fail put
+soon "what is wrong is told" grep -q "; the last failure: .*: another directory stands there, without .part" "$M/.kvfs/stats"
+eq "nothing in the new one" "$(ls -A "$R")" ""
+mkdir "$R/.part" || fail "it is meant"
+soon "the backend" asked "$M"
+soon "its layout" published moved
+soon "handed over" has 5
+stop
+rm -rf "$R"
+mv "$T/away" "$R"
+
 # Each backend gets the layouts, also one that comes later: a node that asks only that
 # has the same seeds.
 R2=$T/remote2
