@@ -460,8 +460,10 @@ struct kv_acquire {
 	/* A want without room in DRAM waits for the writes and reads that are
 	 * under way, but never for leases. */
 	bool wait_room;
-	/* What is missing is looked for in the remote tier, and waited for. */
+	/* What is missing is looked for in the remote tier, when it is the turn
+	 * of this user, and waited for. */
 	bool remote;
+	uint32_t uid;
 	/* Every want is settled; runs once, unless submit returned 0. */
 	void (*done)(struct kv_acquire *acquire, void *arg);
 	void *arg;
@@ -494,7 +496,8 @@ void kv_acquire_release(struct kv_cache *cache, struct kv_acquire *acquire);
  * first use is counted (kv_cache_stats.prefetch_unused).
  */
 struct kv_prefetch {
-	struct kv_space *space;	   /* in, and the next four */
+	struct kv_space *space;	   /* in, and the next five */
+	uint32_t uid;		   /* as in an acquire */
 	const struct kv_key *keys; /* valid until @done */
 	size_t n;
 	uint64_t deadline_ns; /* kv_now_ns; what has not begun by then does not

@@ -146,6 +146,7 @@ static void begin(struct kv_cache *cache, struct kv_prefetch *prefetch,
 	batch->acquire.space = prefetch->space;
 	batch->acquire.hint = prefetch;
 	batch->acquire.remote = true;
+	batch->acquire.uid = prefetch->uid;
 	batch->acquire.done = batch_done;
 	batch->acquire.arg = batch;
 	for (size_t i = 0; i < n; i++)

@@ -201,8 +201,8 @@ void kv_get_fetch(struct kv_remote *remote, struct kv_remote_get *get)
 {
 	struct kv_cache *cache = remote->cache;
 
-	get->queue = (struct get_queue *)kv_turn_get(
-		&remote->fetches, kv_remote_user(cache, get->space));
+	get->queue =
+		(struct get_queue *)kv_turn_get(&remote->fetches, get->asker);
 	kv_lock(cache);
 	get->state = get->look ? GET_LOOKING : GET_QUEUED;
 	kv_unlock(cache);

@@ -24,7 +24,9 @@
 /* Answers that are small need not wait for those that are large. */
 enum lane { SMALL, LARGE, LANES };
 
-#define PER_LANE 32u
+/* As many as the tier has under way at most, of gets and puts, or of questions: whom
+ * the server keeps waiting takes nobody else's place. */
+#define PER_LANE 128u
 #define TRANSFERS (LANES * PER_LANE)
 #define PROBE_MS 3000
 #define IDLE_MS 60000

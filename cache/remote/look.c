@@ -35,6 +35,7 @@
 
 struct kv_remote_look {
 	struct kv_space *space; /* held */
+	uint32_t uid;		/* who asks, when it is his turn */
 	char prefix[KV_REMOTE_PREFIX_MAX + 1];
 	struct look_queue *queue; /* held */
 	unsigned backend;	  /* the one that is asked */
@@ -95,8 +96,10 @@ static struct kv_remote_look *look_of(struct kv_acquire *acquire)
 {
 	if (!acquire->look) {
 		acquire->look = calloc(1, sizeof(*acquire->look));
-		if (acquire->look)
+		if (acquire->look) {
 			acquire->look->space = kv_space_get(acquire->space);
+			acquire->look->uid = acquire->uid;
+		}
 	}
 	return acquire->look;
 }
@@ -127,6 +130,7 @@ int kv_look_want_locked(struct kv_cache *cache, struct kv_want *want)
 		return -ENOENT;
 	get->look = look;
 	get->at = look->n;
+	get->asker = look->uid;
 	look->gets[look->n++] = get;
 	kv_want_link(&get->wants, want);
 	return -EINPROGRESS;
@@ -231,8 +235,8 @@ static void decide(struct kv_remote *remote, struct kv_remote_look *look)
 
 static void look_enqueue(struct kv_remote *remote, struct kv_remote_look *look)
 {
-	look->queue = (struct look_queue *)kv_turn_get(
-		&remote->looks, kv_remote_user(remote->cache, look->space));
+	look->queue =
+		(struct look_queue *)kv_turn_get(&remote->looks, look->uid);
 	TAILQ_INSERT_TAIL(&look->queue->looks, look, link);
 	kv_turn_start(&remote->looks, &look->queue->turn);
 }

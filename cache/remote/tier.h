@@ -67,6 +67,7 @@ struct kv_remote_get {
 	struct kv_key key;	      /* fixed */
 	struct kv_space *space;	      /* fixed; held */
 	uint32_t uid;		      /* fixed: the space's owner's */
+	uint32_t asker;		      /* fixed: whose turn it takes */
 	uint64_t hash;		      /* fixed */
 	struct get_queue *queue;      /* held, while it is QUEUED */
 	struct kv_turn *turn;	      /* its user's, while it is under way */

@@ -124,6 +124,7 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 	acquire->leases.resident = m->header->flags & WIRE_RESIDENT;
 	acquire->leases.wait_room = !acquire->leases.resident;
 	acquire->leases.remote = !acquire->leases.resident;
+	acquire->leases.uid = client->caller.uid;
 	acquire->leases.done = acquired;
 	acquire->leases.arg = acquire;
 	for (size_t i = 0; i < n; i++)

@@ -474,6 +474,7 @@ static int prefetch_begin(struct kv_client *client, const struct kv_message *m,
 	memcpy(prefetch->keys, client->server->keys,
 	       n * sizeof(*prefetch->keys));
 	prefetch->fetch.space = prefetch->request.space = kv_space_get(space);
+	prefetch->fetch.uid = client->caller.uid;
 	prefetch->fetch.keys = prefetch->keys;
 	prefetch->fetch.n = n;
 	if (wait)
