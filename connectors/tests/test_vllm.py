@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -174,8 +175,9 @@ class Faults(Case):
         # Killed while requests are loaded, computed and saved.
         engine.do("reset")
         several = [p, *(prompt(20 + i, 900) for i in range(4))]
+        before = self.sealed(statistics(self.mount.path))
         engine.begin("generate", prompts=several)
-        self.until_statistics(lambda text: " 0 being saved" not in text)
+        self.until_statistics(lambda text: self.sealed(text) > before)
         self.mount.kill()
         got = engine.result()["tokens"]
         self.assertEqual(got[0], wanted["tokens"][0])
@@ -205,6 +207,11 @@ class Faults(Case):
         # A reset of the connector's cache: nothing from before is found.
         engine.do("reset", connector=True)
         self.assertEqual(engine.do("generate", prompts=[p])["forwarded"], n + 7)
+
+    @staticmethod
+    def sealed(text: str) -> int:
+        """Blocks so far, which a look cannot miss, as it can those being saved."""
+        return int(re.search(r"^sealed +(\d+)", text, re.M)[1])
 
     def comes_back(self, engine: Engine, p: list, wanted: dict) -> None:
         """Hits, without a restart of the engine."""
