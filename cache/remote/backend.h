@@ -61,6 +61,9 @@ struct kv_remote_driver {
 	 * *@ret_why is a message for the user (caller frees; NULL: no memory).
 	 */
 	int (*open)(const char *url, void **ret_backend, char **ret_why);
+	/* NULL, or, when it has just been opened: 0, or -errno: nothing can be put
+	 * there. */
+	int (*may_write)(void *backend);
 	/* Begin them, in this order; never waits, and never fails: what cannot
 	 * begin is reaped with its status. */
 	void (*submit)(void *backend, struct kv_remote_op *const *ops,

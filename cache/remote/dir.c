@@ -554,14 +554,20 @@ static void opening_free(struct opening *opening)
 	free(opening);
 }
 
-/* Make what is missing, and clean up. */
+static bool is_refused(int error)
+{
+	return error == EACCES || error == EPERM || error == EROFS;
+}
+
+/* Make what is missing, and clean up, where that may be done. */
 static int look_at(const char *path)
 {
 	_cleanup_(kv_closep) int fd = open_directory(path);
 
 	if (fd < 0)
 		return fd;
-	if (mkdirat(fd, PART, 0700) < 0 && errno != EEXIST)
+	if (mkdirat(fd, PART, 0700) < 0 && errno != EEXIST &&
+	    !is_refused(errno))
 		return -errno;
 	sweep(&(struct dir){.fd = fd});
 	return 0;
@@ -678,9 +684,20 @@ static int dir_open(const char *url, void **ret_backend, char **ret_why)
 	return 0;
 }
 
+static int dir_may_write(void *backend)
+{
+	const struct dir *dir = backend;
+
+	if (faccessat(dir->fd, PART, W_OK | X_OK, AT_EACCESS) < 0 ||
+	    faccessat(dir->fd, ".", W_OK | X_OK, AT_EACCESS) < 0)
+		return -errno;
+	return 0;
+}
+
 const struct kv_remote_driver kv_remote_dir = {
 	.scheme = "dir",
 	.open = dir_open,
+	.may_write = dir_may_write,
 	.submit = dir_submit,
 	.cancel = dir_cancel,
 	.fd = dir_fd,

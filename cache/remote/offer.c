@@ -152,12 +152,10 @@ static void new_offer_locked(struct kv_remote *remote, struct kv_space *space,
 void kv_offer_again_locked(struct kv_remote *remote, struct kv_space *space,
 			   unsigned backend)
 {
-	const struct kv_cache_config *config = &remote->cache->config;
 	struct kv_offer *offer = space->offers[backend];
 
 	kv_assert_locked(&remote->cache->lock);
-	if (remote->stop || config->read_only ||
-	    config->remote.write == KV_WRITEBACK_NONE)
+	if (remote->stop || !kv_remote_writes(remote))
 		return;
 	if (offer)
 		offer->again |= offer->at || offer->state == OUT;

@@ -317,6 +317,31 @@ bool kv_remote_knows(const char *url)
 	return driver_of(url, &rest) != NULL;
 }
 
+bool kv_remote_writes(const struct kv_remote *remote)
+{
+	const struct kv_cache_config *config = &remote->cache->config;
+
+	return !config->read_only && config->remote.write != KV_WRITEBACK_NONE;
+}
+
+int kv_remote_open(const struct kv_remote_driver *driver, const char *rest,
+		   bool writes, void **ret_state, char **ret_why)
+{
+	int r = driver->open(rest, ret_state, ret_why);
+
+	if (r < 0 || !writes || !driver->may_write)
+		return r;
+	r = driver->may_write(*ret_state);
+	if (r < 0) {
+		driver->close(*ret_state);
+		kv_why(ret_why, r,
+		       "%s: it cannot be written to: %s (with "
+		       "remote_write=none it need not be)",
+		       rest, strerror(-r));
+	}
+	return r;
+}
+
 static int open_backend(struct kv_remote *remote, const char *url,
 			char **ret_why)
 {
@@ -333,7 +358,8 @@ static int open_backend(struct kv_remote *remote, const char *url,
 			      "remote=%s: of no kind that is known", url);
 	b->url = url;
 	b->stats.url = url;
-	r = b->driver->open(b->rest, &b->state, &why);
+	r = kv_remote_open(b->driver, b->rest, kv_remote_writes(remote),
+			   &b->state, &why);
 	b->there = b->stats.there = b->stats.open = r == 0;
 	/* One that is missing may come. */
 	remote->n += r == 0 ||

@@ -64,12 +64,13 @@ static void try_to_open(struct kv_reopen *reopen, unsigned i)
 {
 	struct kv_remote_backend *b = &reopen->remote->backends[i];
 	const struct kv_remote_driver *driver = b->driver;
+	const bool writes = kv_remote_writes(reopen->remote);
 	char *rest = strdup(b->rest), *why = NULL;
 	void *state;
 	int r;
 
 	pthread_mutex_unlock(&reopen->lock);
-	r = rest ? driver->open(rest, &state, &why) : -ENOMEM;
+	r = rest ? kv_remote_open(driver, rest, writes, &state, &why) : -ENOMEM;
 	free(rest);
 	free(why);
 	pthread_mutex_lock(&reopen->lock);

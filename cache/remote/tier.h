@@ -146,6 +146,12 @@ bool kv_remote_is_open(struct kv_remote *remote, unsigned backend);
 void kv_remote_submit(struct kv_remote *remote, struct kv_remote_job *job,
 		      uint64_t ns);
 
+/* Whether anything is to be handed over. */
+bool kv_remote_writes(const struct kv_remote *remote);
+/* As the driver's open; with @writes what cannot be written to fails. */
+int kv_remote_open(const struct kv_remote_driver *driver, const char *rest,
+		   bool writes, void **ret_state, char **ret_why);
+
 /* ---- reopen.c ---- */
 
 /* Go on trying to open those that are not there, and tell of it. */

@@ -156,6 +156,21 @@ stop
 rm -rf "$R"
 mv "$T/away" "$R"
 
+# One that cannot be written to does for reading alone.
+R3=$T/ro
+mkdir "$R3"
+protect() { if [ "$(id -u)" = 0 ]; then mount --bind "$R3" "$R3" && mount -o remount,bind,ro "$R3"; else chmod 555 "$R3"; fi; }
+expose() { if [ "$(id -u)" = 0 ]; then umount "$R3"; else chmod 755 "$R3"; fi; }
+for part in "" .part; do
+	mkdir -p "$R3/$part"
+	protect || fail "a directory that cannot be written to"
+	not "written to" "$R3: it cannot be written to" "$B/kvfs" -o "$BASE,control=$SOCK,remote=dir:$R3" "$S" "$M"
+	start "remote=dir:$R3,remote_write=none"
+	ok "asked" grep -q "^remote    dir:$R3: asked" "$M/.kvfs/stats"
+	stop
+	expose || fail "a directory"
+done
+
 # Each backend gets the layouts, also one that comes later: a node that asks only that
 # has the same seeds.
 R2=$T/remote2
