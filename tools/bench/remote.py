@@ -3,9 +3,9 @@
 nodes of this machine, beside the backend's own client in the same rounds.
 
 A put goes from the sharing of a space, all of which is durable, to its last block
-handed over; a get is an acquire of MANY
-blocks at a time by a node that has none of them: verified, and in its memory.  The
-clients (cp, curl, boto3, Mooncake's own) have as many at a time, from MEMORY and to it.
+handed over; a get is an acquire of the blocks of a PROMPT at a time by a node that has
+none of them: verified, and in its memory.  The clients (cp, curl, boto3, Mooncake's own)
+have MANY under way at a time, from MEMORY and to it.
 CPU is of the daemon and what it began, or of the client; servers' is not counted.
 Prints medians; best read on an idle machine."""
 import os
@@ -18,7 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
-MANY = 32
+MANY, PROMPT = 32, 128
 SIZES = {2304 << 10: 128, 128 << 10: 2048}  # bytes of a block: how many
 HZ = os.sysconf("SC_CLK_TCK")
 
@@ -91,7 +91,7 @@ class Node:
                 sys.exit("not handed over")
 
     def get(self, space: str, size: int, blocks: int) -> float:
-        words = self.storm(space, "pull", size, blocks, MANY).split()
+        words = self.storm(space, "pull", size, blocks, PROMPT).split()
         if words[:4] != ["pulled", str(blocks), "wrong", "0"]:
             sys.exit(" ".join(words))
         return float(words[5])
