@@ -36,6 +36,7 @@ static void free_extras(struct kv_cache *cache)
 	kv_snapshots_fini(cache);
 	kv_pins_fini(cache);
 	kv_deletions_free(cache);
+	kv_mover_fini(cache);
 	kv_spaces_free(cache);
 	kv_table_fini(&cache->table);
 	kv_eviction_fini(&cache->arena.eviction);
@@ -89,6 +90,7 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	kv_spaces_agree_stop(cache);
 	kv_remote_stop(cache);
 	kv_scrubber_stop(cache);
+	kv_mover_stop(cache);
 	kv_prefetcher_stop(cache); /* the housekeeper ends what is stuck */
 	kv_periodic_stop(&cache->housekeeper);
 	if (clean)
@@ -132,6 +134,7 @@ static int new_cache(const struct kv_cache_config *config,
 	kv_prefetcher_init(cache);
 	TAILQ_INIT(&cache->short_of_room);
 	kv_deletions_init(cache);
+	kv_mover_init(cache);
 	TAILQ_INIT(&cache->ssd.written);
 	LIST_INIT(&cache->ssd.classes);
 	LIST_INIT(&cache->ssd.unlinked);
@@ -188,6 +191,8 @@ static int start_threads(struct kv_cache *cache)
 		r = kv_reader_start(cache);
 	if (r == 0 && cache->ssd.on && !config->read_only)
 		r = kv_writer_start(cache);
+	if (r == 0 && cache->ssd.on && !config->read_only)
+		r = kv_mover_start(cache);
 	if (r == 0)
 		r = kv_prefetcher_start(cache);
 	if (r == 0)

@@ -599,6 +599,7 @@ struct kv_cache_stats {
 	struct kv_lookups lookups;
 	uint64_t sealed, conflicts, corrupt;
 	uint64_t evicted_dram, evicted_ssd, removed, dropped_saves;
+	uint64_t moved_ssd;    /* from file to file, to make place */
 	uint64_t evicted_last; /* of evicted_dram: they were dram_alone */
 	/* Not written to SSD, for want of their parent there, of budget
 	 * (ssd_write=), of quota. */

@@ -160,30 +160,48 @@ int kv_block_unlink(struct kv_cache *cache, struct kv_block *block)
 	return remove_block(cache, block, true);
 }
 
-int kv_block_record(struct kv_cache *cache, struct kv_block *block,
-		    struct kv_slot_record *ret_record)
+/* The record, if it is in memory; or else 1, and its slot. */
+static int record_in_memory(struct kv_cache *cache,
+			    const struct kv_block *block,
+			    struct kv_slot_record *ret_record, uint64_t *ret_id)
 {
-	struct kv_unlinked *unlinked;
-	struct kv_slot *slot;
-	uint64_t id;
+	const struct kv_unlinked *unlinked;
 
-	kv_lock(cache);
-	slot = block->slot;
-	id = slot_id_of(block);
-	if (slot) {
-		*ret_record = kv_slot_prologue(slot)->record;
-		kv_unlock(cache);
+	kv_assert_locked(&cache->lock);
+	if (block->slot) {
+		*ret_record = kv_slot_prologue(block->slot)->record;
 		return 0;
 	}
 	LIST_FOREACH(unlinked, &cache->ssd.unlinked, link)
 		if (unlinked->block == block->number) {
 			*ret_record = unlinked->record;
-			kv_unlock(cache);
 			return 0;
 		}
+	*ret_id = slot_id_of(block);
+	return 1;
+}
+
+int kv_block_record(struct kv_cache *cache, struct kv_block *block,
+		    struct kv_slot_record *ret_record)
+{
+	uint64_t id, now;
+	int r;
+
+	kv_lock(cache);
+	r = record_in_memory(cache, block, ret_record, &now);
+	while (r > 0) {
+		id = now;
+		kv_unlock(cache);
+		r = cache->index ? kv_index_get(cache->index, id, ret_record)
+				 : -ENOENT;
+		kv_lock(cache);
+		/* It may have been moved meanwhile. */
+		now = slot_id_of(block);
+		if (now != id)
+			r = record_in_memory(cache, block, ret_record, &now);
+	}
 	kv_unlock(cache);
-	return cache->index ? kv_index_get(cache->index, id, ret_record)
-			    : -ENOENT;
+	return r;
 }
 
 int kv_open_charge(struct kv_cache *cache, struct kv_block *block,

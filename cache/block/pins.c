@@ -36,15 +36,12 @@ struct kv_pin {
 
 #define FIRST_BUCKETS 64u
 
-/* Bytes that it holds on SSD, or will. */
+/* Bytes of the slot that it has on SSD, or will. */
 static uint64_t ssd_bytes(struct kv_cache *cache, const struct kv_block *block)
 {
 	if (block->file != KV_NONE)
-		return kv_ssd_pin_bytes(cache, kv_extent_bytes(cache, block));
-	return block->slot
-		       ? kv_ssd_pin_bytes(
-				 cache, block->slot->segment->class->slot_bytes)
-		       : 0;
+		return kv_extent_bytes(cache, block);
+	return block->slot ? block->slot->segment->class->slot_bytes : 0;
 }
 
 static bool fits_ssd(struct kv_cache *cache, const struct kv_block *block)
@@ -75,8 +72,7 @@ static void set_pinned(struct kv_cache *cache, struct kv_block *block, bool pin)
 		kv_slot_after(cache, slot);
 	if (news)
 		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
-				     pin ? ssd_bytes(cache, block)
-					 : -ssd_bytes(cache, block));
+				     ssd_bytes(cache, block), pin);
 	if (news && block->file != KV_NONE)
 		kv_extent_pin_locked(cache, block, pin);
 }

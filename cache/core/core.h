@@ -178,7 +178,8 @@ struct kv_tenant {
 	/* Guaranteed to him: his reserves, or less if the tiers shrank. */
 	uint64_t guaranteed_dram, guaranteed_ssd;
 	uint64_t leaving; /* scratch, as a space's */
-	uint64_t records; /* scratch of ssd/evict.c */
+	uint64_t records; /* scratch of ssd/evict.c, and so is this: */
+	double files;	  /* on SSD, by his part of each */
 	struct kv_bucket puts;
 	LIST_ENTRY(kv_tenant) link;
 };
@@ -383,6 +384,9 @@ struct kv_segfile {
 	bool recorded;	/* the index has it as it is */
 	bool trailer;	/* its last page tells its slots */
 	bool unswept;	/* free slots may hold prologues: take none */
+	bool closed;	/* it is to be of another size: take none */
+	const struct kv_tenant *wanted; /* closed: by him, before others */
+	uint64_t until; /* closed so long; open: not to be vacated before */
 	bool sweeping;
 	TAILQ_ENTRY(kv_segfile)
 	link; /* of its class; those with room in front */
@@ -392,9 +396,10 @@ TAILQ_HEAD(kv_segfiles, kv_segfile);
 /* SSD slots of one size. */
 struct kv_ssd_class {
 	uint64_t slot_bytes;
-	uint64_t free, total;
+	uint64_t free, total; /* free: those of closed files left out */
 	struct kv_segfiles files;
 	uint32_t n_files, n_empty; /* empty: no slot is in use */
+	uint32_t n_closed;
 	uint32_t leaving; /* slots whose deletion waits for the commit */
 	uint32_t tried;	  /* files that could not be emptied; ssd/evict.c */
 	struct kv_evict_lists lists;
@@ -420,6 +425,20 @@ struct kv_updates {
 	uint32_t *items; /* numbers, from @head on; a ring without a seam */
 	size_t head, n, room;
 	uint64_t taken, done; /* counts: begun to be committed, and committed */
+};
+
+/* Blocks that are moved from one slot to another; ssd/move.c. */
+TAILQ_HEAD(kv_move_list, kv_move);
+struct kv_moves {
+	struct kv_periodic thread;
+	struct kv_segfile *vacating; /* the file that they leave; or NULL */
+	struct kv_move_list copied;  /* for the next commit */
+	struct kv_move_list recording, recorded; /* the committer's own */
+	uint32_t n;				 /* that are not over */
+	/* The file that is vacated if none can be emptied, of those that were
+	 * tried: the one whose blocks that must not go are the fewest bytes. */
+	struct kv_segfile *best;
+	uint64_t best_bytes;
 };
 
 /* A removed block that a reader still has open: what to check its bytes by. */
@@ -490,6 +509,7 @@ struct kv_ssd {
 	uint64_t writing_bytes; /* of their slots */
 	uint64_t written_bytes; /* of slots that wait for the commit */
 	struct kv_deletions deletions;
+	struct kv_moves moves;
 	LIST_HEAD(, kv_unlinked) unlinked;
 	struct kv_updates updates;
 	uint64_t commits_begun, put; /* counts: rounds; blocks */

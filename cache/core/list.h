@@ -22,11 +22,12 @@ struct kv_space;
 struct kv_tenant;
 
 struct kv_evict_list {
-	struct kv_space *space; /* fixed */
-	void *class;		/* fixed: its kv_class or kv_ssd_class */
-	bool ssd;		/* fixed: of which tier */
-	uint32_t blocks;	/* on the list */
-	uint32_t idle;		/* DRAM: of its slots those that may go */
+	struct kv_space *space;	  /* fixed */
+	void *class;		  /* fixed: its kv_class or kv_ssd_class */
+	bool ssd;		  /* fixed: of which tier */
+	uint32_t blocks;	  /* on the list */
+	uint32_t idle;		  /* DRAM: of its slots those that may go */
+	uint32_t pinned, writing; /* SSD: beside those on it */
 	struct kv_policy policy;
 	struct kv_evict_lists *lists;	 /* fixed: the class's */
 	TAILQ_ENTRY(kv_evict_list) link; /* of the class; empty ones last */

@@ -15,7 +15,8 @@
  *   (1) A record is committed only after the data it names was synced.
  *   (2) Of the records of one space and key, all but the one with the highest
  *       generation are of blocks that were removed, and their deletions are
- *       under way: after a crash the next mount sees to these.
+ *       under way: after a crash the next mount sees to these.  Two of the
+ *       same generation say the same: the block is being moved (move.c).
  *   (3) After a failed round everything is as if it had not begun: written
  *       blocks are queued again, deletions wait for the next round.
  *   (4) Blocks that the index has no room for wait for the next round, in their
@@ -138,7 +139,8 @@ static bool anything(const struct kv_cache *cache)
 	const struct kv_ssd *ssd = &cache->ssd;
 
 	return !TAILQ_EMPTY(&ssd->written) || ssd->updates.n ||
-	       kv_deletions_to_record(ssd) || kv_removed_dirty_locked(cache);
+	       kv_deletions_to_record(ssd) || kv_moves_to_record(ssd) ||
+	       kv_removed_dirty_locked(cache);
 }
 
 static void round_free(struct round *round)
@@ -283,6 +285,7 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 	round->removed_status = -EAGAIN;
 	ssd->commits_begun++;
 	kv_deletions_take_locked(cache);
+	kv_moves_take_locked(cache);
 	take_updates(cache, round);
 	take_puts(cache, round);
 	ssd->urgent =
@@ -391,6 +394,8 @@ static int fill_batch(struct kv_cache *cache, struct kv_txn *batch,
 		r = kv_txn_put_segfile(batch, &round->files[i]);
 	for (size_t i = 0; r == 0 && i < round->n_updates; i++)
 		r = put_update(cache, batch, &round->updates[i]);
+	if (r == 0)
+		r = kv_moves_record(cache, batch);
 	if (r == 0)
 		r = put_records(batch, round);
 	return r < 0 ? r : kv_deletions_record(cache, batch);
@@ -543,6 +548,7 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 		put_ended(cache, &round->puts[i], puts);
 	kv_removed_end_locked(cache, round->removed, round->removed_status);
 	kv_deletions_recorded_locked(cache, status);
+	kv_moves_recorded_locked(cache, status);
 	for (size_t i = 0; status < 0 && i < round->n_files; i++)
 		kv_segfile_at(cache, round->files[i].id)->recorded = false;
 	ssd->put += puts == 0 ? round->n_puts : 0;

@@ -16,11 +16,14 @@
  *       to be there still, but no longer durable.
  *   (4) Room in the index is made by the user who has most records beyond what
  *       he is guaranteed: many small blocks of one drive out his own.
+ *   (5) A whole file is given by a user who has more of them than his quota
+ *       fills, or else by the one who has most of those who may give, whoever
+ *       asks for it: many sizes of one drive out his own.  What must not go is
+ *       moved out of it, if no other can be had.
  *
  * LOCKING    cache->lock; let go of only to ask the index what a file holds.
  */
 #include "cache/ssd/ssd.h"
-#include "cache/core/account.h"
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/list.h"
@@ -211,46 +214,6 @@ bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
 	return kv_victim_evict_tenant(tenant, true, &giving);
 }
 
-void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
-			  uint64_t bytes)
-{
-	kv_assert_locked(&cache->lock);
-	kv_count_pinned(cache, space, bytes);
-	kv_account_take(space->account, KV_FINITE_PINNED, bytes);
-	cache->ssd.pinned += bytes;
-}
-
-uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes)
-{
-	const struct kv_ssd *ssd = &cache->ssd;
-
-	return ssd->on ? KV_MAX(slot_bytes,
-				ssd->file_budget / KV_MAX(ssd->records_max, 1u))
-		       : slot_bytes;
-}
-
-/* As kv_arena_crowded has it. */
-bool kv_ssd_over_floor(const struct kv_cache *cache,
-		       const struct kv_space *space, uint64_t bytes)
-{
-	const struct kv_ssd *ssd = &cache->ssd;
-	const struct kv_tenant *tenant = space->tenant;
-	uint64_t siblings = tenant->due_ssd - kv_due_ssd(space);
-
-	if (!ssd->on)
-		return false;
-	if (ssd->pinned + bytes > ssd->file_budget - ssd->file_budget / 16)
-		return true;
-	if (space->pinned_ssd + bytes <= space->guaranteed_ssd ||
-	    tenant->pinned_ssd + siblings + bytes <= tenant->guaranteed_ssd)
-		return false;
-	return ssd->pinned + bytes + ssd->guaranteed -
-			       kv_tenant_guaranteed_ssd(tenant) + siblings >
-		       ssd->file_budget ||
-	       !kv_account_fits(space->account, KV_FINITE_PINNED,
-				kv_shared_ssd(cache), bytes, 0);
-}
-
 /* The blocks whose records name @file; lets go of the lock. */
 static size_t blocks_in(struct kv_cache *cache, const struct kv_segfile *file,
 			uint32_t *numbers)
@@ -297,12 +260,16 @@ static bool keeps_its_own(const struct kv_space *space,
 		tenant->bytes_ssd >= tenant->guaranteed_ssd + tenant->leaving);
 }
 
+/* Those in @file that must not go for @taker, or are in use, come first of
+ * @numbers; how many there are in *@ret_stay. */
 static enum outcome may_all_go(struct kv_cache *cache,
 			       const struct kv_segfile *file,
-			       const struct kv_space *taker,
-			       const uint32_t *numbers, size_t n)
+			       const struct kv_space *taker, uint32_t *numbers,
+			       size_t n, size_t *ret_stay)
 {
+	const uint64_t bytes = file->slot_bytes;
 	enum outcome outcome = EMPTIED;
+	size_t stay = 0;
 
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
@@ -310,13 +277,18 @@ static enum outcome may_all_go(struct kv_cache *cache,
 
 		if (block->file != file->id)
 			continue; /* gone meanwhile */
-		space->leaving += file->slot_bytes;
-		space->tenant->leaving += file->slot_bytes;
+		space->leaving += bytes;
+		space->tenant->leaving += bytes;
+		if (keeps_its_own(space, taker) && may_go(block))
+			continue;
 		if (!keeps_its_own(space, taker) ||
 		    (block->flags & BLOCK_PINNED))
 			outcome = KEPT;
-		else if (!may_go(block))
-			outcome = KV_MAX(outcome, IN_USE);
+		outcome = KV_MAX(outcome, IN_USE);
+		space->leaving -= bytes;
+		space->tenant->leaving -= bytes;
+		numbers[i] = numbers[stay];
+		numbers[stay++] = block->number;
 	}
 	for (size_t i = 0; i < n; i++) {
 		struct kv_space *space = kv_block_space(
@@ -324,7 +296,73 @@ static enum outcome may_all_go(struct kv_cache *cache,
 
 		space->leaving = space->tenant->leaving = 0;
 	}
+	*ret_stay = stay;
 	return outcome;
+}
+
+/* Is there a place in other files for @stay of the @n blocks of @file, if what
+ * may go there does? */
+static bool has_place(struct kv_cache *cache, const struct kv_segfile *file,
+		      size_t stay, size_t n)
+{
+	const struct kv_ssd_class *class = file->class;
+	const struct need need = need_of(cache, NULL, NULL);
+	const struct kv_evict_list *list;
+	uint64_t place = class->free, taken = n - stay;
+
+	if (!file->closed)
+		taken += file->slots - file->used;
+	TAILQ_FOREACH(list, &class->lists, link) {
+		if (!list->blocks)
+			break; /* empty ones are last */
+		if (gives(list, &need))
+			place += list->blocks;
+	}
+	return place >= taken + stay;
+}
+
+/* It cannot be emptied: but vacated, maybe. */
+static void note_best(struct kv_cache *cache, struct kv_segfile *file,
+		      size_t stay, size_t n)
+{
+	struct kv_moves *moves = &cache->ssd.moves;
+	/* With those being written, and those that are nobody's any more. */
+	const uint64_t bytes = (file->used - (n - stay)) * file->slot_bytes;
+
+	if (file->closed || file->until > kv_now_ns() ||
+	    (moves->best && bytes >= moves->best_bytes) ||
+	    !has_place(cache, file, stay, n))
+		return;
+	moves->best = file;
+	moves->best_bytes = bytes;
+}
+
+static bool evict_all(struct kv_cache *cache, const struct kv_segfile *file,
+		      const uint32_t *numbers, size_t n)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < n; i++) {
+		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
+
+		if (block->file != file->id)
+			continue;
+		evict(cache, block);
+		any = true;
+	}
+	return any;
+}
+
+size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
+			 uint32_t *numbers)
+{
+	const size_t n = blocks_in(cache, file, numbers);
+	size_t stay;
+
+	kv_assert_locked(&cache->lock);
+	if (may_all_go(cache, file, NULL, numbers, n, &stay) == EMPTIED)
+		(void)evict_all(cache, file, numbers, n);
+	return stay;
 }
 
 static enum outcome empty_file(struct kv_cache *cache, struct kv_segfile *file,
@@ -333,23 +371,19 @@ static enum outcome empty_file(struct kv_cache *cache, struct kv_segfile *file,
 	_cleanup_(kv_freep) uint32_t *numbers =
 		malloc(file->slots * sizeof(*numbers));
 	enum outcome outcome;
-	bool any = false;
-	size_t n;
+	size_t n, stay;
 
 	if (!numbers)
 		return KEPT;
 	n = blocks_in(cache, file, numbers);
-	outcome = may_all_go(cache, file, taker, numbers, n);
-	for (size_t i = 0; outcome == EMPTIED && i < n; i++) {
-		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
-
-		if (block->file != file->id)
-			continue;
-		evict(cache, block);
-		any = true;
+	outcome = may_all_go(cache, file, taker, numbers, n, &stay);
+	if (outcome != EMPTIED) {
+		note_best(cache, file, stay, n);
+		return outcome;
 	}
 	/* The index does not know yet what is being written to it. */
-	return outcome == EMPTIED && !any && file->used ? IN_USE : outcome;
+	return !evict_all(cache, file, numbers, n) && file->used ? IN_USE
+								 : EMPTIED;
 }
 
 /* Even with @bytes more it has no more than it is guaranteed: others give
@@ -364,19 +398,54 @@ static bool entitled(const struct kv_space *taker, uint64_t bytes)
 				 tenant->guaranteed_ssd);
 }
 
-/* The class whose files are tried next; NULL: all have been. */
+/* Does @list give before @other, which may be NULL?  Of one user the one that
+ * is colder does. */
+static bool gives_first(const struct kv_cache *cache,
+			const struct kv_evict_list *list,
+			const struct kv_evict_list *other,
+			const struct kv_space *taker)
+{
+	const struct kv_tenant *a = list->space->tenant, *b;
+
+	if (!other)
+		return true;
+	b = other->space->tenant;
+	if (a == b)
+		return kv_policy_age(&list->policy) >
+		       kv_policy_age(&other->policy);
+	if (kv_ssd_over_quota(cache, a) != kv_ssd_over_quota(cache, b))
+		return kv_ssd_over_quota(cache, a);
+	return a->files > b->files ||
+	       (a->files == b->files && taker && a == taker->tenant);
+}
+
+/* The class whose files are tried next: one of the user who has most of them,
+ * or more than his quota; NULL: all have been. */
 static struct kv_ssd_class *class_to_try(const struct kv_cache *cache,
 					 const struct kv_ssd_class *but,
 					 const struct kv_space *taker,
 					 const struct kv_space *spared)
 {
-	struct kv_coldest coldest = {0};
-	struct kv_ssd_class *class;
+	const struct need need = need_of(NULL, taker, spared);
+	const struct kv_evict_list *list, *first = NULL;
+	struct kv_ssd_class *class, *still = NULL;
 
-	LIST_FOREACH(class, &cache->ssd.classes, link)
-		if (class != but && class->tried < class->n_files)
-			look_at(class, taker, spared, &coldest);
-	return coldest.list ? coldest.list->class : NULL;
+	kv_ssd_count_files_locked(cache, taker);
+	LIST_FOREACH(class, &cache->ssd.classes, link) {
+		if (class == but || class->tried >= class->n_files)
+			continue;
+		/* What must not go may be moved together. */
+		if (class->n_files > 1)
+			still = class;
+		TAILQ_FOREACH(list, &class->lists, link) {
+			if (!list->blocks)
+				break; /* empty ones are last */
+			if (gives(list, &need) &&
+			    gives_first(cache, list, first, taker))
+				first = list;
+		}
+	}
+	return first ? first->class : still;
 }
 
 /* Files with room are in front: least is lost with them. */
@@ -401,6 +470,7 @@ static void begin_anew(struct kv_cache *cache)
 	LIST_FOREACH(class, &cache->ssd.classes, link)
 		class->tried = 0;
 	cache->ssd.tried_in_use = false;
+	cache->ssd.moves.best = NULL;
 }
 
 /*
@@ -417,7 +487,11 @@ static int evict_file(struct kv_cache *cache, const struct kv_ssd_class *but,
 	int r;
 
 	if (!class) {
-		r = cache->ssd.tried_in_use ? -EBUSY : 0;
+		r = kv_vacate_locked(cache, cache->ssd.moves.best,
+				     taker->tenant) ||
+				    cache->ssd.tried_in_use
+			    ? -EBUSY
+			    : 0;
 		begin_anew(cache);
 		return r;
 	}
@@ -425,11 +499,14 @@ static int evict_file(struct kv_cache *cache, const struct kv_ssd_class *but,
 	class->tried += FILES_TRIED;
 	for (unsigned i = 0; i < n; i++) {
 		struct kv_segfile *file = kv_segfile_at(cache, ids[i]);
-		enum outcome outcome =
-			file ? empty_file(cache, file, spared ? NULL : taker)
-			     : KEPT;
+		enum outcome outcome = IN_USE;
 
+		if (file && !kv_extents_is_kept(file, NULL))
+			outcome =
+				empty_file(cache, file, spared ? NULL : taker);
 		if (outcome == EMPTIED) {
+			kv_extents_close_file(file, taker->tenant,
+					      kv_now_ns() + PATIENCE_NS);
 			begin_anew(cache);
 			return 1;
 		}
@@ -482,7 +559,8 @@ static struct kv_tenant *richest(struct kv_cache *cache,
 			if (!list->blocks)
 				break; /* empty ones are last */
 			if (gives(list, need))
-				list->space->tenant->records += list->blocks;
+				list->space->tenant->records +=
+					list->blocks + list->writing;
 		}
 	LIST_FOREACH(tenant, &cache->tenants, link)
 		if (tenant->records > (best ? best->records : 0))
@@ -547,6 +625,38 @@ static bool give_way(struct kv_cache *cache, struct kv_ssd_class *class,
 	return r > 0 || evict_one(cache, class, taker, NULL);
 }
 
+/* All blocks of some size are gone: their files are about to be nobody's. */
+static bool will_be_empty(const struct kv_cache *cache)
+{
+	const struct kv_evict_list *list;
+	const struct kv_ssd_class *class;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link) {
+		uint64_t slots = 0;
+
+		if (!class->leaving)
+			continue;
+		TAILQ_FOREACH(list, &class->lists, link)
+			slots += kv_ssd_slots(list);
+		if (!slots)
+			return true;
+	}
+	return false;
+}
+
+/* A file is being emptied, for @taker or by who moves blocks.  What was being
+ * written to it when it was closed goes, too. */
+static bool is_on_its_way(struct kv_cache *cache, const struct kv_space *taker)
+{
+	struct kv_segfile *file = kv_extents_awaited_file(cache, taker->tenant);
+
+	if (cache->ssd.moves.vacating)
+		return true;
+	if (file && file->used && !kv_leaving_locked(cache))
+		(void)empty_file(cache, file, NULL);
+	return file || will_be_empty(cache);
+}
+
 int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 		     struct kv_space *taker)
 {
@@ -555,7 +665,9 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 
 	if (class->leaving || kv_ssd_evict_one_locked(cache, class, taker))
 		return 0;
-	r = evict_file(cache, class, taker, due ? taker : NULL);
+	r = is_on_its_way(cache, taker)
+		    ? -EBUSY
+		    : evict_file(cache, class, taker, due ? taker : NULL);
 	if (r > 0)
 		return 0;
 	/* Others of its size have more than is theirs, but in use. */

@@ -7,7 +7,8 @@
  * STATES     of an SSD slot, and the function that makes each step:
  *
  *              FREE -> TAKEN     kv_extent_take
- *             TAKEN -> DURABLE   kv_extent_attach_locked, after the commit
+ *             TAKEN -> DURABLE   kv_extent_attach_locked, after the commit,
+ *                                or kv_extent_moved_locked
  *             TAKEN -> FREE      extent_free_locked     (the write failed)
  *           DURABLE -> LEAVING   kv_extent_detach_locked
  *           LEAVING -> FREE      kv_extent_left_locked: deletion.c
@@ -16,6 +17,8 @@
  *   (1) A bit is set exactly while its slot is not FREE.
  *   (2) A slot that is being written, read or held open is never LEAVING.
  *   (3) No more slots are in use than the index has room for records.
+ *   (4) No slot is taken from a closed file, and its free ones do not count as
+ *       the class's.
  *
  * LOCKING    cache->lock.
  */
@@ -26,6 +29,8 @@
 #include "cache/core/table.h"
 #include "cache/core/tenant.h"
 #include "common/crash_point.h"
+
+#define EVICT_AT_ONCE 32u /* for blocks that are moved */
 
 static struct kv_evict_node *node_of(void *arg, uint32_t block)
 {
@@ -66,6 +71,20 @@ static struct kv_evict_list *list_make(struct kv_cache *cache,
 				  &class->lists, &cache->ssd.eviction);
 }
 
+void kv_extent_pins_locked(struct kv_cache *cache, struct kv_space *space,
+			   uint64_t slot_bytes, bool more)
+{
+	struct kv_ssd_class *class = class_get(cache, slot_bytes);
+	struct kv_evict_list *list =
+		class ? list_make(cache, space, class) : NULL;
+
+	kv_assert_locked(&cache->lock);
+	if (list && more)
+		list->pinned++;
+	else if (list && list->pinned)
+		list->pinned--;
+}
+
 int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file)
 {
 	struct kv_ssd_class *class = class_get(cache, file->slot_bytes);
@@ -85,6 +104,8 @@ int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file)
 	file->unqueued_back = bitmap + 2 * words;
 	file->hint = 0;
 	file->used = 0;
+	file->closed = false;
+	file->until = 0;
 	file->class = class;
 	class->n_files++;
 	class->n_empty++;
@@ -99,6 +120,7 @@ void kv_extents_remove_file(struct kv_segfile *file)
 	struct kv_ssd_class *class = file->class;
 
 	assert(file->used == 0);
+	kv_extents_open_file(file);
 	TAILQ_REMOVE(&class->files, file, link);
 	class->n_files--;
 	class->n_empty--;
@@ -138,8 +160,16 @@ static uint32_t first_free(struct kv_segfile *file)
 	return KV_NONE;
 }
 
+bool kv_extents_is_kept(const struct kv_segfile *file,
+			const struct kv_tenant *taker)
+{
+	return file->closed && file->until > kv_now_ns() &&
+	       (file->until == UINT64_MAX || file->wanted != taker);
+}
+
 struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
-					 uint64_t slot_bytes)
+					 uint64_t slot_bytes,
+					 const struct kv_tenant *taker)
 {
 	struct kv_ssd_class *class;
 
@@ -149,7 +179,8 @@ struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
 		if (class->slot_bytes == slot_bytes || !class->n_empty)
 			continue;
 		TAILQ_FOREACH(file, &class->files, link)
-			if (file->used == 0 && !file->sweeping)
+			if (file->used == 0 && !file->sweeping &&
+			    !kv_extents_is_kept(file, taker))
 				return file;
 	}
 	return NULL;
@@ -158,7 +189,7 @@ struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
 /* Free slots of a file that is not swept yet may hold prologues. */
 static bool has_room(const struct kv_segfile *file)
 {
-	return file->used < file->slots && !file->unswept;
+	return file->used < file->slots && !file->unswept && !file->closed;
 }
 
 void kv_extents_renew_file(struct kv_segfile *file)
@@ -172,10 +203,73 @@ void kv_extents_renew_file(struct kv_segfile *file)
 		TAILQ_INSERT_TAIL(&class->files, file, link);
 }
 
+struct kv_segfile *kv_extents_awaited_file(const struct kv_cache *cache,
+					   const struct kv_tenant *tenant)
+{
+	const uint64_t now = kv_now_ns();
+	const struct kv_ssd_class *class;
+	struct kv_segfile *file;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link) {
+		if (!class->n_closed)
+			continue;
+		TAILQ_FOREACH(file, &class->files, link)
+			if (file->closed && file->wanted == tenant &&
+			    file->until > now)
+				return file;
+	}
+	return NULL;
+}
+
+void kv_extents_close_file(struct kv_segfile *file,
+			   const struct kv_tenant *wanted, uint64_t until)
+{
+	struct kv_ssd_class *class = file->class;
+
+	file->wanted = wanted;
+	file->until = until;
+	if (file->closed)
+		return;
+	file->closed = true;
+	class->n_closed++;
+	class->free -= file->slots - file->used;
+	kv_extents_renew_file(file);
+}
+
+void kv_extents_open_file(struct kv_segfile *file)
+{
+	struct kv_ssd_class *class = file->class;
+
+	if (!file->closed)
+		return;
+	file->closed = false;
+	class->n_closed--;
+	class->free += file->slots - file->used;
+	kv_extents_renew_file(file);
+}
+
+/* Nobody has come for those that were closed for long. */
+static void open_files(struct kv_ssd_class *class)
+{
+	const uint64_t now = kv_now_ns();
+	struct kv_segfile *file, *next;
+
+	for (file = TAILQ_FIRST(&class->files); file && class->n_closed;
+	     file = next) {
+		next = TAILQ_NEXT(file, link);
+		if (file->closed && file->until < now)
+			kv_extents_open_file(file);
+	}
+}
+
 static struct kv_segfile *file_with_room(struct kv_ssd_class *class)
 {
 	struct kv_segfile *file = TAILQ_FIRST(&class->files);
 
+	if (!(file && has_room(file)) && class->n_closed) {
+		open_files(class);
+		file = TAILQ_FIRST(&class->files);
+	}
 	return file && has_room(file) ? file : NULL;
 }
 
@@ -201,7 +295,7 @@ static void evict_ahead(struct kv_cache *cache, struct kv_ssd_class *class)
 
 	if (class->free + class->leaving < want &&
 	    (kv_segfile_room(cache) ||
-	     kv_extents_empty_file(cache, class->slot_bytes)))
+	     kv_extents_empty_file(cache, class->slot_bytes, NULL)))
 		want = 0;
 	while (class->free + class->leaving < want &&
 	       kv_ssd_evict_one_locked(cache, class, NULL))
@@ -213,13 +307,36 @@ static void evict_ahead(struct kv_cache *cache, struct kv_ssd_class *class)
 		kv_commit_kick_locked(cache, false);
 }
 
+/* One slot more, or less, is being written for @space. */
+static void count_writing(struct kv_cache *cache, struct kv_space *space,
+			  struct kv_ssd_class *class, bool more)
+{
+	struct kv_evict_list *list = list_make(cache, space, class);
+
+	kv_count_writing(space, more ? class->slot_bytes : -class->slot_bytes);
+	if (list)
+		list->writing += more ? 1 : UINT32_MAX;
+}
+
+static int take_from(struct kv_cache *cache, struct kv_segfile *file,
+		     struct kv_space *space, uint32_t *ret_slot_number)
+{
+	uint32_t slot_number = first_free(file);
+
+	if (slot_number == KV_NONE)
+		return -EIO;
+	set_taken(cache, file, slot_number);
+	count_writing(cache, space, file->class, true);
+	*ret_slot_number = slot_number;
+	return 0;
+}
+
 int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 		   uint64_t slot_bytes, uint32_t *ret_file,
 		   uint32_t *ret_slot_number)
 {
 	struct kv_ssd_class *class = class_get(cache, slot_bytes);
 	struct kv_segfile *file;
-	uint32_t slot_number;
 	int r;
 
 	if (!class || !list_make(cache, space, class))
@@ -239,22 +356,56 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 			return -EAGAIN;
 	}
 	if (!file && (kv_segfile_room(cache) ||
-		      kv_extents_empty_file(cache, slot_bytes)))
+		      kv_extents_empty_file(cache, slot_bytes, space->tenant)))
 		return -ENOENT;
 	if (!file)
 		return kv_ssd_evict_for(cache, class, space) < 0 ? -ENOSPC
 								 : -EAGAIN;
-	slot_number = first_free(file);
-	if (slot_number == KV_NONE)
-		return -EIO;
-	set_taken(cache, file, slot_number);
+	r = take_from(cache, file, space, ret_slot_number);
+	if (r < 0)
+		return r;
 	space->patience.seen_ns = 0;
-	kv_count_writing(space, slot_bytes);
 	*ret_file = file->id;
-	*ret_slot_number = slot_number;
 	KV_POINT("extent.taken");
 	evict_ahead(cache, class);
 	return 0;
+}
+
+int kv_extent_take_beside_locked(struct kv_cache *cache,
+				 const struct kv_block *block, size_t n,
+				 uint64_t *ret_slot_id)
+{
+	struct kv_ssd_class *class = kv_segfile_at(cache, block->file)->class;
+	struct kv_segfile *file = file_with_room(class);
+	uint32_t slot_number;
+	int r;
+
+	kv_assert_locked(&cache->lock);
+	if (index_is_full(cache))
+		return -ENOSPC;
+	while (!file && class->leaving < KV_MIN(n, EVICT_AT_ONCE) &&
+	       kv_ssd_evict_one_locked(cache, class, NULL))
+		continue;
+	if (!file)
+		return class->leaving ? -EAGAIN : -ENOSPC;
+	r = take_from(cache, file, kv_block_space(cache, block), &slot_number);
+	if (r == 0)
+		*ret_slot_id = kv_slot_id(file->id, slot_number);
+	return r;
+}
+
+void kv_extent_moved_locked(struct kv_cache *cache, struct kv_block *block,
+			    uint64_t slot_id)
+{
+	struct kv_space *space = kv_block_space(cache, block);
+	const uint64_t from = kv_slot_id(block->file, block->slot_number);
+
+	kv_assert_locked(&cache->lock);
+	block->file = (uint32_t)(slot_id >> 32);
+	block->slot_number = (uint32_t)slot_id;
+	count_writing(cache, space, kv_segfile_at(cache, block->file)->class,
+		      false);
+	kv_extent_delete_locked(cache, space, from, true);
 }
 
 static void extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
@@ -268,7 +419,7 @@ static void extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
 	file->bitmap[slot_number / 64] &= ~(1ull << slot_number % 64);
 	file->hint = KV_MIN(file->hint, slot_number);
 	cache->ssd.used -= file->slot_bytes;
-	class->free++;
+	class->free += !file->closed;
 	cache->ssd.records--;
 	if (file->used-- == file->slots)
 		kv_extents_renew_file(file);
@@ -285,7 +436,7 @@ void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 	block->file = file;
 	block->slot_number = slot_number;
 	kv_count_ssd(space, f->slot_bytes);
-	kv_count_writing(space, -f->slot_bytes);
+	count_writing(cache, space, f->class, false);
 	if (!(block->flags & BLOCK_PINNED))
 		kv_evict_list_add(cache, kv_evict_list_ssd(cache, block), block,
 				  false);
@@ -295,9 +446,9 @@ void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
 			      uint64_t slot_id)
 {
 	kv_assert_locked(&cache->lock);
-	kv_count_writing(
-		space,
-		-kv_segfile_at(cache, (uint32_t)(slot_id >> 32))->slot_bytes);
+	count_writing(cache, space,
+		      kv_segfile_at(cache, (uint32_t)(slot_id >> 32))->class,
+		      false);
 	kv_extent_delete_locked(cache, space, slot_id, true);
 }
 
@@ -347,9 +498,8 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 
 	/* A block that is in DRAM, too, will come back. */
 	if ((block->flags & BLOCK_PINNED) && !block->slot)
-		kv_ssd_pinned_locked(
-			cache, kv_block_space(cache, block),
-			-kv_ssd_pin_bytes(cache, file->slot_bytes));
+		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
+				     file->slot_bytes, false);
 	kv_evict_list_drop(kv_evict_list_ssd(cache, block), block->number);
 	kv_count_ssd(kv_block_space(cache, block), -file->slot_bytes);
 	block->file = block->slot_number = KV_NONE;

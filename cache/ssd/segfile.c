@@ -219,12 +219,13 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 	return kv_extents_add_file(cache, file);
 }
 
-int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
+int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes,
+		      const struct kv_tenant *taker)
 {
 	struct kv_segfile *file =
 		kv_segfile_room(cache)
 			? NULL
-			: kv_extents_empty_file(cache, slot_bytes);
+			: kv_extents_empty_file(cache, slot_bytes, taker);
 
 	return file ? convert(cache, file, slot_bytes)
 		    : create(cache, slot_bytes);

@@ -13,9 +13,10 @@
 
 /* A file that the index knows; -ENOENT: it is not there. */
 int kv_segfile_adopt(struct kv_cache *cache, const struct kv_segfile_record *r);
-/* A file for slots of this size, a new one or an empty one that had others;
- * lets go of the lock meanwhile. */
-int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes);
+/* A file for slots of this size that @taker wants, a new one or an empty one that
+ * had others; lets go of the lock meanwhile. */
+int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes,
+		      const struct kv_tenant *taker);
 /* May there be one more? */
 bool kv_segfile_room(const struct kv_cache *cache);
 /* Bytes of STORE/spaces beyond their share. */
@@ -69,6 +70,16 @@ void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block);
 void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block);
 uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block);
+/*
+ * A free slot of the same size, to move @block to, which has one in a closed
+ * file; if there is none, evict for @n.  -EAGAIN: deletions must be over first; -ENOSPC.  Give it up, or say
+ * that the block is there.
+ */
+int kv_extent_take_beside_locked(struct kv_cache *cache,
+				 const struct kv_block *block, size_t n,
+				 uint64_t *ret_slot_id);
+void kv_extent_moved_locked(struct kv_cache *cache, struct kv_block *block,
+			    uint64_t slot_id);
 /* As detach, but the slot stays taken until the next mount (quarantine). */
 void kv_extent_forget_locked(struct kv_cache *cache, struct kv_block *block);
 /* The slot will be free some time; now it is; or it will not be after all. */
@@ -88,9 +99,47 @@ int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file);
 void kv_extents_remove_file(struct kv_segfile *file);
 /* A file's free slots may be taken now, or may not. */
 void kv_extents_renew_file(struct kv_segfile *file);
-/* An empty file with slots of another size; NULL. */
+/* No slot of @file is taken until it is of another size, or opened: by whoever
+ * is short of slots of its size, after @until.  Before that it is kept for
+ * @wanted; UINT64_MAX: not even for him. */
+void kv_extents_close_file(struct kv_segfile *file,
+			   const struct kv_tenant *wanted, uint64_t until);
+bool kv_extents_is_kept(const struct kv_segfile *file,
+			const struct kv_tenant *taker);
+/* One that is kept for @tenant, or to be; NULL. */
+struct kv_segfile *kv_extents_awaited_file(const struct kv_cache *cache,
+					   const struct kv_tenant *tenant);
+void kv_extents_open_file(struct kv_segfile *file);
+/* An empty file with slots of another size, for @taker; NULL. */
 struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
-					 uint64_t slot_bytes);
+					 uint64_t slot_bytes,
+					 const struct kv_tenant *taker);
+
+/* One more, or less, of the space's blocks with slots of that size is pinned. */
+void kv_extent_pins_locked(struct kv_cache *cache, struct kv_space *space,
+			   uint64_t slot_bytes, bool more);
+
+/* ---- share.c ---- */
+
+/* Is it not safe to pin one more block of @space, whose slot has so many bytes?
+ * No write can take it then. */
+bool kv_ssd_over_floor(const struct kv_cache *cache,
+		       const struct kv_space *space, uint64_t slot_bytes);
+/* One more of them is pinned, or less. */
+void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t slot_bytes, bool more);
+/* What the pin of a block counts, whose slot has so many: its record holds a
+ * part of the index, however small it is. */
+uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes);
+/* How many slots the blocks of @list have. */
+uint64_t kv_ssd_slots(const struct kv_evict_list *list);
+/* How many files every tenant has, in tenant->files, with one more for the
+ * taker's; who are in one have parts of it, with what is free there.  And does
+ * his quota not fill so many? */
+void kv_ssd_count_files_locked(const struct kv_cache *cache,
+			       const struct kv_space *taker);
+bool kv_ssd_over_quota(const struct kv_cache *cache,
+		       const struct kv_tenant *tenant);
 
 /* ---- evict.c ---- */
 
@@ -104,14 +153,13 @@ bool kv_ssd_evict_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
  */
 int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 		     struct kv_space *taker);
-/* Is it safe to pin @bytes more of @space, which no write can take then? */
-bool kv_ssd_over_floor(const struct kv_cache *cache,
-		       const struct kv_space *space, uint64_t bytes);
-void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
-			  uint64_t bytes);
-/* What the pin of a block counts, whose slot has so many: its record holds a
- * part of the index, however small it is. */
-uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes);
+/*
+ * Evict all of @file, which is closed, and return 0; or no block, and return how
+ * many must not go, or are in use: their numbers are in @numbers, which has room
+ * for all of the file's.  Lets go of the lock.
+ */
+size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
+			 uint32_t *numbers);
 /* Evict for @taker, of whatever size: the index has no room for its record. */
 bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker);
 uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */
@@ -271,6 +319,24 @@ int kv_deletions_record(struct kv_cache *cache, struct kv_txn *txn);
 void kv_deletions_recorded_locked(struct kv_cache *cache, int status);
 void *kv_deleter(void *cache);
 int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n);
+
+/* ---- move.c ---- */
+
+void kv_mover_init(struct kv_cache *cache);
+int kv_mover_start(struct kv_cache *cache);
+/* After the move under way; moves that wait for their commit go on. */
+void kv_mover_stop(struct kv_cache *cache);
+void kv_mover_fini(struct kv_cache *cache);
+/* Have the blocks of @file that must not go moved to others of its size, and the
+ * rest evicted, for @taker; none is vacated now.  False: it is NULL, or the
+ * end. */
+bool kv_vacate_locked(struct kv_cache *cache, struct kv_segfile *file,
+		      const struct kv_tenant *taker);
+/* For the committer, as deletions have it. */
+bool kv_moves_to_record(const struct kv_ssd *ssd);
+void kv_moves_take_locked(struct kv_cache *cache);
+int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn);
+void kv_moves_recorded_locked(struct kv_cache *cache, int status);
 
 /* ---- health.c ---- */
 

@@ -610,7 +610,7 @@ static int turn(struct kv_cache *cache)
 	space = slot->list->space;
 	r = start_write(cache, slot);
 	if (r == -ENOENT) {
-		r = kv_segfile_create(cache, slot_bytes);
+		r = kv_segfile_create(cache, slot_bytes, space->tenant);
 		/* Full from outside: go on with the files there are. */
 		if (r == -ENOSPC) {
 			ssd->full = true;

@@ -293,6 +293,9 @@ static void write_counters(FILE *f, const struct kv_cache_stats *s)
 		(ull)s->evicted_dram);
 	fprintf(f, "kvfs_evictions_total{tier=\"ssd\",reason=\"space\"} %llu\n",
 		(ull)s->evicted_ssd);
+	one(f, "moved_blocks_total", "counter",
+	    "Blocks moved from one file on SSD to another, to make place.",
+	    s->moved_ssd);
 	one(f, "evicted_last_total", "counter",
 	    "Of those from dram, blocks that were on no SSD.", s->evicted_last);
 	one(f, "removed_total", "counter", "Blocks removed by users.",

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_move.c - blocks that must not go leave a segment file: where they are
+ * then, whoever reads or removes them meanwhile.
+ */
+#include "cache/ssd/ssd.h"
+
+#include "tests/cache/small_store.h"
+
+#define ALL 900u /* nearly three files of 341 */
+#define STEP 5u	 /* every so many are kept */
+
+static int set_up(void **state)
+{
+	struct small *s = malloc(sizeof(*s));
+
+	small_new(s);
+	s->config.dram = 64 << 20;
+	small_must_open(s);
+	for (unsigned i = 0; i < ALL; i++)
+		assert_int_equal(small_save(s, i), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	for (unsigned i = 0; i < ALL; i++)
+		assert_int_equal(small_demote(s, i), 0);
+	*state = s;
+	return 0;
+}
+
+static void pin_some(struct small *s)
+{
+	for (unsigned i = 0; i < ALL; i += STEP) {
+		struct kv_block *block = small_get(s, i);
+
+		assert_int_equal(kv_block_pin(s->cache, block, true), 0);
+		kv_block_put(s->cache, block);
+	}
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+}
+
+static struct kv_segfile *vacate(struct small *s)
+{
+	struct kv_segfile *file;
+
+	kv_lock(s->cache);
+	file = s->cache->ssd.files[0];
+	assert_true(kv_vacate_locked(s->cache, file, s->space->tenant));
+	kv_unlock(s->cache);
+	return file;
+}
+
+/* Is it empty? */
+static bool vacated(struct small *s, const struct kv_segfile *file)
+{
+	bool busy = true, empty = false;
+
+	while (busy) {
+		kv_lock(s->cache);
+		busy = s->cache->ssd.moves.vacating;
+		empty = !file->used;
+		kv_unlock(s->cache);
+		usleep(1000);
+	}
+	while (small_busy(s))
+		usleep(1000);
+	return empty;
+}
+
+/* Every one that is kept is on SSD and as it was. */
+static void check_kept(struct small *s)
+{
+	small_check(s);
+	for (unsigned i = 0; i < ALL; i += STEP) {
+		small_demote(s, i);
+		assert_int_equal(small_view(s, i, BYTES), 0);
+	}
+}
+
+static void what_is_pinned_is_moved_and_the_rest_evicted(void **state)
+{
+	struct small *s = *state;
+
+	pin_some(s);
+	assert_true(vacated(s, vacate(s)));
+	assert_in_range(small_stats(s).moved_ssd, 60, 80);
+	check_kept(s);
+	assert_int_equal(small_close(s), 0);
+	assert_int_equal(small_fsck(s, ""), 0);
+	small_must_open(s);
+	check_kept(s);
+	for (unsigned i = 0; i < ALL; i += STEP) {
+		struct kv_block *block = small_get(s, i);
+
+		assert_true(kv_block_stat(s->cache, block).pinned);
+		kv_block_put(s->cache, block);
+	}
+}
+
+/* Its old place may be another's, its bytes are the same. */
+static void what_is_open_is_moved_and_can_be_read(void **state)
+{
+	struct small *s = *state;
+	struct kv_block *held[ALL / STEP];
+
+	for (unsigned i = 0; i < ALL / STEP; i++)
+		held[i] = small_get(s, i * STEP);
+	assert_true(vacated(s, vacate(s)));
+	for (unsigned i = 0; i < ALL; i += STEP)
+		assert_int_equal(small_view(s, i, BYTES), 0);
+	for (unsigned i = 0; i < ALL / STEP; i++)
+		kv_block_put(s->cache, held[i]);
+	check_kept(s);
+}
+
+static void what_is_in_memory_too_is_moved(void **state)
+{
+	struct small *s = *state;
+
+	pin_some(s);
+	assert_int_equal(small_acquire(s, 0, 300, BYTES, NULL), 300);
+	assert_true(vacated(s, vacate(s)));
+	check_kept(s);
+}
+
+/* The new place of a removed block is nobody's. */
+static void what_is_removed_meanwhile_stays_away(void **state)
+{
+	struct small *s = *state;
+	struct kv_segfile *file;
+
+	pin_some(s);
+	file = vacate(s);
+	for (unsigned i = 0; i < ALL; i += STEP) {
+		assert_int_equal(small_remove_block(s, i), 0);
+		if (i % 50 == 0)
+			usleep(2000);
+	}
+	assert_true(vacated(s, file));
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	small_check(s);
+	assert_int_equal(small_close(s), 0);
+	assert_int_equal(small_fsck(s, ""), 0);
+	small_must_open(s);
+	for (unsigned i = 0; i < ALL; i += STEP)
+		assert_null(small_get(s, i));
+}
+
+/* Without a place for all of them they stay, and their file is as before. */
+static void without_room_nothing_is_lost(void **state)
+{
+	struct small *s = *state;
+	struct kv_block *held[ALL];
+	struct kv_segfile *file;
+
+	for (unsigned i = 0; i < ALL; i++)
+		held[i] = small_get(s, i);
+	file = vacate(s);
+	assert_false(vacated(s, file));
+	assert_false(file->closed);
+	for (unsigned i = 0; i < ALL; i++) {
+		assert_int_equal(small_view(s, i, BYTES), 0);
+		kv_block_put(s->cache, held[i]);
+	}
+	small_check(s);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, small_tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(what_is_pinned_is_moved_and_the_rest_evicted),
+		TEST(what_is_open_is_moved_and_can_be_read),
+		TEST(what_is_in_memory_too_is_moved),
+		TEST(what_is_removed_meanwhile_stays_away),
+		TEST(without_room_nothing_is_lost),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
