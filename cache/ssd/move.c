@@ -408,9 +408,12 @@ int kv_moves_record(struct kv_cache *cache, struct kv_txn *txn)
 	struct kv_move *move;
 	int r = 0;
 
-	TAILQ_FOREACH(move, &moves->recorded, link)
+	TAILQ_FOREACH(move, &moves->recorded, link) {
 		if (r == 0)
 			r = kv_txn_delete_slot(txn, move->stale);
+		if (r == 0 && move->token_ids)
+			r = kv_txn_delete_token_ids(txn, move->stale);
+	}
 	TAILQ_FOREACH(move, &moves->recording, link)
 		if (r == 0)
 			r = put_one(cache, txn, move);

@@ -221,6 +221,55 @@ static void they_go_with_their_block(void **state)
 	assert_int_equal(told(s, 4), 1);
 }
 
+static void vacate(struct small *s, uint32_t file)
+{
+	const struct kv_moves *moves = &s->cache->ssd.moves;
+	bool busy = true;
+
+	kv_lock(s->cache);
+	assert_true(kv_vacate_locked(s->cache, s->cache->ssd.files[file],
+				     kept->tenant));
+	while (busy) {
+		kv_unlock(s->cache);
+		usleep(1000);
+		kv_lock(s->cache);
+		busy = moves->vacating;
+	}
+	kv_unlock(s->cache);
+	while (small_busy(s))
+		usleep(1000);
+}
+
+/* From one segment file to another. */
+static void they_move_with_their_block(void **state)
+{
+	struct small *s = *state;
+	struct kv_block *block;
+	uint32_t file = 0;
+
+	for (unsigned n = 0; n < 400; n++)
+		assert_int_equal(save(s, n), 0);
+	assert_int_equal(kv_space_sync(s->cache, kept), 0);
+	for (unsigned n = 0; n < 10; n++) {
+		block = get(s, n);
+		assert_int_equal(kv_block_demote(s->cache, block), 0);
+		assert_int_equal(kv_block_pin(s->cache, block, true), 0);
+		file = block->file;
+		kv_block_put(s->cache, block);
+	}
+	vacate(s, file);
+	assert_int_equal(small_stats(s).moved_ssd, 10);
+	assert_int_equal(indexed(s), small_stats(s).ssd_blocks);
+	for (unsigned n = 0; n < 10; n++)
+		assert_int_equal(told(s, n), 1);
+	assert_int_equal(small_stats(s).bytes_read_ssd, 0);
+	assert_int_equal(close_kept(s), 0);
+	assert_int_equal(small_fsck(s, ""), 0);
+	open_kept(s);
+	for (unsigned n = 0; n < 10; n++)
+		assert_int_equal(told(s, n), 1);
+}
+
 /* In memory that the owner's clients may write they count if they are as they
  * were sealed. */
 static void open_memory_is_read_with_care(void **state)
@@ -463,6 +512,7 @@ int main(void)
 		TEST(they_are_told_wherever_the_block_is),
 		TEST(those_the_index_lost_are_read_from_the_block),
 		TEST(they_go_with_their_block),
+		TEST(they_move_with_their_block),
 		TEST(open_memory_is_read_with_care),
 		TEST(those_of_no_block_are_found_and_taken_away),
 		TEST(other_spaces_have_none),
