@@ -27,6 +27,9 @@
 
 #define FIRST_FD 10 /* of what must not be where the socket goes */
 #define STACK (64u << 10)
+#define LOWER 5 /* of nice(2) */
+#define LOWER_TEXT "5"
+#define PROCESSES 4096
 
 /* clone(2) by the name that no sanitizer takes for a fork. */
 int __clone(int (*f)(void *), void *stack, int flags, void *arg, ...);
@@ -73,12 +76,39 @@ static void forget_oom_score(void)
 		syscall(SYS_close, fd);
 }
 
-/* What it writes is for nobody else, and no copy of its memory is written. */
-static void limit(void)
+/* Those of a user count together: only of one that has no others. */
+static void limit_processes(void)
+{
+	struct rlimit processes = {PROCESSES, PROCESSES};
+
+	getrlimit(RLIMIT_NPROC, &processes);
+	processes.rlim_max = KV_MIN(processes.rlim_max, PROCESSES);
+	processes.rlim_cur = KV_MIN(processes.rlim_cur, PROCESSES);
+	setrlimit(RLIMIT_NPROC, &processes);
+}
+
+/* The kernel may weigh sessions against each other, and threads within one only. */
+static void lower_priority(void)
+{
+	int fd = open_here("/proc/self/autogroup");
+
+	if (nice(LOWER) < 0 || fd < 0 ||
+	    syscall(SYS_write, fd, LOWER_TEXT, 1) < 0)
+		errno = 0; /* it is as it was */
+	if (fd >= 0)
+		syscall(SYS_close, fd);
+}
+
+/* What it writes is for nobody else, no copy of its memory is written, and however
+ * many threads it spins in, those that wait for it are not late. */
+static void limit(bool own_user)
 {
 	const struct rlimit none = {0, 0};
 
 	setrlimit(RLIMIT_CORE, &none);
+	if (own_user)
+		limit_processes();
+	lower_priority();
 	umask(077);
 	forget_oom_score();
 }
@@ -131,7 +161,7 @@ static int prepare(const struct beginning *begin)
 	int r = 0;
 
 	setsid();
-	limit();
+	limit(begin->root && begin->launch->uid != 0);
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || chdir("/") < 0)
 		return -errno;
 	if (begin->root && begin->launch->uid != 0)

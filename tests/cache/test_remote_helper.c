@@ -9,6 +9,7 @@
  */
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -451,6 +452,24 @@ static void test_a_program_that_it_may_not_run_is_named_as_such(void **state)
 	free(why);
 }
 
+/* So many it may have. */
+static unsigned long processes_of(pid_t pid)
+{
+	const char *const name = "Max processes";
+	char path[64], line[200];
+	unsigned long n = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/limits", pid);
+	file = fopen(path, "r");
+	assert_non_null(file);
+	while (n == 0 && fgets(line, sizeof(line), file))
+		if (strncmp(line, name, strlen(name)) == 0)
+			n = strtoul(line + strlen(name), NULL, 10);
+	fclose(file);
+	return n;
+}
+
 static void assert_is_nobody(pid_t pid, uint32_t uid)
 {
 	char ids[100];
@@ -462,6 +481,7 @@ static void assert_is_nobody(pid_t pid, uint32_t uid)
 	assert_line(pid, "Groups", " ");
 	assert_line(pid, "CapEff", "0000000000000000");
 	assert_line(pid, "NoNewPrivs", "1");
+	assert_in_range(processes_of(pid), 1, 4096);
 }
 
 static void test_it_has_nothing_of_ours(void **state)
@@ -479,6 +499,8 @@ static void test_it_has_nothing_of_ours(void **state)
 	if (geteuid() == 0)
 		assert_is_nobody(pid, NODE_UID);
 	assert_int_equal(getsid(pid), pid);
+	assert_int_equal(getpriority(PRIO_PROCESS, (id_t)pid),
+			 KV_MIN(getpriority(PRIO_PROCESS, 0) + 5, 19));
 	snprintf(path, sizeof(path), "/proc/%d/environ", pid);
 	file = fopen(path, "r");
 	if (file) {
