@@ -446,6 +446,20 @@ static bool is_remount(const char *text)
 	return false;
 }
 
+/* Cut the next word off *@rest; what is written \, is a comma in it. */
+static char *next_word(char **rest)
+{
+	char *word = *rest, *from = word, *to = word;
+
+	if (!word)
+		return NULL;
+	for (; *from && *from != ','; *to++ = *from++)
+		from += from[0] == '\\' && from[1] == ',';
+	*rest = *from ? from + 1 : NULL;
+	*to = '\0';
+	return word;
+}
+
 int kv_words_parse(struct kv_parsing *p, const char *text, char **ret_why)
 {
 	_cleanup_(kv_freep) char *copy = strdup(text);
@@ -459,7 +473,7 @@ int kv_words_parse(struct kv_parsing *p, const char *text, char **ret_why)
 		p->options.action = KV_REMOUNT;
 		p->sloppy = true;
 	}
-	while ((word = strsep(&rest, ","))) {
+	while ((word = next_word(&rest))) {
 		if (!*word)
 			continue;
 		r = parse_word(p, word, ret_why);

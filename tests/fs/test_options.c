@@ -201,6 +201,18 @@ static void a_control_path_longer_than_a_socket_address_is_refused(void **state)
 	bad(words);
 }
 
+static void a_comma_in_a_value_is_written_behind_a_backslash(void **state)
+{
+	struct kv_options o = good("control=/a\\,b\\\\,\\c\\,,uid=7,,"
+				   "remote=dir:/d\\,e");
+
+	(void)state;
+	assert_string_equal(o.control, "/a,b\\,\\c,");
+	assert_int_equal(o.rules.uid, 7);
+	assert_string_equal(o.cache.remote.urls[0], "dir:/d,e");
+	kv_options_fini(&o);
+}
+
 static int parse_argv(int argc, const char *const *argv,
 		      struct kv_options *ret_options)
 {
@@ -417,6 +429,8 @@ int main(void)
 		cmocka_unit_test(a_bad_word_is_found_among_good_ones),
 		cmocka_unit_test(
 			a_control_path_longer_than_a_socket_address_is_refused),
+		cmocka_unit_test(
+			a_comma_in_a_value_is_written_behind_a_backslash),
 		cmocka_unit_test(
 			wrong_numbers_of_arguments_and_letters_are_refused),
 		cmocka_unit_test(sizes_have_units_and_percentages),
