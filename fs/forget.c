@@ -356,7 +356,7 @@ static int enter(struct forgetting *f, const char *path)
 	r = open_space(f, slash + 1);
 	if (r < 0)
 		close_space(f);
-	return r;
+	return r == -ENOENT ? -ENOTTY : r;
 }
 
 /* @given, as one may name it: few look-ups where many paths of one space follow. */
@@ -500,8 +500,9 @@ static void take_lines(struct forgetting *f)
 static const char *why_not(const struct backend *backend)
 {
 	if (backend->status == -EOPNOTSUPP)
-		return "it can remove blocks that are named, but no whole "
-		       "space";
+		return backend->space ? "it removes no whole space; blocks "
+					"that are named it may"
+				      : "it removes nothing";
 	if (backend->status == -ETIMEDOUT)
 		return "it did not do so in time";
 	return strerror(-backend->status);

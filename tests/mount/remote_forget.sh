@@ -117,6 +117,9 @@ forget 1 "$M/none"
 forget 1 "$T"
 says "neither a space of kvfs nor a block of one"
 forget 1 "$M"
+forget 1 "$M/.kvfs"
+says "neither a space of kvfs nor a block of one"
+lines 1
 forget 1
 says "usage: kvfs --forget"
 forget 1 -t 0 "$M/s"
