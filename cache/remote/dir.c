@@ -673,10 +673,10 @@ static int dir_open(const char *url, void **ret_backend, char **ret_why)
 
 	*ret_why = NULL;
 	if (r < 0)
-		return kv_why(ret_why, r, "%s: %s", url, strerror(-r));
+		return kv_why(ret_why, r, "%s", strerror(-r));
 	r = start(dir);
 	if (r < 0) {
-		kv_why(ret_why, r, "%s: %s", url, strerror(-r));
+		kv_why(ret_why, r, "%s", strerror(-r));
 		dir_close(dir);
 		return r;
 	}

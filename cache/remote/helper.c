@@ -729,7 +729,7 @@ int kv_helper_await(struct kv_helper *helper, char **ret_why)
 		r = -ETIMEDOUT;
 	}
 	if (r < 0)
-		kv_why(ret_why, r, "%s: %s", helper->config.url, why);
+		kv_why(ret_why, r, "%s", why);
 	pthread_mutex_unlock(&helper->lock);
 	return r;
 }

@@ -34,9 +34,9 @@ struct words {
 	uint64_t landing, patience, helpers, idle;
 };
 
-static int refuse(char **ret_why, const char *url, const char *why)
+static int refuse(char **ret_why, const char *why)
 {
-	return kv_why(ret_why, -EINVAL, "%s: %s", url, why);
+	return kv_why(ret_why, -EINVAL, "%s", why);
 }
 
 /* Digits, and with @units one of K, M, G. */
@@ -101,7 +101,7 @@ static int read_option(struct words *words, const char *name, const char *value)
 	return 0;
 }
 
-static int read_options(struct words *words, const char *url, char **ret_why)
+static int read_options(struct words *words, char **ret_why)
 {
 	char *save = NULL, *word, *value;
 
@@ -109,16 +109,15 @@ static int read_options(struct words *words, const char *url, char **ret_why)
 	     word = strtok_r(NULL, "&", &save)) {
 		value = strchr(word, '=');
 		if (!value)
-			return refuse(ret_why, url,
-				      "after ? stands NAME=VALUE");
+			return refuse(ret_why, "after ? stands NAME=VALUE");
 		*value++ = '\0';
 		if (read_option(words, word, value) < 0)
-			return refuse(ret_why, url,
+			return refuse(ret_why,
 				      "a number in it is out of range");
 	}
 	if (words->landing < KV_PAGE || words->patience == 0 ||
 	    words->helpers == 0)
-		return refuse(ret_why, url, "a number in it is out of range");
+		return refuse(ret_why, "a number in it is out of range");
 	return 0;
 }
 
@@ -131,7 +130,7 @@ static int read_words(struct words *words, const char *url, char **ret_why)
 				.helpers = HELPERS,
 				.idle = IDLE_S};
 	if (strlen(url) >= KV_HELPER_TEXT)
-		return refuse(ret_why, "URL", strerror(ENAMETOOLONG));
+		return refuse(ret_why, strerror(ENAMETOOLONG));
 	words->text = strdup(url);
 	if (!words->text)
 		return -ENOMEM;
@@ -140,7 +139,7 @@ static int read_words(struct words *words, const char *url, char **ret_why)
 	if (!words->rest)
 		return 0;
 	*words->rest++ = '\0';
-	return read_options(words, url, ret_why);
+	return read_options(words, ret_why);
 }
 
 /* Beside the daemon, where it is installed, or in the tree it was built in. */
@@ -181,21 +180,19 @@ static bool are_mapped(uint64_t first, uint64_t last)
 	return mapped;
 }
 
-static int check_words(const struct words *words, const char *url,
-		       char **ret_why)
+static int check_words(const struct words *words, char **ret_why)
 {
 	const uint64_t uids = words->last - words->first + 1;
 
 	if (words->program[0] != '/')
-		return refuse(ret_why, url, "a program's path begins with /");
+		return refuse(ret_why, "a program's path begins with /");
 	if (words->python && words->python[0] != '/')
-		return refuse(ret_why, url,
-			      "an interpreter's path begins with /");
+		return refuse(ret_why, "an interpreter's path begins with /");
 	if (uids != 1 && uids < KV_HELPERS_UIDS(words->helpers))
-		return refuse(ret_why, url,
+		return refuse(ret_why,
 			      "uid= has too few users for so many helpers");
 	if (geteuid() == 0 && !are_mapped(words->first, words->last))
-		return refuse(ret_why, url,
+		return refuse(ret_why,
 			      "its users, 2000000000 to 2099999999 without "
 			      "uid=, are none in this user namespace");
 	return 0;
@@ -215,7 +212,7 @@ static int begin(const struct words *words, const char *url, void **ret_backend,
 		.max = (unsigned)words->helpers,
 		.idle_ns = words->idle * SECOND,
 	};
-	int r = check_words(words, url, ret_why);
+	int r = check_words(words, ret_why);
 	size_t n = 0;
 
 	if (r < 0)
@@ -241,6 +238,16 @@ static int open_any(const char *url, void **ret_backend, char **ret_why)
 	return r;
 }
 
+/* //HOST:PORT */
+static bool is_master(const char *path)
+{
+	const char *colon = strrchr(path, ':');
+	uint64_t port = 0;
+
+	return strncmp(path, "//", 2) == 0 && colon && colon > path + 2 &&
+	       read_number(colon + 1, false, 65535, &port) == 0 && port > 0;
+}
+
 static int open_mooncake(const char *url, void **ret_backend, char **ret_why)
 {
 	char program[4096] = "";
@@ -249,12 +256,13 @@ static int open_mooncake(const char *url, void **ret_backend, char **ret_why)
 
 	*ret_why = NULL;
 	r = read_words(&words, url, ret_why);
-	if (r == 0 && (strncmp(words.path, "//", 2) != 0 || !words.path[2]))
-		r = refuse(ret_why, url, "mooncake://MASTER_HOST:PORT");
+	if (r == 0 && !is_master(words.path))
+		r = refuse(ret_why, "its master is //HOST:PORT");
 	if (r == 0 && !words.program) {
 		if (find_program("kvfs-remote-mooncake", program) < 0)
-			r = refuse(ret_why, "kvfs-remote-mooncake",
-				   "not where kvfs is, nor in ../libexec/kvfs");
+			r = refuse(ret_why,
+				   "kvfs-remote-mooncake is not where kvfs "
+				   "is, nor in ../libexec/kvfs");
 		words.program = program;
 	}
 	if (r == 0) {

@@ -335,9 +335,9 @@ int kv_remote_open(const struct kv_remote_driver *driver, const char *rest,
 	if (r < 0) {
 		driver->close(*ret_state);
 		kv_why(ret_why, r,
-		       "%s: it cannot be written to: %s (with "
+		       "it cannot be written to: %s (with "
 		       "remote_write=none it need not be)",
-		       rest, strerror(-r));
+		       strerror(-r));
 	}
 	return r;
 }

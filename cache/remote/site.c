@@ -447,6 +447,9 @@ static int check_endpoint(char *endpoint, char **ret_why)
 		return kv_why(ret_why, -EINVAL,
 			      "endpoint=%s is neither http:// nor https://",
 			      endpoint);
+	if (strchr(server, '/'))
+		return kv_why(ret_why, -EINVAL,
+			      "endpoint= has a path behind its server");
 	return check_server(server, ret_why);
 }
 

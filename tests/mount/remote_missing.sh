@@ -164,12 +164,19 @@ expose() { if [ "$(id -u)" = 0 ]; then umount "$R3"; else chmod 755 "$R3"; fi; }
 for part in "" .part; do
 	mkdir -p "$R3/$part"
 	protect || fail "a directory that cannot be written to"
-	not "written to" "$R3: it cannot be written to" "$B/kvfs" -o "$BASE,control=$SOCK,remote=dir:$R3" "$S" "$M"
+	not "written to" "remote=dir:$R3: it cannot be written to" "$B/kvfs" -o "$BASE,control=$SOCK,remote=dir:$R3" "$S" "$M"
 	start "remote=dir:$R3,remote_write=none"
 	ok "asked" grep -q "^remote    dir:$R3: asked" "$M/.kvfs/stats"
 	stop
 	expose || fail "a directory"
 done
+
+# What is wrong with a URL is said once.
+wrong() { not "$1" "kvfs: remote=$1: $2" "$B/kvfs" -o "$BASE,control=$SOCK,remote=$1" "$S" "$M"; }
+wrong mooncake://127.0.0.1 "its master is //HOST:PORT"
+wrong helper: "a program's path begins with /"
+wrong "helper:$T/none?uid=$(id -u)" "$T/none: No such file or directory"
+wrong "dir:$T/none" "No such file or directory"
 
 # Each backend gets the layouts, also one that comes later: a node that asks only that
 # has the same seeds.

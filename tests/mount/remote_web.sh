@@ -125,6 +125,7 @@ with_a_server_that_refuses() {
 		sleep 0.1
 	done
 	[ $(($(puts) - before)) -ge 40 ] || fail "after $1 it is not asked any more: $(($(puts) - before)) puts"
+	ok "why" grep -q "; the last failure: put: .* (status $1)\$" "$N/.kvfs/stats"
 	rm -r "$N/s" && make "$N/s"
 	fetched 4 30000 1 2 3 4
 }
