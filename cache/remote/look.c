@@ -324,9 +324,9 @@ void kv_look_fetched(struct kv_remote *remote, struct kv_remote_get *get,
 	if (status == 0) {
 		look->gets[get->at] = NULL;
 		get->look = NULL;
-	} else if (status == -EFBIG && !look->asks) {
+	} else if (status == -EFBIG) {
 		look->asks = true;
-		look->next = 0;
+		look->next = KV_MIN(look->next, get->at);
 	}
 	take_answer(remote, look, get, status);
 }
