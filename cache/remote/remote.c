@@ -22,6 +22,7 @@
 #include <sys/eventfd.h>
 
 #include "cache/core/hooks.h"
+#include "cache/core/spaces.h"
 #include "cache/remote/tier.h"
 #include "common/copy.h"
 #include "common/thread.h"
@@ -548,6 +549,22 @@ size_t kv_remote_stats(struct kv_cache *cache, struct kv_remote_stats *ret,
 	return n;
 }
 
+/* Spaces whose blocks other nodes do not find. */
+static void describe_seeds(struct kv_cache *cache, FILE *f)
+{
+	struct kv_space *space;
+
+	kv_lock(cache);
+	for (space = kv_space_behind(cache, 0); space;
+	     space = kv_space_behind(cache, space->id))
+		if (space->differs && !space->removed)
+			fprintf(f,
+				"seed_differs=%s (other nodes have another "
+				"seed; without blocks it would take that)\n",
+				space->name);
+	kv_unlock(cache);
+}
+
 char *kv_remote_describe(struct kv_cache *cache)
 {
 	static const char *const writes[] = {"all", "reuse", "none"};
@@ -568,6 +585,7 @@ char *kv_remote_describe(struct kv_cache *cache)
 			config->tenants[i].name);
 	if (config->optional)
 		fputs("remote_optional\n", f);
+	describe_seeds(cache, f);
 	if (fclose(f) != 0) {
 		free(text);
 		return NULL;

@@ -79,11 +79,6 @@ static void tell(struct kv_cache *cache, struct kv_space *space)
 	kv_lock(cache);
 	told = space->differs;
 	space->differs = true;
-	if (!told)
-		kv_note(cache,
-			"seed_differs=%s (other nodes have another seed; "
-			"without blocks it would take that)",
-			space->name);
 	kv_unlock(cache);
 	if (!told)
 		fprintf(stderr,

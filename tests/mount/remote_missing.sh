@@ -92,6 +92,7 @@ eq "with blocks, its own" "$(seed "$N/full")" "$before"
 rm -r "$N/full/03" || fail rm
 ok "asked again" setfattr -n user.kvfs.share -v 1 "$N/full"
 soon "without blocks, the others'" agreed full
+not "told no more" "" grep "^seed_differs" "$N/.kvfs/config"
 wanted=$(seed "$N/full") also=$(seed "$N/named")
 unmount "$N" || fail umount
 for ((i = 0; i < 600; i++)); do pgrep -f -- "^[^ ]*kvfs .*$T/store2 " > /dev/null || break; sleep 0.1; done
