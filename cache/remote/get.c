@@ -175,7 +175,7 @@ bool kv_get_may_locked(struct kv_cache *cache, struct kv_space *space,
 	struct kv_remote *remote = cache->remote;
 
 	kv_assert_locked(&cache->lock);
-	return remote->running && space->shared &&
+	return remote->running && !cache->config.read_only && space->shared &&
 	       !kv_is_removed_locked(cache, space, key) &&
 	       !kv_is_shunned(remote->shunned,
 			      kv_key_hash(cache, space, key->b));
