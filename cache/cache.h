@@ -469,6 +469,10 @@ struct kv_acquire {
 	void *arg;
 	/* The cache's own. */
 	struct kv_remote_look *look; /* for what is missing */
+	/* Of the chain so many are wanted from the first on that was looked for;
+	 * 0: none was.  goes_on: that one is of an earlier part of the request. */
+	size_t rest;
+	bool goes_on;
 	bool submitting;
 	struct kv_prefetch *hint; /* bring to DRAM for it, lease nothing */
 	size_t pending;
@@ -508,6 +512,7 @@ struct kv_prefetch {
 	uint64_t bytes; /* out: read from SSD for it */
 	size_t next;	/* the cache's own: first key that has not begun */
 	size_t under_way;
+	size_t rest; /* so many from the first on that was looked for */
 	bool cancelled;
 	TAILQ_ENTRY(kv_prefetch) link;
 	int status[]; /* out, by key: 0 in DRAM, or why not: -ENOENT, -EIO,

@@ -707,8 +707,9 @@ int kvfs_flush(kvfs_space *space, enum kvfs_stage stage, const kvfs_opts *opts,
 	       kvfs_xfer **ret_xfer);
 
 /*
- * A hint: these keys will be wanted soon.  They come from SSD into DRAM, in
- * order, within the daemon's budget for such things, and are not held there.
+ * A hint: these keys will be wanted soon.  They come from SSD, or, missing here,
+ * from the remote tier (kvfs-remote(7)), into DRAM, in order, within the daemon's
+ * budget for such things, and are not held there.
  * The transfer is COPIED when every key is in DRAM or has failed: statuses 0,
  * -ENOENT, -ENOSPC, -ETIMEDOUT (not begun within @opts->deadline), -ECANCELED
  * (by kvfs_xfer_cancel: what had begun still lands), -EIO, -EBADMSG, -ENOTCONN.

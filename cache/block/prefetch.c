@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prefetch.c - blocks that somebody says he will want: from SSD to DRAM,
- * unleased, within a budget.
+ * prefetch.c - blocks that somebody says he will want: from SSD, or a remote tier,
+ * to DRAM, unleased, within a budget.
  *
  * One thread cuts the prefetches into batches and hands them in turn to the
  * reads that serve acquires, too: a block that is wanted meanwhile has its slot
@@ -10,7 +10,9 @@
  * OWNS       the prefetches under way, and their batches.
  *
  * INVARIANTS
- *   (1) Batches under way have at most prefetcher->budget bytes, or are alone.
+ *   (1) Batches under way have at most prefetcher->budget bytes, or are alone;
+ *       but for the first that is looked for of each prefetch, which has all that
+ *       it takes to tell whether the rest is worth it, and no memory yet.
  *   (2) A prefetch is on the list from kv_prefetch_submit until its done runs.
  *   (3) Slots that prefetches filled and nobody used yet hold at most half of
  *       the arena: hints do not drive out what is used.
@@ -30,7 +32,7 @@
 struct kv_prefetch_batch {
 	struct kv_cache *cache;
 	struct kv_prefetch *prefetch;
-	size_t at[BATCH]; /* each want's place among the prefetch's keys */
+	size_t *at; /* each want's place among the prefetch's keys */
 	uint64_t bytes;
 	TAILQ_ENTRY(kv_prefetch_batch) link;
 	struct kv_acquire acquire; /* last: has its wants behind it */
@@ -51,9 +53,14 @@ static uint64_t remote_bytes(const struct kv_space *space)
 		      : 0;
 }
 
+struct need {
+	uint64_t bytes;
+	bool missing; /* it is to be looked for */
+};
+
 /* -EINPROGRESS: it has to be read. */
 static int state_of(struct kv_cache *cache, struct kv_prefetch *prefetch,
-		    const struct kv_key *key, uint64_t *ret_bytes)
+		    const struct kv_key *key, struct need *ret_need)
 {
 	struct kv_prefetcher *all = &cache->prefetcher;
 	struct kv_block *block;
@@ -69,9 +76,10 @@ static int state_of(struct kv_cache *cache, struct kv_prefetch *prefetch,
 		return 0;
 	if (!block && !kv_remote_may_locked(cache, prefetch->space, key))
 		return -ENOENT;
-	*ret_bytes = block ? kv_extent_bytes(cache, block)
-			   : remote_bytes(prefetch->space);
-	if (cache->arena.hinted + all->bytes + *ret_bytes >
+	ret_need->missing = !block;
+	ret_need->bytes = block ? kv_extent_bytes(cache, block)
+				: remote_bytes(prefetch->space);
+	if (cache->arena.hinted + all->bytes + ret_need->bytes >
 	    arena_bytes(cache) / 2)
 		return -ENOSPC;
 	return -EINPROGRESS;
@@ -89,6 +97,49 @@ static void batch_done(struct kv_acquire *acquire, void *arg)
 	kv_unlock(cache);
 }
 
+static struct kv_prefetch_batch *
+batch_new(struct kv_cache *cache, struct kv_prefetch *prefetch, size_t room)
+{
+	struct kv_prefetch_batch *batch =
+		calloc(1, sizeof(*batch) + room * (sizeof(struct kv_want) +
+						   sizeof(size_t)));
+
+	if (!batch)
+		return NULL;
+	batch->cache = cache;
+	batch->prefetch = prefetch;
+	batch->at = (size_t *)&batch->acquire.wants[room];
+	batch->acquire.space = prefetch->space;
+	batch->acquire.goes_on = prefetch->rest > 0;
+	return batch;
+}
+
+/* Whether it may be read now, with @batch, which is NULL if it is the first. */
+static bool may_join(const struct kv_prefetcher *all,
+		     const struct kv_prefetch_batch *batch,
+		     const struct kv_prefetch *prefetch,
+		     const struct need *need)
+{
+	if (batch && need->missing && !prefetch->rest)
+		return false; /* the first that is looked for begins one */
+	if (!all->bytes || all->bytes + need->bytes <= all->budget)
+		return true;
+	return batch && need->missing && !batch->acquire.goes_on;
+}
+
+static void join(struct kv_prefetcher *all, struct kv_prefetch_batch *batch,
+		 size_t at, const struct need *need)
+{
+	struct kv_prefetch *prefetch = batch->prefetch;
+
+	if (need->missing && !prefetch->rest)
+		prefetch->rest = prefetch->n - at;
+	batch->at[batch->acquire.n] = at;
+	batch->acquire.wants[batch->acquire.n++].key = prefetch->keys[at];
+	batch->bytes += need->bytes;
+	all->bytes += need->bytes;
+}
+
 /* Settle what needs no read, and gather what does, as far as it may begin now.
  * NULL: there is nothing to read now. */
 static struct kv_prefetch_batch *gather(struct kv_cache *cache,
@@ -96,29 +147,25 @@ static struct kv_prefetch_batch *gather(struct kv_cache *cache,
 {
 	struct kv_prefetcher *all = &cache->prefetcher;
 	struct kv_prefetch_batch *batch = NULL;
-	uint64_t bytes;
+	const size_t room = KV_MIN(
+		KV_MAX(cache->config.remote.threshold, BATCH), prefetch->n);
+	struct need need;
 
 	while (prefetch->next < prefetch->n &&
-	       (!batch || batch->acquire.n < BATCH)) {
+	       (!batch || batch->acquire.n < room)) {
 		size_t i = prefetch->next;
-		int r = state_of(cache, prefetch, &prefetch->keys[i], &bytes);
+		int r = state_of(cache, prefetch, &prefetch->keys[i], &need);
 
-		if (r == -EINPROGRESS && all->bytes &&
-		    all->bytes + bytes > all->budget)
+		if (r == -EINPROGRESS && !may_join(all, batch, prefetch, &need))
 			break;
 		if (r == -EINPROGRESS && !batch) {
-			batch = calloc(1,
-				       sizeof(*batch) +
-					       BATCH * sizeof(struct kv_want));
+			batch = batch_new(cache, prefetch, room);
 			r = batch ? r : -ENOMEM;
 		}
 		prefetch->status[i] = r;
 		prefetch->next++;
-		if (r != -EINPROGRESS)
-			continue;
-		batch->at[batch->acquire.n++] = i;
-		batch->bytes += bytes;
-		all->bytes += bytes;
+		if (r == -EINPROGRESS)
+			join(all, batch, i, &need);
 	}
 	return batch;
 }
@@ -141,16 +188,12 @@ static void begin(struct kv_cache *cache, struct kv_prefetch *prefetch,
 	size_t n = batch->acquire.n;
 	bool pending;
 
-	batch->cache = cache;
-	batch->prefetch = prefetch;
-	batch->acquire.space = prefetch->space;
 	batch->acquire.hint = prefetch;
 	batch->acquire.remote = true;
 	batch->acquire.uid = prefetch->uid;
+	batch->acquire.rest = prefetch->rest;
 	batch->acquire.done = batch_done;
 	batch->acquire.arg = batch;
-	for (size_t i = 0; i < n; i++)
-		batch->acquire.wants[i].key = prefetch->keys[batch->at[i]];
 	prefetch->under_way += n;
 	kv_unlock(cache);
 	pending = kv_acquire_submit(cache, &batch->acquire);
@@ -208,6 +251,7 @@ void kv_prefetch_submit(struct kv_cache *cache, struct kv_prefetch *prefetch)
 	prefetch->next = 0;
 	prefetch->under_way = 0;
 	prefetch->bytes = 0;
+	prefetch->rest = 0;
 	prefetch->cancelled = false;
 	kv_lock(cache);
 	TAILQ_INSERT_TAIL(&cache->prefetcher.list, prefetch, link);

@@ -42,7 +42,8 @@ struct kv_remote_look {
 	size_t next;		  /* the next get to be asked for */
 	size_t left;		  /* answers that are not here */
 	size_t n, room;
-	size_t there;	/* of a chain, so many are there without a gap */
+	size_t worth;	/* of a chain, if so many are there they are fetched */
+	size_t there;	/* so many are, without a gap */
 	size_t begun;	/* and so many of them are being fetched */
 	uint64_t bytes; /* of the largest that was found */
 	bool gap;	/* something was not */
@@ -116,6 +117,8 @@ int kv_look_want_locked(struct kv_cache *cache, struct kv_want *want)
 	kv_assert_locked(&cache->lock);
 	if (!acquire->remote || !kv_get_may_locked(cache, space, &want->key))
 		return -ENOENT;
+	if (!acquire->rest)
+		acquire->rest = acquire->n - (size_t)(want - acquire->wants);
 	hash = kv_key_hash(cache, space, want->key.b);
 	get = kv_get_find_locked(remote, space, &want->key, hash);
 	if (get) {
@@ -148,7 +151,7 @@ static bool is_prefix(const struct kv_space *space)
 	return !space->layout || space->layout->reuse == KV_REUSE_PREFIX;
 }
 
-/* Too few to be worth a question. */
+/* The rest is too short to be worth a question. */
 static void forget_locked(struct kv_cache *cache, struct kv_remote_look *look)
 {
 	for (size_t i = 0; i < look->n; i++)
@@ -160,16 +163,18 @@ void kv_look_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 {
 	struct kv_remote_look *look = acquire->look;
 	struct kv_remote *remote = cache->remote;
+	const size_t threshold = KV_MAX(cache->config.remote.threshold, 1u);
 
 	kv_assert_locked(&cache->lock);
 	if (!look)
 		return;
 	acquire->look = NULL;
-	if (is_prefix(look->space) &&
-	    look->n < cache->config.remote.threshold) {
+	if (look->n == 0 ||
+	    (is_prefix(look->space) && acquire->rest < threshold)) {
 		forget_locked(cache, look);
 		return;
 	}
+	look->worth = acquire->goes_on ? 1 : KV_MIN(threshold, look->n);
 	TAILQ_INSERT_TAIL(&remote->fresh, look, link);
 	kv_remote_wake(remote);
 }
@@ -183,11 +188,6 @@ static void fetch(struct kv_remote *remote, struct kv_remote_get *get)
 	kv_get_fetch(remote, get);
 }
 
-static uint32_t threshold_of(const struct kv_remote *remote)
-{
-	return KV_MAX(remote->cache->config.remote.threshold, 1u);
-}
-
 /* Of a chain, what follows a gap is of no use, and a short rest not worth it. */
 static void fetch_chain(struct kv_remote *remote, struct kv_remote_look *look)
 {
@@ -198,7 +198,7 @@ static void fetch_chain(struct kv_remote *remote, struct kv_remote_look *look)
 	while (look->there < look->n &&
 	       (!gets[look->there] || gets[look->there]->found))
 		look->there++;
-	if (look->there < threshold_of(remote))
+	if (look->there < look->worth)
 		return;
 	for (; look->begun < look->there; look->begun++)
 		if (gets[look->begun])
@@ -268,8 +268,7 @@ static bool may_go_on(const struct kv_remote *remote,
 		return true;
 	if (look->gap)
 		return false;
-	return look->begun > 0 ? look->left < AHEAD
-			       : look->next < threshold_of(remote);
+	return look->begun > 0 ? look->left < AHEAD : look->next < look->worth;
 }
 
 /* All that it asked for has been answered: the next backend, or the end. */

@@ -148,6 +148,37 @@ handed_over $((before + 30))
 fetched "all that is there" 30 "$N" c 30000 $(seq 40)
 for i in $(seq 30); do same "block $i of c" "$T/c$i" "$N/c/$(place "$i")"; done
 
+# Whether a rest is worth it tells all of it that was asked for, in whatever parts it
+# is fetched, and with what is here behind a hole.
+before=$(objects)
+"$B/tests/mount/storm" "$M" p save 16384 144 > "$T/said" || fail "storm: $(cat "$T/said")"
+handed_over $((before + 144))
+read -ra keys <<< "$("$B/tests/mount/storm" "$M" p keys 16384 144 | tr '\n' ' ')"
+come() { # WHAT WANTED VERB FROM TO
+	eq "$1" "$("$B/tests/mount/fetch" "$N" p "$3" 30000 "${keys[@]:$4:$5-$4}" | cut -d' ' -f1)" "$2"
+}
+for threshold in 4 17 100; do
+	fresh "remote_threshold=$threshold"
+	mkdir "$N/p" && cp "$M/p/.layout" "$N/p/.layout" || fail "the space p"
+	come "too short for $threshold" 0 prefetch 0 $((threshold - 1))
+	come "not too short for $threshold" 129 prefetch 0 129
+	come "the rest, too short for $threshold" 129 prefetch 0 $((128 + threshold < 140 ? 128 + threshold : 140))
+done
+fresh remote_threshold=16
+mkdir "$N/p" && cp "$M/p/.layout" "$N/p/.layout" || fail "the space p"
+come "before the hole" 20 acquire 0 20
+come "behind it" 37 acquire 23 60
+come "a short one" 60 prefetch 0 60
+come "before the hole" 20 acquire 60 80
+come "behind it" 37 acquire 83 120
+come "a short one" 60 acquire 60 120
+
+# Where nothing can be kept nothing is asked for.
+ended "$N" "$T/store2"
+node2 ro
+come "with ro, what is here" 120 acquire 0 128
+eq "with ro" "$(awk '/^kvfs_remote_calls_total/ { n += $2 } END { print n + 0 }' "$N/.kvfs/metrics")" 0
+
 # A directory that is gone: a miss in no time, and a message at mount.
 ended "$N" "$T/store2"
 not "no directory" "remote=dir:$T/none: $T/none: No such file" "$B/kvfs" -o "$BASE,remote=dir:$T/none" "$T/store2" "$N"
