@@ -42,6 +42,8 @@ struct kv_remote_hooks {
 			      const struct kv_key *key);
 	void (*durable_locked)(struct kv_cache *cache,
 			       const struct kv_block *block);
+	void (*used_locked)(struct kv_cache *cache,
+			    const struct kv_block *block);
 };
 
 /* Have @want, whose block is missing, wait for it: -EINPROGRESS; or -ENOENT. */
@@ -87,6 +89,14 @@ static inline void kv_remote_durable_locked(struct kv_cache *cache,
 {
 	if (cache->remote_hooks)
 		cache->remote_hooks->durable_locked(cache, block);
+}
+
+/* A block that was durable here is used for the first time. */
+static inline void kv_remote_used_locked(struct kv_cache *cache,
+					 const struct kv_block *block)
+{
+	if (cache->remote_hooks)
+		cache->remote_hooks->used_locked(cache, block);
 }
 
 #endif

@@ -205,6 +205,13 @@ void kv_backup_durable_locked(struct kv_cache *cache,
 	pthread_cond_signal(&remote->backup.more);
 }
 
+/* Where all is handed over it was when it became durable. */
+void kv_backup_used_locked(struct kv_cache *cache, const struct kv_block *block)
+{
+	if (cache->config.remote.write == KV_WRITEBACK_REUSE)
+		kv_backup_durable_locked(cache, block);
+}
+
 static void backup_free(struct kv_remote *remote, struct kv_backup *backup)
 {
 	struct kv_cache *cache = remote->cache;

@@ -464,6 +464,7 @@ static const struct kv_remote_hooks hooks = {
 	.may_locked = kv_get_may_locked,
 	.coming_locked = kv_get_is_coming_locked,
 	.durable_locked = kv_backup_durable_locked,
+	.used_locked = kv_backup_used_locked,
 };
 
 int kv_remote_start(struct kv_cache *cache, char **ret_why)

@@ -213,9 +213,11 @@ void kv_gets_stop(struct kv_remote *remote);
 
 /* ---- backup.c ---- */
 
-/* As core/hooks.h has it. */
+/* As core/hooks.h has them. */
 void kv_backup_durable_locked(struct kv_cache *cache,
 			      const struct kv_block *block);
+void kv_backup_used_locked(struct kv_cache *cache,
+			   const struct kv_block *block);
 
 int kv_backup_init(struct kv_remote *remote);
 int kv_backup_start(struct kv_remote *remote);

@@ -338,6 +338,33 @@ static void test_what_the_end_makes_durable_is_handed_over(void **state)
 		must_get_there(node, i, BLOCKS);
 }
 
+static void use(struct node *node, unsigned n)
+{
+	while (n-- > 0) {
+		struct kv_block *block = small_get(&node->s, n);
+
+		kv_block_touch(node->s.cache, block);
+		kv_block_put(node->s.cache, block);
+	}
+}
+
+static void test_what_is_used_once_it_is_durable_is_handed_over(void **state)
+{
+	struct node *node = *state;
+
+	node->s.config.remote.write = KV_WRITEBACK_REUSE;
+	small_must_open(&node->s);
+	share(node, true);
+	must_be_offered(node);
+	save(node, 0, BLOCKS);
+	use(node, 5);
+	use(node, 5); /* once is enough */
+	must_get_there(node, 0, 5);
+	must_get_there(node, 1, 5);
+	for (unsigned i = 0; i < BACKENDS; i++)
+		assert_int_equal(stats_of(node, i).calls[KV_REMOTE_PUT], 5);
+}
+
 static void test_what_nobody_used_may_stay_here(void **state)
 {
 	struct node *node = *state;
@@ -346,12 +373,7 @@ static void test_what_nobody_used_may_stay_here(void **state)
 	small_must_open(&node->s);
 	share(node, true);
 	save(node, 0, BLOCKS);
-	for (unsigned n = 0; n < 5; n++) {
-		struct kv_block *block = small_get(&node->s, n);
-
-		kv_block_touch(node->s.cache, block);
-		kv_block_put(node->s.cache, block);
-	}
+	use(node, 5);
 	reopen(node);
 	must_be_offered(node);
 	must_get_there(node, 0, 5);
@@ -467,6 +489,7 @@ int main(void)
 		TEST(test_a_backend_that_failed_gets_what_it_missed),
 		TEST(test_what_waited_at_a_kill_gets_there),
 		TEST(test_what_the_end_makes_durable_is_handed_over),
+		TEST(test_what_is_used_once_it_is_durable_is_handed_over),
 		TEST(test_what_nobody_used_may_stay_here),
 		TEST(test_a_read_only_store_is_not_handed_over),
 		TEST(test_others_keep_their_turns),
