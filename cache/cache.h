@@ -159,7 +159,8 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 /* Remove a space, and its snapshots, whose blocks are all gone.
  * -ENOTEMPTY with blocks in it, -ESTALE removed already.  Waits. */
 int kv_space_remove(struct kv_cache *cache, struct kv_space *space);
-/* Take its blocks out of the old access class, then change it.  Waits. */
+/* Take its blocks out of the old access class, then change it.  With another owner
+ * it is shared no more.  Waits. */
 int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 		   uint32_t gid, uint32_t mode);
 int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,

@@ -723,11 +723,9 @@ int kv_space_chown(struct kv_cache *cache, struct kv_space *space, uint32_t uid,
 	space->uid = uid;
 	space->gid = gid;
 	space->mode = mode & 07777;
-	/* Its objects have another place now. */
+	/* Whether it leaves this node is its owner's word. */
 	if (moved)
-		space->untold = KV_ALL_BACKENDS;
-	if (moved && space->shared && !space->removed)
-		kv_remote_offer_locked(cache, space);
+		space->shared = false;
 	kv_unlock(cache);
 	if (moved) {
 		kv_quotas_settle(cache);

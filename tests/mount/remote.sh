@@ -108,9 +108,10 @@ ended "$M" "$T/store"
 node1
 eq "it stays so" "$(xattr "$M/private" share)" 1
 not "a value" "Invalid argument" setfattr -n user.kvfs.share -v 2 "$M/private"
-mkdir "$N/private" && setfattr -n user.kvfs.share -v 1 "$N/private" && chown 1001 "$N/private" || fail "chown"
+mine() { chown "$1" "$N/private" && setfattr -n user.kvfs.share -v 1 "$N/private" || fail "chown $1"; }
+mkdir "$N/private" && mine 1001
 fetched "another user's space of that name" 0 "$N" private 3000 78
-chown 0 "$N/private"
+mine 0
 sleep 1.1 # for so long it is not asked for again
 fetched "one's own" 1 "$N" private 30000 78
 

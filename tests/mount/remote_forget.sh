@@ -48,6 +48,7 @@ make "$M/other"
 save other 1 2 3
 handed_over root 12
 chown 1001 "$M/other"
+setfattr -n user.kvfs.share -v 1 "$M/other"
 # Of the first owner's objects nothing is left to be known; he hands over again.
 rm "$M/other/"*/* && save other 1 2 3 && handed_over one 3
 

@@ -205,6 +205,7 @@ make "$N/new"
 ok "one seed" agreed new
 if [ "$(id -u)" = 0 ]; then
 	ok "another's" chown 1234 "$M/new"
+	ok "who shares it" setfattr -n user.kvfs.share -v 1 "$M/new"
 	soon "where its new owner's are" there new "$R2/1234"
 fi
 end_other

@@ -46,7 +46,8 @@ behind() {
 }
 share() { setfattr -n user.kvfs.share -v "$2" "$M/$1" || fail "share $1 $2"; }
 
-start "remote=helper:$here/kvfs-remote-files?dir=$O&fault=$T/fault"
+REMOTE="remote=helper:$here/kvfs-remote-files?dir=$O&fault=$T/fault"
+start "$REMOTE"
 hold() { # all helpers that there are
 	pids=$(pgrep -P "$(daemon_pids | head -1)")
 	[ -n "$pids" ] || fail "no helper"
@@ -102,14 +103,26 @@ go
 behind
 eq "what was taken back" "$(objects)" 0
 
-# So with another owner.
+# With another owner nothing leaves before he says so, also what he saves, and at the
+# next mount; his layout says nothing of it.
 if [ "$(id -u)" = 0 ]; then
-	make sold && share sold 1
+	mkdir "$M/sold" && cp "$T/shared" "$M/sold/.layout" || fail "the space sold"
 	hold && save sold
+	chown 0:1001 "$M/sold"
+	eq "of another group" "$(xattr "$M/sold" share)" 1
 	chown 1001 "$M/sold"
 	go
+	eq "of another owner" "$(xattr "$M/sold" share)" 0
+	put sold 99 "$T/b1" && sync "$M/sold" || fail "put 99"
 	behind
 	eq "the old owner's" "$(objects)" 0
+	eq "the new owner's, who did not say so" "$(objects 1001)" 0
+	stop
+	start "$REMOTE"
+	eq "at the next mount" "$(xattr "$M/sold" share)" 0
+	behind
+	eq "of a space that is not shared" "$(compgen -G "$O/1001-*" | wc -l)" 0
+	share sold 1
 	arrive "the new owner's" 1001
 	share sold 0
 fi
@@ -124,7 +137,7 @@ kill -KILL "$pid"
 unmount "$M" || fail "umount"
 gone
 eq "what was not handed over" "$(objects)" 0
-start "remote=helper:$here/kvfs-remote-files?dir=$O&fault=$T/fault"
+start "$REMOTE"
 arrive "what waited"
 
 # Who is not the owner cannot share a space that has no layout yet, in any way.
