@@ -14,7 +14,7 @@
  * STATES    of a backup:
  *              (new) -> waiting   enqueue_locked
  *            waiting -> ready     prepare: what is in DRAM is held
- *              ready -> ASKING    next: of a backend
+ *              ready -> ASKING    next: of a backend that has no damaged one
  *             ASKING -> unread    asked: it does not have what is not held
  *             unread -> ready     read_bytes: it is
  *      ASKING, ready -> PUTTING   give
@@ -415,9 +415,24 @@ static void done_with(struct kv_remote *remote, struct kv_backup *backup,
 	next(remote, backup);
 }
 
+/* Of what was found damaged there. */
+static uint64_t hash_of(struct kv_remote *remote,
+			const struct kv_backup *backup)
+{
+	return kv_key_hash(remote->cache, backup->space, backup->key.b);
+}
+
 static void put(struct kv_remote *remote, struct kv_remote_job *job, int status)
 {
-	done_with(remote, (struct kv_backup *)job, status);
+	struct kv_backup *backup = (struct kv_backup *)job;
+
+	if (status == 0) {
+		kv_lock(remote->cache);
+		kv_mended(remote->shunned, hash_of(remote, backup),
+			  job->backend);
+		kv_unlock(remote->cache);
+	}
+	done_with(remote, backup, status);
 }
 
 static void give(struct kv_remote *remote, struct kv_backup *backup)
@@ -447,6 +462,15 @@ static void have_it_read(struct kv_remote *remote, struct kv_backup *backup)
 	kv_unlock(remote->cache);
 }
 
+/* It has not got it. */
+static void want(struct kv_remote *remote, struct kv_backup *backup)
+{
+	if (backup->held)
+		give(remote, backup);
+	else
+		have_it_read(remote, backup);
+}
+
 static void asked(struct kv_remote *remote, struct kv_remote_job *job,
 		  int status)
 {
@@ -464,10 +488,19 @@ static void asked(struct kv_remote *remote, struct kv_remote_job *job,
 		done_with(remote, backup, -EEXIST);
 		return;
 	}
-	if (backup->held)
-		give(remote, backup);
-	else
-		have_it_read(remote, backup);
+	want(remote, backup);
+}
+
+/* Its note would not say so. */
+static bool is_damaged(struct kv_remote *remote, const struct kv_backup *backup)
+{
+	bool is;
+
+	kv_lock(remote->cache);
+	is = kv_is_damaged(remote->shunned, hash_of(remote, backup),
+			   backup->job.backend);
+	kv_unlock(remote->cache);
+	return is;
 }
 
 /* The turn of the next backend. */
@@ -495,6 +528,10 @@ static void next(struct kv_remote *remote, struct kv_backup *backup)
 		 key);
 	job->ended = asked;
 	job->given_back = given_back;
+	if (is_damaged(remote, backup)) {
+		want(remote, backup);
+		return;
+	}
 	kv_remote_submit(remote, job, ASK_NS);
 }
 

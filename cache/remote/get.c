@@ -243,6 +243,11 @@ static void came(struct kv_remote *remote, struct kv_remote_job *job,
 	remote->getting--;
 	if (status == -ENOENT)
 		remote->credit += (double)job->op.room;
+	if (status == -EBADMSG) {
+		kv_lock(remote->cache);
+		kv_damaged(remote->shunned, get->hash, job->backend);
+		kv_unlock(remote->cache);
+	}
 	if (status < 0) {
 		if (!job->abandoned)
 			release(remote, get);
@@ -369,6 +374,7 @@ static int seal(struct kv_remote *remote, struct kv_remote_get *get,
 		kv_fill_drop(cache, fill);
 		kv_lock(cache);
 		remote->backends[get->job.backend].stats.damaged++;
+		kv_damaged(remote->shunned, get->hash, get->job.backend);
 		kv_unlock(cache);
 		return -EBADMSG;
 	}

@@ -289,5 +289,10 @@ void kv_shunned_free(struct kv_shunned *shunned);
 void kv_shun(struct kv_shunned *shunned, uint64_t hash, uint64_t until_ns);
 void kv_shun_not(struct kv_shunned *shunned, uint64_t hash);
 bool kv_is_shunned(const struct kv_shunned *shunned, uint64_t hash);
+/* What @backend has of it is damaged, until it was put there anew. */
+void kv_damaged(struct kv_shunned *shunned, uint64_t hash, unsigned backend);
+void kv_mended(struct kv_shunned *shunned, uint64_t hash, unsigned backend);
+bool kv_is_damaged(const struct kv_shunned *shunned, uint64_t hash,
+		   unsigned backend);
 
 #endif
