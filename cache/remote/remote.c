@@ -29,6 +29,7 @@
 #include "common/why.h"
 
 #define TRY_NS UINT64_C(1000000000)
+#define TELL_NS UINT64_C(3600000000000)
 #define TICK_MS 10 /* while something waits for room, or for its time */
 #define REST_MS 1000
 #define MS UINT64_C(1000000)
@@ -79,6 +80,16 @@ static void describe_failure(const struct kv_remote_job *job, int status,
 			 " (status %u)", op->answer);
 }
 
+/* Also what comes of no PUT that a server takes: nobody else would be told. */
+static void tell_failure(struct kv_remote_backend *b, uint64_t now)
+{
+	if (b->told_ns && now - b->told_ns < TELL_NS)
+		return;
+	b->told_ns = now;
+	fprintf(stderr, "kvfs: warning: remote=%s: %s\n", b->url,
+		b->stats.failure);
+}
+
 static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 		 int status)
 {
@@ -105,6 +116,8 @@ static void note(struct kv_remote *remote, const struct kv_remote_job *job,
 	if (status == 0 && job->op.call == KV_REMOTE_PUT)
 		stats->put_bytes += job->op.length;
 	kv_unlock(remote->cache);
+	if (!is_answer(status))
+		tell_failure(b, now);
 }
 
 /* ---- jobs ---- */

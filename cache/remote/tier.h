@@ -27,6 +27,7 @@ struct kv_remote_backend {
 	unsigned failures;
 	uint64_t tried_ns;
 	bool trying;
+	uint64_t told_ns; /* when a failure was told of last; 0: never */
 	struct kv_remote_stats stats; /* cache->lock */
 };
 

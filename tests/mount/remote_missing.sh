@@ -143,11 +143,13 @@ stop
 # Another directory, of the same name, is not taken in silence, nor is the old one that
 # stands there no more.
 rm -rf "$T/store2"
-node1
+"$B/kvfs" -f -o "$BASE,control=$SOCK,$OPTIONS" "$S" "$M" 2> "$T/said" &
+soon "mounted" mountpoint -q "$M"
 mv "$R" "$T/away" && mkdir "$R" || fail "another directory"
 make "$M/moved"
 put moved 5 "$T/b5" && sync "$M/moved" || fail put
 soon "what is wrong is told" grep -q "; the last failure: .*: another directory stands there, without .part" "$M/.kvfs/stats"
+eq "and said once" "$(grep -c "^kvfs: warning: remote=dir:$R: .*: another directory stands" "$T/said")" 1
 eq "nothing in the new one" "$(ls -A "$R")" ""
 mkdir "$R/.part" || fail "it is meant"
 soon "the backend" asked "$M"
