@@ -465,6 +465,8 @@ struct kv_acquire {
 	 * of this user, and waited for. */
 	bool remote;
 	uint32_t uid;
+	/* The chain goes on, as far as one can tell, in another request. */
+	bool more;
 	/* Every want is settled; runs once, unless submit returned 0. */
 	void (*done)(struct kv_acquire *acquire, void *arg);
 	void *arg;
@@ -501,8 +503,9 @@ void kv_acquire_release(struct kv_cache *cache, struct kv_acquire *acquire);
  * first use is counted (kv_cache_stats.prefetch_unused).
  */
 struct kv_prefetch {
-	struct kv_space *space;	   /* in, and the next five */
-	uint32_t uid;		   /* as in an acquire */
+	struct kv_space *space; /* in, and the next six */
+	uint32_t uid;		/* as in an acquire, and the next */
+	bool more;
 	const struct kv_key *keys; /* valid until @done */
 	size_t n;
 	uint64_t deadline_ns; /* kv_now_ns; what has not begun by then does not

@@ -191,6 +191,7 @@ static void begin(struct kv_cache *cache, struct kv_prefetch *prefetch,
 	batch->acquire.hint = prefetch;
 	batch->acquire.remote = true;
 	batch->acquire.uid = prefetch->uid;
+	batch->acquire.more = prefetch->more;
 	batch->acquire.rest = prefetch->rest;
 	batch->acquire.done = batch_done;
 	batch->acquire.arg = batch;

@@ -169,8 +169,8 @@ void kv_look_begin_locked(struct kv_cache *cache, struct kv_acquire *acquire)
 	if (!look)
 		return;
 	acquire->look = NULL;
-	if (look->n == 0 ||
-	    (is_prefix(look->space) && acquire->rest < threshold)) {
+	if (look->n == 0 || (is_prefix(look->space) &&
+			     acquire->rest < threshold && !acquire->more)) {
 		forget_locked(cache, look);
 		return;
 	}

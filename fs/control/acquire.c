@@ -125,6 +125,7 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 	acquire->leases.wait_room = !acquire->leases.resident;
 	acquire->leases.remote = !acquire->leases.resident;
 	acquire->leases.uid = client->caller.uid;
+	acquire->leases.more = n == WIRE_BATCH;
 	acquire->leases.done = acquired;
 	acquire->leases.arg = acquire;
 	for (size_t i = 0; i < n; i++)

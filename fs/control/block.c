@@ -475,6 +475,7 @@ static int prefetch_begin(struct kv_client *client, const struct kv_message *m,
 	       n * sizeof(*prefetch->keys));
 	prefetch->fetch.space = prefetch->request.space = kv_space_get(space);
 	prefetch->fetch.uid = client->caller.uid;
+	prefetch->fetch.more = n == WIRE_BATCH;
 	prefetch->fetch.keys = prefetch->keys;
 	prefetch->fetch.n = n;
 	if (wait)

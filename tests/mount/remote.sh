@@ -182,6 +182,18 @@ come "before the hole" 20 acquire 60 80
 come "behind it" 37 acquire 83 120
 come "a short one" 60 acquire 60 120
 
+# A short end of what is asked for at a time is no hole before what comes behind it.
+before=$(objects)
+"$B/tests/mount/storm" "$M" q save 4096 608 > "$T/said" || fail "storm: $(cat "$T/said")"
+handed_over $((before + 608))
+read -ra more <<< "$("$B/tests/mount/storm" "$M" q keys 4096 608 | tr '\n' ' ')"
+mkdir "$N/q" && cp "$M/q/.layout" "$N/q/.layout" || fail "the space q"
+fetch_of_q() { # WHAT WANTED VERB N
+	eq "$1" "$("$B/tests/mount/fetch" "$N" q "$3" 30000 "${more[@]:0:$4}" | cut -d' ' -f1)" "$2"
+}
+fetch_of_q "nearly a part" 510 acquire 510
+fetch_of_q "and the next" 608 prefetch 608
+
 # Where nothing can be kept nothing is asked for.
 ended "$N" "$T/store2"
 node2 ro
