@@ -18,6 +18,7 @@
 
 #include "fs/forget.h"
 #include "fs/health.h"
+#include "fs/log.h"
 #include "fs/mountpoint.h"
 #include "fs/session.h"
 
@@ -33,19 +34,7 @@ struct start {
 	int to_parent; /* -1: none, or it has been told */
 };
 
-static void quiet(void)
-{
-	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-
-	if (null < 0)
-		return;
-	for (int fd = 0; fd <= 2; fd++)
-		dup2(null, fd);
-	if (null > 2)
-		close(null);
-}
-
-/* The mount answers: from here on nobody reads what we print. */
+/* The mount answers: from here on no terminal is ours. */
 static void on_ready(void *arg)
 {
 	struct start *d = arg;
@@ -53,7 +42,7 @@ static void on_ready(void *arg)
 
 	if (d->to_parent < 0)
 		return;
-	quiet();
+	kv_log_detach();
 	if (write(d->to_parent, &status, 1) != 1)
 		(void)status; /* nobody waits */
 	close(d->to_parent);
