@@ -5,19 +5,24 @@
  *
  * What one tenant's helper does is nothing to another's: each is a process of its
  * own, as a user of its own, with memory, back-off and breaker of its own.  There are
- * so many at most; who finds no place is told that there is nothing.
+ * so many at most.  Who finds no place is told that there is nothing, and waits: those
+ * who served longest make place for those who wait, and then wait in turn.
  *
  * One more is the node's own.  It is started first, to see that the engine can be
  * had at all, and stays: layouts, which are nobody's KV, and which a new space
  * cannot wait for, are asked of it.
  *
- * OWNS      the helpers; operations that were refused, until they are reaped.
+ * OWNS      the helpers; who waits; operations that were refused, until they are
+ *           reaped.
  *
  * STATES    of a member, and the function that makes each step:
  *
  *              (new) -> SERVES    start: its tenant asks, and there is a place
- *             SERVES -> ENDING    end: nothing was asked for long, or another
- *                                 tenant asks for a place
+ *             SERVES -> LEAVES    make_leave: it had its turn, and others wait
+ *             LEAVES -> SERVES    serve: its tenant's turn came before it ended
+ *     SERVES, LEAVES -> ENDING    end: nothing is under way, and nothing was asked
+ *                                 for long, or it leaves or is quiet while
+ *                                 another tenant waits
  *             ENDING -> (gone)    sweep: its program has ended, too
  *
  *           of a SERVES one's breaker, after a row of failures:
@@ -27,10 +32,12 @@
  *                                 program was started anew
  *
  * INVARIANTS
- *   (1) At most config.max members beside the node's are SERVES, and as many
- *       ENDING.
+ *   (1) At most config.max members beside the node's are SERVES or LEAVES, and as
+ *       many ENDING.  The node's is SERVES.
  *   (2) A member that is ENDING has no operation but a trial of ours.
- *   (3) No two members run as one user, but those of one tenant; unless there is
+ *   (3) A member that is LEAVES gets no new operation but a trial of ours.
+ *   (4) A tenant who waits, does so once; he has no member that is SERVES.
+ *   (5) No two members run as one user, but those of one tenant; unless there is
  *       one user only.
  *
  * LOCKING   none: all calls are the one thread's of whoever uses it.
@@ -42,18 +49,32 @@
 #include "cache/remote/helpers.h"
 
 #define SECOND 1000000000ull
-#define QUIET_NS (2 * SECOND) /* then its place may be another's */
+#define QUIET_NS (2 * SECOND)	/* then its place may be another's */
+#define TURN_NS SECOND		/* the same, if it is asked all the time */
+#define BEGIN_NS (10 * SECOND)	/* for its program, before that counts */
+#define PATIENT_NS (8 * SECOND) /* more, for who asks ever more seldom */
+#define WAITING_MAX 256
 #define TRY_NS SECOND
 #define NODE "" /* no tenant's name */
 #define LAYOUT "/.layout"
+
+/* A tenant without a place, who asked since then, and is expected to until then. */
+struct waiter {
+	char tenant[KV_OBJECT_TENANT_MAX + 1];
+	uint64_t since_ns, until_ns;
+	TAILQ_ENTRY(waiter) link;
+};
 
 struct member {
 	char tenant[KV_OBJECT_TENANT_MAX + 1];
 	uint32_t user; /* the number beyond first_uid */
 	struct kv_helper *helper;
-	bool ending;
+	bool leaving, ending;
 	unsigned held; /* operations, until they are reaped */
-	uint64_t used_ns;
+	bool used;
+	uint64_t since_ns, used_ns;
+	uint64_t quiet_ns; /* from then on, if it is not asked */
+	uint64_t turn_ns;  /* since when it serves; 0: not yet */
 	unsigned failures; /* in a row, of the program of so many starts */
 	uint64_t starts;
 	bool trying;
@@ -66,7 +87,9 @@ struct helpers {
 	struct kv_helpers_config config;
 	struct member *node;	      /* NULL: it does not serve */
 	TAILQ_HEAD(, member) members; /* who asked last comes last */
-	unsigned serving, ending;
+	TAILQ_HEAD(, waiter) waiting; /* the first comes first */
+	unsigned serving, ending;     /* serving: or leaving */
+	unsigned leaving, n_waiting;
 	struct kv_done refused;
 	int epoll;
 	uint64_t n_refused; /* for want of a place */
@@ -113,16 +136,24 @@ static uint32_t user_of(const struct helpers *helpers, const char *tenant)
 
 /* ---- their life ---- */
 
+static void leave(struct helpers *helpers, struct member *member, bool leaves)
+{
+	helpers->leaving += leaves;
+	helpers->leaving -= member->leaving;
+	member->leaving = leaves;
+}
+
 static void end(struct helpers *helpers, struct member *member)
 {
+	leave(helpers, member, false);
 	member->ending = true;
 	helpers->serving--;
 	helpers->ending++;
 	kv_helper_end(member->helper, false);
 }
 
-/* -ENOMEM, -EMFILE, -EAGAIN. */
-static int start(struct helpers *helpers, const char *tenant,
+/* It is kept until @until_ns, though it is not asked.  -ENOMEM, -EMFILE, -EAGAIN. */
+static int start(struct helpers *helpers, const char *tenant, uint64_t until_ns,
 		 struct member **ret_member)
 {
 	struct kv_helper_config config = helpers->config.helper;
@@ -134,7 +165,8 @@ static int start(struct helpers *helpers, const char *tenant,
 		return -ENOMEM;
 	snprintf(member->tenant, sizeof(member->tenant), "%s", tenant);
 	member->user = user_of(helpers, tenant);
-	member->used_ns = kv_now_ns();
+	member->since_ns = member->used_ns = kv_now_ns();
+	member->quiet_ns = KV_MAX(until_ns, member->used_ns + QUIET_NS);
 	config.tenant = member->tenant;
 	config.launch.uid = helpers->config.first_uid + member->user;
 	r = kv_helper_open(&config, &member->helper);
@@ -155,18 +187,6 @@ static int start(struct helpers *helpers, const char *tenant,
 	return 0;
 }
 
-/* Who has asked least lately, if he can do without. */
-static struct member *find_quiet(const struct helpers *helpers)
-{
-	struct member *member;
-
-	TAILQ_FOREACH(member, &helpers->members, link)
-		if (!member->ending && member != helpers->node && !member->held)
-			break;
-	return member && kv_now_ns() - member->used_ns >= QUIET_NS ? member
-								   : NULL;
-}
-
 static struct member *find(const struct helpers *helpers, const char *tenant)
 {
 	struct member *member;
@@ -177,20 +197,139 @@ static struct member *find(const struct helpers *helpers, const char *tenant)
 	return NULL;
 }
 
-/* Make a place, and take it; NULL: there is none. */
-static struct member *admit(struct helpers *helpers, const char *tenant)
+/* ---- who waits for a place ---- */
+
+static void forget(struct helpers *helpers, struct waiter *waiter)
 {
-	struct member *quiet, *member = NULL;
+	TAILQ_REMOVE(&helpers->waiting, waiter, link);
+	helpers->n_waiting--;
+	free(waiter);
+}
+
+static struct waiter *new_waiter(struct helpers *helpers, const char *tenant)
+{
+	struct waiter *waiter = NULL;
+
+	if (helpers->n_waiting < WAITING_MAX)
+		waiter = calloc(1, sizeof(*waiter));
+	if (!waiter)
+		return NULL;
+	snprintf(waiter->tenant, sizeof(waiter->tenant), "%s", tenant);
+	waiter->since_ns = kv_now_ns();
+	TAILQ_INSERT_TAIL(&helpers->waiting, waiter, link);
+	helpers->n_waiting++;
+	return waiter;
+}
+
+/* Who tries again the later, the longer he was refused, waits all the same. */
+static void begin_to_wait(struct helpers *helpers, const char *tenant)
+{
+	const uint64_t now = kv_now_ns();
+	struct waiter *waiter;
+
+	TAILQ_FOREACH(waiter, &helpers->waiting, link)
+		if (strcmp(waiter->tenant, tenant) == 0)
+			break;
+	if (!waiter)
+		waiter = new_waiter(helpers, tenant);
+	if (waiter)
+		waiter->until_ns = now + QUIET_NS +
+				   KV_MIN(now - waiter->since_ns, PATIENT_NS);
+}
+
+/* Who has served longest, of those who did for long enough; NULL: nobody. */
+static struct member *find_served(const struct helpers *helpers, uint64_t now)
+{
+	struct member *member, *found = NULL;
+
+	TAILQ_FOREACH(member, &helpers->members, link) {
+		if (member->ending || member->leaving ||
+		    member == helpers->node || !member->turn_ns ||
+		    now - member->turn_ns < TURN_NS)
+			continue;
+		if (!found || member->turn_ns < found->turn_ns)
+			found = member;
+	}
+	return found;
+}
+
+/* So many as wait, at most. */
+static void make_leave(struct helpers *helpers, uint64_t now)
+{
+	struct member *member;
+
+	while (helpers->leaving < helpers->n_waiting &&
+	       (member = find_served(helpers, now)))
+		leave(helpers, member, true);
+}
+
+/* Whose place another can have now: who asked least lately comes first. */
+static struct member *find_done(const struct helpers *helpers, uint64_t now)
+{
+	struct member *member;
+
+	TAILQ_FOREACH(member, &helpers->members, link)
+		if (!member->ending && member != helpers->node &&
+		    !member->held &&
+		    (member->leaving || now >= member->quiet_ns))
+			break;
+	return member;
+}
+
+static bool make_place(struct helpers *helpers, uint64_t now)
+{
+	struct member *done;
 
 	/* One is the node's. */
-	if (helpers->serving > helpers->config.max) {
-		quiet = find_quiet(helpers);
-		if (!quiet || helpers->ending >= helpers->config.max)
-			return NULL;
-		end(helpers, quiet);
+	if (helpers->serving <= helpers->config.max)
+		return true;
+	done = find_done(helpers, now);
+	if (!done || helpers->ending >= helpers->config.max)
+		return false;
+	end(helpers, done);
+	return true;
+}
+
+/* Whether his wait is over: he has a place, or is not expected any more. */
+static bool serve(struct helpers *helpers, const struct waiter *waiter,
+		  uint64_t now)
+{
+	struct member *member = find(helpers, waiter->tenant);
+
+	if (now >= waiter->until_ns)
+		return true;
+	if (member) {
+		leave(helpers, member, false);
+		member->turn_ns = now;
+		member->quiet_ns = waiter->until_ns;
+		return true;
 	}
-	start(helpers, tenant, &member);
-	return member;
+	if (!make_place(helpers, now))
+		return false;
+	start(helpers, waiter->tenant, waiter->until_ns, &member);
+	return true;
+}
+
+static void serve_all(struct helpers *helpers)
+{
+	const uint64_t now = kv_now_ns();
+	struct waiter *waiter;
+
+	make_leave(helpers, now);
+	while ((waiter = TAILQ_FIRST(&helpers->waiting)) &&
+	       serve(helpers, waiter, now))
+		forget(helpers, waiter);
+}
+
+/* NULL: he has no place now. */
+static struct member *admit(struct helpers *helpers, const char *tenant)
+{
+	struct member *member;
+
+	begin_to_wait(helpers, tenant);
+	serve_all(helpers);
+	member = find(helpers, tenant);
+	return member && !member->leaving ? member : NULL;
 }
 
 /* ---- breakers ---- */
@@ -237,6 +376,10 @@ static void look_after(struct helpers *helpers, struct member *member,
 	const bool may_end = member != helpers->node && !member->held &&
 			     helpers->ending < helpers->config.max;
 
+	if (!member->turn_ns && member->used &&
+	    (kv_helper_is_up(member->helper) ||
+	     now - member->since_ns >= BEGIN_NS))
+		member->turn_ns = now;
 	if (may_end && now - member->used_ns >= helpers->config.idle_ns)
 		end(helpers, member);
 	else if (now - member->tried_ns < TRY_NS)
@@ -269,6 +412,7 @@ static void look_after_all(struct helpers *helpers)
 		else
 			look_after(helpers, member, now);
 	}
+	serve_all(helpers);
 }
 
 /* ---- operations ---- */
@@ -301,7 +445,9 @@ static struct member *member_of(struct helpers *helpers,
 		return helpers->node;
 	read_tenant(op, tenant);
 	member = find(helpers, tenant);
-	return member || !may_start ? member : admit(helpers, tenant);
+	if (!may_start || (member && !member->leaving))
+		return member;
+	return admit(helpers, tenant);
 }
 
 static void submit(struct helpers *helpers, struct kv_remote_op *op)
@@ -313,7 +459,9 @@ static void submit(struct helpers *helpers, struct kv_remote_op *op)
 		kv_done_add(&helpers->refused, op, -EUSERS);
 		return;
 	}
+	member->used = true;
 	member->used_ns = kv_now_ns();
+	member->quiet_ns = member->used_ns + QUIET_NS;
 	TAILQ_REMOVE(&helpers->members, member, link);
 	TAILQ_INSERT_TAIL(&helpers->members, member, link);
 	if (is_broken(member)) {
@@ -403,6 +551,8 @@ static void helpers_free(struct helpers *helpers)
 
 	if (helpers->epoll >= 0)
 		close(helpers->epoll);
+	while (!TAILQ_EMPTY(&helpers->waiting))
+		forget(helpers, TAILQ_FIRST(&helpers->waiting));
 	kv_done_fini(&helpers->refused);
 	free((char *)config->url);
 	for (size_t i = 0; i < KV_ARRAY_LEN(config->launch.argv); i++)
@@ -457,6 +607,7 @@ static int helpers_new(const struct kv_helpers_config *config,
 	if (!helpers)
 		return -ENOMEM;
 	TAILQ_INIT(&helpers->members);
+	TAILQ_INIT(&helpers->waiting);
 	r = copy_config(&helpers->config, config);
 	helpers->epoll = epoll_create1(EPOLL_CLOEXEC);
 	if (kv_done_init(&helpers->refused) < 0 && r == 0)
@@ -484,7 +635,7 @@ int kv_helpers_open(const struct kv_helpers_config *config, void **ret_backend,
 	r = helpers_new(config, &helpers);
 	if (r < 0)
 		return r;
-	r = start(helpers, NODE, &helpers->node);
+	r = start(helpers, NODE, 0, &helpers->node);
 	if (r == 0)
 		r = kv_helper_await(helpers->node->helper, ret_why);
 	if (r < 0)

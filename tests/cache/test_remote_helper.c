@@ -183,7 +183,7 @@ static void test_who_breaks_the_protocol_is_killed_and_restarted(void **state)
 	};
 	const unsigned before = descriptors();
 	char options[100];
-	uint64_t n;
+	uint64_t n = 0;
 	int r;
 
 	(void)state;
@@ -217,7 +217,7 @@ static void test_what_it_says_of_an_object_is_looked_at(void **state)
 	};
 	const unsigned before = descriptors();
 	char options[100];
-	uint64_t n;
+	uint64_t n = 0;
 	int r;
 
 	(void)state;
@@ -332,7 +332,7 @@ static void test_memory_comes_back_with_a_late_answer(void **state)
 {
 	struct kv_remote_op late = big_op(KV_REMOTE_GET), *op = &late;
 	const unsigned before = descriptors();
-	uint64_t n;
+	uint64_t n = 0;
 
 	(void)state;
 	open_faulty("fault=slow&at=2&landing=1M");
@@ -352,7 +352,7 @@ static void test_memory_comes_back_with_a_late_answer(void **state)
 static void test_what_is_larger_than_the_landing_memory_is_refused(void **state)
 {
 	const unsigned before = descriptors();
-	uint64_t n;
+	uint64_t n = 0;
 
 	(void)state;
 	open_faulty("landing=512K");
@@ -558,7 +558,7 @@ static void test_nobody_is_asked_for_anothers_objects(void **state)
 {
 	const char *const name = "1001/space/00112233445566778899aabbccddeeff";
 	const unsigned before = descriptors();
-	uint64_t n;
+	uint64_t n = 0;
 
 	(void)state;
 	open_faulty("fault=foreign&on=1");
@@ -603,7 +603,7 @@ static void test_one_that_is_gone_or_hangs_is_nothing_to_others(void **state)
 	const char *const other = "1001/space/00112233445566778899aabbccddeeff";
 	const int signals[] = {SIGSTOP, SIGKILL};
 	const unsigned before = descriptors();
-	uint64_t n;
+	uint64_t n = 0;
 
 	(void)state;
 	if (geteuid() != 0)
@@ -659,6 +659,63 @@ static void test_a_thousand_tenants_have_few(void **state)
 	} while (r == -EUSERS);
 	assert_int_equal(r, -ENOENT);
 	assert_true(children(getpid(), pids, MANY_CHILDREN) <= 2 * 2 + 1);
+	assert_nothing_left(before);
+}
+
+#define HOGS 3
+#define EACH 4
+
+/* Put again what has ended, if @again; how many did, of tenant @i in @ret_served[i]
+ * those that were asked. */
+static size_t answered(struct kv_remote_op *ops, bool again,
+		       unsigned ret_served[HOGS])
+{
+	struct kv_remote_op *ended[HOGS * EACH];
+	const size_t n = driver->reap(backend, ended, HOGS * EACH);
+
+	for (size_t i = 0; i < n; i++) {
+		const int r = ended[i]->status;
+
+		if (r != -ENOENT && r != -EUSERS)
+			fail_msg("%d", r);
+		ret_served[(ended[i] - ops) / EACH] += r == -ENOENT;
+	}
+	if (again && n > 0)
+		driver->submit(backend, ended, n);
+	return n;
+}
+
+/* Of each something is under way all the time. */
+static void test_who_asks_all_the_time_takes_turns(void **state)
+{
+	const uint64_t until = kv_now_ns() + WAIT_MS * UINT64_C(1000000);
+	const unsigned before = descriptors();
+	struct kv_remote_op ops[HOGS * EACH], *op;
+	unsigned turns[HOGS] = {0}, served[HOGS], at = HOGS;
+	char name[100];
+	size_t left = HOGS * EACH;
+
+	(void)state;
+	open_faulty("helpers=1");
+	for (size_t i = 0; i < HOGS * EACH; i++) {
+		snprintf(name, sizeof(name), "%zu/s/%032zu", i / EACH, i);
+		ops[i] = op_of(KV_REMOTE_EXISTS, name);
+		op = &ops[i];
+		driver->submit(backend, &op, 1);
+	}
+	while (turns[0] < 2 || turns[1] < 2 || turns[2] < 2) {
+		memset(served, 0, sizeof(served));
+		answered(ops, true, served);
+		for (unsigned i = 0; i < HOGS; i++)
+			if (served[i] && at != i)
+				turns[at = i]++;
+		if (kv_now_ns() > until)
+			fail_msg("turns: %u %u %u", turns[0], turns[1],
+				 turns[2]);
+		usleep(1000);
+	}
+	while (left > 0)
+		left -= answered(ops, false, served);
 	assert_nothing_left(before);
 }
 
@@ -727,7 +784,7 @@ static void test_what_hangs_before_it_begins_has_nothing_of_ours(void **state)
 	const unsigned before = descriptors();
 	struct kv_helper *helper;
 	char path[100], *why;
-	pid_t pid;
+	pid_t pid = 0;
 	int file;
 
 	(void)state;
@@ -768,6 +825,7 @@ int main(void)
 		cmocka_unit_test(
 			test_one_that_is_gone_or_hangs_is_nothing_to_others),
 		cmocka_unit_test(test_a_thousand_tenants_have_few),
+		cmocka_unit_test(test_who_asks_all_the_time_takes_turns),
 		cmocka_unit_test(test_one_that_is_not_asked_ends),
 		cmocka_unit_test(
 			test_who_breaks_the_protocol_is_killed_and_restarted),

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # remote_tenants.sh - two users with a remote tier behind a program: each has a
 # process as a user of its own, one that is stopped or killed is nothing to the other
-# user, and none outlives a daemon that is killed.
+# user, for one place they take turns, and none outlives a daemon that is killed.
 . "$(dirname "$0")/lib"
 if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null; then
 	echo "needs root and setpriv"
@@ -123,6 +123,22 @@ kill -KILL "$two"
 none() { local p; for p in $helpers; do [ ! -e "/proc/$p" ] || return 1; done; }
 until_ "they end with it" none
 umount -l "$N"
+
+# One place for two: 1001 asks all the time, 1002 is served all the same.
+"$B/kvfs" -o "$BASE,control=$T/sock3,remote=$url&helpers=1,remote_threshold=1" "$T/store3" "$N" || fail "a third node"
+for user in 1001 1002; do
+	as $user mkdir -m 700 "$N/s$user" && as $user cp "$T/layout" "$N/s$user/.layout" || fail "the third's space"
+done
+fetch 1001 30000 1
+eq "the one has the place" "$got" 1
+while [ ! -e "$T/enough" ]; do fetch 1001 300 $((n += 2)) $((n + 1)); done &
+asks=$!
+turn() { fetch 1002 300 1 2; [ "$got" = 2 ]; }
+until_ "the other's turn" turn
+>"$T/enough"
+wait "$asks"
+same "block 1" "$T/b1" "$N/s1002/$(place 1)"
+umount "$N"
 helpers=$(pgrep -P "$one")
 stop
 until_ "and with a mount" none
