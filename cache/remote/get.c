@@ -2,9 +2,9 @@
 /*
  * get.c - blocks that are brought from a backend.
  *
- * Each begins as part of a look (look.c).  What that finds, and is worth it, or takes
- * for granted, is fetched in chain order, within a budget of memory and a rate; it lands in
- * memory of its own, is copied and hashed into a slot in one pass, and sealed
+ * Each begins as part of a look (look.c).  What that finds, and is worth it, or
+ * takes for granted, is fetched in chain order, within a budget of memory and a
+ * rate; it lands in memory of its own, is copied and hashed into a slot in one pass, and sealed
  * if key, length and digest agree.
  *
  * OWNS      every kv_remote_get.
@@ -222,17 +222,14 @@ static void dequeue(struct kv_remote *remote, struct kv_remote_get *get)
 	get->queue = NULL;
 }
 
-/* It will not come. */
+/* It will not come; what is a look's goes back to that. */
 static void failed(struct kv_remote *remote, struct kv_remote_get *get,
-		   int status)
+		   int status, uint64_t shun_ns)
 {
-	const bool damaged = status == -EBADMSG || status == -EFBIG;
-
 	if (get->look)
 		kv_look_fetched(remote, get, status);
 	else
-		kv_get_end(remote, get, false,
-			   damaged ? KV_DAMAGED_NS : KV_ABSENT_NS);
+		kv_get_end(remote, get, false, shun_ns);
 }
 
 static void came(struct kv_remote *remote, struct kv_remote_job *job,
@@ -251,7 +248,9 @@ static void came(struct kv_remote *remote, struct kv_remote_job *job,
 	if (status < 0) {
 		if (!job->abandoned)
 			release(remote, get);
-		failed(remote, get, status);
+		failed(remote, get, status,
+		       status == -EBADMSG || status == -EFBIG ? KV_DAMAGED_NS
+							      : KV_ABSENT_NS);
 		return;
 	}
 	if (get->look)
@@ -340,11 +339,8 @@ static void begin_gets(struct kv_remote *remote)
 			break;
 		kv_turn_charge(turn, r > 0 ? get->job.op.length : 0);
 		dequeue(remote, get);
-		if (r < 0 && get->look)
-			kv_look_fetched(remote, get, r);
-		else if (r < 0)
-			kv_get_end(remote, get, false,
-				   r == -EFBIG ? KV_DAMAGED_NS : 0);
+		if (r < 0)
+			failed(remote, get, r, r == -EFBIG ? KV_DAMAGED_NS : 0);
 	}
 }
 
@@ -435,10 +431,7 @@ void kv_gets_stop(struct kv_remote *remote)
 	while ((turn = kv_turns_next(&remote->fetches))) {
 		get = TAILQ_FIRST(&((struct get_queue *)turn)->gets);
 		dequeue(remote, get);
-		if (get->look)
-			kv_look_fetched(remote, get, -ECANCELED);
-		else
-			kv_get_end(remote, get, false, 0);
+		failed(remote, get, -ECANCELED, 0);
 	}
 	while ((get = TAILQ_FIRST(&remote->landed))) {
 		TAILQ_REMOVE(&remote->landed, get, link);

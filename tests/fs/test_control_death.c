@@ -367,20 +367,26 @@ static void release_two_and_leave(struct peer *p, const uint64_t tags[2])
 	assert_int_equal(daemon_counts(&d).connections, 1);
 }
 
+static void ask(struct peer *p)
+{
+	struct wire_key key;
+
+	peer_keys(&key, 1, 1);
+	assert_true(peer_send(
+		p, &(struct wire_header){.type = WIRE_PROBE, .count = 1}, &key,
+		sizeof(key), -1));
+}
+
 static void who_left_replies_unread_has_given_back_what_it_said(void **state)
 {
 	struct pollfd reply = {.events = POLLIN};
-	struct wire_key key;
 	uint64_t tags[2];
 	struct peer p;
 
 	(void)state;
 	assert_int_equal(peer_save(&good, 1, 2), 0);
 	hold_two(&p, tags);
-	peer_keys(&key, 1, 1);
-	assert_true(peer_send(
-		&p, &(struct wire_header){.type = WIRE_PROBE, .count = 1}, &key,
-		sizeof(key), -1));
+	ask(&p);
 	reply.fd = p.fd;
 	assert_int_equal(poll(&reply, 1, PEER_WAIT_MS), 1);
 	kv_lock(d.cache);
@@ -389,18 +395,14 @@ static void who_left_replies_unread_has_given_back_what_it_said(void **state)
 
 static void who_awaits_no_reply_has_given_back_what_it_said(void **state)
 {
-	struct wire_key key;
 	uint64_t tags[2];
 	struct peer p;
 
 	(void)state;
 	assert_int_equal(peer_save(&good, 1, 2), 0);
 	hold_two(&p, tags);
-	peer_keys(&key, 1, 1);
 	kv_lock(d.cache);
-	assert_true(peer_send(
-		&p, &(struct wire_header){.type = WIRE_PROBE, .count = 1}, &key,
-		sizeof(key), -1));
+	ask(&p);
 	release_two_and_leave(&p, tags);
 }
 
