@@ -30,6 +30,9 @@
 
 #define RING_DEPTH 128u
 #define RING_BYTES (96u << 20)
+/* A sync or a commit of the index waits until the device has served the reads
+ * that it has: few enough for that, and enough to keep any SSD busy. */
+#define RING_READ_BYTES (16u << 20)
 
 static void free_extras(struct kv_cache *cache)
 {
@@ -47,12 +50,13 @@ static void free_extras(struct kv_cache *cache)
 	kv_orphans_free(cache);
 	kv_removed_fini(cache);
 	kv_turns_fini(&cache->ssd.write_queues);
-	while (!LIST_EMPTY(&cache->ssd.unlinked)) {
-		struct kv_unlinked *orphan = LIST_FIRST(&cache->ssd.unlinked);
+	for (unsigned i = 0; i < UNLINKED_BUCKETS; i++)
+		while (cache->ssd.unlinked[i]) {
+			struct kv_unlinked *orphan = cache->ssd.unlinked[i];
 
-		LIST_REMOVE(orphan, link);
-		free(orphan);
-	}
+			cache->ssd.unlinked[i] = orphan->next;
+			free(orphan);
+		}
 	free(cache->deferred.gone);
 	free(cache->deferred.retired);
 	kv_accounts_free(cache->accounts);
@@ -83,6 +87,24 @@ static void keep_house(void *arg)
 	kv_bounce_trim(cache->bounce);
 }
 
+/* The writer has ended: blocks that it could not write end with the mount. */
+static void warn_of_loss(struct kv_cache *cache)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+	const uint64_t n = (uint64_t)ssd->dirty + ssd->unpersisted;
+
+	if (n > 0 && ssd->error)
+		kv_warn(cache, "lost",
+			"%llu blocks could not be written to SSD, and are "
+			"lost: %s",
+			(unsigned long long)n, strerror(-ssd->error));
+	else if (n > 0)
+		kv_warn(cache, "lost",
+			"%llu blocks found no room on SSD, and end with the "
+			"mount",
+			(unsigned long long)n);
+}
+
 static int close_parts(struct kv_cache *cache, bool clean)
 {
 	int r;
@@ -90,13 +112,14 @@ static int close_parts(struct kv_cache *cache, bool clean)
 	kv_spaces_agree_stop(cache);
 	kv_remote_stop(cache);
 	kv_scrubber_stop(cache);
-	kv_mover_stop(cache);
 	kv_prefetcher_stop(cache); /* the housekeeper ends what is stuck */
 	kv_periodic_stop(&cache->housekeeper);
 	if (clean)
 		kv_store_before_stop(cache);
 	KV_POINT("unmount.begin");
 	r = kv_writer_stop(cache);
+	if (cache->ssd.on && !cache->ssd.frozen && !cache->config.read_only)
+		warn_of_loss(cache);
 	KV_POINT("unmount.written");
 	if (r == 0)
 		r = kv_reader_stop(cache);
@@ -137,9 +160,10 @@ static int new_cache(const struct kv_cache_config *config,
 	kv_mover_init(cache);
 	TAILQ_INIT(&cache->ssd.written);
 	LIST_INIT(&cache->ssd.classes);
-	LIST_INIT(&cache->ssd.unlinked);
+	TAILQ_INIT(&cache->ssd.unusable);
 	TAILQ_INIT(&cache->snapshots.dirty);
 	cache->snapshots.write = kv_snapshots_write;
+	cache->block_hooks = &kv_block_hooks;
 	kv_cond_init(&cache->settled);
 	kv_cond_init(&cache->changed);
 	TAILQ_INIT(&cache->changes);
@@ -209,6 +233,7 @@ static int start(struct kv_cache *cache, char **ret_why)
 	const struct kv_ring_config ring = {
 		.depth = RING_DEPTH,
 		.bytes = RING_BYTES,
+		.read_bytes = RING_READ_BYTES,
 		.buffers = (unsigned)(config->dram >> 23) + 1,
 		.patience = config->io_patience,
 		.backend = config->io,
@@ -311,7 +336,7 @@ static const char *ssd_state(struct kv_cache *cache)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
 
-	if (!ssd->on)
+	if (!ssd->on || ssd->frozen)
 		return "off";
 	if (kv_ring_failed(cache->ring))
 		return "ring failed";
@@ -370,7 +395,7 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 	ret_stats->dram_segments_max = arena->max;
 	ret_stats->dram_retired = arena->retired_count + arena->kept_count;
 	ret_stats->dram_huge = arena->huge;
-	ret_stats->ssd_total = ssd->cap;
+	ret_stats->ssd_total = ssd->frozen ? 0 : ssd->cap;
 	ret_stats->ssd_used = ssd->used;
 	ret_stats->ssd_files = ssd->live_files;
 	ret_stats->spaces = cache->live_spaces;
@@ -380,8 +405,8 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 	stuck = kv_health_stuck_locked(cache);
 	ret_stats->stuck = stuck.reads + stuck.writes;
 	ret_stats->ssd_state = ssd_state(cache);
-	ret_stats->ssd_degraded =
-		ssd->on && strcmp(ret_stats->ssd_state, "online") != 0;
+	ret_stats->ssd_degraded = ssd->on && !ssd->frozen &&
+				  strcmp(ret_stats->ssd_state, "online") != 0;
 	scrub_stats(cache, ret_stats);
 	eviction_stats(cache, ret_stats);
 	kv_unlock(cache);

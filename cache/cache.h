@@ -52,6 +52,7 @@ struct kv_cache_config {
 	uint64_t dram;	   /* bytes, >= 16 MiB */
 	uint64_t ssd;	   /* cap on bytes below the store; 0: no tier */
 	bool ssd_given;	   /* false: keep what the store was made with */
+	bool ssd_evict;	   /* a smaller ssd may evict pinned blocks */
 	uint64_t segment;  /* bytes */
 	enum kv_hugepages hugepages;
 	enum kv_writeback writeback;
@@ -76,8 +77,8 @@ struct kv_cache_config {
 	/* Before kv_cache_open returns: the store's owner, of that pid, is
 	 * ending, and is waited for.  May be NULL. */
 	void (*waiting)(void *arg, long owner);
-	/* Before kv_cache_open returns: a line that its user should see.  May
-	 * be NULL. */
+	/* While kv_cache_open or kv_cache_close runs: a line that the user
+	 * should see.  May be NULL. */
 	void (*warn)(void *arg, const char *line);
 	/* Segment @id must be unmapped by all who got it. */
 	void (*retire)(void *arg, uint32_t id);
@@ -173,6 +174,22 @@ int kv_space_set_mtime(struct kv_cache *cache, struct kv_space *space,
  */
 int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 			uint32_t uid, const char *text, size_t len);
+/*
+ * Check a layout's text that may still be growing.  Returns
+ *   1         complete and valid, and no other layout is there
+ *   0         incomplete so far
+ *   -EEXIST   the space has another layout
+ *   -EINVAL, -EFBIG, -ENOMEM   as kv_layout_parse
+ * This and kv_space_set_layout keep the reason of a refusal for
+ * kv_space_layout_error, and forget it after a success.
+ */
+int kv_space_check_layout(struct kv_cache *cache, struct kv_space *space,
+			  const char *text, size_t len);
+#define KV_LAYOUT_ERROR_MAX 119 /* bytes */
+/* Copy the reason into @ret_why, of KV_LAYOUT_ERROR_MAX + 1 bytes.  Returns its
+ * length; 0: no layout was refused. */
+int kv_space_layout_error(struct kv_cache *cache, struct kv_space *space,
+			  char *ret_why);
 /* Whether other nodes see it by the remote tier.  Waits. */
 int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
 			bool shared);
@@ -453,6 +470,7 @@ struct kv_acquire {
 	/* In, with what follows up to arg. */
 	struct kv_space *space;
 	size_t n;
+	bool again; /* no new use: count no hit */
 	bool wait_saving;
 	bool resident; /* what is not in DRAM is -EAGAIN, and not waited for */
 	/* A block is sealed (0) or absent: no matter where it is, nothing is
@@ -543,7 +561,7 @@ struct kv_flush {
 	uint64_t deletion; /* of the space's, so many are over */
 	uint64_t update;   /* changes of records that it waits for: so many */
 	uint64_t change;   /* of snapshots, in @space */
-	uint64_t removal;  /* changes of what was removed: so many */
+	uint64_t removal;  /* change of what was removed: its number */
 	struct kv_space *space;
 	struct kv_block *block; /* the only one it waits for; or NULL */
 	LIST_ENTRY(kv_flush) of_slot, of_all;
@@ -621,7 +639,10 @@ struct kv_cache_stats {
 	uint64_t stuck;	      /* requests that do not end */
 	uint64_t ssd_outages; /* times that reads went offline */
 	uint64_t bad_slots;   /* on SSD, unusable until the next mount */
-	uint64_t scrubbed;    /* bytes */
+	/* Changes of a segment file's slot size that failed, and the files that
+	 * hold nothing until such a change succeeds. */
+	uint64_t resize_failures, ssd_unusable_files;
+	uint64_t scrubbed; /* bytes */
 	uint64_t scrub_passes, scrub_percent, scrub_corrupt;
 	int64_t scrub_ended_ns;		  /* the last whole pass; 0: none yet */
 	const char *evict, *evict_weighs; /* the policy, and lhd's choice */

@@ -6,7 +6,7 @@
  * One pass takes the segment files one after the other, and each from its
  * beginning to its end, as the device likes it.
  *
- * OWNS       the scrubber thread, and what it has planned to read of a file.
+ * OWNS       the scrubber thread and the buffer that it reads into.
  *
  * INVARIANTS
  *   (1) After each block it rests for as long as the block's bytes take at the
@@ -14,7 +14,7 @@
  *   (2) While blocks are being written it rests up to BUSY times as long and no
  *       longer, so that a tier that is always busy is scrubbed, too.
  *
- * LOCKING    cache->lock, for AT_ONCE blocks of the table at a time.
+ * LOCKING    cache->lock, released for each read and every AT_ONCE slots.
  */
 #include "cache/scrub.h"
 #include "cache/block/block.h"
@@ -22,56 +22,14 @@
 #include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
 
-#define AT_ONCE 4096u
+#define AT_ONCE 4096u /* slots without a block, before others get the lock */
 #define BUSY 10u
 #define SECOND 1000000000u
 
-struct target {
-	uint32_t slot_number, number;
-	uint64_t id;
-};
-
-struct plan {
-	struct target *targets;
-	size_t n, room;
+struct buffer {
 	uint8_t *data;
-	uint64_t data_room;
+	uint64_t room;
 };
-
-static void plan_fini(struct plan *plan)
-{
-	free(plan->targets);
-	kv_pages_free(plan->data, plan->data_room);
-}
-
-static int by_slot_number(const void *a, const void *b)
-{
-	const struct target *x = a, *y = b;
-
-	return x->slot_number < y->slot_number
-		       ? -1
-		       : x->slot_number > y->slot_number;
-}
-
-static bool add(struct plan *plan, const struct kv_block *block)
-{
-	size_t room = plan->room ? plan->room * 2 : 256;
-	struct target *more;
-
-	if (plan->n == plan->room) {
-		more = realloc(plan->targets, room * sizeof(*more));
-		if (!more)
-			return false;
-		plan->targets = more;
-		plan->room = room;
-	}
-	plan->targets[plan->n++] = (struct target){
-		.slot_number = block->slot_number,
-		.number = block->number,
-		.id = kv_block_id(block),
-	};
-	return true;
-}
 
 static void rest(struct kv_cache *cache, uint64_t ns)
 {
@@ -85,32 +43,6 @@ static bool stopping(const struct kv_cache *cache)
 	return kv_periodic_stopping(&cache->scrubber.periodic);
 }
 
-/* The blocks of one file, in its order. */
-static void plan_file(struct kv_cache *cache, struct plan *plan, uint32_t file)
-{
-	bool more = true;
-	uint32_t i = 0;
-
-	plan->n = 0;
-	while (more && !stopping(cache)) {
-		uint32_t end = KV_MIN(i + AT_ONCE, cache->table.used);
-
-		for (; i < end; i++) {
-			struct kv_block *b = kv_table_at(&cache->table, i);
-
-			if (b->file == file && b->length &&
-			    !(b->flags & BLOCK_REMOVED) && !add(plan, b))
-				break;
-		}
-		more = i == end && i < cache->table.used;
-		kv_unlock(cache);
-		kv_lock(cache);
-	}
-	if (plan->n)
-		qsort(plan->targets, plan->n, sizeof(*plan->targets),
-		      by_slot_number);
-}
-
 /* Leave the device to those who write, for a while. */
 static void yield(struct kv_cache *cache, uint64_t ns)
 {
@@ -119,21 +51,21 @@ static void yield(struct kv_cache *cache, uint64_t ns)
 }
 
 /* Returns the bytes that reading the block took. */
-static uint64_t scrub_block(struct kv_cache *cache, struct plan *plan,
+static uint64_t scrub_bytes(struct kv_cache *cache, struct buffer *buffer,
 			    struct kv_block *block)
 {
 	uint64_t bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
 	int r;
 
-	if (plan->data_room < bytes) {
-		kv_pages_free(plan->data, plan->data_room);
-		plan->data = kv_pages_new(bytes);
-		plan->data_room = plan->data ? bytes : 0;
+	if (buffer->room < bytes) {
+		kv_pages_free(buffer->data, buffer->room);
+		buffer->data = kv_pages_new(bytes);
+		buffer->room = buffer->data ? bytes : 0;
 	}
-	if (!plan->data)
+	if (!buffer->data)
 		return 0;
-	r = kv_block_fetch(cache, block, &plan->data, plan->data_room);
-	plan->data_room = plan->data ? plan->data_room : 0;
+	r = kv_block_fetch(cache, block, &buffer->data, buffer->room);
+	buffer->room = buffer->data ? buffer->room : 0;
 	kv_lock(cache);
 	cache->stats.scrubbed += bytes;
 	cache->scrubber.pass_bytes += bytes;
@@ -142,21 +74,16 @@ static uint64_t scrub_block(struct kv_cache *cache, struct plan *plan,
 	return bytes;
 }
 
-static void scrub_target(struct kv_cache *cache, struct plan *plan,
-			 const struct target *target)
+static void scrub_block(struct kv_cache *cache, struct buffer *buffer,
+			struct kv_block *block)
 {
 	const uint64_t rate = cache->config.scrub;
-	struct kv_block *block = kv_table_at(&cache->table, target->number);
 	uint64_t bytes, ns, begun;
 
-	if (kv_block_id(block) != target->id || block->file == KV_NONE ||
-	    block->slot_number != target->slot_number ||
-	    (block->flags & (BLOCK_REMOVED | BLOCK_READING)))
-		return;
 	block->refs++;
 	begun = kv_now_ns();
 	kv_unlock(cache);
-	bytes = scrub_block(cache, plan, block);
+	bytes = scrub_bytes(cache, buffer, block);
 	kv_block_put(cache, block);
 	kv_lock(cache);
 	ns = (uint64_t)((double)bytes / (double)rate * SECOND);
@@ -164,14 +91,21 @@ static void scrub_target(struct kv_cache *cache, struct plan *plan,
 	yield(cache, ns);
 }
 
-static void scrub_file(struct kv_cache *cache, struct plan *plan, uint32_t file)
+/* The file may get slots of another size whenever the lock is released. */
+static void scrub_file(struct kv_cache *cache, struct buffer *buffer,
+		       const struct kv_segfile *file)
 {
-	plan_file(cache, plan, file);
-	for (size_t i = 0; i < plan->n && !stopping(cache); i++) {
+	for (uint32_t i = 0; i < file->slots && !stopping(cache); i++) {
+		struct kv_block *block;
+
 		while (kv_health_offline_locked(cache) && !stopping(cache))
 			rest(cache, SECOND);
-		if (!stopping(cache))
-			scrub_target(cache, plan, &plan->targets[i]);
+		block = i < file->slots ? kv_extent_block(cache, file, i)
+					: NULL;
+		if (block && block->length && !(block->flags & BLOCK_READING))
+			scrub_block(cache, buffer, block);
+		else if (i % AT_ONCE == AT_ONCE - 1)
+			kv_yield(cache);
 	}
 }
 
@@ -179,20 +113,20 @@ static void scrub_all(void *arg)
 {
 	struct kv_cache *cache = arg;
 	struct kv_scrubber *scrubber = &cache->scrubber;
-	struct plan plan = {0};
+	struct buffer buffer = {0};
 
 	kv_lock(cache);
 	scrubber->pass_bytes = 0;
 	scrubber->pass_total = cache->ssd.used;
-	for (uint32_t file = 0; file < cache->ssd.n_files; file++)
-		if (kv_segfile_at(cache, file) && !stopping(cache))
-			scrub_file(cache, &plan, file);
+	for (uint32_t id = 0; id < cache->ssd.n_files; id++)
+		if (kv_segfile_at(cache, id) && !stopping(cache))
+			scrub_file(cache, &buffer, kv_segfile_at(cache, id));
 	if (scrubber->pass_bytes && !stopping(cache)) {
 		scrubber->passes++;
 		scrubber->pass_ended_ns = kv_wall_ns();
 	}
 	kv_unlock(cache);
-	plan_fini(&plan);
+	kv_pages_free(buffer.data, buffer.room);
 }
 
 int kv_scrubber_start(struct kv_cache *cache)

@@ -14,6 +14,7 @@
 #include "common/layout.h"
 #include "common/bytes.h"
 #include "common/token_ids.h"
+#include "common/why.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -115,13 +116,16 @@ static int parse_tensor(const json_t *json, struct kv_tensor *tensor)
 	return parse_shape(json_object_get(json, "shape"), tensor);
 }
 
-static int parse_tensors(const json_t *json, struct kv_layout *layout)
+static int parse_tensors(const json_t *json, struct kv_layout *layout,
+			 char **ret_why)
 {
 	size_t n = json_array_size(json);
 	int r;
 
 	if (!json_is_array(json) || n < 1 || n > TENSORS_MAX)
-		return -EINVAL;
+		return kv_why(ret_why, -EINVAL,
+			      "\"tensors\" must be an array of 1 to %d objects",
+			      TENSORS_MAX);
 	layout->tensors = calloc(n, sizeof(*layout->tensors));
 	if (!layout->tensors)
 		return -ENOMEM;
@@ -131,11 +135,20 @@ static int parse_tensors(const json_t *json, struct kv_layout *layout)
 		struct kv_tensor *tensor = &layout->tensors[i];
 
 		r = parse_tensor(json_array_get(json, i), tensor);
+		if (r == -EINVAL)
+			return kv_why(
+				ret_why, r,
+				"tensor %zu needs exactly a name, a known "
+				"dtype "
+				"and a shape of at most %d positive numbers",
+				i, KV_DIM_MAX);
 		if (r < 0)
 			return r;
 		tensor->offset = layout->payload;
 		if (tensor->bytes > PAYLOAD_MAX - layout->payload)
-			return -EINVAL;
+			return kv_why(
+				ret_why, -EINVAL,
+				"the tensors are larger than 1T together");
 		layout->payload += tensor->bytes;
 	}
 	return 0;
@@ -426,25 +439,33 @@ static int parse_member(const char *name, const json_t *value,
 	return -EINVAL;
 }
 
-static int parse_object(json_t *json, struct kv_layout *layout, unsigned *given)
+static int parse_object(json_t *json, struct kv_layout *layout, unsigned *given,
+			char **ret_why)
 {
 	const char *name;
 	json_t *value;
 	int r;
 
 	*given = 0;
-	r = parse_tensors(json_object_get(json, "tensors"), layout);
+	r = parse_tensors(json_object_get(json, "tensors"), layout, ret_why);
 	if (r < 0)
 		return r;
 	guess_layers(layout);
 	json_object_foreach(json, name, value) {
 		r = parse_member(name, value, layout, given);
+		if (r == -EINVAL)
+			return kv_why(ret_why, r,
+				      "\"%s\" is no member of a layout, or "
+				      "its value is invalid",
+				      name);
 		if (r < 0)
 			return r;
 	}
 	if (layout->token_ids &&
 	    (layout->tokens == 0 || layout->tokens > KV_TOKEN_IDS_MAX))
-		return -EINVAL;
+		return kv_why(ret_why, -EINVAL,
+			      "\"token_ids\" needs \"tokens\" from 1 to %u",
+			      KV_TOKEN_IDS_MAX);
 	layout->seed_drawn = !(*given & GIVEN_SEED);
 	return layout->seed_drawn ? draw_seed(&layout->seed) : 0;
 }
@@ -566,8 +587,9 @@ bool kv_json_no_memory(const struct json_error_t *error)
 	       json_error_code(error) == json_error_out_of_memory;
 }
 
+/* 1: the text ends too early, but may be the beginning of a layout. */
 static int parse(const char *text, size_t len, unsigned *given,
-		 struct kv_layout **ret_layout)
+		 struct kv_layout **ret_layout, char **ret_why)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
 	_cleanup_(json_decrefp) json_t *json = NULL;
@@ -575,17 +597,28 @@ static int parse(const char *text, size_t len, unsigned *given,
 	int r;
 
 	if (len > KV_LAYOUT_TEXT_MAX)
-		return -EFBIG;
+		return kv_why(ret_why, -EFBIG, "it is longer than %d bytes",
+			      KV_LAYOUT_TEXT_MAX);
 	json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
+	if (!json && kv_json_no_memory(&error))
+		return -ENOMEM;
 	if (!json)
-		return kv_json_no_memory(&error) ? -ENOMEM : -EINVAL;
+		return kv_why(ret_why,
+			      json_error_code(&error) ==
+					      json_error_premature_end_of_input
+				      ? 1
+				      : -EINVAL,
+			      "line %d, column %d: %s", error.line,
+			      error.column, error.text);
 	layout = calloc(1, sizeof(*layout));
 	if (!layout)
 		return -ENOMEM;
-	r = parse_object(json, layout, given);
+	r = parse_object(json, layout, given, ret_why);
 	if (r < 0)
 		return r;
 	r = make_header(layout);
+	if (r == -EINVAL)
+		return kv_why(ret_why, r, "two tensors have the same name");
 	if (r < 0)
 		return r;
 	r = make_text(layout);
@@ -597,9 +630,23 @@ static int parse(const char *text, size_t len, unsigned *given,
 
 int kv_layout_parse(const char *text, size_t len, struct kv_layout **ret_layout)
 {
+	_cleanup_(kv_freep) char *why = NULL;
 	unsigned given;
+	int r;
 
-	return parse(text, len, &given, ret_layout);
+	r = parse(text, len, &given, ret_layout, &why);
+	return r == 1 ? -EINVAL : r;
+}
+
+int kv_layout_check(const char *text, size_t len, char **ret_why)
+{
+	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
+	unsigned given;
+	int r;
+
+	*ret_why = NULL;
+	r = parse(text, len, &given, &layout, ret_why);
+	return r < 0 ? r : r == 0;
 }
 
 /* Offsets and sizes follow from the rest. */
@@ -622,12 +669,13 @@ int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 		     size_t len)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *other = NULL;
+	_cleanup_(kv_freep) char *why = NULL;
 	unsigned given;
 	int r;
 
-	r = parse(text, len, &given, &other);
-	if (r < 0)
-		return r;
+	r = parse(text, len, &given, &other, &why);
+	if (r != 0)
+		return r == 1 ? -EINVAL : r;
 	if (!same_tensors(layout, other))
 		return 0;
 	if (given & GIVEN_TOKENS && layout->tokens != other->tokens)

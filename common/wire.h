@@ -101,6 +101,7 @@ enum wire_type {
 
 #define WIRE_REPLY 1u	    /* flags */
 #define WIRE_WAIT_SAVING 2u /* WIRE_ACQUIRE: wait for saves under way */
+#define WIRE_AGAIN 256u	    /* WIRE_ACQUIRE: no new use, counts as no hit */
 #define WIRE_RESIDENT 32u   /* WIRE_ACQUIRE: of what is in DRAM; else -EAGAIN */
 /* WIRE_PREFETCH: only behind a head of WIRE_AHEAD_MIN keys or more that is in
  * DRAM; else -EAGAIN, all. */
@@ -199,7 +200,8 @@ struct wire_place {
 	uint64_t payload; /* offset of the tensors in the file */
 };
 
-/* The memfd must have F_SEAL_SHRINK; it replaces the one given before. */
+/* A file in memory; it replaces the one given before.  -EINVAL no bytes,
+ * -EMEDIUMTYPE not a file in memory, -EACCES, -ENOLCK, -EMFILE, -ENOMEM. */
 struct wire_staging {
 	uint64_t bytes;
 };
@@ -249,13 +251,12 @@ struct wire_part {
 
 /*
  * Memory that blocks are saved from where it is: @bytes of the file behind the
- * descriptor, from @offset on, mapped by the daemon for reading, sealed or not.
+ * descriptor, from @offset on, sealed or not.
  * A stride is as in kernels/device/device.h, without gaps between them: page p,
  * run s of it is at @at + p * block_stride + s * segment_stride of that memory.
  * The connection's name for it is @id; one that is in use is -EEXIST.
  * -EINVAL (also: its runs are crumbs), -EMEDIUMTYPE not a file in memory,
- * -ENODATA the file has holes, -EACCES, -ENOLCK (also: WIRE_POOLS_MAX),
- * -EMFILE, -ENOMEM.
+ * -EACCES, -ENOLCK (also: WIRE_POOLS_MAX), -EMFILE, -ENOMEM.
  */
 #define WIRE_POOLS_MAX 64u
 struct wire_pool {
@@ -276,8 +277,8 @@ struct wire_stride {
  * Followed by header.count bytes: @n wire_save, whose offset does not matter,
  * and then the pages of each, pages_per_block uint64_t.  Reserves and saves in
  * one, with the flags of WIRE_RESERVE but WIRE_PART, and the statuses of both;
- * besides: -EFAULT the memory has holes or an end before its own, -ECANCELED it
- * is not lent any more.
+ * besides: -EFAULT the file has become shorter, -ECANCELED its memory is not lent
+ * any more.
  *
  * Pages are lent from this message to its reply, or until the client takes them
  * back: at @lent of the staging memfd is a uint32_t that is WIRE_LENT until

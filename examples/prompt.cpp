@@ -3,7 +3,8 @@
 // is computed and saved.  Completions come from kvfs_reap, by the words that
 // the transfers were begun with.
 //
-//   c++ -std=c++17 prompt.cpp $(pkg-config --cflags --libs kvfs) && ./a.out /kvfs
+//   c++ -std=c++17 examples/prompt.cpp -o prompt $(pkg-config --cflags --libs kvfs)
+//   ./prompt /kvfs
 #include <kvfs.h>
 
 #include <poll.h>
@@ -77,6 +78,9 @@ int run(const char *path)
 	std::iota(pages.begin(), pages.end(), 0);
 	check("open", kvfs_open(path, &session_));
 	Session session(session_);
+	if (kvfs_connected(session.get()) != 1)
+		throw std::runtime_error(std::string("no kvfs answers at ") +
+					 path);
 	check("space", kvfs_space_open(session.get(), "example.cpp", layout,
 				       KVFS_CREATE, &space_));
 	Space space(space_);
@@ -135,6 +139,8 @@ int run(const char *path)
 	for (size_t i = 0; i < blocks; i++)
 		if (memory[i * block_bytes] != i + 1)
 			throw std::runtime_error("wrong bytes");
+	if (loaded + saved != static_cast<int64_t>(blocks))
+		throw std::runtime_error("not all blocks were saved");
 	std::printf("%lld blocks loaded, %lld saved\n",
 		    static_cast<long long>(loaded),
 		    static_cast<long long>(saved));

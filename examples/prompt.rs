@@ -2,11 +2,13 @@
 // prompt.rs - the blocks of a prompt, from Rust: what the cache has is loaded,
 // the rest is computed and saved.
 //
-//   bindgen kvfs.h -o kvfs.rs && rustc --edition 2021 prompt.rs -l kvfs && ./prompt /kvfs
+//   bindgen /usr/local/include/kvfs.h -o examples/kvfs.rs
+//   rustc --edition 2021 examples/prompt.rs -L /usr/local/lib -l kvfs
+//   ./prompt /kvfs
 #[allow(non_upper_case_globals, non_camel_case_types, non_snake_case, dead_code)]
 #[allow(clippy::all)]
 mod kvfs {
-    include!(env!("KVFS_RS"));
+    include!("kvfs.rs");
 }
 use kvfs::*;
 use std::ffi::{CStr, CString};
@@ -44,6 +46,9 @@ impl Cache {
         // `memory` outlives the pool.
         unsafe {
             check("open", kvfs_open(path.as_ptr(), &mut c.session) as i64)?;
+            if check("connected", kvfs_connected(c.session) as i64)? != 1 {
+                return Err(format!("no kvfs answers at {}", path.to_string_lossy()));
+            }
             let flags = KVFS_CREATE;
             check("space", kvfs_space_open(c.session, name.as_ptr(), layout.as_ptr(), flags,
                                            &mut c.space) as i64)?;
@@ -125,6 +130,9 @@ fn run(path: &str) -> Result<(), String> {
         if block.iter().any(|&b| b != i as u8 + 1) {
             return Err("wrong bytes".into());
         }
+    }
+    if loaded + saved != BLOCKS {
+        return Err("not all blocks were saved".into());
     }
     println!("{loaded} blocks loaded, {saved} saved");
     Ok(())

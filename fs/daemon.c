@@ -23,6 +23,7 @@
 #include "fs/base/stats.h"
 #include "fs/control/control.h"
 #include "fs/daemon.h"
+#include "fs/words.h"
 #include "fs/mount/changes.h"
 #include "fs/mount/hidden.h"
 #include "fs/mount/node.h"
@@ -30,7 +31,7 @@
 #include "fs/mount/open.h"
 #include "fs/mount/parked.h"
 #include "fs/mount/readers.h"
-#include "fs/mount/workers.h"
+#include "fs/base/workers.h"
 
 static void on_gone(void *arg, uint64_t id)
 {
@@ -63,6 +64,9 @@ static void on_warn(void *arg, const char *line)
 	(void)arg;
 	fprintf(stderr, "kvfs: warning: %s\n", line);
 }
+
+#define REQUESTS_PART 4u
+#define REQUESTS_MIN ((uint64_t)16 << 20)
 
 /* Memory that the daemon needs besides counts in the same group. */
 static void warn_of_limit(struct kv_daemon *daemon)
@@ -223,14 +227,9 @@ static char *config_text(struct kv_daemon *daemon)
 		yes(o->cache.read_only));
 	fprintf(f, "uid=%u\ngid=%u\nroot_mode=%04o\numask=%03o\n", rules->uid,
 		rules->gid, rules->mode, o->umask);
-	fprintf(f,
-		"mkdir=%s\nroot=%s\nallow=", rules->mkdir ? "operator" : "all",
+	fprintf(f, "mkdir=%s\nroot=%s\n", rules->mkdir ? "operator" : "all",
 		rules->squash ? "squash" : "operator");
-	for (size_t i = 0; i < rules->n_allow; i++)
-		fprintf(f, "%s%s%u", i ? ":" : "",
-			rules->allow[i].is_group ? "@" : "",
-			rules->allow[i].id);
-	fputs("\n", f);
+	kv_words_print_allow(f, rules);
 	fprintf(f, "fuse_max_write=%u\nfuse_max_readahead=%u\n",
 		mount->max_write, mount->max_readahead);
 	write_memory(f, &o->memory);
@@ -342,7 +341,7 @@ static int explain_place(const struct kv_daemon *daemon, int r, char **ret_why)
 }
 
 /* In an order in which nothing needs what comes later. */
-static int start(struct kv_daemon *daemon, char **ret_why)
+static int start(struct kv_daemon *daemon, struct kv_gate *gate, char **ret_why)
 {
 	const struct kv_options *o = daemon->options;
 	struct kv_cache_config config = o->cache;
@@ -368,6 +367,14 @@ static int start(struct kv_daemon *daemon, char **ret_why)
 		return -ENOMEM;
 	daemon->mount->control_path = daemon->control_path;
 	daemon->mount->rules = &o->rules;
+	/* The rest of the control group's memory is also for the daemon's own
+	 * tables and the kernel's socket buffers. */
+	if (o->memory.bytes != UINT64_MAX)
+		kv_accounts_limit_memory(
+			kv_cache_accounts(daemon->cache),
+			KV_MAX((o->memory.bytes - o->cache.dram) /
+				       REQUESTS_PART,
+			       REQUESTS_MIN));
 	if (o->rules.squash)
 		kv_accounts_squash_root(kv_cache_accounts(daemon->cache));
 	daemon->mount->umask = o->umask;
@@ -379,14 +386,14 @@ static int start(struct kv_daemon *daemon, char **ret_why)
 	r = make_socket_base(daemon);
 	if (r < 0)
 		return r;
-	r = kv_control_start(daemon->cache, &o->rules, daemon->control_path,
-			     &control, ret_why);
+	r = kv_control_start(daemon->cache, &o->rules, gate,
+			     daemon->control_path, &control, ret_why);
 	if (r == 0)
 		set_control(daemon, control);
 	return r < 0 ? explain_place(daemon, r, ret_why) : 0;
 }
 
-int kv_daemon_open(const struct kv_options *options,
+int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 		   struct kv_daemon **ret_daemon, char **ret_why)
 {
 	struct kv_daemon *daemon = calloc(1, sizeof(*daemon));
@@ -397,7 +404,7 @@ int kv_daemon_open(const struct kv_options *options,
 		return -ENOMEM;
 	daemon->options = options;
 	pthread_rwlock_init(&daemon->lock, NULL);
-	r = start(daemon, ret_why);
+	r = start(daemon, gate, ret_why);
 	if (r < 0) {
 		kv_daemon_close(daemon);
 		return r;

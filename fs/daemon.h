@@ -8,6 +8,8 @@
 #include "fs/mount/mount.h"
 #include "fs/options.h"
 
+struct kv_gate;
+
 struct kv_daemon {
 	const struct kv_options *options; /* fixed after open, as all but: */
 	struct kv_cache *cache;
@@ -20,10 +22,11 @@ struct kv_daemon {
 };
 
 /*
- * Open the store and start the control socket.  @options must outlive it.  On
+ * Open the store and start the control socket.  @options and @gate must outlive
+ * it.  On
  * failure *@ret_why is one line for the user (caller frees).
  */
-int kv_daemon_open(const struct kv_options *options,
+int kv_daemon_open(const struct kv_options *options, struct kv_gate *gate,
 		   struct kv_daemon **ret_daemon, char **ret_why);
 /* Waits until everything is written.  Takes NULL. */
 void kv_daemon_close(struct kv_daemon *daemon);

@@ -8,14 +8,18 @@
  * STATES    parent -> waits for one byte: the exit status, sent by the child
  *           once the mount answers, or when it fails.
  *
- * LOCKING   none: forks before any thread.
+ * LOCKING   none: forks, also the gate, before any thread.
  */
 #include <fcntl.h>
 #include <malloc.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
+#include "fs/control/gate.h"
 #include "fs/forget.h"
 #include "fs/health.h"
 #include "fs/log.h"
@@ -34,12 +38,39 @@ struct start {
 	int to_parent; /* -1: none, or it has been told */
 };
 
+/* Tell the service manager that the mount answers, as sd_notify(3) does: a
+ * datagram to the socket that it named, whose first byte is '@' if abstract. */
+static void notify_service_manager(void)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	size_t n = path ? strlen(path) : 0;
+	int fd;
+
+	if (n < 2 || n >= sizeof(address.sun_path))
+		return;
+	memcpy(address.sun_path, path, n);
+	if (path[0] == '@')
+		address.sun_path[0] = '\0';
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 ||
+	    sendto(fd, "READY=1", 7, MSG_DONTWAIT, (struct sockaddr *)&address,
+		   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)) < 0)
+		fprintf(stderr,
+			"kvfs: %s: the service manager cannot be told "
+			"that the mount is ready: %s\n",
+			path, strerror(errno));
+	if (fd >= 0)
+		close(fd);
+}
+
 /* The mount answers: from here on no terminal is ours. */
 static void on_ready(void *arg)
 {
 	struct start *d = arg;
 	char status = 0;
 
+	notify_service_manager();
 	if (d->to_parent < 0)
 		return;
 	kv_log_detach();
@@ -90,18 +121,25 @@ static int serve(const struct kv_options *options, const char *mountpoint,
 {
 	_cleanup_(kv_freep) char *why = NULL;
 	struct kv_daemon *daemon;
+	struct kv_gate *gate;
 	int r, status = 0;
 
+	r = kv_gate_start(&gate);
+	if (r < 0)
+		return complain(NULL, r);
 	raise_limits();
 	lower_oom_score(options->cache.dram);
 	kv_session_block_signals();
-	r = kv_daemon_open(options, &daemon, &why);
-	if (r < 0)
-		return complain(why, r);
-	r = kv_session_run(daemon, mountpoint, on_ready, d, &why);
-	if (r < 0)
+	r = kv_daemon_open(options, gate, &daemon, &why);
+	if (r == 0) {
+		r = kv_session_run(daemon, mountpoint, on_ready, d, &why);
+		if (r < 0)
+			status = complain(why, r);
+		kv_daemon_close(daemon);
+	} else {
 		status = complain(why, r);
-	kv_daemon_close(daemon);
+	}
+	kv_gate_stop(gate);
 	return status;
 }
 
@@ -154,7 +192,7 @@ static int run(const struct kv_options *options)
 	int r;
 
 	if (options->action == KV_REMOUNT) {
-		r = kv_mountpoint_remount(options->mountpoint,
+		r = kv_mountpoint_remount(options->mountpoint, options->given,
 					  options->cache.read_only, &why);
 		return r < 0 ? complain(why, r) : 0;
 	}
@@ -181,6 +219,8 @@ int main(int argc, char **argv)
 	struct kv_options options;
 	int r;
 
+	/* A lock or a pipe of the caller's would stay open with the mount. */
+	(void)close_range(3, ~0U, 0);
 	if (kv_umount_called(argv[0]))
 		return kv_umount_main(argc, argv);
 	if (kv_forget_called(argc, argv))

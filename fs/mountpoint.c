@@ -9,11 +9,13 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
+#include <poll.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "common/why.h"
@@ -21,7 +23,7 @@
 #include "index/lock.h"
 
 /* Until a daemon knows its end. */
-#define NOTICE_NS (UINT64_C(3) * 1000000000)
+#define NOTICE_NS (UINT64_C(10) * 1000000000)
 #define POLL_US 10000
 #define HELPER "/sbin/umount.kvfs"
 #define STATUS_USAGE 1
@@ -230,15 +232,77 @@ int kv_mountpoint_covers(const char *mountpoint, const char *file)
 	return dir ? lies_in(dir, mountpoint) : lies_in(file, mountpoint);
 }
 
-int kv_mountpoint_remount(const char *path, bool read_only, char **ret_why)
+/* The text of .kvfs/config after a newline; caller frees.  NULL: errno says why. */
+static char *read_config(const char *path)
+{
+	_cleanup_(kv_freep) char *name = NULL;
+	char *text = NULL, piece[4096];
+	size_t n, got;
+	FILE *in, *out;
+
+	if (asprintf(&name, "%s/.kvfs/config", path) < 0)
+		return NULL;
+	in = fopen(name, "re");
+	if (!in)
+		return NULL;
+	out = open_memstream(&text, &n);
+	if (out)
+		fputc('\n', out);
+	while (out && (got = fread(piece, 1, sizeof(piece), in)) > 0)
+		fwrite(piece, 1, got, out);
+	fclose(in);
+	if (out)
+		fclose(out);
+	return text;
+}
+
+/* Refuse the first of the lines @given that is no line of the mount's config. */
+static int check_unchanged(const char *path, const char *given, char **ret_why)
+{
+	_cleanup_(kv_freep) char *config = read_config(path);
+	const char *line = given, *end;
+
+	if (!config)
+		return kv_why(ret_why, -errno, "%s/.kvfs/config: %s", path,
+			      strerror(errno));
+	for (; *line; line = end + 1) {
+		_cleanup_(kv_freep) char *whole = NULL;
+		const char *is;
+		int n;
+
+		end = strchr(line, '\n');
+		n = (int)(end - line);
+		if (asprintf(&whole, "\n%.*s\n", n, line) < 0)
+			return -ENOMEM;
+		if (strstr(config, whole))
+			continue;
+		/* The value that the mount has, if it has one. */
+		if (strchr(whole, '='))
+			strchr(whole, '=')[1] = '\0';
+		is = strstr(config, whole);
+		return kv_why(ret_why, -EINVAL,
+			      "%.*s: only ro and rw can be changed by "
+			      "remounting (the mount has %.*s)",
+			      n, line, is ? (int)strcspn(is + 1, "\n") : 4,
+			      is ? is + 1 : "none");
+	}
+	return 0;
+}
+
+int kv_mountpoint_remount(const char *path, const char *given, bool read_only,
+			  char **ret_why)
 {
 	_cleanup_(kv_freep) char *whole = path ? absolute(path) : NULL;
 	unsigned long flags = MS_REMOUNT | MS_NOSUID | MS_NODEV;
 	struct statvfs fs;
+	int r;
 
 	if (!whole || kind_at(whole) != KVFS)
 		return kv_why(ret_why, -EINVAL, "%s: no kvfs is mounted there",
 			      path ? path : "none");
+	r = check_unchanged(whole, given, ret_why);
+	if (r < 0)
+		return r;
 	if (statvfs(whole, &fs) == 0 && (fs.f_flag & ST_NOEXEC))
 		flags |= MS_NOEXEC;
 	if (mount("none", whole, NULL, flags | (read_only ? MS_RDONLY : 0),
@@ -283,16 +347,55 @@ static int complain(const char *path, const char *what, int error)
 	return STATUS_FAILED;
 }
 
-/* Blocks that cannot be made durable are no reason to stay mounted, but to say
- * so. */
-static void sync_spaces(const char *path)
+/* Return how many blocks are not on SSD, or -1 if the daemon does not say. */
+static long long count_not_durable(const char *path)
+{
+	_cleanup_(kv_freep) char *name = NULL, *line = NULL;
+	long long dirty = -1, alone = -1;
+	size_t room = 0;
+	FILE *f = NULL;
+
+	if (asprintf(&name, "%s/.kvfs/metrics", path) >= 0)
+		f = fopen(name, "re");
+	while (f && getline(&line, &room, f) > 0) {
+		(void)sscanf(line, "kvfs_dirty_blocks %lld", &dirty);
+		(void)sscanf(line, "kvfs_dram_alone_blocks %lld", &alone);
+	}
+	if (f)
+		fclose(f);
+	return dirty < 0 || alone < 0 ? -1 : dirty + alone;
+}
+
+/* Write all blocks to SSD.  Blocks that cannot be written are reported, but are no
+ * reason to stay mounted. */
+static int sync_spaces(const char *path)
 {
 	_cleanup_(kv_closep) int fd =
 		open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	char what[96];
+	long long n;
+	int error;
 
-	if (fd >= 0 && fsync(fd) < 0 &&
-	    (errno == EIO || errno == ENOSPC || errno == ETIMEDOUT))
-		complain(path, "not all of it is durable", errno);
+	if (fd >= 0 && fsync(fd) == 0)
+		return 0;
+	error = errno;
+	if (is_dead(error))
+		return 0;
+	n = count_not_durable(path);
+	if (error == EOPNOTSUPP) {
+		if (n > 0)
+			fprintf(stderr,
+				"umount.kvfs: %s: %lld blocks are in memory "
+				"alone (ssd=0), and end with the mount\n",
+				path, n);
+		return 0;
+	}
+	if (n > 0)
+		snprintf(what, sizeof(what),
+			 "%lld blocks are not durable, and are lost", n);
+	else
+		snprintf(what, sizeof(what), "not all of it is durable");
+	return complain(path, what, error);
 }
 
 static int unmount(const char *path, int flags)
@@ -313,10 +416,22 @@ static int open_lock(const char *store)
 	return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 }
 
-/* A daemon that is mounted elsewhere too, in another namespace perhaps, does
- * not end. */
-static void wait_for_store(const struct mounted *m, int lock)
+/* The process that has locked the store; -1 if it cannot be found. */
+static int open_owner(int lock)
 {
+	char text[32] = {0};
+	long pid = 0;
+
+	if (lock >= 0 && pread(lock, text, sizeof(text) - 1, 0) > 0)
+		pid = strtol(text, NULL, 10);
+	return pid > 0 ? (int)syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
+}
+
+/* A daemon that is mounted elsewhere too, in another namespace perhaps, does
+ * not end.  One that has unlocked the store still has to close its files. */
+static void wait_for_store(const struct mounted *m, int lock, int owner)
+{
+	struct pollfd ended = {.fd = owner, .events = POLLIN};
 	uint64_t until_ns = kv_now_ns() + NOTICE_NS;
 	enum kv_lock_state state;
 	struct mounted other;
@@ -326,26 +441,29 @@ static void wait_for_store(const struct mounted *m, int lock)
 	while ((state = kv_lock_look(lock)) != KV_LOCK_FREE &&
 	       (state == KV_LOCK_ENDING || kv_now_ns() < until_ns))
 		usleep(POLL_US);
+	if (state == KV_LOCK_FREE && owner >= 0)
+		(void)poll(&ended, 1, (int)(NOTICE_NS / 1000000));
 }
 
 static int run(const char *path, int flags)
 {
 	_cleanup_(kv_freep) char *whole = realpath(path, NULL);
-	_cleanup_(kv_closep) int lock = -1;
+	_cleanup_(kv_closep) int lock = -1, owner = -1;
 	struct mounted m = {0};
-	int r;
+	int r, lost = 0;
 
 	if (whole)
 		path = whole;
 	if (!find(open_mountinfo(), path, NULL, KVFS, &m))
 		return complain(path, "no kvfs is mounted there", EINVAL);
 	lock = open_lock(m.store);
+	owner = open_owner(lock);
 	if (flags == UMOUNT_NOFOLLOW)
-		sync_spaces(path);
+		lost = sync_spaces(path);
 	r = unmount(path, flags);
 	if (r == 0 && !(flags & MNT_DETACH))
-		wait_for_store(&m, lock);
-	return r;
+		wait_for_store(&m, lock, owner);
+	return r ? r : lost;
 }
 
 int kv_umount_main(int argc, char **argv)

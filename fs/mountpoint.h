@@ -26,8 +26,10 @@ int kv_mountpoint_check(const char *path, const char *store, char **ret_path,
 			char **ret_why);
 
 /* Do as `mount -o remount` asks: nothing can be changed through the mount @path
- * (NULL: none), or again.  -EINVAL no kvfs is mounted there, -EPERM. */
-int kv_mountpoint_remount(const char *path, bool read_only, char **ret_why);
+ * (NULL: none), or again.  -EINVAL no kvfs is mounted there, or one of the lines
+ * @given is not in its .kvfs/config; -EPERM. */
+int kv_mountpoint_remount(const char *path, const char *given, bool read_only,
+			  char **ret_why);
 
 /* Whether @file would lie below @mountpoint, both absolute: 1, 0, -ENOMEM. */
 int kv_mountpoint_covers(const char *mountpoint, const char *file);

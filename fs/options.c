@@ -288,9 +288,12 @@ static int parse(struct kv_parsing *p, int argc, char **argv, char **ret_why)
 	if (r < 0)
 		return r;
 	r = settle_dram(p, ret_why);
-	if (r < 0)
+	if (r == 0)
+		r = settle_ssd(p, ret_why);
+	if (r < 0 || o->action != KV_REMOUNT)
 		return r;
-	return settle_ssd(p, ret_why);
+	o->given = kv_words_lines(p);
+	return o->given ? 0 : kv_why(ret_why, -ENOMEM, "out of memory");
 }
 
 int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
@@ -349,6 +352,7 @@ void kv_options_fini(struct kv_options *options)
 	free(options->mountpoint);
 	free(options->control);
 	free(options->fuse);
+	free(options->given);
 	free(options->rules.allow);
 	for (size_t i = 0; i < options->cache.remote.n; i++)
 		free(options->cache.remote.urls[i]);

@@ -27,7 +27,8 @@ struct kv_options {
 	bool allow_other;
 	uint32_t umask;
 	struct kv_rules rules;
-	char *fuse;		       /* words for FUSE; NULL: none */
+	char *fuse;  /* words for FUSE; NULL: none */
+	char *given; /* KV_REMOUNT: the words as lines of .kvfs/config */
 	struct kv_cgroup_limit memory; /* dram= was measured by it */
 	struct kv_cache_config cache;  /* without callbacks */
 };

@@ -27,13 +27,11 @@
 #include "fs/mount/notify.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/parked.h"
+#include "fs/mount/requests.h"
 #include "fs/session.h"
 #include "fs/mountpoint.h"
 
-#define THREADS_MAX 24
-#define THREADS_IDLE 8
 #define READAHEAD (1u << 20)
-#define SIGNAL_WAKE SIGUSR1 /* to the main thread: look at the exit flag */
 
 struct session {
 	struct kv_daemon *daemon;
@@ -41,8 +39,9 @@ struct session {
 	void (*ready)(void *arg);
 	void *arg;
 	struct fuse_session *fuse;
-	pthread_t main, signals;
-	_Atomic bool ended;	 /* the loop is over */
+	struct kv_requests *requests;
+	pthread_t signals;
+	_Atomic bool ended;	 /* requests are read no more */
 	_Atomic bool unanswered; /* the mount did not answer */
 };
 
@@ -54,11 +53,6 @@ static void listen_to_libfuse(enum fuse_log_level level, const char *format,
 {
 	if (level <= FUSE_LOG_ERR)
 		vsnprintf(last_words, sizeof(last_words), format, args);
-}
-
-static void wake(int signal)
-{
-	(void)signal;
 }
 
 static sigset_t ending_signals(void)
@@ -74,10 +68,8 @@ static sigset_t ending_signals(void)
 
 void kv_session_block_signals(void)
 {
-	struct sigaction act = {.sa_handler = wake};
 	sigset_t set = ending_signals();
 
-	sigaction(SIGNAL_WAKE, &act, NULL); /* no SA_RESTART: it interrupts */
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE: EFBIG says it, too */
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
@@ -87,8 +79,7 @@ static void init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct kv_mount *mount = userdata;
 
-	/* Readdirplus always: du of a million blocks needs it.  Writes that
-	 * wait are never among the kernel's few requests in background. */
+	/* Readdirplus always: du of a million blocks needs it. */
 	conn->want &= ~(
 		unsigned)(FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_AUTO_INVAL_DATA |
 			  FUSE_CAP_WRITEBACK_CACHE | FUSE_CAP_ASYNC_DIO);
@@ -96,8 +87,10 @@ static void init(void *userdata, struct fuse_conn_info *conn)
 		      (FUSE_CAP_READDIRPLUS | FUSE_CAP_ATOMIC_O_TRUNC |
 		       FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS);
 	conn->max_readahead = READAHEAD;
-	conn->max_background = 64;
-	conn->congestion_threshold = 48;
+	/* Requests in background wait here, by user, and not in the kernel in
+	 * order of arrival. */
+	conn->max_background = UINT16_MAX;
+	conn->congestion_threshold = UINT16_MAX;
 	conn->time_gran = 1;
 	mount->max_write = conn->max_write;
 	mount->max_readahead = conn->max_readahead;
@@ -206,17 +199,10 @@ static void raise_readahead(const char *path)
 	fclose(f);
 }
 
-/* The signal may come before the main thread waits: repeat it. */
-static void end_loop(struct session *s)
+static void end(struct session *s)
 {
-	const struct timespec pause = {.tv_nsec = 20000000};
-
 	kv_notify_stop(s->daemon->mount->notify);
-	fuse_session_exit(s->fuse);
-	while (!s->ended) {
-		pthread_kill(s->main, SIGNAL_WAKE);
-		nanosleep(&pause, NULL);
-	}
+	kv_requests_end(s->requests);
 }
 
 static bool answers(const char *path)
@@ -259,47 +245,44 @@ static void *guard(void *arg)
 
 	if (!first_answer(s->path)) {
 		s->unanswered = !s->ended;
-		end_loop(s);
+		end(s);
 		return NULL;
 	}
 	kv_umount_announce(s->daemon->options->store, s->path);
 	s->ready(s->arg);
 	sigwait(&set, &signal_number);
 	if (!s->ended)
-		end_loop(s);
+		end(s);
 	return NULL;
 }
 
 static int serve(struct session *s)
 {
-	struct fuse_loop_config *config = fuse_loop_cfg_create();
 	int r;
 
-	if (!config)
-		return -ENOMEM;
-	fuse_loop_cfg_set_clone_fd(config, 1);
-	fuse_loop_cfg_set_max_threads(config, THREADS_MAX);
-	fuse_loop_cfg_set_idle_threads(config, THREADS_IDLE);
-	r = fuse_session_loop_mt(s->fuse, config);
-	fuse_loop_cfg_destroy(config);
-	s->ended = true;
-	pthread_kill(s->signals, SIGTERM); /* blocked: it ends sigwait */
-	pthread_join(s->signals, NULL);
-	/* A positive number is the signal; the end of the mount is no error. */
-	return s->unanswered ? -EIO : KV_MIN(r, 0);
+	r = kv_requests_new(s->daemon->mount, s->fuse, &s->requests);
+	if (r < 0)
+		return r;
+	r = kv_thread_start(&s->signals, "kvfs-signals", guard, s);
+	if (r == 0) {
+		r = kv_requests_wait(s->requests);
+		s->ended = true;
+		pthread_kill(s->signals,
+			     SIGTERM); /* blocked: it ends sigwait */
+		pthread_join(s->signals, NULL);
+	}
+	kv_requests_free(s->requests);
+	return s->unanswered ? -EIO : r;
 }
 
 static int run_mounted(struct session *s, char **ret_why)
 {
 	int r;
 
-	s->main = pthread_self();
 	r = open_session(s, ret_why);
 	if (r < 0)
 		return r;
 	r = kv_notify_start(s->daemon->mount->notify, s->fuse);
-	if (r == 0)
-		r = kv_thread_start(&s->signals, "kvfs-signals", guard, s);
 	if (r == 0)
 		r = serve(s);
 	kv_parking_stop(s->daemon->mount->parking);
@@ -308,7 +291,7 @@ static int run_mounted(struct session *s, char **ret_why)
 	fuse_session_destroy(s->fuse);
 	if (s->unanswered)
 		return fail(ret_why, s->path, "the mount does not answer");
-	return r == -ENODEV ? 0 : r;
+	return r;
 }
 
 int kv_session_run(struct kv_daemon *daemon, const char *path,

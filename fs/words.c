@@ -95,8 +95,7 @@ static int take_policy(const struct word *word, void *where, const char *value,
 {
 	const char **policy = where, *name;
 
-	(void)word;
-	*ret_why = "no policy of this name";
+	*ret_why = word->values;
 	for (unsigned i = 0; (name = kv_policy_name(i)); i++)
 		if (!strcmp(value, name)) {
 			*policy = name;
@@ -249,7 +248,9 @@ static int take_remote(const struct word *word, void *where, const char *value,
 	if (!more)
 		return -ENOMEM;
 	remote->urls = more;
-	*ret_why = "of no kind that is known";
+	*ret_why =
+		"not one of dir:PATH, http://HOST, https://HOST, s3://BUCKET, "
+		"helper:PROGRAM, mooncake:CONFIG";
 	if (!kv_remote_knows(value))
 		return -EINVAL;
 	*ret_why = "without a directory";
@@ -340,11 +341,12 @@ static int take_tenant(const struct word *word, void *where, const char *value,
 static const struct word known[] = {
 	{"dram", take_size, AT(dram), "SIZE"},
 	{"ssd", take_size, AT(ssd), "SIZE"},
+	{"ssd_evict", take_yes, AT(options.cache.ssd_evict), NULL},
 	{"segment", take_segment, AT(options.cache.segment), "SIZE"},
 	{"hugepages", take_choice, AT(options.cache.hugepages), "auto|on|off"},
 	{"writeback", take_choice, AT(options.cache.writeback),
 	 "all|reuse|none"},
-	{"evict", take_policy, AT(options.cache.evict), "POLICY"},
+	{"evict", take_policy, AT(options.cache.evict), "lhd|flru|lru"},
 	{"scrub", take_bytes, AT(options.cache.scrub), "RATE"},
 	{"ssd_write", take_bytes, AT(options.cache.ssd_write), "SIZE"},
 	{"arena", take_choice, AT(options.cache.arena), "auto|sealed|rw"},
@@ -424,8 +426,10 @@ static int parse_word(struct kv_parsing *p, const char *text, char **ret_why)
 	if (!word->values && equals)
 		return kv_why(ret_why, -EINVAL, "%s: takes no value", text);
 	if (word->take(word, (char *)p + word->where,
-		       equals ? equals + 1 : NULL, &why) == 0)
+		       equals ? equals + 1 : NULL, &why) == 0) {
+		p->given |= 1ull << (word - known);
 		return 0;
+	}
 	return kv_why(ret_why, -EINVAL, "%s: %s%s", text,
 		      why == word->values ? "not one of " : "", why);
 }
@@ -483,6 +487,82 @@ int kv_words_parse(struct kv_parsing *p, const char *text, char **ret_why)
 	return 0;
 }
 
+void kv_words_print_allow(FILE *f, const struct kv_rules *rules)
+{
+	fputs("allow=", f);
+	for (size_t i = 0; i < rules->n_allow; i++)
+		fprintf(f, "%s%s%u", i ? ":" : "",
+			rules->allow[i].is_group ? "@" : "",
+			rules->allow[i].id);
+	fputs("\n", f);
+}
+
+/* Words without a line in .kvfs/config change nothing of a mount that is there. */
+static void print_line(FILE *f, const struct kv_parsing *p,
+		       const struct word *word)
+{
+	const struct kv_options *o = &p->options;
+	const struct kv_remote_config *remote = &o->cache.remote;
+	const void *at = (const char *)p + word->where;
+	const char *choice = word->values;
+
+	if (at == &p->dram || at == &p->ssd) {
+		fprintf(f, "%s=%llu\n", word->name,
+			(unsigned long long)(at == &p->dram ? o->cache.dram
+							    : o->cache.ssd));
+	} else if (word->take == take_segment || word->take == take_bytes) {
+		fprintf(f, "%s=%llu\n", word->name,
+			(unsigned long long)*(const uint64_t *)at);
+	} else if (word->take == take_choice) {
+		for (unsigned i = *(const unsigned *)at; i > 0; i--)
+			choice += strcspn(choice, "|") + 1;
+		fprintf(f, "%s=%.*s\n", word->name, (int)strcspn(choice, "|"),
+			choice);
+	} else if (word->take == take_policy) {
+		fprintf(f, "%s=%s\n", word->name, *(const char *const *)at);
+	} else if (word->take == take_path) {
+		fprintf(f, "control=%s\n", o->control);
+	} else if (word->take == take_id || word->take == take_threshold) {
+		fprintf(f, "%s=%u\n", word->name, *(const uint32_t *)at);
+	} else if (word->take == take_mode) {
+		fprintf(f, "%s=%03o\n", word->name, *(const uint32_t *)at);
+	} else if (word->take == take_root_mode) {
+		fprintf(f, "%s=%04o\n", word->name, *(const uint32_t *)at);
+	} else if (word->take == take_allow) {
+		kv_words_print_allow(f, &o->rules);
+	} else if (word->take == take_remote) {
+		for (size_t i = 0; i < remote->n; i++)
+			fprintf(f, "remote=%s\n", remote->urls[i]);
+	} else if (word->take == take_tenant) {
+		for (size_t i = 0; i < remote->n_tenants; i++)
+			fprintf(f, "remote_tenant=%u:%s\n",
+				remote->tenants[i].uid,
+				remote->tenants[i].name);
+	} else if (at == &o->allow_other) {
+		fputs("allow_other=1\n", f);
+	} else if (at == &remote->optional) {
+		fputs("remote_optional\n", f);
+	}
+}
+
+char *kv_words_lines(const struct kv_parsing *p)
+{
+	char *text = NULL;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+
+	if (!f)
+		return NULL;
+	for (size_t i = 0; i < KV_ARRAY_LEN(known); i++)
+		if (p->given & 1ull << i)
+			print_line(f, p, &known[i]);
+	if (fclose(f) != 0) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
 void kv_words_print(FILE *f)
 {
 	char text[128];
@@ -493,13 +573,7 @@ void kv_words_print(FILE *f)
 
 		n = snprintf(text, sizeof(text), " %s%s%s", word->name,
 			     word->values ? "=" : "",
-			     word->values && word->take != take_policy
-				     ? word->values
-				     : "");
-		for (unsigned j = 0;
-		     word->take == take_policy && kv_policy_name(j); j++)
-			n += snprintf(text + n, sizeof(text) - (size_t)n,
-				      "%s%s", j ? "|" : "", kv_policy_name(j));
+			     word->values ? word->values : "");
 		if (column == 0 || column + n > 78)
 			column = fprintf(f, "%s ", column ? "\n" : "") - 1;
 		column += fprintf(f, "%s", text);

@@ -19,8 +19,9 @@ struct kv_typed_size {
 /* A command line, as far as it has been read. */
 struct kv_parsing {
 	struct kv_options options;
-	bool by_mount; /* called as mount.kvfs */
-	bool sloppy;   /* -s: unknown words are passed over */
+	bool by_mount;	/* called as mount.kvfs */
+	bool sloppy;	/* -s: unknown words are passed over */
+	uint64_t given; /* a bit for each known word */
 	struct kv_typed_size dram, ssd;
 	char *control;
 };
@@ -28,6 +29,12 @@ struct kv_parsing {
 /* Take in @text, words with commas between them.  -EINVAL or -ENOMEM, and
  * *@ret_why as kv_options_parse has it. */
 int kv_words_parse(struct kv_parsing *p, const char *text, char **ret_why);
+
+/* The words that were given, once all is settled, as lines of .kvfs/config; caller
+ * frees.  NULL: out of memory. */
+char *kv_words_lines(const struct kv_parsing *p);
+/* Print allow= as .kvfs/config has it. */
+void kv_words_print_allow(FILE *f, const struct kv_rules *rules);
 
 /* Print the words with their values, in lines of at most 78 columns. */
 void kv_words_print(FILE *f);

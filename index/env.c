@@ -38,6 +38,8 @@
 #define DISK_FULL (1u << 20) /* less than one batch may need */
 #define ROOM (256u << 10)    /* for some batches on a full disk */
 #define READERS 512	     /* kv_index_get at the same time */
+#define LOCK_FILE "index/lock.mdb"
+#define LOCK_BYTES (64 * (READERS + 2)) /* as LMDB makes it for them */
 #define DATABASES 8
 #define WINDOW (128u << 10)
 
@@ -190,6 +192,22 @@ static int make_whole(MDB_env *env, bool read_only)
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
 		return -errno;
 	return 0;
+}
+
+void kv_index_lock_file_check(int store_fd)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_len = 1};
+	_cleanup_(kv_closep) int fd =
+		openat(store_fd, LOCK_FILE,
+		       O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	struct stat st;
+
+	/* Nobody else has the first byte locked: then LMDB will, and
+	 * initializes the file, whatever is in it. */
+	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
+	    st.st_nlink != 1 || st.st_size != LOCK_BYTES ||
+	    fcntl(fd, F_GETLK, &lock) < 0 || lock.l_type != F_UNLCK)
+		unlinkat(store_fd, LOCK_FILE, 0);
 }
 
 static void assert_failed(MDB_env *env, const char *text)

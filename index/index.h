@@ -45,6 +45,13 @@ int kv_index_open(const char *path, uint64_t map_bytes, bool read_only,
 void kv_index_close(struct kv_index *index); /* takes NULL */
 
 /*
+ * Before the index of a locked store is opened: remove a lock file that LMDB
+ * would trust, or cannot use.  Any other stays, because a filesystem that is
+ * full may refuse to make a new one.
+ */
+void kv_index_lock_file_check(int store_fd);
+
+/*
  * Have the disk keep room for the whole file, and for some batches more, so that
  * a full disk is no reason not to mount.  Whether it does is not told: it may be
  * full already, or of a kind that cannot.

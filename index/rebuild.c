@@ -37,6 +37,7 @@
 struct item {
 	XXH128_hash_t hash; /* of space and key */
 	uint64_t generation, slot_id;
+	bool damaged;
 };
 
 struct file {
@@ -343,11 +344,15 @@ static int read_whole(struct work *work, uint64_t at,
 		       : -EBADMSG;
 }
 
-/* -EBADMSG: the slot does not say, or is damaged. */
-static int token_ids_of(struct work *work, const struct file *file,
-			uint32_t slot_number,
-			const struct kv_slot_record *record,
-			struct kv_token_ids **ret_ids)
+/*
+ * The token ids of a block, which is read for them if they are few beside it.
+ * 0         *@ret_ids has them, or is NULL
+ * -EBADMSG  the block cannot be read, or has other bytes than were sealed
+ */
+static int read_token_ids(struct work *work, const struct file *file,
+			  uint32_t slot_number,
+			  const struct kv_slot_record *record,
+			  struct kv_token_ids **ret_ids)
 {
 	const uint64_t at =
 		kv_segfile_at_slot(file->trailer.slot_bytes, slot_number);
@@ -355,49 +360,54 @@ static int token_ids_of(struct work *work, const struct file *file,
 	int r;
 
 	if (payload == 0 || payload > record->length ||
-	    payload > KV_HEADER_MAX + KV_PAGE)
-		return -EBADMSG;
+	    payload > KV_HEADER_MAX + KV_PAGE ||
+	    !kv_index_takes_token_ids(record->tokens, 0, record->length))
+		return 0;
 	r = header_room(work, payload);
 	if (r == 0)
 		r = read_whole(work, at, record);
-	if (r == 0)
-		r = kv_block_parse_token_ids(work->header, payload, ret_ids);
-	return r == 0 || kv_is_shortage(r) ? r : -EBADMSG;
+	if (r < 0)
+		return r;
+	r = kv_block_parse_token_ids(work->header, payload, ret_ids);
+	return kv_is_shortage(r) ? r : 0;
 }
 
-/*
- * As a commit puts them: those that are few beside their block, which is not
- * read for others.  One that is damaged goes without.
- */
-static int add_token_ids(struct work *work, const struct file *file,
-			 uint32_t slot_number,
-			 const struct kv_slot_record *record)
+/* As a commit puts them: those that are few beside their block. */
+static int add_token_ids(struct work *work, uint64_t slot_id,
+			 const struct kv_slot_record *record,
+			 const struct kv_token_ids *ids)
 {
-	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
 	/* All blocks have records before any has these. */
 	const uint64_t records = work->spare + KV_PUT_FAR +
 				 (work->slots - work->slots_done) * KV_PUT_NEAR;
 	struct kv_txn *batch;
-	int r;
+	int r = batch_of(work, &batch);
 
-	if (!kv_index_takes_token_ids(record->tokens, 0, record->length))
-		return 0;
-	r = token_ids_of(work, file, slot_number, record, &ids);
-	if (r < 0)
-		return r == -EBADMSG ? 0 : r;
-	r = batch_of(work, &batch);
 	if (r < 0 ||
 	    !kv_index_takes_token_ids(ids->n, ids->extras_len,
 				      record->length) ||
 	    !kv_txn_has_room_for_ids(batch, ids->n, ids->extras_len, records))
 		return r;
 	work->in_batch += ids->n / IDS_A_PUT;
-	return kv_txn_put_token_ids(batch, kv_slot_id(file->id, slot_number),
-				    record->generation, ids);
+	return kv_txn_put_token_ids(batch, slot_id, record->generation, ids);
 }
 
+static int by_writing(const void *a, const void *b)
+{
+	const struct kv_slot_record *x = a, *y = b;
+	int r = memcmp(x->key, y->key, sizeof(x->key));
+
+	if (r != 0)
+		return r;
+	if (x->space != y->space)
+		return x->space < y->space ? -1 : 1;
+	return x->generation < y->generation ? -1
+					     : x->generation > y->generation;
+}
+
+/* @damaged: it has no record, and older blocks of its key have none either. */
 static int add_block(struct work *work, uint64_t slot_id,
-		     const struct kv_slot_record *record)
+		     const struct kv_slot_record *record, bool damaged)
 {
 	struct kv_rebuild *out = work->out;
 	uint8_t name[sizeof(record->key) + 5];
@@ -409,7 +419,13 @@ static int add_block(struct work *work, uint64_t slot_id,
 	if (r == 0)
 		r = batch_of(work, &batch);
 	copy.atime = (uint32_t)(record->mtime_ns / 1000000000);
-	if (r == 0)
+	if (!damaged && out->n_pins &&
+	    bsearch(record, out->pins, out->n_pins, sizeof(*record),
+		    by_writing)) {
+		copy.pinned = 1;
+		out->pinned++;
+	}
+	if (r == 0 && !damaged)
 		r = kv_txn_put_slot(batch, slot_id, &copy);
 	if (r < 0)
 		return r;
@@ -418,8 +434,9 @@ static int add_block(struct work *work, uint64_t slot_id,
 	name[36] = record->key_len;
 	work->items[work->n_items++] = (struct item){
 		XXH3_128bits_withSeed(name, sizeof(name), work->seed),
-		record->generation, slot_id};
-	out->blocks++;
+		record->generation, slot_id, damaged};
+	out->blocks += !damaged;
+	out->damaged += damaged;
 	return 0;
 }
 
@@ -429,7 +446,9 @@ static int consider(struct work *work, const struct file *file,
 	struct kv_rebuild *out = work->out;
 	const struct kv_slot_record *record = &found->record;
 	const struct known key = {.id = record->space}, *known;
-	int r;
+	const uint64_t slot_id = kv_slot_id(file->id, slot_number);
+	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	int r = 0, read = 0;
 
 	out->unreadable += found->state == KV_FOUND_UNREADABLE;
 	if (found->state != KV_FOUND_BLOCK)
@@ -450,9 +469,13 @@ static int consider(struct work *work, const struct file *file,
 		out->strays++;
 		return 0;
 	}
-	r = add_block(work, kv_slot_id(file->id, slot_number), record);
-	if (r == 0 && known->token_ids)
-		r = add_token_ids(work, file, slot_number, record);
+	if (known->token_ids)
+		read = read_token_ids(work, file, slot_number, record, &ids);
+	if (read < 0 && read != -EBADMSG)
+		return read;
+	r = add_block(work, slot_id, record, read == -EBADMSG);
+	if (r == 0 && ids)
+		r = add_token_ids(work, slot_id, record, ids);
 	return r;
 }
 
@@ -514,8 +537,8 @@ static int drop_duplicates(struct work *work)
 			r = kv_txn_delete_slot(batch, items[i].slot_id);
 		if (r == 0)
 			r = kv_txn_delete_token_ids(batch, items[i].slot_id);
-		work->out->duplicates++;
-		work->out->blocks--;
+		work->out->duplicates += !items[i].damaged;
+		work->out->blocks -= !items[i].damaged;
 	}
 	return r;
 }
@@ -641,6 +664,9 @@ int kv_rebuild(struct kv_rebuild *rebuild)
 		return -ENAMETOOLONG;
 	if (getrandom(&work.seed, sizeof(work.seed), 0) < 0)
 		return -errno;
+	if (rebuild->n_pins)
+		qsort(rebuild->pins, rebuild->n_pins, sizeof(*rebuild->pins),
+		      by_writing);
 	r = find_files(&work);
 	if (r == 0)
 		r = know_store(&work);

@@ -19,16 +19,22 @@ struct kv_rebuild {
 	const char *path; /* in: the same */
 	uint64_t cap;	  /* in: if STORE/store does not tell it */
 	bool keep; /* in: the old one as KV_DAMAGED_NAME, if it is small */
+	/* in, may be NULL: records of pinned blocks, which stay pinned if they
+	 * have the same generation still; reordered */
+	struct kv_slot_record *pins;
+	size_t n_pins;
 	/* in, may be NULL: called now and then, from the caller's thread */
 	void (*progress)(void *arg, uint64_t done, uint64_t of);
 	void *arg;
 
 	struct kv_store_info info; /* out, and all that follows */
 	uint64_t files, blocks, spaces;
+	uint64_t pinned;     /* of @pins, those that were found */
 	uint64_t odd_files;  /* without a trailer of this store */
 	uint64_t strays;     /* prologues of unknown spaces, or impossible */
 	uint64_t duplicates; /* older ones of a key */
 	uint64_t unreadable; /* slots */
+	uint64_t damaged;    /* blocks that were read and have other bytes */
 };
 
 /* Is there anything to make one from: STORE/store or segment files? */

@@ -117,6 +117,7 @@ enum kvfs_stage { KVFS_COPIED = 1, KVFS_SEALED, KVFS_DURABLE, KVFS_SUBMITTED };
 #define KVFS_BY_LAYER 4u    /* load: all blocks layer by layer */
 #define KVFS_WAIT_SAVING 8u /* acquire: wait for saves under way, too */
 #define KVFS_READ_AHEAD 16u /* acquire: hold what is in DRAM, read the rest */
+#define KVFS_AGAIN 64u /* acquire: the use of another lease, count no hit */
 #define KVFS_TELL_SUBMITTED \
 	32u /* load, save: kvfs_reap tells of SUBMITTED, too */
 
@@ -134,12 +135,18 @@ enum kvfs_stage { KVFS_COPIED = 1, KVFS_SEALED, KVFS_DURABLE, KVFS_SUBMITTED };
  * tensors [8,16,64] count as 8 layers then, so say it (kvfs_space_layers).
  * A load or save of some layers touches no byte of the others.
  *
- * Order.  @stream and @event are the device's (CUstream, CUevent; the legacy
- * default stream is (void *)1).  No byte of the pages is read or written before
- * all that @stream has been given by the time of the call, and what @event
- * stands for, is over.  At most one of them may be given (-EINVAL); the device
- * "host" has neither (-EOPNOTSUPP).  The event may be destroyed after the call.
+ * Order.  @stream and @event are the device's (CUstream, CUevent).  No byte of
+ * the pages is read or written before all that @stream has been given by the
+ * time of the call, or what @event stands for, is over.  With neither, as in
+ * CUDA, the device's default stream is meant (CUDA's legacy one, (void *)1;
+ * (void *)2 is the calling thread's); only KVFS_NO_STREAM is none: the copies
+ * begin at once, whatever the pages' kernels are doing.  The device "host" has
+ * no streams: NULL and KVFS_NO_STREAM are the same there, and others are
+ * -EOPNOTSUPP.  A stream and an event are -EINVAL.  The event may be destroyed
+ * after the call.
  */
+#define KVFS_NO_STREAM ((void *)UINTPTR_MAX)
+
 typedef struct kvfs_opts {
 	size_t size;
 	uint64_t user;
@@ -153,7 +160,7 @@ typedef struct kvfs_opts {
 	uint32_t flags;		      /* KVFS_MUST and the like */
 	int priority; /* among loads, or among saves: higher ones first; loads
 			 come before saves, but none waits for ever */
-	void *stream; /* NULL: none */
+	void *stream; /* NULL: without an event the device's default stream */
 	void *event;  /* NULL: none */
 } kvfs_opts;
 
@@ -482,8 +489,9 @@ typedef struct kvfs_pool_desc {
 	uint64_t memory_bytes;
 	/* A file in memory (memfd, /dev/shm, hugetlbfs), of which @memory is a
 	 * shared mapping from @memory_offset on; 0: none.  It stays the
-	 * caller's.  The daemon maps it, too, and saves whole blocks from where
-	 * they are: no staging, one copy. */
+	 * caller's.  The daemon saves whole blocks from where they are: no
+	 * staging, one copy.  A memfd that is allocated, and sealed against
+	 * shrinking, growing and new writers, is read fastest. */
 	uint64_t memory_offset;
 	int memory_fd; /* not 0; open for reading at least */
 	uint32_t reserved;
@@ -504,11 +512,11 @@ typedef struct kvfs_pool_desc {
  * blocks end so, the daemon may seal those that it had copied by then all the
  * same, and seals none with bytes that were written since.  Nor does it where
  * the process ends, so that another one may have the pages as soon as that has
- * been waited for.  A page that cannot be read (the file is shorter, or has
- * holes, since) is -EFAULT for its block.  Parts of blocks go by staging, and
+ * been waited for.  A page that cannot be read (the file is shorter) is
+ * -EFAULT for its block.  Parts of blocks go by staging, and
  * so does all that is saved before the daemon has taken the descriptor, or
  * where it does not: kvfs_pool_info tells.  It takes no file
- * that has holes, or is not in memory.
+ * that is not in memory.
  */
 int kvfs_pool_register(kvfs_session *session, const kvfs_pool_desc *desc,
 		       kvfs_pool **ret_pool);
@@ -680,11 +688,12 @@ long kvfs_xfer_statuses(kvfs_xfer *xfer, size_t first, size_t n,
  * needs the pages must not be given to @stream then.  Try again, or first wait
  * for KVFS_SUBMITTED, or for the layer (kvfs_xfer_wait_layer).  A restore is
  * SUBMITTED when it is COPIED, and a large transfer shortly before.  When all is
- * COPIED nothing is ordered, and the device not asked about @stream.
+ * COPIED nothing is ordered, and the device not asked about @stream.  NULL is
+ * the device's default stream.
  * -EBUSY: the stream is being captured, which goes on undisturbed;
  * -EOPNOTSUPP: the device has no streams (host); -EINVAL: a layer that is not
- * among those of @xfer, a transfer without pages, a stream that is none (NULL
- * always).
+ * among those of @xfer, a transfer without pages, KVFS_NO_STREAM, a stream that
+ * is none.
  */
 int kvfs_xfer_order(kvfs_xfer *xfer, void *stream);
 int kvfs_xfer_order_layer(kvfs_xfer *xfer, uint32_t layer, void *stream);
@@ -794,8 +803,9 @@ int64_t kvfs_map_page(kvfs_mapping *map, size_t i);
 void *kvfs_map_addr(kvfs_mapping *map, size_t i, const char *tensor);
 /*
  * Give back and free, settled or not.  Pages that nobody else has mapped stay
- * matchable until they are taken for something else; with a @stream (NULL:
- * none) that is not before everything it was given so far is over.  Takes NULL.
+ * matchable until they are taken for something else, which is not before all
+ * that @stream (NULL: the device's default one; KVFS_NO_STREAM) was given so far
+ * is over.  Takes NULL.
  * -EOPNOTSUPP (no streams on this device), -ENOMEM: still mapped.
  */
 int kvfs_unmap(kvfs_mapping *map, void *stream);
@@ -822,10 +832,11 @@ void *kvfs_pages_addr(kvfs_pages *pages, size_t i, const char *tensor);
 int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 		    const kvfs_meta *meta, size_t n, const kvfs_opts *opts,
 		    kvfs_xfer **ret_xfer);
-/* Give all back unsealed, after what @stream (NULL: none) was given so far.
+/* Give all back unsealed, after what @stream (as kvfs_unmap's) was given so far.
  * -EINVAL, and nothing changed: sealed or dropped before. */
 int kvfs_pages_drop(kvfs_pages *pages, void *stream);
-/* Free; drops what is neither sealed nor dropped.  Takes NULL. */
+/* Free; drops what is neither sealed nor dropped, without waiting for a stream.
+ * Takes NULL. */
 void kvfs_pages_free(kvfs_pages *pages);
 
 /* ---- snapshots: a long context, kept under a name ---- */

@@ -18,7 +18,8 @@
  * What must be there.  info, load and save; and of these groups all or none:
  *
  *   attach, detach                                  and only then needs_writable
- *   event_wait, event_wait_is_done, event_wait_free          and only then order
+ *   event_wait, event_wait_is_done, event_wait_free          and only then order,
+ *                                                   default_stream
  *   reserve, grow, release                                 and only then take_fd
  *
  * Any other member may be NULL.  The table is looked at when it is loaded: one
@@ -50,7 +51,7 @@
 extern "C" {
 #endif
 
-#define KVFS_DEVICE_VERSION 3u
+#define KVFS_DEVICE_VERSION 4u
 
 /*
  * A part of a block that lies in the pool in even steps.  Its bytes are, for
@@ -166,6 +167,11 @@ struct kvfs_device {
 	 * pools may have it so, too.  May wait for batches under way. -ENOMEM:
 	 * what there is stays. */
 	int (*staging)(void *pool, uint64_t bytes, unsigned buffers);
+
+	/* The stream that kernels run in when a program names none: what a
+	 * caller's NULL stands for.  NULL: there is none, and such a call comes
+	 * after nothing. */
+	void *default_stream;
 };
 
 #ifdef __cplusplus

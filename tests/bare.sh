@@ -41,10 +41,12 @@ git ls-files -co --exclude-standard | while read -r f; do [ ! -e "$f" ] || echo 
 
 {
 	typed_readme README.md
-	# What README says is there at the next mount.
+	# The README promises that blocks are there at the next mount.
 	echo 'kvfs -o dram=64M,ssd=256M /var/lib/kvfs /kvfs'
 	echo "xxh128sum </kvfs/demo/00/$key"
-	typed_page man/kvfs-fsck.8 1 | sed '/jq/d'
+	echo 'apt-get install -y jq xxd lmdb-utils'
+	typed_page man/kvfs-fsck.8
+	typed_page man/kvfs-store.5
 	typed_page man/kvfs.1 1 2
 	sed -n 's/^\.B kvfs \(.*\)/kvfs \1/p' man/libkvfs.3 | sed 's/\\-/-/g'
 	echo "cat >example.c <<'EOF'"
@@ -56,6 +58,12 @@ git ls-files -co --exclude-standard | while read -r f; do [ ! -e "$f" ] || echo 
 	typed_page man/kvfs-bundle.1 1
 	echo 'umount /kvfs'
 	typed_page man/kvfs.1 7
+	typed_page man/kvfs-remote.7
+	echo 'umount /kvfs2'
+	sed -n 's/^cc \(.*\)/cc \1/p' man/libkvfs-device.7 | sed 's/\\-/-/g'
+	echo 'rm /usr/local/lib/libkvfs-present.so.1'
+	echo "for i in {1..500}; do echo \"{\\\"input_length\\\": 1500, \\\"hash_ids\\\": [1, 2, \$((i % 90 + 3))]}\"; done | gzip >trace.jsonl.gz"
+	typed_page man/kvfs-replay.1
 	echo 'make uninstall'
 } >"$R/root/typed"
 cat >"$T/inside" <<'END_INSIDE'
@@ -67,14 +75,20 @@ mount -t tmpfs tmpfs "$R/run"
 exec chroot "$R" bash -exc 'cd /root/kvfs; . /root/typed'
 END_INSIDE
 # All that it started ends with it: it is the first process of a space of its own.
+# pip inside trusts the certificates that it trusts here.
+if [ -n "${PIP_CERT:-}" ]; then cp "$PIP_CERT" "$R/root/certificates" && pip_cert=/root/certificates || fail "PIP_CERT"; fi
 R=$R timeout 1800 unshare --mount --pid --fork --kill-child \
 	env -i R="$R" HOME=/root TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-	${http_proxy:+http_proxy="$http_proxy"} PS4='# ' bash "$T/inside" >"$T/out" 2>&1 ||
+	${http_proxy:+http_proxy="$http_proxy"} ${pip_cert:+PIP_CERT="$pip_cert"} \
+	${PIP_INDEX_URL:+PIP_INDEX_URL="$PIP_INDEX_URL"} PS4='# ' bash "$T/inside" >"$T/out" 2>&1 ||
 	fail "a command fails: $?"
 
 digest=$(sed -n 's/^user.kvfs.digest="\(.*\)"/\1/p' "$T/out" | head -n 1)
 [ "$(grep -c "^$digest  stdin\$" "$T/out")" = 2 ] || fail "the block's bytes are not there, before and after"
 [ "$(grep -c '^[08] blocks loaded, [08] computed and saved$' "$T/out")" = 2 ] || fail "libkvfs(3)'s program does not say what it did"
+for said in '0 blocks loaded, 8 saved:2' '[04] blocks saved, 4 loaded:1'; do
+	[ "$(grep -c "^${said%:*}\$" "$T/out")" = "${said##*:}" ] || fail "the examples do not print ${said%:*}"
+done
 [ "$(find "$R/backup/example" -type f -name '????????*' | wc -l)" = 8 ] || fail "the backup lacks blocks"
 left=$(find "$R/usr/local" "$R/sbin/" -name '*kvfs*')
 [ -z "$left" ] || fail "make uninstall leaves $left"

@@ -29,19 +29,29 @@ static uint64_t slot_id_of(const struct kv_block *block)
 	return kv_slot_id(block->file, block->slot_number);
 }
 
-static void unlinked_free(struct kv_cache *cache, const struct kv_block *block)
+static struct kv_unlinked **unlinked_find(struct kv_cache *cache,
+					  const struct kv_block *block)
 {
-	struct kv_unlinked *unlinked;
+	struct kv_unlinked **link =
+		&cache->ssd.unlinked[block->number % UNLINKED_BUCKETS];
 
-	LIST_FOREACH(unlinked, &cache->ssd.unlinked, link)
-		if (unlinked->block == block->number) {
-			LIST_REMOVE(unlinked, link);
-			free(unlinked);
-			return;
-		}
+	while (*link && (*link)->block != block->number)
+		link = &(*link)->next;
+	return link;
 }
 
-void kv_block_settle_locked(struct kv_cache *cache, struct kv_block *block)
+static void unlinked_free(struct kv_cache *cache, const struct kv_block *block)
+{
+	struct kv_unlinked **link = unlinked_find(cache, block);
+	struct kv_unlinked *unlinked = *link;
+
+	if (!unlinked)
+		return;
+	*link = unlinked->next;
+	free(unlinked);
+}
+
+static void settle_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_slot *slot = block->slot;
 
@@ -87,7 +97,7 @@ static void remove_locked(struct kv_cache *cache, struct kv_block *block,
 	kv_block_settle_locked(cache, block);
 }
 
-void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block)
+static void end_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	remove_locked(cache, block, 0);
 }
@@ -133,8 +143,7 @@ static int remove_block(struct kv_cache *cache, struct kv_block *block,
 		r = -ENOENT;
 	if (r == 0 && unlinked && block->file != KV_NONE) {
 		unlinked->block = block->number;
-		LIST_INSERT_HEAD(&cache->ssd.unlinked, unlinked, link);
-		unlinked = NULL;
+		*unlinked_find(cache, block) = kv_steal(unlinked);
 	}
 	if (r == 0) {
 		cache->stats.removed++;
@@ -165,18 +174,17 @@ static int record_in_memory(struct kv_cache *cache,
 			    const struct kv_block *block,
 			    struct kv_slot_record *ret_record, uint64_t *ret_id)
 {
-	const struct kv_unlinked *unlinked;
+	const struct kv_unlinked *unlinked = *unlinked_find(cache, block);
 
 	kv_assert_locked(&cache->lock);
 	if (block->slot) {
 		*ret_record = kv_slot_prologue(block->slot)->record;
 		return 0;
 	}
-	LIST_FOREACH(unlinked, &cache->ssd.unlinked, link)
-		if (unlinked->block == block->number) {
-			*ret_record = unlinked->record;
-			return 0;
-		}
+	if (unlinked) {
+		*ret_record = unlinked->record;
+		return 0;
+	}
 	*ret_id = slot_id_of(block);
 	return 1;
 }
@@ -204,6 +212,19 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 	return r;
 }
 
+/* Whether the block is the user's own, and all of its blocks on SSD that are pinned
+ * or open stay within the user's guarantee. */
+static bool is_guaranteed(struct kv_cache *cache, const struct kv_block *block,
+			  struct kv_account *account, uint64_t bytes)
+{
+	const struct kv_space *space = kv_block_space(cache, block);
+	const struct kv_tenant *tenant = space->tenant;
+
+	return kv_account_uid(account) == tenant->uid &&
+	       kv_account_held(account, KV_FINITE_PINNED) + bytes <=
+		       KV_MAX(space->guaranteed_ssd, tenant->guaranteed_ssd);
+}
+
 int kv_open_charge(struct kv_cache *cache, struct kv_block *block,
 		   struct kv_account *account,
 		   struct kv_open_charge *ret_charge)
@@ -225,7 +246,9 @@ int kv_open_charge(struct kv_cache *cache, struct kv_block *block,
 		spare = shared / KV_FLOOR_PART;
 	}
 	fits = kv_account_fits(account, charge.what, shared, charge.bytes,
-			       spare);
+			       spare) ||
+	       (charge.what == KV_FINITE_PINNED &&
+		is_guaranteed(cache, block, account, charge.bytes));
 	if (fits)
 		kv_account_take(account, charge.what, charge.bytes);
 	kv_unlock(cache);
@@ -581,3 +604,10 @@ void kv_block_put(struct kv_cache *cache, struct kv_block *block)
 	kv_block_settle_locked(cache, block);
 	kv_unlock(cache);
 }
+
+const struct kv_block_hooks kv_block_hooks = {
+	.settle_locked = settle_locked,
+	.remove_locked = end_locked,
+	.room_locked = kv_wants_look_again_locked,
+	.pinned_by_user = kv_pinned_by_user,
+};

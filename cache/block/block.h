@@ -118,4 +118,9 @@ int kv_bounce_new(uint64_t dram, struct kv_bounce **ret_bounce);
 void kv_bounce_trim(struct kv_bounce *bounce);
 void kv_bounce_free(struct kv_bounce *bounce);
 
+/* Of block.c, lease.c and pins.c, for what stands below them; core/hooks.h. */
+extern const struct kv_block_hooks kv_block_hooks;
+void kv_wants_look_again_locked(struct kv_cache *cache);
+bool kv_pinned_by_user(struct kv_cache *cache, const struct kv_block *block);
+
 #endif

@@ -74,6 +74,8 @@ static bool has_block(const struct kv_want *want)
  * child. */
 static void touch_all(struct kv_cache *cache, struct kv_acquire *acquire)
 {
+	if (acquire->again)
+		return;
 	for (size_t i = usable(acquire); i-- > 0;)
 		if (has_block(&acquire->wants[i]))
 			kv_block_touch_locked(cache, acquire->wants[i].block);
@@ -213,7 +215,7 @@ static unsigned look_again(struct kv_cache *cache, struct kv_acquire *acquire,
 	return left;
 }
 
-void kv_wants_room_locked(struct kv_cache *cache)
+void kv_wants_look_again_locked(struct kv_cache *cache)
 {
 	struct kv_acquire *acquire = TAILQ_FIRST(&cache->short_of_room);
 	unsigned left = LOOKS;
@@ -248,6 +250,7 @@ static int start(struct kv_cache *cache, struct kv_want *want, bool first,
 	struct kv_block *block = kv_table_find(cache, space, &want->key);
 	struct kv_fill *fill;
 
+	first = first && !acquire->again;
 	if (acquire->sealed && block)
 		return 0;
 	if (block)

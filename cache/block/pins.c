@@ -248,8 +248,7 @@ void kv_pin_block_gone_locked(struct kv_cache *cache, struct kv_block *block)
 		set_pinned(cache, block, false);
 }
 
-bool kv_block_pinned_by_user(struct kv_cache *cache,
-			     const struct kv_block *block)
+bool kv_pinned_by_user(struct kv_cache *cache, const struct kv_block *block)
 {
 	const struct kv_pin *pin;
 

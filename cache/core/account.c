@@ -33,20 +33,19 @@ struct kv_account {
 
 struct kv_accounts {
 	pthread_mutex_t lock;
-	uint32_t own; /* fixed: the daemon's user */
-	bool squash;  /* fixed: uid 0 is no operator */
+	uint32_t own;	 /* fixed: the daemon's user */
+	bool squash;	 /* fixed: uid 0 is no operator */
+	uint64_t memory; /* fixed: total of KV_FINITE_MEMORY */
 	uint64_t used[KV_FINITE_END];
 	struct kv_account *buckets[BUCKETS];
 };
 
-/* A process has 128 TiB of addresses, and the arena needs some of them. */
 static const uint64_t totals[KV_FINITE_END] = {
 	[KV_FINITE_CONNECTIONS] = 1024,
 	[KV_FINITE_REQUESTS] = 1 << 16,
 	[KV_FINITE_LEASES] = 1 << 20,
 	[KV_FINITE_RESERVATIONS] = 1 << 16,
 	[KV_FINITE_STAGINGS] = 4096,
-	[KV_FINITE_STAGING_BYTES] = UINT64_C(64) << 40,
 	[KV_FINITE_DESCRIPTORS] = 4096,
 	[KV_FINITE_OPENS] = 1 << 16,
 	[KV_FINITE_UPLOADS] = 4096,
@@ -61,6 +60,7 @@ int kv_accounts_new(struct kv_accounts **ret_accounts)
 	if (!accounts)
 		return -ENOMEM;
 	accounts->own = geteuid();
+	accounts->memory = totals[KV_FINITE_MEMORY];
 	pthread_mutex_init(&accounts->lock, NULL);
 	*ret_accounts = accounts;
 	return 0;
@@ -207,15 +207,23 @@ static bool fits_locked(const struct kv_account *account, enum kv_finite what,
 			       (total - part - used - n);
 }
 
+void kv_accounts_limit_memory(struct kv_accounts *accounts, uint64_t bytes)
+{
+	accounts->memory = KV_MIN(bytes, totals[KV_FINITE_MEMORY]);
+}
+
 int kv_account_charge(struct kv_account *account, enum kv_finite what,
 		      uint64_t n)
 {
+	uint64_t total = totals[what];
 	int r = -ENOLCK;
 
 	if (!account)
 		return 0;
+	if (what == KV_FINITE_MEMORY)
+		total = account->accounts->memory;
 	pthread_mutex_lock(&account->accounts->lock);
-	if (fits_locked(account, what, totals[what], n, 0)) {
+	if (fits_locked(account, what, total, n, 0)) {
 		account->held[what] += n;
 		account->accounts->used[what] += n;
 		r = 0;
@@ -246,6 +254,16 @@ void kv_account_take(struct kv_account *account, enum kv_finite what,
 	account->held[what] += n;
 	account->accounts->used[what] += n;
 	pthread_mutex_unlock(&account->accounts->lock);
+}
+
+uint64_t kv_account_held(struct kv_account *account, enum kv_finite what)
+{
+	uint64_t held;
+
+	pthread_mutex_lock(&account->accounts->lock);
+	held = account->held[what];
+	pthread_mutex_unlock(&account->accounts->lock);
+	return held;
 }
 
 int kv_account_pace(struct kv_account *account)

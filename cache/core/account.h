@@ -19,10 +19,10 @@ enum kv_finite {
 	KV_FINITE_LEASES,	/* blocks leased or being acquired */
 	KV_FINITE_RESERVATIONS, /* blocks reserved to be saved */
 	KV_FINITE_STAGINGS,
-	KV_FINITE_STAGING_BYTES, /* of address space */
-	KV_FINITE_DESCRIPTORS,	 /* waiting for who does not read */
-	KV_FINITE_OPENS,	 /* files and directories, by the mount */
-	KV_FINITE_UPLOADS,	 /* files being written, by the mount */
+	KV_FINITE_MAPPED, /* bytes of them: their page tables take memory */
+	KV_FINITE_DESCRIPTORS, /* waiting for who does not read */
+	KV_FINITE_OPENS,       /* files and directories, by the mount */
+	KV_FINITE_UPLOADS,     /* files being written, by the mount */
 	KV_FINITE_MEMORY, /* bytes of the daemon's: of requests, replies that
 				wait, listings, texts, heads of uploads */
 	KV_FINITE_DRAM,	  /* bytes of slots being filled, leased, pinned */
@@ -47,6 +47,9 @@ int kv_accounts_new(struct kv_accounts **ret_accounts); /* -ENOMEM */
 void kv_accounts_free(struct kv_accounts *accounts);	/* takes NULL */
 /* Uid 0 is a user as any other.  Before the first account. */
 void kv_accounts_squash_root(struct kv_accounts *accounts);
+/* All users together may take at most @bytes of KV_FINITE_MEMORY.  Before the
+ * first account. */
+void kv_accounts_limit_memory(struct kv_accounts *accounts, uint64_t bytes);
 /* Whether @uid has no share, but all. */
 bool kv_accounts_operator(const struct kv_accounts *accounts, uint32_t uid);
 
@@ -72,7 +75,11 @@ bool kv_account_fits(struct kv_account *account, enum kv_finite what,
 void kv_account_take(struct kv_account *account, enum kv_finite what,
 		     uint64_t n);
 
-/* Make a space: 0, or -EAGAIN if the user has made too many for now. */
+/* How much of @what the user holds. */
+uint64_t kv_account_held(struct kv_account *account, enum kv_finite what);
+
+/* Before a space is made, or removed through the mount: 0, or -EAGAIN if the
+ * user has done so too often for now. */
 int kv_account_pace(struct kv_account *account);
 
 /* How much there is of @what for all; 0: that is not fixed. */

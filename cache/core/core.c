@@ -76,6 +76,15 @@ void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns)
 	pthread_cond_timedwait(cond, &cache->lock, &until);
 }
 
+/* The mutex is not fair: without the pause this thread would lock it again
+ * before a waiter has woken up. */
+void kv_yield(struct kv_cache *cache)
+{
+	kv_unlock(cache);
+	nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+	kv_lock(cache);
+}
+
 void kv_cond_init(pthread_cond_t *cond)
 {
 	pthread_condattr_t attr;

@@ -57,7 +57,8 @@ struct kv_block {
 	struct kv_evict_node node; /* SSD policy */
 };
 
-_Static_assert(sizeof(struct kv_block) == 104, "112 bytes with its bucket");
+_Static_assert(sizeof(struct kv_block) == 104,
+	       "112 bytes with 4 in its bucket and 4 in kv_segfile.blocks");
 
 struct kv_dir {
 	uint32_t *buckets;
@@ -212,6 +213,7 @@ struct kv_space {
 	uint64_t index_bytes;		/* of the index, with its snapshots */
 	struct kv_layout *layout; /* set once; or replaced, space/agree.c: */
 	struct kv_layout *former;
+	char layout_error[KV_LAYOUT_ERROR_MAX + 1];
 	struct kv_dir *dirs[256]; /* NULL: not there */
 	uint64_t blocks, bytes_dram, bytes_ssd;
 	struct kv_lookups lookups;
@@ -226,7 +228,8 @@ struct kv_space {
 	uint64_t pinned_ssd; /* bytes of its pinned blocks */
 	struct kv_deletion_queue deletions;
 	TAILQ_ENTRY(kv_space) deleting;
-	bool shrunk; /* a block of it was removed since the mount */
+	bool shrunk;	  /* a block of it was removed since the mount */
+	uint64_t removal; /* number of its last change of cache->removed */
 	/* Bytes of slots kept by its users, and of others that are dirty;
 	 * slot.c. */
 	uint64_t kept_dram, dirty_dram;
@@ -322,6 +325,7 @@ struct kv_segment {
 	/* As many; NULL: they are in the slots, which clients can only read. */
 	struct kv_prologue *prologues;
 	uint32_t holders; /* of all mappers */
+	bool seen_in_use; /* KEPT, or DEAD and was KEPT */
 	LIST_HEAD(, kv_mapper) mappers;
 	struct kv_tenant *owner;      /* RETIRED: its class's */
 	struct kv_tenant *keeper;     /* one that is charged claims it */
@@ -358,6 +362,9 @@ struct kv_arena {
 			      */
 	uint32_t claimed;    /* segments, see kv_tenant_may_keep */
 	uint64_t retired_ns; /* when the last one was */
+	/* When the last one was first found in use after its holders had said
+	 * that they unmapped it, or had ended; 0: none is kept. */
+	uint64_t kept_ns;
 	bool growing, stop, running;
 	uint32_t unlocked; /* segments that could not be locked */
 	int grow_error;
@@ -377,6 +384,9 @@ struct kv_segfile {
 	uint32_t slots, used;
 	uint32_t hint; /* no free slot below it */
 	uint64_t *bitmap;
+	/* By slot: the number of the last block that got it.  Entries are not
+	 * cleared: kv_extent_block compares them with the block. */
+	uint32_t *blocks;
 	/* Parts of @bitmap: deletions there was no memory for, those of slots
 	 * to be given back. */
 	uint64_t *unqueued, *unqueued_back;
@@ -384,12 +394,22 @@ struct kv_segfile {
 	bool recorded;	/* the index has it as it is */
 	bool trailer;	/* its last page tells its slots */
 	bool unswept;	/* free slots may hold prologues: take none */
-	bool closed;	/* it is to be of another size: take none */
-	const struct kv_tenant *wanted; /* closed: by him, before others */
-	uint64_t until; /* closed so long; open: not to be vacated before */
+	bool closed;	/* no slot of it is taken */
+	/* The class that it is emptied for, and closed; NULL: none. */
+	struct kv_ssd_class *heir;
+	uint32_t wanted_by; /* id of the space whose block asked for it */
+	uint32_t taker;	    /* id of the space that gives up its own; 0: none */
+	bool spares;   /* blocks warmer than the heir's coldest are moved */
+	bool emptying; /* in moves->files */
+	/* emptying: the heir waits so long before it evicts its own, too;
+	 * emptied: it is kept for the heir so long; in use: it is not to be
+	 * emptied before. */
+	uint64_t until;
+	uint8_t failures; /* of changes of its slot size, in a row */
 	bool sweeping;
 	TAILQ_ENTRY(kv_segfile)
 	link; /* of its class; those with room in front */
+	TAILQ_ENTRY(kv_segfile) queue; /* moves->files */
 };
 TAILQ_HEAD(kv_segfiles, kv_segfile);
 
@@ -401,7 +421,10 @@ struct kv_ssd_class {
 	uint32_t n_files, n_empty; /* empty: no slot is in use */
 	uint32_t n_closed;
 	uint32_t leaving; /* slots whose deletion waits for the commit */
-	uint32_t tried;	  /* files that could not be emptied; ssd/evict.c */
+	/* The file that is emptied for it, or was; NULL.  Blocks to evict
+	 * before it asks again for one; ssd/evict.c. */
+	struct kv_segfile *awaited;
+	uint32_t file_wait;
 	struct kv_evict_lists lists;
 	LIST_ENTRY(kv_ssd_class) link;
 };
@@ -431,21 +454,18 @@ struct kv_updates {
 TAILQ_HEAD(kv_move_list, kv_move);
 struct kv_moves {
 	struct kv_periodic thread;
-	struct kv_segfile *vacating; /* the file that they leave; or NULL */
-	struct kv_move_list copied;  /* for the next commit */
+	/* Files that are emptied, one after the other. */
+	TAILQ_HEAD(, kv_segfile) files;
+	struct kv_move_list copied;		 /* for the next commit */
 	struct kv_move_list recording, recorded; /* the committer's own */
 	uint32_t n;				 /* that are not over */
-	/* The file that is vacated if none can be emptied, of those that were
-	 * tried: the one whose blocks that must not go are the fewest bytes. */
-	struct kv_segfile *best;
-	uint64_t best_bytes;
 };
 
 /* A removed block that a reader still has open: what to check its bytes by. */
 struct kv_unlinked {
 	uint32_t block;
 	struct kv_slot_record record;
-	LIST_ENTRY(kv_unlinked) link;
+	struct kv_unlinked *next; /* in its bucket */
 };
 
 /* Blocks that wait until the parent they have in common is on its way. */
@@ -460,11 +480,15 @@ struct kv_orphans {
 };
 LIST_HEAD(kv_orphans_list, kv_orphans);
 
+#define UNLINKED_BUCKETS 16384u
 #define KV_EVICTED_KNOWN (1u << 20)
 #define KV_CHANGED_KNOWN (1u << 12)
 
 struct kv_ssd {
-	bool on;				  /* fixed */
+	bool on; /* fixed */
+	/* Fixed: ssd=0 on a store with a tier.  Blocks there are read, removed
+	 * and pinned as ever, and no others come. */
+	bool frozen;
 	bool buffered;				  /* fixed: no O_DIRECT here */
 	int dir;				  /* fixed: STORE/segments */
 	uint64_t cap, segment_bytes, file_budget; /* fixed: bytes for files */
@@ -482,7 +506,9 @@ struct kv_ssd {
 	uint32_t n_unswept;   /* files that are to be swept still */
 	uint64_t sweep_first; /* slot_bytes of files that somebody waits for */
 	uint64_t swept;	      /* prologues that were zeroed */
-	bool tried_in_use;    /* blocks of the files tried were; ssd/evict.c */
+	/* Files whose change of slot size failed: of no class, and empty; the
+	 * one that failed longest ago is first. */
+	struct kv_segfiles unusable;
 	uint32_t evicted[KV_EVICTED_KNOWN]; /* ssd/evict.c: marks.h */
 	uint32_t changed[KV_CHANGED_KNOWN]; /* ssd/flush.c: marks.h */
 	uint64_t used;			    /* bytes of slots in use */
@@ -510,7 +536,7 @@ struct kv_ssd {
 	uint64_t written_bytes; /* of slots that wait for the commit */
 	struct kv_deletions deletions;
 	struct kv_moves moves;
-	LIST_HEAD(, kv_unlinked) unlinked;
+	struct kv_unlinked *unlinked[UNLINKED_BUCKETS]; /* by block number */
 	struct kv_updates updates;
 	uint64_t commits_begun, put; /* counts: rounds; blocks */
 	LIST_HEAD(, kv_space) flushing;
@@ -605,8 +631,9 @@ struct kv_cache {
 	int store_fd, lock_fd;	       /* fixed */
 	int spaces_dir;		       /* fixed: STORE/spaces */
 	struct kv_store_info info;
-	uint64_t epoch;	       /* fixed */
-	bool after_crash;      /* fixed: the last end was not a clean one */
+	uint64_t epoch; /* fixed */
+	/* Fixed after open: the store was not left clean, or is not now. */
+	bool after_crash;
 	uint64_t generation;   /* next */
 	uint32_t clock;	       /* touches, for the policies */
 	struct kv_ghost ghost; /* of blocks evicted from all tiers */
@@ -617,6 +644,7 @@ struct kv_cache {
 	struct kv_prefetcher prefetcher;
 	struct kv_remote *remote;		    /* NULL: none */
 	const struct kv_remote_hooks *remote_hooks; /* as remote; hooks.h */
+	const struct kv_block_hooks *block_hooks;   /* fixed; hooks.h */
 	struct kv_periodic agreeing;
 	struct kv_removed *removed; /* NULL: nothing was, or no memory */
 	struct kv_health health;
@@ -653,7 +681,11 @@ struct kv_cache {
 
 void kv_lock(struct kv_cache *cache);
 void kv_unlock(struct kv_cache *cache);
+/* Let other threads take the lock between two steps of a long walk. */
+void kv_yield(struct kv_cache *cache);
 /* Wait on @cond up to @ns; what is deferred runs first, unlocked. */
+/* Let other threads take the lock between two steps of a long walk. */
+void kv_yield(struct kv_cache *cache);
 void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns);
 void kv_cond_init(pthread_cond_t *cond);
 /* NULL: there is none. */

@@ -12,22 +12,41 @@
 
 #include "cache/core/core.h"
 
-/* ---- block/block.c: a block is settled, or gone ---- */
+/* ---- block/: the end of a block, who waits for room, a user's pin ---- */
+
+struct kv_block_hooks {
+	void (*settle_locked)(struct kv_cache *cache, struct kv_block *block);
+	void (*remove_locked)(struct kv_cache *cache, struct kv_block *block);
+	void (*room_locked)(struct kv_cache *cache);
+	bool (*pinned_by_user)(struct kv_cache *cache,
+			       const struct kv_block *block);
+};
 
 /* Free what nothing needs any more of a removed block; maybe the block. */
-void kv_block_settle_locked(struct kv_cache *cache, struct kv_block *block);
-void kv_block_remove_locked(struct kv_cache *cache, struct kv_block *block);
+static inline void kv_block_settle_locked(struct kv_cache *cache,
+					  struct kv_block *block)
+{
+	cache->block_hooks->settle_locked(cache, block);
+}
 
-/* ---- block/lease.c: there is room again ---- */
+static inline void kv_block_remove_locked(struct kv_cache *cache,
+					  struct kv_block *block)
+{
+	cache->block_hooks->remove_locked(cache, block);
+}
 
 /* Wants that are short of room look again. */
-void kv_wants_room_locked(struct kv_cache *cache);
-
-/* ---- block/pins.c: what a block's record says ---- */
+static inline void kv_wants_room_locked(struct kv_cache *cache)
+{
+	cache->block_hooks->room_locked(cache);
+}
 
 /* The pin that its user set, not its snapshots. */
-bool kv_block_pinned_by_user(struct kv_cache *cache,
-			     const struct kv_block *block);
+static inline bool kv_block_pinned_by_user(struct kv_cache *cache,
+					   const struct kv_block *block)
+{
+	return cache->block_hooks->pinned_by_user(cache, block);
+}
 
 /* ---- remote/: what is not here may be elsewhere ---- */
 

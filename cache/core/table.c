@@ -22,8 +22,9 @@
 
 #define CHUNK 4096u
 #define FIRST_BUCKETS 4u
-#define AHEAD 16u /* buckets, when they are gone through */
-#define LINE 64u  /* the processor's */
+#define BUCKET_BLOCKS 2u /* on average, before buckets double */
+#define AHEAD 16u	 /* buckets, when they are gone through */
+#define LINE 64u	 /* the processor's */
 
 int kv_table_init(struct kv_table *table)
 {
@@ -181,7 +182,7 @@ static int rehash(struct kv_cache *cache, struct kv_dir *dir)
 	uint32_t n = old_n ? old_n * 2 : FIRST_BUCKETS;
 	uint32_t *buckets;
 
-	if (dir->blocks < old_n)
+	if (dir->blocks < BUCKET_BLOCKS * old_n)
 		return 0;
 	buckets = malloc(n * sizeof(*buckets));
 	if (!buckets)

@@ -88,7 +88,8 @@ void kv_turn_start(struct kv_turns *turns, struct kv_turn *turn)
 		return;
 	turn->busy = true;
 	turn->served = turn->first = false;
-	turn->credit = turns->amount;
+	if (turn->credit >= 0)
+		turn->credit = turns->amount;
 	TAILQ_INSERT_TAIL(&turns->busy, turn, link);
 	turns->n_busy++;
 }

@@ -49,7 +49,8 @@ void kv_turn_hold(struct kv_turn *turn);
 /* With the last holder it is gone; it has no work then. */
 void kv_turn_put(struct kv_turns *turns, struct kv_turn *turn);
 
-/* The queue has work, or none; nothing happens if that was said before. */
+/* The queue has work, or none; nothing happens if that was said before.  What it
+ * took beyond its turn it owes as long as it is held. */
 void kv_turn_start(struct kv_turns *turns, struct kv_turn *turn);
 void kv_turn_stop(struct kv_turns *turns, struct kv_turn *turn);
 

@@ -42,8 +42,6 @@
 
 #include <sys/stat.h>
 
-/* Clients that were told to unmap a segment do so at once, or never. */
-#define UNMAP_NS 1000000000u
 #define NOT_PINNED 8u /* one part in so many of the arena is never pinned */
 
 static struct kv_evict_node *node_of(void *arg, uint32_t block)
@@ -146,10 +144,11 @@ static struct kv_class *class_get(struct kv_cache *cache,
 bool kv_arena_grows_locked(const struct kv_cache *cache)
 {
 	const struct kv_arena *arena = &cache->arena;
+	const uint64_t now = kv_now_ns();
 
 	kv_assert_locked(&cache->lock);
-	return arena->growing || (arena->retired_count &&
-				  kv_now_ns() - arena->retired_ns < UNMAP_NS);
+	return arena->growing || now - arena->kept_ns < KV_UNMAP_NS ||
+	       (arena->retired_count && now - arena->retired_ns < KV_UNMAP_NS);
 }
 
 int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,

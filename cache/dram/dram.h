@@ -12,6 +12,10 @@
 
 /* How the tiers evict.  -EINVAL: no such policy. */
 int kv_arena_eviction_init(struct kv_cache *cache);
+/* Clients that were told to unmap a segment do so at once, or never; and so do
+ * processes that end. */
+#define KV_UNMAP_NS 1000000000u
+
 /* A FILLING slot; evicts as needed.  -ENOSPC, -EFBIG; -EBUSY: segments are
  * being made, or given back by clients, and then there may be one. */
 int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,

@@ -43,6 +43,7 @@
 
 /* Leave the machine this much when memory is short. */
 #define MEMORY_MARGIN (64ull << 20)
+#define ENDING_NS 10000000u
 #define HUGE_PAGE (2u << 20)
 
 static uint64_t memory_available(void)
@@ -227,6 +228,9 @@ static void keep(struct kv_cache *cache, struct kv_segment *segment)
 {
 	TAILQ_INSERT_TAIL(&cache->arena.kept, segment, link);
 	cache->arena.kept_count++;
+	if (!segment->seen_in_use)
+		cache->arena.kept_ns = kv_now_ns();
+	segment->seen_in_use = true;
 	charge_keepers(cache, segment);
 }
 
@@ -246,6 +250,8 @@ static void bury_dead(struct kv_cache *cache)
 		else
 			bury(cache, segment);
 	}
+	if (!arena->kept_count)
+		arena->kept_ns = 0;
 }
 
 static void grow_one(struct kv_cache *cache)
@@ -296,9 +302,14 @@ static void *grower(void *arg)
 			continue;
 		if (arena->growing)
 			growing_ended(cache);
-		/* Short of memory: look again in a second. */
+		/* Short of memory, or kept: look again in a second.  The kernel
+		 * closes the socket of a killed process before it has given up
+		 * its mappings: look again soon. */
 		if (!arena->stop && TAILQ_EMPTY(&arena->dead))
-			kv_cond_wait(cache, &arena->grow, 1000000000u);
+			kv_cond_wait(cache, &arena->grow,
+				     kv_now_ns() - arena->kept_ns < KV_UNMAP_NS
+					     ? ENDING_NS
+					     : 1000000000u);
 	}
 	bury_dead(cache);
 	kv_unlock(cache);

@@ -389,23 +389,47 @@ uint32_t kv_policy_victim(struct kv_policy *policy,
 	return best;
 }
 
+uint32_t kv_policy_age_of(const struct kv_policy *policy, uint32_t block)
+{
+	const struct kv_evict_node *node = node_of(policy, block);
+	float worth;
+
+	if (!node->linked)
+		return 0;
+	worth = worth_of(policy, node->list, age_of(policy, node));
+	return worth < 1e-9f ? UINT32_MAX : (uint32_t)KV_MAX(1 / worth, 1.0f);
+}
+
 uint32_t kv_policy_age(const struct kv_policy *policy)
 {
-	float least = 1;
-	bool any = false;
+	uint32_t most = 0;
 
 	for (unsigned i = 0; i < policy->eviction->kind->lists; i++) {
-		float worth;
+		const uint32_t head = head_of(policy, i);
 
-		if (head_of(policy, i) == KV_NONE)
-			continue;
-		worth = worth_of(
-			policy, i,
-			age_of(policy, node_of(policy, head_of(policy, i))));
-		least = KV_MIN(least, worth);
-		any = true;
+		if (head != KV_NONE)
+			most = KV_MAX(most, kv_policy_age_of(policy, head));
 	}
-	if (least < 1e-9f)
-		return UINT32_MAX;
-	return any ? (uint32_t)(1 / least) : 0;
+	return most;
+}
+
+uint32_t kv_policy_colder(const struct kv_policy *policy, uint32_t age,
+			  uint32_t most)
+{
+	const bool back = policy->eviction->kind->newest_first;
+	uint32_t n = 0;
+
+	for (unsigned i = 0; i < policy->eviction->kind->lists; i++) {
+		uint32_t block = head_of(policy, i);
+
+		while (block != KV_NONE && n < most &&
+		       kv_policy_age_of(policy, block) > age) {
+			const struct kv_evict_node *node =
+				node_of(policy, block);
+
+			block = back ? node->prev : node->next;
+			n++;
+		}
+	}
+	return n;
 }

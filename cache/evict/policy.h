@@ -160,5 +160,10 @@ uint32_t kv_policy_victim(struct kv_policy *policy,
 /* How cold the next victim is: for lru its age in touches, for others the
  * touches for each hit to be expected.  0: there is none. */
 uint32_t kv_policy_age(const struct kv_policy *policy);
+/* The same of @block.  0: it is on no list. */
+uint32_t kv_policy_age_of(const struct kv_policy *policy, uint32_t block);
+/* Count blocks that are colder than @age, @most at most: so many steps. */
+uint32_t kv_policy_colder(const struct kv_policy *policy, uint32_t age,
+			  uint32_t most);
 
 #endif

@@ -17,8 +17,10 @@
  *   (3) sleepers is not below the number of threads that wait and that nobody
  *       is about to wake; one too many costs a system call, no more.
  *   (4) A buffer without data is never used, whoever has taken it.
- *   (5) flying has the requests at the device, the one that has been there
- *       longest first; bytes is their sum.
+ *   (5) passed is the bytes of the reads that were started since the first of
+ *       the other requests became first; 0 if there is none.
+ *   (6) flying has the requests at the device, the one that has been there
+ *       longest first; bytes is their sum, read_bytes that of the reads.
  *
  * LOCKING   ring->lock guards every field marked so.  It is a leaf: no other
  *           lock is taken, no system call made and no done run under it.
@@ -28,6 +30,9 @@
 
 #include "cache/io/ring_backend.h"
 #include <sys/mman.h>
+
+#define READ_SHARE 4u
+#define SMALL_BYTES (64u << 10) /* a smaller write, or a sync, counts as this */
 
 static void check_locked(struct kv_ring *ring)
 {
@@ -42,20 +47,42 @@ static struct kv_ios *queue_of(struct kv_ring *ring, enum kv_io_op op)
 	return op == KV_IO_READ ? &ring->reads : &ring->others;
 }
 
+static void count_flying(struct kv_ring *ring, const struct kv_io *io,
+			 bool more)
+{
+	const uint64_t bytes = more ? io->bytes : -io->bytes;
+
+	ring->bytes += bytes;
+	ring->read_bytes += io->op == KV_IO_READ ? bytes : 0;
+}
+
+/* Reads go first until they have moved READ_SHARE times the bytes of the write
+ * that waits. */
+static bool reads_go_first(const struct kv_ring *ring)
+{
+	const struct kv_io *other = TAILQ_FIRST(&ring->others);
+
+	return !TAILQ_EMPTY(&ring->reads) &&
+	       (!other ||
+		ring->passed < READ_SHARE * KV_MAX(other->bytes, SMALL_BYTES));
+}
+
 struct kv_io *kv_ring_next_locked(struct kv_ring *ring)
 {
-	struct kv_ios *queue;
-	struct kv_io *io;
+	const bool read = reads_go_first(ring);
+	struct kv_io *io = TAILQ_FIRST(read ? &ring->reads : &ring->others);
+	uint64_t flying, max;
 
 	kv_assert_locked(&ring->lock);
-	queue = TAILQ_EMPTY(&ring->reads) ? &ring->others : &ring->reads;
-	io = TAILQ_FIRST(queue);
-	if (!io || (!TAILQ_EMPTY(&ring->flying) &&
-		    io->bytes > ring->max_bytes -
-					KV_MIN(ring->bytes, ring->max_bytes)))
+	flying = read ? ring->read_bytes : ring->bytes;
+	max = read ? ring->max_read_bytes : ring->max_bytes;
+	if (!io || (flying && io->bytes > max - KV_MIN(flying, max)))
 		return NULL;
-	TAILQ_REMOVE(queue, io, link);
-	ring->bytes += io->bytes;
+	TAILQ_REMOVE(read ? &ring->reads : &ring->others, io, link);
+	ring->passed = read && !TAILQ_EMPTY(&ring->others)
+			       ? ring->passed + io->bytes
+			       : 0;
+	count_flying(ring, io, true);
 	io->since = kv_now_ns();
 	TAILQ_INSERT_TAIL(&ring->flying, io, link);
 	ring->queued--;
@@ -110,7 +137,7 @@ void kv_ring_finish(struct kv_ring *ring, struct kv_io *io, int status)
 
 	pthread_mutex_lock(&ring->lock);
 	TAILQ_REMOVE(&ring->flying, io, link);
-	ring->bytes -= io->bytes;
+	count_flying(ring, io, false);
 	waiter = io->waiter;
 	if (waiter) {
 		waiter->status = status;
@@ -370,6 +397,8 @@ int kv_ring_new(const struct kv_ring_config *config, struct kv_ring **ret_ring)
 	conds_init(ring);
 	ring->depth = KV_MAX(config->depth, 1u);
 	ring->max_bytes = config->bytes ? config->bytes : UINT64_MAX;
+	ring->max_read_bytes =
+		config->read_bytes ? config->read_bytes : ring->max_bytes;
 	ring->max_buffers = config->buffers;
 	ring->patience = config->patience ? config->patience : KV_IO_PATIENCE;
 	TAILQ_INIT(&ring->reads);

@@ -5,9 +5,10 @@
  *
  * Whole requests only: a short completion is continued from where it stopped
  * and a request ends with 0 when its every byte moved, else with -errno, which
- * is -ENODATA where the file ends too early.  Reads go before writes.  At most
- * @depth requests of @bytes in all are at the device, or a single larger one;
- * the rest wait in the queue, in order.
+ * is -ENODATA where the file ends too early.  Reads go before writes and syncs,
+ * which are not starved: one of them goes after reads of four times its bytes.
+ * At most @depth requests of @bytes in all are at the device, or a single
+ * larger one; the rest wait in the queue, in order.
  *
  * A request ends when its bytes are the device's no more, and never before,
  * however long that takes: whoever waits may give up, the memory stays lent.
@@ -48,10 +49,11 @@ struct kv_io {
 };
 
 struct kv_ring_config {
-	unsigned depth;	   /* requests at the device */
-	uint64_t bytes;	   /* of these requests; 0: any */
-	unsigned buffers;  /* the most ever registered at a time */
-	uint64_t patience; /* ns; 0: KV_IO_PATIENCE */
+	unsigned depth;	     /* requests at the device */
+	uint64_t bytes;	     /* of these requests; 0: any */
+	uint64_t read_bytes; /* of the reads among them; 0: bytes */
+	unsigned buffers;    /* the most ever registered at a time */
+	uint64_t patience;   /* ns; 0: KV_IO_PATIENCE */
 	/* NULL: io_uring, or threads where that is refused, and then
 	 * kv_ring_describe says why. */
 	const struct kv_ring_backend *backend;

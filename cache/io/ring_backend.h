@@ -35,8 +35,8 @@ struct kv_ring {
 	const struct kv_ring_backend *backend; /* fixed after new */
 	void *state;		     /* the backend's; fixed after start */
 	unsigned depth, max_buffers; /* fixed after new */
-	uint64_t max_bytes;	     /* fixed after new */
-	uint64_t patience;	     /* fixed after new */
+	uint64_t max_bytes, max_read_bytes; /* fixed after new */
+	uint64_t patience;		    /* fixed after new */
 
 	pthread_mutex_t lock;
 	pthread_cond_t work;		/* queued, or stopping */
@@ -45,7 +45,8 @@ struct kv_ring {
 	struct kv_ios reads, others;	/* lock; queued */
 	struct kv_ios flying;		/* lock; at the device, by since */
 	uint64_t queued, pending;	/* lock; pending: not yet done */
-	uint64_t bytes;			/* lock; of those in flying */
+	uint64_t bytes, read_bytes;	/* lock; of those in flying */
+	uint64_t passed;		/* lock; of reads, ahead of a write */
 	unsigned sleepers;		/* lock; threads that wait for work */
 	bool stopping, failed;		/* lock */
 	struct kv_ring_buffer *buffers; /* lock */
@@ -55,8 +56,8 @@ struct kv_ring {
 	char refused[128];    /* written once, before describe points there */
 };
 
-/* The next request to start, reads first; NULL if there is none, or if one
- * that is at the device must end first. */
+/* The next request to start; NULL if there is none, or if one that is at the
+ * device must end first. */
 struct kv_io *kv_ring_next_locked(struct kv_ring *ring);
 
 /* Whether @io can use its registered buffer. */

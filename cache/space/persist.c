@@ -28,6 +28,7 @@
 #include "common/crash_point.h"
 
 #define CHANGED_NS 1000000000u
+#define AT_ONCE 32u /* files that are lost, each open while it is written */
 
 int kv_sidecar_charge(struct kv_cache *cache, uint64_t *has, uint64_t bytes)
 {
@@ -99,20 +100,6 @@ static bool file_agrees(struct kv_cache *cache, const struct kv_space *space)
 	       strcmp(name, space->name) == 0 && strcmp(layout, json) == 0 &&
 	       memcmp(&file, &own,
 		      offsetof(struct kv_space_record, name_len)) == 0;
-}
-
-int kv_space_files_check(struct kv_cache *cache)
-{
-	int r = 0;
-
-	kv_strays_remove(cache, cache->spaces_dir, is_of_a_space);
-	for (uint32_t i = 0; r == 0 && i < cache->spaces.n; i++) {
-		struct kv_space *space = cache->spaces.sorted[i];
-
-		if (space->removed || !file_agrees(cache, space))
-			r = kv_space_persist(cache, space);
-	}
-	return r;
 }
 
 /* ---- changes ---- */
@@ -306,19 +293,72 @@ static void write_waiting(struct kv_cache *cache)
 	pthread_cond_broadcast(&cache->changed);
 }
 
+/* Write @n changes, which the caller has zeroed but for their spaces, and wait.
+ * The first error of one, if there is any. */
+static int persist(struct kv_cache *cache, struct kv_space_change *changes,
+		   size_t n)
+{
+	int r = 0;
+
+	kv_lock(cache);
+	for (size_t i = 0; i < n; i++) {
+		changes[i].status = NOT_YET;
+		TAILQ_INSERT_TAIL(&cache->changes, &changes[i], link);
+	}
+	for (size_t i = 0; i < n; i++) {
+		while (changes[i].status == NOT_YET)
+			if (cache->changing)
+				kv_cond_wait(cache, &cache->changed,
+					     CHANGED_NS);
+			else
+				write_waiting(cache);
+		if (r == 0)
+			r = changes[i].status;
+	}
+	kv_unlock(cache);
+	return r;
+}
+
 int kv_space_persist(struct kv_cache *cache, struct kv_space *space)
 {
-	struct kv_space_change change = {.space = space, .status = NOT_YET};
+	struct kv_space_change change = {.space = space};
 
-	if (!cache->index)
-		return 0;
-	kv_lock(cache);
-	TAILQ_INSERT_TAIL(&cache->changes, &change, link);
-	while (change.status == NOT_YET)
-		if (cache->changing)
-			kv_cond_wait(cache, &cache->changed, CHANGED_NS);
-		else
-			write_waiting(cache);
-	kv_unlock(cache);
-	return change.status;
+	return cache->index ? persist(cache, &change, 1) : 0;
+}
+
+int kv_space_files_check(struct kv_cache *cache)
+{
+	int r = 0;
+
+	kv_strays_remove(cache, cache->spaces_dir, is_of_a_space);
+	for (uint32_t i = 0; r == 0 && i < cache->spaces.n; i++) {
+		struct kv_space *space = cache->spaces.sorted[i];
+
+		if (space->removed || !file_agrees(cache, space))
+			r = kv_space_persist(cache, space);
+	}
+	return r;
+}
+
+int kv_space_files_lost(struct kv_cache *cache)
+{
+	struct kv_space_change changes[AT_ONCE];
+	char name[KV_SPACE_FILE_NAME];
+	size_t n = 0;
+	int r = 0;
+
+	for (uint32_t i = 0; r == 0 && i < cache->spaces.n; i++) {
+		struct kv_space *space = cache->spaces.sorted[i];
+
+		kv_space_file_name(space->id, name);
+		if (!space->removed &&
+		    faccessat(cache->spaces_dir, name, F_OK, 0) < 0 &&
+		    errno == ENOENT)
+			changes[n++] = (struct kv_space_change){.space = space};
+		if (n == AT_ONCE) {
+			r = persist(cache, changes, n);
+			n = 0;
+		}
+	}
+	return r == 0 && n > 0 ? persist(cache, changes, n) : r;
 }

@@ -25,6 +25,7 @@
 #include "index/sidecar.h"
 
 #define EVICT_AT_ONCE 256u
+#define SHARED_PART 4u /* of a tier that has shrunk */
 
 static uint64_t dram_bytes(const struct kv_cache *cache)
 {
@@ -109,23 +110,30 @@ static void reserves(const struct kv_cache *cache, uint64_t *ret_dram,
 		reserves_of(tenant, &dram, &ssd);
 		*ret_dram += dram;
 		*ret_ssd += ssd;
-		*ret_segments +=
-			KV_MAX(tenant->kept_segments, (dram + one - 1) / one);
+		/* At mount there is no memory yet when the SSD shrinks. */
+		if (one)
+			*ret_segments += KV_MAX(tenant->kept_segments,
+						(dram + one - 1) / one);
 	}
 }
 
-static uint64_t share(uint64_t bytes, uint64_t sum, uint64_t tier)
+/* Scale a reserve down if the tier has shrunk below the sum of them: to @most. */
+static uint64_t share(uint64_t bytes, uint64_t sum, uint64_t tier,
+		      uint64_t most)
 {
 	return sum <= tier
 		       ? bytes
-		       : (uint64_t)((double)bytes * (double)tier / (double)sum);
+		       : (uint64_t)((double)bytes * (double)most / (double)sum);
 }
 
-/* Mounted with a smaller tier, everybody is guaranteed less. */
 void kv_quotas_settle(struct kv_cache *cache)
 {
 	struct kv_tenant *tenant;
 	struct kv_space *space;
+	const uint64_t all_dram = dram_bytes(cache);
+	const uint64_t all_ssd = cache->ssd.file_budget;
+	/* Blocks on SSD are opened at the expense of what is shared. */
+	const uint64_t most_ssd = all_ssd - all_ssd / SHARED_PART;
 	uint64_t dram, ssd, segments;
 
 	kv_lock(cache);
@@ -135,15 +143,15 @@ void kv_quotas_settle(struct kv_cache *cache)
 
 		kv_guarantee_tenant(
 			cache, tenant,
-			share(q->reserve_dram, dram, dram_bytes(cache)),
-			share(q->reserve_ssd, ssd, cache->ssd.file_budget));
+			share(q->reserve_dram, dram, all_dram, all_dram),
+			share(q->reserve_ssd, ssd, all_ssd, most_ssd));
 		LIST_FOREACH(space, &tenant->spaces, siblings) {
 			q = &space->quota;
 			kv_guarantee_space(
 				cache, space,
-				share(q->reserve_dram, dram, dram_bytes(cache)),
-				share(q->reserve_ssd, ssd,
-				      cache->ssd.file_budget));
+				share(q->reserve_dram, dram, all_dram,
+				      all_dram),
+				share(q->reserve_ssd, ssd, all_ssd, most_ssd));
 		}
 	}
 	kv_unlock(cache);

@@ -28,6 +28,7 @@
 #include "cache/dram/dram.h"
 #include "cache/remote/remote.h"
 #include "cache/ssd/ssd.h"
+#include "common/why.h"
 
 #include <search.h>
 #include <stdatomic.h>
@@ -319,16 +320,6 @@ static void account_putp(struct kv_account **account)
 	kv_account_put(*account);
 }
 
-static int may_make(struct kv_cache *cache, struct kv_account *account,
-		    const char *name)
-{
-	if (!kv_account_fits(account, KV_FINITE_SPACES,
-			     kv_finite_total(KV_FINITE_SPACES), 1, 0) ||
-	    !index_fits(cache, account, kv_index_space_bytes(strlen(name), 0)))
-		return -ENOSPC;
-	return kv_account_pace(account);
-}
-
 int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		    uint32_t gid, uint32_t mode, struct kv_space **ret_space)
 {
@@ -348,7 +339,12 @@ int kv_space_create(struct kv_cache *cache, const char *name, uint32_t uid,
 		kv_unlock(cache);
 		return -EEXIST;
 	}
-	r = may_make(cache, account, name);
+	r = kv_account_fits(account, KV_FINITE_SPACES,
+			    kv_finite_total(KV_FINITE_SPACES), 1, 0) &&
+			    index_fits(cache, account,
+				       kv_index_space_bytes(strlen(name), 0))
+		    ? 0
+		    : -ENOSPC;
 	if (r == 0)
 		r = add_locked(cache, cache->info.next_space, name, uid,
 			       &space);
@@ -551,16 +547,14 @@ static bool may_share_locked(struct kv_cache *cache,
 	return uid == space->uid || kv_accounts_operator(cache->accounts, uid);
 }
 
-int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
-			uint32_t uid, const char *text, size_t len)
+static int set_layout(struct kv_cache *cache, struct kv_space *space,
+		      uint32_t uid, const char *text, size_t len)
 {
 	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
 	const struct kv_layout *there;
 	uint32_t untold = 0;
 	int r;
 
-	if (cache->config.read_only)
-		return -EROFS;
 	r = kv_layout_parse(text, len, &layout);
 	if (r < 0)
 		return r;
@@ -589,6 +583,65 @@ int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
 		return r == 1 ? 0 : r == 0 ? -EEXIST : r;
 	}
 	return kv_space_persist(cache, space);
+}
+
+static void keep_layout_error(struct kv_cache *cache, struct kv_space *space,
+			      const char *why)
+{
+	kv_lock(cache);
+	snprintf(space->layout_error, sizeof(space->layout_error), "%s",
+		 why ? why : "");
+	kv_unlock(cache);
+}
+
+int kv_space_layout_error(struct kv_cache *cache, struct kv_space *space,
+			  char *ret_why)
+{
+	int n;
+
+	kv_lock(cache);
+	n = sprintf(ret_why, "%s", space->layout_error);
+	kv_unlock(cache);
+	return n;
+}
+
+int kv_space_check_layout(struct kv_cache *cache, struct kv_space *space,
+			  const char *text, size_t len)
+{
+	_cleanup_(kv_freep) char *why = NULL;
+	int r = kv_layout_check(text, len, &why);
+
+	if (r == 1) {
+		const struct kv_layout *there =
+			kv_space_stat(cache, space).layout;
+
+		if (there && kv_layout_agrees(there, text, len) == 0)
+			r = kv_why(&why, -EEXIST,
+				   "the space has another layout");
+	}
+	keep_layout_error(cache, space, why);
+	return r;
+}
+
+int kv_space_set_layout(struct kv_cache *cache, struct kv_space *space,
+			uint32_t uid, const char *text, size_t len)
+{
+	int r;
+
+	if (cache->config.read_only)
+		return -EROFS;
+	r = kv_space_check_layout(cache, space, text, len);
+	if (r <= 0)
+		return r == 0 ? -EINVAL : r;
+	r = set_layout(cache, space, uid, text, len);
+	if (r < 0)
+		keep_layout_error(
+			cache, space,
+			r == -EBADMSG ? "a block in the space does not fit it"
+			: r == -EPERM ? "only the space's owner and operators "
+					"may set \"share\""
+				      : strerror(-r));
+	return r;
 }
 
 int kv_space_set_shared(struct kv_cache *cache, struct kv_space *space,
@@ -688,7 +741,9 @@ static int move_or_drop(struct kv_cache *cache, struct kv_block *block,
 		usleep(MOVE_AGAIN_US);
 	/* Still there: with an SSD it is read in anew when it is durable. */
 	kv_lock(cache);
-	if (block->slot && !(block->flags & BLOCK_REMOVED) && !cache->ssd.on &&
+	if (block->slot && !(block->flags & BLOCK_REMOVED) &&
+	    (!cache->ssd.on ||
+	     (cache->ssd.frozen && kv_block_unpersisted(block))) &&
 	    !kv_class_fits(block->slot->segment->class,
 			   kv_block_space(cache, block)))
 		kv_block_remove_locked(cache, block);

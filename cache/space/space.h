@@ -33,6 +33,9 @@ int kv_space_persist(struct kv_cache *cache, struct kv_space *space);
  * as its record has it, and no other. */
 void kv_space_file_adopt(struct kv_cache *cache, struct kv_space *space);
 int kv_space_files_check(struct kv_cache *cache);
+/* At mount after an end in order: write again the files that are not there.
+ * -ENOSPC, -EIO, -ENOMEM. */
+int kv_space_files_lost(struct kv_cache *cache);
 
 /* ---- agree.c ---- */
 

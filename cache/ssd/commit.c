@@ -552,14 +552,18 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 	for (size_t i = 0; status < 0 && i < round->n_files; i++)
 		kv_segfile_at(cache, round->files[i].id)->recorded = false;
 	ssd->put += puts == 0 ? round->n_puts : 0;
-	ssd->updates.done = round->updates_taken;
 	cache->stats.commits += status == 0;
-	if (status < 0)
+	if (status == 0)
+		ssd->updates.done = round->updates_taken;
+	else
 		updates_failed(cache, round);
 	if (puts < 0)
 		kv_write_failed_locked(cache, puts);
 	else if (round->n_puts || (!ssd->writing && !ssd->queued))
 		ssd->error = 0;
+	/* Flushes that waited for updates which failed have failed, too.  Later
+	 * ones wait for the next try, whose number is higher. */
+	ssd->updates.done = round->updates_taken;
 	KV_POINT("commit.before_telling");
 	kv_flushes_settle_locked(cache, 0);
 	kv_syncs_settle_locked(cache);

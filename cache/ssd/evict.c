@@ -3,7 +3,7 @@
  * evict.c - who makes place on SSD: a victim of the same size of slots, or a
  * whole file of another size.
  *
- * OWNS       nothing; it decides.  It keeps count of the files it has tried.
+ * OWNS       nothing; it decides.
  *
  * INVARIANTS
  *   (1) Nobody's need takes a space below what it is guaranteed but its own.
@@ -16,12 +16,19 @@
  *       to be there still, but no longer durable.
  *   (4) Room in the index is made by the user who has most records beyond what
  *       he is guaranteed: many small blocks of one drive out his own.
- *   (5) A whole file is given by a user who has more of them than his quota
- *       fills, or else by the one who has most of those who may give, whoever
- *       asks for it: many sizes of one drive out his own.  What must not go is
- *       moved out of it, if no other can be had.
+ *   (5) A space that can evict no block of a size gets a whole file for it: of
+ *       a user who has more files than the quota fills, or else of the user who
+ *       has most of those who may give, whoever asks: many sizes of one user
+ *       drive out that user's own.  Blocks that must not go are moved.
+ *   (6) A space that can evict blocks of a size gets a file if another size has
+ *       enough blocks to fill it that are colder than all of the former; a user
+ *       with more files than the quota fills gets only the user's own.  Colder
+ *       blocks of the other size are evicted, wherever they are, and warmer ones
+ *       in the file are moved.  This order is the hysteresis: the size that gave
+ *       a file can take one back only from blocks colder than those it kept.
  *
- * LOCKING    cache->lock; let go of only to ask the index what a file holds.
+ * LOCKING    cache->lock; a walk through the slots of a file releases it every
+ *            SLOTS_AT_ONCE slots.
  */
 #include "cache/ssd/ssd.h"
 #include "cache/core/core.h"
@@ -34,15 +41,10 @@
 #include "cache/core/tenant.h"
 #include "common/crash_point.h"
 
-#define FILES_TRIED 4 /* at once */
+#define SLOTS_AT_ONCE 1024u
 #define PATIENCE_NS 5000000000u
 #define PASSED_OVER 64 /* blocks in DRAM, for one victim */
-
-/* How the emptying of a file may end. */
-enum outcome { EMPTIED, IN_USE, KEPT };
-
-/* Not this file, but there are more. */
-#define MORE 2
+#define WAIT_PART 8u   /* of a file: evict it before seeking a file again */
 
 struct search {
 	struct kv_cache *cache;
@@ -214,34 +216,22 @@ bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
 	return kv_victim_evict_tenant(tenant, true, &giving);
 }
 
-/* The blocks whose records name @file; lets go of the lock. */
+/* Put the numbers of the durable blocks of @file into @numbers and return their
+ * count.  Releases the lock now and then. */
 static size_t blocks_in(struct kv_cache *cache, const struct kv_segfile *file,
 			uint32_t *numbers)
 {
-	uint32_t id = file->id, slots = file->slots;
-	struct kv_slot_record record;
+	const uint32_t room = file->slots;
 	size_t n = 0;
 
-	kv_unlock(cache);
-	for (uint32_t slot_number = 0; slot_number < slots; slot_number++) {
-		struct kv_key key = {0};
-		struct kv_space *space;
-		struct kv_block *block;
+	for (uint32_t i = 0; i < file->slots && n < room; i++) {
+		const struct kv_block *block = kv_extent_block(cache, file, i);
 
-		if (kv_index_get(cache->index, kv_slot_id(id, slot_number),
-				 &record) < 0)
-			continue;
-		key.len = record.key_len;
-		memcpy(key.b, record.key, sizeof(key.b));
-		kv_lock(cache);
-		space = kv_space_with_id(cache, record.space);
-		block = space ? kv_table_find(cache, space, &key) : NULL;
-		if (block && block->file == id &&
-		    block->slot_number == slot_number)
+		if (block)
 			numbers[n++] = block->number;
-		kv_unlock(cache);
+		if (i % SLOTS_AT_ONCE == SLOTS_AT_ONCE - 1)
+			kv_yield(cache);
 	}
-	kv_lock(cache);
 	return n;
 }
 
@@ -260,130 +250,85 @@ static bool keeps_its_own(const struct kv_space *space,
 		tenant->bytes_ssd >= tenant->guaranteed_ssd + tenant->leaving);
 }
 
-/* Those in @file that must not go for @taker, or are in use, come first of
- * @numbers; how many there are in *@ret_stay. */
-static enum outcome may_all_go(struct kv_cache *cache,
-			       const struct kv_segfile *file,
-			       const struct kv_space *taker, uint32_t *numbers,
-			       size_t n, size_t *ret_stay)
+/* How cold a block must be to be evicted from @file, or for one that is moved
+ * out of it: colder than any of the class that gets the file. */
+static uint32_t spared_age(const struct kv_segfile *file)
 {
+	const struct kv_evict_list *list;
+	uint32_t age = 0;
+
+	if (!file->spares)
+		return 0;
+	TAILQ_FOREACH(list, &file->heir->lists, link)
+		if (list->blocks)
+			age = KV_MAX(age, kv_policy_age(&list->policy));
+	return age;
+}
+
+/* Those of @numbers that are to be moved out of @file come first; return how
+ * many they are. */
+static size_t sort_stay(struct kv_cache *cache, const struct kv_segfile *file,
+			uint32_t *numbers, size_t n)
+{
+	const struct kv_space *taker = kv_space_with_id(cache, file->taker);
+	const uint32_t age = spared_age(file);
 	const uint64_t bytes = file->slot_bytes;
-	enum outcome outcome = EMPTIED;
 	size_t stay = 0;
 
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
 		struct kv_space *space = kv_block_space(cache, block);
+		const struct kv_evict_list *list;
 
 		if (block->file != file->id)
 			continue; /* gone meanwhile */
+		list = kv_evict_list_ssd(cache, block);
 		space->leaving += bytes;
 		space->tenant->leaving += bytes;
-		if (keeps_its_own(space, taker) && may_go(block))
+		if (keeps_its_own(space, taker) && may_go(block) &&
+		    (!age ||
+		     kv_policy_age_of(&list->policy, block->number) > age))
 			continue;
-		if (!keeps_its_own(space, taker) ||
-		    (block->flags & BLOCK_PINNED))
-			outcome = KEPT;
-		outcome = KV_MAX(outcome, IN_USE);
 		space->leaving -= bytes;
 		space->tenant->leaving -= bytes;
 		numbers[i] = numbers[stay];
 		numbers[stay++] = block->number;
 	}
 	for (size_t i = 0; i < n; i++) {
-		struct kv_space *space = kv_block_space(
-			cache, kv_table_at(&cache->table, numbers[i]));
-
-		space->leaving = space->tenant->leaving = 0;
-	}
-	*ret_stay = stay;
-	return outcome;
-}
-
-/* Is there a place in other files for @stay of the @n blocks of @file, if what
- * may go there does? */
-static bool has_place(struct kv_cache *cache, const struct kv_segfile *file,
-		      size_t stay, size_t n)
-{
-	const struct kv_ssd_class *class = file->class;
-	const struct need need = need_of(cache, NULL, NULL);
-	const struct kv_evict_list *list;
-	uint64_t place = class->free, taken = n - stay;
-
-	if (!file->closed)
-		taken += file->slots - file->used;
-	TAILQ_FOREACH(list, &class->lists, link) {
-		if (!list->blocks)
-			break; /* empty ones are last */
-		if (gives(list, &need))
-			place += list->blocks;
-	}
-	return place >= taken + stay;
-}
-
-/* It cannot be emptied: but vacated, maybe. */
-static void note_best(struct kv_cache *cache, struct kv_segfile *file,
-		      size_t stay, size_t n)
-{
-	struct kv_moves *moves = &cache->ssd.moves;
-	/* With those being written, and those that are nobody's any more. */
-	const uint64_t bytes = (file->used - (n - stay)) * file->slot_bytes;
-
-	if (file->closed || file->until > kv_now_ns() ||
-	    (moves->best && bytes >= moves->best_bytes) ||
-	    !has_place(cache, file, stay, n))
-		return;
-	moves->best = file;
-	moves->best_bytes = bytes;
-}
-
-static bool evict_all(struct kv_cache *cache, const struct kv_segfile *file,
-		      const uint32_t *numbers, size_t n)
-{
-	bool any = false;
-
-	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
+		struct kv_space *space = kv_block_space(cache, block);
 
-		if (block->file != file->id)
-			continue;
-		evict(cache, block);
-		any = true;
+		if (block->file == file->id)
+			space->leaving = space->tenant->leaving = 0;
 	}
-	return any;
+	return stay;
 }
 
 size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 			 uint32_t *numbers)
 {
 	const size_t n = blocks_in(cache, file, numbers);
-	size_t stay;
+	const size_t stay = sort_stay(cache, file, numbers, n);
 
 	kv_assert_locked(&cache->lock);
-	if (may_all_go(cache, file, NULL, numbers, n, &stay) == EMPTIED)
-		(void)evict_all(cache, file, numbers, n);
+	for (size_t i = stay; i < n; i++) {
+		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
+
+		if (block->file == file->id)
+			evict(cache, block);
+	}
 	return stay;
 }
 
-static enum outcome empty_file(struct kv_cache *cache, struct kv_segfile *file,
-			       const struct kv_space *taker)
+bool kv_ssd_evict_beside_locked(struct kv_cache *cache,
+				const struct kv_segfile *file)
 {
-	_cleanup_(kv_freep) uint32_t *numbers =
-		malloc(file->slots * sizeof(*numbers));
-	enum outcome outcome;
-	size_t n, stay;
+	struct kv_coldest coldest = {0};
 
-	if (!numbers)
-		return KEPT;
-	n = blocks_in(cache, file, numbers);
-	outcome = may_all_go(cache, file, taker, numbers, n, &stay);
-	if (outcome != EMPTIED) {
-		note_best(cache, file, stay, n);
-		return outcome;
-	}
-	/* The index does not know yet what is being written to it. */
-	return !evict_all(cache, file, numbers, n) && file->used ? IN_USE
-								 : EMPTIED;
+	kv_assert_locked(&cache->lock);
+	look_at(file->class, NULL, NULL, &coldest);
+	return coldest.list && coldest.age > spared_age(file) &&
+	       evict_one(cache, file->class, NULL, NULL);
 }
 
 /* Even with @bytes more it has no more than it is guaranteed: others give
@@ -419,100 +364,171 @@ static bool gives_first(const struct kv_cache *cache,
 	       (a->files == b->files && taker && a == taker->tenant);
 }
 
-/* The class whose files are tried next: one of the user who has most of them,
- * or more than his quota; NULL: all have been. */
-static struct kv_ssd_class *class_to_try(const struct kv_cache *cache,
-					 const struct kv_ssd_class *but,
-					 const struct kv_space *taker,
-					 const struct kv_space *spared)
+/* The file of @class that costs least: of those that may be emptied now, if there
+ * are any, one with few blocks, or else the one that has the next victim of
+ * @list (NULL: there is none).  NULL: none can be. */
+static struct kv_segfile *cheapest_file(struct kv_cache *cache,
+					const struct kv_ssd_class *class,
+					struct kv_evict_list *list)
 {
-	const struct need need = need_of(NULL, taker, spared);
-	const struct kv_evict_list *list, *first = NULL;
-	struct kv_ssd_class *class, *still = NULL;
-
-	kv_ssd_count_files_locked(cache, taker);
-	LIST_FOREACH(class, &cache->ssd.classes, link) {
-		if (class == but || class->tried >= class->n_files)
-			continue;
-		/* What must not go may be moved together. */
-		if (class->n_files > 1)
-			still = class;
-		TAILQ_FOREACH(list, &class->lists, link) {
-			if (!list->blocks)
-				break; /* empty ones are last */
-			if (gives(list, &need) &&
-			    gives_first(cache, list, first, taker))
-				first = list;
-		}
-	}
-	return first ? first->class : still;
-}
-
-/* Files with room are in front: least is lost with them. */
-static unsigned files_to_try(const struct kv_ssd_class *class, uint32_t *ids)
-{
-	const struct kv_segfile *file;
-	unsigned n = 0, at = 0;
+	struct search search = {.cache = cache, .passed_over = PASSED_OVER};
+	const uint64_t now = kv_now_ns();
+	struct kv_segfile *file, *least = NULL;
+	uint32_t victim;
 
 	TAILQ_FOREACH(file, &class->files, link) {
-		if (n == FILES_TRIED)
-			break;
-		if (at++ >= class->tried)
-			ids[n++] = file->id;
+		if (file->closed || file->unswept || file->sweeping)
+			continue;
+		if (!least ||
+		    (file->until <= now &&
+		     (least->until > now || file->used < least->used)))
+			least = file;
 	}
-	return n;
+	if (!least || !list || least->used < least->slots / 2)
+		return least;
+	victim = kv_policy_victim(&list->policy, is_victim, &search);
+	if (victim == KV_NONE)
+		return least;
+	file = kv_segfile_at(cache, kv_table_at(&cache->table, victim)->file);
+	return file->closed || file->unswept || file->sweeping ||
+			       file->until > now
+		       ? least
+		       : file;
 }
 
-static void begin_anew(struct kv_cache *cache)
+/* Do the blocks of @file fit into free slots of other files of its size and
+ * those of blocks that are colder than @age? */
+static bool has_place(const struct kv_segfile *file, const struct need *need,
+		      uint32_t age)
 {
+	const struct kv_ssd_class *class = file->class;
+	uint64_t place = class->free - (file->slots - file->used);
+	const struct kv_evict_list *list;
+
+	TAILQ_FOREACH(list, &class->lists, link) {
+		if (!list->blocks || place >= file->used)
+			break; /* empty ones are last */
+		if (gives(list, need))
+			place += kv_policy_colder(&list->policy, age,
+						  file->used - (uint32_t)place);
+	}
+	return place >= file->used;
+}
+
+/* Has @tenant blocks of @class that are being written, and none that are? */
+static bool only_writes(const struct kv_ssd_class *class,
+			const struct kv_tenant *tenant)
+{
+	const struct kv_evict_list *list;
+	bool writes = false;
+
+	TAILQ_FOREACH(list, &class->lists, link) {
+		if (list->space->tenant != tenant)
+			continue;
+		if (list->blocks)
+			return false;
+		writes |= list->writing > 0;
+	}
+	return writes;
+}
+
+/* A file of another class than @heir, whose blocks must be colder than @age if
+ * that is not 0; NULL.  *@ret_later: one could be, but failed to a moment ago. */
+static struct kv_segfile *file_to_empty(struct kv_cache *cache,
+					const struct kv_ssd_class *heir,
+					const struct kv_space *taker,
+					const struct kv_space *spared,
+					uint32_t age, bool *ret_later)
+{
+	const struct need need = need_of(NULL, taker, spared);
+	struct kv_segfile *file, *best = NULL, *packed = NULL;
+	struct kv_evict_list *list, *first = NULL;
 	struct kv_ssd_class *class;
+	const uint64_t now = kv_now_ns();
+	bool over_quota;
 
-	LIST_FOREACH(class, &cache->ssd.classes, link)
-		class->tried = 0;
-	cache->ssd.tried_in_use = false;
-	cache->ssd.moves.best = NULL;
+	*ret_later = false;
+	kv_ssd_count_files_locked(cache, taker);
+	over_quota = kv_ssd_over_quota(cache, taker->tenant);
+	/* A user beyond the quota waits for the files that it is to get and for
+	 * the blocks that it is writing: then it has a file of its own to give. */
+	if (over_quota)
+		LIST_FOREACH(class, &cache->ssd.classes, link)
+			*ret_later |= kv_ssd_awaiting(cache, class) ==
+					      taker->tenant ||
+				      (class != heir &&
+				       only_writes(class, taker->tenant));
+	if (*ret_later)
+		return NULL;
+	LIST_FOREACH(class, &cache->ssd.classes, link) {
+		struct kv_evict_list *of_class = NULL;
+
+		if (class == heir || !class->n_files)
+			continue;
+		TAILQ_FOREACH(list, &class->lists, link) {
+			const struct kv_evict_list *other =
+				of_class ? of_class : first;
+
+			if (!list->blocks)
+				break; /* empty ones are last */
+			if (!gives(list, &need) ||
+			    (age && over_quota &&
+			     list->space->tenant != taker->tenant))
+				continue;
+			if (age ? kv_policy_age(&list->policy) >
+					    (other ? kv_policy_age(
+							     &other->policy)
+						   : age)
+				: gives_first(cache, list, other, taker))
+				of_class = list;
+		}
+		if (!of_class && (age || first || class->n_files < 2))
+			continue;
+		file = cheapest_file(cache, class, of_class);
+		if (!file || !has_place(file, &need, age))
+			continue;
+		if (file->until > now) {
+			*ret_later = true;
+		} else if (of_class) {
+			first = of_class;
+			best = file;
+		} else if (!packed ||
+			   file->used * file->slot_bytes <
+				   packed->used * packed->slot_bytes) {
+			packed = file; /* nothing may go: move it together */
+		}
+	}
+	return best ? best : packed;
 }
 
-/*
- * Empty a file of another class than @but; lets go of the lock.  1: done; MORE;
- * 0: none can be; -EBUSY: none now, for what is in use.
- */
-static int evict_file(struct kv_cache *cache, const struct kv_ssd_class *but,
-		      const struct kv_space *taker,
-		      const struct kv_space *spared)
+bool kv_ssd_balance_locked(struct kv_cache *cache, struct kv_ssd_class *class,
+			   struct kv_space *taker)
 {
-	struct kv_ssd_class *class = class_to_try(cache, but, taker, spared);
-	uint32_t ids[FILES_TRIED];
-	unsigned n;
-	int r;
+	const struct kv_space *spared =
+		entitled(taker, class->slot_bytes) ? taker : NULL;
+	struct kv_coldest own = {0};
+	struct kv_segfile *file = NULL;
+	bool later;
 
-	if (!class) {
-		r = kv_vacate_locked(cache, cache->ssd.moves.best,
-				     taker->tenant) ||
-				    cache->ssd.tried_in_use
-			    ? -EBUSY
-			    : 0;
-		begin_anew(cache);
-		return r;
+	kv_assert_locked(&cache->lock);
+	if (class->awaited)
+		return !class->awaited->emptying ||
+		       class->awaited->until > kv_now_ns();
+	if (class->file_wait) {
+		class->file_wait--;
+		return false;
 	}
-	n = files_to_try(class, ids);
-	class->tried += FILES_TRIED;
-	for (unsigned i = 0; i < n; i++) {
-		struct kv_segfile *file = kv_segfile_at(cache, ids[i]);
-		enum outcome outcome = IN_USE;
-
-		if (file && !kv_extents_is_kept(file, NULL))
-			outcome =
-				empty_file(cache, file, spared ? NULL : taker);
-		if (outcome == EMPTIED) {
-			kv_extents_close_file(file, taker->tenant,
-					      kv_now_ns() + PATIENCE_NS);
-			begin_anew(cache);
-			return 1;
-		}
-		cache->ssd.tried_in_use |= outcome == IN_USE;
-	}
-	return MORE;
+	look_at(class, taker, spared, &own);
+	if (!own.list)
+		return false;
+	file = file_to_empty(cache, class, taker, spared, own.age, &later);
+	if (file)
+		kv_segfile_empty_locked(cache, file, class, taker,
+					spared ? NULL : taker, true);
+	else
+		class->file_wait = (uint32_t)(cache->ssd.segment_bytes /
+					      class->slot_bytes / WAIT_PART);
+	return file;
 }
 
 uint64_t kv_leaving_locked(const struct kv_cache *cache)
@@ -615,14 +631,16 @@ static bool others_could(const struct kv_cache *cache,
 static bool give_way(struct kv_cache *cache, struct kv_ssd_class *class,
 		     const struct kv_space *taker)
 {
-	int r;
+	struct kv_segfile *file;
+	bool later;
 
 	if (!others_could(cache, taker) && evict_one(cache, class, taker, NULL))
 		return true;
-	do
-		r = evict_file(cache, class, taker, NULL);
-	while (r == MORE);
-	return r > 0 || evict_one(cache, class, taker, NULL);
+	file = file_to_empty(cache, class, taker, NULL, 0, &later);
+	if (file)
+		kv_segfile_empty_locked(cache, file, class, taker, taker,
+					false);
+	return file || evict_one(cache, class, taker, NULL);
 }
 
 /* All blocks of some size are gone: their files are about to be nobody's. */
@@ -644,41 +662,30 @@ static bool will_be_empty(const struct kv_cache *cache)
 	return false;
 }
 
-/* A file is being emptied, for @taker or by who moves blocks.  What was being
- * written to it when it was closed goes, too. */
-static bool is_on_its_way(struct kv_cache *cache, const struct kv_space *taker)
-{
-	struct kv_segfile *file = kv_extents_awaited_file(cache, taker->tenant);
-
-	if (cache->ssd.moves.vacating)
-		return true;
-	if (file && file->used && !kv_leaving_locked(cache))
-		(void)empty_file(cache, file, NULL);
-	return file || will_be_empty(cache);
-}
-
 int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 		     struct kv_space *taker)
 {
 	const bool due = entitled(taker, class->slot_bytes);
-	int r;
+	struct kv_segfile *file = NULL;
+	bool waits = kv_ssd_balance_locked(cache, class, taker), later = false;
 
-	if (class->leaving || kv_ssd_evict_one_locked(cache, class, taker))
+	if (class->leaving ||
+	    (!waits && kv_ssd_evict_one_locked(cache, class, taker)))
 		return 0;
-	r = is_on_its_way(cache, taker)
-		    ? -EBUSY
-		    : evict_file(cache, class, taker, due ? taker : NULL);
-	if (r > 0)
-		return 0;
+	waits = waits || class->awaited || will_be_empty(cache);
+	if (!waits)
+		file = file_to_empty(cache, class, taker, due ? taker : NULL, 0,
+				     &later);
+	if (file)
+		kv_segfile_empty_locked(cache, file, class, taker,
+					due ? NULL : taker, false);
 	/* Others of its size have more than is theirs, but in use. */
-	if (due && can_give(class, taker, taker))
-		r = -EBUSY;
-	if ((r < 0 || kv_leaving_locked(cache)) &&
+	waits = waits || file || later ||
+		(due && can_give(class, taker, taker));
+	if ((waits || kv_leaving_locked(cache)) &&
 	    kv_patient(&taker->patience, PATIENCE_NS))
 		return 0;
-	if (r < 0 || !due)
-		return -ENOSPC;
-	return give_way(cache, class, taker) ? 0 : -ENOSPC;
+	return due && !waits && give_way(cache, class, taker) ? 0 : -ENOSPC;
 }
 
 /* The end of a quota: waiting helps where others' writes are under way. */

@@ -19,6 +19,7 @@
  *   (3) No more slots are in use than the index has room for records.
  *   (4) No slot is taken from a closed file, and its free ones do not count as
  *       the class's.
+ *   (5) A file whose heir is a class is what that class awaits, and no other.
  *
  * LOCKING    cache->lock.
  */
@@ -88,24 +89,34 @@ void kv_extent_pins_locked(struct kv_cache *cache, struct kv_space *space,
 int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file)
 {
 	struct kv_ssd_class *class = class_get(cache, file->slot_bytes);
+	const uint32_t slots =
+		(uint32_t)(cache->ssd.segment_bytes / file->slot_bytes);
+	const size_t words = (slots + 63) / 64;
+	uint32_t *blocks;
 	uint64_t *bitmap;
-	size_t words;
 
 	if (!class)
 		return -ENOMEM;
-	file->slots = (uint32_t)(cache->ssd.segment_bytes / file->slot_bytes);
-	words = (file->slots + 63) / 64;
 	bitmap = calloc(3 * words, sizeof(*bitmap));
-	if (!bitmap)
+	blocks = calloc(slots, sizeof(*blocks));
+	if (!bitmap || !blocks) {
+		free(bitmap);
+		free(blocks);
 		return -ENOMEM;
+	}
 	free(file->bitmap);
+	free(file->blocks);
 	file->bitmap = bitmap;
+	file->blocks = blocks;
+	file->slots = slots;
 	file->unqueued = bitmap + words;
 	file->unqueued_back = bitmap + 2 * words;
 	file->hint = 0;
 	file->used = 0;
 	file->closed = false;
+	file->heir = NULL;
 	file->until = 0;
+	file->failures = 0;
 	file->class = class;
 	class->n_files++;
 	class->n_empty++;
@@ -126,6 +137,30 @@ void kv_extents_remove_file(struct kv_segfile *file)
 	class->n_empty--;
 	class->free -= file->slots;
 	class->total -= file->slots;
+}
+
+struct kv_block *kv_extent_block(struct kv_cache *cache,
+				 const struct kv_segfile *file,
+				 uint32_t slot_number)
+{
+	const uint64_t bit = 1ull << slot_number % 64;
+	struct kv_block *block;
+
+	if (!(file->bitmap[slot_number / 64] & bit))
+		return NULL;
+	block = kv_table_at(&cache->table, file->blocks[slot_number]);
+	return block->file == file->id && block->slot_number == slot_number &&
+			       !(block->flags & BLOCK_REMOVED)
+		       ? block
+		       : NULL;
+}
+
+static void set_block(struct kv_segfile *file, uint32_t slot_number,
+		      struct kv_block *block)
+{
+	file->blocks[slot_number] = block->number;
+	block->file = file->id;
+	block->slot_number = slot_number;
 }
 
 static void set_taken(struct kv_cache *cache, struct kv_segfile *file,
@@ -160,19 +195,15 @@ static uint32_t first_free(struct kv_segfile *file)
 	return KV_NONE;
 }
 
-bool kv_extents_is_kept(const struct kv_segfile *file,
-			const struct kv_tenant *taker)
-{
-	return file->closed && file->until > kv_now_ns() &&
-	       (file->until == UINT64_MAX || file->wanted != taker);
-}
-
 struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
-					 uint64_t slot_bytes,
-					 const struct kv_tenant *taker)
+					 uint64_t slot_bytes)
 {
+	struct kv_segfile *failed = TAILQ_FIRST(&cache->ssd.unusable);
+	const uint64_t now = kv_now_ns();
 	struct kv_ssd_class *class;
 
+	if (failed && failed->until <= now)
+		return failed;
 	LIST_FOREACH(class, &cache->ssd.classes, link) {
 		struct kv_segfile *file;
 
@@ -180,7 +211,9 @@ struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
 			continue;
 		TAILQ_FOREACH(file, &class->files, link)
 			if (file->used == 0 && !file->sweeping &&
-			    !kv_extents_is_kept(file, taker))
+			    !file->emptying &&
+			    (!file->heir || file->until < now ||
+			     file->heir->slot_bytes == slot_bytes))
 				return file;
 	}
 	return NULL;
@@ -203,33 +236,10 @@ void kv_extents_renew_file(struct kv_segfile *file)
 		TAILQ_INSERT_TAIL(&class->files, file, link);
 }
 
-struct kv_segfile *kv_extents_awaited_file(const struct kv_cache *cache,
-					   const struct kv_tenant *tenant)
-{
-	const uint64_t now = kv_now_ns();
-	const struct kv_ssd_class *class;
-	struct kv_segfile *file;
-
-	LIST_FOREACH(class, &cache->ssd.classes, link) {
-		if (!class->n_closed)
-			continue;
-		TAILQ_FOREACH(file, &class->files, link)
-			if (file->closed && file->wanted == tenant &&
-			    file->until > now)
-				return file;
-	}
-	return NULL;
-}
-
-void kv_extents_close_file(struct kv_segfile *file,
-			   const struct kv_tenant *wanted, uint64_t until)
+void kv_extents_close_file(struct kv_segfile *file)
 {
 	struct kv_ssd_class *class = file->class;
 
-	file->wanted = wanted;
-	file->until = until;
-	if (file->closed)
-		return;
 	file->closed = true;
 	class->n_closed++;
 	class->free -= file->slots - file->used;
@@ -242,13 +252,16 @@ void kv_extents_open_file(struct kv_segfile *file)
 
 	if (!file->closed)
 		return;
+	if (file->heir)
+		file->heir->awaited = NULL;
+	file->heir = NULL;
 	file->closed = false;
 	class->n_closed--;
 	class->free += file->slots - file->used;
 	kv_extents_renew_file(file);
 }
 
-/* Nobody has come for those that were closed for long. */
+/* Open files that were emptied for a class that did not take them. */
 static void open_files(struct kv_ssd_class *class)
 {
 	const uint64_t now = kv_now_ns();
@@ -257,7 +270,7 @@ static void open_files(struct kv_ssd_class *class)
 	for (file = TAILQ_FIRST(&class->files); file && class->n_closed;
 	     file = next) {
 		next = TAILQ_NEXT(file, link);
-		if (file->closed && file->until < now)
+		if (file->closed && !file->emptying && file->until < now)
 			kv_extents_open_file(file);
 	}
 }
@@ -286,8 +299,9 @@ static bool index_is_full(const struct kv_cache *cache)
 }
 
 /* Keep about 2 % free, so that saves need not wait for a deletion; where files
- * may still be made, or empty ones be had from other classes, none need. */
-static void evict_ahead(struct kv_cache *cache, struct kv_ssd_class *class)
+ * may still be made, or be had from other classes, none need. */
+static void evict_ahead(struct kv_cache *cache, struct kv_ssd_class *class,
+			struct kv_space *space)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
 	uint64_t want = class->total / 50 + 1;
@@ -295,7 +309,8 @@ static void evict_ahead(struct kv_cache *cache, struct kv_ssd_class *class)
 
 	if (class->free + class->leaving < want &&
 	    (kv_segfile_room(cache) ||
-	     kv_extents_empty_file(cache, class->slot_bytes, NULL)))
+	     kv_extents_empty_file(cache, class->slot_bytes) ||
+	     kv_ssd_balance_locked(cache, class, space)))
 		want = 0;
 	while (class->free + class->leaving < want &&
 	       kv_ssd_evict_one_locked(cache, class, NULL))
@@ -356,18 +371,20 @@ int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 			return -EAGAIN;
 	}
 	if (!file && (kv_segfile_room(cache) ||
-		      kv_extents_empty_file(cache, slot_bytes, space->tenant)))
+		      kv_extents_empty_file(cache, slot_bytes)))
 		return -ENOENT;
+	if (!file && kv_ssd_evict_for(cache, class, space) == 0)
+		return -EAGAIN;
+	/* Without a fault there might be room: the writer retries. */
 	if (!file)
-		return kv_ssd_evict_for(cache, class, space) < 0 ? -ENOSPC
-								 : -EAGAIN;
+		return TAILQ_EMPTY(&cache->ssd.unusable) ? -ENOSPC : -EIO;
 	r = take_from(cache, file, space, ret_slot_number);
 	if (r < 0)
 		return r;
 	space->patience.seen_ns = 0;
 	*ret_file = file->id;
 	KV_POINT("extent.taken");
-	evict_ahead(cache, class);
+	evict_ahead(cache, class, space);
 	return 0;
 }
 
@@ -384,7 +401,8 @@ int kv_extent_take_beside_locked(struct kv_cache *cache,
 	if (index_is_full(cache))
 		return -ENOSPC;
 	while (!file && class->leaving < KV_MIN(n, EVICT_AT_ONCE) &&
-	       kv_ssd_evict_one_locked(cache, class, NULL))
+	       kv_ssd_evict_beside_locked(cache,
+					  kv_segfile_at(cache, block->file)))
 		continue;
 	if (!file)
 		return class->leaving ? -EAGAIN : -ENOSPC;
@@ -399,12 +417,12 @@ void kv_extent_moved_locked(struct kv_cache *cache, struct kv_block *block,
 {
 	struct kv_space *space = kv_block_space(cache, block);
 	const uint64_t from = kv_slot_id(block->file, block->slot_number);
+	struct kv_segfile *file =
+		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
 
 	kv_assert_locked(&cache->lock);
-	block->file = (uint32_t)(slot_id >> 32);
-	block->slot_number = (uint32_t)slot_id;
-	count_writing(cache, space, kv_segfile_at(cache, block->file)->class,
-		      false);
+	set_block(file, (uint32_t)slot_id, block);
+	count_writing(cache, space, file->class, false);
 	kv_extent_delete_locked(cache, space, from, true);
 }
 
@@ -426,6 +444,21 @@ static void extent_free_locked(struct kv_cache *cache, uint64_t slot_id)
 	class->n_empty += file->used == 0;
 }
 
+int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block)
+{
+	const uint64_t old = kv_slot_id(block->file, block->slot_number);
+	struct kv_segfile *to =
+		file_with_room(kv_segfile_at(cache, block->file)->class);
+	const uint32_t slot_number = to ? first_free(to) : KV_NONE;
+
+	if (slot_number == KV_NONE)
+		return -ENOSPC;
+	set_taken(cache, to, slot_number);
+	extent_free_locked(cache, old);
+	set_block(to, slot_number, block);
+	return 0;
+}
+
 void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 			     uint32_t file, uint32_t slot_number)
 {
@@ -433,8 +466,7 @@ void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 	struct kv_space *space = kv_block_space(cache, block);
 
 	kv_assert_locked(&cache->lock);
-	block->file = file;
-	block->slot_number = slot_number;
+	set_block(f, slot_number, block);
 	kv_count_ssd(space, f->slot_bytes);
 	count_writing(cache, space, f->class, false);
 	if (!(block->flags & BLOCK_PINNED))
@@ -475,8 +507,7 @@ int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
 	if (!list_make(cache, kv_block_space(cache, block), f->class))
 		return -ENOMEM;
 	set_taken(cache, f, slot_number);
-	block->file = file;
-	block->slot_number = slot_number;
+	set_block(f, slot_number, block);
 	kv_count_ssd(kv_block_space(cache, block), f->slot_bytes);
 	return 0;
 }

@@ -243,7 +243,8 @@ void kv_block_flush_submit(struct kv_cache *cache, struct kv_block *block,
 	flush->block = block;
 	if (block->file == KV_NONE && cache->config.read_only)
 		kv_defer_flushed(cache, flush, -EROFS);
-	else if (!cache->ssd.on)
+	else if (!cache->ssd.on ||
+		 (cache->ssd.frozen && block->file == KV_NONE))
 		kv_defer_flushed(cache, flush, -EOPNOTSUPP);
 	else
 		sync_block(cache, flush);
@@ -304,6 +305,28 @@ void kv_flushes_fail_snapshot_locked(struct kv_cache *cache,
 	}
 	must_again(space);
 	look(cache, space);
+}
+
+void kv_flushes_fail_removals_locked(struct kv_cache *cache, uint64_t changes,
+				     int error)
+{
+	struct kv_space *space, *next_space;
+	struct kv_flush *flush, *next;
+
+	kv_assert_locked(&cache->lock);
+	for (space = LIST_FIRST(&cache->ssd.flushing); space;
+	     space = next_space) {
+		next_space = LIST_NEXT(space, flushing);
+		for (flush = TAILQ_FIRST(&space->flushes); flush;
+		     flush = next) {
+			next = TAILQ_NEXT(flush, link);
+			if (flush->removal <= changes &&
+			    !kv_removed_written_locked(cache, flush->removal))
+				end(cache, space, flush, error);
+		}
+		must_again(space);
+		look(cache, space);
+	}
 }
 
 /* ---- blocks that their owner's client has changed ---- */
@@ -453,8 +476,9 @@ static void submit(struct kv_cache *cache, struct kv_space *space,
 	flush->update = kv_updates_needed_locked(cache);
 	flush->space = space;
 	flush->change = cache->snapshots.changes;
-	flush->removal = kv_removed_changes_locked(cache);
+	flush->removal = space->removal;
 	cache->snapshots.retry_at = 0;
+	kv_removed_retry_locked(cache);
 	add(cache, space, flush);
 	if (!collect(cache, space, COLLECT_AT_ONCE))
 		pthread_cond_signal(&ssd->write);
@@ -469,7 +493,7 @@ void kv_flush_submit(struct kv_cache *cache, struct kv_space *space,
 	kv_lock(cache);
 	if (cache->config.read_only)
 		kv_defer_flushed(cache, flush, 0);
-	else if (!cache->ssd.on)
+	else if (!cache->ssd.on || cache->ssd.frozen)
 		kv_defer_flushed(cache, flush, -EOPNOTSUPP);
 	else if (KV_LIE("ack"))
 		kv_defer_flushed(cache, flush, 0);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * move.c - blocks that must not go leave a file all the same: they are moved to
- * others of its size, so that it may be of another.
+ * move.c - segment files are emptied, so that they get slots of another size.
  *
- * A file has slots of one size, and what is pinned, guaranteed or open in it
- * would keep it for that size.  So when no file can be emptied, the one where
- * that is least is vacated: it is closed to new blocks, those that must not go
- * are moved, some at a time, and the rest is evicted.
+ * evict.c chooses a file and the class that gets it, its heir.  No slot of the
+ * file is taken from then on.  Blocks that may go are evicted.  Blocks that must
+ * not go, because they are pinned, guaranteed or open, or that are warmer than
+ * the heir's, are moved to other files of their size, some at a time.  A file
+ * that cannot be emptied is used again as before.
  *
  * A move copies the slot as it is, prologue and all: whoever reads the old one
  * meanwhile, or after a crash, has the same bytes under the same generation.
  *
- * OWNS       the thread that copies; a block's new slot until the block has it.
+ * OWNS       moves->files and the thread that empties them, one after the other;
+ *            a block's new slot until the block has it.
  *
  * STATES     of a move, and the function that makes each step:
  *
@@ -29,7 +30,9 @@
  *       next transaction, before any update of the other.
  *   (3) A block that was removed, or has lost its slot, or is being read into
  *       memory when its move is committed, is not moved: the new slot goes.
- *   (4) moves->n counts those that are not RECORDED; each has a reference to its
+ *   (4) A file is on moves->files while it is ->emptying.  Afterwards it has no
+ *       block and waits for its heir, or has no heir.
+ *   (5) moves->n counts those that are not RECORDED; each has a reference to its
  *       block.
  *
  * LOCKING    cache->lock; none during I/O.  Those RECORDING and RECORDED are the
@@ -44,8 +47,9 @@
 
 #define AT_ONCE 32u
 #define PATIENCE_NS 5000000000u	 /* without getting on */
-#define AGAIN_NS 10000000000u	 /* until a file is tried once more */
-#define KEPT_NS 2000000000u	 /* for whoever it was vacated for */
+#define AGAIN_NS 2000000000u	 /* until a file is tried once more */
+#define AWAITED_NS 200000000u	 /* before the heir evicts its own, too */
+#define KEPT_NS 2000000000u	 /* for its heir */
 #define WAIT_NS 20000000u	 /* for deletions, and writes under way */
 #define PERIOD_NS 3600000000000u /* it is woken */
 
@@ -131,14 +135,16 @@ static int move_new(struct kv_cache *cache, struct kv_block *block, size_t n,
 	move->from = kv_slot_id(block->file, block->slot_number);
 	move->bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
 	move->data = kv_pages_new(move->bytes);
+	block->refs++; /* it is not evicted to make place for itself */
 	if (move->data)
 		r = kv_extent_take_beside_locked(cache, block, n, &move->to);
 	if (r < 0) {
 		kv_pages_free(move->data, move->bytes);
 		free(move);
+		block->refs--;
+		kv_block_settle_locked(cache, block);
 		return r;
 	}
-	block->refs++;
 	cache->ssd.moves.n++;
 	*ret_move = move;
 	return 0;
@@ -277,7 +283,7 @@ static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
 }
 
 /* Is it empty in the end? */
-static bool vacate(struct kv_cache *cache, struct kv_segfile *file)
+static bool empty(struct kv_cache *cache, struct kv_segfile *file)
 {
 	_cleanup_(kv_freep) uint32_t *numbers =
 		malloc(file->slots * sizeof(*numbers));
@@ -288,11 +294,12 @@ static bool vacate(struct kv_cache *cache, struct kv_segfile *file)
 		const uint32_t used = file->used;
 		const size_t n = kv_ssd_empty_file(cache, file, numbers);
 
+		kv_commit_kick_locked(cache, true);
 		if (n > 0)
 			can = move_some(cache, file, numbers, n);
 		if (file->used < used)
 			until = kv_now_ns() + PATIENCE_NS;
-		else
+		else if (can)
 			kv_cond_wait(cache, &cache->ssd.done, WAIT_NS);
 	}
 	return !file->used;
@@ -305,35 +312,50 @@ static void tick(void *arg)
 	struct kv_segfile *file;
 
 	kv_lock(cache);
-	file = moves->vacating;
-	if (file && vacate(cache, file)) {
-		file->until = kv_now_ns() + KEPT_NS;
-	} else if (file) {
-		kv_extents_open_file(file);
-		file->until = kv_now_ns() + AGAIN_NS;
-	}
-	moves->vacating = NULL;
-	if (file)
+	while ((file = TAILQ_FIRST(&moves->files)) && !stopping(cache)) {
+		const bool done = empty(cache, file);
+
+		TAILQ_REMOVE(&moves->files, file, queue);
+		file->emptying = false;
+		if (!done) {
+			file->heir->file_wait =
+				(uint32_t)(cache->ssd.segment_bytes /
+					   file->heir->slot_bytes);
+			kv_extents_open_file(file);
+		}
+		file->until = kv_now_ns() + (done ? KEPT_NS : AGAIN_NS);
+		pthread_cond_broadcast(&cache->ssd.done);
 		kv_writer_rouse_locked(cache);
+	}
 	kv_unlock(cache);
 }
 
-bool kv_vacate_locked(struct kv_cache *cache, struct kv_segfile *file,
-		      const struct kv_tenant *taker)
+void kv_segfile_empty_locked(struct kv_cache *cache, struct kv_segfile *file,
+			     struct kv_ssd_class *heir,
+			     const struct kv_space *wanted_by,
+			     const struct kv_space *taker, bool spares)
 {
+	struct kv_moves *moves = &cache->ssd.moves;
+
 	kv_assert_locked(&cache->lock);
-	if (!file || stopping(cache))
-		return false;
-	cache->ssd.moves.vacating = file;
-	kv_extents_close_file(file, taker, UINT64_MAX);
-	kv_periodic_wake(&cache->ssd.moves.thread);
-	return true;
+	assert(!file->closed && !heir->awaited);
+	kv_extents_close_file(file);
+	heir->awaited = file;
+	file->heir = heir;
+	file->wanted_by = wanted_by->id;
+	file->taker = taker ? taker->id : 0;
+	file->spares = spares;
+	file->emptying = true;
+	file->until = kv_now_ns() + AWAITED_NS;
+	TAILQ_INSERT_TAIL(&moves->files, file, queue);
+	kv_periodic_wake(&moves->thread);
 }
 
 void kv_mover_init(struct kv_cache *cache)
 {
 	struct kv_moves *moves = &cache->ssd.moves;
 
+	TAILQ_INIT(&moves->files);
 	TAILQ_INIT(&moves->copied);
 	TAILQ_INIT(&moves->recording);
 	TAILQ_INIT(&moves->recorded);

@@ -9,8 +9,8 @@
  * commit that deletes records: no block is gone for good before it is known that
  * its user wanted that.
  *
- * Without room on the disk for the file, removals are remembered until the mount
- * ends.
+ * If the file cannot be written, flushes of their spaces fail, and removals are
+ * remembered until the mount ends or a later write succeeds.
  *
  * OWNS       cache->removed, and with it the file.
  *
@@ -33,6 +33,7 @@
 #include "index/record.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #define NAME "removed"
 #define PLACES_MAX (1u << 18)
@@ -49,10 +50,10 @@ struct kv_removed {
 	uint32_t room; /* places that the file may have by now */
 	uint32_t at;   /* the next to be filled */
 	uint64_t number;
-	/* Counts of changes: all; and those that a write had, or failed with. */
+	/* Counts of changes: all; and those that are on disk. */
 	uint64_t changes, written;
 	uint64_t retry_at; /* 0: the last write succeeded */
-	bool told;	   /* that one failed */
+	bool noted;	   /* a failed write */
 	bool kept;	   /* fixed: there is a file, or will be */
 	int fd;		   /* the committer's; -1: not there yet */
 };
@@ -240,6 +241,7 @@ void kv_removed_add_locked(struct kv_cache *cache, struct kv_space *space,
 	memcpy(record->key, key->b, sizeof(record->key));
 	link_place(cache, space, place);
 	changed(cache, place);
+	space->removal = cache->removed->changes;
 }
 
 void kv_removed_lift_locked(struct kv_cache *cache, struct kv_space *space,
@@ -270,10 +272,11 @@ bool kv_removed_dirty_locked(const struct kv_cache *cache)
 	       (!removed->retry_at || kv_now_ns() >= removed->retry_at);
 }
 
-uint64_t kv_removed_changes_locked(const struct kv_cache *cache)
+void kv_removed_retry_locked(struct kv_cache *cache)
 {
 	kv_assert_locked(&cache->lock);
-	return cache->removed ? cache->removed->changes : 0;
+	if (cache->removed)
+		cache->removed->retry_at = 0;
 }
 
 bool kv_removed_written_locked(const struct kv_cache *cache, uint64_t changes)
@@ -298,14 +301,17 @@ int kv_removed_take_locked(struct kv_cache *cache,
 		return -ENOMEM;
 	write->n = 0;
 	write->changes = removed->changes;
-	for (uint32_t place = 0; place < removed->room; place++) {
-		if (!(removed->dirty[place / 64] >> place % 64 & 1))
-			continue;
-		write->items[write->n].place = place;
-		write->items[write->n++].record = removed->places[place];
-	}
-	memset(removed->dirty, 0, (removed->max / 64 + 1) * sizeof(uint64_t));
-	removed->n_dirty = 0;
+	for (uint32_t word = 0; removed->n_dirty; word++)
+		for (; removed->dirty[word]; removed->n_dirty--) {
+			const uint32_t place =
+				word * 64 +
+				(uint32_t)__builtin_ctzll(removed->dirty[word]);
+
+			removed->dirty[word] &= removed->dirty[word] - 1;
+			write->items[write->n].place = place;
+			write->items[write->n++].record =
+				removed->places[place];
+		}
 	*ret_write = write;
 	return 0;
 }
@@ -353,20 +359,6 @@ int kv_removed_write(struct kv_cache *cache, struct kv_removed_write *write)
 	return r;
 }
 
-/* Told once: it may go on for long. */
-static void note_status(struct kv_cache *cache, int status)
-{
-	struct kv_removed *removed = cache->removed;
-
-	if (status < 0 && !removed->told)
-		kv_note(cache,
-			"removed=not written (%s): what is removed of shared "
-			"spaces is remembered until the mount ends",
-			strerror(-status));
-	removed->told |= status < 0;
-	removed->retry_at = status < 0 ? kv_now_ns() + RETRY_NS : 0;
-}
-
 void kv_removed_end_locked(struct kv_cache *cache,
 			   struct kv_removed_write *write, int status)
 {
@@ -377,10 +369,22 @@ void kv_removed_end_locked(struct kv_cache *cache,
 		return;
 	for (size_t i = 0; status < 0 && i < write->n; i++)
 		changed(cache, write->items[i].place);
-	if (status != -EAGAIN)
+	if (status == 0) {
 		removed->written = write->changes;
-	if (status != -EAGAIN)
-		note_status(cache, status);
+		removed->retry_at = 0;
+	} else if (status != -EAGAIN) {
+		/* One note: it may go on for long. */
+		if (!removed->noted)
+			kv_note(cache,
+				"removed=not written (%s): fsync of shared "
+				"spaces fails after a removal, which is "
+				"remembered until the mount ends",
+				strerror(-status));
+		removed->noted = true;
+		removed->retry_at = kv_now_ns() + RETRY_NS;
+		cache->stats.io_errors++;
+		kv_flushes_fail_removals_locked(cache, write->changes, status);
+	}
 	free(write);
 }
 
@@ -465,16 +469,28 @@ int kv_removed_adopt(struct kv_cache *cache)
 	r = read_file(cache->removed, &n);
 	if (r < 0)
 		return r;
-	/* Of a larger cap's. */
-	if (!cache->config.read_only &&
-	    ftruncate(fd, (off_t)(n * sizeof(struct kv_removed_record))) < 0)
-		return -errno;
 	kv_lock(cache);
 	cache->removed->room = KV_MAX(cache->removed->room, n);
 	cache->ssd.sidecars += n * sizeof(struct kv_removed_record);
 	take_all_in(cache, n);
 	kv_unlock(cache);
 	return 0;
+}
+
+int kv_removed_trim(struct kv_cache *cache)
+{
+	const struct kv_removed *removed = cache->removed;
+	const off_t most = removed ? (off_t)(removed->max *
+					     sizeof(struct kv_removed_record))
+				   : 0;
+	struct stat st;
+
+	if (!removed || removed->fd < 0)
+		return 0;
+	if (fstat(removed->fd, &st) < 0)
+		return -errno;
+	return st.st_size > most && ftruncate(removed->fd, most) < 0 ? -errno
+								     : 0;
 }
 
 void kv_removed_fini(struct kv_cache *cache)

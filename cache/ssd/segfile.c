@@ -17,6 +17,7 @@
  *       slots, before it is used; all files together keep within file_budget.
  *   (2) A file without a record in the index holds nothing: it is removed at
  *       mount.
+ *   (3) A file is of a class, or on cache->ssd.unusable.
  *
  * LOCKING    cache->lock for the table, and in a sweep for one file's
  *            description at a time; none during I/O.  Files are made by the
@@ -33,6 +34,8 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+
+#define DELAY_DOUBLED 3u /* times at most */
 
 static int table_room(struct kv_ssd *ssd, uint32_t id)
 {
@@ -186,10 +189,22 @@ static int create(struct kv_cache *cache, uint64_t slot_bytes)
 	return r;
 }
 
+/* The file holds nothing, and is of no class until a later change of its slot
+ * size succeeds; each failure doubles the delay, up to a limit. */
+static void set_unusable(struct kv_cache *cache, struct kv_segfile *file)
+{
+	kv_assert_locked(&cache->lock);
+	file->class = NULL;
+	file->until = kv_now_ns() + (kv_health_retry(cache) << file->failures);
+	file->failures += file->failures < DELAY_DOUBLED;
+	cache->stats.resize_failures++;
+	cache->stats.ssd_unusable_files++;
+	TAILQ_INSERT_TAIL(&cache->ssd.unusable, file, link);
+}
+
 /*
  * Bytes under the old slots are their owners': they go before the trailer says
- * that prologues are elsewhere now.  A file that fails here is of no class, and
- * not used until the next mount.
+ * that prologues are elsewhere now.
  */
 static int convert(struct kv_cache *cache, struct kv_segfile *file,
 		   uint64_t slot_bytes)
@@ -199,7 +214,12 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 	int r;
 
 	file->unswept = false; /* all of it is cleared here */
-	kv_extents_remove_file(file);
+	if (file->class) {
+		kv_extents_remove_file(file);
+	} else {
+		TAILQ_REMOVE(&ssd->unusable, file, link);
+		cache->stats.ssd_unusable_files--;
+	}
 	kv_unlock(cache);
 	KV_POINT("file.reclass");
 	r = kv_segfile_clear(file->fd, ssd->segment_bytes, slot_bytes);
@@ -211,21 +231,23 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 	kv_lock(cache);
 	ssd->n_unswept -= unswept;
 	kv_flushes_settle_locked(cache, 0);
+	if (r == 0) {
+		file->slot_bytes = slot_bytes;
+		file->recorded = false;
+		file->trailer = true;
+		r = kv_extents_add_file(cache, file);
+	}
 	if (r < 0)
-		return r;
-	file->slot_bytes = slot_bytes;
-	file->recorded = false;
-	file->trailer = true;
-	return kv_extents_add_file(cache, file);
+		set_unusable(cache, file);
+	return r;
 }
 
-int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes,
-		      const struct kv_tenant *taker)
+int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 {
 	struct kv_segfile *file =
 		kv_segfile_room(cache)
 			? NULL
-			: kv_extents_empty_file(cache, slot_bytes, taker);
+			: kv_extents_empty_file(cache, slot_bytes);
 
 	return file ? convert(cache, file, slot_bytes)
 		    : create(cache, slot_bytes);
@@ -235,72 +257,16 @@ static void file_free(struct kv_segfile *file)
 {
 	close(file->fd);
 	free(file->bitmap);
+	free(file->blocks);
 	free(file);
 }
 
-static int forget_slot(struct kv_txn *batch, uint64_t slot_id)
+void kv_segfile_forget(struct kv_cache *cache, struct kv_segfile *file)
 {
-	int r = kv_txn_delete_slot(batch, slot_id);
-
-	return r < 0 ? r : kv_txn_delete_token_ids(batch, slot_id);
-}
-
-/* Forget the blocks of one file, and the file. */
-static int give_up(struct kv_cache *cache, struct kv_segfile *file)
-{
-	struct kv_txn *batch;
-	char name[KV_SEGFILE_NAME];
-	int r = kv_txn_begin(cache->index, &batch);
-
-	for (uint32_t i = 0; r == 0 && i < file->slots; i++)
-		if (file->bitmap[i / 64] & 1ull << i % 64)
-			r = forget_slot(batch, kv_slot_id(file->id, i));
-	if (r == 0)
-		r = kv_txn_delete_segfile(batch, file->id);
-	if (r < 0) {
-		kv_txn_abort(batch);
-		return r;
-	}
-	r = kv_txn_commit(batch);
-	if (r < 0)
-		return r;
-	KV_POINT("shrink.committed");
-	kv_segfile_name(file->id, name);
-	unlinkat(cache->ssd.dir, name, 0);
-	KV_POINT("shrink.unlinked");
-	return 0;
-}
-
-int kv_segfiles_shrink(struct kv_cache *cache)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-	int r = 0;
-
-	for (uint32_t id = ssd->n_files; r == 0 && id-- > 0;) {
-		struct kv_segfile *file = ssd->files[id];
-
-		if (ssd->live_files * ssd->segment_bytes +
-			    kv_sidecars_over(cache) <=
-		    ssd->file_budget)
-			break;
-		if (!file)
-			continue;
-		r = give_up(cache, file);
-		for (uint32_t i = 0; r == 0 && i < cache->table.used; i++) {
-			struct kv_block *block = kv_table_at(&cache->table, i);
-
-			if (block->file == id &&
-			    !(block->flags & BLOCK_REMOVED))
-				kv_extent_drop(cache, block);
-		}
-		if (r == 0) {
-			kv_extents_remove_file(file);
-			ssd->files[id] = NULL;
-			ssd->live_files--;
-			file_free(file);
-		}
-	}
-	return r;
+	kv_extents_remove_file(file);
+	cache->ssd.files[file->id] = NULL;
+	cache->ssd.live_files--;
+	file_free(file);
 }
 
 void kv_strays_remove(struct kv_cache *cache, int dir,
@@ -345,7 +311,9 @@ static int put_unrecorded(struct kv_cache *cache, struct kv_txn *batch)
 		const struct kv_segfile *file = ssd->files[id];
 		struct kv_segfile_record record = {.id = id};
 
-		if (!file || file->recorded)
+		if (file && !file->class)
+			r = kv_txn_delete_segfile(batch, id);
+		if (!file || !file->class || file->recorded)
 			continue;
 		any = true;
 		record.slots = file->slots;

@@ -16,6 +16,7 @@
  * LOCKING    cache->lock.
  */
 #include "cache/ssd/ssd.h"
+#include "cache/core/spaces.h"
 #include "cache/core/account.h"
 #include "cache/core/core.h"
 #include "cache/core/list.h"
@@ -182,6 +183,16 @@ uint64_t kv_ssd_slots(const struct kv_evict_list *list)
 	return (uint64_t)list->blocks + list->pinned + list->writing;
 }
 
+struct kv_tenant *kv_ssd_awaiting(const struct kv_cache *cache,
+				  const struct kv_ssd_class *class)
+{
+	const struct kv_space *space = NULL;
+
+	if (class->awaited)
+		space = kv_space_with_id(cache, class->awaited->wanted_by);
+	return space ? space->tenant : NULL;
+}
+
 void kv_ssd_count_files_locked(const struct kv_cache *cache,
 			       const struct kv_space *taker)
 {
@@ -195,6 +206,9 @@ void kv_ssd_count_files_locked(const struct kv_cache *cache,
 	LIST_FOREACH(class, &cache->ssd.classes, link) {
 		uint64_t all = 0;
 
+		tenant = kv_ssd_awaiting(cache, class);
+		if (tenant)
+			tenant->files++;
 		TAILQ_FOREACH(list, &class->lists, link)
 			all += kv_ssd_slots(list);
 		TAILQ_FOREACH(list, &class->lists, link)

@@ -13,10 +13,9 @@
 
 /* A file that the index knows; -ENOENT: it is not there. */
 int kv_segfile_adopt(struct kv_cache *cache, const struct kv_segfile_record *r);
-/* A file for slots of this size that @taker wants, a new one or an empty one that
- * had others; lets go of the lock meanwhile. */
-int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes,
-		      const struct kv_tenant *taker);
+/* A file for slots of this size, a new one or an empty one that had others;
+ * lets go of the lock meanwhile. */
+int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes);
 /* May there be one more? */
 bool kv_segfile_room(const struct kv_cache *cache);
 /* Bytes of STORE/spaces beyond their share. */
@@ -28,8 +27,8 @@ void kv_segfiles_sweep(struct kv_cache *cache);
 void kv_strays_remove(struct kv_cache *cache, int dir,
 		      bool (*belongs)(struct kv_cache *cache,
 				      const char *name));
-/* Give up whole files until the cap is kept; commits by itself. */
-int kv_segfiles_shrink(struct kv_cache *cache);
+/* The file is empty, and removed. */
+void kv_segfile_forget(struct kv_cache *cache, struct kv_segfile *file);
 /* At the end: the index knows those files, too, whose blocks were all removed
  * before a commit.  As far as it goes: the next mount removes others. */
 void kv_segfiles_record(struct kv_cache *cache);
@@ -50,7 +49,7 @@ int kv_extent_eviction_init(struct kv_cache *cache);
  * A free slot.  -ENOENT: a file must be created first; -EAGAIN: deletions must
  * be over first, or a file be swept; -ENOSPC: nothing may be evicted; -EDQUOT:
  * nor by the space, which is at its quota; -EBUSY: it is, by what is being
- * written.  Lets go of the lock, but not if it returns 0.
+ * written.
  */
 int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
 		   uint64_t slot_bytes, uint32_t *ret_file,
@@ -80,6 +79,9 @@ int kv_extent_take_beside_locked(struct kv_cache *cache,
 				 uint64_t *ret_slot_id);
 void kv_extent_moved_locked(struct kv_cache *cache, struct kv_block *block,
 			    uint64_t slot_id);
+/* At mount: give the block a free slot in another file; -ENOSPC.  The caller
+ * copies it, and its record. */
+int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block);
 /* As detach, but the slot stays taken until the next mount (quarantine). */
 void kv_extent_forget_locked(struct kv_cache *cache, struct kv_block *block);
 /* The slot will be free some time; now it is; or it will not be after all. */
@@ -95,29 +97,36 @@ int kv_extent_adopt_stale(struct kv_cache *cache, struct kv_space *space,
 void kv_extent_order(struct kv_cache *cache, struct kv_block *block);
 /* At mount: the block goes with its file. */
 void kv_extent_drop(struct kv_cache *cache, struct kv_block *block);
+/* The block that is durable in this slot of @file and not removed; NULL: none. */
+struct kv_block *kv_extent_block(struct kv_cache *cache,
+				 const struct kv_segfile *file,
+				 uint32_t slot_number);
 int kv_extents_add_file(struct kv_cache *cache, struct kv_segfile *file);
 void kv_extents_remove_file(struct kv_segfile *file);
 /* A file's free slots may be taken now, or may not. */
 void kv_extents_renew_file(struct kv_segfile *file);
-/* No slot of @file is taken until it is of another size, or opened: by whoever
- * is short of slots of its size, after @until.  Before that it is kept for
- * @wanted; UINT64_MAX: not even for him. */
-void kv_extents_close_file(struct kv_segfile *file,
-			   const struct kv_tenant *wanted, uint64_t until);
-bool kv_extents_is_kept(const struct kv_segfile *file,
-			const struct kv_tenant *taker);
-/* One that is kept for @tenant, or to be; NULL. */
-struct kv_segfile *kv_extents_awaited_file(const struct kv_cache *cache,
-					   const struct kv_tenant *tenant);
+/* Take no slot of @file from now on; or take them again, without an heir. */
+void kv_extents_close_file(struct kv_segfile *file);
 void kv_extents_open_file(struct kv_segfile *file);
-/* An empty file with slots of another size, for @taker; NULL. */
+/* An empty file that may get slots of this size, and has others; NULL. */
 struct kv_segfile *kv_extents_empty_file(struct kv_cache *cache,
-					 uint64_t slot_bytes,
-					 const struct kv_tenant *taker);
+					 uint64_t slot_bytes);
 
 /* One more, or less, of the space's blocks with slots of that size is pinned. */
 void kv_extent_pins_locked(struct kv_cache *cache, struct kv_space *space,
 			   uint64_t slot_bytes, bool more);
+
+/* ---- shrink.c ---- */
+
+/*
+ * At mount: does the tier hold more than its cap allows?
+ * 0         no, or there is no tier
+ * 1         yes: call kv_shrink
+ * -ENOSPC   blocks that are pinned alone are more, and ssd_evict is not given
+ */
+int kv_shrink_check(struct kv_cache *cache, char **ret_why);
+/* At mount: evict blocks until the cap is kept, and say how many. */
+int kv_shrink(struct kv_cache *cache);
 
 /* ---- share.c ---- */
 
@@ -138,6 +147,9 @@ uint64_t kv_ssd_slots(const struct kv_evict_list *list);
  * his quota not fill so many? */
 void kv_ssd_count_files_locked(const struct kv_cache *cache,
 			       const struct kv_space *taker);
+/* The user for whom a file is being emptied that @class gets; NULL: none. */
+struct kv_tenant *kv_ssd_awaiting(const struct kv_cache *cache,
+				  const struct kv_ssd_class *class);
 bool kv_ssd_over_quota(const struct kv_cache *cache,
 		       const struct kv_tenant *tenant);
 
@@ -147,19 +159,28 @@ bool kv_ssd_over_quota(const struct kv_cache *cache,
 bool kv_ssd_evict_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 			     struct kv_space *taker);
 /*
- * There is no slot of @class: see to it that there will be one for @taker, and
- * return 0.  -ENOSPC: nothing may be evicted, or nothing has been for seconds.
- * Lets go of the lock.
+ * There is no slot of @class: see to it that there will be one for @taker.
+ *   0: evicted, or a file is on its way
+ *   -ENOSPC: nothing may be evicted, or nothing has been for seconds
  */
 int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 		     struct kv_space *taker);
 /*
- * Evict all of @file, which is closed, and return 0; or no block, and return how
- * many must not go, or are in use: their numbers are in @numbers, which has room
- * for all of the file's.  Lets go of the lock.
+ * Is a file on its way to @class?  If blocks of another class that fill one are
+ * colder than all that @class could evict for @taker, one is emptied for it.
+ */
+bool kv_ssd_balance_locked(struct kv_cache *cache, struct kv_ssd_class *class,
+			   struct kv_space *taker);
+/*
+ * Evict the blocks of @file, which has an heir, but those that are to be moved.
+ * Return how many these are: their numbers are in @numbers, which has room for
+ * all of the file's.  Lets go of the lock.
  */
 size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
 			 uint32_t *numbers);
+/* Evict a block of the class of @file, for one that is moved out of @file. */
+bool kv_ssd_evict_beside_locked(struct kv_cache *cache,
+				const struct kv_segfile *file);
 /* Evict for @taker, of whatever size: the index has no room for its record. */
 bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker);
 uint64_t kv_leaving_locked(const struct kv_cache *cache); /* slots */
@@ -242,11 +263,11 @@ void kv_removed_lift_locked(struct kv_cache *cache, struct kv_space *space,
 			    const struct kv_key *key);
 bool kv_is_removed_locked(struct kv_cache *cache, struct kv_space *space,
 			  const struct kv_key *key);
-/* Changes so far, a count; whether so many are on disk, as far as they will be;
- * and whether there are any to be written now. */
-uint64_t kv_removed_changes_locked(const struct kv_cache *cache);
+/* Whether the first @changes, a count, are on disk; whether there are any to be
+ * written now; and have the next write not wait after one that failed. */
 bool kv_removed_written_locked(const struct kv_cache *cache, uint64_t changes);
 bool kv_removed_dirty_locked(const struct kv_cache *cache);
+void kv_removed_retry_locked(struct kv_cache *cache);
 /* What has changed, NULL: nothing; -ENOMEM.  Then write it, without the lock, and
  * say how that went; -EAGAIN: it was not tried. */
 struct kv_removed_write;
@@ -257,6 +278,8 @@ void kv_removed_end_locked(struct kv_cache *cache,
 			   struct kv_removed_write *write, int status);
 /* At mount, once all blocks are known: read the file. */
 int kv_removed_adopt(struct kv_cache *cache);
+/* Cut the file to the size that a smaller cap allows. */
+int kv_removed_trim(struct kv_cache *cache);
 void kv_removed_fini(struct kv_cache *cache);
 
 /* ---- flush.c ---- */
@@ -279,6 +302,10 @@ void kv_changed_lift_locked(struct kv_cache *cache,
 /* Flushes that wait for a snapshot of @space end with @error. */
 void kv_flushes_fail_snapshot_locked(struct kv_cache *cache,
 				     struct kv_space *space, int error);
+/* Flushes that wait for one of the first @changes of what was removed that is
+ * not on disk end with @error. */
+void kv_flushes_fail_removals_locked(struct kv_cache *cache, uint64_t changes,
+				     int error);
 /* The syncs of the block in @slot end with @error. */
 void kv_syncs_end_locked(struct kv_cache *cache, struct kv_slot *slot,
 			 int error);
@@ -327,11 +354,16 @@ int kv_mover_start(struct kv_cache *cache);
 /* After the move under way; moves that wait for their commit go on. */
 void kv_mover_stop(struct kv_cache *cache);
 void kv_mover_fini(struct kv_cache *cache);
-/* Have the blocks of @file that must not go moved to others of its size, and the
- * rest evicted, for @taker; none is vacated now.  False: it is NULL, or the
- * end. */
-bool kv_vacate_locked(struct kv_cache *cache, struct kv_segfile *file,
-		      const struct kv_tenant *taker);
+/*
+ * Have @file emptied for @heir: its blocks are evicted, and moved to other files
+ * of their size if they must not go or, if it @spares them, are warmer than the
+ * heir's coldest.  @wanted_by is the space whose block needs the file.  Only
+ * @taker, which may be NULL, gives up its reserve.
+ */
+void kv_segfile_empty_locked(struct kv_cache *cache, struct kv_segfile *file,
+			     struct kv_ssd_class *heir,
+			     const struct kv_space *wanted_by,
+			     const struct kv_space *taker, bool spares);
 /* For the committer, as deletions have it. */
 bool kv_moves_to_record(const struct kv_ssd *ssd);
 void kv_moves_take_locked(struct kv_cache *cache);

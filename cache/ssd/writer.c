@@ -210,7 +210,7 @@ static uint64_t rest_ns(const struct kv_cache *cache, enum rest rest)
 static void put_off(struct kv_cache *cache, struct kv_space *space,
 		    enum rest rest)
 {
-	/* Nothing may be queued any more: making room lets go of the lock. */
+	/* Nothing may be queued any more: start_write releases the lock. */
 	if (TAILQ_EMPTY(&space->queue))
 		return;
 	leave_turns(cache, space);
@@ -292,7 +292,7 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 	struct kv_slot *slot = block->slot;
 
 	kv_assert_locked(&cache->lock);
-	if (!ssd->on || cache->config.read_only || !slot ||
+	if (!ssd->on || ssd->frozen || cache->config.read_only || !slot ||
 	    block->file != KV_NONE || (block->flags & BLOCK_REMOVED))
 		return;
 	slot->must |= must;
@@ -610,7 +610,7 @@ static int turn(struct kv_cache *cache)
 	space = slot->list->space;
 	r = start_write(cache, slot);
 	if (r == -ENOENT) {
-		r = kv_segfile_create(cache, slot_bytes, space->tenant);
+		r = kv_segfile_create(cache, slot_bytes);
 		/* Full from outside: go on with the files there are. */
 		if (r == -ENOSPC) {
 			ssd->full = true;
@@ -712,7 +712,7 @@ static void enqueue_unpersisted(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_slot *slot;
 
-	while (!cache->config.read_only &&
+	while (!cache->config.read_only && !cache->ssd.frozen &&
 	       (slot = TAILQ_FIRST(&space->unpersisted)))
 		kv_write_enqueue_locked(cache, slot->block, true);
 }
@@ -731,6 +731,7 @@ int kv_writer_stop(struct kv_cache *cache)
 	pthread_cond_broadcast(&ssd->write);
 	kv_unlock(cache);
 	r = join(cache, ssd->writer, &ssd->writer_ended);
+	kv_mover_stop(cache); /* the writer may have waited for a file */
 	kv_lock(cache);
 	stop_locked(ssd);
 	kv_unlock(cache);

@@ -64,13 +64,38 @@ static int begin_anew(struct kv_cache *cache, const char *why, char **ret_why)
 	return 0;
 }
 
-static int remake(struct kv_cache *cache, const char *why, char **ret_why)
+/* One item more at the end of an array, whose room are the powers of two. */
+static int append(void **items, size_t *n, const void *item, size_t size)
+{
+	void *more;
+
+	if ((*n & (*n - 1)) == 0) {
+		more = realloc(*items, (*n ? 2 * *n : 1) * size);
+		if (!more)
+			return -ENOMEM;
+		*items = more;
+	}
+	memcpy((char *)*items + (*n)++ * size, item, size);
+	return 0;
+}
+
+/* What an index that is older than the segment files has, and they have not. */
+struct carried {
+	struct kv_slot_record *pins;
+	size_t n;
+	uint64_t snapshots;
+};
+
+static int remake(struct kv_cache *cache, const char *why,
+		  const struct carried *carried, char **ret_why)
 {
 	struct kv_rebuild rebuild = {
 		.store_fd = cache->store_fd,
 		.path = cache->store,
 		.cap = cache->config.ssd,
 		.keep = true,
+		.pins = carried ? carried->pins : NULL,
+		.n_pins = carried ? carried->n : 0,
 	};
 	struct kv_store_info info;
 	uint64_t left_out;
@@ -94,13 +119,29 @@ static int remake(struct kv_cache *cache, const char *why, char **ret_why)
 			      "%s: the index is damaged (%s), and cannot be "
 			      "rebuilt: %s",
 			      cache->store, why, strerror(-r));
-	left_out = rebuild.strays + rebuild.duplicates + rebuild.unreadable;
+	left_out = rebuild.strays + rebuild.duplicates + rebuild.unreadable +
+		   rebuild.damaged;
 	cache->ssd.unswept = true;
 	kv_note(cache,
 		"index=rebuilt (%s): %llu blocks, %llu spaces, %llu left out",
 		why, (unsigned long long)rebuild.blocks,
 		(unsigned long long)rebuild.spaces,
 		(unsigned long long)left_out);
+	if (!carried)
+		kv_warn(cache, "index_lost",
+			"%s: the index was rebuilt (%s): %llu blocks found, "
+			"%llu left out; lost are pins, snapshots and use "
+			"counts",
+			cache->store, why, (unsigned long long)rebuild.blocks,
+			(unsigned long long)left_out);
+	else
+		kv_warn(cache, "index_older",
+			"%s: the index was older than the segment files and "
+			"was rebuilt: %llu blocks; lost are use counts, %llu "
+			"of the index's %zu pins, and its %llu snapshots",
+			cache->store, (unsigned long long)rebuild.blocks,
+			(unsigned long long)(carried->n - rebuild.pinned),
+			carried->n, (unsigned long long)carried->snapshots);
 	return 0;
 }
 
@@ -110,12 +151,12 @@ static int look(struct kv_cache *cache, const char *path, char **ret_why)
 	int r = kv_pages_check(path, kv_index_map_bytes(cache->config.ssd),
 			       why);
 
-	/* LMDB would trust this, too; nobody has it open: STORE is locked. */
 	if (!cache->config.read_only)
-		unlinkat(cache->store_fd, "index/lock.mdb", 0);
+		kv_index_lock_file_check(cache->store_fd);
 	if (r == -EBADMSG || r == -EIO ||
 	    (r == -ENOENT && kv_rebuild_possible(cache->store_fd)))
-		return remake(cache, r == -ENOENT ? "missing" : why, ret_why);
+		return remake(cache, r == -ENOENT ? "missing" : why, NULL,
+			      ret_why);
 	return r == -ENOENT ? 0 : r;
 }
 
@@ -149,6 +190,60 @@ static bool frame_lost(struct kv_index *index)
 	return r == -EBADMSG || r == -EIO || damaged > 0;
 }
 
+/* The index has seen fewer mounts than STORE/store, which is written after it. */
+static bool is_older(const struct kv_cache *cache)
+{
+	struct kv_store_info file;
+
+	return kv_store_file_read(cache->store_fd, &file) == 0 &&
+	       memcmp(file.store, cache->info.store, sizeof(file.store)) == 0 &&
+	       file.mounts > cache->info.mounts;
+}
+
+static int carry_pin(void *arg, uint64_t slot_id,
+		     const struct kv_slot_record *record)
+{
+	struct carried *carried = arg;
+
+	(void)slot_id;
+	if (!record->pinned)
+		return 0;
+	return append((void **)&carried->pins, &carried->n, record,
+		      sizeof(*record));
+}
+
+static int count_snapshot(void *arg, const struct kv_snapshot_record *record,
+			  const char *name,
+			  const struct kv_snapshot_item *items)
+{
+	(void)record;
+	(void)name;
+	(void)items;
+	((struct carried *)arg)->snapshots++;
+	return 0;
+}
+
+/* Rebuild an index that is older than the segment files, as a copy that was put
+ * back is.  Its pins stay with the blocks that it knows. */
+static int remake_older(struct kv_cache *cache, char **ret_why)
+{
+	struct carried carried = {0};
+	const struct kv_index_visitor visitor = {
+		.arg = &carried,
+		.slot = carry_pin,
+		.snapshot = count_snapshot,
+	};
+	uint64_t damaged;
+	int r = kv_index_walk(cache->index, &visitor, &damaged);
+
+	kv_index_close(kv_steal(cache->index));
+	if (r == 0 || r == -EBADMSG || r == -EIO)
+		r = remake(cache, "older than the segment files", &carried,
+			   ret_why);
+	free(carried.pins);
+	return r;
+}
+
 int kv_index_open_or_remake(struct kv_cache *cache, const char *path,
 			    const struct kv_store_info *fresh, char **ret_why)
 {
@@ -164,9 +259,12 @@ int kv_index_open_or_remake(struct kv_cache *cache, const char *path,
 		kv_index_close(kv_steal(cache->index));
 		r = -EBADMSG;
 	}
-	if (r != -EBADMSG || *ret_why)
+	if (r == 0 && is_older(cache))
+		r = remake_older(cache, ret_why);
+	else if (r == -EBADMSG && !*ret_why)
+		r = remake(cache, "damaged records", NULL, ret_why);
+	else
 		return r;
-	r = remake(cache, "damaged records", ret_why);
 	return r < 0 ? r
 		     : kv_index_open(path, map, ro, fresh, &cache->info,
 				     &cache->index);
@@ -200,14 +298,30 @@ int kv_store_recover(struct kv_cache *cache)
 
 	if (r < 0 || version == 1)
 		return r;
-	if (!cache->after_crash && !cache->ssd.unswept)
+	if (!cache->after_crash && !cache->ssd.unswept) {
+		/* They are needed only once the index is lost: a full disk is
+		 * no reason not to mount. */
+		r = kv_space_files_lost(cache);
+		if (r < 0)
+			kv_warn(cache, "spaces_lost",
+				"%s/spaces: lost files cannot be written again "
+				"(%s): blocks of their spaces are lost if the "
+				"index is",
+				cache->store, strerror(-r));
 		return 0;
+	}
 	kv_sweep_later(cache);
 	return kv_space_files_check(cache);
 }
 
 struct adoption {
 	struct kv_cache *cache;
+	/* Segment files that are not there, or too short; their records. */
+	uint32_t *lost_files;
+	uint64_t *lost_slots;
+	size_t n_lost_files, n_lost_slots;
+	uint64_t files, missing; /* counts */
+	char *why;		 /* why a file cannot be opened; or NULL */
 	struct {
 		uint64_t slot_id;
 		struct kv_slot_record record;
@@ -226,12 +340,78 @@ static int visit_space(void *arg, const struct kv_space_record *record,
 
 static int visit_segment(void *arg, const struct kv_segfile_record *record)
 {
-	const struct adoption *adoption = arg;
+	struct adoption *adoption = arg;
 	int r = kv_segfile_adopt(adoption->cache, record);
 
+	adoption->files++;
 	if (r == 0)
 		kv_size_used(adoption->cache, record->slot_bytes);
-	return kv_is_shortage(r) ? r : 0;
+	if (r == -ENOENT || r == -EBADMSG) {
+		adoption->missing += r == -ENOENT;
+		return append((void **)&adoption->lost_files,
+			      &adoption->n_lost_files, &record->id,
+			      sizeof(record->id));
+	}
+	/* An error that may pass is no reason to lose the blocks. */
+	return r < 0 ? kv_why(&adoption->why, r, "%s/segments/%06u.seg: %s",
+			      adoption->cache->store, record->id, strerror(-r))
+		     : 0;
+}
+
+/* Files come by ascending number. */
+static bool is_lost(const struct adoption *adoption, uint32_t file)
+{
+	size_t low = 0, high = adoption->n_lost_files;
+
+	while (low < high) {
+		const size_t middle = low + (high - low) / 2;
+
+		if (adoption->lost_files[middle] < file)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < adoption->n_lost_files &&
+	       adoption->lost_files[low] == file;
+}
+
+/* Delete the records of files that are lost: their numbers are used again. */
+static int forget_lost(struct adoption *adoption)
+{
+	struct kv_cache *cache = adoption->cache;
+	const size_t slots = adoption->n_lost_slots;
+	const size_t all = slots + adoption->n_lost_files;
+	struct kv_txn *txn;
+	int r = 0;
+
+	for (size_t at = 0; r == 0 && at < all; at += cache->ssd.round_max) {
+		r = kv_txn_begin(cache->index, &txn);
+		if (r < 0)
+			return r;
+		for (size_t i = at;
+		     r == 0 && i < KV_MIN(all, at + cache->ssd.round_max);
+		     i++) {
+			if (i >= slots) {
+				r = kv_txn_delete_segfile(
+					txn, adoption->lost_files[i - slots]);
+				continue;
+			}
+			r = kv_txn_delete_slot(txn, adoption->lost_slots[i]);
+			if (r == 0)
+				r = kv_txn_delete_token_ids(
+					txn, adoption->lost_slots[i]);
+		}
+		if (r < 0)
+			kv_txn_abort(txn);
+		else
+			r = kv_txn_commit(txn);
+	}
+	if (r == 0 && slots)
+		kv_warn(cache, "files_lost",
+			"%s/segments: %zu files are missing or too short, and "
+			"%zu blocks with them",
+			cache->store, adoption->n_lost_files, slots);
+	return r;
 }
 
 /* The slot of a record left out is free, and holds what must not come back. */
@@ -343,6 +523,10 @@ static int visit_slot(void *arg, uint64_t slot_id,
 	struct adoption *adoption = arg;
 	int r = 0;
 
+	if (is_lost(adoption, (uint32_t)(slot_id >> 32)))
+		return append((void **)&adoption->lost_slots,
+			      &adoption->n_lost_slots, &slot_id,
+			      sizeof(slot_id));
 	if (adoption->come - adoption->gone == AHEAD)
 		r = take_in_first(adoption);
 	adoption->waiting[adoption->come % AHEAD].slot_id = slot_id;
@@ -446,6 +630,21 @@ int kv_index_adopt(struct kv_cache *cache, char **ret_why)
 	if (r == 0)
 		r = order_blocks(cache);
 	kv_unlock(cache);
+	if (r == 0 && 2 * adoption.missing > adoption.files)
+		r = kv_why(ret_why, -ENOENT,
+			   "%s/segments: %llu of %llu segment files are "
+			   "missing: mount what should be there; if they are "
+			   "lost, kvfs-fsck --rebuild goes on with the others",
+			   cache->store, (unsigned long long)adoption.missing,
+			   (unsigned long long)adoption.files);
+	if (r == 0 && !cache->config.read_only)
+		r = forget_lost(&adoption);
+	free(adoption.lost_files);
+	free(adoption.lost_slots);
+	if (adoption.why)
+		*ret_why = adoption.why;
+	if (r < 0 && *ret_why)
+		return r;
 	if (r < 0)
 		return kv_why(ret_why, r, "%s: cannot read the index: %s",
 			      cache->store, strerror(-r));

@@ -20,6 +20,7 @@
 #include "cache/core/core.h"
 #include "cache/core/table.h"
 #include "cache/dram/dram.h"
+#include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
 #include "index/lock.h"
 #include "index/sidecar.h"
@@ -32,12 +33,14 @@
 #include <stdio.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <linux/magic.h>
 #include <sys/vfs.h>
 
 #define GENERATIONS_A_MOUNT (1ull << 32)
 /* Of the index's map, for each record that a commit writes: each may take three
  * pages, twice, and an eighth of the map is kept back (txn.c). */
+#define BLOCKS_AT_ONCE 4096u /* in one step of a walk through all */
 #define ROUND_SHARE (256u << 10)
 
 /* 1 it is empty, 0 a store, -EEXIST something else. */
@@ -70,10 +73,15 @@ static int take_lock(struct kv_cache *cache, char **ret_why)
 {
 	const struct kv_lock_wait wait = {.waiting = cache->config.waiting,
 					  .arg = cache->config.arg};
+	struct statvfs fs;
 	char pid[32];
+	bool shared;
 	int fd, r, n;
 
-	r = kv_lock_take(cache->store_fd, true, &wait, &fd);
+	/* On a read-only filesystem there may be others that only read. */
+	shared = cache->config.read_only &&
+		 fstatvfs(cache->store_fd, &fs) == 0 && (fs.f_flag & ST_RDONLY);
+	r = kv_lock_take(cache->store_fd, !shared, &wait, &fd);
 	if (r == -EBUSY)
 		return kv_why(ret_why, r,
 			      "%s: in use by another kvfs (pid %ld)",
@@ -82,6 +90,10 @@ static int take_lock(struct kv_cache *cache, char **ret_why)
 		return kv_why(ret_why, r, "%s: cannot lock it: %s",
 			      cache->store, strerror(-r));
 	cache->lock_fd = fd;
+	if (shared) {
+		kv_note(cache, "lock=shared (its filesystem is read-only)");
+		return 0;
+	}
 	kv_overcommit_recover(fd);
 	n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
 	/* In this order: on a full disk what is given away is gone. */
@@ -160,6 +172,17 @@ static void describe_fresh(const struct kv_cache *cache,
 	info->clean = true;
 }
 
+/* The index is open with the map of another cap: open it with that of @cap. */
+static int reopen_index(struct kv_cache *cache, const char *path, uint64_t cap)
+{
+	struct kv_store_info info;
+
+	kv_index_close(kv_steal(cache->index));
+	return kv_index_open(path, kv_index_map_bytes(cap),
+			     cache->config.read_only, NULL, &info,
+			     &cache->index);
+}
+
 static int open_index(struct kv_cache *cache, char **ret_why)
 {
 	struct kv_store_info fresh;
@@ -170,14 +193,11 @@ static int open_index(struct kv_cache *cache, char **ret_why)
 		return -ENOMEM;
 	describe_fresh(cache, &fresh);
 	r = kv_index_open_or_remake(cache, path, &fresh, ret_why);
-	/* Only now it is known for what cap the store was made. */
-	if (r == 0 && !cache->config.ssd_given &&
-	    cache->info.cap != cache->config.ssd) {
-		kv_index_close(kv_steal(cache->index));
-		r = kv_index_open(path, kv_index_map_bytes(cache->info.cap),
-				  cache->config.read_only, &fresh, &cache->info,
-				  &cache->index);
-	}
+	/* Only now it is known for what cap the store was made.  A smaller one
+	 * has its map once the index has shrunk. */
+	if (r == 0 && cache->info.cap != cache->config.ssd &&
+	    (!cache->config.ssd_given || cache->info.cap > cache->config.ssd))
+		r = reopen_index(cache, path, cache->info.cap);
 	if (r == -ENOTSUP && !*ret_why)
 		kv_why(ret_why, r,
 		       "%s: made by a newer kvfs, in a format this one does "
@@ -228,14 +248,14 @@ static void warn_of_place(struct kv_cache *cache)
 
 static int settle_cap(struct kv_cache *cache, char **ret_why)
 {
-	uint64_t cap =
-		cache->config.ssd_given ? cache->config.ssd : cache->info.cap;
-	uint64_t back;
+	const struct kv_cache_config *config = &cache->config;
+	uint64_t cap = cache->info.cap, back;
 
-	if (cache->config.ssd_given && cache->config.ssd == 0)
-		cap = 0;
-	cache->config.ssd = cap;
-	cache->info.cap = cap;
+	/* ssd=0 leaves the tier that there is as it is, and so does ro. */
+	cache->ssd.frozen = config->ssd_given && config->ssd == 0 && cap > 0;
+	if (config->ssd_given && config->ssd > 0 && !config->read_only)
+		cap = config->ssd;
+	cache->config.ssd = cache->ssd.frozen ? 0 : cap;
 	cache->ssd.cap = cap;
 	cache->ssd.segment_bytes = cache->info.segment_bytes;
 	/* The index, half of it again while it is compacted; the other half is
@@ -269,6 +289,8 @@ static int compact_index(struct kv_cache *cache)
 		return -ENOMEM;
 	r = kv_index_compact(&cache->index, path,
 			     kv_index_map_bytes(cache->ssd.cap));
+	if (cache->index && cache->info.cap > cache->ssd.cap)
+		r = reopen_index(cache, path, cache->ssd.cap);
 	free(path);
 	/* The index is whole without: a full disk is no reason not to start. */
 	return cache->index ? 0 : r;
@@ -295,6 +317,7 @@ static int mark_in_use(struct kv_cache *cache)
 	int r;
 
 	kv_index_keep_room(cache->index);
+	cache->info.cap = cache->ssd.cap;
 	cache->info.next_generation += GENERATIONS_A_MOUNT;
 	cache->info.mounts++;
 	cache->info.clean = false;
@@ -328,9 +351,27 @@ static void read_removed(struct kv_cache *cache)
 			cache->store, strerror(-r));
 }
 
+/* From here on the store is left as after a crash, whatever comes; its cap stays
+ * until all of it fits into the smaller one. */
+static int shrink(struct kv_cache *cache)
+{
+	int r;
+
+	kv_quotas_settle(cache);
+	cache->after_crash = true;
+	cache->info.clean = false;
+	r = put_info(cache);
+	KV_POINT("shrink.begun");
+	kv_lock(cache);
+	if (r == 0)
+		r = kv_shrink(cache);
+	kv_unlock(cache);
+	return r;
+}
+
 int kv_store_open(struct kv_cache *cache, char **ret_why)
 {
-	int r = open_dir(cache, ret_why);
+	int shrinks, r = open_dir(cache, ret_why);
 
 	if (r == 0)
 		r = open_index(cache, ret_why);
@@ -349,12 +390,15 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 		read_removed(cache);
 	if (r < 0 || cache->config.read_only)
 		return r;
+	shrinks = kv_shrink_check(cache, ret_why);
+	if (shrinks < 0)
+		return shrinks;
 	warn_of_place(cache);
 	KV_POINT("mount.read");
 	kv_segfiles_sweep(cache);
-	kv_lock(cache);
-	r = kv_segfiles_shrink(cache);
-	kv_unlock(cache);
+	r = kv_removed_trim(cache);
+	if (r == 0 && shrinks)
+		r = shrink(cache);
 	if (r == 0)
 		r = kv_store_recover(cache);
 	if (r == 0)
@@ -377,6 +421,8 @@ static void checkpoint_uses(struct kv_cache *cache)
 
 		if ((block->flags & BLOCK_USED) && block->file != KV_NONE)
 			kv_update_locked(cache, block);
+		if (i % BLOCKS_AT_ONCE == BLOCKS_AT_ONCE - 1)
+			kv_yield(cache);
 	}
 	KV_POINT("checkpoint.queued");
 	kv_unlock(cache);

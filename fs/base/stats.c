@@ -41,8 +41,11 @@ static void write_tiers(FILE *f, const struct kv_cache_stats *s)
 		mib(s->ssd_used), mib(s->ssd_total),
 		percent(s->ssd_used, s->ssd_total), (ull)s->ssd_blocks,
 		s->ssd_state ? s->ssd_state : "off");
-	fprintf(f, "          %llu segment files, index %.1f MiB\n",
-		(ull)s->ssd_files, mib(s->index_bytes));
+	fprintf(f,
+		"          %llu segment files, %llu of them unusable; index "
+		"%.1f MiB\n",
+		(ull)s->ssd_files, (ull)s->ssd_unusable_files,
+		mib(s->index_bytes));
 }
 
 static void write_lookups(FILE *f, const struct kv_lookups *l)
@@ -239,6 +242,12 @@ static void write_gauges(FILE *f, const struct kv_cache_stats *s)
 	    s->ssd_degraded);
 	one(f, "stuck_requests", "gauge", "SSD requests that do not end.",
 	    s->stuck);
+	one(f, "unusable_files", "gauge",
+	    "Segment files whose change of slot size failed; it is retried.",
+	    s->ssd_unusable_files);
+	one(f, "resize_failures_total", "counter",
+	    "Changes of a segment file's slot size that failed.",
+	    s->resize_failures);
 	one(f, "bad_slots", "gauge",
 	    "SSD slots out of use until the next mount.", s->bad_slots);
 	one(f, "scrub_percent", "gauge", "How far this pass of the scrub is.",

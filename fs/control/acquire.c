@@ -121,6 +121,7 @@ static int begin(struct kv_client *client, const struct kv_message *m,
 	acquire->leases.space = acquire->request.space = kv_space_get(space);
 	acquire->leases.n = n;
 	acquire->leases.wait_saving = m->header->flags & WIRE_WAIT_SAVING;
+	acquire->leases.again = m->header->flags & WIRE_AGAIN;
 	acquire->leases.resident = m->header->flags & WIRE_RESIDENT;
 	acquire->leases.wait_room = !acquire->leases.resident;
 	acquire->leases.remote = !acquire->leases.resident;

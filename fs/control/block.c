@@ -17,6 +17,8 @@
 #include "fs/control/request.h"
 #include "fs/base/stats.h"
 
+#define WARN_EVERY_NS UINT64_C(60000000000)
+
 /* The newest version that both speak; 0: none. */
 static uint32_t common_version(const struct wire_hello *hello)
 {
@@ -28,15 +30,19 @@ static uint32_t common_version(const struct wire_hello *hello)
 	return newest;
 }
 
-/* Once, until one of yet another version comes. */
+/* Once for a version, and once a minute at most: any user can send any. */
 static void warn_of_version(const struct kv_client *client,
 			    const struct wire_hello *hello)
 {
 	struct kv_server *server = client->server;
+	const uint64_t now = kv_now_ns();
 
-	if (server->version_refused == hello->version)
+	if (server->version_refused == hello->version ||
+	    (server->version_warned_ns &&
+	     now - server->version_warned_ns < WARN_EVERY_NS))
 		return;
 	server->version_refused = hello->version;
+	server->version_warned_ns = now;
 	fprintf(stderr,
 		"kvfs: warning: a program of uid %u has a libkvfs that speaks "
 		"version %u of the protocol, and this daemon %u to %u: to it "

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * chore.c - a request that waits for the disk, on an ingest thread.
+ * chore.c - a request that waits for the disk, on a thread of its own.
  *
  * OWNS      nothing: a chore is its request's.
  *
@@ -9,38 +9,41 @@
  */
 #include "fs/control/chore.h"
 
-static void work(struct kv_ingest_job *job, struct kv_hash *hash)
+#define COST 65536u /* of a turn of 4 MiB */
+
+static void submit(struct kv_chore *chore)
 {
-	struct kv_chore *chore = kv_container(job, struct kv_chore, job);
-	struct kv_server *server = chore->request.server;
+	kv_work_submit(chore->request.server->waits, &chore->work, chore->uid,
+		       COST);
+}
+
+static void run(struct kv_work *work, struct kv_hash *hash)
+{
+	struct kv_chore *chore = kv_container(work, struct kv_chore, work);
 
 	(void)hash;
 	chore->status = chore->run(chore);
 	if (chore->status > 0)
-		kv_ingest_add(server->ingest, job);
+		submit(chore);
 	else
-		kv_mailbox_post(&server->mailbox, &chore->request.mail);
+		kv_mailbox_post(&chore->request.server->mailbox,
+				&chore->request.mail);
 }
 
-void kv_chore_begin(struct kv_chore *chore, int (*run)(struct kv_chore *chore))
+void kv_chore_begin(struct kv_chore *chore, int (*work)(struct kv_chore *chore))
 {
-	struct kv_request *request = &chore->request;
-
-	chore->run = run;
-	chore->job = (struct kv_ingest_job){
-		.work = work,
-		.uid = request->client->caller.uid,
-		.waits = true,
-	};
-	kv_request_pend(request, false);
-	kv_ingest_add(request->server->ingest, &chore->job);
+	chore->run = work;
+	chore->work.run = run;
+	chore->uid = chore->request.client->caller.uid;
+	kv_request_pend(&chore->request, false);
+	submit(chore);
 }
 
 void kv_chore_cancel(struct kv_request *request, int status)
 {
 	struct kv_chore *chore = (struct kv_chore *)request;
 
-	if (!kv_ingest_cancel(request->server->ingest, &chore->job))
+	if (!kv_work_withdraw(&chore->work))
 		return;
 	chore->status = status;
 	kv_mailbox_post(&request->server->mailbox, &request->mail);

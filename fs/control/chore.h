@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * chore.h - a request that waits for the disk, on an ingest thread.
+ * chore.h - a request that waits for the disk, on a thread of its own.
  */
 #ifndef KV_FS_CONTROL_CHORE_H
 #define KV_FS_CONTROL_CHORE_H
@@ -9,7 +9,8 @@
 
 struct kv_chore {
 	struct kv_request request; /* first */
-	struct kv_ingest_job job;
+	struct kv_work work;
+	uint32_t uid;
 	/* On the thread: becomes its status; 1: it goes on after others of its
 	 * user. */
 	int (*run)(struct kv_chore *chore);

@@ -48,10 +48,13 @@ static void watch_again(struct kv_client *client)
 {
 	uint32_t events = EPOLLIN;
 
+	/* The end, which is always told, must not be told again and again. */
+	if (client->offers || client->gate.user)
+		events = EPOLLET;
 	if (client->send_queue.first)
 		events |= EPOLLOUT;
-	if (client->server->stopping)
-		events = 0; /* but its end, which is always told */
+	if (client->server->stopping || client->cut)
+		events = 0; /* but its end */
 	if (events != client->events && !client->ended)
 		(void)watch(client, EPOLL_CTL_MOD, events);
 }
@@ -75,6 +78,15 @@ static void process_died(struct kv_watch *w, uint32_t events)
 		kv_client_break(client, KV_BREAK_GONE);
 	else
 		shutdown(client->socket, SHUT_RD);
+}
+
+static void message_came(struct kv_gate_wait *wait,
+			 const struct kv_gate_message *message)
+{
+	struct kv_client *client = kv_container(wait, struct kv_client, gate);
+
+	kv_request_came(client, message);
+	kv_user_ready(client);
 }
 
 static int read_groups(struct kv_client *client)
@@ -131,10 +143,10 @@ static int identify(struct kv_client *client)
 	if (getsockopt(client->socket, SOL_SOCKET, SO_PEERCRED, &cred, &len) <
 	    0)
 		return -errno;
+	client->caller.uid = cred.uid;
 	/* Two of these would be one tenant. */
 	if (kv_user_is_hidden(cred.uid))
 		return -EACCES;
-	client->caller.uid = cred.uid;
 	client->caller.gid = cred.gid;
 	r = read_groups(client);
 	if (r < 0)
@@ -154,7 +166,9 @@ static int identify(struct kv_client *client)
 /* For one that holds nothing (any more). */
 static void client_free(struct kv_client *client)
 {
-	kv_closep(&client->socket);
+	if (client->socket >= 0)
+		kv_gate_hang_up(client->server->gate, client->caller.uid,
+				client->socket);
 	kv_closep(&client->pidfd);
 	free(client->groups);
 	kv_user_put(client->server, client->user);
@@ -183,12 +197,14 @@ int kv_client_new(struct kv_server *server, int socket,
 	int r;
 
 	if (!client) {
-		close(socket);
+		kv_gate_hang_up(server->gate, KV_NO_UID, socket);
 		return -ENOMEM;
 	}
 	client->server = server;
 	client->socket = socket;
 	client->pidfd = -1;
+	client->caller.uid = KV_NO_UID;
+	client->gate.came = message_came;
 	client->on_socket.ready = socket_ready;
 	client->on_death.ready = process_died;
 	client->reservations.seed = server->seed;
@@ -225,7 +241,7 @@ void kv_client_drop_lent(struct kv_client *client, struct kv_lent *lent)
 	kv_lent_forsake(lent);
 	TAILQ_REMOVE(&client->lents, kv_lent_link(lent), others);
 	client->n_lents--;
-	kv_lent_put(lent, client->server->ingest);
+	kv_lent_put(lent);
 }
 
 static void forget_unsent(struct kv_client *client)
@@ -241,10 +257,11 @@ static void forget_unread(struct kv_client *client)
 	struct kv_lent_link *link;
 
 	kv_requests_abandon(client);
+	client->offers = false; /* its end is waited for again */
 	server->tally.dropped_reservations +=
 		kv_reservations_drop(&client->reservations, server->cache);
 	kv_sets_drop(&client->sets);
-	kv_staging_put(kv_steal(client->staging));
+	kv_client_memory_put(kv_steal(client->staging));
 	while ((link = TAILQ_FIRST(&client->lents)))
 		kv_client_drop_lent(client, (struct kv_lent *)link);
 	forget_unsent(client);
@@ -264,11 +281,12 @@ void kv_client_end(struct kv_client *client)
 			   client->caller.uid);
 	if (client->registers)
 		kv_registrant_remove(server->cache, client->caller.uid);
-	/* Closing takes them out of epoll, unless a fork of ours has copies. */
+	kv_gate_forget(&client->gate);
+	/* Closing takes them out of epoll, unless another process has copies. */
 	epoll_ctl(server->epoll, EPOLL_CTL_DEL, client->socket, NULL);
 	if (client->pidfd >= 0)
 		epoll_ctl(server->epoll, EPOLL_CTL_DEL, client->pidfd, NULL);
-	kv_closep(&client->socket);
+	kv_gate_hang_up(server->gate, client->caller.uid, client->socket);
 	kv_closep(&client->pidfd);
 	client->socket = client->pidfd = -1;
 	kv_account_credit(client->account, KV_FINITE_CONNECTIONS, 1);
@@ -294,6 +312,7 @@ static void cut_off(struct kv_client *client)
 	 * end. */
 	client->cut = true;
 	client->broken = KV_BREAK_NOT;
+	kv_gate_forget(&client->gate);
 	shutdown(client->socket, SHUT_WR);
 	watch_again(client);
 }
@@ -308,24 +327,12 @@ void kv_client_sweep(struct kv_server *server)
 	}
 }
 
-/* Throw away what a client that is cut off sends, descriptors too; whether
- * there was something. */
-static bool discard(struct kv_client *client)
-{
-	ssize_t n = recv(client->socket, client->server->in,
-			 sizeof(client->server->in), MSG_DONTWAIT);
-
-	if (n == 0 || (n < 0 && errno != EAGAIN))
-		kv_client_break(client, KV_BREAK_GONE);
-	return n > 0;
-}
-
-/* Nothing but the end is waited for. */
-static bool await_end(struct kv_client *client, uint32_t events)
+/* Nothing but the end is waited for: what one that is cut off sends stays
+ * unread, and counts as the sender's. */
+static void await_end(struct kv_client *client, uint32_t events)
 {
 	if (events & (EPOLLHUP | EPOLLERR))
 		kv_client_break(client, KV_BREAK_GONE);
-	return !client->broken && client->cut && discard(client);
 }
 
 /* One that has closed its end is not heard to its own end yet: what it had sent
@@ -349,7 +356,7 @@ static bool talk(struct kv_client *client, uint32_t events)
 		r = kv_send_queue_drain(&client->send_queue, client->socket);
 	if (r < 0)
 		cannot_send(client, r);
-	more = !client->broken && kv_request_read(client);
+	more = !client->broken && !client->offers && kv_request_read(client);
 	watch_again(client);
 	return more;
 }
@@ -360,10 +367,10 @@ bool kv_client_serve(struct kv_client *client)
 	bool more = false;
 
 	client->happened = 0;
-	if (!client->broken)
-		more = client->cut || client->server->stopping
-			       ? await_end(client, events)
-			       : talk(client, events);
+	if (!client->broken && (client->cut || client->server->stopping))
+		await_end(client, events);
+	else if (!client->broken)
+		more = talk(client, events);
 	if (client->broken == KV_BREAK_GONE)
 		kv_client_end(client);
 	else if (client->broken)

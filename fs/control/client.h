@@ -9,10 +9,10 @@
 
 #include "fs/base/access.h"
 #include "fs/control/client_state.h"
+#include "fs/control/gate.h"
 #include "fs/control/lent.h"
 #include "fs/control/send_queue.h"
 #include "fs/control/server.h"
-#include "fs/control/staging.h"
 
 /* Why a connection ends. */
 enum kv_break {
@@ -37,12 +37,14 @@ struct kv_client {
 	bool deaf; /* it has closed its end: nothing is sent any more */
 	bool cut;  /* cut off; only leases and segments are left */
 	bool ended;
-	bool is_ready;	      /* there is something to do for it */
-	enum kv_break broken; /* dealt with in its user's turn */
-	uint32_t happened;    /* what epoll told since its last turn */
-	uint32_t events;      /* what epoll watches the socket for */
+	bool is_ready; /* there is something to do for it */
+	bool offers;   /* memory, which is being mapped: nothing else is read */
+	enum kv_break broken;	  /* dealt with in its user's turn */
+	uint32_t happened;	  /* what epoll told since its last turn */
+	uint32_t events;	  /* what epoll watches the socket for */
+	struct kv_gate_wait gate; /* waits: nothing else is read meanwhile */
 	struct kv_send_queue send_queue;
-	struct kv_staging *staging; /* NULL: none given yet */
+	struct kv_client_memory *staging; /* NULL: none given yet */
 	struct kv_lents lents;
 	size_t n_lents;
 	struct kv_request *requests[256];   /* request.c: by tag */

@@ -13,7 +13,7 @@
  *
  * INVARIANTS
  *   (1) Everything in `server` is touched by the control thread only, but for
- *       the mailbox, the ingest queue and the tally, which have their own locks
+ *       the mailbox, the workers and the tally, which have their own locks
  *       or are atomic.
  *   (2) The thread ends only when no cache or ingest thread holds a request.
  *
@@ -35,6 +35,9 @@
 #include "common/thread.h"
 #include "common/why.h"
 #include "fs/control/client.h"
+#include "fs/control/gate.h"
+#include <limits.h>
+
 #include "fs/control/request.h"
 
 #define TURN_EVENTS 512 /* all who wait are known, not only some */
@@ -47,6 +50,7 @@ struct kv_control {
 	struct kv_watch on_connect, on_mail;
 	struct kv_mail stop;
 	int spare; /* given up to refuse a connection when none is left */
+	bool deaf; /* it is gone: connections wait until there is one */
 	pthread_t thread;
 	bool started;
 };
@@ -231,6 +235,15 @@ void kv_listener_close(struct kv_listener *listener)
 
 /* ---- the thread ---- */
 
+static void close_unseen(struct kv_control *control, int socket)
+{
+	struct ucred cred = {.uid = KV_NO_UID};
+	socklen_t len = sizeof(cred);
+
+	(void)getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &cred, &len);
+	kv_gate_hang_up(control->server.gate, cred.uid, socket);
+}
+
 /* Out of descriptors: without this the connection would wait, readable, and we
  * would spin. */
 static void refuse(struct kv_control *control)
@@ -240,8 +253,13 @@ static void refuse(struct kv_control *control)
 	control->server.tally.refused++;
 	kv_closep(&control->spare);
 	fd = accept4(control->listener.fd, NULL, NULL, SOCK_CLOEXEC);
-	kv_closep(&fd);
+	if (fd >= 0)
+		close_unseen(control, fd);
 	control->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	control->deaf = control->spare < 0;
+	if (control->deaf)
+		epoll_ctl(control->server.epoll, EPOLL_CTL_DEL,
+			  control->listener.fd, NULL);
 }
 
 static void connection_ready(struct kv_watch *watch, uint32_t events)
@@ -256,7 +274,8 @@ static void connection_ready(struct kv_watch *watch, uint32_t events)
 	for (int i = 0; i < TURN_ACCEPTS; i++) {
 		fd = accept4(control->listener.fd, NULL, NULL,
 			     SOCK_CLOEXEC | SOCK_NONBLOCK);
-		if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+		if (fd < 0 && (errno == EMFILE || errno == ENFILE) &&
+		    !control->deaf)
 			refuse(control);
 		if (fd < 0)
 			return;
@@ -288,6 +307,23 @@ static void begin_stop(struct kv_mail *mail)
 		kv_client_quiesce(client);
 }
 
+static int watch(struct kv_control *control, struct kv_watch *watch, int fd)
+{
+	struct epoll_event event = {.events = EPOLLIN, .data.ptr = watch};
+
+	if (epoll_ctl(control->server.epoll, EPOLL_CTL_ADD, fd, &event) < 0)
+		return -errno;
+	return 0;
+}
+
+static void listen_again(struct kv_control *control)
+{
+	control->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	control->deaf =
+		control->spare < 0 ||
+		watch(control, &control->on_connect, control->listener.fd) < 0;
+}
+
 /* Wait for the next events, or for the next deadline, if nobody has work. */
 static int wait_for(struct kv_server *server, struct epoll_event *events)
 {
@@ -313,7 +349,7 @@ static void *serve(void *arg)
 	struct epoll_event events[TURN_EVENTS];
 	struct kv_client *client;
 	struct kv_watch *watch;
-	int n;
+	int n, fd;
 
 	while (!server->stopping || server->pending) {
 		n = wait_for(server, events);
@@ -323,22 +359,21 @@ static void *serve(void *arg)
 		}
 		kv_users_serve(server);
 		kv_client_sweep(server);
+		if (control->deaf && !server->stopping)
+			listen_again(control);
 	}
 	while ((client = TAILQ_FIRST(&server->clients)))
 		kv_client_end(client);
 	kv_client_sweep(server);
+	/* Closing the listener would close what is queued for it. */
+	shutdown(control->listener.fd, SHUT_RDWR);
+	while ((fd = accept4(control->listener.fd, NULL, NULL,
+			     SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)
+		close_unseen(control, fd);
+	kv_gate_close(server->gate);
 	/* Mail that kv_control_retire posted last. */
 	kv_mailbox_run(&server->mailbox);
 	return NULL;
-}
-
-static int watch(struct kv_control *control, struct kv_watch *watch, int fd)
-{
-	struct epoll_event event = {.events = EPOLLIN, .data.ptr = watch};
-
-	if (epoll_ctl(control->server.epoll, EPOLL_CTL_ADD, fd, &event) < 0)
-		return -errno;
-	return 0;
 }
 
 /* Takes one that is half made, too. */
@@ -348,7 +383,8 @@ static void control_free(struct kv_control *control)
 
 	if (control->started)
 		pthread_join(control->thread, NULL);
-	kv_ingest_stop(server->ingest);
+	kv_workers_free(server->copies);
+	kv_workers_free(server->waits);
 	kv_listener_close(&control->listener);
 	kv_deadlines_fini(&server->deadlines);
 	kv_users_fini(server);
@@ -365,12 +401,36 @@ static void control_freep(struct kv_control **control)
 		control_free(*control);
 }
 
+int kv_server_start_workers(struct kv_server *server)
+{
+	static struct kv_workers_config copies = {.name = "kvfs-ingest",
+						  .each = UINT_MAX,
+						  .turn = KV_COPY_TURN,
+						  .hashes = true,
+						  .timed = true};
+	static const struct kv_workers_config waits = {.name = "kvfs-waits",
+						       .threads = 4,
+						       .each = 1,
+						       .turn = KV_COPY_TURN};
+	const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	int r;
+
+	copies.threads = (unsigned)KV_MIN(KV_MAX(cpus, 1), 4);
+	r = kv_workers_new(&copies, &server->copies);
+	return r < 0 ? r : kv_workers_new(&waits, &server->waits);
+}
+
 static int set_up(struct kv_control *control, struct kv_cache *cache)
 {
 	struct kv_server *server = &control->server;
+	struct kv_cache_stats stats;
 	int r;
 
+	kv_cache_stats(cache, &stats);
 	server->cache = cache;
+	/* Page tables are a 512th of what is mapped. */
+	server->mapped_max = 16 * stats.dram_total;
+	server->dispatch = kv_dispatch;
 	TAILQ_INIT(&server->clients);
 	TAILQ_INIT(&server->ended);
 	control->on_connect.ready = connection_ready;
@@ -396,12 +456,12 @@ static int set_up(struct kv_control *control, struct kv_cache *cache)
 	r = watch(control, &control->on_mail, server->mailbox.fd);
 	if (r < 0)
 		return r;
-	return kv_ingest_start(&server->ingest);
+	return kv_server_start_workers(server);
 }
 
 int kv_control_start(struct kv_cache *cache, const struct kv_rules *rules,
-		     const char *path, struct kv_control **ret_control,
-		     char **ret_why)
+		     struct kv_gate *gate, const char *path,
+		     struct kv_control **ret_control, char **ret_why)
 {
 	_cleanup_(control_freep) struct kv_control *control = NULL;
 	int r = -ENOMEM;
@@ -411,6 +471,8 @@ int kv_control_start(struct kv_cache *cache, const struct kv_rules *rules,
 	if (control)
 		r = set_up(control, cache);
 	if (r == 0) {
+		kv_gate_open(gate, control->server.epoll);
+		control->server.gate = gate;
 		control->server.rules = rules;
 		r = kv_listener_open(&control->listener, path, ret_why);
 	}

@@ -34,10 +34,12 @@
 
 struct kv_control;
 
+struct kv_gate;
 struct kv_rules;
 
 /*
  * Serve all whom @rules (borrowed) admit; the connections of others are closed.
+ * @gate (borrowed) receives and closes the descriptors that clients send.
  * Listen at @path, with mode 0666: permission is checked per space.  The
  * directory it is in is made (0755) if that alone is missing, and removed with
  * it.  A socket that nobody serves any more is swept away.  On failure *@ret_why
@@ -46,8 +48,8 @@ struct kv_rules;
  * not there, -ENAMETOOLONG, -EACCES and the other errors of the calls made.
  */
 int kv_control_start(struct kv_cache *cache, const struct kv_rules *rules,
-		     const char *path, struct kv_control **ret_control,
-		     char **ret_why);
+		     struct kv_gate *gate, const char *path,
+		     struct kv_control **ret_control, char **ret_why);
 
 /* Finishes the saves being copied, answers and cancels what waits, closes all
  * connections and removes the socket.  Takes NULL. */

@@ -1,29 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lent.c - mapping of an engine's pages, and copies from there.
+ * lent.c - an engine's pages, and copies of blocks from there.
  *
- * OWNS      the mapping and a descriptor of the file, until its last holder
- *           puts it.  The lender's descriptors are borrowed.
+ * OWNS      a hold on the memory that the pages lie in.  The lender's
+ *           descriptors are borrowed.
  *
  * INVARIANTS
- *   (1) Every byte of every page of a stride lies in what is mapped.
- *   (2) What is mapped is memory: no read of it waits for a file system of
- *       somebody else's.  Unlike staging it is not sealed: a read is guarded.
- *   (3) The file had no hole when it was mapped, nor when a message that saves
- *       from it came: whoever makes one later and has us fill it gives up as
- *       much memory of his own before.
+ *   (1) Every byte of every page of a stride lies in the memory.
  *
  * LOCKING   lent->lock guards the lender's descriptors, which are looked at
  *           after each copy.  It is a leaf.  The count is atomic, the rest is
  *           fixed after new.
  */
-#include <fcntl.h>
-#include <linux/magic.h>
 #include <poll.h>
-#include <stdatomic.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/vfs.h>
 
 #include "fs/control/lent.h"
 
@@ -34,14 +23,10 @@
 
 struct kv_lent {
 	struct kv_lent_link link; /* first */
-	struct kv_ingest_job unmap;
-	int fd;
-	const uint8_t *map; /* from where the kernel lets a mapping begin */
-	const uint8_t *data;
-	uint64_t mapped;
+	struct kv_client_memory *memory;
 	uint64_t pages, payload;
 	uint32_t pages_per_block;
-	struct kv_account *account; /* held; has the mapping */
+	struct kv_account *account; /* held */
 	_Atomic unsigned refs;
 	pthread_mutex_t lock;
 	int socket, pidfd; /* lock; socket -1: forsaken */
@@ -92,154 +77,49 @@ static int check_strides(const struct wire_pool *pool,
 	return 0;
 }
 
-/* st_blocks counts what is allocated, swapped out or not. */
-static bool is_whole(const struct stat *st)
-{
-	return st->st_size >= 0 &&
-	       (uint64_t)st->st_blocks * 512 >= (uint64_t)st->st_size;
-}
-
-/* A file in tmpfs may grow into what is mapped. */
-static int check_file(int fd, uint64_t end, uint64_t *ret_unit)
-{
-	struct statfs fs;
-	struct stat st;
-
-	if (fstatfs(fd, &fs) < 0 || fstat(fd, &st) < 0)
-		return -errno;
-	if (!S_ISREG(st.st_mode) ||
-	    (fs.f_type != TMPFS_MAGIC && fs.f_type != HUGETLBFS_MAGIC))
-		return -EMEDIUMTYPE;
-	if (end > INT64_MAX || (fs.f_type == HUGETLBFS_MAGIC &&
-				(st.st_size < 0 || end > (uint64_t)st.st_size)))
-		return -EINVAL;
-	*ret_unit = (uint64_t)st.st_blksize;
-	return is_whole(&st) ? 0 : -ENODATA;
-}
-
 static size_t own_bytes(const struct kv_lent *lent)
 {
 	return sizeof(*lent) + lent->n * sizeof(lent->strides[0]);
 }
 
-static void credit(const struct kv_lent *lent)
+int kv_lent_new(struct kv_server *server, int fd, const struct wire_pool *pool,
+		const struct wire_stride *strides, size_t n,
+		const struct kv_lender *lender, struct kv_lent **ret_lent)
 {
-	kv_account_credit(lent->account, KV_FINITE_STAGINGS, 1);
-	kv_account_credit(lent->account, KV_FINITE_STAGING_BYTES, lent->mapped);
-	kv_account_credit(lent->account, KV_FINITE_MEMORY, own_bytes(lent));
-}
-
-static int charge(const struct kv_lent *lent)
-{
-	struct kv_account *account = lent->account;
-	int r = kv_account_charge(account, KV_FINITE_STAGINGS, 1);
+	struct kv_lent *lent;
+	uint64_t payload;
+	int r = check_strides(pool, strides, n, &payload);
 
 	if (r < 0)
 		return r;
-	r = kv_account_charge(account, KV_FINITE_STAGING_BYTES, lent->mapped);
-	if (r < 0) {
-		kv_account_credit(account, KV_FINITE_STAGINGS, 1);
-		return r;
-	}
-	kv_account_take(account, KV_FINITE_MEMORY, own_bytes(lent));
-	return 0;
-}
-
-static int map(struct kv_lent *lent, int fd, uint64_t offset, uint64_t bytes,
-	       uint64_t unit)
-{
-	uint64_t skip = offset % unit;
-	void *at;
-	int r;
-
-	lent->mapped = kv_round_up(skip + bytes, unit);
-	r = charge(lent);
-	if (r < 0)
-		return r;
-	at = mmap(NULL, lent->mapped, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd,
-		  (off_t)(offset - skip));
-	if (at == MAP_FAILED) {
-		r = -errno;
-		credit(lent);
-		return r;
-	}
-	(void)madvise(at, lent->mapped, MADV_DONTDUMP);
-	(void)madvise(at, lent->mapped, MADV_DONTFORK);
-	lent->map = at;
-	lent->data = lent->map + skip;
-	return 0;
-}
-
-static void lent_free(struct kv_lent *lent)
-{
-	if (lent->map) {
-		munmap((void *)lent->map, lent->mapped);
-		credit(lent);
-		kv_account_put(lent->account);
-	}
-	kv_closep(&lent->fd);
-	pthread_mutex_destroy(&lent->lock);
-	free(lent);
-}
-
-static void unmap(struct kv_ingest_job *job, struct kv_hash *hash)
-{
-	(void)hash;
-	lent_free(kv_container(job, struct kv_lent, unmap));
-}
-
-static struct kv_lent *lent_alloc(const struct wire_pool *pool,
-				  const struct wire_stride *strides, size_t n,
-				  const struct kv_lender *lender)
-{
-	struct kv_lent *lent = calloc(1, sizeof(*lent) + n * sizeof(*strides));
-
+	lent = calloc(1, sizeof(*lent) + n * sizeof(*strides));
 	if (!lent)
-		return NULL;
+		return -ENOMEM;
+	r = kv_client_memory_new(server, lender->account, fd, pool->offset,
+				 pool->bytes, &lent->memory);
+	if (r < 0) {
+		free(lent);
+		return r;
+	}
 	lent->link.id = pool->id;
-	lent->unmap.work = unmap;
-	lent->unmap.uid = lender->uid;
-	lent->fd = -1;
 	lent->pages = pool->pages;
+	lent->payload = payload;
 	lent->pages_per_block = pool->pages_per_block;
-	lent->account = lender->account;
+	lent->account = kv_account_hold(lender->account);
 	atomic_init(&lent->refs, 1);
 	pthread_mutex_init(&lent->lock, NULL);
 	lent->socket = lender->socket;
 	lent->pidfd = lender->pidfd;
 	lent->n = n;
 	memcpy(lent->strides, strides, n * sizeof(*strides));
-	return lent;
-}
-
-int kv_lent_new(int fd, const struct wire_pool *pool,
-		const struct wire_stride *strides, size_t n,
-		const struct kv_lender *lender, struct kv_lent **ret_lent)
-{
-	struct kv_lent *lent;
-	uint64_t payload, end, unit = 1;
-	int r;
-
-	r = check_strides(pool, strides, n, &payload);
-	if (r < 0 || __builtin_add_overflow(pool->offset, pool->bytes, &end))
-		return -EINVAL;
-	r = check_file(fd, end, &unit);
-	if (r < 0)
-		return r;
-	lent = lent_alloc(pool, strides, n, lender);
-	if (!lent)
-		return -ENOMEM;
-	lent->payload = payload;
-	lent->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	r = lent->fd < 0 ? -errno
-			 : map(lent, fd, pool->offset, pool->bytes, unit);
-	if (r < 0) {
-		lent_free(lent);
-		return r;
-	}
-	kv_account_hold(lent->account);
+	kv_account_take(lent->account, KV_FINITE_MEMORY, own_bytes(lent));
 	*ret_lent = lent;
 	return 0;
+}
+
+struct kv_client_memory *kv_lent_memory(struct kv_lent *lent)
+{
+	return lent->memory;
 }
 
 struct kv_lent_link *kv_lent_link(struct kv_lent *lent)
@@ -262,10 +142,15 @@ void kv_lent_hold(struct kv_lent *lent)
 	atomic_fetch_add(&lent->refs, 1);
 }
 
-void kv_lent_put(struct kv_lent *lent, struct kv_ingest *ingest)
+void kv_lent_put(struct kv_lent *lent)
 {
-	if (lent && atomic_fetch_sub(&lent->refs, 1) == 1)
-		kv_ingest_add(ingest, &lent->unmap);
+	if (!lent || atomic_fetch_sub(&lent->refs, 1) != 1)
+		return;
+	kv_client_memory_put(lent->memory);
+	kv_account_credit(lent->account, KV_FINITE_MEMORY, own_bytes(lent));
+	kv_account_put(lent->account);
+	pthread_mutex_destroy(&lent->lock);
+	free(lent);
 }
 
 void kv_lent_forsake(struct kv_lent *lent)
@@ -306,13 +191,6 @@ bool kv_lent_has_pages(const struct kv_lent *lent, const uint64_t *pages)
 	return true;
 }
 
-bool kv_lent_is_whole(const struct kv_lent *lent)
-{
-	struct stat st;
-
-	return fstat(lent->fd, &st) == 0 && is_whole(&st);
-}
-
 /* How many of the @n pages from @pages on lie one behind the other. */
 static uint32_t run_of(const struct wire_stride *s, const uint64_t *pages,
 		       uint32_t n)
@@ -326,23 +204,27 @@ static uint32_t run_of(const struct wire_stride *s, const uint64_t *pages,
 	return run;
 }
 
-void kv_lent_copy(const struct kv_lent *lent, const uint64_t *pages,
-		  struct kv_hash *hash, uint8_t *tensors)
+int kv_lent_copy(const struct kv_lent *lent, const uint64_t *pages,
+		 struct kv_hash *hash, uint8_t *tensors)
 {
 	const struct wire_stride *s;
-	const uint8_t *from;
 	uint32_t run;
-	uint64_t n;
+	uint64_t n, at;
+	int r;
 
 	for (s = lent->strides; s < lent->strides + lent->n; s++)
 		for (uint32_t p = 0; p < lent->pages_per_block; p += run) {
 			run = run_of(s, pages + p, lent->pages_per_block - p);
 			n = run * s->bytes;
-			from = lent->data + s->at + pages[p] * s->block_stride;
+			at = s->at + pages[p] * s->block_stride;
 			for (uint64_t i = 0; i < s->count; i++) {
-				kv_hash_copy(hash, tensors, from, n);
+				r = kv_client_memory_copy(lent->memory, at, n,
+							  hash, tensors);
+				if (r < 0)
+					return r;
 				tensors += n;
-				from += s->segment_stride;
+				at += s->segment_stride;
 			}
 		}
+	return 0;
 }

@@ -4,8 +4,8 @@
  * requests that outlive the call that read them, and replies.
  *
  * OWNS      each request's memory, from kv_request_new to kv_request_free; the
- *           descriptors that came with a message, until it is handled: then all
- *           of them are closed.
+ *           descriptor that came with a message, until it is handled: then a
+ *           process of the gate closes it.
  *
  * STATES    of a request:
  *
@@ -319,162 +319,70 @@ int kv_request_keys(struct kv_client *client, const struct kv_message *m)
 
 /* ---- reading messages ---- */
 
-/* SCM_MAX_FD of the kernel: more do not come with one message. */
-#define FDS_MAX 253
-
-static const struct shape {
-	size_t fixed, item; /* bytes before the items, and of one */
-	uint32_t min, max;  /* items */
-	uint16_t flags;	    /* allowed ones */
-	bool fd;	    /* exactly one belongs to it */
-	bool open_tag;	    /* its tag is of an older request */
-	int (*handle)(struct kv_client *client, const struct kv_message *m);
-} shapes[WIRE_TYPE_END] = {
-	[WIRE_HELLO] = {0, sizeof(struct wire_hello), 1, 1, 0, false, false,
-			kv_request_hello},
-	[WIRE_SPACE] = {sizeof(struct wire_space), 1, 1, WIRE_MAX, 0, false,
-			false, kv_request_space},
-	[WIRE_PROBE] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
-			false, kv_request_probe},
-	[WIRE_ACQUIRE] = {0, sizeof(struct wire_key), 0, WIRE_BATCH,
-			  WIRE_WAIT_SAVING | WIRE_RESIDENT, false, false,
-			  kv_request_acquire},
-	[WIRE_RELEASE] = {0, 0, 0, 0, 0, false, true, kv_request_release},
-	[WIRE_CANCEL] = {0, 0, 0, 0, 0, false, true, kv_request_cancel},
-	[WIRE_STAGING] = {0, sizeof(struct wire_staging), 1, 1, 0, true, false,
-			  kv_request_staging},
-	[WIRE_RESERVE] = {0, sizeof(struct wire_key), 0, WIRE_BATCH,
-			  WIRE_MUST | WIRE_HOLD | WIRE_PART, false, false,
-			  kv_request_reserve},
-	[WIRE_SAVE] = {0, sizeof(struct wire_save), 0, WIRE_BATCH,
-		       WIRE_WITH_IDS, false, false, kv_request_save},
-	[WIRE_DROP] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
-		       false, kv_request_drop},
-	[WIRE_FLUSH] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
-			false, kv_request_flush},
-	[WIRE_EVICT] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
-			false, kv_request_evict},
-	[WIRE_PIN] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
-		      false, kv_request_pin},
-	[WIRE_CLEAR] = {0, 0, 0, 0, 0, false, false, kv_request_clear},
-	[WIRE_STATS] = {0, 0, 0, 0, 0, false, false, kv_request_stats},
-	[WIRE_UNMAPPED] = {0, sizeof(struct wire_segment), 1, 1, 0, false, true,
-			   kv_request_unmapped},
-	[WIRE_PREFETCH] = {0, sizeof(struct wire_key), 0, WIRE_BATCH,
-			   WIRE_AHEAD, false, false, kv_request_prefetch},
-	[WIRE_ENDED] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
-			true, kv_request_ended},
-	[WIRE_PICK] = {0, sizeof(struct wire_pick), 1, WIRE_BATCH, 0, false,
-		       false, kv_request_pick},
-	[WIRE_SNAPSHOT] = {sizeof(struct wire_snapshot), 1, 0, WIRE_MAX, 0,
-			   false, false, kv_request_snapshot},
-	[WIRE_SNAPSHOT_DROP] = {0, 1, 0, WIRE_MAX, 0, false, false,
-				kv_request_snapshot_drop},
-	[WIRE_SNAPSHOT_READ] = {sizeof(struct wire_snapshot), 1, 0, WIRE_MAX, 0,
-				false, false, kv_request_snapshot_read},
-	[WIRE_SNAPSHOT_LIST] = {0, 0, 0, 0, 0, false, false,
-				kv_request_snapshot_list},
-	[WIRE_LIST] = {0, sizeof(struct wire_list), 1, 1, 0, false, false,
-		       kv_request_list},
-	[WIRE_SPACE_REMOVE] = {0, 0, 0, 0, 0, false, false,
-			       kv_request_space_remove},
-	[WIRE_SAVE_PART] = {0, sizeof(struct wire_part), 0, WIRE_BATCH,
-			    WIRE_WITH_IDS, false, false, kv_request_save_part},
-	[WIRE_POOL] = {sizeof(struct wire_pool), sizeof(struct wire_stride), 1,
-		       WIRE_MAX, 0, true, false, kv_request_pool},
-	[WIRE_POOL_CLOSE] = {0, 0, 0, 0, 0, false, true, kv_request_pool_close},
-	[WIRE_SAVE_PAGES] = {sizeof(struct wire_save_pages), 1, 1, WIRE_MAX,
-			     WIRE_MUST | WIRE_HOLD | WIRE_WITH_IDS, false,
-			     false, kv_request_save_pages},
-	[WIRE_TOKEN_IDS] = {0, sizeof(struct wire_key), 1, WIRE_BATCH, 0, false,
-			    false, kv_request_token_ids},
-	[WIRE_FORGET] = {0, sizeof(struct wire_key), 0, WIRE_BATCH, 0, false,
-			 false, kv_request_forget},
-	[WIRE_REGISTERS] = {0, 0, 0, 0, 0, false, true, kv_request_registers},
-};
-
-static int dispatch(struct kv_client *client, size_t n, int fd)
-{
-	const struct wire_header *header = (void *)client->server->in;
-	const struct shape *shape;
-	struct kv_message m;
-
-	if (n < sizeof(*header) || n > WIRE_MAX ||
-	    header->type >= WIRE_TYPE_END)
-		return -EPROTO;
-	shape = &shapes[header->type];
-	if (!shape->handle || (header->flags & ~shape->flags) ||
-	    header->count < shape->min || header->count > shape->max ||
-	    n != sizeof(*header) + shape->fixed + header->count * shape->item)
-		return -EPROTO;
-	if (shape->fd != (fd >= 0) ||
-	    (client->version != 0) == (header->type == WIRE_HELLO) ||
-	    (client->version == 2 && header->type >= WIRE_TYPE_END_2) ||
-	    (client->version == 3 && header->type >= WIRE_TYPE_END_3))
-		return -EPROTO;
-	if (!shape->open_tag && kv_request_find(client, header->tag))
-		return -EPROTO;
-	m = (struct kv_message){header, header + 1, fd};
-	return shape->handle(client, &m);
-}
-
-/* Keep the first descriptor, close the others; returns how many there were. */
-static size_t take_fds(struct msghdr *m, int *ret_fd)
-{
-	size_t n = 0;
-	int fd;
-
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t at = CMSG_LEN(0); at + sizeof(fd) <= c->cmsg_len;
-		     at += sizeof(fd)) {
-			memcpy(&fd, (char *)c + at, sizeof(fd));
-			if (n++ == 0)
-				*ret_fd = fd;
-			else
-				close(fd);
-		}
-	}
-	return n;
-}
-
 /* That the peer has left something unread is told before what it had sent. */
-static ssize_t receive(int socket, struct msghdr *m)
+static ssize_t receive(int socket, struct msghdr *m, int flags)
 {
-	const int flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC;
-	ssize_t n = recvmsg(socket, m, flags);
+	ssize_t n = recvmsg(socket, m, flags | MSG_DONTWAIT);
 
-	return n < 0 && errno == ECONNRESET ? recvmsg(socket, m, flags) : n;
+	return n < 0 && errno == ECONNRESET
+		       ? recvmsg(socket, m, flags | MSG_DONTWAIT)
+		       : n;
+}
+
+static void handle(struct kv_client *client, size_t n, size_t fds, int flags,
+		   int fd)
+{
+	struct kv_server *server = client->server;
+
+	server->tally.messages++;
+	if (fds > 1 || (flags & (MSG_TRUNC | MSG_CTRUNC)) ||
+	    server->dispatch(client, n, fds > 0, fd) < 0)
+		kv_client_break(client, KV_BREAK_PROTOCOL);
 }
 
 int kv_request_read(struct kv_client *client)
 {
 	struct kv_server *server = client->server;
-	union {
-		struct cmsghdr align;
-		char room[CMSG_SPACE(FDS_MAX * sizeof(int))];
-	} control;
-	struct iovec iov = {server->in, sizeof(server->in)};
-	struct msghdr m = {.msg_iov = &iov,
-			   .msg_iovlen = 1,
-			   .msg_control = control.room,
-			   .msg_controllen = sizeof(control.room)};
-	_cleanup_(kv_closep) int fd = -1;
-	size_t fds;
+	struct iovec iov = {server->in, 1};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
 	ssize_t n;
 
-	n = receive(client->socket, &m);
+	if (client->gate.user)
+		return 0;
+	/* A look without room for descriptors tells whether there are any, and
+	 * installs none. */
+	n = receive(client->socket, &m, MSG_PEEK);
+	if (n >= 0 && (m.msg_flags & MSG_CTRUNC)) {
+		kv_gate_receive(server->gate, client->caller.uid,
+				client->socket, &client->gate);
+		return 0;
+	}
+	if (n > 0) {
+		iov.iov_len = sizeof(server->in);
+		n = receive(client->socket, &m, 0);
+	}
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return 0;
-	fds = n < 0 ? 0 : take_fds(&m, &fd);
 	if (n <= 0) {
 		kv_client_break(client, KV_BREAK_GONE);
 		return 0;
 	}
-	server->tally.messages++;
-	if (fds > 1 || (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) ||
-	    dispatch(client, (size_t)n, fd) < 0)
-		kv_client_break(client, KV_BREAK_PROTOCOL);
+	handle(client, (size_t)n, 0, m.msg_flags, -1);
 	return 1;
+}
+
+void kv_request_came(struct kv_client *client,
+		     const struct kv_gate_message *message)
+{
+	struct kv_server *server = client->server;
+
+	if (!message || message->bytes <= 0) {
+		kv_client_break(client, KV_BREAK_GONE);
+	} else {
+		memcpy(server->in, message->data, (size_t)message->bytes);
+		handle(client, (size_t)message->bytes, message->fds,
+		       message->flags, message->fd);
+	}
+	if (message && message->fd >= 0)
+		kv_gate_dispose(server->gate, client->caller.uid, message->fd);
 }

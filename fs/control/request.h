@@ -14,7 +14,7 @@
 struct kv_message {
 	const struct wire_header *header;
 	const void *items;
-	int fd; /* -1: none came; closed by the reader of messages */
+	int fd; /* of memory, or -1; closed by the reader of messages */
 };
 
 struct kv_request;
@@ -106,9 +106,13 @@ int kv_request_fill(struct kv_client *client, uint16_t flags,
 		    struct kv_space *space, const struct kv_layout *layout,
 		    const struct kv_key *key, struct kv_fill **ret_fill);
 
-/* Read one message and deal with it: 1, or 0 if there is none.  The client may
- * be broken then. */
+/* Read one message and deal with it: 1, or 0 if there is none, or it has
+ * descriptors and kv_request_came will get it.  The client may be broken
+ * then. */
 int kv_request_read(struct kv_client *client);
+/* A message with descriptors has been received; NULL: it is lost. */
+void kv_request_came(struct kv_client *client,
+		     const struct kv_gate_message *message);
 
 /* Handlers, one a message type; -EPROTO: cut the client off. */
 int kv_request_space_remove(struct kv_client *client,
@@ -147,5 +151,9 @@ int kv_request_snapshot_list(struct kv_client *client,
 int kv_request_unmapped(struct kv_client *client, const struct kv_message *m);
 int kv_request_forget(struct kv_client *client, const struct kv_message *m);
 int kv_request_registers(struct kv_client *client, const struct kv_message *m);
+
+/* Check the message of @n bytes in server->in, and handle it; -EPROTO.
+ * @has_fd: a descriptor came with it, which is @fd if it is one of memory. */
+int kv_dispatch(struct kv_client *client, size_t n, bool has_fd, int fd);
 
 #endif

@@ -1,28 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reserve.c - WIRE_STAGING, RESERVE and DROP: room for blocks that are to be
- * saved, and where from.
+ * reserve.c - WIRE_RESERVE and DROP: room for blocks that are to be saved.
  *
- * OWNS      nothing: reservations and staging are the client's.
+ * OWNS      nothing: reservations are the client's.
  *
  * LOCKING   none: control thread only.
  */
 #include "fs/control/request.h"
-
-int kv_request_staging(struct kv_client *client, const struct kv_message *m)
-{
-	const struct wire_staging *wanted = m->items;
-	struct kv_staging *staging;
-	int r;
-
-	r = kv_staging_map(m->fd, wanted->bytes, client->account, &staging);
-	if (r == 0) {
-		kv_staging_put(client->staging);
-		client->staging = staging;
-	}
-	kv_reply(client, m->header, r, 0, 0);
-	return 0;
-}
 
 static int new_reservation(struct kv_client *client,
 			   const struct wire_header *header,

@@ -44,18 +44,16 @@
  *           which belong to ingest threads, one each; the last of them, by
  *           `left`, posts the saving's mail.
  */
-#include "common/copy.h"
-#include "common/sigbus_guard.h"
 #include "fs/control/request.h"
 
 /* Filled in between saving_new and saving_start. */
 struct saving_item {
-	struct kv_ingest_job job; /* first; the saving's own */
+	struct kv_work work; /* first; the saving's own */
 	struct saving *saving;
 	int status; /* 0: to be copied; else nothing else counts */
 	struct kv_key key;
 	struct kv_meta meta;
-	const uint8_t *from;   /* in the staging */
+	uint64_t from;	       /* place in the staging */
 	const uint64_t *pages; /* or these, of what is lent */
 	uint64_t ids_at;       /* in the staging, if saving->with_ids */
 	/* A whole block: its fill, and whether to lease it. */
@@ -69,15 +67,16 @@ struct saving_item {
 struct saving {
 	struct kv_request request; /* first */
 	const struct kv_layout *layout;
-	struct kv_staging *staging; /* held; may be NULL */
-	struct kv_lent *lent;	    /* held; NULL: blocks are in the staging */
-	uint64_t *pages;	    /* of them, if they are lent */
-	/* In the staging: WIRE_LENT as long as pages are. */
-	const uint32_t *is_lent;
+	struct kv_client_memory *staging; /* held; may be NULL */
+	struct kv_lent *lent; /* held; NULL: blocks are in the staging */
+	uint64_t *pages;      /* of them, if they are lent */
+	/* Place of a word in the staging: WIRE_LENT as long as pages are. */
+	uint64_t is_lent;
 	uint64_t header_bytes;
 	bool with_ids; /* blocks tell what their tokens are */
 	uint32_t n;
 	struct kv_acquire *leases; /* of what is held; NULL: nothing may be */
+	uint32_t uid;
 	_Atomic size_t left;
 	struct saving_item items[]; /* n */
 };
@@ -105,85 +104,42 @@ static int seal(struct saving_item *item, struct kv_fill *fill,
 	return r == 1 ? -EEXIST : r;
 }
 
-/* A client may punch a hole in its staging while it is read, sealed or not:
- * where no 2 MiB page is free for the hole the kernel answers with SIGBUS. */
-struct reading {
-	const struct saving_item *item; /* whose pages it is; NULL: @src */
-	struct kv_hash *hash;		/* NULL: copy only */
-	void *dst;
-	const void *src;
-	size_t n;
-};
-
-static int read_staging(void *arg)
-{
-	struct reading *reading = arg;
-
-	if (reading->item)
-		kv_lent_copy(reading->item->saving->lent, reading->item->pages,
-			     reading->hash, reading->dst);
-	else if (reading->hash)
-		kv_hash_copy(reading->hash, reading->dst, reading->src,
-			     reading->n);
-	else
-		kv_copy_stream(reading->dst, reading->src, reading->n);
-	return 0;
-}
-
-static int read_word(void *arg)
-{
-	const uint32_t *word = arg;
-
-	return __atomic_load_n(word, __ATOMIC_ACQUIRE) == WIRE_LENT
-		       ? 0
-		       : -ECANCELED;
-}
-
 /*
  * After a copy: whether the pages were the client's to lend all the time.  If
  * they were given to others meanwhile, what was copied is none of this block's.
  */
 static int check_lent(const struct saving *saving)
 {
+	uint32_t word;
 	int r;
 
 	if (!saving->lent)
 		return 0;
 	__sync_synchronize(); /* the copy has read all that it will */
-	r = kv_sigbus_guard(read_word, (void *)saving->is_lent);
-	if (r == 0 && !kv_lent_is_there(saving->lent))
+	r = kv_client_memory_copy(saving->staging, saving->is_lent,
+				  sizeof(word), NULL, &word);
+	if (r == 0 && (word != WIRE_LENT || !kv_lent_is_there(saving->lent)))
 		r = -ECANCELED;
 	return r;
-}
-
-static int read_bytes(void *arg)
-{
-	const struct reading *reading = arg;
-
-	memcpy(reading->dst, reading->src, reading->n);
-	return 0;
 }
 
 /* What the item's tokens are, of which the client may make anything while it is
  * copied; caller frees. */
 static int read_ids(struct saving_item *item, struct kv_token_ids **ret_ids)
 {
-	const struct kv_staging *staging = item->saving->staging;
-	const uint64_t most =
-		kv_token_ids_bytes(item->saving->layout->tokens, KV_EXTRAS_MAX);
-	struct reading reading = {
-		.src = staging->data + item->ids_at,
-		.n = KV_MIN(most, staging->bytes - item->ids_at)};
-	_cleanup_(kv_freep) struct kv_token_ids *ids = malloc(reading.n);
+	const struct kv_client_memory *staging = item->saving->staging;
+	const uint64_t n = KV_MIN(
+		kv_token_ids_bytes(item->saving->layout->tokens, KV_EXTRAS_MAX),
+		kv_client_memory_bytes(staging) - item->ids_at);
+	_cleanup_(kv_freep) struct kv_token_ids *ids = malloc(n);
 	int r;
 
 	if (!ids)
 		return -ENOMEM;
-	reading.dst = ids;
-	r = kv_sigbus_guard(read_bytes, &reading);
+	r = kv_client_memory_copy(staging, item->ids_at, n, NULL, ids);
 	if (r < 0)
 		return r;
-	if (kv_token_ids_check(ids, reading.n) < 0)
+	if (kv_token_ids_check(ids, n) < 0)
 		return -EINVAL;
 	if (item->meta.tokens == 0)
 		item->meta.tokens = ids->n;
@@ -220,11 +176,13 @@ static int copy_whole(struct saving_item *item, struct kv_hash *hash)
 	if (r == 0) {
 		kv_hash_begin(hash);
 		kv_hash_update(hash, file, saving->header_bytes);
-		r = kv_sigbus_guard(
-			read_staging,
-			&(struct reading){saving->lent ? item : NULL, hash,
-					  file + saving->header_bytes,
-					  item->from, saving->layout->payload});
+		file += saving->header_bytes;
+		r = saving->lent
+			    ? kv_lent_copy(saving->lent, item->pages, hash,
+					   file)
+			    : kv_client_memory_copy(saving->staging, item->from,
+						    saving->layout->payload,
+						    hash, file);
 	}
 	if (r == 0)
 		r = check_lent(saving);
@@ -264,9 +222,8 @@ static int copy_part(struct saving_item *item, struct kv_hash *hash)
 		kv_fill_data(partial->fill) + item->saving->header_bytes;
 	int r;
 
-	r = kv_sigbus_guard(read_staging,
-			    &(struct reading){NULL, NULL, tensors + item->at,
-					      item->from, item->bytes});
+	r = kv_client_memory_copy(item->saving->staging, item->from,
+				  item->bytes, NULL, tensors + item->at);
 	if (r < 0)
 		return r;
 	if (!kv_partial_fill_landed(partial, item->bytes))
@@ -282,14 +239,22 @@ static void ended(struct saving *saving)
 				&saving->request.mail);
 }
 
-static void work(struct kv_ingest_job *job, struct kv_hash *hash)
+static void copy_item(struct kv_work *work, struct kv_hash *hash)
 {
-	struct saving_item *item = kv_container(job, struct saving_item, job);
+	struct saving_item *item = kv_container(work, struct saving_item, work);
 	struct saving *saving = item->saving;
 
 	item->status =
 		item->partial ? copy_part(item, hash) : copy_whole(item, hash);
 	ended(saving);
+}
+
+static void submit(struct saving_item *item)
+{
+	const struct saving *saving = item->saving;
+
+	kv_work_submit(saving->request.server->copies, &item->work, saving->uid,
+		       KV_COPY_COST + saving->layout->payload);
 }
 
 /* ---- leases of what is held ---- */
@@ -385,8 +350,8 @@ static void finish(struct kv_request *request)
 		kv_reply(request->client, &request->header, 0, n,
 			 n * sizeof(*statuses));
 	}
-	kv_staging_put(kv_steal(saving->staging));
-	kv_lent_put(kv_steal(saving->lent), request->server->ingest);
+	kv_client_memory_put(kv_steal(saving->staging));
+	kv_lent_put(kv_steal(saving->lent));
 	free(kv_steal(saving->pages));
 	if (!request->client || request->release || held(saving) == 0)
 		give_back(saving);
@@ -424,17 +389,16 @@ static int saving_new(struct kv_client *client, const struct kv_message *m,
 	}
 	saving->request.space = kv_space_get(space);
 	saving->n = n;
+	saving->uid = client->caller.uid;
 	saving->layout = info->layout;
 	saving->header_bytes = kv_block_header_bytes(info->layout);
 	saving->with_ids = info->layout->token_ids;
 	saving->staging = client->staging;
 	if (saving->staging)
-		kv_staging_hold(saving->staging);
+		kv_client_memory_hold(saving->staging);
 	for (uint32_t i = 0; i < n; i++) {
 		saving->items[i].saving = saving;
-		saving->items[i].job.work = work;
-		saving->items[i].job.uid = client->caller.uid;
-		saving->items[i].job.bytes = info->layout->payload;
+		saving->items[i].work.run = copy_item;
 	}
 	*ret_saving = saving;
 	return 0;
@@ -458,8 +422,7 @@ static void saving_start(struct saving *saving)
 	/* An item's fill is its thread's from here on: look at the status. */
 	for (uint32_t i = 0; i < n; i++)
 		if (saving->items[i].status == 0)
-			kv_ingest_add(saving->request.server->ingest,
-				      &saving->items[i].job);
+			submit(&saving->items[i]);
 }
 
 /* ---- the messages ---- */
@@ -501,7 +464,8 @@ static int set_ids(const struct saving *saving, uint64_t at,
 		   struct saving_item *item)
 {
 	if (saving->with_ids &&
-	    !kv_staging_has(saving->staging, at, sizeof(struct kv_token_ids)))
+	    !kv_client_memory_has(saving->staging, at,
+				  sizeof(struct kv_token_ids)))
 		return -EINVAL;
 	item->ids_at = at;
 	return 0;
@@ -517,9 +481,9 @@ static int check(struct saving *saving, const struct wire_save *wire,
 	if (r < 0)
 		return r;
 	if (!saving->staging ||
-	    !kv_staging_has(saving->staging, wire->offset, bytes))
+	    !kv_client_memory_has(saving->staging, wire->offset, bytes))
 		return -EINVAL;
-	item->from = saving->staging->data + wire->offset;
+	item->from = wire->offset;
 	return set_ids(saving, kv_round_up(wire->offset + bytes, 8), item);
 }
 
@@ -648,42 +612,6 @@ int kv_request_save_part(struct kv_client *client, const struct kv_message *m)
 
 /* ---- from pages that are lent ---- */
 
-int kv_request_pool(struct kv_client *client, const struct kv_message *m)
-{
-	const struct wire_pool *pool = m->items;
-	const struct kv_lender lender = {client->socket, client->pidfd,
-					 client->caller.uid, client->account};
-	struct kv_lent *lent;
-	int r = 0;
-
-	if (kv_lent_find(&client->lents, pool->id))
-		r = -EEXIST;
-	else if (client->n_lents >= WIRE_POOLS_MAX)
-		r = -ENOLCK;
-	if (r == 0)
-		r = kv_lent_new(m->fd, pool,
-				(const struct wire_stride *)(pool + 1),
-				m->header->count, &lender, &lent);
-	if (r == 0) {
-		TAILQ_INSERT_TAIL(&client->lents, kv_lent_link(lent), others);
-		client->n_lents++;
-	}
-	kv_reply(client, m->header, r, 0, 0);
-	return 0;
-}
-
-int kv_request_pool_close(struct kv_client *client, const struct kv_message *m)
-{
-	struct kv_lent *lent = m->header->arg > UINT32_MAX
-				       ? NULL
-				       : kv_lent_find(&client->lents,
-						      (uint32_t)m->header->arg);
-
-	if (lent)
-		kv_client_drop_lent(client, lent);
-	return 0;
-}
-
 static int prepare_lent(struct saving *saving, const struct wire_save *wire,
 			struct saving_item *item)
 {
@@ -717,11 +645,10 @@ static void start_lent(struct saving *saving, const struct wire_save *wire,
 	if (item->status < 0)
 		return;
 	atomic_fetch_add(&saving->left, 1);
-	kv_ingest_add(saving->request.server->ingest, &item->job);
+	submit(item);
 }
 
-/* Set what all blocks have in common, and the pages of each; -EFAULT the memory
- * is not what it was when it was lent. */
+/* Set what all blocks have in common, and the pages of each. */
 static int lend(struct saving *saving, struct kv_lent *lent,
 		const struct wire_save_pages *what, const void *pages)
 {
@@ -731,10 +658,9 @@ static int lend(struct saving *saving, struct kv_lent *lent,
 
 	if (kv_lent_payload(lent) != saving->layout->payload ||
 	    !saving->staging || what->lent % sizeof(uint32_t) != 0 ||
-	    !kv_staging_has(saving->staging, what->lent, sizeof(uint32_t)))
+	    !kv_client_memory_has(saving->staging, what->lent,
+				  sizeof(uint32_t)))
 		return -EINVAL;
-	if (!kv_lent_is_whole(lent))
-		return -EFAULT;
 	r = kv_account_charge(saving->request.account, KV_FINITE_MEMORY, bytes);
 	if (r < 0)
 		return r;
@@ -745,7 +671,7 @@ static int lend(struct saving *saving, struct kv_lent *lent,
 	memcpy(saving->pages, pages, bytes);
 	for (uint32_t i = 0; i < what->n; i++)
 		saving->items[i].pages = saving->pages + i * each;
-	saving->is_lent = (const void *)(saving->staging->data + what->lent);
+	saving->is_lent = what->lent;
 	saving->lent = lent;
 	kv_lent_hold(lent);
 	return 0;

@@ -16,7 +16,7 @@
 #include "fs/base/access.h"
 #include "fs/control/control.h"
 #include "fs/control/deadline.h"
-#include "fs/control/ingest.h"
+#include "fs/base/workers.h"
 #include "fs/control/user.h"
 #include "common/wire.h"
 
@@ -83,17 +83,31 @@ struct kv_tally {
 
 TAILQ_HEAD(kv_clients, kv_client);
 
+#define KV_COPY_TURN (4u << 20)	 /* bytes */
+#define KV_COPY_COST (64u << 10) /* of a job, besides its bytes */
+
+struct kv_gate;
+
 struct kv_server {
 	struct kv_cache *cache;	      /* fixed */
+	struct kv_gate *gate;	      /* fixed; borrowed */
 	const struct kv_rules *rules; /* fixed */
-	struct kv_ingest *ingest;     /* fixed */
-	struct kv_mailbox mailbox;    /* any thread posts */
-	struct kv_tally tally;	      /* any thread */
-	int epoll;		      /* fixed */
+	/* Fixed: threads that copy and hash, and threads that wait for the
+	 * disk, of which a user has one at a time. */
+	struct kv_workers *copies, *waits;
+	uint64_t mapped_max; /* fixed; bytes of clients' memory */
+	/* Fixed: kv_dispatch().  A pointer, because request.c may not call the
+	 * handlers above it. */
+	int (*dispatch)(struct kv_client *client, size_t n, bool has_fd,
+			int fd);
+	struct kv_mailbox mailbox; /* any thread posts */
+	struct kv_tally tally;	   /* any thread */
+	int epoll;		   /* fixed */
 	uint64_t seed; /* fixed; of hash tables, unknown to clients */
 	bool stopping; /* read no more requests */
-	uint32_t version_refused; /* that a client had last; 0: none */
-	size_t pending;		  /* requests whose mail is still to come */
+	uint32_t version_refused;   /* that the log names last; 0: none */
+	uint64_t version_warned_ns; /* when it did */
+	size_t pending;		    /* requests whose mail is still to come */
 	struct kv_deadlines deadlines;
 	struct kv_turns users;	   /* who has work */
 	struct kv_clients clients; /* connected, or cut off with leases */
@@ -104,5 +118,8 @@ struct kv_server {
 	_Alignas(8) uint8_t in[WIRE_MAX + 8];
 	_Alignas(8) uint8_t out[WIRE_MAX];
 };
+
+/* Start server->copies and server->waits.  -ENOMEM, -EAGAIN. */
+int kv_server_start_workers(struct kv_server *server);
 
 #endif

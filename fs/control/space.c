@@ -16,13 +16,11 @@
 #include "fs/control/request.h"
 
 struct opening {
-	struct kv_request request; /* first; without a space: to be made */
-	struct kv_ingest_job job;
+	struct kv_chore chore;	 /* first; without a space: to be made */
 	struct kv_caller caller; /* its groups are not used */
 	uint32_t flags, mode;
 	bool sharing; /* somebody else's will do */
 	bool again;   /* somebody else made it meanwhile */
-	int status;
 	size_t json_len;
 	const char *json; /* in text; json_len 0: none was given */
 	char text[];	  /* the name, a NUL, the JSON */
@@ -77,14 +75,14 @@ static int begin(struct kv_client *client, struct opening *o)
 	struct kv_space_info info;
 
 	o->again = false;
-	kv_space_put(o->request.space);
-	o->request.space = kv_space_find(cache, o->text);
-	if (!o->request.space) {
+	kv_space_put(o->chore.request.space);
+	o->chore.request.space = kv_space_find(cache, o->text);
+	if (!o->chore.request.space) {
 		if (!(o->flags & WIRE_SPACE_CREATE))
 			return -ENOENT;
 		return kv_rules_may_make(rules, &client->caller) ? 1 : -EACCES;
 	}
-	info = kv_space_stat(cache, o->request.space);
+	info = kv_space_stat(cache, o->chore.request.space);
 	if (!kv_access_ok(rules, &info, &client->caller, R_OK | X_OK) ||
 	    !may_share(rules, o, &info))
 		return -EACCES;
@@ -109,6 +107,9 @@ static int create(struct kv_cache *cache, struct opening *o)
 			return r;
 		kv_layout_free(layout);
 	}
+	r = kv_account_pace(o->chore.request.account);
+	if (r < 0)
+		return r;
 	r = kv_space_create(cache, o->text, o->caller.uid, o->caller.gid,
 			    o->mode, &space);
 	if (r == -EEXIST)
@@ -139,12 +140,12 @@ static int same_model(const struct kv_layout *layout, const struct opening *o)
 static int agree(struct kv_cache *cache, struct opening *o)
 {
 	const struct kv_space_info info =
-		kv_space_stat(cache, o->request.space);
+		kv_space_stat(cache, o->chore.request.space);
 	const struct kv_layout *layout = info.layout;
 	int r;
 
 	if (!layout)
-		return kv_space_set_layout(cache, o->request.space,
+		return kv_space_set_layout(cache, o->chore.request.space,
 					   o->caller.uid, o->json, o->json_len);
 	r = kv_layout_agrees(layout, o->json, o->json_len);
 	if (r == 1 && (o->flags & WIRE_SPACE_CREATE) &&
@@ -155,34 +156,30 @@ static int agree(struct kv_cache *cache, struct opening *o)
 	return r ? 0 : -EEXIST;
 }
 
-static void work(struct kv_ingest_job *job, struct kv_hash *hash)
+static int work(struct kv_chore *chore)
 {
-	struct opening *o = kv_container(job, struct opening, job);
-	struct kv_server *server = o->request.server;
+	struct opening *o = (struct opening *)chore;
+	struct kv_cache *cache = chore->request.server->cache;
 
-	(void)hash;
-	o->status = o->request.space ? agree(server->cache, o)
-				     : create(server->cache, o);
-	kv_mailbox_post(&server->mailbox, &o->request.mail);
+	return chore->request.space ? agree(cache, o) : create(cache, o);
 }
 
 /* Begin, or begin again; replies and frees when there is nothing to wait for.
  */
 static void go_on(struct opening *o)
 {
-	struct kv_client *client = o->request.client;
+	struct kv_client *client = o->chore.request.client;
 	int r = begin(client, o);
 
 	if (r == 1) {
-		kv_request_pend(&o->request, false);
-		kv_ingest_add(client->server->ingest, &o->job);
+		kv_chore_begin(&o->chore, work);
 		return;
 	}
 	if (r == 0)
-		reply(client, &o->request.header, o->request.space);
+		reply(client, &o->chore.request.header, o->chore.request.space);
 	else
-		kv_reply_all(client, &o->request.header, r);
-	kv_request_free(&o->request);
+		kv_reply_all(client, &o->chore.request.header, r);
+	kv_request_free(&o->chore.request);
 }
 
 static void finish(struct kv_request *request)
@@ -193,7 +190,7 @@ static void finish(struct kv_request *request)
 		go_on(o);
 		return;
 	}
-	if (request->client && o->status == 0) {
+	if (request->client && o->chore.status == 0) {
 		/* The layout is there now; only the reply is left. */
 		o->json_len = 0;
 		o->flags = 0;
@@ -201,21 +198,12 @@ static void finish(struct kv_request *request)
 		return;
 	}
 	if (request->client)
-		kv_reply_all(request->client, &request->header, o->status);
+		kv_reply_all(request->client, &request->header,
+			     o->chore.status);
 	kv_request_free(request);
 }
 
-static void cancel(struct kv_request *request, int status)
-{
-	struct opening *o = (struct opening *)request;
-
-	if (!kv_ingest_cancel(request->server->ingest, &o->job))
-		return;
-	o->status = status;
-	kv_mailbox_post(&request->server->mailbox, &request->mail);
-}
-
-static const struct kv_request_kind kind = {finish, cancel, NULL};
+static const struct kv_request_kind kind = {finish, kv_chore_cancel, NULL};
 
 int kv_request_space(struct kv_client *client, const struct kv_message *m)
 {
@@ -235,9 +223,6 @@ int kv_request_space(struct kv_client *client, const struct kv_message *m)
 		kv_reply_all(client, m->header, r);
 		return 0;
 	}
-	o->job.work = work;
-	o->job.uid = client->caller.uid;
-	o->job.waits = true;
 	o->caller = client->caller;
 	o->flags = wire->flags;
 	o->sharing = !(o->flags & WIRE_SPACE_CREATE) ||

@@ -10,7 +10,7 @@
  * LOCKING   none.
  */
 #include "fs/mount/changes.h"
-#include "fs/mount/workers.h"
+#include "fs/mount/parked.h"
 
 struct change {
 	struct kv_job job;	 /* first */
@@ -18,10 +18,12 @@ struct change {
 	char text[];
 };
 
-static void make(struct kv_job *job)
+static void make(struct kv_work *work, struct kv_hash *hash)
 {
+	struct kv_job *job = kv_container(work, struct kv_job, work);
 	const struct kv_change *change = &((struct change *)job)->change;
 
+	(void)hash;
 	if (kv_parked_claim(&job->parked)) {
 		change->make(job->parked.req, change);
 		kv_parked_answered(&job->parked);
@@ -72,17 +74,15 @@ void kv_change_later(fuse_req_t req, const struct kv_change *change)
 	copy->change = *change;
 	copy->change.name = copy_text(&at, change->name);
 	copy->change.text = copy_text(&at, change->text);
-	kv_job_submit(mount->changes, &copy->job, uid, 1);
+	copy->job.work.run = make;
+	kv_work_submit(mount->changes, &copy->job.work, uid, 1);
 	kv_parked_arm(&copy->job.parked);
 }
 
 int kv_changes_new(struct kv_workers **ret_changes)
 {
-	static const struct kv_work work = {.name = "kvfs-change",
-					    .threads = 16,
-					    .each = 4,
-					    .turn = 1,
-					    .run = make};
+	static const struct kv_workers_config config = {
+		.name = "kvfs-change", .threads = 16, .each = 4, .turn = 1};
 
-	return kv_workers_new(&work, ret_changes);
+	return kv_workers_new(&config, ret_changes);
 }

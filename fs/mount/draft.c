@@ -25,6 +25,8 @@
  * LOCKING   draft->lock guards every field not marked fixed.  No other lock of
  *           fs/ is taken under it.  Hashing happens under it.
  */
+#include <ctype.h>
+
 #include "common/copy.h"
 #include "common/coverage.h"
 #include "fs/mount/draft.h"
@@ -47,6 +49,7 @@ struct kv_draft {
 	struct kv_coverage coverage;
 	uint8_t *head;
 	uint64_t head_room;
+	bool complete; /* HEAD of a layout: its text is a layout */
 	struct kv_fill *fill;
 	uint64_t length;	      /* FILLING: of the file */
 	struct kv_block *block;	      /* SEALED; NULL: gone, or not charged */
@@ -79,6 +82,7 @@ static void drop_head_locked(struct kv_draft *draft)
 	kv_account_credit(draft->account, KV_FINITE_MEMORY, draft->head_room);
 	draft->head = NULL;
 	draft->head_room = 0;
+	draft->complete = false;
 }
 
 static void clear_locked(struct kv_draft *draft)
@@ -184,6 +188,30 @@ static int take_length_locked(struct kv_draft *draft)
 	return 0;
 }
 
+/*
+ * Shells ignore what close(2) returns, so a layout is refused by the write that
+ * completes or spoils its text.  Only a write that ends with '}' can complete
+ * the text, and only the first byte can spoil it before.
+ */
+static int check_layout_locked(struct kv_draft *draft, const char *data,
+			       size_t n)
+{
+	const uint64_t len = kv_coverage_prefix(&draft->coverage);
+	const char *text = (const char *)draft->head;
+	int r;
+
+	kv_assert_locked(&draft->lock);
+	while (n > 0 && isspace((unsigned char)data[n - 1]))
+		n--;
+	if (len == 0 || len != kv_coverage_end(&draft->coverage) ||
+	    (!draft->complete && text[0] == '{' &&
+	     (n == 0 || data[n - 1] != '}')))
+		return 0;
+	r = kv_space_check_layout(draft->cache, draft->space, text, len);
+	draft->complete = r == 1;
+	return r < 0 && r != -ENOMEM ? fail_locked(draft, r) : KV_MIN(r, 0);
+}
+
 static int write_head_locked(struct kv_draft *draft, const void *data, size_t n,
 			     uint64_t end)
 {
@@ -191,13 +219,17 @@ static int write_head_locked(struct kv_draft *draft, const void *data, size_t n,
 
 	kv_assert_locked(&draft->lock);
 	r = grow_head_locked(draft, end);
+	if (r == -EFBIG && draft->key.len == 0) /* for its reason; too long */
+		(void)kv_space_check_layout(draft->cache, draft->space, NULL,
+					    end);
 	if (r < 0)
 		return r == -EFBIG ? fail_locked(draft, r) : r;
 	r = kv_coverage_add(&draft->coverage, end - n, end);
 	if (r < 0)
 		return r;
 	memcpy(draft->head + end - n, data, n);
-	return draft->key.len > 0 ? take_length_locked(draft) : 0;
+	return draft->key.len > 0 ? take_length_locked(draft)
+				  : check_layout_locked(draft, data, n);
 }
 
 static int write_fill_locked(struct kv_draft *draft, const void *data, size_t n,

@@ -2,7 +2,8 @@
 /*
  * open.c - what is open through the mount: open, read, release, lseek.
  *
- * OWNS      every open handle and what it holds.
+ * OWNS      every open handle and what it holds; the texts of .kvfs that were
+ *           made last.
  *
  * INVARIANTS
  *   (1) A block's pages may stay in the page cache for as long as the kernel
@@ -14,7 +15,7 @@
  *       files open gives back what they hold.
  *
  * LOCKING   handles->lock guards the list; the rest of a handle is fixed after
- *           new.  It is a leaf.
+ *           new.  It guards the texts, too.  It is a leaf.
  */
 #include <fcntl.h>
 
@@ -23,12 +24,24 @@
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
 #include "fs/mount/readers.h"
+#include "fs/mount/requests.h"
 
 /* ---- handles ---- */
+
+/* Of @ino for @reader, whose groups it owns; text is NULL if there is none. */
+struct text {
+	uint64_t ino, began;
+	struct kv_caller reader;
+	char *text;
+};
+
+#define TEXTS 8u
 
 struct kv_handles {
 	pthread_mutex_t lock;
 	LIST_HEAD(, kv_handle) list; /* lock */
+	struct text texts[TEXTS];    /* lock */
+	unsigned next;		     /* lock: the one to replace */
 };
 
 static size_t bytes_of(const struct kv_handle *handle)
@@ -116,6 +129,12 @@ void kv_handle_free(struct kv_mount *mount, struct kv_handle *handle)
 	free(handle);
 }
 
+static void text_fini(struct text *text)
+{
+	free((gid_t *)text->reader.groups);
+	free(text->text);
+}
+
 int kv_handles_new(struct kv_handles **ret_handles)
 {
 	struct kv_handles *handles = calloc(1, sizeof(*handles));
@@ -135,6 +154,8 @@ void kv_handles_free(struct kv_mount *mount)
 		return;
 	while ((handle = LIST_FIRST(&mount->handles->list)))
 		kv_handle_free(mount, handle);
+	for (unsigned i = 0; i < TEXTS; i++)
+		text_fini(&mount->handles->texts[i]);
 	pthread_mutex_destroy(&mount->handles->lock);
 	free(kv_steal(mount->handles));
 }
@@ -280,6 +301,67 @@ static int open_layout(fuse_req_t req, const struct kv_node *node,
 	return handle->text ? 0 : -ENOMEM;
 }
 
+static bool is_of(const struct text *text, uint64_t ino,
+		  const struct kv_caller *reader)
+{
+	return text->text && text->ino == ino &&
+	       text->reader.uid == reader->uid &&
+	       text->reader.gid == reader->gid &&
+	       text->reader.n_groups == reader->n_groups &&
+	       (reader->n_groups == 0 ||
+		memcmp(text->reader.groups, reader->groups,
+		       reader->n_groups * sizeof(gid_t)) == 0);
+}
+
+/*
+ * Readers who may see the same share one text, if it was begun after the open
+ * of each of them had been read from the kernel.
+ */
+static int share_text(struct kv_mount *mount, uint64_t ino,
+		      const struct kv_caller *reader, char **ret_text)
+{
+	struct kv_handles *handles = mount->handles;
+	const size_t n = reader->n_groups * sizeof(gid_t);
+	struct text fresh = {.ino = ino, .reader = *reader}, old;
+	char *text = NULL;
+	unsigned i;
+	int r;
+
+	pthread_mutex_lock(&handles->lock);
+	for (i = 0; i < TEXTS; i++)
+		if (is_of(&handles->texts[i], ino, reader) &&
+		    handles->texts[i].began >= kv_request_arrived())
+			text = strdup(handles->texts[i].text);
+	pthread_mutex_unlock(&handles->lock);
+	if (text) {
+		*ret_text = text;
+		return 0;
+	}
+	fresh.began = kv_now_ns();
+	r = mount->text(mount->arg, ino, reader, ret_text);
+	if (r < 0)
+		return r;
+	fresh.text = strdup(*ret_text);
+	fresh.reader.groups = malloc(n);
+	if (!fresh.text || (n > 0 && !fresh.reader.groups)) {
+		text_fini(&fresh);
+		return 0; /* it is not shared */
+	}
+	if (n > 0)
+		memcpy((gid_t *)fresh.reader.groups, reader->groups, n);
+	pthread_mutex_lock(&handles->lock);
+	for (i = 0; i < TEXTS; i++)
+		if (is_of(&handles->texts[i], ino, reader))
+			break;
+	if (i == TEXTS)
+		i = handles->next++ % TEXTS;
+	old = handles->texts[i];
+	handles->texts[i] = fresh;
+	pthread_mutex_unlock(&handles->lock);
+	text_fini(&old);
+	return 0;
+}
+
 static int open_text(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
 		     struct kv_handle *handle)
 {
@@ -295,7 +377,9 @@ static int open_text(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi,
 	reader = kv_permit_caller(req, &groups);
 	fi->direct_io = 1;
 	handle->kind = KV_HANDLE_TEXT;
-	return mount->text(mount->arg, ino, &reader, &handle->text);
+	if (kv_node_decode(ino).type == KV_NODE_TENANT)
+		return mount->text(mount->arg, ino, &reader, &handle->text);
+	return share_text(mount, ino, &reader, &handle->text);
 }
 
 static int open_node(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi,

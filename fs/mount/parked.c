@@ -206,6 +206,17 @@ void kv_parked_end(struct kv_parked *parked, int r)
 	kv_parked_put(parked);
 }
 
+void kv_job_cancel(struct kv_parked *parked, int status)
+{
+	const bool withdrawn =
+		kv_work_withdraw(&((struct kv_job *)parked)->work);
+
+	if (kv_parked_claim(parked))
+		kv_parked_reply_err(parked, status);
+	if (withdrawn)
+		kv_parked_put(parked);
+}
+
 /* ---- writes ---- */
 
 static struct queue *queue_of_locked(struct kv_parking *parking,

@@ -11,6 +11,7 @@
 
 #include <sys/queue.h>
 
+#include "fs/base/workers.h"
 #include "fs/mount/fuse.h"
 #include "fs/mount/mount.h"
 #include "fs/mount/upload.h"
@@ -65,6 +66,16 @@ int kv_park_write(fuse_req_t req, struct kv_upload *upload, const char *data,
 		  size_t n, uint64_t offset);
 /* There may be room. */
 void kv_parking_room(struct kv_parking *parking);
+
+/* A parked request that a thread of a pool answers. */
+struct kv_job {
+	struct kv_parked parked; /* first */
+	struct kv_work work;
+};
+
+/* A kind's cancel, of a job: it is answered at once, unless it was claimed, and
+ * not run, unless a thread has it. */
+void kv_job_cancel(struct kv_parked *parked, int status);
 
 int kv_parking_new(struct kv_parking **ret_parking); /* -ENOMEM, -EAGAIN */
 /* Call off all there are, and wait until they are answered; there will be no

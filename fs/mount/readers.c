@@ -14,7 +14,7 @@
 #include <limits.h>
 
 #include "fs/mount/readers.h"
-#include "fs/mount/workers.h"
+#include "fs/mount/parked.h"
 
 struct read {
 	struct kv_job job;	/* first */
@@ -29,13 +29,15 @@ static size_t clip(const struct kv_view *view, size_t size, uint64_t offset)
 }
 
 /* Whatever the cache calls it, a reader sees an I/O error. */
-static void read_now(struct kv_job *job)
+static void read_now(struct kv_work *work, struct kv_hash *hash)
 {
+	struct kv_job *job = kv_container(work, struct kv_job, work);
 	const struct read *read = (const struct read *)job;
 	struct kv_cache *cache = job->parked.mount->cache;
 	struct kv_view view;
 	int r = kv_view_get(cache, read->block, &view);
 
+	(void)hash;
 	if (kv_parked_claim(&job->parked)) {
 		if (r < 0)
 			kv_parked_reply_err(&job->parked, -EIO);
@@ -71,7 +73,9 @@ static int park(fuse_req_t req, struct kv_block *block, size_t size,
 	read->block = block;
 	read->size = size;
 	read->offset = offset;
-	kv_job_submit(mount->readers, &read->job, uid, KV_MAX(size, 4096u));
+	read->job.work.run = read_now;
+	kv_work_submit(mount->readers, &read->job.work, uid,
+		       KV_MAX(size, 4096u));
 	kv_parked_arm(&read->job.parked);
 	return 0;
 }
@@ -97,11 +101,10 @@ void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
 
 int kv_readers_new(struct kv_workers **ret_readers)
 {
-	static const struct kv_work work = {.name = "kvfs-read",
-					    .threads = 16,
-					    .each = UINT_MAX,
-					    .turn = 8 << 20,
-					    .run = read_now};
+	static const struct kv_workers_config config = {.name = "kvfs-read",
+							.threads = 16,
+							.each = UINT_MAX,
+							.turn = 8 << 20};
 
-	return kv_workers_new(&work, ret_readers);
+	return kv_workers_new(&config, ret_readers);
 }

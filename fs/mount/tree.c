@@ -298,6 +298,22 @@ static void make(fuse_req_t req, const struct kv_change *asked)
 		fuse_reply_entry(req, &entry);
 }
 
+/* The kernel holds the root directory until the reply, so who is to be refused
+ * is refused before the change waits for its turn. */
+static void change_root(fuse_req_t req, const struct kv_change *asked)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_account *account = kv_account_get(
+		kv_cache_accounts(mount->cache), fuse_req_ctx(req)->uid);
+	int r = account ? kv_account_pace(account) : -ENOMEM;
+
+	kv_account_put(account);
+	if (r < 0)
+		fuse_reply_err(req, -r);
+	else
+		kv_change_later(req, asked);
+}
+
 /* Valid replies: fuse_reply_entry, fuse_reply_err, or none yet. */
 void kv_fs_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name,
 		 mode_t mode)
@@ -306,7 +322,7 @@ void kv_fs_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name,
 		.make = make, .ino = parent, .name = name, .flags = mode};
 
 	if (parent == KV_NODE_ROOT)
-		kv_change_later(req, &asked);
+		change_root(req, &asked);
 	else
 		make(req, &asked);
 }
@@ -377,7 +393,7 @@ void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 	int r = -EPERM;
 
 	if (parent == KV_NODE_ROOT) {
-		kv_change_later(req, &asked);
+		change_root(req, &asked);
 		return;
 	}
 	if (node.type == KV_NODE_SPACE || node.type == KV_NODE_DIR ||

@@ -221,6 +221,7 @@ static void get_of_space(fuse_req_t req, const struct kv_node *node,
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_space_info info;
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
+	char why[KV_LAYOUT_ERROR_MAX + 1];
 	uint64_t *quota;
 	int r;
 
@@ -231,6 +232,9 @@ static void get_of_space(fuse_req_t req, const struct kv_node *node,
 	if (r == 0 && strcmp(name, "layout") == 0 && info.layout) {
 		reply_value(req, info.layout->json, strlen(info.layout->json),
 			    size);
+	} else if (r == 0 && strcmp(name, "layout.error") == 0 &&
+		   kv_space_layout_error(mount->cache, space, why) > 0) {
+		reply_value(req, why, strlen(why), size);
 	} else if (r == 0 && strcmp(name, "share") == 0) {
 		reply_number(req, info.shared, size);
 	} else if (quota) {
@@ -427,6 +431,8 @@ static int set_on_space(fuse_req_t req, const struct kv_node *node,
 	if (r < 0)
 		return r;
 	quota = quota_of(&info.quota, name);
+	if (strcmp(name, "layout.error") == 0)
+		return -EPERM;
 	if (!quota && strcmp(name, "layout") != 0 && strcmp(name, "share") != 0)
 		return -EOPNOTSUPP;
 	r = kv_permit_owner(req, &info);

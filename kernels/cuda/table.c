@@ -285,4 +285,5 @@ const struct kvfs_device kvfs_device_cuda = {
 	.reserve = cuda_reserve,
 	.grow = cuda_grow,
 	.release = cuda_release,
+	.default_stream = (void *)1, /* CU_STREAM_LEGACY */
 };

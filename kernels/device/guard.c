@@ -51,6 +51,7 @@ static const struct rule rules[] = {
 	WITH(event_wait_is_done, event_wait),
 	WITH(event_wait_free, event_wait),
 	WITH(order, event_wait),
+	WITH(default_stream, event_wait),
 	WITH(reserve, grow),
 	WITH(reserve, release),
 	WITH(grow, reserve),

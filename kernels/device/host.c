@@ -185,7 +185,8 @@ static int map_memfd(struct hostmem *memory)
 {
 	void *base;
 
-	memory->fd = memfd_create("kvfs-pages", MFD_CLOEXEC);
+	memory->fd =
+		memfd_create("kvfs-pages", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (memory->fd < 0)
 		return -errno;
 	if (ftruncate(memory->fd, (off_t)memory->max_bytes) < 0)

@@ -194,7 +194,8 @@ static void map_freep(struct kvfs_mapping **map)
 static int map_new(kvfs_pool *pool, size_t n, const kvfs_opts *opts,
 		   struct kvfs_mapping **ret_map)
 {
-	static const kvfs_opts all = KVFS_OPTS_INIT;
+	static const kvfs_opts all = {.size = sizeof(all),
+				      .stream = KVFS_NO_STREAM};
 	struct kvfs_pool *inner = pool->paged->inner;
 	_cleanup_(map_freep) struct kvfs_mapping *map =
 		calloc(1, sizeof(*map) + n * sizeof(map->uses[0]));
@@ -374,10 +375,8 @@ int kvfs_map_order(kvfs_mapping *map, void *stream)
 {
 	int r = check_map(map);
 
-	if (r == 0 && !map->xfer->device->order)
-		r = -EOPNOTSUPP;
-	if (r == 0 && !stream)
-		r = -EINVAL;
+	if (r == 0)
+		r = kv_submission_check(map->xfer->device, &stream);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&map->xfer->session->lock);
@@ -474,7 +473,7 @@ void kv_maps_end_locked(struct kv_paged_pool *paged)
 int kvfs_unmap(kvfs_mapping *map, void *stream)
 {
 	struct kvfs_session *session;
-	struct kv_stream_fence *fence = NULL;
+	struct kv_stream_fence *fence;
 	int r;
 
 	if (!map)
@@ -483,9 +482,7 @@ int kvfs_unmap(kvfs_mapping *map, void *stream)
 	if (r < 0)
 		return r;
 	session = map->xfer->session;
-	if (stream)
-		r = kv_stream_fence_new(map->paged->inner, stream, NULL,
-					&fence);
+	r = kv_stream_fence_new(map->paged->inner, stream, NULL, &fence);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&session->lock);

@@ -159,7 +159,7 @@ int kvfs_pages_drop(kvfs_pages *pages, void *stream)
 	struct kv_stream_fence *fence = NULL;
 	int r = check_set(pages);
 
-	if (r == 0 && stream)
+	if (r == 0)
 		r = kv_stream_fence_new(pages->paged->inner, stream, NULL,
 					&fence);
 	if (r < 0)
@@ -381,9 +381,8 @@ int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
 		return r;
 	if (!ret_xfer || n > pages->n)
 		return -EINVAL;
-	if (known.stream || known.event)
-		r = kv_stream_fence_new(pages->paged->inner, known.stream,
-					known.event, &fence);
+	r = kv_stream_fence_new(pages->paged->inner, known.stream, known.event,
+				&fence);
 	if (r == 0)
 		r = seal(pages, space, keys, meta, n, &known, &fence, ret_xfer);
 	kv_stream_fence_free(fence);

@@ -20,6 +20,7 @@
 #include "kernels/transfer/staging.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/stage.h"
+#include "kernels/transfer/stream_sync.h"
 #include "kernels/paged/page_set.h"
 
 static void paged_pool_free(struct kv_paged_pool *paged)
@@ -245,12 +246,13 @@ int kv_paged_pool_check_space(const struct kvfs_pool *pool,
 int kv_paged_pool_check_opts(const struct kvfs_pool *pool,
 			     const kvfs_opts *opts, unsigned flags)
 {
+	void *stream;
+
 	if (opts->first != 0 || opts->first_layer != 0 || opts->layers != 0 ||
-	    (opts->flags & ~flags) != 0 || (opts->stream && opts->event))
+	    (opts->flags & ~flags) != 0)
 		return -EINVAL;
-	if ((opts->stream || opts->event) && !pool->device->event_wait)
-		return -EOPNOTSUPP;
-	return 0;
+	return kv_stream_sync_resolve(pool->device, opts->stream, opts->event,
+				      &stream);
 }
 
 /* To @pages, which are more than there are; without the lock. */

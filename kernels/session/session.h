@@ -39,6 +39,7 @@ struct kv_workers {
 	SLIST_HEAD(, kv_worker) idle; /* one at most */
 	unsigned n;		      /* idle or not */
 	bool stop;
+	void (*end)(struct kvfs_session *session); /* NULL: there were none */
 };
 
 /*

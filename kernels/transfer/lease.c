@@ -298,6 +298,8 @@ static void ask_chunk_locked(struct kv_lease_chunk *chunk,
 		packet.header.flags |= WIRE_WAIT_SAVING;
 	if (asking->flags & KVFS_READ_AHEAD)
 		packet.header.flags |= WIRE_RESIDENT;
+	if (asking->flags & KVFS_AGAIN && session->link.version >= 4)
+		packet.header.flags |= WIRE_AGAIN;
 	if (asking->deadline != KVFS_FOREVER)
 		packet.header.arg = KV_MAX(asking->deadline, 1u);
 	chunk->call.count = (uint32_t)chunk->n;
@@ -353,12 +355,13 @@ static uint64_t deadline_of(const kvfs_opts *opts)
 static int check_opts(kvfs_opts *ret_opts, const kvfs_opts *opts)
 {
 	const unsigned flags = KVFS_WAIT_SAVING | KVFS_READ_AHEAD;
+	const unsigned all = flags | KVFS_AGAIN;
 	int r = kv_abi_opts(ret_opts, opts);
 
 	if (r < 0)
 		return r;
-	return kv_abi_opts_are_plain(ret_opts, flags) &&
-			       ret_opts->flags != flags
+	return kv_abi_opts_are_plain(ret_opts, all) &&
+			       (ret_opts->flags & flags) != flags
 		       ? 0
 		       : -EINVAL;
 }

@@ -193,8 +193,8 @@ int kv_lending_new(struct kvfs_pool *pool, const kvfs_pool_desc *desc)
 	return fd < 0 ? -errno : lending_new(pool, fd, desc->memory, &item);
 }
 
-/* The file is as long as what is there, so that it has no holes: it is made
- * longer only when the memory for that is there. */
+/* Memory that never grows is sealed, so that the daemon maps it; other memory
+ * is read by pread(2). */
 int kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
 		   uint64_t bytes, uint64_t max_bytes)
 {
@@ -208,11 +208,13 @@ int kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
 
 	/* A device of others' may err. */
 	if (!fits(pool) || fstat(fd, &st) < 0 ||
-	    !is_mapped(&st, (uintptr_t)memory, max_bytes, 0) ||
-	    ftruncate(fd, (off_t)bytes) < 0) {
+	    !is_mapped(&st, (uintptr_t)memory, max_bytes, 0)) {
 		close(fd);
 		return 0;
 	}
+	if (bytes == max_bytes)
+		(void)fcntl(fd, F_ADD_SEALS,
+			    F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE);
 	r = lending_new(pool, fd, memory, &item);
 	if (r < 0)
 		return r;
@@ -335,15 +337,13 @@ const char *kv_lending_why_not_locked(const struct kvfs_pool *pool)
 	switch (lending->refused) {
 	case -EMEDIUMTYPE:
 		return "the descriptor is of no file in memory";
-	case -ENODATA:
-		return "the file has holes";
 	case -ENOLCK:
-		return "the daemon maps no more for this user";
+		return "the daemon takes no more from this user";
 	case 0:
 	case -ENOTCONN:
 		return "no daemon has taken the descriptor yet";
 	default:
-		return "the daemon cannot map the descriptor";
+		return "the daemon cannot use the descriptor";
 	}
 }
 

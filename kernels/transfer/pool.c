@@ -25,7 +25,6 @@
 #include "kernels/transfer/lent.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/partial_block.h"
-#include "kernels/transfer/restore.h"
 #include "kernels/transfer/save.h"
 #include "kernels/transfer/staging.h"
 #include "kernels/transfer/token_ids.h"
@@ -312,7 +311,8 @@ static void idle(struct kvfs_session *session)
 {
 	kv_assert_locked(&session->lock);
 	session->stage_payload = 0; /* no more staging */
-	kv_restore_workers_end(session);
+	if (session->workers.end)
+		session->workers.end(session);
 	kv_staging_wait_grown(session);
 	kv_parts_free_locked(session);
 }

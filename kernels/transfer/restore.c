@@ -19,7 +19,7 @@
  *            RUNNING -> IDLE     wait_for_work, if no other is
  *               IDLE -> RUNNING  start_worker_locked
  *            RUNNING -> ended    wait_for_work
- *               IDLE -> ended    kv_restore_workers_end
+ *               IDLE -> ended    workers_end
  *
  * INVARIANTS
  *   (1) todo[at] .. todo[n - 1] are the blocks TO DO, in the order in which
@@ -37,7 +37,6 @@
 #include "kernels/transfer/pool.h"
 #include "kernels/session/snapshot.h"
 #include "kernels/session/space.h"
-#include "kernels/transfer/restore.h"
 #include "kernels/transfer/xfer.h"
 #include "common/thread.h"
 
@@ -156,7 +155,8 @@ static int lease_and_load(struct restore *restore, struct group *group,
 	const kvfs_opts opts = {.size = sizeof(opts),
 				.first_layer = xfer->first_layer,
 				.layers = xfer->layers,
-				.priority = xfer->priority};
+				.priority = xfer->priority,
+				.stream = KVFS_NO_STREAM};
 	_cleanup_(kv_freep) int64_t *pages = NULL;
 	uint64_t now = kv_now_ns(), deadline = 0;
 	size_t at = 0;
@@ -376,6 +376,19 @@ static void *live(void *arg)
 	return NULL;
 }
 
+static void workers_end(struct kvfs_session *session)
+{
+	struct kv_workers *workers = &session->workers;
+	struct kv_worker *worker;
+
+	kv_assert_locked(&session->lock);
+	workers->stop = true;
+	SLIST_FOREACH(worker, &workers->idle, others)
+		pthread_cond_signal(&worker->wake);
+	while (workers->n > 0)
+		kv_session_wait(session, UINT64_MAX);
+}
+
 /* @run(@arg) in a thread of its own, which it does not end.  -ENOMEM, -EAGAIN
  * and other errors of pthread_create. */
 static int start_worker_locked(struct kvfs_session *session,
@@ -409,20 +422,8 @@ static int start_worker_locked(struct kvfs_session *session,
 		return r;
 	}
 	workers->n++;
+	workers->end = workers_end;
 	return 0;
-}
-
-void kv_restore_workers_end(struct kvfs_session *session)
-{
-	struct kv_workers *workers = &session->workers;
-	struct kv_worker *worker;
-
-	kv_assert_locked(&session->lock);
-	workers->stop = true;
-	SLIST_FOREACH(worker, &workers->idle, others)
-		pthread_cond_signal(&worker->wake);
-	while (workers->n > 0)
-		kv_session_wait(session, UINT64_MAX);
 }
 
 /* ---- beginning ---- */

@@ -56,14 +56,19 @@ struct kv_stream_sync {
 
 /* ---- event waits ---- */
 
-static int check_event(const struct kvfs_device *device, const void *stream,
-		       const void *event)
+int kv_stream_sync_resolve(const struct kvfs_device *device, void *stream,
+			   const void *event, void **ret_stream)
 {
-	if (!stream && !event)
-		return 0;
 	if (stream && event)
 		return -EINVAL;
-	return device->event_wait ? 0 : -EOPNOTSUPP;
+	if (stream == KVFS_NO_STREAM)
+		stream = NULL;
+	else if (!stream && !event)
+		stream = device->default_stream;
+	if ((stream || event) && !device->event_wait)
+		return -EOPNOTSUPP;
+	*ret_stream = stream;
+	return 0;
 }
 
 /* NULL: there is nothing to wait for, or no more. */
@@ -73,7 +78,7 @@ static int make_event_wait(const struct kvfs_pool *pool, void *stream,
 {
 	const struct kvfs_device *device = pool->device;
 	void *made = NULL;
-	int r = check_event(device, stream, event);
+	int r = kv_stream_sync_resolve(device, stream, event, &stream);
 
 	*ret_event_wait = NULL;
 	if (r < 0 || (!stream && !event))
@@ -103,8 +108,11 @@ static bool is_before(const struct kv_stream_place *a,
 int kv_stream_sync_take(struct kvfs_xfer *xfer, const struct kvfs_pool *pool,
 			const kvfs_opts *opts)
 {
+	void *stream;
+
 	if (xfer->n == 0)
-		return check_event(pool->device, opts->stream, opts->event);
+		return kv_stream_sync_resolve(pool->device, opts->stream,
+					      opts->event, &stream);
 	return make_event_wait(pool, opts->stream, opts->event,
 			       &xfer->event_wait, &xfer->place);
 }
@@ -210,7 +218,7 @@ struct kv_stream_fence {
 	TAILQ_ENTRY(kv_stream_fence) others; /* lock: in sync->fences */
 	struct kvfs_pool *pool;		     /* busy once it has begun */
 	struct kv_stream_place place;	     /* of the event wait */
-	void *event_wait;		     /* NULL: nothing to wait for */
+	void *event_wait;
 	void (*gone)(void *owner);
 	void *owner;
 };
@@ -218,17 +226,22 @@ struct kv_stream_fence {
 int kv_stream_fence_new(struct kvfs_pool *pool, void *stream, void *event,
 			struct kv_stream_fence **ret_fence)
 {
-	struct kv_stream_fence *fence = calloc(1, sizeof(*fence));
-	int r;
+	struct kv_stream_fence *fence = NULL;
+	struct kv_stream_place place;
+	void *event_wait;
+	int r = make_event_wait(pool, stream, event, &event_wait, &place);
 
-	if (!fence)
-		return -ENOMEM;
-	fence->pool = pool;
-	r = make_event_wait(pool, stream, event, &fence->event_wait,
-			    &fence->place);
-	if (r < 0) {
-		free(fence);
+	if (r < 0)
 		return r;
+	if (event_wait) {
+		fence = calloc(1, sizeof(*fence));
+		if (!fence) {
+			pool->device->event_wait_free(event_wait);
+			return -ENOMEM;
+		}
+		fence->pool = pool;
+		fence->place = place;
+		fence->event_wait = event_wait;
 	}
 	*ret_fence = fence;
 	return 0;
@@ -238,8 +251,7 @@ void kv_stream_fence_free(struct kv_stream_fence *fence)
 {
 	if (!fence)
 		return;
-	if (fence->event_wait)
-		fence->pool->device->event_wait_free(fence->event_wait);
+	fence->pool->device->event_wait_free(fence->event_wait);
 	free(fence);
 }
 
@@ -249,12 +261,6 @@ void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
 	struct kvfs_session *session = fence->pool->session;
 
 	kv_assert_locked(&session->lock);
-	if (!fence->event_wait) {
-		free(fence);
-		gone(owner);
-		kv_session_completed_locked(session);
-		return;
-	}
 	fence->gone = gone;
 	fence->owner = owner;
 	fence->pool->busy++;

@@ -9,6 +9,7 @@
 #include "common/kv.h"
 
 struct kv_stream_sync;
+struct kvfs_device;
 struct kvfs_session;
 struct kvfs_xfer;
 
@@ -18,6 +19,14 @@ int kv_stream_sync_start_locked(struct kvfs_session *session);
 void kv_stream_sync_detach_locked(struct kv_stream_sync *sync);
 /* No transfer is under way any more; memory is still detached.  Takes NULL. */
 void kv_stream_sync_free(struct kv_stream_sync *sync);
+
+/*
+ * Return the stream that a caller's @stream stands for: NULL the device's
+ * default stream, if there is no @event, and KVFS_NO_STREAM none (NULL).
+ * -EINVAL: a stream and an event; -EOPNOTSUPP: the device has neither.
+ */
+int kv_stream_sync_resolve(const struct kvfs_device *device, void *stream,
+			   const void *event, void **ret_stream);
 
 /*
  * Note what @opts says @xfer comes after.  On the caller's thread, no lock
@@ -52,8 +61,9 @@ bool kv_stream_sync_over_locked(struct kvfs_xfer *xfer, struct kvfs_pool *pool);
 struct kv_stream_fence;
 
 /*
- * Note what @stream was given so far, or what @event stands for; neither:
- * nothing.  Without a lock held.  -EINVAL: both, -EOPNOTSUPP, -ENOMEM, errors
+ * Note what @stream was given so far, or what @event stands for, as
+ * kv_stream_sync_resolve has them.  *@ret_fence is NULL if there is nothing to
+ * wait for.  Without a lock held.  -EINVAL: both, -EOPNOTSUPP, -ENOMEM, errors
  * of the device.
  */
 int kv_stream_fence_new(struct kvfs_pool *pool, void *stream, void *event,
@@ -61,8 +71,8 @@ int kv_stream_fence_new(struct kvfs_pool *pool, void *stream, void *event,
 /* Free one that has not begun; takes NULL.  Without a lock held. */
 void kv_stream_fence_free(struct kv_stream_fence *fence);
 
-/* Call @gone with @owner when that is over, with session->lock held; that may
- * be now.  The pool is busy until then. */
+/* Call @gone with @owner when that is over, with session->lock held.  The pool
+ * is busy until then. */
 void kv_stream_fence_begin_locked(struct kv_stream_fence *fence,
 				  void (*gone)(void *owner), void *owner);
 

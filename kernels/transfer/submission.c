@@ -24,6 +24,7 @@
  * LOCKING   session->lock, but for the calls of the device.
  */
 #include "kernels/device/guard.h"
+#include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/submission.h"
 #include "kernels/transfer/pool.h"
 
@@ -153,17 +154,16 @@ int kv_submission_order_locked(struct kvfs_xfer *xfer, size_t step,
 
 /* ---- for callers ---- */
 
-static int check(const struct kvfs_xfer *xfer, const void *stream)
+int kv_submission_check(const struct kvfs_device *device, void **stream)
 {
-	int r = kv_session_check(xfer ? xfer->session : NULL);
+	int r;
 
-	if (r < 0)
-		return r;
-	if (!xfer->device)
+	if (!device)
 		return -EINVAL;
-	if (!xfer->device->order)
+	if (!device->order)
 		return -EOPNOTSUPP;
-	return stream ? 0 : -EINVAL;
+	r = kv_stream_sync_resolve(device, *stream, NULL, stream);
+	return r < 0 || *stream ? r : -EINVAL;
 }
 
 static int order(struct kvfs_xfer *xfer, size_t step, void *stream)
@@ -178,8 +178,10 @@ static int order(struct kvfs_xfer *xfer, size_t step, void *stream)
 
 int kvfs_xfer_order(kvfs_xfer *xfer, void *stream)
 {
-	int r = check(xfer, stream);
+	int r = kv_session_check(xfer ? xfer->session : NULL);
 
+	if (r == 0)
+		r = kv_submission_check(xfer->device, &stream);
 	return r < 0 ? r : order(xfer, KV_ALL_STEPS, stream);
 }
 
@@ -192,7 +194,7 @@ int kvfs_xfer_order_layer(kvfs_xfer *xfer, uint32_t layer, void *stream)
 	if (!xfer->device || layer < xfer->first_layer ||
 	    layer - xfer->first_layer >= xfer->layers)
 		return -EINVAL;
-	r = check(xfer, stream);
+	r = kv_submission_check(xfer->device, &stream);
 	if (r < 0 || xfer->steps <= 1)
 		return r < 0 ? r : order(xfer, KV_ALL_STEPS, stream);
 	return order(xfer, (layer - xfer->first_layer) / xfer->layers_a_step,

@@ -38,6 +38,12 @@ int kv_submission_run(struct kv_submission *submission, size_t step,
 void kv_submission_skip(struct kv_submission *submission, size_t step);
 
 /*
+ * Replace *@stream by the stream that a caller's handle stands for.
+ * -EINVAL: it stands for none, or there is no @device; -EOPNOTSUPP: streams of
+ * @device cannot be ordered.
+ */
+int kv_submission_check(const struct kvfs_device *device, void **stream);
+/*
  * Work given to @stream from now on comes after step @step of @xfer, or after
  * all of it (KV_ALL_STEPS).  Without the lock while the device is called, and
  * the caller has a reference.  -EAGAIN, and nothing was ordered: not all of that

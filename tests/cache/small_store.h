@@ -20,6 +20,7 @@
 
 #include "cache/block/block.h"
 #include "cache/dram/dram.h"
+#include "cache/ssd/ssd.h"
 #include "common/copy.h"
 #include "tests/cache/alone.h"
 #include "tests/tree.h"
@@ -336,6 +337,9 @@ static inline void small_check(struct small *s)
 
 		must((b->flags & BLOCK_REMOVED) || !b->refs);
 		durable += !(b->flags & BLOCK_REMOVED) && b->file != KV_NONE;
+		must((b->flags & BLOCK_REMOVED) || b->file == KV_NONE ||
+		     kv_extent_block(cache, ssd->files[b->file],
+				     b->slot_number) == b);
 	}
 	must(bytes == ssd->used);
 	if (taken != durable + cache->stats.bad_slots)

@@ -153,6 +153,20 @@ static void an_account_lasts_until_its_last_holder_lets_go(void **state)
 	kv_account_put(NULL);
 }
 
+static void memory_has_the_total_that_was_set(void **state)
+{
+	(void)state;
+	kv_accounts_limit_memory(accounts, 1 << 20);
+	assert_int_equal(kv_account_charge(a, KV_FINITE_MEMORY, 1 << 20),
+			 -ENOLCK);
+	assert_int_equal(kv_account_charge(a, KV_FINITE_MEMORY, 1 << 18), 0);
+	assert_int_equal(kv_account_charge(b, KV_FINITE_MEMORY, 1 << 18), 0);
+	assert_int_equal(kv_account_charge(b, KV_FINITE_MEMORY, 1 << 19),
+			 -ENOLCK);
+	kv_account_credit(a, KV_FINITE_MEMORY, 1 << 18);
+	kv_account_credit(b, KV_FINITE_MEMORY, 1 << 18);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -164,6 +178,7 @@ int main(void)
 		TEST(what_is_given_back_can_be_taken_again),
 		TEST(root_that_is_squashed_has_a_share_as_any_other),
 		TEST(a_part_is_left_over_by_all_but_operators),
+		TEST(memory_has_the_total_that_was_set),
 		TEST(no_number_overflows),
 		TEST(an_account_lasts_until_its_last_holder_lets_go),
 	};

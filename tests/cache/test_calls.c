@@ -121,9 +121,50 @@ static void from_each_call_on_all_fail_until_the_fault_ends(void **state)
 	print_message("F8: %u outages\n", batch.runs);
 }
 
+static bool is_pinned(struct small *s, unsigned n)
+{
+	struct kv_block *block = small_get(s, n);
+	bool pinned;
+
+	must(block);
+	pinned = kv_block_stat(s->cache, block).pinned;
+	kv_block_put(s->cache, block);
+	return pinned;
+}
+
+static void a_pin_that_is_not_recorded_fails_the_flush(void **state)
+{
+	struct kv_block *block;
+	struct script t;
+
+	(void)state;
+	memset(&t, 0, sizeof(t));
+	small_new(&t.s);
+	t.s.config.io_retry = 5000000;
+	small_must_open(&t.s);
+	script_save(&t, 0, 2);
+	script_sync(&t);
+	arm(EIO, 1, UINT32_MAX / 2);
+	block = small_get(&t.s, 1);
+	must(block);
+	assert_int_equal(kv_block_pin(t.s.cache, block, true), 0);
+	kv_block_put(t.s.cache, block);
+	assert_int_equal(kv_space_sync(t.s.cache, t.s.space), -EIO);
+	assert_int_equal(kv_space_sync(t.s.cache, t.s.space), -EIO);
+	arm(0, 0, 0);
+	assert_int_equal(kv_space_sync(t.s.cache, t.s.space), 0);
+	must(small_close(&t.s) == 0);
+	small_must_open(&t.s);
+	assert_true(is_pinned(&t.s, 1));
+	assert_false(is_pinned(&t.s, 0));
+	must(small_close(&t.s) == 0);
+	small_remove(&t.s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_pin_that_is_not_recorded_fails_the_flush),
 		cmocka_unit_test(each_call_fails_once),
 		cmocka_unit_test(
 			from_each_call_on_all_fail_until_the_fault_ends),

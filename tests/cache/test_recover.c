@@ -15,6 +15,12 @@
 
 #define BLOCKS 24u
 #define ROUNDS 300u
+#define SPACES 70u
+
+struct told {
+	unsigned n;
+	char line[256]; /* the last */
+};
 
 static int set_up(void **state)
 {
@@ -108,6 +114,41 @@ static void a_lost_index_is_made_anew(void **state)
 	small_must_open(s);
 	assert_false(says(s, "index=rebuilt"));
 	assert_int_equal(present(s), BLOCKS);
+}
+
+static void remember(void *arg, const char *line)
+{
+	struct told *told = arg;
+
+	if (!strstr(line, "index"))
+		return;
+	told->n++;
+	snprintf(told->line, sizeof(told->line), "%s", line);
+}
+
+static void a_warning_says_what_is_lost_with_the_index(void **state)
+{
+	struct small *s = *state;
+	struct told told = {0};
+	struct kv_block *block;
+
+	s->config.warn = remember;
+	s->config.arg = &told;
+	save_all(s);
+	block = small_get(s, 3);
+	assert_int_equal(kv_block_pin(s->cache, block, true), 0);
+	kv_block_put(s->cache, block);
+	small_close(s);
+	small_must_open(s);
+	small_close(s);
+	told.n = 0;
+	lose_index(s);
+	small_must_open(s);
+	assert_int_equal(told.n, 1);
+	assert_non_null(strstr(told.line, s->path));
+	assert_non_null(strstr(told.line, "missing"));
+	assert_non_null(strstr(told.line, "24 blocks found, 0 left out"));
+	assert_non_null(strstr(told.line, "pins"));
 }
 
 static void the_whole_directory_may_be_lost(void **state)
@@ -398,6 +439,112 @@ static void files_of_spaces_are_put_right(void **state)
 	close(store);
 }
 
+/* After a mount that ended in order, too. */
+static void lost_files_of_spaces_are_written_again(void **state)
+{
+	struct small *s = *state;
+	struct kv_space *space;
+	char command[128], name[32], file[32];
+	int dir;
+
+	save_all(s);
+	for (unsigned n = 2; n <= SPACES; n++) {
+		snprintf(name, sizeof(name), "space%u", n);
+		assert_int_equal(
+			kv_space_create(s->cache, name, 0, 0, 0755, &space), 0);
+	}
+	small_close(s);
+	snprintf(command, sizeof(command), "rm %s/spaces/*", s->path);
+	assert_int_equal(system(command), 0);
+	small_must_open(s);
+	dir = store_file(s, "spaces", O_RDONLY | O_DIRECTORY);
+	for (unsigned n = 1; n <= SPACES; n++) {
+		snprintf(file, sizeof(file), "%06u", n);
+		assert_int_equal(faccessat(dir, file, F_OK, 0), 0);
+	}
+	close(dir);
+	small_close(s);
+	lose_index(s);
+	small_must_open(s);
+	assert_non_null(kv_space_find(s->cache, name));
+	assert_int_equal(present(s), BLOCKS);
+}
+
+/* It is a loss only once the index is lost, too. */
+static void a_lost_file_without_room_is_no_reason_not_to_mount(void **state)
+{
+	struct small *s = *state;
+	char command[200];
+
+	save_all(s);
+	small_close(s);
+	/* Its draft cannot be made. */
+	snprintf(command, sizeof(command),
+		 "rm %s/spaces/000001 && mkdir %s/spaces/000001.tmp", s->path,
+		 s->path);
+	assert_int_equal(system(command), 0);
+	small_must_open(s);
+	assert_true(says(s, "spaces_lost="));
+	assert_int_equal(present(s), BLOCKS);
+	small_close(s);
+	snprintf(command, sizeof(command), "rmdir %s/spaces/000001.tmp",
+		 s->path);
+	assert_int_equal(system(command), 0);
+	small_must_open(s);
+	assert_false(says(s, "spaces_lost="));
+	snprintf(command, sizeof(command), "%s/spaces/000001", s->path);
+	assert_int_equal(access(command, F_OK), 0);
+}
+
+/* On some filesystems that are full none can be made anew. */
+static void the_lock_file_of_the_index_stays(void **state)
+{
+	struct small *s = *state;
+	char path[128], garbage[4096];
+	struct stat st;
+	int fd;
+
+	save_all(s);
+	small_close(s);
+	fd = store_file(s, "index/lock.mdb", O_RDWR);
+	small_must_open(s);
+	small_close(s);
+	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(st.st_nlink, 1);
+	/* What is in it counts for nothing. */
+	for (unsigned round = 0; round < 3; round++) {
+		memset(garbage, round == 1 ? 0xff : 0, sizeof(garbage));
+		if (round == 2)
+			memset(garbage + 16, 0x5a, sizeof(garbage) - 16);
+		for (off_t at = 0; at < st.st_size; at += 4096)
+			assert_true(
+				pwrite(fd, garbage,
+				       (size_t)KV_MIN(4096, st.st_size - at),
+				       at) > 0);
+		small_must_open(s);
+		assert_int_equal(present(s), BLOCKS);
+		small_close(s);
+	}
+	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(st.st_nlink, 1);
+
+	/* One of another size is none. */
+	assert_int_equal(ftruncate(fd, 1 << 20), 0);
+	small_must_open(s);
+	assert_int_equal(present(s), BLOCKS);
+	small_close(s);
+	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(st.st_nlink, 0);
+	close(fd);
+
+	/* Nor is what it leads to. */
+	snprintf(path, sizeof(path), "%s/index/lock.mdb", s->path);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(symlink("data.mdb", path), 0);
+	small_must_open(s);
+	assert_int_equal(present(s), BLOCKS);
+}
+
 /* The space's record in the index is damaged: its file has it still. */
 static void a_damaged_space_record_costs_no_block(void **state)
 {
@@ -528,12 +675,174 @@ static void any_bytes_in_the_index_give_exact_blocks_or_none(void **state)
 	}
 }
 
+/* ---- files and index that do not belong together ---- */
+
+#define LARGE 1500000u /* five in a file */
+
+static void save_large(struct small *s, unsigned from, unsigned to)
+{
+	for (unsigned n = from; n < to; n++) {
+		assert_int_equal(small_save_seed(s, n, n, LARGE), 0);
+		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	}
+}
+
+static unsigned large_there(struct small *s, unsigned from, unsigned to)
+{
+	unsigned found = 0;
+
+	for (unsigned n = from; n < to; n++)
+		found += small_view(s, n, LARGE) == 0;
+	return found;
+}
+
+static void remove_files(struct small *s, unsigned from, unsigned to)
+{
+	for (unsigned n = from; n < to; n++) {
+		char path[128];
+
+		snprintf(path, sizeof(path), "%s/segments/%06u.seg", s->path,
+			 n);
+		assert_int_equal(unlink(path), 0);
+	}
+}
+
+static void records_go_with_a_file_that_is_missing(void **state)
+{
+	struct small *s = *state;
+
+	small_close(s);
+	s->config.ssd = 64 << 20;
+	small_must_open(s);
+	save_large(s, 0, 20);
+	small_close(s);
+	remove_files(s, 1, 2);
+	small_must_open(s);
+	assert_int_equal(large_there(s, 0, 20), 15);
+	assert_true(says(s, "1 files are missing or too short, and 5 blocks "
+			    "with them"));
+	/* Another file gets the number. */
+	for (unsigned n = 100; n < 105; n++)
+		assert_int_equal(small_save(s, n), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	small_close(s);
+	assert_int_equal(small_fsck(s, "--data"), 0);
+	small_must_open(s);
+	assert_false(says(s, "missing"));
+	assert_int_equal(large_there(s, 0, 20), 15);
+}
+
+static void most_files_missing_is_a_mistake(void **state)
+{
+	struct small *s = *state;
+	char from[80], to[96];
+
+	small_close(s);
+	s->config.ssd = 64 << 20;
+	small_must_open(s);
+	save_large(s, 0, 20);
+	small_close(s);
+	/* What is mounted at segments/ is not. */
+	snprintf(from, sizeof(from), "%s/segments", s->path);
+	snprintf(to, sizeof(to), "%s/spaces/away", s->path);
+	assert_int_equal(rename(from, to), 0);
+	assert_int_equal(mkdir(from, 0700), 0);
+	assert_int_equal(small_open(s), -ENOENT);
+	assert_non_null(strstr(s->why, "4 of 4 segment files are missing"));
+	assert_non_null(strstr(s->why, "kvfs-fsck --rebuild"));
+	assert_int_equal(rmdir(from), 0);
+	assert_int_equal(rename(to, from), 0);
+	small_must_open(s);
+	assert_int_equal(large_there(s, 0, 20), 20);
+	small_close(s);
+	/* The remedy, where three of four are lost. */
+	remove_files(s, 0, 3);
+	assert_int_equal(small_open(s), -ENOENT);
+	assert_int_equal(small_fsck(s, "--rebuild"), 1);
+	small_must_open(s);
+	assert_int_equal(large_there(s, 0, 20), 5);
+}
+
+static void a_file_that_cannot_be_opened_is_kept(void **state)
+{
+	struct small *s = *state;
+	char file[96], away[96];
+
+	small_close(s);
+	s->config.ssd = 64 << 20;
+	small_must_open(s);
+	save_large(s, 0, 20);
+	small_close(s);
+	snprintf(file, sizeof(file), "%s/segments/000001.seg", s->path);
+	snprintf(away, sizeof(away), "%s/spaces/away", s->path);
+	assert_int_equal(rename(file, away), 0);
+	assert_int_equal(symlink("000001.seg", file), 0);
+	assert_int_equal(small_open(s), -ELOOP);
+	assert_non_null(strstr(s->why, "000001.seg: Too many levels"));
+	assert_int_equal(unlink(file), 0);
+	assert_int_equal(rename(away, file), 0);
+	small_must_open(s);
+	assert_int_equal(large_there(s, 0, 20), 20);
+}
+
+/* Like small_close, but with the index as it was before the last mount. */
+static void close_with_old_index(struct small *s)
+{
+	char command[256];
+
+	small_close(s);
+	snprintf(command, sizeof(command), "mv %s/spaces/old %s/index/data.mdb",
+		 s->path, s->path);
+	assert_int_equal(system(command), 0);
+}
+
+static void an_index_older_than_the_files_is_made_anew(void **state)
+{
+	struct small *s = *state;
+	struct kv_block *block;
+	char command[256];
+
+	small_close(s);
+	s->config.ssd = 64 << 20;
+	small_must_open(s);
+	save_large(s, 0, 10);
+	block = small_get(s, 3);
+	assert_int_equal(kv_block_pin(s->cache, block, true), 0);
+	kv_block_put(s->cache, block);
+	small_close(s);
+	snprintf(command, sizeof(command),
+		 "cp %s/index/data.mdb %s/../kvfs-old-%d", s->path, s->path,
+		 (int)getpid());
+	assert_int_equal(system(command), 0);
+	small_must_open(s);
+	save_large(s, 10, 20);
+	assert_int_equal(small_remove_block(s, 4), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	snprintf(command, sizeof(command), "mv %s/../kvfs-old-%d %s/spaces/old",
+		 s->path, (int)getpid(), s->path);
+	assert_int_equal(system(command), 0);
+	close_with_old_index(s);
+
+	/* It is not repaired by removing the newer files. */
+	assert_int_equal(small_fsck(s, "--repair"), 4);
+	small_must_open(s);
+	assert_true(says(s, "older than the segment files"));
+	assert_int_equal(large_there(s, 0, 20), 19);
+	assert_int_equal(small_view(s, 4, LARGE), -ENOENT);
+	block = small_get(s, 3);
+	assert_true(kv_block_stat(s->cache, block).pinned);
+	kv_block_put(s->cache, block);
+	small_close(s);
+	assert_int_equal(small_fsck(s, "--data"), 0);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, small_tear_down)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_lost_index_is_made_anew),
+		TEST(a_warning_says_what_is_lost_with_the_index),
 		TEST(the_whole_directory_may_be_lost),
 		TEST(without_anything_to_make_it_from_it_begins_anew),
 		TEST(read_only_refuses_and_names_fsck),
@@ -545,8 +854,15 @@ int main(void)
 		TEST(nor_after_the_slots_have_changed),
 		TEST(a_space_is_gone_with_its_file),
 		TEST(files_of_spaces_are_put_right),
+		TEST(lost_files_of_spaces_are_written_again),
+		TEST(a_lost_file_without_room_is_no_reason_not_to_mount),
+		TEST(the_lock_file_of_the_index_stays),
 		TEST(a_damaged_space_record_costs_no_block),
 		TEST(many_spaces_keep_within_the_cap),
+		TEST(records_go_with_a_file_that_is_missing),
+		TEST(most_files_missing_is_a_mistake),
+		TEST(a_file_that_cannot_be_opened_is_kept),
+		TEST(an_index_older_than_the_files_is_made_anew),
 		TEST(any_bytes_in_the_index_give_exact_blocks_or_none),
 	};
 

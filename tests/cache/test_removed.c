@@ -8,6 +8,8 @@
  * LOCKING   none of its own.
  */
 #include "cache/ssd/ssd.h"
+#include <dlfcn.h>
+#include <limits.h>
 #include <sys/stat.h>
 
 #include "tests/cache/small_store.h"
@@ -216,6 +218,77 @@ static void test_places_that_are_damaged_are_passed_over(void **state)
 	assert_true(is_removed(s, 5));
 }
 
+/* ---- a file system that fails ---- */
+
+enum { NOTHING, WRITE, SYNC };
+static _Atomic int failing; /* of the file `removed` */
+
+static bool fails(int fd, int what)
+{
+	char link[64], name[PATH_MAX];
+	ssize_t n;
+
+	if (failing != what)
+		return false;
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	n = readlink(link, name, sizeof(name) - 1);
+	name[KV_MAX(n, 0)] = 0;
+	return strstr(name, "/removed");
+}
+
+ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
+{
+	static ssize_t (*real)(int, const void *, size_t, off_t);
+
+	if (!real)
+		real = (ssize_t(*)(int, const void *, size_t, off_t))dlsym(
+			RTLD_NEXT, "pwrite");
+	if (!fails(fd, WRITE))
+		return real(fd, data, n, offset);
+	errno = ENOSPC;
+	return -1;
+}
+
+int fdatasync(int fd)
+{
+	static int (*real)(int);
+
+	if (!real)
+		real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+	if (!fails(fd, SYNC))
+		return real(fd);
+	errno = EIO;
+	return -1;
+}
+
+static void test_a_failed_write_fails_the_flush(void **state)
+{
+	struct small *s = *state;
+	struct kv_space *other;
+
+	assert_int_equal(kv_space_create(s->cache, "o", 0, 0, 0755, &other), 0);
+	for (unsigned n = 0; n < 3; n++)
+		assert_int_equal(small_save(s, n), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		const int error = i == 0 ? -ENOSPC : -EIO;
+
+		failing = i == 0 ? WRITE : SYNC;
+		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+		assert_int_equal(small_remove_block(s, i), 0);
+		assert_int_equal(kv_space_sync(s->cache, s->space), error);
+		assert_int_equal(kv_space_sync(s->cache, s->space), error);
+		assert_int_equal(kv_space_sync(s->cache, other), 0);
+		failing = NOTHING;
+		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	}
+	assert_int_equal(small_remove_block(s, 2), 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	kv_space_put(other);
+	reopen(s);
+	for (unsigned n = 0; n < 3; n++)
+		assert_true(is_removed(s, n));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -239,6 +312,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			test_places_that_are_damaged_are_passed_over, set_up,
 			tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_a_failed_write_fails_the_flush, set_up, tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -48,10 +48,7 @@ static void crash(struct script *t)
 	must(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
 }
 
-/*
- * An index that was lost is made anew from what can be read then, and a file
- * that cannot be opened is left out.
- */
+/* An index that was lost is made anew from what can be read then. */
 static bool may_lose(enum kind kind)
 {
 	return kind == SMALLER || calls.eio;

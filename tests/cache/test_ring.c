@@ -158,6 +158,139 @@ static void reads_go_before_writes_and_each_in_order(void **state)
 	assert_string_equal(order.seen, "0ABCabc");
 }
 
+/* Each read that ends is followed by another one, until the sync has ended, or
+ * there were far too many. */
+struct endless {
+	struct kv_io io; /* first */
+	struct ending *ending;
+};
+
+struct ending {
+	struct kv_ring *ring;
+	struct endless reads[2], write, sync;
+	unsigned n_reads, before_write, before_sync;
+};
+
+static void read_again(struct kv_io *io, int status)
+{
+	struct ending *ending = ((struct endless *)io)->ending;
+
+	assert(status == 0);
+	if (!ending->before_sync && ++ending->n_reads < 1000)
+		kv_ring_submit(ending->ring, io);
+}
+
+static void note_end(struct kv_io *io, int status)
+{
+	struct ending *ending = ((struct endless *)io)->ending;
+
+	assert(status == 0);
+	if (io->op == KV_IO_SYNC) {
+		ending->before_sync = ending->n_reads;
+		return;
+	}
+	ending->before_write = ending->n_reads;
+	kv_ring_submit(ending->ring, &ending->sync.io);
+}
+
+static void endless_reads_do_not_starve_a_write_or_a_sync(void **state)
+{
+	struct fixture *f = *state;
+	struct ending e = {
+		.reads = {{request(f, KV_IO_READ, 0, 16), &e},
+			  {request(f, KV_IO_READ, 16, 16), &e}},
+		.write = {request(f, KV_IO_WRITE, 40, 16), &e},
+		.sync = {request(f, KV_IO_SYNC, 0, 0), &e},
+	};
+
+	e.reads[0].io.done = e.reads[1].io.done = read_again;
+	e.write.io.done = e.sync.io.done = note_end;
+	assert_int_equal(ring_new(f, 1, 0, &e.ring), 0);
+	kv_ring_submit(e.ring, &e.reads[0].io);
+	kv_ring_submit(e.ring, &e.reads[1].io);
+	kv_ring_submit(e.ring, &e.write.io);
+	kv_ring_free(e.ring);
+	/* Four reads of as many bytes, and those that went before it came. */
+	assert_in_range(e.before_write, 4, 20);
+	assert_in_range(e.before_sync - e.before_write, 4, 6);
+}
+
+/* ---- a ring whose requests the test carries out ---- */
+
+static int still_start(struct kv_ring *ring)
+{
+	(void)ring;
+	return 0;
+}
+
+static void still_do_nothing(struct kv_ring *ring)
+{
+	(void)ring;
+}
+
+static const struct kv_ring_backend still = {
+	.start = still_start,
+	.wake = still_do_nothing,
+	.stop = still_do_nothing,
+};
+
+static struct kv_io *next_of(struct kv_ring *ring)
+{
+	struct kv_io *io;
+
+	pthread_mutex_lock(&ring->lock);
+	io = kv_ring_next_locked(ring);
+	pthread_mutex_unlock(&ring->lock);
+	return io;
+}
+
+static void ignore_end(struct kv_io *io, int status)
+{
+	(void)io;
+	(void)status;
+}
+
+static void reads_at_the_device_are_bounded_and_leave_room(void **state)
+{
+	struct fixture *f = *state;
+	const struct kv_ring_config config = {
+		.depth = 8,
+		.bytes = 64 * KV_PAGE,
+		.read_bytes = 16 * KV_PAGE,
+		.backend = &still,
+	};
+	struct kv_io reads[12], write = request(f, KV_IO_WRITE, 0, 8);
+	struct kv_ring *ring;
+	unsigned n = 0;
+
+	assert_int_equal(kv_ring_new(&config, &ring), 0);
+	for (unsigned i = 0; i < 12; i++) {
+		reads[i] = request(f, KV_IO_READ, i, 8);
+		reads[i].done = ignore_end;
+		kv_ring_submit(ring, &reads[i]);
+	}
+	write.done = ignore_end;
+	assert_ptr_equal(next_of(ring), &reads[0]);
+	assert_ptr_equal(next_of(ring), &reads[1]);
+	assert_null(next_of(ring));
+	kv_ring_submit(ring, &write);
+	assert_null(next_of(ring)); /* reads go first, and wait for reads */
+	for (; n < 8; n++) { /* four times 64 KiB, as which the write counts */
+		kv_ring_finish(ring, &reads[n], 0);
+		assert_ptr_equal(next_of(ring), &reads[n + 2]);
+	}
+	assert_ptr_equal(next_of(ring), &write);
+	assert_null(next_of(ring));
+	kv_ring_finish(ring, &write, 0);
+	for (; n < 10; n++)
+		kv_ring_finish(ring, &reads[n], 0);
+	for (; n < 12; n++)
+		kv_ring_finish(ring, next_of(ring), 0);
+	kv_ring_free(ring);
+}
+
+/* ---- ---- */
+
 static void free_waits_for_everything_and_done_runs_alone(void **state)
 {
 	struct fixture *f = *state;
@@ -255,6 +388,10 @@ int main(void)
 		BOTH(a_short_write_goes_on_and_ends_with_the_true_error),
 		BOTH(what_is_written_is_read_back),
 		BOTH(reads_go_before_writes_and_each_in_order),
+		BOTH(endless_reads_do_not_starve_a_write_or_a_sync),
+		{"reads_at_the_device_are_bounded_and_leave_room",
+		 reads_at_the_device_are_bounded_and_leave_room, setup,
+		 teardown, &with_threads},
 		BOTH(free_waits_for_everything_and_done_runs_alone),
 		BOTH(threads_do_not_get_each_others_bytes),
 		{"threads_register_no_buffers_and_say_so",

@@ -205,6 +205,69 @@ static void nobody_is_charged_for_a_reader_of_his_blocks(void **state)
 		usleep(10000);
 }
 
+static _Atomic uint64_t ended_ns;
+
+static void *end_slowly(void *arg)
+{
+	usleep(100000);
+	let_go(arg);
+	ended_ns = kv_now_ns();
+	return NULL;
+}
+
+/* The kernel closes the socket of a killed process before it gives up the
+ * process's mappings: an acquire that needs their segments waits for that. */
+static void a_process_that_ends_takes_no_room(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_space *other = tiers_space(t, "b", LIAR, PREFIX_LAYOUT);
+	const uint64_t most_ns = KV_UNMAP_NS / 2;
+	uint32_t segment, last = 0, ids[SEGMENTS];
+	struct kv_acquire *lease;
+	unsigned n = 0, chain;
+	uint64_t begun;
+	pthread_t thread;
+
+	keeper = (struct keeper){.t = t};
+	for (unsigned i = 0; i < 10; i++)
+		tiers_must_save(t, t->space, 0, i);
+	assert_int_equal(kv_space_sync(t->cache, t->space), 0);
+	for (unsigned i = 0; i < 10; i++) {
+		struct kv_block *block = tiers_get(t, t->space, 0, i);
+
+		assert_int_equal(kv_block_demote(t->cache, block), 0);
+		kv_block_put(t->cache, block);
+	}
+	/* The other user's client has mapped all of the memory. */
+	for (chain = 1; chain < 1000; chain++)
+		tiers_must_save(t, other, chain, 0);
+	tiers_quiet(t);
+	assert_int_equal(tiers_of(t, t->space, 0, 0), KV_TIER_SSD);
+	while (--chain && n < SEGMENTS) {
+		lease = tiers_acquire(t, other, chain, 1);
+		segment = lease->wants[0].segment;
+		tiers_release(t, lease);
+		if (segment == last)
+			continue;
+		last = segment;
+		ids[n++] = segment;
+		assert_int_equal(take_segment(t, other, chain, LIAR), 0);
+	}
+	assert_in_range(n, SEGMENTS - 2, SEGMENTS);
+	begun = kv_now_ns();
+	for (unsigned i = 0; i < n; i++)
+		kv_segment_returned(t->cache, ids[i], LIAR);
+	assert_int_equal(pthread_create(&thread, NULL, end_slowly, t), 0);
+	lease = tiers_acquire(t, t->space, 0, 10);
+	pthread_join(thread, NULL);
+	for (unsigned i = 0; i < 10 && ended_ns - begun < most_ns; i++)
+		assert_int_equal(lease->wants[i].status, 0);
+	tiers_release(t, lease);
+	while (charged(t) || tiers_stats(t).dram_segments < SEGMENTS)
+		usleep(1000);
+	check(t);
+}
+
 static void the_kernel_tells_whether_it_is_mapped(void **state)
 {
 	const uint64_t bytes = 8 << 20;
@@ -236,6 +299,7 @@ int main(void)
 		TEST(what_is_kept_is_within_the_memory_and_the_share),
 		TEST(so_is_what_nobody_says_was_unmapped),
 		TEST(nobody_is_charged_for_a_reader_of_his_blocks),
+		TEST(a_process_that_ends_takes_no_room),
 		cmocka_unit_test(the_kernel_tells_whether_it_is_mapped),
 	};
 

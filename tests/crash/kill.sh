@@ -55,7 +55,7 @@ begin_load "$T"
 	fail "$(tail -qn 8 "$T/out" "$T/log" "$T/fsck" 2>/dev/null)"
 cat "$T/out"
 end_load 0 3 # 3: was opening a session when it was told to end
-[ ! -s "$T/log" ] || fail "a daemon said: $(cat "$T/log")"
+grep -vE ' blocks (evicted|found no room on SSD, and end with the mount)$|: the index was rebuilt \(missing\): ' "$T/log" > "$T/said" && fail "a daemon said: $(cat "$T/said")"
 check "after the last daemon's start"
 stop
 [ ! -e "$SOCK" ] || fail "the socket is left behind"
@@ -120,7 +120,8 @@ restore_journal() { cp "$T/journal.saved" "$J"; }
 must_find "a block of an older generation" 'returned 1$'
 restore_journal
 kill_daemon
-rm "$S"/segments/*.seg
+files=("$S"/segments/*.seg)
+rm "${files[@]:0:${#files[@]} / 2}" || fail rm # without more of them it would not start
 start
 must_find "segment files that are gone" 'lost [1-9][0-9]* wrong 0 '
 restore_journal

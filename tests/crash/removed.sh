@@ -121,7 +121,13 @@ node
 ok "told" grep -q "^removed_lost=" "$M/.kvfs/config"
 eq "block 31" "$(came 31)" 1
 rm "$M/s/$(place 31)" || fail "rm with a folder in its place"
-timeout 60 sync "$M/s" || fail "sync with a folder in its place"
+out=$(timeout 60 sync "$M/s" 2>&1) && fail "sync succeeds with a folder in its place"
+grep -q "Is a directory" <<< "$out" || fail "sync with a folder in its place: $out"
 eq "it is remembered" "$(came 31)" 0
-ok "told" grep -q "^removed=not written" "$M/.kvfs/config"
+ok "noted" grep -q "^removed=not written" "$M/.kvfs/config"
+rmdir "$S/removed"
+ok "sync without the folder" timeout 60 sync "$M/s"
+crash
+node
+eq "and then kept" "$(came 31)" 0
 stop

@@ -43,7 +43,7 @@ wait $daemon
 rc=$?
 [ ! -s "$T/log" ] || cat "$T/log"
 eq "the daemon's exit status" $rc 0
-[ ! -s "$T/log" ] || fail "the daemon said something"
+grep -v " blocks found no room on SSD, and end with the mount$" "$T/log" && fail "the daemon said something"
 awk -v m="$most" -v s="$seconds" '{ t += $1; c += $2 } END { printf "%d turns, %d blocks compared in %d s; store at most %d MiB\n", t, c, s, m / 1048576 }' "$T/out"
 start
 eq "the end was clean" "$(grep ^last_end= "$M/.kvfs/config")" last_end=clean

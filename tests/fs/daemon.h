@@ -15,6 +15,7 @@
 
 #include "fs/base/access.h"
 #include "fs/control/control.h"
+#include "fs/control/gate.h"
 #include "tests/fs/peer.h"
 
 #define DAEMON_LAYOUT \
@@ -29,6 +30,7 @@ struct daemon {
 	struct kv_rules rules; /* as by default; a test may change them */
 	pthread_mutex_t lock;
 	struct kv_control *control; /* lock, for daemon_retire */
+	struct kv_gate *gate;
 };
 
 static inline void daemon_retire(void *arg, uint32_t id)
@@ -76,6 +78,7 @@ static inline void daemon_start(struct daemon *d, uint64_t ssd)
 	assert_int_equal(chmod(d->dir, 0755), 0);
 	snprintf(d->store, sizeof(d->store), "%s/store", d->dir);
 	snprintf(d->path, sizeof(d->path), "%s/control", d->dir);
+	assert_int_equal(kv_gate_start(&d->gate), 0);
 	r = kv_cache_open(&config, &d->cache, &why);
 	if (r < 0)
 		fail_msg("kv_cache_open: %s (%d)", why ? why : "?", r);
@@ -83,7 +86,8 @@ static inline void daemon_start(struct daemon *d, uint64_t ssd)
 	d->rules.uid = geteuid();
 	d->rules.gid = getegid();
 	d->rules.mode = geteuid() == 0 ? 01777 : 0755;
-	r = kv_control_start(d->cache, &d->rules, d->path, &control, &why);
+	r = kv_control_start(d->cache, &d->rules, d->gate, d->path, &control,
+			     &why);
 	if (r < 0)
 		fail_msg("kv_control_start: %s (%d)", why ? why : "?", r);
 	pthread_mutex_lock(&d->lock);
@@ -107,6 +111,7 @@ static inline void daemon_stop(struct daemon *d)
 
 	daemon_stop_control(d);
 	kv_cache_close(d->cache);
+	kv_gate_stop(d->gate);
 	pthread_mutex_destroy(&d->lock);
 	assert_int_not_equal(access(d->path, F_OK), 0);
 	snprintf(command, sizeof(command), "rm -rf %s", d->dir);
@@ -159,6 +164,15 @@ static inline long daemon_wait_idle(struct daemon *d)
 		usleep(2000);
 	} while (kv_now_ns() - start < 20000000000u);
 	return -1;
+}
+
+/* Wait until @n clients are connected: a connection ends after what its client
+ * held was given back. */
+static inline void daemon_wait_connections(struct daemon *d, uint64_t n)
+{
+	for (int i = 0; i < 20000 && daemon_counts(d).connections != n; i++)
+		usleep(1000);
+	assert_int_equal(daemon_counts(d).connections, n);
 }
 
 #endif

@@ -55,6 +55,28 @@ static void hello_tells_the_version_the_epoch_and_the_store(void **state)
 	peer_close(&p);
 }
 
+static void other_versions_do_not_fill_the_log(void **state)
+{
+	static struct peer p;
+	FILE *log = tmpfile(), *was = stderr;
+	int lines = 0, c;
+
+	(void)state;
+	assert_non_null(log);
+	stderr = log;
+	for (uint32_t i = 0; i < 50; i++) {
+		assert_true(peer_connect(&p, d.path));
+		(void)peer_hello_as(&p, 1000 + i % 2);
+		peer_close(&p);
+	}
+	stderr = was;
+	rewind(log);
+	while ((c = fgetc(log)) != EOF)
+		lines += c == '\n';
+	fclose(log);
+	assert_int_equal(lines, 1);
+}
+
 static void a_space_that_is_not_there_is_not_found(void **state)
 {
 	(void)state;
@@ -481,6 +503,7 @@ int main(void)
 		CONTROL_TEST(a_release_before_the_reply_cancels),
 		CONTROL_TEST(a_release_of_a_miss_or_twice_does_nothing),
 		CONTROL_TEST(hello_tells_the_version_the_epoch_and_the_store),
+		CONTROL_TEST(other_versions_do_not_fill_the_log),
 		CONTROL_TEST(
 			a_space_opened_again_is_the_same_and_keeps_its_layout),
 		CONTROL_TEST(an_untyped_space_gets_its_layout_once),

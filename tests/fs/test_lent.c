@@ -49,67 +49,28 @@ static int new_of(int fd, const struct wire_pool *pool,
 		  const struct wire_stride *stride)
 {
 	const struct kv_lender lender = {.socket = -1, .pidfd = -1};
-	struct kv_ingest *ingest;
+	static const struct kv_workers_config config = {"test", 1, 1, 1};
+	static struct kv_server server;
 	struct kv_lent *lent = NULL;
-	int r = kv_lent_new(fd, pool, stride, 1, &lender, &lent);
+	int r = kv_lent_new(&server, fd, pool, stride, 1, &lender, &lent);
 
 	if (r < 0) {
 		assert_null(lent);
 		return r;
 	}
-	assert_int_equal(kv_ingest_start(&ingest), 0);
-	kv_lent_put(lent, ingest);
-	kv_ingest_stop(ingest);
+	assert_int_equal(kv_workers_new(&config, &server.waits), 0);
+	kv_lent_put(lent);
+	kv_workers_free(server.waits);
 	return 0;
-}
-
-static void refuses(int fd, int why)
-{
-	assert_true(fd >= 0);
-	assert_int_equal(new_of(fd, &whole, &pages), why);
-	close(fd);
 }
 
 static void what_is_no_memory_is_refused(void **state)
 {
-	char path[] = "/tmp/kvfs-lent-XXXXXX";
-	int pipes[2], fd;
+	int fd = open("/proc/self/maps", O_RDONLY);
 
 	(void)state;
-	assert_int_equal(pipe(pipes), 0);
-	refuses(pipes[0], -EMEDIUMTYPE);
-	refuses(pipes[1], -EMEDIUMTYPE);
-	refuses(open("/", O_RDONLY | O_DIRECTORY), -EMEDIUMTYPE);
-	refuses(open("/dev/shm", O_RDONLY | O_DIRECTORY), -EMEDIUMTYPE);
-	refuses(open("/dev/zero", O_RDWR), -EMEDIUMTYPE);
-	refuses(open("/proc/self/maps", O_RDONLY), -EMEDIUMTYPE);
-	refuses(eventfd(0, 0), -EMEDIUMTYPE);
-	fd = mkstemp(path);
-	unlink(path);
-	assert_int_equal(fallocate(fd, 0, 0, BYTES), 0);
-	refuses(fd, -EMEDIUMTYPE);
-}
-
-static void memory_with_holes_is_refused(void **state)
-{
-	char path[64];
-	int fd = memory(BYTES, true);
-
-	(void)state;
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	refuses(open(path, O_WRONLY), -EACCES);
-	refuses(open(path, O_PATH), -EBADF);
-	refuses(fd, 0);
-	refuses(memory(BYTES, false), -ENODATA);
-	refuses(memory(UINT64_C(1) << 42, false), -ENODATA);
-	refuses(memory(BYTES - PAGE, true), 0); /* it may grow */
-	refuses(memory(0, false), 0);
-	fd = memory(BYTES, true);
-	assert_int_equal(fallocate(fd,
-				   FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-				   BYTES / 2, PAGE),
-			 0);
-	refuses(fd, -ENODATA);
+	assert_int_equal(new_of(fd, &whole, &pages), -EMEDIUMTYPE);
+	close(fd);
 }
 
 static void strides_that_end_outside_are_refused(void **state)
@@ -259,6 +220,36 @@ static void what_is_wrong_with_a_save_is_told(void **state)
 	close(fd);
 }
 
+/* Also in a file that is empty when it is lent, and grows. */
+static void holes_are_zeros_and_nothing_fills_them(void **state)
+{
+	static const uint8_t zeros[DAEMON_PAYLOAD];
+	struct wire_place *place;
+	struct save_message m = message(6, 3);
+	struct stat st;
+	struct peer p;
+	int fd = memory(0, false);
+	uint64_t tag;
+
+	(void)state;
+	daemon_peer(&d, &p, 0777);
+	assert_int_equal(lend(&p, 1, fd), 0);
+	*word(&p) = WIRE_LENT;
+	assert_int_equal(save(&p, &m), -EFAULT);
+	assert_int_equal(ftruncate(fd, BYTES), 0);
+	assert_int_equal(save(&p, &m), 0);
+	tag = peer_send_acquire(&p, 6, 1, 0, 0);
+	assert_int_equal(peer_acquired(&p, tag), 1);
+	place = PEER_ITEMS(&p, struct wire_place);
+	assert_memory_equal(p.segments[place->segment].data + place->offset +
+				    place->payload,
+			    zeros, DAEMON_PAYLOAD);
+	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(st.st_blocks, 0);
+	peer_close(&p);
+	close(fd);
+}
+
 static void a_save_of_another_length_ends_the_connection(void **state)
 {
 	int fd = memory(BYTES, true);
@@ -362,10 +353,10 @@ static void lenders_that_go_away_leave_nothing(void **state)
 	close(fd);
 	assert_true(daemon_wait_idle(&d) >= 0);
 	/* Unmapped by another thread. */
-	for (int i = 0; i < 20000 && used(KV_FINITE_STAGING_BYTES); i++)
+	for (int i = 0; i < 20000 && used(KV_FINITE_STAGINGS); i++)
 		usleep(1000);
 	assert_int_equal(used(KV_FINITE_STAGINGS), 0);
-	assert_int_equal(used(KV_FINITE_STAGING_BYTES), 0);
+	assert_int_equal(used(KV_FINITE_MAPPED), 0);
 	assert_int_equal(used(KV_FINITE_MEMORY), 0);
 }
 
@@ -373,7 +364,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_no_memory_is_refused),
-		cmocka_unit_test(memory_with_holes_is_refused),
+		cmocka_unit_test(holes_are_zeros_and_nothing_fills_them),
 		cmocka_unit_test(strides_that_end_outside_are_refused),
 		cmocka_unit_test(crumbs_are_refused),
 		cmocka_unit_test(pools_that_cannot_be_are_refused),

@@ -16,7 +16,6 @@
 #define A 1001
 #define B 1002
 #define MANY 1100
-#define SPARSE (UINT64_C(1) << 40)
 
 static struct daemon d;
 static struct peer peers[MANY], other;
@@ -96,46 +95,6 @@ static void others_and_root_connect_when_some_took_all_they_get(void **state)
 	assert_true(get_in(&other, 2000));
 	peer_close(&other);
 	assert_true(get_in(&other, 0));
-	peer_close(&other);
-	close_all(n);
-}
-
-/* STAGING of @bytes that nobody has written; its status. */
-static int map_sparse(struct peer *p, uint64_t bytes)
-{
-	struct wire_staging staging = {bytes};
-	int fd = memfd_create("sparse", MFD_ALLOW_SEALING | MFD_CLOEXEC), r;
-
-	assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
-	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-	r = peer_call(p,
-		      &(struct wire_header){.type = WIRE_STAGING, .count = 1},
-		      &staging, sizeof(staging), fd);
-	close(fd);
-	return r;
-}
-
-static void addresses_for_staging_are_shared(void **state)
-{
-	size_t n = 0;
-	int r = 0;
-
-	(void)state;
-	if (!may_become_others())
-		skip();
-	while (r == 0 && n < MANY && get_in(&peers[n], A))
-		r = map_sparse(&peers[n++], SPARSE);
-	assert_int_equal(r, -ENOLCK);
-	assert_true(get_in(&other, B));
-	assert_int_equal(map_sparse(&other, SPARSE), 0);
-	/* Another one in its place, and what goes comes back. */
-	assert_int_equal(map_sparse(&other, 1 << 20), 0);
-	peer_close(&peers[0]);
-	peer_close(&peers[1]);
-	do
-		r = map_sparse(&peers[n - 1], SPARSE);
-	while (r == -ENOLCK);
-	assert_int_equal(r, 0);
 	peer_close(&other);
 	close_all(n);
 }
@@ -375,7 +334,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(others_and_root_connect_when_some_took_all_they_get),
-		TEST(addresses_for_staging_are_shared),
 		TEST(requests_in_flight_are_shared),
 		TEST(many_connections_have_no_more_turns_than_one),
 		TEST(a_save_waits_for_nobody_elses_layouts),

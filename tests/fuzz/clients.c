@@ -15,6 +15,7 @@
 #include "tests/cache/wait.h"
 #include "fs/base/access.h"
 #include "fs/control/control.h"
+#include "fs/control/gate.h"
 #include "tests/fs/peer.h"
 #include "tests/fuzz/staged.h"
 
@@ -49,6 +50,7 @@ struct player {
 
 static struct kv_cache *cache;
 static struct kv_control *control;
+static struct kv_gate *gate;
 static struct player players[PEERS];
 static int staging = -1;
 static bool narrow_is_new; /* it was removed, by an input */
@@ -115,8 +117,10 @@ static void make_daemon(void)
 	snprintf(store, sizeof(store), "%s/store", dir);
 	snprintf(path, sizeof(path), "%s/control", dir);
 	signal(SIGALRM, stuck);
+	fuzz_must(kv_gate_start(&gate) == 0);
 	fuzz_must(kv_cache_open(&config, &cache, &why) == 0);
-	fuzz_must(kv_control_start(cache, &rules, path, &control, &why) == 0);
+	fuzz_must(kv_control_start(cache, &rules, gate, path, &control, &why) ==
+		  0);
 	staging = make_staging();
 	atexit(tear_down);
 }

@@ -55,13 +55,16 @@ static void start(void)
 	TAILQ_INIT(&server.ended);
 	on_mail.ready = run_mail;
 	server.rules = &rules;
+	server.dispatch = kv_dispatch;
 	make_cache();
+	fuzz_must(kv_gate_start(&server.gate) == 0);
 	fuzz_must(kv_users_init(&server) == 0);
 	fuzz_must(kv_mailbox_init(&server.mailbox) == 0);
 	server.epoll = epoll_create1(EPOLL_CLOEXEC);
+	kv_gate_open(server.gate, server.epoll);
 	fuzz_must(epoll_ctl(server.epoll, EPOLL_CTL_ADD, server.mailbox.fd,
 			    &event) == 0);
-	fuzz_must(kv_ingest_start(&server.ingest) == 0);
+	fuzz_must(kv_server_start_workers(&server) == 0);
 }
 
 /* Messages of the daemon must be what the library takes for one. */
@@ -105,7 +108,8 @@ static bool turn(int wait_ms)
 
 static void serve(void)
 {
-	while (turn(0))
+	while (turn(kv_gate_is_busy(server.gate) ? 1000 : 0) ||
+	       kv_gate_is_busy(server.gate))
 		;
 }
 

@@ -230,6 +230,44 @@ static void a_save_waits_for_the_legacy_stream(void **state)
 	assert_saved(0, 2);
 }
 
+/* The first save of a pool waits for streams while memory is registered, so
+ * that only the second one shows whether a save without a stream is ordered. */
+static void
+the_second_save_without_a_stream_waits_for_the_default_one(void **state)
+{
+	(void)state;
+	fill_now(1);
+	finish(save(1, NULL), KVFS_SEALED);
+	settle();
+	write_later(NULL, 2);
+	finish(save(0, NULL), KVFS_SEALED);
+	assert_saved(0, 2);
+	assert_saved(1, 1);
+}
+
+static void wait_for_word(void *arg)
+{
+	while (!*(atomic_bool *)arg)
+		usleep(1000);
+}
+
+static void a_save_that_asks_for_no_order_waits_for_nothing(void **state)
+{
+	kvfs_opts opts = {.size = sizeof(opts), .stream = KVFS_NO_STREAM};
+	atomic_bool over = false;
+
+	(void)state;
+	fill_now(1);
+	finish(save(1, &opts), KVFS_SEALED);
+	settle();
+	GPU_OK(cuLaunchHostFunc, NULL, wait_for_word, &over);
+	write_later(NULL, 2);
+	finish(save(0, &opts), KVFS_SEALED);
+	over = true;
+	GPU_OK(cuCtxSynchronize);
+	assert_saved(0, 1);
+}
+
 static void a_load_waits_for_what_still_reads_its_pages(void **state)
 {
 	CUdeviceptr seen = gpu_alloc(e.shape.bytes);
@@ -476,7 +514,7 @@ pages_of_a_cancelled_load_are_not_written_once_it_is_copied(void **state)
 	lease = acquire(0);
 	for (round = 0; round < 20; round++) {
 		fill_now(1);
-		xfer = load(lease, NULL);
+		xfer = load(lease, KVFS_OPTS(.stream = KVFS_NO_STREAM));
 		usleep(round * 50);
 		kvfs_xfer_cancel(xfer);
 		assert_true(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND) >=
@@ -509,7 +547,7 @@ a_cancelled_load_keeps_its_pages_until_the_copy_is_over(void **state)
 	fill_now(1);
 	settle();
 	gpu.hold(true);
-	xfer = load(lease, NULL);
+	xfer = load(lease, KVFS_OPTS(.stream = KVFS_NO_STREAM));
 	for (i = 0; i < 20000 && gpu.pending() == 0; i++)
 		usleep(1000);
 	assert_true(gpu.pending() > 0);
@@ -549,8 +587,8 @@ static void closing_a_pool_waits_for_its_copies(void **state)
 		settle();
 		gpu.hold(true);
 	}
-	loading = load(lease, NULL);
-	saving = save(1, NULL);
+	loading = load(lease, KVFS_OPTS(.stream = KVFS_NO_STREAM));
+	saving = save(1, KVFS_OPTS(.stream = KVFS_NO_STREAM));
 	kvfs_release(lease);
 	if (gpu.hold != NULL)
 		assert_int_equal(pthread_create(&thread, NULL, let_go, NULL),
@@ -579,6 +617,8 @@ static int run(const char *name)
 		TEST(a_save_waits_for_the_event_of_what_computes_its_pages),
 		TEST(a_save_waits_for_the_stream_that_computes_its_pages),
 		TEST(a_save_waits_for_the_legacy_stream),
+		TEST(the_second_save_without_a_stream_waits_for_the_default_one),
+		TEST(a_save_that_asks_for_no_order_waits_for_nothing),
 		TEST(a_load_waits_for_what_still_reads_its_pages),
 		TEST(a_stream_that_goes_on_writing_is_saved_round_by_round),
 		TEST(a_stream_reads_what_each_load_brought),

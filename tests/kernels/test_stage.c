@@ -60,6 +60,7 @@ static void it_cannot_be_shrunk_or_grown(void **state)
 
 	assert_true(seals & F_SEAL_SHRINK);
 	assert_true(seals & F_SEAL_GROW);
+	assert_true(seals & F_SEAL_FUTURE_WRITE);
 	assert_int_equal(ftruncate(fd, 0), -1);
 	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
 }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # languages.sh - the examples in C++ and Rust, built against an installed library
-# as their first lines say, and run against a mount.  kvfs.h must be C and C++ of
+# as their first lines describe, and run against a mount.  kvfs.h must be C and C++ of
 # every standard that compilers have.
 . "$(dirname "$0")/lib"
 root=$(realpath "$here/../..")
@@ -15,7 +15,8 @@ export PKG_CONFIG_PATH=$to/lib/pkgconfig LD_LIBRARY_PATH=$to/lib
 flags=$(pkg-config --cflags --libs kvfs) || fail "pkg-config"
 cc=${CC:-cc}
 missing=
-try() { # PROGRAM: a first run that saves, a second one that loads
+try() { # PROGRAM: fails without a daemon; a first run saves, a second one loads
+	not "$1 without a daemon" "no kvfs answers" "$T/$1" "$M"
 	start
 	eq "$1, first run" "$("$T/$1" "$M" 2>/dev/null)" "0 blocks loaded, 8 saved"
 	eq "$1, second run" "$("$T/$1" "$M" 2>/dev/null)" "8 blocks loaded, 0 saved"
@@ -41,7 +42,8 @@ fi
 if command -v rustc >/dev/null && command -v bindgen >/dev/null; then
 	ok "bindgen kvfs.h" bindgen --allowlist-function 'kvfs_.*' --allowlist-type 'kvfs_.*' --allowlist-var 'KVFS_.*' \
 		"$to/include/kvfs.h" -o "$T/kvfs.rs"
-	ok "compile prompt.rs" env KVFS_RS="$T/kvfs.rs" rustc --edition 2021 -A warnings "$root/examples/prompt.rs" \
+	cp "$root/examples/prompt.rs" "$T"
+	ok "compile prompt.rs" rustc --edition 2021 -A warnings "$T/prompt.rs" \
 		-L "$to/lib" -l kvfs -o "$T/rs"
 	try rs
 else

@@ -25,9 +25,36 @@ for bad in x '{' '[]' '{}' '{"tensors": []}' '{"tensors": [{"name": "k"}]}' \
 	not "layout $bad" "Invalid argument" cp "$T/bad" "$M/s/.layout"
 	absent "layout $bad" "$M/s/.layout"
 done
+# The shell ignores what close(2) returns: the write itself must fail.
+refused() { # REASON TEXT
+	not "redirection of $2" "Invalid argument" bash -c 'printf %s "$1" >"$2"' sh "$2" "$M/s/.layout"
+	absent "after redirection of $2" "$M/s/.layout"
+	case $(xattr "$M/s" layout.error) in *"$1"*) ;; *) fail "reason of $2: $(xattr "$M/s" layout.error)" ;; esac
+}
+one='{"tensors": [{"name": "k", "dtype": "BF16", "shape": [1]}]'
+refused 'line 1' x
+refused 'must be an array' '{}'
+refused 'tensor 0' '{"tensors": [{"name": "k", "dtype": "BF17", "shape": [1]}]}'
+refused '"bogus"' "$one, \"bogus\": 1}"
+refused 'end of file expected' "$one}}"
+for byte in 'x' '}'; do
+	not "$byte behind a layout" "Invalid argument" bash -c \
+		"{ printf '%s\n \n' '$one}'; env printf '$byte'; } >'$M/s/.layout'"
+	absent "$byte behind a layout" "$M/s/.layout"
+done
+printf '%s' '{"tensors": [' >"$M/s/.layout" # the close fails, unseen
+absent "half a layout" "$M/s/.layout"
+case $(xattr "$M/s" layout.error) in line\ 1,*) ;; *) fail "reason of half a layout" ;; esac
+not "set the reason" "Operation not permitted" setfattr -n user.kvfs.layout.error -v x "$M/s"
+mkdir "$M/w" && { printf '%s ' "$one"; printf '}'; printf '\n'; printf ' \n'; } >"$M/w/.layout" || fail "in four writes"
+[ -s "$M/w/.layout" ] || fail "a layout in four writes"
+not "no reason" "No such attribute" getfattr -n user.kvfs.layout.error "$M/w"
+not "another, by redirection" "File exists" bash -c 'echo "$1" >"$2"' sh "${one/BF16/F16}}" "$M/w/.layout"
+rm -r "$M/w" || fail "rm"
 head -c 70000 /dev/zero > "$T/bad"
 not "a layout of 70000 bytes" "File too large" cp "$T/bad" "$M/s/.layout"
 absent "after it" "$M/s/.layout"
+eq "the reason" "$(xattr "$M/s" layout.error)" "it is longer than 60000 bytes"
 not "by setfattr" "Invalid argument" setfattr -n user.kvfs.layout -v '{' "$M/s"
 : > "$M/s/.layout"
 absent "an empty one" "$M/s/.layout"

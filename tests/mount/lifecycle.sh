@@ -84,6 +84,11 @@ if [ "$(id -u)" = 0 ]; then
 	not "remount,ro: rm" "$R" rm -f "$F"
 	same "remount,ro: read" "$T/b" "$F"
 	ok "remount,rw" remount rw
+	ok "remount with the same values" remount "$BASE,control=$SOCK,evict=lhd,mkdir=all,umask=000,allow_other"
+	for word in dram=128M ssd=1G scrub=1M writeback=none evict=lru umask=077 uid=7 "control=$T/other" \
+		allow=7:@8 mkdir=operator remote=dir:/tmp remote_optional; do
+		not "remount,$word" "only ro and rw can be changed by remounting" remount "$word"
+	done
 	ok "remount,rw: write" cp "$T/b" "$M/s/$(place 257)"
 	eq "still nosuid,nodev" \
 		"$(awk -v m="$M" '$5 == m { print $6 ~ /nosuid/ && $6 ~ /nodev/ }' /proc/self/mountinfo)" 1
@@ -103,3 +108,28 @@ start "ssd=0"
 total=$(df -k --output=size "$M" | tail -n 1)
 eq "ssd=0: df's total is dram=" $((total)) $((64 * 1024))
 stop
+
+# A lock of the caller's does not stay with the mount.
+exec 7> "$T/lock"
+flock 7
+start
+exec 7>&-
+flock -n "$T/lock" true || fail "the daemon keeps a descriptor that it inherited"
+stop
+
+# The service manager hears READY=1 when the mount answers, not before.
+for address in "$T/notify" "@${T#/}/notify"; do
+	python3 - "$address" "$M" "$B/kvfs" -f -o "$BASE,control=$SOCK" "$S" "$M" <<'P' || fail "NOTIFY_SOCKET=$address"
+import os, socket, subprocess, sys
+address, mount, command = sys.argv[1], sys.argv[2], sys.argv[3:]
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+s.bind(address.replace("@", "\0", 1))
+s.settimeout(60)
+before = os.stat(mount).st_dev
+kvfs = subprocess.Popen(command, env=dict(os.environ, NOTIFY_SOCKET=address))
+assert s.recv(100) == b"READY=1"
+assert os.stat(mount).st_dev != before and os.stat(mount + "/.kvfs/stats").st_size >= 0
+subprocess.check_call(["umount", mount])
+assert kvfs.wait(60) == 0
+P
+done

@@ -25,11 +25,12 @@ for v in "" -1 5%; do refused ssd_write -o "ssd_write=$v" "$S" "$M"; done
 refused hugepages -o hugepages=maybe "$S" "$M"
 refused writeback -o writeback=some "$S" "$M"
 refused evict -o evict=arc "$S" "$M"
+"$B/kvfs" -o evict=arc "$S" "$M" 2>&1 | grep -q 'not one of lhd|flru|lru$' || fail "evict=arc: the policies are not listed"
 refused arena -o arena=open "$S" "$M"
 refused remote -o remote=file:///x "$S" "$M"
 refused remote -o "remote=https://host?credentials=here" "$S" "$M"
 refused remote -o "remote=s3://bucket?endpoint=https://host&ca=here" "$S" "$M"
-refused "comma=/a,b: of no kind" -o 'remote=comma=/a\,b' "$S" "$M"
+refused "comma=/a,b: not one of dir:" -o 'remote=comma=/a\,b' "$S" "$M"
 refused control -o control= "$S" "$M"
 refused control -o "control=$T/$(printf 'x%.0s' $(seq 120))" "$S" "$M"
 refused control -o "control=$M/sock" "$S" "$M"
@@ -56,6 +57,7 @@ for word in $("$B/kvfs" -h | sed -n '/^options:/,/^SIZE/p' | grep -v '^SIZE\|^op
 done
 for policy in ${policies//|/ }; do
 	sed -n '/^\.BI evict=/,/^\.RE/p' "$MAN" | grep -qx "\.B $policy" || fail "kvfs(1) does not know evict=$policy"
+	"$B/kvfs" -o "evict=$policy,dram=1" "$S" "$M" 2>&1 | grep -q dram=1 || fail "evict=$policy is not known"
 	"$B/kvfs-replay" --help | grep -qw "$policy" || fail "kvfs-replay does not know $policy"
 done
 ok "version" "$B/kvfs" -V

@@ -19,6 +19,8 @@ typed_readme "$root/README.md" >"$T/typed"
 if command -v git make >/dev/null; then
 	sed -i '/^apt-get /d' "$T/typed"
 fi
+# These need packages that the tests do not install: languages.sh, python.sh and bare.sh run them.
+sed -Ei '/^(python|bindgen|rustc|c\+\+|\.\/prompt)/d' "$T/typed"
 
 # The daemon of one is gone before the next begins.
 gone='while pgrep -x kvfs >/dev/null; do sleep 0.1; done'
@@ -40,6 +42,8 @@ mount --rbind /dev "$T/root/dev"
 mount --rbind /sys "$T/root/sys"
 mount -t proc proc "$T/root/proc"
 mount -t tmpfs tmpfs "$T/root/run"
+# The examples expect none of their directories to be there; this removes the layer's.
+rm -rf "$T/root/tmp/store" "$T/root/var/lib/kvfs"
 exec chroot "$T/root" sh -ec "cd '$root'; . '$T/typed'"
 END
 # All that it started ends with it: it is the first process of a space of its own.

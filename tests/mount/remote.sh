@@ -203,7 +203,7 @@ eq "with ro" "$(awk '/^kvfs_remote_calls_total/ { n += $2 } END { print n + 0 }'
 # A directory that is gone: a miss in no time, and a message at mount.
 ended "$N" "$T/store2"
 not "no directory" "remote=dir:$T/none: No such file" "$B/kvfs" -o "$BASE,remote=dir:$T/none" "$T/store2" "$N"
-not "no scheme" "of no kind that is known" "$B/kvfs" -o "$BASE,remote=ftp:x" "$T/store2" "$N"
+not "no scheme" "not one of dir:PATH, http://HOST" "$B/kvfs" -o "$BASE,remote=ftp:x" "$T/store2" "$N"
 not "no tenant" "not UID:NAME" "$B/kvfs" -o "$BASE,remote_tenant=x" "$T/store2" "$N"
 "$B/kvfs" -o "$BASE,control=$T/sock2,remote=dir:$T/none,remote_optional" "$T/store2" "$N" 2>"$T/said" ||
 	fail "remote_optional"

@@ -49,7 +49,7 @@ share() { setfattr -n user.kvfs.share -v "$2" "$M/$1" || fail "share $1 $2"; }
 REMOTE="remote=helper:$here/kvfs-remote-files?dir=$O&fault=$T/fault"
 start "$REMOTE"
 hold() { # all helpers that there are
-	pids=$(pgrep -P "$(daemon_pids | head -1)")
+	pids=$(children "$(daemon_pids | head -1)")
 	[ -n "$pids" ] || fail "no helper"
 	for p in $pids; do freeze "$p"; done
 }

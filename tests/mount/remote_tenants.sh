@@ -52,7 +52,7 @@ objects() { [ "$(find "$T/remote" -type f ! -name '*layout*' ! -name '.*' | wc -
 
 start "remote=$url"
 one=$(daemon_of "$S")
-eq "the node's own, and none besides" "$(pgrep -P "$one")" "$(helper "$one" $of_node)"
+eq "the node's own, and none besides" "$(children "$one")" "$(helper "$one" $of_node)"
 for user in 1001 1002; do
 	as $user mkdir -m 700 "$M/s$user" || fail mkdir
 	as $user cp "$T/layout" "$M/s$user/.layout" || fail layout
@@ -74,7 +74,7 @@ for user in 1001 1002; do
 	same "block 1" "$T/b1" "$N/s$user/$(place 1)"
 done
 eq "the same seed" "$(cat "$N/s1001/.layout")" "$(cat "$M/s1001/.layout")"
-eq "three processes" "$(pgrep -P "$two" | wc -l)" 3
+eq "three processes" "$(children "$two" | wc -l)" 3
 
 # Stopped: 1001 has misses in his time, 1002 has hits as before.
 stopped=$(helper "$two" $of_1001)
@@ -118,7 +118,7 @@ until_ "after another kill" mine 21 22
 until_ "all are well" is helpers_unwell 0
 
 # A daemon that is killed takes all with it.
-helpers=$(pgrep -P "$two")
+helpers=$(children "$two")
 kill -KILL "$two"
 none() { local p; for p in $helpers; do [ ! -e "/proc/$p" ] || return 1; done; }
 until_ "they end with it" none
@@ -139,6 +139,6 @@ until_ "the other's turn" turn
 wait "$asks"
 same "block 1" "$T/b1" "$N/s1002/$(place 1)"
 umount "$N"
-helpers=$(pgrep -P "$one")
+helpers=$(children "$one")
 stop
 until_ "and with a mount" none

@@ -49,6 +49,17 @@ eq "all of them" "$($py 0 count "$M/c" 0 24)" 24
 exec 9>&-
 wait %1 || fail "A cannot read what it has open"
 
+# A's pins in all files do not hold up A's own saves of another size.
+again
+made 1001 a
+ok "A fills all files" $py 1001 save "$M/a" 100000 0 1050
+ok "and pins 70 blocks" $py 1001 pin "$M/a" 0 1050 15
+began=$SECONDS
+ok "A saves larger blocks" $py 1001 save "$M/a" 300000 5000 200
+eq "all of them are durable" "$($py 0 count "$M/a" 5000 200)" 200
+[ $((SECONDS - began)) -le 30 ] || fail "200 saves took $((SECONDS - began)) s"
+ok "A's pinned blocks are whole" $py 1001 check "$M/a" 100000 0 1050 15
+
 # A pins blocks of many sizes: each needs a file.
 again
 limit 1002 reserve.ssd 32M || fail "reserve"

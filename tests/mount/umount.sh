@@ -60,6 +60,7 @@ fi
 pid=$(daemon_pids)
 kill -KILL "$pid"
 ok "umount of a dead one" helper "$M"
+gone
 start dram=256M
 pid=$(daemon_pids)
 freeze "$pid"

@@ -191,7 +191,7 @@ int kv_bench_save_heads(struct kv_bench_rig *rig)
 
 /* ---- from pages that are lent ---- */
 
-/* Pages of a file in memory, in 2 MiB pages if the system gives such. */
+/* Pages of a memfd that the daemon maps. */
 struct lent {
 	int fd;
 	size_t bytes;
@@ -199,9 +199,11 @@ struct lent {
 	kvfs_pool *pool;
 };
 
-static int map_file(struct lent *lent, unsigned flags)
+static int map_file(struct lent *lent)
 {
-	lent->fd = memfd_create("kvfs-bench", MFD_CLOEXEC | flags);
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
+
+	lent->fd = memfd_create("kvfs-bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (lent->fd < 0 || ftruncate(lent->fd, (off_t)lent->bytes) < 0 ||
 	    fallocate(lent->fd, 0, 0, (off_t)lent->bytes) < 0)
 		return -errno;
@@ -209,7 +211,9 @@ static int map_file(struct lent *lent, unsigned flags)
 			    MAP_SHARED | MAP_POPULATE, lent->fd, 0);
 	if (lent->memory == MAP_FAILED)
 		lent->memory = NULL;
-	return lent->memory ? 0 : -errno;
+	return lent->memory && fcntl(lent->fd, F_ADD_SEALS, seals) == 0
+		       ? 0
+		       : -errno;
 }
 
 static void close_lent(struct lent *lent)
@@ -250,19 +254,13 @@ static int register_lent(const struct kv_bench_rig *rig, struct lent *lent)
 	return r;
 }
 
-/* As long as a whole number of large pages. */
 static int open_lent(const struct kv_bench_rig *rig, struct lent *lent)
 {
-	const size_t huge = 2u << 20;
 	size_t bytes = rig->size->blocks * kv_bench_payload(rig->size);
 	int r;
 
-	*lent = (struct lent){.bytes = (bytes + huge - 1) / huge * huge};
-	r = map_file(lent, MFD_HUGETLB);
-	if (r < 0) {
-		close_lent(lent);
-		r = map_file(lent, 0);
-	}
+	*lent = (struct lent){.bytes = bytes};
+	r = map_file(lent);
 	if (r < 0)
 		return r;
 	memcpy(lent->memory, rig->pages.base, bytes);

@@ -410,6 +410,17 @@ static void check_store(struct fsck *f)
 	struct kv_store_info info;
 	int r = kv_store_file_read(f->store, &info);
 
+	/* A repair would remove what the index does not know yet. */
+	if (r == 0 &&
+	    memcmp(info.store, f->info.store, sizeof(info.store)) == 0 &&
+	    info.mounts > f->info.mounts) {
+		f->readable = false;
+		fsck_found(f, FAULT_INDEX_DAMAGED,
+			   "index: of mount %u, and the files are of mount %u: "
+			   "the next mount rebuilds it, and keeps its pins",
+			   f->info.mounts, info.mounts);
+		return;
+	}
 	if (r == 0 &&
 	    memcmp(info.store, f->info.store, sizeof(info.store)) == 0 &&
 	    info.segment_bytes == f->info.segment_bytes &&

@@ -92,7 +92,7 @@ static int mend_index(struct fsck *f)
 	struct kv_store_info info;
 	struct writer w = {0};
 
-	unlinkat(f->store, "index/lock.mdb", 0);
+	kv_index_lock_file_check(f->store);
 	w.r = kv_index_open(f->index_path, kv_index_map_bytes(f->info.cap),
 			    false, NULL, &info, &w.index);
 	if (w.r < 0)
@@ -264,7 +264,7 @@ int fsck_rebuild(struct fsck *f)
 				  strerror(-r));
 	f->rebuilt = true;
 	f->rebuilt_blocks = rebuild.blocks;
-	f->rebuilt_out =
-		rebuild.strays + rebuild.duplicates + rebuild.unreadable;
+	f->rebuilt_out = rebuild.strays + rebuild.duplicates +
+			 rebuild.unreadable + rebuild.damaged;
 	return 0;
 }

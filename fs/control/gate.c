@@ -1,0 +1,622 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gate.c - processes that receive and close the descriptors that clients send.
+ *
+ * OWNS      the process that forks (the gate), and a socket to it; for each user
+ *           with work a process, a socket to that, and the descriptors that it
+ *           has not taken yet.
+ *
+ * STATES    of a user's process:
+ *
+ *            (none) -> RUNNING   spawn      (forked by the gate)
+ *           RUNNING -> (gone)    pump       (its user has no work)
+ *           RUNNING -> (gone)    lose       (killed)
+ *
+ * INVARIANTS
+ *   (1) The daemon installs no descriptor of a client unless F_GET_SEALS has
+ *       succeeded on it, and never drops the last reference to another one.
+ *   (2) A process has two threads.  One receives and never closes what may
+ *       hang; the other closes in order, and reports what it has closed.
+ *   (3) A user has at most MESSAGES_MAX messages whose descriptors are not all
+ *       closed.  Further ones stay in their sockets.
+ *   (4) No process has a descriptor of the daemon's but its own socket and a
+ *       client's that the daemon handed over.
+ *
+ * LOCKING   none: the daemon's side runs on the control thread.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "fs/control/gate.h"
+#include "fs/control/server.h"
+
+#define FDS_MAX 253	  /* SCM_MAX_FD of the kernel */
+#define MESSAGES_MAX 4u	  /* of a user */
+#define PROCESSES_MAX 256 /* of all users */
+#define QUEUE_BYTES (1 << 20)
+#define DRAIN_MAX 512 /* messages; then a process drops the rest */
+
+enum command { RECEIVE, CLOSE };
+enum event { MESSAGE, CLOSED_MESSAGE, CLOSED };
+
+/* Begins every packet from a process; the message follows. */
+struct report {
+	uint32_t event;
+	int32_t bytes, flags;
+	uint32_t fds;
+};
+
+struct kv_gate_user {
+	struct kv_watch watch; /* first */
+	TAILQ_ENTRY(kv_gate_user) link;
+	struct kv_gate *gate;
+	uint32_t uid;
+	int fd; /* -1: no process */
+	uint32_t events;
+	TAILQ_HEAD(, kv_gate_wait) waits;
+	bool receiving;		       /* the process has a socket to read */
+	struct kv_gate_wait *received; /* for this one; NULL: forgotten */
+	size_t messages, closing;      /* reports that are still to come */
+	int *fds;		       /* that the process has not taken */
+	size_t n_fds, room;
+};
+
+struct kv_gate {
+	int fd, epoll;
+	pid_t pid;
+	size_t processes;
+	TAILQ_HEAD(, kv_gate_user) users; /* that have work */
+	uint8_t data[WIRE_MAX + 8];
+};
+
+union rights {
+	struct cmsghdr align;
+	char room[CMSG_SPACE(FDS_MAX * sizeof(int))];
+};
+
+static int send_packet(int socket, struct iovec *iov, size_t n, int fd,
+		       int flags)
+{
+	union rights control = {0};
+	struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};
+	struct cmsghdr *c;
+
+	if (fd >= 0) {
+		m.msg_control = control.room;
+		m.msg_controllen = CMSG_SPACE(sizeof(fd));
+		c = CMSG_FIRSTHDR(&m);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(fd));
+		memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+	}
+	return sendmsg(socket, &m, flags | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+/* Receive into @iov and @ret_fds; returns as recvmsg(2), or -errno. */
+static ssize_t receive(int socket, struct iovec *iov, size_t n, int flags,
+		       int *ret_flags, int ret_fds[FDS_MAX], size_t *ret_n_fds)
+{
+	union rights control;
+	struct msghdr m = {.msg_iov = iov,
+			   .msg_iovlen = n,
+			   .msg_control = control.room,
+			   .msg_controllen = sizeof(control.room)};
+	ssize_t bytes;
+	size_t room;
+
+	*ret_n_fds = 0;
+	/* ECONNRESET, that the peer left something unread, is reported before
+	 * what the peer had sent. */
+	do
+		bytes = recvmsg(socket, &m, flags | MSG_CMSG_CLOEXEC);
+	while (bytes < 0 && (errno == EINTR || errno == ECONNRESET));
+	if (bytes < 0)
+		return -errno;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		room = c->cmsg_len - CMSG_LEN(0);
+		memcpy(ret_fds + *ret_n_fds, CMSG_DATA(c), room);
+		*ret_n_fds += room / sizeof(int);
+	}
+	*ret_flags = m.msg_flags;
+	return bytes;
+}
+
+/* ---- the processes ---- */
+
+/* The closing thread reads descriptors from its pipe, and reports to send. */
+#define END_OF(event) (-1 - (int)(event))
+
+struct closer {
+	int from, to; /* ends of the pipe */
+	int socket;
+};
+
+static void *close_in_order(void *arg)
+{
+	const struct closer *closer = arg;
+	int fd;
+
+	while (read(closer->from, &fd, sizeof(fd)) == sizeof(fd)) {
+		struct report report = {.event = (uint32_t)(-1 - fd)};
+		struct iovec iov = {&report, sizeof(report)};
+
+		if (fd >= 0)
+			close(fd);
+		else
+			(void)send_packet(closer->socket, &iov, 1, -1, 0);
+	}
+	return NULL;
+}
+
+static void queue(const struct closer *closer, const int *fds, size_t n,
+		  enum event event)
+{
+	int batch[FDS_MAX + 1];
+
+	memcpy(batch, fds, n * sizeof(int));
+	batch[n] = END_OF(event);
+	if (write(closer->to, batch, (n + 1) * sizeof(int)) < 0)
+		_exit(1);
+}
+
+/* Pass on the next message of @socket, with its descriptor if that is memory. */
+static void pass_message(const struct closer *closer, int socket)
+{
+	static uint8_t data[WIRE_MAX + 8];
+	struct iovec in = {data, sizeof(data)}, out[2];
+	struct report report = {.event = MESSAGE};
+	int fds[FDS_MAX], memory = -1;
+	size_t n = 0;
+
+	report.bytes = (int32_t)receive(socket, &in, 1, MSG_DONTWAIT,
+					&report.flags, fds, &n);
+	report.fds = (uint32_t)n;
+	/* Only files of shmem and hugetlbfs have seals. */
+	if (n == 1 && fcntl(fds[0], F_GET_SEALS) >= 0)
+		memory = fds[0];
+	out[0] = (struct iovec){&report, sizeof(report)};
+	out[1] = (struct iovec){data, (size_t)KV_MAX(report.bytes, 0)};
+	(void)send_packet(closer->socket, out, 2, memory, 0);
+	/* Not the last reference: the daemon has one, or is dead. */
+	close(socket);
+	queue(closer, fds, n, CLOSED_MESSAGE);
+}
+
+static _Noreturn void serve_user(int socket)
+{
+	struct closer closer = {.socket = socket};
+	int pipes[2], fds[FDS_MAX], flags;
+	struct iovec iov;
+	uint32_t command;
+	pthread_t thread;
+	size_t n;
+
+	if (pipe2(pipes, O_CLOEXEC) < 0)
+		_exit(1);
+	closer.from = pipes[0];
+	closer.to = pipes[1];
+	(void)fcntl(closer.to, F_SETPIPE_SZ, QUEUE_BYTES);
+	if (pthread_create(&thread, NULL, close_in_order, &closer) != 0)
+		_exit(1);
+	for (;;) {
+		iov = (struct iovec){&command, sizeof(command)};
+		if (receive(socket, &iov, 1, 0, &flags, fds, &n) <= 0)
+			break;
+		if (n == 1 && command == RECEIVE)
+			pass_message(&closer, fds[0]);
+		else
+			queue(&closer, fds, n, CLOSED);
+	}
+	close(closer.to);
+	pthread_join(thread, NULL);
+	_exit(0);
+}
+
+/* ps(1) shows a name, and no mount point for which it might be taken. */
+static void rename_process(void)
+{
+	static const char name[] = "kvfs-gate";
+	_cleanup_(kv_closep) int fd = open("/proc/self/cmdline", O_RDONLY);
+	char line[4096];
+	ssize_t n;
+
+	prctl(PR_SET_NAME, name);
+	n = fd < 0 ? -1 : read(fd, line, sizeof(line));
+	if (n < (ssize_t)sizeof(name))
+		return;
+	memset(program_invocation_name, 0, (size_t)n);
+	memcpy(program_invocation_name, name, sizeof(name));
+}
+
+static _Noreturn void serve_gate(int socket)
+{
+	int null = open("/dev/null", O_RDWR), fds[FDS_MAX], flags;
+	struct rlimit limit;
+	struct iovec iov;
+	sigset_t all;
+	char byte;
+	size_t n;
+	pid_t pid;
+
+	/* The gate ends with the daemon, not with the daemon's terminal or by
+	 * a signal to a group. */
+	setsid();
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	signal(SIGCHLD, SIG_IGN);
+	socket = dup2(socket, 3);
+	for (int fd = 0; fd < 3; fd++)
+		dup2(null, fd);
+	close_range(4, ~0U, 0);
+	if (chdir("/") < 0 || socket < 0)
+		_exit(1);
+	rename_process();
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+	(void)!write(socket, "", 1);
+	for (;;) {
+		iov = (struct iovec){&byte, 1};
+		if (receive(socket, &iov, 1, 0, &flags, fds, &n) <= 0)
+			_exit(0);
+		if (n != 1)
+			continue;
+		/* Closing the socket instead would close what it holds. */
+		while ((pid = fork()) < 0)
+			usleep(100000);
+		if (pid == 0) {
+			close(socket);
+			serve_user(fds[0]);
+		}
+		close(fds[0]);
+	}
+}
+
+int kv_gate_start(struct kv_gate **ret_gate)
+{
+	_cleanup_(kv_freep) struct kv_gate *gate = calloc(1, sizeof(*gate));
+	int pair[2];
+	char byte;
+
+	if (!gate)
+		return -ENOMEM;
+	gate->epoll = -1;
+	TAILQ_INIT(&gate->users);
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return -errno;
+	gate->fd = pair[0];
+	gate->pid = fork();
+	if (gate->pid == 0)
+		serve_gate(pair[1]);
+	close(pair[1]);
+	if (gate->pid < 0) {
+		close(pair[0]);
+		return -EAGAIN;
+	}
+	/* It has let go of all that it inherited, and has its own name. */
+	(void)!read(gate->fd, &byte, 1);
+	*ret_gate = kv_steal(gate);
+	return 0;
+}
+
+void kv_gate_stop(struct kv_gate *gate)
+{
+	if (!gate)
+		return;
+	close(gate->fd);
+	/* The gate retries fork(2), which may fail for ever. */
+	for (int i = 0; i < 1000 && waitpid(gate->pid, NULL, WNOHANG) == 0; i++)
+		usleep(1000);
+	free(gate);
+}
+
+/* ---- the daemon's side ---- */
+
+static void watch(struct kv_gate_user *user, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.ptr = &user->watch};
+
+	if (events != user->events)
+		(void)epoll_ctl(user->gate->epoll,
+				user->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD,
+				user->fd, &event);
+	user->events = events;
+}
+
+static int spawn(struct kv_gate_user *user)
+{
+	struct kv_gate *gate = user->gate;
+	char byte = 0;
+	struct iovec iov = {&byte, 1};
+	int pair[2], r;
+
+	if (gate->processes >= PROCESSES_MAX)
+		return -EAGAIN;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return -errno;
+	r = send_packet(gate->fd, &iov, 1, pair[1], MSG_DONTWAIT);
+	close(pair[1]);
+	if (r < 0) {
+		close(pair[0]);
+		return r;
+	}
+	user->fd = pair[0];
+	user->events = 0;
+	gate->processes++;
+	return 0;
+}
+
+/* The process reads to the end what it was sent, and ends. */
+static void leave(struct kv_gate_user *user)
+{
+	if (user->fd < 0)
+		return;
+	epoll_ctl(user->gate->epoll, EPOLL_CTL_DEL, user->fd, NULL);
+	kv_closep(&user->fd);
+	user->fd = -1;
+	user->gate->processes--;
+}
+
+static int command(struct kv_gate_user *user, enum command what, int fd)
+{
+	uint32_t word = what;
+	struct iovec iov = {&word, sizeof(word)};
+
+	return send_packet(user->fd, &iov, 1, fd, MSG_DONTWAIT);
+}
+
+static void report_lost(struct kv_gate_wait *wait)
+{
+	wait->user = NULL;
+	wait->came(wait, NULL);
+}
+
+/* Hand over what the process takes now; end it when there is nothing left. */
+static void pump(struct kv_gate_user *user)
+{
+	struct kv_gate_wait *wait;
+	int r = 0;
+
+	if (user->fd < 0 && (user->n_fds || !TAILQ_EMPTY(&user->waits)))
+		r = spawn(user);
+	while (r == 0 && user->n_fds) {
+		r = command(user, CLOSE, user->fds[user->n_fds - 1]);
+		if (r == 0) {
+			user->closing++;
+			close(user->fds[--user->n_fds]);
+		}
+	}
+	wait = TAILQ_FIRST(&user->waits);
+	if (r == 0 && wait && !user->receiving &&
+	    user->messages < MESSAGES_MAX) {
+		r = command(user, RECEIVE, wait->socket);
+		if (r == 0) {
+			TAILQ_REMOVE(&user->waits, wait, link);
+			user->received = wait;
+			user->receiving = true;
+			user->messages++;
+		}
+	}
+	if (user->fd < 0)
+		while ((wait = TAILQ_FIRST(&user->waits))) {
+			TAILQ_REMOVE(&user->waits, wait, link);
+			report_lost(wait);
+		}
+	if (user->messages || user->closing || user->n_fds ||
+	    !TAILQ_EMPTY(&user->waits)) {
+		if (user->fd >= 0)
+			watch(user, EPOLLIN | (r == -EAGAIN ? EPOLLOUT : 0));
+		return;
+	}
+	leave(user);
+	TAILQ_REMOVE(&user->gate->users, user, link);
+	free(user->fds);
+	free(user);
+}
+
+/* The process is dead, and with it what it had taken. */
+static void lose(struct kv_gate_user *user)
+{
+	struct kv_gate_wait *wait = kv_steal(user->received);
+
+	leave(user);
+	user->receiving = false;
+	user->messages = user->closing = 0;
+	if (wait)
+		report_lost(wait);
+}
+
+static void deliver(struct kv_gate_user *user, const struct report *report,
+		    int fd)
+{
+	struct kv_gate *gate = user->gate;
+	struct kv_gate_wait *wait = kv_steal(user->received);
+	const struct kv_gate_message message = {.bytes = report->bytes,
+						.flags = report->flags,
+						.fds = report->fds,
+						.fd = fd,
+						.data = gate->data};
+
+	user->receiving = false;
+	if (wait) {
+		wait->user = NULL;
+		wait->came(wait, &message);
+	} else if (fd >= 0) {
+		kv_gate_dispose(gate, user->uid, fd);
+	}
+}
+
+static void process_ready(struct kv_watch *w, uint32_t events)
+{
+	struct kv_gate_user *user = (struct kv_gate_user *)w;
+	int fds[FDS_MAX], flags;
+	struct report report;
+	struct iovec iov[2];
+	ssize_t bytes;
+	size_t n;
+
+	(void)events;
+	iov[0] = (struct iovec){&report, sizeof(report)};
+	iov[1] = (struct iovec){user->gate->data, sizeof(user->gate->data)};
+	bytes = receive(user->fd, iov, 2, MSG_DONTWAIT, &flags, fds, &n);
+	if (bytes == 0 || (bytes < 0 && bytes != -EAGAIN)) {
+		lose(user);
+	} else if (bytes > 0 && report.event == MESSAGE) {
+		deliver(user, &report, n ? fds[0] : -1);
+	} else if (bytes > 0 && report.event == CLOSED_MESSAGE) {
+		user->messages--;
+	} else if (bytes > 0) {
+		user->closing--;
+	}
+	pump(user);
+}
+
+/* The entry of @uid; NULL: out of memory. */
+static struct kv_gate_user *user_get(struct kv_gate *gate, uint32_t uid)
+{
+	struct kv_gate_user *user;
+
+	/* A linear scan: few users send descriptors at a time. */
+	TAILQ_FOREACH(user, &gate->users, link)
+		if (user->uid == uid)
+			return user;
+	user = calloc(1, sizeof(*user));
+	if (!user)
+		return NULL;
+	user->watch.ready = process_ready;
+	user->gate = gate;
+	user->uid = uid;
+	user->fd = -1;
+	TAILQ_INIT(&user->waits);
+	TAILQ_INSERT_TAIL(&gate->users, user, link);
+	return user;
+}
+
+void kv_gate_open(struct kv_gate *gate, int epoll)
+{
+	gate->epoll = epoll;
+}
+
+void kv_gate_close(struct kv_gate *gate)
+{
+	struct kv_gate_user *user;
+
+	while ((user = TAILQ_FIRST(&gate->users))) {
+		leave(user);
+		TAILQ_REMOVE(&gate->users, user, link);
+		free(user->fds);
+		free(user);
+	}
+}
+
+void kv_gate_receive(struct kv_gate *gate, uint32_t uid, int socket,
+		     struct kv_gate_wait *wait)
+{
+	struct kv_gate_user *user = user_get(gate, uid);
+
+	wait->socket = socket;
+	wait->user = user;
+	if (!user) {
+		report_lost(wait);
+		return;
+	}
+	TAILQ_INSERT_TAIL(&user->waits, wait, link);
+	pump(user);
+}
+
+void kv_gate_forget(struct kv_gate_wait *wait)
+{
+	struct kv_gate_user *user = kv_steal(wait->user);
+
+	if (!user)
+		return;
+	if (user->received == wait)
+		user->received = NULL;
+	else
+		TAILQ_REMOVE(&user->waits, wait, link);
+}
+
+void kv_gate_dispose(struct kv_gate *gate, uint32_t uid, int fd)
+{
+	struct kv_gate_user *user = user_get(gate, uid);
+	size_t room;
+	int *fds;
+
+	if (user && user->n_fds == user->room) {
+		room = KV_MAX(16, user->room * 2);
+		fds = reallocarray(user->fds, room, sizeof(*fds));
+		if (fds) {
+			user->fds = fds;
+			user->room = room;
+		}
+	}
+	/* Out of memory: an open descriptor is better than a daemon that
+	 * hangs. */
+	if (!user || user->n_fds == user->room)
+		return;
+	user->fds[user->n_fds++] = fd;
+	pump(user);
+}
+
+/*
+ * Drop the messages that are queued in @socket, which nobody can add to any
+ * more: true if none is left, false at the first one with descriptors.  Each
+ * message has credentials, so that an empty one does not look like the end.
+ */
+static bool drain(int socket)
+{
+	union {
+		struct cmsghdr align;
+		char room[CMSG_SPACE(sizeof(struct ucred))];
+	} control;
+	struct msghdr m;
+	struct iovec iov;
+	char byte;
+	ssize_t n;
+
+	for (int i = 0; i < DRAIN_MAX; i++) {
+		iov = (struct iovec){&byte, 1};
+		m = (struct msghdr){.msg_iov = &iov,
+				    .msg_iovlen = 1,
+				    .msg_control = control.room,
+				    .msg_controllen = sizeof(control.room)};
+		n = recvmsg(socket, &m, MSG_PEEK | MSG_DONTWAIT);
+		if (n < 0 && errno != EINTR && errno != ECONNRESET)
+			return false;
+		if (n < 0)
+			continue;
+		if (m.msg_flags & MSG_CTRUNC)
+			return false;
+		if (m.msg_controllen == 0)
+			return n == 0;
+		(void)recv(socket, &byte, 1, MSG_DONTWAIT);
+	}
+	return false;
+}
+
+void kv_gate_hang_up(struct kv_gate *gate, uint32_t uid, int socket)
+{
+	const int on = 1;
+
+	if (shutdown(socket, SHUT_RDWR) == 0 &&
+	    setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) == 0 &&
+	    drain(socket))
+		close(socket);
+	else
+		kv_gate_dispose(gate, uid, socket);
+}
+
+bool kv_gate_is_busy(const struct kv_gate *gate)
+{
+	return !TAILQ_EMPTY(&gate->users);
+}

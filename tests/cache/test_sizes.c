@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_sizes.c - segment files change their size of slots: which files do, what
+ * is lost with them, and what happens when the change fails.
+ */
+#include "cache/ssd/ssd.h"
+
+#include <dlfcn.h>
+
+#include "tests/cache/small_store.h"
+
+#define SMALL 24000u
+#define LARGE 300000u
+
+/* ---- the fault: nothing of a segment file can be cleared ---- */
+
+static _Atomic bool failing;
+static _Atomic unsigned failed;
+
+static bool fails(int fd)
+{
+	char link[32], path[256];
+	ssize_t n;
+
+	if (!failing)
+		return false;
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	n = readlink(link, path, sizeof(path));
+	if (n < 4 || memcmp(path + n - 4, ".seg", 4) != 0)
+		return false;
+	errno = EIO;
+	return true;
+}
+
+int fallocate(int fd, int mode, off_t offset, off_t len)
+{
+	static int (*real)(int, int, off_t, off_t);
+
+	if (!real)
+		real = (int (*)(int, int, off_t, off_t))dlsym(RTLD_NEXT,
+							      "fallocate");
+	if (mode != 0 && offset == 0 && fails(fd))
+		return -1;
+	return real(fd, mode, offset, len);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
+{
+	static ssize_t (*real)(int, const void *, size_t, off_t);
+
+	if (!real)
+		real = (ssize_t(*)(int, const void *, size_t, off_t))dlsym(
+			RTLD_NEXT, "pwrite");
+	if (fails(fd)) {
+		failed++;
+		return -1;
+	}
+	return real(fd, data, n, offset);
+}
+
+/* ---- ---- */
+
+static int set_up(void **state)
+{
+	struct small *s = malloc(sizeof(*s));
+
+	failing = false;
+	failed = 0;
+	small_new(s);
+	s->config.dram = 64 << 20;
+	s->config.ssd = 64 << 20;
+	s->config.io_retry = 5000000;
+	small_must_open(s);
+	*state = s;
+	return 0;
+}
+
+static bool durable(struct small *s, unsigned n)
+{
+	struct kv_block *block = small_get(s, n);
+	bool is = block && kv_block_stat(s->cache, block).durable;
+
+	if (block)
+		kv_block_put(s->cache, block);
+	return is;
+}
+
+static unsigned how_many_durable(struct small *s, unsigned from, unsigned n)
+{
+	unsigned is = 0;
+
+	for (unsigned i = from; i < from + n; i++)
+		is += durable(s, i);
+	return is;
+}
+
+/* Save @n blocks from @from on, and wait until they are durable. */
+static int save(struct small *s, unsigned from, unsigned n, size_t bytes)
+{
+	int r = 0;
+
+	for (unsigned i = from; r == 0 && i < from + n; i++) {
+		if (!durable(s, i))
+			r = small_save_seed(s, i, i, bytes);
+		if (r == -EEXIST)
+			r = 0;
+		if (i % 16 == 15 && r == 0)
+			r = kv_space_sync(s->cache, s->space);
+	}
+	return r < 0 ? r : kv_space_sync(s->cache, s->space);
+}
+
+/* How many files have slots of the size of block @n. */
+static unsigned files_of(struct small *s, unsigned n)
+{
+	struct kv_block *block = small_get(s, n);
+	unsigned files;
+
+	assert_non_null(block);
+	kv_lock(s->cache);
+	files = kv_segfile_at(s->cache, block->file)->class->n_files;
+	kv_unlock(s->cache);
+	kv_block_put(s->cache, block);
+	return files;
+}
+
+static void a_change_of_size_that_failed_is_tried_again(void **state)
+{
+	struct small *s = *state;
+	const unsigned files = (unsigned)(s->cache->ssd.file_budget >> 23);
+	struct kv_cache_stats stats;
+
+	assert_int_equal(save(s, 0, files * 300, SMALL), 0);
+	assert_int_equal(small_stats(s).ssd_files, files);
+	assert_int_equal(kv_space_clear(s->cache, s->space), 0);
+	failing = true;
+	for (unsigned i = 0; i < files * 25; i++)
+		assert_int_equal(small_save_seed(s, 9000 + i, i, LARGE), 0);
+	for (unsigned i = 0; i < 3000 && failed < 3 * files; i++)
+		usleep(1000);
+	assert_true(failed >= 3 * files);
+	stats = small_stats(s);
+	assert_true(stats.ssd_degraded);
+	assert_true(stats.ssd_unusable_files > 0);
+	assert_true(stats.resize_failures >= stats.ssd_unusable_files);
+	failing = false;
+	for (unsigned i = 0; i < 1000 && small_stats(s).dirty_blocks; i++)
+		usleep(10000);
+	/* Blocks that were evicted until the next retry are saved again. */
+	for (unsigned i = 0; i < 1000 && small_stats(s).ssd_unusable_files; i++)
+		assert_int_equal(save(s, 9000, files * 25, LARGE), 0);
+	assert_int_equal(save(s, 9000, files * 25, LARGE), 0);
+	stats = small_stats(s);
+	assert_int_equal(stats.ssd_unusable_files, 0);
+	assert_false(stats.ssd_degraded);
+	assert_int_equal(how_many_durable(s, 9000, files * 25), files * 25);
+	assert_int_equal(files_of(s, 9000), files);
+	assert_int_equal(small_close(s), 0);
+	assert_int_equal(small_fsck(s, ""), 0);
+}
+
+/* ---- one size has all files, another comes ---- */
+
+#define OLD 100000u
+#define NEW (3u << 20)
+
+/* Read block @n, as a use of it. */
+static int use(struct small *s, unsigned n, size_t bytes)
+{
+	struct kv_block *block = small_get(s, n);
+
+	if (!block)
+		return -ENOENT;
+	kv_block_touch(s->cache, block);
+	kv_block_put(s->cache, block);
+	return small_view(s, n, bytes);
+}
+
+/* Use @n blocks from @from on in turn: what is not there is saved. */
+static void use_all(struct small *s, unsigned from, unsigned n, size_t bytes)
+{
+	for (unsigned i = from; i < from + n; i++) {
+		if (durable(s, i))
+			assert_int_equal(use(s, i, bytes), 0);
+		else
+			assert_int_equal(save(s, i, 1, bytes), 0);
+		/* Else a sync saves it again after its eviction from SSD. */
+		small_demote(s, i);
+	}
+}
+
+static void fill(struct small *s, const char *evict, unsigned mib)
+{
+	assert_int_equal(small_close(s), 0);
+	s->config.ssd = (uint64_t)mib << 20;
+	s->config.evict = evict;
+	small_must_open(s);
+	for (unsigned i = 0; small_stats(s).evicted_ssd < 100; i += 16)
+		use_all(s, i, 16, OLD);
+}
+
+static void what_is_not_used_gives_way_to_another_size(struct small *s,
+						       const char *evict)
+{
+	unsigned files, n;
+
+	fill(s, evict, 256);
+	files = (unsigned)small_stats(s).ssd_files;
+	n = 2 * (files - 1) - 2; /* one file stays; 2 % */
+	for (unsigned pass = 0; pass < 2; pass++)
+		use_all(s, 90000, n, NEW);
+	assert_int_equal(how_many_durable(s, 90000, n), n);
+	small_check(s);
+}
+
+static void by_lru_old_blocks_give_way_to_another_size(void **state)
+{
+	what_is_not_used_gives_way_to_another_size(*state, "lru");
+}
+
+static void by_lhd_old_blocks_give_way_to_another_size(void **state)
+{
+	what_is_not_used_gives_way_to_another_size(*state, "lhd");
+}
+
+#define PINS 70u
+
+static void scattered_pins_do_not_hold_up_another_size(void **state)
+{
+	struct small *s = *state;
+	unsigned pinned[PINS], n = 0, at = 0;
+	uint64_t began;
+
+	fill(s, "lhd", 256);
+	while (n < PINS) {
+		struct kv_block *block = small_get(s, at);
+
+		if (block && block->file != KV_NONE) {
+			assert_int_equal(kv_block_demote(s->cache, block), 0);
+			assert_int_equal(kv_block_pin(s->cache, block, true),
+					 0);
+			pinned[n++] = at;
+			at += 30;
+		} else {
+			at++;
+		}
+		if (block)
+			kv_block_put(s->cache, block);
+		assert_true(at < 10000);
+	}
+	began = kv_now_ns();
+	for (unsigned i = 0; i < 200; i++) {
+		assert_int_equal(save(s, 90000 + i, 1, LARGE), 0);
+		assert_true(durable(s, 90000 + i));
+	}
+	print_message("200 saves: %.2f s\n",
+		      (double)(kv_now_ns() - began) / 1e9);
+	assert_in_range(how_many_durable(s, 90000, 200), 195, 200);
+	assert_true(kv_now_ns() - began < 10000000000u);
+	for (unsigned i = 0; i < PINS; i++)
+		assert_int_equal(small_view(s, pinned[i], OLD), 0);
+	small_check(s);
+}
+
+/* ---- the hit rate of a trace of several sizes, against kvfs-replay ---- */
+
+#define UNIT 65536u /* of slots: 128 in a file */
+#define REQUESTS 6000u
+
+struct object {
+	unsigned number, units;
+};
+
+static unsigned next_random(unsigned *seed)
+{
+	*seed = *seed * 1664525 + 1013904223;
+	return *seed >> 8;
+}
+
+/*
+ * Objects of 1, 4 and 16 units, of which few are asked for often; the small ones
+ * make most of the first third of the requests, the large ones of the second.
+ */
+static void make_trace(struct object trace[REQUESTS])
+{
+	static const unsigned units[] = {1, 4, 16}, n[] = {4000, 1000, 250};
+	static const unsigned first[] = {200000, 210000, 220000};
+	/* Of 10 requests. */
+	static const unsigned mix[3][3] = {{7, 2, 1}, {1, 2, 7}, {4, 3, 3}};
+	unsigned seed = 7;
+
+	for (unsigned i = 0; i < REQUESTS; i++) {
+		const unsigned *part = mix[3 * i / REQUESTS];
+		const unsigned draw = next_random(&seed) % 10;
+		const unsigned k = draw < part[0]	      ? 0
+				   : draw < part[0] + part[1] ? 1
+							      : 2;
+		const double x = (double)(next_random(&seed) % 10000) / 10000;
+
+		trace[i].number = first[k] + (unsigned)(x * x * x * n[k]);
+		trace[i].units = units[k];
+	}
+}
+
+/* The same for kvfs-replay, where an object is a chain of as many blocks as it
+ * has units. */
+static double replayed(const struct small *s, const struct object *trace,
+		       const char *evict, unsigned capacity)
+{
+	const char *b = getenv("B");
+	char path[96], command[300];
+	unsigned long hits, asked;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/trace", s->path);
+	f = fopen(path, "we");
+	assert_non_null(f);
+	for (unsigned i = 0; i < REQUESTS; i++) {
+		fprintf(f,
+			"{\"input_length\": %u, \"block_size\": 1, "
+			"\"hash_ids\": [%u",
+			trace[i].units, trace[i].number * 16);
+		for (unsigned k = 1; k < trace[i].units; k++)
+			fprintf(f, ", %u", trace[i].number * 16 + k);
+		fprintf(f, "]}\n");
+	}
+	fclose(f);
+	snprintf(command, sizeof(command),
+		 "%s/kvfs-replay --policy %s --blocks %u %s", b ? b : "build",
+		 evict, capacity, path);
+	f = popen(command, "r");
+	assert_non_null(f);
+	assert_int_equal(fscanf(f,
+				"policy=%*s blocks=%*u requests=%*u hits=%lu "
+				"blocks_asked=%lu",
+				&hits, &asked),
+			 2);
+	pclose(f);
+	return (double)hits / (double)asked;
+}
+
+static double lived(struct small *s, const struct object *trace)
+{
+	uint64_t hits = 0, asked = 0;
+
+	for (unsigned i = 0; i < REQUESTS; i++) {
+		const unsigned n = trace[i].number;
+		const size_t bytes = trace[i].units * UNIT - KV_PAGE;
+
+		asked += trace[i].units;
+		if (use(s, n, bytes) == 0) {
+			hits += trace[i].units;
+			continue;
+		}
+		assert_int_equal(small_save_seed(s, n, n, bytes), 0);
+		assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+		assert_int_equal(small_demote(s, n), 0);
+	}
+	return (double)hits / (double)asked;
+}
+
+static void a_trace_of_several_sizes_hits_as_replayed(struct small *s,
+						      const char *evict)
+{
+	struct object *trace = malloc(REQUESTS * sizeof(*trace));
+	double live, computed;
+	unsigned units;
+
+	make_trace(trace);
+	fill(s, evict, 256);
+	units = (unsigned)(s->cache->ssd.file_budget / s->config.segment *
+			   (s->config.segment / UNIT));
+	computed = replayed(s, trace, evict, units);
+	live = lived(s, trace);
+	print_message("%s: hit rate %.4f, kvfs-replay %.4f, %llu moved\n",
+		      evict, live, computed,
+		      (unsigned long long)small_stats(s).moved_ssd);
+	assert_true(live >= 0.95 * computed);
+	free(trace);
+}
+
+static void by_lru_a_trace_hits_as_replayed(void **state)
+{
+	a_trace_of_several_sizes_hits_as_replayed(*state, "lru");
+}
+
+static void by_lhd_a_trace_hits_as_replayed(void **state)
+{
+	a_trace_of_several_sizes_hits_as_replayed(*state, "lhd");
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, small_tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_change_of_size_that_failed_is_tried_again),
+		TEST(by_lru_old_blocks_give_way_to_another_size),
+		TEST(by_lhd_old_blocks_give_way_to_another_size),
+		TEST(scattered_pins_do_not_hold_up_another_size),
+		TEST(by_lru_a_trace_hits_as_replayed),
+		TEST(by_lhd_a_trace_hits_as_replayed),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

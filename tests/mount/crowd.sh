@@ -1,0 +1,94 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# crowd.sh - one user asks the mount by many processes; another's calls do not wait
+# for them, nor does the end of the mount, and killed processes end.
+. "$(dirname "$0")/lib"
+if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null; then
+	echo "not root, or no setpriv"
+	exit 77
+fi
+A="setpriv --reuid=4001 --regid=4001 --clear-groups"
+C="setpriv --reuid=4002 --regid=4002 --clear-groups"
+# Who may not read the build gets a copy.
+cp "$B/tests/mount/crowd" "$T/crowd"
+chmod 755 "$T/crowd"
+block "$T/b" && chmod 644 "$T/b"
+
+begin() { # ACT PATH
+	exec 7> >(exec "$T/crowd" 300 "$1" "$2" >"$T/done")
+	crowd=$!
+}
+end() {
+	exec 7>&-
+	wait "$crowd"
+	[ "$(cat "$T/done")" -gt 0 ] || fail "the crowd did nothing"
+}
+# The p50 of a user's open, read and close: p50 USER CALLS SPACE
+p50() {
+	local out
+	out=$($1 timeout 120 "$T/crowd" time "$2" "$M/$3/$(place 1)") || fail "$3 does not read"
+	out=${out% *}
+	echo "${out%.*}"
+}
+
+start
+for i in $(seq 150); do mkdir "$M/s$i"; done
+for who in A C; do
+	ok "$who's space" ${!who} mkdir "$M/$who" "$M/$who/01"
+	ok "$who saves" ${!who} cp "$T/b" "$M/$who/$(place 1)"
+done
+begin read "$M/.kvfs/metrics"
+# Its calls wait for each other: until they do, there is no crowd.
+for ((i = 0; i < 50; i++)); do
+	own=$(p50 "$A" 1 A)
+	[ "$own" -gt 20000 ] && break
+done
+own=$(p50 "$A" 3 A)
+other=$(p50 "$C" 15 C)
+echo "open, read: $own us for the crowd's user, $other for another"
+[ $((other * 4)) -lt "$own" ] || fail "another user waits $other us, the crowd's $own"
+
+end
+# Who may see the same shares a text that was made after he had opened it.
+ticks() { awk '{ print $14 + $15 }' "/proc/$(daemon_pids)/stat"; }
+cost() { # COMMAND...: of a call of the crowd, in the daemon's time
+	local from
+	from=$(ticks)
+	exec 7> >(exec "$@" 100 read "$M/.kvfs/metrics" >"$T/done")
+	crowd=$!
+	sleep 3
+	end
+	echo $((($(ticks) - from) * 10000 / $(cat "$T/done")))
+}
+each=$(cost "$T/crowd")
+shared=$(cost $A "$T/crowd")
+echo "metrics: $each us each, $shared us if they can be shared"
+[ $((shared * 10)) -lt $((each * 8)) ] || fail "they are not shared"
+
+begin read "$M/.kvfs/metrics"
+until [ "$(p50 "$A" 1 A)" -gt 5000 ]; do :; done
+kill -KILL "$crowd"
+for ((i = 0; i < 600; i++)); do
+	pgrep -u 4001 >/dev/null || break
+	sleep 0.1
+done
+pgrep -u 4001 >/dev/null && fail "killed processes do not end"
+exec 7>&-
+
+# Changes of the root hold it, also those that fail: a user has so many of them.
+full() { printf "$M/%s\n" $(yes "$1" | head -1100) | LC_ALL=C ${2:-} xargs rmdir 2>&1 | sed 's/.*: //' | sort -u | xargs; }
+eq "an operator goes on" "$(full A)" "Directory not empty"
+eq "a user does not" "$(full A "$A")" "Directory not empty Resource temporarily unavailable"
+not "nor by mkdir" "Resource temporarily unavailable" $A mkdir "$M/a2"
+ok "another may" $C mkdir "$M/c2"
+
+# The mount ends while requests wait.
+begin stat "$M/A"
+until grep -q 1 "$T/done" 2>/dev/null || [ "$(pgrep -cu 4001)" -ge 300 ]; do sleep 0.1; done
+kill -TERM $(daemon_pids)
+gone
+end
+umount -l "$M" 2>/dev/null
+start
+same "what was saved is there" "$T/b" "$M/A/$(place 1)"
+stop
