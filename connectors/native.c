@@ -23,7 +23,7 @@
 enum held_kind { HELD_SESSION, HELD_SPACE, HELD_LEASE, HELD_POOL, HELD_XFER };
 
 struct held {
-	void *what;
+	void *what; /* first: held_end */
 	enum held_kind kind;
 	struct held *parent; /* kept; NULL: none */
 	atomic_uint refs;
@@ -31,9 +31,14 @@ struct held {
 
 /* Python calls: */
 struct held;
-/* Takes over @what; keeps @parent.  NULL: no memory, @what is freed. */
-static struct held *held_new(void *what, int kind, struct held *parent);
-static void held_put(struct held *held);
+/* A handle that libkvfs is still to make; keeps @parent.  NULL: no memory. */
+static struct held *held_new(int kind, struct held *parent);
+/* Where libkvfs puts the handle: from then on it is @held's, however the
+ * interpreter goes on. */
+static void *held_out(struct held *held);
+static void *held_what(struct held *held);
+/* Give up what has this held_out. */
+static void held_end(void *out);
 
 /* @n keys from hashes of @len bytes each: 16, 32, or longer or shorter ones by
  * SHA-256. */
@@ -55,10 +60,11 @@ static long chain_hold(kvfs_query *queries, const uint32_t *windows,
 		       size_t n_queries, const kvfs_key *keys, size_t n,
 		       uint64_t deadline, uint64_t wait, uint64_t user,
 		       int missing, kvfs_lease **ret_lease, long *ret_held);
-/* kvfs_acquire and kvfs_load of @n blocks, within @deadline each (0: for ever);
- * the lease ends with the load. */
+/* kvfs_acquire with @flags and kvfs_load of @n blocks, within @deadline each (0:
+ * for ever); the lease ends with the load. */
 static int chain_load(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		      size_t n, const int64_t *pages, uint64_t deadline,
+		      uint32_t flags, uintptr_t stream, uintptr_t event,
 		      uint64_t user, kvfs_xfer **ret_xfer);
 /* kvfs_save of a part of a chain: block @position and those after it.  @parent
  * may be NULL, for the first block of all. */
@@ -101,15 +107,13 @@ static void end(enum held_kind kind, void *what)
 	}
 }
 
-static struct held *held_new(void *what, int kind, struct held *parent)
+static struct held *held_new(int kind, struct held *parent)
 {
 	struct held *held = malloc(sizeof(*held));
 
-	if (!held) {
-		end((enum held_kind)kind, what);
+	if (!held)
 		return NULL;
-	}
-	held->what = what;
+	held->what = NULL;
 	held->kind = (enum held_kind)kind;
 	held->parent = parent;
 	atomic_init(&held->refs, 1);
@@ -118,15 +122,31 @@ static struct held *held_new(void *what, int kind, struct held *parent)
 	return held;
 }
 
+static void *held_out(struct held *held)
+{
+	return &held->what;
+}
+
+static void *held_what(struct held *held)
+{
+	return held->what;
+}
+
 static void held_put(struct held *held)
 {
 	while (held && atomic_fetch_sub(&held->refs, 1) == 1) {
 		struct held *parent = held->parent;
 
-		end(held->kind, held->what);
+		if (held->what)
+			end(held->kind, held->what);
 		free(held);
 		held = parent;
 	}
+}
+
+static void held_end(void *out)
+{
+	held_put(out);
 }
 
 static int keys_set(kvfs_key *keys, const char *hashes, size_t n, size_t len)
@@ -191,6 +211,7 @@ static long chain_hold(kvfs_query *queries, const uint32_t *windows,
 	*ret_held = kvfs_lease_wait(*ret_lease, wait);
 	if (*ret_held == 0) {
 		kvfs_release(*ret_lease);
+		*ret_lease = NULL;
 		return 0;
 	}
 	return hit;
@@ -198,16 +219,21 @@ static long chain_hold(kvfs_query *queries, const uint32_t *windows,
 
 static int chain_load(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		      size_t n, const int64_t *pages, uint64_t deadline,
+		      uint32_t flags, uintptr_t stream, uintptr_t event,
 		      uint64_t user, kvfs_xfer **ret_xfer)
 {
 	kvfs_query query = {.space = space, .keys = keys, .n = n};
-	kvfs_opts opts = {.size = sizeof(opts), .deadline = deadline};
+	kvfs_opts opts = {
+		.size = sizeof(opts), .deadline = deadline, .flags = flags};
 	kvfs_lease *lease;
 	int r = kvfs_acquire(&query, 1, &opts, &lease);
 
 	if (r < 0)
 		return r;
+	opts.flags = 0;
 	opts.user = user;
+	opts.stream = (void *)stream;
+	opts.event = (void *)event;
 	r = kvfs_load(pool, lease, n, pages, &opts, ret_xfer);
 	kvfs_release(lease);
 	return r;

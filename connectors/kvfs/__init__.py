@@ -16,7 +16,8 @@ of its own (`Session.reap`).  `match_tokens` is for groups whose blocks differ i
 `Space.remove` removes all of it.
 
 Bytes are copied by libkvfs's own threads, or not at all.  Every call lets the
-interpreter's lock go.  What fails raises kvfs.Error, an OSError with the key's name.
+interpreter's lock go.  Ctrl-C ends a wait within 0.1 s, and a look-up at a daemon that hangs
+within its second.  What fails raises kvfs.Error, an OSError with the key's name.
 """
 from ._native import ffi, lib
 from .errors import Error

@@ -2,13 +2,18 @@
 """handle - a handle of libkvfs that ends with its last user; the session ends last."""
 from __future__ import annotations
 
+import errno
+import threading
+import time
+from functools import partial
+from operator import is_
 from typing import Any
 
 from ._native import ffi, lib
 from .errors import I32, U64, not_c
 
 SESSION, SPACE, LEASE, POOL, XFER = range(5)
-FOREVER = (1 << 64) - 1
+FOREVER = NO_STREAM = (1 << 64) - 1  # KVFS_FOREVER, KVFS_NO_STREAM
 
 
 OPTIONS = ffi.typeof("kvfs_opts *")
@@ -21,8 +26,8 @@ def within(deadline: float | None) -> int:
 
 
 def options(*, deadline: float | None = None, user: int = 0, flags: int = 0, first: int = 0,
-            priority: int = 0, stream: int = 0) -> Any:
-    """A kvfs_opts."""
+            priority: int = 0, stream: int | None = 0, event: int = 0) -> Any:
+    """A kvfs_opts.  A @stream of None is KVFS_NO_STREAM, and 0 the device's default one."""
     opts = ffi.new(OPTIONS)
     opts.size = OPTIONS_SIZE
     opts.deadline = within(deadline)
@@ -31,12 +36,18 @@ def options(*, deadline: float | None = None, user: int = 0, flags: int = 0, fir
         opts.user = user
         opts.first = first
         opts.priority = priority
-        if stream:
-            opts.stream = ffi.cast("void *", stream)
+        opts.stream = pointer("stream", NO_STREAM if stream is None else stream)
+        opts.event = pointer("event", event)
     except (TypeError, OverflowError) as error:
-        raise not_c(error, user=(user, U64), first=(first, U64), priority=(priority, I32),
-                    stream=(stream, U64)) from None
+        raise not_c(error, user=(user, U64), first=(first, U64), priority=(priority, I32)) from None
     return opts
+
+
+def pointer(what: str, number: int) -> Any:
+    """@number for C as a void *; a cast would take what is too large for another one."""
+    if not isinstance(number, int) or not 0 <= number <= NO_STREAM:
+        raise not_c(TypeError(f"{what} is {number!r}"), **{what: (number, U64)})
+    return ffi.cast("void *", number) if number else ffi.NULL
 
 
 def nanoseconds(seconds: float | None) -> int:
@@ -51,22 +62,51 @@ def nanoseconds(seconds: float | None) -> int:
         raise type(error)(f"{seconds!r} is no time in seconds") from None
 
 
+SLICE = 100_000_000  # ns: signals are handled as often
+
+
+def sliced(wait: Any, what: tuple[Any, ...], timeout: float | None) -> int:
+    """@wait(*@what, nanoseconds) for @timeout seconds in all: in C no signal is handled, and
+    so no Ctrl-C."""
+    ns = nanoseconds(timeout)
+    end = time.monotonic_ns() + ns if ns > SLICE else 0
+    while True:
+        got: int = wait(*what, min(ns, SLICE))
+        if got != -errno.ETIMEDOUT or end == 0 or (ns := end - time.monotonic_ns()) <= 0:
+            return got
+
+
+def apart(call: Any, *what: Any) -> int:
+    """@call(*@what) on a thread of its own: the main one handles signals meanwhile."""
+    got: list[int] = []
+    thread = threading.Thread(target=lambda: got.append(call(*what)), daemon=True)
+    thread.start()
+    thread.join()
+    return got[0]
+
+
 class Handle:
-    """Libkvfs's pointer `c`, which has one reference of native.c's `struct held`, and @keep.
-    A call that was given it holds it till it returns, whoever closes it meanwhile."""
+    """What libkvfs makes, by a call that is given `out`; `made` takes its pointer `c`.  That
+    has one reference of native.c's `struct held`, and @keep.  A call that was given it holds
+    it till it returns, whoever closes it meanwhile.  If Ctrl-C comes between the two calls it
+    ends with `out`."""
 
-    __slots__ = ("c", "held", "__weakref__")
+    __slots__ = ("c", "held", "out", "_keep", "__weakref__")
 
-    def __init__(self, c: Any, kind: int, parent: Handle | None = None, keep: object = None) -> None:
-        held: Any = lib.held_new(c, kind, parent.held if parent else ffi.NULL)
+    def __init__(self, kind: int, parent: Handle | None = None, keep: object = None) -> None:
+        held: Any = lib.held_new(kind, parent.held if parent else ffi.NULL)
         if held == ffi.NULL:
             raise MemoryError("kvfs")
-
-        def end(_: Any, put: Any = lib.held_put, kept: object = keep) -> None:
-            put(held)
-
-        self.c: Any = ffi.gc(c, end)
+        # Destructors are no functions of Python, at whose beginning a signal would end them.
+        self.out: Any = ffi.gc(lib.held_out(held), lib.held_end)
         self.held: Any = held
+        self._keep = keep
+
+    def made(self) -> Handle:
+        # A tuple ends with its last item first.
+        self.c: Any = ffi.gc(lib.held_what(self.held), partial(is_, (self._keep, self.out)))
+        self._keep = self.out = None
+        return self
 
 
 class Owner:

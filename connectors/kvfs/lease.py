@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._native import ffi, lib
 from .errors import Error, check
-from .handle import LEASE, Handle, Owner, nanoseconds
+from .handle import Handle, Owner, sliced
 from .keys import Keys
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ DTYPES: dict[str, tuple[int, int, str | None]] = {
 class Lease(Owner):
     """Holds its blocks until it is closed and the last array over them is gone."""
 
-    def __init__(self, c: Any, parent: Handle, awaited: Awaited, spaces: Sequence[Space],
+    def __init__(self, handle: Handle, awaited: Awaited, spaces: Sequence[Space],
                  keys: Sequence[Keys]) -> None:
-        self._handle = Handle(c, LEASE, parent)
+        self._handle = handle.made()
         self._awaited = awaited
         self._spaces = spaces
         self._keys = keys
@@ -68,12 +68,12 @@ class Lease(Owner):
 
     def held(self, timeout: float | None = 0.0) -> int | None:
         """How many blocks are held; None: it has not settled within @timeout seconds."""
-        got = lib.kvfs_lease_wait(self.handle.c, nanoseconds(timeout))
+        got = sliced(lib.kvfs_lease_wait, (self.handle.c,), timeout)
         return None if got == -errno.ETIMEDOUT else check(got, "lease")
 
     def wait(self, timeout: float | None = None) -> int:
         """Blocks until it settles; returns how many blocks are held.  TimeoutError."""
-        got = lib.kvfs_lease_wait(self.handle.c, nanoseconds(timeout))
+        got = sliced(lib.kvfs_lease_wait, (self.handle.c,), timeout)
         if got == -errno.ETIMEDOUT:
             raise TimeoutError(errno.ETIMEDOUT, f"lease: not settled after {timeout} s")
         return check(got, "lease")

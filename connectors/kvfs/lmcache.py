@@ -13,6 +13,7 @@ its completion.  Bytes go between LMCache's memory and kvfs's by libkvfs's threa
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 import re
@@ -31,6 +32,7 @@ from .errors import Error
 from .settings import Tier, read
 from .weights import fingerprint
 
+log = logging.getLogger("lmcache.kvfs")
 WAIT = 10.0
 REGION = 32  # log2 of the bytes that a pool of LMCache's memory spans
 UNIT_MIN = 512
@@ -134,7 +136,9 @@ class KvfsClient:
     def __init__(self, **params: Any) -> None:
         chosen = self._settings = read("adapter_params", params, Settings)
         self._session = kvfs.open(chosen.path)
-        identity = fingerprint(chosen.model) if os.path.isdir(chosen.model) else chosen.model
+        identity = chosen.model
+        if os.path.isdir(chosen.model):
+            identity = fingerprint(chosen.model, log, chosen.weights_cache)
         self._id = hashlib.sha256(f"{identity}\0{chosen.salt}".encode()).hexdigest()[:24]
         self._lock = threading.Lock()
         # Not a chain: each is looked for on other nodes by itself.

@@ -2,27 +2,73 @@
 """patience - what a daemon that hangs may cost an engine."""
 from __future__ import annotations
 
+import logging
+import threading
 import time
+from collections.abc import Callable
 
 SLOW = 0.5
 LONGEST = 30.0
 
 
 class Patience:
-    """A look-up at a hung daemon takes a second and misses.  After one that was slow
-    nobody is asked for a second, then two, ... and half a minute at most."""
+    """A look-up at a hung daemon takes a second and misses.  After one that was slow a pause
+    begins, in which the engine asks the daemon for nothing.  A second later a thread calls
+    @trial, which raises an error if the daemon does not answer; while it raises one the
+    thread's next calls come after 2 seconds, 4, ... and half a minute at most.  @log is warned
+    when such a pause of @what begins, and when the daemon has answered, which ends the pause."""
 
-    def __init__(self) -> None:
-        self._until = 0.0
-        self._pause = 1.0
+    def __init__(self, log: logging.Logger, what: str, trial: Callable[[], object]) -> None:
+        self._log = log
+        self._what = what
+        self._trial = trial
+        self._until = 0.0  # when the next trial may begin; 0: there is no pause
+        self._wait = 1.0  # before the trial after that
+        self._trying = False
+        self._ended = 0.0  # the last pause
+        self._pauses = 0
 
     @property
     def left(self) -> bool:
-        return time.monotonic() >= self._until
+        """Whether there is no pause.  Begins the trials of one."""
+        if self._until and not self._trying and time.monotonic() >= self._until:
+            self._trying = True
+            threading.Thread(target=self._try, daemon=True).start()
+        return self._until == 0
+
+    def _try(self) -> None:
+        try:
+            self._trial()
+        except (OSError, ValueError):  # no answer; or the session was closed
+            self._until = self._next()
+        else:
+            self._ended = time.monotonic()
+            self._until = 0.0
+            self._log.warning("kvfs: the daemon has answered: %s go on", self._what)
+        self._trying = False
+
+    def _next(self) -> float:
+        wait, self._wait = self._wait, min(2 * self._wait, LONGEST)
+        return time.monotonic() + wait
+
+    @property
+    def rest(self) -> float:
+        """Seconds until the pause may be over; 0: there is none."""
+        return 0.0 if self.left else max(0.1, self._until - time.monotonic())
+
+    def new_pauses(self) -> int:
+        """How many there have been since the last call."""
+        n, self._pauses = self._pauses, 0
+        return n
 
     def took(self, seconds: float) -> None:
-        if seconds < SLOW:
-            self._pause = 1.0
+        """The engine has waited so long.  Pauses that soon follow each other grow: a disk
+        that hangs leaves trials answered."""
+        if seconds < SLOW or self._until:
             return
-        self._until = time.monotonic() + self._pause
-        self._pause = min(2 * self._pause, LONGEST)
+        if time.monotonic() - self._ended > LONGEST:
+            self._wait = 1.0
+        self._pauses += 1
+        self._log.warning("kvfs: the daemon made the engine wait for %.1f s: no %s until it answers",
+                          seconds, self._what)
+        self._until = self._next()

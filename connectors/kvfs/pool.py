@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._native import ffi, lib
 from .errors import I64, U32, U64, Error, check, not_c, numbers_not_c, text
-from .handle import POOL, XFER, Handle, Owner, options, within
+from .handle import NO_STREAM, POOL, XFER, Handle, Owner, options, within
 from .keys import Keys, Name
 from .lease import DTYPES
 from .transfer import Stage, Transfer
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .space import Space
 
 
-OUT = ffi.typeof("kvfs_xfer **")
 PAGES = ffi.typeof("int64_t[]")
 
 
@@ -84,14 +83,14 @@ class Pool(Owner):
         if memory is not None:
             desc.memory, desc.memory_bytes = ffi.cast("void *", memory.address), memory.bytes
             desc.memory_fd, desc.memory_offset = memory.fd, memory.offset
-        out = ffi.new("kvfs_pool **")
         self._handle = None
-        opened = lib.kvfs_pool_register(session.c, desc, out)
+        made = Handle(POOL, session, keep)
+        opened = lib.kvfs_pool_register(session.c, desc, made.out)
         if opened in (-errno.EINVAL, -errno.EMEDIUMTYPE):
             raise Error(-opened, f"pool for {space.name}",
                         why=_wrong(space, views, pages, pages_per_block))
         check(opened, f"pool for {space.name}")
-        self._handle = Handle(out[0], POOL, session, keep)
+        self._handle = made.made()
         self._session = session
         self._pages = pages
         self._pages_per_block = pages_per_block
@@ -125,42 +124,49 @@ class Pool(Owner):
         return found
 
     def load(self, lease: Lease, pages: Iterable[int], *, first: int = 0,
-             deadline: float | None = None, priority: int = 0, user: int = 0) -> Transfer:
+             deadline: float | None = None, priority: int = 0, stream: int | None = 0,
+             event: int = 0, user: int = 0) -> Transfer:
         """Copy blocks @first and on of @lease to @pages (-1 skips a page).  Returns at
-        once; the lease may be closed then.  With @user, `Session.reap` tells by that word
-        when it is over."""
-        opts = options(first=first, deadline=deadline, priority=priority, user=user)
+        once; the lease may be closed then.  On a GPU no page is written before the work that
+        @stream has been given (0: the default stream; None: no stream), or that @event stands
+        for, is over.  With @user, `Session.reap` tells by that word when it is over."""
+        opts = options(first=first, deadline=deadline, priority=priority, stream=stream,
+                       event=event, user=user)
         numbers, n = self._numbers(pages)
-        out = ffi.new("kvfs_xfer **")
-        begun = lib.kvfs_load(self.handle.c, lease.handle.c, n, numbers, opts, out)
+        made = Handle(XFER, self._session)
+        begun = lib.kvfs_load(self.handle.c, lease.handle.c, n, numbers, opts, made.out)
         if begun == -errno.EINVAL and first + n > len(lease):
             raise Error(errno.EINVAL, "load", why=f"blocks {first} to {first + n - 1} of a lease on "
                         f"{len(lease)}")
         self._check(begun, "load", numbers, lease._spaces, True)
         keys = Keys([key for some in lease._keys for key in some]) \
             if len(lease._keys) > 1 else lease._keys[0]
-        return Transfer(Handle(out[0], XFER, self._session), self._awaited,
+        return Transfer(made, self._awaited,
                         keys[first:first + n], n, Stage.COPIED, "load")
 
     def fetch(self, space: Space, keys: Iterable[Name], pages: Iterable[int], *,
-              deadline: float | None = None, user: int = 0) -> Transfer:
+              deadline: float | None = None, stream: int | None = 0, event: int = 0,
+              user: int = 0, again: bool = False) -> Transfer:
         """Acquire, load and release in one call: copy the blocks @keys to @pages.  They are
         brought to DRAM within @deadline, and copied within another.  Those that are not there
-        are misses: the transfer ends with how many there were, 0 if none."""
+        are misses: the transfer ends with how many there were, 0 if none.  @stream and @event
+        are as for `load`.  @again: another lease has the blocks for the same use, which
+        counts as one hit then."""
         some = Keys.of(keys)
         numbers, n = self._numbers(pages)
         if n != len(some):
             raise ValueError(f"{len(some)} keys, but pages of {n} blocks")
-        out = ffi.new(OUT)
+        made = Handle(XFER, self._session)
         try:
             begun = lib.chain_load(self.handle.c, space.handle.c, some.c, n, numbers,
-                                   within(deadline), user, out)
+                                   within(deadline), lib.KVFS_AGAIN if again else 0, NO_STREAM if stream is None else stream,
+                                   event, user, made.out)
         except (TypeError, OverflowError) as error:
-            raise not_c(error, user=(user, U64)) from None
+            raise not_c(error, stream=(stream, U64), event=(event, U64), user=(user, U64)
+                        ) from None
         if begun < 0:
             self._check(begun, f"load from {space.name}", numbers, [space], True)
-        return Transfer(Handle(out[0], XFER, self._session), self._awaited, some, n, Stage.COPIED,
-                        "load")
+        return Transfer(made, self._awaited, some, n, Stage.COPIED, "load")
 
     def _numbers(self, pages: Iterable[int]) -> tuple[Any, int]:
         """(int64_t array, how many blocks it is)"""
@@ -198,25 +204,28 @@ class Pool(Owner):
              places: Iterable[tuple[Name | None, int]] | None = None,
              tokens: Iterable[Sequence[int]] | None = None, extras: Iterable[bytes] | None = None,
              deadline: float | None = None, must: bool = False, hold: bool = False,
-             stream: int = 0, user: int = 0) -> Transfer:
+             stream: int | None = 0, user: int = 0) -> Transfer:
         """Save @pages under @keys: blocks @position and on of a chain in which @parent
         comes before the first; or @places says parent (None: unknown) and position of
         each.  A space that keeps token ids (`Space.keeps_tokens`) needs @tokens, those of
         each block, and takes @extras, up to 2048 bytes each, on what else it depends on;
-        others take neither.  The pages may be changed when it is COPIED.  With @user, `Session.reap`
-        tells by that word when it is COPIED, and when SEALED."""
+        others take neither.  On a GPU no page is read before the work that @stream has been
+        given (0: the default stream; None: no stream) is over.  The pages may be changed when
+        it is COPIED.  With @user, `Session.reap` tells by that word when it is COPIED, and when
+        SEALED."""
         some = Keys.of(keys)
         flags = (lib.KVFS_MUST if must else 0) | (lib.KVFS_HOLD if hold else 0)
         numbers, n = self._numbers(pages)
         if n != len(some):
             raise ValueError(f"{len(some)} keys, but pages of {n} blocks")
-        out = ffi.new(OUT)
+        made = Handle(XFER, self._session)
         before = ffi.NULL if parent is None else \
             (parent if isinstance(parent, Keys) else Keys([parent])).c
         if places is None and tokens is None and extras is None:
             try:
                 result = lib.chain_save(self.handle.c, space.handle.c, some.c, n, before, position,
-                                        numbers, within(deadline), flags, stream, user, out)
+                                        numbers, within(deadline), flags,
+                                        NO_STREAM if stream is None else stream, user, made.out)
             except (TypeError, OverflowError) as error:
                 raise not_c(error, position=(position, U32), stream=(stream, U64), user=(user, U64)
                             ) from None
@@ -226,10 +235,10 @@ class Pool(Owner):
                 else self._chain(before, position, n)
             _kept = self._told(metas, n, tokens, extras)
             result = lib.kvfs_save(self.handle.c, space.handle.c, some.c, metas, n, numbers, opts,
-                                   out)
+                                   made.out)
         if result < 0:
             self._check_save(result, space, numbers, some, tokens is not None)
-        return Transfer(Handle(out[0], XFER, self._session), self._awaited, some, len(some),
+        return Transfer(made, self._awaited, some, len(some),
                         Stage.SEALED, f"save to {space.name}")
 
     def _check_save(self, begun: int, space: Space, pages: Any, keys: Keys, tokens: bool) -> None:

@@ -56,12 +56,12 @@ class Session(Owner):
     child its calls raise EBADF."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        out = ffi.new("kvfs_session **")
         self._handle = None
+        handle = Handle(SESSION)
         self.path = os.fsdecode(path)
         text("the path", self.path)
-        check(lib.kvfs_open(os.fsencode(path), out), f"open {self.path}")
-        self._handle = Handle(out[0], SESSION)
+        check(lib.kvfs_open(os.fsencode(path), handle.out), f"open {self.path}")
+        self._handle = handle.made()
         self._awaited = Awaited(self._handle)
 
     def __enter__(self) -> Session:

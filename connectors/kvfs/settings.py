@@ -12,13 +12,15 @@ class Common:
     """`path`: a mount point or a control socket.  `mode` of new spaces, in octal.
     `shared`: use a space that another user owns.  `salt`: engines with another one share
     nothing.  `remote`: new spaces are shared with other nodes, and what is missing is
-    looked for there."""
+    looked for there.  `weights_cache`: the directory in which digests of weights are kept;
+    default: kvfs in the user's cache directory."""
 
     path: str
     mode: str = "0700"
     shared: bool = False
     salt: str = ""
     remote: bool = False
+    weights_cache: str = ""
 
     def layout(self, layout: dict[str, Any]) -> dict[str, Any]:
         """That of a new space."""
@@ -62,8 +64,9 @@ def read(where: str, given: Mapping[str, Any], cls: type[T]) -> T:
         if known[key] == "float" and (isinstance(value, bool) or not isinstance(value, (int, float))
                                       or not 0 <= value <= 3600):
             raise wrong(key, "seconds, 0 to 3600")
-    if not given["path"].startswith("/"):
-        raise wrong("path", "an absolute path")
+    for key in ("path", "weights_cache"):
+        if given.get(key) and not given[key].startswith("/"):
+            raise wrong(key, "an absolute path")
     mode = given.get("mode", "0700")
     if not mode or any(digit not in "01234567" for digit in mode) or int(mode, 8) > 0o777:
         raise wrong("mode", 'an octal mode, e.g. "0750"')

@@ -76,7 +76,7 @@ class KvfsHiCache(HiCacheStorage):
                               Tier)
         self.session = kvfs.open(self._settings.path)
         self._pages: dict[str, Pages] = {}
-        self._patience = Patience()
+        self._patience = Patience(log, "look-ups", self.session.stats)
         if not self.session.connected:
             log.warning("kvfs: no daemon answers at %s: everything is a miss until one does",
                         self._settings.path)
@@ -88,9 +88,11 @@ class KvfsHiCache(HiCacheStorage):
         """The space of a pool: all that changes its bytes is in the name."""
         c = self.config
         model = c.model_name or ""
+        if os.path.isdir(model):
+            model = fingerprint(model, log, self._settings.weights_cache)
         shard = [0, 1] if c.is_mla_model else [c.tp_rank, c.tp_size]
         parts = {
-            "model": fingerprint(model) if os.path.isdir(model) else model, "pool": str(name),
+            "model": model, "pool": str(name),
             "host": [type(host).__name__, str(getattr(host, "dtype", "")), host.layout, host.page_size],
             "shard": shard, "pp": [c.pp_rank, c.pp_size], "cp": [c.attn_cp_rank, c.attn_cp_size],
             "dcp": [c.dcp_rank, c.dcp_size, c.logical_page_size], "split": c.should_split_heads,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ._native import ffi, lib
 from .errors import U32, U64, Error, check, not_c, numbers_not_c, text
-from .handle import SPACE, XFER, Handle, Owner, nanoseconds, options, within
+from .handle import (LEASE, SLICE, SPACE, XFER, Handle, Owner, apart, nanoseconds, options,
+                     within)
 from .keys import KEYS, Keys, Name
 from .lease import Lease
 from .transfer import Stage, Transfer
@@ -98,11 +99,11 @@ def acquire(spaces: Sequence[Space], keys: Sequence[Keys], *, deadline: float | 
     `Session.reap` tells by that word when it has settled."""
     keys = [Keys.of(some) for some in keys]
     array, _kept = query(spaces, keys)
-    out = ffi.new("kvfs_lease **")
+    handle = Handle(LEASE, spaces[0]._session)
     flags = (lib.KVFS_WAIT_SAVING if wait_saving else 0) | (lib.KVFS_READ_AHEAD if read_ahead else 0)
     opts = options(deadline=deadline, flags=flags, user=user)
-    check(lib.kvfs_acquire(array, len(spaces), opts, out), "acquire")
-    return Lease(out[0], spaces[0]._session, spaces[0]._awaited, spaces, keys)
+    check(lib.kvfs_acquire(array, len(spaces), opts, handle.out), "acquire")
+    return Lease(handle, spaces[0]._awaited, spaces, keys)
 
 
 class Together:
@@ -121,7 +122,7 @@ class Together:
         except (TypeError, OverflowError) as error:
             raise numbers_not_c(error, "a window", self._windows, U32) from None
         self._queries, _ = query(self._spaces, [Keys()] * len(self._spaces))
-        self._lease, self._held = ffi.new("kvfs_lease **"), ffi.new("long *")
+        self._held = ffi.new("long *")
 
     def hold(self, keys: Keys, *, deadline: float | None = None, wait: float = 0.0, user: int = 0,
              missing: bool = False) -> tuple[int, Lease | None, int | None]:
@@ -130,20 +131,24 @@ class Together:
         within @wait seconds.  The lease's indices run through the spaces.  With @missing, and
         where no space has a window, all of @keys count as if they matched, which saves a
         round trip: the lease says which came within @deadline, also from other nodes."""
-        keys = Keys.of(keys)
+        keys, one, ns = Keys.of(keys), self._spaces[0], nanoseconds(wait)
+        handle = Handle(LEASE, one._session)
         try:
             hit = check(lib.chain_hold(self._queries, self._c_windows, len(self._spaces), keys.c,
-                                       len(keys), within(deadline), nanoseconds(wait), user, missing,
-                                       self._lease, self._held), "hold")
+                                       len(keys), within(deadline), min(ns, SLICE), user, missing,
+                                       handle.out, self._held), "hold")
         except (TypeError, OverflowError) as error:
             raise not_c(error, user=(user, U64)) from None
         if hit == 0:
             return 0, None, None
         whole = keys if hit == len(keys) else keys[:hit]
         parts = [whole[hit - window:] if 0 < window < hit else whole for window in self._windows]
-        one, held = self._spaces[0], self._held[0]
-        return (hit, Lease(self._lease[0], one._session, one._awaited, self._spaces, parts),
-                None if held == -errno.ETIMEDOUT else check(held, "hold"))
+        lease, held = Lease(handle, one._awaited, self._spaces, parts), self._held[0]
+        if held != -errno.ETIMEDOUT:
+            return hit, lease, check(held, "hold")
+        if ns > SLICE and (held := lease.held((ns - SLICE) / 1e9)) == 0:
+            return 0, None, None
+        return hit, lease, None if ns <= SLICE else held
 
 
 class Space(Owner):
@@ -151,16 +156,16 @@ class Space(Owner):
 
     def __init__(self, session: Handle, awaited: Awaited, name: str, layout: str | None,
                  flags: int) -> None:
-        out = ffi.new("kvfs_space **")
         self._handle = None
+        handle = Handle(SPACE, session)
         self.name = name
         opened = lib.kvfs_space_open(session.c, text("a space's name", name),
                                      text("a layout", layout) if layout is not None else ffi.NULL,
-                                     flags, out)
+                                     flags, handle.out)
         if opened == -errno.EINVAL:
             raise Error(errno.EINVAL, f"space {name}", why=self._wrong(name, layout))
         check(opened, f"space {name}")
-        self._handle = Handle(out[0], SPACE, session)
+        self._handle = handle.made()
         self._session = session
         self._awaited = awaited
         self._tensors: list[tuple[str, str, tuple[int, ...]]] | None = None
@@ -255,21 +260,21 @@ class Space(Owner):
         """A hint: these will be wanted soon."""
         some = Keys.of(keys)
         array, _kept = query([self], [some])
-        out = ffi.new("kvfs_xfer **")
-        check(lib.kvfs_prefetch(array, 1, options(deadline=deadline, user=user), out),
+        handle = Handle(XFER, self._session)
+        check(lib.kvfs_prefetch(array, 1, options(deadline=deadline, user=user), handle.out),
               f"prefetch {self.name}")
-        return self._transfer(out[0], some, Stage.COPIED, "prefetch")
+        return Transfer(handle, self._awaited, some, len(some), Stage.COPIED,
+                        f"prefetch {self.name}")
 
     # ---- housekeeping ----
 
     def flush(self, stage: Stage = Stage.DURABLE, *, user: int = 0) -> Transfer:
         """A barrier: all that was saved before is sealed, or durable."""
-        out = ffi.new("kvfs_xfer **")
+        handle = Handle(XFER, self._session)
         if stage not in (Stage.SEALED, Stage.DURABLE):
             raise ValueError(f"stage is {stage!r}, not SEALED or DURABLE")
-        check(lib.kvfs_flush(self.handle.c, stage, options(user=user), out), f"flush {self.name}")
-        return Transfer(Handle(out[0], XFER, self._session), self._awaited, None, 1, stage,
-                        f"flush {self.name}")
+        check(lib.kvfs_flush(self.handle.c, stage, options(user=user), handle.out), f"flush {self.name}")
+        return Transfer(handle, self._awaited, None, 1, stage, f"flush {self.name}")
 
     def evict(self, keys: Iterable[Name]) -> int:
         """Remove from all tiers; returns how many there were."""
@@ -294,12 +299,12 @@ class Space(Owner):
 
     def clear(self) -> None:
         """Drop every block; a minute at most."""
-        check(lib.kvfs_space_clear(self.handle.c), f"clear {self.name}")
+        check(apart(lib.kvfs_space_clear, self.handle.c), f"clear {self.name}")
 
     def remove(self) -> None:
         """Drop every block, and the space with its layout and snapshots; it misses from
         then on.  ENOTEMPTY: others go on saving to it; EACCES: it is somebody else's."""
-        check(lib.kvfs_space_remove(self.handle.c), f"remove {self.name}")
+        check(apart(lib.kvfs_space_remove, self.handle.c), f"remove {self.name}")
 
     def pages(self, at_most: int = 4096) -> Iterator[Keys]:
         """The keys of all blocks, in no order, some at a time: what is there all the while
@@ -346,7 +351,3 @@ class Space(Owner):
             for key, tokens in zip(some, self.tokens(some)):
                 if tokens is not None:
                     yield key, tokens
-
-    def _transfer(self, c: Any, keys: Keys, stage: Stage, what: str) -> Transfer:
-        return Transfer(Handle(c, XFER, self._session), self._awaited, keys, len(keys), stage,
-                        f"{what} {self.name}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._native import ffi, lib
 from .errors import Error, check
-from .handle import Handle, Owner, nanoseconds
+from .handle import Handle, Owner, sliced
 from .keys import Keys
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Transfer(Owner):
 
     def __init__(self, handle: Handle, awaited: Awaited, keys: Keys | None, n: int, end: Stage,
                  what: str) -> None:
-        self._handle = handle
+        self._handle = handle.made()
         self._awaited = awaited
         self.keys = keys
         self.n = n
@@ -65,13 +65,13 @@ class Transfer(Owner):
     def there(self, stage: Stage | None = None, timeout: float | None = 0.0) -> int | None:
         """How many blocks have reached @stage; None: not all of them have, or have failed,
         within @timeout seconds."""
-        got = lib.kvfs_xfer_wait(self.handle.c, self._stage(stage), nanoseconds(timeout))
+        got = sliced(lib.kvfs_xfer_wait, (self.handle.c, self._stage(stage)), timeout)
         return None if got == -errno.ETIMEDOUT else check(got, self._what)
 
     def wait(self, stage: Stage | None = None, timeout: float | None = None) -> int:
         """Blocks until then; returns how many blocks got there: 0, and no error, if none of
         them was to be had (`check` raises one).  TimeoutError."""
-        got = lib.kvfs_xfer_wait(self.handle.c, self._stage(stage), nanoseconds(timeout))
+        got = sliced(lib.kvfs_xfer_wait, (self.handle.c, self._stage(stage)), timeout)
         if got == -errno.ETIMEDOUT:
             raise TimeoutError(errno.ETIMEDOUT, f"{self._what}: not done after {timeout} s")
         return check(got, self._what)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""configs - vLLM's own configuration for the connector's two sides, without an engine."""
+"""configs - vLLM's own configuration and the connector's two sides, without an engine."""
 from __future__ import annotations
 
 import os
@@ -8,7 +8,11 @@ from typing import Any
 os.environ.update(VLLM_LOGGING_LEVEL="ERROR", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
 
 import torch
+from vllm.distributed.kv_transfer import kv_transfer_state
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.engine.core import EngineCore
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
 BLOCK = 128
@@ -21,7 +25,9 @@ def engine(model: str, path: str, role: str = "kv_both", extra: dict[str, Any] |
                       kv_transfer_config={
                           "kv_connector": "KvfsConnector", "kv_connector_module_path": "kvfs.vllm",
                           "kv_role": role, "kv_load_failure_policy": "recompute",
-                          "kv_connector_extra_config": {"path": path, **(extra or {})}},
+                          "kv_connector_extra_config": {
+                              "path": path, "weights_cache": f"{os.path.dirname(model)}/digests",
+                              **(extra or {})}},
                       **options).create_engine_config()
 
 
@@ -34,3 +40,31 @@ def caches(*groups: tuple[list[str], Any], pages: int = 64) -> KVCacheConfig:
     """A KVCacheConfig of (layers, spec) a group."""
     return KVCacheConfig(num_blocks=pages, kv_cache_tensors=[],
                          kv_cache_groups=[KVCacheGroupSpec(layers, spec) for layers, spec in groups])
+
+
+class Core(EngineCore):
+    """An EngineCore with two workers that have no model, and share one connector."""
+
+    def __init__(self, config: Any) -> None:
+        self.vllm_config = config
+        self.backends = ["FLASH", "FLASH"]  # of each worker
+        self.called: list[Any] = []
+        self.model_executor = self
+
+    def connectors(self, caches: KVCacheConfig, pages: dict[str, torch.Tensor] | None = None
+                   ) -> tuple[Any, Any]:
+        """The scheduler's side and the worker's, in vLLM's order."""
+        create = KVConnectorFactory.create_connector
+        worker = create(self.vllm_config, KVConnectorRole.WORKER, caches)
+        worker.register_kv_caches(pages or {
+            name: torch.zeros(caches.num_blocks, group.kv_cache_spec.page_size_bytes, dtype=torch.uint8)
+            for group in caches.kv_cache_groups for name in group.layer_names})
+        kv_transfer_state._KV_CONNECTOR_AGENT = worker
+        return create(self.vllm_config, KVConnectorRole.SCHEDULER, caches), worker
+
+    def collective_rpc(self, method: Any, timeout: float | None = None, args: Any = (),
+                       kwargs: Any = None) -> list[Any]:
+        if getattr(method, "__name__", "") == "resolved":
+            return [({"layers.0": backend}, []) for backend in self.backends]
+        self.called.append(method)
+        return [method(self, *args)] if callable(method) else [None]

@@ -112,6 +112,10 @@ class Engine:
     def reset(self, connector=False):
         return self.llm.reset_prefix_cache(reset_connector=connector)
 
+    def call(self, method):
+        self.llm.collective_rpc(method)
+        return {}
+
     def preemptions(self):
         return {m.name: m.value for m in self.llm.get_metrics()
                 if "preempt" in m.name and hasattr(m, "value")}

@@ -71,7 +71,8 @@ class Engine:
             config["kv_transfer_config"] = {
                 "kv_connector": "KvfsConnector", "kv_connector_module_path": "kvfs.vllm",
                 "kv_role": "kv_both", "kv_load_failure_policy": policy,
-                "kv_connector_extra_config": {"path": path, **(extra or {})}}
+                "kv_connector_extra_config": {
+                    "path": path, "weights_cache": f"{os.path.dirname(model)}/digests", **(extra or {})}}
         config.update(options)
         answers, write = os.pipe()
         read, commands = os.pipe()

@@ -43,7 +43,7 @@ case $1 in
 test)
 	timeout 300 "$env/others/bin/python" -W ignore test_sglang.py
 	timeout 300 "$env/others/bin/python" -W ignore test_lmcache.py
-	timeout 600 "$env/bin/python" -W ignore -m unittest -v test_refusals test_steps
+	timeout 600 "$env/bin/python" -W ignore -m unittest -v test_identity test_refusals test_steps
 	timeout 2400 "$env/bin/python" -W ignore test_vllm.py ;;
 bench)
 	timeout 300 "$env/bin/python" -W ignore bench_calls.py

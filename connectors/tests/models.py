@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """models.py KIND FOLDER [SEED] - tiny models with random weights, for the engines' tests.
 
-qwen: full attention; gemma: a sliding-window hybrid; deepseek: latent attention (MLA);
+qwen: full attention; phi: rotary embeddings that depend on max_model_len (longrope); gemma: a sliding-window hybrid; deepseek: latent attention (MLA);
 big: full attention, 110 M parameters; lora: an adapter for qwen.
 """
 import json
@@ -51,6 +51,19 @@ def deepseek(seed):
         initializer_range=0.2))
 
 
+def phi(seed):
+    from transformers import Phi3Config, Phi3ForCausalLM
+
+    torch.manual_seed(seed)
+    return Phi3ForCausalLM(Phi3Config(
+        vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=4096,
+        original_max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        tie_word_embeddings=False, initializer_range=0.2,
+        rope_scaling={"type": "longrope", "short_factor": [1.0] * 32,
+                      "long_factor": [1.0 + i / 4 for i in range(32)]}))
+
+
 def lora(seed, folder):
     from safetensors.torch import save_file
 
@@ -73,7 +86,7 @@ def make(kind, folder, seed=1):
     if kind == "lora":
         lora(seed, folder)
         return
-    made = {"qwen": qwen, "gemma": gemma, "deepseek": deepseek,
+    made = {"qwen": qwen, "gemma": gemma, "phi": phi, "deepseek": deepseek,
             "big": lambda seed: qwen(seed, 2)}[kind](seed)
     made.to(torch.float32).save_pretrained(folder)
 

@@ -11,7 +11,6 @@ import configs
 import torch
 from configs import BLOCK
 from engines import prompt
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -52,18 +51,15 @@ class Driver:
     what they take of this thread, in microseconds."""
 
     def __init__(self, model: str, path: str, **extra: Any) -> None:
-        from kvfs.vllm import KvfsConnector
-
-        config = configs.engine(model, path, extra=extra)
+        config = self.config = configs.engine(model, path, extra=extra)
         hash = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
         init_none_hash(hash)
         self.hasher = get_request_block_hasher(BLOCK, hash)
         layers = [f"layers.{i}" for i in range(LAYERS)]
         caches = configs.caches((layers, configs.full(HEADS, DIM)), pages=PAGES)
-        self.scheduler = KvfsConnector(config, KVConnectorRole.SCHEDULER, caches)
-        self.worker = KvfsConnector(config, KVConnectorRole.WORKER, caches)
         self.pages = {name: torch.randn(PAGES, HEADS, BLOCK, 2 * DIM) for name in layers}
-        self.worker.register_kv_caches(self.pages)
+        self.core = configs.Core(config)
+        self.scheduler, self.worker = self.core.connectors(caches, self.pages)
         self.times: dict[str, float] = {}
         self.calls = 0
 

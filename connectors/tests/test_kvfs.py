@@ -8,10 +8,12 @@ import gc
 import glob
 import hashlib
 import json
+import logging
 import mmap
 import os
 import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,16 +21,18 @@ import tempfile
 import threading
 import time
 import unittest
+from unittest import mock
 
 import numpy
 
 import kvfs
-from kvfs import Stage, State, What
+from kvfs import Stage, State, What, weights
 from kvfs._native import ffi, lib
 from mount import BUILD, Mount
 
 LAYOUT = {"tensors": [{"name": "k", "dtype": "F32", "shape": [4, 16, 32]},
                       {"name": "v", "dtype": "BF16", "shape": [4, 16, 32]}], "tokens": 16}
+log = logging.getLogger("kvfs")
 K, V = 4 * 16 * 32 * 4, 4 * 16 * 32 * 2
 
 
@@ -74,6 +78,35 @@ class Blocks(Case):
         self.assertEqual(k[31:23:-1].tobytes(), k0.tobytes())
         self.assertEqual(v[31:23:-1].tobytes(), v0.tobytes())
         self.assertFalse(k[:24].any())
+
+    def test_host_memory_has_no_streams(self) -> None:
+        pool, _, _ = self.pool()
+        for stream in (0, None):  # the default one, and none
+            keys = names(2, f"{stream}")
+            self.assertEqual(pool.save(self.space, keys, range(2), stream=stream).wait(), 2)
+            self.assertEqual(pool.fetch(self.space, keys, range(2), stream=stream).wait(), 2)
+        lease = self.space.acquire(keys)
+        self.assertEqual(lease.wait(5), 2)
+        for order in ({"stream": 1}, {"event": 1}):
+            for call in (lambda: pool.fetch(self.space, keys, range(2), **order),
+                         lambda: pool.load(lease, range(2), **order)):
+                with self.assertRaises(kvfs.Error) as caught:
+                    call()
+                self.assertEqual(caught.exception.errno, errno.EOPNOTSUPP)
+        for wrong in (-1, 1 << 64):
+            with self.assertRaisesRegex(ValueError, "stream is"):
+                pool.load(lease, range(2), stream=wrong)
+
+    def test_a_use_by_two_leases_is_counted_once(self) -> None:
+        pool, _, _ = self.pool()
+        keys = kvfs.Keys(names(4))
+        pool.save(self.space, keys, range(4)).wait()
+        lease = self.space.acquire(keys)
+        self.assertEqual(lease.wait(5), 4)
+        self.assertEqual(pool.fetch(self.space, keys, range(4), again=True).wait(), 4)
+        with open(f"{self.mount.path}/.kvfs/stats") as file:
+            self.assertIn("hits      4 from dram, 0 from ssd", file.read())
+        self.assertEqual({os.getxattr(block, "user.kvfs.hits") for block in self.mount.blocks()}, {b"1"})
 
     def test_saved_again_is_present_and_not_copied(self) -> None:
         pool, k, _ = self.pool()
@@ -828,6 +861,90 @@ class Faults(Case):
         self.assertEqual(transfer.statuses(), [0] * 4)
 
 
+class Interrupts(Case):
+    """Ctrl-C while the daemon hangs."""
+
+    def interrupted(self, call) -> float:
+        """Seconds from Ctrl-C, a little after the call has begun, until KeyboardInterrupt."""
+        at = []
+
+        def press() -> None:
+            at.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+        timer = threading.Timer(0.25, press)
+        timer.start()
+        with self.assertRaises(KeyboardInterrupt):
+            call()
+            time.sleep(60)  # it has returned too early
+        took = time.monotonic() - at[0]
+        timer.join()
+        return took
+
+    def leases(self) -> int:
+        with open(f"{self.mount.path}/.kvfs/metrics") as file:
+            return int(re.search(r"^kvfs_leases (\d+)$", file.read(), re.M).group(1))
+
+    def test_every_wait_ends_at_once_and_holds_nothing(self) -> None:
+        keys = kvfs.Keys(names(4))
+        pool, _, _ = self.pool()
+        self.assertEqual(pool.save(self.space, keys, range(4)).wait(), 4)
+        together = kvfs.Together([self.space])
+        self.mount.signal(signal.SIGSTOP)
+        lease, saved = self.space.acquire(keys), pool.save(self.space, names(2, "new"), [5, 6])
+        calls = {
+            "lease.wait": lease.wait,
+            "lease.held": lambda: lease.held(60),
+            "transfer.wait": saved.wait,
+            "transfer.there": lambda: saved.there(timeout=60),
+            "hold": lambda: together.hold(keys, wait=60, missing=True),
+            "session.wait": lambda: self.session.process() or self.session.wait(60),
+            "clear": self.space.clear,
+        }
+        for name, call in calls.items():
+            with self.subTest(name):
+                # The best of three: this machine may be busy.
+                self.assertLess(min(self.interrupted(call) for _ in range(3)), 0.2)
+        del lease, call, calls
+        gc.collect()
+        self.mount.signal(signal.SIGCONT)
+        saved.wait()
+        end = time.monotonic() + 30
+        while self.leases() and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertEqual(self.leases(), 0)
+
+    def test_a_hold_that_is_interrupted_again_and_again_leaks_nothing(self) -> None:
+        keys = kvfs.Keys(names(4))
+        self.assertEqual(self.pool()[0].save(self.space, keys, range(4)).wait(), 4)
+        together, armed, hits = kvfs.Together([self.space]), [False], 0
+
+        def press(*_: object) -> None:
+            if armed[0]:
+                armed[0] = False
+                raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, press)
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            try:
+                armed[0] = True
+                while armed[0]:
+                    together.hold(keys, wait=5)
+            except KeyboardInterrupt:
+                hits += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        self.assertGreater(hits, 10)
+        gc.collect()
+        self.session.process()
+        end = time.monotonic() + 30
+        while self.leases() and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertEqual(self.leases(), 0)
+
+
 class TokenIds(Case):
     def setUp(self) -> None:
         super().setUp()
@@ -920,6 +1037,141 @@ class TokenIds(Case):
         self.assertEqual(self.told(self.space), dict(zip(keys[2:], self.ids[2:])))
         self.space.clear()
         self.assertEqual(self.told(self.space), {})
+
+
+class Weights(unittest.TestCase):
+    """The hash of a model's files; those of 2 MiB are kept in a cache."""
+
+    def setUp(self) -> None:
+        self.root = tempfile.mkdtemp(prefix="kvfs-weights.")
+        self.addCleanup(shutil.rmtree, self.root)
+        self.model, self.cache = f"{self.root}/model", f"{self.root}/cache/kvfs"
+        os.mkdir(self.model)
+        self.write("a.safetensors", b"a" * (2 << 20))
+        self.write("b.safetensors", b"b" * (2 << 20) + b"end")
+        self.write("config.json", b"{}")
+        for name, value in (("FRESH", 0.0), ("PIECE", 1 << 20)):
+            patch = mock.patch.object(weights, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+        weights.Store.known.clear()
+
+    def write(self, name: str, data: bytes) -> None:
+        with open(f"{self.model}/{name}", "wb") as file:
+            file.write(data)
+
+    def hash(self, path: str = "", again: bool = False) -> tuple[str, list[str]]:
+        """The fingerprint, and which files were read for it by threads."""
+        read: list[str] = []
+        pread = os.pread
+
+        def noted(fd: int, n: int, at: int) -> bytes:
+            read.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+            return pread(fd, n, at)
+
+        if not again:
+            weights.Store.known.clear()
+        with mock.patch.object(weights.os, "pread", noted):
+            found = weights.fingerprint(path or self.model, log, self.cache)
+        return found, sorted(set(read))
+
+    def test_every_byte_counts_and_no_name_of_a_folder(self) -> None:
+        first = self.hash()[0]
+        found = {first}
+        for at in (0, 99_999, (1 << 20) - 1, 1 << 20, (2 << 20) - 1):
+            self.write("a.safetensors", b"a" * at + b"c" + b"a" * ((2 << 20) - 1 - at))
+            found.add(self.hash()[0])
+        self.assertEqual(len(found), 6)
+        self.write("a.safetensors", b"a" * (2 << 20))
+        self.write("generation_config.json", b"{}")
+        os.rename(self.model, f"{self.root}/moved")
+        self.assertEqual(self.hash(f"{self.root}/moved")[0], first)
+        self.model = f"{self.root}/moved"
+        for name in ("config.json", "modeling_x.py", "c.bin"):
+            self.write(name, b"{ }")
+            self.assertNotIn(found_now := self.hash()[0], found)
+            found.add(found_now)
+
+    def test_a_file_is_read_once_until_it_changes(self) -> None:
+        self.assertEqual(self.hash()[1], ["a.safetensors", "b.safetensors"])
+        for again in (False, True):
+            self.assertEqual(self.hash(again=again)[1], [])
+        before = os.stat(f"{self.model}/a.safetensors")
+        self.write("a.safetensors", b"A" * (2 << 20))
+        os.utime(f"{self.model}/a.safetensors", ns=(before.st_atime_ns, before.st_mtime_ns))
+        for again in (False, True):
+            self.assertEqual(self.hash(again=True)[1], [] if again else ["a.safetensors"])
+
+    def test_a_file_that_changed_a_moment_ago_is_not_kept(self) -> None:
+        with mock.patch.object(weights, "FRESH", 3600.0):
+            for _ in range(2):
+                self.assertEqual(len(self.hash(again=True)[1]), 2)
+
+    def test_a_file_that_changes_meanwhile_is_refused(self) -> None:
+        pread = os.pread
+
+        def changing(fd: int, n: int, at: int) -> bytes:
+            self.write("b.safetensors", b"B" * (2 << 20))
+            return pread(fd, n, at)
+
+        with mock.patch.object(weights.os, "pread", changing):
+            with self.assertRaisesRegex(OSError, "b.safetensors changed"):
+                weights.fingerprint(self.model, log, self.cache)
+
+    def test_entries_that_are_damaged_or_that_others_may_have_written_are_ignored(self) -> None:
+        wanted = self.hash()[0]
+        entries = [path for path in glob.glob(f"{self.cache}/*") if not path.endswith("lock")]
+        self.assertEqual(len(entries), 2)
+        texts = [open(path).read() for path in entries]
+
+        def other(path: str) -> None:
+            if os.geteuid() == 0:
+                os.chown(path, 1, 1)
+
+        def link(path: str) -> None:
+            os.rename(path, f"{self.root}/target")
+            os.symlink(f"{self.root}/target", path)
+
+        def digit(path: str) -> None:
+            with open(path, "r+") as file:
+                text = file.read()
+                file.seek(text.index('"]') - 1)
+                file.write("0" if text[text.index('"]') - 1] != "0" else "1")
+
+        for damage in (digit, lambda path: os.truncate(path, 30), lambda path: os.truncate(path, 0),
+                       lambda path: open(path, "wb").write(b"\xff" * 90), lambda path: os.chmod(path, 0o666),
+                       lambda path: open(path, "w").write("[]\n"), lambda path: open(path, "w").write("7\n"),
+                       other, link, lambda path: (os.unlink(path), os.mkfifo(path))):
+            for path, text in zip(entries, texts):
+                subprocess.run(["rm", "-rf", path], check=True)
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+                    file.write(text)
+                damage(path)
+            found, read = self.hash()
+            self.assertEqual(found, wanted)
+            if damage is not other or os.geteuid() == 0:
+                self.assertEqual(len(read), 2, damage)
+
+    def test_without_a_directory_it_goes_on(self) -> None:
+        wanted = self.hash()[0]
+        self.cache = f"{self.model}/config.json/kvfs"
+        with self.assertLogs(log) as caught:
+            self.assertEqual(self.hash()[0], wanted)
+        self.assertIn("'weights_cache'", "".join(caught.output))
+        for path in (f"{self.root}/nowhere", self.root):
+            with self.assertRaises(OSError):
+                weights.fingerprint(path, log, self.cache)
+
+    def test_one_process_hashes_and_the_others_wait_for_it(self) -> None:
+        code = (f"import logging, sys; from kvfs import weights; weights.FRESH, weights.PIECE = 0.0, 1 << 20\n"
+                f"logging.basicConfig(level=logging.INFO, stream=sys.stdout)\n"
+                f"print(weights.fingerprint({self.model!r}, logging.getLogger(), {self.cache!r}))")
+        self.write("a.safetensors", b"a" * (64 << 20))
+        started = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+                   for _ in range(4)]
+        texts = [process.communicate()[0] for process in started]
+        self.assertEqual(sum("kvfs: hashing" in text for text in texts), 1)
+        self.assertEqual({text.split("\n")[-2] for text in texts}, {self.hash()[0]})
 
 
 class Library(unittest.TestCase):

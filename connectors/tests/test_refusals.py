@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import unittest
+from unittest import mock
 from typing import Any
 
 import torch
@@ -32,13 +33,11 @@ def tearDownModule() -> None:
 class Refusals(unittest.TestCase):
     def made(self, config: Any, *groups: tuple[list[str], Any]) -> None:
         """Both sides of the connector."""
-        from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+        self.refuse(configs.Core(config), *groups)
 
-        from kvfs.vllm import KvfsConnector
-
-        caches = configs.caches(*(groups or [(["layers.0"], configs.full())]))
-        for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER):
-            KvfsConnector(config, role, caches).shutdown()
+    def refuse(self, core: configs.Core, *groups: tuple[list[str], Any]) -> None:
+        for side in core.connectors(configs.caches(*(groups or [(["layers.0"], configs.full())]))):
+            side.shutdown()
 
     def refused(self, words: str, config: Any, *groups: tuple[list[str], Any]) -> None:
         with self.assertRaises(ValueError) as caught:
@@ -54,6 +53,37 @@ class Refusals(unittest.TestCase):
     def test_what_is_supported_is_not_refused(self) -> None:
         self.made(self.config())
         self.made(self.config(tensor_parallel_size=2, distributed_executor_backend="mp"))
+
+    def test_another_connector_beside_it(self) -> None:
+        one = {"kv_connector": "KvfsConnector", "kv_connector_module_path": "kvfs.vllm",
+               "kv_role": "kv_both", "kv_connector_extra_config": {"path": "/nowhere"}}
+        config = self.config()
+        config.kv_transfer_config = type(config.kv_transfer_config)(
+            kv_connector="MultiConnector", kv_role="kv_both",
+            kv_connector_extra_config={"connectors": [one]})
+        self.refused("is inside MultiConnector", config)
+
+    def test_weights_that_kvfs_cannot_hash(self) -> None:
+        config = self.config(load_format="tensorizer")
+        self.refused("load_format is 'tensorizer'", config)
+        config = self.config()
+        config.model_config.model_weights = "s3://bucket/model"
+        self.refused("the weights are at s3://bucket/model", config)
+        config = self.config()
+        config.model_config.model = "nobody/nothing"
+        self.refused("cannot hash the weights of nobody/nothing", config)
+
+    def test_workers_with_several_attention_backends(self) -> None:
+        core = configs.Core(self.config())
+        core.backends = ["FLASH", "FLEX"]
+        with self.assertRaisesRegex(ValueError, "^kvfs: .* of layer layers.0 FLASH and, in worker 1, FLEX"):
+            self.refuse(core)
+
+    def test_a_version_without_the_hash_of_its_configuration(self) -> None:
+        from vllm.config import CacheConfig
+
+        with mock.patch.object(CacheConfig, "compute_hash", side_effect=TypeError("two\nlines")):
+            self.refused("CacheConfig.compute_hash() failed", self.config())
 
     def test_speculative_decoding(self) -> None:
         self.refused("speculative_config is set", self.config(speculative_config={

@@ -4,8 +4,11 @@ engine does not wait for."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -13,10 +16,12 @@ import unittest
 
 from steps import BLOCK, HIT, TOKENS, Driver, Step
 
+import kvfs
 import torch
 from kvfs import Stage
 
-from engines import prompt, settled
+from engines import prompt, settled, statistics
+from kvfs.vllm.metrics import Stats
 from models import make
 from mount import Mount
 
@@ -102,6 +107,92 @@ class Saves(Case):
         # It is not there; or, if the daemon had it by then, as it was.
         self.assertEqual(self.mount.blocks(), [])
 
+    def test_what_is_not_saved_while_the_daemon_hangs_is_saved_later(self) -> None:
+        driver = self.driver(save_wait=0.6, ssd_wait=0.1)
+        wanted = self.copies(driver, OTHERS)
+        with self.assertLogs("vllm.kvfs", "WARNING") as logs:
+            self.begin(driver, 1)
+            driver.step({"another": 1}, FIRST)  # waits, and gives the save up
+            request = driver.request("s2", 2)
+            self.assertEqual(driver.matched(request), 0)
+            driver.allocate(request, OTHERS, 0)
+            driver.step({"s2": TOKENS}, OTHERS)  # is dropped, by the worker or before
+            request.num_computed_tokens = TOKENS
+            self.mount.signal(signal.SIGCONT)
+            end = time.monotonic() + 20
+            space = driver.worker._worker._spaces.by_group[0][0]
+            keys = driver.scheduler._scheduler._requests["s2"].chain.keys(0, HIT)
+            while space.match(keys) < HIT and time.monotonic() < end:
+                driver.step({"s2": 1}, OTHERS)
+                time.sleep(0.01)
+        saves = [line for line in logs.output if "save" in line]
+        self.assertEqual(len([line for line in saves if "no saves until it answers" in line]), 1, saves)
+        self.assertEqual(len([line for line in saves if "saves go on" in line]), 1, saves)
+        driver.finish(request, OTHERS)
+        for tensor in driver.pages.values():
+            tensor[OTHERS] = 0
+        driver.load("l", 2, OTHERS)
+        for tensor, was in zip(driver.pages.values(), wanted):
+            self.assertTrue(torch.equal(tensor[OTHERS[:HIT]], was))
+
+    def test_blocks_computed_while_there_was_no_daemon_are_saved_when_they_are_used_again(self) -> None:
+        driver = self.driver()
+        space = driver.worker._worker._spaces.by_group[0][0]
+        self.begin(driver, 1)
+        keys = [driver.scheduler._scheduler._requests["s1"].chain.keys(0, HIT)]
+        driver.finish(driver.scheduler._scheduler._requests["s1"].request, FIRST)
+        self.mount.kill()
+        while driver.connected():
+            time.sleep(0.01)
+        for id, seed, pages in (("s2", 2, OTHERS), ("s3", 3, list(range(40, HIT + 41)))):
+            request = driver.request(id, seed)
+            self.assertEqual(driver.matched(request), 0)
+            driver.allocate(request, pages, 0)
+            for _ in range(2):
+                driver.step({id: TOKENS}, pages)
+            request.num_computed_tokens = TOKENS
+            keys.append(driver.scheduler._scheduler._requests[id].chain.keys(0, HIT))
+            if id == "s2":
+                driver.finish(request, pages)
+        dropped = sum((side.get_kv_connector_stats() or Stats()).data.get("dropped", 0)
+                      for side in (driver.worker, driver.scheduler))
+        self.assertEqual(dropped, 3 * HIT)
+        self.mount.start()
+        while not driver.connected():
+            time.sleep(0.01)
+        # s3 still runs; of the others vLLM has the blocks, and a request uses them.
+        for seed, pages in ((1, FIRST), (2, OTHERS)):
+            self.use(driver, seed, pages, {"s3": 1})
+            driver.sealed()
+            settled(self.mount.path)  # the memory has not room for all before
+        self.assertEqual([space.match(some) for some in keys], [HIT, HIT, HIT])
+
+    def test_a_lost_save_is_made_when_another_request_uses_its_blocks(self) -> None:
+        driver = self.driver()
+        self.begin(driver, 1)
+        known = driver.scheduler._scheduler._requests["s1"]
+        driver.finish(known.request, FIRST)
+        self.mount.kill()
+        while driver.connected():
+            time.sleep(0.01)
+        self.mount.start()
+        while not driver.connected():
+            time.sleep(0.01)
+        self.use(driver, 1, FIRST, {})
+        driver.sealed()
+        space = driver.worker._worker._spaces.by_group[0][0]
+        self.assertEqual(space.match(known.chain.keys(0, HIT)), HIT)
+        self.assertEqual(driver.worker.get_kv_connector_stats().data["dropped"], HIT)
+
+    def use(self, driver: Driver, seed: int, pages: list[int], others: dict[str, int]) -> None:
+        """Two steps of a request whose blocks vLLM has in @pages, with @others."""
+        again = driver.request(f"again{seed}", seed)
+        self.assertEqual(driver.match(again, HIT * BLOCK), 0)
+        again.num_computed_tokens = HIT * BLOCK
+        driver.allocate(again, pages, 0)
+        for _ in range(2):
+            driver.step({again.request_id: 1, **others}, pages)
+
     def test_pages_of_a_load_and_of_a_copy_are_another_s_too(self) -> None:
         driver = self.driver(save_wait=3600)
         driver.save("s0", 0, OTHERS)
@@ -116,6 +207,51 @@ class Saves(Case):
         self.assertEqual(driver.scheduler.build_connector_meta(step).fresh, [([7],)])
         self.mount.signal(signal.SIGCONT)
         self.save.wait()
+
+
+class Streams(Case):
+    """The model runs in a stream; here the calls are looked at, tests/gpu has their effect."""
+
+    def orders(self, how: str) -> list[tuple[str, int, int]]:
+        """The stream and the event that a save, and a load after it, were given."""
+        driver = self.driver(load=how)
+        worker, seen = driver.worker._worker, []
+        pool = worker._pools[0]
+
+        def watched(name):
+            call = getattr(pool, name)
+
+            def wrapper(*arguments, stream=0, event=0, **options):
+                seen.append((name, stream, event))
+                return call(*arguments, **options)
+            setattr(pool, name, wrapper)
+
+        watched("save")
+        watched("fetch")
+
+        class Event:
+            cuda_event = 0
+
+            def record(self):
+                self.cuda_event += 1
+
+        worker._before, worker._stream = Event(), lambda: 0
+        driver.save("s", 1, FIRST)
+        before = worker._before.cuda_event
+        request = driver.request("l", 1)
+        driver.allocate(request, OTHERS, driver.matched(request))
+        driver.step({"l": 1}, OTHERS)
+        self.assertGreater(worker._before.cuda_event, before)
+        return seen
+
+    def test_a_save_comes_after_the_default_stream_and_a_load_after_the_pass_before(self) -> None:
+        saved, loaded = self.orders("async")
+        self.assertEqual(saved, ("save", 0, 0))
+        self.assertEqual(loaded[:2], ("fetch", 0))
+        self.assertGreater(loaded[2], 0)
+
+    def test_a_synchronous_load_comes_after_all_of_the_stream(self) -> None:
+        self.assertEqual(self.orders("sync"), [("save", 0, 0), ("fetch", 0, 0)])
 
 
 class Asking(Case):
@@ -152,9 +288,12 @@ class Asking(Case):
         self.mount.signal(signal.SIGCONT)
         self.assertEqual(driver.matched(request), HIT * BLOCK)
         self.assertEqual(count, [1])
+        asked = re.search(r"asked +(\d+) by", statistics(self.mount.path))
+        self.assertLessEqual(int(asked[1]), HIT, "where they are is asked once, too")
         driver.finish(request, FIRST)
         del driver.scheduler._scheduler._together.hold
         self.loads(driver, "l", 1, wanted)
+        self.assertEqual({os.getxattr(block, "user.kvfs.hits") for block in self.mount.blocks()}, {b"2"})
 
     def test_a_daemon_that_hangs_holds_up_no_step_and_is_let_be_for_a_while(self) -> None:
         driver = self.driver(ssd_wait=0.6)
@@ -176,6 +315,52 @@ class Asking(Case):
             time.sleep(0.05)
         driver.finish(request, [])
         self.loads(driver, "l", 1, wanted)
+
+    def test_a_daemon_that_hangs_is_tried_beside_the_engine_until_it_answers(self) -> None:
+        driver = self.driver(ssd_wait=0.6)
+        driver.save("s1", 1, FIRST)
+        settled(self.mount.path)
+        for side in (driver.scheduler, driver.worker):
+            side.get_kv_connector_stats()
+        count, hold = [0], driver.scheduler._scheduler._together.hold
+
+        def counted(*arguments, **options):
+            count[0] += 1
+            return hold(*arguments, **options)
+
+        driver.scheduler._scheduler._together.hold = counted
+        patience, trials = driver.scheduler._scheduler.patience, []
+        trial = patience._trial
+        patience._trial = lambda: trials.append(threading.current_thread()) or trial()
+        with self.assertLogs("vllm.kvfs", "WARNING") as logs:
+            self.mount.signal(signal.SIGSTOP)
+            end, i = time.monotonic() + 5, 0
+            first, second = driver.request("f", 1), driver.request("g", 1)
+            self.assertIsNone(driver.match(first))
+            time.sleep(0.3)
+            self.assertIsNone(driver.match(second))
+            self.assertEqual(driver.matched(first), 0)
+            self.assertEqual(driver.match(second), 0, "it waits no longer than the first")
+            while time.monotonic() < end:
+                request = driver.request(f"r{i}", 1)
+                self.assertEqual(driver.match(request), 0)
+                driver.step({}, [])
+                driver.finish(request, [])
+                i += 1
+                time.sleep(0.01)
+            self.assertEqual(count, [2])
+            self.assertIn(len(trials), (1, 2))  # one after 1 s, the next 2 s after that has failed
+            self.assertNotIn(threading.main_thread(), trials)
+            self.assertEqual(len(logs.output), 1, logs.output)
+            self.mount.signal(signal.SIGCONT)
+            while driver.match(request := driver.request(f"r{i}", 1)) == 0:
+                driver.finish(request, [])
+                i += 1
+                time.sleep(0.01)
+        self.assertEqual(len(logs.output), 2, logs.output)
+        self.assertIn("no look-ups until it answers", logs.output[0])
+        self.assertIn("look-ups go on", logs.output[1])
+        self.assertEqual(driver.scheduler.get_kv_connector_stats().data["pauses"], 1)
 
     def test_what_was_matched_is_not_offered_again_and_the_rest_is(self) -> None:
         driver = self.driver()
@@ -238,6 +423,91 @@ class Asking(Case):
         driver.finish(request, OTHERS)
         self.assertEqual(len(self.mount.blocks()), HIT)
         self.loads(driver, "again", 1, wanted)
+
+
+class Figures(Case):
+    def test_the_log_says_at_start_what_is_there(self) -> None:
+        first = self.driver()
+        first.save("s", 1, FIRST)
+        name = first.worker._worker._spaces.by_group[0][0].name
+        with self.assertLogs("vllm.kvfs", "INFO") as logs:
+            self.driver()
+        lines = [line for line in logs.output if "present" in line]
+        self.assertEqual(len(lines), 1, logs.output)
+        for part in (self.mount.path, name, f"{BLOCK} tokens", f"{HIT} present"):
+            self.assertIn(part, lines[0])
+
+    def test_hits_are_counted_by_tier_and_saves_and_loads_once(self) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+        from vllm.v1.metrics.cache_hit_source import CacheHitSource
+        from kvfs.vllm import KvfsConnector
+
+        driver = self.driver(ssd_wait=60)
+
+        def stats() -> dict[str, float]:
+            sides = [side.get_kv_connector_stats() for side in (driver.worker, driver.scheduler)]
+            total = KvfsConnector.build_kv_connector_stats()
+            for side in sides:
+                if side is not None:
+                    total = total.aggregate(KvfsConnector.build_kv_connector_stats(side.to_dict()))
+            return total.data
+
+        driver.save("s1", 1, FIRST)
+        driver.step({}, [])
+        self.assertEqual(stats(), {"saved": HIT})
+        Asking.from_own_cache(self, driver, "present")
+        driver.scheduler._scheduler._offered = type(driver.scheduler._scheduler._offered)()
+        driver.scheduler._scheduler._requests["present"].saved = 0
+        driver.step({"present": 1}, FIRST)
+        driver.sealed()
+        driver.step({}, [])
+        self.assertEqual(stats(), {}, "what was there already was not saved")
+        driver.load("l1", 1, OTHERS)
+        found = stats()
+        self.assertGreater(found.pop("load_seconds"), 0)
+        self.assertEqual(found, {"dram_hits": HIT, "loads": 1})
+        settled(self.mount.path)
+        self.mount.stop()
+        self.mount.start()
+        while not driver.connected():
+            time.sleep(0.05)
+        request = driver.request("l2", 1)
+        Asking.lookups(self, driver)  # the daemon hangs when it has been asked
+        self.assertIsNone(driver.match(request))
+        held = driver.scheduler._scheduler._requests["l2"].held
+        self.assertEqual(driver.scheduler.get_external_cache_hit_sources(request, HIT * BLOCK),
+                         {CacheHitSource.HOST: HIT * BLOCK})
+        time.sleep(0.1)  # it is being asked where they are
+        self.mount.signal(signal.SIGCONT)
+        hit = driver.matched(request)
+        end = time.monotonic() + 20
+        while not held.states and time.monotonic() < end:
+            time.sleep(0.01)
+        self.assertLessEqual(set(held.states), {kvfs.State.DRAM, kvfs.State.SSD})
+        self.assertEqual(len(held.states), HIT)
+        # Some may have been read before the daemon said where they are.
+        held.states = [kvfs.State.DRAM] * 5 + [kvfs.State.SSD] * (HIT - 5)
+        self.assertEqual(driver.scheduler.get_external_cache_hit_sources(request, hit),
+                         {CacheHitSource.HOST: 5 * BLOCK, CacheHitSource.DISK: (HIT - 5) * BLOCK})
+        driver.allocate(request, OTHERS, hit)
+        self.assertEqual({"dram_hits": 5, "ssd_hits": HIT - 5},
+                         {what: n for what, n in stats().items() if "hits" in what})
+
+        registry = CollectorRegistry()
+        types = {cls: lambda cls=cls, **kwargs: cls(registry=registry, **kwargs)
+                 for cls in (Counter, Gauge, Histogram)}
+        metrics = KvfsConnector.build_prom_metrics(
+            driver.config, types, ["engine"], {0: ["0"]})
+        metrics.observe({"saved": 3, "load_seconds": 0.5})
+        self.assertEqual(registry.get_sample_value("vllm:kvfs_saved_total", {"engine": "0"}), 3)
+        self.assertEqual(registry.get_sample_value("vllm:kvfs_load_seconds_total", {"engine": "0"}), 0.5)
+
+    def test_another_version_of_vllm_is_named(self) -> None:
+        script = ("import sys, vllm; vllm.__version__ = '0.99.1'\n"
+                  "sys.modules['vllm.v1.metrics.cache_hit_source'] = None\nimport kvfs.vllm\n")
+        run = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
+        self.assertRegex(run.stderr.strip().splitlines()[-1],
+                         "kvfs: vLLM 0.99.1 is not tested: KvfsConnector is made for vLLM 0.32")
 
 
 class TokenIds(Case):

@@ -421,6 +421,49 @@ class Apart(Case):
         self.assertEqual(forwarded(fourth), (rest, other[1]))
 
 
+    def test_a_length_that_changes_rotary_embeddings(self) -> None:
+        p = prompt(1, 450)
+        answers = []
+        for length in (512, 4096, 512):
+            engine = self.engine(model("phi"), self.mount.path, max_model_len=length)
+            answers.append(engine.do("generate", prompts=[p]))
+            settled(self.mount.path)
+            engine.kill()
+        short, long, again = answers
+        self.assertNotEqual(long["tokens"], short["tokens"])
+        self.assertEqual([answer["forwarded"] for answer in answers], [457, 457, 450 - full(450) + 7])
+        self.assertEqual(again["tokens"], short["tokens"])
+
+    def test_weights_that_change_in_one_byte_or_in_the_running_engine(self) -> None:
+        place, p = f"{models}/changed", prompt(1, 1000)
+        whole, rest = 1007, 1000 - full(1000) + 7
+        shutil.copytree(model("qwen"), place)
+        shutil.copytree(model("qwen"), f"{models}/elsewhere")
+        first = self.engine(place, self.mount.path)
+        wanted = first.do("generate", prompts=[p])
+        settled(self.mount.path)
+        first.kill()
+        # A copy with other settings that change no block.
+        second = self.engine(f"{models}/elsewhere", self.mount.path, max_logprobs=5,
+                             generation_config="vllm", served_model_name="other",
+                             gpu_memory_utilization=0.5)
+        self.assertEqual(second.do("generate", prompts=[p])["forwarded"], rest)
+        second.do("call", method="reload_weights")
+        for _ in range(2):
+            second.do("reset")
+            got = second.do("generate", prompts=[p])
+            self.assertEqual((got["tokens"], got["forwarded"]), (wanted["tokens"], whole))
+        self.assertEqual(second.said().count("reload_weights may change the model's weights"), 1)
+        second.kill()
+        with open(glob.glob(f"{place}/*.safetensors")[0], "r+b") as file:
+            file.seek(1_000_003)
+            byte = file.read(1)
+            file.seek(1_000_003)
+            file.write(bytes([byte[0] ^ 1]))
+        third = self.engine(place, self.mount.path)
+        self.assertEqual(third.do("generate", prompts=[p])["forwarded"], whole)
+
+
 class Kinds(Case):
     def kind(self, name: str, spaces: int, **options) -> tuple[Engine, list, list, int]:
         """The engine, and what it was asked, answered and went through the model."""
@@ -462,16 +505,17 @@ class Kinds(Case):
 
 
 class Tier(Case):
-    def tiered(self, **own) -> Engine:
+    def tiered(self, options: dict | None = None, **own) -> Engine:
         id = f"kvfs-test-{os.getpid()}-{time.monotonic_ns()}"
         self.addCleanup(lambda: [os.unlink(path) for path in glob.glob(f"/dev/shm/*{id}*")])
-        tier = {"type": "KvfsTier", "module_path": "kvfs.vllm.tier", "path": self.mount.path} | own
+        tier = {"type": "KvfsTier", "module_path": "kvfs.vllm.tier", "path": self.mount.path,
+                "weights_cache": f"{models}/digests"} | own
         return self.engine(model("qwen"), kv_transfer_config={
             "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "engine_id": id,
             "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {
                 "spec_name": "CpuTieringSpec", "spec_module_path": "cpu_spec",
-                "cpu_bytes_to_use": 128 << 20, "secondary_tiers": [tier]}})
+                "cpu_bytes_to_use": 128 << 20, "secondary_tiers": [tier]}}, **(options or {}))
 
     def test_behind_vllms_cpu_cache_killed_and_loaded_by_another(self) -> None:
         p = prompt(1, 1500)
@@ -502,6 +546,21 @@ class Tier(Case):
         fourth.kill()
         fifth = self.tiered(salt="other")
         self.assertEqual(fifth.do("generate", prompts=[p])["forwarded"], 1500 + 7)
+        fifth.kill()
+
+    def test_other_settings_of_the_model_are_another_space(self) -> None:
+        p = prompt(1, 1500)
+        for options, forwarded in (({}, 1507), ({"hf_overrides": {"rms_norm_eps": 1e-3}}, 1507),
+                                   ({}, 1500 - full(1500) + 7)):
+            engine = self.tiered(options)
+            self.assertEqual(engine.do("generate", prompts=[p])["forwarded"], forwarded)
+            engine.do("generate", prompts=[prompt(2, 200)])
+            settled(self.mount.path)
+            if options or forwarded < 1507:
+                engine.do("call", method="reload_weights")
+                engine.do("reset", connector=True)
+                self.assertEqual(engine.do("generate", prompts=[p])["forwarded"], 1507)
+            engine.kill()
 
     def test_a_wrong_setting_is_named(self) -> None:
         with self.assertRaises(EngineError) as caught:

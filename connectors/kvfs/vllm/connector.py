@@ -14,12 +14,21 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V
                                                                KVConnectorRole,
                                                                KVConnectorTransferResults,
                                                                SupportsHMA)
+from vllm.distributed.kv_transfer import get_kv_transfer_group
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from .groups import check_engine, groups
+from .identity import caller, engine_core, identity, watch_weights
 from .messages import Plan, Report
+from .metrics import Metrics, Stats
 from .scheduler import Scheduler
 from .settings import settings
 from .worker import Worker
+
+
+def hand_over(worker: Any, identity: str) -> None:
+    """In a worker: open the spaces of the engine with that identity."""
+    get_kv_transfer_group()._worker.open(identity)
 
 
 class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
@@ -29,8 +38,18 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         self._settings = settings(self._kv_transfer_config.kv_connector_extra_config)
         self._computing = False
+        if (outer := caller(KVConnectorBase_V1, but=self)) is not None:
+            raise ValueError(f"kvfs: KvfsConnector is inside {type(outer).__name__}: another connector "
+                             "may receive into pages while KvfsConnector saves them; use it alone")
+        check_engine(vllm_config, kv_cache_config, self._settings)
+        groups(kv_cache_config)
         if role == KVConnectorRole.SCHEDULER:
-            self._scheduler = Scheduler(vllm_config, kv_cache_config, self._settings)
+            # The workers' connectors exist already.
+            core = engine_core()
+            found = identity(core, self._settings.weights_cache, self._settings.salt)
+            self._scheduler = Scheduler(vllm_config, kv_cache_config, self._settings, found)
+            core.collective_rpc(hand_over, args=(found,))
+            watch_weights(core, self._scheduler.stop)
         else:
             self._worker = Worker(vllm_config, kv_cache_config, self._settings)
 
@@ -51,10 +70,10 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int
                                        ) -> dict[CacheHitSource, int]:
-        if num_external_tokens == 0:
-            return {}
-        source = CacheHitSource.DISK if self._scheduler.waited(request) else CacheHitSource.HOST
-        return {source: num_external_tokens}
+        disk, nodes = self._scheduler.sources(request, num_external_tokens)
+        sources = {CacheHitSource.HOST: num_external_tokens - disk - nodes,
+                   CacheHitSource.DISK: disk, CacheHitSource.P2P: nodes}
+        return {source: n for source, n in sources.items() if n}
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         self._scheduler.allocated(request, blocks.get_block_ids(), num_external_tokens)
@@ -80,6 +99,22 @@ class KvfsConnector(KVConnectorBase_V1, SupportsHMA):
     def reset_cache(self) -> bool | None:
         self._scheduler.reset()
         return True
+
+    # ---- figures ----
+
+    def get_kv_connector_stats(self) -> Stats | None:
+        side = self._scheduler if self.role == KVConnectorRole.SCHEDULER else self._worker
+        side.stats.add("pauses", side.patience.new_pauses())
+        return side.stats.take()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Stats:
+        return Stats(data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: list[str],
+                           per_engine_labelvalues: dict[int, list[object]]) -> Metrics:
+        return Metrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     # ---- in a worker ----
 

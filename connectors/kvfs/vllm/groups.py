@@ -107,9 +107,9 @@ class Spaces:
     its own."""
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings,
-                 rank: int | None) -> None:
-        check_engine(vllm_config, kv_cache_config, settings)
+                 identity: str, rank: int | None) -> None:
         self.groups = groups(kv_cache_config, settings.token_ids)
+        self._identity = identity
         self.block_tokens = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
         replicas = getattr(kv_cache_config, "kv_tp_replicas", 1) or 1
         size = vllm_config.parallel_config.tensor_parallel_size
@@ -124,8 +124,8 @@ class Spaces:
 
     def _open(self, vllm_config: Any, kv_cache_config: Any, settings: Settings, group: Group,
               shard: int, shards: int) -> kvfs.Space:
-        name = space_name(vllm_config, kv_cache_config, group.index, group.layout, shard, shards,
-                          settings.salt)
+        name = space_name(vllm_config, kv_cache_config, self._identity, group.index, group.layout,
+                          shard, shards)
         try:
             return self.session.space(name, settings.layout(group.layout), create=True,
                                       mode=int(settings.mode, 8), shared=settings.shared)

@@ -38,15 +38,18 @@ class Plan(KVConnectorMetadata):
 
 @dataclass
 class Report(KVConnectorWorkerMetadata):
-    """Workers to scheduler.  `dropped`: not all that the scheduler takes for saved is: it
-    failed to load, or was not saved, since it was computed from such blocks."""
+    """Workers to scheduler.  `dropped`: requests of which not all is there that the scheduler
+    takes for saved: it failed to load, or was computed from such blocks, or the save was given
+    up because the daemon hung or was lost.  `pause`: seconds for which no save is begun."""
 
     loaded: set[str] = field(default_factory=set)
     failed: set[bytes] = field(default_factory=set)
     dropped: set[str] = field(default_factory=set)
     failures: int = 0
+    pause: float = 0.0
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> Report:
         assert isinstance(other, Report)
         return Report(self.loaded | other.loaded, self.failed | other.failed,
-                      self.dropped | other.dropped, self.failures + other.failures)
+                      self.dropped | other.dropped, self.failures + other.failures,
+                      max(self.pause, other.pause))

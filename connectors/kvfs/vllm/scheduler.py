@@ -15,10 +15,13 @@ what was offered in the last half minute, unless a look-up missed it since.
 """
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
+import logging
 import os
+import threading
 import time
 from typing import Any
 
@@ -28,8 +31,10 @@ from kvfs.weights import fingerprint
 
 from .groups import Spaces
 from .messages import Blocks, Plan, Report
+from .metrics import Stats
 from .settings import Settings
 
+log = logging.getLogger("vllm.kvfs")
 FAILED_MAX = 65536
 EXTRAS_MAX = 2048
 # Seconds: what is in DRAM is held within the first; a step that computes nothing waits for
@@ -74,20 +79,20 @@ class Offered:
 class Held:
     """The blocks from @first on that are leased for a request."""
 
-    __slots__ = ("first", "keys", "lease", "n", "waited")
+    __slots__ = ("first", "keys", "lease", "n", "states")
 
     def __init__(self, first: int, keys: kvfs.Keys, lease: kvfs.Lease) -> None:
         self.first = first
         self.keys = keys
         self.lease = lease
         self.n: int | None = None  # usable ones, once it has settled
-        self.waited = False
+        self.states: list[kvfs.State] = []  # where they were; none: all in DRAM
 
 
 class Request:
     """What the scheduler remembers of one of vLLM's."""
 
-    __slots__ = ("request", "held", "salt", "chain", "saved")
+    __slots__ = ("request", "held", "salt", "chain", "saved", "counted")
 
     def __init__(self, request: Any, salt: bytes) -> None:
         self.request = request
@@ -99,6 +104,10 @@ class Request:
         self.salt = salt
         self.chain = kvfs.Chain(salt)
         self.saved = 0  # blocks from the beginning that are there, or were offered
+        self.counted = 0  # of those and others: dropped ones among them are counted
+
+    def offer_again(self) -> None:
+        self.counted, self.saved = max(self.counted, self.saved), 0
 
     def known(self) -> int:
         """Full blocks whose tokens are known, and so their keys: vLLM's hashes, or with a
@@ -110,8 +119,9 @@ class Request:
 
 
 class Scheduler:
-    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings) -> None:
-        self._spaces = Spaces(vllm_config, kv_cache_config, settings, None)
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings,
+                 identity: str) -> None:
+        self._spaces = Spaces(vllm_config, kv_cache_config, settings, identity, None)
         self._windows = [group.window for group, spaces in
                          zip(self._spaces.groups, self._spaces.by_group) for _ in spaces]
         self._together = kvfs.Together([space for spaces in self._spaces.by_group for space in spaces],
@@ -121,7 +131,7 @@ class Scheduler:
         # Of a space that was shared before, others are not asked for what is missing.
         self._at_once = AT_ONCE if not any((space.layout or {}).get("share") for spaces in
                                            self._spaces.by_group for space in spaces) else 0
-        self._patience = Patience()
+        self.patience = Patience(log, "look-ups", self._spaces.session.stats)
         self._requests: dict[str, Request] = {}
         self._unsettled: dict[str, Held] = {}  # by request
         self._loads: list[Blocks] = []
@@ -130,8 +140,21 @@ class Scheduler:
         self._failed: dict[bytes, None] = {}  # blocks that did not load, oldest first
         self._offered = Offered()
         self._failures_seen = 0
+        self._paused = 0.0  # until then the workers save nothing
         self._reset = b""
-        self._spaces.connected
+        self._adapters: dict[tuple[int, str], bytes] = {}  # salts
+        self._stopped = False
+        self.stats = Stats()
+        if self._spaces.connected:
+            self._tell_what_is_there()
+
+    def _tell_what_is_there(self) -> None:
+        for spaces in self._spaces.by_group:
+            for space in spaces:
+                with contextlib.suppress(kvfs.Error):  # the daemon was lost
+                    log.info("kvfs: %s: space %s, blocks of %d tokens and %d bytes, %d present",
+                             self._settings.path, space.name, self._tokens, space.payload,
+                             sum(map(len, space.pages(65536))))
 
     # ---- requests come and go ----
 
@@ -141,10 +164,29 @@ class Scheduler:
             salt = self._reset
             adapter = getattr(request, "lora_request", None)
             if adapter is not None:
-                path = adapter.lora_path
-                salt += b"adapter" + (fingerprint(path) if os.path.isdir(path) else path).encode()
+                salt += self._adapter(adapter)
             known = self._requests[request.request_id] = Request(request, salt)
         return known
+
+    def _adapter(self, adapter: Any) -> bytes:
+        """Return a salt for an adapter's weights.  Nothing is shared of an adapter that cannot
+        be read, or whose files changed since this engine first used it."""
+        name = adapter.lora_int_id, adapter.lora_path
+        try:
+            salt = b"adapter" + fingerprint(adapter.lora_path, log, self._settings.weights_cache).encode()
+        except OSError:
+            salt = b""
+        if salt and self._adapters.setdefault(name, salt) == salt:
+            return salt
+        if not self._adapters.get(name, b"adapter").startswith(b"alone"):
+            self._adapters[name] = b"alone" + os.urandom(16)
+            log.warning("kvfs: the adapter %s cannot be read or changed since it was loaded: its "
+                        "blocks are not shared until the engine restarts", adapter.lora_path)
+        return self._adapters[name]
+
+    def stop(self) -> None:
+        """Match and save nothing from now on.  Loads that vLLM waits for still end."""
+        self._stopped = True
 
     def finished(self, request: Any) -> None:
         known = self._requests.pop(request.request_id, None)
@@ -172,7 +214,7 @@ class Scheduler:
         """Tokens beyond @computed that are in DRAM and held; None: ask again."""
         known = self.new(request)
         first = computed // self._tokens
-        if getattr(request, "skip_reading_prefix_cache", False):
+        if self._stopped or getattr(request, "skip_reading_prefix_cache", False):
             return 0
         held = known.held
         if held is None or held.first != first or (self._failed and not self._whole(held)):
@@ -182,9 +224,9 @@ class Scheduler:
                 return 0
         elif held.n is None:
             self._settle(known, held, held.lease.held())
-        if held.n is None:
+        if held.n is None and self.patience.left:
             return None
-        if held.n == 0:
+        if not held.n:
             self._drop(known)
             return 0
         return held.n * self._tokens
@@ -195,7 +237,7 @@ class Scheduler:
     def _hold(self, known: Request, first: int) -> Held | None:
         # One token at least is left to be computed.
         end = min((known.request.num_tokens - 1) // self._tokens, known.known())
-        if first >= end or not self._patience.left:
+        if first >= end or not self.patience.left:
             return None
         keys = known.chain.keys(first, end)
         if self._failed:
@@ -204,29 +246,35 @@ class Scheduler:
         n, lease, got = self._together.hold(
             keys, deadline=self._settings.ssd_wait, wait=DRAM_WAIT,
             missing=self._settings.remote or len(keys) <= self._at_once)
-        self._patience.took(time.monotonic() - start)
+        self.patience.took(time.monotonic() - start)
         if first + n < end:
             self._offered.forget(known.salt, known.request.block_hashes[first + n:end])
         if lease is None:
             self._spaces.connected  # tells when it has changed
             return None
         held = Held(first, keys if n == len(keys) else keys[:n], lease)
+        if got is None:
+            # Where its blocks come from is asked aside: a daemon that hangs holds up no step.
+            threading.Thread(target=self._look, args=(held,), daemon=True).start()
         self._settle(known, held, got)
         return held
 
     def _settle(self, known: Request, held: Held, got: int | None) -> None:
         """@got of its blocks are held; None: it is not known yet."""
         if got is None:
-            held.waited = True
             self._unsettled[known.request.request_id] = held
             return
         self._unsettled.pop(known.request.request_id, None)
         held.n = len(held.keys) if got == len(held.lease) else self._usable(held)
         if got == 0 and not self._settings.remote and held.lease.statuses()[0] == -errno.ETIMEDOUT:
-            self._patience.took(self._settings.ssd_wait)
+            self.patience.took(self._settings.ssd_wait)
         if held.n < len(held.keys):
             hashes = known.request.block_hashes
             self._offered.forget(known.salt, hashes[held.first + held.n:held.first + len(held.keys)])
+
+    def _look(self, held: Held) -> None:
+        with contextlib.suppress(kvfs.Error, ValueError):
+            held.states = self._spaces.by_group[0][0].probe(held.keys)
 
     def _usable(self, held: Held) -> int:
         """Blocks that every space has: of a window all, of a prefix those before the first
@@ -249,14 +297,19 @@ class Scheduler:
                 self._drop(known)
             return
         n = tokens // self._tokens
+        disk, nodes = (part // self._tokens for part in self.sources(request, tokens))
+        for what, blocks in (("dram", n - disk - nodes), ("ssd", disk), ("remote", nodes)):
+            self.stats.add(f"{what}_hits", blocks)
         known.saved = held.first + n
         self._loads.append(Blocks(request.request_id, held.first, held.keys[:n], None,
                                   [ids[held.first:held.first + n] for ids in block_ids]))
 
-    def waited(self, request: Any) -> bool:
-        """Whether what was matched came from SSD."""
+    def sources(self, request: Any, tokens: int) -> tuple[int, int]:
+        """How many of @tokens that were matched came from SSD, and how many from other nodes."""
         known = self._requests.get(request.request_id)
-        return bool(known and known.held and known.held.waited)
+        states = known.held.states[:tokens // self._tokens] if known and known.held else []
+        return states.count(kvfs.State.SSD) * self._tokens, \
+            (states.count(kvfs.State.REMOTE) + states.count(kvfs.State.ABSENT)) * self._tokens
 
     # ---- a step ----
 
@@ -286,8 +339,14 @@ class Scheduler:
                 known.saved = self._offered.after(known.salt, request.block_hashes, known.saved, end)
                 if end > known.saved:
                     offers.append((known, end))
-        if offers and self._spaces.connected:
+        paused = self._stopped or time.monotonic() < self._paused
+        if offers and self._spaces.connected and not paused:
             self._offer(plan, offers, output.kv_connector_block_state)
+        elif offers and not self._stopped:
+            # A later step offers the blocks, if their requests still run then.
+            for known, end in offers:
+                self.stats.add("dropped", max(0, end - max(known.saved, known.counted)))
+                known.counted = max(known.counted, end)
         return plan
 
     def _offer(self, plan: Plan, offers: list[tuple[Request, int]], tables: Any) -> None:
@@ -338,9 +397,16 @@ class Scheduler:
         while len(self._failed) > FAILED_MAX:
             self._failed.pop(next(iter(self._failed)))
         for id in report.dropped:
-            if (known := self._requests.get(id)) is not None:
-                known.saved = 0
+            if (known := self._requests.get(id)) is None:
+                # Which blocks it had is not known any more: others may have skipped them.
+                self._offered = Offered()
+                for other in self._requests.values():
+                    other.offer_again()
+            else:
+                known.offer_again()
                 self._offered.forget(known.salt, known.request.block_hashes)
+        if report.pause:
+            self._paused = max(self._paused, time.monotonic() + report.pause)
         self._failures_seen += report.failures
 
     def close(self) -> None:

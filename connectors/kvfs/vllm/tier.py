@@ -28,7 +28,8 @@ import kvfs
 from kvfs import Stage, State
 from kvfs.patience import Patience
 from kvfs.settings import Tier, read
-from kvfs.weights import fingerprint
+
+from .identity import engine_core, identity, watch_weights
 
 log = logging.getLogger("vllm.kvfs")
 LOAD_WAIT = SAVE_WAIT = 10.0
@@ -47,6 +48,7 @@ class KvfsTier(SecondaryTierManager):
     """Settings are those of kvfs.settings.Tier."""
 
     medium = Medium.STORAGE
+    _stopped = False
 
     def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str,
                  backpressure_detector: Any = None, locality: str | None = None,
@@ -58,7 +60,7 @@ class KvfsTier(SecondaryTierManager):
         chunks = len(self._view) // self.block_size_bytes
         self._session = kvfs.open(chosen.path)
         layout = {"tensors": [{"name": "kv", "dtype": "U8", "shape": [self.block_size_bytes]}]}
-        name = self._name(offloading_spec, layout, chosen.salt)
+        name = self._name(offloading_spec, layout)
         try:
             self._space = self._session.space(name, chosen.layout(layout), create=True,
                                               shared=chosen.shared, mode=int(chosen.mode, 8))
@@ -69,7 +71,8 @@ class KvfsTier(SecondaryTierManager):
             self._space, [kvfs.View("kv", base, self.block_size_bytes, self.block_size_bytes)],
             chunks, memory=self._memory(offloading_spec, base), keep=self._view)
         self._jobs: dict[int, Job] = {}
-        self._patience = Patience()
+        self._dropped: list[int] = []  # jobs that saved nothing
+        self._patience = Patience(log, "look-ups", self._session.stats)
         self._asked: dict[str, dict[bytes, bool | None]] = {}  # by request; None: not yet
         self._places: dict[str, dict[tuple[bytes, int], bytes]] = {}
         self._wanted: list[tuple[list[bytes], kvfs.Lease]] = []  # of other nodes
@@ -79,24 +82,21 @@ class KvfsTier(SecondaryTierManager):
             log.warning("kvfs: no daemon answers at %s: the tier is empty until one does",
                         chosen.path)
 
-    @staticmethod
-    def _name(spec: Any, layout: dict[str, Any], salt: str) -> str:
-        import torch
-        import vllm
-        from vllm.v1.core import kv_cache_utils
+    def _name(self, spec: Any, layout: dict[str, Any]) -> str:
+        """The tier is given no VllmConfig: it is that of the EngineCore which creates the tier."""
+        core, config = engine_core(), spec.config
+        if core.vllm_config.lora_config is not None:
+            raise ValueError("kvfs: enable_lora is set: KvfsTier does not see an adapter's weights, only "
+                             "its name and path; use KvfsConnector")
+        parts = [identity(core, self._settings.weights_cache, self._settings.salt),
+                 [str(group) for group in config.groups], str(config.cache), str(config.parallel),
+                 config.kv_cache_layout, config.canonical_layout, config.replicated_layout, layout]
+        watch_weights(core, self._stop)
+        return f"vllm-tier-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]}"
 
-        config = spec.config
-        model = config.model.name
-        parts = {
-            "weights": fingerprint(model) if os.path.isdir(model) else model,
-            "dtype": str(config.model.dtype), "groups": [str(group) for group in config.groups],
-            "cache": str(config.cache), "parallel": str(config.parallel),
-            "layout": [config.kv_cache_layout, config.canonical_layout, config.replicated_layout, layout],
-            "seed": bytes(kv_cache_utils.NONE_HASH).hex() if hasattr(kv_cache_utils, "NONE_HASH") else "",
-            "engine": [vllm.__version__, torch.__version__], "salt": salt,
-        }
-        digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-        return f"vllm-tier-{digest[:24]}"
+    def _stop(self) -> None:
+        """Find and save nothing from now on.  Loads of what was found before still end."""
+        self._stopped = True
 
     def _memory(self, spec: Any, base: int) -> kvfs.Memory | None:
         """vLLM's buffer is a file in /dev/shm: the daemon saves from there."""
@@ -109,7 +109,7 @@ class KvfsTier(SecondaryTierManager):
     # ---- look-up ----
 
     def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
-        if key in self._lost or not self._patience.left:
+        if self._stopped or key in self._lost or not self._patience.left:
             return LookupResult.MISS
         asked = self._asked.setdefault(req_context.req_id, {})
         found = asked.setdefault(key, None)
@@ -182,6 +182,9 @@ class KvfsTier(SecondaryTierManager):
 
     def submit_store(self, job_metadata: TransferJob) -> None:
         keys, context = list(job_metadata.keys), job_metadata.req_context
+        if self._stopped:
+            self._dropped.append(job_metadata.job_id)
+            return
         for key in keys:
             self._lost.pop(key, None)
         tokens = {key: self._place(key, context) for key in keys}
@@ -209,7 +212,8 @@ class KvfsTier(SecondaryTierManager):
         self._jobs[job_metadata.job_id] = Job(keys, transfer, True, time.monotonic())
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
-        results = []
+        results = [JobResult(id, False, None, 0.0, 0) for id in self._dropped]
+        self._dropped = []
         for id, job in list(self._jobs.items()):
             if job.transfer.poll():
                 del self._jobs[id]
@@ -240,7 +244,7 @@ class KvfsTier(SecondaryTierManager):
         """kvfs learns of use by the loads."""
 
     def has_pending_work(self) -> bool:
-        return bool(self._jobs or self._wanted)
+        return bool(self._jobs or self._dropped or self._wanted)
 
     def drain_jobs(self) -> None:
         for job in self._jobs.values():

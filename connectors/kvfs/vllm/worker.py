@@ -11,30 +11,35 @@ import errno
 import logging
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
 
 import kvfs
 from kvfs import Stage
 from kvfs.patience import Patience
+from kvfs.transfer import PRESENT
 
 from .groups import Group, Spaces
 from .messages import NULL_BLOCK, Blocks, Plan, Report
+from .metrics import Stats
 from .settings import Settings
 
 log = logging.getLogger("vllm.kvfs")
 LOAD_WAIT = 5.0  # the scheduler holds the blocks in DRAM: they come at once or never
+# With these a save that is tried again may succeed at once.
+LOST = {errno.ECANCELED, errno.ETIMEDOUT, errno.ENOTCONN}
 IDLE_WAIT = 0.005  # a step that computes nothing waits for a load
 
 
 class Load:
     """Blocks on their way to pages: a transfer for each group that has some."""
 
-    __slots__ = ("blocks", "parts", "refused", "_whole")
+    __slots__ = ("blocks", "parts", "refused", "began", "_whole")
 
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
+        self.began = time.monotonic()
         self._whole: bool | None = None
         self.parts: list[tuple[int, list[int] | range, kvfs.Transfer]] = []  # group, indices, copies
         self.refused = 0  # the error with which a part could not even begin
@@ -53,34 +58,45 @@ class Load:
 
 
 class Save:
-    """Blocks on their way from @pages, which are the transfer's until it is COPIED."""
+    """Blocks of @request on their way from @pages, which are the transfer's until it is
+    COPIED."""
 
-    __slots__ = ("transfer", "pages")
+    __slots__ = ("request", "transfer", "pages")
 
-    def __init__(self, transfer: kvfs.Transfer, pages: list[int]) -> None:
+    def __init__(self, request: str, transfer: kvfs.Transfer, pages: list[int]) -> None:
+        self.request = request
         self.transfer = transfer
         self.pages = pages
 
 
 class Worker:
     def __init__(self, vllm_config: Any, kv_cache_config: Any, settings: Settings) -> None:
-        self._spaces = Spaces(vllm_config, kv_cache_config, settings,
-                              vllm_config.parallel_config.rank)
+        self._configs = vllm_config, kv_cache_config
         self._settings = settings
         self._blocks = kv_cache_config.num_blocks
         self._sync = settings.load == "sync"
-        self._patience = Patience()
+        self.patience = Patience(log, "saves", lambda: self._spaces.session.stats())
         self._pools: list[kvfs.Pool] = []
         self._loads: dict[str, Load] = {}  # by request
         self._saves: deque[Save] = deque()  # that are not sealed, oldest first
         self._bad: set[int] = set()
         self._failures = 0
         self._report: Report | None = None
+        self.stats = Stats()
         self._told: dict[int, float] = {}
-        self._stream: Any = None
-        self._spaces.connected
+        self._stream: Any = None  # what the model runs in; None: no GPU
+        self._before: Any = None  # torch's event before the forward pass that is under way
 
     def register(self, caches: dict[str, Any]) -> None:
+        self._caches = caches
+
+    def open(self, identity: str) -> None:
+        """Open the spaces of the engine with that identity, once, before the first step."""
+        vllm_config, kv_cache_config = self._configs
+        caches = self._caches
+        self._spaces = Spaces(vllm_config, kv_cache_config, self._settings, identity,
+                              vllm_config.parallel_config.rank)
+        self._spaces.connected
         for group, spaces in zip(self._spaces.groups, self._spaces.by_group):
             views: list[kvfs.View] = []
             device = "host"
@@ -93,6 +109,7 @@ class Worker:
                 import torch
 
                 self._stream = lambda: torch.cuda.current_stream().cuda_stream
+                self._before = torch.cuda.Event()
             self._pools.append(self._spaces.session.pool(spaces[0], views, self._blocks,
                                                          device=device, keep=caches))
 
@@ -113,11 +130,17 @@ class Worker:
     # ---- loads ----
 
     def load(self, plan: Plan) -> None:
+        # vLLM starts an asynchronous load after it has launched the forward pass, which does
+        # not touch its pages, but the pass before may.  Nor are its pages zeroed in this step
+        # (skip_zeroing_group_ids); those of a synchronous load may be, just before.
+        order = {}
+        if plan.loads and self._stream:
+            order = {"stream": self._stream()} if self._sync else {"event": self._before.cuda_event}
         for blocks in plan.loads:
             load = self._loads[blocks.request] = Load(blocks)
             try:
                 for group in range(len(self._pools)):
-                    self._begin(load, group)
+                    self._begin(load, group, order)
             except kvfs.Error as error:
                 load.refused = -error.errno
         if self._sync:
@@ -126,7 +149,7 @@ class Worker:
                     transfer.wait()
             self.loaded()
 
-    def _begin(self, load: Load, group: int) -> None:
+    def _begin(self, load: Load, group: int, order: dict[str, int]) -> None:
         pages, keys = load.blocks.pages[group], load.blocks.keys
         some: list[int] | range = range(len(pages))
         if NULL_BLOCK in pages:
@@ -135,7 +158,7 @@ class Worker:
                 return
             keys, pages = kvfs.Keys([keys[i] for i in some]), [pages[i] for i in some]
         load.parts.append((group, some, self._pools[group].fetch(
-            self._spaces.by_group[group][0], keys, pages, deadline=LOAD_WAIT)))
+            self._spaces.by_group[group][0], keys, pages, deadline=LOAD_WAIT, again=True, **order)))
 
     def rest(self) -> None:
         """Nothing is computed in this step: wait a little for a load, without the
@@ -155,6 +178,8 @@ class Worker:
             if whole is None:
                 continue
             done.add(id)
+            self.stats.add("loads", 1)
+            self.stats.add("load_seconds", time.monotonic() - load.began)
             if not whole and self._lost(load):
                 failed.add(id)
         for id in done:
@@ -176,6 +201,7 @@ class Worker:
         if not lost:
             return False
         self._tell(-next(iter(lost.values())), "loads")
+        self.stats.add("errors", len(lost))
         report = self._news()
         # What comes after a lost block is of no use to a prefix, but may be to others.
         report.failed.update(load.blocks.keys[i] for i in lost)
@@ -192,12 +218,14 @@ class Worker:
     # ---- saves ----
 
     def save(self, plan: Plan) -> None:
+        self._forget()
+        if pause := self.patience.rest:
+            self._news().pause = pause
         if not plan.saves:
             return
-        if plan.failures_seen < self._failures:
-            self._news().dropped.update(blocks.request for blocks in plan.saves)
-            return
-        if not self._patience.left or not self._spaces.connected:
+        if plan.failures_seen < self._failures or pause or not self._spaces.connected:
+            for blocks in plan.saves:
+                self._drop(blocks.request, len(blocks.keys))
             return
         stream = self._stream() if self._stream else 0
         for blocks in plan.saves:
@@ -210,7 +238,7 @@ class Worker:
                     for first, end in _runs(pages):
                         self._save(pool, spaces[0], blocks, pages[first:end], first, end, stream)
                 except kvfs.Error as error:
-                    self._tell(error.errno, "saves")
+                    self._save_failed(blocks.request, error.errno, len(blocks.keys))
 
     def _save(self, pool: kvfs.Pool, space: kvfs.Space, blocks: Blocks, pages: list[int], first: int,
               end: int, stream: int) -> None:
@@ -223,31 +251,46 @@ class Worker:
         transfer = pool.save(space, keys, pages, parent=before, position=blocks.first + first,
                              tokens=tokens, extras=[blocks.extras] * len(keys) if tokens else None,
                              stream=stream)
-        self._saves.append(Save(transfer, pages))
+        self._saves.append(Save(blocks.request, transfer, pages))
 
     def _forget(self) -> None:
-        """Saves that have been sealed: the oldest, two for each that begins."""
+        """Saves that have been sealed: the oldest, two in each step and for each that begins."""
         for _ in range(2):
-            if not self._saves or (good := self._saves[0].transfer.there(Stage.SEALED)) is None:
+            if not self._saves or self._saves[0].transfer.there(Stage.SEALED) is None:
                 return
-            transfer = self._saves.popleft().transfer
-            if good < len(transfer):
-                failed = next((status for status in transfer.statuses() if status < 0), 0)
-                if failed:
-                    self._tell(-failed, "saves")
+            save = self._saves.popleft()
+            for status, n in Counter(save.transfer.statuses()).items():
+                if status < 0:
+                    self._save_failed(save.request, -status, n)
+                elif status != PRESENT:
+                    self.stats.add("saved", n)
+
+    def _save_failed(self, request: str, error: int, blocks: int) -> None:
+        self._tell(error, "saves")
+        if error in LOST:
+            self._drop(request, blocks)
+        else:
+            self.stats.add("errors", blocks)
+
+    def _drop(self, request: str, blocks: int) -> None:
+        self._news().dropped.add(request)
+        self.stats.add("dropped", blocks)
 
     def settle(self, fresh: list[tuple[list[int], ...]]) -> None:
-        """When this returns the pages of @fresh may be changed."""
+        """When this returns the pages of @fresh may be changed.  Before each forward pass."""
+        if self._before is not None:
+            self._before.record()
         if not fresh or not self._saves:
             return
         pages = set().union(*(ids for table in fresh for ids in table))
         start = 0.0
+        limit = self._settings.save_wait if self.patience.left else 0.0
         for save in self._saves:
             if not pages.isdisjoint(save.pages):
                 start = start or time.monotonic()
-                self._wait(save, start + self._settings.save_wait)
+                self._wait(save, start + limit)
         if start:
-            self._patience.took(time.monotonic() - start)
+            self.patience.took(time.monotonic() - start)
 
     @staticmethod
     def _wait(save: Save, until: float) -> None:
@@ -290,7 +333,8 @@ class Worker:
         for pool in self._pools:
             pool.close()
         self._pools = []
-        self._spaces.session.close()
+        if hasattr(self, "_spaces"):
+            self._spaces.session.close()
 
 
 def _runs(pages: list[int]) -> Iterator[tuple[int, int]]:

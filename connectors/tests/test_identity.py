@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is part of an engine's identity and what is not: vLLM's own configuration, without an
+engine and without a daemon."""
+from __future__ import annotations
+
+import inspect
+import shutil
+import tempfile
+import unittest
+from typing import Any
+
+import configs
+from models import make
+
+folder = ""
+
+
+def setUpModule() -> None:
+    global folder
+    folder = tempfile.mkdtemp(prefix="kvfs-models.")
+    make("qwen", f"{folder}/qwen")
+    shutil.copytree(f"{folder}/qwen", f"{folder}/copy")
+
+
+def tearDownModule() -> None:
+    shutil.rmtree(folder)
+
+
+class Identity(unittest.TestCase):
+    def identity(self, model: str = "qwen", backend: str = "FLASH", change: Any = None,
+                 **options: Any) -> str:
+        from kvfs.vllm.identity import identity
+
+        core = configs.Core(configs.engine(f"{folder}/{model}", "/nowhere", **options))
+        core.backends = [backend]
+        if change:
+            change(core.vllm_config)
+        return identity(core, f"{folder}/digests", "")
+
+    def test_what_changes_no_block_is_no_part_of_it(self) -> None:
+        plain = self.identity()
+        for options in ({"model": "copy"}, {"max_logprobs": 7}, {"generation_config": "vllm"},
+                        {"served_model_name": "x"}, {"tokenizer": f"{folder}/copy"}, {"seed": 3},
+                        {"gpu_memory_utilization": 0.3}, {"max_num_seqs": 3},
+                        {"max_num_batched_tokens": 5000}, {"distributed_timeout_seconds": 77},
+                        {"override_generation_config": {"temperature": 0.5}},
+                        {"num_gpu_blocks_override": 99}, {"trust_remote_code": True}):
+            self.assertEqual(self.identity(**options), plain, options)
+
+    def test_what_changes_blocks_is_part_of_it(self) -> None:
+        def fitted(config: Any) -> None:
+            config.model_config.original_max_model_len = -1
+
+        def length(config: Any) -> None:
+            config.model_config.max_model_len = 512
+
+        found = {self.identity(**options) for options in (
+            {}, {"backend": "FLEX"}, {"hf_overrides": {"rms_norm_eps": 1e-3}}, {"block_size": 64},
+            {"hf_overrides": {"rope_parameters": {"rope_type": "linear", "factor": 2.0,
+                                                  "rope_theta": 10000.0}}},
+            {"kv_cache_dtype": "fp8_e5m2"}, {"enable_lora": True}, {"load_format": "dummy"},
+            {"load_format": "dummy", "seed": 1}, {"change": length}, {"change": fitted},
+            {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2,
+                                    "prompt_lookup_max": 3}})}
+        self.assertEqual(len(found), 13)
+
+    def test_after_the_weights_may_have_changed_nothing_is_shared(self) -> None:
+        from kvfs.vllm.identity import watch_weights
+
+        def function(worker: Any) -> None:
+            pass
+
+        for method, stops in (("reload_weights", 1), ("update_weights", 1), ("start_weight_update", 1),
+                              ("apply_model", 1), ("of_an_extension", 1), (function, 1),
+                              ("list_loras", 0), ("compute_weight_checksums", 0)):
+            core, stopped = configs.Core(configs.engine(f"{folder}/qwen", "/nowhere")), []
+            watch_weights(core, lambda: stopped.append(list(core.called)))
+            for _ in range(2):
+                arguments = (method, None, (), {})  # vLLM compares them with the signature
+                self.assertEqual(len(inspect.signature(core.collective_rpc).parameters), len(arguments))
+                core.collective_rpc(*arguments)
+            self.assertEqual(stopped, [[]] * stops, method)
+            self.assertEqual(core.called, [method] * 2)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
