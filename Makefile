@@ -92,7 +92,7 @@ soak: deps                              ## hours: 10,000 kills, 1,000 power cuts
 	@B=$(abspath $B) tests/soak.sh
 check: FOR := check
 check: deps                             ## layers, format, man pages, README, two compilers, static analysis
-	@$(MAKE) check-format check-man check-readme check-tidy
+	@$(MAKE) check-format check-man check-readme check-prose check-tidy
 	@$(MAKE) CC=gcc all $(UNIT) $(HELPERS)
 	@$(MAKE) CC=clang B=build-clang all points $(subst $B/,build-clang/,$(UNIT) $(HELPERS))
 	@B=$B tests/layers.py
@@ -104,6 +104,9 @@ check-format:                           ## clang-format changes nothing
 check-tidy:                             ## static analysis
 	@printf '%s\n' $(SHARED) $(DAEMON) $(LIB) $(CUDA) fs/main.c $(wildcard tools/*/*.c tests/gpu/*/*.c) | \
 	  xargs -P 2 -n 6 sh -c 'clang-tidy --quiet "$$@" -- $(TIDY) 2>/dev/null' sh
+PROSE_MAX := 1564
+check-prose:                            ## wording that readers did not understand stands in at most PROSE_MAX places
+	@tests/prose.py --max $(PROSE_MAX)
 check-man:                              ## groff and man accept every page silently
 	@tests/man.sh $(PAGES)
 fuzz coverage valgrind: deps            ## every parser, 20 s each; branches taken; memcheck
