@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kv.h - the few words that every part of the daemon shares.  It has no .c.
+ * kv.h - the few definitions that every part of kvfs shares.  It has no .c.
  *
  * In-tree functions return 0 or a count, or -errno.
  */
@@ -42,10 +42,10 @@
 #define kv_container(pointer, type, member) \
 	((type *)((char *)(pointer)-offsetof(type, member)))
 
-/* Fails if this thread does not hold @mutex; glibc notes in it who does. */
+/* Abort unless this thread holds @mutex; glibc records the owner. */
 #define kv_assert_locked(mutex) \
 	assert((mutex)->__data.__owner == kv_thread_id())
-pid_t kv_thread_id(void); /* thread.c; gettid(2), without its cost */
+pid_t kv_thread_id(void); /* thread.c: gettid(2), cached */
 
 /* A block's key: 16 or 32 bytes; bytes past @len are zero. */
 struct kv_key {
@@ -65,17 +65,16 @@ static inline bool kv_key_equal(const struct kv_key *a, const struct kv_key *b)
 
 struct kv_token_ids;
 
-/* A block has this besides its bytes. */
+/* A block's attributes. */
 struct kv_meta {
 	struct kv_key parent; /* len 0: none or unknown */
 	uint32_t position;    /* place in its chain, from 0 */
-	uint32_t tokens;      /* how many it holds; 0: not said */
+	uint32_t tokens;      /* number of tokens in the block; 0: unknown */
 	int64_t mtime_ns; /* CLOCK_REALTIME when sealed, or as utimens set it */
-	/* What goes into a header that is written; NULL: nothing. */
-	const struct kv_token_ids *ids;
+	const struct kv_token_ids *ids; /* for the header; NULL: none */
 };
 
-/* We are short of something: no reason to forget what is on disk. */
+/* Return whether @r means too few resources, as opposed to damaged data. */
 static inline bool kv_is_shortage(int r)
 {
 	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -ENOSPC;
@@ -92,7 +91,7 @@ static inline void kv_closep(int *fd)
 		close(*fd);
 }
 
-/* The same as kv_steal, for a descriptor. */
+/* kv_steal for a descriptor. */
 static inline int kv_steal_fd(int *fd)
 {
 	int own = *fd;
@@ -112,6 +111,13 @@ static inline uint64_t kv_now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Convert nanoseconds into the form that system calls take. */
+static inline struct timespec kv_timespec(uint64_t ns)
+{
+	return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u),
+				 .tv_nsec = (long)(ns % 1000000000u)};
 }
 
 static inline int64_t kv_wall_ns(void)

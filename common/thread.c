@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * thread.c - threads of kvfs's own: named, and deaf to the program's signals;
- * and those that do something at once, and again whenever a period has passed.
+ * thread.c - threads with a name and without signals, periodic threads, and
+ * condition variables on the monotonic clock.
  *
- * OWNS      each thread's note of its id; a periodic one's thread.  Any other
- *           is joined by who started it.
+ * OWNS      each thread's cached id; the thread of each kv_periodic.  The caller
+ *           of kv_thread_start joins its thread.
  *
- * LOCKING   periodic->lock is a leaf; it is not held during a tick.
+ * LOCKING   periodic->lock is a leaf, and is released during a tick.
  */
 #include <signal.h>
 
 #include "common/thread.h"
 
-static _Thread_local pid_t id; /* 0: not asked for yet */
+static _Thread_local pid_t id; /* 0: not read yet */
 
-static void forget(void)
+static void forget_id(void)
 {
 	id = 0;
 }
 
-static void forget_in_children(void)
+static void forget_id_in_children(void)
 {
-	(void)pthread_atfork(NULL, NULL, forget);
+	(void)pthread_atfork(NULL, NULL, forget_id);
 }
 
 pid_t kv_thread_id(void)
@@ -29,7 +29,7 @@ pid_t kv_thread_id(void)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	if (!id) {
-		pthread_once(&once, forget_in_children);
+		pthread_once(&once, forget_id_in_children);
 		id = gettid();
 	}
 	return id;
@@ -53,25 +53,39 @@ int kv_thread_start(pthread_t *ret_thread, const char *name,
 	return -r;
 }
 
+void kv_cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(cond, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
+int kv_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock,
+		       uint64_t at_ns)
+{
+	const struct timespec at = kv_timespec(at_ns);
+
+	return -pthread_cond_timedwait(cond, lock, &at);
+}
+
 /* ---- periodic threads ---- */
 
-/* Returns at a stop, after @ns, or, if @wakes, at a wake. */
+/* Sleep until a stop, for @ns, or, if @wakes, until kv_periodic_wake. */
 static void pause_locked(struct kv_periodic *periodic, uint64_t ns, bool wakes)
 {
 	const uint64_t until = kv_now_ns() + ns;
-	const struct timespec at = {
-		.tv_sec = (time_t)(until / 1000000000u),
-		.tv_nsec = (long)(until % 1000000000u),
-	};
 	int r = 0;
 
 	kv_assert_locked(&periodic->lock);
 	while (!periodic->stop && !(wakes && periodic->woken) && r == 0)
-		r = pthread_cond_timedwait(&periodic->changed, &periodic->lock,
-					   &at);
+		r = kv_cond_wait_until(&periodic->changed, &periodic->lock,
+				       until);
 }
 
-static void *run(void *arg)
+static void *run_periodic(void *arg)
 {
 	struct kv_periodic *periodic = arg;
 
@@ -97,18 +111,14 @@ static void fini(struct kv_periodic *periodic)
 int kv_periodic_start(struct kv_periodic *periodic, const char *name,
 		      uint64_t period_ns, void (*tick)(void *arg), void *arg)
 {
-	pthread_condattr_t monotonic;
 	int r;
 
 	*periodic = (struct kv_periodic){
 		.period_ns = period_ns, .tick = tick, .arg = arg};
 	pthread_mutex_init(&periodic->lock, NULL);
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&periodic->changed, &monotonic);
-	pthread_condattr_destroy(&monotonic);
+	kv_cond_init(&periodic->changed);
 	periodic->running = true;
-	r = kv_thread_start(&periodic->thread, name, run, periodic);
+	r = kv_thread_start(&periodic->thread, name, run_periodic, periodic);
 	if (r < 0)
 		fini(periodic);
 	return r;

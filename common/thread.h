@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * thread.h - threads of kvfs's own: named, and deaf to the program's signals;
- * and those that do something at once, and again whenever a period has passed.
+ * thread.h - threads with a name and without signals, periodic threads, and
+ * condition variables on the monotonic clock.
  */
 #ifndef KV_COMMON_THREAD_H
 #define KV_COMMON_THREAD_H
@@ -9,14 +9,22 @@
 #include "common/kv.h"
 
 /*
- * As pthread_create.  Every signal is blocked in the thread but those of its
- * own faults (SIGBUS, SIGSEGV, SIGFPE, SIGILL).  @name: at most 15 bytes, as
- * ps -T shows it.  -EAGAIN.
+ * Start a thread as pthread_create(3) does, with every signal blocked except
+ * those of its own faults (SIGBUS, SIGSEGV, SIGFPE, SIGILL).  @name: at most 15
+ * bytes, as ps -T shows it.  Returns -EAGAIN if there can be no more threads.
  */
 int kv_thread_start(pthread_t *ret_thread, const char *name,
 		    void *(*run)(void *), void *arg);
 
-/* A part of its owner; all zero is one at rest.  Fields are thread.c's. */
+/* A condition variable for kv_cond_wait_until. */
+void kv_cond_init(pthread_cond_t *cond);
+
+/* Wait on @cond until kv_now_ns() is @at_ns.  Returns 0 or -ETIMEDOUT. */
+int kv_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock,
+		       uint64_t at_ns);
+
+/* A periodic thread, embedded in its owner; zeroed, it is stopped.  Only
+ * thread.c uses the fields. */
 struct kv_periodic {
 	uint64_t period_ns; /* fixed after start, as are these: */
 	void (*tick)(void *arg);
@@ -31,23 +39,25 @@ struct kv_periodic {
 };
 
 /*
- * Call @tick(@arg) from a thread of its own until kv_periodic_stop, with
- * @period_ns from the end of one tick to the next.  @name: at most 15 bytes, as
- * ps -T shows it.  -EAGAIN: then @periodic is at rest.
+ * Start a thread that calls @tick(@arg) at once, and again @period_ns after
+ * each call has returned, until kv_periodic_stop.  @name: as kv_thread_start.
+ * Returns -EAGAIN if there can be no more threads; @periodic is stopped then.
  */
 int kv_periodic_start(struct kv_periodic *periodic, const char *name,
 		      uint64_t period_ns, void (*tick)(void *arg), void *arg);
 
-/* Tick now; during a tick: once more after it, without a pause. */
+/* Make the next tick begin at once; a tick that runs now is followed by
+ * another one without a pause. */
 void kv_periodic_wake(struct kv_periodic *periodic);
 
-/* End the thread, after the tick under way.  One at rest stays so. */
+/* Let the current tick finish, then end the thread.  Takes a stopped one. */
 void kv_periodic_stop(struct kv_periodic *periodic);
 
-/* For long ticks: whether to end early. */
+/* Return whether kv_periodic_stop was called, for ticks that can end early. */
 bool kv_periodic_stopping(const struct kv_periodic *periodic);
 
-/* Pause within a tick for @ns, or until kv_periodic_stop.  Hold no lock. */
+/* Sleep within a tick for @ns or until kv_periodic_stop.  The caller holds no
+ * lock. */
 void kv_periodic_rest(struct kv_periodic *periodic, uint64_t ns);
 
 #endif

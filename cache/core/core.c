@@ -61,9 +61,6 @@ void kv_unlock(struct kv_cache *cache)
 
 void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns)
 {
-	struct timespec until;
-	uint64_t at = kv_now_ns() + ns;
-
 	if (cache->room || cache->deferred.n_gone ||
 	    cache->deferred.n_retired || cache->deferred.settled ||
 	    cache->deferred.flushed) {
@@ -71,9 +68,7 @@ void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns)
 		kv_lock(cache);
 		return; /* what was waited for may have happened meanwhile */
 	}
-	until.tv_sec = (time_t)(at / 1000000000u);
-	until.tv_nsec = (long)(at % 1000000000u);
-	pthread_cond_timedwait(cond, &cache->lock, &until);
+	kv_cond_wait_until(cond, &cache->lock, kv_now_ns() + ns);
 }
 
 /* The mutex is not fair: without the pause this thread would lock it again
@@ -83,16 +78,6 @@ void kv_yield(struct kv_cache *cache)
 	kv_unlock(cache);
 	nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
 	kv_lock(cache);
-}
-
-void kv_cond_init(pthread_cond_t *cond)
-{
-	pthread_condattr_t attr;
-
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(cond, &attr);
-	pthread_condattr_destroy(&attr);
 }
 
 struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id)

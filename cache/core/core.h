@@ -687,7 +687,6 @@ void kv_yield(struct kv_cache *cache);
 /* Let other threads take the lock between two steps of a long walk. */
 void kv_yield(struct kv_cache *cache);
 void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns);
-void kv_cond_init(pthread_cond_t *cond);
 /* NULL: there is none. */
 struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id);
 void kv_defer_gone(struct kv_cache *cache, const struct kv_block *block);

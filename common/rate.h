@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rate.h - token buckets, and exponential back-off.
+ *
+ * All calls with a lock of the caller's, or from one thread.
+ */
+#ifndef KV_COMMON_RATE_H
+#define KV_COMMON_RATE_H
+
+#include "common/kv.h"
+
+/* A token bucket; all zero, it is full. */
+struct kv_bucket {
+	double credit; /* negative: debt */
+	uint64_t ns;   /* when it was last filled; 0: never */
+};
+
+/* Add the tokens since the last call, @rate a second, up to @most.  Return
+ * whether there is any credit. */
+static inline bool kv_bucket_fill(struct kv_bucket *bucket, double rate,
+				  double most)
+{
+	const uint64_t now = kv_now_ns();
+
+	if (bucket->ns)
+		bucket->credit += rate * (double)(now - bucket->ns) / 1e9;
+	else
+		bucket->credit = most;
+	bucket->credit = KV_MIN(bucket->credit, most);
+	bucket->ns = now;
+	return bucket->credit > 0;
+}
+
+/* Return the pause after @last: @first, then twice the last one, up to @most. */
+static inline uint64_t kv_backoff(uint64_t last, uint64_t first, uint64_t most)
+{
+	return KV_MIN(KV_MAX(2 * last, first), most);
+}
+
+#endif
