@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bytes.c - bytes as hex digits, and bytes from and into a file.
+ * bytes.c - bytes as hex digits, to and from files, and over sockets.
  *
  * OWNS      nothing.
  *
  * LOCKING   none: every function works on its arguments only.
  */
+#include <sys/socket.h>
+#include <sys/uio.h>
+
 #include "common/bytes.h"
 
 void kv_hex(const uint8_t *bytes, size_t n, char *text)
@@ -75,4 +78,29 @@ long kv_read_at(int fd, uint64_t at, void *data, size_t n)
 		done += (size_t)got;
 	}
 	return (long)done;
+}
+
+int kv_send_parts(int socket, struct iovec *parts, size_t n, int fd, int flags)
+{
+	union {
+		struct cmsghdr align;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct msghdr m = {.msg_iov = parts, .msg_iovlen = n};
+	struct cmsghdr *c;
+	ssize_t sent;
+
+	if (fd >= 0) {
+		m.msg_control = control.room;
+		m.msg_controllen = sizeof(control.room);
+		c = CMSG_FIRSTHDR(&m);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(fd));
+		memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+	}
+	do
+		sent = sendmsg(socket, &m, flags | MSG_NOSIGNAL);
+	while (sent < 0 && errno == EINTR);
+	return sent < 0 ? -errno : 0;
 }

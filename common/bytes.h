@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bytes.h - bytes as hex digits, and bytes from and into a file.
+ * bytes.h - bytes as hex digits, to and from files, and over sockets.
  *
  * Shared by the daemon, libkvfs and the tools.
  */
@@ -21,5 +21,13 @@ int kv_write_all(int fd, const void *data, size_t n);
 /* @n bytes of @fd from @at on, or as many as there are; returns how many, or
  * -errno. */
 long kv_read_at(int fd, uint64_t at, void *data, size_t n);
+
+struct iovec;
+
+/*
+ * Send the @n parts to @socket as one message, with the descriptor @fd unless it
+ * is -1.  @flags: as for sendmsg(2), besides MSG_NOSIGNAL.  Returns 0 or -errno.
+ */
+int kv_send_parts(int socket, struct iovec *parts, size_t n, int fd, int flags);
 
 #endif

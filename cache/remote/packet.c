@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include "cache/remote/packet.h"
+#include "common/bytes.h"
 
 void kv_packet_begin(struct kv_packet_out *packet, enum kv_helper_type type)
 {
@@ -61,23 +62,8 @@ int kv_packet_hello(int socket, int landing,
 	struct kv_helper_hello hello = {.version = KV_HELPER_VERSION,
 					.landing = config->landing};
 	struct iovec parts[] = {{&head, sizeof(head)}, {&hello, sizeof(hello)}};
-	union {
-		char bytes[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control = {0};
-	struct msghdr message = {.msg_iov = parts,
-				 .msg_iovlen = KV_ARRAY_LEN(parts),
-				 .msg_control = control.bytes,
-				 .msg_controllen = sizeof(control.bytes)};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&message);
 
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &landing, sizeof(int));
 	snprintf(hello.tenant, sizeof(hello.tenant), "%s", config->tenant);
 	snprintf(hello.text, sizeof(hello.text), "%s", config->url);
-	return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0
-		       ? -errno
-		       : 0;
+	return kv_send_parts(socket, parts, 2, landing, MSG_DONTWAIT);
 }

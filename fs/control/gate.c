@@ -33,6 +33,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "common/bytes.h"
 #include "fs/control/gate.h"
 #include "fs/control/server.h"
 
@@ -79,25 +80,6 @@ union rights {
 	struct cmsghdr align;
 	char room[CMSG_SPACE(FDS_MAX * sizeof(int))];
 };
-
-static int send_packet(int socket, struct iovec *iov, size_t n, int fd,
-		       int flags)
-{
-	union rights control = {0};
-	struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};
-	struct cmsghdr *c;
-
-	if (fd >= 0) {
-		m.msg_control = control.room;
-		m.msg_controllen = CMSG_SPACE(sizeof(fd));
-		c = CMSG_FIRSTHDR(&m);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(fd));
-		memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-	}
-	return sendmsg(socket, &m, flags | MSG_NOSIGNAL) < 0 ? -errno : 0;
-}
 
 /* Receive into @iov and @ret_fds; returns as recvmsg(2), or -errno. */
 static ssize_t receive(int socket, struct iovec *iov, size_t n, int flags,
@@ -152,7 +134,7 @@ static void *close_in_order(void *arg)
 		if (fd >= 0)
 			close(fd);
 		else
-			(void)send_packet(closer->socket, &iov, 1, -1, 0);
+			(void)kv_send_parts(closer->socket, &iov, 1, -1, 0);
 	}
 	return NULL;
 }
@@ -185,7 +167,7 @@ static void pass_message(const struct closer *closer, int socket)
 		memory = fds[0];
 	out[0] = (struct iovec){&report, sizeof(report)};
 	out[1] = (struct iovec){data, (size_t)KV_MAX(report.bytes, 0)};
-	(void)send_packet(closer->socket, out, 2, memory, 0);
+	(void)kv_send_parts(closer->socket, out, 2, memory, 0);
 	/* Not the last reference: the daemon has one, or is dead. */
 	close(socket);
 	queue(closer, fds, n, CLOSED_MESSAGE);
@@ -344,7 +326,7 @@ static int spawn(struct kv_gate_user *user)
 		return -EAGAIN;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return -errno;
-	r = send_packet(gate->fd, &iov, 1, pair[1], MSG_DONTWAIT);
+	r = kv_send_parts(gate->fd, &iov, 1, pair[1], MSG_DONTWAIT);
 	close(pair[1]);
 	if (r < 0) {
 		close(pair[0]);
@@ -372,7 +354,7 @@ static int command(struct kv_gate_user *user, enum command what, int fd)
 	uint32_t word = what;
 	struct iovec iov = {&word, sizeof(word)};
 
-	return send_packet(user->fd, &iov, 1, fd, MSG_DONTWAIT);
+	return kv_send_parts(user->fd, &iov, 1, fd, MSG_DONTWAIT);
 }
 
 static void report_lost(struct kv_gate_wait *wait)

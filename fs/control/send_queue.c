@@ -13,7 +13,9 @@
  */
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
+#include "common/bytes.h"
 #include "fs/control/send_queue.h"
 
 struct kv_outgoing {
@@ -54,26 +56,9 @@ void kv_send_queue_fini(struct kv_send_queue *box)
 /* 0, or -EAGAIN if the socket is full. */
 static int send_one(int socket, const void *data, size_t n, int fd)
 {
-	union {
-		struct cmsghdr align;
-		char room[CMSG_SPACE(sizeof(int))];
-	} control = {0};
-	struct iovec iov = {.iov_base = (void *)data, .iov_len = n};
-	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
-	struct cmsghdr *c;
+	struct iovec part = {(void *)data, n};
 
-	if (fd >= 0) {
-		m.msg_control = control.room;
-		m.msg_controllen = sizeof(control.room);
-		c = CMSG_FIRSTHDR(&m);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-	}
-	if (sendmsg(socket, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-		return errno == EWOULDBLOCK ? -EAGAIN : -errno;
-	return 0;
+	return kv_send_parts(socket, &part, 1, fd, MSG_DONTWAIT);
 }
 
 /* A descriptor for @m, which has none yet. */
