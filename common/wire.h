@@ -22,18 +22,14 @@
 #include <stdint.h>
 
 /*
- * Both ends speak this version and those back to WIRE_OLDEST.  HELLO has the
- * newest and the oldest that its sender speaks (@oldest 0: only one), and is
- * answered with the version that both go on with, the newest that both speak;
- * or, with -EPROTONOSUPPORT, with the newest and the oldest of the daemon, and
- * the end of the connection.  A daemon of version 2 answers so to any other:
- * who speaks that, too, connects again with it.
- *
- * Version 2 has no types from WIRE_TYPE_END_2 on, and version 3 none from
- * WIRE_TYPE_END_3 on.
+ * Both ends speak the versions from WIRE_OLDEST to WIRE_VERSION.  A HELLO names
+ * the newest and the oldest version of its sender (@oldest 0: the newest only).
+ * The daemon replies with the newest version that both speak, or, with
+ * -EPROTONOSUPPORT, with its own newest and oldest version, and closes the
+ * connection.  Versions before 5 belong to releases before 0.2 and are refused.
  */
-#define WIRE_VERSION 4
-#define WIRE_OLDEST 2
+#define WIRE_VERSION 5
+#define WIRE_OLDEST 5
 #define WIRE_MAX 65536
 #define WIRE_BATCH 512 /* items a message, at most */
 
@@ -95,8 +91,6 @@ enum wire_type {
 			    remote tier has, at most WIRE_FORGET_NS; reply:
 			    wire_forgot[], one for each backend */
 	WIRE_TYPE_END,
-	WIRE_TYPE_END_2 = WIRE_SAVE_PART + 1,  /* version 2 has these */
-	WIRE_TYPE_END_3 = WIRE_SAVE_PAGES + 1, /* and version 3 */
 };
 
 #define WIRE_REPLY 1u	    /* flags */

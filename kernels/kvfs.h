@@ -234,8 +234,9 @@ int kvfs_connected(kvfs_session *session);
  * A daemon that hangs stays connected: look-ups miss, deadlines pass.
  * One that is there, but not for us, is -EPROTONOSUPPORT (no version of the
  * protocol is spoken by both; which those are is said on standard error, once)
- * or -EPERM (it is neither root's nor the caller's).  Library and daemon each
- * speak the version of their kvfs and the one before.
+ * or -EPERM (it is neither root's nor the caller's).  This release speaks version
+ * 5 of the protocol only; from 0.2 on, each release also speaks the version of the
+ * release before.
  */
 int kvfs_connection(kvfs_session *session, uint64_t *ret_generation);
 
@@ -278,8 +279,7 @@ int kvfs_space_clear(kvfs_space *space);
  * Drop every block as kvfs_space_clear does, and then the space itself, with
  * its layout and snapshots.  @space stays to be closed, and misses from now on.
  * -ENOTEMPTY: others go on saving to it; -EACCES: it is somebody else's, and
- * the caller no operator; -ENOENT, -EROFS, -ENOTCONN, -ETIMEDOUT; -EOPNOTSUPP:
- * the daemon is of an older kvfs.
+ * the caller no operator; -ENOENT, -EROFS, -ENOTCONN, -ETIMEDOUT.
  */
 int kvfs_space_remove(kvfs_space *space);
 
@@ -291,8 +291,7 @@ int kvfs_space_remove(kvfs_space *space);
  * these are; a page before the last may be short.  What is there all the time
  * is listed once, seldom twice if the space grows meanwhile; what comes or goes
  * may be or not.  A round trip for each 512 keys.
- * -ENOENT (also: it may not be read), -ENOTCONN; -EOPNOTSUPP: the daemon is of
- * an older kvfs.
+ * -ENOENT (also: it may not be read), -ENOTCONN.
  */
 long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
 		     size_t max);
@@ -306,8 +305,7 @@ long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
  * no block is read that is durable.  Who may read the space may ask.
  * Statuses: 0, -ENOENT (not here, or damaged), -EIO, -ENOMEM.
  * -EINVAL also: the space keeps none; -ENOENT (also: it may not be read),
- * -ENOTCONN, -ETIMEDOUT (the daemon hangs); -EOPNOTSUPP: it is of an older
- * kvfs.
+ * -ENOTCONN, -ETIMEDOUT (the daemon hangs).
  */
 #define KVFS_TOKENS_ROOM 65536u
 typedef struct kvfs_tokens {

@@ -94,9 +94,7 @@ int kv_dispatch(struct kv_client *client, size_t n, bool has_fd, int fd)
 	    n != sizeof(*header) + shape->fixed + header->count * shape->item)
 		return -EPROTO;
 	if (shape->fd != has_fd ||
-	    (client->version != 0) == (header->type == WIRE_HELLO) ||
-	    (client->version == 2 && header->type >= WIRE_TYPE_END_2) ||
-	    (client->version == 3 && header->type >= WIRE_TYPE_END_3))
+	    (client->version != 0) == (header->type == WIRE_HELLO))
 		return -EPROTO;
 	if (!shape->open_tag && kv_request_find(client, header->tag))
 		return -EPROTO;

@@ -42,8 +42,7 @@ void kv_attach_ask_locked(struct kvfs_session *session)
 
 	kv_assert_locked(&session->lock);
 	if (live == 0 || live == session->asked_open || !device ||
-	    session->link.version < 4 || !device->needs_writable ||
-	    !device->needs_writable())
+	    !device->needs_writable || !device->needs_writable())
 		return;
 	session->asked_open = live;
 	kv_rpc_post_tag_locked(session, WIRE_REGISTERS, 0);

@@ -22,6 +22,7 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
+#include "common/bytes.h"
 #include "common/userns.h"
 #include "kernels/session/link.h"
 
@@ -131,13 +132,12 @@ static int check_daemon(int fd, const char *path)
 	return cred.uid == 0 || cred.uid == geteuid() ? 0 : -EPERM;
 }
 
-/* Asks as @ask; the daemon's word is in *@ret_answer, also if there is no
- * version that both speak (-EPROTONOSUPPORT). */
-static int say_hello(int fd, const struct kv_link_versions *ask,
-		     struct wire_hello *ret_answer)
+/* Exchange HELLO.  *@ret_answer is set with -EPROTONOSUPPORT, too: no version in
+ * common. */
+static int say_hello(int fd, struct wire_hello *ret_answer)
 {
-	struct wire_hello hello = {.version = ask->newest,
-				   .oldest = ask->oldest};
+	struct wire_hello hello = {.version = WIRE_VERSION,
+				   .oldest = WIRE_OLDEST};
 	struct kv_packet packet = {
 		.header = {.type = WIRE_HELLO, .count = 1},
 		.items = &hello,
@@ -158,23 +158,22 @@ static int say_hello(int fd, const struct kv_link_versions *ask,
 	     packet.header.status != -EPROTONOSUPPORT))
 		return -EPROTO;
 	*ret_answer = hello;
-	return packet.header.status == 0 && hello.version >= ask->oldest &&
-			       hello.version <= ask->newest
+	return packet.header.status == 0 && hello.version >= WIRE_OLDEST &&
+			       hello.version <= WIRE_VERSION
 		       ? 0
 		       : -EPROTONOSUPPORT;
 }
 
-static int open_with(const char *socket_path,
-		     const struct kv_link_versions *ask,
-		     struct kv_link *ret_link, struct wire_hello *ret_answer)
+int kv_link_open(const char *socket_path, struct kv_link *ret_link,
+		 struct kv_link_versions *ret_theirs)
 {
 	_cleanup_(kv_closep) int fd = -1;
 	struct timeval second = {.tv_sec = 1};
+	struct wire_hello answer = {0};
 	char path[PATH_MAX];
 	int r;
 
-	/* The path that is checked is the one connected to, wherever links
-	 * lead then. */
+	/* Check the path that is connected to, wherever links lead then. */
 	if (!realpath(socket_path, path))
 		return -errno;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -183,39 +182,18 @@ static int open_with(const char *socket_path,
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &second, sizeof(second));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &second, sizeof(second));
 	r = connect_to(fd, path);
-	if (r < 0)
-		return r;
-	r = check_daemon(fd, path);
-	if (r < 0)
-		return r;
-	r = say_hello(fd, ask, ret_answer);
-	if (r < 0)
-		return r;
-	*ret_link = (struct kv_link){.fd = steal_fd(&fd),
-				     .epoch = ret_answer->epoch,
-				     .version = ret_answer->version};
-	return 0;
-}
-
-/* A daemon that knows of no ranges is asked again, for what it said. */
-int kv_link_open(const char *socket_path, struct kv_link *ret_link,
-		 struct kv_link_versions *ret_theirs)
-{
-	const struct kv_link_versions all = {WIRE_VERSION, WIRE_OLDEST};
-	struct kv_link_versions one;
-	struct wire_hello answer = {0};
-	int r = open_with(socket_path, &all, ret_link, &answer);
-
-	if (r == -EPROTONOSUPPORT && answer.version >= WIRE_OLDEST &&
-	    answer.version < WIRE_VERSION) {
-		one.newest = one.oldest = answer.version;
-		r = open_with(socket_path, &one, ret_link, &answer);
-	}
+	if (r == 0)
+		r = check_daemon(fd, path);
+	if (r == 0)
+		r = say_hello(fd, &answer);
 	if (r == -EPROTONOSUPPORT)
 		*ret_theirs = (struct kv_link_versions){
 			.newest = answer.version,
 			.oldest =
 				answer.oldest ? answer.oldest : answer.version};
+	if (r == 0)
+		*ret_link = (struct kv_link){.fd = steal_fd(&fd),
+					     .epoch = answer.epoch};
 	return r;
 }
 
@@ -232,31 +210,12 @@ void kv_link_close(struct kv_link *link)
 
 int kv_link_send(int fd, const struct kv_packet *packet, int flags)
 {
-	union {
-		struct cmsghdr align;
-		char bytes[CMSG_SPACE(sizeof(int))];
-	} control = {0};
-	struct iovec iov[2] = {
+	struct iovec parts[2] = {
 		{(void *)&packet->header, sizeof(packet->header)},
 		{packet->items, packet->bytes},
 	};
-	struct msghdr message = {.msg_iov = iov, .msg_iovlen = 2};
-	struct cmsghdr *cmsg;
-	ssize_t n;
 
-	if (packet->fd >= 0) {
-		message.msg_control = control.bytes;
-		message.msg_controllen = sizeof(control.bytes);
-		cmsg = CMSG_FIRSTHDR(&message);
-		cmsg->cmsg_level = SOL_SOCKET;
-		cmsg->cmsg_type = SCM_RIGHTS;
-		cmsg->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(cmsg), &packet->fd, sizeof(int));
-	}
-	do
-		n = sendmsg(fd, &message, MSG_NOSIGNAL | flags);
-	while (n < 0 && errno == EINTR);
-	return n < 0 ? -errno : 0;
+	return kv_send_parts(fd, parts, 2, packet->fd, flags);
 }
 
 /* The first descriptor is the message's; more than one is nobody's. */

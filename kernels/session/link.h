@@ -13,9 +13,8 @@
 #define KV_SOCKET_PATH_MAX 4096
 
 struct kv_link {
-	int fd;		  /* -1: none */
-	uint64_t epoch;	  /* the daemon's, from its HELLO */
-	uint32_t version; /* that both speak */
+	int fd;		/* -1: none */
+	uint64_t epoch; /* the daemon's, from its HELLO */
 };
 
 /* A message to send, or room for one to receive. */

@@ -415,8 +415,6 @@ int kvfs_space_remove(kvfs_space *space)
 
 	if (r < 0)
 		return r;
-	if (!kv_session_speaks(space->session, 3))
-		return -EOPNOTSUPP;
 	for (int i = 0; i < REMOVE_TRIES; i++) {
 		r = try_to_remove(space);
 		if (r != -ENOTEMPTY)
@@ -486,8 +484,6 @@ long kvfs_space_keys(kvfs_space *space, uint64_t *cursor, kvfs_key *ret_keys,
 	r = kv_lib_space_id(space, &id, &generation);
 	if (r < 0)
 		return kv_lib_space_miss(r);
-	if (!kv_session_speaks(space->session, 3))
-		return -EOPNOTSUPP;
 	do {
 		n = list_some(space, id, cursor, ret_keys + got,
 			      max - (size_t)got);
@@ -580,8 +576,6 @@ long kvfs_space_tokens(kvfs_space *space, const kvfs_key *keys, size_t n,
 	if (!kv_wire_keys_are_valid(keys, n) || (n > 0 && !ret_tokens) ||
 	    !buffer || (uintptr_t)buffer % 8 != 0 || bytes < KVFS_TOKENS_ROOM)
 		return -EINVAL;
-	if (!kv_session_speaks(space->session, 4))
-		return -EOPNOTSUPP;
 	while (got < n && bytes >= KVFS_TOKENS_ROOM) {
 		some = tokens_some(space, keys + got, n - got, ret_tokens + got,
 				   at, &used);

@@ -619,16 +619,6 @@ int kv_session_state_locked(const struct kvfs_session *session)
 	return atomic_load(&session->refused);
 }
 
-bool kv_session_speaks(struct kvfs_session *session, uint32_t version)
-{
-	bool speaks;
-
-	pthread_mutex_lock(&session->lock);
-	speaks = session->link.fd < 0 || session->link.version >= version;
-	pthread_mutex_unlock(&session->lock);
-	return speaks;
-}
-
 int kvfs_connection(kvfs_session *session, uint64_t *ret_generation)
 {
 	int live, r = kv_session_check(session);

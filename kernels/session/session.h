@@ -161,9 +161,6 @@ void kv_session_completed_locked(struct kvfs_session *session);
 /* Nothing has happened that kvfs_fd would tell; returns how much had. */
 unsigned kv_session_clear_news_locked(struct kvfs_session *session);
 
-/* Whether the daemon, if there is one, speaks that version of the protocol. */
-bool kv_session_speaks(struct kvfs_session *session, uint32_t version);
-
 /* 1, 0 or -errno, as kvfs_connection has it. */
 int kv_session_state_locked(const struct kvfs_session *session);
 

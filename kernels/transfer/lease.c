@@ -298,7 +298,7 @@ static void ask_chunk_locked(struct kv_lease_chunk *chunk,
 		packet.header.flags |= WIRE_WAIT_SAVING;
 	if (asking->flags & KVFS_READ_AHEAD)
 		packet.header.flags |= WIRE_RESIDENT;
-	if (asking->flags & KVFS_AGAIN && session->link.version >= 4)
+	if (asking->flags & KVFS_AGAIN)
 		packet.header.flags |= WIRE_AGAIN;
 	if (asking->deadline != KVFS_FOREVER)
 		packet.header.arg = KV_MAX(asking->deadline, 1u);

@@ -276,8 +276,7 @@ void kv_lending_offer_locked(struct kvfs_pool *pool)
 	struct offer *offer;
 
 	kv_assert_locked(&session->lock);
-	if (!lending || live == 0 || lending->asked == live ||
-	    session->link.version < 3)
+	if (!lending || live == 0 || lending->asked == live)
 		return;
 	offer = calloc(1, sizeof(*offer));
 	if (!offer)

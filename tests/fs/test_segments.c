@@ -223,7 +223,6 @@ struct owner {
 	const char *name;
 	uint32_t uid, mode;
 	bool asks;
-	uint32_t version;
 };
 
 static bool registers(struct peer *p)
@@ -237,7 +236,7 @@ static void begin_as(struct peer *p, const char *path, const struct owner *o)
 	EXPECT(setgid(o->uid) == 0 && setuid(o->uid) == 0);
 	EXPECT(prctl(PR_SET_DUMPABLE, 1) == 0);
 	EXPECT(peer_connect(p, path));
-	EXPECT(peer_hello_as(p, o->version) == 0);
+	EXPECT(peer_hello(p) == 0);
 	if (o->asks)
 		EXPECT(registers(p));
 	EXPECT(peer_space(p, o->name, LAYOUT, WIRE_SPACE_CREATE, o->mode) == 0);
@@ -277,18 +276,6 @@ static void be_root(const char *path)
 	_exit(0);
 }
 
-/* A type that the version did not have ends the connection. */
-static void be_of_version_3(const char *path)
-{
-	struct peer p;
-
-	EXPECT(peer_connect(&p, path));
-	EXPECT(peer_hello_as(&p, 3) == 0);
-	EXPECT(registers(&p));
-	EXPECT(peer_at_end(&p));
-	_exit(0);
-}
-
 static void
 with_arena_auto_only_who_asks_for_what_is_his_alone_can(void **state)
 {
@@ -296,13 +283,12 @@ with_arena_auto_only_who_asks_for_what_is_his_alone_can(void **state)
 		struct owner owner;
 		bool writable;
 	} all[] = {
-		{{"root", 0, 0700, true, WIRE_VERSION}, false},
-		{{"silent", 1001, 0700, false, WIRE_VERSION}, false},
-		{{"old", 1002, 0700, false, 3}, false},
-		{{"world", 1003, 0704, true, WIRE_VERSION}, false},
-		{{"group", 1003, 0740, true, WIRE_VERSION}, false},
-		{{"asks", 1003, 0700, true, WIRE_VERSION}, true},
-		{{"other", 1004, 0700, false, WIRE_VERSION}, false},
+		{{"root", 0, 0700, true}, false},
+		{{"silent", 1001, 0700, false}, false},
+		{{"world", 1003, 0704, true}, false},
+		{{"group", 1003, 0740, true}, false},
+		{{"asks", 1003, 0700, true}, true},
+		{{"other", 1004, 0700, false}, false},
 	};
 	struct world w;
 	char command[128];
@@ -322,10 +308,6 @@ with_arena_auto_only_who_asks_for_what_is_his_alone_can(void **state)
 	child = fork();
 	if (child == 0)
 		be_root(w.path);
-	assert_int_equal(end_of(child), 0);
-	child = fork();
-	if (child == 0)
-		be_of_version_3(w.path);
 	assert_int_equal(end_of(child), 0);
 	world_stop_daemon(&w, SIGTERM);
 	snprintf(command, sizeof(command), "rm -rf %s", w.dir);

@@ -25,7 +25,7 @@
 
 enum { PEERS = 3, OPEN = 16 };
 enum { WIDE, NARROW, TOLD /* blocks tell their tokens */, SPACES };
-enum { POOLS = 2, OLD = 1 /* player */ };
+enum { POOLS = 2 };
 
 /* Whoever waits for so long waits for ever. */
 #define PROGRESS_S 20
@@ -155,9 +155,7 @@ static void join(struct player *player)
 	memset(player->requests, 0, sizeof(player->requests));
 	memset(player->holds, 0, sizeof(player->holds));
 	connect_as(player);
-	fuzz_must(peer_hello_as(p, player == &players[OLD]
-					   ? WIRE_OLDEST
-					   : WIRE_VERSION) == 0);
+	fuzz_must(peer_hello(p) == 0);
 	for (unsigned i = 0; i < SPACES; i++) {
 		fuzz_must(peer_space(p, names[i],
 				     i == TOLD ? told_layout : layout,
@@ -332,12 +330,12 @@ static void move_reserve(const struct move *m)
 	move_keys(m, header, true);
 }
 
-/* With the ids that the space asks for, mostly; the older protocol has none. */
+/* With the ids that the space asks for, mostly. */
 static uint16_t ids_flag(const struct move *m, uint8_t how)
 {
 	const bool with = m->told != (how >= 250);
 
-	return with && m->player != &players[OLD] ? WIRE_WITH_IDS : 0;
+	return with ? WIRE_WITH_IDS : 0;
 }
 
 /* Parents: the key before it, or any. */
@@ -630,11 +628,8 @@ static void move_tell(const struct move *m)
 	move_keys(&there, about(&there, WIRE_TOKEN_IDS), how & 8);
 }
 
-/* What the protocol before this one does not have. */
 static void move_new(const struct move *m)
 {
-	if (m->player == &players[OLD])
-		return;
 	switch (fuzz_byte(m->input) % 12) {
 	case 0:
 		return move_list(m);

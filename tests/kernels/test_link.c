@@ -50,20 +50,23 @@ static void no_common_version_is_told_with_theirs(void **state)
 	assert_int_equal(link.fd, -1);
 }
 
-/* It refuses all but its own, and says which that is. */
-static void a_daemon_of_the_version_before_is_spoken_to_in_that(void **state)
+/* Version 4 is that of releases before 0.2. */
+static void a_daemon_of_version_4_is_refused_and_not_asked_again(void **state)
 {
 	struct impostor *i = *state;
 	struct kv_link_versions theirs;
-	struct kv_link link;
+	struct kv_link link = {.fd = -1};
 
 	i->strict = true;
-	i->version = WIRE_OLDEST;
+	i->version = 4;
+	i->oldest = 2;
 	impostor_start(i, silent);
-	assert_int_equal(kv_link_open(i->path, &link, &theirs), 0);
-	assert_int_equal(link.version, WIRE_OLDEST);
-	assert_int_equal(i->connections, 2);
-	kv_link_close(&link);
+	assert_int_equal(kv_link_open(i->path, &link, &theirs),
+			 -EPROTONOSUPPORT);
+	assert_int_equal(theirs.newest, 4);
+	assert_int_equal(theirs.oldest, 2);
+	assert_int_equal(i->connections, 1);
+	assert_int_equal(link.fd, -1);
 }
 
 static void nobody_who_answers_hello_is_waited_for_a_second_only(void **state)
@@ -174,7 +177,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(a_socket_that_is_not_there_is_an_error),
 		test(no_common_version_is_told_with_theirs),
-		test(a_daemon_of_the_version_before_is_spoken_to_in_that),
+		test(a_daemon_of_version_4_is_refused_and_not_asked_again),
 		test(nobody_who_answers_hello_is_waited_for_a_second_only),
 		test(a_message_that_does_not_fit_is_refused_and_its_fd_closed),
 		test(a_path_longer_than_an_address_is_reached),
