@@ -274,19 +274,18 @@ int kv_block_get_id(struct kv_cache *cache, uint64_t id,
 		    struct kv_block **ret_block);
 void kv_block_hold(struct kv_cache *cache, struct kv_block *block);
 /*
- * A block that is open stays where it is for as long as its reader likes: its
- * bytes are charged to @account, his, until kv_open_credit.  -ENFILE beyond his
- * share of the tier.
+ * Charge the bytes of an open block, which cannot be evicted, to its reader's
+ * @account.  A block whose pin is charged to @account is charged when it is
+ * unpinned.  Call kv_open_credit before the block is put.
+ *   -ENFILE  beyond the user's share of the tier
+ *   -ENOMEM
  */
-struct kv_open_charge {
-	struct kv_account *account; /* held; NULL: nothing is charged */
-	int what;		    /* enum kv_finite */
-	uint64_t bytes;
-};
+struct kv_open_charge;
 int kv_open_charge(struct kv_cache *cache, struct kv_block *block,
 		   struct kv_account *account,
-		   struct kv_open_charge *ret_charge);
-void kv_open_credit(struct kv_open_charge *charge);
+		   struct kv_open_charge **ret_charge);
+void kv_open_credit(struct kv_cache *cache,
+		    struct kv_open_charge *charge); /* takes NULL */
 void kv_block_put(struct kv_cache *cache, struct kv_block *block);
 
 struct kv_block_info kv_block_stat(struct kv_cache *cache,

@@ -9,6 +9,8 @@
  *       while it is open (refs), and itself while it has either.
  *   (2) space->unpersisted counts the blocks that are neither durable nor on
  *       their way to the SSD.
+ *   (3) An open block on SSD is not charged to the user who is charged for its
+ *       pin: ssd->opens lists the charges, which follow each pin and unpin.
  *
  * LOCKING    cache->lock.
  */
@@ -225,46 +227,120 @@ static bool is_guaranteed(struct kv_cache *cache, const struct kv_block *block,
 		       KV_MAX(space->guaranteed_ssd, tenant->guaranteed_ssd);
 }
 
+struct kv_open_charge {
+	LIST_ENTRY(kv_open_charge) link; /* KV_FINITE_PINNED: in ssd->opens */
+	struct kv_block *block;
+	struct kv_account *account; /* held */
+	enum kv_finite what;
+	uint64_t bytes;
+	bool waived; /* @account is charged for the block's pin already */
+};
+
+/* Return whether the pin of @block is charged to @account. */
+static bool is_pinned_for(struct kv_cache *cache, const struct kv_block *block,
+			  const struct kv_account *account)
+{
+	return (block->flags & BLOCK_PINNED) &&
+	       kv_block_space(cache, block)->account == account;
+}
+
+/* Charge an open block, or waive its charge, after a change of its pin. */
+static void recharge_locked(struct kv_cache *cache,
+			    struct kv_open_charge *charge)
+{
+	const bool waived =
+		is_pinned_for(cache, charge->block, charge->account);
+
+	kv_assert_locked(&cache->lock);
+	if (waived && !charge->waived)
+		kv_account_credit(charge->account, charge->what, charge->bytes);
+	else if (!waived && charge->waived)
+		kv_account_take(charge->account, charge->what, charge->bytes);
+	charge->waived = waived;
+}
+
+void kv_opens_recharge_block_locked(struct kv_cache *cache,
+				    const struct kv_block *block)
+{
+	struct kv_open_charge *charge;
+
+	LIST_FOREACH(charge, &cache->ssd.opens[block->number % OPEN_BUCKETS],
+		     link)
+		if (charge->block == block)
+			recharge_locked(cache, charge);
+}
+
+void kv_opens_recharge_space_locked(struct kv_cache *cache,
+				    const struct kv_space *space)
+{
+	struct kv_open_charge *charge;
+
+	for (unsigned i = 0; i < OPEN_BUCKETS; i++)
+		LIST_FOREACH(charge, &cache->ssd.opens[i], link)
+			if (kv_block_space(cache, charge->block) == space)
+				recharge_locked(cache, charge);
+}
+
 int kv_open_charge(struct kv_cache *cache, struct kv_block *block,
 		   struct kv_account *account,
-		   struct kv_open_charge *ret_charge)
+		   struct kv_open_charge **ret_charge)
 {
-	struct kv_open_charge charge = {account, KV_FINITE_PINNED, 0};
-	uint64_t shared, spare = 0;
+	struct kv_open_charge *charge = calloc(1, sizeof(*charge));
 	bool fits;
 
+	if (!charge)
+		return -ENOMEM;
+	charge->block = block;
+	charge->account = account;
 	kv_lock(cache);
 	if (block->file != KV_NONE) {
-		charge.bytes =
+		charge->what = KV_FINITE_PINNED;
+		charge->bytes =
 			kv_ssd_pin_bytes(cache, kv_extent_bytes(cache, block));
-		shared = kv_shared_ssd(cache);
+		charge->waived = is_pinned_for(cache, block, account);
+		fits = charge->waived ||
+		       kv_account_fits(account, charge->what,
+				       kv_shared_ssd(cache), charge->bytes,
+				       0) ||
+		       is_guaranteed(cache, block, account, charge->bytes);
 	} else {
-		charge.what = KV_FINITE_DRAM;
+		const uint64_t shared = kv_shared_dram(cache);
+
+		charge->what = KV_FINITE_DRAM;
 		if (block->slot)
-			charge.bytes = block->slot->segment->class->slot_bytes;
-		shared = kv_shared_dram(cache);
-		spare = shared / KV_FLOOR_PART;
+			charge->bytes = block->slot->segment->class->slot_bytes;
+		fits = kv_account_fits(account, charge->what, shared,
+				       charge->bytes, shared / KV_FLOOR_PART);
 	}
-	fits = kv_account_fits(account, charge.what, shared, charge.bytes,
-			       spare) ||
-	       (charge.what == KV_FINITE_PINNED &&
-		is_guaranteed(cache, block, account, charge.bytes));
-	if (fits)
-		kv_account_take(account, charge.what, charge.bytes);
+	if (fits && !charge->waived)
+		kv_account_take(account, charge->what, charge->bytes);
+	if (fits && charge->what == KV_FINITE_PINNED)
+		LIST_INSERT_HEAD(
+			&cache->ssd.opens[block->number % OPEN_BUCKETS], charge,
+			link);
 	kv_unlock(cache);
-	if (!fits)
+	if (!fits) {
+		free(charge);
 		return -ENFILE;
+	}
 	kv_account_hold(account);
 	*ret_charge = charge;
 	return 0;
 }
 
-void kv_open_credit(struct kv_open_charge *charge)
+void kv_open_credit(struct kv_cache *cache, struct kv_open_charge *charge)
 {
-	if (!charge->account)
+	if (!charge)
 		return;
-	kv_account_credit(charge->account, charge->what, charge->bytes);
-	kv_account_put(kv_steal(charge->account));
+	if (charge->what == KV_FINITE_PINNED) {
+		kv_lock(cache);
+		LIST_REMOVE(charge, link);
+		kv_unlock(cache);
+	}
+	if (!charge->waived)
+		kv_account_credit(charge->account, charge->what, charge->bytes);
+	kv_account_put(charge->account);
+	free(charge);
 }
 
 static struct kv_block_info stat_locked(struct kv_cache *cache,

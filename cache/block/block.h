@@ -18,6 +18,12 @@ int kv_block_record(struct kv_cache *cache, struct kv_block *block,
 /* Its user removes it: no other node is to bring it back. */
 void kv_block_unwanted_locked(struct kv_cache *cache,
 			      const struct kv_block *block);
+/* The pin of @block, or the owner of @space, has changed: charge its open blocks
+ * to their readers, or waive that. */
+void kv_opens_recharge_block_locked(struct kv_cache *cache,
+				    const struct kv_block *block);
+void kv_opens_recharge_space_locked(struct kv_cache *cache,
+				    const struct kv_space *space);
 void kv_block_touch_locked(struct kv_cache *cache, struct kv_block *block);
 /* Count in the miss curve that it was asked for, and found or saved. */
 void kv_block_asked_locked(struct kv_cache *cache,

@@ -75,6 +75,8 @@ static void set_pinned(struct kv_cache *cache, struct kv_block *block, bool pin)
 				     ssd_bytes(cache, block), pin);
 	if (news && block->file != KV_NONE)
 		kv_extent_pin_locked(cache, block, pin);
+	if (news)
+		kv_opens_recharge_block_locked(cache, block);
 }
 
 static struct kv_pin **bucket_of(struct kv_cache *cache, uint32_t space,

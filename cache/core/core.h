@@ -481,6 +481,7 @@ struct kv_orphans {
 LIST_HEAD(kv_orphans_list, kv_orphans);
 
 #define UNLINKED_BUCKETS 16384u
+#define OPEN_BUCKETS 1024u
 #define KV_EVICTED_KNOWN (1u << 20)
 #define KV_CHANGED_KNOWN (1u << 12)
 
@@ -536,7 +537,8 @@ struct kv_ssd {
 	uint64_t written_bytes; /* of slots that wait for the commit */
 	struct kv_deletions deletions;
 	struct kv_moves moves;
-	struct kv_unlinked *unlinked[UNLINKED_BUCKETS]; /* by block number */
+	struct kv_unlinked *unlinked[UNLINKED_BUCKETS];	 /* by block number */
+	LIST_HEAD(, kv_open_charge) opens[OPEN_BUCKETS]; /* by block number */
 	struct kv_updates updates;
 	uint64_t commits_begun, put; /* counts: rounds; blocks */
 	LIST_HEAD(, kv_space) flushing;

@@ -51,9 +51,9 @@ struct kv_draft {
 	uint64_t head_room;
 	bool complete; /* HEAD of a layout: its text is a layout */
 	struct kv_fill *fill;
-	uint64_t length;	      /* FILLING: of the file */
-	struct kv_block *block;	      /* SEALED; NULL: gone, or not charged */
-	struct kv_open_charge charge; /* for it */
+	uint64_t length;	       /* FILLING: of the file */
+	struct kv_block *block;	       /* SEALED; NULL: gone, or not charged */
+	struct kv_open_charge *charge; /* for it */
 };
 
 int kv_draft_new(struct kv_cache *cache, struct kv_space *space,
@@ -101,9 +101,9 @@ void kv_draft_free(struct kv_draft *draft)
 	pthread_mutex_lock(&draft->lock);
 	clear_locked(draft);
 	pthread_mutex_unlock(&draft->lock);
+	kv_open_credit(draft->cache, draft->charge);
 	if (draft->block)
 		kv_block_put(draft->cache, draft->block);
-	kv_open_credit(&draft->charge);
 	kv_space_put(draft->space);
 	pthread_cond_destroy(&draft->sealed);
 	pthread_mutex_destroy(&draft->lock);

@@ -104,8 +104,8 @@ void kv_handle_drop(struct kv_mount *mount, struct kv_handle *handle)
 {
 	switch (handle->kind) {
 	case KV_HANDLE_BLOCK:
+		kv_open_credit(mount->cache, handle->charge);
 		kv_block_put(mount->cache, handle->block);
-		kv_open_credit(&handle->charge);
 		break;
 	case KV_HANDLE_UPLOAD:
 		kv_upload_closed(handle->upload);
@@ -169,7 +169,7 @@ static bool wants_write(const struct fuse_file_info *fi)
 }
 
 static int charge_block(fuse_req_t req, struct kv_block *block,
-			struct kv_open_charge *ret_charge)
+			struct kv_open_charge **ret_charge)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_account *account = kv_account_get(

@@ -23,7 +23,7 @@ struct kv_handle {
 	union {
 		struct {
 			struct kv_block *block;
-			struct kv_open_charge charge;
+			struct kv_open_charge *charge;
 		};
 		struct kv_upload *upload;
 		char *text;

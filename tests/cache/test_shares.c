@@ -99,6 +99,44 @@ static void pins_on_ssd_are_shared(void **state)
 	check_pins(t, t->cache->ssd.file_budget);
 }
 
+/* Pin and unpin blocks that their owner, who may pin no more, has open. */
+static void an_owner_may_open_all_that_it_has_pinned(void **state)
+{
+	struct tiers *t = *state;
+	struct kv_accounts *accounts = kv_cache_accounts(t->cache);
+	struct kv_account *account = kv_account_get(accounts, t->space->uid);
+	const unsigned n = pin_all(t, t->space);
+	const uint64_t pinned = kv_accounts_used(accounts, KV_FINITE_PINNED);
+	struct kv_open_charge *charges[MANY];
+	struct kv_block *blocks[MANY];
+
+	for (unsigned i = 0; i < n; i++) {
+		blocks[i] = tiers_get(t, t->space, i, 0);
+		assert_int_equal(kv_open_charge(t->cache, blocks[i], account,
+						&charges[i]),
+				 0);
+	}
+	assert_int_equal(kv_accounts_used(accounts, KV_FINITE_PINNED), pinned);
+	unpin_all(t, t->space, n);
+	assert_int_equal(kv_accounts_used(accounts, KV_FINITE_PINNED), pinned);
+	for (unsigned i = n / 2; i < n; i++)
+		kv_open_credit(t->cache, charges[i]);
+	assert_int_equal(kv_accounts_used(accounts, KV_FINITE_PINNED),
+			 pinned / n * (n / 2));
+	assert_int_equal(pin(t, t->space, 0), 0);
+	assert_int_equal(kv_accounts_used(accounts, KV_FINITE_PINNED),
+			 pinned / n * (n / 2));
+	for (unsigned i = 0; i < n / 2; i++)
+		kv_open_credit(t->cache, charges[i]);
+	assert_int_equal(kv_accounts_used(accounts, KV_FINITE_PINNED),
+			 pinned / n);
+	assert_int_equal(kv_block_pin(t->cache, blocks[0], false), 0);
+	for (unsigned i = 0; i < n; i++)
+		kv_block_put(t->cache, blocks[i]);
+	assert_int_equal(kv_accounts_used(accounts, KV_FINITE_PINNED), 0);
+	kv_account_put(account);
+}
+
 /* Snapshots of one block, listed many times, until they are refused; how
  * many hundredths of what there may be all users have then. */
 static uint64_t snapshot_all(struct tiers *t, struct kv_space *space,
@@ -163,6 +201,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(pins_in_memory_are_shared),
 		TEST(pins_on_ssd_are_shared),
+		TEST(an_owner_may_open_all_that_it_has_pinned),
 		TEST(snapshots_are_shared),
 	};
 

@@ -216,7 +216,7 @@ static void what_a_reserve_has_left_can_be_read(void **state)
 {
 	const struct kv_quota quota = {.reserve_ssd = 40 << 20};
 	struct small *s = *state;
-	struct kv_open_charge charge = {0};
+	struct kv_open_charge *charge;
 	struct kv_account *account;
 	struct kv_block *block;
 
@@ -229,7 +229,7 @@ static void what_a_reserve_has_left_can_be_read(void **state)
 	block = small_get(s, 0);
 	assert_non_null(block);
 	assert_int_equal(kv_open_charge(s->cache, block, account, &charge), 0);
-	kv_open_credit(&charge);
+	kv_open_credit(s->cache, charge);
 	kv_account_put(account);
 	kv_block_put(s->cache, block);
 	assert_true(s->space->guaranteed_ssd > 0);
