@@ -21,11 +21,12 @@
  *       has most of those who may give, whoever asks: many sizes of one user
  *       drive out that user's own.  Blocks that must not go are moved.
  *   (6) A space that can evict blocks of a size gets a file if another size has
- *       enough blocks to fill it that are colder than all of the former; a user
- *       with more files than the quota fills gets only the user's own.  Colder
- *       blocks of the other size are evicted, wherever they are, and warmer ones
- *       in the file are moved.  This order is the hysteresis: the size that gave
- *       a file can take one back only from blocks colder than those it kept.
+ *       blocks to fill HYSTERESIS files that are colder than all of the former,
+ *       or only such blocks; a user with more files than the quota fills gets
+ *       only the user's own.  Colder blocks of the other size are evicted,
+ *       wherever they are, and warmer ones in the file are moved.  A file thus
+ *       does not change its class again until the use of the sizes has changed
+ *       by as many files.
  *
  * LOCKING    cache->lock; a walk through the slots of a file releases it every
  *            SLOTS_AT_ONCE slots.
@@ -44,6 +45,7 @@
 #define SLOTS_AT_ONCE 1024u
 #define PATIENCE_NS 5000000000u
 #define PASSED_OVER 64 /* blocks in DRAM, for one victim */
+#define HYSTERESIS 2u  /* files */
 #define WAIT_PART 8u   /* of a file: evict it before seeking a file again */
 
 struct search {
@@ -396,23 +398,31 @@ static struct kv_segfile *cheapest_file(struct kv_cache *cache,
 		       : file;
 }
 
-/* Do the blocks of @file fit into free slots of other files of its size and
- * those of blocks that are colder than @age? */
-static bool has_place(const struct kv_segfile *file, const struct need *need,
+/*
+ * Return whether the class of @file can do without it.  Its blocks must fit into
+ * free slots of other files of the class and those of blocks colder than @age.
+ * With an @age, the colder blocks must also fill HYSTERESIS files, or be all that
+ * the class can give: then the class does not need the file back soon.
+ */
+static bool can_spare(const struct kv_segfile *file, const struct need *need,
 		      uint32_t age)
 {
 	const struct kv_ssd_class *class = file->class;
-	uint64_t place = class->free - (file->slots - file->used);
+	const uint64_t free = class->free - (file->slots - file->used);
+	const uint32_t enough = age ? HYSTERESIS * file->slots : file->used;
 	const struct kv_evict_list *list;
+	uint32_t colder = 0, all = 0;
 
 	TAILQ_FOREACH(list, &class->lists, link) {
-		if (!list->blocks || place >= file->used)
-			break; /* empty ones are last */
-		if (gives(list, need))
-			place += kv_policy_colder(&list->policy, age,
-						  file->used - (uint32_t)place);
+		if (!list->blocks || colder >= enough)
+			break; /* empty lists are last */
+		if (!gives(list, need))
+			continue;
+		all += list->blocks;
+		colder += kv_policy_colder(&list->policy, age, enough - colder);
 	}
-	return place >= file->used;
+	return free + colder >= file->used &&
+	       (!age || colder >= KV_MIN(all, enough));
 }
 
 /* Has @tenant blocks of @class that are being written, and none that are? */
@@ -432,70 +442,101 @@ static bool only_writes(const struct kv_ssd_class *class,
 	return writes;
 }
 
-/* A file of another class than @heir, whose blocks must be colder than @age if
- * that is not 0; NULL.  *@ret_later: one could be, but failed to a moment ago. */
+/* Return whether @tenant will soon have a file of its own to give to @heir: one
+ * is being emptied for the tenant, or holds only its writes under way. */
+static bool awaits_own_file(const struct kv_cache *cache,
+			    const struct kv_ssd_class *heir,
+			    const struct kv_tenant *tenant)
+{
+	const struct kv_ssd_class *class;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+		if (kv_ssd_awaiting(cache, class) == tenant ||
+		    (class != heir && only_writes(class, tenant)))
+			return true;
+	return false;
+}
+
+/* How files are compared to choose the one that is emptied. */
+struct choice {
+	struct need need;
+	uint32_t age;  /* 0: compare users; else only blocks colder than this
+			  give, the coldest first */
+	bool own_only; /* only the taker's own blocks give */
+};
+
+/* Return the list of @class that gives first; NULL: none gives before @best. */
+static struct kv_evict_list *first_giver(struct kv_cache *cache,
+					 const struct kv_ssd_class *class,
+					 const struct choice *choice,
+					 struct kv_evict_list *best)
+{
+	struct kv_evict_list *list, *giver = NULL;
+	bool first;
+
+	TAILQ_FOREACH(list, &class->lists, link) {
+		if (!list->blocks)
+			break; /* empty lists are last */
+		if (!gives(list, &choice->need) ||
+		    (choice->own_only &&
+		     list->space->tenant != choice->need.tenant))
+			continue;
+		if (!choice->age)
+			first = gives_first(cache, list, best,
+					    choice->need.taker);
+		else
+			first = kv_policy_age(&list->policy) >
+				(best ? kv_policy_age(&best->policy)
+				      : choice->age);
+		if (first)
+			giver = best = list;
+	}
+	return giver;
+}
+
+/*
+ * Choose a file to be emptied for @heir, whose slots @taker needs.  With @age,
+ * the blocks that give must be colder.  Without, and if no block may be evicted,
+ * choose the file with the fewest bytes, whose blocks other files of the class
+ * have room for.  Return NULL if there is none; *@ret_later is then true if one
+ * may be chosen later.
+ */
 static struct kv_segfile *file_to_empty(struct kv_cache *cache,
 					const struct kv_ssd_class *heir,
 					const struct kv_space *taker,
 					const struct kv_space *spared,
 					uint32_t age, bool *ret_later)
 {
-	const struct need need = need_of(NULL, taker, spared);
+	struct choice choice = {need_of(NULL, taker, spared), age, false};
 	struct kv_segfile *file, *best = NULL, *packed = NULL;
-	struct kv_evict_list *list, *first = NULL;
+	struct kv_evict_list *giver, *first = NULL;
 	struct kv_ssd_class *class;
-	const uint64_t now = kv_now_ns();
 	bool over_quota;
 
-	*ret_later = false;
 	kv_ssd_count_files_locked(cache, taker);
 	over_quota = kv_ssd_over_quota(cache, taker->tenant);
-	/* A user beyond the quota waits for the files that it is to get and for
-	 * the blocks that it is writing: then it has a file of its own to give. */
-	if (over_quota)
-		LIST_FOREACH(class, &cache->ssd.classes, link)
-			*ret_later |= kv_ssd_awaiting(cache, class) ==
-					      taker->tenant ||
-				      (class != heir &&
-				       only_writes(class, taker->tenant));
+	*ret_later = over_quota && awaits_own_file(cache, heir, taker->tenant);
 	if (*ret_later)
 		return NULL;
+	choice.own_only = age && over_quota;
 	LIST_FOREACH(class, &cache->ssd.classes, link) {
-		struct kv_evict_list *of_class = NULL;
-
 		if (class == heir || !class->n_files)
 			continue;
-		TAILQ_FOREACH(list, &class->lists, link) {
-			const struct kv_evict_list *other =
-				of_class ? of_class : first;
-
-			if (!list->blocks)
-				break; /* empty ones are last */
-			if (!gives(list, &need) ||
-			    (age && over_quota &&
-			     list->space->tenant != taker->tenant))
-				continue;
-			if (age ? kv_policy_age(&list->policy) >
-					    (other ? kv_policy_age(
-							     &other->policy)
-						   : age)
-				: gives_first(cache, list, other, taker))
-				of_class = list;
-		}
-		if (!of_class && (age || first || class->n_files < 2))
+		giver = first_giver(cache, class, &choice, first);
+		if (!giver && (age || first || class->n_files < 2))
 			continue;
-		file = cheapest_file(cache, class, of_class);
-		if (!file || !has_place(file, &need, age))
+		file = cheapest_file(cache, class, giver);
+		if (!file || !can_spare(file, &choice.need, age))
 			continue;
-		if (file->until > now) {
+		if (file->until > kv_now_ns()) {
 			*ret_later = true;
-		} else if (of_class) {
-			first = of_class;
+		} else if (giver) {
+			first = giver;
 			best = file;
 		} else if (!packed ||
 			   file->used * file->slot_bytes <
 				   packed->used * packed->slot_bytes) {
-			packed = file; /* nothing may go: move it together */
+			packed = file;
 		}
 	}
 	return best ? best : packed;

@@ -262,6 +262,61 @@ static void scattered_pins_do_not_hold_up_another_size(void **state)
 	small_check(s);
 }
 
+/* Check the store once evictions and moves are over. */
+static void settle_and_check(struct small *s)
+{
+	bool moving = true;
+
+	for (unsigned i = 0; i < 1000 && (moving || small_busy(s)); i++) {
+		usleep(10000);
+		kv_lock(s->cache);
+		moving = !TAILQ_EMPTY(&s->cache->ssd.moves.files);
+		kv_unlock(s->cache);
+	}
+	small_check(s);
+}
+
+/* Saves of several new sizes take turns: every size gets files. */
+static void each_of_several_new_sizes_gets_room(void **state)
+{
+	static const size_t sizes[] = {SMALL, LARGE, 1000000, NEW};
+	struct small *s = *state;
+
+	fill(s, "lru", 256);
+	for (unsigned i = 0; i < 16; i++)
+		for (unsigned k = 0; k < KV_ARRAY_LEN(sizes); k++)
+			assert_int_equal(small_save_seed(s,
+							 90000 + 1000 * k + i,
+							 i, sizes[k]),
+					 0);
+	assert_int_equal(kv_space_sync(s->cache, s->space), 0);
+	for (unsigned k = 0; k < KV_ARRAY_LEN(sizes); k++)
+		assert_int_equal(how_many_durable(s, 90000 + 1000 * k, 16), 16);
+	settle_and_check(s);
+}
+
+/* Two sizes, each with more blocks than the tier holds, are used in turn. */
+static void two_sizes_of_equal_use_keep_their_files(void **state)
+{
+	struct small *s = *state;
+	unsigned changes = 0, all, files, last = 0;
+
+	fill(s, "lru", 256);
+	all = (unsigned)small_stats(s).ssd_files;
+	for (unsigned i = 0; i < 30 * all; i++) {
+		/* One block of 3 MiB for each 32 of 96 KiB. */
+		use_all(s, 32 * (i % (4 * all)), 32, OLD);
+		use_all(s, 90000 + i % (4 * all), 1, NEW);
+		files = files_of(s, 90000 + i % (4 * all));
+		changes += i > 0 && files != last;
+		last = files;
+	}
+	print_message("%u of %u files, %u changes\n", files, all, changes);
+	assert_in_range(files, all / 4, all * 3 / 4);
+	assert_in_range(changes, 0, all);
+	settle_and_check(s);
+}
+
 /* ---- the hit rate of a trace of several sizes, against kvfs-replay ---- */
 
 #define UNIT 65536u /* of slots: 128 in a file */
@@ -398,6 +453,8 @@ int main(void)
 		TEST(by_lru_old_blocks_give_way_to_another_size),
 		TEST(by_lhd_old_blocks_give_way_to_another_size),
 		TEST(scattered_pins_do_not_hold_up_another_size),
+		TEST(each_of_several_new_sizes_gets_room),
+		TEST(two_sizes_of_equal_use_keep_their_files),
 		TEST(by_lru_a_trace_hits_as_replayed),
 		TEST(by_lhd_a_trace_hits_as_replayed),
 	};
