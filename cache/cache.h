@@ -91,7 +91,7 @@ struct kv_cache_config {
  * Open or make the store, read the index, start the threads.  On failure
  * *@ret_why is a message for the user (caller frees).  -EBUSY locked by another
  * daemon, which does not end within some seconds, -EEXIST the directory holds
- * something else, -ENOTSUP newer format.
+ * something else, -ENOTSUP another format.
  */
 int kv_cache_open(const struct kv_cache_config *config,
 		  struct kv_cache **ret_cache, char **ret_why);

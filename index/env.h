@@ -17,7 +17,6 @@ struct kv_index {
 	char *path;
 	uint64_t map_bytes;
 	_Atomic uint64_t room; /* for puts, when the last batch began */
-	/* 0: an older format's has none. */
 	MDB_dbi meta, spaces, snapshots, segments, slots, tokens;
 	bool read_only;
 };

@@ -62,49 +62,24 @@ static int read_info(MDB_txn *txn, MDB_dbi meta, struct kv_store_info *ret_info)
 	return kv_store_info_unpack(value.mv_data, value.mv_size, ret_info);
 }
 
-/* One that not all formats have: its handle is 0 if it is absent. */
-static int open_later(MDB_txn *txn, const char *name, unsigned flags,
-		      bool absent_is_fine, MDB_dbi *ret_dbi)
+static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags)
 {
-	int rc = mdb_dbi_open(txn, name, flags, ret_dbi);
+	const struct {
+		const char *name;
+		MDB_dbi *dbi;
+	} databases[] = {
+		{"spaces", &index->spaces},	  {"slots", &index->slots},
+		{"segments", &index->segments},	  {"tokens", &index->tokens},
+		{"snapshots", &index->snapshots},
+	};
+	int rc = 0;
 
-	return rc == MDB_NOTFOUND && absent_is_fine ? 0 : rc;
-}
-
-static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags,
-			  uint32_t version)
-{
-	const unsigned numeric = flags | (flags ? MDB_INTEGERKEY : 0);
-	int rc;
-
-	rc = mdb_dbi_open(txn, "spaces", numeric, &index->spaces);
-	if (rc == 0)
-		rc = mdb_dbi_open(txn, "segments", numeric, &index->segments);
-	if (rc == 0)
-		rc = mdb_dbi_open(txn, "slots", numeric, &index->slots);
-	if (rc == 0)
-		rc = open_later(txn, "snapshots", numeric, version < 2,
-				&index->snapshots);
-	if (rc == 0)
-		rc = open_later(txn, "tokens", numeric, version < 3,
-				&index->tokens);
+	if (flags)
+		flags |= MDB_INTEGERKEY;
+	for (size_t i = 0; rc == 0 && i < KV_ARRAY_LEN(databases); i++)
+		rc = mdb_dbi_open(txn, databases[i].name, flags,
+				  databases[i].dbi);
 	return rc == MDB_NOTFOUND ? -EBADMSG : kv_env_errno(rc);
-}
-
-/* Those that formats 1 and 2 did not have. */
-static int add_databases(struct kv_index *index)
-{
-	const unsigned flags = MDB_CREATE | MDB_INTEGERKEY;
-	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
-	int r = kv_env_errno(mdb_txn_begin(index->env, NULL, 0, &txn));
-
-	if (r == 0)
-		r = kv_env_errno(mdb_dbi_open(txn, "snapshots", flags,
-					      &index->snapshots));
-	if (r == 0)
-		r = kv_env_errno(
-			mdb_dbi_open(txn, "tokens", flags, &index->tokens));
-	return r < 0 ? r : kv_env_errno(mdb_txn_commit(kv_steal(txn)));
 }
 
 /* -ENODATA: an environment without anything in it. */
@@ -127,16 +102,12 @@ static int open_existing(struct kv_index *index, struct kv_store_info *ret_info)
 	r = read_info(txn, index->meta, ret_info);
 	if (r < 0)
 		return r;
-	r = open_databases(index, txn, 0, ret_info->version);
+	r = open_databases(index, txn, 0);
 	if (r < 0)
 		return r;
 
 	/* Only a transaction that commits keeps the handles open. */
-	r = kv_env_errno(mdb_txn_commit(kv_steal(txn)));
-	return r == 0 && !(index->snapshots && index->tokens) &&
-			       !index->read_only
-		       ? add_databases(index)
-		       : r;
+	return kv_env_errno(mdb_txn_commit(kv_steal(txn)));
 }
 
 static int create(struct kv_index *index, const struct kv_store_info *fresh)
@@ -150,7 +121,7 @@ static int create(struct kv_index *index, const struct kv_store_info *fresh)
 	r = kv_env_errno(mdb_dbi_open(txn, "meta", MDB_CREATE, &index->meta));
 	if (r < 0)
 		return r;
-	r = open_databases(index, txn, MDB_CREATE, KV_FORMAT_VERSION);
+	r = open_databases(index, txn, MDB_CREATE);
 	if (r < 0)
 		return r;
 	r = kv_store_info_put(txn, index->meta, fresh);
@@ -300,9 +271,7 @@ static int get_ids(struct getting *g)
 {
 	MDB_val key = {sizeof(g->slot_id), &g->slot_id}, value;
 	uint64_t generation = 0;
-	int r, rc = g->index->tokens
-			    ? mdb_get(g->txn, g->index->tokens, &key, &value)
-			    : MDB_NOTFOUND;
+	int r, rc = mdb_get(g->txn, g->index->tokens, &key, &value);
 
 	if (rc != 0)
 		return rc == MDB_NOTFOUND ? 0 : rc;
@@ -518,10 +487,10 @@ static int walk_all(struct kv_index *index, struct walk *walk)
 	if (r == 0 && walk->visitor->slot)
 		r = visit_all(txn, index->slots, walk, KV_PART_SLOTS,
 			      visit_slot);
-	if (r == 0 && walk->visitor->snapshot && index->snapshots)
+	if (r == 0 && walk->visitor->snapshot)
 		r = visit_all(txn, index->snapshots, walk, KV_PART_SNAPSHOTS,
 			      visit_snapshot);
-	if (r == 0 && walk->visitor->tokens && index->tokens)
+	if (r == 0 && walk->visitor->tokens)
 		r = visit_all(txn, index->tokens, walk, KV_PART_TOKENS,
 			      visit_tokens);
 	return r;

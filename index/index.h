@@ -37,7 +37,7 @@ struct kv_store_info {
  * Open the index in the directory @path (made by the caller), creating it with
  * @fresh if it is empty.  The map is @map_bytes, fixed.  @ret_info tells what
  * the store holds (@fresh, if just made).
- * -ENOTSUP: a newer format, left untouched.  -EBADMSG: not an index.
+ * -ENOTSUP: another format, left untouched.  -EBADMSG: not an index.
  */
 int kv_index_open(const char *path, uint64_t map_bytes, bool read_only,
 		  const struct kv_store_info *fresh,

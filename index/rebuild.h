@@ -43,7 +43,7 @@ bool kv_rebuild_possible(int store_fd);
 /*
  * Make STORE/index/data.mdb anew and put it in its place.  The new one is on
  * disk before it takes the name, so that a crash leaves one that is damaged,
- * absent or whole.  Only with STORE locked. -ENOTSUP: a newer format, nothing
+ * absent or whole.  Only with STORE locked. -ENOTSUP: another format, nothing
  * was touched.  -ENODATA: nothing to make it from.  -ENOSPC, -EIO, -ENOMEM.
  */
 int kv_rebuild(struct kv_rebuild *rebuild);

@@ -101,12 +101,6 @@ void kv_space_record_seal(struct kv_space_record *record, const char *texts)
 	record->checksum = space_sum(record, texts);
 }
 
-static bool space_record_whole(const struct kv_space_record *record,
-			       uint64_t id, const char *texts)
-{
-	return record->id == id && record->checksum == space_sum(record, texts);
-}
-
 static uint64_t snapshot_sum(const struct kv_snapshot_record *record,
 			     const void *tail)
 {
@@ -220,64 +214,20 @@ int kv_space_pack(const struct kv_space_record *record, const char *name,
 	return 0;
 }
 
-/* As format 1 had it: the same up to `rate_put`, which it did not have. */
-struct space_record_1 {
-	uint8_t head[offsetof(struct kv_space_record, rate_put)];
-	uint32_t name_len, layout_len;
-	uint64_t checksum;
-};
-
-static uint64_t space_sum_1(const struct space_record_1 *record,
-			    const char *texts)
-{
-	XXH3_state_t state;
-
-	XXH3_64bits_reset(&state);
-	XXH3_64bits_update(&state, record,
-			   offsetof(struct space_record_1, checksum));
-	XXH3_64bits_update(&state, texts,
-			   (size_t)record->name_len + record->layout_len);
-	return XXH3_64bits_digest(&state);
-}
-
-/* The record of a whole value and where its texts begin; NULL: it is none. */
-static const char *space_parse(const char *value, size_t bytes, uint64_t id,
-			       struct kv_space_record *ret_record)
-{
-	const char *texts = value + sizeof(*ret_record);
-	struct space_record_1 old;
-
-	if (bytes >= sizeof(*ret_record)) {
-		memcpy(ret_record, value, sizeof(*ret_record));
-		if (bytes == (uint64_t)sizeof(*ret_record) +
-				     ret_record->name_len +
-				     ret_record->layout_len &&
-		    space_record_whole(ret_record, id, texts))
-			return texts;
-	}
-	texts = value + sizeof(old);
-	if (bytes < sizeof(old))
-		return NULL;
-	memcpy(&old, value, sizeof(old));
-	memset(ret_record, 0, sizeof(*ret_record));
-	memcpy(ret_record, old.head, sizeof(old.head));
-	ret_record->name_len = old.name_len;
-	ret_record->layout_len = old.layout_len;
-	if (bytes != (uint64_t)sizeof(old) + old.name_len + old.layout_len ||
-	    ret_record->id != id || old.checksum != space_sum_1(&old, texts))
-		return NULL;
-	return texts;
-}
-
 int kv_space_unpack(const void *value, size_t bytes, uint64_t id,
 		    struct kv_space_record *ret_record, char **ret_name,
 		    char **ret_layout)
 {
+	const char *texts = (const char *)value + sizeof(*ret_record);
 	struct kv_space_record record;
-	const char *texts = space_parse(value, bytes, id, &record);
 	char *name, *layout;
 
-	if (!texts)
+	if (bytes < sizeof(record))
+		return -EBADMSG;
+	memcpy(&record, value, sizeof(record));
+	if (bytes != (uint64_t)sizeof(record) + record.name_len +
+			     record.layout_len ||
+	    record.id != id || record.checksum != space_sum(&record, texts))
 		return -EBADMSG;
 	name = strndup(texts, record.name_len);
 	layout = strndup(texts + record.name_len, record.layout_len);
@@ -331,6 +281,8 @@ int kv_store_info_unpack(const void *value, size_t bytes,
 	    record.segment_bytes % KV_SEGMENT_UNIT ||
 	    record.segment_bytes > KV_SEGMENT_MAX)
 		return -EBADMSG;
+	if (record.version < KV_FORMAT_VERSION)
+		return -ENOTSUP;
 	*ret_info = (struct kv_store_info){
 		.version = record.version,
 		.cap = record.cap,

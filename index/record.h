@@ -53,7 +53,7 @@ int kv_space_unpack(const void *value, size_t bytes, uint64_t id,
 
 void kv_store_info_pack(const struct kv_store_info *info,
 			struct kv_store_record *ret_record);
-/* -EBADMSG damaged, -ENOTSUP a newer format. */
+/* -EBADMSG damaged, -ENOTSUP another format. */
 int kv_store_info_unpack(const void *value, size_t bytes,
 			 struct kv_store_info *ret_info);
 

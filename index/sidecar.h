@@ -20,7 +20,7 @@
 
 #define KV_SPACE_FILE_NAME 16
 
-/* -ENOENT, -EBADMSG damaged, -ENOTSUP a newer format. */
+/* -ENOENT, -EBADMSG damaged, -ENOTSUP another format. */
 int kv_store_file_read(int store_fd, struct kv_store_info *ret_info);
 bool kv_store_file_there(int store_fd); /* of whatever format */
 int kv_store_file_write(int store_fd, const struct kv_store_info *info);

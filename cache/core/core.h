@@ -503,7 +503,6 @@ struct kv_ssd {
 	struct kv_eviction eviction;
 	uint64_t sidecars;    /* bytes of STORE/spaces and STORE/tenants */
 	bool unswept;	      /* at mount: all files are to be swept */
-	int sweep_error;      /* the last one */
 	uint32_t n_unswept;   /* files that are to be swept still */
 	uint64_t sweep_first; /* slot_bytes of files that somebody waits for */
 	uint64_t swept;	      /* prologues that were zeroed */

@@ -7,7 +7,7 @@
  * the prologue of a write that was never committed, or of a block whose removal
  * was.  Such prologues are made zeros before any slot is taken and before
  * anything is committed.  Files whose trailer is missing or tells another size
- * of slots, as a crash or format 1 leave them, get theirs then: not before, as
+ * of slots, as a crash leaves them, get theirs then: not before, as
  * their free slots could hold anything.
  *
  * OWNS       every kv_segfile and its descriptor; cache->ssd.unswept.
@@ -92,15 +92,14 @@ static int add(struct kv_cache *cache, uint32_t id, int fd, uint64_t slot_bytes,
 	return 0;
 }
 
-/* After a crash, or in a store of format 1, the trailer may be another's. */
+/* After a crash the trailer may be that of the file before. */
 static bool trailer_agrees(struct kv_cache *cache, int fd,
 			   const struct kv_segfile_record *record)
 {
 	const struct kv_store_info *info = &cache->info;
 	struct kv_trailer trailer;
 
-	if (info->clean && info->version == KV_FORMAT_VERSION &&
-	    !cache->ssd.unswept)
+	if (info->clean && !cache->ssd.unswept)
 		return true;
 	return kv_trailer_read(fd, record->id, &trailer) == 0 &&
 	       trailer.slot_bytes == record->slot_bytes &&
@@ -507,26 +506,11 @@ bool kv_sweep_one(struct kv_cache *cache)
 	file->sweeping = false;
 	cache->ssd.swept += sweep.zeroed;
 	cache->stats.io_errors += sweep.unreadable;
-	if (r < 0) {
+	if (r < 0)
 		kv_note(cache, "sweep_failed=%s", strerror(-r));
-		cache->ssd.sweep_error = r;
-	}
 	swept_locked(cache, file);
 	kv_flushes_settle_locked(cache, 0);
 	pthread_cond_broadcast(&cache->ssd.done);
 	kv_writer_rouse_locked(cache);
 	return true;
-}
-
-int kv_sweep(struct kv_cache *cache)
-{
-	int r;
-
-	kv_lock(cache);
-	kv_sweep_later(cache);
-	while (kv_sweep_one(cache))
-		continue;
-	r = cache->ssd.sweep_error;
-	kv_unlock(cache);
-	return r;
 }

@@ -33,10 +33,8 @@ void kv_segfile_forget(struct kv_cache *cache, struct kv_segfile *file);
  * before a commit.  As far as it goes: the next mount removes others. */
 void kv_segfiles_record(struct kv_cache *cache);
 void kv_segfiles_close(struct kv_cache *cache);
-/* Zero the prologues in free slots, write trailers that are missing: of all
- * files, at mount; of one, and let go of the lock meanwhile (false: all are
- * swept). */
-int kv_sweep(struct kv_cache *cache);
+/* Zero the prologues in the free slots of one file, and write its trailer if it
+ * is missing; the lock is released meanwhile.  False: all files are swept. */
 bool kv_sweep_waits(const struct kv_cache *cache);
 bool kv_sweep_one(struct kv_cache *cache);
 /* No free slot is to be taken before its file is swept. */

@@ -42,9 +42,8 @@
 #define DIGITS (1u << DIGIT)
 
 /*
- * There is nothing to make one from.  Where there are no segment files either,
- * nothing is lost: the store begins anew.  Those of format 1 hold blocks that
- * only the index could name, and removed ones besides: they are left alone.
+ * Begin an empty index if there are no segment files.  Segment files without
+ * any trailer hold blocks that only the lost index could name: leave them alone.
  */
 static int begin_anew(struct kv_cache *cache, const char *why, char **ret_why)
 {
@@ -52,7 +51,7 @@ static int begin_anew(struct kv_cache *cache, const char *why, char **ret_why)
 		return kv_why(
 			ret_why, -EBADMSG,
 			"%s: the index is damaged (%s), and these segment "
-			"files, of format 1, say too little to rebuild it "
+			"files, without trailers, say too little to rebuild it "
 			"from; nothing was changed: kvfs-fsck says more, a "
 			"copy of index/data.mdb would do, an empty "
 			"directory begins anew",
@@ -110,9 +109,7 @@ static int remake(struct kv_cache *cache, const char *why,
 	if (r == -ENODATA)
 		return begin_anew(cache, why, ret_why);
 	if (r == -ENOTSUP)
-		return kv_why(ret_why, r,
-			      "%s: made by a newer kvfs, in a format this one "
-			      "does not know",
+		return kv_why(ret_why, r, "%s: " KV_FORMAT_REFUSED,
 			      cache->store);
 	if (r < 0)
 		return kv_why(ret_why, r,
@@ -254,8 +251,7 @@ int kv_index_open_or_remake(struct kv_cache *cache, const char *path,
 	if (r == 0)
 		r = kv_index_open(path, map, ro, fresh, &cache->info,
 				  &cache->index);
-	/* Of format 1 nothing could be made anew. */
-	if (r == 0 && cache->info.version > 1 && frame_lost(cache->index)) {
+	if (r == 0 && frame_lost(cache->index)) {
 		kv_index_close(kv_steal(cache->index));
 		r = -EBADMSG;
 	}
@@ -270,34 +266,10 @@ int kv_index_open_or_remake(struct kv_cache *cache, const char *path,
 				     &cache->index);
 }
 
-/* Format 1 had no trailers and no STORE/spaces.  Format 2 had no database of
- * tokens, which has been made by now. */
-static int migrate(struct kv_cache *cache)
-{
-	const bool first = cache->info.version == 1;
-	int r = first ? kv_sweep(cache) : 0;
-
-	for (uint32_t i = 0; first && r == 0 && i < cache->spaces.n; i++)
-		r = kv_space_persist(cache, cache->spaces.sorted[i]);
-	if (r == 0) {
-		kv_note(cache, "format=%d (migrated from %u)",
-			KV_FORMAT_VERSION, cache->info.version);
-		cache->info.version = KV_FORMAT_VERSION;
-	} else {
-		kv_note(cache, "format=%u (cannot be raised now: %s)",
-			cache->info.version, strerror(-r));
-		kv_sweep_later(cache);
-	}
-	return 0;
-}
-
 int kv_store_recover(struct kv_cache *cache)
 {
-	const uint32_t version = cache->info.version;
-	int r = version < KV_FORMAT_VERSION ? migrate(cache) : 0;
+	int r;
 
-	if (r < 0 || version == 1)
-		return r;
 	if (!cache->after_crash && !cache->ssd.unswept) {
 		/* They are needed only once the index is lost: a full disk is
 		 * no reason not to mount. */

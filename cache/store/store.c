@@ -199,10 +199,7 @@ static int open_index(struct kv_cache *cache, char **ret_why)
 	    (!cache->config.ssd_given || cache->info.cap > cache->config.ssd))
 		r = reopen_index(cache, path, cache->info.cap);
 	if (r == -ENOTSUP && !*ret_why)
-		kv_why(ret_why, r,
-		       "%s: made by a newer kvfs, in a format this one does "
-		       "not know",
-		       cache->store);
+		kv_why(ret_why, r, "%s: " KV_FORMAT_REFUSED, cache->store);
 	else if (r < 0 && !*ret_why)
 		kv_why(ret_why, r, "%s: cannot read the index: %s", path,
 		       strerror(-r));
@@ -327,7 +324,7 @@ static int mark_in_use(struct kv_cache *cache)
 	return r < 0 ? r : kv_store_file_write(cache->store_fd, &cache->info);
 }
 
-/* Only now: a store of a newer format is left as it is. */
+/* Only now: a store of another format is left as it is. */
 static int open_spaces(struct kv_cache *cache, char **ret_why)
 {
 	if (cache->config.read_only)

@@ -51,7 +51,7 @@ check() {
 fsck_clean() { [ -z "$fsck" ] || "$fsck" "$S" > "$T/fsck" 2>&1 || fail "kvfs-fsck $1: $(cat "$T/fsck")"; }
 
 begin_load "$T"
-"$H/killer" "$T" "$B/kvfs" "$P" "$rounds" "$seconds" "$seed" "$here/../golden/v1.tar.xz" $fsck > "$T/out" ||
+"$H/killer" "$T" "$B/kvfs" "$P" "$rounds" "$seconds" "$seed" $fsck > "$T/out" ||
 	fail "$(tail -qn 8 "$T/out" "$T/log" "$T/fsck" 2>/dev/null)"
 cat "$T/out"
 end_load 0 3 # 3: was opening a session when it was told to end

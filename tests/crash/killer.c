@@ -3,11 +3,10 @@
  * killer.c - begins and kills daemons on one store, again and again, while the
  * programs beside it save, remove and read.
  *
- *   killer DIR DAEMON POINTS-DAEMON ROUNDS SECONDS SEED [OLD-STORE [FSCK]]
+ *   killer DIR DAEMON POINTS-DAEMON ROUNDS SECONDS SEED [FSCK]
  *
- * DIR has the journal, the store, a mount point and the control socket;
- * OLD-STORE is a tar of a store of format 1.  Two of three daemons are to die
- * at a kill point, the others at any time; one in twenty is a FUSE mount; one
+ * DIR has the journal, the store, a mount point and the control socket.  Two of
+ * three daemons are to die at a kill point, the others at any time; one in twenty is a FUSE mount; one
  * in eight is asked to end, and often killed meanwhile.  The last is left
  * running, mounted. Ends after ROUNDS, or SECONDS if those are over sooner.
  *
@@ -41,14 +40,14 @@
 
 struct round {
 	bool points, mounted, clean, settle;
-	bool fresh, old, shrink, lose; /* the store, before it begins */
-	int point;		       /* -1: none */
+	bool fresh, shrink, lose; /* the store, before it begins */
+	int point;		  /* -1: none */
 	uint64_t hit, delay_ns;
 };
 
 static struct journal *journal;
 static struct points points;
-static const char *dir, *old_store, *fsck;
+static const char *dir, *fsck;
 static const char *daemons[2]; /* without points, with */
 static uint64_t seed;
 static FILE *rounds_log;
@@ -251,7 +250,6 @@ static struct round plan(unsigned number)
 		r.clean = points_need[i].clean;
 		r.lose = points_need[i].lose;
 		r.mounted |= points_need[i].mounted;
-		r.old = points_need[i].old && old_store != NULL;
 	}
 	r.mounted |= r.fresh || r.lose;
 	return r;
@@ -263,22 +261,18 @@ static void command(const char *text, const char *what)
 		fault("a command fails", what);
 }
 
-static void new_store(bool old)
+static void new_store(void)
 {
 	char text[1200];
 
 	snprintf(text, sizeof(text), "rm -rf '%s'", store);
 	command(text, text);
-	snprintf(text, sizeof(text), "tar -xJf '%s' -C '%s'", old_store, dir);
-	if (old)
-		command(text, text);
 	made = false;
 	stores++;
 	atomic_fetch_add(&journal->stores, 1);
 }
 
-/* Nothing is left of the index, and with it of reserves.  A store of format 1,
- * killed before it was migrated, is of no use without. */
+/* Remove the index, and with it all reserves. */
 static void lose_index(void)
 {
 	char path[600];
@@ -296,7 +290,7 @@ static void lose_index(void)
 static void prepare(const struct round *round)
 {
 	if (round->fresh)
-		new_store(round->old);
+		new_store();
 	if (round->shrink)
 		atomic_fetch_add(&journal->forgiven, 1);
 	if (round->lose)
@@ -348,11 +342,10 @@ static void check_store(bool clean)
 /* DIR/rounds: for whoever looks for the cause of a fault. */
 static void note(const struct round *r)
 {
-	fprintf(rounds_log, "%llu%s%s%s%s%s%s %s:%llu\n",
+	fprintf(rounds_log, "%llu%s%s%s%s%s %s:%llu\n",
 		(unsigned long long)journal->mounts, r->mounted ? " FUSE" : "",
 		r->clean ? " end" : "", r->fresh ? " fresh" : "",
-		r->old ? " old" : "", r->shrink ? " shrink" : "",
-		r->lose ? " lose" : "",
+		r->shrink ? " shrink" : "", r->lose ? " lose" : "",
 		r->point < 0 ? "" : points_name(&points, r->point),
 		(unsigned long long)r->hit);
 }
@@ -453,8 +446,7 @@ int main(int argc, char **argv)
 	rounds = (unsigned)atoi(argv[4]);
 	until = from + strtoull(argv[5], NULL, 0) * SECOND;
 	seed = strtoull(argv[6], NULL, 0) * 7919;
-	old_store = argc > 7 ? argv[7] : NULL;
-	fsck = argc > 8 ? argv[8] : NULL;
+	fsck = argc > 7 ? argv[7] : NULL;
 	snprintf(store, sizeof(store), "%s/store", dir);
 	snprintf(mountpoint, sizeof(mountpoint), "%s/mnt", dir);
 	snprintf(control, sizeof(control), "%s/sock", dir);

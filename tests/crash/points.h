@@ -24,7 +24,7 @@ struct points {
 /* What a round must be like for a point to be passed. */
 static const struct {
 	const char *prefix;
-	bool fresh, shrink, clean, lose, old, mounted;
+	bool fresh, shrink, clean, lose, mounted;
 } points_need[] = {
 	{"create.", .fresh = true},
 	{"mount.half", .fresh = true},
@@ -40,7 +40,6 @@ static const struct {
 	{"file.reclass", .mounted = true},
 	{"file.cleared", .mounted = true},
 	{"file.trailer", .mounted = true},
-	{"migrate.", .fresh = true, .old = true},
 };
 
 static inline void points_open(struct points *p, const char *path)

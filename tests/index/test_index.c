@@ -117,6 +117,26 @@ static void a_newer_format_is_enotsup_and_untouched(void **state)
 	assert_true(sum_of_file(f->data) == before);
 }
 
+static void an_older_format_is_enotsup_and_untouched(void **state)
+{
+	struct fixture *f = *state;
+	struct kv_store_info older = fresh;
+	uint64_t before;
+
+	for (older.version = 1; older.version < KV_FORMAT_VERSION;
+	     older.version++) {
+		assert_int_equal(commit_info(f, &older), 0);
+		before = sum_of_file(f->data);
+		assert_int_equal(open_again(f, true), -ENOTSUP);
+		assert_int_equal(open_again(f, false), -ENOTSUP);
+		assert_true(sum_of_file(f->data) == before);
+		unlink(f->data);
+		assert_int_equal(kv_index_open(f->directory, MAP, false, &fresh,
+					       &f->info, &f->index),
+				 0);
+	}
+}
+
 static void a_missing_directory_is_enoent(void **state)
 {
 	struct fixture *f = *state;
@@ -342,6 +362,7 @@ int main(void)
 		TEST(anothers_lmdb_is_ebadmsg_and_untouched),
 		TEST(a_damaged_store_record_is_ebadmsg),
 		TEST(a_newer_format_is_enotsup_and_untouched),
+		TEST(an_older_format_is_enotsup_and_untouched),
 		TEST(a_missing_directory_is_enoent),
 		TEST(an_index_cut_off_is_an_error_and_no_signal),
 		TEST(a_slot_that_is_not_there_is_enoent),

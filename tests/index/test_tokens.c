@@ -245,31 +245,12 @@ static void what_has_room_is_put_however_torn_the_map_is(void **state)
 		assert_int_equal(put_what_fits(f, n + i * 200, 200, 8000), 200);
 }
 
-/* An index as format 2 has it: without the database. */
-static void an_older_index_gets_room_for_them(void **state)
+static void an_index_without_their_database_is_damaged(void **state)
 {
 	struct fixture *f = *state;
-	struct kv_store_info info = fresh;
-	struct kv_slot_record record;
-	struct kv_token_ids *ids;
 	MDB_txn *txn;
 
-	info.version = 2;
 	assert_int_equal(put_slots(f, 1, 10), 0);
-	assert_int_equal(commit_info(f, &info), 0);
-	assert_int_equal(mdb_txn_begin(f->index->env, NULL, 0, &txn), 0);
-	assert_int_equal(mdb_drop(txn, f->index->tokens, 1), 0);
-	assert_int_equal(mdb_txn_commit(txn), 0);
-	assert_int_equal(open_again(f, true), 0);
-	assert_int_equal(f->info.version, 2);
-	assert_int_equal(kv_index_get_token_ids(f->index, 3, &record, &ids), 0);
-	assert_null(ids);
-	assert_int_equal(open_again(f, false), 0);
-	assert_int_equal(put(f->index, 3, 16, 700), 0);
-	assert_int_equal(first_of(f->index, 3), 700);
-	/* Format 3 has it, or is damaged. */
-	info.version = 3;
-	assert_int_equal(commit_info(f, &info), 0);
 	assert_int_equal(mdb_txn_begin(f->index->env, NULL, 0, &txn), 0);
 	assert_int_equal(mdb_drop(txn, f->index->tokens, 1), 0);
 	assert_int_equal(mdb_txn_commit(txn), 0);
@@ -433,7 +414,7 @@ int main(void)
 		TEST(damaged_ones_are_as_if_they_were_not_there),
 		TEST(a_full_map_is_enospc_and_all_of_it_can_be_deleted),
 		TEST(what_has_room_is_put_however_torn_the_map_is),
-		TEST(an_older_index_gets_room_for_them),
+		TEST(an_index_without_their_database_is_damaged),
 		TEST(those_that_are_few_beside_their_block_are_taken),
 		STORE_TEST(they_come_back_from_the_headers),
 		STORE_TEST(of_two_with_one_key_the_newer_ones_stay),

@@ -223,9 +223,7 @@ int fsck_index(struct fsck *f)
 	if (r == 0)
 		r = read_index(f);
 	if (r == -ENOTSUP)
-		return fsck_error("%s: made by a newer kvfs, in a format this "
-				  "one does not know",
-				  f->path);
+		return fsck_error("%s: " KV_FORMAT_REFUSED, f->path);
 	if (r == -EBADMSG) {
 		fsck_found(f, FAULT_INDEX_DAMAGED,
 			   "the index is damaged (%s): --rebuild makes it anew",
@@ -423,8 +421,7 @@ static void check_store(struct fsck *f)
 	}
 	if (r == 0 &&
 	    memcmp(info.store, f->info.store, sizeof(info.store)) == 0 &&
-	    info.segment_bytes == f->info.segment_bytes &&
-	    info.version == f->info.version)
+	    info.segment_bytes == f->info.segment_bytes)
 		return;
 	f->write_store_file = true;
 	fsck_found(f, FAULT_STORE_FILE, "store: %s",

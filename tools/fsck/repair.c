@@ -256,9 +256,7 @@ int fsck_rebuild(struct fsck *f)
 				  "and no segment file with a trailer",
 				  f->path);
 	if (r == -ENOTSUP)
-		return fsck_error("%s: made by a newer kvfs, in a format this "
-				  "one does not know",
-				  f->path);
+		return fsck_error("%s: " KV_FORMAT_REFUSED, f->path);
 	if (r < 0)
 		return fsck_error("%s: cannot rebuild it: %s", f->path,
 				  strerror(-r));

@@ -118,10 +118,7 @@ int fsck_error(const char *format, ...)
 static bool expected(const struct fsck *f, enum fault fault)
 {
 	return faults[fault].note ||
-	       (faults[fault].crash && f->known && !f->info.clean) ||
-	       (f->known && f->info.version == 1 &&
-		(fault == FAULT_TRAILER || fault == FAULT_SPACE_FILE ||
-		 fault == FAULT_STORE_FILE));
+	       (faults[fault].crash && f->known && !f->info.clean);
 }
 
 void fsck_found(struct fsck *f, enum fault fault, const char *format, ...)
