@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * health.c - `kvfs --health`: asks a daemon, and waits no longer than it was
- * told to.
+ * health.c - `kvfs --health`: asks a daemon, within a time limit.
  *
  * OWNS      a child that asks.  A call on the mount of a daemon that hangs
- *           cannot be interrupted once the daemon has read it, so nothing here
- *           makes one but the child, which is killed, and not waited for: it
- *           ends when the kernel lets it.
+ *           cannot be interrupted once the daemon has read it, so the parent
+ *           makes none: it kills the child and does not wait for it, as the
+ *           child ends when the kernel lets it.
  *
- * STATES    of what the child tells: steps, and at last a verdict.
+ * STATES    of the child's reports: steps, and at last a verdict.
  *
  * LOCKING   none.
  */
@@ -24,126 +23,144 @@
 #include <sys/un.h>
 
 #include "common/kv.h"
-#include "fs/ask.h"
+#include "common/wire.h"
 #include "fs/base/quantity.h"
 #include "fs/health.h"
 
-#define SECONDS 5 /* unless the caller says so */
+#define SECONDS 5 /* default */
 #define SECONDS_MAX 3600
 
 enum { WELL = 0, DEAD = 1, DEGRADED = 3, STEP = -1 };
 
-/* A message of the child's, written whole. */
-struct news {
+/* One report of the child, written whole. */
+struct report {
 	int status;
 	char text[400];
 };
 
-struct asking {
-	const char *path;
-	int to_parent;
-};
+/* ---- the child ---- */
 
 __attribute__((format(printf, 3, 4))) static int
-tell(const struct asking *a, int status, const char *format, ...)
+report(int to_parent, int status, const char *format, ...)
 {
-	struct news news = {.status = status};
+	struct report report = {.status = status};
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(news.text, sizeof(news.text), format, args);
+	vsnprintf(report.text, sizeof(report.text), format, args);
 	va_end(args);
-	if (write(a->to_parent, &news, sizeof(news)) < 0)
+	if (write(to_parent, &report, sizeof(report)) < 0)
 		return DEAD; /* nobody waits */
 	return status;
 }
 
-/* ---- the child ---- */
-
-/* The daemon's figures for people, as text; -errno. */
-static int read_stats(int fd, char *text, size_t room)
+/* Send @type with @bytes of @items and wait for its reply, at most @room bytes
+ * into @items.  Returns their number, or the reply's error. */
+static ssize_t ask(int fd, enum wire_type type, void *items, size_t bytes,
+		   size_t room)
 {
-	const struct wire_header header = {.type = WIRE_STATS, .tag = 2};
-	size_t bytes = 0;
-	int r = kv_ask(fd, header, text, &bytes, room - 1, NULL);
+	struct wire_header header = {
+		.type = (uint16_t)type, .count = bytes > 0, .tag = type + 1u};
+	struct iovec iov[2] = {{&header, sizeof(header)}, {items, bytes}};
+	const struct msghdr message = {.msg_iov = iov, .msg_iovlen = 2};
+	ssize_t n;
 
-	text[r < 0 ? 0 : bytes] = '\0';
-	return r;
+	if (sendmsg(fd, &message, MSG_NOSIGNAL) < 0)
+		return -errno;
+	iov[1].iov_len = room;
+	n = readv(fd, iov, 2);
+	if (n < 0)
+		return -errno;
+	if (n == 0)
+		return -ECONNRESET;
+	if ((size_t)n < sizeof(header) || !(header.flags & WIRE_REPLY))
+		return -EPROTO;
+	return header.status < 0 ? header.status : n - (ssize_t)sizeof(header);
 }
 
-/* The line `ssd` ends with the tier's state. */
-static int judge_ssd(const struct asking *a, char *text)
+/* Judge the daemon by its statistics: the line `ssd` ends with the tier's
+ * state. */
+static int ask_socket(int to_parent, const char *path)
 {
-	char *line = strstr(text, "\nssd "), *state;
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct wire_hello hello = {.version = WIRE_VERSION};
+	_cleanup_(kv_closep) int fd = -1;
+	char text[WIRE_MAX], *line, *state;
+	ssize_t n;
 
+	if (strlen(path) >= sizeof(address.sun_path))
+		return report(to_parent, DEAD,
+			      "%s: longer than a socket's path", path);
+	report(to_parent, STEP, "the socket %s does not answer", path);
+	strcpy(address.sun_path, path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0 ||
+	    connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+		n = -errno;
+	} else {
+		n = ask(fd, WIRE_HELLO, &hello, sizeof(hello), sizeof(hello));
+		if (n == -ECONNRESET)
+			n = -EACCES; /* a user who is not let in is cut off */
+		if (n >= 0)
+			n = ask(fd, WIRE_STATS, text, 0, sizeof(text) - 1);
+	}
+	if (n < 0)
+		return report(to_parent, DEAD, "the socket %s: %s", path,
+			      strerror((int)-n));
+	text[n] = '\0';
+	line = strstr(text, "\nssd ");
 	if (!line)
-		return tell(a, DEAD, "it tells nothing of its SSD");
+		return report(to_parent, DEAD, "its statistics have no SSD");
 	line[1 + strcspn(line + 1, "\n")] = '\0';
 	state = strrchr(line, ',');
 	state = state ? state + 2 : line;
 	if (strcmp(state, "online") != 0 && strcmp(state, "off") != 0)
-		return tell(a, DEGRADED, "the SSD tier: %s", state);
-	return tell(a, WELL, "well; the SSD tier: %s", state);
+		return report(to_parent, DEGRADED, "the SSD tier: %s", state);
+	return report(to_parent, WELL, "well; the SSD tier: %s", state);
 }
 
-static int ask_socket(const struct asking *a, const char *path)
-{
-	_cleanup_(kv_closep) int fd = -1;
-	char text[WIRE_MAX];
-	int r;
-
-	if (strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
-		return tell(a, DEAD, "%s: longer than a socket's path", path);
-	tell(a, STEP, "the socket %s does not answer", path);
-	fd = kv_ask_connect(path);
-	r = fd < 0 ? fd : read_stats(fd, text, sizeof(text));
-	if (r < 0)
-		return tell(a, DEAD, "the socket %s: %s", path, strerror(-r));
-	return judge_ssd(a, text);
-}
-
-static int ask_mount(const struct asking *a)
+static int ask_mount(int to_parent, const char *path)
 {
 	char socket[sizeof(((struct sockaddr_un *)0)->sun_path) + 1];
+	_cleanup_(kv_freep) char *link = NULL;
 	struct statvfs fs;
-	int r;
+	ssize_t n;
 
-	if (statvfs(a->path, &fs) < 0)
-		return tell(a, DEAD, "%s", strerror(errno));
-	r = kv_ask_socket_of(a->path, socket, sizeof(socket));
-	if (r == -ENAMETOOLONG)
-		return tell(a, DEAD, "its socket's path is too long");
-	if (r < 0)
-		return tell(a, DEAD, "no kvfs is mounted there");
-	return ask_socket(a, socket);
+	if (statvfs(path, &fs) < 0)
+		return report(to_parent, DEAD, "%s", strerror(errno));
+	n = asprintf(&link, "%s/.kvfs/control", path) < 0
+		    ? -1
+		    : readlink(link, socket, sizeof(socket));
+	if (n < 0)
+		return report(to_parent, DEAD, "no kvfs is mounted there");
+	if ((size_t)n >= sizeof(socket))
+		return report(to_parent, DEAD, "its socket's path is too long");
+	socket[n] = '\0';
+	return ask_socket(to_parent, socket);
 }
 
-static int ask(const struct asking *a)
-{
-	struct stat st;
-
-	tell(a, STEP, "the mount does not answer");
-	if (stat(a->path, &st) < 0)
-		return tell(a, DEAD, "%s", strerror(errno));
-	return S_ISSOCK(st.st_mode) ? ask_socket(a, a->path) : ask_mount(a);
-}
-
-/* A child that cannot end shall not keep those waiting who read our output. */
 static int run_child(const char *path, int to_parent)
 {
-	const struct asking a = {path, to_parent};
 	int null = open("/dev/null", O_RDWR);
+	struct stat st;
 
+	/* A child that cannot end must not keep readers of our output waiting. */
 	for (int fd = 0; null >= 0 && fd <= 2; fd++)
 		dup2(null, fd);
 	signal(SIGPIPE, SIG_IGN);
-	return ask(&a);
+	report(to_parent, STEP, "the mount does not answer");
+	if (stat(path, &st) < 0)
+		return report(to_parent, DEAD, "%s", strerror(errno));
+	return S_ISSOCK(st.st_mode) ? ask_socket(to_parent, path)
+				    : ask_mount(to_parent, path);
 }
 
 /* ---- the parent ---- */
 
-/* The child's verdict or, when the time is over, where it is. */
-static int listen_to(int from_child, uint64_t until, struct news *ret_news)
+/* Return the child's verdict; after the time limit, its last step is in
+ * *@ret_report. */
+static int wait_for_verdict(int from_child, uint64_t until,
+			    struct report *ret_report)
 {
 	struct pollfd poll_child = {.fd = from_child, .events = POLLIN};
 	uint64_t now;
@@ -153,51 +170,40 @@ static int listen_to(int from_child, uint64_t until, struct news *ret_news)
 
 		if (poll(&poll_child, 1, ms) <= 0)
 			continue;
-		if (read(from_child, ret_news, sizeof(*ret_news)) !=
-		    sizeof(*ret_news))
+		if (read(from_child, ret_report, sizeof(*ret_report)) !=
+		    sizeof(*ret_report))
 			return DEAD;
-		if (ret_news->status != STEP)
-			return ret_news->status;
+		if (ret_report->status != STEP)
+			return ret_report->status;
 	}
 	return DEAD;
 }
 
-static int check(const char *path, uint64_t seconds)
+int kv_health_main(int argc, char **argv)
 {
-	uint64_t until = kv_now_ns() + seconds * 1000000000u;
-	struct news news = {.text = "it cannot be asked"};
+	struct report last = {.text = "it cannot be asked"};
+	uint64_t seconds = SECONDS, until;
 	int pipes[2], status;
 	pid_t child;
 
-	if (pipe2(pipes, O_CLOEXEC) < 0 || (child = fork()) < 0) {
-		fprintf(stderr, "kvfs: %s: %s\n", path, strerror(errno));
-		return DEAD;
-	}
-	if (child == 0)
-		_exit(run_child(path, pipes[1]));
-	close(pipes[1]);
-	status = listen_to(pipes[0], until, &news);
-	kill(child, SIGKILL);
-	fprintf(status == WELL ? stdout : stderr, "kvfs: %s: %s\n", path,
-		news.text);
-	return status;
-}
-
-bool kv_health_called(int argc, char **argv)
-{
-	return argc > 1 && strcmp(argv[1], "--health") == 0;
-}
-
-int kv_health_main(int argc, char **argv)
-{
-	uint64_t seconds = SECONDS;
-
-	if (argc < 3 || argc > 4 || argv[2][0] == '\0' ||
-	    (argc == 4 &&
-	     kv_number_parse(argv[3], 10, SECONDS_MAX, &seconds) < 0)) {
+	if (argc < 1 || argc > 2 || argv[0][0] == '\0' ||
+	    (argc == 2 &&
+	     kv_number_parse(argv[1], 10, SECONDS_MAX, &seconds) < 0)) {
 		fprintf(stderr, "usage: kvfs --health MOUNTPOINT|SOCKET "
 				"[SECONDS]\n");
 		return DEAD;
 	}
-	return check(argv[2], seconds);
+	until = kv_now_ns() + seconds * 1000000000u;
+	if (pipe2(pipes, O_CLOEXEC) < 0 || (child = fork()) < 0) {
+		fprintf(stderr, "kvfs: %s: %s\n", argv[0], strerror(errno));
+		return DEAD;
+	}
+	if (child == 0)
+		_exit(run_child(argv[0], pipes[1]));
+	close(pipes[1]);
+	status = wait_for_verdict(pipes[0], until, &last);
+	kill(child, SIGKILL);
+	fprintf(status == WELL ? stdout : stderr, "kvfs: %s: %s\n", argv[0],
+		last.text);
+	return status;
 }

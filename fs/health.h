@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * health.h - `kvfs --health`: whether a daemon answers, by its mount and by its
+ * health.h - `kvfs --health`: whether a daemon answers on its mount and on its
  * socket, and whether its SSD works.
  */
 #ifndef KV_FS_HEALTH_H
 #define KV_FS_HEALTH_H
 
-#include <stdbool.h>
-
-/* Whether that is what the command line asks for. */
-bool kv_health_called(int argc, char **argv);
-
-/* Returns the exit status: 0 well; 1 it does not answer, or the command line is
- * wrong; 3 it answers, and its SSD does not work.  One line says which. */
+/* @argv: MOUNTPOINT or SOCKET, then SECONDS if @argc is 2.  Prints one line and
+ * returns the exit status:
+ *   0  the daemon answers and its SSD works
+ *   1  the daemon does not answer, or the command line is wrong
+ *   3  the daemon answers, and its SSD does not work
+ */
 int kv_health_main(int argc, char **argv);
 
 #endif

@@ -20,7 +20,6 @@
 #include <sys/wait.h>
 
 #include "fs/control/gate.h"
-#include "fs/forget.h"
 #include "fs/health.h"
 #include "fs/log.h"
 #include "fs/mountpoint.h"
@@ -223,10 +222,10 @@ int main(int argc, char **argv)
 	(void)close_range(3, ~0U, 0);
 	if (kv_umount_called(argv[0]))
 		return kv_umount_main(argc, argv);
-	if (kv_forget_called(argc, argv))
-		return kv_forget_main(argc, argv);
-	if (kv_health_called(argc, argv))
-		return kv_health_main(argc, argv);
+	if (argc > 1 && strcmp(argv[1], "--forget") == 0)
+		return complain("--forget: use kvfs-forget(1)", -EINVAL);
+	if (argc > 1 && strcmp(argv[1], "--health") == 0)
+		return kv_health_main(argc - 2, argv + 2);
 	r = kv_options_parse(argc, argv, &options, &why);
 	if (r < 0)
 		return complain(why, r);

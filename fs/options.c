@@ -329,7 +329,6 @@ void kv_options_help(FILE *f)
 {
 	fputs("usage: kvfs [-f] [-d] [-o OPTION,...] STORE MOUNTPOINT\n"
 	      "       kvfs --health MOUNTPOINT|SOCKET [SECONDS]\n"
-	      "       kvfs --forget [-t SECONDS] PATH...\n"
 	      "\n"
 	      "  -f  stay in the foreground    -d  foreground, show FUSE "
 	      "requests\n"

@@ -283,6 +283,18 @@ int kvfs_space_clear(kvfs_space *space);
  */
 int kvfs_space_remove(kvfs_space *space);
 
+/*
+ * Remove @keys (@n 0: every block, as kvfs_space_clear does) here and from every
+ * backend of the remote tier, which has @timeout nanoseconds for it, at most ten
+ * minutes.  *@ret_text (caller frees) has a line for each backend: how many blocks
+ * were removed, were absent, and may be there still, and why.  Returns how many may
+ * be there still; then, or on an error, call again.
+ * -EOPNOTSUPP there is no remote tier, and nothing was removed; -EACCES, -EROFS,
+ * -ENOTCONN; -ETIMEDOUT the daemon hangs.
+ */
+long kvfs_space_forget(kvfs_space *space, const kvfs_key *keys, size_t n,
+		       uint64_t timeout, char **ret_text);
+
 #define KVFS_LIST_MIN 64
 /*
  * The keys of the space's blocks, in no order, at most @max (KVFS_LIST_MIN at

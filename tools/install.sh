@@ -42,6 +42,7 @@ kvfs_pc() {
 for program in kvfs kvfs-bench kvfs-bundle kvfs-fsck kvfs-replay; do
 	put 755 "$B/$program" "$to/bin/$program"
 done
+put 755 tools/kvfs-forget "$to/bin/kvfs-forget"
 put 644 connectors/remote/kvfs_remote.py "$to/libexec/kvfs/kvfs_remote.py"
 put 755 connectors/remote/kvfs-remote-mooncake "$to/libexec/kvfs/kvfs-remote-mooncake"
 [ "$verb" = install ] || rmdir "$to/libexec/kvfs" 2>/dev/null || true

@@ -11,6 +11,8 @@
  *
  * LOCKING   none of its own; see ask.c and space.c.
  */
+#include <stdio.h>
+
 #include "kernels/session/abi.h"
 #include "kernels/session/ask.h"
 #include "kernels/session/query.h"
@@ -291,8 +293,8 @@ static void forget_pages(kvfs_space *space)
 struct question {
 	struct kv_call call; /* first */
 	struct kvfs_session *session;
-	/* For what comes in reply, unless abandoned; NULL: that has nothing. */
-	uint8_t *buffer;
+	void *buffer; /* for the reply's items, unless abandoned; or NULL */
+	size_t item;  /* bytes of one */
 	bool over, abandoned;
 	int status;
 };
@@ -306,7 +308,7 @@ static void answered(struct kv_call *call, int status, const void *items)
 		return;
 	}
 	if (status >= 0 && question->buffer)
-		memcpy(question->buffer, items, call->count);
+		memcpy(question->buffer, items, call->count * question->item);
 	question->over = true;
 	question->status = status;
 	pthread_cond_broadcast(&question->session->changed);
@@ -327,12 +329,22 @@ static int wait_for_answer(struct kvfs_session *session, uint64_t until)
 	return hangs ? -ETIMEDOUT : 0;
 }
 
-/* What takes its time, in which others may ask.  With @buffer, of
- * KVFS_TOKENS_ROOM bytes: how many came; else the reply's status. */
+/* Room for the items of a reply. */
+struct room {
+	void *items;
+	uint32_t n;    /* at most */
+	size_t item;   /* bytes of one */
+	uint64_t wait; /* nanoseconds; 0: CLEAR_NS */
+};
+
+/* Send a request that takes long, and wait for its reply; other threads may ask
+ * meanwhile.  Returns the number of items that came, without @room->items the
+ * status of the reply. */
 static long ask_and_wait(struct kvfs_session *session, uint64_t generation,
-			 struct kv_packet *packet, uint8_t *buffer)
+			 struct kv_packet *packet, const struct room *room)
 {
-	const uint64_t until = kv_time_after(CLEAR_NS);
+	const uint64_t until =
+		kv_time_after(room->wait ? room->wait : CLEAR_NS);
 	struct question *question = calloc(1, sizeof(*question));
 	long r;
 
@@ -340,9 +352,10 @@ static long ask_and_wait(struct kvfs_session *session, uint64_t generation,
 		return -ENOMEM;
 	question->session = session;
 	question->call.done = answered;
-	question->call.count = buffer ? KVFS_TOKENS_ROOM : 0;
-	question->call.at_most = buffer;
-	question->buffer = buffer;
+	question->call.count = room->n;
+	question->call.at_most = room->items;
+	question->buffer = room->items;
+	question->item = room->item;
 	pthread_mutex_lock(&session->lock);
 	r = kv_session_is_live(session, generation)
 		    ? kv_rpc_submit_locked(session, &question->call, packet)
@@ -353,7 +366,7 @@ static long ask_and_wait(struct kvfs_session *session, uint64_t generation,
 	question->abandoned = !question->over;
 	if (question->over) {
 		if (r == 0)
-			r = question->status < 0 || !buffer
+			r = question->status < 0 || !room->items
 				    ? question->status
 				    : (long)question->call.count;
 		free(question);
@@ -371,7 +384,8 @@ static int change_space(struct kvfs_session *session, enum wire_type type,
 		.fd = -1,
 	};
 
-	return (int)ask_and_wait(session, generation, &packet, NULL);
+	return (int)ask_and_wait(session, generation, &packet,
+				 &(struct room){0});
 }
 
 int kvfs_space_clear(kvfs_space *space)
@@ -390,6 +404,116 @@ int kvfs_space_clear(kvfs_space *space)
 	if (r == 0 || r == -ETIMEDOUT)
 		forget_pages(space);
 	return r;
+}
+
+/* ---- forgetting ---- */
+
+#define FORGET_BACKENDS 16 /* more than a daemon has */
+
+/* Send one WIRE_FORGET.  Returns how many backends replied, -errno. */
+static long forget_some(kvfs_space *space, const kvfs_key *keys, size_t n,
+			uint64_t ns, struct wire_forgot *ret_forgot)
+{
+	struct wire_key items[WIRE_BATCH];
+	struct kv_packet packet = {
+		.header = {.type = WIRE_FORGET,
+			   .count = (uint32_t)n,
+			   .arg = ns},
+		.items = items,
+		.bytes = n * sizeof(items[0]),
+		.fd = -1,
+	};
+	const struct room room = {ret_forgot, FORGET_BACKENDS,
+				  sizeof(*ret_forgot), ns + CLEAR_NS};
+	uint64_t generation;
+	int r = kv_lib_space_id(space, &packet.header.space, &generation);
+
+	if (r < 0)
+		return r == -ETIMEDOUT ? -ENOTCONN : r;
+	kv_wire_keys(keys, n, items);
+	return ask_and_wait(space->session, generation, &packet, &room);
+}
+
+static const char *why_not(int status, bool space)
+{
+	if (status == -EOPNOTSUPP)
+		return space ? "it removes no whole space, only named blocks"
+			     : "it removes nothing";
+	return status == -ETIMEDOUT ? "it did not do so in time"
+				    : strerror(-status);
+}
+
+static void print_forgot(FILE *f, const struct wire_forgot *sum, bool space)
+{
+	fprintf(f, "%s: %u removed, %u not there", sum->url, sum->removed,
+		sum->absent);
+	if (sum->failed)
+		fprintf(f, "; %u %s may be there still: %s", sum->failed,
+			space ? "space" : "blocks",
+			why_not(sum->status, space));
+	fputc('\n', f);
+}
+
+static long sum_up(struct wire_forgot *sums, long n, bool space,
+		   char **ret_text)
+{
+	char *text = NULL;
+	long failed = 0;
+	size_t bytes;
+	FILE *f = open_memstream(&text, &bytes);
+
+	if (!f)
+		return -ENOMEM;
+	for (long i = 0; i < n; i++) {
+		failed += sums[i].failed;
+		print_forgot(f, &sums[i], space);
+	}
+	if (fclose(f) != 0) {
+		free(text);
+		return -ENOMEM;
+	}
+	*ret_text = text;
+	return failed;
+}
+
+long kvfs_space_forget(kvfs_space *space, const kvfs_key *keys, size_t n,
+		       uint64_t timeout, char **ret_text)
+{
+	struct wire_forgot sums[FORGET_BACKENDS] = {0}, some[FORGET_BACKENDS];
+	const uint64_t until = kv_time_after(timeout);
+	long backends = kv_session_check(space ? space->session : NULL);
+	size_t done = 0, batch;
+
+	if (backends < 0)
+		return backends;
+	if (!kv_wire_keys_are_valid(keys, n) || !ret_text)
+		return -EINVAL;
+	if (n == 0) {
+		/* Without a remote tier nothing is to be dropped here. */
+		backends = forget_some(space, NULL, 0, 0, some);
+		if (backends >= 0)
+			backends = kvfs_space_clear(space);
+		if (backends < 0)
+			return backends;
+	}
+	do {
+		const uint64_t now = kv_now_ns();
+
+		batch = KV_MIN(n - done, (size_t)WIRE_BATCH);
+		backends = forget_some(space, keys + done, batch,
+				       now < until ? until - now : 1, some);
+		for (long i = 0; i < backends; i++) {
+			memcpy(sums[i].url, some[i].url, sizeof(sums[i].url));
+			if (!sums[i].status)
+				sums[i].status = some[i].status;
+			sums[i].removed += some[i].removed;
+			sums[i].absent += some[i].absent;
+			sums[i].failed += some[i].failed;
+		}
+		done += batch;
+	} while (backends >= 0 && done < n);
+	return backends < 0 ? backends
+			    : sum_up(sums, backends, n == 0, ret_text);
 }
 
 #define REMOVE_TRIES 3
@@ -546,6 +670,7 @@ static long tokens_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 		.items = items,
 		.fd = -1,
 	};
+	const struct room room = {buffer, KVFS_TOKENS_ROOM, 1, 0};
 	uint64_t generation;
 	long got;
 	int r = kv_lib_space_id(space, &packet.header.space, &generation);
@@ -556,7 +681,7 @@ static long tokens_some(kvfs_space *space, const kvfs_key *keys, size_t n,
 	kv_wire_keys(keys, n, items);
 	packet.header.count = (uint32_t)n;
 	packet.bytes = n * sizeof(items[0]);
-	got = ask_and_wait(space->session, generation, &packet, buffer);
+	got = ask_and_wait(space->session, generation, &packet, &room);
 	if (got < 0)
 		return got;
 	*ret_bytes = (size_t)got;

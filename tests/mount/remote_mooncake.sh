@@ -60,9 +60,9 @@ gone
 # All of a space is taken away, by a node that never had any of it.
 node "$M" "$T/store3"
 mkdir "$M/s" && cp "$T/layout" "$M/s/.layout" || fail "the space of the third"
-out=$("$B/kvfs" --forget "$M/s" 2>&1) || fail "--forget of the space: $out"
-case $out in *" 1 removed, 0 not there") ;; *) fail "--forget of the space: $out" ;; esac
-out=$("$B/kvfs" --forget "$M/s/$(place 1)" "$M/s/$(place 6)" 2>&1) || fail "--forget of blocks: $out"
+out=$(B=$B "$here/../../tools/kvfs-forget" "$M/s" 2>&1) || fail "kvfs-forget of the space: $out"
+case $out in *" 1 removed, 0 not there") ;; *) fail "kvfs-forget of the space: $out" ;; esac
+out=$(B=$B "$here/../../tools/kvfs-forget" "$M/s/$(place 1)" "$M/s/$(place 6)" 2>&1) || fail "kvfs-forget of blocks: $out"
 case $out in *" 0 removed, 2 not there") ;; *) fail "blocks are left: $out" ;; esac
 stop
 end_servers

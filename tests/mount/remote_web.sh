@@ -84,11 +84,11 @@ forgotten() { # URL
 		[ "$(puts)" -ge 105 ] && break
 		sleep 0.1
 	done
-	said=$("$B/kvfs" --forget "$N/f/$(place 1)" "$N/f/$(place 106)") || fail "--forget: $said"
+	said=$(B=$B "$here/../../tools/kvfs-forget" "$N/f/$(place 1)" "$N/f/$(place 106)") || fail "kvfs-forget: $said"
 	eq "two blocks" "$said" "$1: 1 removed, 1 not there"
-	said=$("$B/kvfs" --forget "$N/f") || fail "--forget: $said"
+	said=$(B=$B "$here/../../tools/kvfs-forget" "$N/f") || fail "kvfs-forget: $said"
 	eq "a space" "$said" "$1: 1 removed, 0 not there"
-	said=$(for i in {1..105}; do echo "$N/f/$(place "$i")"; done | "$B/kvfs" --forget -) || fail "--forget: $said"
+	said=$(for i in {1..105}; do echo "$N/f/$(place "$i")"; done | B=$B "$here/../../tools/kvfs-forget" -) || fail "kvfs-forget: $said"
 	eq "its blocks" "$said" "$1: 0 removed, 105 not there"
 	said=$(sed 's/.*"seed"//' "$N/f/.layout")
 	rmdir "$N/f" && make "$N/f" || fail "the space, anew"
