@@ -85,11 +85,11 @@ forgotten() { # URL
 		sleep 0.1
 	done
 	said=$(B=$B "$here/../../tools/kvfs-forget" "$N/f/$(place 1)" "$N/f/$(place 106)") || fail "kvfs-forget: $said"
-	eq "two blocks" "$said" "$1: 1 removed, 1 not there"
+	eq "two blocks" "$said" "$N/f: $1: 1 removed, 1 not there"
 	said=$(B=$B "$here/../../tools/kvfs-forget" "$N/f") || fail "kvfs-forget: $said"
-	eq "a space" "$said" "$1: 1 removed, 0 not there"
+	eq "a space" "$said" "$N/f: $1: 1 removed, 0 not there"
 	said=$(for i in {1..105}; do echo "$N/f/$(place "$i")"; done | B=$B "$here/../../tools/kvfs-forget" -) || fail "kvfs-forget: $said"
-	eq "its blocks" "$said" "$1: 0 removed, 105 not there"
+	eq "its blocks" "$said" "$N/f: $1: 0 removed, 105 not there"
 	said=$(sed 's/.*"seed"//' "$N/f/.layout")
 	rmdir "$N/f" && make "$N/f" || fail "the space, anew"
 	eq "the seed, still" "$(sed 's/.*"seed"//' "$N/f/.layout")" "$said"
