@@ -9,7 +9,7 @@ B        := build$(addprefix -,$(subst $(comma),-,$(SAN)))$(addprefix -,$(POINTS
 PKGS_D   := fuse3 liburing lmdb jansson libxxhash libcrypto libcurl
 PKGS_L   := jansson libxxhash libcrypto
 DEPS     := libfuse3-dev fuse3 liburing-dev liblmdb-dev libxxhash-dev libcmocka-dev \
-            libjansson-dev libssl-dev libarchive-dev zlib1g-dev libcurl4-openssl-dev pkg-config gcc make attr rsync xxhash e2fsprogs xfsprogs procps \
+            libjansson-dev libssl-dev zlib1g-dev libcurl4-openssl-dev pkg-config gcc make attr rsync xxhash e2fsprogs xfsprogs procps \
             python3 python3-venv nginx-light openssl
 DEPS_CHECK := g++ rustc bindgen clang clang-format clang-tidy groff man-db
 DEPS_BENCH := fio redis-server
@@ -35,7 +35,7 @@ LIBS_L    = $(shell pkg-config --libs $(PKGS_L))
 SHARED   := $(filter-out $(if $(POINTS),,common/crash_point.c),$(wildcard common/*.c))
 DAEMON   := $(filter-out fs/main.c,$(wildcard fs/*.c fs/*/*.c cache/*.c cache/*/*.c index/*.c))
 LIB      := $(foreach folder,device session transfer paged,$(wildcard kernels/$(folder)/*.c))
-TOOLDIRS := $(patsubst tools/%/,%,$(wildcard tools/*/))
+TOOLDIRS := $(patsubst tools/%/main.c,%,$(wildcard tools/*/main.c))
 TOOLS    := $(addprefix $B/kvfs-,$(TOOLDIRS))
 UNIT     := $(patsubst %.c,$B/%,$(wildcard tests/*/test_*.c))
 HELPERS  := $(patsubst %.c,$B/%,$(filter-out $(wildcard tests/*/test_*.c),$(wildcard tests/*/*.c)))
@@ -65,7 +65,7 @@ $B/libkvfs.so: $(call objs,$(LIB) $(SHARED)) kernels/libkvfs.map
 	  $(filter %.o,$^) $(LIBS_L) -o $@ && ln -sf libkvfs.so $B/libkvfs.so.$(SONUM)
 .SECONDEXPANSION:
 $(TOOLS): $B/kvfs-%: $$(call objs,$$(wildcard tools/$$*/*.c)) $$(TOOL_$$*) $B/libkvfs.a
-	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz) $(if $(filter bench,$*),-lfuse3) $(if $(filter bundle,$*),-larchive) -lm -ldl -o $@
+	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_L) $(if $(TOOL_$*),-llmdb -lz) $(if $(filter bench,$*),-lfuse3) -lm -ldl -o $@
 $(UNIT) $(HELPERS): $B/%: $B/%.o $B/daemon.a $B/libkvfs.a
 	$(call run,LINK)$(CC) $(LDFLAGS) $^ $(LIBS_D) $(LIBS_L) -lcmocka -o $@
 

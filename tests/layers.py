@@ -49,7 +49,6 @@ HEADERS = {
     r"fuse(_lowlevel|3/.*)?\.h": ["fs/mount", "fs", "tools/bench"],
     r"lmdb\.h": ["index", "tools/fsck"],
     r"liburing\.h": ["cache/io"],
-    r"archive(_entry)?\.h": ["tools/bundle"],
     r"curl/.*\.h": ["cache/remote"],
 }
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# install.sh install|uninstall - put the build $B below $DESTDIR$PREFIX, or take
-# away what that put there; called by make.
+# install.sh install|uninstall - put the build $B below $DESTDIR$PREFIX, or remove
+# the installed files; called by make.
 set -e
 cd "$(dirname "$0")/.."
 case $PREFIX in
@@ -26,7 +26,7 @@ link() { # TEXT LINK
 		rm -f "$2"
 	fi
 }
-# The prefix is that of this installation, whatever a build before it was for.
+# kvfs.pc names the prefix of this installation: the same build may be installed twice.
 kvfs_pc() {
 	cat <<-END
 	prefix=$PREFIX
@@ -39,10 +39,12 @@ kvfs_pc() {
 	END
 }
 
-for program in kvfs kvfs-bench kvfs-bundle kvfs-fsck kvfs-replay; do
+for program in kvfs kvfs-bench kvfs-fsck kvfs-replay; do
 	put 755 "$B/$program" "$to/bin/$program"
 done
 put 755 tools/kvfs-forget "$to/bin/kvfs-forget"
+put 755 tools/kvfs-bundle "$to/bin/kvfs-bundle"
+put 644 connectors/kvfs/bundle.py "$to/libexec/kvfs/bundle.py"
 put 644 connectors/remote/kvfs_remote.py "$to/libexec/kvfs/kvfs_remote.py"
 put 755 connectors/remote/kvfs-remote-mooncake "$to/libexec/kvfs/kvfs-remote-mooncake"
 [ "$verb" = install ] || rmdir "$to/libexec/kvfs" 2>/dev/null || true
@@ -51,7 +53,7 @@ put 644 kernels/kvfs_device.h "$to/include/kvfs_device.h"
 put 644 "$B/libkvfs.a" "$to/lib/libkvfs.a"
 put 755 "$B/libkvfs.so" "$to/lib/libkvfs.so.1"
 link libkvfs.so.1 "$to/lib/libkvfs.so"
-# Built only where there is a CUDA compiler.
+# The plug-in is built only where there is a CUDA compiler.
 if [ "$verb" = uninstall ] || [ -e "$B/libkvfs-cuda.so" ]; then
 	put 755 "$B/libkvfs-cuda.so" "$to/lib/libkvfs-cuda.so.1"
 fi
@@ -60,8 +62,8 @@ for page in man/*.[1-9]; do
 	put 644 "$page" "$to/share/man/man${page##*.}/${page##*/}"
 done
 
-# mount(8) looks nowhere but in /sbin, which is the whole machine's: what is
-# installed for everybody goes there, what has a prefix of its own does not.
+# mount(8) looks for helpers only in /sbin, which belongs to the whole machine: an
+# installation for all users goes there, one with a prefix of its own does not.
 case $PREFIX in
 /usr | /usr/local)
 	link "$PREFIX/bin/kvfs" "$DESTDIR/sbin/mount.kvfs"
@@ -70,7 +72,7 @@ case $PREFIX in
 	[ "$verb" != install ] ||
 		echo "mount -t kvfs needs /sbin/mount.kvfs, umount that waits /sbin/umount.kvfs: links to $PREFIX/bin/kvfs" ;;
 esac
-# Or programs do not find the library before the next boot.
+# Without ldconfig, programs find the library only after the next boot.
 if [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ]; then
 	ldconfig
 fi

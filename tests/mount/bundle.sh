@@ -1,12 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # bundle.sh - kvfs-bundle: a snapshot, and a whole space, to another node and back;
-# a stream that is cut, damaged, or made to do harm; spaces that are there already,
-# or are another user's.
+# streams that are cut, damaged or malicious; spaces that exist already, or belong to
+# another user.
 . "$(dirname "$0")/lib"
 start
-cp "$B/kvfs-bundle" "$T/kvfs-bundle"
-bundle() { "$T/kvfs-bundle" "$@"; }
+# An installation that other users can run.
+install -D "$here/../../tools/kvfs-bundle" "$T/bin/kvfs-bundle"
+install -D -m 644 "$here/../../connectors/kvfs/bundle.py" "$T/libexec/kvfs/bundle.py"
+install -D "$B/libkvfs.so" "$T/lib/libkvfs.so.1"
+# Python does not load a library that is built with a sanitizer unless that is loaded first.
+sanitizer=$(ldd "$B/libkvfs.so" | sed -n 's/.* \(\/[^ ]*lib[at]san[^ ]*\).*/\1/p')
+[ -z "$sanitizer" ] || export LD_PRELOAD=$sanitizer ASAN_OPTIONS=detect_leaks=0
+bundle() { "$T/bin/kvfs-bundle" "$@"; }
 snap() { "$B/tests/mount/snap" "$M" "$@"; }
 says() { grep -qF -- "$2" "$T/said" || fail "$1: '$2' is not said, but '$(cat "$T/said")'"; }
 # status WHAT WANTED COMMAND...
@@ -22,7 +28,7 @@ cat > "$T/layout" <<'L'
 {"tensors": [{"name": "k", "dtype": "BF16", "shape": [4, 16, 64]},
              {"name": "v", "dtype": "BF16", "shape": [4, 16, 64]}], "tokens": 16}
 L
-# Bundles that no export writes.
+# Bundles that an export never writes.
 cat > "$T/stream.py" <<'P'
 import io, sys, tarfile
 folder = sys.argv[1]
@@ -79,7 +85,7 @@ same "the layout" "$M/s/.layout" "$N/s/.layout"
 eq "the time" "$(stat -c %y "$N/s/$(place 7)")" "$(stat -c %y "$M/s/$(place 7)")"
 eq "the digest" "$(xattr "$N/s/$(place 7)" digest)" "$(xattr "$M/s/$(place 7)" digest)"
 ok "again" bundle -x -C "$N" <"$T/four"
-ok "all, in the current directory" sh -c "cd $N && $B/kvfs-bundle -x <$T/five"
+ok "all, in the current directory" sh -c "cd $N && $T/bin/kvfs-bundle -x <$T/five"
 same "the fifth" "$T/b5" "$N/s/$(place 5)"
 eq "durable" "$(awk '$1 == "kvfs_dirty_blocks" { print $2 }' "$N/.kvfs/metrics")" 0
 unmount "$N" && node ro
@@ -114,7 +120,7 @@ ok "UTF-8 that says so" bundle -x -C "$N" <"$T/utf8"
 same "its layout" "$M/s/.layout" "$N/ö/.layout"
 rm -r "$N/ö"
 
-# Whether blocks leave a node is for who imports them.
+# The importing user decides whether blocks leave the node.
 { printf '{"share":true,'; sed 's/^{//' "$M/s/.layout"; } >"$T/shared.layout"
 stream "$T/shared.layout" "$(digest "$T/shared.layout")" <<'P'
 make("shared", begin("t"), file("t/.layout", sys.argv[2], sys.argv[3]), end(0, "t"))
@@ -131,7 +137,7 @@ chmod 500 "$M/s" && bundle "$M/s" >"$T/locked" && chmod 755 "$M/s"
 rm -r "$N/s"
 (umask 027 && bundle -x -C "$N" <"$T/open") && eq "open" "$(stat -c %a "$N/s")" 750
 
-# A block with other bytes stays, and that is said; the rest comes.
+# A block with other bytes stays, and is reported; the rest is imported.
 rm "$N/s/$(place 3)" "$N/s/$(place 1)"
 kv "$T/other" --seed 99
 cp "$T/other" "$N/s/$(place 3)"
@@ -159,7 +165,7 @@ mkdir "$N/s" && cp "$T/layout" "$N/s/.layout"
 not "a bundle without one" "s has a layout here, and the bundle none" bundle -x -C "$N" <"$T/untyped"
 rm -r "$N/s"
 
-# Cut at every page: never more than what came whole; never a block half.
+# Cut at every page: only complete blocks are imported.
 for ((n = 0; n < $(stat -c %s "$T/four"); n += 4096)); do
 	head -c "$n" "$T/four" | bundle -x -C "$N" 2>"$T/said" && fail "cut at $n: taken as whole"
 	[ -s "$T/said" ] || fail "cut at $n: nothing is said"
@@ -168,8 +174,8 @@ eq "before the cut" "$(find "$N/s" -type f -name '[0-9a-f]*' | wc -l)" 4
 for i in 9 3 7 1; do same "block $i" "$T/b$i" "$N/s/$(place $i)"; done
 rm -r "$N/s"
 
-# One byte of a block's payload changed: that block is not taken, the others are.
-# One of the layout, and nothing is: the keys would mean something else.
+# One changed byte of a block's payload: that block is rejected, the others are imported.
+# One changed byte of the layout: nothing is imported, since the keys depend on it.
 flip() { # NEEDLE-FILE AT: one bit there, in the first of four that is like it
 	python3 - "$T/four" "$@" <<'P'
 import sys
@@ -193,7 +199,7 @@ same "the one after it" "$T/b1" "$N/s/$(place 1)"
 eq "no staging file" "$(grep -c . <(find "$N/s/07" -name '.*[0-9a-f]*.bundle'))" 0
 rm -r "$N/s"
 
-# What the mount does not take is said in words, and the rest comes.
+# Blocks that the mount refuses are reported with the reason; the rest is imported.
 printf 'no block' >"$T/no-block"
 block "$T/large" --bytes 8500000
 for i in no-block large plain b1; do digests+=("$(digest "$T/$i")"); done
@@ -213,8 +219,8 @@ status "a large block" 1 bundle -x -C "$N" <"$T/large-alone"
 says "a large block" "s/$(place 3): not taken: larger than a segment"
 rm -r "$N/s"
 
-# Made to do harm: other names, links, devices, no digest, another order, more than
-# it says or after it, and what is no bundle at all.
+# Malicious streams: other names, links, devices, no digest, another order, more blocks
+# than announced or bytes after the end, and streams that are no bundle.
 stream "$(key 9)" "$M/s/.layout" "$(digest "$M/s/.layout")" "$(digest "$T/b9")" "$(digest "$T/seed")" "$(digest /dev/null)" <<'P'
 key, at = sys.argv[2], "s/09/" + sys.argv[2]
 zeros = digest("0" * 32)
@@ -298,23 +304,23 @@ W
 ok "zeros at the end" bundle -t <"$T/padded"
 not "a directory" "Is a directory" bundle -t <"$T"
 
-# Another user's space: a name that he took first, or one to be shared.
+# Another user's space: a name that the other user took first, or a space to be shared.
 if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
 	A="setpriv --reuid 1000 --regid 1000 --clear-groups"
 	C="setpriv --reuid 1001 --regid 1001 --clear-groups"
 	rm -rf "$N/s"
 	$C mkdir -m 777 "$N/s" || fail "C's space"
-	not "into a stranger's" "s is there, and belongs to another user (uid 1001)" $A "$T/kvfs-bundle" -x -C "$N" <"$T/four"
+	not "into a stranger's" "s is there, and belongs to another user (uid 1001)" $A "$T/bin/kvfs-bundle" -x -C "$N" <"$T/four"
 	not "root, into a stranger's" "(uid 1001): -S" bundle -x -C "$N" <"$T/private"
 	eq "nothing came of it" "$(find "$N/s" -type f)" ""
 	ok "meant so" bundle -x -S -C "$N" <"$T/four"
-	ok "by a user, who may not write the layout" $A "$T/kvfs-bundle" -xS -C "$N" <"$T/five"
+	ok "by a user, who may not write the layout" $A "$T/bin/kvfs-bundle" -xS -C "$N" <"$T/five"
 	diff -r "$M/s" "$N/s" || fail "shared: the trees differ"
 	rm -r "$N/s"
-	ok "a user's own" $A "$T/kvfs-bundle" -x -C "$N" <"$T/four"
-	ok "his own again" $A "$T/kvfs-bundle" -x -C "$N" <"$T/five"
+	ok "a user's own" $A "$T/bin/kvfs-bundle" -x -C "$N" <"$T/four"
+	ok "his own again" $A "$T/bin/kvfs-bundle" -x -C "$N" <"$T/five"
 	rm -r "$N/s"
-	ok "what nobody could write" $A "$T/kvfs-bundle" -x -C "$N" <"$T/locked"
+	ok "what nobody could write" $A "$T/bin/kvfs-bundle" -x -C "$N" <"$T/locked"
 	eq "its owner can" "$(stat -c %u:%a "$N/s")" 1000:700
 	rm -r "$N/s"
 fi
@@ -341,7 +347,7 @@ status "beyond a quota" 1 bundle -x -C "$N" <"$T/five"
 says "beyond a quota" " of 5: removed, or evicted for want of room"
 rm -r "$N/s"
 
-# What goes while it is exported: all was listed before the first byte came.
+# Blocks that are removed during an export: all are listed before the first byte is written.
 mkdir "$M/many"
 for i in {1..40}; do put many "$i" "$T/plain" && keys[i]=$(key "$i") || fail "put $i"; done
 ok "a snapshot of many" snap many make all "${keys[@]:1:40}"
@@ -366,9 +372,9 @@ rm "$M/s/$(place 3)"
 status "one is gone" 1 bundle "$M/s" "turn 1" >"$T/three"
 says "one is gone" "blocks not there any more: 1 of 4"
 ok "three are whole" bundle -t <"$T/three"
-not "no such snapshot" "No such file" sh -c "$B/kvfs-bundle $M/s none >$T/x"
-not "no space" "not a space" sh -c "$B/kvfs-bundle $T >$T/x"
-not "a full disk" "No space left" sh -c "$B/kvfs-bundle $M/s >/dev/full"
+not "no such snapshot" "No such file" sh -c "$T/bin/kvfs-bundle $M/s none >$T/x"
+not "no space" "not a space" sh -c "$T/bin/kvfs-bundle $T >$T/x"
+not "a full disk" "No space left" sh -c "$T/bin/kvfs-bundle $M/s >/dev/full"
 for bad in "" "-x -t" "-C $N" "-S $M/s" "-t -S" "-x $M/s" "$M/s a b" "-q"; do
 	# shellcheck disable=SC2086
 	bundle $bad </dev/null >"$T/x" 2>&1
@@ -378,12 +384,12 @@ done
 # Not durable: no SSD, or no room on it.
 mkdir "$N/s" && setfattr -n user.kvfs.quota.ssd -v 4K "$N/s" || fail "quota"
 status "no room on SSD" 1 bundle -x -C "$N" <"$T/five"
-says "no room on SSD" "s: not all that is there is durable: No space left"
+says "no room on SSD" "s: not all blocks are durable: No space left"
 rm -r "$N/s"
 mkdir "$N/s" && setfattr -n user.kvfs.quota.ssd -v 4K "$N/s" || fail "quota"
 setfattr -n user.kvfs.quota.dram -v 64K "$N/s" || fail "quota"
 status "nor in memory" 1 bundle -x -C "$N" <"$T/five"
-says "nor in memory" "s: not all that is there is durable: No space left"
+says "nor in memory" "s: not all blocks are durable: No space left"
 says "nor in memory" "blocks not there any more: $((5 - $(find "$N/s" -name "[0-9a-f]*" -type f | wc -l))) of 5"
 unmount "$N" && rm -r "$T/store2" && node ssd=0
 status "no SSD" 0 bundle -x -C "$N" <"$T/five"

@@ -9,6 +9,7 @@ install_sh() { B=$B VERSION=1.2 "$root/tools/install.sh" "$@"; }
 helper() { stat -c '%Y %i %N' /sbin/mount.kvfs 2>&1; }
 below() { (cd "$1" && find . ! -type d | sort); }
 
+mkdir "$T/no-python" && ln -s "$(command -v dirname)" "$(command -v readlink)" "$T/no-python/" || fail "no-python"
 for prefix in "$T/one" "$T/two/"; do
 	before=$(helper)
 	out=$(PREFIX=$prefix install_sh install) || fail "install to $prefix"
@@ -19,6 +20,8 @@ for prefix in "$T/one" "$T/two/"; do
 	esac
 	eq "kvfs.pc" "$(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --variable=prefix kvfs)" "${prefix%/}"
 	ok "run" "$prefix/bin/kvfs" --version
+	ok "run" "$prefix/bin/kvfs-bundle" --version
+	not "without Python" "install the package python3" env PATH="$T/no-python" "$prefix/bin/kvfs-bundle" --version
 done
 same "the same files" <(below "$T/one") <(below "$T/two")
 
@@ -33,8 +36,9 @@ not "relative prefix" "absolute path" env PREFIX=here B="$B" VERSION=1 "$root/to
 if [ "$(id -u)" = 0 ]; then
 	install -d -o nobody "$T/nobody"
 	mkdir -p "$T/src/tools" "$T/src/kernels" "$T/build"
-	cp "$root/tools/install.sh" "$T/src/tools/" && cp "$root"/kernels/*.h "$T/src/kernels/"
-	mkdir "$T/src/connectors" && cp -r "$root/connectors/remote" "$T/src/connectors/"
+	cp "$root/tools/install.sh" "$root/tools/kvfs-bundle" "$T/src/tools/" && cp "$root"/kernels/*.h "$T/src/kernels/"
+	mkdir -p "$T/src/connectors/kvfs" && cp -r "$root/connectors/remote" "$T/src/connectors/"
+	cp "$root/connectors/kvfs/bundle.py" "$T/src/connectors/kvfs/"
 	cp -r "$root/man" "$T/src/" && cp "$B"/kvfs* "$B"/libkvfs* "$T/build/" 2>/dev/null
 	chmod -R a+rX "$T/src" "$T/build"
 	ok "as another user" setpriv --reuid=nobody --regid=nogroup --clear-groups \
