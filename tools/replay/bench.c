@@ -6,8 +6,6 @@
  *
  * LOCKING   none: one thread.
  */
-#include "tools/replay/bench.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,8 +13,7 @@
 
 #include "cache/evict/miss_curve.h"
 #include "cache/evict/policy.h"
-#include "tools/replay/sim.h"
-
+#include "tools/replay/replay.h"
 #define BLOCKS (1u << 20)
 #define TURNS (4u << 20)
 #define PAIRS 31u /* of runs with the miss curve and without */
@@ -222,8 +219,8 @@ static int figures(FILE *json, const struct kv_trace *trace)
 	int r = 0;
 
 	for (size_t i = 0; i < KV_ARRAY_LEN(parts); i++) {
-		for (unsigned p = 0; r == 0 && kv_replay_name(p); p++)
-			r = hit_rate(json, trace, kv_replay_name(p), parts[i]);
+		for (unsigned p = 0; r == 0 && kv_policy_name(p); p++)
+			r = hit_rate(json, trace, kv_policy_name(p), parts[i]);
 		if (r == 0)
 			r = hit_rate(json, trace, "bound", parts[i]);
 	}

@@ -7,8 +7,6 @@
  *
  * LOCKING   none: one thread; libkvfs has its own.
  */
-#include "tools/replay/live.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +14,7 @@
 #include <unistd.h>
 
 #include "kernels/kvfs.h"
+#include "tools/replay/replay.h"
 
 #define SPACE "kvfs-replay"
 #define PAYLOAD 4096u

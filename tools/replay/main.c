@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * main.c - kvfs-replay: its command line, and the hit rate that a trace gets
- * from a policy and a capacity, computed or on a live mount.
+ * main.c - kvfs-replay: the hit rate that a trace gets from a policy and a
+ * capacity, simulated or on a live mount.
  *
- * OWNS      the names asked for, the trace and the rows of results.
+ * OWNS      the policy names of the command line, and the trace.
  *
- * LOCKING   none: one thread; getopt's state is the process's.
+ * LOCKING   none: one thread; getopt and the progress line have static state.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -15,10 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/replay/bench.h"
-#include "tools/replay/live.h"
-#include "tools/replay/out.h"
-#include "tools/replay/sim.h"
+#include "cache/evict/policy.h"
+#include "tools/replay/replay.h"
 
 #define POLICIES 16
 #define CAPACITIES 64
@@ -30,31 +28,29 @@ struct args {
 	size_t n_capacities;
 	uint64_t bytes, token_bytes; /* a capacity in bytes; 0: none */
 	uint32_t block_size;
-	enum kv_format format;
-	bool bound;
-	const char *plot, *mount;
+	bool json, bound;
+	const char *mount;
 	const char *bench; /* append figures to this file */
-	const char *trace; /* bench: NULL if none was given */
+	const char *trace; /* NULL only with @bench */
 	char *words;	   /* the texts of @policies */
 };
 
 static const char help[] =
 	"usage: kvfs-replay [--policy P[,P...]] [--blocks N[,N...] | --bytes "
 	"SIZE]\n"
-	"  [--token-bytes N] [--block-size TOKENS] [--bound] [--csv | "
-	"--json]\n"
-	"  [--plot FILE] [--mount PATH] TRACE[.gz]\n"
+	"  [--token-bytes N] [--block-size TOKENS] [--bound] [--json]\n"
+	"  [--mount PATH] TRACE[.gz]\n"
 	"policies:";
 
 static void show_help(FILE *f)
 {
 	fputs(help, f);
-	for (unsigned i = 0; kv_replay_name(i); i++)
-		fprintf(f, " %s", kv_replay_name(i));
+	for (unsigned i = 0; kv_policy_name(i); i++)
+		fprintf(f, " %s", kv_policy_name(i));
 	fputs("\nSee kvfs-replay(1).\n", f);
 }
 
-enum { BOUND = 256, BENCH, HELP, CSV, JSON };
+enum { BOUND = 256, BENCH, HELP, JSON, WITHDRAWN };
 
 static int refuse(const char *format, ...)
 	__attribute__((format(printf, 1, 2)));
@@ -95,12 +91,21 @@ static int number(const char *name, const char *text, uint64_t most,
 	return 0;
 }
 
-static bool known(const char *name)
+static int check_policy(const char *name)
 {
-	for (unsigned i = 0; kv_replay_name(i); i++)
-		if (strcmp(name, kv_replay_name(i)) == 0)
-			return true;
-	return strcmp(name, "bound") == 0;
+	static const char *const withdrawn[] = {"arc", "s3fifo", "sieve"};
+
+	for (unsigned i = 0; kv_policy_name(i); i++)
+		if (strcmp(name, kv_policy_name(i)) == 0)
+			return 0;
+	for (size_t i = 0; i < KV_ARRAY_LEN(withdrawn); i++)
+		if (strcmp(name, withdrawn[i]) == 0)
+			return refuse("--policy %s: withdrawn, since the "
+				      "daemon has no such policy",
+				      name);
+	return strcmp(name, "bound") == 0
+		       ? 0
+		       : refuse("--policy %s: there is no such policy", name);
 }
 
 static int take_policies(struct args *args, const char *text)
@@ -114,9 +119,8 @@ static int take_policies(struct args *args, const char *text)
 		return -ENOMEM;
 	for (word = strtok_r(args->words, ",", &save); word;
 	     word = strtok_r(NULL, ",", &save)) {
-		if (!known(word))
-			return refuse("--policy %s: there is no such policy",
-				      word);
+		if (check_policy(word) < 0)
+			return -EINVAL;
 		if (args->n_policies == POLICIES - 1)
 			return refuse("--policy: too many");
 		args->policies[args->n_policies++] = word;
@@ -176,9 +180,6 @@ static int take(struct args *args, int c, const char *value)
 		r = number("--block-size", value, UINT32_MAX / 2, &n);
 		args->block_size = (uint32_t)n;
 		return r;
-	case 'o':
-		args->plot = value;
-		return 0;
 	case 'm':
 		args->mount = value;
 		return 0;
@@ -188,10 +189,11 @@ static int take(struct args *args, int c, const char *value)
 	case BENCH:
 		args->bench = value;
 		return 0;
-	case CSV:
 	case JSON:
-		args->format = c == CSV ? KV_FORMAT_CSV : KV_FORMAT_JSON;
+		args->json = true;
 		return 0;
+	case WITHDRAWN:
+		return refuse("--csv and --plot are withdrawn: use --json");
 	case HELP:
 		show_help(stdout);
 		return 1;
@@ -201,7 +203,8 @@ static int take(struct args *args, int c, const char *value)
 	}
 }
 
-static int take_all(int argc, char **argv, struct args *args)
+/* Returns 0; 1: help was printed; -EINVAL: reported on stderr. */
+static int parse(int argc, char **argv, struct args *ret_args)
 {
 	static const struct option longs[] = {
 		{"policy", required_argument, NULL, 'p'},
@@ -209,27 +212,19 @@ static int take_all(int argc, char **argv, struct args *args)
 		{"bytes", required_argument, NULL, 'B'},
 		{"token-bytes", required_argument, NULL, 't'},
 		{"block-size", required_argument, NULL, 's'},
-		{"plot", required_argument, NULL, 'o'},
 		{"mount", required_argument, NULL, 'm'},
 		{"bound", no_argument, NULL, BOUND},
-		{"csv", no_argument, NULL, CSV},
 		{"json", no_argument, NULL, JSON},
+		{"csv", no_argument, NULL, WITHDRAWN},
+		{"plot", required_argument, NULL, WITHDRAWN},
 		{"bench", required_argument, NULL, BENCH},
 		{"help", no_argument, NULL, HELP},
 		{NULL, 0, NULL, 0}};
+	struct args args = {.block_size = 512, .token_bytes = 128 << 10};
 	int c, r = 0;
 
 	while (r == 0 && (c = getopt_long(argc, argv, "", longs, NULL)) != -1)
-		r = take(args, c, optarg);
-	return r;
-}
-
-/* 0; 1: help was asked for, and given; -EINVAL: said on stderr why not. */
-static int parse(int argc, char **argv, struct args *ret_args)
-{
-	struct args args = {.block_size = 512, .token_bytes = 128 << 10};
-	int r = take_all(argc, argv, &args);
-
+		r = take(&args, c, optarg);
 	if (r == 0 && optind < argc)
 		args.trace = argv[optind++];
 	if (r == 0 && !args.trace && !args.bench)
@@ -242,35 +237,34 @@ static int parse(int argc, char **argv, struct args *ret_args)
 		free(args.words);
 		return r;
 	}
-	for (unsigned i = 0; !args.words && kv_replay_name(i); i++)
-		args.policies[args.n_policies++] = kv_replay_name(i);
+	for (unsigned i = 0; !args.words && kv_policy_name(i); i++)
+		args.policies[args.n_policies++] = kv_policy_name(i);
 	if (args.bound)
 		args.policies[args.n_policies++] = "bound";
 	*ret_args = args;
 	return 0;
 }
 
-/* Settings that need the trace: the capacities where none, or bytes, were
+/* Choose the capacities that depend on the trace: if none, or bytes, were
  * given. */
-static void settle(struct args *args, const struct kv_trace *trace)
+static void choose_capacities(struct args *args, const struct kv_trace *trace)
 {
 	static const uint32_t parts[] = {100, 50, 20, 10, 5, 2, 1};
-	uint64_t block = args->token_bytes * trace->block_size;
 
 	if (args->bytes) {
-		uint64_t n = args->bytes / block;
+		uint64_t n =
+			args->bytes / (args->token_bytes * trace->block_size);
 
-		n = n > UINT32_MAX / 8 ? UINT32_MAX / 8 : n;
-		args->capacities[0] = n ? (uint32_t)n : 1;
+		args->capacities[0] =
+			(uint32_t)KV_MAX(1u, KV_MIN(n, UINT32_MAX / 8));
 		args->n_capacities = 1;
 	}
 	if (args->n_capacities || args->mount)
 		return;
-	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
-		uint32_t n = trace->unique / parts[i];
+	for (size_t i = 0; i < KV_ARRAY_LEN(parts); i++) {
+		uint32_t n = KV_MAX(trace->unique / parts[i], 1u);
 		size_t had = args->n_capacities;
 
-		n = n ? n : 1;
 		if (!had || args->capacities[had - 1] != n)
 			args->capacities[args->n_capacities++] = n;
 	}
@@ -285,98 +279,70 @@ static void step(double part)
 		(int)(part * 100));
 }
 
-static void step_end(bool shown)
-{
-	if (shown)
-		fprintf(stderr, "\r%40s\r", "");
-}
-
-static int run_one(const struct kv_trace *trace, struct kv_row *row)
+static int run_one(const struct kv_trace *trace, const char *policy,
+		   uint32_t blocks, uint64_t *ret_hits)
 {
 	bool show = isatty(STDERR_FILENO);
-	uint64_t hits = 0;
 	int r;
 
-	step_policy = row->policy;
-	step_blocks = row->blocks;
-	if (strcmp(row->policy, "bound") == 0)
-		r = kv_replay_bound(trace, row->blocks, show ? step : NULL,
-				    &hits);
+	step_policy = policy;
+	step_blocks = blocks;
+	if (strcmp(policy, "bound") == 0)
+		r = kv_replay_bound(trace, blocks, show ? step : NULL,
+				    ret_hits);
 	else
-		r = kv_replay_run(trace, row->policy, row->blocks,
-				  show ? step : NULL, &hits);
-	step_end(show);
-	row->requests = trace->n;
-	row->asked = kv_trace_asked(trace);
-	row->hits = hits;
+		r = kv_replay_run(trace, policy, blocks, show ? step : NULL,
+				  ret_hits);
+	if (show)
+		fprintf(stderr, "\r%40s\r", "");
+	if (r < 0)
+		fprintf(stderr, "kvfs-replay: %s\n", strerror(-r));
 	return r;
 }
 
-static int simulate(const struct args *args, const struct kv_trace *trace,
-		    struct kv_row *rows)
+/* Print one result; rows of a JSON array are separated by commas. */
+static void print_row(const struct args *args, const struct kv_trace *trace,
+		      const char *policy, uint32_t blocks, uint64_t hits)
 {
-	struct kv_row *row = rows;
+	static bool printed;
+	unsigned long long asked = kv_trace_asked(trace);
 
+	if (args->json)
+		printf(printed ? ",\n" : "\n");
+	printed = true;
+	printf(args->json ? "{\"policy\": \"%s\", \"blocks\": %u, "
+			    "\"requests\": %zu, \"hits\": %llu, "
+			    "\"blocks_asked\": %llu, \"hit_rate\": %.4f}"
+			  : "policy=%s blocks=%u requests=%zu hits=%llu "
+			    "blocks_asked=%llu hit_rate=%.4f\n",
+	       policy, blocks, trace->n, (unsigned long long)hits, asked,
+	       asked ? (double)hits / (double)asked : 0);
+	fflush(stdout);
+}
+
+static int simulate(const struct args *args, const struct kv_trace *trace)
+{
 	for (size_t p = 0; p < args->n_policies; p++)
-		for (size_t c = 0; c < args->n_capacities; c++, row++) {
-			int r;
+		for (size_t c = 0; c < args->n_capacities; c++) {
+			const char *policy = args->policies[p];
+			uint64_t hits;
+			int r = run_one(trace, policy, args->capacities[c],
+					&hits);
 
-			row->policy = args->policies[p];
-			row->blocks = args->capacities[c];
-			r = run_one(trace, row);
 			if (r < 0)
 				return r;
-			kv_out_row(args->format, row);
+			print_row(args, trace, policy, args->capacities[c],
+				  hits);
 		}
 	return 0;
 }
 
-static int plot(const struct args *args, const struct kv_row *rows)
-{
-	struct kv_curve curves[POLICIES];
-	double *rates =
-		malloc(args->n_policies * args->n_capacities * sizeof(*rates));
-	int r;
-
-	if (!rates)
-		return -ENOMEM;
-	for (size_t i = 0; i < args->n_policies * args->n_capacities; i++)
-		rates[i] = kv_row_rate(&rows[i]);
-	for (size_t p = 0; p < args->n_policies; p++)
-		curves[p] = (struct kv_curve){args->policies[p],
-					      rates + p * args->n_capacities};
-	r = kv_plot(args->plot, args->trace, args->capacities,
-		    args->n_capacities, curves, args->n_policies);
-	free(rates);
-	if (r < 0)
-		fprintf(stderr, "kvfs-replay: %s: %s\n", args->plot,
-			strerror(-r));
-	return r;
-}
-
-static int compute(const struct args *args, const struct kv_trace *trace)
-{
-	struct kv_row *rows =
-		calloc(args->n_policies * args->n_capacities, sizeof(*rows));
-	int r = rows ? 0 : -ENOMEM;
-
-	kv_out_begin(args->format);
-	if (r == 0)
-		r = simulate(args, trace, rows);
-	kv_out_end(args->format);
-	if (r < 0)
-		fprintf(stderr, "kvfs-replay: %s\n", strerror(-r));
-	else if (args->plot)
-		r = plot(args, rows);
-	free(rows);
-	return r;
-}
-
-/* On the mount, and what the same policy gets in as many blocks. */
+/* Replay on the mount, and simulate its policy with as many blocks. */
 static int replay_live(const struct args *args, const struct kv_trace *trace)
 {
 	struct kv_live_result live = {0};
-	struct kv_row row = {0};
+	uint64_t hits;
+	uint32_t blocks;
 	char name[64];
 	int r = kv_live_run(args->mount, trace, &live);
 
@@ -385,19 +351,13 @@ static int replay_live(const struct args *args, const struct kv_trace *trace)
 			live.why ? live.why : strerror(-r));
 		return r;
 	}
-	row.policy = live.policy;
-	row.blocks =
-		args->n_capacities == 1 ? args->capacities[0] : live.blocks;
-	r = run_one(trace, &row);
+	blocks = args->n_capacities == 1 ? args->capacities[0] : live.blocks;
+	r = run_one(trace, live.policy, blocks, &hits);
 	if (r < 0)
 		return r;
-	kv_out_begin(args->format);
-	kv_out_row(args->format, &row);
+	print_row(args, trace, live.policy, blocks, hits);
 	snprintf(name, sizeof(name), "%s-live", live.policy);
-	row.policy = name;
-	row.hits = live.hits;
-	kv_out_row(args->format, &row);
-	kv_out_end(args->format);
+	print_row(args, trace, name, blocks, live.hits);
 	return 0;
 }
 
@@ -418,9 +378,11 @@ int main(int argc, char **argv)
 			fprintf(stderr, "%s\n", why ? why : strerror(-r));
 			free(why);
 		} else {
-			settle(&args, trace);
+			choose_capacities(&args, trace);
+			printf(args.json ? "[" : "");
 			r = args.mount ? replay_live(&args, trace)
-				       : compute(&args, trace);
+				       : simulate(&args, trace);
+			printf(args.json ? "\n]\n" : "");
 		}
 	}
 	kv_trace_free(trace);

@@ -1,145 +1,156 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim.c - a trace against a policy and a capacity; and the offline bound.
+ * sim.c - a trace against an eviction policy and a capacity, and the offline
+ * bound.
  *
- * The bound: of all blocks, those asked for again soonest stay, the deepest of
- * a request leaving first, and one may not be let in at all.  That keeps whole
- * prefixes, so no policy has more hits.
+ * The policies are the daemon's own code, linked from cache/evict/.
  *
- * OWNS      which blocks are resident; the policy only says who leaves.
+ * The bound: of all blocks, those that are requested again soonest stay, the
+ * deepest blocks of a request leave first, and a block may be refused
+ * admission.  Whole prefixes stay, so no policy has more hits.
+ *
+ * OWNS      which blocks are resident, the policy's nodes for all blocks of the
+ *           trace, and a ghost of four times the capacity, as in the daemon.
  *
  * LOCKING   none: one thread.
  */
-#include "tools/replay/sim.h"
-
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "cache/evict/ghost.h"
 #include "cache/evict/policy.h"
-
-static const struct kv_replay_policy *const own[] = {
-	&kv_replay_arc, &kv_replay_s3fifo, &kv_replay_sieve};
-
-const char *kv_replay_name(unsigned i)
-{
-	unsigned daemons = 0;
-
-	while (kv_policy_name(daemons))
-		daemons++;
-	if (i < daemons)
-		return kv_policy_name(i);
-	return i - daemons < KV_ARRAY_LEN(own) ? own[i - daemons]->name : NULL;
-}
+#include "tools/replay/replay.h"
 
 struct sim {
-	struct kv_sim pub;
-	bool *resident;
-	uint32_t *asked;
-	const struct kv_replay_policy *policy;
-	void *state;
+	uint32_t capacity, used;
+	bool *resident;	  /* by block */
+	uint32_t *asked;  /* by block: the last request that has it */
+	uint32_t request; /* number of the current one, from 1 */
 	uint64_t hits;
+	struct kv_eviction eviction;
+	struct kv_policy policy;
+	struct kv_ghost ghost;
+	struct kv_evict_node *nodes; /* by block */
+	uint32_t clock;
 };
 
-static const struct kv_replay_policy *find(const char *name)
+static struct kv_evict_node *node_of(void *arg, uint32_t block)
 {
-	for (size_t i = 0; i < KV_ARRAY_LEN(own); i++)
-		if (strcmp(name, own[i]->name) == 0)
-			return own[i];
-	return &kv_replay_daemon;
+	return &((struct sim *)arg)->nodes[block];
 }
 
-static bool make_room(struct sim *sim, uint32_t block)
+static uint64_t hash_of(uint32_t block)
 {
-	uint32_t victim;
+	uint64_t x = (block + 1) * 0x9e3779b97f4a7c15u;
 
-	if (sim->pub.used < sim->pub.capacity)
-		return true;
-	victim = sim->policy->victim(sim->state, block);
-	if (victim == KV_REPLAY_NONE)
-		return false;
-	sim->resident[victim] = false;
-	sim->pub.used--;
-	return true;
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	return x ^ x >> 27;
 }
 
-static void use(struct sim *sim, const uint32_t *blocks, size_t at)
+/* The blocks of the current request are pinned. */
+static bool may_go(void *arg, uint32_t block)
 {
-	uint32_t block = blocks[at];
+	const struct sim *sim = arg;
 
+	return sim->asked[block] != sim->request;
+}
+
+/* Use the block at position @at of a request: touch it, or insert it. */
+static void use_block(struct sim *sim, const uint32_t *blocks, size_t at)
+{
+	struct kv_policy *policy = &sim->policy;
+	uint32_t block = blocks[at], victim;
+	struct kv_arrival arrival = {.parent = KV_NONE,
+				     .position = (uint32_t)at};
+
+	if (!sim->resident[block] && sim->used == sim->capacity) {
+		victim = kv_policy_victim(policy, may_go, sim);
+		if (victim == KV_NONE)
+			return;
+		kv_ghost_put(&sim->ghost, hash_of(victim),
+			     kv_policy_past(policy, victim));
+		kv_policy_remove(policy, victim);
+		sim->resident[victim] = false;
+		sim->used--;
+	}
+	if (sim->eviction.shadow)
+		kv_shadow_cache_ask(sim->eviction.shadow, hash_of(block),
+				    arrival.position);
 	if (sim->resident[block]) {
-		sim->policy->touch(sim->state, block, (uint32_t)at);
+		kv_policy_touch(policy, block);
 		return;
 	}
-	if (!make_room(sim, block))
-		return;
-	sim->policy->insert(sim->state, block, (uint32_t)at,
-			    at ? blocks[at - 1] : KV_REPLAY_NONE);
+	arrival.past = kv_ghost_take(&sim->ghost, hash_of(block));
+	if (at > 0 && kv_policy_has(policy, blocks[at - 1]))
+		arrival.parent = blocks[at - 1];
+	policy->burst = KV_NONE;
+	kv_policy_insert(policy, block, &arrival);
 	sim->resident[block] = true;
-	sim->pub.used++;
+	sim->used++;
 }
 
-static void request(struct sim *sim, const uint32_t *blocks, size_t n)
+/* The order of uses is the daemon's: hits from the tail, then new blocks from
+ * the head. */
+static void run_request(struct sim *sim, const uint32_t *blocks, size_t n)
 {
-	size_t hits = 0, first = n;
+	size_t hits = 0;
 
-	sim->pub.request++;
+	sim->request++;
 	while (hits < n && sim->resident[blocks[hits]])
 		hits++;
 	sim->hits += hits;
 	for (size_t i = 0; i < n; i++)
-		sim->asked[blocks[i]] = sim->pub.request;
-	if (n > sim->pub.capacity)
-		n = sim->pub.capacity;
-	if (sim->policy->over)
-		first = hits;
-	first = first < n ? first : n;
-	for (size_t i = first; i-- > 0;)
-		use(sim, blocks, i);
-	for (size_t i = first; i < n; i++)
-		use(sim, blocks, i);
-	while (sim->policy->over && n-- > 0)
+		sim->asked[blocks[i]] = sim->request;
+	n = KV_MIN(n, sim->capacity);
+	hits = KV_MIN(hits, n);
+	for (size_t i = hits; i-- > 0;)
+		use_block(sim, blocks, i);
+	for (size_t i = hits; i < n; i++)
+		use_block(sim, blocks, i);
+	while (n-- > 0)
 		if (sim->resident[blocks[n]])
-			sim->policy->over(sim->state, blocks[n]);
-}
-
-static int begin(struct sim *sim, const struct kv_trace *trace,
-		 const char *policy, uint32_t capacity)
-{
-	sim->resident = calloc(trace->unique + 1, sizeof(*sim->resident));
-	sim->asked = calloc(trace->unique + 1, sizeof(*sim->asked));
-	if (!sim->resident || !sim->asked)
-		return -ENOMEM;
-	sim->pub = (struct kv_sim){.unique = trace->unique,
-				   .capacity = capacity,
-				   .resident = sim->resident,
-				   .asked = sim->asked};
-	sim->policy = find(policy);
-	errno = ENOMEM;
-	sim->state = sim->policy->begin(&sim->pub, policy);
-	return sim->state ? 0 : -errno;
+			kv_policy_renew(&sim->policy, blocks[n]);
 }
 
 int kv_replay_run(const struct kv_trace *trace, const char *policy,
 		  uint32_t capacity, void (*step)(double part),
 		  uint64_t *ret_hits)
 {
-	struct sim sim = {0};
-	int r = begin(&sim, trace, policy, capacity);
+	struct sim sim = {.capacity = capacity};
+	size_t room = trace->unique + 1;
+	int r = -ENOMEM;
 
+	sim.resident = calloc(room, sizeof(*sim.resident));
+	sim.asked = calloc(room, sizeof(*sim.asked));
+	sim.nodes = calloc(room, sizeof(*sim.nodes));
+	if (sim.resident && sim.asked && sim.nodes)
+		r = kv_ghost_init(
+			&sim.ghost,
+			KV_MAX((uint64_t)capacity * KV_GHOST_FOR_A_BLOCK,
+			       KV_GHOST_MIN));
+	if (r == 0)
+		kv_ghost_fit(&sim.ghost, capacity);
+	if (r == 0)
+		r = kv_eviction_init(&sim.eviction, policy, &sim.clock, node_of,
+				     &sim);
+	if (r == 0)
+		kv_policy_init(&sim.policy, &sim.eviction);
 	for (size_t i = 0; r == 0 && i < trace->n; i++) {
-		request(&sim, trace->blocks + trace->start[i],
-			trace->start[i + 1] - trace->start[i]);
+		run_request(&sim, trace->blocks + trace->start[i],
+			    trace->start[i + 1] - trace->start[i]);
 		if (step && i % 1024 == 0)
 			step((double)i / (double)trace->n);
 	}
 	*ret_hits = sim.hits;
-	if (sim.state)
-		sim.policy->end(sim.state);
+	kv_eviction_fini(&sim.eviction);
+	kv_ghost_fini(&sim.ghost);
+	free(sim.nodes);
 	free(sim.resident);
 	free(sim.asked);
 	return r;
 }
+
+/* ---- the offline bound ---- */
 
 #define NEVER UINT32_MAX
 
@@ -149,9 +160,8 @@ struct item {
 };
 
 struct bound {
-	uint32_t *next; /* by place in the trace: the next request with it */
-	uint64_t
-		*valid; /* by block: the key of its item that counts; 0: none */
+	uint32_t *next;	 /* by place in the trace: the next request with it */
+	uint64_t *valid; /* by block: the key of its valid item; 0: none */
 	struct item *heap;
 	size_t n;
 	uint32_t used;
@@ -186,81 +196,60 @@ static struct item pop(struct bound *bound)
 	return top;
 }
 
-/* When each is asked for again, from the end. */
-static int look_ahead(struct bound *bound, const struct kv_trace *trace)
-{
-	uint32_t *coming = malloc((trace->unique + 1) * sizeof(*coming));
-
-	if (!coming)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < trace->unique; i++)
-		coming[i] = NEVER;
-	for (size_t r = trace->n; r-- > 0;) {
-		for (size_t i = trace->start[r]; i < trace->start[r + 1]; i++)
-			bound->next[i] = coming[trace->blocks[i]];
-		for (size_t i = trace->start[r]; i < trace->start[r + 1]; i++)
-			coming[trace->blocks[i]] = (uint32_t)r;
-	}
-	free(coming);
-	return 0;
-}
-
-static void keep(struct bound *bound, uint32_t block, uint32_t next,
-		 uint32_t position)
-{
-	uint64_t key = (uint64_t)next << 32 | (position + 1u);
-
-	bound->used += !bound->valid[block];
-	bound->valid[block] = key;
-	push(bound, (struct item){key, block});
-}
-
-static void evict(struct bound *bound, uint32_t capacity)
-{
-	while (bound->used > capacity ||
-	       (bound->n && bound->heap[0].key >> 32 == NEVER)) {
-		struct item item = pop(bound);
-
-		if (bound->valid[item.block] != item.key)
-			continue; /* it was asked for since */
-		bound->valid[item.block] = 0;
-		bound->used--;
-	}
-}
-
-static uint64_t bound_request(struct bound *bound, const struct kv_trace *trace,
-			      size_t r, uint32_t capacity)
-{
-	const uint32_t *blocks = trace->blocks + trace->start[r];
-	const uint32_t *next = bound->next + trace->start[r];
-	size_t n = trace->start[r + 1] - trace->start[r], hits = 0;
-
-	while (hits < n && bound->valid[blocks[hits]])
-		hits++;
-	for (size_t i = 0; i < n; i++)
-		keep(bound, blocks[i], next[i], (uint32_t)i);
-	evict(bound, capacity);
-	return hits;
-}
-
+/*
+ * Keep the blocks that are requested again soonest.  bound.next is filled
+ * first, from the end of the trace.
+ */
 int kv_replay_bound(const struct kv_trace *trace, uint32_t capacity,
 		    void (*step)(double part), uint64_t *ret_hits)
 {
-	struct bound bound = {0};
-	uint64_t hits = 0;
-	int r = -ENOMEM;
+	const size_t asked = kv_trace_asked(trace), room = trace->unique + 1;
+	uint32_t *coming = malloc(room * sizeof(*coming));
+	struct bound bound = {
+		.next = malloc((asked + 1) * sizeof(*bound.next)),
+		.valid = calloc(room, sizeof(*bound.valid)),
+		.heap = calloc(asked + 1, sizeof(*bound.heap)),
+	};
+	int r = coming && bound.next && bound.valid && bound.heap ? 0 : -ENOMEM;
 
-	bound.next = malloc((kv_trace_asked(trace) + 1) * sizeof(*bound.next));
-	bound.valid = calloc(trace->unique + 1, sizeof(*bound.valid));
-	bound.heap = calloc(kv_trace_asked(trace) + 1, sizeof(*bound.heap));
-	if (bound.next && bound.valid && bound.heap)
-		r = look_ahead(&bound, trace);
-	for (size_t i = 0; r == 0 && i < trace->n; i++) {
-		hits += bound_request(&bound, trace, i, capacity);
-		if (step && i % 1024 == 0)
-			step((double)i / (double)trace->n);
+	*ret_hits = 0;
+	for (size_t i = 0; r == 0 && i < room; i++)
+		coming[i] = NEVER;
+	for (size_t q = r == 0 ? trace->n : 0; q-- > 0;) {
+		for (size_t i = trace->start[q]; i < trace->start[q + 1]; i++)
+			bound.next[i] = coming[trace->blocks[i]];
+		for (size_t i = trace->start[q]; i < trace->start[q + 1]; i++)
+			coming[trace->blocks[i]] = (uint32_t)q;
 	}
-	*ret_hits = hits;
+	for (size_t q = 0; r == 0 && q < trace->n; q++) {
+		size_t first = trace->start[q], end = trace->start[q + 1];
+		size_t hits = first;
+
+		while (hits < end && bound.valid[trace->blocks[hits]])
+			hits++;
+		*ret_hits += hits - first;
+		for (size_t i = first; i < end; i++) {
+			uint64_t *valid = &bound.valid[trace->blocks[i]];
+
+			bound.used += !*valid;
+			*valid =
+				(uint64_t)bound.next[i] << 32 | (i - first + 1);
+			push(&bound, (struct item){*valid, trace->blocks[i]});
+		}
+		while (bound.used > capacity ||
+		       (bound.n && bound.heap[0].key >> 32 == NEVER)) {
+			struct item item = pop(&bound);
+
+			/* Else the block was requested since. */
+			if (bound.valid[item.block] == item.key) {
+				bound.valid[item.block] = 0;
+				bound.used--;
+			}
+		}
+		if (step && q % 1024 == 0)
+			step((double)q / (double)trace->n);
+	}
+	free(coming);
 	free(bound.next);
 	free(bound.valid);
 	free(bound.heap);

@@ -7,8 +7,6 @@
  *
  * LOCKING   none: one thread.
  */
-#include "tools/replay/trace.h"
-
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -18,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
+
+#include "tools/replay/replay.h"
 
 /* Ids to numbers: open addressing. */
 struct ids {
