@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""traits.py [-v] [TREE...] - how a source tree is built, one column a tree.
+"""traits.py [-v] [--max] [TREE...] - measure how a source tree is built, one column a tree.
 
 Each TREE (this one, unless said) is a checkout with its build in TREE/build; its
 tests are left out.  Sizes are read from the sources, who uses whom from the
 objects (nm).  Upward calls are those that layers.py finds.  -v: name the files
-that stand in circles, have one user, or hold the longest functions.
+that stand in circles, have one user, or hold the longest functions, and the static
+helpers with one caller.  --max: fail if a trait is above its limit (LIMITS below).  A
+change that makes the code smaller lowers the limits.
 """
 import os
 import re
@@ -20,13 +22,23 @@ PRONOUN = re.compile(r"(It|Its|They|Them|Their|These|Those|This|That|What|Which|
                      r"Who|Whoever|Whose|One)\b")
 
 
+LIMITS = {
+    "files .c": 241,
+    "lines": 93200,
+    "lines of Python": 7000,
+    "largest circle": 12,
+    "upward calls": 0,
+    "helpers with one caller, %": 31,
+}
+
+
 def share(values, part):
     values = sorted(values)
     return values[min(len(values) - 1, int(len(values) * part))] if values else 0
 
 
 def sources(tree):
-    out = subprocess.run(["git", "-C", tree, "ls-files", "*.c", "*.h", "*.cu"],
+    out = subprocess.run(["git", "-C", tree, "ls-files", "*.c", "*.h", "*.cu", "*.cuh", "*.inc"],
                          capture_output=True, text=True, check=True).stdout
     for path in out.split():
         if not path.startswith("tests/") and os.path.exists(f"{tree}/{path}"):
@@ -45,6 +57,25 @@ def functions(text):
         elif line == "}" and start:
             yield i - start + 1, lines[start]
             start = 0
+
+
+def python_lines(tree):
+    out = subprocess.run(["git", "-C", tree, "ls-files", "*.py"], capture_output=True, text=True,
+                         check=True).stdout
+    return sum(open(f"{tree}/{path}").read().count("\n") for path in out.split()
+               if "tests/" not in path and os.path.exists(f"{tree}/{path}"))
+
+
+def helpers(text):
+    """Return the names of the static functions of a file that are called in one place."""
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    text = re.sub(r'"(?:\\.|[^"\\])*"', '""', text)
+    # A definition or declaration begins at the margin; a call does not.
+    heads = re.findall(r"^static [^;{}()=]*?\b(\w+)\(", text, flags=re.M)
+    body = re.sub(r"^(?:static |[a-z])[^;{}()=]*?\b\w+\(", "", text, flags=re.M)
+    for name in sorted(set(heads)):
+        if len(re.findall(rf"\b{name}\b", body)) == 1 and re.search(rf"\b{name}\(", body):
+            yield name
 
 
 def comments(text):
@@ -126,6 +157,7 @@ def traits(tree, verbose):
     said = [c for t in texts.values() for c in comments(t)]
     objs = dict(layers.objects(tree, "build"))
     joined = uses(objs)
+    once = [(p, name) for p, t in texts.items() if p.endswith(".c") for name in helpers(t)]
     rings, up, one = circles(joined), list(layers.upward(objs)), single(objs, joined)
     if verbose:
         for n, path, head in sorted(bodies, reverse=True)[:10]:
@@ -136,15 +168,19 @@ def traits(tree, verbose):
             print(f"{tree}: upward: {user} uses {name} of {used}")
         for path, user in one:
             print(f"{tree}: only {user} uses {path}")
+        for path, name in once:
+            print(f"{tree}: one caller: {path}: {name}")
     return {
         "files .c": len([p for p in texts if p.endswith(".c")]),
         "files .h": len([p for p in texts if p.endswith(".h")]),
         "lines": sum(t.count("\n") for t in texts.values()),
+        "lines of Python": python_lines(tree),
         "lines of a .c file, median": share(code, .5),
         "lines of a .c file, p90": share(code, .9),
         "functions": len(sizes),
         "lines of a function, median": share(sizes, .5),
         "lines of a function, p90": share(sizes, .9),
+        "helpers with one caller, %": round(100 * len(once) / max(1, len(sizes)), 1),
         "functions over 60 lines": sum(n > 60 for n in sizes),
         "files in circles of calls": sum(map(len, rings)),
         "largest circle": max(map(len, rings), default=0),
@@ -156,10 +192,14 @@ def traits(tree, verbose):
 
 def main():
     words = sys.argv[1:]
-    trees = [w for w in words if w != "-v"] or [os.path.join(os.path.dirname(__file__) or ".", "..")]
+    trees = [w for w in words if w not in ("-v", "--max")] or [os.path.join(os.path.dirname(__file__) or ".", "..")]
     columns = [traits(tree, "-v" in words) for tree in trees]
     for name in columns[0]:
         print(f"{name:36}" + "".join(f"{column[name]!s:>10}" for column in columns))
+    if "--max" in words:
+        above = [f"{name} is {columns[0][name]}, at most {limit} is allowed"
+                 for name, limit in LIMITS.items() if columns[0][name] > limit]
+        sys.exit("\n".join(f"traits.py: {line}" for line in above) or 0)
 
 
 if __name__ == "__main__":

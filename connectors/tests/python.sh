@@ -15,8 +15,8 @@ for python; do
 	version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 	env=$B/python/$version
 	[ -x "$env/bin/pip" ] || "$python" -m venv "$env"
-	echo "Python $version: pip fetches setuptools, wheel, cffi, numpy and mypy (60 MB) into $env"
-	"$env/bin/pip" install -q "setuptools>=68" wheel "cffi>=1.17" numpy mypy
+	echo "Python $version: pip fetches setuptools, wheel, cffi, numpy, safetensors and mypy (60 MB) into $env"
+	"$env/bin/pip" install -q "setuptools>=68" wheel "cffi>=1.17" numpy safetensors mypy
 	# Built in a copy: nothing is left in the checkout, and nothing of it is used but
 	# what git has, or would have.
 	source=$(mktemp -d "$B/python/source.XXXXXX")

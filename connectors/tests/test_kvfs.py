@@ -24,6 +24,7 @@ import unittest
 from unittest import mock
 
 import numpy
+import safetensors
 
 import kvfs
 from kvfs import Stage, State, What, weights
@@ -78,6 +79,16 @@ class Blocks(Case):
         self.assertEqual(k[31:23:-1].tobytes(), k0.tobytes())
         self.assertEqual(v[31:23:-1].tobytes(), v0.tobytes())
         self.assertFalse(k[:24].any())
+
+    def test_the_safetensors_library_reads_a_block(self) -> None:
+        pool, k, v = self.pool()
+        pool.save(self.space, names(1), [2]).wait()
+        with open(self.mount.blocks()[0], "rb") as file:
+            tensors = dict(safetensors.deserialize(file.read()))
+        self.assertEqual({name: list(tensor["shape"]) for name, tensor in tensors.items()},
+                         {"k": [4, 16, 32], "v": [4, 16, 32]})
+        self.assertEqual(bytes(tensors["k"]["data"]), k[2].tobytes())
+        self.assertEqual(bytes(tensors["v"]["data"]), v[2].tobytes())
 
     def test_host_memory_has_no_streams(self) -> None:
         pool, _, _ = self.pool()

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* run.sh: long */
 /*
  * The cache without memory, on a real store: what a call cannot do it says,
  * what was durable stays, and no byte is wrong.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* run.sh: long */
 /*
  * test_remote_helper.c - a remote tier behind a program: the example, and one
  * that breaks its word in every way that we know.

@@ -251,35 +251,6 @@ static void names_that_need_escapes_come_back(void **state)
 	assert_int_equal(p.length, KV_PAGE + 8);
 }
 
-static void the_stock_library_reads_a_block(void **state)
-{
-	struct kv_layout *layout = *state;
-	char header[KV_PAGE];
-	char path[] = "/tmp/kvfs-block-XXXXXX", command[512];
-	struct kv_key key = key_of(0xab, 32);
-	struct kv_meta meta = {key, 3, 16, 0};
-	int fd, r;
-
-	if (system("python3 -c 'import safetensors' 2>/dev/null") != 0)
-		skip();
-	fd = mkstemp(path);
-	assert_true(fd >= 0);
-	assert_int_equal(kv_block_header_write(layout, &key, &meta, header), 0);
-	assert_int_equal(write(fd, header, KV_PAGE), KV_PAGE);
-	assert_int_equal(write(fd, "abcdefghijklVWXYZ", 17), 17);
-	close(fd);
-	snprintf(command, sizeof(command),
-		 "python3 -c 'import safetensors as s\n"
-		 "d = dict(s.deserialize(open(\"%s\", \"rb\").read()))\n"
-		 "assert list(d[\"k\"][\"shape\"]) == [2, 3]\n"
-		 "assert bytes(d[\"k\"][\"data\"]) == b\"abcdefghijkl\"\n"
-		 "assert bytes(d[\"v\"][\"data\"]) == b\"VWXYZ\"'",
-		 path);
-	r = system(command);
-	unlink(path);
-	assert_int_equal(r, 0);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -291,7 +262,6 @@ int main(void)
 		cmocka_unit_test(the_same_arguments_give_the_same_bytes),
 		cmocka_unit_test(the_longest_values_fit_whatever_the_names),
 		cmocka_unit_test(names_that_need_escapes_come_back),
-		cmocka_unit_test(the_stock_library_reads_a_block),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# run.sh: long
 # diskfaults.sh - the disk below the store fails: single reads and writes of
 # blocks, then everything, and then it is gone.  No wrong byte is served, the
 # daemon stays, what is in DRAM is served on, the state can be seen, and it ends

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# run.sh: long
 # fsck.sh - kvfs-fsck and the daemon on stores that were killed, lost their index,
 # or are anybody's: good blocks come back, removed ones do not, nothing dies.
 . "$(dirname "$0")/lib"

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# run.sh: long
 # powercut.sh [ext4|xfs] - the power of the disk below a store is cut, at many
 # points of its life.  What reached the disk is logged in order; a cut keeps what
 # was flushed, and any part of what was not, in any order, torn into sectors.

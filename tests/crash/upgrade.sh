@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# run.sh: long
 # upgrade.sh - another build goes on where one has stopped; a space goes to
 # another mount by tar or rsync, its files in any order; and two daemons never
 # have one store.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* run.sh: long */
 /*
  * test_calls.c - how many calls of the driver a load is: each costs microseconds
  * of a processor, and each copy some of the bus.

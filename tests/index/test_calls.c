@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* run.sh: long */
 /*
  * test_calls.c - each call fails once that the index and what lies beside it
  * make, of the system and of LMDB; and from each on, all of them.

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* run.sh: long */
 /*
  * libkvfs without memory, against a real daemon, which has enough: a call fails
  * or misses, and what arrives is right.

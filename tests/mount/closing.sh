@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# run.sh: alone, it measures the latency of another user
 # closing.sh [UID WHAT HOW] - users send descriptors whose close, fstat or fstatfs never returns:
 # the control socket goes on for others, SIGKILL frees the STORE, and umount ends.
 . "$(dirname "$0")/lib"

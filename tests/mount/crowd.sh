@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# run.sh: alone, it compares the latencies of two users
 # crowd.sh - one user asks the mount by many processes; another's calls do not wait
 # for them, nor does the end of the mount, and killed processes end.
 . "$(dirname "$0")/lib"

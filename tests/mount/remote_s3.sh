@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# run.sh: long
 # remote_s3.sh - the remote tier's backend in a bucket, on a real S3 server.
 set -u
 . "$(dirname "$(realpath "$0")")/moto"

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# run.sh: long
 # remote_web.sh - two nodes with a web server, and a bucket, between them: what one
 # saved, the other has, also after the first is gone; a server that stops or dies
 # costs nobody what he has here, and is found again.

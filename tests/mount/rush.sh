@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# run.sh: long
 # rush.sh [N] - one user saves faster than the SSD takes it, or has room, or begins
 # blocks of all sizes, and goes on; N blocks of another find room meanwhile, in
 # memory and on SSD, who is guaranteed nothing; and what was durable on a full SSD is
