@@ -416,11 +416,7 @@ void kv_cache_stats(struct kv_cache *cache, struct kv_cache_stats *ret_stats)
 
 char *kv_cache_describe(struct kv_cache *cache)
 {
-	const struct kv_cache_config *config = &cache->config;
 	struct kv_arena *arena = &cache->arena;
-	static const char *const writeback[] = {"all", "reuse", "none"};
-	static const char *const huge[] = {"auto", "on", "off"};
-	static const char *const arena_modes[] = {"auto", "sealed", "rw"};
 	char *text = NULL;
 	int n;
 
@@ -428,24 +424,16 @@ char *kv_cache_describe(struct kv_cache *cache)
 
 	kv_lock(cache);
 	n = asprintf(&text,
-		     "dram=%llu\nssd=%llu\nsegment=%llu\n"
-		     "segment_dram=%llu\nsegment_ssd=%llu\nhugepages=%s\n"
+		     "ssd=%llu\nsegment_dram=%llu\nsegment_ssd=%llu\n"
 		     "hugepage_segments=%u of %u\nlocked_segments=%u of %u%s\n"
-		     "writeback=%s\nevict=%s\nscrub=%llu\nssd_write=%llu\n"
-		     "arena=%s\nio=%s\n%s%s%s%s%s",
-		     (unsigned long long)config->dram,
-		     (unsigned long long)config->ssd,
-		     (unsigned long long)config->segment,
+		     "io=%s\n%s%s%s%s%s",
+		     (unsigned long long)cache->config.ssd,
 		     (unsigned long long)arena->segment_bytes,
-		     (unsigned long long)cache->ssd.segment_bytes,
-		     huge[config->hugepages], arena->huge, arena->made,
-		     arena->made - arena->unlocked, arena->made,
+		     (unsigned long long)cache->ssd.segment_bytes, arena->huge,
+		     arena->made, arena->made - arena->unlocked, arena->made,
 		     arena->unlocked ? " (RLIMIT_MEMLOCK is too low)" : "",
-		     writeback[config->writeback], config->evict,
-		     (unsigned long long)config->scrub,
-		     (unsigned long long)config->ssd_write,
-		     arena_modes[config->arena], kv_ring_describe(cache->ring),
-		     remotes ? remotes : "", cache->notes ? cache->notes : "",
+		     kv_ring_describe(cache->ring), remotes ? remotes : "",
+		     cache->notes ? cache->notes : "",
 		     arena->grow_error ? "dram_short=" : "",
 		     arena->grow_error ? strerror(-arena->grow_error) : "",
 		     arena->grow_error ? "\n" : "");

@@ -730,8 +730,8 @@ bool kv_remote_knows(const char *url);
 size_t kv_remote_stats(struct kv_cache *cache, struct kv_remote_stats *ret,
 		       size_t max);
 
-/* key=value lines: what the cache settled on, every fallback and why.
- * Caller frees. */
+/* key=value lines of what no option says: the sizes that the cache settled on,
+ * every fallback and why.  Caller frees. */
 char *kv_cache_describe(struct kv_cache *cache);
 
 #endif

@@ -23,7 +23,6 @@
 #include "fs/base/stats.h"
 #include "fs/control/control.h"
 #include "fs/daemon.h"
-#include "fs/words.h"
 #include "fs/mount/changes.h"
 #include "fs/mount/hidden.h"
 #include "fs/mount/node.h"
@@ -183,11 +182,6 @@ static void mount_stop(struct kv_mount *mount)
 
 /* ---- the files below .kvfs ---- */
 
-static const char *yes(bool value)
-{
-	return value ? "1" : "0";
-}
-
 static void write_memory(FILE *f, const struct kv_cgroup_limit *limit)
 {
 	FILE *score = fopen("/proc/self/oom_score_adj", "re");
@@ -211,7 +205,6 @@ static char *config_text(struct kv_daemon *daemon)
 {
 	const struct kv_options *o = daemon->options;
 	const struct kv_mount *mount = daemon->mount;
-	const struct kv_rules *rules = &o->rules;
 	_cleanup_(kv_freep) char *cache = kv_cache_describe(daemon->cache);
 	char *text = NULL;
 	size_t n;
@@ -223,13 +216,7 @@ static char *config_text(struct kv_daemon *daemon)
 	fprintf(f, "store=%s\n", o->store);
 	fprintf(f, "mountpoint=%s\n", o->mountpoint ? o->mountpoint : "none");
 	fprintf(f, "control=%s\n", daemon->control_path);
-	fprintf(f, "allow_other=%s\nro=%s\n", yes(o->allow_other),
-		yes(o->cache.read_only));
-	fprintf(f, "uid=%u\ngid=%u\nroot_mode=%04o\numask=%03o\n", rules->uid,
-		rules->gid, rules->mode, o->umask);
-	fprintf(f, "mkdir=%s\nroot=%s\n", rules->mkdir ? "operator" : "all",
-		rules->squash ? "squash" : "operator");
-	kv_words_print_allow(f, rules);
+	kv_options_print(f, o);
 	fprintf(f, "fuse_max_write=%u\nfuse_max_readahead=%u\n",
 		mount->max_write, mount->max_readahead);
 	write_memory(f, &o->memory);

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * options.c - the daemon's command line.
+ * options.c - the daemon's command line: one table of the options of -o, then
+ * the letters and arguments, and the values that depend on the machine.
  *
  * OWNS      nothing beyond the caller's struct kv_options.
  *
  * INVARIANTS
- *   (1) Whatever is not understood is refused, by name, before anything on
- *       disk is looked at for writing.
- *   (2) After a successful parse every field has its final value.
+ *   (1) What is not understood is refused, by name, before anything on disk is
+ *       looked at for writing.
+ *   (2) An option that takes a value is refused without one, and the reverse.
+ *   (3) The same option again replaces the value before, except for options
+ *       that may be given several times.
+ *   (4) After a successful parse every field has its final value.
  *
  * LOCKING   none: runs before any thread; getopt's state is the process's.
  */
@@ -18,10 +22,576 @@
 
 #include "cache/evict/policy.h"
 #include "common/why.h"
+#include "fs/base/quantity.h"
 #include "fs/options.h"
-#include "fs/words.h"
 
-/* ---- what needs to know the machine: percentages, limits, defaults ---- */
+/* A size whose limits depend on the machine: kept as typed, for messages. */
+struct typed_size {
+	struct kv_quantity quantity;
+	char *text; /* NULL: not given */
+};
+
+/* A command line, as far as it has been read. */
+struct parsing {
+	struct kv_options options; /* first */
+	bool by_mount;		   /* called as mount.kvfs */
+	bool sloppy;		   /* -s: unknown options are ignored */
+	uint64_t given;		   /* a bit for each row of the table */
+	struct typed_size dram, ssd;
+	char *control;
+};
+
+/* Where the value of an option is printed. */
+enum shown {
+	NOWHERE,
+	ALWAYS,	 /* in .kvfs/config, and compared with it by a remount */
+	CONFIG,	 /* in .kvfs/config only: a remount may change the value */
+	REMOUNT, /* not from here in .kvfs/config: the cache or the daemon
+		    prints the value that it has settled on */
+	REMOTE,	 /* as ALWAYS, where there is a remote tier */
+};
+
+/* A row of the table.  A new option is a row here, a field of a configuration with
+ * its default in kv_options_parse(), and the code that obeys it. */
+struct word {
+	const char *name;
+	/* Parse @value (NULL: this option has none) into @where: 0, or -errno
+	 * with the reason in *@ret_why, a constant. */
+	int (*take)(const struct word *word, void *where, const char *value,
+		    const char **ret_why);
+	size_t where;	    /* offset in struct parsing */
+	const char *values; /* as the usage shows them; NULL: takes none */
+	enum shown shown;
+};
+
+/* ---- values ---- */
+
+static int take_size(const struct word *word, void *where, const char *value,
+		     const char **ret_why)
+{
+	struct typed_size *size = where;
+	int r = kv_quantity_parse(value, &size->quantity);
+
+	(void)word;
+	*ret_why = r == -ERANGE ? "too large"
+		   : r < 0	? "not a size (digits, then K, M, G, T or %)"
+				: "out of memory";
+	if (r < 0)
+		return r;
+	free(size->text);
+	size->text = strdup(value);
+	return size->text ? 0 : -ENOMEM;
+}
+
+static int take_bytes(const struct word *word, void *where, const char *value,
+		      const char **ret_why)
+{
+	int r = kv_bytes_parse(value, where);
+
+	(void)word;
+	*ret_why = r == -ERANGE ? "too large"
+				: "not a size (digits, then K, M, G or T)";
+	return r;
+}
+
+static int take_segment(const struct word *word, void *where, const char *value,
+			const char **ret_why)
+{
+	uint64_t *bytes = where;
+	int r = take_bytes(word, where, value, ret_why);
+
+	if (r < 0)
+		return r;
+	*ret_why = "less than 8M";
+	if (*bytes < KV_SEGMENT_MIN)
+		return -EINVAL;
+	*bytes -= *bytes % KV_SEGMENT_UNIT;
+	return 0;
+}
+
+/* Store the position of @value among word->values, which is an enumerator. */
+static int take_choice(const struct word *word, void *where, const char *value,
+		       const char **ret_why)
+{
+	const char *choice = word->values;
+	unsigned *place = where;
+	size_t len;
+
+	*ret_why = word->values;
+	for (unsigned i = 0; *choice; i++) {
+		len = strcspn(choice, "|");
+		if (strlen(value) == len && !memcmp(value, choice, len)) {
+			*place = i;
+			return 0;
+		}
+		choice += len + (choice[len] == '|');
+	}
+	return -EINVAL;
+}
+
+static int take_policy(const struct word *word, void *where, const char *value,
+		       const char **ret_why)
+{
+	const char **policy = where, *name;
+
+	*ret_why = word->values;
+	for (unsigned i = 0; (name = kv_policy_name(i)); i++)
+		if (!strcmp(value, name)) {
+			*policy = name;
+			return 0;
+		}
+	return -EINVAL;
+}
+
+static int take_path(const struct word *word, void *where, const char *value,
+		     const char **ret_why)
+{
+	char **path = where;
+
+	(void)word;
+	free(*path);
+	*path = strdup(value);
+	*ret_why = "out of memory";
+	return *path ? 0 : -ENOMEM;
+}
+
+static int take_id(const struct word *word, void *where, const char *value,
+		   const char **ret_why)
+{
+	uint64_t n = 0;
+	int r = kv_number_parse(value, 10, UINT32_MAX - 1, &n);
+
+	(void)word;
+	*ret_why = "not a number from 0 to 4294967294";
+	if (r == 0)
+		*(uint32_t *)where = (uint32_t)n;
+	return r;
+}
+
+static int take_mode(const struct word *word, void *where, const char *value,
+		     const char **ret_why)
+{
+	uint64_t n = 0;
+	int r = kv_number_parse(value, 8, 0777, &n);
+
+	(void)word;
+	*ret_why = "not an octal number up to 777";
+	if (r == 0)
+		*(uint32_t *)where = (uint32_t)n;
+	return r;
+}
+
+/* As take_mode, with the sticky bit: without it, users who may write to the root
+ * directory can remove each other's spaces. */
+static int take_root_mode(const struct word *word, void *where,
+			  const char *value, const char **ret_why)
+{
+	uint64_t n = 0;
+	int r = kv_number_parse(value, 8, 01777, &n);
+
+	(void)word;
+	*ret_why = "not an octal number up to 1777";
+	if (r == 0)
+		*(uint32_t *)where = (uint32_t)n;
+	return r;
+}
+
+/* Parse user numbers, and group numbers behind an @, separated by colons. */
+static int take_allow(const struct word *word, void *where, const char *value,
+		      const char **ret_why)
+{
+	_cleanup_(kv_freep) char *copy = strdup(value);
+	char *rest = copy, *text;
+	struct kv_rules *rules = where;
+	uint64_t n = 0;
+
+	(void)word;
+	*ret_why = "out of memory";
+	free(kv_steal(rules->allow));
+	rules->n_allow = 0;
+	rules->allow = calloc(strlen(value) + 1, sizeof(*rules->allow));
+	if (!copy || !rules->allow)
+		return -ENOMEM;
+	*ret_why = "not numbers of users, or of groups behind an @, with "
+		   "colons between them";
+	while ((text = strsep(&rest, ":"))) {
+		struct kv_id *id = &rules->allow[rules->n_allow++];
+
+		id->is_group = *text == '@';
+		if (kv_number_parse(text + id->is_group, 10, UINT32_MAX - 1,
+				    &n) < 0)
+			return -EINVAL;
+		id->id = (uint32_t)n;
+	}
+	return 0;
+}
+
+static int take_yes(const struct word *word, void *where, const char *value,
+		    const char **ret_why)
+{
+	(void)word;
+	(void)value;
+	(void)ret_why;
+	*(bool *)where = true;
+	return 0;
+}
+
+static int take_no(const struct word *word, void *where, const char *value,
+		   const char **ret_why)
+{
+	(void)word;
+	(void)value;
+	(void)ret_why;
+	*(bool *)where = false;
+	return 0;
+}
+
+/* Append the word itself to the options of FUSE. */
+static int take_fuse(const struct word *word, void *where, const char *value,
+		     const char **ret_why)
+{
+	char **all = where, *longer;
+
+	(void)value;
+	*ret_why = "out of memory";
+	if (asprintf(&longer, "%s%s%s", *all ? *all : "", *all ? "," : "",
+		     word->name) < 0)
+		return -ENOMEM;
+	free(*all);
+	*all = longer;
+	return 0;
+}
+
+/* Whether @url gives @word a relative path: the daemon has another working
+ * directory. */
+static bool names_relative(const char *url, const char *word)
+{
+	const bool web =
+		strncmp(url, "http", 4) == 0 || strncmp(url, "s3:", 3) == 0;
+	const char *at = web ? strpbrk(url, "?&") : NULL;
+
+	for (; at; at = strpbrk(at + 1, "?&"))
+		if (strncmp(at + 1, word, strlen(word)) == 0 &&
+		    at[1 + strlen(word)] != '/')
+			return true;
+	return false;
+}
+
+/* One more, every time. */
+static int take_remote(const struct word *word, void *where, const char *value,
+		       const char **ret_why)
+{
+	struct kv_remote_config *remote = where;
+	char **more = realloc(remote->urls, (remote->n + 1) * sizeof(*more));
+
+	(void)word;
+	*ret_why = "out of memory";
+	if (!more)
+		return -ENOMEM;
+	remote->urls = more;
+	*ret_why =
+		"not one of dir:PATH, http://HOST, https://HOST, s3://BUCKET, "
+		"helper:PROGRAM, mooncake:CONFIG";
+	if (!kv_remote_knows(value))
+		return -EINVAL;
+	*ret_why = "without a directory";
+	if (strcmp(value, "dir:") == 0)
+		return -EINVAL;
+	*ret_why = "credentials= and ca= take paths that begin with /";
+	if (names_relative(value, "credentials=") ||
+	    names_relative(value, "ca="))
+		return -EINVAL;
+	*ret_why = "out of memory";
+	more[remote->n] = strdup(value);
+	if (!more[remote->n])
+		return -ENOMEM;
+	remote->n++;
+	return 0;
+}
+
+static int take_threshold(const struct word *word, void *where,
+			  const char *value, const char **ret_why)
+{
+	uint64_t n = 0;
+	int r = kv_number_parse(value, 10, 65536, &n);
+
+	(void)word;
+	*ret_why = "not a number up to 65536";
+	if (r == 0)
+		*(uint32_t *)where = (uint32_t)n;
+	return r;
+}
+
+/* Check a tenant's name, which becomes a part of file names, paths and URLs.  A
+ * number is not a name: users without a name are called by their number. */
+static bool is_tenant_name(const char *name)
+{
+	size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyz"
+				"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_");
+
+	return n > 0 && n <= KV_REMOTE_NAME_MAX && name[n] == '\0' &&
+	       strspn(name, "0123456789") < n;
+}
+
+/* Append one tenant, UID:NAME. */
+static int take_tenant(const struct word *word, void *where, const char *value,
+		       const char **ret_why)
+{
+	struct kv_remote_config *remote = where;
+	_cleanup_(kv_freep) char *copy = strdup(value);
+	struct kv_remote_name *more;
+	char *name = copy;
+	uint64_t uid = 0;
+
+	(void)word;
+	*ret_why = "out of memory";
+	more = realloc(remote->tenants,
+		       (remote->n_tenants + 1) * sizeof(*more));
+	if (!copy || !more)
+		return -ENOMEM;
+	remote->tenants = more;
+	strsep(&name, ":");
+	*ret_why =
+		"not UID:NAME, a name of letters, digits, - and _ that is no "
+		"number";
+	if (!name || !is_tenant_name(name) ||
+	    kv_number_parse(copy, 10, UINT32_MAX - 1, &uid) < 0)
+		return -EINVAL;
+	*ret_why = "another user has that name";
+	for (size_t i = 0; i < remote->n_tenants; i++)
+		if (strcmp(remote->tenants[i].name, name) == 0)
+			return -EINVAL;
+	more[remote->n_tenants].uid = (uint32_t)uid;
+	more[remote->n_tenants].name = strdup(name);
+	*ret_why = "out of memory";
+	if (!more[remote->n_tenants].name)
+		return -ENOMEM;
+	remote->n_tenants++;
+	return 0;
+}
+
+#define AT(field) offsetof(struct parsing, field)
+#define CACHE(field) offsetof(struct parsing, options.cache.field)
+#define RULES(field) offsetof(struct parsing, options.rules.field)
+
+static const struct word known[] = {
+	{"dram", take_size, AT(dram), "SIZE", ALWAYS},
+	{"ssd", take_size, AT(ssd), "SIZE", REMOUNT},
+	{"ssd_evict", take_yes, CACHE(ssd_evict), NULL, NOWHERE},
+	{"segment", take_segment, CACHE(segment), "SIZE", ALWAYS},
+	{"hugepages", take_choice, CACHE(hugepages), "auto|on|off", ALWAYS},
+	{"writeback", take_choice, CACHE(writeback), "all|reuse|none", ALWAYS},
+	{"evict", take_policy, CACHE(evict), "lhd|flru|lru", ALWAYS},
+	{"scrub", take_bytes, CACHE(scrub), "RATE", ALWAYS},
+	{"ssd_write", take_bytes, CACHE(ssd_write), "SIZE", ALWAYS},
+	{"arena", take_choice, CACHE(arena), "auto|sealed|rw", ALWAYS},
+	{"control", take_path, AT(control), "PATH", REMOUNT},
+	{"uid", take_id, RULES(uid), "N", ALWAYS},
+	{"gid", take_id, RULES(gid), "N", ALWAYS},
+	{"root_mode", take_root_mode, RULES(mode), "OCTAL", ALWAYS},
+	{"umask", take_mode, AT(options.umask), "OCTAL", ALWAYS},
+	{"allow", take_allow, AT(options.rules), "ID:...", ALWAYS},
+	{"mkdir", take_choice, RULES(mkdir), "all|operator", ALWAYS},
+	{"root", take_choice, RULES(squash), "operator|squash", ALWAYS},
+	{"allow_other", take_yes, AT(options.allow_other), NULL, ALWAYS},
+	{"ro", take_yes, CACHE(read_only), NULL, CONFIG},
+	{"rw", take_no, CACHE(read_only), NULL, NOWHERE},
+	{"noexec", take_fuse, AT(options.fuse), NULL, NOWHERE},
+	{"remote", take_remote, CACHE(remote), "URL", REMOTE},
+	{"remote_write", take_choice, CACHE(remote.write), "all|reuse|none",
+	 REMOTE},
+	{"remote_threshold", take_threshold, CACHE(remote.threshold), "N",
+	 REMOTE},
+	{"remote_rate", take_bytes, CACHE(remote.rate), "RATE", REMOTE},
+	{"remote_tenant", take_tenant, CACHE(remote), "UID:NAME", REMOTE},
+	{"remote_optional", take_yes, CACHE(remote.optional), NULL, REMOTE},
+};
+
+static void print_word(FILE *f, const struct word *word,
+		       const struct kv_options *o)
+{
+	const struct kv_remote_config *remote = &o->cache.remote;
+	const void *at = (const char *)o + word->where;
+	const char *choice = word->values;
+
+	if (word->take == take_remote) {
+		for (size_t i = 0; i < remote->n; i++)
+			fprintf(f, "remote=%s\n", remote->urls[i]);
+		return;
+	}
+	if (word->take == take_tenant) {
+		for (size_t i = 0; i < remote->n_tenants; i++)
+			fprintf(f, "remote_tenant=%u:%s\n",
+				remote->tenants[i].uid,
+				remote->tenants[i].name);
+		return;
+	}
+	if (at == &remote->optional) {
+		fputs(remote->optional ? "remote_optional\n" : "", f);
+		return;
+	}
+	fprintf(f, "%s=", word->name);
+	if (word->take == take_size)
+		fprintf(f, "%llu",
+			(unsigned long long)(word->where == AT(dram)
+						     ? o->cache.dram
+						     : o->cache.ssd));
+	else if (word->take == take_segment || word->take == take_bytes)
+		fprintf(f, "%llu", (unsigned long long)*(const uint64_t *)at);
+	else if (word->take == take_policy)
+		fputs(*(const char *const *)at, f);
+	else if (word->take == take_path)
+		fputs(o->control, f);
+	else if (word->take == take_id || word->take == take_threshold)
+		fprintf(f, "%u", *(const uint32_t *)at);
+	else if (word->take == take_mode)
+		fprintf(f, "%03o", *(const uint32_t *)at);
+	else if (word->take == take_root_mode)
+		fprintf(f, "%04o", *(const uint32_t *)at);
+	else if (word->take == take_yes)
+		fprintf(f, "%d", *(const bool *)at);
+	if (word->take == take_choice) {
+		for (unsigned i = *(const unsigned *)at; i > 0; i--)
+			choice += strcspn(choice, "|") + 1;
+		fprintf(f, "%.*s", (int)strcspn(choice, "|"), choice);
+	}
+	if (word->take == take_allow)
+		for (size_t i = 0; i < o->rules.n_allow; i++)
+			fprintf(f, "%s%s%u", i ? ":" : "",
+				o->rules.allow[i].is_group ? "@" : "",
+				o->rules.allow[i].id);
+	fputc('\n', f);
+}
+
+void kv_options_print(FILE *f, const struct kv_options *o)
+{
+	for (size_t i = 0; i < KV_ARRAY_LEN(known); i++)
+		if (known[i].shown == ALWAYS || known[i].shown == CONFIG ||
+		    (known[i].shown == REMOTE && o->cache.remote.n > 0))
+			print_word(f, &known[i], o);
+}
+
+/* ---- the options of -o ---- */
+
+/* Options that mount(8) and fstab pass to every filesystem.  They are ignored: a
+ * mount of kvfs has no device files, set-uid programs or access times. */
+static bool is_standard(const char *word)
+{
+	static const char *const words[] = {"defaults",	  "default_permissions",
+					    "nofail",	  "_netdev",
+					    "auto",	  "noauto",
+					    "atime",	  "noatime",
+					    "relatime",	  "norelatime",
+					    "nodiratime", "diratime",
+					    "lazytime",	  "nolazytime",
+					    "suid",	  "nosuid",
+					    "dev",	  "nodev",
+					    "exec",	  "user",
+					    "users",	  "nouser",
+					    "owner",	  "group",
+					    "async",	  "silent",
+					    "loud",	  "strictatime",
+					    "nosymfollow"};
+
+	for (size_t i = 0; i < KV_ARRAY_LEN(words); i++)
+		if (strcmp(word, words[i]) == 0)
+			return true;
+	return strncmp(word, "x-", 2) == 0 || strncmp(word, "X-", 2) == 0 ||
+	       strncmp(word, "comment=", 8) == 0 ||
+	       strncmp(word, "user=", 5) == 0;
+}
+
+static int parse_word(struct parsing *p, const char *text, char **ret_why)
+{
+	const char *equals = strchr(text, '='), *why = NULL;
+	size_t len = equals ? (size_t)(equals - text) : strlen(text), i = 0;
+	const struct word *word;
+
+	while (i < KV_ARRAY_LEN(known) &&
+	       (strlen(known[i].name) != len ||
+		memcmp(known[i].name, text, len) != 0))
+		i++;
+	if (i == KV_ARRAY_LEN(known)) {
+		if (is_standard(text) || p->sloppy)
+			return 0;
+		return kv_why(ret_why, -EINVAL, "%s: unknown option", text);
+	}
+	word = &known[i];
+	if (word->values && (!equals || !equals[1]))
+		return kv_why(ret_why, -EINVAL, "%s: needs a value", text);
+	if (!word->values && equals)
+		return kv_why(ret_why, -EINVAL, "%s: takes no value", text);
+	if (word->take(word, (char *)p + word->where,
+		       equals ? equals + 1 : NULL, &why) < 0)
+		return kv_why(ret_why, -EINVAL, "%s: %s%s", text,
+			      why == word->values ? "not one of " : "", why);
+	p->given |= 1ull << i;
+	return 0;
+}
+
+static bool is_remount(const char *text)
+{
+	static const char word[] = "remount";
+	const char *at = text;
+
+	while ((at = strstr(at, word))) {
+		const char *end = at + strlen(word);
+
+		if ((at == text || at[-1] == ',') &&
+		    (*end == ',' || *end == '\0'))
+			return true;
+		at = end;
+	}
+	return false;
+}
+
+/* Parse options separated by commas; "\," is a comma within a value. */
+static int parse_words(struct parsing *p, const char *text, char **ret_why)
+{
+	_cleanup_(kv_freep) char *copy = strdup(text);
+	char *from = copy, *word, *to;
+	int r;
+
+	if (!copy)
+		return -ENOMEM;
+	/* mount(8) then repeats what the kernel knows of the mount. */
+	if (is_remount(text)) {
+		p->options.action = KV_REMOUNT;
+		p->sloppy = true;
+	}
+	while (from) {
+		for (word = to = from; *from && *from != ','; *to++ = *from++)
+			from += from[0] == '\\' && from[1] == ',';
+		from = *from ? from + 1 : NULL;
+		*to = '\0';
+		r = *word ? parse_word(p, word, ret_why) : 0;
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* Print the given options as lines of .kvfs/config; NULL: out of memory. */
+static char *print_given(const struct parsing *p)
+{
+	char *text = NULL;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+
+	if (!f)
+		return NULL;
+	for (size_t i = 0; i < KV_ARRAY_LEN(known); i++)
+		if (p->given & 1ull << i && known[i].shown != NOWHERE &&
+		    known[i].shown != CONFIG)
+			print_word(f, &known[i], &p->options);
+	if (fclose(f) != 0) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+/* ---- values that depend on the machine: percentages, limits, defaults ---- */
 
 static uint64_t memory_bytes(void)
 {
@@ -29,7 +599,8 @@ static uint64_t memory_bytes(void)
 	       (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Of the filesystem that holds @path or, if that is not there yet, would. */
+/* Size and free bytes of the filesystem that holds @path, or that will hold it
+ * when it is made; 0 on any error. */
 static void disk_bytes(const char *path, uint64_t *ret_total,
 		       uint64_t *ret_free)
 {
@@ -50,7 +621,7 @@ static void disk_bytes(const char *path, uint64_t *ret_total,
 	*ret_free = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
 }
 
-static uint64_t settle(const struct kv_typed_size *size, uint64_t whole,
+static uint64_t settle(const struct typed_size *size, uint64_t whole,
 		       uint64_t otherwise)
 {
 	if (!size->text)
@@ -59,145 +630,107 @@ static uint64_t settle(const struct kv_typed_size *size, uint64_t whole,
 				      : size->quantity.value;
 }
 
-/* What the memory may be taken from: huge pages count on their own. */
-static uint64_t settle_memory(struct kv_options *o)
+static int settle_sizes(struct parsing *p, char **ret_why)
 {
-	kv_cgroup_limit("",
-			o->cache.hugepages == KV_HUGE_ON ? KV_CGROUP_HUGE_PAGES
-							 : KV_CGROUP_PAGES,
-			&o->memory);
-	return KV_MIN(memory_bytes(), o->memory.bytes);
-}
-
-static int settle_dram(struct kv_parsing *p, char **ret_why)
-{
-	struct kv_options *o = &p->options;
-	uint64_t memory = settle_memory(o);
 	const char *text = p->dram.text ? p->dram.text : "16M";
+	struct kv_cache_config *cache = &p->options.cache;
+	struct kv_cgroup_limit *limit = &p->options.memory;
+	uint64_t memory, total, room;
 
-	o->cache.dram =
-		settle(&p->dram, memory, KV_MAX(memory / 4, KV_DRAM_MIN));
-	if (o->cache.dram < KV_DRAM_MIN)
+	kv_cgroup_limit("", cache->hugepages == KV_HUGE_ON, limit);
+	memory = KV_MIN(memory_bytes(), limit->bytes);
+	cache->dram = settle(&p->dram, memory, KV_MAX(memory / 4, KV_DRAM_MIN));
+	if (cache->dram < KV_DRAM_MIN)
 		return kv_why(ret_why, -EINVAL,
 			      "dram=%s: less than 16M, every byte passes "
 			      "through it",
 			      text);
-	if (o->cache.dram > memory && memory == o->memory.bytes)
+	if (cache->dram > memory && memory == limit->bytes)
 		return kv_why(ret_why, -EINVAL,
 			      "dram=%s: the control group may have only %lluM "
 			      "(%s)",
 			      text, (unsigned long long)(memory >> 20),
-			      o->memory.file);
-	if (o->cache.dram > memory)
+			      limit->file);
+	if (cache->dram > memory)
 		return kv_why(ret_why, -EINVAL,
 			      "dram=%s: the machine has only %lluM", text,
 			      (unsigned long long)(memory >> 20));
-	return 0;
-}
-
-static int settle_ssd(struct kv_parsing *p, char **ret_why)
-{
-	struct kv_options *o = &p->options;
-	uint64_t total, room;
-
-	disk_bytes(o->store, &total, &room);
-	o->cache.ssd_given = p->ssd.text;
-	o->cache.ssd = settle(&p->ssd, total, room / 2);
-	if (o->cache.ssd_given && o->cache.ssd > 0 && o->cache.ssd < KV_SSD_MIN)
+	disk_bytes(cache->store, &total, &room);
+	cache->ssd_given = p->ssd.text;
+	cache->ssd = settle(&p->ssd, total, room / 2);
+	if (cache->ssd_given && cache->ssd > 0 && cache->ssd < KV_SSD_MIN)
 		return kv_why(ret_why, -EINVAL,
 			      "ssd=%s: less than 16M (0: no SSD tier)",
 			      p->ssd.text);
 	return 0;
 }
 
-/* .kvfs/config shows a line for each, and messages are one. */
-static int check_line(const char *name, const char *path, char **ret_why)
+static char *absolute(const char *prefix, const char *path)
 {
-	if (!path || !strchr(path, '\n'))
-		return 0;
-	return kv_why(ret_why, -EINVAL, "%s: its path has a newline in it",
-		      name);
-}
-
-static int check_lines(const struct kv_options *o, char **ret_why)
-{
-	int r = check_line("STORE", o->store, ret_why);
-
-	if (r == 0)
-		r = check_line("MOUNTPOINT", o->mountpoint, ret_why);
-	return r < 0 ? r : check_line("control", o->control, ret_why);
-}
-
-static char *absolute(const char *path)
-{
-	_cleanup_(kv_freep) char *cwd = NULL;
+	_cleanup_(kv_freep) char *cwd =
+		path[0] == '/' ? strdup("") : getcwd(NULL, 0);
 	char *out;
 
-	if (path[0] == '/')
-		return strdup(path);
-	cwd = getcwd(NULL, 0);
-	if (!cwd || asprintf(&out, "%s/%s", cwd, path) < 0)
+	if (!cwd ||
+	    asprintf(&out, "%s%s%s%s", prefix, cwd, *cwd ? "/" : "", path) < 0)
 		return NULL;
 	return out;
 }
 
-/* Directories are meant as they are now. */
-static int settle_url(char **url)
-{
-	_cleanup_(kv_freep) char *path = NULL;
-	char *text;
-
-	if (strncmp(*url, "dir:", 4) != 0)
-		return 0;
-	path = absolute(*url + 4);
-	if (!path || asprintf(&text, "dir:%s", path) < 0)
-		return -ENOMEM;
-	free(*url);
-	*url = text;
-	return 0;
-}
-
-static int settle_remotes(const struct kv_remote_config *remote, char **ret_why)
-{
-	for (size_t i = 0; i < remote->n; i++)
-		if (settle_url(&remote->urls[i]) < 0)
-			return kv_why(ret_why, -ENOMEM, "out of memory");
-	return 0;
-}
-
-static int settle_paths(struct kv_parsing *p, char **argv, char **ret_why)
+/* Make paths absolute: relative ones are meant from the present directory. */
+static int settle_paths(struct parsing *p, char **argv, char **ret_why)
 {
 	struct kv_options *o = &p->options;
-	bool none = !strcmp(argv[1], "none");
-	int r;
+	struct kv_remote_config *remote = &o->cache.remote;
+	const bool none = !strcmp(argv[1], "none");
+	char *url;
 
 	if (!argv[0][0])
 		return kv_why(ret_why, -EINVAL, "STORE is empty");
 	if (!argv[1][0])
 		return kv_why(ret_why, -EINVAL, "MOUNTPOINT is empty");
-	o->cache.store = o->store = absolute(argv[0]);
+	o->cache.store = o->store = absolute("", argv[0]);
 	if (!none)
 		o->mountpoint = strdup(argv[1]);
 	if (p->control)
-		o->control = absolute(p->control);
+		o->control = absolute("", p->control);
 	if (!o->store || (!none && !o->mountpoint) ||
 	    (p->control && !o->control))
 		return kv_why(ret_why, -EINVAL, "out of memory");
-	r = check_lines(o, ret_why);
-	if (r < 0)
-		return r;
+	/* .kvfs/config shows each of them in one line, as messages do. */
+	for (unsigned i = 0; i < 3; i++) {
+		const char *path = i == 0   ? o->store
+				   : i == 1 ? o->mountpoint
+					    : o->control;
+
+		if (path && strchr(path, '\n'))
+			return kv_why(ret_why, -EINVAL,
+				      "%s: its path has a newline in it",
+				      i == 0   ? "STORE"
+				      : i == 1 ? "MOUNTPOINT"
+					       : "control");
+	}
 	if (o->control &&
 	    strlen(o->control) >= sizeof(((struct sockaddr_un *)0)->sun_path))
 		return kv_why(ret_why, -EINVAL,
 			      "control=%s: longer than a socket's path may be",
 			      p->control);
+	for (size_t i = 0; i < remote->n; i++) {
+		if (strncmp(remote->urls[i], "dir:", 4) != 0)
+			continue;
+		url = absolute("dir:", remote->urls[i] + 4);
+		if (!url)
+			return kv_why(ret_why, -ENOMEM, "out of memory");
+		free(remote->urls[i]);
+		remote->urls[i] = url;
+	}
 	return 0;
 }
 
 /* ---- the command line ---- */
 
-/* The letters before and after the positionals. */
-static int parse_letters(struct kv_parsing *p, int argc, char **argv,
+/* Parse the letters before and after the positional arguments. */
+static int parse_letters(struct parsing *p, int argc, char **argv,
 			 char **ret_why)
 {
 	static const struct option longs[] = {{"help", 0, NULL, 'h'},
@@ -211,7 +744,7 @@ static int parse_letters(struct kv_parsing *p, int argc, char **argv,
 	while ((c = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
 		switch (c) {
 		case 'o':
-			r = kv_words_parse(p, optarg, ret_why);
+			r = parse_words(p, optarg, ret_why);
 			if (r < 0)
 				return r;
 			break;
@@ -244,7 +777,7 @@ static int parse_letters(struct kv_parsing *p, int argc, char **argv,
 			return kv_why(ret_why, -EINVAL, "-%c: needs a value",
 				      optopt);
 		default:
-			/* In "-xf" the x is told by optopt only. */
+			/* In "-xf" only optopt has the x. */
 			if (optopt && strncmp(argv[optind - 1], "--", 2) != 0)
 				return kv_why(ret_why, -EINVAL,
 					      "-%c: unknown option", optopt);
@@ -255,14 +788,7 @@ static int parse_letters(struct kv_parsing *p, int argc, char **argv,
 	return 0;
 }
 
-static bool called_by_mount(const char *name)
-{
-	const char *slash = strrchr(name, '/');
-
-	return strcmp(slash ? slash + 1 : name, "mount.kvfs") == 0;
-}
-
-static int parse(struct kv_parsing *p, int argc, char **argv, char **ret_why)
+static int parse(struct parsing *p, int argc, char **argv, char **ret_why)
 {
 	struct kv_options *o = &p->options;
 	int r;
@@ -284,22 +810,18 @@ static int parse(struct kv_parsing *p, int argc, char **argv, char **ret_why)
 	}
 	r = settle_paths(p, argv + optind, ret_why);
 	if (r == 0)
-		r = settle_remotes(&o->cache.remote, ret_why);
-	if (r < 0)
-		return r;
-	r = settle_dram(p, ret_why);
-	if (r == 0)
-		r = settle_ssd(p, ret_why);
+		r = settle_sizes(p, ret_why);
 	if (r < 0 || o->action != KV_REMOUNT)
 		return r;
-	o->given = kv_words_lines(p);
+	o->given = print_given(p);
 	return o->given ? 0 : kv_why(ret_why, -ENOMEM, "out of memory");
 }
 
 int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 		     char **ret_why)
 {
-	struct kv_parsing p = {
+	const char *slash = strrchr(argv[0], '/');
+	struct parsing p = {
 		.options = {.cache = {.segment = 256u << 20,
 				      .evict = kv_policy_name(0),
 				      .scrub = 20u << 20,
@@ -308,7 +830,8 @@ int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 				      .gid = getegid(),
 				      .mode = geteuid() == 0 ? 01777 : 0755},
 			    .allow_other = geteuid() == 0},
-		.by_mount = called_by_mount(argv[0]),
+		.by_mount =
+			strcmp(slash ? slash + 1 : argv[0], "mount.kvfs") == 0,
 	};
 	int r;
 
@@ -327,6 +850,9 @@ int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 
 void kv_options_help(FILE *f)
 {
+	char text[128];
+	int n, column = 0;
+
 	fputs("usage: kvfs [-f] [-d] [-o OPTION,...] STORE MOUNTPOINT\n"
 	      "       kvfs --health MOUNTPOINT|SOCKET [SECONDS]\n"
 	      "\n"
@@ -336,7 +862,16 @@ void kv_options_help(FILE *f)
 	      "\n"
 	      "options:\n",
 	      f);
-	kv_words_print(f);
+	for (size_t i = 0; i < KV_ARRAY_LEN(known); i++) {
+		const struct word *word = &known[i];
+
+		n = snprintf(text, sizeof(text), " %s%s%s", word->name,
+			     word->values ? "=" : "",
+			     word->values ? word->values : "");
+		if (column == 0 || column + n > 78)
+			column = fprintf(f, "%s ", column ? "\n" : "") - 1;
+		column += fprintf(f, "%s", text);
+	}
 	fputs("\n"
 	      "SIZE: digits with K, M, G, T, or % of memory (dram) or disk "
 	      "(ssd).\n"

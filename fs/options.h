@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * options.h - the daemon's command line, as typed and as settled.
+ * options.h - the daemon's command line, parsed and with every default.
  */
 #ifndef KV_FS_OPTIONS_H
 #define KV_FS_OPTIONS_H
@@ -21,27 +21,31 @@ enum kv_action { KV_RUN, KV_SHOW_HELP, KV_SHOW_VERSION, KV_FAKE, KV_REMOUNT };
 struct kv_options {
 	enum kv_action action;
 	char *store;	  /* absolute */
-	char *mountpoint; /* as given; NULL: the word `none` */
+	char *mountpoint; /* as given; NULL: `none` */
 	char *control;	  /* absolute; NULL: the default place */
 	bool foreground, debug;
 	bool allow_other;
 	uint32_t umask;
 	struct kv_rules rules;
-	char *fuse;  /* words for FUSE; NULL: none */
-	char *given; /* KV_REMOUNT: the words as lines of .kvfs/config */
-	struct kv_cgroup_limit memory; /* dram= was measured by it */
+	char *fuse;  /* options for FUSE; NULL: none */
+	char *given; /* KV_REMOUNT: the options as lines of .kvfs/config */
+	struct kv_cgroup_limit memory; /* that limits dram= */
 	struct kv_cache_config cache;  /* without callbacks */
 };
 
 /*
  * Parse the command line and fill in every default.  Called as mount.kvfs (the
- * last part of argv[0]) it understands what mount(8) passes.  Nothing on disk
+ * last part of argv[0]) it understands the arguments of mount(8).  Nothing on disk
  * is touched.  On failure -EINVAL or -ENOMEM, and *@ret_why is one line for the
  * user that names the option (caller frees; may be NULL without memory).
  */
 int kv_options_parse(int argc, char **argv, struct kv_options *ret_options,
 		     char **ret_why);
 void kv_options_fini(struct kv_options *options);
+
+/* Print the options as lines of .kvfs/config, except for those of which the cache
+ * or the daemon settles the value. */
+void kv_options_print(FILE *f, const struct kv_options *options);
 
 /* Print the usage, as -h does. */
 void kv_options_help(FILE *f);

@@ -581,24 +581,12 @@ static void describe_seeds(struct kv_cache *cache, FILE *f)
 
 char *kv_remote_describe(struct kv_cache *cache)
 {
-	static const char *const writes[] = {"all", "reuse", "none"};
-	const struct kv_remote_config *config = &cache->config.remote;
 	char *text = NULL;
 	size_t n;
-	FILE *f = config->n ? open_memstream(&text, &n) : NULL;
+	FILE *f = cache->config.remote.n ? open_memstream(&text, &n) : NULL;
 
 	if (!f)
 		return NULL;
-	for (size_t i = 0; i < config->n; i++)
-		fprintf(f, "remote=%s\n", config->urls[i]);
-	fprintf(f, "remote_write=%s\nremote_threshold=%u\nremote_rate=%llu\n",
-		writes[config->write], config->threshold,
-		(unsigned long long)config->rate);
-	for (size_t i = 0; i < config->n_tenants; i++)
-		fprintf(f, "remote_tenant=%u:%s\n", config->tenants[i].uid,
-			config->tenants[i].name);
-	if (config->optional)
-		fputs("remote_optional\n", f);
 	describe_seeds(cache, f);
 	if (fclose(f) != 0) {
 		free(text);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cgroup.h - how much memory the control groups of this process may have,
- * version 1 and 2.
+ * cgroup.h - the memory limits of this process's control groups (version 2).
  */
 #ifndef KV_FS_BASE_CGROUP_H
 #define KV_FS_BASE_CGROUP_H
@@ -10,22 +9,18 @@
 
 #include "common/kv.h"
 
-enum kv_cgroup_memory {
-	KV_CGROUP_PAGES,      /* ordinary memory, shared memory too */
-	KV_CGROUP_HUGE_PAGES, /* of 2 MiB, which the other does not count */
-};
-
 struct kv_cgroup_limit {
 	uint64_t bytes;	     /* UINT64_MAX: none */
-	char file[PATH_MAX]; /* that says so */
+	char file[PATH_MAX]; /* that has the limit */
 };
 
 /*
- * The lowest limit of the group that this process is in, and of those above it,
- * as far as they can be seen from here.  What cannot be read limits nothing.
- * @root goes before every path: "" but in tests.
+ * Find the lowest limit of this process's group and of the groups above it, as far
+ * as they are visible: of memory, or of huge pages of 2 MiB, which the other
+ * limit does not count.  A file that cannot be read limits nothing.  @root goes
+ * before every path: "" except in tests.
  */
-void kv_cgroup_limit(const char *root, enum kv_cgroup_memory what,
+void kv_cgroup_limit(const char *root, bool huge_pages,
 		     struct kv_cgroup_limit *ret_limit);
 
 #endif

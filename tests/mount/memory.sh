@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# memory.sh - dram= in a control group that may have less than the machine, and
-# whom the kernel kills for want of memory.
+# memory.sh - dram= in a control group whose limit is below the machine's memory,
+# and the score by which the kernel chooses the process to kill when memory is short.
 . "$(dirname "$0")/lib"
 config() { sed -n "s/^$1=//p" "$M/.kvfs/config"; }
 score() { cat "/proc/$(daemon_pids)/oom_score_adj"; }
@@ -25,30 +25,32 @@ if (echo 7 > /proc/self/oom_score_adj) 2> /dev/null; then
 	stop
 fi
 
-# A group of our own, below that of this process, where root may make one.
-if [ -e /sys/fs/cgroup/memory/memory.limit_in_bytes ]; then
-	top=/sys/fs/cgroup/memory$(sed -n 's/^[0-9]*:[^:]*memory[^:]*://p' /proc/self/cgroup)
-	[ -d "$top" ] || top=/sys/fs/cgroup/memory
-	file=memory.limit_in_bytes
-else
-	top=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)
-	file=memory.max
-fi
-G=$top/kvfs-test.$$
-if ! mkdir "$G" 2> /dev/null; then
-	echo "no control group can be made: the rest is not tested"
-	exit 0
-fi
+# A group of our own, below that of this process; where the memory controller is not
+# version 2's: files that look like its own, over a mount of control groups.
+G=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup | sed 's:/$::')/kvfs-test.$$
 release() {
 	cleanup
-	for ((i = 0; i < 100; i++)); do rmdir "$G" 2> /dev/null && break; sleep 0.1; done
+	for ((i = 0; i < 100; i++)); do
+		[ -e "$G/cgroup.procs" ] && ! rmdir "$G" 2> /dev/null || break
+		sleep 0.1
+	done
+	umount "$C" 2> /dev/null && umount "$C" && rmdir "$C"
 }
+C=/tmp/kvfs-groups.$$
 trap release EXIT
-if ! echo 256M > "$G/$file" 2> /dev/null; then
-	echo "no limit can be set: the rest is not tested"
-	exit 0
+if mkdir "$G" 2> /dev/null && [ -e "$G/memory.max" ] && echo 256M > "$G/memory.max" 2> /dev/null; then
+	inside() { (echo "$BASHPID" > "$G/cgroup.procs" && exec "$@"); }
+else
+	rmdir "$G" 2> /dev/null
+	G=$C
+	if ! { mkdir "$C" && mount -t cgroup2 none "$C" && mount -t tmpfs none "$C"; } 2> /dev/null; then
+		echo "control groups cannot be mounted: the rest is not tested"
+		exit 0
+	fi
+	echo 268435456 > "$G/memory.max"
+	inside() { "$@"; }
 fi
-inside() { (echo "$BASHPID" > "$G/cgroup.procs" && exec "$@"); }
+file=memory.max
 S=$T/inside
 refused() {
 	local out
