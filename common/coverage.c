@@ -65,30 +65,6 @@ int kv_coverage_add(struct kv_coverage *c, uint64_t start, uint64_t end)
 	return 0;
 }
 
-int kv_coverage_look(const struct kv_coverage *c, uint64_t start, uint64_t end)
-{
-	size_t i = c->n;
-
-	if (start >= end)
-		return -EINVAL;
-	while (i > 0 && c->ranges[i - 1].end > start) {
-		const struct kv_span *span = &c->ranges[--i];
-
-		if (span->start <= start && span->end >= end)
-			return -EEXIST;
-		if (span->start < end)
-			return -EINVAL;
-	}
-	return 0;
-}
-
-int kv_coverage_claim(struct kv_coverage *c, uint64_t start, uint64_t end)
-{
-	int r = kv_coverage_look(c, start, end);
-
-	return r < 0 ? r : kv_coverage_add(c, start, end);
-}
-
 uint64_t kv_coverage_prefix(const struct kv_coverage *c)
 {
 	return c->n > 0 && c->ranges[0].start == 0 ? c->ranges[0].end : 0;

@@ -27,15 +27,6 @@ void kv_coverage_fini(struct kv_coverage *coverage); /* and it covers nothing */
 /* Add [start, end).  -ENOMEM, -EFBIG (too many holes); nothing changed then. */
 int kv_coverage_add(struct kv_coverage *coverage, uint64_t start, uint64_t end);
 
-/* Look whether [start, end) is covered: 0 not at all, -EEXIST all of it,
- * -EINVAL some, or it is empty. */
-int kv_coverage_look(const struct kv_coverage *coverage, uint64_t start,
-		     uint64_t end);
-
-/* Add what may come only once: the errors of both. */
-int kv_coverage_claim(struct kv_coverage *coverage, uint64_t start,
-		      uint64_t end);
-
 /* How many bytes from 0 on are there without a hole. */
 uint64_t kv_coverage_prefix(const struct kv_coverage *coverage);
 

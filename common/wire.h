@@ -36,7 +36,7 @@
 /* A connection may have so many at a time; items beyond end with -ENOLCK. */
 #define WIRE_PENDING_MAX 4096  /* requests without a reply */
 #define WIRE_LEASED_MAX 65536  /* blocks leased or being acquired */
-#define WIRE_RESERVED_MAX 4096 /* blocks, in parts or whole */
+#define WIRE_RESERVED_MAX 4096 /* blocks */
 
 enum wire_type {
 	WIRE_HELLO =
@@ -74,7 +74,6 @@ enum wire_type {
 	WIRE_SNAPSHOT_READ, /* wire_snapshot + name; reply: wire_snapshot +
 			       wire_pick[] */
 	WIRE_SNAPSHOT_LIST, /* @arg: after which; reply: wire_snapshot + text */
-	WIRE_SAVE_PART,	    /* wire_part[]; reply: wire_status[] */
 	WIRE_LIST,	    /* wire_list; reply: wire_list + wire_key[] */
 	WIRE_SPACE_REMOVE,  /* no items: it must be empty (-ENOTEMPTY); reply:
 			       no items */
@@ -104,16 +103,13 @@ enum wire_type {
 /* WIRE_RESERVE, of all its keys: */
 #define WIRE_MUST 4u /* once sealed, not evicted before it is durable */
 #define WIRE_HOLD 8u /* leased when it seals; -ENOSPC: no room for that */
-/* The block comes by WIRE_SAVE_PART; this connection may ask again for one that
- * has not sealed: 0, and nothing changed. */
-#define WIRE_PART 16u
 /*
- * WIRE_SAVE, WIRE_SAVE_PART, WIRE_SAVE_PAGES: each item tells what its block's
- * tokens are, as spaces with "token_ids" need it, and no others take it
- * (-EINVAL, all).  That is, as common/token_ids.h has it, in the staging memfd:
- * behind the item's bytes there, at the next multiple of 8, or, of pages that
- * are lent, at wire_save.offset.  Of a block in parts that of one of them
- * counts.  -EINVAL: there are not as many as tokens, or it lies outside.
+ * WIRE_SAVE, WIRE_SAVE_PAGES: each item has its block's token ids.  Spaces with
+ * "token_ids" require the flag, other spaces refuse it (-EINVAL, all items).
+ * The ids are in the staging memfd in the form of common/token_ids.h: behind
+ * the item's bytes, at the next multiple of 8, or, for lent pages, at
+ * wire_save.offset.  -EINVAL: their number differs from the block's tokens, or
+ * they lie outside the staging.
  */
 #define WIRE_WITH_IDS 128u
 
@@ -222,28 +218,6 @@ struct wire_save {
 };
 
 /*
- * The bytes @at .. + @bytes of a block's tensors, which are at block.offset of
- * the staging memfd.  The block seals when every byte has come, in whatever
- * order and messages; each may come once.  All parts say the same of parent,
- * position and tokens.
- *
- * Status: 0 this was what was missing: sealed, as for WIRE_SAVE; 1 (WIRE_TAKEN)
- * it is in the block's slot, but others are missing or still under way.  After
- * these nothing was changed and the reservation stays: -EEXIST every byte of it
- * came before, -EINVAL some did, or it is empty or ends outside, or it says
- * other things of the block, -EFBIG too many holes, -ENOMEM, -ENOSPC.  After
- * these the block is gone with all its parts: -ENOENT not reserved, -EFAULT,
- * -ESTALE, -EEXIST where this was its last byte (present meanwhile).
- *
- * A block that is not complete is dropped by WIRE_DROP, or with the connection.
- */
-#define WIRE_TAKEN 1
-struct wire_part {
-	struct wire_save block;
-	uint64_t at, bytes;
-};
-
-/*
  * Memory that blocks are saved from where it is: @bytes of the file behind the
  * descriptor, from @offset on, sealed or not.
  * A stride is as in kernels/device/device.h, without gaps between them: page p,
@@ -270,7 +244,7 @@ struct wire_stride {
 /*
  * Followed by header.count bytes: @n wire_save, whose offset does not matter,
  * and then the pages of each, pages_per_block uint64_t.  Reserves and saves in
- * one, with the flags of WIRE_RESERVE but WIRE_PART, and the statuses of both;
+ * one, with the flags of WIRE_RESERVE, and the statuses of both;
  * besides: -EFAULT the file has become shorter, -ECANCELED its memory is not lent
  * any more.
  *

@@ -82,7 +82,6 @@ const char *kvfs_version_text(void);
  */
 #define KVFS_KEYS_MAX 16777216 /* in one call */
 #define KVFS_LEASED_MAX 65536  /* blocks leased, or being acquired */
-#define KVFS_PARTS_MAX 4096    /* blocks of which a part has not come yet */
 /* Messages without an answer: an acquire, a prefetch or a flush of a save has
  * one for each 512 keys of a space. */
 #define KVFS_PENDING_MAX 4096
@@ -154,9 +153,8 @@ typedef struct kvfs_opts {
 	uint64_t deadline; /* 0: for ever; what is not begun by then ends with
 			      -ETIMEDOUT, and what the daemon has not sealed a
 			      second after it was handed over */
-	uint64_t head;	   /* restore: these many of the first blocks come */
-	uint64_t tail;	   /* before all others, then these of the last */
-	uint32_t first_layer, layers; /* only these layers; 0 layers: all */
+	uint64_t reserved[2];	      /* zero */
+	uint32_t first_layer, layers; /* load: only these; 0 layers: all */
 	uint32_t flags;		      /* KVFS_MUST and the like */
 	int priority; /* among loads, or among saves: higher ones first; loads
 			 come before saves, but none waits for ever */
@@ -204,7 +202,7 @@ enum kvfs_event_what {
 	KVFS_EVENT_XFER,	   /* @stage is over; @result: blocks that are
 				      there (SUBMITTED: that the device has, or
 				      had; absent ones, and others that failed
-				      before, are not).  A load, restore or prefetch has
+				      before, are not).  A load or prefetch has
 				      KVFS_COPIED alone, a flush what it was
 				      asked for, a save all; but DURABLE only if
 				      that is asked for (kvfs_xfer_poll), or no
@@ -267,7 +265,7 @@ void kvfs_space_close(kvfs_space *space); /* takes NULL */
 /*
  * Drop every block, leased and held ones too (their bytes stay until they are
  * released).  A save begun before never seals: its blocks end with -ESTALE, at
- * whatever stage, parts and those that wait for room included.  Of other
+ * whatever stage, those that wait for room included.  Of other
  * sessions that is said of blocks that the daemon has reserved for them.
  * Waits until all are gone, a minute at most, and not for a daemon that hangs
  * (-ETIMEDOUT: it goes on).
@@ -620,41 +618,28 @@ typedef struct kvfs_meta {
  * it lacks is zero if the caller made it so, since a layout does not tell which
  * bytes are a token's.
  *
- * Parts.  With @opts->layers only these layers are saved.  A block is sealed
- * when every byte of it has come, in whatever order and calls; until then it is
- * being saved for everyone.  All its parts are SEALED, and have their final
- * status, at that moment, or when the block fails, whichever of them is to
- * blame: one part that is cancelled, late (@opts->deadline counts until SEALED
- * here) or refused ends them all, also those begun later, until every byte has
- * been offered once.  Bytes that are offered again before are not read; they
- * wait with the first.  A part of which some bytes came before, or that says
- * something else of parent, position, tokens, their ids or KVFS_HOLD, ends with
- * -EINVAL alone.  Blocks that lack a part are dropped by kvfs_close and with the
- * process, and hold up a kvfs_flush.
- *
  * KVFS_MUST: what finds no room (-ENOSPC, -EAGAIN otherwise) waits for it, as
  * long as @opts->deadline allows, in nobody's way; and once sealed it is not
  * evicted before it is durable, if there is an SSD tier and its space's quota
  * allows it.  The wait also holds up kvfs_close.
  *
  * KVFS_HOLD: what this call seals (not what was present) is leased until
- * kvfs_xfer_free, from its seal on; of a block in parts, until all of them are
- * freed.  A sixteenth of DRAM cannot be held: -ENOSPC.
+ * kvfs_xfer_free, from its seal on.  A sixteenth of DRAM cannot be held: -ENOSPC.
  *
  * Statuses: 0, KVFS_PRESENT, KVFS_EVICTED (it was durable, and has been evicted
- * since, when DURABLE was asked for), -ENOSPC, -ENOLCK (in parts: more than
- * KVFS_PARTS_MAX; held: KVFS_LEASED_MAX), -EAGAIN (beyond the space's rate),
+ * since, when DURABLE was asked for), -ENOSPC, -ENOLCK (held: more than
+ * KVFS_LEASED_MAX), -EAGAIN (beyond the space's rate),
  * -EFBIG, -EACCES, -EROFS, -ESTALE (the space was cleared), -ENOTCONN,
  * -ECANCELED and -ETIMEDOUT (if it was COPIED, the daemon may seal it all the
- * same), -EINVAL (a part), -EFAULT (pages that are lent), -EIO, -ENOENT
+ * same), -EFAULT (pages that are lent), -EIO, -ENOENT
  * (removed or evicted before it was durable), -EBADMSG (a process of the space's
  * owner changed its bytes in memory before it was durable, arena= in kvfs(1): it
  * is gone, the others are as they were), -EMFILE, -ENFILE, -ENOMEM (the process
  * has no descriptor or memory for staging: its own limits).
  * -EINVAL: a page outside the pool or missing (-1), another space's layout,
- * layers that are not there, more tokens than the layout's, no token ids where
+ * more tokens than the layout's, no token ids where
  * the layout wants them, or some where it does not; -E2BIG: too many extras;
- * -EFBIG: layers in more than 512 strides.
+ * -EOPNOTSUPP: @opts->layers, as blocks are always saved whole.
  */
 #define KVFS_PRESENT 1
 #define KVFS_EVICTED 2 /* success, too */
@@ -696,8 +681,8 @@ long kvfs_xfer_statuses(kvfs_xfer *xfer, size_t first, size_t n,
  * -EAGAIN: not all of these copies are SUBMITTED, and nothing was ordered: a
  * stream never waits for what nobody has given to the device yet.  Work that
  * needs the pages must not be given to @stream then.  Try again, or first wait
- * for KVFS_SUBMITTED, or for the layer (kvfs_xfer_wait_layer).  A restore is
- * SUBMITTED when it is COPIED, and a large transfer shortly before.  When all is
+ * for KVFS_SUBMITTED, or for the layer (kvfs_xfer_wait_layer).  A
+ * large transfer shortly before.  When all is
  * COPIED nothing is ordered, and the device not asked about @stream.  NULL is
  * the device's default stream.
  * -EBUSY: the stream is being captured, which goes on undisturbed;
@@ -746,7 +731,7 @@ int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
  * stay.  Whatever makes it grow takes as long as the device needs for the
  * memory (host: about a millisecond for 4 MiB): @pages == @max_pages never
  * does.  kvfs_pool_info tells where the pages are and how many are free.
- * kvfs_load, kvfs_save and kvfs_restore refuse such a pool (-EINVAL).
+ * kvfs_load and kvfs_save refuse such a pool (-EINVAL).
  * kvfs_pool_close also ends what is still mapped or taken, and frees it.
  * -EINVAL: no pages, fewer at most than at once; -EOPNOTSUPP: the device has no
  * memory of its own; -ENODEV, -EIO, -EMEDIUMTYPE (as kvfs_pool_register),
@@ -882,22 +867,6 @@ long kvfs_snapshot_list(kvfs_space *space, char **ret_names);
 /* Unpin all at once; what kvfs_pin or another snapshot has stays pinned.
  * -ENOENT, -EACCES, -EROFS, -ENOTCONN. */
 int kvfs_snapshot_drop(kvfs_space *space, const char *name);
-
-/*
- * Bring the blocks at @positions (ascending; NULL: 0 .. @n - 1) of a snapshot
- * to @pages, as kvfs_load does: first @opts->head of them (0: one), then
- * @opts->tail of the end, then the rest in order.  Nothing else is touched, and
- * no more is held in DRAM at a time than a few batches.  The pool may be
- * smaller than the context, and its pages others than those saved from.
- * kvfs_xfer_status tells a block's end, kvfs_xfer_wait_some that of the first
- * few, kvfs_xfer_wait(KVFS_COPIED) that of all.
- * Statuses: as kvfs_load's; -ENOENT also: no such snapshot or position in it.
- * Of @opts, layers, priority and order are obeyed as by kvfs_load, too.
- * -EINVAL: as kvfs_load; any flag; positions that do not ascend.
- */
-int kvfs_restore(kvfs_pool *pool, kvfs_space *space, const char *name,
-		 const uint32_t *positions, size_t n, const int64_t *pages,
-		 const kvfs_opts *opts, kvfs_xfer **ret_xfer);
 
 /* ---- housekeeping ---- */
 

@@ -124,7 +124,6 @@ int kv_request_release(struct kv_client *client, const struct kv_message *m);
 int kv_request_staging(struct kv_client *client, const struct kv_message *m);
 int kv_request_reserve(struct kv_client *client, const struct kv_message *m);
 int kv_request_save(struct kv_client *client, const struct kv_message *m);
-int kv_request_save_part(struct kv_client *client, const struct kv_message *m);
 int kv_request_pool(struct kv_client *client, const struct kv_message *m);
 int kv_request_pool_close(struct kv_client *client, const struct kv_message *m);
 int kv_request_save_pages(struct kv_client *client, const struct kv_message *m);

@@ -8,29 +8,6 @@
  */
 #include "fs/control/request.h"
 
-static int new_reservation(struct kv_client *client,
-			   const struct wire_header *header,
-			   struct kv_fill *fill, const struct kv_layout *layout,
-			   struct kv_reservation *ret_reservation)
-{
-	struct kv_reservation reservation = {.hold = header->flags & WIRE_HOLD,
-					     .tag = header->tag};
-	int r = 0;
-
-	if (header->flags & WIRE_MUST)
-		kv_fill_must(fill);
-	if (header->flags & WIRE_PART)
-		r = kv_partial_fill_new(client->server->cache, fill,
-					layout->payload, &reservation.partial);
-	else
-		reservation.fill = fill;
-	if (r < 0)
-		kv_fill_drop(client->server->cache, fill);
-	else
-		*ret_reservation = reservation;
-	return r;
-}
-
 /* A block that stays for long must leave others room. */
 int kv_request_fill(struct kv_client *client, uint16_t flags,
 		    struct kv_space *space, const struct kv_layout *layout,
@@ -42,7 +19,7 @@ int kv_request_fill(struct kv_client *client, uint16_t flags,
 
 	if (client->reservations.n >= WIRE_RESERVED_MAX)
 		return -ENOLCK;
-	if (flags & (WIRE_HOLD | WIRE_PART))
+	if (flags & WIRE_HOLD)
 		r = kv_fill_may_hold(cache, space, length);
 	return r < 0 ? r : kv_fill_begin(cache, space, key, length, ret_fill);
 }
@@ -51,25 +28,20 @@ static int reserve(struct kv_client *client, const struct wire_header *header,
 		   struct kv_space *space, const struct kv_space_info *info,
 		   const struct wire_key *wire)
 {
-	const struct kv_reservation *there;
-	struct kv_reservation reservation = {0};
-	struct kv_fill *fill;
+	struct kv_reservation reservation = {.hold = header->flags & WIRE_HOLD,
+					     .tag = header->tag};
 	struct kv_key key;
 	int r;
 
 	r = kv_wire_key(wire->key, wire->len, &key);
 	if (r < 0)
 		return r;
-	there = kv_reservations_find(&client->reservations, info->id, &key);
-	if (there && there->partial && (header->flags & WIRE_PART))
-		return 0;
 	r = kv_request_fill(client, header->flags, space, info->layout, &key,
-			    &fill);
-	if (r == 0)
-		r = new_reservation(client, header, fill, info->layout,
-				    &reservation);
+			    &reservation.fill);
 	if (r < 0)
 		return r;
+	if (header->flags & WIRE_MUST)
+		kv_fill_must(reservation.fill);
 	r = kv_reservations_add(&client->reservations, info->id, &key,
 				&reservation);
 	if (r < 0)

@@ -1,44 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * save.c - WIRE_SAVE, SAVE_PART and SAVE_PAGES: blocks on their way in.  A
- * message of blocks, or of parts of blocks, is a saving, which ingest threads
- * copy.
+ * save.c - WIRE_SAVE and SAVE_PAGES: store blocks that a client has computed.
+ * Each message becomes one saving, which ingest threads copy.
  *
- * OWNS      the fills of a saving's items and their references to partial
- *           blocks, until they are sealed or dropped; a hold on the staging or
- *           lent memory they are copied from; the leases of what sealed and was
- *           reserved to be held.  Reservations are the client's.
+ * OWNS      the fills of a saving's items until they are sealed or dropped; a
+ *           hold on the staging or lent memory that the items are copied from;
+ *           the leases of sealed blocks that were reserved with WIRE_HOLD.
+ *           Reservations belong to the client.
  *
  * STATES    of a block, and who has it:
  *
  *           (cache) -> RESERVED   kv_request_reserve  (client->reservations)
  *          RESERVED -> COPYING    prepare             (a saving)
- *          RESERVED -> RESERVED   prepare_part: more of it is to come
- *          RESERVED -> COPYING    prepare_part, with the last of its bytes
  *           COPYING -> (cache)    work: sealed or dropped
  *          RESERVED -> (cache)    kv_request_drop, or the client's end
  *           (cache) -> COPYING    prepare_lent
  *
  *           of an item, which an ingest thread has from saving_start on:
  *
- *           COPYING -> SEALED     work: a block, or the part that completes one
- *           COPYING -> TAKEN      work: another part
+ *           COPYING -> SEALED     work
  *           COPYING -> FAILED     work: the fill is dropped
  *
  *           of the request: see request.c; it is HELD with a lease at least.
  *
  * INVARIANTS
  *   (1) A SAVE item consumes its reservation, whatever becomes of it.
- *   (2) A SAVE_PART item consumes it only if that was the last part, or could
- *       not be read.
- *   (3) A COPYING item is touched by its ingest thread alone, also when its
- *       client is gone: it ends as if that were there.
- *   (4) A block is leased in the critical section that seals it: there is no
- *       moment at which it could be evicted in between.
- *   (5) What was copied from pages that are lent is sealed only if they were
- *       lent until the copy had ended (check_lent).
- *   (6) A part that could not be read is never counted as landed, and its block
- *       leaves the client's reservations.
+ *   (2) Only its ingest thread touches a COPYING item, also after the client
+ *       has disconnected: the item ends as if the client were there.
+ *   (3) A block is leased in the critical section that seals it: eviction
+ *       cannot come in between.
+ *   (4) A copy of lent pages is sealed only if the pages were lent until the
+ *       copy had ended (check_lent).
  *
  * LOCKING   none: control thread only, but for items[] of a pending saving,
  *           which belong to ingest threads, one each; the last of them, by
@@ -56,12 +48,8 @@ struct saving_item {
 	uint64_t from;	       /* place in the staging */
 	const uint64_t *pages; /* or these, of what is lent */
 	uint64_t ids_at;       /* in the staging, if saving->with_ids */
-	/* A whole block: its fill, and whether to lease it. */
 	struct kv_fill *fill;
-	bool hold;
-	/* Or a part of this one: a reference, and which bytes. */
-	struct kv_partial_fill *partial;
-	uint64_t at, bytes;
+	bool hold; /* lease the block when it seals */
 };
 
 struct saving {
@@ -194,43 +182,6 @@ static int copy_whole(struct saving_item *item, struct kv_hash *hash)
 	return seal(item, fill, &digest, item->hold);
 }
 
-/* Parts come in any order: the digest is made when all are there. */
-static int seal_parts(struct saving_item *item, struct kv_hash *hash)
-{
-	struct saving *saving = item->saving;
-	struct kv_fill *fill = kv_steal(item->partial->fill);
-	uint8_t *file = kv_fill_data(fill);
-	struct kv_digest digest;
-	int r;
-
-	r = write_header(item, file);
-	if (r < 0) {
-		kv_fill_drop(saving->request.server->cache, fill);
-		return r;
-	}
-	kv_hash_begin(hash);
-	kv_hash_update(hash, file,
-		       saving->header_bytes + saving->layout->payload);
-	digest = kv_hash_end(hash);
-	return seal(item, fill, &digest, item->hold);
-}
-
-static int copy_part(struct saving_item *item, struct kv_hash *hash)
-{
-	struct kv_partial_fill *partial = item->partial;
-	uint8_t *tensors =
-		kv_fill_data(partial->fill) + item->saving->header_bytes;
-	int r;
-
-	r = kv_client_memory_copy(item->saving->staging, item->from,
-				  item->bytes, NULL, tensors + item->at);
-	if (r < 0)
-		return r;
-	if (!kv_partial_fill_landed(partial, item->bytes))
-		return WIRE_TAKEN;
-	return seal_parts(item, hash);
-}
-
 /* After this the saving may be gone, unless we are the last. */
 static void ended(struct saving *saving)
 {
@@ -244,8 +195,7 @@ static void copy_item(struct kv_work *work, struct kv_hash *hash)
 	struct saving_item *item = kv_container(work, struct saving_item, work);
 	struct saving *saving = item->saving;
 
-	item->status =
-		item->partial ? copy_part(item, hash) : copy_whole(item, hash);
+	item->status = copy_whole(item, hash);
 	ended(saving);
 }
 
@@ -308,42 +258,12 @@ static int leases_new(struct saving *saving, size_t n)
 
 /* ---- the request ---- */
 
-/* The parts of @item's block will never all come. */
-static void forget_partial(struct saving *saving, struct saving_item *item)
-{
-	struct kv_client *client = saving->request.client;
-	uint32_t space = saving->request.header.space;
-	const struct kv_reservation *there;
-
-	if (!client)
-		return;
-	there = kv_reservations_find(&client->reservations, space, &item->key);
-	if (there && there->partial == item->partial)
-		kv_reservation_drop(saving->request.server->cache,
-				    kv_reservations_take(&client->reservations,
-							 space, &item->key));
-}
-
-static void put_parts(struct saving *saving)
-{
-	for (uint32_t i = 0; i < saving->n; i++) {
-		struct saving_item *item = &saving->items[i];
-
-		if (!item->partial)
-			continue;
-		if (item->status < 0)
-			forget_partial(saving, item);
-		kv_partial_fill_put(kv_steal(item->partial));
-	}
-}
-
 static void finish(struct kv_request *request)
 {
 	struct saving *saving = (struct saving *)request;
 	struct wire_status *statuses = kv_reply_items(request->server);
 	uint32_t n = saving->n;
 
-	put_parts(saving);
 	if (request->client) {
 		for (uint32_t i = 0; i < n; i++)
 			statuses[i].status = saving->items[i].status;
@@ -412,7 +332,7 @@ static void saving_start(struct saving *saving)
 	size_t copies = 0;
 
 	for (uint32_t i = 0; i < n; i++)
-		copies += saving->items[i].fill || saving->items[i].partial;
+		copies += saving->items[i].fill != NULL;
 	if (copies == 0) {
 		finish(&saving->request);
 		return;
@@ -427,18 +347,14 @@ static void saving_start(struct saving *saving)
 
 /* ---- the messages ---- */
 
-/* The client's reservation for @wire: of a whole block, or of one in parts. */
-static const struct kv_reservation *find(struct kv_client *client,
-					 uint32_t space,
-					 const struct wire_save *wire,
-					 bool parts, struct kv_key *ret_key)
+/* Return the client's reservation for @wire, or NULL. */
+static const struct kv_reservation *
+find_reservation(struct kv_client *client, uint32_t space,
+		 const struct wire_save *wire, struct kv_key *ret_key)
 {
-	const struct kv_reservation *there;
-
 	if (kv_wire_key(wire->key, wire->len, ret_key) < 0)
 		return NULL;
-	there = kv_reservations_find(&client->reservations, space, ret_key);
-	return there && !!there->partial == parts ? there : NULL;
+	return kv_reservations_find(&client->reservations, space, ret_key);
 }
 
 static int set_meta(const struct saving *saving, const struct wire_save *wire,
@@ -494,7 +410,7 @@ static void prepare(struct saving *saving, const struct wire_save *wire,
 	uint32_t space = saving->request.header.space;
 	struct kv_reservation reservation;
 
-	if (!find(client, space, wire, false, &item->key)) {
+	if (!find_reservation(client, space, wire, &item->key)) {
 		item->status = -ENOENT;
 		return;
 	}
@@ -519,7 +435,7 @@ static void give_up(struct kv_client *client, const struct kv_message *m,
 
 	for (uint32_t i = 0; i < n; i++) {
 		statuses[i].status = -ENOENT;
-		if (!find(client, space, &wire[i], false, &key))
+		if (!find_reservation(client, space, &wire[i], &key))
 			continue;
 		statuses[i].status = status;
 		kv_reservation_drop(client->server->cache,
@@ -557,55 +473,6 @@ int kv_request_save(struct kv_client *client, const struct kv_message *m)
 	}
 	for (uint32_t i = 0; i < m->header->count; i++)
 		prepare(saving, &wire[i], &saving->items[i]);
-	saving_start(saving);
-	return 0;
-}
-
-/* Complete, or as good as: no part can come any more, nor can it be dropped. */
-static void all_claimed(struct kv_client *client, uint32_t space,
-			const struct kv_key *key)
-{
-	kv_reservation_drop(
-		client->server->cache,
-		kv_reservations_take(&client->reservations, space, key));
-}
-
-static void prepare_part(struct saving *saving, const struct wire_part *wire,
-			 struct saving_item *item)
-{
-	struct kv_client *client = saving->request.client;
-	uint32_t space = saving->request.header.space;
-	const struct kv_reservation *there =
-		find(client, space, &wire->block, true, &item->key);
-
-	item->status = there ? check(saving, &wire->block, wire->bytes, item)
-			     : -ENOENT;
-	if (item->status == 0)
-		item->status = kv_partial_fill_claim(
-			there->partial, &item->meta, wire->at, wire->bytes);
-	if (item->status < 0)
-		return;
-	item->partial = there->partial;
-	item->hold = there->hold;
-	item->at = wire->at;
-	item->bytes = wire->bytes;
-	if (kv_partial_fill_is_whole(item->partial))
-		all_claimed(client, space, &item->key);
-}
-
-int kv_request_save_part(struct kv_client *client, const struct kv_message *m)
-{
-	const struct wire_part *wire = m->items;
-	struct saving *saving;
-	int r;
-
-	r = begin_saving(client, m, m->header->count, &saving);
-	if (r < 0) {
-		kv_reply_all(client, m->header, r);
-		return 0;
-	}
-	for (uint32_t i = 0; i < m->header->count; i++)
-		prepare_part(saving, &wire[i], &saving->items[i]);
 	saving_start(saving);
 	return 0;
 }

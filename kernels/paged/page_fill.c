@@ -273,9 +273,9 @@ void kv_page_fills_add_locked(struct kv_page_fills *fills, struct kv_page *page)
 }
 
 /*
- * As many at a time as restore has: leases and DRAM have room for them, however
- * many blocks are mapped.  What comes after work on the device is begun now,
- * since later there would be more of it.
+ * Start a few fills at a time, so that leases and DRAM have room for them,
+ * however many blocks are mapped.  Fills that come after work on the device
+ * start now, since later there would be more of that work.
  */
 void kv_page_fills_start(struct kv_paged_pool *paged,
 			 struct kv_page_fills *fills, const kvfs_opts *opts)

@@ -8,7 +8,7 @@
  * INVARIANTS
  *   (1) A page of the page table has memory, which stays where it is.
  *   (2) One thread at a time grows a pool.
- *   (3) The caller's pool has no pages: no load, save or restore of the
+ *   (3) The caller's pool has no pages: no load or save of the
  *       caller's gets at those here.
  *
  * LOCKING   session->lock; not held while the device makes memory.

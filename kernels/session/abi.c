@@ -68,7 +68,12 @@ int kv_abi_opts(kvfs_opts *ret_opts, const kvfs_opts *opts)
 {
 	static const kvfs_opts none = KVFS_OPTS_INIT;
 
-	return kv_abi_in(ret_opts, sizeof(*ret_opts), opts ? opts : &none);
+	int r = kv_abi_in(ret_opts, sizeof(*ret_opts), opts ? opts : &none);
+
+	if (r == 0 &&
+	    !kv_abi_is_zero(ret_opts->reserved, sizeof(ret_opts->reserved)))
+		r = -EINVAL;
+	return r;
 }
 
 bool kv_abi_opts_are_plain(const kvfs_opts *opts, unsigned flags)

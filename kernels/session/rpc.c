@@ -39,7 +39,6 @@ static const size_t reply_bytes[WIRE_TYPE_END] = {
 	[WIRE_SPACE_REMOVE] = 1,
 	[WIRE_RESERVE] = sizeof(struct wire_status),
 	[WIRE_SAVE] = sizeof(struct wire_status),
-	[WIRE_SAVE_PART] = sizeof(struct wire_status),
 	[WIRE_POOL] = 1,
 	[WIRE_SAVE_PAGES] = sizeof(struct wire_status),
 	[WIRE_TOKEN_IDS] = 1,

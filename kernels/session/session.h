@@ -20,7 +20,6 @@
 struct kv_copier;
 struct kvfs_pool;
 struct kv_stream_sync;
-struct kv_parts;
 struct kv_stage;
 
 TAILQ_HEAD(kv_xfers, kvfs_xfer);
@@ -33,14 +32,6 @@ struct kv_timer {
 	void (*fire)(struct kv_timer *timer); /* lock held; at rest then */
 };
 LIST_HEAD(kv_timers, kv_timer);
-
-/* Threads for work that may wait, kept for the next one: restore.c. */
-struct kv_workers {
-	SLIST_HEAD(, kv_worker) idle; /* one at most */
-	unsigned n;		      /* idle or not */
-	bool stop;
-	void (*end)(struct kvfs_session *session); /* NULL: there were none */
-};
 
 /*
  * How the folder above takes part in what happens to a session: its transfers
@@ -127,12 +118,9 @@ struct kvfs_session {
 	uint64_t stage_grows_at; /* not before: it could not grow */
 	bool staging_asked;	 /* the caller said how much that shall be: */
 	uint64_t staging_bytes;	 /* that it has at least */
-	struct kv_workers workers;
-	struct kv_xfers active; /* under way, oldest first */
-	struct kv_xfers saves;	/* with blocks still to reserve, oldest first */
-	struct kv_parts *parts; /* NULL until a block is saved in parts */
-	/* Blocks that the daemon has reserved, or was asked to. */
-	size_t reserved_whole, reserved_in_parts;
+	struct kv_xfers active;	 /* under way, oldest first */
+	struct kv_xfers saves; /* with blocks still to reserve, oldest first */
+	size_t reserved;       /* blocks that the daemon has, or was asked to */
 	LIST_HEAD(, kvfs_pool) paged;	  /* pools with pages of our own */
 	LIST_HEAD(, kv_lending) lendings; /* of pools with a descriptor */
 	uint32_t lending_ids;

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * batch.c - a few blocks of a save, or parts of blocks, that go the way
- * together.
+ * batch.c - a few blocks of a save that go the way together.
  *
  * OWNS      a batch's extent of the staging memory, and the daemon's
- *           reservations for its blocks, but for those in parts
- *           (partial_block.c).
+ *           reservations for its blocks.
  *
  * STATES    of a batch:
  *
  *               (new) -> RESERVING kv_save_batch_locked
- *               (new) -> COPYING   the same: parts of blocks that are reserved
  *           RESERVING -> COPYING   reserved: for blocks that are not there yet
  *           RESERVING -> over      reserved: none of them is to be saved
  *           RESERVING -> UNWANTED  kv_save_batches_stop_locked
@@ -40,7 +37,6 @@
  */
 #include "kernels/device/guard.h"
 #include "kernels/transfer/batch.h"
-#include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
 #include "kernels/transfer/save_message.h"
@@ -76,14 +72,6 @@ struct tally {
 	size_t good, present, bad;
 };
 
-/* The batch's @i-th block as a part; NULL: it is saved whole. */
-static struct kv_part *part_of(const struct kv_save_batch *batch, size_t i)
-{
-	struct kvfs_xfer *xfer = batch->xfer;
-
-	return xfer->part ? &xfer->part[batch->block[i]] : NULL;
-}
-
 /* Its blocks, as the daemon is told of them. */
 static struct kv_save_message message_of(const struct kv_save_batch *batch)
 {
@@ -104,7 +92,7 @@ static void end_locked(struct kv_save_batch *batch)
 	kv_assert_locked(&session->lock);
 	if (batch->state != UNWANTED)
 		LIST_REMOVE(batch, others);
-	session->reserved_whole -= batch->reserved;
+	session->reserved -= batch->reserved;
 	kv_stage_put(batch->stage, batch->extent);
 	kv_hold_put_locked(batch->hold);
 	free(batch);
@@ -135,18 +123,6 @@ static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
 	atomic_store(&xfer->status[block], status);
 }
 
-static void fail_parts_locked(struct kv_save_batch *batch, int status)
-{
-	struct kv_part *part;
-
-	kv_assert_locked(&batch->xfer->session->lock);
-	for (size_t i = 0; i < batch->n; i++) {
-		part = part_of(batch, i);
-		if (part->state != KV_PART_NONE)
-			kv_part_fail_locked(part, status);
-	}
-}
-
 /* None of its blocks gets to @stage. */
 static void fail_locked(struct kv_save_batch *batch, enum kvfs_stage stage,
 			int status)
@@ -154,10 +130,6 @@ static void fail_locked(struct kv_save_batch *batch, enum kvfs_stage stage,
 	struct tally tally = {0};
 
 	kv_assert_locked(&batch->xfer->session->lock);
-	if (batch->xfer->part) {
-		fail_parts_locked(batch, status);
-		return;
-	}
 	for (size_t i = 0; i < batch->n; i++)
 		count(batch->xfer, batch->block[i], status, &tally);
 	kv_xfer_fail_locked(batch->xfer, stage, batch->n);
@@ -185,7 +157,7 @@ static void drop_locked(struct kv_save_batch *batch)
 {
 	kv_assert_locked(&batch->xfer->session->lock);
 	batch->call.done = dropped;
-	if (batch->n == 0 || batch->xfer->part ||
+	if (batch->n == 0 ||
 	    send_keys_locked(batch, &batch->call, WIRE_DROP, 0) < 0)
 		end_locked(batch);
 }
@@ -197,50 +169,6 @@ static void seal_holds(struct kv_save_batch *batch)
 {
 	if (batch->hold)
 		batch->hold->tag = batch->call.tag;
-}
-
-/* The daemon's word on the ranges of a part: an error, 0 if its block is
- * sealed, or WIRE_TAKEN. */
-static int verdict(const struct wire_status *statuses, size_t n)
-{
-	int all = WIRE_TAKEN;
-
-	for (size_t i = 0; i < n; i++) {
-		if (statuses[i].status < 0 || statuses[i].status > WIRE_TAKEN)
-			return statuses[i].status;
-		if (statuses[i].status == 0)
-			all = 0;
-	}
-	return all;
-}
-
-static void parts_saved(struct kv_call *call, int status, const void *items)
-{
-	struct kv_save_batch *batch = (struct kv_save_batch *)call;
-	const struct wire_status *statuses = items;
-	size_t n = batch->xfer->n_ranges;
-	struct kv_part *part;
-	int r;
-
-	if (status < 0) {
-		fail_locked(batch, KVFS_SEALED, status);
-		end_locked(batch);
-		return;
-	}
-	for (size_t i = 0; i < batch->n; i++) {
-		part = part_of(batch, i);
-		r = verdict(statuses + i * n, n);
-		if (r == 0)
-			seal_holds(batch);
-		if (r == WIRE_TAKEN || part->state == KV_PART_NONE)
-			continue;
-		if (r == 0)
-			kv_part_sealed_locked(part, batch->hold);
-		else
-			kv_part_fail_locked(part,
-					    kv_save_status(batch->xfer, r));
-	}
-	end_locked(batch);
 }
 
 static void saved(struct kv_call *call, int status, const void *items)
@@ -277,37 +205,11 @@ static int send_locked(struct kv_save_batch *batch)
 	batch->state = SAVING;
 	if (!kv_session_is_live(xfer->session, xfer->generation))
 		return -ENOTCONN;
-	batch->call.done = xfer->part ? parts_saved : saved;
+	batch->call.done = saved;
 	return kv_save_message_blocks_locked(&message, &batch->call);
 }
 
 /* ---- copying ---- */
-
-/* Parts whose block has ended meanwhile go no further. */
-static void keep_wanted_locked(struct kv_save_batch *batch)
-{
-	size_t kept = 0;
-
-	kv_assert_locked(&batch->xfer->session->lock);
-	for (size_t i = 0; i < batch->n; i++)
-		if (kv_part_copied_locked(part_of(batch, i)))
-			batch->block[kept++] = batch->block[i];
-	batch->n = kept;
-}
-
-static void parts_copied_locked(struct kv_save_batch *batch)
-{
-	int r;
-
-	kv_assert_locked(&batch->xfer->session->lock);
-	kv_xfer_reach_locked(batch->xfer, KVFS_COPIED, batch->n);
-	keep_wanted_locked(batch);
-	r = batch->n > 0 ? send_locked(batch) : 0;
-	if (r < 0)
-		fail_locked(batch, KVFS_SEALED, r);
-	if (r < 0 || batch->n == 0)
-		end_locked(batch);
-}
 
 static void copied_locked(struct kv_save_batch *batch)
 {
@@ -331,61 +233,30 @@ static void submitted_locked(struct kv_submission *submission)
 	kv_xfer_submit_locked(batch->xfer, batch->n);
 }
 
-/* From pages to the extent: where byte @from of a block's tensors goes to
- * @skip bytes behind its place.  @last: nothing of the batch comes after it. */
-static int copy_range(struct kv_save_batch *batch,
-		      const struct kvfs_range *range, uint64_t skip, bool last)
+static int copy_pages(struct kv_save_batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	const struct kvfs_pool *pool = xfer->pool;
-	uintptr_t at = (uintptr_t)kv_stage_data(batch->stage) +
-		       batch->extent->offset + skip;
+	uint8_t *at = kv_stage_data(batch->stage) + batch->extent->offset;
 	struct kvfs_copy copies[WIRE_BATCH];
 	struct kvfs_batch on_device = {
 		.strides = &pool->strides,
-		.ranges = range,
-		.n_ranges = range ? 1 : 0,
 		.copies = copies,
 		.n = batch->n,
 		.event_wait = xfer->event_wait,
 		.priority = xfer->priority,
 	};
 
-	if (range)
-		at -= range->from;
-	for (size_t i = 0; i < batch->n; i++) {
-		copies[i].tensors = (uint8_t *)(at + i * batch->block_bytes);
+	for (size_t i = 0; i < batch->n; i++, at += batch->block_bytes) {
+		kv_save_ids_put_behind(xfer, batch->block[i], at);
+		copies[i].tensors = at;
 		copies[i].pages =
 			xfer->pages +
 			(size_t)batch->block[i] * pool->strides.pages_per_block;
 	}
-	if (!last)
-		return kv_guard_save(pool->device, pool->on_device, &on_device);
 	batch->submission.xfer = xfer;
 	batch->submission.submitted_locked = submitted_locked;
 	return kv_submission_run(&batch->submission, 0, &on_device, false);
-}
-
-/* The ranges of a part lie one behind the other. */
-static int copy_pages(struct kv_save_batch *batch)
-{
-	struct kvfs_xfer *xfer = batch->xfer;
-	uint64_t skip = 0;
-	int r = 0;
-
-	for (size_t i = 0; i < batch->n; i++)
-		kv_save_ids_put_behind(xfer, batch->block[i],
-				       kv_stage_data(batch->stage) +
-					       batch->extent->offset +
-					       i * batch->block_bytes);
-	if (!xfer->part)
-		return copy_range(batch, NULL, 0, true);
-	for (size_t i = 0; i < xfer->n_ranges && r == 0; i++) {
-		r = copy_range(batch, &xfer->ranges[i], skip,
-			       i == xfer->n_ranges - 1);
-		skip += kv_save_room(xfer, kv_range_bytes(&xfer->ranges[i]));
-	}
-	return r;
 }
 
 static void answered_locked(struct kv_save_batch *batch)
@@ -414,7 +285,6 @@ static void copy(struct kv_job *job)
 	struct kv_save_batch *batch =
 		kv_container(job, struct kv_save_batch, job);
 	struct kvfs_session *session = batch->xfer->session;
-	bool parts = batch->xfer->part != NULL;
 	int r;
 
 	if (!begin_copy(batch))
@@ -425,8 +295,6 @@ static void copy(struct kv_job *job)
 	if (r < 0) {
 		fail_locked(batch, KVFS_COPIED, r);
 		drop_locked(batch);
-	} else if (parts) {
-		parts_copied_locked(batch);
 	} else {
 		copied_locked(batch);
 	}
@@ -435,13 +303,11 @@ static void copy(struct kv_job *job)
 
 /* ---- reserving ---- */
 
-/* Memory is being made, or all that may be reserved are whole blocks on their
- * way, which takes a moment; or there is no room now, which is no answer to one
- * that waits for it. */
+/* -EBUSY: the daemon is making memory, which takes a moment.  The others mean
+ * that there is no room now; a save with KVFS_MUST waits for room. */
 bool kv_save_is_full(const struct kvfs_xfer *xfer, int status)
 {
-	if (status == -EBUSY || (status == -ENOLCK && xfer->part &&
-				 xfer->session->reserved_whole > 0))
+	if (status == -EBUSY)
 		return true;
 	return (xfer->flags & KVFS_MUST) &&
 	       (status == -ENOSPC || status == -EAGAIN || status == -ENOLCK);
@@ -451,26 +317,6 @@ bool kv_save_is_full(const struct kvfs_xfer *xfer, int status)
 static int answer(struct kvfs_xfer *xfer, int status)
 {
 	return kv_save_is_full(xfer, status) ? -EINPROGRESS : status;
-}
-
-static void sort_out_parts_locked(struct kv_save_batch *batch,
-				  const struct wire_status *statuses)
-{
-	struct kvfs_xfer *xfer = batch->xfer;
-	size_t kept = 0;
-
-	kv_assert_locked(&batch->xfer->session->lock);
-	for (size_t i = 0; i < batch->n; i++) {
-		struct kv_part *part = part_of(batch, i);
-		int status = answer(xfer, statuses[i].status);
-
-		if (status == -EINPROGRESS && kv_part_again_locked(part))
-			kv_save_again_locked(xfer, batch->block[i]);
-		else if (kv_part_reserved_locked(part,
-						 kv_save_status(xfer, status)))
-			batch->block[kept++] = batch->block[i];
-	}
-	batch->n = kept;
 }
 
 /* Keep the blocks that were reserved; settle the others. */
@@ -515,31 +361,13 @@ static void reserved(struct kv_call *call, int status, const void *items)
 		end_locked(batch);
 		return;
 	}
-	if (xfer->part)
-		sort_out_parts_locked(batch, items);
-	else
-		sort_out_locked(batch, items);
+	sort_out_locked(batch, items);
 	if (batch->n > 0)
 		xfer->pause = 0;
 	if (batch->n == 0)
 		end_locked(batch);
 	else
 		copy_locked(batch);
-}
-
-/* Parts of blocks that have been reserved for others go straight on. */
-static int begin_locked(struct kv_save_batch *batch)
-{
-	struct kvfs_xfer *xfer = batch->xfer;
-	bool there = xfer->part;
-
-	kv_assert_locked(&xfer->session->lock);
-	for (size_t i = 0; i < batch->n && xfer->part; i++)
-		there &= kv_part_reserve_locked(part_of(batch, i));
-	if (!there)
-		return send_keys_locked(batch, &batch->call, WIRE_RESERVE, 0);
-	copy_locked(batch);
-	return 0;
 }
 
 static int batch_new(struct kvfs_xfer *xfer, struct kv_stage *stage, size_t n,
@@ -596,13 +424,11 @@ int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
 	kv_xfer_get_locked(xfer);
 	LIST_INSERT_HEAD(&xfer->batches, batch, others);
 	kv_save_take_locked(xfer, batch->block, n);
-	for (size_t i = 0; i < n && xfer->part; i++)
-		xfer->part[batch->block[i]].state = KV_PART_BATCH;
-	batch->reserved = xfer->part ? 0 : n;
-	xfer->session->reserved_whole += batch->reserved;
-	r = begin_locked(batch);
+	batch->reserved = n;
+	xfer->session->reserved += n;
+	r = send_keys_locked(batch, &batch->call, WIRE_RESERVE, 0);
 	if (r < 0) {
-		xfer->session->reserved_whole -= batch->reserved;
+		xfer->session->reserved -= n;
 		fail_locked(batch, KVFS_COPIED, r);
 		LIST_REMOVE(batch, others);
 		undo_locked(batch);
@@ -665,8 +491,7 @@ static void take_back_locked(struct kv_save_batch *batch)
 	unwant_locked(batch);
 	batch->unanswered = 1;
 	batch->drop.done = unwanted_dropped;
-	if (!batch->xfer->part &&
-	    send_keys_locked(batch, &batch->drop, WIRE_DROP, 0) == 0)
+	if (send_keys_locked(batch, &batch->drop, WIRE_DROP, 0) == 0)
 		batch->unanswered++;
 }
 
@@ -704,10 +529,7 @@ static void give_up_locked(struct kv_timer *timer)
 
 	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_get_locked(xfer);
-	if (xfer->part)
-		kv_parts_give_up_locked(xfer);
-	for (batch = LIST_FIRST(&xfer->batches); batch && !xfer->part;
-	     batch = next) {
+	for (batch = LIST_FIRST(&xfer->batches); batch; batch = next) {
 		next = LIST_NEXT(batch, others);
 		if (batch->state == SAVING)
 			leave_locked(batch, stopped);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * batch.h - a few blocks of a save, or parts of blocks, that go the way
- * together.
+ * batch.h - a few blocks of a save that go the way together.
  *
  * All calls with session->lock held.
  */

@@ -589,7 +589,7 @@ bool kv_lent_may_locked(const struct kvfs_xfer *xfer)
 	const struct kv_lending *lending = xfer->pool->lending;
 
 	kv_assert_locked(&xfer->session->lock);
-	return lending && !xfer->part && lending->taken == xfer->generation &&
+	return lending && lending->taken == xfer->generation &&
 	       kv_session_is_live(xfer->session, xfer->generation);
 }
 
@@ -605,7 +605,7 @@ size_t kv_lent_batch_blocks(const struct kvfs_xfer *xfer,
 	n = KV_MIN(n, (size_t)WIRE_BATCH);
 	if (ids > 0)
 		n = KV_MIN(n, kv_stage_bytes(stage) / 2 / ids);
-	return KV_MIN(KV_MAX(n, 1u), xfer->todo_left);
+	return KV_MIN(KV_MAX(n, 1u), xfer->todo_n);
 }
 
 void kv_lent_batches_stop_locked(struct kvfs_xfer *xfer)

@@ -24,7 +24,6 @@
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/lent.h"
 #include "kernels/transfer/pool.h"
-#include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/save.h"
 #include "kernels/transfer/staging.h"
 #include "kernels/transfer/token_ids.h"
@@ -290,7 +289,6 @@ static void broken_locked(struct kvfs_session *session)
 	kv_assert_locked(&session->lock);
 	kv_stage_abandon(kv_steal(session->stage));
 	kv_stage_abandon(kv_steal(session->stage_next));
-	kv_parts_break_locked(session);
 	kv_save_pump_locked(session);
 }
 
@@ -303,7 +301,6 @@ static void connected_locked(struct kvfs_session *session)
 
 static void closing(struct kvfs_session *session)
 {
-	kv_parts_close_locked(session);
 	kv_xfers_drain(session, NULL);
 }
 
@@ -311,10 +308,7 @@ static void idle(struct kvfs_session *session)
 {
 	kv_assert_locked(&session->lock);
 	session->stage_payload = 0; /* no more staging */
-	if (session->workers.end)
-		session->workers.end(session);
 	kv_staging_wait_grown(session);
-	kv_parts_free_locked(session);
 }
 
 static void closed(struct kvfs_session *session)

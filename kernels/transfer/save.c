@@ -37,7 +37,6 @@
 #include "kernels/transfer/lent.h"
 #include "kernels/session/query.h"
 #include "kernels/transfer/stream_sync.h"
-#include "kernels/transfer/partial_block.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
 #include "kernels/transfer/save_message.h"
@@ -72,41 +71,22 @@ static void queue_locked(struct kvfs_xfer *xfer)
 static void add_todo(struct kvfs_xfer *xfer, uint32_t block)
 {
 	xfer->todo[(xfer->todo_at + xfer->todo_n++) % xfer->n] = block;
-	xfer->todo_left++;
-}
-
-/* Parts that ended with their block stay in the ring, and are passed over. */
-static uint32_t next_todo(struct kvfs_xfer *xfer)
-{
-	uint32_t block;
-
-	assert(xfer->n > 0 && xfer->todo_left > 0);
-	do {
-		block = xfer->todo[xfer->todo_at];
-		xfer->todo_at = (xfer->todo_at + 1) % xfer->n;
-		xfer->todo_n--;
-	} while (xfer->part && xfer->part[block].state != KV_PART_TODO);
-	return block;
-}
-
-void kv_save_less_todo_locked(struct kvfs_xfer *xfer)
-{
-	kv_assert_locked(&xfer->session->lock);
-	if (--xfer->todo_left > 0)
-		return;
-	xfer->todo_n = 0;
-	unqueue_locked(xfer);
-	kv_stream_sync_stop_locked(xfer);
-	kv_timer_stop_locked(xfer->session, &xfer->again);
 }
 
 void kv_save_take_locked(struct kvfs_xfer *xfer, uint32_t *ret_blocks, size_t n)
 {
 	kv_assert_locked(&xfer->session->lock);
+	assert(n <= xfer->todo_n);
 	for (size_t i = 0; i < n; i++) {
-		ret_blocks[i] = next_todo(xfer);
-		kv_save_less_todo_locked(xfer);
+		ret_blocks[i] = xfer->todo[xfer->todo_at];
+		xfer->todo_at = (xfer->todo_at + 1) % xfer->n;
+		xfer->todo_n--;
 	}
+	if (n == 0 || xfer->todo_n > 0)
+		return;
+	unqueue_locked(xfer);
+	kv_stream_sync_stop_locked(xfer);
+	kv_timer_stop_locked(xfer->session, &xfer->again);
 }
 
 static void rested_locked(struct kv_timer *timer)
@@ -136,31 +116,15 @@ void kv_save_again_locked(struct kvfs_xfer *xfer, uint32_t block)
 
 static void fail_todo_locked(struct kvfs_xfer *xfer, int status)
 {
-	size_t n = 0;
+	const size_t n = xfer->todo_n;
+	uint32_t block;
 
 	kv_assert_locked(&xfer->session->lock);
-	while (xfer->todo_left > 0) {
-		atomic_store(&xfer->status[next_todo(xfer)], status);
-		kv_save_less_todo_locked(xfer);
-		n++;
+	for (size_t i = 0; i < n; i++) {
+		kv_save_take_locked(xfer, &block, 1);
+		atomic_store(&xfer->status[block], status);
 	}
 	kv_xfer_fail_locked(xfer, KVFS_COPIED, n);
-}
-
-static void fail_rest_locked(struct kvfs_xfer *xfer, int status)
-{
-	struct kv_part *part;
-
-	kv_assert_locked(&xfer->session->lock);
-	if (!xfer->part) {
-		fail_todo_locked(xfer, status);
-		return;
-	}
-	kv_xfer_get_locked(xfer);
-	for (part = xfer->part; part < xfer->part + xfer->n; part++)
-		if (part->state == KV_PART_TODO)
-			kv_part_fail_locked(part, status);
-	kv_xfer_put_locked(xfer);
 }
 
 void kv_saves_fail_locked(struct kvfs_session *session, int status)
@@ -169,22 +133,21 @@ void kv_saves_fail_locked(struct kvfs_session *session, int status)
 
 	kv_assert_locked(&session->lock);
 	while ((xfer = TAILQ_FIRST(&session->saves)))
-		fail_rest_locked(xfer, status);
+		fail_todo_locked(xfer, status);
 }
 
 /* Small saves are spread over the copy threads, large ones cut so that the
  * daemon takes one batch while the next is being gathered. */
 static size_t batch_blocks(const struct kvfs_xfer *xfer, uint64_t block_bytes)
 {
-	size_t items = KV_MAX(xfer->n_ranges, (size_t)1);
 	size_t threads = kv_copier_threads(xfer->session->copier);
 	uint64_t bytes =
 		KV_MIN(BATCH_BYTES, kv_stage_bytes(xfer->session->stage) / 2);
 	size_t n = KV_MAX(bytes / block_bytes, 1u);
 
 	n = KV_MIN(n, (xfer->n + threads - 1) / threads);
-	n = KV_MIN(n, WIRE_BATCH / items);
-	return KV_MIN(n, xfer->todo_left);
+	n = KV_MIN(n, (size_t)WIRE_BATCH);
+	return KV_MIN(n, xfer->todo_n);
 }
 
 /* Of @n blocks, as many as the daemon reserves for us beside the others; 0:
@@ -192,13 +155,8 @@ static size_t batch_blocks(const struct kvfs_xfer *xfer, uint64_t block_bytes)
 static size_t may_reserve(const struct kvfs_xfer *xfer, size_t n)
 {
 	const struct kvfs_session *session = xfer->session;
-	size_t taken = session->reserved_whole + session->reserved_in_parts;
-	size_t room = WIRE_RESERVED_MAX - KV_MIN(taken, WIRE_RESERVED_MAX);
 
-	/* Blocks that lack a part may do so for ever: nobody waits for that. */
-	if (xfer->part || (room == 0 && session->reserved_whole == 0))
-		return n;
-	return KV_MIN(n, room);
+	return KV_MIN(n, WIRE_RESERVED_MAX - session->reserved);
 }
 
 /* Of the staging it takes a word, and what the tokens are. */
@@ -232,7 +190,7 @@ static int advance_locked(struct kvfs_xfer *xfer)
 	if (r < 0)
 		return r;
 	if (session->staging_asked ||
-	    xfer->todo_left * block_bytes > kv_stage_bytes(session->stage) / 2)
+	    xfer->todo_n * block_bytes > kv_stage_bytes(session->stage) / 2)
 		kv_staging_grow_locked(session, block_bytes);
 	n = may_reserve(xfer, batch_blocks(xfer, block_bytes));
 	if (n == 0)
@@ -255,7 +213,7 @@ void kv_save_pump_locked(struct kvfs_session *session)
 		kv_xfer_get_locked(xfer);
 		r = advance_locked(xfer);
 		if (r < 0 && r != -EAGAIN)
-			fail_rest_locked(xfer, r);
+			fail_todo_locked(xfer, r);
 		kv_xfer_put_locked(xfer);
 	}
 	/* The last save has left the small one: nobody else looks. */
@@ -280,7 +238,7 @@ static void begin_locked(struct kvfs_xfer *xfer)
 static void begin_soon_locked(struct kvfs_xfer *xfer)
 {
 	kv_assert_locked(&xfer->session->lock);
-	if (xfer->todo_left * kv_save_block_bytes(xfer) <= BATCH_BYTES) {
+	if (xfer->todo_n * kv_save_block_bytes(xfer) <= BATCH_BYTES) {
 		begin_locked(xfer);
 		return;
 	}
@@ -346,10 +304,7 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 {
 	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_get_locked(xfer);
-	if (xfer->part)
-		kv_parts_stop_locked(xfer);
-	else
-		fail_todo_locked(xfer, atomic_load(&xfer->stopped));
+	fail_todo_locked(xfer, atomic_load(&xfer->stopped));
 	kv_lent_batches_stop_locked(xfer);
 	kv_save_batches_stop_locked(xfer);
 	kv_xfer_put_locked(xfer);
@@ -360,7 +315,6 @@ static void drop(struct kvfs_xfer *xfer)
 	free(xfer->blocks);
 	free(xfer->ids);
 	free(xfer->todo);
-	kv_parts_drop(xfer);
 	free(xfer->held);
 }
 
@@ -512,11 +466,10 @@ static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
 		xfer->pool = pool;
 		kv_xfer_activate_locked(xfer);
 		for (size_t i = 0; i < xfer->n; i++)
-			if (!xfer->part || kv_part_join_locked(xfer, i))
-				add_todo(xfer, (uint32_t)i);
+			add_todo(xfer, (uint32_t)i);
 		if (status < 0)
-			fail_rest_locked(xfer, status);
-		else if (xfer->todo_left > 0)
+			fail_todo_locked(xfer, status);
+		else
 			begin_soon_locked(xfer);
 	}
 	pthread_mutex_unlock(&session->lock);
@@ -527,11 +480,7 @@ static int start(struct kvfs_xfer *xfer, kvfs_pool *pool, kvfs_space *space,
  */
 static int make_room(struct kvfs_xfer *xfer)
 {
-	if (xfer->n_ranges > WIRE_BATCH)
-		return -EFBIG;
 	xfer->todo = calloc(xfer->n + 1, sizeof(*xfer->todo));
-	if (xfer->ranges && kv_parts_new(xfer) < 0)
-		return -ENOMEM;
 	if (xfer->flags & KVFS_HOLD)
 		xfer->held = calloc(xfer->n + 1, sizeof(struct kv_hold *));
 	if (!xfer->todo || ((xfer->flags & KVFS_HOLD) && !xfer->held))
@@ -552,6 +501,8 @@ int kvfs_save(kvfs_pool *pool, kvfs_space *space, const kvfs_key *keys,
 		r = kv_abi_opts(&known, opts);
 	if (r < 0)
 		return r;
+	if (known.layers != 0)
+		return -EOPNOTSUPP;
 	if (!ret_xfer)
 		return -EINVAL;
 	r = kv_xfer_new(pool->session, &save_ops, n, &xfer);

@@ -25,8 +25,6 @@ void kv_save_take_locked(struct kvfs_xfer *xfer, uint32_t *ret_blocks,
 			 size_t n);
 /* There was no room for one of them: to be tried again soon. */
 void kv_save_again_locked(struct kvfs_xfer *xfer, uint32_t block);
-/* A block that is to do has been settled, or taken. */
-void kv_save_less_todo_locked(struct kvfs_xfer *xfer);
 
 /* Saves to the space of that name end with -ESTALE. */
 void kv_saves_stop_locked(struct kvfs_session *session, const char *name);

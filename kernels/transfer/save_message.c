@@ -13,13 +13,7 @@
 
 uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer)
 {
-	uint64_t bytes = 0;
-
-	if (!xfer->part)
-		return kv_save_room(xfer, xfer->pool->layout->payload);
-	for (size_t i = 0; i < xfer->n_ranges; i++)
-		bytes += kv_save_room(xfer, kv_range_bytes(&xfer->ranges[i]));
-	return bytes;
+	return kv_save_room(xfer, xfer->pool->layout->payload);
 }
 
 static void add_key(struct wire_key *key, const struct wire_save *block)
@@ -31,7 +25,7 @@ static void add_key(struct wire_key *key, const struct wire_save *block)
 
 static uint16_t reserve_flags(const struct kvfs_xfer *xfer)
 {
-	unsigned flags = xfer->part ? WIRE_PART : 0;
+	unsigned flags = 0;
 
 	if (xfer->flags & KVFS_MUST)
 		flags |= WIRE_MUST;
@@ -65,48 +59,8 @@ int kv_save_message_keys_locked(const struct kv_save_message *message,
 	return kv_rpc_submit_locked(xfer->session, call, &packet);
 }
 
-static void add_parts(const struct kv_save_message *message, size_t i,
-		      struct wire_part *items)
-{
-	const struct kvfs_xfer *xfer = message->xfer;
-	uint64_t at = message->at + i * message->step;
-
-	for (size_t r = 0; r < xfer->n_ranges; r++) {
-		items[r] = (struct wire_part){
-			.block = xfer->blocks[message->block[i]],
-			.at = xfer->ranges[r].from,
-			.bytes = kv_range_bytes(&xfer->ranges[r]),
-		};
-		items[r].block.offset = at;
-		at += kv_save_room(xfer, items[r].bytes);
-	}
-}
-
-static int send_parts_locked(const struct kv_save_message *message,
-			     struct kv_call *call)
-{
-	struct kvfs_xfer *xfer = message->xfer;
-	size_t n = message->n * xfer->n_ranges;
-	struct wire_part items[WIRE_BATCH];
-	struct kv_packet packet = {
-		.header = {.type = WIRE_SAVE_PART,
-			   .flags = kv_save_ids_flags(xfer),
-			   .count = (uint32_t)n,
-			   .space = xfer->space_id},
-		.items = items,
-		.bytes = n * sizeof(items[0]),
-		.fd = -1,
-	};
-
-	kv_assert_locked(&message->xfer->session->lock);
-	for (size_t i = 0; i < message->n; i++)
-		add_parts(message, i, items + i * xfer->n_ranges);
-	call->count = (uint32_t)n;
-	return kv_rpc_submit_locked(xfer->session, call, &packet);
-}
-
-static int send_whole_locked(const struct kv_save_message *message,
-			     struct kv_call *call)
+int kv_save_message_blocks_locked(const struct kv_save_message *message,
+				  struct kv_call *call)
 {
 	struct kvfs_xfer *xfer = message->xfer;
 	struct wire_save blocks[WIRE_BATCH];
@@ -127,12 +81,4 @@ static int send_whole_locked(const struct kv_save_message *message,
 	}
 	call->count = (uint32_t)message->n;
 	return kv_rpc_submit_locked(xfer->session, call, &packet);
-}
-
-int kv_save_message_blocks_locked(const struct kv_save_message *message,
-				  struct kv_call *call)
-{
-	kv_assert_locked(&message->xfer->session->lock);
-	return message->xfer->part ? send_parts_locked(message, call)
-				   : send_whole_locked(message, call);
 }

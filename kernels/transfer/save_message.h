@@ -9,7 +9,7 @@
 #include "kernels/device/device.h"
 #include "kernels/transfer/xfer.h"
 
-/* At most WIRE_BATCH blocks of a transfer, or parts of blocks, in staging. */
+/* At most WIRE_BATCH blocks of a transfer in staging. */
 struct kv_save_message {
 	struct kvfs_xfer *xfer;
 	const uint32_t *block; /* of the transfer */
@@ -17,12 +17,7 @@ struct kv_save_message {
 	uint64_t at, step; /* the first one's offset; on to the next */
 };
 
-static inline uint64_t kv_range_bytes(const struct kvfs_range *range)
-{
-	return range->to - range->from;
-}
-
-/* Bytes of staging that a block of @xfer, or its part of one, takes. */
+/* Bytes of staging that a block of @xfer takes. */
 uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer);
 
 /*
@@ -33,8 +28,7 @@ uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer);
 int kv_save_message_keys_locked(const struct kv_save_message *message,
 				struct kv_call *call, enum wire_type type,
 				uint64_t of);
-/* Their bytes are in staging: the daemon may take them.  The same, but of parts
- * a status a range. */
+/* Their bytes are in staging: the daemon may take them.  The same. */
 int kv_save_message_blocks_locked(const struct kv_save_message *message,
 				  struct kv_call *call);
 

@@ -6,8 +6,6 @@
  *
  * LOCKING   none: fixed after start.
  */
-#include <xxhash.h>
-
 #include "common/token_ids.h"
 #include "kernels/transfer/batch.h"
 #include "kernels/transfer/pool.h"
@@ -111,29 +109,10 @@ void kv_save_ids_put(const struct kvfs_xfer *xfer, size_t block, uint8_t *at)
 void kv_save_ids_put_behind(const struct kvfs_xfer *xfer, size_t block,
 			    uint8_t *at)
 {
-	uint64_t bytes;
-
-	if (!xfer->ids)
-		return;
-	if (!xfer->part)
+	if (xfer->ids)
 		kv_save_ids_put(
 			xfer, block,
 			at + kv_round_up(xfer->pool->layout->payload, ALIGN));
-	for (size_t i = 0; xfer->part && i < xfer->n_ranges; i++) {
-		bytes = xfer->ranges[i].to - xfer->ranges[i].from;
-		kv_save_ids_put(xfer, block, at + kv_round_up(bytes, ALIGN));
-		at += kv_save_room(xfer, bytes);
-	}
-}
-
-uint64_t kv_save_ids_hash(const struct kvfs_xfer *xfer, size_t block)
-{
-	const struct kv_token_ids *ids;
-
-	if (!xfer->ids)
-		return 0;
-	ids = (const void *)of_block(xfer, block);
-	return XXH3_64bits(ids, kv_token_ids_bytes(ids->n, ids->extras_len));
 }
 
 uint16_t kv_save_ids_flags(const struct kvfs_xfer *xfer)

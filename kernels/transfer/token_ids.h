@@ -34,10 +34,6 @@ void kv_save_ids_put(const struct kvfs_xfer *xfer, size_t block, uint8_t *at);
 void kv_save_ids_put_behind(const struct kvfs_xfer *xfer, size_t block,
 			    uint8_t *at);
 
-/* A word on those of @block: two blocks that have the same have the same
- * tokens, but for accidents. */
-uint64_t kv_save_ids_hash(const struct kvfs_xfer *xfer, size_t block);
-
 /* Flags of the messages that save. */
 uint16_t kv_save_ids_flags(const struct kvfs_xfer *xfer);
 

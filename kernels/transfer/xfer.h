@@ -60,7 +60,6 @@ struct kv_stream_place {
 struct kvfs_device;
 struct kv_submission;	  /* submission.c */
 struct kv_hold;		  /* save.c */
-struct kv_part;		  /* partial_block.c */
 struct kv_load;		  /* load.c */
 struct kv_prefetch_chunk; /* prefetch.c */
 struct kv_flush_chunk;	  /* flush.c */
@@ -139,12 +138,10 @@ struct kvfs_xfer {
 	/* save; lock */
 	uint32_t *todo;		/* ring of blocks that are in no batch yet */
 	size_t todo_at, todo_n; /* its first entry, and how many it has */
-	size_t todo_left;	/* of these, blocks that are still to do */
 	struct kv_timer again;	/* runs while it waits for room */
 	uint64_t pause;		/* before it tries again; 0: there was room */
 	LIST_HEAD(, kv_save_batch) batches; /* under way, and wanted */
 	LIST_HEAD(, kv_lent_batch) lent;    /* the same */
-	struct kv_part *part;  /* by block; NULL: they are saved whole */
 	struct kv_hold **held; /* by block; NULL: nothing is to be held */
 
 	_Atomic unsigned layer_waiters; /* who waits for steps */

@@ -97,101 +97,6 @@ static void random_writes_agree_with_a_map_of_bytes(void **state)
 	}
 }
 
-/* A range that comes is there, or it is not; never half of it. */
-static void bytes_are_claimed_once(void **state)
-{
-	struct kv_coverage c = {0};
-
-	(void)state;
-	assert_int_equal(kv_coverage_claim(&c, 100, 200), 0);
-	assert_int_equal(kv_coverage_claim(&c, 100, 200), -EEXIST);
-	assert_int_equal(kv_coverage_claim(&c, 150, 151), -EEXIST);
-	assert_int_equal(kv_coverage_claim(&c, 100, 101), -EEXIST);
-	assert_int_equal(kv_coverage_claim(&c, 199, 200), -EEXIST);
-	assert_int_equal(kv_coverage_claim(&c, 99, 101), -EINVAL);
-	assert_int_equal(kv_coverage_claim(&c, 199, 201), -EINVAL);
-	assert_int_equal(kv_coverage_claim(&c, 0, 300), -EINVAL);
-	assert_int_equal(c.n, 1);
-	/* Neighbours touch, and are no overlap. */
-	assert_int_equal(kv_coverage_claim(&c, 200, 300), 0);
-	assert_int_equal(kv_coverage_claim(&c, 99, 100), 0);
-	assert_int_equal(c.n, 1);
-	assert_int_equal(kv_coverage_claim(&c, 99, 300), -EEXIST);
-	/* All but one byte of what is there. */
-	assert_int_equal(kv_coverage_claim(&c, 98, 300), -EINVAL);
-	assert_int_equal(kv_coverage_claim(&c, 0, 98), 0);
-	assert_int_equal(kv_coverage_prefix(&c), 98);
-	assert_int_equal(kv_coverage_claim(&c, 98, 99), 0);
-	assert_int_equal(kv_coverage_prefix(&c), 300);
-	kv_coverage_fini(&c);
-}
-
-static void a_claim_over_several_pieces_is_refused(void **state)
-{
-	struct kv_coverage c = {0};
-
-	(void)state;
-	assert_int_equal(kv_coverage_claim(&c, 10, 20), 0);
-	assert_int_equal(kv_coverage_claim(&c, 30, 40), 0);
-	assert_int_equal(kv_coverage_claim(&c, 50, 60), 0);
-	assert_int_equal(kv_coverage_claim(&c, 15, 35), -EINVAL);
-	assert_int_equal(kv_coverage_claim(&c, 20, 31), -EINVAL);
-	assert_int_equal(kv_coverage_claim(&c, 19, 30), -EINVAL);
-	assert_int_equal(kv_coverage_claim(&c, 0, 100), -EINVAL);
-	assert_int_equal(c.n, 3);
-	assert_int_equal(kv_coverage_claim(&c, 20, 30), 0);
-	assert_int_equal(kv_coverage_look(&c, 10, 40), -EEXIST);
-	assert_int_equal(kv_coverage_look(&c, 40, 50), 0);
-	assert_int_equal(c.n, 2);
-	kv_coverage_fini(&c);
-}
-
-static void nothing_and_the_reverse_are_no_claims(void **state)
-{
-	struct kv_coverage c = {0};
-
-	(void)state;
-	assert_int_equal(kv_coverage_claim(&c, 5, 5), -EINVAL);
-	assert_int_equal(kv_coverage_claim(&c, 0, 0), -EINVAL);
-	assert_int_equal(kv_coverage_claim(&c, 6, 5), -EINVAL);
-	assert_int_equal(kv_coverage_claim(&c, UINT64_MAX, 0), -EINVAL);
-	assert_int_equal(c.n, 0);
-	assert_int_equal(kv_coverage_claim(&c, UINT64_MAX - 1, UINT64_MAX), 0);
-	assert_int_equal(kv_coverage_claim(&c, 0, UINT64_MAX), -EINVAL);
-	assert_int_equal(kv_coverage_claim(&c, 0, UINT64_MAX - 1), 0);
-	assert_int_equal(kv_coverage_prefix(&c), UINT64_MAX);
-	kv_coverage_fini(&c);
-}
-
-static void random_claims_agree_with_a_map_of_bytes(void **state)
-{
-	uint8_t model[256];
-	unsigned seed = 11;
-
-	(void)state;
-	for (int round = 0; round < 200; round++) {
-		struct kv_coverage c = {0};
-
-		memset(model, 0, sizeof(model));
-		for (int i = 0; i < 60; i++) {
-			size_t start = (size_t)rand_r(&seed) % 244;
-			size_t n = 1 + (size_t)rand_r(&seed) % 11, there = 0;
-
-			for (size_t k = start; k < start + n; k++)
-				there += model[k];
-			assert_int_equal(
-				kv_coverage_claim(&c, start, start + n),
-				there == 0   ? 0
-				: there == n ? -EEXIST
-					     : -EINVAL);
-			if (there == 0)
-				memset(model + start, 1, n);
-			check_ranges(&c, model, sizeof(model));
-		}
-		kv_coverage_fini(&c);
-	}
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -199,10 +104,6 @@ int main(void)
 		cmocka_unit_test(nothing_written_covers_nothing),
 		cmocka_unit_test(a_hole_ends_the_prefix_until_it_is_filled),
 		cmocka_unit_test(random_writes_agree_with_a_map_of_bytes),
-		cmocka_unit_test(bytes_are_claimed_once),
-		cmocka_unit_test(a_claim_over_several_pieces_is_refused),
-		cmocka_unit_test(nothing_and_the_reverse_are_no_claims),
-		cmocka_unit_test(random_claims_agree_with_a_map_of_bytes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

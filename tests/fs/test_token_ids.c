@@ -11,7 +11,7 @@
 
 #include "common/token_ids.h"
 #include "tests/fs/daemon.h"
-#include "tests/fs/parts.h"
+#include "tests/fs/peer.h"
 
 #define LAYOUT                                                                \
 	"{\"tensors\":[{\"name\":\"k\",\"dtype\":\"U8\",\"shape\":[65536]}]," \
@@ -204,38 +204,6 @@ static void they_are_told_before_and_after_a_flush(void **state)
 	peer_close(&p);
 }
 
-static int send_part(struct peer *p, uint32_t key, uint64_t at, uint64_t bytes,
-		     uint16_t flags)
-{
-	struct wire_part part = parts_item(key, at, bytes);
-
-	part.block.tokens = 4;
-	return peer_saved(
-		p, peer_send(p,
-			     &(struct wire_header){.type = WIRE_SAVE_PART,
-						   .flags = flags,
-						   .count = 1},
-			     &part, sizeof(part), -1));
-}
-
-static void a_block_in_parts_has_them(void **state)
-{
-	struct peer p;
-
-	(void)state;
-	connect_to(&p, "parts");
-	assert_int_equal(parts_reserve(&p, 5, 1, 0), 0);
-	assert_int_equal(send_part(&p, 5, 0, 1000, 0), -EINVAL);
-	write_ids(&p, 1000, 4, 1);
-	assert_int_equal(send_part(&p, 5, 0, 1000, WIRE_WITH_IDS), WIRE_TAKEN);
-	write_ids(&p, DAEMON_PAYLOAD, 4, 7000);
-	assert_int_equal(
-		send_part(&p, 5, 1000, DAEMON_PAYLOAD - 1000, WIRE_WITH_IDS),
-		0);
-	assert_int_equal(first_id(&p, 5, 4), 7000);
-	peer_close(&p);
-}
-
 static void pages_that_are_lent_have_them(void **state)
 {
 	struct {
@@ -366,7 +334,6 @@ int main(void)
 		cmocka_unit_test(they_end_inside_the_staging),
 		cmocka_unit_test(other_spaces_take_none),
 		cmocka_unit_test(they_are_told_before_and_after_a_flush),
-		cmocka_unit_test(a_block_in_parts_has_them),
 		cmocka_unit_test(pages_that_are_lent_have_them),
 		cmocka_unit_test(a_long_answer_is_cut_off),
 		cmocka_unit_test(who_may_not_read_the_space_is_told_nothing),

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layered.h - the world with a space of four layers, its blocks saved layer by
- * layer.
+ * layered.h - the world with a space of four layers.
  */
 #ifndef KV_TESTS_KERNELS_LAYERED_H
 #define KV_TESTS_KERNELS_LAYERED_H
@@ -92,7 +91,7 @@ static inline void world_wait_stat(struct world *w, const char *word, long n)
 	assert_int_equal(now, n);
 }
 
-/* Blocks @first .. of the pages 0 .., layers @layer .. + @layers. */
+/* Save the pages 0 .. as blocks @first .. + @n. */
 static inline kvfs_xfer *layered_save_by(kvfs_pool *pool, kvfs_space *space,
 					 uint32_t first, size_t n,
 					 const kvfs_opts *opts)
@@ -105,18 +104,6 @@ static inline kvfs_xfer *layered_save_by(kvfs_pool *pool, kvfs_space *space,
 	assert_int_equal(
 		kvfs_save(pool, space, keys, NULL, n, pages, opts, &xfer), 0);
 	return xfer;
-}
-
-static inline kvfs_xfer *layered_save(struct world *w, size_t n, uint32_t layer,
-				      uint32_t layers)
-{
-	/* Memory that the daemon is still making is no reason to fail. */
-	const kvfs_opts opts = {.size = sizeof(opts),
-				.first_layer = layer,
-				.layers = layers,
-				.flags = KVFS_MUST};
-
-	return layered_save_by(w->pool, w->space, 0, n, &opts);
 }
 
 /* Fill pages 0 .. with the blocks of the same number. */

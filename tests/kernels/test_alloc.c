@@ -68,66 +68,6 @@ static void save(struct client *c)
 	kvfs_xfer_free(xfer);
 }
 
-static kvfs_xfer *save_layers(struct client *c, const kvfs_opts *opts)
-{
-	kvfs_key keys[BLOCKS];
-	int64_t pages[BLOCKS];
-	kvfs_xfer *xfer;
-	int r;
-
-	world_chain(100, BLOCKS, keys, pages);
-	r = kvfs_save(c->pool, c->space, keys, NULL, BLOCKS, pages, opts,
-		      &xfer);
-	ALLOC_MISS(r);
-	return r < 0 ? NULL : xfer;
-}
-
-static void end_layers(kvfs_xfer *xfer, bool alone)
-{
-	int r;
-
-	if (xfer == NULL)
-		return;
-	if (alone)
-		kvfs_xfer_cancel(xfer);
-	alloc_must(kvfs_xfer_wait(xfer, KVFS_SEALED, 20 * SECOND) >= 0);
-	for (size_t i = 0; i < BLOCKS; i++) {
-		r = kvfs_xfer_status(xfer, i);
-		if (r != KVFS_PRESENT && r != -ECANCELED)
-			ALLOC_MISS(r);
-	}
-	kvfs_xfer_free(xfer);
-}
-
-/* A block in two parts is whole, or is not there. */
-static void save_in_parts(struct client *c)
-{
-	kvfs_opts opts = {
-		.size = sizeof(opts), .layers = 30000, .flags = KVFS_HOLD};
-	kvfs_key keys[BLOCKS];
-	int64_t pages[BLOCKS];
-	kvfs_query query = {c->space, keys, 1};
-	kvfs_xfer *a = save_layers(c, &opts), *b;
-	kvfs_lease *lease;
-	const void *data;
-
-	opts.first_layer = 30000;
-	opts.layers = TENSOR - 30000;
-	b = save_layers(c, &opts);
-	end_layers(a, b == NULL);
-	end_layers(b, a == NULL);
-	world_chain(100, BLOCKS, keys, pages);
-	if (kvfs_acquire(&query, 1, KVFS_OPTS(.deadline = 10 * SECOND),
-			 &lease) < 0)
-		return;
-	alloc_must(kvfs_lease_wait(lease, 20 * SECOND) >= 0);
-	data = kvfs_lease_data(lease, 0, NULL);
-	if (data)
-		alloc_must(world_is(data, 0));
-	kvfs_release(lease);
-	kvfs_evict(c->space, keys, BLOCKS, NULL);
-}
-
 static void load(struct client *c)
 {
 	kvfs_key keys[BLOCKS];
@@ -277,7 +217,6 @@ static void use(void *arg)
 		c->pool = make_pool(c);
 		if (c->pool) {
 			save(c);
-			save_in_parts(c);
 			load(c);
 			reserve(c);
 		}

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a prefill process P, which saves layer by layer and holds, to a decode
- * process D, which waits for that and loads layer by layer.  P is this program
- * again; it is killed at every stage, and D gets exact bytes or a clean answer.
+ * From a prefill process P, which saves whole blocks and holds them, to a decode
+ * process D, which waits for the blocks and loads them layer by layer.  P is
+ * this program again; the test kills P at every stage, and D gets exact bytes or
+ * a clean miss.
  */
-#include "tests/fs/parts.h"
+#include "tests/fs/peer.h"
 #include "tests/kernels/layered.h"
+#include "tests/kernels/slow.h"
 
 #define N 24
-#define HOLD (KVFS_HOLD | KVFS_MUST)
 
 /* ---- P ---- */
 
@@ -25,18 +26,17 @@ static void hear(void)
 		_exit(2);
 }
 
-static kvfs_xfer *prefill_layer(struct world *w, uint32_t layer)
+static kvfs_xfer *prefill(struct world *w, uint32_t first, size_t n)
 {
 	const kvfs_opts opts = {.size = sizeof(opts),
-				.first_layer = layer,
-				.layers = 1,
-				.flags = HOLD};
+				.flags = KVFS_HOLD | KVFS_MUST};
 
-	return layered_save_by(w->pool, w->space, 0, N, &opts);
+	return layered_save_by(w->pool, w->space, first, n, &opts);
 }
 
 static void prefill_open(struct world *w)
 {
+	struct kvfs_pool_info info = {.size = sizeof(info)};
 	struct layered l;
 
 	w->memory = malloc((size_t)PAGES * PAYLOAD);
@@ -45,19 +45,38 @@ static void prefill_open(struct world *w)
 	w->session = l.session;
 	w->space = l.space;
 	w->pool = l.pool;
+	/* All N blocks fit in the staging at once. */
+	kvfs_pool_staging(w->pool, 16u << 20, 1);
+	while (info.bytes_staging < 16u << 20) {
+		usleep(1000);
+		kvfs_pool_info(w->pool, &info);
+	}
 }
 
-/* Layers one by one, and at which of them to stop. */
-static void prefill_layers(struct world *w, uint32_t n, enum kvfs_stage stage)
+static void prefill_all(struct world *w, enum kvfs_stage stage)
 {
-	kvfs_xfer *xfers[LAYERS];
-	uint32_t i;
-
-	for (i = 0; i < n; i++)
-		xfers[i] = prefill_layer(w, i);
-	for (i = 0; i < n; i++)
-		kvfs_xfer_wait(xfers[i], stage, KVFS_FOREVER);
+	kvfs_xfer_wait(prefill(w, 0, N), stage, KVFS_FOREVER);
 	say('+');
+}
+
+/* Save blocks @first .. N - 1, whose copies wait for slow_shut(false). */
+static kvfs_xfer *prefill_shut(struct world *w, uint32_t first)
+{
+	kvfs_xfer *xfer;
+
+	slow_shut(true);
+	xfer = prefill(w, first, N - first);
+	while (layered_state(w->space, N - 1) != KVFS_SAVING)
+		usleep(1000);
+	say('+');
+	return xfer;
+}
+
+/* Half of the blocks are sealed, the others are being copied. */
+static void prefill_half(struct world *w)
+{
+	kvfs_xfer_wait(prefill(w, 0, N / 2), KVFS_SEALED, KVFS_FOREVER);
+	prefill_shut(w, N / 2);
 }
 
 static void after_reserving(struct world *w)
@@ -66,34 +85,29 @@ static void after_reserving(struct world *w)
 
 	if (!peer_connect(&p, w->path) || peer_hello(&p) < 0 ||
 	    peer_space(&p, w->space_name, "", 0, 0) < 0 ||
-	    parts_reserve(&p, 0, 1, WIRE_HOLD | WIRE_MUST) < 0)
+	    peer_each(&p,
+		      &(struct wire_header){.type = WIRE_RESERVE,
+					    .flags = WIRE_HOLD | WIRE_MUST},
+		      0, 1) < 0)
 		_exit(3);
 	say('+');
 }
 
-/* One layer, and the others when told to. */
+/* Copy the blocks when told to. */
 static void when_told(struct world *w)
 {
-	kvfs_xfer *xfers[LAYERS];
-	uint32_t i;
+	kvfs_xfer *xfer = prefill_shut(w, 0);
 
-	xfers[0] = prefill_layer(w, 0);
-	kvfs_xfer_wait(xfers[0], KVFS_COPIED, KVFS_FOREVER);
-	say('+');
 	hear();
-	for (i = 1; i < LAYERS; i++) {
-		usleep(5000);
-		xfers[i] = prefill_layer(w, i);
-	}
-	for (i = 0; i < LAYERS; i++)
-		kvfs_xfer_wait(xfers[i], KVFS_SEALED, KVFS_FOREVER);
+	slow_shut(false);
+	kvfs_xfer_wait(xfer, KVFS_SEALED, KVFS_FOREVER);
 	say('+');
 }
 
 static void at_once(struct world *w)
 {
 	say('+');
-	prefill_layers(w, LAYERS, KVFS_SEALED);
+	prefill_all(w, KVFS_SEALED);
 }
 
 static int be_prefill(const char *stage, const char *path, const char *space)
@@ -108,12 +122,14 @@ static int be_prefill(const char *stage, const char *path, const char *space)
 		say('+');
 	else if (strcmp(stage, "reserved") == 0)
 		after_reserving(w);
-	else if (strcmp(stage, "some") == 0)
-		prefill_layers(w, 2, KVFS_COPIED);
+	else if (strcmp(stage, "copying") == 0)
+		prefill_shut(w, 0);
+	else if (strcmp(stage, "half") == 0)
+		prefill_half(w);
 	else if (strcmp(stage, "copied") == 0)
-		prefill_layers(w, LAYERS, KVFS_COPIED);
+		prefill_all(w, KVFS_COPIED);
 	else if (strcmp(stage, "sealed") == 0)
-		prefill_layers(w, LAYERS, KVFS_SEALED);
+		prefill_all(w, KVFS_SEALED);
 	else if (strcmp(stage, "told") == 0)
 		when_told(w);
 	else
@@ -243,7 +259,7 @@ static void nothing_leaked(struct world *w, double before)
 	assert_true(dram_used(w) <= before);
 }
 
-static void P_hands_over_to_D_layer_by_layer(void **state)
+static void P_hands_over_to_D(void **state)
 {
 	struct world *w = *state;
 	double before = dram_used(w);
@@ -294,9 +310,14 @@ static void P_dies_when_it_has_reserved(void **state)
 	killed_at(*state, "reserved", 0, 0);
 }
 
-static void P_dies_after_some_layers(void **state)
+static void P_dies_while_it_copies(void **state)
 {
-	killed_at(*state, "some", 0, 0);
+	killed_at(*state, "copying", 0, 0);
+}
+
+static void P_dies_after_half_of_the_blocks(void **state)
+{
+	killed_at(*state, "half", N / 2, N / 2);
 }
 
 static void P_dies_when_all_is_copied(void **state)
@@ -340,15 +361,17 @@ static void P_dies_at_any_moment(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		test(P_hands_over_to_D_layer_by_layer),
+		test(P_hands_over_to_D),
 		test(P_dies_before_it_reserves),
 		test(P_dies_when_it_has_reserved),
-		test(P_dies_after_some_layers),
+		test(P_dies_while_it_copies),
+		test(P_dies_after_half_of_the_blocks),
 		test(P_dies_when_all_is_copied),
 		test(P_dies_when_all_is_sealed_and_held),
 		test(P_dies_at_any_moment),
 	};
 
+	slow.plain = true;
 	if (argc == 4)
 		return be_prefill(argv[1], argv[2], argv[3]);
 	return cmocka_run_group_tests(tests, world_group_setup,

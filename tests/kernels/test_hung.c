@@ -254,65 +254,7 @@ static void many_saves_end(void **state)
 	can_be_saved(w);
 }
 
-/* ---- saves in parts ---- */
-
-static void parts_end(void **state)
-{
-	struct world *w = *state;
-	kvfs_opts opts = {.size = sizeof(opts), .layers = 1, .deadline = SHORT};
-	kvfs_xfer *xfers[LAYERS];
-	uint32_t i;
-
-	layered_fill(w, N);
-	assert_int_equal(layered_end(save(w, 100, NULL), KVFS_SEALED), N);
-	world_freeze(w);
-	for (i = 0; i < LAYERS; i++) {
-		opts.first_layer = i;
-		xfers[i] = save(w, 0, &opts);
-	}
-	for (i = 0; i < LAYERS; i++)
-		ended_with(xfers[i], N, -ETIMEDOUT);
-	nothing_is_left(w);
-	opts.deadline = 0;
-	for (i = 0; i < LAYERS; i++) {
-		opts.first_layer = i;
-		xfers[i] = save(w, 0, &opts);
-	}
-	for (i = 0; i < LAYERS; i++)
-		assert_int_equal(layered_end(xfers[i], KVFS_SEALED), N);
-	layered_check(w, N);
-}
-
-static void one_cancelled_part_ends_the_others(void **state)
-{
-	struct world *w = *state;
-	kvfs_opts opts = {.size = sizeof(opts), .layers = 1};
-	kvfs_xfer *xfers[LAYERS];
-	uint32_t i;
-
-	layered_fill(w, N);
-	assert_int_equal(layered_end(save(w, 100, NULL), KVFS_SEALED), N);
-	xfers[0] = save(w, 0, &opts);
-	assert_int_equal(kvfs_xfer_wait(xfers[0], KVFS_COPIED, SOON), N);
-	usleep(100000);
-	world_freeze(w);
-	for (i = 1; i < LAYERS; i++) {
-		opts.first_layer = i;
-		xfers[i] = save(w, 0, &opts);
-	}
-	usleep(100000);
-	kvfs_xfer_cancel(xfers[2]);
-	for (i = 0; i < LAYERS; i++) {
-		assert_int_equal(kvfs_xfer_wait(xfers[i], KVFS_SEALED, SOON),
-				 0);
-		assert_int_equal(kvfs_xfer_status(xfers[i], 0), -ECANCELED);
-		kvfs_xfer_free(xfers[i]);
-	}
-	nothing_is_left(w);
-	can_be_saved(w);
-}
-
-/* ---- leases, loads, prefetches, maps, restores ---- */
+/* ---- leases, loads, prefetches, maps ---- */
 
 static kvfs_lease *acquire(struct world *w, size_t n, uint64_t deadline)
 {
@@ -520,33 +462,6 @@ static void a_map_whose_lease_does_not_settle_ends(void **state)
 	nothing_is_left(w);
 }
 
-static void a_restore_ends(void **state)
-{
-	struct world *w = *state;
-	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SHORT};
-	kvfs_key keys[PAGES];
-	int64_t pages[PAGES];
-	kvfs_xfer *late, *cancelled;
-
-	world_save(w, N);
-	world_chain(0, N, keys, pages);
-	assert_int_equal(kvfs_snapshot(w->space, "x", keys, NULL, N, NULL), 0);
-	world_freeze(w);
-	assert_int_equal(kvfs_restore(w->pool, w->space, "x", NULL, N, pages,
-				      &opts, &late),
-			 0);
-	assert_int_equal(kvfs_restore(w->pool, w->space, "x", NULL, N, pages,
-				      NULL, &cancelled),
-			 0);
-	kvfs_xfer_cancel(cancelled);
-	assert_int_equal(kvfs_xfer_wait(late, KVFS_COPIED, SOON), 0);
-	assert_int_equal(kvfs_xfer_wait(cancelled, KVFS_COPIED, SOON), 0);
-	kvfs_xfer_free(late);
-	kvfs_xfer_free(cancelled);
-	nothing_is_left(w);
-	assert_int_equal(kvfs_snapshot_drop(w->space, "x"), 0);
-}
-
 /* ---- calls that ask ---- */
 
 static void every_question_ends_in_time(void **state)
@@ -649,21 +564,6 @@ static void a_pool_that_never_saved_closes(void **state)
 	closes(w);
 }
 
-static void a_pool_with_parts_under_way_closes(void **state)
-{
-	struct world *w = *state;
-	kvfs_opts opts = {.size = sizeof(opts), .layers = 1};
-
-	layered_fill(w, N);
-	kvfs_xfer_free(save(w, 0, &opts));
-	usleep(100000);
-	world_freeze(w);
-	for (opts.first_layer = 1; opts.first_layer < LAYERS;
-	     opts.first_layer++)
-		kvfs_xfer_free(save(w, 0, &opts));
-	closes(w);
-}
-
 static void a_session_with_sealing_and_flushes_under_way_closes(void **state)
 {
 	struct world *w = *state;
@@ -693,10 +593,6 @@ static void a_pool_with_loads_that_wait_closes(void **state)
 	assert_int_equal(kvfs_load(w->pool, lease, N, pages, NULL, &xfer), 0);
 	kvfs_xfer_free(xfer);
 	kvfs_release(lease);
-	assert_int_equal(kvfs_restore(w->pool, w->space, "x", NULL, N, pages,
-				      NULL, &xfer),
-			 0);
-	kvfs_xfer_free(xfer);
 	closes(w);
 }
 
@@ -760,15 +656,6 @@ static int thaw_and_teardown(void **state)
 #define hung(name) \
 	cmocka_unit_test_setup_teardown(name, setup, thaw_and_teardown)
 
-static int setup_layered(void **state)
-{
-	setup(state);
-	return layered_setup_space(*state);
-}
-
-#define layered(name) \
-	cmocka_unit_test_setup_teardown(name, setup_layered, thaw_and_teardown)
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -781,8 +668,6 @@ int main(void)
 		hung(what_was_handed_over_ends_after_a_cancel),
 		hung(a_save_that_must_ends_too),
 		hung(many_saves_end),
-		layered(parts_end),
-		layered(one_cancelled_part_ends_the_others),
 		hung(a_cancelled_lease_settles),
 		hung(leases_of_a_hung_daemon_take_no_memory),
 		hung(hints_to_a_hung_daemon_take_no_memory),
@@ -791,12 +676,10 @@ int main(void)
 		hung(a_flush_can_be_cancelled),
 		hung(a_map_ends),
 		hung(a_map_whose_lease_does_not_settle_ends),
-		hung(a_restore_ends),
 		hung(every_question_ends_in_time),
 		hung(a_session_opens_and_closes),
 		hung(a_pool_with_saves_under_way_closes),
 		hung(a_pool_that_never_saved_closes),
-		layered(a_pool_with_parts_under_way_closes),
 		hung(a_session_with_sealing_and_flushes_under_way_closes),
 		hung(a_pool_with_loads_that_wait_closes),
 		hung(a_pool_of_reserved_pages_closes),

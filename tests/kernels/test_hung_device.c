@@ -143,25 +143,18 @@ static void so_is_a_save(void **state)
 {
 	struct world *w = *state;
 	const kvfs_opts opts = {.size = sizeof(opts), .deadline = SHORT};
-	const kvfs_opts layers = {.size = sizeof(layers),
-				  .layers = LAST_LAYER / 2,
-				  .deadline = SHORT};
 	kvfs_xfer *hung = hang_in_load(w, N, NULL), *xfer;
 	const int64_t pages[] = {N, N + 1, N + 2, N + 3};
 	struct kvfs_pool_info info = {.size = sizeof(info)};
 
-	for (int i = 0; i < 2; i++) {
-		xfer = begin_save_pages(w, 1000, 4, pages,
-					i == 0 ? &opts : &layers);
-		assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND),
-				 0);
-		assert_int_equal(ended_with(xfer, 4, -ETIMEDOUT), 4);
-		kvfs_xfer_free(xfer);
-		assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
-		assert_int_equal(info.pages_saving, 0);
-		/* Nobody waits for what the daemon had reserved. */
-		world_wait_stat(w, "being saved", 0);
-	}
+	xfer = begin_save_pages(w, 1000, 4, pages, &opts);
+	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SEALED, 60 * SECOND), 0);
+	assert_int_equal(ended_with(xfer, 4, -ETIMEDOUT), 4);
+	kvfs_xfer_free(xfer);
+	assert_int_equal(kvfs_pool_info(w->pool, &info), 0);
+	assert_int_equal(info.pages_saving, 0);
+	/* The daemon's reservations do not wait for the copy threads. */
+	world_wait_stat(w, "being saved", 0);
 	recover();
 	assert_int_equal(kvfs_xfer_wait(hung, KVFS_COPIED, 60 * SECOND), N);
 	kvfs_xfer_free(hung);
@@ -217,34 +210,6 @@ static void what_the_device_has_can_be_ordered_after_a_cancel(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-static void a_restore_ends_what_it_has_not_begun(void **state)
-{
-	struct world *w = *state;
-	kvfs_key keys[PAGES];
-	int64_t pages[PAGES];
-	kvfs_xfer *xfer;
-
-	world_save(w, N);
-	world_chain(0, N, keys, pages);
-	assert_int_equal(kvfs_snapshot(w->space, "s", keys, NULL, N, NULL), 0);
-	memset(w->memory, 0xee, (size_t)PAGES * PAYLOAD);
-	fake.loads = 0;
-	fake.held_from = 0;
-	assert_int_equal(kvfs_restore(w->pool, w->space, "s", NULL, N, pages,
-				      NULL, &xfer),
-			 0);
-	/* It has the head alone, at first. */
-	wait_for_some(&fake.loads);
-	kvfs_xfer_cancel(xfer);
-	assert_int_equal(wait_ended(xfer, N, -ECANCELED), N - 1);
-	assert_int_equal(kvfs_xfer_poll(xfer, KVFS_COPIED), 0);
-	recover();
-	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 1);
-	assert_pages(w, xfer, N);
-	kvfs_xfer_free(xfer);
-	assert_int_equal(kvfs_snapshot_drop(w->space, "s"), 0);
-}
-
 /* Stopped at any moment, by layer or not, with others that press. */
 static void whenever_it_is_stopped_every_block_ends_once(void **state)
 {
@@ -294,7 +259,6 @@ int main(void)
 		test(so_is_a_save),
 		test(a_load_by_layer_ends_too),
 		test(what_the_device_has_can_be_ordered_after_a_cancel),
-		test(a_restore_ends_what_it_has_not_begun),
 		test(whenever_it_is_stopped_every_block_ends_once),
 	};
 

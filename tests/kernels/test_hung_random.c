@@ -72,10 +72,6 @@ static void play_save(struct player *p)
 	choose(p, keys, pages, &first);
 	for (uint32_t i = 0; i < N; i++)
 		world_fill(p->w, pages[i], first + i);
-	if (any(p, 3) == 0) {
-		opts.first_layer = any(p, LAYERS);
-		opts.layers = 1;
-	}
 	assert_int_equal(kvfs_save(p->w->pool, p->w->space, keys, NULL, N,
 				   pages, &opts, &xfer),
 			 0);

@@ -5,6 +5,7 @@
  */
 #include <sys/resource.h>
 
+#include "tests/fs/peer.h"
 #include "tests/kernels/layered.h"
 
 #define SMALL 512u
@@ -150,57 +151,23 @@ static void leases_are_counted_by_their_blocks(void **state)
 	world_wait_stat(w, "leased", 0);
 }
 
-static void blocks_that_lack_a_part_have_a_limit_of_their_own(void **state)
-{
-	struct world *w = *state;
-	const uint32_t n = KVFS_PARTS_MAX + 100;
-	kvfs_opts opts = {.size = sizeof(opts), .layers = 1};
-	kvfs_xfer *first = save(w, 0, n, &opts), *must, *second;
-
-	assert_int_equal(kvfs_xfer_wait(first, KVFS_COPIED, LONG),
-			 KVFS_PARTS_MAX);
-	assert_int_equal(kvfs_xfer_status(first, 0), -EINPROGRESS);
-	assert_int_equal(kvfs_xfer_status(first, n - 1), -ENOLCK);
-	/* Whole blocks find no place beside them, unless they wait. */
-	assert_int_equal(layered_end(save(w, n, 1, NULL), KVFS_SEALED), 0);
-	opts = (kvfs_opts){.size = sizeof(kvfs_opts), .flags = KVFS_MUST};
-	must = save(w, n, 1, &opts);
-	opts = (kvfs_opts){
-		.size = sizeof(kvfs_opts), .first_layer = 1, .layers = 1};
-	second = save(w, 0, KVFS_PARTS_MAX, &opts);
-	assert_int_equal(layered_end(second, KVFS_SEALED), KVFS_PARTS_MAX);
-	assert_int_equal(kvfs_xfer_wait(first, KVFS_SEALED, LONG),
-			 KVFS_PARTS_MAX);
-	assert_int_equal(layered_end(must, KVFS_SEALED), 1);
-	kvfs_xfer_free(first);
-}
-
-/* Whole blocks on their way take all that may be reserved, for a moment. */
-static void parts_wait_for_whole_blocks(void **state)
-{
-	struct world *w = *state;
-	kvfs_opts opts = {.size = sizeof(opts), .layers = 1};
-	kvfs_xfer *whole = save(w, 0, MANY, NULL), *xfers[2];
-
-	xfers[0] = save(w, MANY, 1000, &opts);
-	opts.first_layer = 1;
-	xfers[1] = save(w, MANY, 1000, &opts);
-	assert_int_equal(layered_end(xfers[0], KVFS_SEALED), 1000);
-	assert_int_equal(layered_end(xfers[1], KVFS_SEALED), 1000);
-	assert_int_equal(layered_end(whole, KVFS_SEALED), MANY);
-}
-
 static void too_many_requests_are_no_full_disk(void **state)
 {
 	struct world *w = *state;
-	const kvfs_opts opts = {.size = sizeof(opts), .layers = 1};
+	static struct peer saver;
 	kvfs_lease *leases[KVFS_PENDING_MAX + 1];
-	kvfs_xfer *half = save(w, 0, 1, &opts);
-	kvfs_key key = world_key(0);
+	struct wire_key name;
+	kvfs_key key = {.len = 32};
 	kvfs_query query = {w->space, &key, 1};
 	size_t last = KV_ARRAY_LEN(leases) - 1;
 
-	assert_int_equal(kvfs_xfer_wait(half, KVFS_COPIED, LONG), 1);
+	peer_keys(&name, 0, 1);
+	memcpy(key.bytes, name.key, key.len);
+	/* A block that stays in the state of being saved. */
+	assert_true(peer_connect(&saver, w->path));
+	assert_int_equal(peer_hello(&saver), 0);
+	assert_int_equal(peer_space(&saver, w->space_name, "", 0, 0), 0);
+	assert_int_equal(peer_do(&saver, WIRE_RESERVE, 0, 1), 0);
 	for (size_t i = 0; i <= last; i++)
 		assert_int_equal(
 			kvfs_acquire(&query, 1,
@@ -209,8 +176,7 @@ static void too_many_requests_are_no_full_disk(void **state)
 			0);
 	assert_int_equal(kvfs_lease_wait(leases[last], LONG), 0);
 	assert_int_equal(kvfs_lease_status(leases[last], 0), -ENOLCK);
-	kvfs_xfer_cancel(half);
-	kvfs_xfer_free(half);
+	peer_close(&saver);
 	for (size_t i = 0; i <= last; i++)
 		kvfs_release(leases[i]);
 }
@@ -437,8 +403,6 @@ int main(void)
 		small(ten_thousand_blocks_can_be_held_and_leased),
 		small(too_many_leased_blocks_are_no_full_disk),
 		small(leases_are_counted_by_their_blocks),
-		small(blocks_that_lack_a_part_have_a_limit_of_their_own),
-		small(parts_wait_for_whole_blocks),
 		small(too_many_requests_are_no_full_disk),
 		small(a_segment_without_a_descriptor_says_so_and_comes_again),
 		small(a_save_without_a_descriptor_says_so),

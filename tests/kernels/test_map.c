@@ -80,9 +80,6 @@ static void a_loads_pages_are_not_the_callers_to_name(void **state)
 	assert_int_equal(
 		kvfs_save(pool, w->space, &key, NULL, 1, &page, NULL, &xfer),
 		-EINVAL);
-	assert_int_equal(
-		kvfs_restore(pool, w->space, "x", NULL, 1, &page, NULL, &xfer),
-		-EINVAL);
 	kvfs_release(lease);
 	kvfs_pool_close(pool);
 }

@@ -200,29 +200,6 @@ static void a_daemon_that_dies_ends_the_wait(void **state)
 	assert_int_equal(layered_end(save(w, N, KVFS_MUST, 0), KVFS_SEALED), N);
 }
 
-static void layers_wait_for_room_together(void **state)
-{
-	struct world *w = *state;
-	kvfs_opts opts = {
-		.size = sizeof(opts), .layers = 1, .flags = KVFS_MUST};
-	kvfs_xfer *xfers[LAYERS];
-	uint32_t i;
-
-	layered_fill(w, N);
-	take_all(w);
-	for (i = 0; i < LAYERS; i++) {
-		opts.first_layer = i;
-		xfers[i] = layered_save_by(w->pool, w->space, 0, N, &opts);
-	}
-	assert_int_equal(kvfs_xfer_wait(xfers[0], KVFS_COPIED, SECOND / 5),
-			 -ETIMEDOUT);
-	/* A block in parts leaves others a sixteenth of the arena. */
-	give(N + hogged / 10);
-	for (i = 0; i < LAYERS; i++)
-		assert_int_equal(layered_end(xfers[i], KVFS_SEALED), N);
-	layered_check(w, N);
-}
-
 /* ---- KVFS_HOLD ---- */
 
 /* More blocks than DRAM holds go through another space. */
@@ -290,32 +267,6 @@ static void one_that_is_freed_early_holds_nothing(void **state)
 		world_wait_stat(w, "leased", 0);
 		assert_int_equal(kvfs_space_clear(w->space), 0);
 	}
-}
-
-static void layers_hold_until_the_last_of_them_is_freed(void **state)
-{
-	struct world *w = *state;
-	kvfs_opts opts = {
-		.size = sizeof(opts), .layers = 1, .flags = KVFS_HOLD};
-	kvfs_xfer *xfers[LAYERS];
-	uint32_t i;
-
-	layered_fill(w, N);
-	for (i = 0; i < LAYERS; i++) {
-		opts.first_layer = i;
-		xfers[i] = layered_save_by(w->pool, w->space, 0, N, &opts);
-	}
-	for (i = 0; i < LAYERS; i++)
-		assert_int_equal(
-			kvfs_xfer_wait(xfers[i], KVFS_SEALED, 20 * SECOND), N);
-	assert_int_equal(world_stat(w, "leased"), N);
-	for (i = 0; i < LAYERS - 1; i++)
-		kvfs_xfer_free(xfers[i]);
-	flood(w);
-	assert_int_equal(world_stat(w, "leased"), N);
-	assert_int_equal(layered_state(w->space, 0), KVFS_DRAM);
-	kvfs_xfer_free(xfers[LAYERS - 1]);
-	world_wait_stat(w, "leased", 0);
 }
 
 /* A sixteenth of DRAM is left to others, held or not. */
@@ -421,11 +372,9 @@ int main(void)
 		test(while_it_waits_others_go_on),
 		test(a_wait_for_room_ends_as_any_other),
 		test(a_daemon_that_dies_ends_the_wait),
-		test(layers_wait_for_room_together),
 		test(what_is_held_stays_in_dram_until_it_is_freed),
 		test(what_was_present_is_not_held),
 		test(one_that_is_freed_early_holds_nothing),
-		test(layers_hold_until_the_last_of_them_is_freed),
 		test(not_all_of_dram_can_be_held),
 		test(a_clear_takes_what_is_held),
 		test(a_tail_is_what_its_page_is),

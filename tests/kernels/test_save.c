@@ -36,6 +36,27 @@ static void arguments_that_cannot_be_are_refused(void **state)
 		-EINVAL);
 }
 
+static void saving_some_layers_is_refused(void **state)
+{
+	struct world *w = *state;
+	const kvfs_key key = world_key(0);
+	const int64_t page = 0;
+	kvfs_opts opts = {.size = sizeof(opts), .layers = 1};
+	kvfs_xfer *xfer;
+
+	assert_int_equal(kvfs_save(w->pool, w->space, &key, NULL, 1, &page,
+				   &opts, &xfer),
+			 -EOPNOTSUPP);
+	opts.layers = TENSOR;
+	assert_int_equal(kvfs_save(w->pool, w->space, &key, NULL, 1, &page,
+				   &opts, &xfer),
+			 -EOPNOTSUPP);
+	opts = (kvfs_opts){.size = sizeof(opts), .reserved = {0, 1}};
+	assert_int_equal(kvfs_save(w->pool, w->space, &key, NULL, 1, &page,
+				   &opts, &xfer),
+			 -EINVAL);
+}
+
 static void another_spaces_layout_is_refused(void **state)
 {
 	struct world *w = *state;
@@ -305,6 +326,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(arguments_that_cannot_be_are_refused),
+		test(saving_some_layers_is_refused),
 		test(another_spaces_layout_is_refused),
 		test(stages_come_in_order_and_the_pages_come_back),
 		test(what_is_there_is_skipped_and_the_first_bytes_stay),

@@ -258,24 +258,6 @@ static void work_after_a_save_waits_until_it_is_copied(void **state)
 	kvfs_xfer_free(xfer);
 }
 
-/* Layers of it are one batch a range: the last of them counts. */
-static void a_save_in_parts_is_submitted_as_a_whole(void **state)
-{
-	struct world *w = *state;
-	kvfs_opts opts = {.size = sizeof(opts), .layers = LAST_LAYER / 2};
-	kvfs_xfer *xfer;
-
-	fake.saves_running = true;
-	xfer = begin_save(w, 0, 4, &opts);
-	wait_for_some(&fake.submitted);
-	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EAGAIN);
-	fake.saves_running = false;
-	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 4);
-	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
-	kvfs_xfer_cancel(xfer);
-	kvfs_xfer_free(xfer);
-}
-
 static void a_transfer_that_failed_holds_nobody_up(void **state)
 {
 	struct world *w = *state;
@@ -410,42 +392,6 @@ static void a_layer_is_waited_for_by_itself(void **state)
 			 BLOCKS);
 	assert_blocks_are_there(w, BLOCKS);
 	kvfs_xfer_free(xfer);
-}
-
-static void a_restore_waits_for_its_stream_and_is_waited_for(void **state)
-{
-	struct world *w = *state;
-	kvfs_opts opts = {.size = sizeof(opts), .stream = &slow};
-	kvfs_key keys[PAGES];
-	int64_t pages[PAGES];
-	kvfs_xfer *xfer;
-
-	world_save(w, 8);
-	world_chain(0, 8, keys, pages);
-	assert_int_equal(kvfs_snapshot(w->space, "s", keys, NULL, 8, NULL), 0);
-	memset(w->memory, 0xee, (size_t)PAGES * PAYLOAD);
-	assert_int_equal(kvfs_restore(w->pool, w->space, "s", NULL, 8, pages,
-				      &opts, &xfer),
-			 0);
-	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, SECOND / 20),
-			 -ETIMEDOUT);
-	assert_true(untouched(w, 8));
-	assert_int_equal(kvfs_xfer_order(xfer, &compute), -EAGAIN);
-	slow.quiet = true;
-	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_SUBMITTED, 60 * SECOND), 8);
-	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 8);
-	assert_int_equal(kvfs_xfer_order(xfer, &compute), 0);
-	assert_blocks_are_there(w, 8);
-	kvfs_xfer_free(xfer);
-	slow.quiet = false;
-	assert_int_equal(kvfs_restore(w->pool, w->space, "s", NULL, 8, pages,
-				      &opts, &xfer),
-			 0);
-	kvfs_xfer_cancel(xfer);
-	assert_int_equal(kvfs_xfer_wait(xfer, KVFS_COPIED, 60 * SECOND), 0);
-	assert_int_equal(kvfs_xfer_status(xfer, 7), -ECANCELED);
-	kvfs_xfer_free(xfer);
-	slow.quiet = true;
 }
 
 static void a_pool_is_closed_after_its_marks(void **state)
@@ -606,13 +552,11 @@ int main(void)
 		test(what_is_not_submitted_orders_nothing),
 		test(work_after_a_load_waits_until_it_is_copied),
 		test(work_after_a_save_waits_until_it_is_copied),
-		test(a_save_in_parts_is_submitted_as_a_whole),
 		test(a_transfer_that_failed_holds_nobody_up),
 		test(a_batch_that_fails_is_submitted_all_the_same),
 		test(blocks_that_are_missing_do_not_hold_the_stage_up),
 		test(what_is_absent_is_not_told_as_submitted),
 		test(a_layer_is_waited_for_by_itself),
-		test(a_restore_waits_for_its_stream_and_is_waited_for),
 		test(a_pool_is_closed_after_its_marks),
 		test(submitted_is_reaped_by_who_asked_for_it),
 		test(streams_are_ordered_while_batches_come_and_go),

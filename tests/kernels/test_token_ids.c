@@ -321,39 +321,6 @@ static void blocks_from_lent_pages_have_theirs(void **state)
 	(void)w;
 }
 
-static void blocks_in_parts_have_theirs(void **state)
-{
-	struct world *w = *state;
-	kvfs_xfer *first, *second;
-
-	first = save(w->pool, 300, KVFS_OPTS(.first_layer = 5, .layers = 3));
-	second = save(w->pool, 300, KVFS_OPTS(.first_layer = 0, .layers = 5));
-	assert_int_equal(kvfs_xfer_wait(second, KVFS_SEALED, 20 * SECOND), 300);
-	assert_int_equal(kvfs_xfer_wait(first, KVFS_SEALED, 20 * SECOND), 300);
-	kvfs_xfer_free(first);
-	kvfs_xfer_free(second);
-	assert_int_equal(tell_all(1 << 20), 300);
-}
-
-static void a_part_that_tells_others_is_refused(void **state)
-{
-	struct world *w = *state;
-	kvfs_xfer *first, *second;
-
-	first = save(w->pool, 1, KVFS_OPTS(.first_layer = 5, .layers = 3));
-	f.meta[0].token_ids = f.ids + 1;
-	second = save(w->pool, 1, KVFS_OPTS(.first_layer = 0, .layers = 5));
-	assert_int_equal(kvfs_xfer_wait(second, KVFS_SEALED, 20 * SECOND), 0);
-	assert_int_equal(kvfs_xfer_status(second, 0), -EINVAL);
-	kvfs_xfer_free(second);
-	f.meta[0].token_ids = f.ids;
-	second = save(w->pool, 1, KVFS_OPTS(.first_layer = 0, .layers = 5));
-	assert_int_equal(kvfs_xfer_wait(first, KVFS_SEALED, 20 * SECOND), 1);
-	kvfs_xfer_free(first);
-	kvfs_xfer_free(second);
-	assert_int_equal(tell_all(1 << 20), 1);
-}
-
 static void restart(const char *damage)
 {
 	struct world *w = f.w;
@@ -427,8 +394,6 @@ int main(void)
 		TEST(they_are_in_the_file),
 		TEST(thousands_at_once_all_have_theirs),
 		TEST(blocks_from_lent_pages_have_theirs),
-		TEST(blocks_in_parts_have_theirs),
-		TEST(a_part_that_tells_others_is_refused),
 		TEST(what_was_durable_has_them_after_sigkill),
 		TEST(they_go_with_their_block),
 		TEST(a_daemon_that_is_not_there_is_no_answer),

@@ -7,11 +7,16 @@
  *   snap MOUNT SPACE list               a name a line
  *   snap MOUNT SPACE keys NAME          a position and a key a line
  *   snap MOUNT SPACE flush              until all is durable
+ *   snap MOUNT SPACE fill NAME FILE BYTES    save FILE in blocks of BYTES bytes
+ *                                       of a tensor "kv", 16 tokens each, and
+ *                                       make a snapshot of them
  *
  * Exits 0, or 1 and says why.
  */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <sys/mman.h>
 
 #include "kernels/kvfs.h"
 #include "common/kv.h"
@@ -75,6 +80,66 @@ static int flush_all(kvfs_space *space)
 	return r;
 }
 
+static int save(kvfs_pool *pool, kvfs_space *space, const char *name, size_t n)
+{
+	static kvfs_key all[KVFS_SNAPSHOT_MAX];
+	static int64_t pages[KVFS_SNAPSHOT_MAX];
+	const kvfs_opts opts = {.size = sizeof(opts), .flags = KVFS_MUST};
+	kvfs_xfer *xfer;
+	long good;
+	int r;
+
+	for (size_t i = 0; i < n; i++) {
+		all[i].len = 16;
+		memcpy(all[i].bytes, &i, sizeof(i));
+		pages[i] = (int64_t)i;
+	}
+	r = kvfs_save(pool, space, all, NULL, n, pages, &opts, &xfer);
+	if (r < 0)
+		return r;
+	good = kvfs_xfer_wait(xfer, KVFS_DURABLE, KVFS_FOREVER);
+	kvfs_xfer_free(xfer);
+	return good < (long)n ? -EIO
+			      : kvfs_snapshot(space, name, all, NULL, n, NULL);
+}
+
+static int fill(kvfs_session *session, const char *space_name, char **argv)
+{
+	const uint64_t bytes = strtoull(argv[2], NULL, 10);
+	kvfs_view view = {.tensor = "kv", .count = 1};
+	kvfs_pool_desc desc = {.size = sizeof(desc),
+			       .device = "host",
+			       .views = &view,
+			       .n_views = 1,
+			       .pages_per_block = 1};
+	int fd = open(argv[1], O_RDONLY | O_CLOEXEC);
+	off_t length = lseek(fd, 0, SEEK_END);
+	char layout[200];
+	kvfs_pool *pool;
+	int r;
+
+	if (length < 0)
+		return -errno;
+	snprintf(layout, sizeof(layout),
+		 "{\"tensors\":[{\"name\":\"kv\",\"dtype\":\"U8\",\"shape\":["
+		 "%" PRIu64 "]}],\"tokens\":16}",
+		 bytes);
+	r = kvfs_space_open(session, space_name, layout, KVFS_CREATE | 0700,
+			    &desc.space);
+	if (r < 0)
+		return r;
+	desc.pages = (uint64_t)length / bytes;
+	view.bytes = view.block_stride = bytes;
+	view.base = mmap(NULL, (size_t)length, PROT_READ, MAP_SHARED, fd, 0);
+	r = kvfs_pool_register(session, &desc, &pool);
+	if (r < 0)
+		return r;
+	r = save(pool, desc.space, argv[0], desc.pages);
+	kvfs_pool_close(pool);
+	kvfs_space_close(desc.space);
+	return r;
+}
+
 static int act(kvfs_space *space, int argc, char **argv)
 {
 	if (argc >= 2 && strcmp(argv[0], "make") == 0)
@@ -101,8 +166,13 @@ int main(int argc, char **argv)
 	r = kvfs_open(argv[1], &session);
 	if (r < 0)
 		return 1;
-	r = kvfs_space_open(session, argv[2], NULL, 0, &space);
-	if (r == 0) {
+	if (argc == 7 && strcmp(argv[3], "fill") == 0) {
+		r = fill(session, argv[2], argv + 4);
+		space = NULL;
+	} else {
+		r = kvfs_space_open(session, argv[2], NULL, 0, &space);
+	}
+	if (r == 0 && space) {
 		r = act(space, argc - 3, argv + 3);
 		kvfs_space_close(space);
 	}

@@ -19,6 +19,8 @@
 #define NAME "turn"
 #define PIECE (1u << 20) /* memcpy goes in pieces, as for other figures */
 #define TAIL 64		 /* blocks of the window that attention looks at */
+#define WINDOW 256u	 /* blocks of the others that are leased together */
+#define WINDOWS 3u	 /* under way at a time */
 
 struct samples {
 	struct kv_bench_sample snapshot, first, window, all, copy;
@@ -59,31 +61,87 @@ static int take(struct kv_bench_rig *rig, struct samples *samples)
 	return r;
 }
 
+/* Blocks of the snapshot on their way to their pages. */
+struct window {
+	kvfs_lease *lease;
+	kvfs_xfer *load;
+	size_t n;
+};
+
+/* Set the place of the next blocks: the first, the last TAIL, then the rest. */
+static size_t next_window(size_t n, size_t done, size_t *ret_first)
+{
+	*ret_first = done == 0 ? 0 : done == 1 ? n - TAIL : done - TAIL;
+	if (done <= 1)
+		return done == 0 ? 1 : TAIL;
+	return n - done < WINDOW ? n - done : WINDOW;
+}
+
+static int begin_window(struct kv_bench_rig *rig, kvfs_pool *pool,
+			const int64_t *pages, const kvfs_key *keys,
+			struct window *window)
+{
+	const kvfs_query query = {rig->space, keys, window->n};
+	int r = kvfs_acquire(&query, 1, NULL, &window->lease);
+
+	return r < 0 ? r
+		     : kvfs_load(pool, window->lease, window->n, pages, NULL,
+				 &window->load);
+}
+
+static int end_window(struct window *window)
+{
+	long done;
+
+	/* A thread that waits for a lease takes the reply from the socket. */
+	kvfs_lease_wait(window->lease, KVFS_FOREVER);
+	done = kvfs_xfer_wait(window->load, KVFS_COPIED, KVFS_FOREVER);
+	kvfs_release(window->lease);
+	kvfs_xfer_free(window->load);
+	return done == (long)window->n ? 0 : -EIO;
+}
+
+/* Load the snapshot with a few windows of blocks under way at a time. */
 static int bring_back(struct kv_bench_rig *rig, kvfs_pool *pool,
 		      const int64_t *pages, struct samples *samples)
 {
-	const kvfs_opts opts = {.size = sizeof(opts), .head = 1, .tail = TAIL};
-	size_t n = rig->size->blocks;
+	size_t n = rig->size->blocks, done = 0, ended = 0, first;
+	struct window windows[WINDOWS];
+	size_t begun = 0, over = 0;
+	kvfs_key *keys = calloc(n, sizeof(*keys));
 	uint64_t begin = kv_bench_now();
-	kvfs_xfer *xfer;
-	long done;
-	int r;
+	int r = keys ? 0 : -ENOMEM;
 
-	r = kvfs_restore(pool, rig->space, NAME, NULL, n, pages, &opts, &xfer);
+	if (r == 0)
+		r = (int)kvfs_snapshot_keys(rig->space, NAME, keys, NULL, 1);
+	while (r >= 0 && ended < n) {
+		/* The first block alone, then with the last ones all keys. */
+		if (done < n && begun - over < (over == 0 ? 1 : WINDOWS)) {
+			struct window *window = &windows[begun++ % WINDOWS];
+
+			window->n = next_window(n, done, &first);
+			r = begin_window(rig, pool, pages + first, keys + first,
+					 window);
+			done += window->n;
+			continue;
+		}
+		ended += windows[over % WINDOWS].n;
+		r = end_window(&windows[over++ % WINDOWS]);
+		if (r == 0 && over <= 2)
+			kv_bench_sample_add(
+				over == 1 ? &samples->first : &samples->window,
+				(double)(kv_bench_now() - begin) / 1e6);
+		if (r == 0 && over == 1)
+			r = (int)kvfs_snapshot_keys(rig->space, NAME, keys,
+						    NULL, n);
+	}
+	free(keys);
 	if (r < 0)
 		return r;
-	kvfs_xfer_wait_some(xfer, 1, KVFS_FOREVER);
-	kv_bench_sample_add(&samples->first,
-			    (double)(kv_bench_now() - begin) / 1e6);
-	kvfs_xfer_wait_some(xfer, 1 + TAIL, KVFS_FOREVER);
-	kv_bench_sample_add(&samples->window,
-			    (double)(kv_bench_now() - begin) / 1e6);
-	done = kvfs_xfer_wait(xfer, KVFS_COPIED, KVFS_FOREVER);
 	kv_bench_sample_add(&samples->all,
 			    (double)rig->spare.bytes /
 				    (double)(kv_bench_now() - begin));
-	kvfs_xfer_free(xfer);
-	return done == (long)n ? 0 : -EIO;
+	return 0;
 }
 
 static int copy(struct kv_bench_rig *rig, struct samples *samples)
