@@ -21,7 +21,7 @@
 #include "cache/core/list.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
-#include "cache/core/tenant.h"
+#include "cache/core/ledger.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
@@ -224,7 +224,8 @@ static bool is_guaranteed(struct kv_cache *cache, const struct kv_block *block,
 
 	return kv_account_uid(account) == tenant->uid &&
 	       kv_account_held(account, KV_FINITE_PINNED) + bytes <=
-		       KV_MAX(space->guaranteed_ssd, tenant->guaranteed_ssd);
+		       KV_MAX(space->in[SSD].guaranteed,
+			      tenant->in[SSD].guaranteed);
 }
 
 struct kv_open_charge {
@@ -300,11 +301,11 @@ int kv_open_charge(struct kv_cache *cache, struct kv_block *block,
 		charge->waived = is_pinned_for(cache, block, account);
 		fits = charge->waived ||
 		       kv_account_fits(account, charge->what,
-				       kv_shared_ssd(cache), charge->bytes,
+				       kv_shared(cache, SSD), charge->bytes,
 				       0) ||
 		       is_guaranteed(cache, block, account, charge->bytes);
 	} else {
-		const uint64_t shared = kv_shared_dram(cache);
+		const uint64_t shared = kv_shared(cache, DRAM);
 
 		charge->what = KV_FINITE_DRAM;
 		if (block->slot)

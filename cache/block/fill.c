@@ -18,7 +18,7 @@
 #include "cache/core/hooks.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
-#include "cache/core/tenant.h"
+#include "cache/core/ledger.h"
 #include "cache/dram/dram.h"
 #include "cache/ssd/ssd.h"
 #include "common/crash_point.h"
@@ -94,8 +94,8 @@ static bool crowded(const struct kv_cache *cache, const struct kv_space *space,
 		    uint64_t bytes)
 {
 	return !cache->ssd.error && kv_writes_may_make_room_locked(cache) &&
-	       kv_arena_crowded(cache, space, bytes) &&
-	       !kv_guaranteed_dram(space, bytes);
+	       kv_crowded(cache, DRAM, space, bytes, 0) &&
+	       !kv_entitled(DRAM, space, bytes);
 }
 
 /* A save is told at once, for which there is none; but of others, who have much

@@ -45,7 +45,7 @@ struct kv_block {
 	uint32_t next;	     /* in its bucket, or in the free list */
 	uint32_t number;     /* its own; fixed */
 	uint32_t generation; /* of this number: makes the id unique */
-	uint32_t place : 24; /* of its space, which it holds; spaces.c */
+	uint32_t place : 24; /* of its space, which it holds; table.c */
 	uint32_t flags : 8;
 	uint32_t length;
 	uint32_t file, slot_number; /* SSD: segment file and slot; KV_NONE */
@@ -162,23 +162,27 @@ struct kv_bucket {
 	uint64_t ns; /* when it was worked out; 0: it is full */
 };
 
-/* A user: what all his spaces have together, and may have. */
+/* The bytes of one tier that a space has, or a user in all its spaces. */
+struct kv_node {
+	uint64_t bytes;	     /* of its blocks */
+	uint64_t coming;     /* of slots being filled (DRAM) or written (SSD) */
+	uint64_t fast;	     /* not to be evicted: busy (DRAM), pinned (SSD) */
+	uint64_t guaranteed; /* its reserve, or less if the tier has shrunk */
+	uint64_t leaving;    /* scratch of the evictions */
+	/* Of a user: sums of its spaces' guarantees, and of their parts that
+	 * the spaces do not hold fast. */
+	uint64_t promised, due;
+};
+
 struct kv_tenant {
 	uint32_t uid; /* fixed */
 	struct kv_quota quota;
 	LIST_HEAD(, kv_space) spaces; /* those that are not removed */
-	/* Sums over his spaces, with those that are removed. */
-	uint64_t bytes_dram, bytes_ssd, filling_dram, writing_ssd;
-	uint64_t busy_dram, pinned_ssd;
-	uint64_t due_dram, due_ssd;  /* of what they are guaranteed singly */
-	uint64_t promised_dram;	     /* the sum of what they are */
-	uint32_t segments;	     /* of his classes */
-	uint32_t kept_segments;	     /* of these that cannot be emptied */
-	uint32_t registrants;	     /* clients: kv_registrant_add */
+	struct kv_node in[TIERS];     /* with the spaces that are removed */
+	uint32_t segments;	      /* of his classes */
+	uint32_t kept_segments;	      /* of these that cannot be emptied */
+	uint32_t registrants;	      /* clients: kv_registrant_add */
 	struct kv_patience patience; /* he finds no slot, as others have them */
-	/* Guaranteed to him: his reserves, or less if the tiers shrank. */
-	uint64_t guaranteed_dram, guaranteed_ssd;
-	uint64_t leaving; /* scratch, as a space's */
 	uint64_t records; /* scratch of ssd/evict.c, and so is this: */
 	double files;	  /* on SSD, by his part of each */
 	struct kv_bucket puts;
@@ -215,17 +219,12 @@ struct kv_space {
 	struct kv_layout *former;
 	char layout_error[KV_LAYOUT_ERROR_MAX + 1];
 	struct kv_dir *dirs[256]; /* NULL: not there */
-	uint64_t blocks, bytes_dram, bytes_ssd;
+	uint64_t blocks;
+	struct kv_node in[TIERS];
 	struct kv_lookups lookups;
-	/* Guaranteed to it: its reserves, or less if the tiers shrank. */
-	uint64_t guaranteed_dram, guaranteed_ssd;
-	uint64_t filling_dram;	     /* bytes of slots being filled for it */
-	uint64_t writing_ssd;	     /* bytes of slots being written for it */
 	struct kv_patience patience; /* no slot on SSD is found */
 	uint64_t must_seq;  /* its dirty slots up to this are waited for */
 	uint64_t asked_seq; /* its unpersisted slots up to this are asked for */
-	uint64_t busy_dram; /* bytes of its slots that may not be evicted */
-	uint64_t pinned_ssd; /* bytes of its pinned blocks */
 	struct kv_deletion_queue deletions;
 	TAILQ_ENTRY(kv_space) deleting;
 	bool shrunk;	  /* a block of it was removed since the mount */
@@ -234,8 +233,7 @@ struct kv_space {
 	 * slot.c. */
 	uint64_t kept_dram, dirty_dram;
 	struct kv_account *account; /* its owner's, held: has all of these */
-	uint64_t leaving; /* scratch of dram/evict.c and ssd/evict.c */
-	struct kv_evict_list_list dram_lists, ssd_lists;
+	struct kv_evict_list_list lists[TIERS];
 	struct kv_slots unpersisted; /* slots of unpersisted blocks, by seq */
 	struct kv_slots dirty;	     /* its dirty slots, by seq */
 	struct kv_slots unwritten; /* of these, not all in files yet, by seq */
@@ -259,7 +257,7 @@ struct kv_space {
 	uint32_t n_snapshots;
 };
 
-/* spaces.c */
+/* table.c */
 struct kv_spaces {
 	struct kv_space **sorted; /* by id: n of them */
 	struct kv_space **at;	  /* by place; NULL: a free one */
@@ -358,8 +356,6 @@ struct kv_arena {
 	uint64_t used;	 /* bytes of slots not free */
 	struct kv_eviction eviction;
 	uint64_t hinted;     /* bytes prefetched and not used yet */
-	uint64_t guaranteed; /* bytes that spaces are guaranteed and do not hold
-			      */
 	uint32_t claimed;    /* segments, see kv_tenant_may_keep */
 	uint64_t retired_ns; /* when the last one was */
 	/* When the last one was first found in use after its holders had said
@@ -527,8 +523,6 @@ struct kv_ssd {
 	uint32_t unpersisted; /* slots on such lists, of all spaces */
 	uint64_t seq;
 	uint64_t pinned;     /* bytes that pinned blocks hold, or will */
-	uint64_t guaranteed; /* bytes that spaces are guaranteed beyond their
-				pins */
 	double write_credit; /* bytes that ssd_write= allows now */
 	uint64_t credit_ns;
 	uint32_t writing;	/* being written now */
@@ -654,10 +648,11 @@ struct kv_cache {
 	struct kv_table table;
 	struct kv_spaces spaces; /* removed ones, too */
 	uint32_t live_spaces;
-	struct kv_tenants tenants;	  /* never freed before the end */
-	uint64_t tenants_file;		  /* bytes of STORE/tenants */
-	void *names;			  /* tsearch tree of kv_space by name */
-	pthread_cond_t settled;		  /* a space is no more ->settling */
+	struct kv_tenants tenants; /* never freed before the end */
+	uint64_t due[TIERS];	/* guaranteed bytes that no user holds fast */
+	uint64_t tenants_file;	/* bytes of STORE/tenants */
+	void *names;		/* tsearch tree of kv_space by name */
+	pthread_cond_t settled; /* a space is no more ->settling */
 	struct kv_space_changes changes;  /* to be written; persist.c */
 	bool changing;			  /* some are being written */
 	pthread_cond_t changed;		  /* they are */
@@ -685,8 +680,6 @@ void kv_unlock(struct kv_cache *cache);
 /* Let other threads take the lock between two steps of a long walk. */
 void kv_yield(struct kv_cache *cache);
 /* Wait on @cond up to @ns; what is deferred runs first, unlocked. */
-/* Let other threads take the lock between two steps of a long walk. */
-void kv_yield(struct kv_cache *cache);
 void kv_cond_wait(struct kv_cache *cache, pthread_cond_t *cond, uint64_t ns);
 /* NULL: there is none. */
 struct kv_segfile *kv_segfile_at(struct kv_cache *cache, uint32_t id);

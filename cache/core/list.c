@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * list.c - one order of leaving per space and class; and which of the lists
- * gives a block up, whatever tier it is of.
+ * list.c - one eviction list per space and slot class, and the choice of the
+ * list that gives a block up, for both tiers.
  *
  * OWNS       the lists.
  *
  * INVARIANTS
  *   (1) In a class's list, lists with blocks come before those without.
+ *   (2) Eviction for another space takes no space, and no user, below its
+ *       guarantee.
  *
  * LOCKING    the cache's lock.
  */
@@ -15,26 +17,25 @@
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
 
-/* The space's list for @class among its @own ones; NULL. */
-static struct kv_evict_list *
-evict_list_find(const struct kv_evict_list_list *own, const void *class)
+/* NULL: @space has no list for @class. */
+static struct kv_evict_list *find(const struct kv_space *space,
+				  enum kv_node_tier tier, const void *class)
 {
 	struct kv_evict_list *list;
 
 	/* As many as the space has sizes of blocks: one, as a rule. */
-	LIST_FOREACH(list, own, own)
+	LIST_FOREACH(list, &space->lists[tier], own)
 		if (list->class == class)
 			return list;
 	return NULL;
 }
 
 struct kv_evict_list *kv_evict_list_make(struct kv_space *space,
-					 struct kv_evict_list_list *own,
-					 void *class,
+					 enum kv_node_tier tier, void *class,
 					 struct kv_evict_lists *lists,
 					 struct kv_eviction *eviction)
 {
-	struct kv_evict_list *list = evict_list_find(own, class);
+	struct kv_evict_list *list = find(space, tier, class);
 
 	if (list)
 		return list;
@@ -44,10 +45,10 @@ struct kv_evict_list *kv_evict_list_make(struct kv_space *space,
 	list->space = space;
 	list->class = class;
 	list->lists = lists;
-	list->ssd = own == &space->ssd_lists;
+	list->tier = tier;
 	kv_policy_init(&list->policy, eviction);
 	TAILQ_INSERT_TAIL(lists, list, link);
-	LIST_INSERT_HEAD(own, list, own);
+	LIST_INSERT_HEAD(&space->lists[tier], list, own);
 	return list;
 }
 
@@ -56,52 +57,18 @@ struct kv_evict_list *kv_evict_list_ssd(struct kv_cache *cache,
 {
 	if (block->file == KV_NONE)
 		return NULL;
-	return evict_list_find(&kv_block_space(cache, block)->ssd_lists,
-			       kv_segfile_at(cache, block->file)->class);
+	return find(kv_block_space(cache, block), SSD,
+		    kv_segfile_at(cache, block->file)->class);
 }
 
-static void add(struct kv_evict_list *list, uint32_t block,
-		const struct kv_arrival *arrival)
+static void insert(struct kv_evict_list *list, uint32_t block,
+		   const struct kv_arrival *arrival)
 {
 	kv_policy_insert(&list->policy, block, arrival);
 	if (list->blocks++ == 0) {
 		TAILQ_REMOVE(list->lists, list, link);
 		TAILQ_INSERT_HEAD(list->lists, list, link);
 	}
-}
-
-static uint32_t parent_of(struct kv_cache *cache,
-			  const struct kv_evict_list *list,
-			  const struct kv_slot_record *record)
-{
-	struct kv_key key = {.len = record->parent_len};
-	const struct kv_block *parent;
-
-	if (!key.len)
-		return KV_NONE;
-	memcpy(key.b, record->parent, sizeof(key.b));
-	parent = kv_table_find(cache, list->space, &key);
-	if (!parent ||
-	    (list->ssd ? kv_evict_list_ssd(cache, parent) != list
-		       : !parent->slot || parent->slot->list != list))
-		return KV_NONE;
-	return kv_policy_has(&list->policy, parent->number) ? parent->number
-							    : KV_NONE;
-}
-
-/* How often it was used before: the other tier knows, or else the ghost. */
-static struct kv_past past_of(struct kv_cache *cache,
-			      const struct kv_evict_list *list,
-			      const struct kv_block *block, bool promoted)
-{
-	const struct kv_evict_node *other = promoted	? &block->node
-					    : list->ssd ? &block->slot->node
-							: NULL;
-
-	if (other)
-		return (struct kv_past){other->tick, other->uses};
-	return kv_ghost_take(&cache->ghost,
-			     kv_key_hash(cache, list->space, block->key));
 }
 
 void kv_evict_list_gone(struct kv_cache *cache,
@@ -120,16 +87,34 @@ void kv_evict_list_add(struct kv_cache *cache, struct kv_evict_list *list,
 {
 	const struct kv_slot_record *record =
 		&kv_slot_prologue(block->slot)->record;
-	const struct kv_arrival arrival = {
-		.parent = parent_of(cache, list, record),
+	/* The other tier's node of the block, which knows its uses. */
+	const struct kv_evict_node *other = promoted ? &block->node
+					    : list->tier == SSD
+						    ? &block->slot->node
+						    : NULL;
+	struct kv_key key = {.len = record->parent_len};
+	const struct kv_block *parent = NULL;
+	struct kv_arrival arrival = {
+		.parent = KV_NONE,
 		.position = record->position,
-		.past = past_of(cache, list, block, promoted),
 		.promoted = promoted,
-		.same = list->ssd,
+		.same = list->tier == SSD,
 		.now_ns = kv_now_ns(),
 	};
 
-	add(list, block->number, &arrival);
+	memcpy(key.b, record->parent, sizeof(key.b));
+	if (key.len)
+		parent = kv_table_find(cache, list->space, &key);
+	if (parent &&
+	    (list->tier == SSD ? kv_evict_list_ssd(cache, parent) == list
+			       : parent->slot && parent->slot->list == list) &&
+	    kv_policy_has(&list->policy, parent->number))
+		arrival.parent = parent->number;
+	arrival.past = other ? (struct kv_past){other->tick, other->uses}
+			     : kv_ghost_take(&cache->ghost,
+					     kv_key_hash(cache, list->space,
+							 block->key));
+	insert(list, block->number, &arrival);
 }
 
 void kv_evict_list_add_plain(struct kv_evict_list *list,
@@ -141,7 +126,7 @@ void kv_evict_list_add_plain(struct kv_evict_list *list,
 		.same = true,
 	};
 
-	add(list, block->number, &arrival);
+	insert(list, block->number, &arrival);
 }
 
 void kv_evict_list_drop(struct kv_evict_list *list, uint32_t block)
@@ -166,26 +151,50 @@ void kv_evict_lists_free(struct kv_evict_lists *lists)
 	}
 }
 
-void kv_evict_lists_leave(struct kv_evict_list_list *own)
+void kv_evict_lists_leave(struct kv_space *space)
 {
 	struct kv_evict_list *list;
 
-	while ((list = LIST_FIRST(own))) {
-		assert(list->blocks == 0 && list->idle == 0);
-		TAILQ_REMOVE(list->lists, list, link);
-		LIST_REMOVE(list, own);
-		free(list);
-	}
+	for (enum kv_node_tier tier = 0; tier < TIERS; tier++)
+		while ((list = LIST_FIRST(&space->lists[tier]))) {
+			assert(list->blocks == 0 && list->idle == 0);
+			TAILQ_REMOVE(list->lists, list, link);
+			LIST_REMOVE(list, own);
+			free(list);
+		}
 }
 
 /* ---- victims ---- */
+
+bool kv_victim_gives(const struct kv_evict_list *list,
+		     const struct kv_giving *giving)
+{
+	const struct kv_space *space = list->space, *but = giving->but;
+	const struct kv_node *own = &space->in[list->tier];
+	const struct kv_node *all = &space->tenant->in[list->tier];
+	const uint64_t bytes =
+		list->tier == SSD
+			? ((const struct kv_ssd_class *)list->class)->slot_bytes
+			: ((const struct kv_class *)list->class)->slot_bytes;
+
+	if (but &&
+	    (space == but || (space->tenant == but->tenant &&
+			      all->bytes + all->coming < all->guaranteed)))
+		return false;
+	if (giving->may && !giving->may(list, giving))
+		return false;
+	return giving->regardless || space == giving->taker ||
+	       (own->bytes >= own->guaranteed + bytes &&
+		(space->tenant == giving->tenant ||
+		 all->bytes >= all->guaranteed + bytes));
+}
 
 static void look_at(struct kv_coldest *coldest, struct kv_evict_list *list,
 		    const struct kv_giving *giving)
 {
 	uint32_t age;
 
-	if (!list->blocks || !giving->gives(list, giving->arg))
+	if (!list->blocks || !kv_victim_gives(list, giving))
 		return;
 	age = kv_policy_age(&list->policy);
 	if (coldest->list && age <= coldest->age)
@@ -206,6 +215,15 @@ void kv_victim_look(const struct kv_evict_lists *lists,
 	}
 }
 
+/* Evict a block of @list, unless that is the coldest list, which has none. */
+static bool evict_other(struct kv_evict_list *list,
+			const struct kv_coldest *coldest,
+			const struct kv_giving *giving)
+{
+	return list != coldest->list && list->blocks &&
+	       kv_victim_gives(list, giving) && giving->evict(list, giving);
+}
+
 bool kv_victim_evict(const struct kv_evict_lists *lists,
 		     const struct kv_giving *giving)
 {
@@ -213,52 +231,27 @@ bool kv_victim_evict(const struct kv_evict_lists *lists,
 	struct kv_evict_list *list;
 
 	kv_victim_look(lists, giving, &coldest);
-	if (coldest.list && giving->evict(coldest.list, giving->arg))
+	if (coldest.list && giving->evict(coldest.list, giving))
 		return true;
-	/* All it has is in use. */
 	TAILQ_FOREACH(list, lists, link)
-		if (list != coldest.list && list->blocks &&
-		    giving->gives(list, giving->arg) &&
-		    giving->evict(list, giving->arg))
+		if (evict_other(list, &coldest, giving))
 			return true;
 	return false;
 }
 
-bool kv_victim_evict_own(const struct kv_evict_list_list *own,
+bool kv_victim_evict_own(const struct kv_space *space, enum kv_node_tier tier,
 			 const struct kv_giving *giving)
 {
 	struct kv_coldest coldest = {0};
 	struct kv_evict_list *list;
 
-	LIST_FOREACH(list, own, own)
+	LIST_FOREACH(list, &space->lists[tier], own)
 		look_at(&coldest, list, giving);
-	return coldest.list && giving->evict(coldest.list, giving->arg);
+	return coldest.list && giving->evict(coldest.list, giving);
 }
 
-static struct kv_evict_list *first_of(const struct kv_space *space, bool ssd)
-{
-	return LIST_FIRST(ssd ? &space->ssd_lists : &space->dram_lists);
-}
-
-/* All that @coldest has is in use. */
-static bool evict_other(const struct kv_tenant *tenant, bool ssd,
-			const struct kv_evict_list *coldest,
-			const struct kv_giving *giving)
-{
-	struct kv_evict_list *list;
-	const struct kv_space *space;
-
-	LIST_FOREACH(space, &tenant->spaces, siblings)
-		for (list = first_of(space, ssd); list;
-		     list = LIST_NEXT(list, own))
-			if (list != coldest && list->blocks &&
-			    giving->gives(list, giving->arg) &&
-			    giving->evict(list, giving->arg))
-				return true;
-	return false;
-}
-
-bool kv_victim_evict_tenant(const struct kv_tenant *tenant, bool ssd,
+bool kv_victim_evict_tenant(const struct kv_tenant *tenant,
+			    enum kv_node_tier tier,
 			    const struct kv_giving *giving)
 {
 	struct kv_coldest coldest = {0};
@@ -266,9 +259,13 @@ bool kv_victim_evict_tenant(const struct kv_tenant *tenant, bool ssd,
 	const struct kv_space *space;
 
 	LIST_FOREACH(space, &tenant->spaces, siblings)
-		for (list = first_of(space, ssd); list;
-		     list = LIST_NEXT(list, own))
+		LIST_FOREACH(list, &space->lists[tier], own)
 			look_at(&coldest, list, giving);
-	return coldest.list && (giving->evict(coldest.list, giving->arg) ||
-				evict_other(tenant, ssd, coldest.list, giving));
+	if (coldest.list && giving->evict(coldest.list, giving))
+		return true;
+	LIST_FOREACH(space, &tenant->spaces, siblings)
+		LIST_FOREACH(list, &space->lists[tier], own)
+			if (evict_other(list, &coldest, giving))
+				return true;
+	return false;
 }

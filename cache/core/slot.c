@@ -10,14 +10,14 @@
  *       segments' and the lists' idle, arena->idle their bytes.
  *   (2) Exactly the slots of unpersisted blocks are on their space's
  *       unpersisted, in the order of seq.
- *   (3) space->busy_dram are the bytes of its slots that are neither FREE nor
- *       idle, arena->guaranteed what all tenants are guaranteed beyond these.
+ *   (3) space->in[DRAM].fast are the bytes of its slots that are neither FREE nor
+ *       idle, cache->due[DRAM] what all tenants are guaranteed beyond these.
  *
  * LOCKING  cache->lock.
  */
 #include "cache/core/slot.h"
 #include "cache/core/account.h"
-#include "cache/core/tenant.h"
+#include "cache/core/ledger.h"
 #include "common/copy.h"
 
 uint8_t *kv_slot_bytes(const struct kv_slot *slot)
@@ -98,16 +98,6 @@ bool kv_slot_idle(const struct kv_slot *slot)
 	       !slot->pinned && !kv_block_dirty(slot->block);
 }
 
-bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes)
-{
-	const struct kv_tenant *tenant = space->tenant;
-
-	return space->bytes_dram + space->filling_dram + bytes <=
-		       space->guaranteed_dram ||
-	       tenant->bytes_dram + tenant->filling_dram + bytes <=
-		       tenant->guaranteed_dram;
-}
-
 static void add_idle(struct kv_cache *cache, struct kv_slot *slot, int by)
 {
 	struct kv_class *class = slot->segment->class;
@@ -118,7 +108,7 @@ static void add_idle(struct kv_cache *cache, struct kv_slot *slot, int by)
 	slot->list->idle += (uint32_t)by;
 	cache->arena.idle += by > 0 ? bytes : -bytes;
 	cache->room |= by > 0;
-	kv_count_busy(cache, slot->list->space, by > 0 ? -bytes : bytes);
+	kv_count_fast(cache, DRAM, slot->list->space, by > 0 ? -bytes : bytes);
 }
 
 /* Whether somebody keeps it from others, for as long as he likes: what waits to
@@ -214,8 +204,8 @@ static bool is_owed(const struct kv_space *space, uint64_t bytes)
 {
 	const struct kv_tenant *tenant = space->tenant;
 
-	return space->busy_dram + bytes <= space->guaranteed_dram ||
-	       tenant->busy_dram + bytes <= tenant->guaranteed_dram;
+	return space->in[DRAM].fast + bytes <= space->in[DRAM].guaranteed ||
+	       tenant->in[DRAM].fast + bytes <= tenant->in[DRAM].guaranteed;
 }
 
 bool kv_arena_over_share(const struct kv_cache *cache,
@@ -223,7 +213,7 @@ bool kv_arena_over_share(const struct kv_cache *cache,
 {
 	return !is_owed(space, bytes) &&
 	       !kv_account_fits(space->account, KV_FINITE_DIRTY,
-				kv_shared_dram(cache), share_of(cache, bytes),
+				kv_shared(cache, DRAM), share_of(cache, bytes),
 				0);
 }
 
@@ -232,7 +222,7 @@ bool kv_arena_keeps_share(const struct kv_cache *cache,
 {
 	return !is_owed(space, bytes) &&
 	       !kv_account_fits(space->account, KV_FINITE_DRAM,
-				kv_shared_dram(cache), share_of(cache, bytes),
+				kv_shared(cache, DRAM), share_of(cache, bytes),
 				0);
 }
 
@@ -242,7 +232,7 @@ static bool over_kept_share(const struct kv_cache *cache,
 			    const struct kv_space *space, uint64_t bytes,
 			    bool dirty)
 {
-	const uint64_t shared = kv_shared_dram(cache);
+	const uint64_t shared = kv_shared(cache, DRAM);
 	const uint64_t spare = shared / KV_FLOOR_PART;
 	const uint64_t share = share_of(cache, bytes);
 
@@ -253,43 +243,14 @@ static bool over_kept_share(const struct kv_cache *cache,
 					   shared + spare, share, 0)));
 }
 
-/* With @left bytes left over. */
-static bool crowded(const struct kv_cache *cache, const struct kv_space *space,
-		    uint64_t bytes, uint64_t left)
-{
-	const struct kv_arena *arena = &cache->arena;
-	uint64_t total = arena->max * arena->segment_bytes;
-	uint64_t busy = arena->used - arena->idle + bytes;
-	const struct kv_tenant *tenant = space->tenant;
-	uint64_t siblings = tenant->due_dram - kv_due_dram(space);
-
-	if (busy > total - total / KV_FLOOR_PART)
-		return true;
-	/* A space's own guarantee is there for it, and its tenant's beyond that
-	 * of other spaces; what others are guaranteed is not. */
-	return space->busy_dram + bytes > space->guaranteed_dram &&
-	       tenant->busy_dram + siblings + bytes > tenant->guaranteed_dram &&
-	       busy + left + arena->guaranteed -
-			       kv_tenant_guaranteed_dram(tenant) + siblings >
-		       total;
-}
-
-bool kv_arena_crowded(const struct kv_cache *cache,
-		      const struct kv_space *space, uint64_t bytes)
-{
-	return crowded(cache, space, bytes, 0);
-}
-
 /* Leases and pins leave a part to save by: of the share, and of what others are
  * not guaranteed. */
 bool kv_arena_over_floor(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes)
 {
-	const struct kv_arena *arena = &cache->arena;
-
 	return over_kept_share(cache, space, bytes, false) ||
-	       crowded(cache, space, bytes,
-		       arena->max * arena->segment_bytes / KV_FLOOR_PART);
+	       kv_crowded(cache, DRAM, space, bytes,
+			  kv_tier_bytes(cache, DRAM) / KV_FLOOR_PART);
 }
 
 bool kv_slot_over_floor(const struct kv_cache *cache,

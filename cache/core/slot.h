@@ -8,9 +8,6 @@
 
 #include "cache/core/core.h"
 
-/* Of the arena, and of a user's share: only to save by. */
-#define KV_FLOOR_PART 16u
-
 /* A page for the prologue, and then the file. */
 uint8_t *kv_slot_bytes(const struct kv_slot *slot);
 uint8_t *kv_slot_file(const struct kv_slot *slot);
@@ -46,8 +43,6 @@ bool kv_class_fits(const struct kv_class *class, const struct kv_space *space);
 bool kv_segment_may_keep(const struct kv_cache *cache,
 			 const struct kv_segment *segment);
 
-/* Is @space, or its tenant, guaranteed @bytes more? */
-bool kv_guaranteed_dram(const struct kv_space *space, uint64_t bytes);
 /* Whether its owner would have more than a user's share that cannot be evicted
  * now, and @space more than it is guaranteed, with @bytes more being filled. */
 bool kv_arena_over_share(const struct kv_cache *cache,
@@ -55,14 +50,11 @@ bool kv_arena_over_share(const struct kv_cache *cache,
 /* The same of what is kept alone: nothing gives way but by its users. */
 bool kv_arena_keeps_share(const struct kv_cache *cache,
 			  const struct kv_space *space, uint64_t bytes);
-/* Would keeping @bytes more for @space leave too little to evict, or too little
- * of what others are guaranteed? */
-bool kv_arena_crowded(const struct kv_cache *cache,
-		      const struct kv_space *space, uint64_t bytes);
-/* The same for bytes that are leased or pinned, which have a share, too. */
+/* Would leasing or pinning @bytes more for @space be beyond its owner's share,
+ * or leave too little to evict, or too little for the guarantees of others? */
 bool kv_arena_over_floor(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes);
-/* The same for one that may be kept already, or waits to be written. */
+/* The same for a slot that may be kept already, or waits to be written. */
 bool kv_slot_over_floor(const struct kv_cache *cache,
 			const struct kv_slot *slot);
 

@@ -1,30 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * table.c - key to block, in memory.
+ * table.c - the blocks by key, and the spaces by id, in memory.
  *
- * OWNS       the blocks, in chunks that never move, and the directories: per
- *            space 256 hash tables by the key's first byte, which are the
- *            two-digit directories of the mount.
+ * OWNS       the blocks, in chunks that never move; the directories: each space
+ *            has 256 hash tables by the first byte of the key, which are the
+ *            two-digit directories of the mount; cache->spaces.
  *
  * INVARIANTS
  *   (1) A block that is not BLOCK_REMOVED is in exactly one bucket of its
  *       space's directory; a removed or free one in none.
  *   (2) A number is given out again only with a higher generation, so an id
  *       never comes back.
+ *   (3) spaces->sorted has every space once, by ascending id.  An id is never
+ *       used again: disks, messages and inode numbers have it.
+ *   (4) spaces->at has each space at its place, which its blocks name, and NULL
+ *       at free places.  Below places_hint no place is free.
  *
- * LOCKING    cache->lock, for everything.
+ * LOCKING    cache->lock, for everything but the references of a space.
  */
 #include "cache/core/table.h"
 #include "cache/core/core.h"
 
+#include <stdatomic.h>
 #include <sys/random.h>
 #include <xxhash.h>
 
 #define CHUNK 4096u
 #define FIRST_BUCKETS 4u
-#define BUCKET_BLOCKS 2u /* on average, before buckets double */
-#define AHEAD 16u	 /* buckets, when they are gone through */
-#define LINE 64u	 /* the processor's */
+#define BUCKET_BLOCKS 2u      /* on average, before buckets double */
+#define AHEAD 16u	      /* buckets, when they are gone through */
+#define LINE 64u	      /* the processor's */
+#define PLACES_MAX (1u << 24) /* kv_block.place has 24 bits */
+#define FIRST_ROOM 16u	      /* spaces */
 
 int kv_table_init(struct kv_table *table)
 {
@@ -48,39 +55,29 @@ struct kv_block *kv_table_at(const struct kv_table *table, uint32_t number)
 	return &table->chunks[number / CHUNK][number % CHUNK];
 }
 
-static int grow(struct kv_table *table)
+/* Take a free number, or the next one, with room in the chunks.  -ENOMEM. */
+static int number_new(struct kv_table *table, uint32_t *ret_number)
 {
 	struct kv_block **chunks, *chunk;
 
-	if (table->used < table->n_chunks * CHUNK)
-		return 0;
-	if (table->n_chunks >= KV_NONE / CHUNK)
-		return -ENOMEM;
-	chunks = realloc(table->chunks,
-			 (table->n_chunks + 1) * sizeof(struct kv_block *));
-	if (!chunks)
-		return -ENOMEM;
-	table->chunks = chunks;
-	chunk = calloc(CHUNK, sizeof(struct kv_block));
-	if (!chunk)
-		return -ENOMEM;
-	chunks[table->n_chunks++] = chunk;
-	return 0;
-}
-
-static int number_new(struct kv_table *table, uint32_t *ret_number)
-{
-	uint32_t number = table->free;
-	int r;
-
-	if (number != KV_NONE) {
-		table->free = kv_table_at(table, number)->next;
-		*ret_number = number;
+	if (table->free != KV_NONE) {
+		*ret_number = table->free;
+		table->free = kv_table_at(table, table->free)->next;
 		return 0;
 	}
-	r = grow(table);
-	if (r < 0)
-		return r;
+	if (table->used == table->n_chunks * CHUNK) {
+		if (table->n_chunks >= KV_NONE / CHUNK)
+			return -ENOMEM;
+		chunks = reallocarray(table->chunks, table->n_chunks + 1,
+				      sizeof(*chunks));
+		if (!chunks)
+			return -ENOMEM;
+		table->chunks = chunks;
+		chunk = calloc(CHUNK, sizeof(*chunk));
+		if (!chunk)
+			return -ENOMEM;
+		chunks[table->n_chunks++] = chunk;
+	}
 	*ret_number = table->used++;
 	return 0;
 }
@@ -118,12 +115,6 @@ struct kv_space *kv_block_space(struct kv_cache *cache,
 	return cache->spaces.at[block->place];
 }
 
-static bool is_key(const struct kv_block *block, const struct kv_key *key)
-{
-	return memcmp(block->key, key->b, KV_KEY_MAX) == 0 &&
-	       !(block->flags & BLOCK_LONG_KEY) == (key->len == 16);
-}
-
 static struct kv_block *find(struct kv_cache *cache, const struct kv_dir *dir,
 			     const struct kv_key *key, uint32_t h)
 {
@@ -135,7 +126,8 @@ static struct kv_block *find(struct kv_cache *cache, const struct kv_dir *dir,
 	while (number != KV_NONE) {
 		struct kv_block *block = kv_table_at(&cache->table, number);
 
-		if (is_key(block, key))
+		if (memcmp(block->key, key->b, KV_KEY_MAX) == 0 &&
+		    !(block->flags & BLOCK_LONG_KEY) == (key->len == 16))
 			return block;
 		number = block->next;
 	}
@@ -176,7 +168,8 @@ void kv_table_look_ahead(const struct kv_cache *cache,
 		kv_table_fetch(&cache->table, *bucket);
 }
 
-static int rehash(struct kv_cache *cache, struct kv_dir *dir)
+/* Double the buckets of @dir if they are full.  -ENOMEM. */
+static int make_buckets(struct kv_cache *cache, struct kv_dir *dir)
 {
 	uint32_t old_n = dir->buckets ? dir->mask + 1 : 0;
 	uint32_t n = old_n ? old_n * 2 : FIRST_BUCKETS;
@@ -227,7 +220,7 @@ int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 			return -ENOMEM;
 		dir->mtime_ns = space->mtime_ns;
 	}
-	r = rehash(cache, dir);
+	r = make_buckets(cache, dir);
 	if (r < 0)
 		return r;
 	r = number_new(&cache->table, &number);
@@ -339,12 +332,10 @@ void kv_block_hold(struct kv_cache *cache, struct kv_block *block)
 
 bool kv_dir_exists(struct kv_cache *cache, struct kv_space *space, uint8_t byte)
 {
-	struct kv_dir *dir;
 	bool exists;
 
 	kv_lock(cache);
-	dir = space->dirs[byte];
-	exists = dir;
+	exists = space->dirs[byte];
 	kv_unlock(cache);
 	return exists;
 }
@@ -428,64 +419,40 @@ static uint32_t reverse(uint32_t v)
 }
 
 /*
- * The bucket after @at, by counting from the highest bit of the mask down: when
- * buckets double, those that each becomes are both still to come, or both done.
- * 0: there is none.
+ * Put the keys from bucket *@at of @dir on into @ret_keys.  True: to the end of
+ * @dir, and *@at is 0.
+ *
+ * Buckets are counted from the highest bit of the mask down: when they double,
+ * the two halves of each are both still to come, or both done.
  */
-static uint32_t next_bucket(uint32_t at, uint32_t mask)
-{
-	return reverse(reverse(at | ~mask) + 1);
-}
-
-/* Those that do not fit are left out: no bucket is that long. */
-static size_t put_bucket(const struct kv_cache *cache, uint32_t number,
-			 struct kv_key *ret_keys, size_t max)
-{
-	size_t n = 0;
-
-	for (; number != KV_NONE && n < max; n++) {
-		const struct kv_block *block =
-			kv_table_at(&cache->table, number);
-
-		ret_keys[n] = kv_block_key(block);
-		number = block->next;
-	}
-	return n;
-}
-
-static size_t count_bucket(const struct kv_cache *cache, uint32_t number)
-{
-	size_t n = 0;
-
-	for (; number != KV_NONE; n++)
-		number = kv_table_at(&cache->table, number)->next;
-	return n;
-}
-
-/* From bucket *@at of @dir on; true: to its end, and *@at is 0. */
 static bool put_dir(const struct kv_cache *cache, const struct kv_dir *dir,
 		    uint32_t *at, unsigned *looks, struct kv_key *ret_keys,
 		    size_t max, size_t *n)
 {
-	uint32_t bucket = *at;
-
 	if (!dir || !dir->buckets || dir->blocks == 0) {
 		*at = 0;
 		return true;
 	}
 	do {
-		uint32_t first = dir->buckets[bucket & dir->mask];
+		const uint32_t first = dir->buckets[*at & dir->mask];
+		const struct kv_block *block;
+		size_t count = 0;
 
-		if (*looks == 0 ||
-		    (*n > 0 && count_bucket(cache, first) > max - *n)) {
-			*at = bucket;
-			return false;
+		for (uint32_t i = first; i != KV_NONE; i = block->next) {
+			block = kv_table_at(&cache->table, i);
+			count++;
 		}
+		if (*looks == 0 || (*n > 0 && count > max - *n))
+			return false;
 		(*looks)--;
-		*n += put_bucket(cache, first, ret_keys + *n, max - *n);
-		bucket = next_bucket(bucket, dir->mask);
-	} while (bucket != 0);
-	*at = 0;
+		/* No bucket has more than @max keys. */
+		for (uint32_t i = first; i != KV_NONE && *n < max;
+		     i = block->next) {
+			block = kv_table_at(&cache->table, i);
+			ret_keys[(*n)++] = kv_block_key(block);
+		}
+		*at = reverse(reverse(*at | ~dir->mask) + 1);
+	} while (*at != 0);
 	return true;
 }
 
@@ -508,14 +475,17 @@ size_t kv_space_keys(struct kv_cache *cache, struct kv_space *space,
 int kv_dir_list(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
 		uint64_t **ret_ids, size_t *ret_n)
 {
-	struct kv_dir *dir;
+	const struct kv_dir *dir;
 	uint64_t *ids = NULL;
 	size_t n = 0;
+	int r = 0;
 
 	kv_lock(cache);
 	dir = space->dirs[byte];
-	if (dir && dir->blocks)
+	if (dir && dir->blocks) {
 		ids = malloc(dir->blocks * sizeof(*ids));
+		r = ids ? 0 : -ENOMEM;
+	}
 	for (uint32_t i = 0; ids && i <= dir->mask; i++)
 		for (uint32_t b = dir->buckets[i]; b != KV_NONE;) {
 			struct kv_block *block = kv_table_at(&cache->table, b);
@@ -523,12 +493,124 @@ int kv_dir_list(struct kv_cache *cache, struct kv_space *space, uint8_t byte,
 			ids[n++] = kv_block_id(block);
 			b = block->next;
 		}
-	if (dir && dir->blocks && !ids) {
-		kv_unlock(cache);
-		return -ENOMEM;
-	}
 	kv_unlock(cache);
 	*ret_ids = ids;
 	*ret_n = n;
+	return r;
+}
+
+/* ---- spaces ---- */
+
+/* Return the index of space @id in sorted[], or where it would be. */
+static uint32_t rank_of(const struct kv_spaces *spaces, uint32_t id)
+{
+	uint32_t low = 0, high = spaces->n;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (spaces->sorted[middle]->id < id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+struct kv_space *kv_space_with_id(const struct kv_cache *cache, uint32_t id)
+{
+	const struct kv_spaces *spaces = &cache->spaces;
+	uint32_t rank = rank_of(spaces, id);
+
+	kv_assert_locked(&cache->lock);
+	return rank < spaces->n && spaces->sorted[rank]->id == id
+		       ? spaces->sorted[rank]
+		       : NULL;
+}
+
+struct kv_space *kv_space_behind(const struct kv_cache *cache, uint32_t after)
+{
+	const struct kv_spaces *spaces = &cache->spaces;
+	uint32_t rank;
+
+	kv_assert_locked(&cache->lock);
+	if (after == UINT32_MAX)
+		return NULL;
+	rank = rank_of(spaces, after + 1);
+	return rank < spaces->n ? spaces->sorted[rank] : NULL;
+}
+
+int kv_spaces_enter(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_spaces *spaces = &cache->spaces;
+	uint32_t rank = rank_of(spaces, space->id), place;
+	const uint32_t room = spaces->room ? spaces->room * 2 : FIRST_ROOM;
+	struct kv_space **more;
+
+	kv_assert_locked(&cache->lock);
+	if (rank < spaces->n && spaces->sorted[rank]->id == space->id)
+		return -EEXIST;
+	if (spaces->n == spaces->room) {
+		if (room > PLACES_MAX)
+			return -ENOSPC;
+		more = reallocarray(spaces->sorted, room, sizeof(*more));
+		if (!more)
+			return -ENOMEM;
+		spaces->sorted = more;
+		more = reallocarray(spaces->at, room, sizeof(*more));
+		if (!more)
+			return -ENOMEM;
+		memset(more + spaces->room, 0,
+		       (room - spaces->room) * sizeof(*more));
+		spaces->at = more;
+		spaces->room = room;
+	}
+	memmove(spaces->sorted + rank + 1, spaces->sorted + rank,
+		(spaces->n - rank) * sizeof(struct kv_space *));
+	spaces->sorted[rank] = space;
+	spaces->n++;
+	for (place = spaces->places_hint; spaces->at[place];)
+		place++;
+	spaces->at[place] = space;
+	spaces->places_hint = place + 1;
+	space->place = place;
 	return 0;
+}
+
+void kv_spaces_leave(struct kv_cache *cache, struct kv_space *space)
+{
+	struct kv_spaces *spaces = &cache->spaces;
+	uint32_t rank = rank_of(spaces, space->id);
+
+	kv_assert_locked(&cache->lock);
+	assert(spaces->sorted[rank] == space);
+	spaces->n--;
+	memmove(spaces->sorted + rank, spaces->sorted + rank + 1,
+		(spaces->n - rank) * sizeof(struct kv_space *));
+	spaces->at[space->place] = NULL;
+	spaces->places_hint = KV_MIN(spaces->places_hint, space->place);
+}
+
+void kv_spaces_fini(struct kv_spaces *spaces)
+{
+	free(spaces->sorted);
+	free(spaces->at);
+}
+
+struct kv_space *kv_space_get(struct kv_space *space)
+{
+	atomic_fetch_add_explicit(&space->refs, 1, memory_order_relaxed);
+	return space;
+}
+
+void kv_space_putp(struct kv_space **space)
+{
+	kv_space_put(*space);
+}
+
+void kv_space_put(struct kv_space *space)
+{
+	if (space)
+		atomic_fetch_sub_explicit(&space->refs, 1,
+					  memory_order_release);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * table.h - key to block, in memory.  All calls with the lock held.
+ * table.h - the blocks by key, and the spaces by id, in memory.  All calls under
+ * the cache's lock.
  */
 #ifndef KV_CACHE_CORE_TABLE_H
 #define KV_CACHE_CORE_TABLE_H
@@ -10,15 +11,15 @@
 int kv_table_init(struct kv_table *table);
 void kv_table_fini(struct kv_table *table);
 struct kv_block *kv_table_at(const struct kv_table *table, uint32_t number);
-/* The block with that kv_block_id, or NULL; a removed one if it is held. */
+/* Find the block with this kv_block_id, a removed one if it is held; NULL. */
 struct kv_block *kv_table_find_id(struct kv_cache *cache, uint64_t id);
 struct kv_block *kv_table_find(struct kv_cache *cache, struct kv_space *space,
 			       const struct kv_key *key);
-/* A new block in its directory, which is made; -EEXIST, -ENOMEM. */
+/* Make a block in its directory, which is made if needed; -EEXIST, -ENOMEM. */
 int kv_table_insert(struct kv_cache *cache, struct kv_space *space,
 		    const struct kv_key *key, struct kv_block **ret_block);
-/* Have the processor fetch what an insert of @key will look at: the bucket,
- * and when that has come, the block in it.  @key is KV_KEY_MAX bytes. */
+/* Prefetch into the processor's cache the bucket of @key, which has KV_KEY_MAX
+ * bytes, or, once that has come, the first block in it. */
 enum kv_table_ahead { KV_AHEAD_BUCKET, KV_AHEAD_BLOCK };
 void kv_table_look_ahead(const struct kv_cache *cache,
 			 const struct kv_space *space, const uint8_t *key,
@@ -26,7 +27,7 @@ void kv_table_look_ahead(const struct kv_cache *cache,
 void kv_table_fetch(const struct kv_table *table, uint32_t number);
 void kv_table_unlink(struct kv_cache *cache, struct kv_block *block);
 void kv_table_free(struct kv_cache *cache, struct kv_block *block);
-/* Of a space's key, of all its 32 bytes; seeded. */
+/* Return a seeded hash of a space and all 32 bytes of a key. */
 uint64_t kv_key_hash(const struct kv_cache *cache, const struct kv_space *space,
 		     const uint8_t *key);
 struct kv_key kv_block_key(const struct kv_block *block);
@@ -34,5 +35,15 @@ uint64_t kv_block_id(const struct kv_block *block);
 struct kv_space *kv_block_space(struct kv_cache *cache,
 				const struct kv_block *block);
 void kv_dirs_free(struct kv_space *space);
+
+/* Find a space, also a removed one; NULL: there is none any more. */
+struct kv_space *kv_space_with_id(const struct kv_cache *cache, uint32_t id);
+/* Return the first space with a higher id than @after; NULL. */
+struct kv_space *kv_space_behind(const struct kv_cache *cache, uint32_t after);
+/* Give @space, whose id is set, a place.  -EEXIST, -ENOSPC, -ENOMEM. */
+int kv_spaces_enter(struct kv_cache *cache, struct kv_space *space);
+/* Free the place of @space. */
+void kv_spaces_leave(struct kv_cache *cache, struct kv_space *space);
+void kv_spaces_fini(struct kv_spaces *spaces);
 
 #endif

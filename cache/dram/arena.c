@@ -36,7 +36,7 @@
 #include "cache/dram/dram.h"
 #include "cache/core/list.h"
 #include "cache/core/slot.h"
-#include "cache/core/tenant.h"
+#include "cache/core/ledger.h"
 #include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
 
@@ -172,8 +172,8 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 	slot = kv_dram_evict_for_locked(cache, class, space);
 	if (!slot)
 		return kv_arena_grows_locked(cache) ? -EBUSY : -ENOSPC;
-	list = kv_evict_list_make(space, &space->dram_lists, class,
-				  &class->lists, &arena->eviction);
+	list = kv_evict_list_make(space, DRAM, class, &class->lists,
+				  &arena->eviction);
 	if (!list)
 		return -ENOMEM;
 
@@ -183,8 +183,8 @@ int kv_slot_take_locked(struct kv_cache *cache, struct kv_space *space,
 	slot->state = SLOT_FILLING;
 	slot->list = list;
 	arena->used += slot_bytes;
-	kv_count_filling(space, slot_bytes);
-	kv_count_busy(cache, space, slot_bytes);
+	kv_count_coming(DRAM, space, slot_bytes);
+	kv_count_fast(cache, DRAM, space, slot_bytes);
 	kv_slot_after(cache, slot);
 	if (--segment->free == 0) {
 		TAILQ_REMOVE(&class->segments, segment, link);
@@ -265,8 +265,8 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 		kv_unpersisted_add_locked(cache, slot);
 	slot->payload = kv_slot_prologue(slot)->record.payload;
 	kv_slot_pin_locked(cache, slot);
-	kv_count_filling(space, -class->slot_bytes);
-	kv_count_dram(space, class->slot_bytes);
+	kv_count_coming(DRAM, space, -class->slot_bytes);
+	kv_count_bytes(DRAM, space, class->slot_bytes);
 	if (!slot->pinned)
 		kv_evict_list_add(cache, slot->list, block,
 				  block->file != KV_NONE);
@@ -280,7 +280,8 @@ static void part(struct kv_cache *cache, struct kv_slot *slot)
 	if (kv_block_unpersisted(slot->block))
 		kv_unpersisted_drop_locked(cache, slot);
 	kv_evict_list_drop(slot->list, slot->block->number);
-	kv_count_dram(slot->list->space, -slot->segment->class->slot_bytes);
+	kv_count_bytes(DRAM, slot->list->space,
+		       -slot->segment->class->slot_bytes);
 	slot->block->slot = NULL;
 	slot->block = NULL;
 }
@@ -299,7 +300,7 @@ void kv_slot_leave_locked(struct kv_cache *cache, struct kv_slot *slot)
 		cache->pins.bytes -= bytes;
 	slot->must = slot->pinned = slot->alone = false;
 	slot->state = SLOT_LEFT;
-	kv_count_filling(slot->list->space, bytes);
+	kv_count_coming(DRAM, slot->list->space, bytes);
 	kv_slot_after(cache, slot);
 }
 
@@ -312,11 +313,11 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 	kv_assert_locked(&cache->lock);
 	assert(slot->state != SLOT_FREE && !slot->leases && !slot->holds);
 	kv_slot_before(cache, slot);
-	kv_count_busy(cache, space, -class->slot_bytes);
+	kv_count_fast(cache, DRAM, space, -class->slot_bytes);
 	if (slot->state == SLOT_READY)
 		part(cache, slot);
 	else
-		kv_count_filling(space, -class->slot_bytes);
+		kv_count_coming(DRAM, space, -class->slot_bytes);
 	kv_slot_hint_over_locked(cache, slot, false);
 	slot->state = SLOT_FREE;
 	slot->list = NULL;
@@ -407,11 +408,43 @@ static void check_claims(const struct kv_cache *cache)
 	assert(claimed == cache->arena.claimed);
 }
 
+/* The sums of the ledger are those of the spaces' nodes. */
+static void check_ledger(struct kv_cache *cache)
+{
+	const struct kv_tenant *tenant;
+
+	for (enum kv_node_tier tier = 0; tier < TIERS; tier++) {
+		uint64_t due = 0;
+
+		LIST_FOREACH(tenant, &cache->tenants, link) {
+			struct kv_node sum = {0}, all = tenant->in[tier];
+
+			for (uint32_t i = 0; i < cache->spaces.n; i++) {
+				const struct kv_space *space =
+					cache->spaces.sorted[i];
+
+				if (space->tenant != tenant)
+					continue;
+				sum.bytes += space->in[tier].bytes;
+				sum.coming += space->in[tier].coming;
+				sum.fast += space->in[tier].fast;
+				sum.promised += space->in[tier].guaranteed;
+				sum.due += kv_due(space, tier);
+			}
+			assert(sum.bytes == all.bytes && sum.due == all.due);
+			assert(sum.coming == all.coming);
+			assert(sum.fast == all.fast);
+			assert(sum.promised == all.promised);
+			due += kv_tenant_due(tenant, tier);
+		}
+		assert(due == cache->due[tier]);
+	}
+}
+
 void kv_arena_check_locked(struct kv_cache *cache)
 {
-	uint64_t used = 0, idle_bytes = 0, busy = 0, promised = 0, vacant = 0;
+	uint64_t used = 0, idle_bytes = 0, busy = 0, vacant = 0;
 	uint64_t unpersisted = 0;
-	const struct kv_tenant *tenant;
 	struct kv_segment *segment;
 	struct kv_class *class;
 	struct kv_evict_list *list;
@@ -453,13 +486,11 @@ void kv_arena_check_locked(struct kv_cache *cache)
 	assert(vacant == cache->arena.vacant);
 	assert(idle_bytes == cache->arena.idle);
 	for (uint32_t i = 0; i < cache->spaces.n; i++) {
-		busy += cache->spaces.sorted[i]->busy_dram;
+		busy += cache->spaces.sorted[i]->in[DRAM].fast;
 		unpersisted -= check_lists(cache->spaces.sorted[i]);
 	}
 	assert(unpersisted == 0);
-	LIST_FOREACH(tenant, &cache->tenants, link)
-		promised += kv_tenant_guaranteed_dram(tenant);
+	check_ledger(cache);
 	check_claims(cache);
 	assert(busy == used - idle_bytes);
-	assert(promised == cache->arena.guaranteed);
 }

@@ -34,7 +34,7 @@
 #include "cache/core/core.h"
 #include "cache/core/account.h"
 #include "cache/core/list.h"
-#include "cache/core/tenant.h"
+#include "cache/core/ledger.h"
 #include "common/sigbus_guard.h"
 #include "common/thread.h"
 

@@ -31,7 +31,6 @@
  * LOCKING   cache->lock for the lists but the busy one, and the counts.
  */
 #include "cache/block/block.h"
-#include "cache/core/spaces.h"
 #include "cache/core/table.h"
 #include "cache/remote/tier.h"
 

@@ -29,7 +29,6 @@
  * LOCKING   cache->lock for all of it.  It is let go of while a page is listed: then
  *           the offer is OUT, and the preparer's.
  */
-#include "cache/core/spaces.h"
 #include "cache/core/table.h"
 #include "cache/remote/tier.h"
 

@@ -22,7 +22,7 @@
 #include <sys/eventfd.h>
 
 #include "cache/core/hooks.h"
-#include "cache/core/spaces.h"
+#include "cache/core/table.h"
 #include "cache/remote/tier.h"
 #include "common/copy.h"
 #include "common/thread.h"

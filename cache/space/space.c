@@ -22,9 +22,8 @@
 #include "cache/core/hooks.h"
 #include "cache/core/list.h"
 #include "cache/core/slot.h"
-#include "cache/core/spaces.h"
 #include "cache/core/table.h"
-#include "cache/core/tenant.h"
+#include "cache/core/ledger.h"
 #include "cache/dram/dram.h"
 #include "cache/remote/remote.h"
 #include "cache/ssd/ssd.h"
@@ -151,8 +150,8 @@ struct kv_space_info kv_space_stat(struct kv_cache *cache,
 	info.quota = space->quota;
 	info.layout = space->layout;
 	info.blocks = space->blocks;
-	info.bytes_dram = space->bytes_dram;
-	info.bytes_ssd = space->bytes_ssd;
+	info.bytes_dram = space->in[DRAM].bytes;
+	info.bytes_ssd = space->in[SSD].bytes;
 	info.lookups = space->lookups;
 	kv_unlock(cache);
 	return info;
@@ -178,8 +177,6 @@ static int add_locked(struct kv_cache *cache, uint32_t id, const char *name,
 	TAILQ_INIT(&space->flushes);
 	TAILQ_INIT(&space->queue);
 	TAILQ_INIT(&space->under_way);
-	LIST_INIT(&space->dram_lists);
-	LIST_INIT(&space->ssd_lists);
 	strcpy(space->name, name);
 	r = kv_spaces_enter(cache, space);
 	if (r == 0 && !tsearch(space, &cache->names, by_name)) {
@@ -206,7 +203,7 @@ static void own_locked(struct kv_cache *cache, struct kv_space *space,
 	const uint64_t held[KV_FINITE_END] = {
 		[KV_FINITE_DRAM] = space->kept_dram,
 		[KV_FINITE_DIRTY] = space->dirty_dram,
-		[KV_FINITE_PINNED] = space->pinned_ssd,
+		[KV_FINITE_PINNED] = space->in[SSD].fast,
 		[KV_FINITE_SNAPSHOTS] = kv_snapshots_cost_locked(cache, space),
 		[KV_FINITE_SPACES] = 1,
 		[KV_FINITE_INDEX] = space->index_bytes,
@@ -233,7 +230,8 @@ static void forget_locked(struct kv_cache *cache, struct kv_space *space)
 	kv_account_credit(space->account, KV_FINITE_SPACES, 1);
 	kv_space_index_locked(cache, space, space->index_bytes, 0);
 	space->removed = true;
-	kv_guarantee_space(cache, space, 0, 0);
+	kv_guarantee_space(cache, space, DRAM, 0);
+	kv_guarantee_space(cache, space, SSD, 0);
 	kv_dirs_free(space);
 }
 
@@ -415,11 +413,11 @@ static bool is_left(const struct kv_space *space)
 {
 	return space->removed && !space->settling &&
 	       atomic_load_explicit(&space->refs, memory_order_acquire) == 0 &&
-	       !space->bytes_dram && !space->filling_dram &&
-	       !space->bytes_ssd && !space->writing_ssd && !space->busy_dram &&
-	       !space->deletions.n && !space->deletions.batch && !space->turn &&
-	       !space->rests && !space->collecting &&
-	       TAILQ_EMPTY(&space->flushes);
+	       !space->in[DRAM].bytes && !space->in[DRAM].coming &&
+	       !space->in[SSD].bytes && !space->in[SSD].coming &&
+	       !space->in[DRAM].fast && !space->deletions.n &&
+	       !space->deletions.batch && !space->turn && !space->rests &&
+	       !space->collecting && TAILQ_EMPTY(&space->flushes);
 }
 
 void kv_spaces_reap(struct kv_cache *cache)
@@ -434,8 +432,7 @@ void kv_spaces_reap(struct kv_cache *cache)
 
 		if (!space || !is_left(space))
 			continue;
-		kv_evict_lists_leave(&space->dram_lists);
-		kv_evict_lists_leave(&space->ssd_lists);
+		kv_evict_lists_leave(space);
 		kv_spaces_leave(cache, space);
 		space_free(space);
 		if (++reaped % REAPED_AT_ONCE == 0) {

@@ -39,7 +39,7 @@
  *            requests are left.
  */
 #include "cache/ssd/ssd.h"
-#include "cache/core/spaces.h"
+#include "cache/core/table.h"
 #include "common/crash_point.h"
 
 #include <fcntl.h>

@@ -37,9 +37,8 @@
 #include "cache/core/list.h"
 #include "cache/core/marks.h"
 #include "cache/core/slot.h"
-#include "cache/core/spaces.h"
 #include "cache/core/table.h"
-#include "cache/core/tenant.h"
+#include "cache/core/ledger.h"
 #include "common/crash_point.h"
 
 #define SLOTS_AT_ONCE 1024u
@@ -103,54 +102,13 @@ static void evict(struct kv_cache *cache, struct kv_block *block)
 /* Where most of what a space has on SSD is in DRAM, too, its order counts. */
 static bool passes_over(const struct kv_space *space)
 {
-	return space->bytes_ssd / 2 > space->bytes_dram;
+	return space->in[SSD].bytes / 2 > space->in[DRAM].bytes;
 }
 
-/* For whom place is made. */
-struct need {
-	struct kv_cache *cache;
-	const struct kv_space *taker; /* NULL: nobody, or all of the tenant's */
-	const struct kv_space *but;   /* gives nothing; NULL: all do */
-	const struct kv_tenant *tenant;
-};
-
-static struct need need_of(struct kv_cache *cache, const struct kv_space *taker,
-			   const struct kv_space *but)
+static bool evict_from(struct kv_evict_list *list,
+		       const struct kv_giving *giving)
 {
-	return (struct need){cache, taker, but, taker ? taker->tenant : NULL};
-}
-
-/* A tenant's guarantee is spared as the space's own is. */
-static bool is_spared(const struct kv_space *space, const struct kv_space *but)
-{
-	const struct kv_tenant *tenant = space->tenant;
-
-	return but &&
-	       (space == but || (tenant == but->tenant &&
-				 tenant->bytes_ssd + tenant->writing_ssd <
-					 tenant->guaranteed_ssd));
-}
-
-static bool gives(const struct kv_evict_list *list, const void *arg)
-{
-	const struct need *need = arg;
-	const struct kv_space *space = list->space;
-	const struct kv_tenant *tenant = space->tenant;
-	const struct kv_ssd_class *class = list->class;
-
-	if (is_spared(space, need->but))
-		return false;
-	if (space == need->taker)
-		return true;
-	return space->bytes_ssd >= space->guaranteed_ssd + class->slot_bytes &&
-	       (tenant == need->tenant ||
-		tenant->bytes_ssd >=
-			tenant->guaranteed_ssd + class->slot_bytes);
-}
-
-static bool evict_from(struct kv_evict_list *list, const void *arg)
-{
-	struct kv_cache *cache = ((const struct need *)arg)->cache;
+	struct kv_cache *cache = giving->cache;
 	struct search search = {
 		.cache = cache,
 		.passed_over = passes_over(list->space) ? 0 : PASSED_OVER,
@@ -168,13 +126,24 @@ static bool evict_from(struct kv_evict_list *list, const void *arg)
 	return true;
 }
 
-/* Look at what the lists of @class may give, too. */
+/* Return a need of @taker (NULL: nobody's) that spares @but (NULL: nobody). */
+static struct kv_giving giving_to(struct kv_cache *cache,
+				  const struct kv_space *taker,
+				  const struct kv_space *but)
+{
+	return (struct kv_giving){.cache = cache,
+				  .taker = taker,
+				  .tenant = taker ? taker->tenant : NULL,
+				  .but = but,
+				  .evict = evict_from};
+}
+
+/* Compare what the lists of @class may give with *@coldest. */
 static void look_at(const struct kv_ssd_class *class,
 		    const struct kv_space *taker, const struct kv_space *but,
 		    struct kv_coldest *coldest)
 {
-	const struct need need = need_of(NULL, taker, but);
-	const struct kv_giving giving = {gives, evict_from, &need};
+	const struct kv_giving giving = giving_to(NULL, taker, but);
 
 	kv_victim_look(&class->lists, &giving, coldest);
 }
@@ -191,31 +160,30 @@ static bool can_give(const struct kv_ssd_class *class,
 static bool evict_one(struct kv_cache *cache, const struct kv_ssd_class *class,
 		      const struct kv_space *taker, const struct kv_space *but)
 {
-	const struct need need = need_of(cache, taker, but);
-	const struct kv_giving giving = {gives, evict_from, &need};
+	const struct kv_giving giving = giving_to(cache, taker, but);
 
 	return kv_victim_evict(&class->lists, &giving);
 }
 
 bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
 {
-	const struct need need = need_of(cache, space, NULL);
-	const struct kv_giving giving = {gives, evict_from, &need};
+	const struct kv_giving giving = giving_to(cache, space, NULL);
 
 	kv_assert_locked(&cache->lock);
-	return kv_victim_evict_own(&space->ssd_lists, &giving);
+	return kv_victim_evict_own(space, SSD, &giving);
 }
 
 bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
 				const struct kv_tenant *tenant,
 				const struct kv_space *space)
 {
-	const struct need need = {
-		.cache = cache, .taker = space, .tenant = tenant};
-	const struct kv_giving giving = {gives, evict_from, &need};
+	const struct kv_giving giving = {.cache = cache,
+					 .taker = space,
+					 .tenant = tenant,
+					 .evict = evict_from};
 
 	kv_assert_locked(&cache->lock);
-	return kv_victim_evict_tenant(tenant, true, &giving);
+	return kv_victim_evict_tenant(tenant, SSD, &giving);
 }
 
 /* Put the numbers of the durable blocks of @file into @numbers and return their
@@ -235,21 +203,6 @@ static size_t blocks_in(struct kv_cache *cache, const struct kv_segfile *file,
 			kv_yield(cache);
 	}
 	return n;
-}
-
-/* Both keep it, the space and its tenant, when they have given what is
- * leaving. */
-static bool keeps_its_own(const struct kv_space *space,
-			  const struct kv_space *taker)
-{
-	const struct kv_tenant *tenant = space->tenant;
-
-	if (space == taker)
-		return true;
-	return (!space->guaranteed_ssd ||
-		space->bytes_ssd >= space->guaranteed_ssd + space->leaving) &&
-	       ((taker && tenant == taker->tenant) || !tenant->guaranteed_ssd ||
-		tenant->bytes_ssd >= tenant->guaranteed_ssd + tenant->leaving);
 }
 
 /* How cold a block must be to be evicted from @file, or for one that is moved
@@ -285,14 +238,14 @@ static size_t sort_stay(struct kv_cache *cache, const struct kv_segfile *file,
 		if (block->file != file->id)
 			continue; /* gone meanwhile */
 		list = kv_evict_list_ssd(cache, block);
-		space->leaving += bytes;
-		space->tenant->leaving += bytes;
-		if (keeps_its_own(space, taker) && may_go(block) &&
+		space->in[SSD].leaving += bytes;
+		space->tenant->in[SSD].leaving += bytes;
+		if (kv_keeps_guarantee(SSD, space, taker) && may_go(block) &&
 		    (!age ||
 		     kv_policy_age_of(&list->policy, block->number) > age))
 			continue;
-		space->leaving -= bytes;
-		space->tenant->leaving -= bytes;
+		space->in[SSD].leaving -= bytes;
+		space->tenant->in[SSD].leaving -= bytes;
 		numbers[i] = numbers[stay];
 		numbers[stay++] = block->number;
 	}
@@ -301,7 +254,8 @@ static size_t sort_stay(struct kv_cache *cache, const struct kv_segfile *file,
 		struct kv_space *space = kv_block_space(cache, block);
 
 		if (block->file == file->id)
-			space->leaving = space->tenant->leaving = 0;
+			space->in[SSD].leaving =
+				space->tenant->in[SSD].leaving = 0;
 	}
 	return stay;
 }
@@ -331,18 +285,6 @@ bool kv_ssd_evict_beside_locked(struct kv_cache *cache,
 	look_at(file->class, NULL, NULL, &coldest);
 	return coldest.list && coldest.age > spared_age(file) &&
 	       evict_one(cache, file->class, NULL, NULL);
-}
-
-/* Even with @bytes more it has no more than it is guaranteed: others give
- * first. */
-static bool entitled(const struct kv_space *taker, uint64_t bytes)
-{
-	const struct kv_tenant *tenant = taker ? taker->tenant : NULL;
-
-	return taker && (taker->bytes_ssd + taker->writing_ssd + bytes <=
-				 taker->guaranteed_ssd ||
-			 tenant->bytes_ssd + tenant->writing_ssd + bytes <=
-				 tenant->guaranteed_ssd);
 }
 
 /* Does @list give before @other, which may be NULL?  Of one user the one that
@@ -404,8 +346,8 @@ static struct kv_segfile *cheapest_file(struct kv_cache *cache,
  * With an @age, the colder blocks must also fill HYSTERESIS files, or be all that
  * the class can give: then the class does not need the file back soon.
  */
-static bool can_spare(const struct kv_segfile *file, const struct need *need,
-		      uint32_t age)
+static bool can_spare(const struct kv_segfile *file,
+		      const struct kv_giving *giving, uint32_t age)
 {
 	const struct kv_ssd_class *class = file->class;
 	const uint64_t free = class->free - (file->slots - file->used);
@@ -416,7 +358,7 @@ static bool can_spare(const struct kv_segfile *file, const struct need *need,
 	TAILQ_FOREACH(list, &class->lists, link) {
 		if (!list->blocks || colder >= enough)
 			break; /* empty lists are last */
-		if (!gives(list, need))
+		if (!kv_victim_gives(list, giving))
 			continue;
 		all += list->blocks;
 		colder += kv_policy_colder(&list->policy, age, enough - colder);
@@ -459,7 +401,7 @@ static bool awaits_own_file(const struct kv_cache *cache,
 
 /* How files are compared to choose the one that is emptied. */
 struct choice {
-	struct need need;
+	struct kv_giving giving;
 	uint32_t age;  /* 0: compare users; else only blocks colder than this
 			  give, the coldest first */
 	bool own_only; /* only the taker's own blocks give */
@@ -477,13 +419,13 @@ static struct kv_evict_list *first_giver(struct kv_cache *cache,
 	TAILQ_FOREACH(list, &class->lists, link) {
 		if (!list->blocks)
 			break; /* empty lists are last */
-		if (!gives(list, &choice->need) ||
+		if (!kv_victim_gives(list, &choice->giving) ||
 		    (choice->own_only &&
-		     list->space->tenant != choice->need.tenant))
+		     list->space->tenant != choice->giving.tenant))
 			continue;
 		if (!choice->age)
 			first = gives_first(cache, list, best,
-					    choice->need.taker);
+					    choice->giving.taker);
 		else
 			first = kv_policy_age(&list->policy) >
 				(best ? kv_policy_age(&best->policy)
@@ -507,7 +449,7 @@ static struct kv_segfile *file_to_empty(struct kv_cache *cache,
 					const struct kv_space *spared,
 					uint32_t age, bool *ret_later)
 {
-	struct choice choice = {need_of(NULL, taker, spared), age, false};
+	struct choice choice = {giving_to(NULL, taker, spared), age, false};
 	struct kv_segfile *file, *best = NULL, *packed = NULL;
 	struct kv_evict_list *giver, *first = NULL;
 	struct kv_ssd_class *class;
@@ -526,7 +468,7 @@ static struct kv_segfile *file_to_empty(struct kv_cache *cache,
 		if (!giver && (age || first || class->n_files < 2))
 			continue;
 		file = cheapest_file(cache, class, giver);
-		if (!file || !can_spare(file, &choice.need, age))
+		if (!file || !can_spare(file, &choice.giving, age))
 			continue;
 		if (file->until > kv_now_ns()) {
 			*ret_later = true;
@@ -546,7 +488,7 @@ bool kv_ssd_balance_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 			   struct kv_space *taker)
 {
 	const struct kv_space *spared =
-		entitled(taker, class->slot_bytes) ? taker : NULL;
+		kv_entitled(SSD, taker, class->slot_bytes) ? taker : NULL;
 	struct kv_coldest own = {0};
 	struct kv_segfile *file = NULL;
 	bool later;
@@ -603,7 +545,7 @@ static bool evict_coldest(struct kv_cache *cache, const struct kv_space *taker,
 
 /* He who has most of the index of those who may give; NULL: nobody may. */
 static struct kv_tenant *richest(struct kv_cache *cache,
-				 const struct need *need)
+				 const struct kv_giving *giving)
 {
 	struct kv_tenant *tenant, *best = NULL;
 	const struct kv_evict_list *list;
@@ -615,7 +557,7 @@ static struct kv_tenant *richest(struct kv_cache *cache,
 		TAILQ_FOREACH(list, &class->lists, link) {
 			if (!list->blocks)
 				break; /* empty ones are last */
-			if (gives(list, need))
+			if (kv_victim_gives(list, giving))
 				list->space->tenant->records +=
 					list->blocks + list->writing;
 		}
@@ -630,17 +572,17 @@ static struct kv_tenant *richest(struct kv_cache *cache,
 static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
 			 const struct kv_space *but)
 {
-	const struct need need = need_of(cache, taker, but);
-	const struct kv_giving giving = {gives, evict_from, &need};
-	const struct kv_tenant *tenant = richest(cache, &need);
+	const struct kv_giving giving = giving_to(cache, taker, but);
+	const struct kv_tenant *tenant = richest(cache, &giving);
 
-	return tenant && (kv_victim_evict_tenant(tenant, true, &giving) ||
+	return tenant && (kv_victim_evict_tenant(tenant, SSD, &giving) ||
 			  evict_coldest(cache, taker, but));
 }
 
 bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker)
 {
-	const struct kv_space *spared = entitled(taker, 0) ? taker : NULL;
+	const struct kv_space *spared =
+		taker && kv_entitled(SSD, taker, 0) ? taker : NULL;
 
 	kv_assert_locked(&cache->lock);
 	return evict_record(cache, taker, spared) ||
@@ -652,7 +594,9 @@ bool kv_ssd_evict_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 {
 	kv_assert_locked(&cache->lock);
 	return evict_one(cache, class, taker,
-			 entitled(taker, class->slot_bytes) ? taker : NULL);
+			 taker && kv_entitled(SSD, taker, class->slot_bytes)
+				 ? taker
+				 : NULL);
 }
 
 /* Has anybody else more than he is guaranteed? */
@@ -706,7 +650,7 @@ static bool will_be_empty(const struct kv_cache *cache)
 int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 		     struct kv_space *taker)
 {
-	const bool due = entitled(taker, class->slot_bytes);
+	const bool due = kv_entitled(SSD, taker, class->slot_bytes);
 	struct kv_segfile *file = NULL;
 	bool waits = kv_ssd_balance_locked(cache, class, taker), later = false;
 
@@ -744,15 +688,16 @@ int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
 
 	kv_assert_locked(&cache->lock);
 	/* At the end nothing more comes that is worth a victim. */
-	while (most && space->bytes_ssd + space->writing_ssd + bytes > most)
+	while (most &&
+	       space->in[SSD].bytes + space->in[SSD].coming + bytes > most)
 		if (cache->ssd.stop || !kv_ssd_evict_own_locked(cache, space))
-			return at_quota(cache, space->writing_ssd);
+			return at_quota(cache, space->in[SSD].coming);
 	if (of_all && bytes > of_all)
 		return -EDQUOT;
 	while (of_all &&
-	       tenant->bytes_ssd + tenant->writing_ssd + bytes > of_all)
+	       tenant->in[SSD].bytes + tenant->in[SSD].coming + bytes > of_all)
 		if (cache->ssd.stop ||
 		    !kv_ssd_evict_tenant_locked(cache, tenant, space))
-			return at_quota(cache, tenant->writing_ssd);
+			return at_quota(cache, tenant->in[SSD].coming);
 	return 0;
 }

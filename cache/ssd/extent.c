@@ -28,7 +28,7 @@
 #include "cache/core/hooks.h"
 #include "cache/core/list.h"
 #include "cache/core/table.h"
-#include "cache/core/tenant.h"
+#include "cache/core/ledger.h"
 #include "common/crash_point.h"
 
 #define EVICT_AT_ONCE 32u /* for blocks that are moved */
@@ -68,8 +68,8 @@ static struct kv_evict_list *list_make(struct kv_cache *cache,
 				       struct kv_space *space,
 				       struct kv_ssd_class *class)
 {
-	return kv_evict_list_make(space, &space->ssd_lists, class,
-				  &class->lists, &cache->ssd.eviction);
+	return kv_evict_list_make(space, SSD, class, &class->lists,
+				  &cache->ssd.eviction);
 }
 
 void kv_extent_pins_locked(struct kv_cache *cache, struct kv_space *space,
@@ -328,7 +328,8 @@ static void count_writing(struct kv_cache *cache, struct kv_space *space,
 {
 	struct kv_evict_list *list = list_make(cache, space, class);
 
-	kv_count_writing(space, more ? class->slot_bytes : -class->slot_bytes);
+	kv_count_coming(SSD, space,
+			more ? class->slot_bytes : -class->slot_bytes);
 	if (list)
 		list->writing += more ? 1 : UINT32_MAX;
 }
@@ -467,7 +468,7 @@ void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
 
 	kv_assert_locked(&cache->lock);
 	set_block(f, slot_number, block);
-	kv_count_ssd(space, f->slot_bytes);
+	kv_count_bytes(SSD, space, f->slot_bytes);
 	count_writing(cache, space, f->class, false);
 	if (!(block->flags & BLOCK_PINNED))
 		kv_evict_list_add(cache, kv_evict_list_ssd(cache, block), block,
@@ -508,7 +509,7 @@ int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
 		return -ENOMEM;
 	set_taken(cache, f, slot_number);
 	set_block(f, slot_number, block);
-	kv_count_ssd(kv_block_space(cache, block), f->slot_bytes);
+	kv_count_bytes(SSD, kv_block_space(cache, block), f->slot_bytes);
 	return 0;
 }
 
@@ -532,7 +533,7 @@ static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
 		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
 				     file->slot_bytes, false);
 	kv_evict_list_drop(kv_evict_list_ssd(cache, block), block->number);
-	kv_count_ssd(kv_block_space(cache, block), -file->slot_bytes);
+	kv_count_bytes(SSD, kv_block_space(cache, block), -file->slot_bytes);
 	block->file = block->slot_number = KV_NONE;
 	return id;
 }

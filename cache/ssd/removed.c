@@ -25,7 +25,6 @@
  * LOCKING    cache->lock; none while the file is written, which the committer
  *            does.
  */
-#include "cache/core/spaces.h"
 #include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
 #include "common/bytes.h"

@@ -16,11 +16,11 @@
  * LOCKING    cache->lock.
  */
 #include "cache/ssd/ssd.h"
-#include "cache/core/spaces.h"
+#include "cache/core/table.h"
 #include "cache/core/account.h"
 #include "cache/core/core.h"
 #include "cache/core/list.h"
-#include "cache/core/tenant.h"
+#include "cache/core/ledger.h"
 
 #define FREE_PART 16u /* of the files: as much is never pinned */
 #define FEW 3u	      /* with fewer files there is none to spare */
@@ -43,7 +43,7 @@ void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
 	if (cache->ssd.on)
 		kv_extent_pins_locked(cache, space, slot_bytes, more);
 	bytes = more ? bytes : -bytes;
-	kv_count_pinned(cache, space, bytes);
+	kv_count_fast(cache, SSD, space, bytes);
 	kv_account_take(space->account, KV_FINITE_PINNED, bytes);
 	cache->ssd.pinned += bytes;
 }
@@ -120,8 +120,8 @@ static uint64_t count_due(const struct kv_cache *cache,
 
 	LIST_FOREACH(tenant, &cache->tenants, link)
 		due += up(tenant == space->tenant
-				  ? tenant->due_ssd - kv_due_ssd(space)
-				  : kv_tenant_guaranteed_ssd(tenant),
+				  ? tenant->in[SSD].due - kv_due(space, SSD)
+				  : kv_tenant_due(tenant, SSD),
 			  one);
 	return due;
 }
@@ -134,7 +134,7 @@ static bool needs_too_many_files(const struct kv_cache *cache,
 	const uint64_t one = cache->ssd.segment_bytes;
 	const uint64_t files = cache->ssd.file_budget / one;
 	const uint64_t guaranteed =
-		KV_MAX(tenant->guaranteed_ssd, space->guaranteed_ssd);
+		KV_MAX(tenant->in[SSD].guaranteed, space->in[SSD].guaranteed);
 	const struct pinned pinned = count_files(cache, tenant, slot_bytes);
 	uint64_t taken, spare = KV_MAX(files / FREE_PART, 1u);
 
@@ -148,31 +148,29 @@ static bool needs_too_many_files(const struct kv_cache *cache,
 		!kv_accounts_operator(cache->accounts, tenant->uid));
 }
 
-/* As kv_arena_crowded has it. */
-static bool is_crowded(const struct kv_cache *cache,
-		       const struct kv_space *space, uint64_t bytes)
+/* Return whether @bytes more would be beyond the guarantees of @space and its
+ * user, and beyond the user's share. */
+static bool is_over_share(const struct kv_cache *cache,
+			  const struct kv_space *space, uint64_t bytes)
 {
-	const struct kv_ssd *ssd = &cache->ssd;
-	const struct kv_tenant *tenant = space->tenant;
-	uint64_t siblings = tenant->due_ssd - kv_due_ssd(space);
+	const struct kv_node *own = &space->in[SSD];
+	const struct kv_node *all = &space->tenant->in[SSD];
+	uint64_t siblings = all->due - kv_due(space, SSD);
 
-	if (ssd->pinned + bytes > ssd->file_budget - ssd->file_budget / 16)
-		return true;
-	if (space->pinned_ssd + bytes <= space->guaranteed_ssd ||
-	    tenant->pinned_ssd + siblings + bytes <= tenant->guaranteed_ssd)
-		return false;
-	return ssd->pinned + bytes + ssd->guaranteed -
-			       kv_tenant_guaranteed_ssd(tenant) + siblings >
-		       ssd->file_budget ||
+	return own->fast + bytes > own->guaranteed &&
+	       all->fast + siblings + bytes > all->guaranteed &&
 	       !kv_account_fits(space->account, KV_FINITE_PINNED,
-				kv_shared_ssd(cache), bytes, 0);
+				kv_shared(cache, SSD), bytes, 0);
 }
 
 bool kv_ssd_over_floor(const struct kv_cache *cache,
 		       const struct kv_space *space, uint64_t slot_bytes)
 {
+	const uint64_t bytes = kv_ssd_pin_bytes(cache, slot_bytes);
+
 	return cache->ssd.on && slot_bytes &&
-	       (is_crowded(cache, space, kv_ssd_pin_bytes(cache, slot_bytes)) ||
+	       (kv_crowded(cache, SSD, space, bytes, 0) ||
+		is_over_share(cache, space, bytes) ||
 		needs_too_many_files(cache, space, slot_bytes));
 }
 

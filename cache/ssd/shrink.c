@@ -102,23 +102,11 @@ static bool may_go(void *arg, uint32_t number)
 	return true;
 }
 
-static bool gives(const struct kv_evict_list *list, const void *arg)
-{
-	const struct victims *victims = arg;
-	const struct kv_space *space = list->space;
-	const struct kv_tenant *tenant = space->tenant;
-	const struct kv_ssd_class *class = list->class;
-
-	return !victims->spare_guaranteed ||
-	       (space->bytes_ssd >= space->guaranteed_ssd + class->slot_bytes &&
-		tenant->bytes_ssd >=
-			tenant->guaranteed_ssd + class->slot_bytes);
-}
-
 /* Evict the least valuable block of all; false: no list gives one. */
 static bool evict_coldest(struct victims *victims)
 {
-	const struct kv_giving giving = {gives, NULL, victims};
+	const struct kv_giving giving = {.regardless =
+						 !victims->spare_guaranteed};
 	struct kv_cache *cache = victims->cache;
 	struct kv_coldest coldest = {0};
 	const struct kv_ssd_class *class;

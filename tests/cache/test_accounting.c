@@ -27,15 +27,15 @@ static void a_slot_is_charged_once_from_reserve_to_seal(void **state)
 	assert_int_equal(tiers_begin(t, t->space, 0, 0, &fill), 0);
 	slot = arena_of(t).used;
 	assert_true(slot >= BYTES);
-	assert_int_equal(t->space->busy_dram, slot);
-	assert_int_equal(t->space->filling_dram, slot);
+	assert_int_equal(t->space->in[DRAM].fast, slot);
+	assert_int_equal(t->space->in[DRAM].coming, slot);
 	assert_int_equal(tiers_seal(t, fill, 0, 0), 0);
 	assert_int_equal(arena_of(t).used, slot);
-	assert_int_equal(t->space->filling_dram, 0);
-	assert_int_equal(t->space->bytes_dram, slot);
+	assert_int_equal(t->space->in[DRAM].coming, 0);
+	assert_int_equal(t->space->in[DRAM].bytes, slot);
 	tiers_quiet(t);
 	assert_int_equal(arena_of(t).idle, slot);
-	assert_int_equal(t->space->busy_dram, 0);
+	assert_int_equal(t->space->in[DRAM].fast, 0);
 }
 
 static void a_read_that_was_paid_for_is_leased_at_the_floor(void **state)
@@ -71,7 +71,7 @@ static void what_is_promised_to_one_is_not_given_to_another(void **state)
 	unsigned n = 0, of_a = 0;
 
 	assert_int_equal(kv_space_set_quota(t->cache, t->space, &quota), 0);
-	assert_int_equal(arena_of(t).guaranteed, 32 * MIB);
+	assert_int_equal(t->cache->due[DRAM], 32 * MIB);
 	/* B leases all that it can get; A's half is there all the same. */
 	for (unsigned i = 0; i < 600; i++)
 		tiers_must_save(t, b, 0, i);
@@ -86,7 +86,7 @@ static void what_is_promised_to_one_is_not_given_to_another(void **state)
 	       tiers_begin(t, t->space, 1, of_a, &fills[of_a]) == 0)
 		of_a++;
 	assert_int_equal(of_a, 230);
-	assert_true(arena_of(t).guaranteed < 10 * MIB);
+	assert_true(t->cache->due[DRAM] < 10 * MIB);
 	while (of_a)
 		kv_fill_drop(t->cache, fills[--of_a]);
 	tiers_release(t, acquire);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Guarantees against a user who keeps a little of every segment. */
 
-#include "cache/core/tenant.h"
+#include "cache/core/ledger.h"
 #include "tests/cache/tiers.h"
 
 #define MIB (1ull << 20)

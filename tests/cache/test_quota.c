@@ -109,8 +109,8 @@ static void reserves_cannot_exceed_the_tier(void **state)
 	b = tiers_space(t, "b", 2, NULL);
 	assert_int_equal(kv_space_stat(t->cache, b).quota.reserve_dram,
 			 24 * MIB);
-	assert_int_equal(b->guaranteed_dram, 12 * MIB);
-	assert_int_equal(t->space->guaranteed_dram, 20 * MIB);
+	assert_int_equal(b->in[DRAM].guaranteed, 12 * MIB);
+	assert_int_equal(t->space->in[DRAM].guaranteed, 20 * MIB);
 	quota = (struct kv_quota){.reserve_dram = 10 * MIB};
 	set_quota(t, b, quota);
 }

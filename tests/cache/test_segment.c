@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 
 #include "cache/core/account.h"
-#include "cache/core/tenant.h"
+#include "cache/core/ledger.h"
 #include "tests/cache/tiers.h"
 
 #define USER 1

@@ -232,7 +232,7 @@ static void what_a_reserve_has_left_can_be_read(void **state)
 	kv_open_credit(s->cache, charge);
 	kv_account_put(account);
 	kv_block_put(s->cache, block);
-	assert_true(s->space->guaranteed_ssd > 0);
+	assert_true(s->space->in[SSD].guaranteed > 0);
 }
 
 /* What others have goes first. */

@@ -5,7 +5,7 @@
  */
 #include "tests/cache/tiers.h"
 
-#include "cache/core/spaces.h"
+#include "cache/core/table.h"
 #include "cache/space/space.h"
 
 static struct kv_space *new_space(struct tiers *t, const char *name)

@@ -2,7 +2,7 @@
 /* What a user has and may have in all his spaces together. */
 #include <fcntl.h>
 
-#include "cache/core/tenant.h"
+#include "cache/core/ledger.h"
 #include "cache/ssd/ssd.h"
 #include "tests/cache/tiers.h"
 
@@ -35,17 +35,17 @@ static void check_sums(struct tiers *t, uint32_t uid)
 		if (space->tenant != tenant)
 			continue;
 		assert_int_equal(space->uid, uid);
-		dram += space->bytes_dram;
-		ssd += space->bytes_ssd;
-		busy += space->busy_dram;
-		pinned += space->pinned_ssd;
-		due += kv_due_dram(space);
+		dram += space->in[DRAM].bytes;
+		ssd += space->in[SSD].bytes;
+		busy += space->in[DRAM].fast;
+		pinned += space->in[SSD].fast;
+		due += kv_due(space, DRAM);
 	}
-	assert_int_equal(tenant->bytes_dram, dram);
-	assert_int_equal(tenant->bytes_ssd, ssd);
-	assert_int_equal(tenant->busy_dram, busy);
-	assert_int_equal(tenant->pinned_ssd, pinned);
-	assert_int_equal(tenant->due_dram, due);
+	assert_int_equal(tenant->in[DRAM].bytes, dram);
+	assert_int_equal(tenant->in[SSD].bytes, ssd);
+	assert_int_equal(tenant->in[DRAM].fast, busy);
+	assert_int_equal(tenant->in[SSD].fast, pinned);
+	assert_int_equal(tenant->in[DRAM].due, due);
 	kv_arena_check_locked(t->cache);
 	kv_unlock(t->cache);
 }
@@ -147,9 +147,9 @@ static void what_a_removed_space_still_holds_is_counted_to_the_end(void **state)
 	assert_int_equal(kv_space_remove(t->cache, b), 0);
 	check_sums(t, USER);
 	assert_int_equal(kv_tenant_stat(t->cache, USER).spaces, 1);
-	assert_true(kv_tenant_find(t->cache, USER)->filling_dram > 0);
+	assert_true(kv_tenant_find(t->cache, USER)->in[DRAM].coming > 0);
 	kv_fill_drop(t->cache, fill);
-	assert_int_equal(kv_tenant_find(t->cache, USER)->filling_dram, 0);
+	assert_int_equal(kv_tenant_find(t->cache, USER)->in[DRAM].coming, 0);
 	check_sums(t, USER);
 }
 
@@ -197,10 +197,10 @@ static void reserves_of_a_user_and_his_spaces_overlap(void **state)
 	/* With half of the memory everybody is guaranteed half. */
 	t->config.dram = 32 * MIB;
 	tiers_reopen(t);
-	assert_int_equal(kv_tenant_find(t->cache, USER)->guaranteed_dram,
+	assert_int_equal(kv_tenant_find(t->cache, USER)->in[DRAM].guaranteed,
 			 20 * MIB);
-	assert_int_equal(t->space->guaranteed_dram, 15 * MIB);
-	assert_int_equal(kv_tenant_find(t->cache, 2)->guaranteed_dram,
+	assert_int_equal(t->space->in[DRAM].guaranteed, 15 * MIB);
+	assert_int_equal(kv_tenant_find(t->cache, 2)->in[DRAM].guaranteed,
 			 12 * MIB);
 	check_sums(t, USER);
 }
