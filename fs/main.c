@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * main.c - the daemon: parse, check, open the store, mount, serve, close.
+ * main.c - the daemon: parse, check, open the store, mount, serve, close; and its
+ * log while it runs in the background.
  *
  * OWNS      the process: its two halves while it becomes a daemon, and its
- *           standard descriptors.
+ *           standard descriptors; the queue of lines for the system's log.
  *
  * STATES    parent -> waits for one byte: the exit status, sent by the child
  *           once the mount answers, or when it fails.
  *
- * LOCKING   none: forks, also the gate, before any thread.
+ * LOCKING   forks, also of the gate, come before any thread.  log.lock guards
+ *           the queue and is a leaf.
  */
 #include <fcntl.h>
 #include <malloc.h>
@@ -16,12 +18,14 @@
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <syslog.h>
 
+#include "common/thread.h"
 #include "fs/control/gate.h"
 #include "fs/health.h"
-#include "fs/log.h"
 #include "fs/mountpoint.h"
 #include "fs/session.h"
 
@@ -33,12 +37,123 @@ static int complain(const char *why, int error)
 	return 1;
 }
 
+/* ---- the log of a daemon in the background ---- */
+
+#define LOG_LINES 256u
+#define LOG_FLUSH_NS UINT64_C(1000000000) /* at the end of the process */
+
+/* Lines for syslog(3), which may block: a thread of its own calls it. */
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	unsigned first, n, dropped; /* lock */
+	char *lines[LOG_LINES];	    /* lock */
+} log_queue = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void *send_lines(void *arg)
+{
+	unsigned dropped;
+	char *line;
+
+	(void)arg;
+	openlog("kvfs", LOG_PID, LOG_DAEMON);
+	pthread_mutex_lock(&log_queue.lock);
+	for (;;) {
+		while (log_queue.n == 0)
+			pthread_cond_wait(&log_queue.changed, &log_queue.lock);
+		line = log_queue.lines[log_queue.first];
+		dropped = log_queue.dropped;
+		log_queue.dropped = 0;
+		pthread_mutex_unlock(&log_queue.lock);
+		if (dropped > 0)
+			syslog(LOG_WARNING, "%u lines were dropped", dropped);
+		syslog(LOG_WARNING, "%s", line);
+		free(line);
+		pthread_mutex_lock(&log_queue.lock);
+		log_queue.first = (log_queue.first + 1) % LOG_LINES;
+		log_queue.n--;
+		pthread_cond_broadcast(&log_queue.changed);
+	}
+	return NULL;
+}
+
+/* Queue what is written to stderr, line by line.  Returns @n always: stdio would
+ * write the rest again. */
+static ssize_t queue_lines(void *cookie, const char *text, size_t n)
+{
+	static const char name[] = "kvfs: ";
+	const char *at = text, *end = text + n, *stop;
+	char *line;
+
+	(void)cookie;
+	for (; at < end; at = stop + 1) {
+		stop = memchr(at, '\n', (size_t)(end - at));
+		if (!stop)
+			stop = end;
+		if ((size_t)(stop - at) > strlen(name) &&
+		    memcmp(at, name, strlen(name)) == 0)
+			at += strlen(name);
+		line = stop > at ? strndup(at, (size_t)(stop - at)) : NULL;
+		pthread_mutex_lock(&log_queue.lock);
+		if (line && log_queue.n < LOG_LINES)
+			log_queue.lines[(log_queue.first + log_queue.n++) %
+					LOG_LINES] = kv_steal(line);
+		else
+			log_queue.dropped += stop > at;
+		pthread_cond_broadcast(&log_queue.changed);
+		pthread_mutex_unlock(&log_queue.lock);
+		free(line);
+	}
+	return (ssize_t)n;
+}
+
+/* Let go of the caller's terminal and pipes.  A standard error that is a file
+ * stays; otherwise lines that are written to it go to the system's log. */
+static void detach(void)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	struct stat st;
+	const bool keep = fstat(2, &st) == 0 && S_ISREG(st.st_mode);
+	pthread_t thread;
+	FILE *file;
+
+	for (int fd = 0; null >= 0 && fd < (keep ? 2 : 3); fd++)
+		dup2(null, fd);
+	if (null > 2)
+		close(null);
+	kv_cond_init(&log_queue.changed);
+	if (keep || kv_thread_start(&thread, "kvfs-log", send_lines, NULL) < 0)
+		return;
+	pthread_detach(thread);
+	file = fopencookie(NULL, "w",
+			   (cookie_io_functions_t){.write = queue_lines});
+	if (!file)
+		return;
+	setvbuf(file, NULL, _IOLBF, 0);
+	stderr = file;
+}
+
+/* Wait until the log has all lines, or until it has taken too long. */
+static void flush_log(void)
+{
+	const uint64_t until = kv_now_ns() + LOG_FLUSH_NS;
+	int r = 0;
+
+	pthread_mutex_lock(&log_queue.lock);
+	while (log_queue.n > 0 && r == 0)
+		r = kv_cond_wait_until(&log_queue.changed, &log_queue.lock,
+				       until);
+	pthread_mutex_unlock(&log_queue.lock);
+}
+
+/* ---- the process ---- */
+
 struct start {
-	int to_parent; /* -1: none, or it has been told */
+	int to_parent; /* -1: no parent waits, or the status was sent */
 };
 
-/* Tell the service manager that the mount answers, as sd_notify(3) does: a
- * datagram to the socket that it named, whose first byte is '@' if abstract. */
+/* Tell the service manager that the mount answers, as sd_notify(3) does: send a
+ * datagram to the socket in NOTIFY_SOCKET, an abstract one if it begins with '@'. */
 static void notify_service_manager(void)
 {
 	const char *path = getenv("NOTIFY_SOCKET");
@@ -63,7 +178,7 @@ static void notify_service_manager(void)
 		close(fd);
 }
 
-/* The mount answers: from here on no terminal is ours. */
+/* Report that the mount answers, and go to the background. */
 static void on_ready(void *arg)
 {
 	struct start *d = arg;
@@ -72,7 +187,7 @@ static void on_ready(void *arg)
 	notify_service_manager();
 	if (d->to_parent < 0)
 		return;
-	kv_log_detach();
+	detach();
 	if (write(d->to_parent, &status, 1) != 1)
 		(void)status; /* nobody waits */
 	close(d->to_parent);
@@ -80,9 +195,9 @@ static void on_ready(void *arg)
 }
 
 /*
- * Memory that was given for blocks shall not make the daemon the first that the
- * kernel kills for want of memory; what it takes beyond counts as anybody's.
- * Where somebody has set the score, that stays, and it takes root to lower it.
+ * Keep the memory of blocks from making the daemon the first process that the
+ * kernel kills when memory is short; other memory of the daemon counts as usual.  A
+ * score that was set before stays.  Lowering the score takes root.
  */
 static void lower_oom_score(uint64_t dram)
 {
@@ -102,7 +217,8 @@ static void lower_oom_score(uint64_t dram)
 	fclose(f);
 }
 
-/* Segments, clients and connections each take descriptors. */
+/* Allow as many descriptors as possible: segments, clients and connections each
+ * take some. */
 static void raise_limits(void)
 {
 	struct rlimit limit;
@@ -111,7 +227,7 @@ static void raise_limits(void)
 		limit.rlim_cur = limit.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &limit);
 	}
-	/* Each arena of malloc keeps what its busiest moment took. */
+	/* Each arena of malloc keeps the memory of its busiest moment. */
 	mallopt(M_ARENA_MAX, 4);
 }
 
@@ -139,21 +255,8 @@ static int serve(const struct kv_options *options, const char *mountpoint,
 		status = complain(why, r);
 	}
 	kv_gate_stop(gate);
+	flush_log();
 	return status;
-}
-
-/* Only the exit status: the child has printed what there is to say. */
-static int wait_for_child(int from_child)
-{
-	char status;
-	ssize_t n;
-
-	do
-		n = read(from_child, &status, 1);
-	while (n < 0 && errno == EINTR);
-	if (n == 1)
-		return status;
-	return complain("the daemon died while it started", 0);
 }
 
 static int serve_in_background(const struct kv_options *options,
@@ -162,6 +265,7 @@ static int serve_in_background(const struct kv_options *options,
 	struct start d = {.to_parent = -1};
 	char status;
 	int pipes[2];
+	ssize_t n;
 	pid_t pid;
 
 	if (pipe2(pipes, O_CLOEXEC) < 0)
@@ -171,7 +275,12 @@ static int serve_in_background(const struct kv_options *options,
 		return complain(NULL, -errno);
 	if (pid > 0) {
 		close(pipes[1]);
-		return wait_for_child(pipes[0]);
+		/* The child prints its messages itself. */
+		do
+			n = read(pipes[0], &status, 1);
+		while (n < 0 && errno == EINTR);
+		return n == 1 ? status
+			      : complain("the daemon died while it started", 0);
 	}
 	close(pipes[0]);
 	setsid();
@@ -218,7 +327,7 @@ int main(int argc, char **argv)
 	struct kv_options options;
 	int r;
 
-	/* A lock or a pipe of the caller's would stay open with the mount. */
+	/* The mount must not keep a lock or a pipe of the caller's open. */
 	(void)close_range(3, ~0U, 0);
 	if (kv_umount_called(argv[0]))
 		return kv_umount_main(argc, argv);

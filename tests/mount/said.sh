@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# said.sh - what a daemon in the background says is in the file that was its standard
-# error, or in the system's log; a log that takes nothing holds up nobody.
+# said.sh - messages of a daemon in the background go to the file that was its
+# standard error, or to the system's log; a log that hangs delays nothing, and the
+# lines that found no place in the queue are counted.
 if [ "$(id -u)" != 0 ] || ! unshare -m true 2>/dev/null; then
 	echo "needs root, and namespaces"
 	exit 77
@@ -19,7 +20,7 @@ soon() { # WHAT FILE TEXT
 	for ((i = 0; i < 300; i++)); do grep -qF "$3" "$2" 2>/dev/null && return; sleep 0.1; done
 	fail "$1: $(cat "$2")"
 }
-optional() { # a backend that comes later; the daemon says so
+optional() { # a backend that comes later, which the daemon reports
 	rm -rf "$T/late"
 	start "remote=dir:$T/late,remote_optional"
 }
@@ -30,13 +31,13 @@ mkdir "$T/late"
 soon "in the file" "$T/log" "kvfs: $HERE"
 stop
 
-# It holds no pipe: who reads that is not kept.
+# The daemon holds no pipe of its caller's open.
 timeout 30 bash -c "'$B/kvfs' -o '$BASE,control=$SOCK' '$S' '$M' 2>&1 | cat" || fail "a pipe is kept"
 stop
 
-# Without a log, with one, with another that came in its place.
+# The log appears after the daemon has started.
 optional 2>/dev/null
-listen() { # FILE: what comes to the log
+listen() { # FILE: the log's datagrams
 	rm -f /dev/log
 	python3 -c '
 import socket, sys
@@ -54,7 +55,7 @@ grep -qE '^<28>[A-Z][a-z]{2} [ 0-9]{2} [0-9:]{8} kvfs\[[0-9]+\]: remote=' "$T/fi
 kill $first
 stop
 
-# One that takes no more.
+# A log that takes no more.
 rm -f /dev/log
 python3 -c '
 import socket, time
