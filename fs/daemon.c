@@ -23,14 +23,11 @@
 #include "fs/base/stats.h"
 #include "fs/control/control.h"
 #include "fs/daemon.h"
-#include "fs/mount/changes.h"
 #include "fs/mount/hidden.h"
 #include "fs/mount/node.h"
 #include "fs/mount/notify.h"
 #include "fs/mount/open.h"
 #include "fs/mount/parked.h"
-#include "fs/mount/readers.h"
-#include "fs/base/workers.h"
 
 static void on_gone(void *arg, uint64_t id)
 {
@@ -161,10 +158,6 @@ static int mount_start(struct kv_mount *mount, struct kv_cache *cache)
 		r = kv_hidden_new(&mount->hidden);
 	if (r == 0)
 		r = kv_handles_new(&mount->handles);
-	if (r == 0)
-		r = kv_readers_new(&mount->readers);
-	if (r == 0)
-		r = kv_changes_new(&mount->changes);
 	return r;
 }
 
@@ -174,8 +167,7 @@ static void mount_stop(struct kv_mount *mount)
 	if (!mount)
 		return;
 	kv_parking_stop(mount->parking);
-	kv_workers_free(kv_steal(mount->readers));
-	kv_workers_free(kv_steal(mount->changes));
+	kv_parking_join(mount->parking);
 	kv_handles_free(mount);
 	kv_uploads_free(kv_steal(mount->uploads));
 }

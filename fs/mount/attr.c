@@ -16,7 +16,7 @@
  * LOCKING   none: the cache answers with copies.
  */
 #include "fs/mount/attr.h"
-#include "fs/mount/changes.h"
+#include "fs/mount/parked.h"
 #include "fs/mount/notify.h"
 #include "fs/mount/open.h"
 #include "fs/mount/ops.h"

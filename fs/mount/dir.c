@@ -17,7 +17,7 @@
 #include "fs/mount/open.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
-#include "fs/mount/sync.h"
+#include "fs/mount/parked.h"
 #include "fs/mount/snapshots.h"
 
 #define DOTS 2 /* "." and ".." have the offsets 1 and 2 */

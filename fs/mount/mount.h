@@ -16,7 +16,6 @@ struct kv_mount {
 	struct kv_handles *handles;
 	struct kv_notify *notify;
 	struct kv_parking *parking;
-	struct kv_workers *readers, *changes;
 	const char *control_path;
 	const struct kv_rules *rules;
 	uint32_t umask; /* taken from the mode of new spaces */

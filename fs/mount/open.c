@@ -23,7 +23,7 @@
 #include "fs/mount/open.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
-#include "fs/mount/readers.h"
+#include "fs/mount/parked.h"
 #include "fs/mount/requests.h"
 
 /* ---- handles ---- */

@@ -1,39 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * parked.c - requests that must wait, who calls them off, and writes that are
- * tried again.
+ * parked.c - requests that wait: reads from SSD, changes of spaces, writes without
+ * room, flushes and promotions; and the thread that cancels them.
  *
- * OWNS      the table of parked requests, the parking thread, and the writes
- *           that wait, by space.
+ * OWNS      the table of parked requests, the parking thread, the pools that read
+ *           and change, the queues of waiting writes, and what each request holds:
+ *           a block, a copy of a change, flushes, an acquire.
  *
  * STATES    of a parked request, and the function that makes each step:
  *
- *              NEW -> ARMED     kv_parked_arm
- *      NEW, ARMED  -> CLAIMED   kv_parked_claim: it is being answered
+ *              NEW -> ARMED     arm
+ *      NEW, ARMED  -> CLAIMED   claim: the caller replies
  *
  * INVARIANTS
- *   (1) Exactly those that are not CLAIMED are in the table.
- *   (2) One that was asked to end is on parking->cancels from when it is ARMED
- *       until the parking thread calls it off.
- *   (3) Writes are retried, answered and called off by the parking thread
- *       alone.  Of a space the first is tried, and spaces take turns.
+ *   (1) The table has exactly the requests that are not CLAIMED.
+ *   (2) A request that is to be cancelled is on parking->cancels from when it is
+ *       ARMED until the parking thread cancels it.
+ *   (3) The parking thread alone retries, answers and cancels writes.  It tries
+ *       the first write of a space, and spaces take turns.
+ *   (4) A change that has begun is not cancelled.
+ *   (5) Of a flush, the submission or the last flush to end replies, whichever
+ *       comes last.
  *
  * LOCKING   parking->lock, not held over a reply, nor over a call of the cache.
- *           libfuse calls on_interrupt with the request's lock: that is taken
- *           before it.
+ *           libfuse calls on_interrupt under the request's lock, which therefore
+ *           comes before it.  Callbacks of the cache run without the cache's lock.
  */
+#include <limits.h>
 #include <stdatomic.h>
 
 #include "common/thread.h"
+#include "fs/base/workers.h"
 #include "fs/mount/parked.h"
 
 #define BUCKETS 256u
 #define RETRY_NS 20000000u		  /* a rate's credit grows by itself */
-#define PAUSE_NS 5000000u		  /* between two looks at least */
-#define PATIENCE_NS UINT64_C(30000000000) /* with which room is waited for */
+#define PAUSE_NS 5000000u		  /* at least, between two retries */
+#define PATIENCE_NS UINT64_C(30000000000) /* of a write for room */
+
+struct parked {
+	struct kv_wait wait; /* first */
+	fuse_req_t req;	     /* until it is claimed */
+	struct kv_mount *mount;
+	unsigned refs;		    /* lock, as are these: */
+	bool armed, asked, claimed; /* asked: to be cancelled */
+	LIST_ENTRY(parked) bucket;
+	TAILQ_ENTRY(parked) link; /* in parking->cancels */
+};
 
 struct write {
-	struct kv_parked parked; /* first */
+	struct parked parked; /* first */
 	struct kv_draft *draft;
 	struct kv_space *space;
 	uint64_t offset, since;
@@ -52,25 +68,26 @@ struct kv_parking {
 	pthread_t thread;     /* fixed after new */
 	bool running;	      /* of who starts and stops it */
 	_Atomic bool waiting; /* there are writes */
+	struct kv_workers *readers, *changes;
 
 	pthread_mutex_t lock;
 	pthread_cond_t wake, none;
 	bool ending, stop, room;
-	unsigned n;				 /* in the table */
-	LIST_HEAD(, kv_parked) buckets[BUCKETS]; /* by request */
-	TAILQ_HEAD(, kv_parked) cancels;
+	unsigned n;			      /* requests in the table */
+	LIST_HEAD(, parked) buckets[BUCKETS]; /* by request */
+	TAILQ_HEAD(, parked) cancels;
 	TAILQ_HEAD(, queue) queues; /* none is empty */
 	unsigned n_queues;
 };
+
+/* ---- life ---- */
 
 static unsigned bucket_of(fuse_req_t req)
 {
 	return (unsigned)((uintptr_t)req >> 6) % BUCKETS;
 }
 
-/* ---- life ---- */
-
-static void ask_locked(struct kv_parking *parking, struct kv_parked *parked)
+static void cancel_locked(struct kv_parking *parking, struct parked *parked)
 {
 	kv_assert_locked(&parking->lock);
 	if (parked->asked)
@@ -83,43 +100,40 @@ static void ask_locked(struct kv_parking *parking, struct kv_parked *parked)
 	pthread_cond_signal(&parking->wake);
 }
 
-/* The request may have been answered meanwhile, but its memory is not given to
- * another before this returns. */
+/* Cancel a request whose caller was interrupted.  It may have been answered
+ * meanwhile, but libfuse does not reuse its memory before this returns. */
 static void on_interrupt(fuse_req_t req, void *arg)
 {
 	struct kv_parking *parking = arg;
-	struct kv_parked *parked;
+	struct parked *parked;
 
 	pthread_mutex_lock(&parking->lock);
 	LIST_FOREACH(parked, &parking->buckets[bucket_of(req)], bucket)
 		if (parked->req == req)
-			ask_locked(parking, parked);
+			cancel_locked(parking, parked);
 	pthread_mutex_unlock(&parking->lock);
 }
 
-int kv_parked_new(fuse_req_t req, const struct kv_parked_kind *kind,
-		  size_t bytes, void *ret_parked)
+/*
+ * Make a parked request of @bytes, zeroed, which begins with a struct parked, and
+ * is held by the caller and by what it will wait for.  -ENOMEM, -ENOLCK beyond the
+ * user's share.
+ */
+static int park(fuse_req_t req, const struct kv_wait_kind *kind, size_t bytes,
+		void *ret_parked)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_parking *parking = mount->parking;
-	struct kv_parked *parked = calloc(1, bytes);
-	int r = -ENOMEM;
+	struct parked *parked;
+	int r;
 
-	if (!parked)
-		return -ENOMEM;
-	parked->account = kv_account_get(kv_cache_accounts(mount->cache),
-					 fuse_req_ctx(req)->uid);
-	if (parked->account)
-		r = kv_account_charge(parked->account, KV_FINITE_MEMORY, bytes);
-	if (r < 0) {
-		kv_account_put(parked->account);
-		free(parked);
+	r = kv_wait_new(kv_account_get(kv_cache_accounts(mount->cache),
+				       fuse_req_ctx(req)->uid),
+			kind, bytes, &parked);
+	if (r < 0)
 		return r;
-	}
 	parked->req = req;
 	parked->mount = mount;
-	parked->kind = kind;
-	parked->bytes = bytes;
 	parked->refs = 2;
 	pthread_mutex_lock(&parking->lock);
 	parked->asked = parking->ending;
@@ -127,11 +141,11 @@ int kv_parked_new(fuse_req_t req, const struct kv_parked_kind *kind,
 	parking->n++;
 	pthread_mutex_unlock(&parking->lock);
 	fuse_req_interrupt_func(req, on_interrupt, parking);
-	*(struct kv_parked **)ret_parked = parked;
+	*(struct parked **)ret_parked = parked;
 	return 0;
 }
 
-void kv_parked_put(struct kv_parked *parked)
+static void put(struct parked *parked)
 {
 	struct kv_parking *parking = parked->mount->parking;
 	bool last;
@@ -139,15 +153,13 @@ void kv_parked_put(struct kv_parked *parked)
 	pthread_mutex_lock(&parking->lock);
 	last = --parked->refs == 0;
 	pthread_mutex_unlock(&parking->lock);
-	if (!last)
-		return;
-	parked->kind->drop(parked);
-	kv_account_credit(parked->account, KV_FINITE_MEMORY, parked->bytes);
-	kv_account_put(parked->account);
-	free(parked);
+	if (last)
+		kv_wait_free(&parked->wait);
 }
 
-void kv_parked_arm(struct kv_parked *parked)
+/* Allow @parked to be cancelled: its wait has begun, and may be over.  Puts the
+ * caller's hold. */
+static void arm(struct parked *parked)
 {
 	struct kv_parking *parking = parked->mount->parking;
 
@@ -155,13 +167,14 @@ void kv_parked_arm(struct kv_parked *parked)
 	parked->armed = true;
 	if (parked->asked && !parked->claimed) {
 		parked->asked = false;
-		ask_locked(parking, parked);
+		cancel_locked(parking, parked);
 	}
 	pthread_mutex_unlock(&parking->lock);
-	kv_parked_put(parked);
+	put(parked);
 }
 
-bool kv_parked_claim(struct kv_parked *parked)
+/* Return true once: the caller replies, then calls replied(). */
+static bool claim(struct parked *parked)
 {
 	struct kv_parking *parking = parked->mount->parking;
 	bool mine;
@@ -176,8 +189,7 @@ bool kv_parked_claim(struct kv_parked *parked)
 	return mine;
 }
 
-/* A mount may end then. */
-void kv_parked_answered(struct kv_parked *parked)
+static void replied(struct parked *parked)
 {
 	struct kv_parking *parking = parked->mount->parking;
 
@@ -187,38 +199,320 @@ void kv_parked_answered(struct kv_parked *parked)
 	pthread_mutex_unlock(&parking->lock);
 }
 
-void kv_parked_reply_err(struct kv_parked *parked, int r)
+static void reply_err(struct parked *parked, int r)
 {
+	if (!claim(parked))
+		return;
 	fuse_reply_err(parked->req, -r);
-	kv_parked_answered(parked);
+	replied(parked);
 }
 
-void kv_parked_reply_buf(struct kv_parked *parked, const void *data, size_t n)
+/* Reply with @r, 0 or -errno, unless somebody else has, and put @parked. */
+static void end(struct parked *parked, int r)
 {
-	fuse_reply_buf(parked->req, data, n);
-	kv_parked_answered(parked);
+	reply_err(parked, r);
+	put(parked);
 }
 
-void kv_parked_end(struct kv_parked *parked, int r)
+/* Cancel a request that a pool runs: reply at once unless it is claimed, and do
+ * not run it unless a thread has begun. */
+static void work_cancel(struct kv_wait *wait, int status)
 {
-	if (kv_parked_claim(parked))
-		kv_parked_reply_err(parked, r);
-	kv_parked_put(parked);
-}
+	const bool withdrawn = kv_work_withdraw(&wait->work);
 
-void kv_job_cancel(struct kv_parked *parked, int status)
-{
-	const bool withdrawn =
-		kv_work_withdraw(&((struct kv_job *)parked)->work);
-
-	if (kv_parked_claim(parked))
-		kv_parked_reply_err(parked, status);
+	reply_err((struct parked *)wait, status);
 	if (withdrawn)
-		kv_parked_put(parked);
+		put((struct parked *)wait);
+}
+
+/* ---- reads ---- */
+
+struct read {
+	struct parked parked;	/* first */
+	struct kv_block *block; /* held */
+	size_t size;
+	uint64_t offset;
+};
+
+static size_t clip(const struct kv_view *view, size_t size, uint64_t offset)
+{
+	return offset < view->length ? KV_MIN(size, view->length - offset) : 0;
+}
+
+/* Whatever error the cache returns, a reader gets EIO. */
+static void read_now(struct kv_work *work, struct kv_hash *hash)
+{
+	struct read *read = (struct read *)work;
+	struct parked *parked = &read->parked;
+	struct kv_cache *cache = parked->mount->cache;
+	struct kv_view view;
+	int r = kv_view_get(cache, read->block, &view);
+
+	(void)hash;
+	if (r < 0) {
+		reply_err(parked, -EIO);
+	} else {
+		if (claim(parked)) {
+			fuse_reply_buf(parked->req,
+				       (const char *)view.data + read->offset,
+				       clip(&view, read->size, read->offset));
+			replied(parked);
+		}
+		kv_view_put(cache, &view);
+	}
+	put(parked);
+}
+
+static void read_drop(struct kv_wait *wait)
+{
+	struct read *read = (struct read *)wait;
+
+	kv_block_put(read->parked.mount->cache, read->block);
+}
+
+static const struct kv_wait_kind read_kind = {work_cancel, read_drop};
+
+void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
+		   uint64_t offset)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	const uint32_t uid = fuse_req_ctx(req)->uid;
+	struct kv_view view;
+	struct read *read;
+	int r;
+
+	r = kv_view_get_try(mount->cache, block, &view);
+	if (r == 0) {
+		fuse_reply_buf(req, (const char *)view.data + offset,
+			       clip(&view, size, offset));
+		kv_view_put(mount->cache, &view);
+		return;
+	}
+	r = park(req, &read_kind, sizeof(*read), &read);
+	if (r < 0) {
+		fuse_reply_err(req, -r);
+		return;
+	}
+	kv_block_hold(mount->cache, block);
+	read->block = block;
+	read->size = size;
+	read->offset = offset;
+	read->parked.wait.work.run = read_now;
+	kv_work_submit(mount->parking->readers, &read->parked.wait.work, uid,
+		       KV_MAX(size, 4096u));
+	arm(&read->parked);
+}
+
+/* ---- changes ---- */
+
+struct change {
+	struct parked parked;	 /* first */
+	struct kv_change change; /* its strings are in text */
+	char text[];
+};
+
+static void change_now(struct kv_work *work, struct kv_hash *hash)
+{
+	struct change *change = (struct change *)work;
+
+	(void)hash;
+	if (claim(&change->parked)) {
+		change->change.make(change->parked.req, &change->change);
+		replied(&change->parked);
+	}
+	put(&change->parked);
+}
+
+static const struct kv_wait_kind change_kind = {work_cancel, NULL};
+
+void kv_change_later(fuse_req_t req, const struct kv_change *change)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	const uint32_t uid = fuse_req_ctx(req)->uid;
+	const size_t name = change->name ? strlen(change->name) + 1 : 0;
+	const size_t text = change->text ? strlen(change->text) + 1 : 0;
+	struct change *copy;
+	int r;
+
+	r = park(req, &change_kind, sizeof(*copy) + name + text, &copy);
+	if (r < 0) {
+		fuse_reply_err(req, -r);
+		return;
+	}
+	copy->change = *change;
+	if (name)
+		copy->change.name = memcpy(copy->text, change->name, name);
+	if (text)
+		copy->change.text =
+			memcpy(copy->text + name, change->text, text);
+	copy->parked.wait.work.run = change_now;
+	kv_work_submit(mount->parking->changes, &copy->parked.wait.work, uid,
+		       1);
+	arm(&copy->parked);
+}
+
+/* ---- flushes ---- */
+
+struct sync {
+	struct parked parked;	/* first */
+	struct kv_block *block; /* held; or NULL */
+	bool demotes;
+	_Atomic size_t left; /* flushes, and the submission */
+	_Atomic int status;
+	size_t n;
+	struct kv_flush flushes[];
+};
+
+static void one_ended(struct sync *sync)
+{
+	int r;
+
+	if (--sync->left > 0)
+		return;
+	r = sync->status;
+	if (r == 0 && sync->demotes) {
+		r = kv_block_demote_try(sync->parked.mount->cache, sync->block);
+		r = r == -EAGAIN ? -EBUSY : r;
+	}
+	end(&sync->parked, r);
+}
+
+static void flushed(struct kv_flush *flush, int status)
+{
+	struct sync *sync = flush->arg;
+
+	if (status < 0)
+		sync->status = status;
+	one_ended(sync);
+}
+
+static void sync_cancel(struct kv_wait *wait, int status)
+{
+	struct sync *sync = (struct sync *)wait;
+
+	for (size_t i = 0; i < sync->n; i++)
+		kv_flush_cancel(sync->parked.mount->cache, &sync->flushes[i],
+				status);
+}
+
+static void sync_drop(struct kv_wait *wait)
+{
+	struct sync *sync = (struct sync *)wait;
+
+	if (sync->block)
+		kv_block_put(sync->parked.mount->cache, sync->block);
+}
+
+static const struct kv_wait_kind sync_kind = {sync_cancel, sync_drop};
+
+/* Flush @block, or without one @n spaces. */
+static int flush(fuse_req_t req, struct kv_block *block, bool demotes,
+		 struct kv_space *const *spaces, size_t n)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct sync *sync;
+	int r;
+
+	r = park(req, &sync_kind, sizeof(*sync) + n * sizeof(sync->flushes[0]),
+		 &sync);
+	if (r < 0)
+		return r;
+	if (block)
+		kv_block_hold(mount->cache, block);
+	sync->block = block;
+	sync->demotes = demotes;
+	sync->n = n;
+	sync->left = n + 1;
+	for (size_t i = 0; i < n; i++) {
+		sync->flushes[i].done = flushed;
+		sync->flushes[i].arg = sync;
+	}
+	for (size_t i = 0; i < n; i++)
+		if (block)
+			kv_block_flush_submit(mount->cache, block,
+					      &sync->flushes[i]);
+		else
+			kv_flush_submit(mount->cache, spaces[i],
+					&sync->flushes[i]);
+	one_ended(sync);
+	arm(&sync->parked);
+	return 0;
+}
+
+int kv_sync_spaces(fuse_req_t req, struct kv_space *const *spaces, size_t n)
+{
+	return flush(req, NULL, false, spaces, n);
+}
+
+int kv_sync_block(fuse_req_t req, struct kv_block *block)
+{
+	return flush(req, block, false, NULL, 1);
+}
+
+int kv_sync_demote(fuse_req_t req, struct kv_block *block)
+{
+	return flush(req, block, true, NULL, 1);
+}
+
+/* ---- promotions ---- */
+
+struct promote {
+	struct parked parked;	   /* first */
+	struct kv_acquire acquire; /* last: its want is behind it */
+};
+
+static void acquired(struct kv_acquire *acquire, void *arg)
+{
+	struct promote *promote = arg;
+	int r = acquire->wants[0].status;
+
+	kv_acquire_release(promote->parked.mount->cache, acquire);
+	end(&promote->parked, r);
+}
+
+static void promote_cancel(struct kv_wait *wait, int status)
+{
+	struct promote *promote = (struct promote *)wait;
+
+	kv_acquire_cancel(promote->parked.mount->cache, &promote->acquire,
+			  status);
+}
+
+static void promote_drop(struct kv_wait *wait)
+{
+	kv_space_put(((struct promote *)wait)->acquire.space);
+}
+
+static const struct kv_wait_kind promote_kind = {promote_cancel, promote_drop};
+
+int kv_sync_promote(fuse_req_t req, struct kv_block *block)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	const struct kv_block_info info = kv_block_stat(mount->cache, block);
+	struct kv_acquire *acquire;
+	struct promote *promote;
+	int r;
+
+	r = park(req, &promote_kind, sizeof(*promote) + sizeof(struct kv_want),
+		 &promote);
+	if (r < 0)
+		return r;
+	acquire = &promote->acquire;
+	acquire->space = kv_space_get(info.space);
+	acquire->n = 1;
+	acquire->wait_room = true;
+	acquire->done = acquired;
+	acquire->arg = promote;
+	acquire->wants[0].key = info.key;
+	if (!kv_acquire_submit(mount->cache, acquire))
+		acquired(acquire, promote);
+	arm(&promote->parked);
+	return 0;
 }
 
 /* ---- writes ---- */
 
+/* Find or make the queue of @space; NULL: out of memory. */
 static struct queue *queue_of_locked(struct kv_parking *parking,
 				     struct kv_space *space)
 {
@@ -238,14 +532,14 @@ static struct queue *queue_of_locked(struct kv_parking *parking,
 	return queue;
 }
 
-/* Off its queue, and answered. */
+/* Take @write off its queue and reply. */
 static void write_over(struct write *write, int r)
 {
 	struct kv_parking *parking = write->parked.mount->parking;
 	struct queue *queue;
 
 	pthread_mutex_lock(&parking->lock);
-	queue = queue_of_locked(parking, write->space); /* it is there */
+	queue = queue_of_locked(parking, write->space); /* exists */
 	TAILQ_REMOVE(&queue->writes, write, link);
 	if (TAILQ_EMPTY(&queue->writes)) {
 		TAILQ_REMOVE(&parking->queues, queue, link);
@@ -254,28 +548,24 @@ static void write_over(struct write *write, int r)
 	}
 	parking->waiting = !TAILQ_EMPTY(&parking->queues);
 	pthread_mutex_unlock(&parking->lock);
-	if (kv_parked_claim(&write->parked)) {
-		if (r < 0)
-			fuse_reply_err(write->parked.req, -r);
-		else
-			fuse_reply_write(write->parked.req, write->n);
-		kv_parked_answered(&write->parked);
+	if (r < 0) {
+		reply_err(&write->parked, r);
+	} else if (claim(&write->parked)) {
+		fuse_reply_write(write->parked.req, write->n);
+		replied(&write->parked);
 	}
-	kv_parked_put(&write->parked);
+	put(&write->parked);
 }
 
-static void write_cancel(struct kv_parked *parked, int status)
+static void write_cancel(struct kv_wait *wait, int status)
 {
-	if (!parked->claimed) /* by this thread alone */
-		write_over((struct write *)parked, status);
+	struct write *write = (struct write *)wait;
+
+	if (!write->parked.claimed) /* by this thread alone */
+		write_over(write, status);
 }
 
-static void write_drop(struct kv_parked *parked)
-{
-	(void)parked;
-}
-
-static const struct kv_parked_kind write_kind = {write_cancel, write_drop};
+static const struct kv_wait_kind write_kind = {write_cancel, NULL};
 
 int kv_park_write(fuse_req_t req, struct kv_upload *upload, const char *data,
 		  size_t n, uint64_t offset)
@@ -286,7 +576,7 @@ int kv_park_write(fuse_req_t req, struct kv_upload *upload, const char *data,
 	struct write *write;
 	int r;
 
-	r = kv_parked_new(req, &write_kind, sizeof(*write) + n, &write);
+	r = park(req, &write_kind, sizeof(*write) + n, &write);
 	if (r < 0)
 		return r == -ENOLCK ? -ENOSPC : r;
 	write->draft = kv_upload_draft(upload);
@@ -304,24 +594,13 @@ int kv_park_write(fuse_req_t req, struct kv_upload *upload, const char *data,
 	}
 	pthread_mutex_unlock(&parking->lock);
 	if (!queue)
-		kv_parked_end(&write->parked, -ENOMEM);
-	kv_parked_arm(&write->parked);
+		end(&write->parked, -ENOMEM);
+	arm(&write->parked);
 	return 0;
 }
 
-/* 0, -errno, or -EAGAIN: it waits on. */
-static int try_again(struct write *write)
-{
-	int r = kv_draft_write(write->draft, write->data, write->n,
-			       write->offset);
-
-	if (r != -EBUSY)
-		return r;
-	return kv_now_ns() - write->since < PATIENCE_NS ? -EAGAIN : -ENOSPC;
-}
-
-/* The first write of each space in turn, until that helps none.  Who is to be
- * called off does not wait for that. */
+/* Try the first write of each space in turn, until none succeeds.  Cancellations
+ * come first. */
 static void retry_writes(struct kv_parking *parking)
 {
 	unsigned left;
@@ -337,7 +616,11 @@ static void retry_writes(struct kv_parking *parking)
 		TAILQ_REMOVE(&parking->queues, queue, link);
 		TAILQ_INSERT_TAIL(&parking->queues, queue, link);
 		pthread_mutex_unlock(&parking->lock);
-		r = try_again(write);
+		r = kv_draft_write(write->draft, write->data, write->n,
+				   write->offset);
+		if (r == -EBUSY)
+			r = kv_now_ns() - write->since < PATIENCE_NS ? -EAGAIN
+								     : -ENOSPC;
 		if (r != -EAGAIN)
 			write_over(write, r);
 		pthread_mutex_lock(&parking->lock);
@@ -359,51 +642,34 @@ void kv_parking_room(struct kv_parking *parking)
 
 /* ---- the thread ---- */
 
-static void call_off_locked(struct kv_parking *parking)
-{
-	struct kv_parked *parked = TAILQ_FIRST(&parking->cancels);
-
-	kv_assert_locked(&parking->lock);
-	TAILQ_REMOVE(&parking->cancels, parked, link);
-	pthread_mutex_unlock(&parking->lock);
-	parked->kind->cancel(parked, -EINTR);
-	kv_parked_put(parked);
-	pthread_mutex_lock(&parking->lock);
-}
-
-static void sleep_locked(struct kv_parking *parking, uint64_t looked)
-{
-	uint64_t at = looked + (parking->room ? PAUSE_NS : RETRY_NS);
-	struct timespec until = {.tv_sec = (time_t)(at / 1000000000u),
-				 .tv_nsec = (long)(at % 1000000000u)};
-
-	kv_assert_locked(&parking->lock);
-	if (TAILQ_EMPTY(&parking->queues))
-		pthread_cond_wait(&parking->wake, &parking->lock);
-	else
-		pthread_cond_timedwait(&parking->wake, &parking->lock, &until);
-}
-
-static void *park(void *arg)
+static void *run(void *arg)
 {
 	struct kv_parking *parking = arg;
 	uint64_t looked = 0, wait;
+	struct parked *parked;
 
 	pthread_mutex_lock(&parking->lock);
 	for (;;) {
 		wait = parking->room ? PAUSE_NS : RETRY_NS;
-		if (!TAILQ_EMPTY(&parking->cancels)) {
-			call_off_locked(parking);
+		parked = TAILQ_FIRST(&parking->cancels);
+		if (parked) {
+			TAILQ_REMOVE(&parking->cancels, parked, link);
+			pthread_mutex_unlock(&parking->lock);
+			parked->wait.kind->cancel(&parked->wait, -EINTR);
+			put(parked);
+			pthread_mutex_lock(&parking->lock);
 		} else if (parking->stop) {
 			break;
-		} else if (!TAILQ_EMPTY(&parking->queues) &&
-			   kv_now_ns() - looked >= wait) {
+		} else if (TAILQ_EMPTY(&parking->queues)) {
+			pthread_cond_wait(&parking->wake, &parking->lock);
+		} else if (kv_now_ns() - looked >= wait) {
 			pthread_mutex_unlock(&parking->lock);
 			retry_writes(parking);
 			pthread_mutex_lock(&parking->lock);
 			looked = kv_now_ns();
 		} else {
-			sleep_locked(parking, looked);
+			kv_cond_wait_until(&parking->wake, &parking->lock,
+					   looked + wait);
 		}
 	}
 	pthread_mutex_unlock(&parking->lock);
@@ -412,23 +678,31 @@ static void *park(void *arg)
 
 int kv_parking_new(struct kv_parking **ret_parking)
 {
+	static const struct kv_workers_config readers = {.name = "kvfs-read",
+							 .threads = 16,
+							 .each = UINT_MAX,
+							 .turn = 8 << 20};
+	static const struct kv_workers_config changes = {
+		.name = "kvfs-change", .threads = 16, .each = 4, .turn = 1};
 	struct kv_parking *parking = calloc(1, sizeof(*parking));
-	pthread_condattr_t attr;
 	int r;
 
 	if (!parking)
 		return -ENOMEM;
 	pthread_mutex_init(&parking->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&parking->wake, &attr);
-	pthread_condattr_destroy(&attr);
+	kv_cond_init(&parking->wake);
 	pthread_cond_init(&parking->none, NULL);
 	TAILQ_INIT(&parking->cancels);
 	TAILQ_INIT(&parking->queues);
-	r = kv_thread_start(&parking->thread, "kvfs-park", park, parking);
+	r = kv_workers_new(&readers, &parking->readers);
+	if (r == 0)
+		r = kv_workers_new(&changes, &parking->changes);
+	if (r == 0)
+		r = kv_thread_start(&parking->thread, "kvfs-park", run,
+				    parking);
 	if (r < 0) {
-		free(parking);
+		kv_parking_join(parking);
+		kv_parking_free(parking);
 		return r;
 	}
 	parking->running = true;
@@ -438,7 +712,7 @@ int kv_parking_new(struct kv_parking **ret_parking)
 
 void kv_parking_stop(struct kv_parking *parking)
 {
-	struct kv_parked *parked;
+	struct parked *parked;
 
 	if (!parking)
 		return;
@@ -446,7 +720,7 @@ void kv_parking_stop(struct kv_parking *parking)
 	parking->ending = true;
 	for (unsigned i = 0; i < BUCKETS; i++)
 		LIST_FOREACH(parked, &parking->buckets[i], bucket)
-			ask_locked(parking, parked);
+			cancel_locked(parking, parked);
 	while (parking->n > 0)
 		pthread_cond_wait(&parking->none, &parking->lock);
 	parking->stop = true;
@@ -455,6 +729,14 @@ void kv_parking_stop(struct kv_parking *parking)
 	if (parking->running)
 		pthread_join(parking->thread, NULL);
 	parking->running = false;
+}
+
+void kv_parking_join(struct kv_parking *parking)
+{
+	if (!parking)
+		return;
+	kv_workers_free(kv_steal(parking->readers));
+	kv_workers_free(kv_steal(parking->changes));
 }
 
 void kv_parking_free(struct kv_parking *parking)

@@ -1,87 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * parked.h - requests that must wait: kept, so that no worker of FUSE waits.
+ * parked.h - requests that wait, so that no FUSE worker waits for them: for the
+ * SSD, for room, or for the disk.
  *
- * Who answers a parked request claims it first.  Its caller's interrupt and the
- * end of the mount have it called off, by the parking thread.  A parked request
- * is charged to its user.
+ * Each call answers its request, at once or later.  A parked request is charged to
+ * its user.  It is cancelled when its caller is interrupted or the mount ends.
  */
 #ifndef KV_FS_MOUNT_PARKED_H
 #define KV_FS_MOUNT_PARKED_H
 
-#include <sys/queue.h>
+#include <sys/stat.h>
 
-#include "fs/base/workers.h"
 #include "fs/mount/fuse.h"
 #include "fs/mount/mount.h"
 #include "fs/mount/upload.h"
 
-struct kv_parked;
+/* Answer @req with the bytes of @block: at once if they are in memory, otherwise
+ * when a thread has read them. */
+void kv_read_block(fuse_req_t req, struct kv_block *block, size_t size,
+		   uint64_t offset);
 
-struct kv_parked_kind {
-	/* End it soon with @status, unless it has ended; not before it is
-	 * armed. */
-	void (*cancel)(struct kv_parked *parked, int status);
-	/* Give back what it holds; with the last holder. */
-	void (*drop)(struct kv_parked *parked);
-};
-
-struct kv_parked {
-	fuse_req_t req; /* until it is claimed */
-	struct kv_mount *mount;
-	const struct kv_parked_kind *kind;
-	/* parked.c's own */
-	struct kv_account *account;
-	size_t bytes;
-	unsigned refs;
-	bool armed, asked, claimed;
-	LIST_ENTRY(kv_parked) bucket;
-	TAILQ_ENTRY(kv_parked) link;
+/* The arguments of a handler, as many as it uses. */
+struct kv_change {
+	/* Make the change, and reply as a handler does. */
+	void (*make)(fuse_req_t req, const struct kv_change *change);
+	fuse_ino_t ino, other; /* a parent or a node, and a second one */
+	const char *name, *text;
+	unsigned flags;
+	struct stat attr;
+	struct kv_upload *upload; /* open until the reply */
 };
 
 /*
- * A parked request of @bytes, zeroed, which begins with a kv_parked; held by
- * the caller and by what it will wait for.  -ENOMEM, -ENOLCK beyond the user's
- * share.
+ * Copy @change, a change of a space or user that waits for the disk, and have a
+ * thread make it.  A change that has not begun ends with EINTR when its caller is
+ * interrupted or the mount ends; beyond the user's share of memory it fails with
+ * ENOLCK.
  */
-int kv_parked_new(fuse_req_t req, const struct kv_parked_kind *kind,
-		  size_t bytes, void *ret_parked);
-/* The request's wait has begun: it can be called off.  Puts the caller's hold;
- * it may have ended by then. */
-void kv_parked_arm(struct kv_parked *parked);
-/* True, once: the caller answers it. */
-bool kv_parked_claim(struct kv_parked *parked);
-/* Answer what the caller has claimed. */
-void kv_parked_reply_err(struct kv_parked *parked, int r);
-void kv_parked_reply_buf(struct kv_parked *parked, const void *data, size_t n);
-/* The caller has answered, by itself, what it has claimed. */
-void kv_parked_answered(struct kv_parked *parked);
-void kv_parked_put(struct kv_parked *parked);
-/* Claim it, answer with @r (0 or -errno) and put it. */
-void kv_parked_end(struct kv_parked *parked, int r);
+void kv_change_later(fuse_req_t req, const struct kv_change *change);
 
-/* A write that found no room, or is beyond its space's rate, is tried again
- * until it ends.  0; -ENOMEM, -ENOSPC beyond the user's share. */
+/* Retry a write that found no room, or is beyond its space's rate, until it ends.
+ * Returns 0; or -ENOMEM, or -ENOSPC beyond the user's share: the caller replies. */
 int kv_park_write(fuse_req_t req, struct kv_upload *upload, const char *data,
 		  size_t n, uint64_t offset);
-/* There may be room. */
-void kv_parking_room(struct kv_parking *parking);
 
-/* A parked request that a thread of a pool answers. */
-struct kv_job {
-	struct kv_parked parked; /* first */
-	struct kv_work work;
-};
-
-/* A kind's cancel, of a job: it is answered at once, unless it was claimed, and
- * not run, unless a thread has it. */
-void kv_job_cancel(struct kv_parked *parked, int status);
+/*
+ * Answer @req when all @spaces, or the block, are durable; or when the block is
+ * durable and its slot is freed (-EBUSY: the block is leased); or when the block
+ * is in DRAM.  Return 0; or -ENOMEM or -ENOLCK: the caller replies.
+ */
+int kv_sync_spaces(fuse_req_t req, struct kv_space *const *spaces, size_t n);
+int kv_sync_block(fuse_req_t req, struct kv_block *block);
+int kv_sync_demote(fuse_req_t req, struct kv_block *block);
+int kv_sync_promote(fuse_req_t req, struct kv_block *block);
 
 int kv_parking_new(struct kv_parking **ret_parking); /* -ENOMEM, -EAGAIN */
-/* Call off all there are, and wait until they are answered; there will be no
- * more.  Takes NULL, and one that was stopped. */
+/* Retry writes: there may be room.  Takes NULL. */
+void kv_parking_room(struct kv_parking *parking);
+/* Cancel all parked requests, and wait until they are answered; none may be added
+ * later.  Takes NULL, and a stopped one. */
 void kv_parking_stop(struct kv_parking *parking);
-/* Stopped, or NULL; and nothing that they waited for is left. */
-void kv_parking_free(struct kv_parking *parking);
+/* Wait for the threads, which may still use the cache; after kv_parking_stop.
+ * Takes NULL. */
+void kv_parking_join(struct kv_parking *parking);
+void kv_parking_free(struct kv_parking *parking); /* joined, or NULL */
 
 #endif

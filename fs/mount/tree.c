@@ -20,7 +20,7 @@
 #include <sys/statvfs.h>
 
 #include "fs/mount/attr.h"
-#include "fs/mount/changes.h"
+#include "fs/mount/parked.h"
 #include "fs/mount/hidden.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"

@@ -15,13 +15,11 @@
 #include <fcntl.h>
 
 #include "fs/mount/attr.h"
-#include "fs/mount/changes.h"
 #include "fs/mount/hidden.h"
 #include "fs/mount/open.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/parked.h"
 #include "fs/mount/permit.h"
-#include "fs/mount/sync.h"
 
 /* The kernel found no file of that name; by now there may be one. */
 static int create_upload(fuse_req_t req, struct kv_space *space,

@@ -19,10 +19,9 @@
 
 #include "common/bytes.h"
 #include "fs/mount/attr.h"
-#include "fs/mount/changes.h"
+#include "fs/mount/parked.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
-#include "fs/mount/sync.h"
 #include "fs/base/quantity.h"
 #include "fs/mount/upload.h"
 
