@@ -21,7 +21,7 @@
 #include "cache/ssd/ssd.h"
 #include "cache/store/store.h"
 #include "common/crash_point.h"
-#include "common/why.h"
+#include "common/bytes.h"
 
 #include <search.h>
 #include <stdio.h>

@@ -8,6 +8,8 @@
  */
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <stdarg.h>
+#include <stdio.h>
 
 #include "common/bytes.h"
 
@@ -103,4 +105,29 @@ int kv_send_parts(int socket, struct iovec *parts, size_t n, int fd, int flags)
 		sent = sendmsg(socket, &m, flags | MSG_NOSIGNAL);
 	while (sent < 0 && errno == EINTR);
 	return sent < 0 ? -errno : 0;
+}
+
+/* ---- why ---- */
+
+/* CTOP
+ * why.c - a reason, for the user.
+ *
+ * OWNS      nothing: the text is the caller's.
+ *
+ * LOCKING   none: works on its arguments only.
+ */
+
+int kv_why(char **ret_why, int r, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	if (vasprintf(ret_why, format, args) < 0)
+		*ret_why = NULL;
+	va_end(args);
+	/* Paths and URLs are the user's. */
+	for (char *c = *ret_why; c && *c; c++)
+		if ((unsigned char)*c < ' ')
+			*c = '?';
+	return r;
 }

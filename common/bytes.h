@@ -30,4 +30,15 @@ struct iovec;
  */
 int kv_send_parts(int socket, struct iovec *parts, size_t n, int fd, int flags);
 
+/* ---- why ---- */
+
+/* HTOP
+ * why.h - a reason, for the user.
+ */
+
+/* Put the text to *@ret_why (caller frees; NULL: no memory), as one line:
+ * control characters become '?'.  Returns @r. */
+int kv_why(char **ret_why, int r, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
 #endif

@@ -13,8 +13,7 @@
  */
 #include "common/layout.h"
 #include "common/bytes.h"
-#include "common/token_ids.h"
-#include "common/why.h"
+#include "common/block.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -18,9 +18,9 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "common/why.h"
+#include "common/bytes.h"
 #include "fs/mountpoint.h"
-#include "index/lock.h"
+#include "index/sidecar.h"
 
 /* Until a daemon knows its end. */
 #define NOTICE_NS (UINT64_C(10) * 1000000000)

@@ -21,7 +21,7 @@
 #include <sys/vfs.h>
 
 #include "cache/evict/policy.h"
-#include "common/why.h"
+#include "common/bytes.h"
 #include "fs/base/quantity.h"
 #include "fs/options.h"
 

@@ -23,7 +23,7 @@
 #include <sys/wait.h>
 
 #include "common/thread.h"
-#include "common/why.h"
+#include "common/bytes.h"
 #include "fs/mount/notify.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/parked.h"

@@ -1,31 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * env.c - the LMDB environment below the index: opening it, its memory, and
- * where transactions begin, so that it can be opened anew.
+ * transactions.
  *
- * Once a write of its meta page has failed, LMDB refuses every transaction of
- * the environment, for good; after a fault nobody may use it.  The
- * disk may be well again: then a new one works.
+ * Once a write of its meta page has failed, LMDB refuses every later
+ * transaction of the environment.  After a fault in its map nobody may use the
+ * environment.  In both cases the disk may work again, so the environment is
+ * opened anew before the next transaction.
  *
- * OWNS      index->env, from open to close.
+ * OWNS      index->env, from open to close; the write transaction of a batch.
+ *
+ * STATES    of a batch, and the function that makes each step:
+ *
+ *             OPEN -> FAILED   any put or delete that returns an error
+ *             OPEN -> gone     kv_txn_commit, kv_txn_abort
+ *           FAILED -> gone     the same; commit returns the first error
  *
  * INVARIANTS
  *   (1) The whole map up to the last page can be read without SIGBUS once
  *       kv_env_open has returned.
  *   (2) The map is at least SPARE bytes larger than the file was when opened,
  *       so that a store whose cap became smaller can still delete.
- *   (3) What LMDB does when its map cannot be read leaves memory, and the
- *       writers' mutex: both go with the environment, which nobody uses any
- *       more.
- *   (4) Whoever has a transaction holds the guard, shared; the environment is
- *       changed by who holds it alone.
+ *   (3) After a fault inside LMDB its memory and the writers' mutex are leaked
+ *       together with the environment, which nobody uses any more.
+ *   (4) Each thread with a transaction holds the guard shared; the environment
+ *       is replaced by a thread that holds the guard alone.
+ *   (5) Puts never take the last RESERVE of the map: a deletion copies pages
+ *       before it frees any.  Pages that one transaction frees can be used by
+ *       the next but one: the reserve is enough for batches of 300 deletions,
+ *       each in a leaf of its own.
+ *   (6) Nothing of a FAILED batch reaches the disk.
  *
- * LOCKING   index->guard.  A thread with a transaction may begin another: the
- *           guard lets readers in while somebody waits to have it alone.
+ * LOCKING   index->guard.  A thread with a transaction may begin another one:
+ *           the guard admits readers while a writer waits.  LMDB admits one
+ *           writer at a time; a batch belongs to the thread that began it.
  */
-#include "index/env.h"
-#include "common/sigbus_guard.h"
-
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -33,6 +42,10 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+
+#include "index/env.h"
+#include "common/sigbus_guard.h"
+#include "index/record.h"
 
 #define SPARE (1u << 20)
 #define DISK_FULL (1u << 20) /* less than one batch may need */
@@ -111,8 +124,8 @@ bool kv_env_disk_full(MDB_env *env)
 	       st.f_bavail * st.f_frsize < DISK_FULL;
 }
 
-/* Pages that LMDB took and freed at once were never written: they are holes,
- * which need room, too, when they are used again. */
+/* Allocate blocks for holes as well: LMDB never wrote the pages that it took and
+ * freed in one transaction. */
 void kv_env_keep_room(MDB_env *env)
 {
 	MDB_envinfo info;
@@ -128,7 +141,7 @@ void kv_env_keep_room(MDB_env *env)
 		(void)fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)end);
 }
 
-/* LMDB tells nobody where its map is. */
+/* Find LMDB's map in /proc/self/maps: LMDB does not return its address. */
 static int find_map(MDB_env *env, uint8_t **ret_map, size_t *ret_bytes)
 {
 	_cleanup_(fclosep) FILE *maps = NULL;
@@ -160,8 +173,9 @@ static int find_map(MDB_env *env, uint8_t **ret_map, size_t *ret_bytes)
 }
 
 /*
- * LMDB does not write pages that were taken and freed in one transaction, so
- * the file of a good store may end before its last page, too.
+ * Extend the file, or the map of a read-only one, with zeros up to its last
+ * page.  Even a sound file can end earlier, because LMDB does not write pages
+ * that were taken and freed in one transaction.
  */
 static int make_whole(MDB_env *env, bool read_only)
 {
@@ -202,8 +216,8 @@ void kv_index_lock_file_check(int store_fd)
 		       O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	struct stat st;
 
-	/* Nobody else has the first byte locked: then LMDB will, and
-	 * initializes the file, whatever is in it. */
+	/* If the first byte is not locked, LMDB locks it and initializes the
+	 * file, whatever its contents. */
 	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) ||
 	    st.st_nlink != 1 || st.st_size != LOCK_BYTES ||
 	    fcntl(fd, F_GETLK, &lock) < 0 || lock.l_type != F_UNLCK)
@@ -224,7 +238,7 @@ int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
 	unsigned flags = MDB_NOTLS | MDB_NORDAHEAD;
 	int r, dead;
 
-	/* Nobody writes a read-only store: STORE is locked against others. */
+	/* STORE is locked, so there is no writer beside a read-only mount. */
 	if (read_only)
 		flags |= MDB_RDONLY | MDB_NOLOCK;
 	r = kv_env_errno(mdb_env_create(&env));
@@ -253,7 +267,7 @@ int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
 	return 0;
 }
 
-/* The kernel cuts a longer request off at its read-ahead window. */
+/* Ask in windows: the kernel truncates requests to its read-ahead size. */
 void kv_env_fetch(MDB_env *env)
 {
 	const uint64_t bytes = kv_env_file_bytes(env);
@@ -284,8 +298,8 @@ int kv_env_free_pages(MDB_env *env, uint64_t *ret_pages)
 	int rc;
 
 	/*
-	 * Database 0 is the free list, in each record a count and then page
-	 * numbers.  A transaction that writes may not look at it.
+	 * Database 0 is the free list: each record is a count and then page
+	 * numbers.  A write transaction may not read this database.
 	 */
 	rc = mdb_txn_begin(env, NULL, MDB_RDONLY, &txn);
 	if (rc == 0)
@@ -320,7 +334,7 @@ struct beginning {
 	MDB_txn *txn;
 };
 
-static int begin(void *arg)
+static int begin_guarded(void *arg)
 {
 	struct beginning *b = arg;
 
@@ -333,29 +347,30 @@ static int begin_txn(struct kv_index *index, unsigned flags, MDB_txn **ret_txn)
 	int rc = MDB_PANIC;
 
 	if (index->env && !index->broken)
-		rc = kv_fault_guard(index, begin, &b);
+		rc = kv_fault_guard(index, begin_guarded, &b);
 	if (rc == 0)
 		*ret_txn = b.txn;
 	return rc;
 }
 
-static int reopen(void *index)
+static int reopen_guarded(void *index)
 {
 	return kv_index_reopen(index);
 }
 
-static void renew(struct kv_index *index)
+/* Replace an environment that refuses every transaction. */
+static void env_renew(struct kv_index *index)
 {
 	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
 	int rc;
 
 	pthread_rwlock_wrlock(&index->guard);
 	rc = begin_txn(index, MDB_RDONLY, &txn);
-	if (rc == MDB_PANIC) { /* else somebody was faster */
+	if (rc == MDB_PANIC) { /* else another thread has replaced it */
 		if (index->env)
 			mdb_env_close(kv_steal(index->env));
 		index->broken = false;
-		kv_fault_guard(index, reopen, index);
+		kv_fault_guard(index, reopen_guarded, index);
 	}
 	if (txn)
 		mdb_txn_abort(kv_steal(txn));
@@ -376,12 +391,356 @@ int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
 		if (rc != MDB_PANIC)
 			break;
 		if (try == 0)
-			renew(index);
+			env_renew(index);
 	}
 	return kv_env_errno(rc);
 }
 
-void kv_txn_guard_leave(struct kv_index *index)
+/* ---- batches ---- */
+
+#define RESERVE 8	 /* 1/RESERVE of the map's pages */
+#define RESERVE_MIN 1024 /* pages */
+#define LEAF_VALUE 2000	 /* bytes; longer ones may need pages in a row */
+#define NEAR_IDS 8	 /* ids that mostly lie in one leaf */
+#define NEAR_FULL 16384	 /* pages; with more room the free list is not read */
+
+struct kv_txn {
+	struct kv_index *index;
+	MDB_txn *txn;
+	bool entered;	   /* the guard */
+	int failed;	   /* first error */
+	uint64_t puttable; /* bytes of the map that puts may still take */
+	uint64_t unused;   /* contiguous bytes at the map's end, at least */
+	uint64_t last_id;  /* put into last_dbi */
+	MDB_dbi last_dbi;
+	uint64_t last_tokens; /* id put into the tokens database */
+};
+
+static void txn_abortp(struct kv_txn **batch)
 {
-	pthread_rwlock_unlock(&index->guard);
+	kv_txn_abort(*batch);
+}
+
+static uint64_t reserve_of(uint64_t pages)
+{
+	return KV_MIN(KV_MAX(pages / RESERVE, RESERVE_MIN), pages / 2);
+}
+
+uint64_t kv_index_puttable(uint64_t map_bytes)
+{
+	const uint64_t pages = map_bytes / KV_PAGE;
+
+	return (pages - reserve_of(pages)) * KV_PAGE;
+}
+
+uint64_t kv_index_records_max(uint64_t cap)
+{
+	uint64_t pages = kv_index_map_bytes(cap) / KV_PAGE;
+
+	/* 1/16 is for the other databases and for pages of the last commit. */
+	return (pages - reserve_of(pages) - pages / 16) * KV_PAGE / KV_PUT_NEAR;
+}
+
+/* Count what puts may take.  Never-used pages are cheap to count; read the free
+ * list only when few of them are left. */
+static int count_room(void *arg)
+{
+	struct kv_txn *batch = arg;
+	uint64_t total, reserve, room, free_pages;
+	MDB_envinfo info;
+	MDB_stat stat;
+	int r;
+
+	mdb_env_info(batch->index->env, &info);
+	mdb_env_stat(batch->index->env, &stat);
+	total = info.me_mapsize / stat.ms_psize;
+	reserve = reserve_of(total);
+	room = total - KV_MIN(total, info.me_last_pgno + 1);
+	if (room < reserve + NEAR_FULL) {
+		r = kv_env_free_pages(batch->index->env, &free_pages);
+		if (r < 0)
+			return r;
+		room += free_pages;
+	}
+	batch->unused =
+		(total - KV_MIN(total, info.me_last_pgno + 1)) * stat.ms_psize;
+	batch->puttable = (room - KV_MIN(room, reserve)) * stat.ms_psize;
+	atomic_store(&batch->index->room, batch->puttable);
+	return 0;
+}
+
+/* Call LMDB.  MDB_PANIC: the transaction is lost, and the batch with it. */
+static int call_guarded(struct kv_txn *batch, int (*call)(void *arg), void *arg)
+{
+	int rc = MDB_PANIC;
+
+	if (batch->txn)
+		rc = kv_fault_guard(batch->index, call, arg);
+	if (rc == MDB_PANIC)
+		batch->txn = NULL;
+	return rc;
+}
+
+int kv_txn_begin(struct kv_index *index, struct kv_txn **ret_txn)
+{
+	_cleanup_(txn_abortp) struct kv_txn *batch = NULL;
+	int r;
+
+	if (index->read_only)
+		return -EROFS;
+	batch = calloc(1, sizeof(*batch));
+	if (!batch)
+		return -ENOMEM;
+	batch->index = index;
+	batch->last_tokens = UINT64_MAX / 2; /* near no id */
+	r = kv_txn_guard_enter(index, 0, &batch->txn);
+	if (r < 0)
+		return r;
+	batch->entered = true;
+	r = call_guarded(batch, count_room, batch);
+	if (r < 0)
+		return r == MDB_PANIC ? -EIO : r;
+	*ret_txn = kv_steal(batch);
+	return 0;
+}
+
+/* Make @r, if it is an error, the batch's result. */
+static int note(struct kv_txn *batch, int r)
+{
+	if (r < 0 && batch->failed == 0)
+		batch->failed = r;
+	return r;
+}
+
+/*
+ * Return the most bytes that a put may take: LMDB knows only at commit.  Leaves
+ * are at least half full, so consecutive records cost twice their bytes.
+ */
+static uint64_t cost_of(struct kv_txn *batch, MDB_dbi dbi, uint64_t id,
+			size_t bytes)
+{
+	bool near;
+
+	if (dbi == batch->index->tokens) {
+		near = id - batch->last_tokens <= NEAR_IDS;
+		batch->last_tokens = id;
+	} else {
+		near = dbi == batch->last_dbi &&
+		       id - batch->last_id <= NEAR_IDS;
+		batch->last_dbi = dbi;
+		batch->last_id = id;
+	}
+	/* Far: copy and split a leaf, and change its parent. */
+	return 2 * (bytes + 2 * sizeof(id)) +
+	       (near ? 0 : KV_PUT_FAR - KV_PUT_NEAR);
+}
+
+struct change {
+	MDB_txn *txn;
+	MDB_dbi dbi;
+	uint64_t id;
+	MDB_val value;
+};
+
+static int do_put(void *arg)
+{
+	struct change *c = arg;
+	MDB_val key = {sizeof(c->id), &c->id};
+
+	return mdb_put(c->txn, c->dbi, &key, &c->value, 0);
+}
+
+static int do_delete(void *arg)
+{
+	struct change *c = arg;
+	MDB_val key = {sizeof(c->id), &c->id};
+
+	return mdb_del(c->txn, c->dbi, &key, NULL);
+}
+
+static int put_value(struct kv_txn *batch, MDB_dbi dbi, uint64_t id,
+		     MDB_val value)
+{
+	const uint64_t cost = cost_of(batch, dbi, id, value.mv_size);
+	struct change c = {batch->txn, dbi, id, value};
+
+	if (batch->puttable < cost)
+		return note(batch, -ENOSPC);
+	batch->puttable -= cost;
+	batch->unused -= KV_MIN(cost, batch->unused);
+	return note(batch, kv_env_errno(call_guarded(batch, do_put, &c)));
+}
+
+static int drop_key(struct kv_txn *batch, MDB_dbi dbi, uint64_t id)
+{
+	struct change c = {.txn = batch->txn, .dbi = dbi, .id = id};
+	int rc = call_guarded(batch, do_delete, &c);
+
+	return rc == MDB_NOTFOUND ? 0 : note(batch, kv_env_errno(rc));
+}
+
+bool kv_txn_has_room(const struct kv_txn *batch, uint64_t bytes)
+{
+	return batch->puttable >= bytes;
+}
+
+bool kv_txn_has_room_for_ids(const struct kv_txn *batch, uint32_t n,
+			     uint32_t extras_len, uint64_t bytes)
+{
+	const uint64_t value = sizeof(struct kv_tokens_record) +
+			       (uint64_t)n * sizeof(uint32_t) + extras_len;
+	const uint64_t cost = KV_PUT_FAR - KV_PUT_NEAR + bytes +
+			      2 * (value + 2 * sizeof(uint64_t));
+
+	return batch->puttable >= cost &&
+	       (value < LEAF_VALUE || batch->unused >= cost);
+}
+
+int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
+		    const struct kv_slot_record *record)
+{
+	struct kv_slot_record copy = *record;
+
+	kv_slot_record_seal(&copy, slot_id);
+	return put_value(batch, batch->index->slots, slot_id,
+			 (MDB_val){sizeof(copy), &copy});
+}
+
+int kv_txn_delete_slot(struct kv_txn *batch, uint64_t slot_id)
+{
+	return drop_key(batch, batch->index->slots, slot_id);
+}
+
+int kv_txn_put_token_ids(struct kv_txn *batch, uint64_t slot_id,
+			 uint64_t generation, const struct kv_token_ids *ids)
+{
+	_cleanup_(kv_freep) void *value = NULL;
+	size_t bytes;
+	int r = kv_tokens_pack(ids, slot_id, generation, &value, &bytes);
+
+	if (r < 0)
+		return note(batch, r);
+	return put_value(batch, batch->index->tokens, slot_id,
+			 (MDB_val){bytes, value});
+}
+
+int kv_txn_delete_token_ids(struct kv_txn *batch, uint64_t slot_id)
+{
+	return drop_key(batch, batch->index->tokens, slot_id);
+}
+
+int kv_txn_put_space(struct kv_txn *batch, const struct kv_space_record *record,
+		     const char *name, const char *layout)
+{
+	_cleanup_(kv_freep) char *value = NULL;
+	size_t bytes;
+	int r = kv_space_pack(record, name, layout ? layout : "", &value,
+			      &bytes);
+
+	if (r < 0)
+		return note(batch, r);
+	return put_value(batch, batch->index->spaces, record->id,
+			 (MDB_val){bytes, value});
+}
+
+int kv_txn_delete_space(struct kv_txn *batch, uint32_t id)
+{
+	return drop_key(batch, batch->index->spaces, id);
+}
+
+int kv_txn_put_snapshot(struct kv_txn *batch,
+			const struct kv_snapshot_record *record,
+			const char *name, const struct kv_snapshot_item *items)
+{
+	_cleanup_(kv_freep) char *value = NULL;
+	struct kv_snapshot_record copy = *record;
+	const size_t bytes = copy.count * sizeof(*items);
+	char *tail;
+
+	copy.name_len = (uint32_t)strlen(name);
+	value = malloc(sizeof(copy) + copy.name_len + bytes);
+	if (!value)
+		return note(batch, -ENOMEM);
+
+	tail = value + sizeof(copy);
+	memcpy(tail, name, copy.name_len);
+	memcpy(tail + copy.name_len, items, bytes);
+	kv_snapshot_record_seal(&copy, tail);
+	memcpy(value, &copy, sizeof(copy));
+	return put_value(
+		batch, batch->index->snapshots, copy.id,
+		(MDB_val){sizeof(copy) + copy.name_len + bytes, value});
+}
+
+int kv_txn_delete_snapshot(struct kv_txn *batch, uint64_t id)
+{
+	return drop_key(batch, batch->index->snapshots, id);
+}
+
+int kv_txn_put_segfile(struct kv_txn *batch,
+		       const struct kv_segfile_record *record)
+{
+	struct kv_segfile_record copy = *record;
+
+	kv_segfile_record_seal(&copy);
+	return put_value(batch, batch->index->segments, copy.id,
+			 (MDB_val){sizeof(copy), &copy});
+}
+
+int kv_txn_delete_segfile(struct kv_txn *batch, uint32_t id)
+{
+	return drop_key(batch, batch->index->segments, id);
+}
+
+struct info_put {
+	struct kv_txn *batch;
+	const struct kv_store_info *info;
+};
+
+static int put_info(void *arg)
+{
+	struct info_put *put = arg;
+
+	return kv_store_info_put(put->batch->txn, put->batch->index->meta,
+				 put->info);
+}
+
+/* Allowed in a full map, as a deletion is: the record's size does not change. */
+int kv_txn_put_info(struct kv_txn *batch, const struct kv_store_info *info)
+{
+	struct info_put put = {batch, info};
+	int r = call_guarded(batch, put_info, &put);
+
+	return note(batch, r == MDB_PANIC ? -EIO : r);
+}
+
+static int do_commit(void *txn)
+{
+	return mdb_txn_commit(txn);
+}
+
+int kv_txn_commit(struct kv_txn *batch)
+{
+	int r = batch->failed;
+
+	if (r == 0)
+		r = kv_env_errno(call_guarded(batch, do_commit, batch->txn));
+	if (batch->failed == 0)
+		batch->txn = NULL;
+	/* LMDB reports a write that a full disk cut short as an I/O error. */
+	if (r == -EIO && kv_env_disk_full(batch->index->env))
+		r = -ENOSPC;
+	kv_txn_abort(batch);
+	return r;
+}
+
+void kv_txn_abort(struct kv_txn *batch)
+{
+	if (!batch)
+		return;
+	if (batch->txn)
+		mdb_txn_abort(batch->txn);
+	if (batch->entered)
+		pthread_rwlock_unlock(&batch->index->guard);
+	free(batch);
 }

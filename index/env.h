@@ -11,47 +11,45 @@
 #include "index/index.h"
 
 struct kv_index {
-	pthread_rwlock_t guard; /* who has a transaction, shared */
-	MDB_env *env;		/* NULL: it could not be opened anew */
-	atomic_bool broken;	/* by a fault: env is of no more use */
+	pthread_rwlock_t guard; /* shared by threads with a transaction */
+	MDB_env *env;		/* NULL: reopening has failed */
+	atomic_bool broken;	/* a fault has made env useless */
 	char *path;
 	uint64_t map_bytes;
-	_Atomic uint64_t room; /* for puts, when the last batch began */
+	_Atomic uint64_t room; /* bytes for puts when the last batch began */
 	MDB_dbi meta, spaces, snapshots, segments, slots, tokens;
 	bool read_only;
 };
 
-/* The one place where LMDB's numbers become ours. */
+/* Translate LMDB's result codes into 0 or -errno. */
 int kv_env_errno(int rc);
 
 /*
- * Open the environment in the directory @path.  A file cut off below its last
- * page is made whole with zeros, because a fault there would be SIGBUS.
- * -EBADMSG: the file there is not LMDB's.
+ * Open the environment in the directory @path.  A file that ends before its last
+ * page is extended with zeros, because reading there would raise SIGBUS.
+ * -EBADMSG: the file is not LMDB's.
  */
 int kv_env_open(const char *path, uint64_t map_bytes, bool read_only,
 		MDB_env **ret_env);
 
 /*
- * Run @call(@arg), which calls LMDB for @index and nothing else.  MDB_PANIC: it
- * did not come back.  A page of the map that is not in memory and that the disk
- * does not give is SIGBUS; one that is no page of LMDB's may be a failed
- * assertion of LMDB's.  Its transaction must neither be used nor ended, and the
- * environment is opened anew before another one begins.
+ * Run @call(@arg), which may call nothing but LMDB for @index.  Return its
+ * result, or MDB_PANIC if LMDB was left in the middle: a page that the disk
+ * cannot deliver raises SIGBUS, a damaged page can fail an assertion of LMDB.
+ * The transaction must then neither be used nor ended; the environment is
+ * opened anew before the next one begins.
  */
 int kv_fault_guard(struct kv_index *index, int (*call)(void *arg), void *arg);
 
-/*
- * Begin a transaction.  0: it is also the caller's to leave, after its end.
- */
+/* Begin a transaction.  After 0 the caller also unlocks index->guard once the
+ * transaction has ended. */
 int kv_txn_guard_enter(struct kv_index *index, unsigned flags,
 		       MDB_txn **ret_txn);
-void kv_txn_guard_leave(struct kv_index *index);
 
-/* Open index->env and its databases again.  Fails: index->env is NULL. */
+/* Open index->env and its databases again; on failure index->env is NULL. */
 int kv_index_reopen(struct kv_index *index);
 
-/* The store record of `meta`, written in @txn. */
+/* Write the store record of `meta` in @txn. */
 int kv_store_info_put(MDB_txn *txn, MDB_dbi meta,
 		      const struct kv_store_info *info);
 
@@ -62,13 +60,13 @@ bool kv_env_disk_full(MDB_env *env);
 /* As kv_index_keep_room. */
 void kv_env_keep_room(MDB_env *env);
 
-/* Read the file ahead, in its own order. */
+/* Read the file ahead, from its beginning to its end. */
 void kv_env_fetch(MDB_env *env);
 
-/* Unmap what has been read; it stays in the page cache while there is room. */
+/* Drop the map's pages from this process; the page cache keeps them. */
 void kv_env_drop(MDB_env *env);
 
-/* Pages in the list of free ones, as last committed. */
+/* Count the pages in the free list, as of the last commit. */
 int kv_env_free_pages(MDB_env *env, uint64_t *ret_pages);
 
 void kv_txn_abortp(MDB_txn **txn);

@@ -3,9 +3,9 @@
  * format.h - bytes on disk: the index's records and a slot's prologue.
  *
  * All little-endian (the build refuses another machine), fixed size, packed by
- * construction, each with a checksum over everything before it.  Change
- * anything here and KV_FORMAT_VERSION goes up.  man/kvfs-store.5 tells the
- * same.
+ * construction, each with a checksum over everything before it.  A
+ * change to these structs raises KV_FORMAT_VERSION.  man/kvfs-store.5 describes
+ * them.
  */
 #ifndef KV_INDEX_FORMAT_H
 #define KV_INDEX_FORMAT_H
@@ -17,19 +17,19 @@
 #define KV_FORMAT_REFUSED                                              \
 	"made by an older or newer kvfs: this one reads store format " \
 	"3 only, and changed nothing"
-#define KV_PROLOGUE_VERSION 1 /* a prologue is the same in all formats */
+#define KV_PROLOGUE_VERSION 1 /* the same in all store formats */
 #define KV_PROLOGUE_MAGIC 0x314b434f4c42564bull /* "KVBLOCK1" */
 #define KV_STORE_MAGIC 0x3145524f5453564bull	/* "KVSTORE1" */
 #define KV_TRAILER_MAGIC 0x314c49415254564bull	/* "KVTRAIL1" */
 #define KV_SEGMENT_UNIT (2u << 20) /* segment files are multiples of it */
 #define KV_SEGMENT_MAX (2ull << 30)
 
-/* LMDB's `slots` holds this for one durable block; key: kv_slot_id. */
+/* A durable block, in LMDB's `slots`; key: kv_slot_id. */
 struct kv_slot_record {
 	uint8_t key[32];
 	uint8_t parent[32];
 	uint8_t digest[16];
-	uint64_t generation; /* never given twice in a store */
+	uint64_t generation; /* unique in a store */
 	uint64_t length;     /* of the file */
 	int64_t mtime_ns;
 	uint32_t space;
@@ -44,7 +44,7 @@ struct kv_slot_record {
 	uint64_t checksum; /* XXH3-64 of all before, seeded with the slot id */
 };
 
-/* First page of a slot, on SSD and in DRAM; the file's bytes follow. */
+/* The first page of a slot, on SSD and in DRAM, before the file's bytes. */
 struct kv_prologue {
 	uint64_t magic;
 	uint32_t version;
@@ -55,9 +55,9 @@ struct kv_prologue {
 };
 
 /*
- * LMDB's `tokens` holds this for a durable block of a space with "token_ids";
- * key: the block's in `slots`.  Of use only with the slot's record, of the same
- * generation.
+ * The token ids of a durable block of a space with "token_ids", in LMDB's
+ * `tokens`; key: the block's key in `slots`.  Valid only if the slot's record
+ * has the same generation.
  */
 struct kv_tokens_record {
 	uint64_t generation;
@@ -67,8 +67,8 @@ struct kv_tokens_record {
 	uint32_t extras_len; /* then n numbers of 4 bytes, then the extras */
 };
 
-/* In mode: with other nodes; its layout's seed was drawn here, and other nodes do
- * not know it. */
+/* Bits of mode: the space is shared with other nodes; this node drew the seed of
+ * its layout, and the other nodes do not know the seed. */
 #define KV_SPACE_SHARED 010000u
 #define KV_SPACE_OWN_SEED 020000u
 struct kv_space_record {
@@ -82,20 +82,20 @@ struct kv_space_record {
 	uint64_t checksum; /* of the record before it and of the texts */
 };
 
-/* STORE/tenants is one of these for each user who has any. */
+/* STORE/tenants: one record for each user with a quota or reserve. */
 struct kv_tenant_record {
 	uint32_t uid;
 	uint32_t reserved;
-	uint64_t quota_dram, quota_ssd; /* as a space's, of all his spaces */
+	uint64_t quota_dram, quota_ssd; /* sums over the user's spaces */
 	uint64_t reserve_dram, reserve_ssd;
 	uint64_t rate_put;
 	uint64_t checksum;
 };
 
-/* STORE/removed has places for these: what users removed of shared spaces.  A
- * place that is empty is all zero. */
+/* STORE/removed: tombstones of blocks that users removed from shared spaces.  An
+ * empty place is all zero. */
 struct kv_removed_record {
-	uint64_t number; /* removals are counted, from 1 */
+	uint64_t number; /* of the removal, from 1 */
 	uint32_t space;
 	uint8_t key_len;
 	uint8_t reserved[11];
@@ -103,7 +103,7 @@ struct kv_removed_record {
 	uint64_t checksum;
 };
 
-/* A block of a snapshot.  In memory it is the same. */
+/* A block of a snapshot, on disk and in memory. */
 struct kv_snapshot_item {
 	uint8_t key[32]; /* bytes past the length are zero */
 	uint32_t position;
@@ -111,12 +111,12 @@ struct kv_snapshot_item {
 	uint8_t reserved[3];
 };
 
-/* LMDB's `snapshots` holds this; key: @id. */
+/* A snapshot, in LMDB's `snapshots`; key: @id. */
 struct kv_snapshot_record {
 	uint64_t id;
 	uint32_t space;
 	uint32_t name_len;
-	uint32_t count; /* the name follows, then so many items */
+	uint32_t count; /* of items, which follow the name */
 	uint32_t reserved;
 	int64_t mtime_ns;
 	uint64_t checksum; /* of the record before it, the name, the items */
@@ -130,24 +130,24 @@ struct kv_segfile_record {
 };
 
 /*
- * The last page of a segment file, behind its segment_bytes: what a reader
- * without an index needs to find the slots.  Blocks are their owners' bytes and
- * may imitate a prologue: only a multiple of slot_bytes may be looked at.
+ * The last page of a segment file, behind its segment_bytes: it lets a reader
+ * without an index find the slots.  A block's bytes may imitate a prologue, so
+ * prologues are read only at multiples of slot_bytes.
  */
 struct kv_trailer {
 	uint64_t magic;
 	uint32_t version;
 	uint32_t id; /* NNNNNN of the file's name */
 	uint8_t store[16];
-	uint64_t segment_bytes; /* of the file, the trailer left out */
+	uint64_t segment_bytes; /* of the file without the trailer */
 	uint64_t slot_bytes;
 	uint32_t slots;
 	uint32_t reserved;
 	uint64_t checksum;
 };
 
-/* `meta` holds this under "store", and STORE/store.  The first two stay where
- * they are. */
+/* The store, in `meta` under "store" and in STORE/store.  The first two fields
+ * stay in place in every format. */
 struct kv_store_record {
 	uint64_t magic;
 	uint32_t version;

@@ -5,22 +5,21 @@
  *
  * OWNS      the LMDB environment and the handles of its six databases: meta,
  *           spaces, snapshots, segments, slots, tokens; the read transaction of
- *           a walk;
- *           the copy beside the index while it is being compacted.
- *           Transactions that write are txn.c's.
+ *           a walk; the copy beside the index while it is being compacted.
+ *           Not write transactions (env.c).
  *
  * INVARIANTS
- *   (1) Either `meta` has a whole store record of this format version, or
- *       nothing here has been written: open creates all in one transaction.
- *   (2) What a visitor or a caller gets has passed its checksum.  A visitor
- *       gets copies: LMDB aligns its values to two bytes.
+ *   (1) Either `meta` has a whole store record of this format version, or the
+ *       index is empty: open creates all databases in one transaction.
+ *   (2) Records handed to a visitor or a caller have passed their checksum.
+ *       Visitors get copies: LMDB aligns its values to two bytes.
  *   (3) Numeric keys are eight bytes, the machine's order (MDB_INTEGERKEY).
  *   (4) At any moment one whole index is called data.mdb: the copy is on disk
  *       before it takes the name.
  *
- * LOCKING   none of its own.  Everything in struct kv_index is fixed after
- *           open; readers and the one writer meet in LMDB.  Who compacts is
- *           alone with the index.
+ * LOCKING   none of its own.  Struct kv_index is fixed after open; LMDB
+ *           synchronizes readers and the writer.  During kv_index_compact no
+ *           other thread uses the index.
  */
 #include "index/env.h"
 #include "index/record.h"
@@ -31,8 +30,8 @@
 #include <stdio.h>
 
 #define COPY_NAME "compact.tmp"
-#define MAP_SHARE 48 /* one part in so many of ssd= */
-/* Bytes; not worth the trouble below. */
+#define MAP_SHARE 48 /* the map is ssd= / MAP_SHARE */
+/* Bytes; a smaller file is not compacted. */
 #define SMALL KV_POINTS_OR(128u << 10, 4u << 20)
 
 static MDB_val store_key(void)
@@ -82,7 +81,7 @@ static int open_databases(struct kv_index *index, MDB_txn *txn, unsigned flags)
 	return rc == MDB_NOTFOUND ? -EBADMSG : kv_env_errno(rc);
 }
 
-/* -ENODATA: an environment without anything in it. */
+/* Open the databases of an environment.  -ENODATA: it is empty. */
 static int open_existing(struct kv_index *index, struct kv_store_info *ret_info)
 {
 	_cleanup_(kv_txn_abortp) MDB_txn *txn = NULL;
@@ -151,7 +150,7 @@ int kv_index_open(const char *path, uint64_t map_bytes, bool read_only,
 		return -ENOMEM;
 	index->read_only = read_only;
 	index->map_bytes = map_bytes;
-	index->room = map_bytes; /* until somebody counts */
+	index->room = map_bytes; /* until the first batch counts it */
 	index->path = strdup(path);
 	pthread_rwlock_init(&index->guard, NULL);
 	if (!index->path)
@@ -217,14 +216,15 @@ uint64_t kv_index_map_bytes(uint64_t cap)
 	return kv_round_up(cap ? bytes : 64ull << 20, 1u << 20);
 }
 
-/* A leaf may be half empty, and what fills half of one has pages of its own. */
+/* Return the bytes that a value takes of the map: leaves can be half empty, and a
+ * value larger than half a page has pages of its own. */
 static uint64_t value_bytes(uint64_t bytes)
 {
 	return bytes < KV_PAGE / 2 ? 2 * bytes
 				   : kv_round_up(bytes + 16, KV_PAGE);
 }
 
-/* Half of what the index is of the tier: the rest is for records. */
+/* Token ids may take half of the map: the rest is for records. */
 bool kv_index_takes_token_ids(uint32_t n, uint32_t extras_len, uint64_t length)
 {
 	const uint64_t node = 2 * sizeof(uint64_t); /* LMDB's, and the key */
@@ -265,8 +265,8 @@ struct getting {
 	struct kv_token_ids *ids;
 };
 
-/* What is damaged, or of another writing of the slot, is as if it were absent.
- */
+/* Read g->ids.  Damaged token ids, and those of an earlier block in the slot,
+ * count as absent. */
 static int get_ids(struct getting *g)
 {
 	MDB_val key = {sizeof(g->slot_id), &g->slot_id}, value;
@@ -282,7 +282,7 @@ static int get_ids(struct getting *g)
 	return r == -ENOMEM ? ENOMEM : 0;
 }
 
-static int get(void *arg)
+static int get_guarded(void *arg)
 {
 	struct getting *g = arg;
 	MDB_val key = {sizeof(g->slot_id), &g->slot_id}, value;
@@ -296,48 +296,44 @@ static int get(void *arg)
 	return g->with_ids ? get_ids(g) : 0;
 }
 
-/* g->ids is the caller's, also on failure. */
-static int get_record(struct getting *g)
+static int get_record(struct kv_index *index, uint64_t slot_id,
+		      struct kv_slot_record *ret_record,
+		      struct kv_token_ids **ret_ids)
 {
-	int r = kv_txn_guard_enter(g->index, MDB_RDONLY, &g->txn), rc;
+	struct getting g = {
+		.index = index, .slot_id = slot_id, .with_ids = ret_ids};
+	int r = kv_txn_guard_enter(index, MDB_RDONLY, &g.txn), rc;
 
 	if (r < 0)
 		return r;
-	rc = kv_fault_guard(g->index, get, g);
+	rc = kv_fault_guard(index, get_guarded, &g);
 	if (rc != MDB_PANIC)
-		mdb_txn_abort(g->txn);
-	kv_txn_guard_leave(g->index);
-	if (rc != 0)
-		return kv_env_errno(rc);
-	return kv_slot_record_whole(&g->record, g->slot_id) ? 0 : -EBADMSG;
+		mdb_txn_abort(g.txn);
+	pthread_rwlock_unlock(&index->guard);
+	r = kv_env_errno(rc);
+	if (r == 0 && !kv_slot_record_whole(&g.record, slot_id))
+		r = -EBADMSG;
+	if (r < 0) {
+		free(g.ids);
+		return r;
+	}
+	*ret_record = g.record;
+	if (ret_ids)
+		*ret_ids = g.ids;
+	return 0;
 }
 
 int kv_index_get(struct kv_index *index, uint64_t slot_id,
 		 struct kv_slot_record *ret_record)
 {
-	struct getting g = {.index = index, .slot_id = slot_id};
-	int r = get_record(&g);
-
-	if (r == 0)
-		*ret_record = g.record;
-	return r;
+	return get_record(index, slot_id, ret_record, NULL);
 }
 
 int kv_index_get_token_ids(struct kv_index *index, uint64_t slot_id,
 			   struct kv_slot_record *ret_record,
 			   struct kv_token_ids **ret_ids)
 {
-	struct getting g = {
-		.index = index, .slot_id = slot_id, .with_ids = true};
-	int r = get_record(&g);
-
-	if (r < 0) {
-		free(g.ids);
-		return r;
-	}
-	*ret_record = g.record;
-	*ret_ids = g.ids;
-	return 0;
+	return get_record(index, slot_id, ret_record, ret_ids);
 }
 
 struct walk {
@@ -516,7 +512,7 @@ static uint64_t pages_of(const MDB_stat *stat)
 	       stat->ms_overflow_pages;
 }
 
-/* Bytes a compacted copy would have, about. */
+/* Estimate the bytes of a compacted copy. */
 static int live_bytes(struct kv_index *index, uint64_t *ret_bytes)
 {
 	const MDB_dbi dbis[] = {index->meta, index->spaces, index->segments,
@@ -570,7 +566,6 @@ static int take_name(const char *directory, const char *from, const char *to)
 	return fsync(fd) < 0 ? -errno : 0;
 }
 
-/* If the index cannot be opened again, *@index is NULL and the error told. */
 int kv_index_compact(struct kv_index **index, const char *path,
 		     uint64_t map_bytes)
 {
@@ -583,12 +578,12 @@ int kv_index_compact(struct kv_index **index, const char *path,
 	if (snprintf(from, sizeof(from), "%s/" COPY_NAME, path) >= PATH_MAX ||
 	    snprintf(to, sizeof(to), "%s/data.mdb", path) >= PATH_MAX)
 		return -ENAMETOOLONG;
-	unlink(from); /* a crash may have left one */
+	unlink(from); /* left by a crash */
 	r = live_bytes(*index, &live);
 	if (r < 0)
 		return r;
 	bytes = kv_index_bytes(*index);
-	/* Larger than its map: the cap was lowered, and has no room for it. */
+	/* The file is larger than its map if the cap was lowered. */
 	over = bytes > map_bytes;
 	if (over ? live >= bytes : bytes < SMALL || live * 2 > bytes)
 		return 0;

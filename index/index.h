@@ -1,36 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * index.h - LMDB: what is where, and what survives.
+ * index.h - the index: durable records of blocks, spaces, segment files and
+ * snapshots in LMDB.
  *
- * One environment in STORE/index, one process.  The cache reads everything
- * once at mount and from then on only writes, in batches; kv_index_get is for
- * the rare question that the in-memory table cannot answer.
+ * One environment in STORE/index, used by one process.  The cache reads all
+ * records at mount and then only writes, in batches; kv_index_get reads the
+ * fields that the in-memory table does not keep.
  *
  * Threads: one writer at a time (a batch belongs to the thread that began it);
- * kv_index_get may be called from any thread at any time.
- * Errors everywhere: -ENOSPC (disk or map full: deletions still work, in
- * batches of up to 300 where they are scattered), -EIO, -EBADMSG (damaged),
+ * any thread may call kv_index_get at any time.
+ * Every call can return -ENOSPC (disk or map full: deletions still work, in
+ * batches of up to 300 if they are scattered), -EIO, -EBADMSG (damaged), and
  * -ENOMEM.
  */
 #ifndef KV_INDEX_INDEX_H
 #define KV_INDEX_INDEX_H
 
-#include "common/token_ids.h"
+#include "common/block.h"
 #include "index/format.h"
 
 struct kv_index;
 struct kv_txn;
 
-/* The store, as `meta` has it. */
+/* The store record of `meta`. */
 struct kv_store_info {
 	uint8_t store[16];	  /* random, made at creation */
 	uint64_t cap;		  /* ssd=, bytes below STORE */
 	uint64_t segment_bytes;	  /* of a segment file */
-	uint64_t next_generation; /* none above it was ever used */
+	uint64_t next_generation; /* no higher one was ever used */
 	uint32_t next_space;
-	uint32_t version; /* of the format; 0 is written as this build's */
+	uint32_t version; /* KV_FORMAT_VERSION; 0 is written as that */
 	uint32_t mounts;  /* times mounted for writing */
-	bool clean;	  /* the last mount ended in order */
+	bool clean;	  /* the last mount ended cleanly */
 };
 
 /*
@@ -58,39 +59,38 @@ void kv_index_lock_file_check(int store_fd);
  */
 void kv_index_keep_room(struct kv_index *index);
 
-/* How large the map is in a store with this cap; the file is never larger. */
+/* Return the bytes of the map in a store with this cap; the file is never
+ * larger. */
 uint64_t kv_index_map_bytes(uint64_t cap);
 
 /*
- * Whether the index takes what the @n tokens of a block are, with so many bytes
- * of extras: only what is small beside the block's file of @length bytes.  What
- * bounds the blocks thus bounds it, too.  Who asks for what the index has not
- * finds it in the block's header.
+ * Return whether the index stores the token ids of a block: @n of them with
+ * @extras_len bytes of extras must be small beside the block's file of @length
+ * bytes.  So the number of blocks bounds their total.  Token ids that the index
+ * does not store are in the block's header.
  */
 bool kv_index_takes_token_ids(uint32_t n, uint32_t extras_len, uint64_t length);
 
-/* Bytes of an empty map that puts may take. */
+/* Return the bytes of an empty map that puts may take. */
 uint64_t kv_index_puttable(uint64_t map_bytes);
 
-/* The bytes that a space, and a snapshot of @n blocks, take of it. */
+/* Return the bytes of the map that a space, or a snapshot of @n blocks, takes. */
 uint64_t kv_index_space_bytes(size_t name_len, size_t layout_len);
 uint64_t kv_index_snapshot_bytes(size_t n);
 
-/*
- * So many slots' records have room in it, whatever was deleted before; bytes
- * that puts may still take, as of the beginning of the last batch; and what one
- * put may take, in a row of them and at worst.
- */
+/* Return how many slot records always fit, whatever was deleted before. */
 uint64_t kv_index_records_max(uint64_t cap);
+/* Return the bytes that puts may take, as of the beginning of the last batch. */
 uint64_t kv_index_room(const struct kv_index *index);
+/* The most bytes that one put takes: next to the last one, and anywhere. */
 #define KV_PUT_NEAR (2 * (sizeof(struct kv_slot_record) + 16))
 #define KV_PUT_FAR (KV_PUT_NEAR + 3 * KV_PAGE)
 
 /*
- * Read everything, in key order; a callback that returns non-zero ends the
- * walk with that value.  Records with a bad checksum are passed over and
- * counted in @ret_damaged.  Afterwards LMDB's pages are dropped from memory.
- * Spaces come first, snapshots last.  @name, @layout ("" if the space has
+ * Read all records, in key order; a callback that returns non-zero ends the
+ * walk with that value.  Records with a bad checksum are skipped and counted in
+ * @ret_damaged.  Afterwards LMDB's pages are dropped from memory.
+ * Spaces come first, token ids last.  @name, @layout ("" if the space has
  * none), @items and @record are valid during the callback only.
  */
 enum kv_index_part {
@@ -109,52 +109,51 @@ struct kv_index_visitor {
 		    const struct kv_slot_record *record);
 	int (*snapshot)(void *arg, const struct kv_snapshot_record *record,
 			const char *name, const struct kv_snapshot_item *items);
-	/* may be NULL, and mostly is: all of them are read for it */
+	/* may be NULL: then the token ids are not read */
 	int (*tokens)(void *arg, uint64_t slot_id, uint64_t generation,
 		      const struct kv_token_ids *ids);
-	/* may be NULL: a record that was passed over */
+	/* may be NULL; called for each skipped record */
 	void (*damaged)(void *arg, enum kv_index_part part, uint64_t id);
 };
 int kv_index_walk(struct kv_index *index,
 		  const struct kv_index_visitor *visitor,
 		  uint64_t *ret_damaged);
 
-/* A slot's id orders the records as the SSD does. */
+/* Return a slot's id: ids ascend with the slot's place on the SSD. */
 static inline uint64_t kv_slot_id(uint32_t segment, uint32_t slot)
 {
 	return (uint64_t)segment << 32 | slot;
 }
 
-/* The record of one slot: -ENOENT, -EBADMSG. */
+/* Read the record of one slot.  -ENOENT, -EBADMSG. */
 int kv_index_get(struct kv_index *index, uint64_t slot_id,
 		 struct kv_slot_record *ret_record);
 
 /*
- * The same, and what its tokens are, in *@ret_ids (caller frees): NULL if that
- * was not put with this writing of the slot, or is damaged.
+ * The same with the block's token ids in *@ret_ids (caller frees); NULL: the
+ * index does not store them for this generation, or they are damaged.
  */
 int kv_index_get_token_ids(struct kv_index *index, uint64_t slot_id,
 			   struct kv_slot_record *ret_record,
 			   struct kv_token_ids **ret_ids);
 
 /*
- * A transaction.  Nothing is durable before kv_txn_commit returns 0; then all
- * of it is.  Each of the calls may fail, and then the batch can only be
- * aborted.  commit and abort free the batch; abort takes NULL.
- * Checksums are filled in here, not by the caller.
+ * A batch is one transaction: kv_txn_commit makes all of it durable or nothing.
+ * After a call has failed the batch can only be aborted.  commit and abort free
+ * the batch; abort takes NULL.  These calls compute the checksums.
  */
 int kv_txn_begin(struct kv_index *index, struct kv_txn **ret_txn);
 int kv_txn_put_slot(struct kv_txn *batch, uint64_t slot_id,
 		    const struct kv_slot_record *record);
 int kv_txn_delete_slot(struct kv_txn *batch,
 		       uint64_t slot_id); /* absent is no error */
-/* Whether puts may still take so many bytes of the map; and what the tokens of a
- * block are, with so many @bytes beside them. */
+/* Return whether puts may still take @bytes of the map; and whether the token
+ * ids of a block fit with @bytes to spare. */
 bool kv_txn_has_room(const struct kv_txn *batch, uint64_t bytes);
 bool kv_txn_has_room_for_ids(const struct kv_txn *batch, uint32_t n,
 			     uint32_t extras_len, uint64_t bytes);
-/* What the tokens are of the block whose record, with that @generation, the
- * same batch puts; deleted with it, by who knows that there may be some. */
+/* Store the token ids of the block whose record, of the same @generation, this
+ * batch puts.  The caller also deletes them with that record. */
 int kv_txn_put_token_ids(struct kv_txn *batch, uint64_t slot_id,
 			 uint64_t generation, const struct kv_token_ids *ids);
 int kv_txn_delete_token_ids(struct kv_txn *batch, uint64_t slot_id);
@@ -172,19 +171,20 @@ int kv_txn_put_info(struct kv_txn *batch, const struct kv_store_info *info);
 int kv_txn_commit(struct kv_txn *batch);
 void kv_txn_abort(struct kv_txn *batch);
 
-/* Bytes of the environment's file. */
+/* Return the bytes of the index's file. */
 uint64_t kv_index_bytes(struct kv_index *index);
 
 /*
- * Write a compacted copy beside the index, sync it and put it in its place, if
- * that would at least halve the file, or if the file is larger than @map_bytes
- * and would be smaller.  Only while nobody else uses @index
- * (at mount).  1 done, 0 not worth it.
+ * Replace the index by a compacted copy if that halves the file, or if the file
+ * is larger than @map_bytes and would shrink.  Only while no other thread uses
+ * *@index (at mount).  If the copy cannot be opened, *@index is NULL.
+ * 1: replaced
+ * 0: not worth it
  */
 int kv_index_compact(struct kv_index **index, const char *path,
 		     uint64_t map_bytes);
 
-/* Checksum and check a prologue; -EBADMSG if it is not one of this store. */
+/* Seal a prologue; check one: -EBADMSG if it is not of this store. */
 void kv_prologue_seal(struct kv_prologue *prologue, const uint8_t store[16]);
 int kv_prologue_check(const struct kv_prologue *prologue,
 		      const uint8_t store[16]);

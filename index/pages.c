@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pages.c - looking through an LMDB file without LMDB.
+ * pages.c - check an LMDB file without LMDB.
  *
  * LMDB's data format 1, 64 bits, little-endian: of the meta pages 0 and 1 the
- * one with the higher transaction counts.  It has the roots of the free pages'
- * list and of the main database, whose values are the named databases' roots.
+ * one with the higher transaction number counts.  This meta page has the roots
+ * of the free list and of the main database, whose values are the roots of the
+ * named databases.
  *
  * OWNS      nothing that outlives a call.
  *
  * INVARIANTS
- *   (1) No number that was read from the file is used as an offset or a length
- *       before it was compared with what there is.
+ *   (1) No number read from the file is used as an offset or a length before it
+ *       was compared with the bytes of the page or file.
  *   (2) A page is visited once: cycles end at the second visit.
  *
  * LOCKING   none: every function works on its arguments only.
@@ -61,7 +62,7 @@ struct file {
 	int fd;
 	uint64_t bytes;
 	uint32_t page;	  /* bytes of one */
-	uint64_t n_pages; /* claimed; the last ones may not be in the file */
+	uint64_t n_pages; /* as the meta page claims; the file may be shorter */
 	uint64_t txn;
 	uint64_t *used; /* a bit a page */
 	char *why;
@@ -72,12 +73,12 @@ struct span {
 	size_t bytes;
 };
 
-/* A database on its way through. */
+/* A database while it is checked. */
 struct tree {
 	struct file *file;
 	const char *name;
 	struct db db;
-	struct db seen; /* counted */
+	struct db seen; /* counts so far */
 	int (*value)(struct tree *tree, struct span key, struct span value,
 		     unsigned flags);
 };
@@ -118,7 +119,7 @@ static int read_at(struct file *file, uint64_t offset, void *data, size_t bytes)
 	return (size_t)n == bytes ? 0 : bad(file, "cut off");
 }
 
-/* @n pages from @number on are used now, by one alone. */
+/* Mark @n pages from @number on as used; an error if one of them was. */
 static int claim(struct file *file, const char *by, uint64_t number, uint64_t n)
 {
 	if (number < 2 || number >= file->n_pages || n > file->n_pages - number)
@@ -162,7 +163,7 @@ static int compare(const struct tree *tree, struct span a, struct span b)
 	return r ? r : a.bytes < b.bytes ? -1 : a.bytes > b.bytes;
 }
 
-/* A value in pages of its own. */
+/* Check a value in pages of its own. */
 static int big_value(struct tree *tree, struct span key, uint64_t number,
 		     size_t bytes)
 {
@@ -195,7 +196,7 @@ static int big_value(struct tree *tree, struct span key, uint64_t number,
 	return tree->value(tree, key, (struct span){data + HEADER, bytes}, 0);
 }
 
-/* Mark a node's bytes, two to a bit; false: another node has them. */
+/* Mark a node's bytes, two to a bit; false: another node uses some of them. */
 static bool cover(uint64_t *covered, size_t from, size_t to)
 {
 	const size_t end = (to + 1) / 2;
@@ -241,7 +242,7 @@ static bool read_node(const struct tree *tree, const uint8_t *page, unsigned i,
 		return false;
 	ret_node->key = (struct span){p + NODE, key};
 	ret_node->data = p + NODE + key;
-	/* The first key of a branch is not looked at. */
+	/* LMDB ignores the first key of a branch. */
 	if ((leaf || i > 0) && (tree->db.flags & INTEGER_KEY ? key != 8 : !key))
 		return false;
 	return cover(covered, at, at + NODE + key + held);
@@ -318,7 +319,7 @@ static int visit_page(struct tree *tree, uint64_t number, unsigned depth,
 		return bad(tree->file, "%s: page %llu is damaged", tree->name,
 			   (unsigned long long)number);
 	n = (lower - HEADER) / 2;
-	/* LMDB insists on two ways at each branch, but in the free list. */
+	/* LMDB requires two children of each branch, except in the free list. */
 	if (n < (leaf || tree->value == free_value ? 1u : 2u))
 		return bad(tree->file, "%s: page %llu is too empty", tree->name,
 			   (unsigned long long)number);
@@ -357,7 +358,7 @@ static int any_value(struct tree *tree, struct span key, struct span value,
 	return flags ? bad(tree->file, "%s: odd flags", tree->name) : 0;
 }
 
-/* A count, and then page numbers, the highest first. */
+/* Check a record of the free list: a count, then page numbers, descending. */
 static int free_value(struct tree *tree, struct span key, struct span value,
 		      unsigned flags)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * record.c - checksums of the index's records and of prologues; the values that
- * are more than a struct; older versions of them.
+ * record.c - checksums of the index's records and of prologues, and values that
+ * are a record followed by texts or numbers.
  *
  * OWNS      nothing.
  *
  * INVARIANTS
- *   (1) A sealed prologue says nothing that changes while the block lives: use
+ *   (1) A sealed prologue has no field that changes while the block lives: use
  *       counts and pins are in the index alone.
  *
  * LOCKING   none: every function works on its arguments only.
@@ -15,6 +15,21 @@
 #include <xxhash.h>
 
 #include "index/record.h"
+
+static uint64_t sum_of(const void *record, size_t bytes, const void *tail,
+		       size_t tail_bytes)
+{
+	XXH3_state_t state;
+
+	XXH3_64bits_reset(&state);
+	XXH3_64bits_update(&state, record, bytes);
+	XXH3_64bits_update(&state, tail, tail_bytes);
+	return XXH3_64bits_digest(&state);
+}
+
+/* The checksum of *@record and of the @bytes of @tail that follow the record. */
+#define SUM_OF(record, tail, bytes) \
+	sum_of(record, offsetof(__typeof__(*(record)), checksum), tail, bytes)
 
 static uint64_t slot_sum(const struct kv_slot_record *record, uint64_t slot_id)
 {
@@ -32,7 +47,7 @@ bool kv_slot_record_whole(const struct kv_slot_record *record, uint64_t slot_id)
 	return record->checksum == slot_sum(record, slot_id);
 }
 
-/* @value: the whole of it. */
+/* The checksum of @value, a whole one of @bytes. */
 static uint64_t tokens_sum(const uint8_t *value, size_t bytes, uint64_t slot_id,
 			   uint64_t generation)
 {
@@ -53,7 +68,7 @@ int kv_tokens_pack(const struct kv_token_ids *ids, uint64_t slot_id,
 	_Static_assert(sizeof(struct kv_token_ids) ==
 			       sizeof(record) -
 				       offsetof(struct kv_tokens_record, n),
-		       "on disk it is as in memory");
+		       "the same on disk as in memory");
 	if (!value)
 		return -ENOMEM;
 	memcpy(value + at, ids, bytes - at);
@@ -86,34 +101,17 @@ int kv_tokens_unpack(const void *value, size_t bytes, uint64_t slot_id,
 static uint64_t space_sum(const struct kv_space_record *record,
 			  const char *texts)
 {
-	XXH3_state_t state;
-
-	XXH3_64bits_reset(&state);
-	XXH3_64bits_update(&state, record,
-			   offsetof(struct kv_space_record, checksum));
-	XXH3_64bits_update(&state, texts,
-			   (size_t)record->name_len + record->layout_len);
-	return XXH3_64bits_digest(&state);
-}
-
-void kv_space_record_seal(struct kv_space_record *record, const char *texts)
-{
-	record->checksum = space_sum(record, texts);
+	return SUM_OF(record, texts,
+		      (size_t)record->name_len + record->layout_len);
 }
 
 static uint64_t snapshot_sum(const struct kv_snapshot_record *record,
 			     const void *tail)
 {
-	XXH3_state_t state;
-
-	XXH3_64bits_reset(&state);
-	XXH3_64bits_update(&state, record,
-			   offsetof(struct kv_snapshot_record, checksum));
-	XXH3_64bits_update(&state, tail,
-			   record->name_len +
-				   (size_t)record->count *
-					   sizeof(struct kv_snapshot_item));
-	return XXH3_64bits_digest(&state);
+	return SUM_OF(record, tail,
+		      record->name_len +
+			      (size_t)record->count *
+				      sizeof(struct kv_snapshot_item));
 }
 
 void kv_snapshot_record_seal(struct kv_snapshot_record *record,
@@ -129,68 +127,36 @@ bool kv_snapshot_record_whole(const struct kv_snapshot_record *record,
 	       record->checksum == snapshot_sum(record, tail);
 }
 
-static uint64_t segment_sum(const struct kv_segfile_record *record)
-{
-	return XXH3_64bits(record,
-			   offsetof(struct kv_segfile_record, checksum));
-}
-
 void kv_segfile_record_seal(struct kv_segfile_record *record)
 {
-	record->checksum = segment_sum(record);
+	record->checksum = SUM_OF(record, NULL, 0);
 }
 
 bool kv_segfile_record_whole(const struct kv_segfile_record *record,
 			     uint64_t id)
 {
-	return record->id == id && record->checksum == segment_sum(record);
-}
-
-static uint64_t tenant_sum(const struct kv_tenant_record *record)
-{
-	return XXH3_64bits(record, offsetof(struct kv_tenant_record, checksum));
+	return record->id == id && record->checksum == SUM_OF(record, NULL, 0);
 }
 
 void kv_tenant_record_seal(struct kv_tenant_record *record)
 {
-	record->checksum = tenant_sum(record);
+	record->checksum = SUM_OF(record, NULL, 0);
 }
 
 bool kv_tenant_record_whole(const struct kv_tenant_record *record)
 {
-	return record->checksum == tenant_sum(record);
-}
-
-static uint64_t removed_sum(const struct kv_removed_record *record)
-{
-	return XXH3_64bits(record,
-			   offsetof(struct kv_removed_record, checksum));
+	return record->checksum == SUM_OF(record, NULL, 0);
 }
 
 void kv_removed_record_seal(struct kv_removed_record *record)
 {
-	record->checksum = removed_sum(record);
+	record->checksum = SUM_OF(record, NULL, 0);
 }
 
 bool kv_removed_record_whole(const struct kv_removed_record *record)
 {
-	return record->number && record->checksum == removed_sum(record) &&
+	return record->number && record->checksum == SUM_OF(record, NULL, 0) &&
 	       (record->key_len == 16 || record->key_len == 32);
-}
-
-static uint64_t store_sum(const struct kv_store_record *record)
-{
-	return XXH3_64bits(record, offsetof(struct kv_store_record, checksum));
-}
-
-void kv_store_record_seal(struct kv_store_record *record)
-{
-	record->checksum = store_sum(record);
-}
-
-static bool store_record_whole(const struct kv_store_record *record)
-{
-	return record->checksum == store_sum(record);
 }
 
 int kv_space_pack(const struct kv_space_record *record, const char *name,
@@ -208,7 +174,7 @@ int kv_space_pack(const struct kv_space_record *record, const char *name,
 	texts = value + sizeof(copy);
 	memcpy(texts, name, copy.name_len);
 	memcpy(texts + copy.name_len, layout, copy.layout_len);
-	kv_space_record_seal(&copy, texts);
+	copy.checksum = space_sum(&copy, texts);
 	memcpy(value, &copy, sizeof(copy));
 	*ret_value = value;
 	return 0;
@@ -256,10 +222,10 @@ void kv_store_info_pack(const struct kv_store_info *info,
 		.clean = info->clean,
 	};
 	memcpy(ret_record->store, info->store, sizeof(ret_record->store));
-	kv_store_record_seal(ret_record);
+	ret_record->checksum = SUM_OF(ret_record, NULL, 0);
 }
 
-/* The version is looked at first: a newer record may have another size. */
+/* Check the version first: a newer record may have another size. */
 int kv_store_info_unpack(const void *value, size_t bytes,
 			 struct kv_store_info *ret_info)
 {
@@ -276,8 +242,8 @@ int kv_store_info_unpack(const void *value, size_t bytes,
 	if (bytes != sizeof(record))
 		return -EBADMSG;
 	memcpy(&record, value, sizeof(record));
-	if (!store_record_whole(&record) || record.version == 0 ||
-	    record.segment_bytes == 0 ||
+	if (record.checksum != SUM_OF(&record, NULL, 0) ||
+	    record.version == 0 || record.segment_bytes == 0 ||
 	    record.segment_bytes % KV_SEGMENT_UNIT ||
 	    record.segment_bytes > KV_SEGMENT_MAX)
 		return -EBADMSG;
@@ -296,7 +262,7 @@ int kv_store_info_unpack(const void *value, size_t bytes,
 	return 0;
 }
 
-static uint64_t sum(const struct kv_prologue *prologue)
+static uint64_t prologue_sum(const struct kv_prologue *prologue)
 {
 	return XXH3_64bits(prologue,
 			   offsetof(struct kv_prologue, record.checksum));
@@ -311,7 +277,7 @@ void kv_prologue_seal(struct kv_prologue *prologue, const uint8_t store[16])
 	prologue->record.atime = 0;
 	prologue->record.hits = 0;
 	prologue->record.pinned = 0;
-	prologue->record.checksum = sum(prologue);
+	prologue->record.checksum = prologue_sum(prologue);
 }
 
 int kv_prologue_check(const struct kv_prologue *prologue,
@@ -320,7 +286,7 @@ int kv_prologue_check(const struct kv_prologue *prologue,
 	if (prologue->magic != KV_PROLOGUE_MAGIC ||
 	    prologue->version != KV_PROLOGUE_VERSION ||
 	    memcmp(prologue->store, store, sizeof(prologue->store)) != 0 ||
-	    prologue->record.checksum != sum(prologue))
+	    prologue->record.checksum != prologue_sum(prologue))
 		return -EBADMSG;
 	return 0;
 }

@@ -2,8 +2,8 @@
 /*
  * record.h - checksums of the index's records; index/ only.
  *
- * _seal fills the checksum in; _whole says whether it is right.  Each is bound
- * to the record's key, so that a record under another's key is damaged too.
+ * _seal sets the checksum; _whole checks it.  The checksum covers the record's
+ * key, so that a record under another key counts as damaged.
  */
 #ifndef KV_INDEX_RECORD_H
 #define KV_INDEX_RECORD_H
@@ -14,16 +14,14 @@ void kv_slot_record_seal(struct kv_slot_record *record, uint64_t slot_id);
 bool kv_slot_record_whole(const struct kv_slot_record *record,
 			  uint64_t slot_id);
 
-/* The value of a block's token ids: the record, sealed, and what follows it;
- * caller frees. */
+/* Make the value of a block's token ids: the sealed record, the numbers and the
+ * extras.  The caller frees it. */
 int kv_tokens_pack(const struct kv_token_ids *ids, uint64_t slot_id,
 		   uint64_t generation, void **ret_value, size_t *ret_bytes);
-/* -EBADMSG: not the whole value of that slot.  Caller frees. */
+/* Parse it again; the caller frees *@ret_ids.  -EBADMSG: damaged, or the value
+ * of another slot. */
 int kv_tokens_unpack(const void *value, size_t bytes, uint64_t slot_id,
 		     uint64_t *ret_generation, struct kv_token_ids **ret_ids);
-
-/* @texts: name_len bytes of name, then layout_len bytes of layout. */
-void kv_space_record_seal(struct kv_space_record *record, const char *texts);
 
 /* @tail: name_len bytes of name, then the items. */
 void kv_snapshot_record_seal(struct kv_snapshot_record *record,
@@ -41,12 +39,12 @@ bool kv_tenant_record_whole(const struct kv_tenant_record *record);
 void kv_removed_record_seal(struct kv_removed_record *record);
 bool kv_removed_record_whole(const struct kv_removed_record *record);
 
-void kv_store_record_seal(struct kv_store_record *record);
-
-/* The value of a space: its record, sealed, and the texts; caller frees. */
+/* Make the value of a space: the sealed record, the name and the layout.  The
+ * caller frees it. */
 int kv_space_pack(const struct kv_space_record *record, const char *name,
 		  const char *layout, char **ret_value, size_t *ret_bytes);
-/* -EBADMSG: not the whole value of space @id.  Caller frees both texts. */
+/* Parse it again; the caller frees both texts.  -EBADMSG: damaged, or the value
+ * of another space than @id. */
 int kv_space_unpack(const void *value, size_t bytes, uint64_t id,
 		    struct kv_space_record *ret_record, char **ret_name,
 		    char **ret_layout);

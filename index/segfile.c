@@ -1,29 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * segfile.c - reading segment files without an index.
+ * segfile.c - read segment files without an index, and rebuild a lost index.
  *
- * OWNS      the threads of a scan, while it runs: pages that lie far apart are
- *           read many times as fast by several.
+ * OWNS      the threads of a scan, while it runs: several threads read pages
+ *           that lie far apart many times as fast as one; STORE/index.new
+ *           during a rebuild.
  *
  * INVARIANTS
- *   (1) Only multiples of slot_bytes are taken for prologues: everywhere else
- *       are blocks, whose bytes are their owners'.
+ *   (1) Prologues are read only at multiples of slot_bytes: all other pages
+ *       have bytes of users.
+ *   (2) Of two blocks with one key a rebuild keeps the higher generation.
+ *   (3) A rebuild leaves out blocks of unknown spaces; every length was
+ *       compared with the size of its slot.
+ *   (4) After a rebuild no generation and no space id that was seen is used
+ *       again.
  *
- * LOCKING   none: every function works on its arguments only.
+ * LOCKING   none: for a rebuild the caller has locked STORE, and no cache is
+ *           open.
  */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <xxhash.h>
+#include <dirent.h>
+#include <limits.h>
+#include <sys/random.h>
 
+#include "common/array.h"
 #include "common/bytes.h"
 #include "common/thread.h"
 #include "index/index.h"
 #include "index/segfile.h"
+#include "common/block.h"
+#include "common/copy.h"
+#include "index/sidecar.h"
 
 #define READERS 16
-#define SLOTS_A_READER 16 /* fewer are not worth a thread */
+#define SLOTS_A_READER 16 /* worth a thread */
 #define GENERATION_MAX (UINT64_MAX / 4)
 
 static uint8_t zero_page[KV_PAGE] __attribute__((aligned(KV_PAGE)));
@@ -70,8 +84,8 @@ static uint64_t trailer_sum(const struct kv_trailer *trailer)
 	return XXH3_64bits(trailer, offsetof(struct kv_trailer, checksum));
 }
 
-static int check(const struct kv_trailer *trailer, uint32_t id,
-		 uint64_t file_bytes)
+static int trailer_check(const struct kv_trailer *trailer, uint32_t id,
+			 uint64_t file_bytes)
 {
 	if (trailer->magic != KV_TRAILER_MAGIC)
 		return -EBADMSG;
@@ -107,7 +121,7 @@ int kv_trailer_read(int fd, uint32_t id, struct kv_trailer *ret_trailer)
 	if (r < 0)
 		return r;
 	memcpy(&trailer, page, sizeof(trailer));
-	r = check(&trailer, id, (uint64_t)st.st_size);
+	r = trailer_check(&trailer, id, (uint64_t)st.st_size);
 	if (r == 0)
 		*ret_trailer = trailer;
 	return r;
@@ -159,7 +173,7 @@ struct scan {
 	_Atomic uint32_t next;
 };
 
-static void look_at(const struct scan *scan, uint32_t i)
+static void scan_slot(const struct scan *scan, uint32_t i)
 {
 	_Alignas(KV_PAGE) uint8_t page[KV_PAGE];
 	const struct kv_prologue *prologue = (const void *)page;
@@ -186,7 +200,7 @@ static void *scan_some(void *arg)
 	uint32_t i;
 
 	while ((i = atomic_fetch_add(&scan->next, 1)) < scan->n)
-		look_at(scan, i);
+		scan_slot(scan, i);
 	return NULL;
 }
 
@@ -216,7 +230,7 @@ int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t slot_number)
 int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes)
 {
 	const uint32_t slots = kv_segfile_slots_of(segment_bytes, slot_bytes);
-	/* ZERO_RANGE is not to be had everywhere. */
+	/* Not every filesystem has ZERO_RANGE. */
 	const bool all = fallocate(fd, FALLOC_FL_ZERO_RANGE, 0,
 				   (off_t)segment_bytes) == 0;
 	int r = 0;
@@ -225,5 +239,630 @@ int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes)
 		r = kv_segfile_zero(fd, slot_bytes, i);
 	if (r == 0 && fdatasync(fd) < 0)
 		r = -errno;
+	return r;
+}
+
+/* ---- rebuilding an index ---- */
+
+#define NEW_DIR "index.new"
+#define A_BATCH 8192u
+#define IDS_A_PUT 64u /* token ids that cost as much as a record */
+#define PIECE ((size_t)1 << 20)
+#define GENERATIONS (1ull << 40) /* skipped: more than a mount uses */
+
+/* A block, to find duplicates of its key. */
+struct item {
+	XXH128_hash_t hash; /* of space and key */
+	uint64_t generation, slot_id;
+	bool damaged;
+};
+
+struct file {
+	uint32_t id;
+	struct kv_trailer trailer;
+};
+
+struct known {
+	uint32_t id;
+	bool token_ids; /* the layout asks for them */
+};
+
+struct work {
+	struct kv_rebuild *out;
+	struct kv_index *index;
+	int segments; /* directory */
+	struct file *files;
+	size_t n_files;
+	struct known *known; /* spaces, sorted by id */
+	size_t n_known;
+	uint64_t spare;	 /* bytes of the map that only records may take */
+	int fd;		 /* of the current file */
+	uint8_t *header; /* of a block */
+	size_t header_room;
+	uint8_t *piece; /* of a block behind its header, PIECE bytes */
+	struct kv_hash *hash;
+	struct item *items;
+	size_t n_items;
+	struct kv_found *found;
+	struct kv_txn *batch;
+	size_t in_batch;
+	uint64_t slots, slots_done;
+	uint64_t seed; /* random, against chosen hash collisions */
+};
+
+static void work_fini(struct work *work)
+{
+	kv_txn_abort(work->batch);
+	kv_index_close(work->index);
+	if (work->segments >= 0)
+		close(work->segments);
+	free(work->files);
+	free(work->known);
+	free(work->items);
+	free(work->found);
+	free(work->header);
+	free(work->piece);
+	kv_hash_free(work->hash);
+}
+
+/* ---- the segment files ---- */
+
+/* Order structs that begin with an id. */
+static int by_id(const void *a, const void *b)
+{
+	const uint32_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
+static int segment_open(const struct work *work, uint32_t id)
+{
+	char name[KV_SEGFILE_NAME];
+	int fd;
+
+	kv_segfile_name(id, name);
+	fd = openat(work->segments, name,
+		    O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	return fd < 0 ? -errno : fd;
+}
+
+static int add_file(struct work *work, uint32_t id)
+{
+	_cleanup_(kv_closep) int fd = segment_open(work, id);
+	struct file file = {.id = id};
+	int r;
+
+	r = fd < 0 ? fd : kv_trailer_read(fd, id, &file.trailer);
+	if (r == -ENOTSUP || kv_is_shortage(r))
+		return r;
+	if (r < 0) {
+		work->out->odd_files++;
+		return 0;
+	}
+	r = kv_array_more(&work->files, work->n_files);
+	if (r == 0)
+		work->files[work->n_files++] = file;
+	return r;
+}
+
+static int find_files(struct work *work)
+{
+	DIR *dir;
+	struct dirent *entry;
+	uint32_t id;
+	int copy, r = 0;
+
+	work->segments =
+		openat(work->out->store_fd, "segments",
+		       O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	if (work->segments < 0)
+		return errno == ENOENT ? 0 : -errno;
+	copy = dup(work->segments);
+	dir = copy < 0 ? NULL : fdopendir(copy);
+	if (!dir) {
+		r = -errno;
+		kv_closep(&copy);
+		return r;
+	}
+	rewinddir(dir);
+	while (r == 0 && (entry = readdir(dir)))
+		if (kv_segfile_parse(entry->d_name, &id))
+			r = add_file(work, id);
+	closedir(dir);
+	if (work->n_files)
+		qsort(work->files, work->n_files, sizeof(*work->files), by_id);
+	return r;
+}
+
+/* Describe the store by STORE/store, or else by the first trailer. */
+static int know_store(struct work *work)
+{
+	struct kv_store_info *info = &work->out->info;
+	size_t n = 0;
+	int r = kv_store_file_read(work->out->store_fd, info);
+
+	if (r == -ENOTSUP || r == -EIO || kv_is_shortage(r))
+		return r;
+	if (r < 0) {
+		*info = (struct kv_store_info){.cap = work->out->cap,
+					       .next_generation = 1,
+					       .next_space = 1};
+		if (!work->n_files)
+			return -ENODATA;
+		info->segment_bytes = work->files[0].trailer.segment_bytes;
+		memcpy(info->store, work->files[0].trailer.store,
+		       sizeof(info->store));
+	}
+	for (size_t i = 0; i < work->n_files; i++) {
+		const struct kv_trailer *trailer = &work->files[i].trailer;
+
+		if (memcmp(trailer->store, info->store, sizeof(info->store)) !=
+			    0 ||
+		    trailer->segment_bytes != info->segment_bytes) {
+			work->out->odd_files++;
+			continue;
+		}
+		work->files[n++] = work->files[i];
+		work->slots += trailer->slots;
+	}
+	work->n_files = n;
+	info->version = KV_FORMAT_VERSION;
+	info->clean = false;
+	return 0;
+}
+
+/* ---- spaces ---- */
+
+static int batch_of(struct work *work, struct kv_txn **ret_txn)
+{
+	int r = 0;
+
+	if (work->batch && work->in_batch >= A_BATCH) {
+		r = kv_txn_commit(kv_steal(work->batch));
+		work->in_batch = 0;
+	}
+	if (r == 0 && !work->batch)
+		r = kv_txn_begin(work->index, &work->batch);
+	work->in_batch++;
+	*ret_txn = work->batch;
+	return r;
+}
+
+/* Read whether the layout @text has "token_ids". */
+static int has_token_ids(const char *text, bool *ret_has)
+{
+	_cleanup_(kv_layout_freep) struct kv_layout *layout = NULL;
+	int r = *text ? kv_layout_parse(text, strlen(text), &layout) : 0;
+
+	if (r == -ENOMEM)
+		return r;
+	*ret_has = layout && layout->token_ids;
+	return 0;
+}
+
+static int add_space(struct work *work, int dir, uint32_t id)
+{
+	_cleanup_(kv_freep) char *name = NULL;
+	_cleanup_(kv_freep) char *layout = NULL;
+	struct kv_space_record record;
+	struct known known = {.id = id};
+	struct kv_txn *batch;
+	int r = kv_space_file_read(dir, id, &record, &name, &layout);
+
+	if (kv_is_shortage(r))
+		return r;
+	if (r < 0)
+		return 0;
+	r = kv_array_more(&work->known, work->n_known);
+	if (r == 0)
+		r = has_token_ids(layout, &known.token_ids);
+	if (r == 0)
+		r = batch_of(work, &batch);
+	if (r == 0)
+		r = kv_txn_put_space(batch, &record, name, layout);
+	if (r < 0)
+		return r;
+	work->known[work->n_known++] = known;
+	work->out->spaces++;
+	work->out->info.next_space = KV_MAX(work->out->info.next_space, id + 1);
+	return 0;
+}
+
+static int add_spaces(struct work *work)
+{
+	int dir = kv_spaces_dir(work->out->store_fd, false), r = 0;
+	struct dirent *entry;
+	uint32_t id;
+	DIR *list;
+
+	if (dir < 0)
+		return dir == -ENOENT ? 0 : dir;
+	list = fdopendir(dir);
+	if (!list) {
+		r = -errno;
+		close(dir);
+		return r;
+	}
+	while (r == 0 && (entry = readdir(list)))
+		if (kv_space_file_parse(entry->d_name, &id))
+			r = add_space(work, dir, id);
+	closedir(list);
+	if (work->n_known > 0)
+		qsort(work->known, work->n_known, sizeof(*work->known), by_id);
+	return r;
+}
+
+/* ---- blocks ---- */
+
+/*
+ * Read the header of a block into work->header, and check the digest of the
+ * whole block: nothing else would detect a damaged header.  -EBADMSG: the block
+ * is damaged or cannot be read.
+ */
+static int read_whole(struct work *work, uint64_t at,
+		      const struct kv_slot_record *record)
+{
+	struct kv_digest digest;
+	uint64_t done = 0;
+
+	kv_hash_begin(work->hash);
+	while (done < record->length) {
+		uint8_t *to = done ? work->piece : work->header;
+		const size_t n = done ? KV_MIN(PIECE, record->length - done)
+				      : record->payload;
+		const long got = kv_read_at(work->fd, at + done, to, n);
+
+		if (got < 0 && kv_is_shortage((int)got))
+			return (int)got;
+		if (got != (long)n)
+			return -EBADMSG;
+		kv_hash_update(work->hash, to, n);
+		done += n;
+	}
+	digest = kv_hash_end(work->hash);
+	return memcmp(digest.b, record->digest, sizeof(digest.b)) == 0
+		       ? 0
+		       : -EBADMSG;
+}
+
+/*
+ * Read the token ids of a block, if they are small beside the block.
+ * 0: *@ret_ids has them, or is NULL
+ * -EBADMSG: the block is damaged or cannot be read
+ */
+static int read_token_ids(struct work *work, const struct file *file,
+			  uint32_t slot_number,
+			  const struct kv_slot_record *record,
+			  struct kv_token_ids **ret_ids)
+{
+	const uint64_t at =
+		kv_segfile_at_slot(file->trailer.slot_bytes, slot_number);
+	const uint32_t payload = record->payload;
+	int r;
+
+	if (payload == 0 || payload > record->length ||
+	    payload > KV_HEADER_MAX + KV_PAGE ||
+	    !kv_index_takes_token_ids(record->tokens, 0, record->length))
+		return 0;
+	r = kv_array_reserve(&work->header, &work->header_room, payload);
+	if (r == 0)
+		r = read_whole(work, at, record);
+	if (r < 0)
+		return r;
+	r = kv_block_parse_token_ids(work->header, payload, ret_ids);
+	return kv_is_shortage(r) ? r : 0;
+}
+
+/* Put token ids that the index takes, as a commit does. */
+static int add_token_ids(struct work *work, uint64_t slot_id,
+			 const struct kv_slot_record *record,
+			 const struct kv_token_ids *ids)
+{
+	/* Records of all blocks come before token ids of any. */
+	const uint64_t records = work->spare + KV_PUT_FAR +
+				 (work->slots - work->slots_done) * KV_PUT_NEAR;
+	struct kv_txn *batch;
+	int r = batch_of(work, &batch);
+
+	if (r < 0 ||
+	    !kv_index_takes_token_ids(ids->n, ids->extras_len,
+				      record->length) ||
+	    !kv_txn_has_room_for_ids(batch, ids->n, ids->extras_len, records))
+		return r;
+	work->in_batch += ids->n / IDS_A_PUT;
+	return kv_txn_put_token_ids(batch, slot_id, record->generation, ids);
+}
+
+static int by_generation(const void *a, const void *b)
+{
+	const struct kv_slot_record *x = a, *y = b;
+	int r = memcmp(x->key, y->key, sizeof(x->key));
+
+	if (r != 0)
+		return r;
+	if (x->space != y->space)
+		return x->space < y->space ? -1 : 1;
+	return x->generation < y->generation ? -1
+					     : x->generation > y->generation;
+}
+
+/* @damaged: put no record, and none for older blocks of the same key. */
+static int add_block(struct work *work, uint64_t slot_id,
+		     const struct kv_slot_record *record, bool damaged)
+{
+	struct kv_rebuild *out = work->out;
+	uint8_t name[sizeof(record->key) + 5];
+	struct kv_slot_record copy = *record;
+	struct kv_txn *batch;
+	int r = kv_array_more(&work->items, work->n_items);
+
+	if (r == 0)
+		r = batch_of(work, &batch);
+	copy.atime = (uint32_t)(record->mtime_ns / 1000000000);
+	if (!damaged && out->n_pins &&
+	    bsearch(record, out->pins, out->n_pins, sizeof(*record),
+		    by_generation)) {
+		copy.pinned = 1;
+		out->pinned++;
+	}
+	if (r == 0 && !damaged)
+		r = kv_txn_put_slot(batch, slot_id, &copy);
+	if (r < 0)
+		return r;
+	memcpy(name, record->key, sizeof(record->key));
+	memcpy(name + 32, &record->space, 4);
+	name[36] = record->key_len;
+	work->items[work->n_items++] = (struct item){
+		XXH3_128bits_withSeed(name, sizeof(name), work->seed),
+		record->generation, slot_id, damaged};
+	out->blocks += !damaged;
+	out->damaged += damaged;
+	return 0;
+}
+
+static int add_slot(struct work *work, const struct file *file,
+		    uint32_t slot_number, const struct kv_found *found)
+{
+	struct kv_rebuild *out = work->out;
+	const struct kv_slot_record *record = &found->record;
+	const struct known key = {.id = record->space}, *known;
+	const uint64_t slot_id = kv_slot_id(file->id, slot_number);
+	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	int r = 0, read = 0;
+
+	out->unreadable += found->state == KV_FOUND_UNREADABLE;
+	if (found->state != KV_FOUND_BLOCK)
+		return 0;
+	if (!kv_record_fits(record, file->trailer.slot_bytes)) {
+		out->strays++;
+		return 0;
+	}
+	out->info.next_generation =
+		KV_MAX(out->info.next_generation, record->generation + 1);
+	if (record->space < UINT32_MAX)
+		out->info.next_space =
+			KV_MAX(out->info.next_space, record->space + 1);
+	known = work->n_known ? bsearch(&key, work->known, work->n_known,
+					sizeof(key), by_id)
+			      : NULL;
+	if (!known) {
+		out->strays++;
+		return 0;
+	}
+	if (known->token_ids)
+		read = read_token_ids(work, file, slot_number, record, &ids);
+	if (read < 0 && read != -EBADMSG)
+		return read;
+	r = add_block(work, slot_id, record, read == -EBADMSG);
+	if (r == 0 && ids)
+		r = add_token_ids(work, slot_id, record, ids);
+	return r;
+}
+
+static int add_file_blocks(struct work *work, const struct file *file)
+{
+	const struct kv_trailer *trailer = &file->trailer;
+	const struct kv_segfile_record record = {.id = file->id,
+						 .slots = trailer->slots,
+						 .slot_bytes =
+							 trailer->slot_bytes};
+	_cleanup_(kv_closep) int fd = segment_open(work, file->id);
+	struct kv_rebuild *out = work->out;
+	struct kv_txn *batch;
+	int r = fd < 0 ? fd : batch_of(work, &batch);
+
+	if (r == 0)
+		r = kv_txn_put_segfile(batch, &record);
+	work->fd = fd;
+	for (uint32_t at = 0; r == 0 && at < trailer->slots;
+	     at += KV_SCAN_MAX) {
+		uint32_t n = KV_MIN(KV_SCAN_MAX, trailer->slots - at);
+
+		kv_segfile_scan(fd, out->info.store, trailer->slot_bytes, at, n,
+				NULL, work->found);
+		for (uint32_t i = 0; r == 0 && i < n; i++)
+			r = add_slot(work, file, at + i, &work->found[i]);
+		work->slots_done += n;
+		if (out->progress)
+			out->progress(out->arg, work->slots_done, work->slots);
+	}
+	out->files++;
+	return r;
+}
+
+static int by_key(const void *a, const void *b)
+{
+	const struct item *x = a, *y = b;
+	int r = XXH128_cmp(&x->hash, &y->hash);
+
+	return r			       ? r
+	       : x->generation < y->generation ? -1
+					       : x->generation > y->generation;
+}
+
+static int drop_duplicates(struct work *work)
+{
+	struct item *items = work->items;
+	int r = 0;
+
+	if (work->n_items)
+		qsort(items, work->n_items, sizeof(*items), by_key);
+	for (size_t i = 0; r == 0 && i + 1 < work->n_items; i++) {
+		struct kv_txn *batch;
+
+		if (!XXH128_isEqual(items[i].hash, items[i + 1].hash))
+			continue;
+		r = batch_of(work, &batch);
+		if (r == 0)
+			r = kv_txn_delete_slot(batch, items[i].slot_id);
+		if (r == 0)
+			r = kv_txn_delete_token_ids(batch, items[i].slot_id);
+		work->out->duplicates += !items[i].damaged;
+		work->out->blocks -= !items[i].damaged;
+	}
+	return r;
+}
+
+static int add_blocks(struct work *work)
+{
+	int r = 0;
+
+	work->found = malloc(KV_SCAN_MAX * sizeof(*work->found));
+	work->piece = malloc(PIECE);
+	if (!work->found || !work->piece)
+		return -ENOMEM;
+	r = kv_hash_new(&work->hash);
+	for (size_t i = 0; r == 0 && i < work->n_files; i++)
+		r = add_file_blocks(work, &work->files[i]);
+	return r < 0 ? r : drop_duplicates(work);
+}
+
+/* ---- the new index ---- */
+
+static void remove_new(int store_fd)
+{
+	unlinkat(store_fd, NEW_DIR "/data.mdb", 0);
+	unlinkat(store_fd, NEW_DIR "/lock.mdb", 0);
+	unlinkat(store_fd, NEW_DIR, AT_REMOVEDIR);
+}
+
+/*
+ * Fill a map of twice the size: the records of a full map that grew over weeks
+ * might not fit when they are put at once.  The next mount opens the file with
+ * the size that it has.
+ */
+static int fill_new(struct work *work, const char *path)
+{
+	struct kv_store_info *info = &work->out->info;
+	const uint64_t map_bytes = kv_index_map_bytes(info->cap);
+	struct kv_store_info ignored;
+	struct kv_txn *batch;
+	int r = kv_index_open(path, 2 * map_bytes, false, info, &ignored,
+			      &work->index);
+
+	work->spare =
+		kv_index_puttable(2 * map_bytes) - kv_index_puttable(map_bytes);
+
+	if (r == 0)
+		r = add_spaces(work);
+	if (r == 0)
+		r = add_blocks(work);
+	info->next_generation += GENERATIONS;
+	if (r == 0)
+		r = batch_of(work, &batch);
+	if (r == 0)
+		r = kv_txn_put_info(batch, info);
+	if (r == 0)
+		r = kv_txn_commit(kv_steal(work->batch));
+	kv_txn_abort(kv_steal(work->batch)); /* before the index closes */
+	kv_index_close(kv_steal(work->index));
+	return r;
+}
+
+static int sync_dir(int at, const char *name)
+{
+	_cleanup_(kv_closep) int fd =
+		openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
+}
+
+static int publish_new(int store_fd)
+{
+	if (mkdirat(store_fd, "index", 0700) < 0 && errno != EEXIST)
+		return -errno;
+	unlinkat(store_fd, "index/lock.mdb", 0);
+	if (renameat(store_fd, NEW_DIR "/data.mdb", store_fd,
+		     "index/data.mdb") < 0)
+		return -errno;
+	remove_new(store_fd);
+	return KV_MIN(sync_dir(store_fd, "index"), sync_dir(store_fd, "."));
+}
+
+/* Keep a small old index for an inspection of the damage. */
+static bool keep_old(const struct kv_rebuild *rebuild)
+{
+	const int at = rebuild->store_fd;
+	struct stat st;
+
+	unlinkat(at, KV_DAMAGED_NAME, 0);
+	return rebuild->keep &&
+	       fstatat(at, "index/data.mdb", &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       S_ISREG(st.st_mode) &&
+	       (uint64_t)st.st_size <=
+		       kv_index_map_bytes(rebuild->info.cap) / 8 &&
+	       renameat(at, "index/data.mdb", at, KV_DAMAGED_NAME) == 0;
+}
+
+bool kv_rebuild_possible(int store_fd)
+{
+	int fd = openat(store_fd, "segments",
+			O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	bool any = kv_store_file_there(store_fd);
+	struct dirent *entry;
+	uint32_t id;
+
+	while (dir && !any && (entry = readdir(dir)))
+		any = kv_segfile_parse(entry->d_name, &id);
+	if (dir)
+		closedir(dir);
+	else if (fd >= 0)
+		close(fd);
+	return any;
+}
+
+int kv_rebuild(struct kv_rebuild *rebuild)
+{
+	_cleanup_(work_fini) struct work work = {.out = rebuild,
+						 .segments = -1};
+	char path[PATH_MAX];
+	int r;
+
+	if (snprintf(path, sizeof(path), "%s/" NEW_DIR, rebuild->path) >=
+	    PATH_MAX)
+		return -ENAMETOOLONG;
+	if (getrandom(&work.seed, sizeof(work.seed), 0) < 0)
+		return -errno;
+	if (rebuild->n_pins)
+		qsort(rebuild->pins, rebuild->n_pins, sizeof(*rebuild->pins),
+		      by_generation);
+	r = find_files(&work);
+	if (r == 0)
+		r = know_store(&work);
+	if (r < 0)
+		return r;
+	remove_new(rebuild->store_fd);
+	/* The cap might have no room for two indexes. */
+	if (!keep_old(rebuild))
+		unlinkat(rebuild->store_fd, "index/data.mdb", 0);
+	unlinkat(rebuild->store_fd, "index/compact.tmp", 0);
+	if (mkdirat(rebuild->store_fd, NEW_DIR, 0700) < 0)
+		return -errno;
+	r = fill_new(&work, path);
+	if (r == 0)
+		r = publish_new(rebuild->store_fd);
+	if (r < 0)
+		remove_new(rebuild->store_fd);
 	return r;
 }

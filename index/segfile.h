@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * segfile.h - a segment file as bytes: its name, its trailer, its prologues.
+ * segfile.h - a segment file as bytes (its name, trailer and prologues), and an
+ * index rebuilt from segment files.
  *
- * For whoever must do without an index: making one anew, sweeping free slots,
- * checking a store.  Nothing read is trusted: the files may be anybody's.
+ * For rebuilding an index, sweeping free slots and checking a store.  No byte
+ * read from the files is trusted.
  */
 #ifndef KV_INDEX_SEGFILE_H
 #define KV_INDEX_SEGFILE_H
 
 #include "index/format.h"
+#include "index/index.h"
 
 #define KV_SEGFILE_NAME 16
 
 void kv_segfile_name(uint32_t id, char name[KV_SEGFILE_NAME]);
-/* Only the very name that kv_segfile_name makes. */
+/* Parse a name exactly as kv_segfile_name makes it. */
 bool kv_segfile_parse(const char *name, uint32_t *ret_id);
 
-/* Slots of this size in a file of @segment_bytes. */
+/* Return the number of slots in a file of @segment_bytes. */
 static inline uint32_t kv_segfile_slots_of(uint64_t segment_bytes,
 					   uint64_t slot_bytes)
 {
@@ -24,19 +26,19 @@ static inline uint32_t kv_segfile_slots_of(uint64_t segment_bytes,
 }
 
 /*
- * Read the last page of the file.  -EBADMSG: no trailer of this file @id;
- * -ENOTSUP: one of a newer format; or why it could not be read.  Its numbers
- * agree with each other and with the size of the file.
+ * Read the trailer of file @id; its fields agree with each other and with the
+ * file's size.  -EBADMSG: not a trailer of this file; -ENOTSUP: a newer format;
+ * the errors of read(2).
  */
 int kv_trailer_read(int fd, uint32_t id, struct kv_trailer *ret_trailer);
-/* Make place for it behind @segment_bytes, write it, sync it. */
+/* Allocate, write and sync the trailer behind @segment_bytes. */
 int kv_trailer_write(int fd, uint32_t id, const uint8_t store[16],
 		     uint64_t segment_bytes, uint64_t slot_bytes);
 
 enum kv_found_state {
 	KV_FOUND_NOTHING,    /* no prologue */
 	KV_FOUND_ZERO,	     /* a page of zeros */
-	KV_FOUND_BLOCK,	     /* a whole prologue of the store */
+	KV_FOUND_BLOCK,	     /* a valid prologue of the store */
 	KV_FOUND_UNREADABLE, /* I/O error */
 };
 
@@ -49,30 +51,71 @@ struct kv_found {
 #define KV_SCAN_MAX 16384u /* slots at a time */
 
 /*
- * Read the first pages of the slots @from .. @from + @n, some at the same time;
- * slots whose bit is set in @skip (NULL: none) are left out, NOTHING.
+ * Read the first pages of the slots @from .. @from + @n - 1 on several threads.
+ * Slots whose bit is set in @skip (NULL: none) are skipped, as NOTHING.
  */
 void kv_segfile_scan(int fd, const uint8_t store[16], uint64_t slot_bytes,
 		     uint32_t from, uint32_t n, const uint64_t *skip,
 		     struct kv_found *ret_found);
 
-/* Where the file in a slot of @slot_bytes begins. */
+/* Return where the file in a slot of @slot_bytes begins. */
 static inline uint64_t kv_segfile_at_slot(uint64_t slot_bytes,
 					  uint32_t slot_number)
 {
 	return slot_number * slot_bytes + KV_PAGE;
 }
 
-/* Could the block of this record be in a slot of this size? */
+/* Return whether a block with this record can be in a slot of @slot_bytes. */
 bool kv_record_fits(const struct kv_slot_record *record, uint64_t slot_bytes);
 
-/* Make the first page of a slot zeros. */
+/* Overwrite the first page of a slot with zeros. */
 int kv_segfile_zero(int fd, uint64_t slot_bytes, uint32_t slot_number);
 
-/*
- * The file changes its size of slots: make everything zero that could be taken
- * for a prologue, and sync it.
- */
+/* Before the file gets slots of another size: overwrite with zeros every page
+ * that could be read as a prologue, and sync. */
 int kv_segfile_clear(int fd, uint64_t segment_bytes, uint64_t slot_bytes);
+
+/* ---- rebuilding an index ---- */
+
+#define KV_DAMAGED_NAME "index.damaged"
+
+struct kv_rebuild {
+	int store_fd;	  /* in: STORE */
+	const char *path; /* in: the same */
+	uint64_t cap;	  /* in: used if STORE/store is lost */
+	bool keep;	  /* in: keep a small old index as KV_DAMAGED_NAME */
+	/* in, may be NULL: records of pinned blocks, which stay pinned if the
+	 * generation is the same; the array is sorted */
+	struct kv_slot_record *pins;
+	size_t n_pins;
+	/* in, may be NULL: called from time to time, by the caller's thread */
+	void (*progress)(void *arg, uint64_t done, uint64_t of);
+	void *arg;
+
+	struct kv_store_info info; /* out, and all that follows */
+	uint64_t files, blocks, spaces;
+	uint64_t pinned;    /* blocks of @pins that were found */
+	uint64_t odd_files; /* without a trailer of this store */
+	uint64_t strays; /* prologues of unknown spaces, and impossible ones */
+	uint64_t duplicates; /* older blocks of a key */
+	uint64_t unreadable; /* slots */
+	uint64_t damaged;    /* blocks whose bytes have another digest */
+};
+
+/* Return whether there is a source for a rebuild: STORE/store or segment files. */
+bool kv_rebuild_possible(int store_fd);
+
+/*
+ * Rebuild STORE/index/data.mdb from the segment files' trailers and prologues,
+ * STORE/spaces and STORE/store.  Every durable block is back with its key,
+ * parent, position and time of sealing, and every space with its owner and
+ * layout.  Pins (but @pins), use counts, times set later and snapshots are lost.
+ * The new file is on disk before it is renamed, so a crash leaves a damaged
+ * file, none, or a whole one.  STORE must be locked.
+ * -ENOTSUP: another format, nothing was changed
+ * -ENODATA: there is no source
+ * -ENOSPC, -EIO, -ENOMEM
+ */
+int kv_rebuild(struct kv_rebuild *rebuild);
 
 #endif

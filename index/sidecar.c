@@ -1,19 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sidecar.c - the small files from which a lost index is made anew.
+ * sidecar.c - the small files beside the index, and STORE/lock.
  *
- * OWNS      nothing that outlives a call.
+ * The lock is an OFD lock on all of STORE/lock, which is never unlinked, and
+ * flock(2) on STORE as well, in case a user deletes that file.  An owner that is
+ * ending releases one byte, far behind the file's end.
+ *
+ * OWNS      nothing that outlives a call; descriptors are the callers'.
  *
  * INVARIANTS
- *   (1) Under its name a file is always whole: it takes the name when it is on
- *       disk.  What a crash leaves is called *.tmp.  Only `store`, which fits a
- *       sector, is overwritten where there is no room for a second one.
+ *   (1) A file under its name is always whole: it is renamed once it is on
+ *       disk.  A crash leaves *.tmp.  Only `store`, which fits a sector, is
+ *       overwritten if there is no room for a second one.
  *
- * LOCKING   none; nobody writes one file twice at the same time.
+ * LOCKING   none; no two threads write one file at the same time.
  */
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/file.h>
 
 #include "index/sidecar.h"
 #include "index/record.h"
@@ -31,7 +36,7 @@ static void name_draft(const char *name, char draft[DRAFT_NAME])
 	snprintf(draft, DRAFT_NAME, "%s.tmp", name);
 }
 
-/* NAME.tmp, not synced yet. */
+/* Write NAME.tmp; it is not synced yet. */
 static int draft_write(int dir, const char *name, const void *data,
 		       size_t bytes, int *ret_fd)
 {
@@ -54,7 +59,7 @@ static int draft_write(int dir, const char *name, const void *data,
 	return 0;
 }
 
-/* Give it its name; closes @fd.  Whoever calls syncs @dir. */
+/* Sync and rename the draft @fd, and close it.  The caller syncs @dir. */
 static int draft_place(int dir, const char *name, int fd)
 {
 	char draft[DRAFT_NAME];
@@ -80,8 +85,8 @@ static int replace(int dir, const char *name, const void *data, size_t bytes)
 	return r < 0 ? r : kv_space_files_sync(dir);
 }
 
-/* Of the size that the file has: that needs no room.  -ENOSPC: it has another,
- * or is none. */
+/* Overwrite a file of the same size, which needs no room.  -ENOSPC: the file has
+ * another size, or is no regular file. */
 static int overwrite(int dir, const char *name, const void *data, size_t bytes)
 {
 	_cleanup_(kv_closep) int fd = openat(
@@ -96,8 +101,9 @@ static int overwrite(int dir, const char *name, const void *data, size_t bytes)
 	return r == 0 && fsync(fd) < 0 ? -errno : r;
 }
 
-/* The whole of a small file; caller frees.  -EBADMSG: too large, or no file. */
-static int read_whole(int dir, const char *name, char **ret_data,
+/* Read a small file; the caller frees *@ret_data.  -EBADMSG: the file is too
+ * large or not regular. */
+static int read_small(int dir, const char *name, char **ret_data,
 		      size_t *ret_bytes)
 {
 	_cleanup_(kv_closep) int fd = openat(
@@ -131,7 +137,7 @@ int kv_store_file_read(int store_fd, struct kv_store_info *ret_info)
 {
 	_cleanup_(kv_freep) char *data = NULL;
 	size_t bytes = 0;
-	int r = read_whole(store_fd, STORE_NAME, &data, &bytes);
+	int r = read_small(store_fd, STORE_NAME, &data, &bytes);
 
 	return r < 0 ? r : kv_store_info_unpack(data, bytes, ret_info);
 }
@@ -233,7 +239,7 @@ int kv_space_file_read(int dir, uint32_t id, struct kv_space_record *ret_record,
 	int r;
 
 	kv_space_file_name(id, file);
-	r = read_whole(dir, file, &data, &bytes);
+	r = read_small(dir, file, &data, &bytes);
 	return r < 0 ? r
 		     : kv_space_unpack(data, bytes, id, ret_record, ret_name,
 				       ret_layout);
@@ -294,12 +300,12 @@ int kv_tenants_read(int store_fd, struct kv_tenant_record **ret_records,
 	_cleanup_(kv_freep) char *data = NULL;
 	struct kv_tenant_record *records;
 	size_t bytes = 0, n = 0, all;
-	int r = read_whole(store_fd, TENANTS_NAME, &data, &bytes);
+	int r = read_small(store_fd, TENANTS_NAME, &data, &bytes);
 
 	if (r < 0 && r != -ENOENT)
 		return r;
 	all = bytes / sizeof(*records);
-	/* A tail that is cut off is one more. */
+	/* A truncated last record is damaged as well. */
 	*ret_damaged = bytes % sizeof(*records) != 0;
 	records = (struct kv_tenant_record *)kv_steal(data);
 	for (size_t i = 0; i < all; i++)
@@ -310,4 +316,105 @@ int kv_tenants_read(int store_fd, struct kv_tenant_record **ret_records,
 	*ret_records = records;
 	*ret_n = n;
 	return 0;
+}
+
+/* ---- STORE/lock ---- */
+
+#define GOING_ON ((off_t)1 << 40) /* the byte that an ending owner releases */
+#define NOTICE_NS (UINT64_C(3) * 1000000000) /* for an owner to begin its end */
+#define ENDING_NS (UINT64_C(30) * 1000000000)
+#define POLL_US 10000
+
+static int try_lock(int store, bool write, int *ret_fd)
+{
+	struct flock lock = {.l_type = write ? F_WRLCK : F_RDLCK};
+	_cleanup_(kv_closep) int fd = -1;
+	struct stat st;
+
+	if (flock(store, (write ? LOCK_EX : LOCK_SH) | LOCK_NB) < 0 &&
+	    errno == EWOULDBLOCK)
+		return -EBUSY;
+	fd = openat(store, "lock",
+		    (write ? O_RDWR | O_CREAT : O_RDONLY) | O_CLOEXEC |
+			    O_NOFOLLOW | O_NONBLOCK,
+		    0600);
+	if (fd < 0 && errno == ENOENT && !write) {
+		*ret_fd = -1;
+		return 0;
+	}
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+		return -EINVAL;
+	if (fcntl(fd, F_OFD_SETLK, &lock) < 0)
+		return errno == EAGAIN || errno == EACCES ? -EBUSY : -errno;
+	*ret_fd = kv_steal_fd(&fd);
+	return 0;
+}
+
+static bool is_locked(int fd, off_t start)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_start = start, .l_len = 1};
+
+	return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+enum kv_lock_state kv_lock_look(int fd)
+{
+	if (!is_locked(fd, 0))
+		return KV_LOCK_FREE;
+	return is_locked(fd, GOING_ON) ? KV_LOCK_HELD : KV_LOCK_ENDING;
+}
+
+/* Open STORE/lock for reading. */
+static int lock_open(int store)
+{
+	return openat(store, "lock",
+		      O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+}
+
+long kv_lock_owner(int store)
+{
+	_cleanup_(kv_closep) int fd = lock_open(store);
+	char text[32] = {0};
+
+	if (fd < 0 || pread(fd, text, sizeof(text) - 1, 0) < 0)
+		return 0;
+	return strtol(text, NULL, 10);
+}
+
+static bool is_ending(int store)
+{
+	_cleanup_(kv_closep) int fd = lock_open(store);
+
+	return fd >= 0 && kv_lock_look(fd) == KV_LOCK_ENDING;
+}
+
+int kv_lock_take(int store, bool write, const struct kv_lock_wait *wait,
+		 int *ret_fd)
+{
+	uint64_t until_ns = kv_now_ns() + NOTICE_NS;
+	bool ending = false;
+	int r;
+
+	while ((r = try_lock(store, write, ret_fd)) == -EBUSY &&
+	       kv_now_ns() < until_ns) {
+		flock(store, LOCK_UN);
+		if (!ending && is_ending(store)) {
+			ending = true;
+			until_ns = kv_now_ns() + ENDING_NS;
+			if (wait->waiting)
+				wait->waiting(wait->arg, kv_lock_owner(store));
+		}
+		usleep(POLL_US);
+	}
+	return r;
+}
+
+void kv_lock_end(int fd)
+{
+	struct flock lock = {
+		.l_type = F_UNLCK, .l_start = GOING_ON, .l_len = 1};
+
+	(void)fcntl(fd, F_OFD_SETLK, &lock);
 }

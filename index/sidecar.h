@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sidecar.h - what is kept beside the index, so that it can be made anew:
+ * sidecar.h - the files beside the index.  Two are for rebuilding a lost index:
  *
  *   STORE/store           the store record, as of the last mount
- *   STORE/spaces/NNNNNN   a space's record, name and layout, as `spaces` has it
+ *   STORE/spaces/NNNNNN   a space's record, name and layout, as in `spaces`
  *
- * and what the index does not have:
+ * and two have no copy in the index:
  *
- *   STORE/tenants         the records of users who have quotas
+ *   STORE/tenants         the records of users with quotas
+ *   STORE/lock            locked by the daemon that has the store
  *
- * A file is replaced as a whole and synced with its directory before a call
- * that writes returns, if no other is said.  @store_fd is STORE, @dir is
+ * Calls that write replace the whole file and sync it and its directory before
+ * they return, unless their comment differs.  @store_fd is STORE, @dir is
  * STORE/spaces.
  */
 #ifndef KV_INDEX_SIDECAR_H
 #define KV_INDEX_SIDECAR_H
 
 #include "index/index.h"
+#include "common/kv.h"
 
 #define KV_SPACE_FILE_NAME 16
 
 /* -ENOENT, -EBADMSG damaged, -ENOTSUP another format. */
 int kv_store_file_read(int store_fd, struct kv_store_info *ret_info);
-bool kv_store_file_there(int store_fd); /* of whatever format */
+bool kv_store_file_there(int store_fd); /* of any format */
 int kv_store_file_write(int store_fd, const struct kv_store_info *info);
 
-/* Open STORE/spaces; @make it first if it is absent. */
+/* Open STORE/spaces; with @make, create it if it is absent. */
 int kv_spaces_dir(int store_fd, bool make);
 
 int kv_space_file_write(int dir, const struct kv_space_record *record,
@@ -35,9 +37,8 @@ int kv_space_file_read(int dir, uint32_t id, struct kv_space_record *ret_record,
 		       char **ret_name, char **ret_layout);
 int kv_space_file_remove(int dir, uint32_t id); /* absent is no error */
 /*
- * The same of several at a time: begin them all, end them all (which takes the
- * descriptor over, and syncs the file), unlink what is to go, and sync the
- * directory once.
+ * The same for several files at a time: begin them all, end them all (which
+ * syncs and closes the descriptor), unlink files, and sync the directory once.
  */
 int kv_space_file_begin(int dir, const struct kv_space_record *record,
 			const char *name, const char *layout, int *ret_fd);
@@ -48,21 +49,46 @@ int kv_space_files_sync(int dir);
 void kv_space_file_name(uint32_t id, char name[KV_SPACE_FILE_NAME]);
 bool kv_space_file_parse(const char *name, uint32_t *ret_id);
 
-/* Replace the file; without any records there is none. */
+/* Replace the file; remove it if there are no records. */
 int kv_tenants_write(int store_fd, const struct kv_tenant_record *records,
 		     size_t n);
 /*
- * The records, without those that are damaged, whose number is *@ret_damaged;
- * caller frees.  A missing file has none.  -EBADMSG: no file, -ENOMEM, and the
- * errors of open(2) and read(2).
+ * Read the undamaged records, and count the damaged ones in *@ret_damaged; the
+ * caller frees *@ret_records.  A missing file has none.  -EBADMSG: not a regular
+ * file; -ENOMEM; the errors of open(2) and read(2).
  */
 int kv_tenants_read(int store_fd, struct kv_tenant_record **ret_records,
 		    size_t *ret_n, size_t *ret_damaged);
 #define KV_TENANTS_MAX 4096
 
-/* The bytes that a file takes of the disk, its place in the directory included.
- */
+/* Return the bytes of disk that a file takes, with its directory entry. */
 uint64_t kv_space_file_bytes(size_t name_len, size_t layout_len);
 uint64_t kv_tenants_bytes(size_t n);
+
+/* ---- STORE/lock ---- */
+
+enum kv_lock_state { KV_LOCK_FREE, KV_LOCK_HELD, KV_LOCK_ENDING };
+
+struct kv_lock_wait {
+	/* Called once if the owner is ending; may be NULL. */
+	void (*waiting)(void *arg, long owner);
+	void *arg;
+};
+
+/*
+ * Lock the store whose directory is @store; the lock is held until *@ret_fd and
+ * @store are closed.  Without @write the lock is shared, and *@ret_fd is -1 if
+ * STORE/lock does not exist.  Waits some seconds for an owner that may be
+ * ending, and longer for one that is.  -EBUSY: the owner goes on; the errors of
+ * openat(2) and fcntl(2).
+ */
+int kv_lock_take(int store, bool write, const struct kv_lock_wait *wait,
+		 int *ret_fd);
+/* As the owner: announce the end.  The lock is released soon. */
+void kv_lock_end(int fd);
+/* Return the state of the lock; @fd is STORE/lock, open for reading. */
+enum kv_lock_state kv_lock_look(int fd);
+/* Return the pid in STORE/lock; 0: none. */
+long kv_lock_owner(int store);
 
 #endif

@@ -27,7 +27,6 @@
 #include "common/bytes.h"
 #include "common/copy.h"
 #include "common/thread.h"
-#include "common/why.h"
 
 #define THREADS 8u
 #define NOTE ".digest"

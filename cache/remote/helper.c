@@ -40,7 +40,7 @@
 #include "cache/remote/done.h"
 #include "cache/remote/packet.h"
 #include "common/thread.h"
-#include "common/why.h"
+#include "common/bytes.h"
 
 #define SECOND 1000000000ull
 #define END_NS (SECOND / 2)  /* to end by itself */

@@ -19,7 +19,7 @@
 #include "cache/remote/done.h"
 #include "cache/remote/request.h"
 #include "common/thread.h"
-#include "common/why.h"
+#include "common/bytes.h"
 
 /* Answers that are small need not wait for those that are large. */
 enum lane { SMALL, LARGE, LANES };

@@ -12,7 +12,7 @@
 #include <stdio.h>
 
 #include "cache/remote/helpers.h"
-#include "common/why.h"
+#include "common/bytes.h"
 
 /* Users that nobody has: beyond those of people, of services and of containers. */
 #define FIRST_UID 2000000000u

@@ -26,7 +26,7 @@
 #include "cache/remote/tier.h"
 #include "common/copy.h"
 #include "common/thread.h"
-#include "common/why.h"
+#include "common/bytes.h"
 
 #define TRY_NS UINT64_C(1000000000)
 #define TELL_NS UINT64_C(3600000000000)

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 
 #include "cache/remote/site.h"
-#include "common/why.h"
+#include "common/bytes.h"
 
 #define CREDENTIALS_MAX 65536
 

@@ -27,7 +27,7 @@
 #include "cache/dram/dram.h"
 #include "cache/remote/remote.h"
 #include "cache/ssd/ssd.h"
-#include "common/why.h"
+#include "common/bytes.h"
 
 #include <search.h>
 #include <stdatomic.h>

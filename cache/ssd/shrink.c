@@ -24,7 +24,7 @@
 #include "cache/core/list.h"
 #include "cache/core/table.h"
 #include "common/crash_point.h"
-#include "common/why.h"
+#include "common/bytes.h"
 #include "index/segfile.h"
 
 #define PIECE (1u << 20)

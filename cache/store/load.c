@@ -28,10 +28,10 @@
 #include "cache/dram/dram.h"
 #include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
-#include "common/why.h"
+#include "common/bytes.h"
 #include "index/sidecar.h"
 #include "index/pages.h"
-#include "index/rebuild.h"
+#include "index/segfile.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -22,10 +22,9 @@
 #include "cache/dram/dram.h"
 #include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
-#include "index/lock.h"
 #include "index/sidecar.h"
 #include "common/crash_point.h"
-#include "common/why.h"
+#include "common/bytes.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -33,7 +33,7 @@
 #include <sys/un.h>
 
 #include "common/thread.h"
-#include "common/why.h"
+#include "common/bytes.h"
 #include "fs/control/client.h"
 #include "fs/control/gate.h"
 #include <limits.h>

@@ -6,7 +6,7 @@
  *
  * LOCKING   none: fixed after start.
  */
-#include "common/token_ids.h"
+#include "common/block.h"
 #include "kernels/transfer/batch.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/token_ids.h"

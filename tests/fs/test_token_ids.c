@@ -9,7 +9,7 @@
  */
 #include <sys/wait.h>
 
-#include "common/token_ids.h"
+#include "common/block.h"
 #include "tests/fs/daemon.h"
 #include "tests/fs/peer.h"
 

@@ -9,7 +9,7 @@
 #ifndef KV_TESTS_FUZZ_STAGED_H
 #define KV_TESTS_FUZZ_STAGED_H
 
-#include "common/token_ids.h"
+#include "common/block.h"
 #include "tests/fs/peer.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -10,9 +10,8 @@
 #include "cache/cache.h"
 #include "cache/io/ring_backend.h"
 #include "index/sidecar.h"
-#include "index/rebuild.h"
-#include "index/record.h"
 #include "index/segfile.h"
+#include "index/record.h"
 #include "tests/fuzz/fuzz.h"
 
 #define SEGMENT KV_SEGMENT_UNIT

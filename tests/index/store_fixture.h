@@ -12,7 +12,6 @@
 #include <sys/stat.h>
 
 #include "index/sidecar.h"
-#include "index/rebuild.h"
 #include "index/segfile.h"
 #include "tests/tree.h"
 

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 
-#include "index/lock.h"
+#include "index/sidecar.h"
 
 struct fixture {
 	char path[64];

@@ -12,7 +12,7 @@
 #include <xxhash.h>
 
 #include "index/pages.h"
-#include "index/rebuild.h"
+#include "index/segfile.h"
 #include "index/sidecar.h"
 #include "tools/fsck/fsck.h"
 

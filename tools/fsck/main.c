@@ -14,7 +14,6 @@
 #include <fcntl.h>
 #include <getopt.h>
 
-#include "index/lock.h"
 #include "index/sidecar.h"
 #include "tools/fsck/fsck.h"
 

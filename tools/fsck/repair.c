@@ -11,7 +11,7 @@
  */
 #include "tools/fsck/fsck.h"
 #include "index/sidecar.h"
-#include "index/rebuild.h"
+#include "index/segfile.h"
 
 #include <fcntl.h>
 
