@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * block.c - the file of a block: its name, its safetensors header.
+ * block.c - the file of a block: its name, its safetensors header, and the token
+ * ids in that header.
  *
  * OWNS      nothing that outlives a call.
  *
  * INVARIANTS
- *   (1) What kv_block_header_write makes, kv_block_parse takes.
- *   (2) Nothing in a header is a size or an offset before it is bounded.
+ *   (1) kv_block_parse accepts every header that kv_block_header_write makes,
+ *       kv_token_ids_parse every text that kv_token_ids_write makes.
+ *   (2) No number from a header is used as a size or an offset before it was
+ *       bounded.
  *
  * LOCKING   none: no state.
  */
@@ -67,15 +70,6 @@ static void put_le64(uint8_t *at, uint64_t value)
 		at[i] = (uint8_t)(value >> (8 * i));
 }
 
-static uint64_t get_le64(const uint8_t *at)
-{
-	uint64_t value = 0;
-
-	for (int i = PREFIX - 1; i >= 0; i--)
-		value = value << 8 | at[i];
-	return value;
-}
-
 static bool good_len(uint8_t len)
 {
 	return len == 16 || len == 32;
@@ -112,20 +106,7 @@ int kv_block_header_write(const struct kv_layout *layout,
 	return 0;
 }
 
-/*
- * Each value of JSON but the first follows one of these; those that strings
- * contain are counted in, which no real header minds.
- */
-static bool too_many_values(const char *text, size_t len)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < len; i++)
-		n += text[i] == ',' || text[i] == '[' || text[i] == '{';
-	return n > VALUES_MAX;
-}
-
-/* The decimal number @json is, exactly as kvfs writes it; false: it is none. */
+/* Parse a decimal number in the exact form that kvfs writes; false: it is not. */
 static bool parse_number(const json_t *json, uint32_t *ret_number)
 {
 	const char *text = json_string_value(json);
@@ -169,7 +150,7 @@ static int parse_metadata(json_t *json, struct kv_meta *meta)
 	return 0;
 }
 
-/* Bytes of a tensor; 0 is possible, as safetensors has empty ones. */
+/* Compute the bytes of a tensor: 0 is possible, safetensors has empty ones. */
 static int tensor_bytes(const struct entry *entry, uint64_t *ret_bytes)
 {
 	uint64_t bytes = kv_dtype_bytes(entry->dtype);
@@ -231,8 +212,8 @@ static int by_offsets(const void *a, const void *b)
 	return (x->end > y->end) - (x->end < y->end);
 }
 
-/* The tensors in file order, tiling @ret_payload bytes without hole or overlap.
- */
+/* Read the tensors in file order; they must tile @ret_payload bytes without hole
+ * or overlap. */
 static int parse_entries(json_t *json, struct entry *entries, size_t *ret_n,
 			 uint64_t *ret_payload)
 {
@@ -275,8 +256,8 @@ static bool same_shape(const struct kv_tensor *tensor, const json_t *shape)
 	return true;
 }
 
-static bool fits(const struct kv_layout *layout, const struct entry *entries,
-		 size_t n)
+static bool has_layout(const struct kv_layout *layout,
+		       const struct entry *entries, size_t n)
 {
 	if (layout->n_tensors != n)
 		return false;
@@ -291,19 +272,24 @@ static bool fits(const struct kv_layout *layout, const struct entry *entries,
 	return true;
 }
 
-/* It is read once: others may write there. */
-static int load(const char *head, size_t len, json_t **ret_json)
+/* Parse a copy of the JSON: other processes may write to @head. */
+static int load_json(const char *head, size_t len, json_t **ret_json)
 {
 	_cleanup_(kv_freep) char *text = malloc(len);
 	json_error_t error;
 	json_t *json;
+	size_t values = 0;
 
 	if (!text)
 		return -ENOMEM;
 	memcpy(text, head, len);
 	while (len > 0 && text[len - 1] == ' ') /* jansson is slow in padding */
 		len--;
-	if (too_many_values(text, len))
+	/* Each JSON value but the first follows one of these characters; real
+	 * headers have few of them within strings. */
+	for (size_t i = 0; i < len; i++)
+		values += text[i] == ',' || text[i] == '[' || text[i] == '{';
+	if (values > VALUES_MAX)
 		return -EINVAL;
 	json = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
 	if (!json)
@@ -312,7 +298,7 @@ static int load(const char *head, size_t len, json_t **ret_json)
 	return 0;
 }
 
-/* -ENOENT: @metadata does not tell. */
+/* Parse the token ids of @metadata.  -ENOENT: there are none. */
 static int parse_token_ids(const json_t *metadata,
 			   struct kv_token_ids **ret_ids)
 {
@@ -324,7 +310,7 @@ static int parse_token_ids(const json_t *metadata,
 	return ids ? kv_token_ids_parse(ids, extras, ret_ids) : -ENOENT;
 }
 
-/* As many as it says, or as many tokens as that. */
+/* Check that there are as many token ids as tokens; "tokens" may be missing. */
 static int check_token_ids(const json_t *metadata,
 			   const struct kv_layout *layout, struct kv_meta *meta)
 {
@@ -351,7 +337,7 @@ static int parse_header(const char *text, size_t len,
 	size_t n;
 	int r;
 
-	r = load(text, len, &json);
+	r = load_json(text, len, &json);
 	if (r < 0)
 		return r;
 	metadata = json_object_get(json, "__metadata__");
@@ -366,17 +352,19 @@ static int parse_header(const char *text, size_t len,
 	r = parse_entries(json, entries, &n, ret_payload);
 	if (r < 0)
 		return r;
-	return layout && !fits(layout, entries, n) ? -EBADMSG : 0;
+	return layout && !has_layout(layout, entries, n) ? -EBADMSG : 0;
 }
 
-/* Of the JSON, behind its prefix. */
+/* Read the length of the JSON, which follows the prefix. */
 static int header_len(const uint8_t *bytes, size_t have, uint64_t *ret_len)
 {
 	uint64_t len;
 
 	if (have <= PREFIX)
 		return -EAGAIN;
-	len = get_le64(bytes);
+	len = 0;
+	for (int i = PREFIX - 1; i >= 0; i--)
+		len = len << 8 | bytes[i];
 	if (bytes[PREFIX] != '{' || len < 2)
 		return -EINVAL;
 	if (len > KV_HEADER_MAX)
@@ -395,7 +383,7 @@ int kv_block_parse_token_ids(const void *head, size_t have,
 	int r = header_len(head, have, &len);
 
 	if (r == 0)
-		r = load((const char *)head + PREFIX, len, &json);
+		r = load_json((const char *)head + PREFIX, len, &json);
 	return r < 0 ? r
 		     : parse_token_ids(json_object_get(json, "__metadata__"),
 				       ret_ids);
@@ -422,26 +410,14 @@ int kv_block_parse(const void *head, size_t have,
 	return 0;
 }
 
-/* ---- token_ids ---- */
-
-/* CTOP
- * token_ids.c - what a block's tokens are, as text and back.
- *
- * OWNS      nothing that outlives a call, but what it returns.
- *
- * INVARIANTS
- *   (1) What kv_token_ids_write makes, kv_token_ids_parse takes.
- *   (2) No number that was read is a size before it is bounded.
- *
- * LOCKING   none: no state.
- */
+/* ---- token ids ---- */
 
 #define IDS "\"token_ids\":\""
 #define EXTRAS "\",\"extras\":\""
 #define END "\","
 #define DIGITS 10 /* of an id, at most */
 
-/* The first bytes are looked at once: they may change meanwhile. */
+/* Read the first bytes once: other processes may write there. */
 static long read_head(const void *data, size_t bytes,
 		      struct kv_token_ids *ret_head)
 {

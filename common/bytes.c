@@ -107,16 +107,6 @@ int kv_send_parts(int socket, struct iovec *parts, size_t n, int fd, int flags)
 	return sent < 0 ? -errno : 0;
 }
 
-/* ---- why ---- */
-
-/* CTOP
- * why.c - a reason, for the user.
- *
- * OWNS      nothing: the text is the caller's.
- *
- * LOCKING   none: works on its arguments only.
- */
-
 int kv_why(char **ret_why, int r, const char *format, ...)
 {
 	va_list args;
@@ -125,7 +115,7 @@ int kv_why(char **ret_why, int r, const char *format, ...)
 	if (vasprintf(ret_why, format, args) < 0)
 		*ret_why = NULL;
 	va_end(args);
-	/* Paths and URLs are the user's. */
+	/* Paths and URLs can contain control characters. */
 	for (char *c = *ret_why; c && *c; c++)
 		if ((unsigned char)*c < ' ')
 			*c = '?';

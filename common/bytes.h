@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bytes.h - bytes as hex digits, to and from files, and over sockets.
+ * bytes.h - bytes as hex digits, to and from files and over sockets, and texts
+ * for the user.
  *
  * Shared by the daemon, libkvfs and the tools.
  */
@@ -9,17 +10,17 @@
 
 #include "common/kv.h"
 
-/* Their 2 * @n lowercase digits and a NUL to @text. */
+/* Write @bytes as 2 * @n lowercase digits and a NUL. */
 void kv_hex(const uint8_t *bytes, size_t n, char *text);
 
-/* The reverse: @n bytes from as many pairs of 0-9a-f; -EINVAL. */
+/* Parse 2 * @n digits of 0-9a-f into @n bytes; -EINVAL. */
 int kv_unhex(const char *text, size_t n, uint8_t *bytes);
 
-/* All @n bytes to @fd, where it stands; -errno: how many is not known. */
+/* Write all @n bytes to @fd.  After an error an unknown part is written. */
 int kv_write_all(int fd, const void *data, size_t n);
 
-/* @n bytes of @fd from @at on, or as many as there are; returns how many, or
- * -errno. */
+/* Read @n bytes of @fd from @at on, or fewer at the end of the file.  Return how
+ * many, or -errno. */
 long kv_read_at(int fd, uint64_t at, void *data, size_t n);
 
 struct iovec;
@@ -30,14 +31,8 @@ struct iovec;
  */
 int kv_send_parts(int socket, struct iovec *parts, size_t n, int fd, int flags);
 
-/* ---- why ---- */
-
-/* HTOP
- * why.h - a reason, for the user.
- */
-
-/* Put the text to *@ret_why (caller frees; NULL: no memory), as one line:
- * control characters become '?'.  Returns @r. */
+/* Format a reason for the user into *@ret_why (caller frees; NULL: no memory), as
+ * one line: control characters become '?'.  Returns @r. */
 int kv_why(char **ret_why, int r, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * copy.h - copies that do not go through the cache.
+ * copy.h - copies that bypass the CPU's cache.
  *
- * Shared by the daemon and libkvfs.  Chosen at run time by what the CPU has
- * (AVX-512, AVX2, else memcpy).  Regions must not overlap.
+ * The instructions are chosen at run time: AVX-512, AVX2, else memcpy.  Regions
+ * must not overlap.
  */
 #ifndef KV_COMMON_COPY_H
 #define KV_COMMON_COPY_H
@@ -14,9 +14,9 @@
 void kv_copy_stream(void *dst, const void *src, size_t n);
 
 /*
- * The same for @rows runs of @n bytes, each @dst_next and @src_next bytes after
- * the one before, and not fenced: call kv_copy_fence() before anybody is told.
- * Small runs cost little so: several are copied side by side.
+ * Copy @rows runs of @n bytes, @dst_next and @src_next bytes apart.  The stores
+ * are not fenced: call kv_copy_fence() before another thread may read them.
+ * Several runs are copied side by side, so small runs are cheap.
  */
 void kv_copy_rows(void *dst, size_t dst_next, const void *src, size_t src_next,
 		  size_t n, size_t rows);
@@ -24,8 +24,8 @@ void kv_copy_fence(void);
 
 /*
  * Copy and hash in one pass.  The digest is that of the bytes written to @dst
- * even while somebody else changes @src: each piece is taken once, into a
- * private buffer that stays in the cache, and hashed and stored from there.
+ * even if @src changes meanwhile: each piece is read once, into a private buffer
+ * that stays in the cache, and hashed and stored from there.
  * @state is an XXH3_state_t begun by kv_hash_begin.
  */
 struct kv_hash;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coverage.c - which bytes of a block have come.
+ * coverage.c - the set of byte ranges of a block that have arrived.
  *
  * OWNS      the array of ranges.
  *
@@ -9,6 +9,7 @@
  *
  * LOCKING   the owner's.
  */
+#include "common/array.h"
 #include "common/coverage.h"
 
 void kv_coverage_fini(struct kv_coverage *coverage)
@@ -17,24 +18,7 @@ void kv_coverage_fini(struct kv_coverage *coverage)
 	*coverage = (struct kv_coverage){0};
 }
 
-static int make_room(struct kv_coverage *c)
-{
-	size_t room = KV_MAX(c->room * 2, 8u);
-	struct kv_span *ranges;
-
-	if (c->n < c->room)
-		return 0;
-	if (c->n >= KV_COVERAGE_MAX)
-		return -EFBIG;
-	ranges = reallocarray(c->ranges, room, sizeof(*ranges));
-	if (!ranges)
-		return -ENOMEM;
-	c->ranges = ranges;
-	c->room = room;
-	return 0;
-}
-
-/* A scan from the end: writers write forwards. */
+/* Scan from the end: writers write forwards. */
 int kv_coverage_add(struct kv_coverage *c, uint64_t start, uint64_t end)
 {
 	size_t first = c->n, last; /* the ranges first..last-1 are joined */
@@ -47,7 +31,9 @@ int kv_coverage_add(struct kv_coverage *c, uint64_t start, uint64_t end)
 	for (last = first; last < c->n && c->ranges[last].start <= end; last++)
 		;
 	if (first == last) {
-		r = make_room(c);
+		if (c->n >= KV_COVERAGE_MAX)
+			return -EFBIG;
+		r = kv_array_reserve(&c->ranges, &c->room, c->n + 1);
 		if (r < 0)
 			return r;
 		memmove(c->ranges + first + 1, c->ranges + first,

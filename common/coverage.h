@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coverage.h - which bytes of a block have come.
+ * coverage.h - the set of byte ranges of a block that have arrived.
  *
  * Shared by the daemon and libkvfs.
  */
@@ -9,8 +9,7 @@
 
 #include "common/kv.h"
 
-#define KV_COVERAGE_MAX \
-	4096 /* separate ranges; a writer leaves no more holes */
+#define KV_COVERAGE_MAX 4096 /* separate ranges */
 
 struct kv_span {
 	uint64_t start, end; /* end exclusive */
@@ -24,13 +23,13 @@ struct kv_coverage {
 
 void kv_coverage_fini(struct kv_coverage *coverage); /* and it covers nothing */
 
-/* Add [start, end).  -ENOMEM, -EFBIG (too many holes); nothing changed then. */
+/* Add [start, end).  -ENOMEM, -EFBIG (too many holes): nothing is changed. */
 int kv_coverage_add(struct kv_coverage *coverage, uint64_t start, uint64_t end);
 
-/* How many bytes from 0 on are there without a hole. */
+/* Return the bytes from 0 to the first hole. */
 uint64_t kv_coverage_prefix(const struct kv_coverage *coverage);
 
-/* The end of the last range. */
+/* Return the end of the last range. */
 uint64_t kv_coverage_end(const struct kv_coverage *coverage);
 
 #endif

@@ -3,9 +3,9 @@
  * crash_point.c - kill points; only in a build with POINTS=1.
  *
  * OWNS      the table of points, in memory that may be shared with a test, and
- *           what the environment says.
+ *           the settings from the environment.
  *
- * LOCKING   none: all is fixed before main, but for the counters.
+ * LOCKING   none: everything but the atomic counters is fixed before main.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -37,7 +37,7 @@ static void share(const char *path)
 		table = at;
 }
 
-/* A name that stands in two places is one point. */
+/* Return the number of a point; equal names are one point. */
 static uint32_t number_of(const char *name, uint32_t n)
 {
 	uint32_t i = 0;

@@ -2,11 +2,11 @@
 /*
  * crash_point.h - named places at which a test can kill the daemon.
  *
- * They are there only in a build with POINTS=1; otherwise nothing is compiled.
- * In that build, and in no other, the environment is looked at:
+ * Kill points are compiled only with POINTS=1.  Only that build reads these
+ * variables:
  *
  *   KVFS_POINT=NAME:N     SIGKILL at the N-th time that NAME is passed
- *   KVFS_POINTS=FILE      count there how often each point is passed
+ *   KVFS_POINTS=FILE      count in FILE how often each point is passed
  *   KVFS_LIE=WHAT         break a promise, to show that a test notices
  */
 #ifndef KV_COMMON_CRASH_POINT_H
@@ -19,8 +19,7 @@
 #define KV_POINTS_MAX 256
 #define KV_POINT_NAME 40
 
-/* The file that KVFS_POINTS names: made, and filled with zeros, by its reader.
- */
+/* The file of KVFS_POINTS; its reader makes it and fills it with zeros. */
 struct kv_point_table {
 	_Atomic uint32_t n; /* of entries; all points that there are */
 	struct {
@@ -39,7 +38,7 @@ struct kv_point {
 void kv_point_pass(const struct kv_point *point);
 bool kv_point_lies(const char *what);
 
-/* The section lets crash_point.c find those, too, that were never passed. */
+/* The section lets crash_point.c find points that were never passed. */
 #define KV_POINT(text)                                                   \
 	do {                                                             \
 		static struct kv_point kv_point_here __attribute__((     \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kv.h - the few definitions that every part of kvfs shares.  It has no .c.
+ * kv.h - the few definitions that every part of kvfs shares; there is no kv.c.
  *
  * In-tree functions return 0 or a count, or -errno.
  */

@@ -32,7 +32,7 @@ struct kv_layout {
 	struct kv_tensor *tensors; /* in file order, without gaps */
 	uint32_t n_tensors;
 	uint64_t payload; /* bytes of all tensors: > 0 */
-	uint32_t tokens;  /* per block; 0: not said */
+	uint32_t tokens;  /* per block; 0: unknown */
 	enum kv_reuse reuse;
 	uint32_t window; /* N of "window:N" */
 	uint8_t fingerprint[KV_BLOB_MAX], salt[KV_BLOB_MAX];
@@ -43,9 +43,9 @@ struct kv_layout {
 	int layer_dim;	     /* dimension of every tensor that counts them, or
 			       -1: tensor->layer */
 	size_t layer_pieces; /* a layer is in so many pieces at most */
-	bool layers_said;    /* by the text; else they were guessed */
-	bool token_ids;	     /* blocks say what their tokens are */
-	bool share;	     /* the space begins as one that other nodes see */
+	bool layers_said;    /* by the text; else guessed */
+	bool token_ids;	     /* blocks have token ids */
+	bool share;	     /* the space is shared with other nodes at first */
 	char *json;	     /* canonical text */
 	char *header; /* the tensors as a block's header has them (block.c) */
 	size_t header_len;
@@ -54,11 +54,11 @@ struct kv_layout {
 /*
  * Parse @text (@len bytes, need not end in NUL).  A missing seed is drawn at
  * random, the other optional members take their defaults (tokens 0, reuse
- * "prefix", empty fingerprint and salt).  Of "layers" the canonical text has
- * what @text has: if that says nothing, they are the first dimension where all
- * tensors have the same one, else the tensors.  "token_ids" is in it if it is
- * true, which needs tokens, KV_TOKEN_IDS_MAX (token_ids.h) at most; "share" is in
- * it if it is true.
+ * "prefix", empty fingerprint and salt).  The canonical text has "layers" only if
+ * @text has it; without it the layers are the first dimension, if all tensors
+ * have the same one, else the tensors.  "token_ids" and "share" are in the
+ * canonical text if they are true; "token_ids" needs "tokens", at most
+ * KV_TOKEN_IDS_MAX.
  * Errors: -EINVAL for anything that is not exactly a layout (unknown or
  * repeated member, bad dtype, zero or overflowing shape, repeated tensor name),
  * -EFBIG above KV_LAYOUT_TEXT_MAX, -ENOMEM.
@@ -78,21 +78,20 @@ void kv_layout_free(struct kv_layout *layout);
 void kv_layout_freep(struct kv_layout **layout);
 
 /*
- * Whether writing @text over @layout changes nothing: each member that @text
- * gives but "share" has the value @layout has.  1 yes, 0 no, or an error of
- * _parse.
+ * Return whether each member of @text except "share" has the same value in
+ * @layout.  1: yes; 0: no; or an error of kv_layout_parse.
  */
 int kv_layout_agrees(const struct kv_layout *layout, const char *text,
 		     size_t len);
 
 /*
- * Whether json_load failed for want of memory: then it often says nothing at
- * all.  (For a string, it does not tell that from a bad one.)
+ * Return whether json_load failed because of too little memory, which often
+ * leaves @error empty.  (For a string this cannot be told from a bad string.)
  */
 struct json_error_t;
 bool kv_json_no_memory(const struct json_error_t *error);
 
-/* Bytes of one element; 0 for a dtype that kvfs does not know. */
+/* Return the bytes of one element; 0: an unknown dtype. */
 uint32_t kv_dtype_bytes(const char *dtype);
 
 #endif

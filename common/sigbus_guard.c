@@ -2,11 +2,11 @@
 /*
  * sigbus_guard.c - SIGBUS as a return value.
  *
- * OWNS      the process's SIGBUS handler, from the first guarded call, or
- *           kv_sigbus_mend, on.  A SIGBUS of a thread outside of any goes to
- *           whose handler it was before; by default it kills the process.  The
- *           list of what is mended, of which no entry is ever freed: the
- *           handler reads it.
+ * OWNS      the process's SIGBUS handler, from the first call of
+ *           kv_sigbus_guard or kv_sigbus_mend on.  A SIGBUS elsewhere goes to
+ *           the handler before this one; by default it kills the process.  The
+ *           list of mended memory, whose entries are never freed: the handler
+ *           reads them.
  *
  * INVARIANTS
  *   (1) `waiting` is set only while its thread is inside a guarded call.
@@ -42,7 +42,7 @@ void kv_sigbus_guard_leave(void)
 		siglongjmp(*waiting, 1);
 }
 
-/* Zeros instead of the page that is not there. */
+/* Map zeros in place of the missing page at @at. */
 static bool mend(uintptr_t at)
 {
 	const struct mended *m;
@@ -59,8 +59,8 @@ static bool mend(uintptr_t at)
 	return false;
 }
 
-/* The mask of before comes back here, so that a guarded call needs not save it,
- * which takes a system call. */
+/* Restore the signal mask here: saving it in each guarded call would take a
+ * system call. */
 static void on_sigbus(int number, siginfo_t *info, void *context)
 {
 	const ucontext_t *interrupted = context;
@@ -77,7 +77,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context)
 		before.sa_sigaction(number, info, context);
 	else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
 		before.sa_handler(number);
-	else /* the access is repeated, and kills the process */
+	else /* the access is repeated and kills the process */
 		signal(number, SIG_DFL);
 }
 
@@ -118,7 +118,7 @@ int kv_sigbus_mend(void *base, size_t bytes, size_t page)
 	if (m) {
 		m->base = (uintptr_t)base;
 		m->page = page;
-		m->bytes = bytes; /* the last: now the handler sees it */
+		m->bytes = bytes; /* last: the handler uses it from now on */
 	}
 	pthread_mutex_unlock(&mending_lock);
 	return m ? 0 : -ENOMEM;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sigbus_guard.h - SIGBUS as a return value, for who reads memory that somebody
- * else can take away: a client its staging, a disk the pages of a mapped file.
- * And memory that heals: the page that was taken away is zeros from then on.
+ * sigbus_guard.h - SIGBUS as a return value, for reading memory that another
+ * process can take away (a client's staging, pages of a mapped file), and memory
+ * whose missing pages become zeros.
  *
  * Threads: any.
  */
@@ -12,16 +12,16 @@
 #include <stddef.h>
 
 /*
- * Return what @run(@arg) returns, or -EFAULT: memory that it touched is not
- * there, or it called kv_sigbus_guard_leave.  It was left in the middle, so it
- * may own nothing, and hold no lock, that anybody needs again.  Guards nest.
+ * Return the result of @run(@arg), or -EFAULT if it touched missing memory or
+ * called kv_sigbus_guard_leave: then @run was left in the middle, and resources
+ * and locks that it held are lost.  Guards nest.
  */
 int kv_sigbus_guard(int (*run)(void *arg), void *arg);
 
 /*
- * From now on no access to the @bytes at @base raises SIGBUS: where their file
- * has no page (of @page bytes) any more there is memory of this process's
- * alone.  -ENOMEM.  To be ended before they are unmapped.
+ * From now on no access to the @bytes at @base raises SIGBUS: a page (of @page
+ * bytes) that the file has lost becomes private memory of zeros.  -ENOMEM.  Call
+ * kv_sigbus_mend_end before unmapping.
  */
 int kv_sigbus_mend(void *base, size_t bytes, size_t page);
 void kv_sigbus_mend_end(void *base);

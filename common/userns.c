@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * userns.c - users whom this process cannot tell apart.
+ * userns.c - users that this process cannot tell apart.
  *
- * OWNS      nothing: /proc is read anew each time, for a process may enter
+ * OWNS      nothing: /proc is read each time, because a process can enter
  *           another namespace.
  *
  * LOCKING   none.
@@ -12,9 +12,9 @@
 
 #include "common/userns.h"
 
-#define OVERFLOW_UID 65534u /* where nobody has changed it */
+#define OVERFLOW_UID 65534u /* the default */
 
-/* The beginning of a file, as text; empty if it cannot be read. */
+/* Read the beginning of a file as text; empty if it cannot be read. */
 static void read_text(const char *path, char *text, size_t room)
 {
 	_cleanup_(kv_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -43,7 +43,7 @@ bool kv_uid_map_is_whole(const char *text)
 		sum += count;
 		text += n;
 	}
-	return sum >= UINT32_MAX; /* the last number is nobody's */
+	return sum >= UINT32_MAX; /* UINT32_MAX is no user */
 }
 
 bool kv_user_is_hidden(uint32_t uid)

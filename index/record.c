@@ -105,6 +105,11 @@ static uint64_t space_sum(const struct kv_space_record *record,
 		      (size_t)record->name_len + record->layout_len);
 }
 
+void kv_space_record_seal(struct kv_space_record *record, const char *texts)
+{
+	record->checksum = space_sum(record, texts);
+}
+
 static uint64_t snapshot_sum(const struct kv_snapshot_record *record,
 			     const void *tail)
 {
@@ -159,6 +164,11 @@ bool kv_removed_record_whole(const struct kv_removed_record *record)
 	       (record->key_len == 16 || record->key_len == 32);
 }
 
+void kv_store_record_seal(struct kv_store_record *record)
+{
+	record->checksum = SUM_OF(record, NULL, 0);
+}
+
 int kv_space_pack(const struct kv_space_record *record, const char *name,
 		  const char *layout, char **ret_value, size_t *ret_bytes)
 {
@@ -174,7 +184,7 @@ int kv_space_pack(const struct kv_space_record *record, const char *name,
 	texts = value + sizeof(copy);
 	memcpy(texts, name, copy.name_len);
 	memcpy(texts + copy.name_len, layout, copy.layout_len);
-	copy.checksum = space_sum(&copy, texts);
+	kv_space_record_seal(&copy, texts);
 	memcpy(value, &copy, sizeof(copy));
 	*ret_value = value;
 	return 0;
@@ -222,7 +232,7 @@ void kv_store_info_pack(const struct kv_store_info *info,
 		.clean = info->clean,
 	};
 	memcpy(ret_record->store, info->store, sizeof(ret_record->store));
-	ret_record->checksum = SUM_OF(ret_record, NULL, 0);
+	kv_store_record_seal(ret_record);
 }
 
 /* Check the version first: a newer record may have another size. */

@@ -23,6 +23,11 @@ int kv_tokens_pack(const struct kv_token_ids *ids, uint64_t slot_id,
 int kv_tokens_unpack(const void *value, size_t bytes, uint64_t slot_id,
 		     uint64_t *ret_generation, struct kv_token_ids **ret_ids);
 
+void kv_store_record_seal(struct kv_store_record *record);
+
+/* @texts: name_len bytes of name, then layout_len bytes of layout. */
+void kv_space_record_seal(struct kv_space_record *record, const char *texts);
+
 /* @tail: name_len bytes of name, then the items. */
 void kv_snapshot_record_seal(struct kv_snapshot_record *record,
 			     const void *tail);
