@@ -106,7 +106,7 @@ enum wire_type {
 /*
  * WIRE_SAVE, WIRE_SAVE_PAGES: each item has its block's token ids.  Spaces with
  * "token_ids" require the flag, other spaces refuse it (-EINVAL, all items).
- * The ids are in the staging memfd in the form of common/token_ids.h: behind
+ * The ids are in the staging memfd in the form of common/block.h: behind
  * the item's bytes, at the next multiple of 8, or, for lent pages, at
  * wire_save.offset.  -EINVAL: their number differs from the block's tokens, or
  * they lie outside the staging.
