@@ -54,7 +54,7 @@ deps:                                   ## install the Debian packages that buil
 	  $(if $(filter bare,$(FOR)),$(DEPS_BARE)) $(if $(filter demo,$(FOR)),$(DEPS_DEMO))
 
 found: ; @command -v $(firstword $(CC)) >/dev/null && pkg-config --exists $(PKGS_D) $(PKGS_L) || \
-	  { echo "what kvfs is built with is not all here: run \"make deps\" (it installs Debian packages)" >&2; false; }
+	  { echo "packages that the build needs are missing: run \"make deps\", which installs them" >&2; false; }
 $B/%.o: %.c | found ; @mkdir -p $(@D)
 	$(call run,CC)$(CC) $(CFLAGS) -c $< -o $@
 $B/daemon.a: $(call objs,$(DAEMON) $(SHARED))
@@ -79,7 +79,7 @@ test-run: $(UNIT) $(HELPERS) $(if $(filter %/kill.sh,$(SCRIPTS)),points)
 	@B=$B tests/run.sh $(UNIT) $(SCRIPTS)
 points: ; @$(MAKE) POINTS=1 B=$B-points $B-points/kvfs
 test-bare: FOR := bare
-test-bare: deps                         ## README's and the manuals' commands, on a bare Debian 12 made for it
+test-bare: deps                         ## commands of README and the manuals, on a bare Debian 12 made for the test
 	@tests/bare.sh || [ $$? = 77 ]
 test-python: deps                       ## the Python package in an environment of its own; needs a network
 	@$(MAKE) all
@@ -94,13 +94,13 @@ soak: deps                              ## hours: 10,000 kills, 1,000 power cuts
 	@$(MAKE) all $(HELPERS) $(GPU_UNIT) points
 	@B=$(abspath $B) tests/soak.sh
 check: FOR := check
-check: deps                             ## layers, format, man pages, README, two compilers, static analysis
+check: deps                             ## layers, format, manuals, documents, wording, two compilers, static analysis
 	@$(MAKE) check-format check-man check-readme check-prose check-tidy
 	@$(MAKE) CC=gcc all $(UNIT) $(HELPERS)
 	@$(MAKE) CC=clang B=build-clang all points $(subst $B/,build-clang/,$(UNIT) $(HELPERS))
 	@B=$B tests/layers.py && tests/traits.py --max
 check-layers: all
-check-layers check-readme:              ## no folder uses a higher one; what README.md and manuals name is there
+check-layers check-readme:              ## no folder uses a higher one; names, links and lengths in documents and manuals
 	@tests/$(@:check-%=%).py
 check-format:                           ## clang-format changes nothing
 	@clang-format --dry-run -Werror $(shell git ls-files "*.c" "*.h")
@@ -108,7 +108,7 @@ check-tidy:                             ## static analysis
 	@printf '%s\n' $(SHARED) $(DAEMON) $(LIB) $(CUDA) fs/main.c $(wildcard tools/*/*.c tests/gpu/*/*.c) | \
 	  xargs -P 2 -n 6 sh -c 'clang-tidy --quiet "$$@" -- $(TIDY) 2>/dev/null' sh
 PROSE_MAX := 1259
-check-prose:                            ## wording that readers did not understand stands in at most PROSE_MAX places
+check-prose:                            ## unclear wording stands in at most PROSE_MAX places
 	@tests/prose.py --max $(PROSE_MAX)
 check-man:                              ## groff and man accept every page silently
 	@tests/man.sh $(PAGES)

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# bare.sh - README.md's commands and the manuals' examples, as typed, by root on a
-# Debian 12 that has nothing but apt.  mmdebstrap makes it from the package
-# sources of this machine, in a directory that goes at the end.  Exits 77 where
-# that cannot be: not root, no FUSE, no Debian 12 sources, no network.
+# bare.sh - run the commands of README.md and the manuals' examples, as typed, as root
+# on a Debian 12 that has nothing but apt.  mmdebstrap makes that system from the package
+# sources of this machine, in a temporary directory.  Exits 77 without root, FUSE,
+# sources of Debian 12, or a network.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/mount/typed
@@ -23,7 +23,7 @@ command -v mmdebstrap >/dev/null || skip "no mmdebstrap: run \"make deps FOR=bar
 T=$(mktemp -d "${TMPDIR:-/tmp}/kvfs-bare.XXXXXX") || exit 1
 trap 'rm -rf --one-file-system "$T"' EXIT
 trap 'exit 1' INT TERM
-# apt's sandbox user reads and writes below it.
+# apt's sandbox user reads and writes below $T.
 chmod 755 "$T"
 R=$T/root
 apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' \
@@ -73,8 +73,8 @@ mount -t proc proc "$R/proc"
 mount -t tmpfs tmpfs "$R/run"
 exec chroot "$R" bash -exc 'cd /root/kvfs; . /root/typed'
 END_INSIDE
-# All that it started ends with it: it is the first process of a space of its own.
-# pip inside trusts the certificates that it trusts here.
+# The shell is the first process of a PID namespace, so its children end with it.
+# pip inside trusts the same certificates as outside.
 if [ -n "${PIP_CERT:-}" ]; then cp "$PIP_CERT" "$R/root/certificates" && pip_cert=/root/certificates || fail "PIP_CERT"; fi
 R=$R timeout 1800 unshare --mount --pid --fork --kill-child \
 	env -i R="$R" HOME=/root TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \

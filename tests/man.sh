@@ -1,7 +1,8 @@
 #!/bin/bash
-# man.sh PAGE... - groff and man accept every page without a word, links to
-# pages included; every function in kvfs.h has a page, or a link to the one that
-# names it; and attributes are named as one types them.
+# SPDX-License-Identifier: Apache-2.0
+# man.sh PAGE... - check the manual: groff and man accept every page silently, links
+# included; every function in kvfs.h has a page, or a link to the page that names it;
+# attributes have their full names.
 root=$(cd "$(dirname "$0")/.." && pwd)
 tree=$(mktemp -d) || exit 1
 trap 'rm -rf "$tree"' EXIT

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# readme.sh - README.md's commands (its blocks marked sh) and kvfs(1)'s first two
-# examples run as typed, one after the other, by root in this checkout.  What they
-# write lies over the machine's root in a layer of its own, which goes with them.
-# apt-get is left out where everything is installed.
+# readme.sh - run the commands of README.md (its blocks marked sh) and the first two
+# examples of kvfs(1) as typed, as root in this checkout.  Their files go to an overlay
+# above the machine's root, which is removed at the end.  apt-get is left out if
+# everything is installed.
 . "$(dirname "$0")/lib"
 . "$here/typed"
 root=$(realpath "$here/../..")
@@ -19,10 +19,10 @@ typed_readme "$root/README.md" >"$T/typed"
 if command -v git make >/dev/null; then
 	sed -i '/^apt-get /d' "$T/typed"
 fi
-# These need packages that the tests do not install: languages.sh, python.sh and bare.sh run them.
+# These need packages that the tests do not install; languages.sh, python.sh and bare.sh run them.
 sed -Ei '/^(python|bindgen|rustc|c\+\+|\.\/prompt)/d' "$T/typed"
 
-# The daemon of one is gone before the next begins.
+# The daemon of one example ends before the next example begins.
 gone='while pgrep -x kvfs >/dev/null; do sleep 0.1; done'
 {
 	echo "$gone"
@@ -42,11 +42,11 @@ mount --rbind /dev "$T/root/dev"
 mount --rbind /sys "$T/root/sys"
 mount -t proc proc "$T/root/proc"
 mount -t tmpfs tmpfs "$T/root/run"
-# The examples expect none of their directories to be there; this removes the layer's.
+# The examples expect that their directories do not exist; this removes them in the overlay.
 rm -rf "$T/root/tmp/store" "$T/root/var/lib/kvfs"
 exec chroot "$T/root" sh -ec "cd '$root'; . '$T/typed'"
 END
-# All that it started ends with it: it is the first process of a space of its own.
+# The shell is the first process of a PID namespace, so its children end with it.
 T=$T root=$root MAKEFLAGS='' timeout 300 unshare --mount --pid --fork --kill-child bash "$T/inside" >"$T/out" 2>&1
 rc=$?
 [ $rc != 77 ] || skip "no overlay filesystem here"
