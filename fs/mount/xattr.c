@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xattr.c - the attributes user.kvfs.* of blocks, spaces and users.
+ * xattr.c - the attributes user.kvfs.* of blocks, spaces and users: one table.
  *
  * OWNS      nothing.
  *
  * INVARIANTS
  *   (1) Only user.kvfs.pin is listed, so that cp -a and rsync -X carry what a
  *       user chose and nothing else.
- *   (2) What is unknown is not there (ENODATA) and cannot be set (EOPNOTSUPP);
- *       what is known but only shown cannot be set either (EPERM).
- *   (3) Other namespaces than user. do not exist (EOPNOTSUPP): ls -l stops
- *       asking then.  ENOSYS would make the kernel stop asking for any.
+ *   (2) An unknown attribute does not exist (ENODATA) and cannot be set
+ *       (EOPNOTSUPP); one without a set function cannot be set either (EPERM).
+ *   (3) Namespaces other than "user." do not exist (EOPNOTSUPP): ls -l then stops
+ *       asking.  ENOSYS would make the kernel stop asking for any attribute.
  *
  * LOCKING   none.
  */
@@ -18,274 +18,114 @@
 #include <sys/xattr.h>
 
 #include "common/bytes.h"
-#include "fs/mount/attr.h"
-#include "fs/mount/parked.h"
-#include "fs/mount/ops.h"
-#include "fs/mount/permit.h"
 #include "fs/base/quantity.h"
-#include "fs/mount/upload.h"
+#include "fs/mount/attr.h"
+#include "fs/mount/ops.h"
+#include "fs/mount/parked.h"
+#include "fs/mount/permit.h"
 
 #define PREFIX "user.kvfs."
 #define NAMESPACE "user."
 #define PIN PREFIX "pin"
-#define VALUE_MAX 128 /* of all but the layout */
+#define VALUE_MAX KV_MAX(KV_LAYOUT_ERROR_MAX + 1, 128) /* but for a layout */
 
-/* The part behind "user.kvfs.", or NULL. */
-static const char *short_name(const char *name)
+/* What an attribute belongs to: as much as it needs is filled in. */
+struct object {
+	struct kv_mount *mount;
+	fuse_req_t req;
+	struct kv_block *block;	  /* held; a block, or else: */
+	struct kv_upload *upload; /* held; a file that is not sealed yet */
+	struct kv_space *space;	  /* held; a space */
+	struct kv_space_info info;
+	uint32_t uid;	       /* a user */
+	struct kv_quota quota; /* of the space or user */
+	const char *text;      /* the value, if it is not in the buffer */
+};
+
+static void object_fini(struct object *object)
 {
-	size_t n = strlen(PREFIX);
-
-	return strncmp(name, PREFIX, n) == 0 ? name + n : NULL;
+	if (object->block)
+		kv_block_put(object->mount->cache, object->block);
+	if (object->upload)
+		kv_upload_put(object->upload);
+	kv_space_put(object->space);
 }
 
-/* ---- values of a block ---- */
+enum level { BLOCK = 1, SPACE = 2, USER = 4 };
 
-static const char *tier_name(unsigned tiers)
+/* A row of the table.  The functions return -errno; a get function the length of
+ * the value in @value, of VALUE_MAX bytes, or of object->text. */
+struct attr {
+	const char *name;
+	unsigned levels;
+	int (*get)(const struct attr *attr, struct object *object,
+		   char *value); /* NULL: has no value */
+	/* 1: the request was answered, or will be. */
+	int (*set)(const struct attr *attr, struct object *object,
+		   const char *value); /* NULL: cannot be set */
+	size_t at;    /* of a quota: offset in struct kv_quota */
+	bool uploads; /* shown and set also while the block is written */
+};
+
+/* ---- blocks ---- */
+
+static int set_tier(const struct attr *attr, struct object *object,
+		    const char *value)
 {
-	if (tiers == (KV_TIER_DRAM | KV_TIER_SSD))
-		return "dram+ssd";
-	return tiers == KV_TIER_DRAM ? "dram" : "ssd";
+	int r = -EINVAL;
+
+	(void)attr;
+	if (strcmp(value, "dram") == 0)
+		r = kv_sync_promote(object->req, object->block);
+	else if (strcmp(value, "ssd") == 0)
+		r = kv_sync_demote(object->req, object->block);
+	return r < 0 ? r : 1;
 }
 
-/* From what is in memory; -ENODATA: not there. */
-static int quick_value(const struct kv_block_info *info, const char *name,
-		       char *value)
+/* What the cache has in memory of a block; attr->at is one of these. */
+enum { TIER, HITS, DURABLE, LEASES };
+
+static int get_info(const struct attr *attr, struct object *object, char *value)
 {
-	if (strcmp(name, "tier") == 0)
-		return snprintf(value, VALUE_MAX, "%s", tier_name(info->tiers));
-	if (strcmp(name, "hits") == 0)
-		return snprintf(value, VALUE_MAX, "%u", info->hits);
-	if (strcmp(name, "durable") == 0)
-		return snprintf(value, VALUE_MAX, "%d", info->durable);
-	if (strcmp(name, "pin") == 0)
-		return snprintf(value, VALUE_MAX, "%d", info->pinned);
-	if (strcmp(name, "leases") == 0)
-		return snprintf(value, VALUE_MAX, "%u", info->leases);
-	return -ENODATA;
+	const struct kv_block_info info =
+		kv_block_stat(object->mount->cache, object->block);
+	const unsigned both = KV_TIER_DRAM | KV_TIER_SSD;
+
+	if (attr->at == TIER)
+		return sprintf(value, "%s",
+			       info.tiers == both	    ? "dram+ssd"
+			       : info.tiers == KV_TIER_DRAM ? "dram"
+							    : "ssd");
+	return sprintf(value, "%u",
+		       attr->at == HITS	     ? info.hits
+		       : attr->at == DURABLE ? info.durable
+					     : info.leases);
 }
 
-static bool is_stored(const char *name)
-{
-	return strcmp(name, "digest") == 0 || strcmp(name, "parent") == 0 ||
-	       strcmp(name, "position") == 0 || strcmp(name, "tokens") == 0;
-}
+/* What is stored with a block. */
+enum { DIGEST, PARENT, POSITION, TOKENS };
 
-static int stored_value(struct kv_mount *mount, struct kv_block *block,
-			const char *name, char *value)
+static int get_stored(const struct attr *attr, struct object *object,
+		      char *value)
 {
 	struct kv_digest digest;
 	struct kv_meta meta;
-	int r;
 
-	r = kv_block_meta(mount->cache, block, &meta, &digest);
-	if (r < 0)
+	if (kv_block_meta(object->mount->cache, object->block, &meta, &digest) <
+	    0)
 		return -EIO;
 	value[0] = '\0';
-	if (strcmp(name, "digest") == 0)
+	if (attr->at == DIGEST)
 		kv_hex(digest.b, sizeof(digest.b), value);
-	else if (strcmp(name, "parent") == 0 && meta.parent.len > 0)
+	else if (attr->at == POSITION || attr->at == TOKENS)
+		sprintf(value, "%u",
+			attr->at == POSITION ? meta.position : meta.tokens);
+	else if (meta.parent.len > 0)
 		kv_key_name(&meta.parent, value);
-	else if (strcmp(name, "position") == 0)
-		sprintf(value, "%u", meta.position);
-	else if (strcmp(name, "tokens") == 0)
-		sprintf(value, "%u", meta.tokens);
 	return (int)strlen(value);
 }
 
-static int block_value(struct kv_mount *mount, struct kv_block *block,
-		       const char *name, char *value)
-{
-	struct kv_block_info info;
-
-	if (is_stored(name))
-		return stored_value(mount, block, name, value);
-	info = kv_block_stat(mount->cache, block);
-	return quick_value(&info, name, value);
-}
-
-/* ---- values of a space ---- */
-
-static uint64_t *quota_of(struct kv_quota *quota, const char *name)
-{
-	if (strcmp(name, "quota.dram") == 0)
-		return &quota->quota_dram;
-	if (strcmp(name, "quota.ssd") == 0)
-		return &quota->quota_ssd;
-	if (strcmp(name, "reserve.dram") == 0)
-		return &quota->reserve_dram;
-	if (strcmp(name, "reserve.ssd") == 0)
-		return &quota->reserve_ssd;
-	return strcmp(name, "rate.put") == 0 ? &quota->rate_put : NULL;
-}
-
-/* ---- finding the file of a node ---- */
-
-struct file {
-	struct kv_mount *mount;
-	struct kv_block *block;	  /* held, or else: */
-	struct kv_upload *upload; /* held, not sealed yet */
-};
-
-static void file_putp(struct file *file)
-{
-	if (file->block)
-		kv_block_put(file->mount->cache, file->block);
-	if (file->upload)
-		kv_upload_put(file->upload);
-}
-
-static int find(struct kv_mount *mount, const struct kv_node *node,
-		struct file *ret_file)
-{
-	struct kv_upload *upload;
-
-	ret_file->mount = mount;
-	if (node->type == KV_NODE_BLOCK)
-		return kv_block_get_id(mount->cache, node->value,
-				       &ret_file->block) < 0
-			       ? -ESTALE
-			       : 0;
-	if (kv_upload_get(mount->uploads, node->value, &upload) < 0)
-		return -ESTALE;
-	ret_file->block = kv_draft_block(kv_upload_draft(upload));
-	if (!ret_file->block)
-		ret_file->upload = upload;
-	else
-		kv_upload_put(upload);
-	return 0;
-}
-
-static bool is_file(const struct kv_node *node)
-{
-	return node->type == KV_NODE_BLOCK || node->type == KV_NODE_UPLOAD;
-}
-
-/* ---- get ---- */
-
-static void reply_value(fuse_req_t req, const char *value, size_t n,
-			size_t size)
-{
-	if (size == 0)
-		fuse_reply_xattr(req, n);
-	else if (n > size)
-		fuse_reply_err(req, ERANGE);
-	else
-		fuse_reply_buf(req, value, n);
-}
-
-static int file_value(fuse_req_t req, const struct kv_node *node,
-		      const char *name, char *value)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	_cleanup_(file_putp) struct file file = {0};
-	int r = find(mount, node, &file);
-
-	if (r == 0 && file.block)
-		r = kv_permit_block_read(req, file.block);
-	if (r < 0)
-		return r;
-	if (file.block)
-		return block_value(mount, file.block, name, value);
-	if (strcmp(name, "pin") != 0)
-		return -ENODATA;
-	return sprintf(value, "%d", kv_upload_props(file.upload).pin);
-}
-
-static void reply_number(fuse_req_t req, uint64_t number, size_t size)
-{
-	char value[VALUE_MAX];
-	int n = sprintf(value, "%llu", (unsigned long long)number);
-
-	reply_value(req, value, (size_t)n, size);
-}
-
-static void get_of_tenant(fuse_req_t req, const struct kv_node *node,
-			  const char *name, size_t size)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_tenant_info info =
-		kv_tenant_stat(mount->cache, (uint32_t)node->value);
-	const uint64_t *quota = quota_of(&info.quota, name);
-	int r = kv_permit_mount(req);
-
-	if (r == 0 && quota)
-		reply_number(req, *quota, size);
-	else
-		fuse_reply_err(req, r < 0 ? -r : ENODATA);
-}
-
-static void get_of_space(fuse_req_t req, const struct kv_node *node,
-			 const char *name, size_t size)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	char why[KV_LAYOUT_ERROR_MAX + 1];
-	uint64_t *quota;
-	int r;
-
-	r = kv_attr_space(mount, node, &space, &info);
-	if (r == 0)
-		r = kv_permit(req, &info, R_OK);
-	quota = r < 0 ? NULL : quota_of(&info.quota, name);
-	if (r == 0 && strcmp(name, "layout") == 0 && info.layout) {
-		reply_value(req, info.layout->json, strlen(info.layout->json),
-			    size);
-	} else if (r == 0 && strcmp(name, "layout.error") == 0 &&
-		   kv_space_layout_error(mount->cache, space, why) > 0) {
-		reply_value(req, why, strlen(why), size);
-	} else if (r == 0 && strcmp(name, "share") == 0) {
-		reply_number(req, info.shared, size);
-	} else if (quota) {
-		reply_number(req, *quota, size);
-	} else {
-		fuse_reply_err(req, r < 0 ? -r : ENODATA);
-	}
-}
-
-/* Valid replies: fuse_reply_buf, fuse_reply_xattr, fuse_reply_err. */
-void kv_fs_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
-		    size_t size)
-{
-	struct kv_node node = kv_node_decode(ino);
-	const char *rest = short_name(name);
-	char value[VALUE_MAX];
-	int r = -ENODATA;
-
-	if (strncmp(name, NAMESPACE, strlen(NAMESPACE)) != 0) {
-		fuse_reply_err(req, EOPNOTSUPP);
-		return;
-	}
-	if (rest && node.type == KV_NODE_SPACE) {
-		get_of_space(req, &node, rest, size);
-		return;
-	}
-	if (rest && node.type == KV_NODE_TENANT) {
-		get_of_tenant(req, &node, rest, size);
-		return;
-	}
-	if (rest && is_file(&node))
-		r = file_value(req, &node, rest, value);
-	if (r < 0)
-		fuse_reply_err(req, -r);
-	else
-		reply_value(req, value, (size_t)r, size);
-}
-
-/* Valid replies: fuse_reply_buf, fuse_reply_xattr. */
-void kv_fs_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
-{
-	struct kv_node node = kv_node_decode(ino);
-
-	if (is_file(&node))
-		reply_value(req, PIN, sizeof(PIN), size);
-	else
-		reply_value(req, "", 0, size);
-}
-
-/* ---- set ---- */
-
-static int flag_of(const char *value, bool *ret_flag)
+static int parse_flag(const char *value, bool *ret_flag)
 {
 	if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
 		return -EINVAL;
@@ -293,84 +133,115 @@ static int flag_of(const char *value, bool *ret_flag)
 	return 0;
 }
 
-/* 1: it was answered, or will be. */
-static int set_tier(fuse_req_t req, struct kv_block *block, const char *value)
+static int get_pin(const struct attr *attr, struct object *object, char *value)
 {
-	int r = -EINVAL;
-
-	if (strcmp(value, "dram") == 0)
-		r = kv_sync_promote(req, block);
-	else if (strcmp(value, "ssd") == 0)
-		r = kv_sync_demote(req, block);
-	return r < 0 ? r : 1;
+	(void)attr;
+	return sprintf(value, "%d",
+		       object->upload ? kv_upload_props(object->upload).pin
+				      : kv_block_stat(object->mount->cache,
+						      object->block)
+						.pinned);
 }
 
-/* As set_tier. */
-static int set_on_block(fuse_req_t req, struct kv_block *block,
-			const char *name, const char *value)
+static int set_pin(const struct attr *attr, struct object *object,
+		   const char *value)
 {
-	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_block_info info;
-	char now[VALUE_MAX];
+	struct kv_upload_props props;
 	bool pin;
-	int r;
+	int r = parse_flag(value, &pin);
 
-	if (strcmp(name, "pin") == 0) {
-		r = flag_of(value, &pin);
-		return r < 0 ? r : kv_block_pin(mount->cache, block, pin);
-	}
-	if (strcmp(name, "tier") == 0)
-		return set_tier(req, block, value);
-	if (strcmp(name, "ended") == 0) {
-		if (strcmp(value, "1") != 0)
-			return -EINVAL;
-		kv_block_end(mount->cache, block);
-		return 0;
-	}
-	info = kv_block_stat(mount->cache, block);
-	if (is_stored(name) || quick_value(&info, name, now) >= 0)
-		return -EPERM;
-	return -EOPNOTSUPP;
-}
-
-static int set_on_upload(struct kv_upload *upload, const char *name,
-			 const char *value)
-{
-	struct kv_upload_props props = kv_upload_props(upload);
-	int r;
-
-	if (strcmp(name, "pin") != 0)
-		return is_stored(name) ? -EPERM : -EOPNOTSUPP;
-	r = flag_of(value, &props.pin);
-	if (r == 0)
-		kv_upload_set_props(upload, &props);
-	return r;
-}
-
-static int set_on_file(fuse_req_t req, const struct kv_node *node,
-		       const char *name, const char *value)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	_cleanup_(file_putp) struct file file = {0};
-	int r = find(mount, node, &file);
-
-	if (r == 0 && file.block)
-		r = kv_permit_block_owner(req, file.block);
+	(void)attr;
 	if (r < 0)
 		return r;
-	return file.block ? set_on_block(req, file.block, name, value)
-			  : set_on_upload(file.upload, name, value);
+	if (!object->upload)
+		return kv_block_pin(object->mount->cache, object->block, pin);
+	props = kv_upload_props(object->upload);
+	props.pin = pin;
+	kv_upload_set_props(object->upload, &props);
+	return 0;
 }
 
-/* A limit that is lifted, a guarantee that is raised: at others' cost. */
-static bool grants(const char *name, uint64_t old, uint64_t new)
+static int set_ended(const struct attr *attr, struct object *object,
+		     const char *value)
 {
-	if (strncmp(name, "reserve.", 8) == 0)
-		return new > old;
-	return old != 0 && (new == 0 || new > old);
+	(void)attr;
+	if (strcmp(value, "1") != 0)
+		return -EINVAL;
+	kv_block_end(object->mount->cache, object->block);
+	return 0;
 }
 
-/* A quota of a tier may be given as a part of that, as it is now. */
+/* ---- spaces and users ---- */
+
+static int get_layout(const struct attr *attr, struct object *object,
+		      char *value)
+{
+	(void)attr;
+	(void)value;
+	if (!object->info.layout)
+		return -ENODATA;
+	object->text = object->info.layout->json;
+	return (int)strlen(object->text);
+}
+
+static int set_layout(const struct attr *attr, struct object *object,
+		      const char *value)
+{
+	int r = kv_permit_owner(object->req, &object->info);
+
+	(void)attr;
+	return r < 0 ? r
+		     : kv_space_set_layout(object->mount->cache, object->space,
+					   fuse_req_ctx(object->req)->uid,
+					   value, strlen(value));
+}
+
+static int get_layout_error(const struct attr *attr, struct object *object,
+			    char *value)
+{
+	(void)attr;
+	return kv_space_layout_error(object->mount->cache, object->space,
+				     value) > 0
+		       ? (int)strlen(value)
+		       : -ENODATA;
+}
+
+static int get_share(const struct attr *attr, struct object *object,
+		     char *value)
+{
+	(void)attr;
+	return sprintf(value, "%d", object->info.shared);
+}
+
+static int set_share(const struct attr *attr, struct object *object,
+		     const char *value)
+{
+	bool share = false;
+	int r = kv_permit_owner(object->req, &object->info);
+
+	(void)attr;
+	if (r < 0)
+		r = kv_permit_operator(object->req);
+	if (r == 0)
+		r = parse_flag(value, &share);
+	return r < 0 ? r
+		     : kv_space_set_shared(object->mount->cache, object->space,
+					   share);
+}
+
+static uint64_t *quota_of(const struct attr *attr, struct object *object)
+{
+	return (uint64_t *)((char *)&object->quota + attr->at);
+}
+
+static int get_quota(const struct attr *attr, struct object *object,
+		     char *value)
+{
+	return sprintf(value, "%llu",
+		       (unsigned long long)*quota_of(attr, object));
+}
+
+/* Parse a quota; that of a tier may be a percentage of the tier's present size. */
 static int parse_quota(struct kv_mount *mount, const char *name,
 		       const char *value, uint64_t *ret_bytes)
 {
@@ -391,92 +262,210 @@ static int parse_quota(struct kv_mount *mount, const char *name,
 	return *ret_bytes ? 0 : -EINVAL;
 }
 
-static int set_on_tenant(fuse_req_t req, const struct kv_node *node,
-			 const char *name, const char *value)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	const uint32_t uid = (uint32_t)node->value;
-	struct kv_tenant_info info = kv_tenant_stat(mount->cache, uid);
-	uint64_t *quota = quota_of(&info.quota, name);
-	int r;
-
-	if (!quota)
-		return -EOPNOTSUPP;
-	r = kv_permit_operator(req);
-	if (r == 0)
-		r = parse_quota(mount, name, value, quota);
-	return r < 0 ? r : kv_tenant_set_quota(mount->cache, uid, &info.quota);
-}
-
-static int set_share(struct kv_mount *mount, struct kv_space *space,
+/* An owner may lower limits; to raise a limit or a reserve, which is at the cost of
+ * other users, takes an operator, as every quota of a user does. */
+static int set_quota(const struct attr *attr, struct object *object,
 		     const char *value)
 {
-	bool share;
-	int r = flag_of(value, &share);
+	uint64_t *quota = quota_of(attr, object), old = *quota;
+	struct kv_cache *cache = object->mount->cache;
+	bool grants;
+	int r = object->space ? kv_permit_owner(object->req, &object->info)
+			      : kv_permit_operator(object->req);
 
-	return r < 0 ? r : kv_space_set_shared(mount->cache, space, share);
+	if (r == 0)
+		r = parse_quota(object->mount, attr->name, value, quota);
+	if (r < 0)
+		return r;
+	if (!object->space)
+		return kv_tenant_set_quota(cache, object->uid, &object->quota);
+	grants = strncmp(attr->name, "reserve.", 8) == 0
+			 ? *quota > old
+			 : old != 0 && (*quota == 0 || *quota > old);
+	r = grants ? kv_permit_operator(object->req) : 0;
+	return r < 0 ? r
+		     : kv_space_set_quota(cache, object->space, &object->quota);
 }
 
-static int set_on_space(fuse_req_t req, const struct kv_node *node,
-			const char *name, const char *value)
+/* ---- the table ---- */
+
+#define QUOTA(name, field)                                \
+	{                                                 \
+		name, SPACE | USER, get_quota, set_quota, \
+			offsetof(struct kv_quota, field)  \
+	}
+
+static const struct attr attrs[] = {
+	{"pin", BLOCK, get_pin, set_pin, .uploads = true},
+	{"tier", BLOCK, get_info, set_tier, TIER},
+	{"ended", BLOCK, NULL, set_ended},
+	{"hits", BLOCK, get_info, NULL, HITS},
+	{"durable", BLOCK, get_info, NULL, DURABLE},
+	{"leases", BLOCK, get_info, NULL, LEASES},
+	{"digest", BLOCK, get_stored, NULL, DIGEST},
+	{"parent", BLOCK, get_stored, NULL, PARENT},
+	{"position", BLOCK, get_stored, NULL, POSITION},
+	{"tokens", BLOCK, get_stored, NULL, TOKENS},
+	{"layout", SPACE, get_layout, set_layout},
+	{"layout.error", SPACE, get_layout_error, NULL},
+	{"share", SPACE, get_share, set_share},
+	QUOTA("quota.dram", quota_dram),
+	QUOTA("quota.ssd", quota_ssd),
+	QUOTA("reserve.dram", reserve_dram),
+	QUOTA("reserve.ssd", reserve_ssd),
+	QUOTA("rate.put", rate_put),
+};
+
+static unsigned level_of(const struct kv_node *node)
+{
+	switch (node->type) {
+	case KV_NODE_BLOCK:
+	case KV_NODE_UPLOAD:
+		return BLOCK;
+	case KV_NODE_SPACE:
+		return SPACE;
+	case KV_NODE_TENANT:
+		return USER;
+	default:
+		return 0;
+	}
+}
+
+/* Find the attribute @name of a node of @level; NULL: unknown. */
+static const struct attr *find_attr(const char *name, unsigned level)
+{
+	if (strncmp(name, PREFIX, strlen(PREFIX)) != 0)
+		return NULL;
+	for (size_t i = 0; i < KV_ARRAY_LEN(attrs); i++)
+		if (strcmp(attrs[i].name, name + strlen(PREFIX)) == 0 &&
+		    (attrs[i].levels & level))
+			return &attrs[i];
+	return NULL;
+}
+
+/* Fill in @ret_object, which is zero, for @node. */
+static int find_object(fuse_req_t req, const struct kv_node *node,
+		       struct object *ret_object)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_space_info info;
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-	uint64_t *quota, old;
 	int r;
 
-	r = kv_attr_space(mount, node, &space, &info);
-	if (r < 0)
+	ret_object->req = req;
+	ret_object->mount = mount;
+	switch (node->type) {
+	case KV_NODE_BLOCK:
+		return kv_block_get_id(mount->cache, node->value,
+				       &ret_object->block) < 0
+			       ? -ESTALE
+			       : 0;
+	case KV_NODE_UPLOAD:
+		if (kv_upload_get(mount->uploads, node->value,
+				  &ret_object->upload) < 0)
+			return -ESTALE;
+		ret_object->block =
+			kv_draft_block(kv_upload_draft(ret_object->upload));
+		if (ret_object->block)
+			kv_upload_put(kv_steal(ret_object->upload));
+		return 0;
+	case KV_NODE_SPACE:
+		r = kv_attr_space(mount, node, &ret_object->space,
+				  &ret_object->info);
+		ret_object->quota = ret_object->info.quota;
 		return r;
-	quota = quota_of(&info.quota, name);
-	if (strcmp(name, "layout.error") == 0)
-		return -EPERM;
-	if (!quota && strcmp(name, "layout") != 0 && strcmp(name, "share") != 0)
+	default:
+		ret_object->uid = (uint32_t)node->value;
+		ret_object->quota =
+			kv_tenant_stat(mount->cache, ret_object->uid).quota;
+		return 0;
+	}
+}
+
+/* ---- get ---- */
+
+static void reply_value(fuse_req_t req, const char *value, size_t n,
+			size_t size)
+{
+	if (size == 0)
+		fuse_reply_xattr(req, n);
+	else if (n > size)
+		fuse_reply_err(req, ERANGE);
+	else
+		fuse_reply_buf(req, value, n);
+}
+
+/* Valid replies: fuse_reply_buf, fuse_reply_xattr, fuse_reply_err. */
+void kv_fs_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
+		    size_t size)
+{
+	const struct kv_node node = kv_node_decode(ino);
+	const unsigned level = level_of(&node);
+	const struct attr *attr = find_attr(name, level);
+	_cleanup_(object_fini) struct object object = {0};
+	char value[VALUE_MAX];
+	int r = 0;
+
+	if (strncmp(name, NAMESPACE, strlen(NAMESPACE)) != 0) {
+		fuse_reply_err(req, EOPNOTSUPP);
+		return;
+	}
+	if (level)
+		r = find_object(req, &node, &object);
+	if (r == 0 && level == USER)
+		r = kv_permit_mount(req);
+	else if (r == 0 && level == SPACE)
+		r = kv_permit(req, &object.info, R_OK);
+	else if (r == 0 && object.block)
+		r = kv_permit_block_read(req, object.block);
+	if (r == 0)
+		r = !attr || !attr->get || (object.upload && !attr->uploads)
+			    ? -ENODATA
+			    : attr->get(attr, &object, value);
+	if (r < 0)
+		fuse_reply_err(req, -r);
+	else
+		reply_value(req, object.text ? object.text : value, (size_t)r,
+			    size);
+}
+
+/* Valid replies: fuse_reply_buf, fuse_reply_xattr. */
+void kv_fs_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
+{
+	const struct kv_node node = kv_node_decode(ino);
+	const bool listed = level_of(&node) == BLOCK;
+
+	reply_value(req, PIN, listed ? sizeof(PIN) : 0, size);
+}
+
+/* ---- set ---- */
+
+/* 1: the request was answered, or will be. */
+static int set_attr(fuse_req_t req, fuse_ino_t ino, const char *name,
+		    const char *value)
+{
+	const struct kv_node node = kv_node_decode(ino);
+	const unsigned level = level_of(&node);
+	const struct attr *attr = find_attr(name, level);
+	_cleanup_(object_fini) struct object object = {0};
+	int r;
+
+	if (!level)
 		return -EOPNOTSUPP;
-	r = kv_permit_owner(req, &info);
-	if (r < 0 && strcmp(name, "share") == 0)
-		r = kv_permit_operator(req);
+	r = find_object(req, &node, &object);
+	if (r == 0 && object.block)
+		r = kv_permit_block_owner(req, object.block);
 	if (r < 0)
 		return r;
-	if (strcmp(name, "share") == 0)
-		return set_share(mount, space, value);
-	if (!quota)
-		return kv_space_set_layout(mount->cache, space,
-					   fuse_req_ctx(req)->uid, value,
-					   strlen(value));
-	old = *quota;
-	r = parse_quota(mount, name, value, quota);
-	if (r < 0)
-		return r;
-	r = grants(name, old, *quota) ? kv_permit_operator(req) : 0;
-	return r < 0 ? r : kv_space_set_quota(mount->cache, space, &info.quota);
+	if (!attr)
+		return -EOPNOTSUPP;
+	if (object.upload && !attr->uploads)
+		return attr->get == get_stored ? -EPERM : -EOPNOTSUPP;
+	return attr->set ? attr->set(attr, &object, value) : -EPERM;
 }
 
 static void set_later(fuse_req_t req, const struct kv_change *asked)
 {
-	struct kv_node node = kv_node_decode(asked->ino);
-	int r = node.type == KV_NODE_SPACE
-			? set_on_space(req, &node, asked->name, asked->text)
-			: set_on_tenant(req, &node, asked->name, asked->text);
-
-	fuse_reply_err(req, -r);
-}
-
-/* As set_tier. */
-static int set(fuse_req_t req, fuse_ino_t ino, const char *name,
-	       const char *value)
-{
-	const struct kv_change asked = {
-		.make = set_later, .ino = ino, .name = name, .text = value};
-	struct kv_node node = kv_node_decode(ino);
-
-	if (is_file(&node))
-		return set_on_file(req, &node, name, value);
-	if (node.type != KV_NODE_SPACE && node.type != KV_NODE_TENANT)
-		return -EOPNOTSUPP;
-	kv_change_later(req, &asked);
-	return 1;
+	fuse_reply_err(req,
+		       -set_attr(req, asked->ino, asked->name, asked->text));
 }
 
 /* Valid replies: fuse_reply_err, or none yet. */
@@ -484,37 +473,45 @@ void kv_fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 		    const char *value, size_t size, int flags)
 {
 	_cleanup_(kv_freep) char *text = strndup(value, size);
+	const struct kv_change asked = {
+		.make = set_later, .ino = ino, .name = name, .text = text};
+	const struct kv_node node = kv_node_decode(ino);
+	const unsigned level = level_of(&node);
 	int r;
 
-	if (!short_name(name))
+	if (strncmp(name, PREFIX, strlen(PREFIX)) != 0) {
 		r = -EOPNOTSUPP;
-	else if (!text)
+	} else if (!text) {
 		r = -ENOMEM;
-	else if (strlen(text) != size) /* a NUL in it */
+	} else if (strlen(text) != size) { /* a NUL in it */
 		r = -EINVAL;
-	else if ((flags & XATTR_CREATE) != 0 && strcmp(name, PIN) == 0)
+	} else if ((flags & XATTR_CREATE) != 0 && strcmp(name, PIN) == 0) {
 		r = -EEXIST; /* every block has one, 0 or 1 */
-	else
-		r = set(req, ino, short_name(name), text);
+	} else if (level == SPACE || level == USER) {
+		kv_change_later(req, &asked);
+		return;
+	} else {
+		r = set_attr(req, ino, name, text);
+	}
 	if (r <= 0)
 		fuse_reply_err(req, -r);
 }
 
-/* To take the pin's attribute away is to unpin: rsync -X does that.
+/* Unpin a block whose pin is removed, as rsync -X does.
  * Valid replies: fuse_reply_err. */
 void kv_fs_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
-	struct kv_node node = kv_node_decode(ino);
-	const char *rest = short_name(name);
+	const struct kv_node node = kv_node_decode(ino);
+	const unsigned level = level_of(&node);
+	const struct attr *attr = find_attr(name, level);
 	int r = -ENODATA;
 
-	if (rest && is_file(&node)) {
-		r = set_on_file(req, &node, rest, "0");
-		/* What is told and not kept is never there. */
-		if (r == -EOPNOTSUPP ||
-		    (r == -EINVAL && strcmp(rest, "ended") == 0))
+	if (level == BLOCK && strncmp(name, PREFIX, strlen(PREFIX)) == 0) {
+		r = set_attr(req, ino, name, "0");
+		/* An attribute without a value does not exist. */
+		if (r == -EOPNOTSUPP || (r == -EINVAL && attr && !attr->get))
 			r = -ENODATA;
-		if (strcmp(rest, "tier") == 0)
+		if (attr && attr->set == set_tier)
 			r = -EPERM;
 	}
 	fuse_reply_err(req, -r);
