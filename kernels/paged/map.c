@@ -32,7 +32,6 @@
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/lease.h"
-#include "kernels/transfer/submission.h"
 #include "kernels/transfer/xfer.h"
 
 /* A call of kvfs_map, at work. */

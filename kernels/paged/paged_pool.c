@@ -16,10 +16,8 @@
 #include "kernels/device/guard.h"
 #include "kernels/paged/map.h"
 #include "kernels/paged/paged_pool.h"
-#include "kernels/transfer/lent.h"
 #include "kernels/transfer/staging.h"
 #include "kernels/session/space.h"
-#include "kernels/transfer/stage.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/paged/page_set.h"
 

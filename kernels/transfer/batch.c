@@ -1,58 +1,70 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * batch.c - a few blocks of a save that go the way together.
+ * batch.c - save up to WIRE_BATCH blocks of a transfer in one go: by copies in
+ * the staging memory, or from pages that are lent to the daemon.
  *
- * OWNS      a batch's extent of the staging memory, and the daemon's
- *           reservations for its blocks.
+ * OWNS      a batch's extent of the staging memory: its blocks, or, for lent
+ *           pages, a word that says whether the pages are lent, and the blocks'
+ *           token ids.  The daemon's reservations for staged blocks.
  *
  * STATES    of a batch:
  *
  *               (new) -> RESERVING kv_save_batch_locked
- *           RESERVING -> COPYING   reserved: for blocks that are not there yet
- *           RESERVING -> over      reserved: none of them is to be saved
+ *               (new) -> SAVING    kv_save_batch_locked, of lent pages
+ *           RESERVING -> COPYING   reserved: some blocks are new to the daemon
+ *           RESERVING -> over      reserved: no block is to be saved
  *           RESERVING -> UNWANTED  kv_save_batches_stop_locked
- *             COPYING -> SAVING    copy: pages are in staging
- *             COPYING -> over      copy: the connection is gone, or the
- *                                  device failed: then none of it is sent
+ *             COPYING -> SAVING    copy: the pages are in staging
+ *             COPYING -> over      copy: the connection is gone, or the device
+ *                                  failed, so that no block is sent
  *             COPYING -> UNWANTED  kv_save_batches_stop_locked, if no thread
- *                                  has begun with it
+ *                                  has begun the copy
  *              SAVING -> over      saved: the daemon has answered
- *              SAVING -> UNWANTED  give_up_locked: it has not, for long
- *            UNWANTED -> over      all of it is answered
+ *              SAVING -> UNWANTED  leave_locked: at once with lent pages, else
+ *                                  when the daemon is silent for long
+ *            UNWANTED -> over      every answer has come
  *
  * INVARIANTS
- *   (1) A block's status is final before it is counted as failed or sealed.
- *   (2) Pages are read while COPYING, whatever happens to the connection or the
- *       transfer meanwhile, and at no other time.
- *   (3) A block for which there is no room goes back to its transfer's todo,
- *       if that is to be waited for (kv_save_is_full): nothing waits here.
- *   (4) An extent is put back only by the reply that says the daemon is done
- *       with it; if that cannot come, its staging is abandoned as a whole.
- *   (5) The batch's hold has a tag if and only if the daemon holds something
- *       under it.
- *   (6) A batch that is UNWANTED has settled its blocks, and owns what it did
- *       before: its extent, and what the daemon has reserved or sealed for it.
+ *   (1) A block's status is final before the block is counted as failed or
+ *       sealed.
+ *   (2) Pages are read only while COPYING or lent, whatever happens to the
+ *       connection or the transfer meanwhile.
+ *   (3) The word of a batch is WIRE_LENT if and only if its pages are lent: the
+ *       word changes before any block counts as COPIED or failed.
+ *   (4) A block without room goes back to its transfer's todo list, if the save
+ *       waits for room (is_full): no block waits in a batch.
+ *   (5) An extent is put back only by the answer after which the daemon does
+ *       not read it; without such an answer its staging is abandoned.
+ *   (6) The batch's hold has a tag if and only if the daemon holds blocks under
+ *       the batch's tag.
+ *   (7) An UNWANTED batch has settled its blocks; it still owns its extent and
+ *       what the daemon has reserved or sealed for it.
  *
  * LOCKING   session->lock, but for copy, which has the extent for itself.
  */
 #include "kernels/device/guard.h"
-#include "kernels/transfer/batch.h"
+#include "kernels/session/space.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
-#include "kernels/transfer/save_message.h"
-#include "kernels/transfer/submission.h"
-#include "kernels/transfer/token_ids.h"
-#include "kernels/session/space.h"
+#include "kernels/transfer/staging.h"
+#include "kernels/transfer/stream_sync.h"
 
 #define SEAL_GRACE_NS 1000000000u /* for an answer to what was copied */
+#define BATCH_BYTES ((uint64_t)4 << 20)
+#define LENT_BYTES ((uint64_t)8 << 20) /* a message's blocks */
+#define WORD_BYTES 64u		       /* a cache line of its own */
+#define PAGES_ROOM                                         \
+	(WIRE_MAX - (uint32_t)sizeof(struct wire_header) - \
+	 (uint32_t)sizeof(struct wire_save_pages))
 
 enum batch_state { RESERVING, COPYING, SAVING, UNWANTED };
 
 struct kv_save_batch {
 	struct kv_call call; /* first */
-	struct kv_call drop; /* of reservations that nobody waits for */
+	struct kv_call drop; /* gives reservations of an UNWANTED batch back */
 	LIST_ENTRY(kv_save_batch) others; /* in xfer->batches, if wanted */
 	enum batch_state state;
+	bool lent;	     /* fixed: pages are lent, not copied */
 	unsigned unanswered; /* UNWANTED: calls, and the job */
 	struct kv_job job;
 	bool begun;			 /* COPYING: pages are read */
@@ -61,59 +73,55 @@ struct kv_save_batch {
 	struct kvfs_xfer *xfer;
 	struct kv_stage *stage;
 	struct kv_extent *extent;
-	struct kv_hold *hold; /* of what this seals; NULL: nothing is held */
+	struct kv_hold *hold; /* leases of sealed blocks; NULL: no KVFS_HOLD */
 	uint64_t block_bytes; /* of staging */
-	size_t n, reserved; /* reserved: whole blocks, of the session's count */
-	uint32_t block[];   /* of the transfer */
+	size_t n, reserved;   /* reserved: blocks, of the session's count */
+	uint32_t block[];     /* of the transfer */
 };
 
-/* Blocks of a batch, by what has become of them. */
+/* Blocks of a batch by outcome. */
 struct tally {
 	size_t good, present, bad;
 };
 
-/* Its blocks, as the daemon is told of them. */
-static struct kv_save_message message_of(const struct kv_save_batch *batch)
+static uint8_t *extent_of(const struct kv_save_batch *batch)
 {
-	return (struct kv_save_message){
-		.xfer = batch->xfer,
-		.block = batch->block,
-		.n = batch->n,
-		.at = batch->extent->offset,
-		.step = batch->block_bytes,
-	};
+	return kv_stage_data(batch->stage) + batch->extent->offset;
+}
+
+/* Free a batch that no answer and no job refers to. */
+static void free_locked(struct kv_save_batch *batch)
+{
+	kv_assert_locked(&batch->xfer->session->lock);
+	batch->xfer->session->reserved -= batch->reserved;
+	if (batch->extent)
+		kv_stage_put(batch->stage, batch->extent);
+	kv_hold_put_locked(batch->hold);
+	free(batch);
 }
 
 static void end_locked(struct kv_save_batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
-	struct kvfs_session *session = xfer->session;
 
-	kv_assert_locked(&session->lock);
+	kv_assert_locked(&xfer->session->lock);
 	if (batch->state != UNWANTED)
 		LIST_REMOVE(batch, others);
-	session->reserved -= batch->reserved;
-	kv_stage_put(batch->stage, batch->extent);
-	kv_hold_put_locked(batch->hold);
-	free(batch);
-	kv_save_pump_locked(session);
+	free_locked(batch);
+	kv_save_pump_locked(xfer->session);
 	kv_xfer_put_locked(xfer);
 }
 
-int kv_save_status(struct kvfs_xfer *xfer, int status)
+/* Set the block's status from the daemon's @status, and count it in @tally. */
+static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
+		  struct tally *tally)
 {
 	if (status == -ESTALE || status == -ENOENT)
 		kv_lib_space_forget_locked(xfer->space);
 	if (status == -EEXIST || status == -EALREADY)
-		return KVFS_PRESENT;
-	return status > 0 ? -EPROTO : status;
-}
-
-/* Settle a block that is saved whole, and count it in @tally. */
-static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
-		  struct tally *tally)
-{
-	status = kv_save_status(xfer, status);
+		status = KVFS_PRESENT;
+	else if (status > 0)
+		status = -EPROTO;
 	if (status == KVFS_PRESENT)
 		tally->present++;
 	else if (status == 0)
@@ -123,28 +131,162 @@ static void count(struct kvfs_xfer *xfer, uint32_t block, int status,
 	atomic_store(&xfer->status[block], status);
 }
 
-/* None of its blocks gets to @stage. */
+/* Take the pages back: the daemon seals no block that it has not copied yet. */
+static void take_back(struct kv_save_batch *batch)
+{
+	if (!batch->lent)
+		return;
+	__atomic_store_n((uint32_t *)(void *)extent_of(batch), 0,
+			 __ATOMIC_SEQ_CST);
+	__sync_synchronize(); /* before the engine writes to the pages */
+}
+
+/* Fail every block of the batch before @stage. */
 static void fail_locked(struct kv_save_batch *batch, enum kvfs_stage stage,
 			int status)
 {
 	struct tally tally = {0};
 
 	kv_assert_locked(&batch->xfer->session->lock);
+	take_back(batch);
 	for (size_t i = 0; i < batch->n; i++)
 		count(batch->xfer, batch->block[i], status, &tally);
 	kv_xfer_fail_locked(batch->xfer, stage, batch->n);
 }
 
-/* Reserve or drop the batch's keys, as kv_save_message_keys_locked says. */
+/* ---- messages ---- */
+
+static uint16_t reserve_flags(const struct kvfs_xfer *xfer)
+{
+	return (uint16_t)(((xfer->flags & KVFS_MUST) ? WIRE_MUST : 0) |
+			  ((xfer->flags & KVFS_HOLD) ? WIRE_HOLD : 0));
+}
+
+/*
+ * Send WIRE_RESERVE or WIRE_DROP for the batch's keys; call->done runs with a
+ * status for each.  @of: drop only what the message with that tag has reserved,
+ * 0: whatever has.  -ENOTCONN, -ENOMEM: call->done will not run.
+ */
 static int send_keys_locked(struct kv_save_batch *batch, struct kv_call *call,
 			    enum wire_type type, uint64_t of)
 {
-	const struct kv_save_message message = message_of(batch);
+	struct kvfs_xfer *xfer = batch->xfer;
+	struct wire_key keys[WIRE_BATCH];
+	struct kv_packet packet = {
+		.header = {.type = type,
+			   .flags = type == WIRE_RESERVE ? reserve_flags(xfer)
+							 : 0,
+			   .count = (uint32_t)batch->n,
+			   .space = xfer->space_id,
+			   .arg = of},
+		.items = keys,
+		.bytes = batch->n * sizeof(keys[0]),
+		.fd = -1,
+	};
 
-	kv_assert_locked(&batch->xfer->session->lock);
-	return kv_save_message_keys_locked(&message, call, type, of);
+	kv_assert_locked(&xfer->session->lock);
+	memset(keys, 0, packet.bytes);
+	for (size_t i = 0; i < batch->n; i++) {
+		const struct wire_save *block = &xfer->blocks[batch->block[i]];
+
+		memcpy(keys[i].key, block->key, block->len);
+		keys[i].len = block->len;
+	}
+	call->count = (uint32_t)batch->n;
+	return kv_rpc_submit_locked(xfer->session, call, &packet);
 }
 
+/* Tell the daemon that the blocks are in staging. */
+static int send_blocks_locked(struct kv_save_batch *batch)
+{
+	struct kvfs_xfer *xfer = batch->xfer;
+	struct wire_save blocks[WIRE_BATCH];
+	struct kv_packet packet = {
+		.header = {.type = WIRE_SAVE,
+			   .flags = xfer->ids ? WIRE_WITH_IDS : 0,
+			   .count = (uint32_t)batch->n,
+			   .space = xfer->space_id},
+		.items = blocks,
+		.bytes = batch->n * sizeof(blocks[0]),
+		.fd = -1,
+	};
+
+	kv_assert_locked(&xfer->session->lock);
+	for (size_t i = 0; i < batch->n; i++) {
+		blocks[i] = xfer->blocks[batch->block[i]];
+		blocks[i].offset =
+			batch->extent->offset + i * batch->block_bytes;
+	}
+	batch->call.count = (uint32_t)batch->n;
+	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
+}
+
+/* Bytes of a WIRE_SAVE_PAGES message for one block. */
+static size_t pages_bytes(const struct kvfs_xfer *xfer)
+{
+	return sizeof(struct wire_save) +
+	       xfer->pool->strides.pages_per_block * sizeof(uint64_t);
+}
+
+/* Tell the daemon which pages hold the blocks. */
+static int send_pages_locked(struct kv_save_batch *batch)
+{
+	_cleanup_(kv_freep) struct wire_save_pages *what = NULL;
+	struct kvfs_xfer *xfer = batch->xfer;
+	const size_t each = xfer->pool->strides.pages_per_block;
+	size_t bytes = batch->n * pages_bytes(xfer);
+	struct kv_packet packet = {
+		.header = {.type = WIRE_SAVE_PAGES,
+			   .flags = reserve_flags(xfer) |
+				    (xfer->ids ? WIRE_WITH_IDS : 0),
+			   .count = (uint32_t)bytes,
+			   .space = xfer->space_id},
+		.bytes = sizeof(*what) + bytes,
+		.fd = -1,
+	};
+	struct wire_save *blocks;
+	uint64_t *pages;
+
+	kv_assert_locked(&xfer->session->lock);
+	packet.items = what = malloc(packet.bytes);
+	if (!what)
+		return -ENOMEM;
+	*what = (struct wire_save_pages){
+		.pool = kv_lending_id(xfer->pool),
+		.n = (uint32_t)batch->n,
+		.lent = batch->extent->offset,
+	};
+	blocks = (struct wire_save *)(what + 1);
+	pages = (uint64_t *)(blocks + batch->n);
+	for (size_t i = 0; i < batch->n; i++) {
+		blocks[i] = xfer->blocks[batch->block[i]];
+		blocks[i].offset = batch->extent->offset + WORD_BYTES +
+				   i * kv_save_ids_bytes(xfer);
+		for (size_t p = 0; p < each; p++)
+			*pages++ =
+				(uint64_t)
+					xfer->pages[batch->block[i] * each + p];
+	}
+	batch->call.count = (uint32_t)batch->n;
+	return kv_rpc_submit_locked(xfer->session, &batch->call, &packet);
+}
+
+/* ---- saving ---- */
+
+/*
+ * Whether the daemon's @status means that the block is to be tried again.
+ * -EBUSY: the daemon is making memory.  The others: there is no room now, and
+ * the save waits for room.
+ */
+static bool is_full(const struct kvfs_xfer *xfer, int status)
+{
+	if (status == -EBUSY)
+		return true;
+	return (xfer->flags & KVFS_MUST) &&
+	       (status == -ENOSPC || status == -EAGAIN || status == -ENOLCK);
+}
+
+/* The answer to a WIRE_DROP. */
 static void dropped(struct kv_call *call, int status, const void *items)
 {
 	(void)status;
@@ -152,76 +294,53 @@ static void dropped(struct kv_call *call, int status, const void *items)
 	end_locked((struct kv_save_batch *)call);
 }
 
-/* Give the reservations back and end. */
+/* Give the reservations back, if the batch has any, and end it. */
 static void drop_locked(struct kv_save_batch *batch)
 {
 	kv_assert_locked(&batch->xfer->session->lock);
 	batch->call.done = dropped;
-	if (batch->n == 0 ||
+	if (batch->lent ||
 	    send_keys_locked(batch, &batch->call, WIRE_DROP, 0) < 0)
 		end_locked(batch);
 }
 
-/* ---- to the daemon ---- */
-
-/* The hold has something to keep from the first block on that sealed. */
-static void seal_holds(struct kv_save_batch *batch)
-{
-	if (batch->hold)
-		batch->hold->tag = batch->call.tag;
-}
-
+/* The answer to WIRE_SAVE or WIRE_SAVE_PAGES. */
 static void saved(struct kv_call *call, int status, const void *items)
 {
 	struct kv_save_batch *batch = (struct kv_save_batch *)call;
 	const struct wire_status *statuses = items;
+	struct kvfs_xfer *xfer = batch->xfer;
 	struct tally tally = {0};
 
 	if (status < 0) {
-		fail_locked(batch, KVFS_SEALED, status);
+		fail_locked(batch, batch->lent ? KVFS_COPIED : KVFS_SEALED,
+			    status);
 		drop_locked(batch);
 		return;
 	}
+	take_back(batch);
 	for (size_t i = 0; i < batch->n; i++) {
-		count(batch->xfer, batch->block[i], statuses[i].status, &tally);
-		if (statuses[i].status != 0)
+		if (batch->lent && is_full(xfer, statuses[i].status)) {
+			kv_save_again_locked(xfer, batch->block[i]);
 			continue;
-		seal_holds(batch);
-		kv_hold_block_locked(batch->xfer, batch->block[i], batch->hold);
+		}
+		count(xfer, batch->block[i], statuses[i].status, &tally);
+		if (statuses[i].status == 0)
+			kv_hold_block_locked(xfer, batch->block[i], batch->hold,
+					     call->tag);
 	}
-	kv_xfer_fail_locked(batch->xfer, KVFS_SEALED, tally.bad);
-	kv_xfer_reach_locked(batch->xfer, KVFS_SEALED,
-			     tally.good + tally.present);
+	tally.good += tally.present;
+	if (batch->lent && tally.good > 0)
+		xfer->pause = 0;
+	kv_xfer_fail_locked(xfer, batch->lent ? KVFS_COPIED : KVFS_SEALED,
+			    tally.bad);
+	if (batch->lent)
+		kv_xfer_reach_locked(xfer, KVFS_COPIED, tally.good);
+	kv_xfer_reach_locked(xfer, KVFS_SEALED, tally.good);
 	end_locked(batch);
 }
 
-/* The extent goes to the daemon.  -ENOTCONN, -ENOMEM. */
-static int send_locked(struct kv_save_batch *batch)
-{
-	const struct kv_save_message message = message_of(batch);
-	const struct kvfs_xfer *xfer = batch->xfer;
-
-	kv_assert_locked(&batch->xfer->session->lock);
-	batch->state = SAVING;
-	if (!kv_session_is_live(xfer->session, xfer->generation))
-		return -ENOTCONN;
-	batch->call.done = saved;
-	return kv_save_message_blocks_locked(&message, &batch->call);
-}
-
 /* ---- copying ---- */
-
-static void copied_locked(struct kv_save_batch *batch)
-{
-	int r = send_locked(batch);
-
-	kv_assert_locked(&batch->xfer->session->lock);
-	kv_xfer_reach_locked(batch->xfer, KVFS_COPIED, batch->n);
-	if (r < 0) {
-		fail_locked(batch, KVFS_SEALED, r);
-		end_locked(batch);
-	}
-}
 
 static void submitted_locked(struct kv_submission *submission)
 {
@@ -237,7 +356,7 @@ static int copy_pages(struct kv_save_batch *batch)
 {
 	struct kvfs_xfer *xfer = batch->xfer;
 	const struct kvfs_pool *pool = xfer->pool;
-	uint8_t *at = kv_stage_data(batch->stage) + batch->extent->offset;
+	uint8_t *at = extent_of(batch);
 	struct kvfs_copy copies[WIRE_BATCH];
 	struct kvfs_batch on_device = {
 		.strides = &pool->strides,
@@ -248,7 +367,8 @@ static int copy_pages(struct kv_save_batch *batch)
 	};
 
 	for (size_t i = 0; i < batch->n; i++, at += batch->block_bytes) {
-		kv_save_ids_put_behind(xfer, batch->block[i], at);
+		kv_save_ids_put(xfer, batch->block[i],
+				at + kv_save_ids_offset(pool->layout));
 		copies[i].tensors = at;
 		copies[i].pages =
 			xfer->pages +
@@ -266,172 +386,161 @@ static void answered_locked(struct kv_save_batch *batch)
 		end_locked(batch);
 }
 
-/* False: it was stopped before its turn came, and may be gone. */
-static bool begin_copy(struct kv_save_batch *batch)
-{
-	struct kvfs_session *session = batch->xfer->session;
-	bool wanted;
-
-	pthread_mutex_lock(&session->lock);
-	wanted = batch->begun = batch->state != UNWANTED;
-	if (!wanted)
-		answered_locked(batch);
-	pthread_mutex_unlock(&session->lock);
-	return wanted;
-}
-
+/* Copy the pages to staging and send the blocks, on a copy thread. */
 static void copy(struct kv_job *job)
 {
 	struct kv_save_batch *batch =
 		kv_container(job, struct kv_save_batch, job);
-	struct kvfs_session *session = batch->xfer->session;
+	struct kvfs_xfer *xfer = batch->xfer;
+	struct kvfs_session *session = xfer->session;
 	int r;
 
-	if (!begin_copy(batch))
+	pthread_mutex_lock(&session->lock);
+	batch->begun = batch->state != UNWANTED;
+	if (!batch->begun) {
+		answered_locked(batch); /* the batch may be gone */
+		pthread_mutex_unlock(&session->lock);
 		return;
+	}
+	pthread_mutex_unlock(&session->lock);
 	r = copy_pages(batch);
 	pthread_mutex_lock(&session->lock);
-	kv_xfer_unsubmit_locked(batch->xfer, batch->submitted);
+	kv_xfer_unsubmit_locked(xfer, batch->submitted);
 	if (r < 0) {
 		fail_locked(batch, KVFS_COPIED, r);
 		drop_locked(batch);
-	} else {
-		copied_locked(batch);
+		pthread_mutex_unlock(&session->lock);
+		return;
+	}
+	batch->state = SAVING;
+	batch->call.done = saved;
+	r = kv_session_is_live(session, xfer->generation)
+		    ? send_blocks_locked(batch)
+		    : -ENOTCONN;
+	kv_xfer_reach_locked(xfer, KVFS_COPIED, batch->n);
+	if (r < 0) {
+		fail_locked(batch, KVFS_SEALED, r);
+		end_locked(batch);
 	}
 	pthread_mutex_unlock(&session->lock);
 }
 
-/* ---- reserving ---- */
+/* ---- beginning ---- */
 
-/* -EBUSY: the daemon is making memory, which takes a moment.  The others mean
- * that there is no room now; a save with KVFS_MUST waits for room. */
-bool kv_save_is_full(const struct kvfs_xfer *xfer, int status)
-{
-	if (status == -EBUSY)
-		return true;
-	return (xfer->flags & KVFS_MUST) &&
-	       (status == -ENOSPC || status == -EAGAIN || status == -ENOLCK);
-}
-
-/* The answer of the daemon, or -EINPROGRESS: ask again some time. */
-static int answer(struct kvfs_xfer *xfer, int status)
-{
-	return kv_save_is_full(xfer, status) ? -EINPROGRESS : status;
-}
-
-/* Keep the blocks that were reserved; settle the others. */
-static void sort_out_locked(struct kv_save_batch *batch,
-			    const struct wire_status *statuses)
-{
-	struct kvfs_xfer *xfer = batch->xfer;
-	struct tally tally = {0};
-	size_t kept = 0;
-
-	kv_assert_locked(&batch->xfer->session->lock);
-	for (size_t i = 0; i < batch->n; i++) {
-		int status = answer(xfer, statuses[i].status);
-
-		if (status == 0)
-			batch->block[kept++] = batch->block[i];
-		else if (status == -EINPROGRESS)
-			kv_save_again_locked(xfer, batch->block[i]);
-		else
-			count(xfer, batch->block[i], status, &tally);
-	}
-	batch->n = kept;
-	kv_xfer_fail_locked(xfer, KVFS_COPIED, tally.bad);
-	kv_xfer_reach_locked(xfer, KVFS_COPIED, tally.present);
-	kv_xfer_reach_locked(xfer, KVFS_SEALED, tally.present);
-}
-
-static void copy_locked(struct kv_save_batch *batch)
-{
-	kv_assert_locked(&batch->xfer->session->lock);
-	batch->state = COPYING;
-	kv_copier_submit(batch->xfer->session->copier, &batch->job);
-}
-
+/* The answer to WIRE_RESERVE: copy the blocks that the daemon has reserved. */
 static void reserved(struct kv_call *call, int status, const void *items)
 {
 	struct kv_save_batch *batch = (struct kv_save_batch *)call;
+	const struct wire_status *statuses = items;
 	struct kvfs_xfer *xfer = batch->xfer;
+	struct tally tally = {0};
+	size_t kept = 0;
 
 	if (status < 0) {
 		fail_locked(batch, KVFS_COPIED, status);
 		end_locked(batch);
 		return;
 	}
-	sort_out_locked(batch, items);
-	if (batch->n > 0)
-		xfer->pause = 0;
-	if (batch->n == 0)
+	for (size_t i = 0; i < batch->n; i++) {
+		if (is_full(xfer, statuses[i].status))
+			kv_save_again_locked(xfer, batch->block[i]);
+		else if (statuses[i].status == 0)
+			batch->block[kept++] = batch->block[i];
+		else
+			count(xfer, batch->block[i], statuses[i].status,
+			      &tally);
+	}
+	batch->n = kept;
+	kv_xfer_fail_locked(xfer, KVFS_COPIED, tally.bad);
+	kv_xfer_reach_locked(xfer, KVFS_COPIED, tally.present);
+	kv_xfer_reach_locked(xfer, KVFS_SEALED, tally.present);
+	if (kept == 0) {
 		end_locked(batch);
-	else
-		copy_locked(batch);
+		return;
+	}
+	xfer->pause = 0;
+	batch->state = COPYING;
+	kv_copier_submit(xfer->session->copier, &batch->job);
 }
 
-static int batch_new(struct kvfs_xfer *xfer, struct kv_stage *stage, size_t n,
-		     struct kv_save_batch **ret_batch)
+size_t kv_save_batch_blocks(const struct kvfs_xfer *xfer, bool lent)
 {
+	const struct kvfs_session *session = xfer->session;
+	const uint64_t half = kv_stage_bytes(session->stage) / 2;
+	const uint64_t ids = kv_save_ids_bytes(xfer);
+	size_t n, threads;
+
+	if (lent) {
+		n = KV_MAX(LENT_BYTES / xfer->pool->layout->payload, 1u);
+		n = KV_MIN(n, PAGES_ROOM / pages_bytes(xfer));
+		if (ids > 0)
+			n = KV_MIN(n, half / ids);
+		n = KV_MAX(n, 1u);
+	} else {
+		/* Small saves are spread over the copy threads.  Large ones are
+		 * cut, so that the daemon takes one batch while the next is
+		 * being gathered. */
+		threads = kv_copier_threads(session->copier);
+		n = KV_MIN(BATCH_BYTES, half) / kv_save_block_bytes(xfer);
+		n = KV_MIN(KV_MAX(n, 1u), (xfer->n + threads - 1) / threads);
+		n = KV_MIN(n, WIRE_RESERVED_MAX - session->reserved);
+	}
+	return KV_MIN(KV_MIN(n, (size_t)WIRE_BATCH), xfer->todo_n);
+}
+
+int kv_save_batch_locked(struct kvfs_xfer *xfer, size_t n, bool lent)
+{
+	struct kvfs_session *session = xfer->session;
+	const uint64_t ids = kv_save_ids_bytes(xfer);
 	struct kv_save_batch *batch;
 	int r = 0;
 
+	kv_assert_locked(&session->lock);
 	batch = calloc(1, sizeof(*batch) + n * sizeof(batch->block[0]));
 	if (!batch)
 		return -ENOMEM;
-	batch->call.done = reserved;
+	batch->lent = lent;
+	batch->call.done = lent ? saved : reserved;
+	batch->state = lent ? SAVING : RESERVING;
 	batch->job.run = copy;
 	batch->job.kind = KV_JOB_SAVE;
 	batch->job.priority = xfer->priority;
 	batch->xfer = xfer;
-	batch->stage = stage;
+	batch->stage = session->stage;
 	batch->block_bytes = kv_save_block_bytes(xfer);
 	batch->n = n;
 	if (xfer->flags & KVFS_HOLD)
 		r = kv_hold_new(xfer, &batch->hold);
-	if (r < 0)
-		free(batch);
-	else
-		*ret_batch = batch;
-	return r;
-}
-
-/* Nothing has begun. */
-static void undo_locked(struct kv_save_batch *batch)
-{
-	kv_assert_locked(&batch->xfer->session->lock);
-	if (batch->extent)
-		kv_stage_put(batch->stage, batch->extent);
-	kv_hold_put_locked(batch->hold);
-	free(batch);
-}
-
-int kv_save_batch_locked(struct kvfs_xfer *xfer, struct kv_stage *stage,
-			 size_t n)
-{
-	struct kv_save_batch *batch;
-	int r;
-
-	kv_assert_locked(&xfer->session->lock);
-	r = batch_new(xfer, stage, n, &batch);
-	if (r < 0)
-		return r;
-	r = kv_stage_get(stage, n * batch->block_bytes, &batch->extent);
+	if (r == 0)
+		r = kv_stage_get(
+			batch->stage,
+			lent ? kv_round_up(WORD_BYTES + n * ids, KV_SAVE_ALIGN)
+			     : n * batch->block_bytes,
+			&batch->extent);
 	if (r < 0) {
-		undo_locked(batch);
+		free_locked(batch);
 		return r;
 	}
 	kv_xfer_get_locked(xfer);
 	LIST_INSERT_HEAD(&xfer->batches, batch, others);
 	kv_save_take_locked(xfer, batch->block, n);
-	batch->reserved = n;
-	xfer->session->reserved += n;
-	r = send_keys_locked(batch, &batch->call, WIRE_RESERVE, 0);
+	if (lent) {
+		for (size_t i = 0; i < n; i++)
+			kv_save_ids_put(xfer, batch->block[i],
+					extent_of(batch) + WORD_BYTES +
+						i * ids);
+		__atomic_store_n((uint32_t *)(void *)extent_of(batch),
+				 WIRE_LENT, __ATOMIC_SEQ_CST);
+		r = send_pages_locked(batch);
+	} else {
+		batch->reserved = n;
+		session->reserved += n;
+		r = send_keys_locked(batch, &batch->call, WIRE_RESERVE, 0);
+	}
 	if (r < 0) {
-		xfer->session->reserved -= n;
 		fail_locked(batch, KVFS_COPIED, r);
 		LIST_REMOVE(batch, others);
-		undo_locked(batch);
+		free_locked(batch);
 		kv_xfer_put_locked(xfer);
 	}
 	return r;
@@ -462,39 +571,6 @@ static void unwanted_dropped(struct kv_call *call, int status,
 	answered_locked(kv_container(call, struct kv_save_batch, drop));
 }
 
-/*
- * Blocks that are asked for now are given back right behind the question: a
- * save of the same keys that begins next does not meet them.  Without memory to
- * ask, they go with the connection.
- */
-static void give_back_locked(struct kv_save_batch *batch)
-{
-	kv_assert_locked(&batch->xfer->session->lock);
-	unwant_locked(batch);
-	if (kv_rpc_withdraw_locked(batch->xfer->session, &batch->call)) {
-		end_locked(batch);
-		return;
-	}
-	batch->unanswered = 1;
-	batch->call.done = unwanted_reserved;
-	batch->drop.done = unwanted_dropped;
-	if (send_keys_locked(batch, &batch->drop, WIRE_DROP, batch->call.tag) ==
-	    0)
-		batch->unanswered++;
-}
-
-/* No thread has begun to copy it, and none may come for long: the job ends when
- * one does, without a look at the pages. */
-static void take_back_locked(struct kv_save_batch *batch)
-{
-	kv_assert_locked(&batch->xfer->session->lock);
-	unwant_locked(batch);
-	batch->unanswered = 1;
-	batch->drop.done = unwanted_dropped;
-	if (send_keys_locked(batch, &batch->drop, WIRE_DROP, 0) == 0)
-		batch->unanswered++;
-}
-
 static void unwanted_saved(struct kv_call *call, int status, const void *items)
 {
 	struct kv_save_batch *batch = (struct kv_save_batch *)call;
@@ -504,17 +580,44 @@ static void unwanted_saved(struct kv_call *call, int status, const void *items)
 		drop_locked(batch);
 		return;
 	}
-	for (size_t i = 0; i < batch->n; i++)
+	for (size_t i = 0; batch->hold && i < batch->n; i++)
 		if (statuses[i].status == 0)
-			seal_holds(batch);
+			batch->hold->tag = call->tag;
 	end_locked(batch);
 }
 
-/* The batch may be sealed yet; nobody will know. */
+/*
+ * Give up a batch of which no page is read: RESERVING, or COPYING with a job
+ * that no thread has begun.  The reservations are dropped right behind the
+ * request, so that the next save of the same keys does not meet them.  Without
+ * memory for that message they end with the connection.
+ */
+static void give_back_locked(struct kv_save_batch *batch, int status)
+{
+	const bool reserving = batch->state == RESERVING;
+
+	kv_assert_locked(&batch->xfer->session->lock);
+	fail_locked(batch, KVFS_COPIED, status);
+	unwant_locked(batch);
+	if (reserving &&
+	    kv_rpc_withdraw_locked(batch->xfer->session, &batch->call)) {
+		end_locked(batch);
+		return;
+	}
+	batch->unanswered = 1; /* the request, or the job */
+	batch->call.done = unwanted_reserved;
+	batch->drop.done = unwanted_dropped;
+	if (send_keys_locked(batch, &batch->drop, WIRE_DROP,
+			     reserving ? batch->call.tag : 0) == 0)
+		batch->unanswered++;
+}
+
+/* Give up a SAVING batch.  The daemon may still seal its blocks; the answer is
+ * ignored. */
 static void leave_locked(struct kv_save_batch *batch, int status)
 {
 	kv_assert_locked(&batch->xfer->session->lock);
-	fail_locked(batch, KVFS_SEALED, status);
+	fail_locked(batch, batch->lent ? KVFS_COPIED : KVFS_SEALED, status);
 	unwant_locked(batch);
 	batch->call.done = unwanted_saved;
 	if (kv_rpc_withdraw_locked(batch->xfer->session, &batch->call))
@@ -524,7 +627,6 @@ static void leave_locked(struct kv_save_batch *batch, int status)
 static void give_up_locked(struct kv_timer *timer)
 {
 	struct kvfs_xfer *xfer = kv_container(timer, struct kvfs_xfer, timer);
-	int stopped = atomic_load(&xfer->stopped);
 	struct kv_save_batch *batch, *next;
 
 	kv_assert_locked(&xfer->session->lock);
@@ -532,9 +634,9 @@ static void give_up_locked(struct kv_timer *timer)
 	for (batch = LIST_FIRST(&xfer->batches); batch; batch = next) {
 		next = LIST_NEXT(batch, others);
 		if (batch->state == SAVING)
-			leave_locked(batch, stopped);
+			leave_locked(batch, atomic_load(&xfer->stopped));
 	}
-	/* Copies under way are sent, and have as long. */
+	/* Copies under way are sent when they end, and have as long again. */
 	if (xfer->left[KVFS_SEALED] > 0)
 		kv_timer_start_locked(xfer->session, timer,
 				      kv_time_after(SEAL_GRACE_NS));
@@ -549,14 +651,11 @@ void kv_save_batches_stop_locked(struct kvfs_xfer *xfer)
 	kv_assert_locked(&xfer->session->lock);
 	for (batch = LIST_FIRST(&xfer->batches); batch; batch = next) {
 		next = LIST_NEXT(batch, others);
-		if (batch->state != RESERVING &&
-		    (batch->state != COPYING || batch->begun))
-			continue;
-		fail_locked(batch, KVFS_COPIED, stopped);
-		if (batch->state == RESERVING)
-			give_back_locked(batch);
-		else
-			take_back_locked(batch);
+		if (batch->lent)
+			leave_locked(batch, stopped);
+		else if (batch->state == RESERVING ||
+			 (batch->state == COPYING && !batch->begun))
+			give_back_locked(batch, stopped);
 	}
 	if (xfer->left[KVFS_SEALED] == 0)
 		return;

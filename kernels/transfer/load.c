@@ -34,7 +34,6 @@
 #include "kernels/transfer/load.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/pool.h"
-#include "kernels/transfer/submission.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 

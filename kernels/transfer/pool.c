@@ -17,19 +17,20 @@
  *
  * LOCKING   session->lock for what pool.h marks so; the rest is fixed.
  */
-#include "kernels/session/abi.h"
-#include "kernels/session/attach.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
 #include "kernels/device/copier.h"
 #include "kernels/device/guard.h"
-#include "kernels/transfer/stream_sync.h"
-#include "kernels/transfer/lent.h"
+#include "kernels/session/abi.h"
+#include "kernels/session/attach.h"
+#include "kernels/session/space.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
 #include "kernels/transfer/staging.h"
-#include "kernels/transfer/token_ids.h"
-#include "kernels/session/session.h"
-#include "kernels/session/space.h"
-#include "kernels/transfer/stage.h"
+#include "kernels/transfer/stream_sync.h"
 
 #define SKIP (-1)
 
@@ -185,6 +186,288 @@ int kv_strides_new(const kvfs_pool_desc *desc, const struct kv_layout *layout,
 	return 0;
 }
 
+/* ---- lending: the daemon maps the pool's memory and saves from it ---- */
+
+struct kv_lending {
+	struct kvfs_session *session;
+	LIST_ENTRY(kv_lending) others; /* in session->lendings */
+	struct offer *offer;	       /* without an answer; or NULL */
+	int fd;
+	uint64_t asked, taken; /* number of the connection; 0: none */
+	int refused;	       /* the last answer; 0: none, or accepted */
+	struct wire_pool item;
+	size_t n;
+	struct wire_stride strides[];
+};
+
+struct offer {
+	struct kv_call call;	    /* first */
+	struct kv_lending *lending; /* NULL: the pool was closed meanwhile */
+	uint64_t generation;
+};
+
+/*
+ * Check that all of @memory .. + @bytes is a shared mapping of @st's file from
+ * @offset on, by /proc/self/maps: otherwise the daemon would save other bytes
+ * under the keys.
+ */
+static bool is_mapped(const struct stat *st, uint64_t memory, uint64_t bytes,
+		      uint64_t offset)
+{
+	_cleanup_(kv_freep) char *line = NULL;
+	FILE *f = fopen("/proc/self/maps", "re");
+	uint64_t at = memory, end = memory + bytes;
+	unsigned long from, to, from_offset, inode;
+	unsigned major, minor;
+	size_t room = 0;
+	char shared; /* 's' or 'p' */
+
+	while (f && at < end && getline(&line, &room, f) > 0) {
+		if (sscanf(line, "%lx-%lx %*c%*c%*c%c %lx %x:%x %lu", &from,
+			   &to, &shared, &from_offset, &major, &minor,
+			   &inode) != 7 ||
+		    to <= at)
+			continue;
+		if (from > at || shared != 's' || inode != st->st_ino ||
+		    makedev(major, minor) != st->st_dev ||
+		    from_offset + (at - from) != offset + (at - memory))
+			break;
+		at = to;
+	}
+	if (f)
+		fclose(f);
+	return at >= end;
+}
+
+/* Whether the strides, and a block's pages, fit into a message. */
+static bool fits(const struct kvfs_pool *pool)
+{
+	const struct kvfs_strides *s = &pool->strides;
+	size_t room = WIRE_MAX - sizeof(struct wire_header) -
+		      sizeof(struct wire_save_pages) - sizeof(struct wire_pool);
+
+	return s->n <= room / sizeof(struct wire_stride) &&
+	       s->pages_per_block <=
+		       (room - sizeof(struct wire_save)) / sizeof(uint64_t);
+}
+
+/* Set pool->lending; takes @fd over in any case.  -ENOMEM. */
+static int lending_new(struct kvfs_pool *pool, int fd, const void *memory,
+		       const struct wire_pool *item)
+{
+	const struct kvfs_strides *strides = &pool->strides;
+	struct kvfs_session *session = pool->session;
+	struct kv_lending *lending;
+
+	lending = calloc(1, sizeof(*lending) +
+				    strides->n * sizeof(lending->strides[0]));
+	if (!lending) {
+		close(fd);
+		return -ENOMEM;
+	}
+	lending->session = session;
+	lending->fd = fd;
+	lending->item = *item;
+	lending->n = strides->n;
+	for (size_t i = 0; i < strides->n; i++)
+		lending->strides[i] = (struct wire_stride){
+			.at = (uint64_t)(strides->stride[i].base -
+					 (const uint8_t *)memory),
+			.block_stride = strides->stride[i].block_stride,
+			.bytes = strides->stride[i].bytes,
+			.count = strides->stride[i].count,
+			.segment_stride = strides->stride[i].segment_stride,
+		};
+	pthread_mutex_lock(&session->lock);
+	lending->item.id = ++session->lending_ids;
+	LIST_INSERT_HEAD(&session->lendings, lending, others);
+	pool->lending = lending;
+	pthread_mutex_unlock(&session->lock);
+	return 0;
+}
+
+/*
+ * Lend the memory of @desc, which was checked; do nothing if @desc has no
+ * descriptor, or the daemon could not save from it.  -EINVAL: the memory is not
+ * a shared mapping of that part of the file; -ENOMEM, -EMFILE, -EBADF.
+ */
+static int lend_described(struct kvfs_pool *pool, const kvfs_pool_desc *desc)
+{
+	const struct wire_pool item = {
+		.pages_per_block = desc->pages_per_block,
+		.pages = desc->pages,
+		.offset = desc->memory_offset,
+		.bytes = desc->memory_bytes,
+	};
+	struct stat st;
+	int fd;
+
+	if (desc->memory_fd <= 0)
+		return desc->memory_fd < 0 || desc->memory_offset ? -EINVAL : 0;
+	if (!desc->memory || strcmp(pool->device->name, "host") != 0)
+		return -EINVAL;
+	if (fstat(desc->memory_fd, &st) < 0)
+		return -errno;
+	if (!is_mapped(&st, (uintptr_t)desc->memory, desc->memory_bytes,
+		       desc->memory_offset))
+		return -EINVAL;
+	if (!fits(pool))
+		return 0;
+	fd = fcntl(desc->memory_fd, F_DUPFD_CLOEXEC, 0);
+	return fd < 0 ? -errno : lending_new(pool, fd, desc->memory, &item);
+}
+
+/* The daemon maps memory that is sealed, which memory that grows cannot be; it
+ * reads other memory by pread(2). */
+int kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
+		   uint64_t bytes, uint64_t max_bytes)
+{
+	const struct wire_pool item = {
+		.pages_per_block = pool->strides.pages_per_block,
+		.pages = pool->pages,
+		.bytes = max_bytes,
+	};
+	struct stat st;
+	int r;
+
+	/* A plug-in's device may give a wrong descriptor. */
+	if (!fits(pool) || fstat(fd, &st) < 0 ||
+	    !is_mapped(&st, (uintptr_t)memory, max_bytes, 0)) {
+		close(fd);
+		return 0;
+	}
+	if (bytes == max_bytes)
+		(void)fcntl(fd, F_ADD_SEALS,
+			    F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE);
+	r = lending_new(pool, fd, memory, &item);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&pool->session->lock);
+	kv_lending_offer_locked(pool);
+	pthread_mutex_unlock(&pool->session->lock);
+	return 0;
+}
+
+int kv_lending_grow(struct kvfs_pool *pool, uint64_t bytes)
+{
+	/* The pool is open, so that no thread frees its lending. */
+	const struct kv_lending *lending = pool->lending;
+
+	if (!lending)
+		return 0;
+	return fallocate(lending->fd, 0, 0, (off_t)bytes) < 0 ? -ENOMEM : 0;
+}
+
+static void offered(struct kv_call *call, int status, const void *items)
+{
+	struct offer *offer = (struct offer *)call;
+	struct kv_lending *lending = offer->lending;
+
+	(void)items;
+	if (lending) {
+		kv_assert_locked(&lending->session->lock);
+		lending->offer = NULL;
+		lending->refused = status;
+		lending->taken = status < 0 ? 0 : offer->generation;
+	}
+	free(offer);
+}
+
+void kv_lending_offer_locked(struct kvfs_pool *pool)
+{
+	struct kvfs_session *session = pool->session;
+	struct kv_lending *lending = pool->lending;
+	uint64_t live = atomic_load(&session->live);
+	_cleanup_(kv_freep) uint8_t *items = NULL;
+	struct kv_packet packet = {.header = {.type = WIRE_POOL}};
+	struct offer *offer;
+	size_t strides;
+
+	kv_assert_locked(&session->lock);
+	if (!lending || live == 0 || lending->asked == live)
+		return;
+	strides = lending->n * sizeof(lending->strides[0]);
+	packet.header.count = (uint32_t)lending->n;
+	packet.bytes = sizeof(lending->item) + strides;
+	packet.fd = lending->fd;
+	packet.items = items = malloc(packet.bytes);
+	offer = calloc(1, sizeof(*offer));
+	if (!items || !offer) {
+		free(offer);
+		return;
+	}
+	memcpy(items, &lending->item, sizeof(lending->item));
+	memcpy(items + sizeof(lending->item), lending->strides, strides);
+	offer->call.done = offered;
+	offer->lending = lending;
+	offer->generation = live;
+	if (kv_rpc_submit_locked(session, &offer->call, &packet) < 0) {
+		free(offer);
+		return;
+	}
+	lending->asked = live;
+	lending->offer = offer;
+}
+
+bool kv_lending_is_taken_locked(const struct kvfs_pool *pool,
+				uint64_t generation)
+{
+	kv_assert_locked(&pool->session->lock);
+	return pool->lending && pool->lending->taken == generation &&
+	       kv_session_is_live(pool->session, generation);
+}
+
+uint32_t kv_lending_id(const struct kvfs_pool *pool)
+{
+	return pool->lending->item.id;
+}
+
+/* No transfer uses the pool.  Takes NULL. */
+static void lending_free_locked(struct kv_lending *lending)
+{
+	struct kvfs_session *session;
+	struct kv_packet packet = {.header = {.type = WIRE_POOL_CLOSE},
+				   .fd = -1};
+
+	if (!lending)
+		return;
+	session = lending->session;
+	kv_assert_locked(&session->lock);
+	if (kv_session_is_live(session, lending->asked)) {
+		packet.header.arg = lending->item.id;
+		kv_rpc_post_locked(session, &packet);
+	}
+	if (lending->offer)
+		lending->offer->lending = NULL;
+	LIST_REMOVE(lending, others);
+	kv_closep(&lending->fd);
+	free(lending);
+}
+
+/* Return why blocks go by staging; NULL: the daemon saves from the pages. */
+static const char *why_not_lent_locked(const struct kvfs_pool *pool)
+{
+	const struct kv_lending *lending = pool->lending;
+	struct kvfs_session *session = pool->session;
+
+	kv_assert_locked(&session->lock);
+	if (!lending)
+		return "memory without a descriptor";
+	if (kv_session_is_live(session, lending->taken))
+		return NULL;
+	switch (lending->refused) {
+	case -EMEDIUMTYPE:
+		return "the descriptor is of no file in memory";
+	case -ENOLCK:
+		return "the daemon takes no more from this user";
+	case 0:
+	case -ENOTCONN:
+		return "no daemon has taken the descriptor yet";
+	default:
+		return "the daemon cannot use the descriptor";
+	}
+}
+
 /* ---- pages ---- */
 
 static bool see(struct kvfs_pool *pool, int64_t page)
@@ -251,7 +534,7 @@ static void pool_free(struct kvfs_pool *pool)
 		return;
 	if (pool->lending) {
 		pthread_mutex_lock(&pool->session->lock);
-		kv_lending_free_locked(pool->lending);
+		lending_free_locked(pool->lending);
 		pthread_mutex_unlock(&pool->session->lock);
 	}
 	if (pool->opened && pool->device->close)
@@ -316,11 +599,17 @@ static void closed(struct kvfs_session *session)
 	kv_stream_sync_free(kv_steal(session->stream_sync));
 }
 
+/* The child of a fork closes its copies of the descriptors. */
 static void forked(struct kvfs_session *session)
 {
+	struct kv_lending *lending;
+
 	kv_stage_forked(session->stage);
 	kv_stage_forked(session->stage_next);
-	kv_lending_forked(session);
+	LIST_FOREACH(lending, &session->lendings, others) {
+		kv_closep(&lending->fd);
+		lending->fd = -1;
+	}
 }
 
 static void detaching_locked(struct kvfs_session *session)
@@ -420,7 +709,7 @@ static int pool_new(kvfs_session *session, const kvfs_pool_desc *desc,
 		return -ENOMEM;
 	r = open_on_device(pool, desc, there);
 	if (r == 0)
-		r = kv_lending_new(pool, desc);
+		r = lend_described(pool, desc);
 	if (r < 0)
 		return r;
 	*ret_pool = kv_steal(pool);
@@ -487,7 +776,7 @@ void kvfs_pool_close(kvfs_pool *pool)
 		pool->paged_ops->close(pool->paged);
 	pthread_mutex_lock(&session->lock);
 	kv_xfers_drain(session, pool);
-	kv_lending_free_locked(kv_steal(pool->lending));
+	lending_free_locked(kv_steal(pool->lending));
 	kv_lib_space_put_locked(pool->space);
 	pthread_mutex_unlock(&session->lock);
 	pool_free(pool);
@@ -502,7 +791,7 @@ void kv_lib_pool_info(struct kvfs_pool *pool, struct kvfs_pool_info *ret_info)
 	ret_info->threads = kv_copier_threads(session->copier);
 	ret_info->pages_loading = pool->pages_loading;
 	ret_info->pages_saving = pool->pages_saving;
-	ret_info->lent_reason = kv_lending_why_not_locked(pool);
+	ret_info->lent_reason = why_not_lent_locked(pool);
 	ret_info->lent = !ret_info->lent_reason;
 	if (ret_info->lent)
 		ret_info->lent_reason = "";

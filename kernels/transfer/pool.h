@@ -11,7 +11,7 @@
 #include "kernels/kvfs.h"
 #include "common/layout.h"
 
-struct kv_lending; /* lent.c */
+struct kv_lending;
 struct kv_paged_pool;
 
 /* The part of the folder above in the pools that kvfs_pool_reserve gave. */
@@ -79,5 +79,26 @@ void kv_lib_pool_hold_locked(struct kvfs_pool *pool, const int64_t *pages,
 			     size_t n, bool loads);
 void kv_lib_pool_let_go_locked(struct kvfs_pool *pool, const int64_t *pages,
 			       size_t n, bool loads);
+
+/* ---- lending: the daemon maps the pool's memory and saves from its pages ---- */
+
+/*
+ * Lend memory that the library allocated: @bytes of @max_bytes from @memory on
+ * exist.  Takes @fd, of its file, over in any case; does nothing if the daemon
+ * could not save from it.  -ENOMEM.  No lock held.
+ */
+int kv_lending_own(struct kvfs_pool *pool, int fd, const void *memory,
+		   uint64_t bytes, uint64_t max_bytes);
+/* @bytes of the memory are about to exist; does nothing without a lending.
+ * -ENOMEM.  No lock held. */
+int kv_lending_grow(struct kvfs_pool *pool, uint64_t bytes);
+
+/* Offer the memory to the daemon, once for each connection. */
+void kv_lending_offer_locked(struct kvfs_pool *pool);
+/* Whether the daemon of the connection @generation has accepted the offer. */
+bool kv_lending_is_taken_locked(const struct kvfs_pool *pool,
+				uint64_t generation);
+/* Name of the memory in messages; the pool has a lending. */
+uint32_t kv_lending_id(const struct kvfs_pool *pool);
 
 #endif

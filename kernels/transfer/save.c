@@ -31,24 +31,117 @@
  *
  * LOCKING   session->lock.
  */
+#include "common/block.h"
 #include "kernels/session/abi.h"
-#include "kernels/transfer/batch.h"
-#include "kernels/transfer/flush.h"
-#include "kernels/transfer/lent.h"
 #include "kernels/session/query.h"
-#include "kernels/transfer/stream_sync.h"
+#include "kernels/session/space.h"
+#include "kernels/transfer/flush.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
-#include "kernels/transfer/save_message.h"
-#include "kernels/session/space.h"
-#include "kernels/transfer/stage.h"
 #include "kernels/transfer/staging.h"
-#include "kernels/transfer/token_ids.h"
-#include "kernels/transfer/xfer.h"
+#include "kernels/transfer/stream_sync.h"
 
-#define BATCH_BYTES ((uint64_t)4 << 20)
+#define SOON_BYTES ((uint64_t)4 << 20) /* more is begun by the reader thread */
+#define IDS_ALIGN 8u
 #define PAUSE_FIRST_NS 2000000u
 #define PAUSE_LAST_NS 100000000u
+
+/* ---- token ids ---- */
+
+/* A copy of the caller's token ids, in the form of common/token_ids.h. */
+struct kv_save_ids {
+	uint64_t each; /* bytes of a block's, a multiple of IDS_ALIGN */
+	uint8_t data[];
+};
+
+_Static_assert(KVFS_EXTRAS_MAX == KV_EXTRAS_MAX, "kvfs.h tells the same");
+
+static int check_ids(const kvfs_meta *meta, bool asked)
+{
+	if (!asked)
+		return meta && (meta->token_ids || meta->extras ||
+				meta->extras_len)
+			       ? -EINVAL
+			       : 0;
+	if (!meta || !meta->token_ids || (!meta->extras && meta->extras_len))
+		return -EINVAL;
+	return meta->extras_len > KVFS_EXTRAS_MAX ? -E2BIG : 0;
+}
+
+/*
+ * Copy the token ids of @meta (n items, or NULL) to xfer->ids, if @layout asks
+ * for ids.  xfer->blocks has the numbers of tokens.  -EINVAL: @layout asks for
+ * ids and @meta has none, or the reverse; -E2BIG: too many extras; -ENOMEM.
+ */
+static int set_ids(struct kvfs_xfer *xfer, const kvfs_meta *meta,
+		   const struct kv_layout *layout)
+{
+	struct kv_save_ids *ids;
+	uint64_t each = 0;
+	int r;
+
+	for (size_t i = 0; i < xfer->n; i++) {
+		r = check_ids(meta ? &meta[i] : NULL, layout->token_ids);
+		if (r < 0)
+			return r;
+		if (layout->token_ids)
+			each = KV_MAX(each,
+				      kv_token_ids_bytes(xfer->blocks[i].tokens,
+							 meta[i].extras_len));
+	}
+	if (each == 0)
+		return 0;
+	each = kv_round_up(each, IDS_ALIGN);
+	ids = calloc(1, sizeof(*ids) + xfer->n * each);
+	if (!ids)
+		return -ENOMEM;
+	ids->each = each;
+	for (size_t i = 0; i < xfer->n; i++) {
+		struct kv_token_ids *to = (void *)(ids->data + i * each);
+
+		to->n = xfer->blocks[i].tokens;
+		to->extras_len = meta[i].extras_len;
+		memcpy(to->ids, meta[i].token_ids, to->n * sizeof(to->ids[0]));
+		if (to->extras_len > 0)
+			memcpy(to->ids + to->n, meta[i].extras, to->extras_len);
+	}
+	xfer->ids = ids;
+	return 0;
+}
+
+uint64_t kv_save_ids_bytes(const struct kvfs_xfer *xfer)
+{
+	return xfer->ids ? xfer->ids->each : 0;
+}
+
+uint64_t kv_save_ids_most(const struct kv_layout *layout)
+{
+	return layout->token_ids
+		       ? kv_round_up(kv_token_ids_bytes(layout->tokens,
+							KV_EXTRAS_MAX),
+				     IDS_ALIGN)
+		       : 0;
+}
+
+uint64_t kv_save_ids_offset(const struct kv_layout *layout)
+{
+	return kv_round_up(layout->payload, IDS_ALIGN);
+}
+
+uint64_t kv_save_block_bytes(const struct kvfs_xfer *xfer)
+{
+	return kv_round_up(kv_save_ids_offset(xfer->pool->layout) +
+				   kv_save_ids_bytes(xfer),
+			   KV_SAVE_ALIGN);
+}
+
+void kv_save_ids_put(const struct kvfs_xfer *xfer, size_t block, uint8_t *at)
+{
+	const struct kv_save_ids *ids = xfer->ids;
+
+	if (ids)
+		memcpy(at, ids->data + block * ids->each, ids->each);
+}
 
 /* ---- what is to be done ---- */
 
@@ -136,47 +229,11 @@ void kv_saves_fail_locked(struct kvfs_session *session, int status)
 		fail_todo_locked(xfer, status);
 }
 
-/* Small saves are spread over the copy threads, large ones cut so that the
- * daemon takes one batch while the next is being gathered. */
-static size_t batch_blocks(const struct kvfs_xfer *xfer, uint64_t block_bytes)
-{
-	size_t threads = kv_copier_threads(xfer->session->copier);
-	uint64_t bytes =
-		KV_MIN(BATCH_BYTES, kv_stage_bytes(xfer->session->stage) / 2);
-	size_t n = KV_MAX(bytes / block_bytes, 1u);
-
-	n = KV_MIN(n, (xfer->n + threads - 1) / threads);
-	n = KV_MIN(n, (size_t)WIRE_BATCH);
-	return KV_MIN(n, xfer->todo_n);
-}
-
-/* Of @n blocks, as many as the daemon reserves for us beside the others; 0:
- * some of these have to end first. */
-static size_t may_reserve(const struct kvfs_xfer *xfer, size_t n)
-{
-	const struct kvfs_session *session = xfer->session;
-
-	return KV_MIN(n, WIRE_RESERVED_MAX - session->reserved);
-}
-
-/* Of the staging it takes a word, and what the tokens are. */
-static int lend_locked(struct kvfs_xfer *xfer)
-{
-	struct kvfs_session *session = xfer->session;
-	int r = kv_staging_need_locked(session,
-				       KV_SAVE_ALIGN + kv_save_ids_bytes(xfer));
-
-	kv_assert_locked(&session->lock);
-	if (r < 0)
-		return r;
-	return kv_lent_batch_locked(xfer, session->stage,
-				    kv_lent_batch_blocks(xfer, session->stage));
-}
-
 static int advance_locked(struct kvfs_xfer *xfer)
 {
 	struct kvfs_session *session = xfer->session;
 	uint64_t block_bytes = kv_save_block_bytes(xfer);
+	bool lent;
 	size_t n;
 	int r;
 
@@ -184,19 +241,21 @@ static int advance_locked(struct kvfs_xfer *xfer)
 	if (!kv_session_is_live(session, xfer->generation))
 		return -ENOTCONN;
 	kv_lending_offer_locked(xfer->pool);
-	if (kv_lent_may_locked(xfer))
-		return lend_locked(xfer);
+	lent = kv_lending_is_taken_locked(xfer->pool, xfer->generation);
+	if (lent) /* a word and the token ids go by staging */
+		block_bytes = KV_SAVE_ALIGN + kv_save_ids_bytes(xfer);
 	r = kv_staging_need_locked(session, block_bytes);
 	if (r < 0)
 		return r;
-	if (session->staging_asked ||
-	    xfer->todo_n * block_bytes > kv_stage_bytes(session->stage) / 2)
+	if (!lent &&
+	    (session->staging_asked ||
+	     xfer->todo_n * block_bytes > kv_stage_bytes(session->stage) / 2))
 		kv_staging_grow_locked(session, block_bytes);
-	n = may_reserve(xfer, batch_blocks(xfer, block_bytes));
+	n = kv_save_batch_blocks(xfer, lent);
 	if (n == 0)
 		return -EAGAIN;
-	r = kv_save_batch_locked(xfer, session->stage, n);
-	if (r == -EAGAIN) {
+	r = kv_save_batch_locked(xfer, n, lent);
+	if (r == -EAGAIN && !lent) {
 		session->stage_full = true;
 		kv_staging_grow_locked(session, block_bytes);
 	}
@@ -238,7 +297,7 @@ static void begin_locked(struct kvfs_xfer *xfer)
 static void begin_soon_locked(struct kvfs_xfer *xfer)
 {
 	kv_assert_locked(&xfer->session->lock);
-	if (xfer->todo_n * kv_save_block_bytes(xfer) <= BATCH_BYTES) {
+	if (xfer->todo_n * kv_save_block_bytes(xfer) <= SOON_BYTES) {
 		begin_locked(xfer);
 		return;
 	}
@@ -277,10 +336,13 @@ void kv_hold_put_locked(struct kv_hold *hold)
 }
 
 void kv_hold_block_locked(struct kvfs_xfer *xfer, size_t i,
-			  struct kv_hold *hold)
+			  struct kv_hold *hold, uint64_t tag)
 {
 	kv_assert_locked(&xfer->session->lock);
-	if (!xfer->held || !hold)
+	if (!hold)
+		return;
+	hold->tag = tag;
+	if (!xfer->held)
 		return;
 	hold->refs++;
 	xfer->held[i] = hold;
@@ -305,7 +367,6 @@ static void stopped_locked(struct kvfs_xfer *xfer)
 	kv_assert_locked(&xfer->session->lock);
 	kv_xfer_get_locked(xfer);
 	fail_todo_locked(xfer, atomic_load(&xfer->stopped));
-	kv_lent_batches_stop_locked(xfer);
 	kv_save_batches_stop_locked(xfer);
 	kv_xfer_put_locked(xfer);
 }
@@ -426,7 +487,7 @@ static int set_blocks(struct kvfs_xfer *xfer, const kvfs_key *keys,
 		if (tokens != 0 && xfer->blocks[i].tokens > tokens)
 			return -EINVAL;
 	}
-	return kv_save_ids_new(xfer, meta, layout);
+	return set_ids(xfer, meta, layout);
 }
 
 static int set_pages(struct kvfs_xfer *xfer, const kvfs_pool *pool,

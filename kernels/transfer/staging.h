@@ -1,15 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * staging.h - the memory that a session's saves go by.
+ * staging.h - the memory in which blocks are gathered for the daemon: stages,
+ * each a memfd that is sealed against shrinking and used as a ring of extents,
+ * and the stages of a session.
  *
- * All calls with session->lock held.
+ * A stage belongs to one connection: when that breaks, the daemon may still be
+ * reading, so the memory is never written again but left to the daemon.
+ *
+ * Threads: kv_stage_new and kv_stage_grow on any thread; all else with
+ * session->lock held.
  */
 #ifndef KV_KERNELS_TRANSFER_STAGING_H
 #define KV_KERNELS_TRANSFER_STAGING_H
 
+#include <sys/queue.h>
+
 #include "common/kv.h"
 
+#define KV_STAGE_BYTES ((uint64_t)64 << 20)
+#define KV_STAGE_FIRST ((uint64_t)1 << 20)
+/* Sessions of a process have so much together in grown stages that nobody asked
+ * for. */
+#define KV_STAGE_SHARE ((uint64_t)256 << 20)
+
+struct kv_extent {
+	TAILQ_ENTRY(kv_extent) others;
+	uint64_t offset, bytes;
+	bool free;
+};
+
+struct kv_stage;
 struct kvfs_session;
+
+/* Whether that much is in proportion to the machine. */
+bool kv_stage_may_be(uint64_t bytes);
+
+/* At least @bytes, touched and zero.  -ENOMEM (also for more than a quarter of
+ * the machine's memory, or than the process may have) and errors of
+ * memfd_create. */
+int kv_stage_new(uint64_t bytes, struct kv_stage **ret_stage);
+/* The same in large pages, of what sessions share unless it was @asked for:
+ * -EDQUOT, others have that. */
+int kv_stage_grow(uint64_t bytes, bool asked, struct kv_stage **ret_stage);
+/* With its last extent at the latest: nobody must be writing to it. */
+void kv_stage_free(struct kv_stage *stage); /* takes NULL */
+
+/* Give it to @session: its device is told of it. */
+void kv_stage_attach_locked(struct kv_stage *stage,
+			    struct kvfs_session *session);
+
+uint8_t *kv_stage_data(struct kv_stage *stage);
+uint64_t kv_stage_bytes(const struct kv_stage *stage);
+bool kv_stage_is_huge(const struct kv_stage *stage);
+int kv_stage_fd(const struct kv_stage *stage);
+
+/* Whether no extent is in use. */
+bool kv_stage_is_idle(const struct kv_stage *stage);
+
+/* The next @bytes of the ring; -EAGAIN until older extents are put back,
+ * -ENOMEM. */
+int kv_stage_get(struct kv_stage *stage, uint64_t bytes,
+		 struct kv_extent **ret_extent);
+void kv_stage_put(struct kv_stage *stage, struct kv_extent *extent);
+
+/* Free it now, or when its last extent is put back. */
+void kv_stage_abandon(struct kv_stage *stage); /* takes NULL */
+
+/* In the child of a fork: the descriptor is not ours.  Takes NULL. */
+void kv_stage_forked(struct kv_stage *stage);
+
+/* ---- the stages of a session ---- */
 
 /* There is a pool, and perhaps a connection: have staging made for blocks of
  * session->stage_payload bytes before the first save comes. */

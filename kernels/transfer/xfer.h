@@ -64,8 +64,7 @@ struct kv_load;		  /* load.c */
 struct kv_prefetch_chunk; /* prefetch.c */
 struct kv_flush_chunk;	  /* flush.c */
 struct kv_save_batch;	  /* batch.c */
-struct kv_lent_batch;	  /* lent.c */
-struct kv_save_ids;	  /* token_ids.c */
+struct kv_save_ids;	  /* save.c */
 
 struct kvfs_xfer {
 	/* fixed after start */
@@ -141,7 +140,6 @@ struct kvfs_xfer {
 	struct kv_timer again;	/* runs while it waits for room */
 	uint64_t pause;		/* before it tries again; 0: there was room */
 	LIST_HEAD(, kv_save_batch) batches; /* under way, and wanted */
-	LIST_HEAD(, kv_lent_batch) lent;    /* the same */
 	struct kv_hold **held; /* by block; NULL: nothing is to be held */
 
 	_Atomic unsigned layer_waiters; /* who waits for steps */

@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "fs/control/client_memory.h"
-#include "kernels/transfer/stage.h"
+#include "kernels/transfer/staging.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define BYTES (2 * MIB)

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 
 #include "kernels/session/session.h"
-#include "kernels/transfer/stage.h"
+#include "kernels/transfer/staging.h"
 #include "tests/kernels/impostor.h"
 
 #define LAYOUT \

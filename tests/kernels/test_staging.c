@@ -5,7 +5,7 @@
  */
 #include "tests/kernels/layered.h"
 
-#include "kernels/transfer/stage.h"
+#include "kernels/transfer/staging.h"
 
 #define SESSIONS 64
 #define LONG (60 * SECOND)
