@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ghost.c - what is remembered of blocks that are gone.
+ * ghost.c - the uses of evicted blocks.
  *
  * OWNS       the ring of entries, and buckets of them by hash.
  *
@@ -67,28 +67,20 @@ static void forget(struct kv_ghost *ghost, uint32_t *link)
 	entry->time = 0;
 }
 
-static void forget_oldest(struct kv_ghost *ghost)
-{
-	struct kv_ghost_entry *entry = &ghost->entries[ghost->at];
-	uint32_t *link;
-
-	if (!(entry->time & USES_MAX))
-		return;
-	link = bucket_of(ghost, entry->hash);
-	while (*link != ghost->at + 1)
-		link = &ghost->entries[*link - 1].next;
-	forget(ghost, link);
-}
-
 void kv_ghost_put(struct kv_ghost *ghost, uint64_t hash, struct kv_past past)
 {
 	struct kv_ghost_entry *entry;
-	uint32_t *bucket;
+	uint32_t *bucket, *link;
 
 	if (!ghost->entries || !past.uses)
 		return;
-	forget_oldest(ghost);
 	entry = &ghost->entries[ghost->at];
+	if (entry->time & USES_MAX) { /* the oldest */
+		link = bucket_of(ghost, entry->hash);
+		while (*link != ghost->at + 1)
+			link = &ghost->entries[*link - 1].next;
+		forget(ghost, link);
+	}
 	entry->hash = (uint32_t)(hash >> 32);
 	entry->time = (past.tick & ~USES_MAX) | KV_MIN(past.uses, USES_MAX);
 	bucket = bucket_of(ghost, entry->hash);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ghost.h - what is remembered of blocks that are gone: how often and when they
- * were used last.  A fixed table; the longest gone are forgotten first, so that
- * of a chain, which goes leaf-first, always the head is remembered.
+ * ghost.h - how often and when evicted blocks were used.  A fixed table; the
+ * oldest entries are forgotten first, so that of a chain, which goes
+ * leaf-first, the head is remembered longest.
  */
 #ifndef KV_CACHE_EVICT_GHOST_H
 #define KV_CACHE_EVICT_GHOST_H
@@ -22,12 +22,12 @@ struct kv_ghost {
 
 /* Room for at least @entries.  -ENOMEM. */
 int kv_ghost_init(struct kv_ghost *ghost, uint64_t entries);
-/* There are so many blocks in DRAM: remember accordingly. */
+/* Fit the number of entries to @blocks in DRAM. */
 void kv_ghost_fit(struct kv_ghost *ghost, uint32_t blocks);
 void kv_ghost_fini(struct kv_ghost *ghost);
-/* @hash: of the block's space and key, seeded. */
+/* Remember a block.  @hash: of its space and key, seeded. */
 void kv_ghost_put(struct kv_ghost *ghost, uint64_t hash, struct kv_past past);
-/* And forget it: it is back.  uses 0: not known. */
+/* Return and forget the past of a block that is back; uses 0: not known. */
 struct kv_past kv_ghost_take(struct kv_ghost *ghost, uint64_t hash);
 
 #endif

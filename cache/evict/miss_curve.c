@@ -3,13 +3,13 @@
  * miss_curve.c - hit rates of caches of other sizes, from sampled reuse
  * distances.
  *
- * OWNS       the keys that are followed, and when each was used last.
+ * OWNS       the followed keys, and the moment of the last use of each.
  *
  * INVARIANTS
  *   (1) A key is followed if its hash is below the threshold; the threshold
  *       only falls.
- *   (2) moment[i] is the followed key that was used last at moment i, or none;
- *       each has one.  The tree adds up their bytes over the moments.
+ *   (2) at[i] is the followed key whose last use was at moment i, or none; each
+ *       key has one moment.  The tree sums their pages over the moments.
  *
  * LOCKING    the cache's lock.
  */
@@ -18,8 +18,8 @@
 #define KEYS 8192u	  /* followed at most */
 #define SLOTS (2u * KEYS) /* of the table of keys */
 #define MOMENTS (4u * KEYS)
-#define FIRST_PART 12u	     /* of all keys one in so many, to begin with */
-#define FADE_USES (4u << 20) /* after which what was counted halves */
+#define FIRST_PART 12u	     /* one key in so many, to begin with */
+#define FADE_USES (4u << 20) /* after which the counts halve */
 
 struct key {
 	uint64_t hash; /* 0: a free slot */
@@ -33,8 +33,8 @@ struct kv_miss_curve {
 	uint32_t n, now;	    /* now: the next moment */
 	uint32_t at[MOMENTS];	    /* slot of the key, and one; 0: none */
 	uint64_t tree[MOMENTS + 1]; /* Fenwick's: pages by moment */
-	/* All uses; those that were followed, each for as many as it stands
-	 * for; and of these the hits by size. */
+	/* All uses; followed uses, each weighted by the uses that it stands
+	 * for; and their hits, by cache size. */
 	double uses, followed, hits[KV_MISS_CURVE_SIZES];
 };
 
@@ -60,7 +60,7 @@ static void tree_add(struct kv_miss_curve *curve, uint32_t moment, uint64_t by)
 		curve->tree[i] += by;
 }
 
-/* Pages of the moments up to and including @moment. */
+/* Sum up the pages of the moments up to and including @moment. */
 static uint64_t tree_sum(const struct kv_miss_curve *curve, uint32_t moment)
 {
 	uint64_t sum = 0;
@@ -79,7 +79,7 @@ static uint32_t slot_of(const struct kv_miss_curve *curve, uint64_t hash)
 	return i;
 }
 
-/* Begin the moments anew, with those keys that are still to be followed. */
+/* Renumber the moments of the keys below the threshold, and drop the others. */
 static void compact(struct kv_miss_curve *curve)
 {
 	struct key *old = malloc(sizeof(curve->keys));
@@ -110,49 +110,43 @@ static void compact(struct kv_miss_curve *curve)
 	free(old);
 }
 
-static bool make_room(struct kv_miss_curve *curve)
+void kv_miss_curve_use(struct kv_miss_curve *curve, uint64_t hash,
+		       uint64_t bytes, uint64_t capacity)
 {
+	const uint32_t pages = (uint32_t)(kv_round_up(bytes, 4096) / 4096);
+	struct key *key;
+	uint32_t slot;
+	double part;
+
+	if (++curve->uses >= FADE_USES) {
+		curve->uses /= 2;
+		curve->followed /= 2;
+		for (unsigned i = 0; i < KV_MISS_CURVE_SIZES; i++)
+			curve->hits[i] /= 2;
+	}
+	if (hash >= curve->threshold || !hash)
+		return;
 	if (curve->n == KEYS)
 		curve->threshold /= 2;
 	if (curve->n == KEYS || curve->now == MOMENTS)
 		compact(curve);
-	return curve->n < KEYS && curve->now < MOMENTS;
-}
-
-static void fade(struct kv_miss_curve *curve)
-{
-	if (curve->uses < FADE_USES)
+	if (curve->n == KEYS || curve->now == MOMENTS ||
+	    hash >= curve->threshold)
 		return;
-	curve->uses /= 2;
-	curve->followed /= 2;
-	for (unsigned i = 0; i < KV_MISS_CURVE_SIZES; i++)
-		curve->hits[i] /= 2;
-}
-
-/* The key was used before: which caches would have had it still? */
-static void count_hit(struct kv_miss_curve *curve, const struct key *key,
-		      double part, double capacity)
-{
-	uint64_t since =
-		tree_sum(curve, MOMENTS - 1) - tree_sum(curve, key->moment);
-	double bytes = ((double)since * part + key->pages) * 4096;
-
-	for (unsigned i = 0; i < KV_MISS_CURVE_SIZES; i++)
-		if (i == KV_MISS_CURVE_SIZES - 1 ||
-		    bytes <= capacity * (1 << i))
-			curve->hits[i] += part;
-}
-
-static void follow(struct kv_miss_curve *curve, uint64_t hash, uint32_t pages,
-		   uint64_t capacity)
-{
-	double part = (double)UINT64_MAX / (double)curve->threshold;
-	uint32_t slot = slot_of(curve, hash);
-	struct key *key = &curve->keys[slot];
-
+	part = (double)UINT64_MAX / (double)curve->threshold;
+	slot = slot_of(curve, hash);
+	key = &curve->keys[slot];
 	curve->followed += part;
 	if (key->hash) {
-		count_hit(curve, key, part, (double)capacity);
+		/* Count a hit for the caches that would still have the block. */
+		uint64_t since = tree_sum(curve, MOMENTS - 1) -
+				 tree_sum(curve, key->moment);
+		double reuse = ((double)since * part + key->pages) * 4096;
+
+		for (unsigned i = 0; i < KV_MISS_CURVE_SIZES; i++)
+			if (i == KV_MISS_CURVE_SIZES - 1 ||
+			    reuse <= (double)capacity * (1 << i))
+				curve->hits[i] += part;
 		curve->at[key->moment] = 0;
 		tree_add(curve, key->moment, -(uint64_t)key->pages);
 	} else {
@@ -163,24 +157,11 @@ static void follow(struct kv_miss_curve *curve, uint64_t hash, uint32_t pages,
 	tree_add(curve, curve->now++, pages);
 }
 
-void kv_miss_curve_use(struct kv_miss_curve *curve, uint64_t hash,
-		       uint64_t bytes, uint64_t capacity)
-{
-	curve->uses++;
-	fade(curve);
-	if (hash >= curve->threshold || !hash)
-		return;
-	if (!make_room(curve) || hash >= curve->threshold)
-		return;
-	follow(curve, hash, (uint32_t)(kv_round_up(bytes, 4096) / 4096),
-	       capacity);
-}
-
 void kv_miss_curve_estimate(const struct kv_miss_curve *curve,
 			    double ret_rates[KV_MISS_CURVE_SIZES])
 {
-	/* By chance more uses were followed than was their part, or fewer:
-	 * that comes from the few keys that are used most, which are hits. */
+	/* By chance the followed uses are more, or fewer, than their part.  The
+	 * difference comes from the few keys that are used most: hits. */
 	double more = curve->uses - curve->followed;
 
 	for (unsigned i = 0; i < KV_MISS_CURVE_SIZES; i++) {

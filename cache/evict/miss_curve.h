@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * miss_curve.h - what hit rate would more memory give?
+ * miss_curve.h - the hit rates that caches of other sizes would have.
  *
- * Of all keys a few are followed, chosen by their hash, and for each use of one
- * of them the bytes of distinct blocks used since its last use: a cache that
- * leaves blocks in the order of their last use would have had it if it held as
- * many.  The more keys there are, the smaller the part that is followed, so
- * memory and time stay bounded.  Old uses fade.
+ * A few keys are followed, chosen by their hash.  For each use of one, the
+ * curve computes the bytes of distinct blocks used since its last use: an LRU
+ * cache of that size would have had the block.  The more keys there are, the
+ * smaller the followed part, so memory and time stay bounded.  Old uses fade.
  *
  * All calls under the cache's lock.
  */
@@ -15,18 +14,18 @@
 
 #include "common/kv.h"
 
-/* Of the cache's memory: 1, 2, 4 times, and any. */
+/* 1, 2, 4 times the cache's memory, and any amount. */
 #define KV_MISS_CURVE_SIZES 4
 
 struct kv_miss_curve;
 
 int kv_miss_curve_new(struct kv_miss_curve **ret_curve); /* -ENOMEM */
 void kv_miss_curve_free(struct kv_miss_curve *curve);	 /* takes NULL */
-/* A block is used, or comes in because it was asked for and not there.
- * @hash: of its key, seeded; @capacity: of the memory there is. */
+/* Count the use of a block, or its arrival after a miss.  @hash: of its key,
+ * seeded; @capacity: of the cache, in bytes. */
 void kv_miss_curve_use(struct kv_miss_curve *curve, uint64_t hash,
 		       uint64_t bytes, uint64_t capacity);
-/* Between 0 and 1; 0 where nothing was used yet. */
+/* Estimate the hit rates, 0 to 1; 0 before the first use. */
 void kv_miss_curve_estimate(const struct kv_miss_curve *curve,
 			    double ret_rates[KV_MISS_CURVE_SIZES]);
 

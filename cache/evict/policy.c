@@ -1,34 +1,86 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy.c - lists of blocks, and which of their heads leaves.
+ * policy.c - lists of blocks, and the choice of the list head that is evicted;
+ * the policies lru and flru.
  *
  * OWNS       the links between nodes.
  *
  * INVARIANTS
  *   (1) A linked node is on exactly the list its @list names.
- *   (2) From oldest to newest, ages never go up, but for what was put in
- *       behind an old parent and did not find its place in SORT steps.
+ *   (2) From oldest to newest, ages never go up, except for a block that was
+ *       inserted behind an old parent and did not find its place in SORT steps.
  *   (3) A parent is newer than its child, or as new and after it on their
- *       list, or as new and on a higher list: so long as chains are touched
- *       from their tails, and children put in after their parents.
+ *       list, or as new and on a higher list, if chains are touched from their
+ *       tails and children are inserted after their parents.
  *
  * LOCKING    the cache's lock, for everything.
  */
 #include "cache/evict/policy.h"
 
-/* A burst of seals whose parents are not known: each is taken for the child of
- * the one before if its place in the chain is the next. */
+/* In a burst of seals, a block whose parent is not known is taken for the child
+ * of the one before if its place in the chain is the next. */
 #define BURST_NS 200000000u
 #define SORT 64		  /* steps to a block's place on its list */
 #define AGEING_MIN 65536u /* touches after which uses count for half; */
 #define AGEING_BLOCKS 16u /* and as many for each block of the tier */
 
-/* Every policy is a file policy_*.c and a word here, by which options, usage
- * and kvfs-replay know it.  The first is the default. */
-extern const struct kv_policy_kind kv_policy_lhd, kv_policy_flru, kv_policy_lru;
+/* ---- the policies ---- */
 
-static const struct kv_policy_kind *const kinds[] = {
-	&kv_policy_lhd, &kv_policy_flru, &kv_policy_lru};
+/* lru: evict the block that was used longest ago. */
+
+static unsigned lru_list(unsigned uses, unsigned depth)
+{
+	(void)uses;
+	(void)depth;
+	return 1;
+}
+
+static float lru_worth(const struct kv_eviction *eviction, unsigned list,
+		       uint32_t age)
+{
+	(void)eviction;
+	(void)list;
+	return 1 / ((float)age + 1);
+}
+
+static const struct kv_policy_kind lru = {
+	.name = "lru",
+	.lists = 2,
+	.list = lru_list,
+	.worth = lru_worth,
+};
+
+/* flru: lists by number of uses, 1, 2, 3, 4 and more; evict the list head with
+ * the largest age over uses. */
+
+#define FLRU_MOST 4u
+
+static unsigned flru_list(unsigned uses, unsigned depth)
+{
+	(void)depth;
+	return KV_MIN(KV_MAX(uses, 1u), FLRU_MOST);
+}
+
+static float flru_worth(const struct kv_eviction *eviction, unsigned list,
+			uint32_t age)
+{
+	(void)eviction;
+	return (float)list / ((float)age + 1);
+}
+
+static const struct kv_policy_kind flru = {
+	.name = "flru",
+	.lists = FLRU_MOST + 1,
+	.list = flru_list,
+	.worth = flru_worth,
+};
+
+/* The policies by the names that options and kvfs-replay use; the first is the
+ * default. */
+static const struct kv_policy_kind *const kinds[] = {&kv_policy_lhd, &flru,
+						     &lru};
+
+/* ---- lists ---- */
 
 const char *kv_policy_name(unsigned i)
 {
@@ -144,16 +196,8 @@ struct kv_past kv_policy_past(const struct kv_policy *policy, uint32_t block)
 	return (struct kv_past){node->tick, node->uses};
 }
 
-/* By its place from the head of the chain: 0-6, 7-14, 15-30, beyond. */
-static uint8_t depth_of(uint32_t position)
-{
-	if (position >= 31)
-		return 0;
-	return position >= 15 ? 1 : position >= 7 ? 2 : KV_DEPTHS - 1;
-}
-
-/* Count a use after @age.  Old uses fade, so that what was used much a day ago
- * does not stay for ever. */
+/* Count a use after @age.  Old uses fade, so that a block that was used often
+ * yesterday does not stay for ever. */
 static uint8_t one_more(const struct kv_eviction *eviction, unsigned uses,
 			uint32_t age)
 {
@@ -177,46 +221,14 @@ static void learn_entry(struct kv_eviction *eviction, unsigned list)
 		eviction->kind->entered(eviction, list);
 }
 
-/* The block it is to leave before: its parent, or who stands for it. */
-static uint32_t parent_of(struct kv_policy *policy,
-			  const struct kv_arrival *arrival)
-{
-	bool burst = policy->burst != KV_NONE &&
-		     arrival->now_ns - policy->burst_ns <= BURST_NS;
-
-	if (!burst)
-		policy->burst_ns = arrival->now_ns;
-	if (arrival->parent != KV_NONE &&
-	    node_of(policy, arrival->parent)->linked)
-		return arrival->parent;
-	return burst && !arrival->promoted && !arrival->same &&
-			       arrival->position == policy->burst_position + 1
-		       ? policy->burst
-		       : KV_NONE;
-}
-
-/* Where on @list a block of @age belongs: before whom. */
-static uint32_t place_of(const struct kv_policy *policy, unsigned list,
-			 uint32_t age)
-{
-	uint32_t next = KV_NONE, block = policy->newest[list];
-
-	for (unsigned i = 0; i < SORT && block != KV_NONE; i++) {
-		const struct kv_evict_node *node = node_of(policy, block);
-
-		if (age_of(policy, node) > age)
-			break;
-		next = block;
-		block = node->prev;
-	}
-	return next;
-}
-
-static void join_parent(struct kv_policy *policy, uint32_t block,
-			uint32_t parent, bool known)
+/* Insert @block so that it is evicted before @parent.  @known: that is its
+ * parent for sure. */
+static void insert_before_parent(struct kv_policy *policy, uint32_t block,
+				 uint32_t parent, bool known)
 {
 	struct kv_evict_node *node = node_of(policy, block);
 	const struct kv_evict_node *above = node_of(policy, parent);
+	uint32_t next = parent;
 	unsigned list;
 
 	node->tick = above->tick;
@@ -226,24 +238,19 @@ static void join_parent(struct kv_policy *policy, uint32_t block,
 	}
 	list = known && above->list == KV_LIST_ENDED ? KV_LIST_ENDED
 						     : list_of(policy, node);
-	link_before(policy, block, list,
-		    list == above->list
-			    ? parent
-			    : place_of(policy, list, age_of(policy, node)));
-}
+	if (list != above->list) { /* find the place that its age has there */
+		uint32_t at = policy->newest[list];
 
-/* A past tells of uses, and something is to be learned from that. */
-static uint8_t uses_by_past(struct kv_eviction *eviction, uint8_t depth,
-			    const struct kv_arrival *arrival)
-{
-	const struct kv_past *past = &arrival->past;
-	uint32_t age = *eviction->clock - past->tick;
-
-	if (!past->uses || arrival->same)
-		return KV_MAX(past->uses, 1u);
-	eviction->remembered++;
-	learn_use(eviction, eviction->kind->list(past->uses, depth), age);
-	return one_more(eviction, past->uses, age);
+		next = KV_NONE;
+		for (unsigned i = 0; i < SORT && at != KV_NONE; i++) {
+			if (age_of(policy, node_of(policy, at)) >
+			    age_of(policy, node))
+				break;
+			next = at;
+			at = node_of(policy, at)->prev;
+		}
+	}
+	link_before(policy, block, list, next);
 }
 
 void kv_policy_insert(struct kv_policy *policy, uint32_t block,
@@ -251,18 +258,43 @@ void kv_policy_insert(struct kv_policy *policy, uint32_t block,
 {
 	struct kv_eviction *eviction = policy->eviction;
 	struct kv_evict_node *node = node_of(policy, block);
-	uint32_t parent = parent_of(policy, arrival);
+	const struct kv_past *past = &arrival->past;
+	const uint32_t position = arrival->position;
+	const bool burst = policy->burst != KV_NONE &&
+			   arrival->now_ns - policy->burst_ns <= BURST_NS;
+	uint32_t parent = KV_NONE, age;
 
+	if (!burst)
+		policy->burst_ns = arrival->now_ns;
+	if (arrival->parent != KV_NONE &&
+	    node_of(policy, arrival->parent)->linked)
+		parent = arrival->parent;
+	else if (burst && !arrival->promoted && !arrival->same &&
+		 position == policy->burst_position + 1)
+		parent = policy->burst;
 	node->tick = ++*eviction->clock;
-	node->depth = depth_of(arrival->position);
-	node->uses = uses_by_past(eviction, node->depth, arrival);
+	/* By its place from the head of the chain: 0-6, 7-14, 15-30, beyond. */
+	node->depth = position >= 31   ? 0
+		      : position >= 15 ? 1
+		      : position >= 7  ? 2
+				       : KV_DEPTHS - 1;
+	if (past->uses && !arrival->same) {
+		age = *eviction->clock - past->tick;
+		eviction->remembered++;
+		learn_use(eviction,
+			  eviction->kind->list(past->uses, node->depth), age);
+		node->uses = one_more(eviction, past->uses, age);
+	} else {
+		node->uses = KV_MAX(past->uses, 1u);
+	}
 	node->promoted = arrival->promoted;
 	if (parent == KV_NONE)
 		link_before(policy, block, list_of(policy, node), KV_NONE);
 	else
-		join_parent(policy, block, parent, parent == arrival->parent);
+		insert_before_parent(policy, block, parent,
+				     parent == arrival->parent);
 	policy->burst = arrival->promoted || arrival->same ? KV_NONE : block;
-	policy->burst_position = arrival->position;
+	policy->burst_position = position;
 	eviction->blocks++;
 	learn_entry(eviction, node->list);
 }
@@ -322,17 +354,8 @@ static uint32_t head_of(const struct kv_policy *policy, unsigned list)
 						    : policy->oldest[list];
 }
 
-/* To the other end of its list. */
-static void pass_over(struct kv_policy *policy, uint32_t block, unsigned list)
-{
-	policy->eviction->refused++;
-	unlink_node(policy, node_of(policy, block));
-	link_before(policy, block, list,
-		    policy->eviction->kind->newest_first ? policy->oldest[list]
-							 : KV_NONE);
-}
-
-/* The first block of @list that may go; what may not is passed over. */
+/* Return the first block of @list that may go.  Move blocks that may not to the
+ * other end of the list. */
 static uint32_t first_allowed(struct kv_policy *policy, unsigned list,
 			      bool (*may)(void *, uint32_t), void *arg)
 {
@@ -345,7 +368,10 @@ static uint32_t first_allowed(struct kv_policy *policy, unsigned list,
 		const struct kv_evict_node *node = node_of(policy, block);
 		uint32_t next = back ? node->prev : node->next;
 
-		pass_over(policy, block, list);
+		policy->eviction->refused++;
+		unlink_node(policy, node);
+		link_before(policy, block, list,
+			    back ? policy->oldest[list] : KV_NONE);
 		block = block == last ? KV_NONE : next;
 	}
 	return block;
@@ -372,7 +398,7 @@ uint32_t kv_policy_victim(struct kv_policy *policy,
 
 		if (block == KV_NONE)
 			continue;
-		/* An older one on a lower list may be its child. */
+		/* An older block on a lower list may be its child. */
 		age = age_of(policy, node_of(policy, block));
 		if (best != KV_NONE && age <= oldest &&
 		    !policy->eviction->kind->newest_first)

@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy.h - who leaves first: the order of the blocks of one class of a tier.
+ * policy.h - the eviction order of the blocks of one class of a tier.
  *
  * A block is useful only with its whole prefix, so victims come leaf-first.
- * That needs no tree: whoever touches a chain does so from its tail, and a
- * block is put in behind its parent.  Then a parent is never older than its
- * child, nor on a lower list, and the oldest block of a list is a leaf if none
- * on a lower list is older.
+ * That needs no tree: chains are touched from their tails, and a block is
+ * inserted behind its parent.  Then a parent is never older than its child, nor
+ * on a lower list, and the oldest block of a list is a leaf if no block of a
+ * lower list is older.
  *
- * A kind of policy says on which list a block belongs and how much a block of
- * a list and an age is worth: the hits to be expected from it for each touch of
- * the cache that it stays.  The victim is the list head that is worth least.
- * That costs as many steps as there are lists, whatever the number of blocks.
- * A kind with newest_first takes a list's other end: the head of a chain may go
+ * A kind of policy says on which list a block belongs, and how much a block of
+ * a list and an age is worth: the hits to expect from it for each touch of the
+ * cache that it stays.  The victim is the list head that is worth least.  That
+ * costs as many steps as there are lists, whatever the number of blocks.  A
+ * kind with newest_first takes a list's other end: the head of a chain may go
  * before its rest.
  *
  * All calls under the cache's lock.  A policy owns nothing but links; its nodes
- * lie in their blocks' slots (DRAM) or in the blocks (SSD).
+ * lie in the blocks' slots (DRAM) or in the blocks (SSD).
  */
 #ifndef KV_CACHE_EVICT_POLICY_H
 #define KV_CACHE_EVICT_POLICY_H
 
-#include "cache/evict/shadow_cache.h"
 #include "common/kv.h"
 
 #define KV_NONE UINT32_MAX
@@ -44,23 +43,25 @@ struct kv_evict_node {
 _Static_assert(sizeof(struct kv_evict_node) == 16, "there are millions");
 
 struct kv_policy_kind;
+struct kv_shadow_cache;
 
 #define KV_HIT_DENSITY_LISTS 12
 #define KV_HIT_DENSITY_AGES 124 /* four to an octave */
 
 /*
- * lhd: how soon is a block of this list and age used again?
+ * lhd: how soon a block of a list and an age is used again.
  *
- * From the ages at which blocks were used again, by list: for each age the best
- * rate, over any time to come, of hits for each touch that a block stays in the
- * cache till then.  Blocks that were evicted and come again count, so what is
- * learned does not depend on what was kept.  The past fades.
+ * Learned from the ages at which blocks were used again, by list: for each age
+ * the best rate, over any time to come, of hits for each touch that a block
+ * stays in the cache till then.  Blocks that were evicted and come back count,
+ * so that the result does not depend on the blocks that were kept.  The past
+ * fades.
  */
 struct kv_hit_density {
 	float entered[KV_HIT_DENSITY_LISTS];
 	float used[KV_HIT_DENSITY_LISTS][KV_HIT_DENSITY_AGES];
 	float worth[KV_HIT_DENSITY_LISTS][KV_HIT_DENSITY_AGES];
-	uint32_t events;  /* since it was last worked out */
+	uint32_t events;  /* since the worth was last computed */
 	uint64_t entries; /* of all time */
 };
 
@@ -70,33 +71,32 @@ struct kv_eviction {
 	uint32_t *clock; /* counts touches, for all tiers of a cache */
 	struct kv_evict_node *(*node)(void *arg, uint32_t block);
 	void *arg;
-	uint32_t blocks;	       /* on all lists */
-	uint64_t refused, remembered;  /* remembered: known by a past */
-	uint64_t ended;		       /* victims of ended chains */
-	struct kv_hit_density density; /* what lhd learned */
-	struct kv_shadow_cache
-		*shadow; /* lhd: is that better than simple ones? */
+	uint32_t blocks;		/* on all lists */
+	uint64_t refused, remembered;	/* remembered: known by a past */
+	uint64_t ended;			/* victims of ended chains */
+	struct kv_hit_density density;	/* what lhd learned */
+	struct kv_shadow_cache *shadow; /* lhd's; NULL for other policies */
 };
 
 struct kv_policy_kind {
 	const char *name;
 	bool newest_first; /* victims come from the newest end of their list */
 	unsigned lists; /* with KV_LIST_ENDED; at most KV_HIT_DENSITY_LISTS */
-	/* Of a block: monotone in @uses, and in @depth for equal uses. */
+	/* Return a block's list: monotone in @uses, then in @depth. */
 	unsigned (*list)(unsigned uses, unsigned depth);
-	/* Of a block at the end of @list, 0 to 1: which list's goes first. */
+	/* Return the worth, 0 to 1, of a block at the end of @list. */
 	float (*worth)(const struct kv_eviction *eviction, unsigned list,
 		       uint32_t age);
 	int (*begin)(struct kv_eviction *eviction); /* may be NULL */
-	/* A block was put on a list; one of this list and age was used.  May
-	 * be NULL. */
+	/* Learn that a block was put on @list, or that one of @list and @age
+	 * was used.  May be NULL. */
 	void (*entered)(struct kv_eviction *eviction, unsigned list);
 	void (*used)(struct kv_eviction *eviction, unsigned list, uint32_t age);
 };
 
-/* policy_lhd.c: how many uses do blocks of @list have, and what was learned of
- * a block of @list and @age? */
-unsigned kv_lhd_uses(unsigned list);
+extern const struct kv_policy_kind kv_policy_lhd;
+
+/* Return the learned worth of a block of @list and @age. */
 float kv_lhd_learned(const struct kv_hit_density *density, unsigned list,
 		     uint32_t age);
 
@@ -135,35 +135,54 @@ int kv_eviction_init(struct kv_eviction *eviction, const char *name,
 void kv_eviction_fini(struct kv_eviction *eviction);
 void kv_policy_init(struct kv_policy *policy, struct kv_eviction *eviction);
 
-/* A block that was just sealed, or read in. */
+/* Insert a block that was just sealed or read in. */
 void kv_policy_insert(struct kv_policy *policy, uint32_t block,
 		      const struct kv_arrival *arrival);
-/* A use. */
+/* Count a use. */
 void kv_policy_touch(struct kv_policy *policy, uint32_t block);
-/* A use has ended: as if used now, but not counted. */
+/* Treat the block as used now, without counting a use: a use has ended. */
 void kv_policy_renew(struct kv_policy *policy, uint32_t block);
-/* A hint: its conversation is over.  Call for a chain from its tail. */
+/* Evict the block first: its conversation is over.  Call for a chain from its
+ * tail. */
 void kv_policy_end(struct kv_policy *policy, uint32_t block);
 void kv_policy_remove(struct kv_policy *policy, uint32_t block); /* if on it */
 bool kv_policy_has(const struct kv_policy *policy, uint32_t block);
-/* The past to be remembered of it once it is gone. */
+/* Return the past to remember of a block that is evicted. */
 struct kv_past kv_policy_past(const struct kv_policy *policy, uint32_t block);
 
 /*
- * The best victim that @may allows; KV_NONE.  What it refuses is in use, and
- * counts as used now: so it is passed over once for each time all others have
- * gone, and not at every call.
+ * Return the best victim that @may allows; KV_NONE.  A block that it refuses is
+ * in use and goes to the other end of its list, so that it is not looked at in
+ * each call.
  */
 uint32_t kv_policy_victim(struct kv_policy *policy,
 			  bool (*may)(void *arg, uint32_t block), void *arg);
 
-/* How cold the next victim is: for lru its age in touches, for others the
- * touches for each hit to be expected.  0: there is none. */
+/* Return how cold the next victim is: for lru its age in touches, for others the
+ * touches for each expected hit.  0: there is none. */
 uint32_t kv_policy_age(const struct kv_policy *policy);
-/* The same of @block.  0: it is on no list. */
+/* Return how cold @block is.  0: it is on no list. */
 uint32_t kv_policy_age_of(const struct kv_policy *policy, uint32_t block);
 /* Count blocks that are colder than @age, @most at most: so many steps. */
 uint32_t kv_policy_colder(const struct kv_policy *policy, uint32_t age,
 			  uint32_t most);
+
+/* ---- policy_lhd.c: is the learned order better than a simple one? ---- */
+
+/*
+ * Part of all keys is followed, chosen by hash, in three small caches of that
+ * part of the tier's size.  They weigh their blocks by age alone, by age and
+ * uses, and by the learned worth.  lhd weighs as the one with most recent hits.
+ */
+enum kv_weigh { KV_WEIGH_LEARNED, KV_WEIGH_AGE, KV_WEIGH_USES, KV_WEIGHS };
+
+/* Count a look-up of a block.  @hash: of its key; @position: in its chain, which
+ * need not be known if the key is not followed. */
+void kv_shadow_cache_ask(struct kv_shadow_cache *shadow, uint64_t hash,
+			 uint32_t position);
+bool kv_shadow_cache_follows(const struct kv_shadow_cache *shadow,
+			     uint64_t hash);
+enum kv_weigh kv_shadow_cache_winner(const struct kv_shadow_cache *shadow);
+void kv_shadow_cache_free(struct kv_shadow_cache *shadow); /* takes NULL */
 
 #endif

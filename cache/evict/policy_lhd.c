@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_lhd.c - learned hit density over leaves.
+ * policy_lhd.c - learned hit density over leaves; and the small caches that tell
+ * whether it does better than simpler rules.
  *
  * Blocks used once are on four lists by their place in the chain, the others on
  * seven by number of uses, 2 to 8 and more.  The head of each list is its
- * oldest leaf; the one goes whose list and age have shown the lowest hit
- * density, or the lowest weight by a simpler rule while that does better.
+ * oldest leaf.  The policy evicts the head whose list and age have shown the
+ * lowest hit density, or which weighs least by a simpler rule while that rule
+ * does better in the small caches.
  *
- * OWNS       nothing.
+ * OWNS       the small caches: nodes, keys, orders, and a ghost for each.
+ *
+ * INVARIANTS
+ *   (1) A node of a small cache is in use, and in exactly one bucket, or on its
+ *       free list.
+ *
  * LOCKING    the cache's lock.
  */
+#include "cache/evict/ghost.h"
 #include "cache/evict/policy.h"
 
 #define MOST 8u
@@ -18,6 +26,11 @@
 #define DOUBT 1.0f  /* so many blocks' worth of an assumption */
 #define FIRST 1024u /* entries until it is worked out for the first time */
 #define HORIZON 32  /* ages ahead: eight octaves */
+
+#define ENTRIES 1024u /* of a small cache at most */
+#define NODES (ENTRIES + 1)
+#define MARGIN 1.002	 /* by which age alone must be beaten */
+#define FADE_ASKS 16384u /* after which counts halve */
 
 static unsigned age_group(uint32_t age)
 {
@@ -36,18 +49,10 @@ static float lowest(unsigned index)
 	return (float)((uint64_t)(4 + index % 4) << (index / 4 - 1));
 }
 
-/* While nothing is known, the longer unused, the worse, as lru has it. */
+/* While nothing is known, weigh as lru does. */
 static float assumed(unsigned age)
 {
 	return 1 / (lowest(age) + 1);
-}
-
-static void assume(struct kv_hit_density *density)
-{
-	memset(density, 0, sizeof(*density));
-	for (unsigned i = 0; i < KV_HIT_DENSITY_LISTS; i++)
-		for (unsigned a = 0; a < KV_HIT_DENSITY_AGES; a++)
-			density->worth[i][a] = assumed(a);
 }
 
 float kv_lhd_learned(const struct kv_hit_density *density, unsigned list,
@@ -79,7 +84,7 @@ static void learn_list(struct kv_hit_density *density, unsigned list)
 
 	left[0] = density->entered[list] + 1;
 	for (unsigned a = 0; a < KV_HIT_DENSITY_AGES; a++) {
-		/* Neighbours share: few events must not make a cliff. */
+		/* Smooth over neighbours: few events must not make a cliff. */
 		hits[a] = (used[a ? a - 1 : 0] + 2 * used[a] +
 			   used[a + 1 < KV_HIT_DENSITY_AGES ? a + 1 : a]) /
 			  4;
@@ -92,8 +97,8 @@ static void learn_list(struct kv_hit_density *density, unsigned list)
 					  (left[a] + DOUBT);
 }
 
-/* Work the worth out anew, if @period entries have passed since, or in the
- * beginning fewer; and let the past fade. */
+/* Compute the worth anew and let the past fade, if @period entries have passed
+ * since the last time, or fewer in the beginning. */
 static void settle(struct kv_hit_density *density, uint32_t period)
 {
 	if (density->events < period &&
@@ -108,6 +113,201 @@ static void settle(struct kv_hit_density *density, uint32_t period)
 	density->events = 0;
 }
 
+/* ---- small caches, one for each way to weigh blocks ---- */
+
+struct side {
+	struct kv_shadow_cache *shadow;
+	enum kv_weigh how;
+	struct kv_eviction eviction;
+	struct kv_policy policy;
+	struct kv_ghost ghost;
+	struct kv_evict_node nodes[NODES];
+	uint64_t hash[NODES];
+	uint32_t next[NODES];	   /* in its bucket, or of the free list */
+	uint32_t buckets[ENTRIES]; /* links hold one more; 0: none */
+	uint32_t free;
+	double hits;
+};
+
+struct kv_shadow_cache {
+	const struct kv_eviction *tier;
+	struct kv_policy_kind kind;
+	uint32_t clock; /* the tier's, while an ask is handled */
+	uint32_t asks;
+	struct side side[KV_WEIGHS];
+};
+
+static struct kv_evict_node *node_of(void *arg, uint32_t node)
+{
+	return &((struct side *)arg)->nodes[node];
+}
+
+static unsigned uses_of(unsigned list)
+{
+	return list <= KV_DEPTHS ? 1 : list - KV_DEPTHS + 1;
+}
+
+/* Weigh a block of @list and @age: by its learned worth, 1 / age or uses / age. */
+static float weigh(const struct kv_eviction *tier, enum kv_weigh how,
+		   unsigned list, uint32_t age)
+{
+	if (how == KV_WEIGH_LEARNED)
+		return kv_lhd_learned(&tier->density, list, age);
+	return (float)(how == KV_WEIGH_USES ? uses_of(list) : 1) /
+	       ((float)age + 1);
+}
+
+static float side_worth(const struct kv_eviction *eviction, unsigned list,
+			uint32_t age)
+{
+	const struct side *side = eviction->arg;
+
+	return weigh(side->shadow->tier, side->how, list, age);
+}
+
+void kv_shadow_cache_free(struct kv_shadow_cache *shadow)
+{
+	if (!shadow)
+		return;
+	for (unsigned i = 0; i < KV_WEIGHS; i++)
+		kv_ghost_fini(&shadow->side[i].ghost);
+	free(shadow);
+}
+
+/* @tier: outlives the shadow cache.  NULL: no memory. */
+static struct kv_shadow_cache *shadow_new(const struct kv_eviction *tier)
+{
+	struct kv_shadow_cache *shadow = calloc(1, sizeof(*shadow));
+
+	if (!shadow)
+		return NULL;
+	shadow->tier = tier;
+	/* As the tier's, but it learns nothing itself. */
+	shadow->kind = (struct kv_policy_kind){.lists = tier->kind->lists,
+					       .list = tier->kind->list,
+					       .worth = side_worth};
+	for (unsigned how = 0; how < KV_WEIGHS; how++) {
+		struct side *side = &shadow->side[how];
+
+		side->shadow = shadow;
+		side->how = how;
+		side->eviction.kind = &shadow->kind;
+		side->eviction.clock = &shadow->clock;
+		side->eviction.node = node_of;
+		side->eviction.arg = side;
+		kv_policy_init(&side->policy, &side->eviction);
+		for (uint32_t i = 0; i < NODES; i++)
+			side->next[i] = i + 1;
+		if (kv_ghost_init(&side->ghost,
+				  ENTRIES * KV_GHOST_FOR_A_BLOCK) < 0) {
+			kv_shadow_cache_free(shadow);
+			return NULL;
+		}
+	}
+	return shadow;
+}
+
+/* Return the shift of the part of all keys that is followed: one in 1 << shift. */
+static unsigned part_of(const struct kv_shadow_cache *shadow)
+{
+	unsigned shift = 0;
+
+	while (shadow->tier->blocks >> shift > ENTRIES)
+		shift++;
+	return shift;
+}
+
+bool kv_shadow_cache_follows(const struct kv_shadow_cache *shadow,
+			     uint64_t hash)
+{
+	return (hash >> 20 & ((1u << part_of(shadow)) - 1)) == 0;
+}
+
+static uint32_t *find_key(struct side *side, uint64_t hash)
+{
+	uint32_t *link = &side->buckets[(hash >> 40) % ENTRIES];
+
+	while (*link && side->hash[*link - 1] != hash)
+		link = &side->next[*link - 1];
+	return link;
+}
+
+static bool any(void *arg, uint32_t node)
+{
+	(void)arg;
+	(void)node;
+	return true;
+}
+
+static void evict_key(struct side *side)
+{
+	uint32_t victim = kv_policy_victim(&side->policy, any, NULL);
+	uint32_t *link = find_key(side, side->hash[victim]);
+
+	kv_ghost_put(&side->ghost, side->hash[victim],
+		     kv_policy_past(&side->policy, victim));
+	kv_policy_remove(&side->policy, victim);
+	*link = side->next[victim];
+	side->next[victim] = side->free;
+	side->free = victim;
+}
+
+static void ask_side(struct side *side, uint64_t hash, uint32_t position,
+		     uint32_t room)
+{
+	uint32_t *link = find_key(side, hash), node;
+	struct kv_arrival arrival = {.parent = KV_NONE, .position = position};
+
+	if (*link) {
+		side->hits++;
+		kv_policy_touch(&side->policy, *link - 1);
+		return;
+	}
+	while (side->eviction.blocks && side->eviction.blocks >= room)
+		evict_key(side);
+	link = find_key(side,
+			hash); /* an evicted node may have held the link */
+	node = side->free;
+	side->free = side->next[node];
+	side->hash[node] = hash;
+	side->next[node] = 0;
+	*link = node + 1;
+	arrival.past = kv_ghost_take(&side->ghost, hash);
+	side->policy.burst = KV_NONE;
+	kv_policy_insert(&side->policy, node, &arrival);
+}
+
+void kv_shadow_cache_ask(struct kv_shadow_cache *shadow, uint64_t hash,
+			 uint32_t position)
+{
+	uint32_t room = shadow->tier->blocks >> part_of(shadow);
+
+	if (!kv_shadow_cache_follows(shadow, hash))
+		return;
+	for (unsigned i = 0; i < KV_WEIGHS; i++) {
+		shadow->clock = *shadow->tier->clock;
+		ask_side(&shadow->side[i], hash, position, KV_MAX(room, 1u));
+	}
+	if (++shadow->asks < FADE_ASKS)
+		return;
+	shadow->asks = 0;
+	for (unsigned i = 0; i < KV_WEIGHS; i++)
+		shadow->side[i].hits /= 2;
+}
+
+enum kv_weigh kv_shadow_cache_winner(const struct kv_shadow_cache *shadow)
+{
+	unsigned best = KV_WEIGH_AGE;
+	double most = shadow->side[best].hits * MARGIN;
+
+	for (unsigned i = 0; i < KV_WEIGHS; i++)
+		if (shadow->side[i].hits > most) {
+			best = i;
+			most = shadow->side[i].hits;
+		}
+	return (enum kv_weigh)best;
+}
+
 /* ---- the policy ---- */
 
 static unsigned list(unsigned uses, unsigned depth)
@@ -115,25 +315,22 @@ static unsigned list(unsigned uses, unsigned depth)
 	return uses <= 1 ? 1 + depth : KV_DEPTHS - 1 + KV_MIN(uses, MOST);
 }
 
-unsigned kv_lhd_uses(unsigned which)
-{
-	return which <= KV_DEPTHS ? 1 : which - KV_DEPTHS + 1;
-}
-
 static float worth(const struct kv_eviction *eviction, unsigned which,
 		   uint32_t age)
 {
-	enum kv_weigh how = kv_shadow_cache_winner(eviction->shadow);
-
-	if (how != KV_WEIGH_LEARNED)
-		return kv_weigh_simply(how, which, age);
-	return kv_lhd_learned(&eviction->density, which, age);
+	return weigh(eviction, kv_shadow_cache_winner(eviction->shadow), which,
+		     age);
 }
 
 static int begin(struct kv_eviction *eviction)
 {
-	assume(&eviction->density);
-	eviction->shadow = kv_shadow_cache_new(eviction);
+	struct kv_hit_density *density = &eviction->density;
+
+	memset(density, 0, sizeof(*density));
+	for (unsigned i = 0; i < KV_HIT_DENSITY_LISTS; i++)
+		for (unsigned a = 0; a < KV_HIT_DENSITY_AGES; a++)
+			density->worth[i][a] = assumed(a);
+	eviction->shadow = shadow_new(eviction);
 	return eviction->shadow ? 0 : -ENOMEM;
 }
 
