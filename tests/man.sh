@@ -30,7 +30,9 @@ for page in man/kvfs_*.3; do
 	name=${page##*/}
 	grep -qE "\b${name%.3}\(" kernels/kvfs.h || fail "$page: no such function in kvfs.h"
 done
-for name in $(sed -n '/^static.* \*quota_of(/,/^}/p' fs/mount/xattr.c | grep -oE '"[a-z.]+"' | tr -d '"'); do
+limits=$(grep -oE '"(quota|reserve|rate)\.[a-z]+"' fs/mount/xattr.c | sort -u | tr -d '"')
+[ -n "$limits" ] || fail "no attributes of limits in fs/mount/xattr.c"
+for name in $limits; do
 	short=$(grep -nF "$name" man/*.[1-9] | sed "s/user\\.kvfs\\.$name//g" | grep -F "$name") &&
 		fail "an attribute without user.kvfs.: $short"
 done
