@@ -1,176 +1,556 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stats.c - the cache's figures as text.
+ * stats.c - figures of the cache, as text for people and for Prometheus.
  *
  * OWNS      nothing.
+ *
+ * INVARIANTS
+ *   (1) Each figure is one row of a table: its metric, and the name by which the
+ *       text for people refers to it.
  *
  * LOCKING   none: the cache answers with a copy.
  */
 #include <stdio.h>
 
+#include "common/array.h"
 #include "fs/base/stats.h"
 
-#define SPACES_MAX 100u /* with a line of their own */
+#define SPACES_MAX 100u /* with lines of their own */
 #define OTHERS "other"
 
-typedef unsigned long long ull; /* what %llu wants */
+typedef unsigned long long ull; /* for %llu */
 
 #define REMOTES 8 /* more than there can be */
+
+/* A row of a table: one figure. */
+struct figure {
+	const char *key;    /* in the text for people; or NULL */
+	const char *metric; /* without "kvfs_"; NULL: in the text alone.  A name
+			       in _total is a counter, any other a gauge */
+	const char *label;  /* such as tier="dram"; or NULL */
+	const char *help;   /* NULL: another label of the row before */
+	size_t at;	    /* offset in the structure */
+	enum { U64, BOOL, RATIO, NS } type;
+};
+
+#define S(field) #field, .at = offsetof(struct kv_cache_stats, field)
+#define FIGURE(field, name, tag, text)                               \
+	{                                                            \
+		S(field), .metric = name, .label = tag, .help = text \
+	}
+#define TEXT_ONLY(field) \
+	{                \
+		S(field) \
+	}
+#define DRAM "tier=\"dram\""
+#define SSD "tier=\"ssd\""
+
+static const struct figure figures[] = {
+	FIGURE(dram_blocks, "blocks", DRAM, "Blocks in a tier."),
+	FIGURE(ssd_blocks, "blocks", SSD, NULL),
+	FIGURE(dram_used, "bytes", DRAM, "Bytes that blocks hold in a tier."),
+	FIGURE(ssd_used, "bytes", SSD, NULL),
+	FIGURE(dram_total, "capacity_bytes", DRAM, "Size of a tier."),
+	FIGURE(ssd_total, "capacity_bytes", SSD, NULL),
+	FIGURE(spaces, "spaces", NULL, "Spaces."),
+	FIGURE(leases, "leases", NULL, "Blocks leased by clients."),
+	FIGURE(pinned, "pinned_blocks", NULL, "Blocks pinned by users."),
+	FIGURE(pinned_bytes, "pinned_bytes", NULL,
+	       "Bytes of DRAM that pins hold."),
+	FIGURE(snapshots, "snapshots", NULL, "Snapshots."),
+	FIGURE(saving, "saving_blocks", NULL, "Blocks being saved."),
+	FIGURE(dirty_blocks, "dirty_blocks", NULL,
+	       "Sealed blocks not yet on SSD."),
+	FIGURE(dram_alone, "dram_alone_blocks", NULL,
+	       "Sealed blocks neither on SSD nor on their way to it."),
+	FIGURE(dram_segments, "segments", NULL, "DRAM segments in use."),
+	FIGURE(dram_retired, "retired_segments", NULL,
+	       "DRAM segments that clients still have mapped."),
+	FIGURE(index_bytes, "index_bytes", NULL, "Size of the index."),
+	{"ssd_degraded", "ssd_degraded", NULL,
+	 "1 while the SSD tier is degraded.",
+	 offsetof(struct kv_cache_stats, ssd_degraded), BOOL},
+	FIGURE(stuck, "stuck_requests", NULL, "SSD requests that do not end."),
+	FIGURE(ssd_unusable_files, "unusable_files", NULL,
+	       "Segment files whose change of slot size failed and is "
+	       "retried."),
+	FIGURE(resize_failures, "resize_failures_total", NULL,
+	       "Changes of a segment file's slot size that failed."),
+	FIGURE(bad_slots, "bad_slots", NULL,
+	       "SSD slots out of use until the next mount."),
+	FIGURE(scrub_percent, "scrub_percent", NULL,
+	       "How far this pass of the scrub is."),
+	FIGURE(lookups.asked, "asked_blocks_total", NULL,
+	       "Blocks that match and probe asked for."),
+	FIGURE(lookups.found, "found_blocks_total", NULL,
+	       "Blocks that match and probe found."),
+	FIGURE(lookups.hits_dram, "hits_total", DRAM,
+	       "Blocks that acquire found."),
+	FIGURE(lookups.hits_ssd, "hits_total", SSD, NULL),
+	FIGURE(lookups.misses, "misses_total", NULL,
+	       "Blocks that match, probe or acquire did not find."),
+	FIGURE(sealed, "sealed_total", NULL, "Blocks sealed."),
+	FIGURE(conflicts, "conflicts_total", NULL,
+	       "Saves of a present key with other bytes."),
+	FIGURE(corrupt, "corrupt_blocks_total", NULL,
+	       "Blocks that failed their digest."),
+	FIGURE(evicted_dram, "evictions_total", DRAM ",reason=\"space\"",
+	       "Blocks evicted from a tier."),
+	FIGURE(evicted_ssd, "evictions_total", SSD ",reason=\"space\"", NULL),
+	FIGURE(moved_ssd, "moved_blocks_total", NULL,
+	       "Blocks moved from one file on SSD to another, to make place."),
+	FIGURE(evicted_last, "evicted_last_total", NULL,
+	       "Blocks evicted from DRAM that were on no SSD."),
+	FIGURE(removed, "removed_total", NULL, "Blocks removed by users."),
+	FIGURE(dropped_saves, "dropped_saves_total", NULL,
+	       "Saves refused for want of room."),
+	FIGURE(bytes_read_ssd, "ssd_read_bytes_total", NULL,
+	       "Bytes read from SSD."),
+	FIGURE(bytes_written_ssd, "ssd_written_bytes_total", NULL,
+	       "Bytes written to SSD."),
+	FIGURE(commits, "commits_total", NULL, "Index transactions."),
+	FIGURE(io_errors, "io_errors_total", NULL, "Failed SSD requests."),
+	FIGURE(ssd_outages, "ssd_outages_total", NULL,
+	       "Times the SSD went offline."),
+	FIGURE(unwritten_orphans, "unwritten_total", "reason=\"parent\"",
+	       "Times a block was not written to SSD unasked."),
+	FIGURE(unwritten_budget, "unwritten_total", "reason=\"budget\"", NULL),
+	FIGURE(unwritten_quota, "unwritten_total", "reason=\"quota\"", NULL),
+	{NULL, "unwritten_total", "reason=\"shed\"", NULL,
+	 offsetof(struct kv_cache_stats, dropped_saves)},
+	FIGURE(refused_rate, "refused_rate_total", NULL,
+	       "Saves refused because their space was beyond its rate."),
+	FIGURE(prefetched, "prefetched_bytes_total", NULL,
+	       "Bytes that prefetches read from SSD."),
+	FIGURE(prefetch_used, "prefetch_used_bytes_total", NULL,
+	       "Prefetched bytes that were used."),
+	FIGURE(prefetch_unused, "prefetch_unused_bytes_total", NULL,
+	       "Prefetched bytes that were evicted unused."),
+	FIGURE(scrubbed, "scrubbed_bytes_total", NULL,
+	       "Bytes re-read by the scrub."),
+	FIGURE(scrub_passes, "scrub_passes_total", NULL,
+	       "Whole passes of the scrub."),
+	FIGURE(scrub_corrupt, "scrub_corrupt_total", NULL,
+	       "Corrupt blocks that the scrub found."),
+	FIGURE(remembered, "remembered_total", NULL,
+	       "Blocks that came in and were known from before."),
+	FIGURE(victims_ended, "victims_ended_total", NULL,
+	       "Evicted blocks of conversations that had ended."),
+	FIGURE(victims_refused, "victims_refused_total", NULL,
+	       "Blocks passed over at eviction because they were in use."),
+	{"estimated0", "estimated_hit_rate", "dram=\"1x\"",
+	 "Hit rate that so many times the DRAM would give.",
+	 offsetof(struct kv_cache_stats, estimated[0]), RATIO},
+	{"estimated1", "estimated_hit_rate", "dram=\"2x\"", NULL,
+	 offsetof(struct kv_cache_stats, estimated[1]), RATIO},
+	{"estimated2", "estimated_hit_rate", "dram=\"4x\"", NULL,
+	 offsetof(struct kv_cache_stats, estimated[2]), RATIO},
+	{"estimated3", "estimated_hit_rate", "dram=\"inf\"", NULL,
+	 offsetof(struct kv_cache_stats, estimated[3]), RATIO},
+	TEXT_ONLY(dram_segments_max),
+	TEXT_ONLY(dram_huge),
+	TEXT_ONLY(ssd_files),
+	TEXT_ONLY(blocks),
+};
+
+#define C(field) offsetof(struct kv_control_counts, field)
+
+static const struct figure control_figures[] = {
+	{NULL, "connections", NULL, "Clients on the control socket.",
+	 C(connections)},
+	{NULL, "connections_refused_total", NULL, "Connections over a limit.",
+	 C(refused)},
+	{NULL, "messages_total", NULL, "Control messages.", C(messages)},
+	{NULL, "protocol_errors_total", NULL,
+	 "Connections closed for a bad message.", C(protocol_errors)},
+	{NULL, "stray_releases_total", NULL,
+	 "Releases of blocks that were not held.", C(stray_releases)},
+	{NULL, "forced_releases_total", NULL,
+	 "Leases of clients that ended without a release.", C(forced_releases)},
+};
+
+#define R(field) offsetof(struct kv_remote_stats, field)
+#define CALLS(call, text, i)                                           \
+	{                                                              \
+		NULL, "remote_calls_total", "call=\"" call "\"", text, \
+			R(calls[i])                                    \
+	}
+#define SECONDS(call, text, i)                                           \
+	{                                                                \
+		NULL, "remote_seconds_total", "call=\"" call "\"", text, \
+			R(ns[i]), NS                                     \
+	}
+
+static const struct figure remote_figures[] = {
+	{NULL, "remote_open", NULL,
+	 "0 while a backend failed too often, or is not there.", R(open), BOOL},
+	CALLS("exists", "Calls of a backend.", KV_REMOTE_EXISTS),
+	CALLS("get", NULL, KV_REMOTE_GET),
+	CALLS("put", NULL, KV_REMOTE_PUT),
+	CALLS("publish", NULL, KV_REMOTE_PUBLISH),
+	CALLS("remove", NULL, KV_REMOTE_REMOVE),
+	CALLS("clear", NULL, KV_REMOTE_CLEAR),
+	SECONDS("exists", "Seconds that calls of a backend took.",
+		KV_REMOTE_EXISTS),
+	SECONDS("get", NULL, KV_REMOTE_GET),
+	SECONDS("put", NULL, KV_REMOTE_PUT),
+	SECONDS("publish", NULL, KV_REMOTE_PUBLISH),
+	SECONDS("remove", NULL, KV_REMOTE_REMOVE),
+	SECONDS("clear", NULL, KV_REMOTE_CLEAR),
+	{NULL, "remote_got_bytes_total", NULL,
+	 "Bytes that came from a backend.", R(got_bytes)},
+	{NULL, "remote_put_bytes_total", NULL,
+	 "Bytes handed over to a backend.", R(put_bytes)},
+	{NULL, "remote_failed_total", NULL,
+	 "Calls that failed, or took too long.", R(failed)},
+	{NULL, "remote_late_total", NULL, "Calls that took too long.", R(late)},
+	{NULL, "remote_damaged_total", NULL, "Objects that were damaged.",
+	 R(damaged)},
+	{NULL, "remote_dropped_total", NULL,
+	 "Blocks that were not handed over at once.", R(dropped)},
+	{NULL, "remote_offering", NULL,
+	 "Spaces that are offered to a backend again.", R(offering)},
+	{NULL, "remote_lent_bytes", NULL,
+	 "Memory that a backend has for blocks on their way.", R(lent_bytes)},
+	{NULL, "remote_helpers", NULL, "Helpers of tenants.", R(helpers)},
+	{NULL, "remote_helpers_unwell", NULL,
+	 "Helpers of tenants that are not asked.", R(helpers_unwell)},
+	{NULL, "remote_refused_total", NULL,
+	 "Calls for tenants without a place.", R(refused)},
+};
+
+/* ---- the text for people ---- */
 
 static double mib(uint64_t bytes)
 {
 	return (double)bytes / (1 << 20);
 }
 
-static double percent(uint64_t part, uint64_t whole)
+/* Return the figure @key, of @n bytes. */
+static uint64_t value_of(const struct kv_cache_stats *s, const char *key,
+			 size_t n)
 {
-	return whole > 0 ? 100.0 * (double)part / (double)whole : 0.0;
+	for (size_t i = 0; i < KV_ARRAY_LEN(figures); i++)
+		if (figures[i].key && strlen(figures[i].key) == n &&
+		    memcmp(figures[i].key, key, n) == 0)
+			return *(const uint64_t *)((const char *)s +
+						   figures[i].at);
+	return 0;
 }
 
-static void write_tiers(FILE *f, const struct kv_cache_stats *s)
+/*
+ * Print @format, in which {KEY} is a figure, {KEY!} its MiB, and {KEY/KEY} and
+ * {KEY/KEY!} percentages, the second with a decimal.
+ */
+static void print_figures(FILE *f, const struct kv_cache_stats *s,
+			  const char *format)
 {
-	fprintf(f, "dram      %10.1f of %.1f MiB (%.0f%%), %llu blocks\n",
-		mib(s->dram_used), mib(s->dram_total),
-		percent(s->dram_used, s->dram_total), (ull)s->dram_blocks);
-	fprintf(f,
-		"          %llu of %llu segments, %llu in 2 MiB pages, %llu "
-		"retired\n",
-		(ull)s->dram_segments, (ull)s->dram_segments_max,
-		(ull)s->dram_huge, (ull)s->dram_retired);
-	fprintf(f, "ssd       %10.1f of %.1f MiB (%.0f%%), %llu blocks, %s\n",
-		mib(s->ssd_used), mib(s->ssd_total),
-		percent(s->ssd_used, s->ssd_total), (ull)s->ssd_blocks,
-		s->ssd_state ? s->ssd_state : "off");
-	fprintf(f,
-		"          %llu segment files, %llu of them unusable; index "
-		"%.1f MiB\n",
-		(ull)s->ssd_files, (ull)s->ssd_unusable_files,
-		mib(s->index_bytes));
+	uint64_t value, whole;
+	size_t n, rest;
+
+	for (; *format; format++) {
+		if (*format != '{') {
+			fputc(*format, f);
+			continue;
+		}
+		format++;
+		n = strcspn(format, "/!}");
+		value = value_of(s, format, n);
+		format += n;
+		if (*format == '/') {
+			rest = strcspn(++format, "!}");
+			whole = value_of(s, format, rest);
+			format += rest;
+			fprintf(f, "%.*f%%", *format == '!',
+				whole > 0
+					? 100.0 * (double)value / (double)whole
+					: 0.0);
+		} else if (*format == '!') {
+			fprintf(f, "%.1f", mib(value));
+		} else {
+			fprintf(f, "%llu", (ull)value);
+		}
+		format += *format == '!';
+	}
 }
 
-static void write_lookups(FILE *f, const struct kv_lookups *l)
-{
-	fprintf(f, "asked     %llu by match and probe, %llu found (%.1f%%)\n",
-		(ull)l->asked, (ull)l->found, percent(l->found, l->asked));
-	fprintf(f, "hits      %llu from dram, %llu from ssd; %llu misses\n",
-		(ull)l->hits_dram, (ull)l->hits_ssd, (ull)l->misses);
-}
-
-static void write_scrub(FILE *f, const struct kv_cache_stats *s)
-{
-	const time_t at = (time_t)(s->scrub_ended_ns / 1000000000);
-	char ended[32] = "never";
-	struct tm tm;
-
-	if (at && gmtime_r(&at, &tm))
-		strftime(ended, sizeof(ended), "%FT%TZ", &tm);
-	fprintf(f,
-		"scrub     %.1f MiB, %llu passes, the last ended: %s; this one "
-		"%llu%%; %llu corrupt\n",
-		mib(s->scrubbed), (ull)s->scrub_passes, ended,
-		(ull)s->scrub_percent, (ull)s->scrub_corrupt);
-}
+static const char stats_format[] =
+	"{dram_used!} of {dram_total!} MiB ({dram_used/dram_total}), "
+	"{dram_blocks} blocks\n"
+	"          {dram_segments} of {dram_segments_max} segments, "
+	"{dram_huge} in 2 MiB pages, {dram_retired} retired\n"
+	"ssd       {ssd_used!} of {ssd_total!} MiB ({ssd_used/ssd_total}), "
+	"{ssd_blocks} blocks, ";
+static const char more_format[] =
+	"          {ssd_files} segment files, {ssd_unusable_files} of them "
+	"unusable; index {index_bytes!} MiB\n"
+	"blocks    {blocks} in {spaces} spaces; {dirty_blocks} not yet on "
+	"SSD, {dram_alone} in dram alone\n"
+	"held      {leases} leased, {pinned} pinned ({pinned_bytes!} MiB of "
+	"dram) with {snapshots} snapshots, {saving} being saved\n"
+	"asked     {lookups.asked} by match and probe, {lookups.found} found "
+	"({lookups.found/lookups.asked!})\n"
+	"hits      {lookups.hits_dram} from dram, {lookups.hits_ssd} from "
+	"ssd; {lookups.misses} misses\n"
+	"sealed    {sealed}; {conflicts} conflicts, {dropped_saves} saves "
+	"dropped\n"
+	"gone      {removed} removed; evicted: {evicted_dram} from dram, of "
+	"which {evicted_last} were nowhere else, {evicted_ssd} from ssd\n";
+static const char evict_format[] =
+	" {remembered} known from before, {victims_ended} of ended chains, "
+	"{victims_refused} passed over\n";
+static const char ssd_format[] =
+	"not on ssd {unwritten_orphans} for want of their parent, "
+	"{unwritten_budget} of budget, {unwritten_quota} of quota\n"
+	"prefetch  {prefetched!} MiB, used {prefetch_used!}, evicted unused "
+	"{prefetch_unused!}; {refused_rate} saves beyond their rate\n"
+	"ssd i/o   {bytes_read_ssd!} MiB read, {bytes_written_ssd!} MiB "
+	"written, {commits} commits\n"
+	"health    {io_errors} I/O errors, {stuck} stuck, {ssd_outages} "
+	"outages, {corrupt} corrupt blocks, {bad_slots} bad slots\n"
+	"scrub     {scrubbed!} MiB, {scrub_passes} passes, the last ended: ";
+static const char scrub_format[] =
+	"; this one {scrub_percent}%; {scrub_corrupt} corrupt\n";
 
 static double mean_ms(const struct kv_remote_stats *s, enum kv_remote_call call)
 {
 	return s->calls[call] ? (double)s->ns[call] / 1e6 / s->calls[call] : 0;
 }
 
-static void write_remotes(FILE *f, struct kv_cache *cache)
+static void print_remote(FILE *f, const struct kv_remote_stats *s)
 {
-	struct kv_remote_stats all[REMOTES];
-	size_t n = kv_remote_stats(cache, all, REMOTES);
-
-	for (size_t i = 0; i < n; i++) {
-		const struct kv_remote_stats *s = &all[i];
-
+	fprintf(f,
+		"remote    %s: %s; asked %llu (%.1f ms), got %llu (%.1f ms, "
+		"%.1f MiB), put %llu (%.1f ms, %.1f MiB); %llu failed, %llu of "
+		"them late, %llu damaged, %llu not handed over at once, %llu "
+		"spaces offered again; it has %.1f MiB of memory%s%s\n",
+		s->url,
+		s->open	   ? "asked"
+		: s->there ? "failed too often"
+			   : "not there yet",
+		(ull)s->calls[KV_REMOTE_EXISTS], mean_ms(s, KV_REMOTE_EXISTS),
+		(ull)s->calls[KV_REMOTE_GET], mean_ms(s, KV_REMOTE_GET),
+		mib(s->got_bytes), (ull)s->calls[KV_REMOTE_PUT],
+		mean_ms(s, KV_REMOTE_PUT), mib(s->put_bytes), (ull)s->failed,
+		(ull)s->late, (ull)s->damaged, (ull)s->dropped,
+		(ull)s->offering, mib(s->lent_bytes),
+		s->failure[0] ? "; the last failure: " : "", s->failure);
+	if (s->helpers || s->refused)
 		fprintf(f,
-			"remote    %s: %s; asked %llu (%.1f ms), got %llu "
-			"(%.1f ms, %.1f MiB), put %llu (%.1f ms, %.1f MiB); "
-			"%llu failed, %llu of them late, %llu damaged, %llu "
-			"not handed over at once, %llu spaces offered again; "
-			"it has %.1f MiB of memory%s%s\n",
-			s->url,
-			s->open	   ? "asked"
-			: s->there ? "failed too often"
-				   : "not there yet",
-			(ull)s->calls[KV_REMOTE_EXISTS],
-			mean_ms(s, KV_REMOTE_EXISTS),
-			(ull)s->calls[KV_REMOTE_GET], mean_ms(s, KV_REMOTE_GET),
-			mib(s->got_bytes), (ull)s->calls[KV_REMOTE_PUT],
-			mean_ms(s, KV_REMOTE_PUT), mib(s->put_bytes),
-			(ull)s->failed, (ull)s->late, (ull)s->damaged,
-			(ull)s->dropped, (ull)s->offering, mib(s->lent_bytes),
-			s->failure[0] ? "; the last failure: " : "",
-			s->failure);
-		if (s->helpers || s->refused)
-			fprintf(f,
-				"helpers   %llu of tenants, %llu of them "
-				"unwell; %llu calls found no place\n",
-				(ull)s->helpers, (ull)s->helpers_unwell,
-				(ull)s->refused);
-	}
-}
-
-static void write_blocks(FILE *f, const struct kv_cache_stats *s)
-{
-	fprintf(f,
-		"blocks    %llu in %llu spaces; %llu not yet on SSD, %llu in "
-		"dram alone\n",
-		(ull)s->blocks, (ull)s->spaces, (ull)s->dirty_blocks,
-		(ull)s->dram_alone);
-	fprintf(f,
-		"held      %llu leased, %llu pinned (%.1f MiB of dram) with "
-		"%llu snapshots, %llu being saved\n",
-		(ull)s->leases, (ull)s->pinned, mib(s->pinned_bytes),
-		(ull)s->snapshots, (ull)s->saving);
-}
-
-static void write_going(FILE *f, const struct kv_cache_stats *s)
-{
-	fprintf(f, "sealed    %llu; %llu conflicts, %llu saves dropped\n",
-		(ull)s->sealed, (ull)s->conflicts, (ull)s->dropped_saves);
-	fprintf(f,
-		"gone      %llu removed; evicted: %llu from dram, of which "
-		"%llu were nowhere else, %llu from ssd\n",
-		(ull)s->removed, (ull)s->evicted_dram, (ull)s->evicted_last,
-		(ull)s->evicted_ssd);
-	fprintf(f,
-		"evict     %s: weighs %s; %llu known from before, %llu of "
-		"ended chains, %llu passed over\n",
-		s->evict, s->evict_weighs, (ull)s->remembered,
-		(ull)s->victims_ended, (ull)s->victims_refused);
-	fprintf(f,
-		"estimate  hit rate with this much dram %.3f, twice %.3f, 4 "
-		"times %.3f, any %.3f\n",
-		s->estimated[0], s->estimated[1], s->estimated[2],
-		s->estimated[3]);
-}
-
-static void write_ssd(FILE *f, const struct kv_cache_stats *s)
-{
-	fprintf(f,
-		"not on ssd %llu for want of their parent, %llu of budget, "
-		"%llu of quota\n",
-		(ull)s->unwritten_orphans, (ull)s->unwritten_budget,
-		(ull)s->unwritten_quota);
-	fprintf(f,
-		"prefetch  %.1f MiB, used %.1f, evicted unused %.1f; %llu "
-		"saves beyond their rate\n",
-		mib(s->prefetched), mib(s->prefetch_used),
-		mib(s->prefetch_unused), (ull)s->refused_rate);
-	fprintf(f, "ssd i/o   %.1f MiB read, %.1f MiB written, %llu commits\n",
-		mib(s->bytes_read_ssd), mib(s->bytes_written_ssd),
-		(ull)s->commits);
-	fprintf(f,
-		"health    %llu I/O errors, %llu stuck, %llu outages, %llu "
-		"corrupt blocks, %llu bad slots\n",
-		(ull)s->io_errors, (ull)s->stuck, (ull)s->ssd_outages,
-		(ull)s->corrupt, (ull)s->bad_slots);
+			"helpers   %llu of tenants, %llu of them unwell; %llu "
+			"calls found no place\n",
+			(ull)s->helpers, (ull)s->helpers_unwell,
+			(ull)s->refused);
 }
 
 char *kv_stats_text(struct kv_cache *cache)
 {
+	struct kv_remote_stats remotes[REMOTES];
+	const size_t n_remotes = kv_remote_stats(cache, remotes, REMOTES);
+	struct kv_cache_stats s;
+	char *text = NULL, ended[32] = "never";
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+	struct tm tm;
+	time_t at;
+
+	if (!f)
+		return NULL;
+	kv_cache_stats(cache, &s);
+	at = (time_t)(s.scrub_ended_ns / 1000000000);
+	if (at && gmtime_r(&at, &tm))
+		strftime(ended, sizeof(ended), "%FT%TZ", &tm);
+	fputs("dram      ", f);
+	print_figures(f, &s, stats_format);
+	fprintf(f, "%s\n", s.ssd_state ? s.ssd_state : "off");
+	print_figures(f, &s, more_format);
+	fprintf(f, "evict     %s: weighs %s;", s.evict, s.evict_weighs);
+	print_figures(f, &s, evict_format);
+	fprintf(f,
+		"estimate  hit rate with this much dram %.3f, twice %.3f, 4 "
+		"times %.3f, any %.3f\n",
+		s.estimated[0], s.estimated[1], s.estimated[2], s.estimated[3]);
+	print_figures(f, &s, ssd_format);
+	fputs(ended, f);
+	print_figures(f, &s, scrub_format);
+	for (size_t i = 0; i < n_remotes; i++)
+		print_remote(f, &remotes[i]);
+	if (fclose(f) != 0) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+/* ---- metrics ---- */
+
+static void put_head(FILE *f, const char *name, const char *help)
+{
+	const size_t n = strlen(name);
+	const bool counter = n > 6 && strcmp(name + n - 6, "_total") == 0;
+
+	fprintf(f, "# HELP kvfs_%s %s\n# TYPE kvfs_%s %s\n", name, help, name,
+		counter ? "counter" : "gauge");
+}
+
+/* Print a figure of each of @n structures of @size; @labels (NULL: none) are what
+ * tells them apart. */
+static void put_figures(FILE *f, const struct figure *table, size_t rows,
+			const void *all, size_t n, size_t size,
+			char *const *labels)
+{
+	for (size_t i = 0; i < rows && n > 0; i++) {
+		const struct figure *row = &table[i];
+
+		if (!row->metric)
+			continue;
+		if (row->help)
+			put_head(f, row->metric, row->help);
+		for (size_t k = 0; k < n; k++) {
+			const void *at = (const char *)all + k * size + row->at;
+
+			fprintf(f, "kvfs_%s", row->metric);
+			if (labels || row->label)
+				fprintf(f, "{%s%s%s}", labels ? labels[k] : "",
+					labels && row->label ? "," : "",
+					row->label ? row->label : "");
+			if (row->type == RATIO)
+				fprintf(f, " %.4f\n", *(const double *)at);
+			else if (row->type == NS)
+				fprintf(f, " %.6f\n",
+					(double)*(const uint64_t *)at / 1e9);
+			else
+				fprintf(f, " %llu\n",
+					row->type == BOOL
+						? (ull) * (const bool *)at
+						: (ull) * (const uint64_t *)at);
+		}
+	}
+}
+
+/* ---- spaces ---- */
+
+#define I(field) offsetof(struct kv_space_info, field)
+
+static const struct figure space_figures[] = {
+	{NULL, "space_blocks", NULL, "Blocks of a space.", I(blocks)},
+	{NULL, "space_bytes", DRAM, "Bytes that a space holds in a tier.",
+	 I(bytes_dram)},
+	{NULL, "space_bytes", SSD, NULL, I(bytes_ssd)},
+	{NULL, "space_quota_bytes", DRAM,
+	 "The most that a space may hold in a tier; 0: no limit.",
+	 I(quota.quota_dram)},
+	{NULL, "space_quota_bytes", SSD, NULL, I(quota.quota_ssd)},
+	{NULL, "space_asked_blocks_total", NULL,
+	 "As asked_blocks_total, of a space.", I(lookups.asked)},
+	{NULL, "space_found_blocks_total", NULL,
+	 "As found_blocks_total, of a space.", I(lookups.found)},
+	{NULL, "space_hits_total", DRAM, "As hits_total, of a space.",
+	 I(lookups.hits_dram)},
+	{NULL, "space_hits_total", SSD, NULL, I(lookups.hits_ssd)},
+	{NULL, "space_misses_total", NULL, "As misses_total, of a space.",
+	 I(lookups.misses)},
+};
+
+static int by_bytes(const void *a, const void *b)
+{
+	const struct kv_space_info *x = a, *y = b;
+	uint64_t of_x = x->bytes_dram + x->bytes_ssd;
+	uint64_t of_y = y->bytes_dram + y->bytes_ssd;
+
+	return of_x < of_y ? 1 : of_x > of_y ? -1 : x->id > y->id ? 1 : -1;
+}
+
+/* Return the label space="NAME"; NULL: out of memory. */
+static char *label_of(const char *name)
+{
+	char *label = NULL;
+	size_t n;
+	FILE *f = open_memstream(&label, &n);
+
+	if (!f)
+		return NULL;
+	fputs("space=\"", f);
+	for (; *name != '\0'; name++)
+		if (*name == '\n')
+			fputs("\\n", f);
+		else if (*name == '"' || *name == '\\')
+			fprintf(f, "\\%c", *name);
+		else
+			fputc(*name, f);
+	fputc('"', f);
+	if (fclose(f) != 0) {
+		free(label);
+		return NULL;
+	}
+	return label;
+}
+
+/* Print the spaces that @reader may read: the largest, and the sum of the others,
+ * which has the name OTHERS.  A space with that name is in the sum. */
+static void put_spaces(FILE *f, struct kv_cache *cache,
+		       const struct kv_rules *rules,
+		       const struct kv_caller *reader)
+{
+	_cleanup_(kv_freep) struct kv_space_info *all = NULL;
+	struct kv_space_info rest = {0};
+	struct kv_space *space;
+	char *labels[SPACES_MAX + 1] = {0};
+	size_t n = 0, room = 0, kept = 0, i;
+	uint32_t id = 0;
+
+	while ((space = kv_space_next(cache, id))) {
+		struct kv_space_info info = kv_space_stat(cache, space);
+
+		kv_space_put(space);
+		id = info.id;
+		if (!kv_rules_operator(rules, reader->uid) &&
+		    !kv_access_ok(rules, &info, reader, R_OK))
+			continue;
+		if (kv_array_grow(&all, &room, n + 1, sizeof(*all)) < 0)
+			return;
+		all[n++] = info;
+	}
+	if (n > 0)
+		qsort(all, n, sizeof(*all), by_bytes);
+	for (i = 0; i < n; i++) {
+		space = kept < SPACES_MAX ? kv_space_by_id(cache, all[i].id)
+					  : NULL;
+		labels[kept] = space && strcmp(kv_space_name(space), OTHERS)
+				       ? label_of(kv_space_name(space))
+				       : NULL;
+		kv_space_put(space);
+		if (labels[kept]) {
+			all[kept++] = all[i];
+			continue;
+		}
+		rest.blocks += all[i].blocks;
+		rest.bytes_dram += all[i].bytes_dram;
+		rest.bytes_ssd += all[i].bytes_ssd;
+		rest.quota.quota_dram += all[i].quota.quota_dram;
+		rest.quota.quota_ssd += all[i].quota.quota_ssd;
+		rest.lookups.asked += all[i].lookups.asked;
+		rest.lookups.found += all[i].lookups.found;
+		rest.lookups.hits_dram += all[i].lookups.hits_dram;
+		rest.lookups.hits_ssd += all[i].lookups.hits_ssd;
+		rest.lookups.misses += all[i].lookups.misses;
+	}
+	if (kept < n && (labels[kept] = label_of(OTHERS)))
+		all[kept++] = rest;
+	put_figures(f, space_figures, KV_ARRAY_LEN(space_figures), all, kept,
+		    sizeof(*all), labels);
+	while (kept > 0)
+		free(labels[--kept]);
+}
+
+char *kv_metrics_text(struct kv_cache *cache,
+		      const struct kv_control_counts *control,
+		      const struct kv_rules *rules,
+		      const struct kv_caller *reader)
+{
+	struct kv_remote_stats remotes[REMOTES];
+	const size_t n_remotes = kv_remote_stats(cache, remotes, REMOTES);
+	char numbers[REMOTES][40], *labels[REMOTES] = {0};
 	struct kv_cache_stats s;
 	char *text = NULL;
 	size_t n;
@@ -179,175 +559,29 @@ char *kv_stats_text(struct kv_cache *cache)
 	if (!f)
 		return NULL;
 	kv_cache_stats(cache, &s);
-	write_tiers(f, &s);
-	write_blocks(f, &s);
-	write_lookups(f, &s.lookups);
-	write_going(f, &s);
-	write_ssd(f, &s);
-	write_scrub(f, &s);
-	write_remotes(f, cache);
+	put_figures(f, figures, KV_ARRAY_LEN(figures), &s, 1, 0, NULL);
+	put_head(f, "scrub_ended_seconds",
+		 "When the last whole pass of the scrub ended, in Unix time; "
+		 "0: never.");
+	fprintf(f, "kvfs_scrub_ended_seconds %llu\n",
+		(ull)(s.scrub_ended_ns / 1000000000));
+	put_head(f, "eviction_policy", "1 for the policy in use.");
+	fprintf(f, "kvfs_eviction_policy{name=\"%s\"} 1\n", s.evict);
+	/* By their place in the command line: URLs may be long. */
+	for (size_t i = 0; i < n_remotes; i++) {
+		snprintf(numbers[i], sizeof(numbers[i]), "backend=\"%zu\"", i);
+		labels[i] = numbers[i];
+	}
+	put_figures(f, remote_figures, KV_ARRAY_LEN(remote_figures), remotes,
+		    n_remotes, sizeof(remotes[0]), labels);
+	put_spaces(f, cache, rules, reader);
+	put_figures(f, control_figures, KV_ARRAY_LEN(control_figures), control,
+		    1, 0, NULL);
 	if (fclose(f) != 0) {
 		free(text);
 		return NULL;
 	}
 	return text;
-}
-
-static void head(FILE *f, const char *name, const char *type, const char *help)
-{
-	fprintf(f, "# HELP kvfs_%s %s\n# TYPE kvfs_%s %s\n", name, help, name,
-		type);
-}
-
-static void one(FILE *f, const char *name, const char *type, const char *help,
-		uint64_t value)
-{
-	head(f, name, type, help);
-	fprintf(f, "kvfs_%s %llu\n", name, (ull)value);
-}
-
-static void both(FILE *f, const char *name, const char *type, const char *help,
-		 uint64_t dram, uint64_t ssd)
-{
-	head(f, name, type, help);
-	fprintf(f, "kvfs_%s{tier=\"dram\"} %llu\n", name, (ull)dram);
-	fprintf(f, "kvfs_%s{tier=\"ssd\"} %llu\n", name, (ull)ssd);
-}
-
-static void write_gauges(FILE *f, const struct kv_cache_stats *s)
-{
-	both(f, "blocks", "gauge", "Blocks in a tier.", s->dram_blocks,
-	     s->ssd_blocks);
-	both(f, "bytes", "gauge", "Bytes that blocks hold in a tier.",
-	     s->dram_used, s->ssd_used);
-	both(f, "capacity_bytes", "gauge", "Size of a tier.", s->dram_total,
-	     s->ssd_total);
-	one(f, "spaces", "gauge", "Spaces.", s->spaces);
-	one(f, "leases", "gauge", "Blocks leased by clients.", s->leases);
-	one(f, "pinned_blocks", "gauge", "Blocks pinned by users.", s->pinned);
-	one(f, "pinned_bytes", "gauge", "Bytes of DRAM that pins hold.",
-	    s->pinned_bytes);
-	one(f, "snapshots", "gauge", "Snapshots.", s->snapshots);
-	one(f, "saving_blocks", "gauge", "Blocks being saved.", s->saving);
-	one(f, "dirty_blocks", "gauge", "Sealed blocks not yet on SSD.",
-	    s->dirty_blocks);
-	one(f, "dram_alone_blocks", "gauge",
-	    "Sealed blocks neither on SSD nor on their way to it.",
-	    s->dram_alone);
-	one(f, "segments", "gauge", "DRAM segments in use.", s->dram_segments);
-	one(f, "retired_segments", "gauge",
-	    "DRAM segments that clients still have mapped.", s->dram_retired);
-	one(f, "index_bytes", "gauge", "Size of the index.", s->index_bytes);
-	one(f, "ssd_degraded", "gauge", "1 while the SSD tier is degraded.",
-	    s->ssd_degraded);
-	one(f, "stuck_requests", "gauge", "SSD requests that do not end.",
-	    s->stuck);
-	one(f, "unusable_files", "gauge",
-	    "Segment files whose change of slot size failed; it is retried.",
-	    s->ssd_unusable_files);
-	one(f, "resize_failures_total", "counter",
-	    "Changes of a segment file's slot size that failed.",
-	    s->resize_failures);
-	one(f, "bad_slots", "gauge",
-	    "SSD slots out of use until the next mount.", s->bad_slots);
-	one(f, "scrub_percent", "gauge", "How far this pass of the scrub is.",
-	    s->scrub_percent);
-	one(f, "scrub_ended_seconds", "gauge",
-	    "When its last whole pass ended, in Unix time; 0: never.",
-	    (uint64_t)(s->scrub_ended_ns / 1000000000));
-}
-
-static void write_admission(FILE *f, const struct kv_cache_stats *s)
-{
-	head(f, "unwritten_total", "counter",
-	     "Times a block was not written to SSD unasked.");
-	fprintf(f, "kvfs_unwritten_total{reason=\"parent\"} %llu\n",
-		(ull)s->unwritten_orphans);
-	fprintf(f, "kvfs_unwritten_total{reason=\"budget\"} %llu\n",
-		(ull)s->unwritten_budget);
-	fprintf(f, "kvfs_unwritten_total{reason=\"quota\"} %llu\n",
-		(ull)s->unwritten_quota);
-	fprintf(f, "kvfs_unwritten_total{reason=\"shed\"} %llu\n",
-		(ull)s->dropped_saves);
-	one(f, "refused_rate_total", "counter",
-	    "Saves refused because their space was beyond its rate.",
-	    s->refused_rate);
-	one(f, "prefetched_bytes_total", "counter",
-	    "Bytes that prefetches read from SSD.", s->prefetched);
-	one(f, "prefetch_used_bytes_total", "counter",
-	    "Prefetched bytes that were used.", s->prefetch_used);
-	one(f, "prefetch_unused_bytes_total", "counter",
-	    "Prefetched bytes that were evicted unused.", s->prefetch_unused);
-}
-
-static void write_counters(FILE *f, const struct kv_cache_stats *s)
-{
-	one(f, "asked_blocks_total", "counter",
-	    "Blocks that match and probe asked for.", s->lookups.asked);
-	one(f, "found_blocks_total", "counter",
-	    "Those of them that were there.", s->lookups.found);
-	both(f, "hits_total", "counter", "Blocks that acquire found.",
-	     s->lookups.hits_dram, s->lookups.hits_ssd);
-	one(f, "misses_total", "counter",
-	    "Blocks that match, probe or acquire did not find.",
-	    s->lookups.misses);
-	one(f, "sealed_total", "counter", "Blocks sealed.", s->sealed);
-	one(f, "conflicts_total", "counter",
-	    "Saves of a present key with other bytes.", s->conflicts);
-	one(f, "corrupt_blocks_total", "counter",
-	    "Blocks that failed their digest.", s->corrupt);
-	head(f, "evictions_total", "counter", "Blocks evicted from a tier.");
-	fprintf(f,
-		"kvfs_evictions_total{tier=\"dram\",reason=\"space\"} %llu\n",
-		(ull)s->evicted_dram);
-	fprintf(f, "kvfs_evictions_total{tier=\"ssd\",reason=\"space\"} %llu\n",
-		(ull)s->evicted_ssd);
-	one(f, "moved_blocks_total", "counter",
-	    "Blocks moved from one file on SSD to another, to make place.",
-	    s->moved_ssd);
-	one(f, "evicted_last_total", "counter",
-	    "Of those from dram, blocks that were on no SSD.", s->evicted_last);
-	one(f, "removed_total", "counter", "Blocks removed by users.",
-	    s->removed);
-	one(f, "dropped_saves_total", "counter",
-	    "Saves refused for want of room.", s->dropped_saves);
-	one(f, "ssd_read_bytes_total", "counter", "Bytes read from SSD.",
-	    s->bytes_read_ssd);
-	one(f, "ssd_written_bytes_total", "counter", "Bytes written to SSD.",
-	    s->bytes_written_ssd);
-	one(f, "commits_total", "counter", "Index transactions.", s->commits);
-	one(f, "io_errors_total", "counter", "Failed SSD requests.",
-	    s->io_errors);
-	one(f, "ssd_outages_total", "counter", "Times the SSD went offline.",
-	    s->ssd_outages);
-	write_admission(f, s);
-	one(f, "scrubbed_bytes_total", "counter", "Bytes re-read by the scrub.",
-	    s->scrubbed);
-	one(f, "scrub_passes_total", "counter", "Whole passes of the scrub.",
-	    s->scrub_passes);
-	one(f, "scrub_corrupt_total", "counter",
-	    "Corrupt blocks that the scrub found.", s->scrub_corrupt);
-}
-
-static void write_eviction(FILE *f, const struct kv_cache_stats *s)
-{
-	static const char *const sizes[] = {"1x", "2x", "4x", "inf"};
-
-	head(f, "eviction_policy", "gauge", "1 for the policy in use.");
-	fprintf(f, "kvfs_eviction_policy{name=\"%s\"} 1\n", s->evict);
-	one(f, "remembered_total", "counter",
-	    "Blocks that came in and were known from before.", s->remembered);
-	one(f, "victims_ended_total", "counter",
-	    "Evicted blocks of conversations that had ended.",
-	    s->victims_ended);
-	one(f, "victims_refused_total", "counter",
-	    "Blocks passed over at eviction because they were in use.",
-	    s->victims_refused);
-	head(f, "estimated_hit_rate", "gauge",
-	     "What so many times the DRAM would give.");
-	for (unsigned i = 0; i < KV_ARRAY_LEN(sizes); i++)
-		fprintf(f, "kvfs_estimated_hit_rate{dram=\"%s\"} %.4f\n",
-			sizes[i], s->estimated[i]);
 }
 
 char *kv_tenant_text(struct kv_cache *cache, uint32_t uid)
@@ -365,300 +599,5 @@ char *kv_tenant_text(struct kv_cache *cache, uint32_t uid)
 		     (ull)q->reserve_dram, (ull)q->reserve_ssd,
 		     (ull)q->rate_put) < 0)
 		return NULL;
-	return text;
-}
-
-/* ---- by space ---- */
-
-struct space_line {
-	struct kv_space *space; /* held; NULL: no such one, or not yet */
-	bool others;		/* it has the sum's name */
-	struct kv_space_info info;
-};
-
-static int by_bytes(const void *a, const void *b)
-{
-	const struct kv_space_info *x = &((const struct space_line *)a)->info;
-	const struct kv_space_info *y = &((const struct space_line *)b)->info;
-	uint64_t m = x->bytes_dram + x->bytes_ssd;
-	uint64_t n = y->bytes_dram + y->bytes_ssd;
-
-	if (m != n)
-		return m < n ? 1 : -1;
-	return x->id < y->id ? -1 : x->id > y->id;
-}
-
-static void add_to(struct kv_space_info *sum, const struct kv_space_info *info)
-{
-	sum->blocks += info->blocks;
-	sum->bytes_dram += info->bytes_dram;
-	sum->bytes_ssd += info->bytes_ssd;
-	sum->quota.quota_dram += info->quota.quota_dram;
-	sum->quota.quota_ssd += info->quota.quota_ssd;
-	sum->lookups.asked += info->lookups.asked;
-	sum->lookups.found += info->lookups.found;
-	sum->lookups.hits_dram += info->lookups.hits_dram;
-	sum->lookups.hits_ssd += info->lookups.hits_ssd;
-	sum->lookups.misses += info->lookups.misses;
-}
-
-static bool shows(const struct kv_rules *rules, const struct kv_caller *reader,
-		  const struct kv_space_info *info)
-{
-	return kv_rules_operator(rules, reader->uid) ||
-	       kv_access_ok(rules, info, reader, R_OK);
-}
-
-/* All spaces that @reader may read; returns how many, -ENOMEM. */
-static long list_spaces(struct kv_cache *cache, const struct kv_rules *rules,
-			const struct kv_caller *reader,
-			struct space_line **ret_lines)
-{
-	struct space_line *lines = NULL, *more;
-	size_t n = 0, room = 0;
-	uint32_t id = 0;
-
-	while (true) {
-		_cleanup_(kv_space_putp) struct kv_space *space =
-			kv_space_next(cache, id);
-
-		if (!space)
-			break;
-		if (n == room) {
-			room = room * 2 + 64;
-			more = reallocarray(lines, room, sizeof(*lines));
-			if (!more) {
-				free(lines);
-				return -ENOMEM;
-			}
-			lines = more;
-		}
-		lines[n] = (struct space_line){
-			.others = strcmp(kv_space_name(space), OTHERS) == 0,
-			.info = kv_space_stat(cache, space)};
-		id = lines[n].info.id;
-		n += shows(rules, reader, &lines[n].info);
-	}
-	*ret_lines = lines;
-	return (long)n;
-}
-
-/* Leave the largest, by what they hold, each held, and behind them the sum of
- * the others, with that of a space that has the sum's name.  Returns how
- * many. */
-static size_t sum_up(struct kv_cache *cache, struct space_line *lines, size_t n)
-{
-	struct space_line rest = {0};
-	size_t kept = 0;
-
-	if (n > 0)
-		qsort(lines, n, sizeof(*lines), by_bytes);
-	for (size_t i = 0; i < n; i++) {
-		struct kv_space *space = NULL;
-
-		if (kept < SPACES_MAX && !lines[i].others)
-			space = kv_space_by_id(cache, lines[i].info.id);
-		if (space) {
-			lines[kept] = lines[i];
-			lines[kept++].space = space;
-		} else {
-			add_to(&rest.info, &lines[i].info);
-		}
-	}
-	if (kept < n)
-		lines[kept++] = rest;
-	return kept;
-}
-
-static void put_label(FILE *f, const char *name)
-{
-	for (; *name != '\0'; name++)
-		if (*name == '\n')
-			fputs("\\n", f);
-		else if (*name == '"' || *name == '\\')
-			fprintf(f, "\\%c", *name);
-		else
-			fputc(*name, f);
-}
-
-struct space_metric {
-	const char *name, *type, *tier, *help;
-	size_t at; /* in kv_space_info */
-};
-
-#define AT(field) offsetof(struct kv_space_info, field)
-
-static const struct space_metric space_metrics[] = {
-	{"space_blocks", "gauge", NULL, "Blocks of a space.", AT(blocks)},
-	{"space_bytes", "gauge", "dram", "Bytes that a space holds in a tier.",
-	 AT(bytes_dram)},
-	{"space_bytes", "gauge", "ssd", NULL, AT(bytes_ssd)},
-	{"space_quota_bytes", "gauge", "dram",
-	 "The most that it may hold; 0: no limit.", AT(quota.quota_dram)},
-	{"space_quota_bytes", "gauge", "ssd", NULL, AT(quota.quota_ssd)},
-	{"space_asked_blocks_total", "counter", NULL,
-	 "As asked_blocks_total, of a space.", AT(lookups.asked)},
-	{"space_found_blocks_total", "counter", NULL,
-	 "As found_blocks_total, of a space.", AT(lookups.found)},
-	{"space_hits_total", "counter", "dram", "As hits_total, of a space.",
-	 AT(lookups.hits_dram)},
-	{"space_hits_total", "counter", "ssd", NULL, AT(lookups.hits_ssd)},
-	{"space_misses_total", "counter", NULL, "As misses_total, of a space.",
-	 AT(lookups.misses)},
-};
-
-static void write_spaces(FILE *f, struct kv_cache *cache,
-			 const struct kv_rules *rules,
-			 const struct kv_caller *reader)
-{
-	_cleanup_(kv_freep) struct space_line *lines = NULL;
-	long all = list_spaces(cache, rules, reader, &lines);
-	size_t n = all > 0 ? sum_up(cache, lines, (size_t)all) : 0;
-
-	for (size_t i = 0; i < KV_ARRAY_LEN(space_metrics) && n > 0; i++) {
-		const struct space_metric *m = &space_metrics[i];
-
-		if (m->help)
-			head(f, m->name, m->type, m->help);
-		for (size_t k = 0; k < n; k++) {
-			const char *info = (const char *)&lines[k].info;
-
-			fprintf(f, "kvfs_%s{space=\"", m->name);
-			put_label(f, lines[k].space
-					     ? kv_space_name(lines[k].space)
-					     : OTHERS);
-			fputc('"', f);
-			if (m->tier)
-				fprintf(f, ",tier=\"%s\"", m->tier);
-			fprintf(f, "} %llu\n",
-				(ull) * (const uint64_t *)(info + m->at));
-		}
-	}
-	for (size_t k = 0; k < n; k++)
-		kv_space_put(lines[k].space);
-}
-
-static void write_control(FILE *f, const struct kv_control_counts *c)
-{
-	one(f, "connections", "gauge", "Clients on the control socket.",
-	    c->connections);
-	one(f, "connections_refused_total", "counter",
-	    "Connections over a limit.", c->refused);
-	one(f, "messages_total", "counter", "Control messages.", c->messages);
-	one(f, "protocol_errors_total", "counter",
-	    "Connections closed for a bad message.", c->protocol_errors);
-	one(f, "stray_releases_total", "counter",
-	    "Releases of what was not held.", c->stray_releases);
-	one(f, "forced_releases_total", "counter",
-	    "Leases of clients that ended without a release.",
-	    c->forced_releases);
-}
-
-static void remote_row(FILE *f, const char *name, const char *type,
-		       const char *help, const struct kv_remote_stats *all,
-		       size_t n, size_t field)
-{
-	head(f, name, type, help);
-	for (size_t i = 0; i < n; i++)
-		fprintf(f, "kvfs_%s{backend=\"%zu\"} %llu\n", name, i,
-			(ull) * (const uint64_t *)((const char *)&all[i] +
-						   field));
-}
-
-static void remote_calls(FILE *f, const struct kv_remote_stats *all, size_t n)
-{
-	static const char *const calls[] = {
-		[KV_REMOTE_EXISTS] = "exists", [KV_REMOTE_GET] = "get",
-		[KV_REMOTE_PUT] = "put",       [KV_REMOTE_PUBLISH] = "publish",
-		[KV_REMOTE_REMOVE] = "remove", [KV_REMOTE_CLEAR] = "clear",
-	};
-
-	head(f, "remote_calls_total", "counter", "Calls of a backend.");
-	for (size_t i = 0; i < n; i++)
-		for (unsigned c = 0; c < KV_REMOTE_CALLS; c++)
-			fprintf(f,
-				"kvfs_remote_calls_total{backend=\"%zu\","
-				"call=\"%s\"} %llu\n",
-				i, calls[c], (ull)all[i].calls[c]);
-	head(f, "remote_seconds_total", "counter", "What they took.");
-	for (size_t i = 0; i < n; i++)
-		for (unsigned c = 0; c < KV_REMOTE_CALLS; c++)
-			fprintf(f,
-				"kvfs_remote_seconds_total{backend=\"%zu\","
-				"call=\"%s\"} %.6f\n",
-				i, calls[c], (double)all[i].ns[c] / 1e9);
-}
-
-/* Backends by their place in the command line: URLs may be long. */
-static void write_remote_metrics(FILE *f, struct kv_cache *cache)
-{
-	struct kv_remote_stats all[REMOTES];
-	size_t n = kv_remote_stats(cache, all, REMOTES);
-
-	if (n == 0)
-		return;
-	head(f, "remote_open", "gauge",
-	     "0 while a backend failed too often, or is not there.");
-	for (size_t i = 0; i < n; i++)
-		fprintf(f, "kvfs_remote_open{backend=\"%zu\"} %d\n", i,
-			all[i].open);
-	remote_calls(f, all, n);
-	remote_row(f, "remote_got_bytes_total", "counter",
-		   "Bytes that came from a backend.", all, n,
-		   offsetof(struct kv_remote_stats, got_bytes));
-	remote_row(f, "remote_put_bytes_total", "counter",
-		   "Bytes handed over to a backend.", all, n,
-		   offsetof(struct kv_remote_stats, put_bytes));
-	remote_row(f, "remote_failed_total", "counter",
-		   "Calls that failed, or took too long.", all, n,
-		   offsetof(struct kv_remote_stats, failed));
-	remote_row(f, "remote_late_total", "counter",
-		   "Calls that took too long.", all, n,
-		   offsetof(struct kv_remote_stats, late));
-	remote_row(f, "remote_damaged_total", "counter",
-		   "Objects that were not what they should be.", all, n,
-		   offsetof(struct kv_remote_stats, damaged));
-	remote_row(f, "remote_dropped_total", "counter",
-		   "Blocks that were not handed over at once.", all, n,
-		   offsetof(struct kv_remote_stats, dropped));
-	remote_row(f, "remote_offering", "gauge",
-		   "Spaces that are offered to it again.", all, n,
-		   offsetof(struct kv_remote_stats, offering));
-	remote_row(f, "remote_lent_bytes", "gauge",
-		   "Memory that a backend has, for what is on its way.", all, n,
-		   offsetof(struct kv_remote_stats, lent_bytes));
-	remote_row(f, "remote_helpers", "gauge", "Helpers of tenants.", all, n,
-		   offsetof(struct kv_remote_stats, helpers));
-	remote_row(f, "remote_helpers_unwell", "gauge",
-		   "Of these, those that are not asked.", all, n,
-		   offsetof(struct kv_remote_stats, helpers_unwell));
-	remote_row(f, "remote_refused_total", "counter",
-		   "Calls for tenants without a place.", all, n,
-		   offsetof(struct kv_remote_stats, refused));
-}
-
-char *kv_metrics_text(struct kv_cache *cache,
-		      const struct kv_control_counts *control,
-		      const struct kv_rules *rules,
-		      const struct kv_caller *reader)
-{
-	struct kv_cache_stats s;
-	char *text = NULL;
-	size_t n;
-	FILE *f = open_memstream(&text, &n);
-
-	if (!f)
-		return NULL;
-	kv_cache_stats(cache, &s);
-	write_gauges(f, &s);
-	write_counters(f, &s);
-	write_eviction(f, &s);
-	write_remote_metrics(f, cache);
-	write_spaces(f, cache, rules, reader);
-	write_control(f, control);
-	if (fclose(f) != 0) {
-		free(text);
-		return NULL;
-	}
 	return text;
 }
