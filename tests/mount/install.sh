@@ -36,7 +36,7 @@ not "relative prefix" "absolute path" env PREFIX=here B="$B" VERSION=1 "$root/to
 if [ "$(id -u)" = 0 ]; then
 	install -d -o nobody "$T/nobody"
 	mkdir -p "$T/src/tools" "$T/src/kernels" "$T/build"
-	cp "$root/tools/install.sh" "$root/tools/kvfs-bundle" "$T/src/tools/" && cp "$root"/kernels/*.h "$T/src/kernels/"
+	cp "$root/tools/install.sh" "$root"/tools/kvfs-* "$T/src/tools/" && cp "$root"/kernels/*.h "$T/src/kernels/"
 	mkdir -p "$T/src/connectors/kvfs" && cp -r "$root/connectors/remote" "$T/src/connectors/"
 	cp "$root/connectors/kvfs/bundle.py" "$T/src/connectors/kvfs/"
 	cp -r "$root/man" "$T/src/" && cp "$B"/kvfs* "$B"/libkvfs* "$T/build/" 2>/dev/null
