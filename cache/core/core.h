@@ -298,22 +298,30 @@ struct kv_slot {
 		      */
 	bool pinned; /* its block is, and the floor allows it */
 };
+
+/* A memfd, mapped. */
+struct kv_memory {
+	int fd; /* the daemon's own */
+	/* To be given to clients; -1: there is none, and fd is sealed. */
+	int read_fd, write_fd;
+	uint8_t *base;
+	bool huge, locked;
+	bool undecided; /* kv_memory_seal is to come */
+};
+
 /* A user whose clients got a segment. */
 struct kv_mapper {
 	struct kv_account *account; /* fixed; held */
 	struct kv_tenant *tenant;   /* fixed */
 	uint32_t holders; /* clients that did not say they unmapped it */
-	bool charged;	  /* he keeps it, though it is retired */
+	bool charged;	  /* the user keeps it, though it is retired */
 	LIST_ENTRY(kv_mapper) link;
 };
 
 struct kv_segment {
-	uint32_t id;		    /* fixed; never reused */
-	int fd, read_fd, write_fd;  /* until it is dead; kv_memory */
+	uint32_t id; /* fixed; never reused */
+	struct kv_memory memory;
 	int buffer;		    /* fixed; of the ring, or -1 */
-	uint8_t *base;		    /* fixed */
-	bool huge, locked;	    /* fixed */
-	bool undecided;		    /* neither open nor sealed yet */
 	struct kv_class *class;	    /* NULL: spare or retired */
 	uint32_t slots, free, idle; /* idle: slots that may be evicted */
 	uint32_t kept;		    /* slots being filled, leased, pinned */

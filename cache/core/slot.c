@@ -24,7 +24,7 @@ uint8_t *kv_slot_bytes(const struct kv_slot *slot)
 {
 	const struct kv_segment *segment = slot->segment;
 
-	return segment->base +
+	return segment->memory.base +
 	       (uint64_t)(slot - segment->slot) * segment->class->slot_bytes;
 }
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * arena.c - slots: which block has which piece of DRAM, and who makes place.
+ * arena.c - slots of DRAM, and their sizes.
  *
- * A model's blocks are all of one size.  So of the four slot sizes that may be
- * in use for each power of two, three are exact, given to the first sizes that
- * come; whatever comes later is rounded up to one of them or to the power of
- * two itself, the fourth.  An exact size that no segment and no file has any
- * more makes place for another.
+ * A model's blocks are all of one size.  So four slot sizes may be in use for
+ * each power of two: three are exact, for the first block sizes that come, and
+ * the fourth is the power of two itself.  Later sizes are rounded up to one of
+ * these.  An exact size that no segment and no file uses any more is replaced.
  *
  * OWNS     the classes (one access class and one slot size each) and the slots
  *          of their segments; cache->sizes.
@@ -17,7 +16,7 @@
  *          FILLING -> READY     kv_slot_publish_locked
  *          FILLING -> FREE      kv_slot_give_locked   (the fill failed)
  *            READY -> FREE      kv_slot_give_locked   (evicted, removed)
- *            READY -> LEFT      kv_slot_leave_locked  (to who has it leased)
+ *            READY -> LEFT      kv_slot_leave_locked  (leases keep it)
  *             LEFT -> FREE      kv_slot_give_locked   (with the last lease)
  *
  * INVARIANTS, asserted by kv_arena_check_locked
@@ -27,11 +26,11 @@
  *   (3) Only idle slots are evicted: never one that is leased, held by a reader
  *       or a write, waiting to be written, or pinned.
  *   (4) A byte is charged once, from kv_slot_take_locked to
- *       kv_slot_give_locked, whoever waits for it.
- *   and those of slot.c.
+ *       kv_slot_give_locked, however many clients wait for it.
+ *   and those of slot.c and ledger.c.
  *
- * LOCKING  cache->lock.  A slot's data belongs to whoever fills, holds or
- *          leases it.
+ * LOCKING  cache->lock.  A slot's data belongs to the fill, the holds or the
+ *          leases.
  */
 #include "cache/dram/dram.h"
 #include "cache/core/list.h"
@@ -42,7 +41,7 @@
 
 #include <sys/stat.h>
 
-#define NOT_PINNED 8u /* one part in so many of the arena is never pinned */
+#define NOT_PINNED 8u /* one part in so many of the arena */
 
 static struct kv_evict_node *node_of(void *arg, uint32_t block)
 {
@@ -62,7 +61,7 @@ static unsigned octave(uint64_t n)
 	return 63 - (unsigned)__builtin_clzll(n - 1);
 }
 
-static bool in_use(struct kv_cache *cache, uint64_t slot_bytes)
+static bool size_in_use(struct kv_cache *cache, uint64_t slot_bytes)
 {
 	struct kv_class *class;
 	struct kv_ssd_class *ssd;
@@ -84,7 +83,7 @@ void kv_size_used(struct kv_cache *cache, uint64_t slot_bytes)
 		if (sizes[i] == slot_bytes)
 			return;
 	for (unsigned i = 0; i < SIZE_CLASSES - 1; i++)
-		if (sizes[i] == 0 || !in_use(cache, sizes[i])) {
+		if (sizes[i] == 0 || !size_in_use(cache, sizes[i])) {
 			sizes[i] = slot_bytes;
 			return;
 		}
@@ -117,8 +116,7 @@ static struct kv_class *class_get(struct kv_cache *cache,
 
 	LIST_FOREACH(class, &cache->arena.classes, link) {
 		if (class->slot_bytes == slot_bytes &&
-		    class->uid == space->uid && class->gid == space->gid &&
-		    class->read_bits == bits)
+		    kv_class_fits(class, space))
 			return class;
 		if (class->n_segments == 0)
 			vacant = class;
@@ -137,7 +135,7 @@ static struct kv_class *class_get(struct kv_cache *cache,
 	class->gid = space->gid;
 	class->read_bits = bits;
 	class->slot_bytes = slot_bytes;
-	kv_evict_lists_free(&class->lists); /* of those it served before */
+	kv_evict_lists_free(&class->lists); /* of its former spaces */
 	return class;
 }
 
@@ -273,7 +271,7 @@ void kv_slot_publish_locked(struct kv_cache *cache, struct kv_slot *slot,
 	kv_slot_after(cache, slot);
 }
 
-/* The block of a READY slot has none any more. */
+/* Part a READY slot and its block. */
 static void part(struct kv_cache *cache, struct kv_slot *slot)
 {
 	kv_orphan_drop_locked(cache, slot);
@@ -334,7 +332,8 @@ void kv_slot_give_locked(struct kv_cache *cache, struct kv_slot *slot)
 	cache->room = true;
 }
 
-/* The lists of slots are by seq.  How many are unpersisted. */
+/* Check that the lists of slots are by seq; return the number of unpersisted
+ * blocks. */
 static uint64_t check_lists(const struct kv_space *space)
 {
 	const struct kv_slot *slot;
@@ -356,19 +355,6 @@ static uint64_t check_lists(const struct kv_space *space)
 		seq = slot->seq;
 	}
 	return n;
-}
-
-static void check_kept(const struct kv_segment *segment)
-{
-	uint32_t kept = 0;
-
-	for (uint32_t i = 0; i < segment->slots; i++) {
-		const struct kv_slot *slot = &segment->slot[i];
-
-		kept += slot->state == SLOT_FILLING || slot->leases ||
-			slot->pinned;
-	}
-	assert(kept == segment->kept);
 }
 
 static uint32_t claimed_by(const struct kv_tenant *tenant,
@@ -451,13 +437,13 @@ void kv_arena_check_locked(struct kv_cache *cache)
 
 	kv_assert_locked(&cache->lock);
 	LIST_FOREACH(class, &cache->arena.classes, link) {
-		uint32_t idle = 0, on_lists = 0;
+		uint32_t idle = 0, on_lists = 0, kept;
 
 		TAILQ_FOREACH(list, &class->lists, link)
 			on_lists += list->idle;
 		TAILQ_FOREACH(segment, &class->segments, link) {
 			vacant += segment->free == segment->slots;
-			check_kept(segment);
+			kept = 0;
 			for (uint32_t i = 0; i < segment->slots; i++) {
 				struct kv_slot *slot = &segment->slot[i];
 				bool ready = slot->state == SLOT_READY;
@@ -475,9 +461,12 @@ void kv_arena_check_locked(struct kv_cache *cache)
 				unpersisted += ready && kv_block_unpersisted(
 								slot->block);
 				idle += kv_slot_idle(slot);
+				kept += slot->state == SLOT_FILLING ||
+					slot->leases || slot->pinned;
 				if (slot->state != SLOT_FREE)
 					used += class->slot_bytes;
 			}
+			assert(kept == segment->kept);
 		}
 		assert(idle == class->idle && idle == on_lists);
 		idle_bytes += idle * class->slot_bytes;

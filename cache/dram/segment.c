@@ -1,10 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * segment.c - the arena's segments: made in the background, retired when
- * another access class needs their memory.
+ * segment.c - the arena's segments and their memory: made in the background,
+ * retired when another access class needs it.
+ *
+ * The memory is a memfd that is allocated in full, locked, mapped once for
+ * writing and then sealed, so that clients with the descriptor can map it only
+ * for reading.  Until its first class is known it is sealed only against changes
+ * of its size, and an open segment stays so: clients of other users then get a
+ * descriptor open for reading, and the file's mode keeps them from opening it
+ * again for writing (/proc/self/fd).
+ *
+ * Clients never get the daemon's own descriptor but others of the same file, so
+ * that the kernel can tell whether any of them is open or mapped anywhere: it
+ * grants a write lease only to the one process that has a file open.  Where the
+ * kernel grants no lease at all, segments are taken to be unmapped.
+ *
+ * Huge pages come from overcommit: the kernel takes pages when a segment is
+ * made and gets them back when it goes, also after SIGKILL.  The system's limit
+ * is raised while a store is mounted.
  *
  * OWNS     every kv_segment and kv_mapper, and the thread that makes and unmaps
- *          them.
+ *          segments; arena.overcommit, and the second line of STORE/lock, by
+ *          which the next daemon lowers the limit that a killed one had raised.
  *
  * STATES   of a segment, and the function that makes each step:
  *
@@ -13,38 +30,247 @@
  *          IN USE -> RETIRED   kv_segment_retire_locked, all its slots free
  *         RETIRED -> DEAD      kv_segment_returned, by the last holder
  *            DEAD -> (gone)    grower, which then makes a fresh one
- *            DEAD -> KEPT      grower: somebody said that he unmapped it, and
- *                              did not
+ *            DEAD -> KEPT      grower: a client said that it unmapped the
+ *                              segment, and did not
  *            KEPT -> DEAD      grower, every second, to look again
  *
  * INVARIANTS
  *   (1) SPARE, IN USE, RETIRED, KEPT and DEAD together never exceed arena->max.
  *   (2) A segment never serves a second access class: no bytes are left over.
- *       So it is open, or sealed, for good: an open one keeps its prologues
+ *       So it is open, or sealed, for good.  An open one keeps its prologues
  *       elsewhere, and no page that its owner takes away is missed.
- *   (3) From the moment on in which a segment is retired those who have it are
- *       charged until they say that they unmapped it; the last one until that
- *       is seen to be true.  Of a KEPT one it cannot be told whose lie that
- *       was: all who had it are charged, but its owner, whom others could make
- *       suffer; he alone if nobody else had it.  One of them claims it.
+ *   (3) When a segment is retired its mappers are charged until they say that
+ *       they unmapped it; the last one until the kernel confirms it.  Nobody
+ *       can tell which mapper of a KEPT segment lied: all are charged but its
+ *       owner, whom others could make suffer; the owner if it was the only one.
+ *       One of them claims the segment.
+ *   (4) The line in STORE/lock is written before the limit is raised and removed
+ *       after it was lowered.  It counts only in the boot that it names.
  *
- * LOCKING  cache->lock; memory is made and unmapped without it.
+ * LOCKING  cache->lock; memory is made and unmapped without it.  The limit is
+ *          changed before the threads start and after they end, and under flock
+ *          for other daemons; lease_granted is fixed once lease_once has run.
  */
 #include "cache/dram/dram.h"
-#include "cache/core/core.h"
 #include "cache/core/account.h"
-#include "cache/core/list.h"
+#include "cache/core/core.h"
 #include "cache/core/ledger.h"
+#include "cache/core/list.h"
 #include "common/sigbus_guard.h"
 #include "common/thread.h"
 
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/memfd.h>
 #include <stdio.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+#define LIMIT "/proc/sys/vm/nr_overcommit_hugepages"
+#define BOOT_ID "/proc/sys/kernel/random/boot_id"
 /* Leave the machine this much when memory is short. */
 #define MEMORY_MARGIN (64ull << 20)
 #define ENDING_NS 10000000u
 #define HUGE_PAGE (2u << 20)
+
+/* ---- memory ---- */
+
+/* Change the system's limit of huge pages; return whether that succeeded. */
+static bool change_limit(int64_t pages)
+{
+	_cleanup_(kv_closep) int fd = open(LIMIT, O_RDWR | O_CLOEXEC);
+	char text[32] = {0};
+	int64_t now;
+	int n;
+
+	if (fd < 0 || flock(fd, LOCK_EX) < 0 ||
+	    pread(fd, text, sizeof(text) - 1, 0) < 0)
+		return false;
+	now = strtoll(text, NULL, 10) + pages;
+	n = snprintf(text, sizeof(text), "%" PRId64 "\n", KV_MAX(now, 0));
+	return pwrite(fd, text, (size_t)n, 0) == n;
+}
+
+static void read_boot_id(char id[40])
+{
+	_cleanup_(kv_closep) int fd = open(BOOT_ID, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? 0 : pread(fd, id, 36, 0);
+
+	id[KV_MAX(n, 0)] = '\0';
+}
+
+/* Write what the next daemon has to take back, if this one is killed. */
+static bool write_line(int lock_fd, int64_t pages)
+{
+	char boot[40], text[128];
+	int n;
+
+	read_boot_id(boot);
+	n = snprintf(text, sizeof(text), "%d\n", (int)getpid());
+	if (pages > 0)
+		n += snprintf(text + n, sizeof(text) - (size_t)n,
+			      "%" PRId64 " huge pages, boot %s\n", pages, boot);
+	return pwrite(lock_fd, text, (size_t)n, 0) == n &&
+	       ftruncate(lock_fd, n) == 0;
+}
+
+void kv_overcommit_recover(int lock_fd)
+{
+	char text[128] = {0}, boot[40], then[40] = "";
+	int64_t pages = 0;
+
+	if (pread(lock_fd, text, sizeof(text) - 1, 0) < 0)
+		return;
+	read_boot_id(boot);
+	if (sscanf(text, "%*d %" SCNd64 " huge pages, boot %39s", &pages,
+		   then) == 2 &&
+	    pages > 0 && strcmp(boot, then) == 0)
+		(void)change_limit(-pages);
+}
+
+static void raise_limit(struct kv_cache *cache, int64_t pages)
+{
+	if (cache->lock_fd >= 0 && !write_line(cache->lock_fd, pages))
+		return;
+	if (change_limit(pages))
+		cache->arena.overcommit = (uint64_t)pages;
+}
+
+static void lower_limit(struct kv_cache *cache)
+{
+	if (!cache->arena.overcommit)
+		return;
+	(void)change_limit(-(int64_t)cache->arena.overcommit);
+	cache->arena.overcommit = 0;
+	if (cache->lock_fd >= 0)
+		(void)write_line(cache->lock_fd, 0);
+}
+
+static int map_segment(uint64_t bytes, bool huge, struct kv_memory *m)
+{
+	unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+
+	if (huge)
+		flags |= MFD_HUGETLB | MFD_HUGE_2MB;
+	m->fd = memfd_create("kvfs-arena", flags);
+	if (m->fd < 0)
+		return -errno;
+	if (ftruncate(m->fd, (off_t)bytes) < 0 ||
+	    fallocate(m->fd, 0, 0, (off_t)bytes) < 0)
+		return -errno;
+	m->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_POPULATE, m->fd, 0);
+	if (m->base == MAP_FAILED) {
+		m->base = NULL;
+		return -errno;
+	}
+	m->huge = huge;
+	m->locked = huge || mlock(m->base, bytes) == 0;
+	madvise(m->base, bytes, MADV_DONTDUMP);
+	madvise(m->base, bytes, MADV_DONTFORK);
+	return 0;
+}
+
+void kv_memory_free(struct kv_memory *m, uint64_t bytes)
+{
+	if (m->base)
+		munmap(m->base, bytes);
+	kv_closep(&m->fd);
+	kv_closep(&m->read_fd);
+	kv_closep(&m->write_fd);
+	m->base = NULL;
+	m->fd = m->read_fd = m->write_fd = -1;
+}
+
+static int open_again(int fd, int flags)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return open(path, flags | O_CLOEXEC);
+}
+
+static pthread_once_t lease_once = PTHREAD_ONCE_INIT;
+static bool lease_granted;
+
+/* Ask for a lease of a file that nobody else has: a kernel that refuses this one
+ * refuses all. */
+static void try_lease(void)
+{
+	_cleanup_(kv_closep) int fd = memfd_create("kvfs-lease", MFD_CLOEXEC);
+	_cleanup_(kv_closep) int again = open_again(fd, O_RDWR);
+
+	lease_granted = fcntl(again, F_SETLEASE, F_WRLCK) == 0;
+}
+
+int kv_memory_seal(struct kv_memory *m, bool open)
+{
+	int seals = F_SEAL_SEAL;
+
+	if (!m->undecided)
+		return 0;
+	if (open)
+		m->write_fd = open_again(m->fd, O_RDWR);
+	if (m->write_fd < 0)
+		seals |= F_SEAL_FUTURE_WRITE;
+	if (fcntl(m->fd, F_ADD_SEALS, seals) < 0) {
+		kv_closep(&m->write_fd);
+		m->write_fd = -1;
+		return -errno;
+	}
+	m->undecided = false;
+	return 0;
+}
+
+bool kv_memory_in_use(struct kv_memory *m)
+{
+	_cleanup_(kv_closep) int fd = -1;
+
+	kv_closep(&m->read_fd);
+	kv_closep(&m->write_fd);
+	m->read_fd = m->write_fd = -1;
+	fd = open_again(m->fd, O_RDWR);
+	pthread_once(&lease_once, try_lease);
+	return lease_granted && fd >= 0 && fcntl(fd, F_SETLEASE, F_WRLCK) < 0 &&
+	       errno == EAGAIN;
+}
+
+int kv_memory_new(uint64_t bytes, enum kv_hugepages huge, bool seal,
+		  struct kv_memory *ret_memory)
+{
+	struct kv_memory m = {.fd = -1, .read_fd = -1, .write_fd = -1};
+	int seals = F_SEAL_SHRINK | F_SEAL_GROW, r = -ENOMEM;
+
+	if (huge != KV_HUGE_OFF && bytes % (2u << 20) == 0)
+		r = map_segment(bytes, true, &m);
+	if (r < 0 && huge != KV_HUGE_ON) {
+		kv_memory_free(&m, bytes);
+		r = map_segment(bytes, false, &m);
+	}
+	if (r == 0) {
+		/* Without /proc there are no other descriptors: all clients
+		 * then get a sealed one. */
+		if (fchmod(m.fd, S_IRUSR | S_IWUSR) == 0)
+			m.read_fd = open_again(m.fd, O_RDONLY);
+		m.undecided = !seal && m.read_fd >= 0;
+		if (!m.undecided)
+			seals |= F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+		r = fcntl(m.fd, F_ADD_SEALS, seals) < 0 ? -errno : 0;
+	}
+	if (r < 0) {
+		kv_memory_free(&m, bytes);
+		return r;
+	}
+	*ret_memory = m;
+	return 0;
+}
+
+/* ---- segments ---- */
 
 static uint64_t memory_available(void)
 {
@@ -65,7 +291,6 @@ static int segment_new(struct kv_cache *cache, struct kv_segment **ret_segment)
 {
 	uint64_t bytes = cache->arena.segment_bytes;
 	struct kv_segment *segment;
-	struct kv_memory memory;
 	int r;
 
 	if (memory_available() < bytes + MEMORY_MARGIN)
@@ -74,19 +299,14 @@ static int segment_new(struct kv_cache *cache, struct kv_segment **ret_segment)
 	if (!segment)
 		return -ENOMEM;
 	r = kv_memory_new(bytes, cache->config.hugepages,
-			  cache->config.arena == KV_ARENA_SEALED, &memory);
+			  cache->config.arena == KV_ARENA_SEALED,
+			  &segment->memory);
 	if (r < 0) {
 		free(segment);
 		return r;
 	}
-	segment->fd = memory.fd;
-	segment->read_fd = memory.read_fd;
-	segment->write_fd = memory.write_fd;
-	segment->undecided = memory.undecided;
-	segment->base = memory.base;
-	segment->huge = memory.huge;
-	segment->locked = memory.locked;
-	segment->buffer = kv_ring_add_buffer(cache->ring, memory.base, bytes);
+	segment->buffer =
+		kv_ring_add_buffer(cache->ring, segment->memory.base, bytes);
 	if (segment->buffer < 0)
 		segment->buffer = -1;
 	TAILQ_INIT(&segment->free_list);
@@ -94,32 +314,21 @@ static int segment_new(struct kv_cache *cache, struct kv_segment **ret_segment)
 	return 0;
 }
 
-static struct kv_memory memory_of(const struct kv_segment *segment)
-{
-	return (struct kv_memory){.fd = segment->fd,
-				  .read_fd = segment->read_fd,
-				  .write_fd = segment->write_fd,
-				  .undecided = segment->undecided,
-				  .base = segment->base};
-}
-
 static void segment_free(struct kv_cache *cache, struct kv_segment *segment)
 {
-	struct kv_memory memory = memory_of(segment);
-
 	if (segment->buffer >= 0)
 		kv_ring_remove_buffer(cache->ring, segment->buffer);
 	if (segment->prologues)
-		kv_sigbus_mend_end(segment->base);
-	kv_memory_free(&memory, cache->arena.segment_bytes);
+		kv_sigbus_mend_end(segment->memory.base);
+	kv_memory_free(&segment->memory, cache->arena.segment_bytes);
 	free(segment->prologues);
 	free(segment->slot);
 	free(segment);
 }
 
-/* ---- who has it mapped ---- */
+/* ---- mappers ---- */
 
-/* NULL: no memory. */
+/* Find the record of a user, or make it; NULL: no memory. */
 static struct kv_mapper *mapper_of(struct kv_cache *cache,
 				   struct kv_segment *segment, uint32_t uid)
 {
@@ -140,18 +349,6 @@ static struct kv_mapper *mapper_of(struct kv_cache *cache,
 	}
 	LIST_INSERT_HEAD(&segment->mappers, mapper, link);
 	return mapper;
-}
-
-static void charge(struct kv_cache *cache, struct kv_segment *segment,
-		   struct kv_mapper *mapper)
-{
-	if (!mapper->charged)
-		kv_account_take(mapper->account, KV_FINITE_SEGMENTS, 1);
-	mapper->charged = true;
-	if (segment->keeper)
-		return;
-	segment->keeper = mapper->tenant;
-	kv_count_kept_segment(cache, mapper->tenant, 1);
 }
 
 static void discharge(struct kv_cache *cache, struct kv_segment *segment,
@@ -189,7 +386,8 @@ static bool keeps(const struct kv_segment *segment,
 	return alone || mapper->tenant != segment->owner;
 }
 
-/* A segment is retired, or somebody says that he unmapped it, or lied. */
+/* Charge the mappers that keep the segment, and no others: it is retired, or a
+ * client says that it unmapped it, or lied. */
 static void charge_keepers(struct kv_cache *cache, struct kv_segment *segment)
 {
 	struct kv_mapper *mapper;
@@ -197,58 +395,48 @@ static void charge_keepers(struct kv_cache *cache, struct kv_segment *segment)
 	LIST_FOREACH(mapper, &segment->mappers, link)
 		if (!keeps(segment, mapper))
 			discharge(cache, segment, mapper);
-	LIST_FOREACH(mapper, &segment->mappers, link)
-		if (keeps(segment, mapper))
-			charge(cache, segment, mapper);
+	LIST_FOREACH(mapper, &segment->mappers, link) {
+		if (!keeps(segment, mapper))
+			continue;
+		if (!mapper->charged)
+			kv_account_take(mapper->account, KV_FINITE_SEGMENTS, 1);
+		mapper->charged = true;
+		if (segment->keeper)
+			continue;
+		segment->keeper = mapper->tenant;
+		kv_count_kept_segment(cache, mapper->tenant, 1);
+	}
 }
 
-/* Lets go of the lock.  Nobody else takes segments from arena->dead. */
-static bool in_use(struct kv_cache *cache, struct kv_segment *segment)
-{
-	struct kv_memory memory = memory_of(segment);
-	bool yes;
-
-	kv_unlock(cache);
-	yes = kv_memory_in_use(&memory);
-	kv_lock(cache);
-	segment->read_fd = segment->write_fd = -1;
-	return yes;
-}
-
-static void bury(struct kv_cache *cache, struct kv_segment *segment)
-{
-	forget_mappers(cache, segment);
-	kv_unlock(cache);
-	segment_free(cache, segment);
-	kv_lock(cache);
-	cache->arena.made--;
-}
-
-static void keep(struct kv_cache *cache, struct kv_segment *segment)
-{
-	TAILQ_INSERT_TAIL(&cache->arena.kept, segment, link);
-	cache->arena.kept_count++;
-	if (!segment->seen_in_use)
-		cache->arena.kept_ns = kv_now_ns();
-	segment->seen_in_use = true;
-	charge_keepers(cache, segment);
-}
-
+/* Free the dead segments that nobody has mapped, and keep the others.  Lets go of
+ * the lock; only this thread takes segments from arena->dead. */
 static void bury_dead(struct kv_cache *cache)
 {
 	struct kv_arena *arena = &cache->arena;
 	struct kv_segment *segment;
-	bool kept;
+	bool in_use;
 
 	TAILQ_CONCAT(&arena->dead, &arena->kept, link);
 	arena->kept_count = 0;
 	while ((segment = TAILQ_FIRST(&arena->dead))) {
-		kept = in_use(cache, segment);
+		kv_unlock(cache);
+		in_use = kv_memory_in_use(&segment->memory);
+		kv_lock(cache);
 		TAILQ_REMOVE(&arena->dead, segment, link);
-		if (kept)
-			keep(cache, segment);
-		else
-			bury(cache, segment);
+		if (in_use) {
+			TAILQ_INSERT_TAIL(&arena->kept, segment, link);
+			arena->kept_count++;
+			if (!segment->seen_in_use)
+				arena->kept_ns = kv_now_ns();
+			segment->seen_in_use = true;
+			charge_keepers(cache, segment);
+		} else {
+			forget_mappers(cache, segment);
+			kv_unlock(cache);
+			segment_free(cache, segment);
+			kv_lock(cache);
+			arena->made--;
+		}
 	}
 	if (!arena->kept_count)
 		arena->kept_ns = 0;
@@ -267,23 +455,12 @@ static void grow_one(struct kv_cache *cache)
 	if (r == 0) {
 		segment->id = ++arena->next_id;
 		arena->made++;
-		arena->huge += segment->huge;
-		arena->unlocked += !segment->locked;
+		arena->huge += segment->memory.huge;
+		arena->unlocked += !segment->memory.locked;
 		TAILQ_INSERT_TAIL(&arena->spare, segment, link);
 	}
 	cache->room = true;
 	pthread_cond_broadcast(&arena->grown);
-}
-
-/* Whatever waits for room looks again now, or the wait below would end at once,
- * for ever. */
-static void growing_ended(struct kv_cache *cache)
-{
-	cache->arena.growing = false;
-	cache->room = true;
-	pthread_cond_broadcast(&cache->arena.grown);
-	kv_unlock(cache);
-	kv_lock(cache);
 }
 
 static void *grower(void *arg)
@@ -300,11 +477,18 @@ static void *grower(void *arg)
 		}
 		if (arena->made < arena->max && arena->grow_error == 0)
 			continue;
-		if (arena->growing)
-			growing_ended(cache);
-		/* Short of memory, or kept: look again in a second.  The kernel
-		 * closes the socket of a killed process before it has given up
-		 * its mappings: look again soon. */
+		if (arena->growing) {
+			arena->growing = false;
+			cache->room = true;
+			pthread_cond_broadcast(&arena->grown);
+			/* Let acquires that wait for room look again now: the
+			 * wait below would end at once otherwise. */
+			kv_unlock(cache);
+			kv_lock(cache);
+		}
+		/* Short of memory, or kept: look again in a second; but soon
+		 * after a process was killed, as the kernel closes its socket
+		 * before it gives up its mappings. */
 		if (!arena->stop && TAILQ_EMPTY(&arena->dead))
 			kv_cond_wait(cache, &arena->grow,
 				     kv_now_ns() - arena->kept_ns < KV_UNMAP_NS
@@ -316,53 +500,36 @@ static void *grower(void *arg)
 	return NULL;
 }
 
-static bool may_be_open(const struct kv_cache *cache,
-			const struct kv_segment *segment,
-			const struct kv_class *class)
-{
-	if (!segment->undecided)
-		return false;
-	return cache->config.arena == KV_ARENA_RW ||
-	       (class->tenant->registrants > 0 && class->uid != 0 &&
-		!(class->read_bits & (S_IRGRP | S_IROTH)));
-}
-
-/* *@open: whether it is to be, and then whether it is. */
-static int open_or_seal(struct kv_cache *cache, struct kv_segment *segment,
-			bool *open)
-{
-	struct kv_memory memory = memory_of(segment);
-	int r;
-
-	if (*open && kv_sigbus_mend(segment->base, cache->arena.segment_bytes,
-				    segment->huge ? HUGE_PAGE : KV_PAGE) < 0)
-		return -ENOMEM;
-	r = kv_memory_seal(&memory, *open);
-	segment->write_fd = memory.write_fd;
-	segment->undecided = memory.undecided;
-	if (*open && segment->write_fd < 0)
-		kv_sigbus_mend_end(segment->base);
-	*open = segment->write_fd >= 0;
-	return r;
-}
-
 int kv_segment_access(struct kv_cache *cache, struct kv_segment *segment,
 		      const struct kv_class *class, uint32_t slots)
 {
-	const bool fresh = !segment->class;
-	bool open = fresh ? may_be_open(cache, segment, class)
-			  : segment->prologues != NULL;
 	_cleanup_(kv_freep) struct kv_prologue *prologues = NULL;
-	int r = 0;
+	struct kv_memory *memory = &segment->memory;
+	const bool fresh = !segment->class;
+	bool open = segment->prologues;
+	int r;
 
+	if (fresh)
+		open = memory->undecided &&
+		       (cache->config.arena == KV_ARENA_RW ||
+			(class->tenant->registrants > 0 && class->uid != 0 &&
+			 !(class->read_bits & (S_IRGRP | S_IROTH))));
 	if (open)
 		prologues = calloc(slots, sizeof(*prologues));
 	if (open && !prologues)
 		return -ENOMEM;
-	if (fresh)
-		r = open_or_seal(cache, segment, &open);
-	if (r < 0)
-		return r;
+	if (fresh) {
+		if (open &&
+		    kv_sigbus_mend(memory->base, cache->arena.segment_bytes,
+				   memory->huge ? HUGE_PAGE : KV_PAGE) < 0)
+			return -ENOMEM;
+		r = kv_memory_seal(memory, open);
+		if (open && memory->write_fd < 0)
+			kv_sigbus_mend_end(memory->base);
+		open = memory->write_fd >= 0;
+		if (r < 0)
+			return r;
+	}
 	free(segment->prologues);
 	segment->prologues = open ? kv_steal(prologues) : NULL;
 	return 0;
@@ -406,8 +573,8 @@ void kv_segment_retire_locked(struct kv_cache *cache,
 	kv_assert_locked(&cache->lock);
 	segment->owner = segment->class->tenant;
 	kv_segment_leave(cache, segment);
-	arena->huge -= segment->huge;
-	arena->unlocked -= !segment->locked;
+	arena->huge -= segment->memory.huge;
+	arena->unlocked -= !segment->memory.locked;
 	if (segment->holders) {
 		charge_keepers(cache, segment);
 		TAILQ_INSERT_TAIL(&arena->retired, segment, link);
@@ -421,8 +588,8 @@ void kv_segment_retire_locked(struct kv_cache *cache,
 	pthread_cond_signal(&arena->grow);
 }
 
-/* A linear search: there are at most a few thousand segments, and clients are
- * given each but once. */
+/* A linear search: there are at most a few thousand segments, and each client is
+ * given a segment once. */
 static struct kv_segment *segment_find(struct kv_arena *arena, uint32_t id)
 {
 	struct kv_segment *segment;
@@ -438,80 +605,64 @@ static struct kv_segment *segment_find(struct kv_arena *arena, uint32_t id)
 	return NULL;
 }
 
-/* What it is to be, for @mapper's clients. */
-static int fd_for(const struct kv_segment *segment,
-		  const struct kv_mapper *mapper)
-{
-	if (segment->write_fd >= 0 && segment->class->tenant == mapper->tenant)
-		return segment->write_fd;
-	return segment->read_fd >= 0 ? segment->read_fd : segment->fd;
-}
-
-static int give_locked(struct kv_cache *cache, uint32_t id, uint32_t uid,
-		       int *ret_fd)
-{
-	struct kv_segment *segment = segment_find(&cache->arena, id);
-	struct kv_mapper *mapper;
-
-	kv_assert_locked(&cache->lock);
-	if (!segment || !segment->class)
-		return -ENOENT;
-	mapper = mapper_of(cache, segment, uid);
-	if (!mapper)
-		return -ENOMEM;
-	if (!kv_account_fits(mapper->account, KV_FINITE_SEGMENTS,
-			     cache->arena.max, 0, 0))
-		return -ENOLCK;
-	segment->holders++;
-	mapper->holders++;
-	*ret_fd = fd_for(segment, mapper);
-	return 0;
-}
-
 int kv_segment_give(struct kv_cache *cache, uint32_t id, uint32_t uid,
 		    int *ret_fd, uint64_t *ret_bytes)
 {
-	int r;
+	struct kv_mapper *mapper = NULL;
+	struct kv_segment *segment;
+	int r = 0;
 
 	kv_lock(cache);
-	r = give_locked(cache, id, uid, ret_fd);
 	*ret_bytes = cache->arena.segment_bytes;
+	segment = segment_find(&cache->arena, id);
+	if (segment && segment->class)
+		mapper = mapper_of(cache, segment, uid);
+	if (!segment || !segment->class)
+		r = -ENOENT;
+	else if (!mapper)
+		r = -ENOMEM;
+	else if (!kv_account_fits(mapper->account, KV_FINITE_SEGMENTS,
+				  cache->arena.max, 0, 0))
+		r = -ENOLCK;
+	if (r == 0) {
+		const struct kv_memory *memory = &segment->memory;
+
+		segment->holders++;
+		mapper->holders++;
+		if (memory->write_fd >= 0 &&
+		    segment->class->tenant == mapper->tenant)
+			*ret_fd = memory->write_fd;
+		else
+			*ret_fd = memory->read_fd >= 0 ? memory->read_fd
+						       : memory->fd;
+	}
 	kv_unlock(cache);
 	return r;
 }
 
-static void returned_locked(struct kv_cache *cache, struct kv_segment *segment,
-			    struct kv_mapper *mapper)
-{
-	struct kv_arena *arena = &cache->arena;
-
-	kv_assert_locked(&cache->lock);
-	mapper->holders--;
-	segment->holders--;
-	if (segment->class)
-		return;
-	if (segment->holders) {
-		charge_keepers(cache, segment);
-		return;
-	}
-	TAILQ_REMOVE(&arena->retired, segment, link);
-	arena->retired_count--;
-	TAILQ_INSERT_TAIL(&arena->dead, segment, link);
-	arena->growing = true;
-	pthread_cond_signal(&arena->grow);
-}
-
 void kv_segment_returned(struct kv_cache *cache, uint32_t id, uint32_t uid)
 {
-	struct kv_segment *segment;
+	struct kv_arena *arena = &cache->arena;
 	struct kv_mapper *mapper = NULL;
+	struct kv_segment *segment;
 
 	kv_lock(cache);
-	segment = segment_find(&cache->arena, id);
+	segment = segment_find(arena, id);
 	if (segment)
 		mapper = mapper_of(cache, segment, uid);
-	if (mapper && mapper->holders)
-		returned_locked(cache, segment, mapper);
+	if (mapper && mapper->holders) {
+		mapper->holders--;
+		segment->holders--;
+		if (!segment->class && segment->holders) {
+			charge_keepers(cache, segment);
+		} else if (!segment->class) {
+			TAILQ_REMOVE(&arena->retired, segment, link);
+			arena->retired_count--;
+			TAILQ_INSERT_TAIL(&arena->dead, segment, link);
+			arena->growing = true;
+			pthread_cond_signal(&arena->grow);
+		}
+	}
 	kv_unlock(cache);
 }
 
@@ -534,23 +685,16 @@ void kv_registrant_remove(struct kv_cache *cache, uint32_t uid)
 	kv_unlock(cache);
 }
 
-/* As many segments as the budget has, rounded down. */
-static void size_segments(struct kv_cache *cache)
-{
-	uint64_t bytes = KV_MIN(cache->config.segment, cache->config.dram / 64);
-
-	bytes = KV_MAX(bytes / (2u << 20) * (2u << 20), 8ull << 20);
-	bytes = KV_MIN(bytes, 2ull << 30);
-	cache->arena.segment_bytes = bytes;
-	cache->arena.max = (uint32_t)(cache->config.dram / bytes);
-}
-
 int kv_arena_open(struct kv_cache *cache)
 {
+	uint64_t bytes = KV_MIN(cache->config.segment, cache->config.dram / 64);
 	struct kv_arena *arena = &cache->arena;
 	int r;
 
-	size_segments(cache);
+	bytes = KV_MAX(bytes / HUGE_PAGE * HUGE_PAGE, 8ull << 20);
+	bytes = KV_MIN(bytes, 2ull << 30);
+	arena->segment_bytes = bytes;
+	arena->max = (uint32_t)(cache->config.dram / bytes);
 	if (arena->max < 2)
 		return -EINVAL;
 	TAILQ_INIT(&arena->spare);
@@ -561,7 +705,7 @@ int kv_arena_open(struct kv_cache *cache)
 	kv_cond_init(&arena->grow);
 	kv_cond_init(&arena->grown);
 	if (cache->config.hugepages != KV_HUGE_OFF && geteuid() == 0)
-		kv_overcommit_raise(cache, (int64_t)(cache->config.dram >> 21));
+		raise_limit(cache, (int64_t)(cache->config.dram >> 21));
 	arena->growing = true;
 	r = kv_thread_start(&arena->grower, "kvfs-grow", grower, cache);
 	if (r < 0)
@@ -610,5 +754,5 @@ void kv_arena_close(struct kv_cache *cache)
 	free_all(cache, &arena->retired);
 	free_all(cache, &arena->dead);
 	free_all(cache, &arena->kept);
-	kv_overcommit_lower(cache);
+	lower_limit(cache);
 }
