@@ -174,7 +174,7 @@ class Space(Owner):
     def _wrong(name: str, layout: str | None) -> str:
         if not 0 < len(name.encode()) < 256 or name[0] == "." or "/" in name:
             return "a name has 1 to 255 bytes, no slash, and no dot before it"
-        return f"no layout, see kvfs(1): {layout:.200}" if layout is not None else ""
+        return f"no layout, see kvfs-space(5): {layout:.200}" if layout is not None else ""
 
     def __enter__(self) -> Space:
         return self

@@ -2,7 +2,7 @@
 /*
  * mapper.c - maps blocks of the FUSE mount, and reads them on when its daemon
  * is dead: what the kernel has of a page it keeps, another one is SIGBUS, and
- * an old descriptor is ENOTCONN.  kvfs(1) says so.
+ * an old descriptor is ENOTCONN.  kvfs-space(5) says so.
  *
  *   mapper MOUNT JOURNAL SEED
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * errno_files.c SPACE KEY FILE - calls on open files and attributes: each
- * that kvfs(1) does not have answers its errno.
+ * that kvfs-space(5) does not have answers its errno.
  *
  * OWNS      nothing that outlives a case: each closes and removes what it made.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * errno_names.c SPACE KEY FILE - calls on names: each that kvfs(1) does not
+ * errno_names.c SPACE KEY FILE - calls on names: each that kvfs-space(5) does not
  * have answers its errno.
  *
  * OWNS      nothing that outlives a case: each closes and removes what it made.
