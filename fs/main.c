@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -279,6 +280,9 @@ static int serve_in_background(const struct kv_options *options,
 		do
 			n = read(pipes[0], &status, 1);
 		while (n < 0 && errno == EINTR);
+		/* After a failed start nothing of the daemon is left. */
+		if (n != 1 || status != 0)
+			waitpid(pid, NULL, 0);
 		return n == 1 ? status
 			      : complain("the daemon died while it started", 0);
 	}
