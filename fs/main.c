@@ -17,7 +17,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
