@@ -23,7 +23,6 @@
 #include "fs/base/stats.h"
 #include "fs/control/control.h"
 #include "fs/daemon.h"
-#include "fs/mount/hidden.h"
 #include "fs/mount/node.h"
 #include "fs/mount/notify.h"
 #include "fs/mount/open.h"
@@ -118,7 +117,7 @@ static void mount_free(struct kv_mount *mount)
 	if (!mount)
 		return;
 	kv_lives_free(mount->lives);
-	kv_hidden_free(mount->hidden);
+	pthread_mutex_destroy(&mount->hidden.lock);
 	kv_notify_free(mount->notify);
 	kv_parking_free(mount->parking);
 	free(mount);
@@ -133,6 +132,7 @@ static int mount_new(struct kv_mount **ret_mount)
 
 	if (!mount)
 		return -ENOMEM;
+	pthread_mutex_init(&mount->hidden.lock, NULL);
 	mount->started_ns = kv_wall_ns();
 	r = kv_notify_new(mount, &mount->notify);
 	if (r == 0)
@@ -154,8 +154,6 @@ static int mount_start(struct kv_mount *mount, struct kv_cache *cache)
 	r = kv_uploads_new(cache, &mount->uploads);
 	if (r == 0)
 		r = kv_lives_new(&mount->lives);
-	if (r == 0)
-		r = kv_hidden_new(&mount->hidden);
 	if (r == 0)
 		r = kv_handles_new(&mount->handles);
 	return r;

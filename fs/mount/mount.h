@@ -8,11 +8,24 @@
 #include "cache/cache.h"
 #include "fs/base/access.h"
 
+/* Layouts that processes have removed: see tree.c. */
+#define KV_HIDDEN_RECORDS 64u
+struct kv_hidden {
+	pthread_mutex_t lock;
+	unsigned next; /* lock, as are: */
+	struct kv_hidden_record {
+		uint32_t space; /* 0: none */
+		uid_t uid;
+		pid_t process;
+		uint64_t until_ns;
+	} records[KV_HIDDEN_RECORDS];
+};
+
 struct kv_mount {
-	struct kv_cache *cache; /* fixed after start, as is all: */
+	struct kv_cache *cache; /* fixed after start, as all but: */
 	struct kv_uploads *uploads;
 	struct kv_lives *lives;
-	struct kv_hidden *hidden;
+	struct kv_hidden hidden;
 	struct kv_handles *handles;
 	struct kv_notify *notify;
 	struct kv_parking *parking;

@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * open.c - what is open through the mount: open, read, release, lseek.
+ * open.c - open files: create, open, read, write, flush, fsync, release, lseek.
  *
- * OWNS      every open handle and what it holds; the texts of .kvfs that were
- *           made last.
+ * OWNS      every open handle and what it holds; the latest texts of .kvfs.
+ *           Written bytes belong to the upload (upload.c).
  *
  * INVARIANTS
- *   (1) A block's pages may stay in the page cache for as long as the kernel
- *       likes: a node id never means other bytes.
- *   (2) A file being written goes around the page cache, since its node may
- *       begin anew.
- *
+ *   (1) The kernel may keep a block's pages for any time: a node id never means
+ *       other bytes.
+ *   (2) A file being written bypasses the page cache, since its node may begin
+ *       anew.
  *   (3) A handle is on the list from open to release; a mount that ends with
  *       files open gives back what they hold.
+ *   (4) The first flush or fsync that finds a file under a block's own name
+ *       complete seals it; a staging file is sealed by its rename.
+ *   (5) A flush of an empty file does nothing: shells send one before writing.
+ *   (6) Sealing a layout waits for the disk, so changes of parked.c do it.
  *
- * LOCKING   handles->lock guards the list; the rest of a handle is fixed after
- *           new.  It guards the texts, too.  It is a leaf.
+ * LOCKING   handles->lock guards the list and the texts, and is a leaf; the rest
+ *           of a handle is fixed after new.
  */
 #include <fcntl.h>
 
@@ -28,7 +31,8 @@
 
 /* ---- handles ---- */
 
-/* Of @ino for @reader, whose groups it owns; text is NULL if there is none. */
+/* A text that was made for the node @ino and @reader, whose groups it owns; NULL:
+ * none. */
 struct text {
 	uint64_t ino, began;
 	struct kv_caller reader;
@@ -44,17 +48,7 @@ struct kv_handles {
 	unsigned next;		     /* lock: the one to replace */
 };
 
-static size_t bytes_of(const struct kv_handle *handle)
-{
-	if (handle->kind == KV_HANDLE_TEXT)
-		return sizeof(*handle) + strlen(handle->text) + 1;
-	if (handle->kind == KV_HANDLE_DIR)
-		return sizeof(*handle) +
-		       KV_MAX(handle->room, handle->n) * sizeof(uint64_t);
-	return sizeof(*handle);
-}
-
-/* Another open file, with handle->bytes, is its account's. */
+/* Charge one more open file, with handle->bytes, to its user. */
 static int charge(struct kv_handle *handle)
 {
 	if (kv_account_charge(handle->account, KV_FINITE_OPENS, 1) < 0)
@@ -64,13 +58,6 @@ static int charge(struct kv_handle *handle)
 		return 0;
 	kv_account_credit(handle->account, KV_FINITE_OPENS, 1);
 	return -ENFILE;
-}
-
-static void credit(struct kv_handle *handle)
-{
-	kv_account_credit(handle->account, KV_FINITE_OPENS, 1);
-	kv_account_credit(handle->account, KV_FINITE_MEMORY, handle->bytes);
-	kv_account_put(handle->account);
 }
 
 int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
@@ -83,7 +70,12 @@ int kv_handle_new(fuse_req_t req, const struct kv_handle *from,
 	if (!handle)
 		return -ENOMEM;
 	*handle = *from;
-	handle->bytes = bytes_of(handle);
+	handle->bytes = sizeof(*handle);
+	if (handle->kind == KV_HANDLE_TEXT)
+		handle->bytes += strlen(handle->text) + 1;
+	if (handle->kind == KV_HANDLE_DIR)
+		handle->bytes +=
+			KV_MAX(handle->room, handle->n) * sizeof(uint64_t);
 	handle->account = kv_account_get(kv_cache_accounts(mount->cache),
 					 fuse_req_ctx(req)->uid);
 	if (handle->account)
@@ -125,7 +117,9 @@ void kv_handle_free(struct kv_mount *mount, struct kv_handle *handle)
 	LIST_REMOVE(handle, all);
 	pthread_mutex_unlock(&mount->handles->lock);
 	kv_handle_drop(mount, handle);
-	credit(handle);
+	kv_account_credit(handle->account, KV_FINITE_OPENS, 1);
+	kv_account_credit(handle->account, KV_FINITE_MEMORY, handle->bytes);
+	kv_account_put(handle->account);
 	free(handle);
 }
 
@@ -168,26 +162,12 @@ static bool wants_write(const struct fuse_file_info *fi)
 	       (fi->flags & O_TRUNC) != 0;
 }
 
-static int charge_block(fuse_req_t req, struct kv_block *block,
-			struct kv_open_charge **ret_charge)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_account *account = kv_account_get(
-		kv_cache_accounts(mount->cache), fuse_req_ctx(req)->uid);
-	int r = account ? kv_open_charge(mount->cache, block, account,
-					 ret_charge)
-			: -ENOMEM;
-
-	kv_account_put(account);
-	return r;
-}
-
-/* -ESTALE makes the kernel look the name up again: another block may have it.
- */
+/* -ESTALE makes the kernel look the name up again: another block may have it. */
 static int open_block(fuse_req_t req, uint64_t id, struct fuse_file_info *fi,
 		      struct kv_handle *handle)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_account *account = NULL;
 	struct kv_space_info space;
 	struct kv_block_info info;
 	struct kv_block *block;
@@ -200,8 +180,14 @@ static int open_block(fuse_req_t req, uint64_t id, struct fuse_file_info *fi,
 	r = info.removed ? -ESTALE : kv_permit(req, &space, R_OK);
 	if (r == 0 && wants_write(fi))
 		r = -EPERM;
-	if (r == 0)
-		r = charge_block(req, block, &handle->charge);
+	if (r == 0) {
+		account = kv_account_get(kv_cache_accounts(mount->cache),
+					 fuse_req_ctx(req)->uid);
+		r = account ? kv_open_charge(mount->cache, block, account,
+					     &handle->charge)
+			    : -ENOMEM;
+		kv_account_put(account);
+	}
 	if (r < 0) {
 		kv_block_put(mount->cache, block);
 		return r;
@@ -214,23 +200,6 @@ static int open_block(fuse_req_t req, uint64_t id, struct fuse_file_info *fi,
 	return 0;
 }
 
-/*
- * Under its own name a block is read when it is sealed, by anyone or no one.
- * Sealed since it was looked up: then the name, which the kernel looks up
- * again, is the block's, whose pages may be mapped.
- */
-static int may_open_upload(fuse_req_t req, struct kv_upload *upload,
-			   const struct fuse_file_info *fi)
-{
-	if (!kv_upload_is_for(upload, fuse_req_ctx(req)))
-		return -ENOENT;
-	if (kv_upload_name(upload)->kind != KV_NAME_KEY)
-		return 0;
-	if (kv_upload_sealed(upload))
-		return -ESTALE;
-	return wants_write(fi) ? 0 : -ENOENT;
-}
-
 static int open_upload(fuse_req_t req, uint64_t serial,
 		       struct fuse_file_info *fi, struct kv_handle *handle)
 {
@@ -240,7 +209,17 @@ static int open_upload(fuse_req_t req, uint64_t serial,
 
 	if (kv_upload_get(mount->uploads, serial, &upload) < 0)
 		return -ESTALE;
-	r = may_open_upload(req, upload, fi);
+	/* A block's own name can be read when the block is sealed.  If it was
+	 * sealed since the look-up, the kernel must look the name up again: it
+	 * is the block's, whose pages may be mapped. */
+	if (!kv_upload_is_for(upload, fuse_req_ctx(req)))
+		r = -ENOENT;
+	else if (kv_upload_name(upload)->kind != KV_NAME_KEY)
+		r = 0;
+	else if (kv_upload_sealed(upload))
+		r = -ESTALE;
+	else
+		r = wants_write(fi) ? 0 : -ENOENT;
 	if (r == 0 && (fi->flags & O_TRUNC) != 0) {
 		r = kv_upload_restart(upload, fuse_req_ctx(req), &fresh);
 		if (r == 0)
@@ -255,45 +234,28 @@ static int open_upload(fuse_req_t req, uint64_t serial,
 	return r;
 }
 
-/* To write a layout again is to upload it under a name that nobody can find. */
-static int open_layout_for_write(fuse_req_t req, struct kv_space *space,
-				 const struct kv_space_info *info,
-				 struct kv_handle *handle)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-	const struct kv_name name = {.kind = KV_NAME_LAYOUT};
-	struct kv_upload *upload;
-	int r;
-
-	r = kv_permit(req, info, W_OK);
-	if (r < 0)
-		return r;
-	r = kv_upload_create(mount->uploads, space, "", &name,
-			     fuse_req_ctx(req), 0600, &upload);
-	if (r < 0)
-		return r == -EEXIST ? -EBUSY : r;
-	handle->kind = KV_HANDLE_UPLOAD;
-	handle->upload = upload;
-	return 0;
-}
-
 static int open_layout(fuse_req_t req, const struct kv_node *node,
 		       struct fuse_file_info *fi, struct kv_handle *handle)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
+	const struct kv_name name = {.kind = KV_NAME_LAYOUT};
 	struct kv_space_info info;
 	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
 	int r;
 
 	r = kv_attr_space(mount, node, &space, &info);
+	if (r == 0)
+		r = kv_permit(req, &info, wants_write(fi) ? W_OK : R_OK);
 	if (r < 0)
 		return r;
 	fi->direct_io = 1;
-	if (wants_write(fi))
-		return open_layout_for_write(req, space, &info, handle);
-	r = kv_permit(req, &info, R_OK);
-	if (r < 0)
-		return r;
+	if (wants_write(fi)) {
+		/* Upload it under a name that nobody can find. */
+		handle->kind = KV_HANDLE_UPLOAD;
+		r = kv_upload_create(mount->uploads, space, "", &name,
+				     fuse_req_ctx(req), 0600, &handle->upload);
+		return r == -EEXIST ? -EBUSY : r;
+	}
 	if (!info.layout)
 		return -ESTALE;
 	handle->kind = KV_HANDLE_TEXT;
@@ -313,10 +275,8 @@ static bool is_of(const struct text *text, uint64_t ino,
 		       reader->n_groups * sizeof(gid_t)) == 0);
 }
 
-/*
- * Readers who may see the same share one text, if it was begun after the open
- * of each of them had been read from the kernel.
- */
+/* Make a text, or share the text of another reader with the same rights, if it was
+ * begun after this open had been read from the kernel. */
 static int share_text(struct kv_mount *mount, uint64_t ino,
 		      const struct kv_caller *reader, char **ret_text)
 {
@@ -419,29 +379,22 @@ void kv_fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		fuse_reply_err(req, -r);
 		return;
 	}
-	/* The caller was interrupted: nobody will release it. */
+	/* On an error the caller was interrupted, and will not release it. */
 	if (fuse_reply_open(req, fi) < 0)
 		kv_handle_free(mount, kv_handle_of(fi));
-}
-
-static void read_sealed(fuse_req_t req, struct kv_block *block, size_t size,
-			uint64_t off)
-{
-	struct kv_mount *mount = fuse_req_userdata(req);
-
-	kv_read_block(req, block, size, off);
-	kv_block_put(mount->cache, block);
 }
 
 static void read_upload(fuse_req_t req, struct kv_upload *upload, size_t size,
 			uint64_t off)
 {
+	struct kv_mount *mount = fuse_req_userdata(req);
 	struct kv_block *block = kv_draft_block(kv_upload_draft(upload));
 	_cleanup_(kv_freep) char *buffer = NULL;
 	ssize_t n = -ENOMEM;
 
 	if (block) {
-		read_sealed(req, block, size, off);
+		kv_read_block(req, block, size, off);
+		kv_block_put(mount->cache, block);
 		return;
 	}
 	buffer = malloc(KV_MAX(size, 1u));
@@ -453,8 +406,8 @@ static void read_upload(fuse_req_t req, struct kv_upload *upload, size_t size,
 		fuse_reply_buf(req, buffer, (size_t)n);
 }
 
-/* From a copy: when the kernel has the reply it may release the handle, while
- * we are still in the call that replies. */
+/* Reply with a copy: the kernel may release the handle while the call that replies
+ * still runs. */
 static void read_text(fuse_req_t req, const char *text, size_t size,
 		      uint64_t off)
 {
@@ -487,6 +440,245 @@ void kv_fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	}
 }
 
+/* ---- writing ---- */
+
+/* Make an upload.  The kernel found no file of that name, but one may have come
+ * since. */
+static int create_upload(fuse_req_t req, struct kv_space *space,
+			 const char *text, const struct kv_name *name,
+			 mode_t mode, int flags, struct kv_upload **ret_upload)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	struct kv_upload *old;
+	struct kv_block *block;
+	int r;
+
+	if (name->kind == KV_NAME_KEY && (flags & O_EXCL) != 0 &&
+	    kv_block_get(mount->cache, space, &name->key, &block) == 0) {
+		kv_block_put(mount->cache, block);
+		return -EEXIST;
+	}
+	r = kv_upload_create(mount->uploads, space, text, name, ctx, mode,
+			     ret_upload);
+	if (r != -EEXIST)
+		return r;
+	r = kv_upload_find(mount->uploads, space, text, ctx->uid, &old);
+	if (r < 0)
+		return -ESTALE;
+	/* Uploads of other processes are invisible: each goes on by itself, and
+	 * the first that is complete seals. */
+	if ((flags & O_EXCL) != 0 && kv_upload_is_for(old, ctx))
+		r = -EEXIST;
+	else
+		r = kv_upload_restart(old, ctx, ret_upload);
+	kv_upload_put(old);
+	return r;
+}
+
+static int create(fuse_req_t req, fuse_ino_t parent, const char *text,
+		  mode_t mode, int flags, struct kv_upload **ret_upload)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_node node = kv_node_decode(parent);
+	struct kv_space_info info;
+	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
+	struct kv_name name;
+	int r;
+
+	if (node.type != KV_NODE_SPACE && node.type != KV_NODE_DIR)
+		return -EPERM;
+	r = kv_attr_space(mount, &node, &space, &info);
+	if (r < 0)
+		return r;
+	r = kv_permit(req, &info, W_OK | X_OK);
+	if (r < 0)
+		return r;
+	r = kv_name_parse(text, node.type == KV_NODE_DIR ? node.byte : -1,
+			  &name);
+	if (r < 0)
+		return r;
+	if (name.kind == KV_NAME_LAYOUT)
+		kv_layout_show(mount, info.id, fuse_req_ctx(req));
+	r = create_upload(req, space, text, &name, mode, flags, ret_upload);
+	if (r == 0 && name.kind == KV_NAME_KEY)
+		kv_dir_changed(mount->cache, space, node.byte);
+	return r;
+}
+
+/* Valid replies: fuse_reply_create, fuse_reply_err. */
+void kv_fs_create(fuse_req_t req, fuse_ino_t parent, const char *name,
+		  mode_t mode, struct fuse_file_info *fi)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_handle handle = {.kind = KV_HANDLE_UPLOAD};
+	struct fuse_entry_param entry = {0};
+	int r;
+
+	r = create(req, parent, name, mode, fi->flags, &handle.upload);
+	if (r < 0) {
+		fuse_reply_err(req, -r);
+		return;
+	}
+	entry.ino = kv_node_of_upload(kv_upload_serial(handle.upload));
+	r = kv_attr_of(mount, entry.ino, &entry.attr, NULL);
+	if (r == 0)
+		r = kv_handle_new(req, &handle, fi);
+	if (r < 0) {
+		kv_handle_drop(mount, &handle);
+		fuse_reply_err(req, -r);
+		return;
+	}
+	fi->direct_io = 1;
+	/* On an error the caller was interrupted, and will not release it. */
+	if (fuse_reply_create(req, &entry, fi) < 0)
+		kv_handle_free(mount, kv_handle_of(fi));
+}
+
+/* tar --xattrs makes a file with mknod(2), sets attributes, and then opens it.
+ * Valid replies: fuse_reply_entry, fuse_reply_err. */
+void kv_fs_mknod(fuse_req_t req, fuse_ino_t parent, const char *name,
+		 mode_t mode, dev_t rdev)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct fuse_entry_param entry = {0};
+	struct kv_upload *upload;
+	int r = -EPERM;
+
+	(void)rdev;
+	if (S_ISREG(mode))
+		r = create(req, parent, name, mode, O_EXCL, &upload);
+	if (r < 0) {
+		fuse_reply_err(req, -r);
+		return;
+	}
+	entry.ino = kv_node_of_upload(kv_upload_serial(upload));
+	kv_upload_park(upload);
+	r = kv_attr_of(mount, entry.ino, &entry.attr, NULL);
+	if (r < 0)
+		fuse_reply_err(req, -r);
+	else
+		fuse_reply_entry(req, &entry);
+}
+
+/* Valid replies: fuse_reply_write, fuse_reply_err, or none yet. */
+void kv_fs_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t n,
+		 off_t off, struct fuse_file_info *fi)
+{
+	struct kv_handle *handle = kv_handle_of(fi);
+	int r = -EPERM;
+
+	(void)ino;
+	if (handle->kind == KV_HANDLE_UPLOAD)
+		r = kv_draft_write(kv_upload_draft(handle->upload), data, n,
+				   (uint64_t)off);
+	if (r == -EAGAIN || r == -EBUSY) {
+		r = kv_park_write(req, handle->upload, data, n, (uint64_t)off);
+		if (r == 0)
+			return;
+	}
+	if (r < 0)
+		fuse_reply_err(req, -r);
+	else
+		fuse_reply_write(req, n);
+}
+
+/* Seal an upload that closing seals; check one that is renamed later. */
+static int finish(struct kv_upload *upload)
+{
+	enum kv_name_kind kind = kv_upload_name(upload)->kind;
+	bool is_new;
+	int r;
+
+	if (kind == KV_NAME_KEY || kind == KV_NAME_LAYOUT)
+		r = kv_upload_seal(upload, &is_new);
+	else
+		r = kv_draft_check(kv_upload_draft(upload));
+	return KV_MIN(r, 0);
+}
+
+static bool is_layout(struct kv_upload *upload)
+{
+	return kv_upload_name(upload)->kind == KV_NAME_LAYOUT &&
+	       kv_draft_check(kv_upload_draft(upload)) != 0;
+}
+
+static void flush_later(fuse_req_t req, const struct kv_change *asked)
+{
+	fuse_reply_err(req, -finish(asked->upload));
+}
+
+/* Valid replies: fuse_reply_err, or none yet. */
+void kv_fs_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct kv_handle *handle = kv_handle_of(fi);
+	const struct kv_change asked = {.make = flush_later,
+					.upload = handle->upload};
+
+	(void)ino;
+	if (handle->kind != KV_HANDLE_UPLOAD)
+		fuse_reply_err(req, 0);
+	else if (is_layout(handle->upload))
+		kv_change_later(req, &asked);
+	else
+		flush_later(req, &asked);
+}
+
+/* Seal @upload and flush it.  Returns 0 if the request is answered later, 1 if there
+ * is nothing to wait for. */
+static int sync_upload(fuse_req_t req, struct kv_upload *upload)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_space *space = kv_upload_space(upload);
+	struct kv_block *block;
+	int r;
+
+	r = finish(upload);
+	if (r < 0)
+		return r;
+	if (kv_upload_name(upload)->kind == KV_NAME_LAYOUT)
+		return kv_sync_spaces(req, &space, 1);
+	block = kv_draft_block(kv_upload_draft(upload));
+	if (!block)
+		return 1;
+	r = kv_sync_block(req, block);
+	kv_block_put(mount->cache, block);
+	return r;
+}
+
+static void sync_later(fuse_req_t req, const struct kv_change *asked)
+{
+	int r = sync_upload(req, asked->upload);
+
+	if (r != 0)
+		fuse_reply_err(req, -KV_MIN(r, 0));
+}
+
+/* Valid replies: fuse_reply_err, or none yet. */
+void kv_fs_fsync(fuse_req_t req, fuse_ino_t ino, int datasync,
+		 struct fuse_file_info *fi)
+{
+	struct kv_handle *handle = kv_handle_of(fi);
+	const struct kv_change asked = {.make = sync_later,
+					.upload = handle->upload};
+	int r = 1;
+
+	(void)ino;
+	(void)datasync;
+	if (handle->kind == KV_HANDLE_UPLOAD && is_layout(handle->upload)) {
+		kv_change_later(req, &asked);
+		return;
+	}
+	if (handle->kind == KV_HANDLE_BLOCK)
+		r = kv_sync_block(req, handle->block);
+	else if (handle->kind == KV_HANDLE_UPLOAD)
+		r = sync_upload(req, handle->upload);
+	if (r != 0)
+		fuse_reply_err(req, -KV_MIN(r, 0));
+}
+
+/* ---- release, lseek ---- */
+
 /* Valid replies: fuse_reply_err. */
 void kv_fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
@@ -495,28 +687,22 @@ void kv_fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fuse_reply_err(req, 0);
 }
 
-static uint64_t size_of(struct kv_mount *mount, const struct kv_handle *handle)
-{
-	switch (handle->kind) {
-	case KV_HANDLE_BLOCK:
-		return kv_block_stat(mount->cache, handle->block).length;
-	case KV_HANDLE_UPLOAD:
-		return kv_draft_size(kv_upload_draft(handle->upload));
-	case KV_HANDLE_TEXT:
-		return strlen(handle->text);
-	default:
-		return 0;
-	}
-}
-
-/* A file is one piece of data, without holes.
+/* A file is one range of data, without holes.
  * Valid replies: fuse_reply_lseek, fuse_reply_err. */
 void kv_fs_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
 		 struct fuse_file_info *fi)
 {
-	uint64_t size = size_of(fuse_req_userdata(req), kv_handle_of(fi));
+	struct kv_mount *mount = fuse_req_userdata(req);
+	const struct kv_handle *handle = kv_handle_of(fi);
+	uint64_t size = 0;
 
 	(void)ino;
+	if (handle->kind == KV_HANDLE_BLOCK)
+		size = kv_block_stat(mount->cache, handle->block).length;
+	else if (handle->kind == KV_HANDLE_UPLOAD)
+		size = kv_draft_size(kv_upload_draft(handle->upload));
+	else if (handle->kind == KV_HANDLE_TEXT)
+		size = strlen(handle->text);
 	if (whence != SEEK_DATA && whence != SEEK_HOLE)
 		fuse_reply_err(req, EINVAL);
 	else if (off < 0 || (uint64_t)off >= size)

@@ -6,12 +6,16 @@
 #define KV_FS_MOUNT_OPS_H
 
 #include "fs/mount/fuse.h"
+#include "fs/mount/mount.h"
 
 /* tree.c */
 void kv_fs_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
 void kv_fs_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name,
 		 mode_t mode);
 void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name);
+void kv_fs_rename(fuse_req_t req, fuse_ino_t parent, const char *name,
+		  fuse_ino_t newparent, const char *newname, unsigned flags);
+void kv_fs_unlink(fuse_req_t req, fuse_ino_t parent, const char *name);
 void kv_fs_readlink(fuse_req_t req, fuse_ino_t ino);
 void kv_fs_statfs(fuse_req_t req, fuse_ino_t ino);
 
@@ -39,7 +43,7 @@ void kv_fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void kv_fs_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
 		 struct fuse_file_info *fi);
 
-/* write.c */
+/* open.c, writing */
 void kv_fs_create(fuse_req_t req, fuse_ino_t parent, const char *name,
 		  mode_t mode, struct fuse_file_info *fi);
 void kv_fs_mknod(fuse_req_t req, fuse_ino_t parent, const char *name,
@@ -50,11 +54,6 @@ void kv_fs_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void kv_fs_fsync(fuse_req_t req, fuse_ino_t ino, int datasync,
 		 struct fuse_file_info *fi);
 
-/* rename.c */
-void kv_fs_rename(fuse_req_t req, fuse_ino_t parent, const char *name,
-		  fuse_ino_t newparent, const char *newname, unsigned flags);
-void kv_fs_unlink(fuse_req_t req, fuse_ino_t parent, const char *name);
-
 /* xattr.c */
 void kv_fs_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 		    size_t size);
@@ -63,12 +62,16 @@ void kv_fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name,
 void kv_fs_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size);
 void kv_fs_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
 
-/* tree.c: calls that no file of this tree has */
+/* tree.c: unsupported calls */
 void kv_fs_symlink(fuse_req_t req, const char *target, fuse_ino_t parent,
 		   const char *name);
 void kv_fs_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent,
 		const char *newname);
 void kv_fs_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset,
 		     off_t length, struct fuse_file_info *fi);
+
+/* The caller makes a layout: no longer hide the old one from it. */
+void kv_layout_show(struct kv_mount *mount, uint32_t space,
+		    const struct fuse_ctx *ctx);
 
 #endif

@@ -1,27 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tree.c - names in the tree: finding them, and making and removing spaces and
- * their directories.
+ * tree.c - names in the tree: look-up, mkdir, rmdir, rename, unlink.
  *
- * OWNS      nothing.
+ * OWNS      mount->hidden, the records of processes that removed a layout.
  *
  * INVARIANTS
- *   (1) A name that is not there is never remembered by the kernel: blocks come
- *       by the control socket too.
- *   (2) An unsealed file resolves as kv_upload_is_for says.
- *   (3) rsync --delay-updates renames what it has received into .~tmp~, and at
- *       its end from there to its place.  Blocks never change, so there is
- *       nothing to delay: the first rename seals, .~tmp~ shows what lies in the
- *       directory above, and the second is one of a file onto itself.
+ *   (1) The kernel never caches that a name is absent: blocks also come by the
+ *       control socket.
+ *   (2) An unsealed file resolves for the callers that kv_upload_is_for() names.
+ *   (3) rsync --delay-updates renames received files into .~tmp~, and at its end
+ *       from there to their places.  Blocks never change, so the first rename
+ *       seals, .~tmp~ shows the contents of the directory above, and the second
+ *       renames a file onto itself.
+ *   (4) Only a staging file is ever renamed, and only onto its own name.
+ *   (5) A layout stays as long as its space: rm of a layout succeeds and does
+ *       nothing.  Programs that replace a file remove it first, and would try for
+ *       ever if it still existed; so for the process that removed a layout it is
+ *       hidden until that process makes one, or for ten seconds.
  *
- * LOCKING   none.
+ * LOCKING   hidden.lock guards the records, and is a leaf.
  */
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/statvfs.h>
 
 #include "fs/mount/attr.h"
 #include "fs/mount/parked.h"
-#include "fs/mount/hidden.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
 #include "fs/mount/snapshots.h"
@@ -29,6 +33,55 @@
 #include "fs/base/quantity.h"
 
 #define DELAYED ".~tmp~"
+#define HIDDEN_NS (UINT64_C(10) * 1000000000)
+
+/* ---- hidden layouts ---- */
+
+/* Whether the layout of @space is hidden from @ctx; @show: end that. */
+static bool is_hidden(struct kv_mount *mount, uint32_t space,
+		      const struct fuse_ctx *ctx, bool show)
+{
+	const pid_t process = kv_process_of(ctx->pid);
+	const uint64_t now = kv_now_ns();
+	struct kv_hidden *hidden = &mount->hidden;
+	bool found = false;
+
+	pthread_mutex_lock(&hidden->lock);
+	for (unsigned i = 0; i < KV_HIDDEN_RECORDS; i++)
+		if (hidden->records[i].space == space &&
+		    hidden->records[i].uid == ctx->uid &&
+		    hidden->records[i].process == process &&
+		    hidden->records[i].until_ns > now) {
+			found = true;
+			if (show)
+				hidden->records[i].space = 0;
+		}
+	pthread_mutex_unlock(&hidden->lock);
+	return found;
+}
+
+void kv_layout_show(struct kv_mount *mount, uint32_t space,
+		    const struct fuse_ctx *ctx)
+{
+	(void)is_hidden(mount, space, ctx, true);
+}
+
+/* Hide the layout of @space from the process of @ctx; the oldest record may be
+ * lost for it. */
+static void hide_layout(struct kv_mount *mount, uint32_t space,
+			const struct fuse_ctx *ctx)
+{
+	struct kv_hidden *hidden = &mount->hidden;
+	const pid_t process = kv_process_of(ctx->pid);
+
+	pthread_mutex_lock(&hidden->lock);
+	hidden->records[hidden->next++ % KV_HIDDEN_RECORDS] =
+		(struct kv_hidden_record){space, ctx->uid, process,
+					  kv_now_ns() + HIDDEN_NS};
+	pthread_mutex_unlock(&hidden->lock);
+}
+
+/* ---- look-up ---- */
 
 static int find_fixed(const char *name, uint64_t *ret_node)
 {
@@ -49,7 +102,7 @@ static int find_fixed(const char *name, uint64_t *ret_node)
 	return -ENOENT;
 }
 
-/* Any user that there can be: a quota may come before his first space. */
+/* Find a user, with spaces or without: a quota may come before a space. */
 static int find_tenant(const char *name, uint64_t *ret_node)
 {
 	char again[KV_TENANT_NAME];
@@ -64,23 +117,7 @@ static int find_tenant(const char *name, uint64_t *ret_node)
 	return 0;
 }
 
-static int find_in_root(struct kv_mount *mount, const char *name,
-			uint64_t *ret_node)
-{
-	_cleanup_(kv_space_putp) struct kv_space *space = NULL;
-
-	if (strcmp(name, ".kvfs") == 0) {
-		*ret_node = KV_NODE_KVFS;
-		return 0;
-	}
-	space = kv_space_find(mount->cache, name);
-	if (!space)
-		return -ENOENT;
-	*ret_node = kv_node_of_space(kv_space_stat(mount->cache, space).id);
-	return 0;
-}
-
-/* -EALREADY: it is sealed, and its name is the block's now. */
+/* -EALREADY: the upload is sealed, and its name is the block's now. */
 static int find_upload(fuse_req_t req, struct kv_space *space, const char *name,
 		       uint64_t *ret_node)
 {
@@ -110,7 +147,7 @@ static int find_in_space(fuse_req_t req, struct kv_space *space,
 	uint8_t byte;
 
 	if (strcmp(name, ".layout") == 0 && info->layout &&
-	    !kv_hidden_from(mount->hidden, info->id, fuse_req_ctx(req))) {
+	    !is_hidden(mount, info->id, fuse_req_ctx(req), false)) {
 		*ret_node = kv_node_of_layout(info->id);
 		return 0;
 	}
@@ -131,7 +168,7 @@ static int find_in_space(fuse_req_t req, struct kv_space *space,
 	return 0;
 }
 
-/* Fills in the attributes too: the block is at hand. */
+/* Find a block, and fill in its attributes. */
 static int find_block(struct kv_mount *mount, struct kv_space *space,
 		      uint8_t byte, const char *name,
 		      struct fuse_entry_param *entry)
@@ -151,15 +188,6 @@ static int find_block(struct kv_mount *mount, struct kv_space *space,
 	return 0;
 }
 
-static int find_delayed_layout(const struct kv_space_info *info,
-			       const char *name, uint64_t *ret_node)
-{
-	if (!info->layout || strcmp(name, ".layout") != 0)
-		return -ENOENT;
-	*ret_node = kv_node_of_layout(info->id);
-	return 0;
-}
-
 static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 		  struct fuse_entry_param *entry)
 {
@@ -176,8 +204,18 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 		if (r < 0)
 			return r;
 	}
-	if (parent == KV_NODE_ROOT)
-		return find_in_root(mount, name, &entry->ino);
+	if (parent == KV_NODE_ROOT) {
+		if (strcmp(name, ".kvfs") == 0) {
+			entry->ino = KV_NODE_KVFS;
+			return 0;
+		}
+		space = kv_space_find(mount->cache, name);
+		if (!space)
+			return -ENOENT;
+		entry->ino =
+			kv_node_of_space(kv_space_stat(mount->cache, space).id);
+		return 0;
+	}
 	if (parent == KV_NODE_KVFS)
 		return find_fixed(name, &entry->ino);
 	if (parent == KV_NODE_TENANTS)
@@ -192,8 +230,12 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 		return find_in_space(req, space, &info, name, &entry->ino);
 	if (node.type == KV_NODE_DELAYED)
 		return find_block(mount, space, node.byte, name, entry);
-	if (node.type == KV_NODE_DELAYED_LAYOUT)
-		return find_delayed_layout(&info, name, &entry->ino);
+	if (node.type == KV_NODE_DELAYED_LAYOUT) {
+		if (!info.layout || strcmp(name, ".layout") != 0)
+			return -ENOENT;
+		entry->ino = kv_node_of_layout(info.id);
+		return 0;
+	}
 	if (node.type != KV_NODE_DIR)
 		return kv_snapshots_find(mount, space, &node, name,
 					 &entry->ino);
@@ -228,6 +270,8 @@ void kv_fs_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	else
 		fuse_reply_entry(req, &entry);
 }
+
+/* ---- mkdir ---- */
 
 static int make_space(fuse_req_t req, const char *name, mode_t mode,
 		      uint64_t *ret_node)
@@ -298,8 +342,8 @@ static void make(fuse_req_t req, const struct kv_change *asked)
 		fuse_reply_entry(req, &entry);
 }
 
-/* The kernel holds the root directory until the reply, so who is to be refused
- * is refused before the change waits for its turn. */
+/* Have a thread change the root directory.  The kernel locks the directory until
+ * the reply, so a user beyond its rate is refused before it waits for its turn. */
 static void change_root(fuse_req_t req, const struct kv_change *asked)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
@@ -327,6 +371,8 @@ void kv_fs_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name,
 		make(req, &asked);
 }
 
+/* ---- rmdir ---- */
+
 static int remove_space(fuse_req_t req, const char *name)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
@@ -341,8 +387,8 @@ static int remove_space(fuse_req_t req, const char *name)
 	if (!space)
 		return -ENOENT;
 	info = kv_space_stat(mount->cache, space);
-	/* As the sticky bit of the root says, which the kernel checks too; a
-	 * squashed uid 0 is not the root directory's owner. */
+	/* The kernel checks the sticky bit of the root, too; a squashed uid 0 is
+	 * not the root directory's owner. */
 	if (kv_permit_owner(req, &info) < 0 &&
 	    (uid == 0 || uid != mount->rules->uid))
 		return -EPERM;
@@ -402,6 +448,209 @@ void kv_fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 	fuse_reply_err(req, -r);
 }
 
+/* ---- rename ---- */
+
+/* A directory with files, and a name in it. */
+struct place {
+	struct kv_space *space; /* held */
+	struct kv_space_info info;
+	int byte; /* -1: the space's own directory */
+	const char *text;
+};
+
+static void place_putp(struct place *place)
+{
+	kv_space_put(place->space);
+}
+
+static bool is_delayed(const struct kv_node *node)
+{
+	return node->type == KV_NODE_DELAYED ||
+	       node->type == KV_NODE_DELAYED_LAYOUT;
+}
+
+static int find_place(fuse_req_t req, fuse_ino_t parent, const char *text,
+		      struct place *ret_place)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_node node = kv_node_decode(parent);
+	struct place place = {.text = text};
+	int r;
+
+	if (node.type != KV_NODE_SPACE && node.type != KV_NODE_DIR &&
+	    !is_delayed(&node))
+		return -EPERM;
+	r = kv_attr_space(mount, &node, &place.space, &place.info);
+	if (r < 0)
+		return r;
+	place.byte = node.type == KV_NODE_DIR || node.type == KV_NODE_DELAYED
+			     ? node.byte
+			     : -1;
+	*ret_place = place;
+	return kv_permit(req, &place.info, W_OK | X_OK);
+}
+
+/* Return why a name that is no upload cannot be renamed: -EPERM for blocks and
+ * directories, which stay, -ENOENT. */
+static int refuse(struct kv_mount *mount, const struct place *from)
+{
+	struct kv_block *block;
+	struct kv_key key;
+	uint8_t byte;
+
+	if (from->byte < 0) {
+		if (strcmp(from->text, ".layout") == 0)
+			return -EPERM;
+		return kv_dir_parse(from->text, &byte) == 0 ? -EPERM : -ENOENT;
+	}
+	if (kv_key_parse(from->text, &key) < 0 ||
+	    kv_block_get(mount->cache, from->space, &key, &block) < 0)
+		return -ENOENT;
+	kv_block_put(mount->cache, block);
+	return -EPERM;
+}
+
+static int seal_as(struct kv_upload *upload, const struct place *to,
+		   unsigned flags)
+{
+	enum kv_name_kind kind = kv_upload_name(upload)->kind;
+	struct kv_name name;
+	bool is_new;
+	int r;
+
+	if (kind != KV_NAME_TEMP && kind != KV_NAME_LAYOUT_TEMP)
+		return -EPERM;
+	r = kv_name_parse(to->text, to->byte, &name);
+	if (r < 0)
+		return r;
+	if ((name.kind != KV_NAME_KEY && name.kind != KV_NAME_LAYOUT) ||
+	    !kv_key_equal(&name.key, &kv_upload_name(upload)->key))
+		return -EINVAL;
+	r = kv_upload_seal(upload, &is_new);
+	if (r == 0)
+		return -EINVAL; /* nothing in it */
+	if (r == 1 && !is_new && (flags & RENAME_NOREPLACE) != 0)
+		return -EEXIST;
+	return KV_MIN(r, 0);
+}
+
+static int rename_file(fuse_req_t req, const struct place *from,
+		       const struct place *to, unsigned flags)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_upload *upload;
+	int r;
+
+	r = kv_upload_find(mount->uploads, from->space, from->text,
+			   fuse_req_ctx(req)->uid, &upload);
+	if (r < 0)
+		return refuse(mount, from);
+	if (!kv_upload_is_for(upload, fuse_req_ctx(req)))
+		r = -ENOENT;
+	else if (to->space != from->space)
+		r = -EXDEV;
+	else
+		r = seal_as(upload, to, flags);
+	if (r == 0)
+		kv_upload_unlink(upload);
+	kv_upload_put(upload);
+	return r;
+}
+
+static void rename_asked(fuse_req_t req, const struct kv_change *asked)
+{
+	_cleanup_(place_putp) struct place from = {0};
+	_cleanup_(place_putp) struct place to = {0};
+	int r;
+
+	r = find_place(req, asked->ino, asked->name, &from);
+	if (r == 0)
+		r = find_place(req, asked->other, asked->text, &to);
+	if (r == 0 && (asked->flags & ~(unsigned)RENAME_NOREPLACE) != 0)
+		r = -EINVAL;
+	if (r == 0)
+		r = rename_file(req, &from, &to, asked->flags);
+	fuse_reply_err(req, -r);
+}
+
+/* Sealing a layout waits for the disk, so a change does it.
+ * Valid replies: fuse_reply_err, or none yet. */
+void kv_fs_rename(fuse_req_t req, fuse_ino_t parent, const char *name,
+		  fuse_ino_t newparent, const char *newname, unsigned flags)
+{
+	const struct kv_change asked = {.make = rename_asked,
+					.ino = parent,
+					.name = name,
+					.other = newparent,
+					.text = newname,
+					.flags = flags};
+	struct kv_name parsed;
+
+	if (kv_name_parse(name, -1, &parsed) == 0 &&
+	    parsed.kind == KV_NAME_LAYOUT_TEMP)
+		kv_change_later(req, &asked);
+	else
+		rename_asked(req, &asked);
+}
+
+/* ---- unlink ---- */
+
+static int unlink_file(fuse_req_t req, const struct place *place)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_upload *upload;
+	struct kv_block *block;
+	struct kv_key key;
+	int r;
+
+	if (place->byte < 0 && strcmp(place->text, ".layout") == 0 &&
+	    place->info.layout) {
+		hide_layout(mount, place->info.id, fuse_req_ctx(req));
+		return 0;
+	}
+	if (place->byte >= 0 && kv_key_parse(place->text, &key) == 0 &&
+	    kv_block_get(mount->cache, place->space, &key, &block) == 0) {
+		r = kv_block_unlink(mount->cache, block);
+		kv_block_put(mount->cache, block);
+		return r;
+	}
+	r = kv_upload_find(mount->uploads, place->space, place->text,
+			   fuse_req_ctx(req)->uid, &upload);
+	if (r < 0)
+		return r;
+	if (kv_upload_is_for(upload, fuse_req_ctx(req)))
+		kv_upload_unlink(upload);
+	else
+		r = -ENOENT;
+	kv_upload_put(upload);
+	return r;
+}
+
+/* Valid replies: fuse_reply_err. */
+void kv_fs_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct kv_mount *mount = fuse_req_userdata(req);
+	struct kv_node node = kv_node_decode(parent);
+	_cleanup_(place_putp) struct place place = {0};
+	int r;
+
+	if (node.type == KV_NODE_SNAPSHOT) {
+		r = kv_attr_space(mount, &node, &place.space, &place.info);
+		if (r == 0)
+			r = kv_permit(req, &place.info, W_OK | X_OK);
+		if (r == 0)
+			r = kv_snapshots_unlink(mount, &node, name);
+	} else {
+		r = find_place(req, parent, name, &place);
+		/* Of a name in .~tmp~ the block stays in its place. */
+		if (r == 0 && !is_delayed(&node))
+			r = unlink_file(req, &place);
+	}
+	fuse_reply_err(req, -r);
+}
+
+/* ---- readlink, statfs ---- */
+
 /* Valid replies: fuse_reply_readlink, fuse_reply_err. */
 void kv_fs_readlink(fuse_req_t req, fuse_ino_t ino)
 {
@@ -448,10 +697,10 @@ void kv_fs_statfs(fuse_req_t req, fuse_ino_t ino)
 	fuse_reply_statfs(req, &fs);
 }
 
-/* ---- calls that no file of this tree has ----
+/* ---- unsupported calls ----
  *
- * Calls that are not even here (ioctl, copy_file_range, locks) are answered by
- * the kernel itself. */
+ * The kernel itself answers calls without a handler: ioctl, copy_file_range,
+ * locks. */
 
 /* Valid replies: fuse_reply_err. */
 void kv_fs_symlink(fuse_req_t req, const char *target, fuse_ino_t parent,
