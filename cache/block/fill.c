@@ -9,7 +9,7 @@
  *   (1) At most one fill that may still seal reserves a given key of a space.
  *   (2) A name resolves only after kv_fill_seal: the slot is FILLING until
  *       then.
- *   (3) The first to seal a key wins; what it sealed never changes.
+ *   (3) The first fill to seal a key wins; the sealed block never changes.
  *
  * LOCKING    cache->lock; the bytes of a FILLING slot belong to the fill.
  */
@@ -79,42 +79,32 @@ static int may_begin(struct kv_cache *cache, struct kv_space *space,
 	return 0;
 }
 
-/* Of what finds no way to SSD, its owner's newest stay. */
-static bool make_share(struct kv_cache *cache, struct kv_space *space,
-		       uint64_t bytes)
-{
-	while (kv_arena_over_share(cache, space, bytes))
-		if (!kv_dram_shed_own_locked(cache, space))
-			return false;
-	return true;
-}
-
-/* Is there too little left while what is being written may make more? */
-static bool crowded(const struct kv_cache *cache, const struct kv_space *space,
-		    uint64_t bytes)
-{
-	return !cache->ssd.error && kv_writes_may_make_room_locked(cache) &&
-	       kv_crowded(cache, DRAM, space, bytes, 0) &&
-	       !kv_entitled(DRAM, space, bytes);
-}
-
-/* A save is told at once, for which there is none; but of others, who have much
- * more, what is being written makes room, as it does for a file's writer. */
-static int slot_for(struct kv_cache *cache, struct kv_space *space,
-		    const struct kv_key *key, uint64_t length,
-		    struct kv_slot **ret_slot)
+/* A save is told at once that there is no slot; but it waits (-EBUSY) if users
+ * with much more are writing blocks, whose slots become free.  So does the writer
+ * of a file. */
+static int take_slot(struct kv_cache *cache, struct kv_space *space,
+		     const struct kv_key *key, uint64_t length,
+		     struct kv_slot **ret_slot)
 {
 	const bool under_way = kv_writes_may_make_room_locked(cache);
-	uint64_t bytes = kv_size_class(cache, length);
-	int r;
+	const uint64_t bytes = kv_size_class(cache, length);
+	bool fits = true;
+	int r = -ENOSPC;
 
 	if (!bytes)
 		return -EFBIG;
-	if (kv_arena_keeps_share(cache, space, bytes))
+	if (kv_arena_over_share(cache, space, KV_FINITE_DRAM, bytes))
 		return -ENOSPC;
-	r = make_share(cache, space, bytes) && !crowded(cache, space, bytes)
-		    ? kv_slot_take_locked(cache, space, length, ret_slot)
-		    : -ENOSPC;
+	/* Of the blocks that find no way to SSD, the owner's newest stay. */
+	while (fits &&
+	       kv_arena_over_share(cache, space, KV_FINITE_DIRTY, bytes))
+		fits = kv_dram_shed_own_locked(cache, space);
+	/* Leave room to others, while writes may make more. */
+	if (fits &&
+	    (cache->ssd.error || !kv_writes_may_make_room_locked(cache) ||
+	     !kv_crowded(cache, DRAM, space, bytes, 0) ||
+	     kv_entitled(DRAM, space, bytes)))
+		r = kv_slot_take_locked(cache, space, length, ret_slot);
 	if (r == 0)
 		space->tenant->patience.seen_ns = 0;
 	if (r != -ENOSPC || !under_way ||
@@ -124,56 +114,35 @@ static int slot_for(struct kv_cache *cache, struct kv_space *space,
 	return -EBUSY;
 }
 
-static void refill(struct kv_bucket *bucket, uint64_t rate)
+static void rate_add(struct kv_space *space, double bytes)
 {
-	uint64_t now = kv_now_ns();
-
-	if (bucket->ns)
-		bucket->credit +=
-			(double)rate * (double)(now - bucket->ns) / 1e9;
-	else
-		bucket->credit = (double)rate;
-	bucket->credit = KV_MIN(bucket->credit, (double)rate);
-	bucket->ns = now;
+	space->puts.credit += bytes;
+	space->tenant->puts.credit += bytes;
 }
 
-/*
- * A second's worth may come at once; a save may begin while there is any credit
- * left, and what it takes more than that is waited for before the next.
- */
-static int rate_take(struct kv_space *space, uint64_t bytes)
-{
-	struct kv_tenant *tenant = space->tenant;
-
-	refill(&space->puts, space->quota.rate_put);
-	refill(&tenant->puts, tenant->quota.rate_put);
-	if ((space->quota.rate_put && space->puts.credit <= 0) ||
-	    (tenant->quota.rate_put && tenant->puts.credit <= 0))
-		return -EAGAIN;
-	space->puts.credit -= (double)bytes;
-	tenant->puts.credit -= (double)bytes;
-	return 0;
-}
-
-static void rate_return(struct kv_space *space, uint64_t bytes)
-{
-	space->puts.credit += (double)bytes;
-	space->tenant->puts.credit += (double)bytes;
-}
-
-/* A slot that the fill may have, and has paid for. */
+/* Take a slot and pay for it.  A second's worth of bytes may be saved at once; a
+ * save may begin while there is any credit left, and the next one waits until
+ * the debt is paid. */
 static int reserve_slot(struct kv_cache *cache, struct kv_space *space,
 			const struct kv_key *key, uint64_t length,
 			struct kv_slot **ret_slot)
 {
+	struct kv_tenant *tenant = space->tenant;
+	const double own = (double)space->quota.rate_put;
+	const double all = (double)tenant->quota.rate_put;
+	bool has_own, has_all;
 	int r = may_begin(cache, space, key);
 
-	if (r == 0)
-		r = rate_take(space, length);
-	cache->stats.refused_rate += r == -EAGAIN && key;
 	if (r < 0)
 		return r;
-	r = slot_for(cache, space, key, length, ret_slot);
+	has_own = kv_bucket_fill(&space->puts, own, own) || own == 0;
+	has_all = kv_bucket_fill(&tenant->puts, all, all) || all == 0;
+	if (!has_own || !has_all) {
+		cache->stats.refused_rate += key != NULL;
+		return -EAGAIN;
+	}
+	rate_add(space, -(double)length);
+	r = take_slot(cache, space, key, length, ret_slot);
 	if (r == 0) {
 		/* The lock may have been let go: look again. */
 		r = may_begin(cache, space, key);
@@ -181,7 +150,7 @@ static int reserve_slot(struct kv_cache *cache, struct kv_space *space,
 			kv_slot_give_locked(cache, *ret_slot);
 	}
 	if (r < 0)
-		rate_return(space, length);
+		rate_add(space, (double)length);
 	return r;
 }
 
@@ -254,24 +223,18 @@ int kv_fill_may_hold(struct kv_cache *cache, struct kv_space *space,
 	return !bytes ? -EFBIG : over ? -ENOSPC : 0;
 }
 
-static void unreserve(struct kv_cache *cache, struct kv_fill *fill)
-{
-	struct kv_fill **link;
-
-	if (!fill->key.len)
-		return;
-	link = bucket_of(cache, &fill->key);
-	while (*link != fill)
-		link = &(*link)->next;
-	*link = fill->next;
-	cache->stats.saving--;
-}
-
-/* The fill is over; whoever waited for it looks again. */
+/* End the fill; acquires that waited for it look again. */
 static void end_locked(struct kv_cache *cache, struct kv_fill *fill)
 {
+	struct kv_fill **link = bucket_of(cache, &fill->key);
+
 	kv_assert_locked(&cache->lock);
-	unreserve(cache, fill);
+	if (fill->key.len) {
+		while (*link != fill)
+			link = &(*link)->next;
+		*link = fill->next;
+		cache->stats.saving--;
+	}
 	kv_wants_restart_locked(cache, &fill->waiters);
 	kv_space_put(fill->space);
 	free(fill);
@@ -281,17 +244,24 @@ void kv_fill_drop(struct kv_cache *cache, struct kv_fill *fill)
 {
 	kv_lock(cache);
 	kv_slot_give_locked(cache, fill->slot);
-	rate_return(fill->space, fill->length);
+	rate_add(fill->space, (double)fill->length);
 	end_locked(cache, fill);
 	kv_unlock(cache);
 }
 
-static void write_prologue(struct kv_cache *cache, struct kv_fill *fill,
-			   const struct kv_key *key, const struct kv_meta *meta,
-			   struct kv_slot_record *record)
+/* Write the prologue, which @record begins, and make the block visible. */
+static int publish_locked(struct kv_cache *cache, struct kv_fill *fill,
+			  const struct kv_key *key, const struct kv_meta *meta,
+			  struct kv_slot_record *record)
 {
 	struct kv_prologue *prologue = kv_slot_prologue(fill->slot);
+	struct kv_space *space = fill->space;
+	const bool is_first = !space->dirs[key->b[0]];
+	const int64_t now_ns = kv_wall_ns();
+	struct kv_block *block;
+	int r;
 
+	kv_assert_locked(&cache->lock);
 	record->key_len = key->len;
 	memcpy(record->key, key->b, sizeof(record->key));
 	record->parent_len = meta->parent.len;
@@ -299,41 +269,25 @@ static void write_prologue(struct kv_cache *cache, struct kv_fill *fill,
 	record->position = meta->position;
 	record->tokens = meta->tokens;
 	record->mtime_ns = meta->mtime_ns;
-	record->space = fill->space->id;
+	record->space = space->id;
 	record->length = fill->length;
 	record->generation = cache->generation++;
 	memset(kv_slot_bytes(fill->slot), 0, KV_PAGE);
 	prologue->record = *record;
 	kv_prologue_seal(prologue, cache->info.store);
-}
-
-/* A fill without a key came as a file, which changed its directory's time when
- * it was made: that must not move once it is closed. */
-static void note_time(struct kv_fill *fill, const struct kv_key *key,
-		      bool is_first)
-{
-	int64_t now_ns = kv_wall_ns();
-
-	if (fill->key.len > 0 || is_first)
-		fill->space->dirs[key->b[0]]->mtime_ns = now_ns;
-	if (is_first)
-		fill->space->mtime_ns = now_ns;
-}
-
-static int insert_locked(struct kv_cache *cache, struct kv_fill *fill,
-			 const struct kv_key *key, const struct kv_meta *meta)
-{
-	struct kv_block *block;
-	bool is_first = !fill->space->dirs[key->b[0]];
-	int r = kv_table_insert(cache, fill->space, key, &block);
-
-	kv_assert_locked(&cache->lock);
+	KV_POINT("seal.before_publish");
+	r = kv_table_insert(cache, space, key, &block);
 	if (r < 0)
 		return r;
 	block->length = (uint32_t)fill->length;
 	block->mtime_ns = meta->mtime_ns;
-	block->atime = (uint32_t)(kv_wall_ns() / 1000000000);
-	note_time(fill, key, is_first);
+	block->atime = (uint32_t)(now_ns / 1000000000);
+	/* A fill without a key came as a file, which changed its directory's
+	 * time when it was made: the time must not move once it is closed. */
+	if (fill->key.len > 0 || is_first)
+		space->dirs[key->b[0]]->mtime_ns = now_ns;
+	if (is_first)
+		space->mtime_ns = now_ns;
 	kv_slot_publish_locked(cache, fill->slot, block);
 	kv_pin_block_new_locked(cache, block);
 	kv_block_asked_locked(cache, block);
@@ -342,10 +296,14 @@ static int insert_locked(struct kv_cache *cache, struct kv_fill *fill,
 		kv_write_enqueue_locked(cache, block, fill->must);
 	if (fill->holder)
 		kv_want_hold_locked(cache, fill->holder, block);
+	/* Forget the tombstones of older blocks with this key. */
+	kv_removed_lift_locked(cache, space, key);
+	kv_changed_lift_locked(cache, space, key);
 	return 0;
 }
 
-/* The key is there: is it the same file?  Unlocks and locks again. */
+/* Return 1 if @block, which has the key already, is the same file, or -EEXIST.
+ * Unlocks and locks again. */
 static int compare(struct kv_cache *cache, struct kv_block *block,
 		   const struct kv_digest *digest)
 {
@@ -362,15 +320,6 @@ static int compare(struct kv_cache *cache, struct kv_block *block,
 		return 1;
 	cache->stats.conflicts++;
 	return -EEXIST;
-}
-
-/* What is remembered of blocks of that key that are gone. */
-static void lift_locked(struct kv_cache *cache, struct kv_space *space,
-			const struct kv_key *key)
-{
-	kv_assert_locked(&cache->lock);
-	kv_removed_lift_locked(cache, space, key);
-	kv_changed_lift_locked(cache, space, key);
 }
 
 int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
@@ -393,16 +342,12 @@ int kv_fill_seal(struct kv_cache *cache, struct kv_fill *fill,
 	} else if (there) {
 		r = compare(cache, there, digest);
 	} else {
-		write_prologue(cache, fill, key, meta, &record);
-		KV_POINT("seal.before_publish");
-		r = insert_locked(cache, fill, key, meta);
-		if (r == 0)
-			lift_locked(cache, fill->space, key);
+		r = publish_locked(cache, fill, key, meta, &record);
 		KV_POINT("seal.after_publish");
 	}
 	if (r != 0) {
 		kv_slot_give_locked(cache, fill->slot);
-		rate_return(fill->space, fill->length);
+		rate_add(fill->space, (double)fill->length);
 	}
 	end_locked(cache, fill);
 	kv_unlock(cache);

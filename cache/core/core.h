@@ -20,6 +20,7 @@
 #include "cache/io/ring.h"
 #include "cache/core/list.h"
 #include "cache/core/turns.h"
+#include "common/rate.h"
 #include "common/thread.h"
 #include "index/index.h"
 
@@ -156,12 +157,6 @@ static inline bool kv_patient(struct kv_patience *patience, uint64_t most_ns)
 	return now_ns - patience->since_ns < most_ns;
 }
 
-/* Credit for bytes that may be saved, by rate_put. */
-struct kv_bucket {
-	double credit;
-	uint64_t ns; /* when it was worked out; 0: it is full */
-};
-
 /* The bytes of one tier that a space has, or a user in all its spaces. */
 struct kv_node {
 	uint64_t bytes;	     /* of its blocks */
@@ -183,9 +178,9 @@ struct kv_tenant {
 	uint32_t kept_segments;	      /* of these that cannot be emptied */
 	uint32_t registrants;	      /* clients: kv_registrant_add */
 	struct kv_patience patience; /* he finds no slot, as others have them */
-	uint64_t records; /* scratch of ssd/evict.c, and so is this: */
-	double files;	  /* on SSD, by his part of each */
-	struct kv_bucket puts;
+	uint64_t records;      /* scratch of ssd/evict.c, and so is this: */
+	double files;	       /* on SSD, by his part of each */
+	struct kv_bucket puts; /* rate_put */
 	LIST_ENTRY(kv_tenant) link;
 };
 LIST_HEAD(kv_tenants, kv_tenant);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * slot.c - a slot of DRAM: its bytes, whether it may go, and what of that is
- * accounted to its space.
+ * slot.c - a slot of DRAM: its bytes, whether it is idle, and its part in the
+ * counts of its space.
  *
- * OWNS     the counts of what is idle, busy and guaranteed in DRAM.
+ * OWNS     the counts of idle, busy, kept and dirty slots.
  *
  * INVARIANTS, asserted by kv_arena_check_locked
  *   (1) class->idle counts the slots for which kv_slot_idle holds, as do the
- *       segments' and the lists' idle, arena->idle their bytes.
+ *       segments' and the lists' idle; arena->idle counts their bytes.
  *   (2) Exactly the slots of unpersisted blocks are on their space's
  *       unpersisted, in the order of seq.
- *   (3) space->in[DRAM].fast are the bytes of its slots that are neither FREE nor
- *       idle, cache->due[DRAM] what all tenants are guaranteed beyond these.
+ *   (3) A space's node for DRAM holds fast the bytes of its slots that are
+ *       neither FREE nor idle.
  *
  * LOCKING  cache->lock.
  */
@@ -46,22 +46,20 @@ struct kv_prologue *kv_slot_prologue(const struct kv_slot *slot)
 				  : (struct kv_prologue *)kv_slot_bytes(slot);
 }
 
-static bool is_whole(const struct kv_slot *slot)
-{
-	const struct kv_slot_record *record = &kv_slot_prologue(slot)->record;
-	struct kv_digest digest =
-		kv_digest_of(kv_slot_file(slot), record->length);
-
-	return memcmp(digest.b, record->digest, sizeof(digest.b)) == 0;
-}
-
 int kv_slot_copy(const struct kv_slot *to, const struct kv_slot *from,
 		 uint64_t length)
 {
+	const struct kv_slot_record *record = &kv_slot_prologue(to)->record;
+	struct kv_digest digest;
+
 	memcpy(kv_slot_file(to), kv_slot_file(from),
 	       kv_round_up(length, KV_PAGE));
 	*kv_slot_prologue(to) = *kv_slot_prologue(from);
-	return kv_slot_is_open(from) && !is_whole(to) ? -EBADMSG : 0;
+	if (!kv_slot_is_open(from))
+		return 0;
+	digest = kv_digest_of(kv_slot_file(to), record->length);
+	return memcmp(digest.b, record->digest, sizeof(digest.b)) ? -EBADMSG
+								  : 0;
 }
 
 bool kv_block_dirty(const struct kv_block *block)
@@ -98,32 +96,15 @@ bool kv_slot_idle(const struct kv_slot *slot)
 	       !slot->pinned && !kv_block_dirty(slot->block);
 }
 
-static void add_idle(struct kv_cache *cache, struct kv_slot *slot, int by)
-{
-	struct kv_class *class = slot->segment->class;
-	uint64_t bytes = class->slot_bytes;
-
-	class->idle += (uint32_t)by;
-	slot->segment->idle += (uint32_t)by;
-	slot->list->idle += (uint32_t)by;
-	cache->arena.idle += by > 0 ? bytes : -bytes;
-	cache->room |= by > 0;
-	kv_count_fast(cache, DRAM, slot->list->space, by > 0 ? -bytes : bytes);
-}
-
-/* Whether somebody keeps it from others, for as long as he likes: what waits to
- * be written goes by itself. */
+/* Return whether users can keep the slot from others as long as they like, which
+ * a write does not: it ends by itself. */
 static bool is_kept(const struct kv_slot *slot)
 {
 	return slot->state == SLOT_FILLING || slot->leases || slot->pinned;
 }
 
-static bool is_dirty(const struct kv_slot *slot)
-{
-	return slot->state == SLOT_READY && kv_block_dirty(slot->block);
-}
-
-/* A slot has its part of what its segment leaves over, which is nobody else's. */
+/* Return the bytes that a slot is accounted for: a segment's rest, too small for
+ * one more slot, is divided among its slots. */
 static uint64_t share_of(const struct kv_cache *cache, uint64_t slot_bytes)
 {
 	const uint64_t segment_bytes = cache->arena.segment_bytes;
@@ -131,50 +112,44 @@ static uint64_t share_of(const struct kv_cache *cache, uint64_t slot_bytes)
 	return slot_bytes ? segment_bytes / (segment_bytes / slot_bytes) : 0;
 }
 
-static void add_share(const struct kv_cache *cache, struct kv_slot *slot,
-		      enum kv_finite what, int by)
-{
-	struct kv_space *space = slot->list->space;
-	uint64_t bytes = share_of(cache, slot->segment->class->slot_bytes);
-	uint64_t *held =
-		what == KV_FINITE_DRAM ? &space->kept_dram : &space->dirty_dram;
-
-	*held += by > 0 ? bytes : -bytes;
-	if (by > 0)
-		kv_account_take(space->account, what, bytes);
-	else
-		kv_account_credit(space->account, what, bytes);
-}
-
-static void add_kept(struct kv_cache *cache, struct kv_slot *slot, int by)
+/* Add the slot, in its present state, to all counts, or subtract it. */
+static void count(struct kv_cache *cache, struct kv_slot *slot, int by)
 {
 	struct kv_segment *segment = slot->segment;
-	const uint32_t before = segment->kept;
+	struct kv_class *class = segment->class;
+	struct kv_space *space = slot->list->space;
+	const uint64_t factor = (uint64_t)(int64_t)by;
+	const uint64_t share = factor * share_of(cache, class->slot_bytes);
+	const uint32_t kept = segment->kept;
 
-	segment->kept += (uint32_t)by;
-	if (!before != !segment->kept)
-		kv_count_kept_segment(cache, segment->class->tenant, by);
-	add_share(cache, slot, KV_FINITE_DRAM, by);
+	if (is_kept(slot)) {
+		segment->kept += (uint32_t)by;
+		if (!kept != !segment->kept)
+			kv_count_kept_segment(cache, class->tenant, by);
+		space->kept_dram += share;
+		kv_account_take(space->account, KV_FINITE_DRAM, share);
+	} else if (slot->state == SLOT_READY && kv_block_dirty(slot->block)) {
+		space->dirty_dram += share;
+		kv_account_take(space->account, KV_FINITE_DIRTY, share);
+	}
+	if (!kv_slot_idle(slot))
+		return;
+	class->idle += (uint32_t)by;
+	segment->idle += (uint32_t)by;
+	slot->list->idle += (uint32_t)by;
+	cache->arena.idle += factor * class->slot_bytes;
+	cache->room |= by > 0;
+	kv_count_fast(cache, DRAM, space, -factor * class->slot_bytes);
 }
 
 void kv_slot_before(struct kv_cache *cache, struct kv_slot *slot)
 {
-	if (is_kept(slot))
-		add_kept(cache, slot, -1);
-	else if (is_dirty(slot))
-		add_share(cache, slot, KV_FINITE_DIRTY, -1);
-	if (kv_slot_idle(slot))
-		add_idle(cache, slot, -1);
+	count(cache, slot, -1);
 }
 
 void kv_slot_after(struct kv_cache *cache, struct kv_slot *slot)
 {
-	if (is_kept(slot))
-		add_kept(cache, slot, 1);
-	else if (is_dirty(slot))
-		add_share(cache, slot, KV_FINITE_DIRTY, 1);
-	if (kv_slot_idle(slot))
-		add_idle(cache, slot, 1);
+	count(cache, slot, 1);
 }
 
 void kv_slot_lease_locked(struct kv_cache *cache, struct kv_slot *slot, int by)
@@ -202,32 +177,25 @@ bool kv_segment_may_keep(const struct kv_cache *cache,
 
 static bool is_owed(const struct kv_space *space, uint64_t bytes)
 {
-	const struct kv_tenant *tenant = space->tenant;
+	const struct kv_node *own = &space->in[DRAM];
+	const struct kv_node *all = &space->tenant->in[DRAM];
 
-	return space->in[DRAM].fast + bytes <= space->in[DRAM].guaranteed ||
-	       tenant->in[DRAM].fast + bytes <= tenant->in[DRAM].guaranteed;
+	return own->fast + bytes <= own->guaranteed ||
+	       all->fast + bytes <= all->guaranteed;
 }
 
 bool kv_arena_over_share(const struct kv_cache *cache,
-			 const struct kv_space *space, uint64_t bytes)
+			 const struct kv_space *space, enum kv_finite what,
+			 uint64_t bytes)
 {
 	return !is_owed(space, bytes) &&
-	       !kv_account_fits(space->account, KV_FINITE_DIRTY,
-				kv_shared(cache, DRAM), share_of(cache, bytes),
-				0);
+	       !kv_account_fits(space->account, what, kv_shared(cache, DRAM),
+				share_of(cache, bytes), 0);
 }
 
-bool kv_arena_keeps_share(const struct kv_cache *cache,
-			  const struct kv_space *space, uint64_t bytes)
-{
-	return !is_owed(space, bytes) &&
-	       !kv_account_fits(space->account, KV_FINITE_DRAM,
-				kv_shared(cache, DRAM), share_of(cache, bytes),
-				0);
-}
-
-/* Of a share leases and pins leave a part to save by, and what was saved leaves
- * them one; @dirty: it has its part of the share already. */
+/* Return whether one more slot of @bytes cannot be leased or pinned.  Leases and
+ * pins leave a part of the user's share to saves, and saved blocks leave a part
+ * to leases and pins.  @dirty: the slot is in the share already. */
 static bool over_kept_share(const struct kv_cache *cache,
 			    const struct kv_space *space, uint64_t bytes,
 			    bool dirty)
@@ -243,8 +211,6 @@ static bool over_kept_share(const struct kv_cache *cache,
 					   shared + spare, share, 0)));
 }
 
-/* Leases and pins leave a part to save by: of the share, and of what others are
- * not guaranteed. */
 bool kv_arena_over_floor(const struct kv_cache *cache,
 			 const struct kv_space *space, uint64_t bytes)
 {
