@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * copy_stream.h - what one copy thread needs to move a batch: a stream, memory
- * on the device to scatter from and gather in, and pinned host memory for what
- * is not registered.
+ * copy_stream.h - copies of batches between host memory and pages.  A copy stream
+ * has a stream, memory on the device to scatter from and gather in, and pinned
+ * host buffers for memory that is not registered.
  *
- * Made with all its memory when the GPU is first used, one for each copy thread
- * of a session, and kept until it is given up; batches of more threads wait for
- * one that is free.
+ * The first use of a GPU makes one copy stream with all its memory for each copy
+ * thread of a session; more threads wait for a free one.
  *
- * Between get and put: on one thread, which has entered the GPU.
+ * Between get and put a copy stream is used by one thread, which has entered the
+ * GPU.
  */
 #ifndef KV_KERNELS_CUDA_COPY_STREAM_H
 #define KV_KERNELS_CUDA_COPY_STREAM_H
 
 #include "kernels/cuda/gpu.h"
 #include "kernels/device/scatter.h"
+#include "kernels/device/device.h"
 
-/* On the device.  When it has little room left, half as much is tried, down to
- * the minimum. */
+/* Memory on the device; halved, down to the minimum, if there is not enough. */
 #define KV_COPY_STREAM_STAGING ((uint64_t)16 << 20)
 #define KV_COPY_STREAM_STAGING_MIN ((uint64_t)1 << 20)
-/* Host buffers of a copy stream, so many and so large if nobody says otherwise:
- * one is filled or emptied while the others travel. */
+/* Default host buffers of a copy stream: one is filled or emptied while the others
+ * are copied. */
 #define KV_COPY_STREAM_BUFFERS 2u
 #define KV_COPY_STREAM_BUFFER ((uint64_t)8 << 20)
 #define KV_COPY_STREAM_BUFFERS_MAX 8u
@@ -38,13 +38,13 @@ struct kv_copy_stream_item {
 struct kv_copy_stream_buffer {
 	uint8_t *host;
 	uint64_t used;
-	CUevent over; /* what it was last given to has been done */
+	CUevent over; /* the last copy from or to the buffer */
 	bool busy;    /* over has been recorded */
 	struct kv_copy_stream_item *items; /* of a save */
 	size_t n_items;
 };
 
-/* A copy that may still grow before it is given to the stream. */
+/* A copy that may still grow before it is submitted. */
 struct kv_copy_stream_copy {
 	uint8_t *host;
 	CUdeviceptr device;
@@ -54,10 +54,10 @@ struct kv_copy_stream_copy {
 
 struct kv_copy_stream {
 	struct kv_gpu *gpu;
-	bool busy;	     /* gpu->lock: somebody has it */
-	bool loads;	     /* this batch's way */
+	bool busy;	     /* gpu->lock: a batch uses it */
+	bool loads;	     /* the batch is a load */
 	CUstream streams[2]; /* patient, urgent */
-	CUstream stream;     /* of them, this batch's */
+	CUstream stream;     /* the one of this batch */
 	CUevent end;
 	CUdeviceptr staging;
 	uint64_t staging_bytes;
@@ -65,58 +65,58 @@ struct kv_copy_stream {
 	CUdeviceptr tables;
 	uint64_t tables_bytes;
 	struct kv_copy_stream_buffer buffer[KV_COPY_STREAM_BUFFERS_MAX];
-	struct kv_gpu_buffers buffers; /* how many are in use, how large */
+	struct kv_gpu_buffers buffers; /* number and size */
 	unsigned current;
 	struct kv_copy_stream_copy copy;
 };
 
-/* A copy stream for a batch, that begins when @after (NULL: at once) is over.
- * Waits for one.  -EIO. */
+/* Get a copy stream, or wait for one; its work begins after @after (NULL: at once).
+ * -EIO. */
 int kv_copy_stream_get(struct kv_gpu *gpu, bool urgent, bool loads,
 		       CUevent after, struct kv_copy_stream **ret_copy_stream);
 
 /*
- * Wait for all that was given to the copy stream, and give it back.  @r: 0, or
- * why the batch has failed: then what was begun still ends, but nothing is
- * copied out of the host buffers.  Returns @r, or how the batch ended.
+ * Wait for the copy stream's work, and put it back.  @r: 0, or the error of a
+ * failed batch: then nothing more is copied out of the host buffers.  Returns
+ * @r, or the result of the work.
  */
 int kv_copy_stream_put(struct kv_copy_stream *copy_stream, int r);
 
-/* All of them, or as many as there is memory for.  -ENOMEM: none; -EIO. */
+/* Make all copy streams, or as many as memory allows.  -ENOMEM: none; -EIO. */
 int kv_copy_streams_new(struct kv_gpu *gpu);
-/* Launch each kernel once: the driver may load it only then, and wait for all
+/* Launch each kernel once: the first launch may load the kernel and wait for all
  * streams.  -EIO. */
 int kv_copy_streams_warm_up(struct kv_gpu *gpu);
-/* With every copy stream put. */
+/* Free the copy streams, which were all put. */
 void kv_copy_streams_free(struct kv_gpu *gpu);
 
-/* Host buffers are as many of as many bytes each from now on, as far as the
- * limits above allow; waits for the batches under way.  -ENOMEM, -EIO: copy
- * streams go on with what they have. */
+/* Replace the host buffers by @n of @bytes each, within the limits above; waits
+ * for batches in flight.  -ENOMEM, -EIO: the old buffers stay. */
 int kv_copy_streams_set_buffers(struct kv_gpu *gpu, uint64_t bytes, unsigned n);
 
-/* Host memory for @bytes that a kernel is to read, and its copy on the device,
- * copy stream->tables, until the copy stream is put.  Once a batch.  -ENOMEM,
- * -EIO. */
+/* Return host memory for tables that a kernel reads; _upload copies them to
+ * copy_stream->tables, valid until put.  Once a batch.  -ENOMEM, -EIO. */
 int kv_copy_stream_tables(struct kv_copy_stream *copy_stream, uint64_t bytes,
 			  void **ret_tables);
 int kv_copy_stream_upload(struct kv_copy_stream *copy_stream, uint64_t bytes);
 
 /*
- * Copy, in order with what the copy stream was given before: between host
- * memory, attached or not, and the device.  @host stays as it is until the copy
- * stream is put.
+ * Copy between host memory, registered or not, and the device, in order with
+ * earlier work of the copy stream.  @host must stay unchanged until put.
  */
 int kv_copy_stream_load(struct kv_copy_stream *copy_stream, CUdeviceptr dst,
 			const void *host, uint64_t bytes);
 int kv_copy_stream_save(struct kv_copy_stream *copy_stream, void *host,
 			CUdeviceptr src, uint64_t bytes);
 
-/* Give the stream what is still held back, in the hope of more beside it. */
+/* Submit a copy that is held back because it may grow. */
 int kv_copy_stream_flush(struct kv_copy_stream *copy_stream);
 
 /* Scatter (in a load) or gather, in order with the copies. */
 int kv_copy_stream_scatter(struct kv_copy_stream *copy_stream,
 			   const struct kv_scatter_args *scatter);
+
+/* load and save of kvfs_device.h.  -ENOMEM: no room for staging; -EIO. */
+int kv_transfer(struct kv_gpu *gpu, const struct kvfs_batch *batch, bool loads);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * driver.h - the calls of the CUDA driver that are used, found at run time.
+ * driver.h - the calls of the CUDA driver that kvfs uses, found at run time.
  *
- * The types and numbers are those of the driver's binary interface, as far as
- * it is used here, so that no CUDA header is needed; abi.cu compares them with
- * the real ones wherever there are any.  The names are the driver's, too.
+ * Types, numbers and names are those of the driver's binary interface, so that
+ * no CUDA header is needed; abi.cu compares them with the real ones where CUDA is
+ * installed.
  */
 #ifndef KV_KERNELS_CUDA_DRIVER_H
 #define KV_KERNELS_CUDA_DRIVER_H
@@ -93,10 +93,8 @@ typedef struct CUmemAccessDesc {
 	int flags;
 } CUmemAccessDesc;
 
-/*
- * X(member, symbol, parameters): one a call.  The symbol's version is the one
- * whose parameters these are.
- */
+/* X(member, symbol, parameters) for each call; the symbol's version matches these
+ * parameters. */
 #define KV_CUDA_CALLS(X)                                                       \
 	X(init, cuInit, (unsigned flags))                                      \
 	X(version, cuDriverGetVersion, (int *version))                         \
@@ -177,16 +175,14 @@ struct kv_driver {
 };
 
 /*
- * The driver, loaded and initialised with the first call that succeeds, and
- * never unloaded: it does not survive that.  -ENODEV: no driver, one that
- * lacks a call or has no device, or this is the child of a fork of the process
- * that loaded it.
+ * Return the driver; the first successful call loads and initialises it.  It is
+ * never unloaded, which it would not survive.  -ENODEV: no driver, one without a
+ * needed call or device, or this process is a fork of the one that loaded it.
  */
 int kv_driver_get(const struct kv_driver **ret_driver);
 
-/* The one place where the driver's numbers become ours: -ENOMEM, -ENODEV,
- * -EINVAL (a handle that is none), -EAGAIN (not ready), -EBUSY (of a capture),
- * else -EIO. */
+/* Translate the driver's results: -ENOMEM, -ENODEV, -EINVAL (a bad handle),
+ * -EAGAIN (not ready), -EBUSY (a capture), else -EIO. */
 int kv_driver_errno(CUresult result);
 
 #endif

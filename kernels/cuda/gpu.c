@@ -1,28 +1,141 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu.c - a GPU in use.
+ * gpu.c - the CUDA driver, found at run time; GPUs in use; event waits.
  *
- * OWNS      the list of GPUs in use, their contexts' references, their modules,
- *           and through the parts named in gpu.h what those keep for later.
+ * OWNS      the table of the driver's calls, and its library, which stays loaded
+ *           even if it is useless: it may have threads by then.  The list of
+ *           GPUs in use, with their contexts and modules.  For each event wait
+ *           an event and, if it stands for an event of the caller, a stream: only
+ *           a stream that waits for an event can take over its meaning.  Free
+ *           event waits are kept for reuse.
  *
  * INVARIANTS
- *   (1) A GPU is in the list from the first get to the put with which nobody
- *       uses any GPU: memory registered in one context may be used by all.
- *   (2) While the list is not empty attached memory is being registered.
+ *   (1) A GPU is in the list from the first get until no GPU has users: memory
+ *       registered in one context may be used by all.
+ *   (2) While the list is not empty, attached memory is being registered.
+ *   (3) The stream of an event wait waits for nothing else, so event waits do
+ *       not wait for each other.
+ *   (4) Free event waits are done.
  *
- * LOCKING   opening, around a get and a put as a whole: they make and end
+ * LOCKING   load_lock while the driver is loaded; the table is fixed afterwards.
+ *           opening around a get and a put as a whole: they make and end
  *           contexts, which takes long, and nothing else waits for them.
  *           gpu->lock: see gpu.h.
  */
 #include <stdio.h>
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdatomic.h>
 
-#include "kernels/cuda/pinned.h"
+#include "kernels/cuda/memory.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/copy_stream.h"
-#include "kernels/cuda/event_wait.h"
+#include "common/kv.h"
 
-/* The compiled kernels: a fat binary for cuModuleLoadData.  Zeroes in a build
- * for the stand-in driver, which has the kernels itself. */
+/* ---- the driver ---- */
+
+#define LIBRARY "libcuda.so.1"
+
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct kv_driver table;
+static pid_t loaded_by; /* 0: not loaded yet */
+
+int kv_driver_errno(CUresult result)
+{
+	switch (result) {
+	case CUDA_SUCCESS:
+		return 0;
+	case CUDA_ERROR_OUT_OF_MEMORY:
+		return -ENOMEM;
+	case CUDA_ERROR_NOT_INITIALIZED:
+	case CUDA_ERROR_STUB_LIBRARY:
+	case CUDA_ERROR_NO_DEVICE:
+	case CUDA_ERROR_INVALID_DEVICE:
+	case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+		return -ENODEV;
+	case CUDA_ERROR_INVALID_HANDLE:
+		return -EINVAL;
+	case CUDA_ERROR_NOT_READY:
+		return -EAGAIN;
+	default:
+		if (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+		    result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)
+			return -EBUSY;
+		return -EIO;
+	}
+}
+
+/* Print once why there is no driver: -ENODEV alone does not tell.  Return @r. */
+__attribute__((format(printf, 2, 3))) static int complain(int r,
+							  const char *why, ...)
+{
+	static atomic_flag printed = ATOMIC_FLAG_INIT;
+	char line[512];
+	va_list args;
+
+	if (atomic_flag_test_and_set(&printed))
+		return r;
+	va_start(args, why);
+	vsnprintf(line, sizeof(line), why, args);
+	va_end(args);
+	fprintf(stderr, "libkvfs-cuda: no driver that can be used: %s\n", line);
+	return r;
+}
+
+static int find_calls(void *library, struct kv_driver *driver)
+{
+#define FIND(member, symbol, parameters)                     \
+	*(void **)&driver->member = dlsym(library, #symbol); \
+	if (!driver->member)                                 \
+		return complain(-ENODEV,                     \
+				"it has no " #symbol ", and is too old");
+	KV_CUDA_CALLS(FIND)
+#undef FIND
+	return 0;
+}
+
+static int driver_load(void)
+{
+	void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	CUresult result;
+	int r, n = 0;
+
+	if (!library)
+		return complain(-ENODEV, "%s", dlerror());
+	r = find_calls(library, &table);
+	if (r < 0)
+		return r;
+	result = table.init(0);
+	if (result == CUDA_SUCCESS)
+		result = table.device_count(&n);
+	if (result != CUDA_SUCCESS)
+		return complain(kv_driver_errno(result), "its error is %d",
+				result);
+	if (n == 0)
+		return complain(-ENODEV, "it finds no GPU");
+	loaded_by = getpid();
+	return 0;
+}
+
+int kv_driver_get(const struct kv_driver **ret_driver)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&load_lock);
+	if (loaded_by == 0)
+		r = driver_load();
+	else if (loaded_by != getpid())
+		r = -ENODEV;
+	pthread_mutex_unlock(&load_lock);
+	if (r == 0)
+		*ret_driver = &table;
+	return r;
+}
+
+/* ---- GPUs ---- */
+
+/* The compiled kernels: a fat binary for cuModuleLoadData.  Zeros in a build for
+ * the stand-in driver, which contains the kernels. */
 extern const unsigned char kv_cuda_image[];
 #ifdef KV_CUDA_IMAGE
 __asm__(".pushsection .rodata\n"
@@ -39,12 +152,12 @@ const unsigned char kv_cuda_image[64] = {0};
 #endif
 
 /*
- * A kernel gets a thread block (KV_SCATTER_THREADS) for every eighth
- * multiprocessor, which fits beside what others run there: an eighth of its
- * threads and a quarter of its registers.  Each block has 32 KiB on their way at
- * a time, so that 16 of them, on the largest parts, are ten times as fast as the
- * bus; and four kernels, which is as many as there are copy streams, take half
- * of the multiprocessors at most, and an eighth of all registers.
+ * A kernel gets one thread block (KV_SCATTER_THREADS) for every eighth
+ * multiprocessor.  A block fits beside other kernels: it takes an eighth of a
+ * multiprocessor's threads and a quarter of its registers.  Each block has
+ * 32 KiB in flight, so 16 of them, on the largest parts, are ten times as fast
+ * as the bus.  Four kernels, one for each copy stream, take at most half of the
+ * multiprocessors and an eighth of all registers.
  */
 #define GRID_SHARE 8
 
@@ -112,13 +225,13 @@ void kv_gpu_host_free(struct kv_gpu *gpu, void *host, uint64_t bytes)
 	atomic_fetch_sub(&gpu->bytes_pinned, bytes);
 }
 
-/* Once, as nobody who has only the error would know what to do. */
-static void complain(const struct kv_driver *driver, CUresult result)
+/* Print once why the kernels cannot be loaded: the error alone does not tell. */
+static void complain_of_kernels(const struct kv_driver *driver, CUresult result)
 {
-	static atomic_flag said = ATOMIC_FLAG_INIT;
+	static atomic_flag printed = ATOMIC_FLAG_INIT;
 	int version = 0;
 
-	if (atomic_flag_test_and_set(&said))
+	if (atomic_flag_test_and_set(&printed))
 		return;
 	driver->version(&version);
 	fprintf(stderr,
@@ -139,7 +252,7 @@ static int attribute(struct kv_gpu *gpu, int which)
 	return value;
 }
 
-/* An image that has nothing for this GPU is a device that there is not. */
+/* Load the kernels.  -ENODEV: none of them is for this GPU. */
 static int load_kernels(struct kv_gpu *gpu)
 {
 	const struct kv_driver *driver = gpu->driver;
@@ -148,7 +261,7 @@ static int load_kernels(struct kv_gpu *gpu)
 	result = driver->module_load(&gpu->module, kv_cuda_image);
 	if (result != CUDA_SUCCESS) {
 		gpu->module = NULL;
-		complain(driver, result);
+		complain_of_kernels(driver, result);
 		return -ENODEV;
 	}
 	if (driver->module_function(&gpu->scatter, gpu->module, "kv_scatter") !=
@@ -159,21 +272,10 @@ static int load_kernels(struct kv_gpu *gpu)
 	return 0;
 }
 
-/* Engines' streams mostly have the least priority: one of ours would share its
- * hardware queue with them, and wait in it behind what they wait for. */
-static int find_priorities(struct kv_gpu *gpu)
-{
-	int least, r;
-
-	r = kv_driver_errno(gpu->driver->priority_range(&least, &gpu->urgent));
-	gpu->patient = KV_MAX(least - 1, gpu->urgent);
-	return r;
-}
-
-static int prepare(struct kv_gpu *gpu)
+static int gpu_prepare(struct kv_gpu *gpu)
 {
 	struct kv_gpu_entry entry;
-	int r, processors;
+	int r, processors, least = 0;
 
 	r = kv_gpu_enter(gpu, &entry);
 	if (r < 0)
@@ -185,7 +287,11 @@ static int prepare(struct kv_gpu *gpu)
 		CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
 	gpu->maps_read_only = attribute(
 		gpu, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
-	r = find_priorities(gpu);
+	/* Engines' streams mostly have the least priority: a stream of ours with
+	 * that priority could share their hardware queue, and wait in it behind
+	 * work that waits for us. */
+	r = kv_driver_errno(gpu->driver->priority_range(&least, &gpu->urgent));
+	gpu->patient = KV_MAX(least - 1, gpu->urgent);
 	if (r == 0)
 		r = load_kernels(gpu);
 	if (r == 0)
@@ -220,15 +326,16 @@ static void in_use_free(struct in_use *in_use)
 	free(in_use);
 }
 
-static void freep(struct in_use **in_use)
+static void in_use_freep(struct in_use **in_use)
 {
 	in_use_free(*in_use);
 }
 
-static int make(const struct kv_driver *driver, int ordinal,
-		struct in_use **ret_in_use)
+static int in_use_new(const struct kv_driver *driver, int ordinal,
+		      struct in_use **ret_in_use)
 {
-	_cleanup_(freep) struct in_use *in_use = calloc(1, sizeof(*in_use));
+	_cleanup_(in_use_freep) struct in_use *in_use =
+		calloc(1, sizeof(*in_use));
 	struct kv_gpu *gpu;
 	int r;
 
@@ -248,7 +355,7 @@ static int make(const struct kv_driver *driver, int ordinal,
 		gpu->context = NULL;
 		return r;
 	}
-	r = prepare(gpu);
+	r = gpu_prepare(gpu);
 	if (r == 0 && LIST_EMPTY(&all))
 		r = kv_pinned_start(gpu);
 	if (r < 0)
@@ -257,7 +364,7 @@ static int make(const struct kv_driver *driver, int ordinal,
 	return 0;
 }
 
-static struct in_use *find(int ordinal)
+static struct in_use *in_use_find(int ordinal)
 {
 	struct in_use *in_use;
 
@@ -276,9 +383,9 @@ int kv_gpu_get(int ordinal, struct kv_gpu **ret_gpu)
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&opening);
-	in_use = find(ordinal);
+	in_use = in_use_find(ordinal);
 	if (!in_use) {
-		r = make(driver, ordinal, &in_use);
+		r = in_use_new(driver, ordinal, &in_use);
 		if (r == 0)
 			LIST_INSERT_HEAD(&all, in_use, others);
 	}
@@ -304,4 +411,213 @@ void kv_gpu_put(struct kv_gpu *gpu)
 		}
 	}
 	pthread_mutex_unlock(&opening);
+}
+
+/* ---- event waits ---- */
+
+#define BEGIN_WITH 16u /* event waits of a GPU */
+
+struct kv_event_wait {
+	LIST_ENTRY(kv_event_wait) others;
+	struct kv_gpu *gpu;
+	CUevent event;
+	CUstream stream; /* NULL until it is needed */
+};
+
+static void event_wait_destroy(struct kv_event_wait *event_wait)
+{
+	const struct kv_driver *driver = event_wait->gpu->driver;
+
+	if (event_wait->stream)
+		driver->stream_free(event_wait->stream);
+	if (event_wait->event)
+		driver->event_free(event_wait->event);
+	free(event_wait);
+}
+
+static int event_wait_make(struct kv_gpu *gpu,
+			   struct kv_event_wait **ret_event_wait)
+{
+	struct kv_event_wait *event_wait = calloc(1, sizeof(*event_wait));
+	int r;
+
+	if (!event_wait)
+		return -ENOMEM;
+	event_wait->gpu = gpu;
+	r = kv_driver_errno(gpu->driver->event_new(&event_wait->event,
+						   CU_EVENT_DISABLE_TIMING));
+	if (r < 0) {
+		event_wait->event = NULL;
+		event_wait_destroy(event_wait);
+		return r;
+	}
+	*ret_event_wait = event_wait;
+	return 0;
+}
+
+int kv_event_waits_new(struct kv_gpu *gpu)
+{
+	struct kv_event_wait *event_wait;
+	int r = 0;
+
+	for (unsigned i = 0; i < BEGIN_WITH && r == 0; i++) {
+		r = event_wait_make(gpu, &event_wait);
+		if (r == 0)
+			LIST_INSERT_HEAD(&gpu->event_waits, event_wait, others);
+	}
+	return r;
+}
+
+/* Make the event wait's own stream wait for @event.  If there are enough
+ * priorities, its priority is not that of a copy stream: in a shared hardware
+ * queue copies would wait behind it. */
+static int stream_wait_for(struct kv_event_wait *event_wait, CUevent event)
+{
+	const struct kv_driver *driver = event_wait->gpu->driver;
+	int r = 0;
+
+	if (!event_wait->stream)
+		r = kv_driver_errno(driver->stream_new(
+			&event_wait->stream, CU_STREAM_NON_BLOCKING,
+			KV_MAX(event_wait->gpu->patient - 1,
+			       event_wait->gpu->urgent)));
+	if (r < 0) {
+		event_wait->stream = NULL;
+		return r;
+	}
+	return kv_driver_errno(
+		driver->stream_wait_event(event_wait->stream, event, 0));
+}
+
+/* -EBUSY: the stream is being captured; work for it would become part of a graph,
+ * and most calls would spoil the capture. */
+static int check_stream(const struct kv_driver *driver, CUstream stream)
+{
+	int status, r;
+
+	r = kv_driver_errno(driver->stream_capturing(stream, &status));
+	if (r < 0)
+		return r;
+	return status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : -EBUSY;
+}
+
+/* Wait for @event if it is not done. */
+static int record_event(struct kv_event_wait *event_wait, CUevent event)
+{
+	const struct kv_driver *driver = event_wait->gpu->driver;
+	int r = kv_driver_errno(driver->event_query(event));
+
+	if (r != -EAGAIN)
+		return r;
+	r = stream_wait_for(event_wait, event);
+	return r < 0 ? r
+		     : kv_driver_errno(driver->event_record(
+			       event_wait->event, event_wait->stream));
+}
+
+static int record(struct kv_event_wait *event_wait, CUstream stream,
+		  CUevent event)
+{
+	const struct kv_driver *driver = event_wait->gpu->driver;
+	int r;
+
+	if (event)
+		return record_event(event_wait, event);
+	r = check_stream(driver, stream);
+	return r < 0 ? r
+		     : kv_driver_errno(
+			       driver->event_record(event_wait->event, stream));
+}
+
+int kv_event_wait_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
+		      struct kv_event_wait **ret_event_wait)
+{
+	struct kv_gpu_entry entry;
+	struct kv_event_wait *event_wait;
+	int r;
+
+	if (!stream && !event)
+		return -EINVAL;
+	r = kv_gpu_enter(gpu, &entry);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&gpu->lock);
+	event_wait = LIST_FIRST(&gpu->event_waits);
+	if (event_wait)
+		LIST_REMOVE(event_wait, others);
+	pthread_mutex_unlock(&gpu->lock);
+	r = event_wait ? 0 : event_wait_make(gpu, &event_wait);
+	if (r == 0) {
+		r = record(event_wait, stream, event);
+		if (r < 0)
+			event_wait_destroy(event_wait);
+		else
+			*ret_event_wait = event_wait;
+	}
+	kv_gpu_leave(&entry);
+	return r;
+}
+
+bool kv_event_wait_is_done(struct kv_event_wait *event_wait)
+{
+	struct kv_gpu_entry entry;
+	CUresult result;
+
+	if (kv_gpu_enter(event_wait->gpu, &entry) < 0)
+		return true;
+	result = event_wait->gpu->driver->event_query(event_wait->event);
+	kv_gpu_leave(&entry);
+	return result != CUDA_ERROR_NOT_READY;
+}
+
+void kv_event_wait_free(struct kv_event_wait *event_wait)
+{
+	struct kv_gpu *gpu = event_wait->gpu;
+	struct kv_gpu_entry entry;
+
+	if (kv_event_wait_is_done(event_wait)) {
+		pthread_mutex_lock(&gpu->lock);
+		LIST_INSERT_HEAD(&gpu->event_waits, event_wait, others);
+		pthread_mutex_unlock(&gpu->lock);
+		return;
+	}
+	/* The driver frees stream and event once their waits are over. */
+	if (kv_gpu_enter_to_free(gpu, &entry) < 0)
+		return;
+	event_wait_destroy(event_wait);
+	kv_gpu_leave(&entry);
+}
+
+int kv_event_wait_order(struct kv_event_wait *event_wait, CUstream stream)
+{
+	const struct kv_driver *driver = event_wait->gpu->driver;
+	struct kv_gpu_entry entry;
+	int r;
+
+	if (!stream)
+		return -EINVAL;
+	r = kv_gpu_enter(event_wait->gpu, &entry);
+	if (r < 0)
+		return r;
+	r = check_stream(driver, stream);
+	if (r == 0)
+		r = kv_driver_errno(driver->stream_wait_event(
+			stream, event_wait->event, 0));
+	kv_gpu_leave(&entry);
+	return r;
+}
+
+CUevent kv_event_wait_event(const struct kv_event_wait *event_wait)
+{
+	return event_wait->event;
+}
+
+void kv_event_waits_free(struct kv_gpu *gpu)
+{
+	struct kv_event_wait *event_wait;
+
+	while ((event_wait = LIST_FIRST(&gpu->event_waits))) {
+		LIST_REMOVE(event_wait, others);
+		event_wait_destroy(event_wait);
+	}
 }

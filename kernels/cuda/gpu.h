@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu.h - a GPU in use: its context, its kernels, what threads of ours need to
- * make calls, and what its errors mean.
+ * gpu.h - a GPU in use (context, kernels, and a frame for every driver call), and
+ * event waits.
  */
 #ifndef KV_KERNELS_CUDA_GPU_H
 #define KV_KERNELS_CUDA_GPU_H
 
 #include <stdatomic.h>
 #include <sys/queue.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "kernels/cuda/driver.h"
 #include "common/kv.h"
@@ -15,7 +17,7 @@
 struct kv_copy_stream;
 struct kv_event_wait;
 
-/* As many as a session has copy threads, at most. */
+/* The most copy threads of a session. */
 #define KV_COPY_STREAMS 4u
 
 LIST_HEAD(kv_event_waits, kv_event_wait);
@@ -36,47 +38,78 @@ struct kv_gpu {
 	CUfunction scatter, gather;
 	unsigned grid;	     /* thread blocks of a kernel */
 	int urgent, patient; /* priorities of streams */
-	bool maps_read_only; /* says it can register read-only memory */
+	bool maps_read_only; /* claims to register read-only memory */
 	bool same_addresses; /* registered memory has the host's addresses */
 
-	_Atomic int broken; /* -errno once the context is of no more use */
+	_Atomic int broken; /* -errno once the context is unusable */
 	_Atomic uint64_t bytes_pinned;
 
 	pthread_mutex_t lock;	       /* a leaf */
-	pthread_cond_t put;	       /* a copy stream was */
-	struct kv_gpu_buffers buffers; /* lock: that copy streams have */
-	unsigned n_copy_streams;       /* fixed after get, as are they */
+	pthread_cond_t put;	       /* a copy stream was put */
+	struct kv_gpu_buffers buffers; /* lock: of the copy streams */
+	unsigned n_copy_streams;       /* fixed after get, as the array */
 	struct kv_copy_stream *copy_streams[KV_COPY_STREAMS];
-	struct kv_event_waits event_waits; /* lock: nobody's */
+	struct kv_event_waits event_waits; /* lock: free ones */
 };
 
 /*
- * The GPU @ordinal, made ready with the first get and given up, all of them
- * together, with the last put: so registered memory outlives no context.
- * -ENODEV: no driver, no such device, or one that the kernels are not for;
- * -ENOMEM, -EIO.
+ * Get the GPU @ordinal; the first get prepares it.  The last put of any GPU
+ * closes all of them, so registered memory outlives no context.  -ENODEV: no
+ * driver, no such device, or no kernels for it; -ENOMEM, -EIO.
  */
 int kv_gpu_get(int ordinal, struct kv_gpu **ret_gpu);
 void kv_gpu_put(struct kv_gpu *gpu);
 
 /*
- * Around every use of the driver's calls: @gpu's context is this thread's, and
- * a capture by any other thread is not disturbed.  -EIO: broken.
+ * Every driver call is between enter and leave, which make @gpu's context this
+ * thread's and do not disturb captures by other threads.  -EIO: broken.
  */
 struct kv_gpu_entry {
 	struct kv_gpu *gpu;
 	int capture_mode;
 };
 int kv_gpu_enter(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
-/* Also if it is broken: to clean up. */
+/* The same, but also for a broken GPU: to clean up. */
 int kv_gpu_enter_to_free(struct kv_gpu *gpu, struct kv_gpu_entry *entry);
 void kv_gpu_leave(struct kv_gpu_entry *entry);
 
-/* Nothing that was given to the context will do any more. */
+/* Mark the context unusable after a failure. */
 void kv_gpu_break(struct kv_gpu *gpu);
 
-/* Memory that the GPU reads and writes in place.  -ENOMEM, -EIO. */
+/* Allocate host memory that the GPU reads and writes in place.  -ENOMEM, -EIO. */
 int kv_gpu_host_alloc(struct kv_gpu *gpu, uint64_t bytes, void **ret_host);
 void kv_gpu_host_free(struct kv_gpu *gpu, void *host, uint64_t bytes);
+
+/*
+ * ---- event waits ----
+ *
+ * An event wait stands for the work that a stream had at some time: the caller's
+ * stream when a transfer began, or one of ours behind a batch.
+ */
+
+/*
+ * Record all work that @stream has, or that @event stands for.  Both may be
+ * destroyed or reused afterwards.
+ * -EINVAL: not handles of this GPU's context, or neither is given
+ * -EBUSY: the stream is being captured, which goes on undisturbed, or the event
+ *         was recorded in a capture
+ * -ENOMEM, -EIO
+ */
+int kv_event_wait_new(struct kv_gpu *gpu, CUstream stream, CUevent event,
+		      struct kv_event_wait **ret_event_wait);
+/* Return whether the work is done or has failed: later copies then fail as well. */
+bool kv_event_wait_is_done(struct kv_event_wait *event_wait);
+void kv_event_wait_free(struct kv_event_wait *event_wait);
+
+/* Order @stream's later work behind it, on the device.  -EINVAL, -EBUSY, -EIO. */
+int kv_event_wait_order(struct kv_event_wait *event_wait, CUstream stream);
+/* Return the event, for our own streams. */
+CUevent kv_event_wait_event(const struct kv_event_wait *event_wait);
+
+/* Make some event waits; more are made on demand.  The GPU is entered.  -ENOMEM,
+ * -EIO. */
+int kv_event_waits_new(struct kv_gpu *gpu);
+/* Free them; none is in use, and the GPU is entered. */
+void kv_event_waits_free(struct kv_gpu *gpu);
 
 #endif

@@ -1,17 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.c - memory of a GPU that is the library's own, at stable addresses.
+ * memory.c - memory of a GPU that is the library's own, at stable addresses, and
+ * host memory that is registered with the driver in the background.
  *
- * OWNS      the reserved addresses and the parts mapped there, each allocated
- *           by itself, one a growth.
+ * OWNS      the reserved addresses and the parts mapped there, one for each
+ *           growth.  The list of attached host memory, its registrations, and
+ *           the thread that makes them; not the host memory.
+ *
+ * STATES    of a chunk of host memory:
+ *
+ *             WAITING -> BUSY         work, the oldest one first
+ *                BUSY -> REGISTERED   work
+ *                BUSY -> REFUSED      work, for ever
+ *          REGISTERED -> WAITING      kv_pinned_stop
  *
  * INVARIANTS
  *   (1) Parts lie end to end from base on; the sum of their bytes is mapped.
- *   (2) A part that could not be had in full leaves nothing behind.
+ *   (2) A part that could not be mapped in full leaves nothing behind.
+ *   (3) The driver gets only REGISTERED chunks.
+ *   (4) Memory in the list is mapped; kv_pinned_remove returns only when no
+ *       chunk is BUSY and all registrations have ended.
+ *   (5) Memory of the arena is writable for us only while its chunk is BUSY,
+ *       and only in an open segment: the memfd of others is sealed, or open for
+ *       reading.
  *
- * LOCKING   none: growing and freeing are the caller's one thread's.
+ * LOCKING   growing and freeing memory of a GPU: the caller's thread alone.
+ *           lock for the static variables; a leaf, not held across calls of the
+ *           driver or mprotect.
  */
+#include <sys/mman.h>
+
 #include "kernels/cuda/memory.h"
+#include "common/thread.h"
 
 struct part {
 	CUmemGenericAllocationHandle handle;
@@ -191,4 +211,299 @@ void kv_gpu_memory_free(struct kv_gpu_memory *memory)
 		kv_gpu_leave(&entry);
 	}
 	kv_gpu_put(gpu);
+}
+
+/* ---- registered host memory ---- */
+
+enum state { WAITING, BUSY, REGISTERED, REFUSED };
+
+struct attached {
+	TAILQ_ENTRY(attached) others;
+	uint8_t *base;
+	uint64_t bytes;
+	bool writable;
+	bool going; /* lock: is being removed */
+	size_t n;
+	uint8_t state[]; /* lock; of each chunk */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static TAILQ_HEAD(, attached) list = TAILQ_HEAD_INITIALIZER(list);
+static pthread_t worker;
+static struct kv_gpu *worker_gpu; /* NULL: there is no thread */
+static bool stopping;
+static unsigned removals; /* under way */
+static enum kv_pinned_way way_taken;
+
+static uint64_t chunk_bytes(const struct attached *a, size_t i)
+{
+	return KV_MIN(KV_PINNED_CHUNK, a->bytes - i * KV_PINNED_CHUNK);
+}
+
+static CUresult register_as(const struct kv_driver *driver, void *at,
+			    uint64_t bytes, unsigned flags)
+{
+	return driver->host_register(at, bytes,
+				     CU_MEMHOSTREGISTER_PORTABLE | flags);
+}
+
+/* An open segment: writable for as long as the driver needs to pin it. */
+static CUresult register_writable(const struct kv_driver *driver, void *at,
+				  uint64_t bytes)
+{
+	CUresult result;
+
+	if (mprotect(at, bytes, PROT_READ | PROT_WRITE) < 0)
+		return CUDA_ERROR_NOT_PERMITTED;
+	result = register_as(driver, at, bytes, 0);
+	if (mprotect(at, bytes, PROT_READ) == 0)
+		return result;
+	if (result == CUDA_SUCCESS)
+		driver->host_unregister(at);
+	return CUDA_ERROR_NOT_PERMITTED;
+}
+
+/* A trial decides, whatever the device says it can. */
+static enum kv_pinned_way register_chunk(struct kv_gpu *gpu, void *at,
+					 uint64_t bytes, bool writable)
+{
+	const struct kv_driver *driver = gpu->driver;
+	struct kv_gpu_entry entry;
+	enum kv_pinned_way way = KV_PINNED_REFUSED;
+
+	if (kv_gpu_enter(gpu, &entry) < 0)
+		return KV_PINNED_REFUSED;
+	if (writable) {
+		if (register_as(driver, at, bytes, 0) == CUDA_SUCCESS)
+			way = KV_PINNED_WRITABLE;
+	} else if (gpu->maps_read_only &&
+		   register_as(driver, at, bytes,
+			       CU_MEMHOSTREGISTER_READ_ONLY) == CUDA_SUCCESS) {
+		way = KV_PINNED_READ_ONLY;
+	} else if (register_writable(driver, at, bytes) == CUDA_SUCCESS) {
+		way = KV_PINNED_WRITABLE;
+	}
+	kv_gpu_leave(&entry);
+	return way;
+}
+
+static void unregister(struct kv_gpu *gpu, void *at)
+{
+	struct kv_gpu_entry entry;
+
+	if (kv_gpu_enter_to_free(gpu, &entry) < 0)
+		return;
+	gpu->driver->host_unregister(at);
+	kv_gpu_leave(&entry);
+}
+
+/* The first chunk of @state, of memory that stays. */
+static struct attached *first_locked(enum state state, size_t *ret_i)
+{
+	struct attached *a;
+
+	TAILQ_FOREACH(a, &list, others)
+		for (size_t i = 0; i < a->n && !a->going; i++)
+			if (a->state[i] == state) {
+				*ret_i = i;
+				return a;
+			}
+	return NULL;
+}
+
+static void work_on_locked(struct attached *a, size_t i)
+{
+	enum kv_pinned_way way;
+
+	a->state[i] = BUSY;
+	pthread_mutex_unlock(&lock);
+	way = register_chunk(worker_gpu, a->base + i * KV_PINNED_CHUNK,
+			     chunk_bytes(a, i), a->writable);
+	pthread_mutex_lock(&lock);
+	a->state[i] = way == KV_PINNED_REFUSED ? REFUSED : REGISTERED;
+	if (!a->writable &&
+	    (way_taken == KV_PINNED_NONE || way_taken == KV_PINNED_REFUSED))
+		way_taken = way;
+	pthread_cond_broadcast(&changed);
+}
+
+static void *work(void *arg)
+{
+	struct attached *a;
+	size_t i = 0;
+
+	(void)arg;
+	pthread_mutex_lock(&lock);
+	while (!stopping) {
+		a = first_locked(WAITING, &i);
+		if (!a)
+			pthread_cond_wait(&changed, &lock);
+		else
+			work_on_locked(a, i);
+	}
+	pthread_mutex_unlock(&lock);
+	return NULL;
+}
+
+int kv_pinned_start(struct kv_gpu *gpu)
+{
+	int r;
+
+	pthread_mutex_lock(&lock);
+	stopping = false;
+	way_taken = KV_PINNED_NONE;
+	r = kv_thread_start(&worker, "kvfs-pin", work, NULL);
+	worker_gpu = r < 0 ? NULL : gpu;
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+void kv_pinned_stop(void)
+{
+	struct kv_gpu *gpu = worker_gpu;
+	struct attached *a;
+	size_t i = 0;
+
+	pthread_mutex_lock(&lock);
+	stopping = true;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+	pthread_join(worker, NULL);
+	pthread_mutex_lock(&lock);
+	while ((a = first_locked(REGISTERED, &i))) {
+		a->state[i] = BUSY;
+		pthread_mutex_unlock(&lock);
+		unregister(gpu, a->base + i * KV_PINNED_CHUNK);
+		pthread_mutex_lock(&lock);
+		a->state[i] = WAITING;
+		pthread_cond_broadcast(&changed);
+	}
+	/* Another GPU, or another time, may take what this one refused. */
+	while ((a = first_locked(REFUSED, &i)))
+		a->state[i] = WAITING;
+	while (removals > 0)
+		pthread_cond_wait(&changed, &lock);
+	worker_gpu = NULL;
+	pthread_mutex_unlock(&lock);
+}
+
+void kv_pinned_add(void *base, uint64_t bytes, bool writable)
+{
+	size_t n = (bytes + KV_PINNED_CHUNK - 1) / KV_PINNED_CHUNK;
+	struct attached *a = calloc(1, sizeof(*a) + n);
+
+	/* Without it the bytes go through staging. */
+	if (!a)
+		return;
+	a->base = base;
+	a->bytes = bytes;
+	a->writable = writable;
+	a->n = n;
+	pthread_mutex_lock(&lock);
+	TAILQ_INSERT_TAIL(&list, a, others);
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+}
+
+static struct attached *find_locked(const void *at)
+{
+	struct attached *a;
+
+	TAILQ_FOREACH(a, &list, others)
+		if ((const uint8_t *)at >= a->base &&
+		    (const uint8_t *)at < a->base + a->bytes)
+			return a;
+	return NULL;
+}
+
+static bool is_busy_locked(const struct attached *a)
+{
+	return memchr(a->state, BUSY, a->n);
+}
+
+void kv_pinned_remove(void *base)
+{
+	struct kv_gpu *gpu;
+	struct attached *a;
+
+	pthread_mutex_lock(&lock);
+	a = find_locked(base);
+	if (!a) {
+		pthread_mutex_unlock(&lock);
+		return;
+	}
+	removals++;
+	a->going = true;
+	while (is_busy_locked(a))
+		pthread_cond_wait(&changed, &lock);
+	TAILQ_REMOVE(&list, a, others);
+	gpu = worker_gpu;
+	pthread_mutex_unlock(&lock);
+	for (size_t i = 0; i < a->n; i++)
+		if (a->state[i] == REGISTERED)
+			unregister(gpu, a->base + i * KV_PINNED_CHUNK);
+	free(a);
+	pthread_mutex_lock(&lock);
+	removals--;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+}
+
+bool kv_pinned_needs_writable(void)
+{
+	bool needs;
+
+	pthread_mutex_lock(&lock);
+	needs = worker_gpu &&
+		(!worker_gpu->maps_read_only || way_taken == KV_PINNED_REFUSED);
+	pthread_mutex_unlock(&lock);
+	return needs;
+}
+
+uint64_t kv_pinned_look(const void *at, uint64_t n, bool *ret_direct)
+{
+	const struct attached *a;
+	uint64_t offset, alike = n;
+
+	*ret_direct = false;
+	pthread_mutex_lock(&lock);
+	a = find_locked(at);
+	if (a) {
+		offset = (uint64_t)((const uint8_t *)at - a->base);
+		*ret_direct = !a->going &&
+			      a->state[offset / KV_PINNED_CHUNK] == REGISTERED;
+		alike = KV_MIN(n, a->bytes - offset);
+		alike = KV_MIN(alike,
+			       KV_PINNED_CHUNK - offset % KV_PINNED_CHUNK);
+	}
+	pthread_mutex_unlock(&lock);
+	return alike;
+}
+
+bool kv_pinned_has(const void *at, uint64_t n)
+{
+	bool direct = true;
+
+	for (uint64_t done = 0; done < n && direct;)
+		done += kv_pinned_look((const uint8_t *)at + done, n - done,
+				       &direct);
+	return direct;
+}
+
+void kv_pinned_get_info(struct kv_pinned_info *ret_info)
+{
+	struct attached *a;
+
+	memset(ret_info, 0, sizeof(*ret_info));
+	pthread_mutex_lock(&lock);
+	ret_info->way = way_taken;
+	TAILQ_FOREACH(a, &list, others)
+		for (size_t i = 0; i < a->n; i++) {
+			if (a->state[i] == REGISTERED)
+				ret_info->bytes_registered += chunk_bytes(a, i);
+			else if (a->state[i] == REFUSED)
+				ret_info->bytes_refused += chunk_bytes(a, i);
+		}
+	pthread_mutex_unlock(&lock);
 }

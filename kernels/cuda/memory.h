@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory.h - memory of a GPU that is the library's own, at stable addresses.
+ * memory.h - memory of a GPU that is the library's own, at stable addresses, and
+ * host memory that is registered with the driver in the background.
  */
 #ifndef KV_KERNELS_CUDA_MEMORY_H
 #define KV_KERNELS_CUDA_MEMORY_H
@@ -9,12 +10,52 @@
 
 struct kv_gpu_memory;
 
-/* kvfs_device.h's reserve, grow and release; @gpu is held until release.  Takes
- * over the caller's hold on success.  -EOPNOTSUPP: the device cannot map its
- * memory; -ENOMEM, -EINVAL: nothing asked for, or more than the room. */
+/* reserve, grow and release of kvfs_device.h; on success the memory takes over the
+ * caller's hold on @gpu.  -EOPNOTSUPP: the device cannot map its memory; -ENOMEM;
+ * -EINVAL: no bytes, or more than @max_bytes. */
 int kv_gpu_memory_new(struct kv_gpu *gpu, uint64_t bytes, uint64_t max_bytes,
 		      struct kv_gpu_memory **ret_memory, void **ret_base);
 int kv_gpu_memory_grow(struct kv_gpu_memory *memory, uint64_t bytes);
 void kv_gpu_memory_free(struct kv_gpu_memory *memory);
+
+/* ---- registered host memory ---- */
+
+/* Bytes of a registration: few, so that it is over soon; many, so that the cost of
+ * a call does not matter. */
+#define KV_PINNED_CHUNK ((uint64_t)64 << 20)
+
+/* How memory of the arena is registered. */
+enum kv_pinned_way {
+	KV_PINNED_NONE,	     /* not tried yet */
+	KV_PINNED_READ_ONLY, /* as mapped */
+	KV_PINNED_WRITABLE,  /* an open segment, writable meanwhile */
+	KV_PINNED_REFUSED,   /* not at all */
+};
+
+struct kv_pinned_info {
+	enum kv_pinned_way way;
+	uint64_t bytes_registered, bytes_refused;
+};
+
+/* Start registering with @gpu's context; kv_pinned_stop ends the thread and all
+ * registrations.  -EAGAIN, -ENOMEM. */
+int kv_pinned_start(struct kv_gpu *gpu);
+void kv_pinned_stop(void);
+
+/* attach, detach and needs_writable of kvfs_device.h. */
+void kv_pinned_add(void *base, uint64_t bytes, bool writable);
+void kv_pinned_remove(void *base);
+bool kv_pinned_needs_writable(void);
+
+/*
+ * Return how many of the @n bytes at @at are in one registered chunk
+ * (*@ret_direct), or in memory that is not registered.  At least 1.
+ */
+uint64_t kv_pinned_look(const void *at, uint64_t n, bool *ret_direct);
+
+/* Return whether all @n bytes are registered, so that a kernel can reach them. */
+bool kv_pinned_has(const void *at, uint64_t n);
+
+void kv_pinned_get_info(struct kv_pinned_info *ret_info);
 
 #endif

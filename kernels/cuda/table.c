@@ -10,12 +10,9 @@
  *
  * LOCKING   none.
  */
-#include "kernels/cuda/pinned.h"
+#include "kernels/cuda/memory.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/copy_stream.h"
-#include "kernels/cuda/event_wait.h"
-#include "kernels/cuda/memory.h"
-#include "kernels/cuda/transfer.h"
 #include "kernels/device/device.h"
 #include "kernels/kvfs.h"
 

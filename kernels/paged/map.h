@@ -7,7 +7,7 @@
 #define KV_KERNELS_PAGED_MAP_H
 
 #include "kernels/paged/paged_pool.h"
-#include "kernels/paged/use.h"
+#include "kernels/paged/page_fill.h"
 #include "kernels/transfer/xfer.h"
 
 struct kvfs_mapping {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * page_fill.c - a few blocks on their way from the cache to pages of a paged
- * pool.
+ * page_fill.c - fills, which load a few blocks from the cache into pages of a
+ * paged pool, and uses, which are the blocks of maps that wait for those pages.
  *
  * OWNS      fills, with their lease and load, from kv_page_fills_start until
  *           the load is COPIED.
@@ -14,25 +14,25 @@
  *                BEGUN -> (freed)   over_locked
  *
  * INVARIANTS
- *   (1) The pages of a fill are COMING for as long as it is there: nobody takes
- *       them, also when nobody wants them any more.
- *   (2) A fill has no deadline of its own: those who wait have.
- *   (3) KV_PAGE_FILLS are begun at most, or one where DRAM is short, but for
- *       those that come after a stream's work; the others wait in paged->fills,
- *       which is empty when none is begun.
+ *   (1) The pages of a fill are COMING as long as the fill exists: they cannot
+ *       be taken, even if no use wants them any more.
+ *   (2) A fill has no deadline: the uses that wait for its pages have.
+ *   (3) At most KV_PAGE_FILLS fills are begun, or one while DRAM is short; fills
+ *       behind a stream's work do not count.  The others wait in paged->fills,
+ *       which is empty if no fill is begun.
+ *   (4) A use that has settled waits for no page, and a failed one has none.
  *
  * LOCKING   session->lock.
  */
 #include "kernels/paged/page_fill.h"
-#include "kernels/paged/use.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/lease.h"
 #include "kernels/transfer/xfer.h"
+#include "kernels/paged/map.h"
 
 #define FILL_PAGES 256u
 #define FILL_BYTES ((uint64_t)32 << 20)
 
-/* A few blocks on their way from the cache to pages. */
 struct kv_page_fill {
 	struct kv_job job;		  /* first; begins it */
 	TAILQ_ENTRY(kv_page_fill) others; /* the caller's, or paged->fills */
@@ -42,9 +42,9 @@ struct kv_page_fill {
 	struct kvfs_space *space; /* held */
 	kvfs_lease *lease;	  /* lock */
 	struct kvfs_xfer *load;	  /* lock; NULL: not begun */
-	size_t wanted;		  /* lock: uses that wait for it */
+	size_t wanted;		  /* lock: uses that wait for its pages */
 	size_t n, limit;
-	struct kv_page *page[FILL_PAGES]; /* COMING; their fill is this */
+	struct kv_page *page[FILL_PAGES]; /* COMING; page->fill is this */
 };
 
 static void fill_run(struct kv_job *job);
@@ -70,7 +70,6 @@ static int fill_new_locked(struct kv_paged_pool *paged,
 	return 0;
 }
 
-/* Whether another page has to go with another one. */
 static bool fill_is_full(const struct kv_page_fill *fill)
 {
 	return fill->n == fill->limit;
@@ -97,7 +96,7 @@ void kv_page_fill_unwant_locked(struct kv_page_fill *fill)
 		kv_xfer_stop_locked(fill->load, -ECANCELED);
 }
 
-/* Fills that wait begin on a copy thread: it may take a question. */
+/* Begin waiting fills on a copy thread, where a question may block. */
 static void begin_fills_locked(struct kv_paged_pool *paged)
 {
 	struct kvfs_session *session = paged->inner->session;
@@ -116,8 +115,8 @@ static void begin_fills_locked(struct kv_paged_pool *paged)
 }
 
 /*
- * A page whose block found no room in DRAM goes again, if others of the pool
- * had some, or fewer at a time may have.  False: it has failed.
+ * Load a page again after its block found no room in DRAM, if other fills of the
+ * pool have room, or a smaller fill might.  False: the page has failed.
  */
 static bool go_again_locked(const struct kv_page_fill *fill,
 			    struct kv_page_fills *again, struct kv_page *page)
@@ -133,7 +132,7 @@ static bool go_again_locked(const struct kv_page_fill *fill,
 	if (!last || fill_is_full(last)) {
 		if (fill_new_locked(paged, fill->space, &last) < 0)
 			return false;
-		/* The work that the first load came after is over. */
+		/* The stream's work before the first load is over. */
 		last->opts.priority = fill->opts.priority;
 		last->limit = alone ? (fill->n + 1) / 2 : fill->n;
 		TAILQ_INSERT_TAIL(again, last, others);
@@ -144,7 +143,7 @@ static bool go_again_locked(const struct kv_page_fill *fill,
 	return true;
 }
 
-/* In front of the others; one by one from now on. */
+/* Queue repeated fills in front of the others; one at a time from now on. */
 static void queue_again_locked(struct kv_paged_pool *paged,
 			       struct kv_page_fills *again)
 {
@@ -156,7 +155,7 @@ static void queue_again_locked(struct kv_paged_pool *paged,
 	TAILQ_CONCAT(&paged->fills, again, others);
 }
 
-/* @status: why nothing was loaded, or 0. */
+/* End a fill.  @status: 0, or why nothing was loaded. */
 static void over_locked(struct kv_page_fill *fill, int status)
 {
 	struct kv_page_fills again = TAILQ_HEAD_INITIALIZER(again);
@@ -213,7 +212,7 @@ static int lease_and_load(struct kv_page_fill *fill, kvfs_lease **ret_lease,
 			 ret_load);
 }
 
-/* Without a lock held; @fill may be over, and freed, when this returns. */
+/* Acquire and load.  No lock is held; @fill may be freed when this returns. */
 static void fill_start(struct kv_page_fill *fill)
 {
 	struct kvfs_session *session = fill->paged->inner->session;
@@ -323,4 +322,42 @@ bool kv_page_is_submitted_locked(const struct kv_page *page)
 			return status == 0 || status == -EINPROGRESS;
 		}
 	return false;
+}
+
+/* ---- uses ---- */
+
+void kv_use_settle_locked(struct kv_use *use, int status)
+{
+	struct kvfs_xfer *xfer = use->map->xfer;
+
+	kv_assert_locked(&use->map->xfer->session->lock);
+	atomic_store(&xfer->status[use - use->map->uses], status);
+	if (status < 0) {
+		kv_xfer_fail_locked(xfer, KVFS_COPIED, 1);
+		return;
+	}
+	kv_xfer_reach_locked(xfer, KVFS_DURABLE, 1);
+	kv_xfer_reach_locked(xfer, KVFS_SEALED, 1);
+	kv_xfer_reach_locked(xfer, KVFS_COPIED, 1);
+}
+
+void kv_uses_settle_locked(struct kv_paged_pool *paged, struct kv_page *page,
+			   int status)
+{
+	struct kv_page_table *page_table = paged->page_table;
+	struct kv_use *use;
+
+	kv_assert_locked(&paged->inner->session->lock);
+	if (status == 0)
+		kv_page_table_ready(page_table, page);
+	while ((use = LIST_FIRST(&page->waiting))) {
+		LIST_REMOVE(use, others);
+		if (status < 0) {
+			use->page = NULL;
+			kv_page_table_put(page_table, page);
+		}
+		kv_use_settle_locked(use, status);
+	}
+	if (status < 0)
+		kv_page_table_give(page_table, page);
 }

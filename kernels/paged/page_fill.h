@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * page_fill.h - a few blocks on their way from the cache to pages of a paged
- * pool.
+ * page_fill.h - fills, which load a few blocks from the cache into pages of a
+ * paged pool, and uses, which are the blocks of maps that wait for those pages.
  */
 #ifndef KV_KERNELS_PAGED_PAGE_FILL_H
 #define KV_KERNELS_PAGED_PAGE_FILL_H
@@ -10,31 +10,48 @@
 
 struct kvfs_xfer;
 
-/* The last of @fills, blocks of @space, has room for one more; -ENOMEM. */
+/* Make room for one more page in the last of @fills, for @space.  -ENOMEM. */
 int kv_page_fills_need_locked(struct kv_page_fills *fills,
 			      struct kv_paged_pool *paged,
 			      struct kvfs_space *space);
-/* A page that is COMING goes with the last of @fills, which has room. */
+/* Add a COMING page to the last of @fills, which has room. */
 void kv_page_fills_add_locked(struct kv_page_fills *fills,
 			      struct kv_page *page);
 
 /*
- * Begin them, or have them wait for others, without a lock held; the rest
- * happens by itself.  When one is over, or cannot begin, kv_uses_settle_locked
- * is called for each of its pages, and it is freed.
+ * Begin or queue the fills; the caller holds no lock.  A fill that ends, or
+ * cannot begin, calls kv_uses_settle_locked for each of its pages and frees
+ * itself.
  */
 void kv_page_fills_start(struct kv_paged_pool *paged,
 			 struct kv_page_fills *fills, const kvfs_opts *opts);
 
-/* Somebody waits for it, and no longer: one that nobody waits for is stopped. */
+/* A use waits for the fill; waits no longer.  Without a use the fill is stopped. */
 void kv_page_fill_want_locked(struct kv_page_fill *fill);
 void kv_page_fill_unwant_locked(struct kv_page_fill *fill);
 
-/* What it loads by; NULL: that has not begun. */
+/* Return the fill's load; NULL: not begun. */
 struct kvfs_xfer *kv_page_fill_load_locked(const struct kv_page_fill *fill);
 
-/* Whether the device has been given the copy into @page, which is COMING.  A
- * block that has failed may go again, so that one does not count. */
+/* Return whether the device has the copy into @page, which is COMING.  A failed
+ * block, which may be loaded again, does not count. */
 bool kv_page_is_submitted_locked(const struct kv_page *page);
+
+/* ---- uses ---- */
+
+/* A block of a map. */
+struct kv_use {
+	LIST_ENTRY(kv_use) others; /* in page->waiting, until it has settled */
+	struct kvfs_mapping *map;
+	struct kv_page *page; /* held; or NULL */
+};
+
+/* Settle a use: the block is in its page, or (@status < 0) has failed. */
+void kv_use_settle_locked(struct kv_use *use, int status);
+
+/* Settle all uses of a COMING page: its bytes have come, or (@status < 0) will not
+ * come. */
+void kv_uses_settle_locked(struct kv_paged_pool *paged, struct kv_page *page,
+			   int status);
 
 #endif

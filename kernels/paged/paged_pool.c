@@ -1,25 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * paged_pool.c - a pool whose pages are the library's own.
+ * paged_pool.c - pools whose pages are the library's own, and sets of pages that
+ * the engine writes: schedule (take), compute, apply (seal or drop).
  *
  * OWNS      the pages' memory, the page table, and the pool that copies use.
- *           What is mapped is map.c's, what is taken is page_set.c's.
+ *           Sets of pages, and the pages of sets that are not over.  Not mapped
+ *           pages (map.c).
+ *
+ * STATES    of a set:
+ *
+ *               TAKEN -> SEALING   kvfs_pages_seal
+ *             SEALING -> TAKEN     kvfs_pages_seal (the save could not begin)
+ *             SEALING -> SEALED    seal_locked
+ *               TAKEN -> DROPPED   kvfs_pages_drop
  *
  * INVARIANTS
- *   (1) A page of the page table has memory, which stays where it is.
+ *   (1) A page of the page table has memory at a fixed address.
  *   (2) One thread at a time grows a pool.
- *   (3) The caller's pool has no pages: no load or save of the
- *       caller's gets at those here.
+ *   (3) The caller's pool has no pages: no load or save of the caller reaches
+ *       the pages here.
+ *   (4) A page of a set belongs to the set alone until the set is sealed or
+ *       dropped, and the stream's work at that time is over.
+ *   (5) A sealed page is not taken again until its block is in the cache, or
+ *       the save has failed: at every moment one of them has the block.  The
+ *       pool does not depend on the save: by sealing, the caller states that the
+ *       bytes are right.
+ *   (6) A page whose key another page has by now is freed: a block has one.
+ *   (7) A set is freed with its last reference: the caller's, the fence's, and
+ *       that of the sealed pages.
  *
- * LOCKING   session->lock; not held while the device makes memory.
+ * LOCKING   session->lock; released while the device makes memory.
  */
-#include "kernels/device/guard.h"
+#include "kernels/device/device.h"
 #include "kernels/paged/map.h"
 #include "kernels/paged/paged_pool.h"
 #include "kernels/transfer/staging.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/stream_sync.h"
-#include "kernels/paged/page_set.h"
+#include "kernels/session/abi.h"
 
 static void paged_pool_free(struct kv_paged_pool *paged)
 {
@@ -37,7 +55,7 @@ static void paged_pool_freep(struct kv_paged_pool **paged)
 	paged_pool_free(*paged);
 }
 
-/* A page is the tensors one behind the other, as in a block. */
+/* Register the pool of copies: a page is its tensors end to end, as a block. */
 static int register_inner(struct kv_paged_pool *paged, struct kvfs_pool *pool,
 			  const char *device, uint64_t pages)
 {
@@ -68,8 +86,8 @@ static int register_inner(struct kv_paged_pool *paged, struct kvfs_pool *pool,
 	return kv_lib_pool_register(pool->session, &desc, pages, &paged->inner);
 }
 
-/* If its memory has a descriptor. */
-static int lend(struct kv_paged_pool *paged, uint64_t pages)
+/* Lend the pages to the daemon if their memory has a descriptor. */
+static int lend_pages(struct kv_paged_pool *paged, uint64_t pages)
 {
 	int fd = kv_guard_take_fd(paged->device, paged->memory);
 
@@ -113,7 +131,7 @@ static int paged_pool_new(struct kvfs_pool *pool, const char *device,
 	kv_page_table_grow(paged->page_table, pages);
 	r = register_inner(paged, pool, device, pages);
 	if (r == 0)
-		r = lend(paged, pages);
+		r = lend_pages(paged, pages);
 	if (r < 0)
 		return r;
 	*ret_paged = kv_steal(paged);
@@ -171,30 +189,17 @@ static const struct kv_paged_pool_ops ops = {
 	.forget_locked = forget_locked,
 };
 
-static int check_reserve(kvfs_session *session, const char *device,
-			 const kvfs_space *space, uint64_t pages,
-			 uint64_t max_pages)
-{
-	int r = kv_session_check(session);
-
-	if (r < 0)
-		return r;
-	if (!device || !space || space->session != session || pages == 0 ||
-	    max_pages < pages || max_pages > UINT32_MAX)
-		return -EINVAL;
-	return 0;
-}
-
 int kvfs_pool_reserve(kvfs_session *session, const char *device,
 		      kvfs_space *space, uint64_t pages, uint64_t max_pages,
 		      kvfs_pool **ret_pool)
 {
 	_cleanup_(kv_freep) struct kvfs_pool *pool = NULL;
-	int r = check_reserve(session, device, space, pages, max_pages);
+	int r = kv_session_check(session);
 
 	if (r < 0)
 		return r;
-	if (!ret_pool)
+	if (!device || !space || space->session != session || pages == 0 ||
+	    max_pages < pages || max_pages > UINT32_MAX || !ret_pool)
 		return -EINVAL;
 	pool = calloc(1, sizeof(*pool));
 	if (!pool)
@@ -220,7 +225,7 @@ int kvfs_pool_reserve(kvfs_session *session, const char *device,
 	return 0;
 }
 
-/* ---- what map.c and page_set.c share ---- */
+/* ---- checks, growth and addresses, for maps and sets ---- */
 
 int kv_paged_pool_check(const struct kvfs_pool *pool)
 {
@@ -253,8 +258,8 @@ int kv_paged_pool_check_opts(const struct kvfs_pool *pool,
 				      &stream);
 }
 
-/* To @pages, which are more than there are; without the lock. */
-static int grow(struct kv_paged_pool *paged, uint64_t pages)
+/* Grow the pool to @pages; releases the lock meanwhile. */
+static int pool_grow(struct kv_paged_pool *paged, uint64_t pages)
 {
 	struct kvfs_session *session = paged->inner->session;
 	int r;
@@ -273,16 +278,16 @@ static int grow(struct kv_paged_pool *paged, uint64_t pages)
 	return r;
 }
 
-/* An eighth more than is needed now, so that calls that grow a pool are few. */
+/* Grow by an eighth at least, so that pools seldom grow. */
 static int grow_for(struct kv_paged_pool *paged, uint64_t n)
 {
 	const uint64_t pages = kv_page_table_count(paged->page_table).pages;
 	const uint64_t most = paged->max_pages - pages;
 	const uint64_t need = KV_MIN(n, most);
 	const uint64_t want = KV_MIN(KV_MAX(need, pages / 8), most);
-	int r = grow(paged, pages + want);
+	int r = pool_grow(paged, pages + want);
 
-	return r < 0 && want > need ? grow(paged, pages + need) : r;
+	return r < 0 && want > need ? pool_grow(paged, pages + need) : r;
 }
 
 void kv_paged_pool_room(struct kv_paged_pool *paged, uint64_t n)
@@ -344,4 +349,357 @@ int kvfs_pool_staging(kvfs_pool *pool, uint64_t bytes, unsigned buffers)
 	kv_staging_prepare_locked(session, pool->layout->payload);
 	pthread_mutex_unlock(&session->lock);
 	return 0;
+}
+
+/* ---- sets of pages ---- */
+
+enum set_state { SET_TAKEN, SET_SEALING, SET_SEALED, SET_DROPPED };
+
+struct kvfs_pages {
+	struct kvfs_session *session; /* fixed */
+	struct kv_paged_pool *paged;  /* fixed */
+	size_t n;		      /* fixed */
+
+	/* lock */
+	LIST_ENTRY(kvfs_pages) others; /* in paged->sets */
+	unsigned refs;
+	enum set_state state;
+	unsigned pending;	/* the save and the event wait, if not over */
+	struct kvfs_xfer *save; /* in flight; or NULL */
+	struct kv_page *page[];
+};
+
+static void set_put_locked(struct kvfs_pages *set)
+{
+	kv_assert_locked(&set->session->lock);
+	assert(set->refs > 0);
+	if (--set->refs > 0)
+		return;
+	LIST_REMOVE(set, others);
+	free(set);
+}
+
+static void give_back_locked(struct kvfs_pages *set)
+{
+	kv_assert_locked(&set->session->lock);
+	for (size_t i = set->n; i-- > 0;)
+		kv_page_table_give(set->paged->page_table, set->page[i]);
+}
+
+int kvfs_pages_take(kvfs_pool *pool, size_t n, kvfs_pages **ret_pages)
+{
+	_cleanup_(kv_freep) struct kvfs_pages *set = NULL;
+	struct kv_page_table_counts counts;
+	struct kv_page_table *page_table;
+	int r = kv_paged_pool_check(pool);
+
+	if (r < 0)
+		return r;
+	if (!ret_pages || n > UINT32_MAX)
+		return -EINVAL;
+	set = calloc(1, sizeof(*set) + n * sizeof(set->page[0]));
+	if (!set)
+		return -ENOMEM;
+	set->session = pool->session;
+	set->paged = pool->paged;
+	set->n = n;
+	set->refs = 1;
+	page_table = pool->paged->page_table;
+	pthread_mutex_lock(&pool->session->lock);
+	kv_paged_pool_room(pool->paged, n);
+	counts = kv_page_table_count(page_table);
+	if (counts.free + counts.cached < n) {
+		r = -ENOSPC;
+	} else {
+		for (size_t i = 0; i < n; i++)
+			set->page[i] = kv_page_table_take(page_table);
+		LIST_INSERT_HEAD(&pool->paged->sets, set, others);
+	}
+	pthread_mutex_unlock(&pool->session->lock);
+	if (r < 0)
+		return r;
+	*ret_pages = kv_steal(set);
+	return 0;
+}
+
+static int check_set(const struct kvfs_pages *set)
+{
+	return kv_session_check(set ? set->session : NULL);
+}
+
+static bool has_page_locked(const struct kvfs_pages *set, size_t i)
+{
+	kv_assert_locked(&set->session->lock);
+	return i < set->n &&
+	       (set->state == SET_TAKEN || set->state == SET_SEALING);
+}
+
+int64_t kvfs_pages_page(kvfs_pages *pages, size_t i)
+{
+	int64_t r = check_set(pages);
+
+	if (r < 0)
+		return r;
+	r = -EINVAL;
+	pthread_mutex_lock(&pages->session->lock);
+	if (has_page_locked(pages, i))
+		r = (int64_t)kv_page_table_index(pages->paged->page_table,
+						 pages->page[i]);
+	pthread_mutex_unlock(&pages->session->lock);
+	return r;
+}
+
+void *kvfs_pages_addr(kvfs_pages *pages, size_t i, const char *tensor)
+{
+	void *addr = NULL;
+
+	if (check_set(pages) < 0)
+		return NULL;
+	pthread_mutex_lock(&pages->session->lock);
+	if (has_page_locked(pages, i))
+		addr = kv_paged_pool_addr(pages->paged, pages->page[i], tensor);
+	pthread_mutex_unlock(&pages->session->lock);
+	return addr;
+}
+
+static void dropped_locked(void *owner)
+{
+	struct kvfs_pages *set = owner;
+
+	kv_assert_locked(&set->session->lock);
+	give_back_locked(set);
+	set_put_locked(set);
+}
+
+int kvfs_pages_drop(kvfs_pages *pages, void *stream)
+{
+	struct kv_stream_fence *fence = NULL;
+	int r = check_set(pages);
+
+	if (r == 0)
+		r = kv_stream_fence_new(pages->paged->inner, stream, NULL,
+					&fence);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&pages->session->lock);
+	if (pages->state != SET_TAKEN) {
+		r = -EINVAL;
+	} else {
+		pages->state = SET_DROPPED;
+		pages->refs++;
+		if (fence)
+			kv_stream_fence_begin_locked(kv_steal(fence),
+						     dropped_locked, pages);
+		else
+			dropped_locked(pages);
+	}
+	pthread_mutex_unlock(&pages->session->lock);
+	kv_stream_fence_free(fence);
+	return r;
+}
+
+void kvfs_pages_free(kvfs_pages *pages)
+{
+	struct kvfs_session *session;
+
+	if (check_set(pages) < 0)
+		return;
+	session = pages->session;
+	pthread_mutex_lock(&session->lock);
+	if (pages->state == SET_TAKEN) {
+		pages->state = SET_DROPPED;
+		give_back_locked(pages);
+	}
+	set_put_locked(pages);
+	pthread_mutex_unlock(&session->lock);
+}
+
+void kv_sets_end_locked(struct kv_paged_pool *paged)
+{
+	struct kvfs_pages *set;
+
+	kv_assert_locked(&paged->inner->session->lock);
+	LIST_FOREACH(set, &paged->sets, others)
+		if (set->state == SET_TAKEN) {
+			set->state = SET_DROPPED;
+			give_back_locked(set);
+		}
+}
+
+void kv_sets_free_locked(struct kv_paged_pool *paged)
+{
+	struct kvfs_pages *set;
+
+	kv_assert_locked(&paged->inner->session->lock);
+	while ((set = LIST_FIRST(&paged->sets))) {
+		if (set->save)
+			set->save->over = NULL;
+		LIST_REMOVE(set, others);
+		free(set);
+	}
+}
+
+/* The save, or the event wait, is over: after both the pool has the pages. */
+static void pending_over_locked(struct kvfs_pages *set)
+{
+	struct kv_page_table *page_table = set->paged->page_table;
+
+	kv_assert_locked(&set->session->lock);
+	assert(set->pending > 0);
+	if (--set->pending > 0)
+		return;
+	for (size_t i = set->n; i-- > 0;) {
+		if (set->page[i]->state == KV_PAGE_TAKEN)
+			kv_page_table_give(page_table, set->page[i]);
+		else
+			kv_page_table_put(page_table, set->page[i]);
+	}
+	set_put_locked(set);
+}
+
+static void event_over_locked(void *owner)
+{
+	struct kvfs_pages *set = owner;
+
+	kv_assert_locked(&set->session->lock);
+	for (size_t i = 0; i < set->n; i++)
+		if (set->page[i]->state == KV_PAGE_COMING)
+			kv_uses_settle_locked(set->paged, set->page[i], 0);
+	pending_over_locked(set);
+}
+
+static void saved(struct kvfs_xfer *save, enum kvfs_stage stage)
+{
+	struct kvfs_pages *set = save->owner;
+
+	if (stage != KVFS_SEALED)
+		return;
+	set->save = NULL;
+	pending_over_locked(set);
+}
+
+static void name_locked(struct kvfs_pages *set,
+			struct kv_page_table_space *space, const kvfs_key *keys,
+			size_t n)
+{
+	struct kv_page_table *page_table = set->paged->page_table;
+
+	kv_assert_locked(&set->session->lock);
+	for (size_t i = 0; i < n; i++) {
+		if (kv_page_table_find(page_table, space, &keys[i]))
+			continue;
+		kv_page_table_name(page_table, set->page[i], space, &keys[i]);
+		kv_page_table_get(page_table, set->page[i]);
+	}
+}
+
+static void seal_locked(struct kvfs_pages *set,
+			struct kv_page_table_space *space, const kvfs_key *keys,
+			struct kvfs_xfer *save, struct kv_stream_fence *fence)
+{
+	kv_assert_locked(&set->session->lock);
+	set->state = SET_SEALED;
+	set->refs++;
+	set->pending = 2;
+	name_locked(set, space, keys, save->n);
+	if (fence)
+		kv_stream_fence_begin_locked(fence, event_over_locked, set);
+	else
+		event_over_locked(set);
+	if (save->left[KVFS_SEALED] == 0) {
+		pending_over_locked(set);
+	} else {
+		set->save = save;
+		save->owner = set;
+		save->over = saved;
+	}
+}
+
+static int save_pages(struct kvfs_pages *set, kvfs_space *space,
+		      const kvfs_key *keys, const kvfs_meta *meta, size_t n,
+		      const kvfs_opts *opts, kvfs_xfer **ret_xfer)
+{
+	_cleanup_(kv_freep) int64_t *pages = malloc((n + 1) * sizeof(*pages));
+
+	if (!pages)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++)
+		pages[i] = (int64_t)kv_page_table_index(set->paged->page_table,
+							set->page[i]);
+	return kvfs_save(set->paged->inner, space, keys, meta, n, pages, opts,
+			 ret_xfer);
+}
+
+/* TAKEN to SEALING; return the page table's space, held. */
+static int seal_begin(struct kvfs_pages *set, const kvfs_space *space,
+		      struct kv_page_table_space **ret_known)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&set->session->lock);
+	if (set->state != SET_TAKEN) {
+		r = -EINVAL;
+	} else {
+		*ret_known = kv_page_table_space_get(set->paged->page_table,
+						     space->name);
+		if (!*ret_known)
+			r = -ENOMEM;
+		else
+			set->state = SET_SEALING;
+	}
+	pthread_mutex_unlock(&set->session->lock);
+	return r;
+}
+
+static int save_and_seal(struct kvfs_pages *set, kvfs_space *space,
+			 const kvfs_key *keys, const kvfs_meta *meta, size_t n,
+			 const kvfs_opts *opts, struct kv_stream_fence **fence,
+			 kvfs_xfer **ret_xfer)
+{
+	struct kv_page_table_space *known;
+	int r = seal_begin(set, space, &known);
+
+	if (r < 0)
+		return r;
+	r = save_pages(set, space, keys, meta, n, opts, ret_xfer);
+	pthread_mutex_lock(&set->session->lock);
+	if (r < 0)
+		set->state = SET_TAKEN;
+	else
+		seal_locked(set, known, keys, *ret_xfer, kv_steal(*fence));
+	kv_page_table_space_put(set->paged->page_table, known);
+	pthread_mutex_unlock(&set->session->lock);
+	return r;
+}
+
+int kvfs_pages_seal(kvfs_pages *pages, kvfs_space *space, const kvfs_key *keys,
+		    const kvfs_meta *meta, size_t n, const kvfs_opts *opts,
+		    kvfs_xfer **ret_xfer)
+{
+	struct kv_stream_fence *fence = NULL;
+	const struct kvfs_pool *inner;
+	kvfs_opts known = {0};
+	int r = check_set(pages);
+
+	if (r == 0)
+		r = kv_abi_opts(&known, opts);
+	if (r < 0)
+		return r;
+	inner = pages->paged->inner;
+	r = kv_paged_pool_check_space(inner, space);
+	if (r == 0)
+		r = kv_paged_pool_check_opts(inner, &known,
+					     KVFS_MUST | KVFS_HOLD |
+						     KVFS_TELL_SUBMITTED);
+	if (r < 0)
+		return r;
+	if (!ret_xfer || n > pages->n)
+		return -EINVAL;
+	r = kv_stream_fence_new(pages->paged->inner, known.stream, known.event,
+				&fence);
+	if (r == 0)
+		r = save_and_seal(pages, space, keys, meta, n, &known, &fence,
+				  ret_xfer);
+	kv_stream_fence_free(fence);
+	return r;
 }

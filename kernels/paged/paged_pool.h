@@ -16,11 +16,8 @@
 struct kv_page_fill;
 TAILQ_HEAD(kv_page_fills, kv_page_fill);
 
-/*
- * Of the two pools that there are, the caller has one without pages: what is
- * copied to and from the pages goes by way of @inner, which only the library
- * has.
- */
+/* The caller's pool has no pages: copies use the pool @inner, which only the
+ * library has. */
 struct kv_paged_pool {
 	/* fixed */
 	struct kvfs_pool *inner;
@@ -32,8 +29,8 @@ struct kv_paged_pool {
 	/* lock */
 	struct kv_page_table *page_table;
 	bool growing;
-	struct kv_page_fills fills;  /* that wait for others to end */
-	unsigned filling, fills_max; /* begun, and how many may be */
+	struct kv_page_fills fills;  /* waiting to begin */
+	unsigned filling, fills_max; /* begun, and the most that may be */
 	LIST_HEAD(, kvfs_mapping) maps;
 	LIST_HEAD(, kvfs_pages) sets;
 };
@@ -41,22 +38,26 @@ struct kv_paged_pool {
 /* -EINVAL: not a paged pool; -EBADF. */
 int kv_paged_pool_check(const struct kvfs_pool *pool);
 
-/* 0, or why blocks of @space cannot be in pages of @pool. */
+/* -EINVAL: blocks of @space cannot be in pages of @pool. */
 int kv_paged_pool_check_space(const struct kvfs_pool *pool,
 			      struct kvfs_space *space);
 
-/* 0, or why @opts cannot be: a whole block comes or goes. */
+/* Check @opts: only whole blocks are copied. */
 int kv_paged_pool_check_opts(const struct kvfs_pool *pool,
 			     const kvfs_opts *opts, unsigned flags);
 
-/*
- * Grow the pool until @n pages are free, or as far as it goes.  Lets go of the
- * lock while the device makes the memory.
- */
+/* Grow the pool until @n pages are free, or to its limit.  Releases the lock
+ * while the device makes memory. */
 void kv_paged_pool_room(struct kv_paged_pool *paged, uint64_t n);
 
-/* Where a page is; @tensor NULL: its beginning.  NULL: no such tensor. */
+/* Return the address of @tensor in a page, or (NULL) of the page.  NULL: no such
+ * tensor. */
 void *kv_paged_pool_addr(const struct kv_paged_pool *paged,
 			 const struct kv_page *page, const char *tensor);
+
+/* While the pool is closed: drop all sets that are taken; then, when no copy uses
+ * the pages, free all sets. */
+void kv_sets_end_locked(struct kv_paged_pool *paged);
+void kv_sets_free_locked(struct kv_paged_pool *paged);
 
 #endif

@@ -1,18 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * abi.c - structs of a caller that was built against another version of kvfs.h.
+ * abi.c - structs of a caller that was built against another version of kvfs.h,
+ * and the keys of blocks.
+ *
+ * The encoding of a block's own key, which never changes: XXH3-128, seeded with
+ * the layout's seed, over "kvfs-key-1" and a NUL, and then fields, each
+ *
+ *     u32 length of the tag, the tag, u64 length of the data, the data
+ *
+ * in this order: "fingerprint" (the layout's), "parent" (the parent's key, or
+ * 16 zero bytes), "salt" (the layout's), "x:" + tag for each extra in the order
+ * given, "tokens" (the block's ids, u32 each).  All numbers are little-endian.
+ * The key is the digest in canonical order, 16 bytes.
  *
  * OWNS      nothing.
  *
  * INVARIANTS
- *   (1) Every struct with a size has that first, as a size_t.
+ *   (1) Every struct with a size has the size first, as a size_t.
  *   (2) Nothing is read or written beyond the caller's size.
  *
- * LOCKING   none.
+ * LOCKING   none, except to read the space's layout.
  */
-#include "kernels/session/abi.h"
+#include <openssl/evp.h>
+#include <xxhash.h>
 
-/* Larger than any struct will be: a size beyond is no size. */
+#include "kernels/session/abi.h"
+#include "common/block.h"
+#include "kernels/session/session.h"
+#include "kernels/session/space.h"
+
+/* Larger than any struct: a larger size is an error. */
 #define SIZE_MAX_OF_ALL 4096u
 
 _Static_assert(offsetof(kvfs_opts, size) == 0 &&
@@ -97,5 +114,146 @@ int kv_abi_out(void *ret, const void *from, size_t known)
 	if (size > known)
 		memset((uint8_t *)ret + known, 0, size - known);
 	memcpy(ret, &size, sizeof(size));
+	return 0;
+}
+
+/* ---- keys ---- */
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "little-endian only");
+
+#define MAGIC "kvfs-key-1" /* hashed with its NUL */
+
+struct chain {
+	XXH3_state_t *state;
+	const struct kv_layout *layout;
+	const kvfs_extra *extras;
+	size_t n_extras;
+};
+
+static void add_field(XXH3_state_t *state, const char *prefix, const char *tag,
+		      const void *data, uint64_t len)
+{
+	const size_t prefix_len = strlen(prefix);
+	uint32_t tag_len = (uint32_t)(prefix_len + strlen(tag));
+
+	XXH3_128bits_update(state, &tag_len, sizeof(tag_len));
+	XXH3_128bits_update(state, prefix, prefix_len);
+	XXH3_128bits_update(state, tag, tag_len - prefix_len);
+	XXH3_128bits_update(state, &len, sizeof(len));
+	if (len > 0)
+		XXH3_128bits_update(state, data, len);
+}
+
+static kvfs_key block_key(const struct chain *chain, const kvfs_key *parent,
+			  const uint32_t *tokens)
+{
+	static const uint8_t no_parent[16];
+	const struct kv_layout *layout = chain->layout;
+	XXH128_canonical_t canonical;
+	kvfs_key key = {.len = sizeof(canonical)};
+
+	XXH3_128bits_reset_withSeed(chain->state, layout->seed);
+	XXH3_128bits_update(chain->state, MAGIC, sizeof(MAGIC));
+	add_field(chain->state, "", "fingerprint", layout->fingerprint,
+		  layout->fingerprint_len);
+	add_field(chain->state, "", "parent",
+		  parent ? parent->bytes : no_parent,
+		  parent ? parent->len : sizeof(no_parent));
+	add_field(chain->state, "", "salt", layout->salt, layout->salt_len);
+	for (size_t i = 0; i < chain->n_extras; i++)
+		add_field(chain->state, "x:", chain->extras[i].tag,
+			  chain->extras[i].data, chain->extras[i].len);
+	add_field(chain->state, "", "tokens", tokens,
+		  (uint64_t)layout->tokens * sizeof(*tokens));
+	XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(chain->state));
+	memcpy(key.bytes, canonical.digest, sizeof(canonical.digest));
+	return key;
+}
+
+static bool extras_are_valid(const kvfs_extra *extras, size_t n)
+{
+	if (n > 0 && !extras)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (!kv_abi_is_zero(extras[i].reserved,
+				    sizeof(extras[i].reserved)) ||
+		    !extras[i].tag || strlen(extras[i].tag) > UINT32_MAX - 2 ||
+		    (extras[i].len > 0 && !extras[i].data))
+			return false;
+	return true;
+}
+
+long kvfs_key_chain(kvfs_space *space, const kvfs_key *parent,
+		    const uint32_t *tokens, size_t n_tokens,
+		    const kvfs_extra *extras, size_t n_extras,
+		    kvfs_key *ret_keys, size_t max)
+{
+	struct chain chain = {.extras = extras, .n_extras = n_extras};
+	size_t n;
+	int r = kv_session_check(space ? space->session : NULL);
+
+	if (r < 0)
+		return r;
+	chain.layout = kv_lib_space_layout(space);
+	if (!chain.layout || chain.layout->tokens == 0 ||
+	    (parent && parent->len != 16 && parent->len != 32) ||
+	    !extras_are_valid(extras, n_extras))
+		return -EINVAL;
+	n = KV_MIN(n_tokens / chain.layout->tokens, max);
+	if (n > 0 && (!tokens || !ret_keys))
+		return -EINVAL;
+	chain.state = XXH3_createState();
+	if (!chain.state)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++) {
+		ret_keys[i] = block_key(&chain, parent,
+					tokens + i * chain.layout->tokens);
+		parent = &ret_keys[i];
+	}
+	XXH3_freeState(chain.state);
+	return (long)n;
+}
+
+void kvfs_key_name(const kvfs_key *key, char name[65])
+{
+	struct kv_key k = {.len = (uint8_t)KV_MIN(key->len, KV_KEY_MAX)};
+
+	memcpy(k.b, key->bytes, k.len);
+	kv_key_name(&k, name);
+}
+
+int kvfs_key_parse(const char *name, kvfs_key *ret_key)
+{
+	struct kv_key key;
+	int r;
+
+	if (!name || !ret_key)
+		return -EINVAL;
+	r = kv_key_parse(name, &key);
+	if (r < 0)
+		return r;
+	return kvfs_key_set(key.b, key.len, ret_key);
+}
+
+int kvfs_key_set(const void *data, size_t len, kvfs_key *ret_key)
+{
+	if (!data || !ret_key || (len != 16 && len != 32))
+		return -EINVAL;
+	*ret_key = (kvfs_key){.len = (uint32_t)len};
+	memcpy(ret_key->bytes, data, len);
+	return 0;
+}
+
+int kvfs_key_fold(const void *data, size_t len, kvfs_key *ret_key)
+{
+	unsigned size = KVFS_KEY_MAX;
+	kvfs_key key = {.len = KVFS_KEY_MAX};
+
+	if (!ret_key || (!data && len > 0))
+		return -EINVAL;
+	if (EVP_Digest(len > 0 ? data : "", len, key.bytes, &size, EVP_sha256(),
+		       NULL) != 1)
+		return -ENOMEM;
+	*ret_key = key;
 	return 0;
 }

@@ -10,24 +10,25 @@
 #include "common/kv.h"
 
 /*
- * The caller's struct @from, whatever its size, as the library knows it: @known
- * bytes at @ret, zero past what the caller has.  -EINVAL: it has no room for
- * its own size; -E2BIG: something that the library does not know is set, or its
- * size is none that a struct has.
+ * Copy the caller's struct @from, of any size, into the library's of @known bytes
+ * at @ret; bytes past the caller's size are zero.
+ * -EINVAL: the size is too small to hold itself
+ * -E2BIG: the caller set a field that the library does not know, or the size is
+ *         absurd
  */
 int kv_abi_in(void *ret, size_t known, const void *from);
 
-/* The same for options, which may be NULL: then all is zero. */
+/* The same for options; NULL gives the defaults, all zero. */
 int kv_abi_opts(kvfs_opts *ret_opts, const kvfs_opts *opts);
 
-/* Whether @opts has nothing but deadline, user and those @flags. */
+/* Return whether @opts sets nothing but deadline, user and these @flags. */
 bool kv_abi_opts_are_plain(const kvfs_opts *opts, unsigned flags);
 
-/* The library's struct @from of @known bytes into the caller's, as much as its
- * size says; the rest of it is zero.  Errors as kv_abi_in. */
+/* Copy the library's struct @from of @known bytes into the caller's, up to the
+ * caller's size; the rest of it becomes zero.  Errors as kv_abi_in. */
 int kv_abi_out(void *ret, const void *from, size_t known);
 
-/* Whether all of @reserved is zero. */
+/* Return whether all of @reserved is zero. */
 bool kv_abi_is_zero(const void *reserved, size_t bytes);
 
 #endif

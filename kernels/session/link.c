@@ -1,18 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * link.c - one connection to the daemon, and whole messages on it.
+ * link.c - one connection to the daemon, whole messages on it, and the search
+ * for the daemon's socket on a thread.
  *
- * OWNS      the descriptor of a link.  Not what the messages mean (rpc.c,
- *           ask.c) nor when to connect (session.c).
+ * OWNS      the descriptor of a link; the finder's thread, and its memory, which
+ *           can outlive the session.  Not the meaning of messages (rpc.c) nor
+ *           when to connect (session.c).
+ *
+ * STATES    of a finder:
+ *
+ *           LOOKING -> DONE   run_finder      kv_finder_end joins and frees it
+ *           LOOKING -> LEFT   kv_finder_end   run_finder frees it later
  *
  * INVARIANTS
- *   (1) An open link has had its HELLO answered by a daemon of root or of our
- *       own user, in a version that both speak; in a user namespace by one
- *       whose user nobody there can tell from root, behind names that only
- *       such users, root and we can make.
+ *   (1) The daemon of an open link has answered HELLO with a version of ours
+ *       and is root or our own user.  In a user namespace the daemon can be of
+ *       the overflow user, if only that user, root and we can change the
+ *       directories of its socket.
  *   (2) A descriptor that came with a refused message is closed here.
+ *   (3) An abandoned finder thread touches nothing but its own memory; the
+ *       library is linked so that it is never unloaded (-z nodelete).
  *
- * LOCKING   none; whoever has the link serializes its senders and receivers.
+ * LOCKING   none: the owner of a link serializes senders and receivers, and the
+ *           state of a finder is atomic.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -21,19 +31,13 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <stdatomic.h>
+#include <sys/eventfd.h>
 
 #include "common/bytes.h"
 #include "common/userns.h"
 #include "kernels/session/link.h"
-
-/* Hand a descriptor over, so that leaving the scope does not close it. */
-static int steal_fd(int *fd)
-{
-	int stolen = *fd;
-
-	*fd = -1;
-	return stolen;
-}
+#include "common/thread.h"
 
 int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX])
 {
@@ -58,8 +62,8 @@ int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX])
 	return n < KV_SOCKET_PATH_MAX ? 0 : -ENAMETOOLONG;
 }
 
-/* A socket's address has room for 107 bytes; longer paths go by a descriptor.
- */
+/* Connect to @path; one longer than the 107 bytes of an address goes by
+ * /proc/self/fd. */
 static int connect_to(int fd, const char *path)
 {
 	_cleanup_(kv_closep) int at = -1;
@@ -79,8 +83,8 @@ static int connect_to(int fd, const char *path)
 	return 0;
 }
 
-/* Whether nobody but root, ourselves and hidden users can put another name in
- * the directory @path. */
+/* Return whether only root, our own user and @hidden can change names in the
+ * directory @path. */
 static bool is_guarded(const char *path, uint32_t hidden)
 {
 	struct stat st;
@@ -92,11 +96,10 @@ static bool is_guarded(const char *path, uint32_t hidden)
 }
 
 /*
- * A daemon of a hidden user is root's, or anybody's from outside.  So it is
- * trusted only where its socket is that user's and lies in directories, from
- * the root on, that no user can write to but those who own them.  A user from
- * outside to whom such a directory was given is the one who can deceive us,
- * if we are told to look there.
+ * A daemon of the overflow user belongs to root or to any user outside the
+ * namespace.  Trust it only if its socket is that user's and all directories
+ * above it are guarded.  A user from outside who owns one of these directories
+ * can still deceive us.
  */
 static int check_path(const char *path, uint32_t hidden)
 {
@@ -119,7 +122,7 @@ static int check_path(const char *path, uint32_t hidden)
 	return is_guarded("/", hidden) ? 0 : -EPERM;
 }
 
-/* @path: as connected to, without symbolic links. */
+/* Check the daemon's user; @path has no symbolic links. */
 static int check_daemon(int fd, const char *path)
 {
 	struct ucred cred;
@@ -173,7 +176,7 @@ int kv_link_open(const char *socket_path, struct kv_link *ret_link,
 	char path[PATH_MAX];
 	int r;
 
-	/* Check the path that is connected to, wherever links lead then. */
+	/* Resolve links once: check_daemon must see the path connected to. */
 	if (!realpath(socket_path, path))
 		return -errno;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -192,7 +195,7 @@ int kv_link_open(const char *socket_path, struct kv_link *ret_link,
 			.oldest =
 				answer.oldest ? answer.oldest : answer.version};
 	if (r == 0)
-		*ret_link = (struct kv_link){.fd = steal_fd(&fd),
+		*ret_link = (struct kv_link){.fd = kv_steal_fd(&fd),
 					     .epoch = answer.epoch};
 	return r;
 }
@@ -218,7 +221,7 @@ int kv_link_send(int fd, const struct kv_packet *packet, int flags)
 	return kv_send_parts(fd, parts, 2, packet->fd, flags);
 }
 
-/* The first descriptor is the message's; more than one is nobody's. */
+/* Return the first descriptor, and close any others. */
 static int take_descriptors(struct msghdr *message)
 {
 	struct cmsghdr *cmsg;
@@ -275,6 +278,78 @@ int kv_link_receive(int fd, struct kv_packet *packet, int flags)
 		return -EPROTO;
 	packet->bytes = (size_t)n - sizeof(packet->header);
 	packet->fd_lost = message.msg_flags & MSG_CTRUNC;
-	packet->fd = steal_fd(&passed);
+	packet->fd = kv_steal_fd(&passed);
 	return 0;
+}
+
+/* ---- finder ---- */
+
+_Static_assert(KV_SOCKET_PATH_MAX >= PATH_MAX,
+	       "realpath writes PATH_MAX bytes");
+
+enum state { LOOKING, DONE, LEFT };
+
+struct kv_finder {
+	_Atomic enum state state;
+	pthread_t thread;
+	int wake_fd, result;
+	char socket[KV_SOCKET_PATH_MAX];
+	char path[];
+};
+
+static void *run_finder(void *arg)
+{
+	struct kv_finder *finder = arg;
+	enum state looking = LOOKING;
+	char named[KV_SOCKET_PATH_MAX];
+
+	finder->result = kv_link_find(finder->path, named);
+	if (finder->result == 0 && !realpath(named, finder->socket))
+		finder->result = -errno;
+	if (atomic_compare_exchange_strong(&finder->state, &looking, DONE))
+		eventfd_write(finder->wake_fd, 1);
+	else
+		free(finder);
+	return NULL;
+}
+
+int kv_finder_start(const char *path, int wake_fd,
+		    struct kv_finder **ret_finder)
+{
+	_cleanup_(kv_freep) struct kv_finder *finder =
+		calloc(1, sizeof(*finder) + strlen(path) + 1);
+	int r;
+
+	if (!finder)
+		return -ENOMEM;
+	finder->wake_fd = wake_fd;
+	strcpy(finder->path, path);
+	r = kv_thread_start(&finder->thread, "kvfs-finder", run_finder, finder);
+	if (r < 0)
+		return r;
+	*ret_finder = kv_steal(finder);
+	return 0;
+}
+
+bool kv_finder_is_done(const struct kv_finder *finder)
+{
+	return atomic_load(&finder->state) == DONE;
+}
+
+int kv_finder_end(struct kv_finder *finder, char ret_socket[KV_SOCKET_PATH_MAX])
+{
+	const pthread_t thread = finder->thread;
+	enum state looking = LOOKING;
+	int r;
+
+	if (atomic_compare_exchange_strong(&finder->state, &looking, LEFT)) {
+		pthread_detach(thread);
+		return -ETIMEDOUT;
+	}
+	pthread_join(thread, NULL);
+	r = finder->result;
+	if (r == 0)
+		strcpy(ret_socket, finder->socket);
+	free(finder);
+	return r;
 }

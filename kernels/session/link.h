@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * link.h - one connection to the daemon, and whole messages on it.
+ * link.h - one connection to the daemon, whole messages on it, and the search for
+ * the daemon's socket.
  */
 #ifndef KV_KERNELS_SESSION_LINK_H
 #define KV_KERNELS_SESSION_LINK_H
@@ -28,8 +29,8 @@ struct kv_packet {
 };
 
 /*
- * The control socket of @path, which is one itself or a mount point.
- * Whether anybody listens there is not looked at.  -ENAMETOOLONG.
+ * Find the control socket of @path, a socket or a mount point.  Does not check
+ * whether a daemon listens.  -ENAMETOOLONG.
  */
 int kv_link_find(const char *path, char ret_socket[KV_SOCKET_PATH_MAX]);
 
@@ -48,18 +49,43 @@ struct kv_link_versions {
 int kv_link_open(const char *socket_path, struct kv_link *ret_link,
 		 struct kv_link_versions *ret_theirs);
 void kv_link_close(struct kv_link *link); /* takes a closed one */
-/* A link's error @r, for those who need it: -ENOTCONN, or that the process has
- * no descriptor or no memory for one (-EMFILE, -ENFILE, -ENOMEM). */
+/* Return the error of kv_link_open for callers that need a link: -EMFILE, -ENFILE
+ * and -ENOMEM as they are, all others as -ENOTCONN. */
 int kv_link_lost(int r);
 
 /* Send one message.  @flags: MSG_DONTWAIT (then -EAGAIN), or 0. */
 int kv_link_send(int fd, const struct kv_packet *packet, int flags);
 
 /*
- * Receive one message; the caller closes packet->fd.  -EAGAIN: none (or the
- * socket's time-out passed), -ENOTCONN: the daemon went away, -EPROTO: what
- * came is no message or does not fit.
+ * Receive one message; the caller closes packet->fd.
+ * -EAGAIN: there is none (or the socket's time-out has passed)
+ * -ENOTCONN: the daemon went away
+ * -EPROTO: the packet is no message, or larger than the room
  */
 int kv_link_receive(int fd, struct kv_packet *packet, int flags);
+
+/*
+ * A finder looks for the socket on a thread of its own: a call on the mount of a
+ * daemon that hangs returns only when the daemon goes on or dies, and cannot be
+ * interrupted.
+ */
+struct kv_finder;
+
+/* Start looking for the socket of @path as kv_link_find does.  The finder writes
+ * to the eventfd @wake_fd (borrowed until kv_finder_end) at its end.  -ENOMEM,
+ * -EAGAIN: no thread. */
+int kv_finder_start(const char *path, int wake_fd,
+		    struct kv_finder **ret_finder);
+
+/* Return whether the finder has finished; any thread. */
+bool kv_finder_is_done(const struct kv_finder *finder);
+
+/*
+ * Free the finder and return the socket's path, without symbolic links, or an
+ * error of kv_link_find or realpath(3).  -ETIMEDOUT: it has not finished; its
+ * thread is abandoned.  Does not wait.
+ */
+int kv_finder_end(struct kv_finder *finder,
+		  char ret_socket[KV_SOCKET_PATH_MAX]);
 
 #endif

@@ -1,28 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mapped_segment.c - the arena segments that the daemon has handed us, mapped
- * for reading.
+ * mapped_segment.c - arena segments of the daemon, mapped for reading, and host
+ * memory that is attached to a session's device.
  *
- * OWNS      the mappings.  Not the descriptors: those are closed once mapped.
+ * OWNS      the mappings, and the list of memory to be detached.  Not the
+ *           descriptors: they are closed once mapped.
  *
  * STATES    of a mapping:
  *
  *              MAPPED -> RETIRED    kv_mapped_segment_retire_locked (by the
- *                                   daemon), or ..._retire_all_locked (it is
- *                                   gone)
- *              (came) -> UNMAPPED   cannot_map_locked: there is no descriptor
- *                                   or memory for it; the daemon is told
- *            UNMAPPED -> MAPPED     kv_mapped_segment_add_locked: it came again
- *             RETIRED -> unmapped   with the last reference, once no device
- *                                   knows of it (attach.c); the daemon is told
- *                                   if it is still there
+ *                                   daemon), ..._retire_all_locked (the
+ *                                   connection has ended)
+ *               (new) -> UNMAPPED   cannot_map_locked: no descriptor or memory;
+ *                                   the daemon is informed
+ *            UNMAPPED -> MAPPED     kv_mapped_segment_add_locked, next time
+ *             RETIRED -> unmapped   with the last reference, once no device has
+ *                                   it attached; the daemon is informed
+ *
+ *           of attached memory:
+ *
+ *             UNKNOWN -> ATTACHED   kv_attach_locked
+ *            ATTACHED -> DETACHING  kv_detach_locked
+ *           DETACHING -> UNKNOWN    kv_detach_work
  *
  * INVARIANTS
- *   (1) A mapping with references stays where it is, whatever the daemon does.
+ *   (1) A mapping with references keeps its address, whatever the daemon does.
  *   (2) A retired mapping has references.
- *   (3) Nothing behind a mapping can be taken away: it is sealed against
- *       shrinking.  (F_SEAL_FUTURE_WRITE protects other clients from us, and is
- *       absent from open segments; it is not ours to insist on.)
+ *   (3) Mapped memory cannot be taken away: the segment is sealed against
+ *       shrinking.  (F_SEAL_FUTURE_WRITE is not required: it protects other
+ *       clients, and open segments do not have it.)
+ *   (4) Memory is unmapped only when it is UNKNOWN: a device that has pinned it
+ *       must not find other memory at its address.
+ *   (5) Detaching takes long, so it runs on a thread without other work, with
+ *       no lock held.
  *
  * LOCKING   all under session->lock.
  */
@@ -30,7 +40,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "kernels/device/copier.h"
+#include "kernels/device/device.h"
 #include "kernels/session/mapped_segment.h"
 #include "kernels/session/session.h"
 
@@ -42,7 +52,7 @@ struct populate {
 	struct kv_mapped_segment *mapping;
 };
 
-/* Page tables made ahead, so that the first load does not fault its way. */
+/* Make page tables ahead, so that the first load takes no page faults. */
 static void populate(struct kv_job *job)
 {
 	struct populate *p = (struct populate *)job;
@@ -86,7 +96,7 @@ static bool cannot_shrink(int fd, uint64_t bytes)
 	       (uint64_t)st.st_size >= bytes;
 }
 
-/* In session->mappings, or in session->unmapped. */
+/* Find a segment of this connection in session->mappings or ->unmapped. */
 static struct kv_mapped_segment *find_locked(struct kvfs_session *session,
 					     struct kv_mapped_segments *list,
 					     uint32_t id)
@@ -115,7 +125,7 @@ static void tell_unmapped_locked(struct kvfs_session *session, uint32_t id)
 	kv_rpc_post_locked(session, &packet);
 }
 
-/* Blocks in it are @error until it comes again. */
+/* Fail blocks of the segment with @error until the daemon sends it again. */
 static void cannot_map_locked(struct kvfs_session *session, uint32_t id,
 			      int error)
 {
@@ -144,7 +154,7 @@ static void forget_unmapped_locked(struct kvfs_session *session,
 	free(m);
 }
 
-/* 0, or why not: of that, -EIO is the daemon's fault. */
+/* -EIO: the daemon's fault; other errors are this process's. */
 static int map_locked(struct kvfs_session *session,
 		      const struct wire_segment *segment, int fd)
 {
@@ -200,7 +210,8 @@ static void gone_locked(struct kvfs_session *session,
 	free(m);
 }
 
-static void detached(struct kvfs_session *session, struct kv_attached *attached)
+static void segment_detached(struct kvfs_session *session,
+			     struct kv_attached *attached)
 {
 	struct kv_mapped_segment *m =
 		kv_container(attached, struct kv_mapped_segment, attached);
@@ -216,7 +227,7 @@ static void unmap_locked(struct kvfs_session *session,
 {
 	kv_assert_locked(&session->lock);
 	TAILQ_REMOVE(&session->mappings, m, others);
-	if (kv_detach_locked(session, &m->attached, detached))
+	if (kv_detach_locked(session, &m->attached, segment_detached))
 		return;
 	munmap((void *)m->base, m->bytes);
 	gone_locked(session, m);
@@ -229,7 +240,7 @@ void kv_mapped_segment_retire_locked(struct kvfs_session *session, uint32_t id)
 
 	kv_assert_locked(&session->lock);
 	if (!m) {
-		/* The daemon has been told of the others already. */
+		/* For an UNMAPPED one the daemon was informed before. */
 		if (!find_locked(session, &session->unmapped, id))
 			tell_unmapped_locked(session, id);
 		return;
@@ -280,4 +291,76 @@ void kv_mapped_segment_put_locked(struct kvfs_session *session,
 	assert(mapping->refs > 0);
 	if (--mapping->refs == 0 && mapping->retired)
 		unmap_locked(session, mapping);
+}
+
+/* ---- memory attached to a device ---- */
+
+void kv_attach_locked(struct kvfs_session *session, struct kv_attached *a,
+		      const void *base, uint64_t bytes, bool writable)
+{
+	kv_assert_locked(&session->lock);
+	if (!session->attacher || a->device)
+		return;
+	a->device = session->attacher;
+	a->base = (void *)base;
+	a->device->attach(a->base, bytes, writable);
+	kv_attach_ask_locked(session);
+}
+
+void kv_attach_ask_locked(struct kvfs_session *session)
+{
+	const struct kvfs_device *device = session->attacher;
+	const uint64_t live = atomic_load(&session->live);
+
+	kv_assert_locked(&session->lock);
+	if (live == 0 || live == session->asked_open || !device ||
+	    !device->needs_writable || !device->needs_writable())
+		return;
+	session->asked_open = live;
+	kv_rpc_post_tag_locked(session, WIRE_REGISTERS, 0);
+}
+
+void kv_attach_device_locked(struct kvfs_session *session,
+			     const struct kvfs_device *device)
+{
+	struct kv_mapped_segment *m;
+
+	kv_assert_locked(&session->lock);
+	if (!session->attacher && device->attach) {
+		session->attacher = device;
+		TAILQ_FOREACH(m, &session->mappings, others)
+			kv_attach_locked(session, &m->attached, m->base,
+					 m->bytes, false);
+	}
+	kv_attach_ask_locked(session);
+}
+
+bool kv_detach_locked(struct kvfs_session *session, struct kv_attached *a,
+		      void (*detached)(struct kvfs_session *session,
+				       struct kv_attached *a))
+{
+	kv_assert_locked(&session->lock);
+	if (!a->device)
+		return false;
+	a->detached = detached;
+	TAILQ_INSERT_TAIL(&session->detaching, a, others);
+	session->user->detaching_locked(session);
+	return true;
+}
+
+bool kv_detach_work(struct kvfs_session *session)
+{
+	struct kv_attached *a;
+	bool any = false;
+
+	while ((a = TAILQ_FIRST(&session->detaching))) {
+		TAILQ_REMOVE(&session->detaching, a, others);
+		pthread_mutex_unlock(&session->lock);
+		a->device->detach(a->base);
+		a->device = NULL;
+		a->detached(session, a);
+		pthread_mutex_lock(&session->lock);
+		any = true;
+	}
+	return any;
 }

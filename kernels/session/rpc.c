@@ -1,20 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rpc.c - requests under way on the session's asynchronous connection.
+ * rpc.c - requests on the asynchronous connection, questions on the look-up
+ * connection, and notices for kvfs_reap.
  *
- * OWNS      the table of calls that wait for a reply, and the queue of
- *           messages that the socket had no room for.  Not the calls.
+ * OWNS      the table of calls that wait for a reply, and the queue of messages
+ *           for which the socket had no room; not the calls.  session->lookup.
+ *           session->notices: a notice is embedded in its lease or transfer, so
+ *           posting one needs no memory.
  *
  * INVARIANTS
  *   (1) A call is in the table from a successful submit until its done runs,
- *       and done runs once: by its reply, or by kv_rpc_break_locked; or until
- *       it is withdrawn, which only one is whose message is in the queue.
+ *       once: by its reply or by kv_rpc_break_locked.  A call whose message is
+ *       still in the queue can be withdrawn instead.
  *   (2) While the queue holds a message, later ones go behind it.
  *   (3) A tag is not used twice in a session's life.
+ *   (4) At most one question is in flight, and its reply is the next message:
+ *       after a time-out or any other failure the look-up connection is closed,
+ *       so that a late reply is not taken for the next one.
+ *   (5) The look-up connection is to the same daemon as the asynchronous one.
+ *   (6) A notice is in session->notices if and only if one of its stages is
+ *       pending; each stage is reported once.
+ *   (7) kvfs_fd stays readable as long as a notice is pending.
  *
- * LOCKING   all under session->lock, which is held while a message is handed
- *           to the kernel: that never waits.  kv_rpc_receive runs under
- *           receive_lock and takes session->lock for the effect.
+ * LOCKING   session->lock for requests and notices, held while a message is
+ *           handed to the kernel, which never waits; kv_rpc_receive runs under
+ *           receive_lock and takes session->lock for the effect.  lookup_lock
+ *           for questions, held for the round trip.
  */
 #include <sys/socket.h>
 
@@ -22,16 +33,16 @@
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
 
-#define HINTS_MAX 1024u /* messages that wait: then hints are not given */
+#define HINTS_MAX 1024u /* queued messages: with more, hints are dropped */
 
 struct kv_parcel {
 	TAILQ_ENTRY(kv_parcel) others;
-	struct kv_call *call; /* NULL: it has no reply */
+	struct kv_call *call; /* NULL: there is no reply */
 	struct kv_packet packet;
 	uint8_t items[];
 };
 
-/* Bytes of one item in a reply; 0: a type that this connection never asks. */
+/* Bytes of one item in a reply; 0: this connection never sends that type. */
 static const size_t reply_bytes[WIRE_TYPE_END] = {
 	[WIRE_ACQUIRE] = sizeof(struct wire_place),
 	[WIRE_STAGING] = 1,
@@ -77,7 +88,7 @@ static int queue_locked(struct kvfs_session *session,
 	return 0;
 }
 
-/* Sent, or not to be sent any more. */
+/* Free a message that was sent or withdrawn. */
 static void parcel_free_locked(struct kvfs_session *session,
 			       struct kv_parcel *parcel)
 {
@@ -274,4 +285,194 @@ int kv_rpc_receive(struct kvfs_session *session)
 	kv_closep(&packet.fd);
 	session->broken = r < 0;
 	return r < 0 ? r : 1;
+}
+
+/* ---- questions ---- */
+
+#define QUIET_NS 1000000000u
+
+/* Connect to the daemon of the asynchronous connection. */
+static int connect_locked(struct kvfs_session *session)
+{
+	struct kv_link_versions theirs;
+	char path[KV_SOCKET_PATH_MAX];
+	uint64_t epoch;
+	int r, fd;
+
+	kv_assert_locked(&session->lookup_lock);
+	pthread_mutex_lock(&session->lock);
+	strcpy(path, session->socket_path);
+	epoch = session->link.epoch;
+	fd = session->link.fd;
+	pthread_mutex_unlock(&session->lock);
+	if (fd < 0)
+		return -ENOTCONN;
+	if (session->lookup.fd >= 0 && session->lookup.epoch == epoch)
+		return 0;
+	kv_link_close(&session->lookup);
+	r = kv_link_open(path, &session->lookup, &theirs);
+	if (r < 0)
+		return r == -EAGAIN ? -ETIMEDOUT : kv_link_lost(r);
+	if (session->lookup.epoch == epoch)
+		return 0;
+	kv_link_close(&session->lookup);
+	return -ENOTCONN;
+}
+
+static int round_trip_locked(struct kvfs_session *session,
+			     struct kv_question *question,
+			     struct kv_packet *packet)
+{
+	uint64_t tag = ++session->lookup_tags;
+	int r;
+
+	packet->header = question->header;
+	packet->header.tag = tag;
+	packet->items = (void *)question->items;
+	packet->bytes = question->bytes;
+	packet->fd = -1;
+	r = kv_link_send(session->lookup.fd, packet, 0);
+	if (r < 0)
+		return r;
+	packet->items = question->reply;
+	packet->bytes = question->room;
+	r = kv_link_receive(session->lookup.fd, packet, 0);
+	if (r < 0)
+		return r;
+	kv_closep(&packet->fd);
+	if (!(packet->header.flags & WIRE_REPLY) || packet->header.tag != tag ||
+	    packet->header.type != question->header.type)
+		return -EPROTO;
+	return 0;
+}
+
+static int try_locked(struct kvfs_session *session,
+		      struct kv_question *question, struct kv_packet *packet)
+{
+	int r = connect_locked(session);
+
+	return r < 0 ? r : round_trip_locked(session, question, packet);
+}
+
+/* Connect again if the connection was closed since the last question. */
+static long ask_locked(struct kvfs_session *session,
+		       struct kv_question *question)
+{
+	struct kv_packet packet;
+	bool reused = session->lookup.fd >= 0;
+	int r;
+
+	if (kv_now_ns() < session->quiet_until)
+		return -ETIMEDOUT;
+	r = try_locked(session, question, &packet);
+	if (reused && (r == -ENOTCONN || r == -EPIPE || r == -ECONNRESET)) {
+		kv_link_close(&session->lookup);
+		r = try_locked(session, question, &packet);
+	}
+	if (r < 0) {
+		kv_link_close(&session->lookup);
+		if (r == -EAGAIN || r == -ETIMEDOUT) {
+			session->quiet_until = kv_now_ns() + QUIET_NS;
+			return -ETIMEDOUT;
+		}
+		return kv_link_lost(r);
+	}
+	question->header = packet.header;
+	/* Questions are never canceled: the daemon is ending. */
+	if (packet.header.status == -ECANCELED)
+		return -ENOTCONN;
+	return packet.header.status < 0 ? packet.header.status
+					: (long)packet.bytes;
+}
+
+long kv_ask(struct kvfs_session *session, struct kv_question *question)
+{
+	long n;
+
+	if (atomic_load(&session->live) == 0)
+		return atomic_load(&session->lost);
+	pthread_mutex_lock(&session->lookup_lock);
+	n = ask_locked(session, question);
+	pthread_mutex_unlock(&session->lookup_lock);
+	return n;
+}
+
+bool kv_ask_hangs(struct kvfs_session *session)
+{
+	struct kv_question nothing = {.header = {.type = WIRE_PROBE}};
+
+	return kv_ask(session, &nothing) == -ETIMEDOUT;
+}
+
+/* ---- notices ---- */
+
+void kv_notice_post_locked(struct kvfs_session *session,
+			   struct kv_notice *notice, unsigned stage,
+			   int64_t result)
+{
+	kv_assert_locked(&session->lock);
+	if (notice->user == 0 || !(notice->stages & 1u << stage))
+		return;
+	if (notice->pending == 0)
+		TAILQ_INSERT_TAIL(&session->notices, notice, others);
+	notice->stages &= ~(1u << stage);
+	notice->pending |= 1u << stage;
+	notice->result[stage] = result;
+}
+
+void kv_notice_drop_locked(struct kvfs_session *session,
+			   struct kv_notice *notice)
+{
+	kv_assert_locked(&session->lock);
+	if (notice->pending != 0)
+		TAILQ_REMOVE(&session->notices, notice, others);
+	notice->pending = 0;
+	notice->user = 0;
+}
+
+/* Take the first stage of the first notice; SUBMITTED comes before all. */
+static void take_notice_locked(struct kvfs_session *session,
+			       kvfs_event *ret_event)
+{
+	struct kv_notice *notice = TAILQ_FIRST(&session->notices);
+	unsigned stage = notice->pending & 1u << KVFS_SUBMITTED
+				 ? KVFS_SUBMITTED
+				 : (unsigned)__builtin_ctz(notice->pending);
+
+	kv_assert_locked(&session->lock);
+	*ret_event = (kvfs_event){.what = notice->what,
+				  .stage = stage,
+				  .user = notice->user,
+				  .result = notice->result[stage],
+				  .n = notice->n,
+				  .generation = session->generations};
+	notice->pending &= ~(1u << stage);
+	if (notice->pending == 0)
+		TAILQ_REMOVE(&session->notices, notice, others);
+}
+
+long kvfs_reap(kvfs_session *session, kvfs_event *ret_events, size_t n)
+{
+	size_t got = 0;
+	int r = kv_session_check(session);
+
+	if (r < 0)
+		return r;
+	if (n == 0)
+		return 0;
+	if (!ret_events)
+		return -EINVAL;
+	pthread_mutex_lock(&session->lock);
+	if (session->link_unreaped)
+		ret_events[got++] =
+			(kvfs_event){.what = KVFS_EVENT_CONNECTION,
+				     .result = kv_session_state_locked(session),
+				     .generation = session->generations};
+	session->link_unreaped = false;
+	while (got < n && !TAILQ_EMPTY(&session->notices))
+		take_notice_locked(session, &ret_events[got++]);
+	if (TAILQ_EMPTY(&session->notices))
+		kv_session_clear_news_locked(session);
+	pthread_mutex_unlock(&session->lock);
+	return (long)got;
 }

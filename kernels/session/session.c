@@ -1,53 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * session.c - a session: opened and closed, kept connected by its reader
- * thread, which takes what the daemon sends and fires timers, and gone in the
- * child of a fork.
+ * thread, which handles the daemon's messages and fires timers, and disabled in
+ * the child of a fork.
  *
- * OWNS      struct kvfs_session and the descriptors for waking and waiting;
- *           what is in it is owned by the parts that have its names.
- *           session->link: nobody but the reader thread opens or closes it.
- *           The running timers: an engine has tens of transfers under way, so
- *           their list is not sorted.  The list of the process's sessions and
- *           the count of forks: pthread_atfork has no other; and which
- *           version of a daemon was complained of.
+ * OWNS      struct kvfs_session and the descriptors for waking and waiting; the
+ *           members of the other files belong to those files.  Only the reader
+ *           thread opens or closes session->link.  The running timers: an engine
+ *           has tens of transfers in flight, so their list is not sorted.  The
+ *           list of the process's sessions and the count of forks, which
+ *           pthread_atfork needs; and the last version of a daemon that was
+ *           printed.
  *
  * STATES    of the connection:
  *
  *              DOWN -> LIVE   connect_again
- *              LIVE -> DOWN   disconnect (the daemon went away, or sent what
- *                             is no message)
+ *              LIVE -> DOWN   disconnect (the daemon went away, or sent a
+ *                             packet that is no message)
  *
  * INVARIANTS
- *   (1) event_fd, if there is one, is readable if and only if completed > 0 or
+ *   (1) event_fd, if it exists, is readable if and only if completed > 0 or
  *       link_changed.
- *   (2) When kvfs_close frees, no transfer is under way and no thread runs.
+ *   (2) When kvfs_close frees, no transfer is in flight and no thread runs.
  *   (3) session->live is the connection's number while it is LIVE, else 0;
  *       numbers are not used twice.
- *   (4) Nothing of a connection outlives it but mappings in use: all requests
- *       have ended when DOWN is seen.
+ *   (4) Only mappings in use outlive their connection: all requests have ended
+ *       when DOWN is visible.
  *   (5) A timer is in the list if and only if its @at is not 0, and the reader
  *       thread sleeps no longer than to the earliest @at.
  *   (6) A session is in the list of sessions from kvfs_open to kvfs_close; in a
  *       child the list is empty, and the descriptors of the parent's sessions
  *       are closed.
  *
- * LOCKING   session->lock guards what session.h says; lock order is there.  The
- *           reader thread takes receive_lock, then session->lock, and holds
- *           neither while it sleeps or connects.  It makes no call that a mount
- *           can hold up: finder.h does.  forks_lock is a leaf, held across fork
- *           itself, so that the child finds the list whole; sessions' own locks
- *           are not taken there: in the child they may be held by threads that
- *           do not exist.
+ * LOCKING   session->lock guards the fields that session.h marks; the order of
+ *           locks is there.  The reader thread takes receive_lock, then
+ *           session->lock, and holds neither while it sleeps or connects.  It
+ *           makes no call that a mount can block: a finder does.  forks_lock is
+ *           a leaf, held across fork, so that the child's list is consistent.
+ *           The child takes no lock of a session: a thread that does not exist
+ *           in the child may hold it.
  */
 #include <stdatomic.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
 
-#include "kernels/device/copier.h"
-#include "kernels/session/finder.h"
+#include "kernels/device/device.h"
+#include "kernels/session/link.h"
 #include "kernels/session/session.h"
+#include "common/rate.h"
 #include "common/thread.h"
 
 #define FIRST_CONNECT_NS 1000000000u
@@ -60,7 +61,7 @@
 static pthread_mutex_t forks_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
 static TAILQ_HEAD(, kvfs_session) sessions = TAILQ_HEAD_INITIALIZER(sessions);
-static atomic_uint forks;
+static atomic_uint forks; /* since the program's start */
 
 static void before_fork(void)
 {
@@ -92,20 +93,6 @@ static void register_handlers(void)
 	pthread_atfork(before_fork, after_fork, in_child);
 }
 
-/* How many forks lie between the program's start and this process. */
-static unsigned fork_count(void)
-{
-	return atomic_load(&forks);
-}
-
-static void watch_forks(struct kvfs_session *session)
-{
-	pthread_once(&forks_once, register_handlers);
-	pthread_mutex_lock(&forks_lock);
-	TAILQ_INSERT_TAIL(&sessions, session, siblings);
-	pthread_mutex_unlock(&forks_lock);
-}
-
 static void forget_forks(struct kvfs_session *session)
 {
 	pthread_mutex_lock(&forks_lock);
@@ -113,13 +100,13 @@ static void forget_forks(struct kvfs_session *session)
 	pthread_mutex_unlock(&forks_lock);
 }
 
-/* ---- for all parts ---- */
+/* ---- news, waits ---- */
 
 int kv_session_check(const struct kvfs_session *session)
 {
 	if (!session)
 		return -EINVAL;
-	return session->fork_count == fork_count() ? 0 : -EBADF;
+	return session->fork_count == atomic_load(&forks) ? 0 : -EBADF;
 }
 
 void kv_session_wake(struct kvfs_session *session)
@@ -133,9 +120,8 @@ static bool has_news_locked(const struct kvfs_session *session)
 	return session->completed > 0 || session->link_changed;
 }
 
-static void tell_locked(struct kvfs_session *session, bool had_news)
+static void wake_waiters_locked(struct kvfs_session *session, bool had_news)
 {
-	kv_assert_locked(&session->lock);
 	kv_assert_locked(&session->lock);
 	if (!had_news && session->event_fd >= 0)
 		eventfd_write(session->event_fd, 1);
@@ -148,7 +134,7 @@ void kv_session_completed_locked(struct kvfs_session *session)
 
 	kv_assert_locked(&session->lock);
 	session->completed++;
-	tell_locked(session, had_news);
+	wake_waiters_locked(session, had_news);
 }
 
 static void link_changed_locked(struct kvfs_session *session)
@@ -157,7 +143,7 @@ static void link_changed_locked(struct kvfs_session *session)
 
 	kv_assert_locked(&session->lock);
 	session->link_changed = session->link_unreaped = true;
-	tell_locked(session, had_news);
+	wake_waiters_locked(session, had_news);
 }
 
 uint64_t kv_time_after(uint64_t deadline)
@@ -168,25 +154,16 @@ uint64_t kv_time_after(uint64_t deadline)
 }
 
 int kv_session_wait_for(struct kvfs_session *session, pthread_cond_t *cond,
-			const struct timespec *until)
+			uint64_t at)
 {
-	int r;
-
 	kv_assert_locked(&session->lock);
-	r = !until ? pthread_cond_wait(cond, &session->lock)
-		   : pthread_cond_timedwait(cond, &session->lock, until);
-	return -r;
+	return at == UINT64_MAX ? -pthread_cond_wait(cond, &session->lock)
+				: kv_cond_wait_until(cond, &session->lock, at);
 }
 
 int kv_session_wait(struct kvfs_session *session, uint64_t at)
 {
-	const struct timespec until = {
-		.tv_sec = (time_t)(at / 1000000000u),
-		.tv_nsec = (long)(at % 1000000000u),
-	};
-
-	return kv_session_wait_for(session, &session->changed,
-				   at == UINT64_MAX ? NULL : &until);
+	return kv_session_wait_for(session, &session->changed, at);
 }
 
 /* ---- timers ---- */
@@ -213,33 +190,22 @@ void kv_timer_stop_locked(struct kvfs_session *session, struct kv_timer *timer)
 	timer->at = 0;
 }
 
-/* Timers that are due go to @ret_due, and can be stopped there. */
-static void take_due_locked(struct kvfs_session *session,
-			    struct kv_timers *ret_due)
+/* Fire the timers that are due.  Return when the next one is, or UINT64_MAX. */
+static uint64_t run_timers_locked(struct kvfs_session *session)
 {
-	uint64_t now = kv_now_ns();
+	uint64_t first = UINT64_MAX, now = kv_now_ns();
+	struct kv_timers due = LIST_HEAD_INITIALIZER(due);
 	struct kv_timer *t, *next;
 
 	kv_assert_locked(&session->lock);
-	LIST_INIT(ret_due);
+	/* On a list of their own, where a timer that fires can stop others. */
 	for (t = LIST_FIRST(&session->timers); t; t = next) {
 		next = LIST_NEXT(t, others);
 		if (t->at > now)
 			continue;
 		LIST_REMOVE(t, others);
-		LIST_INSERT_HEAD(ret_due, t, others);
+		LIST_INSERT_HEAD(&due, t, others);
 	}
-}
-
-/* Fire what is due; returns when the next one is, or UINT64_MAX. */
-static uint64_t run_timers_locked(struct kvfs_session *session)
-{
-	uint64_t first = UINT64_MAX;
-	struct kv_timers due;
-	struct kv_timer *t;
-
-	kv_assert_locked(&session->lock);
-	take_due_locked(session, &due);
 	while ((t = LIST_FIRST(&due))) {
 		kv_timer_stop_locked(session, t);
 		t->fire(t);
@@ -254,8 +220,8 @@ static uint64_t run_timers_locked(struct kvfs_session *session)
 struct retry {
 	uint64_t at; /* kv_now_ns */
 	uint64_t wait;
-	struct kv_finder *finder; /* NULL: none looks */
-	uint64_t patience;	  /* for the next one */
+	struct kv_finder *finder; /* NULL: none runs */
+	uint64_t patience;	  /* for the next finder */
 };
 
 static void disconnect(struct kvfs_session *session)
@@ -274,14 +240,13 @@ static void disconnect(struct kvfs_session *session)
 	pthread_mutex_unlock(&session->receive_lock);
 }
 
-/* A cache that only misses would be a riddle: said once, for each version that
- * a daemon has. */
-static void say_versions(const char *path,
-			 const struct kv_link_versions *theirs)
+/* Print once for each version of a daemon why this session only misses. */
+static void print_versions(const char *path,
+			   const struct kv_link_versions *theirs)
 {
-	static _Atomic uint32_t said;
+	static _Atomic uint32_t printed;
 
-	if (atomic_exchange(&said, theirs->newest) == theirs->newest)
+	if (atomic_exchange(&printed, theirs->newest) == theirs->newest)
 		return;
 	fprintf(stderr,
 		"libkvfs %s: the kvfs daemon at %s speaks versions %u to %u of "
@@ -291,14 +256,9 @@ static void say_versions(const char *path,
 		WIRE_VERSION);
 }
 
-static int refusal(int r)
-{
-	return r == -EPROTONOSUPPORT || r == -EPERM ? r : 0;
-}
-
-/* Connected, or not, for the reason @r. */
-static void tried(struct kvfs_session *session, struct retry *retry,
-		  const char *path, const struct kv_link *link, int r)
+/* An attempt to connect has ended with @r. */
+static void attempted(struct kvfs_session *session, struct retry *retry,
+		      const char *path, const struct kv_link *link, int r)
 {
 	pthread_mutex_lock(&session->receive_lock);
 	pthread_mutex_lock(&session->lock);
@@ -312,30 +272,22 @@ static void tried(struct kvfs_session *session, struct retry *retry,
 		link_changed_locked(session);
 	}
 	atomic_store(&session->lost, kv_link_lost(r));
-	atomic_store(&session->refused, refusal(r));
+	atomic_store(&session->refused,
+		     r == -EPROTONOSUPPORT || r == -EPERM ? r : 0);
 	session->tried = true;
 	pthread_cond_broadcast(&session->changed);
 	pthread_mutex_unlock(&session->lock);
 	pthread_mutex_unlock(&session->receive_lock);
-	retry->wait = r == 0 ? RETRY_FIRST_NS
-			     : KV_MIN(retry->wait * 2, RETRY_LAST_NS);
+	retry->wait = kv_backoff(r == 0 ? 0 : retry->wait, RETRY_FIRST_NS,
+				 RETRY_LAST_NS);
 	retry->at = kv_now_ns() + retry->wait;
 }
 
 /*
- * Look for the socket: it may be another one each time.  A thread that hangs in
- * the mount is left there at last, for another daemon may be mounted over it,
- * but each one later than the one before: there are never many.
+ * Look for the socket, which may be another one each time, and connect.  A
+ * finder that hangs in the mount is abandoned in the end, because another daemon
+ * may be mounted over it; the patience doubles, so there are never many.
  */
-static int look(struct kvfs_session *session, struct retry *retry)
-{
-	int r = kv_finder_start(session->path, session->wake_fd,
-				&retry->finder);
-
-	retry->at = kv_now_ns() + retry->patience;
-	return r;
-}
-
 static void connect_again(struct kvfs_session *session, struct retry *retry)
 {
 	struct kv_link link = {.fd = -1};
@@ -344,7 +296,9 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	int r;
 
 	if (!retry->finder) {
-		r = look(session, retry);
+		r = kv_finder_start(session->path, session->wake_fd,
+				    &retry->finder);
+		retry->at = kv_now_ns() + retry->patience;
 		if (r == 0)
 			return;
 	} else {
@@ -355,28 +309,15 @@ static void connect_again(struct kvfs_session *session, struct retry *retry)
 	if (r == 0)
 		r = kv_link_open(path, &link, &theirs);
 	if (r == -EPROTONOSUPPORT)
-		say_versions(session->path, &theirs);
-	tried(session, retry, path, &link, r);
+		print_versions(session->path, &theirs);
+	attempted(session, retry, path, &link, r);
 }
 
-/* Found, given up, or to be looked for. */
-static bool is_due(const struct retry *retry)
+/* Return whether to look, or to use or abandon the finder. */
+static bool retry_is_due(const struct retry *retry)
 {
 	return kv_now_ns() >= retry->at ||
 	       (retry->finder && kv_finder_is_done(retry->finder));
-}
-
-/* Everything that has come, or -errno if the connection is of no more use. */
-static int receive_all(struct kvfs_session *session)
-{
-	int r;
-
-	pthread_mutex_lock(&session->receive_lock);
-	do
-		r = kv_rpc_receive(session);
-	while (r > 0);
-	pthread_mutex_unlock(&session->receive_lock);
-	return r;
 }
 
 static int poll_ms(uint64_t until)
@@ -390,7 +331,8 @@ static int poll_ms(uint64_t until)
 	return (int)KV_MIN((until - now + 999999) / 1000000, 60000u);
 }
 
-/* Sleep until something is to be done; -errno if the connection is broken. */
+/* Sleep until there is work, and receive all messages.  -errno: the connection
+ * is broken. */
 static int wait_and_receive(struct kvfs_session *session, uint64_t until,
 			    bool writes)
 {
@@ -400,12 +342,18 @@ static int wait_and_receive(struct kvfs_session *session, uint64_t until,
 		 .events = POLLIN | (writes ? POLLOUT : 0)},
 	};
 	eventfd_t ignored;
+	int r;
 
 	if (poll(fds, KV_ARRAY_LEN(fds), poll_ms(until)) <= 0)
 		return 0;
 	if (fds[0].revents)
 		eventfd_read(session->wake_fd, &ignored);
-	return receive_all(session);
+	pthread_mutex_lock(&session->receive_lock);
+	do
+		r = kv_rpc_receive(session);
+	while (r > 0);
+	pthread_mutex_unlock(&session->receive_lock);
+	return r;
 }
 
 static void *run_reader(void *arg)
@@ -417,7 +365,7 @@ static void *run_reader(void *arg)
 	bool writes;
 
 	for (;;) {
-		if (session->link.fd < 0 && is_due(&retry))
+		if (session->link.fd < 0 && retry_is_due(&retry))
 			connect_again(session, &retry);
 		pthread_mutex_lock(&session->lock);
 		if (session->closing)
@@ -440,19 +388,6 @@ static void *run_reader(void *arg)
 }
 
 /* ---- opening and closing ---- */
-
-static void init_locks(struct kvfs_session *session)
-{
-	pthread_condattr_t attr;
-
-	pthread_mutex_init(&session->lookup_lock, NULL);
-	pthread_mutex_init(&session->receive_lock, NULL);
-	pthread_mutex_init(&session->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&session->changed, &attr);
-	pthread_condattr_destroy(&attr);
-}
 
 static void session_free(struct kvfs_session *session)
 {
@@ -482,10 +417,13 @@ static int session_new(const char *path, struct kvfs_session **ret_session)
 	session = calloc(1, sizeof(*session));
 	if (!session)
 		return -ENOMEM;
-	init_locks(session);
+	pthread_mutex_init(&session->lookup_lock, NULL);
+	pthread_mutex_init(&session->receive_lock, NULL);
+	pthread_mutex_init(&session->lock, NULL);
+	kv_cond_init(&session->changed);
 	session->link.fd = session->lookup.fd = session->event_fd = -1;
 	session->lost = -ENOTCONN;
-	session->fork_count = fork_count();
+	session->fork_count = atomic_load(&forks);
 	kv_rpc_init(&session->rpc);
 	LIST_INIT(&session->timers);
 	TAILQ_INIT(&session->mappings);
@@ -519,7 +457,10 @@ int kvfs_open(const char *path, kvfs_session **ret_session)
 	r = session_new(path, &session);
 	if (r < 0)
 		return r;
-	watch_forks(session);
+	pthread_once(&forks_once, register_handlers);
+	pthread_mutex_lock(&forks_lock);
+	TAILQ_INSERT_TAIL(&sessions, session, siblings);
+	pthread_mutex_unlock(&forks_lock);
 	r = kv_thread_start(&session->reader, "kvfs-reader", run_reader,
 			    session);
 	if (r < 0) {

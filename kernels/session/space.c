@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space.c - a space as a client knows it: its name, layout and number.
+ * space.c - a space as a client knows it (name, layout and id), and the
+ * snapshots of a space.
  *
- * OWNS      struct kvfs_space and every layout it ever had.
+ * OWNS      struct kvfs_space and every layout that the space has had.  Not the
+ *           picks of a snapshot: the daemon has them from the first message on,
+ *           and drops them when the connection ends.
  *
  * STATES    of a space:
  *
@@ -11,22 +14,26 @@
  *                                  the live one), kv_lib_space_forget_locked
  *
  * INVARIANTS
- *   (1) A layout that a caller was shown stays until the space is freed.
- *   (2) The text sent to a daemon is the caller's own, not the one filled in
- *       here while there was no daemon: the seed is the daemon's to draw.
+ *   (1) A layout that a caller has seen is kept until the space is freed.
+ *   (2) The daemon gets the caller's layout text, not the one completed here
+ *       while there was no daemon: the daemon draws the seed.
+ *   (3) The id of a set of picks is used once in the life of the process.
  *
- * LOCKING   session->lock; not held while asking.
+ * LOCKING   session->lock; not held during a question.
  */
-#include "kernels/session/ask.h"
+#include <stdatomic.h>
+
+#include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
 #include "kernels/session/space.h"
+#include "kernels/session/query.h"
 
 struct kv_layout_seen {
 	struct kv_layout_seen *older;
 	struct kv_layout *layout;
 };
 
-/* The word of a daemon on a space. */
+/* The daemon's answer about a space. */
 struct answer {
 	struct wire_space head;
 	char text[WIRE_MAX];
@@ -102,7 +109,7 @@ bool kv_lib_layout_same_tensors(const struct kv_layout *a,
 	return true;
 }
 
-/* Consumes @layout, also when it is known already. */
+/* Make @layout the current one; takes it over, also if it is known. */
 static int keep_layout_locked(struct kvfs_space *space,
 			      struct kv_layout *layout)
 {
@@ -125,8 +132,8 @@ static int keep_layout_locked(struct kvfs_space *space,
 	return 0;
 }
 
-/* Name, a NUL, and the layout's text. */
-static long ask(struct kvfs_space *space, struct answer *answer)
+/* Ask the daemon about the space: its name, a NUL, and the layout's text. */
+static long ask_about(struct kvfs_space *space, struct answer *answer)
 {
 	_cleanup_(kv_freep) uint8_t *items = NULL;
 	size_t name = strlen(space->name), text = strlen(space->text);
@@ -153,7 +160,7 @@ static long ask(struct kvfs_space *space, struct answer *answer)
 	return kv_ask(space->session, &question);
 }
 
-/* The layout in the daemon's answer: after the name, or none. */
+/* Parse the layout that follows the name in the answer; NULL: none. */
 static int read_layout(const struct answer *answer, size_t bytes,
 		       struct kv_layout **ret_layout)
 {
@@ -171,6 +178,7 @@ static int read_layout(const struct answer *answer, size_t bytes,
 	return len == 0 ? 0 : kv_layout_parse(nul + 1, len, ret_layout);
 }
 
+/* Ask the daemon about the space, and remember the answer. */
 static int resolve(struct kvfs_space *space)
 {
 	_cleanup_(kv_freep) struct answer *answer = NULL;
@@ -183,7 +191,7 @@ static int resolve(struct kvfs_space *space)
 	answer = malloc(sizeof(*answer));
 	if (!answer)
 		return -ENOMEM;
-	n = ask(space, answer);
+	n = ask_about(space, answer);
 	if (n < 0)
 		return (int)n;
 	r = read_layout(answer, (size_t)n, &layout);
@@ -289,7 +297,7 @@ static int space_new(kvfs_session *session, const char *name,
 	return 0;
 }
 
-/* Without a daemon the caller's layout must do, whatever seed it gets. */
+/* Without a daemon use the caller's layout, with a seed of its own. */
 static int parse_own_layout(struct kvfs_space *space)
 {
 	struct kv_layout *layout;
@@ -394,4 +402,265 @@ uint64_t kvfs_space_payload(kvfs_space *space)
 		return 0;
 	layout = kv_lib_space_layout(space);
 	return layout ? layout->payload : 0;
+}
+
+/* ---- snapshots ---- */
+
+/* A part of a snapshot's keys. */
+struct chunk {
+	uint64_t id;	 /* of the snapshot; 0 before the first read */
+	uint32_t blocks; /* of the whole snapshot */
+	size_t n;	 /* less than WIRE_BATCH at the end */
+	struct wire_pick picks[WIRE_BATCH];
+};
+
+/* Ask a question about @space; -ENOTCONN without a daemon. */
+static long ask(kvfs_space *space, struct kv_question *question)
+{
+	uint64_t generation;
+	long r;
+
+	r = kv_lib_space_id(space, &question->header.space, &generation);
+	if (r == 0)
+		r = kv_ask(space->session, question);
+	return r == -ETIMEDOUT ? -ENOTCONN : r;
+}
+
+static int snapshot_check(kvfs_space *space, const char *name)
+{
+	int r = kv_session_check(space ? space->session : NULL);
+
+	return r < 0 ? r : check_name(name);
+}
+
+/* ---- making ---- */
+
+static bool positions_ascend(const uint32_t *positions, size_t n)
+{
+	if (n == 0 || n > KVFS_SNAPSHOT_MAX)
+		return false;
+	for (size_t i = 0; positions && i < n; i++)
+		if (positions[i] > KVFS_POSITION_MAX ||
+		    (i > 0 && positions[i] <= positions[i - 1]))
+			return false;
+	return true;
+}
+
+static int send_picks(kvfs_space *space, uint64_t set, const kvfs_key *keys,
+		      const uint32_t *positions, size_t first, size_t n)
+{
+	struct wire_pick items[WIRE_BATCH] = {0};
+	struct kv_question question = {
+		.header = {.type = WIRE_PICK, .count = (uint32_t)n, .arg = set},
+		.items = items,
+		.bytes = n * sizeof(items[0]),
+	};
+	long r;
+
+	for (size_t i = 0; i < n; i++) {
+		memcpy(items[i].key, keys[first + i].bytes,
+		       keys[first + i].len);
+		items[i].len = keys[first + i].len;
+		items[i].position = positions ? positions[first + i]
+					      : (uint32_t)(first + i);
+	}
+	r = ask(space, &question);
+	return (int)KV_MIN(r, 0);
+}
+
+/* A message that ends with a snapshot's name. */
+struct named {
+	struct wire_snapshot head;
+	char name[KV_SPACE_NAME_MAX + 1];
+};
+
+static int name_set(kvfs_space *space, const char *name, uint64_t set, size_t n,
+		    size_t *ret_missing)
+{
+	struct named message = {.head = {.id = set, .blocks = (uint32_t)n}};
+	struct wire_snapshot reply = {.blocks = (uint32_t)n};
+	struct kv_question question = {
+		.header = {.type = WIRE_SNAPSHOT,
+			   .count = (uint32_t)strlen(name)},
+		.items = &message,
+		.bytes = sizeof(message.head) + strlen(name),
+		.reply = &reply,
+		.room = sizeof(reply),
+	};
+	long r;
+
+	strcpy(message.name, name);
+	r = ask(space, &question);
+	if (ret_missing)
+		*ret_missing = KV_MIN((size_t)reply.blocks, n);
+	/* -ESTALE: the picks went to an earlier connection. */
+	return r == -ESTALE ? -ENOTCONN : (int)KV_MIN(r, 0);
+}
+
+int kvfs_snapshot(kvfs_space *space, const char *name, const kvfs_key *keys,
+		  const uint32_t *positions, size_t n, size_t *ret_missing)
+{
+	static _Atomic uint64_t sets;
+	uint64_t set;
+	size_t batch;
+	int r = snapshot_check(space, name);
+
+	if (r < 0)
+		return r;
+	if (!kv_wire_keys_are_valid(keys, n) || !positions_ascend(positions, n))
+		return -EINVAL;
+	set = atomic_fetch_add(&sets, 1) + 1;
+	for (size_t i = 0; i < n; i += batch) {
+		batch = KV_MIN(n - i, (size_t)WIRE_BATCH);
+		r = send_picks(space, set, keys, positions, i, batch);
+		if (r < 0)
+			return r;
+	}
+	return name_set(space, name, set, n, ret_missing);
+}
+
+/* ---- reading ---- */
+
+/* Read up to WIRE_BATCH picks from position @from on.  -ESTALE: chunk->id is not
+ * 0, and another snapshot has the name now. */
+static int read_chunk(kvfs_space *space, const char *name, uint32_t from,
+		      struct chunk *chunk)
+{
+	struct named message = {.head = {.id = chunk->id, .from = from}};
+	struct {
+		struct wire_snapshot head;
+		struct wire_pick picks[WIRE_BATCH];
+	} reply;
+	struct kv_question question = {
+		.header = {.type = WIRE_SNAPSHOT_READ,
+			   .count = (uint32_t)strlen(name),
+			   .arg = WIRE_BATCH},
+		.items = &message,
+		.bytes = sizeof(message.head) + strlen(name),
+		.reply = &reply,
+		.room = sizeof(reply),
+	};
+	size_t n;
+	long r;
+
+	strcpy(message.name, name);
+	r = ask(space, &question);
+	if (r < 0)
+		return (int)r;
+	n = question.header.count;
+	if (n > WIRE_BATCH ||
+	    (size_t)r != sizeof(reply.head) + n * sizeof(reply.picks[0]))
+		return -EPROTO;
+	for (size_t i = 0; i < n; i++)
+		if (reply.picks[i].len != 16 && reply.picks[i].len != 32)
+			return -EPROTO;
+	chunk->id = reply.head.id;
+	chunk->blocks = reply.head.blocks;
+	chunk->n = n;
+	memcpy(chunk->picks, reply.picks, n * sizeof(chunk->picks[0]));
+	return 0;
+}
+
+long kvfs_snapshot_keys(kvfs_space *space, const char *name, kvfs_key *ret_keys,
+			uint32_t *ret_positions, size_t max)
+{
+	struct chunk chunk = {.id = 0};
+	uint32_t from = 0;
+	size_t n = 0;
+	int r = snapshot_check(space, name);
+
+	if (r < 0)
+		return r;
+	do {
+		r = read_chunk(space, name, from, &chunk);
+		if (r == -ESTALE) { /* replaced meanwhile: begin again */
+			chunk.id = 0;
+			from = 0;
+			n = 0;
+			chunk.n = WIRE_BATCH;
+			continue;
+		}
+		if (r < 0)
+			return r;
+		for (size_t i = 0; i < chunk.n && n < max; i++, n++) {
+			if (ret_keys)
+				(void)kvfs_key_set(chunk.picks[i].key,
+						   chunk.picks[i].len,
+						   &ret_keys[n]);
+			if (ret_positions)
+				ret_positions[n] = chunk.picks[i].position;
+		}
+		if (chunk.n > 0)
+			from = chunk.picks[chunk.n - 1].position + 1;
+	} while (chunk.n == WIRE_BATCH && n < max);
+	return (long)chunk.blocks;
+}
+
+/* ---- listing, dropping ---- */
+
+/* List the names after snapshot @id that fit a message; return their bytes. */
+static long list_names(kvfs_space *space, uint64_t *id, char *ret_text)
+{
+	_cleanup_(kv_freep) struct wire_snapshot *reply = malloc(WIRE_MAX);
+	struct kv_question question = {
+		.header = {.type = WIRE_SNAPSHOT_LIST, .arg = *id},
+		.reply = reply,
+		.room = WIRE_MAX,
+	};
+	long n;
+
+	if (!reply)
+		return -ENOMEM;
+	n = ask(space, &question);
+	if (n < 0)
+		return n;
+	if ((size_t)n < sizeof(*reply))
+		return -EPROTO;
+	n -= (long)sizeof(*reply);
+	*id = reply->id;
+	memcpy(ret_text, reply + 1, (size_t)n);
+	return n > 0 && ret_text[n - 1] != '\0' ? -EPROTO : n;
+}
+
+long kvfs_snapshot_list(kvfs_space *space, char **ret_names)
+{
+	_cleanup_(kv_freep) char *names = NULL;
+	uint64_t id = 0;
+	size_t bytes = 0;
+	long n, count = 0;
+	int r = kv_session_check(space ? space->session : NULL);
+
+	if (r < 0)
+		return r;
+	if (!ret_names)
+		return -EINVAL;
+	do {
+		char *more = realloc(names, bytes + WIRE_MAX);
+
+		if (!more)
+			return -ENOMEM;
+		names = more;
+		n = list_names(space, &id, names + bytes);
+		if (n < 0)
+			return n;
+		bytes += (size_t)n;
+	} while (n > 0);
+	for (size_t i = 0; i < bytes; i++)
+		count += names[i] == '\0';
+	*ret_names = kv_steal(names);
+	return count;
+}
+
+int kvfs_snapshot_drop(kvfs_space *space, const char *name)
+{
+	struct kv_question question = {.header = {.type = WIRE_SNAPSHOT_DROP}};
+	long r = snapshot_check(space, name);
+
+	if (r < 0)
+		return (int)r;
+	question.items = name;
+	question.bytes = strlen(name);
+	question.header.count = (uint32_t)question.bytes;
+	r = ask(space, &question);
+	return (int)KV_MIN(r, 0);
 }

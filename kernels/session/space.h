@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * space.h - a space as a client knows it: its name, layout and number.
+ * space.h - a space as a client knows it: name, layout and id.
  */
 #ifndef KV_KERNELS_SESSION_SPACE_H
 #define KV_KERNELS_SESSION_SPACE_H
@@ -8,43 +8,44 @@
 #include "kernels/kvfs.h"
 #include "common/kv.h"
 #include "common/layout.h"
+#include "common/wire.h"
 
-struct kv_layout_seen; /* a layout that callers may still look at */
+struct kv_layout_seen; /* a layout that callers may still use */
 
 struct kvfs_space {
 	kvfs_session *session;
 	char *name, *text; /* fixed; text: the layout the caller gave, or "" */
 	unsigned flags;	   /* fixed: as given to kvfs_space_open */
 	unsigned refs;	   /* lock: the caller's, leases', pools', transfers' */
-	uint32_t id;	   /* lock: the daemon's number */
-	uint64_t known_by; /* lock: the connection it was told on; 0: none */
-	uint32_t uid, mode;		/* lock: as it was told last */
-	bool told;			/* lock: it was, once */
+	uint32_t id;	   /* lock: the daemon's id */
+	uint64_t known_by; /* lock: the connection of the id; 0: none */
+	uint32_t uid, mode;		/* lock: of the last answer */
+	bool told;			/* lock: there was an answer */
 	struct kv_layout_seen *layouts; /* lock: newest first; until freed */
 };
 
 /*
- * The daemon's number of the space, for the connection @ret_generation; asks
- * for it if the daemon has changed since.  -ENOTCONN, -ENOENT, -EACCES,
- * -EEXIST, -EROFS, -EINVAL, -ETIMEDOUT.  Without a lock held.
+ * Return the space's id on the connection @ret_generation; ask the daemon if the
+ * connection has changed.  The caller holds no lock.  -ENOTCONN, -ENOENT,
+ * -EACCES, -EEXIST, -EROFS, -EINVAL, -ETIMEDOUT.
  */
 int kv_lib_space_id(struct kvfs_space *space, uint32_t *ret_id,
 		    uint64_t *ret_generation);
 
-/* The error @r as it looks to one who asks for blocks: absent and not to be
- * read look the same. */
+/* Translate the error @r of kv_lib_space_id for a look-up of blocks: a space that
+ * may not be read counts as absent. */
 int kv_lib_space_miss(int r);
 
-/* It has been removed by us, and is not to be made again. */
+/* This client removed the space: do not create it again. */
 void kv_lib_space_gone(struct kvfs_space *space);
 
-/* The number is of no more use (the space was removed, say): ask again. */
+/* Drop an id that the daemon does not know any more; the next use asks again. */
 void kv_lib_space_forget_locked(struct kvfs_space *space);
 
-/* NULL: untyped.  Valid while the space is held. */
+/* Return the layout, valid while the space is held; NULL: untyped. */
 const struct kv_layout *kv_lib_space_layout(struct kvfs_space *space);
 
-/* Whether blocks of both have the same tensors in the same order. */
+/* Return whether both have the same tensors in the same order. */
 bool kv_lib_layout_same_tensors(const struct kv_layout *a,
 				const struct kv_layout *b);
 

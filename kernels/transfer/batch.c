@@ -42,7 +42,7 @@
  *
  * LOCKING   session->lock, but for copy, which has the extent for itself.
  */
-#include "kernels/device/guard.h"
+#include "kernels/device/device.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"

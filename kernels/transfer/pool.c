@@ -22,10 +22,9 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "kernels/device/copier.h"
-#include "kernels/device/guard.h"
+#include "kernels/device/device.h"
 #include "kernels/session/abi.h"
-#include "kernels/session/attach.h"
+#include "kernels/session/mapped_segment.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"

@@ -40,8 +40,8 @@
 #include <sys/mman.h>
 
 #include "common/thread.h"
-#include "kernels/device/copier.h"
-#include "kernels/session/attach.h"
+#include "kernels/device/device.h"
+#include "kernels/session/mapped_segment.h"
 #include "kernels/session/session.h"
 #include "kernels/transfer/save.h"
 #include "kernels/transfer/staging.h"

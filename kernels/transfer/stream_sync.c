@@ -41,8 +41,8 @@
  *
  * LOCKING   session->lock for all but the calls of the device.
  */
-#include "kernels/device/guard.h"
-#include "kernels/session/attach.h"
+#include "kernels/device/device.h"
+#include "kernels/session/mapped_segment.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/pool.h"
 #include "common/thread.h"
@@ -391,14 +391,10 @@ static bool look_around(struct kv_stream_sync *sync)
 static void rest_locked(struct kv_stream_sync *sync)
 {
 	uint64_t at = kv_now_ns() + sync->pause;
-	const struct timespec until = {
-		.tv_sec = (time_t)(at / 1000000000u),
-		.tv_nsec = (long)(at % 1000000000u),
-	};
 
 	kv_assert_locked(&sync->session->lock);
 	sync->pause = KV_MIN(sync->pause + sync->pause / 4, LOOK_LAST_NS);
-	kv_session_wait_for(sync->session, &sync->work, &until);
+	kv_session_wait_for(sync->session, &sync->work, at);
 }
 
 static void *run(void *arg)
@@ -421,7 +417,7 @@ static void *run(void *arg)
 			continue;
 		if (sync->stop)
 			break;
-		kv_session_wait_for(session, &sync->work, NULL);
+		kv_session_wait_for(session, &sync->work, UINT64_MAX);
 	}
 	pthread_mutex_unlock(&session->lock);
 	return NULL;
@@ -436,7 +432,7 @@ static void *detach(void *arg)
 	pthread_mutex_lock(&session->lock);
 	while (kv_detach_work(session) || !sync->stop)
 		if (TAILQ_EMPTY(&session->detaching) && !sync->stop)
-			kv_session_wait_for(session, &sync->detach, NULL);
+			kv_session_wait_for(session, &sync->detach, UINT64_MAX);
 	pthread_mutex_unlock(&session->lock);
 	return NULL;
 }

@@ -28,7 +28,7 @@
  */
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/pool.h"
-#include "kernels/session/ask.h"
+#include "kernels/session/rpc.h"
 #include "kernels/session/space.h"
 #include "kernels/transfer/xfer.h"
 

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
-#include "kernels/device/copier.h"
+#include "kernels/device/device.h"
 #include "kernels/kvfs.h"
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"

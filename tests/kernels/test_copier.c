@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <cmocka.h>
 
-#include "kernels/device/copier.h"
+#include "kernels/device/device.h"
 
 #define JOBS 1000
 

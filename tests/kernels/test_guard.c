@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-#include "kernels/device/guard.h"
+#include "kernels/device/device.h"
 #include "kernels/kvfs.h"
 
 /* What every call of the device answers, and gives. */

@@ -3,7 +3,7 @@
  * test_hung_device.c - a device that does not come back: what it has not been
  * given ends in time, and what it has stays its own.
  */
-#include "kernels/device/copier.h"
+#include "kernels/device/device.h"
 #include "tests/kernels/layered.h"
 
 #include "tests/kernels/fake_world.h"
