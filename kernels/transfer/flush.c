@@ -1,30 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flush.c - waiting for what is sealed to be durable, and barriers.
+ * flush.c - wait until sealed blocks are durable; barriers.
  *
- * OWNS      the requests that flush.
- *
- * STATES    of a chunk, which is a request:
- *
- *              (new) -> ASKED      begin_locked
- *              ASKED -> over       flushed
- *              ASKED -> ABANDONED  give_up_locked: the daemon is silent
- *          ABANDONED -> over       flushed
+ * OWNS      nothing: requests are calls of xfer->keys.
  *
  * STATES    of a barrier: WAITING for the session's earlier saves, SEALED
- *           (look_at_barriers_locked), and if asked for DURABLE (flushed).
+ *           (look_at_barriers_locked), and, if asked for, DURABLE.
  *
  * INVARIANTS
  *   (1) A transfer is flushed once, and only after every block has sealed or
  *       failed.
- *   (2) A block that was present counts as the transfer's: it is flushed, too.
+ *   (2) A block that was present belongs to the transfer: it is flushed, too.
  *
  * LOCKING   session->lock.
  */
 #include "kernels/session/abi.h"
-#include "kernels/transfer/flush.h"
 #include "kernels/session/space.h"
-#include "kernels/transfer/xfer.h"
+#include "kernels/transfer/save.h"
 
 static const struct kv_xfer_ops barrier_ops;
 
@@ -33,171 +25,99 @@ static bool is_barrier(const struct kvfs_xfer *xfer)
 	return xfer->ops == &barrier_ops;
 }
 
-/* The blocks that go in one message. */
-struct kv_flush_chunk {
-	struct kv_call call; /* first */
-	struct kvfs_xfer *xfer;
-	LIST_ENTRY(kv_flush_chunk) others; /* in xfer->flushing, if ASKED */
-	bool abandoned;
-	size_t n;
-	uint32_t block[WIRE_BATCH];
-};
-
-static void settle_locked(struct kv_flush_chunk *chunk, int status,
-			  const struct wire_status *statuses)
+/* Whether block @i is to be flushed: it has sealed, or was present. */
+static bool is_wanted(const struct kvfs_xfer *xfer, size_t i)
 {
-	struct kvfs_xfer *xfer = chunk->xfer;
-	size_t bad = 0;
+	return is_barrier(xfer) || atomic_load(&xfer->status[i]) >= 0;
+}
+
+/* The blocks of the range @first .. + @n that were wanted have @status, if that
+ * is negative or @statuses is NULL, or else each has its own. */
+static void settle_range_locked(struct kvfs_xfer *xfer, size_t first, size_t n,
+				int status, const struct wire_status *statuses)
+{
+	size_t good = 0, bad = 0;
 	int s;
 
-	kv_assert_locked(&chunk->xfer->session->lock);
-	for (size_t i = 0; i < chunk->n; i++) {
-		s = status < 0 || !statuses ? status : statuses[i].status;
-		bad += s < 0;
+	kv_assert_locked(&xfer->session->lock);
+	for (size_t i = first; i < first + n; i++) {
+		if (!is_wanted(xfer, i))
+			continue;
+		s = status < 0 || !statuses ? status
+					    : statuses[good + bad].status;
 		if (s < 0)
-			atomic_store(&xfer->status[chunk->block[i]], s);
+			atomic_store(&xfer->status[i], s);
 		else if (s == WIRE_EVICTED)
-			atomic_store(&xfer->status[chunk->block[i]],
-				     KVFS_EVICTED);
+			atomic_store(&xfer->status[i], KVFS_EVICTED);
 		else if (is_barrier(xfer))
-			atomic_store(&xfer->status[0], 0);
+			atomic_store(&xfer->status[i], 0);
+		good += s >= 0;
+		bad += s < 0;
 	}
 	kv_xfer_fail_locked(xfer, KVFS_DURABLE, bad);
-	kv_xfer_reach_locked(xfer, KVFS_DURABLE, chunk->n - bad);
+	kv_xfer_reach_locked(xfer, KVFS_DURABLE, good);
 }
 
-static void flushed(struct kv_call *call, int status, const void *items)
+static void settle_locked(struct kv_keys_call *call, int status,
+			  const void *items)
 {
-	struct kv_flush_chunk *chunk = (struct kv_flush_chunk *)call;
-	struct kvfs_xfer *xfer = chunk->xfer;
-
-	if (!chunk->abandoned) {
-		LIST_REMOVE(chunk, others);
-		settle_locked(chunk, status,
-			      chunk->call.count == 0 ? NULL : items);
-	}
-	free(chunk);
-	kv_xfer_put_locked(xfer);
+	settle_range_locked(kv_container(call->keys, struct kvfs_xfer, keys),
+			    call->first, call->n, status,
+			    call->call.count == 0 ? NULL : items);
 }
 
-static int send_chunk_locked(struct kv_flush_chunk *chunk)
+static const struct kv_keys_ops flush_ops = {
+	.settle_locked = settle_locked,
+	.get_locked = kv_xfer_keys_get_locked,
+	.put_locked = kv_xfer_keys_put_locked,
+};
+
+static void flush_range_locked(struct kvfs_xfer *xfer,
+			       struct kv_keys_call *call, size_t first)
 {
-	struct kvfs_xfer *xfer = chunk->xfer;
-	struct wire_key keys[WIRE_BATCH];
-	struct kv_packet packet = {
-		.header = {.type = WIRE_FLUSH, .space = xfer->space_id},
-		.items = keys,
-		.fd = -1,
-	};
-
-	kv_assert_locked(&chunk->xfer->session->lock);
-	if (!kv_session_is_live(xfer->session, xfer->generation))
-		return -ENOTCONN;
-	if (!is_barrier(xfer)) {
-		packet.header.count = (uint32_t)chunk->n;
-		packet.bytes = chunk->n * sizeof(keys[0]);
-		memset(keys, 0, packet.bytes);
-	}
-	for (size_t i = 0; i < packet.header.count; i++) {
-		const struct wire_save *block = &xfer->blocks[chunk->block[i]];
-
-		memcpy(keys[i].key, block->key, block->len);
-		keys[i].len = block->len;
-	}
-	chunk->call.count = packet.header.count;
-	chunk->call.done = flushed;
-	return kv_rpc_submit_locked(xfer->session, &chunk->call, &packet);
-}
-
-/* The next blocks from *@at on that have sealed; none: n is 0. */
-static void fill_chunk(struct kv_flush_chunk *chunk, size_t *at)
-{
-	struct kvfs_xfer *xfer = chunk->xfer;
-
-	for (; *at < xfer->n && chunk->n < WIRE_BATCH; (*at)++)
-		if (is_barrier(xfer) || atomic_load(&xfer->status[*at]) >= 0)
-			chunk->block[chunk->n++] = (uint32_t)*at;
-}
-
-static void fail_from_locked(struct kvfs_xfer *xfer, size_t at, int status)
-{
+	const struct wire_header like = {.type = WIRE_FLUSH,
+					 .space = xfer->space_id};
+	const bool live = kv_session_is_live(xfer->session, xfer->generation);
+	struct wire_key items[WIRE_BATCH] = {0};
 	size_t n = 0;
 
 	kv_assert_locked(&xfer->session->lock);
-	for (size_t i = at; i < xfer->n; i++)
-		if (is_barrier(xfer) || atomic_load(&xfer->status[i]) >= 0) {
-			atomic_store(&xfer->status[i], status);
-			n++;
-		}
-	kv_xfer_fail_locked(xfer, KVFS_DURABLE, n);
+	call->first = first;
+	call->n = KV_MIN(xfer->n - first, (size_t)WIRE_BATCH);
+	for (size_t i = first; i < first + call->n && !is_barrier(xfer); i++) {
+		if (!is_wanted(xfer, i))
+			continue;
+		memcpy(items[n].key, xfer->blocks[i].key, xfer->blocks[i].len);
+		items[n++].len = xfer->blocks[i].len;
+	}
+	/* A message without keys flushes the whole space. */
+	if (n > 0 || is_barrier(xfer))
+		kv_keys_ask_locked(call, &like, items, n, live ? 0 : -ENOTCONN);
 }
 
-/* Everything is sealed: flush if that was asked for. */
+/* Flush the blocks if all have sealed, and a caller waits for DURABLE. */
 static void begin_locked(struct kvfs_xfer *xfer)
 {
-	struct kv_flush_chunk *chunk;
-	size_t at = 0;
-	int r;
+	const size_t n = (xfer->n + WIRE_BATCH - 1) / WIRE_BATCH;
 
 	kv_assert_locked(&xfer->session->lock);
 	if (!xfer->flush_asked || xfer->flush_sent ||
 	    xfer->left[KVFS_SEALED] > 0 || xfer->left[KVFS_DURABLE] == 0)
 		return;
 	xfer->flush_sent = true;
-	while (at < xfer->n) {
-		chunk = calloc(1, sizeof(*chunk));
-		if (!chunk) {
-			fail_from_locked(xfer, at, -ENOMEM);
-			return;
-		}
-		chunk->xfer = xfer;
-		fill_chunk(chunk, &at);
-		r = chunk->n > 0 ? send_chunk_locked(chunk) : -ENOENT;
-		if (r < 0) {
-			settle_locked(chunk, r, NULL);
-			free(chunk);
-		} else {
-			kv_xfer_get_locked(xfer);
-			LIST_INSERT_HEAD(&xfer->flushing, chunk, others);
-		}
+	if (kv_keys_init(&xfer->keys, xfer->session, &flush_ops, n) < 0) {
+		settle_range_locked(xfer, 0, xfer->n, -ENOMEM, NULL);
+		return;
 	}
-}
-
-/* The daemon has not even confirmed the cancel. */
-static void give_up_locked(struct kv_timer *timer)
-{
-	struct kvfs_xfer *xfer = kv_container(timer, struct kvfs_xfer, timer);
-	struct kv_flush_chunk *chunk;
-
-	kv_assert_locked(&xfer->session->lock);
-	kv_xfer_get_locked(xfer);
-	while ((chunk = LIST_FIRST(&xfer->flushing))) {
-		LIST_REMOVE(chunk, others);
-		chunk->abandoned = true;
-		settle_locked(chunk, xfer->flush_stopped, NULL);
-		if (!kv_rpc_withdraw_locked(xfer->session, &chunk->call))
-			continue;
-		free(chunk);
-		kv_xfer_put_locked(xfer);
-	}
-	kv_xfer_put_locked(xfer);
+	for (size_t i = 0; i < n; i++)
+		flush_range_locked(xfer, &xfer->keys.calls[i], i * WIRE_BATCH);
 }
 
 void kv_flush_stop_locked(struct kvfs_xfer *xfer, int status)
 {
-	struct kv_flush_chunk *chunk;
-
 	kv_assert_locked(&xfer->session->lock);
-	if (LIST_EMPTY(&xfer->flushing) || xfer->flush_stopped != 0)
-		return;
-	xfer->flush_stopped = status;
-	LIST_FOREACH(chunk, &xfer->flushing, others)
-		if (!chunk->call.parcel)
-			kv_rpc_post_tag_locked(xfer->session, WIRE_CANCEL,
-					       chunk->call.tag);
-	xfer->timer.fire = give_up_locked;
-	kv_timer_start_locked(xfer->session, &xfer->timer,
-			      kv_time_after(KV_GRACE_NS));
+	if (xfer->keys.calls && xfer->left[KVFS_DURABLE] > 0)
+		kv_keys_cancel_locked(&xfer->keys, status);
 }
 
 void kv_flush_ask_locked(struct kvfs_xfer *xfer)

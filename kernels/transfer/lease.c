@@ -1,30 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.c - a client's hold on blocks in DRAM.
+ * lease.c - a client's hold on blocks in DRAM, and prefetches, which bring blocks
+ * to DRAM without a hold.
  *
- * OWNS      leases, their chunks, and a reference to the mapping of each block
- *           held.
+ * OWNS      leases, and a reference to the mapping of each block held.
  *
- * STATES    of a chunk (the keys that went to the daemon in one message):
- *
- *               ASKED -> HELD       chunk_done: the reply settles its blocks
- *               ASKED -> OVER       chunk_done: refused, no connection, or
- *                                   none of its blocks is there
- *               ASKED -> OVER       abandon_locked: it had not been sent
- *               ASKED -> ABANDONED  abandon_locked: its time was up here, or
- *                                   it was cancelled, and the daemon is silent
- *           ABANDONED -> OVER       chunk_done: what came late goes back
- *                HELD -> OVER       lease_free_locked: given back
- *
- *           A lease is settled once no chunk is ASKED.
+ * STATES    of a lease: unsettled calls of lease->keys (keys_call.c), then
+ *           SETTLED.  A call with a block that the daemon holds is released
+ *           when the lease is freed, or, ABANDONED, when its answer comes.
  *
  * INVARIANTS
  *   (1) Blocks do not change after the lease has settled.
- *   (2) Each chunk of which the daemon holds a block for us is released once,
- *       on every path.
- *   (3) All chunks that are ASKED or HELD are of one connection.
- *   (4) A lease is freed with its last reference; each chunk that is ASKED or
- *       ABANDONED holds one.
+ *   (2) Each call of which the daemon holds a block for the lease is released
+ *       once, on every path.
+ *   (3) A lease is freed with its last reference.
+ *   (4) A prefetch sets a key's status before it counts the key.
  *
  * LOCKING   session->lock; blocks and their count are read without it once
  *           settled is true.
@@ -32,59 +22,38 @@
 #include <poll.h>
 
 #include "kernels/session/abi.h"
-#include "kernels/transfer/lease.h"
-#include "kernels/transfer/load.h"
 #include "kernels/session/query.h"
-#include "kernels/transfer/prefetch.h"
 #include "kernels/session/space.h"
+#include "kernels/transfer/lease.h"
 
 #define NEAR_NS 200000u /* longer than the daemon takes for a resident batch */
 
-enum chunk_state { CHUNK_OVER, CHUNK_ASKED, CHUNK_ABANDONED, CHUNK_HELD };
-
-struct kv_lease_chunk {
-	struct kv_call call; /* first */
-	struct kvfs_lease *lease;
-	struct kvfs_space *space;
-	enum chunk_state state;
-	uint64_t tag;
-	size_t first, n;
-};
-
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i)
 {
-	return lease->chunks[lease->items[i].chunk].space;
-}
-
-static void lease_free_locked(struct kvfs_lease *lease)
-{
-	struct kvfs_session *session = lease->session;
-
-	kv_assert_locked(&session->lock);
-	kv_timer_stop_locked(session, &lease->timer);
-	for (size_t i = 0; i < lease->n; i++)
-		if (lease->items[i].mapping)
-			kv_mapped_segment_put_locked(session,
-						     lease->items[i].mapping);
-	/* From the tail: what is given back last leaves the cache last, and a
-	 * chain is of use from its head. */
-	for (size_t i = lease->n_chunks; i-- > 0;) {
-		if (lease->chunks[i].state == CHUNK_HELD &&
-		    kv_session_is_live(session, lease->generation))
-			kv_rpc_post_tag_locked(session, WIRE_RELEASE,
-					       lease->chunks[i].tag);
-		kv_lib_space_put_locked(lease->chunks[i].space);
-	}
-	free(lease->chunks);
-	free(lease);
+	return lease->keys.calls[lease->items[i].call].space;
 }
 
 static void unref_locked(struct kvfs_lease *lease)
 {
-	kv_assert_locked(&lease->session->lock);
+	struct kvfs_session *session = lease->session;
+
+	kv_assert_locked(&session->lock);
 	assert(lease->refs > 0);
-	if (--lease->refs == 0)
-		lease_free_locked(lease);
+	if (--lease->refs > 0)
+		return;
+	for (size_t i = 0; i < lease->n; i++)
+		if (lease->items[i].mapping)
+			kv_mapped_segment_put_locked(session,
+						     lease->items[i].mapping);
+	/* From the tail: the daemon evicts what was released last, last, and a
+	 * chain is of use from its head. */
+	for (size_t i = lease->keys.n; i-- > 0;)
+		if (lease->keys.calls[i].held &&
+		    kv_session_is_live(session, lease->keys.generation))
+			kv_rpc_post_tag_locked(session, WIRE_RELEASE,
+					       lease->keys.calls[i].call.tag);
+	kv_keys_fini_locked(&lease->keys);
+	free(lease);
 }
 
 void kv_lease_get_locked(struct kvfs_lease *lease)
@@ -101,12 +70,17 @@ void kv_lease_put_locked(struct kvfs_lease *lease)
 	unref_locked(lease);
 }
 
-static void settle_locked(struct kvfs_lease *lease)
+/* Count one call of the lease less that is unsettled; the last settles the
+ * lease and begins the loads that wait for it. */
+static void call_settled_locked(struct kvfs_lease *lease)
 {
 	struct kvfs_xfer *xfer;
 
 	kv_assert_locked(&lease->session->lock);
-	kv_timer_stop_locked(lease->session, &lease->timer);
+	assert(lease->unsettled > 0);
+	if (--lease->unsettled > 0)
+		return;
+	kv_timer_stop_locked(lease->session, &lease->keys.timer);
 	atomic_store_explicit(&lease->settled, true, memory_order_release);
 	kv_notice_post_locked(lease->session, &lease->notice, 0, lease->held);
 	kv_session_completed_locked(lease->session);
@@ -114,20 +88,6 @@ static void settle_locked(struct kvfs_lease *lease)
 	while ((xfer = TAILQ_FIRST(&lease->waiting)))
 		kv_load_begin_locked(xfer);
 	unref_locked(lease);
-}
-
-static void chunk_settled_locked(struct kvfs_lease *lease)
-{
-	kv_assert_locked(&lease->session->lock);
-	assert(lease->unsettled > 0);
-	if (--lease->unsettled == 0)
-		settle_locked(lease);
-}
-
-static void fail_chunk(struct kv_lease_chunk *chunk, int status)
-{
-	for (size_t i = 0; i < chunk->n; i++)
-		chunk->lease->items[chunk->first + i].status = status;
 }
 
 static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
@@ -152,7 +112,7 @@ static int place_locked(struct kvfs_lease *lease, struct kv_held *held,
 	return 0;
 }
 
-/* Without one there is no lease that the daemon would know. */
+/* Whether the daemon holds any of the places, and so knows the lease. */
 static bool any_held(const struct wire_place *places, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -161,190 +121,53 @@ static bool any_held(const struct wire_place *places, size_t n)
 	return false;
 }
 
-static void chunk_done(struct kv_call *call, int status, const void *items)
-{
-	struct kv_lease_chunk *chunk = (struct kv_lease_chunk *)call;
-	struct kvfs_lease *lease = chunk->lease;
-	const struct wire_place *places = items;
-	const bool was_abandoned = chunk->state == CHUNK_ABANDONED;
-	const bool held = status == 0 && any_held(places, chunk->n);
-
-	chunk->state = CHUNK_OVER;
-	if (was_abandoned) {
-		if (held)
-			kv_rpc_post_tag_locked(lease->session, WIRE_RELEASE,
-					       chunk->tag);
-		unref_locked(lease);
-		return;
-	}
-	if (status < 0) {
-		fail_chunk(chunk, status);
-	} else {
-		chunk->state = held ? CHUNK_HELD : CHUNK_OVER;
-		for (size_t i = 0; i < chunk->n; i++) {
-			struct kv_held *item = &lease->items[chunk->first + i];
-
-			item->status = place_locked(lease, item, &places[i]);
-		}
-	}
-	chunk_settled_locked(lease);
-	unref_locked(lease);
-}
-
-/* The chunk settles without the daemon. */
-static void abandon_locked(struct kv_lease_chunk *chunk, int status)
-{
-	struct kvfs_lease *lease = chunk->lease;
-	bool unsent = kv_rpc_withdraw_locked(lease->session, &chunk->call);
-
-	kv_assert_locked(&lease->session->lock);
-	chunk->state = unsent ? CHUNK_OVER : CHUNK_ABANDONED;
-	fail_chunk(chunk, status);
-	if (!unsent && !lease->cancelled)
-		kv_rpc_post_tag_locked(lease->session, WIRE_CANCEL, chunk->tag);
-	chunk_settled_locked(lease);
-	if (unsent)
-		unref_locked(lease);
-}
-
-/* The daemon has not even said in time that it was too late. */
-static void give_up_locked(struct kv_timer *timer)
+static void settle_locked(struct kv_keys_call *call, int status,
+			  const void *items)
 {
 	struct kvfs_lease *lease =
-		kv_container(timer, struct kvfs_lease, timer);
-	int status = lease->cancelled ? -ECANCELED : -ETIMEDOUT;
+		kv_container(call->keys, struct kvfs_lease, keys);
+	const struct wire_place *places = items;
 
 	kv_assert_locked(&lease->session->lock);
-	lease->refs++;
-	for (size_t i = 0; i < lease->n_chunks; i++)
-		if (lease->chunks[i].state == CHUNK_ASKED)
-			abandon_locked(&lease->chunks[i], status);
-	unref_locked(lease);
+	call->held = status == 0 && any_held(places, call->n);
+	for (size_t i = 0; i < call->n; i++) {
+		struct kv_held *item = &lease->items[call->first + i];
+
+		item->call = (uint32_t)(call - lease->keys.calls);
+		item->status = status < 0
+				       ? status
+				       : place_locked(lease, item, &places[i]);
+	}
+	call_settled_locked(lease);
 }
 
-/* ---- asking ---- */
-
-static void freep(struct kvfs_lease **lease)
+/* Release what was held for an abandoned call. */
+static void late_locked(struct kv_keys_call *call, int status,
+			const void *items)
 {
-	if (*lease)
-		free((*lease)->chunks);
-	free(*lease);
+	if (status == 0 && any_held(items, call->n))
+		kv_rpc_post_tag_locked(call->keys->session, WIRE_RELEASE,
+				       call->call.tag);
 }
 
-static size_t count_chunks(const kvfs_query *queries, size_t n_queries)
+static void get_locked(struct kv_keys *keys)
 {
-	size_t chunks = 0;
-
-	for (size_t i = 0; i < n_queries; i++)
-		chunks += (queries[i].n + WIRE_BATCH - 1) / WIRE_BATCH;
-	return chunks;
+	kv_container(keys, struct kvfs_lease, keys)->refs++;
 }
 
-static int lease_new(kvfs_session *session, size_t n, size_t n_chunks,
-		     struct kvfs_lease **ret_lease)
+static void put_locked(struct kv_keys *keys)
 {
-	_cleanup_(freep) struct kvfs_lease *lease = NULL;
-
-	lease = calloc(1, sizeof(*lease) + n * sizeof(lease->items[0]));
-	if (!lease)
-		return -ENOMEM;
-	lease->chunks = calloc(n_chunks + 1, sizeof(*lease->chunks));
-	if (!lease->chunks)
-		return -ENOMEM;
-	lease->session = session;
-	lease->n = n;
-	lease->n_chunks = n_chunks;
-	lease->refs = 1;
-	lease->notice = (struct kv_notice){
-		.what = KVFS_EVENT_LEASE, .stages = 1, .n = n};
-	lease->asked_at = kv_now_ns();
-	lease->unsettled = 1; /* until all chunks have been asked */
-	TAILQ_INIT(&lease->waiting);
-	for (size_t i = 0; i < n; i++)
-		lease->items[i].status = -EINPROGRESS;
-	*ret_lease = kv_steal(lease);
-	return 0;
+	unref_locked(kv_container(keys, struct kvfs_lease, keys));
 }
 
-/* All chunks of one query have this in common. */
-struct asking {
-	const kvfs_query *query;
-	unsigned flags;
-	uint64_t deadline;
-	int status; /* why not to ask at all */
-	uint32_t space;
-	uint64_t generation;
+static const struct kv_keys_ops lease_ops = {
+	.settle_locked = settle_locked,
+	.late_locked = late_locked,
+	.get_locked = get_locked,
+	.put_locked = put_locked,
 };
 
-static void ask_chunk_locked(struct kv_lease_chunk *chunk,
-			     const struct asking *asking, const kvfs_key *keys)
-{
-	struct kvfs_lease *lease = chunk->lease;
-	struct kvfs_session *session = lease->session;
-	struct wire_key items[WIRE_BATCH];
-	struct kv_packet packet = {
-		.header = {.type = WIRE_ACQUIRE,
-			   .count = (uint32_t)chunk->n,
-			   .space = asking->space},
-		.items = items,
-		.bytes = chunk->n * sizeof(items[0]),
-		.fd = -1,
-	};
-	int r = asking->status;
-
-	kv_assert_locked(&session->lock);
-	kv_wire_keys(keys, chunk->n, items);
-	if (asking->flags & KVFS_WAIT_SAVING)
-		packet.header.flags |= WIRE_WAIT_SAVING;
-	if (asking->flags & KVFS_READ_AHEAD)
-		packet.header.flags |= WIRE_RESIDENT;
-	if (asking->flags & KVFS_AGAIN)
-		packet.header.flags |= WIRE_AGAIN;
-	if (asking->deadline != KVFS_FOREVER)
-		packet.header.arg = KV_MAX(asking->deadline, 1u);
-	chunk->call.count = (uint32_t)chunk->n;
-	chunk->call.done = chunk_done;
-	if (r == 0 && (!kv_session_is_live(session, asking->generation) ||
-		       (lease->generation != 0 &&
-			lease->generation != asking->generation)))
-		r = -ENOTCONN;
-	if (r == 0)
-		r = kv_rpc_submit_locked(session, &chunk->call, &packet);
-	if (r < 0) {
-		fail_chunk(chunk, r);
-		return;
-	}
-	lease->generation = asking->generation;
-	chunk->tag = chunk->call.tag;
-	chunk->state = CHUNK_ASKED;
-	lease->refs++;
-	lease->unsettled++;
-}
-
-static void ask_query(struct kvfs_lease *lease, const struct asking *asking,
-		      size_t *chunk_at, size_t *item_at)
-{
-	const kvfs_query *query = asking->query;
-	size_t n;
-
-	pthread_mutex_lock(&lease->session->lock);
-	for (size_t i = 0; i < query->n; i += n) {
-		struct kv_lease_chunk *chunk = &lease->chunks[*chunk_at];
-
-		n = KV_MIN(query->n - i, (size_t)WIRE_BATCH);
-		chunk->lease = lease;
-		chunk->space = query->space;
-		chunk->first = *item_at;
-		chunk->n = n;
-		kv_lib_space_get_locked(query->space);
-		for (size_t j = 0; j < n; j++)
-			lease->items[*item_at + j].chunk = (uint32_t)*chunk_at;
-		ask_chunk_locked(chunk, asking, query->keys + i);
-		*item_at += n;
-		(*chunk_at)++;
-	}
-	pthread_mutex_unlock(&lease->session->lock);
-}
+/* ---- asking ---- */
 
 /* 0: for as long as it takes, as in all options. */
 static uint64_t deadline_of(const kvfs_opts *opts)
@@ -366,14 +189,19 @@ static int check_opts(kvfs_opts *ret_opts, const kvfs_opts *opts)
 		       : -EINVAL;
 }
 
+/* Ask the daemon to read blocks ahead of those that are in DRAM. */
+static void read_ahead(const kvfs_query *queries, size_t n_queries,
+		       uint64_t deadline);
+
 int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 		 const kvfs_opts *opts, kvfs_lease **ret_lease)
 {
-	_cleanup_(freep) struct kvfs_lease *lease = NULL;
-	struct asking asking;
-	size_t chunk = 0, item = 0;
+	struct wire_header like = {.type = WIRE_ACQUIRE};
+	struct kvfs_lease *lease;
 	kvfs_session *session;
 	kvfs_opts known = {0};
+	uint64_t deadline;
+	size_t n_calls;
 	long n;
 	int r;
 
@@ -385,30 +213,42 @@ int kvfs_acquire(const kvfs_query *queries, size_t n_queries,
 	r = check_opts(&known, opts);
 	if (r < 0)
 		return r;
-	asking = (struct asking){.flags = known.flags,
-				 .deadline = deadline_of(&known)};
-	r = lease_new(session, (size_t)n, count_chunks(queries, n_queries),
-		      &lease);
-	if (r < 0)
-		return r;
-	lease->notice.user = known.user;
-	for (size_t i = 0; i < n_queries; i++) {
-		asking.query = &queries[i];
-		asking.status = kv_lib_space_miss(kv_lib_space_id(
-			queries[i].space, &asking.space, &asking.generation));
-		ask_query(lease, &asking, &chunk, &item);
+	deadline = deadline_of(&known);
+	n_calls = kv_keys_count(queries, n_queries);
+	lease = calloc(1, sizeof(*lease) + (size_t)n * sizeof(lease->items[0]));
+	if (!lease ||
+	    kv_keys_init(&lease->keys, session, &lease_ops, n_calls) < 0) {
+		free(lease);
+		return -ENOMEM;
 	}
+	lease->session = session;
+	lease->n = (size_t)n;
+	lease->refs = 1;
+	lease->notice = (struct kv_notice){.what = KVFS_EVENT_LEASE,
+					   .stages = 1,
+					   .n = lease->n,
+					   .user = known.user};
+	lease->asked_at = kv_now_ns();
+	lease->unsettled = n_calls + 1; /* one until all calls are made */
+	TAILQ_INIT(&lease->waiting);
+	for (size_t i = 0; i < lease->n; i++)
+		lease->items[i].status = -EINPROGRESS;
+	if (known.flags & KVFS_WAIT_SAVING)
+		like.flags |= WIRE_WAIT_SAVING;
+	if (known.flags & KVFS_READ_AHEAD)
+		like.flags |= WIRE_RESIDENT;
+	if (known.flags & KVFS_AGAIN)
+		like.flags |= WIRE_AGAIN;
+	if (deadline != KVFS_FOREVER)
+		like.arg = KV_MAX(deadline, 1u);
+	kv_keys_ask_queries(&lease->keys, queries, n_queries, &like);
 	pthread_mutex_lock(&session->lock);
-	lease->timer.fire = give_up_locked;
-	if (asking.deadline < UINT64_MAX - KV_GRACE_NS)
-		kv_timer_start_locked(
-			session, &lease->timer,
-			kv_time_after(asking.deadline + KV_GRACE_NS));
-	chunk_settled_locked(lease);
+	kv_keys_deadline_locked(&lease->keys, deadline);
+	call_settled_locked(lease);
 	pthread_mutex_unlock(&session->lock);
 	if (known.flags & KVFS_READ_AHEAD)
-		kv_prefetch_ahead(queries, n_queries, asking.deadline);
-	*ret_lease = kv_steal(lease);
+		read_ahead(queries, n_queries, deadline);
+	*ret_lease = lease;
 	return 0;
 }
 
@@ -552,27 +392,9 @@ const void *kvfs_lease_file(kvfs_lease *lease, size_t i, uint64_t *ret_bytes)
 
 static void cancel_locked(struct kvfs_lease *lease)
 {
-	struct kv_lease_chunk *chunk;
-
 	kv_assert_locked(&lease->session->lock);
-	if (lease->settled || lease->cancelled)
-		return;
-	lease->refs++;
-	for (chunk = lease->chunks; chunk < lease->chunks + lease->n_chunks;
-	     chunk++) {
-		if (chunk->state != CHUNK_ASKED)
-			continue;
-		if (chunk->call.parcel)
-			abandon_locked(chunk, -ECANCELED);
-		else
-			kv_rpc_post_tag_locked(lease->session, WIRE_CANCEL,
-					       chunk->tag);
-	}
-	lease->cancelled = true;
 	if (!lease->settled)
-		kv_timer_start_locked(lease->session, &lease->timer,
-				      kv_time_after(KV_GRACE_NS));
-	unref_locked(lease);
+		kv_keys_cancel_locked(&lease->keys, -ECANCELED);
 }
 
 void kvfs_lease_cancel(kvfs_lease *lease)
@@ -603,4 +425,108 @@ void kvfs_release(kvfs_lease *lease)
 	pthread_mutex_lock(&session->lock);
 	kv_lease_release_locked(lease);
 	pthread_mutex_unlock(&session->lock);
+}
+
+/* ---- prefetches ---- */
+
+static void settle_prefetch_locked(struct kv_keys_call *call, int status,
+				   const void *items)
+{
+	struct kvfs_xfer *xfer =
+		kv_container(call->keys, struct kvfs_xfer, keys);
+	const struct wire_status *statuses = items;
+	size_t bad = 0;
+	int s;
+
+	kv_assert_locked(&xfer->session->lock);
+	for (size_t i = 0; i < call->n; i++) {
+		s = status < 0 ? status : KV_MIN(statuses[i].status, 0);
+		bad += s < 0;
+		atomic_store(&xfer->status[call->first + i], s);
+	}
+	kv_xfer_fail_locked(xfer, KVFS_COPIED, bad);
+	kv_xfer_reach_locked(xfer, KVFS_COPIED, call->n - bad);
+	kv_xfer_reach_locked(xfer, KVFS_SEALED, call->n - bad);
+	kv_xfer_reach_locked(xfer, KVFS_DURABLE, call->n - bad);
+}
+
+static const struct kv_keys_ops prefetch_keys_ops = {
+	.settle_locked = settle_prefetch_locked,
+	.get_locked = kv_xfer_keys_get_locked,
+	.put_locked = kv_xfer_keys_put_locked,
+};
+
+static void stop_prefetch_locked(struct kvfs_xfer *xfer)
+{
+	kv_keys_cancel_locked(&xfer->keys, atomic_load(&xfer->stopped));
+}
+
+static const struct kv_xfer_ops prefetch_ops = {
+	.stopped_locked = stop_prefetch_locked,
+};
+
+static int prefetch(const kvfs_query *queries, size_t n_queries,
+		    uint64_t deadline, uint16_t flags, uint64_t user,
+		    kvfs_xfer **ret_xfer)
+{
+	_cleanup_(kv_xfer_freep) struct kvfs_xfer *xfer = NULL;
+	struct wire_header like = {.type = WIRE_PREFETCH, .flags = flags};
+	kvfs_session *session;
+	long n;
+	int r;
+
+	n = kv_queries_check(queries, n_queries, &session);
+	if (n < 0)
+		return (int)n;
+	if (!session || !ret_xfer)
+		return -EINVAL;
+	r = kv_xfer_new(session, &prefetch_ops, (size_t)n, &xfer);
+	if (r == 0)
+		r = kv_keys_init(&xfer->keys, session, &prefetch_keys_ops,
+				 kv_keys_count(queries, n_queries));
+	if (r < 0)
+		return r;
+	if (deadline != KVFS_FOREVER)
+		like.arg = KV_MAX(deadline, 1u);
+	if (deadline < UINT64_MAX - KV_GRACE_NS)
+		xfer->deadline_at = kv_time_after(deadline + KV_GRACE_NS);
+	pthread_mutex_lock(&session->lock);
+	kv_xfer_tell_locked(xfer, KVFS_EVENT_XFER, user, 1u << KVFS_COPIED);
+	if (n > 0)
+		kv_xfer_activate_locked(xfer);
+	pthread_mutex_unlock(&session->lock);
+	kv_keys_ask_queries(&xfer->keys, queries, n_queries, &like);
+	*ret_xfer = kv_steal(xfer);
+	return 0;
+}
+
+int kvfs_prefetch(const kvfs_query *queries, size_t n_queries,
+		  const kvfs_opts *opts, kvfs_xfer **ret_xfer)
+{
+	kvfs_opts known = {0};
+	int r = kv_abi_opts(&known, opts);
+
+	if (r < 0)
+		return r;
+	if (!kv_abi_opts_are_plain(&known, 0))
+		return -EINVAL;
+	return prefetch(queries, n_queries, deadline_of(&known), 0, known.user,
+			ret_xfer);
+}
+
+static void read_ahead(const kvfs_query *queries, size_t n_queries,
+		       uint64_t deadline)
+{
+	kvfs_session *session;
+	kvfs_xfer *xfer;
+	bool can;
+
+	if (kv_queries_check(queries, n_queries, &session) <= 0)
+		return;
+	pthread_mutex_lock(&session->lock);
+	can = kv_rpc_takes_hints_locked(session);
+	pthread_mutex_unlock(&session->lock);
+	if (can &&
+	    prefetch(queries, n_queries, deadline, WIRE_AHEAD, 0, &xfer) == 0)
+		kvfs_xfer_free(xfer);
 }

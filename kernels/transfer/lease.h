@@ -9,14 +9,12 @@
 #include <sys/queue.h>
 
 #include "kernels/kvfs.h"
-#include "kernels/session/session.h"
-
-struct kv_lease_chunk; /* the keys that went in one message */
+#include "kernels/transfer/xfer.h"
 
 /* A block of a lease; does not change once the lease has settled. */
 struct kv_held {
 	int status;
-	uint32_t chunk;
+	uint32_t call;			   /* of lease->keys */
 	struct kv_mapped_segment *mapping; /* NULL unless status is 0 */
 	const uint8_t *file;
 	uint64_t length, payload; /* of the file; where its tensors begin */
@@ -24,20 +22,16 @@ struct kv_held {
 
 struct kvfs_lease {
 	struct kvfs_session *session;
-	uint64_t generation; /* of the connection; 0: there was none */
 	size_t n;
 	_Atomic bool settled;
-	unsigned refs;	  /* lock: the caller, loads, chunks not answered */
+	unsigned refs;	  /* lock: the caller, loads, calls without an answer */
 	unsigned loads;	  /* lock: of them, loads */
-	size_t unsettled; /* lock: chunks without an outcome */
+	size_t unsettled; /* lock: calls without an outcome */
 	long held;	  /* blocks with status 0; lock, until it has settled */
-	bool cancelled;	  /* lock */
 	uint64_t asked_at;
-	struct kv_timer timer;
 	struct kv_notice notice; /* lock */
 	struct kv_xfers waiting; /* lock: loads to begin when it settles */
-	struct kv_lease_chunk *chunks;
-	size_t n_chunks;
+	struct kv_keys keys;	 /* lock */
 	struct kv_held items[];
 };
 
@@ -50,5 +44,9 @@ void kv_lease_release_locked(struct kvfs_lease *lease);
 
 /* The space that block @i was asked in; valid as the lease is. */
 struct kvfs_space *kv_lease_space(const struct kvfs_lease *lease, size_t i);
+
+/* The lease of the load @xfer has settled, or its event wait is done: begin to
+ * copy if both are.  (load.c) */
+void kv_load_begin_locked(struct kvfs_xfer *xfer);
 
 #endif

@@ -31,7 +31,6 @@
  */
 #include "kernels/session/abi.h"
 #include "kernels/transfer/lease.h"
-#include "kernels/transfer/load.h"
 #include "kernels/transfer/stream_sync.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/session/space.h"
@@ -91,7 +90,7 @@ static int check_block(struct load_job *job, size_t i)
 		return held->status;
 	if (stopped != 0)
 		return stopped;
-	if (!kv_session_is_live(xfer->session, xfer->lease->generation))
+	if (!kv_session_is_live(xfer->session, xfer->lease->keys.generation))
 		return -ESTALE;
 	if (held->length - held->payload != xfer->pool->layout->payload ||
 	    !fits(job, i))

@@ -35,7 +35,6 @@
 #include "kernels/session/abi.h"
 #include "kernels/session/query.h"
 #include "kernels/session/space.h"
-#include "kernels/transfer/flush.h"
 #include "kernels/transfer/pool.h"
 #include "kernels/transfer/save.h"
 #include "kernels/transfer/staging.h"

@@ -63,6 +63,17 @@ void kv_hold_put_locked(struct kv_hold *hold);
 void kv_hold_block_locked(struct kvfs_xfer *xfer, size_t i,
 			  struct kv_hold *hold, uint64_t tag);
 
+/* ---- until the blocks are durable (flush.c) ---- */
+
+/* A caller waits for a save or barrier to be DURABLE: flush once all of it is
+ * sealed. */
+void kv_flush_ask_locked(struct kvfs_xfer *xfer);
+/* Call when a save has sealed: completes barriers, and flushes the save if a
+ * caller waits for DURABLE. */
+void kv_flush_saved_locked(struct kvfs_xfer *save);
+/* Stop waiting for DURABLE: blocks that are not DURABLE soon end with @status. */
+void kv_flush_stop_locked(struct kvfs_xfer *xfer, int status);
+
 /* ---- batches (batch.c) ---- */
 
 /* Return how many of the blocks to do go in the next batch, from pages that are

@@ -94,9 +94,20 @@ void kv_xfer_put_locked(struct kvfs_xfer *xfer)
 	assert(xfer->refs > 0);
 	if (--xfer->refs > 0)
 		return;
+	kv_keys_fini_locked(&xfer->keys);
 	if (xfer->space)
 		kv_lib_space_put_locked(xfer->space);
 	kv_xfer_free(xfer);
+}
+
+void kv_xfer_keys_get_locked(struct kv_keys *keys)
+{
+	kv_xfer_get_locked(kv_container(keys, struct kvfs_xfer, keys));
+}
+
+void kv_xfer_keys_put_locked(struct kv_keys *keys)
+{
+	kv_xfer_put_locked(kv_container(keys, struct kvfs_xfer, keys));
 }
 
 static void time_is_up_locked(struct kv_timer *timer)

@@ -14,6 +14,7 @@
 #include "kernels/kvfs.h"
 #include "kernels/session/rpc.h"
 #include "kernels/session/session.h"
+#include "kernels/transfer/keys_call.h"
 #include "common/layout.h"
 #include "common/wire.h"
 
@@ -58,13 +59,11 @@ struct kv_stream_place {
 };
 
 struct kvfs_device;
-struct kv_submission;	  /* submission.c */
-struct kv_hold;		  /* save.c */
-struct kv_load;		  /* load.c */
-struct kv_prefetch_chunk; /* prefetch.c */
-struct kv_flush_chunk;	  /* flush.c */
-struct kv_save_batch;	  /* batch.c */
-struct kv_save_ids;	  /* save.c */
+struct kv_submission; /* submission.c */
+struct kv_hold;	      /* save.c */
+struct kv_load;	      /* load.c */
+struct kv_save_batch; /* batch.c */
+struct kv_save_ids;   /* save.c */
 
 struct kvfs_xfer {
 	/* fixed after start */
@@ -120,19 +119,15 @@ struct kvfs_xfer {
 	size_t got_submitted; /* blocks that were not failed when it became so */
 
 	/* Flushing, flush.c */
-	bool flush_asked;  /* lock: somebody waits for DURABLE */
-	bool flush_sent;   /* lock */
-	int flush_stopped; /* lock: 0, or why the flush shall end */
-	LIST_HEAD(, kv_flush_chunk) flushing; /* lock: requests under way */
+	bool flush_asked; /* lock: somebody waits for DURABLE */
+	bool flush_sent;  /* lock */
 
 	/* load */
 	struct kvfs_lease *lease; /* until COPIED */
 	size_t first;		  /* in the lease */
 	struct kv_load *load;
 
-	/* prefetch */
-	struct kv_prefetch_chunk *chunks;
-	size_t n_chunks;
+	struct kv_keys keys; /* lock: of a prefetch, or to flush */
 
 	/* save; lock */
 	uint32_t *todo;		/* ring of blocks that are in no batch yet */
@@ -166,6 +161,9 @@ void kv_xfer_activate_locked(struct kvfs_xfer *xfer);
 
 void kv_xfer_get_locked(struct kvfs_xfer *xfer);
 void kv_xfer_put_locked(struct kvfs_xfer *xfer);
+/* The same for the owner of xfer->keys. */
+void kv_xfer_keys_get_locked(struct kv_keys *keys);
+void kv_xfer_keys_put_locked(struct kv_keys *keys);
 
 /* @n more blocks have come to @stage; their statuses are set. */
 void kv_xfer_reach_locked(struct kvfs_xfer *xfer, enum kvfs_stage stage,
