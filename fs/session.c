@@ -1,19 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * session.c - one FUSE session, from mount(2) to unmount.
+ * session.c - one FUSE session, from mount(2) to unmount: its options, the threads
+ * that read and answer the kernel's requests, and its end.
  *
- * OWNS      the session, and the thread that waits for the first
- *           answer and then for signals (the signal thread).
+ * The kernel hands requests out in order of arrival.  A thread that has read one
+ * answers it at once while the user has few in progress and none waiting, so that
+ * an idle daemon hands nothing over to another thread; beyond that, requests wait
+ * on their user's queue for the threads of a pool.
+ *
+ * OWNS      the session, the signal thread, which waits for the first answer and
+ *           then for signals; the threads that read and their buffers; the pool; a
+ *           request from when it is read until its handler returns.
  *
  * INVARIANTS
- *   (1) The notifier is stopped while requests are still being answered, or
- *       after the mount is gone: it may be waiting for a lock that only an
- *       answer frees.
+ *   (1) The notifier is stopped while requests are still answered, or after the
+ *       mount is gone: it may wait for a lock that only an answer frees.
  *   (2) The signal thread ends before the session is destroyed.
+ *   (3) At least one thread reads, or answers requests that are answered at once:
+ *       fewer than READERS are guests of the pool.
+ *   (4) Requests that the kernel makes by itself are answered at once: no user
+ *       would be charged for their turn, and an interrupt overtakes.
+ *   (5) A request of more than SMALL bytes that waits is charged to its user; a
+ *       smaller one costs less than the process that waits for it.
  *
- * LOCKING   none; flags are atomic.
+ * LOCKING   none: flags are atomic, and the pool has a lock of its own.
  */
 #include <limits.h>
+#include <linux/fuse.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,16 +36,22 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
+#include "cache/core/account.h"
 #include "common/thread.h"
 #include "common/bytes.h"
+#include "fs/base/workers.h"
 #include "fs/mount/notify.h"
+#include "fs/mount/open.h"
 #include "fs/mount/ops.h"
 #include "fs/mount/parked.h"
-#include "fs/mount/requests.h"
 #include "fs/session.h"
 #include "fs/mountpoint.h"
 
 #define READAHEAD (1u << 20)
+#define READERS 8u
+#define THREADS 24u
+#define SMALL 4096u
+#define TURN_NS 1000000u
 
 struct session {
 	struct kv_daemon *daemon;
@@ -39,13 +59,143 @@ struct session {
 	void (*ready)(void *arg);
 	void *arg;
 	struct fuse_session *fuse;
-	struct kv_requests *requests;
+	struct kv_workers_config config;
+	struct kv_workers *pool;
+	struct reader {
+		struct session *session;
+		struct fuse_buf buffer;
+		pthread_t thread;
+	} readers[READERS];
+	unsigned n_readers;
 	pthread_t signals;
+	sem_t over;		 /* posted by a reader, and by end() */
+	_Atomic int status;	 /* of reading requests */
 	_Atomic bool ended;	 /* requests are read no more */
 	_Atomic bool unanswered; /* the mount did not answer */
 };
 
-/* libfuse says why it fails; one line of that is ours to show. */
+struct request {
+	struct kv_work work; /* first */
+	struct session *session;
+	uint64_t arrived;
+	struct fuse_buf buffer;
+	struct kv_account *account; /* charged with the buffer; or NULL */
+	char bytes[];
+};
+
+/* ---- requests ---- */
+
+static void answer(struct kv_work *work, struct kv_hash *hash)
+{
+	const struct request *request = (struct request *)work;
+
+	(void)hash;
+	kv_request_arrived = request->arrived;
+	fuse_session_process_buf(request->session->fuse, &request->buffer);
+}
+
+static void answer_queued(struct kv_work *work, struct kv_hash *hash)
+{
+	struct request *request = (struct request *)work;
+
+	answer(work, hash);
+	if (request->account)
+		kv_account_credit(request->account, KV_FINITE_MEMORY,
+				  request->buffer.size);
+	kv_account_put(request->account);
+	free(request);
+}
+
+/* Reply with an error to a request that neither libfuse nor a handler has seen. */
+static void refuse(struct session *s, const struct fuse_in_header *header,
+		   int error)
+{
+	const struct fuse_out_header reply = {
+		.len = sizeof(reply), .error = error, .unique = header->unique};
+
+	(void)!write(fuse_session_fd(s->fuse), &reply, sizeof(reply));
+}
+
+/* Copy @from, and let the copy wait for its user's turn. */
+static void queue(const struct request *from,
+		  const struct fuse_in_header *header)
+{
+	struct session *s = from->session;
+	const size_t n = from->buffer.size;
+	struct request *request = malloc(sizeof(*request) + n);
+	int r = request ? 0 : -ENOMEM;
+
+	if (r == 0) {
+		*request = *from;
+		request->work.run = answer_queued;
+		request->buffer.mem =
+			memcpy(request->bytes, from->buffer.mem, n);
+	}
+	if (r == 0 && n > SMALL) {
+		request->account = kv_account_get(
+			kv_cache_accounts(s->daemon->cache), header->uid);
+		r = request->account ? kv_account_charge(request->account,
+							 KV_FINITE_MEMORY, n)
+				     : -ENOMEM;
+	}
+	if (r == 0) {
+		kv_work_submit(s->pool, &request->work, header->uid, 0);
+		return;
+	}
+	refuse(s, header, r == -ENOLCK ? -ENOSPC : r);
+	if (request)
+		kv_account_put(request->account);
+	free(request);
+}
+
+static void dispatch(struct session *s, const struct fuse_buf *buffer)
+{
+	const struct fuse_in_header *header = buffer->mem;
+	struct request request = {.work.run = answer,
+				  .session = s,
+				  .arrived = kv_now_ns(),
+				  .buffer = *buffer};
+
+	switch (header->opcode) {
+	case FUSE_INIT:
+	case FUSE_DESTROY:
+	case FUSE_INTERRUPT:
+	case FUSE_FORGET:
+	case FUSE_BATCH_FORGET:
+	case FUSE_RELEASE:
+	case FUSE_RELEASEDIR:
+		answer(&request.work, NULL);
+		break;
+	default:
+		if (!kv_work_run(s->pool, &request.work, header->uid))
+			queue(&request, header);
+	}
+}
+
+/* A reader: it can be cancelled in its read alone. */
+static void *receive(void *arg)
+{
+	struct reader *reader = arg;
+	struct session *s = reader->session;
+	int r, state;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+	do {
+		pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
+		r = fuse_session_receive_buf(s->fuse, &reader->buffer);
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+		if (r > 0)
+			dispatch(s, &reader->buffer);
+	} while (r > 0 || r == -EINTR || r == -EAGAIN);
+	if (r < 0)
+		s->status = r;
+	sem_post(&s->over);
+	return NULL;
+}
+
+/* ---- the session ---- */
+
+/* The last error that libfuse has logged. */
 static char last_words[256];
 
 static void listen_to_libfuse(enum fuse_log_level level, const char *format,
@@ -71,7 +221,7 @@ void kv_session_block_signals(void)
 	sigset_t set = ending_signals();
 
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE: EFBIG says it, too */
+	signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE: EFBIG is enough */
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
@@ -87,8 +237,8 @@ static void init(void *userdata, struct fuse_conn_info *conn)
 		      (FUSE_CAP_READDIRPLUS | FUSE_CAP_ATOMIC_O_TRUNC |
 		       FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS);
 	conn->max_readahead = READAHEAD;
-	/* Requests in background wait here, by user, and not in the kernel in
-	 * order of arrival. */
+	/* Background requests wait here, by user, not in the kernel in order of
+	 * arrival. */
 	conn->max_background = UINT16_MAX;
 	conn->congestion_threshold = UINT16_MAX;
 	conn->time_gran = 1;
@@ -180,8 +330,8 @@ static int open_session(struct session *s, char **ret_why)
 	return 0;
 }
 
-/* The kernel reads ahead 128 KiB on FUSE; blocks are larger.  Only root can
- * say so, and it works without. */
+/* Raise the kernel's read-ahead, which is 128 KiB on FUSE; blocks are larger.  It
+ * takes root, and reads work without. */
 static void raise_readahead(const char *path)
 {
 	_cleanup_(kv_freep) char *name = NULL;
@@ -199,10 +349,11 @@ static void raise_readahead(const char *path)
 	fclose(f);
 }
 
+/* Make run_mounted() end the session. */
 static void end(struct session *s)
 {
 	kv_notify_stop(s->daemon->mount->notify);
-	kv_requests_end(s->requests);
+	sem_post(&s->over);
 }
 
 static bool answers(const char *path)
@@ -216,9 +367,9 @@ static bool answers(const char *path)
 }
 
 /*
- * A process that waits for its own answer, and is killed, never ends: the
- * kernel waits for the answer, and holds the mount until the process has ended.
- * So another one asks, which has nothing of ours open.
+ * Return whether the mount answers.  A process that waits for its own answer, and is
+ * killed, never ends: the kernel waits for the answer, and keeps the mount until
+ * the process has ended.  So a child asks, which has no descriptor of ours.
  */
 static bool first_answer(const char *path)
 {
@@ -256,22 +407,48 @@ static void *guard(void *arg)
 	return NULL;
 }
 
+/* Answer requests until the mount is gone, end() is called, or reading fails. */
 static int serve(struct session *s)
 {
+	const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	int r;
 
-	r = kv_requests_new(s->daemon->mount, s->fuse, &s->requests);
-	if (r < 0)
-		return r;
-	r = kv_thread_start(&s->signals, "kvfs-signals", guard, s);
+	sem_init(&s->over, 0, 0);
+	s->config = (struct kv_workers_config){
+		.name = "kvfs-fuse",
+		.threads = THREADS,
+		.each = (unsigned)KV_MIN(KV_MAX(cpus, 4), 16),
+		.guests = READERS - 1,
+		.turn = TURN_NS,
+		.timed = true};
+	r = kv_workers_new(&s->config, &s->pool);
+	while (r == 0 && s->n_readers < READERS) {
+		struct reader *reader = &s->readers[s->n_readers];
+
+		reader->session = s;
+		r = kv_thread_start(&reader->thread, "kvfs-requests", receive,
+				    reader);
+		s->n_readers += r == 0;
+	}
+	if (r == 0)
+		r = kv_thread_start(&s->signals, "kvfs-signals", guard, s);
 	if (r == 0) {
-		r = kv_requests_wait(s->requests);
+		while (sem_wait(&s->over) < 0)
+			;
+		r = s->status;
 		s->ended = true;
-		pthread_kill(s->signals,
-			     SIGTERM); /* blocked: it ends sigwait */
+		/* The signal is blocked: it ends sigwait(). */
+		pthread_kill(s->signals, SIGTERM);
 		pthread_join(s->signals, NULL);
 	}
-	kv_requests_free(s->requests);
+	for (unsigned i = 0; i < s->n_readers; i++)
+		pthread_cancel(s->readers[i].thread);
+	for (unsigned i = 0; i < s->n_readers; i++) {
+		pthread_join(s->readers[i].thread, NULL);
+		free(s->readers[i].buffer.mem);
+	}
+	kv_workers_free(s->pool);
+	sem_destroy(&s->over);
 	return s->unanswered ? -EIO : r;
 }
 

@@ -27,7 +27,8 @@
 #include "fs/mount/ops.h"
 #include "fs/mount/permit.h"
 #include "fs/mount/parked.h"
-#include "fs/mount/requests.h"
+
+_Thread_local uint64_t kv_request_arrived;
 
 /* ---- handles ---- */
 
@@ -290,7 +291,7 @@ static int share_text(struct kv_mount *mount, uint64_t ino,
 	pthread_mutex_lock(&handles->lock);
 	for (i = 0; i < TEXTS; i++)
 		if (is_of(&handles->texts[i], ino, reader) &&
-		    handles->texts[i].began >= kv_request_arrived())
+		    handles->texts[i].began >= kv_request_arrived)
 			text = strdup(handles->texts[i].text);
 	pthread_mutex_unlock(&handles->lock);
 	if (text) {

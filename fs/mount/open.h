@@ -51,6 +51,9 @@ int kv_handles_new(struct kv_handles **ret_handles); /* -ENOMEM */
 /* With those that the kernel had no chance to release. */
 void kv_handles_free(struct kv_mount *mount);
 
+/* When the request was read that this thread answers; session.c sets it. */
+extern _Thread_local uint64_t kv_request_arrived;
+
 static inline struct kv_handle *kv_handle_of(const struct fuse_file_info *fi)
 {
 	return (struct kv_handle *)(uintptr_t)fi->fh;
