@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """build_native.py - the extension module kvfs._native, by cffi in API mode.
 
-What Python may call is read from kvfs.h itself, the one that is compiled against: a
-struct or a function that changes there changes here, or does not compile.  The
-library is the installed one (pkg-config kvfs; PKG_CONFIG_PATH says which), else that
-of the checkout this folder stands in.  It is linked, never copied in: a process that
-has libkvfs already goes on with that one.
+The declarations come from kvfs.h itself, so a changed struct or function changes here as well,
+or does not compile.  The library is the installed one (pkg-config kvfs; PKG_CONFIG_PATH says
+which), else that of the checkout this folder stands in.  The library is linked dynamically, so
+a process has one libkvfs.
 """
 import os
 import re

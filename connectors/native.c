@@ -48,13 +48,13 @@ static int keys_salted(kvfs_key *keys, const char *hashes, size_t n, size_t len,
 		       const char *salt, size_t salt_len);
 
 /*
- * Match @keys in the space of each query, hold what is there, within @deadline
- * (0: for ever), and wait for that as kvfs_lease_wait does, until @wait: all of
- * it, or of a query whose window is not 0 the last @windows[i] blocks.  With
- * @missing, and where no query has a window, all @n are held without a match
- * before: one round trip instead of two, and other nodes may have what would not
- * match.  Returns how many blocks match, or are waited for; 0: there is no lease.
- * *@ret_held is what the wait returned.
+ * Match @keys in the space of each query, and hold the matching blocks, within
+ * @deadline (0: for ever): all of them, or with a window the last @windows[i].
+ * Then wait until @wait, as kvfs_lease_wait does.  With @missing, and if no
+ * query has a window, hold all @n keys without a match: that saves a round trip,
+ * and other nodes may have blocks that do not match here.  Return the number of
+ * blocks that match, or are waited for; 0: there is no lease.  *@ret_held is the
+ * result of the wait.
  */
 static long chain_hold(kvfs_query *queries, const uint32_t *windows,
 		       size_t n_queries, const kvfs_key *keys, size_t n,

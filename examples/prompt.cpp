@@ -120,7 +120,7 @@ int run(const char *path)
 	Xfer load(xfer_);
 	int64_t loaded = wait_for(session.get(), loaded_word, KVFS_COPIED);
 
-	// What the model would do.
+	// Stand-in for the model.
 	for (size_t i = hit; i < blocks; i++)
 		std::memset(&memory[i * block_bytes], static_cast<int>(i + 1),
 			    block_bytes);

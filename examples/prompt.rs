@@ -109,7 +109,7 @@ fn run(path: &str) -> Result<(), String> {
         kvfs_xfer_free(xfer);
         kvfs_release(lease);
         for (i, block) in memory.chunks_mut(BYTES).enumerate().skip(hit) {
-            block.fill(i as u8 + 1); // what the model would do
+            block.fill(i as u8 + 1); // stand-in for the model
         }
         let mut meta: Vec<kvfs_meta> = vec![zeroed(); BLOCKS];
         for i in 0..BLOCKS {

@@ -9,15 +9,15 @@
             lease.wait()
             k = lease[0]["k"].numpy()             # read-only, no copy
 
-An engine that is asked again and again makes keys once (`Chain`), matches and holds by one
-call (`Together`), loads by one (`Pool.fetch`), and is told what has come to pass, by words
-of its own (`Session.reap`).  `match_tokens` is for groups whose blocks differ in length;
-`Space.keys` lists what is there, `Space.blocks` with the tokens, in spaces that keep them,
-`Space.remove` removes all of it.
+An engine with many requests makes keys once (`Chain`), matches and holds in one call
+(`Together`), loads in one (`Pool.fetch`), and collects events by words of its own
+(`Session.reap`).  `match_tokens` is for groups whose blocks differ in length; `Space.keys`
+lists the blocks, `Space.blocks` with their tokens, in spaces that keep them, and `Space.remove`
+removes the space.
 
-Bytes are copied by libkvfs's own threads, or not at all.  Every call lets the
-interpreter's lock go.  Ctrl-C ends a wait within 0.1 s, and a look-up at a daemon that hangs
-within its second.  What fails raises kvfs.Error, an OSError with the key's name.
+Bytes are copied by libkvfs's own threads, or not at all.  Every call releases the interpreter's
+lock.  Ctrl-C ends a wait within 0.1 s, and a look-up while the daemon hangs within a second.  A
+failing call raises kvfs.Error, an OSError with the key's name.
 """
 from ._native import ffi, lib
 from .errors import Error

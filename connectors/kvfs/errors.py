@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class Error(OSError):
-    """What libkvfs answered: `errno` as ever, `key` the block's name in hex or None."""
+    """An error of libkvfs: `errno` as in OSError, `key` the block's name in hex or None."""
 
     errno: int
 
@@ -30,8 +30,8 @@ I32, I64 = (-2**31, 2**31 - 1), (-2**63, 2**63 - 1)
 
 
 def not_c(error: Exception, **given: tuple[object, tuple[int, int]]) -> Exception:
-    """What to raise for an @error of cffi's: the argument that is no number, or not within
-    its bounds, by its name."""
+    """Return the exception to raise for an @error of cffi's: it names the argument that is no
+    number, or out of bounds."""
     for name, (value, (least, most)) in given.items():
         try:
             number = operator.index(value)  # type: ignore[arg-type]

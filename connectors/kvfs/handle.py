@@ -21,7 +21,8 @@ OPTIONS_SIZE = ffi.sizeof("kvfs_opts")
 
 
 def within(deadline: float | None) -> int:
-    """Of a kvfs_opts: 0 is for ever, and a @deadline of 0 seconds has passed at once."""
+    """Return the deadline of a kvfs_opts, where 0 means for ever; a @deadline of 0 seconds has
+    passed at once."""
     return 0 if deadline is None else max(1, nanoseconds(deadline))
 
 
@@ -51,7 +52,8 @@ def pointer(what: str, number: int) -> Any:
 
 
 def nanoseconds(seconds: float | None) -> int:
-    """None is for ever, and so is what is too long for C; what is negative has passed."""
+    """Return @seconds as C takes them.  None and numbers too large mean for ever; a negative
+    time has passed."""
     if seconds is None:
         return FOREVER
     try:
@@ -86,10 +88,10 @@ def apart(call: Any, *what: Any) -> int:
 
 
 class Handle:
-    """What libkvfs makes, by a call that is given `out`; `made` takes its pointer `c`.  That
-    has one reference of native.c's `struct held`, and @keep.  A call that was given it holds
-    it till it returns, whoever closes it meanwhile.  If Ctrl-C comes between the two calls it
-    ends with `out`."""
+    """An object of libkvfs.  A call of libkvfs makes it in `out`; `made` then takes its pointer
+    `c`, which has one reference of native.c's `struct held`, and @keep.  A call that uses the
+    handle keeps it alive until the call returns, even if another thread closes it.  If Ctrl-C
+    arrives between the two calls, the object ends with `out`."""
 
     __slots__ = ("c", "held", "out", "_keep", "__weakref__")
 
@@ -125,5 +127,6 @@ class Owner:
         return self._handle is None
 
     def close(self) -> None:
-        """Give it up.  It ends when nothing made from it is left, arrays included."""
+        """Release the handle.  The object ends with the last object made from it, arrays
+        included."""
         self._handle = None

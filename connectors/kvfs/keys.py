@@ -96,7 +96,7 @@ def _raw(name: Name) -> bytes:
 
 
 def unpack(packed: bytes) -> Keys:
-    """What a pickle of Keys has."""
+    """Return the Keys of a pickle."""
     n = len(packed) // KEY_SIZE
     array = ffi.new(KEYS, max(1, n))
     ffi.memmove(array, packed, n * KEY_SIZE)

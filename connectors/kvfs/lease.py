@@ -45,8 +45,8 @@ class Lease(Owner):
         self.close()
 
     def close(self) -> None:
-        """Give it up: it ends with the last array over its blocks.  Who awaits it gets
-        ValueError."""
+        """Release the lease, which ends with the last array over its blocks.  Tasks that await
+        it get ValueError."""
         super().close()
         self._awaited.look()
 
@@ -99,7 +99,7 @@ class Lease(Owner):
                 raise Error(-status, "lease", keys[at].hex())
 
     def cancel(self) -> None:
-        """What is not there yet fails with ECANCELED."""
+        """Stop fetching: blocks that have not arrived fail with ECANCELED."""
         lib.kvfs_lease_cancel(self.handle.c)
 
     def __getitem__(self, i: int) -> Block:
@@ -149,7 +149,7 @@ class Block(Mapping[str, "Tensor"]):
 
 class Tensor:
     """Read-only memory of the arena, for NumPy (`numpy`, `numpy.asarray`) and by DLPack
-    (`torch.from_dlpack`).  What is made of it holds the lease."""
+    (`torch.from_dlpack`).  Arrays and tensors made from it hold the lease."""
 
     def __init__(self, handle: Handle, data: Any, dtype: str, shape: tuple[int, ...]) -> None:
         self._handle = handle

@@ -5,10 +5,10 @@
      "adapter_params": {"path": "/kvfs", "model": "/models/qwen"}}
 
 LMCache's keys have the model's name, rank, group, hash and salt; `model`, a folder,
-adds its weights, so that another model of that name shares nothing.  Each size of
-object is a space of its own; which sizes there are stands in a space, too, since a
-look-up tells none.  What it misses other nodes are asked for, while LMCache waits for
-its completion.  Bytes go between LMCache's memory and kvfs's by libkvfs's threads.
+adds its weights, so that another model of that name shares nothing.  Each size of object has a
+space of its own.  Another space lists the sizes, because a look-up has none.  For missing
+objects other nodes are asked, while LMCache waits for the look-up's completion.  Bytes go
+between LMCache's memory and kvfs's by libkvfs's threads.
 """
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Settings(Tier):
 
 
 def scope(key: str) -> str:
-    """What the sizes of objects depend on: model, rank and group."""
+    """The part of a key that decides the sizes of objects: model, rank and group."""
     found = SCOPE.fullmatch(key)
     return found[1] if found else ""
 
 
 @dataclass
 class Task:
-    """What was submitted: bools by index, and what is still under way."""
+    """A submitted batch: results by index, and the transfers under way."""
 
     found: list[bool]
     parts: list[tuple[list[int], kvfs.Transfer]] = field(default_factory=list)
@@ -127,7 +127,7 @@ class Look:
                     self.found[i] |= status == 0
 
     def wait(self) -> None:
-        """It is given up; nothing of LMCache's is used by it."""
+        """The look-up is abandoned; it uses no memory of LMCache's."""
 
 
 class KvfsClient:
@@ -315,7 +315,7 @@ class Sizes:
         return places, self._space.acquire(self._keys(name, places), deadline=wait)
 
     def learn(self, name: str, places: list[int], lease: kvfs.Lease) -> set[int]:
-        """Those that were not known to whoever asked."""
+        """The objects that were unknown at the look-up."""
         with lease:
             self._take(name, places, lease)
         return {self._known[name][place] for place in places if place in self._known[name]}

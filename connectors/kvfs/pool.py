@@ -103,10 +103,10 @@ class Pool(Owner):
         self.close()
 
     def close(self) -> None:
-        """Waits for its transfers; then nobody touches the memory any more.  What has not
-        begun is given up (ETIMEDOUT) after some seconds if the daemon hangs, and after five
-        if it waits for a stream.  A device that hangs with copies is waited for: till it has
-        done with the memory that is kept."""
+        """Wait for the pool's transfers; afterwards libkvfs does not touch the memory.
+        Transfers that have not begun are abandoned (ETIMEDOUT) after some seconds if the daemon
+        hangs, and after five if they wait for a stream.  A device that hangs during a copy is
+        waited for, until it no longer uses the memory."""
         super().close()
 
     def info(self) -> dict[str, Any]:
@@ -147,11 +147,11 @@ class Pool(Owner):
     def fetch(self, space: Space, keys: Iterable[Name], pages: Iterable[int], *,
               deadline: float | None = None, stream: int | None = 0, event: int = 0,
               user: int = 0, again: bool = False) -> Transfer:
-        """Acquire, load and release in one call: copy the blocks @keys to @pages.  They are
-        brought to DRAM within @deadline, and copied within another.  Those that are not there
-        are misses: the transfer ends with how many there were, 0 if none.  @stream and @event
-        are as for `load`.  @again: another lease has the blocks for the same use, which
-        counts as one hit then."""
+        """Acquire, load and release in one call: copy the blocks @keys to @pages.  The blocks
+        are brought to DRAM within @deadline, and copied within another.  Absent blocks are
+        misses: the transfer's result is the number of present ones.  @stream and @event are as
+        for `load`.  @again: another lease has the blocks for the same use, which counts as one
+        hit then."""
         some = Keys.of(keys)
         numbers, n = self._numbers(pages)
         if n != len(some):
@@ -244,8 +244,8 @@ class Pool(Owner):
     def _check_save(self, begun: int, space: Space, pages: Any, keys: Keys, tokens: bool) -> None:
         what = f"save to {space.name}"
         if begun == -errno.EINVAL and space.keeps_tokens != tokens:
-            raise Error(errno.EINVAL, what, why="it keeps no tokens" if tokens else
-                        "it keeps the tokens of blocks, and none are given")
+            raise Error(errno.EINVAL, what, why="the space keeps no tokens" if tokens else
+                        "the space keeps tokens, and none are given")
         self._check(begun, what, pages, [space], False, keys)
 
     @staticmethod

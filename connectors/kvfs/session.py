@@ -30,7 +30,7 @@ def open(path: str | os.PathLike[str]) -> Session:
 
 
 class What(enum.IntEnum):
-    """What an event is about."""
+    """The subject of an event."""
 
     CONNECTION = lib.KVFS_EVENT_CONNECTION
     LEASE = lib.KVFS_EVENT_LEASE
@@ -72,8 +72,8 @@ class Session(Owner):
 
     def space(self, name: str, layout: str | Mapping[str, Any] | None = None, *,
               create: bool = False, mode: int = 0o700, shared: bool = False) -> Space:
-        """The space @name.  With @create it is made if it is absent, with @layout and
-        @mode; one that is there must be the caller's own, or with @shared anybody's."""
+        """Open the space @name.  With @create an absent space is made with @layout and @mode;
+        an existing one must belong to the caller, or with @shared to any user."""
         if layout is not None and not isinstance(layout, str):
             layout = json.dumps(layout)
         if not isinstance(mode, int) or not 0 <= mode <= 0o777:
@@ -117,9 +117,9 @@ class Session(Owner):
         return check(lib.kvfs_process(self.handle.c), "process")
 
     def reap(self, at_most: int = 64) -> list[Event]:
-        """What has happened since it was reaped last, oldest first: to leases and transfers
-        that were begun with a word (`user`), as long as somebody has them, and to the
-        connection.  Instead of `process`, and of `await`."""
+        """Return the events since the last call, oldest first: of existing leases and transfers
+        that were begun with a word (`user`), and of the connection.  Use it instead of
+        `process` and `await`."""
         try:
             events = ffi.new(EVENTS, at_most)
         except (TypeError, ValueError, OverflowError) as error:
@@ -192,7 +192,7 @@ class Awaited:
 
 
 def _is_over(done: Callable[[], bool]) -> bool:
-    """Or cannot be asked any more: who awaits it is told so."""
+    """Whether an object is done, or can no longer be asked; awaiting tasks get that error."""
     try:
         return done()
     except (ValueError, Error):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""settings - what an engine's configuration may say of kvfs, and one line for what is wrong."""
+"""settings - the settings of kvfs in an engine's configuration; an error is one line."""
 from __future__ import annotations
 
 from collections.abc import Mapping

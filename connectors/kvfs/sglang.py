@@ -6,10 +6,10 @@
     '{"backend_name": "kvfs", "module_path": "kvfs.sglang", "class_name": "KvfsHiCache",
       "interface_v1": 1, "path": "/kvfs"}'
 
-SGLang calls from its prefetch and backup threads, at most 128 pages at a time, and an
-exception would end such a thread for good: whatever happens is answered by a list.
-What a look-up misses other nodes are asked for: its thread waits, no request that has
-begun does.  Bytes go between SGLang's host pool and kvfs's memory by libkvfs's threads.
+SGLang calls from its prefetch and backup threads, at most 128 pages at a time.  An exception
+would end such a thread for good, so every call returns a list.  A look-up asks other nodes for
+missing pages; its thread waits, running requests do not.  Bytes go between SGLang's host pool
+and kvfs's memory by libkvfs's threads.
 """
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ class KvfsHiCache(HiCacheStorage):
         return time.monotonic() + self._settings.remote_wait
 
     def _there(self, pages: Pages, keys: list[str], until: float, first: int = 0) -> list[bool]:
-        """Of each whether it is here; other nodes are asked, till @until, for what is missing
-        from @first on."""
+        """Return for each key whether it is here.  From @first on, other nodes are asked for
+        missing keys, until @until."""
         if not self._patience.left or not keys:
             return [False] * len(keys)
         names, start = _keys(keys), time.monotonic()

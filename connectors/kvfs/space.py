@@ -38,7 +38,7 @@ TOKENS_AT_ONCE = 512
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """What a block's tokens are, in a space that keeps that."""
+    """The tokens of a block, in a space that keeps them."""
 
     ids: list[int]
     extras: bytes
@@ -107,9 +107,9 @@ def acquire(spaces: Sequence[Space], keys: Sequence[Keys], *, deadline: float | 
 
 
 class Together:
-    """Spaces in which a model has its blocks, one for each layer group and rank: what is
-    there in all of them is matched and held by one call.  Of a space with a window of
-    blocks (0: none) only its last ones are held.  One thread at a time."""
+    """The spaces of one model, one for each layer group and rank.  One call matches and holds
+    the blocks that all of them have.  Of a space with a window of blocks (0: none) only the
+    last blocks are held.  One thread at a time."""
 
     def __init__(self, spaces: Sequence[Space], windows: Sequence[int] | None = None) -> None:
         self._spaces = list(spaces)
@@ -230,7 +230,7 @@ class Space(Owner):
         n = lib.kvfs_key_chain(self.handle.c, before.c if before is not None else ffi.NULL, array,
                                len(tokens), ffi.NULL, 0, keys, len(tokens))
         if n == -errno.EINVAL:
-            raise Error(errno.EINVAL, f"keys of {self.name}", why="its layout does not say how many "
+            raise Error(errno.EINVAL, f"keys of {self.name}", why="the layout does not say how many "
                         "tokens a block has, or the parent is none of its keys")
         return Keys.from_c(keys, check(n, f"keys of {self.name}"))
 
@@ -241,7 +241,7 @@ class Space(Owner):
         return match([self], [Keys.of(keys)])
 
     def probe(self, keys: Iterable[Name]) -> list[State]:
-        """Where each is."""
+        """Return the state of each block."""
         some = Keys.of(keys)
         array, _kept = query([self], [some])
         states = ffi.new("uint8_t[]", max(1, len(some)))
@@ -307,9 +307,9 @@ class Space(Owner):
         check(apart(lib.kvfs_space_remove, self.handle.c), f"remove {self.name}")
 
     def pages(self, at_most: int = 4096) -> Iterator[Keys]:
-        """The keys of all blocks, in no order, some at a time: what is there all the while
-        is listed once, seldom twice; what comes or goes may be or not.  ENOENT also: it
-        may not be read."""
+        """The keys of all blocks, in no order, some at a time.  A block that exists all the
+        while is listed once, seldom twice; a block that appears or disappears may be missing.
+        ENOENT: no such space, or no right to read it."""
         cursor = ffi.new("uint64_t *")
         at_most = max(at_most, LIST_MIN)
         while True:
@@ -327,11 +327,11 @@ class Space(Owner):
             yield from some
 
     def tokens(self, keys: Iterable[Name]) -> list[Tokens | None]:
-        """What the tokens of each are; None: it is not there.  No block is read that is
-        durable.  EINVAL: the space keeps none."""
+        """Return the tokens of each block; None: absent.  Durable blocks are not read for that.
+        EINVAL: the space keeps no tokens."""
         some = Keys.of(keys)
         if not self.keeps_tokens:
-            raise Error(errno.EINVAL, f"tokens of {self.name}", why="its layout has no \"token_ids\"")
+            raise Error(errno.EINVAL, f"tokens of {self.name}", why="the layout has no \"token_ids\"")
         found: list[Tokens | None] = []
         told = ffi.new("kvfs_tokens[]", TOKENS_AT_ONCE)
         room = ffi.new("uint64_t[]", TOKENS_ROOM // 8)

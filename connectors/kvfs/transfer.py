@@ -31,10 +31,10 @@ class Stage(enum.IntEnum):
 
 
 class Transfer(Owner):
-    """`await` it for its usual end: COPIED of a load, SEALED of a save.  That returns how
-    many blocks got there, and a block that did not is no error: it is a miss (`statuses`
-    tells which, `check` raises Error).  It goes on when it is forgotten; memory it copies
-    to or from must stay until it is COPIED."""
+    """`await` it for its usual end: COPIED of a load, SEALED of a save.  The result is the
+    number of blocks that got there.  Another block is a miss, not an error (`statuses` shows
+    which, `check` raises Error).  A transfer continues without its object; its memory must stay
+    until it is COPIED."""
 
     def __init__(self, handle: Handle, awaited: Awaited, keys: Keys | None, n: int, end: Stage,
                  what: str) -> None:
@@ -49,7 +49,7 @@ class Transfer(Owner):
         return self.n
 
     def close(self) -> None:
-        """Forget it: it goes on.  Who awaits it gets ValueError."""
+        """Release the transfer, which continues.  Tasks that await it get ValueError."""
         super().close()
         self._awaited.look()
 
@@ -98,5 +98,5 @@ class Transfer(Owner):
                 raise Error(-status, self._what, self.keys[i].hex() if self.keys else None)
 
     def cancel(self) -> None:
-        """Stop what has not begun.  What is being copied goes on until it is COPIED."""
+        """Stop blocks that have not begun.  Copies under way continue until COPIED."""
         lib.kvfs_xfer_cancel(self.handle.c)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a helper of the remote tier needs to talk to the daemon: kvfs-remote-helper(7).
+"""The protocol between a helper of the remote tier and the daemon: kvfs-remote-helper(7).
 
 A helper makes an engine from its URL, and serves:
 
     kvfs_remote.serve(lambda url, landing, tenant: Engine(...))
 
-engine.begin(requests) starts them and returns soon; each is answered once, from any
-thread, by kvfs_remote.answer.  CLEAR is asked only of an engine with clears = True.
-engine.cancel(ids), if it has that, is told of those for whom nobody waits; they are
-answered all the same.
+engine.begin(requests) starts requests and returns soon; any thread answers each once, by
+kvfs_remote.answer. Only an engine with clears = True gets CLEAR. engine.cancel(ids), if
+defined, receives abandoned requests; they are answered nevertheless.
 """
 import array
 import contextlib
@@ -50,8 +49,8 @@ class Landing:
 
 
 class Request(NamedTuple):
-    """What is asked: `bytes` are the length of what is put, or the room for what is
-    got; they stand in the landing memory at `at` + NOTE, after the object's note."""
+    """A request: `bytes` is the length of a put, or the room for a get; the object is in the
+    landing memory at `at` + NOTE, after its note."""
     id: int
     call: int
     at: int
@@ -65,7 +64,7 @@ class Request(NamedTuple):
 
 
 def answer(answers: Iterable[tuple[Request, int, int]]) -> None:
-    """Say the status of requests, 0 or -errno, and of what was got its length."""
+    """Answer requests with their status, 0 or -errno, and the length of a get."""
     items = [_answer.pack(request.id, status, 0, length) for request, status, length in answers]
     for at in range(0, len(items), 32):
         some = items[at:at + 32]
@@ -121,6 +120,6 @@ def serve(make: Callable[[str, Landing, str], Any]) -> None:
 
 
 def options(url: str) -> tuple[str, dict[str, str]]:
-    """What stands before the ? of a URL, and what after it, by name."""
+    """Return the part of a URL before the ?, and the options after it by name."""
     path, _, rest = url.partition("?")
     return path, dict(word.split("=", 1) for word in rest.split("&") if word)

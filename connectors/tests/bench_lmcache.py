@@ -32,7 +32,7 @@ results: dict[str, dict[str, list[float]]] = {}
 
 
 def dropped(folder: str) -> None:
-    """Its files are on the disk, and not in the kernel's cache."""
+    """The adapter's files are on the disk, and not in the kernel's cache."""
     subprocess.run(["sync", "-f", folder], check=True)
     for path in glob.glob(f"{folder}/*"):
         fd = os.open(path, os.O_RDONLY)

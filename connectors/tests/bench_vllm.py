@@ -101,8 +101,8 @@ def kvfs(model: str) -> None:
 
 
 def nodes(model: str) -> None:
-    """What another node has handed over: this one's store is empty.  The files are on this
-    machine, in the kernel's cache."""
+    """Blocks that another node has handed over; this node's store is empty.  The files are on
+    this machine, in the kernel's cache."""
     with Between() as folder, Web() as web, Mount(MOUNT) as mount, \
             Engine(model, mount.path, extra={"remote": True}, **OPTIONS) as engine:
         places = (("another node's, dir:", folder), ("another node's, WebDAV", web))
@@ -165,7 +165,7 @@ def example(model: str) -> None:
                 for seed in range(ROUNDS):
                     take("Example", n, "recomputed and saved", engine, 500 + seed)
                     engine.do("reset")
-                    # It finds a prompt with one more token than that which it saved.
+                    # The engine finds a prompt with one more token than the saved one.
                     take("Example", n, "from its files", engine, 500 + seed, more=1)
                     take("Example", n, "own prefix cache", engine, 500 + seed)
                     engine.do("reset")

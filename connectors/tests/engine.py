@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engine.py SOCKET - vLLMs on the CPU that do what they are told, for the tests.
+"""engine.py SOCKET - vLLMs on the CPU that obey commands, for the tests.
 
 Importing vLLM takes most of the time until one is up, so it is done once: for each
 configuration that comes from SOCKET, with the descriptors of a log, of commands and of
-answers, a process is forked off that is an engine.  It takes commands as JSON lines, and
-answers so.  What it answers is looked at inside the engine, never read off a counter:
-bytes of the pages of its own prefix cache by hash, and tokens that went through the model.
+answers, a process is forked off that is an engine.  The engine takes commands as JSON lines and
+answers in JSON lines.  Answers come from inside the engine, never from a counter: bytes of the
+pages of its prefix cache by hash, and tokens that went through the model.
 """
 import hashlib
 import json
@@ -121,7 +121,7 @@ class Engine:
                 if "preempt" in m.name and hasattr(m, "value")}
 
     def leases(self):
-        """What the connector still remembers."""
+        """The connector's remaining state."""
         side = self.scheduler.connector._scheduler
         return {"requests": len(side._requests), "loads": len(side._loads)}
 

@@ -123,7 +123,8 @@ class Engine:
         return self.log.read()
 
     def _shared(self) -> list[str]:
-        """Its files in /dev/shm, by which several ranks talk: who is killed leaves them."""
+        """The files in /dev/shm by which several ranks communicate: a killed process leaves
+        them."""
         inodes: set[int] = set()
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
@@ -134,7 +135,7 @@ class Engine:
             return [file.path for file in files if file.is_file() and file.inode() in inodes]
 
     def kill(self) -> None:
-        """SIGKILL to it and to what it started."""
+        """Send SIGKILL to the engine and to its children."""
         if self.answers.closed:
             return
         shared = self._shared()

@@ -125,7 +125,7 @@ class Between:
             os.mkfifo(path)
 
     def answer(self) -> None:
-        """Who was waiting goes on, and others get the blocks again."""
+        """Waiting calls continue, and other processes get the blocks again."""
         for path in self._hung:
             os.rename(path, f"{path}.pipe")
             os.rename(f"{path}.hung", path)

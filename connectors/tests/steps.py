@@ -47,7 +47,7 @@ class Forward:
 
 
 class Driver:
-    """What vLLM's scheduler and model runner do with a connector.  Counts the calls and
+    """Make the calls of vLLM's scheduler and model runner to a connector.  Counts the calls and
     what they take of this thread, in microseconds."""
 
     def __init__(self, model: str, path: str, **extra: Any) -> None:
@@ -103,8 +103,8 @@ class Driver:
         self.call(self.scheduler, "request_finished_all_groups", request, (pages,))
 
     def step(self, tokens: dict[str, int], pages: list[int]) -> KVConnectorOutput:
-        """One step, as vLLM's mixin for model runners goes through it.  What the sides tell
-        each other goes from process to process, as with several workers."""
+        """One step, as vLLM's mixin for model runners goes through it.  Messages between the
+        sides are pickled, as between processes of several workers."""
         plan = self.call(self.scheduler, "build_connector_meta", Step(tokens, pages))
         plan = pickle.loads(pickle.dumps(plan))
         worker, output = self.worker, KVConnectorOutput()
@@ -139,8 +139,8 @@ class Driver:
         self.step({}, pages)
 
     def load(self, id: str, seed: int, pages: list[int]) -> int:
-        """A request of which all is there, but the last token.  Returns how often the
-        scheduler was told to ask again."""
+        """A request of which all is there, but the last token.  Return how often the scheduler
+        had to ask again."""
         request, asked = self.request(id, seed), 0
         while (hit := self.match(request)) is None:
             asked += 1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """stubs.py SITE_PACKAGES - empty stand-ins for the CUDA libraries that PyPI's torch is
-linked against, so that it loads on a machine that has none.  Their functions answer
-"no device"."""
+linked against, so that it loads on a machine that has none.  The functions of these libraries
+return "no device"."""
 import glob
 import os
 import re
@@ -12,7 +12,7 @@ import tempfile
 lib = os.path.join(sys.argv[1], "torch", "lib")
 SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux|libgomp)")
 CUDA = re.compile(r"^(_{0,2}(cu|nv|nccl|cufile|cudnn)[A-Za-z]|Nv)")
-# Whose a name is that has no version: the first that fits.
+# The library of a name without a version: the first that fits.
 HOMES = [("nccl", "libnccl"), ("cudnn", "libcudnn"), ("cusparseLt", "libcusparseLt"),
          ("cusparse", "libcusparse"), ("cublasLt", "libcublasLt"), ("cublas", "libcublas"),
          ("cufft", "libcufft"), ("cuFile", "libcufile"), ("cupti", "libcupti"),

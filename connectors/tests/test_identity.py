@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is part of an engine's identity and what is not: vLLM's own configuration, without an
-engine and without a daemon."""
+"""The parts of an engine's identity: vLLM's own configuration, without an engine and without a
+daemon."""
 from __future__ import annotations
 
 import inspect

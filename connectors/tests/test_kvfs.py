@@ -268,7 +268,7 @@ class Blocks(Case):
 
 
 class Chains(Case):
-    """What an engine does for a request: keys once, one call for a match and a hold."""
+    """The calls of an engine for a request: keys once, one call for a match and a hold."""
 
     def test_keys_grow_with_their_chain(self) -> None:
         for length, salt in ((32, b""), (16, b""), (36, b""), (32, b"adapter")):
@@ -313,7 +313,7 @@ class Chains(Case):
         self.assertEqual((hit, held, some.statuses()), (10, 8, [0] * 8 + [-errno.ENOENT] * 2))
         with self.assertRaisesRegex(ValueError, "a window for each"):
             kvfs.Together([self.space], [0, 0])
-        # Spaces that are closed meanwhile stay, for what was made from them.
+        # Closed spaces stay alive for the objects made from them.
         self.space.close()
         window.close()
         gc.collect()
@@ -389,7 +389,7 @@ class Chains(Case):
         self.assertEqual(kvfs.match_tokens(both, keys), 128)
         # The prompt ends within the second large block.
         self.assertEqual(kvfs.match_tokens(both, keys, tokens=100), 64)
-        # Its first 64 tokens are in the engine's own cache.
+        # The first 64 tokens are in the engine's own cache.
         self.assertEqual(kvfs.match_tokens(both, [small[4:], keys[1][1:]], starts=[64, 64]), 128)
         with self.assertRaises(ValueError):
             kvfs.match_tokens(both, keys, starts=[0])
@@ -409,7 +409,7 @@ class Readme(Case):
 
 
 class Misuse(Case):
-    """Whatever is wrong is said in words of the caller's."""
+    """Errors are reported in the caller's words."""
 
     def refused(self, call: object, kind: type, words: str) -> None:
         with self.assertRaisesRegex(kind, words) as caught:
@@ -753,7 +753,7 @@ class Waiting(Case):
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     def test_what_is_closed_under_a_call_ends_after_it(self) -> None:
-        """By another thread, which owns the memory, too."""
+        """The same from another thread, which also owns the memory."""
         pool, _, _ = self.pool()
         pool.save(self.space, names(8), range(8)).wait()
         wrong: list[BaseException] = []

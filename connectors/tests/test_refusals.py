@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What KvfsConnector does not support is refused by its name, in one line, before an
-engine starts: vLLM's own configuration, without an engine and without a daemon."""
+"""KvfsConnector refuses unsupported settings by their names, in one line, before an engine
+starts: vLLM's own configuration, without an engine and without a daemon."""
 from __future__ import annotations
 
 import shutil

@@ -104,7 +104,7 @@ class Saves(Case):
         self.mount.signal(signal.SIGCONT)
         time.sleep(0.2)
         settled(self.mount.path)
-        # It is not there; or, if the daemon had it by then, as it was.
+        # The block is absent; or, if the daemon had it by then, unchanged.
         self.assertEqual(self.mount.blocks(), [])
 
     def test_what_is_not_saved_while_the_daemon_hangs_is_saved_later(self) -> None:
@@ -371,7 +371,7 @@ class Asking(Case):
         driver.scheduler.build_connector_meta = lambda output: plans.append(build(output)) or plans[-1]
         driver.load("l", 1, OTHERS)
         self.assertEqual([blocks.first for plan in plans for blocks in plan.saves], [])
-        # What the engine's own cache has is offered, as kvfs may have lost it.
+        # Blocks of the engine's own cache are offered, because kvfs may have lost them.
         self.from_own_cache(driver, "own")
         self.assertEqual(plans[-1].saves, [], "it was offered just now")
         for _ in range(2):  # a half minute each
@@ -380,7 +380,7 @@ class Asking(Case):
         self.from_own_cache(driver, "later")
         self.assertEqual([(blocks.first, len(blocks.keys)) for blocks in plans[-1].saves], [(0, HIT)])
         driver.sealed()
-        # What a look-up misses is offered at once, whenever it was before.
+        # Blocks that a look-up missed are offered at once.
         space = driver.worker._worker._spaces.by_group[0][0]
         request = driver.request("gone", 1)
         self.assertEqual(space.evict(driver.scheduler._scheduler._requests["later"].chain.keys(7, HIT)),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """KvfsConnector inside vLLM, on real mounts, with engines and daemons that are killed.
 
-What was loaded is told by the tokens that went through the model and by the bytes of
-the pages, never by vLLM's hit counters, which count what was matched.
+Loads are verified by the tokens that went through the model and by the bytes of the pages,
+never by vLLM's hit counters, which count matches.
 """
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Restart(Case):
         second = self.engine()
         got = second.do("generate", prompts=prompts, serial=True)
         self.assertEqual(got["tokens"], wanted["tokens"])
-        # What is computed: the rest of each prompt, and the tokens that follow.
+        # Computed tokens: the rest of each prompt, and the tokens that follow.
         self.assertEqual(got["forwarded"], sum(len(p) - full(len(p)) + 7 for p in prompts))
         self.same_pages(second.do("pages"), pages, 25)
 
@@ -356,7 +356,7 @@ class Nodes(Case):
         self.assertEqual(second.do("generate", prompts=[prompt(2, 1500)])["forwarded"], 1507)
         second.kill()
         other.remove()
-        # Who hangs is a miss, and who comes after a request that waits for that is not held up.
+        # A hanging look-up is a miss, and does not delay later requests.
         third = Mount(f"dram=256M,ssd=1G,{between.option}")
         self.addCleanup(third.remove)
         between.hang()

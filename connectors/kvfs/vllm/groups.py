@@ -30,7 +30,8 @@ class Group:
 
 
 def check_engine(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> None:
-    """ValueError, in one line, for what would not be right or was never tried."""
+    """Raise ValueError, in one line, for configurations that would give wrong results or were
+    never tested."""
     config, parallel = vllm_config.kv_transfer_config, vllm_config.parallel_config
     if config.kv_role != "kv_both":
         raise ValueError(f"kvfs: kv_role is {config.kv_role!r}: KvfsConnector is a cache, not a "

@@ -58,8 +58,8 @@ BLANK = {
         "disable_nccl_for_dp_synchronization": "transport of scheduling decisions",
         "distributed_timeout_seconds": "a time limit",
         "cpu_distributed_timeout_seconds": "a time limit",
-        "enable_fault_tolerance": "what happens after a failure",
-        "fault_tolerance_config": "what happens after a failure",
+        "enable_fault_tolerance": "reaction to a failure",
+        "fault_tolerance_config": "reaction to a failure",
     },
     "LoRAConfig": {"max_loras": "a capacity"},
     "SpeculativeConfig": {"draft_model_config": "hashed like the model"},
@@ -187,7 +187,7 @@ def resolved(worker: Any) -> tuple[dict[str, str], list[str]]:
 
 def identity(core: Any, cache: str, salt: str) -> str:
     """Return the identity of the engine @core.  ValueError, in one line: its blocks cannot be
-    told from other engines' blocks."""
+    distinguished from other engines' blocks."""
     import torch
     import vllm
     from vllm.platforms import current_platform

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scheduler - KvfsConnector in vLLM's scheduler: what is there, what to load and save.
+"""scheduler - KvfsConnector in vLLM's scheduler: look-ups, and plans of loads and saves.
 
-A match is a lease: from the moment a request is told of tokens until a worker has copied
-them they cannot be evicted.  It is given up when vLLM discards the match, when the load
-is over and when the request ends.  Blocks on SSD are read into DRAM before a request
-is told of them, which waits for them (None), at most `ssd_wait` seconds.
+A match is a lease: its blocks cannot be evicted from the match until a worker has copied them.
+The lease ends when vLLM discards the match, when the load is over and when the request ends.
+Blocks on SSD are read into DRAM before they count as a match; the request waits for them
+(None), at most `ssd_wait` seconds.
 
-vLLM asks again in every step.  The daemon is asked once, by one message, for all blocks
-that might be there: after that the lease says whether it has settled, and which there are;
-while nothing is computed that is waited for.
+vLLM asks again in every step. The daemon gets one message for all candidate blocks; afterwards
+the lease has the result. A step that computes nothing waits for it.
 
-What vLLM's own prefix cache serves may be gone from kvfs, and is offered again: but not
-what was offered in the last half minute, unless a look-up missed it since.
+kvfs may have evicted blocks that vLLM's own prefix cache serves. Such blocks are offered again,
+except blocks that were offered in the last half minute and not missed by a look-up since.
 """
 from __future__ import annotations
 
@@ -90,7 +89,7 @@ class Held:
 
 
 class Request:
-    """What the scheduler remembers of one of vLLM's."""
+    """The scheduler's record of a request of vLLM's."""
 
     __slots__ = ("request", "held", "salt", "chain", "saved", "counted")
 
@@ -100,7 +99,7 @@ class Request:
         self.salt_with(salt)
 
     def salt_with(self, salt: bytes) -> None:
-        """Its blocks have other names from now on."""
+        """The request's blocks have other names from now on."""
         self.salt = salt
         self.chain = kvfs.Chain(salt)
         self.saved = 0  # blocks from the beginning that are there, or were offered
@@ -128,7 +127,8 @@ class Scheduler:
                                        self._windows)
         self._tokens: int = self._spaces.block_tokens
         self._settings = settings
-        # Of a space that was shared before, others are not asked for what is missing.
+        # A space that was shared by its attribute counts as unshared: other nodes are not
+        # asked for its missing blocks.
         self._at_once = AT_ONCE if not any((space.layout or {}).get("share") for spaces in
                                            self._spaces.by_group for space in spaces) else 0
         self.patience = Patience(log, "look-ups", self._spaces.session.stats)
@@ -354,7 +354,7 @@ class Scheduler:
         for known, end in offers:
             first, chain = known.saved, known.chain
             if len(offers) > 1:
-                # What they share is saved for the first of them.
+                # Blocks that several requests share are saved for the first of them.
                 keys = list(chain.keys(first, end))
                 while first < end and keys[first - end] in offered:
                     first += 1
@@ -373,7 +373,7 @@ class Scheduler:
                                      tokens, extras))
 
     def _told(self, request: Any, first: int, end: int) -> tuple[list[list[int]] | None, bytes]:
-        """What is kept with blocks of spaces that keep tokens."""
+        """The tokens and extras of a block, for spaces that keep them."""
         if not self._settings.token_ids:
             return None, b""
         n = self._tokens

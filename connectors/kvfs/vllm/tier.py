@@ -4,9 +4,9 @@
     "secondary_tiers": [{"type": "KvfsTier", "module_path": "kvfs.vllm.tier", "path": "/kvfs"}]
 
 vLLM's CPU buffer is the pool: blocks go between it and kvfs's memory by libkvfs's
-threads.  Look-ups of a step are one round trip, asked at its end; until then a block is
-RETRY, and until other nodes have answered, which are asked for what is missing.  A block
-that did not load is a miss until it was saved again.
+threads.  All look-ups of a step are one round trip at its end.  Until then, and until other
+nodes have answered for missing blocks, a block is RETRY.  A block that failed to load is a miss
+until it is saved again.
 """
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ class KvfsTier(SecondaryTierManager):
         return f"vllm-tier-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]}"
 
     def _stop(self) -> None:
-        """Find and save nothing from now on.  Loads of what was found before still end."""
+        """Find and save nothing from now on.  Loads of blocks that were found before still
+        end."""
         self._stopped = True
 
     def _memory(self, spec: Any, base: int) -> kvfs.Memory | None:
@@ -156,7 +157,7 @@ class KvfsTier(SecondaryTierManager):
                 self._coming.update(keys)
 
     def _arrived(self) -> None:
-        """What came of that in its time is here, and the rest a miss."""
+        """Blocks that arrived in time are present; the others are misses."""
         for one in [one for one in self._wanted if one[1].poll()]:
             keys, lease = one
             self._wanted.remove(one)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """worker - KvfsConnector beside a model runner: pages in and out.
 
-Pages that are being saved are waited for only when another request has got one of them
-(`settle`).  A load that fails makes its blocks misses: vLLM computes them again.  What
-was computed from such pages in the same step is not saved.
+A step waits for pages that are being saved only if another request gets one of them (`settle`).
+A load that fails makes its blocks misses: vLLM computes them again.  Blocks computed from such
+pages in the same step are not saved.
 """
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class Worker:
         self._tell(-next(iter(lost.values())), "loads")
         self.stats.add("errors", len(lost))
         report = self._news()
-        # What comes after a lost block is of no use to a prefix, but may be to others.
+        # Blocks after a lost one are useless for a prefix, but not for other groups.
         report.failed.update(load.blocks.keys[i] for i in lost)
         report.dropped.add(load.blocks.request)
         if self._sync:
