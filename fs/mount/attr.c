@@ -74,7 +74,7 @@ int kv_attr_space(struct kv_mount *mount, const struct kv_node *node,
 void kv_attr_block(const struct kv_block_info *info, struct stat *ret_attr)
 {
 	*ret_attr = (struct stat){
-		.st_ino = kv_node_of_block(info->id),
+		.st_ino = kv_node_of(KV_NODE_BLOCK, info->id),
 		.st_mode = S_IFREG | (0644 & info->mode),
 		.st_nlink = info->removed ? 0 : 1,
 		.st_uid = info->uid,
@@ -322,7 +322,7 @@ static int set_space(fuse_req_t req, const struct kv_node *node,
 
 static int set_size(struct kv_upload *upload, uint64_t size)
 {
-	struct kv_draft *draft = kv_upload_draft(upload);
+	struct kv_draft *draft = upload->draft;
 
 	if (size == 0)
 		return kv_draft_reset(draft);
@@ -332,7 +332,7 @@ static int set_size(struct kv_upload *upload, uint64_t size)
 static int set_upload(struct kv_mount *mount, struct kv_upload *upload,
 		      const struct stat *attr, int to_set)
 {
-	struct kv_block *block = kv_draft_block(kv_upload_draft(upload));
+	struct kv_block *block = kv_draft_block(upload->draft);
 	struct kv_upload_props props = kv_upload_props(upload);
 	int64_t mtime_ns = mtime_of(attr, to_set);
 	int r;

@@ -48,7 +48,7 @@ static int list_root(struct kv_mount *mount, struct kv_handle *dir)
 	while (r == 0 && (space = kv_space_next(mount->cache, id))) {
 		id = kv_space_stat(mount->cache, space).id;
 		kv_space_put(space);
-		r = add(dir, kv_node_of_space(id));
+		r = add(dir, kv_node_in(KV_NODE_SPACE, id));
 	}
 	return r;
 }
@@ -69,7 +69,7 @@ static int list_tenants(struct kv_mount *mount, struct kv_handle *dir)
 	int r = kv_tenant_list(mount->cache, &uids, &n);
 
 	for (size_t i = 0; r == 0 && i < n; i++)
-		r = add(dir, kv_node_of_tenant(uids[i]));
+		r = add(dir, kv_node_of(KV_NODE_TENANT, uids[i]));
 	return r;
 }
 
@@ -80,7 +80,7 @@ static int list_space(struct kv_mount *mount, struct kv_space *space,
 
 	/* First, so that cp and tar of a space bring its layout first. */
 	if (info->layout)
-		r = add(dir, kv_node_of_layout(info->id));
+		r = add(dir, kv_node_in(KV_NODE_LAYOUT, info->id));
 	for (unsigned byte = 0; byte < 256 && r == 0; byte++)
 		if (kv_dir_exists(mount->cache, space, (uint8_t)byte))
 			r = add(dir,
@@ -101,7 +101,7 @@ static int list_blocks(struct kv_mount *mount, struct kv_space *space,
 		return r;
 	dir->room = dir->n;
 	for (size_t i = 0; i < dir->n; i++)
-		dir->nodes[i] = kv_node_of_block(dir->nodes[i]);
+		dir->nodes[i] = kv_node_of(KV_NODE_BLOCK, dir->nodes[i]);
 	return 0;
 }
 
@@ -221,7 +221,7 @@ static void describe_dots(fuse_ino_t ino, off_t off,
 	if (off == 1 &&
 	    (node.type == KV_NODE_DIR || node.type == KV_NODE_SNAPSHOTS ||
 	     node.type == KV_NODE_DELAYED_LAYOUT))
-		ino = kv_node_of_space(node.space);
+		ino = kv_node_in(KV_NODE_SPACE, node.space);
 	else if (off == 1)
 		ino = KV_NODE_ROOT;
 	entry->ino = 0;

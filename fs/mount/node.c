@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * node.c - what a node id stands for.
+ * node.c - node ids, and lives of directories.
  *
  * OWNS      the counts of removed directories: one record for each space in
- *           which one was removed while mounted.
+ *           which a directory was removed while mounted.
  *
  * INVARIANTS
- *   (1) The top four bits are the type.  Fixed nodes have none set, so that
- *       the root is FUSE's 1.
+ *   (1) The top four bits are the type, 0 for fixed nodes, so that the root
+ *       is FUSE's 1.
  *   (2) Below them: a block's 60-bit id; an upload's serial; a user's id; a
  *       snapshot's 32-bit id, above it in a link a position of 27 bits; or a
  *       space's id in bits 8 to 39, a directory's byte below, its life above.
  *
- * LOCKING   lives->lock guards the list and the counts.  It is a leaf.
+ * LOCKING   lives->lock guards the list and the counts, and is a leaf.
  */
 #include "fs/mount/node.h"
 
@@ -22,63 +22,35 @@
 #define LIFE_MASK ((1u << 20) - 1)
 #define POSITION_SHIFT 32
 
-static uint64_t node(enum kv_node_type type, uint64_t value)
+uint64_t kv_node_of(enum kv_node_type type, uint64_t value)
 {
 	return (uint64_t)type << TYPE_SHIFT | (value & VALUE_MASK);
 }
 
-uint64_t kv_node_of_block(uint64_t id)
+uint64_t kv_node_in(enum kv_node_type type, uint32_t space)
 {
-	return node(KV_NODE_BLOCK, id);
-}
-
-uint64_t kv_node_of_space(uint32_t space)
-{
-	return node(KV_NODE_SPACE, (uint64_t)space << 8);
+	return kv_node_of(type, (uint64_t)space << 8);
 }
 
 uint64_t kv_node_of_dir(uint32_t space, uint8_t byte, uint32_t life)
 {
-	return node(KV_NODE_DIR, (uint64_t)(life & LIFE_MASK) << LIFE_SHIFT |
-					 (uint64_t)space << 8 | byte);
+	return kv_node_of(KV_NODE_DIR, (uint64_t)(life & LIFE_MASK)
+						       << LIFE_SHIFT |
+					       (uint64_t)space << 8 | byte);
 }
 
 uint64_t kv_node_of_delayed(uint64_t parent)
 {
 	bool of_dir = kv_node_decode(parent).type == KV_NODE_DIR;
 
-	return node(of_dir ? KV_NODE_DELAYED : KV_NODE_DELAYED_LAYOUT, parent);
-}
-
-uint64_t kv_node_of_layout(uint32_t space)
-{
-	return node(KV_NODE_LAYOUT, (uint64_t)space << 8);
-}
-
-uint64_t kv_node_of_upload(uint64_t serial)
-{
-	return node(KV_NODE_UPLOAD, serial);
-}
-
-uint64_t kv_node_of_snapshots(uint32_t space)
-{
-	return node(KV_NODE_SNAPSHOTS, (uint64_t)space << 8);
-}
-
-uint64_t kv_node_of_snapshot(uint64_t id)
-{
-	return node(KV_NODE_SNAPSHOT, id);
-}
-
-uint64_t kv_node_of_tenant(uint32_t uid)
-{
-	return node(KV_NODE_TENANT, uid);
+	return kv_node_of(of_dir ? KV_NODE_DELAYED : KV_NODE_DELAYED_LAYOUT,
+			  parent);
 }
 
 uint64_t kv_node_of_link(uint64_t snapshot, uint32_t position)
 {
-	return node(KV_NODE_LINK,
-		    (uint64_t)position << POSITION_SHIFT | snapshot);
+	return kv_node_of(KV_NODE_LINK,
+			  (uint64_t)position << POSITION_SHIFT | snapshot);
 }
 
 struct kv_node kv_node_decode(uint64_t ino)
@@ -154,7 +126,7 @@ void kv_lives_free(struct kv_lives *lives)
 	free(lives);
 }
 
-/* The link that points to the space's record, or to NULL.  A linear scan: few
+/* Return the link that points to the space's record, or to NULL.  A linear scan: few
  * spaces ever lose a directory. */
 static struct record **find_locked(struct kv_lives *lives, uint32_t space)
 {
@@ -178,7 +150,7 @@ uint32_t kv_lives_get(struct kv_lives *lives, uint32_t space, uint8_t byte)
 	return life & LIFE_MASK;
 }
 
-/* Without memory the directory keeps its number: a blemish, not an error. */
+/* Without memory the directory keeps its life: a blemish, not an error. */
 void kv_lives_end(struct kv_lives *lives, uint32_t space, uint8_t byte)
 {
 	struct record **link;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * node.h - what a node id (inode number) stands for.
+ * node.h - node ids (inode numbers).
  *
- * The id says everything: type, space, directory, block.  So nothing is kept
- * per inode, the kernel's forgets need no answer, and no id is used twice.
+ * An id encodes type, space, directory and block.  So no state is kept per inode,
+ * the kernel's forgets need no answer, and no id is used twice.
  */
 #ifndef KV_FS_MOUNT_NODE_H
 #define KV_FS_MOUNT_NODE_H
@@ -45,25 +45,23 @@ struct kv_node {
 	uint32_t position;
 };
 
-uint64_t kv_node_of_block(uint64_t id);
-uint64_t kv_node_of_space(uint32_t space);
+/* The node of a block, upload, snapshot or user with the id @value. */
+uint64_t kv_node_of(enum kv_node_type type, uint64_t value);
+/* A node of which a space has one: the space, its layout or its .snapshots. */
+uint64_t kv_node_in(enum kv_node_type type, uint32_t space);
 uint64_t kv_node_of_dir(uint32_t space, uint8_t byte, uint32_t life);
-/* @parent: of a KV_NODE_DIR or KV_NODE_SPACE. */
+/* The .~tmp~ of @parent, a KV_NODE_DIR or KV_NODE_SPACE. */
 uint64_t kv_node_of_delayed(uint64_t parent);
-uint64_t kv_node_of_layout(uint32_t space);
-uint64_t kv_node_of_upload(uint64_t serial);
-uint64_t kv_node_of_snapshots(uint32_t space);
-uint64_t kv_node_of_snapshot(uint64_t id);
-uint64_t kv_node_of_tenant(uint32_t uid);
 uint64_t kv_node_of_link(uint64_t snapshot, uint32_t position);
 struct kv_node kv_node_decode(uint64_t ino);
 
-/* "ab" to 0xab; exact form only, else -EINVAL. */
+/* Parse the name of a two-digit directory, such as "ab"; -EINVAL. */
 int kv_dir_parse(const char *name, uint8_t *ret_byte);
 
 /*
- * How often each two-digit directory was removed: one made again is another
- * inode, or whoever still stands in the old one would break the new one.
+ * Count how often each two-digit directory was removed, and so its "life": a
+ * directory that is made again is another inode, because a process whose working
+ * directory is the old one would break the new one.
  */
 struct kv_lives;
 int kv_lives_new(struct kv_lives **ret_lives); /* -ENOMEM */

@@ -75,7 +75,7 @@ static void forget_space(struct kv_notify *notify, struct kv_space *space)
 		    0)
 			continue;
 		for (size_t i = 0; i < n; i++)
-			forget(notify, kv_node_of_block(ids[i]));
+			forget(notify, kv_node_of(KV_NODE_BLOCK, ids[i]));
 	}
 }
 
@@ -97,7 +97,7 @@ static void tell_kernel(struct kv_notify *notify)
 	if (space)
 		forget_space(notify, space);
 	else
-		forget(notify, kv_node_of_block(id));
+		forget(notify, kv_node_of(KV_NODE_BLOCK, id));
 	kv_space_put(space);
 	pthread_mutex_lock(&notify->lock);
 }

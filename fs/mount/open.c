@@ -215,7 +215,7 @@ static int open_upload(fuse_req_t req, uint64_t serial,
 	 * is the block's, whose pages may be mapped. */
 	if (!kv_upload_is_for(upload, fuse_req_ctx(req)))
 		r = -ENOENT;
-	else if (kv_upload_name(upload)->kind != KV_NAME_KEY)
+	else if (upload->name.kind != KV_NAME_KEY)
 		r = 0;
 	else if (kv_upload_sealed(upload))
 		r = -ESTALE;
@@ -389,7 +389,7 @@ static void read_upload(fuse_req_t req, struct kv_upload *upload, size_t size,
 			uint64_t off)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_block *block = kv_draft_block(kv_upload_draft(upload));
+	struct kv_block *block = kv_draft_block(upload->draft);
 	_cleanup_(kv_freep) char *buffer = NULL;
 	ssize_t n = -ENOMEM;
 
@@ -400,7 +400,7 @@ static void read_upload(fuse_req_t req, struct kv_upload *upload, size_t size,
 	}
 	buffer = malloc(KV_MAX(size, 1u));
 	if (buffer)
-		n = kv_draft_read(kv_upload_draft(upload), buffer, size, off);
+		n = kv_draft_read(upload->draft, buffer, size, off);
 	if (n < 0)
 		fuse_reply_err(req, (int)-n);
 	else
@@ -521,7 +521,7 @@ void kv_fs_create(fuse_req_t req, fuse_ino_t parent, const char *name,
 		fuse_reply_err(req, -r);
 		return;
 	}
-	entry.ino = kv_node_of_upload(kv_upload_serial(handle.upload));
+	entry.ino = kv_node_of(KV_NODE_UPLOAD, handle.upload->serial);
 	r = kv_attr_of(mount, entry.ino, &entry.attr, NULL);
 	if (r == 0)
 		r = kv_handle_new(req, &handle, fi);
@@ -553,7 +553,7 @@ void kv_fs_mknod(fuse_req_t req, fuse_ino_t parent, const char *name,
 		fuse_reply_err(req, -r);
 		return;
 	}
-	entry.ino = kv_node_of_upload(kv_upload_serial(upload));
+	entry.ino = kv_node_of(KV_NODE_UPLOAD, upload->serial);
 	kv_upload_park(upload);
 	r = kv_attr_of(mount, entry.ino, &entry.attr, NULL);
 	if (r < 0)
@@ -571,7 +571,7 @@ void kv_fs_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t n,
 
 	(void)ino;
 	if (handle->kind == KV_HANDLE_UPLOAD)
-		r = kv_draft_write(kv_upload_draft(handle->upload), data, n,
+		r = kv_draft_write(handle->upload->draft, data, n,
 				   (uint64_t)off);
 	if (r == -EAGAIN || r == -EBUSY) {
 		r = kv_park_write(req, handle->upload, data, n, (uint64_t)off);
@@ -587,21 +587,21 @@ void kv_fs_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t n,
 /* Seal an upload that closing seals; check one that is renamed later. */
 static int finish(struct kv_upload *upload)
 {
-	enum kv_name_kind kind = kv_upload_name(upload)->kind;
+	enum kv_name_kind kind = upload->name.kind;
 	bool is_new;
 	int r;
 
 	if (kind == KV_NAME_KEY || kind == KV_NAME_LAYOUT)
 		r = kv_upload_seal(upload, &is_new);
 	else
-		r = kv_draft_check(kv_upload_draft(upload));
+		r = kv_draft_check(upload->draft);
 	return KV_MIN(r, 0);
 }
 
 static bool is_layout(struct kv_upload *upload)
 {
-	return kv_upload_name(upload)->kind == KV_NAME_LAYOUT &&
-	       kv_draft_check(kv_upload_draft(upload)) != 0;
+	return upload->name.kind == KV_NAME_LAYOUT &&
+	       kv_draft_check(upload->draft) != 0;
 }
 
 static void flush_later(fuse_req_t req, const struct kv_change *asked)
@@ -630,16 +630,16 @@ void kv_fs_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 static int sync_upload(fuse_req_t req, struct kv_upload *upload)
 {
 	struct kv_mount *mount = fuse_req_userdata(req);
-	struct kv_space *space = kv_upload_space(upload);
+	struct kv_space *space = upload->space;
 	struct kv_block *block;
 	int r;
 
 	r = finish(upload);
 	if (r < 0)
 		return r;
-	if (kv_upload_name(upload)->kind == KV_NAME_LAYOUT)
+	if (upload->name.kind == KV_NAME_LAYOUT)
 		return kv_sync_spaces(req, &space, 1);
-	block = kv_draft_block(kv_upload_draft(upload));
+	block = kv_draft_block(upload->draft);
 	if (!block)
 		return 1;
 	r = kv_sync_block(req, block);
@@ -701,7 +701,7 @@ void kv_fs_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
 	if (handle->kind == KV_HANDLE_BLOCK)
 		size = kv_block_stat(mount->cache, handle->block).length;
 	else if (handle->kind == KV_HANDLE_UPLOAD)
-		size = kv_draft_size(kv_upload_draft(handle->upload));
+		size = kv_draft_size(handle->upload->draft);
 	else if (handle->kind == KV_HANDLE_TEXT)
 		size = strlen(handle->text);
 	if (whence != SEEK_DATA && whence != SEEK_HOLE)

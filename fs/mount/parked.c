@@ -579,8 +579,8 @@ int kv_park_write(fuse_req_t req, struct kv_upload *upload, const char *data,
 	r = park(req, &write_kind, sizeof(*write) + n, &write);
 	if (r < 0)
 		return r == -ENOLCK ? -ENOSPC : r;
-	write->draft = kv_upload_draft(upload);
-	write->space = kv_upload_space(upload);
+	write->draft = upload->draft;
+	write->space = upload->space;
 	write->offset = offset;
 	write->since = kv_now_ns();
 	write->n = n;

@@ -55,7 +55,7 @@ int kv_snapshots_find(struct kv_mount *mount, struct kv_space *space,
 	if (parent->type == KV_NODE_SNAPSHOTS) {
 		r = kv_snapshot_find(mount->cache, space, name, &info);
 		if (r == 0)
-			*ret_node = kv_node_of_snapshot(info.id);
+			*ret_node = kv_node_of(KV_NODE_SNAPSHOT, info.id);
 		return r;
 	}
 	if (parent->type != KV_NODE_SNAPSHOT)
@@ -151,7 +151,7 @@ int kv_snapshots_list(struct kv_mount *mount, struct kv_space *space,
 	if (dir->type == KV_NODE_SNAPSHOTS) {
 		r = kv_snapshot_list(mount->cache, space, &nodes, &n);
 		for (size_t i = 0; r == 0 && i < n; i++)
-			nodes[i] = kv_node_of_snapshot(nodes[i]);
+			nodes[i] = kv_node_of(KV_NODE_SNAPSHOT, nodes[i]);
 	} else {
 		if (kv_snapshot_stat(mount->cache, dir->value, &info) < 0)
 			return -ESTALE;

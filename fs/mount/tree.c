@@ -113,7 +113,7 @@ static int find_tenant(const char *name, uint64_t *ret_node)
 	snprintf(again, sizeof(again), "%u", (uint32_t)uid);
 	if (strcmp(name, again) != 0)
 		return -ENOENT;
-	*ret_node = kv_node_of_tenant((uint32_t)uid);
+	*ret_node = kv_node_of(KV_NODE_TENANT, (uint32_t)uid);
 	return 0;
 }
 
@@ -131,10 +131,9 @@ static int find_upload(fuse_req_t req, struct kv_space *space, const char *name,
 		return r;
 	if (!kv_upload_is_for(upload, fuse_req_ctx(req)))
 		r = -ENOENT;
-	else if (kv_upload_name(upload)->kind == KV_NAME_KEY &&
-		 kv_upload_sealed(upload))
+	else if (upload->name.kind == KV_NAME_KEY && kv_upload_sealed(upload))
 		r = -EALREADY;
-	*ret_node = kv_node_of_upload(kv_upload_serial(upload));
+	*ret_node = kv_node_of(KV_NODE_UPLOAD, upload->serial);
 	kv_upload_put(upload);
 	return r;
 }
@@ -148,15 +147,16 @@ static int find_in_space(fuse_req_t req, struct kv_space *space,
 
 	if (strcmp(name, ".layout") == 0 && info->layout &&
 	    !is_hidden(mount, info->id, fuse_req_ctx(req), false)) {
-		*ret_node = kv_node_of_layout(info->id);
+		*ret_node = kv_node_in(KV_NODE_LAYOUT, info->id);
 		return 0;
 	}
 	if (strcmp(name, KV_SNAPSHOTS) == 0) {
-		*ret_node = kv_node_of_snapshots(info->id);
+		*ret_node = kv_node_in(KV_NODE_SNAPSHOTS, info->id);
 		return 0;
 	}
 	if (strcmp(name, DELAYED) == 0) {
-		*ret_node = kv_node_of_delayed(kv_node_of_space(info->id));
+		*ret_node =
+			kv_node_of_delayed(kv_node_in(KV_NODE_SPACE, info->id));
 		return 0;
 	}
 	if (kv_dir_parse(name, &byte) < 0)
@@ -212,8 +212,8 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 		space = kv_space_find(mount->cache, name);
 		if (!space)
 			return -ENOENT;
-		entry->ino =
-			kv_node_of_space(kv_space_stat(mount->cache, space).id);
+		entry->ino = kv_node_in(KV_NODE_SPACE,
+					kv_space_stat(mount->cache, space).id);
 		return 0;
 	}
 	if (parent == KV_NODE_KVFS)
@@ -233,7 +233,7 @@ static int lookup(fuse_req_t req, fuse_ino_t parent, const char *name,
 	if (node.type == KV_NODE_DELAYED_LAYOUT) {
 		if (!info.layout || strcmp(name, ".layout") != 0)
 			return -ENOENT;
-		entry->ino = kv_node_of_layout(info.id);
+		entry->ino = kv_node_in(KV_NODE_LAYOUT, info.id);
 		return 0;
 	}
 	if (node.type != KV_NODE_DIR)
@@ -289,7 +289,8 @@ static int make_space(fuse_req_t req, const char *name, mode_t mode,
 			    &space);
 	if (r < 0)
 		return r;
-	*ret_node = kv_node_of_space(kv_space_stat(mount->cache, space).id);
+	*ret_node = kv_node_in(KV_NODE_SPACE,
+			       kv_space_stat(mount->cache, space).id);
 	return 0;
 }
 
@@ -513,7 +514,7 @@ static int refuse(struct kv_mount *mount, const struct place *from)
 static int seal_as(struct kv_upload *upload, const struct place *to,
 		   unsigned flags)
 {
-	enum kv_name_kind kind = kv_upload_name(upload)->kind;
+	enum kv_name_kind kind = upload->name.kind;
 	struct kv_name name;
 	bool is_new;
 	int r;
@@ -524,7 +525,7 @@ static int seal_as(struct kv_upload *upload, const struct place *to,
 	if (r < 0)
 		return r;
 	if ((name.kind != KV_NAME_KEY && name.kind != KV_NAME_LAYOUT) ||
-	    !kv_key_equal(&name.key, &kv_upload_name(upload)->key))
+	    !kv_key_equal(&name.key, &upload->name.key))
 		return -EINVAL;
 	r = kv_upload_seal(upload, &is_new);
 	if (r == 0)

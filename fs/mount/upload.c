@@ -2,19 +2,18 @@
 /*
  * upload.c - files that are being written through the mount, and their names.
  *
- * OWNS      every struct kv_upload and, through it, its draft; the sweeper.
+ * OWNS      every struct kv_upload with its draft; the sweeper.
  *
- * STATES    of an upload: LINKED (its name resolves, for some) -> unlinked, by
- *           _unlink, _restart, _closed and sweep.  The last hold frees it.
+ * STATES    of an upload: LINKED (its name resolves) -> unlinked, by _unlink,
+ *           _restart, _closed and sweep.  The last hold frees it.
  *
  * INVARIANTS
  *   (1) A linked upload is in the bucket of its serial and holds itself.
  *   (2) No two linked uploads have the same space, name and uid.
- *   (3) An upload that nobody has open is linked, or about to be freed.
+ *   (3) An upload that is not open is linked, or about to be freed.
  *
- * LOCKING   uploads->lock guards the buckets and the fields of each upload that
- *           are marked so.  Drafts have locks of their own, never taken under
- *           it.
+ * LOCKING   uploads->lock guards the buckets and the fields of uploads that are
+ *           marked so.  Locks of drafts are never taken under it.
  */
 #include <signal.h>
 
@@ -26,28 +25,8 @@
 
 #define BUCKETS 256u
 #define SECOND_NS UINT64_C(1000000000)
-#define IDLE_NS (60 * SECOND_NS)   /* a staging file nobody renames */
+#define IDLE_NS (60 * SECOND_NS)   /* a staging file that is not renamed */
 #define ORPHAN_NS (10 * SECOND_NS) /* ... whose maker is dead */
-
-struct kv_upload {
-	struct kv_uploads *uploads; /* fixed after new, as are these: */
-	struct kv_space *space;	    /* held */
-	struct kv_name name;
-	char *text;
-	uid_t maker;
-	pid_t pid;
-	uint64_t serial;
-	struct kv_draft *draft;
-	struct kv_account *account; /* held; has it and its draft's head */
-
-	struct kv_upload *next;	      /* lock; in the bucket */
-	unsigned refs;		      /* lock */
-	unsigned opens;		      /* lock */
-	bool linked;		      /* lock */
-	bool dropped;		      /* lock; by unlink(2): it never seals */
-	uint64_t used_ns;	      /* lock */
-	struct kv_upload_props props; /* lock */
-};
 
 struct kv_uploads {
 	struct kv_cache *cache; /* fixed after new */
@@ -58,7 +37,7 @@ struct kv_uploads {
 	uint64_t serials;		    /* lock */
 };
 
-/* The low bits of a serial, too: names and serials share a bucket. */
+/* Also the low bits of the serial: a name and its serial share a bucket. */
 static uint8_t bucket_of(const char *text)
 {
 	uint32_t hash = 5381;
@@ -125,13 +104,6 @@ static void free_upload(struct kv_upload *upload)
 	free(upload);
 }
 
-/* Returns what the caller must free once it has let go of the lock. */
-static struct kv_upload *put_locked(struct kv_upload *upload)
-{
-	kv_assert_locked(&upload->uploads->lock);
-	return --upload->refs == 0 ? upload : NULL;
-}
-
 static void unlink_locked(struct kv_upload *upload)
 {
 	struct kv_uploads *uploads = upload->uploads;
@@ -143,7 +115,7 @@ static void unlink_locked(struct kv_upload *upload)
 		link = &(*link)->next;
 	*link = upload->next;
 	upload->linked = false;
-	upload->refs--; /* its own; the caller has one too */
+	upload->refs--; /* the caller has another one */
 }
 
 static void link_locked(struct kv_upload *upload)
@@ -162,13 +134,13 @@ static void link_locked(struct kv_upload *upload)
 void kv_upload_put(struct kv_upload *upload)
 {
 	struct kv_uploads *uploads = upload->uploads;
-	struct kv_upload *dead;
+	bool last;
 
 	pthread_mutex_lock(&uploads->lock);
-	dead = put_locked(upload);
+	last = --upload->refs == 0;
 	pthread_mutex_unlock(&uploads->lock);
-	if (dead)
-		free_upload(dead);
+	if (last)
+		free_upload(upload);
 }
 
 static struct kv_upload *find_locked(struct kv_uploads *uploads,
@@ -184,6 +156,19 @@ static struct kv_upload *find_locked(struct kv_uploads *uploads,
 	return u;
 }
 
+/* Hold @u, if it is not NULL, for the caller, and unlock. */
+static int found_unlock(struct kv_uploads *uploads, struct kv_upload *u,
+			struct kv_upload **ret_upload)
+{
+	if (u) {
+		u->refs++;
+		u->used_ns = kv_now_ns();
+		*ret_upload = u;
+	}
+	pthread_mutex_unlock(&uploads->lock);
+	return u ? 0 : -ENOENT;
+}
+
 int kv_upload_find(struct kv_uploads *uploads, struct kv_space *space,
 		   const char *text, uid_t uid, struct kv_upload **ret_upload)
 {
@@ -191,15 +176,7 @@ int kv_upload_find(struct kv_uploads *uploads, struct kv_space *space,
 
 	pthread_mutex_lock(&uploads->lock);
 	u = find_locked(uploads, space, text, uid);
-	if (u) {
-		u->refs++;
-		u->used_ns = kv_now_ns();
-	}
-	pthread_mutex_unlock(&uploads->lock);
-	if (!u)
-		return -ENOENT;
-	*ret_upload = u;
-	return 0;
+	return found_unlock(uploads, u, ret_upload);
 }
 
 int kv_upload_get(struct kv_uploads *uploads, uint64_t serial,
@@ -211,15 +188,7 @@ int kv_upload_get(struct kv_uploads *uploads, uint64_t serial,
 	u = uploads->buckets[(uint8_t)serial];
 	while (u && u->serial != serial)
 		u = u->next;
-	if (u) {
-		u->refs++;
-		u->used_ns = kv_now_ns();
-	}
-	pthread_mutex_unlock(&uploads->lock);
-	if (!u)
-		return -ENOENT;
-	*ret_upload = u;
-	return 0;
+	return found_unlock(uploads, u, ret_upload);
 }
 
 static bool is_staging(const struct kv_upload *upload)
@@ -228,8 +197,7 @@ static bool is_staging(const struct kv_upload *upload)
 	       upload->name.kind == KV_NAME_LAYOUT_TEMP;
 }
 
-/* Threads are told by their own numbers, and mostly it is the one that made
- * it. */
+/* FUSE passes thread ids; mostly it is the thread that made the upload. */
 bool kv_upload_is_for(const struct kv_upload *upload,
 		      const struct fuse_ctx *ctx)
 {
@@ -245,28 +213,13 @@ static void free_uploadp(struct kv_upload **upload)
 		free_upload(*upload);
 }
 
-static int open_account(struct kv_upload *upload, uid_t uid)
-{
-	struct kv_account *account =
-		kv_account_get(kv_cache_accounts(upload->uploads->cache), uid);
-
-	if (!account)
-		return -ENOMEM;
-	if (kv_account_charge(account, KV_FINITE_UPLOADS, 1) < 0) {
-		kv_account_put(account);
-		return -ENFILE;
-	}
-	upload->account = account;
-	upload->maker = uid;
-	return 0;
-}
-
-/* By the user @uid; held and opened once by the caller, not linked. */
+/* Make an upload of the user @uid, held and opened once, not linked. */
 static int new_upload(struct kv_uploads *uploads, struct kv_space *space,
 		      const char *text, const struct kv_name *name, uid_t uid,
 		      struct kv_upload **ret_upload)
 {
 	_cleanup_(free_uploadp) struct kv_upload *u = calloc(1, sizeof(*u));
+	struct kv_account *account;
 	int r;
 
 	if (!u)
@@ -277,9 +230,15 @@ static int new_upload(struct kv_uploads *uploads, struct kv_space *space,
 	u->text = strdup(text);
 	if (!u->text)
 		return -ENOMEM;
-	r = open_account(u, uid);
-	if (r < 0)
-		return r;
+	account = kv_account_get(kv_cache_accounts(uploads->cache), uid);
+	if (!account)
+		return -ENOMEM;
+	if (kv_account_charge(account, KV_FINITE_UPLOADS, 1) < 0) {
+		kv_account_put(account);
+		return -ENFILE;
+	}
+	u->account = account;
+	u->maker = uid;
 	r = kv_draft_new(uploads->cache, space,
 			 name->key.len > 0 ? &name->key : NULL, u->account,
 			 &u->draft);
@@ -364,16 +323,16 @@ void kv_upload_opened(struct kv_upload *upload)
 static void close_upload(struct kv_upload *upload, bool keep)
 {
 	struct kv_uploads *uploads = upload->uploads;
-	struct kv_upload *dead;
+	bool last;
 
 	pthread_mutex_lock(&uploads->lock);
 	upload->used_ns = kv_now_ns();
 	if (--upload->opens == 0 && upload->linked && !keep)
 		unlink_locked(upload);
-	dead = put_locked(upload);
+	last = --upload->refs == 0;
 	pthread_mutex_unlock(&uploads->lock);
-	if (dead)
-		free_upload(dead);
+	if (last)
+		free_upload(upload);
 }
 
 void kv_upload_closed(struct kv_upload *upload)
@@ -398,26 +357,6 @@ void kv_upload_unlink(struct kv_upload *upload)
 
 /* ---- what it is ---- */
 
-struct kv_draft *kv_upload_draft(struct kv_upload *upload)
-{
-	return upload->draft;
-}
-
-uint64_t kv_upload_serial(const struct kv_upload *upload)
-{
-	return upload->serial;
-}
-
-const struct kv_name *kv_upload_name(const struct kv_upload *upload)
-{
-	return &upload->name;
-}
-
-struct kv_space *kv_upload_space(const struct kv_upload *upload)
-{
-	return upload->space;
-}
-
 bool kv_upload_sealed(struct kv_upload *upload)
 {
 	struct kv_block *block = kv_draft_block(upload->draft);
@@ -427,8 +366,8 @@ bool kv_upload_sealed(struct kv_upload *upload)
 	return block;
 }
 
-/* Time and pin of this writer are applied, whoever sealed the block first: else
- * rsync would find another time on it and send it again, for ever. */
+/* Time and pin of this writer are applied even if another one has sealed the block:
+ * otherwise rsync would find another time and send the block again, for ever. */
 int kv_upload_seal(struct kv_upload *upload, bool *ret_new)
 {
 	struct kv_uploads *uploads = upload->uploads;
@@ -471,7 +410,7 @@ int kv_upload_stat(struct kv_uploads *uploads, uint64_t serial,
 	size = kv_draft_size(u->draft);
 	kv_upload_put(u);
 	*ret_attr = (struct stat){
-		.st_ino = kv_node_of_upload(serial),
+		.st_ino = kv_node_of(KV_NODE_UPLOAD, serial),
 		.st_mode = S_IFREG | props.mode,
 		.st_nlink = 1,
 		.st_uid = props.uid,
@@ -514,12 +453,11 @@ static bool is_left_behind(const struct kv_upload *u, uint64_t now_ns)
 		return false;
 	if (idle >= IDLE_NS)
 		return true;
-	/* Pid 0: a process of another pid namespace, of which nothing is known.
-	 */
+	/* Pid 0: a process of another pid namespace, which cannot be seen. */
 	return u->pid > 0 && kill(u->pid, 0) < 0 && errno == ESRCH;
 }
 
-/* Take one out of the buckets; NULL: none is left behind. */
+/* Unlink an upload that was left behind, held; NULL: there is none. */
 static struct kv_upload *sweep_one_locked(struct kv_uploads *uploads)
 {
 	uint64_t now_ns = kv_now_ns();

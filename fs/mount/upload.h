@@ -2,10 +2,10 @@
 /*
  * upload.h - files that are being written through the mount, and their names.
  *
- * Four kinds of names are written: a block's own, `.<key>.<suffix>` beside it
- * (as rsync makes them, renamed onto the key later), `.layout`, and
- * `.layout.<suffix>`.  Nobody sees one listed; kv_upload_is_for says who can
- * resolve it.
+ * Files with four kinds of names can be written: a block's own, `.<key>.<suffix>`
+ * beside it (as rsync makes them, renamed onto the key later), `.layout`, and
+ * `.layout.<suffix>`.  Directories do not list them; kv_upload_is_for() tells which
+ * callers can resolve one.
  *
  * Threads: any.
  */
@@ -30,14 +30,43 @@ struct kv_name {
 	struct kv_key key; /* len 0: a layout */
 };
 
-/* @byte: of the two-digit directory, -1: the space's own directory.  -EINVAL:
- * none of the four, or the key belongs in another directory; -ENAMETOOLONG. */
+/* Parse a name in the two-digit directory @byte; -1: the space's own directory.
+ * -EINVAL none of the four, or the key of another directory; -ENAMETOOLONG. */
 int kv_name_parse(const char *text, int byte, struct kv_name *ret_name);
 
 struct kv_uploads;
-struct kv_upload;
 
-/* Starts the thread that sweeps what was left behind.  -ENOMEM, -EAGAIN. */
+/* Attributes that programs set between writing and renaming: time and pin are kept
+ * for the seal, the rest is only shown. */
+struct kv_upload_props {
+	mode_t mode;
+	uid_t uid;
+	gid_t gid;
+	int64_t mtime_ns; /* 0: not set */
+	bool pin;
+};
+
+struct kv_upload {
+	struct kv_uploads *uploads; /* fixed after new, as are these: */
+	struct kv_space *space;	    /* held */
+	struct kv_name name;
+	char *text;
+	uid_t maker;
+	pid_t pid;
+	uint64_t serial;
+	struct kv_draft *draft;
+	struct kv_account *account; /* held; charged for this and the head */
+
+	/* only upload.c uses these, under uploads->lock: */
+	struct kv_upload *next; /* in the bucket */
+	unsigned refs, opens;
+	bool linked;
+	bool dropped; /* by unlink(2): it never seals */
+	uint64_t used_ns;
+	struct kv_upload_props props;
+};
+
+/* Start the thread that removes abandoned uploads.  -ENOMEM, -EAGAIN. */
 int kv_uploads_new(struct kv_cache *cache, struct kv_uploads **ret_uploads);
 void kv_uploads_free(struct kv_uploads *uploads); /* takes NULL */
 
@@ -48,14 +77,14 @@ int kv_upload_find(struct kv_uploads *uploads, struct kv_space *space,
 int kv_upload_get(struct kv_uploads *uploads, uint64_t serial,
 		  struct kv_upload **ret_upload);
 void kv_upload_put(struct kv_upload *upload);
-/* Whether its name is there for the caller @ctx: a staging name for the user
- * who made it, any other for the process that writes it alone. */
+/* Whether the caller @ctx can resolve the name: a staging name, the user who made
+ * it; any other name, only the process that writes it. */
 bool kv_upload_is_for(const struct kv_upload *upload,
 		      const struct fuse_ctx *ctx);
 
 /*
- * Make @text, for the caller @ctx; it is held and counts as opened once.
- * -EEXIST: it has one already, -ENFILE beyond the caller's share, -ENOMEM.
+ * Make the upload @text for the caller @ctx, held and opened once.  -EEXIST the user
+ * has one of that name, -ENFILE beyond the user's share, -ENOMEM.
  */
 int kv_upload_create(struct kv_uploads *uploads, struct kv_space *space,
 		     const char *text, const struct kv_name *name,
@@ -63,48 +92,32 @@ int kv_upload_create(struct kv_uploads *uploads, struct kv_space *space,
 		     struct kv_upload **ret_upload);
 
 /*
- * Begin @old anew, for a further writer: who has it open goes on with the old
- * bytes, by itself, so that two writers never mix.  *@ret_upload takes over the
- * name and the serial, is held, and opened once.  -ENFILE, -ESTALE, -ENOMEM.
+ * Replace @old for another writer: processes that have @old open go on with the old
+ * bytes, so that two writers never mix.  *@ret_upload takes over the name and the
+ * serial, is held, and opened once.  -ENFILE, -ESTALE, -ENOMEM.
  */
 int kv_upload_restart(struct kv_upload *old, const struct fuse_ctx *ctx,
 		      struct kv_upload **ret_upload);
 
 void kv_upload_opened(struct kv_upload *upload);
-/* The last one closed: unless it was sealed or is a complete staging file,
- * nothing remains. */
+/* Close one open file.  The last close drops an upload, unless it is a complete
+ * staging file. */
 void kv_upload_closed(struct kv_upload *upload);
-/* As closed, but the name stays for a while: it is yet to be opened. */
+/* As closed, but the name stays for a while: the file will be opened. */
 void kv_upload_park(struct kv_upload *upload);
-/* The name goes; who has it open can go on, but nothing will be sealed. */
+/* Remove the name; open files can be used, but nothing will be sealed. */
 void kv_upload_unlink(struct kv_upload *upload);
 
-struct kv_draft *
-kv_upload_draft(struct kv_upload *upload); /* as long as held */
-uint64_t kv_upload_serial(const struct kv_upload *upload);
-const struct kv_name *kv_upload_name(const struct kv_upload *upload);
-struct kv_space *kv_upload_space(const struct kv_upload *upload);
 bool kv_upload_sealed(struct kv_upload *upload); /* to a block */
 
-/*
- * Seal if it is complete, as kv_draft_seal, and give the block what was set on
- * the file before: time and pin.  An unlinked one seals nothing: 0.
- */
+/* As kv_draft_seal, and apply the time and pin of the upload to the block.  An
+ * upload whose name was removed seals nothing: 0. */
 int kv_upload_seal(struct kv_upload *upload, bool *ret_new);
 
 /* Attributes, by serial.  -ESTALE. */
 int kv_upload_stat(struct kv_uploads *uploads, uint64_t serial,
 		   struct stat *ret_attr);
 
-/* Attributes that programs set between writing and renaming; time and pin are
- * kept for the seal, the rest is only shown. */
-struct kv_upload_props {
-	mode_t mode;
-	uid_t uid;
-	gid_t gid;
-	int64_t mtime_ns; /* 0: not set */
-	bool pin;
-};
 struct kv_upload_props kv_upload_props(struct kv_upload *upload);
 void kv_upload_set_props(struct kv_upload *upload,
 			 const struct kv_upload_props *props);

@@ -362,8 +362,7 @@ static int find_object(fuse_req_t req, const struct kv_node *node,
 		if (kv_upload_get(mount->uploads, node->value,
 				  &ret_object->upload) < 0)
 			return -ESTALE;
-		ret_object->block =
-			kv_draft_block(kv_upload_draft(ret_object->upload));
+		ret_object->block = kv_draft_block(ret_object->upload->draft);
 		if (ret_object->block)
 			kv_upload_put(kv_steal(ret_object->upload));
 		return 0;

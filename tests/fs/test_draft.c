@@ -307,15 +307,13 @@ static void a_restart_takes_the_name_and_leaves_the_old_bytes(void **state)
 	struct fuse_ctx ctx = {.uid = 7, .gid = 7, .pid = getpid()};
 	bool is_new;
 
-	write_draft(kv_upload_draft(old), f->file, 1000, 0);
+	write_draft(old->draft, f->file, 1000, 0);
 	assert_int_equal(kv_upload_restart(old, &ctx, &fresh), 0);
-	assert_int_equal(
-		kv_upload_get(f->uploads, kv_upload_serial(old), &found), 0);
+	assert_int_equal(kv_upload_get(f->uploads, old->serial, &found), 0);
 	assert_ptr_equal(found, fresh);
 	kv_upload_put(found);
-	assert_int_equal(kv_draft_size(kv_upload_draft(fresh)), 0);
-	write_draft(kv_upload_draft(old), f->file + 1000, FILE_BYTES - 1000,
-		    1000);
+	assert_int_equal(kv_draft_size(fresh->draft), 0);
+	write_draft(old->draft, f->file + 1000, FILE_BYTES - 1000, 1000);
 	assert_int_equal(kv_upload_seal(old, &is_new), 1);
 	assert_int_equal(kv_upload_restart(old, &ctx, &found), -ESTALE);
 	kv_upload_closed(old);
@@ -329,7 +327,7 @@ static void an_unlinked_upload_seals_nothing(void **state)
 	struct kv_block *block;
 	bool is_new;
 
-	write_draft(kv_upload_draft(upload), f->file, FILE_BYTES, 0);
+	write_draft(upload->draft, f->file, FILE_BYTES, 0);
 	kv_upload_unlink(upload);
 	assert_int_equal(kv_upload_seal(upload, &is_new), 0);
 	assert_int_equal(kv_block_get(f->cache, f->space, &f->key, &block),
@@ -344,12 +342,12 @@ static void only_a_complete_staging_file_outlives_its_close(void **state)
 	struct kv_upload *upload = create(f, temp, 7, 0);
 	bool is_new;
 
-	write_draft(kv_upload_draft(upload), f->file, 1000, 0);
+	write_draft(upload->draft, f->file, 1000, 0);
 	kv_upload_closed(upload);
 	assert_int_equal(kv_upload_find(f->uploads, f->space, temp, 7, &upload),
 			 -ENOENT);
 	upload = create(f, temp, 7, 0);
-	write_draft(kv_upload_draft(upload), f->file, FILE_BYTES, 0);
+	write_draft(upload->draft, f->file, FILE_BYTES, 0);
 	kv_upload_closed(upload);
 	assert_int_equal(kv_upload_find(f->uploads, f->space, temp, 7, &upload),
 			 0);
