@@ -274,7 +274,7 @@ def main(arguments):
     if only_count:
         for name, n in counts.items():
             print(f"{n:6d}  {name}")
-    elif limit is None or len(found) > limit:
+    elif found and (limit is None or len(found) > limit):
         print("\n".join(found))
     if limit is not None and len(found) > limit:
         print(f"{len(found)} findings, but at most {limit} are allowed (tests/prose.py)")
