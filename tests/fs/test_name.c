@@ -90,10 +90,10 @@ static void node_ids_decode_to_what_they_were_made_of(void **state)
 	(void)state;
 	n = kv_node_decode(1);
 	assert_int_equal(n.type, KV_NODE_FIXED);
-	n = kv_node_decode(kv_node_of_block((UINT64_C(1) << 60) - 1));
+	n = kv_node_decode(kv_node_of(KV_NODE_BLOCK, (UINT64_C(1) << 60) - 1));
 	assert_int_equal(n.type, KV_NODE_BLOCK);
 	assert_int_equal(n.value, (UINT64_C(1) << 60) - 1);
-	n = kv_node_decode(kv_node_of_tenant(UINT32_MAX - 1));
+	n = kv_node_decode(kv_node_of(KV_NODE_TENANT, UINT32_MAX - 1));
 	assert_int_equal(n.type, KV_NODE_TENANT);
 	assert_int_equal(n.value, UINT32_MAX - 1);
 	n = kv_node_decode(kv_node_of_dir(UINT32_MAX, 0xff, 0xfffff));
@@ -101,12 +101,12 @@ static void node_ids_decode_to_what_they_were_made_of(void **state)
 	assert_int_equal(n.space, UINT32_MAX);
 	assert_int_equal(n.byte, 0xff);
 	assert_int_equal(n.life, 0xfffff);
-	n = kv_node_decode(kv_node_of_space(7));
+	n = kv_node_decode(kv_node_in(KV_NODE_SPACE, 7));
 	assert_int_equal(n.type, KV_NODE_SPACE);
 	assert_int_equal(n.space, 7);
-	n = kv_node_decode(kv_node_of_layout(7));
+	n = kv_node_decode(kv_node_in(KV_NODE_LAYOUT, 7));
 	assert_int_equal(n.type, KV_NODE_LAYOUT);
-	n = kv_node_decode(kv_node_of_upload(0x1234567));
+	n = kv_node_decode(kv_node_of(KV_NODE_UPLOAD, 0x1234567));
 	assert_int_equal(n.type, KV_NODE_UPLOAD);
 	assert_int_equal(n.value, 0x1234567);
 }
