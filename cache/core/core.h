@@ -525,12 +525,11 @@ struct kv_ssd {
 	uint32_t put_off; /* slots that were not admitted, since the mount */
 	uint32_t unpersisted; /* slots on such lists, of all spaces */
 	uint64_t seq;
-	uint64_t pinned;     /* bytes that pinned blocks hold, or will */
-	double write_credit; /* bytes that ssd_write= allows now */
-	uint64_t credit_ns;
-	uint32_t writing;	/* being written now */
-	uint64_t writing_bytes; /* of their slots */
-	uint64_t written_bytes; /* of slots that wait for the commit */
+	uint64_t pinned;	    /* bytes that pinned blocks hold, or will */
+	struct kv_bucket ssd_write; /* bytes that ssd_write= allows now */
+	uint32_t writing;	    /* being written now */
+	uint64_t writing_bytes;	    /* of their slots */
+	uint64_t written_bytes;	    /* of slots that wait for the commit */
 	struct kv_deletions deletions;
 	struct kv_moves moves;
 	struct kv_unlinked *unlinked[UNLINKED_BUCKETS];	 /* by block number */

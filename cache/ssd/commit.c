@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * commit.c - the group commit: what was written becomes durable, and records of
- * what was removed go.
+ * commit.c - the group commit: make what was written durable, and delete records
+ * of removed blocks.
  *
- * One round, of no more than the index surely has room for: fdatasync the
- * files, one LMDB transaction, and only then tell anybody.  Deletions have a
- * short part of it (deletion.c), and prologues are zeroed after it.  A record
- * thus never leads to zeros, whenever the daemon dies; prologues without a
- * record are swept by the next one.
+ * One round holds no more than the index surely has room for: fdatasync the
+ * files, run one LMDB transaction, and only then report success.  Deletions get a
+ * short part of the round (deletion.c), and prologues are zeroed after it.  So a
+ * record never leads to zeros, whenever the daemon dies; the next daemon sweeps
+ * prologues without a record.
  *
  * OWNS       the committer thread, and what it took from the lists for a round.
  *
  * INVARIANTS
- *   (1) A record is committed only after the data it names was synced.
+ *   (1) A record is committed only after its data was synced.
  *   (2) Of the records of one space and key, all but the one with the highest
- *       generation are of blocks that were removed, and their deletions are
- *       under way: after a crash the next mount sees to these.  Two of the
- *       same generation say the same: the block is being moved (move.c).
- *   (3) After a failed round everything is as if it had not begun: written
- *       blocks are queued again, deletions wait for the next round.
+ *       generation are of removed blocks whose deletions are under way; after a
+ *       crash the next mount continues them.  Two records of the same generation
+ *       are equal: the block is being moved (move.c).
+ *   (3) After a failed round everything is as before it: written blocks are
+ *       queued again, deletions wait for the next round.
  *   (4) Blocks that the index has no room for wait for the next round, in their
- *       order; a round that has room for none evicts some, or has failed.  For
- *       token ids nobody waits or goes: without room their block is put alone.
+ *       order; a round that has room for none evicts some, or has failed.  Token
+ *       ids make nothing wait or go: without room, only their block is recorded.
  *
  * LOCKING    cache->lock for the lists; none during I/O.
  */
@@ -30,16 +30,19 @@
 #include "cache/core/hooks.h"
 #include "cache/core/slot.h"
 #include "cache/core/table.h"
+#include "common/array.h"
 #include "common/copy.h"
 #include "common/crash_point.h"
 
-#define EVICT_AT_ONCE 32u   /* for room in the index */
-#define STARVED_NS 2000000u /* until there may be some */
+#define EVICT_AT_ONCE 32u    /* for room in the index */
+#define STARVED_NS 2000000u  /* until there may be some */
+#define LINGER_NS 100000000u /* gather, unless a flush waits */
+#define LINGER_SHARE 8u	     /* of the arena: never gather more */
 
 struct put {
 	struct kv_slot *slot;
-	bool removed;	/* already: it gets no record */
-	bool token_ids; /* the index has them, too */
+	bool removed;	/* before the round: it gets no record */
+	bool token_ids; /* to be put into the index, too */
 	struct kv_slot_record record;
 	uint64_t slot_id;
 };
@@ -48,7 +51,7 @@ struct update {
 	uint64_t slot_id;
 	int64_t mtime_ns;
 	uint32_t atime, hits;
-	uint32_t block; /* its number */
+	uint32_t block; /* number */
 	bool pinned;
 };
 
@@ -56,10 +59,10 @@ struct round {
 	struct put *puts;
 	size_t n_puts;
 	size_t n_put; /* of these, had room in the index */
-	bool starved; /* it has some, and none of them had */
+	bool starved; /* there are puts, and none had room */
 	struct update *updates;
 	size_t n_updates;
-	uint64_t updates_taken;		  /* all so far, with these */
+	uint64_t updates_taken;		  /* count, including these */
 	struct kv_removed_write *removed; /* NULL: none */
 	int removed_status;		  /* -EAGAIN: it was not begun */
 	struct kv_segfile_record *files;
@@ -83,27 +86,6 @@ void kv_commit_note_locked(struct kv_cache *cache)
 	cache->ssd.noted = true;
 }
 
-static bool room_for_update(struct kv_updates *all)
-{
-	size_t room = all->room ? all->room * 2 : 64;
-	uint32_t *more;
-
-	if (all->head + all->n < all->room)
-		return true;
-	if (all->head <= all->n) {
-		more = realloc(all->items, room * sizeof(*more));
-		if (!more)
-			return false;
-		all->items = more;
-		all->room = room;
-	}
-	/* At most once for as many as are moved. */
-	memmove(all->items, all->items + all->head,
-		all->n * sizeof(*all->items));
-	all->head = 0;
-	return true;
-}
-
 int kv_update_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_updates *all = &cache->ssd.updates;
@@ -111,8 +93,16 @@ int kv_update_locked(struct kv_cache *cache, struct kv_block *block)
 	kv_assert_locked(&cache->lock);
 	if (!cache->ssd.on || (block->flags & (BLOCK_UPDATE | BLOCK_REMOVED)))
 		return 0;
-	if (!room_for_update(all))
-		return -ENOMEM;
+	if (all->head + all->n == all->room) {
+		if (all->head <= all->n &&
+		    kv_array_reserve(&all->items, &all->room, all->room + 1) <
+			    0)
+			return -ENOMEM;
+		/* Each item is moved at most once. */
+		memmove(all->items, all->items + all->head,
+			all->n * sizeof(*all->items));
+		all->head = 0;
+	}
 	all->items[all->head + all->n++] = block->number;
 	block->flags |= BLOCK_UPDATE;
 	kv_commit_note_locked(cache);
@@ -143,44 +133,7 @@ static bool anything(const struct kv_cache *cache)
 	       kv_removed_dirty_locked(cache);
 }
 
-static void round_free(struct round *round)
-{
-	free(round->puts);
-	free(round->updates);
-	free(round->files);
-	free(round->fds);
-}
-
-static void add_fd(struct kv_cache *cache, struct round *round, uint32_t id)
-{
-	struct kv_segfile *file = kv_segfile_at(cache, id);
-
-	if (file->round == (uint32_t)cache->ssd.commits_begun)
-		return;
-	file->round = (uint32_t)cache->ssd.commits_begun;
-	round->fds[round->n_fds++] = file->fd;
-	if (!file->recorded) {
-		round->files[round->n_files++] = (struct kv_segfile_record){
-			.id = id,
-			.slots = file->slots,
-			.slot_bytes = file->slot_bytes,
-		};
-		file->recorded = true;
-	}
-}
-
-static struct kv_slot_record record_of(struct kv_cache *cache,
-				       const struct kv_slot *slot)
-{
-	const struct kv_block *block = slot->block;
-	struct kv_slot_record record = kv_slot_prologue(slot)->record;
-
-	record.mtime_ns = block->mtime_ns;
-	record.atime = block->atime;
-	record.hits = block->hits;
-	record.pinned = kv_block_pinned_by_user(cache, block);
-	return record;
-}
+/* ---- a round begins ---- */
 
 static int by_slot(const void *a, const void *b)
 {
@@ -189,7 +142,8 @@ static int by_slot(const void *a, const void *b)
 	return x->slot_id < y->slot_id ? -1 : x->slot_id > y->slot_id;
 }
 
-/* As many as the index surely has room for; with none, it has to say so. */
+/* Return how many records the index surely has room for, but at least 1: then the
+ * index reports that it is full. */
 static size_t puts_max(const struct kv_cache *cache)
 {
 	uint64_t n = kv_index_room(cache->index) / KV_PUT_FAR;
@@ -197,50 +151,16 @@ static size_t puts_max(const struct kv_cache *cache)
 	return KV_MIN(KV_MAX(n, 1u), cache->ssd.round_max);
 }
 
-static bool has_token_ids(const struct kv_slot *slot)
-{
-	const struct kv_layout *layout = slot->list->space->layout;
-
-	return layout && layout->token_ids;
-}
-
-static void take_puts(struct kv_cache *cache, struct round *round)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-	struct kv_slot *slot;
-
-	while (round->n_puts + round->n_updates < puts_max(cache) &&
-	       (slot = TAILQ_FIRST(&ssd->written))) {
-		struct put *put = &round->puts[round->n_puts++];
-
-		put->token_ids = has_token_ids(slot);
-		TAILQ_REMOVE(&ssd->written, slot, link);
-		ssd->n_written--;
-		ssd->written_bytes -= slot->segment->class->slot_bytes;
-		put->slot = slot;
-		put->removed = slot->block->flags & BLOCK_REMOVED;
-		put->record = record_of(cache, slot);
-		put->slot_id = kv_slot_id(slot->file, slot->slot_number);
-		add_fd(cache, round, slot->file);
-	}
-}
-
-/* Updates are puts, too.  Blocks that come leave them their half, so that a pin
- * is durable soon whatever is being saved. */
-static size_t updates_max(const struct kv_cache *cache)
-{
-	const size_t all = puts_max(cache);
-
-	if (TAILQ_EMPTY(&cache->ssd.written))
-		return all;
-	return all > 1 ? all / 2 : cache->ssd.commits_begun % 2;
-}
-
 static void take_updates(struct kv_cache *cache, struct round *round)
 {
 	struct kv_updates *all = &cache->ssd.updates;
-	size_t n = KV_MIN(all->n, updates_max(cache));
+	size_t n = puts_max(cache);
 
+	/* New blocks leave half of the round to updates, so that a pin is durable
+	 * soon, whatever is being saved. */
+	if (!TAILQ_EMPTY(&cache->ssd.written))
+		n = n > 1 ? n / 2 : cache->ssd.commits_begun % 2;
+	n = KV_MIN(all->n, n);
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block =
 			kv_table_at(&cache->table, all->items[all->head + i]);
@@ -264,6 +184,53 @@ static void take_updates(struct kv_cache *cache, struct round *round)
 	/* Neighbours share a leaf of the index. */
 	qsort(round->updates, round->n_updates, sizeof(*round->updates),
 	      by_slot);
+}
+
+static void take_puts(struct kv_cache *cache, struct round *round)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_slot *slot;
+
+	while (round->n_puts + round->n_updates < puts_max(cache) &&
+	       (slot = TAILQ_FIRST(&ssd->written))) {
+		const struct kv_block *block = slot->block;
+		const struct kv_layout *layout = slot->list->space->layout;
+		struct kv_segfile *file = kv_segfile_at(cache, slot->file);
+		struct put *put = &round->puts[round->n_puts++];
+
+		TAILQ_REMOVE(&ssd->written, slot, link);
+		ssd->n_written--;
+		ssd->written_bytes -= slot->segment->class->slot_bytes;
+		put->slot = slot;
+		put->slot_id = kv_slot_id(slot->file, slot->slot_number);
+		put->token_ids = layout && layout->token_ids;
+		put->removed = block->flags & BLOCK_REMOVED;
+		put->record = kv_slot_prologue(slot)->record;
+		put->record.mtime_ns = block->mtime_ns;
+		put->record.atime = block->atime;
+		put->record.hits = block->hits;
+		put->record.pinned = kv_block_pinned_by_user(cache, block);
+		if (file->round == (uint32_t)ssd->commits_begun)
+			continue;
+		file->round = (uint32_t)ssd->commits_begun;
+		round->fds[round->n_fds++] = file->fd;
+		if (file->recorded)
+			continue;
+		file->recorded = true;
+		round->files[round->n_files++] = (struct kv_segfile_record){
+			.id = file->id,
+			.slots = file->slots,
+			.slot_bytes = file->slot_bytes,
+		};
+	}
+}
+
+static void round_free(struct round *round)
+{
+	free(round->puts);
+	free(round->updates);
+	free(round->files);
+	free(round->fds);
 }
 
 /* Take what is ready.  -ENOMEM: nothing was taken. */
@@ -293,6 +260,8 @@ static int round_begin(struct kv_cache *cache, struct round *round)
 	return 0;
 }
 
+/* ---- a round is written ---- */
+
 static int put_update(struct kv_cache *cache, struct kv_txn *batch,
 		      const struct update *update)
 {
@@ -311,42 +280,38 @@ static int put_update(struct kv_cache *cache, struct kv_txn *batch,
 	return kv_txn_put_slot(batch, update->slot_id, &record);
 }
 
-/* An open slot's bytes are not believed before they have their digest; without
- * memory for a copy the index goes without: the block says the same. */
-static int parse_open(const struct put *put, struct kv_token_ids **ret_ids)
-{
-	const struct kv_slot_record *record = &put->record;
-	_cleanup_(kv_freep) uint8_t *copy = malloc(record->length);
-	struct kv_digest digest;
-
-	if (!copy)
-		return -ENOENT;
-	memcpy(copy, kv_slot_file(put->slot), record->length);
-	digest = kv_digest_of(copy, record->length);
-	if (memcmp(digest.b, record->digest, sizeof(digest.b)) != 0)
-		return -ENOENT;
-	return kv_block_parse_token_ids(copy, record->payload, ret_ids);
-}
-
 /*
- * The slot's bytes are as they were sealed, and stay as long as the round has
- * it.  NULL: the index has no place for them, or they were sealed before the
- * layout came, and do not say.
+ * Parse the token ids of a block whose slot is in memory.  The slot keeps its
+ * bytes during the round; those of an open slot, which a client may write, are
+ * copied, and must have the block's digest.  *@ret_ids stays NULL if the index
+ * has no room for the ids, or the block, sealed before its layout came, has none,
+ * or there is no memory for the copy: the block says the same.  -ENOMEM.
  */
 static int token_ids_of(const struct kv_txn *batch, const struct put *put,
 			struct kv_token_ids **ret_ids)
 {
 	const struct kv_slot_record *record = &put->record;
+	const uint8_t *bytes = kv_slot_file(put->slot);
 	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	_cleanup_(kv_freep) uint8_t *copy = NULL;
 	int r;
 
-	if (!put->token_ids || put->removed ||
+	if (!put->token_ids ||
 	    !kv_index_takes_token_ids(record->tokens, 0, record->length))
 		return 0;
-	r = kv_slot_is_open(put->slot)
-		    ? parse_open(put, &ids)
-		    : kv_block_parse_token_ids(kv_slot_file(put->slot),
-					       record->payload, &ids);
+	if (kv_slot_is_open(put->slot)) {
+		struct kv_digest digest;
+
+		copy = malloc(record->length);
+		if (!copy)
+			return 0;
+		memcpy(copy, bytes, record->length);
+		digest = kv_digest_of(copy, record->length);
+		if (memcmp(digest.b, record->digest, sizeof(digest.b)) != 0)
+			return 0;
+		bytes = copy;
+	}
+	r = kv_block_parse_token_ids(bytes, record->payload, &ids);
 	if (r < 0)
 		return r == -ENOMEM ? r : 0;
 	if (kv_index_takes_token_ids(ids->n, ids->extras_len, record->length) &&
@@ -355,57 +320,28 @@ static int token_ids_of(const struct kv_txn *batch, const struct put *put,
 	return 0;
 }
 
-/* 1: there is no room for it. */
-static int put_record(struct kv_txn *batch, const struct put *put)
-{
-	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
-	int r;
-
-	if (put->removed)
-		return 0;
-	if (!kv_txn_has_room(batch, KV_PUT_FAR))
-		return 1;
-	r = token_ids_of(batch, put, &ids);
-	if (r < 0)
-		return r;
-	r = kv_txn_put_slot(batch, put->slot_id, &put->record);
-	return r == 0 && ids ? kv_txn_put_token_ids(batch, put->slot_id,
-						    put->record.generation, ids)
-			     : r;
-}
-
+/* Put the records of written blocks, as many as there is room for. */
 static int put_records(struct kv_txn *batch, struct round *round)
 {
-	int r = 0;
+	for (; round->n_put < round->n_puts; round->n_put++) {
+		const struct put *put = &round->puts[round->n_put];
+		_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+		int r;
 
-	while (r == 0 && round->n_put < round->n_puts) {
-		r = put_record(batch, &round->puts[round->n_put]);
-		round->n_put += r == 0;
+		if (put->removed)
+			continue;
+		if (!kv_txn_has_room(batch, KV_PUT_FAR))
+			return 0;
+		r = token_ids_of(batch, put, &ids);
+		if (r == 0)
+			r = kv_txn_put_slot(batch, put->slot_id, &put->record);
+		if (r == 0 && ids)
+			r = kv_txn_put_token_ids(batch, put->slot_id,
+						 put->record.generation, ids);
+		if (r < 0)
+			return r;
 	}
-	return KV_MIN(r, 0);
-}
-
-static int fill_batch(struct kv_cache *cache, struct kv_txn *batch,
-		      struct round *round)
-{
-	int r = 0;
-
-	for (size_t i = 0; r == 0 && i < round->n_files; i++)
-		r = kv_txn_put_segfile(batch, &round->files[i]);
-	for (size_t i = 0; r == 0 && i < round->n_updates; i++)
-		r = put_update(cache, batch, &round->updates[i]);
-	if (r == 0)
-		r = kv_moves_record(cache, batch);
-	if (r == 0)
-		r = put_records(batch, round);
-	return r < 0 ? r : kv_deletions_record(cache, batch);
-}
-
-static void index_busy(struct kv_cache *cache, bool busy)
-{
-	kv_lock(cache);
-	cache->health.commit_since = busy ? kv_now_ns() : 0;
-	kv_unlock(cache);
+	return 0;
 }
 
 static int write_index(struct kv_cache *cache, struct round *round)
@@ -415,7 +351,16 @@ static int write_index(struct kv_cache *cache, struct round *round)
 
 	if (r < 0)
 		return r;
-	r = fill_batch(cache, batch, round);
+	for (size_t i = 0; r == 0 && i < round->n_files; i++)
+		r = kv_txn_put_segfile(batch, &round->files[i]);
+	for (size_t i = 0; r == 0 && i < round->n_updates; i++)
+		r = put_update(cache, batch, &round->updates[i]);
+	if (r == 0)
+		r = kv_moves_record(cache, batch);
+	if (r == 0)
+		r = put_records(batch, round);
+	if (r == 0)
+		r = kv_deletions_record(cache, batch);
 	if (r < 0) {
 		kv_txn_abort(batch);
 		return r;
@@ -424,6 +369,13 @@ static int write_index(struct kv_cache *cache, struct round *round)
 	r = kv_txn_commit(batch);
 	KV_POINT("commit.after");
 	return r;
+}
+
+static void set_index_busy(struct kv_cache *cache, bool busy)
+{
+	kv_lock(cache);
+	cache->health.commit_since = busy ? kv_now_ns() : 0;
+	kv_unlock(cache);
 }
 
 static int write_round(struct kv_cache *cache, struct round *round)
@@ -440,23 +392,15 @@ static int write_round(struct kv_cache *cache, struct round *round)
 	KV_POINT("sync.names");
 	if (r < 0)
 		return r;
-	index_busy(cache, true);
+	set_index_busy(cache, true);
 	if (round->removed)
 		round->removed_status = kv_removed_write(cache, round->removed);
 	r = write_index(cache, round);
-	index_busy(cache, false);
+	set_index_busy(cache, false);
 	return r;
 }
 
-/* Flushes that wait for @slot wait for this, too. */
-static void update_again(struct kv_cache *cache, const struct kv_slot *slot)
-{
-	int r = kv_update_locked(cache, slot->block);
-
-	if (r < 0)
-		kv_flushes_settle_locked(cache, r);
-	kv_flushes_prolong_locked(cache, slot);
-}
+/* ---- a round ends ---- */
 
 static void put_ended(struct kv_cache *cache, struct put *put, int status)
 {
@@ -473,8 +417,14 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 					slot->slot_number);
 		if (put->record.pinned !=
 			    kv_block_pinned_by_user(cache, block) ||
-		    put->record.mtime_ns != block->mtime_ns)
-			update_again(cache, slot);
+		    put->record.mtime_ns != block->mtime_ns) {
+			/* Changed meanwhile: flushes wait for that, too. */
+			int r = kv_update_locked(cache, block);
+
+			if (r < 0)
+				kv_flushes_settle_locked(cache, r);
+			kv_flushes_prolong_locked(cache, slot);
+		}
 		kv_syncs_durable_locked(cache, slot);
 		kv_remote_durable_locked(cache, block);
 	} else {
@@ -483,7 +433,7 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 		kv_flushes_prolong_locked(cache, slot);
 		if (!(block->flags & BLOCK_REMOVED))
 			kv_unpersisted_add_locked(cache, slot);
-		else /* asked for after its removal */
+		else /* syncs that came after its removal */
 			kv_syncs_end_locked(cache, slot, -ENOENT);
 	}
 	kv_slot_after(cache, slot);
@@ -492,49 +442,20 @@ static void put_ended(struct kv_cache *cache, struct put *put, int status)
 	kv_block_settle_locked(cache, block);
 }
 
-/* Updates that were not recorded are to be recorded still. */
-static void updates_failed(struct kv_cache *cache, const struct round *round)
-{
-	for (size_t i = 0; i < round->n_updates; i++)
-		kv_update_locked(cache, kv_table_at(&cache->table,
-						    round->updates[i].block));
-}
-
-/* What had no room is written still, and the first to be put next. */
-static void put_back(struct kv_cache *cache, struct round *round)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-
-	for (; round->n_puts > round->n_put; round->n_puts--) {
-		struct kv_slot *slot = round->puts[round->n_puts - 1].slot;
-
-		TAILQ_INSERT_HEAD(&ssd->written, slot, link);
-		ssd->n_written++;
-		ssd->written_bytes += slot->segment->class->slot_bytes;
-	}
-}
-
-/* There was room for none.  Deletions make some; if there are none under way,
- * evict blocks. */
-static bool make_room(struct kv_cache *cache, const struct round *round)
-{
-	struct kv_space *taker = round->puts[0].slot->list->space;
-	unsigned n = 0;
-
-	if (cache->ssd.deletions.n > 0)
-		return true;
-	while (n < EVICT_AT_ONCE && kv_ssd_evict_record_locked(cache, taker))
-		n++;
-	return n > 0;
-}
-
-/* What is to become of the round's puts, of which none may have had room. */
+/* Return how the puts of a round ended; the index may have had room for none.
+ * Deletions under way will make room, or else evictions. */
 static int puts_status(struct kv_cache *cache, struct round *round, int status)
 {
+	unsigned n = 0;
+
 	round->starved = round->n_puts > 0 && round->n_put == 0;
-	return status == 0 && round->starved && !make_room(cache, round)
-		       ? -ENOSPC
-		       : status;
+	if (status < 0 || !round->starved || cache->ssd.deletions.n > 0)
+		return status;
+	while (n < EVICT_AT_ONCE &&
+	       kv_ssd_evict_record_locked(cache,
+					  round->puts[0].slot->list->space))
+		n++;
+	return n > 0 ? 0 : -ENOSPC;
 }
 
 static void round_end(struct kv_cache *cache, struct round *round, int status)
@@ -542,8 +463,14 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 	struct kv_ssd *ssd = &cache->ssd;
 	const int puts = puts_status(cache, round, status);
 
-	if (puts == 0)
-		put_back(cache, round);
+	/* Blocks without room stay written, and come first in the next round. */
+	for (; puts == 0 && round->n_puts > round->n_put; round->n_puts--) {
+		struct kv_slot *slot = round->puts[round->n_puts - 1].slot;
+
+		TAILQ_INSERT_HEAD(&ssd->written, slot, link);
+		ssd->n_written++;
+		ssd->written_bytes += slot->segment->class->slot_bytes;
+	}
 	for (size_t i = 0; i < round->n_puts; i++)
 		put_ended(cache, &round->puts[i], puts);
 	kv_removed_end_locked(cache, round->removed, round->removed_status);
@@ -555,8 +482,9 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 	cache->stats.commits += status == 0;
 	if (status == 0)
 		ssd->updates.done = round->updates_taken;
-	else
-		updates_failed(cache, round);
+	for (size_t i = 0; status < 0 && i < round->n_updates; i++)
+		kv_update_locked(cache, kv_table_at(&cache->table,
+						    round->updates[i].block));
 	if (puts < 0)
 		kv_write_failed_locked(cache, puts);
 	else if (round->n_puts || (!ssd->writing && !ssd->queued))
@@ -571,10 +499,23 @@ static void round_end(struct kv_cache *cache, struct round *round, int status)
 	kv_writer_rouse_locked(cache);
 }
 
-/* The rest of a space's deletions comes when those in hand are over. */
-static bool is_deleting(const struct kv_ssd *ssd)
+/*
+ * Wait until a commit is useful to a flush, or is due.  A commit waits three times
+ * for what the device is busy with: a useless one delays the next, useful one.
+ */
+static void gather(struct kv_cache *cache)
 {
-	return ssd->deletions.n && !ssd->deletions.ended;
+	struct kv_ssd *ssd = &cache->ssd;
+	const uint64_t enough =
+		cache->arena.max * cache->arena.segment_bytes / LINGER_SHARE;
+	const uint64_t until = kv_now_ns() + LINGER_NS;
+	uint64_t now;
+
+	while (!ssd->urgent && !ssd->stop && ssd->written_bytes < enough &&
+	       ssd->n_written < ssd->round_max &&
+	       TAILQ_EMPTY(&ssd->deletions.to_record) && !ssd->awaiting &&
+	       (now = kv_now_ns()) < until)
+		kv_cond_wait(cache, &ssd->commit, until - now);
 }
 
 void *kv_committer(void *arg)
@@ -585,8 +526,11 @@ void *kv_committer(void *arg)
 	int r, failed = 0; /* while stopping */
 
 	kv_lock(cache);
+	/* The rest of a space's deletions comes when its batch is over. */
 	while (!ssd->stop_commits ||
-	       ((anything(cache) || is_deleting(ssd)) && failed < 2) ||
+	       ((anything(cache) ||
+		 (ssd->deletions.n && !ssd->deletions.ended)) &&
+		failed < 2) ||
 	       kv_snapshots_dirty_locked(cache)) {
 		kv_deletions_requeue(cache);
 		if (!anything(cache) && !kv_snapshots_dirty_locked(cache)) {
@@ -594,7 +538,7 @@ void *kv_committer(void *arg)
 			kv_cond_wait(cache, &ssd->commit, 1000000000u);
 			continue;
 		}
-		kv_commit_gather(cache);
+		gather(cache);
 		cache->snapshots.write(cache);
 		if (!anything(cache)) {
 			ssd->urgent = false;

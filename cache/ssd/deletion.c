@@ -1,21 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * deletion.c - what was removed is gone for good: records deleted, prologues
- * zeroed, slots given back.
+ * deletion.c - delete the records of removed blocks, zero their prologues, and
+ * free their slots; sweep files after a crash.
  *
- * Nobody's puts wait for deletions, and no flush for those of other spaces.
- * What is to be deleted waits in its space.  The committer takes all of a space
- * at once, puts it in the order of the SSD, and deletes some of the records in
- * each transaction, for a short time.  A thread of its own then zeroes the
- * prologues and syncs them, a few at the device at a time, so that other
- * requests pass.  Between that it sweeps files (segfile.c).
+ * Saves do not wait for deletions, and a flush waits only for those of its own
+ * space.  Deletions wait in the queue of their space.  The committer takes a
+ * whole queue as one batch, sorts it in the order of the SSD, and deletes some of
+ * its records in each transaction, for a short time.  A thread then zeroes and
+ * syncs the prologues, with few requests at the device at a time, so that other
+ * requests pass.
  *
- * The thread waits for its requests for as long as they take: a zero that lands
- * late would land on whoever has the slot by then.  Others are told meanwhile
- * that it does not get on (health.c).
+ * No removed block may return, not even when the index is rebuilt from the
+ * segment files.  After a crash a free slot may hold the prologue of a write that
+ * was never committed, or of a block whose removal was.  Between batches the
+ * thread sweeps files: it zeroes such prologues before any free slot of the file
+ * is taken.  A trailer that is missing or names another size of slots, as after a
+ * crash, is written then: not before, as the free slots could hold anything.
+ *
+ * The thread waits for its requests as long as they take: a late zero would
+ * destroy the next block in the slot.  health.c reports the delay meanwhile.
  *
  * OWNS       the deletions, from kv_extent_delete_locked to the slot's return;
- *            the thread that zeroes; its requests until all of one call ended.
+ *            the thread that zeroes; its requests until all of one call ended;
+ *            cache->ssd.unswept.
  *
  * STATES     of a deletion, and the function that makes each step:
  *
@@ -33,27 +40,29 @@
  *       recorded.  It is freed when zeroed == n.
  *   (4) deletions.n counts those that are not over.
  *
- * LOCKING    cache->lock; none during I/O.  to_record, and what of a batch is
- *            not RECORDED, are the committer's; what is RECORDED of the first
- *            batch to_zero is the thread's.  group->lock, a leaf, for how many
- *            requests are left.
+ * LOCKING    cache->lock; none during I/O.  The committer owns to_record, and
+ *            the part of a batch that is not RECORDED; the thread owns the
+ *            RECORDED part of the first batch to_zero.  group->lock, a leaf,
+ *            guards the count of requests that have not ended.
  */
 #include "cache/ssd/ssd.h"
 #include "cache/core/table.h"
+#include "common/array.h"
 #include "common/crash_point.h"
+#include "index/segfile.h"
 
 #include <fcntl.h>
 
 #define TRIES 2
-#define GIVE_UP 3     /* times that a slot could not be zeroed */
+#define GIVE_UP 3     /* failures to zero a slot */
 #define WINDOW 32u    /* requests at the device */
 #define PORTION 2048u /* prologues before a sync */
 #define TURN 128u     /* records of one batch, then of the next */
 #define TURNS 4u      /* one of them, or more, is a file to sweep */
-/* So many slots side by side are worth a call. */
+/* Zero the whole of at least so many adjacent slots by one call. */
 #define RUN KV_POINTS_OR(3u, 16u)
 #define RECORD_NS 20000000u
-#define NEAR_IDS 8u /* so many further on is the same leaf, mostly */
+#define NEAR_IDS 8u /* slot ids in one leaf of the index, usually */
 
 struct kv_deletion_batch {
 	struct kv_space *space;
@@ -100,7 +109,7 @@ static void member_done(struct kv_io *io, int status)
 	free(member);
 }
 
-/* Until no more than @left are. */
+/* Wait until at most @left requests are under way; return the last error. */
 static int wait_for(struct group *group, size_t left)
 {
 	int r;
@@ -128,50 +137,31 @@ static void member_submit(struct kv_cache *cache, struct group *group,
 int kv_segfiles_sync(struct kv_cache *cache, const int *fds, size_t n)
 {
 	struct group group = GROUP_INIT;
-	bool short_of_memory = false;
-	int r;
+	int r, e = 0;
 
 	/* All at once: the file system makes one journal commit of them. */
-	for (size_t i = 0; i < n && !short_of_memory; i++) {
+	for (size_t i = 0; i < n && e == 0; i++) {
 		struct member *one = calloc(1, sizeof(*one));
 
-		short_of_memory = !one;
-		if (!one)
+		if (!one) {
+			e = -ENOMEM;
 			break;
+		}
 		one->io.op = KV_IO_SYNC;
 		one->io.fd = fds[i];
 		member_submit(cache, &group, one);
 	}
 	r = wait_for(&group, 0);
-	return short_of_memory ? -ENOMEM : r;
+	return e < 0 ? e : r;
 }
 
-static uint32_t file_of(const struct kv_deletion *deletion)
+/* ---- QUEUED, or unqueued for want of memory ---- */
+
+/* Clear the mark of an unqueued deletion; return whether its slot was to be given
+ * back. */
+static bool unmark(struct kv_cache *cache, uint64_t slot_id)
 {
-	return (uint32_t)(deletion->slot_id >> 32);
-}
-
-/* ---- unqueued ---- */
-
-/* A record that stays would bring its block back: its file notes it. */
-static void leave_unqueued(struct kv_cache *cache, uint64_t slot_id, bool reuse)
-{
-	struct kv_segfile *file =
-		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
-	const uint32_t word = (uint32_t)slot_id / 64;
-	const uint64_t bit = 1ull << slot_id % 64;
-
-	cache->ssd.deletions.unqueued += !(file->unqueued[word] & bit);
-	file->unqueued[word] |= bit;
-	if (reuse)
-		file->unqueued_back[word] |= bit;
-}
-
-/* An unqueued deletion is queued after all.  Was its slot to be given back? */
-static bool queue_after_all(struct kv_cache *cache, uint64_t slot_id)
-{
-	struct kv_segfile *file =
-		kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
+	struct kv_segfile *file = kv_segfile_of(cache, slot_id);
 	const uint32_t word = (uint32_t)slot_id / 64;
 	const uint64_t bit = 1ull << slot_id % 64;
 	const bool reuse = file->unqueued_back[word] & bit;
@@ -182,73 +172,6 @@ static bool queue_after_all(struct kv_cache *cache, uint64_t slot_id)
 	return reuse;
 }
 
-/* The first from @from on. */
-static bool unqueued_next(struct kv_cache *cache, uint64_t from,
-			  uint64_t *ret_id)
-{
-	uint32_t slot = (uint32_t)from;
-
-	for (uint32_t id = (uint32_t)(from >> 32); id < cache->ssd.n_files;
-	     id++, slot = 0) {
-		const struct kv_segfile *file = kv_segfile_at(cache, id);
-
-		for (; file && slot < file->slots; slot++)
-			if (file->unqueued[slot / 64] >> slot % 64 & 1) {
-				*ret_id = kv_slot_id(id, slot);
-				return true;
-			}
-	}
-	return false;
-}
-
-/* False: there is still no memory.  What has no record costs no more than its
- * slot, until the next mount. */
-static bool requeue_one(struct kv_cache *cache, uint64_t slot_id)
-{
-	struct kv_deletions *all = &cache->ssd.deletions;
-	struct kv_slot_record record;
-	struct kv_space *space;
-	uint64_t unqueued;
-	bool reuse;
-	int r;
-
-	kv_unlock(cache);
-	r = kv_index_get(cache->index, slot_id, &record);
-	kv_lock(cache);
-	if (r < 0 && r != -ENOENT && r != -EBADMSG)
-		return false;
-	unqueued = all->unqueued;
-	reuse = queue_after_all(cache, slot_id);
-	if (unqueued == all->unqueued)
-		return true; /* meanwhile, by somebody else */
-	space = r == 0 ? kv_space_with_id(cache, record.space) : NULL;
-	if (space) {
-		kv_extent_delete_locked(cache, space, slot_id, reuse);
-		kv_flushes_queued_locked(cache, space);
-	}
-	return all->unqueued < unqueued;
-}
-
-void kv_deletions_requeue(struct kv_cache *cache)
-{
-	uint64_t slot_id = 0;
-	bool any = cache->ssd.deletions.unqueued;
-
-	while (cache->ssd.deletions.unqueued &&
-	       unqueued_next(cache, slot_id, &slot_id)) {
-		if (!requeue_one(cache, slot_id)) {
-			kv_flushes_settle_locked(cache, -ENOMEM);
-			return;
-		}
-		slot_id++;
-	}
-	/* There may be nothing left to be done for them. */
-	if (any)
-		kv_flushes_settle_locked(cache, 0);
-}
-
-/* ---- queued ---- */
-
 void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 			     uint64_t slot_id, bool reuse)
 {
@@ -256,19 +179,19 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 	struct kv_deletion_queue *queue = &space->deletions;
 
 	kv_assert_locked(&cache->lock);
-	if (queue->n == queue->room) {
-		size_t room = queue->room ? queue->room * 2 : 64;
-		void *items =
-			realloc(queue->items, room * sizeof(*queue->items));
+	if (kv_array_reserve(&queue->items, &queue->room, queue->n + 1) < 0) {
+		/* The record would bring its block back: mark it. */
+		struct kv_segfile *file = kv_segfile_of(cache, slot_id);
+		const uint32_t word = (uint32_t)slot_id / 64;
+		const uint64_t bit = 1ull << slot_id % 64;
 
-		if (!items) {
-			leave_unqueued(cache, slot_id, reuse);
-			return;
-		}
-		queue->items = items;
-		queue->room = room;
+		all->unqueued += !(file->unqueued[word] & bit);
+		file->unqueued[word] |= bit;
+		if (reuse)
+			file->unqueued_back[word] |= bit;
+		return;
 	}
-	queue_after_all(cache, slot_id);
+	unmark(cache, slot_id);
 	if (reuse)
 		kv_extent_leaving_locked(cache, slot_id);
 	queue->items[queue->n++] = (struct kv_deletion){
@@ -283,7 +206,58 @@ void kv_extent_delete_locked(struct kv_cache *cache, struct kv_space *space,
 	kv_commit_note_locked(cache);
 }
 
-/* ---- in hand ---- */
+/* Queue an unqueued deletion.  Return false if there is still no memory.  A slot
+ * without a record just stays taken until the next mount. */
+static bool requeue(struct kv_cache *cache, uint64_t slot_id)
+{
+	struct kv_deletions *all = &cache->ssd.deletions;
+	struct kv_slot_record record;
+	struct kv_space *space;
+	uint64_t unqueued;
+	bool reuse;
+	int r;
+
+	kv_unlock(cache);
+	r = kv_index_get(cache->index, slot_id, &record);
+	kv_lock(cache);
+	if (r < 0 && r != -ENOENT && r != -EBADMSG)
+		return false;
+	unqueued = all->unqueued;
+	reuse = unmark(cache, slot_id);
+	if (unqueued == all->unqueued)
+		return true; /* meanwhile, by another thread */
+	space = r == 0 ? kv_space_with_id(cache, record.space) : NULL;
+	if (space) {
+		kv_extent_delete_locked(cache, space, slot_id, reuse);
+		kv_flushes_queued_locked(cache, space);
+	}
+	return all->unqueued < unqueued;
+}
+
+void kv_deletions_requeue(struct kv_cache *cache)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+	int r = 0;
+
+	if (!ssd->deletions.unqueued)
+		return;
+	for (uint32_t id = 0; id < ssd->n_files && r == 0; id++)
+		for (uint32_t slot = 0; r == 0 && ssd->deletions.unqueued;
+		     slot++) {
+			/* The lock is released in between. */
+			const struct kv_segfile *file =
+				kv_segfile_at(cache, id);
+
+			if (!file || slot >= file->slots)
+				break;
+			if ((file->unqueued[slot / 64] >> slot % 64 & 1) &&
+			    !requeue(cache, kv_slot_id(id, slot)))
+				r = -ENOMEM;
+		}
+	kv_flushes_settle_locked(cache, r);
+}
+
+/* ---- IN HAND ---- */
 
 static int by_slot(const void *a, const void *b)
 {
@@ -292,26 +266,22 @@ static int by_slot(const void *a, const void *b)
 	return x->slot_id < y->slot_id ? -1 : x->slot_id > y->slot_id;
 }
 
-/* A space that is cleared hands its blocks over in order. */
-static void sort(struct kv_deletion_batch *batch)
-{
-	size_t i = 1;
-
-	while (i < batch->n &&
-	       by_slot(&batch->items[i - 1], &batch->items[i]) <= 0)
-		i++;
-	if (i < batch->n)
-		qsort(batch->items, batch->n, sizeof(*batch->items), by_slot);
-	batch->sorted = true;
-}
-
 void kv_deletions_sort(struct kv_cache *cache)
 {
 	struct kv_deletion_batch *batch;
 
-	TAILQ_FOREACH(batch, &cache->ssd.deletions.to_record, record)
-		if (!batch->sorted)
-			sort(batch);
+	TAILQ_FOREACH(batch, &cache->ssd.deletions.to_record, record) {
+		size_t i = 1;
+
+		/* The blocks of a cleared space come in order. */
+		while (!batch->sorted && i < batch->n &&
+		       by_slot(&batch->items[i - 1], &batch->items[i]) <= 0)
+			i++;
+		if (!batch->sorted && i < batch->n)
+			qsort(batch->items, batch->n, sizeof(*batch->items),
+			      by_slot);
+		batch->sorted = true;
+	}
 }
 
 bool kv_deletions_to_record(const struct kv_ssd *ssd)
@@ -343,31 +313,10 @@ void kv_deletions_take_locked(struct kv_cache *cache)
 	}
 }
 
-/* ---- recorded ---- */
+/* ---- RECORDED ---- */
 
-/* The cost of deleting a record, in leaves of the index that change: the index
- * has room for so many in one transaction. */
-static uint32_t cost_of(const struct kv_deletion_batch *batch)
-{
-	const struct kv_deletion *item = &batch->items[batch->recording];
-	const uint32_t tables = 1 + item->token_ids;
-
-	if (batch->recording == 0)
-		return tables * NEAR_IDS;
-	return item->slot_id - item[-1].slot_id <= NEAR_IDS ? tables
-							    : tables * NEAR_IDS;
-}
-
-static int record_one(const struct kv_deletion *deletion, struct kv_txn *txn)
-{
-	int r = kv_txn_delete_slot(txn, deletion->slot_id);
-
-	return r == 0 && deletion->token_ids
-		       ? kv_txn_delete_token_ids(txn, deletion->slot_id)
-		       : r;
-}
-
-/* Some of @batch, while there is any @left; -errno. */
+/* Delete up to TURN records of @batch, while *@left, in leaves of the index that
+ * change times NEAR_IDS, is positive. */
 static int record_some(struct kv_deletion_batch *batch, struct kv_txn *txn,
 		       int64_t *left)
 {
@@ -376,8 +325,15 @@ static int record_some(struct kv_deletion_batch *batch, struct kv_txn *txn,
 	for (size_t i = 0;
 	     r == 0 && i<TURN && * left> 0 && batch->recording < batch->n;
 	     i++) {
-		*left -= cost_of(batch);
-		r = record_one(&batch->items[batch->recording++], txn);
+		const struct kv_deletion *item =
+			&batch->items[batch->recording++];
+		const bool near = batch->recording > 1 &&
+				  item->slot_id - item[-1].slot_id <= NEAR_IDS;
+
+		*left -= (1 + item->token_ids) * (near ? 1 : NEAR_IDS);
+		r = kv_txn_delete_slot(txn, item->slot_id);
+		if (r == 0 && item->token_ids)
+			r = kv_txn_delete_token_ids(txn, item->slot_id);
 	}
 	return r;
 }
@@ -423,7 +379,7 @@ void kv_deletions_recorded_locked(struct kv_cache *cache, int status)
 		pthread_cond_signal(&all->wake);
 	}
 	KV_POINT("deletion.recorded");
-	/* The index knows best what it has room for. */
+	/* Adapt to the room that the index has in one transaction. */
 	if (status == -ENOSPC)
 		all->budget = KV_MAX(all->budget / 4, 32u);
 	else if (status == 0)
@@ -432,116 +388,96 @@ void kv_deletions_recorded_locked(struct kv_cache *cache, int status)
 
 /* ---- zeroed ---- */
 
-static uint8_t zero_page[KV_PAGE] __attribute__((aligned(KV_PAGE)));
-
-static int zero_one(struct kv_cache *cache, struct group *group,
-		    struct kv_deletion *deletion)
+static uint32_t file_id(const struct kv_deletion *deletion)
 {
-	struct member *one = calloc(1, sizeof(*one));
-	struct kv_segfile *file;
-
-	if (!one)
-		return -ENOMEM;
-	kv_lock(cache);
-	file = kv_segfile_at(cache, file_of(deletion));
-	one->io.fd = file->fd;
-	one->io.offset = (uint32_t)deletion->slot_id * file->slot_bytes;
-	kv_unlock(cache);
-	one->io.op = KV_IO_WRITE;
-	one->io.data = zero_page;
-	one->io.bytes = KV_PAGE;
-	one->deletion = deletion;
-	member_submit(cache, group, one);
-	KV_POINT("tombstone.submitted");
-	wait_for(group, WINDOW - 1);
-	return 0;
+	return (uint32_t)(deletion->slot_id >> 32);
 }
 
-/* How many of @items, from the first on, are slots that lie side by side and
- * that nobody reads. */
-static size_t run_of(const struct kv_deletion *items, size_t n)
-{
-	size_t i = 0;
-
-	while (i < n && items[i].reuse && items[i].bad &&
-	       (i == 0 || items[i].slot_id - items[i - 1].slot_id <= 1) &&
-	       file_of(&items[i]) == file_of(&items[0]))
-		i++;
-	return i;
-}
-
-/* All of the slots, at a stroke, where the file system can. */
-static void zero_run(struct kv_cache *cache, struct kv_deletion *items,
-		     size_t n)
-{
-	const uint32_t first = (uint32_t)items[0].slot_id;
-	const uint32_t last = (uint32_t)items[n - 1].slot_id;
-	struct kv_segfile *file;
-	uint64_t slot_bytes;
-	int fd;
-
-	kv_lock(cache);
-	file = kv_segfile_at(cache, file_of(&items[0]));
-	fd = file->fd;
-	slot_bytes = file->slot_bytes;
-	cache->health.zero_since = kv_now_ns();
-	kv_unlock(cache);
-	if (fallocate(fd, FALLOC_FL_ZERO_RANGE, (off_t)(first * slot_bytes),
-		      (off_t)((last - first + 1) * slot_bytes)) == 0)
-		for (size_t i = 0; i < n; i++)
-			items[i].bad = false;
-	KV_POINT("tombstone.run");
-	kv_lock(cache);
-	cache->health.zero_since = 0;
-	kv_unlock(cache);
-}
-
+/* Zero runs of adjacent slots that nobody reads, each by one fallocate(2). */
 static void zero_runs(struct kv_cache *cache, struct kv_deletion *items,
 		      size_t n)
 {
 	size_t run;
 
-	for (size_t i = 0; i < n; i += KV_MAX(run, (size_t)1)) {
-		run = run_of(items + i, n - i);
-		if (run >= RUN)
-			zero_run(cache, items + i, run);
+	for (size_t at = 0; at < n; at += KV_MAX(run, (size_t)1)) {
+		struct kv_deletion *first = &items[at];
+		const struct kv_segfile *file;
+		uint64_t slot_bytes, slots;
+		int fd;
+
+		for (run = 0;
+		     at + run < n && first[run].reuse && first[run].bad &&
+		     file_id(&first[run]) == file_id(first);
+		     run++)
+			if (run > 0 &&
+			    first[run].slot_id - first[run - 1].slot_id > 1)
+				break;
+		if (run < RUN)
+			continue;
+		kv_lock(cache);
+		file = kv_segfile_of(cache, first->slot_id);
+		fd = file->fd;
+		slot_bytes = file->slot_bytes;
+		cache->health.zero_since = kv_now_ns();
+		kv_unlock(cache);
+		slots = first[run - 1].slot_id - first->slot_id + 1;
+		if (fallocate(fd, FALLOC_FL_ZERO_RANGE,
+			      (off_t)((uint32_t)first->slot_id * slot_bytes),
+			      (off_t)(slots * slot_bytes)) == 0)
+			for (size_t i = 0; i < run; i++)
+				first[i].bad = false;
+		KV_POINT("tombstone.run");
+		kv_lock(cache);
+		cache->health.zero_since = 0;
+		kv_unlock(cache);
 	}
 }
 
-/* Once over those that are still to be zeroed; how the last failure went. */
+/* Write zeros to the prologues of bad items once; return the last error. */
 static int zero_all(struct kv_cache *cache, struct kv_deletion *items, size_t n)
 {
+	static const uint8_t zeros[KV_PAGE] __attribute__((aligned(KV_PAGE)));
 	struct group group = GROUP_INIT;
 	int r = 0, e;
 
-	for (size_t i = 0; i < n && r == 0; i++)
-		if (items[i].bad)
-			r = zero_one(cache, &group, &items[i]);
+	for (size_t i = 0; i < n; i++) {
+		const struct kv_segfile *file;
+		struct member *one;
+
+		if (!items[i].bad)
+			continue;
+		one = calloc(1, sizeof(*one));
+		if (!one) {
+			r = -ENOMEM;
+			break;
+		}
+		kv_lock(cache);
+		file = kv_segfile_of(cache, items[i].slot_id);
+		one->io.fd = file->fd;
+		one->io.offset = (uint32_t)items[i].slot_id * file->slot_bytes;
+		kv_unlock(cache);
+		one->io.op = KV_IO_WRITE;
+		one->io.data = (void *)zeros;
+		one->io.bytes = KV_PAGE;
+		one->deletion = &items[i];
+		member_submit(cache, &group, one);
+		KV_POINT("tombstone.submitted");
+		wait_for(&group, WINDOW - 1);
+	}
 	e = wait_for(&group, 0);
 	return r < 0 ? r : e;
 }
 
-static int sync_all(struct kv_cache *cache, const struct kv_deletion *items,
-		    size_t n)
-{
-	int fds[PORTION];
-	size_t n_fds = 0;
-
-	kv_lock(cache);
-	for (size_t i = 0; i < n; i++)
-		if (i == 0 || file_of(&items[i]) != file_of(&items[i - 1]))
-			fds[n_fds++] =
-				kv_segfile_at(cache, file_of(&items[i]))->fd;
-	kv_unlock(cache);
-	return kv_segfiles_sync(cache, fds, n_fds);
-}
-
-/* Zero the prologues of those to be reused.  Where some can be written to, or
- * @others_work, those that cannot are ->bad; else it fails. */
+/*
+ * Zero the prologues of @items and sync them.  If some slots can be written to,
+ * or @others_work, mark those that cannot as bad, and return 0; else fail.
+ */
 static int zero_some(struct kv_cache *cache, struct kv_deletion *items,
 		     size_t n, bool others_work)
 {
 	bool failed = false;
+	int fds[PORTION];
+	size_t n_fds = 0;
 	int r = -EAGAIN;
 
 	for (size_t i = 0; i < n; i++)
@@ -549,14 +485,20 @@ static int zero_some(struct kv_cache *cache, struct kv_deletion *items,
 	zero_runs(cache, items, n);
 	for (int try = 0; try < TRIES && r < 0; try++)
 		r = zero_all(cache, items, n);
-	/* A slot not to be used again is zeroed where that is possible. */
+	/* Slots that are not reused may fail. */
 	for (size_t i = 0; i < n; i++) {
 		others_work |= items[i].reuse && !items[i].bad;
 		failed |= items[i].reuse && items[i].bad;
 	}
 	if (failed && !others_work)
 		return r;
-	r = sync_all(cache, items, n);
+	kv_lock(cache);
+	for (size_t i = 0; i < n; i++)
+		if (i == 0 || file_id(&items[i]) != file_id(&items[i - 1]))
+			fds[n_fds++] =
+				kv_segfile_of(cache, items[i].slot_id)->fd;
+	kv_unlock(cache);
+	r = kv_segfiles_sync(cache, fds, n_fds);
 	KV_POINT("tombstone.synced");
 	if (r == 0 || !others_work)
 		return r;
@@ -565,9 +507,10 @@ static int zero_some(struct kv_cache *cache, struct kv_deletion *items,
 	return 0;
 }
 
-/* Others work, but this slot's prologue could not be zeroed. */
-static void zero_again(struct kv_cache *cache, struct kv_space *space,
-		       const struct kv_deletion *deletion)
+/* Queue the deletion of a slot that could not be zeroed again; after GIVE_UP
+ * failures the slot stays taken. */
+static void retry_locked(struct kv_cache *cache, struct kv_space *space,
+			 const struct kv_deletion *deletion)
 {
 	struct kv_deletion_queue *queue = &space->deletions;
 	const size_t n = queue->n;
@@ -579,23 +522,7 @@ static void zero_again(struct kv_cache *cache, struct kv_space *space,
 	if (queue->n > n)
 		queue->items[n].failed = (uint8_t)(deletion->failed + 1);
 	else
-		cache->stats.bad_slots++; /* it stays taken */
-}
-
-static void batch_over_locked(struct kv_cache *cache,
-			      struct kv_deletion_batch *batch)
-{
-	struct kv_deletion_queue *queue = &batch->space->deletions;
-
-	kv_assert_locked(&cache->lock);
-	queue->done += batch->n;
-	queue->batch = false;
-	if (queue->n)
-		TAILQ_INSERT_TAIL(&cache->ssd.deletions.queued, batch->space,
-				  deleting);
-	free(batch->items);
-	free(batch);
-	kv_commit_kick_locked(cache, false);
+		cache->stats.bad_slots++;
 }
 
 static void zeroed_locked(struct kv_cache *cache,
@@ -609,7 +536,7 @@ static void zeroed_locked(struct kv_cache *cache,
 		struct kv_deletion *item = &batch->items[batch->zeroed + i];
 
 		if (item->reuse && item->bad)
-			zero_again(cache, space, item);
+			retry_locked(cache, space, item);
 		else if (item->reuse)
 			kv_extent_left_locked(cache, item->slot_id);
 	}
@@ -617,44 +544,144 @@ static void zeroed_locked(struct kv_cache *cache,
 	ssd->deletions.n -= n;
 	if (batch->zeroed == batch->recorded)
 		TAILQ_REMOVE(&ssd->deletions.to_zero, batch, zero);
-	if (batch->zeroed == batch->n)
-		batch_over_locked(cache, batch);
+	if (batch->zeroed == batch->n) {
+		space->deletions.done += batch->n;
+		space->deletions.batch = false;
+		if (space->deletions.n)
+			TAILQ_INSERT_TAIL(&ssd->deletions.queued, space,
+					  deleting);
+		free(batch->items);
+		free(batch);
+		kv_commit_kick_locked(cache, false);
+	}
 	if (!ssd->writing && !ssd->queued)
 		ssd->error = 0;
 	KV_POINT("deletion.before_telling");
 	kv_flushes_settle_space_locked(cache, space);
 	pthread_cond_broadcast(&ssd->done);
-	/* Writes that were put off for want of a slot have one now. */
+	/* Writes that waited for a slot have one now. */
 	kv_writer_rouse_locked(cache);
 }
 
-/* Some prologues of the first batch; 0 or why they could not be zeroed. */
-static int zero_first(struct kv_cache *cache, bool others_work)
-{
-	struct kv_deletion_batch *batch =
-		TAILQ_FIRST(&cache->ssd.deletions.to_zero);
-	size_t n = KV_MIN(batch->recorded - batch->zeroed, (size_t)PORTION);
-	int r;
+/* ---- the sweep ---- */
 
-	kv_unlock(cache);
-	r = zero_some(cache, batch->items + batch->zeroed, n, others_work);
+/* What a sweep of one file found; counts. */
+struct sweep {
+	uint64_t zeroed, unreadable;
+};
+
+/* Zero the prologues in the free slots of @file, and write its trailer if that is
+ * missing.  The file, marked as sweeping, stays; its slots do not change. */
+static int sweep_file(struct kv_cache *cache, struct kv_segfile *file,
+		      struct sweep *sweep)
+{
+	const size_t words = (file->slots + 63) / 64;
+	_cleanup_(kv_freep) uint64_t *taken = malloc(words * sizeof(*taken));
+	_cleanup_(kv_freep) struct kv_found *found =
+		malloc(KV_SCAN_MAX * sizeof(*found));
+	int r = 0;
+
+	if (!taken || !found)
+		return -ENOMEM;
 	kv_lock(cache);
-	if (r == 0)
-		zeroed_locked(cache, batch, n);
-	else
-		kv_write_failed_locked(cache, r);
+	memcpy(taken, file->bitmap, words * sizeof(*taken));
+	kv_unlock(cache);
+	for (uint32_t at = 0; r == 0 && at < file->slots; at += KV_SCAN_MAX) {
+		uint32_t n = KV_MIN(KV_SCAN_MAX, file->slots - at);
+
+		kv_segfile_scan(file->fd, cache->info.store, file->slot_bytes,
+				at, n, taken, found);
+		for (uint32_t i = 0; r == 0 && i < n; i++) {
+			sweep->unreadable +=
+				found[i].state == KV_FOUND_UNREADABLE;
+			if (found[i].state != KV_FOUND_BLOCK)
+				continue;
+			r = kv_segfile_zero(file->fd, file->slot_bytes, at + i);
+			sweep->zeroed++;
+		}
+	}
+	if (r == 0 && sweep->zeroed && fdatasync(file->fd) < 0)
+		r = -errno;
+	KV_POINT("sweep.zeroed");
+	if (r < 0 || file->trailer)
+		return r;
+	r = kv_trailer_write(file->fd, file->id, cache->info.store,
+			     cache->ssd.segment_bytes, file->slot_bytes);
+	kv_lock(cache);
+	file->trailer = r == 0;
+	kv_unlock(cache);
 	return r;
 }
 
-/* Nothing more comes, or nothing of it can be done. */
+void kv_sweep_later(struct kv_cache *cache)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+
+	for (uint32_t id = 0; id < ssd->n_files; id++) {
+		struct kv_segfile *file = ssd->files[id];
+
+		if (!file || file->unswept)
+			continue;
+		file->unswept = true;
+		ssd->n_unswept++;
+		kv_segfile_relink(file);
+	}
+}
+
+/* Sweep one file; return false if all files are swept.  Releases the lock. */
+static bool sweep_one(struct kv_cache *cache)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_segfile *file = NULL;
+	struct sweep sweep = {0};
+	int r;
+
+	/* A file with slots that a write waits for, or any. */
+	for (uint32_t id = 0; ssd->n_unswept && id < ssd->n_files; id++) {
+		struct kv_segfile *one = ssd->files[id];
+
+		if (!one || !one->unswept)
+			continue;
+		if (!file || one->slot_bytes == ssd->sweep_first)
+			file = one;
+		if (one->slot_bytes == ssd->sweep_first)
+			break;
+	}
+	if (!file)
+		return false;
+	file->sweeping = true;
+	kv_unlock(cache);
+	r = sweep_file(cache, file, &sweep);
+	kv_lock(cache);
+	file->sweeping = false;
+	ssd->swept += sweep.zeroed;
+	cache->stats.io_errors += sweep.unreadable;
+	if (r < 0)
+		kv_note(cache, "sweep_failed=%s", strerror(-r));
+	if (file->unswept) { /* it was not cleared meanwhile */
+		file->unswept = false;
+		ssd->n_unswept--;
+		kv_segfile_relink(file);
+		if (!ssd->n_unswept && ssd->swept)
+			kv_note(cache, "swept=%llu prologues of no block",
+				(unsigned long long)ssd->swept);
+	}
+	kv_flushes_settle_locked(cache, 0);
+	pthread_cond_broadcast(&ssd->done);
+	kv_writer_rouse_locked(cache);
+	return true;
+}
+
+/* ---- the thread ---- */
+
+/* Return whether the deleter may end: nothing more comes, or all tries failed. */
 static bool is_over(const struct kv_ssd *ssd, unsigned failed)
 {
 	const struct kv_deletions *all = &ssd->deletions;
 
-	if (!ssd->stop_commits)
-		return false;
-	return failed >= TRIES || (TAILQ_EMPTY(&all->to_zero) &&
-				   (!all->n || ssd->committer_ended));
+	return ssd->stop_commits &&
+	       (failed >= TRIES || (TAILQ_EMPTY(&all->to_zero) &&
+				    (!all->n || ssd->committer_ended)));
 }
 
 void *kv_deleter(void *arg)
@@ -664,23 +691,36 @@ void *kv_deleter(void *arg)
 	struct kv_deletions *all = &ssd->deletions;
 	unsigned failed = 0; /* in a row, while stopping */
 	unsigned turns = 0;
-	uint64_t put = UINT64_MAX; /* blocks, when it last failed */
-	int r;
+	uint64_t put = UINT64_MAX; /* ssd->put at the first failure in a row */
 
 	kv_lock(cache);
 	while (!is_over(ssd, failed) ||
-	       (failed < TRIES && kv_sweep_waits(cache))) {
-		/* Somebody may wait for either. */
-		if (TAILQ_EMPTY(&all->to_zero) || ++turns % TURNS == 0) {
-			if (!kv_sweep_one(cache) && TAILQ_EMPTY(&all->to_zero))
+	       (failed < TRIES && ssd->n_unswept > 0)) {
+		struct kv_deletion_batch *batch = TAILQ_FIRST(&all->to_zero);
+		bool others_work;
+		size_t n;
+		int r;
+
+		/* Clients may wait for either. */
+		if (!batch || ++turns % TURNS == 0) {
+			if (!sweep_one(cache) && TAILQ_EMPTY(&all->to_zero))
 				kv_cond_wait(cache, &all->wake, 1000000000u);
 			continue;
 		}
-		r = zero_first(cache, put < ssd->put);
+		n = KV_MIN(batch->recorded - batch->zeroed, (size_t)PORTION);
+		others_work = put < ssd->put;
+		kv_unlock(cache);
+		r = zero_some(cache, batch->items + batch->zeroed, n,
+			      others_work);
+		kv_lock(cache);
 		put = r < 0 ? KV_MIN(put, ssd->put) : UINT64_MAX;
 		failed = r < 0 && ssd->stop_commits ? failed + 1 : 0;
-		if (r < 0)
-			kv_cond_wait(cache, &all->wake, kv_health_retry(cache));
+		if (r == 0) {
+			zeroed_locked(cache, batch, n);
+			continue;
+		}
+		kv_write_failed_locked(cache, r);
+		kv_cond_wait(cache, &all->wake, kv_health_retry(cache));
 	}
 	all->ended = true;
 	pthread_cond_broadcast(&ssd->done);
@@ -699,7 +739,6 @@ void kv_deletions_init(struct kv_cache *cache)
 	kv_cond_init(&all->wake);
 }
 
-/* Deletions that could not be carried out. */
 void kv_deletions_free(struct kv_cache *cache)
 {
 	struct kv_deletions *all = &cache->ssd.deletions;

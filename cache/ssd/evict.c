@@ -1,37 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * evict.c - who makes place on SSD: a victim of the same size of slots, or a
- * whole file of another size.
+ * evict.c - each user's share of the SSD, and the choice of what makes room: a
+ * block with a slot of the same size, or a whole file of another size.
  *
- * OWNS       nothing; it decides.
+ * A file has slots of one size, so a user with blocks of many sizes has many
+ * files, however few bytes these blocks have.  Pinned blocks can be moved
+ * together (move.c), but no closer than that.
+ *
+ * OWNS       nothing; it counts what lists and tenants have, and decides.
  *
  * INVARIANTS
- *   (1) Nobody's need takes a space below what it is guaranteed but its own.
- *   (2) A space that has less than it is guaranteed takes from others, and
- *       gives nothing up while others have more than they are guaranteed, be
- *       it in use for the moment.  It does when all that others have is theirs
- *       by right: guaranteed, pinned, or in one file with such.
- *   (3) Of blocks that may go, those that are in DRAM, too, are passed over
- *       unless they are many: what goes is to be gone from all tiers, and not
- *       to be there still, but no longer durable.
- *   (4) Room in the index is made by the user who has most records beyond what
- *       he is guaranteed: many small blocks of one drive out his own.
+ *   (1) Eviction for another space never takes a space below its guarantee.
+ *   (2) A space below its guarantee takes from others, and gives up nothing while
+ *       others have more than their guarantees, even if that is in use for the
+ *       moment.  It gives up its own when all that others have is guaranteed,
+ *       pinned, or in one file with such blocks.
+ *   (3) Of blocks that may go, those that are also in DRAM are passed over unless
+ *       they are many: an evicted block is to be gone from all tiers, not to stay
+ *       in memory without being durable.
+ *   (4) Room in the index is made by the user who has most records beyond its
+ *       guarantee: many small blocks of one user drive out that user's own.
  *   (5) A space that can evict no block of a size gets a whole file for it: of
- *       a user who has more files than the quota fills, or else of the user who
- *       has most of those who may give, whoever asks: many sizes of one user
- *       drive out that user's own.  Blocks that must not go are moved.
+ *       a user who has more files than its quota fills, or else of the user who
+ *       has most files of those who may give, whoever asks: many sizes of one
+ *       user drive out that user's own.  Blocks that must not go are moved.
  *   (6) A space that can evict blocks of a size gets a file if another size has
  *       blocks to fill HYSTERESIS files that are colder than all of the former,
- *       or only such blocks; a user with more files than the quota fills gets
- *       only the user's own.  Colder blocks of the other size are evicted,
- *       wherever they are, and warmer ones in the file are moved.  A file thus
- *       does not change its class again until the use of the sizes has changed
- *       by as many files.
+ *       or only such blocks; a user with more files than its quota fills gets
+ *       only its own.  Colder blocks of the other size are evicted, wherever they
+ *       are, and warmer ones in the file are moved.  A file thus does not change
+ *       its class again until the use of the sizes has changed by as many files.
+ *   (7) A pin that needs one file more, with all pins of each size moved together,
+ *       leaves a file free beside those that others are guaranteed, unless the
+ *       pin is within its user's guarantee.
  *
  * LOCKING    cache->lock; a walk through the slots of a file releases it every
  *            SLOTS_AT_ONCE slots.
  */
 #include "cache/ssd/ssd.h"
+#include "cache/core/account.h"
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/list.h"
@@ -41,11 +48,174 @@
 #include "cache/core/ledger.h"
 #include "common/crash_point.h"
 
+#define FREE_PART 16u /* of the files and bytes: as much is never pinned */
+#define FEW 3u	      /* with fewer files none is kept free */
 #define SLOTS_AT_ONCE 1024u
 #define PATIENCE_NS 5000000000u
 #define PASSED_OVER 64 /* blocks in DRAM, for one victim */
 #define HYSTERESIS 2u  /* files */
 #define WAIT_PART 8u   /* of a file: evict it before seeking a file again */
+
+/* ---- shares: pins ---- */
+
+static uint64_t divide_up(uint64_t n, uint64_t unit)
+{
+	return (n + unit - 1) / unit;
+}
+
+void kv_ssd_pinned_locked(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t slot_bytes, bool more)
+{
+	uint64_t bytes = kv_ssd_pin_bytes(cache, slot_bytes);
+
+	kv_assert_locked(&cache->lock);
+	if (!slot_bytes)
+		return;
+	if (cache->ssd.on)
+		kv_extent_pins_locked(cache, space, slot_bytes, more);
+	bytes = more ? bytes : -bytes;
+	kv_count_fast(cache, SSD, space, bytes);
+	kv_account_take(space->account, KV_FINITE_PINNED, bytes);
+	cache->ssd.pinned += bytes;
+}
+
+uint64_t kv_ssd_pin_bytes(const struct kv_cache *cache, uint64_t slot_bytes)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+
+	return ssd->on ? KV_MAX(slot_bytes,
+				ssd->file_budget / KV_MAX(ssd->records_max, 1u))
+		       : slot_bytes;
+}
+
+/* Return whether one more pinned slot needs a file that others shall have. */
+static bool needs_too_many_files(const struct kv_cache *cache,
+				 const struct kv_space *space,
+				 uint64_t slot_bytes)
+{
+	const uint64_t segment = cache->ssd.segment_bytes;
+	const uint64_t files = cache->ssd.file_budget / segment;
+	const struct kv_tenant *tenant = space->tenant, *other;
+	const uint64_t guaranteed =
+		KV_MAX(tenant->in[SSD].guaranteed, space->in[SSD].guaranteed);
+	const struct kv_ssd_class *class;
+	const struct kv_evict_list *list;
+	/* Files that pinned slots need, of all users and of this one; files that
+	 * others are guaranteed and have not pinned. */
+	uint64_t all = 0, own = 0, due = 0, spare;
+	bool needs = true;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link) {
+		const bool same = class->slot_bytes == slot_bytes;
+		const uint64_t one = KV_MAX(segment / class->slot_bytes, 1u);
+		uint64_t slots = 0, own_slots = 0;
+
+		TAILQ_FOREACH(list, &class->lists, link) {
+			slots += list->pinned;
+			if (list->space->tenant == tenant)
+				own_slots += list->pinned;
+		}
+		if (same)
+			needs = slots % one == 0 || own_slots % one == 0;
+		all += divide_up(slots + same, one);
+		own += divide_up(own_slots + same, one);
+		if (same)
+			slot_bytes = 0; /* counted */
+	}
+	all += slot_bytes > 0;
+	own += slot_bytes > 0;
+	if (!needs || own <= divide_up(guaranteed, segment))
+		return false;
+	LIST_FOREACH(other, &cache->tenants, link)
+		due += divide_up(other == tenant ? tenant->in[SSD].due -
+							   kv_due(space, SSD)
+						 : kv_tenant_due(other, SSD),
+				 segment);
+	spare = files < FEW ? 0 : KV_MAX(files / FREE_PART, 1u);
+	all += KV_MAX(due, spare);
+	return all > files ||
+	       (own > 1 && own > files - all + 1 &&
+		!kv_accounts_operator(cache->accounts, tenant->uid));
+}
+
+bool kv_ssd_over_floor(const struct kv_cache *cache,
+		       const struct kv_space *space, uint64_t slot_bytes)
+{
+	const struct kv_node *own = &space->in[SSD];
+	const struct kv_node *all = &space->tenant->in[SSD];
+	const uint64_t siblings = all->due - kv_due(space, SSD);
+	const uint64_t bytes = kv_ssd_pin_bytes(cache, slot_bytes);
+
+	if (!cache->ssd.on || !slot_bytes)
+		return false;
+	if (kv_crowded(cache, SSD, space, bytes, 0))
+		return true;
+	/* Beyond the guarantees a user has its share. */
+	if (own->fast + bytes > own->guaranteed &&
+	    all->fast + siblings + bytes > all->guaranteed &&
+	    !kv_account_fits(space->account, KV_FINITE_PINNED,
+			     kv_shared(cache, SSD), bytes, 0))
+		return true;
+	return needs_too_many_files(cache, space, slot_bytes);
+}
+
+/* ---- shares: files ---- */
+
+/* Return how many slots the blocks of @list have. */
+static uint64_t slots_of(const struct kv_evict_list *list)
+{
+	return (uint64_t)list->blocks + list->pinned + list->writing;
+}
+
+/* Return the user for whom a file is being emptied that @class gets; NULL: none. */
+static struct kv_tenant *awaiting(const struct kv_cache *cache,
+				  const struct kv_ssd_class *class)
+{
+	const struct kv_space *space = NULL;
+
+	if (class->awaited)
+		space = kv_space_with_id(cache, class->awaited->wanted_by);
+	return space ? space->tenant : NULL;
+}
+
+/* Count the files of every user in tenant->files, and one more for @taker's.  The
+ * users in a class share its files, with the free slots in these. */
+static void count_files(const struct kv_cache *cache,
+			const struct kv_space *taker)
+{
+	const struct kv_evict_list *list;
+	const struct kv_ssd_class *class;
+	struct kv_tenant *tenant;
+
+	LIST_FOREACH(tenant, &cache->tenants, link)
+		tenant->files = tenant == taker->tenant;
+	LIST_FOREACH(class, &cache->ssd.classes, link) {
+		uint64_t all = 0;
+
+		tenant = awaiting(cache, class);
+		if (tenant)
+			tenant->files++;
+		TAILQ_FOREACH(list, &class->lists, link)
+			all += slots_of(list);
+		TAILQ_FOREACH(list, &class->lists, link)
+			if (slots_of(list))
+				list->space->tenant->files +=
+					(double)slots_of(list) / (double)all *
+					class->n_files;
+	}
+}
+
+/* Return whether @tenant has more files than its quota fills. */
+static bool is_over_quota(const struct kv_cache *cache,
+			  const struct kv_tenant *tenant)
+{
+	const uint64_t most = tenant->quota.quota_ssd;
+
+	return most && tenant->files > (double)divide_up(
+					       most, cache->ssd.segment_bytes);
+}
+
+/* ---- victims ---- */
 
 struct search {
 	struct kv_cache *cache;
@@ -99,23 +269,21 @@ static void evict(struct kv_cache *cache, struct kv_block *block)
 	}
 }
 
-/* Where most of what a space has on SSD is in DRAM, too, its order counts. */
-static bool passes_over(const struct kv_space *space)
-{
-	return space->in[SSD].bytes / 2 > space->in[DRAM].bytes;
-}
-
 static bool evict_from(struct kv_evict_list *list,
 		       const struct kv_giving *giving)
 {
+	const struct kv_space *space = list->space;
 	struct kv_cache *cache = giving->cache;
+	/* If most that a space has on SSD is also in DRAM, its order counts. */
+	const bool passes_over =
+		space->in[SSD].bytes / 2 > space->in[DRAM].bytes;
 	struct search search = {
 		.cache = cache,
-		.passed_over = passes_over(list->space) ? 0 : PASSED_OVER,
+		.passed_over = passes_over ? 0 : PASSED_OVER,
 	};
 	uint32_t victim = kv_policy_victim(&list->policy, is_victim, &search);
 
-	/* There are few, and all of them are in DRAM. */
+	/* The blocks are few, and all of them are also in DRAM. */
 	if (victim == KV_NONE && search.passed_over) {
 		search.passed_over = PASSED_OVER;
 		victim = kv_policy_victim(&list->policy, is_victim, &search);
@@ -126,43 +294,45 @@ static bool evict_from(struct kv_evict_list *list,
 	return true;
 }
 
-/* Return a need of @taker (NULL: nobody's) that spares @but (NULL: nobody). */
+/* Return a need of @taker (NULL: nobody's) that spares @spared (NULL: nobody). */
 static struct kv_giving giving_to(struct kv_cache *cache,
 				  const struct kv_space *taker,
-				  const struct kv_space *but)
+				  const struct kv_space *spared)
 {
 	return (struct kv_giving){.cache = cache,
 				  .taker = taker,
 				  .tenant = taker ? taker->tenant : NULL,
-				  .but = but,
+				  .but = spared,
 				  .evict = evict_from};
 }
 
-/* Compare what the lists of @class may give with *@coldest. */
+/* Find the coldest list of @class that may give, unless @coldest is colder. */
 static void look_at(const struct kv_ssd_class *class,
-		    const struct kv_space *taker, const struct kv_space *but,
+		    const struct kv_space *taker, const struct kv_space *spared,
 		    struct kv_coldest *coldest)
 {
-	const struct kv_giving giving = giving_to(NULL, taker, but);
+	const struct kv_giving giving = giving_to(NULL, taker, spared);
 
 	kv_victim_look(&class->lists, &giving, coldest);
 }
 
-static bool can_give(const struct kv_ssd_class *class,
-		     const struct kv_space *taker, const struct kv_space *but)
-{
-	struct kv_coldest coldest = {0};
-
-	look_at(class, taker, but, &coldest);
-	return coldest.list;
-}
-
 static bool evict_one(struct kv_cache *cache, const struct kv_ssd_class *class,
-		      const struct kv_space *taker, const struct kv_space *but)
+		      const struct kv_space *taker,
+		      const struct kv_space *spared)
 {
-	const struct kv_giving giving = giving_to(cache, taker, but);
+	const struct kv_giving giving = giving_to(cache, taker, spared);
 
 	return kv_victim_evict(&class->lists, &giving);
+}
+
+bool kv_ssd_evict_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
+			     struct kv_space *taker)
+{
+	kv_assert_locked(&cache->lock);
+	return evict_one(cache, class, taker,
+			 taker && kv_entitled(SSD, taker, class->slot_bytes)
+				 ? taker
+				 : NULL);
 }
 
 bool kv_ssd_evict_own_locked(struct kv_cache *cache, struct kv_space *space)
@@ -186,27 +356,86 @@ bool kv_ssd_evict_tenant_locked(struct kv_cache *cache,
 	return kv_victim_evict_tenant(tenant, SSD, &giving);
 }
 
-/* Put the numbers of the durable blocks of @file into @numbers and return their
- * count.  Releases the lock now and then. */
-static size_t blocks_in(struct kv_cache *cache, const struct kv_segfile *file,
-			uint32_t *numbers)
+/* Evict a block of the user with most records of those who may give, or else the
+ * coldest of all: a record has one size, so bytes do not tell who fills the
+ * index. */
+static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
+			 const struct kv_space *spared)
 {
-	const uint32_t room = file->slots;
-	size_t n = 0;
+	const struct kv_giving giving = giving_to(cache, taker, spared);
+	struct kv_tenant *tenant, *richest = NULL;
+	struct kv_ssd_class *class, *first;
+	struct kv_coldest coldest = {0};
+	const struct kv_evict_list *list;
 
-	for (uint32_t i = 0; i < file->slots && n < room; i++) {
-		const struct kv_block *block = kv_extent_block(cache, file, i);
-
-		if (block)
-			numbers[n++] = block->number;
-		if (i % SLOTS_AT_ONCE == SLOTS_AT_ONCE - 1)
-			kv_yield(cache);
-	}
-	return n;
+	LIST_FOREACH(tenant, &cache->tenants, link)
+		tenant->records = 0;
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+		TAILQ_FOREACH(list, &class->lists, link) {
+			if (!list->blocks)
+				break; /* empty lists are last */
+			if (kv_victim_gives(list, &giving))
+				list->space->tenant->records +=
+					list->blocks + list->writing;
+		}
+	LIST_FOREACH(tenant, &cache->tenants, link)
+		if (tenant->records > (richest ? richest->records : 0))
+			richest = tenant;
+	if (!richest)
+		return false;
+	if (kv_victim_evict_tenant(richest, SSD, &giving))
+		return true;
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+		kv_victim_look(&class->lists, &giving, &coldest);
+	first = coldest.list ? coldest.list->class : NULL;
+	if (first && kv_victim_evict(&first->lists, &giving))
+		return true;
+	/* All of that class is in use. */
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+		if (class != first && kv_victim_evict(&class->lists, &giving))
+			return true;
+	return false;
 }
 
-/* How cold a block must be to be evicted from @file, or for one that is moved
- * out of it: colder than any of the class that gets the file. */
+bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker)
+{
+	const struct kv_space *spared =
+		taker && kv_entitled(SSD, taker, 0) ? taker : NULL;
+
+	kv_assert_locked(&cache->lock);
+	return evict_record(cache, taker, spared) ||
+	       (spared && evict_record(cache, taker, NULL));
+}
+
+int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
+			    uint64_t bytes)
+{
+	const struct kv_tenant *tenant = space->tenant;
+	const uint64_t most = space->quota.quota_ssd;
+	const uint64_t of_all = tenant->quota.quota_ssd;
+	/* While the mount ends, nothing is worth a victim. */
+	const bool stop = cache->ssd.stop;
+
+	kv_assert_locked(&cache->lock);
+	while (most &&
+	       space->in[SSD].bytes + space->in[SSD].coming + bytes > most)
+		if (stop || !kv_ssd_evict_own_locked(cache, space))
+			return space->in[SSD].coming && !stop ? -EBUSY
+							      : -EDQUOT;
+	if (of_all && bytes > of_all)
+		return -EDQUOT;
+	while (of_all &&
+	       tenant->in[SSD].bytes + tenant->in[SSD].coming + bytes > of_all)
+		if (stop || !kv_ssd_evict_tenant_locked(cache, tenant, space))
+			return tenant->in[SSD].coming && !stop ? -EBUSY
+							       : -EDQUOT;
+	return 0;
+}
+
+/* ---- files that are emptied ---- */
+
+/* Return how cold a block must be to be evicted from @file, or for one that is
+ * moved out of it: colder than any of the class that gets the file. */
 static uint32_t spared_age(const struct kv_segfile *file)
 {
 	const struct kv_evict_list *list;
@@ -220,16 +449,25 @@ static uint32_t spared_age(const struct kv_segfile *file)
 	return age;
 }
 
-/* Those of @numbers that are to be moved out of @file come first; return how
- * many they are. */
-static size_t sort_stay(struct kv_cache *cache, const struct kv_segfile *file,
-			uint32_t *numbers, size_t n)
+size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
+			 uint32_t *numbers)
 {
 	const struct kv_space *taker = kv_space_with_id(cache, file->taker);
-	const uint32_t age = spared_age(file);
 	const uint64_t bytes = file->slot_bytes;
-	size_t stay = 0;
+	size_t n = 0, stay = 0;
+	uint32_t age;
 
+	kv_assert_locked(&cache->lock);
+	for (uint32_t i = 0; i < file->slots; i++) {
+		const struct kv_block *block = kv_extent_block(cache, file, i);
+
+		if (block)
+			numbers[n++] = block->number;
+		if (i % SLOTS_AT_ONCE == SLOTS_AT_ONCE - 1)
+			kv_yield(cache);
+	}
+	/* Sort the blocks that are to be moved to the front. */
+	age = spared_age(file);
 	for (size_t i = 0; i < n; i++) {
 		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
 		struct kv_space *space = kv_block_space(cache, block);
@@ -257,16 +495,6 @@ static size_t sort_stay(struct kv_cache *cache, const struct kv_segfile *file,
 			space->in[SSD].leaving =
 				space->tenant->in[SSD].leaving = 0;
 	}
-	return stay;
-}
-
-size_t kv_ssd_empty_file(struct kv_cache *cache, struct kv_segfile *file,
-			 uint32_t *numbers)
-{
-	const size_t n = blocks_in(cache, file, numbers);
-	const size_t stay = sort_stay(cache, file, numbers, n);
-
-	kv_assert_locked(&cache->lock);
 	for (size_t i = stay; i < n; i++) {
 		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
 
@@ -287,8 +515,8 @@ bool kv_ssd_evict_beside_locked(struct kv_cache *cache,
 	       evict_one(cache, file->class, NULL, NULL);
 }
 
-/* Does @list give before @other, which may be NULL?  Of one user the one that
- * is colder does. */
+/* Return whether @list gives before @other, which may be NULL.  Of one user the
+ * colder list does. */
 static bool gives_first(const struct kv_cache *cache,
 			const struct kv_evict_list *list,
 			const struct kv_evict_list *other,
@@ -302,15 +530,15 @@ static bool gives_first(const struct kv_cache *cache,
 	if (a == b)
 		return kv_policy_age(&list->policy) >
 		       kv_policy_age(&other->policy);
-	if (kv_ssd_over_quota(cache, a) != kv_ssd_over_quota(cache, b))
-		return kv_ssd_over_quota(cache, a);
+	if (is_over_quota(cache, a) != is_over_quota(cache, b))
+		return is_over_quota(cache, a);
 	return a->files > b->files ||
-	       (a->files == b->files && taker && a == taker->tenant);
+	       (a->files == b->files && a == taker->tenant);
 }
 
-/* The file of @class that costs least: of those that may be emptied now, if there
- * are any, one with few blocks, or else the one that has the next victim of
- * @list (NULL: there is none).  NULL: none can be. */
+/* Return the file of @class that costs least: of those that may be emptied now,
+ * if any, one with few blocks, or else the file of the next victim of @list (NULL:
+ * there is no victim).  NULL: no file can be emptied. */
 static struct kv_segfile *cheapest_file(struct kv_cache *cache,
 					const struct kv_ssd_class *class,
 					struct kv_evict_list *list)
@@ -367,7 +595,8 @@ static bool can_spare(const struct kv_segfile *file,
 	       (!age || colder >= KV_MIN(all, enough));
 }
 
-/* Has @tenant blocks of @class that are being written, and none that are? */
+/* Return whether @tenant has blocks of @class that are being written, and no
+ * others. */
 static bool only_writes(const struct kv_ssd_class *class,
 			const struct kv_tenant *tenant)
 {
@@ -382,21 +611,6 @@ static bool only_writes(const struct kv_ssd_class *class,
 		writes |= list->writing > 0;
 	}
 	return writes;
-}
-
-/* Return whether @tenant will soon have a file of its own to give to @heir: one
- * is being emptied for the tenant, or holds only its writes under way. */
-static bool awaits_own_file(const struct kv_cache *cache,
-			    const struct kv_ssd_class *heir,
-			    const struct kv_tenant *tenant)
-{
-	const struct kv_ssd_class *class;
-
-	LIST_FOREACH(class, &cache->ssd.classes, link)
-		if (kv_ssd_awaiting(cache, class) == tenant ||
-		    (class != heir && only_writes(class, tenant)))
-			return true;
-	return false;
 }
 
 /* How files are compared to choose the one that is emptied. */
@@ -452,14 +666,22 @@ static struct kv_segfile *file_to_empty(struct kv_cache *cache,
 	struct choice choice = {giving_to(NULL, taker, spared), age, false};
 	struct kv_segfile *file, *best = NULL, *packed = NULL;
 	struct kv_evict_list *giver, *first = NULL;
+	const struct kv_tenant *tenant = taker->tenant;
 	struct kv_ssd_class *class;
 	bool over_quota;
 
-	kv_ssd_count_files_locked(cache, taker);
-	over_quota = kv_ssd_over_quota(cache, taker->tenant);
-	*ret_later = over_quota && awaits_own_file(cache, heir, taker->tenant);
-	if (*ret_later)
-		return NULL;
+	*ret_later = false;
+	count_files(cache, taker);
+	over_quota = is_over_quota(cache, tenant);
+	/* A user over quota waits for the files that are emptied for it, and for
+	 * its writes under way: then it has a file of its own to give. */
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+		if (over_quota &&
+		    (awaiting(cache, class) == tenant ||
+		     (class != heir && only_writes(class, tenant)))) {
+			*ret_later = true;
+			return NULL;
+		}
 	choice.own_only = age && over_quota;
 	LIST_FOREACH(class, &cache->ssd.classes, link) {
 		if (class == heir || !class->n_files)
@@ -490,7 +712,7 @@ bool kv_ssd_balance_locked(struct kv_cache *cache, struct kv_ssd_class *class,
 	const struct kv_space *spared =
 		kv_entitled(SSD, taker, class->slot_bytes) ? taker : NULL;
 	struct kv_coldest own = {0};
-	struct kv_segfile *file = NULL;
+	struct kv_segfile *file;
 	bool later;
 
 	kv_assert_locked(&cache->lock);
@@ -525,110 +747,8 @@ uint64_t kv_leaving_locked(const struct kv_cache *cache)
 	return n;
 }
 
-static bool evict_coldest(struct kv_cache *cache, const struct kv_space *taker,
-			  const struct kv_space *but)
-{
-	struct kv_coldest coldest = {0};
-	struct kv_ssd_class *class, *first;
-
-	LIST_FOREACH(class, &cache->ssd.classes, link)
-		look_at(class, taker, but, &coldest);
-	first = coldest.list ? coldest.list->class : NULL;
-	if (first && evict_one(cache, first, taker, but))
-		return true;
-	/* All of it is in use. */
-	LIST_FOREACH(class, &cache->ssd.classes, link)
-		if (class != first && evict_one(cache, class, taker, but))
-			return true;
-	return false;
-}
-
-/* He who has most of the index of those who may give; NULL: nobody may. */
-static struct kv_tenant *richest(struct kv_cache *cache,
-				 const struct kv_giving *giving)
-{
-	struct kv_tenant *tenant, *best = NULL;
-	const struct kv_evict_list *list;
-	const struct kv_ssd_class *class;
-
-	LIST_FOREACH(tenant, &cache->tenants, link)
-		tenant->records = 0;
-	LIST_FOREACH(class, &cache->ssd.classes, link)
-		TAILQ_FOREACH(list, &class->lists, link) {
-			if (!list->blocks)
-				break; /* empty ones are last */
-			if (kv_victim_gives(list, giving))
-				list->space->tenant->records +=
-					list->blocks + list->writing;
-		}
-	LIST_FOREACH(tenant, &cache->tenants, link)
-		if (tenant->records > (best ? best->records : 0))
-			best = tenant;
-	return best;
-}
-
-/* A record has its size whatever the block's is, so that bytes do not tell who
- * fills the index. */
-static bool evict_record(struct kv_cache *cache, const struct kv_space *taker,
-			 const struct kv_space *but)
-{
-	const struct kv_giving giving = giving_to(cache, taker, but);
-	const struct kv_tenant *tenant = richest(cache, &giving);
-
-	return tenant && (kv_victim_evict_tenant(tenant, SSD, &giving) ||
-			  evict_coldest(cache, taker, but));
-}
-
-bool kv_ssd_evict_record_locked(struct kv_cache *cache, struct kv_space *taker)
-{
-	const struct kv_space *spared =
-		taker && kv_entitled(SSD, taker, 0) ? taker : NULL;
-
-	kv_assert_locked(&cache->lock);
-	return evict_record(cache, taker, spared) ||
-	       (spared && evict_record(cache, taker, NULL));
-}
-
-bool kv_ssd_evict_one_locked(struct kv_cache *cache, struct kv_ssd_class *class,
-			     struct kv_space *taker)
-{
-	kv_assert_locked(&cache->lock);
-	return evict_one(cache, class, taker,
-			 taker && kv_entitled(SSD, taker, class->slot_bytes)
-				 ? taker
-				 : NULL);
-}
-
-/* Has anybody else more than he is guaranteed? */
-static bool others_could(const struct kv_cache *cache,
-			 const struct kv_space *taker)
-{
-	const struct kv_ssd_class *class;
-
-	LIST_FOREACH(class, &cache->ssd.classes, link)
-		if (can_give(class, taker, taker))
-			return true;
-	return false;
-}
-
-/* @taker gives up what is its own.  If others' blocks fill a file but for some
- * of its own, that file is what costs it least. */
-static bool give_way(struct kv_cache *cache, struct kv_ssd_class *class,
-		     const struct kv_space *taker)
-{
-	struct kv_segfile *file;
-	bool later;
-
-	if (!others_could(cache, taker) && evict_one(cache, class, taker, NULL))
-		return true;
-	file = file_to_empty(cache, class, taker, NULL, 0, &later);
-	if (file)
-		kv_segfile_empty_locked(cache, file, class, taker, taker,
-					false);
-	return file || evict_one(cache, class, taker, NULL);
-}
-
-/* All blocks of some size are gone: their files are about to be nobody's. */
+/* Return whether all blocks of some size are gone, so that its files are about to
+ * be empty. */
 static bool will_be_empty(const struct kv_cache *cache)
 {
 	const struct kv_evict_list *list;
@@ -640,17 +760,39 @@ static bool will_be_empty(const struct kv_cache *cache)
 		if (!class->leaving)
 			continue;
 		TAILQ_FOREACH(list, &class->lists, link)
-			slots += kv_ssd_slots(list);
+			slots += slots_of(list);
 		if (!slots)
 			return true;
 	}
 	return false;
 }
 
+/* Evict a block of @taker's own, though it is guaranteed.  If blocks of others
+ * fill a file but for some of its own, that file is what costs @taker least. */
+static bool give_way(struct kv_cache *cache, struct kv_ssd_class *class,
+		     const struct kv_space *taker)
+{
+	struct kv_coldest of_others = {0};
+	const struct kv_ssd_class *other;
+	struct kv_segfile *file;
+	bool later;
+
+	LIST_FOREACH(other, &cache->ssd.classes, link)
+		look_at(other, taker, taker, &of_others);
+	if (!of_others.list && evict_one(cache, class, taker, NULL))
+		return true;
+	file = file_to_empty(cache, class, taker, NULL, 0, &later);
+	if (file)
+		kv_segfile_empty_locked(cache, file, class, taker, taker,
+					false);
+	return file || evict_one(cache, class, taker, NULL);
+}
+
 int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 		     struct kv_space *taker)
 {
 	const bool due = kv_entitled(SSD, taker, class->slot_bytes);
+	struct kv_coldest in_use = {0};
 	struct kv_segfile *file = NULL;
 	bool waits = kv_ssd_balance_locked(cache, class, taker), later = false;
 
@@ -664,40 +806,13 @@ int kv_ssd_evict_for(struct kv_cache *cache, struct kv_ssd_class *class,
 	if (file)
 		kv_segfile_empty_locked(cache, file, class, taker,
 					due ? NULL : taker, false);
-	/* Others of its size have more than is theirs, but in use. */
-	waits = waits || file || later ||
-		(due && can_give(class, taker, taker));
+	/* Others with blocks of its size have more than their guarantees, but it
+	 * is in use. */
+	if (due)
+		look_at(class, taker, taker, &in_use);
+	waits = waits || file || later || in_use.list;
 	if ((waits || kv_leaving_locked(cache)) &&
 	    kv_patient(&taker->patience, PATIENCE_NS))
 		return 0;
 	return due && !waits && give_way(cache, class, taker) ? 0 : -ENOSPC;
-}
-
-/* The end of a quota: waiting helps where others' writes are under way. */
-static int at_quota(const struct kv_cache *cache, uint64_t writing)
-{
-	return writing && !cache->ssd.stop ? -EBUSY : -EDQUOT;
-}
-
-int kv_ssd_fit_quota_locked(struct kv_cache *cache, struct kv_space *space,
-			    uint64_t bytes)
-{
-	const struct kv_tenant *tenant = space->tenant;
-	uint64_t most = space->quota.quota_ssd;
-	uint64_t of_all = tenant->quota.quota_ssd;
-
-	kv_assert_locked(&cache->lock);
-	/* At the end nothing more comes that is worth a victim. */
-	while (most &&
-	       space->in[SSD].bytes + space->in[SSD].coming + bytes > most)
-		if (cache->ssd.stop || !kv_ssd_evict_own_locked(cache, space))
-			return at_quota(cache, space->in[SSD].coming);
-	if (of_all && bytes > of_all)
-		return -EDQUOT;
-	while (of_all &&
-	       tenant->in[SSD].bytes + tenant->in[SSD].coming + bytes > of_all)
-		if (cache->ssd.stop ||
-		    !kv_ssd_evict_tenant_locked(cache, tenant, space))
-			return at_quota(cache, tenant->in[SSD].coming);
-	return 0;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flush.c - who waits until what is sealed or removed is durable, and when that
- * is worth a commit.
+ * flush.c - wait until blocks that are sealed or removed are durable.
  *
- * OWNS       the flushes of every space, in the order in which they came.
+ * OWNS       the flushes of every space, in the order of their submission, and
+ *            the syncs of single blocks.
  *
  * STATES     of a flush, and the function that makes each step:
  *
@@ -13,22 +13,21 @@
  *             (either) -> (over)       fail_space, kv_flush_cancel
  *
  * INVARIANTS
- *   (1) A flush that waits is done when no slot of its space with seq <= ticket
- *       is dirty, the commits that cover changes of pins and mtimes have been
- *       made, and earlier deletions of its space are over, those included that
- *       were found to be needed only when a slot's write had ended.  What was
- *       removed in a store that has not been swept yet may have a namesake
- *       there: then the sweep is waited for, too.
+ *   (1) A waiting flush is done when no slot of its space with seq <= ticket is
+ *       dirty, changes of pins and mtimes are committed, and earlier deletions of
+ *       its space are over, including those that turned out to be needed only
+ *       when a slot's write had ended.  A block that was removed before the store
+ *       was swept may have an older copy there: then the sweep is waited for, too.
  *   (2) What a flush waits for is neither given up nor refused, nor evicted: it
- *       is written, or removed, or the flush is told why not.
- *   (3) A space's flushes end in the order in which they came, but for those
- *       that fail: a later one covers all that an earlier one does.  Those that
- *       collect are behind those that wait.
+ *       is written, or removed, or the flush fails with the reason.
+ *   (3) The flushes of a space end in the order of their submission, except
+ *       those that fail: a later one covers all that an earlier one does.  Those
+ *       that collect are behind those that wait.
  *   (4) ssd->awaiting counts the spaces whose first flush needs nothing but
  *       the commit.
- *   (5) A sync of a block is on the list of its slot until it is durable, and
- *       then on ssd->recording, until its record is as it was then.
- *   No step is longer for more flushes, or for more blocks that are on SSD.
+ *   (5) The sync of a block is on the list of its slot until the block is
+ *       durable, and then on ssd->recording until the record of that time is.
+ *   No step takes longer for more flushes, or for more blocks on SSD.
  *
  * LOCKING    cache->lock.
  */
@@ -39,12 +38,10 @@
 #include "cache/core/table.h"
 #include "common/crash_point.h"
 
-#define LINGER_NS 100000000u /* collect, while that helps nobody */
-#define LINGER_SHARE 8u	     /* but not more than this part of the arena */
 #define COLLECT_AT_ONCE 64u
 
-/* Does the first flush await a commit and nothing else? */
-static void look(struct kv_cache *cache, struct kv_space *space)
+/* Count the space in ssd->awaiting if its first flush needs only a commit. */
+static void count_awaiting(struct kv_cache *cache, struct kv_space *space)
 {
 	const struct kv_flush *first = TAILQ_FIRST(&space->flushes);
 	const struct kv_slot *slot = TAILQ_FIRST(&space->unwritten);
@@ -56,19 +53,18 @@ static void look(struct kv_cache *cache, struct kv_space *space)
 	space->awaits_commit = awaits;
 }
 
-/* A slot is all in its file, or will not be: one less to wait for. */
 void kv_flushes_written_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
 	struct kv_space *space = slot->list->space;
 
 	kv_assert_locked(&cache->lock);
 	TAILQ_REMOVE(&space->unwritten, slot, unwritten);
-	look(cache, space);
+	count_awaiting(cache, space);
 	if (!LIST_EMPTY(&slot->syncs))
 		kv_commit_kick_locked(cache, true);
 }
 
-/* Are all changes of @space up to number @change written? */
+/* Return whether all snapshots of @space are written up to number @change. */
 static bool snapshots_written(const struct kv_cache *cache,
 			      const struct kv_space *space, uint64_t change)
 {
@@ -80,22 +76,6 @@ static bool snapshots_written(const struct kv_cache *cache,
 	return true;
 }
 
-static bool flushed(const struct kv_cache *cache, const struct kv_space *space,
-		    const struct kv_flush *flush)
-{
-	const struct kv_ssd *ssd = &cache->ssd;
-	const struct kv_slot *first = TAILQ_FIRST(&space->dirty);
-
-	return flush != space->collecting &&
-	       (!first || first->seq > flush->ticket) &&
-	       space->deletions.done >= flush->deletion &&
-	       !ssd->deletions.unqueued &&
-	       (!space->shrunk || !ssd->n_unswept) &&
-	       ssd->updates.done >= flush->update &&
-	       kv_removed_written_locked(cache, flush->removal) &&
-	       snapshots_written(cache, flush->space, flush->change);
-}
-
 static void collects_no_more(struct kv_cache *cache, struct kv_space *space)
 {
 	space->collecting = NULL;
@@ -103,29 +83,13 @@ static void collects_no_more(struct kv_cache *cache, struct kv_space *space)
 	TAILQ_REMOVE(&cache->ssd.collecting, space, collects);
 }
 
-static void add(struct kv_cache *cache, struct kv_space *space,
-		struct kv_flush *flush)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-
-	if (TAILQ_EMPTY(&space->flushes))
-		LIST_INSERT_HEAD(&ssd->flushing, space, flushing);
-	TAILQ_INSERT_TAIL(&space->flushes, flush, link);
-	if (!space->collecting) {
-		space->collecting = flush;
-		TAILQ_INSERT_TAIL(&ssd->collecting, space, collects);
-	}
-	space->asked_seq = flush->asked;
-	flush->pending = true;
-}
-
-/* Off the list, told @status; the caller looks at what is first then. */
-static void end(struct kv_cache *cache, struct kv_space *space,
-		struct kv_flush *flush, int status)
+/* Take a flush off its list and end it; the caller counts what is first then. */
+static void end_flush(struct kv_cache *cache, struct kv_space *space,
+		      struct kv_flush *flush, int status)
 {
 	struct kv_flush *next = TAILQ_NEXT(flush, link);
 
-	/* The flush may have been prolonged for the next, too. */
+	/* The flush may have been prolonged for the next one, too. */
 	if (next) {
 		next->deletion = KV_MAX(next->deletion, flush->deletion);
 		next->update = KV_MAX(next->update, flush->update);
@@ -140,27 +104,40 @@ static void end(struct kv_cache *cache, struct kv_space *space,
 	kv_defer_flushed(cache, flush, status);
 }
 
-/* A flush was given up: up to where do others wait? */
-static void must_again(struct kv_space *space)
+/* Flushes of @space were given up: later slots are waited for no more. */
+static void recount(struct kv_cache *cache, struct kv_space *space)
 {
 	const struct kv_flush *last = TAILQ_LAST(&space->flushes, kv_flushes);
 
 	space->must_seq = last ? last->ticket : 0;
+	count_awaiting(cache, space);
 }
 
 void kv_flushes_settle_space_locked(struct kv_cache *cache,
 				    struct kv_space *space)
 {
+	const struct kv_ssd *ssd = &cache->ssd;
 	struct kv_flush *flush;
 
 	kv_assert_locked(&cache->lock);
-	while ((flush = TAILQ_FIRST(&space->flushes)) &&
-	       flushed(cache, space, flush))
-		end(cache, space, flush, 0);
-	look(cache, space);
+	while ((flush = TAILQ_FIRST(&space->flushes))) {
+		const struct kv_slot *first = TAILQ_FIRST(&space->dirty);
+
+		if (flush == space->collecting ||
+		    (first && first->seq <= flush->ticket) ||
+		    space->deletions.done < flush->deletion ||
+		    ssd->deletions.unqueued ||
+		    (space->shrunk && ssd->n_unswept) ||
+		    ssd->updates.done < flush->update ||
+		    !kv_removed_written_locked(cache, flush->removal) ||
+		    !snapshots_written(cache, flush->space, flush->change))
+			break;
+		end_flush(cache, space, flush, 0);
+	}
+	count_awaiting(cache, space);
 }
 
-/* ---- of one block ---- */
+/* ---- syncs of one block ---- */
 
 static void end_sync(struct kv_cache *cache, struct kv_flush *sync, int status)
 {
@@ -180,7 +157,7 @@ void kv_syncs_end_locked(struct kv_cache *cache, struct kv_slot *slot,
 		end_sync(cache, LIST_FIRST(&slot->syncs), error);
 }
 
-/* Pin and mtime, as they are now, count, too. */
+/* Wait for the commit of the present pin and mtime of a durable block. */
 static void await_record(struct kv_cache *cache, struct kv_flush *sync)
 {
 	const struct kv_updates *updates = &cache->ssd.updates;
@@ -205,7 +182,7 @@ void kv_syncs_durable_locked(struct kv_cache *cache, struct kv_slot *slot)
 	}
 }
 
-/* A sync that wants less than one before it waits as that does. */
+/* A sync that needs fewer updates than the one before it waits with that. */
 void kv_syncs_settle_locked(struct kv_cache *cache)
 {
 	struct kv_flush *sync;
@@ -216,42 +193,40 @@ void kv_syncs_settle_locked(struct kv_cache *cache)
 		end_sync(cache, sync, 0);
 }
 
-static void sync_block(struct kv_cache *cache, struct kv_flush *sync)
-{
-	struct kv_block *block = sync->block;
-
-	kv_write_enqueue_locked(cache, block, true);
-	if (block->file == KV_NONE && !kv_block_dirty(block)) {
-		kv_defer_flushed(cache, sync, -ENOENT);
-		return;
-	}
-	sync->pending = true;
-	LIST_INSERT_HEAD(&cache->ssd.syncs, sync, of_all);
-	if (block->file == KV_NONE) {
-		LIST_INSERT_HEAD(&block->slot->syncs, sync, of_slot);
-		kv_commit_kick_locked(cache, block->slot->written);
-		return;
-	}
-	await_record(cache, sync);
-	kv_syncs_settle_locked(cache);
-}
-
 void kv_block_flush_submit(struct kv_cache *cache, struct kv_block *block,
 			   struct kv_flush *flush)
 {
+	const struct kv_ssd *ssd = &cache->ssd;
+	int r = 0;
+
 	kv_lock(cache);
 	flush->block = block;
 	if (block->file == KV_NONE && cache->config.read_only)
-		kv_defer_flushed(cache, flush, -EROFS);
-	else if (!cache->ssd.on ||
-		 (cache->ssd.frozen && block->file == KV_NONE))
-		kv_defer_flushed(cache, flush, -EOPNOTSUPP);
+		r = -EROFS;
+	else if (!ssd->on || (ssd->frozen && block->file == KV_NONE))
+		r = -EOPNOTSUPP;
 	else
-		sync_block(cache, flush);
+		kv_write_enqueue_locked(cache, block, true);
+	if (r == 0 && block->file == KV_NONE && !kv_block_dirty(block))
+		r = -ENOENT;
+	if (r < 0) {
+		kv_defer_flushed(cache, flush, r);
+		kv_unlock(cache);
+		return;
+	}
+	flush->pending = true;
+	LIST_INSERT_HEAD(&cache->ssd.syncs, flush, of_all);
+	if (block->file == KV_NONE) {
+		LIST_INSERT_HEAD(&block->slot->syncs, flush, of_slot);
+		kv_commit_kick_locked(cache, block->slot->written);
+	} else {
+		await_record(cache, flush);
+		kv_syncs_settle_locked(cache);
+	}
 	kv_unlock(cache);
 }
 
-/* ---- of a space ---- */
+/* ---- failures ---- */
 
 static void fail_space(struct kv_cache *cache, struct kv_space *space,
 		       int error)
@@ -260,20 +235,21 @@ static void fail_space(struct kv_cache *cache, struct kv_space *space,
 
 	kv_flushes_settle_space_locked(cache, space);
 	while ((flush = TAILQ_FIRST(&space->flushes)))
-		end(cache, space, flush, error);
-	space->must_seq = 0;
-	look(cache, space);
+		end_flush(cache, space, flush, error);
+	recount(cache, space);
 }
 
 void kv_flushes_fail_locked(struct kv_cache *cache, struct kv_space *space,
 			    int error)
 {
 	kv_assert_locked(&cache->lock);
-	if (space)
+	if (space) {
 		fail_space(cache, space, error);
-	while (!space && !LIST_EMPTY(&cache->ssd.flushing))
+		return;
+	}
+	while (!LIST_EMPTY(&cache->ssd.flushing))
 		fail_space(cache, LIST_FIRST(&cache->ssd.flushing), error);
-	while (!space && !LIST_EMPTY(&cache->ssd.syncs))
+	while (!LIST_EMPTY(&cache->ssd.syncs))
 		end_sync(cache, LIST_FIRST(&cache->ssd.syncs), error);
 }
 
@@ -301,10 +277,9 @@ void kv_flushes_fail_snapshot_locked(struct kv_cache *cache,
 	for (flush = TAILQ_FIRST(&space->flushes); flush; flush = next) {
 		next = TAILQ_NEXT(flush, link);
 		if (!snapshots_written(cache, space, flush->change))
-			end(cache, space, flush, error);
+			end_flush(cache, space, flush, error);
 	}
-	must_again(space);
-	look(cache, space);
+	recount(cache, space);
 }
 
 void kv_flushes_fail_removals_locked(struct kv_cache *cache, uint64_t changes,
@@ -322,10 +297,9 @@ void kv_flushes_fail_removals_locked(struct kv_cache *cache, uint64_t changes,
 			next = TAILQ_NEXT(flush, link);
 			if (flush->removal <= changes &&
 			    !kv_removed_written_locked(cache, flush->removal))
-				end(cache, space, flush, error);
+				end_flush(cache, space, flush, error);
 		}
-		must_again(space);
-		look(cache, space);
+		recount(cache, space);
 	}
 }
 
@@ -352,23 +326,10 @@ void kv_changed_lift_locked(struct kv_cache *cache,
 		      kv_key_hash(cache, space, key->b));
 }
 
-/* Flushes of single blocks go on: the others' are as good as they were. */
-static void fail_barriers(struct kv_cache *cache, struct kv_space *space)
-{
-	struct kv_flush *flush, *next;
-
-	for (flush = TAILQ_FIRST(&space->flushes); flush; flush = next) {
-		next = TAILQ_NEXT(flush, link);
-		if (!flush->each)
-			end(cache, space, flush, -EBADMSG);
-	}
-	must_again(space);
-	look(cache, space);
-}
-
 void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block)
 {
 	struct kv_space *space = kv_block_space(cache, block);
+	struct kv_flush *flush, *next;
 
 	kv_assert_locked(&cache->lock);
 	if (block->flags & BLOCK_REMOVED)
@@ -376,13 +337,24 @@ void kv_block_changed_locked(struct kv_cache *cache, struct kv_block *block)
 	kv_marks_set(cache->ssd.changed, KV_CHANGED_KNOWN,
 		     kv_key_hash(cache, space, block->key));
 	cache->stats.corrupt++;
-	if (kv_write_must(block->slot))
-		fail_barriers(cache, space);
+	if (kv_write_must(block->slot)) {
+		/* Flushes of single blocks go on: other blocks are intact. */
+		for (flush = TAILQ_FIRST(&space->flushes); flush;
+		     flush = next) {
+			next = TAILQ_NEXT(flush, link);
+			if (!flush->each)
+				end_flush(cache, space, flush, -EBADMSG);
+		}
+		recount(cache, space);
+	}
 	kv_syncs_end_locked(cache, block->slot, -EBADMSG);
 	kv_block_remove_locked(cache, block);
 }
 
-/* At most @n slots; false: they were not all. */
+/* ---- flushes of a space ---- */
+
+/* Queue the writes of at most @n slots that flushes of @space wait for; return
+ * whether these were all. */
 static bool collect(struct kv_cache *cache, struct kv_space *space, unsigned n)
 {
 	struct kv_flush *flush;
@@ -412,39 +384,20 @@ void kv_flushes_collect_locked(struct kv_cache *cache)
 	if (!space)
 		return;
 	if (!collect(cache, space, COLLECT_AT_ONCE)) {
-		/* Another's turn. */
+		/* Another space's turn. */
 		TAILQ_REMOVE(&ssd->collecting, space, collects);
 		TAILQ_INSERT_TAIL(&ssd->collecting, space, collects);
 	}
 	kv_flushes_settle_space_locked(cache, space);
 }
 
-/*
- * A commit has to wait for what the device is busy with, three times over: one
- * that is of use to nobody makes the next one, which is, come later.
- */
-void kv_commit_gather(struct kv_cache *cache)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-	const uint64_t enough =
-		cache->arena.max * cache->arena.segment_bytes / LINGER_SHARE;
-	const uint64_t until = kv_now_ns() + LINGER_NS;
-	uint64_t now;
-
-	while (!ssd->urgent && !ssd->stop && ssd->written_bytes < enough &&
-	       ssd->n_written < ssd->round_max &&
-	       TAILQ_EMPTY(&ssd->deletions.to_record) && !ssd->awaiting &&
-	       (now = kv_now_ns()) < until)
-		kv_cond_wait(cache, &ssd->commit, until - now);
-}
-
-/* Flushes behind the first that waits for @slot do not end before that. */
 void kv_flushes_prolong_locked(struct kv_cache *cache,
 			       const struct kv_slot *slot)
 {
 	struct kv_flush *flush;
 
 	kv_assert_locked(&cache->lock);
+	/* Flushes behind the first that waits for @slot do not end before it. */
 	TAILQ_FOREACH(flush, &slot->list->space->flushes, link) {
 		if (flush->ticket < slot->seq)
 			continue;
@@ -455,7 +408,6 @@ void kv_flushes_prolong_locked(struct kv_cache *cache,
 	}
 }
 
-/* Flushes behind the first do not end before that. */
 void kv_flushes_queued_locked(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_flush *first = TAILQ_FIRST(&space->flushes);
@@ -477,9 +429,17 @@ static void submit(struct kv_cache *cache, struct kv_space *space,
 	flush->space = space;
 	flush->change = cache->snapshots.changes;
 	flush->removal = space->removal;
+	flush->pending = true;
 	cache->snapshots.retry_at = 0;
 	kv_removed_retry_locked(cache);
-	add(cache, space, flush);
+	if (TAILQ_EMPTY(&space->flushes))
+		LIST_INSERT_HEAD(&ssd->flushing, space, flushing);
+	TAILQ_INSERT_TAIL(&space->flushes, flush, link);
+	if (!space->collecting) {
+		space->collecting = flush;
+		TAILQ_INSERT_TAIL(&ssd->collecting, space, collects);
+	}
+	space->asked_seq = flush->asked;
 	if (!collect(cache, space, COLLECT_AT_ONCE))
 		pthread_cond_signal(&ssd->write);
 	kv_flushes_settle_space_locked(cache, space);
@@ -510,9 +470,8 @@ void kv_flush_cancel(struct kv_cache *cache, struct kv_flush *flush, int status)
 	} else if (flush->pending) {
 		struct kv_space *space = flush->space;
 
-		end(cache, space, flush, status);
-		must_again(space);
-		look(cache, space);
+		end_flush(cache, space, flush, status);
+		recount(cache, space);
 	}
 	kv_unlock(cache);
 }

@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * move.c - segment files are emptied, so that they get slots of another size.
+ * move.c - empty segment files: so that they get slots of another size, or so
+ * that the store fits a smaller cap.
  *
- * evict.c chooses a file and the class that gets it, its heir.  No slot of the
- * file is taken from then on.  Blocks that may go are evicted.  Blocks that must
+ * evict.c chooses a file and the class that gets it, its heir.  From then on no
+ * slot of the file is taken.  Blocks that may go are evicted.  Blocks that must
  * not go, because they are pinned, guaranteed or open, or that are warmer than
  * the heir's, are moved to other files of their size, some at a time.  A file
  * that cannot be emptied is used again as before.
  *
- * A move copies the slot as it is, prologue and all: whoever reads the old one
- * meanwhile, or after a crash, has the same bytes under the same generation.
+ * A move copies the whole slot with its prologue: a reader of the old slot, and
+ * a rebuild after a crash, find the same bytes with the same generation in both.
+ *
+ * A store is mounted with a smaller cap: the decision comes before any change on
+ * disk.  If pinned blocks do not fit into the new cap, the mount is refused.  Else
+ * the least valuable blocks are evicted until the others fit, whatever file they
+ * are in.  Files with the fewest of the others are emptied into free slots and
+ * removed.
  *
  * OWNS       moves->files and the thread that empties them, one after the other;
  *            a block's new slot until the block has it.
@@ -24,7 +31,7 @@
  *
  * INVARIANTS
  *   (1) The new record is committed after its bytes were synced, and only then
- *       has the block the new slot; the old one is deleted then as any other
+ *       has the block the new slot.  The old slot is then deleted as any other
  *       is: its record, its prologue, and then it may be taken.
  *   (2) Both records are the same until one of them is deleted, which is in the
  *       next transaction, before any update of the other.
@@ -32,26 +39,37 @@
  *       memory when its move is committed, is not moved: the new slot goes.
  *   (4) A file is on moves->files while it is ->emptying.  Afterwards it has no
  *       block and waits for its heir, or has no heir.
- *   (5) moves->n counts those that are not RECORDED; each has a reference to its
- *       block.
+ *   (5) moves->n counts the moves that are not RECORDED; each has a reference to
+ *       its block.
+ *   (6) kv_shrink deletes a record before its slot is overwritten, and a record
+ *       names a copy only after the copy was synced: a kill at any moment loses no
+ *       block that was to stay.
+ *   (7) Blocks that kv_shrink evicts may leave prologues in free slots.  The caller
+ *       has marked the store as in use, so that these are swept before the slots
+ *       are used.
  *
- * LOCKING    cache->lock; none during I/O.  Those RECORDING and RECORDED are the
+ * LOCKING    cache->lock; none during I/O, except in kv_shrink, before any other
+ *            thread starts.  Moves that are RECORDING or RECORDED are the
  *            committer's.
  */
 #include "cache/ssd/ssd.h"
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"
+#include "cache/core/list.h"
 #include "cache/core/table.h"
 #include "common/copy.h"
 #include "common/crash_point.h"
+#include "common/bytes.h"
+#include "index/segfile.h"
 
+#define PIECE (1u << 20) /* bytes that kv_shrink copies at once */
 #define AT_ONCE 32u
-#define PATIENCE_NS 5000000000u	 /* without getting on */
-#define AGAIN_NS 2000000000u	 /* until a file is tried once more */
-#define AWAITED_NS 200000000u	 /* before the heir evicts its own, too */
-#define KEPT_NS 2000000000u	 /* for its heir */
+#define PATIENCE_NS 5000000000u	 /* without progress */
+#define AGAIN_NS 2000000000u	 /* until a file is tried again */
+#define AWAITED_NS 200000000u	 /* until the heir evicts its own blocks */
+#define KEPT_NS 2000000000u	 /* an empty file waits for its heir */
 #define WAIT_NS 20000000u	 /* for deletions, and writes under way */
-#define PERIOD_NS 3600000000000u /* it is woken */
+#define PERIOD_NS 3600000000000u /* of the thread, which is woken */
 
 struct kv_move {
 	struct kv_io io; /* first */
@@ -74,8 +92,8 @@ static bool stopping(const struct kv_cache *cache)
 
 /* ---- one block ---- */
 
-/* The block is where it was, and may be elsewhere. */
-static bool holds(const struct kv_move *move)
+/* Return whether the block still has its old slot, and may be moved. */
+static bool is_movable(const struct kv_move *move)
 {
 	const struct kv_block *block = move->block;
 
@@ -83,7 +101,7 @@ static bool holds(const struct kv_move *move)
 	       kv_slot_id(block->file, block->slot_number) == move->from;
 }
 
-/* The block has the new slot, or that goes. */
+/* Give the block its new slot, or give that up. */
 static void settle(struct kv_move *move, bool moved)
 {
 	struct kv_cache *cache = move->cache;
@@ -108,7 +126,7 @@ static void cancel(struct kv_move *move)
 	free(move);
 }
 
-/* A request that was waited for too long has ended. */
+/* A request has ended that its thread no longer waits for. */
 static void ended_late(struct kv_io *io, int status)
 {
 	struct kv_move *move = (struct kv_move *)io;
@@ -120,7 +138,7 @@ static void ended_late(struct kv_io *io, int status)
 	kv_unlock(cache);
 }
 
-/* It is the first of @n.  -EAGAIN, -ENOSPC, -ENOMEM. */
+/* Begin the move of @block, the first of @n.  -EAGAIN, -ENOSPC, -ENOMEM. */
 static int move_new(struct kv_cache *cache, struct kv_block *block, size_t n,
 		    struct kv_move **ret_move)
 {
@@ -135,7 +153,7 @@ static int move_new(struct kv_cache *cache, struct kv_block *block, size_t n,
 	move->from = kv_slot_id(block->file, block->slot_number);
 	move->bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
 	move->data = kv_pages_new(move->bytes);
-	block->refs++; /* it is not evicted to make place for itself */
+	block->refs++; /* it is not evicted to make room for itself */
 	if (move->data)
 		r = kv_extent_take_beside_locked(cache, block, n, &move->to);
 	if (r < 0) {
@@ -150,14 +168,14 @@ static int move_new(struct kv_cache *cache, struct kv_block *block, size_t n,
 	return 0;
 }
 
-/* -ETIMEDOUT: @move is the request's. */
+/* -ETIMEDOUT: the request owns @move, and cancels it when it ends. */
 static int request(struct kv_move *move, enum kv_io_op op, uint64_t slot_id)
 {
 	struct kv_cache *cache = move->cache;
 	struct kv_segfile *file;
 
 	kv_lock(cache);
-	file = kv_segfile_at(cache, (uint32_t)(slot_id >> 32));
+	file = kv_segfile_of(cache, slot_id);
 	move->io = (struct kv_io){
 		.op = op,
 		.fd = file->fd,
@@ -171,79 +189,51 @@ static int request(struct kv_move *move, enum kv_io_op op, uint64_t slot_id)
 	return kv_ring_wait(cache->ring, &move->io);
 }
 
-/* What was read is the block that the index has there. */
-static int check(struct kv_move *move)
+/* Read the block, check that it is the one in the index, and write it. */
+static int copy(struct kv_move *move)
 {
 	struct kv_cache *cache = move->cache;
 	const struct kv_slot_record *record = &move->record;
 	struct kv_prologue prologue;
 	struct kv_digest digest;
-	int r = kv_index_get(cache->index, move->from, &move->record);
-
-	if (r < 0)
-		return r;
-	memcpy(&prologue, move->data, sizeof(prologue));
-	r = kv_prologue_check(&prologue, cache->info.store);
-	if (r < 0)
-		return r;
-	if (record->generation != prologue.record.generation ||
-	    record->length != move->block->length ||
-	    memcmp(record->key, move->block->key, sizeof(record->key)) != 0)
-		return -EBADMSG;
-	digest = kv_digest_of(move->data + KV_PAGE, record->length);
-	return memcmp(digest.b, record->digest, sizeof(digest.b)) == 0
-		       ? 0
-		       : -EBADMSG;
-}
-
-static int copy(struct kv_move *move)
-{
 	int r = request(move, KV_IO_READ, move->from);
 
 	if (r == 0)
-		r = check(move);
-	if (r == 0)
-		r = request(move, KV_IO_WRITE, move->to);
+		r = kv_index_get(cache->index, move->from, &move->record);
+	if (r == 0) {
+		memcpy(&prologue, move->data, sizeof(prologue));
+		r = kv_prologue_check(&prologue, cache->info.store);
+	}
+	if (r == 0 &&
+	    (record->generation != prologue.record.generation ||
+	     record->length != move->block->length ||
+	     memcmp(record->key, move->block->key, sizeof(record->key)) != 0))
+		r = -EBADMSG;
+	if (r == 0) {
+		digest = kv_digest_of(move->data + KV_PAGE, record->length);
+		r = memcmp(digest.b, record->digest, sizeof(digest.b)) == 0
+			    ? request(move, KV_IO_WRITE, move->to)
+			    : -EBADMSG;
+	}
 	KV_POINT("move.written");
 	return r;
 }
 
 /* ---- one file ---- */
 
-/* Their files, each once.  What fails is over with. */
-static void sync_all(struct kv_cache *cache, struct kv_move_list *batch)
+/* Copy and sync some of the blocks in @file, and wait for their commit.  Return
+ * false if there is no room for them, or they cannot be read. */
+static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
+		      const uint32_t *numbers, size_t n)
 {
+	struct kv_moves *moves = &cache->ssd.moves;
+	struct kv_move_list batch = TAILQ_HEAD_INITIALIZER(batch);
 	struct kv_move *move, *next;
-	int r = 0;
-
-	for (move = TAILQ_FIRST(batch); move && r == 0; move = next) {
-		next = TAILQ_NEXT(move, link);
-		if (next && next->to >> 32 == move->to >> 32)
-			continue;
-		kv_unlock(cache);
-		r = request(move, KV_IO_SYNC, move->to);
-		kv_lock(cache);
-		if (r == -ETIMEDOUT)
-			TAILQ_REMOVE(batch, move, link);
-	}
-	KV_POINT("move.synced");
-	while (r < 0 && (move = TAILQ_FIRST(batch))) {
-		TAILQ_REMOVE(batch, move, link);
-		cancel(move);
-	}
-}
-
-/* Copy some of the blocks in @file; 0, or why one could not be. */
-static int copy_some(struct kv_cache *cache, const struct kv_segfile *file,
-		     const uint32_t *numbers, size_t n,
-		     struct kv_move_list *batch)
-{
 	unsigned copied = 0;
 	int r = 0;
 
 	for (size_t i = 0; i < n && copied < AT_ONCE && r == 0; i++) {
 		struct kv_block *block = kv_table_at(&cache->table, numbers[i]);
-		struct kv_move *move;
 
 		if (block->file != file->id ||
 		    (block->flags & (BLOCK_REMOVED | BLOCK_READING)))
@@ -255,25 +245,30 @@ static int copy_some(struct kv_cache *cache, const struct kv_segfile *file,
 		r = copy(move);
 		kv_lock(cache);
 		if (r == 0)
-			TAILQ_INSERT_TAIL(batch, move, link);
+			TAILQ_INSERT_TAIL(&batch, move, link);
 		else if (r != -ETIMEDOUT)
 			cancel(move);
 		copied++;
 	}
-	return r;
-}
-
-/* False: there is no place for them, or they cannot be read. */
-static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
-		      const uint32_t *numbers, size_t n)
-{
-	struct kv_moves *moves = &cache->ssd.moves;
-	struct kv_move_list batch = TAILQ_HEAD_INITIALIZER(batch);
-	int r = copy_some(cache, file, numbers, n, &batch);
-
 	if (TAILQ_EMPTY(&batch))
 		return r == 0 || r == -EAGAIN;
-	sync_all(cache, &batch);
+	/* Sync each file once. */
+	r = 0;
+	for (move = TAILQ_FIRST(&batch); move && r == 0; move = next) {
+		next = TAILQ_NEXT(move, link);
+		if (next && next->to >> 32 == move->to >> 32)
+			continue;
+		kv_unlock(cache);
+		r = request(move, KV_IO_SYNC, move->to);
+		kv_lock(cache);
+		if (r == -ETIMEDOUT)
+			TAILQ_REMOVE(&batch, move, link);
+	}
+	KV_POINT("move.synced");
+	while (r < 0 && (move = TAILQ_FIRST(&batch))) {
+		TAILQ_REMOVE(&batch, move, link);
+		cancel(move);
+	}
 	TAILQ_CONCAT(&moves->copied, &batch, link);
 	while (moves->n && !stopping(cache)) {
 		kv_commit_kick_locked(cache, true);
@@ -282,7 +277,7 @@ static bool move_some(struct kv_cache *cache, const struct kv_segfile *file,
 	return true;
 }
 
-/* Is it empty in the end? */
+/* Evict and move the blocks of @file; return whether it is empty. */
 static bool empty(struct kv_cache *cache, struct kv_segfile *file)
 {
 	_cleanup_(kv_freep) uint32_t *numbers =
@@ -372,7 +367,7 @@ void kv_mover_stop(struct kv_cache *cache)
 	kv_periodic_stop(&cache->ssd.moves.thread);
 }
 
-/* ---- the committer's part ---- */
+/* ---- for the committer ---- */
 
 bool kv_moves_to_record(const struct kv_ssd *ssd)
 {
@@ -390,10 +385,9 @@ void kv_moves_take_locked(struct kv_cache *cache)
 		const struct kv_layout *layout =
 			kv_block_space(cache, block)->layout;
 
-		/* The record of its file is not this round's affair. */
-		move->put = holds(move) &&
-			    kv_segfile_at(cache, (uint32_t)(move->to >> 32))
-				    ->recorded;
+		/* This round does not record its file. */
+		move->put = is_movable(move) &&
+			    kv_segfile_of(cache, move->to)->recorded;
 		move->token_ids = layout && layout->token_ids;
 		move->record.mtime_ns = block->mtime_ns;
 		move->record.atime = block->atime;
@@ -463,7 +457,7 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 	KV_POINT("move.recorded");
 	while ((move = TAILQ_FIRST(&moves->recording))) {
 		struct kv_space *space = kv_block_space(cache, move->block);
-		const bool moved = status == 0 && move->put && holds(move);
+		const bool moved = status == 0 && move->put && is_movable(move);
 
 		TAILQ_REMOVE(&moves->recording, move, link);
 		cache->stats.moved_ssd += moved;
@@ -472,7 +466,7 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 			free(move);
 			continue;
 		}
-		/* Who removed it meanwhile waits for its new record, too. */
+		/* Flushes after its removal wait for its new record, too. */
 		if (!moved)
 			kv_flushes_queued_locked(cache, space);
 		move->stale = moved ? move->from : move->to;
@@ -483,4 +477,412 @@ void kv_moves_recorded_locked(struct kv_cache *cache, int status)
 void kv_mover_fini(struct kv_cache *cache)
 {
 	free_all(&cache->ssd.moves.recorded);
+}
+
+/* ---- a smaller cap: what fits ---- */
+
+/* Slots in use, and the files that they fill if all of one size lie together. */
+struct shrink_need {
+	uint64_t records, files;
+};
+
+static struct shrink_need needs(const struct kv_cache *cache, bool pinned)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+	const struct kv_ssd_class *class;
+	const struct kv_evict_list *list;
+	struct shrink_need need = {0};
+
+	LIST_FOREACH(class, &ssd->classes, link) {
+		const uint64_t one = ssd->segment_bytes / class->slot_bytes;
+		uint64_t slots = pinned ? 0 : class->total - class->free;
+
+		if (pinned)
+			TAILQ_FOREACH(list, &class->lists, link)
+				slots += list->pinned;
+		need.records += slots;
+		need.files += (slots + one - 1) / one;
+	}
+	return need;
+}
+
+static bool fits(const struct kv_cache *cache, uint64_t cap,
+		 const struct shrink_need *need)
+{
+	const uint64_t map = kv_index_map_bytes(cap);
+	const uint64_t over =
+		cache->ssd.sidecars - KV_MIN(cache->ssd.sidecars, map / 4);
+
+	return need->records <= kv_index_records_max(cap) &&
+	       2 * map + over + need->files * cache->ssd.segment_bytes <= cap;
+}
+
+int kv_shrink_check(struct kv_cache *cache, char **ret_why)
+{
+	const struct shrink_need pinned = needs(cache, true);
+	struct shrink_need all = needs(cache, false);
+	const uint64_t cap = cache->ssd.cap, unit = 1u << 20;
+	uint64_t least = cap;
+
+	all.files = KV_MAX(all.files, cache->ssd.live_files);
+	if (!cache->ssd.on || fits(cache, cap, &all))
+		return 0;
+	if (cache->config.ssd_evict || fits(cache, cap, &pinned))
+		return 1;
+	while (!fits(cache, least, &pinned))
+		least = kv_round_up(least + 1, unit);
+	return kv_why(ret_why, -ENOSPC,
+		      "ssd=%lluM is too small: pinned blocks need %lluM "
+		      "(ssd_evict evicts them)",
+		      (unsigned long long)(cap / unit),
+		      (unsigned long long)(least / unit));
+}
+
+/* ---- a smaller cap: victims ---- */
+
+struct victims {
+	struct kv_cache *cache;
+	uint64_t *slots; /* of deleted records */
+	size_t n;
+	bool spare_guaranteed;
+};
+
+static bool may_go(void *arg, uint32_t number)
+{
+	(void)arg;
+	(void)number;
+	return true;
+}
+
+/* Evict the least valuable blocks; return false if no list gives enough. */
+static bool evict_until_all_fit(struct victims *victims)
+{
+	const struct kv_giving giving = {.regardless =
+						 !victims->spare_guaranteed};
+	struct kv_cache *cache = victims->cache;
+	struct shrink_need need;
+
+	while (need = needs(cache, false),
+	       !fits(cache, cache->ssd.cap, &need)) {
+		struct kv_coldest coldest = {0};
+		const struct kv_ssd_class *class;
+		struct kv_block *block;
+		uint32_t number = KV_NONE;
+
+		LIST_FOREACH(class, &cache->ssd.classes, link)
+			kv_victim_look(&class->lists, &giving, &coldest);
+		if (coldest.list)
+			number = kv_policy_victim(&coldest.list->policy, may_go,
+						  NULL);
+		if (number == KV_NONE)
+			return false;
+		block = kv_table_at(&cache->table, number);
+		victims->slots[victims->n++] =
+			kv_slot_id(block->file, block->slot_number);
+		kv_extent_drop(cache, block);
+		cache->stats.evicted_ssd++;
+	}
+	return true;
+}
+
+struct aged {
+	uint32_t atime, block;
+};
+
+static int by_atime(const void *a, const void *b)
+{
+	const struct aged *x = a, *y = b;
+
+	if (x->atime != y->atime)
+		return x->atime < y->atime ? -1 : 1;
+	return x->block < y->block ? -1 : x->block > y->block;
+}
+
+/* Evict pinned blocks, too: put them on the lists, oldest first. */
+static int evict_pinned(struct victims *victims)
+{
+	struct kv_cache *cache = victims->cache;
+	_cleanup_(kv_freep) struct aged *pinned = NULL;
+	size_t n = 0;
+	bool all_fit;
+
+	pinned = calloc(cache->table.used + 1u, sizeof(*pinned));
+	if (!pinned)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < cache->table.used; i++) {
+		const struct kv_block *block = kv_table_at(&cache->table, i);
+
+		if (!(block->flags & BLOCK_REMOVED) && block->file != KV_NONE &&
+		    (block->flags & BLOCK_PINNED))
+			pinned[n++] = (struct aged){block->atime, i};
+	}
+	qsort(pinned, n, sizeof(*pinned), by_atime);
+	for (size_t i = 0; i < n; i++)
+		kv_extent_pin_locked(
+			cache, kv_table_at(&cache->table, pinned[i].block),
+			false);
+	all_fit = evict_until_all_fit(victims);
+	for (size_t i = 0; i < n; i++) {
+		struct kv_block *block =
+			kv_table_at(&cache->table, pinned[i].block);
+
+		if (block->flags & BLOCK_PINNED)
+			kv_extent_pin_locked(cache, block, true);
+	}
+	return all_fit ? 0 : -ENOSPC;
+}
+
+static int by_slot(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
+static int delete_record(struct kv_txn *txn, uint64_t slot_id)
+{
+	int r = kv_txn_delete_slot(txn, slot_id);
+
+	return r < 0 ? r : kv_txn_delete_token_ids(txn, slot_id);
+}
+
+static int delete_records(struct kv_cache *cache, uint64_t *slots, size_t n)
+{
+	struct kv_txn *txn;
+	int r = 0;
+
+	if (n > 0)
+		qsort(slots, n, sizeof(*slots), by_slot);
+	for (size_t at = 0; r == 0 && at < n; at += cache->ssd.round_max) {
+		const size_t end = KV_MIN(n, at + cache->ssd.round_max);
+
+		r = kv_txn_begin(cache->index, &txn);
+		if (r < 0)
+			return r;
+		for (size_t i = at; r == 0 && i < end; i++)
+			r = delete_record(txn, slots[i]);
+		if (r < 0)
+			kv_txn_abort(txn);
+		else
+			r = kv_txn_commit(txn);
+		KV_POINT("shrink.deleted");
+	}
+	return r;
+}
+
+/* ---- a smaller cap: files ---- */
+
+static int by_used(const void *a, const void *b)
+{
+	const struct kv_segfile *const *x = a, *const *y = b;
+
+	return (*x)->used < (*y)->used ? -1 : (*x)->used > (*y)->used;
+}
+
+/* Close as many files as must go, those with the fewest blocks first, which other
+ * files of their size have room for. */
+static int choose_files(struct kv_cache *cache, struct kv_segfile ***ret_files,
+			uint32_t *ret_n)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_segfile **files =
+		calloc(ssd->live_files + 1u, sizeof(struct kv_segfile *));
+	const uint64_t over = kv_sidecars_over(cache);
+	uint32_t all = 0, n = 0;
+
+	if (!files)
+		return -ENOMEM;
+	for (uint32_t id = 0; id < ssd->n_files; id++)
+		if (ssd->files[id])
+			files[all++] = ssd->files[id];
+	qsort(files, all, sizeof(struct kv_segfile *), by_used);
+	for (uint32_t i = 0; i < all && (all - n) * ssd->segment_bytes + over >
+						ssd->file_budget;
+	     i++) {
+		const struct kv_ssd_class *class = files[i]->class;
+		const uint64_t left = class->n_files - class->n_closed - 1;
+		const struct kv_segfile *file;
+		uint64_t used = 0;
+
+		TAILQ_FOREACH(file, &class->files, link)
+			used += file->used;
+		if (left * files[i]->slots < used)
+			continue;
+		kv_extents_close_file(files[i]);
+		files[n++] = files[i];
+	}
+	*ret_files = files;
+	*ret_n = n;
+	return 0;
+}
+
+struct copier {
+	struct kv_cache *cache;
+	uint8_t *piece;
+	struct kv_segfile *to; /* written since it was last synced; or NULL */
+	struct kv_txn *txn;
+	size_t in_txn;
+	uint64_t unreadable; /* a count */
+};
+
+static int sync_target(struct copier *copier)
+{
+	struct kv_segfile *to = copier->to;
+
+	copier->to = NULL;
+	return to && fdatasync(to->fd) < 0 ? -errno : 0;
+}
+
+static int commit_copies(struct copier *copier)
+{
+	int r = sync_target(copier);
+
+	KV_POINT("shrink.copied");
+	copier->in_txn = 0;
+	if (r < 0) {
+		kv_txn_abort(kv_steal(copier->txn));
+		return r;
+	}
+	r = kv_txn_commit(kv_steal(copier->txn));
+	KV_POINT("shrink.committed");
+	return r;
+}
+
+/* Copy prologue and file of a block.  -EBADMSG: they cannot be read. */
+static int copy_slot(struct copier *copier, const struct kv_segfile *from,
+		     uint32_t slot, const struct kv_block *block)
+{
+	const struct kv_segfile *to = copier->to;
+	const uint64_t bytes = KV_PAGE + kv_round_up(block->length, KV_PAGE);
+
+	for (uint64_t at = 0; at < bytes; at += PIECE) {
+		const size_t n = KV_MIN(PIECE, bytes - at);
+		ssize_t done;
+
+		if (pread(from->fd, copier->piece, n,
+			  (off_t)(slot * from->slot_bytes + at)) != (ssize_t)n)
+			return -EBADMSG;
+		done = pwrite(
+			to->fd, copier->piece, n,
+			(off_t)(block->slot_number * to->slot_bytes + at));
+		if (done != (ssize_t)n)
+			return done < 0 ? -errno : -EIO;
+	}
+	return 0;
+}
+
+/* Copy the block to a free slot of another file, and put its record there into
+ * the transaction.  A block that cannot be read is lost. */
+static int relocate(struct copier *copier, struct kv_block *block)
+{
+	struct kv_cache *cache = copier->cache;
+	const uint64_t old = kv_slot_id(block->file, block->slot_number);
+	struct kv_segfile *from = kv_segfile_at(cache, block->file), *to;
+	_cleanup_(kv_freep) struct kv_token_ids *ids = NULL;
+	struct kv_slot_record record;
+	uint64_t new;
+	int r = kv_extent_relocate(cache, block);
+
+	if (r < 0)
+		return r;
+	to = kv_segfile_at(cache, block->file);
+	new = kv_slot_id(to->id, block->slot_number);
+	if (copier->to && copier->to != to)
+		r = sync_target(copier);
+	copier->to = to;
+	if (r == 0)
+		r = copy_slot(copier, from, (uint32_t)old, block);
+	if (r == 0)
+		r = kv_index_get_token_ids(cache->index, old, &record, &ids);
+	if (r < 0 && r != -EBADMSG)
+		return r;
+	if (r == -EBADMSG) {
+		copier->unreadable++;
+		kv_extent_drop(cache, block);
+		return delete_record(copier->txn, old);
+	}
+	r = kv_txn_put_slot(copier->txn, new, &record);
+	if (r == 0 && ids &&
+	    kv_txn_has_room_for_ids(copier->txn, ids->n, ids->extras_len,
+				    KV_PUT_FAR))
+		r = kv_txn_put_token_ids(copier->txn, new, record.generation,
+					 ids);
+	return r < 0 ? r : delete_record(copier->txn, old);
+}
+
+/* Relocate the blocks of @file and remove it.  If a deletion that a crash left is
+ * still under way there, the file stays until the next mount. */
+static int remove_file(struct copier *copier, struct kv_segfile *file)
+{
+	struct kv_cache *cache = copier->cache;
+	char name[KV_SEGFILE_NAME];
+	int r = kv_txn_begin(cache->index, &copier->txn);
+
+	for (uint32_t i = 0; r == 0 && i < file->slots; i++) {
+		struct kv_block *block = kv_extent_block(cache, file, i);
+
+		if (!block)
+			continue;
+		if (copier->in_txn++ >= cache->ssd.round_max / 2 ||
+		    !kv_txn_has_room(copier->txn, 2 * KV_PUT_FAR)) {
+			r = commit_copies(copier);
+			if (r == 0)
+				r = kv_txn_begin(cache->index, &copier->txn);
+		}
+		if (r == 0)
+			r = relocate(copier, block);
+	}
+	if (r == 0 && file->used == 0)
+		r = kv_txn_delete_segfile(copier->txn, file->id);
+	if (r < 0) {
+		kv_txn_abort(kv_steal(copier->txn));
+		return r;
+	}
+	r = commit_copies(copier);
+	if (r < 0 || file->used > 0)
+		return r;
+	kv_segfile_name(file->id, name);
+	unlinkat(cache->ssd.dir, name, 0);
+	KV_POINT("shrink.unlinked");
+	kv_segfile_forget(cache, file);
+	return 0;
+}
+
+int kv_shrink(struct kv_cache *cache)
+{
+	struct victims victims = {.cache = cache, .spare_guaranteed = true};
+	_cleanup_(kv_freep) struct kv_segfile **files = NULL;
+	_cleanup_(kv_freep) uint64_t *slots = NULL;
+	struct copier copier = {.cache = cache};
+	uint32_t n_files = 0;
+	int r = 0;
+
+	kv_assert_locked(&cache->lock);
+	victims.slots = slots = calloc(cache->ssd.records + 1, sizeof(*slots));
+	copier.piece = kv_pages_new(PIECE);
+	if (!slots || !copier.piece)
+		r = -ENOMEM;
+	/* The guarantees were scaled to the tier, but slots of many sizes may
+	 * fill its files with less. */
+	if (r == 0 && !evict_until_all_fit(&victims)) {
+		victims.spare_guaranteed = false;
+		if (!evict_until_all_fit(&victims))
+			r = evict_pinned(&victims);
+	}
+	if (r == 0)
+		r = delete_records(cache, victims.slots, victims.n);
+	if (r == 0)
+		r = choose_files(cache, &files, &n_files);
+	for (uint32_t i = 0; r == 0 && i < n_files; i++)
+		r = remove_file(&copier, files[i]);
+	kv_pages_free(copier.piece, PIECE);
+	cache->stats.io_errors += copier.unreadable;
+	if (r == 0 && victims.n)
+		kv_warn(cache, "shrunk", "ssd=%lluM: %zu blocks evicted",
+			(unsigned long long)(cache->ssd.cap >> 20), victims.n);
+	if (r == 0 && copier.unreadable)
+		kv_warn(cache, "shrink_lost",
+			"%llu blocks could not be read, and are lost",
+			(unsigned long long)copier.unreadable);
+	return r;
 }

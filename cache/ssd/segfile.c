@@ -1,58 +1,646 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * segfile.c - the segment files below STORE/segments.
+ * segfile.c - the segment files below STORE/segments, and which block has which
+ * of their slots.
  *
- * Nothing that was removed may return, not even when the index is made anew
- * from the segment files.  After an end that was not clean a free slot may hold
- * the prologue of a write that was never committed, or of a block whose removal
- * was.  Such prologues are made zeros before any slot is taken and before
- * anything is committed.  Files whose trailer is missing or tells another size
- * of slots, as a crash leaves them, get theirs then: not before, as
- * their free slots could hold anything.
+ * Files whose free slots may hold prologues are swept before any of these slots is
+ * taken (deletion.c).
  *
- * OWNS       every kv_segfile and its descriptor; cache->ssd.unswept.
+ * OWNS       every kv_segfile, its descriptor and its bitmap; the SSD classes
+ *            (one slot size each).
+ *
+ * STATES     of an SSD slot, and the function that makes each step:
+ *
+ *              FREE -> TAKEN     kv_extent_take
+ *             TAKEN -> DURABLE   kv_extent_attach_locked, after the commit,
+ *                                or kv_extent_moved_locked
+ *             TAKEN -> FREE      free_slot_locked       (the write failed)
+ *           DURABLE -> LEAVING   kv_extent_detach_locked
+ *           LEAVING -> FREE      kv_extent_left_locked: deletion.c
  *
  * INVARIANTS
- *   (1) A file is allocated in full, and its trailer tells the size of its
- *       slots, before it is used; all files together keep within file_budget.
- *   (2) A file without a record in the index holds nothing: it is removed at
- *       mount.
- *   (3) A file is of a class, or on cache->ssd.unusable.
+ *   (1) A bit is set exactly while its slot is not FREE.
+ *   (2) A slot that is being written, read or held open is never LEAVING.
+ *   (3) No more slots are in use than the index has room for records.
+ *   (4) No slot is taken from a closed file, and its free ones do not count as
+ *       the class's.
+ *   (5) A file whose heir is a class is what that class awaits, and no other.
+ *   (6) A file is allocated in full, and its trailer names the size of its slots,
+ *       before it is used; all files together keep within file_budget.
+ *   (7) A file without a record in the index is empty, and removed at mount.
+ *   (8) A file is of a class, or on cache->ssd.unusable.
  *
- * LOCKING    cache->lock for the table, and in a sweep for one file's
- *            description at a time; none during I/O.  Files are made by the
- *            writer thread alone; while they are swept it waits, so that free
- *            slots stay free.
+ * LOCKING    cache->lock; none during I/O.  The writer thread alone makes files.
+ *            The writer takes no slot of a file that is being swept.
  */
 #include "cache/ssd/ssd.h"
 #include "cache/core/core.h"
+#include "cache/core/hooks.h"
 #include "cache/core/list.h"
 #include "cache/core/table.h"
+#include "cache/core/ledger.h"
 #include "index/segfile.h"
+#include "common/array.h"
 #include "common/crash_point.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#define DELAY_DOUBLED 3u /* times at most */
+#define EVICT_AT_ONCE 32u /* for blocks that are moved */
+#define DELAY_DOUBLED 3u  /* times at most */
 
-static int table_room(struct kv_ssd *ssd, uint32_t id)
+/* ---- classes ---- */
+
+static struct kv_evict_node *node_of(void *arg, uint32_t block)
 {
-	uint32_t n = KV_MAX(ssd->n_files * 2, id + 64);
-	struct kv_segfile **files;
+	struct kv_cache *cache = arg;
 
-	if (id < ssd->n_files)
-		return 0;
-	files = realloc(ssd->files, n * sizeof(struct kv_segfile *));
-	if (!files)
+	return &kv_table_at(&cache->table, block)->node;
+}
+
+int kv_extent_eviction_init(struct kv_cache *cache)
+{
+	return kv_eviction_init(&cache->ssd.eviction, cache->config.evict,
+				&cache->clock, node_of, cache);
+}
+
+/* Return the class, found or made; NULL: out of memory. */
+static struct kv_ssd_class *class_get(struct kv_cache *cache,
+				      uint64_t slot_bytes)
+{
+	struct kv_ssd_class *class;
+
+	LIST_FOREACH(class, &cache->ssd.classes, link)
+		if (class->slot_bytes == slot_bytes)
+			return class;
+	class = calloc(1, sizeof(*class));
+	if (!class)
+		return NULL;
+	class->slot_bytes = slot_bytes;
+	TAILQ_INIT(&class->files);
+	TAILQ_INIT(&class->lists);
+	LIST_INSERT_HEAD(&cache->ssd.classes, class, link);
+	return class;
+}
+
+static struct kv_evict_list *list_make(struct kv_cache *cache,
+				       struct kv_space *space,
+				       struct kv_ssd_class *class)
+{
+	return kv_evict_list_make(space, SSD, class, &class->lists,
+				  &cache->ssd.eviction);
+}
+
+void kv_extent_pins_locked(struct kv_cache *cache, struct kv_space *space,
+			   uint64_t slot_bytes, bool more)
+{
+	struct kv_ssd_class *class = class_get(cache, slot_bytes);
+	struct kv_evict_list *list =
+		class ? list_make(cache, space, class) : NULL;
+
+	kv_assert_locked(&cache->lock);
+	if (list && more)
+		list->pinned++;
+	else if (list && list->pinned)
+		list->pinned--;
+}
+
+/* ---- files of a class ---- */
+
+/* Add an empty file to the class of its slots.  -ENOMEM. */
+static int class_add(struct kv_cache *cache, struct kv_segfile *file)
+{
+	struct kv_ssd_class *class = class_get(cache, file->slot_bytes);
+	const uint32_t slots =
+		(uint32_t)(cache->ssd.segment_bytes / file->slot_bytes);
+	const size_t words = (slots + 63) / 64;
+	uint32_t *blocks;
+	uint64_t *bitmap;
+
+	if (!class)
 		return -ENOMEM;
-	memset(files + ssd->n_files, 0,
-	       (n - ssd->n_files) * sizeof(struct kv_segfile *));
-	ssd->files = files;
-	ssd->n_files = n;
+	bitmap = calloc(3 * words, sizeof(*bitmap));
+	blocks = calloc(slots, sizeof(*blocks));
+	if (!bitmap || !blocks) {
+		free(bitmap);
+		free(blocks);
+		return -ENOMEM;
+	}
+	free(file->bitmap);
+	free(file->blocks);
+	file->bitmap = bitmap;
+	file->blocks = blocks;
+	file->slots = slots;
+	file->unqueued = bitmap + words;
+	file->unqueued_back = bitmap + 2 * words;
+	file->hint = 0;
+	file->used = 0;
+	file->closed = false;
+	file->heir = NULL;
+	file->until = 0;
+	file->failures = 0;
+	file->class = class;
+	class->n_files++;
+	class->n_empty++;
+	class->free += file->slots;
+	class->total += file->slots;
+	TAILQ_INSERT_HEAD(&class->files, file, link);
 	return 0;
 }
+
+static void class_remove(struct kv_segfile *file)
+{
+	struct kv_ssd_class *class = file->class;
+
+	assert(file->used == 0);
+	kv_extents_open_file(file);
+	TAILQ_REMOVE(&class->files, file, link);
+	class->n_files--;
+	class->n_empty--;
+	class->free -= file->slots;
+	class->total -= file->slots;
+}
+
+/* Return whether a slot of @file may be taken: those of a file that is not swept
+ * may hold prologues. */
+static bool has_room(const struct kv_segfile *file)
+{
+	return file->used < file->slots && !file->unswept && !file->closed;
+}
+
+void kv_segfile_relink(struct kv_segfile *file)
+{
+	struct kv_ssd_class *class = file->class;
+
+	TAILQ_REMOVE(&class->files, file, link);
+	if (has_room(file))
+		TAILQ_INSERT_HEAD(&class->files, file, link);
+	else
+		TAILQ_INSERT_TAIL(&class->files, file, link);
+}
+
+void kv_extents_close_file(struct kv_segfile *file)
+{
+	struct kv_ssd_class *class = file->class;
+
+	file->closed = true;
+	class->n_closed++;
+	class->free -= file->slots - file->used;
+	kv_segfile_relink(file);
+}
+
+void kv_extents_open_file(struct kv_segfile *file)
+{
+	struct kv_ssd_class *class = file->class;
+
+	if (!file->closed)
+		return;
+	if (file->heir)
+		file->heir->awaited = NULL;
+	file->heir = NULL;
+	file->closed = false;
+	class->n_closed--;
+	class->free += file->slots - file->used;
+	kv_segfile_relink(file);
+}
+
+/* Return a file with a free slot; NULL: none.  Open files that were emptied for a
+ * class that did not take them. */
+static struct kv_segfile *file_with_room(struct kv_ssd_class *class)
+{
+	struct kv_segfile *file = TAILQ_FIRST(&class->files), *next;
+	const uint64_t now = kv_now_ns();
+
+	if (file && has_room(file))
+		return file;
+	for (; file && class->n_closed; file = next) {
+		next = TAILQ_NEXT(file, link);
+		if (file->closed && !file->emptying && file->until < now)
+			kv_extents_open_file(file);
+	}
+	file = TAILQ_FIRST(&class->files);
+	return file && has_room(file) ? file : NULL;
+}
+
+/* Return an empty file with slots of another size, which may become @slot_bytes;
+ * NULL: none. */
+static struct kv_segfile *empty_file(struct kv_cache *cache,
+				     uint64_t slot_bytes)
+{
+	struct kv_segfile *file = TAILQ_FIRST(&cache->ssd.unusable);
+	const uint64_t now = kv_now_ns();
+	struct kv_ssd_class *class;
+
+	if (file && file->until <= now)
+		return file;
+	LIST_FOREACH(class, &cache->ssd.classes, link) {
+		if (class->slot_bytes == slot_bytes || !class->n_empty)
+			continue;
+		TAILQ_FOREACH(file, &class->files, link)
+			if (file->used == 0 && !file->sweeping &&
+			    !file->emptying &&
+			    (!file->heir || file->until < now ||
+			     file->heir->slot_bytes == slot_bytes))
+				return file;
+	}
+	return NULL;
+}
+
+/* ---- slots ---- */
+
+struct kv_block *kv_extent_block(struct kv_cache *cache,
+				 const struct kv_segfile *file,
+				 uint32_t slot_number)
+{
+	const uint64_t bit = 1ull << slot_number % 64;
+	struct kv_block *block;
+
+	if (!(file->bitmap[slot_number / 64] & bit))
+		return NULL;
+	block = kv_table_at(&cache->table, file->blocks[slot_number]);
+	return block->file == file->id && block->slot_number == slot_number &&
+			       !(block->flags & BLOCK_REMOVED)
+		       ? block
+		       : NULL;
+}
+
+static void set_block(struct kv_segfile *file, uint32_t slot_number,
+		      struct kv_block *block)
+{
+	file->blocks[slot_number] = block->number;
+	block->file = file->id;
+	block->slot_number = slot_number;
+}
+
+static void set_taken(struct kv_cache *cache, struct kv_segfile *file,
+		      uint32_t slot_number)
+{
+	struct kv_ssd_class *class = file->class;
+
+	file->bitmap[slot_number / 64] |= 1ull << slot_number % 64;
+	class->n_empty -= file->used++ == 0;
+	class->free--;
+	cache->ssd.records++;
+	cache->ssd.used += file->slot_bytes;
+	if (file->used == file->slots) {
+		TAILQ_REMOVE(&class->files, file, link);
+		TAILQ_INSERT_TAIL(&class->files, file, link);
+	}
+}
+
+static void free_slot_locked(struct kv_cache *cache, uint64_t slot_id)
+{
+	struct kv_segfile *file = kv_segfile_of(cache, slot_id);
+	uint32_t slot_number = (uint32_t)slot_id;
+	struct kv_ssd_class *class = file->class;
+
+	kv_assert_locked(&cache->lock);
+	file->bitmap[slot_number / 64] &= ~(1ull << slot_number % 64);
+	file->hint = KV_MIN(file->hint, slot_number);
+	cache->ssd.used -= file->slot_bytes;
+	class->free += !file->closed;
+	cache->ssd.records--;
+	if (file->used-- == file->slots)
+		kv_segfile_relink(file);
+	class->n_empty += file->used == 0;
+}
+
+static uint32_t first_free(struct kv_segfile *file)
+{
+	for (uint32_t word = file->hint / 64; word < (file->slots + 63) / 64;
+	     word++) {
+		uint32_t slot_number;
+
+		if (file->bitmap[word] == UINT64_MAX)
+			continue;
+		slot_number = word * 64 +
+			      (uint32_t)__builtin_ctzll(~file->bitmap[word]);
+		file->hint = slot_number;
+		return slot_number < file->slots ? slot_number : KV_NONE;
+	}
+	return KV_NONE;
+}
+
+/* Count one slot more, or less, that is being written for @space. */
+static void count_writing(struct kv_cache *cache, struct kv_space *space,
+			  struct kv_ssd_class *class, bool more)
+{
+	struct kv_evict_list *list = list_make(cache, space, class);
+
+	kv_count_coming(SSD, space,
+			more ? class->slot_bytes : -class->slot_bytes);
+	if (list)
+		list->writing += more ? 1 : UINT32_MAX;
+}
+
+static int take_from(struct kv_cache *cache, struct kv_segfile *file,
+		     struct kv_space *space, uint32_t *ret_slot_number)
+{
+	uint32_t slot_number = first_free(file);
+
+	if (slot_number == KV_NONE)
+		return -EIO;
+	set_taken(cache, file, slot_number);
+	count_writing(cache, space, file->class, true);
+	*ret_slot_number = slot_number;
+	return 0;
+}
+
+static uint64_t records_free(const struct kv_ssd *ssd)
+{
+	return ssd->records_max - KV_MIN(ssd->records, ssd->records_max);
+}
+
+/* Small blocks fill the index before they fill the files. */
+static bool index_is_full(const struct kv_cache *cache)
+{
+	return !records_free(&cache->ssd) ||
+	       kv_index_room(cache->index) < cache->ssd.index_reserve;
+}
+
+/* Return whether the filesystem and the cap have room for another file. */
+static bool room_for_file(const struct kv_cache *cache)
+{
+	const struct kv_ssd *ssd = &cache->ssd;
+
+	return !ssd->full && (ssd->live_files + 1) * ssd->segment_bytes +
+					     kv_sidecars_over(cache) <=
+				     ssd->file_budget;
+}
+
+int kv_extent_take(struct kv_cache *cache, struct kv_space *space,
+		   uint64_t slot_bytes, uint32_t *ret_file,
+		   uint32_t *ret_slot_number)
+{
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_ssd_class *class = class_get(cache, slot_bytes);
+	uint64_t want, want_records = ssd->records_max / 50 + 1;
+	struct kv_segfile *file;
+	int r;
+
+	if (!class || !list_make(cache, space, class))
+		return -ENOMEM;
+	r = kv_ssd_fit_quota_locked(cache, space, slot_bytes);
+	if (r < 0)
+		return r;
+	if (index_is_full(cache))
+		return kv_leaving_locked(cache) ||
+				       kv_ssd_evict_record_locked(cache, space)
+			       ? -EAGAIN
+			       : -ENOSPC;
+	file = file_with_room(class);
+	if (!file && class->free) {
+		ssd->sweep_first = slot_bytes;
+		if (!room_for_file(cache))
+			return -EAGAIN;
+	}
+	if (!file && (room_for_file(cache) || empty_file(cache, slot_bytes)))
+		return -ENOENT;
+	if (!file && kv_ssd_evict_for(cache, class, space) == 0)
+		return -EAGAIN;
+	/* Once a fault is over there might be room: the writer retries. */
+	if (!file)
+		return TAILQ_EMPTY(&ssd->unusable) ? -ENOSPC : -EIO;
+	r = take_from(cache, file, space, ret_slot_number);
+	if (r < 0)
+		return r;
+	space->patience.seen_ns = 0;
+	*ret_file = file->id;
+	KV_POINT("extent.taken");
+	/* Keep about 2 % free, so that saves need not wait for a deletion, unless
+	 * files can be made, or taken from other classes. */
+	want = class->total / 50 + 1;
+	if (class->free + class->leaving < want &&
+	    (room_for_file(cache) || empty_file(cache, slot_bytes) ||
+	     kv_ssd_balance_locked(cache, class, space)))
+		want = 0;
+	while (class->free + class->leaving < want &&
+	       kv_ssd_evict_one_locked(cache, class, NULL))
+		continue;
+	while (records_free(ssd) + kv_leaving_locked(cache) < want_records &&
+	       kv_ssd_evict_record_locked(cache, NULL))
+		continue;
+	if (class->leaving)
+		kv_commit_kick_locked(cache, false);
+	return 0;
+}
+
+int kv_extent_take_beside_locked(struct kv_cache *cache,
+				 const struct kv_block *block, size_t n,
+				 uint64_t *ret_slot_id)
+{
+	struct kv_segfile *from = kv_segfile_at(cache, block->file);
+	struct kv_ssd_class *class = from->class;
+	struct kv_segfile *file = file_with_room(class);
+	uint32_t slot_number;
+	int r;
+
+	kv_assert_locked(&cache->lock);
+	if (index_is_full(cache))
+		return -ENOSPC;
+	while (!file && class->leaving < KV_MIN(n, EVICT_AT_ONCE) &&
+	       kv_ssd_evict_beside_locked(cache, from))
+		continue;
+	if (!file)
+		return class->leaving ? -EAGAIN : -ENOSPC;
+	r = take_from(cache, file, kv_block_space(cache, block), &slot_number);
+	if (r == 0)
+		*ret_slot_id = kv_slot_id(file->id, slot_number);
+	return r;
+}
+
+void kv_extent_moved_locked(struct kv_cache *cache, struct kv_block *block,
+			    uint64_t slot_id)
+{
+	struct kv_space *space = kv_block_space(cache, block);
+	const uint64_t from = kv_slot_id(block->file, block->slot_number);
+	struct kv_segfile *file = kv_segfile_of(cache, slot_id);
+
+	kv_assert_locked(&cache->lock);
+	set_block(file, (uint32_t)slot_id, block);
+	count_writing(cache, space, file->class, false);
+	kv_extent_delete_locked(cache, space, from, true);
+}
+
+int kv_extent_relocate(struct kv_cache *cache, struct kv_block *block)
+{
+	const uint64_t old = kv_slot_id(block->file, block->slot_number);
+	struct kv_segfile *to =
+		file_with_room(kv_segfile_at(cache, block->file)->class);
+	const uint32_t slot_number = to ? first_free(to) : KV_NONE;
+
+	if (slot_number == KV_NONE)
+		return -ENOSPC;
+	set_taken(cache, to, slot_number);
+	free_slot_locked(cache, old);
+	set_block(to, slot_number, block);
+	return 0;
+}
+
+void kv_extent_attach_locked(struct kv_cache *cache, struct kv_block *block,
+			     uint32_t file, uint32_t slot_number)
+{
+	struct kv_segfile *f = kv_segfile_at(cache, file);
+	struct kv_space *space = kv_block_space(cache, block);
+
+	kv_assert_locked(&cache->lock);
+	set_block(f, slot_number, block);
+	kv_count_bytes(SSD, space, f->slot_bytes);
+	count_writing(cache, space, f->class, false);
+	if (!(block->flags & BLOCK_PINNED))
+		kv_evict_list_add(cache, kv_evict_list_ssd(cache, block), block,
+				  false);
+}
+
+void kv_extent_give_up_locked(struct kv_cache *cache, struct kv_space *space,
+			      uint64_t slot_id)
+{
+	kv_assert_locked(&cache->lock);
+	count_writing(cache, space, kv_segfile_of(cache, slot_id)->class,
+		      false);
+	kv_extent_delete_locked(cache, space, slot_id, true);
+}
+
+void kv_extent_pin_locked(struct kv_cache *cache, struct kv_block *block,
+			  bool pin)
+{
+	struct kv_evict_list *list = kv_evict_list_ssd(cache, block);
+
+	kv_assert_locked(&cache->lock);
+	kv_evict_list_drop(list, block->number);
+	if (!pin)
+		kv_evict_list_add_plain(list, block);
+}
+
+/* Return the file of a slot that is free; NULL: there is no such slot. */
+static struct kv_segfile *file_of_free(struct kv_cache *cache, uint64_t slot_id)
+{
+	struct kv_segfile *file = kv_segfile_of(cache, slot_id);
+	const uint32_t slot_number = (uint32_t)slot_id;
+
+	if (!file || slot_number >= file->slots ||
+	    (file->bitmap[slot_number / 64] & 1ull << slot_number % 64))
+		return NULL;
+	return file;
+}
+
+int kv_extent_adopt(struct kv_cache *cache, struct kv_block *block,
+		    uint64_t slot_id)
+{
+	struct kv_segfile *file = file_of_free(cache, slot_id);
+	struct kv_space *space = kv_block_space(cache, block);
+
+	if (!file ||
+	    KV_PAGE + kv_round_up(block->length, KV_PAGE) > file->slot_bytes)
+		return -EBADMSG;
+	if (!list_make(cache, space, file->class))
+		return -ENOMEM;
+	set_taken(cache, file, (uint32_t)slot_id);
+	set_block(file, (uint32_t)slot_id, block);
+	kv_count_bytes(SSD, space, file->slot_bytes);
+	return 0;
+}
+
+int kv_extent_adopt_stale(struct kv_cache *cache, struct kv_space *space,
+			  uint64_t slot_id)
+{
+	struct kv_segfile *file = file_of_free(cache, slot_id);
+
+	if (!file)
+		return -EBADMSG;
+	set_taken(cache, file, (uint32_t)slot_id);
+	if (!cache->config.read_only)
+		kv_extent_delete_locked(cache, space, slot_id, true);
+	return 0;
+}
+
+/* Take the block off the SSD; return the slot that it had. */
+static uint64_t take_off(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_segfile *file = kv_segfile_at(cache, block->file);
+	uint64_t id = kv_slot_id(block->file, block->slot_number);
+
+	/* A block that is also in DRAM will come back. */
+	if ((block->flags & BLOCK_PINNED) && !block->slot)
+		kv_ssd_pinned_locked(cache, kv_block_space(cache, block),
+				     file->slot_bytes, false);
+	kv_evict_list_drop(kv_evict_list_ssd(cache, block), block->number);
+	kv_count_bytes(SSD, kv_block_space(cache, block), -file->slot_bytes);
+	block->file = block->slot_number = KV_NONE;
+	return id;
+}
+
+void kv_extent_supersede(struct kv_cache *cache, struct kv_block *block)
+{
+	struct kv_space *space = kv_block_space(cache, block);
+	const uint64_t id = take_off(cache, block);
+
+	if (!cache->config.read_only)
+		kv_extent_delete_locked(cache, space, id, true);
+}
+
+void kv_extent_detach_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	kv_assert_locked(&cache->lock);
+	kv_extent_delete_locked(cache, kv_block_space(cache, block),
+				take_off(cache, block), true);
+	KV_POINT("extent.leaving");
+}
+
+void kv_extent_forget_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	kv_assert_locked(&cache->lock);
+	kv_extent_delete_locked(cache, kv_block_space(cache, block),
+				take_off(cache, block), false);
+}
+
+void kv_extent_drop(struct kv_cache *cache, struct kv_block *block)
+{
+	free_slot_locked(cache, take_off(cache, block));
+	kv_block_remove_locked(cache, block);
+}
+
+void kv_extent_leaving_locked(struct kv_cache *cache, uint64_t slot_id)
+{
+	kv_assert_locked(&cache->lock);
+	kv_segfile_of(cache, slot_id)->class->leaving++;
+}
+
+void kv_extent_left_locked(struct kv_cache *cache, uint64_t slot_id)
+{
+	kv_extent_undelete_locked(cache, slot_id);
+	free_slot_locked(cache, slot_id);
+	KV_POINT("extent.reusable");
+}
+
+void kv_extent_undelete_locked(struct kv_cache *cache, uint64_t slot_id)
+{
+	kv_assert_locked(&cache->lock);
+	kv_segfile_of(cache, slot_id)->class->leaving--;
+}
+
+void kv_extent_touch_locked(struct kv_cache *cache, struct kv_block *block)
+{
+	kv_assert_locked(&cache->lock);
+	kv_policy_touch(&kv_evict_list_ssd(cache, block)->policy,
+			block->number);
+}
+
+void kv_extent_order(struct kv_cache *cache, struct kv_block *block)
+{
+	if (!(block->flags & BLOCK_PINNED))
+		kv_evict_list_add_plain(kv_evict_list_ssd(cache, block), block);
+}
+
+uint64_t kv_extent_bytes(struct kv_cache *cache, const struct kv_block *block)
+{
+	return block->file == KV_NONE
+		       ? 0
+		       : kv_segfile_at(cache, block->file)->slot_bytes;
+}
+
+/* ---- files: made, converted, removed ---- */
 
 static int file_open(struct kv_ssd *ssd, uint32_t id, int flags)
 {
@@ -67,9 +655,10 @@ static int file_open(struct kv_ssd *ssd, uint32_t id, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
-static int add(struct kv_cache *cache, uint32_t id, int fd, uint64_t slot_bytes,
-	       bool recorded, bool trailer)
+static int file_add(struct kv_cache *cache, uint32_t id, int fd,
+		    uint64_t slot_bytes, bool recorded, bool trailer)
 {
+	struct kv_ssd *ssd = &cache->ssd;
 	struct kv_segfile *file = calloc(1, sizeof(*file));
 	int r;
 
@@ -80,38 +669,35 @@ static int add(struct kv_cache *cache, uint32_t id, int fd, uint64_t slot_bytes,
 	file->slot_bytes = slot_bytes;
 	file->recorded = recorded;
 	file->trailer = trailer;
-	r = table_room(&cache->ssd, id);
-	if (r == 0)
-		r = kv_extents_add_file(cache, file);
+	if (id >= ssd->n_files) {
+		const uint32_t n = KV_MAX(ssd->n_files * 2, id + 64);
+
+		if (kv_array_resize(&ssd->files, n, sizeof(*ssd->files)) < 0) {
+			free(file);
+			return -ENOMEM;
+		}
+		memset(ssd->files + ssd->n_files, 0,
+		       (n - ssd->n_files) * sizeof(*ssd->files));
+		ssd->n_files = n;
+	}
+	r = class_add(cache, file);
 	if (r < 0) {
 		free(file);
 		return r;
 	}
-	cache->ssd.files[id] = file;
-	cache->ssd.live_files++;
+	ssd->files[id] = file;
+	ssd->live_files++;
 	return 0;
-}
-
-/* After a crash the trailer may be that of the file before. */
-static bool trailer_agrees(struct kv_cache *cache, int fd,
-			   const struct kv_segfile_record *record)
-{
-	const struct kv_store_info *info = &cache->info;
-	struct kv_trailer trailer;
-
-	if (info->clean && !cache->ssd.unswept)
-		return true;
-	return kv_trailer_read(fd, record->id, &trailer) == 0 &&
-	       trailer.slot_bytes == record->slot_bytes &&
-	       memcmp(trailer.store, info->store, sizeof(info->store)) == 0;
 }
 
 int kv_segfile_adopt(struct kv_cache *cache,
 		     const struct kv_segfile_record *record)
 {
+	const struct kv_store_info *info = &cache->info;
 	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_trailer trailer;
 	struct stat st;
-	bool trailer;
+	bool agrees;
 	int fd, r;
 
 	if (record->slot_bytes < 2 * KV_PAGE || record->slot_bytes % KV_PAGE ||
@@ -126,23 +712,19 @@ int kv_segfile_adopt(struct kv_cache *cache,
 	if (r == 0 && (uint64_t)st.st_size < ssd->segment_bytes)
 		r = -EBADMSG;
 	if (r == 0) {
-		trailer = trailer_agrees(cache, fd, record);
-		ssd->unswept |= !trailer;
-		r = add(cache, record->id, fd, record->slot_bytes, true,
-			trailer);
+		/* After a crash the trailer may be that of the file before. */
+		agrees = (info->clean && !ssd->unswept) ||
+			 (kv_trailer_read(fd, record->id, &trailer) == 0 &&
+			  trailer.slot_bytes == record->slot_bytes &&
+			  memcmp(trailer.store, info->store,
+				 sizeof(info->store)) == 0);
+		ssd->unswept |= !agrees;
+		r = file_add(cache, record->id, fd, record->slot_bytes, true,
+			     agrees);
 	}
 	if (r < 0)
 		close(fd);
 	return r;
-}
-
-static uint32_t free_id(struct kv_ssd *ssd)
-{
-	uint32_t id = 0;
-
-	while (id < ssd->n_files && ssd->files[id])
-		id++;
-	return id;
 }
 
 uint64_t kv_sidecars_over(const struct kv_cache *cache)
@@ -152,22 +734,15 @@ uint64_t kv_sidecars_over(const struct kv_cache *cache)
 	return cache->ssd.sidecars - KV_MIN(cache->ssd.sidecars, share);
 }
 
-bool kv_segfile_room(const struct kv_cache *cache)
-{
-	const struct kv_ssd *ssd = &cache->ssd;
-
-	return !ssd->full && (ssd->live_files + 1) * ssd->segment_bytes +
-					     kv_sidecars_over(cache) <=
-				     ssd->file_budget;
-}
-
 static int create(struct kv_cache *cache, uint64_t slot_bytes)
 {
 	struct kv_ssd *ssd = &cache->ssd;
-	uint32_t id = free_id(ssd);
 	char name[KV_SEGFILE_NAME];
+	uint32_t id = 0;
 	int fd, r;
 
+	while (id < ssd->n_files && ssd->files[id])
+		id++;
 	kv_unlock(cache);
 	fd = file_open(ssd, id, O_RDWR | O_CREAT | O_TRUNC);
 	KV_POINT("file.made");
@@ -178,7 +753,7 @@ static int create(struct kv_cache *cache, uint64_t slot_bytes)
 				     ssd->segment_bytes, slot_bytes);
 	kv_lock(cache);
 	if (r == 0)
-		r = add(cache, id, fd, slot_bytes, false, true);
+		r = file_add(cache, id, fd, slot_bytes, false, true);
 	if (r < 0) {
 		kv_segfile_name(id, name);
 		unlinkat(ssd->dir, name, 0);
@@ -188,22 +763,11 @@ static int create(struct kv_cache *cache, uint64_t slot_bytes)
 	return r;
 }
 
-/* The file holds nothing, and is of no class until a later change of its slot
- * size succeeds; each failure doubles the delay, up to a limit. */
-static void set_unusable(struct kv_cache *cache, struct kv_segfile *file)
-{
-	kv_assert_locked(&cache->lock);
-	file->class = NULL;
-	file->until = kv_now_ns() + (kv_health_retry(cache) << file->failures);
-	file->failures += file->failures < DELAY_DOUBLED;
-	cache->stats.resize_failures++;
-	cache->stats.ssd_unusable_files++;
-	TAILQ_INSERT_TAIL(&cache->ssd.unusable, file, link);
-}
-
 /*
- * Bytes under the old slots are their owners': they go before the trailer says
- * that prologues are elsewhere now.
+ * Change the size of the slots of an empty file.  The old slots hold bytes of
+ * their owners: clear them before the trailer says that prologues are elsewhere.
+ * If that fails, the file is of no class until a later change succeeds; each
+ * failure doubles the delay, up to a limit.
  */
 static int convert(struct kv_cache *cache, struct kv_segfile *file,
 		   uint64_t slot_bytes)
@@ -214,7 +778,7 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 
 	file->unswept = false; /* all of it is cleared here */
 	if (file->class) {
-		kv_extents_remove_file(file);
+		class_remove(file);
 	} else {
 		TAILQ_REMOVE(&ssd->unusable, file, link);
 		cache->stats.ssd_unusable_files--;
@@ -234,19 +798,23 @@ static int convert(struct kv_cache *cache, struct kv_segfile *file,
 		file->slot_bytes = slot_bytes;
 		file->recorded = false;
 		file->trailer = true;
-		r = kv_extents_add_file(cache, file);
+		r = class_add(cache, file);
 	}
-	if (r < 0)
-		set_unusable(cache, file);
+	if (r == 0)
+		return 0;
+	file->class = NULL;
+	file->until = kv_now_ns() + (kv_health_retry(cache) << file->failures);
+	file->failures += file->failures < DELAY_DOUBLED;
+	cache->stats.resize_failures++;
+	cache->stats.ssd_unusable_files++;
+	TAILQ_INSERT_TAIL(&ssd->unusable, file, link);
 	return r;
 }
 
 int kv_segfile_create(struct kv_cache *cache, uint64_t slot_bytes)
 {
 	struct kv_segfile *file =
-		kv_segfile_room(cache)
-			? NULL
-			: kv_extents_empty_file(cache, slot_bytes);
+		room_for_file(cache) ? NULL : empty_file(cache, slot_bytes);
 
 	return file ? convert(cache, file, slot_bytes)
 		    : create(cache, slot_bytes);
@@ -262,7 +830,7 @@ static void file_free(struct kv_segfile *file)
 
 void kv_segfile_forget(struct kv_cache *cache, struct kv_segfile *file)
 {
-	kv_extents_remove_file(file);
+	class_remove(file);
 	cache->ssd.files[file->id] = NULL;
 	cache->ssd.live_files--;
 	file_free(file);
@@ -300,12 +868,15 @@ void kv_segfiles_sweep(struct kv_cache *cache)
 	kv_strays_remove(cache, cache->ssd.dir, is_used);
 }
 
-static int put_unrecorded(struct kv_cache *cache, struct kv_txn *batch)
+void kv_segfiles_record(struct kv_cache *cache)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
+	struct kv_txn *batch;
 	bool any = false;
-	int r = 0;
+	int r = ssd->on ? kv_txn_begin(cache->index, &batch) : -ENOENT;
 
+	if (r < 0)
+		return;
 	for (uint32_t id = 0; r == 0 && id < ssd->n_files; id++) {
 		const struct kv_segfile *file = ssd->files[id];
 		struct kv_segfile_record record = {.id = id};
@@ -322,17 +893,6 @@ static int put_unrecorded(struct kv_cache *cache, struct kv_txn *batch)
 	}
 	if (r == 0 && any && fsync(ssd->dir) < 0)
 		r = -errno;
-	return r;
-}
-
-void kv_segfiles_record(struct kv_cache *cache)
-{
-	struct kv_txn *batch;
-	int r = cache->ssd.on ? kv_txn_begin(cache->index, &batch) : -ENOENT;
-
-	if (r < 0)
-		return;
-	r = put_unrecorded(cache, batch);
 	if (r == 0)
 		kv_txn_commit(batch);
 	else
@@ -352,165 +912,4 @@ void kv_segfiles_close(struct kv_cache *cache)
 		kv_evict_lists_free(&class->lists);
 		free(class);
 	}
-}
-
-struct sweep {
-	int fd;
-	uint64_t slot_bytes;
-	uint32_t slots;
-	uint64_t *taken; /* copy of the bitmap */
-	bool trailer;
-	struct kv_found *found;
-	uint64_t zeroed, unreadable;
-};
-
-/* -ENOENT: there is no such file. */
-static int describe(struct kv_cache *cache, uint32_t id, struct sweep *sweep)
-{
-	struct kv_segfile *file;
-	size_t words;
-	int r = -ENOENT;
-
-	kv_lock(cache);
-	file = kv_segfile_at(cache, id);
-	if (file) {
-		sweep->fd = file->fd;
-		sweep->slot_bytes = file->slot_bytes;
-		sweep->slots = file->slots;
-		sweep->trailer = file->trailer;
-		words = (file->slots + 63) / 64;
-		sweep->taken = malloc(words * sizeof(*sweep->taken));
-		r = sweep->taken ? 0 : -ENOMEM;
-		if (r == 0)
-			memcpy(sweep->taken, file->bitmap,
-			       words * sizeof(*sweep->taken));
-	}
-	kv_unlock(cache);
-	return r;
-}
-
-static int zero_strays(struct kv_cache *cache, struct sweep *sweep)
-{
-	uint64_t before = sweep->zeroed;
-	int r = 0;
-
-	for (uint32_t at = 0; r == 0 && at < sweep->slots; at += KV_SCAN_MAX) {
-		uint32_t n = KV_MIN(KV_SCAN_MAX, sweep->slots - at);
-
-		kv_segfile_scan(sweep->fd, cache->info.store, sweep->slot_bytes,
-				at, n, sweep->taken, sweep->found);
-		for (uint32_t i = 0; r == 0 && i < n; i++) {
-			sweep->unreadable +=
-				sweep->found[i].state == KV_FOUND_UNREADABLE;
-			if (sweep->found[i].state != KV_FOUND_BLOCK)
-				continue;
-			r = kv_segfile_zero(sweep->fd, sweep->slot_bytes,
-					    at + i);
-			sweep->zeroed++;
-		}
-	}
-	if (r == 0 && sweep->zeroed > before && fdatasync(sweep->fd) < 0)
-		r = -errno;
-	return r;
-}
-
-static int sweep_file(struct kv_cache *cache, uint32_t id, struct sweep *sweep)
-{
-	int r = describe(cache, id, sweep);
-
-	if (r == -ENOENT)
-		return 0;
-	if (r == 0)
-		r = zero_strays(cache, sweep);
-	free(kv_steal(sweep->taken));
-	KV_POINT("sweep.zeroed");
-	if (r < 0 || sweep->trailer)
-		return r;
-	r = kv_trailer_write(sweep->fd, id, cache->info.store,
-			     cache->ssd.segment_bytes, sweep->slot_bytes);
-	if (r < 0)
-		return r;
-	kv_lock(cache);
-	kv_segfile_at(cache, id)->trailer = true;
-	kv_unlock(cache);
-	return 0;
-}
-
-/* The file is swept, or was cleared: its slots may be taken. */
-static void swept_locked(struct kv_cache *cache, struct kv_segfile *file)
-{
-	kv_assert_locked(&cache->lock);
-	if (!file->unswept)
-		return;
-	file->unswept = false;
-	cache->ssd.n_unswept--;
-	kv_extents_renew_file(file);
-	if (!cache->ssd.n_unswept && cache->ssd.swept)
-		kv_note(cache, "swept=%llu prologues of no block",
-			(unsigned long long)cache->ssd.swept);
-}
-
-void kv_sweep_later(struct kv_cache *cache)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-
-	for (uint32_t id = 0; id < ssd->n_files; id++) {
-		struct kv_segfile *file = ssd->files[id];
-
-		if (!file || file->unswept)
-			continue;
-		file->unswept = true;
-		ssd->n_unswept++;
-		kv_extents_renew_file(file);
-	}
-}
-
-/* A file that somebody waits for, or any; NULL: all are swept. */
-static struct kv_segfile *file_to_sweep(const struct kv_ssd *ssd)
-{
-	struct kv_segfile *any = NULL;
-
-	for (uint32_t id = 0; id < ssd->n_files; id++) {
-		struct kv_segfile *file = ssd->files[id];
-
-		if (!file || !file->unswept)
-			continue;
-		if (file->slot_bytes == ssd->sweep_first)
-			return file;
-		any = any ? any : file;
-	}
-	return any;
-}
-
-bool kv_sweep_waits(const struct kv_cache *cache)
-{
-	return cache->ssd.n_unswept > 0;
-}
-
-bool kv_sweep_one(struct kv_cache *cache)
-{
-	struct sweep sweep = {0};
-	struct kv_segfile *file =
-		cache->ssd.n_unswept ? file_to_sweep(&cache->ssd) : NULL;
-	int r = -ENOMEM;
-
-	if (!file)
-		return false;
-	file->sweeping = true;
-	kv_unlock(cache);
-	sweep.found = malloc(KV_SCAN_MAX * sizeof(*sweep.found));
-	if (sweep.found)
-		r = sweep_file(cache, file->id, &sweep);
-	free(sweep.found);
-	kv_lock(cache);
-	file->sweeping = false;
-	cache->ssd.swept += sweep.zeroed;
-	cache->stats.io_errors += sweep.unreadable;
-	if (r < 0)
-		kv_note(cache, "sweep_failed=%s", strerror(-r));
-	swept_locked(cache, file);
-	kv_flushes_settle_locked(cache, 0);
-	pthread_cond_broadcast(&cache->ssd.done);
-	kv_writer_rouse_locked(cache);
-	return true;
 }

@@ -1,15 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * writer.c - sealed blocks on their way to SSD: in whose turn.
+ * writer.c - write sealed blocks to SSD: in whose turn, and which ones.
  *
- * Users take turns by bytes: each has a write queue, on which their spaces are
- * that have something to write.  A space that must wait, or finds no room, is
- * put off, and the writer goes on with others; when they go on, those who got
- * nothing come first.
+ * Users take turns by bytes: each has a write queue of its spaces that have
+ * something to write.  A space that must wait, or finds no room, rests, and the
+ * writer goes on with others.  When the space resumes, users who got nothing
+ * meanwhile come first.
  *
- * OWNS       the writer thread, and the beginning and end of the committer and
- *            the deleter; the write queues, the queue of each space, and
- *            slot->queue and slot->link of slots on it.
+ * Admission decides which blocks are written without a request: whole chains,
+ * within the budget of ssd_write=.  A tail without its head is useless.  So a
+ * block that was saved with its parent's key, in a space whose reuse rule is
+ * `prefix`, is written only if its parent is on SSD or on its way.  Until then
+ * the block is an orphan, filed under its parent's key, whether the parent is
+ * being filled, is an orphan itself, or is still missing.  Blocks that came as
+ * files need no parent: whoever restores a tree of files keeps no order.
+ *
+ * OWNS       the writer thread, and the start and end of the committer and the
+ *            deleter; the write queues, the queue of each space, and slot->queue
+ *            and slot->link of slots on it; the budget of ssd_write=; the orphans
+ *            of every parent.
  *
  * STATES     of a block, and the function that makes each step:
  *
@@ -20,17 +29,31 @@
  *           WRITING -> QUEUED       write_done, when it failed
  *           WRITTEN -> DURABLE      commit.c; or QUEUED again, when it failed
  *
+ *            of the orphans of one parent:
+ *
+ *              none -> WAITING      admit
+ *           WAITING -> ADOPTED      kv_write_enqueue_locked: the parent is on its
+ *                                   way
+ *WAITING or ADOPTED -> none         kv_orphan_drop_locked: the last of them is on
+ *                                   its way, or gone
+ *
  * INVARIANTS
- *   (1) QUEUED, WRITING and WRITTEN slots are on their space's dirty, by seq,
- *       QUEUED ones on its queue, too; ssd->dirty counts them.  Neither is idle: a
- *       block that is being written keeps its bytes.
+ *   (1) QUEUED, WRITING and WRITTEN slots are on their space's dirty list, by
+ *       seq, and QUEUED ones on its queue; ssd->dirty counts them.  They are not
+ *       idle: a block that is being written keeps its bytes.
  *   (2) Exactly the spaces with slots on their queue are on a write queue or
- *       among those that rest, and exactly the write queues with spaces take
- *       turns; ssd->queued counts the slots.
- *   (3) A space's slots are in the order of their seals but that parents are
+ *       resting, and exactly the write queues with spaces take turns; ssd->queued
+ *       counts the slots.
+ *   (3) A space's slots are in the order of their seals, except that parents are
  *       pulled before their children.
  *   (4) A space with no_room rests, and nobody waits for its slots;
  *       ssd->stalled counts those on its queue.
+ *   (5) A slot among orphans has an unpersisted block that is not removed; the
+ *       slot may be evicted meanwhile.
+ *   (6) At most one WAITING kv_orphans has a given space and parent; none is
+ *       empty.
+ *   (7) ssd_write= never allows more than its bytes in any 24 hours, except
+ *       blocks whose durability somebody waits for.
  *
  * LOCKING    cache->lock.
  */
@@ -38,21 +61,27 @@
 #include "cache/core/core.h"
 #include "cache/core/hooks.h"
 #include "cache/core/slot.h"
+#include "cache/core/table.h"
 #include "common/copy.h"
 #include "common/crash_point.h"
+#include "common/rate.h"
 #include "common/thread.h"
 
-/* A turn: large enough to write in runs. */
-#define TURN_BYTES (8 << 20)
+#define TURN_BYTES (8 << 20) /* large enough to write in runs */
 #define WRITES_AT_ONCE 128u
 #define PUT_OFF_AT_ONCE 64u
-/* The device is busy with that, and a sync or a read behind it waits for no
- * more than that. */
+/* At the device; a sync or a read behind them waits for no more than that. */
 #define WRITING_BYTES (48u << 20)
 #define MOMENT_NS 10000000u /* a space's rest, if no commit ends it */
-#define FULL_NS 5000000000u /* then it looks whether there is room again */
+#define FULL_NS 5000000000u /* until a full filesystem is tried again */
+#define DAY_S 86400
+#define FEWEST_BUCKETS 1024u
+#define BUCKET_BYTES 65536u /* of the arena */
+#define ADOPTED_AT_ONCE 64u
 
-/* One user's. */
+/* ---- write queues ---- */
+
+/* The write queue of one user. */
 struct write_queue {
 	struct kv_turn turn; /* first */
 	struct kv_turn_list spaces;
@@ -73,7 +102,7 @@ int kv_write_queues_init(struct kv_cache *cache)
 			     TURN_BYTES, queue_init);
 }
 
-/* Each holds its queue, whoever owns the space by then. */
+/* The space holds its user's queue, also if the space changes hands. */
 static struct kv_turn *join_turns(struct kv_cache *cache,
 				  struct kv_space *space)
 {
@@ -83,10 +112,9 @@ static struct kv_turn *join_turns(struct kv_cache *cache,
 	return space->turn;
 }
 
-/* It holds its queue still. */
+/* Take the space off its queue, which it still holds, or off the resting ones. */
 static void leave_turns(struct kv_cache *cache, struct kv_space *space)
 {
-	struct kv_turns *queues = &cache->ssd.write_queues;
 	struct write_queue *queue = (struct write_queue *)space->turn;
 
 	if (space->rests) {
@@ -96,7 +124,7 @@ static void leave_turns(struct kv_cache *cache, struct kv_space *space)
 	} else {
 		TAILQ_REMOVE(&queue->spaces, space, turn_link);
 		if (TAILQ_EMPTY(&queue->spaces))
-			kv_turn_stop(queues, space->turn);
+			kv_turn_stop(&cache->ssd.write_queues, space->turn);
 	}
 }
 
@@ -106,14 +134,14 @@ static void set_no_room(struct kv_cache *cache, struct kv_space *space, bool is)
 		return;
 	space->no_room = is;
 	cache->ssd.stalled += is ? space->queued : -space->queued;
-	cache->room = true; /* whoever waits for its writes looks again */
+	cache->room = true; /* wants that wait for its writes look again */
 }
 
-/* Each slot holds its queue, whoever owns its space by then. */
-static void put_on(struct kv_cache *cache, struct kv_slot *slot, bool front)
+static void queue_slot(struct kv_cache *cache, struct kv_slot *slot, bool front)
 {
 	struct kv_space *space = slot->list->space;
 
+	kv_assert_locked(&cache->lock);
 	if (TAILQ_EMPTY(&space->queue))
 		kv_turn_start(&cache->ssd.write_queues,
 			      join_turns(cache, space));
@@ -129,15 +157,7 @@ static void put_on(struct kv_cache *cache, struct kv_slot *slot, bool front)
 
 void kv_write_queue_push_locked(struct kv_cache *cache, struct kv_slot *slot)
 {
-	kv_assert_locked(&cache->lock);
-	put_on(cache, slot, false);
-}
-
-static void queue_push_front_locked(struct kv_cache *cache,
-				    struct kv_slot *slot)
-{
-	kv_assert_locked(&cache->lock);
-	put_on(cache, slot, true);
+	queue_slot(cache, slot, false);
 }
 
 void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
@@ -157,13 +177,6 @@ void kv_write_queue_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 	set_no_room(cache, space, false);
 }
 
-void kv_write_queue_pull(struct kv_slot *slot)
-{
-	TAILQ_REMOVE(slot->queue, slot, link);
-	TAILQ_INSERT_HEAD(slot->queue, slot, link);
-	slot->pulled = true;
-}
-
 struct kv_slot *kv_write_queue_next_locked(struct kv_cache *cache)
 {
 	struct kv_turn *turn = kv_turns_next(&cache->ssd.write_queues);
@@ -181,7 +194,6 @@ bool kv_writes_may_make_room_locked(const struct kv_cache *cache)
 	return cache->ssd.dirty > cache->ssd.stalled;
 }
 
-/* When its user's turn is over, the next one is another space's. */
 void kv_write_queue_charge(struct kv_slot *slot)
 {
 	struct kv_space *space = slot->list->space;
@@ -190,57 +202,49 @@ void kv_write_queue_charge(struct kv_slot *slot)
 	kv_turn_charge(space->turn, slot->segment->class->slot_bytes);
 	if (space->turn->credit > 0)
 		return;
+	/* In its user's next turn another space is first. */
 	TAILQ_REMOVE(&queue->spaces, space, turn_link);
 	TAILQ_INSERT_TAIL(&queue->spaces, space, turn_link);
 }
 
-/* ---- spaces whose writes are put off ---- */
+/* ---- resting spaces ---- */
 
-/* A moment, until what leaves has left, until there may be room again.  A
- * commit ends the first two. */
+/* Rest for a moment, until deletions under way are over, or until there may be
+ * room again.  A commit ends the first two. */
 enum rest { MOMENT, LEAVING, RETRY };
 
-static uint64_t rest_ns(const struct kv_cache *cache, enum rest rest)
-{
-	return rest == MOMENT ? MOMENT_NS : kv_health_retry(cache);
-}
-
-/* Others have their turns meanwhile: nobody waits for what one space waits for.
- */
 static void put_off(struct kv_cache *cache, struct kv_space *space,
 		    enum rest rest)
 {
-	/* Nothing may be queued any more: start_write releases the lock. */
+	/* The queue may have become empty: start_write releases the lock. */
 	if (TAILQ_EMPTY(&space->queue))
 		return;
 	leave_turns(cache, space);
 	TAILQ_INSERT_TAIL(&cache->ssd.resting[rest], space, turn_link);
 	space->rests = (uint8_t)(1 + rest);
-	space->rests_until = kv_now_ns() + rest_ns(cache, rest);
+	space->rests_until =
+		kv_now_ns() +
+		(rest == MOMENT ? MOMENT_NS : kv_health_retry(cache));
 }
 
-/* Its user keeps his place, but for those who got nothing beside him. */
-static void go_on(struct kv_cache *cache, struct kv_space *space)
-{
-	struct kv_turns *queues = &cache->ssd.write_queues;
-	struct kv_turn *left = space->turn;
-
-	leave_turns(cache, space);
-	set_no_room(cache, space, false);
-	kv_turn_resume(queues, join_turns(cache, space));
-	kv_turn_put(queues, left);
-}
-
-/* Spaces whose rest is over, or all, go on.  What they queued is promised
- * again, until they find that there is no room. */
+/* Resume spaces whose rest is over, or all.  Their queued slots count as about to
+ * be written again, until the spaces find no room. */
 static void rouse(struct kv_cache *cache, enum rest rest, bool all)
 {
+	struct kv_turns *queues = &cache->ssd.write_queues;
 	struct kv_turn_list *resting = &cache->ssd.resting[rest];
 	struct kv_space *space;
 
 	while ((space = TAILQ_FIRST(resting)) &&
-	       (all || space->rests_until <= kv_now_ns()))
-		go_on(cache, space);
+	       (all || space->rests_until <= kv_now_ns())) {
+		struct kv_turn *left = space->turn;
+
+		leave_turns(cache, space);
+		set_no_room(cache, space, false);
+		/* Its user keeps its turn, behind users who got nothing. */
+		kv_turn_resume(queues, join_turns(cache, space));
+		kv_turn_put(queues, left);
+	}
 }
 
 void kv_writer_rouse_locked(struct kv_cache *cache)
@@ -251,7 +255,7 @@ void kv_writer_rouse_locked(struct kv_cache *cache)
 	pthread_cond_signal(&cache->ssd.write);
 }
 
-/* How long the writer may sleep. */
+/* Return for how long the writer may sleep. */
 static uint64_t until_roused(const struct kv_cache *cache)
 {
 	uint64_t ns = kv_health_retry(cache), now = kv_now_ns();
@@ -266,6 +270,178 @@ static uint64_t until_roused(const struct kv_cache *cache)
 				     : 0;
 	}
 	return ns;
+}
+
+/* ---- orphans ---- */
+
+static struct kv_orphans_list *bucket_of(struct kv_cache *cache,
+					 const struct kv_space *space,
+					 const uint8_t *key)
+{
+	uint64_t hash = kv_key_hash(cache, space, key);
+
+	return &cache->ssd.orphans[hash & cache->ssd.orphans_mask];
+}
+
+static struct kv_orphans *orphans_find(struct kv_cache *cache,
+				       const struct kv_space *space,
+				       const struct kv_key *parent)
+{
+	struct kv_orphans *orphans;
+
+	if (!cache->ssd.orphans)
+		return NULL;
+	LIST_FOREACH(orphans, bucket_of(cache, space, parent->b), link)
+		if (orphans->space == space &&
+		    kv_key_equal(&orphans->parent, parent))
+			return orphans;
+	return NULL;
+}
+
+/* Return the orphans of @parent, found or made; NULL: out of memory. */
+static struct kv_orphans *orphans_get(struct kv_cache *cache,
+				      struct kv_space *space,
+				      const struct kv_key *parent)
+{
+	const struct kv_arena *arena = &cache->arena;
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_orphans *orphans = orphans_find(cache, space, parent);
+
+	if (orphans)
+		return orphans;
+	if (!ssd->orphans) {
+		/* As many as there may be slots, unless they are very small. */
+		uint64_t n = FEWEST_BUCKETS;
+
+		while (n < arena->max * arena->segment_bytes / BUCKET_BYTES)
+			n *= 2;
+		ssd->orphans_mask = n - 1;
+		ssd->orphans = calloc(n, sizeof(*ssd->orphans));
+		if (!ssd->orphans)
+			return NULL;
+	}
+	orphans = calloc(1, sizeof(*orphans));
+	if (!orphans)
+		return NULL;
+	TAILQ_INIT(&orphans->slots);
+	orphans->parent = *parent;
+	orphans->space = space;
+	LIST_INSERT_HEAD(bucket_of(cache, space, parent->b), orphans, link);
+	return orphans;
+}
+
+static bool is_orphan(const struct kv_slot *slot)
+{
+	return slot->queue && !kv_block_dirty(slot->block);
+}
+
+void kv_orphan_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
+{
+	struct kv_orphans *orphans;
+
+	kv_assert_locked(&cache->lock);
+	if (!is_orphan(slot))
+		return;
+	orphans = (struct kv_orphans *)slot->queue;
+	TAILQ_REMOVE(&orphans->slots, slot, link);
+	slot->queue = NULL;
+	cache->ssd.n_adopted -= orphans->adopted;
+	if (--orphans->n)
+		return;
+	if (orphans->adopted)
+		TAILQ_REMOVE(&cache->ssd.adopted, orphans, turn);
+	else
+		LIST_REMOVE(orphans, link);
+	free(orphans);
+}
+
+void kv_orphans_free(struct kv_cache *cache)
+{
+	struct kv_orphans *orphans;
+
+	while ((orphans = TAILQ_FIRST(&cache->ssd.adopted))) {
+		TAILQ_REMOVE(&cache->ssd.adopted, orphans, turn);
+		free(orphans);
+	}
+	for (uint64_t i = 0; cache->ssd.orphans && i <= cache->ssd.orphans_mask;
+	     i++)
+		while ((orphans = LIST_FIRST(&cache->ssd.orphans[i]))) {
+			LIST_REMOVE(orphans, link);
+			free(orphans);
+		}
+	free(cache->ssd.orphans);
+}
+
+/* ---- admission ---- */
+
+/* Return the tokens, in bytes, that ssd_write= has left: a quarter of a day's
+ * bytes may come in one burst, the rest flows in over the day. */
+static double write_credit(struct kv_cache *cache)
+{
+	const double bytes = (double)cache->config.ssd_write;
+
+	kv_bucket_fill(&cache->ssd.ssd_write, bytes * 3 / 4 / DAY_S, bytes / 4);
+	return cache->ssd.ssd_write.credit;
+}
+
+/*
+ * Return whether the block of @slot, next on its write queue, may be written now.
+ * If not, it is no longer next: its parent was pulled before it, or the block is
+ * an orphan, or unpersisted until somebody waits for it.
+ */
+static bool admit(struct kv_cache *cache, struct kv_slot *slot)
+{
+	const struct kv_slot_record *record = &kv_slot_prologue(slot)->record;
+	struct kv_space *space = slot->list->space;
+	const struct kv_layout *layout = space->layout;
+	const double burst = (double)cache->config.ssd_write / 4;
+	uint32_t uses = slot->block->hits;
+	double keep;
+
+	if (kv_write_must(slot))
+		return true;
+	if (!slot->alone && layout && layout->reuse == KV_REUSE_PREFIX &&
+	    record->parent_len && record->position) {
+		struct kv_key key = {.len = record->parent_len};
+		struct kv_block *parent;
+
+		memcpy(key.b, record->parent, sizeof(key.b));
+		parent = kv_table_find(cache, space, &key);
+		if (!parent ||
+		    (parent->file == KV_NONE && !kv_block_dirty(parent))) {
+			/* Without memory the block is no orphan, and is written
+			 * only on request. */
+			struct kv_orphans *orphans =
+				orphans_get(cache, space, &key);
+
+			cache->stats.unwritten_orphans++;
+			kv_write_dequeue_locked(cache, slot->block);
+			if (orphans) {
+				TAILQ_INSERT_TAIL(&orphans->slots, slot, link);
+				slot->queue = &orphans->slots;
+				orphans->n++;
+			}
+			return false;
+		}
+		if ((parent->flags & BLOCK_QUEUED) && !parent->slot->pulled) {
+			struct kv_slot *pulled = parent->slot;
+
+			TAILQ_REMOVE(pulled->queue, pulled, link);
+			TAILQ_INSERT_HEAD(pulled->queue, pulled, link);
+			pulled->pulled = true;
+			return false;
+		}
+		uses = KV_MAX(uses, parent->hits);
+	}
+	/* The less is left, the more often a chain must have been used. */
+	keep = uses == 0 ? burst / 2 : uses == 1 ? burst / 4 : 0;
+	if (!cache->config.ssd_write ||
+	    write_credit(cache) - (double)slot->segment->class->slot_bytes >=
+		    keep)
+		return true;
+	cache->stats.unwritten_budget++;
+	kv_write_dequeue_locked(cache, slot->block);
+	return false;
 }
 
 /* ---- writes ---- */
@@ -297,20 +473,31 @@ void kv_write_enqueue_locked(struct kv_cache *cache, struct kv_block *block,
 		return;
 	slot->must |= must;
 	slot->list->space->any_must |= must;
-	if (!must && kv_orphan_waits(slot))
+	if (!must && is_orphan(slot))
 		return;
 	if (!kv_block_dirty(block)) {
+		const struct kv_key key = kv_block_key(block);
+		struct kv_orphans *orphans;
+
 		kv_orphan_drop_locked(cache, slot);
 		slot->pulled = false;
 		kv_unpersisted_drop_locked(cache, slot);
 		set_flags(cache, block, BLOCK_QUEUED, 0);
 		slot->seq = ++ssd->seq;
-		kv_write_queue_push_locked(cache, slot);
+		queue_slot(cache, slot, false);
 		TAILQ_INSERT_TAIL(&slot->list->space->dirty, slot, dirty);
 		TAILQ_INSERT_TAIL(&slot->list->space->unwritten, slot,
 				  unwritten);
 		ssd->dirty++;
-		kv_orphans_adopt_locked(cache, block);
+		/* The writer queues its children, some at a time. */
+		orphans =
+			orphans_find(cache, kv_block_space(cache, block), &key);
+		if (orphans) {
+			LIST_REMOVE(orphans, link);
+			orphans->adopted = true;
+			TAILQ_INSERT_TAIL(&ssd->adopted, orphans, turn);
+			ssd->n_adopted += orphans->n;
+		}
 		KV_POINT("write.queued");
 	}
 	pthread_cond_signal(&ssd->write);
@@ -345,7 +532,8 @@ void kv_dirty_drop_locked(struct kv_cache *cache, struct kv_slot *slot)
 	cache->room = true;
 }
 
-/* There is no room for it, by quota or at the end: whoever waits is told. */
+/* Fail the flushes and syncs that wait for @slot, which will find no room: its
+ * quota is used up, or the mount ends. */
 static void deny(struct kv_cache *cache, struct kv_slot *slot)
 {
 	if (kv_write_must(slot))
@@ -354,24 +542,17 @@ static void deny(struct kv_cache *cache, struct kv_slot *slot)
 	kv_write_dequeue_locked(cache, slot->block);
 }
 
-static void deny_all(struct kv_cache *cache, struct kv_space *space)
-{
-	struct kv_slot *slot;
-
-	while ((slot = TAILQ_FIRST(&space->queue)))
-		deny(cache, slot);
-}
-
 /*
- * No room for @space, be there some for others: whoever waits for its blocks is
- * told, and nobody else.  They are tried again, but give way to what comes.
+ * Fail the flushes and syncs of @space, for which there is no room, even if there
+ * is some for other spaces.  Its blocks are tried again, but give way to new ones.
  */
-static void refuse(struct kv_cache *cache, struct kv_space *space)
+static void no_room_for(struct kv_cache *cache, struct kv_space *space)
 {
 	struct kv_slot *slot;
 
 	if (cache->ssd.stop) {
-		deny_all(cache, space);
+		while ((slot = TAILQ_FIRST(&space->queue)))
+			deny(cache, slot);
 		return;
 	}
 	kv_flushes_fail_locked(cache, space, -ENOSPC);
@@ -393,22 +574,6 @@ void kv_write_failed_locked(struct kv_cache *cache, int error)
 	cache->stats.io_errors++;
 	kv_flushes_settle_locked(cache, error);
 	pthread_cond_broadcast(&cache->ssd.done);
-}
-
-/* In the order in which they began: no child becomes durable before its
- * parent. */
-static void pass_on(struct kv_cache *cache, struct kv_space *space)
-{
-	struct kv_slot *slot;
-
-	while ((slot = TAILQ_FIRST(&space->under_way)) && slot->written) {
-		TAILQ_REMOVE(&space->under_way, slot, link);
-		kv_flushes_written_locked(cache, slot);
-		cache->ssd.written_bytes += slot->segment->class->slot_bytes;
-		TAILQ_INSERT_TAIL(&cache->ssd.written, slot, link);
-		cache->ssd.n_written++;
-		pthread_cond_signal(&cache->ssd.commit);
-	}
 }
 
 static void write_free(struct write *write)
@@ -439,49 +604,31 @@ static void write_done(struct kv_io *io, int status)
 			cache, space,
 			kv_slot_id(slot->file, slot->slot_number));
 		set_flags(cache, block, BLOCK_QUEUED, BLOCK_WRITING);
-		queue_push_front_locked(cache, slot);
+		queue_slot(cache, slot, true);
 		kv_write_failed_locked(cache, status);
 		if (block->flags & BLOCK_REMOVED)
 			kv_write_dequeue_locked(cache, block);
 		kv_block_settle_locked(cache, block);
 	}
-	pass_on(cache, space);
+	/* Pass on slots in the order in which their writes began: no child
+	 * becomes durable before its parent. */
+	while ((slot = TAILQ_FIRST(&space->under_way)) && slot->written) {
+		TAILQ_REMOVE(&space->under_way, slot, link);
+		kv_flushes_written_locked(cache, slot);
+		ssd->written_bytes += slot->segment->class->slot_bytes;
+		TAILQ_INSERT_TAIL(&ssd->written, slot, link);
+		ssd->n_written++;
+		pthread_cond_signal(&ssd->commit);
+	}
 	pthread_cond_signal(&ssd->write);
 	kv_unlock(cache);
 	write_free(write);
 }
 
-static int write_new(struct kv_cache *cache, struct kv_slot *slot,
-		     struct write **ret_write)
-{
-	struct write *write = calloc(1, sizeof(*write));
-
-	if (!write)
-		return -ENOMEM;
-	write->cache = cache;
-	write->slot = slot;
-	write->io.op = KV_IO_WRITE;
-	write->io.buffer = slot->segment->buffer;
-	write->io.data = kv_slot_bytes(slot);
-	write->io.bytes = KV_PAGE + kv_round_up(slot->block->length, KV_PAGE);
-	write->io.done = write_done;
-	if (kv_slot_is_open(slot)) {
-		write->copy = kv_pages_new(write->io.bytes);
-		write->io.data = write->copy;
-		write->io.buffer = -1;
-	}
-	if (!write->io.data) {
-		free(write);
-		return -ENOMEM;
-	}
-	*ret_write = write;
-	return 0;
-}
-
 /*
- * What a client may write is copied, and the copy is written if it has the
- * block's digest.  False: there is nothing to write any more.  Lets go of the
- * lock.
+ * Copy the bytes of an open slot, which a client may write, and check that they
+ * have the block's digest.  Return false if the block is not to be written any
+ * more.  Releases the lock.
  */
 static bool copy_open(struct write *write)
 {
@@ -511,28 +658,43 @@ static bool copy_open(struct write *write)
 	return queued;
 }
 
+/* Begin the write of @slot.  Returns as kv_extent_take, or -ENOMEM. */
 static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 {
+	const uint64_t slot_bytes = slot->segment->class->slot_bytes;
+	const struct kv_segfile *file;
 	struct kv_ssd *ssd = &cache->ssd;
-	struct kv_segfile *file;
-	struct write *write;
-	int r = write_new(cache, slot, &write);
+	struct write *write = calloc(1, sizeof(*write));
+	bool is_open = kv_slot_is_open(slot);
+	int r;
 
-	if (r < 0)
-		return r;
-	if (write->copy && !copy_open(write)) {
+	if (!write)
+		return -ENOMEM;
+	write->cache = cache;
+	write->slot = slot;
+	write->io.op = KV_IO_WRITE;
+	write->io.bytes = KV_PAGE + kv_round_up(slot->block->length, KV_PAGE);
+	write->io.done = write_done;
+	write->copy = is_open ? kv_pages_new(write->io.bytes) : NULL;
+	write->io.data = is_open ? write->copy : kv_slot_bytes(slot);
+	write->io.buffer = is_open ? -1 : slot->segment->buffer;
+	r = write->io.data ? 0 : -ENOMEM;
+	if (r == 0 && is_open && !copy_open(write)) {
 		write_free(write);
 		return 0;
 	}
-	r = kv_extent_take(cache, slot->list->space,
-			   slot->segment->class->slot_bytes, &slot->file,
-			   &slot->slot_number);
+	if (r == 0)
+		r = kv_extent_take(cache, slot->list->space, slot_bytes,
+				   &slot->file, &slot->slot_number);
 	if (r < 0) {
 		write_free(write);
 		return r;
 	}
 	file = kv_segfile_at(cache, slot->file);
-	kv_admit_charge_locked(cache, slot);
+	if (cache->config.ssd_write) {
+		(void)write_credit(cache);
+		ssd->ssd_write.credit -= (double)slot_bytes;
+	}
 	kv_write_queue_charge(slot);
 	kv_write_queue_drop_locked(cache, slot);
 	set_flags(cache, slot->block, BLOCK_WRITING, BLOCK_QUEUED);
@@ -541,19 +703,67 @@ static int start_write(struct kv_cache *cache, struct kv_slot *slot)
 	write->io.fd = file->fd;
 	write->io.offset = slot->slot_number * file->slot_bytes;
 	ssd->writing++;
-	ssd->writing_bytes += slot->segment->class->slot_bytes;
+	ssd->writing_bytes += slot_bytes;
 	KV_POINT("write.before_submit");
 	kv_ring_submit(cache->ring, &write->io);
 	KV_POINT("write.submitted");
 	return 0;
 }
 
-/* The write of @slot did not begin, by @r: what is to be done about it. Returns
- * what is left of @r. */
-static int see_to(struct kv_cache *cache, struct kv_space *space,
-		  struct kv_slot *slot, int r)
+/* ---- the threads ---- */
+
+/* Begin the next write, or wait until there is one.  Returns an error that is not
+ * of one space alone. */
+static int turn(struct kv_cache *cache)
 {
+	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_orphans *orphans;
+	struct kv_space *space;
+	struct kv_slot *slot;
+	uint64_t slot_bytes;
+	int r;
+
+	for (unsigned n = 0;
+	     n < ADOPTED_AT_ONCE && (orphans = TAILQ_FIRST(&ssd->adopted));
+	     n++) {
+		slot = TAILQ_FIRST(&orphans->slots);
+		kv_orphan_drop_locked(cache, slot);
+		kv_write_enqueue_locked(cache, slot->block, false);
+	}
+	kv_flushes_collect_locked(cache);
+	rouse(cache, MOMENT, false);
+	rouse(cache, LEAVING, false);
+	rouse(cache, RETRY, ssd->stop);
+	slot = kv_write_queue_next_locked(cache);
+	if (ssd->full && kv_now_ns() > ssd->full_until)
+		ssd->full = false;
+	if (!slot || ssd->writing >= WRITES_AT_ONCE ||
+	    ssd->writing_bytes >= WRITING_BYTES) {
+		const bool more =
+			ssd->n_adopted || !TAILQ_EMPTY(&ssd->collecting);
+
+		kv_cond_wait(cache, &ssd->write,
+			     more ? 1 : until_roused(cache));
+		return 0;
+	}
+	if (!admit(cache, slot)) {
+		/* There may be as many as there are blocks. */
+		if (++ssd->put_off % PUT_OFF_AT_ONCE == 0)
+			kv_cond_wait(cache, &ssd->write, 1);
+		return 0;
+	}
+	slot_bytes = slot->segment->class->slot_bytes;
+	space = slot->list->space;
+	r = start_write(cache, slot);
 	switch (r) {
+	case -ENOENT:
+		r = kv_segfile_create(cache, slot_bytes);
+		if (r != -ENOSPC)
+			return r;
+		/* Other programs filled the disk: use the files there are. */
+		ssd->full = true;
+		ssd->full_until = kv_now_ns() + FULL_NS;
+		return 0;
 	case -EDQUOT:
 		cache->stats.unwritten_quota++;
 		deny(cache, slot);
@@ -565,61 +775,11 @@ static int see_to(struct kv_cache *cache, struct kv_space *space,
 			kv_leaving_locked(cache) ? LEAVING : MOMENT);
 		return 0;
 	case -ENOSPC:
-		refuse(cache, space);
+		no_room_for(cache, space);
 		return 0;
 	default:
 		return r;
 	}
-}
-
-static bool more_to_queue(const struct kv_ssd *ssd)
-{
-	return ssd->n_adopted || !TAILQ_EMPTY(&ssd->collecting);
-}
-
-/* Returns 0 if the next turn may begin at once. */
-static int turn(struct kv_cache *cache)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-	struct kv_space *space;
-	struct kv_slot *slot;
-	uint64_t slot_bytes;
-	int r;
-
-	kv_orphans_enqueue_locked(cache);
-	kv_flushes_collect_locked(cache);
-	rouse(cache, MOMENT, false);
-	rouse(cache, LEAVING, false);
-	rouse(cache, RETRY, ssd->stop);
-	slot = kv_write_queue_next_locked(cache);
-	if (ssd->full && kv_now_ns() > ssd->full_until)
-		ssd->full = false;
-	if (!slot || ssd->writing >= WRITES_AT_ONCE ||
-	    ssd->writing_bytes >= WRITING_BYTES) {
-		kv_cond_wait(cache, &ssd->write,
-			     more_to_queue(ssd) ? 1 : until_roused(cache));
-		return 0;
-	}
-	if (kv_admit_locked(cache, slot) == KV_ADMIT_LATER) {
-		/* There may be as many of them as blocks. */
-		if (++ssd->put_off % PUT_OFF_AT_ONCE == 0)
-			kv_cond_wait(cache, &ssd->write, 1);
-		return 0;
-	}
-	slot_bytes = slot->segment->class->slot_bytes;
-	space = slot->list->space;
-	r = start_write(cache, slot);
-	if (r == -ENOENT) {
-		r = kv_segfile_create(cache, slot_bytes);
-		/* Full from outside: go on with the files there are. */
-		if (r == -ENOSPC) {
-			ssd->full = true;
-			ssd->full_until = kv_now_ns() + FULL_NS;
-			r = 0;
-		}
-		return r;
-	}
-	return see_to(cache, space, slot, r);
 }
 
 static void *writer(void *arg)
@@ -638,8 +798,7 @@ static void *writer(void *arg)
 			kv_write_failed_locked(cache, r);
 		if (failures == ssd->failures)
 			continue;
-		/* A write failed: wait a little, then look whether it still
-		 * does. */
+		/* A write failed: wait a little before the next one. */
 		tries += ssd->stop;
 		kv_cond_wait(cache, &ssd->write, kv_health_retry(cache));
 	}
@@ -649,12 +808,16 @@ static void *writer(void *arg)
 	return NULL;
 }
 
-static void stop_locked(struct kv_ssd *ssd)
+static void stop_all(struct kv_cache *cache)
 {
+	struct kv_ssd *ssd = &cache->ssd;
+
+	kv_lock(cache);
 	ssd->stop = ssd->stop_commits = true;
 	pthread_cond_broadcast(&ssd->write);
 	pthread_cond_broadcast(&ssd->commit);
 	pthread_cond_broadcast(&ssd->deletions.wake);
+	kv_unlock(cache);
 }
 
 int kv_writer_start(struct kv_cache *cache)
@@ -680,15 +843,13 @@ int kv_writer_start(struct kv_cache *cache)
 	ssd->running = r == 0;
 	if (r == 0)
 		return 0;
-	kv_lock(cache);
-	stop_locked(ssd);
-	kv_unlock(cache);
+	stop_all(cache);
 	while (n > 0)
 		pthread_join(*threads[--n].thread, NULL);
 	return r;
 }
 
-/* -ETIMEDOUT: the thread waits for what is stuck. */
+/* Wait until a thread has ended.  -ETIMEDOUT: a request of it is stuck. */
 static int join(struct kv_cache *cache, pthread_t thread, const bool *ended)
 {
 	int r = 0;
@@ -707,34 +868,28 @@ static int join(struct kv_cache *cache, pthread_t thread, const bool *ended)
 	return r;
 }
 
-/* Blocks not written unasked, because of writeback= or a fault, are now. */
-static void enqueue_unpersisted(struct kv_cache *cache, struct kv_space *space)
-{
-	struct kv_slot *slot;
-
-	while (!cache->config.read_only && !cache->ssd.frozen &&
-	       (slot = TAILQ_FIRST(&space->unpersisted)))
-		kv_write_enqueue_locked(cache, slot->block, true);
-}
-
 int kv_writer_stop(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
+	struct kv_slot *slot;
 	int r, e, d;
 
 	if (!ssd->running)
 		return 0;
 	kv_lock(cache);
-	for (uint32_t i = 0; i < cache->spaces.n; i++)
-		enqueue_unpersisted(cache, cache->spaces.sorted[i]);
+	/* Write blocks that writeback= or a fault has kept from the SSD. */
+	for (uint32_t i = 0;
+	     i < cache->spaces.n && !cache->config.read_only && !ssd->frozen;
+	     i++)
+		while ((slot = TAILQ_FIRST(
+				&cache->spaces.sorted[i]->unpersisted)))
+			kv_write_enqueue_locked(cache, slot->block, true);
 	ssd->stop = true;
 	pthread_cond_broadcast(&ssd->write);
 	kv_unlock(cache);
 	r = join(cache, ssd->writer, &ssd->writer_ended);
 	kv_mover_stop(cache); /* the writer may have waited for a file */
-	kv_lock(cache);
-	stop_locked(ssd);
-	kv_unlock(cache);
+	stop_all(cache);
 	e = join(cache, ssd->committer, &ssd->committer_ended);
 	d = join(cache, ssd->deletions.thread, &ssd->deletions.ended);
 	ssd->running = false;

@@ -447,8 +447,7 @@ static int take_in(struct kv_cache *cache, uint64_t slot_id,
 	block->mtime_ns = record->mtime_ns;
 	block->atime = record->atime;
 	block->hits = record->hits;
-	r = kv_extent_adopt(cache, block, (uint32_t)(slot_id >> 32),
-			    (uint32_t)slot_id);
+	r = kv_extent_adopt(cache, block, slot_id);
 	if (kv_is_shortage(r))
 		return r;
 	if (r < 0) {

@@ -400,7 +400,7 @@ static void it_flows_in_all_day(void **state)
 	tiers_quiet(t);
 	assert_int_equal(tiers_of(t, t->space, 0, 149), KV_TIER_DRAM);
 	kv_lock(t->cache);
-	t->cache->ssd.credit_ns -= 4ull * 3600 * 1000000000u;
+	t->cache->ssd.ssd_write.ns -= 4ull * 3600 * 1000000000u;
 	kv_unlock(t->cache);
 	tiers_must_save(t, t->space, 1, 0);
 	tiers_quiet(t);
