@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ring.c - the queue of disk requests, and the choice of who carries them out.
+ * ring.c - the queue of disk requests, and the choice of who carries them out:
+ * io_uring (ring_uring.c) or, where that is refused, a few threads.
  *
- * OWNS      the two queues and the table of registered buffers.  Requests at
- *           the device are the backend's: ring_uring.c or ring_threads.c.
+ * OWNS      the two queues, the table of registered buffers, and the threads,
+ *           with each request that a thread has taken until its done returns.
  *
  * STATES    of a request, and the function that makes each step:
  *
@@ -14,23 +15,28 @@
  * INVARIANTS
  *   (1) queued is the length of both queues, and at most pending.
  *   (2) A request is pending until its done has returned.
- *   (3) sleepers is not below the number of threads that wait and that nobody
- *       is about to wake; one too many costs a system call, no more.
+ *   (3) sleepers is not below the number of threads that wait without a wake-up
+ *       on its way; one too many costs only a system call.
  *   (4) A buffer without data is never used, whoever has taken it.
  *   (5) passed is the bytes of the reads that were started since the first of
  *       the other requests became first; 0 if there is none.
- *   (6) flying has the requests at the device, the one that has been there
- *       longest first; bytes is their sum, read_bytes that of the reads.
+ *   (6) flying lists the requests at the device, the oldest first; bytes is their
+ *       sum, read_bytes that of the reads.
+ *   (7) One done of the threads runs at a time, as with io_uring's one reactor.
  *
  * LOCKING   ring->lock guards every field marked so.  It is a leaf: no other
  *           lock is taken, no system call made and no done run under it.
+ *           workers->turn is held while a done runs: only the threads take it,
+ *           and they hold no other lock then.
  */
 #include <signal.h>
 #include <stdio.h>
 
 #include "cache/io/ring_backend.h"
+#include "common/thread.h"
 #include <sys/mman.h>
 
+#define THREADS 4u
 #define READ_SHARE 4u
 #define SMALL_BYTES (64u << 10) /* a smaller write, or a sync, counts as this */
 
@@ -42,11 +48,6 @@ static void check_locked(struct kv_ring *ring)
 	       (TAILQ_EMPTY(&ring->reads) && TAILQ_EMPTY(&ring->others)));
 }
 
-static struct kv_ios *queue_of(struct kv_ring *ring, enum kv_io_op op)
-{
-	return op == KV_IO_READ ? &ring->reads : &ring->others;
-}
-
 static void count_flying(struct kv_ring *ring, const struct kv_io *io,
 			 bool more)
 {
@@ -56,20 +57,15 @@ static void count_flying(struct kv_ring *ring, const struct kv_io *io,
 	ring->read_bytes += io->op == KV_IO_READ ? bytes : 0;
 }
 
-/* Reads go first until they have moved READ_SHARE times the bytes of the write
- * that waits. */
-static bool reads_go_first(const struct kv_ring *ring)
-{
-	const struct kv_io *other = TAILQ_FIRST(&ring->others);
-
-	return !TAILQ_EMPTY(&ring->reads) &&
-	       (!other ||
-		ring->passed < READ_SHARE * KV_MAX(other->bytes, SMALL_BYTES));
-}
-
 struct kv_io *kv_ring_next_locked(struct kv_ring *ring)
 {
-	const bool read = reads_go_first(ring);
+	const struct kv_io *other = TAILQ_FIRST(&ring->others);
+	/* Reads go first until they have moved READ_SHARE times the bytes of the
+	 * write that waits. */
+	const bool read =
+		!TAILQ_EMPTY(&ring->reads) &&
+		(!other ||
+		 ring->passed < READ_SHARE * KV_MAX(other->bytes, SMALL_BYTES));
 	struct kv_io *io = TAILQ_FIRST(read ? &ring->reads : &ring->others);
 	uint64_t flying, max;
 
@@ -105,8 +101,8 @@ bool kv_ring_fixed_locked(struct kv_ring *ring, const struct kv_io *io)
 }
 
 /*
- * O_DIRECT goes on only from whole pages.  Less than one at a time is the end
- * of the file, which was longer when it was written, or of the room for it.
+ * O_DIRECT continues only from whole pages.  A transfer of less than a page is
+ * the end of a file that was longer when it was written, or of the disk's room.
  */
 int kv_io_advance(struct kv_io *io, int64_t res)
 {
@@ -163,7 +159,8 @@ static void submit(struct kv_ring *ring, struct kv_io *io,
 	io->moved = 0;
 	io->waiter = waiter;
 	pthread_mutex_lock(&ring->lock);
-	TAILQ_INSERT_TAIL(queue_of(ring, io->op), io, link);
+	TAILQ_INSERT_TAIL(io->op == KV_IO_READ ? &ring->reads : &ring->others,
+			  io, link);
 	ring->queued++;
 	ring->pending++;
 	if (ring->sleepers > 0) {
@@ -208,23 +205,15 @@ struct kv_ring_stuck kv_ring_stuck(struct kv_ring *ring)
 	return stuck;
 }
 
-static bool any_stuck_locked(struct kv_ring *ring)
+/* Wait on @cond for a short time; return whether any request is stuck then. */
+static bool wait_a_little(struct kv_ring *ring, pthread_cond_t *cond)
 {
-	const struct kv_ring_stuck stuck = stuck_locked(ring);
+	struct kv_ring_stuck stuck;
 
+	kv_cond_wait_until(cond, &ring->lock,
+			   kv_now_ns() + KV_MIN(ring->patience, 1000000000u));
+	stuck = stuck_locked(ring);
 	return stuck.reads || stuck.writes;
-}
-
-static void wait_a_little(struct kv_ring *ring, pthread_cond_t *cond)
-{
-	const uint64_t until =
-		kv_now_ns() + KV_MIN(ring->patience, 1000000000u);
-	const struct timespec at = {
-		.tv_sec = (time_t)(until / 1000000000u),
-		.tv_nsec = (long)(until % 1000000000u),
-	};
-
-	pthread_cond_timedwait(cond, &ring->lock, &at);
 }
 
 int kv_ring_wait(struct kv_ring *ring, struct kv_io *io)
@@ -235,9 +224,8 @@ int kv_ring_wait(struct kv_ring *ring, struct kv_io *io)
 	submit(ring, io, &waiter);
 	pthread_mutex_lock(&ring->lock);
 	while (!waiter.ended) {
-		wait_a_little(ring, &ring->ended);
-		if (!waiter.ended && kv_now_ns() - begun >= ring->patience &&
-		    any_stuck_locked(ring)) {
+		if (wait_a_little(ring, &ring->ended) && !waiter.ended &&
+		    kv_now_ns() - begun >= ring->patience) {
 			io->waiter = NULL;
 			break;
 		}
@@ -251,28 +239,11 @@ int kv_ring_drain(struct kv_ring *ring)
 	int r = 0;
 
 	pthread_mutex_lock(&ring->lock);
-	while (ring->pending > 0 && r == 0) {
-		wait_a_little(ring, &ring->idle);
-		if (ring->pending > 0 && any_stuck_locked(ring))
+	while (ring->pending > 0 && r == 0)
+		if (wait_a_little(ring, &ring->idle) && ring->pending > 0)
 			r = -ETIMEDOUT;
-	}
 	pthread_mutex_unlock(&ring->lock);
 	return r;
-}
-
-/* Returns the index of a buffer taken, -ENOSPC if all are. */
-static int take_buffer(struct kv_ring *ring)
-{
-	int index = -ENOSPC;
-
-	pthread_mutex_lock(&ring->lock);
-	for (unsigned i = 0; i < ring->max_buffers && index < 0; i++)
-		if (!ring->buffers[i].taken)
-			index = (int)i;
-	if (index >= 0)
-		ring->buffers[index].taken = true;
-	pthread_mutex_unlock(&ring->lock);
-	return index;
 }
 
 static void set_buffer(struct kv_ring *ring, int index,
@@ -283,35 +254,37 @@ static void set_buffer(struct kv_ring *ring, int index,
 	pthread_mutex_unlock(&ring->lock);
 }
 
-static void note_refused(struct kv_ring *ring, int error)
-{
-	pthread_mutex_lock(&ring->lock);
-	if (ring->describe != ring->refused) {
-		snprintf(ring->refused, sizeof(ring->refused),
-			 "io_uring, not all buffers fixed (%s)",
-			 strerrordesc_np(-error));
-		ring->describe = ring->refused;
-	}
-	pthread_mutex_unlock(&ring->lock);
-}
-
 int kv_ring_add_buffer(struct kv_ring *ring, void *data, uint64_t bytes)
 {
-	int index, r;
+	int index = -ENOSPC, r;
 
 	if (!ring->backend->add_buffer)
 		return -EOPNOTSUPP;
-	index = take_buffer(ring);
+	pthread_mutex_lock(&ring->lock);
+	for (unsigned i = 0; i < ring->max_buffers && index < 0; i++)
+		if (!ring->buffers[i].taken)
+			index = (int)i;
+	if (index >= 0)
+		ring->buffers[index].taken = true;
+	pthread_mutex_unlock(&ring->lock);
 	if (index < 0)
 		return index;
 	r = ring->backend->add_buffer(ring, (unsigned)index, data, bytes);
-	if (r < 0) {
-		set_buffer(ring, index, (struct kv_ring_buffer){0});
-		note_refused(ring, r);
-		return r;
+	if (r == 0) {
+		set_buffer(ring, index,
+			   (struct kv_ring_buffer){true, data, bytes});
+		return index;
 	}
-	set_buffer(ring, index, (struct kv_ring_buffer){true, data, bytes});
-	return index;
+	pthread_mutex_lock(&ring->lock);
+	ring->buffers[index] = (struct kv_ring_buffer){0};
+	if (ring->describe != ring->refused) {
+		snprintf(ring->refused, sizeof(ring->refused),
+			 "io_uring, not all buffers fixed (%s)",
+			 strerrordesc_np(-r));
+		ring->describe = ring->refused;
+	}
+	pthread_mutex_unlock(&ring->lock);
+	return r;
 }
 
 void kv_ring_remove_buffer(struct kv_ring *ring, int buffer)
@@ -373,18 +346,6 @@ static int start(struct kv_ring *ring, const struct kv_ring_backend *asked)
 	return ring->backend->start(ring) < 0 ? -ENOMEM : 0;
 }
 
-static void conds_init(struct kv_ring *ring)
-{
-	pthread_condattr_t monotonic;
-
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&ring->work, NULL);
-	pthread_cond_init(&ring->idle, &monotonic);
-	pthread_cond_init(&ring->ended, &monotonic);
-	pthread_condattr_destroy(&monotonic);
-}
-
 int kv_ring_new(const struct kv_ring_config *config, struct kv_ring **ret_ring)
 {
 	_cleanup_(destroyp) struct kv_ring *ring = NULL;
@@ -394,7 +355,9 @@ int kv_ring_new(const struct kv_ring_config *config, struct kv_ring **ret_ring)
 	if (!ring)
 		return -ENOMEM;
 	pthread_mutex_init(&ring->lock, NULL);
-	conds_init(ring);
+	pthread_cond_init(&ring->work, NULL);
+	kv_cond_init(&ring->idle);
+	kv_cond_init(&ring->ended);
 	ring->depth = KV_MAX(config->depth, 1u);
 	ring->max_bytes = config->bytes ? config->bytes : UINT64_MAX;
 	ring->max_read_bytes =
@@ -442,3 +405,108 @@ void kv_pages_free(uint8_t *pages, uint64_t bytes)
 	if (pages)
 		munmap(pages, bytes);
 }
+
+/* ---- requests by threads ---- */
+
+struct workers {
+	pthread_t threads[THREADS];
+	unsigned n; /* fixed after start */
+	pthread_mutex_t turn;
+};
+
+/* Make one system call for @io; return its result or -errno. */
+static int64_t once(const struct kv_io *io)
+{
+	/* NULL for a sync. */
+	uint8_t *data = io->data ? (uint8_t *)io->data + io->moved : NULL;
+	const off_t offset = (off_t)(io->offset + io->moved);
+	ssize_t n;
+
+	switch (io->op) {
+	case KV_IO_READ:
+		n = pread(io->fd, data, kv_io_left(io), offset);
+		break;
+	case KV_IO_WRITE:
+		n = pwrite(io->fd, data, kv_io_left(io), offset);
+		break;
+	default:
+		n = fdatasync(io->fd);
+		break;
+	}
+	return n < 0 ? -errno : n;
+}
+
+static struct kv_io *wait_for_work(struct kv_ring *ring)
+{
+	struct kv_io *io;
+
+	pthread_mutex_lock(&ring->lock);
+	while (!(io = kv_ring_next_locked(ring)) && !ring->stopping) {
+		ring->sleepers++;
+		pthread_cond_wait(&ring->work, &ring->lock);
+	}
+	pthread_mutex_unlock(&ring->lock);
+	return io;
+}
+
+static void *work(void *arg)
+{
+	struct kv_ring *ring = arg;
+	struct workers *workers = ring->state;
+	struct kv_io *io;
+	int r;
+
+	while ((io = wait_for_work(ring))) {
+		do
+			r = kv_io_advance(io, once(io));
+		while (r > 0);
+		pthread_mutex_lock(&workers->turn);
+		kv_ring_finish(ring, io, r);
+		pthread_mutex_unlock(&workers->turn);
+	}
+	return NULL;
+}
+
+static void threads_wake(struct kv_ring *ring)
+{
+	pthread_cond_signal(&ring->work);
+}
+
+static void threads_stop(struct kv_ring *ring)
+{
+	struct workers *workers = ring->state;
+
+	pthread_mutex_lock(&ring->lock);
+	ring->stopping = true;
+	pthread_cond_broadcast(&ring->work);
+	pthread_mutex_unlock(&ring->lock);
+	for (unsigned i = 0; i < workers->n; i++)
+		pthread_join(workers->threads[i], NULL);
+	pthread_mutex_destroy(&workers->turn);
+	free(workers);
+}
+
+static int threads_start(struct kv_ring *ring)
+{
+	struct workers *workers = calloc(1, sizeof(*workers));
+	const unsigned want = KV_MIN(ring->depth, THREADS);
+
+	if (!workers)
+		return -ENOMEM;
+	pthread_mutex_init(&workers->turn, NULL);
+	ring->state = workers;
+	while (workers->n < want &&
+	       kv_thread_start(&workers->threads[workers->n], "kvfs-ring", work,
+			       ring) == 0)
+		workers->n++;
+	if (workers->n > 0)
+		return 0;
+	threads_stop(ring);
+	return -EAGAIN;
+}
+
+const struct kv_ring_backend kv_ring_threads = {
+	.start = threads_start,
+	.wake = threads_wake,
+	.stop = threads_stop,
+};

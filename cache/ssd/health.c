@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * health.c - whether the SSD answers, and what is done when it does not.
+ * health.c - notice that the SSD does not answer, and do without it.
  *
  * OWNS       cache->health.
  *
@@ -10,15 +10,15 @@
  *              ONLINE -> OFFLINE   kv_health_check_locked: a request is stuck
  *             OFFLINE -> ONLINE    probe_done: a page could be read
  *
- *            While it is OFFLINE blocks on SSD are misses, without a request
- *            being made; one page a second is read to see whether that is over.
- *            Whether it can be written to is ssd->error, and the writer's.
+ *            While the tier is OFFLINE, blocks on SSD are misses, and no request
+ *            is made for them; one page a second is read as a probe.  ssd->error,
+ *            which the writer sets, says whether the tier can be written to.
  *
  * INVARIANTS
- *   (1) At most one probe is under way; health->page is its own meanwhile.
- *   (2) Nobody waits for a request for longer than the ring's patience after
- *       the device has stopped to answer.  What the request uses is not given
- *       back for that: slot, buffer and extent are its own until it ends.
+ *   (1) At most one probe is under way; it owns health->page meanwhile.
+ *   (2) No thread waits for a request for longer than the ring's patience after
+ *       the device has stopped answering.  The request keeps what it uses, slot,
+ *       buffer and extent, until it ends.
  *
  * LOCKING    cache->lock.
  */
@@ -69,24 +69,15 @@ static void go_offline(struct kv_cache *cache, const char *why)
 	cache->health.why = why;
 }
 
-static void note_locked(struct kv_cache *cache, int status)
+void kv_health_note(struct kv_cache *cache, int status)
 {
 	struct kv_health *health = &cache->health;
 
-	kv_assert_locked(&cache->lock);
-	if (status == 0) {
-		health->errors = 0;
-		return;
-	}
-	cache->stats.io_errors++;
-	if (++health->errors >= ERRORS)
-		go_offline(cache, "offline: reads fail");
-}
-
-void kv_health_note(struct kv_cache *cache, int status)
-{
 	kv_lock(cache);
-	note_locked(cache, status);
+	health->errors = status == 0 ? 0 : health->errors + 1;
+	cache->stats.io_errors += status != 0;
+	if (health->errors >= ERRORS)
+		go_offline(cache, "offline: reads fail");
 	kv_unlock(cache);
 }
 
@@ -96,7 +87,8 @@ bool kv_health_offline_locked(const struct kv_cache *cache)
 	return cache->health.why;
 }
 
-/* A page of some slot, each time of another; false: there is none. */
+/* Prepare to read a page of a slot, each time of another file; return false if
+ * there is no file. */
 static bool aim(struct kv_cache *cache, struct kv_io *io, uint8_t *page)
 {
 	const struct kv_ssd *ssd = &cache->ssd;
@@ -131,33 +123,6 @@ static void probe_done(struct kv_io *io, int status)
 	kv_unlock(cache);
 }
 
-static void probe_locked(struct kv_cache *cache)
-{
-	struct kv_health *health = &cache->health;
-
-	kv_assert_locked(&cache->lock);
-	if (health->probing)
-		return;
-	if (!aim(cache, &health->probe, health->page)) {
-		health->why = NULL;
-		return;
-	}
-	health->probe.done = probe_done;
-	health->probing = true;
-	kv_ring_submit(cache->ring, &health->probe);
-}
-
-/* Waits for durability learn that it does not come. */
-static void fail_writes(struct kv_cache *cache)
-{
-	struct kv_ssd *ssd = &cache->ssd;
-
-	ssd->error = -ETIMEDOUT;
-	ssd->failures++;
-	kv_flushes_settle_locked(cache, -ETIMEDOUT);
-	pthread_cond_broadcast(&ssd->done);
-}
-
 bool kv_health_check_locked(struct kv_cache *cache)
 {
 	struct kv_health *health = &cache->health;
@@ -170,10 +135,21 @@ bool kv_health_check_locked(struct kv_cache *cache)
 		go_offline(cache, "offline: requests do not end");
 	}
 	health->stuck = n;
-	if (stuck.writes > 0)
-		fail_writes(cache);
-	if (health->why)
-		probe_locked(cache);
+	if (stuck.writes > 0) {
+		cache->ssd.error = -ETIMEDOUT;
+		cache->ssd.failures++;
+		kv_flushes_settle_locked(cache, -ETIMEDOUT);
+		pthread_cond_broadcast(&cache->ssd.done);
+	}
+	if (!health->why || health->probing)
+		return n > 0;
+	if (!aim(cache, &health->probe, health->page)) {
+		health->why = NULL;
+		return n > 0;
+	}
+	health->probe.done = probe_done;
+	health->probing = true;
+	kv_ring_submit(cache->ring, &health->probe);
 	return n > 0;
 }
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * removed.c - what users removed of shared spaces, so that no other node brings
- * it back: STORE/removed.
+ * removed.c - tombstones: blocks of shared spaces that users removed, so that no
+ * other node brings them back.  They are kept in STORE/removed.
  *
- * A ring of places, in memory and in the file: the newest takes the place of the
- * oldest.  A place is filled when a block is removed, and emptied when its key is
- * saved here again.  Places that changed are written, and synced, before the
- * commit that deletes records: no block is gone for good before it is known that
- * its user wanted that.
+ * A ring of places, in memory and in the file: the newest tombstone takes the
+ * place of the oldest.  A place is filled when a block is removed, and emptied
+ * when its key is saved here again.  Changed places are written and synced before
+ * the commit that deletes records: no block is gone for good before it is known
+ * that its user removed it.
  *
- * If the file cannot be written, flushes of their spaces fail, and removals are
- * remembered until the mount ends or a later write succeeds.
+ * If the file cannot be written, flushes of the blocks' spaces fail, and the
+ * tombstones live until the mount ends or a later write succeeds.
  *
  * OWNS       cache->removed, and with it the file.
  *
@@ -19,11 +19,10 @@
  *       has its space and key.
  *   (2) A place that differs from the file's is dirty, or being written.
  *   (3) Places from @room on are empty.
- *   (4) A key of which a block is here has no place: it is emptied when that is
+ *   (4) A key whose block is here has no place: it is emptied when the block is
  *       sealed, and at mount.
  *
- * LOCKING    cache->lock; none while the file is written, which the committer
- *            does.
+ * LOCKING    cache->lock; none while the committer writes the file.
  */
 #include "cache/core/table.h"
 #include "cache/ssd/ssd.h"
@@ -81,21 +80,17 @@ static void removed_free(struct kv_removed *removed)
 	free(removed);
 }
 
-static uint32_t places_max(const struct kv_cache *cache)
-{
-	const uint64_t bytes = cache->ssd.cap / PART;
-	const uint64_t n = bytes / sizeof(struct kv_removed_record);
-
-	if (!cache->ssd.on)
-		return PLACES_MAX;
-	return (uint32_t)KV_MIN(KV_MAX(n / AT_ONCE, 1u) * AT_ONCE, PLACES_MAX);
-}
-
-/* NULL: no memory.  Of places that are not used no page is touched. */
+/* Return the table, empty; NULL: no memory.  Unused places touch no page. */
 static struct kv_removed *removed_new(const struct kv_cache *cache)
 {
+	const uint64_t n =
+		cache->ssd.cap / PART / sizeof(struct kv_removed_record);
+	const uint32_t max =
+		cache->ssd.on
+			? (uint32_t)KV_MIN(KV_MAX(n / AT_ONCE, 1u) * AT_ONCE,
+					   PLACES_MAX)
+			: PLACES_MAX;
 	struct kv_removed *removed = calloc(1, sizeof(*removed));
-	const uint32_t max = places_max(cache);
 
 	if (!removed)
 		return NULL;
@@ -116,7 +111,7 @@ static struct kv_removed *removed_new(const struct kv_cache *cache)
 	return removed;
 }
 
-/* Any number will do for a space that there is not. */
+/* A space that is gone has a bucket, too: its id alone counts. */
 static uint32_t *bucket_of(const struct kv_cache *cache,
 			   const struct kv_space *space, const uint8_t *key)
 {
@@ -125,25 +120,24 @@ static uint32_t *bucket_of(const struct kv_cache *cache,
 	return &removed->buckets[kv_key_hash(cache, space, key) % removed->max];
 }
 
-static bool is_of(const struct kv_removed_record *record,
-		  const struct kv_space *space, const struct kv_key *key)
-{
-	return record->space == space->id && record->key_len == key->len &&
-	       memcmp(record->key, key->b, sizeof(record->key)) == 0;
-}
-
-static uint32_t find(const struct kv_cache *cache, const struct kv_space *space,
-		     const struct kv_key *key)
+/* Return the place of a tombstone; KV_NONE: there is none. */
+static uint32_t place_of(const struct kv_cache *cache,
+			 const struct kv_space *space, const struct kv_key *key)
 {
 	const struct kv_removed *removed = cache->removed;
-	uint32_t place;
+	uint32_t place = KV_NONE;
 
-	if (!removed)
-		return KV_NONE;
-	place = *bucket_of(cache, space, key->b);
-	while (place != KV_NONE && !is_of(&removed->places[place], space, key))
-		place = removed->next[place];
-	return place;
+	if (removed)
+		place = *bucket_of(cache, space, key->b);
+	for (; place != KV_NONE; place = removed->next[place]) {
+		const struct kv_removed_record *record =
+			&removed->places[place];
+
+		if (record->space == space->id && record->key_len == key->len &&
+		    memcmp(record->key, key->b, sizeof(record->key)) == 0)
+			return place;
+	}
+	return KV_NONE;
 }
 
 static void changed(struct kv_cache *cache, uint32_t place)
@@ -169,7 +163,6 @@ static void link_place(struct kv_cache *cache, const struct kv_space *space,
 	*bucket = place;
 }
 
-/* Its space may be gone: its bucket is looked for by its id alone. */
 static void empty(struct kv_cache *cache, uint32_t place)
 {
 	struct kv_removed *removed = cache->removed;
@@ -184,69 +177,57 @@ static void empty(struct kv_cache *cache, uint32_t place)
 	changed(cache, place);
 }
 
-/* Of the cap; what is over the sidecars' share must find room beside the segment
- * files. */
-static bool charge(struct kv_cache *cache, uint64_t bytes)
+/* Let the file grow by a page, if the cap has room beside the segment files. */
+static bool grow(struct kv_cache *cache)
 {
 	struct kv_ssd *ssd = &cache->ssd;
 
-	ssd->sidecars += bytes;
-	if (!kv_sidecars_over(cache) ||
-	    ssd->live_files * ssd->segment_bytes + kv_sidecars_over(cache) <=
-		    ssd->file_budget)
-		return true;
-	ssd->sidecars -= bytes;
-	return false;
-}
-
-/* KV_NONE: there is not one place. */
-static uint32_t next_place(struct kv_cache *cache)
-{
-	struct kv_removed *removed = cache->removed;
-
-	if (removed->at == removed->room) {
-		if (removed->room < removed->max && charge(cache, KV_PAGE))
-			removed->room += AT_ONCE;
-		else
-			removed->at = 0;
+	ssd->sidecars += KV_PAGE;
+	if (kv_sidecars_over(cache) &&
+	    ssd->live_files * ssd->segment_bytes + kv_sidecars_over(cache) >
+		    ssd->file_budget) {
+		ssd->sidecars -= KV_PAGE;
+		return false;
 	}
-	if (removed->room == 0)
-		return KV_NONE;
-	if (removed->places[removed->at].number)
-		empty(cache, removed->at);
-	return removed->at++;
+	cache->removed->room += AT_ONCE;
+	return true;
 }
 
 void kv_removed_add_locked(struct kv_cache *cache, struct kv_space *space,
 			   const struct kv_key *key)
 {
 	struct kv_removed_record *record;
-	uint32_t place;
+	struct kv_removed *removed;
 
 	kv_assert_locked(&cache->lock);
 	if (!space->shared)
 		return;
 	if (!cache->removed)
 		cache->removed = removed_new(cache);
-	if (!cache->removed || find(cache, space, key) != KV_NONE)
+	removed = cache->removed;
+	if (!removed || place_of(cache, space, key) != KV_NONE)
 		return;
-	place = next_place(cache);
-	if (place == KV_NONE)
+	if (removed->at == removed->room &&
+	    !(removed->room < removed->max && grow(cache)))
+		removed->at = 0;
+	if (removed->room == 0)
 		return;
-	record = &cache->removed->places[place];
-	record->number = ++cache->removed->number;
+	record = &removed->places[removed->at];
+	if (record->number)
+		empty(cache, removed->at);
+	record->number = ++removed->number;
 	record->space = space->id;
 	record->key_len = key->len;
 	memcpy(record->key, key->b, sizeof(record->key));
-	link_place(cache, space, place);
-	changed(cache, place);
-	space->removal = cache->removed->changes;
+	link_place(cache, space, removed->at);
+	changed(cache, removed->at++);
+	space->removal = removed->changes;
 }
 
 void kv_removed_lift_locked(struct kv_cache *cache, struct kv_space *space,
 			    const struct kv_key *key)
 {
-	uint32_t place = find(cache, space, key);
+	uint32_t place = place_of(cache, space, key);
 
 	kv_assert_locked(&cache->lock);
 	if (place != KV_NONE)
@@ -257,7 +238,7 @@ bool kv_is_removed_locked(struct kv_cache *cache, struct kv_space *space,
 			  const struct kv_key *key)
 {
 	kv_assert_locked(&cache->lock);
-	return find(cache, space, key) != KV_NONE;
+	return place_of(cache, space, key) != KV_NONE;
 }
 
 /* ---- written ---- */
@@ -315,22 +296,19 @@ int kv_removed_take_locked(struct kv_cache *cache,
 	return 0;
 }
 
-static int make_file(struct kv_cache *cache)
+int kv_removed_write(struct kv_cache *cache, struct kv_removed_write *write)
 {
 	struct kv_removed *removed = cache->removed;
+	int r = 0;
 
-	if (removed->fd >= 0)
-		return 0;
-	removed->fd = openat(cache->store_fd, NAME,
-			     O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (removed->fd < 0)
-		return -errno;
-	return fsync(cache->store_fd) < 0 ? -errno : 0;
-}
-
-static int write_places(int fd, struct kv_removed_write *write)
-{
-	for (size_t i = 0; i < write->n; i++) {
+	if (removed->fd < 0) {
+		removed->fd =
+			openat(cache->store_fd, NAME,
+			       O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		if (removed->fd < 0 || fsync(cache->store_fd) < 0)
+			r = -errno;
+	}
+	for (size_t i = 0; r == 0 && i < write->n; i++) {
 		struct kv_removed_record *record = &write->items[i].record;
 		const uint64_t at =
 			(uint64_t)write->items[i].place * sizeof(*record);
@@ -338,21 +316,12 @@ static int write_places(int fd, struct kv_removed_write *write)
 
 		if (record->number)
 			kv_removed_record_seal(record);
-		n = pwrite(fd, record, sizeof(*record), (off_t)at);
+		n = pwrite(removed->fd, record, sizeof(*record), (off_t)at);
 		if (n != sizeof(*record))
-			return n < 0 ? -errno : -ENOSPC;
+			r = n < 0 ? -errno : -ENOSPC;
 	}
-	return 0;
-}
-
-int kv_removed_write(struct kv_cache *cache, struct kv_removed_write *write)
-{
-	int r = make_file(cache);
-
-	if (r == 0)
-		r = write_places(cache->removed->fd, write);
 	KV_POINT("removed.written");
-	if (r == 0 && fdatasync(cache->removed->fd) < 0)
+	if (r == 0 && fdatasync(removed->fd) < 0)
 		r = -errno;
 	KV_POINT("removed.synced");
 	return r;
@@ -372,7 +341,7 @@ void kv_removed_end_locked(struct kv_cache *cache,
 		removed->written = write->changes;
 		removed->retry_at = 0;
 	} else if (status != -EAGAIN) {
-		/* One note: it may go on for long. */
+		/* Noted once: failures may go on for long. */
 		if (!removed->noted)
 			kv_note(cache,
 				"removed=not written (%s): fsync of shared "
@@ -389,8 +358,8 @@ void kv_removed_end_locked(struct kv_cache *cache,
 
 /* ---- at mount, and at its end ---- */
 
-/* 1: this place shall be empty. */
-static int take_in(struct kv_cache *cache, uint32_t place)
+/* Take in a tombstone that was read; return false if its place is to be empty. */
+static bool adopt(struct kv_cache *cache, uint32_t place)
 {
 	struct kv_removed *removed = cache->removed;
 	struct kv_removed_record *record = &removed->places[place];
@@ -398,7 +367,7 @@ static int take_in(struct kv_cache *cache, uint32_t place)
 	struct kv_space *space;
 
 	if (!kv_removed_record_whole(record))
-		return 1;
+		return false;
 	if (record->number > removed->number) {
 		removed->number = record->number;
 		removed->at = place + 1;
@@ -406,52 +375,20 @@ static int take_in(struct kv_cache *cache, uint32_t place)
 	memcpy(key.b, record->key, sizeof(key.b));
 	space = kv_space_with_id(cache, record->space);
 	if (!space || space->removed || kv_table_find(cache, space, &key) ||
-	    find(cache, space, &key) != KV_NONE)
-		return 1;
+	    place_of(cache, space, &key) != KV_NONE)
+		return false;
 	link_place(cache, space, place);
-	return 0;
-}
-
-static bool is_empty(const struct kv_removed_record *record)
-{
-	static const struct kv_removed_record none;
-
-	return memcmp(record, &none, sizeof(none)) == 0;
-}
-
-static void take_all_in(struct kv_cache *cache, uint32_t n)
-{
-	struct kv_removed *removed = cache->removed;
-
-	for (uint32_t place = 0; place < n; place++) {
-		struct kv_removed_record *record = &removed->places[place];
-
-		if (is_empty(record) || take_in(cache, place) == 0)
-			continue;
-		memset(record, 0, sizeof(*record));
-		changed(cache, place);
-	}
-}
-
-/* As much as there is, up to the last whole page of places. */
-static int read_file(struct kv_removed *removed, uint32_t *ret_n)
-{
-	const long n = kv_read_at(removed->fd, 0, removed->places,
-				  removed->max * sizeof(*removed->places));
-
-	if (n < 0)
-		return (int)n;
-	*ret_n = (uint32_t)KV_MIN(kv_round_up((uint64_t)n, KV_PAGE) /
-					  sizeof(*removed->places),
-				  removed->max);
-	return 0;
+	return true;
 }
 
 int kv_removed_adopt(struct kv_cache *cache)
 {
+	static const struct kv_removed_record none;
 	const int flags = cache->config.read_only ? O_RDONLY : O_RDWR;
-	uint32_t n = 0;
-	int fd, r;
+	struct kv_removed *removed;
+	uint32_t n;
+	long bytes;
+	int fd;
 
 	if (!cache->ssd.on)
 		return 0;
@@ -459,19 +396,32 @@ int kv_removed_adopt(struct kv_cache *cache)
 		    flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return errno == ENOENT ? 0 : -errno;
-	cache->removed = removed_new(cache);
-	if (!cache->removed) {
+	removed = cache->removed = removed_new(cache);
+	if (!removed) {
 		close(fd);
 		return -ENOMEM;
 	}
-	cache->removed->fd = fd;
-	r = read_file(cache->removed, &n);
-	if (r < 0)
-		return r;
+	removed->fd = fd;
+	bytes = kv_read_at(fd, 0, removed->places,
+			   removed->max * sizeof(*removed->places));
+	if (bytes < 0)
+		return (int)bytes;
+	/* Up to the last whole page of places. */
+	n = (uint32_t)KV_MIN(kv_round_up((uint64_t)bytes, KV_PAGE) /
+				     sizeof(*removed->places),
+			     removed->max);
 	kv_lock(cache);
-	cache->removed->room = KV_MAX(cache->removed->room, n);
+	removed->room = KV_MAX(removed->room, n);
 	cache->ssd.sidecars += n * sizeof(struct kv_removed_record);
-	take_all_in(cache, n);
+	for (uint32_t place = 0; place < n; place++) {
+		struct kv_removed_record *record = &removed->places[place];
+
+		if (memcmp(record, &none, sizeof(none)) == 0 ||
+		    adopt(cache, place))
+			continue;
+		memset(record, 0, sizeof(*record));
+		changed(cache, place);
+	}
 	kv_unlock(cache);
 	return 0;
 }

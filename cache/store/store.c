@@ -1,34 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store.c - the STORE directory: made, locked, read at mount, left clean.
+ * store.c - make, lock and read the STORE directory at mount, and leave it clean.
  *
- *   STORE/lock        an OFD lock, never unlinked; the owner's pid in it, and
- *                     what memory.c keeps there.  STORE itself is locked
- *                     by flock(2) besides
+ *   STORE/lock        an OFD lock, never unlinked; the owner's pid, and what
+ *                     memory.c keeps there.  STORE itself is locked by flock(2),
+ *                     too
  *   STORE/store       the store record, as of the last mount
  *   STORE/tenants     quotas of users
- *   STORE/removed     blocks that are not to be brought back
+ *   STORE/removed     blocks that other nodes must not bring back
  *   STORE/index/      LMDB
  *   STORE/spaces/     NNNNNN, one for each space
  *   STORE/segments/   NNNNNN.seg
  *
- * OWNS       the lock, the index handle, the store's description.
+ * A cache fails open: if the index is damaged, the daemon rebuilds it from the
+ * segment files, and says so in `.kvfs/config`.
  *
- * LOCKING    none needed: it runs before the threads start and after they end.
+ * The records of a million blocks touch a million places in memory, none of them
+ * in the processor's caches.  So the memory of a record is prefetched when the
+ * record is read, and the record is adopted some records later.
+ *
+ * OWNS       the lock, the index handle, the store's description; records that
+ *            were read and are not adopted yet.
+ *
+ * INVARIANTS
+ *   (1) Records are adopted in the order in which they were read.
+ *   (2) No record waits when a snapshot is read, or when the walk is over.
+ *
+ * LOCKING    cache->lock where records are adopted; else none needed: this runs
+ *            before the threads start and after they end.
  */
 #include "cache/store/store.h"
+#include "cache/block/block.h"
 #include "cache/core/core.h"
+#include "cache/core/hooks.h"
 #include "cache/core/table.h"
 #include "cache/dram/dram.h"
 #include "cache/space/space.h"
 #include "cache/ssd/ssd.h"
+#include "index/pages.h"
+#include "index/segfile.h"
 #include "index/sidecar.h"
-#include "common/crash_point.h"
+#include "common/array.h"
 #include "common/bytes.h"
+#include "common/crash_point.h"
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -37,12 +54,18 @@
 #include <sys/vfs.h>
 
 #define GENERATIONS_A_MOUNT (1ull << 32)
-/* Of the index's map, for each record that a commit writes: each may take three
- * pages, twice, and an eighth of the map is kept back (txn.c). */
 #define BLOCKS_AT_ONCE 4096u /* in one step of a walk through all */
+/* Bytes of the index's map for each record that a commit writes: a record may take
+ * three pages, twice, and an eighth of the map is kept back (txn.c). */
 #define ROUND_SHARE (256u << 10)
+#define AHEAD 32u /* records that wait; the first half for their buckets */
+#define DIGIT 11u
+#define DIGITS (1u << DIGIT)
 
-/* 1 it is empty, 0 a store, -EEXIST something else. */
+/* ---- the directory ---- */
+
+/* Return 1 if @path is empty, 0 if it is a store, -EEXIST if it is something
+ * else. */
 static int look_at(const char *path)
 {
 	DIR *dir = opendir(path);
@@ -60,7 +83,7 @@ static int look_at(const char *path)
 		empty &= strcmp(name, "lock") == 0;
 		index |= strcmp(name, "index") == 0;
 	}
-	/* A store that has lost the whole index has this still. */
+	/* A store that has lost the whole index still has this file. */
 	index |= kv_store_file_there(dirfd(dir));
 	closedir(dir);
 	if (empty)
@@ -77,7 +100,7 @@ static int take_lock(struct kv_cache *cache, char **ret_why)
 	bool shared;
 	int fd, r, n;
 
-	/* On a read-only filesystem there may be others that only read. */
+	/* Several daemons may read a store on a read-only filesystem. */
 	shared = cache->config.read_only &&
 		 fstatvfs(cache->store_fd, &fs) == 0 && (fs.f_flag & ST_RDONLY);
 	r = kv_lock_take(cache->store_fd, !shared, &wait, &fd);
@@ -95,18 +118,10 @@ static int take_lock(struct kv_cache *cache, char **ret_why)
 	}
 	kv_overcommit_recover(fd);
 	n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
-	/* In this order: on a full disk what is given away is gone. */
+	/* Write first: a full disk does not give truncated bytes back. */
 	if (pwrite(fd, pid, (size_t)n, 0) < 0 || ftruncate(fd, n) < 0)
 		return kv_why(ret_why, -errno, "%s: cannot lock it: %s",
 			      cache->store, strerror(errno));
-	return 0;
-}
-
-static int make_dir(struct kv_cache *cache, const char *name)
-{
-	if (mkdirat(cache->store_fd, name, 0700) < 0 && errno != EEXIST &&
-	    !cache->config.read_only)
-		return -errno;
 	return 0;
 }
 
@@ -137,11 +152,14 @@ static int open_dir(struct kv_cache *cache, char **ret_why)
 	if (r < 0)
 		return r;
 	KV_POINT("mount.locked");
-	r = make_dir(cache, "index");
+	r = 0;
+	if (mkdirat(cache->store_fd, "index", 0700) < 0 && errno != EEXIST)
+		r = -errno;
 	KV_POINT("mount.half_made");
-	if (r == 0)
-		r = make_dir(cache, "segments");
-	if (r < 0)
+	if (r == 0 && mkdirat(cache->store_fd, "segments", 0700) < 0 &&
+	    errno != EEXIST)
+		r = -errno;
+	if (r < 0 && !ro)
 		return kv_why(ret_why, r, "%s: cannot make it: %s",
 			      cache->store, strerror(-r));
 	fsync(cache->store_fd);
@@ -152,6 +170,8 @@ static int open_dir(struct kv_cache *cache, char **ret_why)
 			      strerror(errno));
 	return 0;
 }
+
+/* ---- the index: opened, or rebuilt ---- */
 
 static void describe_fresh(const struct kv_cache *cache,
 			   struct kv_store_info *info)
@@ -171,7 +191,197 @@ static void describe_fresh(const struct kv_cache *cache,
 	info->clean = true;
 }
 
-/* The index is open with the map of another cap: open it with that of @cap. */
+/*
+ * Begin an empty index if there are no segment files.  Segment files without
+ * any trailer hold blocks that only the lost index could name: leave them alone.
+ */
+static int begin_anew(struct kv_cache *cache, const char *why, char **ret_why)
+{
+	if (kv_rebuild_possible(cache->store_fd))
+		return kv_why(
+			ret_why, -EBADMSG,
+			"%s: the index is damaged (%s), and these segment "
+			"files, without trailers, say too little to rebuild it "
+			"from; nothing was changed: kvfs-fsck says more, a "
+			"copy of index/data.mdb would do, an empty "
+			"directory begins anew",
+			cache->store, why);
+	unlinkat(cache->store_fd, "index/data.mdb", 0);
+	unlinkat(cache->store_fd, "index/lock.mdb", 0);
+	kv_note(cache, "index=begun anew (%s; nothing to rebuild it from)",
+		why);
+	return 0;
+}
+
+/* What only an index that is older than the segment files has. */
+struct carried {
+	struct kv_slot_record *pins;
+	size_t n;
+	uint64_t snapshots;
+};
+
+/* Rebuild the index from the segment files. */
+static int remake(struct kv_cache *cache, const char *why,
+		  const struct carried *carried, char **ret_why)
+{
+	struct kv_rebuild rebuild = {
+		.store_fd = cache->store_fd,
+		.path = cache->store,
+		.cap = cache->config.ssd,
+		.keep = true,
+		.pins = carried ? carried->pins : NULL,
+		.n_pins = carried ? carried->n : 0,
+	};
+	struct kv_store_info info;
+	uint64_t left_out;
+	int r = kv_store_file_read(cache->store_fd, &info);
+
+	if (cache->config.read_only && r != -ENOTSUP)
+		return kv_why(ret_why, -EBADMSG,
+			      "%s: the index is damaged (%s), and ro cannot "
+			      "rebuild it: kvfs-fsck --rebuild can",
+			      cache->store, why);
+	r = kv_rebuild(&rebuild);
+	if (r == -ENODATA)
+		return begin_anew(cache, why, ret_why);
+	if (r == -ENOTSUP)
+		return kv_why(ret_why, r, "%s: " KV_FORMAT_REFUSED,
+			      cache->store);
+	if (r < 0)
+		return kv_why(ret_why, r,
+			      "%s: the index is damaged (%s), and cannot be "
+			      "rebuilt: %s",
+			      cache->store, why, strerror(-r));
+	left_out = rebuild.strays + rebuild.duplicates + rebuild.unreadable +
+		   rebuild.damaged;
+	cache->ssd.unswept = true;
+	kv_note(cache,
+		"index=rebuilt (%s): %llu blocks, %llu spaces, %llu left out",
+		why, (unsigned long long)rebuild.blocks,
+		(unsigned long long)rebuild.spaces,
+		(unsigned long long)left_out);
+	if (!carried)
+		kv_warn(cache, "index_lost",
+			"%s: the index was rebuilt (%s): %llu blocks found, "
+			"%llu left out; lost are pins, snapshots and use "
+			"counts",
+			cache->store, why, (unsigned long long)rebuild.blocks,
+			(unsigned long long)left_out);
+	else
+		kv_warn(cache, "index_older",
+			"%s: the index was older than the segment files and "
+			"was rebuilt: %llu blocks; lost are use counts, %llu "
+			"of the index's %zu pins, and its %llu snapshots",
+			cache->store, (unsigned long long)rebuild.blocks,
+			(unsigned long long)(carried->n - rebuild.pinned),
+			carried->n, (unsigned long long)carried->snapshots);
+	return 0;
+}
+
+static int count_snapshot(void *arg, const struct kv_snapshot_record *record,
+			  const char *name,
+			  const struct kv_snapshot_item *items)
+{
+	(void)record;
+	(void)name;
+	(void)items;
+	((struct carried *)arg)->snapshots++;
+	return 0;
+}
+
+static int carry_pin(void *arg, uint64_t slot_id,
+		     const struct kv_slot_record *record)
+{
+	struct carried *carried = arg;
+
+	(void)slot_id;
+	if (!record->pinned)
+		return 0;
+	if (kv_array_more(&carried->pins, carried->n) < 0)
+		return -ENOMEM;
+	carried->pins[carried->n++] = *record;
+	return 0;
+}
+
+static int pass_space(void *arg, const struct kv_space_record *record,
+		      const char *name, const char *layout)
+{
+	(void)arg;
+	(void)record;
+	(void)name;
+	(void)layout;
+	return 0;
+}
+
+static int pass_segment(void *arg, const struct kv_segfile_record *record)
+{
+	(void)arg;
+	(void)record;
+	return 0;
+}
+
+/* Open the index; rebuild it if it is damaged, or older than the segment files, as
+ * a copy is that was put back.  The pins of an older index are kept. */
+static int open_or_remake(struct kv_cache *cache, const char *path,
+			  const struct kv_store_info *fresh, char **ret_why)
+{
+	const uint64_t map = kv_index_map_bytes(cache->config.ssd);
+	const bool ro = cache->config.read_only;
+	struct carried carried = {0};
+	const struct kv_index_visitor visitor = {
+		.arg = &carried,
+		.slot = carry_pin,
+		.snapshot = count_snapshot,
+	};
+	const struct kv_index_visitor frame = {
+		.space = pass_space,
+		.segment = pass_segment,
+	};
+	struct kv_store_info file;
+	char why[KV_WHY_MAX];
+	uint64_t damaged = 0;
+	int e, r = kv_pages_check(path, map, why);
+
+	if (!ro)
+		kv_index_lock_file_check(cache->store_fd);
+	if (r == -EBADMSG || r == -EIO ||
+	    (r == -ENOENT && kv_rebuild_possible(cache->store_fd)))
+		r = remake(cache, r == -ENOENT ? "missing" : why, NULL,
+			   ret_why);
+	else if (r == -ENOENT)
+		r = 0;
+	if (r == 0)
+		r = kv_index_open(path, map, ro, fresh, &cache->info,
+				  &cache->index);
+	/* With the record of a space or file, all its blocks would be lost. */
+	if (r == 0) {
+		e = kv_index_walk(cache->index, &frame, &damaged);
+		if (e == -EBADMSG || e == -EIO || damaged > 0) {
+			kv_index_close(kv_steal(cache->index));
+			r = -EBADMSG;
+		}
+	}
+	/* STORE/store is written after the index, with the number of mounts. */
+	if (r == 0 && kv_store_file_read(cache->store_fd, &file) == 0 &&
+	    memcmp(file.store, cache->info.store, sizeof(file.store)) == 0 &&
+	    file.mounts > cache->info.mounts) {
+		r = kv_index_walk(cache->index, &visitor, &damaged);
+		kv_index_close(kv_steal(cache->index));
+		if (r == 0 || r == -EBADMSG || r == -EIO)
+			r = remake(cache, "older than the segment files",
+				   &carried, ret_why);
+		free(carried.pins);
+	} else if (r == -EBADMSG && !*ret_why) {
+		r = remake(cache, "damaged records", NULL, ret_why);
+	} else {
+		return r;
+	}
+	return r < 0 ? r
+		     : kv_index_open(path, map, ro, fresh, &cache->info,
+				     &cache->index);
+}
+
+/* Open the index again, with the map of another cap. */
 static int reopen_index(struct kv_cache *cache, const char *path, uint64_t cap)
 {
 	struct kv_store_info info;
@@ -191,9 +401,9 @@ static int open_index(struct kv_cache *cache, char **ret_why)
 	if (asprintf(&path, "%s/index", cache->store) < 0)
 		return -ENOMEM;
 	describe_fresh(cache, &fresh);
-	r = kv_index_open_or_remake(cache, path, &fresh, ret_why);
-	/* Only now it is known for what cap the store was made.  A smaller one
-	 * has its map once the index has shrunk. */
+	r = open_or_remake(cache, path, &fresh, ret_why);
+	/* Only now the cap of the store is known.  A smaller cap has its map once
+	 * the index has shrunk. */
 	if (r == 0 && cache->info.cap != cache->config.ssd &&
 	    (!cache->config.ssd_given || cache->info.cap > cache->config.ssd))
 		r = reopen_index(cache, path, cache->info.cap);
@@ -205,6 +415,333 @@ static int open_index(struct kv_cache *cache, char **ret_why)
 	free(path);
 	return r;
 }
+
+/* ---- the index: read ---- */
+
+struct adoption {
+	struct kv_cache *cache;
+	/* Segment files that are not there, or too short; their records. */
+	uint32_t *lost_files;
+	uint64_t *lost_slots;
+	size_t n_lost_files, n_lost_slots;
+	uint64_t files, missing; /* counts */
+	char *why;		 /* why a file cannot be opened; or NULL */
+	struct {
+		uint64_t slot_id;
+		struct kv_slot_record record;
+	} waiting[AHEAD];
+	uint64_t come, gone; /* counts */
+};
+
+static int visit_space(void *arg, const struct kv_space_record *record,
+		       const char *name, const char *layout)
+{
+	const struct adoption *adoption = arg;
+	int r = kv_space_adopt(adoption->cache, record, name, layout);
+
+	return r == -ENOMEM ? r : 0;
+}
+
+static int visit_segment(void *arg, const struct kv_segfile_record *record)
+{
+	struct adoption *adoption = arg;
+	int r = kv_segfile_adopt(adoption->cache, record);
+
+	adoption->files++;
+	if (r == 0)
+		kv_size_used(adoption->cache, record->slot_bytes);
+	if (r == -ENOENT || r == -EBADMSG) {
+		adoption->missing += r == -ENOENT;
+		if (kv_array_more(&adoption->lost_files,
+				  adoption->n_lost_files) < 0)
+			return -ENOMEM;
+		adoption->lost_files[adoption->n_lost_files++] = record->id;
+		return 0;
+	}
+	/* A passing error is no reason to lose the blocks. */
+	return r < 0 ? kv_why(&adoption->why, r, "%s/segments/%06u.seg: %s",
+			      adoption->cache->store, record->id, strerror(-r))
+		     : 0;
+}
+
+/* Return whether @file is lost; files come by ascending number. */
+static bool is_lost(const struct adoption *adoption, uint32_t file)
+{
+	size_t low = 0, high = adoption->n_lost_files;
+
+	while (low < high) {
+		const size_t middle = low + (high - low) / 2;
+
+		if (adoption->lost_files[middle] < file)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < adoption->n_lost_files &&
+	       adoption->lost_files[low] == file;
+}
+
+/* Delete the records of files that are lost: their numbers are used again. */
+static int forget_lost(struct adoption *adoption)
+{
+	struct kv_cache *cache = adoption->cache;
+	const size_t slots = adoption->n_lost_slots;
+	const size_t all = slots + adoption->n_lost_files;
+	struct kv_txn *txn;
+	int r = 0;
+
+	for (size_t at = 0; r == 0 && at < all; at += cache->ssd.round_max) {
+		r = kv_txn_begin(cache->index, &txn);
+		if (r < 0)
+			return r;
+		for (size_t i = at;
+		     r == 0 && i < KV_MIN(all, at + cache->ssd.round_max);
+		     i++) {
+			if (i >= slots) {
+				r = kv_txn_delete_segfile(
+					txn, adoption->lost_files[i - slots]);
+				continue;
+			}
+			r = kv_txn_delete_slot(txn, adoption->lost_slots[i]);
+			if (r == 0)
+				r = kv_txn_delete_token_ids(
+					txn, adoption->lost_slots[i]);
+		}
+		if (r < 0)
+			kv_txn_abort(txn);
+		else
+			r = kv_txn_commit(txn);
+	}
+	if (r == 0 && slots)
+		kv_warn(cache, "files_lost",
+			"%s/segments: %zu files are missing or too short, and "
+			"%zu blocks with them",
+			cache->store, adoption->n_lost_files, slots);
+	return r;
+}
+
+/* Return the space of a record; NULL: there can be no such block. */
+static struct kv_space *space_of(const struct kv_cache *cache,
+				 const struct kv_slot_record *record)
+{
+	struct kv_space *space;
+
+	if ((record->key_len != 16 && record->key_len != 32) ||
+	    record->length == 0 || record->length > UINT32_MAX)
+		return NULL;
+	space = kv_space_with_id(cache, record->space);
+	return space && !space->removed ? space : NULL;
+}
+
+/*
+ * Make a block of a record.  Of two records with one key, the one with the lower
+ * generation is of a block that was removed: its deletion continues.  The slot of a
+ * record that is left out is free, and holds a prologue that must be swept.
+ */
+static int take_in(struct kv_cache *cache, uint64_t slot_id,
+		   const struct kv_slot_record *record)
+{
+	struct kv_space *space = space_of(cache, record);
+	struct kv_key key = {.len = record->key_len};
+	struct kv_block *block = NULL;
+	struct kv_slot_record other;
+	int r = 0;
+
+	memcpy(key.b, record->key, sizeof(key.b));
+	if (space)
+		block = kv_table_find(cache, space, &key);
+	if (!space || (block &&
+		       kv_index_get(cache->index,
+				    kv_slot_id(block->file, block->slot_number),
+				    &other) == 0 &&
+		       other.generation >= record->generation)) {
+		if (space)
+			r = kv_extent_adopt_stale(cache, space, slot_id);
+		cache->ssd.unswept = true;
+		return kv_is_shortage(r) ? r : 0;
+	}
+	if (block) {
+		kv_pin_by_user_locked(cache, block, false);
+		kv_extent_supersede(cache, block);
+	}
+	r = block ? 0 : kv_table_insert(cache, space, &key, &block);
+	if (r < 0)
+		return r;
+	block->length = (uint32_t)record->length;
+	block->mtime_ns = record->mtime_ns;
+	block->atime = record->atime;
+	block->hits = record->hits;
+	r = kv_extent_adopt(cache, block, slot_id);
+	if (kv_is_shortage(r))
+		return r;
+	if (r < 0) {
+		kv_block_remove_locked(cache, block);
+		cache->ssd.unswept = true;
+		return 0;
+	}
+	if (kv_block_pinned_by_user(cache, block) != record->pinned)
+		kv_pin_by_user_locked(cache, block, record->pinned);
+	return 0;
+}
+
+/* Adopt the records that wait, except the last @n. */
+static int take_in_but(struct adoption *adoption, uint64_t n)
+{
+	int r = 0;
+
+	while (r == 0 && adoption->come - adoption->gone > n) {
+		const unsigned i = adoption->gone++ % AHEAD;
+
+		r = take_in(adoption->cache, adoption->waiting[i].slot_id,
+			    &adoption->waiting[i].record);
+	}
+	return r;
+}
+
+static void look_ahead(const struct adoption *adoption, uint64_t n,
+		       enum kv_table_ahead what)
+{
+	const struct kv_slot_record *record =
+		&adoption->waiting[n % AHEAD].record;
+	struct kv_space *space = space_of(adoption->cache, record);
+
+	if (space)
+		kv_table_look_ahead(adoption->cache, space, record->key, what);
+}
+
+static int visit_slot(void *arg, uint64_t slot_id,
+		      const struct kv_slot_record *record)
+{
+	struct adoption *adoption = arg;
+	int r;
+
+	if (is_lost(adoption, (uint32_t)(slot_id >> 32))) {
+		if (kv_array_more(&adoption->lost_slots,
+				  adoption->n_lost_slots) < 0)
+			return -ENOMEM;
+		adoption->lost_slots[adoption->n_lost_slots++] = slot_id;
+		return 0;
+	}
+	r = take_in_but(adoption, AHEAD - 1);
+	adoption->waiting[adoption->come % AHEAD].slot_id = slot_id;
+	adoption->waiting[adoption->come % AHEAD].record = *record;
+	look_ahead(adoption, adoption->come, KV_AHEAD_BUCKET);
+	if (adoption->come - adoption->gone >= AHEAD / 2)
+		look_ahead(adoption, adoption->come - AHEAD / 2,
+			   KV_AHEAD_BLOCK);
+	adoption->come++;
+	return r;
+}
+
+static int visit_snapshot(void *arg, const struct kv_snapshot_record *record,
+			  const char *name,
+			  const struct kv_snapshot_item *items)
+{
+	struct adoption *adoption = arg;
+	int r = take_in_but(adoption, 0);
+
+	return r < 0 ? r
+		     : kv_snapshot_adopt(adoption->cache, record, name, items);
+}
+
+struct age {
+	uint32_t atime, block;
+};
+
+/* One pass of a radix sort, by the digit of atime at @shift. */
+static void sort_digit(const struct age *from, struct age *to, size_t n,
+		       unsigned shift)
+{
+	size_t at[DIGITS + 1] = {0};
+
+	for (size_t i = 0; i < n; i++)
+		at[(from[i].atime >> shift) % DIGITS + 1]++;
+	for (unsigned d = 0; d < DIGITS; d++)
+		at[d + 1] += at[d];
+	for (size_t i = 0; i < n; i++)
+		to[at[(from[i].atime >> shift) % DIGITS]++] = from[i];
+}
+
+/* Put all blocks on their eviction lists, oldest first.  Of blocks of one second,
+ * the one that was put into the index last is deeper in its chain. */
+static int order_blocks(struct kv_cache *cache)
+{
+	_cleanup_(kv_freep) struct age *ages = NULL;
+	_cleanup_(kv_freep) struct age *half = NULL;
+	size_t n = 0;
+
+	ages = calloc(cache->table.used + 1, sizeof(*ages));
+	half = calloc(cache->table.used + 1, sizeof(*half));
+	if (!ages || !half)
+		return -ENOMEM;
+	for (uint32_t i = cache->table.used; i-- > 0;) {
+		const struct kv_block *block = kv_table_at(&cache->table, i);
+
+		if (!(block->flags & BLOCK_REMOVED))
+			ages[n++] = (struct age){block->atime, i};
+	}
+	sort_digit(ages, half, n, 0);
+	sort_digit(half, ages, n, DIGIT);
+	sort_digit(ages, half, n, 2 * DIGIT);
+	for (size_t i = 0; i < n; i++) {
+		if (i + AHEAD < n)
+			kv_table_fetch(&cache->table, half[i + AHEAD].block);
+		kv_extent_order(cache,
+				kv_table_at(&cache->table, half[i].block));
+	}
+	return 0;
+}
+
+/* Read the index into memory. */
+static int adopt_index(struct kv_cache *cache, char **ret_why)
+{
+	struct adoption adoption = {.cache = cache};
+	const struct kv_index_visitor visitor = {
+		.arg = &adoption,
+		.space = visit_space,
+		.segment = visit_segment,
+		.slot = visit_slot,
+		.snapshot = visit_snapshot,
+	};
+	uint64_t damaged = 0;
+	int r;
+
+	kv_lock(cache);
+	r = kv_tenants_adopt(cache);
+	if (r == 0)
+		r = kv_index_walk(cache->index, &visitor, &damaged);
+	if (r == 0)
+		r = take_in_but(&adoption, 0);
+	if (r == 0)
+		r = order_blocks(cache);
+	kv_unlock(cache);
+	if (r == 0 && 2 * adoption.missing > adoption.files)
+		r = kv_why(ret_why, -ENOENT,
+			   "%s/segments: %llu of %llu segment files are "
+			   "missing: mount what should be there; if they are "
+			   "lost, kvfs-fsck --rebuild goes on with the others",
+			   cache->store, (unsigned long long)adoption.missing,
+			   (unsigned long long)adoption.files);
+	if (r == 0 && !cache->config.read_only)
+		r = forget_lost(&adoption);
+	free(adoption.lost_files);
+	free(adoption.lost_slots);
+	if (adoption.why)
+		*ret_why = adoption.why;
+	if (r < 0 && *ret_why)
+		return r;
+	if (r < 0)
+		return kv_why(ret_why, r, "%s: cannot read the index: %s",
+			      cache->store, strerror(-r));
+	cache->stats.corrupt += damaged;
+	cache->ssd.unswept |= damaged > 0;
+	if (damaged)
+		kv_note(cache, "index_damaged=%llu records passed over",
+			(unsigned long long)damaged);
+	return 0;
+}
+
+/* ---- mount and unmount ---- */
 
 static void probe_direct(struct kv_cache *cache)
 {
@@ -221,7 +758,7 @@ static void probe_direct(struct kv_cache *cache)
 	kv_note(cache, "direct_io=off (%s refuses O_DIRECT)", cache->store);
 }
 
-/* Warn of bytes that the SSD tier is promised, and will not have. */
+/* Warn if the filesystem has less room than the SSD tier, or is in memory. */
 static void warn_of_place(struct kv_cache *cache)
 {
 	uint64_t room, held = cache->ssd.live_files * cache->ssd.segment_bytes;
@@ -254,8 +791,8 @@ static int settle_cap(struct kv_cache *cache, char **ret_why)
 	cache->config.ssd = cache->ssd.frozen ? 0 : cap;
 	cache->ssd.cap = cap;
 	cache->ssd.segment_bytes = cache->info.segment_bytes;
-	/* The index, half of it again while it is compacted; the other half is
-	 * for trailers, STORE/spaces and an old index. */
+	/* The index, and half of its size while it is compacted; the other half
+	 * is for trailers, STORE/spaces and an old index. */
 	back = 2 * kv_index_map_bytes(cap);
 	cache->ssd.on = cap > 0;
 	cache->ssd.round_max = (uint32_t)KV_MIN(
@@ -275,7 +812,7 @@ static int settle_cap(struct kv_cache *cache, char **ret_why)
 	return 0;
 }
 
-/* Once what a smaller cap has no room for is gone from the index. */
+/* Compact the index, once it has shrunk to a smaller cap. */
 static int compact_index(struct kv_cache *cache)
 {
 	char *path;
@@ -288,7 +825,8 @@ static int compact_index(struct kv_cache *cache)
 	if (cache->index && cache->info.cap > cache->ssd.cap)
 		r = reopen_index(cache, path, cache->ssd.cap);
 	free(path);
-	/* The index is whole without: a full disk is no reason not to start. */
+	/* An index that is not compacted is whole: a full disk is no reason not
+	 * to start. */
 	return cache->index ? 0 : r;
 }
 
@@ -323,32 +861,30 @@ static int mark_in_use(struct kv_cache *cache)
 	return r < 0 ? r : kv_store_file_write(cache->store_fd, &cache->info);
 }
 
-/* Only now: a store of another format is left as it is. */
-static int open_spaces(struct kv_cache *cache, char **ret_why)
+/* Write again, or check, the files of spaces that a crash left; and have the
+ * segment files swept. */
+static int recover(struct kv_cache *cache)
 {
-	if (cache->config.read_only)
-		return 0;
-	cache->spaces_dir = kv_spaces_dir(cache->store_fd, true);
-	return cache->spaces_dir < 0
-		       ? kv_why(ret_why, cache->spaces_dir, "%s/spaces: %s",
-				cache->store, strerror(-cache->spaces_dir))
-		       : 0;
-}
+	int r;
 
-/* Blocks may come back that were removed: no reason not to mount. */
-static void read_removed(struct kv_cache *cache)
-{
-	int r = kv_removed_adopt(cache);
-
+	if (cache->after_crash || cache->ssd.unswept) {
+		kv_sweep_later(cache);
+		return kv_space_files_check(cache);
+	}
+	/* They are needed only once the index is lost: a full disk is no reason
+	 * not to mount. */
+	r = kv_space_files_lost(cache);
 	if (r < 0)
-		kv_warn(cache, "removed_lost",
-			"%s/removed cannot be read (%s): blocks of shared "
-			"spaces that were removed may be brought back",
+		kv_warn(cache, "spaces_lost",
+			"%s/spaces: lost files cannot be written again "
+			"(%s): blocks of their spaces are lost if the "
+			"index is",
 			cache->store, strerror(-r));
+	return 0;
 }
 
-/* From here on the store is left as after a crash, whatever comes; its cap stays
- * until all of it fits into the smaller one. */
+/* From here on the store is left as after a crash, even if this fails; its cap
+ * stays until all of it fits into the smaller one. */
 static int shrink(struct kv_cache *cache)
 {
 	int r;
@@ -367,12 +903,17 @@ static int shrink(struct kv_cache *cache)
 
 int kv_store_open(struct kv_cache *cache, char **ret_why)
 {
-	int shrinks, r = open_dir(cache, ret_why);
+	int shrinks, e, r = open_dir(cache, ret_why);
 
 	if (r == 0)
 		r = open_index(cache, ret_why);
-	if (r == 0)
-		r = open_spaces(cache, ret_why);
+	/* Only now: a store of another format is left as it is. */
+	if (r == 0 && !cache->config.read_only) {
+		cache->spaces_dir = kv_spaces_dir(cache->store_fd, true);
+		if (cache->spaces_dir < 0)
+			r = kv_why(ret_why, cache->spaces_dir, "%s/spaces: %s",
+				   cache->store, strerror(-cache->spaces_dir));
+	}
 	if (r == 0)
 		r = settle_cap(cache, ret_why);
 	if (r < 0)
@@ -381,9 +922,13 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	cache->after_crash = !cache->info.clean;
 	kv_note(cache, "last_end=%s", cache->after_crash ? "crash" : "clean");
 	cache->generation = cache->info.next_generation;
-	r = kv_index_adopt(cache, ret_why);
-	if (r == 0)
-		read_removed(cache);
+	r = adopt_index(cache, ret_why);
+	e = r == 0 ? kv_removed_adopt(cache) : 0;
+	if (e < 0)
+		kv_warn(cache, "removed_lost",
+			"%s/removed cannot be read (%s): blocks of shared "
+			"spaces that were removed may be brought back",
+			cache->store, strerror(-e));
 	if (r < 0 || cache->config.read_only)
 		return r;
 	shrinks = kv_shrink_check(cache, ret_why);
@@ -396,7 +941,7 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	if (r == 0 && shrinks)
 		r = shrink(cache);
 	if (r == 0)
-		r = kv_store_recover(cache);
+		r = recover(cache);
 	if (r == 0)
 		r = compact_index(cache);
 	if (r == 0)
@@ -409,8 +954,11 @@ int kv_store_open(struct kv_cache *cache, char **ret_why)
 	return 0;
 }
 
-static void checkpoint_uses(struct kv_cache *cache)
+void kv_store_before_stop(struct kv_cache *cache)
 {
+	if (!cache->index || cache->config.read_only)
+		return;
+	/* Have the uses of all blocks recorded. */
 	kv_lock(cache);
 	for (uint32_t i = 0; i < cache->table.used; i++) {
 		struct kv_block *block = kv_table_at(&cache->table, i);
@@ -428,12 +976,6 @@ void kv_cache_ending(struct kv_cache *cache)
 {
 	if (cache->lock_fd >= 0)
 		kv_lock_end(cache->lock_fd);
-}
-
-void kv_store_before_stop(struct kv_cache *cache)
-{
-	if (cache->index && !cache->config.read_only)
-		checkpoint_uses(cache);
 }
 
 void kv_store_close(struct kv_cache *cache, bool clean)
